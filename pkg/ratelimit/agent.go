@@ -1,0 +1,304 @@
+package ratelimit
+
+import (
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// Config is what an Agent needs to know once.
+type Config struct {
+	// MaxUsers bounds the users that are known at a time; a user is forgotten
+	// 3 s after his last request. Requests of users beyond the bound are
+	// admitted uncounted (Agent.Overflowed counts them). 0 means 500 000, about
+	// 500 MB.
+	MaxUsers int
+}
+
+// Verdict is the answer to one request.
+type Verdict struct {
+	Allowed bool
+	Limit   limits.Rate // the limit that refused it; zero if allowed
+	Second  int64       // the cluster second it was decided in
+}
+
+// Waiting is a request whose agent is out of tokens. It is decided by a later
+// call of the agent's methods, which return it in Output.Decided, or by Timeout.
+type Waiting struct {
+	Verdict Verdict // valid once the request is decided
+
+	owner   *user
+	buckets [maxRates]*bucket
+	n       int
+	decided bool
+}
+
+// maxRates is the largest number of limits that one request counts against:
+// its verb, its operation class, and "*".
+const maxRates = 3
+
+// Native is an instruction for HAProxy's own table: refuse the key until the
+// second ends, or, with Lift, no longer.
+type Native struct {
+	Key    Key
+	Second int64
+	Limit  int
+	Lift   bool
+}
+
+// Output is what became due during the calls since the last one.
+type Output struct {
+	Decided []*Waiting // requests that need not wait any longer
+	Native  []Native
+	Urgent  bool // Collect has something that should not wait for the next flush
+}
+
+// Agent decides the requests of one instance. It is not safe for concurrent use.
+type Agent struct {
+	maxUsers int
+	users    map[string]*user
+	agenda   agenda
+	wanted   []*bucket // an ask for tokens is due
+	dirty    []*bucket // something is to be reported with the next flush
+	reports  []Ask     // reports for seconds gone by, and asks for the next one
+	out      Output
+
+	instances int   // agents in the cluster, this one included
+	rank      int   // this agent's place among them
+	shared    int64 // the last second in which it was not alone
+	lead      int64 // how early the next second is asked for, ns
+	lost      bool  // the pool cannot be asked
+	lostAt    int64 // when it was lost, ns
+	apart     int64 // the last second of a loss that is over: others may not have reported it yet
+	overflow  uint64
+}
+
+// NewAgent returns an agent that knows of no other: it is alone until Cluster
+// says otherwise.
+func NewAgent(c Config) *Agent {
+	if c.MaxUsers <= 0 {
+		c.MaxUsers = 500_000
+	}
+	return &Agent{maxUsers: c.MaxUsers, users: make(map[string]*user), instances: 1, lead: int64(nextLead)}
+}
+
+// Start decides a request that counts against the given limits (at most
+// maxRates; none means it is not limited). It takes a token of each limit or of
+// none. When a token is missing that the pool may still have, the request waits:
+// the Waiting is not nil and the verdict is not valid yet.
+func (a *Agent) Start(at time.Time, name string, rates []limits.Rate) (Verdict, *Waiting) {
+	now := at.UnixNano()
+	if len(rates) == 0 {
+		return Verdict{Allowed: true, Second: now / second}, nil
+	}
+	u := a.user(name)
+	if u == nil {
+		a.overflow++
+		return Verdict{Allowed: true, Second: now / second}, nil
+	}
+	w := Waiting{owner: u, n: min(len(rates), maxRates)}
+	for i := range w.n {
+		b := a.bucket(u, rates[i], now)
+		b.seen.add(now)
+		w.buckets[i] = b
+	}
+	v, decided := a.decide(&w, now)
+	var waiting *Waiting
+	if !decided {
+		v, waiting = a.wait(&w, now)
+	}
+	for _, b := range w.buckets[:w.n] {
+		a.plan(b, now)
+	}
+	return v, waiting
+}
+
+// decide admits the request if every limit has a token for it, and refuses it
+// if one is spent.
+func (a *Agent) decide(w *Waiting, now int64) (Verdict, bool) {
+	missing := false
+	for _, b := range w.buckets[:w.n] {
+		if a.available(b) {
+			continue
+		}
+		if b.spent || a.alone(b) || a.cutOff(b) {
+			return a.refuse(b), true
+		}
+		missing = true
+	}
+	if missing {
+		return Verdict{}, false
+	}
+	for _, b := range w.buckets[:w.n] {
+		a.spend(b, now)
+	}
+	return Verdict{Allowed: true, Second: w.buckets[0].second}, true
+}
+
+// wait puts the request into its user's queue, unless more requests wait there
+// already than the limit could still admit.
+func (a *Agent) wait(on *Waiting, now int64) (Verdict, *Waiting) {
+	w := *on // only a request that waits costs an allocation
+	for _, b := range w.buckets[:w.n] {
+		if !a.available(b) && b.waiting >= b.limit-b.total {
+			return a.refuse(b), nil
+		}
+	}
+	for _, b := range w.buckets[:w.n] {
+		b.waiting++
+		if b.balance < b.waiting {
+			a.want(b)
+		}
+	}
+	w.owner.queue = append(w.owner.queue, &w)
+	return Verdict{}, &w
+}
+
+// available reports whether the bucket can admit a request now.
+func (a *Agent) available(b *bucket) bool {
+	switch {
+	case b.balance > 0 && (b.unleased == 0 || !a.cutOff(b)):
+		return true // whoever counts by himself must not lease on top of it
+	case a.cutOff(b):
+		return !b.spent && b.admitted < a.part(b)
+	case a.alone(b):
+		return b.admitted < b.limit
+	}
+	return false
+}
+
+// spend takes one token of an available bucket, or goes into debt where the
+// agent counts by itself.
+func (a *Agent) spend(b *bucket, now int64) {
+	b.admitted++
+	if b.balance > 0 {
+		b.balance--
+		if !b.spent && !b.asking && 2*b.balance < b.target(now, a.instances) {
+			a.want(b)
+		}
+	} else {
+		b.unleased++
+		b.debt++
+		a.soil(b)
+		if a.cutOff(b) && !b.spent && !b.asking && !a.alone(b) {
+			a.want(b) // the pool may only be slow
+		}
+		if b.admitted == b.limit {
+			a.out.Urgent = true // the cluster should know at once
+		}
+	}
+	if b.throttle && !b.native && !a.available(b) {
+		a.shield(b)
+	}
+}
+
+func (a *Agent) refuse(b *bucket) Verdict {
+	b.unmet++
+	return Verdict{Limit: limits.Rate{Class: b.key.Class, PerSecond: b.limit}, Second: b.second}
+}
+
+// alone reports whether nobody else can have admitted requests of the bucket's
+// second.
+func (a *Agent) alone(b *bucket) bool { return a.instances <= 1 && b.second > a.shared }
+
+// cutOff reports whether the pool cannot be asked for the bucket's second, or
+// could not for a part of it.
+func (a *Agent) cutOff(b *bucket) bool { return a.lost || b.second <= a.apart }
+
+// part is what this agent may admit of a key while the pool is lost: the limit,
+// or its even part of it if the key was hot when the pool was lost.
+func (a *Agent) part(b *bucket) int {
+	n := a.sharers(b)
+	if n < 2 || b.hotUntil < a.lostAt {
+		return b.limit
+	}
+	part := b.limit / n
+	if a.rank%n < b.limit%n {
+		part++ // the odd ones go to the first
+	}
+	return part
+}
+
+// sharers is the number of agents that serve the key: as polygen counted them,
+// or else all there are.
+func (a *Agent) sharers(b *bucket) int {
+	if b.sharers > 0 {
+		return b.sharers
+	}
+	return a.instances
+}
+
+// want asks for tokens without delay.
+func (a *Agent) want(b *bucket) {
+	a.out.Urgent = true
+	if !b.wanted {
+		b.wanted = true
+		a.wanted = append(a.wanted, b)
+	}
+}
+
+// soil notes that the bucket has something to report with the next flush.
+func (a *Agent) soil(b *bucket) {
+	if !b.dirty {
+		b.dirty = true
+		a.dirty = append(a.dirty, b)
+	}
+}
+
+// shield has HAProxy refuse the key by itself until the second ends.
+func (a *Agent) shield(b *bucket) {
+	b.native = true
+	a.out.Native = append(a.out.Native, Native{Key: b.key, Second: b.second, Limit: b.limit})
+}
+
+// unshield lets requests of the key through to the agent again.
+func (a *Agent) unshield(b *bucket) {
+	b.native = false
+	a.out.Native = append(a.out.Native, Native{Key: b.key, Second: b.second, Limit: b.limit, Lift: true})
+}
+
+// user returns what is known of a user, or nil when there are too many.
+func (a *Agent) user(name string) *user {
+	u := a.users[name]
+	if u == nil && len(a.users) < a.maxUsers {
+		u = &user{name: name}
+		a.users[name] = u
+	}
+	return u
+}
+
+// bucket returns the user's bucket for a limit, in the current second.
+func (a *Agent) bucket(u *user, r limits.Rate, now int64) *bucket {
+	b := u.bucket(r.Class)
+	if b == nil {
+		b = &bucket{key: Key{Class: r.Class, User: u.name}, owner: u, second: now / second}
+		u.buckets = append(u.buckets, b)
+	}
+	b.limit = r.PerSecond
+	a.roll(b, now)
+	return b
+}
+
+// Drain returns what has become due and forgets it. The slices are the
+// caller's.
+func (a *Agent) Drain() Output {
+	out := a.out
+	a.out = Output{}
+	return out
+}
+
+// Users is the number of users known.
+func (a *Agent) Users() int { return len(a.users) }
+
+// Overflowed counts the requests that were admitted uncounted because too many
+// users were known.
+func (a *Agent) Overflowed() uint64 { return a.overflow }
+
+// Rates are the limits that the request counts against.
+func (w *Waiting) Rates() []limits.Rate {
+	rates := make([]limits.Rate, w.n)
+	for i, b := range w.buckets[:w.n] {
+		rates[i] = limits.Rate{Class: b.key.Class, PerSecond: b.limit}
+	}
+	return rates
+}

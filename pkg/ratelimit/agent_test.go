@@ -1,0 +1,409 @@
+package ratelimit_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+// t0 is the beginning of a second.
+var t0 = time.Unix(1_700_000_000, 0)
+
+func ms(n int) time.Time { return t0.Add(time.Duration(n) * time.Millisecond) }
+
+// shared returns an agent that is one of n.
+func shared(n int) *ratelimit.Agent {
+	a := ratelimit.NewAgent(ratelimit.Config{})
+	a.Cluster(t0.Add(-2*time.Second), n, 0)
+	return a
+}
+
+// exchange lets the agent talk to a pool once and returns what it asked.
+func exchange(a *ratelimit.Agent, at time.Time, pool map[poolKey]int) []ratelimit.Ask {
+	asks := a.Collect(at, true, nil)
+	for _, ask := range asks {
+		k := poolKey{ask.Second, ask.Key}
+		g := ratelimit.Take(pool[k], ask)
+		pool[k] = g.Total
+		a.Reply(at, ask, g)
+	}
+	return asks
+}
+
+func TestAgentAloneIsExactAndAsksNobody(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		limit := rapid.IntRange(1, 50).Draw(t, "limit")
+		a := ratelimit.NewAgent(ratelimit.Config{})
+		at := t0
+		admitted, offered := map[int64]int{}, map[int64]int{}
+		for range rapid.IntRange(0, 300).Draw(t, "requests") {
+			at = at.Add(time.Duration(rapid.IntRange(0, 40).Draw(t, "gap ms")) * time.Millisecond)
+			v, w := a.Start(at, "u", get(limit))
+			if w != nil {
+				t.Fatal("a request waited")
+			}
+			offered[at.Unix()]++
+			if v.Allowed {
+				admitted[at.Unix()]++
+			}
+			for _, ask := range a.Collect(at, rapid.Bool().Draw(t, "flush"), nil) {
+				if ask.Need+ask.Ahead > 0 {
+					t.Fatalf("asked for tokens: %+v", ask)
+				}
+			}
+		}
+		for sec, n := range offered {
+			if want := min(n, limit); admitted[sec] != want {
+				t.Fatalf("second %d: admitted %d of %d, want %d", sec, admitted[sec], n, want)
+			}
+		}
+	})
+}
+
+func TestAgentAloneReportsWhatItAdmitted(t *testing.T) {
+	a := ratelimit.NewAgent(ratelimit.Config{})
+	for range 7 {
+		a.Start(ms(10), "u", get(5))
+	}
+	if !a.Drain().Urgent {
+		t.Error("the request that reached the limit was not urgent to report")
+	}
+	want := []ratelimit.Ask{{Key: ratelimit.Key{Class: "GET", User: "u"}, Second: t0.Unix(), Limit: 5, Debt: 5, Instances: 1}}
+	if diff := cmp.Diff(want, a.Collect(ms(11), true, nil)); diff != "" {
+		t.Error(diff)
+	}
+	if again := a.Collect(ms(12), true, nil); len(again) != 0 {
+		t.Errorf("Collect with nothing new = %v, want nothing", again)
+	}
+}
+
+func TestAgentRequestWithoutLimitIsAllowed(t *testing.T) {
+	a := shared(3)
+	if v, w := a.Start(t0, "u", nil); !v.Allowed || w != nil || a.Users() != 0 {
+		t.Errorf("Start = %+v, %v with %d users known, want allowed, not waiting, none known", v, w, a.Users())
+	}
+}
+
+func TestAgentFirstRequestWaitsOneRoundTrip(t *testing.T) {
+	a := shared(2)
+	pool := map[poolKey]int{}
+	_, w := a.Start(ms(100), "u", get(100))
+	if w == nil || !a.Drain().Urgent {
+		t.Fatal("the first request neither waits nor is urgent")
+	}
+	exchange(a, ms(101), pool)
+	if out := a.Drain(); len(out.Decided) != 1 || out.Decided[0] != w || !w.Verdict.Allowed {
+		t.Fatalf("after the reply: %+v, want the request allowed", out)
+	}
+	for i := range 10 { // the lease of a cool key: 100/(4·2) = 12
+		if v, w := a.Start(ms(102+i), "u", get(100)); !v.Allowed || w != nil {
+			t.Fatalf("request %d: %+v, %v, want allowed at once", i, v, w)
+		}
+	}
+}
+
+func TestAgentTakesATokenOfEachLimitOrOfNone(t *testing.T) {
+	both := []limits.Rate{{Class: "GET", PerSecond: 100}, {Class: limits.All, PerSecond: 1}}
+	a := shared(2)
+	pool := map[poolKey]int{}
+	a.Start(ms(100), "u", both)
+	exchange(a, ms(101), pool)
+	for i := range 5 {
+		if v, w := a.Start(ms(102), "u", both); w != nil || v.Allowed || v.Limit != both[1] {
+			t.Fatalf("request %d: %+v, want refused by %v", i, v, both[1])
+		}
+	}
+	// Every GET token but the one that was used goes back.
+	for at := 105; at < 1200; at += 5 {
+		a.Tick(ms(at))
+		exchange(a, ms(at), pool)
+	}
+	if got := pool[poolKey{t0.Unix(), ratelimit.Key{Class: "GET", User: "u"}}]; got != 1 {
+		t.Errorf("GET tokens used at last = %d, want 1", got)
+	}
+}
+
+func TestAgentUserWithoutRequestsHoldsNothing(t *testing.T) {
+	a := shared(2)
+	pool := map[poolKey]int{}
+	a.Start(ms(100), "u", get(1000))
+	for at := 101; at < 5000; at += 5 {
+		a.Tick(ms(at))
+		exchange(a, ms(at), pool)
+	}
+	for k, total := range pool {
+		want := 0
+		if k.second == t0.Unix() {
+			want = 1
+		}
+		if total != want {
+			t.Errorf("pool of second +%d = %d, want %d", k.second-t0.Unix(), total, want)
+		}
+	}
+	if a.Users() != 0 {
+		t.Errorf("Users() = %d after 5 s without requests, want 0", a.Users())
+	}
+}
+
+func TestAgentLateReplyChangesNothing(t *testing.T) {
+	a := shared(2)
+	_, w := a.Start(ms(990), "u", get(10))
+	asks := a.Collect(ms(990), false, nil)
+	_, w2 := a.Start(ms(1001), "u", get(10))
+	if w == nil || w2 == nil || len(asks) != 1 {
+		t.Fatalf("waiting: %v, %v; asks %v", w, w2, asks)
+	}
+	a.Reply(ms(1002), asks[0], ratelimit.Grant{Tokens: 2, Total: 2})
+	if out := a.Drain(); len(out.Decided) != 0 {
+		t.Errorf("a grant of the last second decided %d requests, want 0", len(out.Decided))
+	}
+	back := a.Collect(ms(1003), true, nil)
+	if !slices.ContainsFunc(back, func(k ratelimit.Ask) bool { return k.Second == t0.Unix() && k.Back == 2 }) {
+		t.Errorf("the late tokens were not given back: %+v", back)
+	}
+}
+
+func TestAgentTimeout(t *testing.T) {
+	tests := []struct {
+		name  string
+		given func(a *ratelimit.Agent)
+		admit int // of 10 requests that time out, with limit 10 and two agents
+	}{
+		{"nothing heard of a cool key: its part", func(*ratelimit.Agent) {}, 5},
+		{"a hot key", func(a *ratelimit.Agent) {
+			a.Start(ms(0), "u", get(10))
+			a.Hot(ms(0), ratelimit.Key{Class: "GET", User: "u"}, ms(3000), 2)
+		}, 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			a := shared(2)
+			tt.given(a)
+			admitted := 0
+			for range 10 {
+				v, w := a.Start(ms(1), "u", get(10))
+				if w != nil {
+					v = a.Timeout(ms(11), w)
+					if again := a.Timeout(ms(12), w); again != v {
+						t.Errorf("the second Timeout = %+v, the first %+v", again, v)
+					}
+				}
+				if v.Allowed {
+					admitted++
+				}
+			}
+			if admitted != tt.admit {
+				t.Errorf("admitted %d, want %d", admitted, tt.admit)
+			}
+		})
+	}
+}
+
+func TestAgentQueueIsBoundedByWhatTheLimitCouldAdmit(t *testing.T) {
+	a := shared(2)
+	waiting := 0
+	for range 100 {
+		if _, w := a.Start(ms(1), "u", get(10)); w != nil {
+			waiting++
+		}
+	}
+	if waiting != 10 {
+		t.Errorf("%d requests wait, want 10", waiting)
+	}
+}
+
+func TestAgentThrottle(t *testing.T) {
+	key := ratelimit.Key{Class: "GET", User: "u"}
+	refuse := []ratelimit.Native{{Key: key, Second: t0.Unix(), Limit: 10}}
+	lift := []ratelimit.Native{{Key: key, Second: t0.Unix(), Limit: 10, Lift: true}}
+
+	t.Run("a key without requests here is refused natively at once", func(t *testing.T) {
+		a := shared(2)
+		a.Throttle(ms(1), key, t0.Unix(), 10)
+		if diff := cmp.Diff(refuse, a.Drain().Native); diff != "" {
+			t.Error(diff)
+		}
+	})
+	t.Run("a throttle of another second is too late", func(t *testing.T) {
+		a := shared(2)
+		a.Throttle(ms(1001), key, t0.Unix(), 10)
+		if got := a.Drain().Native; len(got) != 0 {
+			t.Errorf("Native = %v, want none", got)
+		}
+	})
+	t.Run("tokens in hand are used first", func(t *testing.T) {
+		a := shared(2)
+		_, w := a.Start(ms(1), "u", get(10))
+		asks := a.Collect(ms(1), false, nil)
+		a.Reply(ms(2), asks[0], ratelimit.Grant{Tokens: 2, Total: 10})
+		a.Throttle(ms(3), key, t0.Unix(), 10)
+		if out := a.Drain(); len(out.Native) != 0 || !w.Verdict.Allowed {
+			t.Fatalf("with a token in hand: %+v", out)
+		}
+		a.Start(ms(4), "u", get(10))
+		if diff := cmp.Diff(refuse, a.Drain().Native); diff != "" {
+			t.Error(diff)
+		}
+	})
+	t.Run("tokens given back elsewhere lift it, and it returns", func(t *testing.T) {
+		a := shared(2)
+		pool := map[poolKey]int{{t0.Unix(), key}: 10}
+		a.Start(ms(1), "u", get(10))
+		exchange(a, ms(2), pool)
+		a.Throttle(ms(3), key, t0.Unix(), 10)
+		if diff := cmp.Diff(refuse, a.Drain().Native); diff != "" {
+			t.Fatal(diff)
+		}
+		pool[poolKey{t0.Unix(), key}] = 9
+		for at := 4; len(a.Drain().Native) == 0; at++ {
+			if at > 100 {
+				t.Fatal("not lifted within 100 ms")
+			}
+			a.Tick(ms(at))
+			for _, ask := range a.Collect(ms(at), true, nil) {
+				g := ratelimit.Take(pool[poolKey{ask.Second, ask.Key}], ask)
+				pool[poolKey{ask.Second, ask.Key}] = g.Total
+				a.Reply(ms(at), ask, g)
+				if out := a.Drain(); g.Tokens > 0 {
+					if diff := cmp.Diff(lift, out.Native); diff != "" {
+						t.Fatal(diff)
+					}
+					if v, _ := a.Start(ms(at), "u", get(10)); !v.Allowed {
+						t.Error("the token was not used")
+					}
+				}
+			}
+		}
+	})
+}
+
+func TestAgentLost(t *testing.T) {
+	key := ratelimit.Key{Class: "GET", User: "u"}
+	admit := func(a *ratelimit.Agent, at time.Time, limit int) (n int) {
+		for range 3 * limit {
+			v, w := a.Start(at, "u", get(limit))
+			if w != nil {
+				panic("a request waited for a lost pool")
+			}
+			if v.Allowed {
+				n++
+			}
+		}
+		return n
+	}
+	t.Run("a hot key keeps its part of the limit, in sum the whole", func(t *testing.T) {
+		sum := 0
+		for rank := range 3 {
+			a := ratelimit.NewAgent(ratelimit.Config{})
+			a.Cluster(t0.Add(-2*time.Second), 3, rank)
+			a.Start(ms(0), "u", get(10))
+			a.Hot(ms(0), key, ms(3000), 3)
+			a.Lost(ms(10), true)
+			sum += admit(a, ms(1000), 10)
+		}
+		if sum != 10 {
+			t.Errorf("three agents admit %d, want 10", sum)
+		}
+	})
+	t.Run("another keeps the whole", func(t *testing.T) {
+		a := shared(3)
+		a.Lost(ms(10), true)
+		if n := admit(a, ms(1000), 10); n != 10 {
+			t.Errorf("admitted %d, want 10", n)
+		}
+	})
+	t.Run("whoever waits is decided at once", func(t *testing.T) {
+		a := shared(3)
+		_, w := a.Start(ms(1), "u", get(10))
+		a.Lost(ms(2), true)
+		if out := a.Drain(); len(out.Decided) != 1 || out.Decided[0] != w || !w.Verdict.Allowed {
+			t.Errorf("Decided = %v, verdict %+v, want the one that waited, allowed", out.Decided, w.Verdict)
+		}
+	})
+}
+
+func TestAgentUsersAreBounded(t *testing.T) {
+	a := ratelimit.NewAgent(ratelimit.Config{MaxUsers: 3})
+	for i := range 5 {
+		if v, _ := a.Start(t0, fmt.Sprint("u", i), get(1)); !v.Allowed {
+			t.Errorf("the first request of user %d was refused", i)
+		}
+	}
+	if a.Users() != 3 || a.Overflowed() != 2 {
+		t.Errorf("Users() = %d, Overflowed() = %d, want 3, 2", a.Users(), a.Overflowed())
+	}
+}
+
+func TestAgentTimeRunningBackwards(t *testing.T) {
+	a := ratelimit.NewAgent(ratelimit.Config{})
+	admitted := 0
+	for _, at := range []int{990, 1010, 995, 1011, 985, 1012} {
+		if v, _ := a.Start(ms(at), "u", get(3)); v.Allowed {
+			admitted++
+		}
+	}
+	if admitted != 4 { // one in the first second, three in the second
+		t.Errorf("admitted %d, want 4", admitted)
+	}
+}
+
+// TestTake holds the invariants of the pool: never past the limit by a grant,
+// and every token accounted for.
+func TestTake(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		limit := rapid.IntRange(1, 1000).Draw(t, "limit")
+		total, want := 0, 0
+		for range rapid.IntRange(1, 50).Draw(t, "asks") {
+			n := func(what string) int { return rapid.IntRange(0, 300).Draw(t, what) }
+			ask := ratelimit.Ask{Limit: limit, Debt: n("debt"), Back: min(n("back"), total), Need: n("need"), Ahead: n("ahead"), Instances: rapid.IntRange(0, 9).Draw(t, "k")}
+			before := total + ask.Debt - ask.Back
+			g := ratelimit.Take(total, ask)
+			switch {
+			case g.Tokens < 0 || g.Tokens > ask.Need+ask.Ahead:
+				t.Fatalf("Take(%d, %+v) = %+v: more than was asked for", total, ask, g)
+			case g.Tokens > 0 && g.Total > limit:
+				t.Fatalf("Take(%d, %+v) = %+v: granted past the limit", total, ask, g)
+			case g.Tokens < ask.Need && g.Total < limit:
+				t.Fatalf("Take(%d, %+v) = %+v: a need not met while tokens are left", total, ask, g)
+			}
+			want = before + g.Tokens
+			if g.Total != want {
+				t.Fatalf("Take(%d, %+v).Total = %d, want %d", total, ask, g.Total, want)
+			}
+			total = g.Total
+		}
+	})
+}
+
+func BenchmarkAgentStart(b *testing.B) {
+	both := []limits.Rate{{Class: "GET", PerSecond: 1 << 20}, {Class: limits.All, PerSecond: 1 << 20}}
+	for _, instances := range []int{1, 4} {
+		b.Run(fmt.Sprintf("agents=%d", instances), func(b *testing.B) {
+			a := shared(instances)
+			pool := map[poolKey]int{}
+			users := make([]string, 1000)
+			for i := range users {
+				users[i] = fmt.Sprint("user", i)
+			}
+			b.ReportAllocs()
+			at := t0
+			for i := range b.N {
+				at = at.Add(10 * time.Microsecond)
+				a.Start(at, users[i%len(users)], both)
+				if i%500 == 0 { // 5 ms
+					a.Tick(at)
+					exchange(a, at, pool)
+					a.Drain()
+					clear(pool)
+				}
+			}
+		})
+	}
+}

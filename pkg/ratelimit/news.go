@@ -1,0 +1,82 @@
+package ratelimit
+
+import "time"
+
+// Cluster tells the agent how many agents there are, itself included, and its
+// own place among them (0 for the first). An agent that is not alone any more
+// leases from now on; one that has become alone counts by itself from the next
+// second on.
+func (a *Agent) Cluster(at time.Time, instances, rank int) {
+	if a.instances > 1 {
+		a.shared = at.Unix()
+	}
+	a.instances, a.rank = max(1, instances), max(0, rank)
+}
+
+// RoundTrip tells the agent how long the pool takes to answer, so that it asks
+// for the next second in time.
+func (a *Agent) RoundTrip(d time.Duration) {
+	a.lead = max(int64(nextLead), min(2*int64(d), second/4))
+}
+
+// Lost tells the agent whether the pool cannot be asked, or not in the time a
+// request may wait. Without it nothing waits: tokens in hand are used, and
+// beyond them a key's part of its limit. When the pool is back, that goes on
+// until the second ends, for others may still have to report what they admitted.
+func (a *Agent) Lost(at time.Time, lost bool) {
+	if a.lost == lost {
+		return
+	}
+	a.lost = lost
+	now := at.UnixNano()
+	if !lost {
+		a.apart = now / second
+		return
+	}
+	a.lostAt = now
+	for _, u := range a.users { // once per loss; requests wait for milliseconds only
+		a.serve(u, now)
+	}
+}
+
+// Hot takes polygen's hint that a key comes near its limit: leases become small
+// until the given time. Keys without requests here need no hint.
+func (a *Agent) Hot(at time.Time, k Key, until time.Time, sharers int) {
+	b := a.lookup(k)
+	if b == nil {
+		return
+	}
+	now := at.UnixNano()
+	a.roll(b, now)
+	b.hotUntil = max(b.hotUntil, min(until.UnixNano(), now+3*second))
+	if !a.cutOff(b) {
+		b.sharers = sharers // just after a loss polygen has not heard of all
+	}
+	if a.review(b, now) {
+		a.plan(b, now)
+	}
+}
+
+// Throttle takes polygen's word that a key's second is spent. HAProxy is told
+// to refuse by itself as soon as this agent's own tokens are spent.
+func (a *Agent) Throttle(at time.Time, k Key, sec int64, limit int) {
+	now := at.UnixNano()
+	if sec != now/second {
+		return // it came too late, or from a clock of its own
+	}
+	b := a.lookup(k)
+	if b == nil {
+		a.out.Native = append(a.out.Native, Native{Key: k, Second: sec, Limit: limit})
+		return
+	}
+	a.roll(b, now)
+	b.throttle = true
+	if !a.available(b) && !b.native {
+		if !a.alone(b) {
+			a.exhaust(b, now)
+		}
+		a.shield(b)
+		a.serve(b.owner, now)
+	}
+	a.plan(b, now)
+}

@@ -1,0 +1,135 @@
+package ratelimit
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+const (
+	hintGap    = 500 * time.Millisecond // a key is called hot at most this often
+	hintSpan   = 3 * time.Second        // for this long
+	watchSpan  = 3 * time.Second        // an agent that was not heard of for this long shares a key no more
+	hotPercent = 80                     // of the limit, at which a key is called hot
+	strictHot  = 50                     // the same in strict mode
+)
+
+// A Hint says that a key comes near its limit.
+type Hint struct {
+	Key       Key
+	Until     time.Time
+	Instances int // agents that serve the user
+}
+
+// A Throttle says that a key's cluster second is spent.
+type Throttle struct {
+	Key    Key
+	Second int64
+	Limit  int
+}
+
+// Watch compares the pool's totals with the limits: it is polygen's view of the
+// request rates. The zero Watch is not usable; see NewWatch. It is not safe for
+// concurrent use.
+type Watch struct {
+	percent int
+	keys    map[Key]*watched
+	hints   []Hint
+	spent   []Throttle
+}
+
+type watched struct {
+	second    int64 // of the total below
+	total     int
+	throttled int64 // the last second that was called spent
+	hinted    int64
+	last      int64            // when anybody was last heard of
+	agents    map[string]int64 // instance → when it was last heard of
+}
+
+// NewWatch returns a watch that knows of nothing. A strict watch calls keys hot
+// earlier, at half of the limit.
+func NewWatch(strict bool) *Watch {
+	w := &Watch{percent: hotPercent, keys: make(map[Key]*watched)}
+	if strict {
+		w.percent = strictHot
+	}
+	return w
+}
+
+// Observe takes the pool's total for a key and second, as it was after an
+// instance had asked, and the key's limit (0 means not limited).
+func (w *Watch) Observe(at time.Time, instance string, k Key, sec int64, total, limit int) {
+	now := at.UnixNano()
+	if limit <= 0 || sec < now/second-1 {
+		return
+	}
+	o := w.keys[k]
+	if o == nil {
+		o = &watched{agents: make(map[string]int64, 1)}
+		w.keys[k] = o
+	}
+	o.last = now
+	o.agents[instance] = now
+	if sec > o.second {
+		o.second, o.total = sec, 0
+	}
+	if sec == o.second {
+		o.total = total // may fall: tokens are given back
+	}
+	if 100*total >= w.percent*limit && now-o.hinted >= int64(hintGap) {
+		o.hinted = now
+		w.hints = append(w.hints, Hint{Key: k, Until: at.Add(hintSpan), Instances: o.sharers(now)})
+	}
+	if total >= limit && o.throttled < sec {
+		o.throttled = sec
+		w.spent = append(w.spent, Throttle{Key: k, Second: sec, Limit: limit})
+	}
+}
+
+// sharers counts the agents that serve the key.
+func (o *watched) sharers(now int64) int {
+	n := 0
+	for _, last := range o.agents {
+		if now-last < int64(watchSpan) {
+			n++
+		}
+	}
+	return n
+}
+
+// Decisions returns what has been decided since the last call, sorted by user
+// and class, and forgets it.
+func (w *Watch) Decisions() ([]Hint, []Throttle) {
+	hints, spent := w.hints, w.spent
+	w.hints, w.spent = nil, nil
+	slices.SortFunc(hints, func(a, b Hint) int { return compareKeys(a.Key, b.Key) })
+	slices.SortFunc(spent, func(a, b Throttle) int {
+		return cmp.Or(compareKeys(a.Key, b.Key), cmp.Compare(a.Second, b.Second))
+	})
+	return hints, spent
+}
+
+// Forget drops what was not heard of for a while. It walks through everything
+// and is to be called about once a second.
+func (w *Watch) Forget(at time.Time) {
+	now := at.UnixNano()
+	for k, o := range w.keys {
+		if now-o.last >= int64(watchSpan) {
+			delete(w.keys, k)
+			continue
+		}
+		for instance, last := range o.agents {
+			if now-last >= int64(watchSpan) {
+				delete(o.agents, instance)
+			}
+		}
+	}
+}
+
+// Keys is the number of keys watched.
+func (w *Watch) Keys() int { return len(w.keys) }
+
+func compareKeys(a, b Key) int {
+	return cmp.Or(cmp.Compare(a.User, b.User), cmp.Compare(a.Class, b.Class))
+}

@@ -1,0 +1,116 @@
+package ratelimit_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+func TestWatch(t *testing.T) {
+	get := ratelimit.Key{Class: "GET", User: "u"}
+	put := ratelimit.Key{Class: "PUT", User: "u"}
+	s := t0.Unix()
+	type step struct {
+		at       int // ms
+		instance string
+		key      ratelimit.Key
+		second   int64
+		total    int
+		limit    int
+		hints    []ratelimit.Hint
+		spent    []ratelimit.Throttle
+	}
+	hint := func(k ratelimit.Key, at, instances int) []ratelimit.Hint {
+		return []ratelimit.Hint{{Key: k, Until: ms(at + 3000), Instances: instances}}
+	}
+	spent := func(k ratelimit.Key, sec int64) []ratelimit.Throttle {
+		return []ratelimit.Throttle{{Key: k, Second: sec, Limit: 10}}
+	}
+	tests := []struct {
+		name   string
+		strict bool
+		steps  []step
+	}{
+		{"hot from 80 % of the limit, spent at the limit, each once", false, []step{
+			{at: 1, instance: "a", key: get, second: s, total: 7, limit: 10},
+			{at: 2, instance: "b", key: get, second: s, total: 8, limit: 10, hints: hint(get, 2, 2)},
+			{at: 3, instance: "a", key: get, second: s, total: 9, limit: 10},
+			{at: 4, instance: "a", key: get, second: s, total: 10, limit: 10, spent: spent(get, s)},
+			{at: 5, instance: "a", key: get, second: s, total: 10, limit: 10},
+			{at: 6, instance: "a", key: get, second: s, total: 9, limit: 10},
+			{at: 7, instance: "a", key: get, second: s, total: 10, limit: 10},
+		}},
+		{"the hint is repeated after half a second, the throttle in the next second", false, []step{
+			{at: 0, instance: "a", key: get, second: s, total: 10, limit: 10, hints: hint(get, 0, 1), spent: spent(get, s)},
+			{at: 499, instance: "a", key: get, second: s, total: 10, limit: 10},
+			{at: 500, instance: "a", key: get, second: s, total: 10, limit: 10, hints: hint(get, 500, 1)},
+			{at: 1000, instance: "a", key: get, second: s + 1, total: 10, limit: 10, hints: hint(get, 1000, 1), spent: spent(get, s+1)},
+		}},
+		{"strict: hot from half of the limit", true, []step{
+			{at: 0, instance: "a", key: get, second: s, total: 4, limit: 10},
+			{at: 1, instance: "a", key: get, second: s, total: 5, limit: 10, hints: hint(get, 1, 1)},
+		}},
+		{"keys do not touch each other", false, []step{
+			{at: 0, instance: "a", key: get, second: s, total: 10, limit: 10, hints: hint(get, 0, 1), spent: spent(get, s)},
+			{at: 0, instance: "a", key: put, second: s, total: 3, limit: 10},
+			{at: 1, instance: "a", key: put, second: s, total: 10, limit: 10, hints: hint(put, 1, 1), spent: spent(put, s)},
+		}},
+		{"what is not limited is not watched", false, []step{
+			{at: 0, instance: "a", key: get, second: s, total: 1000, limit: 0},
+		}},
+		{"old seconds decide nothing", false, []step{
+			{at: 5000, instance: "a", key: get, second: s, total: 1000, limit: 10},
+		}},
+		{"the second asked for ahead of its time is watched", false, []step{
+			{at: 990, instance: "a", key: get, second: s + 1, total: 10, limit: 10, hints: hint(get, 990, 1), spent: spent(get, s+1)},
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			w := ratelimit.NewWatch(tt.strict)
+			for i, st := range tt.steps {
+				w.Observe(ms(st.at), st.instance, st.key, st.second, st.total, st.limit)
+				hints, spent := w.Decisions()
+				if diff := cmp.Diff(st.hints, hints); diff != "" {
+					t.Errorf("step %d: hints (-want +got):\n%s", i, diff)
+				}
+				if diff := cmp.Diff(st.spent, spent); diff != "" {
+					t.Errorf("step %d: throttles (-want +got):\n%s", i, diff)
+				}
+			}
+		})
+	}
+}
+
+func TestWatchForgets(t *testing.T) {
+	w := ratelimit.NewWatch(false)
+	k := ratelimit.Key{Class: "GET", User: "u"}
+	w.Observe(ms(0), "gone", k, t0.Unix(), 1, 10)
+	w.Observe(ms(2000), "here", k, t0.Unix()+2, 1, 10)
+	w.Forget(ms(3500))
+	w.Observe(ms(3500), "here", k, t0.Unix()+3, 10, 10)
+	if hints, _ := w.Decisions(); len(hints) != 1 || hints[0].Instances != 1 {
+		t.Errorf("hints = %v, want one with one instance", hints)
+	}
+	w.Forget(ms(3500).Add(3 * time.Second))
+	if w.Keys() != 0 {
+		t.Errorf("Keys() = %d, want 0", w.Keys())
+	}
+}
+
+func TestWatchDecisionsAreSorted(t *testing.T) {
+	w := ratelimit.NewWatch(false)
+	for _, k := range []ratelimit.Key{{Class: "PUT", User: "b"}, {Class: "GET", User: "b"}, {Class: "PUT", User: "a"}} {
+		w.Observe(t0, "i", k, t0.Unix(), 10, 10)
+	}
+	want := []ratelimit.Key{{Class: "PUT", User: "a"}, {Class: "GET", User: "b"}, {Class: "PUT", User: "b"}}
+	hints, spent := w.Decisions()
+	for i, k := range want {
+		if hints[i].Key != k || spent[i].Key != k {
+			t.Errorf("decision %d is of %v and %v, want %v", i, hints[i].Key, spent[i].Key, k)
+		}
+	}
+}
