@@ -4,7 +4,6 @@ import (
 	"container/heap"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -369,14 +368,6 @@ func (c *cluster) wronged() float64 {
 		return 0
 	}
 	return float64(refused) / float64(offered)
-}
-
-func (c *cluster) waitPercentile(p float64) time.Duration {
-	if len(c.waited) == 0 {
-		return 0
-	}
-	slices.Sort(c.waited)
-	return c.waited[int(p*float64(len(c.waited)-1))]
 }
 
 // at and after put an event on the simulation's agenda.

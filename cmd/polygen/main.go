@@ -1,0 +1,90 @@
+// Command polygen is Sluice's policy generator.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/sluice-qos/sluice/internal/admin"
+	"github.com/sluice-qos/sluice/internal/cli"
+	"github.com/sluice-qos/sluice/internal/group"
+	"github.com/sluice-qos/sluice/internal/limitfile"
+	"github.com/sluice-qos/sluice/internal/polygen"
+)
+
+type options struct {
+	Limits string `help:"The limit file. It is read again when it changes, on SIGHUP and on POST /-/reload." default:"/etc/sluice/limits.yaml" placeholder:"FILE" env:"SLUICE_LIMITS"`
+	Name   string `help:"Name of this polygen, unique among them. Default: host name and process id." placeholder:"NAME" env:"SLUICE_POLYGEN_NAME"`
+	Admin  string `help:"Where to serve /metrics, /-/healthy, /-/ready and /-/reload." default:"127.0.0.1:9090" placeholder:"ADDR" env:"SLUICE_ADMIN"`
+	Strict bool   `help:"Call users hot at half of their limits, not at 80 %." env:"SLUICE_STRICT"`
+
+	cli.Redis `embed:""`
+	cli.Log   `embed:""`
+}
+
+func main() { os.Exit(run()) }
+
+func run() int {
+	var o options
+	kong.Parse(&o, kong.Name("polygen"), kong.Description("Sluice's policy generator: publishes the limits, compares the cluster's use with them, "+
+		"and sends policies to every agent. Run two: one leads, the other takes over within three seconds.\n\n"+
+		"Every flag can also be set by the environment variable in brackets."))
+	ctx, hangups, stop := cli.Signals()
+	defer stop()
+	return cli.Exit(os.Stderr, "polygen", serve(ctx, o, hangups))
+}
+
+func serve(ctx context.Context, o options, hangups <-chan os.Signal) error {
+	if o.Name == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return err
+		}
+		o.Name = fmt.Sprintf("%s-%d", host, os.Getpid())
+	}
+	if err := cli.Loopback(o.Admin); err != nil {
+		return err
+	}
+	log := o.Logger(os.Stderr)
+	registry := cli.NewRegistry()
+	watcher, err := limitfile.New(o.Limits, log, registry)
+	if err != nil {
+		return err
+	}
+	b, err := o.Open(log, registry)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	p, err := polygen.New(polygen.Options{Name: o.Name, Bus: b, Limits: watcher, Strict: o.Strict, Logger: log, Registerer: registry})
+	if err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", o.Admin)
+	if err != nil {
+		return err
+	}
+	return group.Run(ctx,
+		p.Run,
+		func(ctx context.Context) error {
+			h := admin.Handler(admin.Options{Gatherer: registry, Ready: p.Ready, Reload: p.Reload})
+			return admin.Serve(ctx, l, h, log)
+		},
+		func(ctx context.Context) error {
+			for {
+				select {
+				case <-ctx.Done():
+					return nil
+				case <-hangups:
+					if err := p.Reload(); err != nil {
+						log.Error("reload failed: the old limits stay in force", slog.Any("error", err))
+					}
+				}
+			}
+		})
+}

@@ -1,0 +1,78 @@
+// Command spoa is Sluice's agent beside one HAProxy.
+package main
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"os"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/sluice-qos/sluice/internal/admin"
+	"github.com/sluice-qos/sluice/internal/cli"
+	"github.com/sluice-qos/sluice/internal/group"
+	"github.com/sluice-qos/sluice/internal/spoa"
+)
+
+type options struct {
+	Instance string `help:"Name of this HAProxy and its agent, unique in the cluster. Default: the host's name." placeholder:"NAME" env:"SLUICE_INSTANCE"`
+	SPOE     string `name:"spoe" help:"Where HAProxy asks: unix:/path or host:port. It has no authentication: keep it on this machine." default:"unix:/run/sluice/spoa.sock" placeholder:"ADDR" env:"SLUICE_SPOE_LISTEN"`
+	Peers    string `help:"Where HAProxy's local peer listens: unix:/path or host:port." default:"127.0.0.1:8079" placeholder:"ADDR" env:"SLUICE_PEERS"`
+	Admin    string `help:"Where to serve /metrics, /-/healthy and /-/ready." default:"127.0.0.1:9091" placeholder:"ADDR" env:"SLUICE_ADMIN"`
+
+	MaxWait     time.Duration `help:"Longest wait of a request for its verdict. Keep it below HAProxy's 'timeout processing'." default:"20ms" placeholder:"TIME" env:"SLUICE_MAX_WAIT"`
+	OnRedisLoss string        `help:"While Redis is lost: hold (enforce this instance's part of each limit) or open (admit everything)." enum:"hold,open" default:"hold" placeholder:"WHAT" env:"SLUICE_ON_REDIS_LOSS"`
+	HoldFor     time.Duration `help:"Turn hold into open when Redis has been lost for so long; 0 means never." default:"0" placeholder:"TIME" env:"SLUICE_HOLD_FOR"`
+
+	cli.Redis `embed:""`
+	cli.Log   `embed:""`
+}
+
+func main() { os.Exit(run()) }
+
+func run() int {
+	var o options
+	kong.Parse(&o, kong.Name("spoa"), kong.Description("Sluice's agent beside one HAProxy: answers each request start with a verdict, "+
+		"exchanges leases with the other agents through Redis, and writes policies into HAProxy's tables.\n\n"+
+		"Every flag can also be set by the environment variable in brackets."))
+	ctx, _, stop := cli.Signals()
+	defer stop()
+	return cli.Exit(os.Stderr, "spoa", serve(ctx, o))
+}
+
+func serve(ctx context.Context, o options) error {
+	if o.Instance == "" {
+		name, err := os.Hostname()
+		if err != nil {
+			return err
+		}
+		o.Instance = name
+	}
+	if err := cli.Loopback(o.Admin); err != nil {
+		return err
+	}
+	log := o.Logger(os.Stderr).With(slog.String("instance", o.Instance))
+	registry := cli.NewRegistry()
+	b, err := o.Open(log, registry)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	agent, err := spoa.New(spoa.Options{
+		Instance: o.Instance, Bus: b, SPOE: o.SPOE, Peers: o.Peers,
+		MaxWait: o.MaxWait, OnLoss: spoa.OnLoss(o.OnRedisLoss), HoldFor: o.HoldFor,
+		Logger: log, Registerer: registry,
+	})
+	if err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", o.Admin)
+	if err != nil {
+		return err
+	}
+	return group.Run(ctx, agent.Run, func(ctx context.Context) error {
+		return admin.Serve(ctx, l, admin.Handler(admin.Options{Gatherer: registry, Ready: agent.Ready}), log)
+	})
+}

@@ -1,0 +1,82 @@
+// Package admin serves what operators ask of a daemon: metrics, health and
+// reload.
+//
+//	GET  /metrics     Prometheus' text format
+//	GET  /-/healthy   200 while the process works
+//	GET  /-/ready     200 when it fully serves, otherwise 503 and the reason
+//	POST /-/reload    reads the limit file anew; 400 and its errors if it is broken
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Options of the server.
+type Options struct {
+	Gatherer prometheus.Gatherer
+	Ready    func() error // why the daemon is not ready, or nil
+	Reload   func() error // nil if there is nothing to reload
+}
+
+// Handler returns the handler of the paths above.
+func Handler(o Options) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(o.Gatherer, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprintln(w, "healthy")
+	})
+	mux.HandleFunc("GET /-/ready", func(w http.ResponseWriter, _ *http.Request) {
+		if err := o.Ready(); err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprintln(w, "ready")
+	})
+	if o.Reload != nil {
+		mux.HandleFunc("POST /-/reload", func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("Sec-Fetch-Site") == "cross-site" {
+				http.Error(w, "a page of another site may not reload", http.StatusForbidden)
+				return
+			}
+			if err := o.Reload(); err != nil {
+				http.Error(w, err.Error(), http.StatusBadRequest)
+				return
+			}
+			fmt.Fprintln(w, "reloaded")
+		})
+	}
+	return mux
+}
+
+// Serve answers on the listener until ctx ends.
+func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) error {
+	server := &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	stop := context.AfterFunc(ctx, func() {
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		if server.Shutdown(last) != nil {
+			_ = server.Close()
+		}
+	})
+	defer stop()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("admin: %w", err)
+	}
+	return nil
+}

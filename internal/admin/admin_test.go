@@ -1,0 +1,77 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+)
+
+func TestHandler(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(prometheus.NewCounter(prometheus.CounterOpts{Name: "sluice_test_total"}))
+	broken := errors.New("limits.yaml:3:1: no")
+	tests := []struct {
+		name, method, path string
+		header             http.Header
+		err                error // of Ready and Reload
+		status             int
+		body               string
+	}{
+		{"metrics", "GET", "/metrics", nil, nil, 200, "sluice_test_total 0"},
+		{"healthy whatever happens", "GET", "/-/healthy", nil, broken, 200, "healthy"},
+		{"ready", "GET", "/-/ready", nil, nil, 200, "ready"},
+		{"not ready says why", "GET", "/-/ready", nil, broken, 503, "limits.yaml:3:1: no"},
+		{"reload", "POST", "/-/reload", nil, nil, 200, "reloaded"},
+		{"a broken file is told with its position", "POST", "/-/reload", nil, broken, 400, "limits.yaml:3:1: no"},
+		{"reload changes something: GET will not do", "GET", "/-/reload", nil, nil, 405, ""},
+		{"a page elsewhere may not reload", "POST", "/-/reload", http.Header{"Sec-Fetch-Site": {"cross-site"}}, nil, 403, ""},
+		{"nothing else", "GET", "/x", nil, nil, 404, ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			h := Handler(Options{Gatherer: reg, Ready: func() error { return tt.err }, Reload: func() error { return tt.err }})
+			r := httptest.NewRequest(tt.method, tt.path, nil)
+			for k, v := range tt.header {
+				r.Header[k] = v
+			}
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			if w.Code != tt.status || !strings.Contains(w.Body.String(), tt.body) {
+				t.Errorf("%s %s = %d %q, want %d and %q", tt.method, tt.path, w.Code, w.Body, tt.status, tt.body)
+			}
+		})
+	}
+}
+
+func TestServeEndsWithItsContext(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		done <- Serve(ctx, l, Handler(Options{Gatherer: prometheus.NewRegistry()}), slog.New(slog.DiscardHandler))
+	}()
+	res, err := http.Get("http://" + l.Addr().String() + "/-/healthy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, res.Body)
+	res.Body.Close()
+	http.DefaultClient.CloseIdleConnections()
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("Serve() = %v, want nil", err)
+	}
+}

@@ -1,0 +1,109 @@
+// Package cli is what the commands share: options of Redis and of the log, and
+// the life of a process from its first signal to its exit code.
+package cli
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+)
+
+// Redis are the flags that say how to reach Redis.
+type Redis struct {
+	Redis         []string `help:"Address of Redis, host:port. Several are the nodes of a Redis Cluster, or Sentinels with --redis-master." default:"127.0.0.1:6379" placeholder:"ADDR" env:"SLUICE_REDIS"`
+	RedisMaster   string   `help:"Name of the master that the Sentinels watch." placeholder:"NAME" env:"SLUICE_REDIS_MASTER"`
+	RedisUser     string   `help:"User for Redis' ACL." placeholder:"NAME" env:"SLUICE_REDIS_USER"`
+	RedisPassword string   `help:"Password. Prefer the environment variable: a command line is visible to others." placeholder:"PASSWORD" env:"SLUICE_REDIS_PASSWORD"`
+	RedisDB       int      `name:"redis-db" help:"Database number." default:"0" env:"SLUICE_REDIS_DB"`
+	RedisTLS      bool     `name:"redis-tls" help:"Connect by TLS." env:"SLUICE_REDIS_TLS"`
+	RedisCA       string   `name:"redis-ca" help:"File with the certificates to trust instead of the system's." placeholder:"FILE" type:"existingfile" env:"SLUICE_REDIS_CA"`
+	RedisShards   int      `help:"Parts that users are divided into, for Redis Cluster. The same in all processes." default:"1" env:"SLUICE_REDIS_SHARDS"`
+}
+
+// Open connects as the flags say.
+func (r Redis) Open(log *slog.Logger, reg prometheus.Registerer) (*bus.Bus, error) {
+	o := bus.Options{
+		Addresses: r.Redis, MasterName: r.RedisMaster, Username: r.RedisUser, Password: r.RedisPassword,
+		DB: r.RedisDB, Shards: r.RedisShards, Logger: log, Registerer: reg,
+	}
+	if r.RedisTLS || r.RedisCA != "" {
+		o.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	if r.RedisCA != "" {
+		pem, err := os.ReadFile(r.RedisCA)
+		if err != nil {
+			return nil, err
+		}
+		o.TLS.RootCAs = x509.NewCertPool()
+		if !o.TLS.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("%s holds no certificate in PEM form", r.RedisCA)
+		}
+	}
+	return bus.Open(o)
+}
+
+// Log are the flags of the log, which goes to standard error.
+type Log struct {
+	LogLevel  slog.Level `help:"Least level to log: debug, info, warn or error." default:"info" placeholder:"LEVEL" env:"SLUICE_LOG_LEVEL"`
+	LogFormat string     `help:"Form of the log: text or json." enum:"text,json" default:"text" placeholder:"FORM" env:"SLUICE_LOG_FORMAT"`
+}
+
+// Logger makes the logger that the flags describe.
+func (l Log) Logger(w io.Writer) *slog.Logger {
+	o := &slog.HandlerOptions{Level: l.LogLevel}
+	if l.LogFormat == "json" {
+		return slog.New(slog.NewJSONHandler(w, o))
+	}
+	return slog.New(slog.NewTextHandler(w, o))
+}
+
+// NewRegistry returns a registry that already knows the process.
+func NewRegistry() *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return r
+}
+
+// Signals returns a context that ends with SIGINT or SIGTERM, and the channel
+// of SIGHUP. After the first signal a second one ends the process at once.
+func Signals() (context.Context, <-chan os.Signal, context.CancelFunc) {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	return ctx, hangups, stop
+}
+
+// Loopback refuses an address that other machines can reach.
+func Loopback(address string) error {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return fmt.Errorf("address %q: want host:port", address)
+	}
+	if ip := net.ParseIP(host); host == "localhost" || ip != nil && ip.IsLoopback() {
+		return nil
+	}
+	return fmt.Errorf("address %q can be reached from other machines, and this has no authentication: use 127.0.0.1", address)
+}
+
+// Exit prints an error for a person and returns the process's exit code.
+func Exit(w io.Writer, command string, err error) int {
+	if err == nil || errors.Is(err, context.Canceled) {
+		return 0
+	}
+	fmt.Fprintf(w, "%s: %v\n", command, err)
+	return 1
+}

@@ -1,0 +1,43 @@
+package clock
+
+import (
+	"testing"
+	"time"
+)
+
+func TestClockFollowsTheShortestRoundTrip(t *testing.T) {
+	const ms = time.Millisecond
+	t0 := time.Now()
+	type step struct {
+		roundTrip time.Duration
+		remote    time.Duration // Redis' time in the answer; the question left at t0
+		want      time.Duration // Offset afterwards
+	}
+	tests := []struct {
+		name  string
+		steps []step
+	}{
+		{"one sample", []step{{2 * ms, 51 * ms, 50 * ms}}},
+		{"a slow answer does not disturb", []step{{2 * ms, 51 * ms, 50 * ms}, {100 * ms, 140 * ms, 50 * ms}}},
+		{"a faster one corrects", []step{{100 * ms, 140 * ms, 90 * ms}, {2 * ms, 51 * ms, 50 * ms}}},
+		{"a clock that was set is followed at once", []step{{2 * ms, 51 * ms, 50 * ms}, {2 * ms, 5001 * ms, 5000 * ms}}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var c Clock
+			for i, s := range tt.steps {
+				c.Sample(t0, t0.Add(s.roundTrip), t0.Add(s.remote))
+				if got := c.Offset(); got != s.want {
+					t.Errorf("step %d: Offset() = %v, want %v", i, got, s.want)
+				}
+			}
+		})
+	}
+}
+
+func TestZeroClockIsTheMachines(t *testing.T) {
+	var c Clock
+	if d := time.Since(c.Now()); d < -time.Second || d > time.Second {
+		t.Errorf("the zero Clock is off by %v", d)
+	}
+}

@@ -1,0 +1,61 @@
+package polygen
+
+import (
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+type metrics struct {
+	usage            prometheus.Counter
+	throttles, hints prometheus.Counter
+	dropped          prometheus.Counter
+	keys, leading    prometheus.Gauge
+	lostGauge        prometheus.Gauge
+	lost             atomic.Bool
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	f := promauto.With(reg)
+	policies := f.NewCounterVec(prometheus.CounterOpts{
+		Name: "sluice_policies_sent_total",
+		Help: "Policies sent to the agents, by kind.",
+	}, []string{"kind"})
+	return &metrics{
+		usage: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_usage_entries_total",
+			Help: "Changes of the cluster's counts that polygen was told of.",
+		}),
+		throttles: policies.WithLabelValues("throttle"),
+		hints:     policies.WithLabelValues("hot"),
+		dropped: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_policies_dropped_total",
+			Help: "Policies that could not be sent because Redis could not be reached.",
+		}),
+		keys: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_watched_keys",
+			Help: "Users and classes with limited requests in the last 3 s.",
+		}),
+		leading: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_polygen_leading",
+			Help: "1 if this polygen decides, 0 if another one does.",
+		}),
+		lostGauge: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_polygen_redis_lost",
+			Help: "1 while polygen cannot reach Redis.",
+		}),
+	}
+}
+
+func (m *metrics) redisLost() bool { return m.lost.Load() }
+
+// setLost reports whether that is new.
+func (m *metrics) setLost(lost bool) bool {
+	if lost {
+		m.lostGauge.Set(1)
+	} else {
+		m.lostGauge.Set(0)
+	}
+	return m.lost.Swap(lost) != lost
+}

@@ -1,0 +1,290 @@
+// Package polygen compares the cluster's use with the limits and sends the
+// policies that follow to every agent. It also publishes the limits, so that a
+// fleet never enforces two files.
+//
+// It works by events: every change of a pool in Redis is told to it. What it
+// decides is pkg/ratelimit's; nothing depends on it for safety, and what it
+// sends lapses by itself. Of several, one leads and decides; the others follow
+// what happens and take over within three seconds.
+package polygen
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/clock"
+	"github.com/sluice-qos/sluice/internal/group"
+	"github.com/sluice-qos/sluice/internal/limitfile"
+	"github.com/sluice-qos/sluice/internal/policy"
+	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+const (
+	// leadFor is how long a leader leads without renewing, and renewEvery how
+	// often it renews: a follower takes over within leadFor + renewEvery.
+	leadFor    = 2 * time.Second
+	renewEvery = 500 * time.Millisecond
+	// announceEvery is how often the version of the limits is repeated, for
+	// agents that missed its publication.
+	announceEvery = time.Second
+)
+
+// Options are polygen's. Fields without a stated default are required.
+type Options struct {
+	Name   string // unique among polygens
+	Bus    *bus.Bus
+	Limits *limitfile.Watcher
+	Strict bool // call keys hot at half of their limits already
+
+	Logger     *slog.Logger          // nil discards
+	Registerer prometheus.Registerer // nil registers nothing
+}
+
+// Polygen is the policy generator.
+type Polygen struct {
+	options Options
+	metrics *metrics
+	clock   *clock.Clock
+	watch   *ratelimit.Watch // owned by decide
+	set     atomic.Pointer[limits.Set]
+	leading atomic.Bool
+	publish chan struct{} // holds one token when the limits should be published
+}
+
+// New checks the options and returns a polygen that does nothing until Run.
+func New(o Options) (*Polygen, error) {
+	switch {
+	case o.Name == "":
+		return nil, errors.New("polygen: no name")
+	case o.Bus == nil:
+		return nil, errors.New("polygen: no bus")
+	case o.Limits == nil:
+		return nil, errors.New("polygen: no limits")
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	p := &Polygen{
+		options: o,
+		metrics: newMetrics(o.Registerer),
+		clock:   &clock.Clock{},
+		watch:   ratelimit.NewWatch(o.Strict),
+		publish: make(chan struct{}, 1),
+	}
+	p.set.Store(o.Limits.Set())
+	return p, nil
+}
+
+// Run works until ctx ends; then it lets another one lead.
+func (p *Polygen) Run(ctx context.Context) error {
+	defer p.resign(ctx)
+	events := make(chan bus.Usage, 1024)
+	return group.Run(ctx,
+		func(ctx context.Context) error { return p.options.Limits.Run(ctx, p.adopt) },
+		func(ctx context.Context) error {
+			return p.options.Bus.Subscribe(ctx, []bus.Channel{bus.UsageChannel}, func(e bus.Event) {
+				switch e := e.(type) {
+				case bus.Usage:
+					select {
+					case events <- e:
+					case <-ctx.Done():
+					}
+				case bus.Connected:
+					p.wantPublication() // a Redis that was away may have forgotten the limits
+				}
+			})
+		},
+		func(ctx context.Context) error { return p.decide(ctx, events) },
+		p.lead,
+		p.publishLimits,
+	)
+}
+
+// Ready reports why polygen does not work, or nil. A polygen that follows is
+// ready.
+func (p *Polygen) Ready() error {
+	if p.metrics.redisLost() {
+		return errors.New("redis cannot be reached")
+	}
+	return nil
+}
+
+// Reload reads the limit file now.
+func (p *Polygen) Reload() error { return p.options.Limits.Reload() }
+
+// adopt takes a new set of limits.
+func (p *Polygen) adopt(set *limits.Set) {
+	p.set.Store(set)
+	p.wantPublication()
+}
+
+func (p *Polygen) wantPublication() {
+	select {
+	case p.publish <- struct{}{}:
+	default:
+	}
+}
+
+// decide owns the watch: usage in, policies out.
+func (p *Polygen) decide(ctx context.Context, events <-chan bus.Usage) error {
+	forget := time.NewTicker(time.Second)
+	defer forget.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case usage := <-events:
+			p.observe(usage)
+			for more := true; more; { // what has come meanwhile is sent together
+				select {
+				case usage := <-events:
+					p.observe(usage)
+				default:
+					more = false
+				}
+			}
+			p.send(ctx)
+		case <-forget.C:
+			p.watch.Forget(p.clock.Now())
+			p.metrics.keys.Set(float64(p.watch.Keys()))
+		}
+	}
+}
+
+func (p *Polygen) observe(usage bus.Usage) {
+	now, set := p.clock.Now(), p.set.Load()
+	for _, e := range usage.Entries {
+		p.watch.Observe(now, usage.Instance, e.Key, e.Second, e.Total, limitOf(set, e.Key))
+	}
+	p.metrics.usage.Add(float64(len(usage.Entries)))
+}
+
+// limitOf is the limit that the key's class names for its user, or 0.
+func limitOf(set *limits.Set, k ratelimit.Key) int {
+	for _, r := range set.User(k.User).Rates(k.Class) {
+		if r.Class == k.Class {
+			return r.PerSecond
+		}
+	}
+	return 0
+}
+
+// send publishes what the watch decided, if this polygen leads. What cannot be
+// sent is dropped: the agents' leases hold without it, and the next second
+// decides anew.
+func (p *Polygen) send(ctx context.Context) {
+	hints, throttles := p.watch.Decisions()
+	if len(hints)+len(throttles) == 0 || !p.leading.Load() {
+		return
+	}
+	messages := make([]policy.Message, 0, len(hints)+len(throttles))
+	for _, t := range throttles { // first: they are the more urgent
+		messages = append(messages, policy.Throttle{Key: t.Key, Second: t.Second, Limit: t.Limit})
+	}
+	for _, h := range hints {
+		messages = append(messages, policy.Hot{Key: h.Key, Until: h.Until, Instances: h.Instances})
+	}
+	if err := p.options.Bus.PublishPolicies(ctx, messages); err != nil {
+		p.metrics.dropped.Add(float64(len(messages)))
+		if ctx.Err() == nil {
+			p.options.Logger.Debug("policies not sent", slog.Int("policies", len(messages)), slog.Any("error", err))
+		}
+		return
+	}
+	p.metrics.throttles.Add(float64(len(throttles)))
+	p.metrics.hints.Add(float64(len(hints)))
+}
+
+// lead tries to become, and stay, the one that decides.
+func (p *Polygen) lead(ctx context.Context) error {
+	ticker := time.NewTicker(renewEvery)
+	defer ticker.Stop()
+	for {
+		if err := p.renew(ctx); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+func (p *Polygen) renew(ctx context.Context) error {
+	leading, err := p.options.Bus.Lead(ctx, p.options.Name, leadFor)
+	switch {
+	case errors.Is(err, bus.ErrShards):
+		return err
+	case err != nil:
+		if p.metrics.setLost(true) && ctx.Err() == nil {
+			p.options.Logger.Warn("redis cannot be reached: no policies are sent", slog.Any("error", err))
+		}
+		return nil // whoever led goes on: two leaders only say the same twice
+	}
+	sent := time.Now()
+	if now, err := p.options.Bus.Time(ctx); err == nil {
+		p.clock.Sample(sent, time.Now(), now)
+	}
+	if p.metrics.setLost(false) {
+		p.options.Logger.Info("redis is back")
+		p.wantPublication()
+	}
+	if leading != p.leading.Swap(leading) {
+		p.options.Logger.Info("leadership changed", slog.Bool("leading", leading))
+		p.wantPublication()
+	}
+	p.metrics.leading.Set(map[bool]float64{true: 1}[leading])
+	return nil
+}
+
+func (p *Polygen) resign(ctx context.Context) {
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	if err := p.options.Bus.Resign(last, p.options.Name); err != nil {
+		p.options.Logger.Warn("could not resign: another takes over when the lead has lapsed", slog.Any("error", err))
+	}
+}
+
+// publishLimits puts the limits into Redis when they change, and repeats their
+// version for agents that missed it.
+func (p *Polygen) publishLimits(ctx context.Context) error {
+	announce := time.NewTicker(announceEvery)
+	defer announce.Stop()
+	published := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-p.publish:
+			published = "" // Redis may have forgotten them
+		case <-announce.C:
+		}
+		if !p.leading.Load() {
+			continue
+		}
+		set := p.set.Load()
+		var err error
+		if set.Version() != published {
+			err = p.options.Bus.PublishLimits(ctx, set.Version(), set.Source())
+		} else {
+			err = p.options.Bus.PublishPolicies(ctx, []policy.Message{policy.Limits{Version: set.Version()}})
+		}
+		switch {
+		case err == nil && published != set.Version():
+			published = set.Version()
+			p.options.Logger.Info("limits published", slog.String("version", published), slog.Int("users", set.Len()))
+		case err != nil && ctx.Err() == nil:
+			published = ""
+			p.options.Logger.Debug("limits not published", slog.Any("error", fmt.Errorf("version %s: %w", set.Version(), err)))
+		}
+	}
+}

@@ -1,0 +1,145 @@
+package spoa
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/policy"
+	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+// beatEvery is how often an agent says that it is there.
+const beatEvery = 250 * time.Millisecond
+
+// follow applies what polygen and the registry publish.
+func (a *Agent) follow(ctx context.Context) error {
+	channels := []bus.Channel{bus.PoliciesChannel, bus.InstancesChannel}
+	return a.options.Bus.Subscribe(ctx, channels, func(e bus.Event) {
+		switch e := e.(type) {
+		case bus.Policies:
+			a.apply(e)
+		case bus.Registry:
+			a.joined(e.Instances)
+		case bus.Connected:
+			a.wantLimits() // a new set may have been missed
+		}
+	})
+}
+
+func (a *Agent) apply(messages []policy.Message) {
+	for _, m := range messages {
+		switch m := m.(type) {
+		case policy.Throttle:
+			a.metrics.policies.WithLabelValues("throttle").Inc()
+			a.limiter.update(func(core *ratelimit.Agent, now time.Time) {
+				core.Throttle(now, m.Key, m.Second, m.Limit)
+			})
+		case policy.Hot:
+			a.metrics.policies.WithLabelValues("hot").Inc()
+			a.limiter.update(func(core *ratelimit.Agent, now time.Time) {
+				core.Hot(now, m.Key, m.Until, m.Instances)
+			})
+		case policy.Limits:
+			a.metrics.policies.WithLabelValues("limits").Inc()
+			if set := a.limiter.set.Load(); set == nil || set.Version() != m.Version {
+				a.wantLimits()
+			}
+		}
+	}
+}
+
+func (a *Agent) wantLimits() {
+	select {
+	case a.reload <- struct{}{}:
+	default:
+	}
+}
+
+// readLimits reads the limits whenever they may have changed.
+func (a *Agent) readLimits(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.reload:
+		}
+		if err := a.fetchLimits(ctx); err != nil && ctx.Err() == nil {
+			a.metrics.limitErrors.Inc()
+			a.options.Logger.Warn("limits not read: the old ones stay in force", slog.Any("error", err))
+		}
+	}
+}
+
+// fetchLimits puts the published limits into force.
+func (a *Agent) fetchLimits(ctx context.Context) error {
+	version, source, err := a.options.Bus.Limits(ctx)
+	if err != nil {
+		return err
+	}
+	if set := a.limiter.set.Load(); set != nil && set.Version() == version {
+		return nil
+	}
+	set, err := limits.Parse("published limits", source)
+	if err != nil {
+		return fmt.Errorf("parse the published limits %s: %w", version, err)
+	}
+	a.limiter.set.Store(set)
+	a.metrics.limitsInForce(set.Version())
+	a.options.Logger.Info("limits in force", slog.String("version", set.Version()), slog.Int("users", set.Len()))
+	return nil
+}
+
+// heartbeats keeps the agent in the registry and its clock right.
+func (a *Agent) heartbeats(ctx context.Context) error {
+	ticker := time.NewTicker(beatEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		sent := time.Now()
+		if _, err := a.beat(ctx); err != nil {
+			if ctx.Err() == nil {
+				a.exchange.lose(err)
+			}
+			continue
+		}
+		a.exchange.answered(time.Since(sent))
+	}
+}
+
+// beat registers once and returns how many instances there are.
+func (a *Agent) beat(ctx context.Context) (int, error) {
+	sent := time.Now()
+	r, err := a.options.Bus.Register(ctx, a.options.Instance)
+	if err != nil {
+		return 0, err
+	}
+	a.clock.Sample(sent, time.Now(), r.Now)
+	a.metrics.offset.Set(a.clock.Offset().Seconds())
+	a.joined(r.Instances)
+	return len(r.Instances), nil
+}
+
+// joined takes the list of instances.
+func (a *Agent) joined(instances []string) {
+	rank, _ := slices.BinarySearch(instances, a.options.Instance)
+	a.metrics.instances.Set(float64(len(instances)))
+	a.limiter.update(func(core *ratelimit.Agent, now time.Time) { core.Cluster(now, len(instances), rank) })
+}
+
+// split divides "unix:/path" or "host:port" into network and address.
+func split(address string) (network, rest string) {
+	if path, ok := strings.CutPrefix(address, "unix:"); ok {
+		return "unix", path
+	}
+	return "tcp", address
+}

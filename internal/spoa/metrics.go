@@ -1,0 +1,90 @@
+package spoa
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+type metrics struct {
+	allowed, malformed, uncounted  prometheus.Counter
+	refused                        *prometheus.CounterVec // by limit
+	waits                          prometheus.Histogram
+	timeouts                       prometheus.Counter
+	throttled, lifted              prometheus.Counter
+	policies                       *prometheus.CounterVec // by kind
+	losses, limitErrors            prometheus.Counter
+	lost, users, instances, offset prometheus.Gauge
+	limitsInfo                     *prometheus.GaugeVec
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	f := promauto.With(reg)
+	verdicts := f.NewCounterVec(prometheus.CounterOpts{
+		Name: "sluice_requests_total",
+		Help: "Requests that the agent was asked about, by verdict. Natively refused ones never reach it.",
+	}, []string{"verdict", "limit"})
+	native := f.NewCounterVec(prometheus.CounterOpts{
+		Name: "sluice_native_throttles_total",
+		Help: "Entries written into HAProxy's throttle table, and taken back because tokens were found.",
+	}, []string{"action"})
+	return &metrics{
+		allowed: verdicts.WithLabelValues("allowed", ""),
+		refused: verdicts.MustCurryWith(prometheus.Labels{"verdict": "refused"}),
+		malformed: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_requests_malformed_total",
+			Help: "Questions without a usable user name. They are admitted.",
+		}),
+		uncounted: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_requests_uncounted_total",
+			Help: "Requests admitted without counting because too many users were known at the time.",
+		}),
+		waits: f.NewHistogram(prometheus.HistogramOpts{
+			Name:    "sluice_verdict_wait_seconds",
+			Help:    "Time that requests waited for tokens of the cluster. Most requests never wait and are not in it.",
+			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .02, .05},
+		}),
+		timeouts: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_verdict_timeouts_total",
+			Help: "Requests that waited as long as they may and were decided without the cluster.",
+		}),
+		throttled: native.WithLabelValues("throttle"),
+		lifted:    native.WithLabelValues("lift"),
+		policies: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "sluice_policies_received_total",
+			Help: "Policies received from polygen, by kind.",
+		}, []string{"kind"}),
+		lost: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_redis_lost",
+			Help: "1 while the agent goes on without Redis.",
+		}),
+		losses: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_redis_losses_total",
+			Help: "How often Redis was lost.",
+		}),
+		limitErrors: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_limits_read_errors_total",
+			Help: "Failures to read or parse the published limits. The old ones stay in force.",
+		}),
+		users: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_users",
+			Help: "Users with a limited request in the last 3 s.",
+		}),
+		instances: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_instances",
+			Help: "Instances in the cluster, as this one sees it.",
+		}),
+		offset: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_clock_offset_seconds",
+			Help: "The cluster's time minus this machine's.",
+		}),
+		limitsInfo: f.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "sluice_limits_info",
+			Help: "The version of the limits in force, value 1.",
+		}, []string{"version"}),
+	}
+}
+
+func (m *metrics) limitsInForce(version string) {
+	m.limitsInfo.Reset()
+	m.limitsInfo.WithLabelValues(version).Set(1)
+}

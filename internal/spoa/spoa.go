@@ -1,0 +1,277 @@
+// Package spoa is the agent beside one HAProxy: it answers each request start
+// with a verdict, exchanges leases and usage with the other agents through
+// Redis, and writes the policies of polygen into HAProxy's tables.
+//
+// The decisions are pkg/ratelimit's; this package owns the clock, the lock and
+// the connections. When in doubt it fails open: a request that cannot be
+// decided is admitted, and counted.
+package spoa
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/clock"
+	"github.com/sluice-qos/sluice/internal/group"
+	"github.com/sluice-qos/sluice/internal/peers"
+	"github.com/sluice-qos/sluice/internal/spop"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+// Options are an agent's. Fields without a stated default are required.
+type Options struct {
+	Instance string   // the name of this HAProxy and its agent, unique in the cluster
+	Bus      *bus.Bus // the caller closes it
+
+	SPOE  string // where HAProxy asks: "unix:/path" or "host:port"
+	Peers string // where HAProxy's local peer listens: "unix:/path" or "host:port"
+
+	// MaxWait bounds the time that a request waits for its verdict. It must be
+	// shorter than HAProxy's "timeout processing", or HAProxy lets the request
+	// pass meanwhile. 0 means 20 ms.
+	MaxWait time.Duration
+
+	OnLoss  OnLoss        // while Redis is lost; "" means Hold
+	HoldFor time.Duration // Hold turns into Open after this long; 0 means never
+
+	Logger     *slog.Logger          // nil discards
+	Registerer prometheus.Registerer // nil registers nothing
+}
+
+func (o *Options) prepare() error {
+	if o.Instance == "" || len(o.Instance) > 200 {
+		return fmt.Errorf("instance name %q: want 1 to 200 bytes", o.Instance)
+	}
+	if o.Bus == nil {
+		return errors.New("no bus")
+	}
+	if o.MaxWait == 0 {
+		o.MaxWait = 20 * time.Millisecond
+	}
+	if o.MaxWait < minWait {
+		return fmt.Errorf("longest wait %v: want at least %v", o.MaxWait, minWait)
+	}
+	switch o.OnLoss {
+	case "":
+		o.OnLoss = Hold
+	case Hold, Open:
+	default:
+		return fmt.Errorf("on loss of Redis %q: want %q or %q", o.OnLoss, Hold, Open)
+	}
+	if o.HoldFor < 0 {
+		return fmt.Errorf("hold for %v: want 0 or more", o.HoldFor)
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return nil
+}
+
+// Agent is one instance's agent.
+type Agent struct {
+	options  Options
+	metrics  *metrics
+	clock    *clock.Clock
+	limiter  *limiter
+	exchange *exchange
+	peers    *peers.Client
+	spop     *spop.Server
+	serving  atomic.Bool
+	reload   chan struct{} // holds one token when the limits should be read
+}
+
+// New checks the options and returns an agent that does nothing until Run.
+func New(o Options) (*Agent, error) {
+	if err := o.prepare(); err != nil {
+		return nil, fmt.Errorf("agent: %w", err)
+	}
+	a := &Agent{options: o, metrics: newMetrics(o.Registerer), clock: &clock.Clock{}, reload: make(chan struct{}, 1)}
+	a.limiter = newLimiter(a.clock, a.metrics, a.teach)
+	a.exchange = &exchange{limiter: a.limiter, metrics: a.metrics, bus: o.Bus, options: &a.options}
+
+	network, address := split(o.Peers)
+	var err error
+	a.peers, err = peers.New(peers.Options{
+		Network: network, Address: address,
+		Local: "agent", Remote: "haproxy",
+		Teach:  []peers.Table{throttleTable},
+		Logger: o.Logger, Registerer: o.Registerer,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("agent: %w", err)
+	}
+	a.spop, err = spop.New(spop.Options{Handler: a.start, Logger: o.Logger, Registerer: o.Registerer})
+	if err != nil {
+		return nil, fmt.Errorf("agent: %w", err)
+	}
+	return a, nil
+}
+
+// Run works until ctx ends; then it answers what has been asked, reports what
+// it admitted, and leaves the cluster.
+func (a *Agent) Run(ctx context.Context) error {
+	listener, err := a.prepareToServe(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	defer a.leave(ctx)
+	// The exchange outlives the serving, so that the last reports are complete.
+	exchanging, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	return group.Run(ctx,
+		func(context.Context) error { return a.exchange.run(exchanging) },
+		func(ctx context.Context) error {
+			defer stop()
+			a.serving.Store(true)
+			defer a.serving.Store(false)
+			return a.spop.Serve(ctx, listener)
+		},
+		a.peers.Run,
+		a.follow,
+		a.heartbeats,
+		a.readLimits,
+	)
+}
+
+// Serving reports whether HAProxy gets verdicts.
+func (a *Agent) Serving() bool { return a.serving.Load() }
+
+// Ready reports why the agent does not fully work yet, or nil.
+func (a *Agent) Ready() error {
+	switch {
+	case a.limiter.set.Load() == nil:
+		return errors.New("no limits yet: is polygen running?")
+	case !a.Serving():
+		return errors.New("not serving yet")
+	case !a.peers.Connected():
+		return errors.New("no peers session with HAProxy")
+	}
+	return nil
+}
+
+// prepareToServe joins the cluster and waits for its limits, so that nothing is
+// decided without either.
+func (a *Agent) prepareToServe(ctx context.Context) (net.Listener, error) {
+	log := a.options.Logger
+	others, err := retry(ctx, log, "register with redis", func() (int, error) { return a.beat(ctx) })
+	if err != nil {
+		return nil, err
+	}
+	if _, err := retry(ctx, log, "read the limits", func() (struct{}, error) { return struct{}{}, a.fetchLimits(ctx) }); err != nil {
+		return nil, err
+	}
+	// Another agent may believe that it is alone until its next heartbeat.
+	for waited := time.Duration(0); others > 1 && waited <= beatEvery; waited += beatEvery / 2 {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(beatEvery / 2):
+		}
+		if _, err := a.beat(ctx); err != nil {
+			log.Warn("heartbeat failed", slog.Any("error", err))
+		}
+	}
+	l, err := spop.Listen(a.options.SPOE)
+	if err != nil {
+		return nil, fmt.Errorf("agent: %w", err)
+	}
+	log.Info("agent ready", slog.String("instance", a.options.Instance), slog.String("spoe", a.options.SPOE), slog.String("peers", a.options.Peers))
+	return l, nil
+}
+
+// retry calls f until it succeeds or ctx ends. It logs the first failure and
+// then one every ten seconds.
+func retry[T any](ctx context.Context, log *slog.Logger, what string, f func() (T, error)) (T, error) {
+	var logged time.Time
+	for {
+		v, err := f()
+		if err == nil || errors.Is(err, bus.ErrShards) {
+			return v, err
+		}
+		if time.Since(logged) > 10*time.Second {
+			logged = time.Now()
+			log.Warn("waiting", slog.String("for", what), slog.Any("error", err))
+		}
+		select {
+		case <-ctx.Done():
+			return v, ctx.Err()
+		case <-time.After(beatEvery):
+		}
+	}
+}
+
+func (a *Agent) leave(ctx context.Context) {
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	if err := a.options.Bus.Leave(last, a.options.Instance); err != nil {
+		a.options.Logger.Warn("could not leave the cluster: the others will notice in 2 s", slog.Any("error", err))
+	}
+}
+
+// start answers one request start: HAProxy gets variables only if the request
+// is refused.
+func (a *Agent) start(r *spop.Request) {
+	user, _ := r.Arg("user")
+	class, _ := r.Arg("class")
+	if !validUser(user) {
+		a.metrics.malformed.Inc()
+		return
+	}
+	v := a.limiter.decide(user, class)
+	if v.Allowed {
+		a.metrics.allowed.Inc()
+		return
+	}
+	a.metrics.refused.WithLabelValues(v.Limit.Class).Inc()
+	r.SetString("reason", "request-rate")
+	r.SetString("class", v.Limit.Class)
+	r.SetUint("limit", uint32(v.Limit.PerSecond))
+	r.SetUint("retry", 1) // the second ends within one
+}
+
+// validUser reports whether the name is one that haproxy.cfg can have sent: at
+// most 100 bytes, no control bytes.
+func validUser(name string) bool {
+	if name == "" || len(name) > 100 {
+		return false
+	}
+	for i := range len(name) {
+		if c := name[i]; c < 0x20 || c == 0x7f {
+			return false
+		}
+	}
+	return true
+}
+
+// throttleTable is haproxy.cfg's: the epoch second from which the key is no
+// longer refused, and the limit, for the RateLimit fields.
+var throttleTable = peers.Table{
+	Name: "/throttle", KeyLen: 160, Expire: 5 * time.Second,
+	Data: []peers.DataType{peers.GPT0, peers.GPC0},
+}
+
+// teach writes a throttle into HAProxy's table, or takes it back.
+func (a *Agent) teach(n ratelimit.Native) {
+	end := time.Unix(n.Second+1, 0)
+	left := end.Sub(a.clock.Now()) // HAProxy's own clock may be off: the entry goes when the cluster's second does
+	values := peers.Values{peers.GPT0: uint64(end.Unix()), peers.GPC0: uint64(n.Limit)}
+	if n.Lift {
+		values = peers.Values{}
+		left += time.Second
+		a.metrics.lifted.Inc()
+	} else {
+		a.metrics.throttled.Inc()
+	}
+	a.peers.Teach(throttleTable.Name, n.Key.Class+"|"+n.Key.User, values, left)
+}

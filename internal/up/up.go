@@ -1,0 +1,272 @@
+// Package up runs a whole Sluice on one machine: an origin and a Redis if none
+// are given, polygen, and for each instance a HAProxy with its agent. HAProxy
+// runs as a child process on the shipped configuration; the rest runs in this
+// process, each part through the same Run that its own command calls.
+package up
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/sluice-qos/sluice/haproxy"
+	"github.com/sluice-qos/sluice/internal/admin"
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/bus/embedded"
+	"github.com/sluice-qos/sluice/internal/group"
+	"github.com/sluice-qos/sluice/internal/limitfile"
+	"github.com/sluice-qos/sluice/internal/origin"
+	"github.com/sluice-qos/sluice/internal/polygen"
+	"github.com/sluice-qos/sluice/internal/spoa"
+)
+
+// Options say what to run.
+type Options struct {
+	Limits    string        // the limit file
+	Origin    string        // "host:port"; "" for the built-in demo origin
+	Listen    string        // where the first instance listens; the i-th at port+i
+	Instances int           // 1 to 16
+	Redis     string        // "host:port"; "" for an embedded one
+	Identify  string        // chain of haproxy.ParseIdentify
+	Admin     string        // where the admin API listens
+	HAProxy   string        // path or name of the program
+	Refuse    int           // status of refusals, 429 or 503
+	MaxWait   time.Duration // of a request for its verdict
+	OnLoss    spoa.OnLoss
+
+	Stdout, Stderr io.Writer
+	Logger         *slog.Logger
+	Reload         <-chan os.Signal // SIGHUP
+}
+
+// startTimeout is how long everything may take to come up.
+const startTimeout = 30 * time.Second
+
+// Run starts everything, prints a line that begins with "ready" once every
+// instance serves, and stops everything when ctx ends.
+func Run(ctx context.Context, o Options) error {
+	addresses, err := listenAddresses(o.Listen, o.Instances)
+	if err != nil {
+		return err
+	}
+	program, err := findHAProxy(ctx, o.HAProxy)
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "sluice-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	part := func(name string) prometheus.Registerer {
+		return prometheus.WrapRegistererWith(prometheus.Labels{"instance": name}, registry)
+	}
+
+	var loops []func(context.Context) error
+	adminListener, err := net.Listen("tcp", o.Admin)
+	if err != nil {
+		return fmt.Errorf("admin API: %w: choose another address with --admin", err)
+	}
+	defer adminListener.Close()
+
+	if o.Origin == "" {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return fmt.Errorf("demo origin: %w", err)
+		}
+		o.Origin = l.Addr().String()
+		loops = append(loops, func(ctx context.Context) error { return origin.New().Serve(ctx, l) })
+	}
+	if o.Redis == "" {
+		addr, stop, err := embedded.Start()
+		if err != nil {
+			return err
+		}
+		defer stop()
+		o.Redis = addr
+	}
+
+	generator, closeBus, err := newPolygen(o, part("polygen"))
+	if err != nil {
+		return err
+	}
+	defer closeBus()
+	loops = append(loops, generator.Run)
+
+	var agents []*spoa.Agent
+	for i, address := range addresses {
+		name := fmt.Sprintf("instance-%d", i+1)
+		own := filepath.Join(dir, strconv.Itoa(i+1))
+		agent, closeBus, err := newAgent(o, name, own, part(name))
+		if err != nil {
+			return err
+		}
+		defer closeBus()
+		agents = append(agents, agent)
+		proxy := &process{program: program, dir: own, address: address, options: &o, wait: agent.Serving}
+		loops = append(loops, agent.Run, proxy.run)
+		if err := proxy.configure(); err != nil {
+			return err
+		}
+	}
+
+	ready := func() error { return readiness(generator, agents, addresses) }
+	loops = append(loops,
+		func(ctx context.Context) error {
+			h := admin.Handler(admin.Options{Gatherer: registry, Ready: ready, Reload: generator.Reload})
+			return admin.Serve(ctx, adminListener, h, o.Logger)
+		},
+		func(ctx context.Context) error { return reloadOn(ctx, o.Reload, generator, o.Logger) },
+		func(ctx context.Context) error {
+			if err := await(ctx, ready); err != nil || ctx.Err() != nil {
+				return err
+			}
+			fmt.Fprintf(o.Stdout, "ready: %d instance(s) at http://%s%s, limits of %s, admin at http://%s\n",
+				len(addresses), addresses[0], upTo(addresses), o.Limits, adminListener.Addr())
+			return nil
+		})
+	return group.Run(ctx, loops...)
+}
+
+func newPolygen(o Options, reg prometheus.Registerer) (*polygen.Polygen, func(), error) {
+	log := o.Logger.With(slog.String("part", "polygen"))
+	watcher, err := limitfile.New(o.Limits, log, reg)
+	if err != nil {
+		return nil, nil, err
+	}
+	b, err := bus.Open(bus.Options{Addresses: []string{o.Redis}, Logger: log, Registerer: reg})
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := polygen.New(polygen.Options{Name: "polygen", Bus: b, Limits: watcher, Logger: log, Registerer: reg})
+	if err != nil {
+		b.Close()
+		return nil, nil, err
+	}
+	return p, func() { b.Close() }, nil
+}
+
+func newAgent(o Options, name, dir string, reg prometheus.Registerer) (*spoa.Agent, func(), error) {
+	log := o.Logger.With(slog.String("instance", name))
+	b, err := bus.Open(bus.Options{Addresses: []string{o.Redis}, Logger: log, Registerer: reg})
+	if err != nil {
+		return nil, nil, err
+	}
+	a, err := spoa.New(spoa.Options{
+		Instance: name, Bus: b,
+		SPOE: "unix:" + spoeSocket(dir), Peers: "unix:" + peerSocket(dir),
+		MaxWait: o.MaxWait, OnLoss: o.OnLoss,
+		Logger: log, Registerer: reg,
+	})
+	if err != nil {
+		b.Close()
+		return nil, nil, err
+	}
+	return a, func() { b.Close() }, nil
+}
+
+func spoeSocket(dir string) string { return filepath.Join(dir, "spoa.sock") }
+func peerSocket(dir string) string { return filepath.Join(dir, "peers.sock") }
+
+// configure writes the instance's HAProxy configuration.
+func (p *process) configure() error {
+	var err error
+	p.file, p.env, err = haproxy.Write(p.dir, haproxy.Config{
+		Bind: p.address, Origin: p.options.Origin,
+		SPOE: "unix@" + spoeSocket(p.dir), Peer: "unix@" + peerSocket(p.dir),
+		Stats:    filepath.Join(p.dir, "stats.sock"),
+		Identify: p.options.Identify, RefuseStatus: p.options.Refuse,
+		VerdictTimeout: p.options.MaxWait + 10*time.Millisecond,
+	})
+	return err
+}
+
+// listenAddresses are the addresses of n instances: base, and the ports after it.
+func listenAddresses(base string, n int) ([]string, error) {
+	if n < 1 || n > 16 {
+		return nil, fmt.Errorf("%d instances: want 1 to 16", n)
+	}
+	host, port, err := net.SplitHostPort(base)
+	if err != nil {
+		return nil, fmt.Errorf("listen address %q: want host:port", base)
+	}
+	first, err := strconv.Atoi(port)
+	if err != nil || first < 1 || first+n-1 > 65535 {
+		return nil, fmt.Errorf("listen address %q with %d instance(s): want ports from 1 to 65535", base, n)
+	}
+	var addresses []string
+	for i := range n {
+		addresses = append(addresses, net.JoinHostPort(host, strconv.Itoa(first+i)))
+	}
+	return addresses, nil
+}
+
+func upTo(addresses []string) string {
+	if len(addresses) == 1 {
+		return ""
+	}
+	_, port, _ := net.SplitHostPort(addresses[len(addresses)-1])
+	return " to :" + port
+}
+
+// readiness is why not everything serves yet, or nil.
+func readiness(p *polygen.Polygen, agents []*spoa.Agent, addresses []string) error {
+	if err := p.Ready(); err != nil {
+		return fmt.Errorf("polygen: %w", err)
+	}
+	for i, a := range agents {
+		if err := a.Ready(); err != nil {
+			return fmt.Errorf("instance %d: %w", i+1, err)
+		}
+		conn, err := net.DialTimeout("tcp", addresses[i], time.Second)
+		if err != nil {
+			return fmt.Errorf("instance %d: %w", i+1, err)
+		}
+		conn.Close()
+	}
+	return nil
+}
+
+func await(ctx context.Context, ready func() error) error {
+	deadline := time.Now().Add(startTimeout)
+	for {
+		err := ready()
+		if err == nil {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("not ready within %v: %w", startTimeout, err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// reloadOn reads the limit file again on each signal.
+func reloadOn(ctx context.Context, signals <-chan os.Signal, p *polygen.Polygen, log *slog.Logger) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-signals:
+			if err := p.Reload(); err != nil {
+				log.Error("reload failed: the old limits stay in force", slog.Any("error", err))
+			}
+		}
+	}
+}
