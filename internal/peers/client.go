@@ -1,0 +1,230 @@
+package peers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// A Client keeps a session with one HAProxy. Its methods are safe for
+// concurrent use.
+type Client struct {
+	opts    Options
+	tables  []definition   // one for each of Options.Teach, its id is the index plus 1
+	byName  map[string]int // index into tables
+	metrics *metrics
+	dial    func(context.Context) (net.Conn, error)
+
+	running   atomic.Bool
+	connected atomic.Bool
+	wake      chan struct{} // holds one token when there is something to send
+
+	mu   sync.Mutex
+	live *live
+}
+
+// New checks the options and returns a Client that does nothing until Run.
+// Entries may be taught before.
+func New(opts Options) (*Client, error) {
+	opts = opts.withDefaults()
+	if err := opts.validate(); err != nil {
+		return nil, fmt.Errorf("peers: %w", err)
+	}
+	c := &Client{
+		opts:    opts,
+		byName:  make(map[string]int),
+		metrics: newMetrics(opts.Registerer),
+		wake:    make(chan struct{}, 1),
+		live:    newLive(opts.MaxEntries),
+	}
+	for i, t := range opts.Teach {
+		c.tables = append(c.tables, t.definition(uint64(i)+1))
+		c.byName[t.Name] = i
+	}
+	c.dial = func(ctx context.Context) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, opts.Network, opts.Address)
+	}
+	return c, nil
+}
+
+// Connected reports whether a session with HAProxy is established.
+func (c *Client) Connected() bool { return c.connected.Load() }
+
+// Teach sets an entry of a table until ttl is over, ttl being cut to the table's
+// Expire. It never blocks: the entry is sent within a millisecond, or with the
+// time that it has left once HAProxy can be reached, and once more in each new
+// session. A later call for the same key replaces it; one that lifts an entry is
+// to have no shorter ttl, or HAProxy may never hear of it while it cannot be
+// reached.
+//
+// Not taught, but counted, are entries of an unknown table, with a key that is
+// empty, longer than KeyLen or contains NUL, without a positive ttl, and new
+// keys beyond Options.MaxEntries.
+func (c *Client) Teach(table, key string, values Values, ttl time.Duration) {
+	i, ok := c.byName[table]
+	if !ok || key == "" || uint64(len(key)) >= c.tables[i].keyLen || strings.IndexByte(key, 0) >= 0 {
+		c.metrics.bad.Inc()
+		return
+	}
+	if ttl <= 0 {
+		c.metrics.late.Inc()
+		return
+	}
+	encoded := make([]byte, 0, 8)
+	for t := range c.tables[i].types {
+		encoded = appendVarint(encoded, values[t])
+	}
+	now := time.Now()
+
+	c.mu.Lock()
+	late := c.live.expire(now)
+	ok = c.live.put(i, key, encoded, now.Add(min(ttl, c.tables[i].expire)))
+	c.mu.Unlock()
+
+	c.metrics.late.Add(float64(late))
+	if !ok {
+		c.metrics.full.Inc()
+		return
+	}
+	c.signal()
+}
+
+// signal makes the session look for something to send.
+func (c *Client) signal() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run keeps a session with HAProxy until the context is done, and then returns
+// nil. It fails only when the Client is running already.
+func (c *Client) Run(ctx context.Context) error {
+	if !c.running.CompareAndSwap(false, true) {
+		return errors.New("peers: the client is running already")
+	}
+	defer c.running.Store(false)
+	var (
+		retry   = c.opts.RetryMin
+		log     = c.opts.Logger.With(slog.String("peer", c.opts.Remote), slog.String("address", c.opts.Address))
+		warning rateLimit
+	)
+	for id := uint64(1); ; {
+		established, err := c.session(ctx, id, log)
+		if ctx.Err() != nil {
+			return nil
+		}
+		reason := reasonOf(err)
+		c.metrics.errors.WithLabelValues(reason).Inc()
+		if skipped, ok := warning.allow(time.Now()); ok {
+			log.Warn("peers session failed", slog.String("reason", reason), slog.Any("error", err), slog.Int("not_logged", skipped))
+		}
+		if established > 0 {
+			id++
+		}
+		if established > c.opts.RetryMax {
+			retry = c.opts.RetryMin
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(retry):
+		}
+		retry = min(2*retry, c.opts.RetryMax)
+	}
+}
+
+// session dials, and holds one session until it fails or ctx is done. It
+// returns how long the session was established, 0 when it never was.
+func (c *Client) session(ctx context.Context, id uint64, log *slog.Logger) (time.Duration, error) {
+	dialing, cancel := context.WithTimeout(ctx, c.opts.DialTimeout)
+	defer cancel()
+	conn, err := c.dial(dialing)
+	if err != nil {
+		return 0, dialError{err}
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+
+	s := newSession(c, id, conn)
+	deadline, _ := dialing.Deadline()
+	if err := s.handshake(deadline); err != nil {
+		return 0, fmt.Errorf("handshake: %w", err)
+	}
+	start := time.Now()
+	c.connected.Store(true)
+	c.metrics.connected.Set(1)
+	c.metrics.sessions.Inc()
+	log.Info("peers session established", slog.Uint64("session", id))
+	c.changed(Session{ID: id, State: Up})
+
+	err = s.run(ctx)
+
+	c.connected.Store(false)
+	c.metrics.connected.Set(0)
+	c.changed(Session{ID: id, State: Down})
+	lasted := max(time.Since(start), 1)
+	log.Info("peers session ended", slog.Uint64("session", id), slog.Duration("lasted", lasted))
+	return lasted, err
+}
+
+func (c *Client) changed(s Session) {
+	if c.opts.OnSession != nil {
+		c.opts.OnSession(s)
+	}
+}
+
+// A dialError is a failure to reach HAProxy at all.
+type dialError struct{ error }
+
+func (e dialError) Unwrap() error { return e.error }
+
+// reasonOf maps an error to a label of sluice_peers_errors_total.
+func reasonOf(err error) string {
+	var (
+		dial     dialError
+		refused  statusError
+		protocol protocolError
+	)
+	switch {
+	case errors.As(err, &dial):
+		return "dial"
+	case errors.As(err, &refused):
+		return "refused"
+	case errors.As(err, &protocol):
+		return "protocol"
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return "timeout"
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return "closed"
+	}
+	return "other"
+}
+
+// A rateLimit lets an event pass every ten seconds. The zero rateLimit lets the
+// first one pass.
+type rateLimit struct {
+	next    time.Time
+	skipped int
+}
+
+// allow reports whether the event may pass, and how many were held back before.
+func (r *rateLimit) allow(now time.Time) (skipped int, ok bool) {
+	if now.Before(r.next) {
+		r.skipped++
+		return 0, false
+	}
+	skipped = r.skipped
+	r.next, r.skipped = now.Add(10*time.Second), 0
+	return skipped, true
+}

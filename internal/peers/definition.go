@@ -1,0 +1,95 @@
+package peers
+
+import (
+	"math"
+	"math/bits"
+	"time"
+)
+
+// keyType is the type of a table's keys on the wire.
+type keyType uint64
+
+const (
+	keyInteger keyType = 2
+	keyIPv4    keyType = 4
+	keyIPv6    keyType = 5
+	keyString  keyType = 6
+	keyBinary  keyType = 7
+)
+
+// A definition is a table as one side announces it.
+type definition struct {
+	id      uint64 // by which later messages mean this table; each side has its own
+	name    string
+	keyType keyType
+	keyLen  uint64 // bytes; of a string key one more than HAProxy's "len"
+	data    uint64 // a bit for each DataType
+	expire  time.Duration
+	arrays  [3]uint64 // elements of gptArray, gpcArray, gpcRateArray
+}
+
+// appendDefinition announces a table of plain numbers.
+func appendDefinition(b []byte, d definition) []byte {
+	body := appendVarint(nil, d.id)
+	body = appendVarint(body, uint64(len(d.name)))
+	body = append(body, d.name...)
+	body = appendVarint(body, uint64(d.keyType))
+	body = appendVarint(body, d.keyLen)
+	body = appendVarint(body, d.data)
+	body = appendVarint(body, milliseconds(d.expire))
+	return appendTableMessage(b, tableDefinition, body)
+}
+
+// parseDefinition reads a definition. Data types that are not known here are
+// kept in data; an update's values are read up to the first of them.
+func parseDefinition(body []byte) (definition, error) {
+	r := decoder{rest: body}
+	d := definition{id: r.varint()}
+	d.name = string(r.bytes(r.varint()))
+	d.keyType = keyType(r.varint())
+	d.keyLen = r.varint()
+	d.data = r.varint()
+	d.expire = durationOf(r.varint())
+	// The parameters of arrays and rates, each behind its type.
+	for r.err == nil && len(r.rest) > 0 {
+		switch t := DataType(min(r.varint(), dataTypes)); t.shape() {
+		case numbers:
+			d.arrays[t-gptArray] = r.varint()
+		case rateArray:
+			d.arrays[t-gptArray] = r.varint()
+			r.varint() // its period
+		case rate:
+			r.varint() // its period
+		default:
+			r.rest = nil // what a newer HAProxy adds cannot be told apart
+		}
+	}
+	if r.err != nil {
+		return definition{}, protocolErrorf("definition: %v", r.err)
+	}
+	return d, nil
+}
+
+// readable reports whether the table's updates can be read.
+func (d *definition) readable() bool {
+	switch d.keyType {
+	case keyInteger, keyIPv4, keyIPv6, keyString, keyBinary:
+		return true
+	}
+	return false
+}
+
+// types calls yield for each data type of the table in the order of the wire,
+// until it returns false.
+func (d *definition) types(yield func(DataType) bool) {
+	for rest := d.data; rest != 0; rest &= rest - 1 {
+		if !yield(DataType(bits.TrailingZeros64(rest))) {
+			return
+		}
+	}
+}
+
+// durationOf converts milliseconds, bounded by the longest duration.
+func durationOf(ms uint64) time.Duration {
+	return time.Duration(min(ms, math.MaxInt64/uint64(time.Millisecond))) * time.Millisecond
+}

@@ -1,0 +1,125 @@
+package peers
+
+import (
+	"container/heap"
+	"time"
+)
+
+// An entry is what HAProxy is to know about one key of a taught table.
+type entry struct {
+	table  int // index into Options.Teach
+	key    string
+	values []byte    // encoded
+	until  time.Time // when it ends
+	sent   bool      // in some session, as it is now
+
+	prev, next *entry // in order of the last change
+	heapIndex  int
+}
+
+// live holds the entries that have not ended, in the order of their last
+// change, with a position up to which the present session has been told. A
+// change moves its entry behind the position, so an entry is in the queue at
+// most once, and a session that has to be told everything begins at the front.
+// It takes the time as an argument and is not safe for concurrent use.
+type live struct {
+	max    int
+	byKey  map[entryKey]*entry
+	ends   endHeap
+	root   entry  // of the ring of entries
+	unsent *entry // the first one to send; &root when there is none
+}
+
+type entryKey struct {
+	table int
+	key   string
+}
+
+func newLive(limit int) *live {
+	l := &live{max: limit, byKey: make(map[entryKey]*entry)}
+	l.root.prev, l.root.next = &l.root, &l.root
+	l.unsent = &l.root
+	return l
+}
+
+// put sets an entry and reports whether there was room for it.
+func (l *live) put(table int, key string, values []byte, until time.Time) bool {
+	e, ok := l.byKey[entryKey{table, key}]
+	if ok {
+		l.unlink(e)
+		e.values, e.until, e.sent = values, until, false
+		heap.Fix(&l.ends, e.heapIndex)
+	} else {
+		if len(l.byKey) >= l.max {
+			return false
+		}
+		e = &entry{table: table, key: key, values: values, until: until}
+		l.byKey[entryKey{table, key}] = e
+		heap.Push(&l.ends, e)
+	}
+	e.prev, e.next = l.root.prev, &l.root
+	e.prev.next, e.next.prev = e, e
+	if l.unsent == &l.root {
+		l.unsent = e
+	}
+	return true
+}
+
+// expire forgets the entries that have ended, and returns how many of them were
+// never sent.
+func (l *live) expire(now time.Time) (late int) {
+	for len(l.ends) > 0 && !l.ends[0].until.After(now) {
+		e := heap.Pop(&l.ends).(*entry)
+		l.unlink(e)
+		delete(l.byKey, entryKey{e.table, e.key})
+		if !e.sent {
+			late++
+		}
+	}
+	return late
+}
+
+// rewind makes every entry unsent, in the present session.
+func (l *live) rewind() { l.unsent = l.root.next }
+
+// take returns the next entry to send, nil when all have been sent.
+func (l *live) take() *entry {
+	e := l.unsent
+	if e == &l.root {
+		return nil
+	}
+	e.sent = true
+	l.unsent = e.next
+	return e
+}
+
+func (l *live) unlink(e *entry) {
+	if l.unsent == e {
+		l.unsent = e.next
+	}
+	e.prev.next, e.next.prev = e.next, e.prev
+}
+
+// endHeap is a heap.Interface: the entry that ends first is on top.
+type endHeap []*entry
+
+func (h endHeap) Len() int           { return len(h) }
+func (h endHeap) Less(i, j int) bool { return h[i].until.Before(h[j].until) }
+func (h endHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].heapIndex, h[j].heapIndex = i, j
+}
+
+func (h *endHeap) Push(x any) {
+	e := x.(*entry)
+	e.heapIndex = len(*h)
+	*h = append(*h, e)
+}
+
+func (h *endHeap) Pop() any {
+	last := len(*h) - 1
+	e := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	return e
+}

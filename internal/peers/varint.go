@@ -1,0 +1,92 @@
+package peers
+
+import (
+	"encoding/binary"
+	"errors"
+)
+
+var (
+	errShort  = errors.New("message ends too early")
+	errVarint = errors.New("varint is longer than 64 bits")
+)
+
+// appendVarint appends v as the peers and SPOE protocols write integers: one
+// byte below 240, otherwise four bits in the first byte and seven in each
+// further one (doc/peers-v2.0.txt, "Encoded Integer").
+func appendVarint(b []byte, v uint64) []byte {
+	if v < 240 {
+		return append(b, byte(v))
+	}
+	b = append(b, byte(v)|0xf0)
+	for v = (v - 240) >> 4; v >= 128; v = (v - 128) >> 7 {
+		b = append(b, byte(v)|0x80)
+	}
+	return append(b, byte(v))
+}
+
+// A varint is read byte by byte, so that a stream and a slice share one reader.
+// The zero varint is ready.
+type varint struct {
+	value uint64
+	shift uint // of the next byte; 0 before the first
+}
+
+// add takes the next byte and reports whether it was the last one.
+func (v *varint) add(b byte) (done bool, err error) {
+	if v.shift == 0 {
+		v.value, v.shift = uint64(b), 4
+		return b < 240, nil
+	}
+	part := uint64(b) << v.shift
+	if part>>v.shift != uint64(b) || v.value+part < part {
+		return false, errVarint
+	}
+	v.value += part
+	v.shift += 7
+	return b < 128, nil
+}
+
+// A decoder takes a message apart from the front. After its first error it
+// returns zero values, so that callers check once, at the end.
+type decoder struct {
+	rest []byte
+	err  error
+}
+
+func (d *decoder) varint() uint64 {
+	var v varint
+	for d.err == nil {
+		b := d.bytes(1)
+		if d.err != nil {
+			break
+		}
+		done, err := v.add(b[0])
+		if done {
+			return v.value
+		}
+		d.err = err
+	}
+	return 0
+}
+
+// uint32 reads four bytes, big endian.
+func (d *decoder) uint32() uint32 {
+	b := d.bytes(4)
+	if d.err != nil {
+		return 0
+	}
+	return binary.BigEndian.Uint32(b)
+}
+
+// bytes returns the next n bytes of the message itself, not a copy.
+func (d *decoder) bytes(n uint64) []byte {
+	if d.err == nil && n > uint64(len(d.rest)) {
+		d.err = errShort
+	}
+	if d.err != nil {
+		return nil
+	}
+	b := d.rest[:n]
+	d.rest = d.rest[n:]
+	return b
+}
