@@ -1,0 +1,255 @@
+// Package origin is the server behind HAProxy in demonstrations, tests and
+// benchmarks. It answers with as many bytes, or after as long, as the path asks
+// for, swallows uploads, and counts what it sees, so that a test can compare
+// what HAProxy let through with what was sent.
+//
+//	GET /bytes/N    N bytes; N takes the suffixes KiB, MiB and GiB; at most MaxBytes
+//	GET /sleep/MS   an answer after MS milliseconds, at most MaxSleep
+//	GET anything    "hello" and the path
+//	POST, PUT, PATCH anything    reads the body and answers its size in bytes
+//
+// HEAD is GET without the body, and every other method is answered like GET. A
+// number that is malformed or too large is answered with 400, a larger upload
+// with 413.
+//
+// It is no web server: it has no files, no TLS and no defence beyond its bounds.
+package origin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// MaxBytes is the largest body that is sent or read, in bytes.
+	MaxBytes = 1 << 30
+	// MaxSleep is the longest that an answer is held back.
+	MaxSleep = time.Minute
+	// UserHeader names the user for the counters of MaxUsers.
+	UserHeader = "X-User"
+
+	// drain is how long Serve lets requests in progress finish once it was
+	// told to end. It is short because a connection that never sent a request
+	// holds a graceful shutdown of net/http up for 5 s.
+	drain = time.Second
+
+	block = 64 << 10 // bytes sent or read at a time
+)
+
+// An Origin is an http.Handler that counts. Its zero value is ready; it must
+// not be copied. All methods may be called by many goroutines.
+type Origin struct {
+	// MaxUsers is how many users are counted one by one, by UserHeader
+	// (requests without it are the user ""); the requests of further users
+	// count only in total. The zero value counts none and saves the cost.
+	// Set it before the first request.
+	MaxUsers int
+
+	all   gauge
+	mu    sync.Mutex
+	users map[string]*gauge
+}
+
+// New returns an Origin that counts no users one by one.
+func New() *Origin { return &Origin{} }
+
+// Counts are the requests seen since the start. The zero value is none.
+type Counts struct {
+	Served    int64 // answered, whether or not the client stayed to the end
+	Active    int64 // in progress now
+	MaxActive int64 // the most that were in progress at once
+}
+
+// Counts returns the counts of all requests.
+func (o *Origin) Counts() Counts { return o.all.counts() }
+
+// UserCounts returns the counts of one user. A user not seen, or beyond
+// MaxUsers, has none.
+func (o *Origin) UserCounts(user string) Counts {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if g := o.users[user]; g != nil {
+		return g.counts()
+	}
+	return Counts{}
+}
+
+// Serve answers the connections of a listener until ctx ends, then lets
+// requests in progress finish for a second, cuts off the rest and returns nil.
+// It closes the listener. Any other error is the listener's.
+func (o *Origin) Serve(ctx context.Context, l net.Listener) error {
+	requests, cut := context.WithCancel(context.WithoutCancel(ctx))
+	defer cut()
+	s := &http.Server{
+		Handler:           o,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		BaseContext:       func(net.Listener) context.Context { return requests },
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- s.Serve(l) }()
+	select {
+	case err := <-failed:
+		_ = s.Close()
+		return fmt.Errorf("serve %s: %w", l.Addr(), err)
+	case <-ctx.Done():
+	}
+	deadline, stop := context.WithTimeout(requests, drain)
+	defer stop()
+	if s.Shutdown(deadline) != nil {
+		cut()
+		_ = s.Close() // what is left has had its time; there is nobody to tell
+	}
+	<-failed //nolint:errcheck // it is http.ErrServerClosed
+	return nil
+}
+
+// ServeHTTP implements http.Handler.
+func (o *Origin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	o.all.begin()
+	defer o.all.end()
+	if o.MaxUsers > 0 {
+		if g := o.user(r.Header.Get(UserHeader)); g != nil {
+			g.begin()
+			defer g.end()
+		}
+	}
+	w.Header()["Content-Type"] = plain
+	switch r.Method {
+	case http.MethodPost, http.MethodPut, http.MethodPatch:
+		sink(w, r)
+		return
+	}
+	path := r.URL.Path
+	if n, ok := strings.CutPrefix(path, "/bytes/"); ok {
+		sendBytes(w, r, n)
+	} else if ms, ok := strings.CutPrefix(path, "/sleep/"); ok {
+		sleep(w, r, ms)
+	} else {
+		_, _ = io.WriteString(w, "hello "+path+"\n")
+	}
+}
+
+var plain = []string{"text/plain; charset=utf-8"} // shared, so that a request allocates none
+
+func sendBytes(w http.ResponseWriter, r *http.Request, size string) {
+	n, err := parseSize(size)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	w.Header().Set("Content-Length", strconv.FormatInt(n, 10))
+	if r.Method == http.MethodHead {
+		return
+	}
+	for n > 0 {
+		k := min(n, block)
+		if _, err := w.Write(filler[:k]); err != nil {
+			return // the client went away
+		}
+		n -= k
+	}
+}
+
+func sleep(w http.ResponseWriter, r *http.Request, ms string) {
+	n, err := strconv.ParseUint(ms, 10, 32)
+	d := time.Duration(n) * time.Millisecond
+	if err != nil || d > MaxSleep {
+		http.Error(w, fmt.Sprintf("sleep %q: want 0 to %d milliseconds", ms, MaxSleep.Milliseconds()), http.StatusBadRequest)
+		return
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		_, _ = io.WriteString(w, "slept "+ms+" ms\n")
+	case <-r.Context().Done(): // the client went away, or Serve ends
+	}
+}
+
+func sink(w http.ResponseWriter, r *http.Request) {
+	buf := blocks.Get().(*[block]byte)
+	defer blocks.Put(buf)
+	body := http.MaxBytesReader(w, r.Body, MaxBytes)
+	var size int64
+	for {
+		n, err := body.Read(buf[:])
+		size += int64(n)
+		if err == nil {
+			continue
+		}
+		var tooLarge *http.MaxBytesError
+		switch {
+		case err == io.EOF:
+			_, _ = io.WriteString(w, strconv.FormatInt(size, 10)+"\n")
+		case errors.As(err, &tooLarge):
+			http.Error(w, fmt.Sprintf("body: want at most %d bytes", MaxBytes), http.StatusRequestEntityTooLarge)
+		default:
+			http.Error(w, "body: "+err.Error(), http.StatusBadRequest)
+		}
+		return
+	}
+}
+
+// parseSize reads a number of bytes, 0 to MaxBytes, such as "512" or "10MiB".
+func parseSize(s string) (int64, error) {
+	digits, shift := s, 0
+	for i, unit := range []string{"KiB", "MiB", "GiB"} {
+		if d, ok := strings.CutSuffix(s, unit); ok {
+			digits, shift = d, 10*(i+1)
+		}
+	}
+	n, err := strconv.ParseUint(digits, 10, 64)
+	if err != nil || n > math.MaxInt64>>shift || int64(n)<<shift > MaxBytes {
+		return 0, fmt.Errorf("size %q: want 0 to %d bytes, such as 512, 64KiB or 10MiB", s, MaxBytes)
+	}
+	return int64(n) << shift, nil
+}
+
+// user returns the gauge of a user, nil once MaxUsers others are known.
+func (o *Origin) user(name string) *gauge {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	g := o.users[name]
+	if g == nil && len(o.users) < o.MaxUsers {
+		if o.users == nil {
+			o.users = make(map[string]*gauge)
+		}
+		g = new(gauge)
+		o.users[name] = g
+	}
+	return g
+}
+
+type gauge struct{ served, active, most atomic.Int64 }
+
+func (g *gauge) begin() {
+	n := g.active.Add(1)
+	for most := g.most.Load(); n > most && !g.most.CompareAndSwap(most, n); most = g.most.Load() {
+	}
+}
+
+func (g *gauge) end() {
+	g.active.Add(-1)
+	g.served.Add(1)
+}
+
+func (g *gauge) counts() Counts {
+	return Counts{Served: g.served.Load(), Active: g.active.Load(), MaxActive: g.most.Load()}
+}
+
+var (
+	blocks = sync.Pool{New: func() any { return new([block]byte) }}
+	filler = []byte(strings.Repeat("0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcde\n", block/64))
+)
