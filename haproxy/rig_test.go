@@ -1,0 +1,299 @@
+package haproxy
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/negasus/haproxy-spoe-go/action"
+	"github.com/negasus/haproxy-spoe-go/agent"
+	"github.com/negasus/haproxy-spoe-go/logger"
+	"github.com/negasus/haproxy-spoe-go/request"
+
+	"github.com/sluice-qos/sluice/internal/proctest"
+)
+
+// question is what the agent was asked about one request.
+type question struct{ User, Class string }
+
+// spoeAgent answers every question with the verdict that refuse returns, which
+// is nil for allowed. It keeps the questions.
+type spoeAgent struct {
+	mu     sync.Mutex
+	asked  []question
+	faults []string
+	refuse func(question) *verdict // nil: all are allowed
+}
+
+// verdict is a refusal as the agent's variables say it.
+type verdict struct {
+	reason, class string
+	limit, retry  uint32
+}
+
+func (a *spoeAgent) handle(r *request.Request) {
+	q, refuse := a.note(r)
+	if refuse == nil {
+		return
+	}
+	if v := refuse(q); v != nil {
+		r.Actions.SetVar(action.ScopeTransaction, "reason", v.reason)
+		r.Actions.SetVar(action.ScopeTransaction, "class", v.class)
+		r.Actions.SetVar(action.ScopeTransaction, "limit", v.limit)
+		r.Actions.SetVar(action.ScopeTransaction, "retry", v.retry)
+	}
+}
+
+// note keeps the question and returns who decides about it.
+func (a *spoeAgent) note(r *request.Request) (q question, refuse func(question) *verdict) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	m, err := r.Messages.GetByName("start-message")
+	if err != nil {
+		a.faults = append(a.faults, err.Error())
+		return q, nil
+	}
+	for name, to := range map[string]*string{"user": &q.User, "class": &q.Class} {
+		v, _ := m.KV.Get(name)
+		text, ok := v.(string)
+		if !ok {
+			a.faults = append(a.faults, fmt.Sprintf("argument %s is a %T (%v), want text", name, v, v))
+		}
+		*to = text
+	}
+	a.asked = append(a.asked, q)
+	return q, a.refuse
+}
+
+// refuseWith decides about the questions from now on.
+func (a *spoeAgent) refuseWith(f func(question) *verdict) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.refuse = f
+}
+
+// takeAsked returns the questions since the last call.
+func (a *spoeAgent) takeAsked(t testing.TB) []question {
+	t.Helper()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, f := range a.faults {
+		t.Errorf("agent: %s", f)
+	}
+	asked := a.asked
+	a.asked, a.faults = nil, nil
+	return asked
+}
+
+// listen answers on a unix socket until the test ends.
+func (a *spoeAgent) listen(t testing.TB, path string) {
+	t.Helper()
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() { _ = agent.New(a.handle, logger.NewNop()).Serve(l) }() // ends with the listener
+}
+
+// rig is the shipped configuration in a real HAProxy between a test's client,
+// its agent and its origin.
+type rig struct {
+	*spoeAgent
+	proc  *proctest.Process
+	addr  string
+	stats string
+	dir   string
+
+	mu   sync.Mutex
+	seen []*http.Request // by the origin
+}
+
+// setup changes how a rig is started.
+type setup struct {
+	Config
+	noAgent bool
+	edit    func(cfg string) string
+}
+
+func newRig(t testing.TB, s setup) *rig {
+	t.Helper()
+	// Short, unlike t.TempDir(): a unix socket's path has 107 bytes at most.
+	dir, err := os.MkdirTemp("", "sluice")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	r := &rig{spoeAgent: &spoeAgent{}, dir: dir, stats: filepath.Join(dir, "stats.sock")}
+
+	origin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		_, _ = io.Copy(io.Discard, q.Body)
+		r.mu.Lock()
+		r.seen = append(r.seen, q)
+		r.mu.Unlock()
+		fmt.Fprint(w, "origin")
+	}))
+	t.Cleanup(origin.Close)
+
+	c := s.Config
+	c.Origin = origin.Listener.Addr().String()
+	c.Stats = r.stats
+	c.SPOE = "unix@" + filepath.Join(dir, "spoa.sock")
+	if c.Peer == "" {
+		c.Peer = "unix@" + filepath.Join(dir, "peer.sock")
+	}
+	if c.Bind == "" {
+		r.addr = proctest.FreeAddr(t)
+		c.Bind = r.addr
+	}
+	if c.VerdictTimeout == 0 {
+		c.VerdictTimeout = proctest.Patience
+	}
+	c.Threads = 1
+	if !s.noAgent {
+		r.listen(t, filepath.Join(dir, "spoa.sock"))
+	}
+	file, env, err := Write(dir, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.edit != nil {
+		cfg, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		edited := s.edit(string(cfg))
+		if edited == string(cfg) {
+			t.Fatal("the test's edit of haproxy.cfg changed nothing")
+		}
+		if err := os.WriteFile(file, []byte(edited), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.proc = proctest.HAProxy(t, file, r.addr, env...)
+	return r
+}
+
+// takeSeen returns the requests that reached the origin since the last call.
+func (r *rig) takeSeen() []*http.Request {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	seen := r.seen
+	r.seen = nil
+	return seen
+}
+
+// answer is a response that has been read.
+type answer struct {
+	Status int
+	Header http.Header
+	Body   string
+}
+
+// send writes raw requests over one connection, all at once, and reads an
+// answer to each.
+func (r *rig) send(t testing.TB, raw ...string) []answer {
+	t.Helper()
+	conn := dial(t, "tcp", r.addr)
+	defer conn.Close()
+	if _, err := io.WriteString(conn, strings.Join(raw, "")); err != nil {
+		t.Fatal(err)
+	}
+	in := bufio.NewReader(conn)
+	var out []answer
+	for i := range raw {
+		method, _, _ := strings.Cut(raw[i], " ")
+		resp, err := http.ReadResponse(in, &http.Request{Method: method})
+		if err != nil {
+			t.Fatalf("answer %d of %d to %.200q: %v", i+1, len(raw), raw[i], err)
+		}
+		out = append(out, read(t, resp))
+	}
+	return out
+}
+
+// get sends one GET of / with these header lines.
+func (r *rig) get(t testing.TB, header ...string) answer {
+	t.Helper()
+	return r.send(t, httpGET("/", header...))[0]
+}
+
+// httpGET is an HTTP/1.1 request.
+func httpGET(target string, header ...string) string { return httpRequest("GET", target, header...) }
+
+func httpRequest(method, target string, header ...string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s %s HTTP/1.1\r\nHost: example.com\r\n", method, target)
+	for _, h := range header {
+		b.WriteString(h + "\r\n")
+	}
+	return b.String() + "\r\n"
+}
+
+func read(t testing.TB, resp *http.Response) answer {
+	t.Helper()
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer{resp.StatusCode, resp.Header, string(body)}
+}
+
+// dial connects once there is a listener: HAProxy binds its sockets one by one.
+func dial(t testing.TB, network, addr string) net.Conn {
+	t.Helper()
+	var conn net.Conn
+	proctest.Eventually(t, "dial "+addr, func() (err error) {
+		conn, err = net.Dial(network, addr)
+		return err
+	})
+	_ = conn.SetDeadline(time.Now().Add(proctest.Patience))
+	return conn
+}
+
+// cli sends one command to the stats socket, which stands in for what the
+// agent teaches through the peers protocol.
+func (r *rig) cli(t testing.TB, command string) string {
+	t.Helper()
+	conn := dial(t, "unix", r.stats)
+	defer conn.Close()
+	if _, err := io.WriteString(conn, command+"\n"); err != nil {
+		t.Fatal(err)
+	}
+	out, err := io.ReadAll(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(bytes.TrimSpace(out))
+}
+
+// teach sets an entry of a table.
+func (r *rig) teach(t testing.TB, table, key string, until time.Time, limit int) {
+	t.Helper()
+	command := fmt.Sprintf("set table sluice/%s key %s data.gpt0 %d data.gpc0 %d", table, key, until.Unix(), limit)
+	if out := r.cli(t, command); out != "" {
+		t.Fatalf("%s: %s", command, out)
+	}
+}
+
+// versionAtLeast reports whether the HAProxy under test is at least major.minor.
+func versionAtLeast(t testing.TB, major, minor int) bool {
+	t.Helper()
+	var gotMajor, gotMinor int
+	v := proctest.HAProxyVersion(t)
+	if _, err := fmt.Sscanf(v, "%d.%d", &gotMajor, &gotMinor); err != nil {
+		t.Fatalf("HAProxy version %q: %v", v, err)
+	}
+	return gotMajor > major || gotMajor == major && gotMinor >= minor
+}

@@ -1,0 +1,237 @@
+// Package limitfile keeps the limit file loaded: it watches the file, loads it
+// again when its content changes, and keeps the last good set when the file is
+// broken, empty or gone.
+//
+// It watches the directory, because editors replace files and Kubernetes swaps
+// the symbolic link ..data above them, and it looks every two seconds by itself,
+// because network file systems and links out of the directory send no events.
+package limitfile
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+const (
+	// settle is how long the file is left alone after the first event, so that
+	// an editor's several writes are one reload.
+	settle = 100 * time.Millisecond
+	// pollInterval is how soon a change is seen that sends no event.
+	pollInterval = 2 * time.Second
+	// young is the age below which a modification time says nothing: a second
+	// change within the clock's grain would leave it as it is. It covers that of
+	// every file system (FAT: 2 s) and small differences between clocks.
+	young = 10 * time.Second
+)
+
+// Watcher keeps a limit file loaded. Its methods are safe for concurrent use;
+// Run runs once at a time.
+type Watcher struct {
+	path    string
+	log     *slog.Logger
+	set     atomic.Pointer[limits.Set]
+	wake    chan struct{} // Reload has a new set for Run to announce
+	metrics metrics
+
+	poll      time.Duration // pollInterval, but in tests
+	newEvents func() (*fsnotify.Watcher, error)
+
+	announced *limits.Set // the set that the caller knows; Run's own
+
+	mu   sync.Mutex  // one load at a time; guards what follows
+	seen string      // digest of what was loaded last, or the error of reading it
+	good string      // digest of set's source
+	stat os.FileInfo // of the file, from before it was read last; nil when unknown
+}
+
+type metrics struct {
+	reloads     *prometheus.CounterVec
+	lastSuccess prometheus.Gauge
+	valid       prometheus.Gauge
+}
+
+// The results that sluice_limits_reloads_total counts.
+const (
+	resultChanged   = "changed"   // a new set
+	resultUnchanged = "unchanged" // good, and as the set that is in use
+	resultFailed    = "failed"    // unreadable or not valid: the set in use stays
+)
+
+// New loads the file. A file that cannot be loaded is an error: there is no good
+// set yet to go on with. Nothing is watched before Run.
+func New(path string, log *slog.Logger, reg prometheus.Registerer) (*Watcher, error) {
+	factory := promauto.With(reg)
+	w := &Watcher{
+		path:      path,
+		log:       log,
+		wake:      make(chan struct{}, 1),
+		poll:      pollInterval,
+		newEvents: fsnotify.NewWatcher,
+		metrics: metrics{
+			reloads: factory.NewCounterVec(prometheus.CounterOpts{
+				Name: "sluice_limits_reloads_total",
+				Help: "Loads of the limit file, the first one included, by result: changed, unchanged or failed.",
+			}, []string{"result"}),
+			lastSuccess: factory.NewGauge(prometheus.GaugeOpts{
+				Name: "sluice_limits_last_success_timestamp_seconds",
+				Help: "When the limit file was last loaded without an error, in seconds since 1970.",
+			}),
+			valid: factory.NewGauge(prometheus.GaugeOpts{
+				Name: "sluice_limits_valid",
+				Help: "1 if the limit file was good when it was last looked at, 0 if it is broken or gone and older limits are in use.",
+			}),
+		},
+	}
+	for _, result := range []string{resultChanged, resultUnchanged, resultFailed} {
+		w.metrics.reloads.WithLabelValues(result)
+	}
+	if err := w.Reload(); err != nil {
+		return nil, err
+	}
+	<-w.wake // the caller asks Set for the first one
+	w.announced = w.Set()
+	return w, nil
+}
+
+// Set returns the last good set. It is never nil.
+func (w *Watcher) Set() *limits.Set { return w.set.Load() }
+
+// Reload loads the file at once and returns what is wrong with it, counted but
+// not logged. A new set is in use when Reload returns; Run then announces it.
+func (w *Watcher) Reload() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, err := w.load(true)
+	return err
+}
+
+// Run watches the file until ctx ends, and then returns nil. It calls changed,
+// on its own goroutine, with each new set that it or Reload has loaded; when
+// sets follow each other while changed runs, with the last of them.
+func (w *Watcher) Run(ctx context.Context, changed func(*limits.Set)) error {
+	events := w.watch()
+	defer events.close()
+	poll := time.NewTicker(w.poll)
+	defer poll.Stop()
+	var settled <-chan time.Time // nil unless an event is waiting
+
+	w.check(false) // what changed between New and now
+	for {
+		if set := w.Set(); set != w.announced {
+			w.announced = set
+			changed(set)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-w.wake:
+		case event, ok := <-events.changes():
+			if ok && settled == nil && w.concerns(event.Name) {
+				settled = time.After(settle)
+			}
+		case err := <-events.errors():
+			// Events may be lost; polling finds the change.
+			w.log.Warn("watching the limit file failed, going on by polling", "path", w.path, "error", err)
+			events.close()
+		case <-settled:
+			settled = nil
+			w.check(false)
+		case <-poll.C:
+			events.rewatch()
+			w.check(true)
+		}
+	}
+}
+
+// concerns reports whether a change of this name may change the file: its own
+// name, or the link ..data through which Kubernetes swaps all files at once.
+func (w *Watcher) concerns(name string) bool {
+	base := filepath.Base(name)
+	return base == filepath.Base(w.path) || strings.HasPrefix(base, "..data")
+}
+
+// check loads the file if its content has changed, and logs what came of it. A
+// glance reads the file only if its metadata may hide a change.
+func (w *Watcher) check(glance bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if glance && w.untouched() {
+		return
+	}
+	before := w.Set().Version()
+	result, err := w.load(false)
+	set := w.Set()
+	switch result {
+	case resultChanged:
+		w.log.Info("limit file loaded", "path", w.path, "version", set.Version(), "version_before", before,
+			"tiers", len(set.Tiers()), "users", set.Len())
+	case resultUnchanged:
+		w.log.Info("limit file is good again", "path", w.path, "version", set.Version())
+	case resultFailed:
+		w.log.Error("limit file refused, the last good one stays", "path", w.path, "version", set.Version(), "error", err)
+	}
+}
+
+// untouched reports whether the file cannot have changed since it was read.
+func (w *Watcher) untouched() bool {
+	now, err := os.Stat(w.path)
+	return err == nil && w.stat != nil && os.SameFile(now, w.stat) && now.Size() == w.stat.Size() &&
+		now.ModTime().Equal(w.stat.ModTime()) && time.Since(now.ModTime()) > young
+}
+
+// load reads the file and puts a new set in use. Unless it was asked for, content
+// (or an error of reading) that was there last time has no result.
+func (w *Watcher) load(asked bool) (result string, err error) {
+	w.stat, _ = os.Stat(w.path) // before reading, so that a later change shows
+	data, err := limits.ReadFile(w.path)
+	seen := ""
+	if err == nil {
+		seen = fmt.Sprintf("%x", sha256.Sum256(data))
+	} else {
+		seen = "error: " + err.Error()
+	}
+	if seen == w.seen && !asked {
+		return "", nil
+	}
+	w.seen = seen
+
+	var set *limits.Set
+	if err == nil && seen != w.good {
+		set, err = limits.Parse(w.path, data)
+	}
+	switch {
+	case err != nil:
+		result = resultFailed
+		w.metrics.valid.Set(0)
+	case set == nil:
+		result = resultUnchanged
+	default:
+		result = resultChanged
+		w.good = seen
+		w.set.Store(set)
+		select {
+		case w.wake <- struct{}{}:
+		default: // Run will see this set as well
+		}
+	}
+	if err == nil {
+		w.metrics.valid.Set(1)
+		w.metrics.lastSuccess.SetToCurrentTime()
+	}
+	w.metrics.reloads.WithLabelValues(result).Inc()
+	return result, err
+}

@@ -1,0 +1,440 @@
+package limitfile
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/goleak"
+
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// file is a limit file by which tests tell sets apart.
+func file(concurrent int) string {
+	return fmt.Sprintf("version: 1\ndefault_tier: free\ntiers: {free: {concurrent: %d}}\n", concurrent)
+}
+
+const broken = "version: 1\ndefault_tier: free\ntiers: {free: {concurrent: 0}}\n"
+
+// harness runs a Watcher and records what it announces and logs.
+type harness struct {
+	*Watcher
+	t    testing.TB
+	path string
+	reg  *prometheus.Registry
+
+	mu        sync.Mutex
+	announced []int
+	log       bytes.Buffer
+}
+
+func (h *harness) Write(p []byte) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.log.Write(p)
+}
+
+func (h *harness) changed(set *limits.Set) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.announced = append(h.announced, set.User("anyone").Concurrent)
+}
+
+// start makes a Watcher for a path and, after the preparations, runs it until
+// the test ends.
+func start(t testing.TB, path string, prepare ...func(*Watcher)) *harness {
+	t.Helper()
+	h := &harness{t: t, path: path, reg: prometheus.NewRegistry()}
+	w, err := New(path, slog.New(slog.NewTextHandler(h, nil)), h.reg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Watcher = w
+	for _, p := range prepare {
+		p(w)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- w.Run(ctx, h.changed) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run = %v, want nil after its context has ended", err)
+		}
+	})
+	return h
+}
+
+// slowPoll leaves it to events to find changes, fastPoll leaves it to polling.
+func slowPoll(w *Watcher) { w.poll = time.Hour }
+
+func fastPoll(w *Watcher) {
+	w.poll = 5 * time.Millisecond
+	w.newEvents = func() (*fsnotify.Watcher, error) { return nil, errors.New("no inotify") }
+}
+
+// want waits until the announced sets are exactly these.
+func (h *harness) want(announced ...int) {
+	h.t.Helper()
+	proctest.Eventually(h.t, "announced sets", func() error {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if !slices.Equal(h.announced, announced) {
+			return fmt.Errorf("got %v, want %v", h.announced, announced)
+		}
+		return nil
+	})
+	if got := h.Set().User("anyone").Concurrent; len(announced) > 0 && got != announced[len(announced)-1] {
+		h.t.Errorf("Set() has concurrent %d, want %d", got, announced[len(announced)-1])
+	}
+}
+
+// wantValid waits until the metric is 1 or 0.
+func (h *harness) wantValid(valid float64) {
+	h.t.Helper()
+	proctest.Eventually(h.t, "sluice_limits_valid", func() error {
+		if got := testutil.ToFloat64(h.metrics.valid); got != valid {
+			return fmt.Errorf("got %v, want %v", got, valid)
+		}
+		return nil
+	})
+}
+
+func (h *harness) wantLogged(text string) {
+	h.t.Helper()
+	proctest.Eventually(h.t, "log", func() error {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if !strings.Contains(h.log.String(), text) {
+			return fmt.Errorf("got\n%s\nwant a line with %s", &h.log, text)
+		}
+		return nil
+	})
+}
+
+func write(t testing.TB, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// both runs a test once with events and no polling, once the other way round.
+func both(t *testing.T, test func(t *testing.T, how func(*Watcher))) {
+	t.Run("by events", func(t *testing.T) { test(t, slowPoll) })
+	t.Run("by polling", func(t *testing.T) { test(t, fastPoll) })
+}
+
+func TestWrittenInPlace(t *testing.T) {
+	both(t, func(t *testing.T, how func(*Watcher)) {
+		path := filepath.Join(t.TempDir(), "limits.yaml")
+		write(t, path, file(1))
+		h := start(t, path, how)
+		write(t, path, file(2))
+		h.want(2)
+		write(t, path, file(3)) // of the same size
+		h.want(2, 3)
+	})
+}
+
+func TestRenamedOver(t *testing.T) {
+	both(t, func(t *testing.T, how func(*Watcher)) {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "limits.yaml")
+		write(t, path, file(1))
+		h := start(t, path, how)
+		for i := 2; i <= 3; i++ {
+			write(t, filepath.Join(dir, ".limits.yaml.swp"), file(i))
+			must(t, os.Rename(filepath.Join(dir, ".limits.yaml.swp"), path))
+			h.want([]int{2, 3}[:i-1]...)
+		}
+	})
+}
+
+// TestKubernetesSwap does what the kubelet does to a mounted ConfigMap.
+func TestKubernetesSwap(t *testing.T) {
+	both(t, func(t *testing.T, how func(*Watcher)) {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "limits.yaml")
+		publish := func(i int) {
+			version := fmt.Sprintf("..2024_%d", i)
+			must(t, os.Mkdir(filepath.Join(dir, version), 0o700))
+			write(t, filepath.Join(dir, version, "limits.yaml"), file(i))
+			must(t, os.Symlink(version, filepath.Join(dir, "..data_tmp")))
+			must(t, os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")))
+		}
+		publish(1)
+		must(t, os.Symlink("..data/limits.yaml", path))
+		h := start(t, path, how)
+		publish(2)
+		h.want(2)
+		must(t, os.RemoveAll(filepath.Join(dir, "..2024_1")))
+		publish(3)
+		h.want(2, 3)
+	})
+}
+
+func TestBrokenThenFixed(t *testing.T) {
+	both(t, func(t *testing.T, how func(*Watcher)) {
+		path := filepath.Join(t.TempDir(), "limits.yaml")
+		write(t, path, file(1))
+		h := start(t, path, how)
+		write(t, path, broken)
+		h.wantValid(0)
+		h.wantLogged(path + `:3:28: tier \"free\": concurrent must be 1 or more`)
+		if got := h.Set().User("anyone").Concurrent; got != 1 {
+			t.Errorf("Set() after a broken file has concurrent %d, want 1", got)
+		}
+		write(t, path, "")
+		h.wantLogged("the file is empty")
+		h.wantValid(0)
+		write(t, path, file(1)) // nothing new, but good
+		h.wantValid(1)
+		h.wantLogged("limit file is good again")
+		write(t, path, file(2))
+		h.want(2) // and neither 1 nor 0 before
+	})
+}
+
+func TestDeletedThenBack(t *testing.T) {
+	both(t, func(t *testing.T, how func(*Watcher)) {
+		path := filepath.Join(t.TempDir(), "limits.yaml")
+		write(t, path, file(1))
+		h := start(t, path, how)
+		must(t, os.Remove(path))
+		h.wantValid(0)
+		h.wantLogged("no such file")
+		if got := h.Set().User("anyone").Concurrent; got != 1 {
+			t.Errorf("Set() without a file has concurrent %d, want 1", got)
+		}
+		write(t, path, file(2))
+		h.want(2)
+		h.wantValid(1)
+	})
+}
+
+func TestDirectoryDeletedThenBack(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		before bool // deleted before Run begins to watch
+	}{
+		{"deleted before Run", true},
+		{"deleted while watched", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "etc")
+			path := filepath.Join(dir, "limits.yaml")
+			must(t, os.Mkdir(dir, 0o700))
+			write(t, path, file(1))
+			events, err := fsnotify.NewWatcher()
+			must(t, err)
+			h := start(t, path, func(w *Watcher) {
+				w.poll = 5 * time.Millisecond
+				w.newEvents = func() (*fsnotify.Watcher, error) { return events, nil }
+				if tt.before {
+					must(t, os.RemoveAll(dir))
+				}
+			})
+			if !tt.before {
+				h.wantWatched(events, dir)
+				must(t, os.RemoveAll(dir))
+			}
+			h.wantValid(0)
+			h.wantWatched(events)
+			must(t, os.Mkdir(dir, 0o700))
+			write(t, path, file(2))
+			h.want(2)
+			h.wantWatched(events, dir)
+		})
+	}
+}
+
+// wantWatched waits until exactly these directories are watched.
+func (h *harness) wantWatched(events *fsnotify.Watcher, want ...string) {
+	h.t.Helper()
+	proctest.Eventually(h.t, "watched directories", func() error {
+		if got := events.WatchList(); !slices.Equal(got, want) {
+			return fmt.Errorf("got %v, want %v", got, want)
+		}
+		return nil
+	})
+}
+
+// TestEventsFail: the system's limit of watchers, or an overflow, ends events
+// but not reloading.
+func TestEventsFail(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "limits.yaml")
+	write(t, path, file(1))
+	events, err := fsnotify.NewWatcher()
+	must(t, err)
+	h := start(t, path, func(w *Watcher) {
+		w.poll = 5 * time.Millisecond
+		w.newEvents = func() (*fsnotify.Watcher, error) { return events, nil }
+	})
+	events.Errors <- fsnotify.ErrEventOverflow
+	h.wantLogged("going on by polling")
+	write(t, path, file(2))
+	h.want(2)
+	if err := events.Add(filepath.Dir(path)); !errors.Is(err, fsnotify.ErrClosed) {
+		t.Errorf("Add to the failed watcher = %v, want %v", err, fsnotify.ErrClosed)
+	}
+}
+
+func TestReload(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "limits.yaml")
+	write(t, path, file(1))
+	deaf := func(w *Watcher) { // neither events nor polling
+		fastPoll(w)
+		slowPoll(w)
+	}
+	h := start(t, path, deaf)
+	if err := h.Reload(); err != nil {
+		t.Errorf("Reload of the same file = %v, want nil", err)
+	}
+	write(t, path, broken)
+	for range 2 { // every time, not only the first
+		want := path + `:3:28: tier "free": concurrent must be 1 or more, got 0; write unlimited to lift the limit`
+		var errs limits.Errors
+		if err := h.Reload(); !errors.As(err, &errs) || err.Error() != want {
+			t.Errorf("Reload of a broken file = %v, want %s", err, want)
+		}
+	}
+	h.wantValid(0)
+	write(t, path, file(2))
+	if err := h.Reload(); err != nil {
+		t.Errorf("Reload of a new file = %v, want nil", err)
+	}
+	if got := h.Set().User("anyone").Concurrent; got != 2 {
+		t.Errorf("Set() after Reload has concurrent %d, want 2", got)
+	}
+	h.want(2)
+	must(t, os.Remove(path))
+	if err := h.Reload(); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("Reload without a file = %v, want fs.ErrNotExist", err)
+	}
+}
+
+func TestReloadBeforeRunIsAnnounced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "limits.yaml")
+	write(t, path, file(1))
+	h := start(t, path, slowPoll, func(w *Watcher) {
+		write(t, path, file(2))
+		must(t, w.Reload())
+	})
+	h.want(2)
+}
+
+func TestChangeBeforeRunIsSeen(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "limits.yaml")
+	write(t, path, file(1))
+	h := start(t, path, slowPoll, func(*Watcher) { write(t, path, file(2)) })
+	h.want(2)
+}
+
+func TestNewFails(t *testing.T) {
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "broken.yaml"), broken)
+	for name, want := range map[string]string{
+		"none.yaml":   "read limit file: ",
+		"broken.yaml": filepath.Join(dir, "broken.yaml") + ":3:28: ",
+	} {
+		w, err := New(filepath.Join(dir, name), slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+		if w != nil || err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("New(%s) = %v, %v, want an error that begins with %s", name, w, err, want)
+		}
+	}
+}
+
+func TestUntouched(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "limits.yaml")
+	write(t, path, file(1))
+	old := time.Now().Add(-time.Hour)
+	must(t, os.Chtimes(path, old, old))
+	w, err := New(path, slog.New(slog.DiscardHandler), prometheus.NewRegistry())
+	must(t, err)
+	for _, tt := range []struct {
+		name   string
+		change func()
+		want   bool
+	}{
+		{"nothing changed", func() {}, true},
+		{"modified an hour ago to the second", func() { must(t, os.Chtimes(path, old, old.Add(time.Second))) }, false},
+		{"time put back", func() { must(t, os.Chtimes(path, old, old)) }, true},
+		{"other size at the same time", func() { write(t, path, file(10)); must(t, os.Chtimes(path, old, old)) }, false},
+		{"other file of the same size and time", func() {
+			write(t, path+"2", file(1))
+			must(t, os.Chtimes(path+"2", old, old))
+			must(t, os.Rename(path+"2", path))
+		}, false},
+		{"modified just now", func() {
+			must(t, os.Chtimes(path, time.Now(), time.Now()))
+			must(t, w.Reload())
+		}, false},
+		{"gone", func() { must(t, os.Remove(path)) }, false},
+	} {
+		tt.change()
+		if got := w.untouched(); got != tt.want {
+			t.Errorf("%s: untouched() = %v, want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "limits.yaml")
+	write(t, path, file(1))
+	reg := prometheus.NewRegistry()
+	before := time.Now()
+	w, err := New(path, slog.New(slog.DiscardHandler), reg)
+	must(t, err)
+	must(t, w.Reload()) // unchanged
+	write(t, path, file(2))
+	must(t, w.Reload())
+	write(t, path, broken)
+	if err := w.Reload(); err == nil {
+		t.Fatal("Reload of a broken file = nil, want an error")
+	}
+	w.check(false) // the same broken file is no reload of its own
+	const want = `
+# HELP sluice_limits_reloads_total Loads of the limit file, the first one included, by result: changed, unchanged or failed.
+# TYPE sluice_limits_reloads_total counter
+sluice_limits_reloads_total{result="changed"} 2
+sluice_limits_reloads_total{result="failed"} 1
+sluice_limits_reloads_total{result="unchanged"} 1
+# HELP sluice_limits_valid 1 if the limit file was good when it was last looked at, 0 if it is broken or gone and older limits are in use.
+# TYPE sluice_limits_valid gauge
+sluice_limits_valid 0
+`
+	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "sluice_limits_reloads_total", "sluice_limits_valid"); err != nil {
+		t.Error(err)
+	}
+	if got := testutil.ToFloat64(w.metrics.lastSuccess); got < float64(before.Unix()) || got > float64(time.Now().Unix()+1) {
+		t.Errorf("sluice_limits_last_success_timestamp_seconds = %v, want between %v and now", got, before.Unix())
+	}
+	if problems, err := testutil.GatherAndLint(reg); err != nil || len(problems) > 0 {
+		t.Errorf("GatherAndLint = %v, %v, want no problems", problems, err)
+	}
+}

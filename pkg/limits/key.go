@@ -1,0 +1,43 @@
+package limits
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+)
+
+// maxVerbatim is the longest user name, in bytes, that is its own key. It keeps
+// "class|user" well below the key length of HAProxy's tables, which cut what is
+// longer.
+const maxVerbatim = 100
+
+// Key returns the wire key of a user: the name under which HAProxy's tables,
+// Redis and the agents know him.
+//
+// HAProxy cuts long table keys and ends them at a NUL, so that two users could
+// become one. A name is therefore its own key only if it has 1 to 100 bytes,
+// none of them a control byte (0x00-0x1f, 0x7f), and does not begin with "~".
+// Any other name has the key "~" followed by the SHA-256 of the whole name in 64
+// upper-case hex digits. haproxy.cfg does the same.
+//
+// Key is not idempotent: a name that looks like a hashed key is hashed as well,
+// so nobody can take another user's key by sending it.
+func Key(user string) string {
+	if verbatim(user) {
+		return user
+	}
+	sum := sha256.Sum256([]byte(user))
+	return "~" + strings.ToUpper(hex.EncodeToString(sum[:]))
+}
+
+func verbatim(user string) bool {
+	if user == "" || len(user) > maxVerbatim || user[0] == '~' {
+		return false
+	}
+	for i := range len(user) {
+		if c := user[i]; c < 0x20 || c == 0x7f {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,103 @@
+package limits
+
+import (
+	"slices"
+	"testing"
+)
+
+func parse(t testing.TB, source string) *Set {
+	t.Helper()
+	set, err := Parse("limits.yaml", []byte(source))
+	if err != nil {
+		t.Fatalf("Parse(%q) = %v", source, err)
+	}
+	return set
+}
+
+func TestRates(t *testing.T) {
+	set := parse(t, `
+version: 1
+default_tier: both
+tiers:
+  both: {requests: {PUT: 50, GET: 100, "*": 200}}
+  own: {requests: {PUT: 50, GET: 100}}
+  all: {requests: {"*": 200}}
+  none: {concurrent: 10}
+`)
+	get, put, all := Rate{"GET", 100}, Rate{"PUT", 50}, Rate{"*", 200}
+	for _, tt := range []struct {
+		name, tier, class string
+		want              []Rate
+	}{
+		{"own class then all", "both", "GET", []Rate{get, all}},
+		{"last class then all", "both", "PUT", []Rate{put, all}},
+		{"class without a limit counts against all", "both", "DELETE", []Rate{all}},
+		{"unknown class counts against all", "both", "LIST", []Rate{all}},
+		{"all itself once", "both", "*", []Rate{all}},
+		{"own class alone", "own", "PUT", []Rate{put}},
+		{"class without a limit and no all", "own", "DELETE", nil},
+		{"all where there is none", "own", "*", nil},
+		{"only all", "all", "GET", []Rate{all}},
+		{"only all, all itself", "all", "*", []Rate{all}},
+		{"nothing limited", "none", "GET", nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l, _ := set.Tier(tt.tier)
+			got := l.Rates(tt.class)
+			if !slices.Equal(got, tt.want) || (got == nil) != (tt.want == nil) {
+				t.Errorf("Rates(%q) of %s = %v, want %v", tt.class, tt.tier, got, tt.want)
+			}
+			if n := testing.AllocsPerRun(10, func() { l.Rates(tt.class) }); n != 0 {
+				t.Errorf("Rates(%q) allocates %v times, want 0", tt.class, n)
+			}
+		})
+	}
+	t.Run("appending to the result leaves the limits alone", func(t *testing.T) {
+		l, _ := set.Tier("both")
+		_ = append(l.Rates("GET"), Rate{"x", 1})
+		if got, want := l.Rates("PUT"), []Rate{put, all}; !slices.Equal(got, want) {
+			t.Errorf("Rates(PUT) = %v, want %v", got, want)
+		}
+	})
+	t.Run("zero Limits", func(t *testing.T) {
+		if got := new(Limits).Rates("GET"); got != nil {
+			t.Errorf("Rates(GET) = %v, want nil", got)
+		}
+	})
+}
+
+func TestLimitsAll(t *testing.T) {
+	set := parse(t, `
+version: 1
+default_tier: both
+tiers:
+  both: {requests: {PUT: 50, "*": 200, GET: 100}}
+  own: {requests: {PUT: 50, GET: 100}}
+  all: {requests: {"*": 200}}
+  none: {}
+`)
+	for tier, want := range map[string][]Rate{
+		"both": {{"*", 200}, {"GET", 100}, {"PUT", 50}},
+		"own":  {{"GET", 100}, {"PUT", 50}},
+		"all":  {{"*", 200}},
+		"none": nil,
+	} {
+		l, _ := set.Tier(tier)
+		if got := l.All(); !slices.Equal(got, want) {
+			t.Errorf("All() of %s = %v, want %v", tier, got, want)
+		}
+	}
+}
+
+func TestEveryClassCanBeLimited(t *testing.T) {
+	if !slices.IsSorted(classes[:]) {
+		t.Errorf("classes = %v, want them sorted", classes)
+	}
+	set := parse(t, "version: 1\ndefault_tier: a\ntiers: {a: {requests: {GET: 1, HEAD: 2, PUT: 3, POST: 4, DELETE: 5, PATCH: 6, OPTIONS: 7, OTHER: 8, '*': 9}}}")
+	for i, class := range []string{"GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "OPTIONS", "OTHER"} {
+		want := []Rate{{class, i + 1}, {"*", 9}}
+		if got := set.User("x").Rates(class); !slices.Equal(got, want) {
+			t.Errorf("Rates(%s) = %v, want %v", class, got, want)
+		}
+	}
+}
