@@ -39,7 +39,7 @@ const (
 type exchange struct {
 	limiter *limiter
 	metrics *metrics
-	bus     *bus.Bus
+	take    func(context.Context, string, []ratelimit.Ask) (bus.Taken, error) // Bus.Take
 	options *Options
 
 	asks       []ratelimit.Ask
@@ -99,7 +99,7 @@ func (e *exchange) round(ctx context.Context, flush bool) {
 func (e *exchange) send(ctx context.Context) {
 	watchdog := time.AfterFunc(lostAfter, func() { e.lose(errOverdue) })
 	sent := time.Now()
-	taken, err := e.bus.Take(ctx, e.options.Instance, e.asks)
+	taken, err := e.take(ctx, e.options.Instance, e.asks)
 	received := time.Now()
 	watchdog.Stop()
 	if err != nil {

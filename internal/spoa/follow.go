@@ -123,6 +123,7 @@ func (a *Agent) beat(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	a.registered.Store(true)
 	a.clock.Sample(sent, time.Now(), r.Now)
 	a.metrics.offset.Set(a.clock.Offset().Seconds())
 	a.joined(r.Instances)

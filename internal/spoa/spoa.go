@@ -86,6 +86,8 @@ type Agent struct {
 	spop     *spop.Server
 	serving  atomic.Bool
 	reload   chan struct{} // holds one token when the limits should be read
+
+	registered atomic.Bool // once
 }
 
 // New checks the options and returns an agent that does nothing until Run.
@@ -95,7 +97,7 @@ func New(o Options) (*Agent, error) {
 	}
 	a := &Agent{options: o, metrics: newMetrics(o.Registerer), clock: &clock.Clock{}, reload: make(chan struct{}, 1)}
 	a.limiter = newLimiter(a.clock, a.metrics, a.teach)
-	a.exchange = &exchange{limiter: a.limiter, metrics: a.metrics, bus: o.Bus, options: &a.options}
+	a.exchange = &exchange{limiter: a.limiter, metrics: a.metrics, take: o.Bus.Take, options: &a.options}
 
 	network, address := split(o.Peers)
 	var err error
@@ -108,7 +110,11 @@ func New(o Options) (*Agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
-	a.spop, err = spop.New(spop.Options{Handler: a.start, Logger: o.Logger, Registerer: o.Registerer})
+	a.spop, err = spop.New(spop.Options{
+		Handler:  a.start,
+		MaxConns: 16384, // HAProxy from 3.1 on opens one for each question under way
+		Logger:   o.Logger, Registerer: o.Registerer,
+	})
 	if err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
@@ -118,6 +124,7 @@ func New(o Options) (*Agent, error) {
 // Run works until ctx ends; then it answers what has been asked, reports what
 // it admitted, and leaves the cluster.
 func (a *Agent) Run(ctx context.Context) error {
+	defer a.leave(ctx)
 	listener, err := a.prepareToServe(ctx)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -125,7 +132,6 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 		return err
 	}
-	defer a.leave(ctx)
 	// The exchange outlives the serving, so that the last reports are complete.
 	exchanging, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -161,18 +167,22 @@ func (a *Agent) Ready() error {
 }
 
 // prepareToServe joins the cluster and waits for its limits, so that nothing is
-// decided without either.
+// decided without either. It registers anew with every attempt: while it waits
+// it neither lapses nor overlooks another agent that waits beside it.
 func (a *Agent) prepareToServe(ctx context.Context) (net.Listener, error) {
 	log := a.options.Logger
-	others, err := retry(ctx, log, "register with redis", func() (int, error) { return a.beat(ctx) })
+	instances, err := retry(ctx, log, "redis and the published limits", func() (int, error) {
+		n, err := a.beat(ctx)
+		if err != nil {
+			return 0, err
+		}
+		return n, a.fetchLimits(ctx)
+	})
 	if err != nil {
 		return nil, err
 	}
-	if _, err := retry(ctx, log, "read the limits", func() (struct{}, error) { return struct{}{}, a.fetchLimits(ctx) }); err != nil {
-		return nil, err
-	}
 	// Another agent may believe that it is alone until its next heartbeat.
-	for waited := time.Duration(0); others > 1 && waited <= beatEvery; waited += beatEvery / 2 {
+	for waited := time.Duration(0); instances > 1 && waited <= beatEvery; waited += beatEvery / 2 {
 		select {
 		case <-ctx.Done():
 			return nil, ctx.Err()
@@ -186,7 +196,7 @@ func (a *Agent) prepareToServe(ctx context.Context) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
-	log.Info("agent ready", slog.String("instance", a.options.Instance), slog.String("spoe", a.options.SPOE), slog.String("peers", a.options.Peers))
+	log.Info("agent ready", slog.String("spoe", a.options.SPOE), slog.String("peers", a.options.Peers))
 	return l, nil
 }
 
@@ -211,7 +221,11 @@ func retry[T any](ctx context.Context, log *slog.Logger, what string, f func() (
 	}
 }
 
+// leave takes the agent out of the registry, if it was ever in it.
 func (a *Agent) leave(ctx context.Context) {
+	if !a.registered.Load() {
+		return
+	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	if err := a.options.Bus.Leave(last, a.options.Instance); err != nil {
@@ -224,20 +238,29 @@ func (a *Agent) leave(ctx context.Context) {
 func (a *Agent) start(r *spop.Request) {
 	user, _ := r.Arg("user")
 	class, _ := r.Arg("class")
-	if !validUser(user) {
-		a.metrics.malformed.Inc()
-		return
-	}
-	v := a.limiter.decide(user, class)
+	v := a.verdict(user, class)
 	if v.Allowed {
-		a.metrics.allowed.Inc()
 		return
 	}
-	a.metrics.refused.WithLabelValues(v.Limit.Class).Inc()
 	r.SetString("reason", "request-rate")
 	r.SetString("class", v.Limit.Class)
 	r.SetUint("limit", uint32(v.Limit.PerSecond))
 	r.SetUint("retry", 1) // the second ends within one
+}
+
+// verdict decides one request start, and counts what came of it.
+func (a *Agent) verdict(user, class string) ratelimit.Verdict {
+	if !validUser(user) {
+		a.metrics.malformed.Inc()
+		return ratelimit.Verdict{Allowed: true}
+	}
+	v := a.limiter.decide(user, class)
+	if v.Allowed {
+		a.metrics.allowed.Inc()
+	} else {
+		a.metrics.refused.WithLabelValues(v.Limit.Class).Inc()
+	}
+	return v
 }
 
 // validUser reports whether the name is one that haproxy.cfg can have sent: at
@@ -261,10 +284,12 @@ var throttleTable = peers.Table{
 	Data: []peers.DataType{peers.GPT0, peers.GPC0},
 }
 
-// teach writes a throttle into HAProxy's table, or takes it back.
+// teach writes a throttle into HAProxy's table, or takes it back. HAProxy
+// compares the deadline with its own clock; before 3.2 it may keep the entry
+// longer than its time, never shorter.
 func (a *Agent) teach(n ratelimit.Native) {
 	end := time.Unix(n.Second+1, 0)
-	left := end.Sub(a.clock.Now()) // HAProxy's own clock may be off: the entry goes when the cluster's second does
+	left := end.Sub(a.clock.Now())
 	values := peers.Values{peers.GPT0: uint64(end.Unix()), peers.GPC0: uint64(n.Limit)}
 	if n.Lift {
 		values = peers.Values{}

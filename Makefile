@@ -1,0 +1,78 @@
+# Everything that is done with this repository. `make help` lists it.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+GO       ?= go
+BIN      := $(CURDIR)/.bin
+LINT     := $(BIN)/golangci-lint
+LINT_VERSION := v2.15.0
+
+# Arguments of `sluice up` for `make run`, such as ARGS="--instances 3".
+ARGS ?=
+# Run only tests and benchmarks whose name matches.
+RUN  ?= .
+# HAProxy for the integration tests: a path, or a version (3.0, 3.2) to fetch.
+# Empty: the one in PATH.
+HAPROXY ?=
+# How long each fuzz test runs.
+FUZZTIME ?= 20s
+
+UNIT = $$($(GO) list ./... | grep -v -e /test/ -e /bench$$)
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
+
+setup: ## install what is missing (Debian packages; needs root for that)
+	@scripts/setup
+
+run: setup build ## start everything on this machine: HAProxy, agent, polygen, Redis, a demo origin
+	@exec bin/sluice up $(ARGS)
+
+build: ## build the commands into bin/
+	@mkdir -p bin
+	$(GO) build -trimpath -o bin/ ./cmd/... ./bench/cmd/...
+
+test: setup test-unit test-integration ## run all tests
+
+test-unit: setup ## run the tests of all packages, with the race detector
+	$(GO) test -race -shuffle=on $(UNIT)
+
+test-integration: setup build ## run whole clusters of real processes; HAPROXY=3.0 or a path chooses another HAProxy
+	@haproxy='$(HAPROXY)'; \
+	case "$$haproxy" in [0-9].[0-9]) haproxy=$$(scripts/haproxy-version "$$haproxy" | tail -n 1);; esac; \
+	export SLUICE_HAPROXY="$$haproxy"; \
+	echo "HAProxy: $$("$${haproxy:-haproxy}" -v | head -n 1)"; \
+	$(GO) test -count=1 -p 1 -timeout 20m -run '$(RUN)' ./haproxy/... ./internal/peers/... ./internal/spop/... ./test/...
+
+test-matrix: ## run the integration tests on HAProxy 2.6, 3.0 and 3.2
+	$(MAKE) test-integration
+	$(MAKE) test-integration HAPROXY=3.0
+	$(MAKE) test-integration HAPROXY=3.2
+
+bench: setup build ## measure accuracy, cost and latency, and print tables
+	$(GO) test -count=1 -timeout 60m -run '^$$' -bench 'Start|Take|Serve|Load' -benchmem ./pkg/... ./internal/...
+	$(GO) run ./bench -run '$(RUN)'
+
+fuzz: ## fuzz every parser for FUZZTIME each
+	@for pkg in $$($(GO) list ./...); do \
+		for f in $$($(GO) test -list '^Fuzz' $$pkg | grep ^Fuzz || true); do \
+			echo "$$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$pkg; \
+		done; \
+	done
+
+lint: $(LINT) ## check style, and that imports point one way
+	$(LINT) run ./...
+	@test -z "$$(gofmt -l .)" || { gofmt -d .; exit 1; }
+	$(GO) mod verify >/dev/null
+
+$(LINT):
+	GOBIN=$(BIN) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
+
+check: lint test ## what must pass before a commit
+
+clean: ## remove what was built
+	rm -rf bin
+
+.PHONY: help setup run build test test-unit test-integration test-matrix bench fuzz lint check clean

@@ -1,0 +1,165 @@
+// Package bus is Sluice's use of Redis: every key, script and channel, in one
+// place. keys.go has the table of what is kept there and for how long.
+//
+// What must be atomic is a script. A call is one round trip and is sent once: a
+// call that failed may have run, and its caller must be able to bear both. Redis
+// is never waited for longer than Options.Timeout; errors that tell of its
+// absence match ErrUnavailable, so that callers can go on alone.
+package bus
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+// DefaultTimeout is a quarter of a second: longer than the pauses of a healthy
+// Redis (a fork, a slow command of somebody else), after which a new connection
+// would only add to its load, and short enough that an answer still serves the
+// second it was asked for, and that heartbeats lost to one time-out let nobody lapse.
+const DefaultTimeout = 250 * time.Millisecond
+
+// Options say how to reach Redis.
+type Options struct {
+	// Addresses are "host:port": of the server, of a cluster's nodes, or of the
+	// Sentinels if MasterName is set. At least one.
+	Addresses []string
+
+	MasterName string // of the master that Sentinels watch; "" for no Sentinel
+	Cluster    bool   // Redis Cluster; implied by several addresses without MasterName
+	Username   string // "" is Redis' default user
+	Password   string // "" for none
+	DB         int    // database; 0 in a cluster
+	TLS        *tls.Config
+
+	SentinelUsername string // as Username, of the Sentinels themselves
+	SentinelPassword string // as Password
+
+	// Shards is the number of parts that users are divided into, for Redis
+	// Cluster. It must be the same in all processes. 0 means 1.
+	Shards int
+
+	Timeout time.Duration // of each call and dial; 0 means DefaultTimeout
+
+	Logger     *slog.Logger          // nil logs nothing
+	Registerer prometheus.Registerer // nil registers no metrics; a second Bus needs another or a label
+}
+
+// A Bus is a pool of connections to Redis, safe for concurrent use.
+type Bus struct {
+	client  redis.UniversalClient
+	shards  int
+	timeout time.Duration
+	logger  *slog.Logger
+
+	requests  *prometheus.CounterVec   // op, result
+	seconds   *prometheus.HistogramVec // op
+	malformed *prometheus.CounterVec   // channel
+	dropped   *prometheus.CounterVec   // channel
+}
+
+// Open makes a Bus. It does not connect: calls do, and go on doing so while
+// Redis is away. The caller closes it.
+func Open(o Options) (*Bus, error) {
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	timeout := o.Timeout
+	if timeout == 0 {
+		timeout = DefaultTimeout
+	}
+	logger := o.Logger
+	if logger == nil {
+		logger = slog.New(slog.DiscardHandler)
+	}
+	logging.Disable() // go-redis prints to stderr what it also returns
+	metrics := promauto.With(o.Registerer)
+	return &Bus{
+		client: redis.NewUniversalClient(&redis.UniversalOptions{
+			Addrs: o.Addresses, MasterName: o.MasterName, IsClusterMode: o.Cluster, DB: o.DB, TLSConfig: o.TLS,
+			Username: o.Username, Password: o.Password, SentinelUsername: o.SentinelUsername, SentinelPassword: o.SentinelPassword,
+
+			DialTimeout: timeout, ReadTimeout: timeout, WriteTimeout: timeout, PoolTimeout: timeout,
+			ContextTimeoutEnabled: true,
+
+			MaxRetries:    -1, // none: callers call again; see also once
+			DialerRetries: 1,
+
+			PipelinePoolSize: -1, // all calls are pipelines: one pool is enough
+
+			// Nothing that older servers, proxies and the embedded one lack.
+			Protocol:                 2,
+			DisableIdentity:          true,
+			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+		}),
+		shards:  max(1, o.Shards),
+		timeout: timeout,
+		logger:  logger,
+		requests: metrics.NewCounterVec(prometheus.CounterOpts{
+			Name: "sluice_bus_requests_total", Help: "Calls to Redis by operation and result (ok, unavailable, error).",
+		}, []string{"op", "result"}),
+		seconds: metrics.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "sluice_bus_seconds", Help: "Duration of calls to Redis in seconds.",
+			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5},
+		}, []string{"op"}),
+		malformed: metrics.NewCounterVec(prometheus.CounterOpts{
+			Name: "sluice_bus_malformed_total", Help: "Published messages, or policies in them, that were not understood.",
+		}, []string{"channel"}),
+		dropped: metrics.NewCounterVec(prometheus.CounterOpts{
+			Name: "sluice_bus_dropped_total", Help: "Published messages that came faster than they were handled.",
+		}, []string{"channel"}),
+	}, nil
+}
+
+func (o Options) validate() error {
+	switch {
+	case len(o.Addresses) == 0:
+		return errors.New("redis: no address")
+	case o.Shards < 0 || o.Shards > 1024:
+		return fmt.Errorf("redis: %d shards are not from 1 to 1024", o.Shards)
+	case o.Timeout < 0:
+		return fmt.Errorf("redis: timeout %v is negative", o.Timeout)
+	case o.DB != 0 && o.MasterName == "" && (o.Cluster || len(o.Addresses) > 1):
+		return fmt.Errorf("redis: a cluster has no database %d", o.DB)
+	}
+	return nil
+}
+
+// Close closes all connections. Subscriptions must have ended.
+func (b *Bus) Close() error {
+	if err := b.client.Close(); err != nil {
+		return fmt.Errorf("close redis: %w", err)
+	}
+	return nil
+}
+
+// do runs one operation within the timeout, measures it, and wraps its error.
+func (b *Bus) do(ctx context.Context, op, what string, run func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, b.timeout)
+	defer cancel()
+	start := time.Now()
+	err := wrap(what, run(ctx))
+	b.seconds.WithLabelValues(op).Observe(time.Since(start).Seconds())
+	b.requests.WithLabelValues(op, result(err)).Inc()
+	return err
+}
+
+func result(err error) string {
+	switch {
+	case err == nil || errors.Is(err, ErrNoLimits):
+		return "ok"
+	case errors.Is(err, ErrUnavailable):
+		return "unavailable"
+	default:
+		return "error"
+	}
+}

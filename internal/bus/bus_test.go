@@ -1,0 +1,456 @@
+package bus_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/goleak"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/bus/embedded"
+	"github.com/sluice-qos/sluice/internal/policy"
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestAStoppedRedisIsUnavailableInTimeAndThenUsedAgain(t *testing.T) {
+	process, addr := proctest.Redis(t)
+	s := newServer(t, addr)
+	b := s.open(t, bus.Options{Timeout: 200 * time.Millisecond})
+	ear := listen(t, b, bus.PoliciesChannel)
+	ctx := context.Background()
+	calls := map[string]func() error{
+		"Take": func() error {
+			_, err := b.Take(ctx, "a", []ratelimit.Ask{{Key: ratelimit.Key{Class: "GET"}, Limit: 5, Need: 1}})
+			return err
+		},
+		"Register":        func() error { _, err := b.Register(ctx, "a"); return err },
+		"Lead":            func() error { _, err := b.Lead(ctx, "a", time.Second); return err },
+		"PublishPolicies": func() error { return b.PublishPolicies(ctx, []policy.Message{policy.Limits{Version: "1"}}) },
+		"Limits":          func() error { _, _, err := b.Limits(ctx); return err },
+	}
+	stop(t, process)
+	for name, call := range calls {
+		start := time.Now()
+		err := call()
+		if took := time.Since(start); !errors.Is(err, bus.ErrUnavailable) || took > proctest.Patience/8 {
+			t.Errorf("%s = %v after %v, want %v after 200ms", name, err, took, bus.ErrUnavailable)
+		}
+	}
+	if n := s.metric(t, "sluice_bus_requests_total"); n != float64(len(calls)) {
+		t.Errorf("%v calls were counted, want %d", n, len(calls))
+	}
+	patient := newServer(t, addr).open(t, bus.Options{})
+	short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	_, err := patient.Register(short, "a")
+	if took := time.Since(start); !errors.Is(err, bus.ErrUnavailable) || took > proctest.Patience/8 {
+		t.Errorf("Register = %v after %v, want %v after the caller's 100ms", err, took, bus.ErrUnavailable)
+	}
+	// The subscription, too, notices, and says when it is back.
+	proctest.Eventually(t, "the subscription's loss", func() error {
+		if !strings.Contains(s.log.String(), `"no answer to pings"`) {
+			return errors.New(s.log.String())
+		}
+		return nil
+	})
+	resume(t, process)
+	for name, call := range calls {
+		proctest.Eventually(t, name, func() error {
+			if err := call(); err != nil && !errors.Is(err, bus.ErrNoLimits) {
+				return err
+			}
+			return nil
+		})
+	}
+	ear.connected(t)
+}
+
+func TestSubscribeComesBackAfterRedis(t *testing.T) {
+	addr := proctest.FreeAddr(t)
+	process := proctest.RedisAt(t, addr)
+	s := newServer(t, addr)
+	b := s.open(t, bus.Options{})
+	ear := listen(t, b, bus.UsageChannel, bus.PoliciesChannel)
+	take := func() error {
+		_, err := b.Take(context.Background(), "a", []ratelimit.Ask{{Key: ratelimit.Key{Class: "GET"}, Second: 17, Limit: 5, Need: 1}})
+		return err
+	}
+	if err := take(); err != nil {
+		t.Fatal(err)
+	}
+	if u := ear.next(t).(bus.Usage); u.Entries[0].Total != 1 {
+		t.Errorf("usage before = %+v, want 1", u)
+	}
+	process.Kill()
+	if err := take(); !errors.Is(err, bus.ErrUnavailable) {
+		t.Errorf("Take without Redis = %v, want %v", err, bus.ErrUnavailable)
+	}
+	proctest.RedisAt(t, addr)
+	ear.connected(t)
+	// The first call finds neither its script nor its pool.
+	proctest.Eventually(t, "Take", take)
+	if u := ear.next(t).(bus.Usage); u.Entries[0].Total != 1 {
+		t.Errorf("usage after = %+v, want 1", u)
+	}
+}
+
+// A call whose answer was lost may have run. Sent again it would count twice.
+func TestALostAnswerIsNotAskedForAgain(t *testing.T) {
+	for _, cluster := range []bool{false, true} {
+		t.Run(fmt.Sprintf("cluster=%v", cluster), func(t *testing.T) {
+			proxy := startProxy(t)
+			s := &server{}
+			if cluster {
+				s = startCluster(t, "--cluster-announce-ip", "127.0.0.1", "--cluster-announce-port", proxy.port())
+			} else {
+				s = startRedis(t)
+			}
+			proxy.to.Store(&s.addr)
+			b := s.openAt(t, proxy.listener.Addr().String())
+			ctx := context.Background()
+			asks := []ratelimit.Ask{{Key: ratelimit.Key{Class: "GET", User: "alice"}, Second: 17, Limit: 9, Debt: 1}}
+			if _, err := b.Take(ctx, "a", asks); err != nil { // connects
+				t.Fatal(err)
+			}
+			proxy.loseNext.Store(true)
+			if _, err := b.Take(ctx, "a", asks); !errors.Is(err, bus.ErrUnavailable) || proxy.loseNext.Load() {
+				t.Errorf("Take without an answer = %v, want %v", err, bus.ErrUnavailable)
+			}
+			if got := s.do(t, "HGET", "sluice:{0}:requests:17", "GET|alice"); got != "2" {
+				t.Errorf("total = %v, want 2: each Take counted once", got)
+			}
+			if taken, err := b.Take(ctx, "a", asks); err != nil || taken.Grants[0].Total != 3 {
+				t.Errorf("the next Take = %+v, %v, want a total of 3", taken, err)
+			}
+		})
+	}
+}
+
+func TestSentinelsSayWhereRedisIs(t *testing.T) {
+	s := startRedis(t)
+	host, port, _ := net.SplitHostPort(s.addr)
+	sentinel := proctest.FreeAddr(t)
+	_, sentinelPort, _ := net.SplitHostPort(sentinel)
+	conf := filepath.Join(t.TempDir(), "sentinel.conf")
+	text := fmt.Sprintf("bind 127.0.0.1\nport %s\nsentinel monitor sluice %s %s 1\n", sentinelPort, host, port)
+	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	proctest.Start(t, nil, "redis-server", conf, "--sentinel")
+
+	b := s.openWith(t, bus.Options{Addresses: []string{sentinel}, MasterName: "sluice", Timeout: time.Second})
+	proctest.Eventually(t, "Register by way of the Sentinel", func() error {
+		_, err := b.Register(context.Background(), "a")
+		return err
+	})
+	if n := s.do(t, "ZCARD", "sluice:{cluster}:instances"); n != int64(1) {
+		t.Errorf("%v instances at the master, want 1", n)
+	}
+	ear := listen(t, b, bus.InstancesChannel)
+	if err := b.Leave(context.Background(), "a"); err != nil {
+		t.Error(err)
+	}
+	if r := ear.next(t).(bus.Registry); len(r.Instances) != 0 {
+		t.Errorf("was told of %q, want nobody", r.Instances)
+	}
+}
+
+func TestSubscribeEndsWithItsContext(t *testing.T) {
+	addr, stop, err := embedded.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	for _, at := range []string{addr, "127.0.0.1:1"} {
+		b := newServer(t, addr).openAt(t, at)
+		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+		defer cancel()
+		if err := b.Subscribe(ctx, []bus.Channel{bus.UsageChannel}, func(bus.Event) {}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Subscribe(%s) = %v, want %v", at, err, context.DeadlineExceeded)
+		}
+		if err := b.Subscribe(context.Background(), nil, nil); err == nil {
+			t.Error("Subscribe(no channel) = nil, want an error")
+		}
+	}
+}
+
+func TestMetricsLint(t *testing.T) {
+	s := newServer(t, "127.0.0.1:1")
+	b := s.open(t, bus.Options{})
+	_, _ = b.Register(context.Background(), "a")
+	problems, err := testutil.GatherAndLint(s.registry)
+	if err != nil || len(problems) > 0 {
+		t.Errorf("lint: %v, %v", problems, err)
+	}
+}
+
+// A server is a Redis under test.
+type server struct {
+	addr    string
+	cluster bool
+	raw     redis.UniversalClient
+
+	// Of the bus that was last opened:
+	registry *prometheus.Registry
+	log      *syncBuffer
+}
+
+func startEmbedded(t *testing.T) *server {
+	addr, stop, err := embedded.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	return newServer(t, addr)
+}
+
+func startRedis(t *testing.T) *server {
+	_, addr := proctest.Redis(t)
+	return newServer(t, addr)
+}
+
+// startCluster starts a Redis Cluster of one node: it refuses scripts whose keys
+// lie in different slots, and is spoken to with the cluster's client.
+func startCluster(t *testing.T, args ...string) *server {
+	_, port, _ := net.SplitHostPort(proctest.FreeAddr(t))
+	_, addr := proctest.Redis(t, append([]string{"--cluster-enabled", "yes", "--cluster-port", port}, args...)...)
+	s := newServer(t, addr)
+	s.do(t, "CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+	proctest.Eventually(t, "cluster", func() error {
+		if state := s.do(t, "CLUSTER", "INFO").(string); !strings.Contains(state, "cluster_state:ok") {
+			return errors.New(state)
+		}
+		return nil
+	})
+	s.cluster = true
+	return s
+}
+
+func newServer(t *testing.T, addr string) *server {
+	raw := redis.NewClient(&redis.Options{Addr: addr, Protocol: 2})
+	t.Cleanup(func() { raw.Close() })
+	return &server{addr: addr, raw: raw}
+}
+
+// open opens a bus with a registry and a log of its own. Its timeout is long,
+// unless the test has its own, for slow machines.
+func (s *server) open(t *testing.T, o bus.Options) *bus.Bus {
+	t.Helper()
+	o.Addresses = []string{s.addr}
+	return s.openWith(t, o)
+}
+
+func (s *server) openAt(t *testing.T, addr string) *bus.Bus {
+	t.Helper()
+	return s.openWith(t, bus.Options{Addresses: []string{addr}})
+}
+
+func (s *server) openWith(t *testing.T, o bus.Options) *bus.Bus {
+	t.Helper()
+	s.registry, s.log = prometheus.NewRegistry(), &syncBuffer{}
+	o.Registerer, o.Logger, o.Cluster = s.registry, slog.New(slog.NewTextHandler(s.log, nil)), s.cluster
+	if o.Timeout == 0 {
+		o.Timeout = proctest.Patience
+	}
+	b, err := bus.Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+// do sends a command past the bus.
+func (s *server) do(t *testing.T, args ...any) any {
+	t.Helper()
+	v, err := s.raw.Do(context.Background(), args...).Result()
+	if err != nil {
+		t.Fatalf("%v: %v", args, err)
+	}
+	return v
+}
+
+// metric is the sum of a counter over its labels.
+func (s *server) metric(t *testing.T, name string) float64 {
+	t.Helper()
+	families, err := s.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := 0.0
+	for _, f := range families {
+		if f.GetName() == name {
+			for _, m := range f.GetMetric() {
+				sum += m.GetCounter().GetValue()
+			}
+		}
+	}
+	return sum
+}
+
+// An ear collects the events of a subscription.
+type ear chan bus.Event
+
+// listen subscribes until the test ends, and returns once it is subscribed.
+func listen(t *testing.T, b *bus.Bus, channels ...bus.Channel) ear {
+	t.Helper()
+	e := make(ear, 10_000)
+	listenWith(t, b, func(event bus.Event) { e <- event }, channels...)
+	e.connected(t)
+	return e
+}
+
+func listenWith(t *testing.T, b *bus.Bus, handle func(bus.Event), channels ...bus.Channel) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = b.Subscribe(ctx, channels, handle) // what it returns has its own test
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+}
+
+// next is the next event but Connected.
+func (e ear) next(t *testing.T) bus.Event {
+	t.Helper()
+	for {
+		if event := e.any(t); event != (bus.Connected{}) {
+			return event
+		}
+	}
+}
+
+// connected waits for a Connected.
+func (e ear) connected(t *testing.T) {
+	t.Helper()
+	for e.any(t) != (bus.Connected{}) {
+	}
+}
+
+func (e ear) any(t *testing.T) bus.Event {
+	t.Helper()
+	select {
+	case event := <-e:
+		return event
+	case <-time.After(proctest.Patience):
+		t.Fatal("no event came")
+		return nil
+	}
+}
+
+func stop(t *testing.T, p *proctest.Process) {
+	t.Helper()
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func resume(t *testing.T, p *proctest.Process) {
+	t.Helper()
+	if err := p.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A proxy stands before a Redis and can lose its next answer, and with it the
+// connection.
+type proxy struct {
+	listener net.Listener
+	to       atomic.Pointer[string]
+	loseNext atomic.Bool
+}
+
+func startProxy(t *testing.T) *proxy {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{listener: l}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() { p.serve(client) })
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		wg.Wait()
+	})
+	return p
+}
+
+func (p *proxy) port() string {
+	_, port, _ := net.SplitHostPort(p.listener.Addr().String())
+	return port
+}
+
+func (p *proxy) serve(client net.Conn) {
+	defer client.Close()
+	upstream, err := net.Dial("tcp", *p.to.Load())
+	if err != nil {
+		return
+	}
+	defer upstream.Close()
+	go func() {
+		_, _ = io.Copy(upstream, client)
+		upstream.Close()
+	}()
+	b := make([]byte, 64<<10)
+	for {
+		n, err := upstream.Read(b)
+		if err != nil || p.loseNext.CompareAndSwap(true, false) {
+			return
+		}
+		if _, err := client.Write(b[:n]); err != nil {
+			return
+		}
+	}
+}
+
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}

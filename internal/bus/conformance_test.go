@@ -1,0 +1,606 @@
+package bus_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"pgregory.net/rapid"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/policy"
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+// TestConformance holds every kind of Redis that Sluice runs on to the same
+// behaviour.
+func TestConformance(t *testing.T) {
+	servers := []struct {
+		name  string
+		start func(*testing.T) *server
+	}{
+		{"embedded", startEmbedded},
+		{"redis", startRedis},
+		{"cluster", func(t *testing.T) *server { return startCluster(t) }},
+	}
+	cases := []struct {
+		name string
+		run  func(*testing.T, *server)
+	}{
+		{"take is ratelimit.Take", takeIsRatelimitTake},
+		{"take refuses what would merge or miscount", takeRefuses},
+		{"large batches are divided", takeDivides},
+		{"scripts that Redis forgot are sent again", scriptsForgotten},
+		{"instances register, leave and lapse", registry},
+		{"one candidate leads", lead},
+		{"another number of shards is refused", shards},
+		{"limits are kept and announced", limits},
+		{"policies arrive in order", policies},
+		{"malformed messages are counted", malformed},
+		{"a slow handler loses messages and is told", slowHandler},
+		{"every key expires", everyKeyExpires},
+		{"the time is Redis'", redisTime},
+	}
+	for _, srv := range servers {
+		t.Run(srv.name, func(t *testing.T) {
+			s := srv.start(t)
+			for _, c := range cases {
+				t.Run(c.name, func(t *testing.T) {
+					s.do(t, "FLUSHALL")
+					c.run(t, s)
+				})
+			}
+		})
+	}
+}
+
+func takeIsRatelimitTake(t *testing.T, s *server) {
+	b := s.open(t, bus.Options{Shards: 3})
+	ear := listen(t, b, bus.UsageChannel)
+	iteration := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		iteration++
+		s.do(t, "FLUSHALL")
+		type pool struct {
+			key    ratelimit.Key
+			second int64
+		}
+		totals := map[pool]int{} // ratelimit.Take's
+		told := map[pool]int{}   // polygen's
+		calls := rapid.SliceOfN(rapid.SliceOfN(ask, 1, 12), 1, 5).Draw(rt, "calls")
+		instance := user.Draw(rt, "instance") + fmt.Sprint(iteration)
+		for _, asks := range calls {
+			var want []ratelimit.Grant
+			for _, a := range asks {
+				p := pool{a.Key, a.Second}
+				g := ratelimit.Take(totals[p], a)
+				totals[p] = g.Total
+				want = append(want, g)
+			}
+			taken, err := b.Take(context.Background(), instance, asks)
+			if err != nil {
+				rt.Fatalf("Take(%+v) = %v", asks, err)
+			}
+			if diff := cmp.Diff(want, taken.Grants); diff != "" {
+				rt.Fatalf("Take(%+v) (-ratelimit.Take +got):\n%s", asks, diff)
+			}
+		}
+
+		// Messages are in order, so those of the calls above are before this one's.
+		if _, err := b.Take(context.Background(), "end", []ratelimit.Ask{{Key: ratelimit.Key{Class: "end"}, Debt: 1}}); err != nil {
+			rt.Fatal(err)
+		}
+		for {
+			u, ok := ear.next(t).(bus.Usage)
+			if !ok || u.Instance == "end" {
+				break
+			}
+			if u.Instance != instance {
+				rt.Fatalf("usage of %q, want %q", u.Instance, instance)
+			}
+			for _, e := range u.Entries {
+				told[pool{e.Key, e.Second}] = e.Total
+			}
+		}
+		for p, total := range totals {
+			if told[p] != total {
+				rt.Fatalf("usage told %d of %+v, want %d", told[p], p, total)
+			}
+		}
+		for p := range told {
+			if _, asked := totals[p]; !asked && told[p] != 0 {
+				rt.Fatalf("usage told %d of %+v, which nobody asked for", told[p], p)
+			}
+		}
+
+		// A probe reads and changes nothing, so it is not published.
+		for p, total := range totals {
+			taken, err := b.Take(context.Background(), "probe", []ratelimit.Ask{{Key: p.key, Second: p.second}})
+			if want := (ratelimit.Grant{Total: total}); err != nil || taken.Grants[0] != want {
+				rt.Fatalf("Take(probe of %+v) = %+v, %v, want %+v", p, taken.Grants, err, want)
+			}
+		}
+		if _, err := b.Take(context.Background(), "end", []ratelimit.Ask{{Key: ratelimit.Key{Class: "end"}, Debt: 1}}); err != nil {
+			rt.Fatal(err)
+		}
+		if u, ok := ear.next(t).(bus.Usage); !ok || u.Instance != "end" {
+			rt.Fatalf("a probe was published: %+v", u)
+		}
+	})
+}
+
+var (
+	user = rapid.OneOf(
+		rapid.SampledFrom([]string{"alice", "bob", "", "|", "a|b", "a\x00b", "\xff\xfe", "a\nb\r\n", "3:a b", "{x}", "größe"}),
+		rapid.Map(rapid.SliceOfN(rapid.Byte(), 0, 20), func(b []byte) string { return string(b) }),
+		rapid.Map(rapid.IntRange(1, 100_000), func(n int) string { return strings.Repeat("\xfe", n) }),
+	)
+	ask = rapid.Custom(func(t *rapid.T) ratelimit.Ask {
+		// Mostly small, so that limits are met; sometimes as large as may be.
+		count := rapid.OneOf(rapid.Just(0), rapid.IntRange(0, 12), rapid.IntRange(0, 12), rapid.IntRange(0, 1_000_000_000_000))
+		return ratelimit.Ask{
+			Key: ratelimit.Key{
+				Class: rapid.SampledFrom([]string{"GET", "*", "", "LIST all"}).Draw(t, "class"),
+				User:  user.Draw(t, "user"),
+			},
+			Second:    1760000000 + rapid.Int64Range(0, 2).Draw(t, "second"),
+			Limit:     rapid.OneOf(rapid.IntRange(1, 30), rapid.IntRange(0, 1<<52)).Draw(t, "limit"),
+			Debt:      count.Draw(t, "debt"),
+			Back:      count.Draw(t, "back"),
+			Need:      count.Draw(t, "need"),
+			Ahead:     count.Draw(t, "ahead"),
+			Instances: rapid.IntRange(0, 20).Draw(t, "instances"),
+		}
+	})
+)
+
+func takeRefuses(t *testing.T, s *server) {
+	b := s.open(t, bus.Options{})
+	good := ratelimit.Ask{Key: ratelimit.Key{Class: "GET", User: "alice"}, Second: 17, Limit: 10, Debt: 1}
+	tests := []struct {
+		name string
+		ask  ratelimit.Ask
+		err  string
+	}{
+		{"the separator in a class", ratelimit.Ask{Key: ratelimit.Key{Class: "G|T"}}, `take tokens: class "G|T" holds '|' or a control byte`},
+		{"a control byte in a class", ratelimit.Ask{Key: ratelimit.Key{Class: "G\n"}}, `take tokens: class "G\n" holds '|' or a control byte`},
+		{"a negative need", ratelimit.Ask{Need: -1}, `take tokens: count -1 is not from 0 to 1000000000000`},
+		{"a debt beyond Lua", ratelimit.Ask{Debt: 1e12 + 1}, `take tokens: count 1000000000001 is not from 0 to 1000000000000`},
+	}
+	for _, tt := range tests {
+		_, err := b.Take(context.Background(), "a", []ratelimit.Ask{good, tt.ask})
+		if err == nil || err.Error() != tt.err {
+			t.Errorf("Take(%s) = %v, want %s", tt.name, err, tt.err)
+		}
+	}
+	taken, err := b.Take(context.Background(), "a", []ratelimit.Ask{good})
+	if err != nil || taken.Grants[0].Total != 1 {
+		t.Errorf("Take(the good ask) = %+v, %v, want nothing counted before", taken.Grants, err)
+	}
+	if taken, err := b.Take(context.Background(), "a", nil); err != nil || len(taken.Grants) != 0 {
+		t.Errorf("Take(nothing) = %+v, %v", taken, err)
+	}
+}
+
+func takeDivides(t *testing.T, s *server) {
+	b := s.open(t, bus.Options{})
+	ear := listen(t, b, bus.UsageChannel)
+	var asks []ratelimit.Ask
+	for i := range 1000 {
+		asks = append(asks, ratelimit.Ask{Key: ratelimit.Key{Class: "GET", User: fmt.Sprint(i % 300)}, Second: 17, Limit: 3, Need: 1})
+	}
+	taken, err := b.Take(context.Background(), "a", asks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, g := range taken.Grants {
+		if want := (ratelimit.Grant{Tokens: 1, Total: i/300 + 1}); i < 900 && g != want {
+			t.Fatalf("grant %d of user %d = %+v, want %+v", i, i%300, g, want)
+		}
+		if want := (ratelimit.Grant{Tokens: 0, Total: 3}); i >= 900 && g != want {
+			t.Fatalf("grant %d of user %d = %+v, want %+v", i, i%300, g, want)
+		}
+	}
+	totals := map[string]int{}
+	for entries := 0; entries < 1000; {
+		u := ear.next(t).(bus.Usage)
+		if len(u.Entries) > 256 {
+			t.Errorf("a message of %d entries: one script ran for so many", len(u.Entries))
+		}
+		for _, e := range u.Entries {
+			totals[e.Key.User] = e.Total
+		}
+		entries += len(u.Entries)
+		if len(totals) == 300 && totals["299"] == 3 {
+			break
+		}
+	}
+	for u, total := range totals {
+		if total != 3 {
+			t.Errorf("usage of %s = %d, want 3", u, total)
+		}
+	}
+}
+
+func scriptsForgotten(t *testing.T, s *server) {
+	b := s.open(t, bus.Options{Shards: 4})
+	ctx := context.Background()
+	calls := []struct {
+		name string
+		call func() error
+	}{
+		{"Take", func() error {
+			var asks []ratelimit.Ask
+			for i := range 20 {
+				asks = append(asks, ratelimit.Ask{Key: ratelimit.Key{Class: "GET", User: fmt.Sprint(i)}, Second: 17, Limit: 9, Debt: 1})
+			}
+			taken, err := b.Take(ctx, "a", asks)
+			for i, g := range taken.Grants {
+				if g.Total != 1 {
+					t.Errorf("user %d was counted %d times, want once", i, g.Total)
+				}
+			}
+			return err
+		}},
+		{"Register", func() error { _, err := b.Register(ctx, "a"); return err }},
+		{"Leave", func() error { return b.Leave(ctx, "a") }},
+		{"Lead", func() error { _, err := b.Lead(ctx, "p", time.Minute); return err }},
+		{"Resign", func() error { return b.Resign(ctx, "p") }},
+		{"PublishPolicies", func() error { return b.PublishPolicies(ctx, []policy.Message{policy.Limits{Version: "1"}}) }},
+		{"PublishLimits", func() error { return b.PublishLimits(ctx, "1", []byte("x")) }},
+	}
+	for _, c := range calls {
+		s.do(t, "SCRIPT", "FLUSH")
+		if err := c.call(); err != nil {
+			t.Errorf("%s after SCRIPT FLUSH = %v", c.name, err)
+		}
+	}
+}
+
+func registry(t *testing.T, s *server) {
+	b := s.open(t, bus.Options{})
+	ear := listen(t, b, bus.InstancesChannel)
+	ctx := context.Background()
+	alive := []string{}
+	// want lets all that are alive register until they are exactly the registry:
+	// on a slow machine one may lapse before the next registers.
+	want := func(instances ...string) {
+		t.Helper()
+		proctest.Eventually(t, "registry", func() error {
+			for _, name := range alive {
+				r, err := b.Register(ctx, name)
+				if err != nil {
+					return err
+				}
+				if cmp.Equal(r.Instances, instances) {
+					return nil
+				}
+				err = fmt.Errorf("Register(%q) = %q, want %q", name, r.Instances, instances)
+				if name == alive[len(alive)-1] {
+					return err
+				}
+			}
+			return errors.New("nobody is alive")
+		})
+		// The last that all were told is the same.
+		proctest.Eventually(t, "announcement", func() error {
+			if r := ear.next(t).(bus.Registry); !cmp.Equal(r.Instances, instances) {
+				return fmt.Errorf("was told of %q, want %q", r.Instances, instances)
+			}
+			return nil
+		})
+	}
+	alive = []string{"b"}
+	want("b")
+	alive = []string{"b", "a 1:x\x00\xff"}
+	want("a 1:x\x00\xff", "b")
+
+	if err := b.Leave(ctx, "a 1:x\x00\xff"); err != nil {
+		t.Errorf("Leave = %v", err)
+	}
+	alive = []string{"b"}
+	want("b")
+	if err := b.Leave(ctx, "nobody"); err != nil {
+		t.Errorf("Leave(nobody) = %v", err)
+	}
+
+	// One that was silent for longer than 2 s, and one of a clock set back by a minute.
+	now := time.Now().UnixMilli()
+	s.do(t, "ZADD", "sluice:{cluster}:instances", now-2001, "silent", now+60_000, "future")
+	if r, err := b.Register(ctx, "b"); err != nil || !cmp.Equal(r.Instances, []string{"b"}) {
+		t.Errorf("Register(b) = %q, %v, want it alone", r.Instances, err)
+	}
+	want("b")
+
+	// One that has been silent for less stays.
+	alive = []string{"b", "c"}
+	want("b", "c")
+	proctest.Eventually(t, "an instance that misses some heartbeats", func() error {
+		s.do(t, "ZADD", "sluice:{cluster}:instances", time.Now().UnixMilli()-1000, "c")
+		r, err := b.Register(ctx, "b")
+		if want := []string{"b", "c"}; err != nil || !cmp.Equal(r.Instances, want) {
+			return fmt.Errorf("Register(b) = %q, %v, want %q", r.Instances, err, want)
+		}
+		return nil
+	})
+}
+
+func lead(t *testing.T, s *server) {
+	b := s.open(t, bus.Options{})
+	ctx := context.Background()
+	leads := func(candidate string, ttl time.Duration, want bool) {
+		t.Helper()
+		if got, err := b.Lead(ctx, candidate, ttl); err != nil || got != want {
+			t.Fatalf("Lead(%s, %v) = %v, %v, want %v", candidate, ttl, got, err, want)
+		}
+	}
+	leads("a", time.Hour, true)
+	leads("b", time.Hour, false)
+	leads("a", time.Hour, true)
+	if err := b.Resign(ctx, "b"); err != nil {
+		t.Fatal(err)
+	}
+	leads("b", time.Hour, false)
+	if err := b.Resign(ctx, "a"); err != nil {
+		t.Fatal(err)
+	}
+	leads("b", time.Hour, true)
+
+	leads("b", 50*time.Millisecond, true) // its last
+	proctest.Eventually(t, "takeover", func() error {
+		got, err := b.Lead(ctx, "a", time.Hour)
+		if !got {
+			return fmt.Errorf("Lead(a) = %v, %v, want true", got, err)
+		}
+		return nil
+	})
+	leads("b", time.Hour, false)
+	if _, err := b.Lead(ctx, "b", 0); err == nil {
+		t.Error("Lead(b, 0) = nil, want an error")
+	}
+}
+
+func shards(t *testing.T, s *server) {
+	one, four := s.open(t, bus.Options{}), s.open(t, bus.Options{Shards: 4})
+	ctx := context.Background()
+	if _, err := one.Register(ctx, "a"); err != nil {
+		t.Fatal(err)
+	}
+	_, err := four.Register(ctx, "b")
+	want := "register instance: processes differ in their number of shards: others use 1, this one 4"
+	if !errors.Is(err, bus.ErrShards) || err.Error() != want {
+		t.Errorf("Register = %v, want %s", err, want)
+	}
+	if leads, err := four.Lead(ctx, "p", time.Hour); leads || !errors.Is(err, bus.ErrShards) {
+		t.Errorf("Lead = %v, %v, want %v", leads, err, bus.ErrShards)
+	}
+	if leads, err := one.Lead(ctx, "q", time.Hour); !leads || err != nil {
+		t.Errorf("Lead with the right number = %v, %v, want true", leads, err)
+	}
+	if r, err := one.Register(ctx, "a"); err != nil || !cmp.Equal(r.Instances, []string{"a"}) {
+		t.Errorf("Register = %q, %v, want nobody else", r.Instances, err)
+	}
+
+	// When all of them are gone, and with them the key, the number may change.
+	s.do(t, "DEL", "sluice:{cluster}:shards")
+	if leads, err := four.Lead(ctx, "q", time.Hour); !leads || err != nil {
+		t.Errorf("Lead once the others are gone = %v, %v, want true", leads, err)
+	}
+	if _, err := one.Register(ctx, "a"); !errors.Is(err, bus.ErrShards) {
+		t.Errorf("Register = %v, want %v", err, bus.ErrShards)
+	}
+}
+
+func limits(t *testing.T, s *server) {
+	b := s.open(t, bus.Options{})
+	ear := listen(t, b, bus.PoliciesChannel)
+	ctx := context.Background()
+	if _, _, err := b.Limits(ctx); !errors.Is(err, bus.ErrNoLimits) || errors.Is(err, bus.ErrUnavailable) {
+		t.Errorf("Limits = %v, want %v", err, bus.ErrNoLimits)
+	}
+	for i, source := range []string{strings.Repeat("\x00\xff\r\n", 1<<18), ""} {
+		version := fmt.Sprintf("v%d\n", i)
+		if err := b.PublishLimits(ctx, version, []byte(source)); err != nil {
+			t.Fatal(err)
+		}
+		v, got, err := b.Limits(ctx)
+		if v != version || string(got) != source || err != nil {
+			t.Errorf("Limits = %q, %d bytes, %v, want %q, %d bytes", v, len(got), err, version, len(source))
+		}
+		if diff := cmp.Diff(bus.Event(bus.Policies{policy.Limits{Version: version}}), ear.next(t)); diff != "" {
+			t.Errorf("announcement (-want +got):\n%s", diff)
+		}
+	}
+}
+
+func policies(t *testing.T, s *server) {
+	b := s.open(t, bus.Options{})
+	ear := listen(t, b, bus.PoliciesChannel)
+	ctx := context.Background()
+	if err := b.PublishPolicies(ctx, nil); err != nil {
+		t.Errorf("PublishPolicies(nothing) = %v", err)
+	}
+	var want []policy.Message
+	for i := range 2000 {
+		key := ratelimit.Key{Class: "GET", User: fmt.Sprintf("%d %s", i, strings.Repeat("\x00\xff\n\"", i%30))}
+		want = append(want, policy.Throttle{Key: key, Second: 17, Limit: i})
+	}
+	tooLong := policy.Throttle{Key: ratelimit.Key{Class: "GET", User: strings.Repeat("\x00", policy.MaxLine)}}
+	sent := append(append([]policy.Message{tooLong}, want[:1000]...), append([]policy.Message{tooLong}, want[1000:]...)...)
+	err := b.PublishPolicies(ctx, sent)
+	if err == nil || err.Error() != "publish policies: 2 are longer than 73728 bytes" {
+		t.Errorf("PublishPolicies = %v, want it to tell of the two that are too long", err)
+	}
+	var got []policy.Message
+	for len(got) < len(want) {
+		got = append(got, ear.next(t).(bus.Policies)...)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("policies (-sent +received):\n%s", diff)
+	}
+}
+
+func malformed(t *testing.T, s *server) {
+	b := s.open(t, bus.Options{})
+	ear := listen(t, b, bus.UsageChannel, bus.PoliciesChannel, bus.InstancesChannel)
+	good := policy.Throttle{Key: ratelimit.Key{Class: "GET", User: "alice"}, Second: 17, Limit: 5}
+	for _, m := range []struct{ channel, payload string }{
+		{"sluice:usage", ""},
+		{"sluice:usage", "1 1:a 17 9223372036854775807 "},
+		{"sluice:instances", "\x00"},
+		{"sluice:policies", "nonsense\n" + string(policy.Append(nil, good)) + "1 defer \"x\"\n"},
+		{"sluice:policies", strings.Repeat("\n", policy.MaxBatch+1)},
+		{"sluice:usage", "1 1:a 17 1 5:GET|u 5"},
+	} {
+		s.do(t, "PUBLISH", m.channel, m.payload)
+	}
+	want := []bus.Event{
+		bus.Policies{good},
+		bus.Usage{Instance: "a", Entries: []bus.UsageEntry{{Second: 17, Key: ratelimit.Key{Class: "GET", User: "u"}, Total: 5}}},
+	}
+	if diff := cmp.Diff(want, []bus.Event{ear.next(t), ear.next(t)}); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+	err := testutil.GatherAndCompare(s.registry, strings.NewReader(`
+# HELP sluice_bus_malformed_total Published messages, or policies in them, that were not understood.
+# TYPE sluice_bus_malformed_total counter
+sluice_bus_malformed_total{channel="sluice:instances"} 1
+sluice_bus_malformed_total{channel="sluice:policies"} 3
+sluice_bus_malformed_total{channel="sluice:usage"} 2
+`), "sluice_bus_malformed_total")
+	if err != nil {
+		t.Error(err)
+	}
+	if n := strings.Count(s.log.String(), "malformed message"); n != 1 {
+		t.Errorf("%d malformed messages were logged, want the first alone:\n%s", n, s.log.String())
+	}
+}
+
+func slowHandler(t *testing.T, s *server) {
+	b := s.open(t, bus.Options{})
+	began, goOn := make(chan struct{}), make(chan struct{})
+	events := make(chan bus.Event, 1000)
+	first := true
+	listenWith(t, b, func(e bus.Event) {
+		if _, ok := e.(bus.Policies); ok && first {
+			first = false
+			close(began)
+			<-goOn
+		}
+		events <- e
+	}, bus.PoliciesChannel)
+	if e := <-events; e != (bus.Connected{}) {
+		t.Fatalf("the first event is %#v, want Connected", e)
+	}
+
+	// One is handled for so long that more than 8 MiB follow it.
+	ctx := context.Background()
+	publish := func(version string) {
+		t.Helper()
+		if err := b.PublishPolicies(ctx, []policy.Message{policy.Limits{Version: version}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	publish("first")
+	<-began
+	large := strings.Repeat("x", 60<<10)
+	for range 150 {
+		publish(large)
+	}
+	proctest.Eventually(t, "drops", func() error {
+		if n := s.metric(t, "sluice_bus_dropped_total"); n == 0 {
+			return errors.New("no message was dropped")
+		}
+		return nil
+	})
+	close(goOn)
+	publish("last")
+
+	var got []bus.Event
+	connected := 0
+	for {
+		e := ear(events).any(t)
+		got = append(got, e)
+		if e == (bus.Connected{}) {
+			connected++
+		}
+		if p, ok := e.(bus.Policies); ok && p[0] == (policy.Limits{Version: "last"}) {
+			break
+		}
+	}
+	handled := len(got) - connected - 2 // but the first and the last
+	dropped := int(s.metric(t, "sluice_bus_dropped_total"))
+	if handled+dropped != 150 || handled == 0 || connected == 0 {
+		t.Errorf("of 150 messages %d were handled and %d dropped, and %d times was the handler told", handled, dropped, connected)
+	}
+}
+
+func everyKeyExpires(t *testing.T, s *server) {
+	b := s.open(t, bus.Options{Shards: 2})
+	ctx := context.Background()
+	for range 2 { // the second time keys exist
+		var asks []ratelimit.Ask
+		for i := range 20 {
+			key := ratelimit.Key{Class: "GET", User: fmt.Sprint(i)}
+			asks = append(asks, ratelimit.Ask{Key: key, Second: int64(17 + i%2), Limit: 9, Need: 1})
+		}
+		if _, err := b.Take(ctx, "a", asks); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Register(ctx, "a"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.Lead(ctx, "p", 3*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.PublishLimits(ctx, "1", []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.PublishPolicies(ctx, []policy.Message{policy.Limits{Version: "1"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	longest := map[string]time.Duration{ // as the table in keys.go says
+		"sluice:{0}:requests:17":     12 * time.Second,
+		"sluice:{0}:requests:18":     12 * time.Second,
+		"sluice:{1}:requests:17":     12 * time.Second,
+		"sluice:{1}:requests:18":     12 * time.Second,
+		"sluice:{cluster}:instances": 5 * time.Second,
+		"sluice:{cluster}:shards":    5 * time.Second,
+		"sluice:{cluster}:leader":    3 * time.Second,
+		"sluice:limits":              24 * time.Hour,
+	}
+	for _, key := range s.do(t, "KEYS", "*").([]any) {
+		ttl := time.Duration(s.do(t, "PTTL", key).(int64)) * time.Millisecond
+		if want, ok := longest[key.(string)]; !ok || ttl <= 0 || ttl > want {
+			t.Errorf("%s expires in %v, want at most %v", key, ttl, want)
+		}
+	}
+	if n := s.do(t, "DBSIZE"); n != int64(len(longest)) {
+		t.Errorf("%d keys, want the %d of the table", n, len(longest))
+	}
+}
+
+func redisTime(t *testing.T, s *server) {
+	b := s.open(t, bus.Options{})
+	ctx := context.Background()
+	before, err1 := b.Time(ctx)
+	r, err2 := b.Register(ctx, "a")
+	taken, err3 := b.Take(ctx, "a", []ratelimit.Ask{{}})
+	after, err4 := b.Time(ctx)
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
+		t.Fatal(err)
+	}
+	if r.Now.Before(before) || taken.Now.Before(r.Now) || after.Before(taken.Now) {
+		t.Errorf("Time, Register, Take, Time = %v, %v, %v, %v, want them in order", before, r.Now, taken.Now, after)
+	}
+	if ago := time.Since(after); ago.Abs() > time.Hour {
+		t.Errorf("Time = %v, %v ago", after, ago)
+	}
+}

@@ -1,0 +1,71 @@
+package bus
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// Everything Sluice keeps in Redis, and every channel it uses. Nothing is read
+// by scanning, everything expires, nothing is precious.
+//
+//	key                          type    TTL     writer                reader          holds
+//	sluice:{<n>}:requests:<s>    hash    12 s    agents, Take          agents, Take    class|user → tokens and debts of second s
+//	sluice:{cluster}:instances   zset    5 s     agents, Register      all, Register   instance → Redis ms of its last heartbeat
+//	sluice:{cluster}:shards      string  5 s     all, Register, Lead   the same        the number of shards that all must use
+//	sluice:{cluster}:leader      string  Lead's  polygen, Lead         polygen, Lead   the polygen that decides
+//	sluice:limits                hash    24 h    polygen               agents          version, source of the limit file
+//
+//	channel            publisher          subscriber   message
+//	sluice:usage       Take, in Redis     polygen      instance; second, total, class|user of each changed pool
+//	sluice:policies    polygen            agents       internal/policy's lines
+//	sluice:instances   Register, Leave    all          Redis' time and the instances, when they changed
+//
+// <n> is the shard of a user. The braces are Redis Cluster's hash tags: keys
+// that one script touches lie in one slot.
+const (
+	instancesKey = "sluice:{cluster}:instances"
+	shardsKey    = "sluice:{cluster}:shards"
+	leaderKey    = "sluice:{cluster}:leader"
+	limitsKey    = "sluice:limits"
+)
+
+// A Channel is one that Subscribe can listen to.
+type Channel string
+
+// The channels.
+const (
+	UsageChannel     Channel = "sluice:usage"
+	PoliciesChannel  Channel = "sluice:policies"
+	InstancesChannel Channel = "sluice:instances"
+)
+
+const (
+	// requestsTTL lets late reports of a second find its pool. It is counted
+	// from the newest field, and agents ask for at most the next second, so a
+	// pool is gone about ten seconds after its second.
+	requestsTTL = 12 * time.Second
+
+	// lapse is how long an instance may be silent: eight heartbeats of 250 ms.
+	lapse = 2 * time.Second
+
+	// registryTTL, longer than lapse, is also how long after the last process
+	// of a cluster another number of shards is refused.
+	registryTTL = 5 * time.Second
+
+	limitsTTL = 24 * time.Hour
+)
+
+func requestsKey(shard int, second int64) string {
+	b := make([]byte, 0, 48)
+	b = append(b, "sluice:{"...)
+	b = strconv.AppendInt(b, int64(shard), 10)
+	b = append(b, "}:requests:"...)
+	return string(strconv.AppendInt(b, second, 10))
+}
+
+// shardOf is the shard of all of a user's pools.
+func (b *Bus) shardOf(user string) int {
+	return int(xxhash.Sum64String(user) % uint64(b.shards))
+}

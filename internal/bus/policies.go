@@ -1,0 +1,84 @@
+package bus
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/policy"
+)
+
+// maxPublish bounds the bytes of one published batch of policies. A longer one
+// would delay what is published after it.
+const maxPublish = 64 << 10
+
+// PublishPolicies sends policies to all agents, in order. A policy longer than
+// policy.MaxLine, which no agent would read, is left out and makes it fail; the
+// others are sent.
+func (b *Bus) PublishPolicies(ctx context.Context, policies []policy.Message) error {
+	batches, tooLong := encode(policies)
+	if len(batches) > 0 {
+		err := b.do(ctx, "publish_policies", "publish policies", func(ctx context.Context) error {
+			_, err := b.eval(ctx, call{script: publishScript, keys: []string{limitsKey}, args: batches})
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if tooLong > 0 {
+		return fmt.Errorf("publish policies: %d are longer than %d bytes", tooLong, policy.MaxLine)
+	}
+	return nil
+}
+
+// encode joins policies to batches of about maxPublish bytes.
+func encode(policies []policy.Message) (batches []any, tooLong int) {
+	var batch, line []byte
+	for _, p := range policies {
+		if line = policy.Append(line[:0], p); len(line) > policy.MaxLine {
+			tooLong++
+			continue
+		}
+		if batch = append(batch, line...); len(batch) >= maxPublish {
+			batches = append(batches, batch)
+			batch = nil
+		}
+	}
+	if len(batch) > 0 {
+		batches = append(batches, batch)
+	}
+	return batches, tooLong
+}
+
+// PublishLimits keeps a limit file in Redis for 24 hours from now and tells all
+// agents of its version.
+func (b *Bus) PublishLimits(ctx context.Context, version string, source []byte) error {
+	message := policy.Append(nil, policy.Limits{Version: version})
+	return b.do(ctx, "publish_limits", "publish limits", func(ctx context.Context) error {
+		_, err := b.eval(ctx, call{
+			script: limitsScript,
+			keys:   []string{limitsKey},
+			args:   []any{version, source, int64(limitsTTL / time.Second), message},
+		})
+		return err
+	})
+}
+
+// Limits returns what was last published, or ErrNoLimits.
+func (b *Bus) Limits(ctx context.Context) (version string, source []byte, err error) {
+	err = b.do(ctx, "limits", "read limits", func(ctx context.Context) error {
+		values, err := b.client.HMGet(ctx, limitsKey, "version", "source").Result()
+		if err != nil {
+			return err
+		}
+		v, ok1 := values[0].(string)
+		s, ok2 := values[1].(string)
+		if !ok1 || !ok2 {
+			return ErrNoLimits
+		}
+		version, source = v, []byte(s)
+		return nil
+	})
+	return version, source, err
+}

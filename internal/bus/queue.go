@@ -1,0 +1,63 @@
+package bus
+
+import "sync"
+
+// maxQueue bounds the bytes that wait to be handled, each message counted with
+// messageCost beside its payload. At most twice as much is held: what waits and
+// what is being handled.
+const (
+	maxQueue    = 8 << 20
+	messageCost = 128
+)
+
+// A message is one that was published. The message without a channel says that
+// others may have been missed before it.
+type message struct {
+	channel Channel
+	payload string
+}
+
+var missed message
+
+// A queue stands between the reading of a connection, which must never wait (a
+// real Redis cuts slow readers off, the embedded one waits for them), and the
+// handling of what was read. Its zero value is not ready: use newQueue.
+type queue struct {
+	filled chan struct{} // has one element while messages wait
+
+	mu       sync.Mutex
+	messages []message
+	bytes    int
+}
+
+func newQueue() *queue { return &queue{filled: make(chan struct{}, 1)} }
+
+// put appends a message. When there is no room it is dropped, put returns
+// false, and a missed message takes its place.
+func (q *queue) put(m message) (ok bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	cost := messageCost + len(m.payload)
+	if ok = m == missed || q.bytes+cost <= maxQueue; ok {
+		q.bytes += cost
+	} else {
+		m = missed
+	}
+	if n := len(q.messages); m != missed || n == 0 || q.messages[n-1] != missed {
+		q.messages = append(q.messages, m)
+	}
+	select {
+	case q.filled <- struct{}{}:
+	default:
+	}
+	return ok
+}
+
+// take removes all messages.
+func (q *queue) take() []message {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	messages := q.messages
+	q.messages, q.bytes = nil, 0
+	return messages
+}

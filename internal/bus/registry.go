@@ -1,0 +1,77 @@
+package bus
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// Registry says which instances are there.
+type Registry struct {
+	Instances []string  // sorted
+	Now       time.Time // Redis' clock, to the microsecond
+}
+
+func (r Registry) sorted() Registry {
+	slices.Sort(r.Instances)
+	return r
+}
+
+// Register is an instance's heartbeat: called before it serves, and every
+// 250 ms. It drops the instances that have been silent for 2 s and tells all
+// subscribers of InstancesChannel when the membership changed. It fails with
+// ErrShards while processes with another number of shards are there.
+func (b *Bus) Register(ctx context.Context, instance string) (Registry, error) {
+	return b.registry(ctx, "register", instance)
+}
+
+// Leave takes an instance out of the registry without waiting for its lapse.
+func (b *Bus) Leave(ctx context.Context, instance string) error {
+	_, err := b.registry(ctx, "leave", instance)
+	return err
+}
+
+func (b *Bus) registry(ctx context.Context, action, instance string) (r Registry, err error) {
+	err = b.do(ctx, action, action+" instance", func(ctx context.Context) error {
+		replies, err := b.eval(ctx, call{
+			script: registryScript,
+			keys:   []string{instancesKey, shardsKey},
+			args:   []any{action, instance, b.shards, lapse.Milliseconds(), registryTTL.Milliseconds()},
+		})
+		if err != nil {
+			return err
+		}
+		reply, ok := replies[0].([]any)
+		if !ok || len(reply) < 3 {
+			return &replyError{replies[0]}
+		}
+		if err := b.checkShards(reply[0]); err != nil {
+			return err
+		}
+		if r.Now, ok = readTime(reply[1:]); !ok {
+			return &replyError{reply}
+		}
+		for _, name := range reply[3:] {
+			s, ok := name.(string)
+			if !ok {
+				return &replyError{reply}
+			}
+			r.Instances = append(r.Instances, s)
+		}
+		return nil
+	})
+	if err != nil {
+		return Registry{}, err
+	}
+	return r.sorted(), nil
+}
+
+// checkShards compares the number of shards in force with this process's.
+func (b *Bus) checkShards(inForce any) error {
+	if inForce != strconv.Itoa(b.shards) {
+		return fmt.Errorf("%w: others use %v, this one %d", ErrShards, inForce, b.shards)
+	}
+	return nil
+}

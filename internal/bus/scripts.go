@@ -1,0 +1,104 @@
+package bus
+
+import (
+	"context"
+	"crypto/sha1"
+	_ "embed"
+	"encoding/hex"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// A script runs inside Redis, atomically. Redis knows it by its SHA-1.
+type script struct{ source, sha string }
+
+func newScript(source string) script {
+	sum := sha1.Sum([]byte(source))
+	return script{source: source, sha: hex.EncodeToString(sum[:])}
+}
+
+//go:embed scripts/take.lua
+var takeSource string
+
+//go:embed scripts/registry.lua
+var registrySource string
+
+//go:embed scripts/lead.lua
+var leadSource string
+
+//go:embed scripts/publish.lua
+var publishSource string
+
+//go:embed scripts/limits.lua
+var limitsSource string
+
+var (
+	takeScript     = newScript(takeSource)
+	registryScript = newScript(registrySource)
+	leadScript     = newScript(leadSource)
+	publishScript  = newScript(publishSource)
+	limitsScript   = newScript(limitsSource)
+)
+
+// A call is one run of a script.
+type call struct {
+	script script
+	keys   []string
+	args   []any
+}
+
+// eval runs calls in one round trip and returns their replies in order. Scripts
+// that Redis does not know, as after its restart, take one more. When it fails,
+// some calls may have run.
+func (b *Bus) eval(ctx context.Context, calls ...call) ([]any, error) {
+	commands := make([]once, len(calls))
+	for i, c := range calls {
+		commands[i] = c.command(ctx, "evalsha", c.script.sha)
+	}
+	run := func(send []once) {
+		pipe := b.client.Pipeline()
+		for _, command := range send {
+			_ = pipe.Process(ctx, command)
+		}
+		_, _ = pipe.Exec(ctx) // each command has its own error
+	}
+	run(commands)
+
+	var unknown []once
+	for i, command := range commands {
+		if err := command.Err(); err != nil && strings.HasPrefix(err.Error(), "NOSCRIPT ") {
+			commands[i] = calls[i].command(ctx, "eval", calls[i].script.source)
+			unknown = append(unknown, commands[i])
+		}
+	}
+	if len(unknown) > 0 {
+		run(unknown)
+	}
+
+	replies := make([]any, len(calls))
+	for i, command := range commands {
+		if err := command.Err(); err != nil {
+			return nil, err
+		}
+		replies[i] = command.Val()
+	}
+	return replies, nil
+}
+
+func (c call) command(ctx context.Context, name, which string) once {
+	args := make([]any, 0, 3+len(c.keys)+len(c.args))
+	args = append(args, name, which, len(c.keys))
+	for _, key := range c.keys {
+		args = append(args, key)
+	}
+	return once{redis.NewCmd(ctx, append(args, c.args...)...)}
+}
+
+// once is a command that go-redis must not send again when it cannot know
+// whether it ran: what a script counts would count twice. Options.MaxRetries
+// says so to a single server, but a cluster client retries by MaxRedirects,
+// which it needs for redirects.
+type once struct{ *redis.Cmd }
+
+func (once) NoRetry() bool { return true }

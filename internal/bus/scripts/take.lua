@@ -1,0 +1,67 @@
+-- Takes tokens from pools and reports to them: ratelimit.Take, ask by ask.
+--
+-- KEYS  one hash for each second: class|user -> total
+-- ARGV  the usage message's head, the hashes' time to live in seconds;
+--       then for each key the number n of asks, what the usage message says
+--       before their totals, their n fields, and n times: debt - back, need,
+--       ahead, limit, instances
+-- Returns Redis' time (seconds, microseconds), then for each ask: tokens, total.
+
+local tonumber, format = tonumber, string.format
+local reply, out = redis.call('TIME'), 2
+local usage, said, changed = {ARGV[1]}, 1, false
+local at = 3
+
+for k = 1, #KEYS do
+  local n = tonumber(ARGV[at])
+  local field, num = at + 2, at + 2 + n
+  local stored = redis.call('HMGET', KEYS[k], unpack(ARGV, field, num - 1))
+  local totals, write, written = {}, {}, 0 -- totals: of what this call changed
+  said = said + 1
+  usage[said] = ARGV[at + 1]
+
+  for i = 1, n do
+    local name = ARGV[field]
+    local before = totals[name] or tonumber(stored[i] or 0)
+
+    local total = before + ARGV[num]
+    if total < 0 then total = 0 end
+    local free = ARGV[num + 3] - total
+    if free < 0 then free = 0 end
+    local tokens = tonumber(ARGV[num + 1])
+    if tokens > free then tokens = free end
+    local ahead = tonumber(ARGV[num + 2])
+    if ahead > 0 then
+      local most = math.floor((free - tokens) / (2 * ARGV[num + 4]))
+      if ahead > most then ahead = most end
+      tokens = tokens + ahead
+    end
+    total = total + tokens
+
+    local text = format('%d', total) -- faster than what Lua and Redis do with a number
+    if total ~= before then
+      totals[name] = total
+      write[written + 1], write[written + 2] = name, text
+      written = written + 2
+    end
+    said = said + 1
+    usage[said] = text
+    reply[out + 1], reply[out + 2] = tokens, total
+    out = out + 2
+    field, num = field + 1, num + 5
+  end
+
+  if written > 0 then
+    changed = true
+    -- A hash comes into being by a new field, so it always has its time to live.
+    if redis.call('HSET', KEYS[k], unpack(write)) > 0 then
+      redis.call('EXPIRE', KEYS[k], ARGV[2])
+    end
+  end
+  at = num
+end
+
+if changed then
+  redis.call('PUBLISH', 'sluice:usage', table.concat(usage, ' '))
+end
+return reply

@@ -1,0 +1,232 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-qos/sluice/internal/policy"
+)
+
+// An Event is what Subscribe hands out: Policies, Usage, Registry or Connected.
+type Event interface{ event() }
+
+// Policies are what polygen sent at once.
+type Policies []policy.Message
+
+// Connected says that messages may have been missed before it, and none since:
+// the subscription has (again) begun, or messages were dropped. The receiver
+// reads anew what it follows.
+type Connected struct{}
+
+func (Policies) event()  {}
+func (Usage) event()     {}
+func (Registry) event()  {}
+func (Connected) event() {}
+
+const (
+	pingEvery    = 250 * time.Millisecond
+	silenceLimit = time.Second            // a connection on which even pings stay unanswered for so long is dead
+	retryAfter   = 100 * time.Millisecond // between attempts to subscribe
+	logEvery     = 10 * time.Second       // of malformed messages
+)
+
+// Subscribe hands the events of channels to handle, one at a time, until ctx
+// ends, and returns ctx's error. It connects again by itself whenever a
+// connection is lost, which it notices within about a second even if Redis only
+// falls silent.
+//
+// A handler that falls behind by 8 MiB loses messages; they are counted, and a
+// Connected follows. Malformed messages are counted and have no other effect.
+func (b *Bus) Subscribe(ctx context.Context, channels []Channel, handle func(Event)) error {
+	if len(channels) == 0 {
+		return errors.New("subscribe: no channel")
+	}
+	s := &subscription{bus: b, queue: newQueue(), handle: handle}
+	for _, c := range channels {
+		s.channels = append(s.channels, string(c))
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.read(ctx)
+	}()
+	s.dispatch(ctx)
+	<-done
+	return ctx.Err()
+}
+
+type subscription struct {
+	bus      *Bus
+	channels []string
+	queue    *queue
+	handle   func(Event)
+
+	// Of the goroutine that dispatches:
+	quietUntil time.Time // when the next malformed message may be logged
+	unlogged   int
+}
+
+// read keeps a session going until ctx ends. It logs a loss once, not every
+// attempt to repair it.
+func (s *subscription) read(ctx context.Context) {
+	lost := false
+	for {
+		subscribed, err := s.session(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if subscribed || !lost {
+			s.bus.logger.WarnContext(ctx, "subscription lost", "error", err)
+		}
+		lost = true
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(retryAfter):
+		}
+	}
+}
+
+var errSilent = errors.New("no answer to pings")
+
+// session reads from one connection until it fails or ctx ends. It reports
+// whether it came to be subscribed.
+func (s *subscription) session(ctx context.Context) (subscribed bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	conn := s.bus.client.Subscribe(ctx) // no connection yet
+	heard := newSince()
+	watched := make(chan error, 1)
+	go func() { watched <- watch(ctx, conn, heard) }()
+	defer func() {
+		cancel()
+		if silent := <-watched; silent != nil {
+			err = silent
+		}
+	}()
+
+	if err := conn.Subscribe(ctx, s.channels...); err != nil {
+		return false, err
+	}
+	confirmed := 0
+	for {
+		m, err := conn.Receive(ctx)
+		if err != nil {
+			return subscribed, err
+		}
+		heard.reset()
+		switch m := m.(type) {
+		case *redis.Subscription:
+			if confirmed++; confirmed == len(s.channels) {
+				subscribed = true
+				s.queue.put(missed)
+				s.bus.logger.InfoContext(ctx, "subscribed", "channels", s.channels)
+			}
+		case *redis.Message:
+			if !s.queue.put(message{channel: Channel(m.Channel), payload: m.Payload}) {
+				s.bus.dropped.WithLabelValues(m.Channel).Inc()
+			}
+		}
+	}
+}
+
+// watch pings a connection, and closes it when ctx ends or, with an error, when
+// nothing has been heard for too long. go-redis' own reading neither ends with
+// the context nor notices a peer that is silent; a read deadline would, but may
+// expire within a message and lose its beginning.
+func watch(ctx context.Context, conn *redis.PubSub, heard *since) error {
+	defer conn.Close()
+	ticker := time.NewTicker(pingEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		if heard.elapsed() > silenceLimit {
+			return errSilent
+		}
+		_ = conn.Ping(ctx) // if it fails, so does the reader
+	}
+}
+
+// dispatch calls handle for what was read.
+func (s *subscription) dispatch(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.queue.filled:
+		}
+		for _, m := range s.queue.take() {
+			if ctx.Err() != nil {
+				return
+			}
+			if event := s.decode(m); event != nil {
+				s.handle(event)
+			}
+		}
+	}
+}
+
+// decode returns nil for what was not understood.
+func (s *subscription) decode(m message) (event Event) {
+	var err error
+	bad := 1
+	switch m.channel {
+	case missed.channel:
+		return Connected{}
+	case UsageChannel:
+		event, err = decodeUsage(m.payload)
+	case InstancesChannel:
+		event, err = decodeRegistry(m.payload)
+	case PoliciesChannel:
+		var policies Policies
+		policies, err = policy.Decode([]byte(m.payload))
+		var skipped *policy.SkippedError
+		if errors.As(err, &skipped) {
+			bad = skipped.Lines
+		}
+		if len(policies) > 0 {
+			event = policies
+		}
+	}
+	if err == nil {
+		return event
+	}
+	s.bus.malformed.WithLabelValues(string(m.channel)).Add(float64(bad))
+	s.logMalformed(m, err)
+	if m.channel == PoliciesChannel {
+		return event // the good lines
+	}
+	return nil
+}
+
+func (s *subscription) logMalformed(m message, err error) {
+	s.unlogged++
+	now := time.Now()
+	if now.Before(s.quietUntil) {
+		return
+	}
+	s.bus.logger.Warn("malformed message", slog.String("channel", string(m.channel)), slog.Any("error", err), slog.Int("messages", s.unlogged))
+	s.quietUntil, s.unlogged = now.Add(logEvery), 0
+}
+
+// since is a stopwatch for several goroutines.
+type since struct {
+	start time.Time
+	last  atomic.Int64 // time.Duration after start
+}
+
+func newSince() *since { return &since{start: time.Now()} }
+
+func (s *since) reset() { s.last.Store(int64(time.Since(s.start))) }
+
+func (s *since) elapsed() time.Duration {
+	return time.Since(s.start) - time.Duration(s.last.Load())
+}

@@ -1,0 +1,15 @@
+package bus
+
+import (
+	"context"
+	"time"
+)
+
+// Time is Redis' clock, to the microsecond.
+func (b *Bus) Time(ctx context.Context) (t time.Time, err error) {
+	err = b.do(ctx, "time", "read the time", func(ctx context.Context) error {
+		t, err = b.client.Time(ctx).Result()
+		return err
+	})
+	return t, err
+}

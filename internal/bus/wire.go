@@ -1,0 +1,125 @@
+package bus
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/policy"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+// The messages that scripts publish are words with a blank between them: numbers,
+// and strings of any bytes as "<length>:<bytes>". The first word is the version.
+//
+//	sluice:usage      1 <instance> { <second> <n> n*{ <class|user> } n*{ <total> } }
+//	sluice:instances  1 <seconds> <microseconds> { <instance> }
+const wireVersion = "1"
+
+// Usage is what one instance's asks of one call of Take did to their pools. Pools
+// that did not change may be among them, and one that was asked twice is there
+// twice, in order.
+type Usage struct {
+	Instance string
+	Entries  []UsageEntry
+}
+
+// A UsageEntry is the new total of one pool.
+type UsageEntry struct {
+	Second int64 // the cluster second, in seconds since the epoch
+	Key    ratelimit.Key
+	Total  int // tokens and debts handed out so far in the second
+}
+
+func decodeUsage(message string) (Usage, error) {
+	w := words{rest: message}
+	w.version()
+	u := Usage{Instance: w.text()}
+	for w.more() {
+		second, n := w.number(), int(w.number())
+		first := len(u.Entries)
+		for len(u.Entries)-first < n && w.more() {
+			u.Entries = append(u.Entries, UsageEntry{Second: second, Key: w.key()})
+		}
+		entries := u.Entries[first:]
+		if len(entries) < n {
+			w.fail(fmt.Errorf("%d pools where it says %d", len(entries), n))
+		}
+		for i := range entries {
+			entries[i].Total = int(w.number())
+		}
+	}
+	return u, w.err
+}
+
+func decodeRegistry(message string) (Registry, error) {
+	w := words{rest: message}
+	w.version()
+	sec, micro := w.number(), w.number()
+	r := Registry{Now: time.Unix(sec, micro*1000).UTC()}
+	for w.more() {
+		r.Instances = append(r.Instances, w.text())
+	}
+	return r.sorted(), w.err
+}
+
+// words reads a message from left to right. After an error everything reads as
+// zero, nothing more is there, and the first error stays.
+type words struct {
+	rest string
+	err  error
+}
+
+func (w *words) more() bool { return w.err == nil && w.rest != "" }
+
+func (w *words) fail(err error) {
+	if w.err == nil {
+		w.err = err
+	}
+}
+
+func (w *words) version() {
+	var v string
+	if v, w.rest, _ = strings.Cut(w.rest, " "); v != wireVersion {
+		w.fail(fmt.Errorf("unknown version %.20q", v))
+	}
+}
+
+func (w *words) number() int64 {
+	digits, rest, _ := strings.Cut(w.rest, " ")
+	w.rest = rest
+	n, err := strconv.ParseUint(digits, 10, 63)
+	if err != nil {
+		w.fail(fmt.Errorf("number %.30q: %w", digits, errors.Unwrap(err)))
+		return 0
+	}
+	return int64(n)
+}
+
+// text copies, so that what a receiver keeps does not keep the whole message.
+func (w *words) text() string {
+	digits, rest, ok := strings.Cut(w.rest, ":")
+	n, err := strconv.ParseUint(digits, 10, 31)
+	if err != nil || !ok || n > uint64(len(rest)) || n < uint64(len(rest)) && rest[n] != ' ' {
+		w.fail(fmt.Errorf("string %.30q is not as long as it says", w.rest))
+		return ""
+	}
+	w.rest = strings.TrimPrefix(rest[n:], " ")
+	return strings.Clone(rest[:n])
+}
+
+func (w *words) key() ratelimit.Key {
+	field := w.text()
+	class, user, ok := strings.Cut(field, "|")
+	if !ok || !policy.ValidClass(class) {
+		w.fail(fmt.Errorf("%.60q is not class|user", field))
+	}
+	return ratelimit.Key{Class: class, User: user}
+}
+
+func appendText(b []byte, s string) []byte {
+	b = strconv.AppendInt(b, int64(len(s)), 10)
+	return append(append(b, ':'), s...)
+}

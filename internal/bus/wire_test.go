@@ -1,0 +1,122 @@
+package bus
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+func TestDecodeUsage(t *testing.T) {
+	entry := func(second int64, class, user string, total int) UsageEntry {
+		return UsageEntry{Second: second, Key: ratelimit.Key{Class: class, User: user}, Total: total}
+	}
+	tests := []struct {
+		name, message string
+		want          Usage
+	}{
+		{"nothing changed", "1 4:host", Usage{Instance: "host"}},
+		{"one pool", "1 4:host 17 1 9:GET|alice 5", Usage{Instance: "host", Entries: []UsageEntry{entry(17, "GET", "alice", 5)}}},
+		{"two seconds", "1 4:host 17 2 5:GET|a 5:PUT|a 5 6 18 1 3:*|a 7", Usage{Instance: "host", Entries: []UsageEntry{
+			entry(17, "GET", "a", 5), entry(17, "PUT", "a", 6), entry(18, "*", "a", 7)}}},
+		{"names that look like the rest", "1 5:1 1:x 17 1 12:*|| 1 2:3\x00\xff\n 5", Usage{Instance: "1 1:x", Entries: []UsageEntry{
+			entry(17, "*", "| 1 2:3\x00\xff\n", 5)}}},
+		{"empty names", "1 0: 17 1 1:| 5", Usage{Entries: []UsageEntry{entry(17, "", "", 5)}}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := decodeUsage(tt.message)
+			if diff := cmp.Diff(tt.want, got); err != nil || diff != "" {
+				t.Errorf("decodeUsage(%q) = %v (-want +got):\n%s", tt.message, err, diff)
+			}
+		})
+	}
+}
+
+func TestDecodeUsageRefuses(t *testing.T) {
+	tests := []struct{ name, message, err string }{
+		{"nothing", "", `unknown version ""`},
+		{"a newer version", "2 4:host", `unknown version "2"`},
+		{"no instance", "1", `string "" is not as long as it says`},
+		{"an instance that is longer than it says", "1 3:host", `string "3:host" is not as long as it says`},
+		{"an instance that is shorter than it says", "1 5:host", `string "5:host" is not as long as it says`},
+		{"a length that overflows", "1 99999999999:host", `string "99999999999:host" is not as long as it says`},
+		{"a second alone", "1 4:host 17", `number "": invalid syntax`},
+		{"fewer pools than it says", "1 4:host 17 9 5:GET|a", `1 pools where it says 9`},
+		{"no pools where it says some", "1 4:host 17 9", `0 pools where it says 9`},
+		{"a total for a pool", "1 4:host 17 2 5:GET|a 5", `string "5" is not as long as it says`},
+		{"fewer totals than pools", "1 4:host 17 1 5:GET|a", `number "": invalid syntax`},
+		{"a negative total", "1 4:host 17 1 5:GET|a -5", `number "-5": invalid syntax`},
+		{"a pool without a class", "1 4:host 17 1 4:GETa 5", `"GETa" is not class|user`},
+		{"a class with a control byte", "1 4:host 17 1 5:G\nT|a 5", `"G\nT|a" is not class|user`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got, err := decodeUsage(tt.message); err == nil || err.Error() != tt.err {
+				t.Errorf("decodeUsage(%q) = %v, %v, want the error %s", tt.message, got, err, tt.err)
+			}
+		})
+	}
+}
+
+func TestDecodeRegistry(t *testing.T) {
+	got, err := decodeRegistry("1 1760000000 250000 1:b 3:a c")
+	want := Registry{Instances: []string{"a c", "b"}, Now: time.Unix(1760000000, 250e6).UTC()}
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("decodeRegistry = %v (-want +got):\n%s", err, diff)
+	}
+	for _, bad := range []string{"", "1", "1 5", "1 5 x", "1 5 6 b", "2 5 6"} {
+		if got, err := decodeRegistry(bad); err == nil {
+			t.Errorf("decodeRegistry(%q) = %v, want an error", bad, got)
+		}
+	}
+}
+
+// What is read is what the message says: written again it is read the same.
+func FuzzDecodeUsage(f *testing.F) {
+	f.Add("1 4:host")
+	f.Add("1 4:host 17 2 9:GET|alice 5:PUT|a 5 6 18 1 3:*|a 7")
+	f.Add("1 5:1 1:x 17 1 12:*|| 1 2:3\x00\xff\n 5")
+	f.Add("1 4:host 17 9223372036854775807 5:GET|a 5")
+	f.Fuzz(func(t *testing.T, message string) {
+		got, err := decodeUsage(message)
+		if err != nil {
+			return
+		}
+		again, err := decodeUsage(encodeUsage(got))
+		if diff := cmp.Diff(got, again); err != nil || diff != "" {
+			t.Errorf("decodeUsage(%q) is read again as %v (-first +again):\n%s", message, err, diff)
+		}
+	})
+}
+
+func FuzzDecodeRegistry(f *testing.F) {
+	f.Add("1 1760000000 250000 1:b 3:a c")
+	f.Fuzz(func(t *testing.T, message string) {
+		got, err := decodeRegistry(message)
+		if err != nil {
+			return
+		}
+		b := fmt.Appendf(nil, "1 %d %d", got.Now.Unix(), got.Now.Nanosecond()/1000)
+		for _, instance := range got.Instances {
+			b = appendText(append(b, ' '), instance)
+		}
+		again, err := decodeRegistry(string(b))
+		if diff := cmp.Diff(got, again); err != nil || diff != "" {
+			t.Errorf("decodeRegistry(%q) is read again as %v (-first +again):\n%s", message, err, diff)
+		}
+	})
+}
+
+func encodeUsage(u Usage) string {
+	b := appendText([]byte("1 "), u.Instance)
+	for _, e := range u.Entries {
+		b = fmt.Appendf(b, " %d 1 ", e.Second)
+		b = appendText(b, e.Key.Class+"|"+e.Key.User)
+		b = fmt.Appendf(b, " %d", e.Total)
+	}
+	return string(b)
+}

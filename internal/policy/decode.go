@@ -1,0 +1,125 @@
+package policy
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+// A SkippedError says that Decode did not understand some lines. The messages
+// of the other lines are good.
+type SkippedError struct {
+	Lines int   // how many were skipped
+	First error // why the first one was
+}
+
+func (e *SkippedError) Error() string {
+	return fmt.Sprintf("skipped %d policies, the first: %v", e.Lines, e.First)
+}
+
+func (e *SkippedError) Unwrap() error { return e.First }
+
+// Decode reads a batch of lines, the last of which may lack its newline. A line
+// of an unknown version or kind, or that is not well formed, is skipped: the
+// error is then a *SkippedError beside the messages of all other lines. A batch
+// longer than MaxBatch is refused as a whole.
+func Decode(batch []byte) ([]Message, error) {
+	if len(batch) > MaxBatch {
+		return nil, fmt.Errorf("batch of %d bytes is longer than %d", len(batch), MaxBatch)
+	}
+	var messages []Message
+	var skipped SkippedError
+	for n := 1; len(batch) > 0; n++ {
+		var line []byte
+		line, batch, _ = bytes.Cut(batch, []byte{'\n'})
+		m, err := decodeLine(line)
+		if err == nil {
+			messages = append(messages, m)
+			continue
+		}
+		if skipped.Lines++; skipped.Lines == 1 {
+			skipped.First = fmt.Errorf("line %d: %w", n, err)
+		}
+	}
+	if skipped.Lines > 0 {
+		return messages, &skipped
+	}
+	return messages, nil
+}
+
+func decodeLine(line []byte) (Message, error) {
+	if len(line) > MaxLine {
+		return nil, fmt.Errorf("%d bytes are more than %d", len(line), MaxLine)
+	}
+	f := fields{rest: string(line)}
+	if v := f.word(); v != version {
+		return nil, fmt.Errorf("unknown version %.20q", v)
+	}
+	var m Message
+	switch kind := f.word(); kind {
+	case "throttle":
+		m = Throttle{Key: f.key(), Second: f.number(64), Limit: int(f.number(strconv.IntSize))}
+	case "hot":
+		m = Hot{Key: f.key(), Until: time.UnixMilli(f.number(64)).UTC(), Instances: int(f.number(strconv.IntSize))}
+	case "limits":
+		m = Limits{Version: f.text()}
+	default:
+		return nil, fmt.Errorf("unknown kind %.20q", kind)
+	}
+	if f.err == nil && f.rest != "" {
+		f.err = errors.New("more than its fields")
+	}
+	return m, f.err
+}
+
+// fields reads a line from left to right. After an error everything reads as
+// zero and the first error stays.
+type fields struct {
+	rest string
+	err  error
+}
+
+// word takes what stands before the next blank.
+func (f *fields) word() string {
+	w, rest, _ := strings.Cut(f.rest, " ")
+	f.rest = rest
+	return w
+}
+
+func (f *fields) number(bits int) int64 {
+	w := f.word()
+	n, err := strconv.ParseUint(w, 10, bits-1) // the positive half of int64 or int
+	if err != nil && f.err == nil {
+		f.err = fmt.Errorf("number %.30q: %w", w, errors.Unwrap(err))
+	}
+	return int64(n)
+}
+
+func (f *fields) text() string {
+	quoted, err := strconv.QuotedPrefix(f.rest)
+	if err == nil && quoted[0] != '"' {
+		err = strconv.ErrSyntax // Go's other two ways to quote
+	}
+	if err != nil {
+		if f.err == nil {
+			f.err = fmt.Errorf("quoted string: %w", err)
+		}
+		return ""
+	}
+	f.rest = strings.TrimPrefix(f.rest[len(quoted):], " ")
+	s, _ := strconv.Unquote(quoted) // QuotedPrefix has checked it
+	return s
+}
+
+func (f *fields) key() ratelimit.Key {
+	k := ratelimit.Key{Class: f.text(), User: f.text()}
+	if !ValidClass(k.Class) && f.err == nil {
+		f.err = fmt.Errorf("class %.40q holds '|' or a control byte", k.Class)
+	}
+	return k
+}

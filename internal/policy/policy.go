@@ -1,0 +1,94 @@
+// Package policy holds the messages that polygen sends to every agent, and
+// their form on the wire: text, one message a line, so that a person can read
+// what a channel carries.
+//
+//	1 throttle "GET" "alice" 1760000000 100
+//
+// A line is the version 1, the kind, and the kind's fields. Strings are quoted
+// as Go quotes them, which restores every byte of a user's name, be it valid
+// UTF-8 or not, and keeps a name from ending its line. A kind whose fields
+// change needs a new kind or version: an agent that does not know it skips the
+// line and reads on.
+package policy
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+// MaxLine and MaxBatch bound, in bytes, what Decode reads. The longest name
+// that can come in an HTTP header (16 KiB), escaped byte by byte, fits a line.
+const (
+	MaxLine  = 72 << 10
+	MaxBatch = 1 << 20
+)
+
+// A Message is one of the types below.
+type Message interface {
+	// appendKind appends the message's kind and fields, each after a blank.
+	appendKind(b []byte) []byte
+}
+
+// Throttle says that the cluster has used a key's limit up for a second.
+type Throttle struct {
+	Key    ratelimit.Key
+	Second int64 // the cluster second, in seconds since the epoch; >= 0
+	Limit  int   // the limit that was reached, in requests per second; >= 0
+}
+
+// Hot says that the use of a key has come near its limit.
+type Hot struct {
+	Key       ratelimit.Key
+	Until     time.Time // when it ends by itself; to the millisecond, not before 1970
+	Instances int       // agents that share the key's requests; >= 0
+}
+
+// Limits says that a new set of limits has been published.
+type Limits struct {
+	Version string
+}
+
+// Append appends m's line to b. The numbers must be in their ranges and the
+// class valid; Decode skips a line where they are not.
+func Append(b []byte, m Message) []byte {
+	b = append(b, version...)
+	b = m.appendKind(b)
+	return append(b, '\n')
+}
+
+const version = "1"
+
+func (m Throttle) appendKind(b []byte) []byte {
+	b = appendKey(append(b, " throttle"...), m.Key)
+	return appendNumber(appendNumber(b, m.Second), int64(m.Limit))
+}
+
+func (m Hot) appendKind(b []byte) []byte {
+	b = appendKey(append(b, " hot"...), m.Key)
+	return appendNumber(appendNumber(b, m.Until.UnixMilli()), int64(m.Instances))
+}
+
+func (m Limits) appendKind(b []byte) []byte {
+	return appendText(append(b, " limits"...), m.Version)
+}
+
+func appendKey(b []byte, k ratelimit.Key) []byte {
+	return appendText(appendText(b, k.Class), k.User)
+}
+
+func appendText(b []byte, s string) []byte { return strconv.AppendQuote(append(b, ' '), s) }
+
+func appendNumber(b []byte, n int64) []byte { return strconv.AppendInt(append(b, ' '), n, 10) }
+
+// ValidClass reports whether a class can stand before the '|' of a "class|user"
+// key: it holds neither that byte nor a control byte.
+func ValidClass(class string) bool {
+	for i := range len(class) {
+		if c := class[i]; c == '|' || c < ' ' || c == 0x7f {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,323 @@
+// Package cluster starts whole Sluice clusters for tests and benchmarks: a real
+// redis-server, our own commands and real HAProxies on the shipped files, all
+// as processes of their own, in front of a counting origin.
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluice-qos/sluice/haproxy"
+	"github.com/sluice-qos/sluice/internal/origin"
+	"github.com/sluice-qos/sluice/internal/proctest"
+)
+
+// Options say what to start. The zero value is one instance with limits of
+// nobody.
+type Options struct {
+	Instances int    // 0 means 1
+	Limits    string // the limit file's text
+	Polygens  int    // 0 means 1
+	Identify  string // "" means "header:X-User"
+
+	// MaxWait of the agents, and with 10 ms more HAProxy's timeout for a verdict.
+	// 0 means a second: a machine that is merely slow must not make a correct
+	// Sluice fail open. Tests of what happens in time set the shipped 20 ms.
+	MaxWait time.Duration
+
+	Threads  int      // of each HAProxy; 0 means 1
+	Origin   string   // "" means a counting one in this process
+	Redis    string   // the agents' and polygens' Redis; "" means to start one
+	SPOAArgs []string // further arguments of the agents
+}
+
+// Cluster is a running one.
+type Cluster struct {
+	Redis     *proctest.Process
+	RedisAddr string
+	Polygens  []*Polygen
+	Instances []*Instance
+	Origin    *origin.Origin // nil with Options.Origin
+
+	LimitsFile string
+	dir        string
+	bin        string
+	options    Options
+}
+
+// Polygen is one policy generator.
+type Polygen struct {
+	*proctest.Process
+	Admin string
+}
+
+// Instance is one HAProxy and its agent.
+type Instance struct {
+	Name    string
+	Address string // where clients connect
+	Admin   string // the agent's
+	Stats   string // path of HAProxy's stats socket
+	SPOE    string // path of the agent's socket
+	Peers   string // path of HAProxy's peers socket
+	HAProxy *proctest.Process
+	Agent   *proctest.Process
+
+	cluster *Cluster
+	config  string
+	env     []string
+}
+
+// Start starts a cluster and waits until every instance serves. The test's end
+// ends it.
+func Start(t testing.TB, o Options) *Cluster {
+	t.Helper()
+	o.Instances = max(1, o.Instances)
+	o.Polygens = max(1, o.Polygens)
+	o.Threads = max(1, o.Threads)
+	if o.Identify == "" {
+		o.Identify = "header:X-User"
+	}
+	if o.MaxWait == 0 {
+		o.MaxWait = time.Second
+	}
+	c := &Cluster{options: o, bin: build(t), RedisAddr: o.Redis}
+	// Not t.TempDir: its path may be too long for a unix socket.
+	dir, err := os.MkdirTemp("", "sluice")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.dir = dir
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	c.LimitsFile = filepath.Join(dir, "limits.yaml")
+	c.SetLimits(t, o.Limits)
+
+	if o.Redis == "" {
+		c.Redis, c.RedisAddr = proctest.Redis(t)
+	}
+	if o.Origin == "" {
+		c.startOrigin(t)
+	}
+	for i := range o.Polygens {
+		c.Polygens = append(c.Polygens, c.StartPolygen(t, i))
+	}
+	for i := range o.Instances {
+		c.Instances = append(c.Instances, c.newInstance(t, i))
+	}
+	for _, in := range c.Instances {
+		in.StartAgent(t)
+	}
+	for _, in := range c.Instances {
+		in.StartHAProxy(t)
+	}
+	for _, in := range c.Instances {
+		in.AwaitReady(t)
+	}
+	return c
+}
+
+// Addresses are where the instances' clients connect.
+func (c *Cluster) Addresses() []string {
+	var a []string
+	for _, in := range c.Instances {
+		a = append(a, in.Address)
+	}
+	return a
+}
+
+// SetLimits replaces the limit file.
+func (c *Cluster) SetLimits(t testing.TB, text string) {
+	t.Helper()
+	tmp := c.LimitsFile + ".new"
+	if err := os.WriteFile(tmp, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(tmp, c.LimitsFile); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *Cluster) startOrigin(t testing.TB) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Origin = origin.New()
+	c.Origin.MaxUsers = 1000
+	c.options.Origin = l.Addr().String()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = c.Origin.Serve(ctx, l)
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+}
+
+// StartPolygen starts the i-th policy generator.
+func (c *Cluster) StartPolygen(t testing.TB, i int) *Polygen {
+	t.Helper()
+	p := &Polygen{Admin: proctest.FreeAddr(t)}
+	p.Process = proctest.Start(t, nil, filepath.Join(c.bin, "polygen"),
+		"--limits", c.LimitsFile, "--redis", c.RedisAddr, "--admin", p.Admin, "--name", "polygen-"+strconv.Itoa(i+1))
+	return p
+}
+
+func (c *Cluster) newInstance(t testing.TB, i int) *Instance {
+	t.Helper()
+	dir := filepath.Join(c.dir, strconv.Itoa(i+1))
+	in := &Instance{
+		Name:    "instance-" + strconv.Itoa(i+1),
+		Address: proctest.FreeAddr(t),
+		Admin:   proctest.FreeAddr(t),
+		Stats:   filepath.Join(dir, "stats.sock"),
+		SPOE:    filepath.Join(dir, "spoa.sock"),
+		Peers:   filepath.Join(dir, "peers.sock"),
+		cluster: c,
+	}
+	var err error
+	in.config, in.env, err = haproxy.Write(dir, haproxy.Config{
+		Bind: in.Address, Origin: c.options.Origin, SPOE: "unix@" + in.SPOE, Peer: "unix@" + in.Peers,
+		Stats: in.Stats, Identify: c.options.Identify, Threads: c.options.Threads,
+		VerdictTimeout: c.options.MaxWait + 10*time.Millisecond,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return in
+}
+
+// StartAgent starts the instance's agent, or starts it again.
+func (in *Instance) StartAgent(t testing.TB) {
+	t.Helper()
+	args := []string{
+		"--instance", in.Name, "--spoe", "unix:" + in.SPOE, "--peers", "unix:" + in.Peers,
+		"--admin", in.Admin, "--redis", in.cluster.RedisAddr, "--max-wait", in.cluster.options.MaxWait.String(),
+	}
+	in.Agent = proctest.Start(t, nil, filepath.Join(in.cluster.bin, "spoa"), append(args, in.cluster.options.SPOAArgs...)...)
+	in.Agent.Name += " of " + in.Name
+	proctest.Eventually(t, in.Name+"'s agent serves", func() error {
+		if !in.Agent.Running() {
+			t.Fatalf("the agent ended:\n%s", in.Agent.Output())
+		}
+		conn, err := net.Dial("unix", in.SPOE)
+		if err == nil {
+			conn.Close()
+		}
+		return err
+	})
+}
+
+// StartHAProxy starts the instance's HAProxy, or starts it again.
+func (in *Instance) StartHAProxy(t testing.TB) {
+	t.Helper()
+	in.HAProxy = proctest.HAProxy(t, in.config, in.Address, in.env...)
+	in.HAProxy.Name = "haproxy of " + in.Name
+}
+
+// AwaitReady waits until the agent says that all of the instance works.
+func (in *Instance) AwaitReady(t testing.TB) {
+	t.Helper()
+	proctest.Eventually(t, in.Name+" is ready", func() error {
+		_, err := Get(in.Admin, "/-/ready")
+		return err
+	})
+}
+
+// Metric is the value of one of the agent's metrics, as "name" or
+// `name{label="value"}`; 0 if it is not there.
+func (in *Instance) Metric(t testing.TB, name string) float64 {
+	t.Helper()
+	return Metric(t, in.Admin, name)
+}
+
+// Metric reads one value from an admin address.
+func Metric(t testing.TB, admin, name string) float64 {
+	t.Helper()
+	text, err := Get(admin, "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(text) {
+		if value, ok := strings.CutPrefix(line, name+" "); ok {
+			v, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+			if err != nil {
+				t.Fatalf("metric %q: %v", line, err)
+			}
+			return v
+		}
+	}
+	return 0
+}
+
+// Get reads a path of an admin address; a status other than 200 is an error.
+func Get(address, path string) (string, error) {
+	client := http.Client{Timeout: 5 * time.Second}
+	res, err := client.Get("http://" + address + path)
+	if err != nil {
+		return "", err
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		return "", err
+	}
+	if res.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("%s: %s: %s", path, res.Status, strings.TrimSpace(string(body)))
+	}
+	return string(body), nil
+}
+
+// Tell sends one command to HAProxy's stats socket and returns the answer.
+func (in *Instance) Tell(command string) (string, error) {
+	conn, err := net.Dial("unix", in.Stats)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(proctest.Patience))
+	if _, err := io.WriteString(conn, command+"\n"); err != nil {
+		return "", err
+	}
+	answer, err := io.ReadAll(conn)
+	return string(answer), err
+}
+
+var built struct {
+	sync.Once
+	dir string
+	err error
+}
+
+// build builds the commands once for the whole test process.
+func build(t testing.TB) string {
+	t.Helper()
+	built.Do(func() {
+		// Where `make` has put them; go test runs in the package's directory.
+		root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
+		if err != nil {
+			built.err = err
+			return
+		}
+		built.dir = filepath.Join(strings.TrimSpace(string(root)), "bin")
+		out, err := exec.Command("go", "build", "-trimpath", "-o", built.dir+"/", "github.com/sluice-qos/sluice/cmd/...").CombinedOutput()
+		if err != nil {
+			built.err = errors.Join(err, errors.New(string(out)))
+		}
+	})
+	if built.err != nil {
+		t.Fatalf("build the commands: %v", built.err)
+	}
+	return built.dir
+}

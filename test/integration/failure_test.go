@@ -1,0 +1,266 @@
+package integration
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sluice-qos/sluice/bench/load"
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/test/cluster"
+)
+
+// These tests run with the shipped bounds on waiting. Each part is killed or
+// stopped while a user far below his limit and one far above it send requests.
+
+const shippedWait = 20 * time.Millisecond
+
+// underLoad sends requests of calm (far below his limit of 100) and wild (far
+// above it) for eight seconds, and lets fault happen after two.
+func underLoad(t *testing.T, c *cluster.Cluster, fault func()) (report *load.Report, at time.Time) {
+	t.Helper()
+	targets, err := load.Spread("even", c.Addresses()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		time.Sleep(2500 * time.Millisecond) // the load begins within a second
+		at = time.Now()
+		fault()
+	}()
+	users := load.Users("GET", "/", "calm", "wild", "wild", "wild", "wild", "wild", "wild", "wild", "wild", "wild")
+	report, err = load.Run(t.Context(), load.Spec{
+		Targets: targets, Rate: 400, Duration: 8 * time.Second, Align: true, Requests: users, Timeout: proctest.Patience,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-done
+	return report, at
+}
+
+// after keeps the requests that were sent later than a time.
+func after(r *load.Report, at time.Time) *load.Report {
+	return r.Only(func(x load.Result) bool { return x.Sent > at.UnixNano() })
+}
+
+// checkCalm fails the test if a request of calm was refused.
+func checkCalm(t *testing.T, r *load.Report) {
+	t.Helper()
+	if n := len(r.User("calm").Refused().Results); n > 0 {
+		t.Errorf("%d requests of a user far below his limit were refused", n)
+	}
+}
+
+// checkQuick fails the test if the median answer took as long as a verdict that
+// never comes. (The median, for a busy machine delays single answers.)
+func checkQuick(t *testing.T, r *load.Report, what string) {
+	t.Helper()
+	if p50 := r.Service().Quantile(0.5); p50 >= shippedWait {
+		t.Errorf("%s: half of the answers took longer than %v", what, p50)
+	}
+}
+
+// checkHolds fails the test if wild got more than the limit of 100 in a whole
+// second between two times, with one limit of grace for whatever was cut.
+func checkHolds(t *testing.T, r *load.Report, from, to time.Time, most int) {
+	t.Helper()
+	counts := r.User("wild").Attribute(100, clockSlack)
+	for sec := from.Unix() + 1; sec < to.Unix(); sec++ {
+		if n := counts.At(sec); n > most {
+			t.Errorf("second %d: %d requests of wild were admitted, want at most %d", sec-from.Unix(), n, most)
+		}
+	}
+}
+
+func TestAgentKilled(t *testing.T) {
+	c := cluster.Start(t, cluster.Options{Limits: limitFile(100), MaxWait: shippedWait})
+	in := c.Instances[0]
+	r, at := underLoad(t, c, in.Agent.Kill)
+	checkAnswered(t, r)
+	checkCalm(t, r)
+	checkQuick(t, after(r, at.Add(time.Second)), "later than a second after the agent's death")
+
+	in.StartAgent(t)
+	in.AwaitReady(t)
+	proctest.Eventually(t, "HAProxy asks the agent again", func() error {
+		r := offer(t, c, "wild", "even", 400, time.Second)
+		if len(r.Refused().Results) == 0 {
+			return fmt.Errorf("nothing is refused")
+		}
+		return nil
+	})
+	checkLimit(t, offer(t, c, "alice", "even", 400, 2*time.Second), 100, 0.9)
+}
+
+func TestAgentStopped(t *testing.T) {
+	c := cluster.Start(t, cluster.Options{Limits: limitFile(100), MaxWait: shippedWait})
+	in := c.Instances[0]
+	r, at := underLoad(t, c, func() { _ = in.Agent.Signal(syscall.SIGSTOP) })
+	checkAnswered(t, r)
+	checkCalm(t, r)
+	checkQuick(t, after(r, at.Add(time.Second)), "later than a second after the agent was stopped")
+	_ = in.Agent.Signal(syscall.SIGCONT)
+	proctest.Eventually(t, "HAProxy asks the agent again", func() error {
+		r := offer(t, c, "wild", "even", 400, time.Second)
+		if len(r.Refused().Results) == 0 {
+			return fmt.Errorf("nothing is refused")
+		}
+		return nil
+	})
+}
+
+func TestTablesHoldWithoutAgent(t *testing.T) {
+	c := cluster.Start(t, cluster.Options{Limits: limitFile(100), MaxWait: shippedWait})
+	in := c.Instances[0]
+	in.Agent.Kill()
+	until := time.Now().Add(30 * time.Second).Unix()
+	if out, err := in.Tell(fmt.Sprintf("set table sluice/throttle key GET|alice data.gpt0 %d data.gpc0 7", until)); err != nil {
+		t.Fatalf("%s: %v", out, err)
+	}
+	res, _ := get(t, in.Address, "alice")
+	if res.StatusCode != http.StatusTooManyRequests || res.Header.Get("RateLimit-Policy") != `"GET";q=7;w=1` {
+		t.Errorf("alice, who is in the table, got %d with policy %s", res.StatusCode, res.Header.Get("RateLimit-Policy"))
+	}
+	if res, _ := get(t, in.Address, "bob"); res.StatusCode != http.StatusOK {
+		t.Errorf("bob, who is not, got %d", res.StatusCode)
+	}
+}
+
+func TestPolygenKilledAndReplaced(t *testing.T) {
+	c := cluster.Start(t, cluster.Options{Instances: 2, Polygens: 2, Limits: limitFile(100), MaxWait: time.Second})
+	leader := func() *cluster.Polygen {
+		for _, p := range c.Polygens {
+			if p.Running() && cluster.Metric(t, p.Admin, "sluice_polygen_leading") == 1 {
+				return p
+			}
+		}
+		return nil
+	}
+	proctest.Eventually(t, "one leads", func() error {
+		if leader() == nil {
+			return fmt.Errorf("none does")
+		}
+		return nil
+	})
+	var took time.Duration
+	r, at := underLoad(t, c, func() {
+		leader().Kill()
+		killed := time.Now()
+		proctest.Eventually(t, "the other one leads", func() error {
+			if leader() == nil {
+				return fmt.Errorf("it does not")
+			}
+			return nil
+		})
+		took = time.Since(killed)
+	})
+	t.Logf("the other polygen led after %v", took)
+	checkAnswered(t, r)
+	checkCalm(t, r)
+	checkHolds(t, r, at.Add(-2*time.Second), at.Add(6*time.Second), 100)
+}
+
+func TestAllPolygensStopped(t *testing.T) {
+	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: limitFile(100), MaxWait: time.Second})
+	r, at := underLoad(t, c, func() { _ = c.Polygens[0].Signal(syscall.SIGSTOP) })
+	checkAnswered(t, r)
+	checkCalm(t, r)
+	checkHolds(t, r, at.Add(-2*time.Second), at.Add(6*time.Second), 100)
+}
+
+// TestRedisGone kills Redis, or stops it, under load. Users who were hot keep
+// their limit, divided among the instances; others keep theirs.
+func TestRedisGone(t *testing.T) {
+	for _, how := range []struct {
+		name string
+		gone func(*cluster.Cluster)
+		back func(*cluster.Cluster)
+	}{
+		{"killed", func(c *cluster.Cluster) { c.Redis.Kill() }, func(c *cluster.Cluster) { c.Redis = proctest.RedisAt(t, c.RedisAddr) }},
+		{"stopped", func(c *cluster.Cluster) { _ = c.Redis.Signal(syscall.SIGSTOP) }, func(c *cluster.Cluster) { _ = c.Redis.Signal(syscall.SIGCONT) }},
+	} {
+		t.Run(how.name, func(t *testing.T) {
+			c := cluster.Start(t, cluster.Options{Instances: 2, Limits: limitFile(100), MaxWait: shippedWait})
+			var back time.Time
+			r, at := underLoad(t, c, func() {
+				how.gone(c)
+				for _, in := range c.Instances {
+					proctest.Eventually(t, in.Name+" noticed", func() error { return lost(t, in, 1) })
+				}
+				time.Sleep(2500 * time.Millisecond)
+				how.back(c)
+				back = time.Now()
+				for _, in := range c.Instances {
+					proctest.Eventually(t, in.Name+" found Redis again", func() error { return lost(t, in, 0) })
+				}
+			})
+			checkAnswered(t, r)
+			checkCalm(t, r)
+			checkQuick(t, after(r, at.Add(time.Second)), "later than a second after Redis went")
+			// Whole seconds of the loss: each instance holds its part.
+			checkHolds(t, r, at.Add(time.Second), back, 100)
+			// Around the loss and the return the agents do not agree for a
+			// moment; no second may have more than one limit besides.
+			checkHolds(t, r, at.Add(-2*time.Second), back.Add(3*time.Second), 200)
+			checkLimit(t, offer(t, c, "alice", "even", 800, 2*time.Second), 100, 0.9)
+		})
+	}
+}
+
+func lost(t *testing.T, in *cluster.Instance, want float64) error {
+	if got := in.Metric(t, "sluice_redis_lost"); got != want {
+		return fmt.Errorf("sluice_redis_lost is %v, want %v", got, want)
+	}
+	return nil
+}
+
+// TestRedisSlow puts 100 ms between everybody and Redis: more than a request
+// may wait.
+func TestRedisSlow(t *testing.T) {
+	_, redis := proctest.Redis(t)
+	line := newSlowLine(t, redis)
+	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: limitFile(100), MaxWait: shippedWait, Redis: line.addr})
+	r, at := underLoad(t, c, func() { line.delay.Store(int64(100 * time.Millisecond)) })
+	checkAnswered(t, r)
+	checkCalm(t, r)
+	checkQuick(t, after(r, at.Add(time.Second)), "later than a second after Redis became slow")
+	checkHolds(t, r, at.Add(time.Second), at.Add(6*time.Second), 200)
+}
+
+func TestHAProxyRestarted(t *testing.T) {
+	c := cluster.Start(t, cluster.Options{Limits: limitFile(50)})
+	in := c.Instances[0]
+	checkLimit(t, offer(t, c, "alice", "even", 500, 2*time.Second), 50, 0.97)
+	in.HAProxy.Kill()
+	in.StartHAProxy(t)
+	checkLimit(t, offer(t, c, "bob", "even", 500, 2*time.Second), 50, 0.97)
+	in.AwaitReady(t) // the peers session is back
+}
+
+func TestInstanceJoinsUnderLoad(t *testing.T) {
+	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: limitFile(100)})
+	c.Instances[1].Agent.Stop()
+	proctest.Eventually(t, "the first is alone", func() error {
+		if n := c.Instances[0].Metric(t, "sluice_instances"); n != 1 {
+			return fmt.Errorf("%v instances", n)
+		}
+		return nil
+	})
+	r, at := underLoad(t, c, func() { c.Instances[1].StartAgent(t) })
+	checkAnswered(t, r)
+	checkCalm(t, r)
+	// HAProxy takes two checks to find its agent again; until then that
+	// instance limits nobody.
+	checkHolds(t, r, at.Add(2*time.Second), at.Add(6*time.Second), 100)
+	if conn, err := net.Dial("unix", c.Instances[1].SPOE); err != nil {
+		t.Error(err)
+	} else {
+		conn.Close()
+	}
+}

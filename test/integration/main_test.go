@@ -1,0 +1,131 @@
+// Package integration runs whole clusters of real processes: redis-server, our
+// commands, and HAProxy on the shipped files.
+package integration
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/sluice-qos/sluice/bench/load"
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/test/cluster"
+)
+
+// limitFile gives every user the same limit for GET, and user "other" none.
+func limitFile(get int) string {
+	return fmt.Sprintf("version: 1\ndefault_tier: free\ntiers:\n  free: {requests: {GET: %d}}\n  none: {}\nusers: {other: none}\n", get)
+}
+
+// clockSlack is by how much the instant at which an agent decides may lie
+// outside the time between a request's sending and its answer, by the clock of
+// Redis: the clocks are one, the agents' estimates of it are not.
+const clockSlack = 2 * time.Millisecond
+
+// offer sends GETs of one user to the cluster's instances.
+func offer(t *testing.T, c *cluster.Cluster, user, pattern string, rate float64, d time.Duration) *load.Report {
+	t.Helper()
+	targets, err := load.Spread(pattern, c.Addresses()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := load.Run(t.Context(), load.Spec{
+		Targets: targets, Rate: rate, Duration: d, Align: true,
+		Requests: load.Users("GET", "/", user), Timeout: proctest.Patience,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// checkAnswered fails the test if a request failed or got another answer than
+// 200 or 429.
+func checkAnswered(t *testing.T, r *load.Report) {
+	t.Helper()
+	if f := r.Failures(); len(f) != 1 || f[load.Answered] != len(r.Results) {
+		t.Errorf("failures: %v of %d requests, want none", f, len(r.Results))
+	}
+	for status, n := range r.Statuses() {
+		if status != http.StatusOK && status != http.StatusTooManyRequests {
+			t.Errorf("%d answers have status %d, want 200 or 429 only", n, status)
+		}
+	}
+}
+
+// checkLimit fails the test if any second broke the limit, or if less than
+// least (a fraction) of what the limit allowed was admitted.
+func checkLimit(t *testing.T, r *load.Report, limit int, least float64) {
+	t.Helper()
+	ratios := r.Ratios(limit, clockSlack)
+	if ratios.Excess > 0 {
+		t.Errorf("%d requests over the limit of %d", ratios.Excess, limit)
+	}
+	possible, admitted := 0, 0
+	for _, row := range ratios.Rows {
+		admitted += row.Admitted
+		if row.Whole {
+			possible += min(limit, row.Offered)
+		}
+	}
+	if float64(admitted) < least*float64(possible) {
+		t.Errorf("admitted %d of the %d that the limit of %d allowed, want at least %.0f %%", admitted, possible, limit, 100*least)
+	}
+	if ratios.FalseRefusals > 0 {
+		t.Errorf("%d requests refused below the limit", ratios.FalseRefusals)
+	}
+	if t.Failed() {
+		for _, row := range ratios.Rows {
+			t.Logf("%+v", row)
+		}
+	}
+}
+
+// get sends one request and returns the answer and its body.
+func get(t *testing.T, address, user string) (*http.Response, string) {
+	t.Helper()
+	return do(t, "GET", address, user)
+}
+
+func do(t *testing.T, method, address, user string) (*http.Response, string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+address+"/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header["X-User"] = []string{user}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res, string(body)
+}
+
+// publish sends a message on a Redis channel, as anybody who can reach Redis may.
+func publish(t *testing.T, redis, channel, message string) {
+	t.Helper()
+	conn, err := net.Dial("tcp", redis)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(proctest.Patience))
+	fmt.Fprintf(conn, "*3\r\n$7\r\nPUBLISH\r\n$%d\r\n%s\r\n$%d\r\n%s\r\n", len(channel), channel, len(message), message)
+	answer := make([]byte, 64)
+	n, err := conn.Read(answer)
+	if err != nil || !bytes.HasPrefix(answer[:n], []byte(":")) {
+		t.Fatalf("PUBLISH answered %q, %v", answer[:n], err)
+	}
+}
