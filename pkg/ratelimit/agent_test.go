@@ -176,7 +176,12 @@ func TestAgentTimeout(t *testing.T) {
 		given func(a *ratelimit.Agent)
 		admit int // of 10 requests that time out, with limit 10 and two agents
 	}{
-		{"nothing heard of a cool key: its part", func(*ratelimit.Agent) {}, 5},
+		{"a cool key: the agent's part", func(*ratelimit.Agent) {}, 5},
+		{"a key that was half used when last heard of", func(a *ratelimit.Agent) {
+			a.Start(ms(0), "u", get(10))
+			ask := a.Collect(ms(0), false, nil)[0]
+			a.Reply(ms(0), ask, ratelimit.Grant{Tokens: 1, Total: 5})
+		}, 0},
 		{"a hot key", func(a *ratelimit.Agent) {
 			a.Start(ms(0), "u", get(10))
 			a.Hot(ms(0), ratelimit.Key{Class: "GET", User: "u"}, ms(3000), 2)

@@ -29,7 +29,6 @@ type bucket struct {
 	debt     int   // requests admitted without a token, not yet reported
 	back     int   // tokens to be given back with the next flush
 	total    int   // the pool's total when it was last heard of
-	told     bool  // the pool has been heard of
 	spent    bool  // the pool had less than was needed
 	next     int   // tokens in hand for the following second
 	nextAsk  bool  // the following second has been asked for

@@ -83,7 +83,7 @@ func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
 			b.asking = false
 		}
 		b.balance += g.Tokens
-		b.total, b.told = g.Total, true
+		b.total = g.Total
 		if g.Tokens < ask.Need || g.Total >= b.limit {
 			a.exhaust(b, now)
 		} else {
@@ -177,9 +177,8 @@ func (a *Agent) finish(w *Waiting, v Verdict) {
 }
 
 // Timeout decides a request that has waited as long as it may. It is refused,
-// with one exception: if nothing was heard of a key this second and the key is
-// not hot, the agent admits up to its even part of the limit, so that a stall
-// does not refuse users who are far below their limits.
+// with one exception: of a cool key the agent admits up to its even part of the
+// limit, so that a stall does not refuse users who are far below their limits.
 func (a *Agent) Timeout(at time.Time, w *Waiting) Verdict {
 	if w.decided {
 		return w.Verdict
@@ -190,7 +189,7 @@ func (a *Agent) Timeout(at time.Time, w *Waiting) Verdict {
 	}
 	v := Verdict{Allowed: true, Second: w.buckets[0].second}
 	for _, b := range w.buckets[:w.n] {
-		if !a.available(b) && (b.told || b.spent || b.hot(now) || b.admitted >= b.limit/max(1, a.instances)) {
+		if !a.available(b) && (b.spent || !b.cool(now) || b.admitted >= b.limit/max(1, a.instances)) {
 			v = a.refuse(b)
 			break
 		}

@@ -36,7 +36,7 @@ func (a *Agent) roll(b *bucket, now int64) {
 	}
 	b.second = current
 	b.balance, b.next = b.next, 0
-	b.admitted, b.unleased, b.total, b.told, b.spent = 0, 0, 0, false, false
+	b.admitted, b.unleased, b.total, b.spent = 0, 0, 0, false
 	b.probeAt, b.probeGap, b.unmet = 0, 0, 0
 	b.throttle, b.native, b.asking, b.nextAsk = false, false, false, false
 	if b.waiting > b.balance {

@@ -48,7 +48,7 @@ func offer(t *testing.T, c *cluster.Cluster, user, pattern string, rate float64,
 // 200 or 429.
 func checkAnswered(t *testing.T, r *load.Report) {
 	t.Helper()
-	if f := r.Failures(); len(f) != 1 || f[load.Answered] != len(r.Results) {
+	if f := r.Failures(); len(f) > 0 {
 		t.Errorf("failures: %v of %d requests, want none", f, len(r.Results))
 	}
 	for status, n := range r.Statuses() {
