@@ -51,9 +51,13 @@ test-matrix: ## run the integration tests on HAProxy 2.6, 3.0 and 3.2
 	$(MAKE) test-integration HAPROXY=3.0
 	$(MAKE) test-integration HAPROXY=3.2
 
-bench: setup build ## measure accuracy, cost and latency, and print tables
-	$(GO) test -count=1 -timeout 60m -run '^$$' -bench 'Start|Take|Serve|Load' -benchmem ./pkg/... ./internal/...
-	$(GO) run ./bench -run '$(RUN)'
+bench: build ## measure accuracy, reaction and cost, and print tables; RUN=Cost chooses
+	@scripts/setup wrk
+	@haproxy='$(HAPROXY)'; \
+	case "$$haproxy" in [0-9].[0-9]) haproxy=$$(scripts/haproxy-version "$$haproxy" | tail -n 1);; esac; \
+	export SLUICE_HAPROXY="$$haproxy"; \
+	$(GO) test -count=1 -timeout 60m -run '^$$' -bench '$(RUN)' -benchtime 1x ./bench
+	$(GO) test -count=1 -run '^$$' -bench '$(RUN)' -benchmem ./pkg/ratelimit ./internal/spoa ./internal/spop ./internal/bus
 
 fuzz: ## fuzz every parser for FUZZTIME each
 	@for pkg in $$($(GO) list ./...); do \

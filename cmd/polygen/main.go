@@ -8,8 +8,6 @@ import (
 	"net"
 	"os"
 
-	"github.com/alecthomas/kong"
-
 	"github.com/sluice-qos/sluice/internal/admin"
 	"github.com/sluice-qos/sluice/internal/cli"
 	"github.com/sluice-qos/sluice/internal/group"
@@ -31,9 +29,12 @@ func main() { os.Exit(run()) }
 
 func run() int {
 	var o options
-	kong.Parse(&o, kong.Name("polygen"), kong.Description("Sluice's policy generator: publishes the limits, compares the cluster's use with them, "+
+	line, code := cli.Parse(&o, os.Args[1:], os.Stdout, os.Stderr, "polygen", "Sluice's policy generator: publishes the limits, compares the cluster's use with them, "+
 		"and sends policies to every agent. Run two: one leads, the other takes over within three seconds.\n\n"+
-		"Every flag can also be set by the environment variable in brackets."))
+		"Every flag can also be set by the environment variable in brackets.")
+	if line == nil {
+		return code
+	}
 	ctx, hangups, stop := cli.Signals()
 	defer stop()
 	return cli.Exit(os.Stderr, "polygen", serve(ctx, o, hangups))

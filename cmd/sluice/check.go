@@ -10,7 +10,7 @@ import (
 )
 
 type check struct {
-	Files []string `arg:"" name:"file" help:"Limit files to check." type:"path"`
+	Files []string `arg:"" name:"file" help:"Limit files to check."`
 	Quiet bool     `short:"q" help:"Print errors only."`
 }
 

@@ -1,8 +1,6 @@
 package polygen
 
 import (
-	"sync/atomic"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
@@ -12,8 +10,7 @@ type metrics struct {
 	throttles, hints prometheus.Counter
 	dropped          prometheus.Counter
 	keys, leading    prometheus.Gauge
-	lostGauge        prometheus.Gauge
-	lost             atomic.Bool
+	lost             prometheus.Gauge
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -41,21 +38,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "sluice_polygen_leading",
 			Help: "1 if this polygen decides, 0 if another one does.",
 		}),
-		lostGauge: f.NewGauge(prometheus.GaugeOpts{
+		lost: f.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_polygen_redis_lost",
 			Help: "1 while polygen cannot reach Redis.",
 		}),
 	}
-}
-
-func (m *metrics) redisLost() bool { return m.lost.Load() }
-
-// setLost reports whether that is new.
-func (m *metrics) setLost(lost bool) bool {
-	if lost {
-		m.lostGauge.Set(1)
-	} else {
-		m.lostGauge.Set(0)
-	}
-	return m.lost.Swap(lost) != lost
 }

@@ -35,6 +35,9 @@ const (
 	// announceEvery is how often the version of the limits is repeated, for
 	// agents that missed its publication.
 	announceEvery = time.Second
+	// republishEvery is how often the limits are put into Redis although they
+	// are the same: there they expire, and may get lost without a sign.
+	republishEvery = 5 * time.Second
 )
 
 // Options are polygen's. Fields without a stated default are required.
@@ -56,7 +59,8 @@ type Polygen struct {
 	watch   *ratelimit.Watch // owned by decide
 	set     atomic.Pointer[limits.Set]
 	leading atomic.Bool
-	publish chan struct{} // holds one token when the limits should be published
+	lost    atomic.Pointer[error] // why Redis cannot be reached; nil if it can
+	publish chan struct{}         // holds one token when the limits should be published
 }
 
 // New checks the options and returns a polygen that does nothing until Run.
@@ -80,6 +84,7 @@ func New(o Options) (*Polygen, error) {
 		publish: make(chan struct{}, 1),
 	}
 	p.set.Store(o.Limits.Set())
+	p.lost.Store(&errNotAsked)
 	return p, nil
 }
 
@@ -111,11 +116,13 @@ func (p *Polygen) Run(ctx context.Context) error {
 // Ready reports why polygen does not work, or nil. A polygen that follows is
 // ready.
 func (p *Polygen) Ready() error {
-	if p.metrics.redisLost() {
-		return errors.New("redis cannot be reached")
+	if why := p.lost.Load(); why != nil {
+		return fmt.Errorf("redis cannot be reached: %w", *why)
 	}
 	return nil
 }
+
+var errNotAsked = errors.New("not asked yet")
 
 // Reload reads the limit file now.
 func (p *Polygen) Reload() error { return p.options.Limits.Reload() }
@@ -143,13 +150,8 @@ func (p *Polygen) decide(ctx context.Context, events <-chan bus.Usage) error {
 			return nil
 		case usage := <-events:
 			p.observe(usage)
-			for more := true; more; { // what has come meanwhile is sent together
-				select {
-				case usage := <-events:
-					p.observe(usage)
-				default:
-					more = false
-				}
+			for range len(events) { // what has come meanwhile is sent together
+				p.observe(<-events)
 			}
 			p.send(ctx)
 		case <-forget.C:
@@ -225,7 +227,8 @@ func (p *Polygen) renew(ctx context.Context) error {
 	case errors.Is(err, bus.ErrShards):
 		return err
 	case err != nil:
-		if p.metrics.setLost(true) && ctx.Err() == nil {
+		p.metrics.lost.Set(1)
+		if before := p.lost.Swap(&err); (before == nil || before == &errNotAsked) && ctx.Err() == nil {
 			p.options.Logger.Warn("redis cannot be reached: no policies are sent", slog.Any("error", err))
 		}
 		return nil // whoever led goes on: two leaders only say the same twice
@@ -234,7 +237,8 @@ func (p *Polygen) renew(ctx context.Context) error {
 	if now, err := p.options.Bus.Time(ctx); err == nil {
 		p.clock.Sample(sent, time.Now(), now)
 	}
-	if p.metrics.setLost(false) {
+	p.metrics.lost.Set(0)
+	if before := p.lost.Swap(nil); before != nil && before != &errNotAsked {
 		p.options.Logger.Info("redis is back")
 		p.wantPublication()
 	}
@@ -254,37 +258,45 @@ func (p *Polygen) resign(ctx context.Context) {
 	}
 }
 
-// publishLimits puts the limits into Redis when they change, and repeats their
-// version for agents that missed it.
+// publishLimits puts the limits into Redis when they change and from time to
+// time, and repeats their version for agents that missed it.
 func (p *Polygen) publishLimits(ctx context.Context) error {
 	announce := time.NewTicker(announceEvery)
 	defer announce.Stop()
-	published := ""
+	var (
+		published string    // "" when Redis may have forgotten them
+		at        time.Time // of the last publication
+	)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-p.publish:
-			published = "" // Redis may have forgotten them
+			published = ""
 		case <-announce.C:
 		}
 		if !p.leading.Load() {
 			continue
 		}
 		set := p.set.Load()
+		full := set.Version() != published || time.Since(at) >= republishEvery
 		var err error
-		if set.Version() != published {
+		if full {
 			err = p.options.Bus.PublishLimits(ctx, set.Version(), set.Source())
 		} else {
 			err = p.options.Bus.PublishPolicies(ctx, []policy.Message{policy.Limits{Version: set.Version()}})
 		}
 		switch {
-		case err == nil && published != set.Version():
-			published = set.Version()
-			p.options.Logger.Info("limits published", slog.String("version", published), slog.Int("users", set.Len()))
-		case err != nil && ctx.Err() == nil:
+		case err != nil:
 			published = ""
-			p.options.Logger.Debug("limits not published", slog.Any("error", fmt.Errorf("version %s: %w", set.Version(), err)))
+			if ctx.Err() == nil {
+				p.options.Logger.Debug("limits not published", slog.Any("error", fmt.Errorf("version %s: %w", set.Version(), err)))
+			}
+		case full:
+			if published != set.Version() {
+				p.options.Logger.Info("limits published", slog.String("version", set.Version()), slog.Int("users", set.Len()))
+			}
+			published, at = set.Version(), time.Now()
 		}
 	}
 }

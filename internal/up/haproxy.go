@@ -81,13 +81,12 @@ type process struct {
 
 // run keeps HAProxy running until ctx ends. It fails when HAProxy does.
 func (p *process) run(ctx context.Context) error {
-	if err := await(ctx, func() error {
-		if !p.wait() {
-			return errors.New("the agent does not serve")
+	for !p.wait() {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pollEvery):
 		}
-		return nil
-	}); err != nil || ctx.Err() != nil {
-		return err
 	}
 	last := &tail{to: p.options.Stderr}
 	cmd := exec.Command(p.program, "-db", "-f", p.file)
@@ -109,10 +108,10 @@ func (p *process) run(ctx context.Context) error {
 	}
 	_ = cmd.Process.Signal(syscall.SIGTERM)
 	select {
-	case <-ended:
+	case _ = <-ended:
 	case <-time.After(3 * time.Second):
 		_ = cmd.Process.Kill()
-		<-ended
+		_ = <-ended
 	}
 	return nil
 }

@@ -43,19 +43,27 @@ type Options struct {
 	MaxWait   time.Duration // of a request for its verdict
 	OnLoss    spoa.OnLoss
 
+	StartTimeout time.Duration // how long everything may take to come up; 0 means 30 s
+
 	Stdout, Stderr io.Writer
 	Logger         *slog.Logger
 	Reload         <-chan os.Signal // SIGHUP
 }
 
-// startTimeout is how long everything may take to come up.
-const startTimeout = 30 * time.Second
+// pollEvery is how often is looked whether something serves.
+const pollEvery = 20 * time.Millisecond
 
 // Run starts everything, prints a line that begins with "ready" once every
 // instance serves, and stops everything when ctx ends.
 func Run(ctx context.Context, o Options) error {
+	if o.StartTimeout == 0 {
+		o.StartTimeout = 30 * time.Second
+	}
 	addresses, err := listenAddresses(o.Listen, o.Instances)
 	if err != nil {
+		return err
+	}
+	if err := free(addresses); err != nil {
 		return err
 	}
 	program, err := findHAProxy(ctx, o.HAProxy)
@@ -86,6 +94,7 @@ func Run(ctx context.Context, o Options) error {
 		if err != nil {
 			return fmt.Errorf("demo origin: %w", err)
 		}
+		defer l.Close()
 		o.Origin = l.Addr().String()
 		loops = append(loops, func(ctx context.Context) error { return origin.New().Serve(ctx, l) })
 	}
@@ -130,7 +139,7 @@ func Run(ctx context.Context, o Options) error {
 		},
 		func(ctx context.Context) error { return reloadOn(ctx, o.Reload, generator, o.Logger) },
 		func(ctx context.Context) error {
-			if err := await(ctx, ready); err != nil || ctx.Err() != nil {
+			if err := await(ctx, o.StartTimeout, ready); err != nil || ctx.Err() != nil {
 				return err
 			}
 			fmt.Fprintf(o.Stdout, "ready: %d instance(s) at http://%s%s, limits of %s, admin at http://%s\n",
@@ -213,6 +222,19 @@ func listenAddresses(base string, n int) ([]string, error) {
 	return addresses, nil
 }
 
+// free reports which address is taken. HAProxy does not: it shares a port with
+// any other HAProxy of the same user (SO_REUSEPORT).
+func free(addresses []string) error {
+	for i, address := range addresses {
+		l, err := net.Listen("tcp", address)
+		if err != nil {
+			return fmt.Errorf("instance %d: %w: choose other ports with --listen", i+1, err)
+		}
+		l.Close()
+	}
+	return nil
+}
+
 func upTo(addresses []string) string {
 	if len(addresses) == 1 {
 		return ""
@@ -239,20 +261,21 @@ func readiness(p *polygen.Polygen, agents []*spoa.Agent, addresses []string) err
 	return nil
 }
 
-func await(ctx context.Context, ready func() error) error {
-	deadline := time.Now().Add(startTimeout)
+// await polls until ready returns nil or ctx ends, for so long at most.
+func await(ctx context.Context, limit time.Duration, ready func() error) error {
+	deadline := time.Now().Add(limit)
 	for {
 		err := ready()
 		if err == nil {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("not ready within %v: %w", startTimeout, err)
+			return fmt.Errorf("not ready within %v: %w", limit, err)
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(20 * time.Millisecond):
+		case <-time.After(pollEvery):
 		}
 	}
 }

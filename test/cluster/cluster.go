@@ -127,6 +127,20 @@ func Start(t testing.TB, o Options) *Cluster {
 	return c
 }
 
+// Stop ends all processes before the test does.
+func (c *Cluster) Stop() {
+	for _, in := range c.Instances {
+		in.HAProxy.Stop()
+		in.Agent.Stop()
+	}
+	for _, p := range c.Polygens {
+		p.Stop()
+	}
+	if c.Redis != nil {
+		c.Redis.Stop()
+	}
+}
+
 // Addresses are where the instances' clients connect.
 func (c *Cluster) Addresses() []string {
 	var a []string

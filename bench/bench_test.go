@@ -1,0 +1,113 @@
+// Package bench measures what Sluice promises: how exact it is, how fast it
+// reacts, and what it costs. `make bench` runs it and prints tables. Each table
+// compares within one run, for machines differ and are shared.
+package bench
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"github.com/sluice-qos/sluice/bench/load"
+	"github.com/sluice-qos/sluice/test/cluster"
+)
+
+const (
+	shippedWait = 20 * time.Millisecond // spoa's --max-wait and haproxy.cfg's timeout, 10 ms more
+	runFor      = 5 * time.Second
+	clockSlack  = 2 * time.Millisecond
+)
+
+// table prints rows of columns, aligned, below a title.
+type table struct {
+	w *tabwriter.Writer
+}
+
+func newTable(title string, columns ...string) *table {
+	fmt.Printf("\n%s\n", title)
+	t := &table{tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)}
+	t.row(columns...)
+	return t
+}
+
+func (t *table) row(columns ...string) {
+	fmt.Fprintln(t.w, strings.Join(columns, "\t")+"\t")
+	t.w.Flush()
+}
+
+func limitFile(get int) string {
+	return fmt.Sprintf("version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: %d}}}\n", get)
+}
+
+// micro writes a duration in whole microseconds.
+func micro(d time.Duration) string { return fmt.Sprint(d.Microseconds()) }
+
+// BenchmarkLoadAccuracy offers far more than a limit, and less, and compares
+// what is admitted in each cluster second with the limit.
+func BenchmarkLoadAccuracy(b *testing.B) {
+	type run struct {
+		instances int
+		pattern   string
+		limit     int
+		offered   float64
+	}
+	var runs []run
+	for _, limit := range []int{10, 100, 1000} {
+		for _, offered := range []float64{200, 2000, 10000} {
+			runs = append(runs, run{1, "even", limit, offered})
+		}
+	}
+	for _, instances := range []int{2, 4} {
+		for _, pattern := range []string{"even", "90/10", "jump"} {
+			for _, offered := range []float64{90, 1000, 10000} {
+				runs = append(runs, run{instances, pattern, 100, offered})
+			}
+		}
+		runs = append(runs, run{instances, "even", 1000, 450}, run{instances, "even", 1000, 10000})
+	}
+	t := newTable("Accuracy: admitted ÷ limit per whole second (shipped time-outs; 'unasked': admitted because the agent's answer came too late)",
+		"instances", "load", "limit/s", "offered/s", "max", "mean", "of possible", "over", "refused in error", "waited", "wait p99 ms", "unasked", "failed")
+	for range b.N {
+		for _, r := range runs {
+			c := cluster.Start(b, cluster.Options{Instances: r.instances, Limits: limitFile(r.limit), MaxWait: shippedWait})
+			targets, err := load.Spread(r.pattern, c.Addresses()...)
+			if err != nil {
+				b.Fatal(err)
+			}
+			report, err := load.Run(b.Context(), load.Spec{
+				Targets: targets, Rate: r.offered, Duration: runFor, Arrivals: load.Poisson, Seed: 1, Align: true,
+				Requests: load.Users("GET", "/", "alice"),
+			})
+			if err != nil {
+				b.Fatal(err)
+			}
+			ratios := report.Ratios(r.limit, clockSlack)
+			var allowed, waited float64
+			slow := 0.0 // waits longer than 5 ms
+			for _, in := range c.Instances {
+				allowed += in.Metric(b, `sluice_requests_total{limit="",verdict="allowed"}`)
+				waited += in.Metric(b, "sluice_verdict_wait_seconds_count")
+				slow += in.Metric(b, "sluice_verdict_wait_seconds_count") - in.Metric(b, `sluice_verdict_wait_seconds_bucket{le="0.005"}`)
+			}
+			admitted, possible := 0, 0
+			for _, row := range ratios.Rows {
+				admitted += row.Admitted
+				if row.Whole {
+					possible += min(r.limit, row.Offered)
+				}
+			}
+			p99 := "≤ 5"
+			if slow > 0.01*waited {
+				p99 = fmt.Sprintf("> 5 (%.1f %%)", 100*slow/waited)
+			}
+			t.row(fmt.Sprint(r.instances), r.pattern, fmt.Sprint(r.limit), fmt.Sprint(r.offered),
+				fmt.Sprintf("%.3f", ratios.Max), fmt.Sprintf("%.3f", ratios.Mean), fmt.Sprintf("%.3f", float64(admitted)/float64(possible)),
+				fmt.Sprint(ratios.Excess), fmt.Sprint(ratios.FalseRefusals), fmt.Sprint(waited), p99,
+				fmt.Sprint(max(0, len(report.Admitted().Results)-int(allowed))), fmt.Sprint(len(report.Results)-len(report.Admitted().Results)-len(report.Refused().Results)))
+			c.Stop()
+		}
+	}
+}

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/sluice-qos/sluice/internal/proctest"
+)
+
+// TestMain makes this test binary stand for the command: scripts, and tests
+// that start "polygen", run main in a process of its own.
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"polygen": main})
+}
+
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		RequireExplicitExec: true,
+		Setup: func(e *testscript.Env) error {
+			e.Setenv("GORACE", "atexit_sleep_ms=0") // else each process ends a second late
+			return nil
+		},
+	})
+}
+
+const good = "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 10}}}\n"
+
+// start starts a polygen that is set up by its environment alone.
+func start(t *testing.T, redis string) (p *proctest.Process, admin, limits string) {
+	t.Helper()
+	limits = filepath.Join(t.TempDir(), "limits.yaml")
+	write(t, limits, good)
+	admin = proctest.FreeAddr(t)
+	env := []string{"GORACE=atexit_sleep_ms=0", "SLUICE_REDIS=" + redis, "SLUICE_ADMIN=" + admin, "SLUICE_LIMITS=" + limits}
+	return proctest.Start(t, env, "polygen"), admin, limits
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func ask(method, address, path string) (status int, body string, err error) {
+	r, err := http.NewRequest(method, "http://"+address+path, nil)
+	if err != nil {
+		return 0, "", err
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return 0, "", err
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	return res.StatusCode, string(b), err
+}
+
+func TestLeadsAndReloads(t *testing.T) {
+	t.Parallel()
+	_, redis := proctest.Redis(t)
+	p, admin, limits := start(t, redis)
+	metric := func(line string) {
+		t.Helper()
+		proctest.Eventually(t, line, func() error {
+			_, body, err := ask("GET", admin, "/metrics")
+			if err == nil && !strings.Contains(body, "\n"+line+"\n") {
+				err = errors.New("it is not there")
+			}
+			return err
+		})
+	}
+	metric("sluice_polygen_leading 1")
+	if status, body, err := ask("GET", admin, "/-/ready"); status != 200 || err != nil {
+		t.Errorf("GET /-/ready = %d %q, %v, want 200", status, body, err)
+	}
+
+	if err := p.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	metric(`sluice_limits_reloads_total{result="unchanged"} 1`)
+
+	write(t, limits, "version: 2\n")
+	status, body, err := ask("POST", admin, "/-/reload")
+	if status != 400 || err != nil || !strings.HasPrefix(body, limits+":1:10: ") {
+		t.Errorf("POST /-/reload of a broken file = %d %q, %v, want 400 and its position", status, body, err)
+	}
+	if err := p.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	proctest.Eventually(t, "the log tells of the broken file", func() error {
+		if out := p.Output(); !strings.Contains(out, "reload failed: the old limits stay in force") || !strings.Contains(out, limits+":1:10: ") {
+			return errors.New(out)
+		}
+		return nil
+	})
+	metric("sluice_limits_valid 0")
+
+	write(t, limits, good)
+	if status, body, err := ask("POST", admin, "/-/reload"); status != 200 || err != nil {
+		t.Errorf("POST /-/reload = %d %q, %v, want 200", status, body, err)
+	}
+	metric("sluice_limits_valid 1")
+
+	if err := p.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Wait(); err != nil {
+		t.Errorf("it ended with %v, want exit code 0", err)
+	}
+}
+
+// Without a name each polygen gets one of its own, so that one of two leads.
+func TestNamesDiffer(t *testing.T) {
+	t.Parallel()
+	_, redis := proctest.Redis(t)
+	_, one, _ := start(t, redis)
+	_, two, _ := start(t, redis)
+	proctest.Eventually(t, "one of two leads", func() error {
+		leaders := 0
+		for _, admin := range []string{one, two} {
+			status, body, err := ask("GET", admin, "/-/ready")
+			if err != nil || status != 200 {
+				return fmt.Errorf("GET /-/ready = %d %q, %w", status, body, err)
+			}
+			if _, body, err = ask("GET", admin, "/metrics"); err != nil {
+				return err
+			}
+			if strings.Contains(body, "\nsluice_polygen_leading 1\n") {
+				leaders++
+			}
+		}
+		if leaders != 1 {
+			return fmt.Errorf("%d lead", leaders)
+		}
+		return nil
+	})
+}
+
+func TestEndsWithoutRedis(t *testing.T) {
+	t.Parallel()
+	redis := proctest.FreeAddr(t)
+	p, admin, _ := start(t, redis)
+	proctest.Eventually(t, "it says that Redis is away", func() error {
+		status, body, err := ask("GET", admin, "/-/ready")
+		if err == nil && (status != 503 || !strings.Contains(body, redis+": connect: connection refused")) {
+			err = fmt.Errorf("GET /-/ready = %d %q", status, body)
+		}
+		return err
+	})
+	if err := p.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Wait(); err != nil {
+		t.Errorf("it ended with %v, want exit code 0", err)
+	}
+}

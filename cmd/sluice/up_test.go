@@ -1,0 +1,293 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/proctest"
+)
+
+// running is a "sluice up" in a process group of its own, as a shell starts it.
+type running struct {
+	cmd            *exec.Cmd
+	admin          string
+	tmp            string
+	stdout, stderr *buffer
+	ended          chan error
+}
+
+// startUp starts "sluice up" and does not wait for it.
+func startUp(t *testing.T, args ...string) *running {
+	t.Helper()
+	tmp, err := os.MkdirTemp("", "up") // not t.TempDir: its path may be too long for a unix socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(tmp) })
+	limits := filepath.Join(tmp, "limits.yaml")
+	if err := os.WriteFile(limits, []byte(goodLimits), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	u := &running{admin: proctest.FreeAddr(t), tmp: filepath.Join(tmp, "tmp"), stdout: &buffer{}, stderr: &buffer{}, ended: make(chan error, 1)}
+	if err := os.Mkdir(u.tmp, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	u.cmd = exec.Command("sluice", append([]string{"up", "--limits", limits, "--admin", u.admin, "--haproxy", proctest.HAProxyPath(t)}, args...)...)
+	u.cmd.Env = append(os.Environ(), "TMPDIR="+u.tmp, "GORACE=atexit_sleep_ms=0")
+	u.cmd.Stdout, u.cmd.Stderr = u.stdout, u.stderr
+	u.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	if err := u.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { u.ended <- u.cmd.Wait() }()
+	t.Cleanup(func() {
+		_ = u.cmd.Process.Kill()
+		if t.Failed() {
+			t.Logf("sluice up wrote:\n%s\n%s", u.stdout, u.stderr)
+		}
+	})
+	return u
+}
+
+func (u *running) awaitReady(t *testing.T) {
+	t.Helper()
+	proctest.Eventually(t, "sluice up is ready", func() error {
+		if !strings.HasPrefix(u.stdout.String(), "ready") {
+			return fmt.Errorf("it printed %q", u.stdout)
+		}
+		return nil
+	})
+}
+
+// wait returns the exit code once the process has ended by itself.
+func (u *running) wait(t *testing.T) int {
+	t.Helper()
+	select {
+	case err := <-u.ended:
+		var exit *exec.ExitError
+		if err != nil && !errors.As(err, &exit) {
+			t.Fatal(err)
+		}
+		return u.cmd.ProcessState.ExitCode()
+	case <-time.After(proctest.Patience):
+		t.Fatalf("sluice up did not end within %v", proctest.Patience)
+		return -1
+	}
+}
+
+// children are the process ids of its HAProxies.
+func (u *running) children(t *testing.T) []int {
+	t.Helper()
+	var pids []int
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, file := range stats {
+		stat, err := os.ReadFile(file)
+		if err != nil {
+			continue // it ended meanwhile
+		}
+		_, rest, _ := strings.Cut(string(stat), ") ") // proc(5): state, parent
+		if f := strings.Fields(rest); len(f) > 1 && f[1] == strconv.Itoa(u.cmd.Process.Pid) {
+			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// leavesNothing checks that nothing is left of a process that has ended.
+func (u *running) leavesNothing(t *testing.T, children []int) {
+	t.Helper()
+	for _, pid := range children {
+		if err := syscall.Kill(pid, 0); err == nil {
+			t.Errorf("HAProxy %d is still there", pid)
+		}
+	}
+	left, err := os.ReadDir(u.tmp)
+	if err != nil || len(left) > 0 {
+		t.Errorf("left in the temporary directory: %v, %v", left, err)
+	}
+}
+
+func TestUpEndsWithItsSignal(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		signal syscall.Signal
+		group  bool
+	}{
+		{"Ctrl-C reaches the whole process group", syscall.SIGINT, true},
+		{"an interrupt reaches the process alone", syscall.SIGINT, false},
+		{"a service manager terminates it", syscall.SIGTERM, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			listen := pair(t)
+			u := startUp(t, "--listen", listen, "--instances", "2")
+			u.awaitReady(t)
+			children := u.children(t)
+			if len(children) != 2 {
+				t.Fatalf("children of sluice up = %v, want two HAProxies", children)
+			}
+			pid := u.cmd.Process.Pid
+			for _, child := range children { // else Ctrl-C would end it before its agent is told
+				if group, err := syscall.Getpgid(child); group == pid || err != nil {
+					t.Errorf("process group of HAProxy = %d, %v, want one of its own", group, err)
+				}
+			}
+			if tt.group {
+				pid = -pid
+			}
+			began := time.Now()
+			if err := syscall.Kill(pid, tt.signal); err != nil {
+				t.Fatal(err)
+			}
+			if code := u.wait(t); code != 0 {
+				t.Errorf("exit code = %d, want 0", code)
+			}
+			if took := time.Since(began); took > 10*time.Second {
+				t.Errorf("it took %v to end", took)
+			}
+			u.leavesNothing(t, children)
+			if lines := strings.Count(u.stdout.String(), "\n"); lines != 1 {
+				t.Errorf("standard output = %q, want the one line that begins with ready", u.stdout)
+			}
+			if strings.Contains(u.stderr.String(), "level=ERROR") {
+				t.Error("ending was logged as an error")
+			}
+		})
+	}
+}
+
+// A user who has waited for long enough need not wait for the time-out.
+func TestUpEndsWhileRedisIsNotThere(t *testing.T) {
+	t.Parallel()
+	redis := proctest.FreeAddr(t)
+	u := startUp(t, "--listen", proctest.FreeAddr(t), "--redis", redis)
+	proctest.Eventually(t, "the log tells of Redis", func() error {
+		if !strings.Contains(u.stderr.String(), redis+": connect: connection refused") {
+			return errors.New(u.stderr.String())
+		}
+		return nil
+	})
+	if err := syscall.Kill(-u.cmd.Process.Pid, syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	if code := u.wait(t); code != 0 {
+		t.Errorf("exit code = %d, want 0", code)
+	}
+	u.leavesNothing(t, nil)
+	if out := u.stdout.String(); out != "" {
+		t.Errorf("standard output = %q, want nothing: it never was ready", out)
+	}
+}
+
+// Kill -9 leaves no time to stop the HAProxies: the kernel does.
+func TestUpKilledTakesItsHAProxyAlong(t *testing.T) {
+	t.Parallel()
+	u := startUp(t, "--listen", proctest.FreeAddr(t))
+	u.awaitReady(t)
+	children := u.children(t)
+	if len(children) != 1 {
+		t.Fatalf("children of sluice up = %v, want one HAProxy", children)
+	}
+	if err := u.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	u.wait(t)
+	proctest.Eventually(t, "HAProxy ends", func() error {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", children[0]))
+		if err != nil || strings.Contains(string(stat), ") Z ") {
+			return nil // gone, or dead and not yet reaped by whoever adopted it
+		}
+		return fmt.Errorf("process %d is still there", children[0])
+	})
+}
+
+func TestUpReloadsOnHangup(t *testing.T) {
+	t.Parallel()
+	u := startUp(t, "--listen", proctest.FreeAddr(t))
+	u.awaitReady(t)
+	reloads := func() string {
+		for line := range strings.Lines(u.get(t, "/metrics")) {
+			if strings.HasPrefix(line, `sluice_limits_reloads_total{instance="polygen",result="unchanged"}`) {
+				return strings.TrimSpace(line[strings.LastIndex(line, " "):])
+			}
+		}
+		return ""
+	}
+	if got := reloads(); got != "0" {
+		t.Fatalf("reloads before = %q, want 0", got)
+	}
+	if err := u.cmd.Process.Signal(syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	proctest.Eventually(t, "the limit file is read again", func() error {
+		if got := reloads(); got != "1" {
+			return fmt.Errorf("reloads = %q, want 1", got)
+		}
+		return nil
+	})
+}
+
+func (u *running) get(t *testing.T, path string) string {
+	t.Helper()
+	res, err := http.Get("http://" + u.admin + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	var b bytes.Buffer
+	if _, err := b.ReadFrom(res.Body); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+// pair is a free address whose next port is free as well.
+func pair(t *testing.T) string {
+	t.Helper()
+	for range 100 {
+		first := proctest.FreeAddr(t)
+		host, port, _ := net.SplitHostPort(first)
+		n, _ := strconv.Atoi(port)
+		l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(n+1)))
+		if err == nil {
+			l.Close()
+			return first
+		}
+	}
+	t.Fatal("no two neighbouring ports are free")
+	return ""
+}
+
+// buffer is a bytes.Buffer for several goroutines.
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}

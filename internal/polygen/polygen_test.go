@@ -1,0 +1,434 @@
+package polygen
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/policy"
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+func TestOptions(t *testing.T) {
+	g := newGenerator(t, "127.0.0.1:1", "polygen", nil)
+	for _, tt := range []struct {
+		name   string
+		change func(*Options)
+		want   string // error; "" for none
+	}{
+		{"the least", func(o *Options) { o.Logger, o.Registerer = nil, nil }, ""},
+		{"no name", func(o *Options) { o.Name = "" }, "polygen: no name"},
+		{"no bus", func(o *Options) { o.Bus = nil }, "polygen: no bus"},
+		{"no limits", func(o *Options) { o.Limits = nil }, "polygen: no limits"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			o := g.options
+			o.Registerer = nil
+			tt.change(&o)
+			got := ""
+			if _, err := New(o); err != nil {
+				got = err.Error()
+			}
+			if got != tt.want {
+				t.Errorf("New() = %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestLimitOf(t *testing.T) {
+	set, err := limits.Parse("limits", []byte(tenGets))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		key  ratelimit.Key
+		want int
+	}{
+		{ratelimit.Key{Class: "GET", User: "alice"}, 10},
+		{ratelimit.Key{Class: "*", User: "alice"}, 20},
+		{ratelimit.Key{Class: "PUT", User: "alice"}, 0}, // only as a part of "*"
+		{ratelimit.Key{Class: "", User: "alice"}, 0},
+		{ratelimit.Key{Class: "GET", User: "staff"}, 0},
+	} {
+		if got := limitOf(set, tt.key); got != tt.want {
+			t.Errorf("limitOf(%v) = %d, want %d", tt.key, got, tt.want)
+		}
+	}
+}
+
+// Usage in, policies out. Each row is told together with a user whose limit is
+// spent: what is heard before and of his throttle is all there is to hear.
+func TestUsageBecomesPolicies(t *testing.T) {
+	t.Parallel()
+	type want = []policy.Message
+	throttle := func(class string, limit int) policy.Message {
+		return policy.Throttle{Key: ratelimit.Key{Class: class, User: "user"}, Limit: limit}
+	}
+	hot := func(class string) policy.Message {
+		return policy.Hot{Key: ratelimit.Key{Class: class, User: "user"}, Instances: 1}
+	}
+	rows := []struct {
+		name   string
+		class  string
+		used   int
+		usual  want
+		strict want
+	}{
+		{"far below the limit", "GET", 4, nil, nil},
+		{"half of the limit", "GET", 5, nil, want{hot("GET")}},
+		{"just below 80 %", "GET", 7, nil, want{hot("GET")}},
+		{"80 %", "GET", 8, want{hot("GET")}, want{hot("GET")}},
+		{"the limit", "GET", 10, want{throttle("GET", 10), hot("GET")}, want{throttle("GET", 10), hot("GET")}},
+		{"more than the limit", "GET", 11, want{throttle("GET", 10), hot("GET")}, want{throttle("GET", 10), hot("GET")}},
+		{"all classes together", "*", 20, want{throttle("*", 20), hot("*")}, want{throttle("*", 20), hot("*")}},
+		{"a class without a limit of its own", "PUT", 1000, nil, nil},
+	}
+	for _, strict := range []bool{false, true} {
+		t.Run(fmt.Sprintf("strict %v", strict), func(t *testing.T) {
+			t.Parallel()
+			addr := redis(t)
+			a := startAgents(t, addr)
+			g := newGenerator(t, addr, "polygen", func(o *Options) { o.Strict = strict }).run(t).awaitLead(t)
+			a.awaitWatched(g)
+			for i, row := range rows {
+				want := row.usual
+				if strict {
+					want = row.strict
+				}
+				var got []policy.Message
+				var second int64
+				attempt := 0
+				proctest.Eventually(t, row.name, func() error {
+					attempt++ // each with users of its own: a slow machine may let a second go by
+					user, witness := fmt.Sprintf("user-%d-%d", i, attempt), fmt.Sprintf("witness-%d-%d", i, attempt)
+					var err error
+					if second, err = a.use("one", map[ratelimit.Key]int{{Class: row.class, User: user}: row.used, {Class: "GET", User: witness}: 10}); err != nil {
+						return err
+					}
+					if err := proctest.Poll(2*time.Second, func() error {
+						if len(a.about(witness)) < 2 {
+							return errors.New("nothing heard of the witness")
+						}
+						return nil
+					}); err != nil {
+						return err
+					}
+					got = a.about(user)
+					return nil
+				})
+				if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(policy.Throttle{}, "Key.User", "Second"), cmpopts.IgnoreFields(policy.Hot{}, "Key.User", "Until")); diff != "" {
+					t.Errorf("%s: %d %s requests: policies differ (-want +got):\n%s", row.name, row.used, row.class, diff)
+				}
+				for _, m := range got {
+					if m, ok := m.(policy.Throttle); ok && m.Second != second {
+						t.Errorf("%s: throttled second %d, want %d", row.name, m.Second, second)
+					}
+				}
+			}
+		})
+	}
+}
+
+// awaitWatched waits until a polygen hears of usage.
+func (a *agents) awaitWatched(g *generator) {
+	a.t.Helper()
+	proctest.Eventually(a.t, g.options.Name+" hears of usage", func() error {
+		if _, err := a.use("one", map[ratelimit.Key]int{{Class: "GET", User: "staff"}: 1}); err != nil {
+			return err
+		}
+		if testutil.ToFloat64(g.metrics.usage) == 0 {
+			return errors.New("nothing yet")
+		}
+		return nil
+	})
+}
+
+// Agents that share a user are counted.
+func TestHotCountsInstances(t *testing.T) {
+	t.Parallel()
+	addr := redis(t)
+	a := startAgents(t, addr)
+	g := newGenerator(t, addr, "polygen", nil).run(t).awaitLead(t)
+	a.awaitWatched(g)
+	attempt := 0
+	proctest.Eventually(t, "three instances are counted", func() error {
+		attempt++
+		user := fmt.Sprintf("alice-%d", attempt)
+		for _, u := range []struct {
+			instance string
+			n        int
+		}{{"one", 3}, {"two", 3}, {"three", 3}} { // only the third makes it hot
+			if _, err := a.use(u.instance, map[ratelimit.Key]int{{Class: "GET", User: user}: u.n}); err != nil {
+				return err
+			}
+		}
+		return proctest.Poll(time.Second, func() error {
+			heard := a.about(user)
+			if len(heard) == 0 {
+				return errors.New("nothing heard")
+			}
+			hot, ok := heard[0].(policy.Hot)
+			if !ok || hot.Instances != 3 {
+				return fmt.Errorf("heard %+v", heard)
+			}
+			if left := time.Until(hot.Until); left <= 0 || left > 4*time.Second {
+				t.Fatalf("hot for %v, want 3s", left)
+			}
+			return nil
+		})
+	})
+}
+
+// One leads, the other watches in silence and goes on where the first leaves off.
+func TestFollowerTakesOver(t *testing.T) {
+	t.Parallel()
+	addr := redis(t)
+	a := startAgents(t, addr)
+	first := newGenerator(t, addr, "first", nil).run(t).awaitLead(t)
+	second := newGenerator(t, addr, "second", nil).run(t)
+	a.awaitWatched(first)
+	a.awaitWatched(second)
+	if err := second.Ready(); err != nil {
+		t.Errorf("Ready() of a follower = %v, want nil", err)
+	}
+
+	spend := func(user string) {
+		t.Helper()
+		attempt := 0
+		proctest.Eventually(t, user+" is throttled", func() error {
+			attempt++
+			name := fmt.Sprintf("%s-%d", user, attempt)
+			if _, err := a.use("one", map[ratelimit.Key]int{{Class: "GET", User: name}: 10}); err != nil {
+				return err
+			}
+			return proctest.Poll(time.Second, func() error {
+				if len(a.about(name)) == 0 {
+					return errors.New("nothing heard")
+				}
+				return nil
+			})
+		})
+	}
+	spend("alice")
+	proctest.Eventually(t, "the follower sees what the leader sees", func() error {
+		if one, two := testutil.ToFloat64(first.metrics.usage), testutil.ToFloat64(second.metrics.usage); two == 0 || one == 0 {
+			return fmt.Errorf("usage: %v and %v", one, two)
+		}
+		return nil
+	})
+	if sent := testutil.ToFloat64(second.metrics.throttles) + testutil.ToFloat64(second.metrics.hints); sent != 0 {
+		t.Errorf("policies sent by the follower = %v, want 0", sent)
+	}
+
+	first.stop()
+	if err := first.wait(t); err != nil {
+		t.Errorf("Run() = %v when its context ended, want nil", err)
+	}
+	second.awaitLead(t)
+	spend("bob")
+	if sent := testutil.ToFloat64(second.metrics.throttles); sent == 0 {
+		t.Error("throttles sent by the new leader = 0")
+	}
+}
+
+func TestLeaderResigns(t *testing.T) {
+	t.Parallel()
+	addr := redis(t)
+	heir := open(t, addr, 1)
+	g := newGenerator(t, addr, "polygen", nil).run(t).awaitLead(t)
+	if leads, err := heir.Lead(t.Context(), "heir", leadFor); leads || err != nil {
+		t.Errorf("Lead() beside a leader = %v, %v, want false", leads, err)
+	}
+	g.stop()
+	if err := g.wait(t); err != nil {
+		t.Errorf("Run() = %v when its context ended, want nil", err)
+	}
+	if leads, err := heir.Lead(t.Context(), "heir", leadFor); !leads || err != nil {
+		t.Errorf("Lead() after the leader's end = %v, %v, want true at once", leads, err)
+	}
+}
+
+// A leader that dies without a word leads for two seconds more.
+func TestLeadLapses(t *testing.T) {
+	t.Parallel()
+	addr := redis(t)
+	dead := open(t, addr, 1)
+	proctest.Eventually(t, "another one leads", func() error {
+		_, err := dead.Lead(t.Context(), "dead", leadFor)
+		return err
+	})
+	a := startAgents(t, addr)
+	g := newGenerator(t, addr, "heir", nil).run(t)
+	proctest.Eventually(t, "it follows", func() error { return g.Ready() })
+	g.awaitLead(t)
+	a.published(tenGets)
+}
+
+func TestLimitsArePublished(t *testing.T) {
+	t.Parallel()
+	addr := redis(t)
+	a := startAgents(t, addr)
+	g := newGenerator(t, addr, "polygen", nil).run(t)
+	a.published(tenGets)
+
+	elevenGets := strings.Replace(tenGets, "GET: 10", "GET: 11", 1)
+	g.write(t, elevenGets)
+	if err := g.Reload(); err != nil {
+		t.Fatalf("Reload() = %v", err)
+	}
+	a.published(elevenGets)
+
+	g.write(t, "version: 2\n")
+	if err := g.Reload(); err == nil || !strings.HasPrefix(err.Error(), g.file+":1:10: ") {
+		t.Errorf("Reload() of a broken file = %v, want its position", err)
+	}
+
+	flush(t, addr) // Redis forgets: polygen does not, and what it has is the last good file
+	a.published(elevenGets)
+
+	want := []string{version(t, tenGets), version(t, elevenGets)}
+	proctest.Eventually(t, "agents are told", func() error {
+		if diff := cmp.Diff(want, a.versions()); diff != "" {
+			return errors.New(diff)
+		}
+		return nil
+	})
+}
+
+func version(t *testing.T, text string) string {
+	t.Helper()
+	set, err := limits.Parse("limits", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set.Version()
+}
+
+// A follower with an older file must not publish it.
+func TestFollowerKeepsItsLimitsToItself(t *testing.T) {
+	t.Parallel()
+	addr := redis(t)
+	a := startAgents(t, addr)
+	newGenerator(t, addr, "first", nil).run(t).awaitLead(t)
+	a.published(tenGets)
+
+	second := newGenerator(t, addr, "second", nil)
+	second.write(t, strings.Replace(tenGets, "GET: 10", "GET: 99", 1))
+	if err := second.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	second.run(t)
+	a.awaitWatched(second)
+	second.wantPublication()
+	proctest.Eventually(t, "the wish is looked at", func() error {
+		if len(second.publish) > 0 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	a.published(tenGets)
+	if diff := cmp.Diff([]string{version(t, tenGets)}, a.versions()); diff != "" {
+		t.Errorf("versions heard of differ (-want +got):\n%s", diff)
+	}
+}
+
+// Redis goes, and comes back empty.
+func TestRedisLostAndFound(t *testing.T) {
+	t.Parallel()
+	server, addr := proctest.Redis(t)
+	g := newGenerator(t, addr, "polygen", nil)
+	if got := fmt.Sprint(g.Ready()); got != "redis cannot be reached: not asked yet" {
+		t.Errorf("Ready() before Run = %s", got)
+	}
+	g.run(t)
+	ready := func(want bool) {
+		t.Helper()
+		proctest.Eventually(t, fmt.Sprintf("ready %v", want), func() error {
+			err := g.Ready()
+			if lost := testutil.ToFloat64(g.metrics.lost); (err == nil) != want || (lost == 0) != want {
+				return fmt.Errorf("Ready() = %w with the metric %v", err, lost)
+			}
+			return nil
+		})
+	}
+	ready(true)
+	server.Kill()
+	ready(false)
+	proctest.RedisAt(t, addr)
+	ready(true)
+	startAgents(t, addr).published(tenGets)
+}
+
+func TestRunFailsWithAnotherNumberOfShards(t *testing.T) {
+	t.Parallel()
+	addr := redis(t)
+	other := open(t, addr, 3)
+	proctest.Eventually(t, "another one leads", func() error {
+		_, err := other.Lead(t.Context(), "other", leadFor)
+		return err
+	})
+	g := newGenerator(t, addr, "polygen", nil).run(t)
+	if err := g.wait(t); !errors.Is(err, bus.ErrShards) {
+		t.Errorf("Run() = %v, want %v", err, bus.ErrShards)
+	}
+}
+
+func TestRunEndsWithoutRedis(t *testing.T) {
+	t.Parallel()
+	g := newGenerator(t, proctest.FreeAddr(t), "polygen", nil).run(t)
+	proctest.Eventually(t, "it says why it is not ready", func() error {
+		if err := g.Ready(); !strings.Contains(fmt.Sprint(err), "connection refused") {
+			return fmt.Errorf("Ready() = %w", err)
+		}
+		return nil
+	})
+	g.stop()
+	if err := g.wait(t); err != nil {
+		t.Errorf("Run() = %v when its context ended, want nil", err)
+	}
+}
+
+// The names, labels and help that operators build on, and what they count: a
+// history and what it leaves.
+func TestMetrics(t *testing.T) {
+	g := newGenerator(t, "127.0.0.1:1", "polygen", nil) // nobody is there
+	now := time.Now()
+	g.observe(bus.Usage{Instance: "one", Entries: []bus.UsageEntry{
+		{Key: ratelimit.Key{Class: "GET", User: "alice"}, Second: now.Unix(), Total: 10},
+		{Key: ratelimit.Key{Class: "GET", User: "staff"}, Second: now.Unix(), Total: 10},
+		{Key: ratelimit.Key{Class: "GET", User: "bob"}, Second: now.Unix(), Total: 8},
+	}})
+	g.send(t.Context()) // a follower sends nothing, and drops nothing
+	g.leading.Store(true)
+	g.observe(bus.Usage{Instance: "one", Entries: []bus.UsageEntry{
+		{Key: ratelimit.Key{Class: "GET", User: "carol"}, Second: now.Unix(), Total: 10},
+	}})
+	g.send(t.Context()) // in vain: a throttle and a hint
+	if err := g.renew(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	golden, err := os.Open("testdata/metrics.golden")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer golden.Close()
+	if err := testutil.GatherAndCompare(g.registry, golden,
+		"sluice_usage_entries_total", "sluice_policies_sent_total", "sluice_policies_dropped_total",
+		"sluice_watched_keys", "sluice_polygen_leading", "sluice_polygen_redis_lost"); err != nil {
+		t.Error(err)
+	}
+	if problems, err := testutil.GatherAndLint(g.registry); err != nil || len(problems) > 0 {
+		t.Errorf("GatherAndLint() = %v, %v, want no problem", problems, err)
+	}
+}

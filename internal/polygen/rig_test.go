@@ -1,0 +1,255 @@
+package polygen
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/bus/embedded"
+	"github.com/sluice-qos/sluice/internal/limitfile"
+	"github.com/sluice-qos/sluice/internal/policy"
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const tenGets = `version: 1
+default_tier: free
+tiers:
+  free: {requests: {GET: 10, "*": 20}}
+  staff: {}
+users: {staff: staff}
+`
+
+// redis starts an embedded one.
+func redis(t *testing.T) string {
+	t.Helper()
+	addr, stop, err := embedded.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	return addr
+}
+
+// flush makes Redis forget everything, its connections excepted.
+func flush(t *testing.T, addr string) {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	answer := make([]byte, 5)
+	if _, err := conn.Write([]byte("*1\r\n$8\r\nFLUSHALL\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Read(answer); err != nil || string(answer) != "+OK\r\n" {
+		t.Fatalf("FLUSHALL = %q, %v", answer, err)
+	}
+}
+
+func open(t *testing.T, addr string, shards int) *bus.Bus {
+	t.Helper()
+	b, err := bus.Open(bus.Options{Addresses: []string{addr}, Shards: shards})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	return b
+}
+
+// generator is a polygen with a limit file of its own.
+type generator struct {
+	*Polygen
+	file     string
+	registry *prometheus.Registry
+	stop     context.CancelFunc
+	ended    chan struct{}
+	err      error // of Run, valid once ended
+}
+
+// newGenerator makes one that does not run yet.
+func newGenerator(t *testing.T, addr, name string, change func(*Options)) *generator {
+	t.Helper()
+	g := &generator{
+		file: filepath.Join(t.TempDir(), "limits.yaml"), registry: prometheus.NewPedanticRegistry(), ended: make(chan struct{}),
+	}
+	g.write(t, tenGets)
+	watcher, err := limitfile.New(g.file, slog.New(slog.DiscardHandler), g.registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := Options{Name: name, Bus: open(t, addr, 1), Limits: watcher, Registerer: g.registry}
+	if change != nil {
+		change(&o)
+	}
+	if g.Polygen, err = New(o); err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// run runs it until the test ends.
+func (g *generator) run(t *testing.T) *generator {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	g.stop = cancel
+	go func() {
+		defer close(g.ended)
+		g.err = g.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		_ = g.wait(t)
+	})
+	return g
+}
+
+func (g *generator) wait(t *testing.T) error {
+	t.Helper()
+	select {
+	case <-g.ended:
+		return g.err
+	case <-time.After(proctest.Patience):
+		t.Fatalf("Run did not end within %v", proctest.Patience)
+		return nil
+	}
+}
+
+func (g *generator) write(t *testing.T, text string) {
+	t.Helper()
+	if err := os.WriteFile(g.file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (g *generator) awaitLead(t *testing.T) *generator {
+	t.Helper()
+	proctest.Eventually(t, g.options.Name+" leads", func() error {
+		if !g.leading.Load() {
+			return errors.New("it does not")
+		}
+		return nil
+	})
+	return g
+}
+
+// agents play the agents of a cluster: they use what is limited, and hear what
+// polygen says.
+type agents struct {
+	t   *testing.T
+	bus *bus.Bus
+
+	mu    sync.Mutex
+	heard []policy.Message
+}
+
+func startAgents(t *testing.T, addr string) *agents {
+	t.Helper()
+	a := &agents{t: t, bus: open(t, addr, 1)}
+	ctx, cancel := context.WithCancel(t.Context())
+	connected, done := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	go func() {
+		defer close(done)
+		_ = a.bus.Subscribe(ctx, []bus.Channel{bus.PoliciesChannel}, func(e bus.Event) {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			switch e := e.(type) {
+			case bus.Connected:
+				once.Do(func() { close(connected) })
+			case bus.Policies:
+				a.heard = append(a.heard, e...)
+			}
+		})
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	select {
+	case <-connected:
+	case <-time.After(proctest.Patience):
+		t.Fatal("no subscription")
+	}
+	return a
+}
+
+// use counts requests as an instance in the present second, all in one message
+// to polygen, and returns the second.
+func (a *agents) use(instance string, counts map[ratelimit.Key]int) (second int64, err error) {
+	now, err := a.bus.Time(a.t.Context())
+	if err != nil {
+		return 0, err
+	}
+	var asks []ratelimit.Ask
+	for k, n := range counts {
+		asks = append(asks, ratelimit.Ask{Key: k, Second: now.Unix(), Limit: 1_000_000, Debt: n})
+	}
+	_, err = a.bus.Take(a.t.Context(), instance, asks)
+	return now.Unix(), err
+}
+
+// about is what was heard of a user, in order.
+func (a *agents) about(user string) []policy.Message {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var messages []policy.Message
+	for _, m := range a.heard {
+		switch m := m.(type) {
+		case policy.Throttle:
+			if m.Key.User == user {
+				messages = append(messages, m)
+			}
+		case policy.Hot:
+			if m.Key.User == user {
+				messages = append(messages, m)
+			}
+		}
+	}
+	return messages
+}
+
+// versions are the versions of limits heard of, repetitions left out.
+func (a *agents) versions() []string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var versions []string
+	for _, m := range a.heard {
+		if m, ok := m.(policy.Limits); ok {
+			versions = append(versions, m.Version)
+		}
+	}
+	return slices.Compact(versions)
+}
+
+// published waits until the limits in Redis are these.
+func (a *agents) published(text string) {
+	a.t.Helper()
+	set, err := limits.Parse("limits", []byte(text))
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	proctest.Eventually(a.t, "the limits are published", func() error {
+		version, source, err := a.bus.Limits(a.t.Context())
+		if err != nil {
+			return err
+		}
+		if version != set.Version() || string(source) != text {
+			return fmt.Errorf("Redis has version %s: %q", version, source)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,483 @@
+package spoa
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/sluice-qos/sluice/haproxy"
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/bus/embedded"
+	"github.com/sluice-qos/sluice/internal/policy"
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+func TestOptions(t *testing.T) {
+	b := open(t, "127.0.0.1:1", 1)
+	good := Options{Instance: "a", Bus: b, SPOE: "unix:spoa", Peers: "unix:peers"}
+	for _, tt := range []struct {
+		name   string
+		change func(*Options)
+		want   string // error; "" for none
+	}{
+		{"the least", func(*Options) {}, ""},
+		{"all", func(o *Options) { o.MaxWait, o.OnLoss, o.HoldFor = time.Second, Open, time.Minute }, ""},
+		{"no instance", func(o *Options) { o.Instance = "" }, `agent: instance name "": want 1 to 200 bytes`},
+		{"a long instance", func(o *Options) { o.Instance = strings.Repeat("a", 201) },
+			`agent: instance name "` + strings.Repeat("a", 201) + `": want 1 to 200 bytes`},
+		{"no bus", func(o *Options) { o.Bus = nil }, "agent: no bus"},
+		{"too short a wait", func(o *Options) { o.MaxWait = 9 * time.Millisecond }, "agent: longest wait 9ms: want at least 10ms"},
+		{"a negative wait", func(o *Options) { o.MaxWait = -1 }, "agent: longest wait -1ns: want at least 10ms"},
+		{"another word for loss", func(o *Options) { o.OnLoss = "close" }, `agent: on loss of Redis "close": want "hold" or "open"`},
+		{"a negative time to hold", func(o *Options) { o.HoldFor = -1 }, "agent: hold for -1ns: want 0 or more"},
+		{"no peers", func(o *Options) { o.Peers = "" }, "agent: peers: no address"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			o := good
+			tt.change(&o)
+			_, err := New(o)
+			if got := text(err); got != tt.want {
+				t.Errorf("New() = %q, want %q", got, tt.want)
+			}
+		})
+	}
+	t.Run("defaults", func(t *testing.T) {
+		a, err := New(good)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a.options.MaxWait != 20*time.Millisecond || a.options.OnLoss != Hold || a.options.HoldFor != 0 {
+			t.Errorf("defaults are %v, %q, %v; want 20ms, hold, 0", a.options.MaxWait, a.options.OnLoss, a.options.HoldFor)
+		}
+	})
+}
+
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+func TestSplit(t *testing.T) {
+	for _, tt := range []struct{ address, network, rest string }{
+		{"unix:/run/sluice/spoa.sock", "unix", "/run/sluice/spoa.sock"},
+		{"127.0.0.1:8079", "tcp", "127.0.0.1:8079"},
+		{"[::1]:8079", "tcp", "[::1]:8079"},
+	} {
+		if network, rest := split(tt.address); network != tt.network || rest != tt.rest {
+			t.Errorf("split(%q) = %q, %q, want %q, %q", tt.address, network, rest, tt.network, tt.rest)
+		}
+	}
+}
+
+// redis starts an embedded one.
+func redis(t *testing.T) string {
+	t.Helper()
+	addr, stop, err := embedded.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	return addr
+}
+
+func open(t *testing.T, addr string, shards int) *bus.Bus {
+	t.Helper()
+	b, err := bus.Open(bus.Options{Addresses: []string{addr}, Shards: shards})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	return b
+}
+
+func publish(t *testing.T, b *bus.Bus, version, source string) {
+	t.Helper()
+	proctest.Eventually(t, "the limits are published", func() error { // the bus' time-out is short for a slow machine
+		return b.PublishLimits(t.Context(), version, []byte(source))
+	})
+}
+
+// served is an agent that runs, on an embedded Redis.
+type served struct {
+	*Agent
+	bus      *bus.Bus
+	registry *prometheus.Registry
+	dir      string
+	stop     context.CancelFunc
+	ended    chan struct{}
+	err      error // of Run, valid once ended
+}
+
+// serve runs an agent until the test ends.
+func serve(t *testing.T, addr, name string, change func(*Options)) *served {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "spoa") // not t.TempDir: its path may be too long for a unix socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	s := &served{bus: open(t, addr, 1), registry: prometheus.NewPedanticRegistry(), dir: dir, ended: make(chan struct{})}
+	o := Options{
+		Instance: name, Bus: s.bus, Registerer: s.registry,
+		SPOE: "unix:" + filepath.Join(dir, "spoa.sock"), Peers: "unix:" + filepath.Join(dir, "peers.sock"),
+		MaxWait: time.Second, // a slow machine must not make HAProxy let requests pass
+	}
+	if change != nil {
+		change(&o)
+	}
+	if s.Agent, err = New(o); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	s.stop = cancel
+	go func() {
+		defer close(s.ended)
+		s.err = s.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		_ = s.wait(t)
+	})
+	return s
+}
+
+// wait waits for the end of Run.
+func (s *served) wait(t *testing.T) error {
+	t.Helper()
+	select {
+	case <-s.ended:
+		return s.err
+	case <-time.After(proctest.Patience):
+		t.Fatalf("Run did not end within %v", proctest.Patience)
+		return nil
+	}
+}
+
+// gauge waits until a metric has a value.
+func gauge(t *testing.T, what string, c prometheus.Collector, want float64) {
+	t.Helper()
+	proctest.Eventually(t, what, func() error {
+		if got := testutil.ToFloat64(c); got != want {
+			return fmt.Errorf("metric = %v, want %v", got, want)
+		}
+		return nil
+	})
+}
+
+// members are the instances that another process sees.
+func members(t *testing.T, b *bus.Bus) []string {
+	t.Helper()
+	var r bus.Registry
+	proctest.Eventually(t, "Redis answers", func() (err error) {
+		r, err = b.Register(t.Context(), "observer")
+		return err
+	})
+	return slices.DeleteFunc(r.Instances, func(name string) bool { return name == "observer" })
+}
+
+func TestAgentBesideHAProxy(t *testing.T) {
+	t.Parallel()
+	addr := redis(t)
+	s := serve(t, addr, "a", nil)
+	publish(t, s.bus, "1", testLimits)
+	proctest.Eventually(t, "the agent serves", func() error {
+		if !s.Serving() {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	if got := text(s.Ready()); got != "no peers session with HAProxy" {
+		t.Errorf("Ready() without HAProxy = %q", got)
+	}
+
+	origin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "served") }))
+	defer origin.Close()
+	listen := proctest.FreeAddr(t)
+	stats := filepath.Join(s.dir, "stats.sock")
+	file, env, err := haproxy.Write(filepath.Join(s.dir, "haproxy"), haproxy.Config{
+		Bind: listen, Origin: origin.Listener.Addr().String(), Identify: "header:X-User",
+		SPOE: "unix@" + filepath.Join(s.dir, "spoa.sock"), Peer: "unix@" + filepath.Join(s.dir, "peers.sock"),
+		Stats: stats, VerdictTimeout: 2 * time.Second,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	proctest.HAProxy(t, file, listen, env...)
+	proctest.Eventually(t, "the agent is ready", s.Ready)
+
+	client := &http.Client{Timeout: proctest.Patience, Transport: &http.Transport{}}
+	defer client.CloseIdleConnections()
+	get := func(user string) *http.Response {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+listen, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("X-User", user)
+		res, err := client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, res.Body)
+		res.Body.Close()
+		return res
+	}
+
+	// HAProxy marks the agent up after its second check.
+	proctest.Eventually(t, "a request is refused", func() error {
+		res := get("alice")
+		if res.StatusCode != 429 {
+			return errors.New(res.Status)
+		}
+		for _, h := range []struct{ name, want string }{
+			{"Sluice-Reason", "request-rate"}, {"Retry-After", "1"}, {"RateLimit-Policy", `"GET";q=4;w=1`},
+		} {
+			if got := res.Header.Get(h.name); got != h.want {
+				t.Errorf("%s of a refused request = %q, want %q", h.name, got, h.want)
+			}
+		}
+		return nil
+	})
+	if res := get("staff"); res.StatusCode != 200 {
+		t.Errorf("who has no limits got %s", res.Status)
+	}
+	// The checks themselves are no requests; the agent has counted all others.
+	if refused := testutil.ToFloat64(s.metrics.refused.WithLabelValues("GET")); refused < 1 {
+		t.Errorf("refused requests counted = %v, want 1 or more", refused)
+	}
+	if malformed := testutil.ToFloat64(s.metrics.malformed); malformed != 0 {
+		t.Errorf("malformed questions = %v, want 0", malformed)
+	}
+
+	// A throttle reaches HAProxy's own table, its end as well.
+	far := time.Now().Add(3 * time.Second).Unix()
+	entry := func() string {
+		conn, err := net.Dial("unix", stats)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_, _ = io.WriteString(conn, "show table sluice/throttle key GET|bob\n")
+		answer, _ := io.ReadAll(conn)
+		return string(answer)
+	}
+	for _, n := range []ratelimit.Native{
+		{Key: ratelimit.Key{Class: "GET", User: "bob"}, Second: far, Limit: 4},
+		{Key: ratelimit.Key{Class: "GET", User: "bob"}, Second: far, Limit: 4, Lift: true},
+	} {
+		want := fmt.Sprintf("gpt0=%d gpc0=4", far+1)
+		if n.Lift {
+			want = "gpt0=0 gpc0=0"
+		}
+		s.teach(n)
+		proctest.Eventually(t, "HAProxy's table has "+want, func() error {
+			if got := entry(); !strings.Contains(got, want) {
+				return fmt.Errorf("it has %q", got)
+			}
+			return nil
+		})
+	}
+
+	if problems, err := testutil.GatherAndLint(s.registry); err != nil || len(problems) > 0 {
+		t.Errorf("GatherAndLint() = %v, %v, want no problem", problems, err)
+	}
+
+	s.stop()
+	if err := s.wait(t); err != nil {
+		t.Errorf("Run() = %v when its context ended, want nil", err)
+	}
+	if s.Serving() {
+		t.Error("Serving() after Run() = true")
+	}
+	if got := members(t, open(t, addr, 1)); len(got) != 0 {
+		t.Errorf("instances after Run() = %v, want none", got)
+	}
+}
+
+func TestAgentsKnowEachOther(t *testing.T) {
+	t.Parallel()
+	addr := redis(t)
+	a := serve(t, addr, "a", nil)
+	publish(t, a.bus, "1", testLimits)
+	gauge(t, "a is alone", a.metrics.instances, 1)
+	b := serve(t, addr, "b", nil)
+	gauge(t, "a knows of b", a.metrics.instances, 2)
+	gauge(t, "b knows of a", b.metrics.instances, 2)
+	b.stop()
+	if err := b.wait(t); err != nil {
+		t.Errorf("Run() = %v, want nil", err)
+	}
+	gauge(t, "a is alone again", a.metrics.instances, 1)
+}
+
+// Agents hear of each other at once, not only by their heartbeats.
+func TestRegistryIsFollowed(t *testing.T) {
+	t.Parallel()
+	addr := redis(t)
+	a, err := New(Options{Instance: "a", Bus: open(t, addr, 1), SPOE: "unix:none", Peers: "unix:none"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- a.follow(ctx) }()
+	defer func() { cancel(); <-done }()
+	select {
+	case <-a.reload: // the subscription has begun
+	case <-time.After(proctest.Patience):
+		t.Fatal("no subscription")
+	}
+	for i, name := range []string{"a", "b", "c"} {
+		proctest.Eventually(t, name+" registers", func() error {
+			_, err := open(t, addr, 1).Register(t.Context(), name)
+			return err
+		})
+		gauge(t, "it is heard of", a.metrics.instances, float64(i+1))
+	}
+}
+
+func TestAgentFollowsTheLimits(t *testing.T) {
+	t.Parallel()
+	s := serve(t, redis(t), "a", nil)
+	if got := text(s.Ready()); got != "no limits yet: is polygen running?" {
+		t.Errorf("Ready() without limits = %q", got)
+	}
+	publish(t, s.bus, version(t, testLimits), testLimits)
+	s.inForce(t, testLimits)
+
+	// The subscription may begin after the first; from here on the message tells.
+	changed := strings.Replace(testLimits, "GET: 4", "GET: 5", 1)
+	publish(t, s.bus, version(t, changed), changed)
+	s.inForce(t, changed)
+
+	publish(t, s.bus, "broken", "version: 2\n")
+	gauge(t, "the broken ones are counted", s.metrics.limitErrors, 1)
+	s.inForce(t, changed)
+
+	publish(t, s.bus, version(t, testLimits), testLimits)
+	s.inForce(t, testLimits)
+}
+
+// inForce waits until the metrics say that the agent has limits.
+func (s *served) inForce(t *testing.T, source string) {
+	t.Helper()
+	want := `# HELP sluice_limits_info The version of the limits in force, value 1.
+# TYPE sluice_limits_info gauge
+sluice_limits_info{version="` + version(t, source) + `"} 1
+`
+	proctest.Eventually(t, "limits are in force", func() error {
+		return testutil.GatherAndCompare(s.registry, strings.NewReader(want), "sluice_limits_info")
+	})
+}
+
+func version(t *testing.T, source string) string {
+	t.Helper()
+	return parse(t, source).Version()
+}
+
+func TestAgentTakesPolicies(t *testing.T) {
+	t.Parallel()
+	s := serve(t, redis(t), "a", nil)
+	publish(t, s.bus, version(t, testLimits), testLimits)
+	s.inForce(t, testLimits)
+	kinds := func() float64 {
+		return testutil.ToFloat64(s.metrics.policies.WithLabelValues("throttle")) + testutil.ToFloat64(s.metrics.policies.WithLabelValues("hot"))
+	}
+	proctest.Eventually(t, "policies arrive", func() error { // once the agent has subscribed
+		now := time.Now()
+		if err := s.bus.PublishPolicies(t.Context(), []policy.Message{
+			policy.Throttle{Key: alice, Second: now.Unix(), Limit: 4},
+			policy.Hot{Key: alice, Until: now.Add(time.Second), Instances: 1},
+		}); err != nil {
+			return err
+		}
+		if got := kinds(); got < 2 {
+			return fmt.Errorf("%v arrived", got)
+		}
+		return nil
+	})
+}
+
+// An agent that waits for limits is there all the time: another one that starts
+// beside it must know that it is not alone.
+func TestAgentThatWaitsDoesNotLapse(t *testing.T) {
+	t.Parallel()
+	addr := redis(t)
+	s := serve(t, addr, "a", nil)
+	observer := open(t, addr, 1)
+	proctest.Eventually(t, "the agent registers", func() error {
+		if got := members(t, observer); !slices.Equal(got, []string{"a"}) {
+			return fmt.Errorf("instances = %v", got)
+		}
+		return nil
+	})
+	// Who registered only once would be gone for good after 2 s.
+	began := time.Now()
+	proctest.Eventually(t, "the agent is still there", func() error {
+		if got := members(t, observer); !slices.Equal(got, []string{"a"}) || time.Since(began) < 2500*time.Millisecond {
+			return fmt.Errorf("instances after %v = %v", time.Since(began), got)
+		}
+		return nil
+	})
+	s.stop()
+	if err := s.wait(t); err != nil {
+		t.Errorf("Run() = %v when its context ended, want nil", err)
+	}
+	if got := members(t, observer); len(got) != 0 {
+		t.Errorf("instances after Run() = %v, want none", got)
+	}
+}
+
+func TestRunFails(t *testing.T) {
+	t.Parallel()
+	t.Run("where it cannot listen", func(t *testing.T) {
+		t.Parallel()
+		addr := redis(t)
+		s := serve(t, addr, "a", func(o *Options) { o.SPOE = "unix:" + t.TempDir() })
+		publish(t, s.bus, version(t, testLimits), testLimits)
+		if err := s.wait(t); err == nil || !strings.Contains(err.Error(), "is not a socket") {
+			t.Errorf("Run() = %v, want that the path is no socket", err)
+		}
+		if got := members(t, open(t, addr, 1)); len(got) != 0 {
+			t.Errorf("instances after Run() = %v, want none", got)
+		}
+	})
+	t.Run("in a cluster with another number of shards", func(t *testing.T) {
+		t.Parallel()
+		addr := redis(t)
+		members(t, open(t, addr, 3))
+		s := serve(t, addr, "a", nil)
+		if err := s.wait(t); !errors.Is(err, bus.ErrShards) {
+			t.Errorf("Run() = %v, want %v", err, bus.ErrShards)
+		}
+	})
+}
+
+// Without Redis there is nothing to serve, nothing to leave, and an end.
+func TestAgentWithoutRedis(t *testing.T) {
+	t.Parallel()
+	s := serve(t, proctest.FreeAddr(t), "a", nil)
+	if s.Serving() || s.Ready() == nil {
+		t.Error("an agent that never reached Redis says that it serves")
+	}
+	s.stop()
+	if err := s.wait(t); err != nil {
+		t.Errorf("Run() = %v when its context ended, want nil", err)
+	}
+}

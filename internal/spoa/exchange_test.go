@@ -1,0 +1,297 @@
+package spoa
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+const ms = time.Millisecond
+
+// losses checks whether Redis is lost, and how often it was.
+func (r *rig) losses(lost bool, times float64) {
+	r.t.Helper()
+	gauge := map[bool]float64{true: 1}[lost]
+	if got := r.exchange.isLost(); got != lost || testutil.ToFloat64(r.metrics.lost) != gauge {
+		r.t.Errorf("at %s: lost = %v (metric %v), want %v", time.Now().Format("05.000"), got, testutil.ToFloat64(r.metrics.lost), lost)
+	}
+	if got := testutil.ToFloat64(r.metrics.losses); got != times {
+		r.t.Errorf("at %s: losses = %v, want %v", time.Now().Format("05.000"), got, times)
+	}
+}
+
+// wait lets the time pass, and all that it brings about.
+func wait(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func TestErrorLosesRedisUntilItAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil).run()
+		r.joined([]string{"a", "b"})
+		r.pool.set(0, errAway)
+		r.want("alice", "GET", true, 0) // the loss decides it: nobody waits for nothing
+		r.losses(true, 1)
+		r.want("alice", "GET", true, 0)
+		r.want("alice", "GET", true, 0)
+		r.want("alice", "GET", true, 0) // a cool user has the whole limit
+		r.want("alice", "GET", false, 0)
+
+		asked := r.pool.asked()
+		wait(time.Second - ms)
+		if got := r.pool.asked() - asked; got < 5 || got > 11 {
+			t.Errorf("a lost pool was asked %d times in a second, want about 10", got)
+		}
+		r.losses(true, 1)
+
+		r.pool.set(0, nil)
+		wait(lostRetry + flushEvery)
+		r.losses(false, 1)
+
+		wait(time.Second) // from the next second on, the others count again
+		r.pool.fill(alice, 3)
+		r.want("alice", "GET", true, 0)
+		r.want("alice", "GET", false, 0)
+	})
+}
+
+// What was admitted while Redis was away is reported when it is back.
+func TestDebtsOutliveALoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil).run()
+		r.pool.set(0, errAway)
+		for range 3 {
+			r.want("alice", "GET", true, 0)
+		}
+		wait(2 * flushEvery)
+		r.losses(true, 1)
+		if got := r.pool.total(alice); got != 0 {
+			t.Errorf("counted while Redis is away = %d, want 0", got)
+		}
+		r.pool.set(0, nil)
+		wait(lostRetry + flushEvery)
+		r.losses(false, 1)
+		if got := r.pool.total(alice); got != 3 {
+			t.Errorf("counted in the end = %d, want 3", got)
+		}
+	})
+}
+
+func TestOverdueAnswerLosesRedis(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, func(o *Options) { o.MaxWait = time.Second }).run()
+		r.joined([]string{"a", "b"})
+		r.limiter.wait.Store(int64(time.Second))
+		r.pool.set(10*time.Second, nil)
+		go func() {
+			wait(lostAfter - ms)
+			r.losses(false, 0)
+		}()
+		r.want("alice", "GET", true, lostAfter)
+		r.losses(true, 1)
+	})
+}
+
+func TestSlowAnswersLoseRedis(t *testing.T) {
+	type step struct {
+		roundTrip time.Duration
+		lost      bool
+		wait      time.Duration // that a request may wait afterwards
+	}
+	for _, tt := range []struct {
+		name  string
+		steps []step
+	}{
+		{"fast ones do not", []step{{1 * ms, false, minWait}, {1 * ms, false, minWait}}},
+		{"requests wait five median round trips", []step{{3 * ms, false, 15 * ms}, {3 * ms, false, 15 * ms}}},
+		{"and never longer than they may", []step{{10 * ms, false, 20 * ms}}},
+		{"an answer just in time", []step{{20 * ms, false, 20 * ms}}},
+		{"one slow one of many does not", []step{{1 * ms, false, minWait}, {1 * ms, false, minWait}, {90 * ms, false, minWait}}},
+		{"slow ones do when they are the rule", []step{
+			{1 * ms, false, minWait}, {1 * ms, false, minWait}, {1 * ms, false, minWait},
+			{30 * ms, false, minWait}, {30 * ms, false, minWait}, {30 * ms, true, 20 * ms}}},
+		{"a fast one finds it again", []step{{30 * ms, true, 20 * ms}, {20 * ms, false, 20 * ms}}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, nil)
+			for i, s := range tt.steps {
+				r.exchange.measure(s.roundTrip)
+				if got, wait := r.exchange.isLost(), time.Duration(r.limiter.wait.Load()); got != s.lost || wait != s.wait {
+					t.Errorf("after round trip %d of %v: lost %v, wait %v; want %v, %v", i+1, s.roundTrip, got, wait, s.lost, s.wait)
+				}
+			}
+		})
+	}
+}
+
+// There may be nothing to ask a lost Redis: heartbeats find it again.
+func TestHeartbeatFindsRedis(t *testing.T) {
+	for _, tt := range []struct {
+		name      string
+		roundTrip time.Duration
+		lost      bool
+	}{
+		{"answered in time", 20 * ms, false},
+		{"answered too late to be of use", 21 * ms, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, nil)
+			r.exchange.answered(tt.roundTrip)
+			r.losses(false, 0)
+			r.exchange.lose(errAway)
+			r.exchange.lose(errOverdue) // the same loss
+			r.losses(true, 1)
+			r.exchange.answered(tt.roundTrip)
+			r.losses(tt.lost, 1)
+		})
+	}
+}
+
+func TestWhatHoldsWhileRedisIsLost(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		onLoss  OnLoss
+		holdFor time.Duration
+		// of ten requests in the first second of the loss, and in a second after 3 s
+		first, later int
+	}{
+		{"nothing set: hold", "", 0, 4, 4},
+		{"hold", Hold, 0, 4, 4},
+		{"hold for so long", Hold, 2 * time.Second, 4, 10},
+		{"open", Open, 0, 10, 10},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, func(o *Options) { o.OnLoss, o.HoldFor = tt.onLoss, tt.holdFor }).run()
+				admitted := func() (n int) {
+					for range 10 {
+						if r.verdict("alice", "GET").Allowed {
+							n++
+						}
+					}
+					return n
+				}
+				r.pool.set(0, errAway)
+				r.exchange.lose(errAway)
+				if got := admitted(); got != tt.first {
+					t.Errorf("admitted at first = %d, want %d", got, tt.first)
+				}
+				wait(3 * time.Second)
+				if got := admitted(); got != tt.later {
+					t.Errorf("admitted later = %d, want %d", got, tt.later)
+				}
+
+				wait(time.Second)
+				r.pool.set(0, nil)
+				r.exchange.answered(ms) // an open agent asks nothing: the next heartbeat finds Redis
+				wait(time.Second)
+				if got := admitted(); got != 4 {
+					t.Errorf("admitted when Redis is back = %d, want 4", got)
+				}
+				r.losses(false, 1)
+			})
+		})
+	}
+}
+
+// A user whose limit the cluster used up is held to this agent's part of it.
+func TestHotUserIsHeldToHisPart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil).run()
+		r.joined([]string{"a", "b"})
+		r.pool.fill(alice, 4)
+		r.want("alice", "GET", false, 0)
+		r.pool.set(0, errAway)
+		wait(time.Second)
+		r.exchange.lose(errAway)
+		r.want("alice", "GET", true, 0)
+		r.want("alice", "GET", true, 0)
+		r.want("alice", "GET", false, 0)
+	})
+}
+
+func TestLastReportIsSentWhenItEnds(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		delay time.Duration
+		want  int
+	}{
+		{"to a Redis that answers", 100 * ms, 3},
+		{"in vain to one that does not, but not for long", time.Hour, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, nil).run()
+				wait(time.Second)
+				r.pool.set(tt.delay, nil)
+				for range 3 {
+					r.want("alice", "GET", true, 0)
+				}
+				second := time.Now().Unix()
+				began := time.Now()
+				r.stop()
+				if took := time.Since(began); took > time.Second {
+					t.Errorf("ending took %v, want a second at most", took)
+				}
+				if got := r.pool.totals[place{alice, second}]; got != tt.want {
+					t.Errorf("reported = %d, want %d", got, tt.want)
+				}
+			})
+		})
+	}
+}
+
+func TestNothingToSayIsNotSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil).run()
+		r.want("staff", "GET", true, 0)
+		wait(10 * time.Second)
+		if got := r.pool.asked(); got != 0 {
+			t.Errorf("the pool was asked %d times, want never", got)
+		}
+	})
+}
+
+// A watchdog that fires while nothing is under way would lose a Redis that works.
+func TestAnsweredAskDoesNotComeDueLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil).run()
+		r.pool.set(20*ms, nil)
+		r.want("alice", "GET", true, 0)
+		wait(time.Second)
+		r.losses(false, 0)
+	})
+}
+
+// One batch at a time is under way: two could overtake each other.
+func TestBatchesDoNotOvertake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		under, most := 0, 0
+		inner := r.exchange.take
+		r.exchange.take = func(ctx context.Context, instance string, asks []ratelimit.Ask) (taken bus.Taken, err error) {
+			under++
+			most = max(most, under)
+			taken, err = inner(ctx, instance, asks)
+			under--
+			return taken, err
+		}
+		r.run()
+		r.pool.set(12*ms, nil)
+		for range 20 {
+			r.verdict("wilma", "GET")
+			time.Sleep(2 * ms)
+		}
+		r.stop()
+		if most != 1 || r.pool.asked() < 3 {
+			t.Errorf("batches under way at once = %d of %d, want 1 of several", most, r.pool.asked())
+		}
+	})
+}

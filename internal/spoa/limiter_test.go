@@ -1,0 +1,345 @@
+package spoa
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/sluice-qos/sluice/internal/clock"
+	"github.com/sluice-qos/sluice/internal/policy"
+	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+func TestValidUser(t *testing.T) {
+	for _, tt := range []struct {
+		name, user string
+		want       bool
+	}{
+		{"a name", "alice", true},
+		{"one byte", "a", true},
+		{"no name", "", false},
+		{"blanks and bars", "a b|c", true},
+		{"a hashed name", "~" + strings.Repeat("A", 64), true},
+		{"UTF-8", "zoë", true},
+		{"bytes that are no UTF-8", "\xff\xfe\x80", true},
+		{"the longest", strings.Repeat("x", 100), true},
+		{"one byte longer", strings.Repeat("x", 101), false},
+		{"NUL", "a\x00b", false},
+		{"a newline at the end", "alice\n", false},
+		{"the last control byte", "\x1f", false},
+		{"the first that is none", " ", true},
+		{"DEL", "a\x7f", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := validUser(tt.user); got != tt.want {
+				t.Errorf("validUser(%q) = %v, want %v", tt.user, got, tt.want)
+			}
+		})
+	}
+}
+
+// Every name that the shipped HAProxy configuration sends is valid.
+func TestKeysAreValidUsers(t *testing.T) {
+	for _, name := range []string{"", "alice", "\x00", strings.Repeat("x", 5000), "~", "~" + strings.Repeat("A", 64)} {
+		if key := limits.Key(name); !validUser(key) {
+			t.Errorf("validUser(%q), the key of %.10q, = false, want true", key, name)
+		}
+	}
+}
+
+func TestVerdictsOfALoneAgent(t *testing.T) {
+	get, all := limits.Rate{Class: "GET", PerSecond: 4}, limits.Rate{Class: "*", PerSecond: 6}
+	type step struct {
+		after       time.Duration
+		user, class string
+		n           int         // the same request n times
+		refused     limits.Rate // zero: allowed
+	}
+	for _, tt := range []struct {
+		name  string
+		steps []step
+	}{
+		{"the limit, and not one more", []step{{0, "alice", "GET", 4, limits.Rate{}}, {0, "alice", "GET", 2, get}}},
+		{"anew with each second", []step{
+			{0, "alice", "GET", 4, limits.Rate{}}, {999 * time.Millisecond, "alice", "GET", 1, get},
+			{time.Millisecond, "alice", "GET", 4, limits.Rate{}}, {0, "alice", "GET", 1, get}}},
+		{"all classes together", []step{
+			{0, "alice", "GET", 3, limits.Rate{}}, {0, "alice", "PUT", 3, limits.Rate{}}, {0, "alice", "PUT", 1, all}, {0, "alice", "GET", 1, all}}},
+		{"a refused request takes no token of another limit", []step{
+			{0, "alice", "GET", 4, limits.Rate{}}, {0, "alice", "GET", 9, get}, {0, "alice", "PUT", 2, limits.Rate{}}, {0, "alice", "PUT", 1, all}}},
+		{"each user his own", []step{{0, "alice", "GET", 4, limits.Rate{}}, {0, "bob", "GET", 4, limits.Rate{}}, {0, "bob", "GET", 1, get}}},
+		{"who has no limits is not limited", []step{{0, "staff", "GET", 1000, limits.Rate{}}}},
+		{"a class without limits is not limited", []step{{0, "wilma", "PUT", 1000, limits.Rate{}}}},
+		{"a name that HAProxy cannot have sent is not limited", []step{{0, "al\nice", "GET", 10, limits.Rate{}}}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, nil).run()
+				for _, s := range tt.steps {
+					time.Sleep(s.after)
+					for i := range s.n {
+						want := ratelimit.Verdict{Allowed: s.refused == limits.Rate{}, Limit: s.refused}
+						got := r.verdict(s.user, s.class)
+						got.Second = 0
+						if got != want {
+							t.Errorf("verdict(%q, %s), the %d., = %+v, want %+v", s.user, s.class, i+1, got, want)
+						}
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestRequestWaitsForTokens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil).run()
+		r.joined([]string{"a", "b"})
+		r.pool.set(3*time.Millisecond, nil)
+
+		r.want("alice", "PUT", true, 3*time.Millisecond)
+		r.pool.fill(alice, 4) // the others were faster
+		r.want("alice", "GET", false, 3*time.Millisecond)
+		r.want("alice", "GET", false, 0) // that is known now
+		if got := testutil.ToFloat64(r.metrics.timeouts); got != 0 {
+			t.Errorf("timeouts = %v, want 0", got)
+		}
+		if got, want := waited(t, r), "2 requests waited for 0.006 s"; got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	})
+}
+
+// waited reads the histogram of waits.
+func waited(t *testing.T, r *rig) string {
+	t.Helper()
+	families, err := r.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "sluice_verdict_wait_seconds" {
+			h := f.GetMetric()[0].GetHistogram()
+			return fmt.Sprintf("%d requests waited for %.3g s", h.GetSampleCount(), h.GetSampleSum())
+		}
+	}
+	return "no histogram"
+}
+
+// Of a cool user whom the pool says nothing of, an agent admits its even part.
+func TestRequestWaitsNoLongerThanItMay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil).run()
+		r.joined([]string{"a", "b"})
+		r.pool.set(time.Minute, nil)
+
+		r.want("alice", "GET", true, minWait) // half of GET: 4 is 2
+		r.want("alice", "GET", true, minWait)
+		r.want("alice", "GET", false, minWait)
+		if got := testutil.ToFloat64(r.metrics.timeouts); got != 3 {
+			t.Errorf("timeouts = %v, want 3", got)
+		}
+		if n := len(r.limiter.waiting); n != 0 {
+			t.Errorf("%d requests are still waiting", n)
+		}
+	})
+}
+
+// An answer that comes when its request has given up goes to the next request.
+func TestLateAnswerIsNotLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil).run()
+		r.joined([]string{"a", "b"})
+		r.pool.fill(ratelimit.Key{Class: "GET", User: "wilma"}, 998)
+		r.pool.set(15*time.Millisecond, nil)
+
+		r.want("wilma", "GET", true, minWait) // by its part; the token comes 5 ms later
+		time.Sleep(10 * time.Millisecond)
+		r.want("wilma", "GET", true, 0)
+	})
+}
+
+func TestOpenLimiterAdmitsEverything(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		for range 4 {
+			r.want("alice", "GET", true, 0)
+		}
+		r.want("alice", "GET", false, 0)
+		r.limiter.open.Store(true)
+		r.want("alice", "GET", true, 0)
+	})
+}
+
+// HAProxy is told to refuse by itself, and no longer when tokens are found.
+func TestNativeThrottleIsLifted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil).run()
+		r.joined([]string{"a", "b"})
+		r.pool.fill(alice, 3)
+		r.want("alice", "GET", true, 0)
+		r.want("alice", "GET", false, 0)
+
+		second := time.Now().Unix()
+		r.apply([]policy.Message{policy.Throttle{Key: alice, Second: second, Limit: 4}})
+		throttle := ratelimit.Native{Key: alice, Second: second, Limit: 4}
+		if told := r.told(); !slices.Equal(told, []ratelimit.Native{throttle}) {
+			t.Fatalf("HAProxy was told %+v, want %+v", told, throttle)
+		}
+
+		r.pool.fill(alice, 2) // another agent gave some back
+		time.Sleep(100 * time.Millisecond)
+		lift := throttle
+		lift.Lift = true
+		if told := r.told(); !slices.Equal(told, []ratelimit.Native{throttle, lift}) {
+			t.Fatalf("HAProxy was told %+v, want %+v and its end", told, throttle)
+		}
+		if throttled, lifted := testutil.ToFloat64(r.metrics.throttled), testutil.ToFloat64(r.metrics.lifted); throttled != 1 || lifted != 1 {
+			t.Errorf("native throttles counted: %v, lifted: %v, want 1 and 1", throttled, lifted)
+		}
+		r.want("alice", "GET", true, 0)
+	})
+}
+
+// Whoever decides, what HAProxy is told of a key stays in order: a throttle and
+// its end take turns.
+func TestNativeOrderUnderLoad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil).run()
+		r.joined([]string{"a", "b"})
+		r.pool.set(time.Millisecond, nil)
+		r.verdict("alice", "GET") // of users that it does not know an agent passes on every throttle
+		var wg sync.WaitGroup
+		for i := range 8 {
+			wg.Go(func() {
+				for range 300 {
+					r.verdict("alice", "GET")
+					time.Sleep(time.Duration(i+1) * time.Millisecond)
+				}
+			})
+		}
+		wg.Go(func() {
+			for i := range 300 {
+				r.apply([]policy.Message{policy.Throttle{Key: alice, Second: time.Now().Unix(), Limit: 4}})
+				r.pool.fill(alice, 3+i%2)
+				time.Sleep(7 * time.Millisecond)
+			}
+		})
+		wg.Wait()
+		r.stop()
+
+		last := map[int64]bool{} // by second: HAProxy refuses
+		lifts := 0
+		for _, n := range r.told() {
+			if last[n.Second] == !n.Lift {
+				t.Fatalf("HAProxy was told %+v twice", n)
+			}
+			last[n.Second] = !n.Lift
+			if n.Lift {
+				lifts++
+			}
+		}
+		if lifts == 0 {
+			t.Error("no throttle was lifted: nothing was tested")
+		}
+	})
+}
+
+func TestHotUserGetsSmallLeases(t *testing.T) {
+	wilma := ratelimit.Key{Class: "GET", User: "wilma"}
+	for _, tt := range []struct {
+		name string
+		hint bool
+		want int // tokens taken for one request
+	}{
+		{"cool: a quarter of the agent's part ahead of need", false, 126},
+		{"hot: what is needed", true, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, nil).run()
+				r.joined([]string{"a", "b"})
+				r.want("wilma", "GET", true, 0)
+				if tt.hint {
+					time.Sleep(time.Second)
+					r.apply([]policy.Message{policy.Hot{Key: wilma, Until: time.Now().Add(3 * time.Second), Instances: 2}})
+					r.want("wilma", "GET", true, 0)
+				}
+				if got := r.pool.total(wilma); got != tt.want {
+					t.Errorf("tokens taken = %d, want %d", got, tt.want)
+				}
+			})
+		})
+	}
+}
+
+func TestRoundTripsMedian(t *testing.T) {
+	ms := func(n ...int) (d []time.Duration) {
+		for _, n := range n {
+			d = append(d, time.Duration(n)*time.Millisecond)
+		}
+		return d
+	}
+	for _, tt := range []struct {
+		name string
+		in   []time.Duration
+		want time.Duration
+	}{
+		{"of nothing", nil, 0},
+		{"of one", ms(7), 7 * time.Millisecond},
+		{"of an even number, the larger", ms(1, 9), 9 * time.Millisecond},
+		{"an outlier does not matter", ms(1, 500, 2), 2 * time.Millisecond},
+		{"of the last 31", append(ms(slices.Repeat([]int{9}, 100)...), ms(slices.Repeat([]int{1}, 16)...)...), time.Millisecond},
+		{"of the last 31, still", append(ms(slices.Repeat([]int{9}, 100)...), ms(slices.Repeat([]int{1}, 15)...)...), 9 * time.Millisecond},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var r roundTrips
+			for _, d := range tt.in {
+				r.add(d)
+			}
+			if got := r.median(); got != tt.want {
+				t.Errorf("median of %v = %v, want %v", tt.in, got, tt.want)
+			}
+		})
+	}
+}
+
+// BenchmarkDecide measures verdicts from as many goroutines as HAProxy has
+// questions under way: the lock, the clock and the core.
+func BenchmarkDecide(b *testing.B) {
+	for _, bb := range []struct {
+		name      string
+		limits    string
+		users     int
+		instances int
+	}{
+		{"one user, far below his limit", "GET: 1000000000", 1, 1},
+		{"10 000 users, far below their limits", "GET: 1000000000", 10_000, 1},
+		{"10 000 users, two limits each", `GET: 1000000000, "*": 1000000000`, 10_000, 1},
+		{"one user, far above his limit", "GET: 10", 1, 1},
+		{"one user without limits", "PUT: 1", 1, 1},
+	} {
+		b.Run(bb.name, func(b *testing.B) {
+			l := newLimiter(&clock.Clock{}, newMetrics(nil), func(ratelimit.Native) {})
+			l.set.Store(parse(b, "version: 1\ndefault_tier: t\ntiers: {t: {requests: {"+bb.limits+"}}}\n"))
+			users := make([]string, bb.users)
+			for i := range users {
+				users[i] = fmt.Sprintf("user-%d", i)
+			}
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				for i := 0; pb.Next(); i++ {
+					l.decide(users[i%len(users)], "GET")
+				}
+			})
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "starts/s")
+		})
+	}
+}

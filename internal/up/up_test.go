@@ -1,0 +1,442 @@
+package up
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	"go.uber.org/goleak"
+
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const fiveGets = `version: 1
+default_tier: free
+tiers: {free: {requests: {GET: 5}}, staff: {}}
+users: {staff: staff}
+`
+
+// machine is a Run in this process.
+type machine struct {
+	Options
+	stop   context.CancelFunc
+	ended  chan struct{}
+	err    error // valid once ended
+	stdout *buffer
+	client *http.Client
+}
+
+// start starts Run with the options that change sets.
+func start(t *testing.T, change func(*Options)) *machine {
+	t.Helper()
+	dir := t.TempDir()
+	stdout, stderr := &buffer{}, &buffer{}
+	m := &machine{
+		Options: Options{
+			Limits: filepath.Join(dir, "limits.yaml"), Listen: freePorts(t, 1), Instances: 1, Identify: "header:X-User",
+			Admin: proctest.FreeAddr(t), HAProxy: proctest.HAProxyPath(t), Refuse: 429,
+			MaxWait: time.Second, // a slow machine must not make HAProxy let requests pass
+			Stdout:  stdout, Stderr: stderr, Logger: slog.New(slog.NewTextHandler(stderr, nil)),
+		},
+		ended:  make(chan struct{}),
+		stdout: stdout,
+		client: &http.Client{Timeout: proctest.Patience, Transport: &http.Transport{}},
+	}
+	m.write(t, fiveGets)
+	if change != nil {
+		change(&m.Options)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	m.stop = cancel
+	go func() {
+		defer close(m.ended)
+		m.err = Run(ctx, m.Options)
+	}()
+	t.Cleanup(func() {
+		m.client.CloseIdleConnections()
+		cancel()
+		m.wait(t)
+		if t.Failed() {
+			t.Logf("up wrote:\n%s", stderr)
+		}
+	})
+	return m
+}
+
+func (m *machine) wait(t *testing.T) error {
+	t.Helper()
+	select {
+	case <-m.ended:
+	case <-time.After(proctest.Patience):
+		t.Fatalf("Run did not end within %v", proctest.Patience)
+	}
+	return m.err
+}
+
+func (m *machine) awaitReady(t *testing.T) {
+	t.Helper()
+	proctest.Eventually(t, "up is ready", func() error {
+		select {
+		case <-m.ended:
+			t.Fatalf("Run() = %v before it was ready", m.err)
+		default:
+		}
+		if !strings.HasPrefix(m.stdout.String(), "ready") {
+			return fmt.Errorf("it printed %q", m.stdout)
+		}
+		return nil
+	})
+}
+
+func (m *machine) write(t *testing.T, limits string) {
+	t.Helper()
+	if err := os.WriteFile(m.Limits, []byte(limits), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// do asks an address for a path, as a user.
+func (m *machine) do(t *testing.T, method, address, path, user string) (status int, body string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, "http://"+address+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("X-User", user)
+	res, err := m.client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res.StatusCode, string(b)
+}
+
+// metric is the text of a sample's value, "" if there is none.
+func (m *machine) metric(t *testing.T, sample string) string {
+	t.Helper()
+	_, text := m.do(t, "GET", m.Admin, "/metrics", "")
+	for line := range strings.Lines(text) {
+		if value, ok := strings.CutPrefix(line, sample+" "); ok {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+func TestThreeInstances(t *testing.T) {
+	t.Parallel()
+	m := start(t, func(o *Options) { o.Listen, o.Instances = freePorts(t, 3), 3 })
+	m.awaitReady(t)
+	addresses, err := listenAddresses(m.Listen, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Run("one line tells where they are", func(t *testing.T) {
+		_, last, _ := net.SplitHostPort(addresses[2])
+		want := fmt.Sprintf("ready: 3 instance(s) at http://%s to :%s, limits of %s, admin at http://%s\n", m.Listen, last, m.Limits, m.Admin)
+		if got := m.stdout.String(); got != want {
+			t.Errorf("standard output = %q, want %q", got, want)
+		}
+	})
+
+	t.Run("each serves the demo origin", func(t *testing.T) {
+		for _, address := range addresses {
+			if status, body := m.do(t, "GET", address, "/bytes/7", "staff"); status != 200 || len(body) != 7 {
+				t.Errorf("GET %s/bytes/7 = %d and %d bytes, want 200 and 7", address, status, len(body))
+			}
+		}
+	})
+
+	t.Run("they share one limit", func(t *testing.T) {
+		const sent = 60
+		began, counts := time.Now(), map[int]int{}
+		for i := range sent {
+			status, _ := m.do(t, "GET", addresses[i%3], "/bytes/1", "alice")
+			counts[status]++
+		}
+		seconds := int(time.Now().Unix()-began.Unix()) + 1
+		if counts[200] == 0 || counts[200] > 5*seconds || counts[200]+counts[429] != sent {
+			t.Errorf("%d requests in %d s of the clock = %v, want 200 for 1 to %d and 429 for the rest", sent, seconds, counts, 5*seconds)
+		}
+	})
+
+	t.Run("the agents' metrics are told apart", func(t *testing.T) {
+		for i := range addresses {
+			label := fmt.Sprintf(`{instance="instance-%d"}`, i+1)
+			if got := m.metric(t, "sluice_instances"+label); got != "3" {
+				t.Errorf("sluice_instances%s = %q, want 3", label, got)
+			}
+			if got := m.metric(t, "sluice_peers_connected"+label); got != "1" {
+				t.Errorf("sluice_peers_connected%s = %q, want 1", label, got)
+			}
+		}
+		if got := m.metric(t, `sluice_polygen_leading{instance="polygen"}`); got != "1" {
+			t.Errorf("sluice_polygen_leading = %q, want 1", got)
+		}
+	})
+
+	t.Run("metrics lint", func(t *testing.T) {
+		_, text := m.do(t, "GET", m.Admin, "/metrics", "")
+		problems, err := promlint.New(strings.NewReader(text)).Lint()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range problems {
+			t.Errorf("%s: %s", p.Metric, p.Text)
+		}
+	})
+
+	t.Run("health", func(t *testing.T) {
+		for _, path := range []string{"/-/healthy", "/-/ready"} {
+			if status, body := m.do(t, "GET", m.Admin, path, ""); status != 200 {
+				t.Errorf("GET %s = %d %q, want 200", path, status, body)
+			}
+		}
+	})
+
+	// HAProxy itself would share the ports with the first.
+	t.Run("a second one on the same ports is refused", func(t *testing.T) {
+		second := m.Options
+		second.Admin, second.Listen, second.Instances = "127.0.0.1:0", addresses[1], 2
+		err := Run(t.Context(), second)
+		want := "instance 1: listen tcp " + addresses[1] + ": bind: address already in use: choose other ports with --listen"
+		if err == nil || err.Error() != want {
+			t.Errorf("Run() = %v, want %s", err, want)
+		}
+	})
+
+	m.stop()
+	if err := m.wait(t); err != nil {
+		t.Errorf("Run() = %v when its context ended, want nil", err)
+	}
+	for _, address := range append(addresses, m.Admin) {
+		if conn, err := net.Dial("tcp", address); err == nil {
+			conn.Close()
+			t.Errorf("%s still answers", address)
+		}
+	}
+}
+
+func TestReload(t *testing.T) {
+	t.Parallel()
+	hangup := make(chan os.Signal)
+	m := start(t, func(o *Options) { o.Reload = hangup })
+	m.awaitReady(t)
+	inForce := func(source string) {
+		t.Helper()
+		set, err := limits.Parse("limits", []byte(source))
+		if err != nil {
+			t.Fatal(err)
+		}
+		version := set.Version()
+		proctest.Eventually(t, "limits "+version+" are in force", func() error {
+			if got := m.metric(t, `sluice_limits_info{instance="instance-1",version="`+version+`"}`); got != "1" {
+				return fmt.Errorf("sluice_limits_info of %s = %q, want 1", version, got)
+			}
+			return nil
+		})
+	}
+	reloads := func(result, want string) {
+		t.Helper()
+		sample := `sluice_limits_reloads_total{instance="polygen",result="` + result + `"}`
+		proctest.Eventually(t, "a reload is counted", func() error {
+			if got := m.metric(t, sample); got != want {
+				return fmt.Errorf("%s = %q, want %s", sample, got, want)
+			}
+			return nil
+		})
+	}
+	inForce(fiveGets)
+
+	sixGets := strings.Replace(fiveGets, "GET: 5", "GET: 6", 1)
+	m.write(t, sixGets)
+	if status, body := m.do(t, "POST", m.Admin, "/-/reload", ""); status != 200 {
+		t.Errorf("POST /-/reload = %d %q, want 200", status, body)
+	}
+	inForce(sixGets)
+
+	m.write(t, "version: 2\n")
+	status, body := m.do(t, "POST", m.Admin, "/-/reload", "")
+	if status != 400 || !strings.HasPrefix(body, m.Limits+":1:10: ") {
+		t.Errorf("POST /-/reload of a broken file = %d %q, want 400 and the position", status, body)
+	}
+	inForce(sixGets)
+
+	m.write(t, fiveGets)
+	hangup <- syscall.SIGHUP
+	inForce(fiveGets)
+	hangup <- syscall.SIGHUP
+	reloads("unchanged", "1")
+}
+
+// script writes a program that answers -v as the real HAProxy does, and runs
+// the given shell lines otherwise.
+func script(t *testing.T, lines string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "haproxy")
+	text := "#!/bin/sh\nreal='" + proctest.HAProxyPath(t) + "'\n[ \"$1\" = -v ] && exec \"$real\" -v\n" + lines + "\n"
+	if err := os.WriteFile(path, []byte(text), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestHAProxyThatFailsEndsUp(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, lines, want string
+	}{
+		{"with an error", "echo '[ALERT] out of luck' >&2; exit 3", "ended: exit status 3\n[ALERT] out of luck"},
+		{"without one", "echo good bye", "ended: exit status 0\ngood bye"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			m := start(t, func(o *Options) { o.HAProxy = script(t, tt.lines) })
+			want := "haproxy at " + m.Listen + " " + tt.want
+			if err := m.wait(t); err == nil || err.Error() != want {
+				t.Errorf("Run() = %v, want %s", err, want)
+			}
+			if out := m.stdout.String(); out != "" {
+				t.Errorf("standard output = %q, want nothing", out)
+			}
+		})
+	}
+}
+
+func TestHAProxyThatDiesEndsUp(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "pid")
+	m := start(t, func(o *Options) { o.HAProxy = script(t, "echo $$ > "+file+"; exec \"$real\" \"$@\"") })
+	m.awaitReady(t)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	want := "haproxy at " + m.Listen + " ended: signal: killed\n"
+	if err := m.wait(t); err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("Run() = %v, want %s…", err, want)
+	}
+}
+
+// HAProxy is asked to end, not killed.
+func TestHAProxyIsStoppedInOrder(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	m := start(t, func(o *Options) {
+		o.HAProxy = script(t, "trap 'touch "+dir+"/asked; exit' TERM; touch "+dir+"/runs; while :; do sleep 0.1; done")
+	})
+	proctest.Eventually(t, "the program runs", func() error {
+		_, err := os.Stat(dir + "/runs")
+		return err
+	})
+	m.stop()
+	if err := m.wait(t); err != nil {
+		t.Errorf("Run() = %v, want nil", err)
+	}
+	if _, err := os.Stat(dir + "/asked"); err != nil {
+		t.Errorf("the program was not asked to end: %v", err)
+	}
+}
+
+// A HAProxy that does not listen to SIGTERM is killed.
+func TestHAProxyThatHangsIsKilled(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "pid")
+	m := start(t, func(o *Options) {
+		o.HAProxy = script(t, "trap '' TERM; echo $$ > "+file+"; while :; do sleep 0.1; done")
+	})
+	proctest.Eventually(t, "the program runs", func() error {
+		text, err := os.ReadFile(file)
+		if err == nil && len(text) == 0 {
+			err = errors.New("no process id yet")
+		}
+		return err
+	})
+	m.stop()
+	if err := m.wait(t); err != nil {
+		t.Errorf("Run() = %v, want nil", err)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
+		t.Errorf("kill(%d, 0) = %v, want no such process", pid, err)
+	}
+}
+
+func TestRedisThatIsNotThere(t *testing.T) {
+	t.Parallel()
+	redis := proctest.FreeAddr(t)
+	m := start(t, func(o *Options) { o.Redis, o.StartTimeout = redis, time.Second })
+	err := m.wait(t)
+	want := "not ready within 1s: polygen: redis cannot be reached: "
+	if err == nil || !strings.HasPrefix(err.Error(), want) || !strings.Contains(err.Error(), redis+": connect: connection refused") {
+		t.Errorf("Run() = %v, want %s… and why", err, want)
+	}
+}
+
+// freePorts is an address whose next n-1 ports are free as well.
+func freePorts(t *testing.T, n int) string {
+	t.Helper()
+	for range 100 {
+		first := proctest.FreeAddr(t)
+		addresses, err := listenAddresses(first, n)
+		if err == nil && free(addresses) == nil {
+			return first
+		}
+	}
+	t.Fatalf("no %d neighbouring ports are free", n)
+	return ""
+}
+
+// buffer is a bytes.Buffer for several goroutines.
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
