@@ -52,6 +52,7 @@ type Config struct {
 	Identify       string        // chain for ParseIdentify; zero: "auto"
 	RefuseStatus   int           // SLUICE_REFUSE_STATUS: 429 or 503
 	VerdictTimeout time.Duration // SLUICE_VERDICT_TIMEOUT: whole milliseconds, at least one
+	CheckTimeout   time.Duration // SLUICE_CHECK_TIMEOUT: whole milliseconds, at least one
 	Threads        int           // SLUICE_THREADS; zero: one per CPU
 	MaxConn        int           // SLUICE_MAXCONN: client connections; zero: from the limit of open files
 }
@@ -81,11 +82,19 @@ func (c Config) env() ([]string, error) {
 	default:
 		return nil, fmt.Errorf("refuse status %d: want 429 or 503", c.RefuseStatus)
 	}
-	if d := c.VerdictTimeout; d != 0 {
-		if d < time.Millisecond {
-			return nil, fmt.Errorf("verdict timeout %v: want 1ms or more", d)
+	for _, v := range []struct {
+		name, env string
+		d         time.Duration
+	}{
+		{"verdict timeout", "SLUICE_VERDICT_TIMEOUT", c.VerdictTimeout},
+		{"check timeout", "SLUICE_CHECK_TIMEOUT", c.CheckTimeout},
+	} {
+		if v.d != 0 && v.d < time.Millisecond {
+			return nil, fmt.Errorf("%s %v: want 1ms or more", v.name, v.d)
 		}
-		set("SLUICE_VERDICT_TIMEOUT", fmt.Sprintf("%dms", d.Milliseconds()))
+		if v.d != 0 {
+			set(v.env, fmt.Sprintf("%dms", v.d.Milliseconds()))
+		}
 	}
 	for _, v := range []struct {
 		name, env string

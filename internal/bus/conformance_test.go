@@ -254,6 +254,7 @@ func scriptsForgotten(t *testing.T, s *server) {
 		{"Resign", func() error { return b.Resign(ctx, "p") }},
 		{"PublishPolicies", func() error { return b.PublishPolicies(ctx, []policy.Message{policy.Limits{Version: "1"}}) }},
 		{"PublishLimits", func() error { return b.PublishLimits(ctx, "1", []byte("x")) }},
+		{"KeepLimits", func() error { _, err := b.KeepLimits(ctx, "1"); return err }},
 	}
 	for _, c := range calls {
 		s.do(t, "SCRIPT", "FLUSH")
@@ -416,6 +417,23 @@ func limits(t *testing.T, s *server) {
 		if diff := cmp.Diff(bus.Event(bus.Policies{policy.Limits{Version: version}}), ear.next(t)); diff != "" {
 			t.Errorf("announcement (-want +got):\n%s", diff)
 		}
+	}
+
+	s.do(t, "PEXPIRE", "sluice:limits", "100000")
+	for _, c := range []struct {
+		version string
+		kept    bool
+	}{{"v0\n", false}, {"v1\n", true}} {
+		if kept, err := b.KeepLimits(ctx, c.version); kept != c.kept || err != nil {
+			t.Errorf("KeepLimits(%q) = %v, %v, want %v", c.version, kept, err, c.kept)
+		}
+		if renewed := s.do(t, "TTL", "sluice:limits").(int64) > 1000; renewed != c.kept {
+			t.Errorf("after KeepLimits(%q) the time to live is renewed: %v, want %v", c.version, renewed, c.kept)
+		}
+	}
+	s.do(t, "DEL", "sluice:limits")
+	if kept, err := b.KeepLimits(ctx, "v1\n"); kept || err != nil {
+		t.Errorf("KeepLimits of forgotten limits = %v, %v, want false", kept, err)
 	}
 }
 

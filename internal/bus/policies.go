@@ -65,6 +65,25 @@ func (b *Bus) PublishLimits(ctx context.Context, version string, source []byte) 
 	})
 }
 
+// KeepLimits keeps published limits for another 24 hours, and reports whether
+// they are still the ones of the version. If not, Redis has forgotten them, or
+// somebody else published others.
+func (b *Bus) KeepLimits(ctx context.Context, version string) (kept bool, err error) {
+	err = b.do(ctx, "keep_limits", "keep limits", func(ctx context.Context) error {
+		replies, err := b.eval(ctx, call{
+			script: keepScript,
+			keys:   []string{limitsKey},
+			args:   []any{version, int64(limitsTTL / time.Second)},
+		})
+		if err != nil {
+			return err
+		}
+		kept = replies[0] == int64(1)
+		return nil
+	})
+	return kept, err
+}
+
 // Limits returns what was last published, or ErrNoLimits.
 func (b *Bus) Limits(ctx context.Context) (version string, source []byte, err error) {
 	err = b.do(ctx, "limits", "read limits", func(ctx context.Context) error {

@@ -33,12 +33,16 @@ var publishSource string
 //go:embed scripts/limits.lua
 var limitsSource string
 
+//go:embed scripts/keep.lua
+var keepSource string
+
 var (
 	takeScript     = newScript(takeSource)
 	registryScript = newScript(registrySource)
 	leadScript     = newScript(leadSource)
 	publishScript  = newScript(publishSource)
 	limitsScript   = newScript(limitsSource)
+	keepScript     = newScript(keepSource)
 )
 
 // A call is one run of a script.

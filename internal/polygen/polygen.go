@@ -33,11 +33,8 @@ const (
 	leadFor    = 2 * time.Second
 	renewEvery = 500 * time.Millisecond
 	// announceEvery is how often the version of the limits is repeated, for
-	// agents that missed its publication.
+	// agents that missed its publication, and Redis asked whether it still has them.
 	announceEvery = time.Second
-	// republishEvery is how often the limits are put into Redis although they
-	// are the same: there they expire, and may get lost without a sign.
-	republishEvery = 5 * time.Second
 )
 
 // Options are polygen's. Fields without a stated default are required.
@@ -258,45 +255,39 @@ func (p *Polygen) resign(ctx context.Context) {
 	}
 }
 
-// publishLimits puts the limits into Redis when they change and from time to
-// time, and repeats their version for agents that missed it.
+// publishLimits puts the limits into Redis when they change or Redis has
+// forgotten them, and repeats their version for agents that missed it.
 func (p *Polygen) publishLimits(ctx context.Context) error {
 	announce := time.NewTicker(announceEvery)
 	defer announce.Stop()
-	var (
-		published string    // "" when Redis may have forgotten them
-		at        time.Time // of the last publication
-	)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-p.publish:
-			published = ""
 		case <-announce.C:
 		}
 		if !p.leading.Load() {
 			continue
 		}
 		set := p.set.Load()
-		full := set.Version() != published || time.Since(at) >= republishEvery
-		var err error
-		if full {
-			err = p.options.Bus.PublishLimits(ctx, set.Version(), set.Source())
-		} else {
-			err = p.options.Bus.PublishPolicies(ctx, []policy.Message{policy.Limits{Version: set.Version()}})
-		}
-		switch {
-		case err != nil:
-			published = ""
-			if ctx.Err() == nil {
-				p.options.Logger.Debug("limits not published", slog.Any("error", fmt.Errorf("version %s: %w", set.Version(), err)))
-			}
-		case full:
-			if published != set.Version() {
-				p.options.Logger.Info("limits published", slog.String("version", set.Version()), slog.Int("users", set.Len()))
-			}
-			published, at = set.Version(), time.Now()
+		if err := p.ensurePublished(ctx, set); err != nil && ctx.Err() == nil {
+			p.options.Logger.Debug("limits not published", slog.String("version", set.Version()), slog.Any("error", err))
 		}
 	}
+}
+
+func (p *Polygen) ensurePublished(ctx context.Context, set *limits.Set) error {
+	kept, err := p.options.Bus.KeepLimits(ctx, set.Version())
+	switch {
+	case err != nil:
+		return err
+	case kept:
+		return p.options.Bus.PublishPolicies(ctx, []policy.Message{policy.Limits{Version: set.Version()}})
+	}
+	if err := p.options.Bus.PublishLimits(ctx, set.Version(), set.Source()); err != nil {
+		return err
+	}
+	p.options.Logger.Info("limits published", slog.String("version", set.Version()), slog.Int("users", set.Len()))
+	return nil
 }

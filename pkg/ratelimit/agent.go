@@ -61,6 +61,7 @@ type Agent struct {
 	wanted   []*bucket // an ask for tokens is due
 	dirty    []*bucket // something is to be reported with the next flush
 	reports  []Ask     // reports for seconds gone by, and asks for the next one
+	hurried  bool      // the reports are not to wait for the next flush
 	out      Output
 
 	instances int   // agents in the cluster, this one included
@@ -184,7 +185,7 @@ func (a *Agent) spend(b *bucket, now int64) {
 			a.want(b) // the pool may only be slow
 		}
 		if b.admitted == b.limit {
-			a.out.Urgent = true // the cluster should know at once
+			a.hurry() // the cluster should know at once
 		}
 	}
 	if b.throttle && !b.native && !a.available(b) {
@@ -243,6 +244,12 @@ func (a *Agent) soil(b *bucket) {
 		b.dirty = true
 		a.dirty = append(a.dirty, b)
 	}
+}
+
+// hurry has the reports sent without waiting for the next flush.
+func (a *Agent) hurry() {
+	a.out.Urgent = true
+	a.hurried = true
 }
 
 // shield has HAProxy refuse the key by itself until the second ends.

@@ -23,7 +23,8 @@ func (a *Agent) Collect(at time.Time, flush bool, asks []Ask) []Ask {
 	}
 	clear(a.wanted)
 	a.wanted = a.wanted[:0]
-	if flush || a.out.Urgent {
+	if flush || a.hurried {
+		a.hurried = false
 		for _, b := range a.dirty {
 			b.dirty = false
 			if b.debt != 0 || b.back != 0 {

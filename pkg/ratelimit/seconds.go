@@ -68,7 +68,7 @@ func (a *Agent) review(b *bucket, now int64) bool {
 		ask := Ask{Key: b.key, Second: b.second + 1, Limit: b.limit, Ahead: b.target(now, a.instances), Instances: a.sharers(b)}
 		if ask.Ahead > 0 {
 			a.reports = append(a.reports, ask)
-			a.out.Urgent = true
+			a.hurry()
 		}
 	}
 	return true

@@ -205,6 +205,7 @@ func (c *Cluster) newInstance(t testing.TB, i int) *Instance {
 		Bind: in.Address, Origin: c.options.Origin, SPOE: "unix@" + in.SPOE, Peer: "unix@" + in.Peers,
 		Stats: in.Stats, Identify: c.options.Identify, Threads: c.options.Threads,
 		VerdictTimeout: c.options.MaxWait + 10*time.Millisecond,
+		CheckTimeout:   5 * c.options.MaxWait, // as shipped, with the shipped wait
 	})
 	if err != nil {
 		t.Fatal(err)
