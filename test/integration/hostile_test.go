@@ -96,10 +96,11 @@ func TestGarbageOnThePeersSocket(t *testing.T) {
 	c := cluster.Start(t, cluster.Options{Limits: limitFile(10)})
 	in := c.Instances[0]
 	for range 20 {
-		conn, err := net.Dial("unix", in.Peers)
-		if err != nil {
-			t.Fatal(err)
-		}
+		var conn net.Conn
+		proctest.Eventually(t, "HAProxy accepts", func() (err error) { // its backlog is short
+			conn, err = net.Dial("unix", in.Peers)
+			return err
+		})
 		junk := make([]byte, 300)
 		_, _ = rand.Read(junk)
 		_, _ = conn.Write(append([]byte("HAProxyS 2.1\nhaproxy\nagent 1 1\n"), junk...))
