@@ -5,6 +5,9 @@
 // that such a sample can be wrong, so the estimate follows the sample with the
 // shortest round trip of the last few. Between machines on one network it is
 // right to a fraction of a millisecond.
+//
+// Between samples it follows the machine's monotonic clock, so that a machine
+// whose clock is set does not find itself in another second.
 package clock
 
 import (
@@ -17,6 +20,13 @@ import (
 // 250 ms it spans 4 s, in which clocks drift apart by less than a millisecond
 // even at 100 ppm.
 const window = 16
+
+// start is when this process read the machine's clock, once.
+var start = time.Now()
+
+// local is the machine's time at t, as if its clock had not been set since the
+// start of the process.
+func local(t time.Time) time.Time { return start.Add(t.Sub(start)).Round(0) }
 
 // Clock tells the cluster's time. The zero Clock tells the machine's own. It is
 // safe for concurrent use.
@@ -34,7 +44,7 @@ type sample struct {
 }
 
 // Now is the cluster's time.
-func (c *Clock) Now() time.Time { return time.Now().Add(time.Duration(c.offset.Load())) }
+func (c *Clock) Now() time.Time { return local(time.Now()).Add(time.Duration(c.offset.Load())) }
 
 // Offset is what is added to the machine's time.
 func (c *Clock) Offset() time.Duration { return time.Duration(c.offset.Load()) }
@@ -42,10 +52,9 @@ func (c *Clock) Offset() time.Duration { return time.Duration(c.offset.Load()) }
 // Sample takes an answer of Redis: its own time, and the machine's time when
 // the question was sent and the answer received.
 func (c *Clock) Sample(sent, received, remote time.Time) {
-	// By the wall clock on purpose: it is what Now adds the offset to.
 	roundTrip := received.Sub(sent)
-	middle := received.Add(-roundTrip / 2)
-	s := sample{offset: remote.Round(0).Sub(middle.Round(0)), roundTrip: roundTrip}
+	middle := local(received).Add(-roundTrip / 2)
+	s := sample{offset: remote.Round(0).Sub(middle), roundTrip: roundTrip}
 
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -27,7 +27,8 @@ func TestClockFollowsTheShortestRoundTrip(t *testing.T) {
 			var c Clock
 			for i, s := range tt.steps {
 				c.Sample(t0, t0.Add(s.roundTrip), t0.Add(s.remote))
-				if got := c.Offset(); got != s.want {
+				// The machine's clock and its monotonic one may differ by nanoseconds.
+				if got := c.Offset(); (got - s.want).Abs() > ms/10 {
 					t.Errorf("step %d: Offset() = %v, want %v", i, got, s.want)
 				}
 			}

@@ -65,10 +65,15 @@ func (l *live) put(table int, key string, values []byte, until time.Time) bool {
 	return true
 }
 
+// maxExpire bounds what one call of expire drops, so that nobody who teaches
+// waits while a hundred thousand entries end together. Each call adds one entry
+// at most, so the rest is gone soon.
+const maxExpire = 1000
+
 // expire forgets the entries that have ended, and returns how many of them were
 // never sent.
 func (l *live) expire(now time.Time) (late int) {
-	for len(l.ends) > 0 && !l.ends[0].until.After(now) {
+	for n := 0; n < maxExpire && len(l.ends) > 0 && !l.ends[0].until.After(now); n++ {
 		e := heap.Pop(&l.ends).(*entry)
 		l.unlink(e)
 		delete(l.byKey, entryKey{e.table, e.key})

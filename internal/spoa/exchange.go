@@ -23,6 +23,12 @@ const (
 	lostAfter = 100 * time.Millisecond
 	// lostRetry is how often a lost pool is asked all the same.
 	lostRetry = 100 * time.Millisecond
+	// longLoss is after how long the others may have taken this instance for
+	// gone (they do after 2 s): then it must have registered again, and they must
+	// have heard of it, before it leases again.
+	longLoss = 1500 * time.Millisecond
+	// logGap is how often losses are logged at most.
+	logGap = 10 * time.Second
 )
 
 // OnLoss says what an agent does while Redis is lost.
@@ -50,6 +56,9 @@ type exchange struct {
 	mu     sync.Mutex // the watchdog runs beside the loop
 	lost   bool
 	lostAt time.Time
+	beats  int       // heartbeats answered since then
+	logged time.Time // when a loss was last logged
+	quiet  bool      // this loss was not
 }
 
 func (e *exchange) run(ctx context.Context) error {
@@ -62,7 +71,9 @@ func (e *exchange) run(ctx context.Context) error {
 			// What has been admitted is reported, or the others would admit it again.
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 			defer cancel()
-			e.round(last, true)
+			for more := true; more; {
+				more = e.round(last, true) && last.Err() == nil
+			}
 			return nil
 		case <-ticker.C:
 			flush = true
@@ -72,8 +83,9 @@ func (e *exchange) run(ctx context.Context) error {
 	}
 }
 
-// round is one exchange with the pool, if there is anything to say.
-func (e *exchange) round(ctx context.Context, flush bool) {
+// round is one exchange with the pool, if there is anything to say. It reports
+// whether the pool took it.
+func (e *exchange) round(ctx context.Context, flush bool) bool {
 	lost := e.isLost()
 	e.limiter.update(func(core *ratelimit.Agent, now time.Time) {
 		if flush {
@@ -87,16 +99,17 @@ func (e *exchange) round(ctx context.Context, flush bool) {
 		}
 	})
 	if len(e.asks) == 0 {
-		return
+		return false
 	}
 	e.tried = time.Now()
-	e.send(ctx)
+	err := e.send(ctx)
 	e.asks = e.asks[:0]
+	return err == nil
 }
 
 // send asks the pool, and lets the core know what came of it. Should the answer
 // be long in coming, the pool counts as lost meanwhile: no request waits for it.
-func (e *exchange) send(ctx context.Context) {
+func (e *exchange) send(ctx context.Context) error {
 	watchdog := time.AfterFunc(lostAfter, func() { e.lose(errOverdue) })
 	sent := time.Now()
 	taken, err := e.take(ctx, e.options.Instance, e.asks)
@@ -109,15 +122,15 @@ func (e *exchange) send(ctx context.Context) {
 				core.Fail(now, ask)
 			}
 		})
-		return
+		return err
 	}
-	e.limiter.clock.Sample(sent, received, taken.Now)
 	e.limiter.update(func(core *ratelimit.Agent, now time.Time) {
 		for i, ask := range e.asks {
 			core.Reply(now, ask, taken.Grants[i])
 		}
 	})
 	e.measure(received.Sub(sent))
+	return nil
 }
 
 // measure adapts to how long the pool takes to answer. A pool that takes longer
@@ -128,17 +141,32 @@ func (e *exchange) measure(roundTrip time.Duration) {
 	e.limiter.wait.Store(int64(min(max(minWait, waitFactor*median), e.options.MaxWait)))
 	e.limiter.update(func(core *ratelimit.Agent, _ time.Time) { core.RoundTrip(median) })
 	switch {
-	case roundTrip <= e.options.MaxWait:
+	case roundTrip <= e.options.MaxWait && e.briefly():
 		e.find()
 	case median > e.options.MaxWait:
 		e.lose(errSlow)
 	}
 }
 
+// briefly reports whether the pool has not been lost for long.
+func (e *exchange) briefly() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return !e.lost || time.Since(e.lostAt) < longLoss
+}
+
 // answered notes that Redis answered a heartbeat: a lost pool is found again even
-// if there is nothing to ask it.
+// if there is nothing to ask it, after a long loss with the second answer.
 func (e *exchange) answered(roundTrip time.Duration) {
-	if e.isLost() && roundTrip <= e.options.MaxWait {
+	if !e.isLost() || roundTrip > e.options.MaxWait {
+		return
+	}
+	brief := e.briefly()
+	e.mu.Lock()
+	e.beats++
+	again := e.beats > 1
+	e.mu.Unlock()
+	if brief || again {
 		e.find()
 	}
 }
@@ -164,11 +192,15 @@ func (e *exchange) lose(why error) {
 	if e.lost {
 		return
 	}
-	e.lost, e.lostAt = true, time.Now()
+	e.lost, e.lostAt, e.beats = true, time.Now(), 0
 	e.limiter.open.Store(e.options.OnLoss == Open)
 	e.limiter.update(func(core *ratelimit.Agent, now time.Time) { core.Lost(now, true) })
 	e.metrics.lost.Set(1)
 	e.metrics.losses.Inc()
+	if e.quiet = time.Since(e.logged) < logGap; e.quiet {
+		return // it comes and goes: the metric tells how often
+	}
+	e.logged = time.Now()
 	e.options.Logger.Warn("redis lost: going on alone", slog.String("on_loss", string(e.options.OnLoss)), slog.Any("error", why))
 }
 
@@ -183,5 +215,8 @@ func (e *exchange) find() {
 	e.limiter.open.Store(false)
 	e.limiter.update(func(core *ratelimit.Agent, now time.Time) { core.Lost(now, false) })
 	e.metrics.lost.Set(0)
+	if e.quiet {
+		return
+	}
 	e.options.Logger.Info("redis is back", slog.Duration("after", time.Since(e.lostAt)))
 }

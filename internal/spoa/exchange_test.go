@@ -35,7 +35,7 @@ func wait(d time.Duration) {
 func TestErrorLosesRedisUntilItAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil).run()
-		r.joined([]string{"a", "b"})
+		r.joined(bus.Registry{Instances: []string{"a", "b"}})
 		r.pool.set(0, errAway)
 		r.want("alice", "GET", true, 0) // the loss decides it: nobody waits for nothing
 		r.losses(true, 1)
@@ -87,7 +87,7 @@ func TestDebtsOutliveALoss(t *testing.T) {
 func TestOverdueAnswerLosesRedis(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, func(o *Options) { o.MaxWait = time.Second }).run()
-		r.joined([]string{"a", "b"})
+		r.joined(bus.Registry{Instances: []string{"a", "b"}})
 		r.limiter.wait.Store(int64(time.Second))
 		r.pool.set(10*time.Second, nil)
 		go func() {
@@ -190,7 +190,12 @@ func TestWhatHoldsWhileRedisIsLost(t *testing.T) {
 
 				wait(time.Second)
 				r.pool.set(0, nil)
-				r.exchange.answered(ms) // an open agent asks nothing: the next heartbeat finds Redis
+				// The others may have taken it for gone: only the second heartbeat,
+				// when they know better, finds Redis, and no answer to an ask does.
+				wait(lostRetry + flushEvery)
+				r.exchange.answered(ms)
+				r.losses(true, 1)
+				r.exchange.answered(ms)
 				wait(time.Second)
 				if got := admitted(); got != 4 {
 					t.Errorf("admitted when Redis is back = %d, want 4", got)
@@ -205,7 +210,7 @@ func TestWhatHoldsWhileRedisIsLost(t *testing.T) {
 func TestHotUserIsHeldToHisPart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil).run()
-		r.joined([]string{"a", "b"})
+		r.joined(bus.Registry{Instances: []string{"a", "b"}})
 		r.pool.fill(alice, 4)
 		r.want("alice", "GET", false, 0)
 		r.pool.set(0, errAway)
@@ -294,4 +299,30 @@ func TestBatchesDoNotOvertake(t *testing.T) {
 			t.Errorf("batches under way at once = %d of %d, want 1 of several", most, r.pool.asked())
 		}
 	})
+}
+
+// A list without this instance says only that Redis was emptied: the others are
+// still there. An older list than the last one says nothing.
+func TestAgentIsNotAloneByMistake(t *testing.T) {
+	at := func(second int64) time.Time { return time.Unix(1_700_000_000+second, 0) }
+	for _, tt := range []struct {
+		name  string
+		lists []bus.Registry
+		want  float64 // instances
+	}{
+		{"joined by another", []bus.Registry{{Instances: []string{"a"}, Now: at(0)}, {Instances: []string{"a", "b"}, Now: at(1)}}, 2},
+		{"the other left", []bus.Registry{{Instances: []string{"a", "b"}, Now: at(0)}, {Instances: []string{"a"}, Now: at(1)}}, 1},
+		{"a list without oneself", []bus.Registry{{Instances: []string{"a", "b"}, Now: at(0)}, {Instances: []string{"b"}, Now: at(1)}}, 2},
+		{"a list that comes late", []bus.Registry{{Instances: []string{"a", "b"}, Now: at(1)}, {Instances: []string{"a"}, Now: at(0)}}, 2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, nil)
+			for _, list := range tt.lists {
+				r.joined(list)
+			}
+			if got := testutil.ToFloat64(r.metrics.instances); got != tt.want {
+				t.Errorf("instances = %v, want %v", got, tt.want)
+			}
+		})
+	}
 }

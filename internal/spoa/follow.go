@@ -25,7 +25,7 @@ func (a *Agent) follow(ctx context.Context) error {
 		case bus.Policies:
 			a.apply(e)
 		case bus.Registry:
-			a.joined(e.Instances)
+			a.joined(e)
 		case bus.Connected:
 			a.wantLimits() // a new set may have been missed
 		}
@@ -126,15 +126,25 @@ func (a *Agent) beat(ctx context.Context) (int, error) {
 	a.registered.Store(true)
 	a.clock.Sample(sent, time.Now(), r.Now)
 	a.metrics.offset.Set(a.clock.Offset().Seconds())
-	a.joined(r.Instances)
+	a.joined(r)
 	return len(r.Instances), nil
 }
 
-// joined takes the list of instances.
-func (a *Agent) joined(instances []string) {
-	rank, _ := slices.BinarySearch(instances, a.options.Instance)
-	a.metrics.instances.Set(float64(len(instances)))
-	a.limiter.update(func(core *ratelimit.Agent, now time.Time) { core.Cluster(now, len(instances), rank) })
+// joined takes the list of instances. One that this instance is missing from
+// says only that Redis has forgotten it, and an older one than the last nothing.
+func (a *Agent) joined(r bus.Registry) {
+	rank, there := slices.BinarySearch(r.Instances, a.options.Instance)
+	if !there {
+		return
+	}
+	a.limiter.update(func(core *ratelimit.Agent, now time.Time) {
+		if r.Now.Before(a.listed) {
+			return
+		}
+		a.listed = r.Now
+		a.metrics.instances.Set(float64(len(r.Instances)))
+		core.Cluster(now, len(r.Instances), rank)
+	})
 }
 
 // split divides "unix:/path" or "host:port" into network and address.

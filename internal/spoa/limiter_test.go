@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/clock"
 	"github.com/sluice-qos/sluice/internal/policy"
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -101,7 +102,7 @@ func TestVerdictsOfALoneAgent(t *testing.T) {
 func TestRequestWaitsForTokens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil).run()
-		r.joined([]string{"a", "b"})
+		r.joined(bus.Registry{Instances: []string{"a", "b"}})
 		r.pool.set(3*time.Millisecond, nil)
 
 		r.want("alice", "PUT", true, 3*time.Millisecond)
@@ -137,7 +138,7 @@ func waited(t *testing.T, r *rig) string {
 func TestRequestWaitsNoLongerThanItMay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil).run()
-		r.joined([]string{"a", "b"})
+		r.joined(bus.Registry{Instances: []string{"a", "b"}})
 		r.pool.set(time.Minute, nil)
 
 		r.want("alice", "GET", true, minWait) // half of GET: 4 is 2
@@ -156,7 +157,7 @@ func TestRequestWaitsNoLongerThanItMay(t *testing.T) {
 func TestLateAnswerIsNotLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil).run()
-		r.joined([]string{"a", "b"})
+		r.joined(bus.Registry{Instances: []string{"a", "b"}})
 		r.pool.fill(ratelimit.Key{Class: "GET", User: "wilma"}, 998)
 		r.pool.set(15*time.Millisecond, nil)
 
@@ -182,7 +183,7 @@ func TestOpenLimiterAdmitsEverything(t *testing.T) {
 func TestNativeThrottleIsLifted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil).run()
-		r.joined([]string{"a", "b"})
+		r.joined(bus.Registry{Instances: []string{"a", "b"}})
 		r.pool.fill(alice, 3)
 		r.want("alice", "GET", true, 0)
 		r.want("alice", "GET", false, 0)
@@ -213,7 +214,7 @@ func TestNativeThrottleIsLifted(t *testing.T) {
 func TestNativeOrderUnderLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil).run()
-		r.joined([]string{"a", "b"})
+		r.joined(bus.Registry{Instances: []string{"a", "b"}})
 		r.pool.set(time.Millisecond, nil)
 		r.verdict("alice", "GET") // of users that it does not know an agent passes on every throttle
 		var wg sync.WaitGroup
@@ -265,7 +266,7 @@ func TestHotUserGetsSmallLeases(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t, nil).run()
-				r.joined([]string{"a", "b"})
+				r.joined(bus.Registry{Instances: []string{"a", "b"}})
 				r.want("wilma", "GET", true, 0)
 				if tt.hint {
 					time.Sleep(time.Second)

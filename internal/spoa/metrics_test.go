@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/policy"
 )
 
@@ -28,7 +29,7 @@ func TestMetrics(t *testing.T) {
 		r.verdict("", "GET")
 		r.verdict("staff", "GET")
 
-		r.joined([]string{"a", "b", "c"})
+		r.joined(bus.Registry{Instances: []string{"a", "b", "c"}})
 		r.pool.set(2*ms, nil)
 		r.verdict("bob", "GET") // waits
 		r.pool.set(time.Minute, nil)

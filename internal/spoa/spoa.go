@@ -85,7 +85,9 @@ type Agent struct {
 	peers    *peers.Client
 	spop     *spop.Server
 	serving  atomic.Bool
-	reload   chan struct{} // holds one token when the limits should be read
+
+	listed time.Time     // of the newest list of instances; guarded by the limiter
+	reload chan struct{} // holds one token when the limits should be read
 
 	registered atomic.Bool // once
 }

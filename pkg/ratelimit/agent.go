@@ -66,12 +66,14 @@ type Agent struct {
 
 	instances int   // agents in the cluster, this one included
 	rank      int   // this agent's place among them
-	shared    int64 // the last second in which it was not alone
+	informed  bool  // Cluster has been called
+	shared    int64 // the last second in which it may not have been alone
 	lead      int64 // how early the next second is asked for, ns
 	lost      bool  // the pool cannot be asked
 	lostAt    int64 // when it was lost, ns
 	apart     int64 // the last second of a loss that is over: others may not have reported it yet
 	overflow  uint64
+	created   uint64 // buckets, ever
 }
 
 // NewAgent returns an agent that knows of no other: it is alone until Cluster
@@ -189,7 +191,7 @@ func (a *Agent) spend(b *bucket, now int64) {
 		}
 	}
 	if b.throttle && !b.native && !a.available(b) {
-		a.shield(b)
+		a.deplete(b, now)
 	}
 }
 
@@ -252,8 +254,12 @@ func (a *Agent) hurry() {
 	a.hurried = true
 }
 
-// shield has HAProxy refuse the key by itself until the second ends.
-func (a *Agent) shield(b *bucket) {
+// deplete takes polygen's word for it that there is no more: HAProxy refuses
+// the key by itself until the second ends, or a probe finds tokens again.
+func (a *Agent) deplete(b *bucket, now int64) {
+	if !a.alone(b) {
+		a.exhaust(b, now)
+	}
 	b.native = true
 	a.out.Native = append(a.out.Native, Native{Key: b.key, Second: b.second, Limit: b.limit})
 }
@@ -278,7 +284,9 @@ func (a *Agent) user(name string) *user {
 func (a *Agent) bucket(u *user, r limits.Rate, now int64) *bucket {
 	b := u.bucket(r.Class)
 	if b == nil {
+		a.created++
 		b = &bucket{key: Key{Class: r.Class, User: u.name}, owner: u, second: now / second}
+		b.early = int64(a.created%askSteps) * int64(agendaTick)
 		u.buckets = append(u.buckets, b)
 	}
 	b.limit = r.PerSecond

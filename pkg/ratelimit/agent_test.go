@@ -359,6 +359,202 @@ func TestAgentTimeRunningBackwards(t *testing.T) {
 	}
 }
 
+// TestAgentClockSetBack has a clock that runs ahead for a while: what was touched
+// meanwhile must not be stuck in the future.
+func TestAgentClockSetBack(t *testing.T) {
+	for _, instances := range []int{1, 2} {
+		a := shared(instances)
+		pool := map[poolKey]int{}
+		start := func(at time.Time) (allowed bool) {
+			a.Tick(at)
+			v, w := a.Start(at, "u", get(10))
+			exchange(a, at, pool)
+			if w != nil {
+				v = w.Verdict
+			}
+			return v.Allowed
+		}
+		for i := range 5 {
+			start(ms(i).Add(time.Hour))
+		}
+		for sec := range 5 {
+			admitted := 0
+			for i := range 50 {
+				if start(ms(1000*sec + 20*i)) {
+					admitted++
+				}
+			}
+			if admitted != 10 {
+				t.Errorf("%d agents, second %d after the clock was set back: admitted %d, want 10", instances, sec, admitted)
+			}
+		}
+		for at := 5000; at < 9000; at += 5 {
+			a.Tick(ms(at))
+			exchange(a, ms(at), pool)
+		}
+		if a.Users() != 0 {
+			t.Errorf("%d agents: %d users known long after the last request, want 0", instances, a.Users())
+		}
+	}
+}
+
+// TestAgentCollectIsFirstToSeeTheNewSecond has a request that waits when the
+// second ends, and a Collect before any Tick.
+func TestAgentCollectIsFirstToSeeTheNewSecond(t *testing.T) {
+	a := shared(2)
+	pool := map[poolKey]int{}
+	_, w := a.Start(ms(999), "u", get(10))
+	exchange(a, ms(1001), pool)
+	if out := a.Drain(); len(out.Decided) != 1 || !w.Verdict.Allowed {
+		t.Fatalf("the request was not decided in the new second: %+v", out)
+	}
+	for i := range 5 {
+		v, w := a.Start(ms(1100+i), "u", get(10))
+		exchange(a, ms(1100+i), pool)
+		if w != nil {
+			v = w.Verdict
+		}
+		if !v.Allowed {
+			t.Errorf("request %d of 5 was not admitted: the key does not ask any more", i)
+		}
+	}
+}
+
+// TestAgentAloneOnlyWhenItKnows: who has just started, or has just been left
+// alone, leases first, for somebody may have served in this second.
+func TestAgentAloneOnlyWhenItKnows(t *testing.T) {
+	spent := func() map[poolKey]int {
+		key := ratelimit.Key{Class: "GET", User: "u"}
+		return map[poolKey]int{{t0.Unix(), key}: 10, {t0.Unix() + 1, key}: 10}
+	}
+	admitted := func(a *ratelimit.Agent, at time.Time, pool map[poolKey]int) (n int) {
+		for range 20 {
+			v, w := a.Start(at, "u", get(10))
+			exchange(a, at, pool)
+			if w != nil {
+				v = w.Verdict
+			}
+			if v.Allowed {
+				n++
+			}
+		}
+		return n
+	}
+	t.Run("restarted within a second", func(t *testing.T) {
+		a := ratelimit.NewAgent(ratelimit.Config{})
+		a.Cluster(ms(100), 1, 0)
+		if n := admitted(a, ms(200), spent()); n != 0 {
+			t.Errorf("admitted %d in the second of its start, of which nothing is left, want 0", n)
+		}
+		if n := admitted(a, ms(1200), map[poolKey]int{}); n != 10 {
+			t.Errorf("admitted %d in the next second, want 10", n)
+		}
+	})
+	t.Run("left alone", func(t *testing.T) {
+		a := shared(2)
+		a.Cluster(ms(100), 1, 0)
+		if n := admitted(a, ms(1200), spent()); n != 0 {
+			t.Errorf("admitted %d in the second after the other went, of which nothing is left, want 0", n)
+		}
+	})
+}
+
+// TestAgentNativeThrottleIsProbed: while HAProxy refuses a key by itself, the
+// pool is asked whether tokens came back, however the throttle came about.
+func TestAgentNativeThrottleIsProbed(t *testing.T) {
+	key := ratelimit.Key{Class: "GET", User: "u"}
+	probes := func(a *ratelimit.Agent, from int, pool map[poolKey]int) (lifted bool) {
+		for at := from; at < from+100; at++ {
+			a.Tick(ms(at))
+			exchange(a, ms(at), pool)
+			for _, n := range a.Drain().Native {
+				lifted = lifted || n.Lift
+			}
+		}
+		return lifted
+	}
+	t.Run("a throttle that came while a token was in hand", func(t *testing.T) {
+		a := shared(2)
+		pool := map[poolKey]int{{t0.Unix(), key}: 9}
+		a.Start(ms(1), "u", get(10))
+		asks := a.Collect(ms(1), false, nil)
+		a.Reply(ms(2), asks[0], ratelimit.Grant{Tokens: 2, Total: 9})
+		a.Throttle(ms(3), key, t0.Unix(), 10)
+		a.Start(ms(4), "u", get(10))
+		if n := a.Drain().Native; len(n) != 1 {
+			t.Fatalf("Native = %v, want a throttle", n)
+		}
+		if !probes(a, 5, pool) {
+			t.Error("not lifted though a token was left")
+		}
+	})
+	t.Run("a report that was answered with a lower total", func(t *testing.T) {
+		a := shared(2)
+		pool := map[poolKey]int{{t0.Unix(), key}: 10}
+		a.Start(ms(1), "u", get(10))
+		exchange(a, ms(2), pool)
+		a.Throttle(ms(3), key, t0.Unix(), 10)
+		a.Drain()
+		a.Reply(ms(4), ratelimit.Ask{Key: key, Second: t0.Unix(), Limit: 10, Back: 1}, ratelimit.Grant{Total: 9})
+		pool[poolKey{t0.Unix(), key}] = 9
+		if !probes(a, 5, pool) {
+			t.Error("not lifted though a token was left")
+		}
+	})
+}
+
+func TestAgentUserWhoReturnsIsNotForgottenTwice(t *testing.T) {
+	a := ratelimit.NewAgent(ratelimit.Config{})
+	key := ratelimit.Key{Class: "GET", User: "u"}
+	a.Start(ms(0), "u", get(10))
+	a.Hot(ms(3001), key, ms(5000), 1)
+	admitted := 0
+	for i := range 20 {
+		if v, _ := a.Start(ms(3002+i), "u", get(10)); v.Allowed {
+			admitted++
+		}
+		a.Tick(ms(3002 + i))
+	}
+	if admitted != 10 {
+		t.Errorf("admitted %d, want 10", admitted)
+	}
+}
+
+func TestAgentBatchesAreBounded(t *testing.T) {
+	const users = 10_000
+	a := shared(2)
+	for i := range users {
+		a.Start(ms(1), fmt.Sprint("u", i), get(10))
+	}
+	total := 0
+	for rounds := 1; total < users; rounds++ {
+		if !a.Drain().Urgent {
+			t.Fatalf("after %d of %d asks the rest is not urgent", total, users)
+		}
+		asks := a.Collect(ms(2), false, nil)
+		if len(asks) == 0 || len(asks) > 5000 {
+			t.Fatalf("batch %d has %d asks, want 1 to 5000", rounds, len(asks))
+		}
+		total += len(asks)
+	}
+	if total != users {
+		t.Errorf("asked %d times, want once for each of %d users", total, users)
+	}
+}
+
+func TestAgentIgnoresMoreSharersThanThereAreInstances(t *testing.T) {
+	a := shared(2)
+	a.Start(ms(0), "u", get(10))
+	a.Collect(ms(0), false, nil)
+	a.Hot(ms(0), ratelimit.Key{Class: "GET", User: "u"}, ms(3000), 1<<60)
+	a.Start(ms(1000), "u", get(10))
+	for _, ask := range a.Collect(ms(1000), true, nil) {
+		if ask.Instances > 2 {
+			t.Errorf("asked as one of %d instances, want 2", ask.Instances)
+		}
+	}
+}
+
 // TestTake holds the invariants of the pool: never past the limit by a grant,
 // and every token accounted for.
 func TestTake(t *testing.T) {

@@ -8,7 +8,8 @@ const (
 	leaseSpan   = 40 * time.Millisecond  // a hot key's lease covers the arrivals of this span
 	idleSpan    = 50 * time.Millisecond  // without a request for this long, a lease goes back
 	hotSpan     = 2 * time.Second        // a key that was spent stays hot for this long
-	nextLead    = 20 * time.Millisecond  // the next second is asked for at least this early
+	nextLead    = 20 * time.Millisecond  // the next second is asked for at least this early,
+	askSteps    = 16                     // and up to so many ticks earlier: not for all keys at once
 	forgetSpan  = 3 * time.Second        // a key without requests for this long is forgotten
 	firstProbe  = 10 * time.Millisecond  // a spent key is asked about again after this, doubling
 	slowestGap  = 320 * time.Millisecond // up to this
@@ -46,6 +47,7 @@ type bucket struct {
 	due     int64 // tick at which it stands in the agenda, 0 if it does not
 
 	seen     arrivals
+	early    int64 // how much earlier than others it asks for the next second, ns
 	hotUntil int64
 	sharers  int // agents that serve the user, as polygen last said; 0 if it never did
 }

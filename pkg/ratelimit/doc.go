@@ -16,7 +16,8 @@
 // What it trades: with more than one agent, the first request of a second at an
 // agent may wait one round trip, and tokens leased to an agent that turns idle
 // are out of reach for up to 50 ms. In return the sum never passes the limit,
-// whatever the load, the latency and the health of polygen. An agent that is
+// whatever the load, the latency and the health of polygen, but for what Timeout
+// admits of cool keys, and while an agent cannot reach the pool. An agent that is
 // alone, or has lost the pool, counts by itself and waits for nothing.
 //
 // Times are of the cluster's clock (the pool's); a second is a whole second of

@@ -9,35 +9,59 @@ import (
 // What is dropped beyond it would only have corrected totals nobody uses.
 const maxReports = 100_000
 
+// maxBatch bounds the asks that Collect returns at a time, so that nobody's
+// request waits behind a large batch for longer than it may.
+const maxBatch = 4096
+
 // Collect appends what is to be sent to the pool now: asks for tokens, and,
-// with flush, reports as well. Each Ask must be answered by one call of Reply
-// or Fail.
+// with flush, reports as well. What is more than a batch waits for the next
+// call, for which Output is then urgent. Each Ask must be answered by one call
+// of Reply or Fail.
 func (a *Agent) Collect(at time.Time, flush bool, asks []Ask) []Ask {
 	now := at.UnixNano()
-	for _, b := range a.wanted {
+	room := maxBatch
+	a.wanted = drain(a.wanted, &room, func(b *bucket) bool {
+		a.roll(b, now) // before it is unmarked: it may want again
 		b.wanted = false
-		a.roll(b, now)
-		if ask, ok := a.ask(b, now); ok {
+		ask, ok := a.ask(b, now)
+		if ok {
 			asks = append(asks, ask)
 		}
-	}
-	clear(a.wanted)
-	a.wanted = a.wanted[:0]
+		return ok
+	})
 	if flush || a.hurried {
 		a.hurried = false
-		for _, b := range a.dirty {
+		a.dirty = drain(a.dirty, &room, func(b *bucket) bool {
 			b.dirty = false
-			if b.debt != 0 || b.back != 0 {
-				asks = append(asks, a.settle(b))
+			if b.debt == 0 && b.back == 0 {
+				return false
 			}
-		}
-		clear(a.dirty)
-		a.dirty = a.dirty[:0]
-		asks = append(asks, a.reports...)
-		a.reports = a.reports[:0]
+			asks = append(asks, a.settle(b))
+			return true
+		})
+		a.reports = drain(a.reports, &room, func(ask Ask) bool {
+			asks = append(asks, ask)
+			return true
+		})
 	}
-	a.out.Urgent = false
+	if room == 0 {
+		a.hurry()
+	}
 	return asks
+}
+
+// drain uses up the list while there is room and returns what is left.
+func drain[T any](list []T, room *int, use func(T) bool) []T {
+	n := 0
+	for n < len(list) && *room > 0 {
+		if use(list[n]) {
+			*room--
+		}
+		n++
+	}
+	left := copy(list, list[n:])
+	clear(list[left:])
+	return list[:left]
 }
 
 // settle makes an Ask that carries what the bucket has to report.
@@ -53,7 +77,7 @@ func (a *Agent) ask(b *bucket, now int64) (Ask, bool) {
 		return Ask{}, false
 	}
 	need := max(0, b.waiting-b.balance)
-	if b.spent {
+	if b.spent || b.native {
 		need = max(need, 1, min(b.unmet, b.target(now, a.instances)))
 		b.unmet = 0
 	}
@@ -87,7 +111,7 @@ func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
 		b.total = g.Total
 		if g.Tokens < ask.Need || g.Total >= b.limit {
 			a.exhaust(b, now)
-		} else {
+		} else if wanted {
 			b.spent = false
 		}
 		if g.Tokens > 0 {

@@ -4,11 +4,17 @@ import "time"
 
 // Cluster tells the agent how many agents there are, itself included, and its
 // own place among them (0 for the first). An agent that is not alone any more
-// leases from now on; one that has become alone counts by itself from the next
-// second on.
+// leases from now on; one that has become alone counts by itself from the
+// second after the next on, and one that was never told before, from the next.
 func (a *Agent) Cluster(at time.Time, instances, rank int) {
-	if a.instances > 1 {
-		a.shared = at.Unix()
+	now := at.Unix()
+	switch {
+	case !a.informed:
+		a.informed, a.shared = true, now // somebody may have served before it in this second
+	case a.instances > 1 && instances <= 1:
+		a.shared = now + 1 // the one that went may still be finishing
+	case a.instances > 1:
+		a.shared = now
 	}
 	a.instances, a.rank = max(1, instances), max(0, rank)
 }
@@ -50,11 +56,10 @@ func (a *Agent) Hot(at time.Time, k Key, until time.Time, sharers int) {
 	a.roll(b, now)
 	b.hotUntil = max(b.hotUntil, min(until.UnixNano(), now+3*second))
 	if !a.cutOff(b) {
-		b.sharers = sharers // just after a loss polygen has not heard of all
+		b.sharers = max(0, min(sharers, a.instances)) // just after a loss polygen has not heard of all
 	}
-	if a.review(b, now) {
-		a.plan(b, now)
-	}
+	a.review(b, now)
+	a.plan(b, now)
 }
 
 // Throttle takes polygen's word that a key's second is spent. HAProxy is told
@@ -72,10 +77,7 @@ func (a *Agent) Throttle(at time.Time, k Key, sec int64, limit int) {
 	a.roll(b, now)
 	b.throttle = true
 	if !a.available(b) && !b.native {
-		if !a.alone(b) {
-			a.exhaust(b, now)
-		}
-		a.shield(b)
+		a.deplete(b, now)
 		a.serve(b.owner, now)
 	}
 	a.plan(b, now)

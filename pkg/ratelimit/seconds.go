@@ -10,21 +10,30 @@ import (
 // used for a while is forgotten. It is to be called every few milliseconds.
 func (a *Agent) Tick(at time.Time) {
 	now := at.UnixNano()
+	a.shared, a.apart = min(a.shared, now/second+1), min(a.apart, now/second) // should the clock have been set back
 	a.agenda.take(now, func(b *bucket) {
 		a.roll(b, now)
 		a.serve(b.owner, now)
-		if a.review(b, now) {
-			a.plan(b, now)
+		if now-b.seen.last >= int64(forgetSpan) && b.waiting == 0 && !b.asking {
+			a.forget(b)
+			return
 		}
+		a.review(b, now)
+		a.plan(b, now)
 	})
 }
 
 // roll moves a bucket on to the current second: what is left of the old one is
 // reported under the old one, and what was asked for ahead becomes the balance.
+// A clock that runs back a little stays in its second; one that was set back
+// begins anew.
 func (a *Agent) roll(b *bucket, now int64) {
 	current := now / second
-	if current <= b.second {
+	if current == b.second || current == b.second-1 {
 		return
+	}
+	if current < b.second {
+		b.seen, b.hotUntil = arrivals{last: now}, 0
 	}
 	if b.debt != 0 || b.balance+b.back != 0 {
 		b.back += b.balance
@@ -44,16 +53,10 @@ func (a *Agent) roll(b *bucket, now int64) {
 	}
 }
 
-// review does what is due for one bucket. It returns false when the bucket has
-// been forgotten.
-func (a *Agent) review(b *bucket, now int64) bool {
-	idle := now - b.seen.last
-	if idle >= int64(forgetSpan) && b.waiting == 0 && !b.asking {
-		a.forget(b)
-		return false
-	}
+// review does what is due for one bucket.
+func (a *Agent) review(b *bucket, now int64) {
 	if a.alone(b) {
-		return true
+		return
 	}
 	if keep := a.keep(b, now); b.balance > keep {
 		b.back += b.balance - keep
@@ -71,7 +74,6 @@ func (a *Agent) review(b *bucket, now int64) bool {
 			a.hurry()
 		}
 	}
-	return true
 }
 
 // keep is the largest balance that is not given back.
@@ -89,12 +91,12 @@ func (a *Agent) keep(b *bucket, now int64) int {
 // probing reports whether a spent key is wanted here all the same. While
 // HAProxy refuses by itself, nobody here sees the demand: it is believed to last.
 func (a *Agent) probing(b *bucket) bool {
-	return b.spent && b.balance == 0 && !b.asking && (b.unmet > 0 || b.native)
+	return b.balance == 0 && !b.asking && (b.native || b.spent && b.unmet > 0)
 }
 
 // nextDue reports whether the next second should be asked for now.
 func (a *Agent) nextDue(b *bucket, now int64) bool {
-	return !b.nextAsk && now >= (b.second+1)*second-a.lead && a.active(b, now)
+	return !b.nextAsk && now >= (b.second+1)*second-a.lead-b.early && a.active(b, now)
 }
 
 // active reports whether requests of the key are to be expected, so that it is
@@ -116,7 +118,7 @@ func (a *Agent) plan(b *bucket, now int64) {
 			due = min(due, b.probeAt)
 		}
 		if !b.nextAsk && a.active(b, now) {
-			due = min(due, end-a.lead)
+			due = min(due, end-a.lead-b.early)
 		}
 	}
 	if b.balance+b.next+b.debt > 0 || b.spent || b.waiting > 0 {
@@ -134,7 +136,7 @@ func (a *Agent) forget(b *bucket) {
 	a.giveBack(Ask{Key: b.key, Second: b.second + 1, Limit: b.limit}, b.next)
 	u := b.owner
 	u.buckets = slices.DeleteFunc(u.buckets, func(other *bucket) bool { return other == b })
-	if len(u.buckets) == 0 {
+	if len(u.buckets) == 0 && a.users[u.name] == u {
 		delete(a.users, u.name)
 	}
 }

@@ -39,8 +39,6 @@ type Watch struct {
 }
 
 type watched struct {
-	second    int64 // of the total below
-	total     int
 	throttled int64 // the last second that was called spent
 	hinted    int64
 	last      int64            // when anybody was last heard of
@@ -61,8 +59,8 @@ func NewWatch(strict bool) *Watch {
 // instance had asked, and the key's limit (0 means not limited).
 func (w *Watch) Observe(at time.Time, instance string, k Key, sec int64, total, limit int) {
 	now := at.UnixNano()
-	if limit <= 0 || sec < now/second-1 {
-		return
+	if limit <= 0 || sec < now/second-1 || sec > now/second+1 {
+		return // not limited, or from a clock of its own
 	}
 	o := w.keys[k]
 	if o == nil {
@@ -71,12 +69,6 @@ func (w *Watch) Observe(at time.Time, instance string, k Key, sec int64, total, 
 	}
 	o.last = now
 	o.agents[instance] = now
-	if sec > o.second {
-		o.second, o.total = sec, 0
-	}
-	if sec == o.second {
-		o.total = total // may fall: tokens are given back
-	}
 	if 100*total >= w.percent*limit && now-o.hinted >= int64(hintGap) {
 		o.hinted = now
 		w.hints = append(w.hints, Hint{Key: k, Until: at.Add(hintSpan), Instances: o.sharers(now)})

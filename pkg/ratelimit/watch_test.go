@@ -64,6 +64,10 @@ func TestWatch(t *testing.T) {
 		{"old seconds decide nothing", false, []step{
 			{at: 5000, instance: "a", key: get, second: s, total: 1000, limit: 10},
 		}},
+		{"a second of the far future decides nothing", false, []step{
+			{at: 0, instance: "a", key: get, second: s + 3600, total: 10, limit: 10},
+			{at: 1, instance: "a", key: get, second: s, total: 10, limit: 10, hints: hint(get, 1, 1), spent: spent(get, s)},
+		}},
 		{"the second asked for ahead of its time is watched", false, []step{
 			{at: 990, instance: "a", key: get, second: s + 1, total: 10, limit: 10, hints: hint(get, 990, 1), spent: spent(get, s+1)},
 		}},

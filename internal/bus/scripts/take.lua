@@ -22,7 +22,7 @@ for k = 1, #KEYS do
 
   for i = 1, n do
     local name = ARGV[field]
-    local before = totals[name] or tonumber(stored[i] or 0)
+    local before = totals[name] or tonumber(stored[i] or 0) or 0
 
     local total = before + ARGV[num]
     if total < 0 then total = 0 end
