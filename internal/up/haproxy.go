@@ -99,19 +99,23 @@ func (p *process) run(ctx context.Context) error {
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start haproxy: %w", err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	var exit error
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		exit = cmd.Wait()
+	}()
 	select {
-	case err := <-ended:
-		return fmt.Errorf("haproxy at %s ended: %w\n%s", p.address, exitOf(err), last)
+	case <-ended:
+		return fmt.Errorf("haproxy at %s ended: %w\n%s", p.address, exitOf(exit), last)
 	case <-ctx.Done():
 	}
 	_ = cmd.Process.Signal(syscall.SIGTERM)
 	select {
-	case _ = <-ended:
+	case <-ended:
 	case <-time.After(3 * time.Second):
 		_ = cmd.Process.Kill()
-		_ = <-ended
+		<-ended
 	}
 	return nil
 }
