@@ -137,6 +137,12 @@ func TestAgentUserWithoutRequestsHoldsNothing(t *testing.T) {
 	for at := 101; at < 5000; at += 5 {
 		a.Tick(ms(at))
 		exchange(a, ms(at), pool)
+		if at == 201 {
+			// Idle for a while: one token stays, so that the next request need not wait.
+			if got := pool[poolKey{t0.Unix(), ratelimit.Key{Class: "GET", User: "u"}}]; got != 2 {
+				t.Errorf("after 100 ms one token is used and %d are held, want 1", got-1)
+			}
+		}
 	}
 	for k, total := range pool {
 		want := 0
