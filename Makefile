@@ -41,7 +41,7 @@ test-unit: setup ## run the tests of all packages, with the race detector
 
 test-integration: setup build ## run whole clusters of real processes; HAPROXY=3.0 or a path chooses another HAProxy
 	@haproxy='$(HAPROXY)'; \
-	case "$$haproxy" in [0-9].[0-9]) haproxy=$$(scripts/haproxy-version "$$haproxy" | tail -n 1);; esac; \
+	case "$$haproxy" in [0-9].[0-9]) scripts/setup patchelf; haproxy=$$(scripts/haproxy-version "$$haproxy" | tail -n 1);; esac; \
 	export SLUICE_HAPROXY="$$haproxy"; \
 	echo "HAProxy: $$("$${haproxy:-haproxy}" -v | head -n 1)"; \
 	$(GO) test -count=1 -p 1 -timeout 20m -run '$(RUN)' ./haproxy/... ./internal/peers/... ./internal/spop/... ./test/...
@@ -54,7 +54,7 @@ test-matrix: ## run the integration tests on HAProxy 2.6, 3.0 and 3.2
 bench: build ## measure accuracy, reaction and cost, and print tables; RUN=Cost chooses
 	@scripts/setup wrk
 	@haproxy='$(HAPROXY)'; \
-	case "$$haproxy" in [0-9].[0-9]) haproxy=$$(scripts/haproxy-version "$$haproxy" | tail -n 1);; esac; \
+	case "$$haproxy" in [0-9].[0-9]) scripts/setup patchelf; haproxy=$$(scripts/haproxy-version "$$haproxy" | tail -n 1);; esac; \
 	export SLUICE_HAPROXY="$$haproxy"; \
 	$(GO) test -count=1 -timeout 60m -run '^$$' -bench '$(RUN)' -benchtime 1x ./bench
 	$(GO) test -count=1 -run '^$$' -bench '$(RUN)' -benchmem ./pkg/ratelimit ./internal/spoa ./internal/spop ./internal/bus
