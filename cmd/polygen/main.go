@@ -68,7 +68,7 @@ func serve(ctx context.Context, o options, hangups <-chan os.Signal) error {
 	}
 	l, err := net.Listen("tcp", o.Admin)
 	if err != nil {
-		return err
+		return fmt.Errorf("admin: %w: choose another address with --admin", err)
 	}
 	return group.Run(ctx,
 		p.Run,

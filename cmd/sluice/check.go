@@ -34,6 +34,7 @@ func (c *check) run(stdout, stderr io.Writer) int {
 
 func summarize(w io.Writer, file string, set *limits.Set) {
 	fmt.Fprintf(w, "%s: ok, version %s, %d tier(s), %d user(s) named\n", file, set.Version(), len(set.Tiers()), set.Len())
+	later := false
 	for _, name := range set.Tiers() {
 		tier, _ := set.Tier(name)
 		mark := ""
@@ -41,6 +42,10 @@ func summarize(w io.Writer, file string, set *limits.Set) {
 			mark = " (default)"
 		}
 		fmt.Fprintf(w, "  %s%s: %s\n", name, mark, describe(tier))
+		later = later || tier.Concurrent > 0 || tier.Bandwidth != limits.Bandwidth{}
+	}
+	if later {
+		fmt.Fprintln(w, "  note: limits of requests in progress and of bandwidth are not enforced yet")
 	}
 }
 

@@ -3,6 +3,8 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -17,7 +19,7 @@ import (
 )
 
 type options struct {
-	Instance string `help:"Name of this HAProxy and its agent, unique in the cluster. Default: the host's name." placeholder:"NAME" env:"SLUICE_INSTANCE"`
+	Instance string `help:"Name of this HAProxy and its agent in logs. Default: the host's name." placeholder:"NAME" env:"SLUICE_INSTANCE"`
 	SPOE     string `name:"spoe" help:"Where HAProxy asks: unix:/path or host:port. It has no authentication: keep it on this machine." default:"unix:/run/sluice/spoa.sock" placeholder:"ADDR" env:"SLUICE_SPOE_LISTEN"`
 	Peers    string `help:"Where HAProxy's local peer listens: unix:/path or host:port." default:"127.0.0.1:8079" placeholder:"ADDR" env:"SLUICE_PEERS"`
 	Admin    string `help:"Where to serve /metrics, /-/healthy and /-/ready." default:"127.0.0.1:9091" placeholder:"ADDR" env:"SLUICE_ADMIN"`
@@ -65,7 +67,8 @@ func serve(ctx context.Context, o options) error {
 	}
 	defer b.Close()
 	agent, err := spoa.New(spoa.Options{
-		Instance: o.Instance, Bus: b, SPOE: o.SPOE, Peers: o.Peers,
+		// Two agents that were given one name by mistake are two all the same.
+		Instance: o.Instance + "#" + rand.Text()[:8], Bus: b, SPOE: o.SPOE, Peers: o.Peers,
 		MaxWait: o.MaxWait, OnLoss: spoa.OnLoss(o.OnRedisLoss), HoldFor: o.HoldFor,
 		Logger: log, Registerer: registry,
 	})
@@ -74,7 +77,7 @@ func serve(ctx context.Context, o options) error {
 	}
 	l, err := net.Listen("tcp", o.Admin)
 	if err != nil {
-		return err
+		return fmt.Errorf("admin: %w: choose another address with --admin", err)
 	}
 	return group.Run(ctx, agent.Run, func(ctx context.Context) error {
 		return admin.Serve(ctx, l, admin.Handler(admin.Options{Gatherer: registry, Ready: agent.Ready}), log)

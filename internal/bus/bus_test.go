@@ -454,3 +454,22 @@ func (s *syncBuffer) String() string {
 	defer s.mu.Unlock()
 	return s.b.String()
 }
+
+// A password that Redis refuses is what the error says.
+func TestWrongPasswordIsTold(t *testing.T) {
+	_, addr := proctest.Redis(t)
+	raw := redis.NewClient(&redis.Options{Addr: addr})
+	defer raw.Close()
+	if err := raw.ConfigSet(t.Context(), "requirepass", "right").Err(); err != nil {
+		t.Fatal(err)
+	}
+	b, err := bus.Open(bus.Options{Addresses: []string{addr}, Password: "wrong"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	_, err = b.Register(t.Context(), "a")
+	if err == nil || !strings.Contains(err.Error(), "WRONGPASS") || errors.Is(err, bus.ErrUnavailable) {
+		t.Errorf("Register = %v, want WRONGPASS, and not as if Redis were away", err)
+	}
+}

@@ -60,12 +60,13 @@ func (b *Bus) eval(ctx context.Context, calls ...call) ([]any, error) {
 	for i, c := range calls {
 		commands[i] = c.command(ctx, "evalsha", c.script.sha)
 	}
+	var failed error // of all commands, as when the connection is refused
 	run := func(send []once) {
 		pipe := b.client.Pipeline()
 		for _, command := range send {
 			_ = pipe.Process(ctx, command)
 		}
-		_, _ = pipe.Exec(ctx) // each command has its own error
+		_, failed = pipe.Exec(ctx)
 	}
 	run(commands)
 
@@ -85,7 +86,9 @@ func (b *Bus) eval(ctx context.Context, calls ...call) ([]any, error) {
 		if err := command.Err(); err != nil {
 			return nil, err
 		}
-		replies[i] = command.Val()
+		if replies[i] = command.Val(); replies[i] == nil && failed != nil {
+			return nil, failed // a password that is refused is no command's error
+		}
 	}
 	return replies, nil
 }

@@ -15,6 +15,9 @@ import (
 	"time"
 )
 
+// startGrace is how long HAProxy may take to start before that is worth a warning.
+const startGrace = 5 * time.Second
+
 // A Client keeps a session with one HAProxy. Its methods are safe for
 // concurrent use.
 type Client struct {
@@ -114,6 +117,7 @@ func (c *Client) Run(ctx context.Context) error {
 	}
 	defer c.running.Store(false)
 	var (
+		begun   = time.Now()
 		retry   = c.opts.RetryMin
 		log     = c.opts.Logger.With(slog.String("peer", c.opts.Remote), slog.String("address", c.opts.Address))
 		warning rateLimit
@@ -125,7 +129,9 @@ func (c *Client) Run(ctx context.Context) error {
 		}
 		reason := reasonOf(err)
 		c.metrics.errors.WithLabelValues(reason).Inc()
-		if skipped, ok := warning.allow(time.Now()); ok {
+		if reason == "dial" && id == 1 && time.Since(begun) < startGrace {
+			// HAProxy starts after its agent: that it is not there yet is no failure.
+		} else if skipped, ok := warning.allow(time.Now()); ok {
 			log.Warn("peers session failed", slog.String("reason", reason), slog.Any("error", err), slog.Int("not_logged", skipped))
 		}
 		if established > 0 {

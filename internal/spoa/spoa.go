@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -52,6 +53,12 @@ func (o *Options) prepare() error {
 	}
 	if o.Bus == nil {
 		return errors.New("no bus")
+	}
+	// HAProxy's way of writing a unix socket is as good.
+	for _, address := range []*string{&o.SPOE, &o.Peers} {
+		if path, ok := strings.CutPrefix(*address, "unix@"); ok {
+			*address = "unix:" + path
+		}
 	}
 	if o.MaxWait == 0 {
 		o.MaxWait = 20 * time.Millisecond
@@ -202,17 +209,17 @@ func (a *Agent) prepareToServe(ctx context.Context) (net.Listener, error) {
 	return l, nil
 }
 
-// retry calls f until it succeeds or ctx ends. It logs the first failure and
-// then one every ten seconds.
+// retry calls f until it succeeds or ctx ends. It logs a failure after two
+// seconds, for others may be starting too, and then one every ten.
 func retry[T any](ctx context.Context, log *slog.Logger, what string, f func() (T, error)) (T, error) {
-	var logged time.Time
+	next := time.Now().Add(2 * time.Second)
 	for {
 		v, err := f()
 		if err == nil || errors.Is(err, bus.ErrShards) {
 			return v, err
 		}
-		if time.Since(logged) > 10*time.Second {
-			logged = time.Now()
+		if time.Now().After(next) {
+			next = time.Now().Add(10 * time.Second)
 			log.Warn("waiting", slog.String("for", what), slog.Any("error", err))
 		}
 		select {

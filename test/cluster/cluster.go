@@ -37,6 +37,9 @@ type Options struct {
 	// Sluice fail open. Tests of what happens in time set the shipped 20 ms.
 	MaxWait time.Duration
 
+	// OneName gives all agents the same name, as operators do by mistake.
+	OneName bool
+
 	Threads  int      // of each HAProxy; 0 means 1
 	Origin   string   // "" means a counting one in this process
 	Redis    string   // the agents' and polygens' Redis; "" means to start one
@@ -216,8 +219,12 @@ func (c *Cluster) newInstance(t testing.TB, i int) *Instance {
 // StartAgent starts the instance's agent, or starts it again.
 func (in *Instance) StartAgent(t testing.TB) {
 	t.Helper()
+	name := in.Name
+	if in.cluster.options.OneName {
+		name = "one-name"
+	}
 	args := []string{
-		"--instance", in.Name, "--spoe", "unix:" + in.SPOE, "--peers", "unix:" + in.Peers,
+		"--instance", name, "--spoe", "unix:" + in.SPOE, "--peers", "unix:" + in.Peers,
 		"--admin", in.Admin, "--redis", in.cluster.RedisAddr, "--max-wait", in.cluster.options.MaxWait.String(),
 	}
 	in.Agent = proctest.Start(t, nil, filepath.Join(in.cluster.bin, "spoa"), append(args, in.cluster.options.SPOAArgs...)...)

@@ -38,6 +38,13 @@ func TestRequestRateOverSeveralInstances(t *testing.T) {
 	}
 }
 
+func TestTwoAgentsOfOneNameAreTwo(t *testing.T) {
+	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: limitFile(50), OneName: true})
+	r := offer(t, c, "alice", "even", 500, 2*time.Second)
+	checkAnswered(t, r)
+	checkLimit(t, r, 50, 0.97)
+}
+
 func TestUserBelowTheLimitIsNeverRefused(t *testing.T) {
 	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: limitFile(200)})
 	r := offer(t, c, "alice", "90/10", 100, 4*time.Second)
