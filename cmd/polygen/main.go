@@ -4,7 +4,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"net"
 	"os"
 
@@ -76,16 +75,5 @@ func serve(ctx context.Context, o options, hangups <-chan os.Signal) error {
 			h := admin.Handler(admin.Options{Gatherer: registry, Ready: p.Ready, Reload: p.Reload})
 			return admin.Serve(ctx, l, h, log)
 		},
-		func(ctx context.Context) error {
-			for {
-				select {
-				case <-ctx.Done():
-					return nil
-				case <-hangups:
-					if err := p.Reload(); err != nil {
-						log.Error("reload failed: the old limits stay in force", slog.Any("error", err))
-					}
-				}
-			}
-		})
+		func(ctx context.Context) error { return p.ReloadOn(ctx, hangups) })
 }

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -123,6 +124,20 @@ var errNotAsked = errors.New("not asked yet")
 
 // Reload reads the limit file now.
 func (p *Polygen) Reload() error { return p.options.Limits.Reload() }
+
+// ReloadOn reads the limit file on each signal, until ctx ends.
+func (p *Polygen) ReloadOn(ctx context.Context, signals <-chan os.Signal) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-signals:
+			if err := p.Reload(); err != nil {
+				p.options.Logger.Error("reload failed: the old limits stay in force", slog.Any("error", err))
+			}
+		}
+	}
+}
 
 // adopt takes a new set of limits.
 func (p *Polygen) adopt(set *limits.Set) {

@@ -137,7 +137,7 @@ func Run(ctx context.Context, o Options) error {
 			h := admin.Handler(admin.Options{Gatherer: registry, Ready: ready, Reload: generator.Reload})
 			return admin.Serve(ctx, adminListener, h, o.Logger)
 		},
-		func(ctx context.Context) error { return reloadOn(ctx, o.Reload, generator, o.Logger) },
+		func(ctx context.Context) error { return generator.ReloadOn(ctx, o.Reload) },
 		func(ctx context.Context) error {
 			if err := await(ctx, o.StartTimeout, ready); err != nil || ctx.Err() != nil {
 				return err
@@ -276,20 +276,6 @@ func await(ctx context.Context, limit time.Duration, ready func() error) error {
 		case <-ctx.Done():
 			return nil
 		case <-time.After(pollEvery):
-		}
-	}
-}
-
-// reloadOn reads the limit file again on each signal.
-func reloadOn(ctx context.Context, signals <-chan os.Signal, p *polygen.Polygen, log *slog.Logger) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-signals:
-			if err := p.Reload(); err != nil {
-				log.Error("reload failed: the old limits stay in force", slog.Any("error", err))
-			}
 		}
 	}
 }

@@ -308,12 +308,3 @@ func (a *Agent) Users() int { return len(a.users) }
 // Overflowed counts the requests that were admitted uncounted because too many
 // users were known.
 func (a *Agent) Overflowed() uint64 { return a.overflow }
-
-// Rates are the limits that the request counts against.
-func (w *Waiting) Rates() []limits.Rate {
-	rates := make([]limits.Rate, w.n)
-	for i, b := range w.buckets[:w.n] {
-		rates[i] = limits.Rate{Class: b.key.Class, PerSecond: b.limit}
-	}
-	return rates
-}

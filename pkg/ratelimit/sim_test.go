@@ -73,6 +73,7 @@ type agent struct {
 }
 
 type waiter struct {
+	rates []limits.Rate
 	since time.Time
 	due   time.Time
 	first bool
@@ -169,10 +170,10 @@ func (c *cluster) request(a *agent) {
 	if w == nil {
 		c.verdict(v, rates)
 	} else {
-		a.waiting[w] = waiter{since: c.now, due: c.now.Add(c.wait), first: first}
+		a.waiting[w] = waiter{rates: rates, since: c.now, due: c.now.Add(c.wait), first: first}
 		c.after(c.wait, func() {
 			if _, still := a.waiting[w]; still {
-				c.decided(a, w, a.core.Timeout(a.clock(c), w), rates)
+				c.decided(a, w, a.core.Timeout(a.clock(c), w))
 				c.pump(a)
 			}
 		})
@@ -194,7 +195,7 @@ func (c *cluster) verdict(v ratelimit.Verdict, rates []limits.Rate) {
 	}
 }
 
-func (c *cluster) decided(a *agent, w *ratelimit.Waiting, v ratelimit.Verdict, rates []limits.Rate) {
+func (c *cluster) decided(a *agent, w *ratelimit.Waiting, v ratelimit.Verdict) {
 	info := a.waiting[w]
 	delete(a.waiting, w)
 	d := c.now.Sub(info.since)
@@ -206,7 +207,7 @@ func (c *cluster) decided(a *agent, w *ratelimit.Waiting, v ratelimit.Verdict, r
 	if c.now.After(info.due) {
 		c.problem("a request waited %v, longer than %v", d, c.wait)
 	}
-	c.verdict(v, rates)
+	c.verdict(v, info.rates)
 }
 
 // pump does what the daemon around the core does after each call.
@@ -217,7 +218,7 @@ func (c *cluster) pump(a *agent) {
 			c.problem("a request was answered twice")
 			continue
 		}
-		c.decided(a, w, w.Verdict, w.Rates())
+		c.decided(a, w, w.Verdict)
 	}
 	for _, n := range out.Native {
 		c.after(time.Millisecond, func() { // through the peers session
