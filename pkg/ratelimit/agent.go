@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"time"
 
+	"github.com/sluice-qos/sluice/pkg/internal/agenda"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -57,7 +58,7 @@ type Output struct {
 type Agent struct {
 	maxUsers int
 	users    map[string]*user
-	agenda   agenda
+	agenda   agenda.Agenda[*bucket]
 	wanted   []*bucket // an ask for tokens is due
 	dirty    []*bucket // something is to be reported with the next flush
 	reports  []Ask     // reports for seconds gone by, and asks for the next one
@@ -286,7 +287,7 @@ func (a *Agent) bucket(u *user, r limits.Rate, now int64) *bucket {
 	if b == nil {
 		a.created++
 		b = &bucket{key: Key{Class: r.Class, User: u.name}, owner: u, second: now / second}
-		b.early = int64(a.created%askSteps) * int64(agendaTick)
+		b.early = int64(a.created%askSteps) * int64(agenda.Tick)
 		u.buckets = append(u.buckets, b)
 	}
 	b.limit = r.PerSecond

@@ -1,6 +1,10 @@
 package ratelimit
 
-import "time"
+import (
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/internal/agenda"
+)
 
 const (
 	second = int64(time.Second)
@@ -19,6 +23,8 @@ const (
 // bucket is what an agent knows of one key: its lease of the current second and
 // of the next, and what it has still to report.
 type bucket struct {
+	agenda.Place
+
 	key   Key
 	owner *user
 	limit int
@@ -40,11 +46,10 @@ type bucket struct {
 	throttle bool // polygen says that the second is spent
 	native   bool // HAProxy refuses the key by itself
 
-	waiting int   // requests of the owner's queue that want a token
-	asking  bool  // an ask for tokens of the current second is on its way
-	wanted  bool  // stands in Agent.wanted
-	dirty   bool  // stands in Agent.dirty
-	due     int64 // tick at which it stands in the agenda, 0 if it does not
+	waiting int  // requests of the owner's queue that want a token
+	asking  bool // an ask for tokens of the current second is on its way
+	wanted  bool // stands in Agent.wanted
+	dirty   bool // stands in Agent.dirty
 
 	seen     arrivals
 	early    int64 // how much earlier than others it asks for the next second, ns

@@ -11,7 +11,7 @@ import (
 func (a *Agent) Tick(at time.Time) {
 	now := at.UnixNano()
 	a.shared, a.apart = min(a.shared, now/second+1), min(a.apart, now/second) // should the clock have been set back
-	a.agenda.take(now, func(b *bucket) {
+	a.agenda.Take(now, func(b *bucket) {
 		a.roll(b, now)
 		a.serve(b.owner, now)
 		if now-b.seen.last >= int64(forgetSpan) && b.waiting == 0 && !b.asking {
@@ -124,7 +124,7 @@ func (a *Agent) plan(b *bucket, now int64) {
 	if b.balance+b.next+b.debt > 0 || b.spent || b.waiting > 0 {
 		due = min(due, end)
 	}
-	a.agenda.put(b, max(due, now))
+	a.agenda.Put(b, max(due, now))
 }
 
 // forget drops a bucket, and its user with the last one.

@@ -1,11 +1,10 @@
 package ratelimit_test
 
 import (
-	"container/heap"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
+	"github.com/sluice-qos/sluice/pkg/internal/simulation"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
@@ -16,10 +15,7 @@ import (
 // ships.
 type cluster struct {
 	scenario
-	rng    *rand.Rand
-	now    time.Time
-	events events
-	seq    int
+	*simulation.Run
 
 	agents  []*agent
 	pool    map[poolKey]int
@@ -82,8 +78,7 @@ type waiter struct {
 func (s scenario) run() *cluster {
 	c := &cluster{
 		scenario: s,
-		rng:      rand.New(rand.NewPCG(s.seed, 1)),
-		now:      time.Unix(1_700_000_000, 0),
+		Run:      simulation.New(s.seed),
 		pool:     make(map[poolKey]int),
 		watch:    ratelimit.NewWatch(false),
 		polygen:  !s.noHints,
@@ -94,7 +89,7 @@ func (s scenario) run() *cluster {
 	if c.wait == 0 {
 		c.wait = max(5*s.rtt, 10*time.Millisecond)
 	}
-	start := c.now
+	start := c.Now
 	for i := range s.agents {
 		a := &agent{
 			core:    ratelimit.NewAgent(ratelimit.Config{}),
@@ -102,27 +97,23 @@ func (s scenario) run() *cluster {
 			waiting: make(map[*ratelimit.Waiting]waiter),
 		}
 		if s.skew > 0 {
-			a.skew = time.Duration(c.rng.Int64N(int64(2*s.skew))) - s.skew
+			a.skew = time.Duration(c.Rand.Int64N(int64(2*s.skew))) - s.skew
 		}
 		a.core.Cluster(start.Add(-time.Second), s.agents, i)
 		a.core.RoundTrip(s.rtt)
 		c.agents = append(c.agents, a)
-		c.after(0, func() { c.tick(a) })
+		c.After(0, func() { c.tick(a) })
 		for sec := range s.seconds {
 			c.arrivals(a, start.Add(time.Duration(sec)*time.Second), s.load(sec, i))
 		}
 		if s.backAt > 0 {
 			// An agent notices a little after the pool went.
-			c.at(start.Add(s.lostAt+25*time.Millisecond), func() { a.core.Lost(a.clock(c), true); c.pump(a) })
-			c.at(start.Add(s.backAt+200*time.Millisecond), func() { a.core.Lost(a.clock(c), false); c.pump(a) })
+			c.At(start.Add(s.lostAt+25*time.Millisecond), func() { a.core.Lost(a.clock(c), true); c.pump(a) })
+			c.At(start.Add(s.backAt+200*time.Millisecond), func() { a.core.Lost(a.clock(c), false); c.pump(a) })
 		}
 	}
 	end := start.Add(time.Duration(s.seconds)*time.Second + 500*time.Millisecond)
-	for c.events.Len() > 0 && c.events[0].at.Before(end) {
-		e := heap.Pop(&c.events).(event)
-		c.now = e.at
-		e.do()
-	}
+	c.Until(end)
 	for _, a := range c.agents {
 		if n := len(a.waiting); n > 0 {
 			c.problem("%d requests were never answered", n)
@@ -137,24 +128,24 @@ func (c *cluster) arrivals(a *agent, from time.Time, rate float64) {
 	}
 	group := max(1, c.burst)
 	for t := 0.0; ; {
-		t += c.rng.ExpFloat64() / (rate / float64(group))
+		t += c.Rand.ExpFloat64() / (rate / float64(group))
 		if t >= 1 {
 			return
 		}
 		for range group {
-			c.at(from.Add(time.Duration(t*1e9)), func() { c.request(a) })
+			c.At(from.Add(time.Duration(t*1e9)), func() { c.request(a) })
 		}
 	}
 }
 
-func (a *agent) clock(c *cluster) time.Time { return c.now.Add(a.skew) }
+func (a *agent) clock(c *cluster) time.Time { return c.Now.Add(a.skew) }
 
 // request is one request at one HAProxy.
 func (c *cluster) request(a *agent) {
 	sec := a.clock(c).Unix()
 	c.offered[sec]++
 	rates := c.rates
-	if c.mixed && c.rng.IntN(2) == 0 {
+	if c.mixed && c.Rand.IntN(2) == 0 {
 		rates = rates[len(rates)-1:]
 	}
 	for _, r := range rates {
@@ -170,8 +161,8 @@ func (c *cluster) request(a *agent) {
 	if w == nil {
 		c.verdict(v, rates)
 	} else {
-		a.waiting[w] = waiter{rates: rates, since: c.now, due: c.now.Add(c.wait), first: first}
-		c.after(c.wait, func() {
+		a.waiting[w] = waiter{rates: rates, since: c.Now, due: c.Now.Add(c.wait), first: first}
+		c.After(c.wait, func() {
 			if _, still := a.waiting[w]; still {
 				c.decided(a, w, a.core.Timeout(a.clock(c), w))
 				c.pump(a)
@@ -198,13 +189,13 @@ func (c *cluster) verdict(v ratelimit.Verdict, rates []limits.Rate) {
 func (c *cluster) decided(a *agent, w *ratelimit.Waiting, v ratelimit.Verdict) {
 	info := a.waiting[w]
 	delete(a.waiting, w)
-	d := c.now.Sub(info.since)
+	d := c.Now.Sub(info.since)
 	c.waited = append(c.waited, d)
 	c.longest = max(c.longest, d)
 	if !info.first {
 		c.lateWait++
 	}
-	if c.now.After(info.due) {
+	if c.Now.After(info.due) {
 		c.problem("a request waited %v, longer than %v", d, c.wait)
 	}
 	c.verdict(v, info.rates)
@@ -221,7 +212,7 @@ func (c *cluster) pump(a *agent) {
 		c.decided(a, w, w.Verdict)
 	}
 	for _, n := range out.Native {
-		c.after(time.Millisecond, func() { // through the peers session
+		c.After(time.Millisecond, func() { // through the peers session
 			if n.Lift {
 				delete(a.native, n.Key)
 			} else {
@@ -238,7 +229,7 @@ func (c *cluster) tick(a *agent) {
 	a.core.Tick(a.clock(c))
 	c.pump(a)
 	c.send(a, true)
-	c.after(5*time.Millisecond, func() { c.tick(a) })
+	c.After(5*time.Millisecond, func() { c.tick(a) })
 }
 
 func (c *cluster) send(a *agent, flush bool) {
@@ -253,14 +244,14 @@ func (c *cluster) send(a *agent, flush bool) {
 	c.asked++
 	c.entries += len(asks)
 	there, back := c.delay(), c.delay()
-	since := c.now.Sub(time.Unix(1_700_000_000, 0))
+	since := c.Now.Sub(simulation.Start)
 	down := c.backAt > 0 && since >= c.lostAt && since < c.backAt
-	lost := c.rng.Float64() < c.loss
-	if down || lost && c.rng.IntN(2) == 0 {
-		c.after(50*time.Millisecond, func() { c.failed(a, asks) })
+	lost := c.Rand.Float64() < c.loss
+	if down || lost && c.Rand.IntN(2) == 0 {
+		c.After(50*time.Millisecond, func() { c.failed(a, asks) })
 		return
 	}
-	c.after(there, func() {
+	c.After(there, func() {
 		grants := make([]ratelimit.Grant, len(asks))
 		for i, ask := range asks {
 			k := poolKey{ask.Second, ask.Key}
@@ -269,10 +260,10 @@ func (c *cluster) send(a *agent, flush bool) {
 			c.usage(a, ask, grants[i])
 		}
 		if lost {
-			c.after(50*time.Millisecond, func() { c.failed(a, asks) })
+			c.After(50*time.Millisecond, func() { c.failed(a, asks) })
 			return
 		}
-		c.after(back, func() {
+		c.After(back, func() {
 			a.inflight = false
 			for i, ask := range asks {
 				a.core.Reply(a.clock(c), ask, grants[i])
@@ -296,14 +287,14 @@ func (c *cluster) usage(a *agent, ask ratelimit.Ask, g ratelimit.Grant) {
 	if !c.polygen {
 		return
 	}
-	c.after(c.delay(), func() {
-		c.watch.Observe(c.now, fmt.Sprintf("%p", a), ask.Key, ask.Second, g.Total, ask.Limit)
+	c.After(c.delay(), func() {
+		c.watch.Observe(c.Now, fmt.Sprintf("%p", a), ask.Key, ask.Second, g.Total, ask.Limit)
 		hints, throttles := c.watch.Decisions()
 		if len(hints)+len(throttles) == 0 {
 			return
 		}
 		for _, to := range c.agents {
-			c.after(c.delay(), func() {
+			c.After(c.delay(), func() {
 				for _, h := range hints {
 					to.core.Hot(to.clock(c), h.Key, h.Until, h.Instances)
 				}
@@ -318,16 +309,12 @@ func (c *cluster) usage(a *agent, ask ratelimit.Ask, g ratelimit.Grant) {
 
 // delay is one way of a round trip.
 func (c *cluster) delay() time.Duration {
-	d := time.Duration((0.5 + c.rng.ExpFloat64()/2) * float64(c.rtt) / 2)
-	if c.rng.Float64() < c.stall {
-		d *= 50
-	}
-	return d
+	return c.Delay(simulation.Link{RTT: c.rtt, Stall: c.stall})
 }
 
 func (c *cluster) problem(format string, args ...any) {
 	if len(c.problems) < 10 {
-		c.problems = append(c.problems, fmt.Sprintf("at %v: ", c.now.Sub(time.Unix(1_700_000_000, 0)))+fmt.Sprintf(format, args...))
+		c.problems = append(c.problems, fmt.Sprintf("at %v: ", c.Now.Sub(simulation.Start))+fmt.Sprintf(format, args...))
 	}
 }
 
@@ -336,7 +323,7 @@ func (c *cluster) worst() (ratio float64, second int64) {
 	for sec, keys := range c.admitted {
 		for _, r := range c.rates {
 			if x := float64(keys[ratelimit.Key{Class: r.Class, User: "u"}]) / float64(r.PerSecond); x > ratio {
-				ratio, second = x, sec-1_700_000_000
+				ratio, second = x, sec-simulation.Start.Unix()
 			}
 		}
 	}
@@ -369,36 +356,4 @@ func (c *cluster) wronged() float64 {
 		return 0
 	}
 	return float64(refused) / float64(offered)
-}
-
-// at and after put an event on the simulation's agenda.
-func (c *cluster) at(t time.Time, do func()) {
-	c.seq++
-	heap.Push(&c.events, event{t, c.seq, do})
-}
-
-func (c *cluster) after(d time.Duration, do func()) { c.at(c.now.Add(d), do) }
-
-type event struct {
-	at  time.Time
-	seq int
-	do  func()
-}
-
-type events []event
-
-func (e events) Len() int { return len(e) }
-func (e events) Less(i, j int) bool {
-	if !e[i].at.Equal(e[j].at) {
-		return e[i].at.Before(e[j].at)
-	}
-	return e[i].seq < e[j].seq
-}
-func (e events) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
-func (e *events) Push(x any)   { *e = append(*e, x.(event)) }
-func (e *events) Pop() any {
-	old := *e
-	x := old[len(old)-1]
-	*e = old[:len(old)-1]
-	return x
 }
