@@ -118,6 +118,8 @@ func (c *Client) Run(ctx context.Context) error {
 	defer c.running.Store(false)
 	var (
 		begun   = time.Now()
+		gone    = true // nothing is known to be there
+		short   int    // attempts since the last session that lasted
 		retry   = c.opts.RetryMin
 		log     = c.opts.Logger.With(slog.String("peer", c.opts.Remote), slog.String("address", c.opts.Address))
 		warning rateLimit
@@ -126,6 +128,12 @@ func (c *Client) Run(ctx context.Context) error {
 		established, err := c.session(ctx, id, log)
 		if ctx.Err() != nil {
 			return nil
+		}
+		if established > 0 {
+			gone = false
+		} else if !gone && nobodyListens(err) {
+			gone = true
+			c.changed(Session{ID: id - 1, State: Gone})
 		}
 		reason := reasonOf(err)
 		c.metrics.errors.WithLabelValues(reason).Inc()
@@ -138,8 +146,10 @@ func (c *Client) Run(ctx context.Context) error {
 			id++
 		}
 		if established > c.opts.RetryMax {
-			retry = c.opts.RetryMin
-			continue
+			retry, short = c.opts.RetryMin, 0
+		}
+		if short++; established > 0 && short == 1 {
+			continue // to see whether HAProxy still listens, before another one does
 		}
 		select {
 		case <-ctx.Done():
@@ -178,10 +188,22 @@ func (c *Client) session(ctx context.Context, id uint64, log *slog.Logger) (time
 
 	c.connected.Store(false)
 	c.metrics.connected.Set(0)
-	c.changed(Session{ID: id, State: Down})
+	c.changed(Session{ID: id, State: Down, Closed: reasonOf(err) == "closed" && s.silence() < silenceOfOthers})
 	lasted := max(time.Since(start), 1)
 	log.Info("peers session ended", slog.Uint64("session", id), slog.Duration("lasted", lasted))
 	return lasted, err
+}
+
+// silenceOfOthers is how long this side can have been silent, because the process
+// was stopped or the machine too busy, without HAProxy giving the session up; it
+// does after 5 s.
+const silenceOfOthers = 3 * time.Second
+
+// nobodyListens reports whether HAProxy's socket is closed, or not even there.
+// While another HAProxy takes over, as in a reload, it is always open.
+func nobodyListens(err error) bool {
+	var dial dialError
+	return errors.As(err, &dial) && (errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT))
 }
 
 func (c *Client) changed(s Session) {

@@ -328,7 +328,7 @@ func TestShortSessionsBackOff(t *testing.T) {
 		for range 6 {
 			_ = accept().open().conn.Close()
 		}
-		if got, want := time.Since(start), 1250*time.Millisecond; got != want {
+		if got, want := time.Since(start), 750*time.Millisecond; got != want {
 			t.Errorf("the sixth session began after %v, want %v", got, want)
 		}
 	})

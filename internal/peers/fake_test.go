@@ -30,6 +30,7 @@ func testClient(t *testing.T, change func(*Options)) (c *Client, log *strings.Bu
 	opts := Options{
 		Network: "unix", Address: "fake", Local: "agent", Remote: "haproxy",
 		Teach:      []Table{throttle, {Name: "/block", KeyLen: 128, Expire: time.Minute, Data: []DataType{GPT0}}},
+		RetryMin:   50 * time.Millisecond,
 		Logger:     slog.New(slog.NewTextHandler(log, nil)),
 		Registerer: prometheus.NewPedanticRegistry(),
 	}

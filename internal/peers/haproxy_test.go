@@ -407,7 +407,7 @@ func TestHAProxyRestarts(t *testing.T) {
 			states = append(states, fmt.Sprint(change.ID, " ", change.State))
 		}
 	}
-	if want := []string{"1 up", "1 down", "2 up"}; !slices.Equal(states, want) {
+	if want := []string{"1 up", "1 down", "1 gone", "2 up"}; !slices.Equal(states, want) {
 		t.Errorf("sessions were %q, want %q", states, want)
 	}
 }
@@ -438,6 +438,11 @@ func TestHAProxyReloads(t *testing.T) {
 		}
 		return nil
 	})
+	s.mu.Lock()
+	if !slices.Contains(s.states, Session{ID: 1, State: Down, Closed: true}) || slices.ContainsFunc(s.states, func(c Session) bool { return c.State == Gone }) {
+		t.Errorf("sessions were %v, want the first one closed by HAProxy, and nobody gone", s.states)
+	}
+	s.mu.Unlock()
 	t.Logf("HAProxy %s: synced with the new worker %v after the reload began", proctest.HAProxyVersion(t), time.Since(start).Round(time.Millisecond))
 	eventuallyEqual(t, "entries after", 1, func() int { return s.used("/block") })
 	s.hold.Unlock()

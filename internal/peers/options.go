@@ -52,9 +52,9 @@ type Options struct {
 	// Heartbeat is how long this side is silent at most. 0 means 1 s.
 	Heartbeat time.Duration
 	// RetryMin and RetryMax bound the time between two attempts to connect; it
-	// doubles from one to the other. The attempt after a session that was
-	// established for longer than RetryMax is made at once. 0 means 50 ms and
-	// 500 ms.
+	// doubles from one to the other. The attempt after a session is made at once,
+	// unless sessions end quickly. 0 means 10 ms, less than a HAProxy takes to
+	// start, and 500 ms.
 	RetryMin, RetryMax time.Duration
 }
 
@@ -72,16 +72,22 @@ type Table struct {
 type Session struct {
 	ID    uint64 // counts up from 1 with each session of the Client
 	State State
+
+	// Closed says, with Down, that HAProxy closed a session in which it was talked
+	// to: it has been replaced, as by a reload, or it has ended.
+	Closed bool
 }
 
 // State is a session's state.
 type State int
 
-// Up, then Synced unless the session ends before, then Down.
+// Up, then Synced unless the session ends before, then Down, then Gone if nobody
+// listens any more.
 const (
 	Up     State = iota + 1 // established
 	Synced                  // HAProxy has pushed all it had: what was not learned in this session is not there
 	Down                    // ended
+	Gone                    // HAProxy has ended, and all that it had in progress
 )
 
 func (s State) String() string {
@@ -92,6 +98,8 @@ func (s State) String() string {
 		return "synced"
 	case Down:
 		return "down"
+	case Gone:
+		return "gone"
 	}
 	return fmt.Sprintf("State(%d)", int(s))
 }
@@ -104,7 +112,7 @@ func (o Options) withDefaults() Options {
 	setDefault(&o.DialTimeout, 2*time.Second)
 	setDefault(&o.IdleTimeout, 5*time.Second)
 	setDefault(&o.Heartbeat, time.Second)
-	setDefault(&o.RetryMin, 50*time.Millisecond)
+	setDefault(&o.RetryMin, 10*time.Millisecond)
 	setDefault(&o.RetryMax, 500*time.Millisecond)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -33,10 +34,11 @@ type session struct {
 	table  *learned            // what updates are about; nil before the first definition
 
 	// Of the writing goroutine.
-	defined   []bool   // taught tables that were announced
-	current   int      // index of the table announced or switched to last, -1 at first
-	updates   []uint32 // by taught table: id of the last update
-	finishing bool     // a resync was asked for and "finished" is not sent yet
+	defined   []bool       // taught tables that were announced
+	current   int          // index of the table announced or switched to last, -1 at first
+	updates   []uint32     // by taught table: id of the last update
+	finishing bool         // a resync was asked for and "finished" is not sent yet
+	wrote     atomic.Int64 // Unix nanoseconds of the last write
 
 	mu   sync.Mutex
 	owed owed
@@ -79,6 +81,9 @@ func (r idleReader) Read(b []byte) (int, error) {
 	_ = r.SetReadDeadline(time.Now().Add(r.timeout)) // a closed connection fails in Read
 	return r.Conn.Read(b)
 }
+
+// silence is how long nothing has been written.
+func (s *session) silence() time.Duration { return time.Since(time.Unix(0, s.wrote.Load())) }
 
 func (s *session) handshake(deadline time.Time) error {
 	_ = s.conn.SetWriteDeadline(deadline)
@@ -244,6 +249,7 @@ func (s *session) write(ctx context.Context) error {
 		if _, err := s.conn.Write(out); err != nil {
 			return fmt.Errorf("write: %w", err)
 		}
+		s.wrote.Store(time.Now().UnixNano())
 		out = out[:0]
 	}
 }
