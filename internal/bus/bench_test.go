@@ -10,6 +10,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/bus/embedded"
 	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
@@ -17,40 +18,63 @@ import (
 // per operation is the round trip, and what 8 for each processor get. Redis' own
 // processor time says what it could do with a processor to itself.
 func BenchmarkTake(b *testing.B) {
+	benchmark(b, func(agent *bus.Bus, batch, n int) error {
+		// A thousand users ask again and again, in another second every 10 000 batches.
+		asks := make([]ratelimit.Ask, n)
+		for i := range asks {
+			user := fmt.Sprintf("user-%d", (batch*n+i)%1000)
+			asks[i] = ratelimit.Ask{Key: ratelimit.Key{Class: "GET", User: user}, Second: int64(1760000000 + batch/10000),
+				Limit: 1 << 30, Need: 1, Ahead: 2, Instances: 4}
+		}
+		_, err := agent.Take(context.Background(), "instance", asks)
+		return err
+	})
+}
+
+// BenchmarkSlots measures the same of slots: of a thousand users, each on four
+// instances and near his limit, so that every ask is written and published.
+func BenchmarkSlots(b *testing.B) {
+	var seq atomic.Uint64 // Redis remembers it
+	live := []string{"instance-0", "instance-1", "instance-2", "instance-3"}
+	benchmark(b, func(agent *bus.Bus, batch, n int) error {
+		asks, seq := make([]concurrency.Ask, n), seq.Add(1)
+		for i := range asks {
+			asks[i] = concurrency.Ask{User: fmt.Sprintf("user-%d", (batch*n+i)%1000), Seq: seq,
+				Want: 2 + batch%5, Active: 2 + batch%3, Limit: 10}
+		}
+		_, err := agent.Slots(context.Background(), live[batch%len(live)], live, asks)
+		return err
+	})
+}
+
+// benchmark calls ask, which asks n times in one call; batch counts the calls.
+func benchmark(b *testing.B, ask func(agent *bus.Bus, batch, n int) error) {
 	server, addr := proctest.Redis(b)
 	for _, n := range []int{1, 16, 256} {
-		b.Run(fmt.Sprintf("redis/one/%d", n), func(b *testing.B) { benchmarkTake(b, server, addr, n, 0) })
-		b.Run(fmt.Sprintf("redis/all/%d", n), func(b *testing.B) { benchmarkTake(b, server, addr, n, 8) })
+		b.Run(fmt.Sprintf("redis/one/%d", n), func(b *testing.B) { benchmarkAt(b, server, addr, n, 0, ask) })
+		b.Run(fmt.Sprintf("redis/all/%d", n), func(b *testing.B) { benchmarkAt(b, server, addr, n, 8, ask) })
 	}
 	addr, stop, err := embedded.Start()
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer stop()
-	b.Run("embedded/one/16", func(b *testing.B) { benchmarkTake(b, nil, addr, 16, 0) })
+	b.Run("embedded/one/16", func(b *testing.B) { benchmarkAt(b, nil, addr, 16, 0, ask) })
 }
 
-func benchmarkTake(b *testing.B, server *proctest.Process, addr string, n, parallel int) {
+func benchmarkAt(b *testing.B, server *proctest.Process, addr string, n, parallel int, ask func(agent *bus.Bus, batch, n int) error) {
 	agent, err := bus.Open(bus.Options{Addresses: []string{addr}, Timeout: 5 * time.Second})
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer agent.Close()
 	var batches atomic.Int64
-	take := func() {
-		// A thousand users ask again and again, in another second every 10 000 batches.
-		batch := batches.Add(1)
-		asks := make([]ratelimit.Ask, n)
-		for i := range asks {
-			user := fmt.Sprintf("user-%d", (int(batch)*n+i)%1000)
-			asks[i] = ratelimit.Ask{Key: ratelimit.Key{Class: "GET", User: user}, Second: 1760000000 + batch/10000,
-				Limit: 1 << 30, Need: 1, Ahead: 2, Instances: 4}
-		}
-		if _, err := agent.Take(context.Background(), "instance", asks); err != nil {
+	call := func() {
+		if err := ask(agent, int(batches.Add(1)), n); err != nil {
 			b.Error(err)
 		}
 	}
-	take() // the first knows neither the connection nor the script
+	call() // the first knows neither the connection nor the script
 	var before time.Duration
 	if server != nil {
 		before, _ = server.CPU()
@@ -59,13 +83,13 @@ func benchmarkTake(b *testing.B, server *proctest.Process, addr string, n, paral
 	b.ResetTimer()
 	if parallel == 0 {
 		for b.Loop() {
-			take()
+			call()
 		}
 	} else {
 		b.SetParallelism(parallel)
 		b.RunParallel(func(pb *testing.PB) {
 			for pb.Next() {
-				take()
+				call()
 			}
 		})
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/bus/embedded"
 	"github.com/sluice-qos/sluice/internal/policy"
 	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
@@ -40,6 +41,10 @@ func TestAStoppedRedisIsUnavailableInTimeAndThenUsedAgain(t *testing.T) {
 	calls := map[string]func() error{
 		"Take": func() error {
 			_, err := b.Take(ctx, "a", []ratelimit.Ask{{Key: ratelimit.Key{Class: "GET"}, Limit: 5, Need: 1}})
+			return err
+		},
+		"Slots": func() error {
+			_, err := b.Slots(ctx, "a", nil, []concurrency.Ask{{User: "alice", Seq: 1, Want: 1, Limit: 5}})
 			return err
 		},
 		"Register":        func() error { _, err := b.Register(ctx, "a"); return err },

@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/policy"
 	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
@@ -36,6 +37,13 @@ func TestConformance(t *testing.T) {
 		{"take is ratelimit.Take", takeIsRatelimitTake},
 		{"take refuses what would merge or miscount", takeRefuses},
 		{"large batches are divided", takeDivides},
+		{"slots is concurrency.Take", slotsIsConcurrencyTake},
+		{"slots refuses what would miscount", slotsRefuses},
+		{"large batches of slots are divided", slotsDivides},
+		{"the gone lose their slots", slotsOfTheGone},
+		{"malformed slots are removed", slotsMalformed},
+		{"slots expire", slotsExpire},
+		{"users near their limits are published", progress},
 		{"scripts that Redis forgot are sent again", scriptsForgotten},
 		{"instances register, leave and lapse", registry},
 		{"one candidate leads", lead},
@@ -244,6 +252,19 @@ func scriptsForgotten(t *testing.T, s *server) {
 			for i, g := range taken.Grants {
 				if g.Total != 1 {
 					t.Errorf("user %d was counted %d times, want once", i, g.Total)
+				}
+			}
+			return err
+		}},
+		{"Slots", func() error {
+			var asks []concurrency.Ask
+			for i := range 20 {
+				asks = append(asks, concurrency.Ask{User: fmt.Sprint(i), Seq: 1, Want: 1, Limit: 9})
+			}
+			slotted, err := b.Slots(ctx, "a", nil, asks)
+			for i, g := range slotted.Grants {
+				if want := (concurrency.Grant{Held: 1, Free: 8}); g != want {
+					t.Errorf("user %d got %+v, want %+v", i, g, want)
 				}
 			}
 			return err
@@ -466,12 +487,13 @@ func policies(t *testing.T, s *server) {
 
 func malformed(t *testing.T, s *server) {
 	b := s.open(t, bus.Options{})
-	ear := listen(t, b, bus.UsageChannel, bus.PoliciesChannel, bus.InstancesChannel)
+	ear := listen(t, b, bus.UsageChannel, bus.ProgressChannel, bus.PoliciesChannel, bus.InstancesChannel)
 	good := policy.Throttle{Key: ratelimit.Key{Class: "GET", User: "alice"}, Second: 17, Limit: 5}
 	for _, m := range []struct{ channel, payload string }{
 		{"sluice:usage", ""},
 		{"sluice:usage", "1 1:a 17 9223372036854775807 "},
 		{"sluice:instances", "\x00"},
+		{"sluice:progress", "1 1:a 1:u 1 2 3"},
 		{"sluice:policies", "nonsense\n" + string(policy.Append(nil, good)) + "1 defer \"x\"\n"},
 		{"sluice:policies", strings.Repeat("\n", policy.MaxBatch+1)},
 		{"sluice:usage", "1 1:a 17 1 5:GET|u 5"},
@@ -490,6 +512,7 @@ func malformed(t *testing.T, s *server) {
 # TYPE sluice_bus_malformed_total counter
 sluice_bus_malformed_total{channel="sluice:instances"} 1
 sluice_bus_malformed_total{channel="sluice:policies"} 3
+sluice_bus_malformed_total{channel="sluice:progress"} 1
 sluice_bus_malformed_total{channel="sluice:usage"} 2
 `), "sluice_bus_malformed_total")
 	if err != nil {
@@ -571,6 +594,9 @@ func everyKeyExpires(t *testing.T, s *server) {
 		if _, err := b.Take(ctx, "a", asks); err != nil {
 			t.Fatal(err)
 		}
+		if _, err := b.Slots(ctx, "a", nil, []concurrency.Ask{{User: "u", Seq: 1, Want: 1, Limit: 1}, {User: "w", Seq: 1, Limit: 1}}); err != nil {
+			t.Fatal(err)
+		}
 		if _, err := b.Register(ctx, "a"); err != nil {
 			t.Fatal(err)
 		}
@@ -589,6 +615,8 @@ func everyKeyExpires(t *testing.T, s *server) {
 		"sluice:{0}:requests:18":     12 * time.Second,
 		"sluice:{1}:requests:17":     12 * time.Second,
 		"sluice:{1}:requests:18":     12 * time.Second,
+		"sluice:{0}:slots:u":         30 * time.Second,
+		"sluice:{1}:slots:w":         30 * time.Second,
 		"sluice:{cluster}:instances": 5 * time.Second,
 		"sluice:{cluster}:shards":    5 * time.Second,
 		"sluice:{cluster}:leader":    3 * time.Second,
@@ -611,12 +639,13 @@ func redisTime(t *testing.T, s *server) {
 	before, err1 := b.Time(ctx)
 	r, err2 := b.Register(ctx, "a")
 	taken, err3 := b.Take(ctx, "a", []ratelimit.Ask{{}})
-	after, err4 := b.Time(ctx)
-	if err := errors.Join(err1, err2, err3, err4); err != nil {
+	slotted, err4 := b.Slots(ctx, "a", nil, []concurrency.Ask{{User: "alice", Seq: 1, Limit: 1}})
+	after, err5 := b.Time(ctx)
+	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
 		t.Fatal(err)
 	}
-	if r.Now.Before(before) || taken.Now.Before(r.Now) || after.Before(taken.Now) {
-		t.Errorf("Time, Register, Take, Time = %v, %v, %v, %v, want them in order", before, r.Now, taken.Now, after)
+	if r.Now.Before(before) || taken.Now.Before(r.Now) || slotted.Now.Before(taken.Now) || after.Before(slotted.Now) {
+		t.Errorf("Time, Register, Take, Slots, Time = %v, %v, %v, %v, %v, want them in order", before, r.Now, taken.Now, slotted.Now, after)
 	}
 	if ago := time.Since(after); ago.Abs() > time.Hour {
 		t.Errorf("Time = %v, %v ago", after, ago)

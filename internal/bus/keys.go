@@ -12,6 +12,7 @@ import (
 //
 //	key                          type    TTL     writer                reader          holds
 //	sluice:{<n>}:requests:<s>    hash    12 s    agents, Take          agents, Take    class|user → tokens and debts of second s
+//	sluice:{<n>}:slots:<user>    hash    30 s    agents, Slots         agents, Slots   instance → held, active, seq, Redis ms of the write
 //	sluice:{cluster}:instances   zset    5 s     agents, Register      all, Register   instance → Redis ms of its last heartbeat
 //	sluice:{cluster}:shards      string  5 s     all, Register, Lead   the same        the number of shards that all must use
 //	sluice:{cluster}:leader      string  Lead's  polygen, Lead         polygen, Lead   the polygen that decides
@@ -19,6 +20,7 @@ import (
 //
 //	channel            publisher          subscriber   message
 //	sluice:usage       Take, in Redis     polygen      instance; second, total, class|user of each changed pool
+//	sluice:progress    Slots, in Redis    polygen      instance; user, held, active, refused, limit of each user near his limit
 //	sluice:policies    polygen            agents       internal/policy's lines
 //	sluice:instances   Register, Leave    all          Redis' time and the instances, when they changed
 //
@@ -37,6 +39,7 @@ type Channel string
 // The channels.
 const (
 	UsageChannel     Channel = "sluice:usage"
+	ProgressChannel  Channel = "sluice:progress"
 	PoliciesChannel  Channel = "sluice:policies"
 	InstancesChannel Channel = "sluice:instances"
 )
@@ -47,8 +50,17 @@ const (
 	// pool is gone about ten seconds after its second.
 	requestsTTL = 12 * time.Second
 
-	// lapse is how long an instance may be silent: eight heartbeats of 250 ms.
-	lapse = 2 * time.Second
+	// slotsTTL is counted from the last write of any instance: agents that still
+	// run something say so more often.
+	slotsTTL = 30 * time.Second
+
+	// slotsFresh is how long an instance that wrote counts as live even if the
+	// caller has not heard of it, or not any more.
+	slotsFresh = time.Second
+
+	// lapse is how long an instance may be silent: six heartbeats of 250 ms. What a
+	// dead instance held is free to others within 2 s.
+	lapse = 1500 * time.Millisecond
 
 	// registryTTL, longer than lapse, is also how long after the last process
 	// of a cluster another number of shards is refused.
@@ -63,6 +75,11 @@ func requestsKey(shard int, second int64) string {
 	b = strconv.AppendInt(b, int64(shard), 10)
 	b = append(b, "}:requests:"...)
 	return string(strconv.AppendInt(b, second, 10))
+}
+
+// slotsPrefix is what a user's name follows in the key of his slots.
+func slotsPrefix(shard int) string {
+	return "sluice:{" + strconv.Itoa(shard) + "}:slots:"
 }
 
 // shardOf is the shard of all of a user's pools.

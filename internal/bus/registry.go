@@ -20,7 +20,7 @@ func (r Registry) sorted() Registry {
 }
 
 // Register is an instance's heartbeat: called before it serves, and every
-// 250 ms. It drops the instances that have been silent for 2 s and tells all
+// 250 ms. It drops the instances that have been silent for 1.5 s and tells all
 // subscribers of InstancesChannel when the membership changed. It fails with
 // ErrShards while processes with another number of shards are there.
 func (b *Bus) Register(ctx context.Context, instance string) (Registry, error) {
@@ -31,6 +31,12 @@ func (b *Bus) Register(ctx context.Context, instance string) (Registry, error) {
 func (b *Bus) Leave(ctx context.Context, instance string) error {
 	_, err := b.registry(ctx, "leave", instance)
 	return err
+}
+
+// Instances lists the instances without being one, and drops those that have
+// been silent, as Register does.
+func (b *Bus) Instances(ctx context.Context) (Registry, error) {
+	return b.registry(ctx, "list", "")
 }
 
 func (b *Bus) registry(ctx context.Context, action, instance string) (r Registry, err error) {

@@ -21,6 +21,9 @@ func newScript(source string) script {
 //go:embed scripts/take.lua
 var takeSource string
 
+//go:embed scripts/slots.lua
+var slotsSource string
+
 //go:embed scripts/registry.lua
 var registrySource string
 
@@ -38,6 +41,7 @@ var keepSource string
 
 var (
 	takeScript     = newScript(takeSource)
+	slotsScript    = newScript(slotsSource)
 	registryScript = newScript(registrySource)
 	leadScript     = newScript(leadSource)
 	publishScript  = newScript(publishSource)

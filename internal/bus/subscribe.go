@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/policy"
 )
 
-// An Event is what Subscribe hands out: Policies, Usage, Registry or Connected.
+// An Event is what Subscribe hands out: Policies, Usage, Progress, Registry or Connected.
 type Event interface{ event() }
 
 // Policies are what polygen sent at once.
@@ -25,6 +25,7 @@ type Connected struct{}
 
 func (Policies) event()  {}
 func (Usage) event()     {}
+func (Progress) event()  {}
 func (Registry) event()  {}
 func (Connected) event() {}
 
@@ -183,6 +184,8 @@ func (s *subscription) decode(m message) (event Event) {
 		return Connected{}
 	case UsageChannel:
 		event, err = decodeUsage(m.payload)
+	case ProgressChannel:
+		event, err = decodeProgress(m.payload)
 	case InstancesChannel:
 		event, err = decodeRegistry(m.payload)
 	case PoliciesChannel:

@@ -15,6 +15,7 @@ import (
 // and strings of any bytes as "<length>:<bytes>". The first word is the version.
 //
 //	sluice:usage      1 <instance> { <second> <n> n*{ <class|user> } n*{ <total> } }
+//	sluice:progress   1 <instance> { <user> <held> <active> <refused> <limit> }
 //	sluice:instances  1 <seconds> <microseconds> { <instance> }
 const wireVersion = "1"
 
@@ -52,6 +53,35 @@ func decodeUsage(message string) (Usage, error) {
 		}
 	}
 	return u, w.err
+}
+
+// Progress is what one instance told the pools of users near their limits in one
+// call of Slots. A user is near his limit when all instances together run seven
+// tenths of it, or did before the call, and whenever the instance refused some of
+// his requests. One that was asked for twice is there twice, in order.
+type Progress struct {
+	Instance string
+	Entries  []ProgressEntry
+}
+
+// A ProgressEntry is the ask of one instance for one user, and what it holds now.
+type ProgressEntry struct {
+	User    string
+	Held    int // slots
+	Active  int // requests in progress
+	Refused int // requests refused since the instance's last ask
+	Limit   int // of all instances together
+}
+
+func decodeProgress(message string) (Progress, error) {
+	w := words{rest: message}
+	w.version()
+	p := Progress{Instance: w.text()}
+	for w.more() {
+		p.Entries = append(p.Entries, ProgressEntry{User: w.text(), Held: int(w.number()), Active: int(w.number()),
+			Refused: int(w.number()), Limit: int(w.number())})
+	}
+	return p, w.err
 }
 
 func decodeRegistry(message string) (Registry, error) {

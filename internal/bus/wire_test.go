@@ -62,6 +62,47 @@ func TestDecodeUsageRefuses(t *testing.T) {
 	}
 }
 
+func TestDecodeProgress(t *testing.T) {
+	alice := ProgressEntry{User: "alice", Held: 6, Active: 5, Refused: 2, Limit: 10}
+	tests := []struct {
+		name, message string
+		want          Progress
+	}{
+		{"nobody", "1 4:host", Progress{Instance: "host"}},
+		{"one user", "1 4:host 5:alice 6 5 2 10", Progress{Instance: "host", Entries: []ProgressEntry{alice}}},
+		{"two users", "1 4:host 5:alice 6 5 2 10 1:b 0 0 0 0", Progress{Instance: "host", Entries: []ProgressEntry{alice, {User: "b"}}}},
+		{"names that look like the rest", "1 5:1 1:x 10:1 2:3\x00\xff\n 5 0 0 0 1", Progress{Instance: "1 1:x", Entries: []ProgressEntry{
+			{User: "1 2:3\x00\xff\n 5", Limit: 1}}}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := decodeProgress(tt.message)
+			if diff := cmp.Diff(tt.want, got); err != nil || diff != "" {
+				t.Errorf("decodeProgress(%q) = %v (-want +got):\n%s", tt.message, err, diff)
+			}
+		})
+	}
+}
+
+func TestDecodeProgressRefuses(t *testing.T) {
+	tests := []struct{ name, message, err string }{
+		{"nothing", "", `unknown version ""`},
+		{"a newer version", "2 4:host", `unknown version "2"`},
+		{"no instance", "1", `string "" is not as long as it says`},
+		{"a user alone", "1 4:host 1:a", `number "": invalid syntax`},
+		{"no limit", "1 4:host 1:a 1 2 3", `number "": invalid syntax`},
+		{"a negative count", "1 4:host 1:a 1 -2 3 4", `number "-2": invalid syntax`},
+		{"a number too many", "1 4:host 1:a 1 2 3 4 5", `string "5" is not as long as it says`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got, err := decodeProgress(tt.message); err == nil || err.Error() != tt.err {
+				t.Errorf("decodeProgress(%q) = %v, %v, want the error %s", tt.message, got, err, tt.err)
+			}
+		})
+	}
+}
+
 func TestDecodeRegistry(t *testing.T) {
 	got, err := decodeRegistry("1 1760000000 250000 1:b 3:a c")
 	want := Registry{Instances: []string{"a c", "b"}, Now: time.Unix(1760000000, 250e6).UTC()}
@@ -89,6 +130,27 @@ func FuzzDecodeUsage(f *testing.F) {
 		again, err := decodeUsage(encodeUsage(got))
 		if diff := cmp.Diff(got, again); err != nil || diff != "" {
 			t.Errorf("decodeUsage(%q) is read again as %v (-first +again):\n%s", message, err, diff)
+		}
+	})
+}
+
+func FuzzDecodeProgress(f *testing.F) {
+	f.Add("1 4:host")
+	f.Add("1 4:host 5:alice 6 5 2 10 1:b 0 0 0 0")
+	f.Add("1 5:1 1:x 10:1 2:3\x00\xff\n 5 0 0 0 9223372036854775807")
+	f.Fuzz(func(t *testing.T, message string) {
+		got, err := decodeProgress(message)
+		if err != nil {
+			return
+		}
+		b := appendText([]byte("1 "), got.Instance)
+		for _, e := range got.Entries {
+			b = appendText(append(b, ' '), e.User)
+			b = fmt.Appendf(b, " %d %d %d %d", e.Held, e.Active, e.Refused, e.Limit)
+		}
+		again, err := decodeProgress(string(b))
+		if diff := cmp.Diff(got, again); err != nil || diff != "" {
+			t.Errorf("decodeProgress(%q) is read again as %v (-first +again):\n%s", message, err, diff)
 		}
 	})
 }

@@ -66,6 +66,12 @@ func decodeLine(line []byte) (Message, error) {
 		m = Throttle{Key: f.key(), Second: f.number(64), Limit: int(f.number(strconv.IntSize))}
 	case "hot":
 		m = Hot{Key: f.key(), Until: time.UnixMilli(f.number(64)).UTC(), Instances: int(f.number(strconv.IntSize))}
+	case "block":
+		m = Block{User: f.text(), Limit: int(f.number(strconv.IntSize)), Release: int(f.number(strconv.IntSize))}
+	case "unblock":
+		m = Unblock{User: f.text()}
+	case "slots":
+		m = Slots{User: f.text(), Until: time.UnixMilli(f.number(64)).UTC(), Shares: f.shares()}
 	case "limits":
 		m = Limits{Version: f.text()}
 	default:
@@ -114,6 +120,14 @@ func (f *fields) text() string {
 	f.rest = strings.TrimPrefix(f.rest[len(quoted):], " ")
 	s, _ := strconv.Unquote(quoted) // QuotedPrefix has checked it
 	return s
+}
+
+// shares reads the rest of the line.
+func (f *fields) shares() (shares []SlotShare) {
+	for f.err == nil && f.rest != "" {
+		shares = append(shares, SlotShare{Instance: f.text(), Slots: int(f.number(strconv.IntSize))})
+	}
+	return shares
 }
 
 func (f *fields) key() ratelimit.Key {

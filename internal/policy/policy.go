@@ -45,6 +45,31 @@ type Hot struct {
 	Instances int       // agents that share the key's requests; >= 0
 }
 
+// Block says that a user's requests in progress have reached his limit.
+type Block struct {
+	User    string
+	Limit   int // the limit that was reached, in requests in progress; >= 0
+	Release int // requests in progress at or below which he is let in again; >= 0
+}
+
+// Unblock says that a user who was blocked is let in again.
+type Unblock struct {
+	User string
+}
+
+// Slots says how a user's slots are best shared among the instances.
+type Slots struct {
+	User   string
+	Until  time.Time   // when it ends by itself; to the millisecond, not before 1970
+	Shares []SlotShare // each instance at most once; those not named have 0
+}
+
+// A SlotShare is one instance's fair share of a user's slots.
+type SlotShare struct {
+	Instance string
+	Slots    int // >= 0
+}
+
 // Limits says that a new set of limits has been published.
 type Limits struct {
 	Version string
@@ -68,6 +93,23 @@ func (m Throttle) appendKind(b []byte) []byte {
 func (m Hot) appendKind(b []byte) []byte {
 	b = appendKey(append(b, " hot"...), m.Key)
 	return appendNumber(appendNumber(b, m.Until.UnixMilli()), int64(m.Instances))
+}
+
+func (m Block) appendKind(b []byte) []byte {
+	b = appendText(append(b, " block"...), m.User)
+	return appendNumber(appendNumber(b, int64(m.Limit)), int64(m.Release))
+}
+
+func (m Unblock) appendKind(b []byte) []byte {
+	return appendText(append(b, " unblock"...), m.User)
+}
+
+func (m Slots) appendKind(b []byte) []byte {
+	b = appendNumber(appendText(append(b, " slots"...), m.User), m.Until.UnixMilli())
+	for _, s := range m.Shares {
+		b = appendNumber(appendText(b, s.Instance), int64(s.Slots))
+	}
+	return b
 }
 
 func (m Limits) appendKind(b []byte) []byte {

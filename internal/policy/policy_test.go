@@ -23,6 +23,14 @@ var everyKind = []Message{
 	Throttle{Key: ratelimit.Key{Class: "LIST multi", User: "\xff\xfe\xed\xa0\x80"}, Second: 1, Limit: 1 << 30},
 	Hot{Key: ratelimit.Key{Class: "PUT", User: "größe 数 � \u2028"}, Until: time.UnixMilli(1760000003250).UTC(), Instances: 12},
 	Hot{Key: ratelimit.Key{}, Until: time.UnixMilli(0).UTC()},
+	Block{User: "alice", Limit: 10, Release: 9},
+	Block{User: "a\nb\x00c\"d\\e|f g", Limit: 0, Release: 0},
+	Unblock{User: "alice"},
+	Unblock{User: "\xff 1 2"},
+	Slots{User: "alice", Until: time.UnixMilli(1760000000000).UTC(), Shares: []SlotShare{
+		{Instance: "instance-a", Slots: 6}, {Instance: "instance-b", Slots: 4}}},
+	Slots{User: "", Until: time.UnixMilli(0).UTC(), Shares: []SlotShare{{Instance: "a\" 7 \"b\n\xff", Slots: 1 << 30}, {}}},
+	Slots{User: "nobody has any", Until: time.UnixMilli(1).UTC()},
 	Limits{Version: "sha256:3f2a"},
 	Limits{},
 }
@@ -72,6 +80,14 @@ func TestDecodeSkipsWhatItDoesNotUnderstand(t *testing.T) {
 			`line 2: number "9223372036854775808": value out of range`},
 		{"a class with the separator", `1 throttle "G|T" "alice" 7 5`, `line 2: class "G|T" holds '|' or a control byte`},
 		{"a class with a control byte", `1 throttle "G\x00" "alice" 7 5`, `line 2: class "G\x00" holds '|' or a control byte`},
+		{"a block without its release", `1 block "alice" 10`, `line 2: number "": invalid syntax`},
+		{"a negative release", `1 block "alice" 10 -1`, `line 2: number "-1": invalid syntax`},
+		{"an unblock with more than its user", `1 unblock "alice" 9`, `line 2: more than its fields`},
+		{"an unblock of nobody", `1 unblock`, `line 2: quoted string: invalid syntax`},
+		{"slots without their end", `1 slots "alice" "a" 6`, `line 2: number "\"a\"": invalid syntax`},
+		{"an instance without its slots", `1 slots "alice" 7 "a" 6 "b"`, `line 2: number "": invalid syntax`},
+		{"slots without their instance", `1 slots "alice" 7 "a" 6 4`, `line 2: quoted string: invalid syntax`},
+		{"a negative share", `1 slots "alice" 7 "a" -6`, `line 2: number "-6": invalid syntax`},
 		{"a line that is too long", `1 limits "` + strings.Repeat("x", MaxLine) + `"`, `line 2: 73739 bytes are more than 73728`},
 	}
 	for _, tt := range tests {
@@ -116,10 +132,11 @@ func TestTheLongestHeaderFitsALine(t *testing.T) {
 
 // Any bytes survive: two users never become one.
 func TestRoundTrip(t *testing.T) {
+	name := rapid.OneOf(rapid.String(), anyBytes)
 	key := rapid.Custom(func(t *rapid.T) ratelimit.Key {
 		return ratelimit.Key{
-			Class: rapid.OneOf(rapid.String(), anyBytes).Filter(ValidClass).Draw(t, "class"),
-			User:  rapid.OneOf(rapid.String(), anyBytes).Draw(t, "user"),
+			Class: name.Filter(ValidClass).Draw(t, "class"),
+			User:  name.Draw(t, "user"),
 		}
 	})
 	message := rapid.OneOf(
@@ -129,6 +146,17 @@ func TestRoundTrip(t *testing.T) {
 		rapid.Custom(func(t *rapid.T) Message {
 			until := time.UnixMilli(rapid.Int64Range(0, 1<<52).Draw(t, "until")).UTC()
 			return Hot{Key: key.Draw(t, "key"), Until: until, Instances: rapid.IntMin(0).Draw(t, "instances")}
+		}),
+		rapid.Custom(func(t *rapid.T) Message {
+			return Block{User: name.Draw(t, "user"), Limit: rapid.IntMin(0).Draw(t, "limit"), Release: rapid.IntMin(0).Draw(t, "release")}
+		}),
+		rapid.Custom(func(t *rapid.T) Message { return Unblock{User: name.Draw(t, "user")} }),
+		rapid.Custom(func(t *rapid.T) Message {
+			m := Slots{User: name.Draw(t, "user"), Until: time.UnixMilli(rapid.Int64Range(0, 1<<52).Draw(t, "until")).UTC()}
+			for range rapid.IntRange(0, 4).Draw(t, "shares") {
+				m.Shares = append(m.Shares, SlotShare{Instance: name.Draw(t, "instance"), Slots: rapid.IntMin(0).Draw(t, "slots")})
+			}
+			return m
 		}),
 		rapid.Custom(func(t *rapid.T) Message { return Limits{Version: anyBytes.Draw(t, "version")} }),
 	)
@@ -154,6 +182,7 @@ func FuzzDecode(f *testing.F) {
 		all = Append(all, m)
 	}
 	f.Add(all)
+	f.Add([]byte("1 slots \"a\" 5 \"b\" 6 7\n1 block \"a\" 5"))
 	f.Add([]byte("1 throttle \"GET\" \"\\ud800\" 7 5\n\n1 limits 'x'"))
 	f.Fuzz(func(t *testing.T, batch []byte) {
 		messages, err := Decode(batch)

@@ -3,6 +3,7 @@ package limits
 import (
 	"iter"
 	"slices"
+	"time"
 
 	"gopkg.in/yaml.v3"
 )
@@ -17,6 +18,10 @@ func (f *file) limit(d *draft, where place, key, value *yaml.Node) bool {
 		f.count(&d.concurrent, where.at("concurrent"), value, MaxConcurrent)
 	case "bandwidth":
 		f.bandwidth(&d.bandwidth, where, value)
+	case "over_limit":
+		f.overLimit(&d.wait, where, value)
+	case "priority":
+		f.priority(&d.priority, where.at("priority"), value)
 	default:
 		return false
 	}
@@ -57,6 +62,54 @@ func (f *file) bandwidth(b *Bandwidth, where place, n *yaml.Node) {
 		default:
 			f.unknown(key, where.at("bandwidth"), "field", bandwidthFields)
 		}
+	}
+}
+
+func (f *file) overLimit(wait *time.Duration, where place, n *yaml.Node) {
+	for key, value := range f.entries(n, where.at("over_limit"), "{concurrent: wait 2s}") {
+		if key.Value == "concurrent" {
+			f.wait(wait, where.at("over_limit.concurrent"), value)
+		} else {
+			f.unknown(key, where.at("over_limit"), "field", overLimitFields)
+		}
+	}
+}
+
+// wait reads what becomes of a request over a limit: refuse, which is 0, or wait
+// and for how long.
+func (f *file) wait(to *time.Duration, where place, n *yaml.Node) {
+	if !f.plain(n) {
+		return
+	}
+	if n.Kind != yaml.ScalarNode || isNull(n) {
+		f.errorf(n, "%s must be %s, got %s", where, waitForms, describe(n))
+		return
+	}
+	v, err := parseWait(n.Value)
+	if err != nil {
+		f.errorf(n, "%s %v", where, err)
+		return
+	}
+	*to = v
+}
+
+// priority reads a whole number from -MaxPriority to MaxPriority.
+func (f *file) priority(to *int, where place, n *yaml.Node) {
+	if !f.plain(n) {
+		return
+	}
+	if n.Kind != yaml.ScalarNode || isNull(n) {
+		f.errorf(n, "%s must be %s, got %s", where, priorityForms, describe(n))
+		return
+	}
+	v, err := parsePriority(n.Value)
+	switch {
+	case err != nil:
+		f.errorf(n, "%s %v", where, err)
+	case n.ShortTag() == "!!str":
+		f.errorf(n, "%s must be a number, got text; write %d without quotes", where, v)
+	default:
+		*to = v
 	}
 }
 

@@ -13,6 +13,7 @@ package limits
 import (
 	"cmp"
 	"slices"
+	"time"
 )
 
 // All is the pseudo-class "*": every request counts against its limit, whatever
@@ -27,6 +28,16 @@ const (
 	MaxConcurrent = 1_000_000_000 // requests in progress
 	MaxBandwidth  = 1 << 40       // bytes per second: 1 TiB
 )
+
+// MaxWait is the longest that a request may wait for room; the shortest is a
+// millisecond. HAProxy must wait longer than that for the agent's answer, or it
+// lets the request through: its SLUICE_WAIT_TIMEOUT is 31 s as shipped.
+const MaxWait = 30 * time.Second
+
+// MaxPriority bounds a priority on both sides of 0: it is the range of HAProxy's
+// set-priority-class, which would cut what is beyond (configuration.txt, "http-request
+// set-priority-class").
+const MaxPriority = 2047
 
 // classes are the classes that a file may limit, sorted. OTHER is every method
 // without a class of its own.
@@ -53,6 +64,15 @@ type Limits struct {
 	Tier       string
 	Concurrent int // requests in progress over the cluster; 0 means not limited
 	Bandwidth  Bandwidth
+
+	// Wait is how long a request over Concurrent waits for room before it is
+	// refused: whole milliseconds, at most MaxWait; 0 means that it is refused at
+	// once. It means nothing while Concurrent is 0.
+	Wait time.Duration
+
+	// Priority orders the requests that wait for a server when all are full: the
+	// lower is served first. From -MaxPriority to MaxPriority.
+	Priority int
 
 	// rates holds, sorted by class, each class that has a limit, followed each
 	// time by that of All when there is one, so that Rates can return a part of
@@ -92,11 +112,13 @@ func (l *Limits) All() []Rate {
 
 // draft is Limits while a file is read: comparable, so that users with equal
 // limits can share them, and copied, so that an override starts from its tier.
-// Zero means not limited.
+// A limit of zero is none.
 type draft struct {
 	requests   requests
 	concurrent int
 	bandwidth  Bandwidth
+	wait       time.Duration
+	priority   int
 }
 
 // requests are the request limits of a draft, by index in classes.

@@ -20,9 +20,10 @@ const unlimited = "unlimited"
 // The fields of a mapping, as errors list them.
 var (
 	fileFields      = []string{"version", "default_tier", "tiers", "users"}
-	tierFields      = []string{"requests", "concurrent", "bandwidth"}
-	userFields      = []string{"tier", "requests", "concurrent", "bandwidth"}
+	tierFields      = []string{"requests", "concurrent", "bandwidth", "over_limit", "priority"}
+	userFields      = []string{"tier", "requests", "concurrent", "bandwidth", "over_limit", "priority"}
 	bandwidthFields = []string{"down", "up"}
+	overLimitFields = []string{"concurrent"}
 )
 
 // Load reads and parses a limit file. The error is that of ReadFile or of Parse.
@@ -237,7 +238,10 @@ func (f *file) user(name string, n *yaml.Node) *Limits {
 func (f *file) limits(tier string, d draft) *Limits {
 	l := f.shared[tierDraft{tier, d}]
 	if l == nil {
-		l = &Limits{Tier: tier, Concurrent: d.concurrent, Bandwidth: d.bandwidth, rates: f.rates[d.requests]}
+		l = &Limits{
+			Tier: tier, Concurrent: d.concurrent, Bandwidth: d.bandwidth,
+			Wait: d.wait, Priority: d.priority, rates: f.rates[d.requests],
+		}
 		if l.rates == nil {
 			l.rates = d.requests.rates()
 			f.rates[d.requests] = l.rates

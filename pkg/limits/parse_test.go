@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -189,8 +190,8 @@ func TestLoad(t *testing.T) {
 
 func TestSet(t *testing.T) {
 	long := strings.Repeat("x", 300)
-	source := "version: 1\ndefault_tier: free\ntiers: {pro: {concurrent: 9, requests: {GET: 5}}, free: {}}\n" +
-		"users: {zoe: pro, " + long + ": pro, ~bob: {tier: pro, concurrent: 1}, same: {tier: pro, concurrent: 9}}\n"
+	source := "version: 1\ndefault_tier: free\ntiers: {pro: {concurrent: 9, requests: {GET: 5}, over_limit: {concurrent: wait 2s}, priority: 3}, free: {}}\n" +
+		"users: {zoe: pro, " + long + ": pro, ~bob: {tier: pro, concurrent: 1}, same: {tier: pro, concurrent: 9, over_limit: {concurrent: wait 2000ms}, priority: 3}}\n"
 	data := []byte(source)
 	set, err := Parse("f", data)
 	if err != nil {
@@ -234,7 +235,8 @@ func TestSet(t *testing.T) {
 			}
 		})
 	}
-	if got := set.User(Key("~bob")); got.Concurrent != 1 || got.Tier != "pro" || !slices.Equal(got.Rates("GET"), pro.Rates("GET")) {
+	got := set.User(Key("~bob"))
+	if got.Concurrent != 1 || got.Tier != "pro" || got.Wait != 2*time.Second || got.Priority != 3 || !slices.Equal(got.Rates("GET"), pro.Rates("GET")) {
 		t.Errorf("User(Key(~bob)) = %+v, want pro with concurrent 1", got)
 	}
 }
@@ -305,8 +307,8 @@ func print(s *Set) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "version %s, default tier %s\n", s.Version(), s.DefaultTier())
 	limits := func(what, name string, l *Limits) {
-		fmt.Fprintf(&b, "%s %q: tier %s, concurrent %d, down %d, up %d, requests %v\n",
-			what, name, l.Tier, l.Concurrent, l.Bandwidth.Down, l.Bandwidth.Up, l.All())
+		fmt.Fprintf(&b, "%s %q: tier %s, concurrent %d, wait %v, priority %d, down %d, up %d, requests %v\n",
+			what, name, l.Tier, l.Concurrent, l.Wait, l.Priority, l.Bandwidth.Down, l.Bandwidth.Up, l.All())
 	}
 	for _, name := range s.Tiers() {
 		l, _ := s.Tier(name)

@@ -18,6 +18,8 @@ var units = []struct {
 
 const sizeForms = "a whole number of bytes, one with kB, MB, GB, KiB, MiB, GiB or TiB, or unlimited"
 
+const priorityForms = "a whole number from -2047 to 2047, of which the lowest is served first"
+
 // parseSize reads a size such as 5000, 500kB or 10MiB as bytes, from 1 to
 // MaxBandwidth. The error goes on where "bandwidth" leaves off.
 func parseSize(s string) (int64, error) {
@@ -77,6 +79,20 @@ func parseCount(s string, most int) (int, error) {
 	n, err := strconv.Atoi(digits)
 	if err != nil || n > most {
 		return 0, fmt.Errorf("must be at most %d, got %s", most, shown(s))
+	}
+	return n, nil
+}
+
+// parsePriority reads a whole number from -MaxPriority to MaxPriority. The error
+// goes on where the name of the field leaves off.
+func parsePriority(s string) (int, error) {
+	digits := strings.TrimPrefix(s, "-")
+	if digits == "" || strings.Trim(digits, "0123456789") != "" || digits[0] == '0' && s != "0" {
+		return 0, fmt.Errorf("must be %s, got %s", priorityForms, quote(s))
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < -MaxPriority || n > MaxPriority {
+		return 0, fmt.Errorf("must be %s, got %s", priorityForms, shown(s))
 	}
 	return n, nil
 }

@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -81,6 +82,55 @@ func FuzzSize(f *testing.F) {
 		}
 		if s[0] < '1' || s[0] > '9' {
 			t.Errorf("parseSize(%q) = %d, want an error", s, n)
+		}
+	})
+}
+
+func TestParsePriority(t *testing.T) {
+	const forms = "must be a whole number from -2047 to 2047, of which the lowest is served first, got "
+	for n := -MaxPriority; n <= MaxPriority; n++ {
+		if got, err := parsePriority(strconv.Itoa(n)); got != n || err != nil {
+			t.Fatalf("parsePriority(%d) = %d, %v, want %d", n, got, err, n)
+		}
+	}
+	for _, tt := range []struct{ name, in, want string }{
+		{"empty", "", forms + `""`},
+		{"text", "high", forms + `"high"`},
+		{"unlimited", "unlimited", forms + `"unlimited"`},
+		{"sign alone", "-", forms + `"-"`},
+		{"two signs", "--1", forms + `"--1"`},
+		{"plus", "+1", forms + `"+1"`},
+		{"fraction", "1.5", forms + `"1.5"`},
+		{"hexadecimal", "0x10", forms + `"0x10"`},
+		{"leading zero", "010", forms + `"010"`},
+		{"negative zero", "-0", forms + `"-0"`},
+		{"one above the highest", "2048", forms + "2048"},
+		{"one below the lowest", "-2048", forms + "-2048"},
+		{"above 64 bits", "99999999999999999999", forms + "99999999999999999999"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := parsePriority(tt.in)
+			if got != 0 || err == nil || err.Error() != tt.want {
+				t.Errorf("parsePriority(%q) = %d, %v, want %s", tt.in, got, err, tt.want)
+			}
+		})
+	}
+}
+
+func FuzzPriority(f *testing.F) {
+	for _, s := range []string{"", "0", "-0", "-10", "2047", "-2048", "+1", "1.5", "٣", "99999999999999999999", "\x00"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		n, err := parsePriority(s)
+		if err != nil {
+			if n != 0 || len(err.Error()) > 1000 || strings.ContainsAny(err.Error(), "\n\x00") {
+				t.Errorf("parsePriority(%q) = %d, %q, want 0 and one line", s, n, err)
+			}
+			return
+		}
+		if n < -MaxPriority || n > MaxPriority || strconv.Itoa(n) != s {
+			t.Errorf("parsePriority(%q) = %d, want an error", s, n)
 		}
 	})
 }

@@ -1,8 +1,8 @@
--- Registers an instance, or lets it leave, and tells all when that, or another
--- instance's silence, changed the membership.
+-- Registers an instance, or lets it leave, or only lists them, and tells all when
+-- that, or another instance's silence, changed the membership.
 --
 -- KEYS  instances, shards
--- ARGV  'register' or 'leave', instance, number of shards, lapse and time to
+-- ARGV  'register', 'leave' or 'list', instance, number of shards, lapse and time to
 --       live in milliseconds
 -- Returns the number of shards in force (in which case, if it is another, nothing
 -- was done), Redis' time (seconds, microseconds), then the instances.
@@ -20,7 +20,7 @@ if ARGV[1] == 'register' then
   changed = changed + redis.call('ZADD', KEYS[1], now, ARGV[2])
   redis.call('PEXPIRE', KEYS[1], ARGV[5])
   redis.call('SET', KEYS[2], shards, 'PX', ARGV[5])
-else
+elseif ARGV[1] == 'leave' then
   changed = changed + redis.call('ZREM', KEYS[1], ARGV[2])
 end
 

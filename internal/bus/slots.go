@@ -1,0 +1,140 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/concurrency"
+)
+
+// Slotted is the answer to a batch of asks for slots.
+type Slotted struct {
+	Grants []concurrency.Grant // of each ask, in their order
+	Now    time.Time           // Redis' clock when it answered, to the microsecond
+}
+
+// Slots answers asks from the pools in Redis as concurrency.Take would, one
+// after the other, all in one round trip. Before each of them it drops from the
+// user's pool the instances that are gone: those that are not live and have not
+// asked for a second, which is how long the caller's list may be behind.
+// The instance itself is never gone. An ask that is newer than the one before
+// is published when its user is near his limit, see Progress.
+//
+// Of the asks of a failed call, all, some or none may have been heard. An ask
+// without a user, with a count below 0 or above 10^12, with a limit below 1 or
+// with a Seq that is 0 or not below 2^53 fails the call before anything is sent.
+// A limit above 2^52 is that.
+func (b *Bus) Slots(ctx context.Context, instance string, live []string, asks []concurrency.Ask) (Slotted, error) {
+	if len(asks) == 0 {
+		return Slotted{}, nil
+	}
+	for _, a := range asks {
+		if err := validateSlots(a); err != nil {
+			return Slotted{}, fmt.Errorf("ask for slots: %w", err)
+		}
+	}
+	batches := b.divideSlots(asks)
+	slotted := Slotted{Grants: make([]concurrency.Grant, len(asks))}
+	err := b.do(ctx, "slots", "ask for slots", func(ctx context.Context) error {
+		calls := make([]call, len(batches))
+		for i, batch := range batches {
+			calls[i] = batch.call(instance, live, asks)
+		}
+		replies, err := b.eval(ctx, calls...)
+		if err != nil {
+			return err
+		}
+		for i, batch := range batches {
+			if slotted.Now, err = batch.read(replies[i], slotted.Grants); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return Slotted{}, err
+	}
+	return slotted, nil
+}
+
+func validateSlots(a concurrency.Ask) error {
+	switch {
+	case a.User == "":
+		return errors.New("no user")
+	case a.Limit < 1:
+		return fmt.Errorf("limit %d is below 1", a.Limit)
+	case a.Seq == 0 || a.Seq >= 1<<53:
+		return fmt.Errorf("sequence number %d is not from 1 to %d", a.Seq, 1<<53-1)
+	}
+	for _, n := range [...]int{a.Want, a.Active, a.Refused} {
+		if n < 0 || n > maxCount {
+			return fmt.Errorf("count %d is not from 0 to %d", n, maxCount)
+		}
+	}
+	return nil
+}
+
+// A slotBatch is what one call of the script gets: asks of one shard.
+type slotBatch struct {
+	shard int
+	asks  []int // indices
+}
+
+// divideSlots keeps the order of the asks of each user: a shard's batches are
+// sent in order.
+func (b *Bus) divideSlots(asks []concurrency.Ask) []*slotBatch {
+	var batches []*slotBatch
+	open := make(map[int]*slotBatch, 1) // by shard
+	for i, a := range asks {
+		shard := b.shardOf(a.User)
+		current := open[shard]
+		if current == nil || len(current.asks) == maxAsks {
+			current = &slotBatch{shard: shard}
+			open[shard] = current
+			batches = append(batches, current)
+		}
+		current.asks = append(current.asks, i)
+	}
+	return batches
+}
+
+// call has the keys and arguments that scripts/slots.lua describes.
+func (c *slotBatch) call(instance string, live []string, asks []concurrency.Ask) call {
+	prefix := slotsPrefix(c.shard)
+	keys := make([]string, len(c.asks))
+	args := make([]any, 0, 5+5*len(c.asks)+len(live))
+	args = append(args, instance, string(appendText([]byte(wireVersion+" "), instance)), len(prefix)+1,
+		int64(slotsTTL/time.Second), slotsFresh.Milliseconds())
+	for i, ask := range c.asks {
+		a := &asks[ask]
+		keys[i] = prefix + a.User
+		args = append(args, a.Want, a.Active, a.Seq, a.Refused, min(a.Limit, maxLimit))
+	}
+	for _, name := range live {
+		args = append(args, name)
+	}
+	return call{script: slotsScript, keys: keys, args: args}
+}
+
+// read puts a reply's grants into the places of their asks.
+func (c *slotBatch) read(reply any, grants []concurrency.Grant) (time.Time, error) {
+	values, ok := reply.([]any)
+	if !ok || len(values) != 2+2*len(c.asks) {
+		return time.Time{}, &replyError{reply}
+	}
+	now, ok := readTime(values)
+	values = values[2:]
+	for _, ask := range c.asks {
+		held, ok1 := values[0].(int64)
+		free, ok2 := values[1].(int64)
+		ok = ok && ok1 && ok2
+		grants[ask] = concurrency.Grant{Held: int(held), Free: int(free)}
+		values = values[2:]
+	}
+	if !ok {
+		return time.Time{}, &replyError{reply}
+	}
+	return now, nil
+}

@@ -1,0 +1,410 @@
+package bus_test
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/concurrency"
+)
+
+func slotsIsConcurrencyTake(t *testing.T, s *server) {
+	b := s.open(t, bus.Options{})
+	ear := listen(t, b, bus.ProgressChannel)
+	ctx := context.Background()
+	end := concurrency.Ask{User: "end", Refused: 1, Limit: 1}
+	heard := func(rt *rapid.T) (all []bus.Progress) {
+		end.Seq++
+		if _, err := b.Slots(ctx, "end", nil, []concurrency.Ask{end}); err != nil {
+			rt.Fatal(err)
+		}
+		for {
+			p, ok := ear.next(t).(bus.Progress)
+			if !ok || p.Instance == "end" {
+				return all
+			}
+			all = append(all, p)
+		}
+	}
+	rapid.Check(t, func(rt *rapid.T) {
+		s.do(t, "FLUSHALL")
+		heard(rt) // what another history left
+		instances := []string{"a", "b 1:x\x00\xff", "", "7"}
+		users := rapid.SliceOfNDistinct(user.Filter(func(u string) bool { return u != "" }), 1, 3, rapid.ID).Draw(rt, "users")
+		pools := map[string]slotPool{}
+		for _, u := range users {
+			pools[u] = slotPool{}
+		}
+		type seqOf struct{ instance, user string }
+		seqs := map[seqOf]uint64{} // the newest
+		var told []bus.Progress    // what polygen should be told
+
+		call := func(rt *rapid.T) {
+			instance := rapid.SampledFrom(instances).Draw(rt, "instance")
+			live := rapid.SliceOfDistinct(rapid.SampledFrom(instances), rapid.ID).Draw(rt, "live")
+			var asks []concurrency.Ask
+			for range rapid.IntRange(1, 6).Draw(rt, "asks") {
+				a := slotAsk.Draw(rt, "ask")
+				a.User = rapid.SampledFrom(users).Draw(rt, "user")
+				of := seqOf{instance, a.User}
+				if a.Seq = rapid.Uint64Range(1, seqs[of]+10).Draw(rt, "seq"); rapid.IntRange(0, 3).Draw(rt, "late") > 0 {
+					a.Seq = seqs[of] + 1
+				}
+				seqs[of] = max(seqs[of], a.Seq)
+				asks = append(asks, a)
+			}
+			slotted, err := b.Slots(ctx, instance, live, asks)
+			if err != nil {
+				rt.Fatalf("Slots(%q, %q, %+v) = %v", instance, live, asks, err)
+			}
+			var want []concurrency.Grant
+			tell := bus.Progress{Instance: instance}
+			for _, a := range asks {
+				a.Limit = min(a.Limit, 1<<52)
+				g, near := pools[a.User].ask(instance, live, a, slotted.Now)
+				want = append(want, g)
+				if near {
+					tell.Entries = append(tell.Entries, bus.ProgressEntry{User: a.User, Held: g.Held, Active: a.Active, Refused: a.Refused, Limit: a.Limit})
+				}
+			}
+			if diff := cmp.Diff(want, slotted.Grants); diff != "" {
+				rt.Fatalf("Slots(%q, %q, %+v) (-concurrency.Take +got):\n%s", instance, live, asks, diff)
+			}
+			if len(tell.Entries) > 0 {
+				told = append(told, tell)
+			}
+		}
+		store := func(rt *rapid.T) { // as if time had passed, or somebody else had written
+			u, name := rapid.SampledFrom(users).Draw(rt, "user"), rapid.SampledFrom(instances).Draw(rt, "instance")
+			value := rapid.OneOf(rapid.SampledFrom(malformedHoldings), rapid.Custom(func(t *rapid.T) string {
+				n := rapid.IntRange(0, 12)
+				written := time.Now().Add(rapid.SampledFrom([]time.Duration{-time.Hour, -1001 * time.Millisecond, -500 * time.Millisecond, 500 * time.Millisecond, time.Hour}).Draw(t, "age"))
+				return fmt.Sprintf("%d %d %d %d", n.Draw(t, "held"), n.Draw(t, "active"), n.Draw(t, "seq"), written.UnixMilli())
+			})).Draw(rt, "value")
+			s.do(t, "HSET", slotsKey(u), name, value)
+			pools[u][name] = value
+		}
+		for range rapid.IntRange(1, 12).Draw(rt, "steps") {
+			rapid.SampledFrom([]func(*rapid.T){call, call, store}).Draw(rt, "step")(rt)
+		}
+
+		for u, pool := range pools {
+			stored := slotPool{}
+			fields := s.do(t, "HGETALL", slotsKey(u)).([]any)
+			for i := 0; i < len(fields); i += 2 {
+				stored[fields[i].(string)] = fields[i+1].(string)
+			}
+			if diff := cmp.Diff(pool, stored); diff != "" {
+				rt.Fatalf("the pool of %.60q (-want +got):\n%s", u, diff)
+			}
+		}
+		if diff := cmp.Diff(told, heard(rt)); diff != "" {
+			rt.Fatalf("progress (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// slotAsk lacks its user and its Seq.
+var slotAsk = rapid.Custom(func(t *rapid.T) concurrency.Ask {
+	// Mostly small, so that limits are met; sometimes as large as may be.
+	count := rapid.OneOf(rapid.IntRange(0, 12), rapid.IntRange(0, 12), rapid.IntRange(0, 1_000_000_000_000))
+	return concurrency.Ask{
+		Want:    count.Draw(t, "want"),
+		Active:  rapid.OneOf(rapid.IntRange(0, 12), count).Draw(t, "active"),
+		Refused: rapid.OneOf(rapid.Just(0), rapid.Just(0), count).Draw(t, "refused"),
+		Limit:   rapid.OneOf(rapid.IntRange(1, 30), rapid.IntRange(1, 30), rapid.IntMin(1)).Draw(t, "limit"),
+	}
+})
+
+var malformedHoldings = []string{
+	"", "x", "1 2 3", "1 2 3 4 5", "-1 0 1 4", "1.5 0 1 4", "1e3 0 1 4", " 1 2 3 4", "1  2 3 4", "1 2 3 4\n", "0x1 2 3 4",
+	"9007199254740993 0 1 4", "0 9007199254740992 1 4", "0 99999999999999999999 1 4", "0 0 9223372036854775808 4", "0 0 1 9007199254740994",
+}
+
+var holdingPattern = regexp.MustCompile(`^[0-9]{1,16} [0-9]{1,16} [0-9]{1,16} [0-9]{1,16}$`)
+
+// A slotPool is the hash of one user.
+type slotPool map[string]string
+
+// ask is what Slots does: it drops who is gone, and calls concurrency.Take. It
+// reports also whether the user is near his limit and the ask is new.
+func (p slotPool) ask(instance string, live []string, a concurrency.Ask, now time.Time) (g concurrency.Grant, near bool) {
+	pool := map[string]concurrency.Holding{}
+	before := 0
+	for name, value := range p {
+		var h concurrency.Holding
+		var written int64
+		_, err := fmt.Sscanf(value, "%d %d %d %d", &h.Held, &h.Active, &h.Seq, &written)
+		large := max(uint64(h.Held), uint64(h.Active), h.Seq, uint64(written)) >= 1<<53
+		fresh := (now.UnixMilli()-written) <= 1000 && (written-now.UnixMilli()) <= 1000
+		gone := name != instance && !slices.Contains(live, name) && !fresh
+		if err != nil || large || gone || !holdingPattern.MatchString(value) {
+			delete(p, name)
+			continue
+		}
+		pool[name] = h
+		before += h.Active
+	}
+	was := pool[instance]
+	g = concurrency.Take(pool, instance, a)
+	h := pool[instance]
+	if h.Seq == was.Seq {
+		return g, false
+	}
+	p[instance] = fmt.Sprintf("%d %d %d %d", h.Held, h.Active, h.Seq, now.UnixMilli())
+	running := max(before, before-was.Active+h.Active)
+	return g, running*10 >= a.Limit*7 || a.Refused > 0
+}
+
+// slotsKey is that of a bus of one shard.
+func slotsKey(user string) string { return "sluice:{0}:slots:" + user }
+
+func slotsRefuses(t *testing.T, s *server) {
+	b := s.open(t, bus.Options{})
+	ctx := context.Background()
+	good := concurrency.Ask{User: "alice", Seq: 1, Want: 3, Limit: 10}
+	tests := []struct {
+		name  string
+		spoil func(*concurrency.Ask)
+		err   string
+	}{
+		{"nobody", func(a *concurrency.Ask) { a.User = "" }, "no user"},
+		{"no limit", func(a *concurrency.Ask) { a.Limit = 0 }, "limit 0 is below 1"},
+		{"no sequence number", func(a *concurrency.Ask) { a.Seq = 0 }, "sequence number 0 is not from 1 to 9007199254740991"},
+		{"a sequence number beyond Lua", func(a *concurrency.Ask) { a.Seq = 1 << 53 }, "sequence number 9007199254740992 is not from 1 to 9007199254740991"},
+		{"a negative want", func(a *concurrency.Ask) { a.Want = -1 }, "count -1 is not from 0 to 1000000000000"},
+		{"a negative active", func(a *concurrency.Ask) { a.Active = -2 }, "count -2 is not from 0 to 1000000000000"},
+		{"a negative refused", func(a *concurrency.Ask) { a.Refused = -3 }, "count -3 is not from 0 to 1000000000000"},
+		{"a want beyond Lua", func(a *concurrency.Ask) { a.Want = 1e12 + 1 }, "count 1000000000001 is not from 0 to 1000000000000"},
+	}
+	for _, tt := range tests {
+		bad := good
+		tt.spoil(&bad)
+		_, err := b.Slots(ctx, "a", nil, []concurrency.Ask{good, bad})
+		if want := "ask for slots: " + tt.err; err == nil || err.Error() != want {
+			t.Errorf("Slots(%s) = %v, want %s", tt.name, err, want)
+		}
+	}
+	if n := s.do(t, "DBSIZE"); n != int64(0) {
+		t.Errorf("%v keys, want none: nothing was sent", n)
+	}
+	if slotted, err := b.Slots(ctx, "a", nil, nil); err != nil || len(slotted.Grants) != 0 {
+		t.Errorf("Slots(nothing) = %+v, %v", slotted, err)
+	}
+	good.Seq = 1<<53 - 1
+	for range 2 { // the second time it is not newer
+		slotted, err := b.Slots(ctx, "a", nil, []concurrency.Ask{good})
+		if want := (concurrency.Grant{Held: 3, Free: 7}); err != nil || slotted.Grants[0] != want {
+			t.Errorf("Slots(the largest sequence number) = %+v, %v, want %+v", slotted.Grants, err, want)
+		}
+	}
+}
+
+func slotsDivides(t *testing.T, s *server) {
+	b := s.open(t, bus.Options{Shards: 2})
+	ear := listen(t, b, bus.ProgressChannel)
+	var asks []concurrency.Ask
+	for i := range 2000 { // each user wants a slot more each time
+		asks = append(asks, concurrency.Ask{User: fmt.Sprint(i % 700), Seq: uint64(1 + i/700), Want: 1 + i/700, Active: 1, Limit: 2, Refused: 1 + i})
+	}
+	slotted, err := b.Slots(context.Background(), "a", []string{"a"}, asks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, g := range slotted.Grants {
+		held := min(2, 1+i/700)
+		if want := (concurrency.Grant{Held: held, Free: 2 - held}); g != want {
+			t.Fatalf("grant %d of user %d = %+v, want %+v", i, i%700, g, want)
+		}
+	}
+	refused := map[int]bool{}
+	for entries := 0; entries < len(asks); {
+		p := ear.next(t).(bus.Progress)
+		if len(p.Entries) > 256 {
+			t.Errorf("a message of %d entries: one script ran for so many", len(p.Entries))
+		}
+		for _, e := range p.Entries {
+			refused[e.Refused] = true
+			if e.User != fmt.Sprint((e.Refused-1)%700) {
+				t.Fatalf("progress of user %s is %+v", e.User, e)
+			}
+		}
+		entries += len(p.Entries)
+	}
+	if len(refused) != len(asks) {
+		t.Errorf("%d asks were published, want each of %d once", len(refused), len(asks))
+	}
+}
+
+func slotsOfTheGone(t *testing.T, s *server) {
+	b := s.open(t, bus.Options{})
+	const held = 6 // by the other one, of 10
+	tests := []struct {
+		name string
+		live []string
+		age  time.Duration // of the other's last write
+		want int           // slots that an instance which wants all gets
+	}{
+		{"a live one keeps its slots however long it was silent", []string{"a", "other"}, 20 * time.Second, 10 - held},
+		{"one that nobody knows yet keeps its slots", []string{"a"}, 0, 10 - held},
+		{"nor does one that asks have to be known", nil, 0, 10 - held},
+		{"a dead one loses them after a second", []string{"a"}, 1001 * time.Millisecond, 10},
+		{"one of a clock that was set back is dead", []string{"a"}, -time.Hour, 10},
+		{"and live if it is", []string{"other"}, -time.Hour, 10 - held},
+		{"a name within another is not live", []string{"a", "other2", "the other", "other "}, time.Hour, 10},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			// Until there was no pause of a second between the write and the ask.
+			proctest.Eventually(t, "grant", func() error {
+				s.do(t, "DEL", slotsKey("alice"))
+				written := time.Now().Add(-tt.age)
+				s.do(t, "HSET", slotsKey("alice"), "other", fmt.Sprintf("%d %d 1 %d", held, held, written.UnixMilli()))
+				slotted, err := b.Slots(context.Background(), "a", tt.live, []concurrency.Ask{{User: "alice", Seq: 1, Want: 10, Limit: 10}})
+				if err != nil || slotted.Grants[0] != (concurrency.Grant{Held: tt.want}) {
+					return fmt.Errorf("Slots = %+v, %v, want %d held", slotted.Grants, err, tt.want)
+				}
+				kept := s.do(t, "HEXISTS", slotsKey("alice"), "other") == int64(1)
+				if want := tt.want < 10; kept != want {
+					return fmt.Errorf("the other is kept: %v, want %v", kept, want)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+func slotsMalformed(t *testing.T, s *server) {
+	b := s.open(t, bus.Options{})
+	for i, value := range malformedHoldings {
+		user := fmt.Sprint(i)
+		s.do(t, "HSET", slotsKey(user), "a", value, "other", value)
+		slotted, err := b.Slots(context.Background(), "a", []string{"a", "other"}, []concurrency.Ask{{User: user, Seq: 1, Want: 10, Limit: 10}})
+		if want := (concurrency.Grant{Held: 10}); err != nil || slotted.Grants[0] != want {
+			t.Errorf("Slots(with fields %q) = %+v, %v, want %+v", value, slotted.Grants, err, want)
+		}
+		if fields := s.do(t, "HKEYS", slotsKey(user)); !cmp.Equal(fields, []any{"a"}) {
+			t.Errorf("after fields %q there are those of %v, want [a]", value, fields)
+		}
+	}
+}
+
+func slotsExpire(t *testing.T, s *server) {
+	b := s.open(t, bus.Options{})
+	soon := func() bool { return s.do(t, "PTTL", slotsKey("alice")).(int64) < 20_000 }
+	for _, step := range []struct {
+		name string
+		ask  concurrency.Ask
+		soon bool
+	}{
+		{"the first ask", concurrency.Ask{User: "alice", Seq: 2, Want: 3, Limit: 10}, false},
+		{"one that is not newer", concurrency.Ask{User: "alice", Seq: 2, Want: 4, Limit: 10}, true},
+		{"one that changes nothing else", concurrency.Ask{User: "alice", Seq: 3, Want: 3, Limit: 10}, false},
+		{"one that gives all back", concurrency.Ask{User: "alice", Seq: 4, Limit: 10}, false},
+	} {
+		if _, err := b.Slots(context.Background(), "a", nil, []concurrency.Ask{step.ask}); err != nil {
+			t.Fatal(err)
+		}
+		if got := soon(); got != step.soon {
+			t.Errorf("after %s the pool expires soon: %v, want %v", step.name, got, step.soon)
+		}
+		s.do(t, "PEXPIRE", slotsKey("alice"), 10_000)
+	}
+
+	// Nothing is held, but the sequence number is still known.
+	late := concurrency.Ask{User: "alice", Seq: 4, Want: 9, Limit: 10}
+	slotted, err := b.Slots(context.Background(), "a", nil, []concurrency.Ask{late})
+	if want := (concurrency.Grant{Held: 0, Free: 10}); err != nil || slotted.Grants[0] != want {
+		t.Errorf("Slots(a late ask) = %+v, %v, want %+v", slotted.Grants, err, want)
+	}
+
+	// A pool that is gone is forgotten, what runs is not.
+	s.do(t, "PEXPIRE", slotsKey("alice"), 1)
+	proctest.Eventually(t, "expiry", func() error {
+		if n := s.do(t, "EXISTS", slotsKey("alice")); n != int64(0) {
+			return fmt.Errorf("the pool is still there")
+		}
+		return nil
+	})
+	again := concurrency.Ask{User: "alice", Seq: 1, Want: 1, Active: 12, Limit: 10}
+	slotted, err = b.Slots(context.Background(), "a", nil, []concurrency.Ask{again})
+	if want := (concurrency.Grant{Held: 12}); err != nil || slotted.Grants[0] != want {
+		t.Errorf("Slots(after the expiry) = %+v, %v, want %+v", slotted.Grants, err, want)
+	}
+}
+
+func progress(t *testing.T, s *server) {
+	b := s.open(t, bus.Options{})
+	ear := listen(t, b, bus.ProgressChannel)
+	ctx := context.Background()
+	entry := func(held, active, refused int) bus.ProgressEntry {
+		return bus.ProgressEntry{Held: held, Active: active, Refused: refused, Limit: 10}
+	}
+	tests := []struct {
+		name   string
+		others string // what the other instance's field says before its time
+		before concurrency.Ask
+		ask    concurrency.Ask
+		want   []bus.ProgressEntry
+	}{
+		{"below seven tenths", "", concurrency.Ask{}, concurrency.Ask{Want: 9, Active: 6}, nil},
+		{"at seven tenths", "", concurrency.Ask{}, concurrency.Ask{Want: 8, Active: 7}, []bus.ProgressEntry{entry(8, 7, 0)}},
+		{"at seven tenths with others", "5 4 1", concurrency.Ask{}, concurrency.Ask{Want: 3, Active: 3}, []bus.ProgressEntry{entry(3, 3, 0)}},
+		{"no more at seven tenths", "5 4 1", concurrency.Ask{Want: 2, Active: 2}, concurrency.Ask{Want: 2, Active: 0}, nil},
+		{"not at seven tenths any more", "5 4 1", concurrency.Ask{Want: 3, Active: 3}, concurrency.Ask{Want: 2}, []bus.ProgressEntry{entry(2, 0, 0)}},
+		{"slots held are not requests", "9 4 1", concurrency.Ask{}, concurrency.Ask{Want: 1}, nil},
+		{"refused", "", concurrency.Ask{}, concurrency.Ask{Refused: 2}, []bus.ProgressEntry{entry(0, 0, 2)}},
+	}
+	end := concurrency.Ask{User: "end", Refused: 1, Limit: 10}
+	for i, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			user := fmt.Sprintf("%d: x", i)
+			if tt.others != "" {
+				s.do(t, "HSET", slotsKey(user), "other", fmt.Sprintf("%s %d", tt.others, time.Now().UnixMilli()))
+			}
+			send := func(name string, asks ...concurrency.Ask) (got []bus.ProgressEntry) {
+				t.Helper()
+				for j := range asks {
+					asks[j].User, asks[j].Limit = user, 10
+				}
+				if _, err := b.Slots(ctx, name, []string{name, "other"}, asks); err != nil {
+					t.Fatal(err)
+				}
+				end.Seq++
+				if _, err := b.Slots(ctx, "end", nil, []concurrency.Ask{end}); err != nil {
+					t.Fatal(err)
+				}
+				for {
+					p := ear.next(t).(bus.Progress)
+					if p.Instance == "end" {
+						return got
+					}
+					if p.Instance != name {
+						t.Errorf("progress of %q, want %q", p.Instance, name)
+					}
+					got = append(got, p.Entries...)
+				}
+			}
+			tt.before.Seq, tt.ask.Seq = 1, 2
+			send("a", tt.before)
+			for j := range tt.want {
+				tt.want[j].User = user
+			}
+			if diff := cmp.Diff(tt.want, send("a", tt.ask)); diff != "" {
+				t.Errorf("progress (-want +got):\n%s", diff)
+			}
+			tt.ask.Refused = 3
+			if got := send("a", tt.ask, tt.before); len(got) != 0 {
+				t.Errorf("late asks were published: %+v", got)
+			}
+		})
+	}
+}
