@@ -35,6 +35,10 @@ const (
 // MinVersion is the oldest HAProxy that the files run on.
 const MinVersion = "2.6"
 
+// clientTimeout is haproxy.cfg's "timeout client": whoever waits longer than
+// that for an answer is cut off.
+const clientTimeout = time.Minute
+
 // The lines of haproxy.cfg between which the identify chain stands.
 const (
 	beginMark = "    # identify: begin\n"
@@ -53,6 +57,10 @@ type Config struct {
 	RefuseStatus   int           // SLUICE_REFUSE_STATUS: 429 or 503
 	VerdictTimeout time.Duration // SLUICE_VERDICT_TIMEOUT: whole milliseconds, at least one
 	CheckTimeout   time.Duration // SLUICE_CHECK_TIMEOUT: whole milliseconds, at least one
+	WaitTimeout    time.Duration // SLUICE_WAIT_TIMEOUT: whole milliseconds, above every wait of the limit file, below 60s
+	HardStop       time.Duration // SLUICE_HARD_STOP: whole milliseconds, as the agent's drain time
+	RetryJitter    int           // SLUICE_RETRY_JITTER: Retry-After of requests in progress is 1 to so many seconds
+	OriginMaxConn  int           // SLUICE_ORIGIN_MAXCONN: requests that the origin gets at a time; zero: no bound
 	Threads        int           // SLUICE_THREADS; zero: one per CPU
 	MaxConn        int           // SLUICE_MAXCONN: client connections; zero: from the limit of open files
 }
@@ -88,6 +96,8 @@ func (c Config) env() ([]string, error) {
 	}{
 		{"verdict timeout", "SLUICE_VERDICT_TIMEOUT", c.VerdictTimeout},
 		{"check timeout", "SLUICE_CHECK_TIMEOUT", c.CheckTimeout},
+		{"wait timeout", "SLUICE_WAIT_TIMEOUT", c.WaitTimeout},
+		{"hard stop", "SLUICE_HARD_STOP", c.HardStop},
 	} {
 		if v.d != 0 && v.d < time.Millisecond {
 			return nil, fmt.Errorf("%s %v: want 1ms or more", v.name, v.d)
@@ -96,10 +106,15 @@ func (c Config) env() ([]string, error) {
 			set(v.env, fmt.Sprintf("%dms", v.d.Milliseconds()))
 		}
 	}
+	if c.WaitTimeout >= clientTimeout {
+		return nil, fmt.Errorf("wait timeout %v: want less than %v", c.WaitTimeout, clientTimeout)
+	}
 	for _, v := range []struct {
 		name, env string
 		n         int
 	}{
+		{"retry jitter", "SLUICE_RETRY_JITTER", c.RetryJitter},
+		{"origin's max connections", "SLUICE_ORIGIN_MAXCONN", c.OriginMaxConn},
 		{"threads", "SLUICE_THREADS", c.Threads},
 		{"max connections", "SLUICE_MAXCONN", c.MaxConn},
 	} {

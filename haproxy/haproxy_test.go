@@ -47,11 +47,12 @@ func TestShippedFilesAreValid(t *testing.T) {
 		env             []string
 	}{
 		{"as it is", here, "haproxy.cfg", nil},
-		{"from another folder", "/", filepath.Join(here, "haproxy.cfg"), nil},
+		{"from another folder", "/", filepath.Join(here, "haproxy.cfg"), []string{"SLUICE_CFG_DIR=" + here}},
 		{"everything set", "/", filepath.Join(here, "haproxy.cfg"), []string{
 			"SLUICE_BIND=[::1]:8080", "SLUICE_ORIGIN=127.0.0.1:1", "SLUICE_SPOE=127.0.0.1:9000", "SLUICE_PEER=unix@/p.sock",
 			"SLUICE_CFG_DIR=" + here, "SLUICE_USER_HEADER=X-A", "SLUICE_JWT_CLAIM=a.b", "SLUICE_REFUSE_STATUS=503",
 			"SLUICE_VERDICT_TIMEOUT=1s", "SLUICE_STATS=/s.sock", "SLUICE_THREADS=2", "SLUICE_MAXCONN=100",
+			"SLUICE_CHECK_TIMEOUT=1s", "SLUICE_WAIT_TIMEOUT=1s", "SLUICE_RETRY_JITTER=1", "SLUICE_ORIGIN_MAXCONN=5", "SLUICE_HARD_STOP=1m",
 		}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -124,14 +125,16 @@ func TestWrite(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "b")
 	file, env, err := Write(dir, Config{
 		Bind: "127.0.0.1:1", Origin: "127.0.0.1:2", SPOE: "unix@/s", Peer: "127.0.0.1:3", Stats: "/stats",
-		Identify: "header:X-A,ip", RefuseStatus: 503, VerdictTimeout: 20 * time.Millisecond, Threads: 2, MaxConn: 50,
+		Identify: "header:X-A,ip", RefuseStatus: 503, VerdictTimeout: 20 * time.Millisecond, WaitTimeout: 5 * time.Second,
+		HardStop: time.Minute, RetryJitter: 2, OriginMaxConn: 7, Threads: 2, MaxConn: 50,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	wantEnv := []string{
 		"SLUICE_BIND=127.0.0.1:1", "SLUICE_ORIGIN=127.0.0.1:2", "SLUICE_SPOE=unix@/s", "SLUICE_PEER=127.0.0.1:3", "SLUICE_STATS=/stats",
-		"SLUICE_REFUSE_STATUS=503", "SLUICE_VERDICT_TIMEOUT=20ms", "SLUICE_THREADS=2", "SLUICE_MAXCONN=50", "SLUICE_CFG_DIR=" + dir,
+		"SLUICE_REFUSE_STATUS=503", "SLUICE_VERDICT_TIMEOUT=20ms", "SLUICE_WAIT_TIMEOUT=5000ms", "SLUICE_HARD_STOP=60000ms",
+		"SLUICE_RETRY_JITTER=2", "SLUICE_ORIGIN_MAXCONN=7", "SLUICE_THREADS=2", "SLUICE_MAXCONN=50", "SLUICE_CFG_DIR=" + dir,
 	}
 	if diff := cmp.Diff(wantEnv, env); diff != "" {
 		t.Errorf("environment (-want +got):\n%s", diff)
@@ -163,6 +166,10 @@ func TestWriteErrors(t *testing.T) {
 		`haproxy configuration: SLUICE_STATS "/a\nb": an address has no blanks`:                                            {Stats: "/a\nb"},
 		"haproxy configuration: refuse status 200: want 429 or 503":                                                        {RefuseStatus: 200},
 		"haproxy configuration: verdict timeout 1µs: want 1ms or more":                                                     {VerdictTimeout: time.Microsecond},
+		"haproxy configuration: wait timeout 1m0s: want less than 1m0s":                                                    {WaitTimeout: time.Minute},
+		"haproxy configuration: hard stop 1µs: want 1ms or more":                                                           {HardStop: time.Microsecond},
+		"haproxy configuration: retry jitter -1: want 1 or more":                                                           {RetryJitter: -1},
+		"haproxy configuration: origin's max connections -1: want 1 or more":                                               {OriginMaxConn: -1},
 		"haproxy configuration: threads -1: want 1 or more":                                                                {Threads: -1},
 		"haproxy configuration: max connections -1: want 1 or more":                                                        {MaxConn: -1},
 		`haproxy configuration: identify "x": no identifier "x"; valid are header:NAME, s3, jwt:CLAIM, basic, ip and auto`: {Identify: "x"},

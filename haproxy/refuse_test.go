@@ -40,7 +40,7 @@ func TestAgentRefusal(t *testing.T) {
 	}
 	for _, status := range []int{429, 503} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
-			r := newRig(t, setup{Config: Config{RefuseStatus: status}})
+			r := newRig(t, setup{Config: Config{RefuseStatus: status, RetryJitter: 1}}) // no jitter
 			r.refuseWith(func(q question) *verdict { return verdicts[q.User] })
 			for _, row := range []struct {
 				name, request string
@@ -60,10 +60,10 @@ func TestAgentRefusal(t *testing.T) {
 				{
 					"requests in progress", httpGET("/", "X-User: concurrent"),
 					map[string]string{
-						"RateLimit-Policy": `"concurrent-requests";q=10;qu="concurrent-requests"`, "RateLimit": `"concurrent-requests";r=0;t=2`,
-						"Retry-After": "2", "Sluice-Reason": "concurrent-requests",
+						"RateLimit-Policy": `"concurrent-requests";q=10;qu="concurrent-requests"`, "RateLimit": `"concurrent-requests";r=0;t=1`,
+						"Retry-After": "1", "Sluice-Reason": "concurrent-requests",
 					},
-					"Refused (concurrent-requests): the limit concurrent-requests is used up. Retry after 2 s.\n",
+					"Refused (concurrent-requests): the limit concurrent-requests is used up. Retry after 1 s.\n",
 				},
 				{
 					"HEAD has no body", httpRequest("HEAD", "/", "X-User: rate"),
@@ -139,10 +139,13 @@ func TestNativeRefusal(t *testing.T) {
 			if got.Status != 429 || asked != 0 || seen != 0 {
 				t.Errorf("status %d, agent asked %d times, origin %d; want 429 and neither", got.Status, asked, seen)
 			}
-			retry := got.Header.Get("Retry-After")
+			retry, low, high := got.Header.Get("Retry-After"), 3000, 3600 // the hour that was taught
+			if row.reason == "concurrent-requests" {
+				low, high = 1, 3 // TestRetryJitter
+			}
 			var seconds int
-			if _, err := fmt.Sscan(retry, &seconds); err != nil || seconds < 3000 || seconds > 3600 {
-				t.Errorf("Retry-After = %q, want up to the hour that was taught", retry)
+			if _, err := fmt.Sscan(retry, &seconds); err != nil || seconds < low || seconds > high {
+				t.Errorf("Retry-After = %q, want %d to %d", retry, low, high)
 			}
 			want := map[string]string{
 				"Retry-After": retry, "RateLimit": row.limit + ";r=0;t=" + retry, "Sluice-Reason": row.reason,
@@ -336,7 +339,7 @@ func TestFailsOpen(t *testing.T) {
 		})
 	})
 	t.Run("agent that accepts and says nothing", func(t *testing.T) {
-		r := newRig(t, setup{noAgent: true, Config: Config{VerdictTimeout: 30 * time.Millisecond}})
+		r := newRig(t, setup{noAgent: true, Config: Config{VerdictTimeout: 30 * time.Millisecond, CheckTimeout: 100 * time.Millisecond}})
 		l, err := net.Listen("unix", filepath.Join(r.dir, "spoa.sock"))
 		if err != nil {
 			t.Fatal(err)
@@ -352,18 +355,24 @@ func TestFailsOpen(t *testing.T) {
 // agentIs compares the state of the agent's server.
 func (r *rig) agentIs(t testing.TB, want string) error {
 	t.Helper()
-	for _, line := range strings.Split(r.cli(t, "show stat"), "\n") {
-		if f := strings.Split(line, ","); len(f) > 17 && f[0] == "sluice_agent" && f[1] == "agent" {
-			if strings.HasPrefix(f[17], want) {
-				return nil
-			}
-			return fmt.Errorf("the agent is %s, want %s", f[17], want)
-		}
+	if got := r.stat(t, "sluice_agent", "agent", 17); !strings.HasPrefix(got, want) {
+		return fmt.Errorf("the agent is %q, want %s", got, want)
 	}
-	return fmt.Errorf("no server sluice_agent/agent")
+	return nil
 }
 
-// The agent finds both tables behind the socket that SLUICE_PEER names, on a
+// stat is a column of "show stat" for a proxy's server; "" when there is none.
+func (r *rig) stat(t testing.TB, proxy, server string, column int) string {
+	t.Helper()
+	for line := range strings.Lines(r.cli(t, "show stat")) {
+		if f := strings.Split(line, ","); len(f) > column && f[0] == proxy && f[1] == server {
+			return f[column]
+		}
+	}
+	return ""
+}
+
+// The agent finds the tables behind the socket that SLUICE_PEER names, on a
 // unix socket as on TCP.
 func TestPeer(t *testing.T) {
 	for name, addr := range map[string]string{"TCP": proctest.FreeAddr(t), "unix": ""} {
@@ -380,7 +389,7 @@ func TestPeer(t *testing.T) {
 			if _, err := conn.Read(reply); err != nil || string(reply) != "200\n" {
 				t.Errorf("handshake answered %q, %v, want 200", reply, err)
 			}
-			for _, table := range []string{"throttle", "block"} {
+			for _, table := range []string{"throttle", "block", "active"} {
 				if out := r.cli(t, "show table sluice/"+table); !strings.Contains(out, "# table: sluice/"+table+", type: string, size:") {
 					t.Errorf("show table sluice/%s = %q", table, out)
 				}

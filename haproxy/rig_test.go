@@ -23,16 +23,26 @@ import (
 	"github.com/sluice-qos/sluice/internal/proctest"
 )
 
-// question is what the agent was asked about one request.
+// question is who was asked about, and what he asks for.
 type question struct{ User, Class string }
 
-// spoeAgent answers every question with the verdict that refuse returns, which
-// is nil for allowed. It keeps the questions.
+// heard is a whole message to the agent: "start-message" or "wait-message".
+type heard struct {
+	User, Class, Message string
+	Tracked, Active      int64
+}
+
+// vars are the variables that the agent answers with.
+type vars map[string]any
+
+// spoeAgent answers every message as told, and keeps the messages.
 type spoeAgent struct {
 	mu     sync.Mutex
-	asked  []question
+	heard  []heard
 	faults []string
-	refuse func(question) *verdict // nil: all are allowed
+	answer func(heard) vars // nil: all are allowed
+	conns  map[net.Conn]bool
+	l      net.Listener
 }
 
 // verdict is a refusal as the agent's variables say it.
@@ -42,28 +52,30 @@ type verdict struct {
 }
 
 func (a *spoeAgent) handle(r *request.Request) {
-	q, refuse := a.note(r)
-	if refuse == nil {
+	h, answer := a.note(r)
+	if answer == nil {
 		return
 	}
-	if v := refuse(q); v != nil {
-		r.Actions.SetVar(action.ScopeTransaction, "reason", v.reason)
-		r.Actions.SetVar(action.ScopeTransaction, "class", v.class)
-		r.Actions.SetVar(action.ScopeTransaction, "limit", v.limit)
-		r.Actions.SetVar(action.ScopeTransaction, "retry", v.retry)
+	for name, value := range answer(h) {
+		r.Actions.SetVar(action.ScopeTransaction, name, value)
 	}
 }
 
-// note keeps the question and returns who decides about it.
-func (a *spoeAgent) note(r *request.Request) (q question, refuse func(question) *verdict) {
+// note keeps the message and returns who decides about it.
+func (a *spoeAgent) note(r *request.Request) (h heard, answer func(heard) vars) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	m, err := r.Messages.GetByName("start-message")
+	h.Message = "start-message"
+	m, err := r.Messages.GetByName(h.Message)
+	if err != nil {
+		h.Message = "wait-message"
+		m, err = r.Messages.GetByName(h.Message)
+	}
 	if err != nil {
 		a.faults = append(a.faults, err.Error())
-		return q, nil
+		return h, nil
 	}
-	for name, to := range map[string]*string{"user": &q.User, "class": &q.Class} {
+	for name, to := range map[string]*string{"user": &h.User, "class": &h.Class} {
 		v, _ := m.KV.Get(name)
 		text, ok := v.(string)
 		if !ok {
@@ -71,39 +83,97 @@ func (a *spoeAgent) note(r *request.Request) (q question, refuse func(question) 
 		}
 		*to = text
 	}
-	a.asked = append(a.asked, q)
-	return q, a.refuse
+	for name, to := range map[string]*int64{"tracked": &h.Tracked, "active": &h.Active} {
+		v, _ := m.KV.Get(name)
+		n, ok := v.(int64)
+		if !ok {
+			a.faults = append(a.faults, fmt.Sprintf("argument %s is a %T (%v), want an int64", name, v, v))
+		}
+		*to = n
+	}
+	a.heard = append(a.heard, h)
+	return h, a.answer
 }
 
-// refuseWith decides about the questions from now on.
-func (a *spoeAgent) refuseWith(f func(question) *verdict) {
+// answerWith decides about the messages from now on.
+func (a *spoeAgent) answerWith(f func(heard) vars) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.refuse = f
+	a.answer = f
 }
 
-// takeAsked returns the questions since the last call.
-func (a *spoeAgent) takeAsked(t testing.TB) []question {
+// refuseWith decides about the questions from now on; a nil verdict allows.
+func (a *spoeAgent) refuseWith(f func(question) *verdict) {
+	a.answerWith(func(h heard) vars {
+		v := f(question{h.User, h.Class})
+		if v == nil {
+			return nil
+		}
+		return vars{"reason": v.reason, "class": v.class, "limit": v.limit, "retry": v.retry}
+	})
+}
+
+// takeHeard returns the messages since the last call.
+func (a *spoeAgent) takeHeard(t testing.TB) []heard {
 	t.Helper()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, f := range a.faults {
 		t.Errorf("agent: %s", f)
 	}
-	asked := a.asked
-	a.asked, a.faults = nil, nil
+	heard := a.heard
+	a.heard, a.faults = nil, nil
+	return heard
+}
+
+// takeAsked returns the questions since the last call.
+func (a *spoeAgent) takeAsked(t testing.TB) []question {
+	t.Helper()
+	var asked []question
+	for _, h := range a.takeHeard(t) {
+		asked = append(asked, question{h.User, h.Class})
+	}
 	return asked
 }
 
-// listen answers on a unix socket until the test ends.
+// listen answers on a unix socket until the test or the agent ends.
 func (a *spoeAgent) listen(t testing.TB, path string) {
 	t.Helper()
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)
 	}
+	a.mu.Lock()
+	a.l, a.conns = l, map[net.Conn]bool{}
+	a.mu.Unlock()
 	t.Cleanup(func() { l.Close() })
-	go func() { _ = agent.New(a.handle, logger.NewNop()).Serve(l) }() // ends with the listener
+	go func() { _ = agent.New(a.handle, logger.NewNop()).Serve(mortal{l, a}) }() // ends with the listener
+}
+
+// die closes every socket at once, as a killed agent does.
+func (a *spoeAgent) die() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	_ = a.l.Close()
+	for conn := range a.conns {
+		_ = conn.Close()
+	}
+}
+
+// mortal is a listener whose connections the agent knows.
+type mortal struct {
+	net.Listener
+	a *spoeAgent
+}
+
+func (m mortal) Accept() (net.Conn, error) {
+	conn, err := m.Listener.Accept()
+	if err == nil {
+		m.a.mu.Lock()
+		m.a.conns[conn] = true
+		m.a.mu.Unlock()
+	}
+	return conn, err
 }
 
 // rig is the shipped configuration in a real HAProxy between a test's client,
@@ -123,6 +193,7 @@ type rig struct {
 type setup struct {
 	Config
 	noAgent bool
+	serve   http.HandlerFunc // the origin; nil: answers "origin" once it has the body
 	edit    func(cfg string) string
 }
 
@@ -136,17 +207,22 @@ func newRig(t testing.TB, s setup) *rig {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	r := &rig{spoeAgent: &spoeAgent{}, dir: dir, stats: filepath.Join(dir, "stats.sock")}
 
-	origin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-		_, _ = io.Copy(io.Discard, q.Body)
-		r.mu.Lock()
-		r.seen = append(r.seen, q)
-		r.mu.Unlock()
-		fmt.Fprint(w, "origin")
-	}))
+	if s.serve == nil {
+		s.serve = func(w http.ResponseWriter, q *http.Request) {
+			_, _ = io.Copy(io.Discard, q.Body)
+			r.mu.Lock()
+			r.seen = append(r.seen, q)
+			r.mu.Unlock()
+			fmt.Fprint(w, "origin")
+		}
+	}
+	origin := httptest.NewServer(s.serve)
 	t.Cleanup(origin.Close)
 
 	c := s.Config
-	c.Origin = origin.Listener.Addr().String()
+	if c.Origin == "" {
+		c.Origin = origin.Listener.Addr().String()
+	}
 	c.Stats = r.stats
 	c.SPOE = "unix@" + filepath.Join(dir, "spoa.sock")
 	if c.Peer == "" {
@@ -158,6 +234,9 @@ func newRig(t testing.TB, s setup) *rig {
 	}
 	if c.VerdictTimeout == 0 {
 		c.VerdictTimeout = proctest.Patience
+	}
+	if c.CheckTimeout == 0 {
+		c.CheckTimeout = proctest.Patience
 	}
 	c.Threads = 1
 	if !s.noAgent {

@@ -1,0 +1,123 @@
+package haproxy
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-qos/sluice/internal/peers"
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/test/mixed"
+)
+
+// learn dials HAProxy's peer, as the agent does, and returns what is learned of
+// table active.
+func (r *rig) learn(t testing.TB) func() map[string]count {
+	t.Helper()
+	var mu sync.Mutex
+	learned := map[string]count{}
+	client, err := peers.New(peers.Options{
+		Network: "unix", Address: filepath.Join(r.dir, "peer.sock"), Local: AgentPeer, Remote: LocalPeer,
+		Learn: func(u peers.Update) {
+			if u.Table != "/active" {
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			learned[u.Key] = count{int(u.Values[peers.ConnCur]), int(u.Values[peers.HTTPReqCnt])}
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- client.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("peers: %v", err)
+		}
+	})
+	proctest.Eventually(t, "the peers session", func() error {
+		if !client.Connected() {
+			return fmt.Errorf("not connected")
+		}
+		return nil
+	})
+	return func() map[string]count {
+		mu.Lock()
+		defer mu.Unlock()
+		all := map[string]count{}
+		for user, c := range learned {
+			all[user] = c
+		}
+		return all
+	}
+}
+
+// However requests end, nobody has any in progress once all have ended, as
+// HAProxy knows and as it told its peer.
+func TestNothingIsLeftInProgress(t *testing.T) {
+	const exchanges = 2700
+	r := newRig(t, setup{serve: mixed.Origin().ServeHTTP, edit: func(cfg string) string {
+		cfg = strings.Replace(cfg, "timeout server 60s", "timeout server 300ms", 1)
+		cfg = strings.Replace(cfg, "    default_backend origin\n", "    use_backend dead if { path /dead }\n    default_backend origin\n", 1)
+		return cfg + "\nbackend dead\n    server dead 127.0.0.1:1\n"
+	}})
+	learned := r.learn(t)
+	r.answerWith(func(h heard) vars {
+		switch {
+		case h.User == "refused", h.User == "sometimes" && rand.IntN(2) == 0:
+			return vars{"reason": "request-rate", "class": "*", "limit": uint32(1), "retry": uint32(1)}
+		case h.User == "waits" && h.Message == "start-message":
+			return vars{"wait": uint32(20), "limit": uint32(1)}
+		case h.User == "waits":
+			time.Sleep(rand.N(20 * time.Millisecond))
+			if rand.IntN(2) == 0 {
+				return vars{"reason": "concurrent-requests", "limit": uint32(1)}
+			}
+		}
+		return nil
+	})
+	r.teach(t, "block", "blocked", time.Now().Add(time.Hour), 1)
+
+	ctx, cancel := context.WithTimeout(t.Context(), 3*proctest.Patience)
+	defer cancel()
+	tally, err := mixed.Run(ctx, r.addr, []string{"alice", "bob", "carol", "sometimes", "waits", "refused", "blocked"}, exchanges)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("answers by status: %v", tally.Statuses)
+	for _, status := range []int{101, 200, 400, 429, 502, 503, 504} {
+		if tally.Statuses[status] == 0 {
+			t.Errorf("answers by status = %v, want some %d", tally.Statuses, status)
+		}
+	}
+
+	last := time.Now()
+	proctest.Eventually(t, "nothing in progress", func() error {
+		all := r.active(t)
+		if len(all) != 5 {
+			return fmt.Errorf("active = %v, want the five users who are let in", all)
+		}
+		for user, c := range all {
+			if c.Cur != 0 || c.Reqs == 0 {
+				return fmt.Errorf("%s = %+v, want none in progress and some before", user, c)
+			}
+		}
+		if diff := cmp.Diff(all, learned()); diff != "" {
+			return fmt.Errorf("the peer knows something else (-haproxy +peer):\n%s", diff)
+		}
+		return nil
+	})
+	t.Logf("all at 0 %v after the last client", time.Since(last).Round(time.Millisecond))
+	r.takeHeard(t)
+}

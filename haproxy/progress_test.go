@@ -1,0 +1,543 @@
+package haproxy
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-qos/sluice/internal/proctest"
+)
+
+// count is an entry of table active.
+type count struct{ Cur, Reqs int }
+
+// active is table active by user, as HAProxy shows it.
+func (r *rig) active(t testing.TB) map[string]count {
+	t.Helper()
+	all := map[string]count{}
+	for line := range strings.Lines(r.cli(t, "show table sluice/active")) {
+		var key string
+		var c count
+		for _, f := range strings.Fields(line) {
+			name, value, _ := strings.Cut(f, "=")
+			switch name {
+			case "key":
+				key = value
+			case "conn_cur":
+				_, _ = fmt.Sscan(value, &c.Cur)
+			case "http_req_cnt":
+				_, _ = fmt.Sscan(value, &c.Reqs)
+			}
+		}
+		if key != "" {
+			all[key] = c
+		}
+	}
+	return all
+}
+
+// becomes waits until table active is as wanted: a request ends a moment after
+// its client has the answer.
+func (r *rig) becomes(t testing.TB, want map[string]count) {
+	t.Helper()
+	proctest.Eventually(t, "table active", func() error {
+		if diff := cmp.Diff(want, r.active(t)); diff != "" {
+			return fmt.Errorf("(-want +got):\n%s", diff)
+		}
+		return nil
+	})
+}
+
+// gate is an origin that holds each request until it is told to answer one.
+type gate struct {
+	mu      sync.Mutex
+	running []string // users, in the order of arrival
+	open    chan struct{}
+}
+
+func newGate() *gate { return &gate{open: make(chan struct{}, 1000)} }
+
+func (g *gate) ServeHTTP(w http.ResponseWriter, q *http.Request) {
+	g.mu.Lock()
+	g.running = append(g.running, q.Header.Get("X-User"))
+	g.mu.Unlock()
+	select {
+	case <-g.open:
+		fmt.Fprint(w, "origin")
+	case <-time.After(proctest.Patience): // so that a failed test ends
+	}
+}
+
+// arrived returns the users of all requests so far.
+func (g *gate) arrived() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return append([]string{}, g.running...)
+}
+
+// await waits until n requests have arrived.
+func (g *gate) await(t testing.TB, n int) {
+	t.Helper()
+	proctest.Eventually(t, "requests at the origin", func() error {
+		if got := len(g.arrived()); got != n {
+			return fmt.Errorf("%d, want %d", got, n)
+		}
+		return nil
+	})
+}
+
+func (g *gate) let(n int) {
+	for range n {
+		g.open <- struct{}{}
+	}
+}
+
+// start sends a GET for a user on a connection of its own. Status 0 is no answer.
+func (r *rig) start(user string) <-chan answer {
+	done := make(chan answer, 1)
+	go func() {
+		conn, err := net.Dial("tcp", r.addr)
+		if err != nil {
+			done <- answer{}
+			return
+		}
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(2 * proctest.Patience))
+		fmt.Fprint(conn, httpGET("/", "X-User: "+user))
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			done <- answer{}
+			return
+		}
+		defer resp.Body.Close()
+		body, _ := io.ReadAll(resp.Body)
+		done <- answer{resp.StatusCode, resp.Header, string(body)}
+	}()
+	return done
+}
+
+// starts sends n of them at once and delivers the answers as they come.
+func (r *rig) starts(user string, n int) <-chan answer {
+	all := make(chan answer, n)
+	for range n {
+		done := r.start(user)
+		go func() { all <- <-done }()
+	}
+	return all
+}
+
+// statuses takes n answers and counts them.
+func statuses(all <-chan answer, n int) map[int]int {
+	got := map[int]int{}
+	for range n {
+		got[(<-all).Status]++
+	}
+	return got
+}
+
+func TestInProgress(t *testing.T) {
+	g := newGate()
+	r := newRig(t, setup{serve: g.ServeHTTP})
+	r.refuseWith(refuseBad)
+	r.teach(t, "block", "blocked", time.Now().Add(time.Hour), 1)
+
+	alice := r.starts("alice", 2)
+	g.await(t, 2)
+	if diff := cmp.Diff(map[string]count{"alice": {2, 2}}, r.active(t)); diff != "" {
+		t.Errorf("active while two are with the origin (-want +got):\n%s", diff)
+	}
+	r.takeHeard(t)
+	third := r.start("alice")
+	g.await(t, 3)
+	want := []heard{{"alice", "GET", "start-message", 2, 2}}
+	if diff := cmp.Diff(want, r.takeHeard(t)); diff != "" {
+		t.Errorf("the agent heard (-want +got):\n%s", diff)
+	}
+	g.let(3)
+	if got := statuses(alice, 2); got[200] != 2 || (<-third).Status != 200 {
+		t.Errorf("answers = %v, want 200 only", got)
+	}
+
+	g.let(1)
+	for user, status := range map[string]int{"bad": 429, "blocked": 429} {
+		if got := r.get(t, "X-User: "+user); got.Status != status {
+			t.Errorf("%s: status = %d, want %d", user, got.Status, status)
+		}
+	}
+	if got := r.send(t, httpGET("/healthz", "X-User: exempt"))[0]; got.Status != 200 {
+		t.Errorf("exempt path: status = %d, want 200", got.Status)
+	}
+	r.becomes(t, map[string]count{"alice": {0, 3}})
+}
+
+// tell answers the first question with "wait" and the second one as told.
+func tell(second func() vars) func(heard) vars {
+	return func(h heard) vars {
+		if h.Message == "start-message" {
+			return vars{"wait": uint32(2000), "limit": uint32(10)}
+		}
+		return second()
+	}
+}
+
+func TestWait(t *testing.T) {
+	asked := []heard{{"alice", "GET", "start-message", 0, 0}, {"alice", "GET", "wait-message", 0, 0}}
+	refused := vars{"reason": "concurrent-requests", "limit": uint32(11)}
+	for _, row := range []struct {
+		name   string
+		second vars
+		dies   bool
+		late   bool // the second answer
+		status int
+		policy string
+	}{
+		{"a place becomes free", nil, false, false, 200, ""},
+		{"no place becomes free", refused, false, false, 429, `"concurrent-requests";q=11;qu="concurrent-requests"`},
+		{"the agent dies", nil, true, false, 429, `"concurrent-requests";q=10;qu="concurrent-requests"`},
+		{"the agent forgets", nil, false, true, 429, `"concurrent-requests";q=10;qu="concurrent-requests"`},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			c := Config{WaitTimeout: proctest.Patience}
+			if row.late {
+				c.WaitTimeout = 50 * time.Millisecond
+			}
+			r := newRig(t, setup{Config: c})
+			waiting, free := make(chan struct{}), make(chan struct{})
+			defer func() { close(free) }()
+			r.answerWith(tell(func() vars { waiting <- struct{}{}; <-free; return row.second }))
+			done := r.start("alice")
+			<-waiting
+			if seen, active := r.takeSeen(), r.active(t); len(seen) != 0 || len(active) != 0 {
+				t.Errorf("while it waits: %d at the origin, active %v; want none", len(seen), active)
+			}
+			switch {
+			case row.dies:
+				r.die()
+			case !row.late:
+				free <- struct{}{}
+			}
+			got := <-done
+			if got.Status != row.status || got.Header.Get("RateLimit-Policy") != row.policy {
+				t.Errorf("answer = %d with policy %s, want %d with %s", got.Status, got.Header.Get("RateLimit-Policy"), row.status, row.policy)
+			}
+			if diff := cmp.Diff(asked, r.takeHeard(t)); diff != "" {
+				t.Errorf("the agent heard (-want +got):\n%s", diff)
+			}
+			want := map[string]count{}
+			if row.status == 200 {
+				want["alice"] = count{0, 1}
+			}
+			r.becomes(t, want)
+		})
+	}
+}
+
+// A refusal that also names a time to wait is a refusal.
+func TestReasonIsStrongerThanWait(t *testing.T) {
+	r := newRig(t, setup{})
+	r.answerWith(func(heard) vars { return vars{"reason": "concurrent-requests", "wait": uint32(1000)} })
+	if got := r.get(t); got.Status != 429 {
+		t.Errorf("status = %d, want 429", got.Status)
+	}
+	if asked := r.takeHeard(t); len(asked) != 1 {
+		t.Errorf("the agent heard %v, want one question", asked)
+	}
+}
+
+func TestManyWaitAtOnce(t *testing.T) {
+	const waiters = 500
+	r := newRig(t, setup{Config: Config{WaitTimeout: 2 * proctest.Patience}})
+	free := make(chan struct{})
+	opened := sync.OnceFunc(func() { close(free) })
+	defer opened()
+	var mu sync.Mutex
+	waiting := 0
+	r.answerWith(func(h heard) vars {
+		switch {
+		case h.User != "waiter":
+			return nil
+		case h.Message == "start-message":
+			return vars{"wait": uint32(2000)}
+		}
+		mu.Lock()
+		waiting++
+		mu.Unlock()
+		<-free
+		return nil
+	})
+	all := r.starts("waiter", waiters)
+	proctest.Eventually(t, "all wait", func() error {
+		mu.Lock()
+		defer mu.Unlock()
+		if waiting != waiters {
+			return fmt.Errorf("%d, want %d", waiting, waiters)
+		}
+		return nil
+	})
+	for range 50 {
+		if got := r.get(t, "X-User: other"); got.Status != 200 {
+			t.Fatalf("another user's status = %d, want 200", got.Status)
+		}
+	}
+	if diff := cmp.Diff(map[string]count{"other": {0, 50}}, r.active(t)); diff != "" {
+		t.Errorf("active while they wait (-want +got):\n%s", diff)
+	}
+	opened()
+	if diff := cmp.Diff(map[int]int{200: waiters}, statuses(all, waiters)); diff != "" {
+		t.Errorf("answers by status (-want +got):\n%s", diff)
+	}
+	r.becomes(t, map[string]count{"other": {0, 50}, "waiter": {0, waiters}})
+}
+
+// What HAProxy does when the client of a waiting request gives up: over HTTP/1.1
+// it goes on waiting, and whether the origin still gets the request once there is
+// a place depends on what HAProxy hears first. Nothing stays in progress. Who
+// only half-closed is served.
+func TestGivesUpWaiting(t *testing.T) {
+	for name, giveUp := range map[string]func(*net.TCPConn){
+		"reset":       func(c *net.TCPConn) { _ = c.SetLinger(0); _ = c.Close() },
+		"closed":      func(c *net.TCPConn) { _ = c.Close() },
+		"half-closed": func(c *net.TCPConn) { _ = c.CloseWrite() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, setup{Config: Config{WaitTimeout: proctest.Patience}})
+			waiting, free := make(chan struct{}), make(chan struct{})
+			r.answerWith(tell(func() vars { waiting <- struct{}{}; <-free; return nil }))
+			conn := dial(t, "tcp", r.addr)
+			defer conn.Close()
+			fmt.Fprint(conn, httpGET("/", "X-User: alice"))
+			<-waiting
+			giveUp(conn.(*net.TCPConn))
+			close(free)
+			if name == "half-closed" {
+				resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := read(t, resp); got.Status != 200 {
+					t.Errorf("status = %d, want 200", got.Status)
+				}
+			}
+			r.streamsBecome(t, 0)
+			for user, c := range r.active(t) {
+				if c.Cur != 0 {
+					t.Errorf("%s has %d in progress, want none", user, c.Cur)
+				}
+			}
+		})
+	}
+}
+
+// With "option abortonclose" in the defaults, HAProxy asks no question for a
+// client that has half-closed already. That is no way past the agent.
+func TestNoWayAroundTheAgent(t *testing.T) {
+	r := newRig(t, setup{edit: func(cfg string) string {
+		return strings.Replace(cfg, "    timeout tunnel 1h\n", "    timeout tunnel 1h\n    option abortonclose\n", 1)
+	}})
+	r.refuseWith(func(question) *verdict { return &verdict{"request-rate", "GET", 1, 1} })
+	for range 20 {
+		conn := dial(t, "tcp", r.addr)
+		fmt.Fprint(conn, httpGET("/", "X-User: alice"))
+		_ = conn.(*net.TCPConn).CloseWrite()
+		_, _ = io.Copy(io.Discard, conn)
+		conn.Close()
+	}
+	r.streamsBecome(t, 0)
+	if seen, active := r.takeSeen(), r.active(t); len(seen) != 0 || len(active) != 0 {
+		t.Errorf("%d at the origin, active %v; want none", len(seen), active)
+	}
+}
+
+// streamsBecome waits until the frontend has so many streams.
+func (r *rig) streamsBecome(t testing.TB, want int) {
+	t.Helper()
+	proctest.Eventually(t, "streams of the frontend", func() error {
+		got := strings.Count(r.cli(t, "show sess"), "fe=http ")
+		if got != want {
+			return fmt.Errorf("%d, want %d", got, want)
+		}
+		return nil
+	})
+}
+
+func TestHoldsTheTaughtPartWithoutAgent(t *testing.T) {
+	const requests, most = 50, 10
+	for _, row := range []struct {
+		name  string
+		start func(t *testing.T, r *rig)
+		c     Config
+		most  int // taught; 0: not known
+		want  int // admitted
+	}{
+		{"refuses connections", func(*testing.T, *rig) {}, Config{}, most, most},
+		{"is down", func(t *testing.T, r *rig) {
+			proctest.Eventually(t, "the agent's server is down", func() error { return r.agentIs(t, "DOWN") })
+		}, Config{}, most, most},
+		{"says nothing", func(t *testing.T, r *rig) {
+			l, err := net.Listen("unix", filepath.Join(r.dir, "spoa.sock"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { l.Close() })
+		}, Config{VerdictTimeout: 30 * time.Millisecond}, most, most},
+		{"is down, nothing taught", func(*testing.T, *rig) {}, Config{}, 0, requests},
+		{"answers", func(t *testing.T, r *rig) { r.listen(t, filepath.Join(r.dir, "spoa.sock")) }, Config{}, most, requests},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			g := newGate()
+			r := newRig(t, setup{noAgent: true, serve: g.ServeHTTP, Config: row.c})
+			row.start(t, r)
+			if row.want == requests && row.most > 0 {
+				proctest.Eventually(t, "the agent's server is up", func() error { return r.agentIs(t, "UP") })
+			}
+			r.cli(t, fmt.Sprintf("set table sluice/block key bob data.gpt0 0 data.gpc0 12 data.gpc1 %d", row.most))
+			all := r.starts("bob", requests)
+			g.await(t, row.want)
+			refused := requests - row.want
+			for range refused {
+				got := <-all
+				if got.Status != 429 || got.Header.Get("Sluice-Reason") != "concurrent-requests" ||
+					got.Header.Get("RateLimit-Policy") != `"concurrent-requests";q=12;qu="concurrent-requests"` {
+					t.Errorf("answer = %d %v, want 429 for concurrent-requests, limit 12", got.Status, fields(got))
+				}
+			}
+			r.becomes(t, map[string]count{"bob": {row.want, requests}})
+			if got := len(g.arrived()); got != row.want {
+				t.Errorf("%d at the origin, want %d", got, row.want)
+			}
+			g.let(row.want)
+			if diff := cmp.Diff(map[int]int{200: row.want}, statuses(all, row.want)); diff != "" {
+				t.Errorf("answers by status (-want +got):\n%s", diff)
+			}
+			r.becomes(t, map[string]count{"bob": {0, requests}})
+		})
+	}
+}
+
+func TestPriorityWhenTheOriginIsFull(t *testing.T) {
+	g := newGate()
+	r := newRig(t, setup{serve: g.ServeHTTP, Config: Config{OriginMaxConn: 1}})
+	priority := map[string]string{"low": "10", "high": "-5", "highest": "-2047"}
+	r.answerWith(func(h heard) vars {
+		if p, ok := priority[h.User]; ok {
+			return vars{"priority": p}
+		}
+		return nil
+	})
+	order := []string{"first", "low", "none", "high", "low", "highest"}
+	answers := make(chan answer, len(order))
+	for i, user := range order {
+		done := r.start(user)
+		go func() { answers <- <-done }()
+		if i == 0 {
+			g.await(t, 1)
+			continue
+		}
+		proctest.Eventually(t, "the request queues", func() error {
+			if got := r.stat(t, "origin", "BACKEND", 2); got != fmt.Sprint(i) {
+				return fmt.Errorf("%s in the queue, want %d", got, i)
+			}
+			return nil
+		})
+	}
+	for i := range order {
+		g.await(t, i+1)
+		g.let(1)
+	}
+	if diff := cmp.Diff([]string{"first", "highest", "high", "none", "low", "low"}, g.arrived()); diff != "" {
+		t.Errorf("served (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(map[int]int{200: len(order)}, statuses(answers, len(order))); diff != "" {
+		t.Errorf("answers by status (-want +got):\n%s", diff)
+	}
+}
+
+func TestRetryJitter(t *testing.T) {
+	for _, row := range []struct {
+		name   string
+		jitter int
+		native bool
+		want   []string
+	}{
+		{"agent", 0, false, []string{"1", "2", "3"}},
+		{"native", 0, true, []string{"1", "2", "3"}},
+		{"none", 1, true, []string{"1"}},
+		{"five", 5, false, []string{"1", "2", "3", "4", "5"}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			r := newRig(t, setup{Config: Config{RetryJitter: row.jitter}})
+			if row.native {
+				r.teach(t, "block", "bob", time.Now().Add(time.Hour), 10)
+			}
+			r.refuseWith(func(question) *verdict { return &verdict{"concurrent-requests", "*", 10, 77} })
+			var raw []string
+			for range 200 { // one of five is missing once in 10^18 runs
+				raw = append(raw, httpGET("/", "X-User: bob"))
+			}
+			got := map[string]bool{}
+			for _, a := range r.send(t, raw...) {
+				retry := a.Header.Get("Retry-After")
+				got[retry] = true
+				if want := `"concurrent-requests";r=0;t=` + retry; a.Header.Get("RateLimit") != want {
+					t.Fatalf("RateLimit = %s, want %s", a.Header.Get("RateLimit"), want)
+				}
+			}
+			want := map[string]bool{}
+			for _, w := range row.want {
+				want[w] = true
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("values of Retry-After (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A cancelled HTTP/2 stream waits no longer, from 3.0 on, and never takes a place.
+func TestGivesUpWaitingOverHTTP2(t *testing.T) {
+	r := newRig(t, setup{Config: Config{WaitTimeout: proctest.Patience}})
+	waiting, free := make(chan struct{}), make(chan struct{})
+	r.answerWith(tell(func() vars { waiting <- struct{}{}; <-free; return nil }))
+	var h2 http.Protocols
+	h2.SetUnencryptedHTTP2(true)
+	transport := &http.Transport{Protocols: &h2}
+	defer transport.CloseIdleConnections()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	q, err := http.NewRequestWithContext(ctx, "GET", "http://"+r.addr+"/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		resp, err := transport.RoundTrip(q)
+		if err == nil {
+			resp.Body.Close()
+		}
+		done <- err
+	}()
+	<-waiting
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Fatalf("RoundTrip = %v, want cancelled", err)
+	}
+	if versionAtLeast(t, 3, 0) {
+		r.streamsBecome(t, 0)
+	}
+	close(free)
+	r.streamsBecome(t, 0)
+	if seen := r.takeSeen(); len(seen) != 0 {
+		t.Errorf("%d requests reached the origin, want none", len(seen))
+	}
+}
