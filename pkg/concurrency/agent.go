@@ -1,0 +1,338 @@
+package concurrency
+
+import (
+	"math"
+	"slices"
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/internal/agenda"
+)
+
+// Config is what an Agent needs to know once.
+type Config struct {
+	Instance string // its name in Shares
+
+	// MaxUsers bounds the users that are known at a time, which are those with
+	// requests in progress or refused in the last second. Requests of users
+	// beyond the bound are admitted uncounted (Overflowed counts them). 0 means
+	// 500 000.
+	MaxUsers int
+
+	// MaxLine bounds the requests of one user that wait for a slot, and MaxLines
+	// those of all users. 0 means 500 and 4000.
+	MaxLine, MaxLines int
+
+	// DrainFor is how long requests of a HAProxy that was replaced may go on: its
+	// hard-stop-after. 0 means 10 minutes.
+	DrainFor time.Duration
+}
+
+// Verdict is the answer to one request.
+type Verdict struct {
+	Allowed bool
+	Limit   int // the limit that refused it; 0 if allowed
+}
+
+// Waiting is a request that is not decided yet. It is decided by a later call
+// of the agent's methods, which return it in Output.Decided, or by Timeout.
+type Waiting struct {
+	Verdict Verdict // valid once the request is decided
+
+	owner   *user
+	decided bool
+}
+
+// Native is an instruction for HAProxy's own table.
+type Native struct {
+	User  string
+	Until int64 // the epoch second until which HAProxy refuses him by itself; 0: it does not
+	Limit int   // over the cluster; 0: he is not limited any more
+	Cap   int   // requests in progress that HAProxy may have while nobody answers it; 0: any number
+}
+
+// Output is what became due during the calls since the last one.
+type Output struct {
+	Decided []*Waiting // requests that need not wait any longer
+	Native  []Native
+	Urgent  bool // Collect has something that should not wait for the next flush
+}
+
+// Agent decides the requests of one instance. It is not safe for concurrent use.
+type Agent struct {
+	config Config
+	users  map[string]*user
+	agenda agenda.Agenda[*user]
+	wanted []*user // an ask is due at once
+	dirty  []*user // an ask is due with the next flush
+	out    Output
+
+	now        int64 // the time of the last call
+	seq        uint64
+	instances  int // in the cluster, this one included
+	rank       int // this one's place among them
+	lost       bool
+	lostAt     int64
+	deafUntil  int64 // what HAProxy says with its questions is not believed until then
+	drainUntil int64 // when the draining of a replaced HAProxy is over at the latest; 0: none is
+	inProgress int   // requests believed in progress, of all users
+	lines      int   // requests that wait for a slot, of all users
+	overflow   uint64
+}
+
+// NewAgent returns an agent that knows of no other: it is alone until Cluster
+// says otherwise.
+func NewAgent(c Config) *Agent {
+	setDefault(&c.MaxUsers, 500_000)
+	setDefault(&c.MaxLine, 500)
+	setDefault(&c.MaxLines, 4000)
+	if c.DrainFor <= 0 {
+		c.DrainFor = 10 * time.Minute
+	}
+	return &Agent{config: c, users: make(map[string]*user), instances: 1}
+}
+
+func setDefault(n *int, standard int) {
+	if *n <= 0 {
+		*n = standard
+	}
+}
+
+// Start decides a request of a user with a limit (> 0), given what HAProxy's
+// table said of him when it asked. When a slot is missing that the pool may
+// still have, the request waits: the Waiting is not nil and the verdict is not
+// valid yet. A request that is allowed holds a slot until HAProxy tells of its
+// end, or until Cancel.
+func (a *Agent) Start(at time.Time, name string, limit int, seen Count) (Verdict, *Waiting) {
+	now := a.clock(at)
+	u := a.user(name, limit, seen, now)
+	if u == nil {
+		a.overflow++
+		return Verdict{Allowed: true}, nil
+	}
+	u.seen = now
+	defer a.review(u, now)
+	if len(u.line) == 0 && a.free(u) > 0 {
+		return a.admit(u, now), nil
+	}
+	if a.countsAlone() || len(u.line) > 0 || u.exhausted(now) || len(u.queue) >= u.limit {
+		return a.refuse(u, now), nil
+	}
+	w := &Waiting{owner: u}
+	u.queue = append(u.queue, w)
+	return Verdict{}, w
+}
+
+// Hold has a request, which Start has just refused, wait for a slot in the order
+// of arrival: until a slot is free, or Timeout. It is refused at once, with a nil
+// Waiting, where too many wait already.
+func (a *Agent) Hold(at time.Time, name string, limit int, seen Count) (Verdict, *Waiting) {
+	now := a.clock(at)
+	u := a.user(name, limit, seen, now)
+	if u == nil {
+		a.overflow++
+		return Verdict{Allowed: true}, nil
+	}
+	u.seen = now
+	defer a.review(u, now)
+	if len(u.line) >= a.config.MaxLine || a.lines >= a.config.MaxLines {
+		return a.refuse(u, now), nil
+	}
+	u.refusals = max(0, u.refusals-1) // HAProxy must not refuse by itself who may wait
+	if len(u.line) == 0 && a.free(u) > 0 {
+		return a.admit(u, now), nil
+	}
+	w := &Waiting{owner: u}
+	u.line = append(u.line, w)
+	a.lines++
+	u.unmetAt = now
+	return Verdict{}, w
+}
+
+// Timeout decides a request that has waited as long as it may. It is refused,
+// with one exception: of a user who is not near his limit, as far as the agent
+// knows, it admits up to its even part, so that a stall of the pool does not
+// refuse users who are far below their limits.
+func (a *Agent) Timeout(at time.Time, w *Waiting) Verdict {
+	if w.decided {
+		return w.Verdict
+	}
+	now := a.clock(at)
+	u := w.owner
+	w.decided = true
+	is := func(other *Waiting) bool { return other == w }
+	if i := slices.IndexFunc(u.line, is); i >= 0 {
+		u.line = slices.Delete(u.line, i, i+1)
+		a.lines--
+		w.Verdict = a.turnAway(u, now)
+	} else {
+		u.queue = slices.DeleteFunc(u.queue, is)
+		if !u.hot(now) && u.believed() < u.limit/a.instances {
+			w.Verdict = a.admit(u, now)
+		} else {
+			w.Verdict = a.refuse(u, now)
+		}
+	}
+	a.review(u, now)
+	return w.Verdict
+}
+
+// Cancel gives back the slot of a request that was allowed and will not run
+// after all.
+func (a *Agent) Cancel(at time.Time, name string) {
+	u := a.users[name]
+	if u == nil || len(u.pending) == 0 {
+		return
+	}
+	u.pending = u.pending[:len(u.pending)-1]
+	a.review(u, a.clock(at))
+}
+
+// admit takes a slot for a request that HAProxy is about to track.
+func (a *Agent) admit(u *user, now int64) Verdict {
+	u.pending = append(u.pending, now)
+	u.note(now)
+	return Verdict{Allowed: true}
+}
+
+func (a *Agent) refuse(u *user, now int64) Verdict {
+	u.refusals++
+	return a.turnAway(u, now)
+}
+
+// turnAway refuses a request that HAProxy had better not refuse by itself.
+func (a *Agent) turnAway(u *user, now int64) Verdict {
+	u.refused++
+	u.unmetAt = now
+	return Verdict{Limit: u.limit}
+}
+
+// serve decides what can be decided of those who wait: first the line, which
+// has waited longer.
+func (a *Agent) serve(u *user, now int64) {
+	for len(u.line) > 0 && a.free(u) > 0 {
+		a.lines--
+		u.line = a.decide(u, u.line, a.admit(u, now))
+	}
+	for len(u.queue) > 0 {
+		switch {
+		case a.free(u) > 0:
+			u.queue = a.decide(u, u.queue, a.admit(u, now))
+		case a.countsAlone() || u.exhausted(now):
+			u.queue = a.decide(u, u.queue, a.refuse(u, now))
+		default:
+			return
+		}
+	}
+}
+
+// decide tells the first of a queue its verdict, and returns the rest.
+func (a *Agent) decide(u *user, queue []*Waiting, v Verdict) []*Waiting {
+	w := queue[0]
+	queue[0] = nil
+	w.Verdict, w.decided = v, true
+	a.out.Decided = append(a.out.Decided, w)
+	if len(queue) == 1 {
+		return nil
+	}
+	return queue[1:]
+}
+
+// clock is the time of a call. When the clock was set back, what is known moves
+// with it, lest everything wait until it is as late again.
+func (a *Agent) clock(at time.Time) int64 {
+	now := at.UnixNano()
+	if back := a.now - now; a.now != 0 && back >= int64(setBack) {
+		for _, u := range a.users {
+			u.shift(back)
+		}
+		a.lostAt -= back
+		a.deafUntil -= back
+		if a.drainUntil > 0 {
+			a.drainUntil -= back
+		}
+	}
+	a.now = now
+	return now
+}
+
+// alone reports whether no other instance can have requests in progress.
+func (a *Agent) alone() bool { return a.instances <= 1 }
+
+// countsAlone reports whether the pool need not, or cannot, be asked.
+func (a *Agent) countsAlone() bool { return a.lost || a.alone() }
+
+// free is how many more requests of the user may start here now.
+func (a *Agent) free(u *user) int { return a.capacity(u) - u.believed() }
+
+// capacity is how many requests of the user may be in progress here.
+func (a *Agent) capacity(u *user) int {
+	switch {
+	case u.unlimited:
+		return math.MaxInt
+	case a.alone():
+		return u.limit
+	case a.lost && u.hotUntil >= a.lostAt && a.now-a.lostAt >= int64(leaseSpan):
+		return a.part(u)
+	case a.lost && u.hotUntil >= a.lostAt:
+		return u.held
+	case a.lost:
+		return u.limit
+	}
+	return u.held
+}
+
+// part is this instance's even part of the user's slots; the odd ones go to the
+// first.
+func (a *Agent) part(u *user) int {
+	part := u.limit / a.instances
+	if a.rank < u.limit%a.instances {
+		part++
+	}
+	return part
+}
+
+// user returns what is known of a user, brought up to date, or nil when too many
+// are known.
+func (a *Agent) user(name string, limit int, seen Count, now int64) *user {
+	u := a.users[name]
+	if u == nil {
+		if len(a.users) >= a.config.MaxUsers {
+			return nil
+		}
+		u = &user{name: name, limit: limit}
+		a.users[name] = u
+	}
+	a.setLimit(u, limit, a.now)
+	if now >= a.deafUntil {
+		u.advance(seen)
+	}
+	return u
+}
+
+// Drain returns what has become due and forgets it. The slices are the caller's.
+func (a *Agent) Drain() Output {
+	out := a.out
+	a.out = Output{}
+	return out
+}
+
+// Stats are counts of an agent.
+type Stats struct {
+	Users      int    // known
+	InProgress int    // requests of them believed in progress
+	InLine     int    // requests that wait for a slot
+	Overflowed uint64 // requests admitted uncounted because too many users were known
+}
+
+// Stats returns the agent's counts.
+func (a *Agent) Stats() Stats {
+	return Stats{Users: len(a.users), InProgress: a.inProgress, InLine: a.lines, Overflowed: a.overflow}
+}
+
+// InProgress is how many requests of a user the agent believes in progress here.
+func (a *Agent) InProgress(name string) int {
+	if u := a.users[name]; u != nil {
+		return u.believed()
+	}
+	return 0
+}

@@ -1,0 +1,1168 @@
+package concurrency_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/sluice-qos/sluice/pkg/concurrency"
+)
+
+var t0 = time.Unix(1_700_000_000, 0)
+
+func ms(n int) time.Time { return t0.Add(time.Duration(n) * time.Millisecond) }
+
+type count = concurrency.Count
+
+// rig is an agent and the pool of its user u, who may have 10 requests in
+// progress.
+type rig struct {
+	*concurrency.Agent
+	t    testing.TB
+	pool map[string]concurrency.Holding
+}
+
+func newRig(t testing.TB, instances int) *rig {
+	return newRigOf(t, instances, concurrency.Config{})
+}
+
+func newRigOf(t testing.TB, instances int, c concurrency.Config) *rig {
+	c.Instance = "me"
+	r := &rig{concurrency.NewAgent(c), t, make(map[string]concurrency.Holding)}
+	r.Cluster(t0.Add(-time.Second), instances, 0)
+	return r
+}
+
+// start has n requests start at once, and returns how many were admitted, and
+// those that wait.
+func (r *rig) start(at, n int) (admitted int, waiting []*concurrency.Waiting) {
+	for range n {
+		v, w := r.Start(ms(at), "u", 10, count{})
+		if w != nil {
+			waiting = append(waiting, w)
+		} else if v.Allowed {
+			admitted++
+		} else if v.Limit != 10 {
+			r.t.Errorf("at %d: refused by limit %d, want 10", at, v.Limit)
+		}
+	}
+	return admitted, waiting
+}
+
+// exchange lets the agent talk to the pool once, and returns what it asked.
+func (r *rig) exchange(at int, flush bool) []concurrency.Ask {
+	asks := r.Collect(ms(at), flush, nil)
+	for _, ask := range asks {
+		r.Reply(ms(at), ask, concurrency.Take(r.pool, "me", ask))
+	}
+	return asks
+}
+
+// pass lets time pass, with an exchange each 5 ms.
+func (r *rig) pass(from, to int) {
+	for at := from; at < to; at += 5 {
+		r.Tick(ms(at))
+		r.exchange(at, true)
+	}
+}
+
+// decided returns the verdicts that became known, in order.
+func (r *rig) decided() (allowed []bool) {
+	for _, w := range r.Drain().Decided {
+		allowed = append(allowed, w.Verdict.Allowed)
+	}
+	return allowed
+}
+
+func (r *rig) inProgress(what string, want int) {
+	r.t.Helper()
+	if got := r.InProgress("u"); got != want {
+		r.t.Errorf("%s: InProgress = %d, want %d", what, got, want)
+	}
+}
+
+func (r *rig) holds(what string, want int) {
+	r.t.Helper()
+	if agent, pool := r.Held("u"), r.pool["me"].Held; agent != want || pool != want {
+		r.t.Errorf("%s: the agent holds %d slots and the pool says %d, want %d", what, agent, pool, want)
+	}
+}
+
+func TestAgentAloneIsExactAtOnce(t *testing.T) {
+	r := newRig(t, 1)
+	admitted, waiting := r.start(0, 100)
+	if admitted != 10 || len(waiting) != 0 {
+		t.Errorf("100 requests at once: %d admitted and %d waiting, want 10 and 0", admitted, len(waiting))
+	}
+	r.Progress(ms(3), "u", 10, count{Tracked: 10, Active: 9})
+	if admitted, _ := r.start(3, 5); admitted != 1 {
+		t.Errorf("after one has ended: %d admitted of 5, want 1", admitted)
+	}
+}
+
+func TestAgentAloneHasNoMoreThanTheLimit(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		limit := rapid.IntRange(1, 20).Draw(t, "limit")
+		a := concurrency.NewAgent(concurrency.Config{})
+		at := t0
+		var table count // HAProxy's
+		admitted := 0   // and not tracked yet
+		for range rapid.IntRange(0, 200).Draw(t, "steps") {
+			at = at.Add(time.Duration(rapid.IntRange(0, 5).Draw(t, "ms")) * time.Millisecond)
+			switch rapid.IntRange(0, 3).Draw(t, "step") {
+			case 0:
+				running := int(table.Active) + admitted
+				v, w := a.Start(at, "u", limit, table)
+				if w != nil {
+					t.Fatal("a request waits")
+				}
+				if v.Allowed {
+					admitted++
+				}
+				if v.Allowed && running >= limit {
+					t.Fatalf("admitted with %d in progress, of %d", running, limit)
+				}
+			case 1:
+				if admitted > 0 {
+					admitted--
+					table.Tracked++
+					table.Active++
+				}
+			case 2:
+				table.Active = max(0, table.Active-1)
+			case 3:
+				a.Progress(at, "u", limit, table)
+				if got, want := a.InProgress("u"), int(table.Active)+admitted; got != want {
+					t.Fatalf("InProgress = %d, want %d", got, want)
+				}
+			}
+			a.Tick(at)
+		}
+	})
+}
+
+func TestAgentInProgress(t *testing.T) {
+	type step struct {
+		at   int
+		do   func(r *rig, at time.Time)
+		want int // in progress afterwards
+	}
+	start := func(n int) func(*rig, time.Time) {
+		return func(r *rig, at time.Time) {
+			for range n {
+				r.Start(at, "u", 10, count{})
+			}
+		}
+	}
+	startSeeing := func(tracked, active int64) func(*rig, time.Time) {
+		return func(r *rig, at time.Time) { r.Start(at, "u", 10, count{Tracked: tracked, Active: active}) }
+	}
+	push := func(tracked, active int64) func(*rig, time.Time) {
+		return func(r *rig, at time.Time) { r.Progress(at, "u", 10, count{Tracked: tracked, Active: active}) }
+	}
+	tick := func(r *rig, at time.Time) { r.Tick(at) }
+	cancel := func(r *rig, at time.Time) { r.Cancel(at, "u") }
+	restarted := func(r *rig, at time.Time) { r.Restarted(at) }
+	replaced := func(r *rig, at time.Time) {
+		r.Replaced(at, at)
+		if !r.Draining() {
+			r.t.Error("Draining() = false after Replaced, want true")
+		}
+	}
+	drained := func(r *rig, at time.Time) { r.Drained(at) }
+	tests := []struct {
+		name  string
+		steps []step
+	}{
+		{"admitted requests and those that HAProxy counts are the same", []step{
+			{0, start(3), 3}, {2, push(2, 2), 3}, {3, push(3, 3), 3}, {4, push(3, 1), 1}, {5, push(3, 0), 0},
+		}},
+		{"one that came and went between two pushes", []step{
+			{0, start(1), 1}, {2, push(1, 0), 0},
+		}},
+		{"what HAProxy saw when it asked counts too", []step{
+			{0, start(1), 1}, {1, startSeeing(1, 1), 2}, {2, startSeeing(2, 1), 2}, {3, push(3, 2), 2},
+		}},
+		{"a user known to HAProxy before he is to the agent", []step{
+			{0, startSeeing(100, 4), 5}, {1, push(101, 5), 5}, {2, push(101, 0), 0},
+		}},
+		{"a push of somebody unknown", []step{{0, push(7, 3), 3}, {1, push(8, 2), 2}}},
+		{"what a HAProxy said that has ended is not believed", []step{
+			{0, push(100, 4), 4}, {10, restarted, 0}, {11, startSeeing(100, 4), 1}, {13, push(1, 1), 1}, {14, push(1, 0), 0},
+		}},
+		{"whom a sync does not name has nothing in progress", []step{
+			{0, push(7, 3), 3}, {10, func(r *rig, at time.Time) { r.Synced(at, ms(0)) }, 3},
+			{20, func(r *rig, at time.Time) { r.Synced(at, ms(5)) }, 0}, {30, push(8, 1), 1},
+		}},
+		{"what was admitted before a reload is the old one's, later the new one's", []step{
+			{0, start(2), 2}, {10, start(1), 3}, {20, func(r *rig, at time.Time) { r.Replaced(at, ms(5)) }, 3},
+			{21, push(1, 1), 3}, {22, push(1, 0), 2}, {1500, tick, 2}, {1600, drained, 0},
+		}},
+		{"older counts change nothing", []step{
+			{0, startSeeing(5, 5), 6}, {1, push(2, 2), 6}, {2, push(4, 4), 6}, {3, push(6, 3), 3}, {4, startSeeing(5, 5), 4},
+		}},
+		{"a count with more in progress than ever were is none", []step{
+			{0, push(2, 2), 2}, {1, push(3, 4), 2}, {2, push(3, -1), 2}, {3, startSeeing(0, 8), 3},
+		}},
+		{"an entry that begins anew", []step{
+			{0, push(50, 2), 2}, {1, push(50, 0), 0}, {2, start(2), 2}, {3, push(1, 1), 2}, {4, push(2, 2), 2}, {5, push(2, 0), 0},
+		}},
+		{"requests that nobody told of are counted", []step{{0, push(1, 1), 1}, {1, push(9, 9), 9}}},
+		{"what never comes to be counts for a second", []step{
+			{0, start(2), 2}, {999, tick, 2}, {1010, tick, 0},
+		}},
+		{"what never comes to be is found among others that do", []step{
+			{0, start(1), 1}, // never
+			{300, start(1), 2}, {305, push(1, 0), 1},
+			{600, start(1), 2}, {605, push(2, 0), 1},
+			{900, start(1), 2}, {905, push(3, 0), 1},
+			{990, tick, 1}, {1010, tick, 0},
+		}},
+		{"cancelled", []step{{0, start(2), 2}, {1, cancel, 1}, {2, push(1, 1), 1}, {3, cancel, 1}}},
+		{"nothing survives a restart of HAProxy", []step{
+			{0, push(9, 5), 5}, {1, start(2), 7}, {2, restarted, 0}, {3, push(1, 1), 1}, {4, push(1, 0), 0},
+		}},
+		{"after a reload requests go on until they are drained", []step{
+			{0, push(9, 5), 5}, {1, replaced, 5}, {2, push(1, 1), 6}, {3, push(1, 0), 5}, {500_000, drained, 0},
+		}},
+		{"or until they must be over", []step{
+			{0, push(9, 5), 5}, {10, replaced, 5}, {600_009, tick, 5}, {600_010, tick, 0},
+		}},
+		{"a second reload", []step{
+			{0, push(9, 5), 5}, {10, replaced, 5}, {20, push(2, 2), 7}, {300_000, replaced, 7}, {600_010, tick, 7}, {900_000, tick, 0},
+		}},
+		{"a restart ends what is drained", []step{{0, push(9, 5), 5}, {10, replaced, 5}, {20, restarted, 0}}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, 1)
+			for i, s := range tt.steps {
+				s.do(r, ms(s.at))
+				r.inProgress(fmt.Sprint("step ", i), s.want)
+			}
+			if r.Draining() {
+				t.Error("Draining() = true at last, want false")
+			}
+		})
+	}
+}
+
+func TestAgentWithoutLimitKnowsNobody(t *testing.T) {
+	r := newRig(t, 1)
+	r.Progress(ms(0), "u", 0, count{Tracked: 3, Active: 3})
+	r.Progress(ms(0), "v", 10, count{Tracked: 3, Active: 0})
+	if got := r.Stats().Users; got != 0 {
+		t.Errorf("%d users known, want 0", got)
+	}
+	// Nothing of this is about anybody.
+	r.Cancel(ms(1), "u")
+	r.Block(ms(1), "u", concurrency.Limit{Max: 10, Release: 9})
+	r.Unblock(ms(1), "u")
+	r.Share(ms(1), concurrency.Sharing{User: "u", Until: ms(3000)})
+	r.Fail(ms(1), concurrency.Ask{User: "u"})
+	r.Reply(ms(1), concurrency.Ask{User: "u"}, concurrency.Grant{Held: 3})
+	if out := r.Drain(); out.Urgent || out.Native != nil || out.Decided != nil || r.Stats().Users != 0 {
+		t.Errorf("news of unknown users led to %+v and %d users, want nothing", out, r.Stats().Users)
+	}
+}
+
+func TestAgentMaxUsers(t *testing.T) {
+	r := newRigOf(t, 1, concurrency.Config{MaxUsers: 2})
+	for i, want := range []uint64{0, 0, 1, 2} {
+		name := fmt.Sprint("u", i)
+		for _, ask := range []func(time.Time, string, int, count) (concurrency.Verdict, *concurrency.Waiting){r.Start, r.Hold} {
+			if v, w := ask(ms(0), name, 1, count{}); !v.Allowed && i >= 2 || w != nil && i >= 2 {
+				t.Errorf("user %d: %+v, %v, want allowed uncounted", i, v, w)
+			}
+			if i < 2 {
+				break
+			}
+		}
+		if got := r.Stats().Overflowed; got != 2*want {
+			t.Errorf("user %d: %d overflowed, want %d", i, got, 2*want)
+		}
+	}
+	r.Progress(ms(1), "u9", 10, count{Tracked: 1, Active: 1})
+	if got := r.Stats().Users; got != 2 {
+		t.Errorf("%d users known, want 2", got)
+	}
+}
+
+func TestAgentForgets(t *testing.T) {
+	for _, instances := range []int{1, 2} {
+		r := newRig(t, instances)
+		r.start(0, 12)
+		r.exchange(1, true)
+		r.Progress(ms(5), "u", 10, count{Tracked: 10, Active: 10})
+		r.pass(5, 5000)
+		if r.Stats().Users != 1 {
+			t.Errorf("%d instances: %d users known while requests run, want 1", instances, r.Stats().Users)
+		}
+		r.Progress(ms(5000), "u", 10, count{Tracked: 10, Active: 0})
+		r.pass(5000, 6000)
+		r.holds(fmt.Sprint(instances, " instances, 1 s later"), 0)
+		r.pass(6000, 7500)
+		if r.Stats().Users != 0 {
+			t.Errorf("%d instances: %d users known 2.5 s after the last request, want 0", instances, r.Stats().Users)
+		}
+	}
+}
+
+func TestAgentStatsInProgress(t *testing.T) {
+	for _, instances := range []int{1, 2} {
+		r := newRig(t, instances)
+		r.Start(ms(0), "v", 10, count{}) // never comes to be
+		r.start(0, 3)
+		r.exchange(0, true)
+		if got := r.Stats().InProgress; got != 4 && instances == 1 {
+			t.Errorf("%d in progress of all users, want 4", got)
+		}
+		r.Progress(ms(5), "u", 10, count{Tracked: 3, Active: 2})
+		r.pass(5, 3000)
+		if s := r.Stats(); s.InProgress != 2 || s.Users != 1 {
+			t.Errorf("%d instances: %+v, want 2 in progress of 1 user", instances, s)
+		}
+		r.Restarted(ms(3000))
+		r.pass(3000, 6000)
+		if s := r.Stats(); s.InProgress != 0 || s.Users != 0 {
+			t.Errorf("%d instances: %+v, want nobody", instances, s)
+		}
+	}
+}
+
+// TestAgentThatBecomesAloneForgets is about slots that were held before.
+func TestAgentThatBecomesAloneForgets(t *testing.T) {
+	r := newRig(t, 2)
+	r.start(0, 2)
+	r.pass(0, 10)
+	r.Cluster(ms(10), 1, 0)
+	r.pass(10, 4000)
+	if r.Stats().Users != 0 {
+		t.Errorf("%d users known, want 0", r.Stats().Users)
+	}
+}
+
+func TestAgentFirstRequestsWaitOneRoundTrip(t *testing.T) {
+	r := newRig(t, 2)
+	admitted, waiting := r.start(0, 12)
+	if admitted != 0 || len(waiting) != 10 {
+		t.Fatalf("12 requests: %d admitted and %d waiting, want 0 and 10", admitted, len(waiting))
+	}
+	if !r.Drain().Urgent {
+		t.Error("the ask is not urgent")
+	}
+	r.pool["other"] = concurrency.Holding{Held: 3, Seq: 1}
+	asks := r.exchange(1, false)
+	want := []concurrency.Ask{{User: "u", Seq: 1, Want: 10, Refused: 2, Limit: 10}}
+	if diff := cmp.Diff(want, asks); diff != "" {
+		t.Errorf("asks (-want +got):\n%s", diff)
+	}
+	if got := r.decided(); !slices.Equal(got, slices.Repeat([]bool{true}, 7)) {
+		t.Errorf("decided %v, want seven admitted", got)
+	}
+	r.holds("after the reply", 7)
+	// The others wait until those who hold idle slots have had the time to give them back.
+	r.pass(5, 30)
+	if got := r.decided(); got != nil {
+		t.Errorf("decided %v within 30 ms, want nothing", got)
+	}
+	r.pass(30, 50)
+	if got := r.decided(); !slices.Equal(got, []bool{false, false, false}) {
+		t.Errorf("decided %v when the pool is exhausted, want three refused", got)
+	}
+	if admitted, waiting := r.start(51, 3); admitted+len(waiting) != 0 {
+		t.Errorf("with the pool exhausted %d admitted and %d waiting, want refused at once", admitted, len(waiting))
+	}
+}
+
+func TestAgentFarBelowTheLimitKeepsIdleSlots(t *testing.T) {
+	r := newRig(t, 2)
+	start := func(at int) *concurrency.Waiting {
+		_, w := r.Start(ms(at), "u", 100, count{})
+		return w
+	}
+	if start(0) == nil {
+		t.Fatal("the first request does not wait")
+	}
+	r.exchange(1, false)
+	if got := r.Held("u"); got < 2 || got > 100/(4*2)+1 {
+		t.Errorf("%d slots held for one request, want from 2 to a quarter of the part", got)
+	}
+	if start(2) != nil {
+		t.Error("the second request waits, want a slot ready")
+	}
+}
+
+func TestAgentGivesBack(t *testing.T) {
+	r := newRig(t, 2)
+	r.start(0, 10)
+	r.exchange(1, false)
+	r.Progress(ms(4), "u", 10, count{Tracked: 10, Active: 10})
+	r.exchange(5, true)
+	r.holds("all run", 10)
+	r.Progress(ms(100), "u", 10, count{Tracked: 10, Active: 6})
+	if got := r.Held("u"); got != 6 {
+		t.Errorf("near the limit the agent holds %d slots for 6 requests when nobody waits, want 6 before the pool hears", got)
+	}
+	if !r.Drain().Urgent {
+		t.Error("giving back is not urgent")
+	}
+	r.exchange(100, false)
+	r.holds("near the limit", 6)
+}
+
+// TestAgentKeepsItsShareWhileItRefuses is about slots that become free while
+// clients are known to come back.
+func TestAgentKeepsItsShareWhileItRefuses(t *testing.T) {
+	r := newRig(t, 2)
+	r.start(0, 10)
+	r.exchange(1, false)
+	r.pass(5, 50)
+	r.Progress(ms(50), "u", 10, count{Tracked: 10, Active: 10})
+	r.start(90, 1)
+	r.Drain()
+	for _, tt := range []struct {
+		name  string
+		share []concurrency.Share
+		want  int
+	}{
+		{"the even part", nil, 5},
+		{"its share", []concurrency.Share{{Instance: "me", Slots: 7}, {Instance: "other", Slots: 3}}, 7},
+		{"what runs, without a share", []concurrency.Share{{Instance: "other", Slots: 10}}, 2},
+	} {
+		if tt.share != nil {
+			r.Share(ms(96), concurrency.Sharing{User: "u", Until: ms(3000), Shares: tt.share})
+		}
+		r.Progress(ms(97), "u", 10, count{Tracked: 10, Active: 2})
+		r.exchange(97, true)
+		if got := r.Held("u"); got != tt.want {
+			t.Errorf("%s: holds %d, want %d", tt.name, got, tt.want)
+		}
+	}
+	r.Share(ms(98), concurrency.Sharing{User: "u", Until: ms(3000), Shares: []concurrency.Share{{Instance: "me", Slots: 7}}})
+	r.pass(98, 145)
+	r.holds("used a moment ago", 7)
+	r.pass(145, 160)
+	r.holds("idle for 50 ms", 2)
+}
+
+func TestAgentShareLapses(t *testing.T) {
+	for _, tt := range []struct {
+		after, want int // ms after polygen's last word, slots
+	}{{2950, 9}, {3000, 5}} {
+		r := newRig(t, 2)
+		r.start(0, 10)
+		r.pass(5, 50)
+		r.Progress(ms(50), "u", 10, count{Tracked: 10, Active: 10})
+		shares := []concurrency.Share{{Instance: "me", Slots: 9}, {Instance: "other", Slots: 1}}
+		r.Share(ms(50), concurrency.Sharing{User: "u", Until: ms(1_000_000), Shares: shares})
+		end := 50 + tt.after
+		for at := 60; at < end; at += 50 {
+			r.start(at, 1) // refused
+			r.pass(at, min(at+50, end))
+		}
+		r.Progress(ms(end), "u", 10, count{Tracked: 10, Active: 1})
+		r.exchange(end, true)
+		r.holds(fmt.Sprint(tt.after, " ms later"), tt.want)
+	}
+}
+
+func TestAgentBacksOff(t *testing.T) {
+	r := newRig(t, 2)
+	r.pool["other"] = concurrency.Holding{Held: 10, Seq: 1}
+	_, waiting := r.start(0, 1)
+	var asked []int
+	for at := 0; at < 400; at++ {
+		r.Tick(ms(at))
+		if len(r.exchange(at, false)) > 0 {
+			asked = append(asked, at)
+		}
+		if at == 60 && (len(waiting) != 1 || waiting[0].Verdict.Limit != 10) {
+			t.Error("the first request is not refused after 60 ms")
+		}
+		if at > 60 {
+			r.start(at, 1)
+		}
+	}
+	var gaps []int
+	for i := 1; i < len(asked); i++ {
+		gaps = append(gaps, asked[i]-asked[i-1])
+	}
+	for i, gap := range gaps {
+		if least := []int{5, 10, 20}[min(i, 2)]; gap < least || gap > 30 {
+			t.Errorf("asked at %v: gap %d is %d ms, want %d at least and 30 at most", asked, i, gap, least)
+		}
+	}
+	if len(gaps) < 8 {
+		t.Errorf("asked at %v, want until the end", asked)
+	}
+	// A slot becomes free: it is found within 25 ms, or at once when polygen says so.
+	r.pool["other"] = concurrency.Holding{Held: 9, Seq: 2}
+	r.Unblock(ms(400), "u")
+	r.start(400, 1)
+	r.exchange(400, false)
+	r.holds("unblocked", 1)
+}
+
+// TestAgentThatBacksOffReportsAllTheSame, but wants no more than it has.
+func TestAgentThatBacksOffReportsAllTheSame(t *testing.T) {
+	r := newRig(t, 2)
+	r.pool["other"] = concurrency.Holding{Held: 10, Seq: 1}
+	r.start(0, 3)
+	r.exchange(0, false)
+	r.Progress(ms(1), "u", 10, count{Tracked: 1, Active: 1}) // nobody asked about it
+	asks := r.Collect(ms(1), true, nil)
+	if len(asks) != 1 || asks[0].Want != 1 || asks[0].Active != 1 {
+		t.Errorf("asked %+v, want one ask of 1 slot for 1 request", asks)
+	}
+}
+
+// TestAgentFail is about asks that the pool has not heard, or has.
+func TestAgentFail(t *testing.T) {
+	for _, heard := range []bool{false, true} {
+		r := newRig(t, 2)
+		_, waiting := r.start(0, 12)
+		ask := r.Collect(ms(0), false, nil)[0]
+		if heard {
+			concurrency.Take(r.pool, "me", ask)
+		}
+		if again := r.Collect(ms(1), true, nil); len(again) != 0 {
+			t.Errorf("heard %v: asked again before the answer: %v", heard, again)
+		}
+		r.Fail(ms(10), ask)
+		if got := r.Held("u"); got != 0 {
+			t.Errorf("heard %v: after Fail the agent uses %d slots, want 0", heard, got)
+		}
+		asks := r.exchange(11, true)
+		if len(asks) != 1 || asks[0].Seq <= ask.Seq || asks[0].Refused != 2 {
+			t.Fatalf("heard %v: after Fail asked %+v, want anew with the 2 refusals", heard, asks)
+		}
+		r.holds(fmt.Sprint("heard ", heard), 10)
+		if got := r.decided(); len(got) != len(waiting) || slices.Contains(got, false) {
+			t.Errorf("heard %v: decided %v, want all admitted", heard, got)
+		}
+		// The first ask arrives again, late.
+		if got := concurrency.Take(r.pool, "me", ask); got.Held != 10 || r.pool["me"].Seq != asks[0].Seq {
+			t.Errorf("heard %v: a late ask was told %+v, want what is", heard, got)
+		}
+	}
+}
+
+// TestAgentFailAtTheEnd is about the last word on a user: it must be repeated.
+func TestAgentFailAtTheEnd(t *testing.T) {
+	r := newRig(t, 2)
+	r.start(0, 3)
+	r.pass(0, 10)
+	r.Progress(ms(10), "u", 10, count{Tracked: 3, Active: 0})
+	for at := 10; at < 4000; at += 5 {
+		r.Tick(ms(at))
+		for _, ask := range r.Collect(ms(at), true, nil) {
+			r.Fail(ms(at), ask)
+		}
+	}
+	if r.pool["me"].Held == 0 || r.Stats().Users != 1 {
+		t.Fatalf("the pool says %+v and %d users are known, want something to be told", r.pool["me"], r.Stats().Users)
+	}
+	r.pass(4000, 5100)
+	r.holds("the pool hears again", 0)
+	if r.Stats().Users != 0 {
+		t.Errorf("%d users known, want 0", r.Stats().Users)
+	}
+}
+
+// TestAgentFailOfAReport is about an ask that wants nothing.
+func TestAgentFailOfAReport(t *testing.T) {
+	r := newRig(t, 1)
+	r.Progress(ms(0), "u", 10, count{Tracked: 9, Active: 9})
+	asks := r.Collect(ms(0), true, nil)
+	if len(asks) != 1 || asks[0].Active != 9 {
+		t.Fatalf("reported %+v, want 9 in progress", asks)
+	}
+	r.Fail(ms(1), asks[0])
+	if asks := r.exchange(5, true); len(asks) != 1 || asks[0].Active != 9 {
+		t.Errorf("after Fail reported %+v, want 9 in progress again", asks)
+	}
+}
+
+func TestAgentTimeout(t *testing.T) {
+	tests := []struct {
+		name  string
+		given func(r *rig)
+		admit int // of 10 requests that time out, with limit 10 and two agents
+	}{
+		{"of a user not known to be near his limit: the even part", func(*rig) {}, 5},
+		{"less what runs", func(r *rig) { r.Progress(ms(0), "u", 10, count{Tracked: 2, Active: 2}) }, 3},
+		{"of one whose pool is nearly empty: none", func(r *rig) {
+			r.pool["other"] = concurrency.Holding{Held: 9, Seq: 1}
+			r.start(0, 1)
+			r.exchange(0, false)
+		}, 0},
+		{"of one who polygen says is near his limit: none", func(r *rig) {
+			r.start(0, 1)
+			r.Share(ms(0), concurrency.Sharing{User: "u", Until: ms(3000)})
+		}, 0},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, 2)
+			tt.given(r)
+			r.Drain()
+			_, waiting := r.start(1, 10)
+			admitted := 0
+			for _, w := range waiting {
+				v := r.Timeout(ms(11), w)
+				if v.Allowed {
+					admitted++
+				}
+				if again := r.Timeout(ms(12), w); again != v {
+					t.Errorf("Timeout = %+v, then %+v", v, again)
+				}
+			}
+			if admitted != tt.admit {
+				t.Errorf("%d admitted, want %d", admitted, tt.admit)
+			}
+			if out := r.Drain(); len(out.Decided) != 0 {
+				t.Errorf("%d requests decided again", len(out.Decided))
+			}
+		})
+	}
+}
+
+func TestAgentLineIsServedInOrder(t *testing.T) {
+	r := newRig(t, 1)
+	r.start(0, 10)
+	var line []*concurrency.Waiting
+	for i := range 5 {
+		r.start(i, 1)
+		_, w := r.Hold(ms(i), "u", 10, count{})
+		line = append(line, w)
+	}
+	if got := r.Stats().InLine; got != 5 {
+		t.Errorf("%d in line, want 5", got)
+	}
+	if v := r.Timeout(ms(20), line[1]); v.Allowed || v.Limit != 10 {
+		t.Errorf("Timeout in line = %+v, want refused by 10", v)
+	}
+	r.Progress(ms(21), "u", 10, count{Tracked: 10, Active: 8})
+	if admitted, _ := r.start(21, 3); admitted != 0 {
+		t.Errorf("%d admitted past the line, want 0", admitted)
+	}
+	out := r.Drain().Decided
+	if len(out) != 2 || out[0] != line[0] || out[1] != line[2] || !out[0].Verdict.Allowed || !out[1].Verdict.Allowed {
+		t.Errorf("two free slots decided %v, want the first and the third in line admitted", out)
+	}
+	r.inProgress("after that", 10)
+	r.Progress(ms(30), "u", 10, count{Tracked: 12, Active: 0})
+	if got := r.decided(); !slices.Equal(got, []bool{true, true}) || r.Stats().InLine != 0 {
+		t.Errorf("decided %v with %d in line, want the last two admitted", got, r.Stats().InLine)
+	}
+	if v, w := r.Hold(ms(31), "u", 10, count{}); !v.Allowed || w != nil {
+		t.Errorf("Hold with free slots = %+v, %v, want admitted at once", v, w)
+	}
+}
+
+func TestAgentLineIsBounded(t *testing.T) {
+	r := newRigOf(t, 1, concurrency.Config{MaxLine: 2, MaxLines: 3})
+	hold := func(user string) bool {
+		r.Start(ms(0), user, 1, count{Tracked: 1, Active: 1})
+		v, w := r.Hold(ms(0), user, 1, count{})
+		if w == nil && (v.Allowed || v.Limit != 1) {
+			t.Errorf("Hold(%s) = %+v, want refused by 1", user, v)
+		}
+		return w != nil
+	}
+	for i, tt := range []struct {
+		user string
+		want bool
+	}{{"a", true}, {"a", true}, {"a", false}, {"b", true}, {"b", false}, {"c", false}} {
+		if got := hold(tt.user); got != tt.want {
+			t.Errorf("%d: Hold(%s) waits: %v, want %v", i, tt.user, got, tt.want)
+		}
+	}
+}
+
+// TestAgentLineIsDemand: polygen hears that those in line want slots.
+func TestAgentLineIsDemand(t *testing.T) {
+	r := newRig(t, 2)
+	r.pool["other"] = concurrency.Holding{Held: 10, Seq: 1}
+	r.Hold(ms(0), "u", 10, count{})
+	for second := range 3 {
+		refused := 0
+		for at := 1000 * second; at < 1000*second+1000; at += 5 {
+			r.Tick(ms(at))
+			for _, ask := range r.exchange(at, true) {
+				refused += ask.Refused
+			}
+		}
+		if refused == 0 {
+			t.Errorf("second %d: no refusal reported, want some", second)
+		}
+	}
+}
+
+// TestAgentLineIsNotShielded: what may wait is no reason for HAProxy to refuse.
+func TestAgentLineIsNotShielded(t *testing.T) {
+	r := newRigOf(t, 1, concurrency.Config{MaxLine: 20})
+	r.start(0, 10)
+	hold := func(n int) {
+		for range n {
+			r.start(1, 1)
+			r.Hold(ms(1), "u", 10, count{})
+		}
+		r.Block(ms(2), "u", concurrency.NewLimit(10, 5))
+	}
+	hold(20)
+	for _, n := range r.Drain().Native {
+		if n.Until != 0 {
+			t.Errorf("%+v while there is room in line, want not blocked", n)
+		}
+	}
+	hold(5)
+	if out := r.Drain(); len(out.Native) != 1 || out.Native[0].Until == 0 {
+		t.Errorf("the line is full: told HAProxy %+v, want blocked", out.Native)
+	}
+}
+
+func TestAgentShield(t *testing.T) {
+	limit := concurrency.NewLimit(10, 20) // release 8
+	type step struct {
+		at     int
+		refuse int // requests that are refused
+		do     func(r *rig, at time.Time)
+		native []concurrency.Native
+	}
+	block := func(r *rig, at time.Time) { r.Block(at, "u", limit) }
+	unblock := func(r *rig, at time.Time) { r.Unblock(at, "u") }
+	tick := func(r *rig, at time.Time) { r.Tick(at) }
+	push := func(active int64) func(*rig, time.Time) {
+		return func(r *rig, at time.Time) { r.Progress(at, "u", 10, count{Tracked: 10, Active: active}) }
+	}
+	s := t0.Unix()
+	told := func(until int64) []concurrency.Native {
+		return []concurrency.Native{{User: "u", Until: until, Limit: 10, Cap: 10}}
+	}
+	tests := []struct {
+		name  string
+		steps []step
+	}{
+		{"five refusals between two blocks make HAProxy refuse", []step{
+			{0, 4, block, told(0)}, // only how many it may have alone
+			{200, 4, block, nil},
+			{400, 5, block, told(s + 2)},
+			{600, 0, block, told(s + 2)},
+			{1000, 0, block, told(s + 3)},
+		}},
+		{"lifted at the margin, not before", []step{
+			{0, 5, block, told(s + 2)},
+			{100, 0, push(9), nil},
+			{101, 0, push(8), told(0)},
+			{102, 0, push(7), nil},
+		}},
+		{"lifted at once when it is unblocked", []step{
+			{0, 5, block, told(s + 2)},
+			{100, 0, unblock, told(0)},
+			{101, 0, unblock, nil},
+		}},
+		{"lapses 2 s after the last repetition", []step{
+			{0, 5, block, told(s + 2)},
+			{500, 0, block, told(s + 2)},
+			{2499, 0, tick, nil},
+			{2510, 0, tick, told(0)},
+		}},
+		{"not when there is room", []step{
+			{0, 5, push(9), nil},
+			{1, 0, block, told(0)},
+		}},
+		{"what HAProxy should know is repeated after 10 s", []step{
+			{0, 0, block, told(0)}, {9999, 0, block, nil}, {10_000, 0, block, told(0)},
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, 1)
+			r.Progress(ms(0), "u", 10, count{Tracked: 10, Active: 10})
+			for i, st := range tt.steps {
+				if admitted, _ := r.start(st.at, st.refuse); admitted > 0 {
+					t.Fatalf("step %d: admitted %d", i, admitted)
+				}
+				st.do(r, ms(st.at))
+				if diff := cmp.Diff(st.native, r.Drain().Native); diff != "" {
+					t.Errorf("step %d: told HAProxy (-want +got):\n%s", i, diff)
+				}
+			}
+		})
+	}
+}
+
+// TestAgentShieldOfSeveral is lifted by any free slot.
+func TestAgentShieldOfSeveral(t *testing.T) {
+	r := newRig(t, 3)
+	r.start(0, 10)
+	r.pass(0, 10)
+	r.Progress(ms(10), "u", 10, count{Tracked: 10, Active: 10})
+	r.pass(10, 60)
+	r.start(60, 6)
+	r.Share(ms(60), concurrency.Sharing{User: "u", Until: ms(3000), Shares: []concurrency.Share{{Instance: "me", Slots: 10}}})
+	r.Drain()
+	r.Block(ms(60), "u", concurrency.NewLimit(10, 5))
+	want := []concurrency.Native{{User: "u", Until: t0.Unix() + 2, Limit: 10, Cap: 4}}
+	if diff := cmp.Diff(want, r.Drain().Native); diff != "" {
+		t.Errorf("blocked (-want +got):\n%s", diff)
+	}
+	r.Progress(ms(70), "u", 10, count{Tracked: 10, Active: 9})
+	want[0].Until = 0
+	if diff := cmp.Diff(want, r.Drain().Native); diff != "" {
+		t.Errorf("one has ended (-want +got):\n%s", diff)
+	}
+}
+
+func TestAgentReportsRefusals(t *testing.T) {
+	r := newRig(t, 1)
+	r.start(0, 13)
+	refused := 0
+	for at := 0; at < 1000; at += 5 {
+		r.Tick(ms(at))
+		for _, ask := range r.exchange(at, true) {
+			refused += ask.Refused
+			if ask.Want != ask.Active {
+				t.Errorf("alone it wants %d slots for %d requests", ask.Want, ask.Active)
+			}
+		}
+	}
+	if refused != 3 {
+		t.Errorf("%d refusals reported, want 3", refused)
+	}
+}
+
+func TestAgentReportsRefusalsEach100ms(t *testing.T) {
+	r := newRig(t, 1)
+	r.Progress(ms(0), "u", 10, count{Tracked: 10, Active: 10})
+	var reported []int
+	for at := 0; at < 500; at++ {
+		r.Tick(ms(at))
+		if len(r.exchange(at, true)) > 0 {
+			reported = append(reported, at)
+		}
+		if at < 250 {
+			r.start(at, 1)
+		}
+	}
+	for i, at := range reported {
+		if least := 100 * i; at < least || at > least+10*i {
+			t.Errorf("reported at %v ms, want each 100 ms", reported)
+			break
+		}
+	}
+	if len(reported) != 4 {
+		t.Errorf("reported at %v ms, want four times", reported)
+	}
+}
+
+// TestAgentRepeatsItself: polygen forgets after 2 s, the pool after 30 s.
+func TestAgentRepeatsItself(t *testing.T) {
+	for _, tt := range []struct {
+		instances, active, seconds, least, most int
+	}{
+		{1, 10, 10, 18, 21}, // near the limit
+		{2, 10, 10, 18, 21},
+		{1, 1, 60, 0, 0}, // alone, far from it
+		{2, 1, 60, 5, 10},
+	} {
+		r := newRig(t, tt.instances)
+		r.Progress(ms(0), "u", 10, count{Tracked: int64(tt.active), Active: int64(tt.active)})
+		asks := 0
+		for at := 0; at < 1000*tt.seconds; at += 5 {
+			r.Tick(ms(at))
+			asks += len(r.exchange(at, true))
+		}
+		if asks < tt.least || asks > tt.most {
+			t.Errorf("%d instances, %d requests, %d s: %d asks, want %d to %d", tt.instances, tt.active, tt.seconds, asks, tt.least, tt.most)
+		}
+	}
+}
+
+func TestAgentPoolLost(t *testing.T) {
+	tests := []struct {
+		name  string
+		at    int // ms, 1 less after the loss
+		given func(r *rig)
+		admit int // in all, of 20 more
+	}{
+		{"of others the limit", 2, func(*rig) {}, 10},
+		{"of users near their limits what it holds", 2, func(r *rig) {
+			r.pool["other"] = concurrency.Holding{Held: 8, Seq: 1}
+			r.start(0, 2)
+			r.exchange(0, false)
+		}, 2},
+		{"and after a second its part", 1001, func(r *rig) {
+			r.pool["other"] = concurrency.Holding{Held: 8, Seq: 1}
+			r.start(0, 2)
+			r.exchange(0, false)
+			r.Progress(ms(1), "u", 10, count{Tracked: 2, Active: 2})
+		}, 3},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, 4)
+			r.Cluster(ms(0), 4, 1) // 10 = 3 + 3 + 2 + 2
+			tt.given(r)
+			r.Lost(ms(1), true)
+			admitted := len(r.decided())
+			n, waiting := r.start(tt.at, 20)
+			if len(waiting) > 0 {
+				t.Errorf("%d requests wait for a lost pool", len(waiting))
+			}
+			if admitted += n; admitted != tt.admit {
+				t.Errorf("%d admitted, want %d", admitted, tt.admit)
+			}
+			r.Lost(ms(tt.at), true)
+			r.Lost(ms(1100), false)
+			asks := r.exchange(1100, true)
+			if len(asks) != 1 || asks[0].Active != tt.admit {
+				t.Errorf("the pool is back and hears %+v, want of %d requests", asks, tt.admit)
+			}
+			if got := r.pool["me"]; got.Held < tt.admit || got.Active != tt.admit {
+				t.Errorf("the pool says %+v, want %d active and held", got, tt.admit)
+			}
+		})
+	}
+}
+
+// TestAgentPoolForgot is about a pool that comes back empty.
+func TestAgentPoolForgot(t *testing.T) {
+	r := newRig(t, 2)
+	r.start(0, 3)
+	r.pass(0, 10)
+	r.Progress(ms(10), "u", 10, count{Tracked: 3, Active: 3})
+	r.pass(10, 1500)
+	r.Lost(ms(1500), true)
+	clear(r.pool)
+	r.Lost(ms(1600), false)
+	r.exchange(1600, true)
+	if got := r.pool["me"]; got.Held < 3 || got.Active != 3 {
+		t.Errorf("the pool says %+v, want 3 active and held", got)
+	}
+}
+
+func TestAgentLostDecidesWhoWaits(t *testing.T) {
+	r := newRig(t, 2)
+	_, waiting := r.start(0, 8)
+	r.Lost(ms(1), true)
+	if got := r.decided(); len(got) != len(waiting) || slices.Contains(got, false) {
+		t.Errorf("decided %v, want all of eight admitted", got)
+	}
+	r = newRig(t, 2)
+	r.pool["other"] = concurrency.Holding{Held: 10, Seq: 1}
+	_, waiting = r.start(0, 8)
+	r.exchange(0, false) // near the limit
+	r.Lost(ms(1), true)
+	if got := r.decided(); len(got) != len(waiting) || slices.Contains(got, true) {
+		t.Errorf("near the limit: decided %v, want all of eight refused", got)
+	}
+}
+
+func TestAgentNoLongerAloneRegistersWhatRuns(t *testing.T) {
+	r := newRig(t, 1)
+	r.start(0, 4)
+	if asks := r.exchange(1, true); len(asks) != 0 {
+		t.Errorf("alone it asked %+v", asks)
+	}
+	r.Cluster(ms(10), 2, 0)
+	asks := r.exchange(10, true)
+	if len(asks) != 1 || asks[0].Active != 4 || asks[0].Want < 4 {
+		t.Errorf("asked %+v, want 4 requests registered", asks)
+	}
+	_, waiting := r.start(11, 10)
+	r.Drain()
+	r.Cluster(ms(12), 1, 0)
+	if got := r.decided(); len(got) != len(waiting) {
+		t.Errorf("alone again: %d decided of %d", len(got), len(waiting))
+	}
+	if got := r.InProgress("u"); got != 10 {
+		t.Errorf("alone again: %d in progress of 14, want 10", got)
+	}
+}
+
+// TestAgentBelatedReplies: what the pool answers about what was is set right.
+func TestAgentBelatedReplies(t *testing.T) {
+	r := newRig(t, 2)
+	r.start(0, 8)
+	ask := r.Collect(ms(0), false, nil)[0]
+	grant := concurrency.Take(r.pool, "me", ask)
+	r.Drain()
+	r.Reply(ms(1), ask, grant)
+	r.Progress(ms(5), "u", 10, count{Tracked: 8, Active: 8})
+	r.pass(5, 10)
+	r.Progress(ms(50), "u", 10, count{Tracked: 8, Active: 7})
+	ask = r.Collect(ms(50), true, nil)[0]
+	grant = concurrency.Take(r.pool, "me", ask)
+	r.Progress(ms(51), "u", 10, count{Tracked: 8, Active: 2}) // meanwhile
+	r.Reply(ms(52), ask, grant)
+	r.pass(52, 60)
+	r.holds("after all", 2)
+}
+
+func TestAgentLimits(t *testing.T) {
+	blocked := func(instances int) *rig {
+		r := newRig(t, instances)
+		r.Progress(ms(0), "u", 10, count{Tracked: 10, Active: 10})
+		r.exchange(0, true)
+		r.pass(5, 60)
+		r.start(60, 50)
+		r.Share(ms(60), concurrency.Sharing{User: "u", Until: ms(3000), Shares: []concurrency.Share{{Instance: "me", Slots: 10}}})
+		r.Block(ms(60), "u", concurrency.NewLimit(10, 5))
+		if out := r.Drain().Native; len(out) != 1 || out[0].Until == 0 {
+			t.Fatalf("%d instances: told HAProxy %+v, want blocked", instances, out)
+		}
+		return r
+	}
+	for _, instances := range []int{1, 2} {
+		for _, tt := range []struct {
+			limit    int
+			lifted   bool
+			admitted int // of 30 that come then
+		}{{20, true, 10}, {10, false, 0}, {5, false, 0}, {0, true, 30}} {
+			r := blocked(instances)
+			r.Limits(ms(70), func(string) int { return tt.limit })
+			r.pass(70, 80)
+			out := r.Drain().Native
+			if lifted := len(out) > 0 && out[len(out)-1].Until == 0; lifted != tt.lifted {
+				t.Errorf("%d instances, limit %d: told HAProxy %+v, want lifted: %v", instances, tt.limit, out, tt.lifted)
+			}
+			if len(out) > 0 && out[len(out)-1].Limit != tt.limit {
+				t.Errorf("%d instances: HAProxy was told limit %d, want %d", instances, out[len(out)-1].Limit, tt.limit)
+			}
+			admitted := 0
+			for range 30 {
+				if tt.limit == 0 {
+					admitted++ // nobody asks the agent
+					continue
+				}
+				if v, _ := r.Start(ms(81), "u", tt.limit, count{}); v.Allowed {
+					admitted++
+				}
+			}
+			r.exchange(82, true)
+			admitted += len(slices.DeleteFunc(r.decided(), func(allowed bool) bool { return !allowed }))
+			if instances == 1 && admitted != tt.admitted || admitted > tt.admitted {
+				t.Errorf("%d instances, limit %d: %d admitted, want %d", instances, tt.limit, admitted, tt.admitted)
+			}
+		}
+	}
+}
+
+// TestAgentShareThatGrowsEndsTheBackoff, for now others give back.
+func TestAgentShareThatGrowsEndsTheBackoff(t *testing.T) {
+	r := newRig(t, 2)
+	r.pool["other"] = concurrency.Holding{Held: 10, Seq: 1}
+	r.start(0, 1)
+	r.exchange(0, false)
+	r.Drain()
+	for i, slots := range []int{5, 6} { // 5 is the even part
+		r.Share(ms(1), concurrency.Sharing{User: "u", Until: ms(3000), Shares: []concurrency.Share{{Instance: "me", Slots: slots}}})
+		if asks := r.exchange(1, false); len(asks) != i {
+			t.Errorf("share %d: asked %+v, want %d asks", slots, asks, i)
+		}
+	}
+}
+
+// TestAgentLimitRaisedWhileItBacksOff asks for the new slots at once.
+func TestAgentLimitRaisedWhileItBacksOff(t *testing.T) {
+	r := newRig(t, 2)
+	r.pool["other"] = concurrency.Holding{Held: 10, Seq: 1}
+	_, waiting := r.start(0, 1)
+	at := 0
+	for asked := 0; asked < 2; at++ {
+		r.Tick(ms(at))
+		asked += len(r.exchange(at, true))
+	}
+	r.Limits(ms(at), func(string) int { return 20 })
+	r.exchange(at, false)
+	if !waiting[0].Verdict.Allowed {
+		t.Error("the request still waits")
+	}
+}
+
+func TestAgentLimitLiftedWhileSomeWait(t *testing.T) {
+	for _, instances := range []int{1, 2} {
+		r := newRig(t, instances)
+		r.Progress(ms(0), "u", 10, count{Tracked: 10, Active: 10})
+		r.exchange(0, true)
+		r.pass(5, 50)
+		for range 3 {
+			r.Hold(ms(50), "u", 10, count{})
+		}
+		r.Limits(ms(51), func(string) int { return 0 })
+		if got := r.decided(); !slices.Equal(got, []bool{true, true, true}) {
+			t.Errorf("%d instances: decided %v, want those in line admitted", instances, got)
+		}
+		r.Progress(ms(60), "u", 0, count{Tracked: 99, Active: 0})
+		r.pass(60, 3000)
+		r.holds("not limited", 0)
+		if got := r.Stats().Users; got != 0 {
+			t.Errorf("%d instances: %d users known, want 0", instances, got)
+		}
+	}
+}
+
+// TestAgentClockSetBack by an hour: everything is as if it had not been.
+func TestAgentClockSetBack(t *testing.T) {
+	const hour = 3_600_000
+	r := newRig(t, 2)
+	r.pool["other"] = concurrency.Holding{Held: 9, Seq: 1}
+	r.start(hour, 1)
+	r.pass(hour, hour+10)
+	r.start(hour+10, 1)
+	r.pass(hour+10, hour+60)
+	r.start(hour+60, 6)
+	r.pass(hour+60, hour+110) // refused
+	r.Block(ms(hour+110), "u", concurrency.NewLimit(10, 5))
+	if out := r.Drain().Native; len(out) != 1 || out[0].Until == 0 {
+		t.Fatalf("told HAProxy %+v, want blocked", out)
+	}
+	r.pass(0, 2100)
+	if out := r.Drain().Native; len(out) != 1 || out[0].Until != 0 {
+		t.Errorf("2 s later: told HAProxy %+v, want not blocked", out)
+	}
+	r.inProgress("what never came to be", 0)
+	r.pool["other"] = concurrency.Holding{Seq: 2}
+	r.start(2100, 3)
+	r.pass(2100, 2150)
+	if got := r.decided(); !slices.Equal(got, []bool{true, true, true}) {
+		t.Errorf("decided %v, want three admitted", got)
+	}
+	r.Progress(ms(2200), "u", 10, count{Tracked: 4, Active: 0})
+	r.pass(2200, 5000)
+	r.holds("at last", 0)
+	if r.Stats().Users != 0 {
+		t.Errorf("%d users known, want 0", r.Stats().Users)
+	}
+}
+
+func TestAgentBatchesAreBounded(t *testing.T) {
+	r := newRig(t, 2)
+	const users = 5000
+	for i := range users {
+		r.Start(ms(0), fmt.Sprint("u", i), 10, count{})
+	}
+	r.Drain()
+	first := r.Collect(ms(0), true, nil)
+	if len(first) != 4096 || !r.Drain().Urgent {
+		t.Fatalf("%d asks at once, want 4096 and urgent", len(first))
+	}
+	asks := r.Collect(ms(0), false, slices.Clip(first))
+	if len(asks) != users || r.Drain().Urgent {
+		t.Errorf("%d asks in two batches, want %d and nothing urgent", len(asks), users)
+	}
+	seen := make(map[string]bool)
+	for _, ask := range asks {
+		if seen[ask.User] {
+			t.Errorf("%s asked twice", ask.User)
+		}
+		seen[ask.User] = true
+	}
+}

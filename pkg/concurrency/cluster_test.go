@@ -1,0 +1,322 @@
+package concurrency_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/sluice-qos/sluice/pkg/internal/simulation"
+)
+
+var fast = simulation.Link{RTT: time.Millisecond}
+
+// briefWork is 50 to 150 ms.
+func briefWork(r *simulation.Run) time.Duration {
+	return 50*time.Millisecond + time.Duration(r.Rand.Int64N(int64(100*time.Millisecond)))
+}
+
+// spread divides clients evenly among agents.
+func spread(clients, agents int) []int {
+	out := make([]int, agents)
+	for i := range clients {
+		out[i%agents]++
+	}
+	return out
+}
+
+// lean gives all clients to the first agent but for one in ten.
+func lean(clients, agents int) []int {
+	out := spread(clients/10, agents)
+	out[0] += clients - clients/10
+	return out
+}
+
+// alone gives all clients to the first agent.
+func alone(clients, agents int) []int {
+	out := make([]int, agents)
+	out[0] = clients
+	return out
+}
+
+// check asserts what holds in every run: the bounds on what ran at a time and on
+// average, in parts of the limit, and that every request was answered once, in
+// time and in order.
+func (c *cluster) check(t testing.TB, most, mean float64) {
+	t.Helper()
+	if got := float64(c.most) / float64(c.limit); got > most {
+		t.Errorf("%d ran at a time, want at most %g of %d", c.most, most, c.limit)
+	}
+	if got := c.mean() / float64(c.limit); got < mean {
+		t.Errorf("%.3f of the limit ran on average, want at least %g", got, mean)
+	}
+	waiting := 0
+	for _, a := range c.agents {
+		waiting += len(a.waiting)
+	}
+	if c.answered+waiting != c.started {
+		t.Errorf("%d requests answered and %d wait, of %d", c.answered, waiting, c.started)
+	}
+	if longest := max(5*c.link.RTT, 10*time.Millisecond); c.longest > longest {
+		t.Errorf("a request waited %v for the pool, want at most %v", c.longest, longest)
+	}
+	for _, p := range c.problems {
+		t.Error(p)
+	}
+}
+
+// checkIdle asserts how long a slot that has become free waits for the next
+// request, pauses of the clients included.
+func (c *cluster) checkIdle(t testing.TB, p99 time.Duration) {
+	t.Helper()
+	if len(c.idleFor) == 0 {
+		t.Fatal("no slot became free")
+	}
+	slices.Sort(c.idleFor)
+	if got := c.idleFor[len(c.idleFor)*99/100]; got > p99 {
+		t.Errorf("a free slot waits %v at p99, want at most %v", got, p99)
+	}
+}
+
+// checkOver asserts that nothing is left of the load.
+func (c *cluster) checkOver(t testing.TB) {
+	t.Helper()
+	if c.running != 0 {
+		t.Fatalf("%d requests still run", c.running)
+	}
+	for name, h := range c.pool {
+		if h.Held != 0 || h.Active != 0 {
+			t.Errorf("the pool has %+v of %s, want none held and none active", h, name)
+		}
+	}
+	for _, a := range c.agents {
+		if held, believed := a.core.Held("u"), a.core.InProgress("u"); held != 0 || believed != 0 {
+			t.Errorf("%s holds %d slots and believes %d in progress, want 0 and 0", a.name, held, believed)
+		}
+	}
+}
+
+// TestCluster holds the promise of the package over limits, cluster sizes and
+// loads: never one above the limit; the limit used fully when clients come back
+// often enough.
+func TestCluster(t *testing.T) {
+	for _, limit := range []int{1, 10, 100} {
+		for _, agents := range []int{1, 2, 4, 20} {
+			for _, factor := range []float64{1.2, 5, 20} {
+				for _, retry := range []time.Duration{50 * time.Millisecond, time.Second} {
+					clients := int(factor*float64(limit) + 0.9)
+					if agents == 20 && factor > 5 {
+						continue // too slow, and nothing new
+					}
+					seconds := 12
+					if clients >= 500 {
+						seconds = 5
+					}
+					mean := 0.95
+					switch {
+					case factor < 2 && retry == time.Second:
+						mean = 0.65 // mostly it is the clients who pause
+					case factor < 2 || retry == time.Second && clients < 50:
+						mean = 0.8
+					case agents > 1:
+						mean = 0.9
+					}
+					t.Run(fmt.Sprintf("limit %d/%d agents/%d clients/retry %v", limit, agents, clients, retry), func(t *testing.T) {
+						c := scenario{
+							seed: 1, agents: agents, limit: limit, clients: spread(clients, agents),
+							retry: retry, work: mixedWork, link: fast, seconds: seconds,
+						}.run()
+						c.check(t, 1, mean)
+						// With limit 100 an instance alone keeps five slots idle before it unblocks.
+						if limit == 10 && factor == 5 && retry < time.Second {
+							c.checkIdle(t, map[int]time.Duration{
+								1: 20 * time.Millisecond, 2: 50 * time.Millisecond, 4: 50 * time.Millisecond, 20: 70 * time.Millisecond,
+							}[agents])
+						}
+					})
+				}
+			}
+		}
+	}
+}
+
+// TestClusterPatterns has 50 clients on limit 10, in other ways than evenly
+// spread and from the start.
+func TestClusterPatterns(t *testing.T) {
+	tests := []struct {
+		name  string
+		s     scenario
+		where func(clients, agents int) []int // spread, if nil
+		most  float64
+		mean  float64
+	}{
+		{name: "clients that come one after the other", s: scenario{ramp: 5 * time.Second}, most: 1, mean: 0.9},
+		{name: "clients that begin in the same instant", s: scenario{together: true}, most: 1, mean: 0.9},
+		{name: "requests of 0.1 s", s: scenario{work: briefWork}, most: 1, mean: 0.9},
+		{name: "nine of ten on one instance", where: lean, most: 1, mean: 0.9},
+		{name: "all on one instance", where: alone, most: 1, mean: 0.9},
+		{name: "all moving to the next instance each second", s: scenario{moveEach: time.Second, work: briefWork}, where: alone, most: 1, mean: 0.85},
+		{name: "clients that leave before their requests run", s: scenario{abort: 0.05}, most: 1, mean: 0.9},
+		{name: "polygen silent", s: scenario{silent: true}, where: lean, most: 1, mean: 0.9},
+		{name: "polygen dies", s: scenario{dies: 5 * time.Second, moveEach: 4 * time.Second}, where: alone, most: 1, mean: 0.9},
+		{name: "a slow pool", s: scenario{link: simulation.Link{RTT: 10 * time.Millisecond}}, most: 1, mean: 0.9},
+		{name: "a pool that loses and stalls", s: scenario{link: simulation.Link{RTT: time.Millisecond, Loss: 0.02, Stall: 0.01}}, most: 1.5, mean: 0.9}, // see Agent.Timeout
+		{name: "the pool lost for a second", s: scenario{lostAt: 5 * time.Second, backAt: 5800 * time.Millisecond}, most: 1, mean: 0.9},
+		{name: "the pool lost for three seconds", s: scenario{lostAt: 5 * time.Second, backAt: 8 * time.Second}, most: 2, mean: 0.9}, // everybody has what he held, or his part
+		{name: "held in line", s: scenario{hold: 2 * time.Second}, most: 1, mean: 0.97},
+		{name: "brief ones held in line", s: scenario{hold: 2 * time.Second, work: briefWork}, most: 1, mean: 0.97},
+	}
+	for _, tt := range tests {
+		for _, agents := range []int{1, 2, 4, 20} {
+			t.Run(fmt.Sprintf("%s/%d agents", tt.name, agents), func(t *testing.T) {
+				s := tt.s
+				s.seed, s.agents, s.limit, s.retry, s.seconds = 2, agents, 10, 50*time.Millisecond, 13
+				if s.work == nil {
+					s.work = mixedWork
+				}
+				if s.link.RTT == 0 {
+					s.link = fast
+				}
+				if tt.where == nil {
+					tt.where = spread
+				}
+				s.clients = tt.where(50, agents)
+				s.run().check(t, tt.most, tt.mean)
+			})
+		}
+	}
+}
+
+// TestClusterBelowTheLimitRefusesNobody has clients whose every request is
+// admitted, since there are fewer of them than slots.
+func TestClusterBelowTheLimitRefusesNobody(t *testing.T) {
+	for _, agents := range []int{1, 2, 4, 20} {
+		for _, clients := range []int{1, 8, 10} {
+			c := scenario{
+				seed: 3, agents: agents, limit: 10, clients: spread(clients, agents),
+				retry: 50 * time.Millisecond, work: briefWork, link: fast, seconds: 13,
+			}.run()
+			c.check(t, 1, 0.98*float64(clients)/10)
+			if c.refused > 0 {
+				t.Errorf("%d agents, %d clients: %d of %d requests refused, want 0", agents, clients, c.refused, c.started)
+			}
+			if c.unblocks > 0 && clients < 10 {
+				t.Errorf("%d agents, %d clients: unblocked %d times, want 0", agents, clients, c.unblocks)
+			}
+		}
+	}
+}
+
+// TestClusterHoldsInsteadOfRefusing has few enough clients for each to get his
+// turn in time.
+func TestClusterHoldsInsteadOfRefusing(t *testing.T) {
+	for _, agents := range []int{1, 2, 4} {
+		c := scenario{
+			seed: 4, agents: agents, limit: 10, clients: spread(40, agents), hold: 2 * time.Second,
+			retry: 50 * time.Millisecond, work: briefWork, link: fast, seconds: 13,
+		}.run()
+		c.check(t, 1, 0.98)
+		if c.refused > 0 {
+			t.Errorf("%d agents: %d of %d requests refused, want 0", agents, c.refused, c.started)
+		}
+	}
+}
+
+// TestClusterFlips has about as many clients as slots.
+func TestClusterFlips(t *testing.T) {
+	for _, agents := range []int{1, 2, 4} {
+		for _, limit := range []int{20, 100, 300} {
+			for _, factor := range []float64{0.95, 1, 1.05} {
+				for _, work := range []func(*simulation.Run) time.Duration{mixedWork, briefWork} {
+					clients := int(factor * float64(limit))
+					c := scenario{
+						seed: 5, agents: agents, limit: limit, clients: spread(clients, agents),
+						retry: 50 * time.Millisecond, work: work, link: fast, seconds: 13,
+					}.run()
+					c.check(t, 1, 0.85)
+					if got := 2 * float64(c.unblocks) / 13; got >= 2 {
+						t.Errorf("%d agents, %d clients on limit %d: %.2f flips a second, want less than 2", agents, clients, limit, got)
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestClusterLoadThatEnds leaves nothing behind, 1 s after its last request.
+func TestClusterLoadThatEnds(t *testing.T) {
+	links := []simulation.Link{fast, {RTT: time.Millisecond, Loss: 0.02, Stall: 0.01}}
+	for _, agents := range []int{1, 2, 4, 20} {
+		for _, link := range links {
+			for _, s := range []scenario{{clients: spread(50, agents)}, {clients: spread(50, agents), hold: time.Second}, {clients: alone(8, agents)}, {clients: lean(50, agents), silent: true}} {
+				s.seed, s.agents, s.limit, s.link, s.ends = 6, agents, 10, link, true
+				s.retry, s.work, s.seconds = 50*time.Millisecond, briefWork, 7
+				c := s.run()
+				most := 1.0
+				if link.Loss > 0 {
+					most = 2
+				}
+				c.check(t, most, 0)
+				c.checkOver(t)
+			}
+		}
+	}
+}
+
+// TestClusterInvariants runs random clusters: what nobody may ever see, and that
+// nothing is left when the load has ended.
+func TestClusterInvariants(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		agents := rapid.IntRange(1, 6).Draw(t, "agents")
+		limit := rapid.SampledFrom([]int{1, 2, 3, 10, 30}).Draw(t, "limit")
+		where := rapid.SampledFrom([]func(int, int) []int{spread, lean, alone}).Draw(t, "where")
+		s := scenario{
+			seed:    rapid.Uint64().Draw(t, "seed"),
+			agents:  agents,
+			limit:   limit,
+			clients: where(rapid.IntRange(1, 3*limit).Draw(t, "clients"), agents),
+			retry:   time.Duration(rapid.IntRange(1, 200).Draw(t, "retry ms")) * time.Millisecond,
+			work:    briefWork,
+			link:    simulation.Link{RTT: time.Duration(rapid.IntRange(100, 8000).Draw(t, "rtt µs")) * time.Microsecond},
+			hold:    time.Duration(rapid.SampledFrom([]int{0, 0, 100, 700}).Draw(t, "hold ms")) * time.Millisecond,
+			silent:  rapid.Bool().Draw(t, "polygen silent"),
+			ends:    true,
+			seconds: 3,
+		}
+		if rapid.Bool().Draw(t, "moving") {
+			s.moveEach = time.Duration(rapid.IntRange(50, 1000).Draw(t, "move ms")) * time.Millisecond
+		}
+		s.together = rapid.Bool().Draw(t, "together")
+		aborts := rapid.Bool().Draw(t, "aborts")
+		if aborts {
+			s.abort = 0.1
+		}
+		most := 1.0
+		if rapid.Bool().Draw(t, "bad links") {
+			s.link.Loss = rapid.Float64Range(0, 0.1).Draw(t, "loss")
+			s.link.Stall = rapid.Float64Range(0, 0.05).Draw(t, "stall")
+			most = 2 // what Timeout may admit of a user not known to be near his limit
+		}
+		c := s.run()
+		if got := float64(c.most) / float64(limit); got > most {
+			t.Fatalf("%d ran at a time, of %d", c.most, limit)
+		}
+		waiting := 0
+		for _, a := range c.agents {
+			waiting += len(a.waiting)
+		}
+		if c.answered+waiting != c.started {
+			t.Fatalf("%d requests answered and %d wait, of %d", c.answered, waiting, c.started)
+		}
+		for _, p := range c.problems {
+			t.Fatal(p)
+		}
+		for _, a := range c.agents {
+			if got := a.core.InProgress("u"); got != 0 && !aborts {
+				t.Fatalf("%s believes %d in progress when the load has ended, want 0", a.name, got)
+			}
+		}
+	})
+}

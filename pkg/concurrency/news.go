@@ -1,0 +1,276 @@
+package concurrency
+
+import "time"
+
+// Cluster tells the agent how many instances there are, itself included, and its
+// own place among them (0 for the first). One that was alone registers what it
+// has in progress.
+func (a *Agent) Cluster(at time.Time, instances, rank int) {
+	now := a.clock(at)
+	was := a.alone()
+	a.instances, a.rank = max(1, instances), max(0, rank)
+	if was != a.alone() {
+		for _, u := range a.users {
+			u.held = 0 // alone it holds nothing, and together nothing yet
+		}
+		a.reviewAll(now, true)
+	}
+}
+
+// Lost tells the agent whether the pool cannot be asked, or not in the time a
+// request may wait. Without it nothing waits: of users near their limits the
+// agent admits what it holds, after a second its part, and of others the limit.
+// When the pool is back it hears what is in progress.
+func (a *Agent) Lost(at time.Time, lost bool) {
+	if a.lost == lost {
+		return
+	}
+	now := a.clock(at)
+	a.lost = lost
+	if lost {
+		a.lostAt = now
+	}
+	a.reviewAll(now, !lost)
+}
+
+// reviewAll is for what happens rarely and concerns everybody.
+func (a *Agent) reviewAll(now int64, register bool) {
+	for _, u := range a.users {
+		u.register = u.register || register && (u.believed() > 0 || u.told > 0)
+		a.review(u, now)
+	}
+}
+
+// Progress takes what HAProxy's table says of a user, with his limit (0: not
+// limited). It must be called in the order in which HAProxy says it.
+func (a *Agent) Progress(at time.Time, name string, limit int, c Count) {
+	if !c.valid() {
+		return
+	}
+	now := a.clock(at)
+	u := a.users[name]
+	if u == nil {
+		if c.Active == 0 || limit <= 0 {
+			return
+		}
+		if u = a.user(name, limit, c, now); u == nil {
+			return // as many as may be are known already
+		}
+	}
+	u.push(c)
+	u.heardAt = now
+	a.setLimit(u, limit, now)
+	u.note(now)
+	a.review(u, now)
+}
+
+// Limits tells the agent that limits may have changed: what each known user's is
+// now (0: not limited). Otherwise it would hear of it only with the next request,
+// which a block may refuse.
+func (a *Agent) Limits(at time.Time, limit func(user string) int) {
+	now := a.clock(at)
+	for name, u := range a.users {
+		a.setLimit(u, limit(name), now)
+		a.review(u, now)
+	}
+}
+
+// setLimit takes a user's limit. Of one who is not limited any more, requests in
+// progress count until they have ended, but none is refused.
+func (a *Agent) setLimit(u *user, limit int, now int64) {
+	if u.unlimited == (limit <= 0) && (u.unlimited || limit == u.limit) {
+		return
+	}
+	u.unlimited = limit <= 0
+	u.gap, u.retryAt = 0, 0
+	if !u.unlimited {
+		u.release = max(0, u.release+limit-u.limit) // until polygen knows
+		u.limit = limit
+	}
+	if u.taughtAt > 0 {
+		a.teach(u, now)
+	}
+}
+
+// Synced says that HAProxy has pushed all it knows since an earlier time: whom it
+// has not named since has nothing in progress.
+func (a *Agent) Synced(at, since time.Time) {
+	now := a.clock(at)
+	for _, u := range a.users {
+		if u.heardAt < now-int64(at.Sub(since)) && u.tracked > u.ended && u.seen < u.heardAt {
+			u.ended = u.tracked
+			a.review(u, now)
+		}
+	}
+}
+
+// Restarted says that HAProxy has ended, and with it everything in progress.
+func (a *Agent) Restarted(at time.Time) {
+	a.deafUntil = a.clock(at) + int64(deafSpan)
+	for _, u := range a.users {
+		u.forgetCount()
+		u.pending, u.draining = nil, 0
+	}
+	a.drainUntil = 0
+	a.reviewAll(a.clock(at), false)
+}
+
+// Replaced says that another HAProxy has taken over, as after a reload, from one
+// that was last heard of at an earlier time. What was in progress goes on, and
+// nobody tells of its end: it counts until Drained, or until it must be over.
+func (a *Agent) Replaced(at, since time.Time) {
+	now := a.clock(at)
+	a.deafUntil = now + int64(deafSpan)
+	for _, u := range a.users {
+		u.drain(now - int64(at.Sub(since)))
+	}
+	a.drainUntil = now + int64(a.config.DrainFor)
+	a.reviewAll(now, false)
+}
+
+// Draining reports whether a replaced HAProxy may still have requests.
+func (a *Agent) Draining() bool { return a.drainUntil > 0 }
+
+// Drained says that every HAProxy but the present one has ended.
+func (a *Agent) Drained(at time.Time) {
+	for _, u := range a.users {
+		u.draining = 0
+	}
+	a.drainUntil = 0
+	a.reviewAll(a.clock(at), false)
+}
+
+// Share takes polygen's word on how a user's slots are best divided.
+func (a *Agent) Share(at time.Time, s Sharing) {
+	u := a.users[s.User]
+	if u == nil || a.alone() {
+		return
+	}
+	now := a.clock(at)
+	before := a.share(u, now)
+	u.share, u.shareTo = 0, min(s.Until.UnixNano(), now+int64(shareFor))
+	for _, share := range s.Shares {
+		if share.Instance == a.config.Instance {
+			u.share = share.Slots
+		}
+	}
+	u.heat(now, u.shareTo)
+	if u.share > before {
+		u.gap, u.retryAt = 0, 0
+	}
+	a.review(u, now)
+}
+
+// Block takes polygen's word that a user's requests in progress have reached his
+// limit. HAProxy refuses him by itself if requests are refused again and again;
+// a few are better asked about, for each may find a slot that has just become
+// free.
+func (a *Agent) Block(at time.Time, name string, limit Limit) {
+	u := a.users[name]
+	if u == nil {
+		return
+	}
+	now := a.clock(at)
+	u.blockUntil, u.release = now+int64(blockSpan), limit.Release
+	if a.free(u) <= 0 && u.refusals >= shieldAt {
+		u.native = true
+	}
+	u.refusals = 0
+	if u.native || now-u.taughtAt >= int64(refreshSpan) {
+		a.teach(u, now)
+	}
+	a.review(u, now)
+}
+
+// Unblock takes polygen's word that a user's requests in progress have fallen
+// below his limit.
+func (a *Agent) Unblock(at time.Time, name string) {
+	u := a.users[name]
+	if u == nil {
+		return
+	}
+	now := a.clock(at)
+	u.blockUntil = 0
+	u.gap, u.retryAt = 0, 0
+	a.review(u, now)
+}
+
+// shield lets requests through to the agent again when there is room, or when
+// nobody says any more that there is none.
+func (a *Agent) shield(u *user, now int64) {
+	if !u.native {
+		return
+	}
+	room := a.free(u) > 0
+	if a.countsAlone() && !u.unlimited {
+		room = u.believed() <= min(u.release, a.capacity(u)-1)
+	}
+	if room || now >= u.blockUntil {
+		u.native = false
+		u.unmetAt = now // there were requests, which HAProxy refused
+		a.teach(u, now)
+	}
+}
+
+// teach brings HAProxy's table up to date.
+func (a *Agent) teach(u *user, now int64) {
+	u.taughtAt = now
+	n := Native{User: u.name}
+	if !u.unlimited {
+		n.Limit, n.Cap = u.limit, a.part(u)
+	}
+	if u.native {
+		n.Until = u.blockUntil / second
+	}
+	a.out.Native = append(a.out.Native, n)
+}
+
+// Tick does what is due. It is to be called every 5 ms.
+func (a *Agent) Tick(at time.Time) {
+	now := a.clock(at)
+	if a.drainUntil > 0 && now >= a.drainUntil {
+		a.Drained(at)
+	}
+	a.agenda.Take(now, func(u *user) {
+		if a.users[u.name] != u {
+			return // forgotten
+		}
+		u.expire(now)
+		u.note(now)
+		if a.idleForLong(u, now) {
+			return
+		}
+		a.review(u, now)
+	})
+}
+
+// idleForLong forgets a user of whom there is nothing to remember.
+func (a *Agent) idleForLong(u *user, now int64) bool {
+	if !u.idle(now) {
+		return false
+	}
+	a.inProgress -= u.counted
+	delete(a.users, u.name)
+	return true
+}
+
+// plan puts the user on the agenda for the next time at which something is due.
+func (a *Agent) plan(u *user, now int64) {
+	next := now + int64(peakSpan) // peaks fall, refusals grow old, users become idle
+	if len(u.pending) > 0 {
+		next = min(next, u.pending[0]+int64(bridgeSpan))
+	}
+	if u.refused > 0 {
+		next = min(next, u.reportedAt+int64(refusedSpan))
+	}
+	if u.retryAt > now && !a.countsAlone() && u.demanding(now) {
+		next = min(next, u.retryAt)
+	}
+	if u.freeThen > 0 && u.unmetAt > 0 && u.hot(now) {
+		next = min(next, u.usedAt+int64(idleSpan))
+	}
+	if u.native {
+		next = min(next, u.blockUntil)
+	}
+	a.agenda.Put(u, next)
+}

@@ -1,0 +1,202 @@
+package concurrency
+
+import (
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/internal/agenda"
+)
+
+const (
+	second = int64(time.Second)
+
+	setBack = 100 * time.Millisecond // a clock that runs back so far has been set
+
+	// bridgeSpan is how long an admitted request may take to appear in HAProxy's
+	// table, as far as the agent hears of it: measured 1 to 22 ms. One that has not
+	// by then never came to be, because its client had gone.
+	bridgeSpan = time.Second
+
+	deafSpan    = time.Second            // after HAProxy ended, questions of its last moments may still be read for so long
+	peakSpan    = 500 * time.Millisecond // slots are kept for the peak of the last one to two of these
+	coolPortion = 4                      // idle slots of users far below their limits take up to 1/coolPortion of the limit
+	hotSpan     = 500 * time.Millisecond // a pool found nearly empty is so for this long
+	hotPercent  = 70                     // of the slots held make a pool nearly empty
+	yieldSpan   = 30 * time.Millisecond  // within this others give back what they hold idle
+	idleSpan    = 50 * time.Millisecond  // near the limit, free slots nobody takes for so long go back
+	forgetSpan  = time.Second            // a user without any request for so long is forgotten
+	leaseSpan   = time.Second            // what was held when the pool was lost is still so for this long
+	refreshSpan = 10 * time.Second       // held slots are confirmed so often; the pool forgets after 30 s
+	refusedSpan = 100 * time.Millisecond // refusals alone are reported so often
+	blockSpan   = 2 * time.Second        // a block holds for this long after its last repetition
+	shieldAt    = 5                      // refusals between two repetitions of a block make HAProxy refuse by itself
+)
+
+// A Count is what HAProxy's table says of a user: two numbers that only grow
+// while the entry exists, so that of two Counts the later one is the larger.
+type Count struct {
+	Tracked int64 // requests tracked since the entry exists
+	Active  int64 // of these, in progress
+}
+
+func (c Count) valid() bool { return c.Active >= 0 && c.Active <= c.Tracked }
+
+// user is what an agent knows of one user.
+type user struct {
+	agenda.Place
+
+	name      string
+	limit     int
+	unlimited bool  // by now; limit is what it was
+	seen      int64 // when a request last started
+
+	// What is in progress.
+	tracked, ended int64   // HAProxy's count
+	pushed         int64   // tracked, as HAProxy itself last pushed it
+	heardAt        int64   // when
+	pending        []int64 // when the requests were admitted that HAProxy has not counted yet
+	draining       int     // in progress on a HAProxy that was replaced
+	counted        int     // what Agent.inProgress has of him
+
+	// The lease.
+	held     int    // slots that may be used
+	told     int    // slots that the pool believes held, as far as known
+	asking   bool   // an ask is on its way
+	wanted   bool   // stands in Agent.wanted
+	dirty    bool   // stands in Agent.dirty
+	register bool   // the pool may have forgotten
+	retryAt  int64  // no sooner are more slots asked for
+	gap      int64  // from one such ask to the next
+	share    int    // as polygen says,
+	shareTo  int64  // until when; then it is the even part again
+	hotSince int64  // since when the pool has been nearly empty
+	hotUntil int64  // until when that is taken for granted
+	peaks    [2]int // most in progress, in this and the last peakSpan
+	peakSpan int64  // the number of this one
+
+	// What the pool and polygen were last told.
+	reported   int   // in progress
+	reportedAt int64 // when
+	watched    bool  // polygen saw it
+	refused    int   // since then
+
+	queue   []*Waiting // wait for the pool's answer
+	line    []*Waiting // wait for a slot
+	unmetAt int64      // when a request was last refused or had to wait for a slot; 0: it did not come back
+
+	freeThen int   // free slots when last looked at,
+	usedAt   int64 // and since when it is so
+
+	// The native shield.
+	blockUntil int64 // polygen's block holds until then
+	release    int
+	refusals   int   // since the block was last repeated; requests that may wait in line are none
+	native     bool  // HAProxy refuses him by itself
+	taughtAt   int64 // when HAProxy's table was last told
+}
+
+// believed is how many requests are in progress here.
+func (u *user) believed() int { return int(u.tracked-u.ended) + len(u.pending) + u.draining }
+
+// advance takes a later, or older, count of HAProxy's table.
+func (u *user) advance(c Count) {
+	if !c.valid() {
+		return
+	}
+	tracked := max(u.tracked, c.Tracked)
+	arrived := min(int(tracked-u.tracked), len(u.pending))
+	// Nobody says which they are. Taken for the latest, they leave behind those
+	// that never come to be, however many follow.
+	u.pending = u.pending[:len(u.pending)-arrived]
+	u.tracked, u.ended = tracked, max(u.ended, c.Tracked-c.Active)
+}
+
+// push takes a count that HAProxy pushed. It pushes in order: fewer requests than
+// before are those of an entry that began anew.
+func (u *user) push(c Count) {
+	if c.Tracked < u.pushed {
+		u.forgetCount()
+	}
+	u.pushed = c.Tracked
+	u.advance(c)
+}
+
+// drain turns what is in progress on a HAProxy that was replaced into a number
+// that nobody lowers; requests admitted later than since are the new one's.
+func (u *user) drain(since int64) {
+	n := 0
+	for n < len(u.pending) && u.pending[n] < since {
+		n++
+	}
+	u.pending = u.pending[:copy(u.pending, u.pending[n:])]
+	u.draining += n + int(u.tracked-u.ended)
+	u.forgetCount()
+}
+
+// forgetCount is for a table that began anew.
+func (u *user) forgetCount() { u.tracked, u.ended, u.pushed = 0, 0, 0 }
+
+// expire drops the pending requests that never came to be.
+func (u *user) expire(now int64) {
+	n := 0
+	for n < len(u.pending) && now-u.pending[n] >= int64(bridgeSpan) {
+		n++
+	}
+	u.pending = u.pending[:copy(u.pending, u.pending[n:])]
+}
+
+// note keeps the peak of what is in progress.
+func (u *user) note(now int64) {
+	switch span := now / int64(peakSpan); {
+	case span == u.peakSpan+1:
+		u.peaks[0], u.peaks[1] = 0, u.peaks[0]
+		u.peakSpan = span
+	case span != u.peakSpan:
+		u.peaks = [2]int{}
+		u.peakSpan = span
+	}
+	u.peaks[0] = max(u.peaks[0], u.believed())
+}
+
+func (u *user) peak() int { return max(u.peaks[0], u.peaks[1]) }
+
+// hot reports whether the user's pool is, or may soon be, empty.
+func (u *user) hot(now int64) bool { return now < u.hotUntil }
+
+func (u *user) heat(now, until int64) {
+	if !u.hot(now) {
+		u.hotSince = now
+	}
+	u.hotUntil = max(u.hotUntil, until)
+}
+
+// exhausted reports whether the pool is known to have no slot, and those who
+// hold idle ones have had the time to give them back.
+func (u *user) exhausted(now int64) bool {
+	return u.held >= u.limit || now < u.retryAt && u.hot(now) && now-u.hotSince >= int64(yieldSpan)
+}
+
+// demanding reports whether requests want more slots than there are.
+func (u *user) demanding(now int64) bool {
+	return u.native || len(u.queue)+len(u.line) > 0 || now-u.unmetAt < int64(demandSpan)
+}
+
+// shift moves everything that is to happen, or has, back in time.
+func (u *user) shift(back int64) {
+	for i := range u.pending {
+		u.pending[i] -= back
+	}
+	for _, t := range []*int64{
+		&u.seen, &u.heardAt, &u.retryAt, &u.shareTo, &u.hotSince, &u.hotUntil, &u.reportedAt,
+		&u.unmetAt, &u.usedAt, &u.blockUntil, &u.taughtAt,
+	} {
+		if *t != 0 {
+			*t -= back
+		}
+	}
+}
+
+// idle reports whether nothing of the user is worth remembering.
+func (u *user) idle(now int64) bool {
+	return u.believed() == 0 && len(u.queue)+len(u.line) == 0 && !u.asking && !u.native && !u.wanted && !u.dirty &&
+		u.held == 0 && u.told == 0 && u.reported == 0 && now-u.seen >= int64(forgetSpan)
+}

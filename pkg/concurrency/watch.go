@@ -1,0 +1,284 @@
+package concurrency
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+const (
+	// nearPercent of the limit in progress make a user's slots worth sharing by demand.
+	nearPercent = 70
+	// repeatEvery is how often a block is repeated, and shareEvery how often
+	// shares are computed. Unchanged shares are sent again after shareAgain, and
+	// hold for shareFor.
+	repeatEvery = 200 * time.Millisecond
+	shareEvery  = 100 * time.Millisecond
+	shareAgain  = time.Second
+	shareFor    = 3 * time.Second
+	// reportSpan is how long a report of an instance counts; instances repeat
+	// theirs every reportEvery.
+	reportSpan  = 2 * time.Second
+	reportEvery = 500 * time.Millisecond
+	// demandSpan is how long a refusal says that an instance wants more.
+	demandSpan = 500 * time.Millisecond
+	// blockGap is the least time between two blocks of a user, so that he does not
+	// flip more than twice in it; unless, since he was let in, so many requests of
+	// his have been refused, and twice the limit, that it is a flood.
+	blockGap = 1100 * time.Millisecond
+	flood    = 100
+)
+
+// A Report is what one instance says of one user.
+type Report struct {
+	Instance string
+	User     string
+	Active   int // requests in progress there
+	Refused  int // requests refused there since its last report
+	Limit    int // requests in progress that all instances together may have; 0 means not limited
+}
+
+// A Block says that a user's requests in progress have reached his limit.
+type Block struct {
+	User string
+	Limit
+}
+
+// A Sharing is how a user's slots are best divided among the instances.
+type Sharing struct {
+	User   string
+	Until  time.Time
+	Shares []Share // of those that want any; sorted by instance
+}
+
+// Decisions are what a Watch has decided, each sorted by user.
+type Decisions struct {
+	Blocks   []Block
+	Unblocks []string
+	Sharings []Sharing
+}
+
+// Empty reports whether there is nothing in it.
+func (d Decisions) Empty() bool { return len(d.Blocks)+len(d.Unblocks)+len(d.Sharings) == 0 }
+
+// Watch adds up the requests in progress that the instances report, and decides
+// whom to block and how slots are shared. It is polygen's view; users far below
+// their limits never come before it. It is not safe for concurrent use.
+type Watch struct {
+	margin    int
+	now       int64 // the time of the last call
+	instances int
+	users     map[string]*watched
+
+	// What is to be said; of a user who flipped meanwhile, the last word.
+	blocks   map[string]Limit
+	unblocks map[string]struct{}
+	sharings []Sharing
+}
+
+type watched struct {
+	limit     Limit
+	instances map[string]*reported
+	credits   map[string]float64
+
+	blocked   bool
+	blockedAt int64 // when it last became so
+	saidAt    int64 // when the block was last sent
+	refused   int   // since it was last unblocked
+
+	shared   []Share // as last sent
+	sharedAt int64
+}
+
+type reported struct {
+	active    int
+	refusedAt int64
+	last      int64
+}
+
+// NewWatch returns a watch that knows of nothing. The margin is in per cent of
+// the limit; 0 means DefaultMargin.
+func NewWatch(margin int) *Watch {
+	if margin <= 0 {
+		margin = DefaultMargin
+	}
+	return &Watch{
+		margin: margin, users: make(map[string]*watched),
+		blocks: make(map[string]Limit), unblocks: make(map[string]struct{}),
+	}
+}
+
+// Observe takes a report.
+func (w *Watch) Observe(at time.Time, r Report) {
+	now := w.clock(at)
+	u := w.users[r.User]
+	if u == nil {
+		if r.Limit <= 0 {
+			return
+		}
+		u = &watched{instances: make(map[string]*reported, 1), credits: make(map[string]float64), blockedAt: now - int64(blockGap)}
+		w.users[r.User] = u
+	}
+	u.limit = NewLimit(r.Limit, w.margin)
+	i := u.instances[r.Instance]
+	if i == nil {
+		i = &reported{}
+		u.instances[r.Instance] = i
+	}
+	i.active, i.last = r.Active, now
+	if r.Refused > 0 {
+		i.refusedAt = now
+		u.refused += r.Refused
+	}
+	w.decide(r.User, u, now)
+}
+
+// decide blocks or unblocks the user if that is due.
+func (w *Watch) decide(name string, u *watched, now int64) {
+	blocked := u.limit.blocks(u.blocked, u.active())
+	if blocked && !u.blocked && now-u.blockedAt < int64(blockGap) && u.refused < flood+2*u.limit.Max {
+		return
+	}
+	if blocked == u.blocked {
+		return
+	}
+	u.blocked = blocked
+	if blocked {
+		u.blockedAt = now
+		w.block(name, u, now)
+		return
+	}
+	u.refused = 0
+	delete(w.blocks, name)
+	w.unblocks[name] = struct{}{}
+}
+
+func (w *Watch) block(name string, u *watched, now int64) {
+	u.saidAt = now
+	delete(w.unblocks, name)
+	w.blocks[name] = u.limit
+}
+
+// clock is the time of a call. When the clock was set back, what is known moves
+// with it, lest nothing be repeated or dropped until it is as late again.
+func (w *Watch) clock(at time.Time) int64 {
+	now := at.UnixNano()
+	if back := w.now - now; w.now != 0 && back >= int64(setBack) {
+		for _, u := range w.users {
+			u.blockedAt, u.saidAt, u.sharedAt = u.blockedAt-back, u.saidAt-back, u.sharedAt-back
+			for _, i := range u.instances {
+				i.refusedAt, i.last = i.refusedAt-back, i.last-back
+			}
+		}
+	}
+	w.now = now
+	return now
+}
+
+// active is the user's requests in progress over all instances.
+func (u *watched) active() int {
+	n := 0
+	for _, i := range u.instances {
+		n += i.active
+	}
+	return n
+}
+
+// Instances tells the watch which instances there are: what any other one had
+// in progress has none.
+func (w *Watch) Instances(at time.Time, live []string) {
+	now := w.clock(at)
+	w.instances = len(live)
+	for name, u := range w.users {
+		for instance := range u.instances {
+			if !slices.Contains(live, instance) {
+				delete(u.instances, instance)
+				delete(u.credits, instance)
+			}
+		}
+		w.decide(name, u, now)
+	}
+}
+
+// Tick repeats what is to be repeated, shares anew, and drops what has not been
+// heard of for 2 s. It walks through everything, which is users near their limits,
+// and is to be called every 100 ms.
+func (w *Watch) Tick(at time.Time) {
+	now := w.clock(at)
+	for name, u := range w.users {
+		for instance, i := range u.instances {
+			if now-i.last >= int64(reportSpan) {
+				delete(u.instances, instance)
+				delete(u.credits, instance)
+			}
+		}
+		w.decide(name, u, now)
+		if u.blocked && now-u.saidAt >= int64(repeatEvery) {
+			w.block(name, u, now)
+		}
+		w.share(name, u, at)
+		if len(u.instances) == 0 {
+			delete(w.users, name)
+		}
+	}
+}
+
+// share divides the slots of a user near his limit. Instances that have not
+// reported get none, and report when they hear of it.
+func (w *Watch) share(name string, u *watched, at time.Time) {
+	now := w.clock(at)
+	if w.instances < 2 || len(u.instances) == 0 || u.limit.Max == 0 || 100*u.active() < nearPercent*u.limit.Max && !u.refusedSince(now-int64(demandSpan)) {
+		return
+	}
+	demands := make([]Demand, 0, len(u.instances))
+	for instance, i := range u.instances {
+		want := i.active
+		if now-i.refusedAt < int64(demandSpan) {
+			want = u.limit.Max
+		}
+		demands = append(demands, Demand{Instance: instance, Slots: want})
+	}
+	s := shares(u.limit.Max, demands, u.credits)
+	if slices.Equal(s, u.shared) && now-u.sharedAt < int64(shareAgain) {
+		return
+	}
+	u.shared, u.sharedAt = s, now
+	w.sharings = append(w.sharings, Sharing{User: name, Until: at.Add(shareFor), Shares: s})
+}
+
+func (u *watched) refusedSince(t int64) bool {
+	for _, i := range u.instances {
+		if i.refusedAt > t {
+			return true
+		}
+	}
+	return false
+}
+
+// Decisions returns what has been decided since the last call, and forgets it.
+func (w *Watch) Decisions() Decisions {
+	d := Decisions{Sharings: w.sharings}
+	for name, limit := range w.blocks {
+		d.Blocks = append(d.Blocks, Block{User: name, Limit: limit})
+	}
+	for name := range w.unblocks {
+		d.Unblocks = append(d.Unblocks, name)
+	}
+	clear(w.blocks)
+	clear(w.unblocks)
+	w.sharings = nil
+	slices.SortFunc(d.Blocks, func(a, b Block) int { return cmp.Compare(a.User, b.User) })
+	slices.Sort(d.Unblocks)
+	slices.SortStableFunc(d.Sharings, func(a, b Sharing) int { return cmp.Compare(a.User, b.User) })
+	return d
+}
+
+// Users is the number of users watched, and how many of them are blocked.
+func (w *Watch) Users() (watched, blocked int) {
+	for _, u := range w.users {
+		if u.blocked {
+			blocked++
+		}
+	}
+	return len(w.users), blocked
+}
