@@ -57,7 +57,7 @@ bench: build ## measure accuracy, reaction and cost, and print tables; RUN=Cost 
 	case "$$haproxy" in [0-9].[0-9]) scripts/setup patchelf; haproxy=$$(scripts/haproxy-version "$$haproxy" | tail -n 1);; esac; \
 	export SLUICE_HAPROXY="$$haproxy"; \
 	$(GO) test -count=1 -timeout 60m -run '^$$' -bench '$(RUN)' -benchtime 1x ./bench
-	$(GO) test -count=1 -run '^$$' -bench '$(RUN)' -benchmem ./pkg/ratelimit ./internal/spoa ./internal/spop ./internal/bus
+	$(GO) test -count=1 -run '^$$' -bench '$(RUN)' -benchmem ./pkg/ratelimit ./pkg/concurrency ./internal/spoa ./internal/spop ./internal/bus
 
 fuzz: ## fuzz every parser for FUZZTIME each
 	@for pkg in $$($(GO) list ./...); do \

@@ -19,6 +19,7 @@ type options struct {
 	Name   string `help:"Name of this polygen, unique among them. Default: host name and process id." placeholder:"NAME" env:"SLUICE_POLYGEN_NAME"`
 	Admin  string `help:"Where to serve /metrics, /-/healthy, /-/ready and /-/reload." default:"127.0.0.1:9090" placeholder:"ADDR" env:"SLUICE_ADMIN"`
 	Strict bool   `help:"Call users hot at half of their limits, not at 80 %." env:"SLUICE_STRICT"`
+	Margin int    `name:"concurrent-margin" help:"How far, in per cent of his limit, a blocked user's requests in progress must fall before he is let in again; one request at least." default:"5" placeholder:"PERCENT" env:"SLUICE_CONCURRENT_MARGIN"`
 
 	cli.Redis `embed:""`
 	cli.Log   `embed:""`
@@ -61,7 +62,7 @@ func serve(ctx context.Context, o options, hangups <-chan os.Signal) error {
 		return err
 	}
 	defer b.Close()
-	p, err := polygen.New(polygen.Options{Name: o.Name, Bus: b, Limits: watcher, Strict: o.Strict, Logger: log, Registerer: registry})
+	p, err := polygen.New(polygen.Options{Name: o.Name, Bus: b, Limits: watcher, Strict: o.Strict, Margin: o.Margin, Logger: log, Registerer: registry})
 	if err != nil {
 		return err
 	}

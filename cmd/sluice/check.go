@@ -42,14 +42,15 @@ func summarize(w io.Writer, file string, set *limits.Set) {
 			mark = " (default)"
 		}
 		fmt.Fprintf(w, "  %s%s: %s\n", name, mark, describe(tier))
-		later = later || tier.Concurrent > 0 || tier.Bandwidth != limits.Bandwidth{}
+		later = later || tier.Bandwidth != limits.Bandwidth{}
 	}
 	if later {
-		fmt.Fprintln(w, "  note: limits of requests in progress and of bandwidth are not enforced yet")
+		fmt.Fprintln(w, "  note: limits of bandwidth are not enforced yet")
 	}
 }
 
-// describe names the limits in one line.
+// describe names the limits in one line, and what departs from the defaults: how
+// long a request over the limit of requests in progress waits, and the priority.
 func describe(l *limits.Limits) string {
 	var parts []string
 	for _, r := range l.All() {
@@ -60,7 +61,11 @@ func describe(l *limits.Limits) string {
 		parts = append(parts, fmt.Sprintf("%s %d/s", class, r.PerSecond))
 	}
 	if l.Concurrent > 0 {
-		parts = append(parts, fmt.Sprintf("%d in progress", l.Concurrent))
+		progress := fmt.Sprintf("%d in progress", l.Concurrent)
+		if l.Wait > 0 {
+			progress += fmt.Sprintf(" (more wait %v)", l.Wait)
+		}
+		parts = append(parts, progress)
 	}
 	if l.Bandwidth.Down > 0 {
 		parts = append(parts, "down "+size(l.Bandwidth.Down)+"/s")
@@ -69,7 +74,10 @@ func describe(l *limits.Limits) string {
 		parts = append(parts, "up "+size(l.Bandwidth.Up)+"/s")
 	}
 	if len(parts) == 0 {
-		return "not limited"
+		parts = append(parts, "not limited")
+	}
+	if l.Priority != 0 {
+		parts = append(parts, fmt.Sprintf("priority %d", l.Priority))
 	}
 	return strings.Join(parts, ", ")
 }

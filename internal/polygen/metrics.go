@@ -6,10 +6,14 @@ import (
 )
 
 type metrics struct {
-	usage            prometheus.Counter
+	usage, progress  prometheus.Counter
 	throttles, hints prometheus.Counter
+	blocks, unblocks prometheus.Counter
+	sharings         prometheus.Counter
 	dropped          prometheus.Counter
 	keys, leading    prometheus.Gauge
+	users            prometheus.Gauge
+	blockedUsers     prometheus.Gauge
 	lost             prometheus.Gauge
 }
 
@@ -23,6 +27,21 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		usage: f.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_usage_entries_total",
 			Help: "Changes of the cluster's counts that polygen was told of.",
+		}),
+		progress: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_progress_entries_total",
+			Help: "Reports of users with requests in progress near their limits.",
+		}),
+		blocks:   policies.WithLabelValues("block"),
+		unblocks: policies.WithLabelValues("unblock"),
+		sharings: policies.WithLabelValues("slots"),
+		users: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_watched_users",
+			Help: "Users whose requests in progress are near their limits.",
+		}),
+		blockedUsers: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_blocked_users",
+			Help: "Users who are blocked because their requests in progress reached the limit.",
 		}),
 		throttles: policies.WithLabelValues("throttle"),
 		hints:     policies.WithLabelValues("hot"),

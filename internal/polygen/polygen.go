@@ -3,9 +3,9 @@
 // fleet never enforces two files.
 //
 // It works by events: every change of a pool in Redis is told to it. What it
-// decides is pkg/ratelimit's; nothing depends on it for safety, and what it
-// sends lapses by itself. Of several, one leads and decides; the others follow
-// what happens and take over within three seconds.
+// decides is pkg/ratelimit's and pkg/concurrency's; nothing depends on it for
+// safety, and what it sends lapses by itself. Of several, one leads and decides;
+// the others follow what happens and take over within three seconds.
 package polygen
 
 import (
@@ -24,6 +24,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/group"
 	"github.com/sluice-qos/sluice/internal/limitfile"
 	"github.com/sluice-qos/sluice/internal/policy"
+	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
@@ -36,6 +37,9 @@ const (
 	// announceEvery is how often the version of the limits is repeated, for
 	// agents that missed its publication, and Redis asked whether it still has them.
 	announceEvery = time.Second
+	// tickEvery is the rhythm in which requests in progress are looked at, beside
+	// every report of them.
+	tickEvery = 100 * time.Millisecond
 )
 
 // Options are polygen's. Fields without a stated default are required.
@@ -44,6 +48,10 @@ type Options struct {
 	Bus    *bus.Bus
 	Limits *limitfile.Watcher
 	Strict bool // call keys hot at half of their limits already
+
+	// Margin is how far, in per cent of his limit, a blocked user's requests in
+	// progress must fall before he is let in again. 0 means 5.
+	Margin int
 
 	Logger     *slog.Logger          // nil discards
 	Registerer prometheus.Registerer // nil registers nothing
@@ -54,7 +62,8 @@ type Polygen struct {
 	options Options
 	metrics *metrics
 	clock   *clock.Clock
-	watch   *ratelimit.Watch // owned by decide
+	rates   *ratelimit.Watch   // owned by decide
+	slots   *concurrency.Watch // owned by decide
 	set     atomic.Pointer[limits.Set]
 	leading atomic.Bool
 	lost    atomic.Pointer[error] // why Redis cannot be reached; nil if it can
@@ -70,6 +79,8 @@ func New(o Options) (*Polygen, error) {
 		return nil, errors.New("polygen: no bus")
 	case o.Limits == nil:
 		return nil, errors.New("polygen: no limits")
+	case o.Margin < 0 || o.Margin > 100:
+		return nil, fmt.Errorf("a margin of %d %%: want 0 to 100", o.Margin)
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -78,7 +89,8 @@ func New(o Options) (*Polygen, error) {
 		options: o,
 		metrics: newMetrics(o.Registerer),
 		clock:   &clock.Clock{},
-		watch:   ratelimit.NewWatch(o.Strict),
+		rates:   ratelimit.NewWatch(o.Strict),
+		slots:   concurrency.NewWatch(o.Margin),
 		publish: make(chan struct{}, 1),
 	}
 	p.set.Store(o.Limits.Set())
@@ -89,24 +101,24 @@ func New(o Options) (*Polygen, error) {
 // Run works until ctx ends; then it lets another one lead.
 func (p *Polygen) Run(ctx context.Context) error {
 	defer p.resign(ctx)
-	events := make(chan bus.Usage, 1024)
+	events := make(chan bus.Event, 1024)
+	channels := []bus.Channel{bus.UsageChannel, bus.ProgressChannel, bus.InstancesChannel}
 	return group.Run(ctx,
 		func(ctx context.Context) error { return p.options.Limits.Run(ctx, p.adopt) },
 		func(ctx context.Context) error {
-			return p.options.Bus.Subscribe(ctx, []bus.Channel{bus.UsageChannel}, func(e bus.Event) {
-				switch e := e.(type) {
-				case bus.Usage:
-					select {
-					case events <- e:
-					case <-ctx.Done():
-					}
-				case bus.Connected:
+			return p.options.Bus.Subscribe(ctx, channels, func(e bus.Event) {
+				if _, ok := e.(bus.Connected); ok {
 					p.wantPublication() // a Redis that was away may have forgotten the limits
+					return
+				}
+				select {
+				case events <- e:
+				case <-ctx.Done():
 				}
 			})
 		},
 		func(ctx context.Context) error { return p.decide(ctx, events) },
-		p.lead,
+		func(ctx context.Context) error { return p.lead(ctx, events) },
 		p.publishLimits,
 	)
 }
@@ -152,78 +164,19 @@ func (p *Polygen) wantPublication() {
 	}
 }
 
-// decide owns the watch: usage in, policies out.
-func (p *Polygen) decide(ctx context.Context, events <-chan bus.Usage) error {
-	forget := time.NewTicker(time.Second)
-	defer forget.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case usage := <-events:
-			p.observe(usage)
-			for range len(events) { // what has come meanwhile is sent together
-				p.observe(<-events)
-			}
-			p.send(ctx)
-		case <-forget.C:
-			p.watch.Forget(p.clock.Now())
-			p.metrics.keys.Set(float64(p.watch.Keys()))
-		}
-	}
-}
-
-func (p *Polygen) observe(usage bus.Usage) {
-	now, set := p.clock.Now(), p.set.Load()
-	for _, e := range usage.Entries {
-		p.watch.Observe(now, usage.Instance, e.Key, e.Second, e.Total, limitOf(set, e.Key))
-	}
-	p.metrics.usage.Add(float64(len(usage.Entries)))
-}
-
-// limitOf is the limit that the key's class names for its user, or 0.
-func limitOf(set *limits.Set, k ratelimit.Key) int {
-	for _, r := range set.User(k.User).Rates(k.Class) {
-		if r.Class == k.Class {
-			return r.PerSecond
-		}
-	}
-	return 0
-}
-
-// send publishes what the watch decided, if this polygen leads. What cannot be
-// sent is dropped: the agents' leases hold without it, and the next second
-// decides anew.
-func (p *Polygen) send(ctx context.Context) {
-	hints, throttles := p.watch.Decisions()
-	if len(hints)+len(throttles) == 0 || !p.leading.Load() {
-		return
-	}
-	messages := make([]policy.Message, 0, len(hints)+len(throttles))
-	for _, t := range throttles { // first: they are the more urgent
-		messages = append(messages, policy.Throttle{Key: t.Key, Second: t.Second, Limit: t.Limit})
-	}
-	for _, h := range hints {
-		messages = append(messages, policy.Hot{Key: h.Key, Until: h.Until, Instances: h.Instances})
-	}
-	if err := p.options.Bus.PublishPolicies(ctx, messages); err != nil {
-		p.metrics.dropped.Add(float64(len(messages)))
-		if ctx.Err() == nil {
-			p.options.Logger.Debug("policies not sent", slog.Int("policies", len(messages)), slog.Any("error", err))
-		}
-		return
-	}
-	p.metrics.throttles.Add(float64(len(throttles)))
-	p.metrics.hints.Add(float64(len(hints)))
-}
-
 // lead tries to become, and stay, the one that decides.
-func (p *Polygen) lead(ctx context.Context) error {
+func (p *Polygen) lead(ctx context.Context, events chan<- bus.Event) error {
 	ticker := time.NewTicker(renewEvery)
 	defer ticker.Stop()
 	for {
 		if err := p.renew(ctx); err != nil {
 			return err
+		}
+		if r, err := p.options.Bus.Instances(ctx); err == nil {
+			select {
+			case events <- r:
+			case <-ctx.Done():
+			}
 		}
 		select {
 		case <-ctx.Done():

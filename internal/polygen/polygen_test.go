@@ -30,6 +30,9 @@ func TestOptions(t *testing.T) {
 		{"no name", func(o *Options) { o.Name = "" }, "polygen: no name"},
 		{"no bus", func(o *Options) { o.Bus = nil }, "polygen: no bus"},
 		{"no limits", func(o *Options) { o.Limits = nil }, "polygen: no limits"},
+		{"the widest margin", func(o *Options) { o.Margin = 100 }, ""},
+		{"a wider one", func(o *Options) { o.Margin = 101 }, "a margin of 101 %: want 0 to 100"},
+		{"a negative margin", func(o *Options) { o.Margin = -1 }, "a margin of -1 %: want 0 to 100"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			o := g.options
@@ -404,17 +407,25 @@ func TestRunEndsWithoutRedis(t *testing.T) {
 func TestMetrics(t *testing.T) {
 	g := newGenerator(t, "127.0.0.1:1", "polygen", nil) // nobody is there
 	now := time.Now()
-	g.observe(bus.Usage{Instance: "one", Entries: []bus.UsageEntry{
+	g.observe(now, bus.Usage{Instance: "one", Entries: []bus.UsageEntry{
 		{Key: ratelimit.Key{Class: "GET", User: "alice"}, Second: now.Unix(), Total: 10},
 		{Key: ratelimit.Key{Class: "GET", User: "staff"}, Second: now.Unix(), Total: 10},
 		{Key: ratelimit.Key{Class: "GET", User: "bob"}, Second: now.Unix(), Total: 8},
 	}})
 	g.send(t.Context()) // a follower sends nothing, and drops nothing
 	g.leading.Store(true)
-	g.observe(bus.Usage{Instance: "one", Entries: []bus.UsageEntry{
+	g.observe(now, bus.Usage{Instance: "one", Entries: []bus.UsageEntry{
 		{Key: ratelimit.Key{Class: "GET", User: "carol"}, Second: now.Unix(), Total: 10},
 	}})
 	g.send(t.Context()) // in vain: a throttle and a hint
+	g.observe(now, bus.Registry{Instances: []string{"one", "two"}})
+	g.observe(now, bus.Progress{Instance: "one", Entries: []bus.ProgressEntry{
+		{User: "alice", Active: 5, Limit: 5},
+		{User: "dave", Active: 4, Limit: 5},
+		{User: "staff", Active: 100, Limit: 5},
+	}})
+	g.tick(now)
+	g.send(t.Context()) // in vain: a block, and two users' shares
 	if err := g.renew(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -425,7 +436,7 @@ func TestMetrics(t *testing.T) {
 	defer golden.Close()
 	if err := testutil.GatherAndCompare(g.registry, golden,
 		"sluice_usage_entries_total", "sluice_policies_sent_total", "sluice_policies_dropped_total",
-		"sluice_watched_keys", "sluice_polygen_leading", "sluice_polygen_redis_lost"); err != nil {
+		"sluice_progress_entries_total", "sluice_watched_keys", "sluice_watched_users", "sluice_blocked_users", "sluice_polygen_leading", "sluice_polygen_redis_lost"); err != nil {
 		t.Error(err)
 	}
 	if problems, err := testutil.GatherAndLint(g.registry); err != nil || len(problems) > 0 {

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const tenGets = `version: 1
 default_tier: free
 tiers:
-  free: {requests: {GET: 10, "*": 20}}
+  free: {requests: {GET: 10, "*": 20}, concurrent: 5}
   staff: {}
 users: {staff: staff}
 `

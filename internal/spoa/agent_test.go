@@ -44,6 +44,7 @@ func TestOptions(t *testing.T) {
 		{"a negative wait", func(o *Options) { o.MaxWait = -1 }, "agent: longest wait -1ns: want at least 10ms"},
 		{"another word for loss", func(o *Options) { o.OnLoss = "close" }, `agent: on loss of Redis "close": want "hold" or "open"`},
 		{"a negative time to hold", func(o *Options) { o.HoldFor = -1 }, "agent: hold for -1ns: want 0 or more"},
+		{"a negative time to drain", func(o *Options) { o.DrainFor = -1 }, "agent: drain for -1ns: want 0 or more"},
 		{"no peers", func(o *Options) { o.Peers = "" }, "agent: peers: no address"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -285,7 +286,7 @@ func TestAgentBesideHAProxy(t *testing.T) {
 		if n.Lift {
 			want = "gpt0=0 gpc0=0"
 		}
-		s.teach(n)
+		s.teachThrottle(n)
 		proctest.Eventually(t, "HAProxy's table has "+want, func() error {
 			if got := entry(); !strings.Contains(got, want) {
 				return fmt.Errorf("it has %q", got)
@@ -397,18 +398,25 @@ func TestAgentTakesPolicies(t *testing.T) {
 	publish(t, s.bus, version(t, testLimits), testLimits)
 	s.inForce(t, testLimits)
 	kinds := func() float64 {
-		return testutil.ToFloat64(s.metrics.policies.WithLabelValues("throttle")) + testutil.ToFloat64(s.metrics.policies.WithLabelValues("hot"))
+		var n float64
+		for _, kind := range []string{"throttle", "hot", "block", "unblock", "slots"} {
+			n += min(1, testutil.ToFloat64(s.metrics.policies.WithLabelValues(kind)))
+		}
+		return n
 	}
 	proctest.Eventually(t, "policies arrive", func() error { // once the agent has subscribed
 		now := time.Now()
 		if err := s.bus.PublishPolicies(t.Context(), []policy.Message{
 			policy.Throttle{Key: alice, Second: now.Unix(), Limit: 4},
 			policy.Hot{Key: alice, Until: now.Add(time.Second), Instances: 1},
+			policy.Block{User: "alice", Limit: 2, Release: 1},
+			policy.Unblock{User: "alice"},
+			policy.Slots{User: "alice", Until: now.Add(time.Second), Shares: []policy.SlotShare{{Instance: "a", Slots: 1}}},
 		}); err != nil {
 			return err
 		}
-		if got := kinds(); got < 2 {
-			return fmt.Errorf("%v arrived", got)
+		if got := kinds(); got != 5 {
+			return fmt.Errorf("%v kinds arrived, want 5", got)
 		}
 		return nil
 	})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/policy"
+	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
@@ -37,14 +38,29 @@ func (a *Agent) apply(messages []policy.Message) {
 		switch m := m.(type) {
 		case policy.Throttle:
 			a.metrics.policies.WithLabelValues("throttle").Inc()
-			a.limiter.update(func(core *ratelimit.Agent, now time.Time) {
+			a.limiter.updateTokens(func(core *ratelimit.Agent, now time.Time) {
 				core.Throttle(now, m.Key, m.Second, m.Limit)
 			})
 		case policy.Hot:
 			a.metrics.policies.WithLabelValues("hot").Inc()
-			a.limiter.update(func(core *ratelimit.Agent, now time.Time) {
+			a.limiter.updateTokens(func(core *ratelimit.Agent, now time.Time) {
 				core.Hot(now, m.Key, m.Until, m.Instances)
 			})
+		case policy.Block:
+			a.metrics.policies.WithLabelValues("block").Inc()
+			a.limiter.updateSlots(func(core *concurrency.Agent, now time.Time) {
+				core.Block(now, m.User, concurrency.Limit{Max: m.Limit, Release: m.Release})
+			})
+		case policy.Unblock:
+			a.metrics.policies.WithLabelValues("unblock").Inc()
+			a.limiter.updateSlots(func(core *concurrency.Agent, now time.Time) { core.Unblock(now, m.User) })
+		case policy.Slots:
+			a.metrics.policies.WithLabelValues("slots").Inc()
+			s := concurrency.Sharing{User: m.User, Until: m.Until}
+			for _, share := range m.Shares {
+				s.Shares = append(s.Shares, concurrency.Share(share))
+			}
+			a.limiter.updateSlots(func(core *concurrency.Agent, now time.Time) { core.Share(now, s) })
 		case policy.Limits:
 			a.metrics.policies.WithLabelValues("limits").Inc()
 			if set := a.limiter.set.Load(); set == nil || set.Version() != m.Version {
@@ -89,10 +105,19 @@ func (a *Agent) fetchLimits(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("parse the published limits %s: %w", version, err)
 	}
-	a.limiter.set.Store(set)
+	a.force(set)
 	a.metrics.limitsInForce(set.Version())
 	a.options.Logger.Info("limits in force", slog.String("version", set.Version()), slog.Int("users", set.Len()))
 	return nil
+}
+
+// force puts limits into force, also for users whom HAProxy refuses by itself and
+// who would not be asked about.
+func (a *Agent) force(set *limits.Set) {
+	a.limiter.set.Store(set)
+	a.limiter.updateSlots(func(core *concurrency.Agent, now time.Time) {
+		core.Limits(now, func(user string) int { return set.User(user).Concurrent })
+	})
 }
 
 // heartbeats keeps the agent in the registry and its clock right.
@@ -105,6 +130,7 @@ func (a *Agent) heartbeats(ctx context.Context) error {
 			return nil
 		case <-ticker.C:
 		}
+		a.drain()
 		sent := time.Now()
 		if _, err := a.beat(ctx); err != nil {
 			if ctx.Err() == nil {
@@ -137,13 +163,15 @@ func (a *Agent) joined(r bus.Registry) {
 	if !there {
 		return
 	}
-	a.limiter.update(func(core *ratelimit.Agent, now time.Time) {
+	a.limiter.update(func(tokens *ratelimit.Agent, slots *concurrency.Agent, now time.Time) {
 		if r.Now.Before(a.listed) {
 			return
 		}
 		a.listed = r.Now
 		a.metrics.instances.Set(float64(len(r.Instances)))
-		core.Cluster(now, len(r.Instances), rank)
+		a.live.Store(&r.Instances)
+		tokens.Cluster(now, len(r.Instances), rank)
+		slots.Cluster(now, len(r.Instances), rank)
 	})
 }
 

@@ -1,130 +1,244 @@
 package spoa
 
 import (
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/clock"
+	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
-// limiter is the shell around the rate-limit core: a lock, the clock, and the
-// requests that wait. What the core has to say to others it hands on.
+// limiter is the shell around the two cores: a lock, the clock, and the requests
+// that wait. What the cores have to say to others it hands on.
 type limiter struct {
 	clock   *clock.Clock
 	metrics *metrics
-	native  func(ratelimit.Native) // into HAProxy's table; must not block
-	urgent  chan struct{}          // holds one token when the exchange should not wait
+	// Into HAProxy's tables; must not block.
+	throttle func(ratelimit.Native)
+	block    func(concurrency.Native)
+	// Each holds one token when its lane of the exchange should not wait.
+	tokensUrgent, slotsUrgent chan struct{}
 
 	set  atomic.Pointer[limits.Set] // the limits in force
-	wait atomic.Int64               // how long a request may wait, ns
+	wait atomic.Int64               // how long a request may wait for Redis, ns
 	open atomic.Bool                // the bus is lost and requests are not to be limited
+	over chan struct{}              // closed when nobody may wait in line any more
 
-	mu      sync.Mutex
-	core    *ratelimit.Agent
-	waiting map[*ratelimit.Waiting]chan struct{}
+	mu         sync.Mutex
+	tokens     *ratelimit.Agent
+	slots      *concurrency.Agent
+	forTokens  waiting[*ratelimit.Waiting]
+	forSlots   waiting[*concurrency.Waiting]
+	overflowed uint64 // requests uncounted, of which the metric knows
 }
 
-func newLimiter(c *clock.Clock, m *metrics, native func(ratelimit.Native)) *limiter {
+// waiting are the requests that wait for one of the cores; a channel is closed
+// when its request is decided.
+type waiting[W comparable] map[W]chan struct{}
+
+func (m waiting[W]) add(w W) <-chan struct{} {
+	done := make(chan struct{})
+	m[w] = done
+	return done
+}
+
+func (m waiting[W]) decided(w W) {
+	if done, ok := m[w]; ok {
+		delete(m, w)
+		close(done)
+	}
+}
+
+func newLimiter(c *clock.Clock, m *metrics, slots concurrency.Config) *limiter {
 	l := &limiter{
-		clock:   c,
-		metrics: m,
-		native:  native,
-		urgent:  make(chan struct{}, 1),
-		core:    ratelimit.NewAgent(ratelimit.Config{}),
-		waiting: make(map[*ratelimit.Waiting]chan struct{}),
+		clock:        c,
+		metrics:      m,
+		throttle:     func(ratelimit.Native) {},
+		block:        func(concurrency.Native) {},
+		tokensUrgent: make(chan struct{}, 1),
+		slotsUrgent:  make(chan struct{}, 1),
+		over:         make(chan struct{}),
+		tokens:       ratelimit.NewAgent(ratelimit.Config{}),
+		slots:        concurrency.NewAgent(slots),
+		forTokens:    make(waiting[*ratelimit.Waiting]),
+		forSlots:     make(waiting[*concurrency.Waiting]),
 	}
 	l.wait.Store(int64(minWait))
 	return l
 }
 
-// decide answers one request start. It returns at once unless the agent is out
-// of tokens that the cluster may still have, and then after the wait at most.
-func (l *limiter) decide(user, class string) ratelimit.Verdict {
-	rates := l.set.Load().User(user).Rates(class)
-	if len(rates) == 0 || l.open.Load() {
-		return ratelimit.Verdict{Allowed: true}
+// question is what HAProxy asks about one request start.
+type question struct {
+	user, class string
+	seen        concurrency.Count // what HAProxy's table says of the user
+	inLine      bool              // it has been told to wait for a slot
+}
+
+// verdict is the answer to a question.
+type verdict struct {
+	allowed  bool
+	priority int           // of an allowed request: HAProxy's priority class
+	wait     time.Duration // not yet: ask again in line, which may take so long
+
+	limit int         // that refused it, in requests in progress; 0 if another did,
+	rate  limits.Rate // which is this one
+}
+
+// decide answers one question. It returns at once unless the agent is out of
+// what the cluster may still have, and then after the wait at most; in line, after
+// the user's.
+//
+// A request needs a slot and a token of each limit. The slot comes first, for it
+// can be given back.
+func (l *limiter) decide(q question) verdict {
+	of := l.set.Load().User(q.user)
+	if l.open.Load() {
+		return verdict{allowed: true, priority: of.Priority}
 	}
-	var done chan struct{}
+	if of.Concurrent > 0 {
+		if v := l.slot(q, of); !v.Allowed {
+			if !q.inLine && of.Wait > 0 {
+				return verdict{limit: v.Limit, wait: of.Wait}
+			}
+			return verdict{limit: v.Limit}
+		}
+	}
+	if rates := of.Rates(q.class); len(rates) > 0 {
+		if v := l.token(q.user, rates); !v.Allowed {
+			if of.Concurrent > 0 {
+				l.updateSlots(func(core *concurrency.Agent, now time.Time) { core.Cancel(now, q.user) })
+			}
+			return verdict{rate: v.Limit}
+		}
+	}
+	return verdict{allowed: true, priority: of.Priority}
+}
+
+func (l *limiter) slot(q question, of *limits.Limits) concurrency.Verdict {
 	l.mu.Lock()
-	v, w := l.core.Start(l.clock.Now(), user, rates)
-	if w != nil {
-		done = make(chan struct{})
-		l.waiting[w] = done
+	start, longest, waits := l.slots.Start, time.Duration(l.wait.Load()), l.metrics.waits
+	if q.inLine {
+		start, longest, waits = l.slots.Hold, of.Wait, l.metrics.inLine
 	}
-	l.act()
-	l.mu.Unlock()
+	v, w := start(l.clock.Now(), q.user, of.Concurrent, q.seen)
 	if w == nil {
+		l.act()
+		l.mu.Unlock()
 		return v
 	}
-
-	start := time.Now()
-	defer func() { l.metrics.waits.Observe(time.Since(start).Seconds()) }()
-	timer := time.NewTimer(time.Duration(l.wait.Load()))
-	defer timer.Stop()
-	select {
-	case <-done:
+	done := l.forSlots.add(w)
+	l.act()
+	l.mu.Unlock()
+	began := time.Now()
+	defer func() { waits.Observe(time.Since(began).Seconds()) }()
+	if l.await(done, longest, q.inLine) {
 		return w.Verdict
-	case <-timer.C:
 	}
-	l.metrics.timeouts.Inc()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	v = l.core.Timeout(l.clock.Now(), w)
-	delete(l.waiting, w)
+	v = l.slots.Timeout(l.clock.Now(), w)
+	delete(l.forSlots, w)
 	l.act()
 	return v
 }
 
-// update lets the core take news, and acts on what follows from them.
-func (l *limiter) update(news func(core *ratelimit.Agent, now time.Time)) {
+func (l *limiter) token(user string, rates []limits.Rate) ratelimit.Verdict {
+	l.mu.Lock()
+	v, w := l.tokens.Start(l.clock.Now(), user, rates)
+	if w == nil {
+		l.act()
+		l.mu.Unlock()
+		return v
+	}
+	done := l.forTokens.add(w)
+	l.act()
+	l.mu.Unlock()
+	began := time.Now()
+	defer func() { l.metrics.waits.Observe(time.Since(began).Seconds()) }()
+	if l.await(done, time.Duration(l.wait.Load()), false) {
+		return w.Verdict
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	news(l.core, l.clock.Now())
+	v = l.tokens.Timeout(l.clock.Now(), w)
+	delete(l.forTokens, w)
+	l.act()
+	return v
+}
+
+// await reports whether a request was decided while it could wait. The line is
+// over before that when the agent ends.
+func (l *limiter) await(done <-chan struct{}, longest time.Duration, inLine bool) bool {
+	timer := time.NewTimer(longest)
+	defer timer.Stop()
+	var over <-chan struct{}
+	if inLine {
+		over = l.over
+	}
+	select {
+	case <-done:
+		return true
+	case <-over:
+	case <-timer.C:
+		if !inLine {
+			l.metrics.timeouts.Inc()
+		}
+	}
+	return false
+}
+
+// updateTokens and updateSlots let a core take news, and act on what follows.
+func (l *limiter) updateTokens(news func(core *ratelimit.Agent, now time.Time)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	news(l.tokens, l.clock.Now())
 	l.act()
 }
 
-// act does what the core says; l.mu is held, so that it happens in order.
+func (l *limiter) updateSlots(news func(core *concurrency.Agent, now time.Time)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	news(l.slots, l.clock.Now())
+	l.act()
+}
+
+// update is for what concerns both.
+func (l *limiter) update(news func(tokens *ratelimit.Agent, slots *concurrency.Agent, now time.Time)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	news(l.tokens, l.slots, l.clock.Now())
+	l.act()
+}
+
+// act does what the cores say; l.mu is held, so that it happens in order.
 func (l *limiter) act() {
-	out := l.core.Drain()
-	for _, w := range out.Decided {
-		if done, ok := l.waiting[w]; ok {
-			delete(l.waiting, w)
-			close(done)
-		}
+	tokens, slots := l.tokens.Drain(), l.slots.Drain()
+	for _, w := range tokens.Decided {
+		l.forTokens.decided(w)
 	}
-	for _, n := range out.Native {
-		l.native(n)
+	for _, w := range slots.Decided {
+		l.forSlots.decided(w)
 	}
-	if out.Urgent {
-		select {
-		case l.urgent <- struct{}{}:
-		default:
-		}
+	for _, n := range tokens.Native {
+		l.throttle(n)
+	}
+	for _, n := range slots.Native {
+		l.block(n)
+	}
+	if tokens.Urgent {
+		wake(l.tokensUrgent)
+	}
+	if slots.Urgent {
+		wake(l.slotsUrgent)
 	}
 }
 
-// roundTrips remembers how long the pool took to answer.
-type roundTrips struct {
-	last [31]time.Duration
-	n    int
-}
-
-func (r *roundTrips) add(d time.Duration) {
-	r.last[r.n%len(r.last)] = d
-	r.n++
-}
-
-// median is 0 when nothing was measured yet.
-func (r *roundTrips) median() time.Duration {
-	n := min(r.n, len(r.last))
-	if n == 0 {
-		return 0
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
 	}
-	sorted := r.last
-	slices.Sort(sorted[:n])
-	return sorted[n/2]
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/clock"
 	"github.com/sluice-qos/sluice/internal/policy"
+	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
@@ -86,9 +87,8 @@ func TestVerdictsOfALoneAgent(t *testing.T) {
 				for _, s := range tt.steps {
 					time.Sleep(s.after)
 					for i := range s.n {
-						want := ratelimit.Verdict{Allowed: s.refused == limits.Rate{}, Limit: s.refused}
-						got := r.verdict(s.user, s.class)
-						got.Second = 0
+						want := verdict{allowed: s.refused == limits.Rate{}, rate: s.refused}
+						got := r.ask(s.user, s.class)
 						if got != want {
 							t.Errorf("verdict(%q, %s), the %d., = %+v, want %+v", s.user, s.class, i+1, got, want)
 						}
@@ -147,7 +147,7 @@ func TestRequestWaitsNoLongerThanItMay(t *testing.T) {
 		if got := testutil.ToFloat64(r.metrics.timeouts); got != 3 {
 			t.Errorf("timeouts = %v, want 3", got)
 		}
-		if n := len(r.limiter.waiting); n != 0 {
+		if n := len(r.limiter.forTokens); n != 0 {
 			t.Errorf("%d requests are still waiting", n)
 		}
 	})
@@ -216,12 +216,12 @@ func TestNativeOrderUnderLoad(t *testing.T) {
 		r := newRig(t, nil).run()
 		r.joined(bus.Registry{Instances: []string{"a", "b"}})
 		r.pool.set(time.Millisecond, nil)
-		r.verdict("alice", "GET") // of users that it does not know an agent passes on every throttle
+		r.ask("alice", "GET") // of users that it does not know an agent passes on every throttle
 		var wg sync.WaitGroup
 		for i := range 8 {
 			wg.Go(func() {
 				for range 300 {
-					r.verdict("alice", "GET")
+					r.ask("alice", "GET")
 					time.Sleep(time.Duration(i+1) * time.Millisecond)
 				}
 			})
@@ -328,7 +328,7 @@ func BenchmarkDecide(b *testing.B) {
 		{"one user without limits", "PUT: 1", 1, 1},
 	} {
 		b.Run(bb.name, func(b *testing.B) {
-			l := newLimiter(&clock.Clock{}, newMetrics(nil), func(ratelimit.Native) {})
+			l := newLimiter(&clock.Clock{}, newMetrics(nil), concurrency.Config{})
 			l.set.Store(parse(b, "version: 1\ndefault_tier: t\ntiers: {t: {requests: {"+bb.limits+"}}}\n"))
 			users := make([]string, bb.users)
 			for i := range users {
@@ -337,7 +337,62 @@ func BenchmarkDecide(b *testing.B) {
 			b.ReportAllocs()
 			b.RunParallel(func(pb *testing.PB) {
 				for i := 0; pb.Next(); i++ {
-					l.decide(users[i%len(users)], "GET")
+					l.decide(question{user: users[i%len(users)], class: "GET"})
+				}
+			})
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "starts/s")
+		})
+	}
+}
+
+// BenchmarkDecideSlots measures the same with a limit of requests in progress, and
+// what HAProxy says at the end of each request that was allowed.
+func BenchmarkDecideSlots(b *testing.B) {
+	for _, bb := range []struct {
+		name   string
+		limits string
+		users  int
+		busy   int64 // requests in progress all the time
+	}{
+		{"one user, far below his limit", "concurrent: 1000000", 1, 0},
+		{"10 000 users, far below their limits", "concurrent: 1000000", 10_000, 0},
+		{"10 000 users, a rate as well", "concurrent: 1000000, requests: {GET: 1000000000}", 10_000, 0},
+		{"one user, over his limit", "concurrent: 10", 1, 10},
+	} {
+		b.Run(bb.name, func(b *testing.B) {
+			l := newLimiter(&clock.Clock{}, newMetrics(nil), concurrency.Config{})
+			l.set.Store(parse(b, "version: 1\ndefault_tier: t\ntiers: {t: {"+bb.limits+"}}\n"))
+			type user struct {
+				sync.Mutex // HAProxy tells of a user in order
+				name       string
+				tracked    int64
+			}
+			users := make([]user, bb.users)
+			tell := func(u *user) {
+				u.Lock()
+				defer u.Unlock()
+				u.tracked++
+				c := concurrency.Count{Tracked: u.tracked + bb.busy, Active: bb.busy}
+				l.updateSlots(func(core *concurrency.Agent, now time.Time) { core.Progress(now, u.name, 1_000_000, c) })
+			}
+			for i := range users {
+				users[i].name = fmt.Sprintf("user-%d", i)
+				if bb.busy > 0 {
+					tell(&users[i])
+				}
+			}
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				for i := 0; pb.Next(); i++ {
+					u := &users[i%len(users)]
+					v := l.decide(question{user: u.name, class: "GET"})
+					if v.allowed != (bb.busy == 0) {
+						b.Errorf("verdict = %+v", v)
+						return
+					}
+					if v.allowed {
+						tell(u)
+					}
 				}
 			})
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "starts/s")

@@ -11,6 +11,11 @@ type metrics struct {
 	waits                          prometheus.Histogram
 	timeouts                       prometheus.Counter
 	throttled, lifted              prometheus.Counter
+	blocked, unblocked             prometheus.Counter
+	lined                          prometheus.Counter
+	inLine                         prometheus.Histogram
+	inProgress                     prometheus.Gauge
+	slotUsers, line, draining      prometheus.Gauge
 	policies                       *prometheus.CounterVec // by kind
 	losses, limitErrors            prometheus.Counter
 	lost, users, instances, offset prometheus.Gauge
@@ -21,13 +26,41 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	f := promauto.With(reg)
 	verdicts := f.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_requests_total",
-		Help: "Requests that the agent was asked about, by verdict. Natively refused ones never reach it.",
+		Help: "Requests that the agent was asked about, by verdict; one that waits in line has another verdict later. Natively refused ones never reach it.",
 	}, []string{"verdict", "limit"})
 	native := f.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_native_throttles_total",
 		Help: "Entries written into HAProxy's throttle table, and taken back because tokens were found.",
 	}, []string{"action"})
+	blocks := f.NewCounterVec(prometheus.CounterOpts{
+		Name: "sluice_native_blocks_total",
+		Help: "Entries written into HAProxy's block table: users whom it is to refuse by itself, and users whom it is not.",
+	}, []string{"action"})
 	return &metrics{
+		blocked:   blocks.WithLabelValues("block"),
+		unblocked: blocks.WithLabelValues("unblock"),
+		lined:     verdicts.WithLabelValues("wait", "concurrent"),
+		inLine: f.NewHistogram(prometheus.HistogramOpts{
+			Name:    "sluice_line_wait_seconds",
+			Help:    "Time that requests waited in line for a slot (over_limit: wait).",
+			Buckets: []float64{.01, .05, .1, .25, .5, 1, 2, 5, 10, 30},
+		}),
+		slotUsers: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_concurrent_users",
+			Help: "Users with a limit of requests in progress and a request in the last second.",
+		}),
+		inProgress: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_requests_in_progress",
+			Help: "Requests in progress of users with such a limit, as the agent believes.",
+		}),
+		line: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_line_requests",
+			Help: "Requests that wait in line for a slot now.",
+		}),
+		draining: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_haproxy_draining",
+			Help: "1 while the requests in progress of a replaced HAProxy count.",
+		}),
 		allowed: verdicts.WithLabelValues("allowed", ""),
 		refused: verdicts.MustCurryWith(prometheus.Labels{"verdict": "refused"}),
 		malformed: f.NewCounter(prometheus.CounterOpts{
@@ -40,7 +73,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}),
 		waits: f.NewHistogram(prometheus.HistogramOpts{
 			Name:    "sluice_verdict_wait_seconds",
-			Help:    "Time that requests waited for tokens of the cluster. Most requests never wait and are not in it.",
+			Help:    "Time that requests waited for tokens or slots of the cluster. Most requests never wait and are not in it.",
 			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .02, .05},
 		}),
 		timeouts: f.NewCounter(prometheus.CounterOpts{

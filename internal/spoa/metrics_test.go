@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/peers"
 	"github.com/sluice-qos/sluice/internal/policy"
 )
 
@@ -21,26 +22,55 @@ func TestMetrics(t *testing.T) {
 		r.metrics.limitsInForce("1f2e3d4c5b6a")
 
 		for range 5 { // 4 are allowed
-			r.verdict("alice", "GET")
+			r.ask("alice", "GET")
 		}
 		for range 3 { // 2 are allowed: with the four, the limit of all classes
-			r.verdict("alice", "PUT")
+			r.ask("alice", "PUT")
 		}
-		r.verdict("", "GET")
-		r.verdict("staff", "GET")
+		r.ask("", "GET")
+		r.ask("staff", "GET")
 
 		r.joined(bus.Registry{Instances: []string{"a", "b", "c"}})
 		r.pool.set(2*ms, nil)
-		r.verdict("bob", "GET") // waits
+		r.ask("bob", "GET") // waits
 		r.pool.set(time.Minute, nil)
-		r.verdict("carol", "GET") // waits in vain
-		wait(lostAfter)           // which loses Redis
+		r.ask("carol", "GET") // waits in vain
+		wait(lostAfter)       // which loses Redis
 		r.apply([]policy.Message{
 			policy.Throttle{Key: alice, Second: time.Now().Unix(), Limit: 4},
 			policy.Hot{Key: alice, Until: time.Now().Add(time.Second), Instances: 3},
 			policy.Limits{Version: "2"},
 		})
-		r.stop()
+
+		// dave may have one in progress: another one is refused after a second and a half in line.
+		r.limiter.set.Store(parse(t, `version: 1
+default_tier: patient
+tiers: {patient: {concurrent: 1, over_limit: {concurrent: wait 1500ms}}, one: {concurrent: 1}}
+users: {erin: one}
+`))
+		r.ask("dave", "GET")
+		r.progress("dave", 1, 1)
+		r.ask("dave", "GET") // told to wait
+		r.verdict(question{user: "dave", class: "GET", inLine: true})
+		// erin's are refused until HAProxy does so by itself, and lets her in again.
+		for range 6 {
+			r.ask("erin", "GET")
+		}
+		r.progress("erin", 1, 1)
+		// A HAProxy that was replaced goes on with both.
+		r.session(peers.Session{State: peers.Down, Closed: true})
+		r.session(peers.Session{State: peers.Up})
+		r.drain()
+		go r.verdict(question{user: "dave", class: "GET", inLine: true}) // still waits
+		defer wait(1500 * ms)
+		wait(2 * flushEvery)
+
+		r.apply([]policy.Message{
+			policy.Block{User: "erin", Limit: 1},
+			policy.Unblock{User: "erin"},
+			policy.Slots{User: "erin", Until: time.Now().Add(time.Second)},
+		})
+		r.stop() // the gauges are of the last flush
 
 		golden, err := os.Open("testdata/metrics.golden")
 		if err != nil {
@@ -50,6 +80,8 @@ func TestMetrics(t *testing.T) {
 		if err := testutil.GatherAndCompare(r.registry, golden,
 			"sluice_requests_total", "sluice_requests_malformed_total", "sluice_requests_uncounted_total",
 			"sluice_verdict_wait_seconds", "sluice_verdict_timeouts_total", "sluice_native_throttles_total",
+			"sluice_native_blocks_total", "sluice_line_wait_seconds", "sluice_line_requests", "sluice_concurrent_users",
+			"sluice_haproxy_draining",
 			"sluice_policies_received_total", "sluice_redis_lost", "sluice_redis_losses_total",
 			"sluice_limits_read_errors_total", "sluice_users", "sluice_instances", "sluice_clock_offset_seconds",
 			"sluice_limits_info"); err != nil {

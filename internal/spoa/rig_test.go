@@ -3,6 +3,7 @@ package spoa
 import (
 	"context"
 	"errors"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -12,11 +13,19 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/peers"
+	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if address := os.Getenv(workerVariable); address != "" {
+		beWorker(address)
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 const testLimits = `version: 1
 default_tier: free
@@ -25,6 +34,20 @@ tiers:
   wide: {requests: {GET: 1000}}
   staff: {}
 users: {wilma: wide, staff: staff}
+`
+
+// slotLimits are limits of requests in progress.
+const slotLimits = `version: 1
+default_tier: free
+tiers:
+  free: {concurrent: 2}
+  both: {requests: {GET: 3}, concurrent: 2}
+  rate: {requests: {GET: 4}}
+  wide: {concurrent: 8}
+  patient: {requests: {GET: 3}, concurrent: 1, over_limit: {concurrent: wait 2s}}
+  first: {concurrent: 1, over_limit: {concurrent: wait 2s}, priority: -5}
+  staff: {}
+users: {both: both, rate: rate, rita: rate, wide: wide, patient: patient, first: first, staff: staff}
 `
 
 var alice = ratelimit.Key{Class: "GET", User: "alice"}
@@ -36,11 +59,26 @@ type rig struct {
 	t        *testing.T
 	registry *prometheus.Registry
 	pool     *pool
-	natives  []ratelimit.Native // see told; limiter.mu guards it
-	stop     func()             // ends the exchange, and waits for its end
+	natives  []ratelimit.Native   // see told; limiter.mu guards it
+	blocks   []concurrency.Native // see toldOfBlocks; limiter.mu guards it
+	stop     func()               // ends the exchange, and waits for its end
 }
 
 func newRig(t *testing.T, change func(*Options)) *rig {
+	t.Helper()
+	return newRigOn(t, newPool(), change)
+}
+
+// newSlotRig is an agent with slotLimits.
+func newSlotRig(t *testing.T, change func(*Options)) *rig {
+	t.Helper()
+	r := newRig(t, change)
+	r.limiter.set.Store(parse(t, slotLimits))
+	return r
+}
+
+// newRigOn is one of several agents on one pool.
+func newRigOn(t *testing.T, p *pool, change func(*Options)) *rig {
 	t.Helper()
 	b, err := bus.Open(bus.Options{Addresses: []string{"127.0.0.1:1"}}) // never called
 	if err != nil {
@@ -55,11 +93,16 @@ func newRig(t *testing.T, change func(*Options)) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{Agent: a, t: t, registry: o.Registerer.(*prometheus.Registry), pool: &pool{totals: map[place]int{}}}
+	r := &rig{Agent: a, t: t, registry: o.Registerer.(*prometheus.Registry), pool: p}
 	a.exchange.take = r.pool.take
-	a.limiter.native = func(n ratelimit.Native) {
+	a.exchange.hold = r.pool.hold
+	a.limiter.throttle = func(n ratelimit.Native) {
 		r.natives = append(r.natives, n)
-		a.teach(n)
+		a.teachThrottle(n)
+	}
+	a.limiter.block = func(n concurrency.Native) {
+		r.blocks = append(r.blocks, n)
+		a.teachBlock(n)
 	}
 	a.limiter.set.Store(parse(t, testLimits))
 	return r
@@ -87,12 +130,43 @@ func (r *rig) told() []ratelimit.Native {
 	return slices.Clone(r.natives)
 }
 
+// toldOfBlocks is what HAProxy was told of its block table, in that order.
+func (r *rig) toldOfBlocks() []concurrency.Native {
+	r.limiter.mu.Lock()
+	defer r.limiter.mu.Unlock()
+	return slices.Clone(r.blocks)
+}
+
+// progress plays HAProxy, which pushes what its table says of a user.
+func (r *rig) progress(user string, tracked, active uint64) {
+	r.learn(peers.Update{Table: "/active", Key: user, Values: peers.Values{peers.HTTPReqCnt: tracked, peers.ConnCur: active}})
+}
+
+// inProgress is how many requests of a user the agent believes in progress.
+func (r *rig) inProgress(user string) int {
+	r.limiter.mu.Lock()
+	defer r.limiter.mu.Unlock()
+	return r.limiter.slots.InProgress(user)
+}
+
+// waiting is how many requests wait for a slot, or for the pool of slots.
+func (r *rig) waiting() int {
+	r.limiter.mu.Lock()
+	defer r.limiter.mu.Unlock()
+	return len(r.limiter.forSlots)
+}
+
+// ask asks for a verdict.
+func (r *rig) ask(user, class string) verdict {
+	return r.verdict(question{user: user, class: class})
+}
+
 // want asks for a verdict and checks it, and how long it took.
 func (r *rig) want(user, class string, allowed bool, took time.Duration) {
 	r.t.Helper()
 	began := time.Now()
-	v := r.verdict(user, class)
-	if v.Allowed != allowed || time.Since(began) != took {
+	v := r.ask(user, class)
+	if v.allowed != allowed || time.Since(began) != took {
 		r.t.Errorf("verdict(%s, %s) at %s = %+v after %v, want allowed %v after %v",
 			user, class, began.Format("05.000"), v, time.Since(began), allowed, took)
 	}
@@ -107,13 +181,40 @@ func parse(t testing.TB, text string) *limits.Set {
 	return set
 }
 
-// pool is Redis as the exchange knows it: ratelimit.Take, after a while.
+// pool is Redis as the exchange knows it: ratelimit.Take and concurrency.Take,
+// after a while.
 type pool struct {
 	mu     sync.Mutex
 	totals map[place]int
-	delay  time.Duration
-	err    error
-	calls  int
+	slots  map[string]map[string]concurrency.Holding // by user and instance
+	tokens answering
+	holds  answering
+	live   []string // as the last ask for slots said
+}
+
+func newPool() *pool {
+	return &pool{totals: map[place]int{}, slots: map[string]map[string]concurrency.Holding{}}
+}
+
+// answering is how one of the two pools answers.
+type answering struct {
+	delay time.Duration
+	err   error
+	calls int
+}
+
+// answer lets the delay of one of the pools pass.
+func (p *pool) answer(ctx context.Context, of *answering) error {
+	p.mu.Lock()
+	delay, err := of.delay, of.err
+	of.calls++
+	p.mu.Unlock()
+	select {
+	case <-time.After(delay):
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 type place struct {
@@ -122,16 +223,7 @@ type place struct {
 }
 
 func (p *pool) take(ctx context.Context, _ string, asks []ratelimit.Ask) (bus.Taken, error) {
-	p.mu.Lock()
-	delay, err := p.delay, p.err
-	p.calls++
-	p.mu.Unlock()
-	select {
-	case <-time.After(delay):
-	case <-ctx.Done():
-		return bus.Taken{}, ctx.Err()
-	}
-	if err != nil {
+	if err := p.answer(ctx, &p.tokens); err != nil {
 		return bus.Taken{}, err
 	}
 	p.mu.Lock()
@@ -148,11 +240,22 @@ func (p *pool) take(ctx context.Context, _ string, asks []ratelimit.Ask) (bus.Ta
 
 var errAway = errors.New("connection refused")
 
-// set changes how the pool answers from now on.
+// set changes how the pools answer from now on.
 func (p *pool) set(delay time.Duration, err error) {
+	p.setTokens(delay, err)
+	p.setSlots(delay, err)
+}
+
+func (p *pool) setTokens(delay time.Duration, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.delay, p.err = delay, err
+	p.tokens.delay, p.tokens.err = delay, err
+}
+
+func (p *pool) setSlots(delay time.Duration, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.holds.delay, p.holds.err = delay, err
 }
 
 // total is what is counted of a key in the present second.
@@ -169,9 +272,59 @@ func (p *pool) fill(k ratelimit.Key, total int) {
 	p.totals[place{k, time.Now().Unix()}] = total
 }
 
-// asked is how often the pool was.
+// asked is how often the pool of tokens was.
 func (p *pool) asked() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.calls
+	return p.tokens.calls
+}
+
+// askedForSlots is how often the pool of slots was.
+func (p *pool) askedForSlots() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.holds.calls
+}
+
+func (p *pool) hold(ctx context.Context, instance string, live []string, asks []concurrency.Ask) (bus.Slotted, error) {
+	if err := p.answer(ctx, &p.holds); err != nil {
+		return bus.Slotted{}, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.live = live
+	slotted := bus.Slotted{Now: time.Now()}
+	for _, ask := range asks {
+		slotted.Grants = append(slotted.Grants, concurrency.Take(p.of(ask.User), instance, ask))
+	}
+	return slotted, nil
+}
+
+// instances are those that the pool was told of.
+func (p *pool) instances() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.live
+}
+
+// of is the pool of a user; p.mu is held.
+func (p *pool) of(user string) map[string]concurrency.Holding {
+	if p.slots[user] == nil {
+		p.slots[user] = make(map[string]concurrency.Holding)
+	}
+	return p.slots[user]
+}
+
+// occupy makes it that an instance holds so many of a user's slots.
+func (p *pool) occupy(user, instance string, held int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.of(user)[instance] = concurrency.Holding{Held: held, Active: held, Seq: 1}
+}
+
+// held is how many of a user's slots an instance holds.
+func (p *pool) held(user, instance string) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.of(user)[instance].Held
 }

@@ -2,8 +2,8 @@
 // with a verdict, exchanges leases and usage with the other agents through
 // Redis, and writes the policies of polygen into HAProxy's tables.
 //
-// The decisions are pkg/ratelimit's; this package owns the clock, the lock and
-// the connections. When in doubt it fails open: a request that cannot be
+// The decisions are pkg/ratelimit's and pkg/concurrency's; this package owns the
+// clock, the lock and the connections. When in doubt it fails open: a request that cannot be
 // decided is admitted, and counted.
 package spoa
 
@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -24,7 +25,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/group"
 	"github.com/sluice-qos/sluice/internal/peers"
 	"github.com/sluice-qos/sluice/internal/spop"
-	"github.com/sluice-qos/sluice/pkg/ratelimit"
+	"github.com/sluice-qos/sluice/pkg/concurrency"
 )
 
 // Options are an agent's. Fields without a stated default are required.
@@ -39,6 +40,10 @@ type Options struct {
 	// shorter than HAProxy's "timeout processing", or HAProxy lets the request
 	// pass meanwhile. 0 means 20 ms.
 	MaxWait time.Duration
+
+	// DrainFor is how long requests of a HAProxy that was replaced may go on: its
+	// hard-stop-after. 0 means 10 minutes.
+	DrainFor time.Duration
 
 	OnLoss  OnLoss        // while Redis is lost; "" means Hold
 	HoldFor time.Duration // Hold turns into Open after this long; 0 means never
@@ -73,6 +78,9 @@ func (o *Options) prepare() error {
 	default:
 		return fmt.Errorf("on loss of Redis %q: want %q or %q", o.OnLoss, Hold, Open)
 	}
+	if o.DrainFor < 0 {
+		return fmt.Errorf("drain for %v: want 0 or more", o.DrainFor)
+	}
 	if o.HoldFor < 0 {
 		return fmt.Errorf("hold for %v: want 0 or more", o.HoldFor)
 	}
@@ -93,8 +101,15 @@ type Agent struct {
 	spop     *spop.Server
 	serving  atomic.Bool
 
-	listed time.Time     // of the newest list of instances; guarded by the limiter
-	reload chan struct{} // holds one token when the limits should be read
+	listed time.Time                // of the newest list of instances; guarded by the limiter
+	live   atomic.Pointer[[]string] // that list
+	reload chan struct{}            // holds one token when the limits should be read
+
+	workers workers // the HAProxies that have asked
+
+	// Of the peers session, which one goroutine tells of.
+	up, down time.Time // when it last came and went
+	replaced bool      // HAProxy closed it
 
 	registered atomic.Bool // once
 }
@@ -105,15 +120,22 @@ func New(o Options) (*Agent, error) {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
 	a := &Agent{options: o, metrics: newMetrics(o.Registerer), clock: &clock.Clock{}, reload: make(chan struct{}, 1)}
-	a.limiter = newLimiter(a.clock, a.metrics, a.teach)
-	a.exchange = &exchange{limiter: a.limiter, metrics: a.metrics, take: o.Bus.Take, options: &a.options}
+	a.live.Store(&[]string{})
+	a.limiter = newLimiter(a.clock, a.metrics, concurrency.Config{Instance: o.Instance, DrainFor: o.DrainFor})
+	a.limiter.throttle, a.limiter.block = a.teachThrottle, a.teachBlock
+	a.exchange = &exchange{
+		loss: loss{limiter: a.limiter, metrics: a.metrics, options: &a.options},
+		take: o.Bus.Take, hold: o.Bus.Slots,
+		live: func() []string { return *a.live.Load() },
+	}
 
 	network, address := split(o.Peers)
 	var err error
 	a.peers, err = peers.New(peers.Options{
 		Network: network, Address: address,
 		Local: "agent", Remote: "haproxy",
-		Teach:  []peers.Table{throttleTable},
+		Teach: []peers.Table{throttleTable, blockTable},
+		Learn: a.learn, OnSession: a.session,
 		Logger: o.Logger, Registerer: o.Registerer,
 	})
 	if err != nil {
@@ -148,9 +170,11 @@ func (a *Agent) Run(ctx context.Context) error {
 		func(context.Context) error { return a.exchange.run(exchanging) },
 		func(ctx context.Context) error {
 			defer stop()
+			// Who waits in line would hold up the end for as long as he may wait.
+			defer context.AfterFunc(ctx, func() { close(a.limiter.over) })()
 			a.serving.Store(true)
 			defer a.serving.Store(false)
-			return a.spop.Serve(ctx, listener)
+			return a.spop.Serve(ctx, a.workers.watch(listener))
 		},
 		a.peers.Run,
 		a.follow,
@@ -242,32 +266,67 @@ func (a *Agent) leave(ctx context.Context) {
 	}
 }
 
-// start answers one request start: HAProxy gets variables only if the request
-// is refused.
+// lineMessage is spoe.cfg's message about a request that was told to wait.
+const lineMessage = "wait-message"
+
+// Names of what refuses, as the variable sluice.reason has them.
+const (
+	rateReason = "request-rate"
+	slotReason = "concurrent-requests"
+)
+
+// start answers one request start. HAProxy gets variables only if the request is
+// refused or has to wait, or has a priority of its own.
 func (a *Agent) start(r *spop.Request) {
-	user, _ := r.Arg("user")
-	class, _ := r.Arg("class")
-	v := a.verdict(user, class)
-	if v.Allowed {
-		return
+	q := question{inLine: r.Message() == lineMessage}
+	q.user, _ = r.Arg("user")
+	q.class, _ = r.Arg("class")
+	q.seen = concurrency.Count{Tracked: count(r, "tracked"), Active: count(r, "active")}
+	v := a.verdict(q)
+	switch {
+	case v.allowed && v.priority != 0:
+		r.SetString("priority", strconv.Itoa(v.priority))
+	case v.allowed:
+	case v.wait > 0:
+		r.SetUint("wait", uint32(v.wait.Milliseconds()))
+		r.SetUint("limit", uint32(v.limit))
+	case v.limit > 0:
+		r.SetString("reason", slotReason)
+		r.SetUint("limit", uint32(v.limit))
+	default:
+		r.SetString("reason", rateReason)
+		r.SetString("class", v.rate.Class)
+		r.SetUint("limit", uint32(v.rate.PerSecond))
+		r.SetUint("retry", 1) // the second ends within one
 	}
-	r.SetString("reason", "request-rate")
-	r.SetString("class", v.Limit.Class)
-	r.SetUint("limit", uint32(v.Limit.PerSecond))
-	r.SetUint("retry", 1) // the second ends within one
+}
+
+// count reads a number that HAProxy's table holds; none is 0.
+func count(r *spop.Request, name string) int64 {
+	text, _ := r.Arg(name)
+	n, err := strconv.ParseUint(text, 10, 32)
+	if err != nil {
+		return 0
+	}
+	return int64(n)
 }
 
 // verdict decides one request start, and counts what came of it.
-func (a *Agent) verdict(user, class string) ratelimit.Verdict {
-	if !validUser(user) {
+func (a *Agent) verdict(q question) verdict {
+	if !validUser(q.user) {
 		a.metrics.malformed.Inc()
-		return ratelimit.Verdict{Allowed: true}
+		return verdict{allowed: true}
 	}
-	v := a.limiter.decide(user, class)
-	if v.Allowed {
+	v := a.limiter.decide(q)
+	switch {
+	case v.allowed:
 		a.metrics.allowed.Inc()
-	} else {
-		a.metrics.refused.WithLabelValues(v.Limit.Class).Inc()
+	case v.wait > 0:
+		a.metrics.lined.Inc()
+	case v.limit > 0:
+		a.metrics.refused.WithLabelValues("concurrent").Inc()
+	default:
+		a.metrics.refused.WithLabelValues(v.rate.Class).Inc()
 	}
 	return v
 }
@@ -284,28 +343,4 @@ func validUser(name string) bool {
 		}
 	}
 	return true
-}
-
-// throttleTable is haproxy.cfg's: the epoch second from which the key is no
-// longer refused, and the limit, for the RateLimit fields.
-var throttleTable = peers.Table{
-	Name: "/throttle", KeyLen: 160, Expire: 5 * time.Second,
-	Data: []peers.DataType{peers.GPT0, peers.GPC0},
-}
-
-// teach writes a throttle into HAProxy's table, or takes it back. HAProxy
-// compares the deadline with its own clock; before 3.2 it may keep the entry
-// longer than its time, never shorter.
-func (a *Agent) teach(n ratelimit.Native) {
-	end := time.Unix(n.Second+1, 0)
-	left := end.Sub(a.clock.Now())
-	values := peers.Values{peers.GPT0: uint64(end.Unix()), peers.GPC0: uint64(n.Limit)}
-	if n.Lift {
-		values = peers.Values{}
-		left += time.Second
-		a.metrics.lifted.Inc()
-	} else {
-		a.metrics.throttled.Inc()
-	}
-	a.peers.Teach(throttleTable.Name, n.Key.Class+"|"+n.Key.User, values, left)
 }

@@ -40,6 +40,9 @@ type Options struct {
 	// OneName gives all agents the same name, as operators do by mistake.
 	OneName bool
 
+	// Master runs HAProxy in master-worker mode, in which it can be reloaded.
+	Master bool
+
 	Threads  int      // of each HAProxy; 0 means 1
 	Origin   string   // "" means a counting one in this process
 	Redis    string   // the agents' and polygens' Redis; "" means to start one
@@ -244,7 +247,18 @@ func (in *Instance) StartAgent(t testing.TB) {
 // StartHAProxy starts the instance's HAProxy, or starts it again.
 func (in *Instance) StartHAProxy(t testing.TB) {
 	t.Helper()
-	in.HAProxy = proctest.HAProxy(t, in.config, in.Address, in.env...)
+	if in.cluster.options.Master {
+		in.HAProxy = proctest.Start(t, in.env, proctest.HAProxyPath(t), "-W", "-db", "-f", in.config)
+		proctest.Eventually(t, in.Name+"'s HAProxy accepts connections", func() error {
+			conn, err := net.Dial("tcp", in.Address)
+			if err == nil {
+				conn.Close()
+			}
+			return err
+		})
+	} else {
+		in.HAProxy = proctest.HAProxy(t, in.config, in.Address, in.env...)
+	}
 	in.HAProxy.Name = "haproxy of " + in.Name
 }
 

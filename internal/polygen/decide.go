@@ -1,0 +1,119 @@
+package polygen
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/policy"
+	"github.com/sluice-qos/sluice/pkg/concurrency"
+	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+// decide owns the watches: what the agents report goes in, policies come out.
+func (p *Polygen) decide(ctx context.Context, events <-chan bus.Event) error {
+	forget := time.NewTicker(time.Second)
+	defer forget.Stop()
+	tick := time.NewTicker(tickEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case e := <-events:
+			p.observe(p.clock.Now(), e)
+			for range len(events) { // what has come meanwhile is sent together
+				p.observe(p.clock.Now(), <-events)
+			}
+		case <-tick.C:
+			p.tick(p.clock.Now())
+		case <-forget.C:
+			p.rates.Forget(p.clock.Now())
+			p.metrics.keys.Set(float64(p.rates.Keys()))
+		}
+		p.send(ctx)
+	}
+}
+
+func (p *Polygen) observe(now time.Time, e bus.Event) {
+	set := p.set.Load()
+	switch e := e.(type) {
+	case bus.Usage:
+		for _, u := range e.Entries {
+			p.rates.Observe(now, e.Instance, u.Key, u.Second, u.Total, limitOf(set, u.Key))
+		}
+		p.metrics.usage.Add(float64(len(e.Entries)))
+	case bus.Progress:
+		for _, u := range e.Entries {
+			p.slots.Observe(now, concurrency.Report{
+				Instance: e.Instance, User: u.User, Active: u.Active, Refused: u.Refused, Limit: set.User(u.User).Concurrent,
+			})
+		}
+		p.metrics.progress.Add(float64(len(e.Entries)))
+	case bus.Registry:
+		p.slots.Instances(now, e.Instances)
+	}
+}
+
+func (p *Polygen) tick(now time.Time) {
+	p.slots.Tick(now)
+	users, blocked := p.slots.Users()
+	p.metrics.users.Set(float64(users))
+	p.metrics.blockedUsers.Set(float64(blocked))
+}
+
+// limitOf is the limit that the key's class names for its user, or 0.
+func limitOf(set *limits.Set, k ratelimit.Key) int {
+	for _, r := range set.User(k.User).Rates(k.Class) {
+		if r.Class == k.Class {
+			return r.PerSecond
+		}
+	}
+	return 0
+}
+
+// send publishes what the watches decided, if this polygen leads. What cannot be
+// sent is dropped: the agents' leases hold without it, and blocks and shares are
+// repeated.
+func (p *Polygen) send(ctx context.Context) {
+	hints, throttles := p.rates.Decisions()
+	d := p.slots.Decisions()
+	if len(hints)+len(throttles) == 0 && d.Empty() || !p.leading.Load() {
+		return
+	}
+	// The more urgent ones first.
+	messages := make([]policy.Message, 0, len(hints)+len(throttles)+len(d.Blocks)+len(d.Unblocks)+len(d.Sharings))
+	for _, user := range d.Unblocks {
+		messages = append(messages, policy.Unblock{User: user})
+	}
+	for _, t := range throttles {
+		messages = append(messages, policy.Throttle{Key: t.Key, Second: t.Second, Limit: t.Limit})
+	}
+	for _, b := range d.Blocks {
+		messages = append(messages, policy.Block{User: b.User, Limit: b.Max, Release: b.Release})
+	}
+	for _, s := range d.Sharings {
+		m := policy.Slots{User: s.User, Until: s.Until}
+		for _, share := range s.Shares {
+			m.Shares = append(m.Shares, policy.SlotShare(share))
+		}
+		messages = append(messages, m)
+	}
+	for _, h := range hints {
+		messages = append(messages, policy.Hot{Key: h.Key, Until: h.Until, Instances: h.Instances})
+	}
+	if err := p.options.Bus.PublishPolicies(ctx, messages); err != nil {
+		p.metrics.dropped.Add(float64(len(messages)))
+		if ctx.Err() == nil {
+			p.options.Logger.Debug("policies not sent", slog.Int("policies", len(messages)), slog.Any("error", err))
+		}
+		return
+	}
+	p.metrics.unblocks.Add(float64(len(d.Unblocks)))
+	p.metrics.throttles.Add(float64(len(throttles)))
+	p.metrics.blocks.Add(float64(len(d.Blocks)))
+	p.metrics.sharings.Add(float64(len(d.Sharings)))
+	p.metrics.hints.Add(float64(len(hints)))
+}

@@ -1,0 +1,197 @@
+package polygen
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/policy"
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/concurrency"
+)
+
+// twenty allows twenty requests in progress.
+const twenty = `version: 1
+default_tier: free
+tiers:
+  free: {concurrent: 20}
+  staff: {}
+users: {staff: staff}
+`
+
+// What agents report, and what they hear of it. The generator does not run: a
+// millisecond passes between two events, and a tick where a row says so.
+func TestProgressBecomesPolicies(t *testing.T) {
+	type (
+		event = any
+		tick  time.Duration // after so long
+		file  string        // new limits
+		lead  bool
+	)
+	report := func(instance, user string, active, refused int) bus.Progress {
+		return bus.Progress{Instance: instance, Entries: []bus.ProgressEntry{{User: user, Active: active, Refused: refused, Limit: 77}}}
+	}
+	block := policy.Block{User: "alice", Limit: 20, Release: 19}
+	unblock := policy.Unblock{User: "alice"}
+	slots := func(user string, shares ...policy.SlotShare) policy.Slots {
+		return policy.Slots{User: user, Shares: shares}
+	}
+	two := bus.Registry{Instances: []string{"one", "two"}}
+	for _, tt := range []struct {
+		name   string
+		margin int
+		events []event
+		want   []policy.Message
+	}{
+		{"below the limit", 0, []event{report("one", "alice", 19, 0), tick(0)}, nil},
+		{"at the limit", 0, []event{report("one", "alice", 20, 0)}, []policy.Message{block}},
+		{"said once, however often it is reported", 0, []event{report("one", "alice", 20, 0), report("one", "alice", 21, 0)}, []policy.Message{block}},
+		{"of all instances together", 0, []event{report("one", "alice", 12, 0), report("two", "alice", 8, 0)}, []policy.Message{block}},
+		{"repeated after 200 ms", 0, []event{report("one", "alice", 20, 0), tick(190 * time.Millisecond), tick(20 * time.Millisecond), tick(200 * time.Millisecond)},
+			[]policy.Message{block, block, block}},
+		{"until it is reported that there is room, once", 0, []event{report("one", "alice", 20, 0), report("one", "alice", 19, 0),
+			report("one", "alice", 18, 0), tick(200 * time.Millisecond), tick(200 * time.Millisecond)}, []policy.Message{block, unblock}},
+		{"or nothing is reported any more", 0, []event{report("one", "alice", 20, 0), tick(2100 * time.Millisecond), tick(200 * time.Millisecond)},
+			[]policy.Message{block, unblock}},
+		{"or the instance has left", 0, []event{two, report("one", "alice", 12, 0), report("two", "alice", 8, 0),
+			bus.Registry{Instances: []string{"one"}}}, []policy.Message{block, unblock}},
+		{"a wider margin", 50, []event{report("one", "alice", 20, 0), report("one", "alice", 11, 0), report("one", "alice", 10, 0)},
+			[]policy.Message{policy.Block{User: "alice", Limit: 20, Release: 10}, unblock}},
+		{"who has no limit is never blocked", 0, []event{report("one", "staff", 1000, 50), tick(0)}, nil},
+		{"alone, nothing is shared", 0, []event{bus.Registry{Instances: []string{"one"}}, report("one", "alice", 18, 5), tick(0)}, nil},
+		{"slots are shared by demand", 0, []event{two, report("one", "alice", 14, 3), report("two", "alice", 4, 0), tick(0)},
+			[]policy.Message{slots("alice", policy.SlotShare{Instance: "one", Slots: 16}, policy.SlotShare{Instance: "two", Slots: 4})}},
+		{"and said again in a second only", 0, []event{two, report("one", "alice", 15, 0), tick(0), tick(100 * time.Millisecond),
+			tick(850 * time.Millisecond), tick(60 * time.Millisecond)},
+			[]policy.Message{slots("alice", policy.SlotShare{Instance: "one", Slots: 20}), slots("alice", policy.SlotShare{Instance: "one", Slots: 20})}},
+		{"unblocks go first, blocks before shares", 0, []event{two, report("one", "bob", 20, 0),
+			bus.Progress{Instance: "one", Entries: []bus.ProgressEntry{{User: "bob"}, {User: "alice", Active: 20}}}, tick(0)},
+			[]policy.Message{policy.Block{User: "bob", Limit: 20, Release: 19}, policy.Unblock{User: "bob"}, block,
+				slots("alice", policy.SlotShare{Instance: "one", Slots: 20})}},
+		{"a higher limit lets him in with the next report", 0, []event{report("one", "alice", 20, 0),
+			file(strings.Replace(twenty, "20", "30", 1)), report("one", "alice", 20, 0)}, []policy.Message{block, unblock}},
+		{"a lower one blocks", 0, []event{report("one", "alice", 10, 0), file(strings.Replace(twenty, "20", "10", 1)), report("one", "alice", 10, 0)},
+			[]policy.Message{policy.Block{User: "alice", Limit: 10, Release: 9}}},
+		{"of a blocked one, the block says so when it is repeated", 0, []event{report("one", "alice", 20, 0),
+			file(strings.Replace(twenty, "20", "10", 1)), report("one", "alice", 20, 0), tick(200 * time.Millisecond)},
+			[]policy.Message{block, policy.Block{User: "alice", Limit: 10, Release: 9}}},
+		{"no limit any more", 0, []event{report("one", "alice", 20, 0), file(strings.Replace(twenty, "{concurrent: 20}", "{}", 1)),
+			report("one", "alice", 20, 0), tick(200 * time.Millisecond)}, []policy.Message{block, unblock}},
+		{"a follower says nothing", 0, []event{lead(false), report("one", "alice", 20, 0), tick(200 * time.Millisecond)}, nil},
+		{"but knows, when it takes over", 0, []event{lead(false), report("one", "alice", 20, 0), lead(true), tick(210 * time.Millisecond)},
+			[]policy.Message{block}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			addr := redis(t)
+			a := startAgents(t, addr)
+			g := newGenerator(t, addr, "polygen", func(o *Options) { o.Margin = tt.margin })
+			g.leading.Store(true)
+			reload := func(text string) {
+				g.write(t, text)
+				if err := g.Reload(); err != nil {
+					t.Fatal(err)
+				}
+				g.adopt(g.options.Limits.Set())
+			}
+			reload(twenty)
+			now := time.Now()
+			// Policies that fail to be sent, on a slow machine, would be missing.
+			dropped := func() float64 { return testutil.ToFloat64(g.metrics.dropped) }
+			for _, e := range tt.events {
+				now = now.Add(time.Millisecond)
+				switch e := e.(type) {
+				case bus.Event:
+					g.observe(now, e)
+				case tick:
+					now = now.Add(time.Duration(e))
+					g.tick(now)
+				case file:
+					reload(string(e))
+				case lead:
+					g.leading.Store(bool(e))
+				}
+				g.send(t.Context())
+			}
+			if n := dropped(); n != 0 {
+				t.Fatalf("policies dropped = %v: Redis did not answer", n)
+			}
+			// What follows the last one closes the list.
+			g.leading.Store(true)
+			proctest.Eventually(t, "the last policy is sent", func() error {
+				return g.options.Bus.PublishPolicies(t.Context(), []policy.Message{policy.Limits{Version: "end"}})
+			})
+			proctest.Eventually(t, "it is heard", func() error {
+				if len(a.versions()) == 0 {
+					return errors.New("not yet")
+				}
+				return nil
+			})
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			got := a.heard[:len(a.heard)-1]
+			if diff := cmp.Diff(tt.want, got, cmpopts.EquateEmpty(), cmpopts.IgnoreFields(policy.Slots{}, "Until")); diff != "" {
+				t.Errorf("policies differ (-want +got):\n%s", diff)
+			}
+			for _, m := range got {
+				if m, ok := m.(policy.Slots); ok && (m.Until.Before(time.Now()) || m.Until.After(now.Add(3*time.Second))) {
+					t.Errorf("shares hold until %v, want 3 s", m.Until)
+				}
+			}
+		})
+	}
+}
+
+// Through Redis: what agents ask for reaches polygen, and what it says them.
+func TestBlockEndToEnd(t *testing.T) {
+	t.Parallel()
+	addr := redis(t)
+	a := startAgents(t, addr)
+	g := newGenerator(t, addr, "polygen", nil)
+	g.write(t, twenty)
+	if err := g.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	g.adopt(g.options.Limits.Set())
+	g.run(t).awaitLead(t)
+	kinds := func() string {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		var kinds []string
+		for _, m := range a.heard {
+			switch m.(type) {
+			case policy.Limits:
+				continue
+			}
+			kind := fmt.Sprintf("%T", m)
+			if len(kinds) == 0 || kinds[len(kinds)-1] != kind {
+				kinds = append(kinds, kind)
+			}
+		}
+		return strings.Join(kinds, " ")
+	}
+	seq := uint64(0)
+	for _, s := range []struct {
+		active int
+		want   string
+	}{{20, "policy.Block"}, {1, "policy.Block policy.Unblock"}} {
+		proctest.Eventually(t, fmt.Sprintf("%d in progress", s.active), func() error {
+			seq++
+			_, err := a.bus.Slots(t.Context(), "one", []string{"one"}, []concurrency.Ask{{User: "alice", Seq: seq, Want: s.active, Active: s.active, Limit: 20}})
+			if err != nil {
+				return err
+			}
+			if got := kinds(); got != s.want {
+				return fmt.Errorf("heard %q, want %q", got, s.want)
+			}
+			return nil
+		})
+	}
+}

@@ -1,0 +1,69 @@
+package spoa
+
+import (
+	"context"
+	"time"
+)
+
+// A lane carries one kind of asks to Redis, and the answers back. One batch is
+// on its way at a time, so that none overtakes another: what comes up meanwhile
+// goes with the next.
+type lane[A any] struct {
+	loss   *loss
+	urgent <-chan struct{}
+
+	// collect takes what is to be said, with flush everything. Before a flush it
+	// lets the core do what is due.
+	collect func(flush, ask bool, asks []A) []A
+	// send asks; what the pool answers, or that it does not, it tells the core.
+	send func(ctx context.Context, asks []A) error
+
+	asks  []A
+	tried time.Time // when the pool was last asked
+}
+
+func (l *lane[A]) run(ctx context.Context) error {
+	// What is under way when ctx ends is not broken off, and what has been admitted
+	// is reported, or the others would admit it again. That has a second.
+	last, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(time.Second, cancel) })()
+	ticker := time.NewTicker(flushEvery)
+	defer ticker.Stop()
+	for {
+		flush := false
+		select {
+		case <-ctx.Done():
+			for more := true; more; {
+				more = l.round(last, true) && last.Err() == nil
+			}
+			return nil
+		case <-ticker.C:
+			flush = true
+		case <-l.urgent:
+		}
+		l.round(last, flush)
+	}
+}
+
+// round is one exchange with the pool, if there is anything to say. It reports
+// whether the pool took it. Should the answer be long in coming, the pool counts
+// as lost meanwhile: no request waits for it.
+func (l *lane[A]) round(ctx context.Context, flush bool) bool {
+	ask := !l.loss.isLost() || time.Since(l.tried) >= lostRetry
+	l.asks = l.collect(flush, ask, l.asks)
+	if len(l.asks) == 0 {
+		return false
+	}
+	l.tried = time.Now()
+	watchdog := time.AfterFunc(lostAfter, func() { l.loss.lose(errOverdue) })
+	err := l.send(ctx, l.asks)
+	took := time.Since(l.tried)
+	watchdog.Stop()
+	clear(l.asks)
+	l.asks = l.asks[:0]
+	if err == nil {
+		l.loss.measure(took)
+	}
+	return err == nil
+}

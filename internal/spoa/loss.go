@@ -1,0 +1,176 @@
+package spoa
+
+import (
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/concurrency"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+const (
+	flushEvery = 5 * time.Millisecond
+	// minWait and waitFactor: a request waits for its verdict max(10 ms, five
+	// median round trips) at most, and never longer than Options.MaxWait.
+	minWait    = 10 * time.Millisecond
+	waitFactor = 5
+	// lostAfter is how long an answer of the pool may be missing before the
+	// agent goes on without it. It is longer than the stalls of a busy machine,
+	// for whoever goes on alone cannot be exact.
+	lostAfter = 100 * time.Millisecond
+	// lostRetry is how often a lost pool is asked all the same.
+	lostRetry = 100 * time.Millisecond
+	// longLoss is after how long the others may have taken this instance for
+	// gone (they do after 1.5 s): then it must have registered again, and they must
+	// have heard of it, before it leases again.
+	longLoss = time.Second
+	// logGap is how often losses are logged at most.
+	logGap = 10 * time.Second
+)
+
+// OnLoss says what an agent does while Redis is lost.
+type OnLoss string
+
+// What an agent may do.
+const (
+	Hold OnLoss = "hold" // enforce its part of each limit
+	Open OnLoss = "open" // admit everything
+)
+
+// loss knows whether Redis can be reached in time, and for how long it could not.
+type loss struct {
+	limiter *limiter
+	metrics *metrics
+	options *Options
+
+	mu     sync.Mutex // the watchdogs run beside the lanes
+	trips  roundTrips
+	lost   bool
+	lostAt time.Time
+	beats  int       // heartbeats answered since then
+	logged time.Time // when a loss was last logged
+	quiet  bool      // this loss was not
+}
+
+// measure adapts to how long the pool takes to answer. A pool that takes longer
+// than a request may wait is as good as lost.
+func (l *loss) measure(roundTrip time.Duration) {
+	l.mu.Lock()
+	l.trips.add(roundTrip)
+	median := l.trips.median()
+	l.mu.Unlock()
+	l.limiter.wait.Store(int64(min(max(minWait, waitFactor*median), l.options.MaxWait)))
+	l.limiter.updateTokens(func(core *ratelimit.Agent, _ time.Time) { core.RoundTrip(median) })
+	switch {
+	case roundTrip <= l.options.MaxWait && l.briefly():
+		l.find()
+	case median > l.options.MaxWait:
+		l.lose(errSlow)
+	}
+}
+
+// briefly reports whether the pool has not been lost for long.
+func (l *loss) briefly() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.lost || time.Since(l.lostAt) < longLoss
+}
+
+// answered notes that Redis answered a heartbeat: a lost pool is found again even
+// if there is nothing to ask it, after a long loss with the second answer.
+func (l *loss) answered(roundTrip time.Duration) {
+	if !l.isLost() || roundTrip > l.options.MaxWait {
+		return
+	}
+	brief := l.briefly()
+	l.mu.Lock()
+	l.beats++
+	again := l.beats > 1
+	l.mu.Unlock()
+	if brief || again {
+		l.find()
+	}
+}
+
+var (
+	errOverdue = errors.New("an answer is overdue")
+	errSlow    = errors.New("answers take longer than a request may wait")
+)
+
+func (l *loss) isLost() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lost && l.options.HoldFor > 0 && time.Since(l.lostAt) >= l.options.HoldFor && !l.limiter.open.Swap(true) {
+		l.options.Logger.Warn("redis has been lost for long: not limiting", slog.Duration("for", l.options.HoldFor))
+	}
+	return l.lost
+}
+
+// lose goes on without the pool.
+func (l *loss) lose(why error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lost {
+		return
+	}
+	l.lost, l.lostAt, l.beats = true, time.Now(), 0
+	l.limiter.open.Store(l.options.OnLoss == Open)
+	l.tell(true)
+	l.metrics.lost.Set(1)
+	l.metrics.losses.Inc()
+	if l.quiet = time.Since(l.logged) < logGap; l.quiet {
+		return // it comes and goes: the metric tells how often
+	}
+	l.logged = time.Now()
+	l.options.Logger.Warn("redis lost: going on alone", slog.String("on_loss", string(l.options.OnLoss)), slog.Any("error", why))
+}
+
+// find goes on with the pool.
+func (l *loss) find() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.lost {
+		return
+	}
+	l.lost = false
+	l.limiter.open.Store(false)
+	l.tell(false)
+	l.metrics.lost.Set(0)
+	if l.quiet {
+		return
+	}
+	l.options.Logger.Info("redis is back", slog.Duration("after", time.Since(l.lostAt)))
+}
+
+// tell lets both cores know.
+func (l *loss) tell(lost bool) {
+	l.limiter.update(func(tokens *ratelimit.Agent, slots *concurrency.Agent, now time.Time) {
+		tokens.Lost(now, lost)
+		slots.Lost(now, lost)
+	})
+}
+
+// roundTrips remembers how long the pool took to answer.
+type roundTrips struct {
+	last [31]time.Duration
+	n    int
+}
+
+func (r *roundTrips) add(d time.Duration) {
+	r.last[r.n%len(r.last)] = d
+	r.n++
+}
+
+// median is 0 when nothing was measured yet.
+func (r *roundTrips) median() time.Duration {
+	n := min(r.n, len(r.last))
+	if n == 0 {
+		return 0
+	}
+	sorted := r.last
+	slices.Sort(sorted[:n])
+	return sorted[n/2]
+}
