@@ -51,6 +51,9 @@ func serve(ctx context.Context, o options, hangups <-chan os.Signal) error {
 	if err := cli.Loopback(o.Admin); err != nil {
 		return err
 	}
+	if o.Margin < 1 || o.Margin > 100 {
+		return fmt.Errorf("--concurrent-margin %d: want 1 to 100 per cent", o.Margin)
+	}
 	log := o.Logger(os.Stderr)
 	registry := cli.NewRegistry()
 	watcher, err := limitfile.New(o.Limits, log, registry)

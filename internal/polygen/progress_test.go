@@ -177,12 +177,31 @@ func TestBlockEndToEnd(t *testing.T) {
 		}
 		return strings.Join(kinds, " ")
 	}
+	blocks := func() (n int) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		for _, m := range a.heard {
+			if _, ok := m.(policy.Block); ok {
+				n++
+			}
+		}
+		return n
+	}
+	// Reports of an instance that is not in the registry do not count for long.
+	register := func() error {
+		_, err := a.bus.Register(t.Context(), "one")
+		return err
+	}
+	proctest.Eventually(t, "polygen knows the instance", register)
 	seq := uint64(0)
 	for _, s := range []struct {
 		active int
 		want   string
 	}{{20, "policy.Block"}, {1, "policy.Block policy.Unblock"}} {
 		proctest.Eventually(t, fmt.Sprintf("%d in progress", s.active), func() error {
+			if err := register(); err != nil {
+				return err
+			}
 			seq++
 			_, err := a.bus.Slots(t.Context(), "one", []string{"one"}, []concurrency.Ask{{User: "alice", Seq: seq, Want: s.active, Active: s.active, Limit: 20}})
 			if err != nil {
@@ -190,6 +209,18 @@ func TestBlockEndToEnd(t *testing.T) {
 			}
 			if got := kinds(); got != s.want {
 				return fmt.Errorf("heard %q, want %q", got, s.want)
+			}
+			return nil
+		})
+		if s.active < 20 {
+			break
+		}
+		proctest.Eventually(t, "the block is repeated though nothing new is reported", func() error {
+			if err := register(); err != nil {
+				return err
+			}
+			if got := blocks(); got < 3 {
+				return fmt.Errorf("heard %d times", got)
 			}
 			return nil
 		})

@@ -385,3 +385,24 @@ func (r *rig) teach(t *testing.T) {
 		}
 	})
 }
+
+// Where nobody shares his slots, a blocked user is let in as polygen says.
+func TestBlockIsReleased(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newSlotRig(t, nil).run()
+		r.progress("wide", 8, 8)
+		for range 6 {
+			r.ask("wide", "GET")
+		}
+		r.apply([]policy.Message{policy.Block{User: "wide", Limit: 8, Release: 4}})
+		for _, s := range []struct {
+			active uint64
+			told   int // how often HAProxy was told
+		}{{7, 1}, {5, 1}, {4, 2}} {
+			r.progress("wide", 8, s.active)
+			if got := r.toldOfBlocks(); len(got) != s.told {
+				t.Errorf("with %d in progress HAProxy was told %+v, want %d entries", s.active, got, s.told)
+			}
+		}
+	})
+}

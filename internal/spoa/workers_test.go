@@ -276,3 +276,28 @@ func TestDrainFollowsTheProcesses(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Who connected when tells old from new: this process stands for one that is there.
+func TestOldOrNew(t *testing.T) {
+	for _, tt := range []struct {
+		name      string
+		since     time.Duration // after the replacement, now
+		connected time.Duration // after the replacement, last
+		want      bool
+	}{
+		{"not since", 2 * settleSpan, -time.Millisecond, false},
+		{"once more, as it was being replaced", 2 * settleSpan, lastSpan - time.Millisecond, false},
+		{"later: it is the new one", 2 * settleSpan, lastSpan, true},
+		{"later, but it is too early to ask", settleSpan / 2, lastSpan, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			since := time.Now().Add(-tt.since)
+			w := workers{
+				seen: map[int]time.Time{os.Getpid(): since.Add(tt.connected)}, old: map[int]struct{}{os.Getpid(): {}}, since: since,
+			}
+			if got := w.oldEnded(); got != tt.want {
+				t.Errorf("oldEnded() = %v, want %v", got, tt.want)
+			}
+		})
+	}
+}

@@ -1166,3 +1166,32 @@ func TestAgentBatchesAreBounded(t *testing.T) {
 		seen[ask.User] = true
 	}
 }
+
+// An instance above its share that finds one more slot keeps it for whoever comes
+// next: it does not give it back and ask again as fast as the pool answers.
+func TestAgentAboveItsShareSettles(t *testing.T) {
+	r := newRig(t, 2)
+	_, waiting := r.start(0, 4)
+	for range 4 {
+		r.exchange(1, true)
+	}
+	if len(waiting) != 4 || r.InProgress("u") != 4 {
+		t.Fatalf("%d waited, %d in progress, want 4 and 4", len(waiting), r.InProgress("u"))
+	}
+	r.Share(ms(2), concurrency.Sharing{User: "u", Until: ms(3000), Shares: []concurrency.Share{{Instance: "me", Slots: 2}, {Instance: "other", Slots: 8}}})
+	concurrency.Take(r.pool, "other", concurrency.Ask{User: "u", Seq: 1, Want: 6, Active: 6, Limit: 10})
+	r.exchange(40, true)
+	_, waiting = r.start(50, 1) // finds none
+	asks := len(r.exchange(51, true))
+	for _, w := range waiting {
+		r.Timeout(ms(60), w)
+	}
+	concurrency.Take(r.pool, "other", concurrency.Ask{User: "u", Seq: 2, Want: 5, Active: 5, Limit: 10})
+	for range 100 {
+		r.Tick(ms(150))
+		asks += len(r.exchange(150, true))
+	}
+	if asks > 6 {
+		t.Errorf("asked %d times within two instants, want a few times", asks)
+	}
+}

@@ -28,8 +28,8 @@ func (a *Agent) want(u *user, now int64) int {
 		want = a.idleSlots(u, believed+len(u.queue)+len(u.line))
 	case u.demanding(now):
 		want = max(want, a.share(u, now))
-		if want == believed && u.held <= believed {
-			want++
+		if want == believed && u.held <= believed+1 {
+			want++ // a slot that was found is kept for whoever comes next
 		}
 	}
 	return max(believed, min(want, u.limit))
@@ -72,6 +72,7 @@ func (a *Agent) review(u *user, now int64) {
 		case want < u.held:
 			u.held = want // before the pool hears of it, so that nobody uses them meanwhile
 			if u.hot(now) {
+				u.retryAt = max(u.retryAt, now+int64(slowestBelow)) // others first
 				a.hurry(u)
 			}
 			a.soil(u)
