@@ -1,23 +1,30 @@
 package main
 
 import (
+	"bufio"
 	"fmt"
 	"io"
-	"strconv"
-	"strings"
 
+	"github.com/sluice-qos/sluice/internal/cli"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 type check struct {
-	Files []string `arg:"" name:"file" help:"Limit files to check."`
+	Files []string `arg:"" name:"file" help:"Limit files to check." complete:"file"`
+	Users bool     `help:"Print the limits of each user whom a file names, too, sorted by name."`
 	Quiet bool     `short:"q" help:"Print errors only."`
 }
 
-// run prints what is wrong, one line an error, with its position, and otherwise
-// the limits of each tier. The exit code is 1 if any file is wrong.
+// Help tells what the command prints and when it fails.
+func (*check) Help() string {
+	return `For each file that is valid, prints one line with its version (the hash that the instances show), its numbers of tiers and of users, and one line a tier with its limits: requests per second by class ("all" is all classes together), requests in progress, bytes per second. What is not listed is not limited. With --users, one line a user follows, with his tier and his limits after his overrides.
+
+For each error, prints file:line:column, what is wrong and what would be valid, to standard error. The exit code is 1 if any file has an error, else 0.`
+}
+
 func (c *check) run(stdout, stderr io.Writer) int {
 	code := 0
+	w := bufio.NewWriter(stdout)
 	for _, file := range c.Files {
 		set, err := limits.Load(file)
 		if err != nil {
@@ -25,16 +32,22 @@ func (c *check) run(stdout, stderr io.Writer) int {
 			code = 1
 			continue
 		}
-		if !c.Quiet {
-			summarize(stdout, file, set)
+		if c.Quiet {
+			continue
 		}
+		summarize(w, file, set)
+		if c.Users {
+			listUsers(w, set)
+		}
+	}
+	if err := w.Flush(); err != nil {
+		return cli.Exit(stderr, "sluice check", err)
 	}
 	return code
 }
 
 func summarize(w io.Writer, file string, set *limits.Set) {
 	fmt.Fprintf(w, "%s: ok, version %s, %d tier(s), %d user(s) named\n", file, set.Version(), len(set.Tiers()), set.Len())
-	later := false
 	for _, name := range set.Tiers() {
 		tier, _ := set.Tier(name)
 		mark := ""
@@ -42,55 +55,20 @@ func summarize(w io.Writer, file string, set *limits.Set) {
 			mark = " (default)"
 		}
 		fmt.Fprintf(w, "  %s%s: %s\n", name, mark, describe(tier))
-		later = later || tier.Bandwidth != limits.Bandwidth{}
-	}
-	if later {
-		fmt.Fprintln(w, "  note: limits of bandwidth are not enforced yet")
 	}
 }
 
-// describe names the limits in one line, and what departs from the defaults: how
-// long a request over the limit of requests in progress waits, and the priority.
-func describe(l *limits.Limits) string {
-	var parts []string
-	for _, r := range l.All() {
-		class := r.Class
-		if class == limits.All {
-			class = "all"
+// listUsers writes one line a user. Most users of a large file share their
+// limits with the one before or with their tier, so that a line is made once.
+func listUsers(w io.Writer, set *limits.Set) {
+	lines := map[*limits.Limits]string{}
+	for user := range set.Users() {
+		l := set.User(limits.Key(user))
+		line, ok := lines[l]
+		if !ok {
+			line = fmt.Sprintf("tier %s: %s", shown(l.Tier), describe(l))
+			lines[l] = line
 		}
-		parts = append(parts, fmt.Sprintf("%s %d/s", class, r.PerSecond))
+		fmt.Fprintf(w, "  user %s, %s\n", shown(user), line)
 	}
-	if l.Concurrent > 0 {
-		progress := fmt.Sprintf("%d in progress", l.Concurrent)
-		if l.Wait > 0 {
-			progress += fmt.Sprintf(" (more wait %v)", l.Wait)
-		}
-		parts = append(parts, progress)
-	}
-	if l.Bandwidth.Down > 0 {
-		parts = append(parts, "down "+size(l.Bandwidth.Down)+"/s")
-	}
-	if l.Bandwidth.Up > 0 {
-		parts = append(parts, "up "+size(l.Bandwidth.Up)+"/s")
-	}
-	if len(parts) == 0 {
-		parts = append(parts, "not limited")
-	}
-	if l.Priority != 0 {
-		parts = append(parts, fmt.Sprintf("priority %d", l.Priority))
-	}
-	return strings.Join(parts, ", ")
-}
-
-// size writes bytes in the largest binary unit that divides them.
-func size(n int64) string {
-	for _, u := range []struct {
-		name string
-		in   int64
-	}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
-		if n%u.in == 0 {
-			return strconv.FormatInt(n/u.in, 10) + " " + u.name
-		}
-	}
-	return strconv.FormatInt(n, 10) + " B"
 }

@@ -1,5 +1,5 @@
-// Command sluice is what people type: up runs everything on one machine, check
-// validates limit files.
+// Command sluice is what people type: up runs everything on one machine, and the
+// others are about the limit file.
 package main
 
 import (
@@ -10,8 +10,14 @@ import (
 )
 
 type commands struct {
-	Up    up    `cmd:"" help:"Run everything on one machine: HAProxy, agents, polygen, and unless named an origin and a Redis."`
-	Check check `cmd:"" help:"Validate limit files and show the limits that they set."`
+	Up         up          `cmd:"" help:"Run everything on one machine: HAProxy, agents, polygen, and unless named an origin and a Redis."`
+	Check      check       `cmd:"" help:"Validate limit files and show the limits that they set."`
+	Diff       diff        `cmd:"" help:"Show what users may do under one limit file and not under another."`
+	Explain    explain     `cmd:"" help:"Show a user's limits and where each comes from."`
+	Import     importing   `cmd:"" help:"Convert the limit file of another program to standard output."`
+	Schema     schema      `cmd:"" help:"Print the JSON Schema of the limit file."`
+	Completion completion  `cmd:"" help:"Print a script that completes commands in a shell."`
+	Version    versionFlag `help:"Print the version and end."`
 }
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }

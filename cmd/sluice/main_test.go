@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"testing"
 
@@ -20,6 +21,10 @@ func TestMain(m *testing.M) {
 }
 
 func TestScripts(t *testing.T) {
+	schema, err := filepath.Abs("../../config/limits.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
@@ -34,6 +39,7 @@ func TestScripts(t *testing.T) {
 			e.Setenv("TAKEN", taken.Addr().String()) // an address that somebody listens on
 			e.Setenv("FREE", proctest.FreeAddr(t))   // one that nobody listens on
 			e.Setenv("TMPDIR", e.Getenv("WORK"))
+			e.Setenv("SCHEMA", schema)
 			e.Setenv("GORACE", "atexit_sleep_ms=0") // else each process ends a second late
 			return os.WriteFile(e.Getenv("WORK")+"/good.yaml", []byte(goodLimits), 0o600)
 		},

@@ -53,15 +53,25 @@ func (f *file) bandwidth(b *Bandwidth, where place, n *yaml.Node) {
 		*b = Bandwidth{}
 		return
 	}
+	at := n // what may make the default share too large
 	for key, value := range f.entries(n, where.at("bandwidth"), "{down: 10MiB, up: 5MiB}") {
 		switch key.Value {
 		case "down":
 			f.size(&b.Down, where.at("bandwidth.down"), value)
 		case "up":
 			f.size(&b.Up, where.at("bandwidth.up"), value)
+		case "default_share":
+			f.size(&b.DefaultShare, where.at("bandwidth.default_share"), value)
+			at = value
 		default:
 			f.unknown(key, where.at("bandwidth"), "field", bandwidthFields)
 		}
+	}
+	if b.Down > 0 && b.DefaultShare > b.Down {
+		f.errorf(at, "%s must be at most bandwidth.down, which is %d bytes, got %d", where.at("bandwidth.default_share"), b.Down, b.DefaultShare)
+	}
+	if b.Up > 0 && b.DefaultShare > b.Up {
+		f.errorf(at, "%s must be at most bandwidth.up, which is %d bytes, got %d", where.at("bandwidth.default_share"), b.Up, b.DefaultShare)
 	}
 }
 

@@ -55,6 +55,11 @@ type Rate struct {
 type Bandwidth struct {
 	Down int64 // response bodies, from the cluster to the user
 	Up   int64 // request bodies, from the user to the cluster
+
+	// DefaultShare is what one instance of several gives the user, in each limited
+	// direction, before the cluster has divided the limit. It is at most each of the
+	// limits that are set. 0 means an even part.
+	DefaultShare int64
 }
 
 // Limits are the limits of one user, or of a tier. The zero Limits limits

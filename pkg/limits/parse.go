@@ -22,7 +22,7 @@ var (
 	fileFields      = []string{"version", "default_tier", "tiers", "users"}
 	tierFields      = []string{"requests", "concurrent", "bandwidth", "over_limit", "priority"}
 	userFields      = []string{"tier", "requests", "concurrent", "bandwidth", "over_limit", "priority"}
-	bandwidthFields = []string{"down", "up"}
+	bandwidthFields = []string{"down", "up", "default_share"}
 	overLimitFields = []string{"concurrent"}
 )
 

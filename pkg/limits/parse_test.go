@@ -307,8 +307,12 @@ func print(s *Set) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "version %s, default tier %s\n", s.Version(), s.DefaultTier())
 	limits := func(what, name string, l *Limits) {
-		fmt.Fprintf(&b, "%s %q: tier %s, concurrent %d, wait %v, priority %d, down %d, up %d, requests %v\n",
-			what, name, l.Tier, l.Concurrent, l.Wait, l.Priority, l.Bandwidth.Down, l.Bandwidth.Up, l.All())
+		share := ""
+		if l.Bandwidth.DefaultShare != 0 {
+			share = fmt.Sprintf(", default share %d", l.Bandwidth.DefaultShare)
+		}
+		fmt.Fprintf(&b, "%s %q: tier %s, concurrent %d, wait %v, priority %d, down %d, up %d%s, requests %v\n",
+			what, name, l.Tier, l.Concurrent, l.Wait, l.Priority, l.Bandwidth.Down, l.Bandwidth.Up, share, l.All())
 	}
 	for _, name := range s.Tiers() {
 		l, _ := s.Tier(name)

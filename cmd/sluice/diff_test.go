@@ -1,0 +1,95 @@
+package main
+
+import (
+	"io"
+	"maps"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// TestUnion: each name once, in order, with the sequences that have it.
+func TestUnion(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		names := rapid.SliceOfDistinct(rapid.SampledFrom([]string{"", "a", "b", "c", "d"}), rapid.ID[string])
+		left, right := names.Draw(t, "left"), names.Draw(t, "right")
+		slices.Sort(left)
+		slices.Sort(right)
+		want := map[string]sides{}
+		for _, name := range left {
+			want[name] = sides{left: true}
+		}
+		for _, name := range right {
+			want[name] = sides{slices.Contains(left, name), true}
+		}
+		got := map[string]sides{}
+		var order []string
+		for name, in := range union(slices.Values(left), slices.Values(right)) {
+			got[name] = in
+			order = append(order, name)
+		}
+		if !maps.Equal(got, want) || !slices.IsSorted(order) || len(order) != len(want) {
+			t.Errorf("union(%q, %q) = %v in the order %q, want %v", left, right, got, order, want)
+		}
+	})
+}
+
+// TestComparisonFindsWhatDiffers: two files differ exactly if somebody has other
+// limits, a tier or a name is there in one only, or the default tier is another;
+// and the other way round they differ as well.
+func TestComparisonFindsWhatDiffers(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		chosen := rapid.SliceOfN(rapid.IntRange(0, 119), 5, 5).Draw(t, "before")
+		before := choose(t, chosen)
+		for i, n := range rapid.MapOfN(rapid.IntRange(0, 4), rapid.IntRange(0, 119), 0, 2).Draw(t, "changes") {
+			chosen[i] = n
+		}
+		after := choose(t, chosen)
+		want := before.DefaultTier() != after.DefaultTier() || !slices.Equal(before.Tiers(), after.Tiers()) ||
+			!slices.Equal(slices.Collect(before.Users()), slices.Collect(after.Users()))
+		for _, user := range []string{"u", "v", "nobody"} {
+			a, b := before.User(limits.Key(user)), after.User(limits.Key(user))
+			want = want || a.Tier != b.Tier || len(differences(a, b)) > 0
+		}
+		for _, name := range before.Tiers() {
+			a, _ := before.Tier(name)
+			if b, ok := after.Tier(name); ok {
+				want = want || len(differences(a, b)) > 0
+			}
+		}
+		if got := compare(before, after); got != want {
+			t.Errorf("differ = %v, want %v:\n%s\n%s", got, want, before.Source(), after.Source())
+		}
+		if back := compare(after, before); back != want {
+			t.Errorf("differ the other way round = %v, want %v:\n%s\n%s", back, want, before.Source(), after.Source())
+		}
+	})
+}
+
+func compare(before, after *limits.Set) bool {
+	c := comparison{w: io.Discard, before: before, after: after}
+	c.compare()
+	return c.found
+}
+
+// choose makes a limit file of five numbers: the default tier, two tiers, two users.
+func choose(t *rapid.T, chosen []int) *limits.Set {
+	of := func(i int, choices ...string) string { return choices[chosen[i]%len(choices)] }
+	tier := func(i int) string {
+		return of(i, "{}", "{requests: {GET: 1}}", "{concurrent: 5}", "{priority: 1}")
+	}
+	source := "version: 1\ndefault_tier: " + of(0, "a", "b") + "\ntiers: {a: " + tier(1) + ", b: " + tier(2) + "}\nusers:\n"
+	for i, user := range []string{"u", "v"} {
+		if is := of(3+i, "", "a", "b", "{tier: b, concurrent: 5}", "{priority: 1}"); is != "" {
+			source += "  " + user + ": " + is + "\n"
+		}
+	}
+	set, err := limits.Parse("f", []byte(source))
+	if err != nil {
+		t.Fatalf("%v:\n%s", err, source)
+	}
+	return set
+}

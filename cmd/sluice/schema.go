@@ -1,0 +1,22 @@
+package main
+
+import (
+	"io"
+
+	"github.com/sluice-qos/sluice/internal/cli"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+type schema struct{}
+
+// Help tells how an editor finds it.
+func (*schema) Help() string {
+	return `Prints the JSON Schema (draft 2020-12) of the limit file, as editors use it. Save it beside the limit file as limits.schema.json and begin the file with the line
+
+# yaml-language-server: $schema=limits.schema.json`
+}
+
+func (*schema) run(stdout, stderr io.Writer) int {
+	_, err := stdout.Write(limits.Schema())
+	return cli.Exit(stderr, "sluice schema", err)
+}

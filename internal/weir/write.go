@@ -1,0 +1,217 @@
+package weir
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// writer writes a limit file of Sluice.
+type writer struct {
+	bytes.Buffer
+	*file
+	fallback string // the default tier's name
+}
+
+func (w *writer) write(name string) {
+	fmt.Fprintf(w, "# Converted from %s, a limit file of Weir, by sluice import weir.\n", comment(name))
+	w.header()
+	fmt.Fprintf(w, "\nversion: 1\ndefault_tier: %s\n\ntiers:\n", text(w.fallback))
+	for _, policy := range slices.Sorted(maps.Keys(w.Policies)) {
+		w.tier(policy)
+	}
+	w.users()
+}
+
+// header says what is different for all users.
+func (w *writer) header() {
+	var missing []string
+	for _, f := range fields {
+		if _, ok := w.limit(w.fallback, f.weir); !ok {
+			missing = append(missing, f.weir)
+		}
+	}
+	if len(missing) > 0 {
+		fmt.Fprintf(w, "#\n# %s does not name these limits:\n#   %s\n"+
+			"# What nobody names Weir limits by itself: to 1000 requests per second of a verb,\n"+
+			"# 250 MB per second, 5000 requests in progress. Sluice does not limit it; write\n"+
+			"# such limits where you want them.\n",
+			comment(w.fallback), strings.Join(missing, ", "))
+	}
+}
+
+// fields are the limits that have a counterpart, in the order of the output.
+var fields = []struct {
+	weir  string
+	class string // of a request rate
+}{
+	{"user_GET", "GET"}, {"user_HEAD", "HEAD"}, {"user_PUT", "PUT"}, {"user_POST", "POST"}, {"user_DELETE", "DELETE"},
+	{"user_conns", ""}, {"user_bnd_dwn", ""}, {"user_bnd_up", ""},
+}
+
+// limit is what Weir enforces for a policy: its own, or that of the default
+// policy. It is false when neither names it.
+func (w *writer) limit(policy, field string) (float64, bool) {
+	for _, name := range []string{policy, w.fallback} {
+		if v, ok := w.Policies[name][field]; ok && v != -1 {
+			return v, true
+		}
+	}
+	return 0, false
+}
+
+func (w *writer) tier(policy string) {
+	var rates, bandwidth, notes []string
+	concurrent := ""
+	for _, f := range fields {
+		v, ok := w.limit(policy, f.weir)
+		if !ok {
+			continue
+		}
+		switch f.weir {
+		case "user_conns":
+			n, note := whole(f.weir, math.Floor(v), v, limits.MaxConcurrent)
+			concurrent, notes = strconv.FormatInt(n, 10), append(notes, note...)
+		case "user_bnd_dwn":
+			bytes, note := size(f.weir, v)
+			bandwidth, notes = append(bandwidth, "down: "+bytes), append(notes, note...)
+		case "user_bnd_up":
+			bytes, note := size(f.weir, v)
+			bandwidth, notes = append(bandwidth, "up: "+bytes), append(notes, note...)
+		default:
+			// Weir refuses once the count has reached the limit: 2.5 lets 3 through.
+			n, note := whole(f.weir, math.Ceil(v), v, limits.MaxPerSecond)
+			rates, notes = append(rates, fmt.Sprintf("%s: %d", f.class, n)), append(notes, note...)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.Policies[policy])) {
+		if !known(name) {
+			notes = append(notes, fmt.Sprintf("%s: %s has no counterpart", comment(name), plain(w.Policies[policy][name])))
+		}
+	}
+	if len(rates)+len(bandwidth)+len(notes) == 0 && concurrent == "" {
+		fmt.Fprintf(w, "  %s: {}\n", text(policy))
+		return
+	}
+	fmt.Fprintf(w, "  %s:", text(policy))
+	if len(rates)+len(bandwidth) == 0 && concurrent == "" {
+		fmt.Fprint(w, " {}")
+	}
+	fmt.Fprintln(w)
+	for _, note := range notes {
+		fmt.Fprintf(w, "    # %s\n", note)
+	}
+	if len(rates) > 0 {
+		fmt.Fprintf(w, "    requests: {%s}\n", strings.Join(rates, ", "))
+	}
+	if concurrent != "" {
+		fmt.Fprintf(w, "    concurrent: %s\n", concurrent)
+	}
+	if len(bandwidth) > 0 {
+		fmt.Fprintf(w, "    bandwidth: {%s}\n", strings.Join(bandwidth, ", "))
+	}
+}
+
+func (w *writer) users() {
+	fmt.Fprintln(w, "\nusers:")
+	for _, user := range slices.Sorted(maps.Keys(w.Users)) {
+		policy := w.Users[user]
+		_, known := w.Policies[policy]
+		switch {
+		case user == "":
+			fmt.Fprintf(w, "  # A user without a name, with %s, has no counterpart.\n", comment(policy))
+			continue
+		case user == commonUser:
+			fmt.Fprintf(w, "  # %s is Weir's name for requests of nobody, with %s. It has no counterpart:\n"+
+				"  # who such requests count for is how users are identified, not this file.\n", commonUser, comment(policy))
+			continue
+		case !known:
+			fmt.Fprintf(w, "  # %s is no policy in qos; Weir uses %s.\n", comment(policy), comment(w.fallback))
+			policy = w.fallback
+		}
+		fmt.Fprintf(w, "  %s: %s\n", text(user), text(policy))
+	}
+}
+
+func known(field string) bool {
+	for _, f := range fields {
+		if f.weir == field {
+			return true
+		}
+	}
+	return false
+}
+
+// whole brings a number into the range of a limit, and says what changed.
+func whole(field string, n, was float64, most int64) (int64, []string) {
+	switch {
+	case n < 1:
+		return 1, []string{fmt.Sprintf("%s was %s, which lets next to nothing through; 1 is the least here", field, plain(was))}
+	case n > float64(most):
+		return most, []string{fmt.Sprintf("%s was %s; this is the most here", field, plain(was))}
+	case n != was:
+		return int64(n), []string{fmt.Sprintf("%s was %s", field, plain(was))}
+	}
+	return int64(n), nil
+}
+
+// size writes megabytes, of 1024×1024 bytes, as a size.
+func size(field string, megabytes float64) (string, []string) {
+	bytes := math.Round(megabytes * (1 << 20))
+	n, note := whole(field, bytes, bytes, limits.MaxBandwidth)
+	if note != nil {
+		return strconv.FormatInt(n, 10), []string{strings.Replace(note[0], plain(bytes), plain(megabytes)+" MB", 1)}
+	}
+	if n%(1<<20) == 0 {
+		return strconv.FormatInt(n>>20, 10) + "MiB", nil
+	}
+	return strconv.FormatInt(n, 10), []string{fmt.Sprintf("%s was %s MB", field, plain(megabytes))}
+}
+
+func plain(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) }
+
+// safe is text that YAML reads as text, or as a number, which the limit file
+// takes for text.
+var safe = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@/+-]*$`)
+
+// text writes text that YAML reads as it was, in quotes where it must.
+func text(s string) string {
+	switch strings.ToLower(s) {
+	case "true", "false", "yes", "no", "on", "off", "y", "n", "null":
+	default:
+		if safe.MatchString(s) {
+			return s
+		}
+	}
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, r := range s {
+		switch {
+		case r == '"' || r == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(r)
+		case unicode.IsPrint(r):
+			b.WriteRune(r)
+		default:
+			fmt.Fprintf(&b, `\U%08X`, r)
+		}
+	}
+	b.WriteByte('"')
+	return b.String()
+}
+
+// comment writes text that ends no comment.
+func comment(s string) string {
+	if safe.MatchString(s) {
+		return s
+	}
+	return strconv.QuoteToASCII(s)
+}
