@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/policy"
 	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
@@ -44,6 +45,9 @@ func TestConformance(t *testing.T) {
 		{"malformed slots are removed", slotsMalformed},
 		{"slots expire", slotsExpire},
 		{"users near their limits are published", progress},
+		{"demand is kept and published", demand},
+		{"demand refuses what would not be read", demandRefuses},
+		{"large batches of demand are divided", demandDivides},
 		{"scripts that Redis forgot are sent again", scriptsForgotten},
 		{"instances register, leave and lapse", registry},
 		{"one candidate leads", lead},
@@ -597,6 +601,9 @@ func everyKeyExpires(t *testing.T, s *server) {
 		if _, err := b.Slots(ctx, "a", nil, []concurrency.Ask{{User: "u", Seq: 1, Want: 1, Limit: 1}, {User: "w", Seq: 1, Limit: 1}}); err != nil {
 			t.Fatal(err)
 		}
+		if err := b.Demand(ctx, "a", []bandwidth.Report{{User: "u", Active: 1}, {User: "w", Active: 1}}); err != nil {
+			t.Fatal(err)
+		}
 		if _, err := b.Register(ctx, "a"); err != nil {
 			t.Fatal(err)
 		}
@@ -617,6 +624,8 @@ func everyKeyExpires(t *testing.T, s *server) {
 		"sluice:{1}:requests:18":     12 * time.Second,
 		"sluice:{0}:slots:u":         30 * time.Second,
 		"sluice:{1}:slots:w":         30 * time.Second,
+		"sluice:{0}:moving:a:u":      5 * time.Second,
+		"sluice:{1}:moving:a:w":      5 * time.Second,
 		"sluice:{cluster}:instances": 5 * time.Second,
 		"sluice:{cluster}:shards":    5 * time.Second,
 		"sluice:{cluster}:leader":    3 * time.Second,

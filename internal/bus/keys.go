@@ -13,6 +13,7 @@ import (
 //	key                          type    TTL     writer                reader          holds
 //	sluice:{<n>}:requests:<s>    hash    12 s    agents, Take          agents, Take    class|user → tokens and debts of second s
 //	sluice:{<n>}:slots:<user>    hash    30 s    agents, Slots         agents, Slots   instance → held, active, seq, Redis ms of the write
+//	sluice:{<n>}:moving:<i>:<u>  string  5 s     agent i, Demand       –               requests in progress of user u, bytes per second down, up
 //	sluice:{cluster}:instances   zset    5 s     agents, Register      all, Register   instance → Redis ms of its last heartbeat
 //	sluice:{cluster}:shards      string  5 s     all, Register, Lead   the same        the number of shards that all must use
 //	sluice:{cluster}:leader      string  Lead's  polygen, Lead         polygen, Lead   the polygen that decides
@@ -21,6 +22,7 @@ import (
 //	channel            publisher          subscriber   message
 //	sluice:usage       Take, in Redis     polygen      instance; second, total, class|user of each changed pool
 //	sluice:progress    Slots, in Redis    polygen      instance; user, held, active, refused, limit of each user near his limit
+//	sluice:demand      Demand, in Redis   polygen      instance; user, in progress, bytes per second moved, usable and given
 //	sluice:policies    polygen            agents       internal/policy's lines
 //	sluice:instances   Register, Leave    all          Redis' time and the instances, when they changed
 //
@@ -40,6 +42,7 @@ type Channel string
 const (
 	UsageChannel     Channel = "sluice:usage"
 	ProgressChannel  Channel = "sluice:progress"
+	DemandChannel    Channel = "sluice:demand"
 	PoliciesChannel  Channel = "sluice:policies"
 	InstancesChannel Channel = "sluice:instances"
 )
@@ -53,6 +56,10 @@ const (
 	// slotsTTL is counted from the last write of any instance: agents that still
 	// run something say so more often.
 	slotsTTL = 30 * time.Second
+
+	// demandTTL is counted from an instance's last report; it reports each user with
+	// requests in progress every 500 ms at least.
+	demandTTL = 5 * time.Second
 
 	// slotsFresh is how long an instance that wrote counts as live even if the
 	// caller has not heard of it, or not any more.
@@ -80,6 +87,10 @@ func requestsKey(shard int, second int64) string {
 // slotsPrefix is what a user's name follows in the key of his slots.
 func slotsPrefix(shard int) string {
 	return "sluice:{" + strconv.Itoa(shard) + "}:slots:"
+}
+
+func demandKey(shard int, instance, user string) string {
+	return "sluice:{" + strconv.Itoa(shard) + "}:moving:" + instance + ":" + user
 }
 
 // shardOf is the shard of all of a user's pools.

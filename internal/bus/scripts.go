@@ -24,6 +24,9 @@ var takeSource string
 //go:embed scripts/slots.lua
 var slotsSource string
 
+//go:embed scripts/demand.lua
+var demandSource string
+
 //go:embed scripts/registry.lua
 var registrySource string
 
@@ -42,6 +45,7 @@ var keepSource string
 var (
 	takeScript     = newScript(takeSource)
 	slotsScript    = newScript(slotsSource)
+	demandScript   = newScript(demandSource)
 	registryScript = newScript(registrySource)
 	leadScript     = newScript(leadSource)
 	publishScript  = newScript(publishSource)

@@ -26,6 +26,7 @@ type Connected struct{}
 func (Policies) event()  {}
 func (Usage) event()     {}
 func (Progress) event()  {}
+func (Demand) event()    {}
 func (Registry) event()  {}
 func (Connected) event() {}
 
@@ -186,6 +187,8 @@ func (s *subscription) decode(m message) (event Event) {
 		event, err = decodeUsage(m.payload)
 	case ProgressChannel:
 		event, err = decodeProgress(m.payload)
+	case DemandChannel:
+		event, err = decodeDemand(m.payload)
 	case InstancesChannel:
 		event, err = decodeRegistry(m.payload)
 	case PoliciesChannel:

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/policy"
+	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
@@ -16,6 +17,7 @@ import (
 //
 //	sluice:usage      1 <instance> { <second> <n> n*{ <class|user> } n*{ <total> } }
 //	sluice:progress   1 <instance> { <user> <held> <active> <refused> <limit> }
+//	sluice:demand     1 <instance> { <user> <active> <moved> <most> <share> } with two numbers, down and up, for the last three
 //	sluice:instances  1 <seconds> <microseconds> { <instance> }
 const wireVersion = "1"
 
@@ -82,6 +84,25 @@ func decodeProgress(message string) (Progress, error) {
 			Refused: int(w.number()), Limit: int(w.number())})
 	}
 	return p, w.err
+}
+
+// Demand is what one instance has in progress and moves of users with bandwidth
+// limits.
+type Demand []bandwidth.Report
+
+func decodeDemand(message string) (Demand, error) {
+	w := words{rest: message}
+	w.version()
+	instance := w.text()
+	var d Demand
+	for w.more() {
+		r := bandwidth.Report{Instance: instance, User: w.text(), Active: int(w.number())}
+		r.Moved = [2]int64{w.number(), w.number()}
+		r.Most = [2]int64{w.number(), w.number()}
+		r.Share = [2]int64{w.number(), w.number()}
+		d = append(d, r)
+	}
+	return d, w.err
 }
 
 func decodeRegistry(message string) (Registry, error) {

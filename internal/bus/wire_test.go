@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
@@ -103,6 +104,47 @@ func TestDecodeProgressRefuses(t *testing.T) {
 	}
 }
 
+func TestDecodeDemand(t *testing.T) {
+	alice := bandwidth.Report{Instance: "host", User: "alice", Active: 2, Moved: [2]int64{3, 4}, Most: [2]int64{5, 6}, Share: [2]int64{7, 8}}
+	tests := []struct {
+		name, message string
+		want          Demand
+	}{
+		{"nobody", "1 4:host", nil},
+		{"one user", "1 4:host 5:alice 2 3 4 5 6 7 8", Demand{alice}},
+		{"two users", "1 4:host 5:alice 2 3 4 5 6 7 8 1:b 0 0 0 0 0 0 0", Demand{alice, {Instance: "host", User: "b"}}},
+		{"names that look like the rest", "1 5:1 1:x 10:1 2:3\x00\xff\n 5 0 0 0 0 0 0 1", Demand{
+			{Instance: "1 1:x", User: "1 2:3\x00\xff\n 5", Share: [2]int64{0, 1}}}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := decodeDemand(tt.message)
+			if diff := cmp.Diff(tt.want, got); err != nil || diff != "" {
+				t.Errorf("decodeDemand(%q) = %v (-want +got):\n%s", tt.message, err, diff)
+			}
+		})
+	}
+}
+
+func TestDecodeDemandRefuses(t *testing.T) {
+	tests := []struct{ name, message, err string }{
+		{"nothing", "", `unknown version ""`},
+		{"a newer version", "2 4:host", `unknown version "2"`},
+		{"no instance", "1", `string "" is not as long as it says`},
+		{"a user alone", "1 4:host 1:a", `number "": invalid syntax`},
+		{"a share too few", "1 4:host 1:a 1 2 3 4 5 6", `number "": invalid syntax`},
+		{"a negative number", "1 4:host 1:a 1 2 -3 4 5 6 7", `number "-3": invalid syntax`},
+		{"a number too many", "1 4:host 1:a 1 2 3 4 5 6 7 8", `string "8" is not as long as it says`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got, err := decodeDemand(tt.message); err == nil || err.Error() != tt.err {
+				t.Errorf("decodeDemand(%q) = %v, %v, want the error %s", tt.message, got, err, tt.err)
+			}
+		})
+	}
+}
+
 func TestDecodeRegistry(t *testing.T) {
 	got, err := decodeRegistry("1 1760000000 250000 1:b 3:a c")
 	want := Registry{Instances: []string{"a c", "b"}, Now: time.Unix(1760000000, 250e6).UTC()}
@@ -151,6 +193,23 @@ func FuzzDecodeProgress(f *testing.F) {
 		again, err := decodeProgress(string(b))
 		if diff := cmp.Diff(got, again); err != nil || diff != "" {
 			t.Errorf("decodeProgress(%q) is read again as %v (-first +again):\n%s", message, err, diff)
+		}
+	})
+}
+
+func FuzzDecodeDemand(f *testing.F) {
+	f.Add("1 4:host")
+	f.Add("1 4:host 5:alice 2 3 4 5 6 7 8 1:b 0 0 0 0 0 0 0")
+	f.Add("1 5:1 1:x 10:1 2:3\x00\xff\n 5 0 0 0 0 0 0 9223372036854775807")
+	f.Fuzz(func(t *testing.T, message string) {
+		got, err := decodeDemand(message)
+		if err != nil || len(got) == 0 {
+			return
+		}
+		written := demandCall(got[0].Instance, 0, got).args[1].([]byte)
+		again, err := decodeDemand(string(written))
+		if diff := cmp.Diff(got, again); err != nil || diff != "" {
+			t.Errorf("decodeDemand(%q) is read again as %v (-first +again):\n%s", message, err, diff)
 		}
 	})
 }

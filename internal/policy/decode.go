@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
@@ -72,6 +73,8 @@ func decodeLine(line []byte) (Message, error) {
 		m = Unblock{User: f.text()}
 	case "slots":
 		m = Slots{User: f.text(), Until: time.UnixMilli(f.number(64)).UTC(), Shares: f.shares()}
+	case "share":
+		m = Share{User: f.text(), Direction: f.direction(), Shares: f.bandwidths()}
 	case "limits":
 		m = Limits{Version: f.text()}
 	default:
@@ -106,6 +109,19 @@ func (f *fields) number(bits int) int64 {
 	return int64(n)
 }
 
+func (f *fields) direction() bandwidth.Direction {
+	w := f.word()
+	for _, d := range bandwidth.Directions {
+		if d.String() == w {
+			return d
+		}
+	}
+	if f.err == nil {
+		f.err = fmt.Errorf("direction %.20q is neither down nor up", w)
+	}
+	return 0
+}
+
 func (f *fields) text() string {
 	quoted, err := strconv.QuotedPrefix(f.rest)
 	if err == nil && quoted[0] != '"' {
@@ -126,6 +142,14 @@ func (f *fields) text() string {
 func (f *fields) shares() (shares []SlotShare) {
 	for f.err == nil && f.rest != "" {
 		shares = append(shares, SlotShare{Instance: f.text(), Slots: int(f.number(strconv.IntSize))})
+	}
+	return shares
+}
+
+// bandwidths reads the rest of the line.
+func (f *fields) bandwidths() (shares []bandwidth.Share) {
+	for f.err == nil && f.rest != "" {
+		shares = append(shares, bandwidth.Share{Instance: f.text(), Bytes: f.number(64)})
 	}
 	return shares
 }

@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
@@ -70,6 +71,15 @@ type SlotShare struct {
 	Slots    int // >= 0
 }
 
+// Share says how a user's bandwidth in one direction is divided: each instance's
+// share, in bytes per second. Instances that are not named have none: what begins
+// there has the default share.
+type Share struct {
+	User      string
+	Direction bandwidth.Direction
+	Shares    []bandwidth.Share // each instance at most once; Bytes >= 0
+}
+
 // Limits says that a new set of limits has been published.
 type Limits struct {
 	Version string
@@ -108,6 +118,15 @@ func (m Slots) appendKind(b []byte) []byte {
 	b = appendNumber(appendText(append(b, " slots"...), m.User), m.Until.UnixMilli())
 	for _, s := range m.Shares {
 		b = appendNumber(appendText(b, s.Instance), int64(s.Slots))
+	}
+	return b
+}
+
+func (m Share) appendKind(b []byte) []byte {
+	b = appendText(append(b, " share"...), m.User)
+	b = append(append(b, ' '), m.Direction.String()...)
+	for _, s := range m.Shares {
+		b = appendNumber(appendText(b, s.Instance), s.Bytes)
 	}
 	return b
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
@@ -31,6 +32,9 @@ var everyKind = []Message{
 		{Instance: "instance-a", Slots: 6}, {Instance: "instance-b", Slots: 4}}},
 	Slots{User: "", Until: time.UnixMilli(0).UTC(), Shares: []SlotShare{{Instance: "a\" 7 \"b\n\xff", Slots: 1 << 30}, {}}},
 	Slots{User: "nobody has any", Until: time.UnixMilli(1).UTC()},
+	Share{User: "alice", Direction: bandwidth.Down, Shares: []bandwidth.Share{{Instance: "instance-a", Bytes: 7864320}, {Instance: "instance-b", Bytes: 2621440}}},
+	Share{User: "a\nb\" 1", Direction: bandwidth.Up, Shares: []bandwidth.Share{{Instance: "", Bytes: 0}, {Instance: "\" 7 \xff", Bytes: 1<<63 - 1}}},
+	Share{User: "nobody has any"},
 	Limits{Version: "sha256:3f2a"},
 	Limits{},
 }
@@ -88,6 +92,11 @@ func TestDecodeSkipsWhatItDoesNotUnderstand(t *testing.T) {
 		{"an instance without its slots", `1 slots "alice" 7 "a" 6 "b"`, `line 2: number "": invalid syntax`},
 		{"slots without their instance", `1 slots "alice" 7 "a" 6 4`, `line 2: quoted string: invalid syntax`},
 		{"a negative share", `1 slots "alice" 7 "a" -6`, `line 2: number "-6": invalid syntax`},
+		{"a share without its direction", `1 share "alice"`, `line 2: direction "" is neither down nor up`},
+		{"a share in another direction", `1 share "alice" sideways "a" 6`, `line 2: direction "sideways" is neither down nor up`},
+		{"an instance without its bytes", `1 share "alice" up "a" 6 "b"`, `line 2: number "": invalid syntax`},
+		{"bytes without their instance", `1 share "alice" up "a" 6 4`, `line 2: quoted string: invalid syntax`},
+		{"negative bytes", `1 share "alice" up "a" -6`, `line 2: number "-6": invalid syntax`},
 		{"a line that is too long", `1 limits "` + strings.Repeat("x", MaxLine) + `"`, `line 2: 73739 bytes are more than 73728`},
 	}
 	for _, tt := range tests {
@@ -158,6 +167,13 @@ func TestRoundTrip(t *testing.T) {
 			}
 			return m
 		}),
+		rapid.Custom(func(t *rapid.T) Message {
+			m := Share{User: name.Draw(t, "user"), Direction: rapid.SampledFrom(bandwidth.Directions[:]).Draw(t, "direction")}
+			for range rapid.IntRange(0, 4).Draw(t, "shares") {
+				m.Shares = append(m.Shares, bandwidth.Share{Instance: name.Draw(t, "instance"), Bytes: rapid.Int64Min(0).Draw(t, "bytes")})
+			}
+			return m
+		}),
 		rapid.Custom(func(t *rapid.T) Message { return Limits{Version: anyBytes.Draw(t, "version")} }),
 	)
 	rapid.Check(t, func(t *rapid.T) {
@@ -183,6 +199,7 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Add(all)
 	f.Add([]byte("1 slots \"a\" 5 \"b\" 6 7\n1 block \"a\" 5"))
+	f.Add([]byte("1 share \"a\" down \"b\" 6 7\n1 share \"a\" left"))
 	f.Add([]byte("1 throttle \"GET\" \"\\ud800\" 7 5\n\n1 limits 'x'"))
 	f.Fuzz(func(t *testing.T, batch []byte) {
 		messages, err := Decode(batch)

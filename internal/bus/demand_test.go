@@ -1,0 +1,116 @@
+package bus_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/pkg/bandwidth"
+)
+
+var report = rapid.Custom(func(t *rapid.T) bandwidth.Report {
+	number := rapid.Int64Min(0)
+	both := func(name string) [2]int64 { return [2]int64{number.Draw(t, name), number.Draw(t, name)} }
+	return bandwidth.Report{
+		User:   user.Filter(func(u string) bool { return u != "" }).Draw(t, "user"),
+		Active: rapid.IntRange(0, 3).Draw(t, "active"),
+		Moved:  both("moved"), Most: both("most"), Share: both("share"),
+	}
+})
+
+func demandKey(instance, user string) string { return "sluice:{0}:moving:" + instance + ":" + user }
+
+func demand(t *testing.T, s *server) {
+	b := s.open(t, bus.Options{})
+	ear := listen(t, b, bus.DemandChannel)
+	rapid.Check(t, func(rt *rapid.T) {
+		s.do(t, "FLUSHALL")
+		instance := rapid.SampledFrom([]string{"a", "b 1:x\x00\xff", "7"}).Draw(rt, "instance")
+		kept := map[string]string{}
+		for _, reports := range rapid.SliceOfN(rapid.SliceOfN(report, 1, 5), 1, 4).Draw(rt, "calls") {
+			want := make(bus.Demand, 0, len(reports))
+			for _, r := range reports {
+				kept[r.User] = fmt.Sprint(r.Active, " ", r.Moved[0], " ", r.Moved[1])
+				if r.Active == 0 {
+					delete(kept, r.User)
+				}
+				r.Instance = instance
+				want = append(want, r)
+			}
+			if err := b.Demand(context.Background(), instance, reports); err != nil {
+				rt.Fatalf("Demand(%+v) = %v", reports, err)
+			}
+			if diff := cmp.Diff(bus.Event(want), ear.next(t)); diff != "" {
+				rt.Fatalf("Demand(%+v) is heard as (-want +got):\n%s", reports, diff)
+			}
+		}
+		for u, want := range kept {
+			if got := s.do(t, "GET", demandKey(instance, u)); got != want {
+				rt.Fatalf("of %q is kept %q, want %q", u, got, want)
+			}
+		}
+		if n := s.do(t, "DBSIZE"); n != int64(len(kept)) {
+			rt.Fatalf("%d keys, want %d: who has nothing in progress is not kept", n, len(kept))
+		}
+	})
+}
+
+func demandRefuses(t *testing.T, s *server) {
+	b := s.open(t, bus.Options{})
+	tests := []struct {
+		name   string
+		report bandwidth.Report
+		err    string
+	}{
+		{"nobody", bandwidth.Report{Active: 1}, "report demand: no user"},
+		{"a negative count", bandwidth.Report{User: "u", Active: -1}, "report demand: number -1 is negative"},
+		{"negative bytes", bandwidth.Report{User: "u", Moved: [2]int64{0, -2}}, "report demand: number -2 is negative"},
+		{"a negative share", bandwidth.Report{User: "u", Share: [2]int64{-3, 0}}, "report demand: number -3 is negative"},
+	}
+	for _, tt := range tests {
+		err := b.Demand(context.Background(), "a", []bandwidth.Report{{User: "good", Active: 1}, tt.report})
+		if err == nil || err.Error() != tt.err {
+			t.Errorf("Demand(%s) = %v, want %s", tt.name, err, tt.err)
+		}
+	}
+	if err := b.Demand(context.Background(), "a", nil); err != nil {
+		t.Errorf("Demand(nothing) = %v", err)
+	}
+	if n := s.do(t, "DBSIZE"); n != int64(0) {
+		t.Errorf("%d keys, want none: a bad report fails the call before anything is sent", n)
+	}
+}
+
+func demandDivides(t *testing.T, s *server) {
+	b := s.open(t, bus.Options{Shards: 3})
+	ear := listen(t, b, bus.DemandChannel)
+	var reports []bandwidth.Report
+	for i := range 1500 {
+		reports = append(reports, bandwidth.Report{User: fmt.Sprint(i), Active: i + 1})
+	}
+	if err := b.Demand(context.Background(), "a", reports); err != nil {
+		t.Fatal(err)
+	}
+	active := map[string]int{}
+	for len(active) < len(reports) {
+		d := ear.next(t).(bus.Demand)
+		if len(d) > 256 {
+			t.Errorf("a message of %d reports: one script ran for so many", len(d))
+		}
+		for _, r := range d {
+			if _, twice := active[r.User]; twice {
+				t.Fatalf("user %s was published twice", r.User)
+			}
+			active[r.User] = r.Active
+		}
+	}
+	for _, r := range reports {
+		if active[r.User] != r.Active {
+			t.Errorf("user %s has %d in progress, want %d", r.User, active[r.User], r.Active)
+		}
+	}
+}

@@ -1,0 +1,426 @@
+package bandwidth
+
+import (
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/internal/agenda"
+)
+
+const (
+	// reportEvery is how often an instance reports a user whose demand changes, and
+	// confirmEvery how often one whose demand does not. That he has requests in
+	// progress, or none any more, is reported at once.
+	reportEvery  = 100 * time.Millisecond
+	confirmEvery = 500 * time.Millisecond
+	// holdSpan is how long requests in progress count after they have ended, so that
+	// short ones, one after another, are a steady demand.
+	holdSpan = 200 * time.Millisecond
+	// forgetSpan is how long a user without requests in progress is remembered, with
+	// his share and with what he could use of it.
+	forgetSpan = 5 * time.Second
+	// teachAgain is how often an unchanged share is written into HAProxy's table,
+	// which forgets it after ShareFor.
+	teachAgain = 20 * time.Second
+)
+
+// Config is what an Agent needs to know once.
+type Config struct {
+	Instance string // its name in Shares
+
+	// MaxUsers bounds the users that are known at a time. Users beyond it have
+	// their default shares. 0 means 200 000.
+	MaxUsers int
+}
+
+// Limit is one user's, in bytes per second by Direction. The zero Limit limits
+// nothing.
+type Limit struct {
+	Bytes [2]int64 // over the cluster; 0 means not limited
+	// Default is the share of an instance that polygen has given none yet; 0 means
+	// an even part of the limit.
+	Default [2]int64
+}
+
+// Limited reports whether there is a limit in any direction.
+func (l Limit) Limited() bool { return l.Bytes != [2]int64{} }
+
+// A Count is what HAProxy's table says of a user: requests in progress, and bytes
+// that only grow while the entry exists.
+type Count struct {
+	Active int64
+	Moved  [2]int64 // by Direction
+}
+
+// Entry is what HAProxy's table of shares is to say of a user: bytes per second
+// by Direction, 0 where he is not limited.
+type Entry struct {
+	User  string
+	Share [2]int64
+}
+
+// Output is what became due during the calls since the last one.
+type Output struct {
+	Entries []Entry
+	Urgent  bool // Collect has something that should not wait for the next flush
+}
+
+// Agent sees what one HAProxy moves and holds its shares. It is not safe for
+// concurrent use.
+type Agent struct {
+	config    Config
+	users     map[string]*user
+	agenda    agenda.Agenda[*user]
+	reports   []*user
+	instances int
+	out       Output
+}
+
+type user struct {
+	agenda.Place
+	name  string
+	limit Limit
+
+	count   Count
+	countAt int64 // when it came; 0: none has
+	weight  int64 // most requests in progress lately
+	next    int64 // most of those that were fewer, after since
+	since   int64 // when there were last as many as weight
+	idleAt  int64 // when the user was heard of last
+	meters  [2]meter
+
+	marked   bool  // stands in Agent.reports
+	reported int64 // when
+	said     Report
+
+	share    [2]int64 // polygen's; 0: none
+	shareAt  [2]int64 // when it came
+	taught   [2]int64
+	taughtAt int64
+}
+
+// NewAgent returns an agent that knows of no other: it is alone until Cluster says
+// otherwise.
+func NewAgent(c Config) *Agent {
+	if c.MaxUsers <= 0 {
+		c.MaxUsers = 200_000
+	}
+	return &Agent{config: c, users: make(map[string]*user), instances: 1}
+}
+
+// Start returns the shares, by Direction, that a request of a user begins with; 0
+// where he is not limited.
+func (a *Agent) Start(at time.Time, name string, limit Limit) [2]int64 {
+	u := a.user(name, limit)
+	if u == nil {
+		return a.standard(limit)
+	}
+	now := at.UnixNano()
+	u.idleAt = now
+	a.weigh(u, now, max(1, u.count.Active)) // as good as begun: polygen should know
+	a.teach(u, now)
+	a.plan(u, now)
+	return u.taught
+}
+
+// Progress takes what HAProxy's table says of a user.
+func (a *Agent) Progress(at time.Time, name string, limit Limit, c Count) {
+	now := at.UnixNano()
+	u := a.users[name]
+	if u == nil {
+		if c.Active == 0 || !limit.Limited() {
+			return
+		}
+		if u = a.user(name, limit); u == nil {
+			return
+		}
+	}
+	u.limit = limit
+	u.idleAt = now
+	if c.Active > 0 || u.count.Active > 0 || u.weight > 0 {
+		a.weigh(u, now, c.Active)
+	}
+	u.count, u.countAt = c, now
+	a.measure(u, now)
+	a.plan(u, now)
+}
+
+// Restarted says that HAProxy has ended, and with it everything in progress.
+func (a *Agent) Restarted(at time.Time) {
+	now := at.UnixNano()
+	for _, u := range a.users {
+		u.count, u.countAt, u.weight, u.next = Count{}, 0, 0, 0
+		for d := range u.meters {
+			u.meters[d].begin()
+		}
+		u.taughtAt = 0
+		a.report(u)
+		a.plan(u, now)
+	}
+	a.out.Urgent = true
+}
+
+// Cluster tells the agent how many instances there are, itself included.
+func (a *Agent) Cluster(at time.Time, instances int) {
+	now := at.UnixNano()
+	was := a.instances
+	a.instances = max(1, instances)
+	if (was == 1) == (a.instances == 1) {
+		return
+	}
+	for _, u := range a.users {
+		if was == 1 && u.weight > 0 {
+			// It had all of it, and keeps it until polygen divides.
+			u.share, u.shareAt = u.limit.Bytes, [2]int64{now, now}
+		}
+		a.teach(u, now)
+		a.report(u)
+	}
+	a.out.Urgent = true
+}
+
+// Share takes polygen's division of a user's limit. An instance that is not named
+// has no share any more.
+func (a *Agent) Share(at time.Time, s Sharing) {
+	u := a.users[s.User]
+	if u == nil || s.Direction < Down || s.Direction > Up {
+		return
+	}
+	now := at.UnixNano()
+	u.share[s.Direction] = 0
+	for _, share := range s.Shares {
+		if share.Instance == a.config.Instance {
+			u.share[s.Direction], u.shareAt[s.Direction] = share.Bytes, now
+		}
+	}
+	a.teach(u, now)
+	a.plan(u, now)
+}
+
+// Limits tells the agent that limits may have changed: what each known user's is
+// now. A share shrinks with its limit at once, and grows when polygen says so.
+func (a *Agent) Limits(at time.Time, limitOf func(user string) Limit) {
+	now := at.UnixNano()
+	for name, u := range a.users {
+		limit := limitOf(name)
+		if limit == u.limit {
+			continue
+		}
+		for _, d := range Directions {
+			if old := u.limit.Bytes[d]; limit.Bytes[d] < old {
+				u.share[d] = int64(float64(u.share[d]) * float64(limit.Bytes[d]) / float64(old))
+			}
+		}
+		u.limit = limit
+		a.teach(u, now)
+		a.report(u)
+		a.out.Urgent = true
+	}
+}
+
+// weigh takes how many requests are in progress. Those that have ended count on
+// for holdSpan.
+func (a *Agent) weigh(u *user, now, active int64) {
+	before := u.weight
+	switch {
+	case active >= u.weight:
+		u.weight, u.next, u.since = active, 0, now
+	case passed(now, u.since, holdSpan):
+		u.weight, u.next, u.since = max(u.next, active), active, now
+	default:
+		u.next = max(u.next, active)
+	}
+	for d := range u.meters {
+		m := &u.meters[d]
+		switch {
+		case u.weight > before:
+			m.begin()
+			if before == 0 && u.countAt > 0 {
+				m.start(now, u.count.Moved[d])
+			}
+		case u.weight == 0 && before > 0:
+			m.end(u.countAt, u.count.Moved[d], u.limit.Bytes[d])
+		}
+	}
+	if (u.weight == 0) != (u.said.Active == 0) {
+		a.report(u)
+		a.out.Urgent = true
+	}
+}
+
+// measure has the meters see the count. What they find out is reported soon.
+func (a *Agent) measure(u *user, now int64) {
+	if u.weight == 0 {
+		return
+	}
+	for d := range u.meters {
+		if u.meters[d].see(now, u.count.Moved[d], u.limit.Bytes[d]) {
+			a.agenda.Put(u, u.reported+int64(reportEvery))
+		}
+	}
+}
+
+// given is polygen's share of one direction; 0 if there is none.
+func (u *user) given(d Direction, now int64) int64 {
+	if u.limit.Bytes[d] == 0 || passed(now, u.shareAt[d], ShareFor) {
+		return 0
+	}
+	return min(u.share[d], u.limit.Bytes[d])
+}
+
+// inForce is the user's share here and now.
+func (a *Agent) inForce(u *user, now int64) [2]int64 {
+	share := a.standard(u.limit)
+	if a.instances > 1 {
+		for _, d := range Directions {
+			if given := u.given(d, now); given > 0 {
+				share[d] = given
+			}
+		}
+	}
+	return share
+}
+
+// standard is the share of an instance that polygen has given none: the limit, if
+// there is only one.
+func (a *Agent) standard(l Limit) (share [2]int64) {
+	for _, d := range Directions {
+		switch {
+		case l.Bytes[d] == 0:
+		case a.instances == 1:
+			share[d] = l.Bytes[d]
+		case l.Default[d] > 0:
+			share[d] = min(l.Default[d], l.Bytes[d])
+		default:
+			share[d] = max(1, l.Bytes[d]/int64(a.instances))
+		}
+	}
+	return share
+}
+
+// teach writes the user's share into HAProxy's table if it is not there.
+func (a *Agent) teach(u *user, now int64) {
+	share := a.inForce(u, now)
+	if share == u.taught && !passed(now, u.taughtAt, teachAgain) {
+		return
+	}
+	u.taught, u.taughtAt = share, now
+	for d := range u.meters {
+		u.meters[d].enforce(now, share[d])
+	}
+	a.out.Entries = append(a.out.Entries, Entry{User: u.name, Share: share})
+}
+
+func (a *Agent) report(u *user) {
+	if !u.marked {
+		u.marked = true
+		a.reports = append(a.reports, u)
+	}
+}
+
+// Collect appends the reports that are due.
+func (a *Agent) Collect(at time.Time, reports []Report) []Report {
+	now := at.UnixNano()
+	for i, u := range a.reports {
+		a.reports[i] = nil
+		u.marked = false
+		if a.users[u.name] != u {
+			continue
+		}
+		u.said, u.reported = a.say(u, now), now
+		a.plan(u, now)
+		if a.instances > 1 {
+			reports = append(reports, u.said)
+		}
+	}
+	a.reports = a.reports[:0]
+	return reports
+}
+
+func (a *Agent) say(u *user, now int64) Report {
+	r := Report{Instance: a.config.Instance, User: u.name, Active: int(u.weight)}
+	for _, d := range Directions {
+		if u.limit.Bytes[d] > 0 {
+			r.Moved[d], r.Most[d], r.Share[d] = u.meters[d].moved, u.meters[d].most, u.given(d, now)
+		}
+	}
+	return r
+}
+
+// news reports whether the user's demand is another one than was said.
+func (a *Agent) news(u *user, now int64) bool {
+	r := a.say(u, now)
+	for _, d := range Directions {
+		if differs(r.Most[d], u.said.Most[d], u.limit.Bytes[d]/changePart) {
+			return true
+		}
+	}
+	return r.Active != u.said.Active
+}
+
+// Tick does what is due. It is to be called every 5 ms.
+func (a *Agent) Tick(at time.Time) {
+	now := at.UnixNano()
+	a.agenda.Take(now, func(u *user) {
+		if a.users[u.name] != u {
+			return // forgotten
+		}
+		if u.weight > 0 {
+			a.weigh(u, now, u.count.Active)
+		}
+		if u.weight == 0 && u.said.Active == 0 {
+			if passed(now, u.idleAt, forgetSpan) {
+				delete(a.users, u.name)
+				return
+			}
+			a.plan(u, now)
+			return
+		}
+		if passed(now, u.countAt, silence) && u.countAt > 0 {
+			a.measure(u, now)
+		}
+		a.teach(u, now)
+		if passed(now, u.reported, confirmEvery) || passed(now, u.reported, reportEvery) && a.news(u, now) {
+			a.report(u)
+		}
+		a.plan(u, now)
+	})
+}
+
+// plan has the user looked at when something may be due.
+func (a *Agent) plan(u *user, now int64) {
+	if u.weight == 0 && u.said.Active == 0 {
+		a.agenda.Put(u, now+int64(forgetSpan))
+		return
+	}
+	due := now + int64(confirmEvery)/2
+	if u.weight != u.count.Active {
+		due = min(due, u.since+int64(holdSpan))
+	}
+	if int(u.weight) != u.said.Active {
+		due = min(due, u.reported+int64(reportEvery))
+	}
+	a.agenda.Put(u, due)
+}
+
+func (a *Agent) user(name string, limit Limit) *user {
+	u := a.users[name]
+	if u == nil {
+		if len(a.users) >= a.config.MaxUsers {
+			return nil
+		}
+		u = &user{name: name}
+		a.users[name] = u
+	}
+	u.limit = limit
+	return u
+}
+
+// Drain returns what has become due and forgets it. The slice is the caller's.
+func (a *Agent) Drain() Output {
+	out := a.out
+	a.out = Output{}
+	return out
+}
+
+// Users is the number of users known.
+func (a *Agent) Users() int { return len(a.users) }

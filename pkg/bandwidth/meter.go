@@ -1,0 +1,170 @@
+package bandwidth
+
+import "time"
+
+const (
+	second = int64(time.Second)
+
+	// settle is how long a HAProxy may take to follow a new share: what it moves until
+	// then may be of the one before.
+	settle = 150 * time.Millisecond
+	// A share that was raised, or has only begun, is judged after brief, so that who
+	// can use more has it soon. Else it takes steady: the push of a counter may be
+	// 20 ms late, which is 2 % of it.
+	brief  = 200 * time.Millisecond
+	steady = time.Second
+	// silence without a push means that nothing was moved: of long transfers HAProxy
+	// pushes the counters several times a second.
+	silence = 500 * time.Millisecond
+	// shortest is the least time that one judgement stands for: requests may be over
+	// before their first push.
+	shortest = 50 * time.Millisecond
+
+	// Who moves so many per cent of his share could use more.
+	saturated = 98
+	// Who moves so many, in a brief look, perhaps could.
+	nearly = 90
+	// Who moves less may have so many per cent of what he moves, and the least share. It
+	// is little, for what he does not use nobody has, and more than saturated takes away;
+	// after a brief look, which is less exact, it is room.
+	headroom = 105
+	room     = 112
+	// Who moves less than so many per cent of what he could use lately needs less at
+	// once; else it falls by fade per cent a time, so that a demand that varies has its peaks.
+	dropped = 85
+	fade    = 95
+)
+
+// A meter finds out what one instance could use of a user's limit in one
+// direction, from the bytes that it moves.
+type meter struct {
+	share     int64 // in force; 0: not limited
+	sharedAt  int64 // since when
+	before    int64 // the smallest one that may still be followed instead
+	begun     int64 // when measuring began; 0: it has not
+	span      int64 // how long it lasts
+	low       int64 // the smallest share meanwhile
+	base      int64 // bytes moved before it
+	first     int64 // when requests began, until the first judgement; 0: that was made
+	firstBase int64 // bytes moved before them
+
+	moved int64 // bytes per second, as last measured
+	most  int64 // bytes per second that can be used; 0: any number
+	step  int64 // by which most grew last
+	rough bool  // most is from a brief look
+}
+
+// enforce says which share is in force from now on.
+func (m *meter) enforce(now, share int64) {
+	if share == m.share {
+		return
+	}
+	if differs(share, m.share, 0) {
+		if passed(now, m.sharedAt, settle) || m.before == 0 || m.share < m.before {
+			m.before = m.share
+		}
+		m.sharedAt = now
+		if share > m.share {
+			m.span = int64(brief)
+		}
+	}
+	if m.share == 0 {
+		m.low = share
+	}
+	m.share, m.low = share, min(m.low, share)
+}
+
+// begin says that there are more requests than before.
+func (m *meter) begin() { m.begun, m.span = 0, int64(brief) }
+
+// start says that there are requests, after there were none, and bytes moved
+// before them.
+func (m *meter) start(now, bytes int64) {
+	m.first, m.firstBase = now, bytes
+	m.see(now, bytes, 0)
+}
+
+// see takes a count of bytes moved so far, and reports whether most may be
+// another one now.
+func (m *meter) see(now, bytes, limit int64) (news bool) {
+	switch {
+	case m.begun == 0:
+		m.begun, m.low, m.base = now, m.share, bytes
+		if !passed(now, m.sharedAt, settle) && m.before > 0 {
+			m.low = min(m.share, m.before)
+		}
+	case now < m.begun || bytes < m.base: // the clock was set back, the count began anew
+		m.begun, m.base = now, bytes
+	case now-m.begun >= m.span:
+		switch m.judge(now-m.begun, bytes-m.base, limit) {
+		case unsure:
+			m.span += int64(brief)
+			return false
+		case disturbed:
+			m.span = int64(brief)
+		case judged:
+			m.span, m.first, news = int64(steady), 0, true
+		}
+		m.begun = 0
+		m.see(now, bytes, limit)
+	}
+	return news
+}
+
+// end says that there are no requests any more since an instant. Those that were
+// too short to be measured are judged as a whole.
+func (m *meter) end(since, bytes, limit int64) {
+	if m.first > 0 && since >= m.first && bytes >= m.firstBase {
+		m.low = m.share
+		m.judge(max(since-m.first, int64(shortest)), bytes-m.firstBase, limit)
+	}
+	m.begun, m.first, m.moved = 0, 0, 0
+}
+
+// What comes of a measurement.
+type outcome int
+
+const (
+	judged    outcome = iota
+	unsure            // a longer look will tell
+	disturbed         // another one will tell: the share has changed meanwhile
+)
+
+// judge takes what was moved in a span.
+func (m *meter) judge(span, bytes, limit int64) outcome {
+	m.moved = int64(float64(bytes) / float64(span) * float64(second))
+	rough := span < int64(steady)/2
+	need := max(1, m.moved/100*headroom) + limit/leastPart
+	if rough {
+		need = max(1, m.moved/100*room) + limit/leastPart
+	}
+	switch {
+	case m.share == 0:
+		m.most, m.step = 0, 0
+	case rough && 100*m.moved >= nearly*m.low && 100*m.moved < saturated*m.low:
+		return unsure
+	case 100*m.moved < saturated*m.low:
+		if m.most > 0 && !m.rough && 100*m.moved >= dropped*m.most {
+			need = max(need, m.most/100*fade)
+		}
+		m.most, m.step, m.rough = need, 0, rough
+	case m.low < m.share && differs(m.low, m.share, 0):
+		return disturbed // it may have been the smaller share that held it
+	case m.most > 0 && m.share > m.most+m.most/10:
+		m.most = 0 // it had more than it wanted, and used it
+	case m.most > 0:
+		// A little more may be enough; each time it is not, it takes twice as much.
+		m.step, m.rough = max(2*m.step, limit/32+m.share/4), true
+		m.most = max(m.most, m.share) + m.step
+	}
+	if m.most >= limit {
+		m.most = 0
+	}
+	return judged
+}
+
+// passed reports whether a span has passed since then. It has if then is yet to
+// come: the clock was set back.
+func passed(now, then int64, span time.Duration) bool {
+	return now-then >= int64(span) || now < then
+}

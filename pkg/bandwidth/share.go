@@ -1,0 +1,109 @@
+package bandwidth
+
+import (
+	"cmp"
+	"math/bits"
+	"slices"
+)
+
+// A Demand is what one instance could use of a user's limit.
+type Demand struct {
+	Instance string
+	Weight   int   // requests in progress there; 0 wants nothing
+	Most     int64 // bytes per second that it can use; 0 means any number
+}
+
+// A Share is what one instance may use of a user's limit, in bytes per second.
+type Share struct {
+	Instance string
+	Bytes    int64
+}
+
+// maxWeight is more requests than anyone has in progress; weights add up to an int64.
+const maxWeight = 1 << 31
+
+// divide gives each instance with a weight a share of the limit: in proportion to
+// the weights, but none more than it can use while another one could use it (water
+// filling). Each has least beforehand, if all of them can have as much. What nobody
+// can use is divided by weight all the same, as room to grow. The shares add up to
+// the limit but for the fractions of a byte, if there is any demand. The result is
+// sorted by instance and does not depend on the order of the demands.
+func divide(limit, least int64, demands []Demand) []Share {
+	var in []Demand
+	for _, d := range demands {
+		if d.Weight > 0 {
+			d.Weight = min(d.Weight, maxWeight)
+			in = append(in, d)
+		}
+	}
+	if len(in) == 0 || limit <= 0 {
+		return nil
+	}
+	slices.SortFunc(in, func(a, b Demand) int { return cmp.Compare(a.Instance, b.Instance) })
+	least = min(least, limit/int64(len(in)))
+
+	out := make([]Share, len(in))
+	left := limit
+	for i, d := range in {
+		out[i] = Share{Instance: d.Instance, Bytes: least}
+		left -= least
+	}
+	left = pour(out, in, left, func(d Demand, has int64) int64 {
+		if d.Most == 0 {
+			return left
+		}
+		return max(0, d.Most-has)
+	})
+	pour(out, in, left, func(Demand, int64) int64 { return left })
+	return out
+}
+
+// pour divides an amount by weight among those who have room for it, and returns
+// what is left. Whoever is filled leaves his part to the others, so it takes as
+// many rounds as there are instances, at most.
+func pour(out []Share, in []Demand, amount int64, room func(d Demand, has int64) int64) int64 {
+	full := make([]bool, len(in))
+	for range in {
+		weight := int64(0)
+		for i, d := range in {
+			if !full[i] {
+				weight += int64(d.Weight)
+			}
+		}
+		if weight == 0 || amount <= 0 {
+			break
+		}
+		filled, given := false, int64(0)
+		for i, d := range in {
+			if full[i] {
+				continue
+			}
+			if most := room(d, out[i].Bytes); most <= part(amount, int64(d.Weight), weight) {
+				full[i], filled = true, true
+				out[i].Bytes += most
+				given += most
+			}
+		}
+		amount -= given
+		if filled {
+			continue // the others' parts have grown
+		}
+		for i, d := range in {
+			if !full[i] {
+				p := part(amount, int64(d.Weight), weight)
+				out[i].Bytes += p
+				given += p
+			}
+		}
+		amount -= given
+		break
+	}
+	return amount
+}
+
+// part is amount × weight ÷ whole, exactly; weight is at most whole.
+func part(amount, weight, whole int64) int64 {
+	high, low := bits.Mul64(uint64(amount), uint64(weight))
+	quotient, _ := bits.Div64(high, low, uint64(whole))
+	return int64(quotient)
+}

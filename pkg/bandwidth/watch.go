@@ -1,0 +1,248 @@
+package bandwidth
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/internal/agenda"
+)
+
+const (
+	// leastPart of the limit is the smallest share of an instance with requests in
+	// progress: 1/leastPart of it, so that it can show that it needs more.
+	leastPart = 200
+	// changePercent is by how much a share must change, and changePart by which part
+	// of the limit, to be sent before it is due for repetition.
+	changePercent = 3
+	changePart    = 200
+	// divideEvery is how often shares are computed for a demand that changes (for
+	// instances that begin or end it is done at once), repeatEvery how often they are
+	// sent again, and reportSpan how long a report counts.
+	divideEvery = 50 * time.Millisecond
+	repeatEvery = 10 * time.Second
+	reportSpan  = 2 * time.Second
+	// hearSpan is how long an instance may take to report a share it was given; one
+	// that has another one then has missed it.
+	hearSpan = 250 * time.Millisecond
+	// ShareFor is how long a share holds after its last repetition.
+	ShareFor = 60 * time.Second
+)
+
+// Direction is one of a user's two limits.
+type Direction int
+
+// The directions.
+const (
+	Down Direction = iota // from the cluster to the user
+	Up                    // from the user to the cluster
+)
+
+// Directions are both.
+var Directions = [...]Direction{Down, Up}
+
+func (d Direction) String() string {
+	if d == Up {
+		return "up"
+	}
+	return "down"
+}
+
+// A Report is what one instance says of one user. Numbers by Direction are bytes
+// per second.
+type Report struct {
+	Instance string
+	User     string
+	Active   int      // requests in progress there; 0 wants nothing
+	Moved    [2]int64 // as last measured
+	Most     [2]int64 // that it can use; 0: any number
+	Share    [2]int64 // that polygen has given it; 0: none
+}
+
+// Sharing is how a user's limit is divided.
+type Sharing struct {
+	User      string
+	Direction Direction
+	Shares    []Share // of the instances with requests in progress; sorted by instance
+}
+
+// Watch is polygen's view of the users with bandwidth limits. It is not safe for
+// concurrent use.
+type Watch struct {
+	users  map[string]*watched
+	agenda agenda.Agenda[*watched]
+	out    []Sharing
+}
+
+type watched struct {
+	agenda.Place
+	name      string
+	limit     [2]int64
+	instances map[string]*reported
+	sent      [2][]Share
+	sentAt    [2]int64
+	divided   int64
+	changed   bool
+}
+
+type reported struct {
+	Report
+	last int64 // when it came
+}
+
+// NewWatch returns a watch that knows of nothing.
+func NewWatch() *Watch { return &Watch{users: make(map[string]*watched)} }
+
+// Observe takes a report, and the user's limits in bytes per second by direction
+// (0: not limited).
+func (w *Watch) Observe(at time.Time, r Report, limit [2]int64) {
+	now := at.UnixNano()
+	u := w.users[r.User]
+	if u == nil {
+		if limit == [2]int64{} || r.Active == 0 {
+			return
+		}
+		u = &watched{name: r.User, instances: make(map[string]*reported, 1)}
+		w.users[r.User] = u
+	}
+	i := u.instances[r.Instance]
+	if i == nil {
+		i = &reported{}
+		u.instances[r.Instance] = i
+	}
+	urgent := (i.Active == 0) != (r.Active == 0) || u.limit != limit
+	u.changed = u.changed || urgent || i.Active != r.Active || i.Most != r.Most
+	i.Report, i.last, u.limit = r, now, limit
+	for _, d := range Directions {
+		if r.Active > 0 && passed(now, u.sentAt[d], hearSpan) && u.misses(r, d) {
+			u.sent[d], u.changed = nil, true
+		}
+	}
+	if urgent || u.changed && passed(now, u.divided, divideEvery) {
+		w.divide(u, now)
+	}
+	w.plan(u, now)
+}
+
+// misses reports whether an instance has another share than it was sent.
+func (u *watched) misses(r Report, d Direction) bool {
+	for _, s := range u.sent[d] {
+		if s.Instance == r.Instance {
+			return s.Bytes != r.Share[d]
+		}
+	}
+	return false
+}
+
+// Instances tells the watch which instances there are: any other one moves
+// nothing.
+func (w *Watch) Instances(at time.Time, live []string) {
+	now := at.UnixNano()
+	for _, u := range w.users {
+		for instance := range u.instances {
+			if !slices.Contains(live, instance) {
+				delete(u.instances, instance)
+				u.changed = true
+			}
+		}
+		if u.changed {
+			w.divide(u, now)
+		}
+	}
+}
+
+// Tick divides anew what is due and drops what has not been heard of for 2 s. It
+// costs what is due, and is to be called every 50 ms.
+func (w *Watch) Tick(at time.Time) {
+	now := at.UnixNano()
+	w.agenda.Take(now, func(u *watched) {
+		for instance, i := range u.instances {
+			i.last = min(i.last, now) // the clock may have been set back
+			if passed(now, i.last, reportSpan) {
+				delete(u.instances, instance)
+				u.changed = true
+			}
+		}
+		if len(u.instances) == 0 {
+			delete(w.users, u.name)
+			return
+		}
+		if u.changed && passed(now, u.divided, divideEvery) || u.repeats(now) {
+			w.divide(u, now)
+		}
+		w.plan(u, now)
+	})
+}
+
+func (u *watched) repeats(now int64) bool {
+	for _, d := range Directions {
+		if u.sent[d] != nil && passed(now, u.sentAt[d], repeatEvery) {
+			return true
+		}
+	}
+	return false
+}
+
+// plan has the user looked at when something may be due.
+func (w *Watch) plan(u *watched, now int64) {
+	if u.changed {
+		w.agenda.Put(u, u.divided+int64(divideEvery))
+		return
+	}
+	first := now
+	for _, i := range u.instances {
+		first = min(first, i.last)
+	}
+	w.agenda.Put(u, first+int64(reportSpan))
+}
+
+// divide computes the user's shares, and has them sent if they changed.
+func (w *Watch) divide(u *watched, now int64) {
+	u.divided, u.changed = now, false
+	for _, d := range Directions {
+		if u.limit[d] == 0 {
+			u.sent[d] = nil
+			continue
+		}
+		demands := make([]Demand, 0, len(u.instances))
+		for _, i := range u.instances {
+			demands = append(demands, Demand{Instance: i.Instance, Weight: i.Active, Most: i.Most[d]})
+		}
+		shares := divide(u.limit[d], u.limit[d]/leastPart, demands)
+		if len(shares) == 0 || !differ(u.sent[d], shares, u.limit[d]/changePart) && !passed(now, u.sentAt[d], repeatEvery) {
+			continue
+		}
+		u.sent[d], u.sentAt[d] = shares, now
+		w.out = append(w.out, Sharing{User: u.name, Direction: d, Shares: shares})
+	}
+}
+
+// differ reports whether any share is another one.
+func differ(a, b []Share, little int64) bool {
+	return !slices.EqualFunc(a, b, func(a, b Share) bool {
+		return a.Instance == b.Instance && !differs(a.Bytes, b.Bytes, little)
+	})
+}
+
+// differs reports whether numbers differ by more than a few per cent, and by more
+// than a little. 0 is different from all others.
+func differs(a, b, little int64) bool {
+	return (a == 0) != (b == 0) || abs(a-b) > little && 100*abs(a-b) > changePercent*max(a, b)
+}
+
+func abs(n int64) int64 { return max(n, -n) }
+
+// Sharings returns what has been decided since the last call, sorted by user and
+// direction, the last word of each, and forgets it.
+func (w *Watch) Sharings() []Sharing {
+	out := w.out
+	w.out = nil
+	slices.Reverse(out)
+	slices.SortStableFunc(out, func(a, b Sharing) int {
+		return cmp.Or(cmp.Compare(a.User, b.User), cmp.Compare(a.Direction, b.Direction))
+	})
+	return slices.CompactFunc(out, func(a, b Sharing) bool { return a.User == b.User && a.Direction == b.Direction })
+}
+
+// Users is the number of users watched.
+func (w *Watch) Users() int { return len(w.users) }
