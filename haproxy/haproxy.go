@@ -20,9 +20,10 @@ import (
 	"time"
 )
 
-// Files holds haproxy.cfg, spoe.cfg, exempt-paths.lst and identify/*.cfg.
+// Files holds haproxy.cfg, spoe.cfg, exempt-paths.lst, lua/*.lua and
+// identify/*.cfg.
 //
-//go:embed haproxy.cfg spoe.cfg exempt-paths.lst identify/*.cfg
+//go:embed haproxy.cfg spoe.cfg exempt-paths.lst lua/bandwidth.lua lua/bandwidth_clock.lua identify/*.cfg
 var Files embed.FS
 
 // Names of the peers as haproxy.cfg declares them. The agent dials LocalPeer
@@ -32,12 +33,25 @@ const (
 	AgentPeer = "agent"
 )
 
+// ShareTable is the name on the wire of the table of bandwidth shares: that of a
+// backend's, without the slash of the peers section's own. Its keys are users of up
+// to 128 bytes; gpt0 is the share down, gpc0 the one up, in units of ShareUnit
+// bytes per second, 0 meaning none.
+const (
+	ShareTable = "sluice_share"
+	ShareUnit  = 64
+)
+
 // MinVersion is the oldest HAProxy that the files run on.
 const MinVersion = "2.6"
 
 // clientTimeout is haproxy.cfg's "timeout client": whoever waits longer than
 // that for an answer is cut off.
 const clientTimeout = time.Minute
+
+// Buffers below HAProxy's own default do not hold what clients may send as
+// headers; above 1 MiB they gain nothing.
+const minBufSize, maxBufSize = 16384, 1 << 20
 
 // The lines of haproxy.cfg between which the identify chain stands.
 const (
@@ -61,6 +75,7 @@ type Config struct {
 	HardStop       time.Duration // SLUICE_HARD_STOP: whole milliseconds, as the agent's drain time
 	RetryJitter    int           // SLUICE_RETRY_JITTER: Retry-After of requests in progress is 1 to so many seconds
 	OriginMaxConn  int           // SLUICE_ORIGIN_MAXCONN: requests that the origin gets at a time; zero: no bound
+	BufSize        int           // SLUICE_BUFSIZE: bytes of a buffer, 16384 to 1048576
 	Threads        int           // SLUICE_THREADS; zero: one per CPU
 	MaxConn        int           // SLUICE_MAXCONN: client connections; zero: from the limit of open files
 }
@@ -109,10 +124,14 @@ func (c Config) env() ([]string, error) {
 	if c.WaitTimeout >= clientTimeout {
 		return nil, fmt.Errorf("wait timeout %v: want less than %v", c.WaitTimeout, clientTimeout)
 	}
+	if c.BufSize != 0 && (c.BufSize < minBufSize || c.BufSize > maxBufSize) {
+		return nil, fmt.Errorf("buffer size %d: want %d to %d", c.BufSize, minBufSize, maxBufSize)
+	}
 	for _, v := range []struct {
 		name, env string
 		n         int
 	}{
+		{"buffer size", "SLUICE_BUFSIZE", c.BufSize},
 		{"retry jitter", "SLUICE_RETRY_JITTER", c.RetryJitter},
 		{"origin's max connections", "SLUICE_ORIGIN_MAXCONN", c.OriginMaxConn},
 		{"threads", "SLUICE_THREADS", c.Threads},
@@ -149,14 +168,14 @@ func Write(dir string, c Config) (file string, env []string, err error) {
 	if dir, err = filepath.Abs(dir); err != nil {
 		return "", nil, fmt.Errorf("haproxy configuration: %w", err)
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(dir, "lua"), 0o755); err != nil {
 		return "", nil, fmt.Errorf("haproxy configuration: %w", err)
 	}
 	file = filepath.Join(dir, "haproxy.cfg")
 	if err := os.WriteFile(file, []byte(cfg), 0o644); err != nil {
 		return "", nil, fmt.Errorf("haproxy configuration: %w", err)
 	}
-	for _, name := range []string{"spoe.cfg", "exempt-paths.lst"} {
+	for _, name := range []string{"spoe.cfg", "exempt-paths.lst", "lua/bandwidth.lua", "lua/bandwidth_clock.lua"} {
 		content, err := fs.ReadFile(Files, name)
 		if err == nil {
 			err = os.WriteFile(filepath.Join(dir, name), content, 0o644)

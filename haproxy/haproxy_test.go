@@ -53,6 +53,7 @@ func TestShippedFilesAreValid(t *testing.T) {
 			"SLUICE_CFG_DIR=" + here, "SLUICE_USER_HEADER=X-A", "SLUICE_JWT_CLAIM=a.b", "SLUICE_REFUSE_STATUS=503",
 			"SLUICE_VERDICT_TIMEOUT=1s", "SLUICE_STATS=/s.sock", "SLUICE_THREADS=2", "SLUICE_MAXCONN=100",
 			"SLUICE_CHECK_TIMEOUT=1s", "SLUICE_WAIT_TIMEOUT=1s", "SLUICE_RETRY_JITTER=1", "SLUICE_ORIGIN_MAXCONN=5", "SLUICE_HARD_STOP=1m",
+			"SLUICE_BUFSIZE=32768",
 		}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -126,7 +127,7 @@ func TestWrite(t *testing.T) {
 	file, env, err := Write(dir, Config{
 		Bind: "127.0.0.1:1", Origin: "127.0.0.1:2", SPOE: "unix@/s", Peer: "127.0.0.1:3", Stats: "/stats",
 		Identify: "header:X-A,ip", RefuseStatus: 503, VerdictTimeout: 20 * time.Millisecond, WaitTimeout: 5 * time.Second,
-		HardStop: time.Minute, RetryJitter: 2, OriginMaxConn: 7, Threads: 2, MaxConn: 50,
+		HardStop: time.Minute, RetryJitter: 2, OriginMaxConn: 7, BufSize: 32768, Threads: 2, MaxConn: 50,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -134,7 +135,7 @@ func TestWrite(t *testing.T) {
 	wantEnv := []string{
 		"SLUICE_BIND=127.0.0.1:1", "SLUICE_ORIGIN=127.0.0.1:2", "SLUICE_SPOE=unix@/s", "SLUICE_PEER=127.0.0.1:3", "SLUICE_STATS=/stats",
 		"SLUICE_REFUSE_STATUS=503", "SLUICE_VERDICT_TIMEOUT=20ms", "SLUICE_WAIT_TIMEOUT=5000ms", "SLUICE_HARD_STOP=60000ms",
-		"SLUICE_RETRY_JITTER=2", "SLUICE_ORIGIN_MAXCONN=7", "SLUICE_THREADS=2", "SLUICE_MAXCONN=50", "SLUICE_CFG_DIR=" + dir,
+		"SLUICE_BUFSIZE=32768", "SLUICE_RETRY_JITTER=2", "SLUICE_ORIGIN_MAXCONN=7", "SLUICE_THREADS=2", "SLUICE_MAXCONN=50", "SLUICE_CFG_DIR=" + dir,
 	}
 	if diff := cmp.Diff(wantEnv, env); diff != "" {
 		t.Errorf("environment (-want +got):\n%s", diff)
@@ -152,7 +153,7 @@ func TestWrite(t *testing.T) {
 	if diff := cmp.Diff(want, chain); diff != "" {
 		t.Errorf("chain (-want +got):\n%s", diff)
 	}
-	for _, name := range []string{"spoe.cfg", "exempt-paths.lst"} {
+	for _, name := range []string{"spoe.cfg", "exempt-paths.lst", "lua/bandwidth.lua", "lua/bandwidth_clock.lua"} {
 		got, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil || string(got) != shipped(t, name) {
 			t.Errorf("%s: %v, or not as shipped", name, err)
@@ -170,6 +171,7 @@ func TestWriteErrors(t *testing.T) {
 		"haproxy configuration: hard stop 1µs: want 1ms or more":                                                           {HardStop: time.Microsecond},
 		"haproxy configuration: retry jitter -1: want 1 or more":                                                           {RetryJitter: -1},
 		"haproxy configuration: origin's max connections -1: want 1 or more":                                               {OriginMaxConn: -1},
+		"haproxy configuration: buffer size 16383: want 16384 to 1048576":                                                  {BufSize: 16383},
 		"haproxy configuration: threads -1: want 1 or more":                                                                {Threads: -1},
 		"haproxy configuration: max connections -1: want 1 or more":                                                        {MaxConn: -1},
 		`haproxy configuration: identify "x": no identifier "x"; valid are header:NAME, s3, jwt:CLAIM, basic, ip and auto`: {Identify: "x"},

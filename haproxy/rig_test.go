@@ -184,6 +184,7 @@ type rig struct {
 	addr  string
 	stats string
 	dir   string
+	env   []string // of HAProxy
 
 	mu   sync.Mutex
 	seen []*http.Request // by the origin
@@ -238,7 +239,9 @@ func newRig(t testing.TB, s setup) *rig {
 	if c.CheckTimeout == 0 {
 		c.CheckTimeout = proctest.Patience
 	}
-	c.Threads = 1
+	if c.Threads == 0 {
+		c.Threads = 1
+	}
 	if !s.noAgent {
 		r.listen(t, filepath.Join(dir, "spoa.sock"))
 	}
@@ -259,6 +262,7 @@ func newRig(t testing.TB, s setup) *rig {
 			t.Fatal(err)
 		}
 	}
+	r.env = env
 	r.proc = proctest.HAProxy(t, file, r.addr, env...)
 	return r
 }

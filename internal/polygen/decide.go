@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/policy"
+	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
@@ -18,6 +19,8 @@ func (p *Polygen) decide(ctx context.Context, events <-chan bus.Event) error {
 	defer forget.Stop()
 	tick := time.NewTicker(tickEvery)
 	defer tick.Stop()
+	bytes := time.NewTicker(bytesEvery)
+	defer bytes.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -29,6 +32,8 @@ func (p *Polygen) decide(ctx context.Context, events <-chan bus.Event) error {
 			}
 		case <-tick.C:
 			p.tick(p.clock.Now())
+		case <-bytes.C:
+			p.bytes.Tick(p.clock.Now())
 		case <-forget.C:
 			p.rates.Forget(p.clock.Now())
 			p.metrics.keys.Set(float64(p.rates.Keys()))
@@ -52,8 +57,15 @@ func (p *Polygen) observe(now time.Time, e bus.Event) {
 			})
 		}
 		p.metrics.progress.Add(float64(len(e.Entries)))
+	case bus.Demand:
+		for _, r := range e {
+			b := set.User(r.User).Bandwidth
+			p.bytes.Observe(now, r, [2]int64{bandwidth.Down: b.Down, bandwidth.Up: b.Up})
+		}
+		p.metrics.demand.Add(float64(len(e)))
 	case bus.Registry:
 		p.slots.Instances(now, e.Instances)
+		p.bytes.Instances(now, e.Instances)
 	}
 }
 
@@ -80,11 +92,12 @@ func limitOf(set *limits.Set, k ratelimit.Key) int {
 func (p *Polygen) send(ctx context.Context) {
 	hints, throttles := p.rates.Decisions()
 	d := p.slots.Decisions()
-	if len(hints)+len(throttles) == 0 && d.Empty() || !p.leading.Load() {
+	sharings := p.bytes.Sharings()
+	if len(hints)+len(throttles)+len(sharings) == 0 && d.Empty() || !p.leading.Load() {
 		return
 	}
 	// The more urgent ones first.
-	messages := make([]policy.Message, 0, len(hints)+len(throttles)+len(d.Blocks)+len(d.Unblocks)+len(d.Sharings))
+	messages := make([]policy.Message, 0, len(hints)+len(throttles)+len(d.Blocks)+len(d.Unblocks)+len(d.Sharings)+len(sharings))
 	for _, user := range d.Unblocks {
 		messages = append(messages, policy.Unblock{User: user})
 	}
@@ -101,6 +114,9 @@ func (p *Polygen) send(ctx context.Context) {
 		}
 		messages = append(messages, m)
 	}
+	for _, s := range sharings {
+		messages = append(messages, policy.Share(s))
+	}
 	for _, h := range hints {
 		messages = append(messages, policy.Hot{Key: h.Key, Until: h.Until, Instances: h.Instances})
 	}
@@ -115,5 +131,6 @@ func (p *Polygen) send(ctx context.Context) {
 	p.metrics.throttles.Add(float64(len(throttles)))
 	p.metrics.blocks.Add(float64(len(d.Blocks)))
 	p.metrics.sharings.Add(float64(len(d.Sharings)))
+	p.metrics.shares.Add(float64(len(sharings)))
 	p.metrics.hints.Add(float64(len(hints)))
 }

@@ -9,7 +9,8 @@ type metrics struct {
 	usage, progress  prometheus.Counter
 	throttles, hints prometheus.Counter
 	blocks, unblocks prometheus.Counter
-	sharings         prometheus.Counter
+	sharings, shares prometheus.Counter
+	demand           prometheus.Counter
 	dropped          prometheus.Counter
 	keys, leading    prometheus.Gauge
 	users            prometheus.Gauge
@@ -35,6 +36,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		blocks:   policies.WithLabelValues("block"),
 		unblocks: policies.WithLabelValues("unblock"),
 		sharings: policies.WithLabelValues("slots"),
+		shares:   policies.WithLabelValues("share"),
+		demand: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_demand_entries_total",
+			Help: "Reports of users with bandwidth limits.",
+		}),
 		users: f.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_watched_users",
 			Help: "Users whose requests in progress are near their limits.",

@@ -3,8 +3,8 @@
 // fleet never enforces two files.
 //
 // It works by events: every change of a pool in Redis is told to it. What it
-// decides is pkg/ratelimit's and pkg/concurrency's; nothing depends on it for
-// safety, and what it sends lapses by itself. Of several, one leads and decides;
+// decides is pkg/ratelimit's, pkg/concurrency's and pkg/bandwidth's; nothing depends
+// on it for safety, and what it sends lapses by itself. Of several, one leads and decides;
 // the others follow what happens and take over within three seconds.
 package polygen
 
@@ -24,6 +24,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/group"
 	"github.com/sluice-qos/sluice/internal/limitfile"
 	"github.com/sluice-qos/sluice/internal/policy"
+	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
@@ -40,6 +41,8 @@ const (
 	// tickEvery is the rhythm in which requests in progress are looked at, beside
 	// every report of them.
 	tickEvery = 100 * time.Millisecond
+	// bytesEvery is the same for bandwidth.
+	bytesEvery = 50 * time.Millisecond
 )
 
 // Options are polygen's. Fields without a stated default are required.
@@ -64,6 +67,7 @@ type Polygen struct {
 	clock   *clock.Clock
 	rates   *ratelimit.Watch   // owned by decide
 	slots   *concurrency.Watch // owned by decide
+	bytes   *bandwidth.Watch   // owned by decide
 	set     atomic.Pointer[limits.Set]
 	leading atomic.Bool
 	lost    atomic.Pointer[error] // why Redis cannot be reached; nil if it can
@@ -91,6 +95,7 @@ func New(o Options) (*Polygen, error) {
 		clock:   &clock.Clock{},
 		rates:   ratelimit.NewWatch(o.Strict),
 		slots:   concurrency.NewWatch(o.Margin),
+		bytes:   bandwidth.NewWatch(),
 		publish: make(chan struct{}, 1),
 	}
 	p.set.Store(o.Limits.Set())
@@ -102,7 +107,7 @@ func New(o Options) (*Polygen, error) {
 func (p *Polygen) Run(ctx context.Context) error {
 	defer p.resign(ctx)
 	events := make(chan bus.Event, 1024)
-	channels := []bus.Channel{bus.UsageChannel, bus.ProgressChannel, bus.InstancesChannel}
+	channels := []bus.Channel{bus.UsageChannel, bus.ProgressChannel, bus.DemandChannel, bus.InstancesChannel}
 	return group.Run(ctx,
 		func(ctx context.Context) error { return p.options.Limits.Run(ctx, p.adopt) },
 		func(ctx context.Context) error {

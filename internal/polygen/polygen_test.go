@@ -426,6 +426,8 @@ func TestMetrics(t *testing.T) {
 	}})
 	g.tick(now)
 	g.send(t.Context()) // in vain: a block, and two users' shares
+	g.observe(now, bus.Demand{{Instance: "one", User: "mover", Active: 1}, {Instance: "one", User: "staff", Active: 1}})
+	g.send(t.Context()) // in vain: a user's shares, down and up
 	if err := g.renew(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -436,7 +438,7 @@ func TestMetrics(t *testing.T) {
 	defer golden.Close()
 	if err := testutil.GatherAndCompare(g.registry, golden,
 		"sluice_usage_entries_total", "sluice_policies_sent_total", "sluice_policies_dropped_total",
-		"sluice_progress_entries_total", "sluice_watched_keys", "sluice_watched_users", "sluice_blocked_users", "sluice_polygen_leading", "sluice_polygen_redis_lost"); err != nil {
+		"sluice_progress_entries_total", "sluice_demand_entries_total", "sluice_watched_keys", "sluice_watched_users", "sluice_blocked_users", "sluice_polygen_leading", "sluice_polygen_redis_lost"); err != nil {
 		t.Error(err)
 	}
 	if problems, err := testutil.GatherAndLint(g.registry); err != nil || len(problems) > 0 {

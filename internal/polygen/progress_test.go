@@ -1,7 +1,6 @@
 package polygen
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -9,7 +8,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/policy"
@@ -29,12 +27,7 @@ users: {staff: staff}
 // What agents report, and what they hear of it. The generator does not run: a
 // millisecond passes between two events, and a tick where a row says so.
 func TestProgressBecomesPolicies(t *testing.T) {
-	type (
-		event = any
-		tick  time.Duration // after so long
-		file  string        // new limits
-		lead  bool
-	)
+	type event = any
 	report := func(instance, user string, active, refused int) bus.Progress {
 		return bus.Progress{Instance: instance, Entries: []bus.ProgressEntry{{User: user, Active: active, Refused: refused, Limit: 77}}}
 	}
@@ -90,53 +83,7 @@ func TestProgressBecomesPolicies(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			addr := redis(t)
-			a := startAgents(t, addr)
-			g := newGenerator(t, addr, "polygen", func(o *Options) { o.Margin = tt.margin })
-			g.leading.Store(true)
-			reload := func(text string) {
-				g.write(t, text)
-				if err := g.Reload(); err != nil {
-					t.Fatal(err)
-				}
-				g.adopt(g.options.Limits.Set())
-			}
-			reload(twenty)
-			now := time.Now()
-			// Policies that fail to be sent, on a slow machine, would be missing.
-			dropped := func() float64 { return testutil.ToFloat64(g.metrics.dropped) }
-			for _, e := range tt.events {
-				now = now.Add(time.Millisecond)
-				switch e := e.(type) {
-				case bus.Event:
-					g.observe(now, e)
-				case tick:
-					now = now.Add(time.Duration(e))
-					g.tick(now)
-				case file:
-					reload(string(e))
-				case lead:
-					g.leading.Store(bool(e))
-				}
-				g.send(t.Context())
-			}
-			if n := dropped(); n != 0 {
-				t.Fatalf("policies dropped = %v: Redis did not answer", n)
-			}
-			// What follows the last one closes the list.
-			g.leading.Store(true)
-			proctest.Eventually(t, "the last policy is sent", func() error {
-				return g.options.Bus.PublishPolicies(t.Context(), []policy.Message{policy.Limits{Version: "end"}})
-			})
-			proctest.Eventually(t, "it is heard", func() error {
-				if len(a.versions()) == 0 {
-					return errors.New("not yet")
-				}
-				return nil
-			})
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			got := a.heard[:len(a.heard)-1]
+			got, now := play(t, twenty, tt.events, func(o *Options) { o.Margin = tt.margin })
 			if diff := cmp.Diff(tt.want, got, cmpopts.EquateEmpty(), cmpopts.IgnoreFields(policy.Slots{}, "Until")); diff != "" {
 				t.Errorf("policies differ (-want +got):\n%s", diff)
 			}

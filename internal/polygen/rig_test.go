@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
 	"github.com/sluice-qos/sluice/internal/bus"
@@ -31,8 +32,9 @@ const tenGets = `version: 1
 default_tier: free
 tiers:
   free: {requests: {GET: 10, "*": 20}, concurrent: 5}
+  moving: {bandwidth: {down: 10MiB, up: 5MiB}}
   staff: {}
-users: {staff: staff}
+users: {staff: staff, mover: moving}
 `
 
 // redis starts an embedded one.
@@ -252,4 +254,79 @@ func (a *agents) published(text string) {
 		}
 		return nil
 	})
+}
+
+// Events of a generator that does not run, beside those of the bus.
+type (
+	tick  time.Duration // the watch of requests in progress is looked at after so long
+	bytes time.Duration // and that of bandwidth
+	file  string        // new limits
+	lead  bool
+	// together are events that came meanwhile: what they bring about is sent together
+	together []any
+)
+
+// play is what agents hear of events, a millisecond after each other, and when it
+// ended by the clock of the generator.
+func play(t *testing.T, text string, events []any, change func(*Options)) (heard []policy.Message, end time.Time) {
+	t.Helper()
+	addr := redis(t)
+	a := startAgents(t, addr)
+	g := newGenerator(t, addr, "polygen", change)
+	g.leading.Store(true)
+	reload := func(text string) {
+		g.write(t, text)
+		if err := g.Reload(); err != nil {
+			t.Fatal(err)
+		}
+		g.adopt(g.options.Limits.Set())
+	}
+	reload(text)
+	now := time.Now()
+	var do func(any)
+	do = func(e any) {
+		switch e := e.(type) {
+		case bus.Event:
+			g.observe(now, e)
+		case tick:
+			now = now.Add(time.Duration(e))
+			g.tick(now)
+		case bytes:
+			now = now.Add(time.Duration(e))
+			g.bytes.Tick(now)
+		case file:
+			reload(string(e))
+		case lead:
+			g.leading.Store(bool(e))
+		case together:
+			for _, e := range e {
+				do(e)
+			}
+		default:
+			t.Fatalf("event %T", e)
+		}
+	}
+	for _, e := range events {
+		now = now.Add(time.Millisecond)
+		do(e)
+		g.send(t.Context())
+	}
+	// Policies that fail to be sent, on a slow machine, would be missing.
+	if n := testutil.ToFloat64(g.metrics.dropped); n != 0 {
+		t.Fatalf("policies dropped = %v: Redis did not answer", n)
+	}
+	// What follows the last one closes the list.
+	proctest.Eventually(t, "the last policy is sent", func() error {
+		return g.options.Bus.PublishPolicies(t.Context(), []policy.Message{policy.Limits{Version: "end"}})
+	})
+	proctest.Eventually(t, "it is heard", func() error {
+		if len(a.versions()) == 0 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	last := slices.IndexFunc(a.heard, func(m policy.Message) bool { return m == policy.Message(policy.Limits{Version: "end"}) })
+	return a.heard[:last], now
 }

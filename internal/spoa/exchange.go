@@ -6,23 +6,50 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/group"
+	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
 // exchange carries asks for tokens and for slots to the pools in Redis, and
-// grants back.
+// grants back, and reports what is moved.
 type exchange struct {
 	loss
-	take func(context.Context, string, []ratelimit.Ask) (bus.Taken, error)               // Bus.Take
-	hold func(context.Context, string, []string, []concurrency.Ask) (bus.Slotted, error) // Bus.Slots
-	live func() []string                                                                 // the instances
+	take   func(context.Context, string, []ratelimit.Ask) (bus.Taken, error)               // Bus.Take
+	hold   func(context.Context, string, []string, []concurrency.Ask) (bus.Slotted, error) // Bus.Slots
+	demand func(context.Context, string, []bandwidth.Report) error                         // Bus.Demand
+	live   func() []string                                                                 // the instances
 }
 
 func (e *exchange) run(ctx context.Context) error {
 	tokens := &lane[ratelimit.Ask]{loss: &e.loss, urgent: e.limiter.tokensUrgent, collect: e.collectTokens, send: e.sendTokens}
 	slots := &lane[concurrency.Ask]{loss: &e.loss, urgent: e.limiter.slotsUrgent, collect: e.collectSlots, send: e.sendSlots}
-	return group.Run(ctx, tokens.run, slots.run)
+	bytes := &lane[bandwidth.Report]{loss: &e.loss, urgent: e.limiter.bytesUrgent, collect: e.collectBytes, send: e.sendBytes}
+	return group.Run(ctx, tokens.run, slots.run, bytes.run)
+}
+
+// collectBytes drops the reports that a lost Redis cannot take: the next ones say
+// all there is to say.
+func (e *exchange) collectBytes(flush, ask bool, reports []bandwidth.Report) []bandwidth.Report {
+	e.limiter.updateBytes(func(core *bandwidth.Agent, now time.Time) {
+		if flush {
+			core.Tick(now)
+			e.metrics.bandwidthUsers.Set(float64(core.Users()))
+		}
+		reports = core.Collect(now, reports)
+	})
+	if !ask {
+		return reports[:0]
+	}
+	return reports
+}
+
+func (e *exchange) sendBytes(ctx context.Context, reports []bandwidth.Report) error {
+	err := e.demand(ctx, e.options.Instance, reports)
+	if err != nil {
+		e.lose(err)
+	}
+	return err
 }
 
 func (e *exchange) collectTokens(flush, ask bool, asks []ratelimit.Ask) []ratelimit.Ask {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/policy"
+	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
@@ -61,6 +62,10 @@ func (a *Agent) apply(messages []policy.Message) {
 				s.Shares = append(s.Shares, concurrency.Share(share))
 			}
 			a.limiter.updateSlots(func(core *concurrency.Agent, now time.Time) { core.Share(now, s) })
+		case policy.Share:
+			a.metrics.policies.WithLabelValues("share").Inc()
+			s := bandwidth.Sharing{User: m.User, Direction: m.Direction, Shares: m.Shares}
+			a.limiter.updateBytes(func(core *bandwidth.Agent, now time.Time) { core.Share(now, s) })
 		case policy.Limits:
 			a.metrics.policies.WithLabelValues("limits").Inc()
 			if set := a.limiter.set.Load(); set == nil || set.Version() != m.Version {
@@ -115,8 +120,9 @@ func (a *Agent) fetchLimits(ctx context.Context) error {
 // who would not be asked about.
 func (a *Agent) force(set *limits.Set) {
 	a.limiter.set.Store(set)
-	a.limiter.updateSlots(func(core *concurrency.Agent, now time.Time) {
-		core.Limits(now, func(user string) int { return set.User(user).Concurrent })
+	a.limiter.update(func(now time.Time) {
+		a.limiter.slots.Limits(now, func(user string) int { return set.User(user).Concurrent })
+		a.limiter.bytes.Limits(now, func(user string) bandwidth.Limit { return bandwidthOf(set.User(user)) })
 	})
 }
 
@@ -163,15 +169,16 @@ func (a *Agent) joined(r bus.Registry) {
 	if !there {
 		return
 	}
-	a.limiter.update(func(tokens *ratelimit.Agent, slots *concurrency.Agent, now time.Time) {
+	a.limiter.update(func(now time.Time) {
 		if r.Now.Before(a.listed) {
 			return
 		}
 		a.listed = r.Now
 		a.metrics.instances.Set(float64(len(r.Instances)))
 		a.live.Store(&r.Instances)
-		tokens.Cluster(now, len(r.Instances), rank)
-		slots.Cluster(now, len(r.Instances), rank)
+		a.limiter.tokens.Cluster(now, len(r.Instances), rank)
+		a.limiter.slots.Cluster(now, len(r.Instances), rank)
+		a.limiter.bytes.Cluster(now, len(r.Instances))
 	})
 }
 

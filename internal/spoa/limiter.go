@@ -6,12 +6,13 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/clock"
+	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
-// limiter is the shell around the two cores: a lock, the clock, and the requests
+// limiter is the shell around the three cores: a lock, the clock, and the requests
 // that wait. What the cores have to say to others it hands on.
 type limiter struct {
 	clock   *clock.Clock
@@ -19,8 +20,9 @@ type limiter struct {
 	// Into HAProxy's tables; must not block.
 	throttle func(ratelimit.Native)
 	block    func(concurrency.Native)
+	share    func(bandwidth.Entry)
 	// Each holds one token when its lane of the exchange should not wait.
-	tokensUrgent, slotsUrgent chan struct{}
+	tokensUrgent, slotsUrgent, bytesUrgent chan struct{}
 
 	set  atomic.Pointer[limits.Set] // the limits in force
 	wait atomic.Int64               // how long a request may wait for Redis, ns
@@ -30,6 +32,7 @@ type limiter struct {
 	mu         sync.Mutex
 	tokens     *ratelimit.Agent
 	slots      *concurrency.Agent
+	bytes      *bandwidth.Agent
 	forTokens  waiting[*ratelimit.Waiting]
 	forSlots   waiting[*concurrency.Waiting]
 	overflowed uint64 // requests uncounted, of which the metric knows
@@ -58,11 +61,14 @@ func newLimiter(c *clock.Clock, m *metrics, slots concurrency.Config) *limiter {
 		metrics:      m,
 		throttle:     func(ratelimit.Native) {},
 		block:        func(concurrency.Native) {},
+		share:        func(bandwidth.Entry) {},
 		tokensUrgent: make(chan struct{}, 1),
 		slotsUrgent:  make(chan struct{}, 1),
+		bytesUrgent:  make(chan struct{}, 1),
 		over:         make(chan struct{}),
 		tokens:       ratelimit.NewAgent(ratelimit.Config{}),
 		slots:        concurrency.NewAgent(slots),
+		bytes:        bandwidth.NewAgent(bandwidth.Config{Instance: slots.Instance}),
 		forTokens:    make(waiting[*ratelimit.Waiting]),
 		forSlots:     make(waiting[*concurrency.Waiting]),
 	}
@@ -81,6 +87,7 @@ type question struct {
 type verdict struct {
 	allowed  bool
 	priority int           // of an allowed request: HAProxy's priority class
+	share    [2]int64      // of an allowed request, by direction: bytes per second; 0: not limited
 	wait     time.Duration // not yet: ask again in line, which may take so long
 
 	limit int         // that refused it, in requests in progress; 0 if another did,
@@ -114,7 +121,32 @@ func (l *limiter) decide(q question) verdict {
 			return verdict{rate: v.Limit}
 		}
 	}
-	return verdict{allowed: true, priority: of.Priority}
+	return verdict{allowed: true, priority: of.Priority, share: l.shareOf(q.user, of)}
+}
+
+// shareOf is this instance's share of the user's bandwidth.
+func (l *limiter) shareOf(user string, of *limits.Limits) [2]int64 {
+	limit := bandwidthOf(of)
+	if !limit.Limited() {
+		return [2]int64{}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	share := l.bytes.Start(l.clock.Now(), user, limit)
+	l.act()
+	return share
+}
+
+// bandwidthOf is a user's limit as the core takes it.
+func bandwidthOf(of *limits.Limits) (l bandwidth.Limit) {
+	b := of.Bandwidth
+	l.Bytes = [2]int64{bandwidth.Down: b.Down, bandwidth.Up: b.Up}
+	for _, d := range bandwidth.Directions {
+		if l.Bytes[d] > 0 {
+			l.Default[d] = b.DefaultShare
+		}
+	}
+	return l
 }
 
 func (l *limiter) slot(q question, of *limits.Limits) concurrency.Verdict {
@@ -190,7 +222,7 @@ func (l *limiter) await(done <-chan struct{}, longest time.Duration, inLine bool
 	return false
 }
 
-// updateTokens and updateSlots let a core take news, and act on what follows.
+// updateTokens, updateSlots and updateBytes let a core take news, and act on what follows.
 func (l *limiter) updateTokens(news func(core *ratelimit.Agent, now time.Time)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -205,17 +237,24 @@ func (l *limiter) updateSlots(news func(core *concurrency.Agent, now time.Time))
 	l.act()
 }
 
-// update is for what concerns both.
-func (l *limiter) update(news func(tokens *ratelimit.Agent, slots *concurrency.Agent, now time.Time)) {
+func (l *limiter) updateBytes(news func(core *bandwidth.Agent, now time.Time)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	news(l.tokens, l.slots, l.clock.Now())
+	news(l.bytes, l.clock.Now())
+	l.act()
+}
+
+// update is for what concerns several.
+func (l *limiter) update(news func(now time.Time)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	news(l.clock.Now())
 	l.act()
 }
 
 // act does what the cores say; l.mu is held, so that it happens in order.
 func (l *limiter) act() {
-	tokens, slots := l.tokens.Drain(), l.slots.Drain()
+	tokens, slots, bytes := l.tokens.Drain(), l.slots.Drain(), l.bytes.Drain()
 	for _, w := range tokens.Decided {
 		l.forTokens.decided(w)
 	}
@@ -233,6 +272,12 @@ func (l *limiter) act() {
 	}
 	if slots.Urgent {
 		wake(l.slotsUrgent)
+	}
+	for _, e := range bytes.Entries {
+		l.share(e)
+	}
+	if bytes.Urgent {
+		wake(l.bytesUrgent)
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
@@ -145,11 +144,11 @@ func (l *loss) find() {
 	l.options.Logger.Info("redis is back", slog.Duration("after", time.Since(l.lostAt)))
 }
 
-// tell lets both cores know.
+// tell lets the cores know that lease; shares hold without Redis.
 func (l *loss) tell(lost bool) {
-	l.limiter.update(func(tokens *ratelimit.Agent, slots *concurrency.Agent, now time.Time) {
-		tokens.Lost(now, lost)
-		slots.Lost(now, lost)
+	l.limiter.update(func(now time.Time) {
+		l.limiter.tokens.Lost(now, lost)
+		l.limiter.slots.Lost(now, lost)
 	})
 }
 

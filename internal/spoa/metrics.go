@@ -11,10 +11,10 @@ type metrics struct {
 	waits                          prometheus.Histogram
 	timeouts                       prometheus.Counter
 	throttled, lifted              prometheus.Counter
-	blocked, unblocked             prometheus.Counter
+	blocked, unblocked, shares     prometheus.Counter
 	lined                          prometheus.Counter
 	inLine                         prometheus.Histogram
-	inProgress                     prometheus.Gauge
+	inProgress, bandwidthUsers     prometheus.Gauge
 	slotUsers, line, draining      prometheus.Gauge
 	policies                       *prometheus.CounterVec // by kind
 	losses, limitErrors            prometheus.Counter
@@ -39,7 +39,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return &metrics{
 		blocked:   blocks.WithLabelValues("block"),
 		unblocked: blocks.WithLabelValues("unblock"),
-		lined:     verdicts.WithLabelValues("wait", "concurrent"),
+		shares: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_native_shares_total",
+			Help: "Bandwidth shares written into HAProxy's table.",
+		}),
+		lined: verdicts.WithLabelValues("wait", "concurrent"),
 		inLine: f.NewHistogram(prometheus.HistogramOpts{
 			Name:    "sluice_line_wait_seconds",
 			Help:    "Time that requests waited in line for a slot (over_limit: wait).",
@@ -48,6 +52,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		slotUsers: f.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_concurrent_users",
 			Help: "Users with a limit of requests in progress and a request in the last second.",
+		}),
+		bandwidthUsers: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_bandwidth_users",
+			Help: "Users with a bandwidth limit and a request in the last 5 s.",
 		}),
 		inProgress: f.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_requests_in_progress",

@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/peers"
 	"github.com/sluice-qos/sluice/internal/policy"
+	"github.com/sluice-qos/sluice/pkg/bandwidth"
 )
 
 // The names, labels and help that operators build on, and what they count: a
@@ -45,8 +46,8 @@ func TestMetrics(t *testing.T) {
 		// dave may have one in progress: another one is refused after a second and a half in line.
 		r.limiter.set.Store(parse(t, `version: 1
 default_tier: patient
-tiers: {patient: {concurrent: 1, over_limit: {concurrent: wait 1500ms}}, one: {concurrent: 1}}
-users: {erin: one}
+tiers: {patient: {concurrent: 1, over_limit: {concurrent: wait 1500ms}}, one: {concurrent: 1}, moving: {bandwidth: {down: 6MiB}}}
+users: {erin: one, frank: moving}
 `))
 		r.ask("dave", "GET")
 		r.progress("dave", 1, 1)
@@ -57,6 +58,7 @@ users: {erin: one}
 			r.ask("erin", "GET")
 		}
 		r.progress("erin", 1, 1)
+		r.ask("frank", "GET") // HAProxy learns his share
 		// A HAProxy that was replaced goes on with both.
 		r.session(peers.Session{State: peers.Down, Closed: true})
 		r.session(peers.Session{State: peers.Up})
@@ -69,6 +71,7 @@ users: {erin: one}
 			policy.Block{User: "erin", Limit: 1},
 			policy.Unblock{User: "erin"},
 			policy.Slots{User: "erin", Until: time.Now().Add(time.Second)},
+			policy.Share{User: "frank", Shares: []bandwidth.Share{{Instance: "a", Bytes: 1 << 20}}}, // another one
 		})
 		r.stop() // the gauges are of the last flush
 
@@ -81,7 +84,7 @@ users: {erin: one}
 			"sluice_requests_total", "sluice_requests_malformed_total", "sluice_requests_uncounted_total",
 			"sluice_verdict_wait_seconds", "sluice_verdict_timeouts_total", "sluice_native_throttles_total",
 			"sluice_native_blocks_total", "sluice_line_wait_seconds", "sluice_line_requests", "sluice_concurrent_users",
-			"sluice_haproxy_draining",
+			"sluice_haproxy_draining", "sluice_native_shares_total", "sluice_bandwidth_users",
 			"sluice_policies_received_total", "sluice_redis_lost", "sluice_redis_losses_total",
 			"sluice_limits_read_errors_total", "sluice_users", "sluice_instances", "sluice_clock_offset_seconds",
 			"sluice_limits_info"); err != nil {

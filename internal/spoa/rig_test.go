@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/peers"
+	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
@@ -61,6 +62,7 @@ type rig struct {
 	pool     *pool
 	natives  []ratelimit.Native   // see told; limiter.mu guards it
 	blocks   []concurrency.Native // see toldOfBlocks; limiter.mu guards it
+	shares   []bandwidth.Entry    // see toldOfShares; limiter.mu guards it
 	stop     func()               // ends the exchange, and waits for its end
 }
 
@@ -96,6 +98,7 @@ func newRigOn(t *testing.T, p *pool, change func(*Options)) *rig {
 	r := &rig{Agent: a, t: t, registry: o.Registerer.(*prometheus.Registry), pool: p}
 	a.exchange.take = r.pool.take
 	a.exchange.hold = r.pool.hold
+	a.exchange.demand = r.pool.demand
 	a.limiter.throttle = func(n ratelimit.Native) {
 		r.natives = append(r.natives, n)
 		a.teachThrottle(n)
@@ -103,6 +106,10 @@ func newRigOn(t *testing.T, p *pool, change func(*Options)) *rig {
 	a.limiter.block = func(n concurrency.Native) {
 		r.blocks = append(r.blocks, n)
 		a.teachBlock(n)
+	}
+	a.limiter.share = func(e bandwidth.Entry) {
+		r.shares = append(r.shares, e)
+		a.teachShare(e)
 	}
 	a.limiter.set.Store(parse(t, testLimits))
 	return r
@@ -135,6 +142,13 @@ func (r *rig) toldOfBlocks() []concurrency.Native {
 	r.limiter.mu.Lock()
 	defer r.limiter.mu.Unlock()
 	return slices.Clone(r.blocks)
+}
+
+// toldOfShares is what HAProxy was told of its table of shares, in that order.
+func (r *rig) toldOfShares() []bandwidth.Entry {
+	r.limiter.mu.Lock()
+	defer r.limiter.mu.Unlock()
+	return slices.Clone(r.shares)
 }
 
 // progress plays HAProxy, which pushes what its table says of a user.
@@ -189,14 +203,23 @@ type pool struct {
 	slots  map[string]map[string]concurrency.Holding // by user and instance
 	tokens answering
 	holds  answering
+	bytes  answering
 	live   []string // as the last ask for slots said
+	heard  []report
 }
 
 func newPool() *pool {
 	return &pool{totals: map[place]int{}, slots: map[string]map[string]concurrency.Holding{}}
 }
 
-// answering is how one of the two pools answers.
+// report is what the pool was told of the bytes that are moved.
+type report struct {
+	bandwidth.Report
+	from string    // the instance that called
+	at   time.Time // when it was heard
+}
+
+// answering is how one of the pools answers.
 type answering struct {
 	delay time.Duration
 	err   error
@@ -244,6 +267,7 @@ var errAway = errors.New("connection refused")
 func (p *pool) set(delay time.Duration, err error) {
 	p.setTokens(delay, err)
 	p.setSlots(delay, err)
+	p.setBytes(delay, err)
 }
 
 func (p *pool) setTokens(delay time.Duration, err error) {
@@ -256,6 +280,43 @@ func (p *pool) setSlots(delay time.Duration, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.holds.delay, p.holds.err = delay, err
+}
+
+func (p *pool) setBytes(delay time.Duration, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.bytes.delay, p.bytes.err = delay, err
+}
+
+func (p *pool) demand(ctx context.Context, instance string, reports []bandwidth.Report) error {
+	if err := p.answer(ctx, &p.bytes); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, r := range reports {
+		p.heard = append(p.heard, report{r, instance, time.Now()})
+	}
+	return nil
+}
+
+// reports are what was heard of a user's bytes, in that order.
+func (p *pool) reports(user string) (heard []report) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, r := range p.heard {
+		if r.User == user {
+			heard = append(heard, r)
+		}
+	}
+	return heard
+}
+
+// reported is how often the pool was called with reports.
+func (p *pool) reported() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.bytes.calls
 }
 
 // total is what is counted of a key in the present second.

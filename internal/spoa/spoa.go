@@ -2,9 +2,9 @@
 // with a verdict, exchanges leases and usage with the other agents through
 // Redis, and writes the policies of polygen into HAProxy's tables.
 //
-// The decisions are pkg/ratelimit's and pkg/concurrency's; this package owns the
-// clock, the lock and the connections. When in doubt it fails open: a request that cannot be
-// decided is admitted, and counted.
+// The decisions are pkg/ratelimit's, pkg/concurrency's and pkg/bandwidth's; this
+// package owns the clock, the lock and the connections. When in doubt it fails open:
+// a request that cannot be decided is admitted, and counted.
 package spoa
 
 import (
@@ -25,6 +25,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/group"
 	"github.com/sluice-qos/sluice/internal/peers"
 	"github.com/sluice-qos/sluice/internal/spop"
+	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 )
 
@@ -122,10 +123,10 @@ func New(o Options) (*Agent, error) {
 	a := &Agent{options: o, metrics: newMetrics(o.Registerer), clock: &clock.Clock{}, reload: make(chan struct{}, 1)}
 	a.live.Store(&[]string{})
 	a.limiter = newLimiter(a.clock, a.metrics, concurrency.Config{Instance: o.Instance, DrainFor: o.DrainFor})
-	a.limiter.throttle, a.limiter.block = a.teachThrottle, a.teachBlock
+	a.limiter.throttle, a.limiter.block, a.limiter.share = a.teachThrottle, a.teachBlock, a.teachShare
 	a.exchange = &exchange{
 		loss: loss{limiter: a.limiter, metrics: a.metrics, options: &a.options},
-		take: o.Bus.Take, hold: o.Bus.Slots,
+		take: o.Bus.Take, hold: o.Bus.Slots, demand: o.Bus.Demand,
 		live: func() []string { return *a.live.Load() },
 	}
 
@@ -134,7 +135,7 @@ func New(o Options) (*Agent, error) {
 	a.peers, err = peers.New(peers.Options{
 		Network: network, Address: address,
 		Local: "agent", Remote: "haproxy",
-		Teach: []peers.Table{throttleTable, blockTable},
+		Teach: []peers.Table{throttleTable, blockTable, shareTable},
 		Learn: a.learn, OnSession: a.session,
 		Logger: o.Logger, Registerer: o.Registerer,
 	})
@@ -276,7 +277,7 @@ const (
 )
 
 // start answers one request start. HAProxy gets variables only if the request is
-// refused or has to wait, or has a priority of its own.
+// refused or has to wait, or has a priority of its own or a share of bandwidth.
 func (a *Agent) start(r *spop.Request) {
 	q := question{inLine: r.Message() == lineMessage}
 	q.user, _ = r.Arg("user")
@@ -284,9 +285,15 @@ func (a *Agent) start(r *spop.Request) {
 	q.seen = concurrency.Count{Tracked: count(r, "tracked"), Active: count(r, "active")}
 	v := a.verdict(q)
 	switch {
-	case v.allowed && v.priority != 0:
-		r.SetString("priority", strconv.Itoa(v.priority))
 	case v.allowed:
+		if v.priority != 0 {
+			r.SetString("priority", strconv.Itoa(v.priority))
+		}
+		for _, d := range bandwidth.Directions {
+			if v.share[d] > 0 {
+				r.SetUint(d.String(), shareUnits(v.share[d]))
+			}
+		}
 	case v.wait > 0:
 		r.SetUint("wait", uint32(v.wait.Milliseconds()))
 		r.SetUint("limit", uint32(v.limit))

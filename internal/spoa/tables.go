@@ -2,9 +2,11 @@ package spoa
 
 import (
 	"log/slog"
+	"math"
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/peers"
+	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
@@ -22,6 +24,22 @@ var throttleTable = peers.Table{
 var blockTable = peers.Table{
 	Name: "/block", KeyLen: 128, Expire: time.Minute,
 	Data: []peers.DataType{peers.GPT0, peers.GPC0, peers.GPC1},
+}
+
+// shareTable is haproxy.cfg's: the user's share down and up, in shareUnit.
+var shareTable = peers.Table{
+	Name: "sluice_share", KeyLen: 128, Expire: bandwidth.ShareFor,
+	Data: []peers.DataType{peers.GPT0, peers.GPC0},
+}
+
+// shareUnit is what HAProxy counts shares in, bytes per second: 32 bits of it reach
+// 256 GiB/s, and a share of 10 kB/s is right to less than a per cent.
+const shareUnit = 64
+
+// shareUnits is a share as HAProxy takes it: at least one unit, for none would not
+// be a limit.
+func shareUnits(bytes int64) uint32 {
+	return uint32(min(max(1, (bytes+shareUnit/2)/shareUnit), math.MaxUint32))
 }
 
 // activeTable is the one that tells how many requests are in progress.
@@ -64,15 +82,37 @@ func (a *Agent) here(second int64) int64 {
 	return time.Now().Add(left).Round(time.Second).Unix()
 }
 
-// learn takes what HAProxy says of a user's requests in progress.
+// teachShare tells HAProxy a user's share, which his transfers in flight follow,
+// also if he is not limited any more. (Nothing in the table would not free them: it
+// says that what a request brought holds.)
+func (a *Agent) teachShare(e bandwidth.Entry) {
+	units := [2]uint64{math.MaxUint32, math.MaxUint32}
+	for _, d := range bandwidth.Directions {
+		if e.Share[d] > 0 {
+			units[d] = uint64(shareUnits(e.Share[d]))
+		}
+	}
+	values := peers.Values{peers.GPT0: units[bandwidth.Down], peers.GPC0: units[bandwidth.Up]}
+	a.metrics.shares.Inc()
+	a.peers.Teach(shareTable.Name, e.User, values, shareTable.Expire)
+}
+
+// learn takes what HAProxy says of a user's requests in progress and bytes.
 func (a *Agent) learn(u peers.Update) {
 	set := a.limiter.set.Load()
 	if u.Table != activeTable || set == nil || !validUser(u.Key) {
 		return
 	}
-	limit := set.User(u.Key).Concurrent
-	count := concurrency.Count{Tracked: int64(u.Values[peers.HTTPReqCnt]), Active: int64(u.Values[peers.ConnCur])}
-	a.limiter.updateSlots(func(core *concurrency.Agent, now time.Time) { core.Progress(now, u.Key, limit, count) })
+	of := set.User(u.Key)
+	active := int64(u.Values[peers.ConnCur])
+	count := concurrency.Count{Tracked: int64(u.Values[peers.HTTPReqCnt]), Active: active}
+	moved := bandwidth.Count{Active: active, Moved: [2]int64{
+		bandwidth.Down: int64(u.Values[peers.BytesOutCnt]), bandwidth.Up: int64(u.Values[peers.BytesInCnt]),
+	}}
+	a.limiter.update(func(now time.Time) {
+		a.limiter.slots.Progress(now, u.Key, of.Concurrent, count)
+		a.limiter.bytes.Progress(now, u.Key, bandwidthOf(of), moved)
+	})
 }
 
 // session follows the peers session: a HAProxy that was replaced goes on with
@@ -83,7 +123,10 @@ func (a *Agent) session(s peers.Session) {
 		a.down, a.replaced = a.clock.Now(), s.Closed
 	case peers.Gone:
 		a.replaced = false
-		a.limiter.updateSlots(func(core *concurrency.Agent, now time.Time) { core.Restarted(now) })
+		a.limiter.update(func(now time.Time) {
+			a.limiter.slots.Restarted(now)
+			a.limiter.bytes.Restarted(now)
+		})
 	case peers.Synced:
 		a.limiter.updateSlots(func(core *concurrency.Agent, now time.Time) { core.Synced(now, a.up) })
 	case peers.Up:

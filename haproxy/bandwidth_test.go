@@ -1,0 +1,495 @@
+package haproxy
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/proctest"
+)
+
+const mib = 1 << 20
+
+// newMover is a rig whose origin and clients move bytes, each user having his share.
+// A user without one is not limited.
+func newMover(t testing.TB, s setup, shares map[string]vars) (*rig, *mover) {
+	t.Helper()
+	m := &mover{}
+	s.serve = m.ServeHTTP
+	if s.Threads == 0 {
+		s.Threads = 2
+	}
+	r := newRig(t, s)
+	r.answerWith(func(h heard) vars { return shares[h.User] })
+	return r, m
+}
+
+// runsAt waits until a flow has had a rate of want ± 5 % for 400 ms. However slow the
+// machine is, there is such a time, but none when the rate is another.
+func (f *flow) runsAt(t testing.TB, want float64) (jain float64) {
+	t.Helper()
+	proctest.Eventually(t, "the rate", func() error {
+		a := f.now()
+		time.Sleep(400 * time.Millisecond)
+		got, j := rate(a, f.now())
+		if jain = j; got < 0.95*want || got > 1.05*want {
+			return fmt.Errorf("%.0f bytes/s, want %.0f ± 5 %%", got, want)
+		}
+		return nil
+	})
+	return jain
+}
+
+// neverOver checks that since a flow began it has not had more than its limit: 3 % for
+// good, and 10 % of a second and what the kernel holds, once.
+func (f *flow) neverOver(t testing.TB, began time.Time, limit float64) {
+	t.Helper()
+	s := f.now()
+	most := 1.03*limit*s.at.Sub(began).Seconds() + 0.1*limit
+	if got := float64(s.total()); got > most {
+		t.Errorf("%.0f bytes in %v, want at most %.0f", got, s.at.Sub(began), most)
+	}
+}
+
+func TestBandwidth(t *testing.T) {
+	for _, k := range []kind{{false, false}, {false, true}, {true, false}, {true, true}} {
+		t.Run(k.String(), func(t *testing.T) {
+			// Of the direction under test; the other one is far too small.
+			limits := func(n int) vars {
+				if k.Up {
+					return share(1000, n)
+				}
+				return share(n, 1000)
+			}
+			r, m := newMover(t, setup{}, map[string]vars{"alice": limits(8 * mib), "bob": limits(2 * mib)})
+			began := time.Now()
+			alice, bob := r.flow(t, m, "alice", k, 8), r.flow(t, m, "bob", k, 1)
+			// Uploads over one HTTP/2 connection block one another.
+			if jain := alice.runsAt(t, 8*mib); jain < 0.97 && k != (kind{Up: true, H2: true}) {
+				t.Errorf("Jain's index = %.3f, want 0.97 or more", jain)
+			}
+			bob.runsAt(t, 2*mib)
+			alice.neverOver(t, began, 8*mib)
+			bob.neverOver(t, began, 2*mib)
+			if got := r.stat(t, "origin", "BACKEND", 7); got != "0" {
+				t.Errorf("%s requests without the filter, want 0", got)
+			}
+		})
+	}
+}
+
+func TestUnlimitedUsersHaveNoFilter(t *testing.T) {
+	r, m := newMover(t, setup{}, map[string]vars{"alice": share(mib, mib)})
+	alice, other := r.flow(t, m, "alice", kind{}, 1), r.flow(t, m, "other", kind{}, 1)
+	alice.runsAt(t, mib)
+	proctest.Eventually(t, "the unlimited user", func() error {
+		if got := other.now().total(); got < 20*mib {
+			return fmt.Errorf("%d bytes, want 20 MiB", got)
+		}
+		return nil
+	})
+	if origin, limited := r.stat(t, "origin", "BACKEND", 4), r.stat(t, "origin_limited", "BACKEND", 4); origin != "1" || limited != "1" {
+		t.Errorf("requests in progress: origin %s, origin_limited %s; want 1 and 1", origin, limited)
+	}
+}
+
+// One direction may be limited alone, and both at once on one stream.
+func TestDirectionsAreApart(t *testing.T) {
+	r, m := newMover(t, setup{}, map[string]vars{"down": share(mib, 0), "up": share(0, mib)})
+	for user, k := range map[string]kind{"down": {Up: true}, "up": {}} {
+		f := r.flow(t, m, user, k, 1)
+		proctest.Eventually(t, user+": the other direction", func() error {
+			if got := f.now().total(); got < 20*mib {
+				return fmt.Errorf("%d bytes, want 20 MiB", got)
+			}
+			return nil
+		})
+		f.stop()
+	}
+}
+
+func TestTaughtShares(t *testing.T) {
+	for _, k := range []kind{{false, false}, {true, true}} {
+		t.Run(k.String(), func(t *testing.T) {
+			r, m := newMover(t, setup{}, map[string]vars{"alice": share(2*mib, 2*mib)})
+			teach := r.teacher(t)
+			f := r.flow(t, m, "alice", k, 4)
+			f.runsAt(t, 2*mib)
+
+			// How long 4 MiB take from a change on tells when it took effect.
+			var took []time.Duration
+			for range 3 {
+				took = append(took, f.until(t, 4*mib, func() { teach("alice", 16*mib, 16*mib, time.Minute) }))
+				f.runsAt(t, 16*mib)
+				teach("alice", mib, mib, time.Minute)
+				f.runsAt(t, mib)
+			}
+			slices.Sort(took)
+			t.Logf("4 MiB at 16 instead of 1 MiB/s after %v", took)
+			if got := took[1]; got > 600*time.Millisecond {
+				t.Errorf("4 MiB took %v (median), want 250 ms at 16 MiB/s and a moment", got)
+			}
+			teach("alice", 0, 0, time.Minute)
+			f.runsAt(t, 2*mib)
+			teach("alice", 8*mib, 8*mib, 1500*time.Millisecond)
+			f.runsAt(t, 8*mib)
+			f.runsAt(t, 2*mib) // once the entry has expired
+		})
+	}
+}
+
+// until does something and waits for n bytes.
+func (f *flow) until(t testing.TB, n int64, do func()) time.Duration {
+	t.Helper()
+	before := f.now()
+	do()
+	proctest.Eventually(t, "bytes", func() error {
+		if got := f.now().total() - before.total(); got < n {
+			return fmt.Errorf("%d, want %d", got, n)
+		}
+		return nil
+	})
+	return time.Since(before.at)
+}
+
+// The newest request's share holds for all transfers when none is taught.
+func TestNewestShareHolds(t *testing.T) {
+	r, m := newMover(t, setup{}, nil)
+	r.answerWith(func(heard) vars { return share(2*mib, 0) })
+	f := r.flow(t, m, "alice", kind{}, 2)
+	f.runsAt(t, 2*mib)
+	r.answerWith(func(heard) vars { return share(8*mib, 0) })
+	// As many as it takes for both of HAProxy's threads to hear of it.
+	for range 8 {
+		g := r.flow(t, m, "alice", kind{}, 1)
+		f.moved = append(f.moved, g.moved...)
+	}
+	f.runsAt(t, 8*mib)
+}
+
+func TestStalledClientsCostNothing(t *testing.T) {
+	r, m := newMover(t, setup{}, map[string]vars{"alice": share(16*mib, 0)})
+	for range 2 {
+		conn := dial(t, "tcp", r.addr)
+		defer conn.Close()
+		_ = conn.(*net.TCPConn).SetReadBuffer(4096)
+		fmt.Fprint(conn, httpGET(fmt.Sprintf("/%d", int64(forever)), "X-User: alice"))
+	}
+	f := r.flow(t, m, "alice", kind{}, 6)
+	if jain := f.runsAt(t, 16*mib); jain < 0.97 {
+		t.Errorf("Jain's index of those that read = %.3f, want 0.97 or more", jain)
+	}
+}
+
+func TestAbortedTransfersLeaveTheirShare(t *testing.T) {
+	for _, k := range []kind{{false, false}, {true, false}, {false, true}} {
+		t.Run(k.String(), func(t *testing.T) {
+			r, m := newMover(t, setup{}, map[string]vars{"alice": share(16*mib, 16*mib)})
+			stays, aborts := r.flow(t, m, "alice", k, 2), r.flow(t, m, "alice", k, 6)
+			proctest.Eventually(t, "all transfers move", func() error {
+				for _, n := range aborts.moved {
+					if n.Load() == 0 {
+						return fmt.Errorf("one has not begun")
+					}
+				}
+				return nil
+			})
+			aborts.stop()
+			stays.runsAt(t, 16*mib)
+		})
+	}
+}
+
+// Small requests of a user whose share others use up are served in between.
+func TestSmallRequestsPassLargeTransfers(t *testing.T) {
+	r, m := newMover(t, setup{}, map[string]vars{"alice": share(4*mib, 4*mib)})
+	f := r.flow(t, m, "alice", kind{}, 32)
+	f.runsAt(t, 4*mib)
+	var took []time.Duration
+	for range 15 {
+		start := time.Now()
+		if got := r.send(t, httpGET("/1024", "X-User: alice"))[0]; len(got.Body) != 1024 {
+			t.Fatalf("%d bytes, want 1024", len(got.Body))
+		}
+		took = append(took, time.Since(start))
+	}
+	slices.Sort(took)
+	t.Logf("1 KiB behind 32 transfers: median %v, longest %v", took[7], took[14])
+	if took[7] > 60*time.Millisecond {
+		t.Errorf("1 KiB took %v (median), want less than the 128 ms of a turn of 32 transfers", took[7])
+	}
+	f.runsAt(t, 4*mib)
+}
+
+// Small bodies are within the total too.
+func TestSmallBodiesCount(t *testing.T) {
+	for _, up := range []bool{false, true} {
+		t.Run(kind{Up: up}.String(), func(t *testing.T) {
+			const limit, size = mib, 4096
+			r, _ := newMover(t, setup{}, map[string]vars{"alice": share(limit, limit)})
+			began := time.Now()
+			f := &flow{}
+			for range 16 {
+				f.moved = append(f.moved, r.loop(t, up, size))
+			}
+			f.runsAt(t, limit)
+			f.neverOver(t, began, limit)
+		})
+	}
+}
+
+// loop sends requests with bodies of a size, one after the other, and counts the bytes.
+func (r *rig) loop(t testing.TB, up bool, size int) *counter {
+	count := new(counter)
+	conn := dial(t, "tcp", r.addr)
+	t.Cleanup(func() { conn.Close() })
+	raw := httpGET(fmt.Sprintf("/%d", size), "X-User: alice")
+	if up {
+		raw = httpRequest("PUT", "/1", "X-User: alice", fmt.Sprintf("Content-Length: %d", size)) + strings.Repeat("x", size)
+	}
+	go func() {
+		in := bufio.NewReader(conn)
+		for {
+			if _, err := io.WriteString(conn, raw); err != nil {
+				return
+			}
+			resp, err := http.ReadResponse(in, nil)
+			if err != nil {
+				return
+			}
+			if n, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != 200 || n == 0 {
+				return
+			}
+			count.Add(int64(size))
+		}
+	}()
+	return count
+}
+
+func TestBodiesOfAllSorts(t *testing.T) {
+	r, _ := newMover(t, setup{}, map[string]vars{"alice": share(100*mib, 100*mib)})
+	put := func(header, body string) string { return httpRequest("PUT", "/7", "X-User: alice", header) + body }
+	for _, row := range []struct {
+		name, raw string
+		want      int
+	}{
+		{"none", httpGET("/0", "X-User: alice"), 0},
+		{"small", httpGET("/1000", "X-User: alice"), 1000},
+		{"large", httpGET("/3000000", "X-User: alice"), 3000000},
+		{"of unknown size", httpGET("/3000000?chunked", "X-User: alice"), 3000000},
+		{"none of unknown size", httpGET("/0?chunked", "X-User: alice"), 0},
+		{"HEAD", httpRequest("HEAD", "/3000000", "X-User: alice"), 0},
+		{"PUT of nothing", put("Content-Length: 0", ""), 7},
+		{"PUT", put("Content-Length: 5", "hello"), 7},
+		{"large PUT", put("Content-Length: 3000000", strings.Repeat("x", 3000000)), 7},
+		{"chunked PUT", put("Transfer-Encoding: chunked", "5\r\nhello\r\n0\r\n\r\n"), 7},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			for range 3 {
+				if got := r.send(t, row.raw)[0]; got.Status != 200 || len(got.Body) != row.want {
+					t.Fatalf("status %d with %d bytes, want 200 with %d", got.Status, len(got.Body), row.want)
+				}
+			}
+		})
+	}
+}
+
+// Nobody times out because he is slow by our doing.
+func TestLeastShare(t *testing.T) {
+	r, m := newMover(t, setup{edit: func(cfg string) string {
+		return strings.NewReplacer("timeout client 60s", "timeout client 1s", "timeout server 60s", "timeout server 1s").Replace(cfg)
+	}}, map[string]vars{"alice": {"down": uint32(1), "up": uint32(1)}})
+	for _, k := range []kind{{}, {Up: true}} {
+		began := time.Now()
+		f := r.flow(t, m, "alice", k, 1)
+		proctest.Eventually(t, "bytes", func() error {
+			if got := f.now().total(); got < 2*unit {
+				return fmt.Errorf("%v: %d, want %d", k, got, 2*unit)
+			}
+			return nil
+		})
+		f.neverOver(t, began, 1.3*unit)
+		f.stop()
+	}
+}
+
+// Both directions of one stream wait at the same time.
+func TestBothDirectionsAtOnce(t *testing.T) {
+	r := newRig(t, setup{serve: func(w http.ResponseWriter, q *http.Request) {
+		_ = http.NewResponseController(w).EnableFullDuplex()
+		w.WriteHeader(200)
+		_, _ = io.Copy(flusher{w}, q.Body)
+	}})
+	r.answerWith(func(heard) vars { return share(2*mib, mib) })
+	conn := dial(t, "tcp", r.addr)
+	defer conn.Close()
+	const size = 2 * mib
+	go func() {
+		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: example.com\r\nX-User: alice\r\nContent-Length: %d\r\n\r\n", size)
+		_, _ = conn.Write(bytes.Repeat([]byte("x"), size))
+	}()
+	began := time.Now()
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, resp); len(got.Body) != size {
+		t.Errorf("%d bytes came back, want %d", len(got.Body), size)
+	}
+	if took := time.Since(began); took < 1800*time.Millisecond {
+		t.Errorf("2 MiB up at 1 MiB/s took %v, want 2 s", took)
+	}
+}
+
+type flusher struct{ w http.ResponseWriter }
+
+func (f flusher) Write(b []byte) (int, error) {
+	n, err := f.w.Write(b)
+	if err == nil {
+		err = http.NewResponseController(f.w).Flush()
+	}
+	return n, err
+}
+
+// After 101 the bytes of both directions are limited as bodies are.
+func TestTunnels(t *testing.T) {
+	up := new(counter)
+	r := newRig(t, setup{serve: func(w http.ResponseWriter, q *http.Request) {
+		conn, rw, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			return
+		}
+		fmt.Fprint(rw, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: echo\r\nConnection: upgrade\r\n\r\n")
+		_ = rw.Flush()
+		go fill(conn)
+		drain(conn, up)
+	}})
+	r.answerWith(func(heard) vars { return share(2*mib, 4*mib) })
+	conn := dial(t, "tcp", r.addr)
+	fmt.Fprint(conn, httpGET("/", "X-User: alice", "Upgrade: echo", "Connection: upgrade"))
+	in := bufio.NewReader(conn)
+	resp, err := http.ReadResponse(in, nil)
+	if err != nil || resp.StatusCode != 101 {
+		t.Fatalf("answer = %+v, %v, want 101", resp, err)
+	}
+	down := new(counter)
+	go fill(conn)
+	go drain(conn, down)
+	defer conn.Close()
+	(&flow{moved: []*counter{down}}).runsAt(t, 2*mib)
+	(&flow{moved: []*counter{up}}).runsAt(t, 4*mib)
+}
+
+// fill writes until the connection ends.
+func fill(conn net.Conn) {
+	for {
+		if _, err := conn.Write(zeros); err != nil {
+			return
+		}
+	}
+}
+
+// drain reads and counts until the connection ends, and closes it.
+func drain(conn net.Conn, count *counter) {
+	defer conn.Close()
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := conn.Read(buf)
+		count.Add(int64(n))
+		if err != nil {
+			return
+		}
+	}
+}
+
+// The bytes of a long transfer reach the agent while they move.
+func TestBytesAreToldWhileTheyMove(t *testing.T) {
+	r, m := newMover(t, setup{}, map[string]vars{"alice": share(4*mib, 4*mib)})
+	told := r.learnBytes(t)
+	for _, k := range []kind{{}, {Up: true}} {
+		f := r.flow(t, m, "alice", k, 2)
+		f.runsAt(t, 4*mib)
+		proctest.Eventually(t, "the peer", func() error {
+			// What waits in HAProxy's buffers is told already.
+			moved, got := f.now().total(), told()
+			n := got.Out
+			if k.Up {
+				n = got.In
+			}
+			if d := int64(n) - moved; d < -mib/2 || d > mib {
+				return fmt.Errorf("%v: told %d, moved %d", k, n, moved)
+			}
+			return nil
+		})
+		f.stop()
+	}
+}
+
+// A reload changes nothing for transfers in flight, and the new worker knows the shares.
+func TestReload(t *testing.T) {
+	m := &mover{}
+	r := newRig(t, setup{serve: m.ServeHTTP})
+	r.answerWith(func(heard) vars { return share(8*mib, 0) })
+	r.proc.Stop()
+	env := r.env
+	r.proc = proctest.Start(t, env, proctest.HAProxyPath(t), "-W", "-f", filepath.Join(r.dir, "haproxy.cfg"))
+	dial(t, "tcp", r.addr).Close()
+	teach := r.teacher(t)
+	teach("alice", mib, 0, time.Minute)
+	teach("bob", 2*mib, 0, time.Minute)
+	f := r.flow(t, m, "alice", kind{}, 2)
+	f.runsAt(t, mib)
+	first := r.cli(t, "show info")
+	if err := r.proc.Signal(syscall.SIGUSR2); err != nil {
+		t.Fatal(err)
+	}
+	proctest.Eventually(t, "the new worker", func() error {
+		if now := r.cli(t, "show info"); line(now, "Pid: ") == line(first, "Pid: ") {
+			return fmt.Errorf("still the old one")
+		}
+		return nil
+	})
+	began := time.Now()
+	bob := r.flow(t, m, "bob", kind{}, 1)
+	f.runsAt(t, mib)
+	bob.runsAt(t, 2*mib)
+	bob.neverOver(t, began, 2*mib)
+}
+
+func line(text, prefix string) string {
+	for l := range strings.Lines(text) {
+		if strings.HasPrefix(l, prefix) {
+			return l
+		}
+	}
+	return ""
+}
+
+// The clock's own tests, run by the Lua that is in HAProxy.
+func TestClock(t *testing.T) {
+	dir := t.TempDir()
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := fmt.Sprintf("global\n lua-prepend-path %s/lua/?.lua\n lua-load %s/lua/bandwidth_clock_test.lua\nlisten l\n mode http\n bind unix@%s/s\n timeout client 1s\n timeout server 1s\n timeout connect 1s\n", here, here, dir)
+	file := filepath.Join(dir, "haproxy.cfg")
+	if err := os.WriteFile(file, []byte(cfg), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(proctest.HAProxyPath(t), "-c", "-f", file).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "clock: all passed") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}

@@ -1,0 +1,152 @@
+-- The clock that paces one user's bytes in one direction: the pure part of
+-- bandwidth.lua. It asks nobody for the time and sleeps nowhere.
+--
+-- A user's bytes are sold as tickets of TICKET milliseconds of his share. Tickets are
+-- numbered; ticket n may be used from base + n * TICKET on. So the total is exact
+-- however many transfers take part, turns are first come, first served, and when the
+-- share changes, so do the bytes of every ticket not used yet.
+--
+-- Each thread of HAProxy has its own Lua and sees only its own streams: what all must
+-- agree on is in stick-table counters, which add atomically in every HAProxy since
+-- 2.5. Lua can add one to them, and only configuration rules can set a value, hence:
+--   gpt(d)      base, ms; set when a request finds that the user has been idle
+--   gpc(2d)     tickets sold
+--   gpc(2d+1)   skips of SKIP ms: the time in which transfers did not use their share
+-- with d 0 for down and 1 for up. They are of 32 bits, and so is time here: milliseconds
+-- modulo 2^32. TICKET and SKIP are powers of 2, so counters may wrap.
+
+local Clock = {}
+
+Clock.TICKET = 4
+Clock.SKIP = 64
+-- How late a ticket may be used, ms: what a user has not used for longer is gone, which
+-- bounds the burst after it.
+Clock.LATE = 96
+-- Skips at a time at most: about a minute, and a third of a millisecond's work.
+Clock.MOST_SKIPS = 1024
+-- A sender buys so many bytes at least, unless that is more than this part of a second:
+-- one TCP segment.
+Clock.LEAST, Clock.SLOWEST = 1448, 0.25
+-- A body is small if it is no more than this, in ms of the share and in bytes. Small ones
+-- pass those that wait, as long as they need less than QUICK of the share in each thread
+-- and no more than AHEAD ms of tickets are sold.
+Clock.SMALL, Clock.SMALL_MOST, Clock.QUICK, Clock.AHEAD = 20, 65536, 0.5, 300
+-- A sender asks again after so many ms at the latest: its share may have changed. At the
+-- soonest it is HAProxy's resolution.
+Clock.LATEST, Clock.SOONEST = 100, 1
+
+local TICKET, SKIP, LATE, LEAST, SLOWEST = Clock.TICKET, Clock.SKIP, Clock.LATE, Clock.LEAST, Clock.SLOWEST
+local SMALL, SMALL_MOST, QUICK, AHEAD = Clock.SMALL, Clock.SMALL_MOST, Clock.QUICK, Clock.AHEAD
+local LATEST, SOONEST, MOST_SKIPS = Clock.LATEST, Clock.SOONEST, Clock.MOST_SKIPS
+local WRAP, HALF, DAY = 4294967296, 2147483648, 86400000
+local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
+
+-- since is how much later a is than b, both ms modulo 2^32; negative: earlier.
+local function since(a, b)
+	local d = (a - b) % WRAP
+	if d >= HALF then d = d - WRAP end
+	return d
+end
+
+-- new is this thread's part of a clock in direction d, for a rate of bytes per second
+-- above 0.
+function Clock.new(d, rate)
+	return {
+		rate = rate,
+		base = d, -- gpt
+		sold = 2 * d, -- gpc
+		skipped = 2 * d + 1, -- gpc
+		credit = 0, -- bytes that were bought and are left
+	}
+end
+
+-- rebase is the base that lets the next ticket be used now if the user was idle, else nil.
+-- f are HAProxy's sample fetches, with the user tracked as sticky counter 1. A new entry's
+-- base is 0, which is either long ago or, as more than a day from now, no time at all.
+function Clock.rebase(c, now, f)
+	local base = f:sc_get_gpt(c.base, 1)
+	local next_ticket = base + f:sc_get_gpc(c.sold, 1) * TICKET + f:sc_get_gpc(c.skipped, 1) * SKIP
+	local ahead = since(next_ticket, now)
+	if ahead >= -LATE and ahead < DAY then return nil end
+	return floor(base - ahead) % WRAP
+end
+
+-- buy sells the next tickets of a sender and returns when they may be used.
+local function buy(c, n, now, f)
+	local last
+	for _ = 1, n do last = f:sc_inc_gpc(c.sold, 1) end
+	local base = f:sc_get_gpt(c.base, 1) + (last - n) * TICKET
+	local start = base + f:sc_get_gpc(c.skipped, 1) * SKIP
+	-- Nobody used the time. One skip at a time: other threads may be at it as well.
+	local skips = 0
+	while skips < MOST_SKIPS and since(now, start) > LATE do
+		start = base + f:sc_inc_gpc(c.skipped, 1) * SKIP
+		skips = skips + 1
+	end
+	return start
+end
+
+-- quick reports whether a small body may use its n tickets wait ms before their time.
+local function quick(c, n, wait, now)
+	if wait > AHEAD then return false end
+	local at = c.quick_at -- when small bodies have had their part of the share
+	if not at or since(now, at) > LATE then at = now - LATE end
+	if since(at, now) > 0 then return false end
+	c.quick_at = at + n * TICKET / QUICK
+	return true
+end
+
+-- take says how many of the len bytes, 1 or more, that a sender has may be sent now, and
+-- if those are not all, after how many ms he shall ask again. s is a table of the sender's:
+-- left (bytes that he may still send, 0 at first), rest (bytes of his body still to come,
+-- nil: not known), small (nil, or true: he may pass those that wait).
+function Clock.take(c, s, len, now, f)
+	local sent = 0
+	while true do
+		if s.left < 1 and c.credit >= 1 then
+			local n = min(c.credit, len - sent)
+			c.credit = c.credit - n
+			s.left = s.left + n
+		end
+		local n = floor(min(s.left, len - sent))
+		sent, s.left = sent + n, s.left - n
+		if s.rest then s.rest = s.rest - n end
+		if sent >= len then return len end
+
+		local rate = c.rate
+		if not s.start then
+			local bytes = rate * TICKET / 1000
+			s.tickets = 1
+			if bytes < LEAST then s.tickets = ceil(min(LEAST, rate * SLOWEST) / bytes) end
+			s.start = buy(c, s.tickets, now, f)
+		end
+		local wait = since(s.start, now)
+		if wait > 0 and not (s.small and quick(c, s.tickets, wait, now)) then
+			return sent, max(SOONEST, min(LATEST, ceil(wait)))
+		end
+		s.start = nil
+		local got = rate * s.tickets * TICKET / 1000
+		-- What the body will not need is for others.
+		local over = s.rest and s.left + got - s.rest or 0
+		if over > 0 then
+			got = got - over
+			c.credit = c.credit + over
+		end
+		s.left = s.left + got
+	end
+end
+
+-- is_small reports whether a body of n bytes is one.
+function Clock.is_small(c, n)
+	return n <= SMALL_MOST and n <= c.rate * SMALL / 1000
+end
+
+-- pass reports whether a small body of n bytes may be sent as a whole, and counts it if so.
+-- It is what this thread has bought already, so that HAProxy's counters are not asked.
+function Clock.pass(c, n)
+	if n > c.credit or n > SMALL_MOST then return false end
+	c.credit = c.credit - n
+	return true
+end
+
+return Clock

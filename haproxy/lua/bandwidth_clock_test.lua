@@ -1,0 +1,169 @@
+-- Tests of bandwidth_clock.lua, for any Lua from 5.3 on: TestClock runs them in HAProxy.
+local Clock = require("bandwidth_clock")
+
+local WRAP = 4294967296
+
+-- counters are HAProxy's, of one user, with the same names.
+local function counters(base)
+	local f = { gpt = { [0] = base or 0, base or 0 }, gpc = { [0] = 0, 0, 0, 0 } }
+	function f:sc_get_gpt(i) return self.gpt[i] end
+	function f:sc_get_gpc(i) return self.gpc[i] end
+	function f:sc_inc_gpc(i)
+		self.gpc[i] = (self.gpc[i] + 1) % WRAP
+		return self.gpc[i]
+	end
+	return f
+end
+
+local function equal(what, got, want)
+	if got ~= want then error(string.format("%s = %s, want %s", what, got, want), 2) end
+end
+local function near(what, got, want, by)
+	if math.abs(got - want) > by then error(string.format("%s = %s, want %s ± %s", what, got, want, by), 2) end
+end
+
+-- run lets senders with endless bodies ask when they are told to, from one time to another,
+-- and returns what each has sent. Each sender is {clock, state}; len is what one has at a time.
+local function run(f, senders, from, to, len)
+	local sent = {}
+	for i = 1, #senders do sent[i] = 0 senders[i].at = senders[i].at or from end
+	while true do
+		local i = 1
+		for j = 2, #senders do if senders[j].at < senders[i].at then i = j end end
+		local s, t = senders[i], senders[i].at
+		if t >= to then return sent end
+		local n, ms = Clock.take(s.clock, s.state, len, t % WRAP, f)
+		sent[i] = sent[i] + n
+		s.at = t + (ms or 0.2)
+	end
+end
+local function sender(clock, rest) return { clock = clock, state = { left = 0, rest = rest } } end
+local function sum(t) local n = 0 for _, v in ipairs(t) do n = n + v end return n end
+
+local tests = {}
+
+-- However many senders and threads there are, and whatever they have at a time, the total is
+-- the rate's, and each has the same part of it.
+function tests.total_and_fairness()
+	for _, rate in ipairs({ 64, 1000, 65536, 1048576, 104857600 }) do
+		for _, n in ipairs({ 1, 2, 8, 64 }) do
+			for _, len in ipairs({ 1000, 130000 }) do
+				local f, threads, senders = counters(1000), { Clock.new(0, rate), Clock.new(0, rate) }, {}
+				for i = 1, n do senders[i] = sender(threads[i % 2 + 1]) end
+				-- ms for four turns of all
+				local turn = 4000 * math.max(0.5, n * math.max(0.004, math.min(1448 / rate, 0.25)))
+				local sent = run(f, senders, 1000, 1000 + turn, len)
+				local what = string.format("rate %d, %d senders, %d bytes: ", rate, n, len)
+				-- Asking every 0.2 ms, senders of little have less than a high rate.
+				if rate < n * len * 4000 then
+					near(what .. "total", sum(sent) / (rate * turn / 1000), 1, 0.03)
+					for i = 1, n do near(what .. "sender " .. i, sent[i] * n / sum(sent), 1, 0.4) end
+				end
+			end
+		end
+	end
+end
+
+function tests.directions_do_not_share_counters()
+	local f = counters(1000)
+	run(f, { sender(Clock.new(0, 1000)) }, 1000, 2000, 100)
+	equal("uploads sold", f.gpc[2], 0)
+	run(f, { sender(Clock.new(1, 1000)) }, 1000, 2000, 100)
+	if f.gpc[2] == 0 then error("no uploads sold") end
+end
+
+-- Time and counters wrap without a trace.
+function tests.wrap()
+	for _, start in ipairs({ WRAP - 500, 0, 1000 }) do
+		local f, c = counters(start), Clock.new(0, 1000000)
+		f.gpc[0] = WRAP - 50
+		f.gpt[0] = (start + 200) % WRAP -- 50 tickets of 4 ms later: the next one is due at start
+		equal("rebase", Clock.rebase(c, start, f), nil)
+		near("total", sum(run(f, { sender(c), sender(c) }, start, start + 2000, 5000)), 2000000, 20000)
+	end
+end
+
+function tests.rebase()
+	for _, row in ipairs({
+		{ "a new entry", 0, 0, 3000000000, 3000000000 },
+		{ "a new entry, early", 0, 0, 1000, 1000 },
+		{ "tickets sold for later", 1000, 25, 1000, nil },
+		{ "now", 1000, 0, 1000, nil },
+		{ "a little late", 1000, 0, 1096, nil },
+		{ "idle", 1000, 0, 1097, 1097 },
+		{ "idle, with tickets sold", 1000, 10, 2000, 1960 },
+		{ "idle across the wrap", WRAP - 1000, 0, 500, 500 },
+		{ "for more than a day", 1000 + 90000000, 0, 1000, 1000 },
+	}) do
+		local f = counters(row[2])
+		f.gpc[0] = row[3]
+		equal(row[1], Clock.rebase(Clock.new(0, 1000), row[4], f), row[5])
+	end
+end
+
+-- Who does not use his share has no more than LATE + SKIP of it afterwards.
+function tests.burst_after_idleness()
+	local f, c = counters(0), Clock.new(0, 1000000)
+	local s = sender(c)
+	for t = 1, 5000, 10 do Clock.take(c, s.state, 100, t, f) end
+	s.at = 5000
+	local sent = sum(run(f, { s }, 5000, 6000, 50000))
+	if sent > 1.17 * 1000000 then error("a second's bytes = " .. sent) end
+end
+
+function tests.rate_changes_at_once()
+	local f, c = counters(0), Clock.new(0, 10000000)
+	local s = { sender(c), sender(c), sender(c) }
+	run(f, s, 0, 1000, 100000)
+	c.rate = 1000000
+	near("after the change", sum(run(f, s, 1000, 2000, 100000)), 1000000, 150000)
+end
+
+-- What is left of a ticket when a body ends is another's.
+function tests.nothing_is_lost_when_bodies_end()
+	local rate, f, total, t = 10000000, counters(0), 0, 0
+	local c = Clock.new(0, rate)
+	while t < 2000 do
+		local state, left = { left = 0, rest = 50000 }, 50000
+		while left > 0 do
+			local n, ms = Clock.take(c, state, left, t, f)
+			left, total, t = left - n, total + n, t + (ms or 0)
+		end
+	end
+	near("total", total, rate * 2, rate * 0.03)
+end
+
+function tests.pass()
+	local f, c = counters(0), Clock.new(0, 1000000)
+	equal("without credit", Clock.pass(c, 1), false)
+	equal("the first body", Clock.take(c, { left = 0, rest = 1000 }, 1000, 0, f), 1000)
+	equal("credit", c.credit, 3000)
+	equal("as much as there is", Clock.pass(c, 3000), true)
+	equal("more", Clock.pass(c, 1), false)
+	c.credit = 1e9
+	equal("large", Clock.pass(c, 65537), false)
+end
+
+-- Small bodies go first, up to QUICK of the rate.
+function tests.quick()
+	local f, c = counters(0), Clock.new(0, 1000000)
+	local large = {}
+	for i = 1, 32 do large[i] = sender(c) end
+	run(f, large, 0, 1000, 100000)
+	local n, ms = Clock.take(c, { left = 0, rest = 1000, small = true }, 1000, 1000, f)
+	equal("small", n, 1000)
+	equal("wait", ms, nil)
+	local passed = 0
+	for _ = 1, 100 do
+		if Clock.take(c, { left = 0, rest = 4000, small = true }, 4000, 1000, f) == 4000 then passed = passed + 1 end
+	end
+	if passed == 0 or passed > 20 then error(passed .. " of 100 small bodies pass at once") end
+	equal("small is", Clock.is_small(c, 20000), true)
+	equal("small is not", Clock.is_small(c, 20001), false)
+end
+
+for name, test in pairs(tests) do
+	local ok, err = pcall(test)
+	if not ok then error(name .. ": " .. tostring(err), 0) end
+end
+print("clock: all passed")

@@ -1,0 +1,133 @@
+package integration
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/sluice-qos/sluice/bench/transfer"
+	"github.com/sluice-qos/sluice/test/cluster"
+)
+
+const mib = 1 << 20
+
+// bandwidthLimits gives every user so many MiB/s, and user "other" no limit.
+func bandwidthLimits(n int) string {
+	return fmt.Sprintf("version: 1\ndefault_tier: free\ntiers:\n  free: {bandwidth: {down: %dMiB, up: %dMiB}}\n  none: {}\nusers: {other: none}\n", n, n)
+}
+
+func moving(t *testing.T, o cluster.Options) (*cluster.Cluster, *transfer.Origin) {
+	t.Helper()
+	origin, err := transfer.NewOrigin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = origin.Close() })
+	o.Origin = origin.Addr()
+	return cluster.Start(t, o), origin
+}
+
+// streams are n transfers of a user, dealt out to the instances.
+func streams(c *cluster.Cluster, user string, n int, up bool) (s []transfer.Stream) {
+	for i := range n {
+		s = append(s, transfer.Stream{Address: c.Addresses()[i%len(c.Instances)], User: user, Up: up})
+	}
+	return s
+}
+
+// band is what a machine that is busy with other things may add to, or take from,
+// the mean of some seconds. What is promised is narrower, and measured by
+// BenchmarkLoadBandwidth.
+const band = 0.1
+
+func checkRate(t *testing.T, r transfer.Report, what string, from, to time.Duration, want float64) {
+	t.Helper()
+	for _, e := range r.Errors {
+		t.Error(e)
+	}
+	got := r.Rate(from, to)
+	t.Logf("%s: %.3f of %.0f MiB/s", what, got/want, want/mib)
+	if got < (1-band)*want || got > (1+band)*want {
+		t.Errorf("%s: %.2f MiB/s from %v to %v, want %.2f", what, got/mib, from, to, want/mib)
+	}
+}
+
+func TestBandwidthIsExact(t *testing.T) {
+	const limit, d = 4, 5 * time.Second
+	for _, instances := range []int{1, 2} {
+		for _, up := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%d instances, up %v", instances, up), func(t *testing.T) {
+				c, o := moving(t, cluster.Options{Instances: instances, Limits: bandwidthLimits(limit)})
+				r := transfer.Run(t.Context(), o, streams(c, "alice", 8, up), d)
+				checkRate(t, r, "in all", time.Second, d, limit*mib)
+				if first := r.Rate(0, time.Second) / (limit * mib); first > 1.15+band {
+					t.Errorf("the first second moved %.2f of the limit, want 1.15 at most", first)
+				}
+				if jain := r.Jain(time.Second, d); jain < 0.95 {
+					t.Errorf("Jain's index over the streams = %.3f, want 0.99", jain)
+				}
+			})
+		}
+	}
+}
+
+// The limit follows the streams: when they are on one instance it is there, and
+// when others join elsewhere they get their part of it.
+func TestBandwidthFollowsDemand(t *testing.T) {
+	const limit = 6
+	c, o := moving(t, cluster.Options{Instances: 2, Limits: bandwidthLimits(limit)})
+	all := []transfer.Stream{{Address: c.Addresses()[0], User: "alice"}, {Address: c.Addresses()[0], User: "alice"}, {Address: c.Addresses()[0], User: "alice"},
+		{Address: c.Addresses()[1], User: "alice", Begin: 3 * time.Second, End: 6 * time.Second}}
+	r := transfer.Run(t.Context(), o, all, 9*time.Second)
+	checkRate(t, r, "alone on one", time.Second, 3*time.Second, limit*mib)
+	checkRate(t, r, "joined by another", 4*time.Second, 6*time.Second, limit*mib)
+	checkRate(t, r, "alone again", 7*time.Second, 9*time.Second, limit*mib)
+	only := transfer.Report{Bytes: r.Bytes[3:]}
+	checkRate(t, only, "the other's part", 4*time.Second, 6*time.Second, limit*mib/4)
+}
+
+// A new limit applies to transfers under way.
+func TestBandwidthFollowsTheLimitFile(t *testing.T) {
+	c, o := moving(t, cluster.Options{Instances: 2, Limits: bandwidthLimits(2)})
+	time.AfterFunc(3*time.Second, func() { c.SetLimits(t, bandwidthLimits(8)) })
+	r := transfer.Run(t.Context(), o, streams(c, "alice", 4, false), 9*time.Second)
+	checkRate(t, r, "before", time.Second, 3*time.Second, 2*mib)
+	checkRate(t, r, "after", 6*time.Second, 9*time.Second, 8*mib)
+}
+
+// Users do not touch each other, and who is not limited is not.
+func TestBandwidthOfOthers(t *testing.T) {
+	c, o := moving(t, cluster.Options{Limits: bandwidthLimits(3)})
+	alice, bob := streams(c, "alice", 2, false), streams(c, "bob", 6, false)
+	r := transfer.Run(t.Context(), o, append(append(alice, bob...), streams(c, "other", 1, false)...), 4*time.Second)
+	checkRate(t, transfer.Report{Bytes: r.Bytes[:2], Errors: r.Errors}, "alice", time.Second, 4*time.Second, 3*mib)
+	checkRate(t, transfer.Report{Bytes: r.Bytes[2:8]}, "bob", time.Second, 4*time.Second, 3*mib)
+	if free := (transfer.Report{Bytes: r.Bytes[8:]}).Rate(time.Second, 4*time.Second); free < 20*mib {
+		t.Errorf("a user without a limit moved %.1f MiB/s, want far more", free/mib)
+	}
+}
+
+// Whatever dies, transfers go on at their shares. A HAProxy whose agent has died
+// keeps its share, which after a while the others, who cannot know, use as well.
+func TestBandwidthWhenPartsDie(t *testing.T) {
+	const limit, d = 4, 6 * time.Second
+	for _, tt := range []struct {
+		name string
+		kill func(*cluster.Cluster)
+		most float64 // of the limit
+	}{
+		{"agent", func(c *cluster.Cluster) { c.Instances[0].Agent.Kill() }, 1.5},
+		{"polygen", func(c *cluster.Cluster) { c.Polygens[0].Kill() }, 1},
+		{"redis", func(c *cluster.Cluster) { c.Redis.Kill() }, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c, o := moving(t, cluster.Options{Instances: 2, Limits: bandwidthLimits(limit)})
+			time.AfterFunc(2*time.Second, func() { tt.kill(c) })
+			r := transfer.Run(t.Context(), o, streams(c, "alice", 4, false), d)
+			checkRate(t, r, "before", time.Second, 2*time.Second, limit*mib)
+			if got := r.Rate(3*time.Second, d) / (limit * mib); got < 1-band || got > tt.most+band {
+				t.Errorf("after: %.3f of the limit, want 1 to %g", got, tt.most)
+			}
+		})
+	}
+}
