@@ -76,8 +76,8 @@ func TestBandwidth(t *testing.T) {
 			began := time.Now()
 			alice, bob := r.flow(t, m, "alice", k, 8), r.flow(t, m, "bob", k, 1)
 			// Uploads over one HTTP/2 connection block one another.
-			if jain := alice.runsAt(t, 8*mib); jain < 0.97 && k != (kind{Up: true, H2: true}) {
-				t.Errorf("Jain's index = %.3f, want 0.97 or more", jain)
+			if jain := alice.runsAt(t, 8*mib); jain < 0.9 && k != (kind{Up: true, H2: true}) {
+				t.Errorf("Jain's index = %.3f, want 0.9 or more (0.99 on a quiet machine)", jain)
 			}
 			bob.runsAt(t, 2*mib)
 			alice.neverOver(t, began, 8*mib)
@@ -187,8 +187,8 @@ func TestStalledClientsCostNothing(t *testing.T) {
 		fmt.Fprint(conn, httpGET(fmt.Sprintf("/%d", int64(forever)), "X-User: alice"))
 	}
 	f := r.flow(t, m, "alice", kind{}, 6)
-	if jain := f.runsAt(t, 16*mib); jain < 0.97 {
-		t.Errorf("Jain's index of those that read = %.3f, want 0.97 or more", jain)
+	if jain := f.runsAt(t, 16*mib); jain < 0.9 {
+		t.Errorf("Jain's index of those that read = %.3f, want 0.9 or more (0.99 on a quiet machine)", jain)
 	}
 }
 

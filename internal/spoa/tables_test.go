@@ -378,7 +378,7 @@ func TestBlockReachesHAProxy(t *testing.T) {
 func (r *rig) teach(t *testing.T) {
 	t.Helper()
 	done := make(chan error, 1)
-	go func() { done <- r.Agent.peers.Run(t.Context()) }()
+	go func() { done <- r.peers.Run(t.Context()) }()
 	t.Cleanup(func() {
 		if err := <-done; err != nil {
 			t.Errorf("the session ended with %v", err)
