@@ -186,16 +186,26 @@ func HAProxyVersion(t testing.TB) string {
 	return version
 }
 
-// FreeAddr is a loopback address that was free a moment ago.
+// FreeAddr is a loopback address that was free a moment ago, and that this process
+// has not been given before: two HAProxies can listen on one port without noticing.
 func FreeAddr(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 100 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		addr := l.Addr().String()
+		l.Close()
+		if _, before := given.LoadOrStore(addr, true); !before {
+			return addr
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Fatal("no free port that was not given before")
+	return ""
 }
+
+var given sync.Map // addresses
 
 // Eventually polls until check returns nil, and fails the test with its last
 // error when Patience is over.

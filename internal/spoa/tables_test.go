@@ -315,10 +315,11 @@ func TestBlockReachesHAProxy(t *testing.T) {
 	}
 	proctest.HAProxy(t, file, listen, env...)
 	entry := func(user string) string {
-		conn, err := net.Dial("unix", stats)
-		if err != nil {
-			t.Fatal(err)
-		}
+		var conn net.Conn
+		proctest.Eventually(t, "HAProxy's stats socket", func() (err error) {
+			conn, err = net.Dial("unix", stats)
+			return err
+		})
 		defer conn.Close()
 		_, _ = io.WriteString(conn, "show table sluice/block key "+user+"\n")
 		answer, _ := io.ReadAll(conn)
