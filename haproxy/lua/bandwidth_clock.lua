@@ -57,15 +57,20 @@ function Clock.new(d, rate)
 		sold = 2 * d, -- gpc
 		skipped = 2 * d + 1, -- gpc
 		credit = 0, -- bytes that were bought and are left
+		spare = {}, -- tickets that their senders did not need
+		first = 1, -- of spare
+		last = 0,
 	}
 end
 
 -- rebase is the base that lets the next ticket be used now if the user was idle, else nil.
--- f are HAProxy's sample fetches, with the user tracked as sticky counter 1. A new entry's
--- base is 0, which is either long ago or, as more than a day from now, no time at all.
+-- f are HAProxy's sample fetches, with the user tracked as sticky counter 1.
 function Clock.rebase(c, now, f)
-	local base = f:sc_get_gpt(c.base, 1)
-	local next_ticket = base + f:sc_get_gpc(c.sold, 1) * TICKET + f:sc_get_gpc(c.skipped, 1) * SKIP
+	local base, sold, skipped = f:sc_get_gpt(c.base, 1), f:sc_get_gpc(c.sold, 1), f:sc_get_gpc(c.skipped, 1)
+	-- A new entry's base is no time at all; taken for one, it is to come on the last day
+	-- before time wraps.
+	if base == 0 and sold == 0 and skipped == 0 then return floor(now) % WRAP end
+	local next_ticket = base + sold * TICKET + skipped * SKIP
 	local ahead = since(next_ticket, now)
 	if ahead >= -LATE and ahead < DAY then return nil end
 	return floor(base - ahead) % WRAP
@@ -75,15 +80,34 @@ end
 local function buy(c, n, now, f)
 	local last
 	for _ = 1, n do last = f:sc_inc_gpc(c.sold, 1) end
-	local base = f:sc_get_gpt(c.base, 1) + (last - n) * TICKET
-	local start = base + f:sc_get_gpc(c.skipped, 1) * SKIP
-	-- Nobody used the time. One skip at a time: other threads may be at it as well.
+	local sold = (last - n) * TICKET
+	local start = f:sc_get_gpt(c.base, 1) + sold + f:sc_get_gpc(c.skipped, 1) * SKIP
+	-- Nobody used the time. One skip at a time: other threads may be at it as well, or
+	-- set the base meanwhile, which is the same time once more.
 	local skips = 0
 	while skips < MOST_SKIPS and since(now, start) > LATE do
-		start = base + f:sc_inc_gpc(c.skipped, 1) * SKIP
+		local skipped = f:sc_inc_gpc(c.skipped, 1)
+		start = f:sc_get_gpt(c.base, 1) + sold + skipped * SKIP
 		skips = skips + 1
 	end
 	return start
+end
+
+-- leave keeps the tickets of a sender who has ended without them, by credit, for others.
+local function leave(c, s)
+	c.last = c.last + 1
+	c.spare[c.last] = { start = s.start, tickets = s.tickets }
+	s.start = nil
+end
+
+-- reuse gives a sender tickets that another one has left, if there are any.
+local function reuse(c, s, now)
+	while not s.start and c.first <= c.last do
+		local t = c.spare[c.first]
+		c.spare[c.first] = nil
+		c.first = c.first + 1
+		if since(now, t.start) <= LATE then s.start, s.tickets = t.start, t.tickets end
+	end
 end
 
 -- quick reports whether a small body may use its n tickets wait ms before their time.
@@ -111,9 +135,13 @@ function Clock.take(c, s, len, now, f)
 		local n = floor(min(s.left, len - sent))
 		sent, s.left = sent + n, s.left - n
 		if s.rest then s.rest = s.rest - n end
-		if sent >= len then return len end
+		if sent >= len then
+			if s.start and s.rest and s.rest < 1 then leave(c, s) end
+			return len
+		end
 
 		local rate = c.rate
+		if not s.start then reuse(c, s, now) end
 		if not s.start then
 			local bytes = rate * TICKET / 1000
 			s.tickets = 1

@@ -87,6 +87,7 @@ function tests.rebase()
 	for _, row in ipairs({
 		{ "a new entry", 0, 0, 3000000000, 3000000000 },
 		{ "a new entry, early", 0, 0, 1000, 1000 },
+		{ "a new entry, just before the wrap", 0, 0, WRAP - 1000, WRAP - 1000 },
 		{ "tickets sold for later", 1000, 25, 1000, nil },
 		{ "now", 1000, 0, 1000, nil },
 		{ "a little late", 1000, 0, 1096, nil },
@@ -131,6 +132,47 @@ function tests.nothing_is_lost_when_bodies_end()
 		end
 	end
 	near("total", total, rate * 2, rate * 0.03)
+end
+
+-- Many small bodies have the whole share too, though some end by what others left.
+function tests.nothing_is_lost_when_small_bodies_end()
+	for _, row in ipairs({ { 1048576, 500, 16 }, { 1048576, 1024, 64 }, { 10485760, 4096, 64 }, { 65536, 500, 16 } }) do
+		local rate, size, n = table.unpack(row)
+		local f, c, total, conns = counters(1000), Clock.new(0, rate), 0, {}
+		for i = 1, n do conns[i] = { at = 1000 + i / 100 } end
+		while true do
+			local q = conns[1]
+			for i = 2, n do if conns[i].at < q.at then q = conns[i] end end
+			if q.at >= 3000 then break end
+			if not q.state and Clock.pass(c, size) then
+				total, q.at = total + size, q.at + 0.3
+			else
+				q.state = q.state or { left = 0, rest = size, small = true }
+				local sent, ms = Clock.take(c, q.state, q.state.rest, q.at, f)
+				total = total + sent
+				if not ms then q.state = nil end
+				q.at = q.at + (ms or 0.3)
+			end
+		end
+		near(string.format("rate %d, %d of %d bytes: total", rate, n, size), total / (rate * 2), 1, 0.1)
+	end
+end
+
+-- The base may be set, and the skips be made, for the same idleness at the same time.
+function tests.rebase_while_another_thread_skips()
+	local f, c = counters(0), Clock.new(0, 1000000)
+	local base = Clock.rebase(c, 11000, { sc_get_gpt = function() return 1000 end, sc_get_gpc = function() return 0 end })
+	f.gpt[0] = 1000
+	local inc = f.sc_inc_gpc
+	function f:sc_inc_gpc(i)
+		local n = inc(self, i)
+		if i == c.skipped and n == 3 then self.gpt[0] = base end
+		return n
+	end
+	local s = { left = 0 }
+	Clock.take(c, s, 100000, 11000, f)
+	local ahead = s.start - 11000
+	if ahead > 300 then error("the next ticket is " .. ahead .. " ms from now") end
 end
 
 function tests.pass()

@@ -202,9 +202,7 @@ func TestFollowerTakesOver(t *testing.T) {
 	second := newGenerator(t, addr, "second", nil).run(t)
 	a.awaitWatched(first)
 	a.awaitWatched(second)
-	if err := second.Ready(); err != nil {
-		t.Errorf("Ready() of a follower = %v, want nil", err)
-	}
+	proctest.Eventually(t, "a follower is ready", second.Ready)
 
 	spend := func(user string) {
 		t.Helper()
