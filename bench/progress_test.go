@@ -15,7 +15,7 @@ import (
 // BenchmarkLoadProgress drives a limit of requests in progress with clients that
 // each wait for their answer, and compares what runs at the origin with it.
 func BenchmarkLoadProgress(b *testing.B) {
-	const limit, warmUp, measured = 10, 4 * time.Second, 20 * time.Second
+	const limit, warmUp, measured = 10, 3 * time.Second, 15 * time.Second
 	type run struct {
 		instances, clients int
 		ramp, retry        time.Duration

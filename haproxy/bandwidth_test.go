@@ -249,6 +249,22 @@ func TestSmallBodiesCount(t *testing.T) {
 	}
 }
 
+// Nor are they less than the total: what one ticket has more than a body needs serves
+// the next ones, whose own tickets then serve others.
+func TestSmallBodiesHaveTheWholeShare(t *testing.T) {
+	for _, size := range []int{512, 4096} {
+		t.Run(fmt.Sprintf("%d bytes", size), func(t *testing.T) {
+			limit := 1024 * size
+			r, _ := newMover(t, setup{}, map[string]vars{"alice": share(limit, 0)})
+			f := &flow{}
+			for range 64 {
+				f.moved = append(f.moved, r.loop(t, false, size))
+			}
+			f.runsAt(t, float64(limit))
+		})
+	}
+}
+
 // loop sends requests with bodies of a size, one after the other, and counts the bytes.
 func (r *rig) loop(t testing.TB, up bool, size int) *counter {
 	count := new(counter)

@@ -30,14 +30,17 @@ Clock.LEAST, Clock.SLOWEST = 1448, 0.25
 -- A body is small if it is no more than this, in ms of the share and in bytes. Small ones
 -- pass those that wait, as long as they need less than QUICK of the share in each thread
 -- and no more than AHEAD ms of tickets are sold.
-Clock.SMALL, Clock.SMALL_MOST, Clock.QUICK, Clock.AHEAD = 20, 65536, 0.5, 300
--- A sender asks again after so many ms at the latest: its share may have changed. At the
--- soonest it is HAProxy's resolution.
-Clock.LATEST, Clock.SOONEST = 100, 1
+Clock.SMALL, Clock.SMALL_MOST, Clock.QUICK, Clock.AHEAD = 20, 65536, 0.25, 300
+-- A sender who has not used its tickets for so long, ms, loses them to others: its client
+-- is slow or gone, of which nobody tells.
+Clock.GRACE = 16
+-- A sender asks again after so many ms at the latest: its share may have changed, or others
+-- have lost tickets, LATE - GRACE ago at most. At the soonest it is HAProxy's resolution.
+Clock.LATEST, Clock.SOONEST = 80, 1
 
 local TICKET, SKIP, LATE, LEAST, SLOWEST = Clock.TICKET, Clock.SKIP, Clock.LATE, Clock.LEAST, Clock.SLOWEST
 local SMALL, SMALL_MOST, QUICK, AHEAD = Clock.SMALL, Clock.SMALL_MOST, Clock.QUICK, Clock.AHEAD
-local LATEST, SOONEST, MOST_SKIPS = Clock.LATEST, Clock.SOONEST, Clock.MOST_SKIPS
+local LATEST, SOONEST, MOST_SKIPS, GRACE = Clock.LATEST, Clock.SOONEST, Clock.MOST_SKIPS, Clock.GRACE
 local WRAP, HALF, DAY = 4294967296, 2147483648, 86400000
 local ceil, floor, max, min = math.ceil, math.floor, math.max, math.min
 
@@ -57,8 +60,11 @@ function Clock.new(d, rate)
 		sold = 2 * d, -- gpc
 		skipped = 2 * d + 1, -- gpc
 		credit = 0, -- bytes that were bought and are left
-		spare = {}, -- tickets that their senders did not need
-		first = 1, -- of spare
+		-- The senders that wait, and when they may use their tickets: queues by that time,
+		-- from first to last.
+		holders = {},
+		starts = {},
+		first = 1,
 		last = 0,
 	}
 end
@@ -93,21 +99,27 @@ local function buy(c, n, now, f)
 	return start
 end
 
--- leave keeps the tickets of a sender who has ended without them, by credit, for others.
-local function leave(c, s)
+-- wait_for queues a sender that has just bought tickets for later.
+local function wait_for(c, s)
 	c.last = c.last + 1
-	c.spare[c.last] = { start = s.start, tickets = s.tickets }
-	s.start = nil
+	c.holders[c.last], c.starts[c.last] = s, s.start
 end
 
--- reuse gives a sender tickets that another one has left, if there are any.
-local function reuse(c, s, now)
-	while not s.start and c.first <= c.last do
-		local t = c.spare[c.first]
-		c.spare[c.first] = nil
-		c.first = c.first + 1
-		if since(now, t.start) <= LATE then s.start, s.tickets = t.start, t.tickets end
+-- lost takes tickets that are due from a sender who does not use them, and returns how many,
+-- or nil: its body has ended by what others left, or it does not ask.
+local function lost(c, now)
+	while c.first <= c.last do
+		local i = c.first
+		local s, start = c.holders[i], c.starts[i]
+		local held, late = s.start == start, since(now, start)
+		if held and (late < 0 or late < GRACE and not (s.rest and s.rest < 1)) then return nil end
+		c.holders[i], c.starts[i], c.first = nil, nil, i + 1
+		if held then
+			s.start = nil
+			if late <= LATE then return s.tickets end
+		end
 	end
+	return nil
 end
 
 -- quick reports whether a small body may use its n tickets wait ms before their time.
@@ -135,25 +147,26 @@ function Clock.take(c, s, len, now, f)
 		local n = floor(min(s.left, len - sent))
 		sent, s.left = sent + n, s.left - n
 		if s.rest then s.rest = s.rest - n end
-		if sent >= len then
-			if s.start and s.rest and s.rest < 1 then leave(c, s) end
-			return len
-		end
+		if sent >= len then return len end
 
 		local rate = c.rate
-		if not s.start then reuse(c, s, now) end
-		if not s.start then
-			local bytes = rate * TICKET / 1000
-			s.tickets = 1
-			if bytes < LEAST then s.tickets = ceil(min(LEAST, rate * SLOWEST) / bytes) end
-			s.start = buy(c, s.tickets, now, f)
+		local tickets = lost(c, now)
+		if not tickets then
+			local new = not s.start
+			if new then
+				local bytes = rate * TICKET / 1000
+				s.tickets = 1
+				if bytes < LEAST then s.tickets = ceil(min(LEAST, rate * SLOWEST) / bytes) end
+				s.start = buy(c, s.tickets, now, f)
+			end
+			local wait = since(s.start, now)
+			if wait > 0 and not (s.small and quick(c, s.tickets, wait, now)) then
+				if new then wait_for(c, s) end
+				return sent, max(SOONEST, min(LATEST, ceil(wait)))
+			end
+			tickets, s.start = s.tickets, nil
 		end
-		local wait = since(s.start, now)
-		if wait > 0 and not (s.small and quick(c, s.tickets, wait, now)) then
-			return sent, max(SOONEST, min(LATEST, ceil(wait)))
-		end
-		s.start = nil
-		local got = rate * s.tickets * TICKET / 1000
+		local got = rate * tickets * TICKET / 1000
 		-- What the body will not need is for others.
 		local over = s.rest and s.left + got - s.rest or 0
 		if over > 0 then

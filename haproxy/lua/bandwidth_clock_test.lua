@@ -158,6 +158,34 @@ function tests.nothing_is_lost_when_small_bodies_end()
 	end
 end
 
+-- Senders that no longer ask, as their clients are slow or gone, lose their tickets to those
+-- that do.
+function tests.senders_that_leave()
+	for _, n in ipairs({ 1, 3, 7, 11 }) do
+		local rate, f = 1000000, counters(1000)
+		local c = Clock.new(0, rate)
+		local stays, total = sender(c), 0
+		for t = 1000, 2950, 50 do
+			for _ = 1, n do total = total + Clock.take(c, { left = 0 }, 100000, t, f) end
+			total = total + sum(run(f, { stays }, t, t + 50, 100000))
+		end
+		near(n .. " leave each 50 ms: total", total / (2 * rate), 1, 0.06)
+		if c.last - c.first > 2 * n + 10 then error((c.last - c.first) .. " are waited for") end
+	end
+end
+
+-- Who comes back late has lost his ticket, but not more.
+function tests.a_slow_sender_returns()
+	local f, c = counters(1000), Clock.new(0, 1000000)
+	local slow, stays = sender(c), sender(c)
+	run(f, { slow, stays }, 1000, 1100, 100000)
+	run(f, { stays }, 1100, 2000, 100000)
+	stays.at, slow.at = 2000, 2000
+	local sent = run(f, { slow, stays }, 2000, 3000, 100000)
+	near("total", sum(sent), 1000000, 30000)
+	near("the slow one's", sent[1], 500000, 30000)
+end
+
 -- The base may be set, and the skips be made, for the same idleness at the same time.
 function tests.rebase_while_another_thread_skips()
 	local f, c = counters(0), Clock.new(0, 1000000)
