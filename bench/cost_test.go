@@ -164,7 +164,7 @@ func quiet(b *testing.B, addr string) time.Duration {
 	return r.Service().Quantile(0.5)
 }
 
-var sluiceRules = regexp.MustCompile(`(?m)^    (http-request|acl|filter|use_backend) .*\n`)
+var sluiceRules = regexp.MustCompile(`(?m)^    (http-request |acl |filter |use_backend |default_backend |lua-|\.).*\n`)
 
 // plainHAProxy runs the shipped file without the rules in its frontend.
 func plainHAProxy(b *testing.B, origin string) (*proctest.Process, string) {
@@ -174,12 +174,19 @@ func plainHAProxy(b *testing.B, origin string) (*proctest.Process, string) {
 	}
 	before, frontend, ok := strings.Cut(string(text), "frontend http\n")
 	frontend, after, ok2 := strings.Cut(frontend, "\nbackend origin\n")
-	backend, _, ok3 := strings.Cut(after, "\n# Answers what")
+	backend, _, ok3 := strings.Cut(after, "\nbackend origin_limited\n")
 	if !ok || !ok2 || !ok3 {
 		b.Fatal("haproxy.cfg is not as expected")
 	}
 	file := filepath.Join(b.TempDir(), "plain.cfg")
-	text = []byte(before + "frontend http\n" + sluiceRules.ReplaceAllString(frontend, "") + "\nbackend origin\n" + backend)
+	before, _, ok4 := strings.Cut(before, "    # One Lua for each thread")
+	_, peers, ok5 := strings.Cut(string(text), "\npeers sluice\n")
+	peers, _, ok6 := strings.Cut(peers, "frontend http\n")
+	if !ok4 || !ok5 || !ok6 {
+		b.Fatal("haproxy.cfg is not as expected")
+	}
+	text = []byte(before + "\npeers sluice\n" + peers + "frontend http\n" + sluiceRules.ReplaceAllString(frontend, "") +
+		"    default_backend origin\n\nbackend origin\n" + backend)
 	if err := os.WriteFile(file, text, 0o644); err != nil {
 		b.Fatal(err)
 	}
