@@ -1,0 +1,77 @@
+package agenda_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/internal/agenda"
+)
+
+type thing struct {
+	agenda.Place
+	name string
+}
+
+const ms = int64(time.Millisecond)
+
+func taken(g *agenda.Agenda[*thing], at int64) (names []string) {
+	g.Take(at, func(x *thing) { names = append(names, x.name) })
+	slices.Sort(names)
+	return names
+}
+
+func TestAgenda(t *testing.T) {
+	start := time.Unix(1_700_000_000, 0).UnixNano()
+	var g agenda.Agenda[*thing]
+	taken(&g, start)
+	a, b, c, far := &thing{name: "a"}, &thing{name: "b"}, &thing{name: "c"}, &thing{name: "far"}
+	g.Put(a, start+20*ms)
+	g.Put(b, start+20*ms)
+	g.Put(b, start+10*ms) // an earlier time moves it
+	g.Put(c, start+30*ms)
+	g.Put(c, start+40*ms) // a later one does not
+	g.Put(far, start+int64(time.Hour))
+	for _, step := range []struct {
+		after time.Duration
+		want  []string
+	}{
+		{5 * time.Millisecond, nil},
+		{15 * time.Millisecond, []string{"b"}},
+		{25 * time.Millisecond, []string{"a"}},
+		{45 * time.Millisecond, []string{"c"}},
+		{time.Second, nil},
+		{3 * time.Second, []string{"far"}}, // 2.5 s at most: then it is put off again
+		{time.Hour, nil},
+	} {
+		if got := taken(&g, start+int64(step.after)); !slices.Equal(got, step.want) {
+			t.Errorf("taken after %v = %v, want %v", step.after, got, step.want)
+		}
+	}
+}
+
+// A clock that is set back makes everything due at once, rather than late.
+func TestAgendaClockSetBack(t *testing.T) {
+	start := time.Unix(1_700_000_000, 0).UnixNano()
+	var g agenda.Agenda[*thing]
+	taken(&g, start)
+	x := &thing{name: "x"}
+	g.Put(x, start+int64(time.Second))
+	back := start - int64(time.Hour)
+	taken(&g, back)
+	if got := taken(&g, back+20*ms); !slices.Equal(got, []string{"x"}) {
+		t.Errorf("taken after the clock was set back = %v, want x", got)
+	}
+}
+
+// However much is due, one call looks at 4096 things, and the next at the rest.
+func TestAgendaLooksAreBounded(t *testing.T) {
+	var g agenda.Agenda[*thing]
+	taken(&g, ms)
+	for range 5000 {
+		g.Put(&thing{name: "x"}, 2*ms)
+	}
+	if first, second := len(taken(&g, 100*ms)), len(taken(&g, 100*ms)); first != 4096 || second != 904 {
+		t.Errorf("taken %d, then %d, want 4096, then 904", first, second)
+	}
+}
