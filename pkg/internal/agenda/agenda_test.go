@@ -57,9 +57,7 @@ func TestAgendaClockSetBack(t *testing.T) {
 	taken(&g, start)
 	x := &thing{name: "x"}
 	g.Put(x, start+int64(time.Second))
-	back := start - int64(time.Hour)
-	taken(&g, back)
-	if got := taken(&g, back+20*ms); !slices.Equal(got, []string{"x"}) {
+	if got := taken(&g, start-int64(time.Hour)); !slices.Equal(got, []string{"x"}) {
 		t.Errorf("taken after the clock was set back = %v, want x", got)
 	}
 }
