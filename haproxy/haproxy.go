@@ -33,15 +33,6 @@ const (
 	AgentPeer = "agent"
 )
 
-// ShareTable is the name on the wire of the table of bandwidth shares: that of a
-// backend's, without the slash of the peers section's own. Its keys are users of up
-// to 128 bytes; gpt0 is the share down, gpc0 the one up, in units of ShareUnit
-// bytes per second, 0 meaning none.
-const (
-	ShareTable = "sluice_share"
-	ShareUnit  = 64
-)
-
 // MinVersion is the oldest HAProxy that the files run on.
 const MinVersion = "2.6"
 

@@ -16,7 +16,7 @@ import (
 )
 
 // unit is the share of bandwidth of 1, in bytes per second.
-const unit = ShareUnit
+const unit = 64
 
 var zeros = make([]byte, 256<<10)
 
@@ -222,10 +222,10 @@ func share(down, up int) vars {
 func (r *rig) teacher(t testing.TB) func(user string, down, up int, ttl time.Duration) {
 	t.Helper()
 	c := r.peer(t, peers.Options{Teach: []peers.Table{
-		{Name: ShareTable, KeyLen: 128, Expire: time.Minute, Data: []peers.DataType{peers.GPT0, peers.GPC0}},
+		{Name: "sluice_share", KeyLen: 128, Expire: time.Minute, Data: []peers.DataType{peers.GPT0, peers.GPC0}},
 	}})
 	return func(user string, down, up int, ttl time.Duration) {
-		c.Teach(ShareTable, user, peers.Values{peers.GPT0: uint64(down / unit), peers.GPC0: uint64(up / unit)}, ttl)
+		c.Teach("sluice_share", user, peers.Values{peers.GPT0: uint64(down / unit), peers.GPC0: uint64(up / unit)}, ttl)
 	}
 }
 

@@ -31,12 +31,12 @@ func (e *exchange) run(ctx context.Context) error {
 // collectBytes drops the reports that a lost Redis cannot take: the next ones say
 // all there is to say.
 func (e *exchange) collectBytes(flush, ask bool, reports []bandwidth.Report) []bandwidth.Report {
-	e.limiter.updateBytes(func(core *bandwidth.Agent, now time.Time) {
+	e.limiter.update(func(now time.Time) {
 		if flush {
-			core.Tick(now)
-			e.metrics.bandwidthUsers.Set(float64(core.Users()))
+			e.limiter.bytes.Tick(now)
+			e.metrics.bandwidthUsers.Set(float64(e.limiter.bytes.Users()))
 		}
-		reports = core.Collect(now, reports)
+		reports = e.limiter.bytes.Collect(now, reports)
 	})
 	if !ask {
 		return reports[:0]
@@ -53,30 +53,30 @@ func (e *exchange) sendBytes(ctx context.Context, reports []bandwidth.Report) er
 }
 
 func (e *exchange) collectTokens(flush, ask bool, asks []ratelimit.Ask) []ratelimit.Ask {
-	e.limiter.updateTokens(func(core *ratelimit.Agent, now time.Time) {
+	e.limiter.update(func(now time.Time) {
 		if flush {
-			core.Tick(now)
-			e.metrics.users.Set(float64(core.Users()))
+			e.limiter.tokens.Tick(now)
+			e.metrics.users.Set(float64(e.limiter.tokens.Users()))
 			e.countOverflow()
 		}
 		if ask {
-			asks = core.Collect(now, flush, asks)
+			asks = e.limiter.tokens.Collect(now, flush, asks)
 		}
 	})
 	return asks
 }
 
 func (e *exchange) collectSlots(flush, ask bool, asks []concurrency.Ask) []concurrency.Ask {
-	e.limiter.updateSlots(func(core *concurrency.Agent, now time.Time) {
+	e.limiter.update(func(now time.Time) {
 		if flush {
-			core.Tick(now)
-			s := core.Stats()
+			e.limiter.slots.Tick(now)
+			s := e.limiter.slots.Stats()
 			e.metrics.slotUsers.Set(float64(s.Users))
 			e.metrics.inProgress.Set(float64(s.InProgress))
 			e.metrics.line.Set(float64(s.InLine))
 		}
 		if ask {
-			asks = core.Collect(now, flush, asks)
+			asks = e.limiter.slots.Collect(now, flush, asks)
 		}
 	})
 	return asks
@@ -92,34 +92,35 @@ func (e *exchange) countOverflow() {
 
 func (e *exchange) sendTokens(ctx context.Context, asks []ratelimit.Ask) error {
 	taken, err := e.take(ctx, e.options.Instance, asks)
-	if err != nil {
-		e.lose(err)
-	}
-	e.limiter.updateTokens(func(core *ratelimit.Agent, now time.Time) {
-		for i, ask := range asks {
-			if err != nil {
-				core.Fail(now, ask)
-			} else {
-				core.Reply(now, ask, taken.Grants[i])
-			}
-		}
-	})
+	answer(e, e.limiter.tokens, asks, taken.Grants, err)
 	return err
 }
 
 func (e *exchange) sendSlots(ctx context.Context, asks []concurrency.Ask) error {
 	slotted, err := e.hold(ctx, e.options.Instance, e.live(), asks)
+	answer(e, e.limiter.slots, asks, slotted.Grants, err)
+	return err
+}
+
+// asker is a core that asks a pool.
+type asker[Ask, Grant any] interface {
+	Reply(time.Time, Ask, Grant)
+	Fail(time.Time, Ask)
+}
+
+// answer tells a core what came of its asks: the grants, or an error, which is a
+// loss of Redis.
+func answer[Ask, Grant any](e *exchange, core asker[Ask, Grant], asks []Ask, grants []Grant, err error) {
 	if err != nil {
 		e.lose(err)
 	}
-	e.limiter.updateSlots(func(core *concurrency.Agent, now time.Time) {
+	e.limiter.update(func(now time.Time) {
 		for i, ask := range asks {
 			if err != nil {
 				core.Fail(now, ask)
 			} else {
-				core.Reply(now, ask, slotted.Grants[i])
+				core.Reply(now, ask, grants[i])
 			}
 		}
 	})
-	return err
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
-	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
 // beatEvery is how often an agent says that it is there.
@@ -39,33 +38,33 @@ func (a *Agent) apply(messages []policy.Message) {
 		switch m := m.(type) {
 		case policy.Throttle:
 			a.metrics.policies.WithLabelValues("throttle").Inc()
-			a.limiter.updateTokens(func(core *ratelimit.Agent, now time.Time) {
-				core.Throttle(now, m.Key, m.Second, m.Limit)
+			a.limiter.update(func(now time.Time) {
+				a.limiter.tokens.Throttle(now, m.Key, m.Second, m.Limit)
 			})
 		case policy.Hot:
 			a.metrics.policies.WithLabelValues("hot").Inc()
-			a.limiter.updateTokens(func(core *ratelimit.Agent, now time.Time) {
-				core.Hot(now, m.Key, m.Until, m.Instances)
+			a.limiter.update(func(now time.Time) {
+				a.limiter.tokens.Hot(now, m.Key, m.Until, m.Instances)
 			})
 		case policy.Block:
 			a.metrics.policies.WithLabelValues("block").Inc()
-			a.limiter.updateSlots(func(core *concurrency.Agent, now time.Time) {
-				core.Block(now, m.User, concurrency.Limit{Max: m.Limit, Release: m.Release})
+			a.limiter.update(func(now time.Time) {
+				a.limiter.slots.Block(now, m.User, concurrency.Limit{Max: m.Limit, Release: m.Release})
 			})
 		case policy.Unblock:
 			a.metrics.policies.WithLabelValues("unblock").Inc()
-			a.limiter.updateSlots(func(core *concurrency.Agent, now time.Time) { core.Unblock(now, m.User) })
+			a.limiter.update(func(now time.Time) { a.limiter.slots.Unblock(now, m.User) })
 		case policy.Slots:
 			a.metrics.policies.WithLabelValues("slots").Inc()
 			s := concurrency.Sharing{User: m.User, Until: m.Until}
 			for _, share := range m.Shares {
 				s.Shares = append(s.Shares, concurrency.Share(share))
 			}
-			a.limiter.updateSlots(func(core *concurrency.Agent, now time.Time) { core.Share(now, s) })
+			a.limiter.update(func(now time.Time) { a.limiter.slots.Share(now, s) })
 		case policy.Share:
 			a.metrics.policies.WithLabelValues("share").Inc()
 			s := bandwidth.Sharing{User: m.User, Direction: m.Direction, Shares: m.Shares}
-			a.limiter.updateBytes(func(core *bandwidth.Agent, now time.Time) { core.Share(now, s) })
+			a.limiter.update(func(now time.Time) { a.limiter.bytes.Share(now, s) })
 		case policy.Limits:
 			a.metrics.policies.WithLabelValues("limits").Inc()
 			if set := a.limiter.set.Load(); set == nil || set.Version() != m.Version {

@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/sluice-qos/sluice/internal/clock"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
@@ -116,7 +118,7 @@ func (l *limiter) decide(q question) verdict {
 	if rates := of.Rates(q.class); len(rates) > 0 {
 		if v := l.token(q.user, rates); !v.Allowed {
 			if of.Concurrent > 0 {
-				l.updateSlots(func(core *concurrency.Agent, now time.Time) { core.Cancel(now, q.user) })
+				l.update(func(now time.Time) { l.slots.Cancel(now, q.user) })
 			}
 			return verdict{rate: v.Limit}
 		}
@@ -150,31 +152,21 @@ func bandwidthOf(of *limits.Limits) (l bandwidth.Limit) {
 }
 
 func (l *limiter) slot(q question, of *limits.Limits) concurrency.Verdict {
-	l.mu.Lock()
-	start, longest, waits := l.slots.Start, time.Duration(l.wait.Load()), l.metrics.waits
+	start, p := l.slots.Start, l.forRedis()
 	if q.inLine {
-		start, longest, waits = l.slots.Hold, of.Wait, l.metrics.inLine
+		start, p = l.slots.Hold, patience{longest: of.Wait, waits: l.metrics.inLine, over: l.over}
 	}
+	l.mu.Lock()
 	v, w := start(l.clock.Now(), q.user, of.Concurrent, q.seen)
 	if w == nil {
 		l.act()
 		l.mu.Unlock()
 		return v
 	}
-	done := l.forSlots.add(w)
-	l.act()
-	l.mu.Unlock()
-	began := time.Now()
-	defer func() { waits.Observe(time.Since(began).Seconds()) }()
-	if l.await(done, longest, q.inLine) {
-		return w.Verdict
+	if !await(l, l.forSlots, w, p) {
+		l.update(func(now time.Time) { l.slots.Timeout(now, w) })
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	v = l.slots.Timeout(l.clock.Now(), w)
-	delete(l.forSlots, w)
-	l.act()
-	return v
+	return w.Verdict
 }
 
 func (l *limiter) token(user string, rates []limits.Rate) ratelimit.Verdict {
@@ -185,66 +177,50 @@ func (l *limiter) token(user string, rates []limits.Rate) ratelimit.Verdict {
 		l.mu.Unlock()
 		return v
 	}
-	done := l.forTokens.add(w)
+	if !await(l, l.forTokens, w, l.forRedis()) {
+		l.update(func(now time.Time) { l.tokens.Timeout(now, w) })
+	}
+	return w.Verdict
+}
+
+// patience is how a request waits.
+type patience struct {
+	longest  time.Duration
+	waits    prometheus.Observer // of seconds
+	timeouts prometheus.Counter  // nil: that it waited in vain is nothing special
+	over     <-chan struct{}     // closed when nobody may wait any longer; nil: never
+}
+
+func (l *limiter) forRedis() patience {
+	return patience{longest: time.Duration(l.wait.Load()), waits: l.metrics.waits, timeouts: l.metrics.timeouts}
+}
+
+// await waits for a request to be decided and reports whether it was. l.mu is
+// held when it is called, and not any more when it returns.
+func await[W comparable](l *limiter, all waiting[W], w W, p patience) bool {
+	done := all.add(w)
 	l.act()
 	l.mu.Unlock()
 	began := time.Now()
-	defer func() { l.metrics.waits.Observe(time.Since(began).Seconds()) }()
-	if l.await(done, time.Duration(l.wait.Load()), false) {
-		return w.Verdict
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	v = l.tokens.Timeout(l.clock.Now(), w)
-	delete(l.forTokens, w)
-	l.act()
-	return v
-}
-
-// await reports whether a request was decided while it could wait. The line is
-// over before that when the agent ends.
-func (l *limiter) await(done <-chan struct{}, longest time.Duration, inLine bool) bool {
-	timer := time.NewTimer(longest)
+	defer func() { p.waits.Observe(time.Since(began).Seconds()) }()
+	timer := time.NewTimer(p.longest)
 	defer timer.Stop()
-	var over <-chan struct{}
-	if inLine {
-		over = l.over
-	}
 	select {
 	case <-done:
 		return true
-	case <-over:
+	case <-p.over:
 	case <-timer.C:
-		if !inLine {
-			l.metrics.timeouts.Inc()
+		if p.timeouts != nil {
+			p.timeouts.Inc()
 		}
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(all, w)
 	return false
 }
 
-// updateTokens, updateSlots and updateBytes let a core take news, and act on what follows.
-func (l *limiter) updateTokens(news func(core *ratelimit.Agent, now time.Time)) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	news(l.tokens, l.clock.Now())
-	l.act()
-}
-
-func (l *limiter) updateSlots(news func(core *concurrency.Agent, now time.Time)) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	news(l.slots, l.clock.Now())
-	l.act()
-}
-
-func (l *limiter) updateBytes(news func(core *bandwidth.Agent, now time.Time)) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	news(l.bytes, l.clock.Now())
-	l.act()
-}
-
-// update is for what concerns several.
+// update lets the cores take news, and acts on what follows.
 func (l *limiter) update(news func(now time.Time)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

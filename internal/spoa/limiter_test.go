@@ -373,7 +373,7 @@ func BenchmarkDecideSlots(b *testing.B) {
 				defer u.Unlock()
 				u.tracked++
 				c := concurrency.Count{Tracked: u.tracked + bb.busy, Active: bb.busy}
-				l.updateSlots(func(core *concurrency.Agent, now time.Time) { core.Progress(now, u.name, 1_000_000, c) })
+				l.update(func(now time.Time) { l.slots.Progress(now, u.name, 1_000_000, c) })
 			}
 			for i := range users {
 				users[i].name = fmt.Sprintf("user-%d", i)

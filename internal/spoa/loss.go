@@ -6,8 +6,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
 const (
@@ -62,7 +60,7 @@ func (l *loss) measure(roundTrip time.Duration) {
 	median := l.trips.median()
 	l.mu.Unlock()
 	l.limiter.wait.Store(int64(min(max(minWait, waitFactor*median), l.options.MaxWait)))
-	l.limiter.updateTokens(func(core *ratelimit.Agent, _ time.Time) { core.RoundTrip(median) })
+	l.limiter.update(func(time.Time) { l.limiter.tokens.RoundTrip(median) })
 	switch {
 	case roundTrip <= l.options.MaxWait && l.briefly():
 		l.find()

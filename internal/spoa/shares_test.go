@@ -647,3 +647,22 @@ func TestSharesEndToEnd(t *testing.T) {
 		return other.PublishPolicies(t.Context(), []policy.Message{divided("begin", bandwidth.Down, 9*mib, 3*mib)})
 	})
 }
+
+// A replaced HAProxy tells of no end: what it moved is not waited for.
+func TestSharesOfAReplacedHAProxyAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newShareRig(t, 2, nil).run()
+		r.ask("alice", "GET")
+		r.moved("alice", 1, 0, 0)
+		r.session(peers.Session{State: peers.Down, Closed: true})
+		r.session(peers.Session{State: peers.Up})
+		wait(time.Second)
+		if heard := r.pool.reports("alice"); len(heard) == 0 || heard[len(heard)-1].Active != 0 {
+			t.Errorf("reported %+v, want at last that nothing is in progress", heard)
+		}
+		wait(10 * time.Second)
+		if n := r.shareUsers(); n != 0 {
+			t.Errorf("%d users are known, want none", n)
+		}
+	})
+}

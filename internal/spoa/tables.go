@@ -128,12 +128,15 @@ func (a *Agent) session(s peers.Session) {
 			a.limiter.bytes.Restarted(now)
 		})
 	case peers.Synced:
-		a.limiter.updateSlots(func(core *concurrency.Agent, now time.Time) { core.Synced(now, a.up) })
+		a.limiter.update(func(now time.Time) { a.limiter.slots.Synced(now, a.up) })
 	case peers.Up:
 		a.up = a.clock.Now()
 		if a.replaced {
 			a.workers.replaced()
-			a.limiter.updateSlots(func(core *concurrency.Agent, now time.Time) { core.Replaced(now, a.down) })
+			a.limiter.update(func(now time.Time) {
+				a.limiter.slots.Replaced(now, a.down)
+				a.limiter.bytes.Restarted(now) // what the old one moves cannot be seen, nor changed
+			})
 			a.metrics.draining.Set(1)
 			a.options.Logger.Info("haproxy was replaced: its requests in progress count until it has ended",
 				slog.Duration("at_most", a.options.DrainFor))
@@ -143,13 +146,12 @@ func (a *Agent) session(s peers.Session) {
 
 // drain ends the counting of a replaced HAProxy's requests once it has ended.
 func (a *Agent) drain() {
-	draining := false
-	a.limiter.updateSlots(func(core *concurrency.Agent, now time.Time) {
-		if draining = core.Draining(); draining && a.workers.oldEnded() {
-			core.Drained(now)
-			draining = false
-			a.options.Logger.Info("the replaced haproxy has ended")
-		}
-	})
+	var draining bool
+	a.limiter.update(func(time.Time) { draining = a.limiter.slots.Draining() })
+	if draining && a.workers.oldEnded() {
+		a.limiter.update(func(now time.Time) { a.limiter.slots.Drained(now) })
+		draining = false
+		a.options.Logger.Info("the replaced haproxy has ended")
+	}
 	a.metrics.draining.Set(map[bool]float64{true: 1}[draining])
 }

@@ -54,10 +54,12 @@ func (w *workers) note(pid int) {
 	if w.seen == nil {
 		w.seen = make(map[int]time.Time)
 	}
-	if len(w.seen) < maxWorkers {
-		w.seen[pid] = time.Now()
+	if _, known := w.seen[pid]; !known && len(w.seen) >= maxWorkers {
+		if w.forgetEnded(); len(w.seen) >= maxWorkers {
+			return
+		}
 	}
-	w.forgetEnded()
+	w.seen[pid] = time.Now()
 }
 
 // replaced notes that one process has taken over from another.

@@ -144,7 +144,8 @@ func (a *Agent) Progress(at time.Time, name string, limit Limit, c Count) {
 	a.plan(u, now)
 }
 
-// Restarted says that HAProxy has ended, and with it everything in progress.
+// Restarted says that HAProxy has begun anew, with nothing in progress: it has
+// ended, or another one has taken over, and nobody tells what that one moves.
 func (a *Agent) Restarted(at time.Time) {
 	now := at.UnixNano()
 	for _, u := range a.users {

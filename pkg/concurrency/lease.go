@@ -221,6 +221,5 @@ func (a *Agent) Fail(at time.Time, ask Ask) {
 	u.asking = false
 	u.register = true
 	u.refused += ask.Refused
-	u.told = max(u.told, ask.Want)
 	a.review(u, a.clock(at))
 }

@@ -2,10 +2,12 @@ package integration
 
 import (
 	"fmt"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/sluice-qos/sluice/bench/transfer"
+	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/test/cluster"
 )
 
@@ -130,4 +132,20 @@ func TestBandwidthWhenPartsDie(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A reloaded HAProxy tells of no end of what the old one still moves: the agent
+// must not wait for it.
+func TestBandwidthIsForgottenAfterAReload(t *testing.T) {
+	c, o := moving(t, cluster.Options{Limits: bandwidthLimits(2), Master: true})
+	in := c.Instances[0]
+	time.AfterFunc(time.Second, func() { _ = in.HAProxy.Signal(syscall.SIGUSR2) })
+	r := transfer.Run(t.Context(), o, streams(c, "alice", 2, false), 3*time.Second)
+	checkRate(t, r, "through the reload", time.Second, 3*time.Second, 2*mib)
+	proctest.Eventually(t, "the agent forgets alice", func() error {
+		if n := in.Metric(t, "sluice_bandwidth_users"); n != 0 {
+			return fmt.Errorf("it knows %v users", n)
+		}
+		return nil
+	})
 }
