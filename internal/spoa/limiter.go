@@ -118,7 +118,7 @@ func (l *limiter) decide(q question) verdict {
 	if rates := of.Rates(q.class); len(rates) > 0 {
 		if v := l.token(q.user, rates); !v.Allowed {
 			if of.Concurrent > 0 {
-				l.update(func(now time.Time) { l.slots.Cancel(now, q.user) })
+				l.update(func(now time.Time) { l.slots.Cancel(now, q.user, q.seen.Process) })
 			}
 			return verdict{rate: v.Limit}
 		}

@@ -433,6 +433,7 @@ func TestLineIsOverWhenTheAgentEnds(t *testing.T) {
 		}
 		r.joined(bus.Registry{Instances: []string{"a", "b"}})
 		r.pool.set(3*ms, nil)
+		wait(10 * ms) // the others' news are exchanged
 		r.wantSlot("alice", verdict{allowed: true}, 3*ms)
 		if got := testutil.ToFloat64(r.metrics.timeouts); got != 0 {
 			t.Errorf("timeouts = %v, want 0: who waits in line has not waited for the cluster", got)

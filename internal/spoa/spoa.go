@@ -109,8 +109,8 @@ type Agent struct {
 	workers workers // the HAProxies that have asked
 
 	// Of the peers session, which one goroutine tells of.
-	up, down time.Time // when it last came and went
-	replaced bool      // HAProxy closed it
+	up       time.Time // when it last came
+	replaced bool      // HAProxy closed the one before
 
 	registered atomic.Bool // once
 }
@@ -282,7 +282,7 @@ func (a *Agent) start(r *spop.Request) {
 	q := question{inLine: r.Message() == lineMessage}
 	q.user, _ = r.Arg("user")
 	q.class, _ = r.Arg("class")
-	q.seen = concurrency.Count{Tracked: count(r, "tracked"), Active: count(r, "active")}
+	q.seen = concurrency.Count{Tracked: count(r, "tracked", 32), Active: count(r, "active", 32), Process: count(r, "process", 63)}
 	v := a.verdict(q)
 	switch {
 	case v.allowed:
@@ -308,10 +308,10 @@ func (a *Agent) start(r *spop.Request) {
 	}
 }
 
-// count reads a number that HAProxy's table holds; none is 0.
-func count(r *spop.Request, name string) int64 {
+// count reads a number of so many bits; none, and one that is not valid, is 0.
+func count(r *spop.Request, name string, bits int) int64 {
 	text, _ := r.Arg(name)
-	n, err := strconv.ParseUint(text, 10, 32)
+	n, err := strconv.ParseUint(text, 10, bits)
 	if err != nil {
 		return 0
 	}

@@ -120,7 +120,7 @@ func (a *Agent) learn(u peers.Update) {
 func (a *Agent) session(s peers.Session) {
 	switch s.State {
 	case peers.Down:
-		a.down, a.replaced = a.clock.Now(), s.Closed
+		a.replaced = s.Closed
 	case peers.Gone:
 		a.replaced = false
 		a.limiter.update(func(now time.Time) {
@@ -134,7 +134,7 @@ func (a *Agent) session(s peers.Session) {
 		if a.replaced {
 			a.workers.replaced()
 			a.limiter.update(func(now time.Time) {
-				a.limiter.slots.Replaced(now, a.down)
+				a.limiter.slots.Replaced(now)
 				a.limiter.bytes.Restarted(now) // what the old one moves cannot be seen, nor changed
 			})
 			a.metrics.draining.Set(1)

@@ -66,7 +66,7 @@ func TestLearn(t *testing.T) {
 func TestSessions(t *testing.T) {
 	type (
 		push  struct{ tracked, active uint64 } // HAProxy tells of the user
-		start struct{}                         // a request is admitted
+		start struct{ process int64 }          // a request is admitted
 	)
 	up, gone := peers.Session{State: peers.Up}, peers.Session{State: peers.Gone}
 	synced := peers.Session{State: peers.Synced}
@@ -94,7 +94,9 @@ func TestSessions(t *testing.T) {
 		{"closed, then lost: nothing was replaced", []any{closed, up, broken, up, push{9, 3}}, 6, 1},
 		{"replaced, and ended", []any{closed, up, push{2, 2}, closed, gone}, 0, 0},
 		{"admitted before the end of the session: the old one's", []any{start{}, closed, up, push{1, 1}}, 5, 1},
-		{"admitted later: the new one's", []any{closed, start{}, up, push{1, 1}}, 4, 1},
+		{"admitted later, nobody knows for whom", []any{closed, start{}, up, push{1, 1}}, 5, 1},
+		{"admitted later: the new one's", []any{start{1}, closed, start{2}, up, push{1, 1}}, 5, 1},
+		{"admitted earlier: the new one's", []any{start{1}, start{2}, closed, up, push{1, 1}}, 5, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -109,7 +111,10 @@ func TestSessions(t *testing.T) {
 					case push:
 						r.progress("wide", e.tracked, e.active)
 					case start:
-						r.want("wide", "GET", true, 0)
+						q := question{user: "wide", class: "GET", seen: concurrency.Count{Process: e.process}}
+						if v := r.verdict(q); !v.allowed {
+							t.Errorf("verdict(%+v) = %+v, want allowed", q, v)
+						}
 					}
 				}
 				r.drain()

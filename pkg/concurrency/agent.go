@@ -39,6 +39,7 @@ type Waiting struct {
 	Verdict Verdict // valid once the request is decided
 
 	owner   *user
+	process int64 // that asked
 	decided bool
 }
 
@@ -72,10 +73,14 @@ type Agent struct {
 	rank       int // this one's place among them
 	lost       bool
 	lostAt     int64
-	deafUntil  int64 // what HAProxy says with its questions is not believed until then
-	drainUntil int64 // when the draining of a replaced HAProxy is over at the latest; 0: none is
-	inProgress int   // requests believed in progress, of all users
-	lines      int   // requests that wait for a slot, of all users
+	deafUntil  int64    // what HAProxy says with its questions is not believed until then
+	drainUntil int64    // when the draining of a replaced HAProxy is over at the latest; 0: none is
+	process    int64    // the HAProxy that asked last, of those that are not replaced; 0: none has
+	succeeded  bool     // the session is with another one, which has not asked yet
+	foreseen   bool     // another one has asked; the session is not with it yet
+	former     [4]int64 // those that are replaced, latest first
+	inProgress int      // requests believed in progress, of all users
+	lines      int      // requests that wait for a slot, of all users
 	overflow   uint64
 }
 
@@ -112,12 +117,12 @@ func (a *Agent) Start(at time.Time, name string, limit int, seen Count) (Verdict
 	u.seen = now
 	defer a.review(u, now)
 	if len(u.line) == 0 && a.free(u) > 0 {
-		return a.admit(u, now), nil
+		return a.admit(u, now, seen.Process), nil
 	}
 	if a.countsAlone() || len(u.line) > 0 || u.exhausted(now) || len(u.queue) >= u.limit {
 		return a.refuse(u, now), nil
 	}
-	w := &Waiting{owner: u}
+	w := &Waiting{owner: u, process: seen.Process}
 	u.queue = append(u.queue, w)
 	return Verdict{}, w
 }
@@ -139,9 +144,9 @@ func (a *Agent) Hold(at time.Time, name string, limit int, seen Count) (Verdict,
 	}
 	u.refusals = max(0, u.refusals-1) // HAProxy must not refuse by itself who may wait
 	if len(u.line) == 0 && a.free(u) > 0 {
-		return a.admit(u, now), nil
+		return a.admit(u, now, seen.Process), nil
 	}
-	w := &Waiting{owner: u}
+	w := &Waiting{owner: u, process: seen.Process}
 	u.line = append(u.line, w)
 	a.lines++
 	u.unmetAt = now
@@ -167,7 +172,7 @@ func (a *Agent) Timeout(at time.Time, w *Waiting) Verdict {
 	} else {
 		u.queue = slices.DeleteFunc(u.queue, is)
 		if !u.hot(now) && u.believed() < u.limit/a.instances {
-			w.Verdict = a.admit(u, now)
+			w.Verdict = a.admit(u, now, w.process)
 		} else {
 			w.Verdict = a.refuse(u, now)
 		}
@@ -176,20 +181,28 @@ func (a *Agent) Timeout(at time.Time, w *Waiting) Verdict {
 	return w.Verdict
 }
 
-// Cancel gives back the slot of a request that was allowed and will not run
-// after all.
-func (a *Agent) Cancel(at time.Time, name string) {
+// Cancel gives back the slot of a request that was allowed, asked about by that
+// process, and will not run after all.
+func (a *Agent) Cancel(at time.Time, name string, process int64) {
 	u := a.users[name]
-	if u == nil || len(u.pending) == 0 {
+	switch {
+	case u == nil:
 		return
+	case a.replaced(process) && u.draining > 0:
+		u.draining--
+	case len(u.pending) > 0:
+		u.pending = u.pending[:len(u.pending)-1]
 	}
-	u.pending = u.pending[:len(u.pending)-1]
 	a.review(u, a.clock(at))
 }
 
 // admit takes a slot for a request that HAProxy is about to track.
-func (a *Agent) admit(u *user, now int64) Verdict {
-	u.pending = append(u.pending, now)
+func (a *Agent) admit(u *user, now, process int64) Verdict {
+	if a.replaced(process) {
+		u.draining++
+	} else {
+		u.pending = append(u.pending, now)
+	}
 	u.note(now)
 	return Verdict{Allowed: true}
 }
@@ -211,12 +224,12 @@ func (a *Agent) turnAway(u *user, now int64) Verdict {
 func (a *Agent) serve(u *user, now int64) {
 	for len(u.line) > 0 && a.free(u) > 0 {
 		a.lines--
-		u.line = a.decide(u, u.line, a.admit(u, now))
+		u.line = a.decide(u, u.line, a.admit(u, now, u.line[0].process))
 	}
 	for len(u.queue) > 0 {
 		switch {
 		case a.free(u) > 0:
-			u.queue = a.decide(u, u.queue, a.admit(u, now))
+			u.queue = a.decide(u, u.queue, a.admit(u, now, u.queue[0].process))
 		case a.countsAlone() || u.exhausted(now):
 			u.queue = a.decide(u, u.queue, a.refuse(u, now))
 		default:
@@ -294,6 +307,7 @@ func (a *Agent) part(u *user) int {
 // user returns what is known of a user, brought up to date, or nil when too many
 // are known.
 func (a *Agent) user(name string, limit int, seen Count, now int64) *user {
+	a.asked(seen.Process, now)
 	u := a.users[name]
 	if u == nil {
 		if len(a.users) >= a.config.MaxUsers {
@@ -303,8 +317,8 @@ func (a *Agent) user(name string, limit int, seen Count, now int64) *user {
 		a.users[name] = u
 	}
 	a.setLimit(u, limit, a.now)
-	if now >= a.deafUntil {
-		u.advance(seen)
+	if now >= a.deafUntil && (seen.Process == 0 || !slices.Contains(a.former[:], seen.Process)) {
+		u.advance(seen, a.young(now))
 	}
 	return u
 }

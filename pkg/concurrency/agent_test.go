@@ -161,14 +161,22 @@ func TestAgentInProgress(t *testing.T) {
 	startSeeing := func(tracked, active int64) func(*rig, time.Time) {
 		return func(r *rig, at time.Time) { r.Start(at, "u", 10, count{Tracked: tracked, Active: active}) }
 	}
+	asks := func(process, tracked, active int64) func(*rig, time.Time) {
+		return func(r *rig, at time.Time) {
+			r.Start(at, "u", 10, count{Tracked: tracked, Active: active, Process: process})
+		}
+	}
+	cancelFor := func(process int64) func(*rig, time.Time) {
+		return func(r *rig, at time.Time) { r.Cancel(at, "u", process) }
+	}
 	push := func(tracked, active int64) func(*rig, time.Time) {
 		return func(r *rig, at time.Time) { r.Progress(at, "u", 10, count{Tracked: tracked, Active: active}) }
 	}
 	tick := func(r *rig, at time.Time) { r.Tick(at) }
-	cancel := func(r *rig, at time.Time) { r.Cancel(at, "u") }
+	cancel := func(r *rig, at time.Time) { r.Cancel(at, "u", 0) }
 	restarted := func(r *rig, at time.Time) { r.Restarted(at) }
 	replaced := func(r *rig, at time.Time) {
-		r.Replaced(at, at)
+		r.Replaced(at)
 		if !r.Draining() {
 			r.t.Error("Draining() = false after Replaced, want true")
 		}
@@ -198,9 +206,29 @@ func TestAgentInProgress(t *testing.T) {
 			{0, push(7, 3), 3}, {10, func(r *rig, at time.Time) { r.Synced(at, ms(0)) }, 3},
 			{20, func(r *rig, at time.Time) { r.Synced(at, ms(5)) }, 0}, {30, push(8, 1), 1},
 		}},
-		{"what was admitted before a reload is the old one's, later the new one's", []step{
-			{0, start(2), 2}, {10, start(1), 3}, {20, func(r *rig, at time.Time) { r.Replaced(at, ms(5)) }, 3},
-			{21, push(1, 1), 3}, {22, push(1, 0), 2}, {1500, tick, 2}, {1600, drained, 0},
+		{"what was admitted before a reload is the old one's", []step{
+			{0, asks(1, 0, 0), 1}, {10, asks(1, 0, 0), 2}, {20, replaced, 2},
+			{30, asks(2, 0, 0), 3}, {31, push(1, 1), 3}, {32, push(1, 0), 2}, {1500, tick, 2}, {1600, drained, 0},
+		}},
+		{"the new HAProxy asks before the session is with it", []step{
+			{0, push(142, 4), 4}, {10, asks(1, 142, 4), 5}, // then it has heard of what was ever tracked
+			{20, asks(2, 142, 0), 6}, {21, asks(2, 142, 0), 7}, {22, push(143, 3), 7}, {23, asks(1, 143, 3), 8}, {30, replaced, 8},
+			{31, push(142, 0), 8}, {32, push(144, 2), 8}, {33, push(144, 1), 7}, {34, push(144, 0), 6}, {1500, tick, 6}, {1600, drained, 0},
+		}},
+		{"the new HAProxy hears late of what was ever tracked", []step{
+			{0, push(142, 4), 4}, {10, asks(1, 142, 4), 5}, {20, replaced, 5}, {21, asks(2, 0, 0), 6}, {22, push(1, 1), 6},
+			{23, asks(2, 1, 1), 7}, {24, push(142, 1), 7}, {25, push(143, 2), 7}, {26, asks(2, 143, 2), 8}, {27, push(144, 2), 7}, {1500, tick, 7}, {1600, drained, 2},
+		}},
+		{"and ends before it ever is", []step{
+			{0, asks(1, 0, 0), 1}, {10, asks(2, 0, 0), 2}, {20, restarted, 0}, {30, asks(3, 5, 5), 1}, {31, push(1, 1), 1}, {32, push(1, 0), 0},
+		}},
+		{"the old HAProxy goes on asking after the session has left it", []step{
+			{0, asks(1, 0, 0), 1}, {10, replaced, 1}, {11, asks(1, 1, 1), 2}, {12, asks(2, 0, 0), 3}, {13, asks(1, 2, 2), 4}, {14, cancelFor(1), 3},
+			{15, asks(2, 0, 0), 4}, {16, cancelFor(2), 3}, {20, push(1, 1), 3}, {30, push(1, 0), 2}, {1500, tick, 2}, {1600, drained, 0},
+			{1700, asks(1, 9, 9), 1}, {3000, tick, 0},
+		}},
+		{"a session that is with the same HAProxy again", []step{
+			{0, asks(1, 0, 0), 1}, {10, replaced, 1}, {1011, asks(1, 1, 1), 3}, {1012, push(2, 2), 3}, {1013, drained, 2}, {1014, push(2, 0), 0},
 		}},
 		{"older counts change nothing", []step{
 			{0, startSeeing(5, 5), 6}, {1, push(2, 2), 6}, {2, push(4, 4), 6}, {3, push(6, 3), 3}, {4, startSeeing(5, 5), 4},
@@ -259,7 +287,7 @@ func TestAgentWithoutLimitKnowsNobody(t *testing.T) {
 		t.Errorf("%d users known, want 0", got)
 	}
 	// Nothing of this is about anybody.
-	r.Cancel(ms(1), "u")
+	r.Cancel(ms(1), "u", 0)
 	r.Block(ms(1), "u", concurrency.Limit{Max: 10, Release: 9})
 	r.Unblock(ms(1), "u")
 	r.Share(ms(1), concurrency.Sharing{User: "u", Until: ms(3000)})

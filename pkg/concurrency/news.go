@@ -1,6 +1,9 @@
 package concurrency
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Cluster tells the agent how many instances there are, itself included, and its
 // own place among them (0 for the first). One that was alone registers what it
@@ -48,6 +51,9 @@ func (a *Agent) Progress(at time.Time, name string, limit int, c Count) {
 		return
 	}
 	now := a.clock(at)
+	if a.foreseen && now < a.deafUntil {
+		return // of one that was replaced
+	}
 	u := a.users[name]
 	if u == nil {
 		if c.Active == 0 || limit <= 0 {
@@ -57,7 +63,7 @@ func (a *Agent) Progress(at time.Time, name string, limit int, c Count) {
 			return // as many as may be are known already
 		}
 	}
-	u.push(c)
+	u.push(c, a.young(now))
 	u.heardAt = now
 	a.setLimit(u, limit, now)
 	u.note(now)
@@ -112,24 +118,69 @@ func (a *Agent) Restarted(at time.Time) {
 		u.pending, u.draining = nil, 0
 	}
 	a.drainUntil = 0
+	a.succeeded, a.foreseen = true, false
 	a.reviewAll(a.clock(at), false)
 }
 
-// Replaced says that another HAProxy has taken over, as after a reload, from one
-// that was last heard of at an earlier time. What was in progress goes on, and
-// nobody tells of its end: it counts until Drained, or until it must be over.
-func (a *Agent) Replaced(at, since time.Time) {
+// Replaced says that another HAProxy has taken over the session, as after a
+// reload. What was in progress goes on, and nobody tells of its end: it counts
+// until Drained, or until it must be over.
+func (a *Agent) Replaced(at time.Time) {
 	now := a.clock(at)
-	a.deafUntil = now + int64(deafSpan)
-	for _, u := range a.users {
-		u.drain(now - int64(at.Sub(since)))
+	if a.foreseen {
+		a.foreseen = false
+		a.deafUntil = now + int64(deafSpan)
+		return
 	}
+	a.succeeded = true
+	a.replace(now)
+}
+
+func (a *Agent) replace(now int64) {
+	a.deafUntil = now + int64(deafSpan)
 	a.drainUntil = now + int64(a.config.DrainFor)
+	for _, u := range a.users {
+		u.drain()
+	}
 	a.reviewAll(now, false)
 }
 
-// Draining reports whether a replaced HAProxy may still have requests.
-func (a *Agent) Draining() bool { return a.drainUntil > 0 }
+// asked takes note of the process that asks. The new one may do so before the
+// session is with it, and the old one goes on asking for what its connections bring.
+func (a *Agent) asked(process, now int64) {
+	if process == a.process || process == 0 || slices.Contains(a.former[:], process) {
+		return
+	}
+	if a.process != 0 {
+		copy(a.former[1:], a.former[:])
+		a.former[0] = a.process
+		if !a.succeeded {
+			a.foreseen = true
+			a.replace(now)
+		}
+	}
+	a.process, a.succeeded = process, false
+}
+
+// replaced reports whether the process that asks is one that was replaced and
+// may still have requests.
+func (a *Agent) replaced(process int64) bool {
+	if a.drainUntil == 0 || process == 0 {
+		return false
+	}
+	if process == a.process {
+		// Should nobody else ask soon, it is the same HAProxy in a new session.
+		return a.succeeded && a.now < a.deafUntil
+	}
+	return slices.Contains(a.former[:], process)
+}
+
+// young reports whether the present HAProxy has just replaced another one.
+func (a *Agent) young(now int64) bool { return a.drainUntil > 0 && now < a.deafUntil }
+
+// Draining reports whether a replaced HAProxy may still have requests, since
+// Replaced said so.
+func (a *Agent) Draining() bool { return a.drainUntil > 0 && !a.foreseen }
 
 // Drained says that every HAProxy but the present one has ended.
 func (a *Agent) Drained(at time.Time) {

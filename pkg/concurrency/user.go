@@ -36,6 +36,10 @@ const (
 type Count struct {
 	Tracked int64 // requests tracked since the entry exists
 	Active  int64 // of these, in progress
+
+	// Process is the HAProxy process that asks, by a number of its own: one that
+	// is reloaded is another process. 0 means unknown. Pushed counts need none.
+	Process int64
 }
 
 func (c Count) valid() bool { return c.Active >= 0 && c.Active <= c.Tracked }
@@ -97,13 +101,17 @@ type user struct {
 // believed is how many requests are in progress here.
 func (u *user) believed() int { return int(u.tracked-u.ended) + len(u.pending) + u.draining }
 
-// advance takes a later, or older, count of HAProxy's table.
-func (u *user) advance(c Count) {
+// advance takes a later, or older, count of HAProxy's table. One that is young may
+// learn at any moment what the one before it had ever tracked, and goes on from there.
+func (u *user) advance(c Count, young bool) {
 	if !c.valid() {
 		return
 	}
 	tracked := max(u.tracked, c.Tracked)
 	arrived := min(int(tracked-u.tracked), len(u.pending))
+	if young && int(tracked-u.tracked) > len(u.pending) {
+		arrived = min(arrived, max(0, int(c.Active-u.tracked+u.ended)))
+	}
 	// Nobody says which they are. Taken for the latest, they leave behind those
 	// that never come to be, however many follow.
 	u.pending = u.pending[:len(u.pending)-arrived]
@@ -112,23 +120,19 @@ func (u *user) advance(c Count) {
 
 // push takes a count that HAProxy pushed. It pushes in order: fewer requests than
 // before are those of an entry that began anew.
-func (u *user) push(c Count) {
+func (u *user) push(c Count, young bool) {
 	if c.Tracked < u.pushed {
 		u.forgetCount()
 	}
 	u.pushed = c.Tracked
-	u.advance(c)
+	u.advance(c, young)
 }
 
 // drain turns what is in progress on a HAProxy that was replaced into a number
-// that nobody lowers; requests admitted later than since are the new one's.
-func (u *user) drain(since int64) {
-	n := 0
-	for n < len(u.pending) && u.pending[n] < since {
-		n++
-	}
-	u.pending = u.pending[:copy(u.pending, u.pending[n:])]
-	u.draining += n + int(u.tracked-u.ended)
+// that nobody lowers.
+func (u *user) drain() {
+	u.draining = u.believed()
+	u.pending = nil
 	u.forgetCount()
 }
 
