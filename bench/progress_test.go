@@ -52,7 +52,7 @@ func BenchmarkLoadProgress(b *testing.B) {
 				Addresses: c.Addresses(), User: "alice", Clients: r.clients, Ramp: r.ramp, Retry: r.retry,
 				Duration: warmUp + measured + 100*time.Millisecond, Seed: 1,
 			})
-			flips := cluster.Metric(b, c.Polygens[0].Admin, `sluice_policies_sent_total{kind="unblock"}`) * 2
+			flips := cluster.Metric(b, c.Polygens[0].Admin, `sluice_policies_sent_total{kind="unblock",mode="enforce"}`) * 2
 			whole := (warmUp + measured).Seconds()
 			t.row(fmt.Sprint(r.instances), fmt.Sprint(r.clients), fmt.Sprint(r.retry.Milliseconds()),
 				fmt.Sprint(counts.Most), fmt.Sprintf("%.2f", counts.Mean), percentile(counts.Gaps, 0.5), percentile(counts.Gaps, 0.99),

@@ -10,12 +10,15 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 // BenchmarkCPU reports HAProxy's CPU time per request, one thread and 64
 // connections: without Sluice, with identification and tables, with the agent
 // asked besides, with requests in progress counted and told to a peer besides,
-// and as shipped, which is that and what it takes to wait.
+// as shipped, which is that and what it takes to wait, and with an endpoint and the
+// classes of S3 besides, for several requests.
 //
 //	go test -run '^$' -bench CPU -benchtime 200000x ./haproxy
 func BenchmarkCPU(b *testing.B) {
@@ -23,23 +26,31 @@ func BenchmarkCPU(b *testing.B) {
 		wait  = `filter spoe engine sluice-wait |http-request send-spoe-group sluice-wait |acl waits |http-request set-var\(txn.sluice.reason\) .* if waits `
 		count = `http-request (track-sc0|set-priority-class) |acl unheard |http-request .* if unheard\b`
 	)
+	s3 := Config{Endpoint: "api", Classes: limits.S3Classes()}
 	for _, v := range []struct {
-		name string
-		drop string // lines of the frontend that are left out
-		peer bool
+		name   string
+		drop   string // lines of the frontend that are left out
+		peer   bool
+		config Config
+		target string
 	}{
-		{"plain", `http-request |acl |filter |use_backend `, false},
-		{"tables", `filter |http-request send-spoe-group |` + wait + `|` + count, false},
-		{"agent", wait + `|` + count, false},
-		{"progress", wait, true},
-		{"shipped", `$`, true},
+		{"plain", `http-request |acl |filter |use_backend `, false, Config{}, "/"},
+		{"tables", `filter |http-request send-spoe-group |` + wait + `|` + count, false, Config{}, "/"},
+		{"agent", wait + `|` + count, false, Config{}, "/"},
+		{"progress", wait, true, Config{}, "/"},
+		{"shipped", `$`, true, Config{}, "/"},
+		{"endpoint", `$`, true, Config{Endpoint: "api"}, "/"},
+		{"s3 object", `$`, true, s3, "/bucket/key"},
+		{"s3 list", `$`, true, s3, "/bucket?list-type=2&prefix=a%2Fb&delimiter=%2F"},
+		{"s3 presigned", `$`, true, s3, "/bucket/key?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Date=20130524T000000Z&X-Amz-Expires=86400" +
+			"&X-Amz-SignedHeaders=host&X-Amz-Signature=aeeed9bbccd4d02ee5c0109b86d86835f995330da4c265957d157751f604d404"},
 	} {
 		b.Run(v.name, func(b *testing.B) {
-			r := newRig(b, setup{edit: without(v.drop)})
+			r := newRig(b, setup{Config: v.config, edit: without(v.drop)})
 			if v.peer {
 				r.learn(b)
 			}
-			r.benchmark(b)
+			r.benchmark(b, v.target)
 		})
 	}
 }
@@ -60,10 +71,10 @@ func without(drop string) func(cfg string) string {
 	}
 }
 
-// benchmark makes b.N requests over 64 connections.
-func (r *rig) benchmark(b *testing.B) {
+// benchmark makes b.N requests for the target over 64 connections.
+func (r *rig) benchmark(b *testing.B, target string) {
 	const connections = 64
-	request := []byte(httpGET("/", "User-Agent: bench", "Accept: */*", "X-User: alice"))
+	request := []byte(httpGET(target, "User-Agent: bench", "Accept: */*", "X-User: alice"))
 	drive := func(n int) {
 		var wg sync.WaitGroup
 		for i := range connections {

@@ -1,11 +1,13 @@
 // Package haproxy holds the configuration files that HAProxy runs with, as
 // they are shipped, and writes them into a directory with another chain of
-// identify fragments between the markers. Everything else that can be set is an
-// environment variable; the table at the top of haproxy.cfg says which.
+// identify fragments between the markers, the operation classes of a limit file,
+// and who is exempt in it. Everything else that can be set is an environment
+// variable; the table at the top of haproxy.cfg says which.
 //
 // Nothing that a caller sets is pasted into a file unchecked: header and claim
-// names are validated, and the rest travels in the environment, which HAProxy
-// does not parse for words or quotes.
+// names, addresses and paths are validated, what a class looks for is escaped, and
+// the rest travels in the environment, which HAProxy does not parse for words or
+// quotes.
 package haproxy
 
 import (
@@ -15,16 +17,26 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-// Files holds haproxy.cfg, spoe.cfg, exempt-paths.lst, lua/*.lua and
-// identify/*.cfg.
+// Files holds haproxy.cfg, spoe.cfg, *.lst, lua/*.lua, identify/*.cfg and
+// classify/*.cfg.
 //
-//go:embed haproxy.cfg spoe.cfg exempt-paths.lst lua/bandwidth.lua lua/bandwidth_clock.lua identify/*.cfg
+//go:embed haproxy.cfg spoe.cfg *.lst lua/bandwidth.lua lua/bandwidth_clock.lua identify/*.cfg classify/*.cfg
 var Files embed.FS
+
+// written are the files that Write writes, haproxy.cfg first.
+var written = []string{
+	"haproxy.cfg", "spoe.cfg", "health-paths.lst", "exempt-addresses.lst", "exempt-paths.lst", "exempt-prefixes.lst",
+	"lua/bandwidth.lua", "lua/bandwidth_clock.lua",
+}
 
 // Names of the peers as haproxy.cfg declares them. The agent dials LocalPeer
 // and introduces itself as AgentPeer.
@@ -44,27 +56,35 @@ const clientTimeout = time.Minute
 // headers; above 1 MiB they gain nothing.
 const minBufSize, maxBufSize = 16384, 1 << 20
 
-// The lines of haproxy.cfg between which the identify chain stands.
-const (
-	beginMark = "    # identify: begin\n"
-	endMark   = "    # identify: end\n"
-)
+// maxJitter, in seconds, is a day.
+const maxJitter = 86400
+
+// Bodies are the forms that a refusal's body can have. The first is the default:
+// plain with status 429, s3 with 503.
+var Bodies = []string{"auto", "plain", "problem", "s3", "none"}
+
+var endpointName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,23}$`)
 
 // Config is what Write can set. A zero field stays what the process's own
 // environment says, or else the default in haproxy.cfg.
 type Config struct {
-	Bind           string        // SLUICE_BIND: where clients connect, such as "127.0.0.1:8080"
-	Origin         string        // SLUICE_ORIGIN: the server to protect, "host:port"
-	SPOE           string        // SLUICE_SPOE: where the agent answers, "unix@/path" or "host:port"
-	Peer           string        // SLUICE_PEER: where HAProxy's peers listen, "127.0.0.1:port" or "unix@/path"
-	Stats          string        // SLUICE_STATS: path of the stats socket; zero: none
-	Identify       string        // chain for ParseIdentify; zero: "auto"
+	Bind           string // SLUICE_BIND: where clients connect, such as "127.0.0.1:8080"
+	Origin         string // SLUICE_ORIGIN: the server to protect, "host:port"
+	SPOE           string // SLUICE_SPOE: where the agent answers, "unix@/path" or "host:port"
+	Peer           string // SLUICE_PEER: where HAProxy's peers listen, "127.0.0.1:port" or "unix@/path"
+	Stats          string // SLUICE_STATS: path of the stats socket; zero: none
+	Identify       string // chain for ParseIdentify; zero: "auto"
+	Classes        []limits.Class
+	Exempt         limits.Exempt // its addresses and paths; the users are the agent's
+	Endpoint       string        // SLUICE_ENDPOINT: the endpoint of the limit file that this is; zero: none
 	RefuseStatus   int           // SLUICE_REFUSE_STATUS: 429 or 503
+	RefuseBody     string        // SLUICE_REFUSE_BODY: one of Bodies
 	VerdictTimeout time.Duration // SLUICE_VERDICT_TIMEOUT: whole milliseconds, at least one
 	CheckTimeout   time.Duration // SLUICE_CHECK_TIMEOUT: whole milliseconds, at least one
 	WaitTimeout    time.Duration // SLUICE_WAIT_TIMEOUT: whole milliseconds, above every wait of the limit file, below 60s
 	HardStop       time.Duration // SLUICE_HARD_STOP: whole milliseconds, as the agent's drain time
 	RetryJitter    int           // SLUICE_RETRY_JITTER: Retry-After of requests in progress is 1 to so many seconds
+	RateJitter     int           // SLUICE_RATE_JITTER: Retry-After of request rates is up to so many seconds more
 	OriginMaxConn  int           // SLUICE_ORIGIN_MAXCONN: requests that the origin gets at a time; zero: no bound
 	BufSize        int           // SLUICE_BUFSIZE: bytes of a buffer, 16384 to 1048576
 	Threads        int           // SLUICE_THREADS; zero: one per CPU
@@ -96,6 +116,21 @@ func (c Config) env() ([]string, error) {
 	default:
 		return nil, fmt.Errorf("refuse status %d: want 429 or 503", c.RefuseStatus)
 	}
+	if c.RefuseBody != "" {
+		if !slices.Contains(Bodies, c.RefuseBody) {
+			return nil, fmt.Errorf("refuse body %q: want one of %s", c.RefuseBody, strings.Join(Bodies, ", "))
+		}
+		set("SLUICE_REFUSE_BODY", c.RefuseBody)
+	}
+	if c.Endpoint != "" {
+		if !endpointName.MatchString(c.Endpoint) {
+			return nil, fmt.Errorf("endpoint %q: want 1 to 24 of a-z, 0-9 and -, the first not -", c.Endpoint)
+		}
+		set("SLUICE_ENDPOINT", c.Endpoint)
+	}
+	if max(c.RetryJitter, c.RateJitter) > maxJitter {
+		return nil, fmt.Errorf("jitter %d: want %d or less", max(c.RetryJitter, c.RateJitter), maxJitter)
+	}
 	for _, v := range []struct {
 		name, env string
 		d         time.Duration
@@ -124,6 +159,7 @@ func (c Config) env() ([]string, error) {
 	}{
 		{"buffer size", "SLUICE_BUFSIZE", c.BufSize},
 		{"retry jitter", "SLUICE_RETRY_JITTER", c.RetryJitter},
+		{"rate jitter", "SLUICE_RATE_JITTER", c.RateJitter},
 		{"origin's max connections", "SLUICE_ORIGIN_MAXCONN", c.OriginMaxConn},
 		{"threads", "SLUICE_THREADS", c.Threads},
 		{"max connections", "SLUICE_MAXCONN", c.MaxConn},
@@ -142,55 +178,128 @@ func (c Config) env() ([]string, error) {
 // path of haproxy.cfg and the environment that HAProxy needs besides its own.
 // An error names the field of c, or the file, that is wrong.
 func Write(dir string, c Config) (file string, env []string, err error) {
-	if env, err = c.env(); err != nil {
+	file, env, err = write(dir, c)
+	if err != nil {
 		return "", nil, fmt.Errorf("haproxy configuration: %w", err)
 	}
+	return file, env, nil
+}
+
+func write(dir string, c Config) (file string, env []string, err error) {
+	if env, err = c.env(); err != nil {
+		return "", nil, err
+	}
+	files, err := c.files()
+	if err != nil {
+		return "", nil, err
+	}
+	if dir, err = filepath.Abs(dir); err != nil {
+		return "", nil, err
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "lua"), 0o755); err != nil {
+		return "", nil, err
+	}
+	for _, name := range written {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(files[name]), 0o644); err != nil {
+			return "", nil, err
+		}
+	}
+	return filepath.Join(dir, written[0]), append(env, "SLUICE_CFG_DIR="+dir), nil
+}
+
+// Render returns haproxy.cfg as Write writes it.
+func Render(c Config) (string, error) {
+	files, err := c.files()
+	if err != nil {
+		return "", fmt.Errorf("haproxy configuration: %w", err)
+	}
+	return files["haproxy.cfg"], nil
+}
+
+// Foreign returns what a folder holds that Write does not write, sorted: files and
+// folders, and a haproxy.cfg that is another's. A folder that is not there holds none.
+func Foreign(dir string) ([]string, error) {
+	var found []string
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(dir, path)
+		switch {
+		case err != nil || name == "." || name == "lua" && e.IsDir():
+			return err
+		case !slices.Contains(written, filepath.ToSlash(name)) || !e.Type().IsRegular():
+			found = append(found, name)
+		case name == written[0]:
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			if ours, _ := Files.ReadFile(name); firstLine(text) != firstLine(ours) {
+				found = append(found, name)
+			}
+		}
+		if e.IsDir() {
+			return fs.SkipDir
+		}
+		return nil
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return found, err
+}
+
+func firstLine(text []byte) string {
+	line, _, _ := strings.Cut(string(text), "\n")
+	return line
+}
+
+// files are the files of written by name, with what c says in place.
+func (c Config) files() (map[string]string, error) {
+	files := map[string]string{}
+	for _, name := range written {
+		text, err := fs.ReadFile(Files, name)
+		if err != nil {
+			return nil, err
+		}
+		files[name] = string(text)
+	}
+	chain, err := c.chain()
+	if err != nil {
+		return nil, err
+	}
+	rules, err := Classify(c.Classes)
+	if err != nil {
+		return nil, err
+	}
+	cfg := files["haproxy.cfg"]
+	if cfg, err = between(cfg, "identify", chain); err != nil {
+		return nil, err
+	}
+	if files["haproxy.cfg"], err = between(cfg, "classify", rules); err != nil {
+		return nil, err
+	}
+	lists, err := exemptLists(c.Exempt)
+	if err != nil {
+		return nil, err
+	}
+	for name, lines := range lists {
+		files[name] += lines
+	}
+	return files, nil
+}
+
+// chain is the text of the identify chain.
+func (c Config) chain() (string, error) {
 	if c.Identify == "" {
 		c.Identify = "auto"
 	}
 	chain, err := ParseIdentify(c.Identify)
 	if err != nil {
-		return "", nil, fmt.Errorf("haproxy configuration: %w", err)
-	}
-	cfg, err := render(chain)
-	if err != nil {
-		return "", nil, fmt.Errorf("haproxy configuration: %w", err)
-	}
-	if dir, err = filepath.Abs(dir); err != nil {
-		return "", nil, fmt.Errorf("haproxy configuration: %w", err)
-	}
-	if err := os.MkdirAll(filepath.Join(dir, "lua"), 0o755); err != nil {
-		return "", nil, fmt.Errorf("haproxy configuration: %w", err)
-	}
-	file = filepath.Join(dir, "haproxy.cfg")
-	if err := os.WriteFile(file, []byte(cfg), 0o644); err != nil {
-		return "", nil, fmt.Errorf("haproxy configuration: %w", err)
-	}
-	for _, name := range []string{"spoe.cfg", "exempt-paths.lst", "lua/bandwidth.lua", "lua/bandwidth_clock.lua"} {
-		content, err := fs.ReadFile(Files, name)
-		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, name), content, 0o644)
-		}
-		if err != nil {
-			return "", nil, fmt.Errorf("haproxy configuration: %w", err)
-		}
-	}
-	return file, append(env, "SLUICE_CFG_DIR="+dir), nil
-}
-
-// render is haproxy.cfg with the chain between the markers.
-func render(chain []Identifier) (string, error) {
-	cfg, err := fs.ReadFile(Files, "haproxy.cfg")
-	if err != nil {
 		return "", err
 	}
-	before, rest, begun := strings.Cut(string(cfg), beginMark)
-	_, after, ended := strings.Cut(rest, endMark)
-	if !begun || !ended {
-		return "", errors.New("haproxy.cfg has no identify markers")
-	}
 	var b strings.Builder
-	b.WriteString(before + beginMark)
 	for _, i := range chain {
 		lines, err := i.fragment()
 		if err != nil {
@@ -198,6 +307,16 @@ func render(chain []Identifier) (string, error) {
 		}
 		b.WriteString(lines)
 	}
-	b.WriteString(endMark + after)
 	return b.String(), nil
+}
+
+// between puts lines between haproxy.cfg's marks of that name.
+func between(cfg, name, lines string) (string, error) {
+	begin, end := "    # "+name+": begin\n", "    # "+name+": end\n"
+	before, rest, begun := strings.Cut(cfg, begin)
+	_, after, ended := strings.Cut(rest, end)
+	if !begun || !ended {
+		return "", fmt.Errorf("haproxy.cfg has no marks for %s", name)
+	}
+	return before + begin + lines + end + after, nil
 }

@@ -1,6 +1,7 @@
 package haproxy
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -13,11 +14,21 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 func shipped(t testing.TB, name string) string {
 	t.Helper()
 	b, err := fs.ReadFile(Files, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func readFile(t testing.TB, name string) string {
+	t.Helper()
+	b, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +64,7 @@ func TestShippedFilesAreValid(t *testing.T) {
 			"SLUICE_CFG_DIR=" + here, "SLUICE_USER_HEADER=X-A", "SLUICE_JWT_CLAIM=a.b", "SLUICE_REFUSE_STATUS=503",
 			"SLUICE_VERDICT_TIMEOUT=1s", "SLUICE_STATS=/s.sock", "SLUICE_THREADS=2", "SLUICE_MAXCONN=100",
 			"SLUICE_CHECK_TIMEOUT=1s", "SLUICE_WAIT_TIMEOUT=1s", "SLUICE_RETRY_JITTER=1", "SLUICE_ORIGIN_MAXCONN=5", "SLUICE_HARD_STOP=1m",
-			"SLUICE_BUFSIZE=32768",
+			"SLUICE_BUFSIZE=32768", "SLUICE_ENDPOINT=uploads", "SLUICE_REFUSE_BODY=problem", "SLUICE_RATE_JITTER=5",
 		}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -75,7 +86,11 @@ func TestStartsWithoutWarnings(t *testing.T) {
 
 func TestShippedChainIsAuto(t *testing.T) {
 	cfg, auto := shipped(t, "haproxy.cfg"), shipped(t, "identify/auto.cfg")
-	if got := mustRender(t, []Identifier{{Kind: "auto"}}); got != cfg {
+	got, err := Render(Config{Identify: "auto"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != cfg {
 		t.Errorf("between the markers of haproxy.cfg stands something else than identify/auto.cfg (-want +got):\n%s", cmp.Diff(got, cfg))
 	}
 	var parts string
@@ -128,14 +143,20 @@ func TestWrite(t *testing.T) {
 		Bind: "127.0.0.1:1", Origin: "127.0.0.1:2", SPOE: "unix@/s", Peer: "127.0.0.1:3", Stats: "/stats",
 		Identify: "header:X-A,ip", RefuseStatus: 503, VerdictTimeout: 20 * time.Millisecond, WaitTimeout: 5 * time.Second,
 		HardStop: time.Minute, RetryJitter: 2, OriginMaxConn: 7, BufSize: 32768, Threads: 2, MaxConn: 50,
+		RateJitter: 5, RefuseBody: "problem", Endpoint: "uploads",
+		Classes: []limits.Class{{Name: "LIST", Any: []limits.Match{{Methods: []string{"GET"}, Query: []string{"l"}}, {PathPrefix: "/l/"}}}},
+		Exempt: limits.Exempt{
+			Users: []string{"not here"}, Addresses: []string{"10.1.2.3/8", "::1", "::ffff:192.0.2.0/120"},
+			Paths: []string{"/a", "/b/*", "/c*d", "/*"},
+		},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	wantEnv := []string{
 		"SLUICE_BIND=127.0.0.1:1", "SLUICE_ORIGIN=127.0.0.1:2", "SLUICE_SPOE=unix@/s", "SLUICE_PEER=127.0.0.1:3", "SLUICE_STATS=/stats",
-		"SLUICE_REFUSE_STATUS=503", "SLUICE_VERDICT_TIMEOUT=20ms", "SLUICE_WAIT_TIMEOUT=5000ms", "SLUICE_HARD_STOP=60000ms",
-		"SLUICE_BUFSIZE=32768", "SLUICE_RETRY_JITTER=2", "SLUICE_ORIGIN_MAXCONN=7", "SLUICE_THREADS=2", "SLUICE_MAXCONN=50", "SLUICE_CFG_DIR=" + dir,
+		"SLUICE_REFUSE_STATUS=503", "SLUICE_REFUSE_BODY=problem", "SLUICE_ENDPOINT=uploads", "SLUICE_VERDICT_TIMEOUT=20ms", "SLUICE_WAIT_TIMEOUT=5000ms", "SLUICE_HARD_STOP=60000ms",
+		"SLUICE_BUFSIZE=32768", "SLUICE_RETRY_JITTER=2", "SLUICE_RATE_JITTER=5", "SLUICE_ORIGIN_MAXCONN=7", "SLUICE_THREADS=2", "SLUICE_MAXCONN=50", "SLUICE_CFG_DIR=" + dir,
 	}
 	if diff := cmp.Diff(wantEnv, env); diff != "" {
 		t.Errorf("environment (-want +got):\n%s", diff)
@@ -147,17 +168,71 @@ func TestWrite(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, chain, _ := strings.Cut(string(cfg), beginMark)
-	chain, _, _ = strings.Cut(chain, endMark)
 	want := strings.Replace(shipped(t, "identify/header.cfg"), "${SLUICE_USER_HEADER-X-User}", "X-A", 1) + shipped(t, "identify/ip.cfg")
-	if diff := cmp.Diff(want, chain); diff != "" {
+	if diff := cmp.Diff(want, marked(t, string(cfg), "identify")); diff != "" {
 		t.Errorf("chain (-want +got):\n%s", diff)
 	}
-	for _, name := range []string{"spoe.cfg", "exempt-paths.lst", "lua/bandwidth.lua", "lua/bandwidth_clock.lua"} {
+	want = `    http-request set-var(txn.sluice_op) str(LIST) if !{ var(txn.sluice_op) -m found } { var(txn.sluice_class) -m str GET } { query -m reg '(?:^|&)(?:(?:l|%6[Cc]))(?:[=&]|\z)' }
+    http-request set-var(txn.sluice_op) str(LIST) if !{ var(txn.sluice_op) -m found } { path -m beg /l/ }
+`
+	if diff := cmp.Diff(want, marked(t, string(cfg), "classify")); diff != "" {
+		t.Errorf("classes (-want +got):\n%s", diff)
+	}
+	more := map[string]string{
+		"exempt-addresses.lst": "10.0.0.0/8\n::1/128\n192.0.2.0/24\n",
+		"exempt-paths.lst":     "/a\n/c*d\n",
+		"exempt-prefixes.lst":  "/b/\n/\n",
+	}
+	for _, name := range written[1:] {
 		got, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil || string(got) != shipped(t, name) {
-			t.Errorf("%s: %v, or not as shipped", name, err)
+		if err != nil || string(got) != shipped(t, name)+more[name] {
+			t.Errorf("%s: %v, or not as shipped, with %q", name, err, more[name])
 		}
+	}
+	if foreign, err := Foreign(dir); len(foreign) > 0 || err != nil {
+		t.Errorf("Foreign = %q, %v after Write, want none", foreign, err)
+	}
+}
+
+// marked is what stands between the marks of that name.
+func marked(t testing.TB, cfg, name string) string {
+	t.Helper()
+	_, lines, begun := strings.Cut(cfg, "    # "+name+": begin\n")
+	lines, _, ended := strings.Cut(lines, "    # "+name+": end\n")
+	if !begun || !ended {
+		t.Fatalf("no marks for %s", name)
+	}
+	return lines
+}
+
+func TestForeign(t *testing.T) {
+	for _, row := range []struct {
+		name string
+		make func(dir string) error
+		want []string
+	}{
+		{"nothing", func(string) error { return nil }, nil},
+		{"no folder", os.RemoveAll, nil},
+		{"a file of another name", func(dir string) error { return os.WriteFile(filepath.Join(dir, "own.pem"), nil, 0o600) }, []string{"own.pem"}},
+		{"a folder", func(dir string) error { return os.MkdirAll(filepath.Join(dir, "certs", "more"), 0o700) }, []string{"certs"}},
+		{"a file among ours", func(dir string) error {
+			return errors.Join(os.Mkdir(filepath.Join(dir, "lua"), 0o700), os.WriteFile(filepath.Join(dir, "lua", "own.lua"), nil, 0o600))
+		}, []string{"lua/own.lua"}},
+		{"a folder with our file's name", func(dir string) error { return os.Mkdir(filepath.Join(dir, "spoe.cfg"), 0o700) }, []string{"spoe.cfg"}},
+		{"another's haproxy.cfg", func(dir string) error {
+			return os.WriteFile(filepath.Join(dir, "haproxy.cfg"), []byte("global\n"), 0o600)
+		}, []string{"haproxy.cfg"}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := row.make(dir); err != nil {
+				t.Fatal(err)
+			}
+			got, err := Foreign(dir)
+			if diff := cmp.Diff(row.want, got); diff != "" || err != nil {
+				t.Errorf("Foreign: %v (-want +got):\n%s", err, diff)
+			}
+		})
 	}
 }
 
@@ -172,6 +247,17 @@ func TestWriteErrors(t *testing.T) {
 		"haproxy configuration: retry jitter -1: want 1 or more":                                                           {RetryJitter: -1},
 		"haproxy configuration: origin's max connections -1: want 1 or more":                                               {OriginMaxConn: -1},
 		"haproxy configuration: buffer size 16383: want 16384 to 1048576":                                                  {BufSize: 16383},
+		"haproxy configuration: rate jitter -1: want 1 or more":                                                            {RateJitter: -1},
+		"haproxy configuration: jitter 86401: want 86400 or less":                                                          {RateJitter: 86401},
+		`haproxy configuration: refuse body "xml": want one of auto, plain, problem, s3, none`:                             {RefuseBody: "xml"},
+		`haproxy configuration: endpoint "Up": want 1 to 24 of a-z, 0-9 and -, the first not -`:                            {Endpoint: "Up"},
+		`haproxy configuration: endpoint "a/b": want 1 to 24 of a-z, 0-9 and -, the first not -`:                           {Endpoint: "a/b"},
+		`haproxy configuration: class "a": want 1 to 32 of A-Z, 0-9 and _, the first a letter`:                             {Classes: []limits.Class{{Name: "a"}}},
+		`haproxy configuration: exempt address "10.0.0.0/33": want an address or a network such as 10.0.0.0/8`:             {Exempt: limits.Exempt{Addresses: []string{"10.0.0.0/33"}}},
+		`haproxy configuration: exempt address "fe80::1%lo": want an address or a network such as 10.0.0.0/8`:              {Exempt: limits.Exempt{Addresses: []string{"fe80::1%lo"}}},
+		`haproxy configuration: exempt path "/a b": want a path as clients write it, from its first / on`:                  {Exempt: limits.Exempt{Paths: []string{"/a b"}}},
+		`haproxy configuration: exempt path "/a\nb": want a path as clients write it, from its first / on`:                 {Exempt: limits.Exempt{Paths: []string{"/a\nb"}}},
+		`haproxy configuration: exempt path "*": want a path as clients write it, from its first / on`:                     {Exempt: limits.Exempt{Paths: []string{"*"}}},
 		"haproxy configuration: threads -1: want 1 or more":                                                                {Threads: -1},
 		"haproxy configuration: max connections -1: want 1 or more":                                                        {MaxConn: -1},
 		`haproxy configuration: identify "x": no identifier "x"; valid are header:NAME, s3, jwt:CLAIM, basic, ip and auto`: {Identify: "x"},

@@ -160,7 +160,7 @@ func TestInProgress(t *testing.T) {
 	r.takeHeard(t)
 	third := r.start("alice")
 	g.await(t, 3)
-	want := []heard{{"alice", "GET", "start-message", 2, 2}}
+	want := []heard{{"alice", "GET", "start-message", 2, 2, ""}}
 	if diff := cmp.Diff(want, r.takeHeard(t)); diff != "" {
 		t.Errorf("the agent heard (-want +got):\n%s", diff)
 	}
@@ -192,7 +192,7 @@ func tell(second func() vars) func(heard) vars {
 }
 
 func TestWait(t *testing.T) {
-	asked := []heard{{"alice", "GET", "start-message", 0, 0}, {"alice", "GET", "wait-message", 0, 0}}
+	asked := []heard{{"alice", "GET", "start-message", 0, 0, ""}, {"alice", "GET", "wait-message", 0, 0, ""}}
 	refused := vars{"reason": "concurrent-requests", "limit": uint32(11)}
 	for _, row := range []struct {
 		name   string
@@ -345,7 +345,7 @@ func TestNoWayAroundTheAgent(t *testing.T) {
 	r := newRig(t, setup{edit: func(cfg string) string {
 		return strings.Replace(cfg, "    timeout tunnel 1h\n", "    timeout tunnel 1h\n    option abortonclose\n", 1)
 	}})
-	r.refuseWith(func(question) *verdict { return &verdict{"request-rate", "GET", 1, 1} })
+	r.refuseWith(func(question) *verdict { return &verdict{"request-rate", "GET", 1, 1, 0} })
 	for range 20 {
 		conn := dial(t, "tcp", r.addr)
 		fmt.Fprint(conn, httpGET("/", "X-User: alice"))
@@ -480,7 +480,7 @@ func TestRetryJitter(t *testing.T) {
 			if row.native {
 				r.teach(t, "block", "bob", time.Now().Add(time.Hour), 10)
 			}
-			r.refuseWith(func(question) *verdict { return &verdict{"concurrent-requests", "*", 10, 77} })
+			r.refuseWith(func(question) *verdict { return &verdict{"concurrent-requests", "*", 10, 77, 0} })
 			var raw []string
 			for range 200 { // one of five is missing once in 10^18 runs
 				raw = append(raw, httpGET("/", "X-User: bob"))

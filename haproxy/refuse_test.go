@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 const slowDown = `<?xml version="1.0" encoding="UTF-8"?><Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>`
@@ -34,9 +35,10 @@ func fields(a answer) map[string]string {
 
 func TestAgentRefusal(t *testing.T) {
 	verdicts := map[string]*verdict{
-		"rate":       {"request-rate", "GET", 100, 1},
-		"all":        {"request-rate", "*", 200, 7},
-		"concurrent": {"concurrent-requests", "*", 10, 2},
+		"rate":       {"request-rate", "GET", 100, 1, 0},
+		"all":        {"request-rate", "*", 200, 7, 0},
+		"hour":       {"request-rate", "LIST/hour", 20000, 1234, 3600},
+		"concurrent": {"concurrent-requests", "*", 10, 2, 0},
 	}
 	for _, status := range []int{429, 503} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
@@ -58,6 +60,11 @@ func TestAgentRefusal(t *testing.T) {
 					"Refused (request-rate): the limit * is used up. Retry after 7 s.\n",
 				},
 				{
+					"longer window", httpGET("/", "X-User: hour"),
+					map[string]string{"RateLimit-Policy": `"LIST/hour";q=20000;w=3600`, "RateLimit": `"LIST/hour";r=0;t=1234`, "Retry-After": "1234", "Sluice-Reason": "request-rate"},
+					"Refused (request-rate): the limit LIST/hour is used up. Retry after 1234 s.\n",
+				},
+				{
 					"requests in progress", httpGET("/", "X-User: concurrent"),
 					map[string]string{
 						"RateLimit-Policy": `"concurrent-requests";q=10;qu="concurrent-requests"`, "RateLimit": `"concurrent-requests";r=0;t=1`,
@@ -73,15 +80,18 @@ func TestAgentRefusal(t *testing.T) {
 				{
 					"S3", httpGET("/", "Authorization: AWS rate:sig"),
 					map[string]string{"RateLimit-Policy": `"GET";q=100;w=1`, "RateLimit": `"GET";r=0;t=1`, "Retry-After": "1", "Sluice-Reason": "request-rate"},
-					map[int]string{429: "Refused (request-rate): the limit GET is used up. Retry after 1 s.\n", 503: slowDown}[status],
+					"Refused (request-rate): the limit GET is used up. Retry after 1 s.\n",
 				},
 			} {
 				t.Run(row.name, func(t *testing.T) {
 					got := r.send(t, row.request)[0]
 					row.want["Cache-Control"] = "no-store"
 					row.want["Content-Type"] = "text/plain"
-					if row.body == slowDown {
+					if status == 503 {
 						row.want["Content-Type"] = "application/xml"
+						if row.body != "" {
+							row.body = slowDown
+						}
 					}
 					if got.Status != status || got.Body != row.body {
 						t.Errorf("answer = %d %q, want %d %q", got.Status, got.Body, status, row.body)
@@ -122,7 +132,6 @@ func TestNativeRefusal(t *testing.T) {
 		{"class and user do not run together", httpGET("/", "X-User: GET|alice"), "", "", ""},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			// Throttle entries end after 5 s, whatever their deadline: teach them for each row.
 			for key, limit := range map[string]int{"GET|alice": 100, "*|carol": 200, "GET|unknown": 0, "GET|both": 100} {
 				r.teach(t, "throttle", key, hour, limit)
 			}
@@ -161,20 +170,140 @@ func TestNativeRefusal(t *testing.T) {
 	}
 }
 
-// Keys are cut at no length that a canonical name can have.
-func TestNativeRefusalOfLongNames(t *testing.T) {
+// Of the limits of a request that are reached, its verb's is named, then its
+// operation's, then that of all. Windows that are longer than a second are named, too.
+func TestNativeRefusalOfOperationsAndWindows(t *testing.T) {
+	r := newRig(t, setup{Config: Config{Classes: []limits.Class{{Name: "LIST", Any: []limits.Match{{Query: []string{"list"}}}}}}})
+	end := time.Now().Add(50 * time.Minute)
+	for _, e := range []struct {
+		key           string
+		limit, window int
+	}{
+		{"LIST|op", 30, 60}, {"GET|verb", 7, 3600}, {"LIST|verb", 30, 60}, {"*|verb", 9, 0}, {"*|all", 9, 3600}, {"LIST|both", 30, 1}, {"*|both", 9, 60},
+		{"*|odd", 9, 7}, {"GET|unknown", 0, 60}, {"|none", 5, 0}, {"-|none", 5, 0},
+		{"LIST|blocked", 30, 60},
+	} {
+		r.teachWindow(t, e.key, end, e.limit, e.window)
+	}
+	r.teach(t, "block", "blocked", end, 10)
+	for _, row := range []struct {
+		name, request, limit, policy string // allowed if there is no limit
+	}{
+		{"operation", httpGET("/?list", "X-User: op"), "LIST/minute", `"LIST/minute";q=30;w=60`},
+		{"no operation", httpGET("/", "X-User: op"), "", ""},
+		{"no operation, no key", httpGET("/", "X-User: none"), "", ""},
+		{"verb before operation", httpGET("/?list", "X-User: verb"), "GET/hour", `"GET/hour";q=7;w=3600`},
+		{"operation before all", httpRequest("PUT", "/?list", "X-User: verb", "Content-Length: 0"), "LIST/minute", `"LIST/minute";q=30;w=60`},
+		{"all of the verb's user", httpRequest("PUT", "/", "X-User: verb", "Content-Length: 0"), "*", `"*";q=9;w=1`},
+		{"all", httpGET("/?list", "X-User: all"), "*/hour", `"*/hour";q=9;w=3600`},
+		{"second, then minute", httpGET("/?list", "X-User: both"), "LIST", `"LIST";q=30;w=1`},
+		{"minute of all", httpGET("/", "X-User: both"), "*/minute", `"*/minute";q=9;w=60`},
+		{"window without a name", httpGET("/", "X-User: odd"), "*", `"*";q=9;w=7`},
+		{"limit not known", httpGET("/", "X-User: unknown"), "GET/minute", ""},
+		{"too many in progress besides", httpGET("/?list", "X-User: blocked"), "concurrent-requests", `"concurrent-requests";q=10;qu="concurrent-requests"`},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			got := r.send(t, row.request)[0]
+			if row.limit == "" {
+				if got.Status != 200 {
+					t.Errorf("status = %d, want 200", got.Status)
+				}
+				return
+			}
+			reason, least, most := "request-rate", 2000, 3000 // the fifty minutes that were taught
+			if row.limit == "concurrent-requests" {
+				reason, least, most = row.limit, 1, 3
+			}
+			retry := got.Header.Get("Retry-After")
+			want := map[string]string{
+				"Retry-After": retry, "RateLimit": fmt.Sprintf(`"%s";r=0;t=%s`, row.limit, retry), "Sluice-Reason": reason,
+				"Cache-Control": "no-store", "Content-Type": "text/plain",
+			}
+			if row.policy != "" {
+				want["RateLimit-Policy"] = row.policy
+			}
+			if diff := cmp.Diff(want, fields(got)); got.Status != 429 || diff != "" {
+				t.Errorf("%d, fields (-want +got):\n%s", got.Status, diff)
+			}
+			if body := fmt.Sprintf("Refused (%s): the limit %s is used up. Retry after %s s.\n", reason, row.limit, retry); got.Body != body {
+				t.Errorf("body = %q, want %q", got.Body, body)
+			}
+			var seconds int
+			if _, err := fmt.Sscan(retry, &seconds); err != nil || seconds < least || seconds > most {
+				t.Errorf("Retry-After = %q, want %d to %d", retry, least, most)
+			}
+		})
+	}
+	r.takeHeard(t)
+}
+
+// An entry of throttle that the agent does not repeat is forgotten after 5 s, however
+// long its window is.
+func TestThrottleIsForgotten(t *testing.T) {
 	r := newRig(t, setup{})
-	long := strings.Repeat("n", 99)
-	for end, want := range map[string]int{"a": 429, "b": 429, "c": 200} {
-		r.teach(t, "block", long+"a", time.Now().Add(time.Hour), 1)
-		r.teach(t, "throttle", "OPTIONS|"+long+"b", time.Now().Add(time.Hour), 1)
-		if got := r.send(t, httpRequest("OPTIONS", "/", "X-User: "+long+end))[0]; got.Status != want {
-			t.Errorf("status for the name that ends in %s = %d, want %d", end, got.Status, want)
-		}
+	r.teachWindow(t, "GET|alice", time.Now().Add(time.Hour), 1, 3600)
+	out := r.cli(t, "show table sluice/throttle")
+	_, left, found := strings.Cut(out, "exp=")
+	var ms int
+	if _, err := fmt.Sscan(left, &ms); err != nil || !found || ms > 5000 {
+		t.Errorf("show table says %q, want an entry with 5 s left", out)
 	}
 }
 
-func TestExemptPaths(t *testing.T) {
+func TestRateJitter(t *testing.T) {
+	for _, jitter := range []int{0, 1, 4} {
+		t.Run(fmt.Sprint(jitter), func(t *testing.T) {
+			r := newRig(t, setup{Config: Config{RateJitter: jitter}})
+			r.refuseWith(func(question) *verdict { return &verdict{"request-rate", "GET", 1, 10, 0} })
+			seen := map[string]bool{}
+			// Each of five values fails to turn up in 100 with a probability of 2e-10.
+			for range 100 {
+				got := r.get(t)
+				retry := got.Header.Get("Retry-After")
+				seen[retry] = true
+				if want := `"GET";r=0;t=` + retry; got.Header.Get("RateLimit") != want {
+					t.Fatalf("RateLimit = %s, want %s, the same time", got.Header.Get("RateLimit"), want)
+				}
+			}
+			want := map[string]bool{}
+			for i := range jitter + 1 {
+				want[fmt.Sprint(10+i)] = true
+			}
+			if diff := cmp.Diff(want, seen); diff != "" {
+				t.Errorf("Retry-After (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Keys are cut at no length that they can have: 126 bytes of user, 32 of class.
+func TestNativeRefusalOfLongNames(t *testing.T) {
+	const endpoint = "abcdefghijklmnopqrstuvwx"
+	class := strings.Repeat("C", 32)
+	r := newRig(t, setup{Config: Config{Endpoint: endpoint, Classes: []limits.Class{{Name: class, Any: []limits.Match{{}}}}}})
+	long := strings.Repeat("n", 99)
+	key := func(end string) string { return limits.EndpointKey(endpoint, limits.Key(long+end)) }
+	if n := len(class + "|" + key("a")); n != 159 {
+		t.Fatalf("the longest key has %d bytes, want 159", n)
+	}
+	for end, want := range map[string]int{"a": 429, "b": 429, "c": 200} {
+		r.teach(t, "block", key("a"), time.Now().Add(time.Hour), 1)
+		r.teach(t, "throttle", class+"|"+key("b"), time.Now().Add(time.Hour), 1)
+		if got := r.get(t, "X-User: "+long+end); got.Status != want {
+			t.Errorf("status for the name that ends in %s = %d, want %d", end, got.Status, want)
+		}
+	}
+	for table, want := range map[string]string{"block": key("a"), "throttle": class + "|" + key("b"), "active": key("c")} {
+		if out := r.cli(t, "show table sluice/"+table); !strings.Contains(out, "key="+want+" ") {
+			t.Errorf("show table sluice/%s = %q, want the key %s", table, out, want)
+		}
+	}
+	if h := r.takeHeard(t); len(h) != 1 || h[0].User != key("c") || h[0].Op != class {
+		t.Errorf("the agent heard %+v, want user %s and op %s", h, key("c"), class)
+	}
+}
+
+func TestHealthPaths(t *testing.T) {
 	r := newRig(t, setup{})
 	r.teach(t, "block", "bob", time.Now().Add(time.Hour), 1)
 	for path, exempt := range map[string]bool{
@@ -211,7 +340,7 @@ func TestOriginSeesNoSluiceHeaders(t *testing.T) {
 
 func refuseBad(q question) *verdict {
 	if q.User == "bad" {
-		return &verdict{"request-rate", "GET", 100, 1}
+		return &verdict{"request-rate", "GET", 100, 1, 0}
 	}
 	return nil
 }
@@ -280,7 +409,7 @@ func TestManyQuestionsAtOnce(t *testing.T) {
 	r.refuseWith(func(question) *verdict {
 		waiting.Done()
 		waiting.Wait()
-		return &verdict{"request-rate", "GET", 1, 1}
+		return &verdict{"request-rate", "GET", 1, 1, 0}
 	})
 	status := make(chan int, requests)
 	for range requests {
@@ -329,7 +458,7 @@ func TestFailsOpen(t *testing.T) {
 			t.Errorf("status with the agent's server down = %d, want 200", got.Status)
 		}
 
-		r.refuseWith(func(question) *verdict { return &verdict{"request-rate", "GET", 1, 1} })
+		r.refuseWith(func(question) *verdict { return &verdict{"request-rate", "GET", 1, 1, 0} })
 		r.listen(t, filepath.Join(r.dir, "spoa.sock"))
 		proctest.Eventually(t, "the agent is asked again when it returns", func() error {
 			if got := r.get(t, "X-User: alice"); got.Status != 429 {

@@ -30,6 +30,7 @@ type question struct{ User, Class string }
 type heard struct {
 	User, Class, Message string
 	Tracked, Active      int64
+	Op                   string // "" if there was none
 }
 
 // vars are the variables that the agent answers with.
@@ -49,6 +50,7 @@ type spoeAgent struct {
 type verdict struct {
 	reason, class string
 	limit, retry  uint32
+	window        uint32 // not sent if 0
 }
 
 func (a *spoeAgent) handle(r *request.Request) {
@@ -83,6 +85,17 @@ func (a *spoeAgent) note(r *request.Request) (h heard, answer func(heard) vars) 
 		}
 		*to = text
 	}
+	switch op, ok := m.KV.Get("op"); op := op.(type) {
+	case string:
+		h.Op = op
+		if op == "" {
+			a.faults = append(a.faults, "argument op is empty, want none")
+		}
+	default:
+		if op != nil || !ok {
+			a.faults = append(a.faults, fmt.Sprintf("argument op is a %T (%v), there: %t; want text or null", op, op, ok))
+		}
+	}
 	for name, to := range map[string]*int64{"tracked": &h.Tracked, "active": &h.Active} {
 		v, _ := m.KV.Get(name)
 		n, ok := v.(int64)
@@ -109,7 +122,11 @@ func (a *spoeAgent) refuseWith(f func(question) *verdict) {
 		if v == nil {
 			return nil
 		}
-		return vars{"reason": v.reason, "class": v.class, "limit": v.limit, "retry": v.retry}
+		answer := vars{"reason": v.reason, "class": v.class, "limit": v.limit, "retry": v.retry}
+		if v.window > 0 {
+			answer["window"] = v.window
+		}
+		return answer
 	})
 }
 
@@ -365,6 +382,15 @@ func (r *rig) cli(t testing.TB, command string) string {
 func (r *rig) teach(t testing.TB, table, key string, until time.Time, limit int) {
 	t.Helper()
 	command := fmt.Sprintf("set table sluice/%s key %s data.gpt0 %d data.gpc0 %d", table, key, until.Unix(), limit)
+	if out := r.cli(t, command); out != "" {
+		t.Fatalf("%s: %s", command, out)
+	}
+}
+
+// teachWindow sets an entry of table throttle with its window.
+func (r *rig) teachWindow(t testing.TB, key string, until time.Time, limit, window int) {
+	t.Helper()
+	command := fmt.Sprintf("set table sluice/throttle key %s data.gpt0 %d data.gpc0 %d data.gpc1 %d", key, until.Unix(), limit, window)
 	if out := r.cli(t, command); out != "" {
 		t.Fatalf("%s: %s", command, out)
 	}

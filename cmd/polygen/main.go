@@ -17,7 +17,7 @@ import (
 type options struct {
 	Limits string `help:"The limit file. It is read again when it changes, on SIGHUP and on POST /-/reload." default:"/etc/sluice/limits.yaml" placeholder:"FILE" env:"SLUICE_LIMITS"`
 	Name   string `help:"Name of this polygen, unique among them. Default: host name and process id." placeholder:"NAME" env:"SLUICE_POLYGEN_NAME"`
-	Admin  string `help:"Where to serve /metrics, /-/healthy, /-/ready and /-/reload." default:"127.0.0.1:9090" placeholder:"ADDR" env:"SLUICE_ADMIN"`
+	Admin  string `help:"Where to serve /metrics, /api/v1, /-/healthy, /-/ready and /-/reload." default:"127.0.0.1:9090" placeholder:"ADDR" env:"SLUICE_ADMIN"`
 	Strict bool   `help:"Call users hot at half of their limits, not at 80 %." env:"SLUICE_STRICT"`
 	Margin int    `name:"concurrent-margin" help:"How far, in per cent of his limit, a blocked user's requests in progress must fall before he is let in again; one request at least." default:"5" placeholder:"PERCENT" env:"SLUICE_CONCURRENT_MARGIN"`
 
@@ -76,7 +76,7 @@ func serve(ctx context.Context, o options, hangups <-chan os.Signal) error {
 	return group.Run(ctx,
 		p.Run,
 		func(ctx context.Context) error {
-			h := admin.Handler(admin.Options{Gatherer: registry, Ready: p.Ready, Reload: p.Reload})
+			h := admin.Handler(admin.Options{Gatherer: registry, Ready: p.Ready, Reload: p.Reload, API: p})
 			return admin.Serve(ctx, l, h, log)
 		},
 		func(ctx context.Context) error { return p.ReloadOn(ctx, hangups) })

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,7 +14,10 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
 // TestMain makes this test binary stand for the command: scripts, and tests
@@ -145,6 +149,73 @@ func TestNamesDiffer(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// What instances report is told to who asks, by the leader and by the follower.
+func TestAnswersQuestions(t *testing.T) {
+	t.Parallel()
+	_, redis := proctest.Redis(t)
+	_, one, limits := start(t, redis)
+	_, two, _ := start(t, redis)
+	b, err := bus.Open(bus.Options{Addresses: []string{redis}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	get := func(admin, path string, answer any) error {
+		status, body, err := ask("GET", admin, path)
+		if err != nil || status != 200 {
+			return fmt.Errorf("GET %s = %d %s, %w", path, status, body, err)
+		}
+		return json.Unmarshal([]byte(body), answer)
+	}
+	const user = "a/b\xff"
+	leaders := map[bool]bool{}
+	for _, admin := range []string{one, two} {
+		proctest.Eventually(t, "a throttled user is explained", func() error {
+			r, err := b.Register(t.Context(), "edge-1", "old")
+			if err != nil {
+				return err
+			}
+			if _, err := b.Take(t.Context(), "edge-1", []ratelimit.Ask{{Key: ratelimit.Key{Class: "GET", User: user}, Second: r.Now.Unix(), Limit: 10, Debt: 12}}); err != nil {
+				return err
+			}
+			var u view.User
+			if err := get(admin, view.Path(user, ""), &u); err != nil {
+				return err
+			}
+			if u.Tier != "free" || u.Known || len(u.Decisions) == 0 || u.Decisions[0].Kind != view.Throttle || u.Limits[0].Max != 10 || u.Limits[0].Origin.Line != 3 {
+				return fmt.Errorf("it says %+v", u)
+			}
+			var users view.Users
+			if err := get(admin, "/api/v1/users?sort=recent&n=1", &users); err != nil || len(users.Users) != 1 || users.Users[0].Href != u.Href {
+				return fmt.Errorf("the list is %+v, %w", users, err)
+			}
+			var unknown view.UnknownUsers
+			if err := get(admin, "/api/v1/unknown-users", &unknown); err != nil || len(unknown.Users) != 1 {
+				return fmt.Errorf("unknown users are %+v, %w", unknown, err)
+			}
+			var instances view.Instances
+			if err := get(admin, "/api/v1/instances", &instances); err != nil {
+				return err
+			}
+			if i := instances.Instances; len(i) != 1 || i[0].Name != "edge-1" || i[0].Version != "old" || i[0].Current || i[0].Behind == 0 {
+				return fmt.Errorf("instances are %+v", i)
+			}
+			leaders[u.Leading] = true
+			return nil
+		})
+	}
+	if !leaders[true] || !leaders[false] {
+		t.Errorf("leading %v, want that one says so and one does not", leaders)
+	}
+	if err := os.Remove(limits); err != nil { // what it has stays in force, also for answers
+		t.Fatal(err)
+	}
+	var u view.User
+	if err := get(one, view.Path("alice", ""), &u); err != nil || u.Limits[0].Origin == nil {
+		t.Errorf("without its file it says %+v, %v", u, err)
+	}
 }
 
 func TestEndsWithoutRedis(t *testing.T) {

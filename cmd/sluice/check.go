@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/sluice-qos/sluice/internal/cli"
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -17,7 +18,9 @@ type check struct {
 
 // Help tells what the command prints and when it fails.
 func (*check) Help() string {
-	return `For each file that is valid, prints one line with its version (the hash that the instances show), its numbers of tiers and of users, and one line a tier with its limits: requests per second by class ("all" is all classes together), requests in progress, bytes per second. What is not listed is not limited. With --users, one line a user follows, with his tier and his limits after his overrides.
+	return `For each file that is valid, prints one line with its version (the hash that the instances show), its numbers of tiers and of users, then what it says of everybody (a dry run, files of users, endpoints, classes, who is exempt), then one line a tier with its limits: requests by class and window ("all" is all classes together), requests in progress, bytes per second. What is not listed is not limited. Endpoints where a tier has other limits follow it. The last lines are users whose entries end (until). With --users, one line a user or pattern follows, with his tier and his limits after his overrides, as they are now.
+
+Files of users_from are checked with the file that names them: give only that one.
 
 For each error, prints file:line:column, what is wrong and what would be valid, to standard error. The exit code is 1 if any file has an error, else 0.`
 }
@@ -25,8 +28,8 @@ For each error, prints file:line:column, what is wrong and what would be valid, 
 func (c *check) run(stdout, stderr io.Writer) int {
 	code := 0
 	w := bufio.NewWriter(stdout)
-	for _, file := range c.Files {
-		set, err := limits.Load(file)
+	for _, path := range c.Files {
+		r, err := newReport(w, path, time.Now())
 		if err != nil {
 			fmt.Fprintln(stderr, err)
 			code = 1
@@ -35,9 +38,9 @@ func (c *check) run(stdout, stderr io.Writer) int {
 		if c.Quiet {
 			continue
 		}
-		summarize(w, file, set)
+		r.summary()
 		if c.Users {
-			listUsers(w, set)
+			r.users()
 		}
 	}
 	if err := w.Flush(); err != nil {
@@ -46,29 +49,186 @@ func (c *check) run(stdout, stderr io.Writer) int {
 	return code
 }
 
-func summarize(w io.Writer, file string, set *limits.Set) {
-	fmt.Fprintf(w, "%s: ok, version %s, %d tier(s), %d user(s) named\n", file, set.Version(), len(set.Tiers()), set.Len())
-	for _, name := range set.Tiers() {
-		tier, _ := set.Tier(name)
-		mark := ""
-		if name == set.DefaultTier() {
-			mark = " (default)"
+// report writes what a limit file says.
+type report struct {
+	w     io.Writer
+	files limits.Files
+	set   *limits.Set // as it is now
+	now   time.Time
+	ends  *ends
+	lines map[described]string // of the last ones
+}
+
+func newReport(w io.Writer, path string, now time.Time) (*report, error) {
+	files, err := limits.ReadFiles(path)
+	if err != nil {
+		return nil, err
+	}
+	set, err := limits.Parse(path, files.Data)
+	if err != nil {
+		return nil, err
+	}
+	return &report{
+		w: w, files: files, set: set.At(now), now: now,
+		ends: newEnds(set), lines: map[described]string{},
+	}, nil
+}
+
+func (r *report) summary() {
+	set := r.set
+	r.line("%s: ok, version %s, %d tier(s), %d user(s) named", r.files.Paths[0], set.Version(), len(set.Tiers()), set.Len())
+	switch set.Mode() {
+	case limits.DryRun:
+		r.line("  DRY RUN: mode is dry-run for the whole file, so that nobody is refused")
+	case limits.Off:
+		r.line("  OFF: mode is off for the whole file, so that nobody is limited")
+	}
+	switch from := r.files.Paths[1:]; {
+	case len(from) > 0:
+		r.line("  users_from: %d file(s): %s", len(from), some(from))
+	case len(r.files.Folders) > 0:
+		r.line("  users_from: no file matches")
+	}
+	if n := len(set.Patterns()); n > 0 {
+		r.line("  patterns: %d of the users named", n)
+	}
+	if names := set.Endpoints(); len(names) > 0 {
+		r.line("  endpoints: %s", listed(names))
+	}
+	if all := set.Classes(); len(all) > 0 {
+		r.line("  classes: %d: %s", len(all), listed(namesOf(all)))
+	}
+	for _, of := range exemptions {
+		if names := of.names(set.Exempt()); len(names) > 0 {
+			r.line("  exempt %s: %d: %s", of.what, len(names), some(names))
 		}
-		fmt.Fprintf(w, "  %s%s: %s\n", name, mark, describe(tier))
+	}
+	for _, name := range set.Tiers() {
+		r.tier(name)
+	}
+	r.ending()
+}
+
+// namesOf are the names of classes.
+func namesOf(classes []limits.Class) []string {
+	var names []string
+	for _, c := range classes {
+		names = append(names, c.Name)
+	}
+	return names
+}
+
+// exemptions are the lists of who is exempt.
+var exemptions = []struct {
+	what  string
+	names func(limits.Exempt) []string
+}{
+	{"users", func(e limits.Exempt) []string { return e.Users }},
+	{"addresses", func(e limits.Exempt) []string { return e.Addresses }},
+	{"paths", func(e limits.Exempt) []string { return e.Paths }},
+}
+
+func (r *report) tier(name string) {
+	l, _ := r.set.Tier(name)
+	mark := ""
+	if name == r.set.DefaultTier() {
+		mark += " (default)"
+	}
+	if name == r.set.AnonymousTier() {
+		mark += " (anonymous)"
+	}
+	r.line("  %s%s: %s", shown(name), mark, r.describe(l))
+	for _, endpoint := range r.set.Endpoints() {
+		if at, _ := r.set.TierAt(endpoint, name); at != l {
+			r.line("    at %s: %s", endpoint, r.describeBeside(l, at))
+		}
 	}
 }
 
-// listUsers writes one line a user. Most users of a large file share their
-// limits with the one before or with their tier, so that a line is made once.
-func listUsers(w io.Writer, set *limits.Set) {
-	lines := map[*limits.Limits]string{}
-	for user := range set.Users() {
-		l := set.User(limits.Key(user))
-		line, ok := lines[l]
-		if !ok {
-			line = fmt.Sprintf("tier %s: %s", shown(l.Tier), describe(l))
-			lines[l] = line
+// ending lists the users whose entries end, those that end first, and counts those
+// that have ended.
+func (r *report) ending() {
+	const most = 10
+	if len(r.ends.times) == 0 {
+		return
+	}
+	var next, over []ending // sorted by time, the first only
+	more, ended := 0, 0
+	for user := range r.set.Users() {
+		e := ending{user, r.ends.of(limits.Key(user))}
+		switch {
+		case e.at.IsZero():
+		case e.at.After(r.now):
+			next, more = keep(next, e, most), more+1
+		default:
+			over, ended = keep(over, e, 1), ended+1
 		}
-		fmt.Fprintf(w, "  user %s, %s\n", shown(user), line)
+	}
+	for _, e := range next {
+		r.line("  user %s ends %s", shown(e.user), e.end)
+	}
+	if more > len(next) {
+		r.line("  and %d more user(s) end later: see --users", more-len(next))
+	}
+	if ended > 0 {
+		r.line("  %d user(s) ended, the first %s at %s: --users lists them; take them out, or give them another end",
+			ended, shown(over[0].user), over[0].at.Format(time.RFC3339Nano))
 	}
 }
+
+// exempt is the Tier of who is exempt, and of nobody else.
+const exempt = "exempt"
+
+// users writes one line a user, and one for each endpoint where he has other limits.
+func (r *report) users() {
+	for user := range r.set.Users() {
+		key := limits.Key(user)
+		l := r.set.User(key)
+		until := ""
+		switch e := r.ends.of(key); {
+		case e.at.IsZero():
+		case e.at.After(r.now):
+			until = " until " + e.String()
+		default:
+			until = " since " + e.at.Format(time.RFC3339Nano) + ", when his own ended"
+		}
+		if l.Tier == exempt {
+			r.line("  user %s, exempt", shown(user))
+			continue
+		}
+		r.line("  user %s, tier %s%s: %s", shown(user), shown(l.Tier), until, r.describe(l))
+		for _, endpoint := range r.ends.endpoints[1:] {
+			if at := r.set.User(limits.EndpointKey(endpoint, key)); at != l {
+				r.line("    at %s: %s", endpoint, r.describeBeside(l, at))
+			}
+		}
+	}
+}
+
+// described are limits, and those at an endpoint if the line is of what is other there.
+type described struct{ everywhere, here *limits.Limits }
+
+func (r *report) describe(l *limits.Limits) string {
+	return r.once(described{everywhere: l}, func() string { return describe(l) })
+}
+
+func (r *report) describeBeside(everywhere, here *limits.Limits) string {
+	return r.once(described{everywhere, here}, func() string { return describeBeside(everywhere, here) })
+}
+
+// once makes a line unless it was made lately: most users of a large file share their
+// limits with their tier or with many others.
+func (r *report) once(of described, describe func() string) string {
+	const most = 10_000
+	line, ok := r.lines[of]
+	if !ok {
+		if len(r.lines) == most {
+			clear(r.lines)
+		}
+		line = describe()
+		r.lines[of] = line
+	}
+	return line
+}
+
+func (r *report) line(format string, args ...any) { fmt.Fprintf(r.w, format+"\n", args...) }

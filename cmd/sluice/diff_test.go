@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -52,12 +53,12 @@ func TestComparisonFindsWhatDiffers(t *testing.T) {
 			!slices.Equal(slices.Collect(before.Users()), slices.Collect(after.Users()))
 		for _, user := range []string{"u", "v", "nobody"} {
 			a, b := before.User(limits.Key(user)), after.User(limits.Key(user))
-			want = want || a.Tier != b.Tier || len(differences(a, b)) > 0
+			want = want || a.Tier != b.Tier || len(differences(a, b, false)) > 0
 		}
 		for _, name := range before.Tiers() {
 			a, _ := before.Tier(name)
 			if b, ok := after.Tier(name); ok {
-				want = want || len(differences(a, b)) > 0
+				want = want || len(differences(a, b, false)) > 0
 			}
 		}
 		if got := compare(before, after); got != want {
@@ -70,7 +71,7 @@ func TestComparisonFindsWhatDiffers(t *testing.T) {
 }
 
 func compare(before, after *limits.Set) bool {
-	c := comparison{w: io.Discard, before: before, after: after}
+	c := newComparison(io.Discard, before, after, time.Unix(1800000000, 0))
 	c.compare()
 	return c.found
 }

@@ -8,22 +8,30 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/sluice-qos/sluice/internal/cli"
+	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 type explain struct {
-	User   string `arg:"" help:"The user, named as in the limit file."`
-	Class  string `help:"Tell which limits a request of this class counts against: GET, PUT, …, or OTHER." placeholder:"CLASS" complete:"class"`
-	Limits string `help:"The limit file." default:"config/limits.yaml" placeholder:"FILE" complete:"file"`
+	User     string `arg:"" help:"The user, named as in the limit file."`
+	Class    string `help:"Tell which limits a request of this class counts against: GET, PUT, …, OTHER, or a class of the file." placeholder:"CLASS" complete:"class"`
+	Endpoint string `help:"Tell of this endpoint, where the user is counted apart." placeholder:"NAME"`
+	Limits   string `help:"The limit file." default:"config/limits.yaml" placeholder:"FILE" complete:"file"`
+	Admin    string `help:"Ask the polygen (or sluice up) with this admin address, too: the user's use, shares, state and last refusals." placeholder:"HOST:PORT"`
 }
 
 // Help tells what the command prints.
 func (*explain) Help() string {
 	return `Prints the user's tier and each of his limits, with the line that sets it: an override of his own, his tier, or the default tier because the file does not name him. A limit that the file lifts (unlimited) is listed as not limited; what is not listed nothing limits.
 
-With --class, prints the limits that one request of that class counts against instead: those of its class and of all classes ("*"), and those of all requests.`
+With --class, prints the limits that one request of that class counts against instead: those of its class, of its verb and of all classes ("*"), and those of all requests.
+
+Limits are those of now. An entry that ends (until) says so, and what follows; when it has ended, the limits are those that followed.
+
+With --admin, asks a running polygen and prints after the limits whether the user is refused now and why, what he uses of each limit, what each instance runs and may run of him, and the last decisions to refuse him. The use of users without any limit is not known, nor, far below their limits, their requests in progress.`
 }
 
 func (e *explain) run(stdout, stderr io.Writer) int {
@@ -35,60 +43,121 @@ func (e *explain) run(stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, err)
 		return 1
 	}
-	if e.Class != "" && !slices.Contains(limits.BuiltinClasses(), e.Class) {
-		return cli.Exit(stderr, "sluice explain", e.unknownClass())
+	if valid := classesOf(set); e.Class != "" && !slices.Contains(valid, e.Class) {
+		return cli.Exit(stderr, "sluice explain", e.unknownClass(valid))
 	}
-	a := newAccount(e.Limits, set, e.User)
+	if valid := set.Endpoints(); e.Endpoint != "" && !slices.Contains(valid, e.Endpoint) {
+		return cli.Exit(stderr, "sluice explain", unknownEndpoint(e.Endpoint, valid))
+	}
+	var live *view.User
+	if e.Admin != "" {
+		u, err := e.ask()
+		if err != nil {
+			return cli.Exit(stderr, "sluice explain", err)
+		}
+		live = &u
+	}
+	set = set.At(time.Now())
+	a := newAccount(e.Limits, set, e.User, e.Endpoint)
 	fmt.Fprintln(stdout, a.who)
+	for _, note := range a.notes {
+		fmt.Fprintln(stdout, "  "+note)
+	}
 	found := a.facts
 	if e.Class != "" {
-		found = a.against(e.Class)
-		fmt.Fprintf(stdout, "a %s request counts against:\n", e.Class)
-	}
-	if len(found) == 0 {
-		fmt.Fprintln(stdout, "  no limit")
-		return 0
+		verb, of := verbOf(set, e.Class)
+		found = a.against(e.Class, verb)
+		fmt.Fprintf(stdout, "a %s request%s counts against:\n", e.Class, of)
 	}
 	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	for _, f := range found {
 		fmt.Fprintf(w, "  %s\t%s\t%s\n", f.name, f.value, f.source)
 	}
-	return cli.Exit(stderr, "sluice explain", w.Flush())
+	if len(found) == 0 {
+		fmt.Fprintln(w, "  no limit")
+	}
+	err = w.Flush()
+	if err == nil && live != nil {
+		err = e.live(stdout, *live, set.Version())
+	}
+	return cli.Exit(stderr, "sluice explain", err)
 }
 
-func (e *explain) unknownClass() error {
+// classesOf are the classes that a request may be of.
+func classesOf(set *limits.Set) []string {
+	return append(limits.BuiltinClasses(), namesOf(set.Classes())...)
+}
+
+// verbOf is the verb of all requests of an operation class, and says so. It is ""
+// if the class is a verb, or of several.
+func verbOf(set *limits.Set, class string) (verb, said string) {
+	classes := set.Classes()
+	i := slices.Index(namesOf(classes), class)
+	if i < 0 {
+		return "", ""
+	}
+	var verbs []string
+	for _, m := range classes[i].Any {
+		for _, method := range m.Methods {
+			if !slices.Contains(limits.BuiltinClasses(), method) {
+				method = "OTHER"
+			}
+			verbs = append(verbs, method)
+		}
+		if len(m.Methods) == 0 {
+			verbs = append(verbs, "")
+		}
+	}
+	slices.Sort(verbs)
+	if verbs = slices.Compact(verbs); len(verbs) == 1 && verbs[0] != "" {
+		return verbs[0], ", whose verb is " + verbs[0] + ","
+	}
+	return "", ", beside the limits of its verb,"
+}
+
+func unknownEndpoint(name string, valid []string) error {
+	if len(valid) == 0 {
+		return fmt.Errorf("unknown endpoint %q: the limit file has none", name)
+	}
+	return fmt.Errorf("unknown endpoint %q (valid: %s)", name, strings.Join(valid, ", "))
+}
+
+func (e *explain) unknownClass(valid []string) error {
 	hint := ""
-	if upper := strings.ToUpper(e.Class); slices.Contains(limits.BuiltinClasses(), upper) {
+	if upper := strings.ToUpper(e.Class); slices.Contains(valid, upper) {
 		hint = "; did you mean " + upper + "?"
 	}
-	return fmt.Errorf("unknown class %q%s (valid: %s, where OTHER is every other method)", e.Class, hint, strings.Join(limits.BuiltinClasses(), ", "))
+	return fmt.Errorf("unknown class %q%s (valid: %s, where OTHER is every other method)", e.Class, hint, strings.Join(valid, ", "))
 }
 
-// account is what a limit file says of one user. What a running polygen knows of
-// him can be added beside it.
+// account is what a limit file says of one user.
 type account struct {
-	who    string // the user, his tier, and where that is said
+	who    string   // the user, his tier, and where that is said
+	notes  []string // what else is said of him
 	limits *limits.Limits
 	facts  []fact // what is limited, or was lifted
 }
 
 // fact is a term and where it comes from.
 type fact struct {
-	term
-	source string
+	name, value string // of a term
+	source      string
 }
 
-func newAccount(file string, set *limits.Set, user string) *account {
-	l, o := set.User(limits.Key(user)), set.Origin(user)
-	a := &account{limits: l}
-	tier := fmt.Sprintf("tier %s (%s:%d)", shown(l.Tier), file, o.Tier)
-	switch {
-	case o.User == 0:
-		a.who = fmt.Sprintf("user %s: not named in %s, so of the default %s", shown(user), file, tier)
-	case o.Named:
-		a.who = fmt.Sprintf("user %s: %s:%d, of %s", shown(user), file, o.User, tier)
-	default:
-		a.who = fmt.Sprintf("user %s: %s:%d, which names no tier, so of the default %s", shown(user), file, o.User, tier)
+func newAccount(file string, set *limits.Set, user, endpoint string) *account {
+	l, o := set.User(limits.EndpointKey(endpoint, limits.Key(user))), set.OriginAt(endpoint, user)
+	a := &account{limits: l, who: who(file, user, l, o)}
+	if endpoint != "" {
+		a.notes = append(a.notes, "at endpoint "+endpoint)
+	}
+	if o.Comment != "" {
+		a.notes = append(a.notes, "comment: "+shown(o.Comment))
+	}
+	if !o.Until.IsZero() {
+		a.notes = append(a.notes, until(o))
+	}
+	if mode := set.Mode(); mode != limits.Enforce {
+		a.notes = append(a.notes, fmt.Sprintf("mode of the whole file: %s (%s:%d)", mode, file, o.FileMode))
 	}
 	all := terms(l)
 	var names []string
@@ -96,7 +165,9 @@ func newAccount(file string, set *limits.Set, user string) *account {
 		names = append(names, t.name)
 	}
 	for _, f := range o.Fields { // so that what was lifted is there, too
-		names = append(names, f.Name)
+		if !ofLimit(f.Name) {
+			names = append(names, f.Name)
+		}
 	}
 	for _, name := range sortTerms(names) {
 		origin, ok := o.Field(name)
@@ -107,12 +178,55 @@ func newAccount(file string, set *limits.Set, user string) *account {
 		switch {
 		case origin.Override:
 			source = "override"
+		case o.Anonymous:
+			source = "anonymous " + source
 		case o.User == 0:
-			source = "default tier " + shown(l.Tier)
+			source = "default " + source
 		}
-		a.facts = append(a.facts, fact{term{name, value(all, name)}, fmt.Sprintf("%s, %s:%d", source, file, origin.Line)})
+		if origin.Endpoint {
+			source += " for " + endpoint
+		}
+		a.facts = append(a.facts, fact{name, value(all, name), fmt.Sprintf("%s, %s:%d", source, origin.File, origin.Line)})
 	}
 	return a
+}
+
+// who says who the user is to the limit file.
+func who(file, user string, l *limits.Limits, o limits.Origin) string {
+	named := fmt.Sprintf("user %s: %s:%d", shown(user), o.File, o.User)
+	if o.Pattern != "" {
+		named = fmt.Sprintf("user %s: %s at %s:%d", shown(user), shown(o.Pattern), o.File, o.User)
+	}
+	tier := fmt.Sprintf("tier %s (%s:%d)", shown(l.Tier), file, o.Tier)
+	switch {
+	case o.Exempt:
+		return named + ", exempt"
+	case o.Anonymous:
+		return fmt.Sprintf("user %s: not named in %s, so of the anonymous %s", shown(user), file, tier)
+	case o.User == 0:
+		return fmt.Sprintf("user %s: not named in %s, so of the default %s", shown(user), file, tier)
+	case o.Named || o.Expired && o.Then != "":
+		return named + ", of " + tier
+	default:
+		return named + ", which names no tier, so of the default " + tier
+	}
+}
+
+// until says when what the file says of a user ends, and what follows.
+func until(o limits.Origin) string {
+	next := "the limits of his tier"
+	if o.Then != "" {
+		next = "the limits of tier " + shown(o.Then)
+	}
+	if o.Expired {
+		return fmt.Sprintf("his overrides ended at %s: he has %s", o.Until.Format(time.RFC3339), next)
+	}
+	return fmt.Sprintf("until %s, then he has %s", o.Until.Format(time.RFC3339), next)
+}
+
+// ofLimit is whether a field says something about a limit and is none.
+func ofLimit(name string) bool {
+	return name == "mode" || strings.HasSuffix(name, ".mode") || strings.HasSuffix(name, ".burst")
 }
 
 // meaningless is whether a field says nothing of this user: it is about a limit
@@ -128,14 +242,15 @@ func (a *account) meaningless(name string, all []term) bool {
 	return slices.ContainsFunc(all, func(t term) bool { return strings.HasPrefix(t.name, name+".") })
 }
 
-// against are the facts that a request of the class counts against, of which it is
-// not lifted.
-func (a *account) against(class string) []fact {
+// against are the facts that a request of the class, and of a verb unless that is "",
+// counts against, and that are not lifted.
+func (a *account) against(class, verb string) []fact {
 	var found []fact
 	for _, f := range a.facts {
-		own, isRate := strings.CutPrefix(f.name, "requests.")
-		limit := f.value != notLimited && f.name != "priority" && f.name != "bandwidth.default_share"
-		if !limit || isRate && own != class && own != limits.All {
+		rate, isRate := strings.CutPrefix(f.name, "requests.")
+		own, _ := limits.ParseRateName(rate)
+		limit := f.value != notLimited && f.value != limits.Off.String() && f.name != "priority" && f.name != "bandwidth.default_share"
+		if !limit || isRate && own != class && own != verb && own != limits.All {
 			continue
 		}
 		found = append(found, f)

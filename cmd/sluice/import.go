@@ -18,7 +18,7 @@ type importWeir struct {
 
 // Help tells what becomes of what.
 func (*importWeir) Help() string {
-	return `Prints a limit file of Sluice. Each policy becomes a tier, with the limits that it does not name from DEFAULT; DEFAULT becomes the default tier. user_GET, user_PUT, user_POST, user_DELETE and user_HEAD become requests, user_conns concurrent, user_bnd_dwn and user_bnd_up bandwidth. What has no counterpart, and each number that had to change, becomes a comment: read them.
+	return `Prints a limit file of Sluice. Each policy becomes a tier, with the limits that it does not name from DEFAULT; DEFAULT becomes the default tier. user_GET, user_PUT, user_POST, user_DELETE and user_HEAD become requests, user_conns concurrent, user_bnd_dwn and user_bnd_up bandwidth. Operations of S3, such as user_LISTBUCKETS, become requests of the class of that name, with classes: s3. What has no counterpart, and each number that had to change, becomes a comment: read them. Then see what came out with sluice check.
 
 The exit code is 1 if the file cannot be converted; nothing is printed then but the error.`
 }

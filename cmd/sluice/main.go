@@ -15,6 +15,7 @@ type commands struct {
 	Diff       diff        `cmd:"" help:"Show what users may do under one limit file and not under another."`
 	Explain    explain     `cmd:"" help:"Show a user's limits and where each comes from."`
 	Import     importing   `cmd:"" help:"Convert the limit file of another program to standard output."`
+	HAProxy    forHAProxy  `cmd:"" name:"haproxy" help:"Write HAProxy's configuration, with the classes and exemptions of a limit file."`
 	Schema     schema      `cmd:"" help:"Print the JSON Schema of the limit file."`
 	Completion completion  `cmd:"" help:"Print a script that completes commands in a shell."`
 	Version    versionFlag `help:"Print the version and end."`

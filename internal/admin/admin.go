@@ -5,6 +5,13 @@
 //	GET  /-/healthy   200 while the process works
 //	GET  /-/ready     200 when it fully serves, otherwise 503 and the reason
 //	POST /-/reload    reads the limit file anew; 400 and its errors if it is broken
+//
+// And of polygen, in JSON (internal/polygen/view has the answers):
+//
+//	GET /api/v1/users?sort=&n=          the users with most: by rate, concurrent, down, up or recent
+//	GET /api/v1/users/{user}?endpoint=  one user: limits, use, shares, state and why
+//	GET /api/v1/unknown-users?sort=&n=  users whom the limit file does not name: by recent or active
+//	GET /api/v1/instances               instances and the version of the limits that they enforce
 package admin
 
 import (
@@ -25,6 +32,7 @@ type Options struct {
 	Gatherer prometheus.Gatherer
 	Ready    func() error // why the daemon is not ready, or nil
 	Reload   func() error // nil if there is nothing to reload
+	API      API          // nil for none
 }
 
 // Handler returns the handler of the paths above.
@@ -53,6 +61,9 @@ func Handler(o Options) http.Handler {
 			}
 			fmt.Fprintln(w, "reloaded")
 		})
+	}
+	if o.API != nil {
+		serveAPI(mux, o.API)
 	}
 	return mux
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
+	rates "github.com/sluice-qos/sluice/pkg/limits" // limits is a test here
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
@@ -36,6 +37,10 @@ func TestConformance(t *testing.T) {
 		run  func(*testing.T, *server)
 	}{
 		{"take is ratelimit.Take", takeIsRatelimitTake},
+		{"take of bursts is ratelimit.Account.Take", takeIsAccountTake},
+		{"an account's second ends early", accountsRoll},
+		{"accounts are kept until they are full", accountsExpire},
+		{"windows do not touch each other", windows},
 		{"take refuses what would merge or miscount", takeRefuses},
 		{"large batches are divided", takeDivides},
 		{"slots is concurrency.Take", slotsIsConcurrencyTake},
@@ -50,6 +55,7 @@ func TestConformance(t *testing.T) {
 		{"large batches of demand are divided", demandDivides},
 		{"scripts that Redis forgot are sent again", scriptsForgotten},
 		{"instances register, leave and lapse", registry},
+		{"instances say which limits they enforce", versions},
 		{"one candidate leads", lead},
 		{"another number of shards is refused", shards},
 		{"limits are kept and announced", limits},
@@ -153,13 +159,15 @@ var (
 		rapid.Map(rapid.SliceOfN(rapid.Byte(), 0, 20), func(b []byte) string { return string(b) }),
 		rapid.Map(rapid.IntRange(1, 100_000), func(n int) string { return strings.Repeat("\xfe", n) }),
 	)
-	ask = rapid.Custom(func(t *rapid.T) ratelimit.Ask {
+	window = rapid.SampledFrom([]rates.Window{rates.Second, rates.Second, rates.Minute, rates.Hour})
+	ask    = rapid.Custom(func(t *rapid.T) ratelimit.Ask {
 		// Mostly small, so that limits are met; sometimes as large as may be.
 		count := rapid.OneOf(rapid.Just(0), rapid.IntRange(0, 12), rapid.IntRange(0, 12), rapid.IntRange(0, 1_000_000_000_000))
 		return ratelimit.Ask{
 			Key: ratelimit.Key{
-				Class: rapid.SampledFrom([]string{"GET", "*", "", "LIST all"}).Draw(t, "class"),
-				User:  user.Draw(t, "user"),
+				Class:  rapid.SampledFrom([]string{"GET", "*", "", "LIST all"}).Draw(t, "class"),
+				User:   user.Draw(t, "user"),
+				Window: window.Draw(t, "window"),
 			},
 			Second:    1760000000 + rapid.Int64Range(0, 2).Draw(t, "second"),
 			Limit:     rapid.OneOf(rapid.IntRange(1, 30), rapid.IntRange(0, 1<<52)).Draw(t, "limit"),
@@ -172,6 +180,199 @@ var (
 	})
 )
 
+func takeIsAccountTake(t *testing.T, s *server) {
+	b := s.open(t, bus.Options{})
+	ear := listen(t, b, bus.UsageChannel)
+	name := rapid.OneOf(rapid.SampledFrom([]string{"alice", "bob"}), user)
+	small := rapid.OneOf(rapid.Just(0), rapid.IntRange(0, 12), rapid.IntRange(0, 12), rapid.IntRange(0, 1_000_000_000_000))
+	large := rapid.OneOf(rapid.IntRange(0, 30), rapid.IntRange(0, 30), rapid.IntRange(0, 1<<52))
+	iteration := 0
+	rapid.Check(t, func(rt *rapid.T) {
+		iteration++
+		s.do(t, "FLUSHALL")
+		start, err := b.Time(context.Background())
+		if err != nil {
+			rt.Fatal(err)
+		}
+		accounts := map[ratelimit.Key]ratelimit.Account{} // ratelimit's
+		totals := map[string]int{}                        // of what is to be published
+		asked := map[string]bool{}
+		for _, u := range []string{"alice", "bob"} {
+			if !rapid.Bool().Draw(rt, "seen before") {
+				continue
+			}
+			a := ratelimit.Account{
+				Second: start.Unix() + rapid.OneOf(rapid.Int64Range(-6, 2), rapid.Int64Range(-1000, 1000)).Draw(rt, "second"),
+				Credit: large.Draw(rt, "credit"), Before: small.Draw(rt, "before"), Total: small.Draw(rt, "total"), Next: small.Draw(rt, "next"),
+			}
+			key := ratelimit.Key{Class: "GET", User: u}
+			accounts[key] = a
+			s.do(t, "SET", "sluice:{0}:burst:GET|"+u, fmt.Sprintf("%d %d %d %d %d", a.Second, a.Credit, a.Before, a.Total, a.Next))
+		}
+		instance := fmt.Sprint(iteration)
+		for range rapid.IntRange(1, 4).Draw(rt, "calls") {
+			asks := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) ratelimit.Ask {
+				return ratelimit.Ask{
+					Key:    ratelimit.Key{Class: rapid.SampledFrom([]string{"GET", "GET", "*"}).Draw(t, "class"), User: name.Draw(t, "user")},
+					Second: start.Unix() + rapid.OneOf(rapid.Int64Range(-2, 2), rapid.Int64Range(-2000, 2000)).Draw(t, "second"),
+					Limit:  large.Draw(t, "limit"), Burst: max(1, large.Draw(t, "burst")),
+					Debt: small.Draw(t, "debt"), Back: small.Draw(t, "back"), Need: small.Draw(t, "need"), Ahead: small.Draw(t, "ahead"),
+					Instances: rapid.IntRange(0, 20).Draw(t, "instances"),
+				}
+			}), 1, 12).Draw(rt, "asks")
+			taken, err := b.Take(context.Background(), instance, asks)
+			if err != nil {
+				rt.Fatalf("Take(%+v) = %v", asks, err)
+			}
+			var want []ratelimit.Grant
+			for _, a := range asks {
+				_, was := accounts[a.Key].Take(taken.Now, ratelimit.Ask{Second: a.Second, Limit: a.Limit, Burst: a.Burst})
+				after, g := accounts[a.Key].Take(taken.Now, a)
+				accounts[a.Key] = after
+				want = append(want, g)
+				p := fmt.Sprint(a.Second, a.Key)
+				asked[p] = true
+				if _, changed := totals[p]; changed || g.Total != was.Total {
+					totals[p] = g.Total
+				}
+			}
+			if diff := cmp.Diff(want, taken.Grants); diff != "" {
+				rt.Fatalf("Take(%+v) at %v (-Account.Take +got):\n%s", asks, taken.Now, diff)
+			}
+		}
+		for key, want := range accounts {
+			stored, _ := s.do(t, "GET", "sluice:{0}:burst:"+key.Class+"|"+key.User).(string)
+			if got := fmt.Sprintf("%d %d %d %d %d", want.Second, want.Credit, want.Before, want.Total, want.Next); stored != got {
+				rt.Fatalf("account of %+v = %q, want %q", key, stored, got)
+			}
+		}
+		if _, err := b.Take(context.Background(), "end", []ratelimit.Ask{{Key: ratelimit.Key{Class: "end"}, Debt: 1}}); err != nil {
+			rt.Fatal(err)
+		}
+		told := map[string]int{}
+		for {
+			u, ok := ear.next(t).(bus.Usage)
+			if !ok || u.Instance == "end" {
+				break
+			}
+			for _, e := range u.Entries {
+				told[fmt.Sprint(e.Second, e.Key)] = e.Total
+			}
+		}
+		for p, total := range totals {
+			if told[p] != total {
+				rt.Fatalf("usage told %d of %s, want %d", told[p], p, total)
+			}
+		}
+		for p := range told {
+			if !asked[p] {
+				rt.Fatalf("usage told of %s, which nobody asked for", p)
+			}
+		}
+	})
+}
+
+// accountsRoll asks without a pause until a second has ended: 10 ms before.
+func accountsRoll(t *testing.T, s *server) {
+	b := s.open(t, bus.Options{})
+	var want ratelimit.Account
+	for first := int64(0); ; {
+		a := ratelimit.Ask{Key: ratelimit.Key{Class: "GET", User: "alice"}, Second: first, Limit: 2, Burst: 3, Need: 1}
+		taken, err := b.Take(context.Background(), "a", []ratelimit.Ask{a})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var g ratelimit.Grant
+		if want, g = want.Take(taken.Now, a); taken.Grants[0] != g {
+			t.Fatalf("Take(%+v) at %v = %+v, want %+v", a, taken.Now, taken.Grants[0], g)
+		}
+		if first == 0 {
+			first = taken.Now.Unix() + 1
+		}
+		if taken.Now.Unix() >= first {
+			return
+		}
+	}
+}
+
+// An account is gone when a user who never saved and one whose savings are full
+// are the same.
+func accountsExpire(t *testing.T, s *server) {
+	b := s.open(t, bus.Options{})
+	for _, tt := range []struct {
+		name string
+		ask  ratelimit.Ask
+		want int64 // seconds
+	}{
+		{"nothing is missing", ratelimit.Ask{Limit: 10, Burst: 50, Need: 10}, 12},
+		{"all of the credit is", ratelimit.Ask{Limit: 10, Burst: 50, Need: 1000}, 16}, // two tenths of it come in the second after
+		{"a debt is more than that", ratelimit.Ask{Limit: 10, Burst: 50, Debt: 1000}, 16},
+		{"a year's worth", ratelimit.Ask{Limit: 1, Burst: 31_536_000, Need: 31_536_000}, 86400},
+		{"a limit of nothing", ratelimit.Ask{Burst: 50, Need: 10}, 12},
+		{"a report that is too late", ratelimit.Ask{Limit: 10, Burst: 50, Second: 17, Debt: 50}, 14}, // of the credit of the second before
+	} {
+		s.do(t, "FLUSHALL")
+		if tt.ask.Second == 0 {
+			now, err := b.Time(context.Background())
+			if err != nil {
+				t.Fatal(err)
+			}
+			tt.ask.Second = now.Unix()
+		}
+		tt.ask.Key = ratelimit.Key{Class: "GET", User: "alice"}
+		if _, err := b.Take(context.Background(), "a", []ratelimit.Ask{tt.ask}); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.do(t, "TTL", "sluice:{0}:burst:GET|alice"); got != tt.want && got != tt.want-1 {
+			t.Errorf("%s: expires in %v s, want %d", tt.name, got, tt.want)
+		}
+	}
+}
+
+// windows has one user whose limits are over all windows, which begin at the same
+// second, in one call.
+func windows(t *testing.T, s *server) {
+	b := s.open(t, bus.Options{Shards: 2})
+	ear := listen(t, b, bus.UsageChannel)
+	now, err := b.Time(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	hour := now.Truncate(time.Hour).Unix()
+	asks := []ratelimit.Ask{
+		{Key: ratelimit.Key{Class: "GET", User: "alice"}, Second: hour, Limit: 10, Need: 1},
+		{Key: ratelimit.Key{Class: "GET", User: "alice", Window: rates.Minute}, Second: hour, Limit: 10, Need: 2},
+		{Key: ratelimit.Key{Class: "GET", User: "alice", Window: rates.Hour}, Second: hour, Limit: 10, Need: 3},
+		{Key: ratelimit.Key{Class: "PUT", User: "alice"}, Second: now.Unix(), Limit: 10, Burst: 10, Need: 4},
+	}
+	taken, err := b.Take(context.Background(), "a", asks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := map[ratelimit.Key]int{}
+	for i, a := range asks {
+		if g := taken.Grants[i]; g.Tokens != i+1 || g.Total != i+1 {
+			t.Errorf("grant of %+v = %+v, want %d", a.Key, g, i+1)
+		}
+	}
+	hours := s.do(t, "KEYS", "sluice:{?}:hour:*").([]any)
+	if len(hours) != 1 {
+		t.Fatalf("keys of hours %v, want one", hours)
+	}
+	left := hour + 3600 + 11 - taken.Now.Unix()
+	if ttl := s.do(t, "TTL", hours[0]).(int64); ttl < left-2 || ttl > left {
+		t.Errorf("%v expires in %d s, want 11 s after the hour, in %d", hours[0], ttl, left)
+	}
+	for len(told) < len(asks) {
+		for _, e := range ear.next(t).(bus.Usage).Entries {
+			told[e.Key] = e.Total
+			if want := asks[e.Total-1]; e.Key != want.Key || e.Second != want.Second {
+				t.Errorf("usage = %+v, want that of %+v", e, want)
+			}
+		}
+	}
+}
+
 func takeRefuses(t *testing.T, s *server) {
 	b := s.open(t, bus.Options{})
 	good := ratelimit.Ask{Key: ratelimit.Key{Class: "GET", User: "alice"}, Second: 17, Limit: 10, Debt: 1}
@@ -180,8 +381,11 @@ func takeRefuses(t *testing.T, s *server) {
 		ask  ratelimit.Ask
 		err  string
 	}{
-		{"the separator in a class", ratelimit.Ask{Key: ratelimit.Key{Class: "G|T"}}, `take tokens: class "G|T" holds '|' or a control byte`},
-		{"a control byte in a class", ratelimit.Ask{Key: ratelimit.Key{Class: "G\n"}}, `take tokens: class "G\n" holds '|' or a control byte`},
+		{"the separator in a class", ratelimit.Ask{Key: ratelimit.Key{Class: "G|T"}}, `take tokens: class "G|T" holds '|', '/' or a control byte`},
+		{"a window's name in a class", ratelimit.Ask{Key: ratelimit.Key{Class: "GET/minute"}}, `take tokens: class "GET/minute" holds '|', '/' or a control byte`},
+		{"a burst over a minute", ratelimit.Ask{Key: ratelimit.Key{Window: rates.Minute}, Limit: 1, Burst: 1}, `take tokens: burst in a window of one minute`},
+		{"a negative burst", ratelimit.Ask{Burst: -1}, `take tokens: burst -1 is negative`},
+		{"a control byte in a class", ratelimit.Ask{Key: ratelimit.Key{Class: "G\n"}}, `take tokens: class "G\n" holds '|', '/' or a control byte`},
 		{"a negative need", ratelimit.Ask{Need: -1}, `take tokens: count -1 is not from 0 to 1000000000000`},
 		{"a debt beyond Lua", ratelimit.Ask{Debt: 1e12 + 1}, `take tokens: count 1000000000001 is not from 0 to 1000000000000`},
 	}
@@ -273,7 +477,7 @@ func scriptsForgotten(t *testing.T, s *server) {
 			}
 			return err
 		}},
-		{"Register", func() error { _, err := b.Register(ctx, "a"); return err }},
+		{"Register", func() error { _, err := b.Register(ctx, "a", ""); return err }},
 		{"Leave", func() error { return b.Leave(ctx, "a") }},
 		{"Lead", func() error { _, err := b.Lead(ctx, "p", time.Minute); return err }},
 		{"Resign", func() error { return b.Resign(ctx, "p") }},
@@ -300,7 +504,7 @@ func registry(t *testing.T, s *server) {
 		t.Helper()
 		proctest.Eventually(t, "registry", func() error {
 			for _, name := range alive {
-				r, err := b.Register(ctx, name)
+				r, err := b.Register(ctx, name, "")
 				if err != nil {
 					return err
 				}
@@ -339,7 +543,7 @@ func registry(t *testing.T, s *server) {
 	// One that was silent for longer than 2 s, and one of a clock set back by a minute.
 	now := time.Now().UnixMilli()
 	s.do(t, "ZADD", "sluice:{cluster}:instances", now-2001, "silent", now+60_000, "future")
-	if r, err := b.Register(ctx, "b"); err != nil || !cmp.Equal(r.Instances, []string{"b"}) {
+	if r, err := b.Register(ctx, "b", ""); err != nil || !cmp.Equal(r.Instances, []string{"b"}) {
 		t.Errorf("Register(b) = %q, %v, want it alone", r.Instances, err)
 	}
 	want("b")
@@ -349,12 +553,51 @@ func registry(t *testing.T, s *server) {
 	want("b", "c")
 	proctest.Eventually(t, "an instance that misses some heartbeats", func() error {
 		s.do(t, "ZADD", "sluice:{cluster}:instances", time.Now().UnixMilli()-1000, "c")
-		r, err := b.Register(ctx, "b")
+		r, err := b.Register(ctx, "b", "")
 		if want := []string{"b", "c"}; err != nil || !cmp.Equal(r.Instances, want) {
 			return fmt.Errorf("Register(b) = %q, %v, want %q", r.Instances, err, want)
 		}
 		return nil
 	})
+}
+
+// Each instance's version of the limits is heard by who asks, and gone with it.
+func versions(t *testing.T, s *server) {
+	b := s.open(t, bus.Options{})
+	ctx := context.Background()
+	for _, step := range []struct {
+		name   string
+		leaves string
+		alive  map[string]string // what registers, so that nobody lapses on a slow machine
+		want   map[string]string
+	}{
+		{"none yet", "", map[string]string{"a": ""}, nil},
+		{"one", "", map[string]string{"a": "v1"}, map[string]string{"a": "v1"}},
+		{"any bytes", "", map[string]string{"a": "v1", "b 1:x\x00\xff": "v1"}, map[string]string{"a": "v1", "b 1:x\x00\xff": "v1"}},
+		{"the first has new ones", "", map[string]string{"a": "v2", "b 1:x\x00\xff": "v1"}, map[string]string{"a": "v2", "b 1:x\x00\xff": "v1"}},
+		{"the second leaves", "b 1:x\x00\xff", map[string]string{"a": "v2"}, map[string]string{"a": "v2"}},
+	} {
+		proctest.Eventually(t, step.name, func() error {
+			for name, version := range step.alive {
+				if _, err := b.Register(ctx, name, version); err != nil {
+					return err
+				}
+			}
+			if step.leaves != "" {
+				if err := b.Leave(ctx, step.leaves); err != nil {
+					return err
+				}
+			}
+			r, err := b.Instances(ctx)
+			if err == nil && !cmp.Equal(r.Versions, step.want) {
+				err = fmt.Errorf("Instances() = %q, want %q", r.Versions, step.want)
+			}
+			return err
+		})
+	}
+	if n := s.do(t, "HLEN", "sluice:{cluster}:versions"); n != int64(1) {
+		t.Errorf("%v versions are kept, want 1: who is gone has none", n)
+	}
 }
 
 func lead(t *testing.T, s *server) {
@@ -395,10 +638,10 @@ func lead(t *testing.T, s *server) {
 func shards(t *testing.T, s *server) {
 	one, four := s.open(t, bus.Options{}), s.open(t, bus.Options{Shards: 4})
 	ctx := context.Background()
-	if _, err := one.Register(ctx, "a"); err != nil {
+	if _, err := one.Register(ctx, "a", ""); err != nil {
 		t.Fatal(err)
 	}
-	_, err := four.Register(ctx, "b")
+	_, err := four.Register(ctx, "b", "")
 	want := "register instance: processes differ in their number of shards: others use 1, this one 4"
 	if !errors.Is(err, bus.ErrShards) || err.Error() != want {
 		t.Errorf("Register = %v, want %s", err, want)
@@ -409,7 +652,7 @@ func shards(t *testing.T, s *server) {
 	if leads, err := one.Lead(ctx, "q", time.Hour); !leads || err != nil {
 		t.Errorf("Lead with the right number = %v, %v, want true", leads, err)
 	}
-	if r, err := one.Register(ctx, "a"); err != nil || !cmp.Equal(r.Instances, []string{"a"}) {
+	if r, err := one.Register(ctx, "a", ""); err != nil || !cmp.Equal(r.Instances, []string{"a"}) {
 		t.Errorf("Register = %q, %v, want nobody else", r.Instances, err)
 	}
 
@@ -418,7 +661,7 @@ func shards(t *testing.T, s *server) {
 	if leads, err := four.Lead(ctx, "q", time.Hour); !leads || err != nil {
 		t.Errorf("Lead once the others are gone = %v, %v, want true", leads, err)
 	}
-	if _, err := one.Register(ctx, "a"); !errors.Is(err, bus.ErrShards) {
+	if _, err := one.Register(ctx, "a", ""); !errors.Is(err, bus.ErrShards) {
 		t.Errorf("Register = %v, want %v", err, bus.ErrShards)
 	}
 }
@@ -595,6 +838,12 @@ func everyKeyExpires(t *testing.T, s *server) {
 			key := ratelimit.Key{Class: "GET", User: fmt.Sprint(i)}
 			asks = append(asks, ratelimit.Ask{Key: key, Second: int64(17 + i%2), Limit: 9, Need: 1})
 		}
+		for _, w := range []rates.Window{rates.Minute, rates.Hour} {
+			key := ratelimit.Key{Class: "GET", User: "u", Window: w}
+			ahead := 4_000_000_000 + w.Seconds() // much later than any agent asks
+			asks = append(asks, ratelimit.Ask{Key: key, Second: ahead - ahead%w.Seconds(), Limit: 9, Need: 1})
+		}
+		asks = append(asks, ratelimit.Ask{Key: ratelimit.Key{Class: "GET", User: "u"}, Second: time.Now().Unix(), Limit: 9, Burst: 9, Need: 1})
 		if _, err := b.Take(ctx, "a", asks); err != nil {
 			t.Fatal(err)
 		}
@@ -604,7 +853,7 @@ func everyKeyExpires(t *testing.T, s *server) {
 		if err := b.Demand(ctx, "a", []bandwidth.Report{{User: "u", Active: 1}, {User: "w", Active: 1}}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := b.Register(ctx, "a"); err != nil {
+		if _, err := b.Register(ctx, "a", ""); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := b.Lead(ctx, "p", 3*time.Second); err != nil {
@@ -618,18 +867,22 @@ func everyKeyExpires(t *testing.T, s *server) {
 		}
 	}
 	longest := map[string]time.Duration{ // as the table in keys.go says
-		"sluice:{0}:requests:17":     12 * time.Second,
-		"sluice:{0}:requests:18":     12 * time.Second,
-		"sluice:{1}:requests:17":     12 * time.Second,
-		"sluice:{1}:requests:18":     12 * time.Second,
-		"sluice:{0}:slots:u":         30 * time.Second,
-		"sluice:{1}:slots:w":         30 * time.Second,
-		"sluice:{0}:moving:a:u":      5 * time.Second,
-		"sluice:{1}:moving:a:w":      5 * time.Second,
-		"sluice:{cluster}:instances": 5 * time.Second,
-		"sluice:{cluster}:shards":    5 * time.Second,
-		"sluice:{cluster}:leader":    3 * time.Second,
-		"sluice:limits":              24 * time.Hour,
+		"sluice:{0}:requests:17":          12 * time.Second,
+		"sluice:{0}:requests:18":          12 * time.Second,
+		"sluice:{1}:requests:17":          12 * time.Second,
+		"sluice:{1}:requests:18":          12 * time.Second,
+		"sluice:{0}:minute:11:4000000020": 71 * time.Second,
+		"sluice:{0}:hour:11:4000003200":   3611 * time.Second,
+		"sluice:{0}:burst:GET|u":          24 * time.Hour,
+		"sluice:{0}:slots:u":              30 * time.Second,
+		"sluice:{1}:slots:w":              30 * time.Second,
+		"sluice:{0}:moving:a:u":           5 * time.Second,
+		"sluice:{1}:moving:a:w":           5 * time.Second,
+		"sluice:{cluster}:instances":      5 * time.Second,
+		"sluice:{cluster}:shards":         5 * time.Second,
+		"sluice:{cluster}:versions":       5 * time.Second,
+		"sluice:{cluster}:leader":         3 * time.Second,
+		"sluice:limits":                   24 * time.Hour,
 	}
 	for _, key := range s.do(t, "KEYS", "*").([]any) {
 		ttl := time.Duration(s.do(t, "PTTL", key).(int64)) * time.Millisecond
@@ -646,7 +899,7 @@ func redisTime(t *testing.T, s *server) {
 	b := s.open(t, bus.Options{})
 	ctx := context.Background()
 	before, err1 := b.Time(ctx)
-	r, err2 := b.Register(ctx, "a")
+	r, err2 := b.Register(ctx, "a", "")
 	taken, err3 := b.Take(ctx, "a", []ratelimit.Ask{{}})
 	slotted, err4 := b.Slots(ctx, "a", nil, []concurrency.Ask{{User: "alice", Seq: 1, Limit: 1}})
 	after, err5 := b.Time(ctx)

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/cespare/xxhash/v2"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 // Everything Sluice keeps in Redis, and every channel it uses. Nothing is read
@@ -12,9 +14,12 @@ import (
 //
 //	key                          type    TTL     writer                reader          holds
 //	sluice:{<n>}:requests:<s>    hash    12 s    agents, Take          agents, Take    class|user → tokens and debts of second s
+//	sluice:{<n>}:<w>:<p>:<s>     hash    w+11 s  agents, Take          agents, Take    class/w|user → the same of the window w, minute or hour, that begins at s
+//	sluice:{<n>}:burst:<f>       string  1 d     agents, Take          agents, Take    of f, class|user: second, credit, before, total, next
 //	sluice:{<n>}:slots:<user>    hash    30 s    agents, Slots         agents, Slots   instance → held, active, seq, Redis ms of the write
 //	sluice:{<n>}:moving:<i>:<u>  string  5 s     agent i, Demand       –               requests in progress of user u, bytes per second down, up
 //	sluice:{cluster}:instances   zset    5 s     agents, Register      all, Register   instance → Redis ms of its last heartbeat
+//	sluice:{cluster}:versions    hash    5 s     agents, Register      all, Register   instance → version of the limits that it enforces
 //	sluice:{cluster}:shards      string  5 s     all, Register, Lead   the same        the number of shards that all must use
 //	sluice:{cluster}:leader      string  Lead's  polygen, Lead         polygen, Lead   the polygen that decides
 //	sluice:limits                hash    24 h    polygen               agents          version, source of the limit file
@@ -24,10 +29,16 @@ import (
 //	sluice:progress    Slots, in Redis    polygen      instance; user, held, active, refused, limit of each user near his limit
 //	sluice:demand      Demand, in Redis   polygen      instance; user, in progress, bytes per second moved, usable and given
 //	sluice:policies    polygen            agents       internal/policy's lines
-//	sluice:instances   Register, Leave    all          Redis' time and the instances, when they changed
+//	sluice:instances   Register, Leave    all          Redis' time, the instances and their limits' versions, when the instances changed
 //
 // <n> is the shard of a user. The braces are Redis Cluster's hash tags: keys
-// that one script touches lie in one slot.
+// that one script touches lie in one slot. <p> is one of 64 parts that users are
+// divided into, so that what Redis frees at a time when an hour is over stays
+// small: a hash of a million fields holds it up for a second. An account is gone as soon as its credit is full: after 12 s and one for
+// each limit's worth that is missing, a day at most.
+//
+// A limit over a minute or an hour costs Redis some 80 bytes for each user and class
+// seen in the window, until it is over; a burst some 200 for each that is not full.
 const (
 	instancesKey = "sluice:{cluster}:instances"
 	shardsKey    = "sluice:{cluster}:shards"
@@ -48,10 +59,12 @@ const (
 )
 
 const (
-	// requestsTTL lets late reports of a second find its pool. It is counted
-	// from the newest field, and agents ask for at most the next second, so a
-	// pool is gone about ten seconds after its second.
-	requestsTTL = 12 * time.Second
+	// requestsSpare lets late reports of a window find its pool: so long after the
+	// window it is gone, and a second more if the newest field came early.
+	requestsSpare = 11 * time.Second
+
+	// parts divide the users of a window longer than a second.
+	parts = 64
 
 	// slotsTTL is counted from the last write of any instance: agents that still
 	// run something say so more often.
@@ -76,12 +89,25 @@ const (
 	limitsTTL = 24 * time.Hour
 )
 
-func requestsKey(shard int, second int64) string {
+// requestsKey is the key of the pools of a window that begins at a second; of a
+// second all parts are one.
+func requestsKey(shard, part int, w limits.Window, second int64) string {
 	b := make([]byte, 0, 48)
 	b = append(b, "sluice:{"...)
 	b = strconv.AppendInt(b, int64(shard), 10)
-	b = append(b, "}:requests:"...)
+	b = append(b, "}:"...)
+	if w == limits.Second {
+		b = append(b, "requests:"...)
+	} else {
+		b = append(append(b, w.String()...), ':')
+		b = append(strconv.AppendInt(b, int64(part), 10), ':')
+	}
 	return string(strconv.AppendInt(b, second, 10))
+}
+
+// burstKey is the key of an account.
+func burstKey(shard int, field string) string {
+	return "sluice:{" + strconv.Itoa(shard) + "}:burst:" + field
 }
 
 // slotsPrefix is what a user's name follows in the key of his slots.
@@ -96,4 +122,12 @@ func demandKey(shard int, instance, user string) string {
 // shardOf is the shard of all of a user's pools.
 func (b *Bus) shardOf(user string) int {
 	return int(xxhash.Sum64String(user) % uint64(b.shards))
+}
+
+// partOf is the part of all of a user's pools in a window.
+func partOf(user string, w limits.Window) int {
+	if w == limits.Second {
+		return 0
+	}
+	return int(xxhash.Sum64String(user) >> 32 % parts)
 }

@@ -12,6 +12,22 @@ import (
 type Registry struct {
 	Instances []string  // sorted
 	Now       time.Time // Redis' clock, to the microsecond
+
+	// Versions are those of the limits that the instances enforce. One that does not
+	// enforce any yet is not there.
+	Versions map[string]string
+}
+
+// add takes one instance of a reply or message.
+func (r *Registry) add(instance, version string) {
+	r.Instances = append(r.Instances, instance)
+	if version == "" {
+		return
+	}
+	if r.Versions == nil {
+		r.Versions = make(map[string]string)
+	}
+	r.Versions[instance] = version
 }
 
 func (r Registry) sorted() Registry {
@@ -19,32 +35,37 @@ func (r Registry) sorted() Registry {
 	return r
 }
 
+// versionsKey has, for each instance, the version of the limits that it enforces.
+const versionsKey = "sluice:{cluster}:versions"
+
 // Register is an instance's heartbeat: called before it serves, and every
-// 250 ms. It drops the instances that have been silent for 1.5 s and tells all
-// subscribers of InstancesChannel when the membership changed. It fails with
-// ErrShards while processes with another number of shards are there.
-func (b *Bus) Register(ctx context.Context, instance string) (Registry, error) {
-	return b.registry(ctx, "register", instance)
+// 250 ms, with the version of the limits that it enforces ("" for none yet). It
+// drops the instances that have been silent for 1.5 s and tells all subscribers of
+// InstancesChannel when the membership changed; of another version nobody is told
+// but who asks. It fails with ErrShards while processes with another number of
+// shards are there.
+func (b *Bus) Register(ctx context.Context, instance, version string) (Registry, error) {
+	return b.registry(ctx, "register", instance, version)
 }
 
 // Leave takes an instance out of the registry without waiting for its lapse.
 func (b *Bus) Leave(ctx context.Context, instance string) error {
-	_, err := b.registry(ctx, "leave", instance)
+	_, err := b.registry(ctx, "leave", instance, "")
 	return err
 }
 
 // Instances lists the instances without being one, and drops those that have
 // been silent, as Register does.
 func (b *Bus) Instances(ctx context.Context) (Registry, error) {
-	return b.registry(ctx, "list", "")
+	return b.registry(ctx, "list", "", "")
 }
 
-func (b *Bus) registry(ctx context.Context, action, instance string) (r Registry, err error) {
+func (b *Bus) registry(ctx context.Context, action, instance, version string) (r Registry, err error) {
 	err = b.do(ctx, action, action+" instance", func(ctx context.Context) error {
 		replies, err := b.eval(ctx, call{
 			script: registryScript,
-			keys:   []string{instancesKey, shardsKey},
-			args:   []any{action, instance, b.shards, lapse.Milliseconds(), registryTTL.Milliseconds()},
+			keys:   []string{instancesKey, shardsKey, versionsKey},
+			args:   []any{action, instance, version, b.shards, lapse.Milliseconds(), registryTTL.Milliseconds()},
 		})
 		if err != nil {
 			return err
@@ -59,12 +80,16 @@ func (b *Bus) registry(ctx context.Context, action, instance string) (r Registry
 		if r.Now, ok = readTime(reply[1:]); !ok {
 			return &replyError{reply}
 		}
-		for _, name := range reply[3:] {
-			s, ok := name.(string)
-			if !ok {
+		for rest := reply[3:]; len(rest) > 0; rest = rest[2:] {
+			if len(rest) == 1 {
 				return &replyError{reply}
 			}
-			r.Instances = append(r.Instances, s)
+			name, ok1 := rest[0].(string)
+			version, ok2 := rest[1].(string)
+			if !ok1 || !ok2 {
+				return &replyError{reply}
+			}
+			r.add(name, version)
 		}
 		return nil
 	})

@@ -21,6 +21,9 @@ func newScript(source string) script {
 //go:embed scripts/take.lua
 var takeSource string
 
+//go:embed scripts/burst.lua
+var burstSource string
+
 //go:embed scripts/slots.lua
 var slotsSource string
 
@@ -44,6 +47,7 @@ var keepSource string
 
 var (
 	takeScript     = newScript(takeSource)
+	burstScript    = newScript(burstSource)
 	slotsScript    = newScript(slotsSource)
 	demandScript   = newScript(demandSource)
 	registryScript = newScript(registrySource)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/policy"
+	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
@@ -27,13 +28,15 @@ const (
 	maxAsks = 256
 )
 
-// Take answers asks from the pools in Redis as ratelimit.Take would, one after
-// the other, and publishes the totals that changed, all in one round trip. Asks
-// may be of different seconds. An ask of only zeros reads the pool's total.
+// Take answers asks from the pools in Redis as ratelimit.Take would, and those
+// with a burst as ratelimit.Account.Take at Redis' time, one after the other, and
+// publishes the totals that changed, all in one round trip. Asks may be of different
+// windows and seconds. An ask of only zeros reads the pool's total.
 //
 // Of the asks of a failed call, all, some or none may have been counted. An ask
-// whose class is not policy.ValidClass, or that counts below 0 or above 10^12,
-// fails the call before anything is sent. A limit above 2^52 is that.
+// whose class is not policy.ValidClass, that counts below 0 or above 10^12, or that
+// has a burst over more than a second, fails the call before anything is sent. A
+// limit or burst above 2^52 is that.
 func (b *Bus) Take(ctx context.Context, instance string, asks []ratelimit.Ask) (Taken, error) {
 	if len(asks) == 0 {
 		return Taken{}, nil
@@ -69,7 +72,13 @@ func (b *Bus) Take(ctx context.Context, instance string, asks []ratelimit.Ask) (
 
 func validate(a ratelimit.Ask) error {
 	if !policy.ValidClass(a.Key.Class) {
-		return fmt.Errorf("class %.40q holds '|' or a control byte", a.Key.Class)
+		return fmt.Errorf("class %.40q holds '|', '/' or a control byte", a.Key.Class)
+	}
+	if a.Burst != 0 && a.Key.Window != limits.Second {
+		return fmt.Errorf("burst in a window of one %s", a.Key.Window)
+	}
+	if a.Burst < 0 {
+		return fmt.Errorf("burst %d is negative", a.Burst)
 	}
 	for _, n := range [...]int{a.Debt, a.Back, a.Need, a.Ahead, a.Instances} {
 		if n < 0 || n > maxCount {
@@ -79,60 +88,107 @@ func validate(a ratelimit.Ask) error {
 	return nil
 }
 
-// A batch is what one call of the script gets: asks of one shard, by second.
+// A batch is what one call of a script gets: asks of one shard, with bursts or
+// without, by the hash that their pools are in.
 type batch struct {
-	shard   int
-	asks    int
-	seconds []second
+	batchKind
+	asks   int
+	hashes []hash
 }
 
-type second struct {
+type batchKind struct {
+	shard int
+	burst bool
+}
+
+// A hash holds the pools of a part of the users in one window. The asks of a batch
+// with bursts are all in one, which does not exist.
+type hash struct {
+	hashName
+	asks []int // indices
+}
+
+type hashName struct {
 	second int64
-	asks   []int // indices
+	window limits.Window
+	part   int
 }
 
-// divide keeps the order of the asks of each key: all of them are in one second
-// of one shard, and a shard's batches are sent in order.
+// divide keeps the order of the asks of each key: all of them are in one hash of
+// one shard, and a shard's batches are sent in order.
 func (b *Bus) divide(asks []ratelimit.Ask) []*batch {
 	var batches []*batch
-	open := make(map[int]*batch, 1) // by shard
-	for i, a := range asks {
-		shard := b.shardOf(a.Key.User)
-		current := open[shard]
+	open := make(map[batchKind]*batch, 1)
+	for i := range asks {
+		a := &asks[i]
+		kind := batchKind{shard: b.shardOf(a.Key.User), burst: a.Burst > 0}
+		current := open[kind]
 		if current == nil || current.asks == maxAsks {
-			current = &batch{shard: shard}
-			open[shard] = current
+			current = &batch{batchKind: kind}
+			open[kind] = current
 			batches = append(batches, current)
 		}
-		current.add(a.Second, i)
+		if kind.burst {
+			current.add(hashName{}, i)
+		} else {
+			current.add(hashName{second: a.Second, window: a.Key.Window, part: partOf(a.Key.User, a.Key.Window)}, i)
+		}
 	}
 	return batches
 }
 
-func (c *batch) add(of int64, ask int) {
+func (c *batch) add(of hashName, ask int) {
 	c.asks++
-	for i := range c.seconds {
-		if c.seconds[i].second == of {
-			c.seconds[i].asks = append(c.seconds[i].asks, ask)
+	for i := range c.hashes {
+		if c.hashes[i].hashName == of {
+			c.hashes[i].asks = append(c.hashes[i].asks, ask)
 			return
 		}
 	}
-	c.seconds = append(c.seconds, second{second: of, asks: []int{ask}})
+	c.hashes = append(c.hashes, hash{hashName: of, asks: []int{ask}})
 }
 
-// call has the keys and arguments that scripts/take.lua describes.
+// head begins an instance's usage messages.
+func head(instance string) string {
+	return string(appendText([]byte(wireVersion+" "), instance))
+}
+
 func (c *batch) call(instance string, asks []ratelimit.Ask) call {
-	keys := make([]string, len(c.seconds))
-	args := make([]any, 0, 2+2*len(c.seconds)+6*c.asks)
-	args = append(args, string(appendText([]byte(wireVersion+" "), instance)), int64(requestsTTL/time.Second))
-	for i, s := range c.seconds {
-		keys[i] = requestsKey(c.shard, s.second)
-		args = append(args, len(s.asks), nil)
+	if c.burst {
+		return c.burstCall(instance, asks)
+	}
+	return c.takeCall(instance, asks)
+}
+
+// burstCall has the keys and arguments that scripts/burst.lua describes.
+func (c *batch) burstCall(instance string, asks []ratelimit.Ask) call {
+	keys := make([]string, 0, c.asks)
+	args := make([]any, 0, 1+9*c.asks)
+	args = append(args, head(instance))
+	for _, ask := range c.hashes[0].asks {
+		a := &asks[ask]
+		field := fieldOf(a.Key)
+		keys = append(keys, burstKey(c.shard, field))
+		usage := appendText(append(strconv.AppendInt(nil, a.Second, 10), " 1 "...), field)
+		args = append(args, a.Second, usage, a.Debt, a.Back, a.Need, a.Ahead,
+			min(a.Limit, maxLimit), min(a.Burst, maxLimit), max(1, a.Instances))
+	}
+	return call{script: burstScript, keys: keys, args: args}
+}
+
+// takeCall has the keys and arguments that scripts/take.lua describes.
+func (c *batch) takeCall(instance string, asks []ratelimit.Ask) call {
+	keys := make([]string, len(c.hashes))
+	args := make([]any, 0, 2+4*len(c.hashes)+6*c.asks)
+	args = append(args, head(instance), int64(requestsSpare/time.Second))
+	for i, s := range c.hashes {
+		keys[i] = requestsKey(c.shard, s.part, s.window, s.second)
+		args = append(args, s.second, s.window.Seconds(), len(s.asks), nil)
 		usage := strconv.AppendInt(nil, s.second, 10)
 		usage = strconv.AppendInt(append(usage, ' '), int64(len(s.asks)), 10)
 		usageAt := len(args) - 1
 		for _, ask := range s.asks {
-			field := asks[ask].Key.Class + "|" + asks[ask].Key.User
+			field := fieldOf(asks[ask].Key)
 			args = append(args, field)
 			usage = appendText(append(usage, ' '), field)
 		}
@@ -147,19 +203,26 @@ func (c *batch) call(instance string, asks []ratelimit.Ask) call {
 
 // read puts a reply's grants into the places of their asks.
 func (c *batch) read(reply any, grants []ratelimit.Grant) (time.Time, error) {
+	numbers := 2 // of each ask
+	if c.burst {
+		numbers = 3
+	}
 	values, ok := reply.([]any)
-	if !ok || len(values) != 2+2*c.asks {
+	if !ok || len(values) != 2+numbers*c.asks {
 		return time.Time{}, &replyError{reply}
 	}
 	now, ok := readTime(values)
 	values = values[2:]
-	for _, s := range c.seconds {
+	for _, s := range c.hashes {
 		for _, ask := range s.asks {
-			tokens, ok1 := values[0].(int64)
-			total, ok2 := values[1].(int64)
-			ok = ok && ok1 && ok2
-			grants[ask] = ratelimit.Grant{Tokens: int(tokens), Total: int(total)}
-			values = values[2:]
+			var n [3]int64
+			for i := range numbers {
+				var is bool
+				n[i], is = values[i].(int64)
+				ok = ok && is
+			}
+			grants[ask] = ratelimit.Grant{Tokens: int(n[0]), Total: int(n[1]), Limit: int(n[2])}
+			values = values[numbers:]
 		}
 	}
 	if !ok {

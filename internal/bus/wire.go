@@ -9,16 +9,17 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/policy"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
+	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
 // The messages that scripts publish are words with a blank between them: numbers,
 // and strings of any bytes as "<length>:<bytes>". The first word is the version.
 //
-//	sluice:usage      1 <instance> { <second> <n> n*{ <class|user> } n*{ <total> } }
+//	sluice:usage      1 <instance> { <second> <n> n*{ <limit|user> } n*{ <total> } } with the limit's name: class or class/window
 //	sluice:progress   1 <instance> { <user> <held> <active> <refused> <limit> }
 //	sluice:demand     1 <instance> { <user> <active> <moved> <most> <share> } with two numbers, down and up, for the last three
-//	sluice:instances  1 <seconds> <microseconds> { <instance> }
+//	sluice:instances  1 <seconds> <microseconds> { <instance> <version of its limits, "" for none> }
 const wireVersion = "1"
 
 // Usage is what one instance's asks of one call of Take did to their pools. Pools
@@ -31,9 +32,9 @@ type Usage struct {
 
 // A UsageEntry is the new total of one pool.
 type UsageEntry struct {
-	Second int64 // the cluster second, in seconds since the epoch
+	Second int64 // the cluster second at which the window begins, in seconds since the epoch
 	Key    ratelimit.Key
-	Total  int // tokens and debts handed out so far in the second
+	Total  int // tokens and debts handed out so far in the window
 }
 
 func decodeUsage(message string) (Usage, error) {
@@ -111,7 +112,7 @@ func decodeRegistry(message string) (Registry, error) {
 	sec, micro := w.number(), w.number()
 	r := Registry{Now: time.Unix(sec, micro*1000).UTC()}
 	for w.more() {
-		r.Instances = append(r.Instances, w.text())
+		r.add(w.text(), w.text())
 	}
 	return r.sorted(), w.err
 }
@@ -163,11 +164,20 @@ func (w *words) text() string {
 
 func (w *words) key() ratelimit.Key {
 	field := w.text()
-	class, user, ok := strings.Cut(field, "|")
+	name, user, ok := strings.Cut(field, "|")
+	class, window := limits.ParseRateName(name)
 	if !ok || !policy.ValidClass(class) {
-		w.fail(fmt.Errorf("%.60q is not class|user", field))
+		w.fail(fmt.Errorf("%.60q is not limit|user", field))
 	}
-	return ratelimit.Key{Class: class, User: user}
+	return ratelimit.Key{Class: class, User: user, Window: window}
+}
+
+// fieldOf is a key as the pools and messages have it.
+func fieldOf(k ratelimit.Key) string {
+	if k.Window == limits.Second {
+		return k.Class + "|" + k.User
+	}
+	return k.Class + "/" + k.Window.String() + "|" + k.User
 }
 
 func appendText(b []byte, s string) []byte {

@@ -8,12 +8,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
+	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
 func TestDecodeUsage(t *testing.T) {
+	over := func(second int64, class, user string, w limits.Window, total int) UsageEntry {
+		return UsageEntry{Second: second, Key: ratelimit.Key{Class: class, User: user, Window: w}, Total: total}
+	}
 	entry := func(second int64, class, user string, total int) UsageEntry {
-		return UsageEntry{Second: second, Key: ratelimit.Key{Class: class, User: user}, Total: total}
+		return over(second, class, user, limits.Second, total)
 	}
 	tests := []struct {
 		name, message string
@@ -26,6 +30,9 @@ func TestDecodeUsage(t *testing.T) {
 		{"names that look like the rest", "1 5:1 1:x 17 1 12:*|| 1 2:3\x00\xff\n 5", Usage{Instance: "1 1:x", Entries: []UsageEntry{
 			entry(17, "*", "| 1 2:3\x00\xff\n", 5)}}},
 		{"empty names", "1 0: 17 1 1:| 5", Usage{Entries: []UsageEntry{entry(17, "", "", 5)}}},
+		{"windows of a minute and an hour", "1 4:host 60 2 12:GET/minute|a 10:*/minute|a 5 6 60 1 5:GET|a 7 3600 1 7:/hour|/ 8", Usage{
+			Instance: "host", Entries: []UsageEntry{
+				over(60, "GET", "a", limits.Minute, 5), over(60, "*", "a", limits.Minute, 6), entry(60, "GET", "a", 7), over(3600, "", "/", limits.Hour, 8)}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -51,8 +58,10 @@ func TestDecodeUsageRefuses(t *testing.T) {
 		{"a total for a pool", "1 4:host 17 2 5:GET|a 5", `string "5" is not as long as it says`},
 		{"fewer totals than pools", "1 4:host 17 1 5:GET|a", `number "": invalid syntax`},
 		{"a negative total", "1 4:host 17 1 5:GET|a -5", `number "-5": invalid syntax`},
-		{"a pool without a class", "1 4:host 17 1 4:GETa 5", `"GETa" is not class|user`},
-		{"a class with a control byte", "1 4:host 17 1 5:G\nT|a 5", `"G\nT|a" is not class|user`},
+		{"a pool without a class", "1 4:host 17 1 4:GETa 5", `"GETa" is not limit|user`},
+		{"a class with a control byte", "1 4:host 17 1 5:G\nT|a 5", `"G\nT|a" is not limit|user`},
+		{"a window that does not exist", "1 4:host 17 1 9:GET/day|a 5", `"GET/day|a" is not limit|user`},
+		{"a window alone", "1 4:host 17 1 4:hour 5", `"hour" is not limit|user`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -146,12 +155,12 @@ func TestDecodeDemandRefuses(t *testing.T) {
 }
 
 func TestDecodeRegistry(t *testing.T) {
-	got, err := decodeRegistry("1 1760000000 250000 1:b 3:a c")
-	want := Registry{Instances: []string{"a c", "b"}, Now: time.Unix(1760000000, 250e6).UTC()}
+	got, err := decodeRegistry("1 1760000000 250000 1:b 2:v1 3:a c 0:")
+	want := Registry{Instances: []string{"a c", "b"}, Versions: map[string]string{"b": "v1"}, Now: time.Unix(1760000000, 250e6).UTC()}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("decodeRegistry = %v (-want +got):\n%s", err, diff)
 	}
-	for _, bad := range []string{"", "1", "1 5", "1 5 x", "1 5 6 b", "2 5 6"} {
+	for _, bad := range []string{"", "1", "1 5", "1 5 x", "1 5 6 b", "1 5 6 1:b", "1 5 6 1:b 2:v1 1:c", "2 5 6"} {
 		if got, err := decodeRegistry(bad); err == nil {
 			t.Errorf("decodeRegistry(%q) = %v, want an error", bad, got)
 		}
@@ -164,6 +173,7 @@ func FuzzDecodeUsage(f *testing.F) {
 	f.Add("1 4:host 17 2 9:GET|alice 5:PUT|a 5 6 18 1 3:*|a 7")
 	f.Add("1 5:1 1:x 17 1 12:*|| 1 2:3\x00\xff\n 5")
 	f.Add("1 4:host 17 9223372036854775807 5:GET|a 5")
+	f.Add("1 4:host 60 2 12:GET/minute|a 7:*/hour| 5 6 60 1 7:/hour|/ 8 60 1 14:GET/minute/h|a 8")
 	f.Fuzz(func(t *testing.T, message string) {
 		got, err := decodeUsage(message)
 		if err != nil {
@@ -215,7 +225,7 @@ func FuzzDecodeDemand(f *testing.F) {
 }
 
 func FuzzDecodeRegistry(f *testing.F) {
-	f.Add("1 1760000000 250000 1:b 3:a c")
+	f.Add("1 1760000000 250000 1:b 0: 3:a c 2:v1")
 	f.Fuzz(func(t *testing.T, message string) {
 		got, err := decodeRegistry(message)
 		if err != nil {
@@ -224,6 +234,7 @@ func FuzzDecodeRegistry(f *testing.F) {
 		b := fmt.Appendf(nil, "1 %d %d", got.Now.Unix(), got.Now.Nanosecond()/1000)
 		for _, instance := range got.Instances {
 			b = appendText(append(b, ' '), instance)
+			b = appendText(append(b, ' '), got.Versions[instance])
 		}
 		again, err := decodeRegistry(string(b))
 		if diff := cmp.Diff(got, again); err != nil || diff != "" {
@@ -236,7 +247,7 @@ func encodeUsage(u Usage) string {
 	b := appendText([]byte("1 "), u.Instance)
 	for _, e := range u.Entries {
 		b = fmt.Appendf(b, " %d 1 ", e.Second)
-		b = appendText(b, e.Key.Class+"|"+e.Key.User)
+		b = appendText(b, fieldOf(e.Key))
 		b = fmt.Appendf(b, " %d", e.Total)
 	}
 	return string(b)

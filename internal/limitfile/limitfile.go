@@ -1,10 +1,11 @@
-// Package limitfile keeps the limit file loaded: it watches the file, loads it
-// again when its content changes, and keeps the last good set when the file is
-// broken, empty or gone.
+// Package limitfile keeps the limit file and the files of its users_from loaded: it
+// watches them, loads all again when the content of one changes, and keeps the last
+// good set when one is broken, empty or gone.
 //
-// It watches the directory, because editors replace files and Kubernetes swaps
-// the symbolic link ..data above them, and it looks every two seconds by itself,
-// because network file systems and links out of the directory send no events.
+// It watches their folders, because editors replace files, Kubernetes swaps the
+// symbolic link ..data above them, and new files may match users_from. And it looks
+// every two seconds by itself, because network file systems and links out of the
+// folders send no events.
 package limitfile
 
 import (
@@ -14,6 +15,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -52,10 +54,12 @@ type Watcher struct {
 
 	announced *limits.Set // the set that the caller knows; Run's own
 
-	mu   sync.Mutex  // one load at a time; guards what follows
-	seen string      // digest of what was loaded last, or the error of reading it
-	good string      // digest of set's source
-	stat os.FileInfo // of the file, from before it was read last; nil when unknown
+	mu      sync.Mutex             // one load at a time; guards what follows
+	seen    string                 // digest of what was loaded last, or the error of reading it
+	good    string                 // digest of set's source
+	files   []string               // those that were read last, the limit file first
+	folders []string               // of users_from, in which a change may mean another file
+	stats   map[string]os.FileInfo // of files and folders, from before they were read last
 }
 
 type metrics struct {
@@ -131,6 +135,9 @@ func (w *Watcher) Run(ctx context.Context, changed func(*limits.Set)) error {
 
 	w.check(false) // what changed between New and now
 	for {
+		if events.follow(w.watched()) {
+			w.check(false) // what changed before it was watched
+		}
 		if set := w.Set(); set != w.announced {
 			w.announced = set
 			changed(set)
@@ -151,17 +158,31 @@ func (w *Watcher) Run(ctx context.Context, changed func(*limits.Set)) error {
 			settled = nil
 			w.check(false)
 		case <-poll.C:
-			events.rewatch()
 			w.check(true)
 		}
 	}
 }
 
-// concerns reports whether a change of this name may change the file: its own
-// name, or the link ..data through which Kubernetes swaps all files at once.
+// watched returns the folders to watch.
+func (w *Watcher) watched() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	folders := append([]string{filepath.Dir(w.path)}, w.folders...)
+	slices.Sort(folders)
+	return slices.Compact(folders)
+}
+
+// concerns reports whether a change of this name may change what is loaded: the
+// limit file's own name, the link ..data through which Kubernetes swaps all files at
+// once, or any name in a folder of users_from.
 func (w *Watcher) concerns(name string) bool {
 	base := filepath.Base(name)
-	return base == filepath.Base(w.path) || strings.HasPrefix(base, "..data")
+	if base == filepath.Base(w.path) || strings.HasPrefix(base, "..data") {
+		return true
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Contains(w.folders, filepath.Dir(name)) || slices.Contains(w.folders, name)
 }
 
 // check loads the file if its content has changed, and logs what came of it. A
@@ -186,18 +207,39 @@ func (w *Watcher) check(glance bool) {
 	}
 }
 
-// untouched reports whether the file cannot have changed since it was read.
+// untouched reports whether no file can have changed since it was read, and no other
+// one can have come.
 func (w *Watcher) untouched() bool {
-	now, err := os.Stat(w.path)
-	return err == nil && w.stat != nil && os.SameFile(now, w.stat) && now.Size() == w.stat.Size() &&
-		now.ModTime().Equal(w.stat.ModTime()) && time.Since(now.ModTime()) > young
+	for _, path := range slices.Concat(w.files, w.folders) {
+		was := w.stats[path]
+		now, err := os.Stat(path)
+		if err != nil || was == nil || !os.SameFile(now, was) || now.Size() != was.Size() ||
+			!now.ModTime().Equal(was.ModTime()) || time.Since(now.ModTime()) <= young {
+			return false
+		}
+	}
+	return true
 }
 
-// load reads the file and puts a new set in use. Unless it was asked for, content
+// read reads the files, and notes how they were before, so that a later change
+// shows. What was read the last time is the guess of what is read now: a file that
+// is new to it is looked at again.
+func (w *Watcher) read() ([]byte, error) {
+	stats := map[string]os.FileInfo{}
+	for _, path := range slices.Concat([]string{w.path}, w.files, w.folders) {
+		if info, err := os.Stat(path); err == nil {
+			stats[path] = info
+		}
+	}
+	files, err := limits.ReadFiles(w.path)
+	w.files, w.folders, w.stats = files.Paths, files.Folders, stats
+	return files.Data, err
+}
+
+// load reads the files and puts a new set in use. Unless it was asked for, content
 // (or an error of reading) that was there last time has no result.
 func (w *Watcher) load(asked bool) (result string, err error) {
-	w.stat, _ = os.Stat(w.path) // before reading, so that a later change shows
-	data, err := limits.ReadFile(w.path)
+	data, err := w.read()
 	seen := ""
 	if err == nil {
 		seen = fmt.Sprintf("%x", sha256.Sum256(data))

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
+	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
@@ -155,9 +156,10 @@ func (f *fields) bandwidths() (shares []bandwidth.Share) {
 }
 
 func (f *fields) key() ratelimit.Key {
-	k := ratelimit.Key{Class: f.text(), User: f.text()}
+	class, window := limits.ParseRateName(f.text())
+	k := ratelimit.Key{Class: class, User: f.text(), Window: window}
 	if !ValidClass(k.Class) && f.err == nil {
-		f.err = fmt.Errorf("class %.40q holds '|' or a control byte", k.Class)
+		f.err = fmt.Errorf("class %.40q holds '|', '/' or a control byte", k.Class)
 	}
 	return k
 }

@@ -3,7 +3,10 @@
 // what a channel carries.
 //
 //	1 throttle "GET" "alice" 1760000000 100
+//	1 throttle "GET/minute" "alice" 1760000040 1000
 //
+// The class of a key stands there as the name of its limit, with the window if that
+// is longer than a second.
 // A line is the version 1, the kind, and the kind's fields. Strings are quoted
 // as Go quotes them, which restores every byte of a user's name, be it valid
 // UTF-8 or not, and keeps a name from ending its line. A kind whose fields
@@ -16,6 +19,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
+	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
@@ -32,11 +36,11 @@ type Message interface {
 	appendKind(b []byte) []byte
 }
 
-// Throttle says that the cluster has used a key's limit up for a second.
+// Throttle says that the cluster has used a key's limit up for a window.
 type Throttle struct {
 	Key    ratelimit.Key
-	Second int64 // the cluster second, in seconds since the epoch; >= 0
-	Limit  int   // the limit that was reached, in requests per second; >= 0
+	Second int64 // the cluster second at which the window begins, in seconds since the epoch; >= 0
+	Limit  int   // the limit that was reached, in requests per window; >= 0
 }
 
 // Hot says that the use of a key has come near its limit.
@@ -136,7 +140,7 @@ func (m Limits) appendKind(b []byte) []byte {
 }
 
 func appendKey(b []byte, k ratelimit.Key) []byte {
-	return appendText(appendText(b, k.Class), k.User)
+	return appendText(appendText(b, limits.RateName(k.Class, k.Window)), k.User)
 }
 
 func appendText(b []byte, s string) []byte { return strconv.AppendQuote(append(b, ' '), s) }
@@ -144,10 +148,11 @@ func appendText(b []byte, s string) []byte { return strconv.AppendQuote(append(b
 func appendNumber(b []byte, n int64) []byte { return strconv.AppendInt(append(b, ' '), n, 10) }
 
 // ValidClass reports whether a class can stand before the '|' of a "class|user"
-// key: it holds neither that byte nor a control byte.
+// key, and before the '/' of a window's name: it holds neither byte, nor a control
+// byte.
 func ValidClass(class string) bool {
 	for i := range len(class) {
-		if c := class[i]; c == '|' || c < ' ' || c == 0x7f {
+		if c := class[i]; c == '|' || c == '/' || c < ' ' || c == 0x7f {
 			return false
 		}
 	}

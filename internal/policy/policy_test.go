@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
+	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
@@ -22,6 +23,9 @@ var everyKind = []Message{
 	Throttle{Key: ratelimit.Key{Class: "GET", User: "alice"}, Second: 1760000000, Limit: 100},
 	Throttle{Key: ratelimit.Key{Class: "*", User: "a\nb\x00c\"d\\e|f g"}, Second: 0, Limit: 0},
 	Throttle{Key: ratelimit.Key{Class: "LIST multi", User: "\xff\xfe\xed\xa0\x80"}, Second: 1, Limit: 1 << 30},
+	Throttle{Key: ratelimit.Key{Class: "GET", User: "alice", Window: limits.Minute}, Second: 1760000040, Limit: 1000},
+	Throttle{Key: ratelimit.Key{Class: "", User: "/minute", Window: limits.Hour}, Second: 3600, Limit: 1},
+	Hot{Key: ratelimit.Key{Class: "*", User: "alice/hour", Window: limits.Hour}, Until: time.UnixMilli(1760000003250).UTC(), Instances: 2},
 	Hot{Key: ratelimit.Key{Class: "PUT", User: "größe 数 � \u2028"}, Until: time.UnixMilli(1760000003250).UTC(), Instances: 12},
 	Hot{Key: ratelimit.Key{}, Until: time.UnixMilli(0).UTC()},
 	Block{User: "alice", Limit: 10, Release: 9},
@@ -82,8 +86,11 @@ func TestDecodeSkipsWhatItDoesNotUnderstand(t *testing.T) {
 		{"a negative limit", `1 throttle "GET" "alice" 7 -5`, `line 2: number "-5": invalid syntax`},
 		{"a number that overflows", `1 throttle "GET" "alice" 9223372036854775808 5`,
 			`line 2: number "9223372036854775808": value out of range`},
-		{"a class with the separator", `1 throttle "G|T" "alice" 7 5`, `line 2: class "G|T" holds '|' or a control byte`},
-		{"a class with a control byte", `1 throttle "G\x00" "alice" 7 5`, `line 2: class "G\x00" holds '|' or a control byte`},
+		{"a class with the separator", `1 throttle "G|T" "alice" 7 5`, `line 2: class "G|T" holds '|', '/' or a control byte`},
+		{"a class with a control byte", `1 throttle "G\x00" "alice" 7 5`, `line 2: class "G\x00" holds '|', '/' or a control byte`},
+		{"a window of a newer polygen", `1 throttle "GET/day" "alice" 7 5`, `line 2: class "GET/day" holds '|', '/' or a control byte`},
+		{"a second that is spelled out", `1 hot "GET/second" "alice" 7 5`, `line 2: class "GET/second" holds '|', '/' or a control byte`},
+		{"two windows", `1 hot "GET/minute/hour" "alice" 7 5`, `line 2: class "GET/minute/hour" holds '|', '/' or a control byte`},
 		{"a block without its release", `1 block "alice" 10`, `line 2: number "": invalid syntax`},
 		{"a negative release", `1 block "alice" 10 -1`, `line 2: number "-1": invalid syntax`},
 		{"an unblock with more than its user", `1 unblock "alice" 9`, `line 2: more than its fields`},
@@ -144,8 +151,9 @@ func TestRoundTrip(t *testing.T) {
 	name := rapid.OneOf(rapid.String(), anyBytes)
 	key := rapid.Custom(func(t *rapid.T) ratelimit.Key {
 		return ratelimit.Key{
-			Class: name.Filter(ValidClass).Draw(t, "class"),
-			User:  name.Draw(t, "user"),
+			Class:  name.Filter(ValidClass).Draw(t, "class"),
+			User:   name.Draw(t, "user"),
+			Window: rapid.SampledFrom(limits.Windows[:]).Draw(t, "window"),
 		}
 	})
 	message := rapid.OneOf(
@@ -201,6 +209,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add([]byte("1 slots \"a\" 5 \"b\" 6 7\n1 block \"a\" 5"))
 	f.Add([]byte("1 share \"a\" down \"b\" 6 7\n1 share \"a\" left"))
 	f.Add([]byte("1 throttle \"GET\" \"\\ud800\" 7 5\n\n1 limits 'x'"))
+	f.Add([]byte("1 throttle \"GET/hour\" \"a\" 7 5\n1 hot \"/minute\" \"a\" 7 5\n1 hot \"a/b/minute\" \"a\" 7 5"))
 	f.Fuzz(func(t *testing.T, batch []byte) {
 		messages, err := Decode(batch)
 		var b []byte

@@ -35,8 +35,11 @@ func (p *Polygen) decide(ctx context.Context, events <-chan bus.Event) error {
 		case <-bytes.C:
 			p.bytes.Tick(p.clock.Now())
 		case <-forget.C:
-			p.rates.Forget(p.clock.Now())
+			now := p.clock.Now()
+			p.rates.Forget(now)
 			p.metrics.keys.Set(float64(p.rates.Keys()))
+			p.expire(now)
+			p.review(now)
 		}
 		p.send(ctx)
 	}
@@ -66,7 +69,9 @@ func (p *Polygen) observe(now time.Time, e bus.Event) {
 	case bus.Registry:
 		p.slots.Instances(now, e.Instances)
 		p.bytes.Instances(now, e.Instances)
+		p.join(e, set.Version())
 	}
+	p.see(now, set, e)
 }
 
 func (p *Polygen) tick(now time.Time) {
@@ -76,14 +81,12 @@ func (p *Polygen) tick(now time.Time) {
 	p.metrics.blockedUsers.Set(float64(blocked))
 }
 
-// limitOf is the limit that the key's class names for its user, or 0.
+// limitOf is the most that the limit of the key's class and window lets through in
+// one window, bursts included, or 0 if there is none. A limit in a dry run counts as
+// any: agents do not refuse for it.
 func limitOf(set *limits.Set, k ratelimit.Key) int {
-	for _, r := range set.User(k.User).Rates(k.Class) {
-		if r.Class == k.Class {
-			return r.PerSecond
-		}
-	}
-	return 0
+	r, _ := set.User(k.User).Rate(k.Class, k.Window)
+	return r.Max + r.Burst
 }
 
 // send publishes what the watches decided, if this polygen leads. What cannot be
@@ -93,6 +96,7 @@ func (p *Polygen) send(ctx context.Context) {
 	hints, throttles := p.rates.Decisions()
 	d := p.slots.Decisions()
 	sharings := p.bytes.Sharings()
+	p.remember(throttles, d)
 	if len(hints)+len(throttles)+len(sharings) == 0 && d.Empty() || !p.leading.Load() {
 		return
 	}
@@ -127,10 +131,5 @@ func (p *Polygen) send(ctx context.Context) {
 		}
 		return
 	}
-	p.metrics.unblocks.Add(float64(len(d.Unblocks)))
-	p.metrics.throttles.Add(float64(len(throttles)))
-	p.metrics.blocks.Add(float64(len(d.Blocks)))
-	p.metrics.sharings.Add(float64(len(d.Sharings)))
-	p.metrics.shares.Add(float64(len(sharings)))
-	p.metrics.hints.Add(float64(len(hints)))
+	p.metrics.sent(p.set.Load(), messages)
 }

@@ -3,27 +3,45 @@ package polygen
 import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/sluice-qos/sluice/internal/policy"
+	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
 type metrics struct {
 	usage, progress  prometheus.Counter
-	throttles, hints prometheus.Counter
-	blocks, unblocks prometheus.Counter
-	sharings, shares prometheus.Counter
+	throttles, hints byMode
+	blocks, unblocks byMode
+	sharings, shares byMode
 	demand           prometheus.Counter
 	dropped          prometheus.Counter
 	keys, leading    prometheus.Gauge
 	users            prometheus.Gauge
 	blockedUsers     prometheus.Gauge
 	lost             prometheus.Gauge
+
+	usersSeen, unknownUsers      prometheus.Gauge
+	usersDropped, unknownDropped prometheus.Counter
+	versions                     *prometheus.GaugeVec // agent, version
+	expired                      prometheus.Counter
 }
+
+// byMode counts policies, those of limits in a dry run apart.
+type byMode [2]prometheus.Counter // by limits.Mode: Enforce, DryRun
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	f := promauto.With(reg)
 	policies := f.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_policies_sent_total",
-		Help: "Policies sent to the agents, by kind.",
-	}, []string{"kind"})
+		Help: "Policies sent to the agents, by kind and mode of their limits. Agents refuse nothing for those of a dry run.",
+	}, []string{"kind", "mode"})
+	kind := func(kind string) (counters byMode) {
+		for mode := range counters {
+			counters[mode] = policies.WithLabelValues(kind, limits.Mode(mode).String())
+		}
+		return counters
+	}
 	return &metrics{
 		usage: f.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_usage_entries_total",
@@ -33,10 +51,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "sluice_progress_entries_total",
 			Help: "Reports of users with requests in progress near their limits.",
 		}),
-		blocks:   policies.WithLabelValues("block"),
-		unblocks: policies.WithLabelValues("unblock"),
-		sharings: policies.WithLabelValues("slots"),
-		shares:   policies.WithLabelValues("share"),
+		blocks:   kind("block"),
+		unblocks: kind("unblock"),
+		sharings: kind("slots"),
+		shares:   kind("share"),
 		demand: f.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_demand_entries_total",
 			Help: "Reports of users with bandwidth limits.",
@@ -49,8 +67,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "sluice_blocked_users",
 			Help: "Users who are blocked because their requests in progress reached the limit.",
 		}),
-		throttles: policies.WithLabelValues("throttle"),
-		hints:     policies.WithLabelValues("hot"),
+		throttles: kind("throttle"),
+		hints:     kind("hot"),
 		dropped: f.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_policies_dropped_total",
 			Help: "Policies that could not be sent because Redis could not be reached.",
@@ -67,5 +85,55 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "sluice_polygen_redis_lost",
 			Help: "1 while polygen cannot reach Redis.",
 		}),
+		usersSeen: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_seen_users",
+			Help: "Users with some limit whose use polygen can tell; at most 100000.",
+		}),
+		usersDropped: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_seen_users_dropped_total",
+			Help: "Users whose use was forgotten because there were too many others.",
+		}),
+		unknownUsers: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_unknown_users",
+			Help: "Users with some limit, seen in the last hour, whom the limit file does not name; at most 10000.",
+		}),
+		unknownDropped: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_unknown_users_dropped_total",
+			Help: "Users whom the limit file does not name, forgotten because there were too many others.",
+		}),
+		versions: f.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "sluice_instance_limits_version",
+			Help: "1 for the version of the limits that each instance enforces; the version none before it has any.",
+		}, []string{"agent", "version"}),
+		expired: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_limits_expired_total",
+			Help: "Times at which overrides of the limit file expired.",
+		}),
 	}
+}
+
+// sent counts policies that were sent.
+func (m *metrics) sent(set *limits.Set, messages []policy.Message) {
+	for _, message := range messages {
+		switch p := message.(type) {
+		case policy.Throttle:
+			m.throttles[rateMode(set, p.Key)].Inc()
+		case policy.Hot:
+			m.hints[rateMode(set, p.Key)].Inc()
+		case policy.Block:
+			m.blocks[set.User(p.User).ConcurrentMode].Inc()
+		case policy.Unblock:
+			m.unblocks[set.User(p.User).ConcurrentMode].Inc()
+		case policy.Slots:
+			m.sharings[set.User(p.User).ConcurrentMode].Inc()
+		case policy.Share:
+			m.shares[set.User(p.User).Bandwidth.Mode].Inc()
+		}
+	}
+}
+
+// rateMode is the mode of a key's limit; of one that is not limited any more, Enforce.
+func rateMode(set *limits.Set, k ratelimit.Key) limits.Mode {
+	r, _ := set.User(k.User).Rate(k.Class, k.Window)
+	return r.Mode
 }

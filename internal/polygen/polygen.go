@@ -68,7 +68,8 @@ type Polygen struct {
 	rates   *ratelimit.Watch   // owned by decide
 	slots   *concurrency.Watch // owned by decide
 	bytes   *bandwidth.Watch   // owned by decide
-	set     atomic.Pointer[limits.Set]
+	seen    *seen
+	set     atomic.Pointer[limits.Set] // in force: without what has expired
 	leading atomic.Bool
 	lost    atomic.Pointer[error] // why Redis cannot be reached; nil if it can
 	publish chan struct{}         // holds one token when the limits should be published
@@ -98,7 +99,8 @@ func New(o Options) (*Polygen, error) {
 		bytes:   bandwidth.NewWatch(),
 		publish: make(chan struct{}, 1),
 	}
-	p.set.Store(o.Limits.Set())
+	p.set.Store(o.Limits.Set().At(p.clock.Now()))
+	p.seen = newSeen(p.set.Load())
 	p.lost.Store(&errNotAsked)
 	return p, nil
 }
@@ -158,8 +160,22 @@ func (p *Polygen) ReloadOn(ctx context.Context, signals <-chan os.Signal) error 
 
 // adopt takes a new set of limits.
 func (p *Polygen) adopt(set *limits.Set) {
-	p.set.Store(set)
+	p.set.Store(set.At(p.clock.Now()))
 	p.wantPublication()
+}
+
+// expire puts the limits of the present into force: without the overrides whose time
+// is over.
+func (p *Polygen) expire(now time.Time) {
+	set := p.set.Load()
+	present := set.At(now)
+	if present == set || !p.set.CompareAndSwap(set, present) {
+		return // as before, or there is a new file
+	}
+	if until := set.Expires(); !until.IsZero() && !now.Before(until) { // else the clock was set back
+		p.metrics.expired.Inc()
+		p.options.Logger.Info("overrides of the limit file have expired", slog.Time("until", until), slog.String("version", set.Version()))
+	}
 }
 
 func (p *Polygen) wantPublication() {

@@ -63,6 +63,7 @@ func TestLimitOf(t *testing.T) {
 		{ratelimit.Key{Class: "PUT", User: "alice"}, 0}, // only as a part of "*"
 		{ratelimit.Key{Class: "", User: "alice"}, 0},
 		{ratelimit.Key{Class: "GET", User: "staff"}, 0},
+		{ratelimit.Key{Class: "GET", User: "alice", Window: limits.Minute}, 0},
 	} {
 		if got := limitOf(set, tt.key); got != tt.want {
 			t.Errorf("limitOf(%v) = %d, want %d", tt.key, got, tt.want)
@@ -228,7 +229,7 @@ func TestFollowerTakesOver(t *testing.T) {
 		}
 		return nil
 	})
-	if sent := testutil.ToFloat64(second.metrics.throttles) + testutil.ToFloat64(second.metrics.hints); sent != 0 {
+	if sent := testutil.ToFloat64(second.metrics.throttles[limits.Enforce]) + testutil.ToFloat64(second.metrics.hints[limits.Enforce]); sent != 0 {
 		t.Errorf("policies sent by the follower = %v, want 0", sent)
 	}
 
@@ -238,7 +239,7 @@ func TestFollowerTakesOver(t *testing.T) {
 	}
 	second.awaitLead(t)
 	spend("bob")
-	if sent := testutil.ToFloat64(second.metrics.throttles); sent == 0 {
+	if sent := testutil.ToFloat64(second.metrics.throttles[limits.Enforce]); sent == 0 {
 		t.Error("throttles sent by the new leader = 0")
 	}
 }
@@ -426,6 +427,7 @@ func TestMetrics(t *testing.T) {
 	g.send(t.Context()) // in vain: a block, and two users' shares
 	g.observe(now, bus.Demand{{Instance: "one", User: "mover", Active: 1}, {Instance: "one", User: "staff", Active: 1}})
 	g.send(t.Context()) // in vain: a user's shares, down and up
+	g.review(now)
 	if err := g.renew(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -436,6 +438,8 @@ func TestMetrics(t *testing.T) {
 	defer golden.Close()
 	if err := testutil.GatherAndCompare(g.registry, golden,
 		"sluice_usage_entries_total", "sluice_policies_sent_total", "sluice_policies_dropped_total",
+		"sluice_seen_users", "sluice_seen_users_dropped_total", "sluice_unknown_users", "sluice_unknown_users_dropped_total",
+		"sluice_instance_limits_version", "sluice_limits_expired_total",
 		"sluice_progress_entries_total", "sluice_demand_entries_total", "sluice_watched_keys", "sluice_watched_users", "sluice_blocked_users", "sluice_polygen_leading", "sluice_polygen_redis_lost"); err != nil {
 		t.Error(err)
 	}

@@ -186,7 +186,7 @@ func members(t *testing.T, b *bus.Bus) []string {
 	t.Helper()
 	var r bus.Registry
 	proctest.Eventually(t, "Redis answers", func() (err error) {
-		r, err = b.Register(t.Context(), "observer")
+		r, err = b.Register(t.Context(), "observer", "")
 		return err
 	})
 	return slices.DeleteFunc(r.Instances, func(name string) bool { return name == "observer" })
@@ -346,7 +346,7 @@ func TestRegistryIsFollowed(t *testing.T) {
 	}
 	for i, name := range []string{"a", "b", "c"} {
 		proctest.Eventually(t, name+" registers", func() error {
-			_, err := open(t, addr, 1).Register(t.Context(), name)
+			_, err := open(t, addr, 1).Register(t.Context(), name, "")
 			return err
 		})
 		gauge(t, "it is heard of", a.metrics.instances, float64(i+1))

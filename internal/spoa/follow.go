@@ -109,20 +109,33 @@ func (a *Agent) fetchLimits(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("parse the published limits %s: %w", version, err)
 	}
-	a.force(set)
+	a.force(set.At(a.clock.Now()))
 	a.metrics.limitsInForce(set.Version())
 	a.options.Logger.Info("limits in force", slog.String("version", set.Version()), slog.Int("users", set.Len()))
 	return nil
 }
 
 // force puts limits into force, also for users whom HAProxy refuses by itself and
-// who would not be asked about.
+// who would not be asked about. Blocks are repeated, and so right again, in 200 ms.
 func (a *Agent) force(set *limits.Set) {
 	a.limiter.set.Store(set)
 	a.limiter.update(func(now time.Time) {
 		a.limiter.slots.Limits(now, func(user string) int { return set.User(user).Concurrent })
 		a.limiter.bytes.Limits(now, func(user string) bandwidth.Limit { return bandwidthOf(set.User(user)) })
+		for _, lift := range a.limiter.throttles.outdated(set) {
+			a.teachThrottle(lift)
+		}
 	})
+}
+
+// expire puts limits into force whose time has come: what was overridden until now.
+func (a *Agent) expire() {
+	set, now := a.limiter.set.Load(), a.clock.Now()
+	if set == nil || set.Expires().IsZero() || now.Before(set.Expires()) {
+		return
+	}
+	a.force(set.At(now))
+	a.options.Logger.Info("overrides of the limit file have ended", slog.String("version", set.Version()))
 }
 
 // heartbeats keeps the agent in the registry and its clock right.
@@ -136,6 +149,8 @@ func (a *Agent) heartbeats(ctx context.Context) error {
 		case <-ticker.C:
 		}
 		a.drain()
+		a.expire()
+		a.forget()
 		sent := time.Now()
 		if _, err := a.beat(ctx); err != nil {
 			if ctx.Err() == nil {
@@ -147,10 +162,22 @@ func (a *Agent) heartbeats(ctx context.Context) error {
 	}
 }
 
+// forget drops what is over.
+func (a *Agent) forget() {
+	a.limiter.update(func(now time.Time) {
+		a.limiter.throttles.forget(now)
+		a.limiter.dryBytes.forget(now)
+	})
+}
+
 // beat registers once and returns how many instances there are.
 func (a *Agent) beat(ctx context.Context) (int, error) {
+	version := ""
+	if set := a.limiter.set.Load(); set != nil {
+		version = set.Version()
+	}
 	sent := time.Now()
-	r, err := a.options.Bus.Register(ctx, a.options.Instance)
+	r, err := a.options.Bus.Register(ctx, a.options.Instance, version)
 	if err != nil {
 		return 0, err
 	}

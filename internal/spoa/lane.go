@@ -17,6 +17,8 @@ type lane[A any] struct {
 	collect func(flush, ask bool, asks []A) []A
 	// send asks; what the pool answers, or that it does not, it tells the core.
 	send func(ctx context.Context, asks []A) error
+	// leave tells the core that what is to be said now is the last; nil: no need.
+	leave func()
 
 	asks  []A
 	tried time.Time // when the pool was last asked
@@ -34,6 +36,9 @@ func (l *lane[A]) run(ctx context.Context) error {
 		flush := false
 		select {
 		case <-ctx.Done():
+			if l.leave != nil {
+				l.leave()
+			}
 			for more := true; more; {
 				more = l.round(last, true) && last.Err() == nil
 			}

@@ -37,6 +37,8 @@ type limiter struct {
 	bytes      *bandwidth.Agent
 	forTokens  waiting[*ratelimit.Waiting]
 	forSlots   waiting[*concurrency.Waiting]
+	dryBytes   byteDryRuns
+	throttles  throttles
 	overflowed uint64 // requests uncounted, of which the metric knows
 }
 
@@ -73,6 +75,8 @@ func newLimiter(c *clock.Clock, m *metrics, slots concurrency.Config) *limiter {
 		bytes:        bandwidth.NewAgent(bandwidth.Config{Instance: slots.Instance}),
 		forTokens:    make(waiting[*ratelimit.Waiting]),
 		forSlots:     make(waiting[*concurrency.Waiting]),
+		dryBytes:     make(byteDryRuns),
+		throttles:    make(throttles),
 	}
 	l.wait.Store(int64(minWait))
 	return l
@@ -80,34 +84,44 @@ func newLimiter(c *clock.Clock, m *metrics, slots concurrency.Config) *limiter {
 
 // question is what HAProxy asks about one request start.
 type question struct {
-	user, class string
-	seen        concurrency.Count // what HAProxy's table says of the user
-	inLine      bool              // it has been told to wait for a slot
+	user     string            // his key, with the endpoint's name in front if there is one
+	verb, op string            // the method's class, and the operation class, "" if there is none
+	seen     concurrency.Count // what HAProxy's table says of the user
+	inLine   bool              // it has been told to wait for a slot
 }
 
 // verdict is the answer to a question.
 type verdict struct {
 	allowed  bool
+	exempt   bool          // allowed, because he is exempt
 	priority int           // of an allowed request: HAProxy's priority class
 	share    [2]int64      // of an allowed request, by direction: bytes per second; 0: not limited
 	wait     time.Duration // not yet: ask again in line, which may take so long
 
-	limit int         // that refused it, in requests in progress; 0 if another did,
-	rate  limits.Rate // which is this one
+	limit int           // that refused it, in requests in progress; 0 if another did,
+	rate  limits.Rate   // which is this one
+	retry time.Duration // from now, its window ends
 }
+
+// exemptTier is the tier of users, and of keys, that the limit file exempts.
+const exemptTier = "exempt"
 
 // decide answers one question. It returns at once unless the agent is out of
 // what the cluster may still have, and then after the wait at most; in line, after
 // the user's.
 //
 // A request needs a slot and a token of each limit. The slot comes first, for it
-// can be given back.
+// can be given back. Limits in a dry run are asked last.
 func (l *limiter) decide(q question) verdict {
 	of := l.set.Load().User(q.user)
 	if l.open.Load() {
 		return verdict{allowed: true, priority: of.Priority}
 	}
-	if of.Concurrent > 0 {
+	var room [2 * limits.MaxRates]limits.Rate
+	rates := of.AppendRates(room[:0:limits.MaxRates], q.verb, q.op)
+	rates, dry := splitRates(rates, room[limits.MaxRates:])
+	counted := of.Concurrent > 0 && of.ConcurrentMode == limits.Enforce
+	if counted {
 		if v := l.slot(q, of); !v.Allowed {
 			if !q.inLine && of.Wait > 0 {
 				return verdict{limit: v.Limit, wait: of.Wait}
@@ -115,15 +129,16 @@ func (l *limiter) decide(q question) verdict {
 			return verdict{limit: v.Limit}
 		}
 	}
-	if rates := of.Rates(q.class); len(rates) > 0 {
+	if len(rates) > 0 {
 		if v := l.token(q.user, rates); !v.Allowed {
-			if of.Concurrent > 0 {
+			if counted {
 				l.update(func(now time.Time) { l.slots.Cancel(now, q.user, q.seen.Process) })
 			}
-			return verdict{rate: v.Limit}
+			return verdict{rate: v.Limit, retry: time.Unix(v.End(), 0).Sub(l.clock.Now())}
 		}
 	}
-	return verdict{allowed: true, priority: of.Priority, share: l.shareOf(q.user, of)}
+	l.rehearse(q, of, dry)
+	return verdict{allowed: true, exempt: of.Tier == exemptTier, priority: of.Priority, share: l.shareOf(q.user, of)}
 }
 
 // shareOf is this instance's share of the user's bandwidth.
@@ -136,6 +151,9 @@ func (l *limiter) shareOf(user string, of *limits.Limits) [2]int64 {
 	defer l.mu.Unlock()
 	share := l.bytes.Start(l.clock.Now(), user, limit)
 	l.act()
+	if of.Bandwidth.Mode != limits.Enforce {
+		return [2]int64{}
+	}
 	return share
 }
 
@@ -143,6 +161,7 @@ func (l *limiter) shareOf(user string, of *limits.Limits) [2]int64 {
 func bandwidthOf(of *limits.Limits) (l bandwidth.Limit) {
 	b := of.Bandwidth
 	l.Bytes = [2]int64{bandwidth.Down: b.Down, bandwidth.Up: b.Up}
+	l.DryRun = b.Mode != limits.Enforce
 	for _, d := range bandwidth.Directions {
 		if l.Bytes[d] > 0 {
 			l.Default[d] = b.DefaultShare
@@ -151,36 +170,64 @@ func bandwidthOf(of *limits.Limits) (l bandwidth.Limit) {
 	return l
 }
 
+// slot decides about a slot, when the pool has answered if it must be asked.
 func (l *limiter) slot(q question, of *limits.Limits) concurrency.Verdict {
+	v, wait := l.startSlot(q, of)
+	if wait != nil {
+		return wait()
+	}
+	return v
+}
+
+// startSlot decides about a slot at once, or returns how to wait for the verdict.
+func (l *limiter) startSlot(q question, of *limits.Limits) (concurrency.Verdict, func() concurrency.Verdict) {
 	start, p := l.slots.Start, l.forRedis()
 	if q.inLine {
 		start, p = l.slots.Hold, patience{longest: of.Wait, waits: l.metrics.inLine, over: l.over}
 	}
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	v, w := start(l.clock.Now(), q.user, of.Concurrent, q.seen)
 	if w == nil {
 		l.act()
-		l.mu.Unlock()
-		return v
+		return v, nil
 	}
-	if !await(l, l.forSlots, w, p) {
-		l.update(func(now time.Time) { l.slots.Timeout(now, w) })
+	done := l.forSlots.add(w)
+	l.act()
+	return v, func() concurrency.Verdict {
+		if !await(l, l.forSlots, w, done, p) {
+			l.update(func(now time.Time) { l.slots.Timeout(now, w) })
+		}
+		return w.Verdict
 	}
-	return w.Verdict
 }
 
+// token decides about tokens, when the pool has answered if it must be asked.
 func (l *limiter) token(user string, rates []limits.Rate) ratelimit.Verdict {
+	v, wait := l.startToken(user, rates)
+	if wait != nil {
+		return wait()
+	}
+	return v
+}
+
+// startToken decides about tokens at once, or returns how to wait for the verdict.
+func (l *limiter) startToken(user string, rates []limits.Rate) (ratelimit.Verdict, func() ratelimit.Verdict) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	v, w := l.tokens.Start(l.clock.Now(), user, rates)
 	if w == nil {
 		l.act()
-		l.mu.Unlock()
-		return v
+		return v, nil
 	}
-	if !await(l, l.forTokens, w, l.forRedis()) {
-		l.update(func(now time.Time) { l.tokens.Timeout(now, w) })
+	done := l.forTokens.add(w)
+	l.act()
+	return v, func() ratelimit.Verdict {
+		if !await(l, l.forTokens, w, done, l.forRedis()) {
+			l.update(func(now time.Time) { l.tokens.Timeout(now, w) })
+		}
+		return w.Verdict
 	}
-	return w.Verdict
 }
 
 // patience is how a request waits.
@@ -195,12 +242,8 @@ func (l *limiter) forRedis() patience {
 	return patience{longest: time.Duration(l.wait.Load()), waits: l.metrics.waits, timeouts: l.metrics.timeouts}
 }
 
-// await waits for a request to be decided and reports whether it was. l.mu is
-// held when it is called, and not any more when it returns.
-func await[W comparable](l *limiter, all waiting[W], w W, p patience) bool {
-	done := all.add(w)
-	l.act()
-	l.mu.Unlock()
+// await waits for a request to be decided and reports whether it was.
+func await[W comparable](l *limiter, all waiting[W], w W, done <-chan struct{}, p patience) bool {
 	began := time.Now()
 	defer func() { p.waits.Observe(time.Since(began).Seconds()) }()
 	timer := time.NewTimer(p.longest)

@@ -31,8 +31,8 @@ func TestValidUser(t *testing.T) {
 		{"a hashed name", "~" + strings.Repeat("A", 64), true},
 		{"UTF-8", "zoë", true},
 		{"bytes that are no UTF-8", "\xff\xfe\x80", true},
-		{"the longest", strings.Repeat("x", 100), true},
-		{"one byte longer", strings.Repeat("x", 101), false},
+		{"the longest", strings.Repeat("x", maxUser), true},
+		{"one byte longer", strings.Repeat("x", maxUser+1), false},
 		{"NUL", "a\x00b", false},
 		{"a newline at the end", "alice\n", false},
 		{"the last control byte", "\x1f", false},
@@ -57,7 +57,7 @@ func TestKeysAreValidUsers(t *testing.T) {
 }
 
 func TestVerdictsOfALoneAgent(t *testing.T) {
-	get, all := limits.Rate{Class: "GET", PerSecond: 4}, limits.Rate{Class: "*", PerSecond: 6}
+	get, all := limits.Rate{Class: "GET", Max: 4}, limits.Rate{Class: "*", Max: 6}
 	type step struct {
 		after       time.Duration
 		user, class string
@@ -337,7 +337,7 @@ func BenchmarkDecide(b *testing.B) {
 			b.ReportAllocs()
 			b.RunParallel(func(pb *testing.PB) {
 				for i := 0; pb.Next(); i++ {
-					l.decide(question{user: users[i%len(users)], class: "GET"})
+					l.decide(question{user: users[i%len(users)], verb: "GET"})
 				}
 			})
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "starts/s")
@@ -385,7 +385,7 @@ func BenchmarkDecideSlots(b *testing.B) {
 			b.RunParallel(func(pb *testing.PB) {
 				for i := 0; pb.Next(); i++ {
 					u := &users[i%len(users)]
-					v := l.decide(question{user: u.name, class: "GET"})
+					v := l.decide(question{user: u.name, verb: "GET"})
 					if v.allowed != (bb.busy == 0) {
 						b.Errorf("verdict = %+v", v)
 						return

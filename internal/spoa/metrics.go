@@ -8,6 +8,8 @@ import (
 type metrics struct {
 	allowed, malformed, uncounted  prometheus.Counter
 	refused                        *prometheus.CounterVec // by limit
+	exempt                         prometheus.Counter
+	dryRefused, dryBytes           *prometheus.CounterVec // by limit; by direction
 	waits                          prometheus.Histogram
 	timeouts                       prometheus.Counter
 	throttled, lifted              prometheus.Counter
@@ -70,6 +72,15 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Help: "1 while the requests in progress of a replaced HAProxy count.",
 		}),
 		allowed: verdicts.WithLabelValues("allowed", ""),
+		exempt:  verdicts.WithLabelValues("exempt", ""),
+		dryRefused: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "sluice_dry_run_refused_total",
+			Help: "Requests that were allowed and that a limit in mode dry-run would have refused, by limit.",
+		}, []string{"limit"}),
+		dryBytes: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "sluice_dry_run_bytes_total",
+			Help: "Bytes that moved at once and that a bandwidth limit in mode dry-run would have held back, by direction.",
+		}, []string{"direction"}),
 		refused: verdicts.MustCurryWith(prometheus.Labels{"verdict": "refused"}),
 		malformed: f.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_requests_malformed_total",

@@ -52,7 +52,7 @@ users: {erin: one, frank: moving}
 		r.ask("dave", "GET")
 		r.progress("dave", 1, 1)
 		r.ask("dave", "GET") // told to wait
-		r.verdict(question{user: "dave", class: "GET", inLine: true})
+		r.verdict(question{user: "dave", verb: "GET", inLine: true})
 		// erin's are refused until HAProxy does so by itself, and lets her in again.
 		for range 6 {
 			r.ask("erin", "GET")
@@ -63,7 +63,7 @@ users: {erin: one, frank: moving}
 		r.session(peers.Session{State: peers.Down, Closed: true})
 		r.session(peers.Session{State: peers.Up})
 		r.drain()
-		go r.verdict(question{user: "dave", class: "GET", inLine: true}) // still waits
+		go r.verdict(question{user: "dave", verb: "GET", inLine: true}) // still waits
 		defer wait(1500 * ms)
 		wait(2 * flushEvery)
 

@@ -48,7 +48,9 @@ tiers:
   patient: {requests: {GET: 3}, concurrent: 1, over_limit: {concurrent: wait 2s}}
   first: {concurrent: 1, over_limit: {concurrent: wait 2s}, priority: -5}
   staff: {}
-users: {both: both, rate: rate, rita: rate, wide: wide, patient: patient, first: first, staff: staff}
+  lister: {requests: {LIST: {minute: 1}}}
+classes: {LIST: {query: [list]}}
+users: {both: both, rate: rate, rita: rate, wide: wide, patient: patient, first: first, staff: staff, lister: lister}
 `
 
 var alice = ratelimit.Key{Class: "GET", User: "alice"}
@@ -60,10 +62,11 @@ type rig struct {
 	t        *testing.T
 	registry *prometheus.Registry
 	pool     *pool
-	natives  []ratelimit.Native   // see told; limiter.mu guards it
-	blocks   []concurrency.Native // see toldOfBlocks; limiter.mu guards it
-	shares   []bandwidth.Entry    // see toldOfShares; limiter.mu guards it
-	stop     func()               // ends the exchange, and waits for its end
+	taught   map[string]peers.Values // HAProxy's tables, by table and key; limiter.mu guards it
+	natives  []ratelimit.Native      // see told; limiter.mu guards it
+	blocks   []concurrency.Native    // see toldOfBlocks; limiter.mu guards it
+	shares   []bandwidth.Entry       // see toldOfShares; limiter.mu guards it
+	stop     func()                  // ends the exchange, and waits for its end
 }
 
 func newRig(t *testing.T, change func(*Options)) *rig {
@@ -95,7 +98,11 @@ func newRigOn(t *testing.T, p *pool, change func(*Options)) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{Agent: a, t: t, registry: o.Registerer.(*prometheus.Registry), pool: p}
+	r := &rig{Agent: a, t: t, registry: o.Registerer.(*prometheus.Registry), pool: p, taught: map[string]peers.Values{}}
+	a.teach = func(table, key string, values peers.Values, ttl time.Duration) {
+		r.taught[table+" "+key] = values
+		a.peers.Teach(table, key, values, ttl)
+	}
 	a.exchange.take = r.pool.take
 	a.exchange.hold = r.pool.hold
 	a.exchange.demand = r.pool.demand
@@ -170,9 +177,16 @@ func (r *rig) waiting() int {
 	return len(r.limiter.forSlots)
 }
 
+// verdict leaves out when the window ends, which TestRetry looks at.
+func (r *rig) verdict(q question) verdict {
+	v := r.Agent.verdict(q)
+	v.retry = 0
+	return v
+}
+
 // ask asks for a verdict.
 func (r *rig) ask(user, class string) verdict {
-	return r.verdict(question{user: user, class: class})
+	return r.verdict(question{user: user, verb: class})
 }
 
 // want asks for a verdict and checks it, and how long it took.
@@ -198,18 +212,19 @@ func parse(t testing.TB, text string) *limits.Set {
 // pool is Redis as the exchange knows it: ratelimit.Take and concurrency.Take,
 // after a while.
 type pool struct {
-	mu     sync.Mutex
-	totals map[place]int
-	slots  map[string]map[string]concurrency.Holding // by user and instance
-	tokens answering
-	holds  answering
-	bytes  answering
-	live   []string // as the last ask for slots said
-	heard  []report
+	mu       sync.Mutex
+	totals   map[place]int
+	accounts map[ratelimit.Key]ratelimit.Account
+	slots    map[string]map[string]concurrency.Holding // by user and instance
+	tokens   answering
+	holds    answering
+	bytes    answering
+	live     []string // as the last ask for slots said
+	heard    []report
 }
 
 func newPool() *pool {
-	return &pool{totals: map[place]int{}, slots: map[string]map[string]concurrency.Holding{}}
+	return &pool{totals: map[place]int{}, accounts: map[ratelimit.Key]ratelimit.Account{}, slots: map[string]map[string]concurrency.Holding{}}
 }
 
 // report is what the pool was told of the bytes that are moved.
@@ -253,9 +268,13 @@ func (p *pool) take(ctx context.Context, _ string, asks []ratelimit.Ask) (bus.Ta
 	defer p.mu.Unlock()
 	taken := bus.Taken{Now: time.Now()}
 	for _, ask := range asks {
-		at := place{ask.Key, ask.Second}
-		g := ratelimit.Take(p.totals[at], ask)
-		p.totals[at] = g.Total
+		var g ratelimit.Grant
+		if at := (place{ask.Key, ask.Second}); ask.Burst == 0 {
+			g = ratelimit.Take(p.totals[at], ask)
+			p.totals[at] = g.Total
+		} else {
+			p.accounts[ask.Key], g = p.accounts[ask.Key].Take(taken.Now, ask)
+		}
 		taken.Grants = append(taken.Grants, g)
 	}
 	return taken, nil

@@ -19,7 +19,7 @@ import (
 )
 
 func TestSlotsOfALoneAgent(t *testing.T) {
-	get := limits.Rate{Class: "GET", PerSecond: 3}
+	get := limits.Rate{Class: "GET", Max: 3}
 	allowed := verdict{allowed: true}
 	type step struct {
 		after time.Duration
@@ -31,7 +31,7 @@ func TestSlotsOfALoneAgent(t *testing.T) {
 		user            string
 		tracked, active uint64
 	}
-	ask := func(user string) question { return question{user: user, class: "GET"} }
+	ask := func(user string) question { return question{user: user, verb: "GET"} }
 	for _, tt := range []struct {
 		name  string
 		steps []step
@@ -41,14 +41,14 @@ func TestSlotsOfALoneAgent(t *testing.T) {
 		{"each user his own", []step{
 			{0, ask("alice"), 2, allowed}, {0, ask("bob"), 2, allowed}, {0, ask("bob"), 1, verdict{limit: 2}}}},
 		{"all classes together", []step{
-			{0, ask("alice"), 1, allowed}, {0, question{user: "alice", class: "PUT"}, 1, allowed},
-			{0, question{user: "alice", class: "PUT"}, 1, verdict{limit: 2}}}},
+			{0, ask("alice"), 1, allowed}, {0, question{user: "alice", verb: "PUT"}, 1, allowed},
+			{0, question{user: "alice", verb: "PUT"}, 1, verdict{limit: 2}}}},
 		{"the end of a request makes room", []step{
 			{0, ask("alice"), 2, allowed}, {0, push{"alice", 2, 2}, 0, verdict{}}, {0, ask("alice"), 1, verdict{limit: 2}},
 			{0, push{"alice", 2, 1}, 0, verdict{}}, {0, ask("alice"), 1, allowed}, {0, ask("alice"), 1, verdict{limit: 2}}}},
 		{"what HAProxy says when it asks counts at once", []step{
 			{0, ask("alice"), 2, allowed},
-			{0, question{user: "alice", class: "GET", seen: concurrency.Count{Tracked: 2, Active: 1}}, 1, allowed},
+			{0, question{user: "alice", verb: "GET", seen: concurrency.Count{Tracked: 2, Active: 1}}, 1, allowed},
 			{0, ask("alice"), 1, verdict{limit: 2}}}},
 		{"what HAProxy runs counts, admitted or not", []step{
 			{0, push{"alice", 9, 5}, 0, verdict{}}, {0, ask("alice"), 1, verdict{limit: 2}}}},
@@ -56,7 +56,7 @@ func TestSlotsOfALoneAgent(t *testing.T) {
 			{0, ask("alice"), 2, allowed}, {time.Second - ms, ask("alice"), 1, verdict{limit: 2}},
 			{ms + flushEvery, ask("alice"), 2, allowed}}},
 		{"who has no limits is not limited", []step{{0, ask("staff"), 1000, allowed}}},
-		{"nor who has only other ones", []step{{0, ask("rate"), 4, allowed}, {0, ask("rate"), 1, verdict{rate: limits.Rate{Class: "GET", PerSecond: 4}}}}},
+		{"nor who has only other ones", []step{{0, ask("rate"), 4, allowed}, {0, ask("rate"), 1, verdict{rate: limits.Rate{Class: "GET", Max: 4}}}}},
 		{"a request refused for want of a slot takes no token", []step{
 			{0, ask("both"), 2, allowed}, {0, ask("both"), 9, verdict{limit: 2}},
 			{0, push{"both", 2, 0}, 0, verdict{}}, {0, ask("both"), 1, allowed}, {0, ask("both"), 1, verdict{rate: get}}}},
@@ -210,7 +210,7 @@ func TestSlotIsGivenBackToThePool(t *testing.T) {
 		p.set(ms, nil)
 		a, b := rigs[0], rigs[1]
 		p.fill(ratelimit.Key{Class: "GET", User: "both"}, 3)
-		a.wantSlot("both", verdict{rate: limits.Rate{Class: "GET", PerSecond: 3}}, 2*ms)
+		a.wantSlot("both", verdict{rate: limits.Rate{Class: "GET", Max: 3}}, 2*ms)
 		if got := a.inProgress("both"); got != 0 {
 			t.Errorf("in progress after a refusal = %d, want 0", got)
 		}
@@ -288,7 +288,7 @@ func TestClusterNeverRunsMoreThanTheLimit(t *testing.T) {
 
 // inLine asks for a request that has been told to wait.
 func (r *rig) inLine(user string) verdict {
-	return r.verdict(question{user: user, class: "GET", inLine: true})
+	return r.verdict(question{user: user, verb: "GET", inLine: true})
 }
 
 // A second question is held until there is room, in the order of arrival, and no
@@ -380,7 +380,7 @@ func TestLineAndTokens(t *testing.T) {
 			time.Sleep(100 * ms)
 			r.progress("patient", 4, 0)
 		}()
-		if got, want := r.inLine("patient"), (verdict{rate: limits.Rate{Class: "GET", PerSecond: 3}}); got != want {
+		if got, want := r.inLine("patient"), (verdict{rate: limits.Rate{Class: "GET", Max: 3}}); got != want {
 			t.Errorf("verdict in line, without a token = %+v, want %+v", got, want)
 		}
 		if got := r.inProgress("patient"); got != 0 {

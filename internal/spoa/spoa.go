@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"strconv"
 	"strings"
@@ -27,6 +28,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/spop"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
+	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 // Options are an agent's. Fields without a stated default are required.
@@ -106,6 +108,8 @@ type Agent struct {
 	live   atomic.Pointer[[]string] // that list
 	reload chan struct{}            // holds one token when the limits should be read
 
+	// Into HAProxy's tables: peers.Teach.
+	teach   func(table, key string, values peers.Values, ttl time.Duration)
 	workers workers // the HAProxies that have asked
 
 	// Of the peers session, which one goroutine tells of.
@@ -142,6 +146,7 @@ func New(o Options) (*Agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
+	a.teach = a.peers.Teach
 	a.spop, err = spop.New(spop.Options{
 		Handler:  a.start,
 		MaxConns: 16384, // HAProxy from 3.1 on opens one for each question under way
@@ -281,7 +286,8 @@ const (
 func (a *Agent) start(r *spop.Request) {
 	q := question{inLine: r.Message() == lineMessage}
 	q.user, _ = r.Arg("user")
-	q.class, _ = r.Arg("class")
+	q.verb, _ = r.Arg("class")
+	q.op, _ = r.Arg("op")
 	q.seen = concurrency.Count{Tracked: count(r, "tracked", 32), Active: count(r, "active", 32), Process: count(r, "process", 63)}
 	v := a.verdict(q)
 	switch {
@@ -302,9 +308,12 @@ func (a *Agent) start(r *spop.Request) {
 		r.SetUint("limit", uint32(v.limit))
 	default:
 		r.SetString("reason", rateReason)
-		r.SetString("class", v.rate.Class)
-		r.SetUint("limit", uint32(v.rate.PerSecond))
-		r.SetUint("retry", 1) // the second ends within one
+		r.SetString("class", v.rate.Name())
+		r.SetUint("limit", uint32(v.rate.Max))
+		r.SetUint("retry", uint32(max(1, math.Ceil(v.retry.Seconds()))))
+		if v.rate.Window != limits.Second {
+			r.SetUint("window", uint32(v.rate.Window.Seconds()))
+		}
 	}
 }
 
@@ -326,6 +335,8 @@ func (a *Agent) verdict(q question) verdict {
 	}
 	v := a.limiter.decide(q)
 	switch {
+	case v.exempt:
+		a.metrics.exempt.Inc()
 	case v.allowed:
 		a.metrics.allowed.Inc()
 	case v.wait > 0:
@@ -333,15 +344,19 @@ func (a *Agent) verdict(q question) verdict {
 	case v.limit > 0:
 		a.metrics.refused.WithLabelValues("concurrent").Inc()
 	default:
-		a.metrics.refused.WithLabelValues(v.rate.Class).Inc()
+		a.metrics.refused.WithLabelValues(v.rate.Name()).Inc()
 	}
 	return v
 }
 
-// validUser reports whether the name is one that haproxy.cfg can have sent: at
-// most 100 bytes, no control bytes.
+// maxUser is the longest key that haproxy.cfg sends, in bytes: "@", an endpoint of
+// 24, "/" and a name of 100.
+const maxUser = 126
+
+// validUser reports whether the key is one that haproxy.cfg can have sent: not too
+// long, no control bytes.
 func validUser(name string) bool {
-	if name == "" || len(name) > 100 {
+	if name == "" || len(name) > maxUser {
 		return false
 	}
 	for i := range len(name) {

@@ -8,14 +8,14 @@ import (
 	"github.com/sluice-qos/sluice/internal/peers"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
-	"github.com/sluice-qos/sluice/pkg/ratelimit"
+	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 // throttleTable is haproxy.cfg's: the epoch second from which the key is no
-// longer refused, and the limit, for the RateLimit fields.
+// longer refused, the limit and its window in seconds, for the RateLimit fields.
 var throttleTable = peers.Table{
 	Name: "/throttle", KeyLen: 160, Expire: 5 * time.Second,
-	Data: []peers.DataType{peers.GPT0, peers.GPC0},
+	Data: []peers.DataType{peers.GPT0, peers.GPC0, peers.GPC1},
 }
 
 // blockTable is haproxy.cfg's: the epoch second from which the user is no longer
@@ -45,25 +45,12 @@ func shareUnits(bytes int64) uint32 {
 // activeTable is the one that tells how many requests are in progress.
 const activeTable = "/active"
 
-// teachThrottle writes a throttle into HAProxy's table, or takes it back. HAProxy
-// compares the deadline with its own clock; before 3.2 it may keep the entry
-// longer than its time, never shorter.
-func (a *Agent) teachThrottle(n ratelimit.Native) {
-	end := time.Unix(n.Second+1, 0)
-	left := end.Sub(a.clock.Now())
-	values := peers.Values{peers.GPT0: uint64(end.Unix()), peers.GPC0: uint64(n.Limit)}
-	if n.Lift {
-		values = peers.Values{}
-		left += time.Second
-		a.metrics.lifted.Inc()
-	} else {
-		a.metrics.throttled.Inc()
-	}
-	a.peers.Teach(throttleTable.Name, n.Key.Class+"|"+n.Key.User, values, left)
-}
-
-// teachBlock has HAProxy refuse a user by itself, or no longer.
+// teachBlock has HAProxy refuse a user by itself, or no longer. Of a limit in a dry
+// run it hears that there is none.
 func (a *Agent) teachBlock(n concurrency.Native) {
+	if a.userOf(n.User).ConcurrentMode != limits.Enforce {
+		n = concurrency.Native{User: n.User}
+	}
 	values := peers.Values{peers.GPC0: uint64(n.Limit), peers.GPC1: uint64(n.Cap)}
 	if n.Until > 0 {
 		values[peers.GPT0] = uint64(a.here(n.Until))
@@ -71,7 +58,7 @@ func (a *Agent) teachBlock(n concurrency.Native) {
 	} else {
 		a.metrics.unblocked.Inc()
 	}
-	a.peers.Teach(blockTable.Name, n.User, values, blockTable.Expire)
+	a.teach(blockTable.Name, n.User, values, blockTable.Expire)
 }
 
 // here is an epoch second of the cluster by this machine's clock, which is
@@ -87,6 +74,10 @@ func (a *Agent) here(second int64) int64 {
 // says that what a request brought holds.)
 func (a *Agent) teachShare(e bandwidth.Entry) {
 	units := [2]uint64{math.MaxUint32, math.MaxUint32}
+	if e.DryRun {
+		a.limiter.dryBytes.give(a.clock.Now(), e.User, e.Share)
+		e.Share = [2]int64{}
+	}
 	for _, d := range bandwidth.Directions {
 		if e.Share[d] > 0 {
 			units[d] = uint64(shareUnits(e.Share[d]))
@@ -94,7 +85,15 @@ func (a *Agent) teachShare(e bandwidth.Entry) {
 	}
 	values := peers.Values{peers.GPT0: units[bandwidth.Down], peers.GPC0: units[bandwidth.Up]}
 	a.metrics.shares.Inc()
-	a.peers.Teach(shareTable.Name, e.User, values, shareTable.Expire)
+	a.teach(shareTable.Name, e.User, values, shareTable.Expire)
+}
+
+// userOf is a user's limits, or none before any are known.
+func (a *Agent) userOf(user string) *limits.Limits {
+	if set := a.limiter.set.Load(); set != nil {
+		return set.User(user)
+	}
+	return &limits.Limits{}
 }
 
 // learn takes what HAProxy says of a user's requests in progress and bytes.
@@ -112,6 +111,11 @@ func (a *Agent) learn(u peers.Update) {
 	a.limiter.update(func(now time.Time) {
 		a.limiter.slots.Progress(now, u.Key, of.Concurrent, count)
 		a.limiter.bytes.Progress(now, u.Key, bandwidthOf(of), moved)
+		if of.Bandwidth.Mode != limits.Enforce {
+			for d, above := range a.limiter.dryBytes.move(now, u.Key, moved.Moved) {
+				a.metrics.dryBytes.WithLabelValues(bandwidth.Direction(d).String()).Add(float64(above))
+			}
+		}
 	})
 }
 

@@ -29,7 +29,7 @@ func TestLearn(t *testing.T) {
 	said := func(table, user string, tracked, active uint64) peers.Update {
 		return peers.Update{Table: table, Key: user, Values: peers.Values{peers.HTTPReqCnt: tracked, peers.ConnCur: active}}
 	}
-	long := strings.Repeat("x", 101)
+	long := strings.Repeat("x", maxUser+1)
 	for _, tt := range []struct {
 		name   string
 		limits string // "" for none yet
@@ -111,7 +111,7 @@ func TestSessions(t *testing.T) {
 					case push:
 						r.progress("wide", e.tracked, e.active)
 					case start:
-						q := question{user: "wide", class: "GET", seen: concurrency.Count{Process: e.process}}
+						q := question{user: "wide", verb: "GET", seen: concurrency.Count{Process: e.process}}
 						if v := r.verdict(q); !v.allowed {
 							t.Errorf("verdict(%+v) = %+v, want allowed", q, v)
 						}

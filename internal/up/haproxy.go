@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/haproxy"
+	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 // findHAProxy resolves the program and checks that its version is one that the
@@ -74,6 +75,7 @@ type process struct {
 	dir     string
 	address string
 	options *Options
+	set     *limits.Set // for classes and who is exempt
 	wait    func() bool // whether the agent serves: HAProxy starts after it
 	file    string
 	env     []string

@@ -12,6 +12,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strconv"
 	"time"
 
@@ -27,6 +29,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/origin"
 	"github.com/sluice-qos/sluice/internal/polygen"
 	"github.com/sluice-qos/sluice/internal/spoa"
+	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 // Options say what to run.
@@ -107,12 +110,17 @@ func Run(ctx context.Context, o Options) error {
 		o.Redis = addr
 	}
 
-	generator, closeBus, err := newPolygen(o, part("polygen"))
+	watcher, err := limitfile.New(o.Limits, o.Logger.With(slog.String("part", "polygen")), part("polygen"))
+	if err != nil {
+		return err
+	}
+	generator, closeBus, err := newPolygen(o, watcher, part("polygen"))
 	if err != nil {
 		return err
 	}
 	defer closeBus()
-	loops = append(loops, generator.Run)
+	set := watcher.Set()
+	loops = append(loops, generator.Run, func(ctx context.Context) error { return warnOfClasses(ctx, o.Logger, watcher, set) })
 
 	var agents []*spoa.Agent
 	for i, address := range addresses {
@@ -124,7 +132,7 @@ func Run(ctx context.Context, o Options) error {
 		}
 		defer closeBus()
 		agents = append(agents, agent)
-		proxy := &process{program: program, dir: own, address: address, options: &o, wait: agent.Serving}
+		proxy := &process{program: program, dir: own, address: address, options: &o, set: set, wait: agent.Serving}
 		loops = append(loops, agent.Run, proxy.run)
 		if err := proxy.configure(); err != nil {
 			return err
@@ -134,7 +142,7 @@ func Run(ctx context.Context, o Options) error {
 	ready := func() error { return readiness(generator, agents, addresses) }
 	loops = append(loops,
 		func(ctx context.Context) error {
-			h := admin.Handler(admin.Options{Gatherer: registry, Ready: ready, Reload: generator.Reload})
+			h := admin.Handler(admin.Options{Gatherer: registry, Ready: ready, Reload: generator.Reload, API: generator})
 			return admin.Serve(ctx, adminListener, h, o.Logger)
 		},
 		func(ctx context.Context) error { return generator.ReloadOn(ctx, o.Reload) },
@@ -149,12 +157,35 @@ func Run(ctx context.Context, o Options) error {
 	return group.Run(ctx, loops...)
 }
 
-func newPolygen(o Options, reg prometheus.Registerer) (*polygen.Polygen, func(), error) {
-	log := o.Logger.With(slog.String("part", "polygen"))
-	watcher, err := limitfile.New(o.Limits, log, reg)
-	if err != nil {
-		return nil, nil, err
+// warnOfClasses tells of every version of the limit file that wants another HAProxy
+// configuration than the one of the first.
+func warnOfClasses(ctx context.Context, log *slog.Logger, w *limitfile.Watcher, first *limits.Set) error {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	warned := first.Version()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		set := w.Set()
+		if set.Version() != warned && !sameForHAProxy(set, first) {
+			log.Warn("classes or exempt addresses or paths have changed: start sluice up again for HAProxy to know them",
+				slog.String("version", set.Version()))
+		}
+		warned = set.Version()
 	}
+}
+
+// sameForHAProxy reports whether two sets make the same HAProxy configuration.
+func sameForHAProxy(a, b *limits.Set) bool {
+	x, y := a.Exempt(), b.Exempt()
+	return reflect.DeepEqual(a.Classes(), b.Classes()) && slices.Equal(x.Addresses, y.Addresses) && slices.Equal(x.Paths, y.Paths)
+}
+
+func newPolygen(o Options, watcher *limitfile.Watcher, reg prometheus.Registerer) (*polygen.Polygen, func(), error) {
+	log := o.Logger.With(slog.String("part", "polygen"))
 	b, err := bus.Open(bus.Options{Addresses: []string{o.Redis}, Logger: log, Registerer: reg})
 	if err != nil {
 		return nil, nil, err
@@ -197,6 +228,7 @@ func (p *process) configure() error {
 		SPOE: "unix@" + spoeSocket(p.dir), Peer: "unix@" + peerSocket(p.dir),
 		Stats:    filepath.Join(p.dir, "stats.sock"),
 		Identify: p.options.Identify, RefuseStatus: p.options.Refuse,
+		Classes: p.set.Classes(), Exempt: p.set.Exempt(),
 		VerdictTimeout: p.options.MaxWait + 10*time.Millisecond,
 	})
 	return err

@@ -7,13 +7,15 @@
 // to limits. Of the limits it knows user_GET, user_PUT, user_POST, user_DELETE and
 // user_HEAD in requests per second, user_bnd_up and user_bnd_dwn in MB per second,
 // of which each is 1024×1024 bytes, and user_conns, the requests in progress.
+// Operations of S3, such as user_LISTBUCKETS, are requests per second as well;
+// they become limits on the classes that Sluice has for them (classes: s3).
 //
 // Users without a policy have DEFAULT, and a limit that a policy does not name, or
 // that is -1, is that of DEFAULT. Before there was DEFAULT, the policy of the user
 // "common" was what DEFAULT is now. "common" stands for requests of nobody.
 //
-// What has no counterpart in Sluice becomes a comment in the file; nothing is left
-// out silently.
+// What has no counterpart in Sluice becomes a comment in the file that says what to
+// do about it; nothing is left out silently.
 package weir
 
 import (

@@ -90,12 +90,42 @@ type meaning struct {
 }
 
 func rate(l *limits.Limits, class string) int {
-	for _, r := range l.Rates(class) {
-		if r.Class == class {
-			return r.PerSecond
+	r, _ := l.Rate(class, limits.Second)
+	return r.Max
+}
+
+// TestConvertOperations: limits on S3's operations become limits on its classes.
+func TestConvertOperations(t *testing.T) {
+	const source = `{"user_to_qos_id": {"own": "GOLD"},
+		"qos": {"DEFAULT": {"user_LISTBUCKETS": 1, "user_PUTOBJECT": 2},
+			"GOLD": {"user_LISTBUCKETS": 2.5, "user_LISTOBJECTSV2": 4, "user_CREATEBUCKET": -1, "user_DELETEOBJECTS": 0}}}`
+	converted, err := Convert("weir.json", []byte(source))
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := limits.Parse("limits.yaml", converted)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := len(set.Classes()), len(limits.S3Classes()); got != want {
+		t.Errorf("%d classes, want %d", got, want)
+	}
+	own := set.User(limits.Key("own"))
+	for _, tt := range []struct {
+		name, class string
+		want        int // 0: not limited
+	}{
+		{"its own", "LISTOBJECTSV2", 4},
+		{"its own, rounded as Weir counts", "LISTBUCKETS", 3},
+		{"that of DEFAULT", "PUTOBJECT", 2},
+		{"none in either", "LISTOBJECTS", 0},
+		{"-1, which says nothing", "CREATEBUCKET", 0},
+		{"0, which becomes the least", "DELETEOBJECTS", 1},
+	} {
+		if got := rate(own, tt.class); got != tt.want {
+			t.Errorf("%s: %s is limited to %d, want %d", tt.name, tt.class, got, tt.want)
 		}
 	}
-	return 0
 }
 
 func TestConvertRefuses(t *testing.T) {
@@ -112,7 +142,7 @@ func TestConvertRefuses(t *testing.T) {
 		{"no default policy", `{"qos": {"GOLD": {}}, "user_to_qos_id": {"common": "SILVER"}}`,
 			"f: there is no default policy; add DEFAULT to qos, with the limits of users without a policy"},
 		{"a policy's name that no tier can have", `{"qos": {"DEFAULT": {}, "~a": {}}}`,
-			"f: cannot be expressed as a limit file of Sluice: the converted file:14:3: the tier name \"~a\" is not usable; write 1 to 100 bytes without control characters, and no ~ in front"},
+			"f: cannot be expressed as a limit file of Sluice: the converted file:14:3: the tier name \"~a\" is not usable; write 1 to 100 bytes without control characters, and no ~ or @ in front"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := Convert("f", []byte(tt.source))

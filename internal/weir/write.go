@@ -24,7 +24,9 @@ type writer struct {
 func (w *writer) write(name string) {
 	fmt.Fprintf(w, "# Converted from %s, a limit file of Weir, by sluice import weir.\n", comment(name))
 	w.header()
-	fmt.Fprintf(w, "\nversion: 1\ndefault_tier: %s\n\ntiers:\n", text(w.fallback))
+	fmt.Fprintf(w, "\nversion: 1\ndefault_tier: %s\n", text(w.fallback))
+	w.classes()
+	fmt.Fprint(w, "\ntiers:\n")
 	for _, policy := range slices.Sorted(maps.Keys(w.Policies)) {
 		w.tier(policy)
 	}
@@ -48,7 +50,42 @@ func (w *writer) header() {
 	}
 }
 
-// fields are the limits that have a counterpart, in the order of the output.
+// classes says that there are the operation classes of S3, if a policy limits one.
+func (w *writer) classes() {
+	for _, limits := range w.Policies {
+		for name := range limits {
+			if isOperation(name) {
+				fmt.Fprint(w, `
+# A request counts against its class and its verb: a LISTOBJECTS is a GET, too.
+# The paths must begin with the bucket (path-style), and HAProxy must know the
+# classes: write its configuration with sluice haproxy --limits FILE --out DIR.
+classes: s3
+`)
+				return
+			}
+		}
+	}
+}
+
+// prefix is what the names of limits begin with.
+const prefix = "user_"
+
+// operations are the classes of S3 requests that Sluice knows.
+var operations = func() []string {
+	var names []string
+	for _, c := range limits.S3Classes() {
+		names = append(names, c.Name)
+	}
+	return names
+}()
+
+func isOperation(name string) bool {
+	class, ok := strings.CutPrefix(name, prefix)
+	return ok && slices.Contains(operations, class)
+}
+
+// fields are the limits that have a counterpart in every file, in the order of the
+// output, where operations follow the requests.
 var fields = []struct {
 	weir  string
 	class string // of a request rate
@@ -92,9 +129,15 @@ func (w *writer) tier(policy string) {
 			rates, notes = append(rates, fmt.Sprintf("%s: %d", f.class, n)), append(notes, note...)
 		}
 	}
+	for _, class := range operations {
+		if v, ok := w.limit(policy, prefix+class); ok {
+			n, note := whole(prefix+class, math.Ceil(v), v, limits.MaxPerSecond)
+			rates, notes = append(rates, fmt.Sprintf("%s: %d", class, n)), append(notes, note...)
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(w.Policies[policy])) {
 		if !known(name) {
-			notes = append(notes, fmt.Sprintf("%s: %s has no counterpart", comment(name), plain(w.Policies[policy][name])))
+			notes = append(notes, foreign(name, plain(w.Policies[policy][name])))
 		}
 	}
 	if len(rates)+len(bandwidth)+len(notes) == 0 && concurrent == "" {
@@ -147,7 +190,22 @@ func known(field string) bool {
 			return true
 		}
 	}
-	return false
+	return isOperation(field)
+}
+
+// className is the form of the name of an operation class.
+var className = regexp.MustCompile(`^[A-Z][A-Z0-9_]{0,31}$`)
+
+// foreign says of a limit without a counterpart what to do.
+func foreign(name, value string) string {
+	class, ok := strings.CutPrefix(name, prefix)
+	switch {
+	case ok && slices.Contains(limits.BuiltinClasses(), class):
+		return fmt.Sprintf("%s: %s is none of Weir's limits; if it shall be one, add %s: %s to requests", name, value, class, value)
+	case ok && className.MatchString(class):
+		return fmt.Sprintf("%s: %s has no counterpart; describe such requests as %s under classes, which is then a mapping, and add %s: %s to requests", name, value, class, class, value)
+	}
+	return fmt.Sprintf("%s: %s has no counterpart", comment(name), value)
 }
 
 // whole brings a number into the range of a limit, and says what changed.

@@ -39,6 +39,8 @@ type Limit struct {
 	// Default is the share of an instance that polygen has given none yet; 0 means
 	// an even part of the limit.
 	Default [2]int64
+	// DryRun says that nothing is held back: shares are what would be.
+	DryRun bool
 }
 
 // Limited reports whether there is a limit in any direction.
@@ -54,8 +56,9 @@ type Count struct {
 // Entry is what HAProxy's table of shares is to say of a user: bytes per second
 // by Direction, 0 where he is not limited.
 type Entry struct {
-	User  string
-	Share [2]int64
+	User   string
+	Share  [2]int64
+	DryRun bool // the share is only what would be
 }
 
 // Output is what became due during the calls since the last one.
@@ -211,6 +214,9 @@ func (a *Agent) Limits(at time.Time, limitOf func(user string) Limit) {
 				u.share[d] = int64(float64(u.share[d]) * float64(limit.Bytes[d]) / float64(old))
 			}
 		}
+		if limit.DryRun != u.limit.DryRun {
+			u.taughtAt = 0
+		}
 		u.limit = limit
 		a.teach(u, now)
 		a.report(u)
@@ -308,7 +314,7 @@ func (a *Agent) teach(u *user, now int64) {
 	for d := range u.meters {
 		u.meters[d].enforce(now, share[d])
 	}
-	a.out.Entries = append(a.out.Entries, Entry{User: u.name, Share: share})
+	a.out.Entries = append(a.out.Entries, Entry{User: u.name, Share: share, DryRun: u.limit.DryRun})
 }
 
 func (a *Agent) report(u *user) {

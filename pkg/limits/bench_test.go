@@ -45,9 +45,10 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-func BenchmarkRates(b *testing.B) {
-	set := parse(b, "version: 1\ndefault_tier: a\ntiers: {a: {requests: {GET: 1, PUT: 3, '*': 9}}}")
+func BenchmarkAppendRates(b *testing.B) {
+	set := mustParse(b, "version: 1\ndefault_tier: a\ntiers: {a: {requests: {GET: 1, PUT: 3, '*': 9}}}")
+	room := make([]Rate, 0, MaxRates)
 	for b.Loop() {
-		set.User("alice").Rates("PUT")
+		set.User("alice").AppendRates(room, "PUT", "")
 	}
 }

@@ -2,7 +2,6 @@ package limits
 
 import (
 	"iter"
-	"slices"
 	"time"
 
 	"gopkg.in/yaml.v3"
@@ -12,10 +11,12 @@ import (
 // such a field. What is wrong with its value it reports as an error of the file.
 func (f *file) limit(d *draft, where place, key, value *yaml.Node) bool {
 	switch key.Value {
+	case "mode":
+		f.modeOf(&d.mode, where.at("mode"), value)
 	case "requests":
-		f.requests(d, where, value)
+		f.requestRates(d, where, value)
 	case "concurrent":
-		f.count(&d.concurrent, where.at("concurrent"), value, MaxConcurrent)
+		f.concurrency(d, where, value)
 	case "bandwidth":
 		f.bandwidth(&d.bandwidth, where, value)
 	case "over_limit":
@@ -28,20 +29,31 @@ func (f *file) limit(d *draft, where place, key, value *yaml.Node) bool {
 	return true
 }
 
-func (f *file) requests(d *draft, where place, n *yaml.Node) {
+// concurrency reads a number, or a mapping of one and its mode.
+func (f *file) concurrency(d *draft, where place, n *yaml.Node) {
 	if !f.plain(n) {
 		return
 	}
-	if n.Value == unlimited {
-		d.requests = requests{}
+	where = where.at("concurrent")
+	d.concurrent, d.concurrentMode = 0, Enforce
+	if n.Kind != yaml.MappingNode {
+		f.count(&d.concurrent, where, n, MaxConcurrent)
 		return
 	}
-	for key, value := range f.entries(n, where.at("requests"), `{GET: 100, "*": 200}`) {
-		if i := slices.Index(classes[:], key.Value); i >= 0 {
-			f.count(&d.requests[i], where.at("requests."+key.Value), value, MaxPerSecond)
-		} else {
-			f.unknown(key, where.at("requests"), "class", classes[:])
+	limit := false
+	for key, value := range f.entries(n, where, "{limit: 10, mode: dry-run}") {
+		switch key.Value {
+		case "limit":
+			f.count(&d.concurrent, where.at("concurrent.limit"), value, MaxConcurrent)
+			limit = true
+		case "mode":
+			f.modeOf(&d.concurrentMode, where.at("concurrent.mode"), value)
+		default:
+			f.unknown(key, where, "field", concurrentNames)
 		}
+	}
+	if !limit {
+		f.errorf(n, "%s has no limit; write limit: and a number beside the mode", where)
 	}
 }
 
@@ -49,7 +61,7 @@ func (f *file) bandwidth(b *Bandwidth, where place, n *yaml.Node) {
 	if !f.plain(n) {
 		return
 	}
-	if n.Value == unlimited {
+	if isUnlimited(n) {
 		*b = Bandwidth{}
 		return
 	}
@@ -63,15 +75,27 @@ func (f *file) bandwidth(b *Bandwidth, where place, n *yaml.Node) {
 		case "default_share":
 			f.size(&b.DefaultShare, where.at("bandwidth.default_share"), value)
 			at = value
+		case "mode":
+			f.modeOf(&b.Mode, where.at("bandwidth.mode"), value)
 		default:
 			f.unknown(key, where.at("bandwidth"), "field", bandwidthFields)
 		}
 	}
+	f.shareFits(at, where, *b)
+}
+
+// shareFits checks that a default share is at most each limit. n is what may make
+// it too large.
+func (f *file) shareFits(n *yaml.Node, where place, b Bandwidth) {
+	if f.quiet {
+		return
+	}
+	where = where.at("bandwidth.default_share")
 	if b.Down > 0 && b.DefaultShare > b.Down {
-		f.errorf(at, "%s must be at most bandwidth.down, which is %d bytes, got %d", where.at("bandwidth.default_share"), b.Down, b.DefaultShare)
+		f.errorf(n, "%s must be at most bandwidth.down, which is %d bytes, got %d", where, b.Down, b.DefaultShare)
 	}
 	if b.Up > 0 && b.DefaultShare > b.Up {
-		f.errorf(at, "%s must be at most bandwidth.up, which is %d bytes, got %d", where.at("bandwidth.default_share"), b.Up, b.DefaultShare)
+		f.errorf(n, "%s must be at most bandwidth.up, which is %d bytes, got %d", where, b.Up, b.DefaultShare)
 	}
 }
 
@@ -178,10 +202,14 @@ func (f *file) tierName(n *yaml.Node, where place) string {
 		f.errorf(n, "%s must be the name of a tier, got %s", where, describe(n))
 		return ""
 	}
-	if _, ok := f.drafts[n.Value]; ok {
+	if n.ShortTag() == "!!bool" {
+		f.errorf(n, "%s: YAML does not read %s as text; write it in quotes", where, n.Value)
+		return ""
+	}
+	if _, ok := f.tierDrafts[n.Value]; ok {
 		return n.Value
 	}
-	if len(f.drafts) > 0 {
+	if len(f.tierDrafts) > 0 {
 		f.unknown(n, where, "tier", f.set.tierNames)
 	}
 	return ""
@@ -192,19 +220,8 @@ func (f *file) tierName(n *yaml.Node, where place) string {
 // out.
 func (f *file) entries(n *yaml.Node, where place, example string) iter.Seq2[*yaml.Node, *yaml.Node] {
 	return func(yield func(key, value *yaml.Node) bool) {
-		if !f.plain(n) {
-			return
-		}
-		if n.Kind != yaml.MappingNode {
-			f.errorf(n, "%s must be a mapping such as %s, got %s", where, example, describe(n))
-			return
-		}
 		lines := make(map[string]int, len(n.Content)/2)
-		for i := 0; i+1 < len(n.Content); i += 2 {
-			key, value := n.Content[i], n.Content[i+1]
-			if !f.name(key, where) {
-				continue
-			}
+		for key, value := range f.pairs(n, where, example) {
 			if line, ok := lines[key.Value]; ok {
 				f.errorf(key, "%s has %s twice, first on line %d", where, quote(key.Value), line)
 				continue
@@ -215,6 +232,90 @@ func (f *file) entries(n *yaml.Node, where place, example string) iter.Seq2[*yam
 			}
 		}
 	}
+}
+
+// pairs is entries without regard to names that were there before.
+func (f *file) pairs(n *yaml.Node, where place, example string) iter.Seq2[*yaml.Node, *yaml.Node] {
+	return func(yield func(key, value *yaml.Node) bool) {
+		if !f.plain(n) {
+			return
+		}
+		if n.Kind != yaml.MappingNode {
+			f.errorf(n, "%s must be a mapping such as %s, got %s", where, example, describe(n))
+			return
+		}
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			if f.name(n.Content[i], where) && !yield(n.Content[i], n.Content[i+1]) {
+				return
+			}
+		}
+	}
+}
+
+// comment reads what a person wrote about a tier or a user. It means nothing.
+func (f *file) comment(where place, n *yaml.Node) {
+	switch where = where.at("comment"); {
+	case !f.plain(n):
+	case n.Kind != yaml.ScalarNode || isNull(n):
+		f.errorf(n, "%s must be text, got %s", where, describe(n))
+	case len(n.Value) > maxComment:
+		f.errorf(n, "%s is longer than %d bytes", where, maxComment)
+	}
+}
+
+// maxComment is the longest comment field, in bytes.
+const maxComment = 1000
+
+// items yields the items of a list of at most so many texts, each there once; the
+// example shows one in an error. A list without items is an error.
+func (f *file) items(n *yaml.Node, where place, example string, most int) iter.Seq[*yaml.Node] {
+	return func(yield func(*yaml.Node) bool) {
+		if !f.plain(n) {
+			return
+		}
+		switch {
+		case n.Kind != yaml.SequenceNode:
+			f.errorf(n, "%s must be a list such as %s, got %s", where, example, describe(n))
+			return
+		case len(n.Content) == 0:
+			f.errorf(n, "%s is empty; leave it out, or write a list such as %s", where, example)
+			return
+		case len(n.Content) > most:
+			f.errorf(n, "%s has %d items; at most %d are possible", where, len(n.Content), most)
+			return
+		}
+		seen := make(map[string]bool, len(n.Content))
+		for _, item := range n.Content {
+			if !f.text(item, where) {
+				continue
+			}
+			if seen[item.Value] {
+				f.errorf(item, "%s has %s twice", where, quote(item.Value))
+				continue
+			}
+			seen[item.Value] = true
+			if !yield(item) {
+				return
+			}
+		}
+	}
+}
+
+// text reports whether a node is text that is not empty, or a number, which is the
+// text that it is written as.
+func (f *file) text(n *yaml.Node, where place) bool {
+	switch {
+	case !f.plain(n):
+	case n.Kind != yaml.ScalarNode || isNull(n):
+		f.errorf(n, "%s: each must be text, got %s", where, describe(n))
+	case n.Value == "":
+		f.errorf(n, "%s: each must be text, got nothing", where)
+	case n.ShortTag() == "!!bool":
+		f.errorf(n, "%s: YAML does not read %s as text; write it in quotes", where, n.Value)
+	default:
+		return true
+	}
+	return false
 }
 
 // name reports whether a key of a mapping is text that is there. Numbers and
@@ -257,15 +358,8 @@ func (f *file) plain(n *yaml.Node) bool {
 
 // lookup returns the value of the first entry of that name, or nil.
 func lookup(n *yaml.Node, name string) *yaml.Node {
-	if n.Kind != yaml.MappingNode {
-		return nil
-	}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		if n.Content[i].Value == name {
-			return n.Content[i+1]
-		}
-	}
-	return nil
+	_, value := find(n, name)
+	return value
 }
 
 func (f *file) unknown(key *yaml.Node, where place, what string, valid []string) {

@@ -11,14 +11,18 @@ import (
 // longer.
 const maxVerbatim = 100
 
+// maxEndpoint is the longest name of an endpoint, in bytes.
+const maxEndpoint = 24
+
 // Key returns the wire key of a user: the name under which HAProxy's tables,
 // Redis and the agents know him.
 //
 // HAProxy cuts long table keys and ends them at a NUL, so that two users could
 // become one. A name is therefore its own key only if it has 1 to 100 bytes,
-// none of them a control byte (0x00-0x1f, 0x7f), and does not begin with "~".
-// Any other name has the key "~" followed by the SHA-256 of the whole name in 64
-// upper-case hex digits. haproxy.cfg does the same.
+// none of them a control byte (0x00-0x1f, 0x7f), and does not begin with "~" or
+// "@", which begin keys that are no names. Any other name has the key "~" followed
+// by the SHA-256 of the whole name in 64 upper-case hex digits. haproxy.cfg does
+// the same.
 //
 // Key is not idempotent: a name that looks like a hashed key is hashed as well,
 // so nobody can take another user's key by sending it.
@@ -30,8 +34,31 @@ func Key(user string) string {
 	return "~" + strings.ToUpper(hex.EncodeToString(sum[:]))
 }
 
+// EndpointKey returns the wire key of a user at an endpoint, where he is counted
+// apart from elsewhere: "@endpoint/key", of at most 126 bytes. Without an endpoint
+// ("") it is the user's own key.
+func EndpointKey(endpoint, key string) string {
+	if endpoint == "" {
+		return key
+	}
+	return "@" + endpoint + "/" + key
+}
+
+// SplitEndpoint takes a wire key apart into the endpoint, "" if it has none, and
+// the user's own key. It does not allocate.
+func SplitEndpoint(key string) (endpoint, user string) {
+	if key == "" || key[0] != '@' {
+		return "", key
+	}
+	at := strings.IndexByte(key, '/')
+	if at < 0 {
+		return "", key
+	}
+	return key[1:at], key[at+1:]
+}
+
 func verbatim(user string) bool {
-	if user == "" || len(user) > maxVerbatim || user[0] == '~' {
+	if user == "" || len(user) > maxVerbatim || user[0] == '~' || user[0] == '@' {
 		return false
 	}
 	for i := range len(user) {

@@ -22,6 +22,8 @@ func TestKey(t *testing.T) {
 		{"51 characters of 2 bytes", strings.Repeat("é", 51), hashed(strings.Repeat("é", 51))},
 		{"empty", "", "~E3B0C44298FC1C149AFBF4C8996FB92427AE41E4649B934CA495991B7852B855"},
 		{"tilde in front", "~bob", hashed("~bob")},
+		{"at sign in front, as keys at an endpoint have", "@up/bob", hashed("@up/bob")},
+		{"at sign inside", "a@b", "a@b"},
 		{"a key sent as a name", hashed("~bob"), hashed(hashed("~bob"))},
 		{"NUL", "a\x00b", hashed("a\x00b")},
 		{"newline at the end", "a\n", hashed("a\n")},
@@ -39,7 +41,7 @@ func TestKey(t *testing.T) {
 func TestKeyProperties(t *testing.T) {
 	// Names near every rule's edge, and any bytes at all.
 	name := rapid.OneOf(
-		rapid.StringMatching(`[~a]{0,3}[ab\x00\x1f \x7f]{0,3}`),
+		rapid.StringMatching(`[~@a]{0,3}[ab\x00\x1f \x7f]{0,3}`),
 		rapid.StringMatching(`~?[0-9A-F]{64}`),
 		rapid.StringOfN(rapid.RuneFrom([]rune("aé")), 95, 110, -1),
 		rapid.Map(rapid.SliceOfN(rapid.Byte(), 0, 200), func(b []byte) string { return string(b) }),

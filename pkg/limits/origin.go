@@ -1,60 +1,166 @@
 package limits
 
 import (
-	"bytes"
 	"cmp"
 	"slices"
+	"strings"
+	"time"
 
 	"gopkg.in/yaml.v3"
 )
 
 // Origin tells where a limit file says what a user may do. All lines are from 1.
 type Origin struct {
-	User int // the line that names him; 0 when the file does not, so that his tier is the default one
-	Tier int // the line of his tier
+	// File is the one that names him, the limit file or one of its users_from, and
+	// User the line there. They are "" and 0 when none does.
+	File string
+	User int
+
+	Tier        int    // the line of his tier in the limit file; 0 when he is exempt
+	TierComment string // the tier's comment
 
 	// Named is whether the file names his tier at his name. Otherwise it is the
-	// default tier, with or without overrides.
-	Named bool
+	// default tier, with or without overrides, or the anonymous one.
+	Named     bool
+	Pattern   string // the pattern that names him; "" when his own name does, or nothing
+	Exempt    bool   // he is not limited; File and User are where exempt says so
+	Anonymous bool   // nobody told his name, so that he has the anonymous tier
 
-	// Fields are what his tier and his overrides set, sorted by name. An override
-	// hides the same field of the tier.
+	// Until is when what the file says of him ends, zero when never, and Then the tier
+	// that he has from then on. Expired is whether that was before the Set's time: his
+	// tier is that, and nothing in Fields is an override.
+	Until   time.Time
+	Then    string
+	Expired bool
+	Comment string // his own
+
+	FileMode int // the line of the mode of the whole file; 0 when it has none
+
+	// Fields are what his tier and his overrides set, sorted by name. What hides the
+	// same field of the tier is here in its place.
 	Fields []FieldOrigin
 }
 
 // FieldOrigin is one field that a file sets, to a value or to unlimited.
 type FieldOrigin struct {
-	Name     string // such as "requests.GET", "concurrent" or "bandwidth"
+	// Name is the field's path, such as "concurrent" or "bandwidth". A request limit
+	// is "requests." and its name ("requests.GET", "requests.GET/minute"), with
+	// "requests.GET.burst" and "requests.GET.mode" beside it.
+	Name     string
 	Line     int
-	Override bool // the user's own, not his tier's
+	File     string // the limit file, or the one of users_from that has the override
+	Override bool   // the user's own, not his tier's
+	Endpoint bool   // for the endpoint that was asked about, not for everywhere
 }
 
 // Origin returns where the file sets the limits of a user, who is named as in
-// the file and not by his key. It reads Source again, which takes as long as
+// the file and not by his key. It reads Source again, which takes nearly as long as
 // Parse: it is for people's questions.
-func (s *Set) Origin(user string) Origin {
-	first, _, err := documents(bytes.NewReader(s.source))
-	if err != nil || first == nil {
+func (s *Set) Origin(user string) Origin { return s.OriginAt("", user) }
+
+// OriginAt is Origin for the limits of a user at an endpoint.
+func (s *Set) OriginAt(endpoint, user string) Origin {
+	sources, err := unbundle(s.source)
+	if err != nil {
 		return Origin{} // cannot be: Parse has read it
 	}
-	root := first.Content[0]
-	var o Origin
-	fields := map[string]FieldOrigin{}
-	tier := s.User(Key(user)).Tier
+	key := Key(user)
+	root, plain := sources[0].quickRoot()
+	o := Origin{}
+	if mode, _ := find(root, "mode"); mode != nil {
+		o.FileMode = mode.Line
+	}
+	tier := s.User(key).Tier
+	if tier == exemptTier {
+		o.Exempt, o.File = true, s.name
+		o.User, o.Pattern = s.exemptAt(root, user)
+		return o
+	}
+	name := s.namedBy(key, user)
+	if isPattern(name) {
+		o.Pattern = name
+	}
+	at, own := plain.user(root, name)
+	o.File = s.name
+	for i := 1; i < len(sources) && at == nil; i++ {
+		root, plain := sources[i].quickRoot()
+		at, own = plain.user(root, name)
+		o.File = beside(s.name, sources[i].name)
+	}
+	if at == nil {
+		o.File = ""
+	} else {
+		o.User = at.Line
+	}
+	o.said(own, s.now)
+	o.Anonymous = own == nil && s.anonymous != nil && Anonymous(key)
+
+	fields := collector{}
 	if key, value := find(lookup(root, "tiers"), tier); key != nil {
 		o.Tier = key.Line
-		collect(fields, value, "", false)
+		o.TierComment = text(lookup(value, "comment"))
+		fields.layers(value, FieldOrigin{File: s.name}, endpoint)
 	}
-	if key, value := find(lookup(root, "users"), user); key != nil {
-		o.User = key.Line
-		o.Named = value.Kind == yaml.ScalarNode || lookup(value, "tier") != nil
-		collect(fields, value, "", true)
+	if own != nil && !o.Expired {
+		fields.layers(own, FieldOrigin{File: o.File, Override: true}, endpoint)
 	}
 	for _, f := range fields {
 		o.Fields = append(o.Fields, f)
 	}
 	slices.SortFunc(o.Fields, func(a, b FieldOrigin) int { return cmp.Compare(a.Name, b.Name) })
 	return o
+}
+
+// namedBy is what the file names a user by: his name, a pattern, or "" for nothing.
+func (s *Set) namedBy(key, user string) string {
+	if _, ok := s.users[key]; ok {
+		return user
+	}
+	if key[0] != '~' {
+		if i := s.patterns.match(key); i >= 0 {
+			return s.patternNames[i]
+		}
+	}
+	return ""
+}
+
+// exemptAt returns the line of exempt.users that names a user, and the pattern with
+// which it does.
+func (s *Set) exemptAt(root *yaml.Node, user string) (line int, pattern string) {
+	users := lookup(lookup(root, "exempt"), "users")
+	if users == nil {
+		return 0, ""
+	}
+	var patterns []string
+	lines := map[string]int{}
+	for _, n := range users.Content {
+		lines[n.Value] = n.Line
+		if isPattern(n.Value) {
+			patterns = append(patterns, n.Value)
+		}
+	}
+	if lines[user] == 0 {
+		if i := s.exemptPatterns.match(Key(user)); i >= 0 {
+			pattern = patterns[i]
+			return lines[pattern], pattern
+		}
+	}
+	return lines[user], ""
+}
+
+// said adds what a user's own entry says besides limits.
+func (o *Origin) said(n *yaml.Node, now int64) {
+	if n == nil {
+		return
+	}
+	o.Named = n.Kind == yaml.ScalarNode || lookup(n, "tier") != nil
+	o.Comment = text(lookup(n, "comment"))
+	if until := lookup(n, "until"); until != nil {
+		o.Until, _ = parseTime(until.Value)
+		o.Until = o.Until.UTC()
+		o.Expired = o.Until.UnixNano() <= now
+	}
+	o.Then = text(lookup(n, "then"))
 }
 
 // Field returns who sets a field: the field itself, or the mapping around it that
@@ -70,28 +176,79 @@ func (o Origin) Field(name string) (FieldOrigin, bool) {
 	return FieldOrigin{}, false
 }
 
-// collect adds the scalars of a mapping by their path. One that stands where the
-// tier has a mapping (unlimited) hides all that is below it.
-func collect(fields map[string]FieldOrigin, n *yaml.Node, path string, override bool) {
-	if n.Kind == yaml.ScalarNode {
-		if path == "" || path == "tier" {
-			return
-		}
-		for name := range fields {
-			if parent(name) == path {
-				delete(fields, name)
+// collector are fields by name, as one layer after the other sets them.
+type collector map[string]FieldOrigin
+
+// layers adds what a tier or a user sets everywhere, and at an endpoint. The origin
+// tells the rest of a FieldOrigin.
+func (c collector) layers(n *yaml.Node, origin FieldOrigin, endpoint string) {
+	c.layer(n, origin)
+	if at := lookup(lookup(n, "endpoints"), endpoint); at != nil {
+		origin.Endpoint = true
+		c.layer(at, origin)
+	}
+}
+
+// layer adds what a mapping sets, and drops what that replaces.
+func (c collector) layer(n *yaml.Node, origin FieldOrigin) {
+	for key, value := range children(n) {
+		name := key.Value
+		switch {
+		case !slices.Contains(limitFieldNames, name):
+		case value.Kind != yaml.MappingNode:
+			c.set(name, value, origin)
+		case name == "requests":
+			for class, limits := range children(value) {
+				c.rate("requests."+class.Value, limits, origin)
+			}
+		case name == "concurrent":
+			c.set(name, lookup(value, "limit"), origin)
+			if mode := lookup(value, "mode"); mode != nil {
+				c.add("concurrent.mode", mode, origin)
+			}
+		default:
+			for key, value := range children(value) {
+				c.add(name+"."+key.Value, value, origin)
 			}
 		}
-		fields[path] = FieldOrigin{path, n.Line, override}
-		return
 	}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		name := n.Content[i].Value
-		if path != "" {
-			name = path + "." + name
+}
+
+// rate adds the limits of a class, in place of those that were there.
+func (c collector) rate(name string, n *yaml.Node, origin FieldOrigin) {
+	c.drop(name)
+	if n.Kind != yaml.MappingNode {
+		c.add(name, n, origin)
+	}
+	for key, value := range children(n) {
+		switch key.Value {
+		case Second.String():
+			c.add(name, value, origin)
+		case Minute.String(), Hour.String():
+			c.add(name+"/"+key.Value, value, origin)
+		default:
+			c.add(name+"."+key.Value, value, origin)
 		}
-		collect(fields, n.Content[i+1], name, override)
 	}
+}
+
+// set adds a field in place of it and all that is below it.
+func (c collector) set(name string, n *yaml.Node, origin FieldOrigin) {
+	c.drop(name)
+	c.add(name, n, origin)
+}
+
+func (c collector) drop(name string) {
+	for other := range c {
+		if below, ok := strings.CutPrefix(other, name); ok && (below == "" || below[0] == '.' || below[0] == '/') {
+			delete(c, other)
+		}
+	}
+}
+
+func (c collector) add(name string, n *yaml.Node, origin FieldOrigin) {
+	origin.Name, origin.Line = name, n.Line
+	c[name] = origin
 }
 
 // parent is the path of the mapping around a field, or "".
@@ -104,14 +261,30 @@ func parent(path string) string {
 	return ""
 }
 
+// text is the text of a node, "" for none.
+func text(n *yaml.Node) string {
+	if n == nil {
+		return ""
+	}
+	return n.Value
+}
+
+// children yields the entries of a mapping; anything else has none.
+func children(n *yaml.Node) func(yield func(key, value *yaml.Node) bool) {
+	return func(yield func(key, value *yaml.Node) bool) {
+		for i := 0; n != nil && n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
+			if !yield(n.Content[i], n.Content[i+1]) {
+				return
+			}
+		}
+	}
+}
+
 // find returns the entry of that name in a mapping, or nil.
 func find(n *yaml.Node, name string) (key, value *yaml.Node) {
-	if n == nil || n.Kind != yaml.MappingNode {
-		return nil, nil
-	}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		if n.Content[i].Value == name {
-			return n.Content[i], n.Content[i+1]
+	for key, value := range children(n) {
+		if key.Value == name {
+			return key, value
 		}
 	}
 	return nil, nil

@@ -2,31 +2,36 @@ package limits
 
 import (
 	"bytes"
-	"fmt"
-	"io"
-	"maps"
-	"os"
+	"math"
+	"path/filepath"
 	"slices"
 
 	"gopkg.in/yaml.v3"
 )
 
-// MaxFileSize is the largest limit file that is read, in bytes: room for more
-// than a million users.
+// MaxFileSize is the largest limit file that is read, in bytes, with all files of
+// its users_from: room for more than a million users.
 const MaxFileSize = 64 << 20
 
 const unlimited = "unlimited"
 
 // The fields of a mapping, as errors list them.
 var (
-	fileFields      = []string{"version", "default_tier", "tiers", "users"}
-	tierFields      = []string{"requests", "concurrent", "bandwidth", "over_limit", "priority"}
-	userFields      = []string{"tier", "requests", "concurrent", "bandwidth", "over_limit", "priority"}
-	bandwidthFields = []string{"down", "up", "default_share"}
+	fileFields      = []string{"version", "default_tier", "tiers", "users", "mode", "anonymous_tier", "users_from", "endpoints", "classes", "exempt"}
+	usersFileFields = []string{"version", "users"}
+	limitFieldNames = []string{"requests", "concurrent", "bandwidth", "over_limit", "priority", "mode"} // of endpoints
+	tierFields      = slices.Concat(limitFieldNames, []string{"endpoints", "comment"})
+	userFields      = slices.Concat([]string{"tier"}, tierFields, []string{"until", "then"})
+	rateFields      = []string{"second", "burst", "minute", "hour", "mode"}
+	concurrentNames = []string{"limit", "mode"}
+	bandwidthFields = []string{"down", "up", "default_share", "mode"}
 	overLimitFields = []string{"concurrent"}
+	exemptFields    = []string{"users", "addresses", "paths"}
+	matchFields     = []string{"methods", "path_prefix", "path_regex", "query", "no_query", "headers"}
 )
 
-// Load reads and parses a limit file. The error is that of ReadFile or of Parse.
+// Load reads and parses a limit file and those of its users_from. The error is that
+// of ReadFile or of Parse.
 func Load(path string) (*Set, error) {
 	data, err := ReadFile(path)
 	if err != nil {
@@ -35,62 +40,93 @@ func Load(path string) (*Set, error) {
 	return Parse(path, data)
 }
 
-// ReadFile reads a limit file without parsing it. It stops after MaxFileSize and
-// one byte, which Parse then refuses.
-func ReadFile(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("read limit file: %w", err)
-	}
-	defer func() { _ = f.Close() }() // only read
-	data, err := io.ReadAll(io.LimitReader(f, MaxFileSize+1))
-	if err != nil {
-		return nil, fmt.Errorf("read limit file: %w", err)
-	}
-	return data, nil
-}
-
-// Parse makes a Set of a limit file. The name stands for the file in errors. The
-// error is of type Errors, and tells everything that is wrong with the file. An
-// empty file is an error. Parse keeps a copy of data.
+// Parse makes a Set of a limit file, or of the bundle that ReadFile makes of one
+// with users_from; of the file alone Parse does not make one. The name stands for
+// the file in errors, and its folder for that of the other files. The error is of
+// type Errors, and tells everything that is wrong. An empty file is an error. Parse
+// keeps a copy of data.
+//
+// The Set is that of all times: nothing in it has expired (see Set.At).
 func Parse(name string, data []byte) (*Set, error) {
-	f := &file{
-		problems: problems{file: name},
-		set:      &Set{tiers: map[string]*Limits{}},
-		drafts:   map[string]draft{},
-		shared:   map[tierDraft]*Limits{},
-		rates:    map[requests][]Rate{},
-	}
-	if root := f.decode(data); root != nil {
-		f.root(root)
+	f := parse(name, data, true)
+	if f.any() || f.doubtful {
+		f = parse(name, data, false)
 	}
 	if f.any() {
 		return nil, f.errors()
 	}
-	f.set.source = bytes.Clone(data)
-	f.set.version = version(data)
-	return f.set, nil
+	f.set.source, f.set.version = bytes.Clone(data), version(data)
+	return &Set{content: f.set, now: math.MinInt64}, nil
 }
 
-// file is a limit file while it is read.
+// parse reads a file and those of its users_from; quick, it reads plain lines
+// itself, and may be in doubt or say other errors than without.
+func parse(name string, data []byte, quick bool) *file {
+	f := newFile(name, data)
+	f.quick = quick
+	sources, err := unbundle(data)
+	if err != nil {
+		f.add(1, 1, "%v", err)
+		return f
+	}
+	for i, s := range sources[1:] {
+		sources[i+1].name = beside(name, s.name)
+	}
+	sources[0].name = name
+	f.sources = sources
+	f.read()
+	return f
+}
+
+// beside is the name of a file that is named as seen from the folder of another.
+func beside(name, other string) string {
+	if filepath.IsAbs(other) {
+		return other
+	}
+	return filepath.Join(filepath.Dir(name), other)
+}
+
+// file is a limit file, and those of its users_from, while they are read.
 type file struct {
 	problems
-	set    *Set             // on its own, so that it does not keep the rest alive
-	drafts map[string]draft // the tiers, for overrides to start from
+	set     *content // on its own, so that it does not keep the rest alive
+	sources []source // the limit file, then those of users_from
+	bundled bool     // whether the files of users_from are there
 
-	// Users with equal limits share them, so that memory grows with what differs.
-	shared map[tierDraft]*Limits
-	rates  map[requests][]Rate
+	quick    bool // plain lines are not for the YAML library
+	doubtful bool // the result may be another one than without quick
+
+	drafts
+	tierDrafts map[string]tierDraft // the tiers, for overrides to start from
+	classNames []string             // what requests may name: verbs and operation classes
+
+	users users // what is known of users so far
+	quiet bool  // shareFits has nothing to say
 }
 
+func newFile(name string, data []byte) *file {
+	return &file{
+		problems: problems{file: name},
+		set: &content{
+			name: name, tiers: map[string]*entry{}, users: map[string]*entry{}, hashed: map[string]string{}, unlisted: map[string]bool{},
+		},
+		bundled:    isBundle(data),
+		drafts:     newDrafts(),
+		tierDrafts: map[string]tierDraft{},
+		classNames: classes[:],
+	}
+}
+
+// tierDraft is a tier while a file is read: its limits, and those at the endpoints
+// where it has others.
 type tierDraft struct {
-	tier string
 	draft
+	at map[string]draft
 }
 
 // place tells, at the beginning of an error, what it is about: a field of a tier or
-// a user, or something that has no name.
-type place struct{ kind, name, field string }
+// a user (at an endpoint), or something that has no name.
+type place struct{ kind, name, endpoint, field string }
 
 func (p place) at(field string) place {
 	p.field = field
@@ -102,10 +138,41 @@ func (p place) String() string {
 	if p.name != "" {
 		s += " " + quote(p.name)
 	}
+	if p.endpoint != "" {
+		s += " at " + p.endpoint
+	}
 	if s != "" && p.field != "" {
 		s += ": "
 	}
 	return s + p.field
+}
+
+// read reads all sources.
+func (f *file) read() {
+	for i, s := range f.sources {
+		f.open(i, s.name)
+		data, plain := s.data, plainUsers{}
+		if f.quick {
+			data, plain = plainLines(s.data)
+		}
+		root := f.decode(data)
+		if root == nil {
+			continue
+		}
+		if i == 0 {
+			f.root(root)
+		} else {
+			f.usersFile(root)
+		}
+		if plain.count > 0 {
+			f.doubtful = f.doubtful || !plain.fits(root)
+			f.plainUsers(plain)
+		}
+		if f.doubtful {
+			return
+		}
+	}
+	f.finish()
 }
 
 func (f *file) root(root *yaml.Node) {
@@ -114,17 +181,11 @@ func (f *file) root(root *yaml.Node) {
 	if version != nil && !f.version(version) {
 		return // what else the file says is not for this version to judge
 	}
-	var defaultTier, tiers, users *yaml.Node
+	fields := map[string]*yaml.Node{}
 	for key, value := range f.entries(root, where, "{version: 1, default_tier: free, tiers: {free: {concurrent: 10}}}") {
-		switch key.Value {
-		case "version":
-		case "default_tier":
-			defaultTier = value
-		case "tiers":
-			tiers = value
-		case "users":
-			users = value
-		default:
+		if slices.Contains(fileFields, key.Value) {
+			fields[key.Value] = value
+		} else {
 			f.unknown(key, where, "field", fileFields)
 		}
 	}
@@ -134,6 +195,25 @@ func (f *file) root(root *yaml.Node) {
 	if version == nil {
 		f.errorf(root, "version is missing; begin the file with version: 1")
 	}
+	f.has(fields, "mode", func(n *yaml.Node) { f.modeOf(&f.drafts.mode, place{field: "mode"}, n) })
+	f.has(fields, "endpoints", f.endpoints)
+	f.has(fields, "classes", f.classes)
+	f.set.mode = f.drafts.mode
+	f.tiersAndDefaults(root, fields)
+	f.has(fields, "exempt", f.exempt)
+	f.has(fields, "users_from", f.usersFrom)
+	f.has(fields, "users", f.usersOf)
+}
+
+// has calls read with the value of a field that the file has.
+func (f *file) has(fields map[string]*yaml.Node, name string, read func(*yaml.Node)) {
+	if n := fields[name]; n != nil {
+		read(n)
+	}
+}
+
+func (f *file) tiersAndDefaults(root *yaml.Node, fields map[string]*yaml.Node) {
+	tiers, defaultTier := fields["tiers"], fields["default_tier"]
 	known := tiers != nil && f.tiers(tiers)
 	if tiers == nil {
 		f.errorf(root, "tiers is missing; write one at least, such as tiers: {free: {concurrent: 10}}")
@@ -147,8 +227,9 @@ func (f *file) root(root *yaml.Node) {
 		f.set.defaultTier = f.tierName(defaultTier, place{field: "default_tier"})
 		f.set.fallback = f.set.tiers[f.set.defaultTier]
 	}
-	if users != nil {
-		f.users(users)
+	if n := fields["anonymous_tier"]; n != nil {
+		f.set.anonymousTier = f.tierName(n, place{field: "anonymous_tier"})
+		f.set.anonymous = f.set.tiers[f.set.anonymousTier]
 	}
 }
 
@@ -173,80 +254,98 @@ func (f *file) tiers(n *yaml.Node) bool {
 	for key, value := range f.entries(n, place{field: "tiers"}, "{free: {concurrent: 10}}") {
 		name := key.Value
 		if !verbatim(name) {
-			f.errorf(key, "the tier name %s is not usable; write 1 to %d bytes without control characters, and no ~ in front", quote(name), maxVerbatim)
+			f.errorf(key, "the tier name %s is not usable; write 1 to %d bytes without control characters, and no ~ or @ in front", quote(name), maxVerbatim)
+			continue
+		}
+		if name == exemptTier {
+			f.errorf(key, "the tier name exempt is taken: it is the tier of those who are under exempt")
 			continue
 		}
 		d := f.tier(name, value)
-		f.drafts[name] = d
-		f.set.tiers[name] = f.limits(name, d)
+		f.tierDrafts[name] = d
+		f.set.tiers[name] = f.tierEntry(name, d)
 	}
-	f.set.tierNames = slices.Sorted(maps.Keys(f.drafts))
+	f.set.tierNames = sortedKeys(f.tierDrafts)
 	if n.Kind == yaml.MappingNode && len(n.Content) == 0 {
 		f.errorf(n, "tiers is empty; write one at least, such as {free: {concurrent: 10}}")
 	}
-	return len(f.drafts) > 0
+	return len(f.tierDrafts) > 0
 }
 
-func (f *file) tier(name string, n *yaml.Node) (d draft) {
+func (f *file) tier(name string, n *yaml.Node) (d tierDraft) {
 	where := place{kind: "tier", name: name}
 	if isNull(n) {
 		f.errorf(n, "%s has no value; write {} for a tier without limits", where)
 		return d
 	}
 	for key, value := range f.entries(n, where, "{concurrent: 10}") {
-		if !f.limit(&d, where, key, value) {
+		switch {
+		case key.Value == "comment":
+			f.comment(where, value)
+		case key.Value == "endpoints":
+		case !f.limit(&d.draft, where, key, value):
 			f.unknown(key, where, "field", tierFields)
 		}
+	}
+	if at := lookup(n, "endpoints"); at != nil {
+		d.at = f.endpointDrafts(where, at, func(string) draft { return d.draft })
 	}
 	return d
 }
 
-func (f *file) users(n *yaml.Node) {
-	if isNull(n) && f.plain(n) {
-		return // every user commented out
+// endpointDrafts reads the limits at endpoints of a tier or a user, over those that
+// base returns.
+func (f *file) endpointDrafts(where place, n *yaml.Node, base func(endpoint string) draft) map[string]draft {
+	at := map[string]draft{}
+	for name, fields := range f.entries(n, where.at("endpoints"), "{uploads: {concurrent: 2}}") {
+		if _, ok := slices.BinarySearch(f.set.endpoints, name.Value); !ok {
+			if len(f.set.endpoints) == 0 {
+				f.errorf(name, "%s: unknown endpoint %s; declare it at the top of the limit file, with endpoints: [%s]", where.at("endpoints"), quote(name.Value), cut(name.Value))
+			} else {
+				f.unknown(name, where.at("endpoints"), "endpoint", f.set.endpoints)
+			}
+			continue
+		}
+		d := base(name.Value)
+		here := where
+		here.endpoint = name.Value
+		if isNull(fields) {
+			f.errorf(fields, "%s has no value; leave it out, or write what differs there", here)
+			continue
+		}
+		for key, value := range f.entries(fields, here, "{concurrent: 2}") {
+			if !f.limit(&d, here, key, value) {
+				f.unknown(key, here, "field", limitFieldNames)
+			}
+		}
+		if lookup(fields, "bandwidth") == nil {
+			f.shareFits(name, here, d.bandwidth)
+		}
+		at[name.Value] = d
 	}
-	f.set.users = make(map[string]*Limits, len(n.Content)/2)
-	f.set.userNames = make([]string, 0, len(n.Content)/2)
-	for key, value := range f.entries(n, place{field: "users"}, "{alice: free}") {
-		f.set.users[Key(key.Value)] = f.user(key.Value, value)
-		f.set.userNames = append(f.set.userNames, key.Value)
-	}
-	slices.Sort(f.set.userNames)
+	return at
 }
 
-// user reads a tier's name, or a mapping that overrides some limits of a tier
-// (the default tier if it names none).
-func (f *file) user(name string, n *yaml.Node) *Limits {
-	where := place{kind: "user", name: name}
-	if n.Kind == yaml.ScalarNode {
-		return f.set.tiers[f.tierName(n, where.at("tier"))]
-	}
-	tier := f.set.defaultTier
-	if t := lookup(n, "tier"); t != nil {
-		tier = f.tierName(t, where.at("tier"))
-	}
-	d := f.drafts[tier]
-	for key, value := range f.entries(n, where, "{tier: free, concurrent: 10}") {
-		if key.Value != "tier" && !f.limit(&d, where, key, value) {
-			f.unknown(key, where, "field", userFields)
-		}
-	}
-	return f.limits(tier, d)
+// tierEntry returns the entry of a tier.
+func (f *file) tierEntry(name string, d tierDraft) *entry {
+	return f.drafts.entry(f.entryOf(name, d.draft, d.at))
 }
 
-// limits returns the Limits of a draft, the same ones for the same draft.
-func (f *file) limits(tier string, d draft) *Limits {
-	l := f.shared[tierDraft{tier, d}]
-	if l == nil {
-		l = &Limits{
-			Tier: tier, Concurrent: d.concurrent, Bandwidth: d.bandwidth,
-			Wait: d.wait, Priority: d.priority, rates: f.rates[d.requests],
+// entryOf makes an entry that does not expire: of limits everywhere, and at
+// endpoints where there are others.
+func (f *file) entryOf(tier string, everywhere draft, at map[string]draft) entry {
+	e := entry{limits: f.drafts.make(tier, everywhere)}
+	differs := false
+	endpoints := make([]*Limits, len(f.set.endpoints))
+	for i, name := range f.set.endpoints {
+		endpoints[i] = e.limits
+		if d, ok := at[name]; ok {
+			endpoints[i] = f.drafts.make(tier, d)
+			differs = differs || endpoints[i] != e.limits
 		}
-		if l.rates == nil {
-			l.rates = d.requests.rates()
-			f.rates[d.requests] = l.rates
-		}
-		f.shared[tierDraft{tier, d}] = l
 	}
-	return l
+	if differs {
+		e.more = &more{endpoints: endpoints}
+	}
+	return e
 }

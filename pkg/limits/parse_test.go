@@ -57,12 +57,17 @@ func TestExamples(t *testing.T) {
 	}{
 		{"../../config/limits.yaml", "free", 3, 3},
 		{"../../config/examples/s3.yaml", "standard", 3, 3},
-		{"../../config/examples/api.yaml", "anonymous", 4, 5},
+		{"../../config/examples/api.yaml", "free", 4, 6},
+		{"../../config/examples/jobs.yaml", "interactive", 3, 4},
 	} {
 		t.Run(filepath.Base(tt.path), func(t *testing.T) {
 			set, err := Load(tt.path)
 			if err != nil {
 				t.Fatal(err)
+			}
+			first, _, _ := strings.Cut(string(set.Source()), "\n")
+			if want := "# yaml-language-server: $schema=limits.schema.json"; strings.ReplaceAll(first, "../", "") != want {
+				t.Errorf("%s begins with %s, want %s", tt.path, first, want)
 			}
 			if set.DefaultTier() != tt.defaultTier || len(set.Tiers()) != tt.tiers || set.Len() != tt.users {
 				t.Errorf("Load(%s) = default %s, %d tiers, %d users, want %s, %d, %d", tt.path,
@@ -71,7 +76,7 @@ func TestExamples(t *testing.T) {
 		})
 	}
 	shipped := append(glob(t, "../../config/*.yaml"), glob(t, "../../config/examples/*.yaml")...)
-	if len(shipped) != 3 {
+	if len(shipped) != 4 {
 		t.Errorf("config has %v, want each of them in this test", shipped)
 	}
 }
@@ -92,12 +97,16 @@ func TestParseGenerated(t *testing.T) {
 		{"nesting below the depth of the YAML library", head + "users: " + strings.Repeat("[", 5_000) + strings.Repeat("]", 5_000),
 			"f:4:8: users must be a mapping such as {alice: free}, got a list"},
 		{"too large", strings.Repeat("#", MaxFileSize+1), "f:1:1: the file is larger than 64 MiB"},
+		{"more values than memory is for", head + "users: [" + strings.Repeat("a,", maxParts) + "]",
+			"f:1:1: the file has about 8000008 values; at most 8000000 are possible, not counting users in lines of their own with nothing but a tier"},
+		{"more items than memory is for", head + "users:\n" + strings.Repeat("- a\n", maxParts),
+			"f:1:1: the file has about 8000007 values; at most 8000000 are possible, not counting users in lines of their own with nothing but a tier"},
 		{"alias bomb", "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\n" + head,
-			"f:1:1: the file: unknown field \"a\" (valid: version, default_tier, tiers, users)\n" +
-				"f:2:1: the file: unknown field \"b\" (valid: version, default_tier, tiers, users)\n" +
-				"f:3:1: the file: unknown field \"c\" (valid: version, default_tier, tiers, users)"},
+			"f:1:1: the file: unknown field \"a\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, users_from, endpoints, classes, exempt)\n" +
+				"f:2:1: the file: unknown field \"b\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, users_from, endpoints, classes, exempt)\n" +
+				"f:3:1: the file: unknown field \"c\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, users_from, endpoints, classes, exempt)"},
 		{"tier name of 101 bytes", "version: 1\ndefault_tier: a\ntiers: {a: {}, " + strings.Repeat("b", 101) + ": {}}",
-			`f:3:16: the tier name "` + strings.Repeat("b", 60) + `"… is not usable; write 1 to 100 bytes without control characters, and no ~ in front`},
+			`f:3:16: the tier name "` + strings.Repeat("b", 60) + `"… is not usable; write 1 to 100 bytes without control characters, and no ~ or @ in front`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := Parse("f", []byte(tt.source))
@@ -236,7 +245,7 @@ func TestSet(t *testing.T) {
 		})
 	}
 	got := set.User(Key("~bob"))
-	if got.Concurrent != 1 || got.Tier != "pro" || got.Wait != 2*time.Second || got.Priority != 3 || !slices.Equal(got.Rates("GET"), pro.Rates("GET")) {
+	if got.Concurrent != 1 || got.Tier != "pro" || got.Wait != 2*time.Second || got.Priority != 3 || !slices.Equal(got.All(), pro.All()) {
 		t.Errorf("User(Key(~bob)) = %+v, want pro with concurrent 1", got)
 	}
 }
@@ -251,7 +260,7 @@ func TestSetIsSmall(t *testing.T) {
 		fmt.Fprintf(&file, "  user-%07d: {tier: free, concurrent: %d}\n", i, i+1)
 	}
 	before := heap()
-	set := parse(t, file.String())
+	set := mustParse(t, file.String())
 	after := heap()
 	if got := (int64(after) - int64(before)) / users; got > most {
 		t.Errorf("a set of %d users keeps %d bytes a user, want at most %d", set.Len(), got, most)
@@ -268,9 +277,19 @@ func FuzzParse(f *testing.F) {
 		}
 		f.Add(data)
 	}
+	for _, path := range glob(f, "../../config/examples/*.yaml") {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	f.Add(bundle([]source{{"", []byte(usersFromHead + "users_from: a.d\n")}, {"a.d", []byte("users:\n  alice: pro\n")}}))
+	f.Add([]byte(linesHead + "users:\n  alice: pro\n  bob: {tier: pro}\n"))
 	f.Add([]byte("? [a]\n: {<<: *x}\n"))
 	f.Add([]byte("a: !!binary |\n  x\n--- \n...\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
+		sameWithout(t, data)
 		set, err := Parse("f", data)
 		if err != nil {
 			var errs Errors
@@ -284,6 +303,9 @@ func FuzzParse(f *testing.F) {
 			}
 			return
 		}
+		if !isBundle(data) {
+			schemaAccepts(t, data)
+		}
 		again, err := Parse("f", set.Source())
 		if err != nil {
 			t.Fatalf("Parse(Source of %q) = %v", data, err)
@@ -291,11 +313,11 @@ func FuzzParse(f *testing.F) {
 		if a, b := print(set), print(again); a != b {
 			t.Fatalf("Parse(Source of %q) = %s, want %s", data, b, a)
 		}
-		if l, ok := set.Tier(set.DefaultTier()); !ok || set.User("nobody in the file\x00") != l {
+		if l, ok := set.Tier(set.DefaultTier()); !ok || set.User("~nobody") != l {
 			t.Fatalf("Parse(%q): unknown users do not have the default tier", data)
 		}
 		for name := range set.Users() {
-			if set.users[Key(name)] == nil {
+			if set.User(Key(name)) == nil {
 				t.Fatalf("Parse(%q): user %q has no limits", data, name)
 			}
 		}
@@ -306,22 +328,64 @@ func FuzzParse(f *testing.F) {
 func print(s *Set) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "version %s, default tier %s\n", s.Version(), s.DefaultTier())
-	limits := func(what, name string, l *Limits) {
-		share := ""
-		if l.Bandwidth.DefaultShare != 0 {
-			share = fmt.Sprintf(", default share %d", l.Bandwidth.DefaultShare)
-		}
-		fmt.Fprintf(&b, "%s %q: tier %s, concurrent %d, wait %v, priority %d, down %d, up %d%s, requests %v\n",
-			what, name, l.Tier, l.Concurrent, l.Wait, l.Priority, l.Bandwidth.Down, l.Bandwidth.Up, share, l.All())
+	if s.Mode() != Enforce || s.AnonymousTier() != "" || len(s.Endpoints()) > 0 {
+		fmt.Fprintf(&b, "mode %v, anonymous tier %q, endpoints %q\n", s.Mode(), s.AnonymousTier(), s.Endpoints())
+	}
+	for _, c := range s.Classes() {
+		fmt.Fprintf(&b, "class %s: %+v\n", c.Name, c.Any)
+	}
+	if x := s.Exempt(); len(x.Users)+len(x.Addresses)+len(x.Paths) > 0 {
+		fmt.Fprintf(&b, "exempt: %+v\n", x)
 	}
 	for _, name := range s.Tiers() {
-		l, _ := s.Tier(name)
-		limits("tier", name, l)
+		for _, endpoint := range append([]string{""}, s.Endpoints()...) {
+			l, _ := s.TierAt(endpoint, name)
+			printLimits(&b, "tier", name, endpoint, l)
+		}
 	}
-	for name := range s.Users() {
-		limits("user", name, s.User(Key(name)))
+	for at := s; ; at = at.At(at.Expires()) {
+		for name := range at.Users() {
+			for _, endpoint := range append([]string{""}, at.Endpoints()...) {
+				printLimits(&b, "user", name, endpoint, at.User(EndpointKey(endpoint, Key(name))))
+			}
+		}
+		if at.Expires().IsZero() {
+			return b.String()
+		}
+		fmt.Fprintf(&b, "from %v on\n", at.Expires())
 	}
-	return b.String()
+}
+
+func printLimits(b *strings.Builder, what, name, endpoint string, l *Limits) {
+	if endpoint != "" {
+		endpoint = " at " + endpoint
+	}
+	var also string
+	if l.Bandwidth.DefaultShare != 0 {
+		also += fmt.Sprintf(", default share %d", l.Bandwidth.DefaultShare)
+	}
+	if l.Bandwidth.Mode != Enforce {
+		also += fmt.Sprintf(", bandwidth %v", l.Bandwidth.Mode)
+	}
+	if l.ConcurrentMode != Enforce {
+		also += fmt.Sprintf(", concurrent %v", l.ConcurrentMode)
+	}
+	if l.Off() != nil {
+		also += fmt.Sprintf(", off %v", l.Off())
+	}
+	var rates []string
+	for _, r := range l.All() {
+		text := fmt.Sprintf("{%s %d", r.Name(), r.Max)
+		if r.Burst != 0 {
+			text += fmt.Sprintf(" burst %d", r.Burst)
+		}
+		if r.Mode != Enforce {
+			text += " " + r.Mode.String()
+		}
+		rates = append(rates, text+"}")
+	}
+	fmt.Fprintf(b, "%s %q%s: tier %s, concurrent %d, wait %v, priority %d, down %d, up %d%s, requests %v\n",
+		what, name, endpoint, l.Tier, l.Concurrent, l.Wait, l.Priority, l.Bandwidth.Down, l.Bandwidth.Up, also, rates)
 }
 
 // golden compares got with the .txt file beside a .yaml file.

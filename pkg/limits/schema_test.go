@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"gopkg.in/yaml.v3"
@@ -44,6 +45,7 @@ func TestSchemaHasTheFieldsOfTheParser(t *testing.T) {
 	s := schemaFile()
 	user := s.Defs["user"].AnyOf[1].Properties
 	tier := s.Defs["tier"].Properties
+	rate := s.Defs["rate"].AnyOf[2].Properties
 	for _, tt := range []struct {
 		name       string
 		properties map[string]schema
@@ -55,6 +57,11 @@ func TestSchemaHasTheFieldsOfTheParser(t *testing.T) {
 		{"bandwidth", tier["bandwidth"].AnyOf[0].Properties, bandwidthFields},
 		{"over_limit", tier["over_limit"].Properties, overLimitFields},
 		{"requests", tier["requests"].AnyOf[0].Properties, classes[:]},
+		{"an endpoint", s.Defs["endpoint"].Properties, limitFieldNames},
+		{"a request rate", rate, rateFields},
+		{"concurrent", tier["concurrent"].AnyOf[1].Properties, concurrentNames},
+		{"exempt", s.Properties["exempt"].Properties, exemptFields},
+		{"a match", s.Defs["match"].Properties, matchFields},
 	} {
 		got := slices.Sorted(maps.Keys(tt.properties))
 		if want := slices.Sorted(slices.Values(tt.want)); !slices.Equal(got, want) {
@@ -97,6 +104,12 @@ var blind = map[string]string{
 	"bad-several-documents.yaml":    "a schema sees one document",
 	"bad-default-tier-unknown.yaml": "which tiers there are",
 	"bad-only-comments.yaml":        "there is no document",
+	"bad-anonymous-tier.yaml":       "which tiers there are",
+	"bad-class-unknown.yaml":        "which classes there are",
+	"bad-endpoint-share.yaml":       "what the tier says at the endpoint",
+	"bad-pattern.yaml":              "which patterns match nobody",
+	"bad-until-day.yaml":            "which years have a 29th of February",
+	"bad-users-from-alone.yaml":     "which other files there are",
 	"bad-yaml-at.yaml":              "not YAML",
 	"bad-yaml-bracket.yaml":         "not YAML",
 	"bad-yaml-colon.yaml":           "not YAML",
@@ -155,6 +168,23 @@ func TestSchemaAgreesOnValues(t *testing.T) {
 		"over_limit":    `{over_limit: %s}`,
 		"wait":          `{over_limit: {concurrent: %s}}`,
 		"priority":      `{priority: %s}`,
+
+		"mode":            `{mode: %s}`,
+		"requests.second": `{requests: {GET: {second: %s}}}`,
+		"requests.burst":  `{requests: {GET: {second: 5, burst: %s}}}`,
+		"requests.hour":   `{requests: {GET: {hour: %s, mode: off}}}`,
+		"requests.mode":   `{requests: {GET: {second: 5, mode: %s}}}`,
+		"concurrent.mode": `{concurrent: {limit: 5, mode: %s}}`,
+		"concurrent.max":  `{concurrent: {limit: %s}}`,
+		"bandwidth.mode":  `{bandwidth: {mode: %s}}`,
+		"comment":         `{comment: %s}`,
+		"until":           "{}}\nusers: {u: {concurrent: 1, until: %s}",
+		"methods":         "{}}\nclasses: {A: {methods: [%s]}",
+		"query":           "{}}\nclasses: {A: [{query: [%s]}]",
+		"path_prefix":     "{}}\nclasses: {A: {path_prefix: %s}",
+		"headers":         "{}}\nclasses: {A: {headers: {X: %s}}",
+		"exempt.users":    "{}}\nexempt: {users: [%s]",
+		"exempt.paths":    "{}}\nexempt: {paths: [%s]",
 	}
 	names := slices.Sorted(maps.Keys(fields))
 	numbers := rapid.OneOf(
@@ -175,7 +205,9 @@ func TestSchemaAgreesOnValues(t *testing.T) {
 			return word + rapid.StringMatching(`(0|1|2|5|10|29|30|31|300|3000|30000|30001)(\.(0|00|000|5|05|005|123|1234|00001)?)?`).Draw(t, "duration") +
 				rapid.SampledFrom(units).Draw(t, "unit")
 		}),
-		rapid.SampledFrom([]string{"unlimited", "refuse", "Unlimited", "1TiB", "wait", "true", "null", "[1]", "{}", "{GET: 1}", "{up: 1}", `"refuse"`, "1.5", `""`, "free"}),
+		rapid.SampledFrom([]string{"unlimited", "refuse", "Unlimited", "1TiB", "wait", "true", "null", "[1]", "{}", "{GET: 1}", "{up: 1}", `"refuse"`, "1.5", `""`, "free",
+			"enforce", "dry-run", "off", "Enforce", "{second: 5}", "{second: 5, burst: 1}", "{burst: 1}", "{minute: 5, mode: off}", "2026-12-01", `"2026-12-31T23:59:59.5+02:00"`, "2026-13-01", "2026-12-01T24:00:00Z",
+			"GET", "list-type", "a=b", "/", "/a", "/a*", "/a*b", `"/a b"`, `"/a?"`, "X-Y", `" x"`, `"*"`, `"a b"`, `"~"`}),
 	)
 	rapid.Check(t, func(t *rapid.T) {
 		field := rapid.SampledFrom(names).Draw(t, "field")
@@ -190,6 +222,19 @@ func TestSchemaAgreesOnValues(t *testing.T) {
 			t.Errorf("%s: %s: the schema says %v, and Parse %v", field, value, got, bad)
 		}
 	})
+}
+
+// schemaAccepts checks that the schema accepts a file that Parse has accepted.
+func schemaAccepts(t *testing.T, data []byte) {
+	t.Helper()
+	v := newValidator(t)
+	var n yaml.Node
+	if err := yaml.Unmarshal(data, &n); err != nil {
+		t.Fatalf("%q: %v", data, err)
+	}
+	if err := v.check(v.schema, toJSON(t, n.Content[0]), "$"); err != nil {
+		t.Fatalf("Parse accepts %q, and the schema says %v", data, err)
+	}
 }
 
 // TestValidator: the checks of this file find what they are there for.
@@ -265,13 +310,39 @@ func (v validator) check(s map[string]any, value any, path string) error {
 			return fmt.Errorf("%s: more than %v", path, most)
 		}
 	}
+	if names, ok := s["enum"].([]any); ok && !slices.Contains(names, value) {
+		return fmt.Errorf("%s: none of %v", path, names)
+	}
 	if text, ok := value.(string); ok {
+		if most, ok := s["maxLength"].(float64); ok && utf8.RuneCountInString(text) > int(most) {
+			return fmt.Errorf("%s: longer than %v", path, most)
+		}
 		if p, ok := s["pattern"].(string); ok && !regexp.MustCompile(p).MatchString(text) {
 			return fmt.Errorf("%s: %q does not match %s", path, text, p)
 		}
 	}
 	if object, ok := value.(map[string]any); ok {
 		return v.object(s, object, path)
+	}
+	if list, ok := value.([]any); ok {
+		return v.list(s, list, path)
+	}
+	return nil
+}
+
+func (v validator) list(s map[string]any, list []any, path string) error {
+	if least, ok := s["minItems"].(float64); ok && len(list) < int(least) {
+		return fmt.Errorf("%s: too few items", path)
+	}
+	if most, ok := s["maxItems"].(float64); ok && len(list) > int(most) {
+		return fmt.Errorf("%s: too many items", path)
+	}
+	for i, item := range list {
+		if items, ok := s["items"].(map[string]any); ok {
+			if err := v.check(items, item, fmt.Sprintf("%s[%d]", path, i)); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
@@ -286,7 +357,20 @@ func (v validator) object(s, object map[string]any, path string) error {
 	if least, ok := s["minProperties"].(float64); ok && len(object) < int(least) {
 		return fmt.Errorf("%s: too few properties", path)
 	}
+	if most, ok := s["maxProperties"].(float64); ok && len(object) > int(most) {
+		return fmt.Errorf("%s: too many properties", path)
+	}
+	dependent, _ := s["dependentRequired"].(map[string]any)
+	for name, needs := range dependent {
+		_, has := object[name]
+		for _, needed := range needs.([]any) {
+			if _, ok := object[needed.(string)]; has && !ok {
+				return fmt.Errorf("%s: %s needs %v", path, name, needed)
+			}
+		}
+	}
 	properties, _ := s["properties"].(map[string]any)
+	patterns, _ := s["patternProperties"].(map[string]any)
 	for _, name := range slices.Sorted(maps.Keys(object)) {
 		if names, ok := s["propertyNames"].(map[string]any); ok {
 			if err := v.check(names, name, path); err != nil {
@@ -294,6 +378,11 @@ func (v validator) object(s, object map[string]any, path string) error {
 			}
 		}
 		p, ok := properties[name].(map[string]any)
+		for pattern, of := range patterns {
+			if !ok && regexp.MustCompile(pattern).MatchString(name) {
+				p, ok = of.(map[string]any)
+			}
+		}
 		if !ok {
 			if s["additionalProperties"] == false {
 				return fmt.Errorf("%s: unknown %s", path, name)
@@ -352,7 +441,7 @@ func toJSON(t rapid.TB, n *yaml.Node) any {
 		}
 		text, err := json.Marshal(value)
 		if err != nil {
-			t.Fatalf("%v", err)
+			return n.Value // .inf and .nan, which JSON does not have
 		}
 		if err := json.Unmarshal(text, &value); err != nil {
 			t.Fatalf("%v", err)

@@ -4,59 +4,241 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"iter"
+	"maps"
+	"math"
 	"slices"
+	"time"
 )
 
-// Set is the content of one limit file. It never changes and is safe for
-// concurrent use.
+// Set is the content of one limit file, with those of its users_from, at one time.
+// It never changes and is safe for concurrent use.
 type Set struct {
+	*content
+	now int64 // Unix time in ns; what expires by then has expired
+}
+
+// content is what a Set says at any time.
+type content struct {
+	name    string // of the file, as in errors
 	source  []byte
 	version string
 
-	defaultTier string
-	fallback    *Limits // the default tier's
-	tiers       map[string]*Limits
-	tierNames   []string // sorted
+	mode          Mode
+	defaultTier   string
+	anonymousTier string
+	fallback      *entry // the default tier's
+	anonymous     *entry // nil without an anonymous tier
+	tiers         map[string]*entry
+	tierNames     []string // sorted
+	endpoints     []string // sorted
+	classes       []Class
+	exempt        Exempt
 
-	users     map[string]*Limits // by Key; users without overrides share their tier's
-	userNames []string           // as written in the file, sorted
+	users    map[string]*entry // by Key, patterns too; users who are exempt have exemptEntry
+	hashed   map[string]string // the names of those whose key is another
+	unlisted map[string]bool   // keys in users whom only exempt names
+
+	patterns       matcher // of users
+	patternEntries []*entry
+	patternNames   []string // in the order of the file
+	exemptPatterns matcher
+
+	untils []int64 // when entries expire: Unix times in ns, sorted
 }
 
-// User returns the limits of the user with this wire key (see Key). A user whom
-// the file does not name has those of the default tier. It is never nil.
+// exemptTier is the Tier of who is exempt. No tier has this name.
+const exemptTier = "exempt"
+
+// exemptEntry is what counts for exempt users and requests: no limit at all.
+var exemptEntry = &entry{limits: &Limits{Tier: exemptTier}}
+
+// User returns the limits of the user with this wire key: Key of his name, or at
+// an endpoint EndpointKey of both. It is never nil, and asking does not allocate.
+//
+// Who is exempt, and ExemptKey, has no limit. A name in the file counts before
+// the patterns that match it, of which the one with most literal characters counts,
+// or the earlier one. A user whom the file names neither way has the anonymous tier
+// if there is one and his key is "~" (no name) or an IP address, else the default
+// tier. Patterns match no key that begins with "~": it is not the name.
+//
+// At an endpoint that the file does not declare users have the limits that they
+// have everywhere.
 func (s *Set) User(key string) *Limits {
-	if l, ok := s.users[key]; ok {
-		return l
+	endpoint := -1
+	if key != "" && key[0] == '@' {
+		endpoint, key = s.split(key)
+	}
+	if e, ok := s.users[key]; ok {
+		return e.at(s.now, endpoint)
+	}
+	return s.unnamed(key).at(s.now, endpoint)
+}
+
+// split takes a key at an endpoint apart. An unknown endpoint is -1.
+func (s *Set) split(key string) (endpoint int, user string) {
+	name, user := SplitEndpoint(key)
+	if i, ok := slices.BinarySearch(s.endpoints, name); ok {
+		return i, user
+	}
+	return -1, user
+}
+
+// unnamed returns the entry of a user whom the file does not name exactly.
+func (s *Set) unnamed(key string) *entry {
+	if e := s.matched(key); e != nil {
+		return e
+	}
+	if s.anonymous != nil && Anonymous(key) {
+		return s.anonymous
 	}
 	return s.fallback
 }
 
-// Users yields the names of the users in the file, as it writes them, sorted.
-func (s *Set) Users() iter.Seq[string] { return slices.Values(s.userNames) }
+// matched returns the entry of the pattern that a user's key matches, or nil.
+func (s *Set) matched(key string) *entry {
+	if key == "" {
+		return nil
+	}
+	if key[0] == '~' {
+		if key == ExemptKey {
+			return exemptEntry
+		}
+		return nil
+	}
+	if s.exemptPatterns.match(key) >= 0 {
+		return exemptEntry
+	}
+	if i := s.patterns.match(key); i >= 0 {
+		return s.patternEntries[i]
+	}
+	return nil
+}
 
-// Len is the number of users whom the file names.
-func (s *Set) Len() int { return len(s.userNames) }
+// Known reports whether the file names the user of this wire key, at any endpoint:
+// by name, by a pattern, or as exempt.
+func (s *Set) Known(key string) bool {
+	_, key = SplitEndpoint(key)
+	if _, ok := s.users[key]; ok {
+		return true
+	}
+	return s.matched(key) != nil
+}
+
+// At returns the set as it is at a time: s itself, or one of the same content and
+// version in which other entries have expired.
+func (s *Set) At(t time.Time) *Set {
+	now := unixNano(t)
+	if s.expired(now) == s.expired(s.now) {
+		return s
+	}
+	return &Set{content: s.content, now: now}
+}
+
+// unixNano is the Unix time in ns, the least or greatest one for times that have none:
+// before 1970, which is before anything expires, and after 2262.
+func unixNano(t time.Time) int64 {
+	switch s := t.Unix(); {
+	case s < 0:
+		return math.MinInt64
+	case s > math.MaxInt64/int64(time.Second)-1:
+		return math.MaxInt64
+	}
+	return t.UnixNano()
+}
+
+// Expires returns when the next entry expires, after which At returns another
+// set, or the zero time if none does.
+func (s *Set) Expires() time.Time {
+	if n := s.expired(s.now); n < len(s.untils) {
+		return time.Unix(0, s.untils[n]).UTC()
+	}
+	return time.Time{}
+}
+
+// expired counts the entries that have expired at a time.
+func (s *Set) expired(now int64) int {
+	if now == math.MaxInt64 {
+		return len(s.untils)
+	}
+	n, _ := slices.BinarySearch(s.untils, now+1)
+	return n
+}
+
+// Users yields what the file names users by, as it writes them, sorted: names and
+// patterns. Sorting takes a second for a million.
+func (s *Set) Users() iter.Seq[string] {
+	names := make([]string, 0, len(s.users))
+	for key := range s.users {
+		if s.unlisted[key] {
+			continue
+		}
+		if name, ok := s.hashed[key]; ok {
+			key = name
+		}
+		names = append(names, key)
+	}
+	slices.Sort(names)
+	return slices.Values(names)
+}
+
+// Patterns returns the patterns among Users, in the order of the file.
+func (s *Set) Patterns() []string { return slices.Clone(s.patternNames) }
+
+// Len is the number of users whom the file names, patterns included.
+func (s *Set) Len() int { return len(s.users) - len(s.unlisted) }
+
+// Mode is the mode of the whole file. Each limit's own mode has it already.
+func (s *Set) Mode() Mode { return s.mode }
 
 // DefaultTier is the tier of users whom the file does not name.
 func (s *Set) DefaultTier() string { return s.defaultTier }
+
+// AnonymousTier is the tier of Anonymous users whom the file does not name, or "" if
+// they have the default tier like everybody.
+func (s *Set) AnonymousTier() string { return s.anonymousTier }
 
 // Tiers returns the names of all tiers, sorted.
 func (s *Set) Tiers() []string { return slices.Clone(s.tierNames) }
 
 // Tier returns the limits of a tier, and whether there is such a tier.
-func (s *Set) Tier(name string) (*Limits, bool) {
-	l, ok := s.tiers[name]
-	return l, ok
+func (s *Set) Tier(name string) (*Limits, bool) { return s.TierAt("", name) }
+
+// TierAt returns the limits of a tier at an endpoint, and whether there is such a
+// tier. At an endpoint that the file does not declare they are the tier's.
+func (s *Set) TierAt(endpoint, name string) (*Limits, bool) {
+	e, ok := s.tiers[name]
+	if !ok {
+		return nil, false
+	}
+	at, ok := slices.BinarySearch(s.endpoints, endpoint)
+	if !ok {
+		at = -1
+	}
+	return e.at(s.now, at), true
 }
+
+// Endpoints returns the names of the endpoints that the file declares, sorted.
+func (s *Set) Endpoints() []string { return slices.Clone(s.endpoints) }
+
+// Classes returns the operation classes, in the order in which they are matched.
+// Callers must not modify what they hold.
+func (s *Set) Classes() []Class { return slices.Clone(s.classes) }
+
+// Exempt returns who is not limited. Callers must not modify it.
+func (s *Set) Exempt() Exempt { return s.exempt }
 
 // Version names the content: the first 12 hex digits of the SHA-256 of Source.
 func (s *Set) Version() string { return s.version }
 
-// Source is the file that the Set was made from. Parse makes an equal Set of it.
-// Callers must not modify it.
+// Source is what the Set was made from: the file, or a bundle of it and those of its
+// users_from (see ReadFile). Parse makes an equal Set of it. Callers must not
+// modify it.
 func (s *Set) Source() []byte { return s.source }
 
 func version(source []byte) string {
 	sum := sha256.Sum256(source)
 	return hex.EncodeToString(sum[:6])
 }
+
+// sortedKeys returns the keys of a map, sorted.
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

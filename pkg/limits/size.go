@@ -27,7 +27,7 @@ func parseSize(s string) (int64, error) {
 	unit := s[len(digits):]
 	switch {
 	case strings.HasPrefix(s, "-") && strings.TrimLeft(s[1:], "0123456789") != s[1:]:
-		return 0, tooSmall(s)
+		return 0, tooSmall(s, liftIt)
 	case digits == "", strings.ContainsAny(unit, ".,_"):
 		return 0, fmt.Errorf("must be %s, got %s", sizeForms, quote(s))
 	case len(digits) > 1 && digits[0] == '0':
@@ -42,7 +42,7 @@ func parseSize(s string) (int64, error) {
 	case err != nil || n > MaxBandwidth/bytes:
 		return 0, fmt.Errorf("must be at most 1TiB per second, got %s", shown(s))
 	case n == 0:
-		return 0, tooSmall(s)
+		return 0, tooSmall(s, liftIt)
 	}
 	return n * bytes, nil
 }
@@ -69,12 +69,18 @@ func parseUnit(digits, unit string) (int64, error) {
 // parseCount reads a whole number from 1 to most. The error goes on where the
 // name of the limit leaves off.
 func parseCount(s string, most int) (int, error) {
+	return parseWhole(s, most, "a whole number in plain digits, or unlimited", liftIt)
+}
+
+// parseWhole reads a whole number from 1 to most, of which forms and none tell in
+// errors what is valid and how to say that there is no such number.
+func parseWhole(s string, most int, forms, none string) (int, error) {
 	digits := strings.TrimPrefix(s, "-")
 	if digits == "" || strings.Trim(digits, "0123456789") != "" || len(digits) > 1 && digits[0] == '0' {
-		return 0, fmt.Errorf("must be a whole number in plain digits, or unlimited, got %s", quote(s))
+		return 0, fmt.Errorf("must be %s, got %s", forms, quote(s))
 	}
 	if digits != s || digits == "0" {
-		return 0, tooSmall(s)
+		return 0, tooSmall(s, none)
 	}
 	n, err := strconv.Atoi(digits)
 	if err != nil || n > most {
@@ -97,8 +103,10 @@ func parsePriority(s string) (int, error) {
 	return n, nil
 }
 
-func tooSmall(s string) error {
-	return fmt.Errorf("must be 1 or more, got %s; write unlimited to lift the limit", shown(s))
+const liftIt = "write unlimited to lift the limit"
+
+func tooSmall(s, none string) error {
+	return fmt.Errorf("must be 1 or more, got %s; %s", shown(s), none)
 }
 
 // shown is quote without the quotes around a plain number or size.

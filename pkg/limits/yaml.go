@@ -12,6 +12,20 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
+// maxParts bounds the values that the YAML library may have to hold at once, some 200
+// bytes each: room for a million users with overrides.
+const maxParts = 8_000_000
+
+// parts is at least the number of values in data but one, counted by what separates
+// them.
+func parts(data []byte) int {
+	n := 0
+	for _, s := range []string{":", ",", "[", "{", "- ", "-\n", "-\r", "-\t", "?"} {
+		n += bytes.Count(data, []byte(s))
+	}
+	return n
+}
+
 // decode returns the top node of the only YAML document in data. When there is
 // none, or it is not one, it reports that and returns nil.
 func (f *file) decode(data []byte) *yaml.Node {
@@ -24,12 +38,20 @@ func (f *file) decode(data []byte) *yaml.Node {
 		f.add(line, column, "the file is not UTF-8 text")
 		return nil
 	}
+	if n := parts(data); n > maxParts {
+		f.add(1, 1, "the file has about %d values; at most %d are possible, not counting users in lines of their own with nothing but a tier", n, maxParts)
+		return nil
+	}
 	first, second, err := documents(bytes.NewReader(data))
 	switch {
 	case err != nil:
 		f.syntaxError(data, err)
 	case first == nil || len(first.Content) != 1 || isNull(first.Content[0]):
-		f.add(1, 1, "the file is empty; it needs version, default_tier and tiers")
+		needs := "version, default_tier and tiers"
+		if f.source > 0 {
+			needs = "users"
+		}
+		f.add(1, 1, "the file is empty; it needs %s", needs)
 	case second != nil:
 		f.errorf(second, "the file has several YAML documents; keep one, without a line ---")
 	default:

@@ -10,9 +10,11 @@ import (
 // Config is what an Agent needs to know once.
 type Config struct {
 	// MaxUsers bounds the users that are known at a time; a user is forgotten
-	// 3 s after his last request. Requests of users beyond the bound are
-	// admitted uncounted (Agent.Overflowed counts them). 0 means 500 000, about
-	// 500 MB.
+	// 3 s after his last request, whatever the windows of his limits, but not while
+	// the pool is lost and still has to hear what he did in a longer one. Requests of
+	// users beyond the bound are admitted uncounted (Agent.Overflowed counts them).
+	// 0 means 500 000: about 250 MB if each has one limit, and 160 MB more for each
+	// further one.
 	MaxUsers int
 }
 
@@ -20,8 +22,11 @@ type Config struct {
 type Verdict struct {
 	Allowed bool
 	Limit   limits.Rate // the limit that refused it; zero if allowed
-	Second  int64       // the cluster second it was decided in
+	Second  int64       // the cluster second it was decided in, or at which the refusing limit's window began
 }
+
+// End is the second at which the refusing limit's window is over.
+func (v Verdict) End() int64 { return v.Second + v.Limit.Window.Seconds() }
 
 // Waiting is a request whose agent is out of tokens. It is decided by a later
 // call of the agent's methods, which return it in Output.Decided, or by Timeout.
@@ -29,23 +34,23 @@ type Waiting struct {
 	Verdict Verdict // valid once the request is decided
 
 	owner   *user
-	buckets [maxRates]*bucket
+	buckets [limits.MaxRates]*bucket
 	n       int
 	decided bool
 }
 
-// maxRates is the largest number of limits that one request counts against:
-// its verb, its operation class, and "*".
-const maxRates = 3
-
-// Native is an instruction for HAProxy's own table: refuse the key until the
-// second ends, or, with Lift, no longer.
+// Native is an instruction for HAProxy's own table: refuse the key until its
+// window ends, or, with Lift, no longer. See NativeFor for longer windows than a
+// second. There is none for limits that are not enforced.
 type Native struct {
 	Key    Key
-	Second int64
+	Second int64 // at which the window began
 	Limit  int
 	Lift   bool
 }
+
+// End is the second at which the window is over.
+func (n Native) End() int64 { return n.Second + n.Key.Window.Seconds() }
 
 // Output is what became due during the calls since the last one.
 type Output struct {
@@ -61,7 +66,8 @@ type Agent struct {
 	agenda   agenda.Agenda[*bucket]
 	wanted   []*bucket // an ask for tokens is due
 	dirty    []*bucket // something is to be reported with the next flush
-	reports  []Ask     // reports for seconds gone by, and asks for the next one
+	reports  []Ask     // reports for windows gone by, and asks for the next one
+	first    []Ask     // reports that go before asks
 	hurried  bool      // the reports are not to wait for the next flush
 	out      Output
 
@@ -69,7 +75,8 @@ type Agent struct {
 	rank      int   // this agent's place among them
 	informed  bool  // Cluster has been called
 	shared    int64 // the last second in which it may not have been alone
-	lead      int64 // how early the next second is asked for, ns
+	left      bool  // Leave has been called
+	lead      int64 // how early the next window is asked for, ns
 	lost      bool  // the pool cannot be asked
 	lostAt    int64 // when it was lost, ns
 	apart     int64 // the last second of a loss that is over: others may not have reported it yet
@@ -87,9 +94,11 @@ func NewAgent(c Config) *Agent {
 }
 
 // Start decides a request that counts against the given limits (at most
-// maxRates; none means it is not limited). It takes a token of each limit or of
-// none. When a token is missing that the pool may still have, the request waits:
-// the Waiting is not nil and the verdict is not valid yet.
+// limits.MaxRates, each of another class or window; none means it is not limited).
+// It takes a token of each limit or of none. When a token is missing that the pool
+// may still have, the request waits: the Waiting is not nil and the verdict is not
+// valid yet. Of several limits that refuse it, the verdict names the one that stays
+// in force longest.
 func (a *Agent) Start(at time.Time, name string, rates []limits.Rate) (Verdict, *Waiting) {
 	now := at.UnixNano()
 	if len(rates) == 0 {
@@ -100,10 +109,12 @@ func (a *Agent) Start(at time.Time, name string, rates []limits.Rate) (Verdict, 
 		a.overflow++
 		return Verdict{Allowed: true, Second: now / second}, nil
 	}
-	w := Waiting{owner: u, n: min(len(rates), maxRates)}
+	w := Waiting{owner: u, n: min(len(rates), limits.MaxRates)}
 	for i := range w.n {
-		b := a.bucket(u, rates[i], now)
-		b.seen.add(now)
+		b := a.bucket(u, &rates[i], now)
+		if !b.long() {
+			b.seen.add(now)
+		}
 		w.buckets[i] = b
 	}
 	v, decided := a.decide(&w, now)
@@ -112,6 +123,10 @@ func (a *Agent) Start(at time.Time, name string, rates []limits.Rate) (Verdict, 
 		v, waiting = a.wait(&w, now)
 	}
 	for _, b := range w.buckets[:w.n] {
+		// What a second's limit refuses must not make a minute's lease large.
+		if b.long() && (v.Allowed || waiting != nil || v.Limit == b.rate()) {
+			b.seen.add(now)
+		}
 		a.plan(b, now)
 	}
 	return v, waiting
@@ -121,22 +136,41 @@ func (a *Agent) Start(at time.Time, name string, rates []limits.Rate) (Verdict, 
 // if one is spent.
 func (a *Agent) decide(w *Waiting, now int64) (Verdict, bool) {
 	missing := false
+	var refusing *bucket
 	for _, b := range w.buckets[:w.n] {
-		if a.available(b) {
-			continue
+		switch {
+		case a.available(b):
+		case b.spent || a.alone(b) || a.cutOff(b):
+			refusing = longer(refusing, b)
+		default:
+			missing = true
 		}
-		if b.spent || a.alone(b) || a.cutOff(b) {
-			return a.refuse(b), true
-		}
-		missing = true
+	}
+	if refusing != nil {
+		return a.refuse(refusing, now), true
 	}
 	if missing {
 		return Verdict{}, false
 	}
+	return a.admit(w, now), true
+}
+
+// longer is the one of two buckets, the first of which may be nil, whose window
+// ends later.
+func longer(a, b *bucket) *bucket {
+	if a == nil || b.end() > a.end() {
+		return b
+	}
+	return a
+}
+
+func (a *Agent) admit(w *Waiting, now int64) Verdict {
+	v := Verdict{Allowed: true, Second: now / second}
 	for _, b := range w.buckets[:w.n] {
 		a.spend(b, now)
+		v.Second = max(v.Second, b.second) // the clock may run back a little
 	}
-	return Verdict{Allowed: true, Second: w.buckets[0].second}, true
+	return v
 }
 
 // wait puts the request into its user's queue, unless more requests wait there
@@ -145,12 +179,12 @@ func (a *Agent) wait(on *Waiting, now int64) (Verdict, *Waiting) {
 	w := *on // only a request that waits costs an allocation
 	for _, b := range w.buckets[:w.n] {
 		if !a.available(b) && b.waiting >= b.limit-b.total {
-			return a.refuse(b), nil
+			return a.refuse(b, now), nil
 		}
 	}
 	for _, b := range w.buckets[:w.n] {
 		b.waiting++
-		if b.balance < b.waiting {
+		if b.balance < b.waiting && !a.alone(b) {
 			a.want(b)
 		}
 	}
@@ -161,10 +195,10 @@ func (a *Agent) wait(on *Waiting, now int64) (Verdict, *Waiting) {
 // available reports whether the bucket can admit a request now.
 func (a *Agent) available(b *bucket) bool {
 	switch {
-	case b.balance > 0 && (b.unleased == 0 || !a.cutOff(b)):
-		return true // whoever counts by himself must not lease on top of it
+	case b.balance > 0 && (b.unleased == 0 || b.long() || !a.cutOff(b)):
+		return true // whoever counts a second by himself must not lease on top of it
 	case a.cutOff(b):
-		return !b.spent && b.admitted < a.part(b)
+		return !b.spent && a.onItsOwn(b) < a.part(b)
 	case a.alone(b):
 		return b.admitted < b.limit
 	}
@@ -182,6 +216,7 @@ func (a *Agent) spend(b *bucket, now int64) {
 		}
 	} else {
 		b.unleased++
+		b.owed++
 		b.debt++
 		a.soil(b)
 		if a.cutOff(b) && !b.spent && !b.asking && !a.alone(b) {
@@ -196,31 +231,59 @@ func (a *Agent) spend(b *bucket, now int64) {
 	}
 }
 
-func (a *Agent) refuse(b *bucket) Verdict {
+func (a *Agent) refuse(b *bucket, now int64) Verdict {
 	b.unmet++
-	return Verdict{Limit: limits.Rate{Class: b.key.Class, PerSecond: b.limit}, Second: b.second}
+	if b.pooled && b.throttle {
+		switch {
+		case !b.native:
+			a.deplete(b, now)
+		case b.long() && now-b.nativeAt >= int64(nativeAgain):
+			a.shield(b, now) // it got through, so HAProxy has forgotten
+		}
+	}
+	return Verdict{Limit: b.rate(), Second: b.second}
 }
 
 // alone reports whether nobody else can have admitted requests of the bucket's
-// second.
-func (a *Agent) alone(b *bucket) bool { return a.instances <= 1 && b.second > a.shared }
+// window, and nobody needs to remember them but this agent. It may restart within
+// a minute, or forget the user, and what a burst has left must be kept for longer
+// than he is remembered: such keys are leased from the pool by agents that are
+// alone as well.
+func (a *Agent) alone(b *bucket) bool {
+	return a.instances <= 1 && b.second > a.shared && !b.pooled
+}
 
-// cutOff reports whether the pool cannot be asked for the bucket's second, or
-// could not for a part of it.
-func (a *Agent) cutOff(b *bucket) bool { return a.lost || b.second <= a.apart }
+// cutOff reports whether the pool cannot be asked for the bucket's window, or
+// could not for a part of its second. In a longer window it can be asked again as
+// soon as it is back: what was admitted meanwhile is reported to it.
+func (a *Agent) cutOff(b *bucket) bool { return a.lost || b.second <= a.apart && !b.long() }
 
-// part is what this agent may admit of a key while the pool is lost: the limit,
-// or its even part of it if the key was hot when the pool was lost.
+// part is what this agent may admit of a key by itself while the pool is lost: the
+// limit, or of a window longer than a second what was left of it when the pool was
+// last heard of, if it was since the user was last forgotten; or its even part of
+// that if the key was hot when the pool was lost.
 func (a *Agent) part(b *bucket) int {
+	all := b.max
+	if b.long() {
+		all = max(0, all-b.total)
+	}
 	n := a.sharers(b)
 	if n < 2 || b.hotUntil < a.lostAt {
-		return b.limit
+		return all
 	}
-	part := b.limit / n
-	if a.rank%n < b.limit%n {
+	part := all / n
+	if a.rank%n < all%n {
 		part++ // the odd ones go to the first
 	}
 	return part
+}
+
+// onItsOwn is what this agent has admitted that counts against its part.
+func (a *Agent) onItsOwn(b *bucket) int {
+	if b.long() {
+		return b.owed
+	}
+	return b.admitted
 }
 
 // sharers is the number of agents that serve the key: as polygen counted them,
@@ -255,20 +318,27 @@ func (a *Agent) hurry() {
 	a.hurried = true
 }
 
-// deplete takes polygen's word for it that there is no more: HAProxy refuses
-// the key by itself until the second ends, or a probe finds tokens again.
+// deplete takes the word for it that there is no more: HAProxy refuses the key by
+// itself until the window ends, or a probe finds tokens again.
 func (a *Agent) deplete(b *bucket, now int64) {
 	if !a.alone(b) {
 		a.exhaust(b, now)
 	}
-	b.native = true
-	a.out.Native = append(a.out.Native, Native{Key: b.key, Second: b.second, Limit: b.limit})
+	if b.mode == limits.Enforce {
+		a.shield(b, now)
+	}
+}
+
+// shield has HAProxy refuse requests of the key.
+func (a *Agent) shield(b *bucket, now int64) {
+	b.native, b.nativeAt = true, now
+	a.out.Native = append(a.out.Native, Native{Key: b.key, Second: b.second, Limit: b.max})
 }
 
 // unshield lets requests of the key through to the agent again.
 func (a *Agent) unshield(b *bucket) {
 	b.native = false
-	a.out.Native = append(a.out.Native, Native{Key: b.key, Second: b.second, Limit: b.limit, Lift: true})
+	a.out.Native = append(a.out.Native, Native{Key: b.key, Second: b.second, Limit: b.max, Lift: true})
 }
 
 // user returns what is known of a user, or nil when there are too many.
@@ -281,18 +351,35 @@ func (a *Agent) user(name string) *user {
 	return u
 }
 
-// bucket returns the user's bucket for a limit, in the current second.
-func (a *Agent) bucket(u *user, r limits.Rate, now int64) *bucket {
-	b := u.bucket(r.Class)
+// bucket returns the user's bucket for a limit, in the current window.
+func (a *Agent) bucket(u *user, r *limits.Rate, now int64) *bucket {
+	b := u.bucket(r.Class, r.Window)
 	if b == nil {
 		a.created++
-		b = &bucket{key: Key{Class: r.Class, User: u.name}, owner: u, second: now / second}
+		b = &bucket{key: Key{Class: r.Class, User: u.name, Window: r.Window}, owner: u}
+		b.second, b.length = beginning(now, r.Window), r.Window.Seconds()*second
 		b.early = int64(a.created%askSteps) * int64(agenda.Tick)
 		u.buckets = append(u.buckets, b)
 	}
-	b.limit = r.PerSecond
+	if b.max != r.Max || b.burst != r.Burst || b.mode != r.Mode {
+		a.limited(b, r)
+	}
 	a.roll(b, now)
 	return b
+}
+
+// limited takes a bucket's limit, which may have changed.
+func (a *Agent) limited(b *bucket, r *limits.Rate) {
+	if (b.burst > 0) != (r.Burst > 0) && b.max > 0 {
+		a.close(b) // another pool has it from now on
+		a.clear(b)
+	}
+	if r.Max > b.max {
+		b.spent = false // there is more
+	}
+	b.max, b.burst, b.mode = r.Max, r.Burst, r.Mode
+	b.limit = r.Max + r.Burst
+	b.pooled = b.long() || r.Burst > 0
 }
 
 // Drain returns what has become due and forgets it. The slices are the

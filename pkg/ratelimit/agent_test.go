@@ -27,12 +27,13 @@ func shared(n int) *ratelimit.Agent {
 
 // exchange lets the agent talk to a pool once and returns what it asked.
 func exchange(a *ratelimit.Agent, at time.Time, pool map[poolKey]int) []ratelimit.Ask {
+	return exchangeWith(a, at, pools{totals: pool})
+}
+
+func exchangeWith(a *ratelimit.Agent, at time.Time, p pools) []ratelimit.Ask {
 	asks := a.Collect(at, true, nil)
 	for _, ask := range asks {
-		k := poolKey{ask.Second, ask.Key}
-		g := ratelimit.Take(pool[k], ask)
-		pool[k] = g.Total
-		a.Reply(at, ask, g)
+		a.Reply(at, ask, p.take(at, ask))
 	}
 	return asks
 }
@@ -110,7 +111,7 @@ func TestAgentFirstRequestWaitsOneRoundTrip(t *testing.T) {
 }
 
 func TestAgentTakesATokenOfEachLimitOrOfNone(t *testing.T) {
-	both := []limits.Rate{{Class: "GET", PerSecond: 100}, {Class: limits.All, PerSecond: 1}}
+	both := []limits.Rate{{Class: "GET", Max: 100}, {Class: limits.All, Max: 1}}
 	a := shared(2)
 	pool := map[poolKey]int{}
 	a.Start(ms(100), "u", both)
@@ -356,8 +357,12 @@ func TestAgentTimeRunningBackwards(t *testing.T) {
 	a := ratelimit.NewAgent(ratelimit.Config{})
 	admitted := 0
 	for _, at := range []int{990, 1010, 995, 1011, 985, 1012} {
-		if v, _ := a.Start(ms(at), "u", get(3)); v.Allowed {
+		v, _ := a.Start(ms(at), "u", get(3))
+		if v.Allowed {
 			admitted++
+		}
+		if want := t0.Unix() + 1; at != 990 && v.Second != want {
+			t.Errorf("at %d ms: decided in second %d, want %d", at, v.Second, want)
 		}
 	}
 	if admitted != 4 { // one in the first second, three in the second
@@ -590,7 +595,7 @@ func TestTake(t *testing.T) {
 }
 
 func BenchmarkAgentStart(b *testing.B) {
-	both := []limits.Rate{{Class: "GET", PerSecond: 1 << 20}, {Class: limits.All, PerSecond: 1 << 20}}
+	both := []limits.Rate{{Class: "GET", Max: 1 << 20}, {Class: limits.All, Max: 1 << 20}}
 	for _, instances := range []int{1, 4} {
 		b.Run(fmt.Sprintf("agents=%d", instances), func(b *testing.B) {
 			a := shared(instances)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/pkg/internal/agenda"
+	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 const (
@@ -16,45 +17,70 @@ const (
 	askSteps    = 16                     // and up to so many ticks earlier: not for all keys at once
 	forgetSpan  = 3 * time.Second        // a key without requests for this long is forgotten
 	firstProbe  = 10 * time.Millisecond  // a spent key is asked about again after this, doubling
-	slowestGap  = 320 * time.Millisecond // up to this
+	slowestGap  = 320 * time.Millisecond // up to this,
+	longGap     = time.Second            // or this, for windows longer than a second
 	coolPortion = 4                      // a cool key's leases take up to 1/coolPortion of its limit
+	longLease   = 4                      // or for windows longer than a second of a second's part of it, or so many if that is more
+	selfHot     = 80                     // per cent of the limit at which a pooled key is hot without a hint
 )
 
-// bucket is what an agent knows of one key: its lease of the current second and
+// NativeFor is how long HAProxy may refuse a key by itself without hearing of it
+// again, in windows longer than a second: its table forgets an entry after that.
+// While there are requests of the key the agent repeats the Native, so that what
+// HAProxy lost, and what it should not believe any more, is right again by then.
+const NativeFor = 5 * time.Second
+
+const (
+	nativeAgain = time.Second             // at most this often
+	nativeSpan  = NativeFor + time.Second // for this long the agent waits for the next request
+)
+
+// bucket is what an agent knows of one key: its lease of the current window and
 // of the next, and what it has still to report.
 type bucket struct {
 	agenda.Place
 
-	key   Key
-	owner *user
-	limit int
+	key        Key
+	owner      *user
+	max, burst int   // of the limits.Rate
+	length     int64 // of the window, ns
 
-	second   int64 // the cluster second that the fields below belong to
+	second   int64 // at which the window begins that the fields below belong to
+	limit    int   // of the window: max, or with credit what the pool said of it
 	admitted int   // requests admitted here
 	unleased int   // of these, admitted without a token
+	owed     int   // of these, not yet in total
 	balance  int   // tokens in hand
 	debt     int   // requests admitted without a token, not yet reported
 	back     int   // tokens to be given back with the next flush
 	total    int   // the pool's total when it was last heard of
-	spent    bool  // the pool had less than was needed
-	next     int   // tokens in hand for the following second
-	nextAsk  bool  // the following second has been asked for
+	next     int   // tokens in hand for the following window
+	unmet    int   // requests refused since the last probe
+	waiting  int   // requests of the owner's queue that want a token
 
 	probeAt  int64 // when a spent key is asked about again
 	probeGap int64
-	unmet    int  // requests refused since the last probe
-	throttle bool // polygen says that the second is spent
-	native   bool // HAProxy refuses the key by itself
+	nativeAt int64 // when HAProxy was last told to refuse the key
 
-	waiting int  // requests of the owner's queue that want a token
-	asking  bool // an ask for tokens of the current second is on its way
-	wanted  bool // stands in Agent.wanted
-	dirty   bool // stands in Agent.dirty
+	mode     limits.Mode // of the limits.Rate
+	pooled   bool        // the agent never counts by itself alone; see Agent.alone
+	spent    bool        // the pool had less than was needed
+	nextAsk  bool        // the following window has been asked for
+	throttle bool        // polygen, or the pool itself, says that the window is spent
+	native   bool        // HAProxy refuses the key by itself
+	asking   bool        // an ask for tokens of the current window is on its way
+	wanted   bool        // stands in Agent.wanted
+	dirty    bool        // stands in Agent.dirty
 
 	seen     arrivals
-	early    int64 // how much earlier than others it asks for the next second, ns
+	early    int64 // how much earlier than others it asks for the next window, ns
 	hotUntil int64
 	sharers  int // agents that serve the user, as polygen last said; 0 if it never did
+}
+
+// rate is the limit that the bucket counts against.
+func (b *bucket) rate() limits.Rate {
+	return limits.Rate{Class: b.key.Class, Window: b.key.Window, Max: b.max, Burst: b.burst, Mode: b.mode}
 }
 
 // hot reports whether the key may run into its limit, so that a lease must be
@@ -70,21 +96,46 @@ func (b *bucket) cool(now int64) bool { return !b.hot(now) && 2*b.total < b.limi
 func (b *bucket) target(now int64, instances int) int {
 	n := b.seen.expected(now, leaseSpan)
 	if b.cool(now) {
-		n = max(n, b.limit/(coolPortion*max(1, instances)))
+		part := coolPortion * max(1, instances)
+		cool := b.max / part
+		if b.long() { // what an agent that is killed holds is lost until the window ends
+			cool = min(cool, max(longLease, cool/int(b.length/second)))
+		}
+		n = max(n, cool)
 	}
 	return n
+}
+
+// long reports whether the window is longer than a second.
+func (b *bucket) long() bool { return b.length > second }
+
+// end is when the window is over, ns.
+func (b *bucket) end() int64 { return b.second*second + b.length }
+
+// following is the second at which the next window begins.
+func (b *bucket) following() int64 { return b.second + b.length/second }
+
+// about makes an Ask of nothing yet, about a window that begins at a second.
+func (b *bucket) about(sec int64) Ask {
+	return Ask{Key: b.key, Second: sec, Limit: b.max, Burst: b.burst}
+}
+
+// beginning is the second at which the window begins that a time is in.
+func beginning(now int64, w limits.Window) int64 {
+	sec := now / second
+	return sec - sec%w.Seconds()
 }
 
 // user is what an agent knows of one user.
 type user struct {
 	name    string
-	buckets []*bucket  // one for each class seen, and "*": few
+	buckets []*bucket  // one for each class and window seen: few
 	queue   []*Waiting // in the order of arrival
 }
 
-func (u *user) bucket(class string) *bucket {
+func (u *user) bucket(class string, w limits.Window) *bucket {
 	for _, b := range u.buckets {
-		if b.key.Class == class {
+		if b.key.Class == class && b.key.Window == w {
 			return b
 		}
 	}

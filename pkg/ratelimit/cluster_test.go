@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-func get(n int) []limits.Rate { return []limits.Rate{{Class: "GET", PerSecond: n}} }
+func get(n int) []limits.Rate { return []limits.Rate{{Class: "GET", Max: n}} }
 
 // even spreads a load over all agents.
 func even(agents int, total float64) func(int, int) float64 {
@@ -56,9 +56,13 @@ func TestCluster(t *testing.T) {
 					if offered > 50000 || (p.name != "even" && agents == 1) {
 						continue
 					}
+					seconds := 6
+					if offered >= 10000 {
+						seconds = 3 // they take the longest
+					}
 					t.Run(fmt.Sprintf("limit %d/%d agents/%s/%g times the limit", limit, agents, p.name, factor), func(t *testing.T) {
 						c := scenario{
-							seed: 1, agents: agents, rates: get(limit), seconds: 6,
+							seed: 1, agents: agents, rates: get(limit), seconds: seconds,
 							load: p.load(agents, offered), rtt: time.Millisecond,
 						}.run()
 						c.check(t, 1, 0.97)
@@ -130,7 +134,7 @@ func TestClusterWithoutPolygen(t *testing.T) {
 // TestClusterSeveralLimits has requests that count against GET and "*", and
 // others that count against "*" alone.
 func TestClusterSeveralLimits(t *testing.T) {
-	rates := []limits.Rate{{Class: "GET", PerSecond: 60}, {Class: limits.All, PerSecond: 100}}
+	rates := []limits.Rate{{Class: "GET", Max: 60}, {Class: limits.All, Max: 100}}
 	for _, p := range patterns {
 		c := scenario{seed: 4, agents: 3, rates: rates, mixed: true, seconds: 8, load: p.load(3, 1000), rtt: time.Millisecond}.run()
 		c.check(t, 1, 0.97)
@@ -185,7 +189,7 @@ func TestClusterInvariants(t *testing.T) {
 		s := scenario{
 			seed:    rapid.Uint64().Draw(t, "seed"),
 			agents:  agents,
-			rates:   []limits.Rate{{Class: "GET", PerSecond: limit}, {Class: limits.All, PerSecond: limit + limit/2}},
+			rates:   []limits.Rate{{Class: "GET", Max: limit}, {Class: limits.All, Max: limit + limit/2}},
 			mixed:   rapid.Bool().Draw(t, "mixed"),
 			seconds: 4,
 			load:    p.load(agents, factor*float64(limit)),
@@ -203,6 +207,217 @@ func TestClusterInvariants(t *testing.T) {
 		if bad {
 			most = 2
 		}
+		if w, at := c.worst(); w > most {
+			t.Fatalf("second %d admitted %.3f of the limit, want at most %g", at, w, most)
+		}
+		if c.longest > c.wait {
+			t.Fatalf("a request waited %v, want at most %v", c.longest, c.wait)
+		}
+		for _, p := range c.problems {
+			t.Fatal(p)
+		}
+	})
+}
+
+// per returns the limits of GET: over a second, a minute and an hour; 0 is none.
+func per(second, burst, minute, hour int) (rates []limits.Rate) {
+	for w, n := range []int{second, minute, hour} {
+		if n > 0 {
+			rates = append(rates, limits.Rate{Class: "GET", Window: limits.Windows[w], Max: n})
+		}
+	}
+	if second > 0 {
+		rates[0].Burst = burst
+	}
+	return rates
+}
+
+// TestClusterWindows has limits over minutes and hours, alone and together. The
+// simulation begins 20 s into a minute and 800 s into an hour.
+func TestClusterWindows(t *testing.T) {
+	for _, l := range []struct {
+		name   string
+		rates  []limits.Rate
+		load   float64 // requests per second
+		refuse bool    // at all
+	}{
+		{"few a minute", per(0, 0, 7, 0), 3, true},
+		{"a minute of many", per(0, 0, 3000, 0), 200, true},
+		{"an hour", per(0, 0, 0, 1000), 40, true},
+		{"a minute used below its limit", per(0, 0, 3000, 0), 40, false},
+		{"all of them", per(20, 0, 600, 900), 50, true},
+		{"a burst, a minute and an hour", per(10, 100, 500, 800), 30, true},
+	} {
+		for _, agents := range []int{1, 2, 4} {
+			for _, p := range patterns {
+				if p.name != "even" && agents == 1 {
+					continue
+				}
+				t.Run(fmt.Sprintf("%s/%d agents/%s", l.name, agents, p.name), func(t *testing.T) {
+					c := scenario{
+						seed: 8, agents: agents, rates: l.rates, seconds: 75, flush: 20 * time.Millisecond,
+						load: p.load(agents, l.load), rtt: time.Millisecond,
+					}.run()
+					c.check(t, 1, 0.97)
+					refused := 0
+					for _, n := range c.refused {
+						refused += n
+					}
+					if (refused > 0) != l.refuse {
+						t.Errorf("refused %d requests, want some: %v", refused, l.refuse)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestClusterRestarts replaces an agent every few seconds. What it had leased goes
+// back to the pool, or, if it was killed, is lost until the window ends.
+func TestClusterRestarts(t *testing.T) {
+	for _, rates := range [][]limits.Rate{per(0, 0, 60, 0), per(0, 0, 0, 1500), per(40, 0, 1500, 2500), per(30, 200, 0, 0)} {
+		for _, agents := range []int{1, 2, 4} {
+			for _, killed := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%+v/%d agents/killed %v", rates, agents, killed), func(t *testing.T) {
+					c := scenario{
+						seed: 9, agents: agents, rates: rates, seconds: 62, flush: 20 * time.Millisecond,
+						load: even(agents, 60), rtt: time.Millisecond, restart: 3100 * time.Millisecond, killed: killed,
+					}.run()
+					worst, mean := 1.0, 0.97
+					if killed {
+						mean = 0.9
+					}
+					if killed && agents == 1 { // it counts seconds by itself, and has not reported the last 20 ms
+						worst = 1.1
+					}
+					c.check(t, worst, mean)
+				})
+			}
+		}
+	}
+}
+
+// TestClusterMinuteWithoutPool takes the pool away for a quarter of a minute, in
+// which the agents use the minute up. They report it afterwards.
+func TestClusterMinuteWithoutPool(t *testing.T) {
+	for _, agents := range []int{1, 2, 4} {
+		c := scenario{
+			seed: 10, agents: agents, rates: per(0, 0, 1000, 0), seconds: 40, load: even(agents, 38), rtt: time.Millisecond,
+			flush: 20 * time.Millisecond, lostAt: 5 * time.Second, backAt: 25 * time.Second,
+		}.run()
+		c.check(t, 1, 0.97)
+	}
+}
+
+// TestClusterSpentMinuteIsCheap: while a minute is spent, however many requests
+// come, HAProxy refuses most of them, and the pool is asked about once a second.
+func TestClusterSpentMinuteIsCheap(t *testing.T) {
+	for _, agents := range []int{1, 4} {
+		spent := func(seconds int) *cluster {
+			c := scenario{
+				seed: 11, agents: agents, rates: per(0, 0, 50, 0), seconds: seconds, load: even(agents, 500), rtt: time.Millisecond, noHints: true,
+			}.run()
+			c.check(t, 1, 1)
+			return c
+		}
+		before, after := spent(8), spent(38)
+		perSecond := func(a, b int) float64 { return float64(b-a) / 30 / float64(agents) }
+		if n := perSecond(before.entries, after.entries); n > 1.2 {
+			t.Errorf("%d agents: each asks %.2f times a second, want about once", agents, n)
+		}
+		if n := perSecond(before.taught, after.taught); n > 0.25 {
+			t.Errorf("%d agents: each HAProxy is told %.2f times a second, want once in 5 s", agents, n)
+		}
+	}
+}
+
+// saving has seconds of ten times the limit between seconds of a third of it.
+func saving(every int, limit float64) func(int, float64) func(int, int) float64 {
+	return func(agents int, _ float64) func(int, int) float64 {
+		return func(second, agent int) float64 {
+			if second%every == every-1 {
+				return 10 * limit / float64(agents)
+			}
+			return limit / 3 / float64(agents)
+		}
+	}
+}
+
+func TestClusterBursts(t *testing.T) {
+	for _, l := range []struct{ max, burst int }{{10, 5}, {10, 100}, {100, 300}} {
+		load := append(patterns[:len(patterns):len(patterns)], pattern{"saving", saving(4, float64(l.max))})
+		for _, agents := range []int{1, 2, 4} {
+			for _, p := range load {
+				if agents == 1 && (p.name == "lopsided" || p.name == "jumping") {
+					continue
+				}
+				for _, factor := range []float64{0.85, 3} {
+					if p.name == "saving" && factor > 1 {
+						continue // its load is its own
+					}
+					t.Run(fmt.Sprintf("%d and %d/%d agents/%s/%g", l.max, l.burst, agents, p.name, factor), func(t *testing.T) {
+						c := scenario{
+							seed: 12, agents: agents, rates: per(l.max, l.burst, 0, 0), seconds: 13,
+							load: p.load(agents, factor*float64(l.max)), rtt: time.Millisecond,
+						}.run()
+						c.check(t, 1, 0.97)
+					})
+				}
+			}
+		}
+	}
+}
+
+// TestClusterWindowInvariants runs random sets of limits over the end of an hour,
+// with agents that come and go, and over bad links. See TestClusterInvariants.
+func TestClusterWindowInvariants(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		agents := rapid.IntRange(1, 4).Draw(t, "agents")
+		perSecond := rapid.SampledFrom([]int{0, 0, 5, 50, 300}).Draw(t, "second")
+		var rates []limits.Rate
+		for _, class := range []string{"GET", limits.All} {
+			for w, n := range []int{perSecond, rapid.SampledFrom([]int{0, 1, 10, 200}).Draw(t, "minute"), rapid.SampledFrom([]int{0, 10, 400}).Draw(t, "hour")} {
+				if n > 0 {
+					rates = append(rates, limits.Rate{Class: class, Window: limits.Windows[w], Max: n})
+				}
+			}
+			for i, r := range rates {
+				if r.Class == class && r.Window == limits.Second {
+					rates[i].Burst = rapid.SampledFrom([]int{0, 1, 40, 1000}).Draw(t, "burst")
+				}
+			}
+		}
+		if len(rates) == 0 {
+			rates = per(0, 0, 20, 0)
+		}
+		p := rapid.SampledFrom(patterns).Draw(t, "pattern")
+		if agents == 1 {
+			p = patterns[0]
+		}
+		s := scenario{
+			seed:    rapid.Uint64().Draw(t, "seed"),
+			begin:   2797 * time.Second,
+			agents:  agents,
+			rates:   rates,
+			seconds: 6,
+			load:    p.load(agents, rapid.SampledFrom([]float64{3, 30, 100, 1000}).Draw(t, "load")),
+			burst:   rapid.IntRange(1, 50).Draw(t, "burst"),
+			rtt:     time.Duration(rapid.IntRange(100, 4000).Draw(t, "rtt µs")) * time.Microsecond,
+			noHints: rapid.Bool().Draw(t, "no hints"),
+			restart: time.Duration(rapid.SampledFrom([]int{0, 700, 2300}).Draw(t, "restart ms")) * time.Millisecond,
+			killed:  rapid.Bool().Draw(t, "killed"),
+		}
+		most := 1.0
+		if agents == 1 && s.killed && s.restart > 0 {
+			most = 2 // seconds that a killed agent counted by itself
+		}
+		if rapid.Bool().Draw(t, "bad links") {
+			s.loss = rapid.Float64Range(0, 0.1).Draw(t, "loss")
+			s.stall = rapid.Float64Range(0, 0.05).Draw(t, "stall")
+			s.skew = time.Duration(rapid.IntRange(0, 20).Draw(t, "skew ms")) * time.Millisecond
+			most = 2
+		}
+		c := s.run()
 		if w, at := c.worst(); w > most {
 			t.Fatalf("second %d admitted %.3f of the limit, want at most %g", at, w, most)
 		}

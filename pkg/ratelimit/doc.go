@@ -1,8 +1,8 @@
 // Package ratelimit decides which requests of a user a cluster of agents admits
-// in each second, so that all agents together admit the user's limit and not
-// one request more.
+// in each second, minute and hour, so that all agents together admit the user's
+// limits and not one request more.
 //
-// The pool (Take) holds what is left of one key's cluster second. Every Agent
+// The pool (Take) holds what is left of one key's window. Every Agent
 // holds a small lease of it, asked for ahead of need; a request that finds its
 // agent without a token waits for the answer to one Ask, never longer than a
 // bound. Watch is polygen's view: it compares the pool's totals with the limits
@@ -13,13 +13,24 @@
 // callers own all of these, and its tests run whole clusters of it in simulated
 // time.
 //
-// What it trades: with more than one agent, the first request of a second at an
+// What it trades: with more than one agent, the first request of a window at an
 // agent may wait one round trip, and tokens leased to an agent that turns idle
 // are out of reach for up to 50 ms. In return the sum never passes the limit,
 // whatever the load, the latency and the health of polygen, but for what Timeout
 // admits of cool keys, and while an agent cannot reach the pool. An agent that is
-// alone, or has lost the pool, counts by itself and waits for nothing.
+// alone, or has lost the pool, counts seconds by itself and waits for nothing.
 //
-// Times are of the cluster's clock (the pool's); a second is a whole second of
-// it. Times that run backwards are taken for the latest second seen.
+// Minutes and hours outlast agents, and their memory of users. So an agent that is
+// alone leases them too, one that leaves gives back what it holds, and what one
+// admits while the pool is lost it reports afterwards. What an agent holds when it is
+// killed, a few tokens of each user with requests in its last 50 ms, is lost until the
+// window ends, and so are tokens whose grant is lost on the way. Where requests are
+// refused for long, HAProxy refuses them (see NativeFor), and the pool is asked about
+// once a second whether tokens came back.
+//
+// A burst is what is saved of seconds before; its pool is an Account.
+//
+// Times are of the cluster's clock (the pool's); windows are whole seconds, minutes
+// and hours of it. Times that run backwards are taken for the latest window seen,
+// until they are a second behind it.
 package ratelimit

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// maxReports bounds the reports of past seconds that wait for a lost pool.
-// What is dropped beyond it would only have corrected totals nobody uses.
+// maxReports bounds the reports that wait for a lost pool without a bucket. What
+// is dropped beyond it would only have corrected totals of past seconds, which
+// nobody uses: buckets of longer windows keep theirs.
 const maxReports = 100_000
 
 // maxBatch bounds the asks that Collect returns at a time, so that nobody's
@@ -20,6 +21,11 @@ const maxBatch = 4096
 func (a *Agent) Collect(at time.Time, flush bool, asks []Ask) []Ask {
 	now := at.UnixNano()
 	room := maxBatch
+	send := func(ask Ask) bool {
+		asks = append(asks, ask)
+		return true
+	}
+	a.first = drain(a.first, &room, send)
 	a.wanted = drain(a.wanted, &room, func(b *bucket) bool {
 		a.roll(b, now) // before it is unmarked: it may want again
 		b.wanted = false
@@ -39,10 +45,7 @@ func (a *Agent) Collect(at time.Time, flush bool, asks []Ask) []Ask {
 			asks = append(asks, a.settle(b))
 			return true
 		})
-		a.reports = drain(a.reports, &room, func(ask Ask) bool {
-			asks = append(asks, ask)
-			return true
-		})
+		a.reports = drain(a.reports, &room, send)
 	}
 	if room == 0 {
 		a.hurry()
@@ -66,14 +69,17 @@ func drain[T any](list []T, room *int, use func(T) bool) []T {
 
 // settle makes an Ask that carries what the bucket has to report.
 func (a *Agent) settle(b *bucket) Ask {
-	ask := Ask{Key: b.key, Second: b.second, Limit: b.limit, Debt: b.debt, Back: b.back, Instances: a.sharers(b)}
+	ask := Ask{
+		Key: b.key, Second: b.second, Limit: b.max, Burst: b.burst,
+		Debt: b.debt, Back: b.back, Instances: a.sharers(b),
+	}
 	b.debt, b.back = 0, 0
 	return ask
 }
 
-// ask makes an Ask for tokens of the current second.
+// ask makes an Ask for tokens of the current window.
 func (a *Agent) ask(b *bucket, now int64) (Ask, bool) {
-	if b.asking || a.alone(b) {
+	if b.asking || a.left || a.alone(b) {
 		return Ask{}, false
 	}
 	need := max(0, b.waiting-b.balance)
@@ -91,13 +97,13 @@ func (a *Agent) ask(b *bucket, now int64) (Ask, bool) {
 	return ask, true
 }
 
-// Reply takes the pool's answer to one Ask. A grant for a second that is over
-// changes nothing but what is reported of that second.
+// Reply takes the pool's answer to one Ask. A grant for a window that is over
+// changes nothing but what is reported of that window.
 func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
 	now := at.UnixNano()
-	b := a.lookup(ask.Key)
-	if b == nil {
-		a.giveBack(ask, g.Tokens)
+	b := a.lookup(&ask.Key)
+	if b == nil || a.left || (ask.Burst > 0) != (b.burst > 0) {
+		a.giveBack(ask, g.Tokens) // nobody's, or from another pool than the bucket's
 		return
 	}
 	a.roll(b, now)
@@ -109,10 +115,17 @@ func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
 		}
 		b.balance += g.Tokens
 		b.total = g.Total
+		b.owed = max(0, b.owed-ask.Debt)
+		if b.pooled {
+			a.hear(b, ask, g, now)
+		}
 		if g.Tokens < ask.Need || g.Total >= b.limit {
 			a.exhaust(b, now)
 		} else if wanted {
 			b.spent = false
+		}
+		if b.pooled && (wanted || b.spent) {
+			b.throttle = b.spent // nobody needs polygen's word who asks the pool in any case
 		}
 		if g.Tokens > 0 {
 			b.probeGap = int64(firstProbe)
@@ -120,7 +133,7 @@ func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
 				a.unshield(b)
 			}
 		}
-	case ask.Second == b.second+1 && wanted:
+	case ask.Second == b.following() && wanted:
 		b.next += g.Tokens
 	default:
 		a.giveBack(ask, g.Tokens)
@@ -130,19 +143,31 @@ func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
 	a.plan(b, now)
 }
 
-// Fail takes back an Ask that got no answer. Debts are reported again: should
-// the pool have counted them already, the second ends a little early. Tokens
-// that it may have granted are never used.
+// hear takes what only pools that every agent asks say.
+func (a *Agent) hear(b *bucket, ask Ask, g Grant, now int64) {
+	if ask.Burst > 0 {
+		b.limit = g.Limit
+	}
+	if 100*g.Total >= selfHot*b.limit {
+		b.hotUntil = max(b.hotUntil, now+int64(hotSpan))
+	}
+}
+
+// Fail takes back an Ask that got no answer. Debts are reported again, as long as
+// the window lasts: should the pool have counted them already, it ends a little
+// early. Tokens that it may have granted are never used, and tokens that it may
+// have taken back are not offered again: the pool has them, or nobody.
 func (a *Agent) Fail(at time.Time, ask Ask) {
 	now := at.UnixNano()
-	b := a.lookup(ask.Key)
+	b := a.lookup(&ask.Key)
 	if b != nil {
 		a.roll(b, now)
 	}
 	if b == nil || ask.Second != b.second {
-		// Nobody asks for a second that has been over for a while.
-		if ask.Debt > 0 && ask.Second >= now/second-2 && len(a.reports) < maxReports {
-			a.reports = append(a.reports, Ask{Key: ask.Key, Second: ask.Second, Limit: ask.Limit, Debt: ask.Debt})
+		// Nobody asks for a window that has been over for a while.
+		over := ask.Second + ask.Key.Window.Seconds()
+		if ask.Debt > 0 && over >= now/second-1 && len(a.reports) < maxReports {
+			a.reports = append(a.reports, ask.only(ask.Debt, 0))
 		}
 		return
 	}
@@ -158,14 +183,23 @@ func (a *Agent) Fail(at time.Time, ask Ask) {
 	}
 }
 
-// exhaust notes that the pool has nothing more for this second.
+// only is an Ask of the same window that reports and wants nothing.
+func (a Ask) only(debt, back int) Ask {
+	return Ask{Key: a.Key, Second: a.Second, Limit: a.Limit, Burst: a.Burst, Debt: debt, Back: back}
+}
+
+// exhaust notes that the pool has nothing more for this window.
 func (a *Agent) exhaust(b *bucket, now int64) {
 	if b.probeGap == 0 || b.probeAt <= now {
-		b.probeGap = min(max(2*b.probeGap, int64(firstProbe)), int64(slowestGap))
+		slowest := int64(slowestGap)
+		if b.long() {
+			slowest = int64(longGap)
+		}
+		b.probeGap = min(max(2*b.probeGap, int64(firstProbe)), slowest)
 		b.probeAt = now + b.probeGap
 	}
 	b.spent = true
-	b.hotUntil = max(b.hotUntil, (b.second+1)*second+int64(hotSpan))
+	b.hotUntil = max(b.hotUntil, b.end()+int64(hotSpan))
 }
 
 // serve decides what can be decided of a user's queue, in the order of arrival.
@@ -188,7 +222,7 @@ func (a *Agent) serve(u *user, now int64) {
 		return decided
 	})
 	for _, b := range u.buckets {
-		if b.waiting > b.balance && !b.asking {
+		if b.waiting > b.balance && !b.asking && !a.alone(b) {
 			a.want(b)
 		}
 	}
@@ -203,7 +237,9 @@ func (a *Agent) finish(w *Waiting, v Verdict) {
 
 // Timeout decides a request that has waited as long as it may. It is refused,
 // with one exception: of a cool key the agent admits up to its even part of the
-// limit, so that a stall does not refuse users who are far below their limits.
+// limit, so that a stall does not refuse users who are far below their limits. Of
+// windows longer than a second that is a second's part of it, or one, until the
+// pool has heard of them.
 func (a *Agent) Timeout(at time.Time, w *Waiting) Verdict {
 	if w.decided {
 		return w.Verdict
@@ -212,34 +248,56 @@ func (a *Agent) Timeout(at time.Time, w *Waiting) Verdict {
 	for _, b := range w.buckets[:w.n] {
 		a.roll(b, now)
 	}
-	v := Verdict{Allowed: true, Second: w.buckets[0].second}
-	for _, b := range w.buckets[:w.n] {
-		if !a.available(b) && (b.spent || !b.cool(now) || b.admitted >= b.limit/max(1, a.instances)) {
-			v = a.refuse(b)
-			break
-		}
-	}
-	if v.Allowed {
-		for _, b := range w.buckets[:w.n] {
-			a.spend(b, now)
-		}
+	var v Verdict
+	if b := a.overdue(w, now); b != nil {
+		v = a.refuse(b, now)
+	} else {
+		v = a.admit(w, now)
 	}
 	a.finish(w, v)
 	w.owner.queue = slices.DeleteFunc(w.owner.queue, func(other *Waiting) bool { return other == w })
 	return v
 }
 
+// overdue is the bucket that refuses a request which has waited too long, or nil.
+// None is known to be spent, so it is the first one, which is over soonest.
+func (a *Agent) overdue(w *Waiting, now int64) *bucket {
+	for _, b := range w.buckets[:w.n] {
+		if a.available(b) {
+			continue
+		}
+		if b.spent || !b.cool(now) {
+			return b
+		}
+		part := b.max / max(1, a.instances)
+		if b.long() && b.owed >= min(part, max(1, part/int(b.length/second))) {
+			return b
+		}
+		if !b.long() && b.admitted >= part {
+			return b
+		}
+	}
+	return nil
+}
+
 // giveBack reports tokens that nobody here will use.
 func (a *Agent) giveBack(ask Ask, tokens int) {
-	if tokens > 0 && len(a.reports) < maxReports {
-		a.reports = append(a.reports, Ask{Key: ask.Key, Second: ask.Second, Limit: ask.Limit, Back: tokens})
+	switch {
+	case tokens == 0:
+	case ask.Burst > 0:
+		a.first = append(a.first, ask.only(0, tokens)) // what is left of a second is credit of the next
+		a.hurry()
+	case len(a.reports) < maxReports:
+		a.reports = append(a.reports, ask.only(0, tokens))
 	}
 }
 
-func (a *Agent) lookup(k Key) *bucket {
+// lookup returns a key's bucket, or nil. It takes a pointer because a copy of so
+// large a struct, just written, costs an agent with many reports a tenth of its time.
+func (a *Agent) lookup(k *Key) *bucket {
 	u := a.users[k.User]
 	if u == nil {
 		return nil
 	}
-	return u.bucket(k.Class)
+	return u.bucket(k.Class, k.Window)
 }

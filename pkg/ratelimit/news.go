@@ -1,6 +1,10 @@
 package ratelimit
 
-import "time"
+import (
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
 
 // Cluster tells the agent how many agents there are, itself included, and its
 // own place among them (0 for the first). An agent that is not alone any more
@@ -28,7 +32,8 @@ func (a *Agent) RoundTrip(d time.Duration) {
 // Lost tells the agent whether the pool cannot be asked, or not in the time a
 // request may wait. Without it nothing waits: tokens in hand are used, and
 // beyond them a key's part of its limit. When the pool is back, that goes on
-// until the second ends, for others may still have to report what they admitted.
+// until the second ends, for others may still have to report what they admitted;
+// of longer windows tokens are leased again at once.
 func (a *Agent) Lost(at time.Time, lost bool) {
 	if a.lost == lost {
 		return
@@ -41,6 +46,11 @@ func (a *Agent) Lost(at time.Time, lost bool) {
 	}
 	a.lostAt = now
 	for _, u := range a.users { // once per loss; requests wait for milliseconds only
+		for _, b := range u.buckets {
+			if b.long() { // what was about to go back would be lost until the window ends
+				b.balance, b.back = b.balance+b.back, 0
+			}
+		}
 		a.serve(u, now)
 	}
 }
@@ -48,7 +58,7 @@ func (a *Agent) Lost(at time.Time, lost bool) {
 // Hot takes polygen's hint that a key comes near its limit: leases become small
 // until the given time. Keys without requests here need no hint.
 func (a *Agent) Hot(at time.Time, k Key, until time.Time, sharers int) {
-	b := a.lookup(k)
+	b := a.lookup(&k)
 	if b == nil {
 		return
 	}
@@ -62,17 +72,21 @@ func (a *Agent) Hot(at time.Time, k Key, until time.Time, sharers int) {
 	a.plan(b, now)
 }
 
-// Throttle takes polygen's word that a key's second is spent. HAProxy is told
-// to refuse by itself as soon as this agent's own tokens are spent.
+// Throttle takes polygen's word that a key's window is spent, which begins at
+// second sec. HAProxy is told to refuse by itself as soon as this agent's own tokens
+// are spent; of keys without requests here at once, if the window is a second.
 func (a *Agent) Throttle(at time.Time, k Key, sec int64, limit int) {
 	now := at.UnixNano()
-	if sec != now/second {
+	if sec != beginning(now, k.Window) {
 		return // it came too late, or from a clock of its own
 	}
-	b := a.lookup(k)
-	if b == nil {
+	b := a.lookup(&k)
+	switch {
+	case b == nil && k.Window == limits.Second:
 		a.out.Native = append(a.out.Native, Native{Key: k, Second: sec, Limit: limit})
 		return
+	case b == nil:
+		return // the pool says so itself, should there be requests
 	}
 	a.roll(b, now)
 	b.throttle = true
@@ -81,4 +95,20 @@ func (a *Agent) Throttle(at time.Time, k Key, sec int64, limit int) {
 		a.serve(b.owner, now)
 	}
 	a.plan(b, now)
+}
+
+// Leave gives back the tokens in hand that others may still use, those of windows
+// longer than a second and of bursts, and asks for nothing from now on. It is for an
+// agent that decides no more requests; what it has to say is then collected as ever.
+func (a *Agent) Leave() {
+	a.left = true
+	for _, u := range a.users {
+		for _, b := range u.buckets {
+			if b.pooled {
+				a.close(b)
+				a.clear(b)
+			}
+		}
+	}
+	a.hurry()
 }

@@ -1,18 +1,23 @@
 package ratelimit
 
+import "github.com/sluice-qos/sluice/pkg/limits"
+
 // A Key names one counted thing: the requests of one user that belong to one
-// class. The class is a verb such as "GET", or "*" for all requests together.
+// class, in windows of one length. The class is a verb such as "GET", an operation
+// class such as "LIST", or "*" for all requests together.
 type Key struct {
-	Class string
-	User  string
+	Class  string
+	User   string
+	Window limits.Window // the zero Window is a second
 }
 
 // An Ask is what one agent wants of, and reports to, the pool of one key's
-// cluster second. The zero value of every number is "none".
+// window. The zero value of every number is "none".
 type Ask struct {
 	Key       Key
-	Second    int64 // the cluster second, in seconds since the epoch
-	Limit     int   // requests that all agents together may admit in the second; > 0
+	Second    int64 // at which the window begins, in seconds since the epoch
+	Limit     int   // requests that all agents together may admit in the window; > 0
+	Burst     int   // requests beyond it that a user may save up (limits.Rate.Burst); then the pool is an Account
 	Debt      int   // requests admitted without a token; they are counted whatever the limit
 	Back      int   // tokens given back unused
 	Need      int   // tokens that waiting requests need
@@ -22,23 +27,28 @@ type Ask struct {
 
 // A Grant is the pool's answer to an Ask.
 type Grant struct {
-	Tokens int // requests that the agent may admit in the Ask's second
-	Total  int // tokens and debts handed out for the second so far, these included
+	Tokens int // requests that the agent may admit in the Ask's window
+	Total  int // tokens and debts handed out for the window so far, these included
+	Limit  int // of an Account: what Total may come to in the Ask's second, Limit and credit; else 0
 }
 
-// Take is the pool's arithmetic for one key and second. It returns the grant;
-// grant.Total is the pool's new total. internal/bus runs the same arithmetic as
+// Take is the pool's arithmetic for one key and window, if the Ask has no Burst. It
+// returns the grant; grant.Total is the pool's new total. internal/bus runs the same arithmetic as
 // a script inside Redis, and a test holds the two against each other.
 //
 // Needs are served while anything is left. What is wanted ahead of need gets at
 // most half of an agent's even part of the rest, so that the last tokens of a
-// second go to requests that exist rather than to those that may come. Debts
+// window go to requests that exist rather than to those that may come. Debts
 // may carry the total past the limit, for those requests have run; nothing is
 // granted from there on.
 func Take(total int, a Ask) Grant {
 	total = max(0, total+a.Debt-a.Back)
-	free := max(0, a.Limit-total)
-	granted := min(a.Need, free)
-	granted += min(a.Ahead, (free-granted)/(2*max(1, a.Instances)))
+	granted := a.share(max(0, a.Limit-total))
 	return Grant{Tokens: granted, Total: total + granted}
+}
+
+// share is what the Ask gets of so many free tokens.
+func (a Ask) share(free int) int {
+	granted := min(a.Need, free)
+	return granted + min(a.Ahead, (free-granted)/(2*max(1, a.Instances)))
 }

@@ -6,7 +6,7 @@ import (
 )
 
 // Tick does what is due by time alone: leases that lie idle go back, spent keys
-// are asked about again, the next second is asked for, and what has not been
+// are asked about again, the next window is asked for, and what has not been
 // used for a while is forgotten. It is to be called every few milliseconds.
 func (a *Agent) Tick(at time.Time) {
 	now := at.UnixNano()
@@ -14,7 +14,7 @@ func (a *Agent) Tick(at time.Time) {
 	a.agenda.Take(now, func(b *bucket) {
 		a.roll(b, now)
 		a.serve(b.owner, now)
-		if now-b.seen.last >= int64(forgetSpan) && b.waiting == 0 && !b.asking {
+		if now >= a.forgetAt(b, now) && b.waiting == 0 && !b.asking {
 			a.forget(b)
 			return
 		}
@@ -23,44 +23,74 @@ func (a *Agent) Tick(at time.Time) {
 	})
 }
 
-// roll moves a bucket on to the current second: what is left of the old one is
+// roll moves a bucket on to the current window: what is left of the old one is
 // reported under the old one, and what was asked for ahead becomes the balance.
-// A clock that runs back a little stays in its second; one that was set back
+// A clock that runs back a little stays in its window; one that was set back
 // begins anew.
 func (a *Agent) roll(b *bucket, now int64) {
-	current := now / second
-	if current == b.second || current == b.second-1 {
+	if in := now - b.second*second; in >= -second && in < b.length {
+		if b.long() && now < b.seen.last-second {
+			a.setBack(b, now)
+		}
 		return
 	}
+	current := beginning(now, b.key.Window)
 	if current < b.second {
-		b.seen, b.hotUntil = arrivals{last: now}, 0
+		a.setBack(b, now)
 	}
-	if b.debt != 0 || b.balance+b.back != 0 {
-		b.back += b.balance
-		a.reports = append(a.reports, a.settle(b))
+	next := 0
+	if current == b.following() {
+		next, b.next = b.next, 0
 	}
-	if current != b.second+1 {
-		a.giveBack(Ask{Key: b.key, Second: b.second + 1, Limit: b.limit}, b.next)
-		b.next = 0
-	}
-	b.second = current
-	b.balance, b.next = b.next, 0
-	b.admitted, b.unleased, b.total, b.spent = 0, 0, 0, false
-	b.probeAt, b.probeGap, b.unmet = 0, 0, 0
-	b.throttle, b.native, b.asking, b.nextAsk = false, false, false, false
+	a.close(b)
+	a.clear(b)
+	b.second, b.balance = current, next
+	b.limit = b.max + b.burst // at most, until the pool is heard of
 	if b.waiting > b.balance {
 		a.want(b)
 	}
 }
 
+// setBack follows a clock that was set back: what was due in what is now the
+// future is not waited for.
+func (a *Agent) setBack(b *bucket, now int64) {
+	b.seen, b.hotUntil = arrivals{last: now}, 0
+	b.probeAt, b.nativeAt = min(b.probeAt, now), min(b.nativeAt, now)
+}
+
+// close reports a bucket's window for the last time, and gives back what is left
+// of it and of the next.
+func (a *Agent) close(b *bucket) {
+	b.back += b.balance
+	if b.debt != 0 || b.back != 0 {
+		if b.burst > 0 {
+			a.first = append(a.first, a.settle(b)) // what is left of a second is credit of the next
+			a.hurry()
+		} else {
+			a.reports = append(a.reports, a.settle(b))
+		}
+	}
+	a.giveBack(b.about(b.following()), b.next)
+}
+
+// clear begins a window in which nothing has happened.
+func (a *Agent) clear(b *bucket) {
+	b.balance, b.next, b.debt, b.back = 0, 0, 0, 0
+	b.admitted, b.unleased, b.owed, b.total, b.spent = 0, 0, 0, 0, false
+	b.probeAt, b.probeGap, b.unmet = 0, 0, 0
+	b.throttle, b.native, b.asking, b.nextAsk = false, false, false, false
+}
+
 // review does what is due for one bucket.
 func (a *Agent) review(b *bucket, now int64) {
-	if a.alone(b) {
+	if a.alone(b) || a.left {
 		return
 	}
 	if keep := a.keep(b, now); b.balance > keep {
 		b.back += b.balance - keep
 		b.balance = keep
+	}
+	if b.back > 0 {
 		a.soil(b)
 	}
 	if a.probing(b) && now >= b.probeAt {
@@ -68,7 +98,8 @@ func (a *Agent) review(b *bucket, now int64) {
 	}
 	if a.nextDue(b, now) {
 		b.nextAsk = true
-		ask := Ask{Key: b.key, Second: b.second + 1, Limit: b.limit, Ahead: b.target(now, a.instances), Instances: a.sharers(b)}
+		ask := b.about(b.following())
+		ask.Ahead, ask.Instances = b.target(now, a.instances), a.sharers(b)
 		if ask.Ahead > 0 {
 			a.reports = append(a.reports, ask)
 			a.hurry()
@@ -76,9 +107,10 @@ func (a *Agent) review(b *bucket, now int64) {
 	}
 }
 
-// keep is the largest balance that is not given back.
+// keep is the largest balance that is not given back. While the pool is lost,
+// tokens of a longer window are of use here alone.
 func (a *Agent) keep(b *bucket, now int64) int {
-	if b.waiting > 0 {
+	if b.waiting > 0 || a.lost && b.long() {
 		return b.balance
 	}
 	target := b.target(now, a.instances)
@@ -94,13 +126,13 @@ func (a *Agent) probing(b *bucket) bool {
 	return b.balance == 0 && !b.asking && (b.native || b.spent && b.unmet > 0)
 }
 
-// nextDue reports whether the next second should be asked for now.
+// nextDue reports whether the next window should be asked for now.
 func (a *Agent) nextDue(b *bucket, now int64) bool {
-	return !b.nextAsk && now >= (b.second+1)*second-a.lead-b.early && a.active(b, now)
+	return !b.nextAsk && now >= b.end()-a.lead-b.early && a.active(b, now)
 }
 
 // active reports whether requests of the key are to be expected, so that it is
-// worth asking for the next second.
+// worth asking for the next window.
 func (a *Agent) active(b *bucket, now int64) bool {
 	return b.native || now-b.seen.last < int64(6*idleSpan)
 }
@@ -108,8 +140,8 @@ func (a *Agent) active(b *bucket, now int64) bool {
 // plan puts the bucket on the agenda for the next time at which something is
 // due for it.
 func (a *Agent) plan(b *bucket, now int64) {
-	end := (b.second + 1) * second
-	due := b.seen.last + int64(forgetSpan)
+	end := b.end()
+	due := a.forgetAt(b, now)
 	if !a.alone(b) {
 		if b.balance > 0 {
 			due = min(due, max(now, b.seen.last)+int64(idleSpan))
@@ -127,13 +159,25 @@ func (a *Agent) plan(b *bucket, now int64) {
 	a.agenda.Put(b, max(due, now))
 }
 
+// forgetAt is when a bucket can be forgotten without loss, if there are no more
+// requests. What HAProxy refuses for longer than a second is probed as long as it
+// does, and what a lost pool has still to hear of is kept for it.
+func (a *Agent) forgetAt(b *bucket, now int64) int64 {
+	at := b.seen.last + int64(forgetSpan)
+	if b.long() {
+		if b.native {
+			at = max(at, b.nativeAt+int64(nativeSpan))
+		}
+		if a.lost && b.owed+b.balance > 0 {
+			at = max(at, now+int64(hotSpan))
+		}
+	}
+	return at
+}
+
 // forget drops a bucket, and its user with the last one.
 func (a *Agent) forget(b *bucket) {
-	if b.balance+b.back+b.debt > 0 {
-		b.back += b.balance
-		a.reports = append(a.reports, a.settle(b))
-	}
-	a.giveBack(Ask{Key: b.key, Second: b.second + 1, Limit: b.limit}, b.next)
+	a.close(b)
 	u := b.owner
 	u.buckets = slices.DeleteFunc(u.buckets, func(other *bucket) bool { return other == b })
 	if len(u.buckets) == 0 && a.users[u.name] == u {

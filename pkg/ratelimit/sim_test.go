@@ -18,15 +18,16 @@ type cluster struct {
 	*simulation.Run
 
 	agents  []*agent
-	pool    map[poolKey]int
+	pool    pools
 	watch   *ratelimit.Watch
 	polygen bool // alive
 
-	admitted map[int64]map[ratelimit.Key]int // by the verdict's second
+	admitted map[ratelimit.Key]map[int64]int // by the verdict's second
 	offered  map[int64]int
 	refused  map[int64]int
 	asked    int // messages to the pool
 	entries  int
+	taught   int // entries of HAProxies' tables, lifts included
 	answered int
 	waited   []time.Duration // of requests that had to wait
 	lateWait int             // waits of requests that were not among an agent's first of a second
@@ -34,14 +35,36 @@ type cluster struct {
 	problems []string
 }
 
+// pools are Redis.
+type pools struct {
+	totals   map[poolKey]int
+	accounts map[ratelimit.Key]ratelimit.Account
+}
+
 type poolKey struct {
 	second int64
 	key    ratelimit.Key
 }
 
+func newPools() pools {
+	return pools{totals: make(map[poolKey]int), accounts: make(map[ratelimit.Key]ratelimit.Account)}
+}
+
+func (p pools) take(at time.Time, ask ratelimit.Ask) (g ratelimit.Grant) {
+	if ask.Burst > 0 {
+		p.accounts[ask.Key], g = p.accounts[ask.Key].Take(at, ask)
+		return g
+	}
+	k := poolKey{ask.Second, ask.Key}
+	g = ratelimit.Take(p.totals[k], ask)
+	p.totals[k] = g.Total
+	return g
+}
+
 // scenario describes one run.
 type scenario struct {
 	seed    uint64
+	begin   time.Duration // how long after simulation.Start, which is 20 s into a minute and 800 s into an hour
 	agents  int
 	rates   []limits.Rate // what every request counts against
 	mixed   bool          // half of the requests are PUTs, which count against "*" only
@@ -56,6 +79,12 @@ type scenario struct {
 	lostAt  time.Duration                       // the pool is unreachable from here …
 	backAt  time.Duration                       // … to here
 	wait    time.Duration                       // W; 0 means max(5 rtt, 10 ms)
+	flush   time.Duration                       // between two ticks; 0 means 5 ms
+
+	// Every so long another agent is replaced by one that knows nothing: it
+	// leaves as it should, or is killed.
+	restart time.Duration
+	killed  bool
 }
 
 // agent is one instance: the core and the little that surrounds it.
@@ -63,9 +92,16 @@ type agent struct {
 	core     *ratelimit.Agent
 	skew     time.Duration
 	inflight bool
-	native   map[ratelimit.Key]int64 // HAProxy's throttle table
+	native   map[ratelimit.Key]entry // HAProxy's throttle table
 	waiting  map[*ratelimit.Waiting]waiter
 	first    int64 // the last second in which it saw a request
+	rank     int
+}
+
+// entry is one of HAProxy's table: it refuses until a second, or until it expires.
+type entry struct {
+	until   int64
+	expires time.Time
 }
 
 type waiter struct {
@@ -79,28 +115,31 @@ func (s scenario) run() *cluster {
 	c := &cluster{
 		scenario: s,
 		Run:      simulation.New(s.seed),
-		pool:     make(map[poolKey]int),
+		pool:     newPools(),
 		watch:    ratelimit.NewWatch(false),
 		polygen:  !s.noHints,
-		admitted: make(map[int64]map[ratelimit.Key]int),
+		admitted: make(map[ratelimit.Key]map[int64]int),
 		offered:  make(map[int64]int),
 		refused:  make(map[int64]int),
 	}
 	if c.wait == 0 {
 		c.wait = max(5*s.rtt, 10*time.Millisecond)
 	}
+	if c.flush == 0 {
+		c.flush = 5 * time.Millisecond
+	}
+	c.Now = c.since(0)
 	start := c.Now
 	for i := range s.agents {
 		a := &agent{
-			core:    ratelimit.NewAgent(ratelimit.Config{}),
-			native:  make(map[ratelimit.Key]int64),
+			native:  make(map[ratelimit.Key]entry),
 			waiting: make(map[*ratelimit.Waiting]waiter),
+			rank:    i,
 		}
 		if s.skew > 0 {
 			a.skew = time.Duration(c.Rand.Int64N(int64(2*s.skew))) - s.skew
 		}
-		a.core.Cluster(start.Add(-time.Second), s.agents, i)
-		a.core.RoundTrip(s.rtt)
+		c.start(a, start.Add(-time.Second))
 		c.agents = append(c.agents, a)
 		c.After(0, func() { c.tick(a) })
 		for sec := range s.seconds {
@@ -112,6 +151,9 @@ func (s scenario) run() *cluster {
 			c.At(start.Add(s.backAt+200*time.Millisecond), func() { a.core.Lost(a.clock(c), false); c.pump(a) })
 		}
 	}
+	for i := 1; s.restart > 0 && i < int(time.Duration(s.seconds)*time.Second/s.restart); i++ {
+		c.At(start.Add(time.Duration(i)*s.restart), func() { c.replace(c.agents[i%len(c.agents)]) })
+	}
 	end := start.Add(time.Duration(s.seconds)*time.Second + 500*time.Millisecond)
 	c.Until(end)
 	for _, a := range c.agents {
@@ -120,6 +162,50 @@ func (s scenario) run() *cluster {
 		}
 	}
 	return c
+}
+
+// since is the time so many seconds after the load begins.
+func (c *cluster) since(seconds int) time.Time {
+	return simulation.Start.Add(c.begin + time.Duration(seconds)*time.Second)
+}
+
+// start gives an instance a new agent.
+func (c *cluster) start(a *agent, at time.Time) {
+	a.core = ratelimit.NewAgent(ratelimit.Config{})
+	a.core.Cluster(at, len(c.agents)+1, a.rank)
+	a.core.Cluster(at, c.scenario.agents, a.rank)
+	a.core.RoundTrip(c.rtt)
+	a.inflight = false
+}
+
+// replace restarts an agent; its HAProxy stays. One that leaves answers who waits
+// and says what it has to say.
+func (c *cluster) replace(a *agent) {
+	if c.killed {
+		for w := range a.waiting { // HAProxy lets them through, uncounted
+			delete(a.waiting, w)
+			c.answered++
+		}
+	} else {
+		for w := range a.waiting {
+			c.decided(a, w, a.core.Timeout(a.clock(c), w))
+		}
+		a.core.Drain()
+		a.core.Leave()
+		for {
+			asks := a.core.Collect(a.clock(c), true, nil)
+			if len(asks) == 0 {
+				break
+			}
+			for _, ask := range asks {
+				if ask.Need+ask.Ahead > 0 {
+					c.problem("an agent that leaves asks for %+v", ask)
+				}
+				a.core.Reply(a.clock(c), ask, c.pool.take(c.Now, ask))
+			}
+		}
+	}
+	c.start(a, c.Now)
 }
 
 func (c *cluster) arrivals(a *agent, from time.Time, rate float64) {
@@ -149,7 +235,7 @@ func (c *cluster) request(a *agent) {
 		rates = rates[len(rates)-1:]
 	}
 	for _, r := range rates {
-		if a.native[ratelimit.Key{Class: r.Class, User: "u"}] >= sec {
+		if e := a.native[keyOf(r)]; sec < e.until && c.Now.Before(e.expires) {
 			c.refused[sec]++
 			c.answered++
 			return
@@ -178,12 +264,17 @@ func (c *cluster) verdict(v ratelimit.Verdict, rates []limits.Rate) {
 		c.refused[v.Second]++
 		return
 	}
-	if c.admitted[v.Second] == nil {
-		c.admitted[v.Second] = make(map[ratelimit.Key]int)
-	}
 	for _, r := range rates {
-		c.admitted[v.Second][ratelimit.Key{Class: r.Class, User: "u"}]++
+		k := keyOf(r)
+		if c.admitted[k] == nil {
+			c.admitted[k] = make(map[int64]int)
+		}
+		c.admitted[k][v.Second-v.Second%r.Window.Seconds()]++
 	}
+}
+
+func keyOf(r limits.Rate) ratelimit.Key {
+	return ratelimit.Key{Class: r.Class, User: "u", Window: r.Window}
 }
 
 func (c *cluster) decided(a *agent, w *ratelimit.Waiting, v ratelimit.Verdict) {
@@ -213,10 +304,11 @@ func (c *cluster) pump(a *agent) {
 	}
 	for _, n := range out.Native {
 		c.After(time.Millisecond, func() { // through the peers session
+			c.taught++
 			if n.Lift {
 				delete(a.native, n.Key)
 			} else {
-				a.native[n.Key] = n.Second
+				a.native[n.Key] = entry{n.End(), c.Now.Add(ratelimit.NativeFor)}
 			}
 		})
 	}
@@ -229,7 +321,7 @@ func (c *cluster) tick(a *agent) {
 	a.core.Tick(a.clock(c))
 	c.pump(a)
 	c.send(a, true)
-	c.After(5*time.Millisecond, func() { c.tick(a) })
+	c.After(c.flush, func() { c.tick(a) })
 }
 
 func (c *cluster) send(a *agent, flush bool) {
@@ -241,29 +333,31 @@ func (c *cluster) send(a *agent, flush bool) {
 		return
 	}
 	a.inflight = true
+	core := a.core // it may be replaced meanwhile
 	c.asked++
 	c.entries += len(asks)
 	there, back := c.delay(), c.delay()
-	since := c.Now.Sub(simulation.Start)
+	since := c.Now.Sub(c.since(0))
 	down := c.backAt > 0 && since >= c.lostAt && since < c.backAt
 	lost := c.Rand.Float64() < c.loss
 	if down || lost && c.Rand.IntN(2) == 0 {
-		c.After(50*time.Millisecond, func() { c.failed(a, asks) })
+		c.After(50*time.Millisecond, func() { c.failed(a, core, asks) })
 		return
 	}
 	c.After(there, func() {
 		grants := make([]ratelimit.Grant, len(asks))
 		for i, ask := range asks {
-			k := poolKey{ask.Second, ask.Key}
-			grants[i] = ratelimit.Take(c.pool[k], ask)
-			c.pool[k] = grants[i].Total
+			grants[i] = c.pool.take(c.Now, ask)
 			c.usage(a, ask, grants[i])
 		}
 		if lost {
-			c.After(50*time.Millisecond, func() { c.failed(a, asks) })
+			c.After(50*time.Millisecond, func() { c.failed(a, core, asks) })
 			return
 		}
 		c.After(back, func() {
+			if a.core != core {
+				return
+			}
 			a.inflight = false
 			for i, ask := range asks {
 				a.core.Reply(a.clock(c), ask, grants[i])
@@ -274,7 +368,10 @@ func (c *cluster) send(a *agent, flush bool) {
 	})
 }
 
-func (c *cluster) failed(a *agent, asks []ratelimit.Ask) {
+func (c *cluster) failed(a *agent, core *ratelimit.Agent, asks []ratelimit.Ask) {
+	if a.core != core {
+		return
+	}
 	a.inflight = false
 	for _, ask := range asks {
 		a.core.Fail(a.clock(c), ask)
@@ -288,7 +385,7 @@ func (c *cluster) usage(a *agent, ask ratelimit.Ask, g ratelimit.Grant) {
 		return
 	}
 	c.After(c.delay(), func() {
-		c.watch.Observe(c.Now, fmt.Sprintf("%p", a), ask.Key, ask.Second, g.Total, ask.Limit)
+		c.watch.Observe(c.Now, fmt.Sprintf("%p", a), ask.Key, ask.Second, g.Total, ask.Limit+ask.Burst)
 		hints, throttles := c.watch.Decisions()
 		if len(hints)+len(throttles) == 0 {
 			return
@@ -314,16 +411,31 @@ func (c *cluster) delay() time.Duration {
 
 func (c *cluster) problem(format string, args ...any) {
 	if len(c.problems) < 10 {
-		c.problems = append(c.problems, fmt.Sprintf("at %v: ", c.Now.Sub(simulation.Start))+fmt.Sprintf(format, args...))
+		c.problems = append(c.problems, fmt.Sprintf("at %v: ", c.Now.Sub(c.since(0)))+fmt.Sprintf(format, args...))
 	}
 }
 
-// worst is the largest admitted ÷ limit of any limit and second, with the second.
+// worst is the largest admitted ÷ limit of any limit and window, with the second,
+// and of a burst, of any span of seconds: n of them may have n limits and the burst.
 func (c *cluster) worst() (ratio float64, second int64) {
-	for sec, keys := range c.admitted {
-		for _, r := range c.rates {
-			if x := float64(keys[ratelimit.Key{Class: r.Class, User: "u"}]) / float64(r.PerSecond); x > ratio {
-				ratio, second = x, sec-simulation.Start.Unix()
+	note := func(sec int64, admitted, limit int) {
+		if x := float64(admitted) / float64(limit); x > ratio {
+			ratio, second = x, sec-c.since(0).Unix()
+		}
+	}
+	for _, r := range c.rates {
+		admitted := c.admitted[keyOf(r)]
+		if r.Burst == 0 {
+			for sec, n := range admitted {
+				note(sec, n, r.Max)
+			}
+			continue
+		}
+		for from := range admitted {
+			sum := 0
+			for sec := from; sec <= c.since(c.seconds+1).Unix(); sec++ {
+				sum += admitted[sec]
+				note(from, sum, int(sec-from+1)*r.Max+r.Burst)
 			}
 		}
 	}
@@ -331,23 +443,59 @@ func (c *cluster) worst() (ratio float64, second int64) {
 }
 
 // mean is what was admitted of what could have been, against the last of the
-// limits, over all seconds of the load.
+// limits and the others of its class, over all seconds of the load: as much in
+// each second as all of them have left.
 func (c *cluster) mean() float64 {
 	last := c.rates[len(c.rates)-1]
-	var got, could int
-	for sec, n := range c.offered {
-		got += c.admitted[sec][ratelimit.Key{Class: last.Class, User: "u"}]
-		could += min(n, last.PerSecond)
+	credit := make([]int, len(c.rates))
+	for i, r := range c.rates {
+		credit[i] = r.Burst
+	}
+	left := make(map[poolKey]int)
+	could, got := 0, 0
+	for i := range int64(c.seconds) + 1 {
+		sec := c.since(0).Unix() + i
+		n := c.offered[sec]
+		for i, r := range c.rates {
+			if r.Class != last.Class {
+				continue
+			}
+			k := poolKey{sec - sec%r.Window.Seconds(), keyOf(r)}
+			if _, seen := left[k]; !seen {
+				left[k] = r.Max + credit[i]
+			}
+			n = min(n, left[k])
+		}
+		for i, r := range c.rates {
+			k := poolKey{sec - sec%r.Window.Seconds(), keyOf(r)}
+			left[k] -= n
+			credit[i] = min(r.Burst, left[k])
+		}
+		could += n
+	}
+	for _, n := range c.admitted[keyOf(last)] {
+		got += n
 	}
 	return float64(got) / float64(could)
 }
 
 // wronged is the part of the requests that were refused in seconds in which
-// less than 0.9 of the limit was offered.
+// less than 0.9 of the limit was offered, in the second and in its longer windows.
 func (c *cluster) wronged() float64 {
-	var refused, offered int
+	in := make(map[poolKey]int)
 	for sec, n := range c.offered {
-		if 10*n < 9*c.rates[len(c.rates)-1].PerSecond {
+		for _, r := range c.rates {
+			in[poolKey{sec - sec%r.Window.Seconds(), keyOf(r)}] += n
+		}
+	}
+	var refused, offered int
+	last := c.rates[len(c.rates)-1]
+	for sec, n := range c.offered {
+		below := true
+		for _, r := range c.rates {
+			below = below && (r.Class != last.Class || 10*in[poolKey{sec - sec%r.Window.Seconds(), keyOf(r)}] < 9*r.Max)
+		}
+		if below {
 			refused += c.refused[sec]
 			offered += n
 		}

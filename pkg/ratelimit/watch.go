@@ -21,10 +21,10 @@ type Hint struct {
 	Instances int // agents that serve the user
 }
 
-// A Throttle says that a key's cluster second is spent.
+// A Throttle says that a key's window is spent.
 type Throttle struct {
 	Key    Key
-	Second int64
+	Second int64 // at which the window begins
 	Limit  int
 }
 
@@ -39,7 +39,8 @@ type Watch struct {
 }
 
 type watched struct {
-	throttled int64 // the last second that was called spent
+	throttled int64 // the last second whose window was called spent
+	over      int64 // when that window is, ns
 	hinted    int64
 	last      int64            // when anybody was last heard of
 	agents    map[string]int64 // instance → when it was last heard of
@@ -55,11 +56,13 @@ func NewWatch(strict bool) *Watch {
 	return w
 }
 
-// Observe takes the pool's total for a key and second, as it was after an
-// instance had asked, and the key's limit (0 means not limited).
+// Observe takes the pool's total for a key and the window that begins at a second,
+// as it was after an instance had asked, and the most that the key's limit lets it
+// come to: with the burst, if there is one (0 means not limited).
 func (w *Watch) Observe(at time.Time, instance string, k Key, sec int64, total, limit int) {
 	now := at.UnixNano()
-	if limit <= 0 || sec < now/second-1 || sec > now/second+1 {
+	end := sec + k.Window.Seconds()
+	if limit <= 0 || sec%k.Window.Seconds() != 0 || end < now/second || sec > now/second+1 {
 		return // not limited, or from a clock of its own
 	}
 	o := w.keys[k]
@@ -74,7 +77,7 @@ func (w *Watch) Observe(at time.Time, instance string, k Key, sec int64, total, 
 		w.hints = append(w.hints, Hint{Key: k, Until: at.Add(hintSpan), Instances: o.sharers(now)})
 	}
 	if total >= limit && o.throttled < sec {
-		o.throttled = sec
+		o.throttled, o.over = sec, end*second
 		w.spent = append(w.spent, Throttle{Key: k, Second: sec, Limit: limit})
 	}
 }
@@ -90,8 +93,8 @@ func (o *watched) sharers(now int64) int {
 	return n
 }
 
-// Decisions returns what has been decided since the last call, sorted by user
-// and class, and forgets it.
+// Decisions returns what has been decided since the last call, sorted by user,
+// class and window, and forgets it.
 func (w *Watch) Decisions() ([]Hint, []Throttle) {
 	hints, spent := w.hints, w.spent
 	w.hints, w.spent = nil, nil
@@ -107,7 +110,7 @@ func (w *Watch) Decisions() ([]Hint, []Throttle) {
 func (w *Watch) Forget(at time.Time) {
 	now := at.UnixNano()
 	for k, o := range w.keys {
-		if now-o.last >= int64(watchSpan) {
+		if now-o.last >= int64(watchSpan) && now >= o.over { // a spent hour is called spent once
 			delete(w.keys, k)
 			continue
 		}
@@ -123,5 +126,5 @@ func (w *Watch) Forget(at time.Time) {
 func (w *Watch) Keys() int { return len(w.keys) }
 
 func compareKeys(a, b Key) int {
-	return cmp.Or(cmp.Compare(a.User, b.User), cmp.Compare(a.Class, b.Class))
+	return cmp.Or(cmp.Compare(a.User, b.User), cmp.Compare(a.Class, b.Class), cmp.Compare(a.Window, b.Window))
 }

@@ -6,15 +6,19 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
 func TestWatch(t *testing.T) {
 	get := ratelimit.Key{Class: "GET", User: "u"}
 	put := ratelimit.Key{Class: "PUT", User: "u"}
+	long := ratelimit.Key{Class: "GET", User: "u", Window: limits.Minute}
 	s := t0.Unix()
+	m := s - 20 // the minute's beginning
 	type step struct {
 		at       int // ms
+		forget   bool
 		instance string
 		key      ratelimit.Key
 		second   int64
@@ -68,6 +72,22 @@ func TestWatch(t *testing.T) {
 			{at: 0, instance: "a", key: get, second: s + 3600, total: 10, limit: 10},
 			{at: 1, instance: "a", key: get, second: s, total: 10, limit: 10, hints: hint(get, 1, 1), spent: spent(get, s)},
 		}},
+		{"a minute is called spent once, for as long as it lasts", false, []step{
+			{at: 0, instance: "a", key: long, second: m, total: 10, limit: 10, hints: hint(long, 0, 1), spent: spent(long, m)},
+			{at: 4000, forget: true, instance: "a", key: long, second: m, total: 10, limit: 10, hints: hint(long, 4000, 1)},
+			{at: 39_900, forget: true, instance: "a", key: long, second: m, total: 10, limit: 10, hints: hint(long, 39_900, 1)},
+			{at: 39_990, instance: "a", key: long, second: m + 60, total: 10, limit: 10, spent: spent(long, m+60)},
+			{at: 40_900, instance: "a", key: long, second: m, total: 10, limit: 10, hints: hint(long, 40_900, 1)},
+			{at: 42_000, instance: "a", key: long, second: m, total: 10, limit: 10},
+		}},
+		{"a minute that begins in between is none", false, []step{
+			{at: 0, instance: "a", key: long, second: s, total: 10, limit: 10},
+		}},
+		{"nor is one that is over, or of the future", false, []step{
+			{at: 0, instance: "a", key: long, second: m - 60, total: 10, limit: 10},
+			{at: 0, instance: "a", key: long, second: m + 60, total: 10, limit: 10},
+			{at: 0, instance: "a", key: long, second: 1<<63 - 4, total: 10, limit: 10},
+		}},
 		{"the second asked for ahead of its time is watched", false, []step{
 			{at: 990, instance: "a", key: get, second: s + 1, total: 10, limit: 10, hints: hint(get, 990, 1), spent: spent(get, s+1)},
 		}},
@@ -76,6 +96,9 @@ func TestWatch(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			w := ratelimit.NewWatch(tt.strict)
 			for i, st := range tt.steps {
+				if st.forget {
+					w.Forget(ms(st.at))
+				}
 				w.Observe(ms(st.at), st.instance, st.key, st.second, st.total, st.limit)
 				hints, spent := w.Decisions()
 				if diff := cmp.Diff(st.hints, hints); diff != "" {

@@ -22,6 +22,7 @@ import (
 	"github.com/sluice-qos/sluice/haproxy"
 	"github.com/sluice-qos/sluice/internal/origin"
 	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 // Options say what to start. The zero value is one instance with limits of
@@ -43,6 +44,7 @@ type Options struct {
 	// Master runs HAProxy in master-worker mode, in which it can be reloaded.
 	Master bool
 
+	Endpoint string   // of all instances: SLUICE_ENDPOINT
 	Threads  int      // of each HAProxy; 0 means 1
 	Origin   string   // "" means a counting one in this process
 	Redis    string   // the agents' and polygens' Redis; "" means to start one
@@ -206,8 +208,12 @@ func (c *Cluster) newInstance(t testing.TB, i int) *Instance {
 		Peers:   filepath.Join(dir, "peers.sock"),
 		cluster: c,
 	}
-	var err error
+	set, err := limits.Load(c.LimitsFile)
+	if err != nil {
+		t.Fatal(err)
+	}
 	in.config, in.env, err = haproxy.Write(dir, haproxy.Config{
+		Classes: set.Classes(), Exempt: set.Exempt(), Endpoint: c.options.Endpoint,
 		Bind: in.Address, Origin: c.options.Origin, SPOE: "unix@" + in.SPOE, Peer: "unix@" + in.Peers,
 		Stats: in.Stats, Identify: c.options.Identify, Threads: c.options.Threads,
 		VerdictTimeout: c.options.MaxWait + 10*time.Millisecond,

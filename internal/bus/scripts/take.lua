@@ -1,10 +1,10 @@
 -- Takes tokens from pools and reports to them: ratelimit.Take, ask by ask.
 --
--- KEYS  one hash for each second: class|user -> total
--- ARGV  the usage message's head, the hashes' time to live in seconds;
---       then for each key the number n of asks, what the usage message says
---       before their totals, their n fields, and n times: debt - back, need,
---       ahead, limit, instances
+-- KEYS  one hash for each window: class|user -> total
+-- ARGV  the usage message's head, for how many seconds a hash outlives its window;
+--       then for each key the second at which the window begins, its length, the
+--       number n of asks, what the usage message says before their totals, their n
+--       fields, and n times: debt - back, need, ahead, limit, instances
 -- Returns Redis' time (seconds, microseconds), then for each ask: tokens, total.
 
 local tonumber, format = tonumber, string.format
@@ -13,12 +13,12 @@ local usage, said, changed = {ARGV[1]}, 1, false
 local at = 3
 
 for k = 1, #KEYS do
-  local n = tonumber(ARGV[at])
-  local field, num = at + 2, at + 2 + n
+  local n = tonumber(ARGV[at + 2])
+  local field, num = at + 4, at + 4 + n
   local stored = redis.call('HMGET', KEYS[k], unpack(ARGV, field, num - 1))
   local totals, write, written = {}, {}, 0 -- totals: of what this call changed
   said = said + 1
-  usage[said] = ARGV[at + 1]
+  usage[said] = ARGV[at + 3]
 
   for i = 1, n do
     local name = ARGV[field]
@@ -53,9 +53,13 @@ for k = 1, #KEYS do
 
   if written > 0 then
     changed = true
-    -- A hash comes into being by a new field, so it always has its time to live.
+    -- A hash comes into being by a new field, so it always has its time to live: until
+    -- a while after the window, whatever the agent took for the time.
     if redis.call('HSET', KEYS[k], unpack(write)) > 0 then
-      redis.call('EXPIRE', KEYS[k], ARGV[2])
+      local length, spare = tonumber(ARGV[at + 1]), tonumber(ARGV[2])
+      local left = ARGV[at] + length + spare - reply[1]
+      left = math.max(spare + 1, math.min(length + spare, left))
+      redis.call('EXPIRE', KEYS[k], format('%d', left))
     end
   end
   at = num

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/polygen/view"
+)
+
+const (
+	askTimeout = 10 * time.Second // reading a file with a million users takes seconds
+	maxAnswer  = 8 << 20          // bytes
+)
+
+// ask asks a running polygen about the user.
+func (e *explain) ask() (u view.User, err error) {
+	const hint = "name the address of a polygen's admin API with --admin"
+	if _, _, err := net.SplitHostPort(e.Admin); err != nil {
+		return u, fmt.Errorf("address %q: want host:port: %s", e.Admin, hint)
+	}
+	client := http.Client{Transport: &http.Transport{}, Timeout: askTimeout} // no proxy
+	defer client.CloseIdleConnections()
+	res, err := client.Get("http://" + e.Admin + view.Path(e.User, e.Endpoint))
+	var timeout net.Error
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return u, fmt.Errorf("nothing listens at %s: start polygen or \"sluice up\", or %s", e.Admin, hint)
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return u, fmt.Errorf("%s does not answer within %v: %s", e.Admin, askTimeout, hint)
+	case err != nil:
+		return u, fmt.Errorf("ask %s: %w", e.Admin, err)
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	if err != nil {
+		return u, fmt.Errorf("ask %s: %w", e.Admin, err)
+	}
+	var failed struct {
+		Error string `json:"error"`
+	}
+	switch {
+	case res.StatusCode != http.StatusOK && json.Unmarshal(body, &failed) == nil && failed.Error != "":
+		return u, fmt.Errorf("ask %s: %s", e.Admin, shown(failed.Error))
+	case res.StatusCode != http.StatusOK || json.Unmarshal(body, &u) != nil || u.Polygen == "":
+		return u, fmt.Errorf("what listens at %s is no polygen (it answers %s): %s", e.Admin, shown(res.Status), hint)
+	}
+	return u, nil
+}
+
+// live prints what a polygen knows of the user. The version is that of the file that
+// his limits were read from.
+func (e *explain) live(out io.Writer, u view.User, version string) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	role := "leading"
+	if !u.Leading {
+		role = "following"
+	}
+	fmt.Fprintf(w, "\npolygen %s at %s, %s, limits version %s\n", shown(u.Polygen), e.Admin, role, shown(u.Version))
+	if u.Version != version {
+		fmt.Fprintf(w, "  these are not those of %s, which has version %s: the use below is against polygen's\n", e.Limits, version)
+	}
+	if u.Seen == nil {
+		fmt.Fprintln(w, "state: ok; nothing was heard of the user")
+	} else {
+		fmt.Fprintf(w, "state: %s; last heard of at %s\n", shown(string(u.State)), clock(*u.Seen))
+	}
+	for _, y := range u.Why {
+		until := "until less is in progress"
+		if y.Until != nil {
+			until = "until " + clock(*y.Until)
+		}
+		fmt.Fprintf(w, "  %s\t%s\tsince %s\t%s%s\n", shown(y.Limit), shown(string(y.Reason)), clock(y.Since), until, dryRun(y.Mode))
+	}
+	fmt.Fprintln(w, "use:")
+	for _, l := range u.Limits {
+		fmt.Fprintf(w, "  %s\t%s%s\n", shown(l.Name), used(l), dryRun(l.Mode))
+	}
+	if len(u.Limits) == 0 {
+		fmt.Fprintln(w, "  no limit, so that it is not counted")
+	}
+	if len(u.Instances) > 0 {
+		fmt.Fprintln(w, "instances:")
+		fmt.Fprintln(w, "  \tin progress\tslots\tdown\tshare\tup\tshare")
+		for _, i := range u.Instances {
+			fmt.Fprintf(w, "  %s\t%d\t%d\t%s\t%s\t%s\t%s\n", shown(i.Instance), i.InProgress, i.Slots,
+				perSecond(i.Down), share(i.DownShare), perSecond(i.Up), share(i.UpShare))
+		}
+	}
+	if len(u.Endpoints) > 0 {
+		fmt.Fprintf(w, "counted apart at: %s (see --endpoint)\n", shown(strings.Join(u.Endpoints, ",")))
+	}
+	fmt.Fprintln(w, "last refusals:")
+	for _, d := range u.Decisions {
+		what := shown(string(d.Kind))
+		if d.Count > 0 {
+			what += fmt.Sprintf(" %d", d.Count)
+		}
+		fmt.Fprintf(w, "  %s\t%s\t%s\t%s%s\n", d.Time.UTC().Format(time.RFC3339), what, shown(d.Limit), shown(string(d.Reason)), dryRun(d.Mode))
+	}
+	if len(u.Decisions) == 0 {
+		fmt.Fprintln(w, "  none known")
+	}
+	return w.Flush()
+}
+
+// used is the use of a limit, such as "7 of 10 this second, 10 in the last".
+func used(l view.Limit) string {
+	switch {
+	case l.Window > 0:
+		window := map[int64]string{1: "second", 60: "minute", 3600: "hour"}[l.Window]
+		s := fmt.Sprintf("%d of %d this %s", l.Used, l.Max, window)
+		if l.Burst > 0 {
+			s = fmt.Sprintf("%d of %d and a burst of %d this %s", l.Used, l.Max, l.Burst, window)
+		}
+		if l.Last != nil {
+			s += fmt.Sprintf(", %d in the last", *l.Last)
+		}
+		return s
+	case strings.HasPrefix(l.Name, "bandwidth."):
+		return fmt.Sprintf("%s of %s/s", perSecond(l.Used), size(l.Max))
+	default:
+		return fmt.Sprintf("%d of %d in progress", l.Used, l.Max)
+	}
+}
+
+func dryRun(mode string) string {
+	if mode == "dry-run" {
+		return "\tdry-run: nobody is refused"
+	}
+	return ""
+}
+
+func clock(t time.Time) string { return t.UTC().Format("15:04:05.000") }
+
+func share(n int64) string {
+	if n == 0 {
+		return "none"
+	}
+	return perSecond(n)
+}
+
+// perSecond writes a measured number of bytes per second with one digit after the
+// point.
+func perSecond(n int64) string {
+	for _, u := range []struct {
+		name string
+		in   int64
+	}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
+		if n >= u.in {
+			return fmt.Sprintf("%.1f %s/s", float64(n)/float64(u.in), u.name)
+		}
+	}
+	return fmt.Sprintf("%d B/s", n)
+}

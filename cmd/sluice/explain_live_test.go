@@ -1,0 +1,203 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-qos/sluice/internal/admin"
+	"github.com/sluice-qos/sluice/internal/polygen/view"
+	"github.com/sluice-qos/sluice/internal/proctest"
+)
+
+// told answers every question about a user with the same.
+type told struct {
+	admin.API
+	user  view.User
+	asked string
+}
+
+func (a *told) User(name, endpoint string) view.User {
+	a.asked = fmt.Sprintf("%q at %q", name, endpoint)
+	return a.user
+}
+
+// explained runs "sluice explain" against a polygen that knows this.
+func explained(t *testing.T, u view.User, args ...string) (stdout, asked string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "limits.yaml")
+	if err := os.WriteFile(file, []byte(goodLimits), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	api := &told{user: u}
+	server := httptest.NewServer(admin.Handler(admin.Options{Gatherer: prometheus.NewRegistry(), API: api}))
+	t.Cleanup(server.Close)
+	var out, errs bytes.Buffer
+	args = append(append([]string{"explain"}, args...), "--limits", file, "--admin", server.Listener.Addr().String())
+	if code := run(args, &out, &errs); code != 0 || errs.Len() > 0 {
+		t.Fatalf("sluice %q ended with %d: %s", args, code, &errs)
+	}
+	text := strings.NewReplacer(file, "FILE", server.Listener.Addr().String(), "ADDR").Replace(out.String())
+	_, live, ok := strings.Cut(text, "\n\n")
+	if !ok {
+		t.Fatalf("sluice %q printed nothing of polygen:\n%s", args, text)
+	}
+	return live, api.asked
+}
+
+func TestExplainLive(t *testing.T) {
+	now := time.Date(2026, 11, 20, 12, 30, 0, 250e6, time.UTC)
+	until := now.Add(750 * time.Millisecond)
+	last := int64(10)
+	from := view.From{Polygen: "one", Leading: true, Version: versionOf(t), Time: now}
+	for _, tt := range []struct {
+		name, want string
+		user       view.User
+	}{
+		{"who is refused", `polygen one at ADDR, leading, limits version VERSION
+state: blocked; last heard of at 12:30:00.250
+  GET         request-rate         since 12:30:00.250  until 12:30:01.000
+  concurrent  concurrent-requests  since 12:30:00.250  until less is in progress
+use:
+  GET             12 of 10 this second, 10 in the last
+  */minute        12 of 500 and a burst of 7 this minute, 10 in the last  dry-run: nobody is refused
+  concurrent      5 of 5 in progress
+  bandwidth.down  1.5 MiB/s of 10 MiB/s
+instances:
+             in progress  slots  down       share      up     share
+  one        3            4      1.5 MiB/s  8.0 MiB/s  0 B/s  none
+  "two\x1b"  2            1      0 B/s      none       9 B/s  2.0 KiB/s
+counted apart at: uploads (see --endpoint)
+last refusals:
+  2026-11-20T12:30:00Z  throttle   GET         request-rate
+  2026-11-20T12:30:00Z  refused 7  concurrent  concurrent-requests  dry-run: nobody is refused
+`, view.User{
+			From: from, State: view.Blocked, Seen: &now, Endpoints: []string{"uploads"},
+			Why: []view.Why{{Limit: "GET", Reason: view.RequestRate, Mode: "enforce", Since: now, Until: &until},
+				{Limit: "concurrent", Reason: view.ConcurrentRequests, Mode: "enforce", Since: now}},
+			Limits: []view.Limit{{Name: "GET", Max: 10, Window: 1, Mode: "enforce", Used: 12, Last: &last},
+				{Name: "*/minute", Max: 500, Window: 60, Burst: 7, Mode: "dry-run", Used: 12, Last: &last},
+				{Name: "concurrent", Max: 5, Mode: "enforce", Used: 5},
+				{Name: "bandwidth.down", Max: 10 << 20, Mode: "enforce", Used: 3 << 19}},
+			Instances: []view.Place{{Instance: "one", InProgress: 3, Slots: 4, Down: 3 << 19, DownShare: 8 << 20}, {Instance: "two\x1b", InProgress: 2, Slots: 1, Up: 9, UpShare: 2048}},
+			Decisions: []view.Decision{{Time: now, Kind: view.Throttle, Limit: "GET", Reason: view.RequestRate, Mode: "enforce"},
+				{Time: now, Kind: view.Refused, Limit: "concurrent", Reason: view.ConcurrentRequests, Mode: "dry-run", Count: 7}},
+		}},
+		{"who was never heard of", `polygen one at ADDR, following, limits version other
+  these are not those of FILE, which has version VERSION: the use below is against polygen's
+state: ok; nothing was heard of the user
+use:
+  no limit, so that it is not counted
+last refusals:
+  none known
+`, view.User{From: view.From{Polygen: "one", Version: "other"}, State: view.OK}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, asked := explained(t, tt.user, "a/b c")
+			want := strings.ReplaceAll(tt.want, "VERSION", versionOf(t))
+			if diff := cmp.Diff(want, got); diff != "" || asked != `"a/b c" at ""` {
+				t.Errorf("asked for %s, printed (-want +got):\n%s", asked, diff)
+			}
+		})
+	}
+}
+
+// versionOf is what check says of goodLimits.
+func versionOf(t *testing.T) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "limits.yaml")
+	if err := os.WriteFile(file, []byte(goodLimits), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if code := run([]string{"check", file}, &out, &out); code != 0 {
+		t.Fatalf("sluice check: %s", &out)
+	}
+	_, version, _ := strings.Cut(out.String(), "version ")
+	return version[:12]
+}
+
+// What listens there is no polygen, or tells of an error.
+func TestExplainAsksSomethingElse(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		status int
+		body   string
+		want   string
+	}{
+		{"an agent", 404, "404 page not found\n", `what listens at ADDR is no polygen (it answers "404 Not Found"): name the address of a polygen's admin API with --admin`},
+		{"a page", 200, "<html>", `what listens at ADDR is no polygen (it answers "200 OK"): name the address of a polygen's admin API with --admin`},
+		{"other JSON", 200, "{}", `what listens at ADDR is no polygen (it answers "200 OK"): name the address of a polygen's admin API with --admin`},
+		{"an error of polygen's", 400, `{"error":"no\u001b[1m"}`, `ask ADDR: "no\x1b[1m"`},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(tt.status)
+				fmt.Fprint(w, tt.body)
+			}))
+			defer server.Close()
+			file := filepath.Join(t.TempDir(), "limits.yaml")
+			if err := os.WriteFile(file, []byte(goodLimits), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			var out, errs bytes.Buffer
+			code := run([]string{"explain", "alice", "--limits", file, "--admin", server.Listener.Addr().String()}, &out, &errs)
+			want := "sluice explain: " + strings.ReplaceAll(tt.want, "ADDR", server.Listener.Addr().String()) + "\n"
+			if code != 1 || out.Len() > 0 || errs.String() != want {
+				t.Errorf("it ended with %d, printed %q and %q, want 1 and %q", code, &out, &errs, want)
+			}
+		})
+	}
+}
+
+// Everything for real: a user who asks for too much sees so.
+func TestExplainUp(t *testing.T) {
+	t.Parallel()
+	listen := proctest.FreeAddr(t)
+	u := startUp(t, "--listen", listen)
+	u.awaitReady(t)
+	proctest.Eventually(t, "the refusal is explained", func() error {
+		for range 30 {
+			req, err := http.NewRequest("GET", "http://"+listen+"/bytes/1", nil)
+			if err != nil {
+				return err
+			}
+			req.Header.Set("X-User", "bob")
+			res, err := http.DefaultClient.Do(req)
+			if err != nil {
+				return err
+			}
+			res.Body.Close()
+		}
+		var out, errs bytes.Buffer
+		file := filepath.Join(filepath.Dir(u.tmp), "limits.yaml")
+		if code := run([]string{"explain", "bob", "--limits", file, "--admin", u.admin}, &out, &errs); code != 0 {
+			return fmt.Errorf("it ended with %d: %s", code, &errs)
+		}
+		for _, want := range []string{"polygen polygen at " + u.admin + ", leading", "of 10 this second", "throttle  GET", "request-rate"} {
+			if !strings.Contains(out.String(), want) {
+				return fmt.Errorf("no %q in %s", want, &out)
+			}
+		}
+		return nil
+	})
+	res, err := http.Get("http://" + u.admin + "/api/v1/instances")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	var body bytes.Buffer
+	if _, err := body.ReadFrom(res.Body); err != nil || !strings.Contains(body.String(), `"name":"instance-1"`) {
+		t.Error(errors.Join(err, fmt.Errorf("GET /api/v1/instances = %s", &body)))
+	}
+}

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+
+	"github.com/sluice-qos/sluice/haproxy"
+	"github.com/sluice-qos/sluice/internal/cli"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+type forHAProxy struct {
+	Limits   string `help:"The limit file whose classes and exempt addresses and paths HAProxy shall know. Default: none." complete:"file" placeholder:"FILE"`
+	Identify string `help:"How to find the user: header:X-User, s3, jwt:sub, basic, ip, auto, or a comma-separated chain of them." default:"auto" placeholder:"CHAIN"`
+	Out      string `help:"The folder to write. Default: print haproxy.cfg." complete:"file" placeholder:"DIR"`
+	Force    bool   `help:"Write into a folder that holds other things, too, and over a haproxy.cfg of another origin."`
+}
+
+// Help tells what the command writes and what to do then.
+func (*forHAProxy) Help() string {
+	return `With --out, writes all that HAProxy needs: haproxy.cfg, spoe.cfg, the lists (*.lst) and lua. Files of these names are written anew, so keep changes of your own elsewhere. Everything else is set by environment variables; the table at the top of haproxy.cfg lists them.
+
+Run it again, and reload HAProxy, when the classes, the exempt addresses or the exempt paths of the limit file change. Everything else in the file, limits and exempt users above all, takes effect without.
+
+The exit code is 1 if the limit file has an error or the folder holds other things, else 0.`
+}
+
+func (h *forHAProxy) run(stdout, stderr io.Writer) int {
+	return cli.Exit(stderr, "sluice haproxy", h.write(stdout, stderr))
+}
+
+func (h *forHAProxy) write(stdout, stderr io.Writer) error {
+	c := haproxy.Config{Identify: h.Identify}
+	if h.Limits != "" {
+		set, err := limits.Load(h.Limits)
+		if err != nil {
+			return err
+		}
+		c.Classes, c.Exempt = set.Classes(), set.Exempt()
+	}
+	addresses, paths := len(c.Exempt.Addresses), len(c.Exempt.Paths)
+	if h.Out == "" {
+		cfg, err := haproxy.Render(c)
+		if err != nil {
+			return err
+		}
+		if addresses+paths > 0 {
+			fmt.Fprintln(stderr, "sluice haproxy: the exempt addresses and paths are in files of their own: write them with --out DIR")
+		}
+		_, err = io.WriteString(stdout, cfg)
+		return err
+	}
+	if !h.Force {
+		foreign, err := haproxy.Foreign(h.Out)
+		if err != nil {
+			return err
+		}
+		if len(foreign) > 0 {
+			return fmt.Errorf("%s holds other things (%s): choose another folder, or write into it with --force", h.Out, some(foreign))
+		}
+	}
+	file, _, err := haproxy.Write(h.Out, c)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(stdout, `%s: %d class(es), %d exempt address(es), %d exempt path(s)
+Check it, then start HAProxy or reload it:
+  SLUICE_CFG_DIR='%s' haproxy -c -f '%s'
+Do this again when classes, exempt addresses or exempt paths change; limits take effect by themselves.
+`, file, len(c.Classes), addresses, paths, shellQuoted(filepath.Dir(file)), shellQuoted(file))
+	return err
+}
+
+// some are the first names of a list.
+func some(names []string) string {
+	const most = 5
+	if len(names) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	}
+	return strings.Join(names, ", ")
+}
+
+// shellQuoted is text as it stands between apostrophes in a shell.
+func shellQuoted(text string) string { return strings.ReplaceAll(text, "'", `'\''`) }

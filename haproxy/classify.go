@@ -1,0 +1,225 @@
+package haproxy
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// The verbs that haproxy.cfg tells apart; every other method is OTHER.
+var verbs = []string{"GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "OPTIONS"}
+
+var (
+	className = regexp.MustCompile(`^[A-Z][A-Z0-9_]{0,31}$`)
+	token     = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$") // RFC 9110, section 5.6.2
+
+	// Words that mean themselves in a configuration, wherever they stand.
+	plainName  = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_-]*$`)
+	plainValue = regexp.MustCompile(`^[A-Za-z0-9_./][A-Za-z0-9_./-]*$`)
+)
+
+// A line of HAProxy's configuration has 64 words at most: lineWords is what is left
+// for the conditions of a match.
+const lineWords = 64 - 14
+
+// maxText is how many bytes of text stand in one expression, in which a byte can
+// become about 20: see maxSize.
+const maxText = 3000
+
+// Classify returns the rules of HAProxy that set txn.sluice_op to the name of the
+// first class that a request matches, or leave it unset.
+//
+// Methods are compared in capitals, paths as the client wrote them, header values
+// as they are, with any of several fields of the name. Keys of the query are compared
+// decoded, as servers do: "?%75ploads" has the key "uploads", and what is no valid
+// encoding means no key. PathRegex is translated to HAProxy's expressions, PCRE2, and
+// sees bytes; what HAProxy has no place for is an error.
+//
+// Nothing of a class stands in a rule as it is but what is made of letters, digits
+// and a few signs without a meaning.
+func Classify(classes []limits.Class) (string, error) {
+	var b strings.Builder
+	for _, c := range classes {
+		if !className.MatchString(c.Name) {
+			return "", fmt.Errorf("class %q: want 1 to 32 of A-Z, 0-9 and _, the first a letter", c.Name)
+		}
+		for _, m := range c.Any {
+			conditions, err := conditions(m)
+			if err != nil {
+				return "", fmt.Errorf("class %s: %w", c.Name, err)
+			}
+			writeRules(&b, c.Name, conditions)
+		}
+	}
+	return b.String(), nil
+}
+
+// writeRules writes a rule for all conditions, or several where a line would have too
+// many words: each but the last counts up txn.sluice_part if its conditions hold.
+func writeRules(b *strings.Builder, class string, conditions []string) {
+	var parts []string
+	words := 0
+	for _, c := range conditions {
+		n := len(strings.Fields(c)) // no blanks but those between words
+		if len(parts) == 0 || words+n > lineWords {
+			parts, words = append(parts, ""), 0
+		}
+		parts[len(parts)-1] += " " + c
+		words += n
+	}
+	if len(parts) == 0 {
+		parts = []string{""}
+	}
+	last := len(parts) - 1
+	if last > 0 {
+		b.WriteString("    http-request set-var(txn.sluice_part) int(0)\n")
+	}
+	for i, p := range parts {
+		before := ""
+		if last > 0 {
+			before = fmt.Sprintf(" { var(txn.sluice_part) -m int %d }", i)
+		}
+		if i < last {
+			fmt.Fprintf(b, "    http-request set-var(txn.sluice_part) int(%d) if%s%s\n", i+1, before, p)
+			continue
+		}
+		fmt.Fprintf(b, "    http-request set-var(txn.sluice_op) str(%s) if !{ var(txn.sluice_op) -m found }%s%s\n", class, before, p)
+	}
+}
+
+// conditions are what a match asks for, the cheap ones first.
+func conditions(m limits.Match) ([]string, error) {
+	if err := fits(m); err != nil {
+		return nil, err
+	}
+	var all []string
+	add := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
+
+	if len(m.Methods) > 0 {
+		fetch := "var(txn.sluice_class)"
+		for i, method := range m.Methods {
+			if !token.MatchString(method) || method != strings.ToUpper(method) {
+				return nil, fmt.Errorf("method %q: want a method in capitals", m.Methods[i])
+			}
+			if !slices.Contains(verbs, method) {
+				fetch = "method,upper"
+			}
+		}
+		add("{ %s %s }", fetch, oneOf(m.Methods))
+	}
+	if m.PathPrefix != "" {
+		if plainValue.MatchString(m.PathPrefix) {
+			add("{ path -m beg %s }", m.PathPrefix)
+		} else {
+			add("{ path -m reg '^%s' }", literal(m.PathPrefix))
+		}
+	}
+	if m.PathRegex != "" {
+		expr, err := pcre(m.PathRegex)
+		if err != nil {
+			return nil, fmt.Errorf("path_regex %q: %w", m.PathRegex, err)
+		}
+		add("{ path -m reg '%s' }", expr)
+	}
+	for _, key := range slices.Concat(m.Query, m.NoQuery) {
+		if key == "" {
+			return nil, errors.New("query: a key cannot be empty")
+		}
+	}
+	for _, key := range m.Query {
+		add("{ query -m reg '%s' }", queryKeys([]string{key}))
+	}
+	for rest := m.NoQuery; len(rest) > 0; {
+		n, size := 1, len(rest[0])
+		for n < len(rest) && size+len(rest[n]) <= maxText {
+			size += len(rest[n])
+			n++
+		}
+		add("!{ query -m reg '%s' }", queryKeys(rest[:n]))
+		rest = rest[n:]
+	}
+	for _, h := range m.Headers {
+		if !token.MatchString(h.Name) {
+			return nil, fmt.Errorf("header %q: want a field's name", h.Name)
+		}
+		fetch := fetchHeader(h.Name)
+		if h.Value == "" {
+			add("{ %s -m found }", fetch)
+		} else {
+			add("{ %s %s }", fetch, oneOf([]string{h.Value}))
+		}
+	}
+	return all, nil
+}
+
+// fits returns an error for what is too long for an expression of HAProxy's.
+func fits(m limits.Match) error {
+	texts := slices.Concat([]string{m.PathPrefix, strings.Join(m.Methods, " ")}, m.Query, m.NoQuery)
+	for _, h := range m.Headers {
+		texts = append(texts, h.Name, h.Value)
+	}
+	for _, t := range texts {
+		if len(t) > maxText {
+			return fmt.Errorf("%.20q… has %d bytes, want %d at most", t, len(t), maxText)
+		}
+	}
+	return nil
+}
+
+// oneOf is the comparison with any of some texts.
+func oneOf(texts []string) string {
+	escaped := make([]string, len(texts))
+	plain := len(texts) <= len(verbs)
+	for i, t := range texts {
+		plain = plain && plainValue.MatchString(t)
+		escaped[i] = literal(t)
+	}
+	if plain {
+		return "-m str " + strings.Join(texts, " ")
+	}
+	return `-m reg '^(?:` + strings.Join(escaped, "|") + `)\z'`
+}
+
+// fetchHeader is the expression for a header's values. The name is quoted twice: for
+// the line, in which an apostrophe ends what it began, and for the list of arguments,
+// in which a backslash takes the meaning from an apostrophe.
+func fetchHeader(name string) string {
+	if plainName.MatchString(name) {
+		return "req.fhdr(" + name + ")"
+	}
+	return "'req.fhdr(" + strings.ReplaceAll(name, "'", `\'"'"'`) + ")'"
+}
+
+// queryKeys is an expression for queries with one of these keys.
+func queryKeys(keys []string) string {
+	exprs := make([]string, len(keys))
+	for i, key := range keys {
+		for j := range len(key) {
+			exprs[i] += encoded(key[j])
+		}
+	}
+	return `(?:^|&)(?:` + strings.Join(exprs, "|") + `)(?:[=&]|\z)`
+}
+
+// encoded is an expression for the ways to write a byte of a key in a query.
+func encoded(c byte) string {
+	percent := "%" + hexDigit(c>>4) + hexDigit(c&15)
+	switch c {
+	case '&', '=', '+', '%':
+		return percent
+	case ' ':
+		return `(?:\x2b|` + percent + `)`
+	}
+	return "(?:" + literal(string([]byte{c})) + "|" + percent + ")"
+}
+
+func hexDigit(n byte) string {
+	if n < 10 {
+		return string('0' + rune(n))
+	}
+	return fmt.Sprintf("[%X%x]", n, n)
+}

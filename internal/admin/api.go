@@ -1,0 +1,149 @@
+package admin
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-qos/sluice/internal/polygen/view"
+)
+
+// API is what answers questions about users and instances.
+type API interface {
+	Users(by view.Sort, n int) view.Users
+	UnknownUsers(by view.Sort, n int) view.UnknownUsers
+	User(name, endpoint string) view.User
+	UserOfKey(key, endpoint string) view.User
+	Instances() view.Instances
+}
+
+const (
+	defaultN = 100 // users in a list
+	maxN     = 1000
+	// maxName bounds a user's name: HAProxy's headers are shorter.
+	maxName = 16 << 10
+)
+
+// serveAPI adds the paths of the API. Every answer is JSON, errors too.
+func serveAPI(mux *http.ServeMux, api API) {
+	get := func(path string, answer func(*http.Request) (any, error)) {
+		mux.HandleFunc("GET /api/v1/"+path, func(w http.ResponseWriter, r *http.Request) {
+			if a, err := answer(r); err != nil {
+				writeJSON(w, http.StatusBadRequest, apiError{err.Error()})
+			} else {
+				writeJSON(w, http.StatusOK, a)
+			}
+		})
+	}
+	get("users", func(r *http.Request) (any, error) {
+		by, n, err := listed(r.URL.Query(), view.ByRate, view.ByConcurrent, view.ByDown, view.ByUp, view.ByRecent)
+		if err != nil {
+			return nil, err
+		}
+		return api.Users(by, n), nil
+	})
+	get("unknown-users", func(r *http.Request) (any, error) {
+		by, n, err := listed(r.URL.Query(), view.ByRecent, view.ByActive)
+		if err != nil {
+			return nil, err
+		}
+		return api.UnknownUsers(by, n), nil
+	})
+	// Not "users/{user}", which a user called "/" would not match.
+	get("users/", func(r *http.Request) (any, error) {
+		u, err := asked(strings.TrimPrefix(r.URL.EscapedPath(), "/api/v1/users/"), r.URL.Query())
+		switch {
+		case err != nil:
+			return nil, err
+		case u.isKey:
+			return api.UserOfKey(u.user, u.endpoint), nil
+		default:
+			return api.User(u.user, u.endpoint), nil
+		}
+	})
+	get("instances", func(*http.Request) (any, error) { return api.Instances(), nil })
+	mux.HandleFunc("/api/", func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			w.Header().Set("Allow", "GET, HEAD")
+			writeJSON(w, http.StatusMethodNotAllowed, apiError{"method " + r.Method + " is not allowed: use GET"})
+			return
+		}
+		writeJSON(w, http.StatusNotFound, apiError{"no such path (valid: /api/v1/users, /api/v1/users/{user}, /api/v1/unknown-users, /api/v1/instances)"})
+	})
+}
+
+type apiError struct {
+	Error string `json:"error"`
+}
+
+func writeJSON(w http.ResponseWriter, status int, answer any) {
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(answer) // who asked may have gone
+}
+
+// listed reads the order and the length of a list. The first order is the default.
+func listed(q url.Values, orders ...view.Sort) (by view.Sort, n int, err error) {
+	by, n = orders[0], defaultN
+	if s := q.Get("sort"); s != "" {
+		if by = view.Sort(s); !slices.Contains(orders, by) {
+			valid := make([]string, len(orders))
+			for i, o := range orders {
+				valid[i] = string(o)
+			}
+			return "", 0, fmt.Errorf("unknown sort %.40q (valid: %s)", s, strings.Join(valid, ", "))
+		}
+	}
+	if s := q.Get("n"); s != "" {
+		if n, err = strconv.Atoi(s); err != nil || n < 1 || n > maxN {
+			return "", 0, fmt.Errorf("n=%.40q: want a number from 1 to %d", s, maxN)
+		}
+	}
+	return by, n, nil
+}
+
+// question is the user who is asked about.
+type question struct {
+	user, endpoint string
+	isKey          bool // user is his key, not his name
+}
+
+// asked reads it from the rest of a path, which is escaped, and the query.
+func asked(path string, q url.Values) (question, error) {
+	user, err := url.PathUnescape(path)
+	if err != nil || strings.Contains(path, "/") {
+		return question{}, fmt.Errorf("%.60q is no user's name: want it with a slash as %%2F, and every other byte escaped that needs it", path)
+	}
+	u := question{user: user, endpoint: q.Get("endpoint")}
+	switch by := q.Get("by"); by {
+	case "", "name":
+	case "key":
+		u.isKey = true
+	default:
+		return question{}, fmt.Errorf("unknown by %.40q (valid: name, key)", by)
+	}
+	switch {
+	case user == "" || len(user) > maxName:
+		return question{}, fmt.Errorf("a user's name of %d bytes: want 1 to %d", len(user), maxName)
+	case !validEndpoint(u.endpoint):
+		return question{}, fmt.Errorf("endpoint %.40q is no name of one (valid: up to 24 of a-z, 0-9 and -, the first none)", u.endpoint)
+	}
+	return u, nil
+}
+
+// validEndpoint is whether a limit file may name an endpoint so, or it is none.
+func validEndpoint(name string) bool {
+	for i := range len(name) {
+		if c := name[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') && (c != '-' || i == 0) {
+			return false
+		}
+	}
+	return len(name) <= 24
+}

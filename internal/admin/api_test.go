@@ -1,0 +1,157 @@
+package admin
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-qos/sluice/internal/polygen/view"
+)
+
+// echo answers with what it was asked.
+type echo struct{ asked string }
+
+func (e *echo) Users(by view.Sort, n int) view.Users {
+	e.asked = fmt.Sprintf("users by %s, %d", by, n)
+	return view.Users{Sort: by, Users: []view.Summary{}}
+}
+
+func (e *echo) UnknownUsers(by view.Sort, n int) view.UnknownUsers {
+	e.asked = fmt.Sprintf("unknown users by %s, %d", by, n)
+	return view.UnknownUsers{Sort: by, Users: []view.Unknown{}}
+}
+
+func (e *echo) User(name, endpoint string) view.User {
+	e.asked = fmt.Sprintf("user %q at %q", name, endpoint)
+	return view.User{Name: view.Name{User: name, Endpoint: endpoint}}
+}
+
+func (e *echo) UserOfKey(key, endpoint string) view.User {
+	e.asked = fmt.Sprintf("key %q at %q", key, endpoint)
+	return view.User{Name: view.Name{User: key, Endpoint: endpoint}}
+}
+
+func (e *echo) Instances() view.Instances {
+	e.asked = "instances"
+	return view.Instances{Instances: []view.Instance{}}
+}
+
+func handler(api API) http.Handler {
+	return Handler(Options{Gatherer: prometheus.NewRegistry(), Ready: func() error { return nil }, API: api})
+}
+
+func TestAPI(t *testing.T) {
+	const long = "abcdefghijklmnopqrstuvwxy"
+	for _, tt := range []struct {
+		name, method, path string
+		status             int
+		asked              string
+		err                string
+	}{
+		{"top users", "GET", "/api/v1/users", 200, "users by rate, 100", ""},
+		{"in another order", "GET", "/api/v1/users?sort=concurrent&n=1", 200, "users by concurrent, 1", ""},
+		{"by bytes down", "GET", "/api/v1/users?sort=down", 200, "users by down, 100", ""},
+		{"by bytes up", "GET", "/api/v1/users?sort=up&n=1000", 200, "users by up, 1000", ""},
+		{"the last heard of", "GET", "/api/v1/users?sort=recent", 200, "users by recent, 100", ""},
+		{"an order of another list", "GET", "/api/v1/users?sort=active", 400, "", `unknown sort "active" (valid: rate, concurrent, down, up, recent)`},
+		{"too many", "GET", "/api/v1/users?n=1001", 400, "", `n="1001": want a number from 1 to 1000`},
+		{"none", "GET", "/api/v1/users?n=0", 400, "", `n="0": want a number from 1 to 1000`},
+		{"no number", "GET", "/api/v1/users?n=all", 400, "", `n="all": want a number from 1 to 1000`},
+		{"a user", "GET", "/api/v1/users/alice", 200, `user "alice" at ""`, ""},
+		{"at an endpoint", "GET", "/api/v1/users/alice?endpoint=s3-eu", 200, `user "alice" at "s3-eu"`, ""},
+		{"his headers alone", "HEAD", "/api/v1/users/alice", 200, `user "alice" at ""`, ""},
+		{"a name with a slash", "GET", "/api/v1/users/a%2Fb", 200, `user "a/b" at ""`, ""},
+		{"a name of dots", "GET", "/api/v1/users/%2E%2E", 200, `user ".." at ""`, ""},
+		{"a name that is no UTF-8", "GET", "/api/v1/users/%ff%00", 200, `user "\xff\x00" at ""`, ""},
+		{"a name as long as a header", "GET", "/api/v1/users/" + strings.Repeat("x", 16<<10), 200, `user "` + strings.Repeat("x", 16<<10) + `" at ""`, ""},
+		{"and longer", "GET", "/api/v1/users/" + strings.Repeat("x", 16<<10+1), 400, "", "a user's name of 16385 bytes: want 1 to 16384"},
+		{"by his key", "GET", "/api/v1/users/~AB?by=key&endpoint=a", 200, `key "~AB" at "a"`, ""},
+		{"by his name", "GET", "/api/v1/users/~AB?by=name", 200, `user "~AB" at ""`, ""},
+		{"by something else", "GET", "/api/v1/users/~AB?by=x", 400, "", `unknown by "x" (valid: name, key)`},
+		{"at what cannot be an endpoint", "GET", "/api/v1/users/a?endpoint=A", 400, "", `endpoint "A" is no name of one (valid: up to 24 of a-z, 0-9 and -, the first none)`},
+		{"at one that begins with -", "GET", "/api/v1/users/a?endpoint=-a", 400, "", `endpoint "-a" is no name of one (valid: up to 24 of a-z, 0-9 and -, the first none)`},
+		{"at one with a long name", "GET", "/api/v1/users/a?endpoint=" + long, 400, "", `endpoint "` + long + `" is no name of one (valid: up to 24 of a-z, 0-9 and -, the first none)`},
+		{"unknown users", "GET", "/api/v1/unknown-users", 200, "unknown users by recent, 100", ""},
+		{"the most active", "GET", "/api/v1/unknown-users?sort=active&n=3", 200, "unknown users by active, 3", ""},
+		{"instances", "GET", "/api/v1/instances", 200, "instances", ""},
+		{"nothing else", "GET", "/api/v1/x", 404, "", "no such path (valid: /api/v1/users, /api/v1/users/{user}, /api/v1/unknown-users, /api/v1/instances)"},
+		{"a name with a bare slash", "GET", "/api/v1/users/a/b", 400, "", `"a/b" is no user's name: want it with a slash as %2F, and every other byte escaped that needs it`},
+		{"a slash alone", "GET", "/api/v1/users/%2F", 200, `user "/" at ""`, ""},
+		{"nobody", "GET", "/api/v1/users/", 400, "", "a user's name of 0 bytes: want 1 to 16384"},
+		{"nothing can be changed", "POST", "/api/v1/users/alice", 405, "", "method POST is not allowed: use GET"},
+		{"nor deleted", "DELETE", "/api/v1/users", 405, "", "method DELETE is not allowed: use GET"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			e := &echo{}
+			w := httptest.NewRecorder()
+			handler(e).ServeHTTP(w, httptest.NewRequest(tt.method, tt.path, nil))
+			var failed apiError
+			if err := json.Unmarshal(w.Body.Bytes(), &failed); err != nil {
+				t.Errorf("the answer is no JSON: %v: %s", err, w.Body)
+			}
+			if w.Code != tt.status || e.asked != tt.asked || failed.Error != tt.err {
+				t.Errorf("%s %.60s = %d, asked %.80q, error %q, want %d, %.80q, %q", tt.method, tt.path, w.Code, e.asked, failed.Error, tt.status, tt.asked, tt.err)
+			}
+			for header, want := range map[string]string{"Content-Type": "application/json", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"} {
+				if got := w.Header().Get(header); got != want {
+					t.Errorf("%s: %s, want %s", header, got, want)
+				}
+			}
+		})
+	}
+}
+
+// A daemon without users has no API.
+func TestNoAPI(t *testing.T) {
+	w := httptest.NewRecorder()
+	handler(nil).ServeHTTP(w, httptest.NewRequest("GET", "/api/v1/users", nil))
+	if w.Code != 404 {
+		t.Errorf("GET /api/v1/users = %d, want 404", w.Code)
+	}
+}
+
+// Whatever a user is called: the path of his name asks for exactly him.
+func FuzzUserPath(f *testing.F) {
+	for _, name := range []string{"alice", "a/b", "..", ".", "%2e", "a b?c#d", "\xff\x00", "~AB", "@a/b", "+", "a%", "/", "//", "ü"} {
+		f.Add(name, "")
+	}
+	f.Add("alice", "s3-eu")
+	f.Fuzz(func(t *testing.T, name, endpoint string) {
+		if name == "" || len(name) > maxName || !validEndpoint(endpoint) {
+			return
+		}
+		e := &echo{}
+		w := httptest.NewRecorder()
+		handler(e).ServeHTTP(w, httptest.NewRequest("GET", view.Path(name, endpoint), nil))
+		if want := fmt.Sprintf("user %q at %q", name, endpoint); e.asked != want || w.Code != 200 || !json.Valid(w.Body.Bytes()) {
+			t.Errorf("GET %s = %d %s, asked %s, want %s", view.Path(name, endpoint), w.Code, w.Body, e.asked, want)
+		}
+	})
+}
+
+// Whatever path and query: the answer is JSON, or a redirect of a path with dots.
+func FuzzAPI(f *testing.F) {
+	for _, seed := range [][2]string{{"users", "sort=rate&n=3"}, {"users/a", "endpoint=x"}, {"users/%2e%2e", "by=key"}, {"unknown-users", "n=-1"}, {"../x", ""}, {"users//a", ";"}, {"users/%", ""}} {
+		f.Add(seed[0], seed[1])
+	}
+	f.Fuzz(func(t *testing.T, path, query string) {
+		u, err := url.ParseRequestURI("/api/v1/" + path)
+		if err != nil {
+			return
+		}
+		u.RawQuery = query
+		r := httptest.NewRequest("GET", "/", nil)
+		r.URL = u
+		w := httptest.NewRecorder()
+		handler(&echo{}).ServeHTTP(w, r)
+		if redirect := w.Code >= 300 && w.Code < 400; !redirect && strings.HasPrefix(u.Path, "/api/") && !json.Valid(w.Body.Bytes()) {
+			t.Errorf("GET %s = %d %s, want JSON", u, w.Code, w.Body)
+		}
+	})
+}

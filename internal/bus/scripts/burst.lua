@@ -1,0 +1,80 @@
+-- Takes tokens from accounts and reports to them: ratelimit.Account.Take, ask by ask.
+--
+-- KEYS  for each ask its account: "second credit before total next"
+-- ARGV  the usage message's head; then for each ask: its second, what the usage
+--       message says before its total, debt, back, need, ahead, limit, burst, instances
+-- Returns Redis' time (seconds, microseconds), then for each ask: tokens, total, limit.
+
+local tonumber, format = tonumber, string.format
+local max, min, floor = math.max, math.min, math.floor
+local reply, out = redis.call('TIME'), 2
+local now = tonumber(reply[1])
+if tonumber(reply[2]) >= 990000 then now = now + 1 end -- 10 ms early
+local usage, said, changed = {ARGV[1]}, 1, false
+local at = 2
+
+for k = 1, #KEYS do
+  local asked, debt, back = tonumber(ARGV[at]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+  local need, ahead = tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5])
+  local limit, burst, instances = tonumber(ARGV[at + 6]), tonumber(ARGV[at + 7]), tonumber(ARGV[at + 8])
+  local function left(credit, used) return max(0, min(burst, credit + limit - used)) end
+
+  local stored = redis.call('GET', KEYS[k]) or ''
+  local s, c, b, t, n = string.match(stored, '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
+  local second, credit = tonumber(s or 0), tonumber(c or 0)
+  local totals = {tonumber(b or 0), tonumber(t or 0), tonumber(n or 0)} -- before, now, next
+
+  if now < second - 2 then -- the clock was set back
+    second, credit, totals = now, 0, {limit, 0, 0}
+  end
+  local gap = max(0, now - second)
+  second = second + gap
+  for i = 1, min(gap, 3) do
+    credit = left(credit, totals[1])
+    totals = {totals[2], totals[3], 0}
+  end
+  if gap > 3 then
+    local idle = (gap - 3) * limit
+    if limit > 0 and idle <= burst - credit then credit = credit + idle else credit = burst end
+  end
+
+  local which, room = asked - second + 2, nil
+  if which == 1 then
+    room = credit + limit - max(0, totals[2] - limit)
+  elseif which == 2 then
+    room = left(credit, totals[1]) + limit
+  elseif which == 3 then
+    room = limit
+  end
+
+  local tokens, total = 0, 0
+  if room then
+    total = max(0, totals[which] + debt - back)
+    local free = max(0, room - total)
+    tokens = min(need, free)
+    tokens = tokens + min(ahead, floor((free - tokens) / (2 * instances)))
+    total = total + tokens
+    changed = changed or total ~= totals[which]
+    totals[which] = total
+    usage[said + 1], usage[said + 2] = ARGV[at + 1], format('%d', total)
+    said = said + 2
+  else
+    credit = max(0, credit - debt)
+  end
+
+  -- It is kept until its credit is full again without it, but no longer than a day.
+  local missing = burst - left(left(left(credit, totals[1]), totals[2]), totals[3])
+  local keep = 12
+  if limit > 0 then keep = min(86400, keep + math.ceil(missing / limit)) end
+  redis.call('SET', KEYS[k], format('%d %d %d %d %d', second, credit, totals[1], totals[2], totals[3]),
+    'EX', format('%d', keep))
+
+  reply[out + 1], reply[out + 2], reply[out + 3] = tokens, total, max(0, room or 0)
+  out = out + 3
+  at = at + 9
+end
+
+if changed then
+  redis.call('PUBLISH', 'sluice:usage', table.concat(usage, ' '))
+end
+return reply

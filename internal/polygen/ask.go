@@ -1,0 +1,105 @@
+package polygen
+
+import (
+	"sync"
+
+	"github.com/sluice-qos/sluice/internal/polygen/view"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// from says who answers.
+func (p *Polygen) from() view.From {
+	return view.From{
+		Polygen: p.options.Name, Leading: p.leading.Load(), Version: p.set.Load().Version(),
+		Time: p.clock.Now().UTC().Truncate(1e6),
+	}
+}
+
+// Users returns the n users with most.
+func (p *Polygen) Users(by view.Sort, n int) view.Users {
+	p.seen.mu.Lock()
+	out := p.seen.view.Top(p.clock.Now(), by, n)
+	p.seen.mu.Unlock()
+	out.From = p.from()
+	return out
+}
+
+// UnknownUsers returns n of the users whom the limit file does not name.
+func (p *Polygen) UnknownUsers(by view.Sort, n int) view.UnknownUsers {
+	p.seen.mu.Lock()
+	out := p.seen.view.Unknown(by, n)
+	p.seen.mu.Unlock()
+	out.From = p.from()
+	return out
+}
+
+// User returns what is known of a user by his name.
+func (p *Polygen) User(name, endpoint string) view.User {
+	out := p.UserOfKey(limits.Key(name), endpoint)
+	out.Name = view.Name{User: name, Endpoint: endpoint, Href: view.Path(name, endpoint)}
+	p.seen.where.of(p.set.Load(), &out)
+	return out
+}
+
+// UserOfKey returns what is known of a user by the key that the cluster knows him by,
+// without where the file sets his limits.
+func (p *Polygen) UserOfKey(key, endpoint string) view.User {
+	p.seen.mu.Lock()
+	p.seen.adopt(p.set.Load())
+	out := p.seen.view.User(p.clock.Now(), limits.EndpointKey(endpoint, key))
+	p.seen.mu.Unlock()
+	out.From = p.from()
+	return out
+}
+
+// Instances returns the instances and the versions of their limits.
+func (p *Polygen) Instances() view.Instances {
+	p.seen.mu.Lock()
+	list := p.seen.fleet.list()
+	p.seen.mu.Unlock()
+	return view.Instances{From: p.from(), Instances: list}
+}
+
+// maxWhere is of how many users is remembered where their limits come from.
+const maxWhere = 64
+
+// where remembers where users' limits come from: to find it out is to read the whole
+// file again. Only one does so at a time.
+type where struct {
+	mu    sync.Mutex
+	set   *limits.Set
+	users map[named]limits.Origin
+}
+
+type named struct{ endpoint, user string }
+
+// of tells where the limits of a user come from.
+func (w *where) of(set *limits.Set, out *view.User) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.set != set || len(w.users) >= maxWhere {
+		w.set, w.users = set, make(map[named]limits.Origin)
+	}
+	who := named{out.Endpoint, out.User}
+	o, ok := w.users[who]
+	if !ok {
+		o = set.OriginAt(who.endpoint, who.user)
+		w.users[who] = o
+	}
+	if o.User > 0 {
+		out.Entry = &view.Entry{File: o.File, Line: o.User, Pattern: o.Pattern, Comment: o.Comment, Then: o.Then, Expired: o.Expired}
+		if !o.Until.IsZero() {
+			out.Entry.Until = &o.Until
+		}
+	}
+	for i := range out.Limits {
+		l := &out.Limits[i]
+		name := l.Name
+		if l.Window > 0 {
+			name = "requests." + name
+		}
+		if f, ok := o.Field(name); ok {
+			l.Origin = &view.Origin{Field: f.Name, File: f.File, Line: f.Line, Override: f.Override, Endpoint: f.Endpoint}
+		}
+	}
+}

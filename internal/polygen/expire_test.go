@@ -1,0 +1,185 @@
+package polygen
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/policy"
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+// lent lends bob a higher limit until a time.
+func lent(until time.Time) string {
+	return fmt.Sprintf(`version: 1
+default_tier: free
+tiers:
+  free: {requests: {GET: 10}}
+users:
+  bob: {requests: {GET: 50}, until: %s}
+`, until.UTC().Format(time.RFC3339))
+}
+
+// An override is void from its time on, and valid again if the clock is set back.
+func TestOverridesExpire(t *testing.T) {
+	log := &safeBuffer{}
+	g := newGenerator(t, "127.0.0.1:1", "polygen", func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(log, nil)) })
+	until := time.Now().Add(24 * time.Hour).Truncate(time.Second)
+	g.write(t, lent(until))
+	if err := g.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	g.adopt(g.options.Limits.Set())
+	version := g.set.Load().Version()
+	for _, step := range []struct {
+		name  string
+		at    time.Time
+		limit int
+		told  int
+	}{
+		{"before", until.Add(-time.Nanosecond), 50, 0},
+		{"at its time", until, 10, 1},
+		{"after", until.Add(time.Second), 10, 1},
+		{"when the clock was set back", until.Add(-time.Minute), 50, 1},
+		{"and comes there again", until.Add(time.Minute), 10, 2},
+	} {
+		g.expire(step.at)
+		if got := limitOf(g.set.Load(), ratelimit.Key{Class: "GET", User: "bob"}); got != step.limit {
+			t.Errorf("%s: limit %d, want %d", step.name, got, step.limit)
+		}
+		if n := strings.Count(log.String(), "overrides of the limit file have expired"); n != step.told {
+			t.Errorf("%s: the log told it %d times, want %d: %s", step.name, n, step.told, log)
+		}
+		if got := g.set.Load().Version(); got != version {
+			t.Errorf("%s: version %s, want %s as before", step.name, got, version)
+		}
+	}
+	if n := testutil.ToFloat64(g.metrics.expired); n != 2 {
+		t.Errorf("sluice_limits_expired_total = %v, want 2", n)
+	}
+	if want := "until=" + until.UTC().Format("2006-01-02T15:04:05.000Z"); !strings.Contains(log.String(), want) {
+		t.Errorf("the log says %s, want %s", log, want)
+	}
+}
+
+// One that runs notices by itself.
+func TestRunningOverridesExpire(t *testing.T) {
+	t.Parallel()
+	g := newGenerator(t, redis(t), "polygen", nil)
+	g.write(t, lent(time.Now().Add(2*time.Second)))
+	if err := g.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	g.adopt(g.options.Limits.Set())
+	g.run(t)
+	proctest.Eventually(t, "the override expires", func() error {
+		if l := g.User("bob", "").Limits; len(l) != 1 || l[0].Max != 10 {
+			return fmt.Errorf("limits %+v", l)
+		}
+		return nil
+	})
+}
+
+// A set whose overrides have expired before polygen starts never is in force.
+func TestExpiredAtStart(t *testing.T) {
+	g := newGenerator(t, "127.0.0.1:1", "polygen", nil)
+	g.write(t, lent(time.Now().Add(-time.Hour)))
+	if err := g.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	p, err := New(Options{Name: "other", Bus: g.options.Bus, Limits: g.options.Limits})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := limitOf(p.set.Load(), ratelimit.Key{Class: "GET", User: "bob"}); got != 10 {
+		t.Errorf("limit %d, want 10", got)
+	}
+}
+
+const dry = `version: 1
+default_tier: free
+tiers:
+  free:
+    requests: {GET: {second: 10, burst: 5, minute: 30, mode: dry-run}, PUT: 10}
+    concurrent: {limit: 5, mode: dry-run}
+    bandwidth: {down: 10MiB, mode: dry-run}
+`
+
+// Limits in a dry run are decided like others and counted apart, minutes like seconds.
+func TestDryRunIsCountedApart(t *testing.T) {
+	t.Parallel()
+	addr := redis(t)
+	a := startAgents(t, addr)
+	g := newGenerator(t, addr, "polygen", nil)
+	g.leading.Store(true)
+	g.write(t, dry)
+	if err := g.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	g.adopt(g.options.Limits.Set())
+	now := g.clock.Now()
+	minute := now.Unix() / 60 * 60
+	g.observe(now, bus.Usage{Instance: "one", Entries: []bus.UsageEntry{
+		{Key: ratelimit.Key{Class: "GET", User: "alice"}, Second: now.Unix(), Total: 14}, // a burst: hot only
+		{Key: ratelimit.Key{Class: "GET", User: "bob"}, Second: now.Unix(), Total: 15},
+		{Key: ratelimit.Key{Class: "GET", User: "bob", Window: limits.Minute}, Second: minute, Total: 30},
+		{Key: ratelimit.Key{Class: "PUT", User: "bob"}, Second: now.Unix(), Total: 10},
+	}})
+	g.observe(now, bus.Progress{Instance: "one", Entries: []bus.ProgressEntry{{User: "bob", Held: 5, Active: 5, Refused: 1, Limit: 5}}})
+	g.observe(now, bus.Registry{Instances: []string{"one", "two"}, Now: now})
+	g.observe(now, bus.Demand{{Instance: "one", User: "bob", Active: 1}})
+	proctest.Eventually(t, "the policies are sent", func() error {
+		g.send(t.Context())
+		if testutil.ToFloat64(g.metrics.throttles[limits.DryRun]) == 0 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	for _, m := range []struct {
+		name   string
+		metric byMode
+		want   [2]float64
+	}{
+		{"throttle", g.metrics.throttles, [2]float64{1, 2}},
+		{"hot", g.metrics.hints, [2]float64{1, 3}},
+		{"block", g.metrics.blocks, [2]float64{0, 1}},
+		{"unblock", g.metrics.unblocks, [2]float64{}},
+		{"share", g.metrics.shares, [2]float64{0, 1}},
+	} {
+		if got := [2]float64{testutil.ToFloat64(m.metric[0]), testutil.ToFloat64(m.metric[1])}; got != m.want {
+			t.Errorf("%s: enforced and dry %v, want %v", m.name, got, m.want)
+		}
+	}
+	proctest.Eventually(t, "agents hear of the minute", func() error {
+		for _, m := range a.about("bob") {
+			if m, ok := m.(policy.Throttle); ok && m.Key.Window == limits.Minute && m.Second == minute && m.Limit == 30 {
+				return nil
+			}
+		}
+		return errors.New("not yet")
+	})
+	u := g.User("bob", "")
+	for _, d := range u.Decisions {
+		want := "dry-run"
+		if d.Limit == "PUT" {
+			want = "enforce"
+		}
+		if d.Mode != want {
+			t.Errorf("decision %+v, want its mode %s", d, want)
+		}
+	}
+	if len(u.Decisions) != 5 {
+		t.Errorf("decisions %+v, want 5", u.Decisions)
+	}
+	if u.State == "blocked" {
+		t.Error("blocked by a dry run")
+	}
+}

@@ -1,0 +1,150 @@
+package polygen
+
+import (
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/polygen/view"
+	"github.com/sluice-qos/sluice/pkg/concurrency"
+	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+const (
+	// maxSeen users are known of: as many as are expected to be active at once. Each
+	// costs about half a kilobyte, and three when much has been decided about him.
+	maxSeen = 100_000
+	// maxUnknown users whom the file does not name are remembered.
+	maxUnknown = 10_000
+	// unknownEvery is how often the log tells of them, at most.
+	unknownEvery = time.Hour
+	// unknownNamed is how many of them the log names.
+	unknownNamed = 5
+	// maxVersions is how many instances have a metric.
+	maxVersions = 1000
+)
+
+// seen is what people may ask about. What decides does not need it.
+type seen struct {
+	mu    sync.Mutex
+	set   *limits.Set // that the view has
+	view  *view.View
+	fleet fleet
+	where where
+
+	// Of decide alone:
+	droppedUsers, droppedUnknown uint64 // that the metrics know of
+	told                         time.Time
+}
+
+func newSeen(set *limits.Set) *seen {
+	return &seen{set: set, view: view.New(set, maxSeen, maxUnknown)}
+}
+
+// adopt gives the view the limits in force. The lock must be held.
+func (s *seen) adopt(set *limits.Set) {
+	if s.set != set {
+		s.set = set
+		s.view.Limits(set)
+	}
+}
+
+// see shows an event to the view.
+func (p *Polygen) see(now time.Time, set *limits.Set, e bus.Event) {
+	p.seen.mu.Lock()
+	defer p.seen.mu.Unlock()
+	p.seen.adopt(set)
+	v := p.seen.view
+	switch e := e.(type) {
+	case bus.Usage:
+		for _, u := range e.Entries {
+			v.Usage(now, u.Key, u.Second, u.Total)
+		}
+	case bus.Progress:
+		for _, u := range e.Entries {
+			v.Progress(now, e.Instance, u.User, u.Active, u.Held, u.Refused)
+		}
+	case bus.Demand:
+		for _, r := range e {
+			v.Demand(now, r)
+		}
+	case bus.Registry:
+		v.Instances(e.Instances)
+	}
+}
+
+// remember shows the view what was decided, be it sent or not.
+func (p *Polygen) remember(throttles []ratelimit.Throttle, d concurrency.Decisions) {
+	if len(throttles)+len(d.Blocks)+len(d.Unblocks) == 0 {
+		return
+	}
+	now := p.clock.Now()
+	p.seen.mu.Lock()
+	defer p.seen.mu.Unlock()
+	for _, user := range d.Unblocks {
+		p.seen.view.Unblocked(now, user)
+	}
+	for _, t := range throttles {
+		p.seen.view.Throttled(now, t)
+	}
+	for _, b := range d.Blocks {
+		p.seen.view.Blocked(now, b.User)
+	}
+}
+
+// review does once a second what the view needs, and tells of users whom the file
+// does not name.
+func (p *Polygen) review(now time.Time) {
+	s := p.seen
+	s.mu.Lock()
+	s.adopt(p.set.Load())
+	s.view.Forget(now)
+	users, unknown := s.view.Size()
+	droppedUsers, droppedUnknown := s.view.Dropped()
+	var names []string
+	if unknown > 0 && (s.told.IsZero() || now.Sub(s.told) >= unknownEvery) {
+		names = s.view.Newest(unknownNamed)
+	}
+	s.mu.Unlock()
+
+	p.metrics.usersSeen.Set(float64(users))
+	p.metrics.unknownUsers.Set(float64(unknown))
+	p.metrics.usersDropped.Add(float64(droppedUsers - s.droppedUsers))
+	p.metrics.unknownDropped.Add(float64(droppedUnknown - s.droppedUnknown))
+	s.droppedUsers, s.droppedUnknown = droppedUsers, droppedUnknown
+	if len(names) > 0 {
+		s.told = now
+		p.options.Logger.Info("users whom the limit file does not name have the limits of the default tier: GET /api/v1/unknown-users lists them",
+			slog.Int("users", unknown), slog.String("tier", p.set.Load().DefaultTier()), slog.Any("some", names))
+	}
+}
+
+// join takes the registry: who enforces which limits.
+func (p *Polygen) join(r bus.Registry, want string) {
+	p.seen.mu.Lock()
+	say, changed := p.seen.fleet.observe(r, want)
+	p.seen.mu.Unlock()
+	if changed {
+		p.metrics.versions.Reset()
+		for _, name := range r.Instances[:min(len(r.Instances), maxVersions)] {
+			version := r.Versions[name]
+			if version == "" {
+				version = "none"
+			}
+			p.metrics.versions.WithLabelValues(name, version).Set(1)
+		}
+	}
+	if !p.leading.Load() {
+		return // what all should enforce is the leader's to say
+	}
+	for _, l := range say {
+		if l.behind == 0 {
+			p.options.Logger.Info("instance enforces the present limits again", slog.String("instance", l.instance), slog.String("version", l.version))
+			continue
+		}
+		p.options.Logger.Warn("instance enforces other limits than these", slog.String("instance", l.instance), slog.String("version", l.version),
+			slog.String("want", want), slog.Duration("since", l.behind.Round(time.Millisecond)))
+	}
+}

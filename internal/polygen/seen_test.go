@@ -1,0 +1,215 @@
+package polygen
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/polygen/view"
+	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+// What is heard and decided can be asked for, of a follower too.
+func TestAnswers(t *testing.T) {
+	for _, leading := range []bool{true, false} {
+		t.Run(fmt.Sprintf("leading %v", leading), func(t *testing.T) {
+			g := newGenerator(t, "127.0.0.1:1", "polygen", nil) // nobody is there
+			g.leading.Store(leading)
+			now := g.clock.Now()
+			g.observe(now, bus.Usage{Instance: "one", Entries: []bus.UsageEntry{
+				{Key: ratelimit.Key{Class: "GET", User: "alice"}, Second: now.Unix(), Total: 10},
+			}})
+			g.observe(now, bus.Progress{Instance: "one", Entries: []bus.ProgressEntry{{User: "alice", Held: 6, Active: 5, Refused: 2, Limit: 5}}})
+			g.observe(now, bus.Demand{{Instance: "one", User: "mover", Active: 1, Moved: [2]int64{7, 8}, Share: [2]int64{9, 10}}})
+			g.observe(now, bus.Registry{Instances: []string{"one", "two"}, Versions: map[string]string{"one": g.set.Load().Version()}, Now: now})
+			g.send(t.Context())
+
+			from := view.From{Polygen: "polygen", Leading: leading, Version: g.set.Load().Version()}
+			got := g.User("alice", "")
+			if got.Time.Before(now.Add(-time.Second)) || got.Time.After(now.Add(time.Hour)) || got.Seen == nil {
+				t.Errorf("User() answered at %v of what was seen at %v, want %v", got.Time, got.Seen, now)
+			}
+			var kinds []string
+			for _, d := range got.Decisions {
+				kinds = append(kinds, string(d.Kind)+" "+d.Limit)
+			}
+			if want := "block concurrent, throttle GET, refused concurrent"; strings.Join(kinds, ", ") != want {
+				t.Errorf("decisions %q, want %s", kinds, want)
+			}
+			origin := func(field string) *view.Origin { return &view.Origin{Field: field, File: g.file, Line: 4} }
+			want := view.User{
+				From: from, Name: view.Name{User: "alice", Href: "/api/v1/users/alice"}, Tier: "free", State: view.Blocked,
+				Limits: []view.Limit{
+					{Name: "*", Max: 20, Window: 1, Mode: "enforce", Last: new(int64), Origin: origin("requests.*")},
+					{Name: "GET", Max: 10, Window: 1, Mode: "enforce", Last: new(int64), Origin: origin("requests.GET")},
+					{Name: "concurrent", Max: 5, Mode: "enforce", Used: 5, Origin: origin("concurrent")},
+				},
+				InProgress: 5, Instances: []view.Place{{Instance: "one", InProgress: 5, Slots: 6}},
+			}
+			// Whether the second is still the same is the clock's.
+			ignore := cmp.Options{cmpopts.EquateEmpty(), cmpopts.IgnoreFields(view.User{}, "Why", "Decisions", "Seen", "From.Time"),
+				cmpopts.IgnoreFields(view.Limit{}, "Used", "Last")}
+			if diff := cmp.Diff(want, got, ignore); diff != "" {
+				t.Errorf("User() differs (-want +got):\n%s", diff)
+			}
+			if mover := g.User("mover", ""); mover.Entry == nil || mover.Entry.Line != 7 || mover.Entry.File != g.file || !mover.Known || mover.Tier != "moving" || mover.Down != 7 || mover.Instances[0].UpShare != 10 {
+				t.Errorf("User(mover) = %+v, want line 7, tier moving, and what he moves", mover)
+			}
+
+			users := g.Users(view.ByConcurrent, 1)
+			if users.Leading != leading || len(users.Users) != 1 || users.Users[0].User != "alice" || users.Seen != 2 {
+				t.Errorf("Users() = %+v, want alice of two", users)
+			}
+			if unknown := g.UnknownUsers(view.ByRecent, 9); len(unknown.Users) != 1 || unknown.Users[0].User != "alice" || unknown.Polygen != "polygen" {
+				t.Errorf("UnknownUsers() = %+v, want alice", unknown)
+			}
+			instances := g.Instances()
+			if diff := cmp.Diff([]view.Instance{{Name: "one", Version: from.Version, Current: true}, {Name: "two"}}, instances.Instances); diff != "" {
+				t.Errorf("instances differ (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Who was never heard of has the limits of the default tier and uses nothing.
+func TestAnswersOfNobody(t *testing.T) {
+	g := newGenerator(t, "127.0.0.1:1", "polygen", nil)
+	long := strings.Repeat("x", 300)
+	for _, tt := range []struct{ name, href string }{
+		{"nobody", "/api/v1/users/nobody"},
+		{long, "/api/v1/users/" + long},
+		{"~exempt", "/api/v1/users/~exempt"}, // a name, not the key
+		{"@a/b", "/api/v1/users/@a%2Fb"},
+	} {
+		u := g.User(tt.name, "")
+		if u.Tier != "free" || u.Known || u.State != view.OK || u.Seen != nil || u.User != tt.name || u.Href != tt.href || len(u.Limits) != 3 {
+			t.Errorf("User(%.20q) = %+v, want the default tier's limits and no use", tt.name, u)
+		}
+	}
+	if u := g.UserOfKey(limits.Key(long), "web"); u.Endpoint != "web" || u.Href != "/api/v1/users/"+limits.Key(long)+"?by=key&endpoint=web" {
+		t.Errorf("UserOfKey() = %+v, want the link by=key", u)
+	}
+}
+
+// What the origins are remembered of is bounded.
+func TestOriginsAreBounded(t *testing.T) {
+	g := newGenerator(t, "127.0.0.1:1", "polygen", nil)
+	for i := range 3 * maxWhere {
+		g.User(fmt.Sprint(i), "")
+		if n := len(g.seen.where.users); n > maxWhere {
+			t.Fatalf("the origins of %d users are remembered, want at most %d", n, maxWhere)
+		}
+	}
+}
+
+// safeBuffer is a log that is written and read at the same time.
+type safeBuffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (b *safeBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *safeBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// Users whom the file does not name are told of once an hour.
+func TestUnknownUsersAreLogged(t *testing.T) {
+	log := &safeBuffer{}
+	g := newGenerator(t, "127.0.0.1:1", "polygen", func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(log, nil)) })
+	now := time.Now()
+	use := func(user string) {
+		g.observe(now, bus.Usage{Entries: []bus.UsageEntry{{Key: ratelimit.Key{Class: "GET", User: user}, Second: now.Unix(), Total: 1}}})
+	}
+	told := func() int { return strings.Count(log.String(), "/api/v1/unknown-users") }
+	use("staff")
+	g.review(now)
+	if n := told(); n != 0 {
+		t.Errorf("told %d times of a user whom the file names", n)
+	}
+	for i := range 3600 {
+		use("bob")
+		if i == 0 {
+			use("eve\n")
+		}
+		g.review(now)
+		if n := told(); n != 1 {
+			t.Fatalf("told %d times after %d s, want once", n, i)
+		}
+		now = now.Add(time.Second)
+	}
+	use("bob")
+	g.review(now)
+	if n := told(); n != 2 {
+		t.Errorf("told %d times after an hour, want twice", n)
+	}
+	if n := testutil.ToFloat64(g.metrics.unknownUsers); n != 1 { // eve was seen an hour ago
+		t.Errorf("sluice_unknown_users = %v, want 1", n)
+	}
+	if want := `users=2 tier=free some="[eve\n bob]"`; !strings.Contains(log.String(), want) {
+		t.Errorf("the log says %s, want %s", log, want)
+	}
+}
+
+// The log tells, of a leader, which instance has not taken the limits over.
+func TestLateInstancesAreLogged(t *testing.T) {
+	log := &safeBuffer{}
+	g := newGenerator(t, "127.0.0.1:1", "polygen", func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(log, nil)) })
+	now := time.Unix(1_800_000_000, 0)
+	version := g.set.Load().Version()
+	registry := func(after time.Duration, one string) {
+		versions := map[string]string{"two": version}
+		if one != "" {
+			versions["one"] = one
+		}
+		g.observe(now, bus.Registry{Instances: []string{"one", "two"}, Versions: versions, Now: now.Add(after)})
+	}
+	registry(0, "")
+	registry(6*time.Second, "") // a follower says nothing
+	if log.String() != "" {
+		t.Errorf("a follower's log says %s", log)
+	}
+	registry(7*time.Second, version)
+	g.leading.Store(true)
+	registry(8*time.Second, "old")
+	registry(13*time.Second, "old")
+	registry(14*time.Second, "old")
+	want := `level=WARN msg="instance enforces other limits than these" instance=one version=old want=` + version + " since=5s\n"
+	if got := log.String(); strings.Count(got, want) != 1 {
+		t.Errorf("the log says %s, want once %s", got, want)
+	}
+	metric := fmt.Sprintf(`
+# HELP sluice_instance_limits_version 1 for the version of the limits that each instance enforces; the version none before it has any.
+# TYPE sluice_instance_limits_version gauge
+sluice_instance_limits_version{agent="one",version="old"} 1
+sluice_instance_limits_version{agent="two",version="%s"} 1
+`, version)
+	if err := testutil.GatherAndCompare(g.registry, strings.NewReader(metric), "sluice_instance_limits_version"); err != nil {
+		t.Error(err)
+	}
+	registry(15*time.Second, version)
+	if got := log.String(); !strings.Contains(got, `level=INFO msg="instance enforces the present limits again" instance=one version=`+version) {
+		t.Errorf("the log says %s", got)
+	}
+	g.observe(now, bus.Registry{Instances: []string{"two"}, Versions: map[string]string{}, Now: now.Add(16 * time.Second)})
+	if err := testutil.GatherAndCompare(g.registry, strings.NewReader(strings.Split(metric, "sluice_instance_limits_version{")[0]+
+		`sluice_instance_limits_version{agent="two",version="none"} 1`+"\n"), "sluice_instance_limits_version"); err != nil {
+		t.Error(err)
+	}
+}

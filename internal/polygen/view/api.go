@@ -1,0 +1,241 @@
+package view
+
+import (
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// The answers of the API, in JSON. Names of users are bytes of any kind; where they
+// are no valid UTF-8 the bytes that are not are shown as U+FFFD, and href still names
+// the user exactly.
+
+// From says who answers. Every answer begins with it.
+type From struct {
+	Polygen string    `json:"polygen"` // its name
+	Leading bool      `json:"leading"` // false: it sees the same, and another one decides
+	Version string    `json:"version"` // of the limits that it has
+	Time    time.Time `json:"time"`    // of the cluster, when it answered
+}
+
+// Name is a user of the cluster, at an endpoint if the file limits him there apart.
+type Name struct {
+	User     string `json:"user"`               // his name, or "~…" if it is known only by its hash
+	Endpoint string `json:"endpoint,omitempty"` // "" is elsewhere
+	Href     string `json:"href"`               // path of what is known of him
+}
+
+// Users is the answer of /api/v1/users.
+type Users struct {
+	From
+	Sort     Sort      `json:"sort"`
+	Users    []Summary `json:"users"`    // those with most first
+	Seen     int       `json:"seen"`     // users who are known of at all
+	Dropped  uint64    `json:"dropped"`  // users forgotten because there were too many
+	Capacity int       `json:"capacity"` // users who can be known of
+}
+
+// Summary is what one user uses now.
+type Summary struct {
+	Name
+	Tier       string    `json:"tier"`
+	Known      bool      `json:"known"` // the file names him
+	State      State     `json:"state"`
+	Rate       float64   `json:"rate"`        // requests per second, of the limit that counts most of them
+	InProgress int       `json:"in_progress"` // requests
+	Down       int64     `json:"down"`        // bytes per second
+	Up         int64     `json:"up"`          // bytes per second
+	Seen       time.Time `json:"seen"`        // when he was last heard of
+}
+
+// User is the answer of /api/v1/users/{user}.
+type User struct {
+	From
+	Name
+	Tier       string     `json:"tier"`
+	Known      bool       `json:"known"`           // the file names him; otherwise he has the limits of the default tier
+	Entry      *Entry     `json:"entry,omitempty"` // what it says of him; absent if it does not name him, or he was asked for by his key
+	State      State      `json:"state"`
+	Why        []Why      `json:"why"` // the limits that are reached now, also those of a dry run
+	Limits     []Limit    `json:"limits"`
+	InProgress int        `json:"in_progress"` // requests, over all instances
+	Down       int64      `json:"down"`        // bytes per second, over all instances
+	Up         int64      `json:"up"`          // bytes per second, over all instances
+	Instances  []Place    `json:"instances"`   // those that reported him in the last 2 s; sorted
+	Decisions  []Decision `json:"decisions"`   // the last 20, the newest first
+	Endpoints  []string   `json:"endpoints"`   // where he was seen too, counted apart; sorted
+	Seen       *time.Time `json:"seen"`        // when he was last heard of; null: never, or too long ago
+}
+
+// Entry is where the limit file names a user, and what it says there besides limits.
+type Entry struct {
+	File    string     `json:"file"` // the limit file, or one of its users_from
+	Line    int        `json:"line"`
+	Pattern string     `json:"pattern,omitempty"` // that names him; absent if he himself is named
+	Comment string     `json:"comment,omitempty"`
+	Until   *time.Time `json:"until,omitempty"`   // when his overrides end
+	Then    string     `json:"then,omitempty"`    // the tier that he has from then on, if it is another
+	Expired bool       `json:"expired,omitempty"` // that is over
+}
+
+// State says whether a user is refused now.
+type State string
+
+// The states. One that a limit in a dry run would bring about is none.
+const (
+	OK        State = "ok"
+	Throttled State = "throttled" // until the window of a request limit ends
+	Blocked   State = "blocked"   // until less is in progress
+)
+
+// Reason is why a request is refused, in the words of the header Sluice-Reason.
+type Reason string
+
+// The reasons.
+const (
+	RequestRate        Reason = "request-rate"
+	ConcurrentRequests Reason = "concurrent-requests"
+)
+
+// Why is a limit that is reached now.
+type Why struct {
+	Limit  string     `json:"limit"` // the name of a Limit
+	Reason Reason     `json:"reason"`
+	Mode   string     `json:"mode"`            // enforce, or dry-run: nobody is refused
+	Since  time.Time  `json:"since"`           // when that was decided
+	Until  *time.Time `json:"until,omitempty"` // when it ends by itself; absent for a block
+}
+
+// Limit is a limit and its use.
+type Limit struct {
+	// Name is "GET", "LIST/minute" and the like for requests, else concurrent,
+	// bandwidth.down or bandwidth.up.
+	Name   string  `json:"name"`
+	Max    int64   `json:"max"`              // requests in each window, requests in progress, or bytes per second
+	Window int64   `json:"window,omitempty"` // of requests: its length in seconds
+	Burst  int     `json:"burst,omitempty"`  // requests beyond max, from what was left unused
+	Mode   string  `json:"mode"`             // enforce or dry-run
+	Used   int64   `json:"used"`             // in the present window, or now
+	Last   *int64  `json:"last,omitempty"`   // of requests: in the last full window
+	Origin *Origin `json:"origin,omitempty"` // where the limit comes from; absent if that cannot be told
+}
+
+// Origin is where a limit file sets a limit.
+type Origin struct {
+	Field    string `json:"field"`    // such as requests.GET, or the mapping around it
+	File     string `json:"file"`     // the limit file, or one of its users_from
+	Line     int    `json:"line"`     // from 1
+	Override bool   `json:"override"` // the user's own, not his tier's
+	Endpoint bool   `json:"endpoint"` // for this endpoint, not for everywhere
+}
+
+// Place is what one instance runs and may run of a user.
+type Place struct {
+	Instance   string `json:"instance"`
+	InProgress int    `json:"in_progress"` // requests
+	Slots      int    `json:"slots"`       // requests that it may have in progress without asking
+	Down       int64  `json:"down"`        // bytes per second moved
+	Up         int64  `json:"up"`
+	DownShare  int64  `json:"down_share"` // of his limit, in bytes per second; 0: none given
+	UpShare    int64  `json:"up_share"`
+}
+
+// Kind is what was decided, or seen.
+type Kind string
+
+// The kinds.
+const (
+	Throttle Kind = "throttle" // a request limit was reached: refused until its window ends
+	Block    Kind = "block"    // the requests in progress reached their limit
+	Unblock  Kind = "unblock"  // they fell below it
+	Refused  Kind = "refused"  // instances refused requests for the limit of those in progress
+)
+
+// Decision is one that has to do with refusals.
+type Decision struct {
+	Time   time.Time `json:"time"` // of the first request for refused
+	Kind   Kind      `json:"kind"`
+	Limit  string    `json:"limit"` // the name of a Limit
+	Reason Reason    `json:"reason"`
+	Mode   string    `json:"mode"`            // enforce, or dry-run: it changed nothing
+	Count  int       `json:"count,omitempty"` // requests, of refused
+}
+
+// UnknownUsers is the answer of /api/v1/unknown-users: users whom the limit file
+// does not name, seen in the last hour. Instances report only users with some limit,
+// so where the default tier has none nobody is here.
+type UnknownUsers struct {
+	From
+	Sort     Sort      `json:"sort"`
+	Users    []Unknown `json:"users"`
+	Seen     int       `json:"seen"`     // how many there are
+	Dropped  uint64    `json:"dropped"`  // users forgotten because there were too many
+	Capacity int       `json:"capacity"` // users who can be remembered
+}
+
+// Unknown is a user whom the file does not name.
+type Unknown struct {
+	Name
+	Tier    string    `json:"tier"`
+	First   time.Time `json:"first"`   // when he was first heard of
+	Seen    time.Time `json:"seen"`    // when he was last heard of
+	Reports uint64    `json:"reports"` // how often instances reported him: a measure of his activity
+}
+
+// Instances is the answer of /api/v1/instances.
+type Instances struct {
+	From
+	Instances []Instance `json:"instances"` // sorted by name
+}
+
+// Instance is a HAProxy with its agent.
+type Instance struct {
+	Name    string  `json:"name"`
+	Version string  `json:"version"`          // of the limits that it enforces; "" for none yet
+	Current bool    `json:"current"`          // they are those of the polygen that answers
+	Behind  float64 `json:"behind,omitempty"` // for how many seconds they have not been
+}
+
+// Sort is the order of a list.
+type Sort string
+
+// The orders: those with most first.
+const (
+	ByRate       Sort = "rate"
+	ByConcurrent Sort = "concurrent"
+	ByDown       Sort = "down"
+	ByUp         Sort = "up"
+	ByRecent     Sort = "recent" // heard of last
+	ByActive     Sort = "active" // of unknown users: reported most often
+)
+
+// Path is the path of a user by his name, which may be of any bytes.
+func Path(user, endpoint string) string { return path(user, endpoint, "") }
+
+func path(user, endpoint, by string) string {
+	q := url.Values{}
+	if by != "" {
+		q.Set("by", by)
+	}
+	if endpoint != "" {
+		q.Set("endpoint", endpoint)
+	}
+	// Dots are escaped lest "." and ".." be taken for steps of the path.
+	p := "/api/v1/users/" + strings.ReplaceAll(url.PathEscape(user), ".", "%2E")
+	if len(q) > 0 {
+		p += "?" + q.Encode()
+	}
+	return p
+}
+
+// nameOf is the user of a wire key.
+func nameOf(key string) Name {
+	endpoint, user := limits.SplitEndpoint(key)
+	by := ""
+	if limits.Key(user) != user { // a hash is no name
+		by = "key"
+	}
+	return Name{User: user, Endpoint: endpoint, Href: path(user, endpoint, by)}
+}

@@ -1,0 +1,295 @@
+package view
+
+import (
+	"cmp"
+	"container/heap"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/bandwidth"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// Top returns the n users with most, without From. It looks at every user, but for
+// ByRecent.
+func (v *View) Top(at time.Time, by Sort, n int) Users {
+	now := at.UnixNano()
+	out := Users{Sort: by, Users: []Summary{}, Seen: v.users.len(), Dropped: v.droppedUsers, Capacity: v.users.max}
+	if by == ByRecent {
+		for e := range v.users.all() {
+			if len(out.Users) == n {
+				break
+			}
+			out.Users = append(out.Users, v.summary(now, e))
+		}
+		return out
+	}
+	measure := measures[by]
+	best := top[user]{n: n}
+	for e := range v.users.all() {
+		best.offer(measure(&e.value, now), e)
+	}
+	for _, e := range best.sorted() {
+		out.Users = append(out.Users, v.summary(now, e))
+	}
+	return out
+}
+
+var measures = map[Sort]func(*user, int64) float64{
+	ByRate:       (*user).rate,
+	ByConcurrent: func(u *user, now int64) float64 { return float64(u.inProgress(now)) },
+	ByDown:       func(u *user, now int64) float64 { return float64(u.moved(now, bandwidth.Down)) },
+	ByUp:         func(u *user, now int64) float64 { return float64(u.moved(now, bandwidth.Up)) },
+}
+
+// Unknown returns n of the users whom the file does not name, without From.
+func (v *View) Unknown(by Sort, n int) UnknownUsers {
+	out := UnknownUsers{Sort: by, Users: []Unknown{}, Seen: v.unknown.len(), Dropped: v.droppedUnknown, Capacity: v.unknown.max}
+	add := func(e *entry[stranger]) {
+		s := e.value
+		out.Users = append(out.Users, Unknown{
+			Name: nameOf(e.key), Tier: v.set.User(e.key).Tier, First: moment(s.first), Seen: moment(s.seen), Reports: s.reports,
+		})
+	}
+	if by != ByActive {
+		for e := range v.unknown.all() {
+			if len(out.Users) == n {
+				break
+			}
+			add(e)
+		}
+		return out
+	}
+	best := top[stranger]{n: n}
+	for e := range v.unknown.all() {
+		best.offer(float64(e.value.reports), e)
+	}
+	for _, e := range best.sorted() {
+		add(e)
+	}
+	return out
+}
+
+func (v *View) summary(now int64, e *entry[user]) Summary {
+	u := &e.value
+	l, named := u.limits, u.known
+	if u.of != v.set {
+		l, named = v.set.User(e.key), v.set.Known(e.key)
+	}
+	state, _ := u.state(now, l)
+	return Summary{
+		Name: nameOf(e.key), Tier: l.Tier, Known: named, State: state, Rate: u.rate(now), InProgress: u.inProgress(now),
+		Down: u.moved(now, bandwidth.Down), Up: u.moved(now, bandwidth.Up), Seen: moment(u.seen),
+	}
+}
+
+// User returns what is known of a wire key, without From and without origins. A user
+// who was never heard of uses nothing.
+func (v *View) User(at time.Time, key string) User {
+	now := at.UnixNano()
+	l := v.set.User(key)
+	out := User{
+		Name: nameOf(key), Tier: l.Tier, Known: v.set.Known(key),
+		Limits: []Limit{}, Instances: []Place{}, Decisions: []Decision{}, Endpoints: []string{},
+	}
+	u := v.users.get(key)
+	if u == nil {
+		u = &user{}
+	} else {
+		seen := moment(u.seen)
+		out.Seen = &seen
+	}
+	out.State, out.Why = u.state(now, l)
+	out.InProgress = u.inProgress(now)
+	out.Down, out.Up = u.moved(now, bandwidth.Down), u.moved(now, bandwidth.Up)
+	out.Limits = u.limitsOf(now, l)
+	for i := range u.places {
+		if p := &u.places[i]; p.fresh(now) {
+			out.Instances = append(out.Instances, p.shown(now))
+		}
+	}
+	slices.SortFunc(out.Instances, comparePlaces)
+	for i := range u.decisions {
+		d := u.decisions[(u.first+len(u.decisions)-1-i)%len(u.decisions)]
+		out.Decisions = append(out.Decisions, d.shown())
+	}
+	endpoint, own := limits.SplitEndpoint(key)
+	for _, other := range v.set.Endpoints() {
+		if other != endpoint && v.users.get(limits.EndpointKey(other, own)) != nil {
+			out.Endpoints = append(out.Endpoints, other)
+		}
+	}
+	return out
+}
+
+// state is what is refused now, and why.
+func (u *user) state(now int64, l *limits.Limits) (State, []Why) {
+	state, why := OK, []Why{}
+	for i := range u.windows {
+		w := &u.windows[i]
+		r, ok := l.Rate(w.class, w.window)
+		raised := r.Burst == 0 && w.at(now, 0) < int64(r.Max) // since it was reached
+		if !ok || w.until() <= now || raised {
+			continue
+		}
+		until := moment(w.until())
+		why = append(why, Why{Limit: r.Name(), Reason: RequestRate, Mode: r.Mode.String(), Since: moment(w.spentAt), Until: &until})
+		if r.Mode == limits.Enforce {
+			state = Throttled
+		}
+	}
+	slices.SortFunc(why, func(a, b Why) int { return cmp.Compare(a.Limit, b.Limit) })
+	if u.blockedSince != 0 && l.Concurrent > 0 {
+		why = append(why, Why{Limit: concurrent, Reason: ConcurrentRequests, Mode: l.ConcurrentMode.String(), Since: moment(u.blockedSince)})
+		if l.ConcurrentMode == limits.Enforce {
+			state = Blocked
+		}
+	}
+	return state, why
+}
+
+// The names of the limits that are none of requests.
+const (
+	concurrent    = "concurrent"
+	bandwidthDown = "bandwidth.down"
+	bandwidthUp   = "bandwidth.up"
+)
+
+// limitsOf are the limits of a user and what he uses of them.
+func (u *user) limitsOf(now int64, l *limits.Limits) []Limit {
+	all := []Limit{}
+	for _, r := range l.All() {
+		limit := Limit{Name: r.Name(), Max: int64(r.Max), Window: r.Window.Seconds(), Burst: r.Burst, Mode: r.Mode.String(), Last: new(int64)}
+		for i := range u.windows {
+			if w := &u.windows[i]; w.class == r.Class && w.window == r.Window {
+				limit.Used, *limit.Last = w.at(now, 0), w.at(now, 1)
+			}
+		}
+		all = append(all, limit)
+	}
+	if l.Concurrent > 0 {
+		all = append(all, Limit{Name: concurrent, Max: int64(l.Concurrent), Mode: l.ConcurrentMode.String(), Used: int64(u.inProgress(now))})
+	}
+	if l.Bandwidth.Down > 0 {
+		all = append(all, Limit{Name: bandwidthDown, Max: l.Bandwidth.Down, Mode: l.Bandwidth.Mode.String(), Used: u.moved(now, bandwidth.Down)})
+	}
+	if l.Bandwidth.Up > 0 {
+		all = append(all, Limit{Name: bandwidthUp, Max: l.Bandwidth.Up, Mode: l.Bandwidth.Mode.String(), Used: u.moved(now, bandwidth.Up)})
+	}
+	return all
+}
+
+// rate is the requests per second of the limit that counts most: in the last full
+// second, or over the last minute or hour where that is more.
+func (u *user) rate(now int64) float64 {
+	most := 0.0
+	for i := range u.windows {
+		w := &u.windows[i]
+		length := w.window.Seconds()
+		r := float64(w.at(now, 1))
+		if w.window != limits.Second {
+			// The present window, and what the last one has in its place until it is full.
+			passed := float64(now)/float64(time.Second) - float64(now/int64(time.Second)/length*length)
+			r = (float64(w.at(now, 0)) + r*(1-passed/float64(length))) / float64(length)
+		}
+		most = max(most, r)
+	}
+	return most
+}
+
+func (u *user) inProgress(now int64) int {
+	n := 0
+	for i := range u.places {
+		n += u.places[i].inProgress(now)
+	}
+	return n
+}
+
+func (u *user) moved(now int64, d bandwidth.Direction) int64 {
+	var n int64
+	for i := range u.places {
+		if p := &u.places[i]; fresh(now, p.demandAt) {
+			n += p.moved[d]
+		}
+	}
+	return n
+}
+
+func (p *place) shown(now int64) Place {
+	out := Place{Instance: strings.ToValidUTF8(p.instance, "\ufffd"), InProgress: p.inProgress(now)}
+	if fresh(now, p.progressAt) {
+		out.Slots = p.slots
+	}
+	if fresh(now, p.demandAt) {
+		out.Down, out.Up = p.moved[bandwidth.Down], p.moved[bandwidth.Up]
+		out.DownShare, out.UpShare = p.share[bandwidth.Down], p.share[bandwidth.Up]
+	}
+	return out
+}
+
+func (d decision) shown() Decision {
+	out := Decision{Time: moment(d.at), Kind: d.kind, Limit: concurrent, Reason: ConcurrentRequests, Mode: d.mode.String(), Count: d.count}
+	if d.kind == Throttle {
+		out.Limit, out.Reason = limits.RateName(d.class, d.window), RequestRate
+	}
+	return out
+}
+
+// moment is a time for people: UTC, to the millisecond.
+func moment(ns int64) time.Time { return time.Unix(0, ns).UTC().Truncate(time.Millisecond) }
+
+// top keeps the n entries with the largest measures; of equal ones those whose keys
+// come first.
+type top[V any] struct {
+	n    int
+	best []measured[V] // a heap, the least at its root
+}
+
+type measured[V any] struct {
+	measure float64
+	entry   *entry[V]
+}
+
+func (a measured[V]) less(b measured[V]) bool {
+	return a.measure < b.measure || a.measure == b.measure && a.entry.key > b.entry.key
+}
+
+func (t *top[V]) offer(measure float64, e *entry[V]) {
+	m := measured[V]{measure, e}
+	switch {
+	case len(t.best) < t.n:
+		heap.Push(t, m)
+	case t.n > 0 && t.best[0].less(m):
+		t.best[0] = m
+		heap.Fix(t, 0)
+	}
+}
+
+// sorted returns what was kept, the largest first.
+func (t *top[V]) sorted() []*entry[V] {
+	slices.SortFunc(t.best, func(a, b measured[V]) int {
+		if a.less(b) {
+			return 1
+		}
+		return -1
+	})
+	entries := make([]*entry[V], len(t.best))
+	for i, m := range t.best {
+		entries[i] = m.entry
+	}
+	return entries
+}
+
+// Of heap.Interface.
+func (t *top[V]) Len() int           { return len(t.best) }
+func (t *top[V]) Less(i, j int) bool { return t.best[i].less(t.best[j]) }
+func (t *top[V]) Swap(i, j int)      { t.best[i], t.best[j] = t.best[j], t.best[i] }
+func (t *top[V]) Push(x any)         { t.best = append(t.best, x.(measured[V])) }
+
+// Pop removes the last one.
+func (t *top[V]) Pop() any {
+	last := t.best[len(t.best)-1]
+	t.best = t.best[:len(t.best)-1]
+	return last
+}

@@ -1,0 +1,90 @@
+package view
+
+import "iter"
+
+// lru holds at most max values; the one that was least recently used gives way.
+type lru[V any] struct {
+	max     int
+	entries map[string]*entry[V]
+	newest  *entry[V]
+	oldest  *entry[V]
+}
+
+type entry[V any] struct {
+	key          string
+	value        V
+	newer, older *entry[V]
+}
+
+func newLRU[V any](most int) *lru[V] {
+	return &lru[V]{max: most, entries: make(map[string]*entry[V])}
+}
+
+func (l *lru[V]) len() int { return len(l.entries) }
+
+// get returns the value of a key, or nil, and does not count as a use.
+func (l *lru[V]) get(key string) *V {
+	if e := l.entries[key]; e != nil {
+		return &e.value
+	}
+	return nil
+}
+
+// use returns the value of a key, a zero one if there was none, and whether another
+// one gave way to it.
+func (l *lru[V]) use(key string) (v *V, dropped bool) {
+	e := l.entries[key]
+	switch {
+	case e == l.newest && e != nil:
+		return &e.value, false
+	case e != nil:
+		l.unlink(e)
+	default:
+		if dropped = len(l.entries) >= l.max; dropped {
+			l.remove(l.oldest)
+		}
+		e = &entry[V]{key: key}
+		l.entries[key] = e
+	}
+	e.older = l.newest
+	if l.newest != nil {
+		l.newest.newer = e
+	} else {
+		l.oldest = e
+	}
+	l.newest = e
+	return &e.value, dropped
+}
+
+func (l *lru[V]) remove(e *entry[V]) {
+	l.unlink(e)
+	delete(l.entries, e.key)
+}
+
+func (l *lru[V]) unlink(e *entry[V]) {
+	if e.newer != nil {
+		e.newer.older = e.older
+	} else {
+		l.newest = e.older
+	}
+	if e.older != nil {
+		e.older.newer = e.newer
+	} else {
+		l.oldest = e.newer
+	}
+	e.newer, e.older = nil, nil
+}
+
+// all yields the entries, the most recently used first. The one that was yielded
+// may be removed.
+func (l *lru[V]) all() iter.Seq[*entry[V]] {
+	return func(yield func(*entry[V]) bool) {
+		for e := l.newest; e != nil; {
+			older := e.older
+			if !yield(e) {
+				return
+			}
+			e = older
+		}
+	}
+}

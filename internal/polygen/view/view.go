@@ -1,0 +1,358 @@
+// Package view remembers what the users of a cluster use, and what was decided
+// about them, for people who ask.
+//
+// It hears what polygen hears: the changes of the pools in Redis, the requests in
+// progress of users near their limits, and what users with bandwidth limits move. So
+// it knows of no user without a limit, and of requests in progress only of those near
+// their limit or with one of bandwidth. It decides nothing and nothing depends on it.
+//
+// It is bounded: of too many users the ones heard of least recently are forgotten.
+// It is pure: the time is an argument.
+package view
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/bandwidth"
+	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+const (
+	// reportSpan is how long what an instance said counts; instances repeat it every
+	// 500 ms while it matters.
+	reportSpan = int64(2 * time.Second)
+	// maxDecisions of each user are remembered.
+	maxDecisions = 20
+	// refusedSpan is the time in which refusals are counted together.
+	refusedSpan = int64(time.Second)
+	// unknownSpan is how long a user whom the file does not name is remembered.
+	unknownSpan = int64(time.Hour)
+	// noName is the key of requests without a user's name.
+	noName = "~"
+)
+
+// View is what is known of the users. It is not safe for concurrent use.
+type View struct {
+	set     *limits.Set
+	users   *lru[user]
+	unknown *lru[stranger]
+
+	live []string // the instances
+
+	droppedUsers, droppedUnknown uint64
+}
+
+// user is what is known of one wire key.
+type user struct {
+	of     *limits.Set // the set that the next two are from
+	limits *limits.Limits
+	known  bool
+
+	seen         int64 // when he was last heard of, in ns
+	windows      []window
+	places       []place
+	blockedSince int64 // 0: he is not
+	decisions    []decision
+	first        int // index of the oldest one, once there are maxDecisions
+}
+
+// window has the counts of one request limit.
+type window struct {
+	class  string
+	window limits.Window
+	counts [3]count // of the windows now, before and after it, by number modulo 3
+
+	spent   int64 // the begin of the last window that was called spent, in s
+	spentAt int64 // when, in ns
+}
+
+type count struct{ begin, total int64 }
+
+// place is what one instance said last of a user.
+type place struct {
+	instance   string
+	progressAt int64
+	active     int
+	slots      int
+	demandAt   int64
+	moving     int // requests in progress by the report of demand
+	moved      [2]int64
+	share      [2]int64
+}
+
+type decision struct {
+	at     int64
+	kind   Kind
+	class  string // of a request limit, else ""
+	window limits.Window
+	mode   limits.Mode
+	count  int
+}
+
+type stranger struct {
+	first, seen int64
+	reports     uint64
+}
+
+// New returns a view that knows of nobody, and will know of at most so many users
+// and users whom the file does not name.
+func New(set *limits.Set, users, unknown int) *View {
+	return &View{set: set, users: newLRU[user](users), unknown: newLRU[stranger](unknown)}
+}
+
+// Limits tells the view which limits are in force.
+func (v *View) Limits(set *limits.Set) {
+	v.set = set
+	for e := range v.unknown.all() {
+		if set.Known(e.key) {
+			v.unknown.remove(e)
+		}
+	}
+}
+
+// report is a user of whom an instance said something.
+func (v *View) report(now int64, key string) *user {
+	u := v.use(now, key)
+	if !u.known {
+		v.stranger(now, key)
+	}
+	return u
+}
+
+// use returns what is known of a key, with the limits in force.
+func (v *View) use(now int64, key string) *user {
+	u, dropped := v.users.use(key)
+	if dropped {
+		v.droppedUsers++
+	}
+	u.seen = now
+	if u.of != v.set {
+		u.of, u.limits, u.known = v.set, v.set.User(key), v.set.Known(key)
+		u.windows = slices.DeleteFunc(u.windows, func(w window) bool {
+			_, ok := u.limits.Rate(w.class, w.window)
+			return !ok
+		})
+	}
+	return u
+}
+
+func (v *View) stranger(now int64, key string) {
+	_, user := limits.SplitEndpoint(key)
+	if limits.Anonymous(user) && v.set.AnonymousTier() != "" || user == noName {
+		return
+	}
+	s, dropped := v.unknown.use(user)
+	if dropped {
+		v.droppedUnknown++
+	}
+	if s.reports == 0 {
+		s.first = now
+	}
+	s.seen = now
+	s.reports++
+}
+
+// Usage takes the total of a pool: the requests of a key's window that begins at a
+// second of the cluster.
+func (v *View) Usage(at time.Time, k ratelimit.Key, begin int64, total int) {
+	u := v.report(at.UnixNano(), k.User)
+	if w := u.window(k.Class, k.Window); w != nil {
+		w.count(at.Unix(), begin, int64(total))
+	}
+}
+
+// window returns the counts of a limit, or nil if there is no such limit.
+func (u *user) window(class string, of limits.Window) *window {
+	for i := range u.windows {
+		if w := &u.windows[i]; w.class == class && w.window == of {
+			return w
+		}
+	}
+	r, ok := u.limits.Rate(class, of)
+	if !ok {
+		return nil
+	}
+	u.windows = append(u.windows, window{class: r.Class, window: of})
+	return &u.windows[len(u.windows)-1]
+}
+
+// count takes a total. Instances ask for the next window ahead of its begin, and may
+// be late for the one before; any other is from a clock of its own.
+func (w *window) count(now, begin, total int64) {
+	n, present := begin/w.window.Seconds(), now/w.window.Seconds()
+	if n < present-1 || n > present+1 || n < 0 {
+		return
+	}
+	w.counts[n%int64(len(w.counts))] = count{begin, total}
+}
+
+// at is the count of the window that many windows before the present one.
+func (w *window) at(now int64, before int64) int64 {
+	n := now/int64(time.Second)/w.window.Seconds() - before
+	if n < 0 {
+		return 0
+	}
+	if c := w.counts[n%int64(len(w.counts))]; c.begin == n*w.window.Seconds() {
+		return c.total
+	}
+	return 0
+}
+
+// until is when the window that was called spent ends, in ns.
+func (w *window) until() int64 {
+	if w.spentAt == 0 {
+		return 0
+	}
+	return (w.spent + w.window.Seconds()) * int64(time.Second)
+}
+
+// Progress takes what an instance has in progress of a user, the slots that it
+// holds for him, and how many requests it has refused since its last report.
+func (v *View) Progress(at time.Time, instance, key string, active, slots, refused int) {
+	now := at.UnixNano()
+	u := v.report(now, key)
+	p := u.place(now, instance)
+	p.progressAt, p.active, p.slots = now, active, slots
+	if refused > 0 {
+		u.refused(now, refused)
+	}
+}
+
+// Demand takes what an instance moves of a user.
+func (v *View) Demand(at time.Time, r bandwidth.Report) {
+	now := at.UnixNano()
+	p := v.report(now, r.User).place(now, r.Instance)
+	p.demandAt, p.moving, p.moved, p.share = now, r.Active, r.Moved, r.Share
+}
+
+// place returns what an instance said, and forgets what others said too long ago.
+func (u *user) place(now int64, instance string) *place {
+	for i := range u.places {
+		if u.places[i].instance == instance {
+			return &u.places[i]
+		}
+	}
+	u.places = slices.DeleteFunc(u.places, func(p place) bool { return !p.fresh(now) })
+	u.places = append(u.places, place{instance: instance})
+	return &u.places[len(u.places)-1]
+}
+
+func fresh(now, at int64) bool { return at != 0 && now-at < reportSpan }
+
+func (p *place) fresh(now int64) bool { return fresh(now, p.progressAt) || fresh(now, p.demandAt) }
+
+// inProgress is by the newer of the two reports.
+func (p *place) inProgress(now int64) int {
+	switch {
+	case fresh(now, p.progressAt) && p.progressAt >= p.demandAt:
+		return p.active
+	case fresh(now, p.demandAt):
+		return p.moving
+	default:
+		return 0
+	}
+}
+
+// Instances tells the view which instances there are: any other one runs nothing.
+func (v *View) Instances(live []string) {
+	if slices.Equal(live, v.live) {
+		return
+	}
+	v.live = slices.Clone(live)
+	for e := range v.users.all() {
+		u := &e.value
+		if len(u.places) > 0 {
+			u.places = slices.DeleteFunc(u.places, func(p place) bool { return !slices.Contains(live, p.instance) })
+		}
+	}
+}
+
+// Throttled takes a decision of polygen's.
+func (v *View) Throttled(at time.Time, t ratelimit.Throttle) {
+	now := at.UnixNano()
+	u := v.use(now, t.Key.User)
+	w := u.window(t.Key.Class, t.Key.Window)
+	if w == nil {
+		return // not limited any more
+	}
+	w.spent, w.spentAt = t.Second, now
+	r, _ := u.limits.Rate(w.class, w.window)
+	u.decide(decision{at: now, kind: Throttle, class: w.class, window: w.window, mode: r.Mode})
+}
+
+// Blocked takes a decision of polygen's, or its repetition.
+func (v *View) Blocked(at time.Time, key string) {
+	now := at.UnixNano()
+	u := v.use(now, key)
+	if u.blockedSince == 0 {
+		u.blockedSince = now
+		u.decide(decision{at: now, kind: Block, mode: u.limits.ConcurrentMode})
+	}
+}
+
+// Unblocked takes a decision of polygen's.
+func (v *View) Unblocked(at time.Time, key string) {
+	u := v.users.get(key)
+	if u == nil || u.blockedSince == 0 {
+		return
+	}
+	u.blockedSince = 0
+	u.decide(decision{at: at.UnixNano(), kind: Unblock, mode: u.limits.ConcurrentMode})
+}
+
+func (u *user) refused(now int64, n int) {
+	if last := u.lastDecision(); last != nil && last.kind == Refused && now-last.at < refusedSpan {
+		last.count += n
+		return
+	}
+	u.decide(decision{at: now, kind: Refused, mode: u.limits.ConcurrentMode, count: n})
+}
+
+func (u *user) decide(d decision) {
+	if len(u.decisions) < maxDecisions {
+		u.decisions = append(u.decisions, d)
+		return
+	}
+	u.decisions[u.first] = d
+	u.first = (u.first + 1) % maxDecisions
+}
+
+func (u *user) lastDecision() *decision {
+	if len(u.decisions) == 0 {
+		return nil
+	}
+	return &u.decisions[(u.first+len(u.decisions)-1)%len(u.decisions)]
+}
+
+// Forget drops the users whom the file does not name and who have not been heard of
+// for an hour. It costs what it drops.
+func (v *View) Forget(at time.Time) {
+	for now := at.UnixNano(); v.unknown.oldest != nil && now-v.unknown.oldest.value.seen >= unknownSpan; {
+		v.unknown.remove(v.unknown.oldest)
+	}
+}
+
+// Size is how many users are known of, and how many whom the file does not name.
+func (v *View) Size() (users, unknown int) { return v.users.len(), v.unknown.len() }
+
+// Dropped is how many of each have been forgotten because there were too many.
+func (v *View) Dropped() (users, unknown uint64) { return v.droppedUsers, v.droppedUnknown }
+
+// Newest are the keys of the users whom the file does not name, who came last; at
+// most n.
+func (v *View) Newest(n int) []string {
+	keys := make([]string, 0, n)
+	for e := range v.unknown.all() {
+		if len(keys) == n {
+			break
+		}
+		keys = append(keys, e.key)
+	}
+	return keys
+}
+
+// comparePlaces orders by instance.
+func comparePlaces(a, b Place) int { return cmp.Compare(a.Instance, b.Instance) }

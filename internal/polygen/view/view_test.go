@@ -1,0 +1,597 @@
+package view
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"pgregory.net/rapid"
+
+	"github.com/sluice-qos/sluice/pkg/bandwidth"
+	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+const file = `version: 1
+default_tier: free
+tiers:
+  free: {requests: {GET: 10, "*": 20}, concurrent: 5}
+  mover: {bandwidth: {down: 10MiB, up: 5MiB}}
+  staff: {}
+users: {alice: free, mover: mover, staff: staff}
+`
+
+func parse(t testing.TB, text string) *limits.Set {
+	t.Helper()
+	set, err := limits.Parse("limits", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+// t0 is the begin of a minute.
+var t0 = time.Unix(1_800_000_000, 0).UTC()
+
+// rig plays a history.
+type rig struct {
+	*View
+	now time.Time
+}
+
+func newRig(t testing.TB) *rig { return &rig{View: New(parse(t, file), 1000, 100), now: t0} }
+
+func (r *rig) wait(d time.Duration)      { r.now = r.now.Add(d) }
+func (r *rig) get(user string) User      { return r.View.User(r.now, user) }
+func (r *rig) use(user string, n int)    { r.useOf("GET", user, n) }
+func (r *rig) demand(d bandwidth.Report) { r.Demand(r.now, d) }
+
+func (r *rig) useOf(class, user string, n int) {
+	r.Usage(r.now, ratelimit.Key{Class: class, User: user}, r.now.Unix(), n)
+}
+
+func (r *rig) progress(instance, user string, active, slots, refused int) {
+	r.Progress(r.now, instance, user, active, slots, refused)
+}
+
+func (r *rig) throttle(class, user string) {
+	r.Throttled(r.now, ratelimit.Throttle{Key: ratelimit.Key{Class: class, User: user}, Second: r.now.Unix(), Limit: 10})
+}
+
+// The counts of a limit, second by second.
+func TestCounts(t *testing.T) {
+	for _, tt := range []struct {
+		name       string
+		history    func(*rig)
+		used, last int64
+	}{
+		{"nothing heard", func(*rig) {}, 0, 0},
+		{"in this second", func(r *rig) { r.use("alice", 3); r.use("alice", 7) }, 7, 0},
+		{"what was given back counts no more", func(r *rig) { r.use("alice", 7); r.use("alice", 4) }, 4, 0},
+		{"in the one before", func(r *rig) { r.use("alice", 7); r.wait(time.Second); r.use("alice", 2) }, 2, 7},
+		{"in the one before, and nothing since", func(r *rig) { r.use("alice", 7); r.wait(time.Second) }, 0, 7},
+		{"two seconds ago", func(r *rig) { r.use("alice", 7); r.wait(2 * time.Second) }, 0, 0},
+		{"three seconds ago", func(r *rig) { r.use("alice", 7); r.wait(3 * time.Second) }, 0, 0},
+		{"a report that comes late", func(r *rig) {
+			r.use("alice", 2)
+			r.Usage(r.now, ratelimit.Key{Class: "GET", User: "alice"}, r.now.Unix()-1, 9)
+		}, 2, 9},
+		{"an ask ahead of the next second", func(r *rig) {
+			r.use("alice", 5)
+			r.wait(time.Second)
+			r.use("alice", 6)
+			r.Usage(r.now, ratelimit.Key{Class: "GET", User: "alice"}, r.now.Unix()+1, 1)
+		}, 6, 5},
+		{"what was asked ahead counts from then on", func(r *rig) {
+			r.Usage(r.now, ratelimit.Key{Class: "GET", User: "alice"}, r.now.Unix()+1, 3)
+			r.Usage(r.now, ratelimit.Key{Class: "GET", User: "alice"}, r.now.Unix()-2, 9) // far too late
+			r.wait(time.Second)
+		}, 3, 0},
+		{"a second of a clock of its own", func(r *rig) {
+			r.use("alice", 5)
+			for _, off := range []int64{-2, 2, 3, -r.now.Unix() - 1, 1 << 40} {
+				r.Usage(r.now, ratelimit.Key{Class: "GET", User: "alice"}, r.now.Unix()+off, 100)
+			}
+		}, 5, 0},
+		{"another class", func(r *rig) { r.useOf("*", "alice", 7); r.useOf("PUT", "alice", 8) }, 0, 0},
+		{"another user", func(r *rig) { r.use("bob", 7) }, 0, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t)
+			tt.history(r)
+			u := r.get("alice")
+			i := slices.IndexFunc(u.Limits, func(l Limit) bool { return l.Name == "GET" })
+			if l := u.Limits[i]; l.Used != tt.used || *l.Last != tt.last || l.Max != 10 {
+				t.Errorf("GET: %d of %d, %d in the last second, want %d of 10, %d", l.Used, l.Max, *l.Last, tt.used, tt.last)
+			}
+		})
+	}
+}
+
+// What a user is told to be, and why.
+func TestState(t *testing.T) {
+	start := t0
+	for _, tt := range []struct {
+		name    string
+		history func(*rig)
+		state   State
+		why     []Why
+	}{
+		{"never heard of", func(*rig) {}, OK, nil},
+		{"below the limit", func(r *rig) { r.use("alice", 9) }, OK, nil},
+		{"throttled until the second ends", func(r *rig) { r.use("alice", 10); r.throttle("GET", "alice"); r.wait(999 * time.Millisecond) },
+			Throttled, []Why{{Limit: "GET", Reason: RequestRate, Mode: "enforce", Since: start, Until: at(time.Second)}}},
+		{"and no longer", func(r *rig) { r.use("alice", 10); r.throttle("GET", "alice"); r.wait(time.Second) }, OK, nil},
+		{"unless the limit was raised", func(r *rig) {
+			r.use("alice", 10)
+			r.throttle("GET", "alice")
+			r.Limits(parse(t, strings.Replace(file, "GET: 10", "GET: 11", 1)))
+		}, OK, nil},
+		{"or removed", func(r *rig) {
+			r.use("alice", 10)
+			r.throttle("GET", "alice")
+			r.Limits(parse(t, strings.Replace(file, "GET: 10, ", "", 1)))
+		}, OK, nil},
+		{"by two limits", func(r *rig) {
+			r.use("alice", 10)
+			r.useOf("*", "alice", 20)
+			r.throttle("GET", "alice")
+			r.throttle("*", "alice")
+		}, Throttled, []Why{
+			{Limit: "*", Reason: RequestRate, Mode: "enforce", Since: start, Until: at(time.Second)},
+			{Limit: "GET", Reason: RequestRate, Mode: "enforce", Since: start, Until: at(time.Second)}}},
+		{"a class that is not limited throttles nobody", func(r *rig) { r.throttle("PUT", "alice") }, OK, nil},
+		{"blocked since the first block", func(r *rig) { r.Blocked(r.now, "alice"); r.wait(200 * time.Millisecond); r.Blocked(r.now, "alice") },
+			Blocked, []Why{{Limit: "concurrent", Reason: ConcurrentRequests, Mode: "enforce", Since: start}}},
+		{"blocked says more than throttled", func(r *rig) { r.use("alice", 10); r.throttle("GET", "alice"); r.Blocked(r.now, "alice") },
+			Blocked, []Why{{Limit: "GET", Reason: RequestRate, Mode: "enforce", Since: start, Until: at(time.Second)},
+				{Limit: "concurrent", Reason: ConcurrentRequests, Mode: "enforce", Since: start}}},
+		{"unblocked", func(r *rig) { r.Blocked(r.now, "alice"); r.Unblocked(r.now, "alice") }, OK, nil},
+		{"unblocked without a block", func(r *rig) { r.Unblocked(r.now, "alice") }, OK, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t)
+			tt.history(r)
+			u := r.get("alice")
+			if diff := cmp.Diff(tt.why, u.Why, cmpopts.EquateEmpty()); u.State != tt.state || diff != "" {
+				t.Errorf("state %s, want %s; why differs (-want +got):\n%s", u.State, tt.state, diff)
+			}
+			for _, s := range r.Top(r.now, ByRecent, 10).Users {
+				if s.User == "alice" && s.State != tt.state {
+					t.Errorf("in the list: %s, want %s", s.State, tt.state)
+				}
+			}
+		})
+	}
+}
+
+func at(d time.Duration) *time.Time {
+	t := t0.Add(d)
+	return &t
+}
+
+const many = `version: 1
+default_tier: free
+endpoints: [api, web]
+tiers:
+  free:
+    requests:
+      GET: {second: 10, burst: 5, minute: 60, hour: 7200}
+      PUT: {second: 10, mode: dry-run}
+    concurrent: {limit: 5, mode: dry-run}
+    bandwidth: {down: 10MiB, up: 5MiB, mode: dry-run}
+    endpoints: {web: {requests: {GET: 1}}}
+users: {alice: free}
+`
+
+// A dry run refuses nobody, and says what it would.
+func TestDryRun(t *testing.T) {
+	r := &rig{View: New(parse(t, many), 10, 10), now: t0}
+	r.useOf("PUT", "alice", 10)
+	r.throttle("PUT", "alice")
+	r.Blocked(r.now, "alice")
+	u := r.get("alice")
+	want := []Why{{Limit: "PUT", Reason: RequestRate, Mode: "dry-run", Since: t0, Until: at(time.Second)},
+		{Limit: "concurrent", Reason: ConcurrentRequests, Mode: "dry-run", Since: t0}}
+	if diff := cmp.Diff(want, u.Why); u.State != OK || diff != "" {
+		t.Errorf("state %s, want ok; why differs (-want +got):\n%s", u.State, diff)
+	}
+	modes := map[string]string{}
+	for _, l := range u.Limits {
+		modes[l.Name] = l.Mode
+	}
+	if diff := cmp.Diff(map[string]string{"GET": "enforce", "GET/minute": "enforce", "GET/hour": "enforce", "PUT": "dry-run",
+		"concurrent": "dry-run", "bandwidth.down": "dry-run", "bandwidth.up": "dry-run"}, modes); diff != "" {
+		t.Errorf("modes differ (-want +got):\n%s", diff)
+	}
+	for _, d := range u.Decisions {
+		if d.Mode != "dry-run" {
+			t.Errorf("decision %+v, want a dry run", d)
+		}
+	}
+}
+
+// Minutes and hours begin at full ones, and their throttles last until they end.
+func TestLongWindows(t *testing.T) {
+	r := &rig{View: New(parse(t, many), 10, 10), now: t0}
+	key := ratelimit.Key{Class: "GET", User: "alice", Window: limits.Minute}
+	r.Usage(r.now, key, t0.Unix(), 60)
+	r.Usage(r.now, ratelimit.Key{Class: "GET", User: "alice", Window: limits.Hour}, t0.Unix(), 100)
+	r.wait(45 * time.Second)
+	r.Throttled(r.now, ratelimit.Throttle{Key: key, Second: t0.Unix(), Limit: 60})
+	r.throttle("GET", "alice") // its burst says nothing against it
+	for _, tt := range []struct {
+		after  time.Duration
+		why    int
+		minute [2]int64 // this one's and the last one's
+		rate   float64
+	}{
+		{0, 2, [2]int64{60, 0}, 1},
+		{time.Second, 1, [2]int64{60, 0}, 1},
+		{15*time.Second - 1, 1, [2]int64{60, 0}, 1},
+		{15 * time.Second, 0, [2]int64{0, 60}, 1}, // all of the last minute is in its place
+		{60 * time.Second, 0, [2]int64{0, 60}, 0.25},
+		{75 * time.Second, 0, [2]int64{0, 0}, 100.0 / 3600},
+	} {
+		now := t0.Add(45*time.Second + tt.after)
+		u := r.View.User(now, "alice")
+		i := slices.IndexFunc(u.Limits, func(l Limit) bool { return l.Name == "GET/minute" })
+		if got := [2]int64{u.Limits[i].Used, *u.Limits[i].Last}; len(u.Why) != tt.why || got != tt.minute || u.Limits[i].Window != 60 {
+			t.Errorf("%v later: %d limits are reached (%+v), minutes %v, want %d and %v", tt.after, len(u.Why), u.Why, got, tt.why, tt.minute)
+		}
+		if got := r.Top(now, ByRate, 1).Users[0].Rate; got < tt.rate-1e-9 || got > tt.rate+1e-9 {
+			t.Errorf("%v later: %v requests per second, want %v", tt.after, got, tt.rate)
+		}
+	}
+}
+
+// A user is counted apart at each endpoint, and the others are named.
+func TestEndpoints(t *testing.T) {
+	r := &rig{View: New(parse(t, many), 10, 10), now: t0}
+	for endpoint, n := range map[string]int{"": 1, "web": 2, "api": 3} {
+		r.use(limits.EndpointKey(endpoint, "bob"), n)
+	}
+	for _, tt := range []struct {
+		endpoint, href string
+		used, max      int64
+		others         []string
+	}{
+		{"", "/api/v1/users/bob", 1, 10, []string{"api", "web"}},
+		{"web", "/api/v1/users/bob?endpoint=web", 2, 1, []string{"api"}},
+		{"api", "/api/v1/users/bob?endpoint=api", 3, 10, []string{"web"}},
+	} {
+		u := r.get(limits.EndpointKey(tt.endpoint, "bob"))
+		l := u.Limits[0]
+		if u.Name != (Name{User: "bob", Endpoint: tt.endpoint, Href: tt.href}) || l.Name != "GET" || l.Used != tt.used || l.Max != tt.max {
+			t.Errorf("at %q: %+v uses %+v, want bob, %d of %d", tt.endpoint, u.Name, l, tt.used, tt.max)
+		}
+		if diff := cmp.Diff(tt.others, u.Endpoints); diff != "" {
+			t.Errorf("at %q: other endpoints differ (-want +got):\n%s", tt.endpoint, diff)
+		}
+	}
+	if out := r.Unknown(ByActive, 9); len(out.Users) != 1 || out.Users[0].User != "bob" || out.Users[0].Reports != 3 {
+		t.Errorf("Unknown() = %+v, want bob once", out)
+	}
+}
+
+// What instances said, and how long it counts.
+func TestPlaces(t *testing.T) {
+	report := func(instance string, active int, down int64) bandwidth.Report {
+		return bandwidth.Report{Instance: instance, User: "mover", Active: active, Moved: [2]int64{down, 1}, Share: [2]int64{50, 60}}
+	}
+	for _, tt := range []struct {
+		name    string
+		history func(*rig)
+		want    []Place
+	}{
+		{"nothing", func(*rig) {}, nil},
+		{"in progress", func(r *rig) { r.progress("b", "mover", 3, 4, 0); r.progress("a", "mover", 1, 2, 0) },
+			[]Place{{Instance: "a", InProgress: 1, Slots: 2}, {Instance: "b", InProgress: 3, Slots: 4}}},
+		{"the last report counts", func(r *rig) { r.progress("a", "mover", 3, 4, 0); r.progress("a", "mover", 0, 0, 0) },
+			[]Place{{Instance: "a"}}},
+		{"for two seconds", func(r *rig) { r.progress("a", "mover", 3, 4, 0); r.wait(1999 * time.Millisecond) }, []Place{{Instance: "a", InProgress: 3, Slots: 4}}},
+		{"and no longer", func(r *rig) { r.progress("a", "mover", 3, 4, 0); r.wait(2 * time.Second) }, nil},
+		{"demand", func(r *rig) { r.demand(report("a", 2, 100)) },
+			[]Place{{Instance: "a", InProgress: 2, Down: 100, Up: 1, DownShare: 50, UpShare: 60}}},
+		{"demand is news of what is in progress", func(r *rig) { r.progress("a", "mover", 3, 4, 0); r.wait(1); r.demand(report("a", 2, 100)) },
+			[]Place{{Instance: "a", InProgress: 2, Slots: 4, Down: 100, Up: 1, DownShare: 50, UpShare: 60}}},
+		{"or the other way round", func(r *rig) { r.demand(report("a", 2, 100)); r.wait(1); r.progress("a", "mover", 3, 4, 0) },
+			[]Place{{Instance: "a", InProgress: 3, Slots: 4, Down: 100, Up: 1, DownShare: 50, UpShare: 60}}},
+		{"an instance that left runs nothing", func(r *rig) {
+			r.progress("a", "mover", 3, 4, 0)
+			r.progress("b", "mover", 3, 4, 0)
+			r.Instances([]string{"b"})
+		},
+			[]Place{{Instance: "b", InProgress: 3, Slots: 4}}},
+		{"a name of any bytes", func(r *rig) { r.progress("\xff", "mover", 1, 1, 0) }, []Place{{Instance: "\ufffd", InProgress: 1, Slots: 1}}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t)
+			tt.history(r)
+			u := r.get("mover")
+			if diff := cmp.Diff(tt.want, u.Instances, cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("instances differ (-want +got):\n%s", diff)
+			}
+			var active int
+			var down, up int64
+			for _, p := range tt.want {
+				active, down, up = active+p.InProgress, down+p.Down, up+p.Up
+			}
+			if u.InProgress != active || u.Down != down || u.Up != up {
+				t.Errorf("%d in progress, %d down, %d up, want %d, %d, %d", u.InProgress, u.Down, u.Up, active, down, up)
+			}
+		})
+	}
+}
+
+func TestPlacesAreBounded(t *testing.T) {
+	r := newRig(t)
+	for i := range 1000 { // instances that come and go
+		r.progress(fmt.Sprint(i), "mover", 1, 1, 0)
+		r.wait(100 * time.Millisecond)
+	}
+	if n := len(r.users.get("mover").places); n > 21 {
+		t.Errorf("%d instances are remembered, want those of 2 s", n)
+	}
+}
+
+// The last decisions, newest first.
+func TestDecisions(t *testing.T) {
+	r := newRig(t)
+	r.throttle("GET", "alice")
+	r.wait(time.Second)
+	r.Blocked(r.now, "alice")
+	r.Blocked(r.now, "alice")
+	r.progress("a", "alice", 5, 5, 3)
+	r.wait(900 * time.Millisecond)
+	r.progress("a", "alice", 5, 5, 4)
+	r.wait(100 * time.Millisecond)
+	r.progress("a", "alice", 5, 5, 5)
+	r.Unblocked(r.now, "alice")
+	want := []Decision{
+		{Time: *at(2 * time.Second), Kind: Unblock, Limit: "concurrent", Reason: ConcurrentRequests, Mode: "enforce"},
+		{Time: *at(2 * time.Second), Kind: Refused, Limit: "concurrent", Reason: ConcurrentRequests, Mode: "enforce", Count: 5},
+		{Time: *at(time.Second), Kind: Refused, Limit: "concurrent", Reason: ConcurrentRequests, Mode: "enforce", Count: 7},
+		{Time: *at(time.Second), Kind: Block, Limit: "concurrent", Reason: ConcurrentRequests, Mode: "enforce"},
+		{Time: t0, Kind: Throttle, Limit: "GET", Reason: RequestRate, Mode: "enforce"},
+	}
+	if diff := cmp.Diff(want, r.get("alice").Decisions); diff != "" {
+		t.Errorf("decisions differ (-want +got):\n%s", diff)
+	}
+
+	var last []time.Time
+	for range 50 {
+		r.wait(time.Second)
+		r.throttle("GET", "alice")
+		last = append([]time.Time{r.now}, last...)
+	}
+	var got []time.Time
+	for _, d := range r.get("alice").Decisions {
+		got = append(got, d.Time)
+	}
+	if diff := cmp.Diff(last[:maxDecisions], got); diff != "" {
+		t.Errorf("times of the last %d of 50 decisions differ (-want +got):\n%s", maxDecisions, diff)
+	}
+}
+
+func TestTop(t *testing.T) {
+	r := newRig(t)
+	r.demand(bandwidth.Report{Instance: "a", User: "d", Active: 3, Moved: [2]int64{5, 1}})
+	r.demand(bandwidth.Report{Instance: "b", User: "d", Active: 3, Moved: [2]int64{5, 1}})
+	r.demand(bandwidth.Report{Instance: "a", User: "e", Active: 7, Moved: [2]int64{9, 3}})
+	r.use("a", 9)
+	r.use("b", 4)
+	r.use("c", 4)
+	r.wait(time.Second)
+	r.use("a", 1)
+	for _, tt := range []struct {
+		by   Sort
+		n    int
+		want string
+	}{
+		{ByRate, 3, "a b c"},
+		{ByRate, 1, "a"},
+		{ByRate, 100, "a b c d e"},
+		{ByConcurrent, 2, "e d"},
+		{ByDown, 2, "d e"},
+		{ByUp, 2, "e d"},
+		{ByRecent, 3, "a c b"},
+	} {
+		var got []string
+		out := r.Top(r.now, tt.by, tt.n)
+		for _, u := range out.Users {
+			got = append(got, u.User)
+		}
+		if names := strings.Join(got, " "); names != tt.want || out.Seen != 5 {
+			t.Errorf("Top(%s, %d) = %s of %d, want %s of 5", tt.by, tt.n, names, out.Seen, tt.want)
+		}
+	}
+	if u := r.Top(r.now, ByRate, 1).Users[0]; u.Rate != 9 {
+		t.Errorf("rate %v, want the 9 of the last full second", u.Rate)
+	}
+}
+
+// Whatever is used: the list is what sorting everybody would give.
+func TestTopIsSorted(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		v := New(parse(&testing.T{}, file), 50, 10)
+		uses := rapid.SliceOf(rapid.IntRange(0, 9)).Draw(t, "uses")
+		var all []string
+		for i, n := range uses[:min(len(uses), 50)] {
+			name := fmt.Sprintf("u%02d", i)
+			v.Demand(t0, bandwidth.Report{Instance: "a", User: name, Active: n})
+			all = append(all, fmt.Sprintf("%d %s", 9-n, name))
+		}
+		slices.Sort(all)
+		n := rapid.IntRange(1, 60).Draw(t, "n")
+		var got []string
+		for _, u := range v.Top(t0, ByConcurrent, n).Users {
+			got = append(got, fmt.Sprintf("%d %s", 9-u.InProgress, u.User))
+		}
+		if want := all[:min(n, len(all))]; !cmp.Equal(want, got, cmpopts.EquateEmpty()) {
+			t.Fatalf("Top(%d) = %q, want %q", n, got, want)
+		}
+	})
+}
+
+// Too many users: those heard of least recently are forgotten, and counted.
+func TestForgetsTheLeastRecent(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const most = 4
+		l := newLRU[int](most)
+		var recent []string // the newest last
+		dropped := 0
+		for _, key := range rapid.SliceOf(rapid.StringMatching(`[a-h]`)).Draw(t, "keys") {
+			v, gone := l.use(key)
+			if i := slices.Index(recent, key); i >= 0 {
+				recent = slices.Delete(recent, i, i+1)
+			} else {
+				*v = len(key)
+			}
+			recent = append(recent, key)
+			if want := len(recent) > most; gone != want {
+				t.Fatalf("use(%s) dropped %v, want %v", key, gone, want)
+			}
+			if len(recent) > most {
+				recent = recent[1:]
+				dropped++
+			}
+		}
+		var got []string
+		for e := range l.all() {
+			got = append([]string{e.key}, got...)
+			if l.get(e.key) != &e.value || e.value != 1 {
+				t.Fatalf("get(%s) is not its entry's", e.key)
+			}
+		}
+		if !cmp.Equal(recent, got, cmpopts.EquateEmpty()) || l.len() != len(recent) {
+			t.Fatalf("remembered %q, want %q", got, recent)
+		}
+	})
+	v := New(parse(t, file), 2, 1)
+	for _, user := range []string{"a", "b", "c", "c", "a"} {
+		v.Progress(t0, "i", user, 1, 1, 0)
+	}
+	users, unknown := v.Dropped()
+	if out := v.Top(t0, ByRecent, 9); out.Dropped != 2 || users != 2 || unknown != 3 || out.Seen != 2 || out.Capacity != 2 {
+		t.Errorf("dropped %d users and %d unknown ones, %d left, want 2, 3, 2", users, unknown, out.Seen)
+	}
+}
+
+func TestUnknown(t *testing.T) {
+	hash := limits.Key("~x")
+	r := newRig(t)
+	r.use("alice", 1) // in the file
+	r.use("nobody", 1)
+	r.wait(time.Minute)
+	r.use("bob", 1)
+	r.use("nobody", 2)
+	r.use("nobody", 3)
+	r.use(hash, 3)
+	r.use("~", 3) // no name
+	r.use(limits.ExemptKey, 3)
+	r.use("zoe", 1)
+	names := func(by Sort, n int) string {
+		var all []string
+		for _, u := range r.Unknown(by, n).Users {
+			all = append(all, fmt.Sprint(u.User, " ", u.Reports))
+		}
+		return strings.Join(all, ", ")
+	}
+	for _, tt := range []struct {
+		by   Sort
+		n    int
+		want string
+	}{
+		{ByRecent, 9, "zoe 1, " + hash + " 1, nobody 3, bob 1"},
+		{ByRecent, 1, "zoe 1"},
+		{ByActive, 2, "nobody 3, bob 1"},
+	} {
+		if got := names(tt.by, tt.n); got != tt.want {
+			t.Errorf("Unknown(%s, %d) = %s, want %s", tt.by, tt.n, got, tt.want)
+		}
+	}
+	u := r.Unknown(ByActive, 1).Users[0]
+	if want := (Unknown{Name: Name{User: "nobody", Href: "/api/v1/users/nobody"}, Tier: "free", First: t0, Seen: *at(time.Minute), Reports: 3}); u != want {
+		t.Errorf("Unknown() = %+v, want %+v", u, want)
+	}
+	r.Limits(parse(t, strings.Replace(file, "{alice: free", "{alice: free, bob: free", 1)))
+	if got := names(ByActive, 9); strings.Contains(got, "bob") || !strings.Contains(got, "nobody") {
+		t.Errorf("with bob in the file: %s", got)
+	}
+	r.wait(time.Hour - 1)
+	r.Forget(r.now)
+	if _, n := r.Size(); n == 0 {
+		t.Error("all were forgotten before an hour had passed")
+	}
+	r.wait(1)
+	r.Forget(r.now)
+	if got := names(ByActive, 9); got != "" {
+		t.Errorf("an hour later: %s, want nobody", got)
+	}
+}
+
+// Answers are valid JSON whatever the names, and links name the user exactly.
+func TestNamesOfAnyBytes(t *testing.T) {
+	r := newRig(t)
+	for _, name := range []string{"a b/c?d#e%2F", "\xff\xfe", "..", ".", "ü", `"`, strings.Repeat("x", 200)} {
+		r.use(limits.Key(name), 1)
+		if b, err := json.Marshal(r.get(limits.Key(name))); err != nil || !json.Valid(b) {
+			t.Errorf("User(%q) as JSON = %s, %v", name, b, err)
+		}
+	}
+	var got []string
+	for _, u := range r.Top(r.now, ByRecent, 100).Users {
+		got = append(got, u.Href)
+	}
+	slices.Reverse(got)
+	want := []string{
+		"/api/v1/users/a%20b%2Fc%3Fd%23e%252F", "/api/v1/users/%FF%FE", "/api/v1/users/%2E%2E", "/api/v1/users/%2E", "/api/v1/users/%C3%BC",
+		"/api/v1/users/%22", "/api/v1/users/" + limits.Key(strings.Repeat("x", 200)) + "?by=key",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("links differ (-want +got):\n%s", diff)
+	}
+}
+
+func crowd(b *testing.B, users int) *View {
+	v := New(parse(b, file), users, 10)
+	for i := range users {
+		name := fmt.Sprintf("user-%d", i)
+		for _, class := range []string{"GET", "*"} {
+			v.Usage(t0, ratelimit.Key{Class: class, User: name}, t0.Unix(), i%100)
+		}
+		v.Progress(t0, "a", name, i%7, 5, 0)
+		v.Demand(t0, bandwidth.Report{Instance: "a", User: name, Active: i % 7, Moved: [2]int64{int64(i), 5}})
+	}
+	return v
+}
+
+// The top 100 of 100 000 active users: to take less than 20 ms.
+func BenchmarkTop(b *testing.B) {
+	v := crowd(b, 100_000)
+	for _, by := range []Sort{ByRate, ByConcurrent, ByDown, ByRecent} {
+		b.Run(string(by), func(b *testing.B) {
+			for b.Loop() {
+				v.Top(t0.Add(time.Second), by, 100)
+			}
+		})
+	}
+}
+
+func BenchmarkUsage(b *testing.B) {
+	v := crowd(b, 100_000)
+	keys := make([]ratelimit.Key, 1<<12)
+	for i := range keys {
+		keys[i] = ratelimit.Key{Class: "GET", User: fmt.Sprintf("user-%d", i*7)}
+	}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		v.Usage(t0, keys[i%len(keys)], t0.Unix(), i)
+	}
+}

@@ -1,0 +1,284 @@
+package spoa
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/peers"
+	"github.com/sluice-qos/sluice/pkg/concurrency"
+	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+const dryLimits = `version: 1
+default_tier: free
+tiers:
+  free: {mode: dry-run, requests: {GET: 4, "*": {hour: 6}}, concurrent: 2, bandwidth: {down: 1000, up: 500}}
+  both: {requests: {GET: 2, PUT: {second: 3, mode: dry-run}, "*": {second: 4, mode: dry-run}}, concurrent: {limit: 1, mode: dry-run}}
+  exempt-like: {}
+exempt: {users: [probe]}
+users: {both: both}
+`
+
+func (r *rig) dry(limit string) float64 {
+	return testutil.ToFloat64(r.metrics.dryRefused.WithLabelValues(limit))
+}
+
+func TestDryRun(t *testing.T) {
+	type ask struct {
+		question question
+		want     verdict
+	}
+	allowed := verdict{allowed: true}
+	of := func(user, verb string) question { return question{user: user, verb: verb} }
+	busy := func(user, verb string, active int64) question {
+		return question{user: user, verb: verb, seen: concurrency.Count{Tracked: active, Active: active}}
+	}
+	for _, tt := range []struct {
+		name string
+		asks []ask
+		want map[string]float64
+	}{
+		{"below the limits", []ask{{of("alice", "GET"), allowed}, {of("alice", "GET"), allowed}}, map[string]float64{}},
+		{"above those of a second and of an hour", []ask{
+			{of("alice", "GET"), allowed}, {of("alice", "GET"), allowed}, {of("alice", "GET"), allowed}, {of("alice", "GET"), allowed},
+			{of("alice", "GET"), allowed}, // the fifth takes no token of the hour
+			{of("alice", "PUT"), allowed}, {of("alice", "PUT"), allowed}, {of("alice", "PUT"), allowed},
+		}, map[string]float64{"GET": 1, "*/hour": 1, "concurrent": 6}},
+		{"above that of requests in progress", []ask{
+			{busy("alice", "PUT", 1), allowed}, {busy("alice", "PUT", 2), allowed}, {busy("alice", "PUT", 3), allowed},
+		}, map[string]float64{"concurrent": 2}},
+		{"beside one that is enforced", []ask{
+			{of("both", "GET"), allowed}, {of("both", "GET"), allowed},
+			{of("both", "GET"), verdict{rate: limits.Rate{Class: "GET", Max: 2}}}, // and would not have come to the others
+			{of("both", "PUT"), allowed}, {of("both", "PUT"), allowed}, {of("both", "PUT"), allowed}, {of("both", "PUT"), allowed},
+		}, map[string]float64{"*": 2, "concurrent": 5}},
+		{"who is exempt", []ask{{of("probe", "GET"), verdict{allowed: true, exempt: true}}, {of(limits.ExemptKey, "GET"), verdict{allowed: true, exempt: true}}}, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, nil)
+				r.limiter.set.Store(parse(t, dryLimits))
+				r.pool.set(2*ms, nil)
+				r.run()
+				r.joined(bus.Registry{Instances: []string{"a"}})
+				wait(time.Second)
+				for i, a := range tt.asks {
+					began := time.Now()
+					got := r.verdict(a.question)
+					got.share = [2]int64{}
+					if got != a.want || time.Since(began) != 0 {
+						t.Errorf("step %d: verdict(%+v) = %+v after %v, want %+v at once", i, a.question, got, time.Since(began), a.want)
+					}
+					wait(5 * ms) // what was asked of the pool is known
+				}
+				for _, limit := range []string{"GET", "PUT", "*", "*/hour", "concurrent"} {
+					if got := r.dry(limit); got != tt.want[limit] {
+						t.Errorf("would have been refused by %s: %v, want %v", limit, got, tt.want[limit])
+					}
+				}
+			})
+		})
+	}
+}
+
+// HAProxy hears nothing of limits in a dry run, whatever polygen says, and what it
+// heard before is taken back.
+func TestDryRunIsNotTaught(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil).run()
+		of := func(mode string) *limits.Set {
+			return parse(t, "version: 1\nmode: "+mode+"\ndefault_tier: free\ntiers: {free: {requests: {GET: {hour: 1}}, concurrent: 1, bandwidth: {down: 6400, up: 12800}}}\n")
+		}
+		r.force(of("enforce"))
+		hour := ratelimit.Key{Class: "GET", User: "alice", Window: limits.Hour}
+		r.ask("alice", "GET")
+		for range 9 {
+			r.ask("alice", "GET")
+		}
+		r.limiter.update(func(now time.Time) {
+			r.teachThrottle(ratelimit.Native{Key: hour, Second: now.Truncate(time.Hour).Unix(), Limit: 1})
+			r.teachBlock(concurrency.Native{User: "alice", Until: now.Unix() + 2, Limit: 1, Cap: 1})
+		})
+		entry := func(table, key string) peers.Values {
+			t.Helper()
+			r.limiter.mu.Lock()
+			defer r.limiter.mu.Unlock()
+			v, ok := r.taught[table+" "+key]
+			if !ok {
+				t.Errorf("%s has no entry %s", table, key)
+			}
+			return v
+		}
+		if v := entry("/throttle", "GET|alice"); v[peers.GPT0] == 0 || v[peers.GPC0] != 1 || v[peers.GPC1] != 3600 {
+			t.Errorf("throttle = %v, want the hour's end, 1 and 3600", v)
+		}
+		if v := entry("/block", "alice"); v[peers.GPT0] == 0 || v[peers.GPC1] != 1 {
+			t.Errorf("block = %v, want a deadline and a cap", v)
+		}
+		if v := entry("sluice_share", "alice"); v[peers.GPT0] != 100 || v[peers.GPC0] != 200 {
+			t.Errorf("share = %v, want 100 and 200 units", v)
+		}
+
+		r.force(of("dry-run"))
+		r.limiter.update(func(now time.Time) { // repeated, as long as polygen says so
+			r.teachBlock(concurrency.Native{User: "alice", Until: now.Unix() + 2, Limit: 1, Cap: 1})
+		})
+		if v := entry("/throttle", "GET|alice"); v != (peers.Values{}) {
+			t.Errorf("throttle in a dry run = %v, want nothing", v)
+		}
+		if v := entry("/block", "alice"); v != (peers.Values{}) {
+			t.Errorf("block in a dry run = %v, want nothing", v)
+		}
+		const none = 1<<32 - 1
+		if v := entry("sluice_share", "alice"); v[peers.GPT0] != none || v[peers.GPC0] != none {
+			t.Errorf("share in a dry run = %v, want not limited", v)
+		}
+		if got := r.ask("alice", "GET"); got != (verdict{allowed: true}) {
+			t.Errorf("verdict = %+v, want allowed and nothing else", got)
+		}
+	})
+}
+
+func TestByteDryRuns(t *testing.T) {
+	type move struct {
+		at    time.Duration
+		moved int64
+		above int64
+	}
+	for _, tt := range []struct {
+		name  string
+		share int64
+		moves []move
+	}{
+		{"the first count is only where it begins", 100, []move{{0, 1_000_000, 0}, {ms, 1_000_000, 0}}},
+		{"within the share", 100, []move{{0, 0, 0}, {time.Second, 100, 0}, {2 * time.Second, 200, 0}}},
+		{"a second's worth may come at once", 100, []move{{0, 0, 0}, {5 * time.Second, 100, 0}, {5*time.Second + ms, 110, 10}}},
+		{"above", 100, []move{{0, 0, 0}, {time.Second, 300, 200}, {2 * time.Second, 600, 200}, {3 * time.Second, 600, 0}}},
+		{"HAProxy counts anew", 100, []move{{0, 5000, 0}, {time.Second, 50, 0}, {2 * time.Second, 250, 100}}},
+		{"no share yet", 0, []move{{0, 0, 0}, {time.Second, 1_000_000, 0}}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			runs, begin := byteDryRuns{}, time.Unix(1_800_000_000, 0)
+			if tt.share > 0 {
+				runs.give(begin, "alice", [2]int64{tt.share, 0})
+			}
+			for _, m := range tt.moves {
+				if got := runs.move(begin.Add(m.at), "alice", [2]int64{m.moved, m.moved}); got != [2]int64{m.above, 0} {
+					t.Errorf("at %v: move(%d) = %v, want %d above the share down, and up none", m.at, m.moved, got, m.above)
+				}
+			}
+			last := begin.Add(tt.moves[len(tt.moves)-1].at)
+			runs.forget(last.Add(dryRunFor - 1))
+			if len(runs) != 1 {
+				t.Error("forgotten too early")
+			}
+			runs.forget(last.Add(dryRunFor))
+			if len(runs) != 0 {
+				t.Error("not forgotten")
+			}
+		})
+	}
+}
+
+func TestThrottles(t *testing.T) {
+	now := time.Unix(1_800_000_010, 0)
+	key := func(w limits.Window) ratelimit.Key { return ratelimit.Key{Class: "GET", User: "alice", Window: w} }
+	native := func(w limits.Window, lift bool) ratelimit.Native {
+		return ratelimit.Native{Key: key(w), Second: now.Unix() / w.Seconds() * w.Seconds(), Limit: 5, Lift: lift}
+	}
+	const throttle, lift = false, true
+	type step struct {
+		window limits.Window
+		lift   bool
+		taken  bool
+	}
+	for _, tt := range []struct {
+		name  string
+		steps []step
+	}{
+		{"a second, lifted", []step{{limits.Second, throttle, true}, {limits.Second, lift, true}}},
+		{"a longer one takes over, and holds", []step{
+			{limits.Second, throttle, true}, {limits.Minute, throttle, true}, {limits.Second, throttle, false}, {limits.Second, lift, false},
+			{limits.Hour, throttle, true}, {limits.Minute, throttle, false}, {limits.Minute, lift, false}}},
+		{"lifted, shorter ones count again", []step{{limits.Hour, throttle, true}, {limits.Hour, lift, true}, {limits.Second, throttle, true}}},
+		{"repeated", []step{{limits.Hour, throttle, true}, {limits.Hour, throttle, true}}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			all := throttles{}
+			for i, s := range tt.steps {
+				if got := all.take(now, native(s.window, s.lift)); got != s.taken {
+					t.Errorf("step %d: take(%v, lift %v) = %v, want %v", i, s.window, s.lift, got, s.taken)
+				}
+			}
+		})
+	}
+	t.Run("HAProxy forgets", func(t *testing.T) {
+		all := throttles{}
+		all.take(now, native(limits.Hour, throttle))
+		if !all.take(now.Add(ratelimit.NativeFor), native(limits.Second, throttle)) {
+			t.Error("a throttle that HAProxy has forgotten holds off a shorter one")
+		}
+		all.take(now, native(limits.Minute, throttle))
+		all.forget(now.Add(ratelimit.NativeFor - 1))
+		if len(all) != 1 {
+			t.Error("forgotten too early")
+		}
+		if all.forget(now.Add(ratelimit.NativeFor)); len(all) != 0 {
+			t.Error("not forgotten")
+		}
+	})
+	t.Run("outdated", func(t *testing.T) {
+		for get, want := range map[string]int{"{hour: 5}": 0, "{hour: 6}": 1, "{hour: 5, mode: dry-run}": 1, "{minute: 5}": 1, "unlimited": 1} {
+			all := throttles{}
+			all.take(now, native(limits.Hour, throttle))
+			set := parse(t, "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: "+get+"}}}\n")
+			if got := all.outdated(set); len(got) != want || len(all) != 1-want || want == 1 && !got[0].Lift {
+				t.Errorf("GET: %s: outdated = %+v and %d left, want %d", get, got, len(all), want)
+			}
+		}
+	})
+}
+
+// Retry is until the window that refuses ends.
+func TestRetry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil).run()
+		r.force(parse(t, "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 1, PUT: {minute: 1}}}}\n"))
+		wait(300 * ms)
+		for _, tt := range []struct {
+			verb string
+			want time.Duration
+		}{{"GET", 700 * ms}, {"PUT", time.Minute - 300*ms}} {
+			r.ask("alice", tt.verb)
+			got := r.Agent.verdict(question{user: "alice", verb: tt.verb})
+			// Time begins with a full minute; the pool answers at once.
+			if got.allowed || got.retry != tt.want {
+				t.Errorf("the second %s: %+v, want refused, and %v to wait", tt.verb, got, tt.want)
+			}
+		}
+	})
+}
+
+// An override that ends by itself is out of force a heartbeat later.
+func TestOverrideEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		end := time.Now().Add(10 * time.Second)
+		r.force(parse(t, "version: 1\ndefault_tier: free\ntiers: {free: {concurrent: 1}}\nusers: {alice: {concurrent: 3, until: "+end.UTC().Format(time.RFC3339)+"}}\n"))
+		for _, tt := range []struct {
+			at   time.Time
+			want int
+		}{{end.Add(-1), 3}, {end, 1}} {
+			time.Sleep(time.Until(tt.at))
+			r.expire()
+			if got := r.limiter.set.Load().User("alice").Concurrent; got != tt.want {
+				t.Errorf("at %v: %d at a time, want %d", tt.at, got, tt.want)
+			}
+		}
+	})
+}

@@ -1,0 +1,91 @@
+package spoa
+
+import (
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/peers"
+	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+// throttles are the entries of HAProxy's throttle table for windows longer than a
+// second. The table has one entry for all windows of a user's class: it is that of
+// the window that ends last. The limiter's lock guards them.
+type throttles map[string]throttled // by class|user
+
+type throttled struct {
+	ratelimit.Native
+	taught time.Time
+}
+
+// maxThrottles bounds the long throttles that are known. Beyond it a shorter one may
+// end a longer one, which the agent then enforces by itself.
+const maxThrottles = 100_000
+
+func tableKey(k ratelimit.Key) string { return k.Class + "|" + k.User }
+
+// take reports whether a throttle, or a lift, is to be taught: not if a longer one
+// holds.
+func (t throttles) take(now time.Time, n ratelimit.Native) bool {
+	key := tableKey(n.Key)
+	held, there := t[key]
+	there = there && !held.over(now)
+	switch {
+	case n.Lift && there && held.Key.Window != n.Key.Window:
+		return false
+	case !n.Lift && there && held.End() > n.End():
+		return false
+	case !n.Lift && n.Key.Window != limits.Second && len(t) < maxThrottles:
+		t[key] = throttled{n, now}
+	default:
+		delete(t, key)
+	}
+	return true
+}
+
+// over reports whether HAProxy does not know the entry any more.
+func (t throttled) over(now time.Time) bool {
+	return now.Sub(t.taught) >= ratelimit.NativeFor || now.Unix() >= t.End()
+}
+
+// forget drops those that are over.
+func (t throttles) forget(now time.Time) {
+	for key, n := range t {
+		if n.over(now) {
+			delete(t, key)
+		}
+	}
+}
+
+// outdated takes out those whose limits are not those of the set any more.
+func (t throttles) outdated(set *limits.Set) (lift []ratelimit.Native) {
+	for key, n := range t {
+		r, ok := set.User(n.Key.User).Rate(n.Key.Class, n.Key.Window)
+		if !ok || r.Mode != limits.Enforce || r.Max != n.Limit {
+			delete(t, key)
+			n.Lift = true
+			lift = append(lift, n.Native)
+		}
+	}
+	return lift
+}
+
+// teachThrottle has HAProxy refuse a key by itself, or no longer.
+func (a *Agent) teachThrottle(n ratelimit.Native) {
+	if !a.limiter.throttles.take(a.clock.Now(), n) {
+		return
+	}
+	if n.Lift {
+		a.metrics.lifted.Inc()
+		a.teach(throttleTable.Name, tableKey(n.Key), peers.Values{}, 2*time.Second)
+		return
+	}
+	a.metrics.throttled.Inc()
+	left := min(time.Unix(n.End(), 0).Sub(a.clock.Now()), ratelimit.NativeFor)
+	values := peers.Values{
+		peers.GPT0: uint64(a.here(n.End())), peers.GPC0: uint64(n.Limit), peers.GPC1: uint64(n.Key.Window.Seconds()),
+	}
+	// Before 3.2 HAProxy may keep the entry longer than its time, never shorter; it
+	// compares the deadline with its own clock.
+	a.teach(throttleTable.Name, tableKey(n.Key), values, left)
+}

@@ -1,0 +1,34 @@
+package limits
+
+// A Class is an operation class of the file: requests that are alike in what they
+// ask for, such as the listings of an S3 service. The first class of the file that
+// a request matches is the request's.
+type Class struct {
+	Name string  // 1 to 32 of A-Z, 0-9 and _, the first a letter; no verb and not OTHER
+	Any  []Match // the request matches one of these, at least
+}
+
+// A Match is what a request of a class looks like: everything that is given
+// holds. The zero Match holds of every request.
+type Match struct {
+	Methods    []string      // one of these, in capitals
+	PathPrefix string        // of the path without the query, as the client wrote it
+	PathRegex  string        // RE2 that the path matches somewhere; it has no effect beside none
+	Query      []string      // keys of the query that are all present, with or without a value
+	NoQuery    []string      // keys of the query of which none is present
+	Headers    []HeaderMatch // all of these
+}
+
+// A HeaderMatch is a header that is present, and has the value if one is given.
+type HeaderMatch struct{ Name, Value string }
+
+// Exempt is who is not limited, though still measured.
+type Exempt struct {
+	Users     []string // names and patterns, as in the file
+	Addresses []string // of clients: addresses and networks in CIDR form
+	Paths     []string // paths, or prefixes of paths that end with *
+}
+
+// ExemptKey is the wire key of requests that are exempt by address or path. No
+// user's name is it: HAProxy hashes names that begin with "~".
+const ExemptKey = "~exempt"

@@ -1,0 +1,118 @@
+package limits
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"pgregory.net/rapid"
+)
+
+// naive is matcher as its comment says it: all patterns, one after the other.
+func naive(patterns []string, name string) int {
+	best, literals := -1, -1
+	for i, p := range patterns {
+		parts := strings.Split(p, "*")
+		for j := range parts {
+			parts[j] = regexp.QuoteMeta(parts[j])
+		}
+		n := utf8.RuneCountInString(strings.ReplaceAll(p, "*", ""))
+		if n > literals && regexp.MustCompile(`(?s)^`+strings.Join(parts, ".*")+`$`).MatchString(name) {
+			best, literals = i, n
+		}
+	}
+	return best
+}
+
+func TestMatcherIsLikeTheNaiveOne(t *testing.T) {
+	pattern := rapid.OneOf(
+		rapid.StringMatching(`[abé]{0,4}\*`),
+		rapid.StringMatching(`\*[abé]{0,4}`),
+		rapid.StringMatching(`[abé]{0,2}\*[abé]{1,2}(\*[abé]{0,2})?`),
+	)
+	rapid.Check(t, func(t *rapid.T) {
+		patterns := rapid.SliceOfNDistinct(pattern, 0, 12, rapid.ID[string]).Draw(t, "patterns")
+		m := newMatcher(patterns)
+		for _, a := range m.prefixes { // else a match costs more than its logarithm
+			if a.shorter >= 0 && !strings.HasPrefix(a.text, m.prefixes[a.shorter].text) {
+				t.Fatalf("of %q, %q* is linked with %q*", patterns, a.text, m.prefixes[a.shorter].text)
+			}
+		}
+		for _, name := range rapid.SliceOfN(rapid.StringMatching(`[abé*]{0,7}`), 1, 8).Draw(t, "names") {
+			if got, want := m.match(name), naive(patterns, name); got != want {
+				t.Fatalf("match(%q) of %q = %d, want %d", name, patterns, got, want)
+			}
+		}
+	})
+}
+
+func TestMatcherTies(t *testing.T) {
+	for _, tt := range []struct {
+		patterns string
+		want     int
+	}{
+		{"ab* *cd", 0}, {"*cd ab*", 0}, {"a*d *cd", 0}, {"*cd a*d", 0}, {"a*cd *bcd", 0}, {"*bcd a*cd", 0}, {"* ab*", 1}, {"x* *", 1}, {"ab*cd ab*d a*cd", 0},
+	} {
+		m := newMatcher(strings.Fields(tt.patterns))
+		if got := m.match("abcd"); got != tt.want {
+			t.Errorf("match(abcd) of %s = %d, want %d", tt.patterns, got, tt.want)
+		}
+	}
+}
+
+func TestMatcherDoesNotAllocate(t *testing.T) {
+	m := newMatcher([]string{"team-*", "*-bot", "a*b*c", "*x*"})
+	for _, name := range []string{"team-a", "my-bot", "abbc", "axa", "nobody"} {
+		if n := testing.AllocsPerRun(10, func() { m.match(name) }); n != 0 {
+			t.Errorf("match(%q) allocates %v times, want 0", name, n)
+		}
+	}
+}
+
+func TestTooManyPatterns(t *testing.T) {
+	file := func(form string, n int) string {
+		var b strings.Builder
+		b.WriteString("version: 1\ndefault_tier: free\ntiers: {free: {}}\nusers:\n")
+		for i := range n {
+			fmt.Fprintf(&b, "  \""+form+"\": free\n", i)
+		}
+		return b.String()
+	}
+	for _, tt := range []struct{ name, source, want string }{
+		{"as many as may be", file("team-%d-*", maxPatterns), "<nil>"},
+		{"one more", file("team-%d-*", maxPatterns+1), "f:1:1: the file has 10001 patterns of users; at most 10000 are possible"},
+		{"as many odd ones as may be", file("a*%d*", maxOddPatterns), "<nil>"},
+		{"one more odd one", file("a*%d*", maxOddPatterns+1),
+			`f:261:3: users: more than 256 patterns have their * neither at the beginning nor at the end alone; write "a*256*" as prefix* or *suffix`},
+		{"exempt ones count", strings.Replace(file("team-%d-*", maxPatterns), "users:\n", "exempt: {users: [\"x*\"]}\nusers:\n", 1),
+			"f:1:1: the file has 10001 patterns of users; at most 10000 are possible"},
+	} {
+		_, err := Parse("f", []byte(tt.source))
+		if got := fmt.Sprint(err); got != tt.want {
+			t.Errorf("%s: Parse = %s, want %s", tt.name, got, tt.want)
+		}
+	}
+}
+
+// BenchmarkMatch asks 10 000 patterns of each kind that has an order, and as many
+// odd ones as may be, for a name that none matches.
+func BenchmarkMatch(b *testing.B) {
+	for name, form := range map[string]string{"prefix": "team-%d-*", "suffix": "*-bot-%d", "odd": "a*%d*z"} {
+		n := maxPatterns
+		if name == "odd" {
+			n = maxOddPatterns
+		}
+		patterns := make([]string, n)
+		for i := range patterns {
+			patterns[i] = fmt.Sprintf(form, i)
+		}
+		m := newMatcher(patterns)
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				m.match("team-5000")
+			}
+		})
+	}
+}

@@ -1,0 +1,113 @@
+package limits
+
+import (
+	"slices"
+	"strings"
+)
+
+// Window is the span of time over which a Rate counts: whole seconds, minutes or
+// hours of the cluster's clock, beginning at each full one (UTC).
+type Window uint8
+
+// The windows. The zero Window is Second.
+const (
+	Second Window = iota
+	Minute
+	Hour
+)
+
+// Windows lists all windows, the shortest first.
+var Windows = [...]Window{Second, Minute, Hour}
+
+// Seconds is the window's length.
+func (w Window) Seconds() int64 { return [...]int64{1, 60, 3600}[w] }
+
+// String is the window's name, as in the limit file: second, minute or hour.
+func (w Window) String() string { return [...]string{"second", "minute", "hour"}[w] }
+
+// Mode is what is done about a limit that is reached.
+type Mode uint8
+
+// The modes, the strongest first. The zero Mode is Enforce.
+const (
+	Enforce Mode = iota // requests over the limit are refused
+	DryRun              // what would be refused is counted; no answer changes
+	Off                 // the limit does not exist
+)
+
+// String is the mode's name, as in the limit file: enforce, dry-run or off.
+func (m Mode) String() string { return [...]string{"enforce", "dry-run", "off"}[m] }
+
+// Rate is one request limit: at most Max requests of Class in each Window, summed
+// over the cluster.
+type Rate struct {
+	Class  string // a verb such as "GET", an operation class such as "LIST", or All
+	Window Window
+	Max    int // at least 1
+
+	// Burst is how many requests beyond Max a second may have, taken from what the
+	// user left unused in the seconds before. 0 means none; windows other than
+	// Second have none.
+	Burst int
+
+	Mode Mode // Enforce or DryRun
+}
+
+// Name is the limit's name for people and in the RateLimit fields: its class, and
+// for the longer windows "/minute" or "/hour" behind it.
+func (r Rate) Name() string { return RateName(r.Class, r.Window) }
+
+// RateName is the name of the limit of a class in a window.
+func RateName(class string, w Window) string {
+	if w == Second {
+		return class
+	}
+	return class + "/" + w.String()
+}
+
+// ParseRateName takes a limit's name apart again. What is no window's name behind
+// the last slash belongs to the class.
+func ParseRateName(name string) (class string, w Window) {
+	if class, window, ok := strings.Cut(name, "/"); ok {
+		for _, w := range Windows[1:] {
+			if window == w.String() {
+				return class, w
+			}
+		}
+	}
+	return name, Second
+}
+
+// MaxRates is the largest number of limits that one request counts against: of
+// its verb, its operation class and All, each in every Window.
+const MaxRates = 3 * len(Windows)
+
+// AppendRates appends to dst the limits that a request counts against: its verb's,
+// its operation class's ("" if it has none), then those of All, the shorter windows
+// first. With room for MaxRates in dst it does not allocate.
+func (l *Limits) AppendRates(dst []Rate, verb, class string) []Rate {
+	for _, of := range [...]string{verb, class, All} {
+		if of == "" {
+			continue
+		}
+		for _, r := range l.rates {
+			if r.Class == of {
+				dst = append(dst, r)
+			}
+		}
+	}
+	return dst
+}
+
+// Rate returns the limit of a class in a window, and whether there is one.
+func (l *Limits) Rate(class string, w Window) (Rate, bool) {
+	for _, r := range l.rates {
+		if r.Class == class && r.Window == w {
+			return r, true
+		}
+	}
+	return Rate{}, false
+}
+
+// All returns every request limit, sorted by class ("*" comes first) and window.
+func (l *Limits) All() []Rate { return slices.Clone(l.rates) }

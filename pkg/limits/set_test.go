@@ -1,0 +1,265 @@
+package limits
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+const setFile = `version: 1
+default_tier: free
+anonymous_tier: guest
+endpoints: [up, api]
+exempt: {users: [probe, "mon-*", "~odd"]}
+tiers:
+  free: {concurrent: 1, endpoints: {up: {concurrent: 11}}}
+  guest: {concurrent: 2, endpoints: {up: {concurrent: 12}}}
+  pro: {concurrent: 3, endpoints: {up: {concurrent: 13}}}
+users:
+  alice: pro
+  "team-*": pro
+  "10.9.*": pro
+  "~bob": pro
+  "@carol": pro
+  mon-7: pro
+  dora: {concurrent: 4, endpoints: {up: {concurrent: 14}}}
+  ernie: {tier: pro, concurrent: 5, until: 2026-12-01}
+`
+
+func TestSetUser(t *testing.T) {
+	set := mustParse(t, setFile)
+	for _, tt := range []struct {
+		name, key  string
+		concurrent int // 0: not limited
+		known      bool
+	}{
+		{"named", "alice", 3, true},
+		{"by a pattern", "team-x", 3, true},
+		{"the pattern itself", "team-*", 3, true},
+		{"hashed name", Key("~bob"), 3, true},
+		{"name like an endpoint", Key("@carol"), 3, true},
+		{"nobody", "zoe", 1, false},
+		{"no key at all", "", 1, false},
+		{"no name", "~", 2, false},
+		{"IPv4 address", "10.0.0.1", 2, false},
+		{"IPv6 network", "2001:db8:1:2::", 2, false},
+		{"IP address by a pattern", "10.9.8.7", 3, true},
+		{"almost an address", "10.0.0.256", 1, false},
+		{"hash of another name", Key("~zoe"), 1, false},
+		{"exempt", "probe", 0, true},
+		{"exempt by a pattern", "mon-1", 0, true},
+		{"exempt by a pattern, and named", "mon-7", 0, true},
+		{"exempt hashed name", Key("~odd"), 0, true},
+		{"exempt request", ExemptKey, 0, true},
+		{"at an endpoint", "@up/alice", 13, true},
+		{"at an endpoint with the limits of everywhere", "@api/alice", 3, true},
+		{"at an endpoint that is not declared", "@other/alice", 3, true},
+		{"by a pattern at an endpoint", "@up/team-x", 13, true},
+		{"nobody at an endpoint", "@up/zoe", 11, false},
+		{"no name at an endpoint", "@up/~", 12, false},
+		{"address at an endpoint", "@up/2001:db8:1:2::", 12, false},
+		{"exempt at an endpoint", "@up/probe", 0, true},
+		{"exempt request at an endpoint", "@up/" + ExemptKey, 0, true},
+		{"own limit", "dora", 4, true},
+		{"own limit at an endpoint", "@up/dora", 14, true},
+		{"own limit where the tier has one", "@up/ernie", 5, true},
+		{"no endpoint after the at", "@up", 1, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := set.User(tt.key); got.Concurrent != tt.concurrent || (got.Tier == exemptTier) != (tt.concurrent == 0) {
+				t.Errorf("User(%q) = %+v, want concurrent %d", tt.key, got, tt.concurrent)
+			}
+			if got := set.Known(tt.key); got != tt.known {
+				t.Errorf("Known(%q) = %v, want %v", tt.key, got, tt.known)
+			}
+			if n := testing.AllocsPerRun(10, func() { set.User(tt.key) }); n != 0 {
+				t.Errorf("User(%q) allocates %v times, want 0", tt.key, n)
+			}
+		})
+	}
+	if got, want := set.Len(), 8; got != want {
+		t.Errorf("Len() = %d, want %d: who is exempt alone is not listed", got, want)
+	}
+	want := []string{"10.9.*", "@carol", "alice", "dora", "ernie", "mon-7", "team-*", "~bob"}
+	if got := slices.Collect(set.Users()); !slices.Equal(got, want) {
+		t.Errorf("Users() = %q, want %q", got, want)
+	}
+	if got, want := set.Patterns(), []string{"team-*", "10.9.*"}; !slices.Equal(got, want) {
+		t.Errorf("Patterns() = %q, want %q", got, want)
+	}
+	if got, _ := set.TierAt("up", "pro"); got.Concurrent != 13 {
+		t.Errorf("TierAt(up, pro) has concurrent %d, want 13", got.Concurrent)
+	}
+	if got, _ := set.TierAt("other", "pro"); got.Concurrent != 3 {
+		t.Errorf("TierAt(other, pro) has concurrent %d, want 3", got.Concurrent)
+	}
+	if got, ok := set.TierAt("up", "gold"); got != nil || ok {
+		t.Errorf("TierAt(up, gold) = %v, %v, want nil, false", got, ok)
+	}
+}
+
+func TestSetAt(t *testing.T) {
+	set := mustParse(t, `version: 1
+default_tier: free
+endpoints: [up]
+tiers: {free: {concurrent: 1}, pro: {concurrent: 10, endpoints: {up: {concurrent: 11}}}}
+users:
+  a: {tier: pro, concurrent: 2, until: 2026-12-01}
+  b: {tier: pro, concurrent: 3, until: 2026-12-01, then: free}
+  "c*": {concurrent: 4, endpoints: {up: {concurrent: 5}}, until: "2026-12-02T12:00:00.000000001Z", then: pro}
+`)
+	first := time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC)
+	second := time.Date(2026, 12, 2, 12, 0, 0, 1, time.UTC)
+	keys := []string{"a", "@up/a", "b", "@up/b", "cc", "@up/cc"}
+	var last *Set
+	for _, tt := range []struct {
+		name    string
+		at      time.Time
+		want    []int // concurrent, of keys
+		expires time.Time
+		same    bool // as the step before
+	}{
+		{"long before", time.Date(1999, 1, 1, 0, 0, 0, 0, time.UTC), []int{2, 2, 3, 3, 4, 5}, first, false},
+		{"the zero time", time.Time{}, []int{2, 2, 3, 3, 4, 5}, first, true},
+		{"a moment before the first", first.Add(-1), []int{2, 2, 3, 3, 4, 5}, first, true},
+		{"the first moment", first, []int{10, 11, 1, 1, 4, 5}, second, false},
+		{"between", first.Add(time.Hour), []int{10, 11, 1, 1, 4, 5}, second, true},
+		{"a moment before the second", second.Add(-1), []int{10, 11, 1, 1, 4, 5}, second, true},
+		{"the second moment", second, []int{10, 11, 1, 1, 10, 11}, time.Time{}, false},
+		{"the end of times", time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC), []int{10, 11, 1, 1, 10, 11}, time.Time{}, true},
+		{"back in time", first, []int{10, 11, 1, 1, 4, 5}, second, false},
+	} {
+		if last == nil {
+			last = set
+			tt.same = true
+		}
+		got := last.At(tt.at)
+		if (got == last) != tt.same {
+			t.Errorf("%s: At returns the set itself: %v, want %v", tt.name, got == last, tt.same)
+		}
+		for i, key := range keys {
+			if got := got.User(key).Concurrent; got != tt.want[i] {
+				t.Errorf("%s: User(%q) has concurrent %d, want %d", tt.name, key, got, tt.want[i])
+			}
+		}
+		if !got.Expires().Equal(tt.expires) {
+			t.Errorf("%s: Expires() = %v, want %v", tt.name, got.Expires(), tt.expires)
+		}
+		if got.Version() != set.Version() || !got.Known("b") {
+			t.Errorf("%s: version %s, want %s", tt.name, got.Version(), set.Version())
+		}
+		last = got
+	}
+}
+
+func TestEqualLimitsAreShared(t *testing.T) {
+	set := mustParse(t, `version: 1
+default_tier: free
+endpoints: [up]
+tiers: {free: {concurrent: 1, endpoints: {up: {concurrent: 1}}}, trial: {mode: dry-run, requests: {GET: 5}}}
+users:
+  a: {tier: free, concurrent: 1}
+  b: {tier: trial, requests: {GET: {second: 5, mode: dry-run}}}
+  c: {tier: free, concurrent: 9, comment: x}
+  d: {tier: free, concurrent: 9, mode: enforce}
+`)
+	free, _ := set.Tier("free")
+	trial, _ := set.Tier("trial")
+	for _, tt := range []struct {
+		key  string
+		want *Limits
+	}{{"a", free}, {"@up/a", free}, {"b", trial}, {"d", set.User("c")}} {
+		if got := set.User(tt.key); got != tt.want {
+			t.Errorf("User(%q) = %p, want the same as %p: %+v", tt.key, got, tt.want, got)
+		}
+	}
+	if set.users["c"] != set.users["d"] {
+		t.Error("users of whom the file says the same have entries of their own, want one")
+	}
+}
+
+func TestAnonymous(t *testing.T) {
+	for _, tt := range []struct {
+		key  string
+		want bool
+	}{
+		{"~", true}, {"@up/~", true}, {"~~", false}, {"", false}, {"@up/", false}, {Key(""), false}, {ExemptKey, false},
+		{"1.2.3.4", true}, {"255.255.255.255", true}, {"@up/0.0.0.0", true},
+		{"1.2.3", false}, {"1.2.3.4.5", false}, {"1.2.3.256", false}, {"1.2.3.04", false}, {"1.2.3.", false}, {".1.2.3", false}, {"1.2.3.4x", false}, {"1.2.3.0004", false},
+		{"2001:db8:1:2::", true}, {"::", true}, {"::1", true}, {"1:2:3:4:5:6:7:8", true}, {"1:2:3:4:5:6:7::", true}, {"FE80::A", true}, {"::ffff:1.2.3.4", true}, {"1:2:3:4:5:6:1.2.3.4", true},
+		{":", false}, {":::", false}, {"1::2::3", false}, {"1:2:3:4:5:6:7", false}, {"1:2:3:4:5:6:7:8:9", false}, {"1:2:3:4:5:6:7:8::", false}, {"12345::", false}, {"g::", false}, {"1:2", false}, {"a:b", false}, {"::1.2.3.4:5", false}, {"fe80::1%eth0", false},
+	} {
+		if got := Anonymous(tt.key); got != tt.want {
+			t.Errorf("Anonymous(%q) = %v, want %v", tt.key, got, tt.want)
+		}
+	}
+}
+
+func TestEndpointKey(t *testing.T) {
+	for _, tt := range []struct{ endpoint, user, key string }{
+		{"", "alice", "alice"},
+		{"up", "alice", "@up/alice"},
+		{"up", "a/b@c", "@up/a/b@c"},
+		{"up", "~", "@up/~"},
+		{strings.Repeat("e", 24), strings.Repeat("u", 100), "@" + strings.Repeat("e", 24) + "/" + strings.Repeat("u", 100)},
+	} {
+		if got := EndpointKey(tt.endpoint, tt.user); got != tt.key || len(got) > 126 {
+			t.Errorf("EndpointKey(%q, %q) = %q, want %q of at most 126 bytes", tt.endpoint, tt.user, got, tt.key)
+		}
+		if endpoint, user := SplitEndpoint(tt.key); endpoint != tt.endpoint || user != tt.user {
+			t.Errorf("SplitEndpoint(%q) = %q, %q, want %q, %q", tt.key, endpoint, user, tt.endpoint, tt.user)
+		}
+	}
+	if endpoint, user := SplitEndpoint("@up"); endpoint != "" || user != "@up" {
+		t.Errorf("SplitEndpoint(@up) = %q, %q, want no endpoint", endpoint, user)
+	}
+	if endpoint, user := SplitEndpoint(""); endpoint != "" || user != "" {
+		t.Errorf(`SplitEndpoint("") = %q, %q, want nothing`, endpoint, user)
+	}
+}
+
+func TestAppendRatesOrder(t *testing.T) {
+	set := mustParse(t, `version: 1
+default_tier: a
+classes: {LIST: {}, AAA: {}}
+tiers: {a: {requests: {"*": {hour: 6, second: 5}, LIST: {hour: 4, second: 3}, AAA: 9, GET: {minute: 2, second: 1}}}}
+`)
+	for _, tt := range []struct{ verb, class, want string }{
+		{"GET", "LIST", "GET GET/minute LIST LIST/hour * */hour"},
+		{"GET", "", "GET GET/minute * */hour"},
+		{"PUT", "LIST", "LIST LIST/hour * */hour"},
+		{"PUT", "", "* */hour"},
+		{"PUT", "OTHERS", "* */hour"},
+	} {
+		var names []string
+		for _, r := range set.User("x").AppendRates(nil, tt.verb, tt.class) {
+			names = append(names, r.Name())
+		}
+		if got := strings.Join(names, " "); got != tt.want {
+			t.Errorf("AppendRates(%q, %q) = %s, want %s", tt.verb, tt.class, got, tt.want)
+		}
+	}
+}
+
+func TestRateName(t *testing.T) {
+	for _, tt := range []struct {
+		class string
+		w     Window
+		name  string
+	}{{"GET", Second, "GET"}, {"LIST", Minute, "LIST/minute"}, {"*", Hour, "*/hour"}} {
+		if got := RateName(tt.class, tt.w); got != tt.name {
+			t.Errorf("RateName(%s, %v) = %s, want %s", tt.class, tt.w, got, tt.name)
+		}
+		if class, w := ParseRateName(tt.name); class != tt.class || w != tt.w {
+			t.Errorf("ParseRateName(%s) = %s, %v, want %s, %v", tt.name, class, w, tt.class, tt.w)
+		}
+	}
+	if class, w := ParseRateName("GET/second"); class != "GET/second" || w != Second {
+		t.Errorf("ParseRateName(GET/second) = %s, %v, want the whole as the class", class, w)
+	}
+	if got := fmt.Sprint(Windows, []Mode{Enforce, DryRun, Off}); got != "[second minute hour] [enforce dry-run off]" {
+		t.Errorf("windows and modes are %s", got)
+	}
+}

@@ -1,0 +1,364 @@
+package integration
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluice-qos/sluice/bench/load"
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/test/cluster"
+)
+
+// withinHour calls f at a time when the hour has so much left, for tests that count
+// in hours. Should the hour end while f runs, it is called again.
+func withinHour(t *testing.T, f func()) {
+	t.Helper()
+	for range 2 {
+		before := time.Now().Truncate(time.Hour)
+		f()
+		if time.Now().Truncate(time.Hour).Equal(before) {
+			return
+		}
+	}
+	t.Error("the hour ended twice")
+}
+
+// fixedOrigin answers each request with the same bytes, whenever it comes: a body
+// of so many bytes as the path says.
+func fixedOrigin(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.Header().Set("Date", "Thu, 01 Jan 1970 00:00:00 GMT")
+		var n int
+		_, _ = fmt.Sscanf(r.URL.Path, "/%d", &n)
+		_, _ = w.Write(bytes.Repeat([]byte("x"), n))
+	})}
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(func() { _ = server.Close() })
+	return l.Addr().String()
+}
+
+// conversation sends requests over one connection, one after another, and returns
+// every byte that came back.
+func conversation(t *testing.T, address, user string) []byte {
+	t.Helper()
+	var requests []string
+	for range 30 {
+		requests = append(requests,
+			"GET /10 HTTP/1.1\r\nHost: x\r\nX-User: "+user+"\r\n\r\n",
+			"PUT /0 HTTP/1.1\r\nHost: x\r\nX-User: "+user+"\r\nContent-Length: 20000\r\n\r\n"+strings.Repeat("y", 20000))
+	}
+	requests = append(requests, "GET /300000 HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-User: "+user+"\r\n\r\n")
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(proctest.Patience))
+	go func() {
+		for _, r := range requests {
+			if _, err := io.WriteString(conn, r); err != nil {
+				return // the reading end tells
+			}
+		}
+	}()
+	answers, err := io.ReadAll(conn)
+	if err != nil {
+		t.Fatalf("after %d bytes: %v", len(answers), err)
+	}
+	return answers
+}
+
+func dryRunLimits(mode string) string {
+	return `
+version: 1
+mode: ` + mode + `
+default_tier: free
+tiers:
+  free:
+    requests: {GET: {hour: 10}, PUT: 5}
+    concurrent: 2
+    bandwidth: {down: 50kB, up: 50kB}
+`
+}
+
+// A limit in a dry run changes no byte of any answer, and delays none; what it would
+// have done is counted.
+func TestDryRunChangesNoAnswer(t *testing.T) {
+	origin := fixedOrigin(t)
+	start := func(mode string) *cluster.Instance {
+		return cluster.Start(t, cluster.Options{Limits: dryRunLimits(mode), Origin: origin}).Instances[0]
+	}
+	off, dry := start("off"), start("dry-run")
+	withinHour(t, func() {
+		user := "alice" + time.Now().Format("15") // another one in another hour
+		began := time.Now()
+		want := conversation(t, off.Address, user)
+		free := time.Since(began)
+		began = time.Now()
+		refused := func(limit string) float64 { return dry.Metric(t, `sluice_dry_run_refused_total{limit="`+limit+`"}`) }
+		before := refused("GET/hour")
+		got := conversation(t, dry.Address, user)
+		if took := time.Since(began); took > free+5*time.Second { // enforced, it would be 18 s
+			t.Errorf("in a dry run the answers took %v, and %v without limits", took, free)
+		}
+		if !bytes.Equal(got, want) {
+			t.Errorf("in a dry run the answers differ:\n%.2000q\nwithout limits:\n%.2000q", got, want)
+		}
+		proctest.Eventually(t, "what would have been refused is counted", func() error {
+			if n := refused("GET/hour") - before; n != 21 {
+				return fmt.Errorf("%v GETs would have been refused by the hour's limit, want 21 of 31", n)
+			}
+			return nil
+		})
+		proctest.Eventually(t, "what would have been held back is counted", func() error {
+			for _, direction := range []string{"down", "up"} {
+				if dry.Metric(t, `sluice_dry_run_bytes_total{direction="`+direction+`"}`) < 100_000 {
+					return fmt.Errorf("%s: nothing, or little", direction)
+				}
+			}
+			return nil
+		})
+	})
+
+	// Ten at a time, of which two would run.
+	var all sync.WaitGroup
+	for range 10 {
+		all.Go(func() {
+			if res, _ := do(t, "PATCH", dry.Address, "bob"); res.StatusCode != http.StatusOK {
+				t.Errorf("one of ten at a time: %s, want 200", res.Status)
+			}
+		})
+	}
+	all.Wait()
+	if table, err := dry.Tell("show table sluice/throttle"); err != nil || strings.Contains(table, "|alice") {
+		t.Errorf("HAProxy's table of throttles: %s %v, want nobody who is in a dry run", table, err)
+	}
+	if n := dry.Metric(t, `sluice_requests_total{limit="GET/hour",verdict="refused"}`); n != 0 {
+		t.Errorf("%v requests refused in a dry run", n)
+	}
+}
+
+// The mode follows the file: what was refused by HAProxy itself is let through.
+func TestDryRunFollowsTheLimitFile(t *testing.T) {
+	limits := func(mode string) string {
+		return "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: {hour: 5, mode: " + mode + "}}, concurrent: {limit: 100, mode: " + mode + "}}}\n"
+	}
+	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: limits("enforce")})
+	withinHour(t, func() {
+		user := "alice" + time.Now().Format("15")
+		eventually := func(what string, want int) {
+			t.Helper()
+			proctest.Eventually(t, what, func() error {
+				for _, in := range c.Instances {
+					if res, _ := get(t, in.Address, user); res.StatusCode != want {
+						return fmt.Errorf("%s: %s", in.Name, res.Status)
+					}
+				}
+				return nil
+			})
+		}
+		eventually("the hour is used up", http.StatusTooManyRequests)
+		proctest.Eventually(t, "HAProxy refuses by itself", func() error {
+			table, err := c.Instances[0].Tell("show table sluice/throttle")
+			if err != nil || !strings.Contains(table, "GET|"+user) {
+				return fmt.Errorf("%s %v", table, err)
+			}
+			return nil
+		})
+		c.SetLimits(t, limits("dry-run"))
+		eventually("in a dry run everybody is let through", http.StatusOK)
+		c.SetLimits(t, limits("enforce"))
+		eventually("enforced again", http.StatusTooManyRequests)
+	})
+}
+
+// Windows of an hour hold over several instances, an agent that is killed and
+// started again, and a user who comes back after a while.
+func TestHourlyLimit(t *testing.T) {
+	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: {second: 1000, hour: 300}}}}\n"})
+	withinHour(t, func() {
+		user := "alice" + time.Now().Format("15")
+		admitted := 0
+		add := func(r *load.Report) { admitted += len(r.Admitted().Results) }
+		add(offer(t, c, user, "even", 100, time.Second))
+		time.Sleep(4 * time.Second) // the agents have forgotten him
+		add(offer(t, c, user, "90/10", 100, time.Second))
+		if admitted < 190 {
+			t.Errorf("%d admitted of about 200, below the limit", admitted)
+		}
+		c.Instances[0].Agent.Kill()
+		c.Instances[0].StartAgent(t)
+		c.Instances[0].AwaitReady(t)
+		add(offer(t, c, user, "even", 400, 2*time.Second))
+		// A killed agent takes along what it has leased.
+		if admitted > 300 || admitted < 290 {
+			t.Errorf("%d admitted in an hour, want 300, and 10 fewer at most", admitted)
+		}
+		res, body := get(t, c.Instances[1].Address, user)
+		left := int(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)).Seconds())
+		var retry int
+		if _, err := fmt.Sscan(res.Header.Get("Retry-After"), &retry); err != nil || retry < left-1 || retry > left+2 {
+			t.Errorf("Retry-After = %q, want the %d s that the hour has left", res.Header.Get("Retry-After"), left)
+		}
+		if got, want := res.Header.Get("RateLimit-Policy"), `"GET/hour";q=300;w=3600`; got != want {
+			t.Errorf("RateLimit-Policy = %s, want %s (%s)", got, want, body)
+		}
+	})
+}
+
+// A burst is what was left unused in the seconds before, and no more.
+func TestBurst(t *testing.T) {
+	for _, instances := range []int{1, 2} {
+		t.Run(fmt.Sprint(instances, " instances"), func(t *testing.T) {
+			c := cluster.Start(t, cluster.Options{Instances: instances,
+				Limits: "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: {second: 20, burst: 100}}}}\n"})
+			const seconds = 4
+			r := offer(t, c, "alice", "even", 400, seconds*time.Second)
+			checkAnswered(t, r)
+			got := len(r.Admitted().Results)
+			// The load may touch one second more than it lasts.
+			if most := (seconds+1)*20 + 100; got > most {
+				t.Errorf("%d admitted in %d s, want %d at most", got, seconds, most)
+			}
+			if least := seconds*20*97/100 + 95; got < least {
+				t.Errorf("%d admitted in %d s, want %d at least", got, seconds, least)
+			}
+		})
+	}
+}
+
+// answers sends one request after another, to the addresses in turn, until they are
+// refused, and returns how many were not, and the limit that refused. It asks for a
+// while longer: the last tokens may lie where the next request does not come, and an
+// agent looks for them about once a second.
+func answers(t *testing.T, method, path, user string, most int, addresses ...string) (admitted int, limit string) {
+	t.Helper()
+	var since time.Time // when it was first refused
+	for i := 0; admitted < most && (since.IsZero() || time.Since(since) < 1500*time.Millisecond); i++ {
+		req, err := http.NewRequestWithContext(t.Context(), method, "http://"+addresses[i%len(addresses)]+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("X-User", user)
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, res.Body)
+		res.Body.Close()
+		if res.StatusCode == http.StatusOK {
+			admitted, since, limit = admitted+1, time.Time{}, ""
+			continue
+		}
+		policy, _, _ := strings.Cut(res.Header.Get("RateLimit-Policy"), ";")
+		limit = strings.Trim(policy, `"`)
+		if since.IsZero() {
+			since = time.Now()
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return admitted, limit
+}
+
+const wholeFile = `
+version: 1
+default_tier: free
+anonymous_tier: guest
+classes: s3
+exempt: {users: ["mon-*"], paths: ["/static/*"]}
+tiers:
+  free: {requests: {GET: {hour: 6}, LISTOBJECTSV2: {hour: 3}, "*": {hour: 8}}}
+  pro: {requests: {GET: {hour: 12}}, endpoints: {uploads: {requests: {GET: {hour: 2}}}}}
+  guest: {requests: {"*": {hour: 1}}}
+endpoints: [uploads]
+users:
+  "team-*": pro
+  team-x: free
+`
+
+// What the file says of verbs, classes, patterns, anonymous and exempt users holds
+// through HAProxy, on two instances together.
+func TestLimitFileThroughHAProxy(t *testing.T) {
+	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: wholeFile, Identify: "header:X-User,ip"})
+	withinHour(t, func() {
+		hour := time.Now().Format("15")
+		for _, tt := range []struct {
+			name, method, path, user string
+			admitted                 int
+			limit                    string
+		}{
+			{"the class is used up before the verb", "GET", "/bucket?list-type=2", "a" + hour, 3, "LISTOBJECTSV2/hour"},
+			{"then the verb", "GET", "/bucket/key", "a" + hour, 3, "GET/hour"},
+			{"then all together", "DELETE", "/bucket/key", "a" + hour, 2, "*/hour"},
+			{"another user", "GET", "/bucket/key", "b" + hour, 6, "GET/hour"},
+			{"a pattern", "GET", "/bucket/key", "team-" + hour, 12, "GET/hour"},
+			{"a name that a pattern would match", "GET", "/bucket/key", "team-x", 6, "GET/hour"},
+			{"an exempt user", "GET", "/bucket/key", "mon-1", 50, ""},
+			{"an exempt path", "GET", "/static/x", "a" + hour, 50, ""},
+			{"no name", "GET", "/bucket/key", "", 1, "*/hour"},
+		} {
+			admitted, limit := answers(t, tt.method, tt.path, tt.user, 50, c.Addresses()...)
+			if admitted != tt.admitted || limit != tt.limit {
+				t.Errorf("%s: %d admitted, then refused by %q, want %d and %q", tt.name, admitted, limit, tt.admitted, tt.limit)
+			}
+		}
+		exempt := 0.0
+		for _, in := range c.Instances {
+			exempt += in.Metric(t, `sluice_requests_total{limit="",verdict="exempt"}`)
+		}
+		if exempt < 100 {
+			t.Errorf("%v requests counted as exempt, want 100 at least: they are measured", exempt)
+		}
+	})
+}
+
+// At an endpoint a user has limits of their own, counted apart.
+func TestEndpointsAreApart(t *testing.T) {
+	c := cluster.Start(t, cluster.Options{Limits: wholeFile})
+	uploads := cluster.Start(t, cluster.Options{Limits: wholeFile, Endpoint: "uploads", Redis: c.RedisAddr})
+	withinHour(t, func() {
+		user := "team-" + time.Now().Format("15")
+		for _, tt := range []struct {
+			name, address string
+			admitted      int
+		}{{"at the endpoint", uploads.Addresses()[0], 2}, {"elsewhere", c.Addresses()[0], 12}} {
+			if admitted, limit := answers(t, "GET", "/bucket/key", user, 50, tt.address); admitted != tt.admitted || limit != "GET/hour" {
+				t.Errorf("%s: %d admitted, then refused by %q, want %d and GET/hour", tt.name, admitted, limit, tt.admitted)
+			}
+		}
+	})
+}
+
+// An override that ends does so everywhere without anybody touching the file.
+func TestOverrideEndsByItself(t *testing.T) {
+	end := time.Now().Add(12 * time.Second).UTC().Truncate(time.Second)
+	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: "version: 1\ndefault_tier: free\ntiers: {free: {requests: {PUT: 1}}}\n" +
+		"users: {alice: {requests: {PUT: unlimited}, until: " + end.Format(time.RFC3339) + ", comment: moving house}}\n"})
+	refused := func() bool {
+		admitted, _ := answers(t, "PUT", "/x", "alice", 20, c.Addresses()...)
+		return admitted < 20
+	}
+	if refused() && time.Now().Before(end) {
+		t.Error("refused before the override ended")
+	}
+	time.Sleep(time.Until(end.Add(time.Second)))
+	proctest.Eventually(t, "the override has ended", func() error {
+		if !refused() {
+			return fmt.Errorf("20 PUTs are admitted")
+		}
+		return nil
+	})
+}
