@@ -111,17 +111,20 @@ func newOption(v *kong.Value) option {
 }
 
 // bash returns a completion function. It also runs in zsh's emulation of bash, so
-// that path, words and the like, which zsh uses itself, are not names in it.
+// that path, words and the like, which zsh uses itself, are not names in it, and a
+// flag and its value may be one word: bash makes three words of --flag=value.
 func bash(all []word) string {
 	var s strings.Builder
 	s.WriteString(`# Completion of sluice for bash.
 _sluice() {
-  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} at= i IFS=$'\n'
+  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} at= pre= i IFS=$'\n'
   COMPREPLY=()
   if [ "$cur" = = ]; then
     cur=
   elif [ "$prev" = = ]; then
     prev=${COMP_WORDS[COMP_CWORD-2]}
+  elif [[ $cur == --*=* ]]; then
+    prev=${cur%%=*} pre=${cur%%=*}= cur=${cur#*=}
   fi
   for ((i = 1; i < COMP_CWORD; i++)); do
     case "$at/${COMP_WORDS[i]}" in
@@ -161,13 +164,17 @@ _sluice() {
 	return s.String()
 }
 
-// bashReply is the command that completes a value.
+// whole puts the flag before its value again where they are one word.
+const whole = ` COMPREPLY=("${COMPREPLY[@]/#/$pre}");`
+
+// bashReply is the command that completes a value. PREFIX is what zsh's compgen -f
+// looks for.
 func bashReply(o option) string {
 	switch {
 	case o.file:
-		return `COMPREPLY=($(compgen -f -- "$cur")); compopt -o filenames 2>/dev/null;`
+		return `COMPREPLY=($(PREFIX=$cur; compgen -f -- "$cur")); compopt -o filenames 2>/dev/null;` + whole
 	case len(o.values) > 0:
-		return `COMPREPLY=($(compgen -W $'` + strings.Join(o.values, `\n`) + `' -- "$cur"));`
+		return `COMPREPLY=($(compgen -W $'` + strings.Join(o.values, `\n`) + `' -- "$cur"));` + whole
 	}
 	return ""
 }

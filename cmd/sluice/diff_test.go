@@ -43,22 +43,26 @@ func TestUnion(t *testing.T) {
 // and the other way round they differ as well.
 func TestComparisonFindsWhatDiffers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		chosen := rapid.SliceOfN(rapid.IntRange(0, 119), 5, 5).Draw(t, "before")
+		chosen := rapid.SliceOfN(rapid.IntRange(0, 5*6*7-1), 5, 5).Draw(t, "before")
 		before := choose(t, chosen)
-		for i, n := range rapid.MapOfN(rapid.IntRange(0, 4), rapid.IntRange(0, 119), 0, 2).Draw(t, "changes") {
+		for i, n := range rapid.MapOfN(rapid.IntRange(0, 4), rapid.IntRange(0, 5*6*7-1), 0, 2).Draw(t, "changes") {
 			chosen[i] = n
 		}
 		after := choose(t, chosen)
 		want := before.DefaultTier() != after.DefaultTier() || !slices.Equal(before.Tiers(), after.Tiers()) ||
 			!slices.Equal(slices.Collect(before.Users()), slices.Collect(after.Users()))
-		for _, user := range []string{"u", "v", "nobody"} {
-			a, b := before.User(limits.Key(user)), after.User(limits.Key(user))
-			want = want || a.Tier != b.Tier || len(differences(a, b, false)) > 0
+		for _, at := range []time.Time{today, today.AddDate(200, 0, 0)} {
+			for _, user := range []string{"u", "v", "nobody", "@e/u", "@e/v", "@e/nobody"} {
+				a, b := before.At(at).User(user), after.At(at).User(user)
+				want = want || a.Tier != b.Tier || len(differences(a, b, false)) > 0
+			}
 		}
 		for _, name := range before.Tiers() {
-			a, _ := before.Tier(name)
-			if b, ok := after.Tier(name); ok {
-				want = want || len(differences(a, b, false)) > 0
+			for _, endpoint := range []string{"", "e"} {
+				a, _ := before.TierAt(endpoint, name)
+				if b, ok := after.TierAt(endpoint, name); ok {
+					want = want || len(differences(a, b, false)) > 0
+				}
 			}
 		}
 		if got := compare(before, after); got != want {
@@ -70,8 +74,10 @@ func TestComparisonFindsWhatDiffers(t *testing.T) {
 	})
 }
 
+var today = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+
 func compare(before, after *limits.Set) bool {
-	c := newComparison(io.Discard, before, after, time.Unix(1800000000, 0))
+	c := newComparison(io.Discard, before, after, today)
 	c.compare()
 	return c.found
 }
@@ -80,11 +86,13 @@ func compare(before, after *limits.Set) bool {
 func choose(t *rapid.T, chosen []int) *limits.Set {
 	of := func(i int, choices ...string) string { return choices[chosen[i]%len(choices)] }
 	tier := func(i int) string {
-		return of(i, "{}", "{requests: {GET: 1}}", "{concurrent: 5}", "{priority: 1}")
+		return of(i, "{}", "{requests: {GET: 1}}", "{concurrent: 5}", "{priority: 1}", "{endpoints: {e: {concurrent: 5}}}",
+			"{requests: {GET: {second: 1, burst: 2, mode: dry-run}}}")
 	}
-	source := "version: 1\ndefault_tier: " + of(0, "a", "b") + "\ntiers: {a: " + tier(1) + ", b: " + tier(2) + "}\nusers:\n"
+	source := "version: 1\nendpoints: [e]\ndefault_tier: " + of(0, "a", "b") + "\ntiers: {a: " + tier(1) + ", b: " + tier(2) + "}\nusers:\n"
 	for i, user := range []string{"u", "v"} {
-		if is := of(3+i, "", "a", "b", "{tier: b, concurrent: 5}", "{priority: 1}"); is != "" {
+		if is := of(3+i, "", "a", "b", "{tier: b, concurrent: 5}", "{priority: 1}", "{tier: b, concurrent: 6, until: 2199-01-01}",
+			"{tier: a, endpoints: {e: {concurrent: 6}}, until: 2020-01-01}"); is != "" {
 			source += "  " + user + ": " + is + "\n"
 		}
 	}

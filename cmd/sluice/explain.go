@@ -1,10 +1,8 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -36,11 +34,8 @@ With --admin, asks a running polygen and prints after the limits whether the use
 
 func (e *explain) run(stdout, stderr io.Writer) int {
 	set, err := limits.Load(e.Limits)
-	if errors.Is(err, fs.ErrNotExist) {
-		err = fmt.Errorf("%w: name the limit file with --limits", err)
-	}
 	if err != nil {
-		fmt.Fprintln(stderr, err)
+		fmt.Fprintln(stderr, nameLimits(err, e.Limits))
 		return 1
 	}
 	if valid := classesOf(set); e.Class != "" && !slices.Contains(valid, e.Class) {

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/cli"
@@ -32,10 +35,20 @@ func (u *up) run(stdout, stderr io.Writer) int {
 	}
 	ctx, hangups, stop := cli.Signals()
 	defer stop()
-	return cli.Exit(stderr, "sluice up", runup.Run(ctx, runup.Options{
+	err := runup.Run(ctx, runup.Options{
 		Limits: u.Limits, Origin: u.Origin, Listen: u.Listen, Instances: u.Instances, Redis: u.Redis,
 		Identify: u.Identify, Admin: u.Admin, HAProxy: u.HAProxy, Refuse: u.RefuseStatus,
 		MaxWait: u.MaxWait, OnLoss: spoa.OnLoss(u.OnRedisLoss),
 		Stdout: stdout, Stderr: stderr, Logger: u.Logger(stderr), Reload: hangups,
-	}))
+	})
+	return cli.Exit(stderr, "sluice up", nameLimits(err, u.Limits))
+}
+
+// nameLimits adds what to do if there is no limit file.
+func nameLimits(err error, path string) error {
+	var missing *fs.PathError
+	if errors.As(err, &missing) && missing.Path == path && errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%w: name the limit file with --limits", err)
+	}
+	return err
 }

@@ -65,8 +65,8 @@ func RateName(class string, w Window) string {
 	return class + "/" + w.String()
 }
 
-// ParseRateName takes a limit's name apart again. What is no window's name behind
-// the last slash belongs to the class.
+// ParseRateName takes a limit's name apart again. Without a window's name behind a
+// slash, all of it is the class.
 func ParseRateName(name string) (class string, w Window) {
 	if class, window, ok := strings.Cut(name, "/"); ok {
 		for _, w := range Windows[1:] {

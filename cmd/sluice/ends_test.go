@@ -1,0 +1,64 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+func TestEnds(t *testing.T) {
+	set, err := limits.Parse("limits.yaml", []byte(`version: 1
+default_tier: free
+endpoints: [e]
+tiers: {free: {concurrent: 5}, pro: {concurrent: 50}}
+users:
+  never: pro
+  in tier: {tier: pro, concurrent: 7, until: 2027-01-01}
+  in another: {tier: pro, until: 2027-01-01T12:00:00.5+01:00, then: free}
+  long ago: {concurrent: 7, until: 2001-01-01}
+  at an endpoint: {endpoints: {e: {concurrent: 7}}, until: 2028-01-01}
+  nothing changes: {tier: pro, concurrent: 50, until: 2029-01-01}
+  "pat*": {tier: pro, until: 2030-01-01, then: free}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := newEnds(set)
+	for _, tt := range []struct{ user, want string }{
+		{"never", "never"},
+		{"in tier", "2027-01-01T00:00:00Z, then like everybody in tier pro"},
+		{"in another", "2027-01-01T11:00:00.5Z, then like everybody in tier free"},
+		{"long ago", "2001-01-01T00:00:00Z, then like everybody in tier free"},
+		{"at an endpoint", "2028-01-01T00:00:00Z, then like everybody in tier free"},
+		{"nothing changes", "never"},
+		{"pat*", "2030-01-01T00:00:00Z, then like everybody in tier free"},
+		{"pattern", "2030-01-01T00:00:00Z, then like everybody in tier free"},
+		{"not named", "never"},
+	} {
+		if got := e.of(limits.Key(tt.user)).String(); got != tt.want {
+			t.Errorf("of(%q) = %s, want %s", tt.user, got, tt.want)
+		}
+	}
+}
+
+// TestKeep: what is kept are the earliest, sorted, in whatever order they come.
+func TestKeep(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		order := rapid.Permutation([]int{0, 1, 2, 3, 4, 5, 6}).Draw(t, "order")
+		var got []ending
+		for _, day := range order {
+			got = keep(got, ending{end: end{at: time.Unix(int64(day), 0)}}, 3)
+		}
+		if len(got) != 3 {
+			t.Fatalf("kept %d of %v, want 3", len(got), order)
+		}
+		for i, e := range got {
+			if e.at.Unix() != int64(i) {
+				t.Errorf("kept %v of %v, want the times 0, 1 and 2", got, order)
+			}
+		}
+	})
+}
