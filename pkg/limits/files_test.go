@@ -229,7 +229,7 @@ func TestBadBundles(t *testing.T) {
 }
 
 func FuzzUnbundle(f *testing.F) {
-	f.Add([]byte(bundle([]source{{"", []byte("version: 1\n")}, {"users.d/a.yaml", []byte("users: {}")}})))
+	f.Add(bundle([]source{{"", []byte("version: 1\n")}, {"users.d/a.yaml", []byte("users: {}")}}))
 	f.Add([]byte(bundleMark + "1 1\n0 \"\"\n\n"))
 	f.Add([]byte(bundleMark + "1 2\n3 \"\"\na\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {

@@ -194,7 +194,7 @@ func oneLine(line []byte) bool {
 	if len(line) > 0 && (line[0] == '"' || line[0] == '\'') {
 		end = 1 + quotedEnd(line[1:], line[0])
 	}
-	if end <= 1 && !(end == 1 && isWord(line[0])) || end+2 >= len(line) || line[end] != ':' || line[end+1] != ' ' {
+	if end < 1 || end == 1 && !isWord(line[0]) || end+2 >= len(line) || line[end] != ':' || line[end+1] != ' ' {
 		return false
 	}
 	value := bytes.TrimLeft(line[end+1:], " ")

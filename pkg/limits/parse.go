@@ -195,10 +195,10 @@ func (f *file) root(root *yaml.Node) {
 	if version == nil {
 		f.errorf(root, "version is missing; begin the file with version: 1")
 	}
-	f.has(fields, "mode", func(n *yaml.Node) { f.modeOf(&f.drafts.mode, place{field: "mode"}, n) })
+	f.has(fields, "mode", func(n *yaml.Node) { f.modeOf(&f.mode, place{field: "mode"}, n) })
 	f.has(fields, "endpoints", f.endpoints)
 	f.has(fields, "classes", f.classes)
-	f.set.mode = f.drafts.mode
+	f.set.mode = f.mode
 	f.tiersAndDefaults(root, fields)
 	f.has(fields, "exempt", f.exempt)
 	f.has(fields, "users_from", f.usersFrom)
@@ -328,19 +328,19 @@ func (f *file) endpointDrafts(where place, n *yaml.Node, base func(endpoint stri
 
 // tierEntry returns the entry of a tier.
 func (f *file) tierEntry(name string, d tierDraft) *entry {
-	return f.drafts.entry(f.entryOf(name, d.draft, d.at))
+	return f.entry(f.entryOf(name, d.draft, d.at))
 }
 
 // entryOf makes an entry that does not expire: of limits everywhere, and at
 // endpoints where there are others.
 func (f *file) entryOf(tier string, everywhere draft, at map[string]draft) entry {
-	e := entry{limits: f.drafts.make(tier, everywhere)}
+	e := entry{limits: f.make(tier, everywhere)}
 	differs := false
 	endpoints := make([]*Limits, len(f.set.endpoints))
 	for i, name := range f.set.endpoints {
 		endpoints[i] = e.limits
 		if d, ok := at[name]; ok {
-			endpoints[i] = f.drafts.make(tier, d)
+			endpoints[i] = f.make(tier, d)
 			differs = differs || endpoints[i] != e.limits
 		}
 	}

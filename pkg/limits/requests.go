@@ -25,7 +25,7 @@ func (f *file) requestRates(d *draft, where place, n *yaml.Node) {
 			continue
 		}
 		own, _ := f.rate(key.Value, where.at("requests."+key.Value), value)
-		rates = f.drafts.requests(rates.with(key.Value, own))
+		rates = f.requests(rates.with(key.Value, own))
 	}
 	d.requests = rates
 }

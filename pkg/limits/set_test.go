@@ -259,7 +259,7 @@ func TestRateName(t *testing.T) {
 	if class, w := ParseRateName("GET/second"); class != "GET/second" || w != Second {
 		t.Errorf("ParseRateName(GET/second) = %s, %v, want the whole as the class", class, w)
 	}
-	if got := fmt.Sprint(Windows, []Mode{Enforce, DryRun, Off}); got != "[second minute hour] [enforce dry-run off]" {
+	if got := fmt.Sprintf("%v %v %v %v", Windows, Enforce, DryRun, Off); got != "[second minute hour] enforce dry-run off" {
 		t.Errorf("windows and modes are %s", got)
 	}
 }

@@ -168,7 +168,7 @@ func (f *file) userEntry(name string, n *yaml.Node) *entry {
 	if until != nil || then != nil {
 		f.expiry(&e, where, tier, overrides, until, then)
 	}
-	return f.drafts.entry(e)
+	return f.entry(e)
 }
 
 // userEndpoints returns a user's limits at the endpoints where they differ: those of

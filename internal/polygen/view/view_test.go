@@ -47,7 +47,7 @@ type rig struct {
 func newRig(t testing.TB) *rig { return &rig{View: New(parse(t, file), 1000, 100), now: t0} }
 
 func (r *rig) wait(d time.Duration)      { r.now = r.now.Add(d) }
-func (r *rig) get(user string) User      { return r.View.User(r.now, user) }
+func (r *rig) get(user string) User      { return r.User(r.now, user) }
 func (r *rig) use(user string, n int)    { r.useOf("GET", user, n) }
 func (r *rig) demand(d bandwidth.Report) { r.Demand(r.now, d) }
 
@@ -239,7 +239,7 @@ func TestLongWindows(t *testing.T) {
 		{75 * time.Second, 0, [2]int64{0, 0}, 100.0 / 3600},
 	} {
 		now := t0.Add(45*time.Second + tt.after)
-		u := r.View.User(now, "alice")
+		u := r.User(now, "alice")
 		i := slices.IndexFunc(u.Limits, func(l Limit) bool { return l.Name == "GET/minute" })
 		if got := [2]int64{u.Limits[i].Used, *u.Limits[i].Last}; len(u.Why) != tt.why || got != tt.minute || u.Limits[i].Window != 60 {
 			t.Errorf("%v later: %d limits are reached (%+v), minutes %v, want %d and %v", tt.after, len(u.Why), u.Why, got, tt.why, tt.minute)
