@@ -21,6 +21,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -51,10 +52,6 @@ func Handler(o Options) http.Handler {
 	})
 	if o.Reload != nil {
 		mux.HandleFunc("POST /-/reload", func(w http.ResponseWriter, r *http.Request) {
-			if r.Header.Get("Sec-Fetch-Site") == "cross-site" {
-				http.Error(w, "a page of another site may not reload", http.StatusForbidden)
-				return
-			}
 			if err := o.Reload(); err != nil {
 				http.Error(w, err.Error(), http.StatusBadRequest)
 				return
@@ -65,7 +62,35 @@ func Handler(o Options) http.Handler {
 	if o.API != nil {
 		serveAPI(mux, o.API)
 	}
-	return mux
+	return guard(mux)
+}
+
+// guard keeps pages of other sites, in the browser of somebody who may ask, from
+// asking in his name: those that say so, and those that made their own name mean
+// this machine.
+func guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		site := r.Header.Get("Sec-Fetch-Site")
+		follows := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" // a link, which somebody sees
+		if (site == "cross-site" || site == "same-site") && !follows {
+			http.Error(w, "a page of another site may not ask", http.StatusForbidden)
+			return
+		}
+		if local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok && local.IP.IsLoopback() && !ownName(r.Host) {
+			http.Error(w, "this address is for this machine alone: ask for localhost or an address, not for a name", http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// ownName reports whether nobody else can make a Host field mean this machine.
+func ownName(host string) bool {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	host = strings.ToLower(strings.Trim(host, "[]"))
+	return host == "" || host == "localhost" || strings.HasSuffix(host, ".localhost") || net.ParseIP(host) != nil
 }
 
 // Serve answers on the listener until ctx ends.

@@ -23,7 +23,7 @@ type API interface {
 
 const (
 	defaultN = 100 // users in a list
-	maxN     = 1000
+	maxN     = view.MaxTop
 	// maxName bounds a user's name: HAProxy's headers are shorter.
 	maxName = 16 << 10
 )

@@ -1,7 +1,9 @@
 package polygen
 
 import (
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -15,12 +17,35 @@ func (p *Polygen) from() view.From {
 	}
 }
 
-// Users returns the n users with most.
+// topFor is how long a list of users is good for: to make one is to look at all of
+// them, and polygen decides nothing meanwhile.
+const topFor = 500 * time.Millisecond
+
+// tops are the last lists of users that were made.
+type tops struct {
+	mu    sync.Mutex
+	lists map[view.Sort]view.Users
+}
+
+// Users returns the n users with most, 1000 at most.
 func (p *Polygen) Users(by view.Sort, n int) view.Users {
-	p.seen.mu.Lock()
-	out := p.seen.view.Top(p.clock.Now(), by, n)
-	p.seen.mu.Unlock()
-	out.From = p.from()
+	t := &p.seen.tops
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	out, now := t.lists[by], p.clock.Now()
+	if age := now.Sub(out.Time); age < 0 || age >= topFor {
+		p.seen.mu.Lock()
+		out = p.seen.view.Top(now, by, view.MaxTop)
+		p.seen.mu.Unlock()
+		out.From = p.from()
+		out.Time = now.UTC()
+		if t.lists == nil {
+			t.lists = make(map[view.Sort]view.Users)
+		}
+		t.lists[by] = out
+	}
+	out.Users = slices.Clone(out.Users[:min(n, len(out.Users))])
+	out.Time = out.Time.Truncate(time.Microsecond)
 	return out
 }
 
@@ -64,7 +89,7 @@ func (p *Polygen) Instances() view.Instances {
 const maxWhere = 64
 
 // where remembers where users' limits come from: to find it out is to read the whole
-// file again. Only one does so at a time.
+// file again. Only one does so at a time; others are answered without it meanwhile.
 type where struct {
 	mu    sync.Mutex
 	set   *limits.Set
@@ -75,7 +100,9 @@ type named struct{ endpoint, user string }
 
 // of tells where the limits of a user come from.
 func (w *where) of(set *limits.Set, out *view.User) {
-	w.mu.Lock()
+	if !w.mu.TryLock() {
+		return
+	}
 	defer w.mu.Unlock()
 	if w.set != set || len(w.users) >= maxWhere {
 		w.set, w.users = set, make(map[named]limits.Origin)

@@ -33,6 +33,7 @@ type seen struct {
 	view  *view.View
 	fleet fleet
 	where where
+	tops  tops
 
 	// Of decide alone:
 	droppedUsers, droppedUnknown uint64 // that the metrics know of

@@ -61,16 +61,17 @@ func (l *limiter) rehearse(q question, of *limits.Limits, rates []limits.Rate) {
 type byteDryRuns map[string]*byteDryRun
 
 type byteDryRun struct {
-	share, left, moved [2]int64 // bytes per second; bytes within the share; HAProxy's count
-	at                 time.Time
-	counting           bool // since moved was first heard of
+	share, left, moved [2]int64  // bytes per second; bytes within the share; HAProxy's count
+	at, heard          time.Time // of the last count; of the last of anything
+	counting           bool      // since moved was first heard of
 }
 
 const (
 	// dryRunSpan is how much of a share may be moved at once.
 	dryRunSpan = time.Second
-	// dryRunFor is how long a user is remembered who moves nothing.
-	dryRunFor = 10 * time.Second
+	// dryRunFor is how long a user is remembered of whom nothing is heard: longer than
+	// it takes to repeat his share.
+	dryRunFor = time.Minute
 	// maxDryRuns bounds the users; of others nothing is counted.
 	maxDryRuns = 100_000
 )
@@ -112,13 +113,16 @@ func (t byteDryRuns) of(now time.Time, user string) *byteDryRun {
 		run = &byteDryRun{at: now}
 		t[user] = run
 	}
+	if run != nil {
+		run.heard = now
+	}
 	return run
 }
 
-// forget drops who has not moved anything for a while.
+// forget drops those of whom nothing was heard for a while.
 func (t byteDryRuns) forget(now time.Time) {
 	for user, run := range t {
-		if now.Sub(run.at) >= dryRunFor {
+		if now.Sub(run.heard) >= dryRunFor {
 			delete(t, user)
 		}
 	}

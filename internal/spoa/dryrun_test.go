@@ -125,6 +125,9 @@ func TestDryRunIsNotTaught(t *testing.T) {
 		}
 
 		r.force(of("dry-run"))
+		if v := entry("/block", "alice"); v != (peers.Values{}) {
+			t.Errorf("block, just after the dry run has begun = %v, want nothing", v)
+		}
 		r.limiter.update(func(now time.Time) { // repeated, as long as polygen says so
 			r.teachBlock(concurrency.Native{User: "alice", Until: now.Unix() + 2, Limit: 1, Cap: 1})
 		})
@@ -138,6 +141,17 @@ func TestDryRunIsNotTaught(t *testing.T) {
 		if v := entry("sluice_share", "alice"); v[peers.GPT0] != none || v[peers.GPC0] != none {
 			t.Errorf("share in a dry run = %v, want not limited", v)
 		}
+		// polygen may speak of whom nothing is known here, and of a limit of before.
+		r.limiter.update(func(now time.Time) {
+			zoe := ratelimit.Key{Class: "*", User: "zoe"}
+			r.limiter.tokens.Throttle(now, zoe, now.Unix(), 5)
+			r.teachThrottle(ratelimit.Native{Key: hour, Second: now.Truncate(time.Hour).Unix(), Limit: 1})
+		})
+		r.limiter.mu.Lock()
+		if v, ok := r.taught["/throttle *|zoe"]; ok || r.taught["/throttle GET|alice"] != (peers.Values{}) {
+			t.Errorf("throttles in a dry run = %v and %v, want none", v, r.taught["/throttle GET|alice"])
+		}
+		r.limiter.mu.Unlock()
 		if got := r.ask("alice", "GET"); got != (verdict{allowed: true}) {
 			t.Errorf("verdict = %+v, want allowed and nothing else", got)
 		}

@@ -109,7 +109,9 @@ func (a *Agent) fetchLimits(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("parse the published limits %s: %w", version, err)
 	}
+	a.forcing.Lock()
 	a.force(set.At(a.clock.Now()))
+	a.forcing.Unlock()
 	a.metrics.limitsInForce(set.Version())
 	a.options.Logger.Info("limits in force", slog.String("version", set.Version()), slog.Int("users", set.Len()))
 	return nil
@@ -118,9 +120,19 @@ func (a *Agent) fetchLimits(ctx context.Context) error {
 // force puts limits into force, also for users whom HAProxy refuses by itself and
 // who would not be asked about. Blocks are repeated, and so right again, in 200 ms.
 func (a *Agent) force(set *limits.Set) {
-	a.limiter.set.Store(set)
+	before := a.limiter.set.Swap(set)
 	a.limiter.update(func(now time.Time) {
-		a.limiter.slots.Limits(now, func(user string) int { return set.User(user).Concurrent })
+		var dry []string // from now on
+		a.limiter.slots.Limits(now, func(user string) int {
+			of := set.User(user)
+			if of.ConcurrentMode != limits.Enforce && before != nil && before.User(user).ConcurrentMode == limits.Enforce {
+				dry = append(dry, user)
+			}
+			return of.Concurrent
+		})
+		for _, user := range dry {
+			a.teachBlock(concurrency.Native{User: user})
+		}
 		a.limiter.bytes.Limits(now, func(user string) bandwidth.Limit { return bandwidthOf(set.User(user)) })
 		for _, lift := range a.limiter.throttles.outdated(set) {
 			a.teachThrottle(lift)
@@ -130,6 +142,8 @@ func (a *Agent) force(set *limits.Set) {
 
 // expire puts limits into force whose time has come: what was overridden until now.
 func (a *Agent) expire() {
+	a.forcing.Lock()
+	defer a.forcing.Unlock()
 	set, now := a.limiter.set.Load(), a.clock.Now()
 	if set == nil || set.Expires().IsZero() || now.Before(set.Expires()) {
 		return

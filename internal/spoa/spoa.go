@@ -16,6 +16,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -107,6 +108,8 @@ type Agent struct {
 	listed time.Time                // of the newest list of instances; guarded by the limiter
 	live   atomic.Pointer[[]string] // that list
 	reload chan struct{}            // holds one token when the limits should be read
+
+	forcing sync.Mutex // held while limits are put into force
 
 	// Into HAProxy's tables: peers.Teach.
 	teach   func(table, key string, values peers.Values, ttl time.Duration)

@@ -70,8 +70,13 @@ func (t throttles) outdated(set *limits.Set) (lift []ratelimit.Native) {
 	return lift
 }
 
-// teachThrottle has HAProxy refuse a key by itself, or no longer.
+// teachThrottle has HAProxy refuse a key by itself, or no longer. Of a limit in a
+// dry run, or one that is gone, it hears at most that it holds no longer: polygen may
+// speak of keys of which no request has come here.
 func (a *Agent) teachThrottle(n ratelimit.Native) {
+	if r, ok := a.userOf(n.Key.User).Rate(n.Key.Class, n.Key.Window); !n.Lift && (!ok || r.Mode != limits.Enforce) {
+		return
+	}
 	if !a.limiter.throttles.take(a.clock.Now(), n) {
 		return
 	}

@@ -73,14 +73,11 @@ type Agent struct {
 	rank       int // this one's place among them
 	lost       bool
 	lostAt     int64
-	deafUntil  int64    // what HAProxy says with its questions is not believed until then
-	drainUntil int64    // when the draining of a replaced HAProxy is over at the latest; 0: none is
-	process    int64    // the HAProxy that asked last, of those that are not replaced; 0: none has
-	succeeded  bool     // the session is with another one, which has not asked yet
-	foreseen   bool     // another one has asked; the session is not with it yet
-	former     [4]int64 // those that are replaced, latest first
-	inProgress int      // requests believed in progress, of all users
-	lines      int      // requests that wait for a slot, of all users
+	deafUntil  int64 // what HAProxy says with its questions is not believed until then
+	drainUntil int64 // when the draining of a replaced HAProxy is over at the latest; 0: none is
+	processes
+	inProgress int // requests believed in progress, of all users
+	lines      int // requests that wait for a slot, of all users
 	overflow   uint64
 }
 
@@ -188,8 +185,10 @@ func (a *Agent) Cancel(at time.Time, name string, process int64) {
 	switch {
 	case u == nil:
 		return
-	case a.replaced(process) && u.draining > 0:
+	case a.whose(process) == former && u.draining > 0:
 		u.draining--
+	case a.whose(process) == stranger && len(u.fresh) > 0:
+		u.fresh = u.fresh[:len(u.fresh)-1]
 	case len(u.pending) > 0:
 		u.pending = u.pending[:len(u.pending)-1]
 	}
@@ -198,10 +197,13 @@ func (a *Agent) Cancel(at time.Time, name string, process int64) {
 
 // admit takes a slot for a request that HAProxy is about to track.
 func (a *Agent) admit(u *user, now, process int64) Verdict {
-	if a.replaced(process) {
-		u.draining++
-	} else {
+	switch a.whose(process) {
+	case present:
 		u.pending = append(u.pending, now)
+	case stranger:
+		u.fresh = append(u.fresh, now)
+	case former:
+		u.draining++
 	}
 	u.note(now)
 	return Verdict{Allowed: true}
@@ -260,6 +262,7 @@ func (a *Agent) clock(at time.Time) int64 {
 		}
 		a.lostAt -= back
 		a.deafUntil -= back
+		a.processes.shift(back)
 		if a.drainUntil > 0 {
 			a.drainUntil -= back
 		}
@@ -317,7 +320,7 @@ func (a *Agent) user(name string, limit int, seen Count, now int64) *user {
 		a.users[name] = u
 	}
 	a.setLimit(u, limit, a.now)
-	if now >= a.deafUntil && (seen.Process == 0 || !slices.Contains(a.former[:], seen.Process)) {
+	if now >= a.deafUntil && a.whose(seen.Process) == present {
 		u.advance(seen, a.young(now))
 	}
 	return u

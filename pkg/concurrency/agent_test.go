@@ -212,15 +212,31 @@ func TestAgentInProgress(t *testing.T) {
 		}},
 		{"the new HAProxy asks before the session is with it", []step{
 			{0, push(142, 4), 4}, {10, asks(1, 142, 4), 5}, // then it has heard of what was ever tracked
-			{20, asks(2, 142, 0), 6}, {21, asks(2, 142, 0), 7}, {22, push(143, 3), 7}, {23, asks(1, 143, 3), 8}, {30, replaced, 8},
-			{31, push(142, 0), 8}, {32, push(144, 2), 8}, {33, push(144, 1), 7}, {34, push(144, 0), 6}, {1500, tick, 6}, {1600, drained, 0},
+			{20, asks(2, 142, 0), 6}, {21, asks(2, 142, 0), 7}, {22, push(143, 3), 5}, {23, asks(1, 143, 3), 6}, {30, replaced, 6},
+			{31, push(142, 0), 6}, {32, push(144, 2), 6}, {33, push(144, 1), 5}, {34, push(144, 0), 4}, {1500, tick, 4}, {1600, drained, 0},
 		}},
 		{"the new HAProxy hears late of what was ever tracked", []step{
 			{0, push(142, 4), 4}, {10, asks(1, 142, 4), 5}, {20, replaced, 5}, {21, asks(2, 0, 0), 6}, {22, push(1, 1), 6},
 			{23, asks(2, 1, 1), 7}, {24, push(142, 1), 7}, {25, push(143, 2), 7}, {26, asks(2, 143, 2), 8}, {27, push(144, 2), 7}, {1500, tick, 7}, {1600, drained, 2},
 		}},
-		{"and ends before it ever is", []step{
-			{0, asks(1, 0, 0), 1}, {10, asks(2, 0, 0), 2}, {20, restarted, 0}, {30, asks(3, 5, 5), 1}, {31, push(1, 1), 1}, {32, push(1, 0), 0},
+		{"the old one was killed; after that, another is as new", []step{
+			{0, asks(1, 0, 0), 1}, {10, asks(2, 0, 0), 2}, {20, restarted, 1}, {31, push(1, 1), 1}, {32, push(1, 0), 0},
+			{5000, replaced, 0}, {5010, asks(3, 0, 0), 1}, {5011, push(1, 1), 1}, {5012, push(1, 0), 0}, {5013, drained, 0},
+		}},
+		{"of a new HAProxy that the session never was with, nothing is left", []step{
+			{0, asks(1, 0, 0), 1}, {10, asks(2, 0, 0), 2}, {20, cancelFor(2), 1}, {30, asks(2, 0, 0), 2}, {1500, tick, 0},
+		}},
+		{"an agent that starts when an old HAProxy still asks", []step{
+			{0, push(50, 5), 5}, {1, asks(1, 500, 9), 10}, {5, asks(2, 50, 5), 10}, {1099, tick, 9},
+			{1100, asks(2, 51, 6), 7}, {1101, push(52, 7), 7}, {1102, push(52, 0), 0}, {1103, asks(1, 500, 9), 1}, {2200, tick, 0},
+		}},
+		{"many reloads, and all of the old ones still ask", []step{
+			{0, asks(1, 0, 0), 1}, {10, replaced, 1}, {20, asks(2, 0, 0), 2}, {30, replaced, 2}, {40, asks(3, 0, 0), 3}, {50, replaced, 3},
+			{60, asks(4, 0, 0), 4}, {70, replaced, 4}, {80, asks(5, 0, 0), 5}, {90, replaced, 5}, {100, asks(6, 0, 0), 6}, {101, push(1, 1), 6},
+			{110, asks(1, 9, 9), 7}, {120, asks(6, 1, 1), 8}, {121, push(2, 0), 6}, {1500, asks(6, 2, 0), 7}, {1501, asks(6, 3, 1), 8}, {1502, push(4, 0), 6}, {1600, drained, 0},
+		}},
+		{"a clock that was set back before a reload", []step{
+			{0, asks(9, 0, 0), 1}, {10, replaced, 1}, {20, drained, 0}, {2000, asks(3, 5, 5), 6}, {2001, push(6, 6), 6}, {2002, push(6, 0), 0},
 		}},
 		{"the old HAProxy goes on asking after the session has left it", []step{
 			{0, asks(1, 0, 0), 1}, {10, replaced, 1}, {11, asks(1, 1, 1), 2}, {12, asks(2, 0, 0), 3}, {13, asks(1, 2, 2), 4}, {14, cancelFor(1), 3},

@@ -1,9 +1,6 @@
 package concurrency
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
 // Cluster tells the agent how many instances there are, itself included, and its
 // own place among them (0 for the first). One that was alone registers what it
@@ -51,9 +48,6 @@ func (a *Agent) Progress(at time.Time, name string, limit int, c Count) {
 		return
 	}
 	now := a.clock(at)
-	if a.foreseen && now < a.deafUntil {
-		return // of one that was replaced
-	}
 	u := a.users[name]
 	if u == nil {
 		if c.Active == 0 || limit <= 0 {
@@ -110,77 +104,39 @@ func (a *Agent) Synced(at, since time.Time) {
 	}
 }
 
-// Restarted says that HAProxy has ended, and with it everything in progress.
+// Restarted says that HAProxy has ended, and with it everything in progress but
+// what one that has started since was asked about.
 func (a *Agent) Restarted(at time.Time) {
-	a.deafUntil = a.clock(at) + int64(deafSpan)
-	for _, u := range a.users {
-		u.forgetCount()
-		u.pending, u.draining = nil, 0
-	}
+	a.takeOver(a.clock(at))
 	a.drainUntil = 0
-	a.succeeded, a.foreseen = true, false
-	a.reviewAll(a.clock(at), false)
+	for _, u := range a.users {
+		u.draining = 0
+	}
+	a.reviewAll(a.now, false)
 }
 
 // Replaced says that another HAProxy has taken over the session, as after a
 // reload. What was in progress goes on, and nobody tells of its end: it counts
 // until Drained, or until it must be over.
 func (a *Agent) Replaced(at time.Time) {
-	now := a.clock(at)
-	if a.foreseen {
-		a.foreseen = false
-		a.deafUntil = now + int64(deafSpan)
-		return
-	}
-	a.succeeded = true
-	a.replace(now)
+	a.takeOver(a.clock(at))
+	a.drainUntil = a.now + int64(a.config.DrainFor)
+	a.reviewAll(a.now, false)
 }
 
-func (a *Agent) replace(now int64) {
+func (a *Agent) takeOver(now int64) {
 	a.deafUntil = now + int64(deafSpan)
-	a.drainUntil = now + int64(a.config.DrainFor)
+	a.succeed(now)
 	for _, u := range a.users {
 		u.drain()
 	}
-	a.reviewAll(now, false)
-}
-
-// asked takes note of the process that asks. The new one may do so before the
-// session is with it, and the old one goes on asking for what its connections bring.
-func (a *Agent) asked(process, now int64) {
-	if process == a.process || process == 0 || slices.Contains(a.former[:], process) {
-		return
-	}
-	if a.process != 0 {
-		copy(a.former[1:], a.former[:])
-		a.former[0] = a.process
-		if !a.succeeded {
-			a.foreseen = true
-			a.replace(now)
-		}
-	}
-	a.process, a.succeeded = process, false
-}
-
-// replaced reports whether the process that asks is one that was replaced and
-// may still have requests.
-func (a *Agent) replaced(process int64) bool {
-	if a.drainUntil == 0 || process == 0 {
-		return false
-	}
-	if process == a.process {
-		// Should nobody else ask soon, it is the same HAProxy in a new session.
-		return a.succeeded && a.now < a.deafUntil
-	}
-	return slices.Contains(a.former[:], process)
 }
 
 // young reports whether the present HAProxy has just replaced another one.
 func (a *Agent) young(now int64) bool { return a.drainUntil > 0 && now < a.deafUntil }
 
-// Draining reports whether a replaced HAProxy may still have requests, since
-// Replaced said so.
-func (a *Agent) Draining() bool { return a.drainUntil > 0 && !a.foreseen }
+// Draining reports whether a replaced HAProxy may still have requests.
+func (a *Agent) Draining() bool { return a.drainUntil > 0 }
 
 // Drained says that every HAProxy but the present one has ended.
 func (a *Agent) Drained(at time.Time) {
@@ -308,8 +264,10 @@ func (a *Agent) idleForLong(u *user, now int64) bool {
 // plan puts the user on the agenda for the next time at which something is due.
 func (a *Agent) plan(u *user, now int64) {
 	next := now + int64(peakSpan) // peaks fall, refusals grow old, users become idle
-	if len(u.pending) > 0 {
-		next = min(next, u.pending[0]+int64(bridgeSpan))
+	for _, list := range [...][]int64{u.pending, u.fresh} {
+		if len(list) > 0 {
+			next = min(next, list[0]+int64(bridgeSpan))
+		}
 	}
 	if u.refused > 0 {
 		next = min(next, u.reportedAt+int64(refusedSpan))

@@ -37,8 +37,9 @@ type Count struct {
 	Tracked int64 // requests tracked since the entry exists
 	Active  int64 // of these, in progress
 
-	// Process is the HAProxy process that asks, by a number of its own: one that
-	// is reloaded is another process. 0 means unknown. Pushed counts need none.
+	// Process is the HAProxy process that asks, by a number of its own, which grows
+	// with the time it was started: one that is reloaded is another process. 0 means
+	// unknown. Pushed counts need none.
 	Process int64
 }
 
@@ -58,6 +59,7 @@ type user struct {
 	pushed         int64   // tracked, as HAProxy itself last pushed it
 	heardAt        int64   // when
 	pending        []int64 // when the requests were admitted that HAProxy has not counted yet
+	fresh          []int64 // the same of processes that the session is not with
 	draining       int     // in progress on a HAProxy that was replaced
 	counted        int     // what Agent.inProgress has of him
 
@@ -99,7 +101,9 @@ type user struct {
 }
 
 // believed is how many requests are in progress here.
-func (u *user) believed() int { return int(u.tracked-u.ended) + len(u.pending) + u.draining }
+func (u *user) believed() int {
+	return int(u.tracked-u.ended) + len(u.pending) + len(u.fresh) + u.draining
+}
 
 // advance takes a later, or older, count of HAProxy's table. One that is young may
 // learn at any moment what the one before it had ever tracked, and goes on from there.
@@ -131,8 +135,8 @@ func (u *user) push(c Count, young bool) {
 // drain turns what is in progress on a HAProxy that was replaced into a number
 // that nobody lowers.
 func (u *user) drain() {
-	u.draining = u.believed()
-	u.pending = nil
+	u.draining += int(u.tracked-u.ended) + len(u.pending)
+	u.pending, u.fresh = u.fresh, nil
 	u.forgetCount()
 }
 
@@ -141,11 +145,13 @@ func (u *user) forgetCount() { u.tracked, u.ended, u.pushed = 0, 0, 0 }
 
 // expire drops the pending requests that never came to be.
 func (u *user) expire(now int64) {
-	n := 0
-	for n < len(u.pending) && now-u.pending[n] >= int64(bridgeSpan) {
-		n++
+	for _, list := range []*[]int64{&u.pending, &u.fresh} {
+		n := 0
+		for n < len(*list) && now-(*list)[n] >= int64(bridgeSpan) {
+			n++
+		}
+		*list = (*list)[:copy(*list, (*list)[n:])]
 	}
-	u.pending = u.pending[:copy(u.pending, u.pending[n:])]
 }
 
 // note keeps the peak of what is in progress.
@@ -188,6 +194,9 @@ func (u *user) demanding(now int64) bool {
 func (u *user) shift(back int64) {
 	for i := range u.pending {
 		u.pending[i] -= back
+	}
+	for i := range u.fresh {
+		u.fresh[i] -= back
 	}
 	for _, t := range []*int64{
 		&u.seen, &u.heardAt, &u.retryAt, &u.shareTo, &u.hotSince, &u.hotUntil, &u.reportedAt,

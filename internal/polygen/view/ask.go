@@ -11,6 +11,9 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
+// MaxTop is the most users of one list.
+const MaxTop = 1000
+
 // Top returns the n users with most, without From. It looks at every user, but for
 // ByRecent.
 func (v *View) Top(at time.Time, by Sort, n int) Users {
