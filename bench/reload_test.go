@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -25,6 +26,9 @@ func manyUsers(users, version int) string {
 	return b.String()
 }
 
+// next is where the limit file lies that is used for the i-th reload.
+func next(c *cluster.Cluster, i int) string { return fmt.Sprint(c.LimitsFile, ".", i) }
+
 // BenchmarkLoadReload offers 10 000 requests per second, while the limit file stays
 // as it is, and while it changes every second.
 func BenchmarkLoadReload(b *testing.B) {
@@ -41,6 +45,14 @@ func BenchmarkLoadReload(b *testing.B) {
 		for _, users := range []int{10, 10_000, 100_000} {
 			c := cluster.Start(b, cluster.Options{Limits: manyUsers(users, 0), MaxWait: shippedWait, Origin: origin})
 			for _, changes := range []bool{false, true, false, true} {
+				// Written beforehand: that is no part of a reload, and the load generator
+				// should not be the one that is busy.
+				for i := range 10 {
+					if err := os.WriteFile(next(c, i), []byte(manyUsers(users, i+1)), 0o644); err != nil {
+						b.Fatal(err)
+					}
+				}
+				runtime.GC()
 				done, reloads := make(chan struct{}), 0
 				var changing sync.WaitGroup
 				if changes {
@@ -50,8 +62,10 @@ func BenchmarkLoadReload(b *testing.B) {
 							case <-done:
 								return
 							case <-time.After(time.Second):
+								if err := os.Rename(next(c, reloads), c.LimitsFile); err != nil {
+									b.Error(err)
+								}
 								reloads++
-								c.SetLimits(b, manyUsers(users, reloads))
 							}
 						}
 					})

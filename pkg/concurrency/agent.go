@@ -262,7 +262,7 @@ func (a *Agent) clock(at time.Time) int64 {
 		}
 		a.lostAt -= back
 		a.deafUntil -= back
-		a.processes.shift(back)
+		a.shiftProcesses(back)
 		if a.drainUntil > 0 {
 			a.drainUntil -= back
 		}

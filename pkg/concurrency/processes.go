@@ -69,7 +69,7 @@ func (p *processes) succeed(now int64) {
 	p.process, p.askedAt, p.next = p.next, now, 0
 }
 
-func (p *processes) shift(back int64) {
+func (p *processes) shiftProcesses(back int64) {
 	p.askedAt -= back
 	p.nextAt -= back
 }
