@@ -137,14 +137,7 @@ func (f *file) priority(to *int, where place, n *yaml.Node) {
 		return
 	}
 	v, err := parsePriority(n.Value)
-	switch {
-	case err != nil:
-		f.errorf(n, "%s %v", where, err)
-	case n.ShortTag() == "!!str":
-		f.errorf(n, "%s must be a number, got text; write %d without quotes", where, v)
-	default:
-		*to = v
-	}
+	f.number(to, where, n, v, err)
 }
 
 // count reads a whole number from 1 to most, or unlimited, which is 0.
@@ -161,6 +154,11 @@ func (f *file) count(to *int, where place, n *yaml.Node, most int) {
 		return
 	}
 	v, err := parseCount(n.Value, most)
+	f.number(to, where, n, v, err)
+}
+
+// number takes a number that was parsed, or says what is wrong with it.
+func (f *file) number(to *int, where place, n *yaml.Node, v int, err error) {
 	switch {
 	case err != nil:
 		f.errorf(n, "%s %v", where, err)

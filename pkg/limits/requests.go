@@ -94,14 +94,7 @@ func (f *file) burst(to *int, where place, n *yaml.Node) {
 		return
 	}
 	v, err := parseWhole(n.Value, MaxBurst, burstForms, "leave it out for none")
-	switch {
-	case err != nil:
-		f.errorf(n, "%s %v", where, err)
-	case n.ShortTag() == "!!str":
-		f.errorf(n, "%s must be a number, got text; write %d without quotes", where, v)
-	default:
-		*to = v
-	}
+	f.number(to, where, n, v, err)
 }
 
 // modeOf reads enforce, dry-run or off.
