@@ -65,6 +65,7 @@ type Bus struct {
 	seconds   *prometheus.HistogramVec // op
 	malformed *prometheus.CounterVec   // channel
 	dropped   *prometheus.CounterVec   // channel
+	answered  prometheus.Gauge
 }
 
 // Open makes a Bus. It does not connect: calls do, and go on doing so while
@@ -114,6 +115,10 @@ func Open(o Options) (*Bus, error) {
 		malformed: metrics.NewCounterVec(prometheus.CounterOpts{
 			Name: "sluice_bus_malformed_total", Help: "Published messages, or policies in them, that were not understood.",
 		}, []string{"channel"}),
+		answered: metrics.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_bus_last_success_timestamp_seconds",
+			Help: "When Redis last answered a call, in seconds since 1970; 0 before it ever did.",
+		}),
 		dropped: metrics.NewCounterVec(prometheus.CounterOpts{
 			Name: "sluice_bus_dropped_total", Help: "Published messages that came faster than they were handled.",
 		}, []string{"channel"}),
@@ -149,7 +154,11 @@ func (b *Bus) do(ctx context.Context, op, what string, run func(context.Context)
 	start := time.Now()
 	err := wrap(what, run(ctx))
 	b.seconds.WithLabelValues(op).Observe(time.Since(start).Seconds())
-	b.requests.WithLabelValues(op, result(err)).Inc()
+	came := result(err)
+	b.requests.WithLabelValues(op, came).Inc()
+	if came == "ok" {
+		b.answered.SetToCurrentTime()
+	}
 	return err
 }
 
