@@ -1,69 +1,31 @@
 package main
 
 import (
-	"encoding/json"
-	"errors"
+	"context"
 	"fmt"
 	"io"
-	"net"
-	"net/http"
 	"strings"
-	"syscall"
 	"text/tabwriter"
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/polygen/view"
 )
 
-const (
-	askTimeout = 10 * time.Second // reading a file with a million users takes seconds
-	maxAnswer  = 8 << 20          // bytes
-)
-
 // ask asks a running polygen about the user.
 func (e *explain) ask() (u view.User, err error) {
-	const hint = "name the address of a polygen's admin API with --admin"
-	if _, _, err := net.SplitHostPort(e.Admin); err != nil {
-		return u, fmt.Errorf("address %q: want host:port: %s", e.Admin, hint)
-	}
-	client := http.Client{Transport: &http.Transport{}, Timeout: askTimeout} // no proxy
-	defer client.CloseIdleConnections()
-	res, err := client.Get("http://" + e.Admin + view.Path(e.User, e.Endpoint))
-	var timeout net.Error
-	switch {
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return u, fmt.Errorf("nothing listens at %s: start polygen or \"sluice up\", or %s", e.Admin, hint)
-	case errors.As(err, &timeout) && timeout.Timeout():
-		return u, fmt.Errorf("%s does not answer within %v: %s", e.Admin, askTimeout, hint)
-	case err != nil:
-		return u, fmt.Errorf("ask %s: %w", e.Admin, err)
-	}
-	defer res.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	a, err := newAPI(e.Admin)
 	if err != nil {
-		return u, fmt.Errorf("ask %s: %w", e.Admin, err)
+		return u, err
 	}
-	var failed struct {
-		Error string `json:"error"`
-	}
-	switch {
-	case res.StatusCode != http.StatusOK && json.Unmarshal(body, &failed) == nil && failed.Error != "":
-		return u, fmt.Errorf("ask %s: %s", e.Admin, shown(failed.Error))
-	case res.StatusCode != http.StatusOK || json.Unmarshal(body, &u) != nil || u.Polygen == "":
-		return u, fmt.Errorf("what listens at %s is no polygen (it answers %s): %s", e.Admin, shown(res.Status), hint)
-	}
-	return u, nil
+	defer a.close()
+	return u, a.get(context.Background(), view.Path(e.User, e.Endpoint), &u)
 }
 
 // live prints what a polygen knows of the user. The version is that of the file that
 // his limits were read from.
 func (e *explain) live(out io.Writer, u view.User, version string) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	role := "leading"
-	if !u.Leading {
-		role = "following"
-	}
-	fmt.Fprintf(w, "\npolygen %s at %s, %s, limits version %s\n", shown(u.Polygen), e.Admin, role, shown(u.Version))
+	fmt.Fprintf(w, "\npolygen %s at %s, %s, limits version %s\n", shown(u.Polygen), e.Admin, role(u.From), shown(u.Version))
 	if u.Version != version {
 		fmt.Fprintf(w, "  these are not those of %s, which has version %s: the use below is against polygen's\n", e.Limits, version)
 	}

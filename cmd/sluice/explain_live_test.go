@@ -135,7 +135,7 @@ func TestExplainAsksSomethingElse(t *testing.T) {
 		body   string
 		want   string
 	}{
-		{"an agent", 404, "404 page not found\n", `what listens at ADDR is no polygen (it answers "404 Not Found"): name the address of a polygen's admin API with --admin`},
+		{"an agent", 404, "404 page not found\n", `what listens at ADDR is no polygen, or an older one without this API (it answers "404 Not Found"): name the address of a polygen's admin API with --admin`},
 		{"a page", 200, "<html>", `what listens at ADDR is no polygen (it answers "200 OK"): name the address of a polygen's admin API with --admin`},
 		{"other JSON", 200, "{}", `what listens at ADDR is no polygen (it answers "200 OK"): name the address of a polygen's admin API with --admin`},
 		{"an error of polygen's", 400, `{"error":"no\u001b[1m"}`, `ask ADDR: "no\x1b[1m"`},

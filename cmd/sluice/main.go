@@ -1,5 +1,5 @@
-// Command sluice is what people type: up runs everything on one machine, and the
-// others are about the limit file.
+// Command sluice is what people type: up runs everything on one machine, top and
+// watch show a cluster at work, and the others are about the limit file.
 package main
 
 import (
@@ -14,6 +14,8 @@ type commands struct {
 	Check      check       `cmd:"" help:"Validate limit files and show the limits that they set."`
 	Diff       diff        `cmd:"" help:"Show what users may do under one limit file and not under another."`
 	Explain    explain     `cmd:"" help:"Show a user's limits and where each comes from."`
+	Top        top         `cmd:"" help:"List the users with most, live: what they use, and the limit that each is nearest to."`
+	Watch      watch       `cmd:"" help:"Follow one user: what he uses of each limit, and each decision about him."`
 	Import     importing   `cmd:"" help:"Convert the limit file of another program to standard output."`
 	HAProxy    forHAProxy  `cmd:"" name:"haproxy" help:"Write HAProxy's configuration, with the classes and exemptions of a limit file."`
 	Schema     schema      `cmd:"" help:"Print the JSON Schema of the limit file."`

@@ -36,8 +36,11 @@ func TestScripts(t *testing.T) {
 				return err
 			}
 			e.Defer(func() { taken.Close() })
-			e.Setenv("TAKEN", taken.Addr().String()) // an address that somebody listens on
-			e.Setenv("FREE", proctest.FreeAddr(t))   // one that nobody listens on
+			api := serve(cluster())
+			e.Defer(api.Close)
+			e.Setenv("API", api.Listener.Addr().String()) // of a polygen
+			e.Setenv("TAKEN", taken.Addr().String())      // an address that somebody listens on
+			e.Setenv("FREE", proctest.FreeAddr(t))        // one that nobody listens on
 			e.Setenv("TMPDIR", e.Getenv("WORK"))
 			e.Setenv("SCHEMA", schema)
 			e.Setenv("GORACE", "atexit_sleep_ms=0") // else each process ends a second late

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"github.com/sluice-qos/sluice/internal/polygen/view"
+)
+
+const (
+	askTimeout = 10 * time.Second // reading a file with a million users takes seconds
+	maxAnswer  = 8 << 20          // bytes
+	askAtOnce  = 4                // questions
+	adminHint  = "name the address of a polygen's admin API with --admin"
+)
+
+// api asks a running polygen, or sluice up. Its errors are for people, and may be
+// printed on a terminal whatever the other side said.
+type api struct {
+	address string // of the admin API
+	client  http.Client
+}
+
+func newAPI(address string) (*api, error) {
+	if _, _, err := net.SplitHostPort(address); err != nil {
+		return nil, fmt.Errorf("address %q: want host:port: %s", address, adminHint)
+	}
+	return &api{address, http.Client{ // no proxy
+		Transport: &http.Transport{MaxConnsPerHost: askAtOnce, MaxIdleConnsPerHost: askAtOnce},
+		Timeout:   askTimeout,
+	}}, nil
+}
+
+func (a *api) close() { a.client.CloseIdleConnections() }
+
+// get reads an answer, one of package view that begins with a view.From. When ctx
+// has ended the error is that of ctx.
+func (a *api) get(ctx context.Context, path string, answer any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a.address+path, nil)
+	if err != nil {
+		return fmt.Errorf("address %q: want host:port: %s", a.address, adminHint)
+	}
+	res, err := a.client.Do(req)
+	if err != nil {
+		return a.failed(ctx, err)
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	if err != nil {
+		return a.failed(ctx, err)
+	}
+	var told struct {
+		view.From
+		Error string `json:"error"`
+	}
+	err = json.Unmarshal(body, &told)
+	switch {
+	case res.StatusCode != http.StatusOK && err == nil && told.Error != "":
+		return fmt.Errorf("ask %s: %s", a.address, shown(told.Error))
+	case res.StatusCode == http.StatusNotFound:
+		return fmt.Errorf("what listens at %s is no polygen, or an older one without this API (it answers %s): %s", a.address, shown(res.Status), adminHint)
+	case res.StatusCode != http.StatusOK || err != nil || told.Polygen == "" || json.Unmarshal(body, answer) != nil:
+		return fmt.Errorf("what listens at %s is no polygen (it answers %s): %s", a.address, shown(res.Status), adminHint)
+	}
+	return nil
+}
+
+// failed says why there is no answer.
+func (a *api) failed(ctx context.Context, err error) error {
+	var timeout net.Error
+	var request *url.Error
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("nothing listens at %s: start polygen or \"sluice up\", or %s", a.address, adminHint)
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return fmt.Errorf("%s does not answer within %v: %s", a.address, askTimeout, adminHint)
+	case errors.As(err, &request):
+		err = request.Err // without the path, which may be long
+	}
+	return fmt.Errorf("ask %s: %s", a.address, printable(err.Error()))
+}
+
+// untilSignal ends with Ctrl-C, a service manager's signal, or the terminal's end.
+func untilSignal() (context.Context, context.CancelFunc) {
+	return signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+}
+
+// pause waits, and says whether it may go on.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// outage tells, once each, that polygen went away and that it is back. Its zero
+// value is an outage that has not begun.
+type outage struct {
+	since time.Time // of the last answer; zero: it answers
+}
+
+func (o *outage) began(w io.Writer, command string, last time.Time, err error) {
+	if o.since.IsZero() {
+		o.since = last
+		fmt.Fprintf(w, "%s: no answer since %s: %v\n", command, last.UTC().Format(time.RFC3339), err)
+	}
+}
+
+func (o *outage) ended(w io.Writer, command string, now time.Time) {
+	if !o.since.IsZero() {
+		fmt.Fprintf(w, "%s: there are answers again, after %v\n", command, now.Sub(o.since).Round(time.Second))
+		o.since = time.Time{}
+	}
+}
+
+// printable is text as a terminal may have it, its other runes escaped as Go does.
+func printable(s string) string {
+	var b strings.Builder
+	for len(s) > 0 {
+		r, n := utf8.DecodeRuneInString(s)
+		switch {
+		case r == utf8.RuneError && n == 1:
+			fmt.Fprintf(&b, `\x%02x`, s[0])
+		case unicode.IsPrint(r):
+			b.WriteRune(r)
+		case r < utf8.RuneSelf:
+			fmt.Fprintf(&b, `\x%02x`, r)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+		s = s[n:]
+	}
+	return b.String()
+}
+
+// writeJSON writes an object as one line. What a terminal might obey is escaped, which
+// encoding/json does for bytes below 0x20 alone.
+func writeJSON(w io.Writer, object any) error {
+	text, err := json.Marshal(object)
+	if err != nil {
+		return err
+	}
+	var line bytes.Buffer
+	for _, r := range string(text) { // what is not printable is in a string
+		switch {
+		case unicode.IsPrint(r):
+			line.WriteRune(r)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			fmt.Fprintf(&line, `\u%04x\u%04x`, high, low)
+		default:
+			fmt.Fprintf(&line, `\u%04x`, r)
+		}
+	}
+	line.WriteByte('\n')
+	_, err = w.Write(line.Bytes())
+	return err
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-qos/sluice/internal/admin"
+	"github.com/sluice-qos/sluice/internal/polygen/view"
+)
+
+// fixed is a polygen that always answers the same. Lists ask it by keys alone.
+type fixed struct {
+	admin.API
+	users view.Users
+	keys  map[string]view.User // by key and endpoint
+	bob   view.User            // everybody, by his name
+}
+
+func (f *fixed) Users(by view.Sort, n int) view.Users {
+	u := f.users
+	u.Sort, u.Users = by, u.Users[:min(n, len(u.Users))]
+	return u
+}
+
+func (f *fixed) UserOfKey(key, endpoint string) view.User {
+	u := f.keys[key+"@"+endpoint]
+	u.From = f.users.From
+	return u
+}
+
+func (f *fixed) User(name, endpoint string) view.User {
+	u := f.bob
+	u.Name = view.Name{User: name, Endpoint: endpoint, Href: view.Path(name, endpoint)}
+	return u
+}
+
+// serve serves an API until the server is closed.
+func serve(api admin.API) *httptest.Server { return httptest.NewServer(handle(api)) }
+
+func handle(api admin.API) http.Handler {
+	return admin.Handler(admin.Options{Gatherer: prometheus.NewRegistry(), API: api})
+}
+
+var noon = time.Date(2026, 11, 20, 12, 0, 0, 250e6, time.UTC)
+
+// evil are names that a terminal must not get: an escape sequence, a byte that is no
+// UTF-8, a control character beyond ASCII, and one that turns the direction of text.
+var evil = []string{"\x1b[31mred\x07", "\xff\xfe", "\u009b2J", "\u202egnp"}
+
+// cluster is what the fixed polygen knows.
+func cluster() *fixed {
+	ago := func(d time.Duration) time.Time { return noon.Add(-d) }
+	until, last := noon.Add(750*time.Millisecond), func(n int64) *int64 { return &n }
+	f := &fixed{keys: map[string]view.User{
+		"alice@": {Limits: []view.Limit{{Name: "GET", Max: 100, Window: 1, Mode: "enforce", Used: 5, Last: last(80)},
+			{Name: "GET/hour", Max: 1000, Window: 3600, Mode: "enforce", Used: 700, Last: last(999)}}},
+		"carol d@uploads": {Why: []view.Why{{Limit: "PUT", Mode: "enforce", Until: &until}}, Limits: []view.Limit{
+			{Name: "PUT", Max: 4, Window: 1, Mode: "enforce", Used: 5, Last: new(int64)}, {Name: "concurrent", Max: 1, Mode: "dry-run", Used: 9}}},
+		"~AB@": {Limits: []view.Limit{{Name: "concurrent", Max: 8, Mode: "dry-run", Used: 7}}},
+	}}
+	add := func(name, endpoint string, s view.Summary) {
+		s.Name = view.Name{User: name, Endpoint: endpoint, Href: view.Path(name, endpoint)}
+		f.users.Users = append(f.users.Users, s)
+	}
+	add("alice", "", view.Summary{Tier: "pro", Known: true, State: view.OK, Rate: 80, InProgress: 3, Down: 3 << 19, Seen: ago(300 * time.Millisecond)})
+	add("carol d", "uploads", view.Summary{Tier: "free", State: view.Throttled, Rate: 4.25, Up: 12, Seen: ago(0)})
+	add("~AB", "", view.Summary{Tier: "free", State: view.Blocked, InProgress: 7, Seen: ago(200 * time.Second)})
+	add("#root", "", view.Summary{Tier: "staff", State: view.OK, Seen: noon.Add(time.Second)})
+	for _, name := range evil {
+		add(name, "", view.Summary{Tier: "free", State: view.OK, Seen: ago(0)})
+	}
+	f.users.From = view.From{Polygen: "one", Leading: true, Version: "0123456789ab", Time: noon}
+	f.users.Seen = 12
+	f.bob = view.User{
+		From: f.users.From, State: view.Throttled, Seen: &noon, InProgress: 5,
+		Why: []view.Why{{Limit: "GET", Reason: view.RequestRate, Mode: "enforce", Since: noon, Until: &until}},
+		Limits: []view.Limit{{Name: "GET", Max: 10, Window: 1, Mode: "enforce", Used: 12, Last: last(10)},
+			{Name: "*/minute", Max: 500, Window: 60, Burst: 7, Mode: "dry-run", Used: 12, Last: last(10)},
+			{Name: "concurrent", Max: 5, Mode: "enforce", Used: 5},
+			{Name: "bandwidth.down", Max: 10 << 20, Mode: "enforce", Used: 3 << 19}},
+		Instances: []view.Place{{Instance: "one", InProgress: 3, Slots: 4, Down: 3 << 19, DownShare: 8 << 20}, {Instance: evil[0], InProgress: 2, Slots: 1, Up: 9}},
+		Decisions: []view.Decision{{Time: noon, Kind: view.Throttle, Limit: "GET", Reason: view.RequestRate, Mode: "enforce"}},
+		Endpoints: []string{},
+	}
+	return f
+}
+
+// printableOnly is what is wrong with a text that a terminal gets: nothing, or what
+// it might obey.
+func printableOnly(s string) error {
+	for line := range strings.Lines(s) {
+		line = strings.TrimSuffix(line, "\n")
+		if clean := printable(line); clean != line {
+			return fmt.Errorf("a terminal gets %q", line)
+		}
+	}
+	return nil
+}

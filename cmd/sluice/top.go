@@ -1,0 +1,285 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/cli"
+	"github.com/sluice-qos/sluice/internal/polygen/view"
+)
+
+type top struct {
+	Admin    string        `help:"Where the admin API of polygen, or of sluice up, listens." default:"127.0.0.1:9090" placeholder:"HOST:PORT"`
+	Sort     string        `help:"Who comes first: rate (most requests per second), concurrent (most in progress), down or up (most bytes per second), or recent (heard of last)." enum:"rate,concurrent,down,up,recent" default:"rate" placeholder:"ORDER"`
+	N        int           `short:"n" help:"How many users, 100 at most. A terminal shows as many of them as fit." default:"20" placeholder:"N"`
+	Interval time.Duration `help:"Time from one list to the next, 100ms or more." default:"2s" placeholder:"TIME"`
+	Once     bool          `help:"Print one list and end."`
+	JSON     bool          `name:"json" help:"Print one JSON object a line for each list."`
+}
+
+const (
+	maxTop      = 100 // users: polygen is asked about each
+	minInterval = 100 * time.Millisecond
+)
+
+// Help tells what the command prints.
+func (*top) Help() string {
+	return `Lists the users with most, again every --interval until Ctrl-C. In a terminal the list is drawn over the one before. Elsewhere, as in a pipe or with --once, each list is a table of its own. If polygen goes away the last list stays, with the time since when, and goes on when it is back.
+
+The first line has the cluster's time, which polygen answers and whether it leads (one that follows sees the same), the version of its limits, and how many users it knows of. The columns:
+
+user: his name, with @ENDPOINT where he is counted apart; in quotes if it is not plain; ~HASH if it is too long or odd to be sent
+
+tier, state: ok, throttled (until the window of a request limit ends) or blocked (until less is in progress)
+
+rate/s, in progress: requests; down, up: bytes per second
+
+nearest, used: the limit that he is nearest to, and how much of it he uses. One that he is refused for now comes first. Of a limit per second that is the last full second, if more was used then.
+
+seen: how long ago he was last heard of
+
+In a pipe the lines of a table that are no users begin with #, the columns are divided by blanks, none is empty ("-" is no limit), and bytes, percents and seconds are plain numbers:
+
+sluice top --once | awk '!/^#/ && $3 != "ok" {print $1, $8}'
+
+With --json each line is the answer of /api/v1/users, and of each user "nearest": limit, mode, used, max and share, or null.
+
+Only users with some limit are known of; requests in progress only of users near that limit, or with one of bandwidth.`
+}
+
+// Validate is called by the parser.
+func (t *top) Validate() error {
+	if t.N < 1 || t.N > maxTop {
+		return fmt.Errorf("--n=%d: want 1 to %d", t.N, maxTop)
+	}
+	return validInterval(t.Interval)
+}
+
+func validInterval(d time.Duration) error {
+	if d < minInterval {
+		return fmt.Errorf("--interval=%v: want %v or more", d, minInterval)
+	}
+	return nil
+}
+
+func (t *top) run(stdout, stderr io.Writer) int {
+	ctx, stop := untilSignal()
+	defer stop()
+	a, err := newAPI(t.Admin)
+	if err != nil {
+		return cli.Exit(stderr, "sluice top", err)
+	}
+	defer a.close()
+	var d display = &tables{w: stdout, errs: stderr, json: t.JSON}
+	if f, ok := stdout.(*os.File); ok && isTerminal(f) && !t.JSON {
+		if d = (&screen{w: f, size: func() (int, int) { return sizeOf(f) }}); t.Once {
+			d = &tables{w: stdout, errs: stderr, people: true}
+		}
+	}
+	ask := func(ctx context.Context) (*picture, error) { return look(ctx, a, view.Sort(t.Sort), t.N) }
+	return cli.Exit(stderr, "sluice top", t.follow(ctx, ask, d))
+}
+
+// display shows lists. The first call is show.
+type display interface {
+	show(*picture) error
+	// lost says that there is no answer, for a reason; the last one came at a time.
+	lost(last time.Time, why error) error
+	end() error
+}
+
+// follow shows one list after the other.
+func (t *top) follow(ctx context.Context, ask func(context.Context) (*picture, error), d display) error {
+	var last time.Time // zero: there was no answer yet
+	for {
+		p, err := ask(ctx)
+		switch {
+		case ctx.Err() != nil:
+		case err == nil:
+			last = time.Now()
+			err = d.show(p)
+		case !last.IsZero():
+			err = d.lost(last, err)
+		}
+		if ctx.Err() == nil && (err != nil || t.Once) {
+			return err
+		}
+		if !pause(ctx, t.Interval) {
+			if last.IsZero() {
+				return nil
+			}
+			return d.end()
+		}
+	}
+}
+
+// picture is what polygen said of the users with most.
+type picture struct {
+	view.Users
+	Ranked []ranked `json:"users"` // instead of those of Users
+}
+
+// ranked is a user and the limit that he is nearest to.
+type ranked struct {
+	view.Summary
+	Nearest *nearest `json:"nearest"` // null: he has no limit
+}
+
+// nearest is the limit that a user is nearest to.
+type nearest struct {
+	Limit string  `json:"limit"` // its name
+	Mode  string  `json:"mode"`  // enforce or dry-run
+	Used  int64   `json:"used"`
+	Max   int64   `json:"max"`
+	Share float64 `json:"share"` // that is used of max
+}
+
+// look asks for the users with most, and then about each.
+func look(ctx context.Context, a *api, by view.Sort, n int) (*picture, error) {
+	var p picture
+	query := url.Values{"sort": {string(by)}, "n": {fmt.Sprint(n)}}
+	if err := a.get(ctx, "/api/v1/users?"+query.Encode(), &p.Users); err != nil {
+		return nil, err
+	}
+	users := p.Users.Users[:min(n, len(p.Users.Users))]
+	p.Ranked = make([]ranked, len(users))
+	errs := make([]error, len(users))
+	next := make(chan int)
+	var all sync.WaitGroup
+	for range askAtOnce {
+		all.Go(func() {
+			for i := range next {
+				p.Ranked[i].Summary = users[i]
+				p.Ranked[i].Nearest, errs[i] = askNearest(ctx, a, users[i].Href)
+			}
+		})
+	}
+	for i := range users {
+		next <- i
+	}
+	close(next)
+	all.Wait()
+	for _, err := range errs { // the first, for they are all alike
+		if err != nil {
+			return nil, err
+		}
+	}
+	return &p, nil
+}
+
+// askNearest asks about a user by his key, whatever the list calls him: for his name
+// polygen would read in the limit file where it is from.
+func askNearest(ctx context.Context, a *api, href string) (*nearest, error) {
+	u, err := url.Parse(href)
+	if err != nil || !strings.HasPrefix(href, "/api/v1/users/") {
+		return nil, fmt.Errorf("what listens at %s is no polygen (a user is at %s): %s", a.address, shown(href), adminHint)
+	}
+	q := u.Query()
+	q.Set("by", "key")
+	u.RawQuery = q.Encode()
+	var user view.User
+	if err := a.get(ctx, u.RequestURI(), &user); err != nil {
+		return nil, err
+	}
+	return nearestOf(user), nil
+}
+
+// nearestOf is the limit that a user is refused for, else the one of which he uses
+// the largest part; of equal ones the first.
+func nearestOf(u view.User) *nearest {
+	refused := map[string]bool{}
+	for _, w := range u.Why {
+		refused[w.Limit] = w.Mode == "enforce"
+	}
+	var best *nearest
+	for _, l := range u.Limits {
+		n := nearest{Limit: l.Name, Mode: l.Mode, Used: l.Used, Max: l.Max, Share: 1}
+		if l.Window == 1 && l.Last != nil { // the present second may just have begun
+			n.Used = max(n.Used, *l.Last)
+		}
+		if n.Max > 0 {
+			n.Share = float64(n.Used) / float64(n.Max)
+		}
+		if best == nil || refused[n.Limit] && !refused[best.Limit] || refused[n.Limit] == refused[best.Limit] && n.Share > best.Share {
+			best = &n
+		}
+	}
+	return best
+}
+
+// tables are lists one after the other: of JSON, for programs, or for people.
+type tables struct {
+	w, errs io.Writer
+	json    bool
+	people  bool
+	outage  outage
+}
+
+func (t *tables) show(p *picture) error {
+	t.outage.ended(t.errs, "sluice top", time.Now())
+	if t.json {
+		return writeJSON(t.w, p)
+	}
+	lines := table(p, t.people, 0)
+	if !t.people {
+		lines[0] = "# " + lines[0]
+	}
+	_, err := io.WriteString(t.w, strings.Join(lines, "\n")+"\n")
+	return err
+}
+
+func (t *tables) lost(last time.Time, why error) error {
+	t.outage.began(t.errs, "sluice top", last, why)
+	return nil
+}
+
+func (t *tables) end() error { return nil }
+
+// screen is one list drawn over the other in a terminal.
+type screen struct {
+	w    io.Writer
+	size func() (columns, rows int) // may change
+
+	last *picture // nil: nothing is drawn yet
+}
+
+func (s *screen) show(p *picture) error { return s.draw(p, "") }
+
+func (s *screen) lost(last time.Time, why error) error {
+	return s.draw(s.last, fmt.Sprintf("no answer since %s, for %v: %v", last.UTC().Format(time.RFC3339),
+		time.Since(last).Round(time.Second), why))
+}
+
+// draw writes from the upper left corner over what is there, all at once. The last
+// row of the terminal stays empty for the cursor, so that nothing is scrolled.
+func (s *screen) draw(p *picture, note string) error {
+	columns, rows := s.size()
+	lines := table(p, true, columns)
+	if note != "" {
+		lines = append([]string{lines[0], note}, lines[1:]...)
+	}
+	var b strings.Builder
+	if s.last == nil {
+		b.WriteString(strings.Repeat("\n", max(rows-1, 0))) // keeps what was there to scroll back to
+	}
+	s.last = p
+	b.WriteString("\x1b[H") // home
+	for _, line := range lines[:min(len(lines), max(rows-1, 0))] {
+		b.WriteString(cut(line, columns) + "\x1b[K\n") // clears to the end of the line
+	}
+	b.WriteString("\x1b[J") // and what is below
+	_, err := io.WriteString(s.w, b.String())
+	return err
+}
+
+// end leaves the cursor on a line where the terminal's ^C is no more.
+func (s *screen) end() error {
+	_, err := io.WriteString(s.w, "\r\x1b[K")
+	return err
+}

@@ -1,0 +1,253 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/cli"
+	"github.com/sluice-qos/sluice/internal/polygen/view"
+)
+
+type watch struct {
+	User     string        `arg:"" help:"The user, named as in the limit file."`
+	Endpoint string        `help:"Follow him at this endpoint, where he is counted apart." placeholder:"NAME"`
+	Admin    string        `help:"Where the admin API of polygen, or of sluice up, listens." default:"127.0.0.1:9090" placeholder:"HOST:PORT"`
+	Interval time.Duration `help:"Time from one line to the next when nothing changes, 100ms or more." default:"1s" placeholder:"TIME"`
+	JSON     bool          `name:"json" help:"Print one JSON object a line."`
+}
+
+// maxWatchInterval is the longest time between two questions: polygen remembers 20
+// decisions.
+const maxWatchInterval = time.Second
+
+// Help tells what the command prints.
+func (*watch) Help() string {
+	return `Prints a line about the user at once, at every --interval, and when his state, its reasons or his limits change, until Ctrl-C:
+
+2026-11-20T12:30:00.250Z throttled: GET until 12:30:01.000; GET 12/10 (last 10), concurrent 3/5, down 1.5 MiB/s of 10 MiB/s; instance-1 3 of 4 slots, down 1.5 MiB/s of 10.0 MiB/s
+
+That is the cluster's time and his state with the limits that are reached; what he uses of each limit in the present window (and in the last full one), or now; and for each instance the requests in progress there and how many it may have without asking, and the bytes per second and its share of the limit.
+
+Each decision that is made about him gets one line more:
+
+2026-11-20T12:30:00.250Z decision: throttle GET (request-rate)
+
+throttle: a request limit is reached, so that he is refused until its window ends; block and unblock: the requests in progress reached their limit, and fell below it; refused N: instances refused that many requests for it. Counts of several lines add up. Decisions of before are not printed: see sluice explain. Agents refuse by themselves as well, so that not every refused request of a throttle is a decision.
+
+With --json a line is the answer of /api/v1/users/{user}, or an object with time, user, endpoint and decision:
+
+sluice watch bob --json | jq -c 'select(.decision)'
+
+If polygen goes away, standard error says so once, and once when it is back.`
+}
+
+// Validate is called by the parser.
+func (w *watch) Validate() error { return validInterval(w.Interval) }
+
+func (w *watch) run(stdout, stderr io.Writer) int {
+	ctx, stop := untilSignal()
+	defer stop()
+	a, err := newAPI(w.Admin)
+	if err != nil {
+		return cli.Exit(stderr, "sluice watch", err)
+	}
+	defer a.close()
+	ask := func(ctx context.Context) (u view.User, err error) {
+		return u, a.get(ctx, view.Path(w.User, w.Endpoint), &u)
+	}
+	return cli.Exit(stderr, "sluice watch", w.follow(ctx, ask, stdout, stderr))
+}
+
+// follow prints until ctx ends. It asks more often than it prints if the interval is
+// long.
+func (w *watch) follow(ctx context.Context, ask func(context.Context) (view.User, error), stdout, stderr io.Writer) error {
+	asks := int((w.Interval + maxWatchInterval - 1) / maxWatchInterval) // in an interval
+	var last time.Time                                                  // zero: there was no answer yet
+	var away outage
+	var told story
+	for i := 0; ; i++ {
+		u, err := ask(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && last.IsZero():
+			return err
+		case err != nil:
+			away.began(stderr, "sluice watch", last, err)
+		default:
+			last = time.Now()
+			away.ended(stderr, "sluice watch", last)
+			if err := w.print(stdout, u, &told, i%asks == 0); err != nil {
+				return err
+			}
+		}
+		if !pause(ctx, w.Interval/time.Duration(asks)) {
+			return nil
+		}
+	}
+}
+
+// print writes what is new in an answer, and if it is time, or it has changed, how
+// the user fares.
+func (w *watch) print(stdout io.Writer, u view.User, told *story, isTime bool) error {
+	decisions, changed := told.next(u)
+	for _, d := range decisions {
+		var err error
+		if w.JSON {
+			err = writeJSON(stdout, decided{d.Time, u.User, u.Endpoint, d})
+		} else {
+			_, err = fmt.Fprintln(stdout, decisionLine(d))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	var err error
+	switch {
+	case !changed && !isTime:
+	case w.JSON:
+		err = writeJSON(stdout, u)
+	default:
+		_, err = fmt.Fprintln(stdout, stateLine(u))
+	}
+	return err
+}
+
+// decided is a decision in JSON.
+type decided struct {
+	Time     time.Time     `json:"time"`
+	User     string        `json:"user"`
+	Endpoint string        `json:"endpoint"`
+	Decision view.Decision `json:"decision"`
+}
+
+// story is what was told of a user. Its zero value is before the first answer.
+type story struct {
+	polygen   string          // that answered last
+	decisions []view.Decision // of the last answer
+	newest    time.Time       // of all decisions
+	was       string          // state, reasons and limits
+}
+
+// next takes an answer. It returns the decisions that are new, the oldest first, and
+// whether the state, its reasons or the limits have changed. Refusals that were added
+// to a decision are a decision of their own.
+func (s *story) next(u view.User) (fresh []view.Decision, changed bool) {
+	for _, d := range slices.Backward(u.Decisions) {
+		i := slices.IndexFunc(s.decisions, func(old view.Decision) bool {
+			return old.Time.Equal(d.Time) && old.Kind == d.Kind && old.Limit == d.Limit
+		})
+		switch {
+		case s.polygen == "": // what was before
+		case i >= 0:
+			if d.Count -= s.decisions[i].Count; d.Count > 0 {
+				fresh = append(fresh, d)
+			}
+		case s.polygen == u.Polygen || d.Time.After(s.newest): // another one saw the same at other times
+			fresh = append(fresh, d)
+		}
+	}
+	for _, d := range u.Decisions {
+		if d.Time.After(s.newest) {
+			s.newest = d.Time
+		}
+	}
+	now := summary(u)
+	changed = now != s.was
+	s.polygen, s.decisions, s.was = u.Polygen, u.Decisions, now
+	return fresh, changed
+}
+
+// summary has what a change is told of at once.
+func summary(u view.User) string {
+	s := fmt.Sprintf("%s %q %q", u.State, u.Tier, u.Version)
+	for _, y := range u.Why {
+		s += fmt.Sprintf(" %q %q", y.Limit, y.Mode)
+	}
+	for _, l := range u.Limits {
+		s += fmt.Sprintf(" %q %d %d %q", l.Name, l.Max, l.Burst, l.Mode)
+	}
+	return s
+}
+
+const watchTime = "2006-01-02T15:04:05.000Z07:00"
+
+func decisionLine(d view.Decision) string {
+	what := shown(string(d.Kind))
+	if d.Count > 0 {
+		what += " " + strconv.Itoa(d.Count)
+	}
+	return fmt.Sprintf("%s decision: %s %s (%s)%s", d.Time.UTC().Format(watchTime), what, shown(d.Limit), shown(string(d.Reason)), marked(d.Mode))
+}
+
+// stateLine is how a user fares.
+func stateLine(u view.User) string {
+	state := shown(string(u.State))
+	if u.Seen == nil {
+		state += ", nothing was heard of the user"
+	}
+	var why, use, places []string
+	for _, y := range u.Why {
+		until := " until less is in progress"
+		if y.Until != nil {
+			until = " until " + clock(*y.Until)
+		}
+		why = append(why, shown(y.Limit)+until+marked(y.Mode))
+	}
+	for _, l := range u.Limits {
+		use = append(use, useOf(l)+marked(l.Mode))
+	}
+	for _, p := range u.Instances {
+		places = append(places, placed(p))
+	}
+	if len(why) > 0 {
+		state += ": " + strings.Join(why, ", ")
+	}
+	if len(use) == 0 {
+		use = []string{"no limit"}
+	}
+	parts := []string{state, strings.Join(use, ", ")}
+	return u.Time.UTC().Format(watchTime) + " " + strings.Join(append(parts, places...), "; ")
+}
+
+// useOf is the use of a limit, such as "GET 7/10 (last 10)".
+func useOf(l view.Limit) string {
+	if name, ok := strings.CutPrefix(l.Name, "bandwidth."); ok {
+		return fmt.Sprintf("%s %s of %s/s", shown(name), perSecond(l.Used), size(l.Max))
+	}
+	s := fmt.Sprintf("%s %d/%d", shown(l.Name), l.Used, l.Max)
+	if l.Burst > 0 {
+		s += fmt.Sprintf("+%d", l.Burst)
+	}
+	if l.Last != nil {
+		s += fmt.Sprintf(" (last %d)", *l.Last)
+	}
+	return s
+}
+
+// placed is what one instance runs, and its share.
+func placed(p view.Place) string {
+	s := fmt.Sprintf("%s %d of %d slots", shown(p.Instance), p.InProgress, p.Slots)
+	for _, d := range []struct {
+		name         string
+		moved, share int64
+	}{{"down", p.Down, p.DownShare}, {"up", p.Up, p.UpShare}} {
+		if d.moved > 0 || d.share > 0 {
+			s += fmt.Sprintf(", %s %s of %s", d.name, perSecond(d.moved), share(d.share))
+		}
+	}
+	return s
+}
+
+// marked says that a limit refuses nobody.
+func marked(mode string) string {
+	if mode == "enforce" {
+		return ""
+	}
+	return " (" + shown(mode) + ")"
+}
