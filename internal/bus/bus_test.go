@@ -63,6 +63,10 @@ func TestAStoppedRedisIsUnavailableInTimeAndThenUsedAgain(t *testing.T) {
 	if n := s.metric(t, "sluice_bus_requests_total"); n != float64(len(calls)) {
 		t.Errorf("%v calls were counted, want %d", n, len(calls))
 	}
+	if at := s.metric(t, "sluice_bus_last_success_timestamp_seconds"); at != 0 {
+		t.Errorf("the last success was at %v, want none", at)
+	}
+	resumed := float64(time.Now().Unix())
 	patient := newServer(t, addr).open(t, bus.Options{})
 	short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 	defer cancel()
@@ -88,6 +92,9 @@ func TestAStoppedRedisIsUnavailableInTimeAndThenUsedAgain(t *testing.T) {
 		})
 	}
 	ear.connected(t)
+	if at := s.metric(t, "sluice_bus_last_success_timestamp_seconds"); at < resumed {
+		t.Errorf("the last success was at %v, want %v or later", at, resumed)
+	}
 }
 
 func TestSubscribeComesBackAfterRedis(t *testing.T) {
@@ -299,7 +306,7 @@ func (s *server) do(t *testing.T, args ...any) any {
 	return v
 }
 
-// metric is the sum of a counter over its labels.
+// metric is the sum of a counter or a gauge over its labels.
 func (s *server) metric(t *testing.T, name string) float64 {
 	t.Helper()
 	families, err := s.registry.Gather()
@@ -310,7 +317,7 @@ func (s *server) metric(t *testing.T, name string) float64 {
 	for _, f := range families {
 		if f.GetName() == name {
 			for _, m := range f.GetMetric() {
-				sum += m.GetCounter().GetValue()
+				sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
 			}
 		}
 	}

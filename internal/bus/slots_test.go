@@ -336,7 +336,7 @@ func slotsExpire(t *testing.T, s *server) {
 	})
 	again := concurrency.Ask{User: "alice", Seq: 1, Want: 1, Active: 12, Limit: 10}
 	slotted, err = b.Slots(context.Background(), "a", nil, []concurrency.Ask{again})
-	if want := (concurrency.Grant{Held: 12}); err != nil || slotted.Grants[0] != want {
+	if want := (concurrency.Grant{Held: 12, Free: -2}); err != nil || slotted.Grants[0] != want {
 		t.Errorf("Slots(after the expiry) = %+v, %v, want %+v", slotted.Grants, err, want)
 	}
 }

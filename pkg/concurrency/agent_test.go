@@ -1239,3 +1239,28 @@ func TestAgentAboveItsShareSettles(t *testing.T) {
 		t.Errorf("asked %d times within two instants, want a few times", asks)
 	}
 }
+
+// When more is held than there is, as after a loss, a slot that becomes free above
+// the share goes back, however many requests wait for one.
+func TestAgentGivesBackWhatIsTooMuch(t *testing.T) {
+	r := newRig(t, 2)
+	r.Lost(ms(0), true)
+	if n, _ := r.start(0, 7); n != 7 {
+		t.Fatalf("%d of 7 admitted while the pool was lost, want all", n)
+	}
+	r.Progress(ms(10), "u", 10, count{Tracked: 7, Active: 7})
+	concurrency.Take(r.pool, "other", concurrency.Ask{User: "u", Seq: 1, Want: 5, Active: 5, Limit: 10})
+	r.Lost(ms(20), false)
+	r.pass(20, 40)
+	r.holds("registered", 7)
+	for i := range 4 {
+		at := 40 + 10*i
+		r.Progress(ms(at), "u", 10, count{Tracked: 7, Active: int64(6 - i)})
+		admitted, _ := r.start(at, 3)
+		r.pass(at, at+10)
+		if want := max(5, 6-i); r.InProgress("u") > want || admitted > 0 && i < 2 {
+			t.Errorf("after %d ends: %d admitted at once, %d in progress; want no more than %d", i+1, admitted, r.InProgress("u"), want)
+		}
+	}
+	r.holds("at last", 5)
+}

@@ -17,8 +17,9 @@ const (
 //
 // Near the limit it holds its share while requests come, and beyond the share
 // only what runs; if that is not enough it asks for one more, for others may have
-// left some. Far from the limit it keeps some idle slots, as many as have been in
-// use, so that requests need not wait for the pool.
+// left some. When more is held than there is, as after a loss, it does not: what
+// ends beyond the share goes back. Far from the limit it keeps some idle slots, as
+// many as have been in use, so that requests need not wait for the pool.
 func (a *Agent) want(u *user, now int64) int {
 	believed := u.believed()
 	want := believed
@@ -28,7 +29,7 @@ func (a *Agent) want(u *user, now int64) int {
 		want = a.idleSlots(u, believed+len(u.queue)+len(u.line))
 	case u.demanding(now):
 		want = max(want, a.share(u, now))
-		if want == believed && u.held <= believed+1 {
+		if want == believed && u.held <= believed+1 && !u.over {
 			want++ // a slot that was found is kept for whoever comes next
 		}
 	}
@@ -57,6 +58,10 @@ func (a *Agent) share(u *user, now int64) int {
 // review draws the consequences of any change: it decides who waits, lowers what
 // is held, and sees to it that the pool hears what it should.
 func (a *Agent) review(u *user, now int64) {
+	if least := max(u.believed(), a.share(u, now)); u.over && u.held > least && !a.countsAlone() {
+		u.held = least // rather than have who waits use it
+		a.hurry(u)
+	}
 	a.serve(u, now)
 	a.shield(u, now)
 	a.inProgress += u.believed() - u.counted
@@ -188,7 +193,7 @@ func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
 	u.asking = false
 	u.told = g.Held
 	if !a.alone() {
-		u.held = g.Held
+		u.held, u.over = g.Held, g.Free < 0
 		if 100*(u.limit-g.Free) >= hotPercent*u.limit {
 			u.heat(now, now+int64(hotSpan))
 		}

@@ -15,7 +15,7 @@ type Ask struct {
 // A Grant is the pool's answer to an Ask.
 type Grant struct {
 	Held int // slots that the instance holds now
-	Free int // slots that nobody holds
+	Free int // slots that nobody holds; below 0: so many more are held than there are
 }
 
 // A Holding is what the pool keeps of one instance and user. The zero Holding
@@ -48,5 +48,5 @@ func Take(pool map[string]Holding, instance string, a Ask) Grant {
 		h = Holding{Held: max(min(held, a.Want), a.Active), Active: a.Active, Seq: a.Seq}
 		pool[instance] = h
 	}
-	return Grant{Held: h.Held, Free: max(0, a.Limit-others-h.Held)}
+	return Grant{Held: h.Held, Free: a.Limit - others - h.Held}
 }

@@ -29,11 +29,11 @@ func TestTake(t *testing.T) {
 		{"an ask that is not newer is told what is", pool{"me": {Held: 8, Active: 5, Seq: 3}}, concurrency.Ask{Seq: 3, Want: 1, Limit: 10},
 			concurrency.Grant{Held: 8, Free: 2}, concurrency.Holding{Held: 8, Active: 5, Seq: 3}},
 		{"what runs is held, even above the limit", pool{"x": {Held: 9}}, concurrency.Ask{Seq: 1, Want: 5, Active: 5, Limit: 10},
-			concurrency.Grant{Held: 5}, concurrency.Holding{Held: 5, Active: 5, Seq: 1}},
+			concurrency.Grant{Held: 5, Free: -4}, concurrency.Holding{Held: 5, Active: 5, Seq: 1}},
 		{"above the limit only downwards", pool{"me": {Held: 5, Active: 5, Seq: 1}, "x": {Held: 9}}, concurrency.Ask{Seq: 2, Want: 6, Active: 4, Limit: 10},
-			concurrency.Grant{Held: 5}, concurrency.Holding{Held: 5, Active: 4, Seq: 2}},
+			concurrency.Grant{Held: 5, Free: -4}, concurrency.Holding{Held: 5, Active: 4, Seq: 2}},
 		{"a limit that was lowered takes nothing away", pool{"me": {Held: 8, Active: 2, Seq: 1}}, concurrency.Ask{Seq: 2, Want: 9, Active: 2, Limit: 5},
-			concurrency.Grant{Held: 8}, concurrency.Holding{Held: 8, Active: 2, Seq: 2}},
+			concurrency.Grant{Held: 8, Free: -3}, concurrency.Holding{Held: 8, Active: 2, Seq: 2}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -96,7 +96,7 @@ func TestTakeInAnyOrder(t *testing.T) {
 				active += h.Active
 			}
 			switch {
-			case g.Held != after.Held || g.Free != max(0, limit-held):
+			case g.Held != after.Held || g.Free != limit-held:
 				t.Fatalf("Take = %+v, with %d held of %d, want what is", g, held, limit)
 			case m.ask.Seq <= before.Seq && after != before:
 				t.Fatalf("an old ask changed %+v to %+v", before, after)

@@ -65,6 +65,7 @@ type user struct {
 
 	// The lease.
 	held     int    // slots that may be used
+	over     bool   // all instances hold more than there are
 	told     int    // slots that the pool believes held, as far as known
 	asking   bool   // an ask is on its way
 	wanted   bool   // stands in Agent.wanted

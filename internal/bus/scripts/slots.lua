@@ -72,9 +72,7 @@ for k = 1, #KEYS do
     end
   end
 
-  local free = limit - others - held
-  if free < 0 then free = 0 end
-  reply[out + 1], reply[out + 2] = held, free
+  reply[out + 1], reply[out + 2] = held, limit - others - held
   out, at = out + 2, at + 5
 end
 
