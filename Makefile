@@ -40,7 +40,7 @@ test: setup test-unit ## run all tests
 	$(MAKE) test-integration ONHAPROXY=
 
 test-unit: setup ## run the tests of all packages, with the race detector
-	@scripts/setup zsh fish
+	@scripts/setup zsh fish promtool
 	$(GO) test -race -shuffle=on $(UNIT)
 
 test-integration: setup build ## run whole clusters of real processes; HAPROXY=3.0 or a path chooses another HAProxy

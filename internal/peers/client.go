@@ -31,8 +31,9 @@ type Client struct {
 	connected atomic.Bool
 	wake      chan struct{} // holds one token when there is something to send
 
-	mu   sync.Mutex
-	live *live
+	mu     sync.Mutex
+	live   *live
+	sample sample
 }
 
 // New checks the options and returns a Client that does nothing until Run.
@@ -53,6 +54,7 @@ func New(opts Options) (*Client, error) {
 		c.tables = append(c.tables, t.definition(uint64(i)+1))
 		c.byName[t.Name] = i
 	}
+	c.watch(opts.Registerer)
 	c.dial = func(ctx context.Context) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, opts.Network, opts.Address)
 	}
@@ -91,6 +93,9 @@ func (c *Client) Teach(table, key string, values Values, ttl time.Duration) {
 	c.mu.Lock()
 	late := c.live.expire(now)
 	ok = c.live.put(i, key, encoded, now.Add(min(ttl, c.tables[i].expire)))
+	if ok {
+		c.sample.follow(c.live.root.prev, now) // the last one
+	}
 	c.mu.Unlock()
 
 	c.metrics.late.Add(float64(late))

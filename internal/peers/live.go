@@ -25,6 +25,7 @@ type entry struct {
 type live struct {
 	max    int
 	byKey  map[entryKey]*entry
+	size   map[int]int // entries of each table
 	ends   endHeap
 	root   entry  // of the ring of entries
 	unsent *entry // the first one to send; &root when there is none
@@ -36,7 +37,7 @@ type entryKey struct {
 }
 
 func newLive(limit int) *live {
-	l := &live{max: limit, byKey: make(map[entryKey]*entry)}
+	l := &live{max: limit, byKey: make(map[entryKey]*entry), size: make(map[int]int)}
 	l.root.prev, l.root.next = &l.root, &l.root
 	l.unsent = &l.root
 	return l
@@ -56,6 +57,7 @@ func (l *live) put(table int, key string, values []byte, until time.Time) bool {
 		e = &entry{table: table, key: key, values: values, until: until}
 		l.byKey[entryKey{table, key}] = e
 		heap.Push(&l.ends, e)
+		l.size[table]++
 	}
 	e.prev, e.next = l.root.prev, &l.root
 	e.prev.next, e.next.prev = e, e
@@ -77,6 +79,7 @@ func (l *live) expire(now time.Time) (late int) {
 		e := heap.Pop(&l.ends).(*entry)
 		l.unlink(e)
 		delete(l.byKey, entryKey{e.table, e.key})
+		l.size[e.table]--
 		if !e.sent {
 			late++
 		}

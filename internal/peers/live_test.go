@@ -107,8 +107,8 @@ func TestLiveTellsEachSessionEverything(t *testing.T) {
 				clear(told)
 			},
 			"": func(t *rapid.T) {
-				if got, want := len(l.byKey), len(model); got != want || len(l.ends) != want {
-					t.Fatalf("%d entries, %d ends, want %d", got, len(l.ends), want)
+				if got, want := len(l.byKey), len(model); got != want || len(l.ends) != want || l.size[0] != want {
+					t.Fatalf("%d entries, %d ends, %d of the table, want %d", got, len(l.ends), l.size[0], want)
 				}
 			},
 		})

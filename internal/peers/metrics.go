@@ -1,6 +1,9 @@
 package peers
 
 import (
+	"strings"
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
@@ -12,6 +15,7 @@ type metrics struct {
 	acked           prometheus.Counter
 	errors          *prometheus.CounterVec
 	full, bad, late prometheus.Counter
+	ack             prometheus.Histogram
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -25,6 +29,11 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		Help: "Entries that HAProxy was not taught, by reason: full (too many live ones), bad (table or key), late (ended before they could be sent).",
 	}, []string{"reason"})
 	return &metrics{
+		ack: f.NewHistogram(prometheus.HistogramOpts{
+			Name:    "sluice_peers_ack_seconds",
+			Help:    "Time from an entry's being decided until HAProxy acknowledged it, and so refuses by itself or not any more; of some entries.",
+			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1},
+		}),
 		connected: f.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_peers_connected",
 			Help: "1 while a peers session with HAProxy is established, else 0.",
@@ -47,4 +56,28 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		bad:     dropped.WithLabelValues("bad"),
 		late:    dropped.WithLabelValues("late"),
 	}
+}
+
+// watch has the registry ask the client how full its tables are.
+func (c *Client) watch(reg prometheus.Registerer) {
+	f := promauto.With(reg)
+	for i, t := range c.opts.Teach {
+		f.NewGaugeFunc(prometheus.GaugeOpts{
+			Name:        "sluice_peers_entries",
+			Help:        "Entries that HAProxy is to know and that have not ended, by table.",
+			ConstLabels: prometheus.Labels{"table": strings.TrimPrefix(t.Name, "/")},
+		}, func() float64 { return float64(c.entries(i)) })
+	}
+	f.NewGauge(prometheus.GaugeOpts{
+		Name: "sluice_peers_entries_max",
+		Help: "Entries that all tables together may have; further ones are dropped.",
+	}).Set(float64(c.opts.MaxEntries))
+}
+
+// entries is how many entries of a table have not ended.
+func (c *Client) entries(table int) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.metrics.late.Add(float64(c.live.expire(time.Now())))
+	return c.live.size[table]
 }

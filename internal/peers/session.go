@@ -172,11 +172,28 @@ func (s *session) handleTable(m message) error {
 	case tableUpdate, tableIncremental, tableTimed, tableTimedIncremental:
 		return s.learn(m)
 	case tableAck:
-		_, _, err := parseAck(m.body)
+		table, update, err := parseAck(m.body)
 		s.c.metrics.acked.Inc()
+		if err == nil {
+			s.acked(table, update)
+		}
 		return err
 	}
 	return protocolErrorf("table message %d", m.kind)
+}
+
+// acked measures how long HAProxy took to acknowledge. A taught table's id is its
+// index plus 1.
+func (s *session) acked(table uint64, update uint32) {
+	if table == 0 || table > uint64(len(s.c.tables)) {
+		return
+	}
+	s.c.mu.Lock()
+	took, ok := s.c.sample.acked(s.id, int(table)-1, update, time.Now())
+	s.c.mu.Unlock()
+	if ok {
+		s.c.metrics.ack.Observe(took.Seconds())
+	}
 }
 
 func (s *session) define(body []byte) error {
@@ -314,5 +331,6 @@ func (s *session) appendEntry(out []byte, e *entry, now time.Time) []byte {
 		s.current = e.table
 	}
 	s.updates[e.table]++
+	s.c.sample.sent(e, s.id, s.updates[e.table])
 	return appendTimed(out, s.updates[e.table], e.until.Sub(now), e.key, e.values)
 }

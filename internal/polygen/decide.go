@@ -22,19 +22,24 @@ func (p *Polygen) decide(ctx context.Context, events <-chan bus.Event) error {
 	bytes := time.NewTicker(bytesEvery)
 	defer bytes.Stop()
 	for {
+		var began time.Time
 		select {
 		case <-ctx.Done():
 			return nil
 		case e := <-events:
+			began = time.Now()
 			p.observe(p.clock.Now(), e)
 			for range len(events) { // what has come meanwhile is sent together
 				p.observe(p.clock.Now(), <-events)
 			}
 		case <-tick.C:
+			began = time.Now()
 			p.tick(p.clock.Now())
 		case <-bytes.C:
+			began = time.Now()
 			p.bytes.Tick(p.clock.Now())
 		case <-forget.C:
+			began = time.Now()
 			now := p.clock.Now()
 			p.rates.Forget(now)
 			p.metrics.keys.Set(float64(p.rates.Keys()))
@@ -42,6 +47,7 @@ func (p *Polygen) decide(ctx context.Context, events <-chan bus.Event) error {
 			p.review(now)
 		}
 		p.send(ctx)
+		p.metrics.loop.Observe(time.Since(began).Seconds())
 	}
 }
 
@@ -97,6 +103,7 @@ func (p *Polygen) send(ctx context.Context) {
 	d := p.slots.Decisions()
 	sharings := p.bytes.Sharings()
 	p.remember(throttles, d)
+	p.over.add(p.set.Load(), throttles)
 	if len(hints)+len(throttles)+len(sharings) == 0 && d.Empty() || !p.leading.Load() {
 		return
 	}

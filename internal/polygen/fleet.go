@@ -77,6 +77,16 @@ func (f *fleet) observe(r bus.Registry, want string) (say []late, changed bool) 
 	return say, changed
 }
 
+// behind is how many instances enforce other limits than they should.
+func (f *fleet) behind() (n int) {
+	for _, m := range f.members {
+		if !m.behind.IsZero() {
+			n++
+		}
+	}
+	return n
+}
+
 // list is what is known of the instances, sorted by name.
 func (f *fleet) list() []view.Instance {
 	list := make([]view.Instance, 0, len(f.members))

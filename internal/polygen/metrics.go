@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/sluice-qos/sluice/internal/buildinfo"
 	"github.com/sluice-qos/sluice/internal/policy"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
@@ -25,12 +26,18 @@ type metrics struct {
 	usersDropped, unknownDropped prometheus.Counter
 	versions                     *prometheus.GaugeVec // agent, version
 	expired                      prometheus.Counter
+
+	throttledUsers    prometheus.Gauge
+	loop              prometheus.Histogram
+	instances, behind prometheus.Gauge
+	limitsInfo        *prometheus.GaugeVec // version
 }
 
 // byMode counts policies, those of limits in a dry run apart.
 type byMode [2]prometheus.Counter // by limits.Mode: Enforce, DryRun
 
 func newMetrics(reg prometheus.Registerer) *metrics {
+	buildinfo.Register(reg, "polygen")
 	f := promauto.With(reg)
 	policies := f.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_policies_sent_total",
@@ -101,6 +108,27 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "sluice_unknown_users_dropped_total",
 			Help: "Users whom the limit file does not name, forgotten because there were too many others.",
 		}),
+		throttledUsers: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_throttled_users",
+			Help: "Users who were over a limit of their request rate in the last second, as polygen sees it; at most 100000.",
+		}),
+		loop: f.NewHistogram(prometheus.HistogramOpts{
+			Name:    "sluice_polygen_loop_seconds",
+			Help:    "Time from a report's being taken up, or a tick, until the policies that follow from it are published.",
+			Buckets: []float64{.00001, .0001, .0005, .001, .0025, .005, .01, .025, .1, .25},
+		}),
+		instances: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_polygen_instances",
+			Help: "Instances in the cluster, as polygen sees it.",
+		}),
+		behind: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_instances_behind",
+			Help: "Instances that enforce another version of the limits than this polygen has.",
+		}),
+		limitsInfo: f.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "sluice_polygen_limits_info",
+			Help: "The version of the limits that polygen decides by, value 1.",
+		}, []string{"version"}),
 		versions: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "sluice_instance_limits_version",
 			Help: "1 for the version of the limits that each instance enforces; the version none before it has any.",
@@ -136,4 +164,10 @@ func (m *metrics) sent(set *limits.Set, messages []policy.Message) {
 func rateMode(set *limits.Set, k ratelimit.Key) limits.Mode {
 	r, _ := set.User(k.User).Rate(k.Class, k.Window)
 	return r.Mode
+}
+
+// limitsInForce tells of the version that polygen decides by.
+func (m *metrics) limitsInForce(version string) {
+	m.limitsInfo.Reset()
+	m.limitsInfo.WithLabelValues(version).Set(1)
 }

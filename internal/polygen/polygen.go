@@ -69,6 +69,7 @@ type Polygen struct {
 	slots   *concurrency.Watch // owned by decide
 	bytes   *bandwidth.Watch   // owned by decide
 	seen    *seen
+	over    throttled                  // owned by decide
 	set     atomic.Pointer[limits.Set] // in force: without what has expired
 	leading atomic.Bool
 	lost    atomic.Pointer[error] // why Redis cannot be reached; nil if it can
@@ -101,6 +102,7 @@ func New(o Options) (*Polygen, error) {
 	}
 	p.set.Store(o.Limits.Set().At(p.clock.Now()))
 	p.seen = newSeen(p.set.Load())
+	p.metrics.limitsInForce(p.set.Load().Version())
 	p.lost.Store(&errNotAsked)
 	return p, nil
 }
@@ -161,6 +163,7 @@ func (p *Polygen) ReloadOn(ctx context.Context, signals <-chan os.Signal) error 
 // adopt takes a new set of limits.
 func (p *Polygen) adopt(set *limits.Set) {
 	p.set.Store(set.At(p.clock.Now()))
+	p.metrics.limitsInForce(set.Version())
 	p.wantPublication()
 }
 

@@ -110,6 +110,7 @@ func (p *Polygen) review(now time.Time) {
 	}
 	s.mu.Unlock()
 
+	p.metrics.throttledUsers.Set(float64(p.over.within(now, time.Second)))
 	p.metrics.usersSeen.Set(float64(users))
 	p.metrics.unknownUsers.Set(float64(unknown))
 	p.metrics.usersDropped.Add(float64(droppedUsers - s.droppedUsers))
@@ -126,7 +127,10 @@ func (p *Polygen) review(now time.Time) {
 func (p *Polygen) join(r bus.Registry, want string) {
 	p.seen.mu.Lock()
 	say, changed := p.seen.fleet.observe(r, want)
+	instances, behind := len(p.seen.fleet.members), p.seen.fleet.behind()
 	p.seen.mu.Unlock()
+	p.metrics.instances.Set(float64(instances))
+	p.metrics.behind.Set(float64(behind))
 	if changed {
 		p.metrics.versions.Reset()
 		for _, name := range r.Instances[:min(len(r.Instances), maxVersions)] {

@@ -22,10 +22,11 @@ type exchange struct {
 }
 
 func (e *exchange) run(ctx context.Context) error {
-	tokens := &lane[ratelimit.Ask]{loss: &e.loss, urgent: e.limiter.tokensUrgent, collect: e.collectTokens, send: e.sendTokens,
+	flushes := e.metrics.flush.WithLabelValues
+	tokens := &lane[ratelimit.Ask]{loss: &e.loss, urgent: e.limiter.tokensUrgent, flushes: flushes("requests"), collect: e.collectTokens, send: e.sendTokens,
 		leave: func() { e.limiter.update(func(time.Time) { e.limiter.tokens.Leave() }) }}
-	slots := &lane[concurrency.Ask]{loss: &e.loss, urgent: e.limiter.slotsUrgent, collect: e.collectSlots, send: e.sendSlots}
-	bytes := &lane[bandwidth.Report]{loss: &e.loss, urgent: e.limiter.bytesUrgent, collect: e.collectBytes, send: e.sendBytes}
+	slots := &lane[concurrency.Ask]{loss: &e.loss, urgent: e.limiter.slotsUrgent, flushes: flushes("concurrent"), collect: e.collectSlots, send: e.sendSlots}
+	bytes := &lane[bandwidth.Report]{loss: &e.loss, urgent: e.limiter.bytesUrgent, flushes: flushes("bandwidth"), collect: e.collectBytes, send: e.sendBytes}
 	return group.Run(ctx, tokens.run, slots.run, bytes.run)
 }
 

@@ -18,6 +18,10 @@ import (
 // beatEvery is how often an agent says that it is there.
 const beatEvery = 250 * time.Millisecond
 
+// hotFor is how long a policy hot holds from polygen's decision on: that is how the
+// agent knows when it was made.
+const hotFor = 3 * time.Second
+
 // follow applies what polygen and the registry publish.
 func (a *Agent) follow(ctx context.Context) error {
 	channels := []bus.Channel{bus.PoliciesChannel, bus.InstancesChannel}
@@ -34,6 +38,7 @@ func (a *Agent) follow(ctx context.Context) error {
 }
 
 func (a *Agent) apply(messages []policy.Message) {
+	a.metrics.policyAt.SetToCurrentTime()
 	for _, m := range messages {
 		switch m := m.(type) {
 		case policy.Throttle:
@@ -44,6 +49,7 @@ func (a *Agent) apply(messages []policy.Message) {
 		case policy.Hot:
 			a.metrics.policies.WithLabelValues("hot").Inc()
 			a.limiter.update(func(now time.Time) {
+				a.metrics.policyDelay.Observe(max(0, now.Sub(m.Until.Add(-hotFor)).Seconds()))
 				a.limiter.tokens.Hot(now, m.Key, m.Until, m.Instances)
 			})
 		case policy.Block:
@@ -181,6 +187,7 @@ func (a *Agent) forget() {
 	a.limiter.update(func(now time.Time) {
 		a.limiter.throttles.forget(now)
 		a.limiter.dryBytes.forget(now)
+		a.limiter.moved.forget(now)
 	})
 }
 

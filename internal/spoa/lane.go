@@ -3,14 +3,17 @@ package spoa
 import (
 	"context"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // A lane carries one kind of asks to Redis, and the answers back. One batch is
 // on its way at a time, so that none overtakes another: what comes up meanwhile
 // goes with the next.
 type lane[A any] struct {
-	loss   *loss
-	urgent <-chan struct{}
+	loss    *loss
+	urgent  <-chan struct{}
+	flushes prometheus.Observer // of seconds that collecting for a flush took
 
 	// collect takes what is to be said, with flush everything. Before a flush it
 	// lets the core do what is due.
@@ -56,7 +59,11 @@ func (l *lane[A]) run(ctx context.Context) error {
 // as lost meanwhile: no request waits for it.
 func (l *lane[A]) round(ctx context.Context, flush bool) bool {
 	ask := !l.loss.isLost() || time.Since(l.tried) >= lostRetry
+	began := time.Now()
 	l.asks = l.collect(flush, ask, l.asks)
+	if flush {
+		l.flushes.Observe(time.Since(began).Seconds())
+	}
 	if len(l.asks) == 0 {
 		return false
 	}

@@ -38,6 +38,7 @@ type limiter struct {
 	forTokens  waiting[*ratelimit.Waiting]
 	forSlots   waiting[*concurrency.Waiting]
 	dryBytes   byteDryRuns
+	moved      movedBytes
 	throttles  throttles
 	overflowed uint64 // requests uncounted, of which the metric knows
 }
@@ -76,6 +77,7 @@ func newLimiter(c *clock.Clock, m *metrics, slots concurrency.Config) *limiter {
 		forTokens:    make(waiting[*ratelimit.Waiting]),
 		forSlots:     make(waiting[*concurrency.Waiting]),
 		dryBytes:     make(byteDryRuns),
+		moved:        newMovedBytes(m.bytes),
 		throttles:    make(throttles),
 	}
 	l.wait.Store(int64(minWait))
@@ -112,8 +114,10 @@ const exemptTier = "exempt"
 //
 // A request needs a slot and a token of each limit. The slot comes first, for it
 // can be given back. Limits in a dry run are asked last.
-func (l *limiter) decide(q question) verdict {
-	of := l.set.Load().User(q.user)
+func (l *limiter) decide(q question) verdict { return l.decideOf(q, l.set.Load().User(q.user)) }
+
+// decideOf is decide, for a user whose limits are known.
+func (l *limiter) decideOf(q question, of *limits.Limits) verdict {
 	if l.open.Load() {
 		return verdict{allowed: true, priority: of.Priority}
 	}

@@ -3,6 +3,9 @@ package spoa
 import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/sluice-qos/sluice/internal/buildinfo"
+	"github.com/sluice-qos/sluice/pkg/bandwidth"
 )
 
 type metrics struct {
@@ -22,10 +25,20 @@ type metrics struct {
 	losses, limitErrors            prometheus.Counter
 	lost, users, instances, offset prometheus.Gauge
 	limitsInfo                     *prometheus.GaugeVec
+	byTier                         *byTier
+	bytes                          [2]prometheus.Counter // by direction
+	policyDelay                    prometheus.Histogram
+	policyAt                       prometheus.Gauge
+	flush                          *prometheus.HistogramVec // by lane
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
+	buildinfo.Register(reg, "spoa")
 	f := promauto.With(reg)
+	moved := f.NewCounterVec(prometheus.CounterOpts{
+		Name: "sluice_bytes_total",
+		Help: "Bytes that HAProxy moved for its users, by direction, as it tells them every few moments; of at most 100000 users at a time.",
+	}, []string{"direction"})
 	verdicts := f.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_requests_total",
 		Help: "Requests that the agent was asked about, by verdict; one that waits in line has another verdict later. Natively refused ones never reach it.",
@@ -39,6 +52,28 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		Help: "Entries written into HAProxy's block table: users whom it is to refuse by itself, and users whom it is not.",
 	}, []string{"action"})
 	return &metrics{
+		byTier: newByTier(f.NewCounterVec(prometheus.CounterOpts{
+			Name: "sluice_tier_requests_total",
+			Help: "Requests as in sluice_requests_total, by their users' tier; beyond 1000 series the tier is other.",
+		}, []string{"tier", "verdict", "limit"})),
+		bytes: [2]prometheus.Counter{
+			bandwidth.Down: moved.WithLabelValues(bandwidth.Down.String()),
+			bandwidth.Up:   moved.WithLabelValues(bandwidth.Up.String()),
+		},
+		policyDelay: f.NewHistogram(prometheus.HistogramOpts{
+			Name:    "sluice_policy_delay_seconds",
+			Help:    "Time from polygen's decision to the agent's having the policy, by the cluster's clock; of policies hot, which tell their time.",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5},
+		}),
+		policyAt: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_policies_last_received_timestamp_seconds",
+			Help: "When the last policy was received from polygen, in seconds since 1970; its leader sends one every second.",
+		}),
+		flush: f.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "sluice_flush_seconds",
+			Help:    "Time that the agent took to gather what it reports every 5 ms, without Redis' part, by what: requests, concurrent or bandwidth.",
+			Buckets: []float64{.00001, .0001, .0005, .001, .0025, .005, .01, .025, .1},
+		}, []string{"lane"}),
 		blocked:   blocks.WithLabelValues("block"),
 		unblocked: blocks.WithLabelValues("unblock"),
 		shares: f.NewCounter(prometheus.CounterOpts{

@@ -336,19 +336,27 @@ func (a *Agent) verdict(q question) verdict {
 		a.metrics.malformed.Inc()
 		return verdict{allowed: true}
 	}
-	v := a.limiter.decide(q)
+	of := a.limiter.set.Load().User(q.user)
+	v := a.limiter.decideOf(q, of)
+	came := outcome{tier: of.Tier}
 	switch {
 	case v.exempt:
+		came.verdict = "exempt"
 		a.metrics.exempt.Inc()
 	case v.allowed:
+		came.verdict = "allowed"
 		a.metrics.allowed.Inc()
 	case v.wait > 0:
+		came.verdict, came.limit = "wait", "concurrent"
 		a.metrics.lined.Inc()
-	case v.limit > 0:
-		a.metrics.refused.WithLabelValues("concurrent").Inc()
 	default:
-		a.metrics.refused.WithLabelValues(v.rate.Name()).Inc()
+		came.verdict, came.limit = "refused", "concurrent"
+		if v.limit == 0 {
+			came.limit = v.rate.Name()
+		}
+		a.metrics.refused.WithLabelValues(came.limit).Inc()
 	}
+	a.metrics.byTier.count(came)
 	return v
 }
 

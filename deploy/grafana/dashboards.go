@@ -1,0 +1,186 @@
+// Package grafana makes the dashboards of this folder, which Grafana imports as they
+// are: go generate ./deploy/grafana writes them.
+package grafana
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/grafana/grafana-foundation-sdk/go/common"
+	"github.com/grafana/grafana-foundation-sdk/go/dashboard"
+	"github.com/grafana/grafana-foundation-sdk/go/units"
+)
+
+//go:generate go test -run ^TestDashboardsAreCurrent$ -update .
+
+// Dashboards returns the files of this folder: their names and contents.
+func Dashboards() (map[string][]byte, error) {
+	files := map[string][]byte{}
+	for _, d := range []struct {
+		name string
+		make func() *dashboard.DashboardBuilder
+	}{{"overview", overview}, {"user", user}, {"health", health}} {
+		made, err := d.make().Build()
+		if err != nil {
+			return nil, fmt.Errorf("dashboard %s: %w", d.name, err)
+		}
+		number(&made)
+		text, err := json.MarshalIndent(made, "", "  ")
+		if err != nil {
+			return nil, fmt.Errorf("dashboard %s: %w", d.name, err)
+		}
+		files[d.name+".json"] = append(text, '\n')
+	}
+	return files, nil
+}
+
+// begin begins a dashboard with what all of them have: the choice of a data source and
+// of instances, and links to each other.
+func begin(name, title, description string) *dashboard.DashboardBuilder {
+	return dashboard.NewDashboardBuilder("Sluice: "+title).
+		Uid("sluice-"+name).
+		Description(description).
+		Tags([]string{"sluice"}).
+		Time("now-1h", "now").
+		Refresh("10s").
+		Tooltip(dashboard.DashboardCursorSyncCrosshair).
+		Link(dashboard.NewDashboardLinkBuilder("Sluice").Type(dashboard.DashboardLinkTypeDashboards).
+			Tags([]string{"sluice"}).IncludeVars(true).KeepTime(true)).
+		WithVariable(dashboard.NewDatasourceVariableBuilder("datasource").Label("Data source").Type("prometheus")).
+		WithVariable(variable("instance", "Instance", "label_values(sluice_requests_total, instance)"))
+}
+
+// variable is a choice of any number of a label's values.
+func variable(name, label, query string) *dashboard.QueryVariableBuilder {
+	return dashboard.NewQueryVariableBuilder(name).Label(label).
+		Query(text(query)).Datasource(source()).
+		Refresh(dashboard.VariableRefreshOnTimeRangeChanged).Sort(dashboard.VariableSortAlphabeticalAsc).
+		Multi(true).IncludeAll(true).AllValue(".*")
+}
+
+func text(s string) dashboard.StringOrMap { return dashboard.StringOrMap{String: &s} }
+
+func source() common.DataSourceRef {
+	kind, uid := "prometheus", "${datasource}"
+	return common.DataSourceRef{Type: &kind, Uid: &uid}
+}
+
+// overview is who is limited, and by what.
+func overview() *dashboard.DashboardBuilder {
+	return begin("overview", "overview", "Who is limited, and by what.").
+		WithRow(dashboard.NewRowBuilder("Now")).
+		WithPanel(figure("Requests asked about", units.RequestsPerSecond,
+			`sum(rate(sluice_requests_total{instance=~"$instance"}[$__rate_interval]))`)).
+		WithPanel(figure("Refused by agents", units.RequestsPerSecond,
+			`sum(rate(sluice_requests_total{verdict="refused", instance=~"$instance"}[$__rate_interval]))`)).
+		WithPanel(figure("Throttled users", units.Short, `max(sluice_throttled_users)`)).
+		WithPanel(figure("Blocked users", units.Short, `max(sluice_blocked_users)`)).
+		WithPanel(figure("Requests in progress", units.Short, `sum(sluice_requests_in_progress{instance=~"$instance"})`)).
+		WithPanel(figure("Waiting in line", units.Short, `sum(sluice_line_requests{instance=~"$instance"})`)).
+		WithRow(dashboard.NewRowBuilder("Requests")).
+		WithPanel(graph("Requests by verdict", "Natively refused ones never reach an agent, and are not in here.", units.RequestsPerSecond,
+			line{`sum by (verdict) (rate(sluice_requests_total{instance=~"$instance"}[$__rate_interval]))`, "{{verdict}}"})).
+		WithPanel(graph("Refused, by limit", "What refused them: concurrent, or the class of a request rate.", units.RequestsPerSecond,
+			line{`sum by (limit) (rate(sluice_requests_total{verdict="refused", instance=~"$instance"}[$__rate_interval]))`, "{{limit}}"})).
+		WithPanel(graph("Requests by tier", "", units.RequestsPerSecond,
+			line{`sum by (tier) (rate(sluice_tier_requests_total{instance=~"$instance"}[$__rate_interval]))`, "{{tier}}"})).
+		WithPanel(graph("Refused, by tier", "", units.RequestsPerSecond,
+			line{`sum by (tier) (rate(sluice_tier_requests_total{verdict="refused", instance=~"$instance"}[$__rate_interval]))`, "{{tier}}"})).
+		WithPanel(graph("Requests by instance", "", units.RequestsPerSecond,
+			line{`sum by (instance) (rate(sluice_requests_total{instance=~"$instance"}[$__rate_interval]))`, "{{instance}}"})).
+		WithPanel(graph("Would be refused (dry run)", "Limits in mode dry-run: nobody is refused for them.", units.RequestsPerSecond,
+			line{`sum by (limit) (rate(sluice_dry_run_refused_total{instance=~"$instance"}[$__rate_interval]))`, "{{limit}}"})).
+		WithRow(dashboard.NewRowBuilder("Users")).
+		WithPanel(graph("Limited now", "As polygen sees it: at a request rate in the last second, or at the limit of requests in progress.", units.Short,
+			line{`max(sluice_throttled_users)`, "throttled"}, line{`max(sluice_blocked_users)`, "blocked"})).
+		WithPanel(graph("Active", "Users with a request of late, of each kind of limit.", units.Short,
+			line{`sum(sluice_users{instance=~"$instance"})`, "request rate"},
+			line{`sum(sluice_concurrent_users{instance=~"$instance"})`, "in progress"},
+			line{`sum(sluice_bandwidth_users{instance=~"$instance"})`, "bandwidth"},
+			line{`max(sluice_unknown_users)`, "not in the limit file"})).
+		WithRow(dashboard.NewRowBuilder("In progress and bandwidth")).
+		WithPanel(graph("In progress", "", units.Short,
+			line{`sum by (instance) (sluice_requests_in_progress{instance=~"$instance"})`, "{{instance}}"},
+			line{`sum(sluice_line_requests{instance=~"$instance"})`, "waiting in line"})).
+		WithPanel(graph("Bytes moved", "", units.BytesPerSecondIEC,
+			line{`sum by (direction) (rate(sluice_bytes_total{instance=~"$instance"}[$__rate_interval]))`, "{{direction}}"},
+			line{`sum by (direction) (rate(sluice_dry_run_bytes_total{instance=~"$instance"}[$__rate_interval]))`, "{{direction}}, above a limit in a dry run"}))
+}
+
+// user is what can be said of one user: no metric has his name, so it shows his tier,
+// and where to ask.
+func user() *dashboard.DashboardBuilder {
+	const who = `{tier=~"$tier", instance=~"$instance"`
+	return begin("user", "one user", "The company that a user keeps, and where to ask about himself.").
+		WithVariable(dashboard.NewTextBoxVariableBuilder("user").Label("User").DefaultValue(text("alice"))).
+		WithVariable(dashboard.NewTextBoxVariableBuilder("polygen").Label("polygen").DefaultValue(text("http://127.0.0.1:9090"))).
+		WithVariable(variable("tier", "Tier", "label_values(sluice_tier_requests_total, tier)")).
+		WithPanel(note("About $user", "No metric carries users' names, so that Prometheus stays small whoever asks. "+
+			"polygen knows him: his limits, use, shares, state and the reason are at\n\n[$polygen/api/v1/users/$user]($polygen/api/v1/users/$user)\n\n"+
+			"and in `sluice explain $user`. Below are all users of his tier: choose it above.")).
+		WithPanel(graph("His tier's requests, by verdict", "", units.RequestsPerSecond,
+			line{`sum by (verdict) (rate(sluice_tier_requests_total` + who + `}[$__rate_interval]))`, "{{verdict}}"})).
+		WithPanel(graph("His tier's refused requests, by limit", "", units.RequestsPerSecond,
+			line{`sum by (limit) (rate(sluice_tier_requests_total` + who + `, verdict="refused"}[$__rate_interval]))`, "{{limit}}"})).
+		WithPanel(graph("Part of his tier's requests that is refused", "", units.PercentUnit,
+			line{`sum by (tier) (rate(sluice_tier_requests_total` + who + `, verdict="refused"}[$__rate_interval])) / sum by (tier) (rate(sluice_tier_requests_total` +
+				who + `}[$__rate_interval]))`, "{{tier}}"})).
+		WithPanel(graph("His tier's requests, by instance", "", units.RequestsPerSecond,
+			line{`sum by (instance) (rate(sluice_tier_requests_total` + who + `}[$__rate_interval]))`, "{{instance}}"}))
+}
+
+// health is whether Sluice itself works.
+func health() *dashboard.DashboardBuilder {
+	return begin("health", "health", "Whether Sluice itself works, and how fast.").
+		WithRow(dashboard.NewRowBuilder("Now")).
+		WithPanel(alarm("Leading polygens", units.Short, `sum(sluice_polygen_leading)`, below(1))).
+		WithPanel(alarm("HAProxys connected", units.PercentUnit, `avg(sluice_peers_connected{instance=~"$instance"})`, below(1))).
+		WithPanel(alarm("Agents without Redis", units.Short, `sum(sluice_redis_lost{instance=~"$instance"})`, from(1))).
+		WithPanel(alarm("Limit file good", units.Short, `min(sluice_limits_valid)`, below(1))).
+		WithPanel(alarm("Instances on old limits", units.Short, `max(sluice_instances_behind and on (job, instance) sluice_polygen_leading == 1)`, from(1))).
+		WithPanel(alarm("Fullest table", units.PercentUnit,
+			`max(sum without (table) (sluice_peers_entries{instance=~"$instance"}) / on (job, instance) sluice_peers_entries_max{instance=~"$instance"})`, from(0.8))).
+		WithRow(dashboard.NewRowBuilder("Requests' way")).
+		WithPanel(graph("Time of a verdict", "From HAProxy's question to the agent's answer, in the agent.", units.Seconds,
+			quantile("0.5", "sluice_spop_handler_seconds", "instance"), quantile("0.99", "sluice_spop_handler_seconds", "instance"))).
+		WithPanel(graph("Time of waiting for the cluster", "Most requests never wait, and are not in here.", units.Seconds,
+			quantile("0.5", "sluice_verdict_wait_seconds", "instance"), quantile("0.99", "sluice_verdict_wait_seconds", "instance"))).
+		WithPanel(graph("Decided without the cluster, or not counted", "", units.RequestsPerSecond,
+			line{`sum by (instance) (rate(sluice_verdict_timeouts_total{instance=~"$instance"}[$__rate_interval]))`, "{{instance}}: waited too long"},
+			line{`sum by (instance) (rate(sluice_requests_uncounted_total{instance=~"$instance"}[$__rate_interval]))`, "{{instance}}: too many users"},
+			line{`sum by (instance) (rate(sluice_requests_malformed_total{instance=~"$instance"}[$__rate_interval]))`, "{{instance}}: no user"})).
+		WithPanel(graph("SPOE", "Connections, and how often some were rejected.", units.Short,
+			line{`sum by (instance) (sluice_spop_connections{instance=~"$instance"})`, "{{instance}}: open"},
+			line{`sum by (instance, reason) (rate(sluice_spop_rejected_total{instance=~"$instance"}[$__rate_interval])) > 0`, "{{instance}}: {{reason}} per second"},
+			line{`sum by (instance) (rate(sluice_spop_panics_total{instance=~"$instance"}[$__rate_interval])) > 0`, "{{instance}}: panics per second"})).
+		WithRow(dashboard.NewRowBuilder("From crossing a limit to refusing natively")).
+		WithPanel(graph("The agent gathers a report", "", units.Seconds, quantile("0.99", "sluice_flush_seconds", "lane"))).
+		WithPanel(graph("polygen decides and publishes", "", units.Seconds, line{
+			`histogram_quantile(0.99, sum by (le) (rate(sluice_polygen_loop_seconds_bucket[$__rate_interval])))`, "0.99"})).
+		WithPanel(graph("A policy reaches the agent", "", units.Seconds,
+			quantile("0.5", "sluice_policy_delay_seconds", "instance"), quantile("0.99", "sluice_policy_delay_seconds", "instance"))).
+		WithPanel(graph("HAProxy acknowledges", "", units.Seconds,
+			quantile("0.5", "sluice_peers_ack_seconds", "instance"), quantile("0.99", "sluice_peers_ack_seconds", "instance"))).
+		WithPanel(graph("Policies", "", units.Short,
+			line{`sum by (kind) (rate(sluice_policies_sent_total[$__rate_interval]))`, "sent: {{kind}}"},
+			line{`sum by (kind) (rate(sluice_policies_received_total{instance=~"$instance"}[$__rate_interval]))`, "received: {{kind}}"},
+			line{`sum(rate(sluice_policies_dropped_total[$__rate_interval])) > 0`, "dropped"})).
+		WithPanel(graph("Entries of HAProxy's tables", "", units.Short,
+			line{`sum by (instance, table) (sluice_peers_entries{instance=~"$instance"})`, "{{instance}}: {{table}}"},
+			line{`sum by (reason) (rate(sluice_peers_dropped_total{instance=~"$instance"}[$__rate_interval])) > 0`, "dropped per second: {{reason}}"})).
+		WithRow(dashboard.NewRowBuilder("Redis and the cluster")).
+		WithPanel(graph("Time of calls to Redis", "", units.Seconds, line{
+			`histogram_quantile(0.99, sum by (op, le) (rate(sluice_bus_seconds_bucket[$__rate_interval])))`, "0.99 {{op}}"})).
+		WithPanel(graph("Calls to Redis", "", units.RequestsPerSecond,
+			line{`sum by (op) (rate(sluice_bus_requests_total[$__rate_interval]))`, "{{op}}"},
+			line{`sum by (result) (rate(sluice_bus_requests_total{result!="ok"}[$__rate_interval])) > 0`, "failed: {{result}}"})).
+		WithPanel(graph("Time since Redis' last answer", "", units.Seconds,
+			line{`time() - sluice_bus_last_success_timestamp_seconds`, "{{instance}}"})).
+		WithPanel(graph("Clock offset", "Of the machine from the cluster's time, either way; HAProxy ends throttles by the machine's.", units.Seconds,
+			line{`abs(sluice_clock_offset_seconds{instance=~"$instance"})`, "{{instance}}"})).
+		WithPanel(graph("Instances", "As each part sees it.", units.Short,
+			line{`sluice_instances{instance=~"$instance"}`, "{{instance}}"}, line{`sluice_polygen_instances`, "{{instance}}"})).
+		WithPanel(list("Versions of the limits", `max by (agent, version) (sluice_instance_limits_version)`)).
+		WithPanel(list("Builds", `max by (instance, component, version, revision, goversion) (sluice_build_info)`)).
+		WithPanel(graph("CPU", "", units.Short, line{`sum by (instance) (rate(process_cpu_seconds_total{job=~"sluice.*"}[$__rate_interval]))`, "{{instance}}"}))
+}

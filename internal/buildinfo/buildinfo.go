@@ -1,0 +1,39 @@
+// Package buildinfo tells which build of a command runs.
+package buildinfo
+
+import (
+	"cmp"
+	"runtime/debug"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+// Register adds sluice_build_info to the registry; nil adds it nowhere.
+func Register(reg prometheus.Registerer, component string) {
+	version, revision, goVersion := read(debug.ReadBuildInfo())
+	promauto.With(reg).NewGaugeVec(prometheus.GaugeOpts{
+		Name: "sluice_build_info",
+		Help: "The build that runs, value 1: the component (spoa, polygen), the module's version, the commit (-dirty: with changes), and Go's version.",
+	}, []string{"component", "version", "revision", "goversion"}).WithLabelValues(component, version, revision, goVersion).Set(1)
+}
+
+// read returns what is known of a build; what is not is "unknown".
+func read(info *debug.BuildInfo, ok bool) (version, revision, goVersion string) {
+	if !ok {
+		return "unknown", "unknown", "unknown"
+	}
+	changed := ""
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			revision = s.Value
+		case s.Key == "vcs.modified" && s.Value == "true":
+			changed = "-dirty"
+		}
+	}
+	if revision != "" {
+		revision += changed
+	}
+	return cmp.Or(info.Main.Version, "unknown"), cmp.Or(revision, "unknown"), cmp.Or(info.GoVersion, "unknown")
+}

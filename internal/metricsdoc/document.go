@@ -1,0 +1,52 @@
+package metricsdoc
+
+import (
+	"fmt"
+	"strings"
+)
+
+const intro = `# Metrics
+
+Written by ` + "`go generate ./internal/metricsdoc`" + ` from the code; a test fails when it is not current. [Operating Sluice](operations.md) says
+what to watch, [deploy/prometheus](../deploy/prometheus/alerts.yml) has alert rules, and [deploy/grafana](../deploy/grafana) dashboards.
+
+spoa serves its metrics at ` + "`127.0.0.1:9091/metrics`" + `, polygen at ` + "`127.0.0.1:9090/metrics`" + `; ` + "`--admin`" + ` sets the address. Both also have those
+of Go's runtime (` + "`go_*`" + `) and of the process (` + "`process_*`" + `). ` + "`sluice up`" + ` serves all its parts' at one address, told apart by the label
+` + "`instance`" + ` (scrape it with ` + "`honor_labels: true`" + `).
+
+**How many series.** No metric has users among its labels: the API answers questions about one user. ` + "`limit`" + ` is ` + "`concurrent`" + ` or a class of
+the limit file (` + "`GET`, `*`, `PUT/minute`" + `), ` + "`tier`" + ` one of its tiers, ` + "`agent`" + ` an instance (at most 1000), ` + "`version`" + ` that of a limit file, of
+which each process has one at a time; ` + "`sluice_build_info`" + `'s are one set for each process; the values of the others are fixed.
+
+**From crossing a limit to refusing natively.** HAProxy and its agent refuse exactly in any case; this is how long it takes until HAProxy does so
+without asking: agents report within 5 ms, polygen takes ` + "`sluice_polygen_loop_seconds`" + ` to decide and publish, a policy needs
+` + "`sluice_policy_delay_seconds`" + ` from the decision to each agent, and HAProxy ` + "`sluice_peers_ack_seconds`" + ` to take it.
+`
+
+// Document is docs/metrics.md.
+func Document() (string, error) {
+	agent, err := Agent()
+	if err != nil {
+		return "", err
+	}
+	generator, err := Generator()
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	b.WriteString(intro)
+	table(&b, "spoa", agent)
+	table(&b, "polygen", generator)
+	return b.String(), nil
+}
+
+func table(b *strings.Builder, title string, metrics []Metric) {
+	fmt.Fprintf(b, "\n## %s\n\n| name | type | labels | meaning |\n|---|---|---|---|\n", title)
+	for _, m := range metrics {
+		labels := ""
+		if len(m.Labels) > 0 {
+			labels = "`" + strings.Join(m.Labels, "`, `") + "`"
+		}
+		fmt.Fprintf(b, "| `%s` | %s | %s | %s |\n", m.Name, m.Type, labels, strings.ReplaceAll(m.Help, "|", `\|`))
+	}
+}

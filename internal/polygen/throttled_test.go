@@ -1,0 +1,114 @@
+package polygen
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+func TestThrottled(t *testing.T) {
+	set, err := limits.Parse("limits", []byte(`version: 1
+default_tier: free
+tiers: {free: {requests: {GET: 10, PUT: 5, POST: {minute: 100}}}}
+users: {trial: {tier: free, mode: dry-run}}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := func(user, class string, w limits.Window) ratelimit.Key {
+		return ratelimit.Key{User: user, Class: class, Window: w}
+	}
+	start := time.Unix(1000, 0)
+	for _, tt := range []struct {
+		name      string
+		throttles []ratelimit.Throttle
+		after     time.Duration // from the beginning of the windows
+		want      int
+	}{
+		{"nobody", nil, 0, 0},
+		{"within his second", []ratelimit.Throttle{{Key: key("alice", "GET", 0), Second: 1000}}, 500 * time.Millisecond, 1},
+		{"in the second after it", []ratelimit.Throttle{{Key: key("alice", "GET", 0), Second: 1000}}, 1999 * time.Millisecond, 1},
+		{"later", []ratelimit.Throttle{{Key: key("alice", "GET", 0), Second: 1000}}, 2 * time.Second, 0},
+		{"one user's two limits are one user", []ratelimit.Throttle{{Key: key("alice", "GET", 0), Second: 1000}, {Key: key("alice", "PUT", 0), Second: 1000}}, 0, 1},
+		{"two users", []ratelimit.Throttle{{Key: key("alice", "GET", 0), Second: 1000}, {Key: key("bob", "GET", 0), Second: 1000}}, 0, 2},
+		{"until the longest window ends", []ratelimit.Throttle{{Key: key("alice", "POST", limits.Minute), Second: 1000}, {Key: key("alice", "GET", 0), Second: 1000}},
+			60 * time.Second, 1},
+		{"limits in a dry run throttle nobody", []ratelimit.Throttle{{Key: key("trial", "GET", 0), Second: 1000}}, 0, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var over throttled
+			over.add(set, tt.throttles)
+			if got := over.within(start.Add(tt.after), time.Second); got != tt.want {
+				t.Errorf("within(%v after, 1s) of %v = %d, want %d", tt.after, tt.throttles, got, tt.want)
+			}
+		})
+	}
+}
+
+func TestMetricsOfTheFleet(t *testing.T) {
+	g := newGenerator(t, "127.0.0.1:1", "polygen", nil)
+	want := g.set.Load().Version()
+	at := time.Unix(1000, 0)
+	g.observe(at, bus.Registry{Now: at, Instances: []string{"a", "b", "c"}, Versions: map[string]string{"a": want, "b": "other"}})
+	if n, behind := testutil.ToFloat64(g.metrics.instances), testutil.ToFloat64(g.metrics.behind); n != 3 || behind != 2 {
+		t.Errorf("%v instances, %v behind, want 3 and 2", n, behind)
+	}
+	if got := testutil.ToFloat64(g.metrics.limitsInfo.WithLabelValues(want)); got != 1 || testutil.CollectAndCount(g.metrics.limitsInfo) != 1 {
+		t.Errorf("sluice_polygen_limits_info of %s = %v, want 1 and no other version", want, got)
+	}
+}
+
+// What polygen decides by is told when it changes, and so is whom it throttles.
+func TestMetricsOfDecisions(t *testing.T) {
+	g := newGenerator(t, "127.0.0.1:1", "polygen", nil)
+	set, err := limits.Parse("limits", []byte("version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 10}}}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.adopt(set)
+	if got := testutil.ToFloat64(g.metrics.limitsInfo.WithLabelValues(set.Version())); got != 1 || testutil.CollectAndCount(g.metrics.limitsInfo) != 1 {
+		t.Errorf("sluice_polygen_limits_info of the new version = %v, want 1 and no other version", got)
+	}
+	now := g.clock.Now()
+	g.observe(now, bus.Usage{Instance: "one", Entries: []bus.UsageEntry{
+		{Key: ratelimit.Key{Class: "GET", User: "alice"}, Second: now.Unix(), Total: 10},
+	}})
+	g.send(t.Context())
+	for _, tt := range []struct {
+		after time.Duration
+		want  float64
+	}{{0, 1}, {2 * time.Second, 0}} {
+		if g.review(now.Add(tt.after)); testutil.ToFloat64(g.metrics.throttledUsers) != tt.want {
+			t.Errorf("%v later %v users are throttled, want %v", tt.after, testutil.ToFloat64(g.metrics.throttledUsers), tt.want)
+		}
+	}
+
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	done := make(chan error, 1)
+	go func() { done <- g.decide(ctx, nil) }()
+	proctest.Eventually(t, "rounds of polygen's loop", func() error {
+		families, err := g.registry.Gather()
+		if err != nil {
+			return err
+		}
+		for _, f := range families {
+			if f.GetName() == "sluice_polygen_loop_seconds" && f.Metric[0].GetHistogram().GetSampleCount() > 0 {
+				return nil
+			}
+		}
+		return errors.New("none yet")
+	})
+	stop()
+	if err := <-done; err != nil {
+		t.Errorf("decide() = %v, want nil", err)
+	}
+}
