@@ -390,8 +390,9 @@ func TestProgressRedisKilled(t *testing.T) {
 		time.Sleep(time.Second)
 		c.Redis = proctest.RedisAt(t, c.RedisAddr)
 	})
-	// Each goes on with its half, beside what the other one still has above its.
-	checkHealed(t, points, at, time.Second, 10, 15)
+	// Each goes on with its half, beside what the other one still has above its: 15,
+	// and as many more as end while the origin has not noticed yet.
+	checkHealed(t, points, at, time.Second, 10, 17)
 	checkNothingInProgress(t, c)
 }
 
