@@ -25,6 +25,18 @@ var hostileUsers = []string{
 	strings.Repeat("z", 128), strings.Repeat("z", 160),
 }
 
+// awaitSecond waits until a second has just begun, by every clock of this machine, and
+// returns when it began.
+func awaitSecond() time.Time {
+	now := time.Now()
+	begin := now.Truncate(time.Second)
+	if now.Sub(begin) > 300*time.Millisecond {
+		begin = begin.Add(time.Second)
+	}
+	time.Sleep(time.Until(begin.Add(30 * time.Millisecond)))
+	return begin
+}
+
 func TestHostileUsersAreUsersOfTheirOwn(t *testing.T) {
 	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: limitFile(3)})
 	// One after the other, each in a second of his own, all instances in turn.
@@ -32,14 +44,15 @@ func TestHostileUsersAreUsersOfTheirOwn(t *testing.T) {
 		t.Run(fmt.Sprintf("%.20q of %d bytes", user, len(user)), func(t *testing.T) {
 			t.Parallel()
 			proctest.Eventually(t, "exactly three requests in a second", func() error {
-				second := time.Now().Unix()
+				begin := awaitSecond()
 				admitted := 0
 				for i := range 12 {
 					if res, _ := get(t, c.Addresses()[i%2], user); res.StatusCode == http.StatusOK {
 						admitted++
 					}
 				}
-				if time.Now().Unix() != second {
+				if time.Since(begin) > 900*time.Millisecond {
+					time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(time.Second))) // what was admitted in this one counts in it
 					return fmt.Errorf("not within one second")
 				}
 				if admitted != 3 {

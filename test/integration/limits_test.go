@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -43,6 +44,7 @@ func fixedOrigin(t *testing.T) string {
 		w.Header().Set("Date", "Thu, 01 Jan 1970 00:00:00 GMT")
 		var n int
 		_, _ = fmt.Sscanf(r.URL.Path, "/%d", &n)
+		w.Header().Set("Content-Length", strconv.Itoa(n)) // or HAProxy cuts it into chunks as it comes
 		_, _ = w.Write(bytes.Repeat([]byte("x"), n))
 	})}
 	go func() { _ = server.Serve(l) }()
@@ -115,7 +117,11 @@ func TestDryRunChangesNoAnswer(t *testing.T) {
 			t.Errorf("in a dry run the answers took %v, and %v without limits", took, free)
 		}
 		if !bytes.Equal(got, want) {
-			t.Errorf("in a dry run the answers differ:\n%.2000q\nwithout limits:\n%.2000q", got, want)
+			at := 0
+			for at < min(len(got), len(want)) && got[at] == want[at] {
+				at++
+			}
+			t.Errorf("in a dry run the %d bytes of answers differ from byte %d on:\n%.300q\nwithout limits, %d bytes:\n%.300q", len(got), at, got[at:], len(want), want[at:])
 		}
 		proctest.Eventually(t, "what would have been refused is counted", func() error {
 			if n := refused("GET/hour") - before; n != 21 {
@@ -207,11 +213,12 @@ func TestHourlyLimit(t *testing.T) {
 		if admitted > 300 || admitted < 290 {
 			t.Errorf("%d admitted in an hour, want 300, and 10 fewer at most", admitted)
 		}
+		left := func() int { return int(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)).Seconds()) }
+		most := left() + 2
 		res, body := get(t, c.Instances[1].Address, user)
-		left := int(time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)).Seconds())
 		var retry int
-		if _, err := fmt.Sscan(res.Header.Get("Retry-After"), &retry); err != nil || retry < left-1 || retry > left+2 {
-			t.Errorf("Retry-After = %q, want the %d s that the hour has left", res.Header.Get("Retry-After"), left)
+		if _, err := fmt.Sscan(res.Header.Get("Retry-After"), &retry); err != nil || retry < left()-1 || retry > most {
+			t.Errorf("Retry-After = %q, want the %d s that the hour has left", res.Header.Get("Retry-After"), left())
 		}
 		if got, want := res.Header.Get("RateLimit-Policy"), `"GET/hour";q=300;w=3600`; got != want {
 			t.Errorf("RateLimit-Policy = %s, want %s (%s)", got, want, body)
@@ -345,7 +352,7 @@ func TestEndpointsAreApart(t *testing.T) {
 // An override that ends does so everywhere without anybody touching the file.
 func TestOverrideEndsByItself(t *testing.T) {
 	end := time.Now().Add(12 * time.Second).UTC().Truncate(time.Second)
-	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: "version: 1\ndefault_tier: free\ntiers: {free: {requests: {PUT: 1}}}\n" +
+	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: "version: 1\ndefault_tier: free\ntiers: {free: {requests: {PUT: {hour: 3}}}}\n" +
 		"users: {alice: {requests: {PUT: unlimited}, until: " + end.Format(time.RFC3339) + ", comment: moving house}}\n"})
 	refused := func() bool {
 		admitted, _ := answers(t, "PUT", "/x", "alice", 20, c.Addresses()...)
