@@ -387,7 +387,11 @@ func TestHAProxyRestarts(t *testing.T) {
 	eventuallyEqual(t, "entries before", 1, func() int { return s.used("/block") })
 
 	s.proc.Kill()
-	eventuallyEqual(t, "connected", false, c.Connected)
+	eventuallyEqual(t, "found gone, before another one listens", true, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return slices.Contains(s.states, Session{ID: 1, State: Gone})
+	})
 	s.haproxy()
 	start := time.Now()
 	eventuallyEqual(t, "entries after", 1, func() int { return s.used("/block") })
