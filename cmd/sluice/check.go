@@ -176,9 +176,6 @@ func (r *report) ending() {
 	}
 }
 
-// exempt is the Tier of who is exempt, and of nobody else.
-const exempt = "exempt"
-
 // users writes one line a user, and one for each endpoint where he has other limits.
 func (r *report) users() {
 	for user := range r.set.Users() {
@@ -192,7 +189,7 @@ func (r *report) users() {
 		default:
 			until = " since " + e.at.Format(time.RFC3339Nano) + ", when his own ended"
 		}
-		if l.Tier == exempt {
+		if l.Tier == limits.ExemptTier {
 			r.line("  user %s, exempt", shown(user))
 			continue
 		}

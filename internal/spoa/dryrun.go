@@ -57,13 +57,12 @@ func (l *limiter) rehearse(q question, of *limits.Limits, rates []limits.Rate) {
 }
 
 // byteDryRuns knows how much more the users whose bandwidth limit is in a dry run
-// move than their shares. The limiter's lock guards it. The zero one is not usable.
-type byteDryRuns map[string]*byteDryRun
+// move than their shares. The limiter's lock guards it. See newByteDryRuns.
+type byteDryRuns struct{ recent[byteDryRun] }
 
 type byteDryRun struct {
-	share, left, moved [2]int64  // bytes per second; bytes within the share; HAProxy's count
-	at, heard          time.Time // of the last count; of the last of anything
-	counting           bool      // since moved was first heard of
+	share, left [2]int64 // bytes per second; bytes within the share
+	at          time.Time
 }
 
 const (
@@ -76,54 +75,36 @@ const (
 	maxDryRuns = 100_000
 )
 
+func newByteDryRuns() byteDryRuns { return byteDryRuns{newRecent[byteDryRun](dryRunFor, maxDryRuns)} }
+
 // give takes a user's share.
-func (t byteDryRuns) give(now time.Time, user string, share [2]int64) {
-	if run := t.of(now, user); run != nil {
-		run.share = share
+func (t *byteDryRuns) give(now time.Time, user string, share [2]int64) {
+	run, known := t.get(user)
+	if !known {
+		run.at = now
 	}
+	run.share = share
+	t.put(user, run)
 }
 
-// move takes HAProxy's count of a user's bytes, and returns how many of those since
-// the last one are above his share. A share of 0 is none yet.
-func (t byteDryRuns) move(now time.Time, user string, moved [2]int64) (above [2]int64) {
-	run := t.of(now, user)
-	if run == nil {
+// move takes how many bytes a user has moved since the last call, and returns how
+// many of them are above his share. Without a share none are.
+func (t *byteDryRuns) move(now time.Time, user string, more [2]int64) (above [2]int64) {
+	run, known := t.get(user)
+	if !known {
 		return above
 	}
-	elapsed := min(now.Sub(run.at), dryRunSpan)
+	elapsed := min(now.Sub(run.at), dryRunSpan).Seconds()
 	run.at = now
 	for _, d := range bandwidth.Directions {
-		more := moved[d] - run.moved[d]
-		run.moved[d] = moved[d]
-		if !run.counting || run.share[d] == 0 || more <= 0 {
-			continue // nothing to compare with, or HAProxy has begun to count anew
+		if run.share[d] == 0 {
+			continue
 		}
 		most := int64(dryRunSpan.Seconds() * float64(run.share[d]))
-		run.left[d] = min(most, run.left[d]+int64(elapsed.Seconds()*float64(run.share[d])))
-		above[d] = max(0, more-run.left[d])
-		run.left[d] = max(0, run.left[d]-more)
+		run.left[d] = min(most, run.left[d]+int64(elapsed*float64(run.share[d])))
+		above[d] = max(0, more[d]-run.left[d])
+		run.left[d] = max(0, run.left[d]-more[d])
 	}
-	run.counting = true
+	t.put(user, run)
 	return above
-}
-
-func (t byteDryRuns) of(now time.Time, user string) *byteDryRun {
-	run := t[user]
-	if run == nil && len(t) < maxDryRuns {
-		run = &byteDryRun{at: now}
-		t[user] = run
-	}
-	if run != nil {
-		run.heard = now
-	}
-	return run
-}
-
-// forget drops those of whom nothing was heard for a while.
-func (t byteDryRuns) forget(now time.Time) {
-	for user, run := range t {
-		if now.Sub(run.heard) >= dryRunFor {
-			delete(t, user)
-		}
-	}
 }

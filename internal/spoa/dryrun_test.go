@@ -57,7 +57,7 @@ func TestDryRun(t *testing.T) {
 			{of("both", "GET"), verdict{rate: limits.Rate{Class: "GET", Max: 2}}}, // and would not have come to the others
 			{of("both", "PUT"), allowed}, {of("both", "PUT"), allowed}, {of("both", "PUT"), allowed}, {of("both", "PUT"), allowed},
 		}, map[string]float64{"*": 2, "concurrent": 5}},
-		{"who is exempt", []ask{{of("probe", "GET"), verdict{allowed: true, exempt: true}}, {of(limits.ExemptKey, "GET"), verdict{allowed: true, exempt: true}}}, nil},
+		{"who is exempt", []ask{{of("probe", "GET"), allowed}, {of(limits.ExemptKey, "GET"), allowed}}, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -75,6 +75,9 @@ func TestDryRun(t *testing.T) {
 						t.Errorf("step %d: verdict(%+v) = %+v after %v, want %+v at once", i, a.question, got, time.Since(began), a.want)
 					}
 					wait(5 * ms) // what was asked of the pool is known
+				}
+				if got := testutil.ToFloat64(r.metrics.exempt); (got > 0) != (tt.want == nil) {
+					t.Errorf("%v requests were exempt", got)
 				}
 				for _, limit := range []string{"GET", "PUT", "*", "*/hour", "concurrent"} {
 					if got := r.dry(limit); got != tt.want[limit] {
@@ -169,15 +172,13 @@ func TestByteDryRuns(t *testing.T) {
 		share int64
 		moves []move
 	}{
-		{"the first count is only where it begins", 100, []move{{0, 1_000_000, 0}, {ms, 1_000_000, 0}}},
-		{"within the share", 100, []move{{0, 0, 0}, {time.Second, 100, 0}, {2 * time.Second, 200, 0}}},
-		{"a second's worth may come at once", 100, []move{{0, 0, 0}, {5 * time.Second, 100, 0}, {5*time.Second + ms, 110, 10}}},
-		{"above", 100, []move{{0, 0, 0}, {time.Second, 300, 200}, {2 * time.Second, 600, 200}, {3 * time.Second, 600, 0}}},
-		{"HAProxy counts anew", 100, []move{{0, 5000, 0}, {time.Second, 50, 0}, {2 * time.Second, 250, 100}}},
-		{"no share yet", 0, []move{{0, 0, 0}, {time.Second, 1_000_000, 0}}},
+		{"within the share", 100, []move{{time.Second, 100, 0}, {2 * time.Second, 100, 0}}},
+		{"a second's worth may come at once", 100, []move{{5 * time.Second, 100, 0}, {5*time.Second + ms, 10, 10}}},
+		{"above", 100, []move{{time.Second, 300, 200}, {2 * time.Second, 300, 200}, {3 * time.Second, 0, 0}}},
+		{"no share yet", 0, []move{{time.Second, 1_000_000, 0}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			runs, begin := byteDryRuns{}, time.Unix(1_800_000_000, 0)
+			runs, begin := newByteDryRuns(), time.Unix(1_800_000_000, 0)
 			if tt.share > 0 {
 				runs.give(begin, "alice", [2]int64{tt.share, 0})
 			}
@@ -185,15 +186,6 @@ func TestByteDryRuns(t *testing.T) {
 				if got := runs.move(begin.Add(m.at), "alice", [2]int64{m.moved, m.moved}); got != [2]int64{m.above, 0} {
 					t.Errorf("at %v: move(%d) = %v, want %d above the share down, and up none", m.at, m.moved, got, m.above)
 				}
-			}
-			last := begin.Add(tt.moves[len(tt.moves)-1].at)
-			runs.forget(last.Add(dryRunFor - 1))
-			if len(runs) != 1 {
-				t.Error("forgotten too early")
-			}
-			runs.forget(last.Add(dryRunFor))
-			if len(runs) != 0 {
-				t.Error("not forgotten")
 			}
 		})
 	}
@@ -223,7 +215,7 @@ func TestThrottles(t *testing.T) {
 		{"repeated", []step{{limits.Hour, throttle, true}, {limits.Hour, throttle, true}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			all := throttles{}
+			all := newThrottles()
 			for i, s := range tt.steps {
 				if got := all.take(now, native(s.window, s.lift)); got != s.taken {
 					t.Errorf("step %d: take(%v, lift %v) = %v, want %v", i, s.window, s.lift, got, s.taken)
@@ -232,27 +224,19 @@ func TestThrottles(t *testing.T) {
 		})
 	}
 	t.Run("HAProxy forgets", func(t *testing.T) {
-		all := throttles{}
+		all := newThrottles()
 		all.take(now, native(limits.Hour, throttle))
 		if !all.take(now.Add(ratelimit.NativeFor), native(limits.Second, throttle)) {
 			t.Error("a throttle that HAProxy has forgotten holds off a shorter one")
 		}
-		all.take(now, native(limits.Minute, throttle))
-		all.forget(now.Add(ratelimit.NativeFor - 1))
-		if len(all) != 1 {
-			t.Error("forgotten too early")
-		}
-		if all.forget(now.Add(ratelimit.NativeFor)); len(all) != 0 {
-			t.Error("not forgotten")
-		}
 	})
 	t.Run("outdated", func(t *testing.T) {
 		for get, want := range map[string]int{"{hour: 5}": 0, "{hour: 6}": 1, "{hour: 5, mode: dry-run}": 1, "{minute: 5}": 1, "unlimited": 1} {
-			all := throttles{}
+			all := newThrottles()
 			all.take(now, native(limits.Hour, throttle))
 			set := parse(t, "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: "+get+"}}}\n")
-			if got := all.outdated(set); len(got) != want || len(all) != 1-want || want == 1 && !got[0].Lift {
-				t.Errorf("GET: %s: outdated = %+v and %d left, want %d", get, got, len(all), want)
+			if got := all.outdated(set); len(got) != want || all.len() != 1-want || want == 1 && !got[0].Lift {
+				t.Errorf("GET: %s: outdated = %+v and %d left, want %d", get, got, all.len(), want)
 			}
 		}
 	})

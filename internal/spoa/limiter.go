@@ -76,9 +76,9 @@ func newLimiter(c *clock.Clock, m *metrics, slots concurrency.Config) *limiter {
 		bytes:        bandwidth.NewAgent(bandwidth.Config{Instance: slots.Instance}),
 		forTokens:    make(waiting[*ratelimit.Waiting]),
 		forSlots:     make(waiting[*concurrency.Waiting]),
-		dryBytes:     make(byteDryRuns),
+		dryBytes:     newByteDryRuns(),
 		moved:        newMovedBytes(m.bytes),
-		throttles:    make(throttles),
+		throttles:    newThrottles(),
 	}
 	l.wait.Store(int64(minWait))
 	return l
@@ -95,7 +95,6 @@ type question struct {
 // verdict is the answer to a question.
 type verdict struct {
 	allowed  bool
-	exempt   bool          // allowed, because he is exempt
 	priority int           // of an allowed request: HAProxy's priority class
 	share    [2]int64      // of an allowed request, by direction: bytes per second; 0: not limited
 	wait     time.Duration // not yet: ask again in line, which may take so long
@@ -104,9 +103,6 @@ type verdict struct {
 	rate  limits.Rate   // which is this one
 	retry time.Duration // from now, its window ends
 }
-
-// exemptTier is the tier of users, and of keys, that the limit file exempts.
-const exemptTier = "exempt"
 
 // decide answers one question. It returns at once unless the agent is out of
 // what the cluster may still have, and then after the wait at most; in line, after
@@ -142,7 +138,7 @@ func (l *limiter) decideOf(q question, of *limits.Limits) verdict {
 		}
 	}
 	l.rehearse(q, of, dry)
-	return verdict{allowed: true, exempt: of.Tier == exemptTier, priority: of.Priority, share: l.shareOf(q.user, of)}
+	return verdict{allowed: true, priority: of.Priority, share: l.shareOf(q.user, of)}
 }
 
 // shareOf is this instance's share of the user's bandwidth.

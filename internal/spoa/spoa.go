@@ -340,7 +340,7 @@ func (a *Agent) verdict(q question) verdict {
 	v := a.limiter.decideOf(q, of)
 	came := outcome{tier: of.Tier}
 	switch {
-	case v.exempt:
+	case v.allowed && of.Tier == limits.ExemptTier:
 		came.verdict = "exempt"
 		a.metrics.exempt.Inc()
 	case v.allowed:

@@ -111,9 +111,9 @@ func (a *Agent) learn(u peers.Update) {
 	a.limiter.update(func(now time.Time) {
 		a.limiter.slots.Progress(now, u.Key, of.Concurrent, count)
 		a.limiter.bytes.Progress(now, u.Key, bandwidthOf(of), moved)
-		a.limiter.moved.move(u.Key, moved.Moved)
+		more := a.limiter.moved.move(u.Key, moved.Moved)
 		if of.Bandwidth.Mode != limits.Enforce {
-			for d, above := range a.limiter.dryBytes.move(now, u.Key, moved.Moved) {
+			for d, above := range a.limiter.dryBytes.move(now, u.Key, more) {
 				a.metrics.dryBytes.WithLabelValues(bandwidth.Direction(d).String()).Add(float64(above))
 			}
 		}

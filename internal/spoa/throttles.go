@@ -10,8 +10,8 @@ import (
 
 // throttles are the entries of HAProxy's throttle table for windows longer than a
 // second. The table has one entry for all windows of a user's class: it is that of
-// the window that ends last. The limiter's lock guards them.
-type throttles map[string]throttled // by class|user
+// the window that ends last. The limiter's lock guards them. See newThrottles.
+type throttles struct{ recent[throttled] } // by class|user
 
 type throttled struct {
 	ratelimit.Native
@@ -22,23 +22,27 @@ type throttled struct {
 // end a longer one, which the agent then enforces by itself.
 const maxThrottles = 100_000
 
+func newThrottles() throttles {
+	return throttles{newRecent[throttled](ratelimit.NativeFor, maxThrottles)}
+}
+
 func tableKey(k ratelimit.Key) string { return k.Class + "|" + k.User }
 
 // take reports whether a throttle, or a lift, is to be taught: not if a longer one
 // holds.
-func (t throttles) take(now time.Time, n ratelimit.Native) bool {
+func (t *throttles) take(now time.Time, n ratelimit.Native) bool {
 	key := tableKey(n.Key)
-	held, there := t[key]
+	held, there := t.get(key)
 	there = there && !held.over(now)
 	switch {
 	case n.Lift && there && held.Key.Window != n.Key.Window:
 		return false
 	case !n.Lift && there && held.End() > n.End():
 		return false
-	case !n.Lift && n.Key.Window != limits.Second && len(t) < maxThrottles:
-		t[key] = throttled{n, now}
+	case !n.Lift && n.Key.Window != limits.Second:
+		t.put(key, throttled{n, now})
 	default:
-		delete(t, key)
+		t.drop(key)
 	}
 	return true
 }
@@ -48,23 +52,16 @@ func (t throttled) over(now time.Time) bool {
 	return now.Sub(t.taught) >= ratelimit.NativeFor || now.Unix() >= t.End()
 }
 
-// forget drops those that are over.
-func (t throttles) forget(now time.Time) {
-	for key, n := range t {
-		if n.over(now) {
-			delete(t, key)
-		}
-	}
-}
-
 // outdated takes out those whose limits are not those of the set any more.
-func (t throttles) outdated(set *limits.Set) (lift []ratelimit.Native) {
-	for key, n := range t {
-		r, ok := set.User(n.Key.User).Rate(n.Key.Class, n.Key.Window)
-		if !ok || r.Mode != limits.Enforce || r.Max != n.Limit {
-			delete(t, key)
-			n.Lift = true
-			lift = append(lift, n.Native)
+func (t *throttles) outdated(set *limits.Set) (lift []ratelimit.Native) {
+	for _, all := range [...]map[string]throttled{t.young, t.old} {
+		for key, n := range all {
+			r, ok := set.User(n.Key.User).Rate(n.Key.Class, n.Key.Window)
+			if !ok || r.Mode != limits.Enforce || r.Max != n.Limit {
+				delete(all, key)
+				n.Lift = true
+				lift = append(lift, n.Native)
+			}
 		}
 	}
 	return lift

@@ -71,7 +71,7 @@ func (s *Set) OriginAt(endpoint, user string) Origin {
 		o.FileMode = mode.Line
 	}
 	tier := s.User(key).Tier
-	if tier == exemptTier {
+	if tier == ExemptTier {
 		o.Exempt, o.File = true, s.name
 		o.User, o.Pattern = s.exemptAt(root, user)
 		return o

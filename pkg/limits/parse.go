@@ -257,7 +257,7 @@ func (f *file) tiers(n *yaml.Node) bool {
 			f.errorf(key, "the tier name %s is not usable; write 1 to %d bytes without control characters, and no ~ or @ in front", quote(name), maxVerbatim)
 			continue
 		}
-		if name == exemptTier {
+		if name == ExemptTier {
 			f.errorf(key, "the tier name exempt is taken: it is the tier of those who are under exempt")
 			continue
 		}

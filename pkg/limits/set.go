@@ -46,11 +46,11 @@ type content struct {
 	untils []int64 // when entries expire: Unix times in ns, sorted
 }
 
-// exemptTier is the Tier of who is exempt. No tier has this name.
-const exemptTier = "exempt"
+// ExemptTier is the Tier of users and keys that are exempt. No tier has this name.
+const ExemptTier = "exempt"
 
 // exemptEntry is what counts for exempt users and requests: no limit at all.
-var exemptEntry = &entry{limits: &Limits{Tier: exemptTier}}
+var exemptEntry = &entry{limits: &Limits{Tier: ExemptTier}}
 
 // User returns the limits of the user with this wire key: Key of his name, or at
 // an endpoint EndpointKey of both. It is never nil, and asking does not allocate.

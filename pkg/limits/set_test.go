@@ -68,7 +68,7 @@ func TestSetUser(t *testing.T) {
 		{"no endpoint after the at", "@up", 1, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := set.User(tt.key); got.Concurrent != tt.concurrent || (got.Tier == exemptTier) != (tt.concurrent == 0) {
+			if got := set.User(tt.key); got.Concurrent != tt.concurrent || (got.Tier == ExemptTier) != (tt.concurrent == 0) {
 				t.Errorf("User(%q) = %+v, want concurrent %d", tt.key, got, tt.concurrent)
 			}
 			if got := set.Known(tt.key); got != tt.known {
