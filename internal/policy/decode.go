@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -66,6 +67,8 @@ func decodeLine(line []byte) (Message, error) {
 	switch kind := f.word(); kind {
 	case "throttle":
 		m = Throttle{Key: f.key(), Second: f.number(64), Limit: int(f.number(strconv.IntSize))}
+	case "confirm":
+		m = Confirm{Key: f.key(), Second: f.number(64)}
 	case "hot":
 		m = Hot{Key: f.key(), Until: time.UnixMilli(f.number(64)).UTC(), Instances: int(f.number(strconv.IntSize))}
 	case "block":
@@ -78,6 +81,8 @@ func decodeLine(line []byte) (Message, error) {
 		m = Share{User: f.text(), Direction: f.direction(), Shares: f.bandwidths()}
 	case "limits":
 		m = Limits{Version: f.text()}
+	case "trace":
+		m = Trace{Parent: f.parent()}
 	default:
 		return nil, fmt.Errorf("unknown kind %.20q", kind)
 	}
@@ -136,6 +141,16 @@ func (f *fields) text() string {
 	}
 	f.rest = strings.TrimPrefix(f.rest[len(quoted):], " ")
 	s, _ := strconv.Unquote(quoted) // QuotedPrefix has checked it
+	return s
+}
+
+var traceparent = regexp.MustCompile(`^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
+
+func (f *fields) parent() string {
+	s := f.text()
+	if f.err == nil && !traceparent.MatchString(s) {
+		f.err = fmt.Errorf("%.60q is not a traceparent", s)
+	}
 	return s
 }
 

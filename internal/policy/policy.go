@@ -16,6 +16,7 @@ package policy
 
 import (
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
@@ -41,6 +42,13 @@ type Throttle struct {
 	Key    ratelimit.Key
 	Second int64 // the cluster second at which the window begins, in seconds since the epoch; >= 0
 	Limit  int   // the limit that was reached, in requests per window; >= 0
+}
+
+// Confirm asks every agent to say (bus.Confirm) when HAProxy refuses a key by itself
+// in a window.
+type Confirm struct {
+	Key    ratelimit.Key
+	Second int64 // the cluster second at which the window begins, in seconds since the epoch; >= 0
 }
 
 // Hot says that the use of a key has come near its limit.
@@ -89,6 +97,18 @@ type Limits struct {
 	Version string
 }
 
+// Trace says which span of polygen sent the policies of its batch, for the agents' spans to
+// be its children. It is there only if polygen traces.
+type Trace struct {
+	Parent string // a traceparent of W3C's Trace Context, version 00
+}
+
+// Kind is the message's kind, as its line has it: "throttle" and the like.
+func Kind(m Message) string {
+	kind, _, _ := strings.Cut(string(m.appendKind(nil)[1:]), " ")
+	return kind
+}
+
 // Append appends m's line to b. The numbers must be in their ranges and the
 // class valid; Decode skips a line where they are not.
 func Append(b []byte, m Message) []byte {
@@ -102,6 +122,10 @@ const version = "1"
 func (m Throttle) appendKind(b []byte) []byte {
 	b = appendKey(append(b, " throttle"...), m.Key)
 	return appendNumber(appendNumber(b, m.Second), int64(m.Limit))
+}
+
+func (m Confirm) appendKind(b []byte) []byte {
+	return appendNumber(appendKey(append(b, " confirm"...), m.Key), m.Second)
 }
 
 func (m Hot) appendKind(b []byte) []byte {
@@ -137,6 +161,10 @@ func (m Share) appendKind(b []byte) []byte {
 
 func (m Limits) appendKind(b []byte) []byte {
 	return appendText(append(b, " limits"...), m.Version)
+}
+
+func (m Trace) appendKind(b []byte) []byte {
+	return appendText(append(b, " trace"...), m.Parent)
 }
 
 func appendKey(b []byte, k ratelimit.Key) []byte {

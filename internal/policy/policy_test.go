@@ -25,6 +25,7 @@ var everyKind = []Message{
 	Throttle{Key: ratelimit.Key{Class: "LIST multi", User: "\xff\xfe\xed\xa0\x80"}, Second: 1, Limit: 1 << 30},
 	Throttle{Key: ratelimit.Key{Class: "GET", User: "alice", Window: limits.Minute}, Second: 1760000040, Limit: 1000},
 	Throttle{Key: ratelimit.Key{Class: "", User: "/minute", Window: limits.Hour}, Second: 3600, Limit: 1},
+	Confirm{Key: ratelimit.Key{Class: "GET", User: "alice", Window: limits.Minute}, Second: 1760000040},
 	Hot{Key: ratelimit.Key{Class: "*", User: "alice/hour", Window: limits.Hour}, Until: time.UnixMilli(1760000003250).UTC(), Instances: 2},
 	Hot{Key: ratelimit.Key{Class: "PUT", User: "größe 数 � \u2028"}, Until: time.UnixMilli(1760000003250).UTC(), Instances: 12},
 	Hot{Key: ratelimit.Key{}, Until: time.UnixMilli(0).UTC()},
@@ -41,7 +42,10 @@ var everyKind = []Message{
 	Share{User: "nobody has any"},
 	Limits{Version: "sha256:3f2a"},
 	Limits{},
+	Trace{Parent: parent},
 }
+
+const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 func TestGolden(t *testing.T) {
 	var got []byte
@@ -67,6 +71,15 @@ func TestGolden(t *testing.T) {
 	}
 	if diff := cmp.Diff(everyKind, messages); diff != "" {
 		t.Errorf("Decode(%s) (-want +got):\n%s", file, diff)
+	}
+}
+
+func TestKindIsTheLinesSecondWord(t *testing.T) {
+	for _, m := range everyKind {
+		want := strings.Fields(string(Append(nil, m)))[1]
+		if got := Kind(m); got != want {
+			t.Errorf("Kind(%#v) = %q, want %q", m, got, want)
+		}
 	}
 }
 
@@ -104,6 +117,11 @@ func TestDecodeSkipsWhatItDoesNotUnderstand(t *testing.T) {
 		{"an instance without its bytes", `1 share "alice" up "a" 6 "b"`, `line 2: number "": invalid syntax`},
 		{"bytes without their instance", `1 share "alice" up "a" 6 4`, `line 2: quoted string: invalid syntax`},
 		{"negative bytes", `1 share "alice" up "a" -6`, `line 2: number "-6": invalid syntax`},
+		{"a traceparent of a newer version", `1 trace "01` + parent[2:] + `"`, `line 2: "01` + parent[2:] + `" is not a traceparent`},
+		{"a traceparent in capitals", `1 trace "` + strings.ToUpper(parent) + `"`, `line 2: "` + strings.ToUpper(parent) + `" is not a traceparent`},
+		{"a traceparent that goes on", `1 trace "` + parent + `-x"`, `line 2: "` + parent + `-x" is not a traceparent`},
+		{"a traceparent without quotes", `1 trace ` + parent, `line 2: quoted string: invalid syntax`},
+		{"no traceparent", `1 trace ""`, `line 2: "" is not a traceparent`},
 		{"a line that is too long", `1 limits "` + strings.Repeat("x", MaxLine) + `"`, `line 2: 73739 bytes are more than 73728`},
 	}
 	for _, tt := range tests {
@@ -183,6 +201,9 @@ func TestRoundTrip(t *testing.T) {
 			return m
 		}),
 		rapid.Custom(func(t *rapid.T) Message { return Limits{Version: anyBytes.Draw(t, "version")} }),
+		rapid.Custom(func(t *rapid.T) Message {
+			return Trace{Parent: rapid.StringMatching(`00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}`).Draw(t, "parent")}
+		}),
 	)
 	rapid.Check(t, func(t *rapid.T) {
 		want := rapid.SliceOfN(message, 1, 10).Draw(t, "messages")
@@ -206,6 +227,7 @@ func FuzzDecode(f *testing.F) {
 		all = Append(all, m)
 	}
 	f.Add(all)
+	f.Add([]byte("1 trace \"00-\"\n1 trace \"" + parent + "\" 2"))
 	f.Add([]byte("1 slots \"a\" 5 \"b\" 6 7\n1 block \"a\" 5"))
 	f.Add([]byte("1 share \"a\" down \"b\" 6 7\n1 share \"a\" left"))
 	f.Add([]byte("1 throttle \"GET\" \"\\ud800\" 7 5\n\n1 limits 'x'"))

@@ -1,0 +1,168 @@
+// One user: whether requests are refused and why, what was used, and who decided what.
+
+import { $, List, attribute, el, show, text } from "./dom.js";
+import { ago, amount, clock, exact, nameOf, rate, windowOf } from "./format.js";
+import { hashOf, historyOf, readable, shorten, shown } from "./names.js";
+import { decided, explain, nearest, place } from "./why.js";
+import { setState } from "./limited.js";
+import { Charts } from "./charts.js";
+import { get } from "./stream.js";
+
+const charts = new Charts($("user-charts"), $("user-charts-note"));
+document.addEventListener("sluice:theme", () => charts.colours());
+
+const number = () => el("td", { class: "number" });
+
+const why = new List($("user-why"), {
+  key: (s) => s.at,
+  make: () => ({ node: el("p") }),
+  update: (part, s) => {
+    text(part.node, s.text);
+    attribute(part.node, "class", s.kind || undefined);
+  },
+});
+
+const limits = new List($("user-limits"), {
+  key: (l) => l.name,
+  make: (l) => {
+    const p = { used: number(), last: number(), max: number(), window: el("td"), mode: el("td"), origin: el("td", { class: "origin" }) };
+    p.node = el("tr", {}, el("th", { scope: "row" }, nameOf(l.name)), p.used, p.last, p.max, p.window, p.mode, p.origin);
+    return p;
+  },
+  update: (p, l) => {
+    const most = Math.max(l.used, l.last ?? 0);
+    attribute(p.node, "class", most >= l.max ? (l.mode === "enforce" ? "limited" : "near") : most >= 0.8 * l.max ? "near" : undefined);
+    text(p.used, amount(l.name, l.used));
+    text(p.last, l.last === undefined ? "–" : amount(l.name, l.last));
+    text(p.max, amount(l.name, l.max) + (l.burst ? ` + burst ${exact(l.burst)}` : ""));
+    text(p.window, l.window ? windowOf(l.window) : "–");
+    text(p.mode, l.mode);
+    text(p.origin, l.origin ? place(l.origin) : "–");
+  },
+});
+
+const places = new List($("user-places"), {
+  key: (p) => p.instance,
+  make: (i) => {
+    const p = { running: number(), slots: number(), down: number(), downShare: number(), up: number(), upShare: number() };
+    p.node = el("tr", {}, el("th", { scope: "row" }, el("bdi", {}, shown(i.instance))), p.running, p.slots, p.down, p.downShare, p.up, p.upShare);
+    return p;
+  },
+  update: (p, i) => {
+    text(p.running, exact(i.in_progress));
+    text(p.slots, i.slots ? exact(i.slots) : "–");
+    text(p.down, rate(i.down));
+    text(p.downShare, rate(i.down_share));
+    text(p.up, rate(i.up));
+    text(p.upShare, rate(i.up_share));
+  },
+});
+
+const decisions = new List($("user-decisions"), {
+  key: (d) => d.at,
+  make: () => {
+    const p = { at: el("th", { scope: "row" }), kind: el("td"), limit: el("td"), because: el("td") };
+    p.node = el("tr", {}, p.at, p.kind, p.limit, p.because);
+    return p;
+  },
+  update: (p, { first, last, times, limits, now }) => {
+    const [kind, because] = decided(last, limits);
+    const [from, to] = [first, last].map((d) => clock(new Date(d.time), now));
+    text(p.at, from === to ? to : `${from} – ${to}`);
+    text(p.kind, kind + (times > 1 ? `, ${times} times` : ""));
+    text(p.limit, nameOf(last.limit));
+    text(p.because, because);
+  },
+});
+
+const elsewhere = new List($("user-endpoints"), {
+  key: (e) => e.endpoint,
+  make: (e) => ({ node: el("a", { href: hashOf(e) }, e.endpoint || "everywhere else") }),
+  update: () => {},
+});
+
+let present = null; // who is shown
+let fetching = null;
+
+// openUser shows a user of whom nothing is known yet.
+export function openUser(who) {
+  closeUser();
+  present = who;
+  const name = readable(who.name);
+  $("user-heading").replaceChildren(el("bdi", {}, shorten(name, 400)));
+  show($("user-endpoint"), Boolean(who.endpoint));
+  text($("user-endpoint"), who.endpoint ? "at endpoint " + who.endpoint : "");
+  attribute($("user-verdict"), "data-state", undefined);
+  setState($("user-state"), "…");
+  text($("user-tier"), "");
+  text($("user-seen"), "");
+  why.set([]);
+  for (const list of [limits, places, decisions, elsewhere]) list.set([]);
+  for (const note of ["user-limits-note", "user-places-note", "user-decisions-note", "user-also", "user-charts-note"]) show($(note), false);
+  return shorten(name);
+}
+
+// closeUser forgets who was shown.
+export function closeUser() {
+  fetching?.abort();
+  fetching = null;
+  present = null;
+  charts.reset();
+}
+
+// loadHistory reads what was used before; the live answers go on from there.
+export async function loadHistory() {
+  const path = present && historyOf(present);
+  if (!path) return;
+  fetching?.abort();
+  fetching = new AbortController();
+  const { signal } = fetching;
+  try {
+    const h = await get(path, signal);
+    if (signal.aborted) return;
+    charts.history(h);
+    charts.draw();
+  } catch {
+    // The charts begin now: whoever was not looked at before has no history.
+  }
+}
+
+// showUser shows a live answer's user.
+export function showUser(live, held) {
+  const user = live.user;
+  if (!user || !present) return;
+  const now = Date.parse(live.time);
+  const state = held.state(user);
+  const close = state === "ok" && nearest(user.limits).part >= 0.8 ? "near" : state;
+  setState($("user-state"), close);
+  attribute($("user-verdict"), "data-state", close);
+  text($("user-tier"), `tier ${user.tier || "–"}${user.known ? "" : " (not in the limit file)"}`);
+  text($("user-seen"), user.seen ? "seen " + ago(now - Date.parse(user.seen)) : "not seen lately");
+  why.set(explain({ ...user, by: present.by }, now).map((s, at) => ({ ...s, at })));
+
+  limits.set(user.limits);
+  places.set(user.instances);
+  decisions.set(runs(user.decisions).map((r, at) => ({ ...r, at, limits: user.limits, now: new Date(now) })));
+  show($("user-limits-note"), user.limits.length === 0);
+  show($("user-places-note"), user.instances.length === 0);
+  show($("user-decisions-note"), user.decisions.length === 0);
+  const others = user.endpoints.filter((e) => e !== present.endpoint);
+  elsewhere.set(others.map((endpoint) => ({ ...present, endpoint })));
+  show($("user-also"), others.length > 0);
+  charts.live(user, now);
+}
+
+// runs puts decisions together that are the same again and again. The newest come first.
+function runs(list) {
+  const all = [];
+  for (const d of list) {
+    const r = all[all.length - 1];
+    if (r && d.kind !== "refused" && r.first.kind === d.kind && r.first.limit === d.limit && r.first.mode === d.mode) {
+      r.first = d;
+      r.times++;
+    } else {
+      all.push({ first: d, last: d, times: 1 });
+    }
+  }
+  return all;
+}
