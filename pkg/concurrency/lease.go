@@ -193,7 +193,7 @@ func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
 	u.asking = false
 	u.told = g.Held
 	if !a.alone() {
-		u.held, u.over = g.Held, g.Free < 0
+		u.held, u.over, u.left = g.Held, g.Free < 0, max(0, g.Free)
 		if 100*(u.limit-g.Free) >= hotPercent*u.limit {
 			u.heat(now, now+int64(hotSpan))
 		}

@@ -382,6 +382,10 @@ func (c *cluster) verify(a *agent) {
 	if running := int(a.table.Active); believed < running {
 		c.problem("the agent believes %d in progress, of %d", believed, running)
 	}
+	free, known := a.core.Free("u")
+	if free < 0 || free > c.limit || len(c.agents) == 1 && known && c.backAt == 0 && free != max(0, c.limit-believed) {
+		c.problem("Free = %d with %d of %d in progress", free, believed, c.limit)
+	}
 	if len(c.agents) == 1 || c.mayExceed() || c.backAt > 0 {
 		return
 	}

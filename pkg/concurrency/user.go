@@ -66,6 +66,7 @@ type user struct {
 	// The lease.
 	held     int    // slots that may be used
 	over     bool   // all instances hold more than there are
+	left     int    // slots that nobody held when the pool last answered
 	told     int    // slots that the pool believes held, as far as known
 	asking   bool   // an ask is on its way
 	wanted   bool   // stands in Agent.wanted

@@ -73,6 +73,7 @@ type Watch struct {
 	// What is to be said; of a user who flipped meanwhile, the last word.
 	blocks   map[string]Limit
 	unblocks map[string]struct{}
+	byHand   map[string]struct{} // whose unblock is said even if he is blocked again meanwhile
 	sharings []Sharing
 }
 
@@ -104,7 +105,7 @@ func NewWatch(margin int) *Watch {
 	}
 	return &Watch{
 		margin: margin, users: make(map[string]*watched),
-		blocks: make(map[string]Limit), unblocks: make(map[string]struct{}),
+		blocks: make(map[string]Limit), unblocks: make(map[string]struct{}), byHand: make(map[string]struct{}),
 	}
 }
 
@@ -155,7 +156,9 @@ func (w *Watch) decide(name string, u *watched, now int64) {
 
 func (w *Watch) block(name string, u *watched, now int64) {
 	u.saidAt = now
-	delete(w.unblocks, name)
+	if _, byHand := w.byHand[name]; !byHand {
+		delete(w.unblocks, name)
+	}
 	w.blocks[name] = u.limit
 }
 
@@ -255,7 +258,18 @@ func (u *watched) refusedSince(t int64) bool {
 	return false
 }
 
-// Decisions returns what has been decided since the last call, and forgets it.
+// Unblock lets a user in by hand: that he is blocked, and what was reported of him, is
+// forgotten, and he is judged anew by the reports that follow. It is said to everybody
+// whether he is known to be blocked or not, and before he is blocked again.
+func (w *Watch) Unblock(at time.Time, user string) {
+	w.clock(at)
+	delete(w.users, user)
+	delete(w.blocks, user)
+	w.unblocks[user], w.byHand[user] = struct{}{}, struct{}{}
+}
+
+// Decisions returns what has been decided since the last call, and forgets it. Who was
+// let in by hand may be among both Unblocks and Blocks: then the block is the later one.
 func (w *Watch) Decisions() Decisions {
 	d := Decisions{Sharings: w.sharings}
 	for name, limit := range w.blocks {
@@ -266,6 +280,7 @@ func (w *Watch) Decisions() Decisions {
 	}
 	clear(w.blocks)
 	clear(w.unblocks)
+	clear(w.byHand)
 	w.sharings = nil
 	slices.SortFunc(d.Blocks, func(a, b Block) int { return cmp.Compare(a.User, b.User) })
 	slices.Sort(d.Unblocks)

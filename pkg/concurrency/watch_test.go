@@ -31,6 +31,7 @@ func TestWatch(t *testing.T) {
 			w.Observe(ms(at), concurrency.Report{Instance: instance, User: "u", Active: active, Refused: refused, Limit: 10})
 		}
 	}
+	byHand := func(w *concurrency.Watch, at int) { w.Unblock(ms(at), "u") }
 	tick := func(w *concurrency.Watch, at int) { w.Tick(ms(at)) }
 	live := func(names ...string) func(*concurrency.Watch, int) {
 		return func(w *concurrency.Watch, at int) { w.Instances(ms(at), names) }
@@ -170,6 +171,35 @@ func TestWatch(t *testing.T) {
 		{"alone there is nothing to share", 10, []watchStep{
 			{at: 0, do: live("a")},
 			{at: 1, do: report("a", 8, 10)},
+			{at: 100, do: tick},
+		}},
+		{"let in by hand, and judged anew by what is reported then", 10, []watchStep{
+			{at: 0, do: report("a", 6, 10)},
+			{at: 1, do: report("b", 6, 10), blocks: true},
+			{at: 2, do: byHand, unblocks: true},
+			{at: 300, do: tick},
+			{at: 301, do: report("a", 6, 10)},
+			{at: 302, do: report("b", 6, 10), blocks: true},
+		}},
+		{"let in by hand before the block was sent", 10, []watchStep{
+			{at: 0, do: func(w *concurrency.Watch, at int) {
+				report("a", 10, 10)(w, at)
+				byHand(w, at)
+			}, unblocks: true},
+		}},
+		{"let in by hand, and blocked again before that was said", 10, []watchStep{
+			{at: 0, do: report("a", 10, 10), blocks: true},
+			{at: 1, do: func(w *concurrency.Watch, at int) {
+				byHand(w, at)
+				report("a", 10, 10)(w, at)
+			}, unblocks: true, blocks: true},
+			{at: 1200, do: func(w *concurrency.Watch, at int) { // nothing of it is left
+				report("a", 5, 10)(w, at)
+				refusing("a", 10, 120)(w, at)
+			}, blocks: true},
+		}},
+		{"let in by hand who is not known to be blocked", 10, []watchStep{
+			{at: 0, do: byHand, unblocks: true},
 			{at: 100, do: tick},
 		}},
 		{"a clock set back by an hour", 10, []watchStep{

@@ -26,7 +26,22 @@ type source struct {
 //	…
 //	33 "users.d/a.yaml"
 //	users: …
+//
+// A bundle of version 2 ends with one more, overridesName, which has the overrides by
+// hand (see EncodeOverrides).
 const bundleMark = "sluice-limits-bundle "
+
+// overridesName is no name of a file anywhere.
+const overridesName = "\x00overrides"
+
+// splitOverrides takes the overrides off the files of a bundle; nil for none.
+func splitOverrides(sources []source) (files []source, overrides []byte) {
+	last := len(sources) - 1
+	if sources[last].name != overridesName {
+		return sources, nil
+	}
+	return sources[:last:last], sources[last].data
+}
 
 // maxUserFiles bounds the files of users_from.
 const maxUserFiles = 1000
@@ -36,7 +51,11 @@ func isBundle(data []byte) bool { return bytes.HasPrefix(data, []byte(bundleMark
 // bundle puts files into one.
 func bundle(sources []source) []byte {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "%s1 %d\n", bundleMark, len(sources))
+	version := 1
+	if _, overrides := splitOverrides(sources); overrides != nil {
+		version = 2
+	}
+	fmt.Fprintf(&b, "%s%d %d\n", bundleMark, version, len(sources))
 	for _, s := range sources {
 		fmt.Fprintf(&b, "%d %s\n", len(s.data), strconv.Quote(s.name))
 		b.Write(s.data)
@@ -51,16 +70,16 @@ func unbundle(data []byte) ([]source, error) {
 	if !isBundle(data) {
 		return []source{{data: data}}, nil
 	}
-	if len(data) > MaxFileSize {
+	if len(data) > MaxFileSize+2*MaxOverridesSize || len(data) > MaxFileSize && !bytes.HasPrefix(data, []byte(bundleMark+"2 ")) {
 		return []source{{}}, fmt.Errorf("the file and those of its users_from are larger than %d MiB", MaxFileSize>>20)
 	}
 	header, rest, _ := bytes.Cut(data, []byte("\n"))
 	version, count, _ := strings.Cut(strings.TrimPrefix(string(header), bundleMark), " ")
-	if version != "1" {
-		return []source{{}}, fmt.Errorf("the bundle of limit files has version %s; only 1 is known", quote(version))
+	if version != "1" && version != "2" {
+		return []source{{}}, fmt.Errorf("the bundle of limit files has version %s; only 1 and 2 are known", quote(version))
 	}
 	n, err := strconv.Atoi(count)
-	if err != nil || n < 1 || n > maxUserFiles+1 || strconv.Itoa(n) != count {
+	if err != nil || n < 1 || version == "2" && n < 2 || n > maxUserFiles+2 || strconv.Itoa(n) != count {
 		return []source{{}}, fmt.Errorf("the bundle of limit files is damaged: %s is no number of files", quote(count))
 	}
 	var sources []source
@@ -70,6 +89,8 @@ func unbundle(data []byte) ([]source, error) {
 		switch {
 		case err != nil:
 		case (s.name == "") != (i == 0):
+			err = fmt.Errorf("file %d has the name %s", i, quote(s.name))
+		case (s.name == overridesName) != (version == "2" && i > 0 && i == n-1):
 			err = fmt.Errorf("file %d has the name %s", i, quote(s.name))
 		case seen[s.name]:
 			err = fmt.Errorf("%s is there twice", quote(s.name))

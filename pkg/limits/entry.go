@@ -10,7 +10,7 @@ type entry struct {
 type more struct {
 	endpoints []*Limits // by index in Set.endpoints; empty if they are like everywhere
 	until     int64     // Unix time in ns from which then is what counts; 0 if it never is
-	then      *entry    // has no until
+	then      *entry    // has no until, unless this is of an override by hand
 }
 
 // at returns the limits at a time, at an endpoint (by index) or away from them (-1).

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -206,7 +207,9 @@ func TestBundle(t *testing.T) {
 
 func TestBadBundles(t *testing.T) {
 	for _, tt := range []struct{ name, data, want string }{
-		{"version", "2 1\n0 \"\"\n\n", `the bundle of limit files has version "2"; only 1 is known`},
+		{"version", "3 1\n0 \"\"\n\n", `the bundle of limit files has version "3"; only 1 and 2 are known`},
+		{"no overrides in version 2", "2 1\n0 \"\"\n\n", `the bundle of limit files is damaged: "1" is no number of files`},
+		{"overrides in version 1", "1 2\n0 \"\"\n\n2 \"\\x00overrides\"\n[]\n", `the bundle of limit files is damaged: file 1 has the name "\x00overrides"`},
 		{"number", "1 x\n", `the bundle of limit files is damaged: "x" is no number of files`},
 		{"no files", "1 0\n", `the bundle of limit files is damaged: "0" is no number of files`},
 		{"too many files", "1 99999\n", `the bundle of limit files is damaged: "99999" is no number of files`},
@@ -230,6 +233,7 @@ func TestBadBundles(t *testing.T) {
 
 func FuzzUnbundle(f *testing.F) {
 	f.Add(bundle([]source{{"", []byte("version: 1\n")}, {"users.d/a.yaml", []byte("users: {}")}}))
+	f.Add(bundle([]source{{"", []byte(originFile)}, {overridesName, EncodeOverrides([]Override{byHand("bob", "", `{"concurrent":3}`, time.Hour)})}}))
 	f.Add([]byte(bundleMark + "1 1\n0 \"\"\n\n"))
 	f.Add([]byte(bundleMark + "1 2\n3 \"\"\na\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {

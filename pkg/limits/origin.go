@@ -34,6 +34,11 @@ type Origin struct {
 	Expired bool
 	Comment string // his own
 
+	// Hand are the overrides by hand that count for him, sorted by endpoint: everywhere,
+	// or where was asked about. What else is here is what the file says, but that his
+	// tier is the one that they name.
+	Hand []Override
+
 	FileMode int // the line of the mode of the whole file; 0 when it has none
 
 	// Fields are what his tier and his overrides set, sorted by name. What hides the
@@ -51,6 +56,7 @@ type FieldOrigin struct {
 	File     string // the limit file, or the one of users_from that has the override
 	Override bool   // the user's own, not his tier's
 	Endpoint bool   // for the endpoint that was asked about, not for everywhere
+	Hand     bool   // by hand: File is "" and Line 0
 }
 
 // Origin returns where the file sets the limits of a user, who is named as in
@@ -64,6 +70,7 @@ func (s *Set) OriginAt(endpoint, user string) Origin {
 	if err != nil {
 		return Origin{} // cannot be: Parse has read it
 	}
+	sources, _ = splitOverrides(sources)
 	key := Key(user)
 	root, plain := sources[0].quickRoot()
 	o := Origin{}
@@ -93,7 +100,8 @@ func (s *Set) OriginAt(endpoint, user string) Origin {
 		o.User = at.Line
 	}
 	o.said(own, s.now)
-	o.Anonymous = own == nil && s.anonymous != nil && Anonymous(key)
+	o.Hand = s.overridesOf(endpoint, user)
+	o.Anonymous = own == nil && s.anonymous != nil && Anonymous(key) && !namesTier(o.Hand)
 
 	fields := collector{}
 	if key, value := find(lookup(root, "tiers"), tier); key != nil {
@@ -101,14 +109,27 @@ func (s *Set) OriginAt(endpoint, user string) Origin {
 		o.TierComment = text(lookup(value, "comment"))
 		fields.layers(value, FieldOrigin{File: s.name}, endpoint)
 	}
-	if own != nil && !o.Expired {
+	if own != nil && !o.Expired && !namesTier(o.Hand) {
 		fields.layers(own, FieldOrigin{File: o.File, Override: true}, endpoint)
+	}
+	for _, h := range o.Hand {
+		if n, err := jsonNode(h.Limits); err == nil { // Parse has read it
+			fields.layers(n, FieldOrigin{Override: true, Endpoint: h.Endpoint != "", Hand: true}, endpoint)
+		}
 	}
 	for _, f := range fields {
 		o.Fields = append(o.Fields, f)
 	}
 	slices.SortFunc(o.Fields, func(a, b FieldOrigin) int { return cmp.Compare(a.Name, b.Name) })
 	return o
+}
+
+// namesTier reports whether overrides take the place of all that a file says.
+func namesTier(overrides []Override) bool {
+	return slices.ContainsFunc(overrides, func(o Override) bool {
+		n, err := jsonNode(o.Limits)
+		return err == nil && (n.Kind == yaml.ScalarNode || lookup(n, "tier") != nil)
+	})
 }
 
 // namedBy is what the file names a user by: his name, a pattern, or "" for nothing.

@@ -52,6 +52,9 @@ func Parse(name string, data []byte) (*Set, error) {
 	if f.any() || f.doubtful {
 		f = parse(name, data, false)
 	}
+	for _, r := range f.refused {
+		f.add(1, 1, "override by hand of user %s: %v", quote(r.User), r.Why)
+	}
 	if f.any() {
 		return nil, f.errors()
 	}
@@ -70,10 +73,15 @@ func parse(name string, data []byte, quick bool) *file {
 		return f
 	}
 	for i, s := range sources[1:] {
-		sources[i+1].name = beside(name, s.name)
+		if s.name != overridesName {
+			sources[i+1].name = beside(name, s.name)
+		}
 	}
 	sources[0].name = name
-	f.sources = sources
+	var overrides []byte
+	if f.sources, overrides = splitOverrides(sources); overrides != nil {
+		f.byHand(overrides)
+	}
 	f.read()
 	return f
 }
@@ -101,6 +109,7 @@ type file struct {
 	classNames []string             // what requests may name: verbs and operation classes
 
 	users users // what is known of users so far
+	hand        // what was set by hand
 	quiet bool  // shareFits has nothing to say
 }
 

@@ -43,6 +43,9 @@ type content struct {
 	patternNames   []string // in the order of the file
 	exemptPatterns matcher
 
+	hand   []Override        // set by hand, sorted by user and endpoint
+	byHand map[string]*entry // of their users by Key; nil for none
+
 	untils []int64 // when entries expire: Unix times in ns, sorted
 }
 
@@ -55,7 +58,8 @@ var exemptEntry = &entry{limits: &Limits{Tier: ExemptTier}}
 // User returns the limits of the user with this wire key: Key of his name, or at
 // an endpoint EndpointKey of both. It is never nil, and asking does not allocate.
 //
-// Who is exempt, and ExemptKey, has no limit. A name in the file counts before
+// Who is exempt, and ExemptKey, has no limit. Of others, what was set by hand (see
+// With) counts before what the file says. A name in the file counts before
 // the patterns that match it, of which the one with most literal characters counts,
 // or the earlier one. A user whom the file names neither way has the anonymous tier
 // if there is one and his key is "~" (no name) or an IP address, else the default
@@ -68,10 +72,20 @@ func (s *Set) User(key string) *Limits {
 	if key != "" && key[0] == '@' {
 		endpoint, key = s.split(key)
 	}
-	if e, ok := s.users[key]; ok {
-		return e.at(s.now, endpoint)
+	if s.byHand != nil {
+		if e, ok := s.byHand[key]; ok {
+			return e.at(s.now, endpoint)
+		}
 	}
-	return s.unnamed(key).at(s.now, endpoint)
+	return s.entry(key).at(s.now, endpoint)
+}
+
+// entry is what the file says of the user of a key, which has no endpoint.
+func (s *Set) entry(key string) *entry {
+	if e, ok := s.users[key]; ok {
+		return e
+	}
+	return s.unnamed(key)
 }
 
 // split takes a key at an endpoint apart. An unknown endpoint is -1.
@@ -231,7 +245,7 @@ func (s *Set) Exempt() Exempt { return s.exempt }
 func (s *Set) Version() string { return s.version }
 
 // Source is what the Set was made from: the file, or a bundle of it and those of its
-// users_from (see ReadFile). Parse makes an equal Set of it. Callers must not
+// users_from (see ReadFile) and the overrides by hand (see With). Parse makes an equal Set of it. Callers must not
 // modify it.
 func (s *Set) Source() []byte { return s.source }
 

@@ -168,6 +168,7 @@ func (f *file) userEntry(name string, n *yaml.Node) *entry {
 	if until != nil || then != nil {
 		f.expiry(&e, where, tier, overrides, until, then)
 	}
+	f.remember(name, tierDraft{d, at}, tier, e)
 	return f.entry(e)
 }
 
@@ -285,6 +286,7 @@ func (f *file) finish() {
 	f.set.patterns = newMatcher(f.users.patterns)
 	f.set.patternNames, f.set.patternEntries = f.users.patterns, f.users.entries
 	f.exemptUsers()
+	f.setByHand()
 	slices.Sort(f.set.untils)
 	f.set.untils = slices.Clip(slices.Compact(f.set.untils))
 }

@@ -97,6 +97,17 @@ func (a *Agent) Throttle(at time.Time, k Key, sec int64, limit int) {
 	a.plan(b, now)
 }
 
+// Refusing is whether HAProxy was told to refuse a key by itself in the window that
+// begins at second sec, and the limit it was told.
+func (a *Agent) Refusing(at time.Time, k Key, sec int64) (limit int, told bool) {
+	b := a.lookup(&k)
+	if b == nil || sec != beginning(at.UnixNano(), k.Window) {
+		return 0, false
+	}
+	a.roll(b, at.UnixNano())
+	return b.max, b.native
+}
+
 // Leave gives back the tokens in hand that others may still use, those of windows
 // longer than a second and of bursts, and asks for nothing from now on. It is for an
 // agent that decides no more requests; what it has to say is then collected as ever.

@@ -244,6 +244,9 @@ func (c *cluster) request(a *agent) {
 	first := a.first != sec
 	a.first = sec
 	v, w := a.core.Start(a.clock(c), "u", rates)
+	if left, of, ok := a.core.Left(a.clock(c), "u", rates); !ok || left < 0 || left > of.Max+of.Burst {
+		c.problem("Left = %d of %+v, %v; want one of the limits and at most all of it", left, of, ok)
+	}
 	if w == nil {
 		c.verdict(v, rates)
 	} else {

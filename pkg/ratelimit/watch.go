@@ -93,6 +93,9 @@ func (o *watched) sharers(now int64) int {
 	return n
 }
 
+// Spent is how many windows have been found spent since the last Decisions.
+func (w *Watch) Spent() int { return len(w.spent) }
+
 // Decisions returns what has been decided since the last call, sorted by user,
 // class and window, and forgets it.
 func (w *Watch) Decisions() ([]Hint, []Throttle) {

@@ -1,0 +1,65 @@
+package ratelimit
+
+import (
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// Left is how many more requests of a user the given limits admit in their present
+// windows, as far as this agent knows, and the limit that admits least; of several
+// the one that stays in force longest. Without limits it reports false.
+//
+// It is exact where the agent counts by itself. Where it leases, it is what the agent
+// holds and what the pool had when it last answered: others may have taken of that
+// since. It is never negative and never above the limit and its burst. It changes
+// nothing, so it may be asked at any time.
+func (a *Agent) Left(at time.Time, name string, rates []limits.Rate) (left int, of limits.Rate, ok bool) {
+	now := at.UnixNano()
+	u := a.users[name]
+	for i := range rates {
+		r := &rates[i]
+		n := r.Max + r.Burst
+		if u != nil {
+			if b := u.bucket(r.Class, r.Window); b != nil && b.current(now) {
+				n = min(n, a.remaining(b))
+			}
+		}
+		if !ok || n < left || n == left && r.Window > of.Window {
+			left, of, ok = n, *r, true
+		}
+	}
+	return left, of, ok
+}
+
+// current reports whether a time is in the bucket's window. As in roll, a clock that
+// runs back a little stays in it.
+func (b *bucket) current(now int64) bool {
+	in := now - b.second*second
+	return in >= -second && in < b.length
+}
+
+// remaining is how many more requests of a bucket can be admitted.
+func (a *Agent) remaining(b *bucket) int {
+	switch {
+	case a.cutOff(b):
+		own := 0
+		if !b.spent {
+			own = max(0, a.part(b)-a.onItsOwn(b))
+		}
+		switch {
+		case b.long():
+			return b.balance + own // what was leased is not counted against the part
+		case b.unleased > 0:
+			return own
+		}
+		return max(b.balance, own)
+	case a.alone(b):
+		return max(0, b.limit-b.admitted)
+	case b.spent:
+		return b.balance
+	}
+	// The pool's total may be from before the tokens that came with the window.
+	handed := max(b.total, b.admitted-b.unleased+b.balance+b.back)
+	return b.balance + b.back + max(0, b.limit-handed-b.owed)
+}
