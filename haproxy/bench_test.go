@@ -17,8 +17,8 @@ import (
 // BenchmarkCPU reports HAProxy's CPU time per request, one thread and 64
 // connections: without Sluice, with identification and tables, with the agent
 // asked besides, with requests in progress counted and told to a peer besides,
-// as shipped, which is that and what it takes to wait, and with an endpoint and the
-// classes of S3 besides, for several requests.
+// as shipped, which is that and what it takes to wait, and with an access log, and with
+// an endpoint and the classes of S3 besides, for several requests.
 //
 //	go test -run '^$' -bench CPU -benchtime 200000x ./haproxy
 func BenchmarkCPU(b *testing.B) {
@@ -39,6 +39,7 @@ func BenchmarkCPU(b *testing.B) {
 		{"agent", wait + `|` + count, false, Config{}, "/"},
 		{"progress", wait, true, Config{}, "/"},
 		{"shipped", `$`, true, Config{}, "/"},
+		{"access log", `$`, true, Config{AccessLog: "json"}, "/"},
 		{"endpoint", `$`, true, Config{Endpoint: "api"}, "/"},
 		{"s3 object", `$`, true, s3, "/bucket/key"},
 		{"s3 list", `$`, true, s3, "/bucket?list-type=2&prefix=a%2Fb&delimiter=%2F"},

@@ -63,6 +63,12 @@ const maxJitter = 86400
 // plain with status 429, s3 with 503.
 var Bodies = []string{"auto", "plain", "problem", "s3", "none"}
 
+// AccessLogs are the forms that a line of the access log can have.
+var AccessLogs = []string{"json"}
+
+// instanceName has nothing that HAProxy would read as more than a name.
+var instanceName = regexp.MustCompile(`^[A-Za-z0-9._:@/-]{1,200}$`)
+
 var endpointName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,23}$`)
 
 // Config is what Write can set. A zero field stays what the process's own
@@ -73,6 +79,8 @@ type Config struct {
 	SPOE           string // SLUICE_SPOE: where the agent answers, "unix@/path" or "host:port"
 	Peer           string // SLUICE_PEER: where HAProxy's peers listen, "127.0.0.1:port" or "unix@/path"
 	Stats          string // SLUICE_STATS: path of the stats socket; zero: none
+	AccessLog      string // SLUICE_ACCESS_LOG: one of AccessLogs; zero: none
+	Instance       string // SLUICE_INSTANCE: what the access log calls this HAProxy; zero: the host's name
 	Identify       string // chain for ParseIdentify; zero: "auto"
 	Classes        []limits.Class
 	Exempt         limits.Exempt // its addresses and paths; the users are the agent's
@@ -121,6 +129,18 @@ func (c Config) env() ([]string, error) {
 			return nil, fmt.Errorf("refuse body %q: want one of %s", c.RefuseBody, strings.Join(Bodies, ", "))
 		}
 		set("SLUICE_REFUSE_BODY", c.RefuseBody)
+	}
+	if c.AccessLog != "" {
+		if !slices.Contains(AccessLogs, c.AccessLog) {
+			return nil, fmt.Errorf("access log %q: want one of %s", c.AccessLog, strings.Join(AccessLogs, ", "))
+		}
+		set("SLUICE_ACCESS_LOG", c.AccessLog)
+	}
+	if c.Instance != "" {
+		if !instanceName.MatchString(c.Instance) {
+			return nil, fmt.Errorf("instance %q: want 1 to 200 letters, digits and ._:@/-", c.Instance)
+		}
+		set("SLUICE_INSTANCE", c.Instance)
 	}
 	if c.Endpoint != "" {
 		if !endpointName.MatchString(c.Endpoint) {

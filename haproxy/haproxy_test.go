@@ -65,6 +65,7 @@ func TestShippedFilesAreValid(t *testing.T) {
 			"SLUICE_VERDICT_TIMEOUT=1s", "SLUICE_STATS=/s.sock", "SLUICE_THREADS=2", "SLUICE_MAXCONN=100",
 			"SLUICE_CHECK_TIMEOUT=1s", "SLUICE_WAIT_TIMEOUT=1s", "SLUICE_RETRY_JITTER=1", "SLUICE_ORIGIN_MAXCONN=5", "SLUICE_HARD_STOP=1m",
 			"SLUICE_BUFSIZE=32768", "SLUICE_ENDPOINT=uploads", "SLUICE_REFUSE_BODY=problem", "SLUICE_RATE_JITTER=5",
+			"SLUICE_ACCESS_LOG=json", "SLUICE_INSTANCE=rack-1/proxy",
 		}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -131,6 +132,7 @@ func TestVariableTable(t *testing.T) {
 		}
 	}
 	// Only used when set: their defaults are HAProxy's.
+	used["SLUICE_INSTANCE"] = "this host's name"
 	used["SLUICE_STATS"], used["SLUICE_THREADS"], used["SLUICE_MAXCONN"] = "none", "one per CPU", "from ulimit -n"
 	if diff := cmp.Diff(used, documented); diff != "" {
 		t.Errorf("variables and defaults (-used +documented):\n%s", diff)
@@ -143,7 +145,7 @@ func TestWrite(t *testing.T) {
 		Bind: "127.0.0.1:1", Origin: "127.0.0.1:2", SPOE: "unix@/s", Peer: "127.0.0.1:3", Stats: "/stats",
 		Identify: "header:X-A,ip", RefuseStatus: 503, VerdictTimeout: 20 * time.Millisecond, WaitTimeout: 5 * time.Second,
 		HardStop: time.Minute, RetryJitter: 2, OriginMaxConn: 7, BufSize: 32768, Threads: 2, MaxConn: 50,
-		RateJitter: 5, RefuseBody: "problem", Endpoint: "uploads",
+		RateJitter: 5, RefuseBody: "problem", Endpoint: "uploads", AccessLog: "json", Instance: "rack-1/proxy",
 		Classes: []limits.Class{{Name: "LIST", Any: []limits.Match{{Methods: []string{"GET"}, Query: []string{"l"}}, {PathPrefix: "/l/"}}}},
 		Exempt: limits.Exempt{
 			Users: []string{"not here"}, Addresses: []string{"10.1.2.3/8", "::1", "::ffff:192.0.2.0/120"},
@@ -155,7 +157,7 @@ func TestWrite(t *testing.T) {
 	}
 	wantEnv := []string{
 		"SLUICE_BIND=127.0.0.1:1", "SLUICE_ORIGIN=127.0.0.1:2", "SLUICE_SPOE=unix@/s", "SLUICE_PEER=127.0.0.1:3", "SLUICE_STATS=/stats",
-		"SLUICE_REFUSE_STATUS=503", "SLUICE_REFUSE_BODY=problem", "SLUICE_ENDPOINT=uploads", "SLUICE_VERDICT_TIMEOUT=20ms", "SLUICE_WAIT_TIMEOUT=5000ms", "SLUICE_HARD_STOP=60000ms",
+		"SLUICE_REFUSE_STATUS=503", "SLUICE_REFUSE_BODY=problem", "SLUICE_ACCESS_LOG=json", "SLUICE_INSTANCE=rack-1/proxy", "SLUICE_ENDPOINT=uploads", "SLUICE_VERDICT_TIMEOUT=20ms", "SLUICE_WAIT_TIMEOUT=5000ms", "SLUICE_HARD_STOP=60000ms",
 		"SLUICE_BUFSIZE=32768", "SLUICE_RETRY_JITTER=2", "SLUICE_RATE_JITTER=5", "SLUICE_ORIGIN_MAXCONN=7", "SLUICE_THREADS=2", "SLUICE_MAXCONN=50", "SLUICE_CFG_DIR=" + dir,
 	}
 	if diff := cmp.Diff(wantEnv, env); diff != "" {
@@ -250,6 +252,8 @@ func TestWriteErrors(t *testing.T) {
 		"haproxy configuration: rate jitter -1: want 1 or more":                                                            {RateJitter: -1},
 		"haproxy configuration: jitter 86401: want 86400 or less":                                                          {RateJitter: 86401},
 		`haproxy configuration: refuse body "xml": want one of auto, plain, problem, s3, none`:                             {RefuseBody: "xml"},
+		`haproxy configuration: access log "text": want one of json`:                                                       {AccessLog: "text"},
+		`haproxy configuration: instance "a,b": want 1 to 200 letters, digits and ._:@/-`:                                  {Instance: "a,b"},
 		`haproxy configuration: endpoint "Up": want 1 to 24 of a-z, 0-9 and -, the first not -`:                            {Endpoint: "Up"},
 		`haproxy configuration: endpoint "a/b": want 1 to 24 of a-z, 0-9 and -, the first not -`:                           {Endpoint: "a/b"},
 		`haproxy configuration: class "a": want 1 to 32 of A-Z, 0-9 and _, the first a letter`:                             {Classes: []limits.Class{{Name: "a"}}},

@@ -160,7 +160,7 @@ func TestInProgress(t *testing.T) {
 	r.takeHeard(t)
 	third := r.start("alice")
 	g.await(t, 3)
-	want := []heard{{"alice", "GET", "start-message", 2, 2, ""}}
+	want := []heard{{"alice", "GET", "start-message", 2, 2, "", false}}
 	if diff := cmp.Diff(want, r.takeHeard(t)); diff != "" {
 		t.Errorf("the agent heard (-want +got):\n%s", diff)
 	}
@@ -192,7 +192,7 @@ func tell(second func() vars) func(heard) vars {
 }
 
 func TestWait(t *testing.T) {
-	asked := []heard{{"alice", "GET", "start-message", 0, 0, ""}, {"alice", "GET", "wait-message", 0, 0, ""}}
+	asked := []heard{{"alice", "GET", "start-message", 0, 0, "", false}, {"alice", "GET", "wait-message", 0, 0, "", false}}
 	refused := vars{"reason": "concurrent-requests", "limit": uint32(11)}
 	for _, row := range []struct {
 		name   string

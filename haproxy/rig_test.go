@@ -31,6 +31,7 @@ type heard struct {
 	User, Class, Message string
 	Tracked, Active      int64
 	Op                   string // "" if there was none
+	Log                  bool   // what remains is asked for
 }
 
 // vars are the variables that the agent answers with.
@@ -103,6 +104,14 @@ func (a *spoeAgent) note(r *request.Request) (h heard, answer func(heard) vars) 
 			a.faults = append(a.faults, fmt.Sprintf("argument %s is a %T (%v), want an int64", name, v, v))
 		}
 		*to = n
+	}
+	switch log, there := m.KV.Get("log"); log := log.(type) {
+	case bool:
+		h.Log = log
+	default:
+		if there {
+			a.faults = append(a.faults, fmt.Sprintf("argument log is a %T (%v), want a boolean or none", log, log))
+		}
 	}
 	a.heard = append(a.heard, h)
 	return h, a.answer

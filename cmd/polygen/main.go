@@ -4,7 +4,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 
 	"github.com/sluice-qos/sluice/internal/admin"
@@ -12,15 +11,18 @@ import (
 	"github.com/sluice-qos/sluice/internal/group"
 	"github.com/sluice-qos/sluice/internal/limitfile"
 	"github.com/sluice-qos/sluice/internal/polygen"
+	"github.com/sluice-qos/sluice/internal/tracing"
 )
 
 type options struct {
 	Limits string `help:"The limit file. It is read again when it changes, on SIGHUP and on POST /-/reload." default:"/etc/sluice/limits.yaml" placeholder:"FILE" env:"SLUICE_LIMITS"`
 	Name   string `help:"Name of this polygen, unique among them. Default: host name and process id." placeholder:"NAME" env:"SLUICE_POLYGEN_NAME"`
-	Admin  string `help:"Where to serve /metrics, /api/v1, /-/healthy, /-/ready and /-/reload." default:"127.0.0.1:9090" placeholder:"ADDR" env:"SLUICE_ADMIN"`
 	Strict bool   `help:"Call users hot at half of their limits, not at 80 %." env:"SLUICE_STRICT"`
 	Margin int    `name:"concurrent-margin" help:"How far, in per cent of his limit, a blocked user's requests in progress must fall before he is let in again; one request at least." default:"5" placeholder:"PERCENT" env:"SLUICE_CONCURRENT_MARGIN"`
 
+	cli.UserMetrics `embed:""`
+
+	cli.Admin `embed:"" set:"serves=/metrics, /api/v1, /-/healthy, /-/ready and /-/reload" set:"address=127.0.0.1:9090"` //nolint:staticcheck // SA5008: kong takes several set
 	cli.Redis `embed:""`
 	cli.Log   `embed:""`
 }
@@ -48,7 +50,7 @@ func serve(ctx context.Context, o options, hangups <-chan os.Signal) error {
 		}
 		o.Name = fmt.Sprintf("%s-%d", host, os.Getpid())
 	}
-	if err := cli.Loopback(o.Admin); err != nil {
+	if err := o.Check(); err != nil {
 		return err
 	}
 	if o.Margin < 1 || o.Margin > 100 {
@@ -56,6 +58,11 @@ func serve(ctx context.Context, o options, hangups <-chan os.Signal) error {
 	}
 	log := o.Logger(os.Stderr)
 	registry := cli.NewRegistry()
+	tracer, err := tracing.Start(ctx, tracing.Options{Service: "sluice-polygen", Instance: o.Name, Logger: log, Registerer: registry})
+	if err != nil {
+		return err
+	}
+	defer tracing.Stop(tracer)
 	watcher, err := limitfile.New(o.Limits, log, registry)
 	if err != nil {
 		return err
@@ -65,18 +72,18 @@ func serve(ctx context.Context, o options, hangups <-chan os.Signal) error {
 		return err
 	}
 	defer b.Close()
-	p, err := polygen.New(polygen.Options{Name: o.Name, Bus: b, Limits: watcher, Strict: o.Strict, Margin: o.Margin, Logger: log, Registerer: registry})
+	p, err := polygen.New(polygen.Options{Name: o.Name, Bus: b, Limits: watcher, Strict: o.Strict, Margin: o.Margin, UserMetrics: polygen.UserMetrics(o.UserMetrics), Logger: log, Registerer: registry, Tracer: tracer})
 	if err != nil {
 		return err
 	}
-	l, err := net.Listen("tcp", o.Admin)
+	l, gate, err := o.Listen(log, registry)
 	if err != nil {
-		return fmt.Errorf("admin: %w: choose another address with --admin", err)
+		return err
 	}
 	return group.Run(ctx,
 		p.Run,
 		func(ctx context.Context) error {
-			h := admin.Handler(admin.Options{Gatherer: registry, Ready: p.Ready, Reload: p.Reload, API: p})
+			h := admin.Handler(admin.Options{Gatherer: registry, Ready: p.Ready, Reload: p.Reload, API: p, Live: p, Hand: p, Gate: gate})
 			return admin.Serve(ctx, l, h, log)
 		},
 		func(ctx context.Context) error { return p.ReloadOn(ctx, hangups) })

@@ -173,7 +173,7 @@ func TestAnswersQuestions(t *testing.T) {
 	leaders := map[bool]bool{}
 	for _, admin := range []string{one, two} {
 		proctest.Eventually(t, "a throttled user is explained", func() error {
-			r, err := b.Register(t.Context(), "edge-1", "old")
+			r, err := b.Register(t.Context(), "edge-1", "old", "")
 			if err != nil {
 				return err
 			}

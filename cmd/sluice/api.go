@@ -31,17 +31,25 @@ const (
 // api asks a running polygen, or sluice up. Its errors are for people, and may be
 // printed on a terminal whatever the other side said.
 type api struct {
-	address string // of the admin API
+	address string // of the admin API, as it was given
+	base    string // the same as a URL
+	access  Access
 	client  http.Client
 }
 
-func newAPI(address string) (*api, error) {
-	if _, _, err := net.SplitHostPort(address); err != nil {
-		return nil, fmt.Errorf("address %q: want host:port: %s", address, adminHint)
+func newAPI(address string, access Access) (*api, error) {
+	base, err := baseURL(address)
+	if err != nil {
+		return nil, err
 	}
-	return &api{address, http.Client{ // no proxy
-		Transport: &http.Transport{MaxConnsPerHost: askAtOnce, MaxIdleConnsPerHost: askAtOnce},
-		Timeout:   askTimeout,
+	transport, err := access.transport()
+	if err != nil {
+		return nil, err
+	}
+	return &api{address, base, access, http.Client{
+		Transport:     transport,
+		Timeout:       askTimeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // no API has any
 	}}, nil
 }
 
@@ -50,10 +58,28 @@ func (a *api) close() { a.client.CloseIdleConnections() }
 // get reads an answer, one of package view that begins with a view.From. When ctx
 // has ended the error is that of ctx.
 func (a *api) get(ctx context.Context, path string, answer any) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+a.address+path, nil)
+	req, err := a.request(ctx, http.MethodGet, path, nil)
 	if err != nil {
-		return fmt.Errorf("address %q: want host:port: %s", a.address, adminHint)
+		return err
 	}
+	return a.do(ctx, req, answer)
+}
+
+// send is get for what changes something, which the body says in JSON.
+func (a *api) send(ctx context.Context, method, path string, body, answer any) error {
+	data, err := json.Marshal(body)
+	if err != nil {
+		return err
+	}
+	req, err := a.request(ctx, method, path, bytes.NewReader(data))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	return a.do(ctx, req, answer)
+}
+
+func (a *api) do(ctx context.Context, req *http.Request, answer any) error {
 	res, err := a.client.Do(req)
 	if err != nil {
 		return a.failed(ctx, err)
@@ -69,6 +95,10 @@ func (a *api) get(ctx context.Context, path string, answer any) error {
 	}
 	err = json.Unmarshal(body, &told)
 	switch {
+	case res.StatusCode == http.StatusUnauthorized:
+		return a.unauthorized()
+	case res.StatusCode == http.StatusBadRequest && strings.HasPrefix(string(body), "Client sent an HTTP request to an HTTPS server"):
+		return a.wrongScheme("https")
 	case res.StatusCode != http.StatusOK && err == nil && told.Error != "":
 		return fmt.Errorf("ask %s: %s", a.address, shown(told.Error))
 	case res.StatusCode == http.StatusNotFound:
@@ -86,6 +116,10 @@ func (a *api) failed(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
+	case errors.Is(err, http.ErrSchemeMismatch):
+		return a.wrongScheme("http")
+	case a.distrust(err) != nil:
+		return a.distrust(err)
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("nothing listens at %s: start polygen or \"sluice up\", or %s", a.address, adminHint)
 	case errors.As(err, &timeout) && timeout.Timeout():

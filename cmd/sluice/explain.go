@@ -18,7 +18,9 @@ type explain struct {
 	Class    string `help:"Tell which limits a request of this class counts against: GET, PUT, …, OTHER, or a class of the file." placeholder:"CLASS" complete:"class"`
 	Endpoint string `help:"Tell of this endpoint, where the user is counted apart." placeholder:"NAME"`
 	Limits   string `help:"The limit file." default:"config/limits.yaml" placeholder:"FILE" complete:"file"`
-	Admin    string `help:"Ask the polygen (or sluice up) with this admin address, too: the user's use, shares, state and last refusals." placeholder:"HOST:PORT"`
+	Admin    string `help:"Ask the polygen (or sluice up) with this admin address, host:port or https://host:port, too: the user's use, shares, state and last refusals." placeholder:"HOST:PORT"`
+
+	Access `embed:""`
 }
 
 // Help tells what the command prints.

@@ -13,7 +13,7 @@ import (
 
 // ask asks a running polygen about the user.
 func (e *explain) ask() (u view.User, err error) {
-	a, err := newAPI(e.Admin)
+	a, err := newAPI(e.Admin, e.Access)
 	if err != nil {
 		return u, err
 	}
@@ -33,6 +33,10 @@ func (e *explain) live(out io.Writer, u view.User, version string) error {
 		fmt.Fprintln(w, "state: ok; nothing was heard of the user")
 	} else {
 		fmt.Fprintf(w, "state: %s; last heard of at %s\n", shown(string(u.State)), clock(*u.Seen))
+	}
+	if u.Entry != nil && u.Entry.Override != nil {
+		h := u.Entry.Override
+		fmt.Fprintf(w, "override by hand until %s, by %s: %s\n", h.Until.UTC().Format(time.RFC3339), printable(h.By), shown(h.Reason))
 	}
 	for _, y := range u.Why {
 		until := "until less is in progress"

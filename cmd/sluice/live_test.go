@@ -43,7 +43,8 @@ func (f *fixed) User(name, endpoint string) view.User {
 func serve(api admin.API) *httptest.Server { return httptest.NewServer(handle(api)) }
 
 func handle(api admin.API) http.Handler {
-	return admin.Handler(admin.Options{Gatherer: prometheus.NewRegistry(), API: api})
+	hand, _ := api.(admin.Hand)
+	return admin.Handler(admin.Options{Gatherer: prometheus.NewRegistry(), API: api, Hand: hand})
 }
 
 var noon = time.Date(2026, 11, 20, 12, 0, 0, 250e6, time.UTC)

@@ -15,12 +15,14 @@ import (
 )
 
 type top struct {
-	Admin    string        `help:"Where the admin API of polygen, or of sluice up, listens." default:"127.0.0.1:9090" placeholder:"HOST:PORT"`
+	Admin    string        `help:"Where the admin API of polygen, or of sluice up, listens: host:port, or https://host:port." default:"127.0.0.1:9090" placeholder:"HOST:PORT"`
 	Sort     string        `help:"Who comes first: rate (most requests per second), concurrent (most in progress), down or up (most bytes per second), or recent (heard of last)." enum:"rate,concurrent,down,up,recent" default:"rate" placeholder:"ORDER"`
 	N        int           `short:"n" help:"How many users, 100 at most. A terminal shows as many of them as fit." default:"20" placeholder:"N"`
 	Interval time.Duration `help:"Time from one list to the next, 100ms or more." default:"2s" placeholder:"TIME"`
 	Once     bool          `help:"Print one list and end."`
 	JSON     bool          `name:"json" help:"Print one JSON object a line for each list."`
+
+	Access `embed:""`
 }
 
 const (
@@ -71,7 +73,7 @@ func validInterval(d time.Duration) error {
 func (t *top) run(stdout, stderr io.Writer) int {
 	ctx, stop := untilSignal()
 	defer stop()
-	a, err := newAPI(t.Admin)
+	a, err := newAPI(t.Admin, t.Access)
 	if err != nil {
 		return cli.Exit(stderr, "sluice top", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/cli"
+	"github.com/sluice-qos/sluice/internal/polygen"
 	"github.com/sluice-qos/sluice/internal/spoa"
 	runup "github.com/sluice-qos/sluice/internal/up"
 )
@@ -19,25 +20,28 @@ type up struct {
 	Instances int    `help:"Number of instances, each a HAProxy with its agent." default:"1" placeholder:"N"`
 	Redis     string `help:"Address of Redis. Default: an embedded one." placeholder:"ADDR"`
 	Identify  string `help:"How to find the user: header:X-User, s3, jwt:sub, basic, ip, auto, or a comma-separated chain of them." default:"auto" placeholder:"CHAIN"`
-	Admin     string `help:"Where to serve /metrics, /-/healthy, /-/ready and /-/reload." default:"127.0.0.1:9090" placeholder:"ADDR"`
 	HAProxy   string `name:"haproxy" complete:"file" help:"The HAProxy to run, 2.6 or later." default:"haproxy" placeholder:"PATH"`
 
 	RefuseStatus int           `help:"Status of refused requests: 429, or 503 with S3's SlowDown." default:"429" placeholder:"CODE"`
 	MaxWait      time.Duration `help:"Longest wait of a request for its verdict." default:"20ms" placeholder:"TIME"`
 	OnRedisLoss  string        `help:"While Redis is lost: hold (each instance enforces its part of each limit) or open." enum:"hold,open" default:"hold" placeholder:"WHAT"`
 
-	cli.Log `embed:""`
+	cli.UserMetrics `embed:""`
+
+	cli.Admin `embed:"" set:"serves=/metrics, /api/v1, /-/healthy, /-/ready and /-/reload" set:"address=127.0.0.1:9090"` //nolint:staticcheck // SA5008: kong takes several set
+	cli.Log   `embed:""`
 }
 
 func (u *up) run(stdout, stderr io.Writer) int {
-	if err := cli.Loopback(u.Admin); err != nil {
+	if err := u.Check(); err != nil {
 		return cli.Exit(stderr, "sluice up", err)
 	}
 	ctx, hangups, stop := cli.Signals()
 	defer stop()
 	err := runup.Run(ctx, runup.Options{
 		Limits: u.Limits, Origin: u.Origin, Listen: u.Listen, Instances: u.Instances, Redis: u.Redis,
-		Identify: u.Identify, Admin: u.Admin, HAProxy: u.HAProxy, Refuse: u.RefuseStatus,
+		Identify: u.Identify, Admin: u.Address, Access: u.Access(), HAProxy: u.HAProxy, Refuse: u.RefuseStatus,
+		Metrics: polygen.UserMetrics(u.UserMetrics),
 		MaxWait: u.MaxWait, OnLoss: spoa.OnLoss(u.OnRedisLoss),
 		Stdout: stdout, Stderr: stderr, Logger: u.Logger(stderr), Reload: hangups,
 	})

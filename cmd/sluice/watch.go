@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"slices"
@@ -14,11 +15,13 @@ import (
 )
 
 type watch struct {
-	User     string        `arg:"" help:"The user, named as in the limit file."`
+	User     string        `arg:"" help:"The user, named as in the limit file, or ~HASH as sluice top shows him."`
 	Endpoint string        `help:"Follow him at this endpoint, where he is counted apart." placeholder:"NAME"`
-	Admin    string        `help:"Where the admin API of polygen, or of sluice up, listens." default:"127.0.0.1:9090" placeholder:"HOST:PORT"`
+	Admin    string        `help:"Where the admin API of polygen, or of sluice up, listens: host:port, or https://host:port." default:"127.0.0.1:9090" placeholder:"HOST:PORT"`
 	Interval time.Duration `help:"Time from one line to the next when nothing changes, 100ms or more." default:"1s" placeholder:"TIME"`
 	JSON     bool          `name:"json" help:"Print one JSON object a line."`
+
+	Access `embed:""`
 }
 
 // maxWatchInterval is the longest time between two questions: polygen remembers 20
@@ -52,15 +55,24 @@ func (w *watch) Validate() error { return validInterval(w.Interval) }
 func (w *watch) run(stdout, stderr io.Writer) int {
 	ctx, stop := untilSignal()
 	defer stop()
-	a, err := newAPI(w.Admin)
+	a, err := newAPI(w.Admin, w.Access)
 	if err != nil {
 		return cli.Exit(stderr, "sluice watch", err)
 	}
 	defer a.close()
 	ask := func(ctx context.Context) (u view.User, err error) {
-		return u, a.get(ctx, view.Path(w.User, w.Endpoint), &u)
+		return u, a.get(ctx, watchPath(w.User, w.Endpoint), &u)
 	}
 	return cli.Exit(stderr, "sluice watch", w.follow(ctx, ask, stdout, stderr))
+}
+
+// watchPath is the path of a user by his name, or by the hash that is shown of one whose
+// name is not known.
+func watchPath(user, endpoint string) string {
+	if hash, ok := strings.CutPrefix(user, "~"); ok && len(hash) == 2*sha256.Size && strings.Trim(hash, "0123456789ABCDEF") == "" {
+		return view.PathOfKey(user, endpoint)
+	}
+	return view.Path(user, endpoint)
 }
 
 // follow prints until ctx ends. It asks more often than it prints if the interval is

@@ -4,9 +4,7 @@ package main
 import (
 	"context"
 	"crypto/rand"
-	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -16,13 +14,13 @@ import (
 	"github.com/sluice-qos/sluice/internal/cli"
 	"github.com/sluice-qos/sluice/internal/group"
 	"github.com/sluice-qos/sluice/internal/spoa"
+	"github.com/sluice-qos/sluice/internal/tracing"
 )
 
 type options struct {
 	Instance string `help:"Name of this HAProxy and its agent in logs. Default: the host's name." placeholder:"NAME" env:"SLUICE_INSTANCE"`
 	SPOE     string `name:"spoe" help:"Where HAProxy asks: unix:/path or host:port. It has no authentication: keep it on this machine." default:"unix:/run/sluice/spoa.sock" placeholder:"ADDR" env:"SLUICE_SPOE_LISTEN"`
 	Peers    string `help:"Where HAProxy's local peer listens: unix:/path or host:port." default:"127.0.0.1:8079" placeholder:"ADDR" env:"SLUICE_PEERS"`
-	Admin    string `help:"Where to serve /metrics, /-/healthy and /-/ready." default:"127.0.0.1:9091" placeholder:"ADDR" env:"SLUICE_ADMIN"`
 
 	MaxWait     time.Duration `help:"Longest wait of a request for its verdict. Keep it below HAProxy's 'timeout processing'." default:"20ms" placeholder:"TIME" env:"SLUICE_MAX_WAIT"`
 	OnRedisLoss string        `help:"While Redis is lost: hold (enforce this instance's part of each limit) or open (admit everything)." enum:"hold,open" default:"hold" placeholder:"WHAT" env:"SLUICE_ON_REDIS_LOSS"`
@@ -30,6 +28,7 @@ type options struct {
 
 	Drain time.Duration `help:"How long requests of a reloaded HAProxy may go on: its hard-stop-after. They count until then, or until its old process has ended." default:"10m" placeholder:"TIME" env:"SLUICE_DRAIN"`
 
+	cli.Admin `embed:"" set:"serves=/metrics, /-/healthy and /-/ready" set:"address=127.0.0.1:9091"` //nolint:staticcheck // SA5008: kong takes several set
 	cli.Redis `embed:""`
 	cli.Log   `embed:""`
 }
@@ -58,11 +57,16 @@ func serve(ctx context.Context, o options) error {
 		}
 		o.Instance = name
 	}
-	if err := cli.Loopback(o.Admin); err != nil {
+	if err := o.Check(); err != nil {
 		return err
 	}
 	log := o.Logger(os.Stderr).With(slog.String("instance", o.Instance))
 	registry := cli.NewRegistry()
+	tracer, err := tracing.Start(ctx, tracing.Options{Service: "sluice-spoa", Instance: o.Instance, Logger: log, Registerer: registry})
+	if err != nil {
+		return err
+	}
+	defer tracing.Stop(tracer)
 	b, err := o.Open(log, registry)
 	if err != nil {
 		return err
@@ -72,17 +76,17 @@ func serve(ctx context.Context, o options) error {
 		// Two agents that were given one name by mistake are two all the same.
 		Instance: o.Instance + "#" + rand.Text()[:8], Bus: b, SPOE: o.SPOE, Peers: o.Peers,
 		MaxWait: o.MaxWait, DrainFor: o.Drain, OnLoss: spoa.OnLoss(o.OnRedisLoss), HoldFor: o.HoldFor,
-		Logger: log, Registerer: registry,
+		Logger: log, Registerer: registry, Tracer: tracer,
 	})
 	if err != nil {
 		return err
 	}
-	l, err := net.Listen("tcp", o.Admin)
+	l, gate, err := o.Listen(log, registry)
 	if err != nil {
-		return fmt.Errorf("admin: %w: choose another address with --admin", err)
+		return err
 	}
 	return group.Run(ctx, agent.Run, func(ctx context.Context) error {
-		return admin.Serve(ctx, l, admin.Handler(admin.Options{Gatherer: registry, Ready: agent.Ready}), log)
+		return admin.Serve(ctx, l, admin.Handler(admin.Options{Gatherer: registry, Ready: agent.Ready, Gate: gate}), log)
 	})
 }
 

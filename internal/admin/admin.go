@@ -12,6 +12,21 @@
 //	GET /api/v1/users/{user}?endpoint=  one user: limits, use, shares, state and why
 //	GET /api/v1/unknown-users?sort=&n=  users whom the limit file does not name: by recent or active
 //	GET /api/v1/instances               instances and the version of the limits that they enforce
+//
+// And as it happens, the first and the last one as server-sent events:
+//
+//	GET /api/v1/live?sort=&n=&user=&endpoint=&by=  every second: totals, the users with most, those limited now, instances, one user
+//	GET /api/v1/history/{user}?endpoint=&by=       what a user used in each of the last 300 seconds
+//	GET /api/v1/policies?user=&kind=               each policy as it is decided
+//
+// And at / the page that shows all that (internal/admin/page).
+//
+// And what is done by hand:
+//
+//	GET    /api/v1/overrides                        users' limits set by hand for a time
+//	PUT    /api/v1/overrides/{user}?endpoint=       sets a user's limits for a time
+//	DELETE /api/v1/overrides/{user}?endpoint=       ends that
+//	POST   /api/v1/users/{user}/unblock?endpoint=   lets a user in who is blocked
 package admin
 
 import (
@@ -26,6 +41,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/sluice-qos/sluice/internal/admin/page"
 )
 
 // Options of the server.
@@ -34,6 +51,9 @@ type Options struct {
 	Ready    func() error // why the daemon is not ready, or nil
 	Reload   func() error // nil if there is nothing to reload
 	API      API          // nil for none
+	Live     Live         // nil for none; it needs an API beside it
+	Hand     Hand         // nil for none; it needs an API beside it
+	Gate     *Gate        // nil lets everybody through
 }
 
 // Handler returns the handler of the paths above.
@@ -60,15 +80,22 @@ func Handler(o Options) http.Handler {
 		})
 	}
 	if o.API != nil {
+		mux.Handle("/", page.Handler())
 		serveAPI(mux, o.API)
 	}
-	return guard(mux)
+	if o.Hand != nil {
+		serveHand(mux, o.Hand)
+	}
+	if o.Live != nil {
+		serveLive(mux, o.Live)
+	}
+	return guard(o.Gate, o.Gate.ask(mux))
 }
 
 // guard keeps pages of other sites, in the browser of somebody who may ask, from
 // asking in his name: those that say so, and those that made their own name mean
 // this machine.
-func guard(next http.Handler) http.Handler {
+func guard(g *Gate, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		site := r.Header.Get("Sec-Fetch-Site")
 		follows := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" // a link, which somebody sees
@@ -76,7 +103,7 @@ func guard(next http.Handler) http.Handler {
 			http.Error(w, "a page of another site may not ask", http.StatusForbidden)
 			return
 		}
-		if local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok && local.IP.IsLoopback() && !ownName(r.Host) {
+		if local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok && local.IP.IsLoopback() && !ownName(r.Host) && !g.proves(r) {
 			http.Error(w, "this address is for this machine alone: ask for localhost or an address, not for a name", http.StatusForbidden)
 			return
 		}
@@ -93,7 +120,8 @@ func ownName(host string) bool {
 	return host == "" || host == "localhost" || strings.HasSuffix(host, ".localhost") || net.ParseIP(host) != nil
 }
 
-// Serve answers on the listener until ctx ends.
+// Serve answers on the listener until ctx ends. Streams end then; other answers that are
+// under way have a second.
 func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) error {
 	server := &http.Server{
 		Handler:           h,
@@ -101,7 +129,10 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger
 		ReadTimeout:       10 * time.Second,
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    16 << 10,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		BaseContext: func(net.Listener) context.Context {
+			return context.WithValue(context.WithoutCancel(ctx), closingKey{}, ctx.Done())
+		},
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	stop := context.AfterFunc(ctx, func() {
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)

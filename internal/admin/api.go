@@ -28,6 +28,13 @@ const (
 	maxName = 16 << 10
 )
 
+// apiPaths are those that there are.
+var apiPaths = []string{
+	"/api/v1/users", "/api/v1/users/{user}", "/api/v1/unknown-users", "/api/v1/instances",
+	"/api/v1/live", "/api/v1/history/{user}", "/api/v1/policies",
+	"/api/v1/overrides", "/api/v1/overrides/{user}", "/api/v1/users/{user}/unblock",
+}
+
 // serveAPI adds the paths of the API. Every answer is JSON, errors too.
 func serveAPI(mux *http.ServeMux, api API) {
 	get := func(path string, answer func(*http.Request) (any, error)) {
@@ -72,7 +79,7 @@ func serveAPI(mux *http.ServeMux, api API) {
 			writeJSON(w, http.StatusMethodNotAllowed, apiError{"method " + r.Method + " is not allowed: use GET"})
 			return
 		}
-		writeJSON(w, http.StatusNotFound, apiError{"no such path (valid: /api/v1/users, /api/v1/users/{user}, /api/v1/unknown-users, /api/v1/instances)"})
+		writeJSON(w, http.StatusNotFound, apiError{"no such path (valid: " + strings.Join(apiPaths, ", ") + ")"})
 	})
 }
 

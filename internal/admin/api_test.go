@@ -42,8 +42,36 @@ func (e *echo) Instances() view.Instances {
 	return view.Instances{Instances: []view.Instance{}}
 }
 
+func (e *echo) Watch(q view.Question) (<-chan *view.Message, func(), error) {
+	e.asked = fmt.Sprintf("watch %d by %s, user %q at %q, a key: %v", q.N, q.Sort, q.User, q.Endpoint, q.IsKey)
+	return nothing, func() { e.asked += ", stopped" }, nil
+}
+
+func (e *echo) Policies(f view.Filter) (<-chan *view.Message, func(), error) {
+	e.asked = fmt.Sprintf("policies %s of %q", f.Kinds, f.User)
+	return nothing, func() { e.asked += ", stopped" }, nil
+}
+
+func (e *echo) History(name, endpoint string) view.History {
+	e.asked = fmt.Sprintf("history of %q at %q", name, endpoint)
+	return view.History{}
+}
+
+func (e *echo) HistoryOfKey(key, endpoint string) view.History {
+	e.asked = fmt.Sprintf("history of key %q at %q", key, endpoint)
+	return view.History{}
+}
+
+// nothing is a stream that has ended.
+var nothing = func() <-chan *view.Message {
+	c := make(chan *view.Message)
+	close(c)
+	return c
+}()
+
 func handler(api API) http.Handler {
-	return Handler(Options{Gatherer: prometheus.NewRegistry(), Ready: func() error { return nil }, API: api})
+	live, _ := api.(Live)
+	return Handler(Options{Gatherer: prometheus.NewRegistry(), Ready: func() error { return nil }, API: api, Live: live})
 }
 
 func TestAPI(t *testing.T) {
@@ -80,7 +108,7 @@ func TestAPI(t *testing.T) {
 		{"unknown users", "GET", "/api/v1/unknown-users", 200, "unknown users by recent, 100", ""},
 		{"the most active", "GET", "/api/v1/unknown-users?sort=active&n=3", 200, "unknown users by active, 3", ""},
 		{"instances", "GET", "/api/v1/instances", 200, "instances", ""},
-		{"nothing else", "GET", "/api/v1/x", 404, "", "no such path (valid: /api/v1/users, /api/v1/users/{user}, /api/v1/unknown-users, /api/v1/instances)"},
+		{"nothing else", "GET", "/api/v1/x", 404, "", "no such path (valid: " + strings.Join(apiPaths, ", ") + ")"},
 		{"a name with a bare slash", "GET", "/api/v1/users/a/b", 400, "", `"a/b" is no user's name: want it with a slash as %2F, and every other byte escaped that needs it`},
 		{"a slash alone", "GET", "/api/v1/users/%2F", 200, `user "/" at ""`, ""},
 		{"nobody", "GET", "/api/v1/users/", 400, "", "a user's name of 0 bytes: want 1 to 16384"},

@@ -1,7 +1,9 @@
 package admin
 
 import (
+	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -26,11 +28,14 @@ type document struct {
 	OpenAPI    string         `yaml:"openapi"`
 	Info       map[string]any `yaml:"info"`
 	Servers    []map[string]string
-	Paths      map[string]struct{ Get operation }
+	Security   []map[string][]string
+	Paths      map[string]struct{ Get, Put, Delete, Post operation }
 	Components struct {
 		Parameters map[string]*parameter
 		Responses  map[string]*response
 		Schemas    map[string]*schema
+
+		SecuritySchemes map[string]struct{ Type, Scheme, Description string } `yaml:"securitySchemes"`
 	}
 
 	used map[string]bool // references
@@ -40,13 +45,20 @@ type operation struct {
 	OperationID          string `yaml:"operationId"`
 	Summary, Description string
 	Parameters           []*parameter
+	RequestBody          *requestBody `yaml:"requestBody"`
 	Responses            map[string]*response
+}
+
+type requestBody struct {
+	Required bool
+	Content  map[string]struct{ Schema *schema }
 }
 
 type parameter struct {
 	Ref                   string `yaml:"$ref"`
 	Name, In, Description string
 	Required              bool
+	Explode               *bool // false: a list has commas
 	Schema                *schema
 }
 
@@ -221,6 +233,8 @@ var words = map[reflect.Type][]string{
 	reflect.TypeFor[view.State]():  {string(view.OK), string(view.Throttled), string(view.Blocked)},
 	reflect.TypeFor[view.Reason](): {string(view.RequestRate), string(view.ConcurrentRequests)},
 	reflect.TypeFor[view.Kind]():   {string(view.Throttle), string(view.Block), string(view.Unblock), string(view.Refused)},
+	reflect.TypeFor[view.EventKind](): {string(view.ThrottleEvent), string(view.BlockEvent), string(view.UnblockEvent), string(view.SlotsEvent),
+		string(view.ShareEvent), string(view.HotEvent), string(view.LimitsEvent), string(view.OverrideEvent), string(view.LostEvent)},
 }
 
 var sampleTime = time.Date(2026, 11, 20, 12, 30, 0, 250e6, time.UTC)
@@ -239,7 +253,9 @@ func fill(v reflect.Value, i int) {
 			return
 		}
 		for j := range v.NumField() {
-			fill(v.Field(j), i)
+			if !setMode(v, j, i) {
+				fill(v.Field(j), i)
+			}
 		}
 	case reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
@@ -278,13 +294,17 @@ func sampled[V any](s sample, set func(*V)) V {
 	return v
 }
 
-// blank gives fields their zero values, and slices one element of them.
+// blank gives fields their zero values, and slices one element of them, where they are
+// not absent then.
 func blank(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Struct:
 		if v.Type() != reflect.TypeFor[time.Time]() {
 			for j := range v.NumField() {
-				blank(v.Field(j))
+				absent := strings.HasSuffix(v.Type().Field(j).Tag.Get("json"), ",omitempty")
+				if !absent && !setMode(v, j, 0) {
+					blank(v.Field(j))
+				}
 			}
 		}
 	case reflect.Slice:
@@ -297,18 +317,13 @@ func blank(v reflect.Value) {
 	}
 }
 
-// setModes gives modes, which are plain strings in Go, words that there are.
-func setModes(u *view.User) {
-	mode := func(i int) string { return []string{"enforce", "dry-run"}[i%2] }
-	for i := range u.Why {
-		u.Why[i].Mode = mode(i)
+// setMode gives a mode, which is a plain string in Go, a word that there is.
+func setMode(v reflect.Value, field, i int) bool {
+	if v.Type().Field(field).Name != "Mode" {
+		return false
 	}
-	for i := range u.Limits {
-		u.Limits[i].Mode = mode(i)
-	}
-	for i := range u.Decisions {
-		u.Decisions[i].Mode = mode(i)
-	}
+	v.Field(field).SetString([]string{"enforce", "dry-run"}[i%2])
+	return true
 }
 
 func (s sample) Users(by view.Sort, _ int) view.Users {
@@ -318,9 +333,39 @@ func (s sample) Users(by view.Sort, _ int) view.Users {
 func (s sample) UnknownUsers(by view.Sort, _ int) view.UnknownUsers {
 	return sampled(s, func(u *view.UnknownUsers) { u.Sort = by })
 }
-func (s sample) User(string, string) view.User      { return sampled(s, setModes) }
-func (s sample) UserOfKey(string, string) view.User { return sampled(s, setModes) }
+func (s sample) User(string, string) view.User      { return sampled(s, func(*view.User) {}) }
+func (s sample) UserOfKey(string, string) view.User { return sampled(s, func(*view.User) {}) }
 func (s sample) Instances() view.Instances          { return sampled(s, func(*view.Instances) {}) }
+
+// once is a stream of one message.
+func once(event string, value any) (<-chan *view.Message, func(), error) {
+	messages := make(chan *view.Message, 1)
+	messages <- &view.Message{Event: event, Value: value}
+	close(messages)
+	return messages, func() {}, nil
+}
+
+func (s sample) Watch(q view.Question) (<-chan *view.Message, func(), error) {
+	return once("live", sampled(s, func(l *view.Live) { l.Sort = q.Sort }))
+}
+
+func (s sample) Policies(view.Filter) (<-chan *view.Message, func(), error) {
+	return once("throttle", sampled(s, func(*view.Event) {}))
+}
+
+func (s sample) History(string, string) view.History      { return sampled(s, func(*view.History) {}) }
+func (s sample) HistoryOfKey(string, string) view.History { return sampled(s, func(*view.History) {}) }
+
+// full has no stream for anybody.
+type full struct{ sample }
+
+func (full) Watch(view.Question) (<-chan *view.Message, func(), error) {
+	return nil, nil, errors.New("too many")
+}
+
+func (full) Policies(view.Filter) (<-chan *view.Message, func(), error) {
+	return nil, nil, errors.New("too many")
+}
 
 // ask asks the server, with whatever the header has beside.
 func ask(t *testing.T, api API, method, path string, header http.Header) (status int, contentType string, answer any) {
@@ -329,12 +374,15 @@ func ask(t *testing.T, api API, method, path string, header http.Header) (status
 	maps.Copy(r.Header, header)
 	handler(api).ServeHTTP(w, r)
 	contentType, _, _ = strings.Cut(w.Header().Get("Content-Type"), ";")
-	if contentType == "application/json" {
-		if err := json.Unmarshal(w.Body.Bytes(), &answer); err != nil {
-			t.Errorf("%s %s = %s: %v", method, path, w.Body, err)
-		}
-	} else {
-		answer = w.Body.String()
+	text := w.Body.String()
+	if contentType == "text/event-stream" {
+		_, text, _ = strings.Cut(text, "data: ")
+		text = cmp.Or(text, "{}") // no event
+	}
+	if strings.HasPrefix(contentType, "text/plain") {
+		answer = text
+	} else if err := json.Unmarshal([]byte(text), &answer); err != nil {
+		t.Errorf("%s %s = %s: %v", method, path, text, err)
 	}
 	return w.Code, contentType, answer
 }
@@ -357,7 +405,11 @@ func TestOpenAPIAnswers(t *testing.T) {
 	if documented := slices.Sorted(maps.Keys(d.Paths)); !slices.Equal(documented, served) {
 		t.Fatalf("paths of the document %q, of the server %q", documented, served)
 	}
+	d.answersByHand(t)
 	for path, item := range d.Paths {
+		if handPath(path) {
+			continue
+		}
 		asked := strings.ReplaceAll(path, "{user}", "alice")
 		seen := map[string]bool{}
 		check := func(what string, api API, path string, header http.Header, all bool) {
@@ -374,10 +426,12 @@ func TestOpenAPIAnswers(t *testing.T) {
 		}
 		check("with everything", sample{true}, asked, nil, true)
 		check("with what always is", sample{false}, asked, nil, false)
+		check("when there are too many streams", full{sample{true}}, asked, nil, true)
 		check("by another site", sample{}, asked, http.Header{"Sec-Fetch-Site": {"cross-site"}}, true)
+		seen[d.unauthorized(t, "GET", asked, item.Get.Responses)] = true
 		for _, p := range item.Get.Parameters {
 			if p = d.parameter(t, p); p.In == "query" {
-				check("with a wrong "+p.Name, sample{}, asked+"?"+p.Name+"=%21", nil, true) // so the server reads it
+				check("with a wrong "+p.Name, sample{true}, asked+"?"+p.Name+"=%21", nil, true) // so the server reads it
 				for _, value := range p.Schema.Enum {
 					check("with "+p.Name+"="+value, sample{true}, asked+"?"+p.Name+"="+value, nil, true)
 				}
@@ -406,6 +460,8 @@ func TestOpenAPIAnswers(t *testing.T) {
 		reflect.TypeFor[view.State]():  schemas["State"],
 		reflect.TypeFor[view.Reason](): schemas["Reason"],
 		reflect.TypeFor[view.Kind]():   schemas["Decision"].Properties["kind"],
+
+		reflect.TypeFor[view.EventKind](): schemas["Event"].Properties["kind"],
 	} {
 		if !slices.Equal(documented.Enum, words[of]) {
 			t.Errorf("%v is one of %q, the document has %q", of, words[of], documented.Enum)
@@ -433,12 +489,21 @@ func TestOpenAPIParameters(t *testing.T) {
 	}
 	valid := regexp.MustCompile(`\(valid: (.*)\)$`)
 	for path, item := range d.Paths {
+		if handPath(path) {
+			continue
+		}
 		var names []string
 		asked := strings.ReplaceAll(path, "{user}", "alice")
 		_, usual := asks(asked, "", "")
 		for _, p := range item.Get.Parameters {
 			p = d.parameter(t, p)
 			s := d.schema(t, p.Schema)
+			if list := s.Items; list != nil { // of words with commas: one is one of them
+				if usual, ok := s.Default.([]any); p.Explode == nil || *p.Explode || !ok || len(usual) > 0 {
+					t.Errorf("GET %s has %s of %+v, want a list with commas, usually none", path, p.Name, s)
+				}
+				s = &schema{Enum: list.Enum, Default: ""}
+			}
 			names = append(names, p.In+" "+p.Name)
 			want := func(value string, status int) {
 				t.Helper()
@@ -472,7 +537,9 @@ func TestOpenAPIParameters(t *testing.T) {
 			}
 			if s.MaxLength > 0 {
 				want(strings.Repeat("x", s.MinLength), 200)
-				want(strings.Repeat("x", s.MinLength-1), 400)
+				if s.MinLength > 0 {
+					want(strings.Repeat("x", s.MinLength-1), 400)
+				}
 				want(strings.Repeat("x", s.MaxLength), 200)
 				want(strings.Repeat("x", s.MaxLength+1), 400)
 			}
@@ -488,6 +555,10 @@ func TestOpenAPIParameters(t *testing.T) {
 			"/api/v1/users":         "query sort, query n",
 			"/api/v1/users/{user}":  "path user, query endpoint, query by",
 			"/api/v1/unknown-users": "query sort, query n",
+
+			"/api/v1/live":           "query sort, query n, query user, query endpoint, query by",
+			"/api/v1/history/{user}": "path user, query endpoint, query by",
+			"/api/v1/policies":       "query user, query by, query kind",
 		}[path]; documented != read {
 			t.Errorf("GET %s reads %q, the document has %q", path, read, documented)
 		}

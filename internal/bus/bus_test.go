@@ -47,7 +47,7 @@ func TestAStoppedRedisIsUnavailableInTimeAndThenUsedAgain(t *testing.T) {
 			_, err := b.Slots(ctx, "a", nil, []concurrency.Ask{{User: "alice", Seq: 1, Want: 1, Limit: 5}})
 			return err
 		},
-		"Register":        func() error { _, err := b.Register(ctx, "a", ""); return err },
+		"Register":        func() error { _, err := b.Register(ctx, "a", "", ""); return err },
 		"Lead":            func() error { _, err := b.Lead(ctx, "a", time.Second); return err },
 		"PublishPolicies": func() error { return b.PublishPolicies(ctx, []policy.Message{policy.Limits{Version: "1"}}) },
 		"Limits":          func() error { _, _, err := b.Limits(ctx); return err },
@@ -71,7 +71,7 @@ func TestAStoppedRedisIsUnavailableInTimeAndThenUsedAgain(t *testing.T) {
 	short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 	defer cancel()
 	start := time.Now()
-	_, err := patient.Register(short, "a", "")
+	_, err := patient.Register(short, "a", "", "")
 	if took := time.Since(start); !errors.Is(err, bus.ErrUnavailable) || took > proctest.Patience/8 {
 		t.Errorf("Register = %v after %v, want %v after the caller's 100ms", err, took, bus.ErrUnavailable)
 	}
@@ -172,7 +172,7 @@ func TestSentinelsSayWhereRedisIs(t *testing.T) {
 
 	b := s.openWith(t, bus.Options{Addresses: []string{sentinel}, MasterName: "sluice", Timeout: time.Second})
 	proctest.Eventually(t, "Register by way of the Sentinel", func() error {
-		_, err := b.Register(context.Background(), "a", "")
+		_, err := b.Register(context.Background(), "a", "", "")
 		return err
 	})
 	if n := s.do(t, "ZCARD", "sluice:{cluster}:instances"); n != int64(1) {
@@ -209,7 +209,7 @@ func TestSubscribeEndsWithItsContext(t *testing.T) {
 func TestMetricsLint(t *testing.T) {
 	s := newServer(t, "127.0.0.1:1")
 	b := s.open(t, bus.Options{})
-	_, _ = b.Register(context.Background(), "a", "")
+	_, _ = b.Register(context.Background(), "a", "", "")
 	problems, err := testutil.GatherAndLint(s.registry)
 	if err != nil || len(problems) > 0 {
 		t.Errorf("lint: %v, %v", problems, err)
@@ -480,7 +480,7 @@ func TestWrongPasswordIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	_, err = b.Register(t.Context(), "a", "")
+	_, err = b.Register(t.Context(), "a", "", "")
 	if err == nil || !strings.Contains(err.Error(), "WRONGPASS") || errors.Is(err, bus.ErrUnavailable) {
 		t.Errorf("Register = %v, want WRONGPASS, and not as if Redis were away", err)
 	}

@@ -56,9 +56,13 @@ func TestConformance(t *testing.T) {
 		{"scripts that Redis forgot are sent again", scriptsForgotten},
 		{"instances register, leave and lapse", registry},
 		{"instances say which limits they enforce", versions},
+		{"instances say why they do not fully work", problems},
 		{"one candidate leads", lead},
 		{"another number of shards is refused", shards},
 		{"limits are kept and announced", limits},
+		{"overrides are kept and replaced", overrides},
+		{"no override is lost to another writer", overridesTogether},
+		{"who is let in by hand is told", unblocks},
 		{"policies arrive in order", policies},
 		{"malformed messages are counted", malformed},
 		{"a slow handler loses messages and is told", slowHandler},
@@ -480,7 +484,7 @@ func scriptsForgotten(t *testing.T, s *server) {
 			}
 			return err
 		}},
-		{"Register", func() error { _, err := b.Register(ctx, "a", ""); return err }},
+		{"Register", func() error { _, err := b.Register(ctx, "a", "", ""); return err }},
 		{"Leave", func() error { return b.Leave(ctx, "a") }},
 		{"Lead", func() error { _, err := b.Lead(ctx, "p", time.Minute); return err }},
 		{"Resign", func() error { return b.Resign(ctx, "p") }},
@@ -507,7 +511,7 @@ func registry(t *testing.T, s *server) {
 		t.Helper()
 		proctest.Eventually(t, "registry", func() error {
 			for _, name := range alive {
-				r, err := b.Register(ctx, name, "")
+				r, err := b.Register(ctx, name, "", "")
 				if err != nil {
 					return err
 				}
@@ -546,7 +550,7 @@ func registry(t *testing.T, s *server) {
 	// One that was silent for longer than 2 s, and one of a clock set back by a minute.
 	now := time.Now().UnixMilli()
 	s.do(t, "ZADD", "sluice:{cluster}:instances", now-2001, "silent", now+60_000, "future")
-	if r, err := b.Register(ctx, "b", ""); err != nil || !cmp.Equal(r.Instances, []string{"b"}) {
+	if r, err := b.Register(ctx, "b", "", ""); err != nil || !cmp.Equal(r.Instances, []string{"b"}) {
 		t.Errorf("Register(b) = %q, %v, want it alone", r.Instances, err)
 	}
 	want("b")
@@ -556,7 +560,7 @@ func registry(t *testing.T, s *server) {
 	want("b", "c")
 	proctest.Eventually(t, "an instance that misses some heartbeats", func() error {
 		s.do(t, "ZADD", "sluice:{cluster}:instances", time.Now().UnixMilli()-1000, "c")
-		r, err := b.Register(ctx, "b", "")
+		r, err := b.Register(ctx, "b", "", "")
 		if want := []string{"b", "c"}; err != nil || !cmp.Equal(r.Instances, want) {
 			return fmt.Errorf("Register(b) = %q, %v, want %q", r.Instances, err, want)
 		}
@@ -582,7 +586,7 @@ func versions(t *testing.T, s *server) {
 	} {
 		proctest.Eventually(t, step.name, func() error {
 			for name, version := range step.alive {
-				if _, err := b.Register(ctx, name, version); err != nil {
+				if _, err := b.Register(ctx, name, version, ""); err != nil {
 					return err
 				}
 			}
@@ -600,6 +604,59 @@ func versions(t *testing.T, s *server) {
 	}
 	if n := s.do(t, "HLEN", "sluice:{cluster}:versions"); n != int64(1) {
 		t.Errorf("%v versions are kept, want 1: who is gone has none", n)
+	}
+}
+
+// Each instance's problem is heard by who asks, until it has none or is gone. What all
+// are told does not have it.
+func problems(t *testing.T, s *server) {
+	b := s.open(t, bus.Options{})
+	ear := listen(t, b, bus.InstancesChannel)
+	ctx := context.Background()
+	long := strings.Repeat("ü", 60)
+	for _, step := range []struct {
+		name   string
+		leaves string
+		alive  map[string]string // what registers, so that nobody lapses on a slow machine
+		want   map[string]string
+	}{
+		{"one that is well", "", map[string]string{"a": ""}, map[string]string{}},
+		{"one that is not", "", map[string]string{"a": "not serving yet"}, map[string]string{"a": "not serving yet"}},
+		{"another problem", "", map[string]string{"a": "no \x00\xff: 1"}, map[string]string{"a": "no \x00\xff: 1"}},
+		{"two", "", map[string]string{"a": "x", "b": "y"}, map[string]string{"a": "x", "b": "y"}},
+		{"100 bytes of a long one", "", map[string]string{"a": "x", "b": long}, map[string]string{"a": "x", "b": long[:100]}},
+		{"cut between letters", "", map[string]string{"a": "x", "b": "-" + long}, map[string]string{"a": "x", "b": "-" + long[:98]}},
+		{"the first is well again", "", map[string]string{"a": "", "b": "y"}, map[string]string{"b": "y"}},
+		{"the second leaves", "b", map[string]string{"a": ""}, map[string]string{}},
+	} {
+		proctest.Eventually(t, step.name, func() error {
+			for name, problem := range step.alive {
+				if _, err := b.Register(ctx, name, "v1", problem); err != nil {
+					return err
+				}
+			}
+			if step.leaves != "" {
+				if err := b.Leave(ctx, step.leaves); err != nil {
+					return err
+				}
+			}
+			r, err := b.Instances(ctx)
+			if err == nil && !cmp.Equal(r.Problems, step.want) {
+				err = fmt.Errorf("Instances() = %q, want %q", r.Problems, step.want)
+			}
+			return err
+		})
+	}
+	if n := s.do(t, "EXISTS", "sluice:{cluster}:problems"); n != int64(0) {
+		t.Error("problems are kept of who is gone")
+	}
+	if r := ear.next(t).(bus.Registry); r.Problems != nil || !cmp.Equal(r.Versions, map[string]string{"a": "v1"}) {
+		t.Errorf("all were told %+v, want a, its version, and nothing of problems", r)
+	}
+	// An agent of before has no problem, and its own script leaves those of others alone.
+	s.do(t, "HSET", "sluice:{cluster}:problems", "gone", "x")
+	if r, err := b.Register(ctx, "a", "v1", ""); err != nil || len(r.Problems) != 0 {
+		t.Errorf("Register() = %q, %v, want no problem of who is not there", r.Problems, err)
 	}
 }
 
@@ -641,10 +698,10 @@ func lead(t *testing.T, s *server) {
 func shards(t *testing.T, s *server) {
 	one, four := s.open(t, bus.Options{}), s.open(t, bus.Options{Shards: 4})
 	ctx := context.Background()
-	if _, err := one.Register(ctx, "a", ""); err != nil {
+	if _, err := one.Register(ctx, "a", "", ""); err != nil {
 		t.Fatal(err)
 	}
-	_, err := four.Register(ctx, "b", "")
+	_, err := four.Register(ctx, "b", "", "")
 	want := "register instance: processes differ in their number of shards: others use 1, this one 4"
 	if !errors.Is(err, bus.ErrShards) || err.Error() != want {
 		t.Errorf("Register = %v, want %s", err, want)
@@ -655,7 +712,7 @@ func shards(t *testing.T, s *server) {
 	if leads, err := one.Lead(ctx, "q", time.Hour); !leads || err != nil {
 		t.Errorf("Lead with the right number = %v, %v, want true", leads, err)
 	}
-	if r, err := one.Register(ctx, "a", ""); err != nil || !cmp.Equal(r.Instances, []string{"a"}) {
+	if r, err := one.Register(ctx, "a", "", ""); err != nil || !cmp.Equal(r.Instances, []string{"a"}) {
 		t.Errorf("Register = %q, %v, want nobody else", r.Instances, err)
 	}
 
@@ -664,7 +721,7 @@ func shards(t *testing.T, s *server) {
 	if leads, err := four.Lead(ctx, "q", time.Hour); !leads || err != nil {
 		t.Errorf("Lead once the others are gone = %v, %v, want true", leads, err)
 	}
-	if _, err := one.Register(ctx, "a", ""); !errors.Is(err, bus.ErrShards) {
+	if _, err := one.Register(ctx, "a", "", ""); !errors.Is(err, bus.ErrShards) {
 		t.Errorf("Register = %v, want %v", err, bus.ErrShards)
 	}
 }
@@ -741,18 +798,18 @@ func malformed(t *testing.T, s *server) {
 	good := policy.Throttle{Key: ratelimit.Key{Class: "GET", User: "alice"}, Second: 17, Limit: 5}
 	for _, m := range []struct{ channel, payload string }{
 		{"sluice:usage", ""},
-		{"sluice:usage", "1 1:a 17 9223372036854775807 "},
+		{"sluice:usage", "2 1:a 7 8 17 9223372036854775807 "},
 		{"sluice:instances", "\x00"},
 		{"sluice:progress", "1 1:a 1:u 1 2 3"},
 		{"sluice:policies", "nonsense\n" + string(policy.Append(nil, good)) + "1 defer \"x\"\n"},
 		{"sluice:policies", strings.Repeat("\n", policy.MaxBatch+1)},
-		{"sluice:usage", "1 1:a 17 1 5:GET|u 5"},
+		{"sluice:usage", "2 1:a 7 8 17 1 5:GET|u 5"},
 	} {
 		s.do(t, "PUBLISH", m.channel, m.payload)
 	}
 	want := []bus.Event{
 		bus.Policies{good},
-		bus.Usage{Instance: "a", Entries: []bus.UsageEntry{{Second: 17, Key: ratelimit.Key{Class: "GET", User: "u"}, Total: 5}}},
+		bus.Usage{Instance: "a", At: time.Unix(7, 8000).UTC(), Entries: []bus.UsageEntry{{Second: 17, Key: ratelimit.Key{Class: "GET", User: "u"}, Total: 5}}},
 	}
 	if diff := cmp.Diff(want, []bus.Event{ear.next(t), ear.next(t)}); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
@@ -856,7 +913,7 @@ func everyKeyExpires(t *testing.T, s *server) {
 		if err := b.Demand(ctx, "a", []bandwidth.Report{{User: "u", Active: 1}, {User: "w", Active: 1}}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := b.Register(ctx, "a", ""); err != nil {
+		if _, err := b.Register(ctx, "a", "", "not serving yet"); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := b.Lead(ctx, "p", 3*time.Second); err != nil {
@@ -868,6 +925,13 @@ func everyKeyExpires(t *testing.T, s *server) {
 		if err := b.PublishPolicies(ctx, []policy.Message{policy.Limits{Version: "1"}}); err != nil {
 			t.Fatal(err)
 		}
+		known, _, err := b.Overrides(ctx, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.KeepOverrides(ctx, known, []byte("[]"), time.Hour); err != nil {
+			t.Fatal(err)
+		}
 	}
 	longest := map[string]time.Duration{ // as the table in keys.go says
 		"sluice:{0}:requests:17":          12 * time.Second,
@@ -877,6 +941,7 @@ func everyKeyExpires(t *testing.T, s *server) {
 		"sluice:{0}:minute:11:4000000020": 71 * time.Second,
 		"sluice:{0}:hour:11:4000003200":   3611 * time.Second,
 		"sluice:{0}:burst:GET|u":          24 * time.Hour,
+		"sluice:overrides":                time.Hour,
 		"sluice:{0}:slots:u":              30 * time.Second,
 		"sluice:{1}:slots:w":              30 * time.Second,
 		"sluice:{0}:moving:a:u":           5 * time.Second,
@@ -884,6 +949,7 @@ func everyKeyExpires(t *testing.T, s *server) {
 		"sluice:{cluster}:instances":      5 * time.Second,
 		"sluice:{cluster}:shards":         5 * time.Second,
 		"sluice:{cluster}:versions":       5 * time.Second,
+		"sluice:{cluster}:problems":       5 * time.Second,
 		"sluice:{cluster}:leader":         3 * time.Second,
 		"sluice:limits":                   24 * time.Hour,
 	}
@@ -902,7 +968,7 @@ func redisTime(t *testing.T, s *server) {
 	b := s.open(t, bus.Options{})
 	ctx := context.Background()
 	before, err1 := b.Time(ctx)
-	r, err2 := b.Register(ctx, "a", "")
+	r, err2 := b.Register(ctx, "a", "", "")
 	taken, err3 := b.Take(ctx, "a", []ratelimit.Ask{{}})
 	slotted, err4 := b.Slots(ctx, "a", nil, []concurrency.Ask{{User: "alice", Seq: 1, Limit: 1}})
 	after, err5 := b.Time(ctx)

@@ -50,7 +50,7 @@ func TestErrUnavailable(t *testing.T) {
 
 	t.Run("nobody listens", func(t *testing.T) {
 		server.Close()
-		_, err := b.Register(context.Background(), "a", "")
+		_, err := b.Register(context.Background(), "a", "", "")
 		if !errors.Is(err, ErrUnavailable) || !errors.As(err, new(*net.OpError)) {
 			t.Errorf("Register = %v, want it unavailable and to say why", err)
 		}
@@ -58,7 +58,7 @@ func TestErrUnavailable(t *testing.T) {
 	t.Run("the caller gave up", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
-		if _, err := b.Register(ctx, "a", ""); !errors.Is(err, context.Canceled) || errors.Is(err, ErrUnavailable) {
+		if _, err := b.Register(ctx, "a", "", ""); !errors.Is(err, context.Canceled) || errors.Is(err, ErrUnavailable) {
 			t.Errorf("Register = %v, want only context.Canceled", err)
 		}
 	})
@@ -68,7 +68,7 @@ func TestErrUnavailable(t *testing.T) {
 			t.Fatal(err)
 		}
 		closed.Close()
-		if _, err := closed.Register(context.Background(), "a", ""); !errors.Is(err, redis.ErrClosed) || errors.Is(err, ErrUnavailable) {
+		if _, err := closed.Register(context.Background(), "a", "", ""); !errors.Is(err, redis.ErrClosed) || errors.Is(err, ErrUnavailable) {
 			t.Errorf("Register = %v, want only %v", err, redis.ErrClosed)
 		}
 	})

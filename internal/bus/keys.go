@@ -20,15 +20,19 @@ import (
 //	sluice:{<n>}:moving:<i>:<u>  string  5 s     agent i, Demand       –               requests in progress of user u, bytes per second down, up
 //	sluice:{cluster}:instances   zset    5 s     agents, Register      all, Register   instance → Redis ms of its last heartbeat
 //	sluice:{cluster}:versions    hash    5 s     agents, Register      all, Register   instance → version of the limits that it enforces
+//	sluice:{cluster}:problems    hash    5 s     agents, Register      all, Register   instance → why it does not fully work; a well one is not there
 //	sluice:{cluster}:shards      string  5 s     all, Register, Lead   the same        the number of shards that all must use
 //	sluice:{cluster}:leader      string  Lead's  polygen, Lead         polygen, Lead   the polygen that decides
 //	sluice:limits                hash    24 h    polygen               agents          version, source of the limit file
+//	sluice:overrides             hash    theirs  polygen               polygen         version, list of what was set by hand
 //
 //	channel            publisher          subscriber   message
 //	sluice:usage       Take, in Redis     polygen      instance; second, total, class|user of each changed pool
 //	sluice:progress    Slots, in Redis    polygen      instance; user, held, active, refused, limit of each user near his limit
 //	sluice:demand      Demand, in Redis   polygen      instance; user, in progress, bytes per second moved, usable and given
 //	sluice:policies    polygen            agents       internal/policy's lines
+//	sluice:unblock     polygen            polygen      polygen; user to let in by hand
+//	sluice:confirmed   agents, Confirm    polygen      instance, time, second, class|user of a policy confirm
 //	sluice:instances   Register, Leave    all          Redis' time, the instances and their limits' versions, when the instances changed
 //
 // <n> is the shard of a user. The braces are Redis Cluster's hash tags: keys
@@ -44,6 +48,7 @@ const (
 	shardsKey    = "sluice:{cluster}:shards"
 	leaderKey    = "sluice:{cluster}:leader"
 	limitsKey    = "sluice:limits"
+	overridesKey = "sluice:overrides"
 )
 
 // A Channel is one that Subscribe can listen to.
@@ -55,6 +60,8 @@ const (
 	ProgressChannel  Channel = "sluice:progress"
 	DemandChannel    Channel = "sluice:demand"
 	PoliciesChannel  Channel = "sluice:policies"
+	ConfirmedChannel Channel = "sluice:confirmed"
+	UnblockChannel   Channel = "sluice:unblock"
 	InstancesChannel Channel = "sluice:instances"
 )
 

@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/policy"
@@ -100,4 +101,17 @@ func (b *Bus) Limits(ctx context.Context) (version string, source []byte, err er
 		return nil
 	})
 	return version, source, err
+}
+
+// Confirm answers policy.Confirm: this instance's HAProxy refuses the key by itself
+// in the window that begins at c.Second, since c.At.
+func (b *Bus) Confirm(ctx context.Context, c Confirmed) error {
+	message := appendText([]byte(wireVersion+" "), c.Instance)
+	for _, n := range [...]int64{c.At.Unix(), int64(c.At.Nanosecond() / 1000), c.Second} {
+		message = strconv.AppendInt(append(message, ' '), n, 10)
+	}
+	message = appendText(append(message, ' '), fieldOf(c.Key))
+	return b.do(ctx, "confirm", "confirm a throttle", func(ctx context.Context) error {
+		return b.client.Publish(ctx, string(ConfirmedChannel), message).Err()
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -16,6 +17,10 @@ type Registry struct {
 	// Versions are those of the limits that the instances enforce. One that does not
 	// enforce any yet is not there.
 	Versions map[string]string
+
+	// Problems are why instances do not fully work; one that does is not there. It is
+	// nil in what Subscribe hands out, which does not tell.
+	Problems map[string]string
 }
 
 // add takes one instance of a reply or message.
@@ -30,6 +35,16 @@ func (r *Registry) add(instance, version string) {
 	r.Versions[instance] = version
 }
 
+// trouble takes the problem of one instance of a reply.
+func (r *Registry) trouble(instance, problem string) {
+	if r.Problems == nil {
+		r.Problems = make(map[string]string)
+	}
+	if problem != "" {
+		r.Problems[instance] = problem
+	}
+}
+
 func (r Registry) sorted() Registry {
 	slices.Sort(r.Instances)
 	return r
@@ -38,34 +53,44 @@ func (r Registry) sorted() Registry {
 // versionsKey has, for each instance, the version of the limits that it enforces.
 const versionsKey = "sluice:{cluster}:versions"
 
+// problemsKey has, for each instance that does not fully work, why.
+const problemsKey = "sluice:{cluster}:problems"
+
+// maxProblem bounds what is told of a problem, in bytes.
+const maxProblem = 100
+
 // Register is an instance's heartbeat: called before it serves, and every
-// 250 ms, with the version of the limits that it enforces ("" for none yet). It
+// 250 ms, with the version of the limits that it enforces ("" for none yet) and the
+// problem that it has ("" for none), of which 100 bytes are told. It
 // drops the instances that have been silent for 1.5 s and tells all subscribers of
-// InstancesChannel when the membership changed; of another version nobody is told
-// but who asks. It fails with ErrShards while processes with another number of
+// InstancesChannel when the membership changed; of another version or problem nobody is
+// told but who asks. It fails with ErrShards while processes with another number of
 // shards are there.
-func (b *Bus) Register(ctx context.Context, instance, version string) (Registry, error) {
-	return b.registry(ctx, "register", instance, version)
+func (b *Bus) Register(ctx context.Context, instance, version, problem string) (Registry, error) {
+	if len(problem) > maxProblem {
+		problem = strings.ToValidUTF8(problem[:maxProblem], "")
+	}
+	return b.registry(ctx, "register", instance, version, problem)
 }
 
 // Leave takes an instance out of the registry without waiting for its lapse.
 func (b *Bus) Leave(ctx context.Context, instance string) error {
-	_, err := b.registry(ctx, "leave", instance, "")
+	_, err := b.registry(ctx, "leave", instance, "", "")
 	return err
 }
 
 // Instances lists the instances without being one, and drops those that have
 // been silent, as Register does.
 func (b *Bus) Instances(ctx context.Context) (Registry, error) {
-	return b.registry(ctx, "list", "", "")
+	return b.registry(ctx, "list", "", "", "")
 }
 
-func (b *Bus) registry(ctx context.Context, action, instance, version string) (r Registry, err error) {
+func (b *Bus) registry(ctx context.Context, action, instance, version, problem string) (r Registry, err error) {
 	err = b.do(ctx, action, action+" instance", func(ctx context.Context) error {
 		replies, err := b.eval(ctx, call{
 			script: registryScript,
-			keys:   []string{instancesKey, shardsKey, versionsKey},
-			args:   []any{action, instance, version, b.shards, lapse.Milliseconds(), registryTTL.Milliseconds()},
+			keys:   []string{instancesKey, shardsKey, versionsKey, problemsKey},
+			args:   []any{action, instance, version, b.shards, lapse.Milliseconds(), registryTTL.Milliseconds(), problem},
 		})
 		if err != nil {
 			return err
@@ -80,16 +105,18 @@ func (b *Bus) registry(ctx context.Context, action, instance, version string) (r
 		if r.Now, ok = readTime(reply[1:]); !ok {
 			return &replyError{reply}
 		}
-		for rest := reply[3:]; len(rest) > 0; rest = rest[2:] {
-			if len(rest) == 1 {
+		for rest := reply[3:]; len(rest) > 0; rest = rest[3:] {
+			if len(rest) < 3 {
 				return &replyError{reply}
 			}
 			name, ok1 := rest[0].(string)
 			version, ok2 := rest[1].(string)
-			if !ok1 || !ok2 {
+			problem, ok3 := rest[2].(string)
+			if !ok1 || !ok2 || !ok3 {
 				return &replyError{reply}
 			}
 			r.add(name, version)
+			r.trouble(name, problem)
 		}
 		return nil
 	})

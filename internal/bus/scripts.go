@@ -45,6 +45,9 @@ var limitsSource string
 //go:embed scripts/keep.lua
 var keepSource string
 
+//go:embed scripts/overrides.lua
+var overridesSource string
+
 var (
 	takeScript     = newScript(takeSource)
 	burstScript    = newScript(burstSource)
@@ -55,6 +58,8 @@ var (
 	publishScript  = newScript(publishSource)
 	limitsScript   = newScript(limitsSource)
 	keepScript     = newScript(keepSource)
+
+	overridesScript = newScript(overridesSource)
 )
 
 // A call is one run of a script.

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/policy"
 )
 
-// An Event is what Subscribe hands out: Policies, Usage, Progress, Registry or Connected.
+// An Event is what Subscribe hands out: Policies, Usage, Progress, Demand, Confirmed, Unblock, Registry or Connected.
 type Event interface{ event() }
 
 // Policies are what polygen sent at once.
@@ -27,6 +27,8 @@ func (Policies) event()  {}
 func (Usage) event()     {}
 func (Progress) event()  {}
 func (Demand) event()    {}
+func (Confirmed) event() {}
+func (Unblock) event()   {}
 func (Registry) event()  {}
 func (Connected) event() {}
 
@@ -187,6 +189,10 @@ func (s *subscription) decode(m message) (event Event) {
 		event, err = decodeUsage(m.payload)
 	case ProgressChannel:
 		event, err = decodeProgress(m.payload)
+	case ConfirmedChannel:
+		event, err = decodeConfirmed(m.payload)
+	case UnblockChannel:
+		event, err = decodeUnblock(m.payload)
 	case DemandChannel:
 		event, err = decodeDemand(m.payload)
 	case InstancesChannel:

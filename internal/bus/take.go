@@ -148,9 +148,9 @@ func (c *batch) add(of hashName, ask int) {
 	c.hashes = append(c.hashes, hash{hashName: of, asks: []int{ask}})
 }
 
-// head begins an instance's usage messages.
+// head begins an instance's usage messages; the scripts put Redis' time behind it.
 func head(instance string) string {
-	return string(appendText([]byte(wireVersion+" "), instance))
+	return string(appendText([]byte(usageVersion+" "), instance))
 }
 
 func (c *batch) call(instance string, asks []ratelimit.Ask) call {

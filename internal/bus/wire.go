@@ -16,17 +16,23 @@ import (
 // The messages that scripts publish are words with a blank between them: numbers,
 // and strings of any bytes as "<length>:<bytes>". The first word is the version.
 //
-//	sluice:usage      1 <instance> { <second> <n> n*{ <limit|user> } n*{ <total> } } with the limit's name: class or class/window
+//	sluice:usage      2 <instance> <seconds> <microseconds> { <second> <n> n*{ <limit|user> } n*{ <total> } } with the limit's name: class or class/window
 //	sluice:progress   1 <instance> { <user> <held> <active> <refused> <limit> }
 //	sluice:demand     1 <instance> { <user> <active> <moved> <most> <share> } with two numbers, down and up, for the last three
+//	sluice:unblock    1 <polygen> <user>
+//	sluice:confirmed  1 <instance> <seconds> <microseconds> <second> <limit|user>
 //	sluice:instances  1 <seconds> <microseconds> { <instance> <version of its limits, "" for none> }
-const wireVersion = "1"
+const (
+	wireVersion  = "1"
+	usageVersion = "2" // 1 had no time
+)
 
 // Usage is what one instance's asks of one call of Take did to their pools. Pools
 // that did not change may be among them, and one that was asked twice is there
 // twice, in order.
 type Usage struct {
 	Instance string
+	At       time.Time // when Redis counted, by its clock, to the microsecond
 	Entries  []UsageEntry
 }
 
@@ -39,8 +45,8 @@ type UsageEntry struct {
 
 func decodeUsage(message string) (Usage, error) {
 	w := words{rest: message}
-	w.version()
-	u := Usage{Instance: w.text()}
+	w.version(usageVersion)
+	u := Usage{Instance: w.text(), At: w.time()}
 	for w.more() {
 		second, n := w.number(), int(w.number())
 		first := len(u.Entries)
@@ -56,6 +62,24 @@ func decodeUsage(message string) (Usage, error) {
 		}
 	}
 	return u, w.err
+}
+
+// Confirmed says that an instance's HAProxy refuses a key by itself (policy.Confirm).
+type Confirmed struct {
+	Instance string
+	At       time.Time // since when it does, by the cluster's clock, to the microsecond
+	Second   int64     // the cluster second at which the window begins
+	Key      ratelimit.Key
+}
+
+func decodeConfirmed(message string) (Confirmed, error) {
+	w := words{rest: message}
+	w.version(wireVersion)
+	c := Confirmed{Instance: w.text(), At: w.time(), Second: w.number(), Key: w.key()}
+	if w.rest != "" {
+		w.fail(errors.New("more than its words"))
+	}
+	return c, w.err
 }
 
 // Progress is what one instance told the pools of users near their limits in one
@@ -78,7 +102,7 @@ type ProgressEntry struct {
 
 func decodeProgress(message string) (Progress, error) {
 	w := words{rest: message}
-	w.version()
+	w.version(wireVersion)
 	p := Progress{Instance: w.text()}
 	for w.more() {
 		p.Entries = append(p.Entries, ProgressEntry{User: w.text(), Held: int(w.number()), Active: int(w.number()),
@@ -93,7 +117,7 @@ type Demand []bandwidth.Report
 
 func decodeDemand(message string) (Demand, error) {
 	w := words{rest: message}
-	w.version()
+	w.version(wireVersion)
 	instance := w.text()
 	var d Demand
 	for w.more() {
@@ -108,9 +132,8 @@ func decodeDemand(message string) (Demand, error) {
 
 func decodeRegistry(message string) (Registry, error) {
 	w := words{rest: message}
-	w.version()
-	sec, micro := w.number(), w.number()
-	r := Registry{Now: time.Unix(sec, micro*1000).UTC()}
+	w.version(wireVersion)
+	r := Registry{Now: w.time()}
 	for w.more() {
 		r.add(w.text(), w.text())
 	}
@@ -132,9 +155,9 @@ func (w *words) fail(err error) {
 	}
 }
 
-func (w *words) version() {
+func (w *words) version(want string) {
 	var v string
-	if v, w.rest, _ = strings.Cut(w.rest, " "); v != wireVersion {
+	if v, w.rest, _ = strings.Cut(w.rest, " "); v != want {
 		w.fail(fmt.Errorf("unknown version %.20q", v))
 	}
 }
@@ -148,6 +171,12 @@ func (w *words) number() int64 {
 		return 0
 	}
 	return int64(n)
+}
+
+// time reads Redis' clock: seconds and microseconds.
+func (w *words) time() time.Time {
+	sec, micro := w.number(), w.number()
+	return time.Unix(sec, micro*1000).UTC()
 }
 
 // text copies, so that what a receiver keeps does not keep the whole message.

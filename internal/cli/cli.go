@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"os"
 	"os/signal"
 	"syscall"
@@ -85,18 +84,6 @@ func Signals() (context.Context, <-chan os.Signal, context.CancelFunc) {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	return ctx, hangups, stop
-}
-
-// Loopback refuses an address that other machines can reach.
-func Loopback(address string) error {
-	host, _, err := net.SplitHostPort(address)
-	if err != nil {
-		return fmt.Errorf("address %q: want host:port", address)
-	}
-	if ip := net.ParseIP(host); host == "localhost" || ip != nil && ip.IsLoopback() {
-		return nil
-	}
-	return fmt.Errorf("address %q can be reached from other machines, and this has no authentication: use 127.0.0.1", address)
 }
 
 // Exit prints an error for a person and returns the process's exit code.

@@ -26,31 +26,6 @@ import (
 	"github.com/sluice-qos/sluice/internal/proctest"
 )
 
-func TestLoopback(t *testing.T) {
-	const others = " can be reached from other machines, and this has no authentication: use 127.0.0.1"
-	for _, tt := range []struct{ address, want string }{
-		{"127.0.0.1:9090", ""},
-		{"127.0.0.2:0", ""},
-		{"localhost:9090", ""},
-		{"[::1]:9090", ""},
-		{"0.0.0.0:9090", `address "0.0.0.0:9090"` + others},
-		{"[::]:9090", `address "[::]:9090"` + others},
-		{":9090", `address ":9090"` + others},
-		{"10.1.2.3:9090", `address "10.1.2.3:9090"` + others},
-		{"127.0.0.1.example.com:1", `address "127.0.0.1.example.com:1"` + others},
-		{"localhost", `address "localhost": want host:port`},
-		{"", `address "": want host:port`},
-	} {
-		got := ""
-		if err := Loopback(tt.address); err != nil {
-			got = err.Error()
-		}
-		if got != tt.want {
-			t.Errorf("Loopback(%q) = %q, want %q", tt.address, got, tt.want)
-		}
-	}
-}
-
 func TestExit(t *testing.T) {
 	for _, tt := range []struct {
 		name string

@@ -25,6 +25,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/sluice-qos/sluice/internal/tracing"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -48,6 +49,7 @@ type Watcher struct {
 	set     atomic.Pointer[limits.Set]
 	wake    chan struct{} // Reload has a new set for Run to announce
 	metrics metrics
+	tracer  atomic.Pointer[tracing.Tracer] // nil traces nothing
 
 	poll      time.Duration // pollInterval, but in tests
 	newEvents func() (*fsnotify.Watcher, error)
@@ -239,6 +241,7 @@ func (w *Watcher) read() ([]byte, error) {
 // load reads the files and puts a new set in use. Unless it was asked for, content
 // (or an error of reading) that was there last time has no result.
 func (w *Watcher) load(asked bool) (result string, err error) {
+	began := time.Now()
 	data, err := w.read()
 	seen := ""
 	if err == nil {
@@ -275,5 +278,6 @@ func (w *Watcher) load(asked bool) (result string, err error) {
 		w.metrics.lastSuccess.SetToCurrentTime()
 	}
 	w.metrics.reloads.WithLabelValues(result).Inc()
+	w.trace(began, result)
 	return result, err
 }

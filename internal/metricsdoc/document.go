@@ -14,7 +14,8 @@ spoa serves its metrics at ` + "`127.0.0.1:9091/metrics`" + `, polygen at ` + "`
 of Go's runtime (` + "`go_*`" + `) and of the process (` + "`process_*`" + `). ` + "`sluice up`" + ` serves all its parts' at one address, told apart by the label
 ` + "`instance`" + ` (scrape it with ` + "`honor_labels: true`" + `).
 
-**How many series.** No metric has users among its labels: the API answers questions about one user. ` + "`limit`" + ` is ` + "`concurrent`" + ` or a class of
+**How many series.** The API answers questions about one user. Only polygen's ` + "`sluice_user_*`" + ` have users among their labels, those chosen with
+` + "`--user-metrics`" + ` and ` + "`--user-metrics-top`" + `: none by default, at most 400 users at endpoints, with ten series or so each. ` + "`limit`" + ` is ` + "`concurrent`" + ` or a class of
 the limit file (` + "`GET`, `*`, `PUT/minute`" + `), ` + "`tier`" + ` one of its tiers, ` + "`agent`" + ` an instance (at most 1000), ` + "`version`" + ` that of a limit file, of
 which each process has one at a time; ` + "`sluice_build_info`" + `'s are one set for each process; the values of the others are fixed.
 

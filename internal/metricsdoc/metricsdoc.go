@@ -14,10 +14,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sluice-qos/sluice/internal/admin"
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/limitfile"
 	"github.com/sluice-qos/sluice/internal/polygen"
 	"github.com/sluice-qos/sluice/internal/spoa"
+	"github.com/sluice-qos/sluice/internal/tracing"
 )
 
 //go:generate go test -run ^TestDocumentIsCurrent$ -update .
@@ -58,6 +60,10 @@ func Generator() ([]Metric, error) {
 const nowhere = "127.0.0.1:1"
 
 func registerAgent(reg prometheus.Registerer) error {
+	tracing.NewMetrics(reg)
+	if _, err := admin.NewGate(admin.Access{}, slog.New(slog.DiscardHandler), reg); err != nil {
+		return err
+	}
 	b, err := bus.Open(bus.Options{Addresses: []string{nowhere}, Registerer: reg})
 	if err != nil {
 		return err
@@ -70,6 +76,10 @@ func registerAgent(reg prometheus.Registerer) error {
 }
 
 func registerGenerator(reg prometheus.Registerer) error {
+	tracing.NewMetrics(reg)
+	if _, err := admin.NewGate(admin.Access{}, slog.New(slog.DiscardHandler), reg); err != nil {
+		return err
+	}
 	b, err := bus.Open(bus.Options{Addresses: []string{nowhere}, Registerer: reg})
 	if err != nil {
 		return err
@@ -163,7 +173,9 @@ func parse(printed string) (m Metric, err error) {
 
 // typeOf is the type of a collector's metrics.
 func typeOf(c prometheus.Collector) (string, error) {
-	switch c.(type) {
+	switch c := c.(type) {
+	case interface{ MetricType() string }:
+		return c.MetricType(), nil
 	case *prometheus.CounterVec:
 		return "counter", nil
 	case *prometheus.GaugeVec:

@@ -31,9 +31,9 @@ type Client struct {
 	connected atomic.Bool
 	wake      chan struct{} // holds one token when there is something to send
 
-	mu     sync.Mutex
-	live   *live
-	sample sample
+	mu      sync.Mutex
+	live    *live
+	samples samples
 }
 
 // New checks the options and returns a Client that does nothing until Run.
@@ -75,6 +75,13 @@ func (c *Client) Connected() bool { return c.connected.Load() }
 // empty, longer than KeyLen or contains NUL, without a positive ttl, and new
 // keys beyond Options.MaxEntries.
 func (c *Client) Teach(table, key string, values Values, ttl time.Duration) {
+	c.TeachThen(table, key, values, ttl, nil)
+}
+
+// TeachThen is Teach, and calls then, unless it is nil, when HAProxy has acknowledged
+// the entry. It is not called, ever, if that takes more than 5 s, HAProxy goes away
+// meanwhile, or too many entries are followed so. It must not block.
+func (c *Client) TeachThen(table, key string, values Values, ttl time.Duration, then func()) {
 	i, ok := c.byName[table]
 	if !ok || key == "" || uint64(len(key)) >= c.tables[i].keyLen || strings.IndexByte(key, 0) >= 0 {
 		c.metrics.bad.Inc()
@@ -94,7 +101,7 @@ func (c *Client) Teach(table, key string, values Values, ttl time.Duration) {
 	late := c.live.expire(now)
 	ok = c.live.put(i, key, encoded, now.Add(min(ttl, c.tables[i].expire)))
 	if ok {
-		c.sample.follow(c.live.root.prev, now) // the last one
+		c.samples.follow(c.live.root.prev, now, then) // the last one
 	}
 	c.mu.Unlock()
 

@@ -2,42 +2,69 @@ package peers
 
 import "time"
 
-// sampleFor is how long an acknowledgement is waited for before another entry is
-// followed instead.
-const sampleFor = 5 * time.Second
+const (
+	// sampleFor is how long an acknowledgement is waited for.
+	sampleFor = 5 * time.Second
+	// maxSamples bounds the entries that are followed at a time: HAProxy acknowledges
+	// within milliseconds.
+	maxSamples = 64
+)
 
-// A sample is the one entry that is followed from Teach to HAProxy's acknowledgement,
-// to measure how long that takes. The zero sample follows none.
+// A sample is an entry that is followed from Teach to HAProxy's acknowledgement.
 type sample struct {
 	entry *entry
 	at    time.Time // when it was taught
+	then  func()    // what is to be done; nil: it is only measured
 
 	session uint64 // in which it was sent; 0: not yet
 	table   int
 	update  uint32 // its id
 }
 
-// follow takes an entry that was taught now, unless another one is followed.
-func (s *sample) follow(e *entry, now time.Time) {
-	if s.entry == nil || now.Sub(s.at) >= sampleFor {
-		*s = sample{entry: e, at: now}
+// samples are the entries that are followed, of which one at a time only to measure
+// how long that takes. The zero value follows none.
+type samples []sample
+
+// follow takes an entry that was taught now, unless too many are followed.
+func (s *samples) follow(e *entry, now time.Time, then func()) {
+	if then == nil && len(*s) == 1 && now.Sub((*s)[0].at) < sampleFor {
+		return // the usual case
 	}
+	kept := (*s)[:0]
+	for _, f := range *s {
+		if now.Sub(f.at) < sampleFor {
+			kept = append(kept, f)
+		}
+	}
+	clear((*s)[len(kept):])
+	*s = kept
+	if then == nil && len(kept) > 0 || len(kept) >= maxSamples {
+		return
+	}
+	*s = append(kept, sample{entry: e, at: now, then: then})
 }
 
 // sent notes that an entry is sent as this update of its table.
-func (s *sample) sent(e *entry, session uint64, update uint32) {
-	if s.entry == e && s.session == 0 {
-		s.session, s.table, s.update = session, e.table, update
+func (s samples) sent(e *entry, session uint64, update uint32) {
+	for i := range s {
+		if f := &s[i]; f.entry == e && f.session == 0 {
+			f.session, f.table, f.update = session, e.table, update
+		}
 	}
 }
 
-// acked takes HAProxy's acknowledgement of updates of a table, up to one. It returns
-// how long that of the followed entry took, if it is among them.
-func (s *sample) acked(session uint64, table int, update uint32, now time.Time) (took time.Duration, ok bool) {
-	if s.session != session || s.entry == nil || s.table != table || int32(update-s.update) < 0 { // the ids wrap
-		return 0, false
+// acked takes HAProxy's acknowledgement of updates of a table, up to one, and returns
+// the entries that are among them, which are followed no longer.
+func (s *samples) acked(session uint64, table int, update uint32) (done []sample) {
+	kept := (*s)[:0]
+	for _, f := range *s {
+		if f.session == session && f.table == table && session != 0 && int32(update-f.update) >= 0 { // the ids wrap
+			done = append(done, f)
+		} else {
+			kept = append(kept, f)
+		}
 	}
-	took = now.Sub(s.at)
-	*s = sample{}
-	return took, true
+	clear((*s)[len(kept):])
+	*s = kept
+	return done
 }

@@ -182,17 +182,20 @@ func (s *session) handleTable(m message) error {
 	return protocolErrorf("table message %d", m.kind)
 }
 
-// acked measures how long HAProxy took to acknowledge. A taught table's id is its
-// index plus 1.
+// acked measures how long HAProxy took to acknowledge, and tells who wants to know. A
+// taught table's id is its index plus 1.
 func (s *session) acked(table uint64, update uint32) {
 	if table == 0 || table > uint64(len(s.c.tables)) {
 		return
 	}
 	s.c.mu.Lock()
-	took, ok := s.c.sample.acked(s.id, int(table)-1, update, time.Now())
+	done := s.c.samples.acked(s.id, int(table)-1, update)
 	s.c.mu.Unlock()
-	if ok {
-		s.c.metrics.ack.Observe(took.Seconds())
+	for _, f := range done {
+		s.c.metrics.ack.Observe(time.Since(f.at).Seconds())
+		if f.then != nil {
+			f.then()
+		}
 	}
 }
 
@@ -331,6 +334,6 @@ func (s *session) appendEntry(out []byte, e *entry, now time.Time) []byte {
 		s.current = e.table
 	}
 	s.updates[e.table]++
-	s.c.sample.sent(e, s.id, s.updates[e.table])
+	s.c.samples.sent(e, s.id, s.updates[e.table])
 	return appendTimed(out, s.updates[e.table], e.until.Sub(now), e.key, e.values)
 }

@@ -1,8 +1,10 @@
 package polygen
 
 import (
+	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/polygen/view"
@@ -90,10 +92,17 @@ const maxWhere = 64
 
 // where remembers where users' limits come from: to find it out is to read the whole
 // file again. Only one does so at a time; others are answered without it meanwhile.
+// Its zero value remembers nothing.
 type where struct {
-	mu    sync.Mutex
-	set   *limits.Set
-	users map[named]limits.Origin
+	mu     sync.Mutex
+	set    *limits.Set
+	users  map[named]limits.Origin
+	wanted atomic.Pointer[unknownOrigin] // by those who cannot wait
+}
+
+type unknownOrigin struct {
+	set *limits.Set
+	named
 }
 
 type named struct{ endpoint, user string }
@@ -113,11 +122,53 @@ func (w *where) of(set *limits.Set, out *view.User) {
 		o = set.OriginAt(who.endpoint, who.user)
 		w.users[who] = o
 	}
+	tellOrigin(o, out)
+}
+
+// ofAtOnce tells it if it is known, and otherwise has it found out by run.
+func (w *where) ofAtOnce(set *limits.Set, out *view.User) {
+	who := named{out.Endpoint, out.User}
+	if w.mu.TryLock() {
+		o, ok := w.users[who]
+		ok = ok && w.set == set
+		w.mu.Unlock()
+		if ok {
+			tellOrigin(o, out)
+			return
+		}
+	}
+	w.wanted.Store(&unknownOrigin{set, who})
+}
+
+// run finds out what those want who cannot wait, until ctx ends. They ask every second.
+func (w *where) run(ctx context.Context) error {
+	ticker := time.NewTicker(topFor)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		if u := w.wanted.Swap(nil); u != nil {
+			w.of(u.set, &view.User{Name: view.Name{User: u.user, Endpoint: u.endpoint}})
+		}
+	}
+}
+
+func tellOrigin(o limits.Origin, out *view.User) {
 	if o.User > 0 {
 		out.Entry = &view.Entry{File: o.File, Line: o.User, Pattern: o.Pattern, Comment: o.Comment, Then: o.Then, Expired: o.Expired}
 		if !o.Until.IsZero() {
 			out.Entry.Until = &o.Until
 		}
+	}
+	if len(o.Hand) > 0 {
+		if out.Entry == nil {
+			out.Entry = &view.Entry{}
+		}
+		h := o.Hand[len(o.Hand)-1] // that of the endpoint, if there is one
+		out.Entry.Override = &view.InHand{Reason: h.Reason, By: h.By, Until: h.Until}
 	}
 	for i := range out.Limits {
 		l := &out.Limits[i]
@@ -126,7 +177,7 @@ func (w *where) of(set *limits.Set, out *view.User) {
 			name = "requests." + name
 		}
 		if f, ok := o.Field(name); ok {
-			l.Origin = &view.Origin{Field: f.Name, File: f.File, Line: f.Line, Override: f.Override, Endpoint: f.Endpoint}
+			l.Origin = &view.Origin{Field: f.Name, File: f.File, Line: f.Line, Override: f.Override, Endpoint: f.Endpoint, Hand: f.Hand}
 		}
 	}
 }

@@ -43,20 +43,28 @@ func (p *Polygen) decide(ctx context.Context, events <-chan bus.Event) error {
 			now := p.clock.Now()
 			p.rates.Forget(now)
 			p.metrics.keys.Set(float64(p.rates.Keys()))
+			p.metrics.unconfirmed.Add(float64(p.reactions.giveUp(now)))
 			p.expire(now)
 			p.review(now)
 		}
+		p.round.began = began
 		p.send(ctx)
 		p.metrics.loop.Observe(time.Since(began).Seconds())
+		p.endRound(ctx)
 	}
 }
 
 func (p *Polygen) observe(now time.Time, e bus.Event) {
+	p.round.events++
 	set := p.set.Load()
 	switch e := e.(type) {
 	case bus.Usage:
 		for _, u := range e.Entries {
+			before := p.rates.Spent()
 			p.rates.Observe(now, e.Instance, u.Key, u.Second, u.Total, limitOf(set, u.Key))
+			if p.rates.Spent() > before {
+				p.reactions.reached(u.Key, u.Second, e.At)
+			}
 		}
 		p.metrics.usage.Add(float64(len(e.Entries)))
 	case bus.Progress:
@@ -72,7 +80,14 @@ func (p *Polygen) observe(now time.Time, e bus.Event) {
 			p.bytes.Observe(now, r, [2]int64{bandwidth.Down: b.Down, bandwidth.Up: b.Up})
 		}
 		p.metrics.demand.Add(float64(len(e)))
+	case bus.Confirmed:
+		if took, done := p.reactions.confirmed(e); done {
+			p.metrics.reaction.Observe(took.Seconds())
+		}
+	case bus.Unblock:
+		p.slots.Unblock(now, e.User)
 	case bus.Registry:
+		p.reactions.instances = e.Instances
 		p.slots.Instances(now, e.Instances)
 		p.bytes.Instances(now, e.Instances)
 		p.join(e, set.Version())
@@ -102,7 +117,8 @@ func (p *Polygen) send(ctx context.Context) {
 	hints, throttles := p.rates.Decisions()
 	d := p.slots.Decisions()
 	sharings := p.bytes.Sharings()
-	p.remember(throttles, d)
+	begun := p.remember(throttles, d)
+	p.tellPolicies(p.set.Load(), begun, hints, throttles, d, sharings)
 	p.over.add(p.set.Load(), throttles)
 	if len(hints)+len(throttles)+len(sharings) == 0 && d.Empty() || !p.leading.Load() {
 		return
@@ -112,6 +128,7 @@ func (p *Polygen) send(ctx context.Context) {
 	for _, user := range d.Unblocks {
 		messages = append(messages, policy.Unblock{User: user})
 	}
+	messages = append(messages, p.reactions.ask(p.clock.Now(), p.set.Load(), throttles)...)
 	for _, t := range throttles {
 		messages = append(messages, policy.Throttle{Key: t.Key, Second: t.Second, Limit: t.Limit})
 	}
@@ -131,7 +148,10 @@ func (p *Polygen) send(ctx context.Context) {
 	for _, h := range hints {
 		messages = append(messages, policy.Hot{Key: h.Key, Until: h.Until, Instances: h.Instances})
 	}
-	if err := p.options.Bus.PublishPolicies(ctx, messages); err != nil {
+	traced, span := p.tracePublishing(ctx, messages)
+	err := p.options.Bus.PublishPolicies(ctx, traced)
+	span.End(err)
+	if err != nil {
 		p.metrics.dropped.Add(float64(len(messages)))
 		if ctx.Err() == nil {
 			p.options.Logger.Debug("policies not sent", slog.Int("policies", len(messages)), slog.Any("error", err))

@@ -154,7 +154,7 @@ func TestShareEndToEnd(t *testing.T) {
 	// Reports of an instance that is not in the registry do not count for long.
 	report := func(demands ...bus.Demand) error {
 		for _, name := range []string{"one", "two"} {
-			if _, err := a.bus.Register(t.Context(), name, ""); err != nil {
+			if _, err := a.bus.Register(t.Context(), name, "", ""); err != nil {
 				return err
 			}
 		}

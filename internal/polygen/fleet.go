@@ -3,6 +3,7 @@ package polygen
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/bus"
@@ -24,6 +25,7 @@ type member struct {
 	version string
 	behind  time.Time // since when it enforces another version than wanted; zero if it does not
 	said    bool      // that it is late
+	problem string    // why it does not fully work; "" if it does
 }
 
 // late is an instance that enforces other limits than it should for too long, or no
@@ -56,6 +58,9 @@ func (f *fleet) observe(r bus.Registry, want string) (say []late, changed bool) 
 			m = &member{}
 			f.members[name] = m
 			changed = true
+		}
+		if r.Problems != nil {
+			m.problem = r.Problems[name]
 		}
 		if version := r.Versions[name]; version != m.version {
 			m.version = version
@@ -91,7 +96,7 @@ func (f *fleet) behind() (n int) {
 func (f *fleet) list() []view.Instance {
 	list := make([]view.Instance, 0, len(f.members))
 	for name, m := range f.members {
-		i := view.Instance{Name: name, Version: m.version, Current: m.version == f.want}
+		i := view.Instance{Name: name, Version: m.version, Current: m.version == f.want, Problem: strings.ToValidUTF8(m.problem, "\ufffd")}
 		if !m.behind.IsZero() {
 			i.Behind = f.at.Sub(m.behind).Seconds()
 		}

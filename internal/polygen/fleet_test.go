@@ -93,3 +93,27 @@ func TestFleet(t *testing.T) {
 		})
 	}
 }
+
+// What a registry says of problems holds until one says otherwise; one that says nothing
+// of them changes nothing.
+func TestFleetProblems(t *testing.T) {
+	t0 := time.Unix(1_800_000_000, 0)
+	var f fleet
+	for i, tt := range []struct {
+		name     string
+		problems map[string]string
+		want     string
+	}{
+		{"not told", nil, ""},
+		{"all is well", map[string]string{}, ""},
+		{"one has a problem", map[string]string{"a": "no peers session \xff"}, "no peers session \ufffd"},
+		{"not told again", nil, "no peers session \ufffd"},
+		{"another problem", map[string]string{"a": "not serving yet", "b": "x"}, "not serving yet"},
+		{"it is well again", map[string]string{"b": "x"}, ""},
+	} {
+		f.observe(bus.Registry{Now: t0.Add(time.Duration(i) * time.Second), Instances: []string{"a"}, Problems: tt.problems}, "v1")
+		if got := f.list()[0].Problem; got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}

@@ -28,9 +28,15 @@ type metrics struct {
 	expired                      prometheus.Counter
 
 	throttledUsers    prometheus.Gauge
+	reaction          prometheus.Histogram
+	unconfirmed       prometheus.Counter
+	confirms          prometheus.Counter
 	loop              prometheus.Histogram
 	instances, behind prometheus.Gauge
 	limitsInfo        *prometheus.GaugeVec // version
+
+	streams    prometheus.Gauge
+	eventsLost prometheus.Counter
 }
 
 // byMode counts policies, those of limits in a dry run apart.
@@ -112,6 +118,16 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "sluice_throttled_users",
 			Help: "Users who were over a limit of their request rate in the last second, as polygen sees it; at most 100000.",
 		}),
+		reaction: f.NewHistogram(prometheus.HistogramOpts{
+			Name:    "sluice_throttle_reaction_seconds",
+			Help:    "Time from a limit's being spent, as Redis counts, until the last instance's HAProxy refuses the user by itself; of up to ten throttles a second.",
+			Buckets: []float64{.0005, .001, .0015, .002, .003, .005, .01, .025, .05, .1, .25, .5, 1},
+		}),
+		unconfirmed: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_throttle_reactions_unconfirmed_total",
+			Help: "Throttles of which not every instance said within 2 s that its HAProxy refuses the user: one that has tokens left and no requests of his does not, and one that is not well cannot.",
+		}),
+		confirms: policies.WithLabelValues("confirm", limits.Enforce.String()),
 		loop: f.NewHistogram(prometheus.HistogramOpts{
 			Name:    "sluice_polygen_loop_seconds",
 			Help:    "Time from a report's being taken up, or a tick, until the policies that follow from it are published.",
@@ -133,6 +149,14 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "sluice_instance_limits_version",
 			Help: "1 for the version of the limits that each instance enforces; the version none before it has any.",
 		}, []string{"agent", "version"}),
+		streams: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_admin_streams",
+			Help: "Streams of live answers and of policies that are read, at most 64.",
+		}),
+		eventsLost: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_admin_events_lost_total",
+			Help: "Events that a reader of the stream of policies did not get because he was too slow.",
+		}),
 		expired: f.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_limits_expired_total",
 			Help: "Times at which overrides of the limit file expired.",
@@ -146,6 +170,8 @@ func (m *metrics) sent(set *limits.Set, messages []policy.Message) {
 		switch p := message.(type) {
 		case policy.Throttle:
 			m.throttles[rateMode(set, p.Key)].Inc()
+		case policy.Confirm:
+			m.confirms.Inc()
 		case policy.Hot:
 			m.hints[rateMode(set, p.Key)].Inc()
 		case policy.Block:

@@ -24,6 +24,8 @@ import (
 	"github.com/sluice-qos/sluice/internal/group"
 	"github.com/sluice-qos/sluice/internal/limitfile"
 	"github.com/sluice-qos/sluice/internal/policy"
+	"github.com/sluice-qos/sluice/internal/polygen/view"
+	"github.com/sluice-qos/sluice/internal/tracing"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -56,24 +58,34 @@ type Options struct {
 	// progress must fall before he is let in again. 0 means 5.
 	Margin int
 
+	UserMetrics UserMetrics // who has series of his own
+
 	Logger     *slog.Logger          // nil discards
 	Registerer prometheus.Registerer // nil registers nothing
+	Tracer     *tracing.Tracer       // nil traces nothing
 }
 
 // Polygen is the policy generator.
 type Polygen struct {
-	options Options
-	metrics *metrics
-	clock   *clock.Clock
-	rates   *ratelimit.Watch   // owned by decide
-	slots   *concurrency.Watch // owned by decide
-	bytes   *bandwidth.Watch   // owned by decide
-	seen    *seen
-	over    throttled                  // owned by decide
-	set     atomic.Pointer[limits.Set] // in force: without what has expired
-	leading atomic.Bool
-	lost    atomic.Pointer[error] // why Redis cannot be reached; nil if it can
-	publish chan struct{}         // holds one token when the limits should be published
+	options   Options
+	metrics   *metrics
+	clock     *clock.Clock
+	rates     *ratelimit.Watch   // owned by decide
+	slots     *concurrency.Watch // owned by decide
+	bytes     *bandwidth.Watch   // owned by decide
+	seen      *seen
+	over      throttled                  // owned by decide
+	reactions reactions                  // owned by decide
+	round     round                      // owned by decide
+	set       atomic.Pointer[limits.Set] // in force: without what has expired
+	leading   atomic.Bool
+	lost      atomic.Pointer[error] // why Redis cannot be reached; nil if it can
+	publish   chan struct{}         // holds one token when the limits should be published
+
+	hand    hand
+	streams streams
+	events  events
+	live    live
 }
 
 // New checks the options and returns a polygen that does nothing until Run.
@@ -87,6 +99,9 @@ func New(o Options) (*Polygen, error) {
 		return nil, errors.New("polygen: no limits")
 	case o.Margin < 0 || o.Margin > 100:
 		return nil, fmt.Errorf("a margin of %d %%: want 0 to 100", o.Margin)
+	}
+	if err := o.UserMetrics.check(); err != nil {
+		return nil, err
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -102,8 +117,15 @@ func New(o Options) (*Polygen, error) {
 	}
 	p.set.Store(o.Limits.Set().At(p.clock.Now()))
 	p.seen = newSeen(p.set.Load())
+	if o.Registerer != nil {
+		o.Registerer.MustRegister(newUserCollector(p, o.UserMetrics))
+	}
 	p.metrics.limitsInForce(p.set.Load().Version())
 	p.lost.Store(&errNotAsked)
+	p.hand.metrics, p.hand.file = newHandMetrics(o.Registerer), o.Limits.Set()
+	p.hand.filed.Store(p.set.Load())
+	p.streams.gauge, p.events.lost = p.metrics.streams, p.metrics.eventsLost
+	o.Limits.Trace(o.Tracer)
 	return p, nil
 }
 
@@ -111,7 +133,8 @@ func New(o Options) (*Polygen, error) {
 func (p *Polygen) Run(ctx context.Context) error {
 	defer p.resign(ctx)
 	events := make(chan bus.Event, 1024)
-	channels := []bus.Channel{bus.UsageChannel, bus.ProgressChannel, bus.DemandChannel, bus.InstancesChannel}
+	channels := []bus.Channel{bus.UsageChannel, bus.ProgressChannel, bus.DemandChannel, bus.ConfirmedChannel, bus.UnblockChannel, bus.InstancesChannel}
+	p.readHand(ctx) // before anything is decided
 	return group.Run(ctx,
 		func(ctx context.Context) error { return p.options.Limits.Run(ctx, p.adopt) },
 		func(ctx context.Context) error {
@@ -129,6 +152,9 @@ func (p *Polygen) Run(ctx context.Context) error {
 		func(ctx context.Context) error { return p.decide(ctx, events) },
 		func(ctx context.Context) error { return p.lead(ctx, events) },
 		p.publishLimits,
+		p.followHand,
+		p.watch,
+		p.seen.where.run,
 	)
 }
 
@@ -160,23 +186,20 @@ func (p *Polygen) ReloadOn(ctx context.Context, signals <-chan os.Signal) error 
 	}
 }
 
-// adopt takes a new set of limits.
-func (p *Polygen) adopt(set *limits.Set) {
-	p.set.Store(set.At(p.clock.Now()))
-	p.metrics.limitsInForce(set.Version())
-	p.wantPublication()
-}
-
 // expire puts the limits of the present into force: without the overrides whose time
 // is over.
 func (p *Polygen) expire(now time.Time) {
 	set := p.set.Load()
-	present := set.At(now)
-	if present == set || !p.set.CompareAndSwap(set, present) {
-		return // as before, or there is a new file
+	if present := set.At(now); present != set && p.set.CompareAndSwap(set, present) { // else as before, or there is a new file
+		p.handExpired(set, present)
 	}
-	if until := set.Expires(); !until.IsZero() && !now.Before(until) { // else the clock was set back
+	file := p.hand.filed.Load()
+	if present := file.At(now); present == file || !p.hand.filed.CompareAndSwap(file, present) {
+		return
+	}
+	if until := file.Expires(); !until.IsZero() && !now.Before(until) { // else the clock was set back
 		p.metrics.expired.Inc()
+		p.tell(view.Event{Kind: view.LimitsEvent, Version: set.Version(), Until: &until})
 		p.options.Logger.Info("overrides of the limit file have expired", slog.Time("until", until), slog.String("version", set.Version()))
 	}
 }
@@ -211,6 +234,7 @@ func (p *Polygen) lead(ctx context.Context, events chan<- bus.Event) error {
 }
 
 func (p *Polygen) renew(ctx context.Context) error {
+	began := time.Now()
 	leading, err := p.options.Bus.Lead(ctx, p.options.Name, leadFor)
 	switch {
 	case errors.Is(err, bus.ErrShards):
@@ -233,6 +257,7 @@ func (p *Polygen) renew(ctx context.Context) error {
 	}
 	if leading != p.leading.Swap(leading) {
 		p.options.Logger.Info("leadership changed", slog.Bool("leading", leading))
+		p.traceLead(ctx, began, leading)
 		p.wantPublication()
 	}
 	p.metrics.leading.Set(map[bool]float64{true: 1}[leading])
@@ -259,7 +284,7 @@ func (p *Polygen) publishLimits(ctx context.Context) error {
 		case <-p.publish:
 		case <-announce.C:
 		}
-		if !p.leading.Load() {
+		if !p.leading.Load() || !p.hand.read.Load() {
 			continue
 		}
 		set := p.set.Load()
@@ -277,7 +302,10 @@ func (p *Polygen) ensurePublished(ctx context.Context, set *limits.Set) error {
 	case kept:
 		return p.options.Bus.PublishPolicies(ctx, []policy.Message{policy.Limits{Version: set.Version()}})
 	}
-	if err := p.options.Bus.PublishLimits(ctx, set.Version(), set.Source()); err != nil {
+	began := time.Now()
+	err = p.options.Bus.PublishLimits(ctx, set.Version(), set.Source())
+	p.tracePublication(ctx, began, set, err)
+	if err != nil {
 		return err
 	}
 	p.options.Logger.Info("limits published", slog.String("version", set.Version()), slog.Int("users", set.Len()))

@@ -136,7 +136,7 @@ func TestBlockEndToEnd(t *testing.T) {
 	}
 	// Reports of an instance that is not in the registry do not count for long.
 	register := func() error {
-		_, err := a.bus.Register(t.Context(), "one", "")
+		_, err := a.bus.Register(t.Context(), "one", "", "")
 		return err
 	}
 	proctest.Eventually(t, "polygen knows the instance", register)

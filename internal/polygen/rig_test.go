@@ -51,21 +51,27 @@ func redis(t *testing.T) string {
 // flush makes Redis forget everything, its connections excepted.
 func flush(t *testing.T, addr string) {
 	t.Helper()
+	send(t, addr, "*1\r\n$8\r\nFLUSHALL\r\n")
+}
+
+// send sends Redis a command that it answers with OK.
+func send(t *testing.T, addr, command string) {
+	t.Helper()
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
 	answer := make([]byte, 5)
-	if _, err := conn.Write([]byte("*1\r\n$8\r\nFLUSHALL\r\n")); err != nil {
+	if _, err := conn.Write([]byte(command)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := conn.Read(answer); err != nil || string(answer) != "+OK\r\n" {
-		t.Fatalf("FLUSHALL = %q, %v", answer, err)
+		t.Fatalf("%q = %q, %v", command, answer, err)
 	}
 }
 
-func open(t *testing.T, addr string, shards int) *bus.Bus {
+func open(t testing.TB, addr string, shards int) *bus.Bus {
 	t.Helper()
 	b, err := bus.Open(bus.Options{Addresses: []string{addr}, Shards: shards})
 	if err != nil {
@@ -86,7 +92,7 @@ type generator struct {
 }
 
 // newGenerator makes one that does not run yet.
-func newGenerator(t *testing.T, addr, name string, change func(*Options)) *generator {
+func newGenerator(t testing.TB, addr, name string, change func(*Options)) *generator {
 	t.Helper()
 	g := &generator{
 		file: filepath.Join(t.TempDir(), "limits.yaml"), registry: prometheus.NewPedanticRegistry(), ended: make(chan struct{}),
@@ -133,7 +139,7 @@ func (g *generator) wait(t *testing.T) error {
 	}
 }
 
-func (g *generator) write(t *testing.T, text string) {
+func (g *generator) write(t testing.TB, text string) {
 	t.Helper()
 	if err := os.WriteFile(g.file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)

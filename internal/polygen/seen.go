@@ -31,6 +31,7 @@ type seen struct {
 	mu    sync.Mutex
 	set   *limits.Set // that the view has
 	view  *view.View
+	past  *view.Histories
 	fleet fleet
 	where where
 	tops  tops
@@ -41,7 +42,7 @@ type seen struct {
 }
 
 func newSeen(set *limits.Set) *seen {
-	return &seen{set: set, view: view.New(set, maxSeen, maxUnknown)}
+	return &seen{set: set, view: view.New(set, maxSeen, maxUnknown), past: view.NewHistories(maxHistories)}
 }
 
 // adopt gives the view the limits in force. The lock must be held.
@@ -76,10 +77,11 @@ func (p *Polygen) see(now time.Time, set *limits.Set, e bus.Event) {
 	}
 }
 
-// remember shows the view what was decided, be it sent or not.
-func (p *Polygen) remember(throttles []ratelimit.Throttle, d concurrency.Decisions) {
+// remember shows the view what was decided, be it sent or not. It returns the users
+// whose blocks begin, sorted; the others' are repetitions.
+func (p *Polygen) remember(throttles []ratelimit.Throttle, d concurrency.Decisions) (begun []string) {
 	if len(throttles)+len(d.Blocks)+len(d.Unblocks) == 0 {
-		return
+		return nil
 	}
 	now := p.clock.Now()
 	p.seen.mu.Lock()
@@ -89,10 +91,15 @@ func (p *Polygen) remember(throttles []ratelimit.Throttle, d concurrency.Decisio
 	}
 	for _, t := range throttles {
 		p.seen.view.Throttled(now, t)
+		p.seen.past.Limited(now, t.Key.User)
 	}
 	for _, b := range d.Blocks {
-		p.seen.view.Blocked(now, b.User)
+		if p.seen.view.Blocked(now, b.User) {
+			begun = append(begun, b.User)
+		}
+		p.seen.past.Limited(now, b.User)
 	}
+	return begun
 }
 
 // review does once a second what the view needs, and tells of users whom the file

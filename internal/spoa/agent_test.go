@@ -186,10 +186,22 @@ func members(t *testing.T, b *bus.Bus) []string {
 	t.Helper()
 	var r bus.Registry
 	proctest.Eventually(t, "Redis answers", func() (err error) {
-		r, err = b.Register(t.Context(), "observer", "")
+		r, err = b.Register(t.Context(), "observer", "", "")
 		return err
 	})
 	return slices.DeleteFunc(r.Instances, func(name string) bool { return name == "observer" })
+}
+
+// problemOf waits until the cluster hears this of the agent a.
+func problemOf(t *testing.T, s *served, want string) {
+	t.Helper()
+	proctest.Eventually(t, "the cluster hears of its problem", func() error {
+		r, err := s.bus.Instances(t.Context())
+		if err == nil && (!slices.Contains(r.Instances, "a") || r.Problems["a"] != want) {
+			err = fmt.Errorf("Instances() = %q with problems %q, want %q", r.Instances, r.Problems, want)
+		}
+		return err
+	})
 }
 
 func TestAgentBesideHAProxy(t *testing.T) {
@@ -206,6 +218,7 @@ func TestAgentBesideHAProxy(t *testing.T) {
 	if got := text(s.Ready()); got != "no peers session with HAProxy" {
 		t.Errorf("Ready() without HAProxy = %q", got)
 	}
+	problemOf(t, s, "no peers session with HAProxy")
 
 	origin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "served") }))
 	defer origin.Close()
@@ -221,6 +234,7 @@ func TestAgentBesideHAProxy(t *testing.T) {
 	}
 	proctest.HAProxy(t, file, listen, env...)
 	proctest.Eventually(t, "the agent is ready", s.Ready)
+	problemOf(t, s, "")
 
 	client := &http.Client{Timeout: proctest.Patience, Transport: &http.Transport{}}
 	defer client.CloseIdleConnections()
@@ -346,7 +360,7 @@ func TestRegistryIsFollowed(t *testing.T) {
 	}
 	for i, name := range []string{"a", "b", "c"} {
 		proctest.Eventually(t, name+" registers", func() error {
-			_, err := open(t, addr, 1).Register(t.Context(), name, "")
+			_, err := open(t, addr, 1).Register(t.Context(), name, "", "")
 			return err
 		})
 		gauge(t, "it is heard of", a.metrics.instances, float64(i+1))

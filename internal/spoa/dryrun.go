@@ -27,8 +27,8 @@ func splitRates(rates, room []limits.Rate) (enforced, dry []limits.Rate) {
 }
 
 // rehearse counts what limits in a dry run would have done about a request that is
-// allowed.
-func (l *limiter) rehearse(q question, of *limits.Limits, rates []limits.Rate) {
+// allowed, and returns what of it is known at once.
+func (l *limiter) rehearse(q question, of *limits.Limits, rates []limits.Rate) (known rehearsal) {
 	if of.Concurrent > 0 && of.ConcurrentMode != limits.Enforce {
 		v, wait := l.startSlot(question{user: q.user, seen: q.seen}, of)
 		if wait != nil {
@@ -39,10 +39,11 @@ func (l *limiter) rehearse(q question, of *limits.Limits, rates []limits.Rate) {
 			}()
 		} else if !v.Allowed {
 			l.metrics.dryRefused.WithLabelValues("concurrent").Inc()
+			known = rehearsal{refused: true, limit: slotReason, max: of.Concurrent}
 		}
 	}
 	if len(rates) == 0 {
-		return
+		return known
 	}
 	v, wait := l.startToken(q.user, rates)
 	if wait != nil {
@@ -53,7 +54,9 @@ func (l *limiter) rehearse(q question, of *limits.Limits, rates []limits.Rate) {
 		}()
 	} else if !v.Allowed {
 		l.metrics.dryRefused.WithLabelValues(v.Limit.Name()).Inc()
+		known = rehearsal{refused: true, limit: v.Limit.Name(), max: v.Limit.Max}
 	}
+	return known
 }
 
 // byteDryRuns knows how much more the users whose bandwidth limit is in a dry run

@@ -38,6 +38,7 @@ func (a *Agent) follow(ctx context.Context) error {
 }
 
 func (a *Agent) apply(messages []policy.Message) {
+	defer a.traceApply(messages).End(nil)
 	a.metrics.policyAt.SetToCurrentTime()
 	for _, m := range messages {
 		switch m := m.(type) {
@@ -46,6 +47,9 @@ func (a *Agent) apply(messages []policy.Message) {
 			a.limiter.update(func(now time.Time) {
 				a.limiter.tokens.Throttle(now, m.Key, m.Second, m.Limit)
 			})
+		case policy.Confirm:
+			a.metrics.policies.WithLabelValues("confirm").Inc()
+			a.limiter.update(func(now time.Time) { a.confirm(now, m) })
 		case policy.Hot:
 			a.metrics.policies.WithLabelValues("hot").Inc()
 			a.limiter.update(func(now time.Time) {
@@ -104,6 +108,7 @@ func (a *Agent) readLimits(ctx context.Context) error {
 
 // fetchLimits puts the published limits into force.
 func (a *Agent) fetchLimits(ctx context.Context) error {
+	began := time.Now()
 	version, source, err := a.options.Bus.Limits(ctx)
 	if err != nil {
 		return err
@@ -113,12 +118,14 @@ func (a *Agent) fetchLimits(ctx context.Context) error {
 	}
 	set, err := limits.Parse("published limits", source)
 	if err != nil {
+		a.traceLimits(ctx, began, version, nil)
 		return fmt.Errorf("parse the published limits %s: %w", version, err)
 	}
 	a.forcing.Lock()
 	a.force(set.At(a.clock.Now()))
 	a.forcing.Unlock()
 	a.metrics.limitsInForce(set.Version())
+	a.traceLimits(ctx, began, version, set)
 	a.options.Logger.Info("limits in force", slog.String("version", set.Version()), slog.Int("users", set.Len()))
 	return nil
 }
@@ -197,8 +204,12 @@ func (a *Agent) beat(ctx context.Context) (int, error) {
 	if set := a.limiter.set.Load(); set != nil {
 		version = set.Version()
 	}
+	problem := ""
+	if err := a.Ready(); err != nil {
+		problem = err.Error()
+	}
 	sent := time.Now()
-	r, err := a.options.Bus.Register(ctx, a.options.Instance, version)
+	r, err := a.options.Bus.Register(ctx, a.options.Instance, version, problem)
 	if err != nil {
 		return 0, err
 	}

@@ -90,6 +90,7 @@ type question struct {
 	verb, op string            // the method's class, and the operation class, "" if there is none
 	seen     concurrency.Count // what HAProxy's table says of the user
 	inLine   bool              // it has been told to wait for a slot
+	log      bool              // the access log wants to know what is left
 }
 
 // verdict is the answer to a question.
@@ -97,6 +98,7 @@ type verdict struct {
 	allowed  bool
 	priority int           // of an allowed request: HAProxy's priority class
 	share    [2]int64      // of an allowed request, by direction: bytes per second; 0: not limited
+	spare    *spare        // of an allowed request, if the access log wants to know
 	wait     time.Duration // not yet: ask again in line, which may take so long
 
 	limit int           // that refused it, in requests in progress; 0 if another did,
@@ -137,8 +139,12 @@ func (l *limiter) decideOf(q question, of *limits.Limits) verdict {
 			return verdict{rate: v.Limit, retry: time.Unix(v.End(), 0).Sub(l.clock.Now())}
 		}
 	}
-	l.rehearse(q, of, dry)
-	return verdict{allowed: true, priority: of.Priority, share: l.shareOf(q.user, of)}
+	rehearsed := l.rehearse(q, of, dry)
+	v := verdict{allowed: true, priority: of.Priority, share: l.shareOf(q.user, of)}
+	if q.log {
+		v.spare = l.spareOf(q.user, of, rates, rehearsed)
+	}
+	return v
 }
 
 // shareOf is this instance's share of the user's bandwidth.

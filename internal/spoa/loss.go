@@ -1,6 +1,7 @@
 package spoa
 
 import (
+	"context"
 	"errors"
 	"log/slog"
 	"slices"
@@ -50,6 +51,7 @@ type loss struct {
 	beats  int       // heartbeats answered since then
 	logged time.Time // when a loss was last logged
 	quiet  bool      // this loss was not
+	why    error     // the pool was lost last
 }
 
 // measure adapts to how long the pool takes to answer. A pool that takes longer
@@ -113,7 +115,7 @@ func (l *loss) lose(why error) {
 	if l.lost {
 		return
 	}
-	l.lost, l.lostAt, l.beats = true, time.Now(), 0
+	l.lost, l.lostAt, l.beats, l.why = true, time.Now(), 0, why
 	l.limiter.open.Store(l.options.OnLoss == Open)
 	l.tell(true)
 	l.metrics.lost.Set(1)
@@ -133,6 +135,7 @@ func (l *loss) find() {
 		return
 	}
 	l.lost = false
+	l.options.Tracer.Record(context.Background(), "redis lost", l.lostAt, l.why)
 	l.limiter.open.Store(false)
 	l.tell(false)
 	l.metrics.lost.Set(0)

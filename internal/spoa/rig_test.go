@@ -99,9 +99,9 @@ func newRigOn(t *testing.T, p *pool, change func(*Options)) *rig {
 		t.Fatal(err)
 	}
 	r := &rig{Agent: a, t: t, registry: o.Registerer.(*prometheus.Registry), pool: p, taught: map[string]peers.Values{}}
-	a.teach = func(table, key string, values peers.Values, ttl time.Duration) {
+	a.teachThen = func(table, key string, values peers.Values, ttl time.Duration, then func()) {
 		r.taught[table+" "+key] = values
-		a.peers.Teach(table, key, values, ttl)
+		a.peers.TeachThen(table, key, values, ttl, then)
 	}
 	a.exchange.take = r.pool.take
 	a.exchange.hold = r.pool.hold

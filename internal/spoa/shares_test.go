@@ -609,7 +609,7 @@ func TestSharesEndToEnd(t *testing.T) {
 	}()
 	t.Cleanup(func() { cancel(); <-subscribed })
 	ask := func() error {
-		if _, err := other.Register(t.Context(), "b", ""); err != nil {
+		if _, err := other.Register(t.Context(), "b", "", ""); err != nil {
 			return err
 		}
 		c.ask("start-message", args{"user": "begin", "class": "GET"})
@@ -617,7 +617,7 @@ func TestSharesEndToEnd(t *testing.T) {
 	}
 	// Whoever begins while the agent is alone has the whole limit until polygen divides it.
 	proctest.Eventually(t, "the agent knows the other one", func() error {
-		if _, err := other.Register(t.Context(), "b", ""); err != nil {
+		if _, err := other.Register(t.Context(), "b", "", ""); err != nil {
 			return err
 		}
 		if n := testutil.ToFloat64(s.metrics.instances); n != 2 {

@@ -27,6 +27,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/group"
 	"github.com/sluice-qos/sluice/internal/peers"
 	"github.com/sluice-qos/sluice/internal/spop"
+	"github.com/sluice-qos/sluice/internal/tracing"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -54,6 +55,7 @@ type Options struct {
 
 	Logger     *slog.Logger          // nil discards
 	Registerer prometheus.Registerer // nil registers nothing
+	Tracer     *tracing.Tracer       // nil traces nothing
 }
 
 func (o *Options) prepare() error {
@@ -91,6 +93,7 @@ func (o *Options) prepare() error {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	o.Tracer = o.Tracer.With(tracing.String("sluice.instance", o.Instance))
 	return nil
 }
 
@@ -111,9 +114,11 @@ type Agent struct {
 
 	forcing sync.Mutex // held while limits are put into force
 
-	// Into HAProxy's tables: peers.Teach.
-	teach   func(table, key string, values peers.Values, ttl time.Duration)
-	workers workers // the HAProxies that have asked
+	// Into HAProxy's tables: peers.TeachThen.
+	teachThen func(table, key string, values peers.Values, ttl time.Duration, then func())
+	confirms  confirms
+	confirmed chan bus.Confirmed
+	workers   workers // the HAProxies that have asked
 
 	// Of the peers session, which one goroutine tells of.
 	up       time.Time // when it last came
@@ -127,7 +132,8 @@ func New(o Options) (*Agent, error) {
 	if err := o.prepare(); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
-	a := &Agent{options: o, metrics: newMetrics(o.Registerer), clock: &clock.Clock{}, reload: make(chan struct{}, 1)}
+	a := &Agent{options: o, metrics: newMetrics(o.Registerer), clock: &clock.Clock{}, reload: make(chan struct{}, 1),
+		confirms: make(confirms), confirmed: make(chan bus.Confirmed, maxConfirms)}
 	a.live.Store(&[]string{})
 	a.limiter = newLimiter(a.clock, a.metrics, concurrency.Config{Instance: o.Instance, DrainFor: o.DrainFor})
 	a.limiter.throttle, a.limiter.block, a.limiter.share = a.teachThrottle, a.teachBlock, a.teachShare
@@ -149,7 +155,7 @@ func New(o Options) (*Agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
-	a.teach = a.peers.Teach
+	a.teachThen = a.peers.TeachThen
 	a.spop, err = spop.New(spop.Options{
 		Handler:  a.start,
 		MaxConns: 16384, // HAProxy from 3.1 on opens one for each question under way
@@ -165,7 +171,9 @@ func New(o Options) (*Agent, error) {
 // it admitted, and leaves the cluster.
 func (a *Agent) Run(ctx context.Context) error {
 	defer a.leave(ctx)
-	listener, err := a.prepareToServe(ctx)
+	joining, span := a.options.Tracer.Begin(ctx, "join the cluster", time.Time{})
+	listener, err := a.prepareToServe(joining)
+	span.End(err)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil
@@ -187,6 +195,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		},
 		a.peers.Run,
 		a.follow,
+		a.sayConfirmed,
 		a.heartbeats,
 		a.readLimits,
 	)
@@ -291,6 +300,7 @@ func (a *Agent) start(r *spop.Request) {
 	q.user, _ = r.Arg("user")
 	q.verb, _ = r.Arg("class")
 	q.op, _ = r.Arg("op")
+	_, q.log = r.Arg("log")
 	q.seen = concurrency.Count{Tracked: count(r, "tracked", 32), Active: count(r, "active", 32), Process: count(r, "process", 63)}
 	v := a.verdict(q)
 	switch {
@@ -302,6 +312,9 @@ func (a *Agent) start(r *spop.Request) {
 			if v.share[d] > 0 {
 				r.SetUint(d.String(), shareUnits(v.share[d]))
 			}
+		}
+		if v.spare != nil {
+			v.spare.answer(r)
 		}
 	case v.wait > 0:
 		r.SetUint("wait", uint32(v.wait.Milliseconds()))

@@ -160,3 +160,8 @@ func (a *Agent) drain() {
 	}
 	a.metrics.draining.Set(map[bool]float64{true: 1}[draining])
 }
+
+// teach sets an entry of a table of HAProxy's.
+func (a *Agent) teach(table, key string, values peers.Values, ttl time.Duration) {
+	a.teachThen(table, key, values, ttl, nil)
+}

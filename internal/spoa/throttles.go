@@ -89,5 +89,5 @@ func (a *Agent) teachThrottle(n ratelimit.Native) {
 	}
 	// Before 3.2 HAProxy may keep the entry longer than its time, never shorter; it
 	// compares the deadline with its own clock.
-	a.teach(throttleTable.Name, tableKey(n.Key), values, left)
+	a.teachThen(throttleTable.Name, tableKey(n.Key), values, left, a.confirming(n))
 }

@@ -29,20 +29,23 @@ import (
 	"github.com/sluice-qos/sluice/internal/origin"
 	"github.com/sluice-qos/sluice/internal/polygen"
 	"github.com/sluice-qos/sluice/internal/spoa"
+	"github.com/sluice-qos/sluice/internal/tracing"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 // Options say what to run.
 type Options struct {
-	Limits    string        // the limit file
-	Origin    string        // "host:port"; "" for the built-in demo origin
-	Listen    string        // where the first instance listens; the i-th at port+i
-	Instances int           // 1 to 16
-	Redis     string        // "host:port"; "" for an embedded one
-	Identify  string        // chain of haproxy.ParseIdentify
-	Admin     string        // where the admin API listens
-	HAProxy   string        // path or name of the program
-	Refuse    int           // status of refusals, 429 or 503
+	Limits    string       // the limit file
+	Origin    string       // "host:port"; "" for the built-in demo origin
+	Listen    string       // where the first instance listens; the i-th at port+i
+	Instances int          // 1 to 16
+	Redis     string       // "host:port"; "" for an embedded one
+	Identify  string       // chain of haproxy.ParseIdentify
+	Admin     string       // where the admin API listens
+	Access    admin.Access // to it
+	HAProxy   string       // path or name of the program
+	Refuse    int          // status of refusals, 429 or 503
+	Metrics   polygen.UserMetrics
 	MaxWait   time.Duration // of a request for its verdict
 	OnLoss    spoa.OnLoss
 
@@ -85,10 +88,20 @@ func Run(ctx context.Context, o Options) error {
 		return prometheus.WrapRegistererWith(prometheus.Labels{"instance": name}, registry)
 	}
 
-	var loops []func(context.Context) error
-	adminListener, err := net.Listen("tcp", o.Admin)
+	generatorTracer, err := tracing.Start(ctx, tracing.Options{Service: "sluice-polygen", Logger: o.Logger, Registerer: part("polygen")})
 	if err != nil {
-		return fmt.Errorf("admin API: %w: choose another address with --admin", err)
+		return err
+	}
+	agentTracer, err := tracing.Start(ctx, tracing.Options{Service: "sluice-spoa", Logger: o.Logger, Registerer: part("instances")})
+	if err != nil {
+		return err
+	}
+	defer tracing.Stop(generatorTracer, agentTracer)
+
+	var loops []func(context.Context) error
+	adminListener, gate, err := o.Access.Listen(o.Admin, o.Logger, registry)
+	if err != nil {
+		return err
 	}
 	defer adminListener.Close()
 
@@ -114,7 +127,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	generator, closeBus, err := newPolygen(o, watcher, part("polygen"))
+	generator, closeBus, err := newPolygen(o, watcher, part("polygen"), generatorTracer)
 	if err != nil {
 		return err
 	}
@@ -126,7 +139,7 @@ func Run(ctx context.Context, o Options) error {
 	for i, address := range addresses {
 		name := fmt.Sprintf("instance-%d", i+1)
 		own := filepath.Join(dir, strconv.Itoa(i+1))
-		agent, closeBus, err := newAgent(o, name, own, part(name))
+		agent, closeBus, err := newAgent(o, name, own, part(name), agentTracer)
 		if err != nil {
 			return err
 		}
@@ -142,7 +155,7 @@ func Run(ctx context.Context, o Options) error {
 	ready := func() error { return readiness(generator, agents, addresses) }
 	loops = append(loops,
 		func(ctx context.Context) error {
-			h := admin.Handler(admin.Options{Gatherer: registry, Ready: ready, Reload: generator.Reload, API: generator})
+			h := admin.Handler(admin.Options{Gatherer: registry, Ready: ready, Reload: generator.Reload, API: generator, Live: generator, Hand: generator, Gate: gate})
 			return admin.Serve(ctx, adminListener, h, o.Logger)
 		},
 		func(ctx context.Context) error { return generator.ReloadOn(ctx, o.Reload) },
@@ -150,8 +163,8 @@ func Run(ctx context.Context, o Options) error {
 			if err := await(ctx, o.StartTimeout, ready); err != nil || ctx.Err() != nil {
 				return err
 			}
-			fmt.Fprintf(o.Stdout, "ready: %d instance(s) at http://%s%s, limits of %s, admin at http://%s\n",
-				len(addresses), addresses[0], upTo(addresses), o.Limits, adminListener.Addr())
+			fmt.Fprintf(o.Stdout, "ready: %d instance(s) at http://%s%s, limits of %s, admin at %s://%s\n",
+				len(addresses), addresses[0], upTo(addresses), o.Limits, o.Access.Scheme(), adminListener.Addr())
 			return nil
 		})
 	return group.Run(ctx, loops...)
@@ -184,13 +197,13 @@ func sameForHAProxy(a, b *limits.Set) bool {
 	return reflect.DeepEqual(a.Classes(), b.Classes()) && slices.Equal(x.Addresses, y.Addresses) && slices.Equal(x.Paths, y.Paths)
 }
 
-func newPolygen(o Options, watcher *limitfile.Watcher, reg prometheus.Registerer) (*polygen.Polygen, func(), error) {
+func newPolygen(o Options, watcher *limitfile.Watcher, reg prometheus.Registerer, tracer *tracing.Tracer) (*polygen.Polygen, func(), error) {
 	log := o.Logger.With(slog.String("part", "polygen"))
 	b, err := bus.Open(bus.Options{Addresses: []string{o.Redis}, Logger: log, Registerer: reg})
 	if err != nil {
 		return nil, nil, err
 	}
-	p, err := polygen.New(polygen.Options{Name: "polygen", Bus: b, Limits: watcher, Logger: log, Registerer: reg})
+	p, err := polygen.New(polygen.Options{Name: "polygen", Bus: b, Limits: watcher, UserMetrics: o.Metrics, Logger: log, Registerer: reg, Tracer: tracer})
 	if err != nil {
 		b.Close()
 		return nil, nil, err
@@ -198,7 +211,7 @@ func newPolygen(o Options, watcher *limitfile.Watcher, reg prometheus.Registerer
 	return p, func() { b.Close() }, nil
 }
 
-func newAgent(o Options, name, dir string, reg prometheus.Registerer) (*spoa.Agent, func(), error) {
+func newAgent(o Options, name, dir string, reg prometheus.Registerer, tracer *tracing.Tracer) (*spoa.Agent, func(), error) {
 	log := o.Logger.With(slog.String("instance", name))
 	b, err := bus.Open(bus.Options{Addresses: []string{o.Redis}, Logger: log, Registerer: reg})
 	if err != nil {
@@ -208,7 +221,7 @@ func newAgent(o Options, name, dir string, reg prometheus.Registerer) (*spoa.Age
 		Instance: name, Bus: b,
 		SPOE: "unix:" + spoeSocket(dir), Peers: "unix:" + peerSocket(dir),
 		MaxWait: o.MaxWait, OnLoss: o.OnLoss,
-		Logger: log, Registerer: reg,
+		Logger: log, Registerer: reg, Tracer: tracer,
 	})
 	if err != nil {
 		b.Close()
@@ -227,6 +240,7 @@ func (p *process) configure() error {
 		Bind: p.address, Origin: p.options.Origin,
 		SPOE: "unix@" + spoeSocket(p.dir), Peer: "unix@" + peerSocket(p.dir),
 		Stats:    filepath.Join(p.dir, "stats.sock"),
+		Instance: "instance-" + filepath.Base(p.dir),
 		Identify: p.options.Identify, RefuseStatus: p.options.Refuse,
 		Classes: p.set.Classes(), Exempt: p.set.Exempt(),
 		VerdictTimeout: p.options.MaxWait + 10*time.Millisecond,

@@ -44,11 +44,12 @@ type Options struct {
 	// Master runs HAProxy in master-worker mode, in which it can be reloaded.
 	Master bool
 
-	Endpoint string   // of all instances: SLUICE_ENDPOINT
-	Threads  int      // of each HAProxy; 0 means 1
-	Origin   string   // "" means a counting one in this process
-	Redis    string   // the agents' and polygens' Redis; "" means to start one
-	SPOAArgs []string // further arguments of the agents
+	Endpoint  string   // of all instances: SLUICE_ENDPOINT
+	AccessLog string   // of all instances: SLUICE_ACCESS_LOG
+	Threads   int      // of each HAProxy; 0 means 1
+	Origin    string   // "" means a counting one in this process
+	Redis     string   // the agents' and polygens' Redis; "" means to start one
+	SPOAArgs  []string // further arguments of the agents
 }
 
 // Cluster is a running one.
@@ -214,6 +215,7 @@ func (c *Cluster) newInstance(t testing.TB, i int) *Instance {
 	}
 	in.config, in.env, err = haproxy.Write(dir, haproxy.Config{
 		Classes: set.Classes(), Exempt: set.Exempt(), Endpoint: c.options.Endpoint,
+		AccessLog: c.options.AccessLog, Instance: in.Name,
 		Bind: in.Address, Origin: c.options.Origin, SPOE: "unix@" + in.SPOE, Peer: "unix@" + in.Peers,
 		Stats: in.Stats, Identify: c.options.Identify, Threads: c.options.Threads,
 		VerdictTimeout: c.options.MaxWait + 10*time.Millisecond,

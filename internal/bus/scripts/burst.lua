@@ -10,7 +10,7 @@ local max, min, floor = math.max, math.min, math.floor
 local reply, out = redis.call('TIME'), 2
 local now = tonumber(reply[1])
 if tonumber(reply[2]) >= 990000 then now = now + 1 end -- 10 ms early
-local usage, said, changed = {ARGV[1]}, 1, false
+local usage, said, changed = {ARGV[1], reply[1], reply[2]}, 3, false
 local at = 2
 
 for k = 1, #KEYS do

@@ -9,7 +9,7 @@
 
 local tonumber, format = tonumber, string.format
 local reply, out = redis.call('TIME'), 2
-local usage, said, changed = {ARGV[1]}, 1, false
+local usage, said, changed = {ARGV[1], reply[1], reply[2]}, 3, false
 local at = 3
 
 for k = 1, #KEYS do

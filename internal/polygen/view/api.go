@@ -43,11 +43,12 @@ type Summary struct {
 	Tier       string    `json:"tier"`
 	Known      bool      `json:"known"` // the file names him
 	State      State     `json:"state"`
-	Rate       float64   `json:"rate"`        // requests per second, of the limit that counts most of them
-	InProgress int       `json:"in_progress"` // requests
-	Down       int64     `json:"down"`        // bytes per second
-	Up         int64     `json:"up"`          // bytes per second
-	Seen       time.Time `json:"seen"`        // when he was last heard of
+	Rate       float64   `json:"rate"`           // requests per second, of the limit that counts most of them
+	InProgress int       `json:"in_progress"`    // requests
+	Down       int64     `json:"down"`           // bytes per second
+	Up         int64     `json:"up"`             // bytes per second
+	Seen       time.Time `json:"seen"`           // when he was last heard of
+	Near       *Near     `json:"near,omitempty"` // the limit that he is nearest to; absent if he has none
 }
 
 // User is the answer of /api/v1/users/{user}.
@@ -78,6 +79,8 @@ type Entry struct {
 	Until   *time.Time `json:"until,omitempty"`   // when his overrides end
 	Then    string     `json:"then,omitempty"`    // the tier that he has from then on, if it is another
 	Expired bool       `json:"expired,omitempty"` // that is over
+
+	Override *InHand `json:"override,omitempty"` // in force over what the file says; File is "" if that does not name him
 }
 
 // State says whether a user is refused now.
@@ -129,6 +132,8 @@ type Origin struct {
 	Line     int    `json:"line"`     // from 1
 	Override bool   `json:"override"` // the user's own, not his tier's
 	Endpoint bool   `json:"endpoint"` // for this endpoint, not for everywhere
+
+	Hand bool `json:"hand,omitempty"` // by hand: File is "" and Line 0
 }
 
 // Place is what one instance runs and may run of a user.
@@ -193,9 +198,10 @@ type Instances struct {
 // Instance is a HAProxy with its agent.
 type Instance struct {
 	Name    string  `json:"name"`
-	Version string  `json:"version"`          // of the limits that it enforces; "" for none yet
-	Current bool    `json:"current"`          // they are those of the polygen that answers
-	Behind  float64 `json:"behind,omitempty"` // for how many seconds they have not been
+	Version string  `json:"version"`           // of the limits that it enforces; "" for none yet
+	Current bool    `json:"current"`           // they are those of the polygen that answers
+	Behind  float64 `json:"behind,omitempty"`  // for how many seconds they have not been
+	Problem string  `json:"problem,omitempty"` // why it does not fully work; absent when it does
 }
 
 // Sort is the order of a list.
@@ -213,6 +219,9 @@ const (
 
 // Path is the path of a user by his name, which may be of any bytes.
 func Path(user, endpoint string) string { return path(user, endpoint, "") }
+
+// PathOfKey is the path of a user by his key.
+func PathOfKey(key, endpoint string) string { return path(key, endpoint, "key") }
 
 func path(user, endpoint, by string) string {
 	q := url.Values{}

@@ -24,7 +24,7 @@ func (v *View) Top(at time.Time, by Sort, n int) Users {
 			if len(out.Users) == n {
 				break
 			}
-			out.Users = append(out.Users, v.summary(now, e))
+			out.Users = append(out.Users, v.summary(now, now, e))
 		}
 		return out
 	}
@@ -34,7 +34,7 @@ func (v *View) Top(at time.Time, by Sort, n int) Users {
 		best.offer(measure(&e.value, now), e)
 	}
 	for _, e := range best.sorted() {
-		out.Users = append(out.Users, v.summary(now, e))
+		out.Users = append(out.Users, v.summary(now, now, e))
 	}
 	return out
 }
@@ -74,23 +74,30 @@ func (v *View) Unknown(by Sort, n int) UnknownUsers {
 	return out
 }
 
-func (v *View) summary(now int64, e *entry[user]) Summary {
+// summary is of now, but for a throttle, which counts if it was there since then.
+func (v *View) summary(now, since int64, e *entry[user]) Summary {
 	u := &e.value
-	l, named := u.limits, u.known
-	if u.of != v.set {
-		l, named = v.set.User(e.key), v.set.Known(e.key)
-	}
-	state, _ := u.state(now, l)
+	l, named := v.inForce(e)
+	state, _ := u.state(now, since, l)
 	return Summary{
 		Name: nameOf(e.key), Tier: l.Tier, Known: named, State: state, Rate: u.rate(now), InProgress: u.inProgress(now),
 		Down: u.moved(now, bandwidth.Down), Up: u.moved(now, bandwidth.Up), Seen: moment(u.seen),
+		Near: u.near(now, l),
 	}
 }
 
 // User returns what is known of a wire key, without From and without origins. A user
 // who was never heard of uses nothing.
 func (v *View) User(at time.Time, key string) User {
-	now := at.UnixNano()
+	return v.userSince(at.UnixNano(), at.UnixNano(), key)
+}
+
+// UserLately is User, but that a throttle counts if it was there within the last second.
+func (v *View) UserLately(at time.Time, key string) User {
+	return v.userSince(at.UnixNano(), at.UnixNano()-lately, key)
+}
+
+func (v *View) userSince(now, since int64, key string) User {
 	l := v.set.User(key)
 	out := User{
 		Name: nameOf(key), Tier: l.Tier, Known: v.set.Known(key),
@@ -103,7 +110,7 @@ func (v *View) User(at time.Time, key string) User {
 		seen := moment(u.seen)
 		out.Seen = &seen
 	}
-	out.State, out.Why = u.state(now, l)
+	out.State, out.Why = u.state(now, since, l)
 	out.InProgress = u.inProgress(now)
 	out.Down, out.Up = u.moved(now, bandwidth.Down), u.moved(now, bandwidth.Up)
 	out.Limits = u.limitsOf(now, l)
@@ -126,14 +133,16 @@ func (v *View) User(at time.Time, key string) User {
 	return out
 }
 
-// state is what is refused now, and why.
-func (u *user) state(now int64, l *limits.Limits) (State, []Why) {
+// state is what is refused now, or was by a throttle that ended since then, and why.
+func (u *user) state(now, since int64, l *limits.Limits) (State, []Why) {
 	state, why := OK, []Why{}
 	for i := range u.windows {
 		w := &u.windows[i]
 		r, ok := l.Rate(w.class, w.window)
-		raised := r.Burst == 0 && w.at(now, 0) < int64(r.Max) // since it was reached
-		if !ok || w.until() <= now || raised {
+		if !ok || w.until() <= since {
+			continue
+		}
+		if raised := r.Burst == 0 && w.at(w.spent*int64(time.Second), 0) < int64(r.Max); raised { // since it was reached
 			continue
 		}
 		until := moment(w.until())

@@ -283,14 +283,17 @@ func (v *View) Throttled(at time.Time, t ratelimit.Throttle) {
 	u.decide(decision{at: now, kind: Throttle, class: w.class, window: w.window, mode: r.Mode})
 }
 
-// Blocked takes a decision of polygen's, or its repetition.
-func (v *View) Blocked(at time.Time, key string) {
+// Blocked takes a decision of polygen's, or its repetition. It reports whether it is
+// the first.
+func (v *View) Blocked(at time.Time, key string) (first bool) {
 	now := at.UnixNano()
 	u := v.use(now, key)
-	if u.blockedSince == 0 {
-		u.blockedSince = now
-		u.decide(decision{at: now, kind: Block, mode: u.limits.ConcurrentMode})
+	if u.blockedSince != 0 {
+		return false
 	}
+	u.blockedSince = now
+	u.decide(decision{at: now, kind: Block, mode: u.limits.ConcurrentMode})
+	return true
 }
 
 // Unblocked takes a decision of polygen's.

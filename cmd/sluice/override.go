@@ -1,0 +1,244 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/cli"
+	"github.com/sluice-qos/sluice/internal/polygen/view"
+)
+
+type override struct {
+	User     string        `arg:"" optional:"" help:"The user, named as in the limit file."`
+	Limits   []string      `arg:"" optional:"" name:"field=value" help:"What to set: tier=pro, concurrent=50, requests.GET=200, requests.GET/minute=1000, bandwidth.down=10MiB, requests=unlimited, …"`
+	For      time.Duration `help:"For how long, from 1s to 168h." default:"1h" placeholder:"TIME"`
+	Reason   string        `help:"Why: one line for those who wonder later." placeholder:"TEXT"`
+	List     bool          `help:"List the overrides that there are."`
+	Remove   bool          `help:"End the user's override now."`
+	Endpoint string        `help:"Only at this endpoint, where the user is counted apart." placeholder:"NAME"`
+	Admin    string        `help:"Where the admin API of polygen, or of sluice up, listens: host:port, or https://host:port." default:"127.0.0.1:9090" placeholder:"HOST:PORT"`
+
+	Access `embed:""`
+}
+
+// Help tells what it does.
+func (*override) Help() string {
+	return `Sets limits of one user for a time, over what the limit file says of him; every other limit stays as it is there. A tier takes the place of all of them. It is in force on all instances within a second or two, outlives restarts, and ends by itself. Another one for the same user (and endpoint) takes its place.
+
+sluice override bob concurrent=50 requests.GET=200 --for 15m --reason "launch, see ticket 42"
+
+sluice override bob tier=pro --reason "trial"
+
+sluice override --list
+
+sluice override --remove bob
+
+Fields and values are those of the limit file; a dot leads into a mapping.`
+}
+
+// Validate checks what goes with what.
+func (o *override) Validate() error {
+	switch {
+	case o.List && (o.Remove || o.User != "" || o.Endpoint != ""):
+		return errors.New("--list lists all overrides: leave out the rest")
+	case o.List:
+		return nil
+	case o.User == "":
+		return errors.New("name a user, or say --list")
+	case o.Remove && len(o.Limits) > 0:
+		return errors.New("--remove ends the whole override: leave out the fields")
+	case o.Remove:
+		return nil
+	case len(o.Limits) == 0:
+		return errors.New("say what to set, such as concurrent=50, or --remove")
+	case o.Reason == "":
+		return errors.New("say why, with --reason")
+	}
+	return nil
+}
+
+func (o *override) run(stdout, stderr io.Writer) int {
+	return cli.Exit(stderr, "sluice override", o.do(stdout))
+}
+
+func (o *override) do(stdout io.Writer) error {
+	limits, err := limitsOf(o.Limits)
+	if err != nil {
+		return err
+	}
+	a, err := newAPI(o.Admin, o.Access)
+	if err != nil {
+		return err
+	}
+	defer a.close()
+	ctx, path := context.Background(), handPath("/api/v1/overrides/", o.User, "", o.Endpoint)
+	switch {
+	case o.List:
+		var all view.Overrides
+		if err := a.get(ctx, "/api/v1/overrides", &all); err != nil {
+			return err
+		}
+		return listOverrides(stdout, all)
+	case o.Remove:
+		var gone view.Override
+		if err := a.send(ctx, http.MethodDelete, path, map[string]any{"reason": o.Reason}, &gone); err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(stdout, "%s has the limits of the limit file again; the override said %s: %s\n", userAt(gone.Name), brief(gone.Limits), shown(gone.Reason))
+		return err
+	}
+	var set view.Override
+	if err := a.send(ctx, http.MethodPut, path, map[string]any{"for": o.For.String(), "reason": o.Reason, "limits": limits}, &set); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(stdout, "%s has %s until %s\n", userAt(set.Name), brief(set.Limits), set.Until.Format(time.RFC3339))
+	return err
+}
+
+func userAt(n view.Name) string {
+	if n.Endpoint == "" {
+		return shown(n.User)
+	}
+	return shown(n.User) + " at endpoint " + shown(n.Endpoint)
+}
+
+func listOverrides(stdout io.Writer, all view.Overrides) error {
+	if len(all.Overrides) == 0 {
+		_, err := fmt.Fprintln(stdout, "no overrides")
+		return err
+	}
+	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "USER\tENDPOINT\tUNTIL\tLIMITS\tBY\tREASON")
+	for _, o := range all.Overrides {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", shown(o.User), shown(cmp.Or(o.Endpoint, "-")), o.Until.Format(time.RFC3339), brief(o.Limits), shown(o.By), shown(o.Reason))
+		if o.Problem != "" {
+			fmt.Fprintf(w, "  not in force: %s\n", printable(o.Problem))
+		}
+	}
+	return w.Flush()
+}
+
+// brief is limits in JSON as fields and values.
+func brief(limits json.RawMessage) string {
+	var v any
+	if json.Unmarshal(limits, &v) != nil {
+		return shown(string(limits))
+	}
+	tier, ok := v.(string)
+	if ok {
+		return shown("tier=" + tier)
+	}
+	var fields []string
+	var walk func(path string, v any)
+	walk = func(path string, v any) {
+		if m, ok := v.(map[string]any); ok && len(m) > 0 {
+			for name, v := range m {
+				walk(strings.TrimPrefix(path+"."+name, "."), v)
+			}
+			return
+		}
+		text, ok := v.(string)
+		if !ok {
+			data, _ := json.Marshal(v)
+			text = string(data)
+		}
+		fields = append(fields, path+"="+text)
+	}
+	walk("", v)
+	slices.Sort(fields)
+	return printable(strings.Join(fields, " "))
+}
+
+// limitsOf makes limits of words such as requests.GET=200.
+func limitsOf(words []string) (map[string]any, error) {
+	limits := map[string]any{}
+	for _, word := range words {
+		path, text, ok := strings.Cut(word, "=")
+		names := strings.Split(strings.ReplaceAll(path, "/", "."), ".")
+		if !ok || text == "" || slices.Contains(names, "") {
+			return nil, fmt.Errorf("%q: want FIELD=VALUE, such as concurrent=50 or requests.GET=200", word)
+		}
+		var value any = text
+		if n, err := strconv.ParseInt(text, 10, 64); err == nil && strconv.FormatInt(n, 10) == text && path != "tier" {
+			value = json.Number(text)
+		}
+		into := limits
+		for i, name := range names[:len(names)-1] {
+			switch was := into[name].(type) {
+			case nil:
+				below := map[string]any{}
+				into[name], into = below, below
+			case map[string]any:
+				into = was
+			default:
+				if i != 1 || names[0] != "requests" { // requests.GET is requests.GET.second
+					return nil, fmt.Errorf("%q: %s has a value already", word, strings.Join(names[:i+1], "."))
+				}
+				below := map[string]any{"second": was}
+				into[name], into = below, below
+			}
+		}
+		last := names[len(names)-1]
+		if below, ok := into[last].(map[string]any); ok && names[0] == "requests" && len(names) == 2 {
+			into, last = below, "second"
+		}
+		if _, twice := into[last]; twice {
+			return nil, fmt.Errorf("%q: %s has a value already", word, path)
+		}
+		into[last] = value
+	}
+	return limits, nil
+}
+
+// handPath is the path of a user below another one.
+func handPath(before, user, after, endpoint string) string {
+	path := before + strings.ReplaceAll(url.PathEscape(user), ".", "%2E") + after
+	if endpoint != "" {
+		path += "?endpoint=" + url.QueryEscape(endpoint)
+	}
+	return path
+}
+
+type unblock struct {
+	User     string `arg:"" help:"The user, named as in the limit file."`
+	Reason   string `required:"" help:"Why: one line for those who wonder later." placeholder:"TEXT"`
+	Endpoint string `help:"At this endpoint, where the user is counted apart." placeholder:"NAME"`
+	Admin    string `help:"Where the admin API of polygen, or of sluice up, listens: host:port, or https://host:port." default:"127.0.0.1:9090" placeholder:"HOST:PORT"`
+
+	Access `embed:""`
+}
+
+// Help tells what it does and what not.
+func (*unblock) Help() string {
+	return `Lets a user in who is blocked because his requests in progress reached their limit. He is judged anew: while as many are in progress, he is blocked again at once. To let him have more, see "sluice override".`
+}
+
+func (u *unblock) run(stdout, stderr io.Writer) int {
+	return cli.Exit(stderr, "sluice unblock", u.do(stdout))
+}
+
+func (u *unblock) do(stdout io.Writer) error {
+	a, err := newAPI(u.Admin, u.Access)
+	if err != nil {
+		return err
+	}
+	defer a.close()
+	var out view.Unblocked
+	path := handPath("/api/v1/users/", u.User, "/unblock", u.Endpoint)
+	if err := a.send(context.Background(), http.MethodPost, path, map[string]any{"reason": u.Reason}, &out); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(stdout, "%s: unblocked: %s\n", userAt(out.Name), printable(out.Note))
+	return err
+}

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-qos/sluice/internal/polygen/view"
+	"github.com/sluice-qos/sluice/internal/proctest"
+)
+
+// By hand: what is set for alice is kept as it is told, and nobody else may be touched.
+
+func (f *fixed) Overrides() view.Overrides {
+	return view.Overrides{From: f.users.From, Capacity: 1000, Overrides: []view.ByHand{
+		{Name: view.Name{User: "alice", Endpoint: "up"}, Limits: json.RawMessage(`{"requests":{"GET":{"minute":9,"second":7}},"concurrent":50}`), Reason: "launch day", By: "ops from 127.0.0.1", Until: noon.Add(time.Hour)},
+		{Name: view.Name{User: evil[0]}, Limits: json.RawMessage(`"gold"`), Reason: evil[2], By: evil[3], Until: noon, Problem: evil[0]},
+	}}
+}
+
+func (f *fixed) Override(_ context.Context, a view.Act) (view.Override, error) {
+	if a.User != "alice" {
+		return view.Override{}, fmt.Errorf("limits: no for %s", a.Limits)
+	}
+	return view.Override{From: f.users.From, ByHand: view.ByHand{Name: view.Name{User: a.User, Endpoint: a.Endpoint}, Limits: a.Limits, Reason: a.Reason, Until: noon.Add(a.For)}}, nil
+}
+
+func (f *fixed) RemoveOverride(_ context.Context, a view.Act) (view.Override, error) {
+	if a.User != "alice" {
+		return view.Override{}, view.ErrNoOverride
+	}
+	return view.Override{From: f.users.From, ByHand: view.ByHand{Name: view.Name{User: a.User, Endpoint: a.Endpoint}, Limits: json.RawMessage(`"pro"`), Reason: "launch"}}, nil
+}
+
+func (f *fixed) Unblock(_ context.Context, a view.Act) (view.Unblocked, error) {
+	if a.User != "alice" {
+		return view.Unblocked{}, fmt.Errorf("%w: gone", view.ErrUnavailable)
+	}
+	return view.Unblocked{From: f.users.From, Name: view.Name{User: a.User, Endpoint: a.Endpoint}, Sent: true, Note: "because " + a.Reason}, nil
+}
+
+func (f *fixed) Refuse(view.Act, error) {}
+
+func TestLimitsOf(t *testing.T) {
+	for _, tt := range []struct{ name, words, want string }{
+		{"a tier", "tier=pro", `{"tier":"pro"}`},
+		{"a tier of digits", "tier=7", `{"tier":"7"}`},
+		{"numbers, and what is none", "concurrent=50 priority=-5 bandwidth.down=10MiB mode=off", `{"bandwidth":{"down":"10MiB"},"concurrent":50,"mode":"off","priority":-5}`},
+		{"more than one class", "requests.GET=200 requests.*=unlimited", `{"requests":{"*":"unlimited","GET":200}}`},
+		{"a window, as it is printed", "requests.GET/minute=1000", `{"requests":{"GET":{"minute":1000}}}`},
+		{"a second and a minute", "requests.GET=7 requests.GET/minute=9 requests.GET.burst=3", `{"requests":{"GET":{"burst":3,"minute":9,"second":7}}}`},
+		{"in the other order", "requests.GET.burst=3 requests.GET=7", `{"requests":{"GET":{"burst":3,"second":7}}}`},
+		{"at an endpoint", "endpoints.up.concurrent=3", `{"endpoints":{"up":{"concurrent":3}}}`},
+		{"a value with an equals sign", "over_limit.concurrent=a=b", `{"over_limit":{"concurrent":"a=b"}}`},
+		{"what polygen will not take", "concurrent=007", `{"concurrent":"007"}`},
+		{"twice", "concurrent=1 concurrent=2", `"concurrent=2": concurrent has a value already`},
+		{"above and below", "bandwidth=unlimited bandwidth.up=1", `"bandwidth.up=1": bandwidth has a value already`},
+		{"below and above", "bandwidth.up=1 bandwidth=unlimited", `"bandwidth=unlimited": bandwidth has a value already`},
+		{"a second twice", "requests.GET=7 requests.GET.second=8", `"requests.GET.second=8": requests.GET.second has a value already`},
+		{"no value", "concurrent", `"concurrent": want FIELD=VALUE, such as concurrent=50 or requests.GET=200`},
+		{"an empty value", "concurrent=", `"concurrent=": want FIELD=VALUE, such as concurrent=50 or requests.GET=200`},
+		{"no field", "=5", `"=5": want FIELD=VALUE, such as concurrent=50 or requests.GET=200`},
+		{"an empty part", "requests..GET=5", `"requests..GET=5": want FIELD=VALUE, such as concurrent=50 or requests.GET=200`},
+	} {
+		limits, err := limitsOf(strings.Fields(tt.words))
+		got := ""
+		if err != nil {
+			got = err.Error()
+		} else {
+			data, err := json.Marshal(limits)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = string(data)
+		}
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("%s: limitsOf(%s) (-want +got):\n%s", tt.name, tt.words, diff)
+		}
+	}
+}
+
+// What the other side says is printed so that a terminal bears it.
+func TestOverrideListIsPrintable(t *testing.T) {
+	s := serve(cluster())
+	defer s.Close()
+	var out, errs strings.Builder
+	if code := run([]string{"override", "--list", "--admin", s.Listener.Addr().String()}, &out, &errs); code != 0 {
+		t.Fatalf("it ended with %d: %s", code, &errs)
+	}
+	if err := printableOnly(out.String()); err != nil {
+		t.Errorf("%v in %s", err, &out)
+	}
+}
+
+// Everything for real: a user who is refused is given more, and then no more.
+func TestOverrideUp(t *testing.T) {
+	t.Parallel()
+	listen := proctest.FreeAddr(t)
+	u := startUp(t, "--listen", listen)
+	u.awaitReady(t)
+	sluice := func(args ...string) (string, error) {
+		var out, errs strings.Builder
+		if code := run(append(args, "--admin", u.admin), &out, &errs); code != 0 {
+			return "", fmt.Errorf("sluice %q ended with %d: %s", args, code, &errs)
+		}
+		return out.String(), nil
+	}
+	refused := func() (n int, err error) {
+		for range 60 { // more than 10 a second, whenever a second begins
+			req, err := http.NewRequest("GET", "http://"+listen+"/bytes/1", nil)
+			if err != nil {
+				return 0, err
+			}
+			req.Header.Set("X-User", "bob")
+			res, err := http.DefaultClient.Do(req)
+			if err != nil {
+				return 0, err
+			}
+			res.Body.Close()
+			if res.StatusCode == http.StatusTooManyRequests {
+				n++
+			}
+		}
+		return n, nil
+	}
+	eventually := func(what string, right func(int) bool) {
+		t.Helper()
+		proctest.Eventually(t, what, func() error {
+			n, err := refused()
+			if err != nil || !right(n) {
+				return errors.Join(err, fmt.Errorf("%d of 60 refused", n))
+			}
+			return nil
+		})
+	}
+	eventually("he is refused", func(n int) bool { return n > 0 })
+	if _, err := sluice("override", "bob", "requests=unlimited", "concurrent=unlimited", "--reason", "a test", "--for", "5m"); err != nil {
+		t.Fatal(err)
+	}
+	eventually("he is not", func(n int) bool { return n == 0 })
+	list, err := sluice("override", "--list")
+	if err != nil || !strings.Contains(list, "a test") {
+		t.Errorf("sluice override --list = %s, %v, want the one of bob", list, err)
+	}
+	file := filepath.Join(filepath.Dir(u.tmp), "limits.yaml")
+	explained, err := sluice("explain", "bob", "--limits", file)
+	if err != nil || !strings.Contains(explained, "override by hand until ") || !strings.Contains(explained, `from 127.0.0.1: "a test"`) {
+		t.Errorf("sluice explain = %s, %v, want the override", explained, err)
+	}
+	if _, err := sluice("override", "--remove", "bob"); err != nil {
+		t.Fatal(err)
+	}
+	eventually("he is refused again", func(n int) bool { return n > 0 })
+	if out, err := sluice("unblock", "bob", "--reason", "a test"); err != nil || !strings.HasPrefix(out, "bob: unblocked: ") {
+		t.Errorf("sluice unblock = %q, %v", out, err)
+	}
+}
+
+// Whatever the user is called, the path is his.
+func TestHandPath(t *testing.T) {
+	for _, user := range []string{"alice", "a/b", "..", ".", "a b?c#d%", "\xff", "unblock", "/"} {
+		u, err := url.Parse(handPath("/api/v1/users/", user, "/unblock", "up"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		middle := strings.TrimSuffix(strings.TrimPrefix(u.EscapedPath(), "/api/v1/users/"), "/unblock")
+		if got, err := url.PathUnescape(middle); err != nil || got != user || strings.Contains(middle, "/") || u.Query().Get("endpoint") != "up" {
+			t.Errorf("handPath(%q) = %s", user, u)
+		}
+	}
+}

@@ -1,0 +1,335 @@
+package haproxy
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// logLine is a line of the access log. Fields that are null are nil.
+type logLine struct {
+	Time      string `json:"time"`
+	Instance  string `json:"instance"`
+	Endpoint  string `json:"endpoint"`
+	Client    string `json:"client"`
+	Method    string `json:"method"`
+	Path      string `json:"path"`
+	Status    int    `json:"status"`
+	Verdict   string `json:"verdict"`
+	Reason    string `json:"reason"`
+	User      string `json:"user"`
+	Class     string `json:"class"`
+	Limit     *int   `json:"limit"`
+	Remaining *int   `json:"remaining"`
+	Retry     *int   `json:"retry"`
+	Ms        struct {
+		Request  int `json:"request"`
+		Queue    int `json:"queue"`
+		Connect  int `json:"connect"`
+		Response int `json:"response"`
+		Data     int `json:"data"`
+		Total    int `json:"total"`
+	} `json:"ms"`
+	End string `json:"end"`
+}
+
+// takeLines waits until HAProxy has written so many lines of its access log in all,
+// and returns those from skip on. Any line that is not one of them fails the test.
+func (r *rig) takeLines(t testing.TB, skip, n int) []logLine {
+	t.Helper()
+	var raw []string
+	proctest.Eventually(t, "the access log's lines", func() error {
+		out := r.proc.Output()
+		raw = strings.SplitAfter(out, "\n")
+		if raw = raw[:len(raw)-1]; len(raw) < n {
+			return fmt.Errorf("%d lines, want %d:\n%s", len(raw), n, out)
+		}
+		return nil
+	})
+	if len(raw) > n {
+		t.Errorf("%d lines, want %d:\n%s", len(raw), n, strings.Join(raw, ""))
+	}
+	var lines []logLine
+	for _, text := range raw[skip:] {
+		var l logLine
+		d := json.NewDecoder(strings.NewReader(text))
+		d.DisallowUnknownFields()
+		if err := d.Decode(&l); err != nil {
+			t.Fatalf("line %.3000q: %v", text, err)
+		}
+		if d.More() {
+			t.Errorf("line %q has more than an object", text)
+		}
+		if keys := keysOf(t, text); len(keys) != 16 {
+			t.Errorf("line %q has the keys %q, want each of 16 once", text, keys)
+		}
+		lines = append(lines, l)
+	}
+	return lines
+}
+
+// keysOf are the keys of an object as they stand in it, those of "ms" apart: decoding
+// alone overlooks a key that comes twice.
+func keysOf(t testing.TB, text string) (keys []string) {
+	t.Helper()
+	d := json.NewDecoder(strings.NewReader(text))
+	depth, key := 0, false
+	for {
+		token, err := d.Token()
+		if err == io.EOF {
+			return keys
+		}
+		if err != nil {
+			t.Fatalf("%q: %v", text, err)
+		}
+		switch token {
+		case json.Delim('{'):
+			depth++
+			key = true
+			continue
+		case json.Delim('}'):
+			depth--
+			key = true
+			continue
+		}
+		if depth == 1 && key {
+			keys = append(keys, fmt.Sprint(token))
+		}
+		key = !key || depth != 1
+	}
+}
+
+// told is the part of a line that does not depend on when and where it was written.
+func (l logLine) told() string {
+	number := func(n *int) string {
+		if n == nil {
+			return "null"
+		}
+		return fmt.Sprint(*n)
+	}
+	return fmt.Sprintf("%s %s %s %d %s %s %s %s %s %s %s", l.Endpoint, l.Method, l.Path, l.Status, l.Verdict, l.Reason, l.User, l.Class,
+		number(l.Limit), number(l.Remaining), number(l.Retry))
+}
+
+func TestAccessLog(t *testing.T) {
+	r := newRig(t, setup{
+		Config: Config{
+			AccessLog: "json", Instance: "rack-1", RetryJitter: 1,
+			Classes: []limits.Class{{Name: "LIST", Any: []limits.Match{{Query: []string{"list"}}}}},
+			Exempt:  limits.Exempt{Paths: []string{"/ping"}},
+		},
+		edit: func(cfg string) string {
+			return strings.Replace(cfg, "    # Rules of your own go here.",
+				"    http-request set-var(txn.sluice_endpoint) req.fhdr(x-endpoint)\n    http-request deny deny_status 401 if { path /own }\n    # Rules of your own go here.", 1)
+		},
+	})
+	answers := map[string]vars{
+		"told":       {"class": "GET/minute", "limit": uint32(60), "remaining": uint32(41)},
+		"last":       {"class": "concurrent-requests", "limit": uint32(2), "remaining": uint32(0)},
+		"staff":      {"verdict": "exempt"},
+		"rehearsed":  {"verdict": "dry-run", "class": "GET", "limit": uint32(10), "remaining": uint32(0)},
+		"rate":       {"reason": "request-rate", "class": "GET", "limit": uint32(100), "retry": uint32(1)},
+		"concurrent": {"reason": "concurrent-requests", "limit": uint32(10)},
+		"patient":    {"class": "concurrent-requests", "limit": uint32(3), "remaining": uint32(1)},
+	}
+	r.answerWith(func(h heard) vars {
+		if h.User == "patient" && h.Message == "start-message" {
+			return vars{"wait": uint32(1000), "limit": uint32(3)}
+		}
+		if _, user := limits.SplitEndpoint(h.User); h.Log {
+			return answers[user]
+		}
+		return nil
+	})
+	hour := time.Now().Add(time.Hour)
+	r.teach(t, "block", "bob", hour, 10)
+	r.teach(t, "block", "carol", hour, 0)
+	r.teachWindow(t, "LIST|dave", time.Now().Add(2*time.Second), 30, 60)
+	n := 0
+	for _, row := range []struct{ name, request, want string }{
+		{"nothing to say", httpGET("/a?secret=1", "X-User: alice"), `- GET /a 200 allowed - alice GET null null null`},
+		{"what remains", httpGET("/", "X-User: told"), `- GET / 200 allowed - told GET/minute 60 41 null`},
+		{"nothing remains", httpGET("/", "X-User: last"), `- GET / 200 allowed - last concurrent-requests 2 0 null`},
+		{"an operation", httpGET("/?list", "X-User: alice"), `- GET / 200 allowed - alice LIST null null null`},
+		{"another method", httpRequest("PROPFIND", "/", "X-User: alice"), `- PROPFIND / 200 allowed - alice OTHER null null null`},
+		{"no path", httpRequest("OPTIONS", "*", "X-User: alice"), `- OPTIONS - 200 allowed - alice OPTIONS null null null`},
+		{"at an endpoint", httpGET("/", "X-User: told", "X-Endpoint: up"), `up GET / 200 allowed - @up/told GET/minute 60 41 null`},
+		{"what is no endpoint", httpGET("/", "X-User: told", `X-Endpoint: "up`), `- GET / 200 allowed - told GET/minute 60 41 null`},
+		{"exempt by path", httpGET("/ping", "X-User: alice"), `- GET /ping 200 exempt - ~exempt GET null null null`},
+		{"exempt by the limit file", httpGET("/", "X-User: staff"), `- GET / 200 exempt - staff GET null null null`},
+		{"refused in a dry run", httpGET("/", "X-User: rehearsed"), `- GET / 200 dry-run - rehearsed GET 10 0 null`},
+		{"allowed after it waited", httpGET("/", "X-User: patient"), `- GET / 200 allowed - patient concurrent-requests 3 1 null`},
+		{"refused by the agent", httpGET("/", "X-User: rate"), `- GET / 429 refused request-rate rate GET 100 0 1`},
+		{"refused by the agent for those in progress", httpGET("/", "X-User: concurrent"), `- GET / 429 refused concurrent-requests concurrent concurrent-requests 10 0 1`},
+		{"refused natively", httpGET("/", "X-User: bob"), `- GET / 429 refused concurrent-requests bob concurrent-requests 10 0 1`},
+		{"refused natively by a limit that is not known", httpGET("/", "X-User: carol"), `- GET / 429 refused concurrent-requests carol concurrent-requests null 0 1`},
+		{"health check", httpGET("/healthz", "X-User: alice"), ``},
+		{"refused by another rule", httpGET("/own", "X-User: alice"), `- GET /own 401 - - - - null null null`},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			r.send(t, row.request)
+			if row.want == "" {
+				return // the next row's line must be the next
+			}
+			n++
+			l := r.takeLines(t, n-1, n)[0]
+			if l.told() != row.want {
+				t.Errorf("line = %s\nwant   %s", l.told(), row.want)
+			}
+			at, err := time.Parse("2006-01-02T15:04:05.000Z", l.Time)
+			if since := time.Since(at); err != nil || since < -time.Second || since > proctest.Patience {
+				t.Errorf("time = %s, %v ago (%v), want now", l.Time, since, err)
+			}
+			if l.Instance != "rack-1" || l.Client != "127.0.0.1" || l.Ms.Total < 0 || len(l.End) != 2 {
+				t.Errorf("instance %q, client %q, end %q and %d ms in all, want rack-1, 127.0.0.1, two letters and a time", l.Instance, l.Client, l.End, l.Ms.Total)
+			}
+		})
+	}
+	r.send(t, httpGET("/?list", "X-User: dave"))
+	l := r.takeLines(t, n, n+1)[0]
+	if l.Retry == nil || *l.Retry < 1 || *l.Retry > 2 {
+		t.Errorf("retry after a native refusal = %v, want the 2 s that were taught", l.Retry)
+	}
+	l.Retry = nil
+	if want := "- GET / 429 refused request-rate dave LIST/minute 30 0 null"; l.told() != want {
+		t.Errorf("line of a native refusal = %s, want %s", l.told(), want)
+	}
+	for _, h := range r.takeHeard(t) {
+		if !h.Log {
+			t.Errorf("the agent heard %+v, want it to be asked what remains", h)
+		}
+	}
+}
+
+// A status of our own choice is the one that clients got.
+func TestAccessLogOfOtherStatus(t *testing.T) {
+	r := newRig(t, setup{Config: Config{AccessLog: "json", RefuseStatus: 503}})
+	r.refuseWith(func(question) *verdict { return &verdict{"request-rate", "GET", 100, 7, 60} })
+	r.get(t, "X-User: alice")
+	if got, want := r.takeLines(t, 0, 1)[0].told(), "- GET / 503 refused request-rate alice GET 100 0 7"; got != want {
+		t.Errorf("line = %s, want %s", got, want)
+	}
+}
+
+// Requests that nobody was asked about.
+func TestAccessLogWithoutTheAgent(t *testing.T) {
+	r := newRig(t, setup{Config: Config{AccessLog: "json", CheckTimeout: 50 * time.Millisecond}, noAgent: true})
+	proctest.Eventually(t, "the agent is found gone", func() error { // which HAProxy writes of, too
+		if strings.Contains(r.proc.Output(), "DOWN") {
+			return nil
+		}
+		return fmt.Errorf("not yet: %s", r.proc.Output())
+	})
+	r.get(t, "X-User: alice")
+	var last logLine
+	proctest.Eventually(t, "a line", func() error {
+		out := r.proc.Output()
+		at := strings.Index(out, `{"time"`)
+		if at < 0 || !strings.HasSuffix(out, "\n") {
+			return fmt.Errorf("none in %q", out)
+		}
+		return json.NewDecoder(strings.NewReader(out[at:])).Decode(&last)
+	})
+	if want := "- GET / 200 agent-silent - alice GET null null null"; last.told() != want {
+		t.Errorf("line = %s, want %s", last.told(), want)
+	}
+}
+
+// Whatever a client writes, it is one line, each field once, and the user is told from
+// every other.
+func TestAccessLogOfHostileRequests(t *testing.T) {
+	r := newRig(t, setup{Config: Config{AccessLog: "json", Identify: "basic,jwt:sub,header:X-User"}})
+	forged := `x","verdict":"allowed","user":"root","x":"`
+	for i, row := range []struct{ name, user, want string }{
+		{"quotes and braces", forged, forged},
+		{"a backslash at the end", `a\`, `a\`},
+		{"HAProxy's own marks", `%[var(txn.x)] %ci $HOME "$(id)" %{+Q}o`, `%[var(txn.x)] %ci $HOME "$(id)" %{+Q}o`},
+		{"two bytes", "jürgen", "jürgen"},
+		{"three bytes", "日本\u2028", "日本\u2028"},
+		{"four bytes are bytes", "a😀", "~bytes:að\u009f\u0098\u0080"},
+		{"no text", "ali\xffce", "~bytes:ali\u00ffce"},
+		{"an overlong quote", "a\xc0\xa2b", "~bytes:a\u00c0\u00a2b"},
+		{"a half surrogate", "a\xed\xa0\xbd", "~bytes:a\u00ed\u00a0\u00bd"},
+		{"newline", "a\n\"root\"", limits.Key("a\n\"root\"")},
+		{"NUL", "a\x00b", ""},
+		{"what begins as bytes do", "~bytes:a", limits.Key("~bytes:a")},
+		{"as long as names are", strings.Repeat("\xff", 100), "~bytes:" + strings.Repeat("\u00ff", 100)},
+		{"longer", strings.Repeat(`"`, 5000), limits.Key(strings.Repeat(`"`, 5000))},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			identity := basic(row.user + ":password")
+			if !strings.ContainsAny(row.user, "\n\x00") { // which no header can have, but Basic no colon
+				identity = "X-User: " + row.user
+			}
+			r.send(t, httpGET("/", identity))
+			l := r.takeLines(t, i, i+1)[0]
+			h := r.takeHeard(t)
+			if row.want == "" {
+				row.want = h[0].User // a name with NUL is read otherwise by each version
+			}
+			if l.User != row.want || l.Verdict != "allowed" || l.Status != 200 || l.Path != "/" {
+				t.Errorf("line = %+v, want an allowed request of %q", l, row.want)
+			}
+		})
+	}
+}
+
+// Paths and methods are in the log as they came, the first kilobyte of them.
+func TestAccessLogOfHostilePaths(t *testing.T) {
+	r := newRig(t, setup{Config: Config{AccessLog: "json"}})
+	long := "/" + strings.Repeat(`"`, 2000)
+	n := 0
+	for _, row := range []struct{ name, line, method, path string }{
+		{"quotes", `GET /"," HTTP/1.1`, "GET", `/","`},
+		{"backslash", `GET /\ HTTP/1.1`, "GET", `/\`},
+		{"encoded newline and question mark", `GET /%0a%3Fa?token=secret HTTP/1.1`, "GET", `/%0a%3Fa`},
+		{"fragment", `GET /a?b#c HTTP/1.1`, "GET", `/a`},
+		{"long", "GET " + long + " HTTP/1.1", "GET", long[:1024]},
+		{"absolute", `GET http://user:secret@example.com/a?b HTTP/1.1`, "GET", `/a`},
+		{"odd method", "A!#$%&'*+-.^_`|~ / HTTP/1.1", "A!#$%&'*+-.^_`|~", "/"},
+		{"long method", strings.Repeat("M", 500) + " / HTTP/1.1", strings.Repeat("M", 32), "/"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			conn := dial(t, "tcp", r.addr)
+			defer conn.Close()
+			fmt.Fprintf(conn, "%s\r\nHost: example.com\r\nConnection: close\r\n\r\n", row.line)
+			answer, _ := io.ReadAll(conn)
+			n++
+			l := r.takeLines(t, n-1, n)[0]
+			if bytes.HasPrefix(answer, []byte("HTTP/1.1 400")) && l.Method == "-" {
+				if l.Path != "-" || l.Status != 400 || l.Verdict != "-" || l.User != "-" {
+					t.Errorf("line of a bad request = %+v, want 400 and nothing else", l)
+				}
+				return // this HAProxy takes it for no request
+			}
+			if l.Method != row.method || l.Path != row.path || l.Verdict != "allowed" {
+				t.Errorf("line = %+v, want an allowed request %s %s", l, row.method, row.path)
+			}
+		})
+	}
+}
+
+// Without an access log nothing is written, and the agent is not asked what remains.
+func TestNoAccessLog(t *testing.T) {
+	r := newRig(t, setup{})
+	r.teach(t, "block", "bob", time.Now().Add(time.Hour), 10)
+	for _, user := range []string{"alice", "bob"} {
+		r.get(t, "X-User: "+user)
+	}
+	if want := []heard{{User: "alice", Class: "GET", Message: "start-message"}}; !cmp.Equal(want, r.takeHeard(t)) {
+		t.Errorf("the agent heard other than %+v", want)
+	}
+	r.proc.Stop()
+	if out := r.proc.Output(); strings.Contains(out, "alice") || strings.Contains(out, "bob") {
+		t.Errorf("HAProxy wrote %q, want nothing of requests", out)
+	}
+}

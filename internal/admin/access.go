@@ -1,0 +1,90 @@
+package admin
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Access says who may ask, and how it is kept from others. Its zero value is for
+// this machine alone: everybody on it may ask, in the clear.
+type Access struct {
+	TokenFile string // of the tokens that are asked for; "" asks for none
+	Cert, Key string // of TLS, in PEM form; "" is plain HTTP
+}
+
+// Scheme is that of the API's addresses, http or https.
+func (a Access) Scheme() string {
+	if a.Cert != "" {
+		return "https"
+	}
+	return "http"
+}
+
+// Check refuses what would be open to other machines: on any address but one of
+// loopback it wants tokens and TLS.
+func (a Access) Check(address string) error {
+	host, _, err := net.SplitHostPort(address)
+	switch {
+	case err != nil:
+		return fmt.Errorf("address %q: want host:port", address)
+	case a.Cert == "" && a.Key != "":
+		return errors.New("--admin-key is set without --admin-cert")
+	case a.Cert != "" && a.Key == "":
+		return errors.New("--admin-cert is set without --admin-key")
+	case Loopback(host):
+		return nil
+	}
+	var missing []string
+	if a.TokenFile == "" {
+		missing = append(missing, "--admin-token-file")
+	}
+	if a.Cert == "" {
+		missing = append(missing, "--admin-cert", "--admin-key")
+	}
+	switch n := len(missing); n {
+	case 0:
+		return nil
+	case 1:
+		return fmt.Errorf("address %q can be reached from other machines: set %s, or use 127.0.0.1", address, missing[0])
+	default:
+		return fmt.Errorf("address %q can be reached from other machines: set %s and %s, or use 127.0.0.1", address,
+			strings.Join(missing[:n-1], ", "), missing[n-1])
+	}
+}
+
+// Loopback reports whether only this machine reaches a host, a name or an address.
+func Loopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// Listen listens as Check allows. The gate is for Options.
+func (a Access) Listen(address string, log *slog.Logger, reg prometheus.Registerer) (net.Listener, *Gate, error) {
+	if err := a.Check(address); err != nil {
+		return nil, nil, err
+	}
+	g, err := NewGate(a, log, reg)
+	if err != nil {
+		return nil, nil, err
+	}
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, nil, fmt.Errorf("admin API: %w: choose another address with --admin", err)
+	}
+	if g.certificate != nil {
+		l = tls.NewListener(l, &tls.Config{
+			MinVersion: tls.VersionTLS12,
+			NextProtos: []string{"h2", "http/1.1"},
+			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+				return g.certificate.get(), nil
+			},
+		})
+	}
+	return l, g, nil
+}

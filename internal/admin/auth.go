@@ -1,0 +1,169 @@
+package admin
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+)
+
+// tellEvery is how often the log tells of those who ask without a good token, at most.
+const tellEvery = 10 * time.Second
+
+// Gate lets those through who may ask. A nil Gate lets everybody through. Its methods
+// are safe for concurrent use.
+type Gate struct {
+	tokens      *rotated[tokens]          // nil: nobody is asked for one
+	certificate *rotated[tls.Certificate] // nil: plain HTTP
+	log         *slog.Logger
+
+	unauthorized prometheus.Counter
+
+	mu     sync.Mutex // guards what follows
+	told   time.Time
+	untold int // refused since then
+}
+
+// NewGate reads the files of an Access. Broken ones are an error now; later, what
+// they held before stays.
+func NewGate(a Access, log *slog.Logger, reg prometheus.Registerer) (*Gate, error) {
+	factory := promauto.With(reg)
+	valid := factory.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "sluice_admin_file_valid",
+		Help: "1 if the file of the admin API (token or certificate) was good when it was last looked at, 0 if it is broken or gone and what it held before is in use.",
+	}, []string{"file"})
+	expiry := factory.NewGauge(prometheus.GaugeOpts{
+		Name: "sluice_admin_certificate_expiry_timestamp_seconds",
+		Help: "When the certificate of the admin API expires, in seconds since 1970; 0 without TLS.",
+	})
+	g := &Gate{log: log, unauthorized: factory.NewCounter(prometheus.CounterOpts{
+		Name: "sluice_admin_unauthorized_total",
+		Help: "Requests to the admin API refused because they had no token, or an unknown one.",
+	})}
+	if a.TokenFile != "" {
+		g.tokens = &rotated[tokens]{
+			what: "token", paths: []string{a.TokenFile}, log: log, every: lookEvery, valid: valid.WithLabelValues("token"),
+			parse: func(files [][]byte) (*tokens, error) { return digestTokens(a.TokenFile, files[0]) },
+			good:  func(*tokens) { warnOfReaders(log, a.TokenFile) },
+		}
+		if err := g.tokens.load(); err != nil {
+			return nil, fmt.Errorf("--admin-token-file: %w", err)
+		}
+	}
+	if a.Cert != "" {
+		g.certificate = &rotated[tls.Certificate]{
+			what: "certificate", paths: []string{a.Cert, a.Key}, log: log, every: lookEvery, valid: valid.WithLabelValues("certificate"),
+			parse: func(files [][]byte) (*tls.Certificate, error) {
+				c, err := tls.X509KeyPair(files[0], files[1])
+				if err != nil {
+					return nil, fmt.Errorf("certificate %s with key %s: %w", a.Cert, a.Key, err)
+				}
+				return &c, nil
+			},
+			good: func(c *tls.Certificate) {
+				warnOfReaders(log, a.Key)
+				expiry.Set(float64(c.Leaf.NotAfter.Unix()))
+				if now := time.Now(); now.After(c.Leaf.NotAfter) || now.Before(c.Leaf.NotBefore) {
+					log.Warn("admin API: the certificate is not valid now", "path", a.Cert, "not_before", c.Leaf.NotBefore, "not_after", c.Leaf.NotAfter)
+				}
+			},
+		}
+		if err := g.certificate.load(); err != nil {
+			return nil, fmt.Errorf("--admin-cert: %w", err)
+		}
+	}
+	return g, nil
+}
+
+// ask asks for a token wherever something is told of users or of the daemon, or is
+// changed. Its health is told to everybody, for load balancers, and the page is
+// given to everybody, for a browser that knows no token yet.
+func (g *Gate) ask(next http.Handler) http.Handler {
+	if g == nil {
+		return next
+	}
+	mux := http.NewServeMux() // which finds the same path in a request as the one of next
+	for _, open := range []string{"/", "/-/healthy", "/-/ready"} {
+		mux.Handle(open, next)
+	}
+	for _, closed := range []string{"/api/", "/metrics", "/-/"} {
+		mux.HandleFunc(closed, func(w http.ResponseWriter, r *http.Request) {
+			if g.certificate != nil {
+				g.certificate.get() // for its metrics: connections may live long
+			}
+			if g.tokens == nil {
+				next.ServeHTTP(w, r)
+				return
+			}
+			token, given := bearer(r)
+			name, ok := g.tokens.get().owner(token)
+			if !ok {
+				g.refuse(w, r, given)
+				return
+			}
+			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callerKey{}, name)))
+		})
+	}
+	return mux
+}
+
+// bearer returns the token of a request.
+func bearer(r *http.Request) (token string, given bool) {
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return "", false
+	}
+	return strings.Trim(token, " "), true
+}
+
+// refuse answers 401, at once: a token is too long to be guessed.
+func (g *Gate) refuse(w http.ResponseWriter, r *http.Request, given bool) {
+	g.unauthorized.Inc()
+	g.tell(r.RemoteAddr)
+	challenge, why := `Bearer realm="sluice"`, "a token is wanted: send it in the header Authorization: Bearer TOKEN"
+	if given {
+		challenge, why = challenge+`, error="invalid_token"`, "the token is not known here"
+	}
+	w.Header().Set("WWW-Authenticate", challenge)
+	if strings.HasPrefix(r.URL.Path, "/api/") {
+		writeJSON(w, http.StatusUnauthorized, apiError{why})
+		return
+	}
+	http.Error(w, why, http.StatusUnauthorized)
+}
+
+// tell logs who was refused, now and then.
+func (g *Gate) tell(remote string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := time.Now()
+	if g.untold++; now.Sub(g.told) < tellEvery {
+		return
+	}
+	g.log.Warn("admin API: refused for want of a good token", "remote", remote, "requests", g.untold)
+	g.told, g.untold = now, 0
+}
+
+// proves reports whether a request comes by TLS and needs a token. A name that
+// somebody else made mean this machine is then in no certificate, and a page under
+// that name has no token.
+func (g *Gate) proves(r *http.Request) bool {
+	return g != nil && g.tokens != nil && r.TLS != nil
+}
+
+type callerKey struct{}
+
+// caller is the name of who asks: that of his token, or anonymous if none is asked for.
+func caller(r *http.Request) string {
+	if name, ok := r.Context().Value(callerKey{}).(string); ok {
+		return name
+	}
+	return anonymous
+}

@@ -1,0 +1,162 @@
+package admin
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/polygen/view"
+)
+
+// pace is the times of a stream.
+type pace struct {
+	alive time.Duration // a comment is sent when nothing else was for so long
+	write time.Duration // a reader who takes nothing for so long is dropped
+}
+
+var usualPace = pace{alive: 10 * time.Second, write: 5 * time.Second}
+
+// endWrite is the time for what is being written when the server ends, and then for the
+// end of the stream: only a reader who stalls has no room for that. The server waits for
+// a second.
+const endWrite = 200 * time.Millisecond
+
+// maxBatch messages are written before what was written is sent.
+const maxBatch = 64
+
+// serveStream answers with server-sent events until the reader goes or is too slow, the
+// server ends, or the messages do.
+func serveStream(w http.ResponseWriter, r *http.Request, open func() (<-chan *view.Message, func(), error)) {
+	if r.Method == http.MethodHead {
+		streamHeader(w)
+		return
+	}
+	messages, stop, err := open()
+	if err != nil {
+		writeJSON(w, http.StatusServiceUnavailable, apiError{err.Error()})
+		return
+	}
+	defer stop()
+	usualPace.stream(w, r, messages)
+}
+
+func streamHeader(w http.ResponseWriter) {
+	h := w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Accel-Buffering", "no") // proxies are to send on at once
+	w.WriteHeader(http.StatusOK)
+}
+
+func (p pace) stream(w http.ResponseWriter, r *http.Request, messages <-chan *view.Message) {
+	control := http.NewResponseController(w)
+	ended := closing(r.Context())
+	defer cutShort(control, ended)()
+	// send writes and sends; the end of the server cuts it short.
+	send := func(write func() error) bool {
+		if err := control.SetWriteDeadline(time.Now().Add(p.write)); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+			return false
+		}
+		select {
+		case <-ended:
+			return false
+		default:
+		}
+		return write() == nil && control.Flush() == nil
+	}
+
+	streamHeader(w)
+	if !send(func() error { return comment(w, "the stream begins") }) {
+		return
+	}
+	alive := time.NewTicker(p.alive)
+	defer alive.Stop()
+	for {
+		select {
+		case <-r.Context().Done():
+			return
+		case <-ended:
+			return
+		case <-alive.C:
+			if !send(func() error { return comment(w, "nothing new") }) {
+				return
+			}
+		case m, ok := <-messages:
+			if !ok || !send(func() error { return writeEvents(w, m, messages) }) {
+				return
+			}
+			alive.Reset(p.alive)
+		}
+	}
+}
+
+// cutShort ends a write that waits for the reader when the server ends, until stop is
+// called.
+func cutShort(control *http.ResponseController, ended <-chan struct{}) (stop func()) {
+	over, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		select {
+		case <-ended:
+			_ = control.SetWriteDeadline(time.Now().Add(endWrite))
+		case <-over:
+		}
+	}()
+	return func() {
+		close(over)
+		<-done
+		_ = control.SetWriteDeadline(time.Now().Add(endWrite)) // unless a write has failed, the end is to be written yet
+	}
+}
+
+func comment(w http.ResponseWriter, text string) error {
+	_, err := fmt.Fprintf(w, ": %s\n\n", text)
+	return err
+}
+
+// writeEvents writes a message, and those that wait behind it.
+func writeEvents(w http.ResponseWriter, m *view.Message, more <-chan *view.Message) error {
+	for n := 0; ; n++ {
+		if _, err := fmt.Fprintf(w, "event: %s\ndata: %s\n\n", m.Event, m.JSON()); err != nil {
+			return err
+		}
+		if n == maxBatch {
+			return nil
+		}
+		select {
+		case next, ok := <-more:
+			if !ok {
+				return nil // the next receive says so too
+			}
+			m = next
+		default:
+			return nil
+		}
+	}
+}
+
+// kinds reads a list of kinds of events, with commas between them; "" is all.
+func kinds(list string) ([]view.EventKind, error) {
+	if list == "" {
+		return nil, nil
+	}
+	var all []view.EventKind
+	for _, s := range strings.Split(list, ",") {
+		kind := view.EventKind(s)
+		if !slices.Contains(view.EventKinds, kind) {
+			valid := make([]string, len(view.EventKinds))
+			for i, k := range view.EventKinds {
+				valid[i] = string(k)
+			}
+			return nil, fmt.Errorf("unknown kind %.40q (valid: %s)", s, strings.Join(valid, ", "))
+		}
+		if !slices.Contains(all, kind) {
+			all = append(all, kind)
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,234 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/sluice-qos/sluice/internal/polygen/view"
+)
+
+// Hand is what does something by hand. Its errors are those of package view, or about
+// what is asked for.
+type Hand interface {
+	Overrides() view.Overrides
+	Override(context.Context, view.Act) (view.Override, error)
+	RemoveOverride(context.Context, view.Act) (view.Override, error)
+	Unblock(context.Context, view.Act) (view.Unblocked, error)
+	Refuse(view.Act, error) // notes what was refused before it came to one of these
+}
+
+const (
+	maxBody   = 64 << 10 // bytes
+	maxReason = 200      // characters
+	minFor    = time.Second
+	maxFor    = 7 * 24 * time.Hour
+	usualFor  = time.Hour
+)
+
+// serveHand adds the paths that change something.
+func serveHand(mux *http.ServeMux, hand Hand) {
+	mux.HandleFunc("GET /api/v1/overrides", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, hand.Overrides()) })
+	act := func(w http.ResponseWriter, r *http.Request, action view.Action, user string, do func(context.Context, view.Act) (any, error)) {
+		a, status, err := readAct(w, r, action, user)
+		if err != nil {
+			hand.Refuse(a, err)
+			writeJSON(w, status, apiError{err.Error()})
+			return
+		}
+		answer, err := do(r.Context(), a)
+		if err != nil {
+			writeJSON(w, statusOf(err), apiError{err.Error()})
+			return
+		}
+		writeJSON(w, http.StatusOK, answer)
+	}
+	overrides := func(w http.ResponseWriter, r *http.Request) {
+		user := strings.TrimPrefix(r.URL.EscapedPath(), "/api/v1/overrides/")
+		switch r.Method {
+		case http.MethodPut:
+			act(w, r, view.SetOverride, user, func(ctx context.Context, a view.Act) (any, error) { return hand.Override(ctx, a) })
+		case http.MethodDelete:
+			act(w, r, view.RemoveOverride, user, func(ctx context.Context, a view.Act) (any, error) { return hand.RemoveOverride(ctx, a) })
+		default:
+			notAllowed(w, r, "PUT, DELETE")
+		}
+	}
+	mux.HandleFunc("/api/v1/overrides/", overrides)
+	mux.HandleFunc("/api/v1/overrides", func(w http.ResponseWriter, r *http.Request) { notAllowed(w, r, "GET, HEAD") })
+	mux.HandleFunc("POST /api/v1/users/", func(w http.ResponseWriter, r *http.Request) {
+		user, ok := strings.CutSuffix(strings.TrimPrefix(r.URL.EscapedPath(), "/api/v1/users/"), "/unblock")
+		if !ok {
+			notAllowed(w, r, "GET, HEAD")
+			return
+		}
+		act(w, r, view.LetIn, user, func(ctx context.Context, a view.Act) (any, error) { return hand.Unblock(ctx, a) })
+	})
+}
+
+func notAllowed(w http.ResponseWriter, r *http.Request, allow string) {
+	w.Header().Set("Allow", allow)
+	first, _, _ := strings.Cut(allow, ", HEAD")
+	writeJSON(w, http.StatusMethodNotAllowed, apiError{"method " + r.Method + " is not allowed: use " + strings.ReplaceAll(first, ", ", " or ")})
+}
+
+// statusOf is the status of what came of an act.
+func statusOf(err error) int {
+	switch {
+	case errors.Is(err, view.ErrNoOverride):
+		return http.StatusNotFound
+	case errors.Is(err, view.ErrFull):
+		return http.StatusConflict
+	case errors.Is(err, view.ErrUnavailable):
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusBadRequest
+}
+
+// readAct reads what is to be done, as far as it can, and the status of what is wrong.
+func readAct(w http.ResponseWriter, r *http.Request, action view.Action, user string) (a view.Act, status int, err error) {
+	a = view.Act{Action: action, User: user, Endpoint: r.URL.Query().Get("endpoint"), By: by(r)}
+	who, err := asked(user, r.URL.Query())
+	if err == nil {
+		a.User, a.IsKey = who.user, who.isKey
+	}
+	if !ownOrigin(r) {
+		return a, http.StatusForbidden, errors.New("a page of another origin may not do this")
+	}
+	if err != nil {
+		return a, http.StatusBadRequest, err
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return a, http.StatusRequestEntityTooLarge, fmt.Errorf("the body is larger than %d bytes", maxBody)
+	case err != nil:
+		return a, http.StatusBadRequest, errors.New("the body ends early")
+	}
+	// A DELETE needs no body, and no page sends one elsewhere without asking first.
+	if action == view.RemoveOverride && len(body) == 0 {
+		return a, 0, nil
+	}
+	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+		return a, http.StatusUnsupportedMediaType, errors.New("the body must be JSON: send Content-Type: application/json")
+	}
+	if err := parseAct(body, &a); err != nil {
+		return a, http.StatusBadRequest, err
+	}
+	return a, 0, nil
+}
+
+// by is who asks, and from where.
+func by(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		host = r.RemoteAddr
+	}
+	return caller(r) + " from " + host
+}
+
+// ownOrigin reports whether a request comes from no page, or from one of this address.
+func ownOrigin(r *http.Request) bool {
+	origin := r.Header.Get("Origin")
+	if origin == "" {
+		return len(r.Header["Origin"]) == 0
+	}
+	u, err := url.Parse(origin)
+	return err == nil && u.Host != "" && strings.EqualFold(u.Host, r.Host)
+}
+
+// fieldsOf are the fields of a body.
+var fieldsOf = map[view.Action][]string{
+	view.SetOverride:    {"for", "reason", "limits"},
+	view.RemoveOverride: {"reason"},
+	view.LetIn:          {"reason"},
+}
+
+// parseAct reads a body. Fields are each there once, and none is unknown.
+func parseAct(body []byte, a *view.Act) error {
+	a.For = usualFor
+	if !utf8.Valid(body) {
+		return errors.New("the body is not UTF-8 text")
+	}
+	valid := fieldsOf[a.Action]
+	d := json.NewDecoder(bytes.NewReader(body))
+	if token, err := d.Token(); err != nil || token != json.Delim('{') {
+		return fmt.Errorf("the body must be a JSON object with %s", strings.Join(valid, ", "))
+	}
+	values := map[string]json.RawMessage{}
+	for d.More() {
+		token, err := d.Token()
+		if err != nil {
+			return notJSON(err)
+		}
+		field, _ := token.(string)
+		known := false
+		for _, v := range valid {
+			known = known || v == field
+		}
+		_, twice := values[field]
+		switch {
+		case !known:
+			return fmt.Errorf("unknown field %.60q (valid: %s)", field, strings.Join(valid, ", "))
+		case twice:
+			return fmt.Errorf("%s is there twice", field)
+		}
+		var value json.RawMessage
+		if err := d.Decode(&value); err != nil {
+			return notJSON(err)
+		}
+		values[field] = value
+	}
+	if _, err := d.Token(); err != nil {
+		return notJSON(err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("something follows the JSON object")
+	}
+	if err := textField(values, "reason", &a.Reason); err != nil {
+		return err
+	}
+	if value, ok := values["for"]; ok {
+		var text string
+		if err := textField(values, "for", &text); err != nil {
+			return err
+		}
+		var err error
+		if a.For, err = time.ParseDuration(text); err != nil || a.For < minFor || a.For > maxFor {
+			return fmt.Errorf("for must be a time from 1s to 168h, such as 15m, got %.60s", value)
+		}
+	}
+	if a.Limits = values["limits"]; a.Limits == nil && a.Action == view.SetOverride {
+		return errors.New(`limits is missing; write them as in the limit file, such as {"concurrent": 50}`)
+	}
+	n := utf8.RuneCountInString(a.Reason)
+	needed := a.Action != view.RemoveOverride || n > 0
+	if needed && (strings.TrimSpace(a.Reason) == "" || n > maxReason || strings.ContainsFunc(a.Reason, func(r rune) bool { return !unicode.IsPrint(r) })) {
+		return fmt.Errorf("reason must be 1 to %d printable characters, got %s", maxReason, strconv.Itoa(n))
+	}
+	return nil
+}
+
+func notJSON(err error) error { return fmt.Errorf("the body is not JSON: %w", err) }
+
+// textField reads a text; one that is not there is "".
+func textField(values map[string]json.RawMessage, field string, to *string) error {
+	value, ok := values[field]
+	if ok && (len(value) == 0 || value[0] != '"' || json.Unmarshal(value, to) != nil) {
+		return fmt.Errorf("%s must be text, got %.60s", field, value)
+	}
+	return nil
+}

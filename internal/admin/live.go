@@ -1,0 +1,106 @@
+package admin
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/sluice-qos/sluice/internal/polygen/view"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// Live is what tells people what happens, as it happens. Of a stream the messages come
+// until stop is called or the channel is closed; an error says that there are too many.
+type Live interface {
+	Watch(q view.Question) (answers <-chan *view.Message, stop func(), err error)
+	Policies(f view.Filter) (events <-chan *view.Message, stop func(), err error)
+	History(name, endpoint string) view.History
+	HistoryOfKey(key, endpoint string) view.History
+}
+
+// liveN is the usual number of users in a live list.
+const liveN = 50
+
+// serveLive adds the paths of live answers, histories and the stream of policies.
+func serveLive(mux *http.ServeMux, live Live) {
+	mux.HandleFunc("GET /api/v1/live", func(w http.ResponseWriter, r *http.Request) {
+		q, err := watched(r.URL.Query())
+		if err != nil {
+			writeJSON(w, http.StatusBadRequest, apiError{err.Error()})
+			return
+		}
+		serveStream(w, r, func() (<-chan *view.Message, func(), error) { return live.Watch(q) })
+	})
+	mux.HandleFunc("GET /api/v1/policies", func(w http.ResponseWriter, r *http.Request) {
+		f, err := filtered(r.URL.Query())
+		if err != nil {
+			writeJSON(w, http.StatusBadRequest, apiError{err.Error()})
+			return
+		}
+		serveStream(w, r, func() (<-chan *view.Message, func(), error) { return live.Policies(f) })
+	})
+	// Not "history/{user}", which a user called "/" would not match.
+	mux.HandleFunc("GET /api/v1/history/", func(w http.ResponseWriter, r *http.Request) {
+		u, err := asked(strings.TrimPrefix(r.URL.EscapedPath(), "/api/v1/history/"), r.URL.Query())
+		switch {
+		case err != nil:
+			writeJSON(w, http.StatusBadRequest, apiError{err.Error()})
+		case u.isKey:
+			writeJSON(w, http.StatusOK, live.HistoryOfKey(u.user, u.endpoint))
+		default:
+			writeJSON(w, http.StatusOK, live.History(u.user, u.endpoint))
+		}
+	})
+}
+
+// watched reads what a live stream is about.
+func watched(q url.Values) (view.Question, error) {
+	by, n, err := listed(q, view.ByRate, view.ByConcurrent, view.ByDown, view.ByUp, view.ByRecent)
+	if err != nil {
+		return view.Question{}, err
+	}
+	if q.Get("n") == "" {
+		n = liveN
+	}
+	u, err := optional(q)
+	return view.Question{Sort: by, N: n, User: u.user, Endpoint: u.endpoint, IsKey: u.isKey}, err
+}
+
+// optional reads the user of a query, who may be missing.
+func optional(q url.Values) (question, error) {
+	user := q.Get("user")
+	missing := user == ""
+	if missing {
+		user = "-" // the rest is checked in any case
+	}
+	u, err := asked(url.PathEscape(user), q)
+	if err != nil || missing {
+		return question{}, err
+	}
+	return u, nil
+}
+
+// filtered reads which events are wanted.
+func filtered(q url.Values) (view.Filter, error) {
+	u, err := optional(q)
+	if err != nil {
+		return view.Filter{}, err
+	}
+	f := view.Filter{User: u.user}
+	if u.user != "" && !u.isKey {
+		f.User = limits.Key(u.user)
+	}
+	f.Kinds, err = kinds(q.Get("kind"))
+	return f, err
+}
+
+// closingKey is of the contexts of requests: a channel that is closed when the server
+// begins to end.
+type closingKey struct{}
+
+// closing is nil if nobody says when the server ends.
+func closing(ctx context.Context) <-chan struct{} {
+	c, _ := ctx.Value(closingKey{}).(<-chan struct{})
+	return c
+}

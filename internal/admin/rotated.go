@@ -1,0 +1,111 @@
+package admin
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// lookEvery is how often files are looked at, at most.
+const lookEvery = time.Second
+
+// rotated is what some small files hold. They are read again while it is used, so
+// that a change needs no restart and nothing runs when nobody asks. Files that are
+// broken or gone change nothing: what was good stays. Its methods are safe for
+// concurrent use.
+type rotated[T any] struct {
+	what  string // it is, for the log
+	paths []string
+	parse func(files [][]byte) (*T, error)
+	good  func(*T) // told of each new one
+	log   *slog.Logger
+	valid prometheus.Gauge
+	every time.Duration // lookEvery, but in tests
+
+	value atomic.Pointer[T]
+
+	mu     sync.Mutex // guards what follows
+	looked time.Time
+	seen   string // digest of what was read last, or the error of reading it
+}
+
+// load reads the files for the first time: broken ones are an error.
+func (r *rotated[T]) load() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.looked = time.Now()
+	_, err := r.read()
+	return err
+}
+
+// get returns what the files hold or, while they are broken, held last. It never
+// waits for another caller who reads them.
+func (r *rotated[T]) get() *T {
+	if r.mu.TryLock() {
+		defer r.mu.Unlock()
+		if now := time.Now(); now.Sub(r.looked) >= r.every {
+			r.looked = now
+			r.look()
+		}
+	}
+	return r.value.Load()
+}
+
+// look reads the files again, and tells of a change once.
+func (r *rotated[T]) look() {
+	switch changed, err := r.read(); {
+	case !changed:
+	case err != nil:
+		r.log.Error("admin API: a file is refused, what it held before stays in use", "file", r.what, "error", err)
+	default:
+		r.log.Info("admin API: a file is read again", "file", r.what)
+	}
+}
+
+// read reads the files and takes what they hold, if they are not as they were.
+func (r *rotated[T]) read() (changed bool, err error) {
+	files := make([][]byte, len(r.paths))
+	seen := ""
+	for i, path := range r.paths {
+		if files[i], err = os.ReadFile(path); err != nil {
+			seen = err.Error()
+			break
+		}
+		seen += fmt.Sprintf("%x ", sha256.Sum256(files[i]))
+	}
+	if seen == r.seen {
+		return false, nil
+	}
+	r.seen = seen
+	var value *T
+	if err == nil {
+		value, err = r.parse(files)
+	}
+	if err != nil {
+		r.valid.Set(0)
+		return true, err
+	}
+	r.valid.Set(1)
+	r.value.Store(value)
+	r.good(value)
+	return true, nil
+}
+
+// warnOfReaders tells of a file with secrets that every user of this machine may
+// read. Those that Kubernetes mounts are such, and are links into ..data: there
+// nobody else is.
+func warnOfReaders(log *slog.Logger, path string) {
+	if link, err := os.Readlink(path); err == nil && strings.HasPrefix(link, "..data/") {
+		return
+	}
+	if info, err := os.Stat(path); err == nil && info.Mode().Perm()&0o004 != 0 {
+		log.Warn("admin API: every user of this machine can read a secret: take that away with chmod o-r", "path", path)
+	}
+}

@@ -1,0 +1,111 @@
+package admin
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+)
+
+const (
+	minToken  = 16   // characters
+	maxToken  = 1024 // characters
+	maxTokens = 100
+	anonymous = "anonymous" // name of who gives no token
+	unnamed   = "token"     // name of who gives one that has none
+)
+
+var (
+	tokenForm = regexp.MustCompile(`^[A-Za-z0-9._~+/-]+=*$`) // RFC 6750, section 2.1
+	nameForm  = regexp.MustCompile(`^[A-Za-z0-9._@-]{1,32}$`)
+)
+
+// secret is a line of a token file.
+type secret struct{ name, token string }
+
+// parseTokens reads a token file: one line a token, with the name of who has it
+// before it or alone. Two tokens may have one name, as when one follows another.
+// What is empty or begins with # is a comment. Errors tell the line and nothing of
+// what it holds.
+func parseTokens(file []byte) ([]secret, error) {
+	var all []secret
+	lines := map[string]int{} // of tokens
+	for i, line := range strings.Split(string(file), "\n") {
+		words, n := strings.Fields(line), i+1
+		if len(words) == 0 || strings.HasPrefix(words[0], "#") {
+			continue
+		}
+		s := secret{unnamed, words[len(words)-1]}
+		if len(words) == 2 {
+			s.name = words[0]
+		}
+		switch before := lines[s.token]; {
+		case len(words) > 2:
+			return nil, fmt.Errorf("line %d: want NAME TOKEN, or TOKEN", n)
+		case !nameForm.MatchString(s.name) || s.name == anonymous:
+			return nil, fmt.Errorf("line %d: a name has 1 to 32 of a-z, A-Z, 0-9, . _ @ and -, and is not %s", n, anonymous)
+		case len(s.token) < minToken || len(s.token) > maxToken:
+			return nil, fmt.Errorf("line %d: a token of %d characters: want %d to %d, such as from: openssl rand -hex 32", n, len(s.token), minToken, maxToken)
+		case !tokenForm.MatchString(s.token):
+			return nil, fmt.Errorf("line %d: a token has a-z, A-Z, 0-9, . _ ~ + / and -, and = at its end", n)
+		case before > 0:
+			return nil, fmt.Errorf("line %d: the token of line %d again", n, before)
+		case len(all) == maxTokens:
+			return nil, fmt.Errorf("line %d: more than %d tokens", n, maxTokens)
+		}
+		lines[s.token] = n
+		all = append(all, s)
+	}
+	if len(all) == 0 {
+		return nil, errors.New("it holds no token")
+	}
+	return all, nil
+}
+
+// ReadToken returns the first token of a token file, with which a client asks.
+func ReadToken(path string) (string, error) {
+	file, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("token file: %w", err)
+	}
+	all, err := parseTokens(file)
+	if err != nil {
+		return "", fmt.Errorf("token file %s: %w", path, err)
+	}
+	return all[0].token, nil
+}
+
+// tokens are those that are good here. They are kept as digests, so that how long a
+// comparison takes tells nothing of them, not even of their length.
+type tokens []digested
+
+type digested struct {
+	name   string
+	digest [sha256.Size]byte
+}
+
+func digestTokens(path string, file []byte) (*tokens, error) {
+	all, err := parseTokens(file)
+	if err != nil {
+		return nil, fmt.Errorf("token file %s: %w", path, err)
+	}
+	var good tokens
+	for _, s := range all {
+		good = append(good, digested{s.name, sha256.Sum256([]byte(s.token))})
+	}
+	return &good, nil
+}
+
+// owner returns the name of who has a token. It compares all of them, whichever it is.
+func (all tokens) owner(token string) (name string, ok bool) {
+	given := sha256.Sum256([]byte(token))
+	for _, t := range all {
+		if subtle.ConstantTimeCompare(given[:], t.digest[:]) == 1 {
+			name, ok = t.name, true
+		}
+	}
+	return name, ok
+}

@@ -1,0 +1,97 @@
+package bus
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"time"
+)
+
+// ErrOverridesChanged says that somebody else has replaced the overrides meanwhile: read
+// them again, and try again.
+var ErrOverridesChanged = errors.New("the overrides have been changed meanwhile")
+
+// Overrides returns what was set by hand, as KeepOverrides kept it, and its version, ""
+// if nothing is kept. The list is nil if its version is the known one.
+func (b *Bus) Overrides(ctx context.Context, known string) (version string, list []byte, err error) {
+	err = b.do(ctx, "overrides", "read overrides", func(ctx context.Context) error {
+		reply, err := b.overrides(ctx, "read", known)
+		if err != nil {
+			return err
+		}
+		version = reply[0]
+		if len(reply) > 1 {
+			list = []byte(reply[1])
+		}
+		return nil
+	})
+	return version, list, err
+}
+
+// KeepOverrides replaces what was set by hand, and returns the version of the list. It
+// is kept for so long, and as long as what it replaces would have been. It fails with
+// ErrOverridesChanged if that was not the version replaced.
+func (b *Bus) KeepOverrides(ctx context.Context, replaced string, list []byte, needed time.Duration) (version string, err error) {
+	sum := sha256.Sum256(list)
+	version = hex.EncodeToString(sum[:8])
+	var changed error
+	err = b.do(ctx, "keep_overrides", "keep overrides", func(ctx context.Context) error {
+		reply, err := b.overrides(ctx, "keep", replaced, version, list, max(1, needed.Milliseconds()))
+		if err == nil && reply[0] != version {
+			changed = ErrOverridesChanged
+		}
+		return err
+	})
+	if err == nil {
+		err = changed
+	}
+	return version, err
+}
+
+func (b *Bus) overrides(ctx context.Context, args ...any) ([]string, error) {
+	replies, err := b.eval(ctx, call{script: overridesScript, keys: []string{overridesKey}, args: args})
+	if err != nil {
+		return nil, err
+	}
+	reply, _ := replies[0].([]any)
+	texts := make([]string, len(reply))
+	for i, v := range reply {
+		text, ok := v.(string)
+		if !ok {
+			return nil, &replyError{replies[0]}
+		}
+		texts[i] = text
+	}
+	if len(texts) == 0 {
+		return nil, &replyError{replies[0]}
+	}
+	return texts, nil
+}
+
+// Unblock says that somebody lets a user in by hand.
+type Unblock struct {
+	Polygen string // that was asked to
+	User    string // his key
+}
+
+// PublishUnblock tells all polygens.
+func (b *Bus) PublishUnblock(ctx context.Context, u Unblock) error {
+	message := appendText(append(appendText([]byte(wireVersion+" "), u.Polygen), ' '), u.User)
+	return b.do(ctx, "publish_unblock", "publish unblock", func(ctx context.Context) error {
+		return b.client.Publish(ctx, string(UnblockChannel), message).Err()
+	})
+}
+
+func decodeUnblock(message string) (Unblock, error) {
+	w := words{rest: message}
+	w.version(wireVersion)
+	u := Unblock{Polygen: w.text(), User: w.text()}
+	switch {
+	case w.rest != "":
+		w.fail(errors.New("more than its words"))
+	case u.User == "":
+		w.fail(errors.New("no user"))
+	}
+	return u, w.err
+}

@@ -1,0 +1,196 @@
+package polygen
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-qos/sluice/internal/polygen/view"
+	"github.com/sluice-qos/sluice/pkg/bandwidth"
+	"github.com/sluice-qos/sluice/pkg/concurrency"
+	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+const (
+	// maxStreams are read at a time, of live answers and of events together.
+	maxStreams = 64
+	// maxUnread events wait for one reader.
+	maxUnread = 1024
+)
+
+// errStreams is what one stream too many gets.
+var errStreams = fmt.Errorf("%d streams are open, which is the most: close one first", maxStreams)
+
+// streams counts those that are open. Its zero value has none.
+type streams struct {
+	n     atomic.Int64
+	gauge prometheus.Gauge
+}
+
+// open counts one more, unless there are too many.
+func (s *streams) open() error {
+	if n := s.n.Add(1); n > maxStreams {
+		s.n.Add(-1)
+		return errStreams
+	}
+	s.gauge.Inc()
+	return nil
+}
+
+func (s *streams) close() {
+	s.n.Add(-1)
+	s.gauge.Dec()
+}
+
+// events hands what happens to those who read it. Nobody waits for a reader: what one
+// is too slow for is lost to him, and he is told how much. Its zero value has no
+// readers.
+type events struct {
+	lost prometheus.Counter
+	any  atomic.Bool // there are readers
+
+	mu      sync.Mutex
+	readers []*reader
+}
+
+type reader struct {
+	filter   view.Filter
+	messages chan *view.Message
+	lost     int // events, since the last message
+}
+
+// Policies returns what is decided from now on, until stop is called.
+func (p *Polygen) Policies(f view.Filter) (messages <-chan *view.Message, stop func(), err error) {
+	if err := p.streams.open(); err != nil {
+		return nil, nil, err
+	}
+	r := &reader{filter: f, messages: make(chan *view.Message, maxUnread)}
+	e := &p.events
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.readers = append(e.readers, r)
+	e.any.Store(true)
+	return r.messages, sync.OnceFunc(func() {
+		e.mu.Lock()
+		e.readers = slices.DeleteFunc(e.readers, func(other *reader) bool { return other == r })
+		e.any.Store(len(e.readers) > 0)
+		e.mu.Unlock()
+		p.streams.close()
+	}), nil
+}
+
+// tell tells those who read of an event, whose time is now if it has none. It never
+// waits for them, and does nothing if there are none. It is safe for concurrent use.
+func (p *Polygen) tell(e view.Event) {
+	if !p.events.any.Load() {
+		return
+	}
+	if e.Time.IsZero() {
+		e.Time = p.clock.Now()
+	}
+	e.Time = e.Time.UTC().Truncate(time.Millisecond)
+	p.events.tell(e)
+}
+
+func (s *events) tell(e view.Event) {
+	m := &view.Message{Event: string(e.Kind), Value: &e}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.readers {
+		if !r.filter.Passes(&e) || r.tellLost(e.Time) && r.offer(m) {
+			continue
+		}
+		r.lost++
+		s.lost.Inc()
+	}
+}
+
+// tellLost tells each reader who has room again how much he has lost.
+func (s *events) tellLost(now time.Time) {
+	if !s.any.Load() {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.readers {
+		r.tellLost(now)
+	}
+}
+
+// tellLost reports whether the reader knows of all that he has lost.
+func (r *reader) tellLost(now time.Time) bool {
+	if r.lost == 0 {
+		return true
+	}
+	m := &view.Message{Event: string(view.LostEvent), Value: &view.Event{
+		Time: now.UTC().Truncate(time.Millisecond), Kind: view.LostEvent, Count: r.lost,
+	}}
+	if !r.offer(m) {
+		return false
+	}
+	r.lost = 0
+	return true
+}
+
+func (r *reader) offer(m *view.Message) bool {
+	select {
+	case r.messages <- m:
+		return true
+	default:
+		return false
+	}
+}
+
+// concurrentLimit is the name of the limit of requests in progress.
+const concurrentLimit = "concurrent"
+
+// tellPolicies tells of what was decided, be it sent or not. Of blocks those who are
+// told of are the users whose blocks begin: the others are repetitions.
+func (p *Polygen) tellPolicies(set *limits.Set, begun []string, hints []ratelimit.Hint, throttles []ratelimit.Throttle, d concurrency.Decisions, sharings []bandwidth.Sharing) {
+	if !p.events.any.Load() {
+		return
+	}
+	now := p.clock.Now()
+	for _, user := range d.Unblocks {
+		p.tell(view.Event{Time: now, Kind: view.UnblockEvent, Name: view.NameOf(user), Limit: concurrentLimit,
+			Reason: view.ConcurrentRequests, Mode: set.User(user).ConcurrentMode.String()})
+	}
+	for _, t := range throttles {
+		until := time.Unix(t.Second+t.Key.Window.Seconds(), 0).UTC()
+		p.tell(view.Event{Time: now, Kind: view.ThrottleEvent, Name: view.NameOf(t.Key.User), Limit: limits.RateName(t.Key.Class, t.Key.Window),
+			Reason: view.RequestRate, Max: int64(t.Limit), Until: &until, Mode: rateMode(set, t.Key).String()})
+	}
+	for _, b := range d.Blocks {
+		if _, first := slices.BinarySearch(begun, b.User); first {
+			p.tell(view.Event{Time: now, Kind: view.BlockEvent, Name: view.NameOf(b.User), Limit: concurrentLimit,
+				Reason: view.ConcurrentRequests, Max: int64(b.Max), Mode: set.User(b.User).ConcurrentMode.String()})
+		}
+	}
+	for _, s := range d.Sharings {
+		until := s.Until.UTC().Truncate(time.Millisecond)
+		e := view.Event{Time: now, Kind: view.SlotsEvent, Name: view.NameOf(s.User), Limit: concurrentLimit, Until: &until,
+			Mode: set.User(s.User).ConcurrentMode.String()}
+		for _, share := range s.Shares {
+			e.Shares = append(e.Shares, view.ShareOf(share.Instance, int64(share.Slots)))
+		}
+		p.tell(e)
+	}
+	for _, s := range sharings {
+		e := view.Event{Time: now, Kind: view.ShareEvent, Name: view.NameOf(s.User), Limit: "bandwidth." + s.Direction.String(),
+			Mode: set.User(s.User).Bandwidth.Mode.String()}
+		for _, share := range s.Shares {
+			e.Shares = append(e.Shares, view.ShareOf(share.Instance, share.Bytes))
+		}
+		p.tell(e)
+	}
+	for _, h := range hints {
+		until := h.Until.UTC().Truncate(time.Millisecond)
+		p.tell(view.Event{Time: now, Kind: view.HotEvent, Name: view.NameOf(h.Key.User), Limit: limits.RateName(h.Key.Class, h.Key.Window),
+			Until: &until, Instances: h.Instances, Mode: rateMode(set, h.Key).String()})
+	}
+}

@@ -1,0 +1,228 @@
+package polygen
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/polygen/view"
+	"github.com/sluice-qos/sluice/pkg/bandwidth"
+	"github.com/sluice-qos/sluice/pkg/concurrency"
+	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+// read returns the events that wait, as JSON without their times.
+func read(t *testing.T, messages <-chan *view.Message) []string {
+	t.Helper()
+	var all []string
+	for len(messages) > 0 {
+		m := <-messages
+		var fields map[string]any
+		if err := json.Unmarshal(m.JSON(), &fields); err != nil {
+			t.Fatal(err)
+		}
+		if fields["kind"] != m.Event || fields["time"] == nil {
+			t.Errorf("event %s is of kind %v, at %v", m.Event, fields["kind"], fields["time"])
+		}
+		delete(fields, "time")
+		delete(fields, "until")
+		text, err := json.Marshal(fields)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, string(text))
+	}
+	return all
+}
+
+func listen(t *testing.T, g *generator, f view.Filter) <-chan *view.Message {
+	t.Helper()
+	messages, stop, err := g.Policies(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	return messages
+}
+
+// Every policy is told with its fields, of a follower too.
+func TestPolicyEvents(t *testing.T) {
+	g := alone(t)
+	set := g.set.Load()
+	messages := listen(t, g, view.Filter{})
+	until := time.Unix(1_800_000_000, 123456789)
+	g.tellPolicies(set, []string{"bob"},
+		[]ratelimit.Hint{{Key: ratelimit.Key{Class: "GET", User: "alice"}, Until: until, Instances: 3}},
+		[]ratelimit.Throttle{{Key: ratelimit.Key{Class: "GET", User: "@api/alice"}, Second: 1_800_000_000, Limit: 10},
+			{Key: ratelimit.Key{Class: "PUT", User: limits.Key("~x"), Window: limits.Minute}, Second: 1_800_000_000, Limit: 60}},
+		concurrency.Decisions{
+			Blocks:   []concurrency.Block{{User: "again", Limit: concurrency.Limit{Max: 5}}, {User: "bob", Limit: concurrency.Limit{Max: 5}}},
+			Unblocks: []string{"carl"},
+			Sharings: []concurrency.Sharing{{User: "dora", Until: until, Shares: []concurrency.Share{{Instance: "one", Slots: 2}, {Instance: "two", Slots: 3}}}},
+		},
+		[]bandwidth.Sharing{{User: "mover", Direction: bandwidth.Up, Shares: []bandwidth.Share{{Instance: "one", Bytes: 1000}}}})
+	first := <-messages
+	want := `{"kind":"unblock","user":"carl","href":"/api/v1/users/carl","limit":"concurrent","reason":"concurrent-requests","mode":"enforce"}`
+	if got := string(first.JSON()); !strings.HasSuffix(got, want[1:]) || !strings.HasPrefix(got, `{"time":"`) {
+		t.Errorf("first event %s, want the time and %s", got, want)
+	}
+	key := limits.Key("~x")
+	for _, want := range []struct{ event, until string }{
+		{`{"endpoint":"api","href":"/api/v1/users/alice?endpoint=api","kind":"throttle","limit":"GET","max":10,"mode":"enforce","reason":"request-rate","user":"alice"}`, "2027-01-15T08:00:01Z"},
+		{`{"href":"/api/v1/users/` + key + `?by=key","kind":"throttle","limit":"PUT/minute","max":60,"mode":"enforce","reason":"request-rate","user":"` + key + `"}`, "2027-01-15T08:01:00Z"},
+		{`{"href":"/api/v1/users/bob","kind":"block","limit":"concurrent","max":5,"mode":"enforce","reason":"concurrent-requests","user":"bob"}`, ""},
+		{`{"href":"/api/v1/users/dora","kind":"slots","limit":"concurrent","mode":"enforce","shares":[{"instance":"one","share":2},{"instance":"two","share":3}],"user":"dora"}`, "2027-01-15T08:00:00.123Z"},
+		{`{"href":"/api/v1/users/mover","kind":"share","limit":"bandwidth.up","mode":"enforce","shares":[{"instance":"one","share":1000}],"user":"mover"}`, ""},
+		{`{"href":"/api/v1/users/alice","instances":3,"kind":"hot","limit":"GET","mode":"enforce","user":"alice"}`, "2027-01-15T08:00:00.123Z"},
+	} {
+		if len(messages) == 0 {
+			t.Fatalf("no more events, want %s", want.event)
+		}
+		m := <-messages
+		var fields struct{ Until string }
+		if err := json.Unmarshal(m.JSON(), &fields); err != nil || fields.Until != want.until {
+			t.Errorf("%s ends at %q, want %q", m.JSON(), fields.Until, want.until)
+		}
+		again := make(chan *view.Message, 1)
+		again <- m
+		if got := read(t, again)[0]; got != want.event {
+			t.Errorf("event\n%s, want\n%s", got, want.event)
+		}
+	}
+	if n := len(messages); n != 0 {
+		t.Errorf("%d more events: a block that is repeated is none", n)
+	}
+}
+
+// What the events of the bus bring about is heard by those who want it.
+func TestEventsAsTheyHappen(t *testing.T) {
+	g := alone(t)
+	all := listen(t, g, view.Filter{Kinds: []view.EventKind{view.BlockEvent, view.UnblockEvent, view.ThrottleEvent, view.LimitsEvent}})
+	bobs := listen(t, g, view.Filter{User: "bob"})
+	now := g.clock.Now()
+	progress := func(user string, active int) {
+		g.observe(now, bus.Progress{Instance: "one", Entries: []bus.ProgressEntry{{User: user, Held: active, Active: active, Limit: 5}}})
+		g.send(t.Context())
+	}
+	g.observe(now, bus.Registry{Instances: []string{"one"}, Now: now})
+	progress("alice", 5)
+	for range 5 { // the block is repeated
+		now = now.Add(250 * time.Millisecond)
+		progress("alice", 5)
+		g.tick(now)
+		g.send(t.Context())
+	}
+	progress("alice", 0)
+	g.observe(now, bus.Usage{Instance: "one", Entries: []bus.UsageEntry{{Key: ratelimit.Key{Class: "GET", User: "bob"}, Second: now.Unix(), Total: 10}}})
+	g.send(t.Context())
+	g.write(t, strings.Replace(tenGets, "GET: 10", "GET: 11", 1))
+	if err := g.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	g.adopt(g.options.Limits.Set())
+	version := g.set.Load().Version()
+
+	var got []string
+	for _, text := range read(t, all) {
+		var e struct{ Kind, User, Version string }
+		if err := json.Unmarshal([]byte(text), &e); err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, strings.TrimSpace(fmt.Sprint(e.Kind, " ", e.User, e.Version)))
+	}
+	if diff := cmp.Diff([]string{"block alice", "unblock alice", "throttle bob", "limits " + version}, got); diff != "" {
+		t.Errorf("events differ (-want +got):\n%s", diff)
+	}
+	for _, text := range read(t, bobs) {
+		if !strings.Contains(text, `"user":"bob"`) {
+			t.Errorf("of bob: %s", text)
+		}
+	}
+}
+
+// What a reader is too slow for is lost to him alone, and he is told where, and how
+// much.
+func TestLostEvents(t *testing.T) {
+	g := alone(t)
+	slow, other := listen(t, g, view.Filter{}), listen(t, g, view.Filter{Kinds: []view.EventKind{view.LimitsEvent}})
+	hot := func(n int) {
+		for range n {
+			g.tell(view.Event{Kind: view.HotEvent, Name: view.NameOf("alice")})
+		}
+	}
+	kinds := func() string {
+		var all []string
+		last, n := "", 0
+		end := func() {
+			if n > 0 {
+				all = append(all, fmt.Sprint(n, " ", last))
+			}
+		}
+		for _, text := range read(t, slow) {
+			var e struct {
+				Kind  string
+				Count int
+			}
+			if err := json.Unmarshal([]byte(text), &e); err != nil {
+				t.Fatal(err)
+			}
+			if e.Count > 0 {
+				e.Kind += fmt.Sprint(" ", e.Count)
+			}
+			if e.Kind != last {
+				end()
+				last, n = e.Kind, 0
+			}
+			n++
+		}
+		end()
+		return strings.Join(all, ", ")
+	}
+	lost := func() float64 { return testutil.ToFloat64(g.metrics.eventsLost) }
+
+	hot(maxUnread)
+	if n := lost(); n != 0 {
+		t.Errorf("%v events lost, want none yet", n)
+	}
+	hot(7)
+	g.second() // no room to tell of it
+	if got, want := kinds(), fmt.Sprint(maxUnread, " hot"); got != want || lost() != 7 {
+		t.Errorf("%s, %v lost, want %s and 7", got, lost(), want)
+	}
+	hot(2) // there is room again, and what is lost is told first
+	if got := kinds(); got != "1 lost 7, 2 hot" {
+		t.Errorf("then %s, want 1 lost 7, 2 hot", got)
+	}
+	hot(maxUnread + 3)
+	if got, want := kinds(), fmt.Sprint(maxUnread, " hot"); got != want {
+		t.Errorf("then %s, want %s", got, want)
+	}
+	g.second() // nothing happens, and he is told all the same
+	if got := kinds(); got != "1 lost 3" || lost() != 10 {
+		t.Errorf("then %s, %v lost in all, want 1 lost 3, and 10", got, lost())
+	}
+	g.second()
+	if got := kinds(); got != "" || len(other) != 0 {
+		t.Errorf("then %s, and %d events of another reader, want nothing", got, len(other))
+	}
+}
+
+// Nobody listens: an event costs nothing.
+func TestNobodyListens(t *testing.T) {
+	g := alone(t)
+	set := g.set.Load()
+	d := concurrency.Decisions{Unblocks: []string{"a", "b"}}
+	if n := testing.AllocsPerRun(100, func() {
+		g.tell(view.Event{Kind: view.LimitsEvent})
+		g.tellPolicies(set, nil, nil, nil, d, nil)
+	}); n != 0 {
+		t.Errorf("%v allocations, want none", n)
+	}
+}

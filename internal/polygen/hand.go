@@ -1,0 +1,412 @@
+package polygen
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/polygen/view"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+const (
+	// handEvery is how often Redis is asked for overrides that another polygen keeps: so
+	// late they take effect, if it leads.
+	handEvery = 500 * time.Millisecond
+	// handSpare is how much longer than the last override the list of them is kept.
+	handSpare = 5 * time.Second
+	// handTries bounds how often a write is tried again because of another one.
+	handTries = 10
+)
+
+// hand has what was set by hand, and the limits that follow from it and the file. Redis
+// keeps the list; it is read often and changed there only while it is as was read.
+type hand struct {
+	metrics handMetrics
+	read    atomic.Bool                // whether Redis has ever been asked: limits are not published before
+	filed   atomic.Pointer[limits.Set] // the file's alone, without what has expired
+
+	mu       sync.Mutex // held while a set is made, which takes as long as reading the limit file
+	file     *limits.Set
+	version  string // of the list in Redis
+	list     []limits.Override
+	problems map[handed]string // why some are not in force
+}
+
+// handed is whom an override is for.
+type handed struct{ user, endpoint string }
+
+func of(o limits.Override) handed { return handed{o.User, o.Endpoint} }
+
+type handMetrics struct {
+	inForce prometheus.Gauge
+	dropped prometheus.Counter
+	writes  *prometheus.CounterVec // action, result
+}
+
+func newHandMetrics(reg prometheus.Registerer) handMetrics {
+	f := promauto.With(reg)
+	m := handMetrics{
+		inForce: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_overrides",
+			Help: "Overrides by hand that are in force.",
+		}),
+		dropped: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_overrides_dropped_total",
+			Help: "Overrides by hand that went out of force because the limit file does not allow them any more.",
+		}),
+		writes: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "sluice_admin_writes_total",
+			Help: "What was to be done by hand through the admin API, by action (override, remove, unblock) and result: ok, refused, or failed because Redis did not answer.",
+		}, []string{"action", "result"}),
+	}
+	for _, action := range []view.Action{view.SetOverride, view.RemoveOverride, view.LetIn} {
+		for _, result := range []string{"ok", "refused", "failed"} {
+			m.writes.WithLabelValues(string(action), result)
+		}
+	}
+	return m
+}
+
+// adopt takes a new limit file. Overrides that it does not allow are out of force.
+func (p *Polygen) adopt(file *limits.Set) {
+	h := &p.hand
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.file = file
+	h.filed.Store(file.At(p.clock.Now()))
+	set, refused := file.With(h.list)
+	p.enforce(set, refused)
+}
+
+// enforce puts limits into force. The lock must be held.
+func (p *Polygen) enforce(set *limits.Set, refused []limits.Refused) {
+	h := &p.hand
+	was, now := p.set.Load(), p.clock.Now()
+	set = set.At(now)
+	p.set.Store(set)
+	problems := make(map[handed]string, len(refused))
+	for _, r := range refused {
+		why := r.Why.Error()
+		if problems[of(r.Override)] = why; h.problems[of(r.Override)] != why {
+			h.metrics.dropped.Inc()
+			p.options.Logger.Warn("override by hand dropped: the limit file does not allow it any more",
+				slog.String("user", r.User), slog.String("endpoint", r.Endpoint), slog.String("error", why), slog.String("version", set.Version()))
+		}
+	}
+	h.problems = problems
+	h.metrics.inForce.Set(float64(len(set.Overrides())))
+	if was.Version() != set.Version() {
+		p.metrics.limitsInForce(set.Version())
+		p.tell(view.Event{Kind: view.LimitsEvent, Version: set.Version()})
+	}
+	p.wantPublication()
+}
+
+// followHand follows what other polygens keep, until ctx ends.
+func (p *Polygen) followHand(ctx context.Context) error {
+	ticker := time.NewTicker(handEvery)
+	defer ticker.Stop()
+	for {
+		p.readHand(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// readHand asks Redis whether the list has changed, and puts it into force. What a Redis
+// that was emptied has forgotten it is told again.
+func (p *Polygen) readHand(ctx context.Context) {
+	h := &p.hand
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	err := p.fetchHand(ctx)
+	switch {
+	case ctx.Err() != nil || errors.Is(err, bus.ErrUnavailable):
+		return // the limits cannot be published either
+	case err != nil && !h.read.Load(): // time does not cure it: the limits of the file are better than none
+		p.options.Logger.Warn("overrides by hand cannot be read: going on without", slog.Any("error", err))
+	}
+	if !h.read.Swap(true) {
+		p.wantPublication()
+	}
+}
+
+// fetchHand reads the list if it has changed, and puts it into force. The lock must be
+// held.
+func (p *Polygen) fetchHand(ctx context.Context) error {
+	h := &p.hand
+	version, data, err := p.options.Bus.Overrides(ctx, h.version)
+	if err != nil || version == h.version {
+		return err
+	}
+	list := present(h.list, p.clock.Now())
+	switch {
+	case version != "":
+		if list, err = limits.DecodeOverrides(data); err != nil {
+			// Of another build, or somebody else's: what is in force stays, and a write replaces it.
+			p.options.Logger.Warn("overrides by hand in Redis cannot be read", slog.Any("error", err))
+			h.version = version
+			return nil
+		}
+	case len(list) > 0: // emptied: a list that was removed would still be there
+		if version, err = p.options.Bus.KeepOverrides(ctx, "", limits.EncodeOverrides(list), p.needed(list)); err != nil {
+			return err
+		}
+		p.options.Logger.Info("redis has forgotten the overrides by hand: it was told again", slog.Int("overrides", len(list)))
+	}
+	h.version, h.list = version, list
+	set, refused := h.file.With(list)
+	p.enforce(set, refused)
+	return nil
+}
+
+// present are the overrides that have not ended.
+func present(list []limits.Override, now time.Time) []limits.Override {
+	return slices.DeleteFunc(slices.Clone(list), func(o limits.Override) bool { return !o.Until.After(now) })
+}
+
+// needed is how long a list is.
+func (p *Polygen) needed(list []limits.Override) time.Duration {
+	var last time.Time
+	for _, o := range list {
+		if o.Until.After(last) {
+			last = o.Until
+		}
+	}
+	return max(0, last.Sub(p.clock.Now())) + handSpare
+}
+
+// changeHand changes the list, in Redis and then here. All that was in force must be so
+// then, and all that is new. An error of change is the result.
+func (p *Polygen) changeHand(ctx context.Context, change func([]limits.Override) ([]limits.Override, error)) error {
+	h := &p.hand
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	ctx = context.WithoutCancel(ctx) // who asked may be gone, and the outcome should be known
+	for range handTries {
+		if err := p.fetchHand(ctx); err != nil {
+			return fmt.Errorf("%w, and nothing was changed: %w", view.ErrUnavailable, err)
+		}
+		list, err := change(present(h.list, p.clock.Now()))
+		if err != nil {
+			return err
+		}
+		data := limits.EncodeOverrides(list)
+		if len(list) > limits.MaxOverrides || len(data) > limits.MaxOverridesSize {
+			return fmt.Errorf("%w; %d are possible, of %d bytes together", view.ErrFull, limits.MaxOverrides, limits.MaxOverridesSize)
+		}
+		set, refused := h.file.With(list)
+		for _, r := range refused {
+			switch {
+			case !known(h.list, r.Override):
+				return r.Why
+			case h.problems[of(r.Override)] == "":
+				return fmt.Errorf("it does not go with the override of %q at endpoint %q: %w", r.User, r.Endpoint, r.Why)
+			}
+		}
+		version, err := p.options.Bus.KeepOverrides(ctx, h.version, data, p.needed(list))
+		if errors.Is(err, bus.ErrOverridesChanged) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("%w, so it is not certain that it was changed; GET /api/v1/overrides tells when it is back: %w", view.ErrUnavailable, err)
+		}
+		h.version, h.list = version, list
+		p.enforce(set, refused)
+		return nil
+	}
+	return fmt.Errorf("%w: others change the overrides all the time", view.ErrUnavailable)
+}
+
+// known reports whether an override was there before.
+func known(before []limits.Override, o limits.Override) bool {
+	return slices.ContainsFunc(before, func(b limits.Override) bool {
+		return of(b) == of(o) && b.Until.Equal(o.Until) && b.Since.Equal(o.Since) && string(b.Limits) == string(o.Limits)
+	})
+}
+
+// Overrides lists what was set by hand.
+func (p *Polygen) Overrides() view.Overrides {
+	h := &p.hand
+	h.mu.Lock()
+	list, problems := present(h.list, p.clock.Now()), h.problems
+	h.mu.Unlock()
+	out := view.Overrides{From: p.from(), Overrides: []view.ByHand{}, Capacity: limits.MaxOverrides}
+	for _, o := range list {
+		b := shown(o)
+		b.Problem = problems[of(o)]
+		out.Overrides = append(out.Overrides, b)
+	}
+	return out
+}
+
+func shown(o limits.Override) view.ByHand {
+	return view.ByHand{
+		Name:   view.Name{User: o.User, Endpoint: o.Endpoint, Href: view.Path(o.User, o.Endpoint)},
+		Limits: o.Limits, Reason: o.Reason, By: o.By, Since: o.Since.UTC(), Until: o.Until.UTC(),
+	}
+}
+
+// Override sets one, in place of the user's one that is there.
+func (p *Polygen) Override(ctx context.Context, a view.Act) (view.Override, error) {
+	now := p.clock.Now().UTC().Truncate(time.Millisecond)
+	o := limits.Override{
+		User: a.User, Endpoint: a.Endpoint, Limits: a.Limits, Reason: a.Reason, By: strings.ToValidUTF8(a.By, "\ufffd"),
+		Since: now, Until: now.Add(a.For),
+	}
+	err := errByName(a)
+	if err == nil {
+		err = o.Check()
+	}
+	if err == nil {
+		err = p.changeHand(ctx, func(list []limits.Override) ([]limits.Override, error) {
+			return append(without(list, of(o)), o), nil
+		})
+	}
+	p.audit(a, o.Until, o.Limits, err)
+	if err == nil {
+		p.tellHand(o, "set: "+o.Reason)
+	}
+	return view.Override{From: p.from(), ByHand: shown(o)}, err
+}
+
+// RemoveOverride ends one at once.
+func (p *Polygen) RemoveOverride(ctx context.Context, a view.Act) (view.Override, error) {
+	var removed limits.Override
+	err := errByName(a)
+	if err == nil {
+		err = p.changeHand(ctx, func(list []limits.Override) ([]limits.Override, error) {
+			who := handed{a.User, a.Endpoint}
+			i := slices.IndexFunc(list, func(o limits.Override) bool { return of(o) == who })
+			if i < 0 {
+				return nil, view.ErrNoOverride
+			}
+			removed = list[i]
+			return without(list, who), nil
+		})
+	}
+	p.audit(a, removed.Until, removed.Limits, err)
+	if err == nil {
+		p.tellHand(removed, "removed: "+a.Reason)
+	}
+	return view.Override{From: p.from(), ByHand: shown(removed)}, err
+}
+
+func without(list []limits.Override, who handed) []limits.Override {
+	return slices.DeleteFunc(slices.Clone(list), func(o limits.Override) bool { return of(o) == who })
+}
+
+func errByName(a view.Act) error {
+	if a.IsKey {
+		return errors.New("an override needs the user's name: his key does not tell it")
+	}
+	return nil
+}
+
+// Unblock lets a user in by hand: all polygens forget that he is blocked, and the one
+// that leads tells the instances.
+func (p *Polygen) Unblock(ctx context.Context, a view.Act) (view.Unblocked, error) {
+	key := a.User
+	if !a.IsKey {
+		key = limits.Key(key)
+	}
+	u := p.UserOfKey(key, a.Endpoint)
+	l := p.set.Load().User(limits.EndpointKey(a.Endpoint, key))
+	out := view.Unblocked{From: u.From, Name: u.Name, InProgress: u.InProgress, Max: l.Concurrent}
+	if !a.IsKey {
+		out.Name = view.Name{User: a.User, Endpoint: a.Endpoint, Href: view.Path(a.User, a.Endpoint)}
+	}
+	err := p.options.Bus.PublishUnblock(ctx, bus.Unblock{Polygen: p.options.Name, User: limits.EndpointKey(a.Endpoint, key)})
+	if err != nil {
+		err = fmt.Errorf("%w, so nobody was told for certain: %w", view.ErrUnavailable, err)
+	}
+	out.Sent = err == nil
+	out.Note = unblockNote(u, out)
+	p.audit(a, time.Time{}, nil, err)
+	return out, err
+}
+
+// unblockNote says what to expect.
+func unblockNote(u view.User, out view.Unblocked) string {
+	switch {
+	case out.Max == 0:
+		return "he has no limit of requests in progress, so nothing blocks him"
+	case u.State == view.Throttled:
+		return "he is throttled by a limit of requests, which ends by itself; unblocking does not change that, an override of that limit does"
+	case out.InProgress >= out.Max:
+		return fmt.Sprintf("he has %d of %d requests in progress: unless some end, the next reports block him again; an override of concurrent above %d lets him in",
+			out.InProgress, out.Max, out.InProgress)
+	case u.State == view.OK:
+		return "he was not known to be blocked"
+	}
+	return "he is let in, and is blocked again when his requests in progress reach the limit"
+}
+
+// Refuse notes an act that came to nothing before it was one.
+func (p *Polygen) Refuse(a view.Act, why error) { p.audit(a, time.Time{}, a.Limits, why) }
+
+// tellHand tells those who read events of an override.
+func (p *Polygen) tellHand(o limits.Override, note string) {
+	b := shown(o)
+	p.tell(view.Event{Kind: view.OverrideEvent, Name: &b.Name, Until: &b.Until, Note: note})
+}
+
+// maxAudited bounds a text of the audit, in bytes.
+const maxAudited = 2000
+
+// audit tells of an act, whatever came of it. The zero time, in the year 1, is none.
+func (p *Polygen) audit(a view.Act, until time.Time, set []byte, err error) {
+	result := "ok"
+	switch {
+	case errors.Is(err, view.ErrUnavailable):
+		result = "failed"
+	case err != nil:
+		result = "refused"
+	}
+	p.hand.metrics.writes.WithLabelValues(string(a.Action), result).Inc()
+	p.tellAudit(string(a.Action), result, limits.Override{User: a.User, Endpoint: a.Endpoint, By: a.By, Reason: a.Reason, Until: until, Limits: set}, err)
+}
+
+func (p *Polygen) tellAudit(action, result string, o limits.Override, err error) {
+	attrs := []slog.Attr{
+		slog.String("action", action), slog.String("result", result), slog.String("user", short(o.User)), slog.String("endpoint", short(o.Endpoint)),
+		slog.String("by", short(o.By)), slog.String("reason", short(o.Reason)), slog.Time("until", o.Until), slog.String("limits", short(string(o.Limits))),
+	}
+	if err != nil {
+		attrs = append(attrs, slog.String("error", short(err.Error())))
+	}
+	p.options.Logger.LogAttrs(context.Background(), slog.LevelInfo, "audit", attrs...)
+}
+
+func short(s string) string {
+	if len(s) > maxAudited {
+		return s[:maxAudited] + "…"
+	}
+	return s
+}
+
+// handExpired tells of overrides that have ended between two sets of the same content.
+func (p *Polygen) handExpired(was, is *limits.Set) {
+	left := is.Overrides()
+	p.hand.metrics.inForce.Set(float64(len(left)))
+	for _, o := range was.Overrides() {
+		if !known(left, o) {
+			p.tellAudit("expire", "ok", o, nil)
+			p.tellHand(o, "ended")
+		}
+	}
+}

@@ -1,0 +1,442 @@
+package polygen
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/policy"
+	"github.com/sluice-qos/sluice/internal/polygen/view"
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/concurrency"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+func act(user, set string) view.Act {
+	return view.Act{Action: view.SetOverride, User: user, By: "ops from 127.0.0.1", Reason: "launch", For: time.Hour, Limits: json.RawMessage(set)}
+}
+
+// must sets an override.
+func (g *generator) must(t *testing.T, a view.Act) {
+	t.Helper()
+	if _, err := g.Override(t.Context(), a); err != nil {
+		t.Fatalf("Override(%s: %s) = %v", a.User, a.Limits, err)
+	}
+}
+
+// awaitConcurrent waits until a user has a limit.
+func (g *generator) awaitConcurrent(t *testing.T, user string, want int) {
+	t.Helper()
+	proctest.Eventually(t, g.options.Name+": limit of "+user, func() error {
+		if got := g.set.Load().User(user).Concurrent; got != want {
+			return fmt.Errorf("got %d, want %d", got, want)
+		}
+		return nil
+	})
+}
+
+// What one polygen sets, another one has too, and so does one that starts later; what
+// agents are given says the same.
+func TestOverridesAreShared(t *testing.T) {
+	t.Parallel()
+	addr := redis(t)
+	a := startAgents(t, addr)
+	one := newGenerator(t, addr, "one", nil).run(t).awaitLead(t)
+	two := newGenerator(t, addr, "two", nil).run(t)
+	a.published(tenGets)
+	set, err := two.Override(t.Context(), act("bob", `{"concurrent":50}`)) // it follows
+	if err != nil || set.User != "bob" || set.By != "ops from 127.0.0.1" || !set.Until.Equal(set.Since.Add(time.Hour)) {
+		t.Fatalf("Override = %+v, %v", set, err)
+	}
+	two.awaitConcurrent(t, "bob", 50)
+	one.awaitConcurrent(t, "bob", 50)
+	proctest.Eventually(t, "agents are given it", func() error {
+		_, source, err := a.bus.Limits(t.Context())
+		if err != nil {
+			return err
+		}
+		given, err := limits.Parse("given", source)
+		if err != nil {
+			return err
+		}
+		if got := given.User("bob").Concurrent; got != 50 || given.Version() != one.set.Load().Version() {
+			return fmt.Errorf("limit %d, version %s, want 50 and %s", got, given.Version(), one.set.Load().Version())
+		}
+		return nil
+	})
+	one.stop()
+	if err := one.wait(t); err != nil {
+		t.Fatal(err)
+	}
+	two.awaitLead(t)
+	three := newGenerator(t, addr, "three", nil).run(t)
+	three.awaitConcurrent(t, "bob", 50)
+	if list := three.Overrides().Overrides; len(list) != 1 || list[0].Reason != "launch" || list[0].Problem != "" {
+		t.Errorf("Overrides() = %+v, want that of bob", list)
+	}
+	if _, err := three.RemoveOverride(t.Context(), view.Act{Action: view.RemoveOverride, User: "bob"}); err != nil {
+		t.Fatal(err)
+	}
+	two.awaitConcurrent(t, "bob", 5)
+	a.published(tenGets)
+}
+
+// A polygen never publishes limits without what was set by hand before it started.
+func TestOverridesBeforeTheFirstPublication(t *testing.T) {
+	addr := redis(t)
+	g := newGenerator(t, addr, "one", nil)
+	g.must(t, act("bob", `{"concurrent":50}`))
+	a := startAgents(t, addr)
+	again := newGenerator(t, addr, "two", nil).run(t).awaitLead(t)
+	proctest.Eventually(t, "the limits are published", func() error {
+		if len(a.versions()) == 0 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	if got := a.versions(); got[0] != again.set.Load().Version() || again.set.Load().User("bob").Concurrent != 50 {
+		t.Errorf("published versions %q, want %s at once", got, again.set.Load().Version())
+	}
+}
+
+// Nothing is published before Redis was asked for overrides, but if it has something
+// else in their place.
+func TestNothingPublishedBeforeOverridesAreRead(t *testing.T) {
+	addr := redis(t)
+	g := newGenerator(t, addr, "one", nil)
+	g.leading.Store(true)
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = g.publishLimits(ctx)
+	}()
+	defer func() { stop(); <-done }()
+	for range 3 { // when the third one is taken, the first one is over
+		g.publish <- struct{}{}
+	}
+	if _, _, err := g.options.Bus.Limits(t.Context()); !errors.Is(err, bus.ErrNoLimits) {
+		t.Errorf("Limits() = %v, want %v", err, bus.ErrNoLimits)
+	}
+	send(t, addr, "*3\r\n$3\r\nSET\r\n$16\r\nsluice:overrides\r\n$1\r\nx\r\n")
+	proctest.Eventually(t, "the limits are published", func() error {
+		g.readHand(t.Context())
+		_, _, err := g.options.Bus.Limits(t.Context())
+		return err
+	})
+}
+
+// Redis that forgets them is told again, whoever leads; one that was removed stays so.
+func TestOverridesOutliveRedis(t *testing.T) {
+	t.Parallel()
+	addr := redis(t)
+	g := newGenerator(t, addr, "one", nil).run(t).awaitLead(t)
+	g.must(t, act("bob", `{"concurrent":50}`))
+	g.must(t, act("carol", `{"concurrent":60}`))
+	if _, err := g.RemoveOverride(t.Context(), view.Act{Action: view.RemoveOverride, User: "carol"}); err != nil {
+		t.Fatal(err)
+	}
+	flush(t, addr)
+	proctest.Eventually(t, "Redis has it again", func() error {
+		_, data, err := g.options.Bus.Overrides(t.Context(), "")
+		if err != nil || !strings.Contains(string(data), "bob") || strings.Contains(string(data), "carol") {
+			return fmt.Errorf("Redis has %s, %v", data, err)
+		}
+		return nil
+	})
+	if got := g.set.Load().User("bob").Concurrent; got != 50 {
+		t.Errorf("bob has %d, want 50", got)
+	}
+}
+
+func TestOverridesRefused(t *testing.T) {
+	log := &safeBuffer{}
+	g := newGenerator(t, redis(t), "one", func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(log, nil)) })
+	key := act("~AB", `{"concurrent":5}`)
+	key.IsKey = true
+	for _, tt := range []struct {
+		name string
+		act  view.Act
+		want string
+	}{
+		{"a value", act("bob", `{"concurrent":-1}`), "limits: concurrent must be"},
+		{"a tier", act("bob", `"gold"`), `limits: tier: unknown tier "gold" (valid: free, moving, staff)`},
+		{"a pattern", act("b*", `{"concurrent":5}`), `user "b*": a pattern cannot be overridden by hand; name one user`},
+		{"a key", key, "an override needs the user's name: his key does not tell it"},
+	} {
+		if _, err := g.Override(t.Context(), tt.act); err == nil || !strings.HasPrefix(err.Error(), tt.want) {
+			t.Errorf("%s: Override = %v, want %s", tt.name, err, tt.want)
+		}
+	}
+	if _, err := g.RemoveOverride(t.Context(), view.Act{Action: view.RemoveOverride, User: "bob"}); !errors.Is(err, view.ErrNoOverride) {
+		t.Errorf("RemoveOverride of none = %v, want %v", err, view.ErrNoOverride)
+	}
+	if n := testutil.ToFloat64(g.hand.metrics.writes.WithLabelValues("override", "refused")); n != 4 {
+		t.Errorf("refused overrides = %v, want 4", n)
+	}
+	if n := strings.Count(log.String(), "msg=audit"); n != 5 || !strings.Contains(log.String(), `action=override result=refused user=b* endpoint="" by="ops from 127.0.0.1" reason=launch`) {
+		t.Errorf("%d audit lines, want 5: %s", n, log)
+	}
+	if got := g.Overrides().Overrides; len(got) != 0 {
+		t.Errorf("Overrides() = %v, want none", got)
+	}
+}
+
+// With Redis away nothing is changed, and that is said.
+func TestOverridesWithoutRedis(t *testing.T) {
+	g := newGenerator(t, "127.0.0.1:1", "one", nil)
+	_, set := g.Override(t.Context(), act("bob", `{"concurrent":50}`))
+	_, removed := g.RemoveOverride(t.Context(), view.Act{Action: view.RemoveOverride, User: "bob"})
+	_, in := g.Unblock(t.Context(), view.Act{Action: view.LetIn, User: "bob"})
+	for name, err := range map[string]error{"override": set, "remove": removed, "unblock": in} {
+		if !errors.Is(err, view.ErrUnavailable) || !strings.HasPrefix(err.Error(), "redis does not answer, ") {
+			t.Errorf("%s = %v, want %v", name, err, view.ErrUnavailable)
+		}
+		if n := testutil.ToFloat64(g.hand.metrics.writes.WithLabelValues(name, "failed")); n != 1 {
+			t.Errorf("failed writes of %s = %v, want 1", name, n)
+		}
+	}
+	if got := g.set.Load().User("bob").Concurrent; got != 5 {
+		t.Errorf("bob has %d, want 5 as before", got)
+	}
+}
+
+// A limit file that does not allow an override wins, until one does again.
+func TestFileWinsOverOverride(t *testing.T) {
+	log := &safeBuffer{}
+	g := newGenerator(t, redis(t), "one", func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(log, nil)) })
+	reload := func(text string) {
+		t.Helper()
+		g.write(t, text)
+		if err := g.Reload(); err != nil {
+			t.Fatal(err)
+		}
+		g.adopt(g.options.Limits.Set())
+	}
+	g.must(t, act("bob", `{"tier":"moving","concurrent":50}`))
+	g.must(t, act("carol", `{"concurrent":60}`))
+	without := strings.NewReplacer("  moving: {bandwidth: {down: 10MiB, up: 5MiB}}\n", "", ", mover: moving", "").Replace(tenGets)
+	for range 2 {
+		reload(without)
+		reload(without + "# the same, in other words\n")
+	}
+	if bob, carol := g.set.Load().User("bob"), g.set.Load().User("carol"); bob.Concurrent != 5 || bob.Tier != "free" || carol.Concurrent != 60 {
+		t.Errorf("bob has %s with %d, carol %d, want free with 5, and 60", bob.Tier, bob.Concurrent, carol.Concurrent)
+	}
+	list := g.Overrides().Overrides
+	if len(list) != 2 || !strings.HasPrefix(list[0].Problem, `limits: tier: unknown tier "moving"`) || list[1].Problem != "" {
+		t.Errorf("Overrides() = %+v, want that of bob with a problem", list)
+	}
+	dropped, inForce := testutil.ToFloat64(g.hand.metrics.dropped), testutil.ToFloat64(g.hand.metrics.inForce)
+	if told := strings.Count(log.String(), "override by hand dropped"); told != 1 || dropped != 1 || inForce != 1 {
+		t.Errorf("told %d times, dropped %v, in force %v, want 1 each: %s", told, dropped, inForce, log)
+	}
+	g.must(t, act("dave", `{"concurrent":70}`)) // others may be set beside it
+	reload(tenGets)
+	if bob := g.set.Load().User("bob"); bob.Concurrent != 50 || bob.Tier != "moving" {
+		t.Errorf("with the tier again bob has %s with %d, want moving with 50", bob.Tier, bob.Concurrent)
+	}
+}
+
+// An override that makes another one of the user impossible is refused.
+func TestOverridesThatDoNotGoTogether(t *testing.T) {
+	g := newGenerator(t, redis(t), "one", nil)
+	g.write(t, strings.Replace(tenGets, "default_tier", "endpoints: [up]\ndefault_tier", 1))
+	if err := g.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	g.adopt(g.options.Limits.Set())
+	at := act("mover", `{"bandwidth":{"down":"2MiB"}}`)
+	at.Endpoint = "up"
+	g.must(t, at)
+	_, err := g.Override(t.Context(), act("mover", `{"bandwidth":{"default_share":"5MiB"}}`))
+	if err == nil || !strings.HasPrefix(err.Error(), `it does not go with the override of "mover" at endpoint "up": limits at up: bandwidth.default_share`) {
+		t.Errorf("Override = %v, want that it does not go with the other one", err)
+	}
+	if len(g.Overrides().Overrides) != 1 {
+		t.Errorf("Overrides() = %v, want the first one alone", g.Overrides().Overrides)
+	}
+}
+
+func TestTooManyOverrides(t *testing.T) {
+	g := newGenerator(t, redis(t), "one", nil)
+	list := make([]limits.Override, limits.MaxOverrides)
+	for i := range list {
+		list[i] = limits.Override{User: fmt.Sprint("u", i), Limits: json.RawMessage(`{"concurrent":7}`), Reason: "r", Until: time.Now().Add(time.Hour)}
+	}
+	if _, err := g.options.Bus.KeepOverrides(t.Context(), "", limits.EncodeOverrides(list), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := g.Override(t.Context(), act("bob", `{"concurrent":50}`)); !errors.Is(err, view.ErrFull) {
+		t.Errorf("Override beyond %d = %v, want %v", len(list), err, view.ErrFull)
+	}
+	g.must(t, act("u7", `{"concurrent":50}`)) // in place of his
+	if n := testutil.ToFloat64(g.hand.metrics.inForce); n != limits.MaxOverrides {
+		t.Errorf("sluice_overrides = %v, want %d", n, limits.MaxOverrides)
+	}
+}
+
+// Two polygens at a time lose nothing.
+func TestOverridesOfTwoPolygens(t *testing.T) {
+	const each = 10
+	addr := redis(t)
+	var all sync.WaitGroup
+	for _, name := range []string{"a", "b"} {
+		g := newGenerator(t, addr, name, nil)
+		all.Go(func() {
+			for i := range each {
+				err := bus.ErrUnavailable
+				for errors.Is(err, bus.ErrUnavailable) { // on a slow machine
+					_, err = g.Override(context.Background(), act(fmt.Sprint(name, i), `{"concurrent":50}`))
+				}
+				if err != nil {
+					t.Errorf("Override = %v", err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	g := newGenerator(t, addr, "c", nil)
+	g.readHand(t.Context())
+	if n := len(g.Overrides().Overrides); n != 2*each {
+		t.Errorf("%d overrides are there, want %d", n, 2*each)
+	}
+}
+
+// An override ends by itself, and that is told.
+func TestOverrideExpires(t *testing.T) {
+	log := &safeBuffer{}
+	g := newGenerator(t, redis(t), "one", func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(log, nil)) })
+	g.must(t, act("bob", `{"concurrent":50}`))
+	until, version := g.set.Load().Expires(), g.set.Load().Version()
+	for _, step := range []struct {
+		name  string
+		at    time.Time
+		limit int
+		told  int
+	}{
+		{"before", until.Add(-1), 50, 0},
+		{"at its time", until, 5, 1},
+		{"after", until.Add(time.Second), 5, 1},
+	} {
+		g.expire(step.at)
+		told := strings.Count(log.String(), "action=expire result=ok user=bob")
+		if got := g.set.Load().User("bob").Concurrent; got != step.limit || told != step.told || g.set.Load().Version() != version {
+			t.Errorf("%s: limit %d, told %d times, version %s, want %d, %d and %s", step.name, got, told, g.set.Load().Version(), step.limit, step.told, version)
+		}
+	}
+	if n := testutil.ToFloat64(g.hand.metrics.inForce); n != 0 {
+		t.Errorf("sluice_overrides = %v, want 0", n)
+	}
+	if n := testutil.ToFloat64(g.metrics.expired); n != 0 {
+		t.Errorf("sluice_limits_expired_total = %v, want 0: nothing of the file expired", n)
+	}
+	if got := present([]limits.Override{{Until: until}}, until); len(got) != 0 {
+		t.Errorf("at its end it is present: %v", got)
+	}
+}
+
+// Who is blocked is let in through any polygen, and blocked again if he has still as much
+// in progress.
+func TestUnblock(t *testing.T) {
+	t.Parallel()
+	addr := redis(t)
+	a := startAgents(t, addr)
+	one := newGenerator(t, addr, "one", nil).run(t).awaitLead(t)
+	two := newGenerator(t, addr, "two", nil).run(t)
+	about := func() (kinds []string) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		for _, m := range a.heard {
+			switch m := m.(type) {
+			case policy.Block:
+				if m.User == "bob" {
+					kinds = append(kinds, "block")
+				}
+			case policy.Unblock:
+				if m.User == "bob" {
+					kinds = append(kinds, "unblock")
+				}
+			}
+		}
+		return slices.Compact(kinds)
+	}
+	seq := uint64(0)
+	await := func(want ...string) {
+		t.Helper()
+		proctest.Eventually(t, fmt.Sprint(want), func() error {
+			// As agents do, who repeat it while it matters.
+			seq++
+			_, err1 := a.bus.Register(t.Context(), "i", "", "")
+			_, err2 := a.bus.Slots(t.Context(), "i", []string{"i"}, []concurrency.Ask{{User: "bob", Seq: seq, Want: 5, Active: 5, Limit: 5}})
+			err := errors.Join(err1, err2)
+			if got := about(); err != nil || len(got) < len(want) || !slices.Equal(got[:len(want)], want) {
+				return fmt.Errorf("heard %v, %v", got, err)
+			}
+			return nil
+		})
+	}
+	await("block")
+	proctest.Eventually(t, "the follower knows", func() error {
+		if s := two.User("bob", "").State; s != view.Blocked {
+			return fmt.Errorf("state %s", s)
+		}
+		return nil
+	})
+	out, err := two.Unblock(t.Context(), view.Act{Action: view.LetIn, User: "bob", By: "ops", Reason: "r"})
+	if err != nil || !out.Sent || out.InProgress != 5 || out.Max != 5 || out.User != "bob" ||
+		out.Note != "he has 5 of 5 requests in progress: unless some end, the next reports block him again; an override of concurrent above 5 lets him in" {
+		t.Errorf("Unblock = %+v, %v", out, err)
+	}
+	await("block", "unblock", "block")
+	if err := one.Ready(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestUnblockNote(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		state view.State
+		out   view.Unblocked
+		want  string
+	}{
+		{"without a limit", view.OK, view.Unblocked{}, "he has no limit of requests in progress, so nothing blocks him"},
+		{"throttled", view.Throttled, view.Unblocked{Max: 5, InProgress: 9}, "he is throttled by a limit of requests"},
+		{"at his limit", view.Blocked, view.Unblocked{Max: 5, InProgress: 5}, "he has 5 of 5 requests in progress"},
+		{"below it", view.Blocked, view.Unblocked{Max: 5, InProgress: 4}, "he is let in, and is blocked again when"},
+		{"not blocked", view.OK, view.Unblocked{Max: 5, InProgress: 4}, "he was not known to be blocked"},
+	} {
+		if got := unblockNote(view.User{State: tt.state}, tt.out); !strings.HasPrefix(got, tt.want) {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
+// Where a limit comes from is told of what was set by hand, too.
+func TestUserShowsOverride(t *testing.T) {
+	g := newGenerator(t, redis(t), "one", nil)
+	g.must(t, act("bob", `{"concurrent":50}`))
+	u := g.User("bob", "")
+	if u.Entry == nil || u.Entry.Override == nil || u.Entry.File != "" || u.Entry.Override.Reason != "launch" || u.Entry.Override.By != "ops from 127.0.0.1" || u.Entry.Override.Until.IsZero() {
+		t.Errorf("entry %+v, want the override, and no file", u.Entry)
+	}
+	for _, l := range u.Limits {
+		if byHand := l.Name == "concurrent"; l.Origin == nil || l.Origin.Hand != byHand || (l.Origin.Line == 0) != byHand {
+			t.Errorf("%s comes from %+v, by hand %v", l.Name, l.Origin, byHand)
+		}
+	}
+	if u := g.User("staff", ""); u.Entry == nil || u.Entry.Override != nil {
+		t.Errorf("entry of staff %+v, want no override", u.Entry)
+	}
+}

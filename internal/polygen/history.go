@@ -1,0 +1,28 @@
+package polygen
+
+import (
+	"github.com/sluice-qos/sluice/internal/polygen/view"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// maxHistories is of how many users is remembered what they used second by second: some
+// 20 KiB each.
+const maxHistories = 512
+
+// History returns what a user, by his name, used in the last seconds. It is remembered
+// from the first question on, if it was not before.
+func (p *Polygen) History(name, endpoint string) view.History {
+	out := p.HistoryOfKey(limits.Key(name), endpoint)
+	out.Name = view.Name{User: name, Endpoint: endpoint, Href: view.Path(name, endpoint)}
+	return out
+}
+
+// HistoryOfKey is History, by the key that the cluster knows him by.
+func (p *Polygen) HistoryOfKey(key, endpoint string) view.History {
+	p.seen.mu.Lock()
+	p.seen.adopt(p.set.Load())
+	out := p.seen.past.History(p.clock.Now(), limits.EndpointKey(endpoint, key), p.seen.view)
+	p.seen.mu.Unlock()
+	out.From = p.from()
+	return out
+}

@@ -1,0 +1,296 @@
+package polygen
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/polygen/view"
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/bandwidth"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+// alone is a generator that nothing happens to but what a test does.
+func alone(t *testing.T) *generator { return newGenerator(t, "127.0.0.1:1", "polygen", nil) }
+
+// hear gives a generator use of alice, bob and mover, now.
+func (g *generator) hear() {
+	now := g.clock.Now()
+	g.observe(now, bus.Progress{Instance: "one", Entries: []bus.ProgressEntry{
+		{User: "alice", Held: 6, Active: 5, Refused: 2, Limit: 5}, {User: "bob", Held: 2, Active: 2, Limit: 5},
+	}})
+	g.observe(now, bus.Demand{{Instance: "one", User: "mover", Active: 1, Moved: [2]int64{7, 8}, Share: [2]int64{9, 10}}})
+	g.observe(now, bus.Registry{Instances: []string{"one", "two"}, Now: now, Problems: map[string]string{"two": "no peers session with HAProxy"}})
+	g.send(context.Background())
+}
+
+func liveOf(t *testing.T, answers <-chan *view.Message) *view.Live {
+	t.Helper()
+	select {
+	case m := <-answers:
+		if m.Event != "live" {
+			t.Errorf("event %s, want live", m.Event)
+		}
+		return m.Value.(*view.Live)
+	case <-time.After(proctest.Patience):
+		t.Fatal("no answer")
+		return nil
+	}
+}
+
+// Who begins to watch has an answer at once, with all that was heard and decided.
+func TestWatch(t *testing.T) {
+	g := alone(t)
+	g.hear()
+	answers, stop, err := g.Watch(view.Question{Sort: view.ByConcurrent, N: 1, User: "mover"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	a := liveOf(t, answers)
+	if want := (view.Totals{Users: 3, InProgress: 8, Down: 7, Up: 8, Blocked: 1, Seen: 3, Capacity: maxSeen}); a.Totals != want {
+		t.Errorf("totals %+v, want %+v", a.Totals, want)
+	}
+	if a.Polygen != "polygen" || a.Sort != view.ByConcurrent || len(a.Users) != 1 || a.Users[0].User != "alice" || a.Users[0].Near.Limit != "concurrent" {
+		t.Errorf("%+v of %s by %s, want alice, by concurrent", a.Users, a.Polygen, a.Sort)
+	}
+	if len(a.Limited) != 1 || a.Limited[0].User != "alice" || a.Limited[0].State != view.Blocked {
+		t.Errorf("limited: %+v, want alice, blocked", a.Limited)
+	}
+	if len(a.Instances) != 2 || a.Instances[0].Problem != "" || a.Instances[1].Problem != "no peers session with HAProxy" {
+		t.Errorf("instances %+v, want the problem of the second", a.Instances)
+	}
+	if u := a.User; u == nil || u.User != "mover" || u.Down != 7 || u.Entry == nil || u.Entry.Line != 7 || u.Limits[0].Origin == nil || u.Polygen != "polygen" {
+		t.Errorf("user %+v, want mover, and where his limits come from", u)
+	}
+	if got := testutil.ToFloat64(g.metrics.streams); got != 1 {
+		t.Errorf("%v streams, want 1", got)
+	}
+	stop()
+	stop() // as good as once
+	if got := testutil.ToFloat64(g.metrics.streams); got != 0 || len(g.live.questions) != 0 {
+		t.Errorf("%v streams and %d questions after the end, want none", got, len(g.live.questions))
+	}
+}
+
+// All who ask the same get the same answer, made once, and all answers of a second are
+// made from one look at the users.
+func TestAnswersAreShared(t *testing.T) {
+	g := alone(t)
+	g.hear()
+	questions := []view.Question{{Sort: view.ByRate, N: 5}, {Sort: view.ByRate, N: 5}, {Sort: view.ByDown, N: 500}}
+	var streams []<-chan *view.Message
+	for _, q := range questions {
+		answers, stop, err := g.Watch(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stop()
+		streams = append(streams, answers)
+		liveOf(t, answers)
+	}
+	for range 3 {
+		g.second()
+		var got []*view.Message
+		for _, s := range streams {
+			got = append(got, <-s)
+		}
+		if got[0] != got[1] || got[0] == got[2] {
+			t.Errorf("answers %p and %p of one question, %p of another, want one for each question", got[0], got[1], got[2])
+		}
+		if &got[0].JSON()[0] != &got[1].JSON()[0] {
+			t.Error("the answer was encoded twice")
+		}
+		if one, other := got[0].Value.(*view.Live), got[2].Value.(*view.Live); len(one.Limited) != 1 || &one.Limited[0] != &other.Limited[0] {
+			t.Errorf("limited: %+v and %+v, want the same list, of one look", one.Limited, other.Limited)
+		}
+	}
+	if list := got(t, g, view.Question{Sort: view.ByDown, N: 1}); len(list.Users) != 1 {
+		t.Errorf("%d users, want the one that was asked for", len(list.Users))
+	}
+}
+
+// got is the first answer to a question.
+func got(t *testing.T, g *generator, q view.Question) *view.Live {
+	t.Helper()
+	answers, stop, err := g.Watch(q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	return liveOf(t, answers)
+}
+
+// Questions that come and go do not have the users looked at for each.
+func TestQuestionsThatComeAndGo(t *testing.T) {
+	g := alone(t)
+	g.hear()
+	now := g.clock.Now()
+	l := &g.live
+	orders := []view.Sort{view.ByRate, view.ByConcurrent, view.ByDown, view.ByUp, view.ByRecent}
+	looks, last := 0, time.Time{}
+	for i := range 300 {
+		q := view.Question{Sort: orders[i%5], N: 1 + i*3}
+		l.questions = map[view.Question]*watched{q: {}}
+		g.look(now.Add(time.Duration(i)), topFor)
+		if l.at != last {
+			looks, last = looks+1, l.at
+		}
+		if l.lists[q.Sort] < min(q.N, view.MaxTop) {
+			t.Fatalf("lists %v do not do for %+v", l.lists, q)
+		}
+	}
+	if looks > 10 {
+		t.Errorf("the users were looked at %d times within 300 ns, want once for each list and length", looks)
+	}
+	later := now.Add(topFor + time.Millisecond)
+	g.look(later, topFor)
+	if l.at != later {
+		t.Error("an old look was used again")
+	}
+}
+
+// Who does not read has the newest answer when he does.
+func TestSlowWatcherMissesSome(t *testing.T) {
+	g := alone(t)
+	answers, stop, err := g.Watch(view.Question{Sort: view.ByRate, N: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	for range 3 {
+		g.second()
+	}
+	g.hear()
+	g.second()
+	if a := liveOf(t, answers); a.Totals.Seen != 3 || len(answers) != 0 {
+		t.Errorf("%d users seen, %d answers wait, want the newest answer alone, with 3", a.Totals.Seen, len(answers))
+	}
+}
+
+// There are 64 streams of either kind, and one that ends makes room.
+func TestStreamsAreBounded(t *testing.T) {
+	g := alone(t)
+	var stops []func()
+	open := func(i int) error {
+		var stop func()
+		var err error
+		if i%2 == 0 {
+			_, stop, err = g.Watch(view.Question{Sort: view.ByRate, N: 1 + i})
+		} else {
+			_, stop, err = g.Policies(view.Filter{})
+		}
+		if err == nil {
+			stops = append(stops, stop)
+		}
+		return err
+	}
+	for i := range maxStreams {
+		if err := open(i); err != nil {
+			t.Fatalf("stream %d: %v", i+1, err)
+		}
+	}
+	for i := range 2 {
+		if err := open(i); !errors.Is(err, errStreams) {
+			t.Errorf("stream 65: %v, want %v", err, errStreams)
+		}
+	}
+	if n := testutil.ToFloat64(g.metrics.streams); n != maxStreams {
+		t.Errorf("sluice_admin_streams = %v, want %d", n, maxStreams)
+	}
+	stops[5]()
+	if err := open(1); err != nil {
+		t.Errorf("after one has ended: %v", err)
+	}
+	for _, stop := range stops {
+		stop()
+	}
+	if n := testutil.ToFloat64(g.metrics.streams); n != 0 || g.events.any.Load() {
+		t.Errorf("sluice_admin_streams = %v after all have ended, readers %v, want none", n, g.events.any.Load())
+	}
+}
+
+// While it runs there is an answer every second, and histories go on.
+func TestLiveRuns(t *testing.T) {
+	g := newGenerator(t, redis(t), "polygen", nil).run(t)
+	answers, stop, err := g.Watch(view.Question{Sort: view.ByRate, N: 5, User: "bob"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	first := liveOf(t, answers).Time
+	second, third := liveOf(t, answers).Time, liveOf(t, answers).Time
+	if !second.After(first) || third.Sub(second) < 500*time.Millisecond || third.Nanosecond() < int(liveAfter) {
+		t.Errorf("answers at %v, %v and %v, want one after each full second", first, second, third)
+	}
+	proctest.Eventually(t, "there are samples of bob, who is asked about, and of nobody else", func() error {
+		g.seen.mu.Lock()
+		kept := g.seen.past.Len()
+		g.seen.mu.Unlock()
+		if h := g.History("bob", ""); len(h.Down) < 2 || kept != 1 {
+			return fmt.Errorf("%d samples, %d histories", len(h.Down), kept)
+		}
+		return nil
+	})
+}
+
+// Where limits come from is found out again after the file has changed, though the
+// answers do not wait for it.
+func TestLiveOrigin(t *testing.T) {
+	g := newGenerator(t, redis(t), "polygen", nil).run(t)
+	answers, stop, err := g.Watch(view.Question{Sort: view.ByRate, N: 5, User: "mover"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	if u := liveOf(t, answers).User; u.Entry == nil || u.Entry.Line != 7 {
+		t.Errorf("entry %+v, want line 7", u.Entry)
+	}
+	g.write(t, strings.Replace(tenGets, "users:", "\n\nusers:", 1))
+	if err := g.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	proctest.Eventually(t, "the entry is in line 9", func() error {
+		if u := liveOf(t, answers).User; u.Entry == nil || u.Entry.Line != 9 {
+			return fmt.Errorf("entry %+v", u.Entry)
+		}
+		return nil
+	})
+}
+
+// Whose history is kept: of those who are limited, listed and asked about.
+func TestHistories(t *testing.T) {
+	g := alone(t)
+	now := g.clock.Now()
+	g.observe(now, bus.Usage{Instance: "one", Entries: []bus.UsageEntry{{Key: ratelimit.Key{Class: "GET", User: "throttled"}, Second: now.Unix(), Total: 10}}})
+	g.hear()
+	kept := func() int { g.seen.mu.Lock(); defer g.seen.mu.Unlock(); return g.seen.past.Len() }
+	if n := kept(); n != 2 {
+		t.Errorf("%d histories, want those of the throttled user and of alice, who is blocked", n)
+	}
+	h := g.History("a/b", "")
+	if h.User != "a/b" || h.Href != "/api/v1/users/a%2Fb" || h.Polygen != "polygen" || len(h.Limits) != 3 || len(h.Down) != 1 {
+		t.Errorf("History(a/b) = %+v, want one sample of him", h)
+	}
+	got(t, g, view.Question{Sort: view.ByConcurrent, N: 1, User: "somebody"})
+	if n := kept(); n != 6 { // and bob and mover, who are listed
+		t.Errorf("%d histories, want six", n)
+	}
+	if key := g.HistoryOfKey("mover", ""); len(key.Limits) != 2 || key.Href != "/api/v1/users/mover" {
+		t.Errorf("HistoryOfKey(mover) = %+v, want his two limits", key)
+	}
+	for i := range 2 * maxHistories {
+		g.observe(now, bus.Demand{bandwidth.Report{Instance: "one", User: fmt.Sprint("user ", i), Active: 1 + i}})
+		g.History(fmt.Sprint("user ", i), "")
+	}
+	if n := kept(); n != maxHistories {
+		t.Errorf("%d histories, want %d", n, maxHistories)
+	}
+}

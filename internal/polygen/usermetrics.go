@@ -1,0 +1,253 @@
+package polygen
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-qos/sluice/internal/polygen/view"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// UserMetrics says which users have series of their own. The zero UserMetrics is: none,
+// so that Prometheus stays small whoever asks.
+type UserMetrics struct {
+	Top   int      // so many with most requests per second; see busiest. 0 to MaxUserMetrics
+	Users []string // and these, by their names; at most MaxUserMetrics
+}
+
+const (
+	// MaxUserMetrics bounds both ways to choose users.
+	MaxUserMetrics = 100
+	// topStay is how long a user who was among those with most keeps his series, so
+	// that graphs have no gaps. At most twice as many are kept as there are places.
+	topStay = 5 * time.Minute
+	// maxNamedRows bounds the endpoints at which the named users have series.
+	maxNamedRows = 200
+	// maxUserLabel is how many bytes of a name are in a label.
+	maxUserLabel = 100
+)
+
+func (m UserMetrics) check() error {
+	if m.Top < 0 || m.Top > MaxUserMetrics {
+		return fmt.Errorf("metrics of the %d users with most: want 0 to %d", m.Top, MaxUserMetrics)
+	}
+	if len(m.Users) > MaxUserMetrics {
+		return fmt.Errorf("metrics of %d users: want %d at most", len(m.Users), MaxUserMetrics)
+	}
+	if slices.Contains(m.Users, "") {
+		return errors.New("metrics of a user without a name")
+	}
+	return nil
+}
+
+// userCollector reads the view when it is asked. Only a polygen that leads says anything:
+// all of them see the same, and sums would count it twice.
+type userCollector struct {
+	p    *Polygen
+	keys []string // of the named users, sorted
+
+	mu  sync.Mutex
+	top topUsers
+
+	rate, progress, bytes, limit, used, limited *prometheus.Desc
+}
+
+func newUserCollector(p *Polygen, m UserMetrics) *userCollector {
+	c := &userCollector{p: p, top: topUsers{most: 2 * m.Top}}
+	for _, name := range m.Users {
+		c.keys = append(c.keys, limits.Key(name))
+	}
+	slices.Sort(c.keys)
+	c.keys = slices.Compact(c.keys)
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, append([]string{"user", "endpoint"}, labels...), nil)
+	}
+	const whose = " of users with series of their own (--user-metrics), by the polygen that leads."
+	c.rate = desc("sluice_user_requests_per_second", "Requests per second in the last full second, or on average over the last minute or hour where that is more,"+whose, "tier")
+	c.progress = desc("sluice_user_requests_in_progress", "Requests in progress near their limit, or with one of bandwidth,"+whose)
+	c.bytes = desc("sluice_user_bytes_per_second", "Bytes per second moved under a bandwidth limit,"+whose, "direction")
+	c.limit = desc("sluice_user_limit", "The limits, in requests per window, requests, or bytes per second,"+whose, "limit")
+	c.used = desc("sluice_user_used", "What is used of each limit, of seconds in the last full one, of longer windows in the present one,"+whose, "limit")
+	c.limited = desc("sluice_user_limited", "1 if requests were refused for this reason in the last second, as polygen sees it,"+whose, "reason")
+	return c
+}
+
+// MetricType is the type of all the metrics.
+func (c *userCollector) MetricType() string { return "gauge" }
+
+// Describe sends what the metrics are.
+func (c *userCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{c.rate, c.progress, c.bytes, c.limit, c.used, c.limited} {
+		ch <- d
+	}
+}
+
+// Collect sends what the users use now.
+func (c *userCollector) Collect(ch chan<- prometheus.Metric) {
+	if !c.p.leading.Load() || len(c.keys) == 0 && c.top.most == 0 {
+		return
+	}
+	said := map[[2]string]bool{} // a series that comes twice would cost the whole answer
+	rows := c.rows()
+	for _, key := range slices.Sorted(maps.Keys(rows)) {
+		endpoint, user := limits.SplitEndpoint(key)
+		labels := [2]string{userLabel(user), endpoint}
+		if said[labels] {
+			continue
+		}
+		said[labels] = true
+		c.send(ch, labels, rows[key])
+	}
+}
+
+func (c *userCollector) send(ch chan<- prometheus.Metric, who [2]string, u use) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, append(who[:], labels...)...)
+	}
+	gauge(c.rate, u.rate, u.Tier)
+	gauge(c.progress, float64(u.InProgress))
+	gauge(c.bytes, float64(u.Down), "down")
+	gauge(c.bytes, float64(u.Up), "up")
+	for _, l := range u.Limits {
+		used := l.Used
+		if l.Window == limits.Second.Seconds() && l.Last != nil {
+			used = *l.Last
+		}
+		gauge(c.limit, float64(l.Max), l.Name)
+		gauge(c.used, float64(used), l.Name)
+	}
+	for _, reason := range []view.Reason{view.RequestRate, view.ConcurrentRequests} {
+		limited := 0.0
+		if slices.ContainsFunc(u.Why, func(w view.Why) bool { return w.Reason == reason && w.Mode == limits.Enforce.String() }) {
+			limited = 1
+		}
+		gauge(c.limited, limited, string(reason))
+	}
+}
+
+// use is what a user uses, within the last second limited or not, and his requests per
+// second.
+type use struct {
+	view.User
+	rate float64
+}
+
+// rows are the wire keys that have series, and what they use.
+func (c *userCollector) rows() map[string]use {
+	top := c.stay()
+	set, now, seen := c.p.set.Load(), c.p.clock.Now(), c.p.seen
+	rows := map[string]use{}
+	seen.mu.Lock()
+	defer seen.mu.Unlock()
+	seen.adopt(set)
+	read := func(key string) use {
+		return use{seen.view.UserLately(now, key), seen.view.Rate(now, key)}
+	}
+	for _, key := range c.keys {
+		rows[key] = read(key) // heard of or not: a graph should say so
+	}
+	for _, endpoint := range set.Endpoints() {
+		for _, user := range c.keys {
+			key := limits.EndpointKey(endpoint, user)
+			if u := read(key); u.Seen != nil && len(rows) < maxNamedRows {
+				rows[key] = u
+			}
+		}
+	}
+	for _, key := range top {
+		if u := read(key); u.Seen != nil {
+			rows[key] = u
+		}
+	}
+	return rows
+}
+
+// stay are the keys of those who are, or were of late, among the users with most.
+func (c *userCollector) stay() []string {
+	if c.top.most == 0 {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.top.update(time.Now(), busiest(c.p.Users, c.top.most/2))
+}
+
+// busiest are the keys of the n users with most requests per second. Where fewer have
+// any, those follow who move most, and who have most in progress.
+func busiest(list func(view.Sort, int) view.Users, n int) []string {
+	var keys []string
+	for _, by := range []struct {
+		sort view.Sort
+		of   func(view.Summary) float64
+	}{
+		{view.ByRate, func(s view.Summary) float64 { return s.Rate }},
+		{view.ByDown, func(s view.Summary) float64 { return float64(s.Down) }},
+		{view.ByUp, func(s view.Summary) float64 { return float64(s.Up) }},
+		{view.ByConcurrent, func(s view.Summary) float64 { return float64(s.InProgress) }},
+	} {
+		if len(keys) == n {
+			break
+		}
+		for _, s := range list(by.sort, n).Users {
+			key := limits.EndpointKey(s.Endpoint, s.User)
+			if len(keys) < n && by.of(s) > 0 && !slices.Contains(keys, key) {
+				keys = append(keys, key)
+			}
+		}
+	}
+	return keys
+}
+
+// topUsers are the keys of those who were among the users with most within topStay; of
+// too many the ones who were so last.
+type topUsers struct {
+	most int                  // that are kept
+	last map[string]time.Time // when each was among them
+}
+
+// update takes who is among them now, and returns all who are kept, sorted.
+func (t *topUsers) update(now time.Time, top []string) []string {
+	if t.last == nil {
+		t.last = make(map[string]time.Time)
+	}
+	maps.DeleteFunc(t.last, func(_ string, at time.Time) bool { return now.Sub(at) >= topStay })
+	for _, key := range top {
+		t.last[key] = now
+	}
+	keys := slices.Sorted(maps.Keys(t.last))
+	if len(keys) > t.most {
+		slices.SortStableFunc(keys, func(a, b string) int { return t.last[b].Compare(t.last[a]) })
+		for _, key := range keys[t.most:] {
+			delete(t.last, key)
+		}
+		keys = keys[:t.most]
+		slices.Sort(keys)
+	}
+	return keys
+}
+
+// userLabel is a user's name as a label: UTF-8 of at most maxUserLabel bytes. A name
+// that is none, or longer, is told from the others by some digits of its hash.
+func userLabel(name string) string {
+	if utf8.ValidString(name) && len(name) <= maxUserLabel {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	hash := "~" + hex.EncodeToString(sum[:8])
+	valid := strings.ToValidUTF8(name, "\ufffd")
+	end := min(len(valid), maxUserLabel-len(hash))
+	for end < len(valid) && !utf8.RuneStart(valid[end]) {
+		end--
+	}
+	return valid[:end] + hash
+}

@@ -1,0 +1,78 @@
+package view
+
+import (
+	"encoding/json"
+	"errors"
+	"time"
+)
+
+// Act is what somebody does by hand.
+type Act struct {
+	Action   Action
+	User     string // his name
+	IsKey    bool   // User is his key, not his name
+	Endpoint string
+	By       string // who, as far as that is known, and from where
+	Reason   string
+
+	For    time.Duration   // of an override
+	Limits json.RawMessage // of an override: as limits.Override has them
+}
+
+// Action is a kind of Act.
+type Action string
+
+// The actions.
+const (
+	SetOverride    Action = "override"
+	RemoveOverride Action = "remove"
+	LetIn          Action = "unblock"
+)
+
+// What an Act may fail with, beside what is wrong with it itself.
+var (
+	ErrNoOverride  = errors.New("there is no such override")
+	ErrFull        = errors.New("there are too many overrides: remove some first")
+	ErrUnavailable = errors.New("redis does not answer")
+)
+
+// ByHand is a user's override by hand.
+type ByHand struct {
+	Name
+	Limits  json.RawMessage `json:"limits"` // as an entry of the limit file: a tier's name or a mapping
+	Reason  string          `json:"reason"`
+	By      string          `json:"by"`
+	Since   time.Time       `json:"since"`
+	Until   time.Time       `json:"until"`             // when it ends by itself
+	Problem string          `json:"problem,omitempty"` // why it is not in force: the limit file has changed since
+}
+
+// Overrides is the answer of /api/v1/overrides.
+type Overrides struct {
+	From
+	Overrides []ByHand `json:"overrides"` // sorted by user and endpoint
+	Capacity  int      `json:"capacity"`  // how many there may be
+}
+
+// Override is the answer to one that was set, or removed.
+type Override struct {
+	From
+	ByHand
+}
+
+// Unblocked is the answer of /api/v1/users/{user}/unblock.
+type Unblocked struct {
+	From
+	Name
+	Sent       bool   `json:"sent"`        // all polygens were told
+	InProgress int    `json:"in_progress"` // requests, as known of before
+	Max        int    `json:"max"`         // his limit of them; 0 if he has none
+	Note       string `json:"note"`        // what to expect
+}
+
+// InHand is what an Entry tells of an override by hand.
+type InHand struct {
+	Reason string    `json:"reason"`
+	By     string    `json:"by"`
+	Until  time.Time `json:"until"` // when it ends by itself
+}

@@ -1,0 +1,191 @@
+package view
+
+import (
+	"slices"
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/bandwidth"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+const (
+	// maxSamples of each user are kept, one a second.
+	maxSamples = 300
+	// historySpan is how long a history is kept after somebody wanted it.
+	historySpan = int64(10 * time.Minute)
+	// firmSpan is how long a history does not give way to that of a user who is only
+	// limited: there may be many.
+	firmSpan = int64(10 * time.Second)
+	// maxSeries bounds the limits of one history; a user has more only if the file
+	// limits very many classes.
+	maxSeries = 16
+)
+
+// Histories remembers what some users used, second by second. It is not safe for
+// concurrent use.
+type Histories struct {
+	users *lru[history]
+}
+
+// history has what one user used in the seconds from first to last, or of the last
+// maxSamples of them. Its zero value has nothing.
+type history struct {
+	wanted      int64 // when somebody wanted it last, in ns
+	first, last int64 // seconds; 0 before there are any
+	gauges      [3]ring
+	limits      []series
+}
+
+// The gauges.
+const (
+	inProgress = iota
+	down
+	up
+)
+
+type series struct {
+	Limit
+	ring
+}
+
+// ring has a value for each of the last maxSamples seconds, at the second modulo that;
+// -1 is none. An empty one has none.
+type ring []int64
+
+func (r *ring) set(second, value int64) {
+	if *r == nil {
+		*r = slices.Repeat([]int64{-1}, maxSamples)
+	}
+	(*r)[second%maxSamples] = value
+}
+
+// list is the values of the seconds from begin to end.
+func (r ring) list(begin, end int64) []*int64 {
+	values, list := make([]int64, 0, end-begin+1), make([]*int64, 0, end-begin+1)
+	for s := begin; s <= end; s++ {
+		value := int64(-1)
+		if r != nil {
+			value = r[s%maxSamples]
+		}
+		if value < 0 {
+			list = append(list, nil)
+			continue
+		}
+		values = append(values, value)
+		list = append(list, &values[len(values)-1])
+	}
+	return list
+}
+
+// NewHistories returns one of at most so many users.
+func NewHistories(users int) *Histories { return &Histories{users: newLRU[history](users)} }
+
+// Keep begins to remember a user in whom somebody is interested, or goes on.
+func (h *Histories) Keep(at time.Time, key string) {
+	e, _ := h.users.use(key)
+	e.wanted = at.UnixNano()
+}
+
+// Limited does the same for a user who is throttled or blocked, if that takes nobody's
+// place in whom somebody is interested now.
+func (h *Histories) Limited(at time.Time, key string) {
+	full := h.users.len() >= h.users.max && h.users.get(key) == nil
+	if full && at.UnixNano()-h.users.oldest.value.wanted < firmSpan {
+		return
+	}
+	h.Keep(at, key)
+}
+
+// Len is how many users are remembered.
+func (h *Histories) Len() int { return h.users.len() }
+
+// Sample takes what the users used in the last full second, once for each, and forgets
+// those who were not wanted for ten minutes.
+func (h *Histories) Sample(at time.Time, v *View) {
+	now := at.UnixNano()
+	for h.users.oldest != nil && now-h.users.oldest.value.wanted >= historySpan {
+		h.users.remove(h.users.oldest)
+	}
+	for e := range h.users.all() {
+		e.value.sample(now, v, e.key)
+	}
+}
+
+func (h *history) sample(now int64, v *View, key string) {
+	second := now/int64(time.Second) - 1
+	switch {
+	case second <= h.last && h.last-second < 2:
+		return // it was taken
+	case second < h.last, second-h.last >= maxSamples: // the clock was set back, or too much is missing
+		*h = history{wanted: h.wanted, first: second}
+	default:
+		for s := h.last + 1; s < second; s++ {
+			h.put(s, -1)
+		}
+	}
+	h.last = second
+
+	u := v.users.get(key)
+	if u == nil {
+		u = &user{}
+	}
+	h.gauges[inProgress].set(second, int64(u.inProgress(now)))
+	h.gauges[down].set(second, u.moved(now, bandwidth.Down))
+	h.gauges[up].set(second, u.moved(now, bandwidth.Up))
+	was := h.limits
+	h.limits = nil
+	for _, l := range u.limitsOf(now, v.set.User(key)) {
+		if len(h.limits) == maxSeries {
+			break
+		}
+		s := series{Limit: l}
+		if i := slices.IndexFunc(was, func(s series) bool { return s.Name == l.Name }); i >= 0 {
+			s.ring = was[i].ring
+		}
+		s.set(second, u.usedIn(second, l))
+		h.limits = append(h.limits, s)
+	}
+}
+
+// put sets all values of a second.
+func (h *history) put(second, value int64) {
+	for i := range h.gauges {
+		h.gauges[i].set(second, value)
+	}
+	for i := range h.limits {
+		h.limits[i].set(second, value)
+	}
+}
+
+// usedIn is the use of a limit: of requests in the window that a second is in, which
+// is over or not, and otherwise now.
+func (u *user) usedIn(second int64, l Limit) int64 {
+	if l.Window == 0 {
+		return l.Used
+	}
+	for i := range u.windows {
+		if w := &u.windows[i]; limits.RateName(w.class, w.window) == l.Name {
+			return w.at(second*int64(time.Second), 0)
+		}
+	}
+	return 0
+}
+
+// History returns what is remembered of a wire key, without From, and keeps it from now
+// on: of a new one there is the last full second.
+func (h *Histories) History(at time.Time, key string, v *View) History {
+	h.Keep(at, key)
+	e := h.users.get(key)
+	if e.last == 0 {
+		e.sample(at.UnixNano(), v, key)
+	}
+	begin := max(e.first, e.last-maxSamples+1)
+	out := History{
+		Name: nameOf(key), Begin: begin, Step: 1, Limits: []LimitSeries{},
+		InProgress: e.gauges[inProgress].list(begin, e.last), Down: e.gauges[down].list(begin, e.last), Up: e.gauges[up].list(begin, e.last),
+	}
+	for _, s := range e.limits {
+		out.Limits = append(out.Limits, LimitSeries{Name: s.Name, Max: s.Max, Window: s.Window, Mode: s.Mode, Used: s.list(begin, e.last)})
+	}
+	return out
+}

@@ -1,0 +1,171 @@
+package view
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// Question is what a stream of live answers is about.
+type Question struct {
+	Sort     Sort
+	N        int    // users in the list; 1 to MaxTop
+	User     string // one user to tell more of; "" for none
+	Endpoint string // where he is counted apart; "" is elsewhere
+	IsKey    bool   // User is his key, not his name
+}
+
+// Key is the wire key of the user who is asked for.
+func (q Question) Key() string {
+	if q.IsKey {
+		return limits.EndpointKey(q.Endpoint, q.User)
+	}
+	return limits.EndpointKey(q.Endpoint, limits.Key(q.User))
+}
+
+// Key is the wire key of a user by his key, as lists have him.
+func (n Name) Key() string { return limits.EndpointKey(n.Endpoint, n.User) }
+
+// Live is an answer of /api/v1/live. A user is throttled here, and a limit reached, if
+// that was so within the last second.
+type Live struct {
+	From
+	Totals    Totals     `json:"totals"`
+	Sort      Sort       `json:"sort"`
+	Users     []Summary  `json:"users"`          // those with most first
+	Limited   []Summary  `json:"limited"`        // those throttled or blocked, at most MaxLimited, with most requests per second first
+	Instances []Instance `json:"instances"`      // sorted by name
+	User      *User      `json:"user,omitempty"` // who was asked for
+}
+
+// Totals are of all users who are known of.
+type Totals struct {
+	Users      int     `json:"users"`       // heard of in the last 2 s
+	Rate       float64 `json:"rate"`        // requests per second
+	InProgress int     `json:"in_progress"` // requests
+	Down       int64   `json:"down"`        // bytes per second
+	Up         int64   `json:"up"`          // bytes per second
+	Throttled  int     `json:"throttled"`   // users
+	Blocked    int     `json:"blocked"`     // users
+	Seen       int     `json:"seen"`        // users who are known of at all
+	Dropped    uint64  `json:"dropped"`     // users forgotten because there were too many
+	Capacity   int     `json:"capacity"`    // users who can be known of
+}
+
+// Near is the limit that a user is nearest to.
+type Near struct {
+	Limit  string `json:"limit"` // the name of a Limit
+	Max    int64  `json:"max"`
+	Used   int64  `json:"used"`             // of a second: in the last full one, or the present one if that is more; otherwise now
+	Window int64  `json:"window,omitempty"` // of requests: its length in seconds
+	Mode   string `json:"mode"`
+}
+
+// History is the answer of /api/v1/history/{user}: what he used in the last seconds.
+// All lists are of one length; null is a second that was missed, or in which there was
+// no such limit.
+type History struct {
+	From
+	Name
+	Begin      int64         `json:"begin"` // the first second, since the epoch
+	Step       int64         `json:"step"`  // seconds from one to the next
+	Limits     []LimitSeries `json:"limits"`
+	InProgress []*int64      `json:"in_progress"` // requests
+	Down       []*int64      `json:"down"`        // bytes per second
+	Up         []*int64      `json:"up"`          // bytes per second
+}
+
+// LimitSeries is a limit and its use in each second.
+type LimitSeries struct {
+	Name   string   `json:"name"`
+	Max    int64    `json:"max"`
+	Window int64    `json:"window,omitempty"` // of requests: its length in seconds
+	Mode   string   `json:"mode"`
+	Used   []*int64 `json:"used"` // of requests: in the window that the second is in, until its end
+}
+
+// EventKind is what an Event tells of.
+type EventKind string
+
+// The kinds of events. Each is also the name of the event in the stream.
+const (
+	ThrottleEvent EventKind = "throttle" // a request limit was reached: refused until its window ends
+	BlockEvent    EventKind = "block"    // the requests in progress reached their limit
+	UnblockEvent  EventKind = "unblock"  // they fell below it
+	SlotsEvent    EventKind = "slots"    // requests in progress are shared among the instances so
+	ShareEvent    EventKind = "share"    // bandwidth is
+	HotEvent      EventKind = "hot"      // use has come near a request limit
+	LimitsEvent   EventKind = "limits"   // other limits are in force
+	OverrideEvent EventKind = "override" // somebody set, or took back, limits of a user
+	LostEvent     EventKind = "lost"     // events were left out, because this reader is too slow
+)
+
+// EventKinds are those that one can ask for; lost comes in any case.
+var EventKinds = []EventKind{ThrottleEvent, BlockEvent, UnblockEvent, SlotsEvent, ShareEvent, HotEvent, LimitsEvent, OverrideEvent}
+
+// Event is one of the stream /api/v1/policies. What does not apply is absent.
+type Event struct {
+	Time      time.Time    `json:"time"`
+	Kind      EventKind    `json:"kind"`
+	*Name                  // of the user, where it is about one
+	Limit     string       `json:"limit,omitempty"` // the name of a Limit
+	Reason    Reason       `json:"reason,omitempty"`
+	Max       int64        `json:"max,omitempty"`       // the limit that was reached
+	Until     *time.Time   `json:"until,omitempty"`     // when it ends by itself
+	Shares    []EventShare `json:"shares,omitempty"`    // of slots and share
+	Instances int          `json:"instances,omitempty"` // of hot: that serve the user
+	Mode      string       `json:"mode,omitempty"`      // enforce, or dry-run: it changes nothing
+	Version   string       `json:"version,omitempty"`   // of limits
+	Note      string       `json:"note,omitempty"`      // of override: in words, what was done and why
+	Count     int          `json:"count,omitempty"`     // of lost: events
+}
+
+// EventShare is what one instance gets.
+type EventShare struct {
+	Instance string `json:"instance"`
+	Share    int64  `json:"share"` // requests in progress, or bytes per second
+}
+
+// ShareOf is what an instance, whose name may be of any bytes, gets.
+func ShareOf(instance string, share int64) EventShare {
+	return EventShare{strings.ToValidUTF8(instance, "\ufffd"), share}
+}
+
+// Filter is what a reader of events wants.
+type Filter struct {
+	User  string      // his key, at whatever endpoint; "" is all events
+	Kinds []EventKind // none are all
+}
+
+// Passes reports whether an event is wanted.
+func (f Filter) Passes(e *Event) bool {
+	if len(f.Kinds) > 0 && !slices.Contains(f.Kinds, e.Kind) {
+		return false
+	}
+	return f.User == "" || e.Name != nil && e.User == f.User
+}
+
+// Message is one event of a stream. It is encoded once, for all who read it.
+type Message struct {
+	Event string
+	Value any
+
+	once sync.Once
+	json []byte
+}
+
+// JSON is the value in JSON, which has no line ends. It is safe for concurrent use.
+func (m *Message) JSON() []byte {
+	m.once.Do(func() { m.json, _ = json.Marshal(m.Value) }) // the types above can be encoded
+	return m.json
+}
+
+// NameOf is the user of a wire key, for events.
+func NameOf(key string) *Name {
+	n := nameOf(key)
+	return &n
+}

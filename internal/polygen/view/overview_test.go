@@ -1,0 +1,213 @@
+package view
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"pgregory.net/rapid"
+
+	"github.com/sluice-qos/sluice/pkg/bandwidth"
+	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+// names are the users of a list, in order.
+func names(list []Summary) string {
+	var all []string
+	for _, s := range list {
+		all = append(all, s.User)
+	}
+	return strings.Join(all, " ")
+}
+
+func TestOverview(t *testing.T) {
+	r := newRig(t)
+	r.use("old", 3)
+	r.wait(time.Second)
+	r.use("alice", 10)
+	r.throttle("GET", "alice")
+	r.use("bob", 4)
+	r.progress("a", "carl", 5, 5, 0)
+	r.Blocked(r.now, "carl")
+	r.demand(bandwidth.Report{Instance: "a", User: "mover", Active: 2, Moved: [2]int64{70, 8}})
+	r.demand(bandwidth.Report{Instance: "b", User: "mover", Active: 1, Moved: [2]int64{1, 2}})
+	r.wait(time.Second)
+	out := r.Overview(r.now, map[Sort]int{ByRate: 2, ByDown: 1, ByRecent: 9})
+	want := Totals{Users: 4, Rate: 14, InProgress: 8, Down: 71, Up: 10, Throttled: 1, Blocked: 1, Seen: 5, Capacity: 1000}
+	if diff := cmp.Diff(want, out.Totals); diff != "" {
+		t.Errorf("totals differ (-want +got):\n%s", diff)
+	}
+	for by, want := range map[Sort]string{ByRate: "alice bob", ByDown: "mover", ByRecent: "mover carl bob alice old", ByUp: "", ByConcurrent: ""} {
+		if got := names(out.Tops[by]); got != want {
+			t.Errorf("by %s: %s, want %s", by, got, want)
+		}
+	}
+	if got := names(out.Limited); got != "alice carl" || out.Limited[0].State != Throttled || out.Limited[1].State != Blocked {
+		t.Errorf("limited: %+v, want alice, throttled, and carl, blocked", out.Limited)
+	}
+	if got := out.Tops[ByRate][0].State; got != Throttled {
+		t.Errorf("alice is %s in the list by rate, want throttled", got)
+	}
+	if len(out.Tops) != 3 {
+		t.Errorf("%d lists, want the three that were asked for", len(out.Tops))
+	}
+	empty := newRig(t).Overview(t0, nil)
+	if diff := cmp.Diff(Overview{Totals: Totals{Capacity: 1000}, Tops: map[Sort][]Summary{}, Limited: []Summary{}}, empty); diff != "" {
+		t.Errorf("of nobody (-want +got):\n%s", diff)
+	}
+}
+
+// A throttle is shown for a second after it has ended, if the limit is still reached
+// in the window that it was for.
+func TestLately(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		file  string // in force when it is asked
+		after time.Duration
+		state State // to who looks once a second
+		now   State
+	}{
+		{"at once", file, 0, Throttled, Throttled},
+		{"the second is over", file, time.Second, Throttled, OK},
+		{"still shown", file, 1999 * time.Millisecond, Throttled, OK},
+		{"too long ago", file, 2 * time.Second, OK, OK},
+		{"the limit was raised since", strings.Replace(file, "GET: 10", "GET: 11", 1), time.Second, OK, OK},
+		{"or removed", strings.Replace(file, "GET: 10, ", "", 1), time.Second, OK, OK},
+		{"or is in a dry run", strings.Replace(file, "GET: 10", "GET: {second: 10, mode: dry-run}", 1), time.Second, OK, OK},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t)
+			r.use("alice", 10)
+			r.throttle("GET", "alice")
+			r.wait(tt.after)
+			r.Limits(parse(t, tt.file))
+			o := r.Overview(r.now, map[Sort]int{ByRecent: 1})
+			lately, now, listed := r.UserLately(r.now, "alice"), r.get("alice"), o.Tops[ByRecent][0]
+			if lately.State != tt.state || listed.State != tt.state || now.State != tt.now {
+				t.Errorf("%s, in a list %s, in truth %s, want %s, %[4]s, %s", lately.State, listed.State, now.State, tt.state, tt.now)
+			}
+			if limited := len(o.Limited) == 1; limited != (tt.state == Throttled) || o.Totals.Throttled != len(o.Limited) {
+				t.Errorf("limited: %s of %d, want him if he is throttled", names(o.Limited), o.Totals.Throttled)
+			}
+		})
+	}
+}
+
+func TestNear(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		file    string
+		history func(*rig)
+		want    *Near
+	}{
+		{"no limits", file, func(r *rig) { r.Progress(r.now, "a", "staff", 1, 0, 0) }, nil},
+		{"nothing used: the first", file, func(r *rig) { r.wait(0) }, &Near{Limit: "*", Max: 20, Window: 1, Mode: "enforce"}},
+		{"the larger part", file, func(r *rig) { r.use("alice", 6); r.useOf("*", "alice", 8); r.wait(time.Second) }, &Near{Limit: "GET", Max: 10, Used: 6, Window: 1, Mode: "enforce"}},
+		{"the last full second", file, func(r *rig) { r.use("alice", 9); r.wait(time.Second); r.use("alice", 1) }, &Near{Limit: "GET", Max: 10, Used: 9, Window: 1, Mode: "enforce"}},
+		{"the present one counts only once it is spent", file, func(r *rig) { r.use("alice", 1); r.wait(time.Second); r.use("alice", 9) }, &Near{Limit: "GET", Max: 10, Used: 1, Window: 1, Mode: "enforce"}},
+		{"the present one, spent", file, func(r *rig) { r.use("alice", 1); r.wait(time.Second); r.use("alice", 10) }, &Near{Limit: "GET", Max: 10, Used: 10, Window: 1, Mode: "enforce"}},
+		{"in progress", file, func(r *rig) { r.use("alice", 6); r.progress("a", "alice", 4, 5, 0) }, &Near{Limit: "concurrent", Max: 5, Used: 4, Mode: "enforce"}},
+		{"of a minute the present one", many, func(r *rig) {
+			k := ratelimit.Key{Class: "GET", User: "alice", Window: limits.Minute}
+			r.Usage(r.now, k, r.now.Unix(), 60)
+			r.wait(time.Minute)
+			r.Usage(r.now, k, r.now.Unix(), 50)
+		}, &Near{Limit: "GET/minute", Max: 60, Used: 50, Window: 60, Mode: "enforce"}},
+		{"bandwidth", file, func(r *rig) {
+			r.demand(bandwidth.Report{Instance: "a", User: "mover", Moved: [2]int64{5 << 20, 5 << 20}})
+		},
+			&Near{Limit: "bandwidth.up", Max: 5 << 20, Used: 5 << 20, Mode: "enforce"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := &rig{View: New(parse(t, tt.file), 10, 10), now: t0}
+			r.use("alice", 0)
+			tt.history(r)
+			got := r.Overview(r.now, map[Sort]int{ByRecent: 1}).Tops[ByRecent][0].Near
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("near (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Whatever is used: the lists are those of Top, and the totals are those of everybody.
+func TestOverviewIsTop(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		v := New(parse(&testing.T{}, file), 40, 10)
+		for i := range rapid.IntRange(0, 50).Draw(t, "users") {
+			name := fmt.Sprintf("u%02d", i)
+			v.Usage(t0, ratelimit.Key{Class: "GET", User: name}, t0.Unix(), rapid.IntRange(0, 20).Draw(t, "used"))
+			v.Demand(t0, bandwidth.Report{Instance: "a", User: name, Active: rapid.IntRange(0, 9).Draw(t, "active"),
+				Moved: [2]int64{rapid.Int64Range(0, 9).Draw(t, "down"), rapid.Int64Range(0, 9).Draw(t, "up")}})
+			if rapid.Bool().Draw(t, "blocked") {
+				v.Blocked(t0, name)
+			}
+		}
+		now := t0.Add(time.Second)
+		orders := []Sort{ByRate, ByConcurrent, ByDown, ByUp, ByRecent}
+		n := map[Sort]int{}
+		for _, by := range orders {
+			n[by] = rapid.IntRange(1, 60).Draw(t, "n")
+		}
+		o := v.Overview(now, n)
+		for _, by := range orders {
+			if diff := cmp.Diff(v.Top(now, by, n[by]).Users, o.Tops[by], cmpopts.EquateEmpty()); diff != "" {
+				t.Fatalf("by %s (-Top +Overview):\n%s", by, diff)
+			}
+		}
+		var want Totals
+		for _, u := range v.Top(now, ByRecent, MaxTop).Users {
+			want.Users++
+			want.Rate += u.Rate
+			want.InProgress += u.InProgress
+			want.Down += u.Down
+			want.Up += u.Up
+			if u.State == Blocked {
+				want.Blocked++
+			}
+		}
+		got := o.Totals
+		if math.Abs(got.Rate-want.Rate) > 1e-6 || got.Users != want.Users || got.InProgress != want.InProgress || got.Down != want.Down || got.Up != want.Up || got.Blocked != want.Blocked {
+			t.Fatalf("totals %+v, want %+v", got, want)
+		}
+		if len(o.Limited) != want.Blocked {
+			t.Fatalf("%d limited users, want the %d who are blocked", len(o.Limited), want.Blocked)
+		}
+	})
+}
+
+func TestLimitedAreBounded(t *testing.T) {
+	r := newRig(t)
+	for i := range 150 {
+		r.Blocked(r.now, fmt.Sprint(i))
+	}
+	if o := r.Overview(r.now, nil); len(o.Limited) != MaxLimited || o.Totals.Blocked != 150 {
+		t.Errorf("%d listed of %d blocked, want %d of 150", len(o.Limited), o.Totals.Blocked, MaxLimited)
+	}
+}
+
+// One look at 100 000 active users, a tenth of them throttled.
+func BenchmarkOverview(b *testing.B) {
+	v := crowd(b, 100_000)
+	for i := range 10_000 {
+		v.Throttled(t0, ratelimit.Throttle{Key: ratelimit.Key{Class: "GET", User: fmt.Sprintf("user-%d", i*10+9)}, Second: t0.Unix()})
+	}
+	for _, tt := range []struct {
+		name string
+		n    map[Sort]int
+	}{
+		{"one order", map[Sort]int{ByRate: 100}},
+		{"all orders", map[Sort]int{ByRate: 1000, ByConcurrent: 1000, ByDown: 1000, ByUp: 1000, ByRecent: 1000}},
+	} {
+		b.Run(tt.name, func(b *testing.B) {
+			for b.Loop() {
+				v.Overview(t0.Add(time.Second), tt.n)
+			}
+		})
+	}
+}

@@ -1,0 +1,67 @@
+package spoa
+
+import (
+	"github.com/sluice-qos/sluice/internal/spop"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// HAProxy asks with "log" what its access log shall say of requests that are allowed.
+// Without it none of this runs.
+
+// spare is what the access log says of an allowed request: the limit of which it
+// leaves least, and how much.
+type spare struct {
+	verdict string // instead of "allowed"; "" if that is it
+	limit   string // the limit's name; "" if there is none
+	max     int
+	left    int // requests that it still admits; 0 to max and its burst
+}
+
+// The verdicts of requests that are allowed for a reason of their own.
+const (
+	exemptVerdict = "exempt"
+	dryRunVerdict = "dry-run" // a limit in a dry run would have refused it
+)
+
+// spareOf is what is left for a user after a request that counted against these rates.
+// A limit in a dry run that refuses goes before all others.
+func (l *limiter) spareOf(user string, of *limits.Limits, rates []limits.Rate, dry rehearsal) *spare {
+	switch {
+	case of.Tier == limits.ExemptTier:
+		return &spare{verdict: exemptVerdict}
+	case dry.refused:
+		return &spare{verdict: dryRunVerdict, limit: dry.limit, max: dry.max}
+	}
+	s := &spare{}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if left, rate, ok := l.tokens.Left(l.clock.Now(), user, rates); ok {
+		s.limit, s.max, s.left = rate.Name(), rate.Max, left
+	}
+	if of.Concurrent > 0 && of.ConcurrentMode == limits.Enforce {
+		if free, known := l.slots.Free(user); known && (s.limit == "" || free < s.left) {
+			s.limit, s.max, s.left = slotReason, of.Concurrent, free
+		}
+	}
+	return s
+}
+
+// answer sets the variables.
+func (s *spare) answer(r *spop.Request) {
+	if s.verdict != "" {
+		r.SetString("verdict", s.verdict)
+	}
+	if s.limit != "" {
+		r.SetString("class", s.limit)
+		r.SetUint("limit", uint32(s.max))
+		r.SetUint("remaining", uint32(s.left))
+	}
+}
+
+// rehearsal is what limits in a dry run say of a request, as far as it is known at
+// once. The zero rehearsal is that none would refuse it.
+type rehearsal struct {
+	refused bool
+	limit   string
+	max     int
+}
