@@ -107,25 +107,45 @@ func overview() *dashboard.DashboardBuilder {
 			line{`sum by (direction) (rate(sluice_dry_run_bytes_total{instance=~"$instance"}[$__rate_interval]))`, "{{direction}}, above a limit in a dry run"}))
 }
 
-// user is what can be said of one user: no metric has his name, so it shows his tier,
-// and where to ask.
+// user is what can be said of one user: his own series if polygen was told to have any
+// (--user-metrics, --user-metrics-top), else his tier's, and where to ask.
 func user() *dashboard.DashboardBuilder {
-	const who = `{tier=~"$tier", instance=~"$instance"`
-	return begin("user", "one user", "The company that a user keeps, and where to ask about himself.").
-		WithVariable(dashboard.NewTextBoxVariableBuilder("user").Label("User").DefaultValue(text("alice"))).
+	const (
+		his = `{user="$user", endpoint=~"$endpoint"`
+		who = `{tier=~"$tier", instance=~"$instance"`
+	)
+	return begin("user", "one user", "What a user uses of what he may, the company that he keeps, and where to ask about him.").
+		WithVariable(dashboard.NewQueryVariableBuilder("user").Label("User").
+			Query(text("label_values(sluice_user_requests_per_second, user)")).Datasource(source()).
+			Refresh(dashboard.VariableRefreshOnTimeRangeChanged).Sort(dashboard.VariableSortAlphabeticalAsc)).
+		WithVariable(variable("endpoint", "Endpoint", `label_values(sluice_user_requests_per_second{user="$user"}, endpoint)`)).
+		WithVariable(variable("tier", "Tier", `label_values(sluice_user_requests_per_second{user="$user"}, tier)`)).
 		WithVariable(dashboard.NewTextBoxVariableBuilder("polygen").Label("polygen").DefaultValue(text("http://127.0.0.1:9090"))).
-		WithVariable(variable("tier", "Tier", "label_values(sluice_tier_requests_total, tier)")).
-		WithPanel(note("About $user", "No metric carries users' names, so that Prometheus stays small whoever asks. "+
-			"polygen knows him: his limits, use, shares, state and the reason are at\n\n[$polygen/api/v1/users/$user]($polygen/api/v1/users/$user)\n\n"+
-			"and in `sluice explain $user`. Below are all users of his tier: choose it above.")).
-		WithPanel(graph("His tier's requests, by verdict", "", units.RequestsPerSecond,
+		WithRow(dashboard.NewRowBuilder("$user")).
+		WithPanel(graph("Requests", "At each endpoint: in the last full second, or on average over the last minute or hour where that is more.", units.RequestsPerSecond,
+			line{`max by (endpoint) (sluice_user_requests_per_second` + his + `})`, "requests {{endpoint}}"})).
+		WithPanel(graph("Used, of each limit", "1 is all of it. Of seconds the last full one, of longer windows the present one.", units.PercentUnit,
+			line{`max by (endpoint, limit) (sluice_user_used` + his + `}) / max by (endpoint, limit) (sluice_user_limit` + his + `})`, "{{limit}} {{endpoint}}"})).
+		WithPanel(graph("Limited", "1 if requests were refused in the last second, as polygen sees it.", units.Short,
+			line{`max by (reason, endpoint) (sluice_user_limited` + his + `})`, "{{reason}} {{endpoint}}"})).
+		WithPanel(graph("In progress", "Known near his limit, or with one of bandwidth.", units.Short,
+			line{`max by (endpoint) (sluice_user_requests_in_progress` + his + `})`, "in progress {{endpoint}}"},
+			line{`max by (endpoint) (sluice_user_limit` + his + `, limit="concurrent"})`, "limit {{endpoint}}"})).
+		WithPanel(graph("Bytes moved", "Under a limit of bandwidth.", units.BytesPerSecondIEC,
+			line{`max by (direction, endpoint) (sluice_user_bytes_per_second` + his + `})`, "{{direction}} {{endpoint}}"},
+			line{`max by (limit, endpoint) (sluice_user_limit` + his + `, limit=~"bandwidth.*"})`, "{{limit}} {{endpoint}}"})).
+		WithPanel(note("About $user", "Users have series of their own if polygen runs with `--user-metrics NAME,...`, or `--user-metrics-top K` for those with most requests. "+
+			"Of anybody it tells his limits, use, shares, state and the reason, at\n\n[$polygen/api/v1/users/$user]($polygen/api/v1/users/$user)\n\n"+
+			"and so does `sluice explain $user`. Below are all users of his tier.")).
+		WithRow(dashboard.NewRowBuilder("His tier: $tier")).
+		WithPanel(graph("Requests, by verdict", "", units.RequestsPerSecond,
 			line{`sum by (verdict) (rate(sluice_tier_requests_total` + who + `}[$__rate_interval]))`, "{{verdict}}"})).
-		WithPanel(graph("His tier's refused requests, by limit", "", units.RequestsPerSecond,
+		WithPanel(graph("Refused requests, by limit", "", units.RequestsPerSecond,
 			line{`sum by (limit) (rate(sluice_tier_requests_total` + who + `, verdict="refused"}[$__rate_interval]))`, "{{limit}}"})).
-		WithPanel(graph("Part of his tier's requests that is refused", "", units.PercentUnit,
+		WithPanel(graph("Part of the requests that is refused", "", units.PercentUnit,
 			line{`sum by (tier) (rate(sluice_tier_requests_total` + who + `, verdict="refused"}[$__rate_interval])) / sum by (tier) (rate(sluice_tier_requests_total` +
 				who + `}[$__rate_interval]))`, "{{tier}}"})).
-		WithPanel(graph("His tier's requests, by instance", "", units.RequestsPerSecond,
+		WithPanel(graph("Requests, by instance", "", units.RequestsPerSecond,
 			line{`sum by (instance) (rate(sluice_tier_requests_total` + who + `}[$__rate_interval]))`, "{{instance}}"}))
 }
 
@@ -154,6 +174,9 @@ func health() *dashboard.DashboardBuilder {
 			line{`sum by (instance, reason) (rate(sluice_spop_rejected_total{instance=~"$instance"}[$__rate_interval])) > 0`, "{{instance}}: {{reason}} per second"},
 			line{`sum by (instance) (rate(sluice_spop_panics_total{instance=~"$instance"}[$__rate_interval])) > 0`, "{{instance}}: panics per second"})).
 		WithRow(dashboard.NewRowBuilder("From crossing a limit to refusing natively")).
+		WithPanel(graph("All of it, to the last HAProxy", "From Redis' count of the last token; of up to ten throttles a second.", units.Seconds,
+			line{`histogram_quantile(0.5, sum by (le) (rate(sluice_throttle_reaction_seconds_bucket[$__rate_interval])))`, "0.5"},
+			line{`histogram_quantile(0.99, sum by (le) (rate(sluice_throttle_reaction_seconds_bucket[$__rate_interval])))`, "0.99"})).
 		WithPanel(graph("The agent gathers a report", "", units.Seconds, quantile("0.99", "sluice_flush_seconds", "lane"))).
 		WithPanel(graph("polygen decides and publishes", "", units.Seconds, line{
 			`histogram_quantile(0.99, sum by (le) (rate(sluice_polygen_loop_seconds_bucket[$__rate_interval])))`, "0.99"})).

@@ -1,0 +1,185 @@
+package page
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	polygen "github.com/sluice-qos/sluice/internal/admin/page"
+	"github.com/sluice-qos/sluice/internal/polygen/view"
+)
+
+// fake is a server that says what the test wants, when the test wants it.
+type fake struct {
+	*httptest.Server
+
+	mu       sync.Mutex
+	live     view.Live
+	history  view.History
+	policies []view.Event
+	token    string
+	down     bool          // it answers 503
+	changed  chan struct{} // closed at the next answer
+	dropped  chan struct{} // closed to end all streams
+	open     int           // streams of live answers
+	asked    []string      // queries of live answers
+}
+
+func startFake(t *testing.T) *fake {
+	f := &fake{changed: make(chan struct{}), dropped: make(chan struct{}), live: quiet()}
+	mux := http.NewServeMux()
+	mux.Handle("/", polygen.Handler())
+	mux.HandleFunc("GET /api/v1/live", f.serveLive)
+	mux.HandleFunc("GET /api/v1/policies", f.servePolicies)
+	mux.HandleFunc("GET /api/v1/history/", func(w http.ResponseWriter, _ *http.Request) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(f.history)
+	})
+	f.Server = httptest.NewServer(mux)
+	t.Cleanup(func() {
+		f.drop()
+		f.Close()
+	})
+	return f
+}
+
+func (f *fake) host() string { return strings.TrimPrefix(f.URL, "http://") }
+
+// set changes what is said, and says it.
+func (f *fake) set(change func(*fake)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.live.Time = f.live.Time.Add(time.Second)
+	change(f)
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
+// drop ends all streams.
+func (f *fake) drop() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	close(f.dropped)
+	f.dropped = make(chan struct{})
+}
+
+func (f *fake) streams() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.open
+}
+
+func (f *fake) lastAsked() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.asked) == 0 {
+		return ""
+	}
+	return f.asked[len(f.asked)-1]
+}
+
+func (f *fake) allowed(w http.ResponseWriter, r *http.Request) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	status, why := 0, ""
+	switch {
+	case f.token != "" && r.Header.Get("Authorization") != "Bearer "+f.token:
+		status, why = http.StatusUnauthorized, "a token is wanted"
+	case f.down:
+		status, why = http.StatusServiceUnavailable, "too many streams"
+	default:
+		return true
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	fmt.Fprintf(w, `{"error": %q}`, why)
+	return false
+}
+
+func (f *fake) serveLive(w http.ResponseWriter, r *http.Request) {
+	if !f.allowed(w, r) {
+		return
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	f.mu.Lock()
+	f.open++
+	f.asked = append(f.asked, r.URL.RawQuery)
+	dropped := f.dropped
+	f.mu.Unlock()
+	defer func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.open--
+	}()
+	for {
+		f.mu.Lock()
+		said, err := json.Marshal(f.live)
+		changed := f.changed
+		f.mu.Unlock()
+		if err != nil {
+			panic(err) // the types can be encoded
+		}
+		fmt.Fprintf(w, ": a comment\r\nevent: live\r\ndata: %s\r\n\r\n", said)
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case <-changed:
+		case <-dropped:
+			return
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+func (f *fake) servePolicies(w http.ResponseWriter, r *http.Request) {
+	if !f.allowed(w, r) {
+		return
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	for sent := 0; ; {
+		f.mu.Lock()
+		rest, changed, dropped := f.policies[min(sent, len(f.policies)):], f.changed, f.dropped
+		f.mu.Unlock()
+		for _, e := range rest {
+			said, err := json.Marshal(e)
+			if err != nil {
+				panic(err) // the types can be encoded
+			}
+			fmt.Fprintf(w, "event: %s\ndata: %s\n\n", e.Kind, said)
+			sent++
+		}
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case <-changed:
+		case <-dropped:
+			return
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// quiet is a cluster in which nobody is limited.
+func quiet() view.Live {
+	at := time.Now().UTC().Truncate(time.Second)
+	return view.Live{
+		From:   view.From{Polygen: "polygen-1", Leading: true, Version: "3f9a1c77d2e84b05", Time: at},
+		Totals: view.Totals{Users: 1, Rate: 12.5, Down: 3 << 20, Seen: 1, Capacity: 100_000},
+		Sort:   view.ByRate,
+		Users: []view.Summary{{
+			Name: name("alice"), Tier: "free", Known: true, State: view.OK, Rate: 12.5, Seen: at,
+			Near: &view.Near{Limit: "GET", Max: 100, Used: 12, Window: 1, Mode: "enforce"},
+		}},
+		Limited:   []view.Summary{},
+		Instances: []view.Instance{{Name: "instance-1", Version: "3f9a1c77d2e84b05", Current: true}, {Name: "instance-2", Version: "3f9a1c77d2e84b05", Current: true}},
+	}
+}
+
+func name(user string) view.Name { return view.Name{User: user, Href: view.Path(user, "")} }

@@ -1,0 +1,240 @@
+package page
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sluice-qos/sluice/bench/load"
+	"github.com/sluice-qos/sluice/internal/proctest"
+)
+
+const limitFile = `version: 1
+default_tier: free
+tiers:
+  free:
+    requests: {GET: 50, PUT: 20}
+    concurrent: 10
+    bandwidth: {down: 2MiB, up: 1MiB}
+  pro:
+    requests: {GET: 400, "*": 500}
+    concurrent: 100
+    bandwidth: {down: 20MiB, up: 10MiB}
+users:
+  alice: pro
+  build-farm: pro
+  reports: {tier: free, requests: {GET: 30}, concurrent: 50, comment: nightly export}
+`
+
+// TestPage is what somebody on call does: sees a user turn red, opens him with the
+// keyboard, and reads why.
+func TestPage(t *testing.T) {
+	up := startUp(t)
+	b := newTab(t, up.admin, desktop)
+	b.theme("dark")
+	b.open("http://" + up.admin + "/")
+	b.awaitText("#connection", "live")
+	b.awaitText("#polygen", "polygen")
+	b.awaitText("#leading", "leads")
+	b.awaitText("#instance-rows", "instance-2")
+	b.awaitText("#limited-none", "Nobody")
+
+	up.load(t, 15, "GET", "/bytes/20000", "alice")
+	up.load(t, 43, "GET", "/bytes/9000", "carol")
+	up.load(t, 12, "PUT", "/", "build-farm")
+	up.load(t, 6, "GET", "/sleep/900", "dave")
+	up.load(t, 17, "GET", "/bytes/2000", "reports")
+	row := `Array.from(document.querySelectorAll("#user-rows tr")).find((r) => r.cells[0].innerText === "reports")`
+	b.await("the user is seen, and well", row+`?.className === ""`, `document.querySelector("#user-rows").innerText`)
+	for seconds := 10; seconds <= 30 && updatesImages(); seconds += 10 {
+		b.await("more of it is seen", `document.querySelector(".spark polyline").points.length > `+strconv.Itoa(seconds), `document.querySelector(".spark polyline").points.length`)
+	}
+	up.load(t, 400, "GET", "/bytes/2000", "reports") // against a limit of 30
+	b.await("the user's row is red and says so", `(() => {
+		const row = `+row+`;
+		return row && row.matches(".limited.throttled") && row.cells[2].innerText.trim() === "throttled";
+	})()`, `document.querySelector("#user-rows").innerText`)
+	b.awaitText("#limited", "reports")
+	if got, want := eval[string](b, `getComputedStyle(document.querySelector("#user-rows tr.throttled .state")).color`), "rgb(255, 148, 139)"; got != want {
+		t.Errorf("the colour of the state in the dark = %s, want %s", got, want)
+	}
+	b.awaitText("#user-rows", "carol")
+	b.awaitText("#user-rows", "dave")
+	b.check("the overview in the dark")
+	b.shoot("overview-dark")
+
+	// The user's page by Tab and Enter.
+	eval[bool](b, `(document.getElementById("find-user").focus(), true)`)
+	for i := 0; ; i++ {
+		b.press("\t")
+		if eval[string](b, "document.activeElement.innerText") == "reports" && eval[bool](b, `document.activeElement.matches("#user-rows a")`) {
+			break
+		}
+		if i == 40 {
+			t.Fatal("40 Tabs do not lead to the user")
+		}
+	}
+	b.press("\r")
+	b.awaitText("#user-heading", "reports")
+	b.await("the heading has the focus", `document.activeElement.id === "user-heading"`, "document.activeElement.id")
+	b.awaitText("#user-why", "Refused: more than 30 GET requests a second; until ")
+	b.awaitText("#user-why", up.limits+" line 15 (requests.GET, of this user alone)")
+	b.awaitText("#user-why", "“nightly export”")
+	b.awaitText("#user-state", "throttled")
+	b.awaitText("#user-limits", "requests.GET")
+	b.awaitText("#user-decisions", "30 requests a second were reached")
+	b.awaitText("#user-charts", "At the limit.")
+	b.awaitText("#user-places", "instance-1")
+	b.await("the chart is drawn", `document.querySelectorAll("#user-charts canvas").length >= 5`, `document.querySelectorAll("#user-charts canvas").length`)
+	// A chart is worth looking at when it has some seconds; that of the documents, more.
+	for seconds := 1; seconds <= 8 || seconds <= 35 && updatesImages(); seconds++ {
+		b.await("the limit was reached for so many seconds", `Number(/Reached in (\d+)/.exec(document.querySelector("#user-charts").innerText)?.[1] ?? 0) >= `+strconv.Itoa(seconds),
+			`document.querySelector("#user-charts").innerText`)
+	}
+	b.check("the user in the dark")
+	b.shoot("user-dark")
+	b.theme("light")
+	b.check("the user in the light")
+	user := b.shoot("user-light")
+	b.size(phone)
+	b.check("the user on a phone")
+	b.shootAll("user-phone")
+
+	eval[bool](b, `(location.hash = "#/", true)`)
+	b.awaitText("#user-rows", "reports")
+	b.check("the overview on a phone")
+	b.shootAll("overview-phone")
+	b.size(desktop)
+	b.awaitText("#limited", "reports")
+	overview := b.shoot("overview-light")
+	eval[bool](b, `(document.getElementById("policies").open = true, true)`)
+	b.awaitText("#policy-rows", "throttle")
+	b.check("the overview in the light")
+	b.shootAll("overview-light-all")
+
+	updateImage(t, "page-overview.png", overview)
+	updateImage(t, "page-user.png", user)
+}
+
+func updatesImages() bool { return os.Getenv("SLUICE_UPDATE_IMAGES") != "" }
+
+// updateImage writes a picture of the documents, if that is wanted.
+func updateImage(t *testing.T, name string, png []byte) {
+	t.Helper()
+	if !updatesImages() {
+		return
+	}
+	if len(png) >= 150<<10 {
+		t.Errorf("%s would have %d bytes, want less than 150 KiB", name, len(png))
+	}
+	dir := filepath.Join("..", "..", "docs", "images")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, name), png, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// up is a running `sluice up` with two instances.
+type up struct {
+	admin, limits string
+	instances     []string
+}
+
+func startUp(t *testing.T) *up {
+	t.Helper()
+	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(strings.TrimSpace(string(root)), "bin", "sluice")
+	if out, err := exec.Command("go", "build", "-trimpath", "-o", program, "github.com/sluice-qos/sluice/cmd/sluice").CombinedOutput(); err != nil {
+		t.Fatalf("build sluice: %v\n%s", err, out)
+	}
+	dir, err := os.MkdirTemp("", "page") // not t.TempDir: its path may be too long for a unix socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.MkdirAll(filepath.Join(dir, "config"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	u := &up{admin: proctest.FreeAddr(t), limits: "config/limits.yaml"}
+	if err := os.WriteFile(filepath.Join(dir, u.limits), []byte(limitFile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	first := freePorts(t, 2)
+	for i := range 2 {
+		u.instances = append(u.instances, net.JoinHostPort("127.0.0.1", strconv.Itoa(first+i)))
+	}
+	// A shell's cd, so that the page names the file as people write it.
+	p := proctest.Start(t, []string{"TMPDIR=" + dir}, "/bin/sh", "-c", `cd "$1" && shift && exec "$@"`, "sh", dir,
+		program, "up", "--limits", u.limits, "--listen", u.instances[0], "--instances", "2",
+		"--identify", "header:X-User", "--admin", u.admin, "--haproxy", proctest.HAProxyPath(t), "--max-wait", "1s")
+	p.Name = "sluice up"
+	proctest.Eventually(t, "sluice up is ready", func() error {
+		if !p.Running() {
+			t.Fatalf("it ended:\n%s", p.Output())
+		}
+		if !bytes.Contains([]byte(p.Output()), []byte("ready: ")) {
+			return fmt.Errorf("it printed %q", p.Output())
+		}
+		return nil
+	})
+	return u
+}
+
+// load sends a user's requests to the instances until the test ends.
+func (u *up) load(t *testing.T, rate float64, method, path, user string) {
+	t.Helper()
+	targets, err := load.Spread("even", u.instances...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := load.Spec{Targets: targets, Rate: rate, Duration: 10 * time.Minute, Requests: load.Users(method, path, user), Ahead: 2, Conns: 64, Tick: 5 * time.Millisecond}
+	ctx, cancel := context.WithCancel(context.Background())
+	var done sync.WaitGroup
+	done.Go(func() {
+		if _, err := load.Run(ctx, spec); err != nil && ctx.Err() == nil {
+			t.Errorf("load of %s: %v", user, err)
+		}
+	})
+	t.Cleanup(func() { cancel(); done.Wait() })
+}
+
+// freePorts is the first of n ports in a row that were free a moment ago.
+func freePorts(t *testing.T, n int) int {
+	t.Helper()
+	for range 100 {
+		_, port, err := net.SplitHostPort(proctest.FreeAddr(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, err := strconv.Atoi(port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		free := first+n <= 65536
+		for i := 1; i < n && free; i++ {
+			l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(first+i)))
+			if free = err == nil; free {
+				l.Close()
+			}
+		}
+		if free {
+			return first
+		}
+	}
+	t.Fatal("no free ports in a row")
+	return 0
+}
