@@ -40,10 +40,11 @@ test: setup test-unit ## run all tests
 	$(MAKE) test-integration ONHAPROXY=
 
 test-unit: setup ## run the tests of all packages, with the race detector
-	@scripts/setup zsh fish promtool
+	@scripts/setup zsh fish promtool postgresql
 	$(GO) test -race -shuffle=on $(UNIT)
 
 test-integration: setup build ## run whole clusters of real processes; HAPROXY=3.0 or a path chooses another HAProxy
+	@scripts/setup chromium
 	@haproxy='$(HAPROXY)'; \
 	case "$$haproxy" in [0-9].[0-9]) scripts/setup patchelf; haproxy=$$(scripts/haproxy-version "$$haproxy" | tail -n 1);; esac; \
 	export SLUICE_HAPROXY="$$haproxy"; \
