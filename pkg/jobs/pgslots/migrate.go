@@ -1,0 +1,113 @@
+package pgslots
+
+import (
+	"context"
+	"embed"
+	"fmt"
+	"io/fs"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// migrating is the advisory lock of those who migrate: "sluice" in ASCII.
+const migrating = 0x736c75696365
+
+// goodName is of a schema. PostgreSQL cuts longer ones.
+var goodName = regexp.MustCompile(`^[A-Za-z0-9 _-]{1,63}$`)
+
+// Migrate brings the tables and functions of a schema up to date, and makes the schema
+// if there is none; "" is DefaultSchema. It may be called by any number of workers at
+// any time: one of them does what there is to do. If there is nothing, it needs no
+// right to change the schema. A schema that is newer than this program is left alone.
+func Migrate(ctx context.Context, pool *pgxpool.Pool, schema string) error {
+	if schema == "" {
+		schema = DefaultSchema
+	}
+	if !goodName.MatchString(schema) {
+		return fmt.Errorf("schema %q: want up to 63 letters, digits, blanks, _ and -", schema)
+	}
+	steps, err := readSteps(schema)
+	if err != nil {
+		return err
+	}
+	if err := migrate(ctx, pool, schema, steps); err != nil {
+		return fmt.Errorf("migrate schema %q: %w", schema, err)
+	}
+	return nil
+}
+
+func migrate(ctx context.Context, pool *pgxpool.Pool, schema string, steps []string) error {
+	// Read committed, so that what is read with the lock is what was written before it.
+	return pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1::int8)", int64(migrating)); err != nil {
+			return err
+		}
+		done, err := version(ctx, tx, schema)
+		if err != nil || done >= len(steps) {
+			return err
+		}
+		for v := done + 1; v <= len(steps); v++ {
+			// Without arguments, a step may have many statements.
+			if _, err := tx.Conn().PgConn().Exec(ctx, steps[v-1]).ReadAll(); err != nil {
+				return fmt.Errorf("step %d: %w", v, err)
+			}
+			if _, err := tx.Exec(ctx, "INSERT INTO "+name(schema, "migrations")+" (version) VALUES ($1::int4)", v); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// version is that of the schema, which is made if there is none; 0 is empty.
+func version(ctx context.Context, tx pgx.Tx, schema string) (int, error) {
+	table := name(schema, "migrations")
+	var hasSchema, hasTable bool
+	err := tx.QueryRow(ctx, "SELECT to_regnamespace($1::text) IS NOT NULL, to_regclass($2::text) IS NOT NULL", name(schema), table).
+		Scan(&hasSchema, &hasTable)
+	if err != nil {
+		return 0, err
+	}
+	if !hasSchema {
+		if _, err := tx.Exec(ctx, "CREATE SCHEMA "+name(schema)); err != nil {
+			return 0, err
+		}
+	}
+	if !hasTable {
+		_, err := tx.Exec(ctx, "CREATE TABLE "+table+" (version int PRIMARY KEY, at timestamptz NOT NULL DEFAULT now())")
+		return 0, err
+	}
+	var v int
+	err = tx.QueryRow(ctx, "SELECT coalesce(max(version), 0) FROM "+table).Scan(&v)
+	return v, err
+}
+
+// readSteps reads the files, whose names begin with 001, 002 and so on.
+func readSteps(schema string) ([]string, error) {
+	files, err := fs.Glob(migrations, "migrations/*.sql") // sorted
+	if err != nil {
+		return nil, err
+	}
+	var steps []string
+	for i, file := range files {
+		number, _, _ := strings.Cut(strings.TrimPrefix(file, "migrations/"), "_")
+		if v, err := strconv.Atoi(number); err != nil || v != i+1 {
+			return nil, fmt.Errorf("%s is not step %d", file, i+1)
+		}
+		text, err := migrations.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		steps = append(steps, strings.ReplaceAll(string(text), "@schema@", name(schema)))
+	}
+	return steps, nil
+}
+
+func name(parts ...string) string { return pgx.Identifier(parts).Sanitize() }

@@ -1,0 +1,300 @@
+package redisslots
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-qos/sluice/pkg/jobs"
+)
+
+//go:embed slots.lua
+var source string
+
+var script = redis.NewScript(source)
+
+const (
+	// shards is the same in every process, for a user is to be in one of them.
+	shards = 16
+	// ttl is how long a user's slots are kept when they are over, and his line when
+	// nothing is done to him.
+	ttl = 24 * time.Hour
+	// most bounds the limits: Redis' numbers are exact up to there.
+	most = 1 << 52
+)
+
+// New returns Slots that are kept in Redis. The client remains the caller's, to
+// configure and to close. It may retry.
+func New(client redis.UniversalClient) jobs.Slots { return &slots{client} }
+
+type slots struct{ client redis.UniversalClient }
+
+func (s *slots) Acquire(ctx context.Context, c jobs.Claim, l jobs.Limits, lease time.Duration, park bool) (jobs.Verdict, error) {
+	if err := first(c.Validate(), l.Validate(), jobs.ValidateSpan(lease)); err != nil {
+		return jobs.Verdict{}, fmt.Errorf("acquire a slot: %w", err)
+	}
+	args := append(head("acquire"), c.ID, c.Holder, c.Queue, micros(lease), park, jobs.MaxParked)
+	got, err := s.run(ctx, c.User, withLimits(args, l)).Int64Slice()
+	if err == nil && len(got) != 4 {
+		err = fmt.Errorf("unexpected reply %v", got)
+	}
+	if err != nil {
+		return jobs.Verdict{}, fmt.Errorf("acquire a slot: %w", err)
+	}
+	return jobs.Verdict{Granted: got[0] == 1, Running: int(got[1]), InQueue: int(got[2]), Place: int(got[3])}, nil
+}
+
+// Renew is atomic for the claims of each user.
+func (s *slots) Renew(ctx context.Context, claims []jobs.Claim, lease time.Duration) ([]jobs.Claim, error) {
+	for _, c := range claims {
+		if err := c.Validate(); err != nil {
+			return nil, fmt.Errorf("renew leases: %w", err)
+		}
+	}
+	if err := jobs.ValidateSpan(lease); err != nil {
+		return nil, fmt.Errorf("renew leases: %w", err)
+	}
+	lost, err := s.renew(ctx, claims, lease)
+	if err != nil {
+		return nil, fmt.Errorf("renew leases: %w", err)
+	}
+	return lost, nil
+}
+
+func (s *slots) renew(ctx context.Context, claims []jobs.Claim, lease time.Duration) (lost []jobs.Claim, err error) {
+	byUser := map[string]int{} // the user's call
+	var calls []call
+	var indices [][]int // of each call's claims
+	for i, c := range claims {
+		n, ok := byUser[c.User]
+		if !ok {
+			n = len(calls)
+			byUser[c.User] = n
+			calls = append(calls, call{userKeys(c.User), append(head("renew"), micros(lease))})
+			indices = append(indices, nil)
+		}
+		calls[n].args = append(calls[n].args, c.ID, c.Holder)
+		indices[n] = append(indices[n], i)
+	}
+	replies, err := s.runAll(ctx, calls)
+	if err != nil {
+		return nil, err
+	}
+	var gone []int
+	for n, reply := range replies {
+		kept, err := reply.Int64Slice()
+		if err == nil && len(kept) != len(indices[n]) {
+			err = fmt.Errorf("unexpected reply %v", kept)
+		}
+		if err != nil {
+			return nil, err
+		}
+		for k, i := range indices[n] {
+			if kept[k] == 0 {
+				gone = append(gone, i)
+			}
+		}
+	}
+	slices.Sort(gone)
+	for _, i := range gone {
+		lost = append(lost, claims[i])
+	}
+	return lost, nil
+}
+
+func (s *slots) Release(ctx context.Context, c jobs.Claim, l jobs.Limits, reserve time.Duration) ([]jobs.Job, error) {
+	if err := first(c.Validate(), l.Validate(), jobs.ValidateSpan(reserve)); err != nil {
+		return nil, fmt.Errorf("release a slot: %w", err)
+	}
+	handed, err := s.release(ctx, c, l, reserve)
+	if err != nil {
+		return nil, fmt.Errorf("release a slot: %w", err)
+	}
+	return handed, nil
+}
+
+func (s *slots) Hand(ctx context.Context, user string, l jobs.Limits, reserve time.Duration) ([]jobs.Job, error) {
+	if err := first(jobs.ValidateUser(user), l.Validate(), jobs.ValidateSpan(reserve)); err != nil {
+		return nil, fmt.Errorf("hand slots: %w", err)
+	}
+	handed, err := s.release(ctx, jobs.Claim{Job: jobs.Job{User: user}}, l, reserve)
+	if err != nil {
+		return nil, fmt.Errorf("hand slots: %w", err)
+	}
+	return handed, nil
+}
+
+// release hands, and before that releases a claim if it names a job.
+func (s *slots) release(ctx context.Context, c jobs.Claim, l jobs.Limits, reserve time.Duration) (handed []jobs.Job, err error) {
+	args := append(head("release"), c.ID, c.Holder, micros(reserve))
+	got, err := s.run(ctx, c.User, withLimits(args, l)).StringSlice()
+	if err != nil {
+		return nil, err
+	}
+	for pair := range slices.Chunk(got, 2) {
+		if len(pair) != 2 {
+			return nil, fmt.Errorf("unexpected reply %.100q", got)
+		}
+		handed = append(handed, jobs.Job{User: c.User, ID: pair[0], Queue: pair[1]})
+	}
+	return handed, nil
+}
+
+func (s *slots) Reserved(ctx context.Context, user string) ([]jobs.Job, error) {
+	if err := jobs.ValidateUser(user); err != nil {
+		return nil, fmt.Errorf("read reservations: %w", err)
+	}
+	reply, err := s.run(ctx, user, head("slots")).Slice()
+	if err != nil {
+		return nil, fmt.Errorf("read reservations: %w", err)
+	}
+	u, err := readSlots(user, reply)
+	if err != nil {
+		return nil, fmt.Errorf("read reservations: %w", err)
+	}
+	var list []jobs.Job
+	for _, slot := range u.Reserved {
+		list = append(list, slot.Job)
+	}
+	return list, nil
+}
+
+func (s *slots) Forget(ctx context.Context, j jobs.Job) error {
+	if err := j.Validate(); err != nil {
+		return fmt.Errorf("forget a job: %w", err)
+	}
+	if err := s.run(ctx, j.User, append(head("forget"), j.ID)).Err(); err != nil {
+		return fmt.Errorf("forget a job: %w", err)
+	}
+	return nil
+}
+
+// Waiting asks every shard, in one round trip.
+func (s *slots) Waiting(ctx context.Context, after string, n int) ([]string, error) {
+	if err := jobs.ValidatePage(after, n); err != nil {
+		return nil, fmt.Errorf("read who waits: %w", err)
+	}
+	calls := make([]call, shards)
+	for shard := range calls {
+		calls[shard] = call{[]string{waitingKey(shard)}, append(head("waiting"), after, min(n, most),
+			userKey(shard, "slots", ""), userKey(shard, "line", ""), userKey(shard, "places", ""))}
+	}
+	replies, err := s.runAll(ctx, calls)
+	if err != nil {
+		return nil, fmt.Errorf("read who waits: %w", err)
+	}
+	var users []string
+	for _, reply := range replies {
+		part, err := reply.StringSlice()
+		if err != nil {
+			return nil, fmt.Errorf("read who waits: %w", err)
+		}
+		users = append(users, part...)
+	}
+	slices.Sort(users)
+	return users[:min(n, len(users))], nil
+}
+
+func (s *slots) User(ctx context.Context, user string) (jobs.Usage, error) {
+	if err := jobs.ValidateUser(user); err != nil {
+		return jobs.Usage{}, fmt.Errorf("read a user: %w", err)
+	}
+	reply, err := s.run(ctx, user, head("user")).Slice()
+	if err != nil {
+		return jobs.Usage{}, fmt.Errorf("read a user: %w", err)
+	}
+	u, err := readUser(user, reply)
+	if err != nil {
+		return jobs.Usage{}, fmt.Errorf("read a user: %w", err)
+	}
+	return u, nil
+}
+
+// A call is one of the script.
+type call struct {
+	keys []string
+	args []any
+}
+
+// run calls the script for a user.
+func (s *slots) run(ctx context.Context, user string, args []any) *redis.Cmd {
+	return script.Run(ctx, s.client, userKeys(user), args...)
+}
+
+// runAll makes calls in one round trip, and again those for which Redis did not know
+// the script.
+func (s *slots) runAll(ctx context.Context, calls []call) ([]*redis.Cmd, error) {
+	if len(calls) == 0 {
+		return nil, ctx.Err()
+	}
+	replies := make([]*redis.Cmd, len(calls))
+	pipe := s.client.Pipeline()
+	for i, c := range calls {
+		replies[i] = script.EvalSha(ctx, pipe, c.keys, c.args...)
+	}
+	_, failed := pipe.Exec(ctx) // of the first call that failed
+	for i, c := range calls {
+		err := replies[i].Err()
+		if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
+			replies[i] = script.Run(ctx, s.client, c.keys, c.args...)
+			err = replies[i].Err()
+		} else if err == nil && replies[i].Val() == nil {
+			err = failed // it was not sent
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return replies, nil
+}
+
+// head begins a call's arguments.
+func head(operation string) []any {
+	return append(make([]any, 0, 16), operation, len(userKey(0, "slots", ""))+1, int64(ttl/time.Second))
+}
+
+// withLimits ends them. A queue's limit above the total is the total.
+func withLimits(args []any, l jobs.Limits) []any {
+	args = append(args, min(l.Total, most))
+	for queue, n := range l.Queues {
+		args = append(args, queue, min(n, l.Total, most))
+	}
+	return args
+}
+
+// micros rounds up: no span is 0. A century is for ever.
+func micros(d time.Duration) int64 {
+	return int64((min(d, 100*365*24*time.Hour) + time.Microsecond - 1) / time.Microsecond)
+}
+
+func shardOf(user string) int { return int(xxhash.Sum64String(user) % shards) }
+
+// tag names a shard in as many bytes as any other.
+func tag(shard int) string { return "{" + strconv.Itoa(shard+100) + "}" }
+
+func waitingKey(shard int) string { return "sluice:jobs:" + tag(shard) + ":waiting" }
+
+// userKey is the same length for what begins the script's second, third or fourth key.
+func userKey(shard int, what, user string) string {
+	return "sluice:jobs:" + tag(shard) + ":" + what + ":" + user
+}
+
+func userKeys(user string) []string {
+	shard := shardOf(user)
+	return []string{waitingKey(shard), userKey(shard, "slots", user), userKey(shard, "line", user), userKey(shard, "places", user)}
+}
+
+func first(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,123 @@
+// Package jobs governs background jobs by the limits of their users: how many of a
+// user's run at a time, over all workers, which queue each goes to, and who comes
+// next. It knows of no job queue in particular: github.com/sluice-qos/sluice/jobs/riverqos
+// ties it to River.
+//
+// Nothing is ever rejected. A job above its user's limit waits, and the others' do
+// not wait for it.
+package jobs
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Job is one job of a user.
+type Job struct {
+	User  string // the key of the limit file's user (limits.Key); not ""
+	ID    string // unique among all jobs of all times; not ""
+	Queue string // name of the service in the limit file's queues; "" is one like any other
+}
+
+// Limits are how many of a user's jobs may run at a time.
+type Limits struct {
+	Total  int            // over all queues; at least 1
+	Queues map[string]int // of these, by queue; one that is not named is limited by Total alone
+}
+
+// Of is how many may run in a queue.
+func (l Limits) Of(queue string) int {
+	if n, ok := l.Queues[queue]; ok {
+		return min(n, l.Total)
+	}
+	return l.Total
+}
+
+// Claim is one attempt at a job.
+type Claim struct {
+	Job
+	// Holder is the attempt, unique among all attempts at all jobs. A later holder of
+	// the same job takes its slot over, for its worker has lost the job.
+	Holder string
+}
+
+// Slots are the places in which users' jobs run, shared by all workers. All methods
+// are atomic, safe for concurrent use, and may be called again when it is not known
+// whether they happened. Time is the back end's.
+//
+// A slot is held for the length of a lease and has to be renewed; that of a worker that
+// died is free when the lease is over. A job that was refused may be parked: it stands
+// in the user's line, and a slot that becomes free is reserved for the first in it
+// whose queue has room. A reservation lapses when the job does not come in time; the
+// job is then parked no more.
+type Slots interface {
+	// Acquire takes a slot for the lease. It is granted if the job has one already, or
+	// one is reserved for it. Otherwise a free slot is granted only if nobody is parked
+	// before it whose queue has room, however many slots are free: Hand gives them out. If
+	// it is refused and park is set, the job is parked in the same step; one that is parked
+	// keeps its place. A job keeps the queue of its first Acquire as long as there is
+	// anything of it.
+	Acquire(ctx context.Context, c Claim, l Limits, lease time.Duration, park bool) (Verdict, error)
+
+	// Renew begins the leases of claims anew, and returns those that are lost: the lease
+	// had ended, or another holder has the job.
+	Renew(ctx context.Context, claims []Claim, lease time.Duration) (lost []Claim, err error)
+
+	// Release gives a slot back, and then does what Hand does. If the holder has none,
+	// only that.
+	Release(ctx context.Context, c Claim, l Limits, reserve time.Duration) (handed []Job, err error)
+
+	// Hand reserves the user's free slots for those of his jobs that are parked, for so
+	// long, and returns these, in their order; each has to be woken.
+	Hand(ctx context.Context, user string, l Limits, reserve time.Duration) (handed []Job, err error)
+
+	// Reserved returns the jobs of a user for which a slot is reserved, the oldest
+	// reservation first: they may not have been woken.
+	Reserved(ctx context.Context, user string) ([]Job, error)
+
+	// Forget drops what there is of a job that does not exist any more, unless it holds
+	// a slot: its place in the line, or its reservation.
+	Forget(ctx context.Context, j Job) error
+
+	// Waiting returns up to n users after the given one, sorted, who have parked or
+	// reserved jobs. "" begins.
+	Waiting(ctx context.Context, after string, n int) ([]string, error)
+
+	// User tells what there is of a user.
+	User(ctx context.Context, user string) (Usage, error)
+}
+
+// Verdict is the answer to Acquire.
+type Verdict struct {
+	Granted bool
+	Running int // slots that are held or reserved, after it
+	InQueue int // of these, in the job's queue
+	Place   int // of a job that is parked: 1 is the first of the user's line; 0 if it is not
+}
+
+// Usage is what there is of a user's jobs.
+type Usage struct {
+	Held, Reserved []Slot
+	Parked         []Job // in the order of their line, at most MaxParked
+}
+
+// Slot is one that is not free.
+type Slot struct {
+	Job
+	Holder string        // "" if it is reserved
+	Left   time.Duration // of the lease or reservation
+}
+
+const (
+	// MaxParked bounds the parked jobs of a user. One more is refused without being
+	// parked, and has to come back by itself.
+	MaxParked = 10_000
+	// MaxName bounds a user, job, queue or holder, in bytes.
+	MaxName = 512
+)
+
+// ErrInvalid says that a call cannot be meant: a name that is empty or too long, a
+// limit below 1, a lease that is not positive, or a page of less than one. Nothing was
+// done. Nor was it when the context had ended, whose error is then returned.
+var ErrInvalid = errors.New("invalid")

@@ -1,0 +1,237 @@
+package slotstest
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/jobs"
+)
+
+const workers = 64
+
+// A gauge counts what really runs of one user, by the workers and not by the back
+// end, in all queues and in each.
+type gauge struct {
+	total, slow, fast atomic.Int64
+}
+
+var loadLimits = jobs.Limits{Total: 3, Queues: map[string]int{"slow": 1, "fast": 2}}
+
+// run is a job that runs. It reports what was above its limit meanwhile.
+func (g *gauge) run(queue string) (above string) {
+	of, limit := &g.slow, int64(1)
+	if queue == "fast" {
+		of, limit = &g.fast, 2
+	}
+	inTotal, inQueue := g.total.Add(1), of.Add(1)
+	for range 5 { // others get to run
+		runtime.Gosched()
+	}
+	g.total.Add(-1)
+	of.Add(-1)
+	if inTotal > 3 || inQueue > limit {
+		above = fmt.Sprintf("%d ran, %d of them in queue %s, want at most 3 and %d", inTotal, inQueue, queue, limit)
+	}
+	return above
+}
+
+// everyJobOnce has workers that do nothing but what they are told: a job that is
+// refused is left, and comes again only when it is handed a slot. If one wake-up were
+// lost, its line would stand for ever.
+func everyJobOnce(s *suite) {
+	users, n := 12, 1200
+	if s.Slow {
+		n = 240
+	}
+	gauges := make([]gauge, users)
+	ran := make([]atomic.Int32, n)
+	queue := make(chan jobs.Claim, 3*n)
+	for i := range n {
+		queue <- job(fmt.Sprint("user", i%users), fmt.Sprint(i), [...]string{"slow", "fast", "fast"}[i/users%3])
+	}
+	index := func(j jobs.Job) (i int) { fmt.Sscan(j.ID, &i); return i }
+	var left atomic.Int64
+	left.Store(int64(n))
+	done := make(chan struct{})
+	var progress atomic.Int64 // a time in ns
+	progress.Store(time.Now().UnixNano())
+
+	work := func(c jobs.Claim) error {
+		v, err := s.Slots.Acquire(s.ctx, c, loadLimits, long, true)
+		if err != nil {
+			return err
+		}
+		if !v.Granted {
+			if v.Place == 0 {
+				return fmt.Errorf("Acquire(%q) = %+v, want it granted or parked", c.Job, v)
+			}
+			return nil
+		}
+		i := index(c.Job)
+		if above := gauges[i%users].run(c.Queue); above != "" {
+			return fmt.Errorf("%s: %s", c.User, above)
+		}
+		if ran[i].Add(1) > 1 {
+			return fmt.Errorf("%q ran again", c.Job)
+		}
+		handed, err := s.Slots.Release(s.ctx, c, loadLimits, long)
+		if err != nil {
+			return err
+		}
+		for _, j := range handed {
+			queue <- job(j.User, j.ID, j.Queue)
+		}
+		progress.Store(time.Now().UnixNano())
+		if left.Add(-1) == 0 {
+			close(done)
+		}
+		return nil
+	}
+	stop := make(chan struct{})
+	var all sync.WaitGroup
+	for range workers {
+		all.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				case c := <-queue:
+					if err := work(c); err != nil {
+						s.Error(err)
+						return
+					}
+				}
+			}
+		})
+	}
+	for waits := true; waits; {
+		select {
+		case <-done:
+			waits = false
+		case <-time.After(100 * time.Millisecond):
+			quiet := time.Since(time.Unix(0, progress.Load()))
+			if s.Failed() || quiet > patience {
+				s.Errorf("%d jobs of %d did not run", left.Load(), n)
+				waits = false
+			}
+		}
+	}
+	close(stop)
+	all.Wait()
+	for i := range users {
+		s.usage(fmt.Sprint("user", i), nil, nil, nil)
+	}
+}
+
+// withoutLine has workers that come again by themselves.
+func withoutLine(s *suite) {
+	const users, each = 5, 40
+	gauges := make([]gauge, users)
+	var all sync.WaitGroup
+	var grants, refusals atomic.Int64
+	for worker := range workers {
+		all.Go(func() {
+			for i := range each {
+				n := (worker*7 + i) % users
+				c := job(fmt.Sprint("user", n), fmt.Sprint(worker, "-", i), [...]string{"slow", "fast"}[(worker+i)%2])
+				v, err := s.Slots.Acquire(s.ctx, c, loadLimits, long, false)
+				if err != nil {
+					s.Errorf("Acquire(%q) = %v", c.Job, err)
+					return
+				}
+				if v.Place != 0 || v.Running > 3 {
+					s.Errorf("Acquire(%q) = %+v, want none parked and at most 3 running", c.Job, v)
+				}
+				if !v.Granted {
+					refusals.Add(1)
+					continue
+				}
+				grants.Add(1)
+				if above := gauges[n].run(c.Queue); above != "" {
+					s.Errorf("%s: %s", c.User, above)
+				}
+				if handed, err := s.Slots.Release(s.ctx, c, loadLimits, long); err != nil || len(handed) > 0 {
+					s.Errorf("Release(%q) = %q, %v, want nobody handed it", c.Job, handed, err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	s.Logf("%d granted, %d refused", grants.Load(), refusals.Load())
+	if grants.Load() < users {
+		s.Errorf("%d granted, want some", grants.Load())
+	}
+	for i := range users {
+		s.usage(fmt.Sprint("user", i), nil, nil, nil)
+	}
+}
+
+// oneJob has all workers try the same jobs, each as another holder.
+func oneJob(s *suite) {
+	one := job("alice", "1", "q")
+	s.acquire(by(one, "first"), total(2), granted(1, 1))
+	var all sync.WaitGroup
+	var handed atomic.Int64
+	for worker := range workers {
+		all.Go(func() {
+			if v, err := s.Slots.Acquire(s.ctx, by(one, fmt.Sprint(worker)), total(1), long, true); err != nil || v != granted(1, 1) {
+				s.Errorf("Acquire = %+v, %v, want %+v", v, err, granted(1, 1))
+			}
+		})
+	}
+	all.Wait()
+	two := job("alice", "2", "q")
+	s.acquire(two, total(1), refused(1, 1, 1))
+	for worker := range workers { // one of them holds it
+		all.Go(func() {
+			list, err := s.Slots.Release(s.ctx, by(one, fmt.Sprint(worker)), total(1), long)
+			if err != nil {
+				s.Errorf("Release = %v", err)
+			}
+			handed.Add(int64(len(list)))
+		})
+	}
+	all.Wait()
+	if handed.Load() != 1 {
+		s.Errorf("%d were handed the slot, want 1", handed.Load())
+	}
+	s.usage("alice", nil, []jobs.Claim{two}, nil)
+}
+
+// noLostWake lets a job be refused and parked while the only slot is freed, again and
+// again: it is granted the slot, or handed it, but never left.
+func noLostWake(s *suite) {
+	const rounds = 300
+	granted, handed := 0, 0
+	for i := range rounds {
+		user := fmt.Sprint("user", i%20)
+		holds, comes := job(user, fmt.Sprint("holds", i), "q"), job(user, fmt.Sprint("comes", i), "q")
+		if v, err := s.Slots.Acquire(s.ctx, holds, total(1), long, false); err != nil || !v.Granted {
+			s.Fatalf("Acquire(%q) = %+v, %v, want it granted", holds.Job, v, err)
+		}
+		var v jobs.Verdict
+		var woken []jobs.Job
+		var parkErr, freeErr error
+		var both sync.WaitGroup
+		both.Go(func() { v, parkErr = s.Slots.Acquire(s.ctx, comes, total(1), long, true) })
+		both.Go(func() { woken, freeErr = s.Slots.Release(s.ctx, holds, total(1), long) })
+		both.Wait()
+		if parkErr != nil || freeErr != nil {
+			s.Fatalf("Acquire and Release: %v, %v", parkErr, freeErr)
+		}
+		if v.Granted == (len(woken) == 1) || !v.Granted && woken[0] != comes.Job {
+			s.Fatalf("round %d: Acquire = %+v and Release = %q, want either to give the slot", i, v, woken)
+		}
+		if v.Granted {
+			granted++
+		} else {
+			handed++
+			s.acquire(comes, total(1), jobs.Verdict{Granted: true, Running: 1, InQueue: 1})
+		}
+		s.release(comes, total(1))
+	}
+	s.Logf("%d granted, %d handed", granted, handed)
+}

@@ -1,0 +1,29 @@
+package jobs
+
+import "context"
+
+// Tier is what a user may do with jobs.
+type Tier struct {
+	Name   string
+	Class  Class // of the queues that his jobs go to
+	Limits Limits
+}
+
+// Tiers find the tier of a user. Jobs never say it themselves.
+type Tiers interface {
+	// Tier returns the tier of the user with this key (limits.Key). A user whom nobody
+	// knows has the default tier. With an error comes the best that is known, which is
+	// usable: the last one, or the default tier.
+	Tier(ctx context.Context, user string) (Tier, error)
+}
+
+// Class is one of the queues of a service. Workers of one class leave those of the
+// others alone.
+type Class string
+
+// The classes, as they end the names of queues.
+const (
+	Priority  Class = "priority"  // of tiers that pay
+	Default   Class = "default"   // of the others, and of unknown users
+	Scheduled Class = "scheduled" // of jobs that a scheduler starts, whosever they are
+)
