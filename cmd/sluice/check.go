@@ -18,7 +18,7 @@ type check struct {
 
 // Help tells what the command prints and when it fails.
 func (*check) Help() string {
-	return `For each file that is valid, prints one line with its version (the hash that the instances show), its numbers of tiers and of users, then what it says of everybody (a dry run, files of users, endpoints, classes, who is exempt), then one line a tier with its limits: requests by class and window ("all" is all classes together), requests in progress, bytes per second. What is not listed is not limited. Endpoints where a tier has other limits follow it. The last lines are users whose entries end (until). With --users, one line a user or pattern follows, with his tier and his limits after his overrides, as they are now.
+	return `For each file that is valid, prints one line with its version (the hash that the instances show), its numbers of tiers and of users, then what it says of everybody (a dry run, files of users, endpoints, classes, workers of queues, who is exempt), then one line a tier with its limits: requests by class and window ("all" is all classes together), requests in progress, bytes per second, and, if the file says something of them, background jobs. What is not listed is not limited. Endpoints where a tier has other limits follow it. The last lines are users whose entries end (until). With --users, one line a user or pattern follows, with his tier and his limits after his overrides, as they are now.
 
 Files of users_from are checked with the file that names them: give only that one.
 
@@ -97,6 +97,9 @@ func (r *report) summary() {
 	}
 	if all := set.Classes(); len(all) > 0 {
 		r.line("  classes: %d: %s", len(all), listed(namesOf(all)))
+	}
+	for _, q := range set.Queues() {
+		r.line("  queues of %s: %s", q.Service, workers(q))
 	}
 	for _, of := range exemptions {
 		if names := of.names(set.Exempt()); len(names) > 0 {

@@ -28,7 +28,7 @@ type diff struct {
 
 // Help tells what the command prints and what its exit code means.
 func (*diff) Help() string {
-	return `Prints what a user may do under NEW that differs from OLD, as of now: first what is said of everybody (the mode of the whole file, the default and the anonymous tier, endpoints, classes, who is exempt), then each tier, then the users whom the files do not name, then each user or pattern that is named now or no longer, has another tier or another end (until), or whose own limits differ. Where an endpoint differs in another way, that follows. A user without limits of his own changes with his tier, and is counted there. Names are sorted. What means the same is no difference, however it is written; nor is a limit whose mode is off and that was not there.
+	return `Prints what a user may do under NEW that differs from OLD, as of now: first what is said of everybody (the mode of the whole file, the default and the anonymous tier, endpoints, classes, who is exempt, workers of queues), then each tier, then the users whom the files do not name, then each user or pattern that is named now or no longer, has another tier or another end (until), or whose own limits differ. Where an endpoint differs in another way, that follows. A user without limits of his own changes with his tier, and is counted there. Names are sorted. What means the same is no difference, however it is written; nor is a limit whose mode is off and that was not there.
 
 The exit code is 0 if nothing differs, 1 if something does, and 2 if a file has an error.`
 }
@@ -141,6 +141,7 @@ func (c *comparison) everybody() {
 	}
 	c.found = c.found || foundBefore
 	c.names("exempt user", a.Users, b.Users)
+	c.queues()
 }
 
 func (c *comparison) said(what, a, b string) {
@@ -345,7 +346,8 @@ func differences(a, b *limits.Limits, ignoreModes bool) []difference {
 	if a == b {
 		return nil
 	}
-	before, after := terms(a), terms(b)
+	jobs := a.Jobs().Stated || b.Jobs().Stated
+	before, after := termsWith(a, jobs), termsWith(b, jobs)
 	var found []difference
 	for _, name := range namesIn(before, after) {
 		d := difference{name, value(before, name), value(after, name)}

@@ -168,7 +168,13 @@ func newAccount(file string, set *limits.Set, user, endpoint string) *account {
 	}
 	for _, name := range sortTerms(names) {
 		origin, ok := o.Field(name)
-		if !ok || a.meaningless(name, all) {
+		if a.meaningless(name, all) {
+			continue
+		}
+		if !ok {
+			if source, ok := builtin(name, l.Tier, set.DefaultTier()); ok {
+				a.facts = append(a.facts, fact{name, value(all, name), source})
+			}
 			continue
 		}
 		source := "tier " + shown(l.Tier)
@@ -246,7 +252,7 @@ func (a *account) against(class, verb string) []fact {
 	for _, f := range a.facts {
 		rate, isRate := strings.CutPrefix(f.name, "requests.")
 		own, _ := limits.ParseRateName(rate)
-		limit := f.value != notLimited && f.value != limits.Off.String() && f.name != "priority" && f.name != "bandwidth.default_share"
+		limit := f.value != notLimited && f.value != limits.Off.String() && f.name != "priority" && f.name != "bandwidth.default_share" && !ofJobs(f.name)
 		if !limit || isRate && own != class && own != verb && own != limits.All {
 			continue
 		}

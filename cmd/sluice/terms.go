@@ -25,7 +25,10 @@ func (t term) value() string { return noted(t.amount, t.notes) }
 
 // terms are what limits say beyond the defaults, and what they say that is off, in
 // the order of sortTerms.
-func terms(l *limits.Limits) []term {
+func terms(l *limits.Limits) []term { return termsWith(l, l.Jobs().Stated) }
+
+// termsWith are terms with those of background jobs, or without.
+func termsWith(l *limits.Limits, jobs bool) []term {
 	var all []term
 	for _, r := range l.All() {
 		t := term{name: "requests." + r.Name(), amount: fmt.Sprintf("%d/%s", r.Max, per(r.Window))}
@@ -52,6 +55,9 @@ func terms(l *limits.Limits) []term {
 	}
 	if l.Priority != 0 {
 		all = append(all, term{name: "priority", amount: strconv.Itoa(l.Priority)})
+	}
+	if jobs {
+		all = append(all, jobTerms(l.Jobs())...)
 	}
 	for _, name := range l.Off() {
 		all = append(all, term{name: name, amount: limits.Off.String()})
@@ -95,6 +101,8 @@ func unsaid(name string) string {
 		return "an even part"
 	case "priority":
 		return "0"
+	case "jobs.class":
+		return limits.DefaultQueues
 	default:
 		return notLimited
 	}
@@ -126,12 +134,15 @@ func compareTerms(a, b string) int {
 // ranks are the names but those of requests. What is new to this program comes last.
 var ranks = []string{
 	"requests", "concurrent", "bandwidth", "bandwidth.down", "bandwidth.up", "bandwidth.default_share",
-	"over_limit", "over_limit.concurrent", "priority",
+	"over_limit", "over_limit.concurrent", "priority", "jobs", "jobs.total", "jobs.queues", "jobs.class",
 }
 
 func rank(name string) int {
 	if strings.HasPrefix(name, "requests") {
 		return 0
+	}
+	if strings.HasPrefix(name, "jobs.queues.") {
+		name = "jobs.queues"
 	}
 	if i := slices.Index(ranks, name); i >= 0 {
 		return i
@@ -190,6 +201,9 @@ func sentence(all []term) string {
 			}
 			parts = append(parts, t.value())
 		case t.name == "over_limit.concurrent" && told:
+		case t.name == "jobs.total":
+			parts = append(parts, jobSentence(all))
+		case strings.HasPrefix(t.name, "jobs."):
 		case t.name == "bandwidth.default_share":
 			parts = append(parts, "default share "+t.value())
 		default:

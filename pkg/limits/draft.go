@@ -18,7 +18,8 @@ type draft struct {
 	bandwidth      Bandwidth
 	wait           time.Duration
 	priority       int
-	mode           Mode // of all of them
+	jobs           *Jobs // as one of drafts.jobs; nil while nothing is known of them
+	mode           Mode  // of all of them
 }
 
 // requests are the request limits of a draft. They never change, and equal ones
@@ -48,6 +49,7 @@ func (r *requests) with(class string, own []Rate) []Rate {
 type drafts struct {
 	mode    Mode // of the whole file
 	rates   map[string]*requests
+	jobs    map[string]*Jobs
 	limits  map[limitsKey]*Limits
 	ids     map[*Limits]uint64 // of limits, from 1
 	entries map[string]*entry
@@ -62,12 +64,13 @@ type limitsKey struct {
 	bandwidth      Bandwidth
 	wait           time.Duration
 	priority       int
+	jobs           *Jobs
 	off            string
 }
 
 func newDrafts() drafts {
 	return drafts{
-		rates: map[string]*requests{}, limits: map[limitsKey]*Limits{},
+		rates: map[string]*requests{}, jobs: map[string]*Jobs{}, limits: map[limitsKey]*Limits{},
 		ids: map[*Limits]uint64{}, entries: map[string]*entry{},
 	}
 }
@@ -90,6 +93,30 @@ func (ds *drafts) requests(rates []Rate) *requests {
 		ds.rates[string(key)] = shared
 	}
 	return shared
+}
+
+// shared returns the one that says this.
+func (ds *drafts) shared(j Jobs) *Jobs {
+	key := []byte(j.Class)
+	key = append(key, 0, byte(j.Mode), byte(j.Source), bit(j.Stated), bit(j.Queues != nil))
+	key = binary.AppendVarint(key, int64(j.Total))
+	for _, service := range sortedKeys(j.Queues) {
+		key = append(key, service...)
+		key = binary.AppendUvarint(append(key, 0), uint64(j.Queues[service]))
+	}
+	shared := ds.jobs[string(key)]
+	if shared == nil {
+		shared = &j
+		ds.jobs[string(key)] = shared
+	}
+	return shared
+}
+
+func bit(set bool) byte {
+	if set {
+		return 1
+	}
+	return 0
 }
 
 // make returns the Limits of a draft: each limit's mode is the weakest of its own,
@@ -119,13 +146,17 @@ func (ds *drafts) make(tier string, d draft) *Limits {
 			key.bandwidth.Mode = Enforce
 		}
 	}
+	if d.jobs != nil {
+		j, none := d.jobs.in(scope)
+		key.jobs, off = ds.shared(j), append(off, none...)
+	}
 	slices.Sort(off)
 	key.off = strings.Join(off, "\n")
 	l := ds.limits[key]
 	if l == nil {
 		l = &Limits{
 			Tier: tier, Concurrent: key.concurrent, ConcurrentMode: key.concurrentMode, Bandwidth: key.bandwidth,
-			Wait: key.wait, Priority: key.priority, rates: key.requests.of(), off: off,
+			Wait: key.wait, Priority: key.priority, rates: key.requests.of(), jobs: key.jobs, off: key.off,
 		}
 		ds.limits[key] = l
 		ds.ids[l] = uint64(len(ds.ids) + 1)

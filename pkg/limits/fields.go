@@ -23,6 +23,8 @@ func (f *file) limit(d *draft, where place, key, value *yaml.Node) bool {
 		f.overLimit(&d.wait, where, value)
 	case "priority":
 		f.priority(&d.priority, where.at("priority"), value)
+	case "jobs":
+		f.jobsOf(d, where, value)
 	default:
 		return false
 	}

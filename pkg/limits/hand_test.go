@@ -31,7 +31,7 @@ exempt: {users: [probe, "mon-*"]}
 tiers:
   free: {concurrent: 1, requests: {GET: 10, PUT: 5}, endpoints: {up: {concurrent: 11}}}
   guest: {concurrent: 2}
-  pro: {concurrent: 3, requests: {GET: 100}, bandwidth: {down: 10MiB, default_share: 1MiB}, endpoints: {up: {concurrent: 13, requests: {GET: 130}}}}
+  pro: {concurrent: 3, jobs: {total: 4, queues: {specview: 2}}, requests: {GET: 100}, bandwidth: {down: 10MiB, default_share: 1MiB}, endpoints: {up: {concurrent: 13, requests: {GET: 130}}}}
 users:
   alice: pro
   "team-*": {tier: pro, priority: 7}
@@ -80,6 +80,8 @@ func TestWith(t *testing.T) {
 		{"and not elsewhere", []Override{byHand("alice", "api", `{"concurrent":50}`, time.Hour)}, "alice", 0, "pro GET=100 concurrent=3 down=10485760"},
 		{"nor at another", []Override{byHand("alice", "api", `{"concurrent":50}`, time.Hour)}, "@up/alice", 0, "pro GET=130 concurrent=13 down=10485760"},
 		{"what is set for the endpoint counts there", []Override{byHand("alice", "", `{"concurrent":50}`, time.Hour), byHand("alice", "up", `{"concurrent":60}`, time.Hour)}, "@up/alice", 0, "pro GET=130 concurrent=60 down=10485760"},
+		{"jobs", []Override{byHand("alice", "", `{"jobs":9}`, time.Hour)}, "alice", 0, "pro GET=100 concurrent=3 down=10485760 jobs=9 map[specview:2] priority"},
+		{"jobs of whom nothing names", []Override{byHand("zoe", "", `{"jobs":{"total":"unlimited","class":"priority"}}`, time.Hour)}, "zoe", 0, "free GET=10 PUT=5 concurrent=1 jobs=0 map[] priority"},
 		{"each ends by itself: first everywhere", []Override{byHand("alice", "", `{"concurrent":50}`, minute), byHand("alice", "up", `{"requests":{"GET":60}}`, time.Hour)}, "@up/alice", minute, "pro GET=60 concurrent=13 down=10485760"},
 		{"or first the endpoint", []Override{byHand("alice", "", `{"concurrent":50}`, time.Hour), byHand("alice", "up", `{"requests":{"GET":60}}`, minute)}, "@up/alice", minute, "pro GET=130 concurrent=50 down=10485760"},
 		{"over what the file lends until later", []Override{byHand("ernie", "", `{"requests":{"GET":6}}`, minute)}, "ernie", 0, "pro GET=6 concurrent=5 down=10485760"},
@@ -110,6 +112,9 @@ func inShort(l *Limits) string {
 			s += fmt.Sprintf(" %s=%d", f.name, f.value)
 		}
 	}
+	if j := l.Jobs(); j.Source == OfUser {
+		s += fmt.Sprintf(" jobs=%d %v %s", j.Total, j.Queues, j.Class)
+	}
 	return s
 }
 
@@ -128,7 +133,7 @@ func TestWithRefuses(t *testing.T) {
 		{"a value", byHand("alice", "", `{"concurrent":0}`, time.Hour), "limits: concurrent must be 1 or more, got 0; write unlimited to lift the limit"},
 		{"text for a number", byHand("alice", "", `{"concurrent":"5"}`, time.Hour), "limits: concurrent must be a number, got text; write 5 without quotes"},
 		{"a fraction", byHand("alice", "", `{"concurrent":1.5}`, time.Hour), `limits: concurrent must be a whole number in plain digits, or unlimited, got "1.5"`},
-		{"a field", byHand("alice", "", `{"concurent":5}`, time.Hour), `limits: unknown field "concurent"; did you mean concurrent? (valid: tier, requests, concurrent, bandwidth, over_limit, priority, mode, endpoints)`},
+		{"a field", byHand("alice", "", `{"concurent":5}`, time.Hour), `limits: unknown field "concurent"; did you mean concurrent? (valid: tier, requests, concurrent, bandwidth, over_limit, priority, mode, jobs, endpoints)`},
 		{"a field twice", byHand("alice", "", `{"concurrent":5,"concurrent":6}`, time.Hour), `limits: "concurrent" is there twice`},
 		{"a tier", byHand("alice", "", `{"tier":"gold"}`, time.Hour), `limits: tier: unknown tier "gold" (valid: free, guest, pro)`},
 		{"the name of none", byHand("alice", "", `"gold"`, time.Hour), `limits: tier: unknown tier "gold" (valid: free, guest, pro)`},
@@ -136,6 +141,8 @@ func TestWithRefuses(t *testing.T) {
 		{"an endpoint", byHand("alice", "", `{"endpoints":{"upp":{"concurrent":5}}}`, time.Hour), `limits: endpoints: unknown endpoint "upp"; did you mean up? (valid: api, up)`},
 		{"the endpoint itself", byHand("alice", "upp", `{"concurrent":5}`, time.Hour), `limits: endpoints: unknown endpoint "upp"; did you mean up? (valid: api, up)`},
 		{"no endpoint at all", byHand("alice", "A/b", `{"concurrent":5}`, time.Hour), `endpoint "A/b" is no name of one`},
+		{"jobs at an endpoint", byHand("alice", "up", `{"jobs":5}`, time.Hour), `limits at up: jobs are counted everywhere, not at endpoints; write jobs beside endpoints`},
+		{"no jobs at all", byHand("alice", "", `{"jobs":0}`, time.Hour), `limits: jobs must be 1 or more, got 0; write unlimited to lift the limit`},
 		{"a tier at an endpoint", byHand("alice", "up", `{"tier":"pro"}`, time.Hour), `limits at up: unknown field "tier" (valid: requests, concurrent, bandwidth, over_limit, priority, mode)`},
 		{"no mapping at an endpoint", byHand("alice", "up", `"pro"`, time.Hour), `limits at "up" must be a mapping such as {"concurrent": 2}, got the text "pro"`},
 		{"a share beyond its limit", byHand("alice", "", `{"bandwidth":{"down":"1KiB"}}`, time.Hour), "limits: bandwidth.default_share must be at most bandwidth.down, which is 1024 bytes, got 1048576"},
@@ -288,6 +295,12 @@ func drawLimits(t *rapid.T) string {
 	for name, v := range limits("") {
 		fields[name] = v
 	}
+	switch rapid.IntRange(0, 2).Draw(t, "jobs") {
+	case 1:
+		fields["jobs"] = rapid.SampledFrom([]any{2, "unlimited"}).Draw(t, "number")
+	case 2:
+		fields["jobs"] = map[string]any{"class": "priority", "queues": map[string]any{"analysis": rapid.IntRange(1, 9).Draw(t, "analysis"), "specview": "unlimited"}}
+	}
 	if rapid.Bool().Draw(t, "endpoint") {
 		fields["endpoints"] = map[string]any{"up": limits("up ")}
 	}
@@ -408,8 +421,8 @@ func TestOriginByHand(t *testing.T) {
 		{"at an endpoint both count", "up", "dora", 0, []Override{whole, at}, 13, 7, []string{"concurrent by hand", "requests.GET by hand there", "requests.PUT limits.yaml:7"}},
 		{"until each ends", "up", "dora", time.Minute, []Override{whole}, 13, 7, []string{"concurrent by hand", "requests.GET limits.yaml:13", "requests.PUT limits.yaml:7"}},
 		{"and all have", "up", "dora", time.Hour, nil, 13, 7, []string{"concurrent limits.yaml:13 there", "requests.GET limits.yaml:13", "requests.PUT limits.yaml:7"}},
-		{"another tier", "", "10.0.0.1", 0, []Override{tier}, 0, 9, []string{"bandwidth.default_share limits.yaml:9", "bandwidth.down limits.yaml:9", "concurrent limits.yaml:9", "priority by hand", "requests.GET limits.yaml:9"}},
-		{"others have none", "", "alice", 0, nil, 11, 9, []string{"bandwidth.default_share limits.yaml:9", "bandwidth.down limits.yaml:9", "concurrent limits.yaml:9", "requests.GET limits.yaml:9"}},
+		{"another tier", "", "10.0.0.1", 0, []Override{tier}, 0, 9, []string{"bandwidth.default_share limits.yaml:9", "bandwidth.down limits.yaml:9", "concurrent limits.yaml:9", "jobs.queues.specview limits.yaml:9", "jobs.total limits.yaml:9", "priority by hand", "requests.GET limits.yaml:9"}},
+		{"others have none", "", "alice", 0, nil, 11, 9, []string{"bandwidth.default_share limits.yaml:9", "bandwidth.down limits.yaml:9", "concurrent limits.yaml:9", "jobs.queues.specview limits.yaml:9", "jobs.total limits.yaml:9", "requests.GET limits.yaml:9"}},
 	} {
 		o := set.At(handEpoch.Add(tt.at)).OriginAt(tt.endpoint, tt.user)
 		if diff := cmp.Diff(tt.fields, fields(o)); diff != "" || o.User != tt.line || o.Tier != tt.tier || o.Anonymous {

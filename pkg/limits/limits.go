@@ -11,7 +11,7 @@
 package limits
 
 import (
-	"slices"
+	"strings"
 	"time"
 )
 
@@ -76,12 +76,18 @@ type Limits struct {
 	// lower is served first. From -MaxPriority to MaxPriority.
 	Priority int
 
-	rates []Rate   // sorted by class and window
-	off   []string // of the fields whose mode is off, sorted
+	rates []Rate // sorted by class and window
+	jobs  *Jobs  // nil means not limited
+	off   string // the fields whose mode is off, sorted, a line each
 }
 
 // Off returns the limits that the file states and whose mode is off, so that they
 // do not exist: the names of their fields, such as "requests.GET/minute",
 // "concurrent" or "bandwidth.down", sorted. It is nil if there are none, and for
 // people only: everything else in Limits is as if they were not written.
-func (l *Limits) Off() []string { return slices.Clone(l.off) }
+func (l *Limits) Off() []string {
+	if l.off == "" {
+		return nil
+	}
+	return strings.Split(l.off, "\n")
+}

@@ -215,6 +215,8 @@ func (c collector) layer(n *yaml.Node, origin FieldOrigin) {
 	for key, value := range children(n) {
 		name := key.Value
 		switch {
+		case name == "jobs":
+			c.jobs(value, origin)
 		case !slices.Contains(limitFieldNames, name):
 		case value.Kind != yaml.MappingNode:
 			c.set(name, value, origin)
@@ -231,6 +233,29 @@ func (c collector) layer(n *yaml.Node, origin FieldOrigin) {
 			for key, value := range children(value) {
 				c.add(name+"."+key.Value, value, origin)
 			}
+		}
+	}
+}
+
+// jobs adds what is said of background jobs. What a number or a mapping does not say
+// stays.
+func (c collector) jobs(n *yaml.Node, origin FieldOrigin) {
+	if n.Kind != yaml.MappingNode {
+		if !isUnlimited(n) {
+			c.set("jobs.total", n, origin)
+			return
+		}
+		c.set("jobs.total", n, origin)
+		c.set("jobs.queues", n, origin)
+		return
+	}
+	for key, value := range children(n) {
+		name := "jobs." + key.Value
+		if value.Kind != yaml.MappingNode {
+			c.set(name, value, origin)
+		}
+		for service, limit := range children(value) {
+			c.add(name+"."+service.Value, limit, origin)
 		}
 	}
 }

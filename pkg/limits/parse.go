@@ -17,16 +17,19 @@ const unlimited = "unlimited"
 
 // The fields of a mapping, as errors list them.
 var (
-	fileFields      = []string{"version", "default_tier", "tiers", "users", "mode", "anonymous_tier", "users_from", "endpoints", "classes", "exempt"}
+	fileFields      = []string{"version", "default_tier", "tiers", "users", "mode", "anonymous_tier", "users_from", "endpoints", "classes", "exempt", "queues"}
 	usersFileFields = []string{"version", "users"}
 	limitFieldNames = []string{"requests", "concurrent", "bandwidth", "over_limit", "priority", "mode"} // of endpoints
-	tierFields      = slices.Concat(limitFieldNames, []string{"endpoints", "comment"})
+	tierFields      = slices.Concat(limitFieldNames, []string{"jobs", "endpoints", "comment"})
 	userFields      = slices.Concat([]string{"tier"}, tierFields, []string{"until", "then"})
 	rateFields      = []string{"second", "burst", "minute", "hour", "mode"}
 	concurrentNames = []string{"limit", "mode"}
 	bandwidthFields = []string{"down", "up", "default_share", "mode"}
 	overLimitFields = []string{"concurrent"}
 	exemptFields    = []string{"users", "addresses", "paths"}
+	jobsFields      = []string{"total", "queues", "class"}
+	jobsClasses     = []string{PriorityQueues, DefaultQueues}
+	workersFields   = []string{"priority", "default", "scheduled"}
 	matchFields     = []string{"methods", "path_prefix", "path_regex", "query", "no_query", "headers"}
 )
 
@@ -207,6 +210,7 @@ func (f *file) root(root *yaml.Node) {
 	f.has(fields, "mode", func(n *yaml.Node) { f.modeOf(&f.mode, place{field: "mode"}, n) })
 	f.has(fields, "endpoints", f.endpoints)
 	f.has(fields, "classes", f.classes)
+	f.has(fields, "queues", f.queues)
 	f.set.mode = f.mode
 	f.tiersAndDefaults(root, fields)
 	f.has(fields, "exempt", f.exempt)
@@ -223,7 +227,7 @@ func (f *file) has(fields map[string]*yaml.Node, name string, read func(*yaml.No
 
 func (f *file) tiersAndDefaults(root *yaml.Node, fields map[string]*yaml.Node) {
 	tiers, defaultTier := fields["tiers"], fields["default_tier"]
-	known := tiers != nil && f.tiers(tiers)
+	known := tiers != nil && f.tiers(tiers, text(defaultTier))
 	if tiers == nil {
 		f.errorf(root, "tiers is missing; write one at least, such as tiers: {free: {concurrent: 10}}")
 	}
@@ -259,7 +263,7 @@ func (f *file) version(n *yaml.Node) bool {
 
 // tiers reads all tiers and reports whether there are any. A tier with errors is
 // known too, so that its users are not errors as well.
-func (f *file) tiers(n *yaml.Node) bool {
+func (f *file) tiers(n *yaml.Node, defaultTier string) bool {
 	for key, value := range f.entries(n, place{field: "tiers"}, "{free: {concurrent: 10}}") {
 		name := key.Value
 		if !verbatim(name) {
@@ -270,11 +274,13 @@ func (f *file) tiers(n *yaml.Node) bool {
 			f.errorf(key, "the tier name exempt is taken: it is the tier of those who are under exempt")
 			continue
 		}
-		d := f.tier(name, value)
-		f.tierDrafts[name] = d
-		f.set.tiers[name] = f.tierEntry(name, d)
+		f.tierDrafts[name] = f.tier(name, value)
 	}
 	f.set.tierNames = sortedKeys(f.tierDrafts)
+	f.tiersJobs(defaultTier)
+	for _, name := range f.set.tierNames {
+		f.set.tiers[name] = f.tierEntry(name, f.tierDrafts[name])
+	}
 	if n.Kind == yaml.MappingNode && len(n.Content) == 0 {
 		f.errorf(n, "tiers is empty; write one at least, such as {free: {concurrent: 10}}")
 	}

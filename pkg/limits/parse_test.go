@@ -58,7 +58,7 @@ func TestExamples(t *testing.T) {
 		{"../../config/limits.yaml", "free", 3, 3},
 		{"../../config/examples/s3.yaml", "standard", 3, 3},
 		{"../../config/examples/api.yaml", "free", 4, 6},
-		{"../../config/examples/jobs.yaml", "interactive", 3, 4},
+		{"../../config/examples/jobs.yaml", "free", 5, 6},
 	} {
 		t.Run(filepath.Base(tt.path), func(t *testing.T) {
 			set, err := Load(tt.path)
@@ -102,9 +102,9 @@ func TestParseGenerated(t *testing.T) {
 		{"more items than memory is for", head + "users:\n" + strings.Repeat("- a\n", maxParts),
 			"f:1:1: the file has about 8000007 values; at most 8000000 are possible, not counting users in lines of their own with nothing but a tier"},
 		{"alias bomb", "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\n" + head,
-			"f:1:1: the file: unknown field \"a\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, users_from, endpoints, classes, exempt)\n" +
-				"f:2:1: the file: unknown field \"b\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, users_from, endpoints, classes, exempt)\n" +
-				"f:3:1: the file: unknown field \"c\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, users_from, endpoints, classes, exempt)"},
+			"f:1:1: the file: unknown field \"a\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, users_from, endpoints, classes, exempt, queues)\n" +
+				"f:2:1: the file: unknown field \"b\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, users_from, endpoints, classes, exempt, queues)\n" +
+				"f:3:1: the file: unknown field \"c\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, users_from, endpoints, classes, exempt, queues)"},
 		{"tier name of 101 bytes", "version: 1\ndefault_tier: a\ntiers: {a: {}, " + strings.Repeat("b", 101) + ": {}}",
 			`f:3:16: the tier name "` + strings.Repeat("b", 60) + `"… is not usable; write 1 to 100 bytes without control characters, and no ~ or @ in front`},
 	} {
@@ -334,6 +334,9 @@ func print(s *Set) string {
 	for _, c := range s.Classes() {
 		fmt.Fprintf(&b, "class %s: %+v\n", c.Name, c.Any)
 	}
+	for _, q := range s.Queues() {
+		fmt.Fprintf(&b, "queues: %+v\n", q)
+	}
 	if x := s.Exempt(); len(x.Users)+len(x.Addresses)+len(x.Paths) > 0 {
 		fmt.Fprintf(&b, "exempt: %+v\n", x)
 	}
@@ -372,6 +375,9 @@ func printLimits(b *strings.Builder, what, name, endpoint string, l *Limits) {
 	}
 	if l.Off() != nil {
 		also += fmt.Sprintf(", off %v", l.Off())
+	}
+	if j := l.Jobs(); j.Stated {
+		also += fmt.Sprintf(", jobs %d %v %s %v of %d", j.Total, j.Queues, j.Class, j.Mode, j.Source)
 	}
 	var rates []string
 	for _, r := range l.All() {

@@ -68,6 +68,7 @@ type schema struct {
 const (
 	unlimitedPattern = `^unlimited$`
 	sizePattern      = `^[1-9][0-9]*(kB|MB|GB|KiB|MiB|GiB|TiB)?$`
+	workersPattern   = `^(0|[1-9][0-9]{0,3}|10000)$`
 	tierNamePattern  = `^[^~@\x00-\x1f\x7f][^\x00-\x1f\x7f]{0,99}$`
 
 	// From 1ms to 30000ms, or from 0.001s to 30s.
@@ -101,6 +102,7 @@ func schemaFile() schema {
 			"endpoints": withWords(listOf(maxEndpoints, schema{Type: textOrNumber, Pattern: endpointPattern}), "Endpoints",
 				"The names of the frontends that have limits of their own, in which users are counted apart.", []string{"uploads", "api"}),
 			"classes": schemaClasses(),
+			"queues":  schemaQueues(),
 			"exempt":  schemaExempt(),
 			"tiers": {
 				Title: "Tiers", Description: "Sets of limits, by name: 1 to 100 bytes without control characters, and no ~ or @ in front; but not exempt.",
@@ -226,9 +228,61 @@ func schemaExempt() schema {
 	}
 }
 
+// schemaQueues describes the workers of the services' queues.
+func schemaQueues() schema {
+	workers := func(title, description string) schema {
+		return schema{Title: title, Description: description + " 0 if nobody works this queue here.", Type: "integer", Minimum: number(0), Maximum: number(MaxWorkers), Examples: []any{3}}
+	}
+	return schema{
+		Title: "Queues of background jobs", Description: "How many workers a process has for each of a service's three queues: NAME_priority, NAME_default and NAME_scheduled. A name is of a-z and 0-9, with single _ or - between them. Environment variables such as ANALYSIS_QUEUE_PRIORITY_WORKERS come before this.",
+		Type: "object", MinProperties: 1, MaxProperties: maxServices, PropertyNames: serviceNames(),
+		Additional: schema{AnyOf: []schema{
+			{Type: "object", Additional: false, Required: workersFields, Properties: map[string]schema{
+				"priority":  workers("Priority", "For jobs of tiers that pay."),
+				"default":   workers("Default", "For jobs of all other users."),
+				"scheduled": workers("Scheduled", "For jobs that a scheduler starts, whosever they are."),
+			}},
+			{Type: "array", Items: &schema{Type: "integer", Minimum: number(0), Maximum: number(MaxWorkers)}, MinItems: len(workersFields), MaxItems: len(workersFields)},
+			{
+				Description: "{3, 2, 1}, which YAML reads as names without values; [3, 2, 1] is better.",
+				Type:        "object", Additional: false, MinProperties: len(workersFields), MaxProperties: len(workersFields),
+				PatternProperties: map[string]schema{workersPattern: {Type: "null"}},
+			},
+		}},
+		Examples: []any{json.RawMessage(`{"analysis":{"priority":5,"default":3,"scheduled":2},"specview":[3,2,1]}`)},
+	}
+}
+
+// schemaJobs describes the limits of a tier's or a user's background jobs.
+func schemaJobs() schema {
+	total := count("Total", "Of a user's jobs, so many run at a time, over all queues: a whole number from 1, or unlimited. If nothing is said: 1 in tiers named free, 3 in pro and pro_plus, 5 in enterprise, in others as in the default tier.", MaxJobs, 3)
+	return schema{
+		Title: "Background jobs", Description: "How many of a user's jobs run at a time: a whole number from 1, a mapping, or unlimited. More wait, and never fail.",
+		AnyOf: append(slices.Clip(total.AnyOf), schema{Type: "object", Additional: false, Properties: map[string]schema{
+			"total": total,
+			"queues": {
+				Title: "Jobs in the queues of services", Description: "Of the total, so many run at a time in the queues of a service. Of one that is not named, as many as the total. unlimited lifts them all.",
+				AnyOf: []schema{
+					{Type: "object", MaxProperties: maxServices, PropertyNames: serviceNames(), Additional: schema{AnyOf: total.AnyOf}},
+					{Type: "string", Pattern: unlimitedPattern},
+				},
+				Examples: []any{json.RawMessage(`{"analysis":1}`), unlimited},
+			},
+			"class": {
+				Title: "Class of the queues", Description: "Which queues the jobs go to. If nothing is said: priority in tiers named pro, pro_plus and enterprise, else default.",
+				Type: "string", Enum: jobsClasses, Examples: []any{PriorityQueues},
+			},
+		}}),
+		Examples: []any{3, json.RawMessage(`{"total":3,"queues":{"analysis":1},"class":"priority"}`), unlimited},
+	}
+}
+
+func serviceNames() *schema { return &schema{Pattern: servicePattern, MaxLength: maxService} }
+
 // tierProperties are the fields that tiers and users share.
 func tierProperties() map[string]schema {
-	return with(with(limitProperties(),
+	return with(with(with(limitProperties(),
+		"jobs", schemaJobs()),
 		"endpoints", schema{
 			Title: "Limits at endpoints", Description: "What differs at the endpoints that the file declares.",
 			Type: "object", PropertyNames: &schema{Pattern: endpointPattern}, Additional: ref("endpoint"),

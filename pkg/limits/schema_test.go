@@ -61,6 +61,8 @@ func TestSchemaHasTheFieldsOfTheParser(t *testing.T) {
 		{"a request rate", rate, rateFields},
 		{"concurrent", tier["concurrent"].AnyOf[1].Properties, concurrentNames},
 		{"exempt", s.Properties["exempt"].Properties, exemptFields},
+		{"jobs", tier["jobs"].AnyOf[2].Properties, jobsFields},
+		{"workers", s.Properties["queues"].Additional.(schema).AnyOf[0].Properties, workersFields},
 		{"a match", s.Defs["match"].Properties, matchFields},
 	} {
 		got := slices.Sorted(maps.Keys(tt.properties))
@@ -102,6 +104,7 @@ var blind = map[string]string{
 	"bad-tag-over-limit.yaml":       "JSON has no tags",
 	"bad-duplicate.yaml":            "a name is there twice",
 	"bad-several-documents.yaml":    "a schema sees one document",
+	"bad-jobs-service.yaml":         "which services there are",
 	"bad-default-tier-unknown.yaml": "which tiers there are",
 	"bad-only-comments.yaml":        "there is no document",
 	"bad-anonymous-tier.yaml":       "which tiers there are",
@@ -183,12 +186,22 @@ func TestSchemaAgreesOnValues(t *testing.T) {
 		"query":           "{}}\nclasses: {A: [{query: [%s]}]",
 		"path_prefix":     "{}}\nclasses: {A: {path_prefix: %s}",
 		"headers":         "{}}\nclasses: {A: {headers: {X: %s}}",
+		"jobs":            `{jobs: %s}`,
+		"jobs.total":      `{jobs: {total: %s}}`,
+		"jobs.queues":     `{jobs: {queues: %s}}`,
+		"jobs.queues.x":   `{jobs: {queues: {x: %s}}}`,
+		"jobs.services":   `{jobs: {queues: {%s: 1}}}`,
+		"jobs.class":      `{jobs: {class: %s}}`,
+		"queues":          "{}}\nqueues: {x: %s",
+		"queues.services": "{}}\nqueues: {%s: [3, 2, 1]",
+		"queues.default":  "{}}\nqueues: {x: {priority: 1, default: %s, scheduled: 0}",
+		"queues.list":     "{}}\nqueues: {x: [0, 1, %s]",
 		"exempt.users":    "{}}\nexempt: {users: [%s]",
 		"exempt.paths":    "{}}\nexempt: {paths: [%s]",
 	}
 	names := slices.Sorted(maps.Keys(fields))
 	numbers := rapid.OneOf(
-		rapid.SampledFrom([]int64{-2048, -2047, -1, 0, 1, 2047, 2048, 30000, 30001, MaxPerSecond, MaxPerSecond + 1, MaxBandwidth, MaxBandwidth + 1}),
+		rapid.SampledFrom([]int64{-2048, -2047, -1, 0, 1, 2047, 2048, 30000, 30001, MaxWorkers, MaxWorkers + 1, MaxJobs, MaxJobs + 1, MaxPerSecond, MaxPerSecond + 1, MaxBandwidth, MaxBandwidth + 1}),
 		rapid.Int64Range(-3000, 40000))
 	values := rapid.OneOf(
 		rapid.Map(numbers, func(n int64) string { return fmt.Sprint(n) }),
@@ -207,7 +220,7 @@ func TestSchemaAgreesOnValues(t *testing.T) {
 		}),
 		rapid.SampledFrom([]string{"unlimited", "refuse", "Unlimited", "1TiB", "wait", "true", "null", "[1]", "{}", "{GET: 1}", "{up: 1}", `"refuse"`, "1.5", `""`, "free",
 			"enforce", "dry-run", "off", "Enforce", "{second: 5}", "{second: 5, burst: 1}", "{burst: 1}", "{minute: 5, mode: off}", "2026-12-01", `"2026-12-31T23:59:59.5+02:00"`, "2026-13-01", "2026-12-01T24:00:00Z",
-			"GET", "list-type", "a=b", "/", "/a", "/a*", "/a*b", `"/a b"`, `"/a?"`, "X-Y", `" x"`, `"*"`, `"a b"`, `"~"`}),
+			"GET", "list-type", "a=b", "/", "/a", "/a*", "/a*b", `"/a b"`, `"/a?"`, "X-Y", `" x"`, `"*"`, "priority", "default", "scheduled", "a-b_c", "a--b", "a_", "[3, 2, 1]", "[3, 2]", "[3, 2, 1.5]", "{3, 2, 1}", "{3, 2}", "{3, 2, 10001}", "{priority: 1, default: 0, scheduled: 2}", "{priority: 1, default: 0}", "{total: 3}", `"a b"`, `"~"`}),
 	)
 	rapid.Check(t, func(t *rapid.T) {
 		field := rapid.SampledFrom(names).Draw(t, "field")

@@ -260,7 +260,7 @@ func crash(s *suite) {
 	s.after(short, "the parked job is handed the slot", func() error {
 		handed, err := s.Slots.Hand(s.ctx, "alice", total(1), long)
 		if err == nil && !slices.Equal(handed, []jobs.Job{two.Job}) {
-			err = fmt.Errorf("Hand = %q, want %q", handed, two.Job)
+			err = fmt.Errorf("got Hand = %q, want %q", handed, two.Job)
 		}
 		return err
 	})
@@ -273,7 +273,7 @@ func crash(s *suite) {
 	s.after(short, "another job is granted the slot", func() error {
 		v, err := s.Slots.Acquire(s.ctx, job("bob", "2", "q"), total(1), long, false)
 		if err == nil && v != granted(1, 1) {
-			err = fmt.Errorf("Acquire = %+v", v)
+			err = fmt.Errorf("got Acquire = %+v", v)
 		}
 		return err
 	})
@@ -349,7 +349,7 @@ func lapse(s *suite) {
 	s.after(short, "nobody waits any more", func() error {
 		users, err := s.Slots.Waiting(s.ctx, "", 9)
 		if err == nil && !slices.Equal(users, []string{"alice"}) {
-			err = fmt.Errorf("Waiting = %q, want alice", users)
+			err = fmt.Errorf("got Waiting = %q, want alice", users)
 		}
 		return err
 	})

@@ -3,6 +3,7 @@ package slotstest
 import (
 	"fmt"
 	"runtime"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -52,7 +53,7 @@ func everyJobOnce(s *suite) {
 	for i := range n {
 		queue <- job(fmt.Sprint("user", i%users), fmt.Sprint(i), [...]string{"slow", "fast", "fast"}[i/users%3])
 	}
-	index := func(j jobs.Job) (i int) { fmt.Sscan(j.ID, &i); return i }
+	index := func(j jobs.Job) int { i, _ := strconv.Atoi(j.ID); return i }
 	var left atomic.Int64
 	left.Store(int64(n))
 	done := make(chan struct{})

@@ -3,7 +3,6 @@ package slotstest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -238,7 +237,7 @@ func cmpString(a, b string) int {
 // after lets the time go on, by d at least, and checks what then has to be so.
 func (s *suite) after(d time.Duration, what string, check func() error) {
 	s.Helper()
-	err := errors.New("not checked")
+	var err error
 	if s.Advance != nil {
 		s.Advance(d)
 		err = check()

@@ -1,0 +1,166 @@
+package jobs
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// CacheConfig says how long a Cache remembers. The zero value is usable.
+type CacheConfig struct {
+	TTL         time.Duration // of a user's tier; 0 means 1 min
+	NotFoundTTL time.Duration // of a user whom nobody knew; 0 means 10 s
+	Retry       time.Duration // after an error, until it asks for that user again; 0 means 5 s
+	Timeout     time.Duration // of asking; 0 means 2 s
+	MaxUsers    int           // about whom it remembers something; 0 means 100 000
+}
+
+// Cache remembers the names of users' tiers, and nothing that depends on the limit file:
+// an edit of that counts at once. However many ask for a user at a time, one question
+// is under way. When that fails, the last name that was known counts on, however old.
+// It is safe for concurrent use.
+type Cache struct {
+	name NameFunc
+	cfg  CacheConfig
+
+	hits, misses, asked, failed atomic.Uint64
+
+	mu         sync.Mutex
+	young, old map[string]remembered // at most half of MaxUsers each; old goes when young is full
+	flights    map[string]*flight
+}
+
+type remembered struct {
+	tier  string
+	until time.Time // when to ask again
+}
+
+// flight is a question that is under way.
+type flight struct {
+	ctx  context.Context // ends with the time-out
+	done chan struct{}   // closed when the rest is there
+	tier string
+	err  error
+}
+
+// NewCache remembers what a function finds.
+func NewCache(name NameFunc, cfg CacheConfig) *Cache {
+	cfg.TTL = orDefault(cfg.TTL, time.Minute)
+	cfg.NotFoundTTL = orDefault(cfg.NotFoundTTL, 10*time.Second)
+	cfg.Retry = orDefault(cfg.Retry, 5*time.Second)
+	cfg.Timeout = orDefault(cfg.Timeout, 2*time.Second)
+	if cfg.MaxUsers <= 0 {
+		cfg.MaxUsers = 100_000
+	}
+	return &Cache{name: name, cfg: cfg, young: map[string]remembered{}, flights: map[string]*flight{}}
+}
+
+// Name is a NameFunc. An error is returned to those who waited for the answer; until it
+// asks again, others get what was known before without one.
+func (c *Cache) Name(ctx context.Context, user string) (string, error) {
+	last, f := c.find(user)
+	if f == nil {
+		c.hits.Add(1)
+		return last, nil
+	}
+	c.misses.Add(1)
+	select {
+	case <-f.done:
+	case <-f.ctx.Done():
+	case <-ctx.Done():
+	}
+	select {
+	case <-f.done:
+		return f.tier, f.err
+	default:
+	}
+	if err := ctx.Err(); err != nil {
+		return last, err
+	}
+	return last, f.ctx.Err() // the function does not heed its context
+}
+
+// find returns what was known of a user, and the flight to wait for, nil if that is
+// fresh.
+func (c *Cache) find(user string) (last string, f *flight) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k, ok := c.young[user]
+	if !ok {
+		if k, ok = c.old[user]; ok {
+			c.keep(user, k)
+		}
+	}
+	if ok && time.Now().Before(k.until) {
+		return k.tier, nil
+	}
+	if f = c.flights[user]; f == nil {
+		// Not the caller's context: who waits beside him must not lose the answer.
+		ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout)
+		f = &flight{ctx: ctx, done: make(chan struct{})}
+		c.flights[user] = f
+		go func() {
+			defer cancel()
+			c.ask(f, user, k.tier)
+		}()
+	}
+	return k.tier, f
+}
+
+// ask answers a flight, and remembers the answer.
+func (c *Cache) ask(f *flight, user, last string) {
+	c.asked.Add(1)
+	ttl := c.cfg.TTL
+	f.tier, f.err = c.safely(f.ctx, user)
+	switch {
+	case f.err != nil:
+		c.failed.Add(1)
+		f.tier, ttl = last, c.cfg.Retry
+	case f.tier == "":
+		ttl = c.cfg.NotFoundTTL
+	}
+	c.mu.Lock()
+	c.keep(user, remembered{f.tier, time.Now().Add(ttl)})
+	delete(c.flights, user)
+	c.mu.Unlock()
+	close(f.done)
+}
+
+// safely calls the function. It is not the caller's goroutine, in which his panic would
+// end one job, so that it must not end all.
+func (c *Cache) safely(ctx context.Context, user string) (tier string, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			tier, err = "", fmt.Errorf("panic: %v", p)
+		}
+	}()
+	return c.name(ctx, user)
+}
+
+// keep remembers, and forgets who was not asked about lately.
+func (c *Cache) keep(user string, k remembered) {
+	if _, ok := c.young[user]; !ok && len(c.young) >= max(1, c.cfg.MaxUsers/2) {
+		c.young, c.old = map[string]remembered{}, c.young
+	}
+	c.young[user] = k
+	delete(c.old, user)
+}
+
+// CacheStats are what a Cache did since it was made, for metrics.
+type CacheStats struct {
+	Hits   uint64 // answers without a question
+	Misses uint64 // callers who waited for one
+	Asked  uint64 // questions: several may have waited for the same
+	Errors uint64 // of these, those that failed
+	Users  int    // about whom it remembers something now
+}
+
+// Stats may be called at any time.
+func (c *Cache) Stats() CacheStats {
+	c.mu.Lock()
+	users := len(c.young) + len(c.old)
+	c.mu.Unlock()
+	return CacheStats{c.hits.Load(), c.misses.Load(), c.asked.Load(), c.failed.Load(), users}
+}

@@ -1,0 +1,96 @@
+package jobs
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// Env is what environment variables say of fairness.
+type Env struct {
+	// Enabled is FAIRNESS_ENABLED: true if it is not set.
+	Enabled bool
+
+	// Totals are FAIRNESS_FREE_LIMIT, FAIRNESS_PRO_LIMIT, FAIRNESS_PRO_PLUS_LIMIT and
+	// FAIRNESS_ENTERPRISE_LIMIT, by the names of the tiers, for FileTiers. Those that are
+	// not set are not there.
+	Totals map[string]int
+
+	// Snooze and Jitter are FAIRNESS_SNOOZE_DURATION and FAIRNESS_SNOOZE_JITTER: how long
+	// a job over the limit sleeps where it is not woken, and how much longer at most. 30 s
+	// and 10 s if they are not set.
+	Snooze, Jitter time.Duration
+}
+
+// maxSnooze is the longest snooze and jitter.
+const maxSnooze = 24 * time.Hour
+
+// FromEnv reads them. lookup is like os.LookupEnv; a variable that is empty is not set.
+// The error tells everything that is wrong, by the names of the variables.
+func FromEnv(lookup func(string) (string, bool)) (Env, error) {
+	e := Env{Enabled: true, Totals: map[string]int{}, Snooze: 30 * time.Second, Jitter: 10 * time.Second}
+	var errs []error
+	read := func(name string, parse func(text string) error) {
+		text, _ := lookup(name)
+		if text == "" {
+			return
+		}
+		if err := parse(text); err != nil {
+			errs = append(errs, fmt.Errorf("%s=%q: %w", name, text, err))
+		}
+	}
+	read("FAIRNESS_ENABLED", func(text string) (err error) {
+		e.Enabled, err = parseSwitch(text)
+		return err
+	})
+	for _, tier := range []string{"free", "pro", "pro_plus", "enterprise"} {
+		read("FAIRNESS_"+strings.ToUpper(tier)+"_LIMIT", func(text string) error {
+			n, err := limits.ParseJobs(text)
+			if err == nil {
+				e.Totals[tier] = n
+			}
+			return err
+		})
+	}
+	read("FAIRNESS_SNOOZE_DURATION", func(text string) (err error) {
+		e.Snooze, err = parseSpan(text, time.Millisecond)
+		return err
+	})
+	read("FAIRNESS_SNOOZE_JITTER", func(text string) (err error) {
+		e.Jitter, err = parseSpan(text, 0)
+		return err
+	})
+	if len(errs) > 0 {
+		return Env{}, errors.Join(errs...)
+	}
+	return e, nil
+}
+
+func parseSwitch(text string) (bool, error) {
+	switch strings.ToLower(text) {
+	case "true", "1", "yes", "on":
+		return true, nil
+	case "false", "0", "no", "off":
+		return false, nil
+	}
+	return false, errors.New("must be true or false")
+}
+
+// parseSpan reads a duration such as 30s or 1m30s, or seconds.
+func parseSpan(text string, least time.Duration) (time.Duration, error) {
+	seconds := text
+	if strings.Trim(text, "0123456789.") == "" {
+		seconds += "s"
+	}
+	d, err := time.ParseDuration(seconds)
+	if err != nil {
+		return 0, errors.New("must be a duration such as 30s or 1m30s, or a number of seconds")
+	}
+	if d < least || d > maxSnooze {
+		return 0, fmt.Errorf("must be from %v to %v", least, maxSnooze)
+	}
+	return d, nil
+}

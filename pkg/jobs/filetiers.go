@@ -1,0 +1,81 @@
+package jobs
+
+import (
+	"context"
+	"maps"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// Unlimited is the Total of who has no limit of jobs: users who are exempt, those whose
+// limit the file lifts, and all whom a dry run is for. Their slots are counted as
+// everybody's are, and never run out.
+const Unlimited = math.MaxInt32
+
+// FileTiers are those of a limit file: an edit of it is in force with the next job. A
+// user needs no entry, for one that has none has the default tier. It is safe for
+// concurrent use if Set is.
+type FileTiers struct {
+	// Set returns what the limit file says now, such as LimitFile.Set. If it is nil, or
+	// returns nil, the tiers are free (the default), pro, pro_plus and enterprise with
+	// the numbers they have if a file does not say.
+	Set func() *limits.Set
+
+	// Totals take the place, by the name of the tier, of how many jobs a tier's users
+	// may run at a time: see Env. A user for whom the file has a number of his own keeps
+	// it.
+	Totals map[string]int
+}
+
+// Tier returns the tier of a user. It never fails.
+func (f FileTiers) Tier(_ context.Context, user string) (Tier, error) {
+	return f.of(f.now().User(user)), nil
+}
+
+// Named returns a tier by its name, and whether there is one.
+func (f FileTiers) Named(name string) (Tier, bool) {
+	l, ok := f.now().Tier(name)
+	if !ok {
+		return Tier{}, false
+	}
+	return f.of(l), true
+}
+
+// now is the set without what has expired.
+func (f FileTiers) now() *limits.Set {
+	if f.Set != nil {
+		if set := f.Set(); set != nil {
+			return set.At(time.Now())
+		}
+	}
+	return withoutFile()
+}
+
+// of is what the limits of a user, or of a tier, say of jobs.
+func (f FileTiers) of(l *limits.Limits) Tier {
+	j := l.Jobs()
+	t := Tier{Name: l.Tier, Class: Class(j.Class), Limits: Limits{Total: Unlimited}}
+	if j.Mode != limits.Enforce {
+		return t
+	}
+	if j.Total > 0 {
+		t.Limits.Total = j.Total
+	}
+	if n, ok := f.Totals[l.Tier]; ok && j.Source != limits.OfUser {
+		t.Limits.Total = n
+	}
+	t.Limits.Queues = maps.Clone(j.Queues)
+	return t
+}
+
+// withoutFile are the tiers that there are without a limit file.
+var withoutFile = sync.OnceValue(func() *limits.Set {
+	set, err := limits.Parse("tiers", []byte("version: 1\ndefault_tier: free\ntiers: {free: {}, pro: {}, pro_plus: {}, enterprise: {}}\n"))
+	if err != nil {
+		panic(err) // cannot be: it is always the same
+	}
+	return set
+})

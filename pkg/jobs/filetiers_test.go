@@ -1,0 +1,158 @@
+package jobs_test
+
+import (
+	"context"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-qos/sluice/pkg/jobs"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+const tiersFile = `version: 1
+default_tier: free
+anonymous_tier: guest
+exempt: {users: [probe]}
+tiers:
+  free: {}
+  guest: {jobs: 2}
+  pro: {jobs: {total: 4, queues: {analysis: 1}}}
+  enterprise: {jobs: unlimited}
+  team: {jobs: {class: priority}}
+  trial: {jobs: 1, mode: dry-run}
+  stopped: {jobs: 1, mode: off}
+users:
+  alice: pro
+  bob: {tier: pro, jobs: 10}
+  carol: enterprise
+  dora: trial
+  ernie: stopped
+  "team-*": team
+`
+
+func parse(t testing.TB, source string) *limits.Set {
+	t.Helper()
+	set, err := limits.Parse("limits.yaml", []byte(source))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set
+}
+
+func setOf(t testing.TB, source string) func() *limits.Set {
+	set := parse(t, source)
+	return func() *limits.Set { return set }
+}
+
+func tier(name string, class jobs.Class, total int, queues map[string]int) jobs.Tier {
+	return jobs.Tier{Name: name, Class: class, Limits: jobs.Limits{Total: total, Queues: queues}}
+}
+
+func TestFileTiers(t *testing.T) {
+	analysis := map[string]int{"analysis": 1}
+	env := map[string]int{"free": 7, "pro": 8, "enterprise": 9, "trial": 9, "stopped": 9}
+	for _, tt := range []struct {
+		name, user string
+		totals     map[string]int
+		want       jobs.Tier
+	}{
+		{"a tier", "alice", nil, tier("pro", jobs.Priority, 4, analysis)},
+		{"a number of his own", "bob", nil, tier("pro", jobs.Priority, 10, analysis)},
+		{"not limited", "carol", nil, tier("enterprise", jobs.Priority, jobs.Unlimited, nil)},
+		{"a dry run holds nobody back", "dora", nil, tier("trial", jobs.Default, jobs.Unlimited, nil)},
+		{"nor does what is off", "ernie", nil, tier("stopped", jobs.Default, jobs.Unlimited, nil)},
+		{"by a pattern", "team-x", nil, tier("team", jobs.Priority, 1, nil)},
+		{"nobody knows him", "zoe", nil, tier("free", jobs.Default, 1, nil)},
+		{"an address", "10.0.0.1", nil, tier("guest", jobs.Default, 2, nil)},
+		{"a long name", limits.Key(string(make([]byte, 300))), nil, tier("free", jobs.Default, 1, nil)},
+		{"exempt", "probe", nil, tier("exempt", jobs.Default, jobs.Unlimited, nil)},
+
+		{"the environment's number of the tier", "alice", env, tier("pro", jobs.Priority, 8, analysis)},
+		{"not where he has his own", "bob", env, tier("pro", jobs.Priority, 10, analysis)},
+		{"of the default tier", "zoe", env, tier("free", jobs.Default, 7, nil)},
+		{"where the file has no limit", "carol", env, tier("enterprise", jobs.Priority, 9, nil)},
+		{"not in a dry run", "dora", env, tier("trial", jobs.Default, jobs.Unlimited, nil)},
+		{"not where it is off", "ernie", env, tier("stopped", jobs.Default, jobs.Unlimited, nil)},
+		{"not of another tier", "team-x", env, tier("team", jobs.Priority, 1, nil)},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			f := jobs.FileTiers{Set: setOf(t, tiersFile), Totals: tt.totals}
+			got, err := f.Tier(context.Background(), tt.user)
+			if diff := cmp.Diff(tt.want, got); diff != "" || err != nil {
+				t.Errorf("Tier(%q) = %v (-want +got):\n%s", tt.user, err, diff)
+			}
+			if err := got.Limits.Validate(); err != nil {
+				t.Errorf("Tier(%q) has limits that no Slots take: %v", tt.user, err)
+			}
+		})
+	}
+}
+
+func TestFileTiersWithoutAFile(t *testing.T) {
+	for name, f := range map[string]jobs.FileTiers{
+		"no function": {}, "a function without a set": {Set: func() *limits.Set { return nil }},
+	} {
+		for want, total := range map[string]int{"free": 1, "pro": 3, "pro_plus": 3, "enterprise": 5} {
+			got, ok := f.Named(want)
+			if !ok || got.Name != want || got.Limits.Total != total || (got.Class == jobs.Priority) != (want != "free") {
+				t.Errorf("%s: Named(%s) = %+v, %v, want %d jobs", name, want, got, ok, total)
+			}
+		}
+		if got, ok := f.Named("gold"); ok {
+			t.Errorf("%s: Named(gold) = %+v, want none", name, got)
+		}
+		if got, err := f.Tier(context.Background(), "zoe"); err != nil || got.Name != "free" {
+			t.Errorf("%s: Tier(zoe) = %+v, %v, want free", name, got, err)
+		}
+	}
+}
+
+// TestFileTiersFollowTheFile: an edit counts with the next job, and what ends does so
+// by itself.
+func TestFileTiersFollowTheFile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		end := time.Now().Add(time.Hour).UTC()
+		file := "version: 1\ndefault_tier: free\ntiers: {free: {}, pro: {}}\nusers: {bob: {tier: free, jobs: 6, until: " + end.Format(time.RFC3339) + ", then: pro}}\n"
+		set := parse(t, file)
+		f := jobs.FileTiers{Set: func() *limits.Set { return set }}
+		total := func() int {
+			got, _ := f.Tier(context.Background(), "bob")
+			return got.Limits.Total
+		}
+		if got := total(); got != 6 {
+			t.Errorf("bob has %d jobs, want 6", got)
+		}
+		time.Sleep(time.Hour - time.Second)
+		if got := total(); got != 6 {
+			t.Errorf("a second before the end bob has %d jobs, want 6", got)
+		}
+		time.Sleep(time.Second)
+		if got := total(); got != 3 {
+			t.Errorf("at the end bob has %d jobs, want 3", got)
+		}
+		set = parse(t, "version: 1\ndefault_tier: free\ntiers: {free: {jobs: 2}}\n")
+		if got := total(); got != 2 {
+			t.Errorf("with another file bob has %d jobs, want 2", got)
+		}
+	})
+}
+
+// TestTiersAreTheCallers: what somebody does to a tier's limits is nobody else's.
+func TestTiersAreTheCallers(t *testing.T) {
+	f := jobs.FileTiers{Set: setOf(t, tiersFile)}
+	got, _ := f.Named("pro")
+	got.Limits.Queues["analysis"] = 99
+	if again, _ := f.Named("pro"); again.Limits.Queues["analysis"] != 1 {
+		t.Errorf("the next one gets %v, want analysis 1", again.Limits.Queues)
+	}
+}
+
+func TestUnlimitedFitsEveryBackEnd(t *testing.T) {
+	if jobs.Unlimited > math.MaxInt32 || jobs.Unlimited < limits.MaxJobs {
+		t.Errorf("Unlimited = %d, want at least %d and what fits 32 bits", jobs.Unlimited, limits.MaxJobs)
+	}
+}

@@ -1,0 +1,87 @@
+package jobs
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// NameFunc finds the name of the tier of the user with a key (limits.Key), "" if nobody
+// knows him. With an error comes the last name that was known, or "".
+type NameFunc func(ctx context.Context, user string) (tier string, err error)
+
+// NamedTiers are tiers of a limit file whose users are in a database, or wherever Name
+// looks. A user whom the file itself names, by his name, by a pattern or as exempt, has
+// what it says there, so that an exception for one is an edit of the file.
+type NamedTiers struct {
+	File FileTiers
+	Name NameFunc // a Query, a function, or the Cache.Name of either
+
+	// Timeout bounds a call of Name; 0 means 2 s.
+	Timeout time.Duration
+}
+
+// Tier returns the tier of a user. Whom Name does not know has the default tier, without
+// an error. So has he, with one, whose tier the file does not have, and who is asked
+// about in vain.
+func (n NamedTiers) Tier(ctx context.Context, user string) (Tier, error) {
+	set := n.File.now()
+	fromFile := n.File.of(set.User(user))
+	if set.Known(user) {
+		return fromFile, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, orDefault(n.Timeout, 2*time.Second))
+	defer cancel()
+	name, err := n.Name(ctx, user)
+	if err != nil {
+		err = fmt.Errorf("find tier: %w", err)
+	}
+	if name == "" {
+		return fromFile, err
+	}
+	l, ok := set.Tier(name)
+	if !ok {
+		unknown := fmt.Errorf("tier %q is not in the limit file (valid: %s)", name, strings.Join(set.Tiers(), ", "))
+		return fromFile, errors.Join(err, unknown)
+	}
+	return n.File.of(l), err
+}
+
+// Row is what *sql.Row and pgx.Row are.
+type Row interface{ Scan(dest ...any) error }
+
+// Query asks a database for a user's tier, with the method that returns one row and a
+// query that has the user as its only argument:
+//
+//	jobs.Query(pool.QueryRow, "SELECT tier FROM users WHERE id = $1")     // pgx
+//	jobs.Query(db.QueryRowContext, "SELECT tier FROM users WHERE id = ?") // database/sql
+//
+// The first column is the name of a tier of the limit file. Without a row, and with
+// NULL, nobody knows the user. The argument is text: a column of another type may need
+// a cast (id::text = $1). Users whose names are longer than 100 bytes or odd are known by
+// a hash alone (limits.Key), and not asked about.
+func Query[R Row](queryRow func(ctx context.Context, query string, args ...any) R, query string) NameFunc {
+	return func(ctx context.Context, user string) (string, error) {
+		if strings.HasPrefix(user, "~") {
+			return "", nil
+		}
+		var tier sql.NullString
+		switch err := queryRow(ctx, query, user).Scan(&tier); {
+		case errors.Is(err, sql.ErrNoRows): // pgx.ErrNoRows is one
+			return "", nil
+		case err != nil:
+			return "", fmt.Errorf("query: %w", err)
+		}
+		return tier.String, nil
+	}
+}
+
+func orDefault(d, zero time.Duration) time.Duration {
+	if d == 0 {
+		return zero
+	}
+	return d
+}

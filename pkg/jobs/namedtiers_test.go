@@ -1,0 +1,134 @@
+package jobs_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sluice-qos/sluice/pkg/jobs"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+func TestNamedTiers(t *testing.T) {
+	broken := errors.New("no connection")
+	names := map[string]struct {
+		tier string
+		err  error
+	}{
+		"paul": {"pro", nil}, "alice": {"enterprise", nil}, "probe": {"pro", nil}, "gold": {"gold", nil},
+		"down": {"", broken}, "stale": {"pro", broken}, "both": {"gold", broken},
+	}
+	tiers := jobs.NamedTiers{
+		File: jobs.FileTiers{Set: setOf(t, tiersFile), Totals: map[string]int{"pro": 6}},
+		Name: func(_ context.Context, user string) (string, error) { return names[user].tier, names[user].err },
+	}
+	analysis := map[string]int{"analysis": 1}
+	free := tier("free", jobs.Default, 1, nil)
+	for _, tt := range []struct {
+		name, user string
+		want       jobs.Tier
+		err        string
+	}{
+		{"what is found", "paul", tier("pro", jobs.Priority, 6, analysis), "<nil>"},
+		{"nobody knows him", "zoe", free, "<nil>"},
+		{"the file names him", "alice", tier("pro", jobs.Priority, 6, analysis), "<nil>"},
+		{"by a pattern", "team-x", tier("team", jobs.Priority, 1, nil), "<nil>"},
+		{"as exempt", "probe", tier("exempt", jobs.Default, jobs.Unlimited, nil), "<nil>"},
+		{"a tier that the file does not have", "gold", free, `tier "gold" is not in the limit file (valid: enterprise, free, guest, pro, stopped, team, trial)`},
+		{"an error", "down", free, "find tier: no connection"},
+		{"an error, with the last that was known", "stale", tier("pro", jobs.Priority, 6, analysis), "find tier: no connection"},
+		{"an error, and the last is none any more", "both", free, "find tier: no connection\ntier \"gold\" is not in the limit file (valid: enterprise, free, guest, pro, stopped, team, trial)"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := tiers.Tier(context.Background(), tt.user)
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("Tier(%s) (-want +got):\n%s", tt.user, diff)
+			}
+			if fmt.Sprint(err) != tt.err || strings.Contains(tt.err, "connection") != errors.Is(err, broken) {
+				t.Errorf("Tier(%s) = %v, want %s", tt.user, err, tt.err)
+			}
+		})
+	}
+}
+
+func TestNamedTiersDoNotWaitForEver(t *testing.T) {
+	for _, tt := range []struct{ timeout, want time.Duration }{{0, 2 * time.Second}, {time.Minute, time.Minute}} {
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			tiers := jobs.NamedTiers{Timeout: tt.timeout, Name: func(ctx context.Context, _ string) (string, error) {
+				<-ctx.Done()
+				return "", ctx.Err()
+			}}
+			got, err := tiers.Tier(context.Background(), "paul")
+			if got.Name != "free" || !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != tt.want {
+				t.Errorf("Tier = %+v, %v after %v, want free and an error after %v", got, err, time.Since(began), tt.want)
+			}
+		})
+	}
+}
+
+// row is a row of a database: a value, or none.
+type row struct {
+	value any // nil is NULL
+	err   error
+}
+
+func (r row) Scan(dest ...any) error {
+	if r.err != nil {
+		return r.err
+	}
+	return dest[0].(sql.Scanner).Scan(r.value)
+}
+
+func TestQuery(t *testing.T) {
+	broken := errors.New("no connection")
+	for _, tt := range []struct {
+		name, user string
+		row        row
+		tier       string
+		err        error
+		asked      bool
+	}{
+		{"a tier", "paul", row{value: "pro"}, "pro", nil, true},
+		{"NULL", "paul", row{}, "", nil, true},
+		{"no row", "paul", row{err: sql.ErrNoRows}, "", nil, true},
+		{"no row of pgx", "paul", row{err: pgx.ErrNoRows}, "", nil, true},
+		{"an error", "paul", row{err: broken}, "", broken, true},
+		{"the name is not known", limits.Key(strings.Repeat("x", 200)), row{value: "pro"}, "", nil, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var query string
+			var args []any
+			name := jobs.Query(func(_ context.Context, q string, a ...any) row {
+				query, args = q, a
+				return tt.row
+			}, "SELECT tier")
+			got, err := name(context.Background(), tt.user)
+			if got != tt.tier || !errors.Is(err, tt.err) || (err == nil) != (tt.err == nil) {
+				t.Errorf("Query(%s) = %q, %v, want %q, %v", tt.user, got, err, tt.tier, tt.err)
+			}
+			if asked := query == "SELECT tier" && len(args) == 1 && args[0] == tt.user; asked != tt.asked {
+				t.Errorf("it asked %q with %v, want %v", query, args, tt.asked)
+			}
+		})
+	}
+}
+
+// Both kinds of databases fit.
+var (
+	_ = func(db *sql.DB) jobs.NameFunc { return jobs.Query(db.QueryRowContext, "") }
+	_ = func(c *pgx.Conn) jobs.NameFunc { return jobs.Query(c.QueryRow, "") }
+)
+
+var (
+	_ jobs.Tiers = jobs.FileTiers{}
+	_ jobs.Tiers = jobs.NamedTiers{}
+)

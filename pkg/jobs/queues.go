@@ -1,0 +1,163 @@
+package jobs
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// Classes lists all classes, in the order of the limit file.
+var Classes = [...]Class{Priority, Default, Scheduled}
+
+// Workers are how many jobs of each of a service's queues one process works at a time.
+// Zero means that it leaves the queue to others.
+type Workers struct{ Priority, Default, Scheduled int }
+
+// Of is the number of a class, 0 for one that does not exist.
+func (w Workers) Of(c Class) int {
+	if to := w.of(c); to != nil {
+		return *to
+	}
+	return 0
+}
+
+func (w *Workers) of(c Class) *int {
+	switch c {
+	case Priority:
+		return &w.Priority
+	case Default:
+		return &w.Default
+	case Scheduled:
+		return &w.Scheduled
+	}
+	return nil
+}
+
+// Queues are the workers of services, by their names.
+type Queues map[string]Workers
+
+// Workers are those of each queue by its name, without the queues that have none here:
+// River takes no such.
+func (q Queues) Workers() map[string]int {
+	all := map[string]int{}
+	for service, w := range q {
+		for _, class := range Classes {
+			if n := w.Of(class); n > 0 {
+				all[QueueName(service, class)] = n
+			}
+		}
+	}
+	return all
+}
+
+// QueueName is the name of a service's queue, such as analysis_priority.
+func QueueName(service string, c Class) string { return service + "_" + string(c) }
+
+// Split takes the name of a queue apart. One that is no service's queue is all service,
+// of no class.
+func Split(queue string) (service string, c Class) {
+	for _, class := range Classes {
+		if service, ok := strings.CutSuffix(queue, "_"+string(class)); ok && service != "" {
+			return service, class
+		}
+	}
+	return queue, ""
+}
+
+// Route returns the queue of a service that a job goes to: that of its user's tier, or,
+// whosever it is, the one for jobs that a scheduler starts. A job without a user has the
+// zero Tier, and goes to the default queue.
+func Route(service string, t Tier, scheduled bool) string {
+	switch {
+	case scheduled:
+		return QueueName(service, Scheduled)
+	case t.Class == "":
+		return QueueName(service, Default)
+	}
+	return QueueName(service, t.Class)
+}
+
+// QueuesOf returns the workers that a limit file states (nil: none), with those that
+// environment variables state in their place:
+//
+//	{PREFIX}_QUEUE_PRIORITY_WORKERS
+//	{PREFIX}_QUEUE_DEFAULT_WORKERS
+//	{PREFIX}_QUEUE_SCHEDULED_WORKERS
+//
+// The prefix of a service is the one that prefixes has for it, else its name in capitals
+// with _ for -. {"analysis": "ANALYZER"} reads ANALYZER_QUEUE_PRIORITY_WORKERS. A
+// service that has a prefix need not be in the file if all three variables are set.
+// lookup is like os.LookupEnv; a variable that is empty is not set. The error tells
+// everything that is wrong, by the names of the variables.
+func QueuesOf(set *limits.Set, prefixes map[string]string, lookup func(string) (string, bool)) (Queues, error) {
+	q := Queues{}
+	if set != nil {
+		for _, s := range set.Queues() {
+			q[s.Service] = Workers{s.Priority, s.Default, s.Scheduled}
+		}
+	}
+	inFile := maps.Clone(q)
+	for service := range prefixes {
+		if _, there := q[service]; !there {
+			q[service] = Workers{}
+		}
+	}
+	var errs []error
+	read := map[string]string{} // services by the prefixes of variables that are set
+	for _, service := range slices.Sorted(maps.Keys(q)) {
+		w := q[service]
+		prefix, err := prefixOf(service, prefixes)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		_, stated := inFile[service]
+		for _, class := range Classes {
+			name := prefix + "_QUEUE_" + strings.ToUpper(string(class)) + "_WORKERS"
+			text, _ := lookup(name)
+			if text == "" {
+				if !stated {
+					errs = append(errs, fmt.Errorf("%s is not set, and the limit file has no queues of %s", name, service))
+				}
+				continue
+			}
+			if other, ok := read[prefix]; ok && other != service {
+				errs = append(errs, fmt.Errorf("%s=%q is of both services %s and %s: give one another prefix", name, text, other, service))
+				continue
+			}
+			read[prefix] = service
+			n, err := limits.ParseWorkers(text)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("%s=%q: %w", name, text, err))
+				continue
+			}
+			*w.of(class) = n
+		}
+		q[service] = w
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	return q, nil
+}
+
+var prefixForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// prefixOf is how a service's variables begin.
+func prefixOf(service string, prefixes map[string]string) (string, error) {
+	prefix, ok := prefixes[service]
+	switch {
+	case !limits.ValidService(service):
+		return "", fmt.Errorf("service %q: want 1 to 54 of a-z and 0-9, with single _ or - between them", service)
+	case !ok:
+		return strings.ToUpper(strings.ReplaceAll(service, "-", "_")), nil
+	case !prefixForm.MatchString(prefix):
+		return "", fmt.Errorf("service %s: %q cannot begin the name of a variable", service, prefix)
+	}
+	return prefix, nil
+}

@@ -1,0 +1,166 @@
+package jobs_test
+
+import (
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-qos/sluice/pkg/jobs"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// env is an environment.
+type env map[string]string
+
+func (e env) lookup(name string) (string, bool) {
+	text, ok := e[name]
+	return text, ok
+}
+
+const queuesFile = "version: 1\ndefault_tier: free\ntiers: {free: {}}\nqueues: {analysis: {priority: 5, default: 3, scheduled: 2}, spec-view: [3, 0, 1]}\n"
+
+func TestQueuesOf(t *testing.T) {
+	file := jobs.Queues{"analysis": {5, 3, 2}, "spec-view": {3, 0, 1}}
+	with := func(service string, w jobs.Workers) jobs.Queues {
+		q := maps.Clone(file)
+		q[service] = w
+		return q
+	}
+	analyzer := map[string]string{"analysis": "ANALYZER"}
+	for _, tt := range []struct {
+		name     string
+		set      *limits.Set
+		prefixes map[string]string
+		env      env
+		want     jobs.Queues
+	}{
+		{"the file's", parse(t, queuesFile), nil, nil, file},
+		{"no file", nil, nil, nil, jobs.Queues{}},
+		{"a variable", parse(t, queuesFile), nil, env{"ANALYSIS_QUEUE_PRIORITY_WORKERS": "9"}, with("analysis", jobs.Workers{9, 3, 2})},
+		{"all three", parse(t, queuesFile), nil, env{"ANALYSIS_QUEUE_PRIORITY_WORKERS": "9", "ANALYSIS_QUEUE_DEFAULT_WORKERS": "0", "ANALYSIS_QUEUE_SCHEDULED_WORKERS": "10000"}, with("analysis", jobs.Workers{9, 0, 10000})},
+		{"a name with a hyphen", parse(t, queuesFile), nil, env{"SPEC_VIEW_QUEUE_DEFAULT_WORKERS": "7"}, with("spec-view", jobs.Workers{3, 7, 1})},
+		{"an empty variable", parse(t, queuesFile), nil, env{"ANALYSIS_QUEUE_PRIORITY_WORKERS": ""}, file},
+		{"another prefix", parse(t, queuesFile), analyzer, env{"ANALYZER_QUEUE_PRIORITY_WORKERS": "9"}, with("analysis", jobs.Workers{9, 3, 2})},
+		{"in place of the service's", parse(t, queuesFile), analyzer, env{"ANALYSIS_QUEUE_PRIORITY_WORKERS": "9"}, file},
+		{"without a file", nil, analyzer, env{"ANALYZER_QUEUE_PRIORITY_WORKERS": "9", "ANALYZER_QUEUE_DEFAULT_WORKERS": "8", "ANALYZER_QUEUE_SCHEDULED_WORKERS": "7"}, jobs.Queues{"analysis": {9, 8, 7}}},
+	} {
+		got, err := jobs.QueuesOf(tt.set, tt.prefixes, tt.env.lookup)
+		if diff := cmp.Diff(tt.want, got); diff != "" || err != nil {
+			t.Errorf("%s: QueuesOf = %v (-want +got):\n%s", tt.name, err, diff)
+		}
+	}
+}
+
+func TestQueuesOfErrors(t *testing.T) {
+	alike := parse(t, "version: 1\ndefault_tier: free\ntiers: {free: {}}\nqueues: {a-b: [1, 1, 1], a_b: [1, 1, 1]}\n")
+	if _, err := jobs.QueuesOf(alike, nil, env{}.lookup); err != nil {
+		t.Errorf("services of one prefix, no variable set: %v, want no error", err)
+	}
+	for _, tt := range []struct {
+		name     string
+		set      *limits.Set
+		prefixes map[string]string
+		env      env
+		want     []string
+	}{
+		{"no numbers", parse(t, queuesFile), nil, env{
+			"ANALYSIS_QUEUE_PRIORITY_WORKERS": "five", "ANALYSIS_QUEUE_DEFAULT_WORKERS": "-1", "ANALYSIS_QUEUE_SCHEDULED_WORKERS": "10001", "SPEC_VIEW_QUEUE_PRIORITY_WORKERS": " 5"}, []string{
+			`ANALYSIS_QUEUE_PRIORITY_WORKERS="five": must be a whole number from 0 (none here) to 10000, got "five"`,
+			`ANALYSIS_QUEUE_DEFAULT_WORKERS="-1": must be a whole number from 0 (none here) to 10000, got "-1"`,
+			`ANALYSIS_QUEUE_SCHEDULED_WORKERS="10001": must be at most 10000, got 10001`,
+			`SPEC_VIEW_QUEUE_PRIORITY_WORKERS=" 5": must be a whole number from 0 (none here) to 10000, got " 5"`,
+		}},
+		{"a service without a number", nil, map[string]string{"analysis": "ANALYZER"}, env{"ANALYZER_QUEUE_PRIORITY_WORKERS": "1"}, []string{
+			"ANALYZER_QUEUE_DEFAULT_WORKERS is not set, and the limit file has no queues of analysis",
+			"ANALYZER_QUEUE_SCHEDULED_WORKERS is not set, and the limit file has no queues of analysis",
+		}},
+		{"names that are none", nil, map[string]string{"Analysis": "A", "a": "", "b": "B-C", "c": "1C"}, nil, []string{
+			`service "Analysis": want 1 to 54 of a-z and 0-9, with single _ or - between them`,
+			`service a: "" cannot begin the name of a variable`,
+			`service b: "B-C" cannot begin the name of a variable`,
+			`service c: "1C" cannot begin the name of a variable`,
+		}},
+		{"a variable of two services", alike, nil, env{"A_B_QUEUE_DEFAULT_WORKERS": "4"}, []string{
+			`A_B_QUEUE_DEFAULT_WORKERS="4" is of both services a-b and a_b: give one another prefix`,
+		}},
+	} {
+		q, err := jobs.QueuesOf(tt.set, tt.prefixes, tt.env.lookup)
+		if want := strings.Join(tt.want, "\n"); err == nil || err.Error() != want || q != nil {
+			t.Errorf("%s: QueuesOf = %v, %v, want\n%s", tt.name, q, err, want)
+		}
+	}
+}
+
+func TestQueuesWorkers(t *testing.T) {
+	got := jobs.Queues{"analysis": {5, 3, 2}, "spec-view": {3, 0, 1}, "off": {}}.Workers()
+	want := map[string]int{"analysis_priority": 5, "analysis_default": 3, "analysis_scheduled": 2, "spec-view_priority": 3, "spec-view_scheduled": 1}
+	if !maps.Equal(got, want) {
+		t.Errorf("Workers() = %v, want %v", got, want)
+	}
+	if n := (jobs.Workers{1, 2, 3}).Of("other"); n != 0 {
+		t.Errorf("Of(other) = %d, want 0", n)
+	}
+}
+
+func TestSplit(t *testing.T) {
+	for _, tt := range []struct {
+		queue, service string
+		class          jobs.Class
+	}{
+		{"analysis_priority", "analysis", jobs.Priority}, {"analysis_default", "analysis", jobs.Default}, {"a_scheduled", "a", jobs.Scheduled},
+		{"a_b_default", "a_b", jobs.Default}, {"a_priority_default", "a_priority", jobs.Default},
+		{"default", "default", ""}, {"_default", "_default", ""}, {"analysis", "analysis", ""}, {"analysis_other", "analysis_other", ""}, {"analysis-default", "analysis-default", ""}, {"", "", ""},
+	} {
+		service, class := jobs.Split(tt.queue)
+		if service != tt.service || class != tt.class {
+			t.Errorf("Split(%q) = %q, %q, want %q, %q", tt.queue, service, class, tt.service, tt.class)
+		}
+	}
+}
+
+func TestRoute(t *testing.T) {
+	pro, free := jobs.Tier{Class: jobs.Priority}, jobs.Tier{Class: jobs.Default}
+	for _, tt := range []struct {
+		name      string
+		tier      jobs.Tier
+		scheduled bool
+		want      string
+	}{
+		{"a tier that pays", pro, false, "analysis_priority"},
+		{"another", free, false, "analysis_default"},
+		{"nobody's", jobs.Tier{}, false, "analysis_default"},
+		{"a scheduler's, whosever it is", pro, true, "analysis_scheduled"},
+		{"a scheduler's, of nobody", jobs.Tier{}, true, "analysis_scheduled"},
+	} {
+		if got := jobs.Route("analysis", tt.tier, tt.scheduled); got != tt.want {
+			t.Errorf("%s: Route = %s, want %s", tt.name, got, tt.want)
+		}
+	}
+}
+
+// FuzzSplit: what QueueName joins, Split takes apart, and nothing gets lost.
+func FuzzSplit(f *testing.F) {
+	for _, queue := range []string{"analysis_priority", "_default", "a_scheduled_scheduled", ""} {
+		f.Add(queue)
+	}
+	f.Fuzz(func(t *testing.T, queue string) {
+		service, class := jobs.Split(queue)
+		again := service
+		if class != "" {
+			again = jobs.QueueName(service, class)
+		}
+		if again != queue {
+			t.Fatalf("Split(%q) = %q, %q", queue, service, class)
+		}
+		if queue == "" {
+			return
+		}
+		for _, class := range jobs.Classes {
+			if s, c := jobs.Split(jobs.QueueName(queue, class)); s != queue || c != class {
+				t.Fatalf("Split(QueueName(%q, %s)) = %q, %q", queue, class, s, c)
+			}
+		}
+	})
+}

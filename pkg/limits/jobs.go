@@ -1,0 +1,125 @@
+package limits
+
+import "slices"
+
+// The largest numbers of background jobs that a file may ask for.
+const (
+	MaxJobs    = 100_000 // of one user, at a time
+	MaxWorkers = 10_000  // of one queue of a process: River takes no more
+)
+
+// The classes of queues that a tier's jobs may go to. Jobs that a scheduler starts have
+// queues of their own, whosever they are.
+const (
+	PriorityQueues = "priority"
+	DefaultQueues  = "default"
+)
+
+// Jobs limits a user's background jobs. The zero Jobs limits nothing. pkg/jobs enforces
+// it; no HTTP request counts.
+type Jobs struct {
+	Total  int            // at a time, over all queues; 0 means not limited
+	Queues map[string]int // of these, by the service of the queue; what is not named is limited by Total alone
+	Class  string         // of the queues they go to: PriorityQueues, or DefaultQueues (or "", which is the same)
+
+	// Mode is Enforce, or DryRun or Off, with which none of it limits anything. Nobody
+	// counts what a dry run would have held back. With Off there are no limits here.
+	Mode Mode
+
+	Source JobsSource // of Total
+
+	// Stated is whether the file says something of jobs at all. It means nothing but for
+	// people: one that does not has the numbers of JobsSource Builtin.
+	Stated bool
+}
+
+// JobsSource tells who says how many jobs a user may have.
+type JobsSource uint8
+
+// The sources.
+const (
+	Builtin JobsSource = iota // nobody: 1 in tiers named free, 3 in pro and pro_plus, 5 in enterprise, in others that of the default tier
+	OfTier                    // his tier
+	OfUser                    // his own entry, or an override by hand
+)
+
+// builtinJobs are what tiers of these names have if they do not say.
+var builtinJobs = map[string]Jobs{
+	"free":       {Total: 1, Class: DefaultQueues},
+	"pro":        {Total: 3, Class: PriorityQueues},
+	"pro_plus":   {Total: 3, Class: PriorityQueues},
+	"enterprise": {Total: 5, Class: PriorityQueues},
+}
+
+// KnowsJobs reports whether tiers of this name have a number of jobs of their own if the
+// file does not say.
+func KnowsJobs(tier string) bool { _, ok := builtinJobs[tier]; return ok }
+
+// otherJobs are those of a default tier of another name.
+var otherJobs = Jobs{Total: 1, Class: DefaultQueues}
+
+// Jobs are the limits of background jobs: not limited for who is exempt, and for the
+// zero Limits. At endpoints they are those of everywhere. Callers must not modify what
+// they hold.
+func (l *Limits) Jobs() Jobs {
+	if l.jobs == nil {
+		return Jobs{Class: DefaultQueues}
+	}
+	return *l.jobs
+}
+
+// Queue is how many workers one process has for a service's queues. Zero means that
+// it leaves the queue to others.
+type Queue struct {
+	Service                      string // 1 to 54 of a-z, 0-9, and single _ and - between them
+	Priority, Default, Scheduled int
+}
+
+// Queues are the queues of background jobs that the file states, sorted by service.
+func (s *Set) Queues() []Queue { return slices.Clone(s.queues) }
+
+// over completes what a tier says of jobs, nil if nothing, from those of the default
+// tier. Queues that are nil say nothing.
+func (j *Jobs) over(name string, defaults Jobs) Jobs {
+	known, ok := builtinJobs[name]
+	if !ok {
+		known = Jobs{Total: defaults.Total, Queues: defaults.Queues, Class: DefaultQueues}
+	}
+	if j == nil {
+		return known
+	}
+	out := *j
+	if out.Source == Builtin {
+		out.Total = known.Total
+		if out.Queues == nil {
+			out.Queues = known.Queues
+		}
+	}
+	if len(out.Queues) == 0 {
+		out.Queues = nil
+	}
+	if out.Class == "" {
+		out.Class = known.Class
+	}
+	return out
+}
+
+// in is what is left of it in a mode, and the fields that are off.
+func (j Jobs) in(m Mode) (out Jobs, off []string) {
+	out = j
+	out.Mode = m
+	if len(j.Queues) == 0 {
+		out.Queues = nil
+	}
+	if m != Off {
+		return out, nil
+	}
+	if j.Source != Builtin && j.Total > 0 {
+		off = append(off, "jobs.total")
+		for service := range j.Queues {
+			off = append(off, "jobs.queues."+service)
+		}
+	}
+	out.Total, out.Queues = 0, nil
+	return out, off
+}
