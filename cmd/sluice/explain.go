@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -14,11 +15,14 @@ import (
 )
 
 type explain struct {
-	User     string `arg:"" help:"The user, named as in the limit file."`
+	User     string `arg:"" optional:"" help:"The user, named as in the limit file."`
 	Class    string `help:"Tell which limits a request of this class counts against: GET, PUT, …, OTHER, or a class of the file." placeholder:"CLASS" complete:"class"`
 	Endpoint string `help:"Tell of this endpoint, where the user is counted apart." placeholder:"NAME"`
 	Limits   string `help:"The limit file." default:"config/limits.yaml" placeholder:"FILE" complete:"file"`
 	Admin    string `help:"Ask the polygen (or sluice up) with this admin address, host:port or https://host:port, too: the user's use, shares, state and last refusals." placeholder:"HOST:PORT"`
+
+	Job    int64  `help:"Tell instead why the background job with this id of River's waits." placeholder:"ID"`
+	Worker string `help:"The worker to ask about --job, any one of them: where it serves riverqos' handler, host:port or https://host:port." placeholder:"HOST:PORT"`
 
 	Access `embed:""`
 }
@@ -31,10 +35,32 @@ With --class, prints the limits that one request of that class counts against in
 
 Limits are those of now. An entry that ends (until) says so, and what follows; when it has ended, the limits are those that followed.
 
-With --admin, asks a running polygen and prints after the limits whether the user is refused now and why, what he uses of each limit, what each instance runs and may run of him, and the last decisions to refuse him. The use of users without any limit is not known, nor, far below their limits, their requests in progress.`
+With --admin, asks a running polygen and prints after the limits whether the user is refused now and why, what he uses of each limit, what each instance runs and may run of him, and the last decisions to refuse him. The use of users without any limit is not known, nor, far below their limits, their requests in progress.
+
+With --job and --worker, asks a worker of background jobs and prints what the job is waiting for: its user's slots and which jobs have them, its place in his line, and how many jobs go before it.`
+}
+
+// Validate is called by kong.
+func (e *explain) Validate() error {
+	switch {
+	case e.Job == 0 && e.User == "":
+		return errors.New("name a user, or a background job with --job and --worker")
+	case e.Job == 0:
+		return nil
+	case e.User != "" || e.Class != "" || e.Endpoint != "" || e.Admin != "":
+		return errors.New("--job goes with --worker alone: a job's user is its own")
+	case e.Worker == "":
+		return errors.New("--job: " + workerHint)
+	case e.Job < 0:
+		return fmt.Errorf("--job %d: want River's id of the job, a positive number", e.Job)
+	}
+	return nil
 }
 
 func (e *explain) run(stdout, stderr io.Writer) int {
+	if e.Job != 0 {
+		return cli.Exit(stderr, "sluice explain", e.explainJob(stdout))
+	}
 	set, err := limits.Load(e.Limits)
 	if err != nil {
 		fmt.Fprintln(stderr, nameLimits(err, e.Limits))

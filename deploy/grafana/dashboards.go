@@ -104,7 +104,17 @@ func overview() *dashboard.DashboardBuilder {
 			line{`sum(sluice_line_requests{instance=~"$instance"})`, "waiting in line"})).
 		WithPanel(graph("Bytes moved", "", units.BytesPerSecondIEC,
 			line{`sum by (direction) (rate(sluice_bytes_total{instance=~"$instance"}[$__rate_interval]))`, "{{direction}}"},
-			line{`sum by (direction) (rate(sluice_dry_run_bytes_total{instance=~"$instance"}[$__rate_interval]))`, "{{direction}}, above a limit in a dry run"}))
+			line{`sum by (direction) (rate(sluice_dry_run_bytes_total{instance=~"$instance"}[$__rate_interval]))`, "{{direction}}, above a limit in a dry run"})).
+		WithRow(dashboard.NewRowBuilder("Background jobs")).
+		WithPanel(graph("Jobs by queue", "Held back are those that wait for their own user's jobs: parked and gated.", units.Short,
+			line{`max by (queue, state) (sluice_jobs_depth)`, "{{queue}}: {{state}}"})).
+		WithPanel(graph("Wait of a job, by tier", "From when it could have started to when it did.", units.Seconds,
+			line{`histogram_quantile(0.5, sum by (tier, le) (rate(sluice_jobs_wait_seconds_bucket[$__rate_interval])))`, "0.5 {{tier}}"},
+			line{`histogram_quantile(0.95, sum by (tier, le) (rate(sluice_jobs_wait_seconds_bucket[$__rate_interval])))`, "0.95 {{tier}}"})).
+		WithPanel(graph("Running and refused a slot, by tier", "", units.Short,
+			line{`sum by (tier) (sluice_jobs_running)`, "{{tier}}: running"},
+			line{`sum by (tier, reason) (rate(sluice_jobs_refused_total[$__rate_interval]))`, "{{tier}}: refused per second, {{reason}}"},
+			line{`sum by (tier) (rate(sluice_jobs_snoozes_total[$__rate_interval]))`, "{{tier}}: snoozed per second"}))
 }
 
 // user is what can be said of one user: his own series if polygen was told to have any

@@ -12,15 +12,15 @@ what to watch, [deploy/prometheus](../deploy/prometheus/alerts.yml) has alert ru
 
 spoa serves its metrics at ` + "`127.0.0.1:9091/metrics`" + `, polygen at ` + "`127.0.0.1:9090/metrics`" + `; ` + "`--admin`" + ` sets the address. Both also have those
 of Go's runtime (` + "`go_*`" + `) and of the process (` + "`process_*`" + `). ` + "`sluice up`" + ` serves all its parts' at one address, told apart by the label
-` + "`instance`" + ` (scrape it with ` + "`honor_labels: true`" + `).
+` + "`instance`" + ` (scrape it with ` + "`honor_labels: true`" + `). Workers of [background jobs](jobs.md) serve theirs where their programs do.
 
 **How many series.** The API answers questions about one user. Only polygen's ` + "`sluice_user_*`" + ` have users among their labels, those chosen with
 ` + "`--user-metrics`" + ` and ` + "`--user-metrics-top`" + `: none by default, at most 400 users at endpoints, with ten series or so each. ` + "`limit`" + ` is ` + "`concurrent`" + ` or a class of
 the limit file (` + "`GET`, `*`, `PUT/minute`" + `), ` + "`tier`" + ` one of its tiers, ` + "`agent`" + ` an instance (at most 1000), ` + "`version`" + ` that of a limit file, of
 which each process has one at a time; ` + "`sluice_build_info`" + `'s are one set for each process; the values of the others are fixed.
 
-**From crossing a limit to refusing natively.** HAProxy and its agent refuse exactly in any case; this is how long it takes until HAProxy does so
-without asking: agents report within 5 ms, polygen takes ` + "`sluice_polygen_loop_seconds`" + ` to decide and publish, a policy needs
+**From crossing a limit to refusing natively.** HAProxy and its agent refuse exactly in any case; this is how long it takes until every HAProxy does so
+without asking (` + "`sluice_throttle_reaction_seconds`" + `), and its parts: agents report within 5 ms, polygen takes ` + "`sluice_polygen_loop_seconds`" + ` to decide and publish, a policy needs
 ` + "`sluice_policy_delay_seconds`" + ` from the decision to each agent, and HAProxy ` + "`sluice_peers_ack_seconds`" + ` to take it.
 `
 
@@ -34,10 +34,15 @@ func Document() (string, error) {
 	if err != nil {
 		return "", err
 	}
+	worker, err := Worker()
+	if err != nil {
+		return "", err
+	}
 	var b strings.Builder
 	b.WriteString(intro)
 	table(&b, "spoa", agent)
 	table(&b, "polygen", generator)
+	table(&b, "Workers of background jobs", worker)
 	return b.String(), nil
 }
 

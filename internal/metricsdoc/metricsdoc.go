@@ -1,4 +1,4 @@
-// Package metricsdoc lists the metrics of the daemons, as their code has them: for
+// Package metricsdoc lists the metrics of the daemons and of workers of background jobs, as their code has them: for
 // docs/metrics.md, and for the tests that hold dashboards and alerts against it.
 package metricsdoc
 
@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/admin"
 	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/jobmetrics"
 	"github.com/sluice-qos/sluice/internal/limitfile"
 	"github.com/sluice-qos/sluice/internal/polygen"
 	"github.com/sluice-qos/sluice/internal/spoa"
@@ -53,6 +54,13 @@ func Generator() ([]Metric, error) {
 	if err := registerGenerator(r); err != nil {
 		return nil, err
 	}
+	return r.metrics()
+}
+
+// Worker lists the metrics of workers of background jobs, sorted by name.
+func Worker() ([]Metric, error) {
+	r := &recorder{Registry: prometheus.NewPedanticRegistry()}
+	jobmetrics.New(r)
 	return r.metrics()
 }
 
@@ -197,7 +205,7 @@ func typeOf(c prometheus.Collector) (string, error) {
 	return strings.ToLower(families[0].GetType().String()), nil
 }
 
-// Series lists the names of all series of both daemons, sorted.
+// Series lists the names of all series of the daemons and workers, sorted.
 func Series() ([]string, error) {
 	agent, err := Agent()
 	if err != nil {
@@ -207,8 +215,12 @@ func Series() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	worker, err := Worker()
+	if err != nil {
+		return nil, err
+	}
 	var names []string
-	for _, m := range slices.Concat(agent, generator) {
+	for _, m := range slices.Concat(agent, generator, worker) {
 		names = append(names, m.Series()...)
 	}
 	slices.Sort(names)

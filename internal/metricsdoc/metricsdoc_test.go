@@ -13,7 +13,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-qos/sluice/internal/admin"
+	"github.com/sluice-qos/sluice/internal/buildinfo"
 	"github.com/sluice-qos/sluice/internal/cli"
+	"github.com/sluice-qos/sluice/internal/jobmetrics"
 )
 
 var update = flag.Bool("update", false, "write docs/metrics.md")
@@ -49,7 +51,11 @@ func TestPromtoolAcceptsTheMetrics(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		register func(prometheus.Registerer) error
-	}{{"spoa", registerAgent}, {"polygen", registerGenerator}} {
+	}{{"spoa", registerAgent}, {"polygen", registerGenerator}, {"worker", func(reg prometheus.Registerer) error {
+		buildinfo.Register(reg, "worker")
+		jobmetrics.New(reg)
+		return nil
+	}}} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := &recorder{Registry: cli.NewRegistry()}
 			if err := tt.register(r); err != nil {

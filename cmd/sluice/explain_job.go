@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/jobs"
+)
+
+const workerHint = "name the address of a worker's riverqos handler with --worker"
+
+// explainJob prints why a background job waits.
+func (e *explain) explainJob(out io.Writer) error {
+	why, err := e.askWorker()
+	if err != nil {
+		return err
+	}
+	return printWhy(out, why)
+}
+
+// askWorker asks a worker about the job.
+func (e *explain) askWorker() (why jobs.Why, err error) {
+	a, err := newAPI(e.Worker, e.Access)
+	if err != nil {
+		return why, errors.New(strings.ReplaceAll(err.Error(), adminHint, workerHint))
+	}
+	defer a.close()
+	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+	defer cancel()
+	req, err := a.request(ctx, http.MethodGet, "/jobs/"+strconv.FormatInt(e.Job, 10), nil)
+	if err != nil {
+		return why, err
+	}
+	res, err := a.client.Do(req)
+	if err != nil {
+		return why, fmt.Errorf("ask %s: %s: %s", e.Worker, printable(err.Error()), workerHint)
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	if err != nil {
+		return why, fmt.Errorf("ask %s: %s", e.Worker, printable(err.Error()))
+	}
+	var told struct{ Error string }
+	err = json.Unmarshal(body, &told)
+	switch {
+	case res.StatusCode != http.StatusOK && err == nil && told.Error != "":
+		return why, fmt.Errorf("job %d: %s", e.Job, shown(told.Error))
+	case res.StatusCode != http.StatusOK || json.Unmarshal(body, &why) != nil || why.ID != e.Job:
+		return why, fmt.Errorf("what listens at %s does not know of jobs (it answers %s): %s", e.Worker, shown(res.Status), workerHint)
+	}
+	return why, nil
+}
+
+func printWhy(out io.Writer, why jobs.Why) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "job %d, %s, in the queue %s: %s\n%s\n", why.ID, shown(why.Kind), shown(why.Queue), shown(why.State), printable(why.Reason))
+	fmt.Fprintf(w, "  created\t%s\n", why.Created.UTC().Format(time.RFC3339))
+	if !why.Since.IsZero() {
+		fmt.Fprintf(w, "  could run since\t%s\n", why.Since.UTC().Format(time.RFC3339))
+	}
+	fmt.Fprintf(w, "  attempts\t%d\n", why.Attempt)
+	if why.User == "" {
+		return w.Flush()
+	}
+	most := strconv.Itoa(why.Max)
+	if why.Max >= jobs.Unlimited {
+		most = "any number"
+	}
+	fmt.Fprintf(w, "  user\t%s, of tier %s\n", shown(why.User), shown(why.Tier))
+	fmt.Fprintf(w, "  may run\t%s at a time%s\n", most, perService(why.Queues))
+	fmt.Fprintf(w, "  running\t%s\n", namesOfJobs(why.Running))
+	fmt.Fprintf(w, "  slots reserved\t%s\n", namesOfJobs(why.Reserved))
+	fmt.Fprintf(w, "  in the user's line\t%d%s\n", why.Parked, place(why.Place))
+	if why.Behind > 0 {
+		fmt.Fprintf(w, "  held back before it\t%d\n", why.Behind)
+	}
+	return w.Flush()
+}
+
+func perService(queues map[string]int) string {
+	var b strings.Builder
+	for _, service := range slices.Sorted(maps.Keys(queues)) {
+		fmt.Fprintf(&b, ", %d of %s", queues[service], shown(service))
+	}
+	return b.String()
+}
+
+func place(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", this one is number %d", n)
+}
+
+// maxListed is how many jobs are named.
+const maxListed = 10
+
+func namesOfJobs(ids []string) string {
+	if len(ids) == 0 {
+		return "none"
+	}
+	names := make([]string, 0, maxListed)
+	for _, id := range ids[:min(len(ids), maxListed)] {
+		names = append(names, shown(id))
+	}
+	more := ""
+	if len(ids) > maxListed {
+		more = fmt.Sprintf(" and %d more", len(ids)-maxListed)
+	}
+	return fmt.Sprintf("%d: %s%s", len(ids), strings.Join(names, ", "), more)
+}

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-qos/sluice/pkg/jobs"
+)
+
+func TestExplainJob(t *testing.T) {
+	at := time.Date(2026, 11, 20, 8, 0, 0, 0, time.UTC)
+	parked := jobs.Why{
+		ID: 7, Kind: "render", Queue: "analysis_default", State: "parked", Attempt: 1, Created: at, Since: at.Add(time.Second),
+		User: "ali\x1bce", Tier: "free", Service: "analysis", Max: 3, Queues: map[string]int{"specview": 2, "analysis": 1},
+		Running: []string{"5"}, Reserved: []string{"6"}, Parked: 4, Place: 2, Reason: "Its user's slots are taken.",
+	}
+	system := jobs.Why{ID: 8, Kind: "sweep", Queue: "x", State: "available", Created: at, Reason: "It waits for a worker."}
+	worker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/jobs/7":
+			_ = json.NewEncoder(w).Encode(parked)
+		case "/jobs/8":
+			_ = json.NewEncoder(w).Encode(system)
+		case "/jobs/9":
+			w.WriteHeader(http.StatusNotFound)
+			_, _ = io.WriteString(w, `{"error": "no such job"}`)
+		case "/jobs/10":
+			_, _ = io.WriteString(w, "hello")
+		}
+	}))
+	defer worker.Close()
+	address := strings.TrimPrefix(worker.URL, "http://")
+	for _, tt := range []struct {
+		name        string
+		e           explain
+		out, errors string
+	}{
+		{"one that is parked", explain{Job: 7, Worker: address}, `job 7, render, in the queue analysis_default: parked
+Its user's slots are taken.
+  created             2026-11-20T08:00:00Z
+  could run since     2026-11-20T08:00:01Z
+  attempts            1
+  user                "ali\x1bce", of tier free
+  may run             3 at a time, 1 of analysis, 2 of specview
+  running             1: 5
+  slots reserved      1: 6
+  in the user's line  4, this one is number 2
+`, ""},
+		{"one without a user", explain{Job: 8, Worker: worker.URL}, `job 8, sweep, in the queue x: available
+It waits for a worker.
+  created   2026-11-20T08:00:00Z
+  attempts  0
+`, ""},
+		{"one that is gone", explain{Job: 9, Worker: address}, "", "sluice explain: job 9: \"no such job\"\n"},
+		{"somebody else", explain{Job: 10, Worker: address}, "", "sluice explain: what listens at " + address + " does not know of jobs (it answers \"200 OK\"): " + workerHint + "\n"},
+		{"no worker", explain{Job: 7}, "", "sluice explain: --job: " + workerHint + "\n"},
+		{"no address", explain{Job: 7, Worker: "x"}, "", `sluice explain: address "x": want host:port or https://host:port: ` + workerHint + "\n"},
+		{"no id", explain{Job: -1, Worker: address}, "", "sluice explain: --job -1: want River's id of the job, a positive number\n"},
+		{"a user too", explain{Job: 7, Worker: address, User: "alice"}, "", "sluice explain: --job goes with --worker alone: a job's user is its own\n"},
+		{"nobody", explain{}, "", "sluice explain: name a user, or a background job with --job and --worker\n"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var out, errs strings.Builder
+			code := 1
+			if err := tt.e.Validate(); err != nil {
+				errs.WriteString("sluice explain: " + err.Error() + "\n")
+			} else {
+				code = tt.e.run(&out, &errs)
+			}
+			if diff := cmp.Diff(tt.out, out.String()); diff != "" {
+				t.Errorf("printed (-want +got):\n%s", diff)
+			}
+			if errs.String() != tt.errors || code != map[bool]int{true: 0, false: 1}[tt.errors == ""] {
+				t.Errorf("errors %q, code %d, want %q", errs.String(), code, tt.errors)
+			}
+		})
+	}
+}
