@@ -19,6 +19,9 @@ HAPROXY ?=
 # How long each fuzz test runs.
 FUZZTIME ?= 20s
 
+# The River adapter is a Go module of its own.
+RIVER := jobs/riverqos
+
 UNIT = $$($(GO) list ./... | grep -v -e /test/ -e /bench$$)
 # Packages of the unit tests that another HAProxy may fail.
 ONHAPROXY := ./haproxy/... ./internal/peers/... ./internal/spop/...
@@ -42,6 +45,7 @@ test: setup test-unit ## run all tests
 test-unit: setup ## run the tests of all packages, with the race detector
 	@scripts/setup zsh fish promtool postgresql
 	$(GO) test -race -shuffle=on $(UNIT)
+	cd $(RIVER) && $(GO) test -race -shuffle=on ./...
 
 test-integration: setup build ## run whole clusters of real processes; HAPROXY=3.0 or a path chooses another HAProxy
 	@scripts/setup chromium
@@ -63,18 +67,23 @@ bench: build ## measure accuracy, reaction and cost, and print tables; RUN=Cost 
 	export SLUICE_HAPROXY="$$haproxy"; \
 	$(GO) test -count=1 -timeout 60m -run '^$$' -bench '$(RUN)' -benchtime 1x ./bench
 	$(GO) test -count=1 -run '^$$' -bench '$(RUN)' -benchmem ./pkg/ratelimit ./pkg/concurrency ./internal/spoa ./internal/spop ./internal/bus
+	@scripts/setup postgresql
+	$(GO) test -count=1 -run '^$$' -bench '$(RUN)' ./pkg/jobs/...
+	cd $(RIVER) && $(GO) test -count=1 -run '^$$' -bench '$(RUN)' -benchtime 1x .
 
 fuzz: ## fuzz every parser for FUZZTIME each
-	@for pkg in $$($(GO) list ./...); do \
+	@for module in . $(RIVER); do cd $(CURDIR)/$$module; for pkg in $$($(GO) list ./...); do \
 		for f in $$($(GO) test -list '^Fuzz' $$pkg | grep ^Fuzz || true); do \
 			echo "$$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$pkg; \
 		done; \
-	done
+	done; done
 
 lint: $(LINT) ## check style, and that imports point one way
 	$(LINT) run ./...
+	cd $(RIVER) && $(LINT) run --config $(CURDIR)/.golangci.yml ./...
 	@test -z "$$(gofmt -l .)" || { gofmt -d .; exit 1; }
 	$(GO) mod verify >/dev/null
+	cd $(RIVER) && $(GO) mod verify >/dev/null
 
 $(LINT):
 	GOBIN=$(BIN) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)

@@ -1,0 +1,79 @@
+// The example is a worker whose users share it fairly. Run it with
+//
+//	go run ./example
+//
+// Two users each insert twelve jobs of a second at once: one is free and may run one at
+// a time, the other pays and may run three. It shows them run, and ends when all are
+// done or with Ctrl-C. It starts a PostgreSQL server of its own; with DATABASE_URL it
+// uses that one, in a schema that is gone afterwards.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/sluice-qos/sluice/jobs/riverqos/internal/pgserver"
+)
+
+type options struct {
+	database string        // "" starts a server
+	jobs     int           // of each user
+	each     time.Duration // how long a job takes
+}
+
+func main() {
+	o := options{database: os.Getenv("DATABASE_URL")}
+	flag.IntVar(&o.jobs, "jobs", 12, "jobs of each user")
+	flag.DurationVar(&o.each, "each", time.Second, "how long a job takes")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Stdout, o); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, out io.Writer, o options) (err error) {
+	if o.database == "" {
+		fmt.Fprintln(out, "starting PostgreSQL ...")
+		server, err := pgserver.Start()
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, server.Stop()) }()
+		o.database = server.DSN
+	}
+	pool, err := pgxpool.New(ctx, o.database)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	drop, err := prepare(ctx, pool)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, drop()) }()
+	w, err := newWorker(pool)
+	if err != nil {
+		return err
+	}
+	stop, err := w.start(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	if err := w.insert(ctx, o); err != nil {
+		return err
+	}
+	return w.show(ctx, out, o)
+}

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/riverdriver/riverpgxv5"
+	"github.com/riverqueue/river/rivermigrate"
+
+	"github.com/sluice-qos/sluice/jobs/riverqos"
+	"github.com/sluice-qos/sluice/pkg/jobs"
+	"github.com/sluice-qos/sluice/pkg/jobs/pgslots"
+)
+
+// schema has all tables of the example.
+const schema = "sluice_example"
+
+// prepare makes the tables: River's, the index that the gate needs, and the slots.
+func prepare(ctx context.Context, pool *pgxpool.Pool) (drop func() error, err error) {
+	if _, err := pool.Exec(ctx, "CREATE SCHEMA "+schema); err != nil {
+		return nil, err
+	}
+	drop = func() error {
+		_, err := pool.Exec(context.WithoutCancel(ctx), "DROP SCHEMA "+schema+" CASCADE")
+		return err
+	}
+	m, err := rivermigrate.New(riverpgxv5.New(pool), &rivermigrate.Config{Schema: schema, Logger: logger()})
+	if err != nil {
+		return nil, errors.Join(err, drop())
+	}
+	if _, err := m.Migrate(ctx, rivermigrate.DirectionUp, nil); err != nil {
+		return nil, errors.Join(err, drop())
+	}
+	if err := riverqos.Migrate(ctx, pool, schema); err != nil {
+		return nil, errors.Join(err, drop())
+	}
+	if err := pgslots.Migrate(ctx, pool, schema); err != nil {
+		return nil, errors.Join(err, drop())
+	}
+	return drop, nil
+}
+
+// analysis is a job. Its user is in its arguments.
+type analysis struct {
+	User string        `json:"user"`
+	Each time.Duration `json:"each"`
+}
+
+func (analysis) Kind() string { return "analysis" }
+
+func analyse(ctx context.Context, job *river.Job[analysis]) error {
+	select {
+	case <-time.After(job.Args.Each):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// tiers know who pays.
+type tiers map[string]jobs.Tier
+
+var users = tiers{
+	"fred":  {Name: "free", Class: jobs.Default, Limits: jobs.Limits{Total: 1}},
+	"paula": {Name: "pro", Class: jobs.Priority, Limits: jobs.Limits{Total: 3}},
+}
+
+func (t tiers) Tier(_ context.Context, user string) (jobs.Tier, error) {
+	if tier, ok := t[user]; ok {
+		return tier, nil
+	}
+	return t["fred"], nil
+}
+
+type worker struct {
+	pool   *pgxpool.Pool
+	fair   *riverqos.Fairness
+	client *river.Client[pgx.Tx]
+}
+
+func newWorker(pool *pgxpool.Pool) (*worker, error) {
+	fair, err := riverqos.New(riverqos.Config{
+		Pool: pool, Schema: schema, Slots: pgslots.New(pool, schema), Tiers: users, User: riverqos.FromArgs("user"), Logger: logger(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	workers := river.NewWorkers()
+	river.AddWorker(workers, river.WorkFunc(analyse))
+	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{
+		Schema: schema, Workers: workers, Middleware: fair.Middleware(), Logger: logger(),
+		Queues: riverqos.QueueConfigs(jobs.Queues{"analysis": {Priority: 5, Default: 3}}),
+	})
+	return &worker{pool, fair, client}, err
+}
+
+// start runs fairness for as long as River works.
+func (w *worker) start(ctx context.Context) (stop func() error, err error) {
+	running, end := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan error, 1)
+	go func() { ended <- w.fair.Run(running) }()
+	if err := w.client.Start(context.WithoutCancel(ctx)); err != nil {
+		end()
+		return nil, errors.Join(err, <-ended)
+	}
+	return func() error {
+		stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		err := w.client.StopAndCancel(stopping)
+		end()
+		return errors.Join(err, <-ended)
+	}, nil
+}
+
+func (w *worker) insert(ctx context.Context, o options) error {
+	var params []river.InsertManyParams
+	for user := range users {
+		opts := w.fair.Route(ctx, user, "analysis", false)
+		for range o.jobs {
+			params = append(params, river.InsertManyParams{Args: analysis{user, o.each}, InsertOpts: opts})
+		}
+	}
+	_, err := w.client.InsertMany(ctx, params)
+	return err
+}
+
+func logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+}

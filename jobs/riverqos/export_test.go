@@ -1,0 +1,52 @@
+package riverqos
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Plans are those of the statements, if the table is not to be read from end to end.
+func Plans(ctx context.Context, pool *pgxpool.Pool) (map[string]string, error) {
+	plans := map[string]string{}
+	s := newStore(pool, "")
+	for name, q := range map[string]struct {
+		sql  string
+		args []any
+	}{
+		"count":   {s.countSQL, []any{[]string{"ann"}, []string{"slow"}, []int64{1}}},
+		"promote": {s.promoteSQL, []any{[]string{"ann"}, []string{"slow"}, []int32{1}, 1}},
+		"gated":   {s.gatedSQL, []any{"", "", 100}},
+		"stale":   {s.staleSQL, []any{[]string{"ann"}, 1.0}},
+		"crowd":   {s.crowdSQL, nil},
+		"regate":  {s.regateSQL, []any{"ann", "slow", 1, []int64{1}, 1.0}},
+		"put_off": {s.putOffSQL, []any{1.0, 1}},
+	} {
+		err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(ctx, "SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off"); err != nil {
+				return err
+			}
+			// River's own indexes do not help either.
+			if _, err := tx.Exec(ctx, "DROP INDEX river_job_prioritized_fetching_index, river_job_state_and_finalized_at_index"); err != nil {
+				return err
+			}
+			rows, err := tx.Query(ctx, "EXPLAIN "+q.sql, q.args...)
+			if err != nil {
+				return err
+			}
+			lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			plans[name] = strings.Join(lines, "\n")
+			if err != nil {
+				return err
+			}
+			return tx.Rollback(ctx)
+		})
+		if err != nil && err != pgx.ErrTxClosed {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return plans, nil
+}

@@ -1,0 +1,256 @@
+package riverqos_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/rivertype"
+
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/jobs/riverqos"
+	"github.com/sluice-qos/sluice/pkg/jobs"
+)
+
+func TestNeverMoreThanTheLimitRun(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		total   int
+		options []option
+	}{
+		{"one, through the gate", 1, nil},
+		{"three, through the gate", 3, nil},
+		{"one, parked and woken", 1, []option{ungated}},
+		{"three, parked and woken", 3, []option{ungated}},
+		{"one, asleep meanwhile", 1, []option{ungated, snoozing}},
+		{"three, asleep meanwhile", 3, []option{ungated, snoozing}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := start(t, c.options...)
+			r.tiers.set("ann", jobs.Limits{Total: c.total})
+			r.finished(r.insert(12, task{User: "ann", Do: "brief"}, "slow_default"))
+			r.atMost("ann", c.total)
+			if n := r.spent(); n != 1 {
+				t.Errorf("a job spent %d attempts, want 1: waiting costs none", n)
+			}
+		})
+	}
+}
+
+// The plain mode parks nobody: who got no slot comes back by himself.
+func TestSnooze(t *testing.T) {
+	r := start(t, ungated, snoozing)
+	ids := r.insert(3, task{User: "ann", Do: "hang"}, "slow_default")
+	r.runs("ann", 1)
+	proctest.Eventually(t, "the others sleep", func() error { return r.counted("sluice_jobs_snoozes_total", "free") })
+	if u := r.usage("ann"); len(u.Parked)+len(u.Reserved) != 0 {
+		t.Errorf("parked %v, reserved %v, want none", u.Parked, u.Reserved)
+	}
+	close(r.gate("hang"))
+	r.finished(ids)
+	r.atMost("ann", 1)
+}
+
+func TestALongBacklogHoldsNobodyUp(t *testing.T) {
+	r := start(t)
+	first := r.insert(1000, task{User: "ann", Do: "hang"}, "slow_default")
+	r.runs("ann", 1)
+	r.finished(r.insert(3, task{User: "bob"}, "slow_default")) // though all of ann's hang
+	if got, want := r.states()["gated"], len(first)-1; got != want {
+		t.Errorf("%d jobs of ann's are gated, want %d", got, want)
+	}
+	r.atMost("ann", 1)
+}
+
+func TestASlowQueueDoesNotBlockAFastOne(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		options []option
+	}{
+		{"through the gate", nil},
+		{"parked and woken", []option{ungated}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := start(t, c.options...)
+			r.tiers.set("ann", jobs.Limits{Total: 3, Queues: map[string]int{"slow": 2}})
+			r.insert(20, task{User: "ann", Do: "hang"}, "slow_default")
+			r.runs("ann", 2)
+			r.finished(r.insert(10, task{User: "ann", Do: "brief"}, "fast_default"))
+			r.atMost("ann", 3)
+		})
+	}
+}
+
+func TestARaisedLimitTakesEffect(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		options []option
+	}{
+		{"through the gate", []option{sweeping}},
+		{"parked and woken", []option{sweeping, ungated}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := start(t, c.options...)
+			ids := r.insert(5, task{User: "ann", Do: "hang"}, "slow_default")
+			r.runs("ann", 1)
+			r.tiers.set("ann", jobs.Limits{Total: 4})
+			r.runs("ann", 4)
+			close(r.gate("hang"))
+			r.finished(ids)
+			r.atMost("ann", 4)
+		})
+	}
+}
+
+func TestAJobWithoutUserIsGovernedByNothing(t *testing.T) {
+	r := start(t)
+	ids := r.insert(5, task{Do: "hang"}, "slow_default")
+	r.runs("", 5)
+	close(r.gate("hang"))
+	r.finished(ids)
+	if got := r.states()["gated"]; got != 0 {
+		t.Errorf("%d jobs are gated, want 0", got)
+	}
+}
+
+func TestTheSlotIsGivenBackHoweverAJobEnds(t *testing.T) {
+	for _, c := range []struct {
+		do    string
+		state string // of the job then
+	}{
+		{"", "completed"},
+		{"fail", "retryable"},
+		{"panic", "retryable"},
+		{"cancel", "cancelled"},
+		{"snooze", "scheduled"},
+	} {
+		for name, options := range map[string][]option{"gated": {late}, "parked": {late, ungated}} {
+			t.Run(c.do+" "+name, func(t *testing.T) {
+				r := start(t, options...)
+				r.insert(1, task{User: "ann", Do: c.do}, "slow_default")
+				r.finished(r.insert(3, task{User: "ann"}, "slow_default"))
+				r.atMost("ann", 1)
+				proctest.Eventually(t, "it is over", func() error {
+					if got := r.states(); got[c.state] == 0 {
+						return fmt.Errorf("states are %v, want one that is %s", got, c.state)
+					}
+					if u := r.usage("ann"); len(u.Held)+len(u.Reserved)+len(u.Parked) != 0 {
+						return fmt.Errorf("User(ann) = %+v, want none", u)
+					}
+					return nil
+				})
+			})
+		}
+	}
+}
+
+// late retries in an hour.
+func late(_ *riverqos.Config, c *river.Config) { c.RetryPolicy = hour{} }
+
+type hour struct{}
+
+func (hour) NextRetry(*rivertype.JobRow) time.Time { return time.Now().Add(time.Hour) }
+
+func TestAnOutageOfTheSlotsCostsNoAttempt(t *testing.T) {
+	broken := &breakable{Slots: jobs.NewMemory(nil)}
+	r := start(t, sweeping, func(c *riverqos.Config, _ *river.Config) { c.Slots = broken })
+	held := r.insert(1, task{User: "ann", Do: "hang"}, "slow_default")
+	r.runs("ann", 1)
+	broken.down.Store(true)
+	others := r.insert(2, task{User: "bob"}, "slow_default")
+	proctest.Eventually(t, "a job is refused", func() error { return r.counted("sluice_jobs_refused_total", "unreachable") })
+	close(r.gate("hang")) // its slot cannot be given back now
+	r.finished(held)
+	more := r.insert(1, task{User: "ann"}, "slow_default")
+	broken.down.Store(false)
+	r.finished(append(others, more...))
+	r.atMost("ann", 1)
+	r.atMost("bob", 1)
+	if n := r.spent(); n != 1 {
+		t.Errorf("a job spent %d attempts, want 1", n)
+	}
+}
+
+func TestALostLeaseEndsTheJobsContext(t *testing.T) {
+	broken := &breakable{Slots: jobs.NewMemory(nil)}
+	r := start(t, sweeping, func(c *riverqos.Config, _ *river.Config) { c.Slots, c.Lease = broken, 600*time.Millisecond })
+	ids := r.insert(1, task{User: "ann", Do: "hang"}, "slow_default")
+	r.runs("ann", 1)
+	broken.down.Store(true)
+	r.runs("ann", 0)
+	if got, want := r.said(1), "cause: "+riverqos.ErrLeaseLost.Error(); got != want {
+		t.Errorf("the job's context ended: %q, want %q", got, want)
+	}
+	close(r.gate("hang"))
+	broken.down.Store(false)
+	r.finished(ids) // it is tried again
+	if n := r.spent(); n != 1 {
+		t.Errorf("the job spent %d attempts, want 1", n)
+	}
+}
+
+func TestSlotsThatForgotEverythingDoNotEndJobs(t *testing.T) {
+	broken := &breakable{Slots: jobs.NewMemory(nil)}
+	r := start(t, func(c *riverqos.Config, _ *river.Config) { c.Slots, c.Lease = broken, 600*time.Millisecond })
+	ids := r.insert(2, task{User: "ann", Do: "hang"}, "slow_default")
+	r.runs("ann", 1)
+	for _, s := range r.usageOf(broken, "ann").Held {
+		if _, err := broken.Release(context.Background(), jobs.Claim{Job: s.Job, Holder: s.Holder}, jobs.Limits{Total: 1}, time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	proctest.Eventually(t, "the slot is taken anew", func() error {
+		if n := len(r.usageOf(broken, "ann").Held); n != 1 {
+			return fmt.Errorf("%d slots are held, want 1", n)
+		}
+		return nil
+	})
+	close(r.gate("hang"))
+	r.finished(ids)
+	r.atMost("ann", 1)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.begun) != len(ids) {
+		t.Errorf("what happened is %q, want %d beginnings", r.begun, len(ids))
+	}
+}
+
+// breakable are Slots that do not answer when they are down.
+type breakable struct {
+	jobs.Slots
+	down atomic.Bool
+}
+
+var errDown = errors.New("down")
+
+func (b *breakable) Acquire(ctx context.Context, c jobs.Claim, l jobs.Limits, lease time.Duration, park bool) (jobs.Verdict, error) {
+	if b.down.Load() {
+		return jobs.Verdict{}, errDown
+	}
+	return b.Slots.Acquire(ctx, c, l, lease, park)
+}
+
+func (b *breakable) Renew(ctx context.Context, claims []jobs.Claim, lease time.Duration) ([]jobs.Claim, error) {
+	if b.down.Load() {
+		return nil, errDown
+	}
+	return b.Slots.Renew(ctx, claims, lease)
+}
+
+func (b *breakable) Release(ctx context.Context, c jobs.Claim, l jobs.Limits, reserve time.Duration) ([]jobs.Job, error) {
+	if b.down.Load() {
+		return nil, errDown
+	}
+	return b.Slots.Release(ctx, c, l, reserve)
+}
+
+func (b *breakable) Waiting(ctx context.Context, after string, n int) ([]string, error) {
+	if b.down.Load() {
+		return nil, errDown
+	}
+	return b.Slots.Waiting(ctx, after, n)
+}

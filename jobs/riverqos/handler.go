@@ -1,0 +1,41 @@
+package riverqos
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+)
+
+// Handler answers GET /jobs/{id} with Why as JSON. It says which users have jobs: let
+// only operators reach it.
+func (f *Fairness) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /jobs/{id}", f.serveWhy)
+	return mux
+}
+
+func (f *Fairness) serveWhy(w http.ResponseWriter, r *http.Request) {
+	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
+	if err != nil || id <= 0 {
+		answer(w, http.StatusBadRequest, map[string]string{"error": "the id of a job is a positive number"})
+		return
+	}
+	why, err := f.Why(r.Context(), id)
+	switch {
+	case errors.Is(err, ErrNoJob):
+		answer(w, http.StatusNotFound, map[string]string{"error": err.Error()})
+	case err != nil:
+		f.failed("why", "a question about a job could not be answered", err)
+		answer(w, http.StatusServiceUnavailable, map[string]string{"error": "the database or the slots do not answer"})
+	default:
+		answer(w, http.StatusOK, why)
+	}
+}
+
+func answer(w http.ResponseWriter, status int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(body) // whoever asked has left
+}

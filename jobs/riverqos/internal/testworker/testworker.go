@@ -1,0 +1,162 @@
+// Package testworker is a process that works River's jobs, for tests in which such
+// processes die. Its jobs note in a table when they begin and end.
+package testworker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/redis/go-redis/v9"
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/riverdriver/riverpgxv5"
+
+	"github.com/sluice-qos/sluice/jobs/riverqos"
+	"github.com/sluice-qos/sluice/pkg/jobs"
+	"github.com/sluice-qos/sluice/pkg/jobs/pgslots"
+	"github.com/sluice-qos/sluice/pkg/jobs/redisslots"
+)
+
+// Env is the variable with a process's Options as JSON.
+const Env = "SLUICE_TESTWORKER"
+
+// Options are those of a process.
+type Options struct {
+	DSN     string
+	Redis   string // address of the Slots; "" has them in PostgreSQL
+	Lease   time.Duration
+	Workers int
+	Snooze  bool // the plain way: no gate, and jobs above the limit snooze
+	Without bool // no fairness at all
+}
+
+// String is for Env.
+func (o Options) String() string {
+	text, err := json.Marshal(o)
+	if err != nil {
+		panic(err)
+	}
+	return Env + "=" + string(text)
+}
+
+// Queue is the one that the processes work.
+const Queue = "work_default"
+
+// Args are a job's.
+type Args struct {
+	User string        `json:"user"`
+	For  time.Duration `json:"for"`
+}
+
+// Kind is River's name of the jobs.
+func (Args) Kind() string { return "work" }
+
+// Table is where the jobs note what they do.
+const Table = `CREATE TABLE worked (job bigint, usr text, pid int, begun timestamptz NOT NULL DEFAULT clock_timestamp(), ended timestamptz)`
+
+// Tiers gives users whose names begin with pro three slots, and all others one.
+type Tiers struct{}
+
+// Tier never fails.
+func (Tiers) Tier(_ context.Context, user string) (jobs.Tier, error) {
+	if strings.HasPrefix(user, "pro") {
+		return jobs.Tier{Name: "pro", Class: jobs.Priority, Limits: jobs.Limits{Total: 3}}, nil
+	}
+	return jobs.Tier{Name: "free", Class: jobs.Default, Limits: jobs.Limits{Total: 1}}, nil
+}
+
+// Main works until it is told to end. It prints "ready" when it begins.
+func Main(options string) int {
+	if err := run(options); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// Config is the one of a process, or of one that inserts its jobs.
+func (o Options) Config(ctx context.Context, pool *pgxpool.Pool) (riverqos.Config, error) {
+	cfg := riverqos.Config{
+		Pool: pool, Tiers: Tiers{}, User: riverqos.FromArgs("user"), Lease: o.Lease,
+		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)), Ungated: o.Snooze, Disabled: o.Without,
+	}
+	if o.Snooze {
+		cfg.Mode = riverqos.Snooze
+	}
+	if o.Redis != "" {
+		cfg.Slots = redisslots.New(redis.NewClient(&redis.Options{Addr: o.Redis}))
+		return cfg, nil
+	}
+	if err := pgslots.Migrate(ctx, pool, ""); err != nil {
+		return cfg, err
+	}
+	cfg.Slots = pgslots.New(pool, "")
+	return cfg, nil
+}
+
+func run(options string) error {
+	var o Options
+	if err := json.Unmarshal([]byte(options), &o); err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	pool, err := pgxpool.New(ctx, o.DSN)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	cfg, err := o.Config(ctx, pool)
+	if err != nil {
+		return err
+	}
+	fair, err := riverqos.New(cfg)
+	if err != nil {
+		return err
+	}
+	workers := river.NewWorkers()
+	river.AddWorker(workers, river.WorkFunc(func(ctx context.Context, job *river.Job[Args]) error { return work(ctx, pool, job) }))
+	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{
+		Queues: map[string]river.QueueConfig{Queue: {MaxWorkers: o.Workers}}, Workers: workers, Middleware: fair.Middleware(),
+		Logger: slog.New(slog.DiscardHandler), TestOnly: true,
+	})
+	if err != nil {
+		return err
+	}
+	running, end := context.WithCancel(context.WithoutCancel(ctx))
+	var ran sync.WaitGroup
+	ran.Go(func() { err = fair.Run(running) })
+	if err := client.Start(context.WithoutCancel(ctx)); err != nil {
+		end()
+		return err
+	}
+	fmt.Println("ready")
+	<-ctx.Done()
+	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), 4*time.Second)
+	defer cancel()
+	stopped := client.StopAndCancel(stopping)
+	end()
+	ran.Wait()
+	return errors.Join(err, stopped)
+}
+
+func work(ctx context.Context, pool *pgxpool.Pool, job *river.Job[Args]) error {
+	if _, err := pool.Exec(ctx, "INSERT INTO worked (job, usr, pid) VALUES ($1, $2, $3)", job.ID, job.Args.User, os.Getpid()); err != nil {
+		return err
+	}
+	select {
+	case <-time.After(job.Args.For):
+	case <-ctx.Done():
+	}
+	_, err := pool.Exec(context.WithoutCancel(ctx), "UPDATE worked SET ended = clock_timestamp() WHERE job = $1 AND ended IS NULL", job.ID)
+	return errors.Join(ctx.Err(), err)
+}

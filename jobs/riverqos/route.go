@@ -1,0 +1,36 @@
+package riverqos
+
+import (
+	"context"
+
+	"github.com/riverqueue/river"
+
+	"github.com/sluice-qos/sluice/pkg/jobs"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// Route says which of a service's queues a job of a user goes to, for River's Insert:
+// that of his tier, or the one for jobs that a scheduler starts, whosever they are. The
+// user "" is none.
+func (f *Fairness) Route(ctx context.Context, user, service string, scheduled bool) *river.InsertOpts {
+	var tier jobs.Tier
+	if user != "" && !scheduled {
+		tier = f.tier(ctx, limits.Key(user))
+	}
+	return &river.InsertOpts{Queue: jobs.Route(service, tier, scheduled)}
+}
+
+// QueueConfigs are River's, for river.Config, of the queues that have workers here.
+func QueueConfigs(q jobs.Queues) map[string]river.QueueConfig {
+	configs := map[string]river.QueueConfig{}
+	for name, n := range q.Workers() {
+		configs[name] = river.QueueConfig{MaxWorkers: n}
+	}
+	return configs
+}
+
+// service is the one that a queue of River belongs to.
+func service(queue string) string {
+	s, _ := jobs.Split(queue)
+	return s
+}

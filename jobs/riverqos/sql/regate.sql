@@ -1,0 +1,20 @@
+-- Puts the last $3 available jobs of a user ($1) in a service ($2) behind the gate, for
+-- at most $5 seconds, except those ($4) that a slot is reserved for.
+UPDATE @table@ AS j
+SET state = 'scheduled',
+	scheduled_at = now() + make_interval(secs => $5::float8),
+	metadata = jsonb_build_object('sluice:since', extract(epoch FROM j.scheduled_at)) || j.metadata || '{"sluice:wait": "gated"}'
+FROM (
+	SELECT id
+	FROM @table@
+	WHERE state IN ('available', 'running')
+		AND state = 'available'
+		AND metadata->>'sluice:user' = $1::text
+		AND metadata->>'sluice:service' = $2::text
+		AND scheduled_at <= now()
+		AND id <> ALL($4::int8[])
+	ORDER BY priority DESC, scheduled_at DESC, id DESC
+	LIMIT $3::int4
+	FOR UPDATE SKIP LOCKED
+) AS picked
+WHERE j.id = picked.id

@@ -1,0 +1,248 @@
+package riverqos
+
+import (
+	"context"
+	_ "embed"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// store is River's table of jobs. All statements are here and in sql/.
+type store struct {
+	pool   *pgxpool.Pool
+	schema string
+	queries
+}
+
+// queries are those of sql/, of one schema.
+type queries struct {
+	wakeSQL, promoteSQL, countSQL, gatedSQL, staleSQL, loseSQL, crowdSQL, regateSQL, putOffSQL, ungateSQL, depthSQL, whySQL, aheadSQL, announceSQL string
+}
+
+var (
+	//go:embed sql/wake.sql
+	wakeSQL string
+	//go:embed sql/promote.sql
+	promoteSQL string
+	//go:embed sql/count.sql
+	countSQL string
+	//go:embed sql/gated.sql
+	gatedSQL string
+	//go:embed sql/stale.sql
+	staleSQL string
+	//go:embed sql/lose.sql
+	loseSQL string
+	//go:embed sql/crowd.sql
+	crowdSQL string
+	//go:embed sql/regate.sql
+	regateSQL string
+	//go:embed sql/put_off.sql
+	putOffSQL string
+	//go:embed sql/ungate.sql
+	ungateSQL string
+	//go:embed sql/depth.sql
+	depthSQL string
+	//go:embed sql/why.sql
+	whySQL string
+	//go:embed sql/ahead.sql
+	aheadSQL string
+	//go:embed sql/announce.sql
+	announceSQL string
+)
+
+func newStore(pool *pgxpool.Pool, schema string) store {
+	in := func(sql string) string { return replaceNames(sql, schema) }
+	return store{pool, schema, queries{
+		in(wakeSQL), in(promoteSQL), in(countSQL), in(gatedSQL), in(staleSQL), in(loseSQL), in(crowdSQL), in(regateSQL),
+		in(putOffSQL), in(ungateSQL), in(depthSQL), in(whySQL), in(aheadSQL), in(announceSQL),
+	}}
+}
+
+// replaceNames puts the table and River's channel into a statement.
+func replaceNames(sql, schema string) string {
+	table, in := "river_job", "current_schema()"
+	if schema != "" {
+		table = pgx.Identifier{schema, "river_job"}.Sanitize()
+		in = "'" + strings.ReplaceAll(schema, "'", "''") + "'"
+	}
+	return strings.NewReplacer("@table@", table, "@channel@", "concat("+in+", '.river_insert')").Replace(sql)
+}
+
+// woken is what became of a try to wake a job.
+type woken int
+
+const (
+	gone  woken = iota // it will not come: it has finished, is deleted, or waits by its own will
+	early              // River has not yet written that it is parked
+	awake              // it is available already
+	done               // it was made available
+)
+
+func (w woken) String() string { return [...]string{"gone", "early", "awake", "done"}[w] }
+
+// wake makes those of the jobs available that are parked or gated.
+func (s store) wake(ctx context.Context, ids []int64) (map[int64]woken, error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	rows, err := s.pool.Query(ctx, s.wakeSQL, ids)
+	if err != nil {
+		return nil, err
+	}
+	found := make(map[int64]woken, len(ids))
+	var id int64
+	var state string
+	var waits, made bool
+	_, err = pgx.ForEachRow(rows, []any{&id, &state, &waits, &made}, func() error {
+		switch {
+		case made:
+			found[id] = done
+		case state == "available":
+			found[id] = awake
+		case state == "running", state == "scheduled" && waits: // by now
+			found[id] = early
+		default:
+			found[id] = gone
+		}
+		return nil
+	})
+	return found, err
+}
+
+// flow is how many of a user's jobs may be available or running at a time in a service.
+type flow struct {
+	user, service string
+	size          int
+}
+
+func columns(all []flow) (users, services []string, sizes []int32) {
+	for _, f := range all {
+		users, services, sizes = append(users, f.user), append(services, f.service), append(sizes, int32(f.size)) //nolint:gosec // limits are small
+	}
+	return users, services, sizes
+}
+
+// promote lets gated jobs through where there is room, and returns how many. An id that
+// is not 0 is of a job that has ended though its row may still say that it runs.
+func (s store) promote(ctx context.Context, all []flow, ended int64) (n int, err error) {
+	users, services, sizes := columns(all)
+	err = s.pool.QueryRow(ctx, s.promoteSQL, users, services, sizes, ended).Scan(&n)
+	return n, err
+}
+
+func (s store) announce(ctx context.Context, queues []string) error {
+	_, err := s.pool.Exec(ctx, s.announceSQL, queues)
+	return err
+}
+
+// crowd is what is before a new job of a user in a service.
+type crowd struct {
+	n     int  // available, running and parked jobs
+	gated bool // there are gated ones
+}
+
+// count is the crowd of each, and which of the ids are of jobs that can be seen.
+func (s store) count(ctx context.Context, all []flow, ids []int64) (crowds []crowd, seen []int64, err error) {
+	users, services, _ := columns(all)
+	rows, err := s.pool.Query(ctx, s.countSQL, users, services, ids)
+	if err != nil {
+		return nil, nil, err
+	}
+	crowds = make([]crowd, len(all))
+	var ord, n int
+	var gated bool
+	var some []int64
+	_, err = pgx.ForEachRow(rows, []any{&ord, &n, &gated, &some}, func() error {
+		if ord == 0 {
+			seen = some
+		} else {
+			crowds[ord-1] = crowd{n, gated}
+		}
+		return nil
+	})
+	return crowds, seen, err
+}
+
+// gated are up to n users and services that have gated or parked jobs, after one.
+func (s store) gated(ctx context.Context, after flow, n int) ([]flow, error) {
+	rows, err := s.pool.Query(ctx, s.gatedSQL, after.user, after.service, n)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (f flow, err error) {
+		err = row.Scan(&f.user, &f.service)
+		return f, err
+	})
+}
+
+// stale is a job that says it runs, since longer than a lease.
+type stale struct {
+	id   int64
+	flow flow
+}
+
+func (s store) stale(ctx context.Context, users []string, lease float64) ([]stale, error) {
+	rows, err := s.pool.Query(ctx, s.staleSQL, users, lease)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (x stale, err error) {
+		err = row.Scan(&x.id, &x.flow.user, &x.flow.service)
+		return x, err
+	})
+}
+
+func (s store) lose(ctx context.Context, ids []int64, lease float64) error {
+	_, err := s.pool.Exec(ctx, s.loseSQL, ids, lease)
+	return err
+}
+
+// crowded are those with more than one available or running job. Their size is how many.
+func (s store) crowded(ctx context.Context) ([]flow, error) {
+	rows, err := s.pool.Query(ctx, s.crowdSQL)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (f flow, err error) {
+		err = row.Scan(&f.user, &f.service, &f.size)
+		return f, err
+	})
+}
+
+// regate puts the last n available jobs behind the gate, and returns how many it were.
+func (s store) regate(ctx context.Context, f flow, n int, except []int64, horizon float64) (int, error) {
+	if except == nil {
+		except = []int64{}
+	}
+	tag, err := s.pool.Exec(ctx, s.regateSQL, f.user, f.service, n, except, horizon)
+	return int(tag.RowsAffected()), err
+}
+
+func (s store) putOff(ctx context.Context, horizon float64, n int) (int, error) {
+	tag, err := s.pool.Exec(ctx, s.putOffSQL, horizon, n)
+	return int(tag.RowsAffected()), err
+}
+
+func (s store) ungate(ctx context.Context, n int) (freed int, err error) {
+	err = s.pool.QueryRow(ctx, s.ungateSQL, n).Scan(&freed)
+	return freed, err
+}
+
+// depth is how many jobs of a queue are in a state.
+type depth struct {
+	queue, state string
+	n            int
+}
+
+func (s store) depth(ctx context.Context) ([]depth, error) {
+	rows, err := s.pool.Query(ctx, s.depthSQL)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (d depth, err error) {
+		err = row.Scan(&d.queue, &d.state, &d.n)
+		return d, err
+	})
+}

@@ -1,0 +1,241 @@
+package riverqos
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	page       = 1000             // users at a time
+	everyDepth = 10 * time.Second // between two counts of all jobs
+)
+
+// sweepLoop repairs what crashes and lost messages left. Of all workers one sweeps at a
+// time: it holds an advisory lock, in a transaction that the server ends if its owner
+// falls silent.
+func (f *Fairness) sweepLoop(ctx context.Context) {
+	for ctx.Err() == nil {
+		if err := f.lead(ctx); err != nil && ctx.Err() == nil {
+			f.metrics.Sweeps.WithLabelValues("error").Inc()
+			f.failed("sweep", "a sweep failed", err)
+		}
+		f.metrics.Depth.Reset() // the one who sweeps counts
+		f.pause(ctx)
+	}
+}
+
+// pause waits for about the time between two sweeps.
+func (f *Fairness) pause(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(f.cfg.Sweep - rand.N(f.cfg.Sweep/4+1)):
+	}
+}
+
+// silence is how long the transaction that holds the lock may be silent, at least.
+const silence = 10 * time.Second
+
+// lead sweeps for as long as it has the lock.
+func (f *Fairness) lead(ctx context.Context) error {
+	tx, err := f.cfg.Pool.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	var leads bool
+	err = tx.QueryRow(ctx, "SELECT pg_try_advisory_xact_lock(hashtext('sluice:sweep:' || current_database()), hashtext($1::text)) "+
+		"FROM set_config('idle_in_transaction_session_timeout', $2, true)", f.cfg.Schema, fmt.Sprint(max(silence, 10*f.cfg.Sweep).Milliseconds())).Scan(&leads)
+	if err != nil || !leads {
+		return err
+	}
+	var counted, put time.Time
+	for ctx.Err() == nil {
+		if err := f.sweep(ctx); err != nil {
+			return err
+		}
+		now := time.Now()
+		if now.Sub(counted) >= everyDepth {
+			if err := f.countDepth(ctx); err != nil {
+				return err
+			}
+			counted = now
+		}
+		if now.Sub(put) >= f.cfg.GateFor/20 {
+			if err := f.putOff(ctx); err != nil {
+				return err
+			}
+			put = now
+		}
+		f.metrics.Sweeps.WithLabelValues("done").Inc()
+		f.pause(ctx)
+		if err := beat(ctx, tx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// beat keeps the lock.
+func beat(ctx context.Context, tx pgx.Tx) error {
+	_, err := tx.Exec(ctx, "SELECT 1")
+	return err
+}
+
+func (f *Fairness) sweep(ctx context.Context) error {
+	if err := f.sweepWaiting(ctx); err != nil {
+		return err
+	}
+	if f.cfg.Ungated {
+		return nil
+	}
+	if err := f.sweepGated(ctx); err != nil {
+		return err
+	}
+	return f.sweepCrowds(ctx)
+}
+
+// sweepWaiting hands out slots that nobody gave back, or that a raised limit made, and
+// wakes all jobs for which slots are reserved.
+func (f *Fairness) sweepWaiting(ctx context.Context) error {
+	for after := ""; ; {
+		users, err := f.cfg.Slots.Waiting(ctx, after, page)
+		if err != nil {
+			return fmt.Errorf("users who wait: %w", err)
+		}
+		for _, user := range users {
+			handed, err := f.cfg.Slots.Hand(ctx, user, f.tier(ctx, user).Limits, f.cfg.Reserve)
+			if err != nil {
+				return fmt.Errorf("hand slots out: %w", err)
+			}
+			f.metrics.Handed.Add(float64(len(handed)))
+			reserved, err := f.cfg.Slots.Reserved(ctx, user)
+			if err != nil {
+				return fmt.Errorf("reserved jobs: %w", err)
+			}
+			f.wake(ctx, reserved)
+		}
+		if len(users) < page {
+			return nil
+		}
+		after = users[len(users)-1]
+	}
+}
+
+// sweepGated lets jobs of users through who have room.
+func (f *Fairness) sweepGated(ctx context.Context) error {
+	for after := (flow{}); ; {
+		flows, err := f.db.gated(ctx, after, page)
+		if err != nil || len(flows) == 0 {
+			return err
+		}
+		users := make([]string, len(flows))
+		for i := range flows {
+			flows[i].size = f.tier(ctx, flows[i].user).Limits.Of(flows[i].service)
+			users[i] = flows[i].user
+		}
+		if err := f.loseDead(ctx, users); err != nil {
+			return err
+		}
+		n, err := f.db.promote(ctx, flows, 0)
+		if err != nil {
+			return fmt.Errorf("let jobs through: %w", err)
+		}
+		f.metrics.Promoted.Add(float64(n))
+		if len(flows) < page {
+			return nil
+		}
+		after = flows[len(flows)-1]
+	}
+}
+
+// loseDead marks jobs that say they run but have no slot: their workers are dead.
+func (f *Fairness) loseDead(ctx context.Context, users []string) error {
+	lease := f.cfg.Lease.Seconds()
+	jobs, err := f.db.stale(ctx, users, lease)
+	if err != nil {
+		return fmt.Errorf("jobs that run for long: %w", err)
+	}
+	alive := map[string]map[string]bool{} // users' jobs
+	var dead []int64
+	for _, j := range jobs {
+		user := j.flow.user
+		if alive[user] == nil {
+			usage, err := f.cfg.Slots.User(ctx, user)
+			if err != nil {
+				return fmt.Errorf("slots of a user: %w", err)
+			}
+			alive[user] = map[string]bool{}
+			for _, s := range usage.Held {
+				alive[user][s.ID] = true
+			}
+		}
+		if !alive[user][f.job(user, j.id, "").ID] {
+			dead = append(dead, j.id)
+		}
+	}
+	if len(dead) == 0 {
+		return nil
+	}
+	return f.db.lose(ctx, dead, lease)
+}
+
+// sweepCrowds closes the gate behind jobs that did not come through it: those that were
+// scheduled for the same moment, retries, inserts of a program without the middleware's
+// gate.
+func (f *Fairness) sweepCrowds(ctx context.Context) error {
+	crowds, err := f.db.crowded(ctx)
+	if err != nil {
+		return fmt.Errorf("crowded users: %w", err)
+	}
+	for _, c := range crowds {
+		over := c.size - f.tier(ctx, c.user).Limits.Of(c.service)
+		if over <= 0 {
+			continue
+		}
+		reserved, err := f.cfg.Slots.Reserved(ctx, c.user)
+		if err != nil {
+			return fmt.Errorf("reserved jobs: %w", err)
+		}
+		var except []int64
+		for _, j := range reserved {
+			if id, ok := f.id(j); ok {
+				except = append(except, id)
+			}
+		}
+		n, err := f.db.regate(ctx, c, over, except, f.cfg.GateFor.Seconds())
+		if err != nil {
+			return fmt.Errorf("hold jobs back: %w", err)
+		}
+		f.metrics.Regated.Add(float64(n))
+	}
+	return nil
+}
+
+// putOff keeps gated jobs from becoming available by themselves.
+func (f *Fairness) putOff(ctx context.Context) error {
+	for {
+		n, err := f.db.putOff(ctx, f.cfg.GateFor.Seconds(), chunk)
+		if err != nil || n < chunk {
+			return err
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+	}
+}
+
+func (f *Fairness) countDepth(ctx context.Context) error {
+	all, err := f.db.depth(ctx)
+	if err != nil {
+		return fmt.Errorf("count jobs: %w", err)
+	}
+	f.metrics.Depth.Reset()
+	for _, d := range all {
+		f.metrics.Depth.WithLabelValues(d.queue, d.state).Set(float64(d.n))
+	}
+	return nil
+}

@@ -1,0 +1,65 @@
+package riverqos_test
+
+import (
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/sluice-qos/sluice/jobs/riverqos"
+)
+
+func TestUserFuncs(t *testing.T) {
+	path := riverqos.FromArgs("owner.id")
+	meta := riverqos.FromMetadata("tenant")
+	for _, c := range []struct {
+		name           string
+		f              riverqos.UserFunc
+		args, metadata string
+		user           string
+		ok             bool
+	}{
+		{"a string at the path", path, `{"owner": {"id": "ann"}}`, `{}`, "ann", true},
+		{"a number as it is written", path, `{"owner": {"id": 12345678901234567890}}`, `{}`, "12345678901234567890", true},
+		{"the empty string is nobody", path, `{"owner": {"id": ""}}`, `{}`, "", false},
+		{"null is nobody", path, `{"owner": {"id": null}}`, `{}`, "", false},
+		{"an object is nobody", path, `{"owner": {"id": {"x": 1}}}`, `{}`, "", false},
+		{"true is nobody", path, `{"owner": {"id": true}}`, `{}`, "", false},
+		{"the path leads nowhere", path, `{"owner": "ann"}`, `{}`, "", false},
+		{"the path is not there", path, `{}`, `{}`, "", false},
+		{"no JSON at all", path, `owner`, `{}`, "", false},
+		{"nothing", path, ``, ``, "", false},
+		{"one name is enough", riverqos.FromArgs("user"), `{"user": "ann"}`, `{}`, "ann", true},
+		{"a key of the metadata", meta, `{"tenant": "no"}`, `{"tenant": "bob"}`, "bob", true},
+		{"not in the metadata", meta, `{"tenant": "no"}`, `{}`, "", false},
+		{"the first that finds one", riverqos.First(path, meta), `{"owner": {}}`, `{"tenant": "bob"}`, "bob", true},
+		{"the first wins", riverqos.First(path, meta), `{"owner": {"id": "ann"}}`, `{"tenant": "bob"}`, "ann", true},
+		{"none finds one", riverqos.First(path, meta), `{}`, `{}`, "", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if user, ok := c.f("kind", []byte(c.args), []byte(c.metadata)); user != c.user || ok != c.ok {
+				t.Errorf("F(%s, %s) = %q, %v, want %q, %v", c.args, c.metadata, user, ok, c.user, c.ok)
+			}
+		})
+	}
+}
+
+func FuzzFromArgs(f *testing.F) {
+	for _, args := range []string{`{"owner": {"id": "ann"}}`, `{"owner": {"id": 1e9}}`, `{"owner": []}`, `{"owner": {"id": "\ud800"}}`, "", "null", `{"owner`} {
+		f.Add([]byte(args), "owner.id")
+	}
+	f.Fuzz(func(t *testing.T, args []byte, path string) {
+		user, ok := riverqos.FromArgs(path)("kind", args, nil)
+		if ok != (user != "") {
+			t.Errorf("FromArgs(%q)(%q) = %q, %v", path, args, user, ok)
+		}
+		if !utf8.ValidString(user) {
+			t.Errorf("FromArgs(%q)(%q) = %q, which is not UTF-8", path, args, user)
+		}
+		if again, _ := riverqos.FromArgs(path)("kind", args, nil); again != user {
+			t.Errorf("FromArgs(%q)(%q) = %q, and then %q", path, args, user, again)
+		}
+		if strings.Contains(path, ".") == false && ok && !strings.Contains(string(args), "{") {
+			t.Errorf("FromArgs(%q)(%q) = %q, though it is no object", path, args, user)
+		}
+	})
+}

@@ -1,0 +1,180 @@
+package riverqos_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/riverqueue/river"
+
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/jobs/riverqos"
+	"github.com/sluice-qos/sluice/pkg/jobs"
+)
+
+// explain asks the handler about a job until its answer has a state.
+func (r *rig) explain(id int64, state string) jobs.Why {
+	r.Helper()
+	var why jobs.Why
+	proctest.Eventually(r, "the job's state", func() error {
+		w := httptest.NewRecorder()
+		r.fair.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, fmt.Sprintf("/jobs/%d", id), nil))
+		if w.Code != http.StatusOK {
+			return fmt.Errorf("status %d: %s", w.Code, w.Body)
+		}
+		if err := json.Unmarshal(w.Body.Bytes(), &why); err != nil {
+			return err
+		}
+		if why.State != state {
+			return fmt.Errorf("it is %s, want %s", why.State, state)
+		}
+		return nil
+	})
+	return why
+}
+
+func TestWhyAJobWaits(t *testing.T) {
+	r := start(t)
+	r.tiers.set("ann", jobs.Limits{Total: 2, Queues: map[string]int{"slow": 1}})
+	ids := r.insert(3, task{User: "ann", Do: "hang"}, "slow_default")
+	r.runs("ann", 1)
+	fast := r.insert(2, task{User: "ann", Do: "hang"}, "fast_default")
+	r.runs("ann", 2)
+	r.inLine("ann", 1)
+	if u := r.usage("ann"); u.Parked[0].ID == fmt.Sprint(fast[0]) { // they ran for the slot
+		fast[0], fast[1] = fast[1], fast[0]
+	}
+	at := time.Now().Add(time.Hour)
+	later, err := r.client.Insert(context.Background(), task{User: "ann"}, &river.InsertOpts{ScheduledAt: at})
+	if err != nil {
+		t.Fatal(err)
+	}
+	system := r.insert(1, task{Do: ""}, "nobodys")
+	for _, c := range []struct {
+		name, state string
+		id          int64
+		reason      string
+	}{
+		{"it runs", "running", ids[0], "It runs."},
+		{"the next one", "gated", ids[1], "Its user may run 1 at a time in slow, and 2 of his jobs go before it."},
+		{"the one after it", "gated", ids[2], "Its user may run 1 at a time in slow, and 3 of his jobs go before it."},
+		{"its user has no slot left", "parked", fast[1], "Its user's slots are taken: 2 of 2 in all; it is number 1 in his line."},
+		{"by its own will", "scheduled", later.Job.ID, "It is scheduled for " + at.UTC().Format(time.RFC3339) + "."},
+		{"without user", "available", system[0], "It waits for a worker. It has no user, so no limit holds it up."},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			defer func(whole testing.TB) { r.TB = whole }(r.TB)
+			r.TB = t
+			why := r.explain(c.id, c.state)
+			if why.Reason != c.reason {
+				t.Errorf("the reason is %q, want %q", why.Reason, c.reason)
+			}
+			if c.name != "without user" && (why.User != "ann" || why.Tier != "pro" || why.Max != 2 || len(why.Running) != 2) {
+				t.Errorf("Why(%d) = %+v, want user ann, tier pro, max 2, 2 running", c.id, why)
+			}
+		})
+	}
+	close(r.gate("hang"))
+	r.finished(append(ids, fast...))
+	if why := r.explain(ids[0], "completed"); why.Reason != "It has finished: it is completed." {
+		t.Errorf("the reason is %q", why.Reason)
+	}
+}
+
+func TestTheHandlerRefuses(t *testing.T) {
+	r := start(t)
+	for _, c := range []struct {
+		method, path string
+		status       int
+		body         string
+	}{
+		{"GET", "/jobs/4711", http.StatusNotFound, `{"error":"no such job"}`},
+		{"GET", "/jobs/x", http.StatusBadRequest, `{"error":"the id of a job is a positive number"}`},
+		{"GET", "/jobs/-1", http.StatusBadRequest, `{"error":"the id of a job is a positive number"}`},
+		{"POST", "/jobs/1", http.StatusMethodNotAllowed, `Method Not Allowed`},
+		{"GET", "/", http.StatusNotFound, `404 page not found`},
+	} {
+		w := httptest.NewRecorder()
+		r.fair.Handler().ServeHTTP(w, httptest.NewRequest(c.method, c.path, nil))
+		if got := strings.TrimSpace(w.Body.String()); w.Code != c.status || got != c.body {
+			t.Errorf("%s %s: %d %s, want %d %s", c.method, c.path, w.Code, got, c.status, c.body)
+		}
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	r := start(t, ungated)
+	ids := r.insert(3, task{User: "ann", Do: "hang"}, "slow_default")
+	r.runs("ann", 1)
+	r.inLine("ann", 2)
+	for _, m := range [][2]string{
+		{"sluice_jobs_running", "free"}, {"sluice_jobs_refused_total", "total"}, {"sluice_jobs_sweeps_total", "done"},
+		{"sluice_jobs_depth", "slow_default"},
+	} {
+		proctest.Eventually(t, "it is counted", func() error { return r.counted(m[0], m[1]) })
+	}
+	close(r.gate("hang"))
+	r.finished(ids)
+	proctest.Eventually(t, "it is counted", func() error { return r.counted("sluice_jobs_wakes_total", "done") })
+	problems, err := testutil.GatherAndLint(r.reg)
+	if err != nil || len(problems) > 0 {
+		t.Errorf("GatherAndLint() = %v, %v, want none", problems, err)
+	}
+	n, err := testutil.GatherAndCount(r.reg, "sluice_jobs_wait_seconds")
+	if err != nil || n != 1 {
+		t.Errorf("%d histograms of waits, %v, want 1", n, err)
+	}
+}
+
+func TestRoute(t *testing.T) {
+	r := start(t)
+	r.tiers.set("ann", jobs.Limits{Total: 3})
+	for _, c := range []struct {
+		user      string
+		scheduled bool
+		queue     string
+	}{
+		{"ann", false, "analysis_priority"},
+		{"ann", true, "analysis_scheduled"},
+		{"bob", false, "analysis_default"},
+		{"", false, "analysis_default"},
+		{"", true, "analysis_scheduled"},
+	} {
+		if got := r.fair.Route(context.Background(), c.user, "analysis", c.scheduled).Queue; got != c.queue {
+			t.Errorf("Route(%q, analysis, %v) = %s, want %s", c.user, c.scheduled, got, c.queue)
+		}
+	}
+}
+
+func TestQueueConfigs(t *testing.T) {
+	got := riverqos.QueueConfigs(jobs.Queues{"analysis": {Priority: 5, Default: 3}, "mail": {Scheduled: 1}})
+	want := map[string]river.QueueConfig{"analysis_priority": {MaxWorkers: 5}, "analysis_default": {MaxWorkers: 3}, "mail_scheduled": {MaxWorkers: 1}}
+	if !maps.Equal(got, want) {
+		t.Errorf("QueueConfigs() = %v, want %v", got, want)
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	pool, _ := fresh(t)
+	good := riverqos.Config{Pool: pool, Slots: jobs.NewMemory(nil), Tiers: &tiers{}, User: riverqos.FromArgs("user")}
+	if _, err := riverqos.New(good); err != nil {
+		t.Errorf("New() = %v", err)
+	}
+	for want, change := range map[string]func(*riverqos.Config){
+		"riverqos: Pool, Slots, Tiers and User are needed": func(c *riverqos.Config) { c.Slots = nil },
+		"riverqos: Lease of -1s is not positive":           func(c *riverqos.Config) { c.Lease = -time.Second },
+	} {
+		cfg := good
+		change(&cfg)
+		if _, err := riverqos.New(cfg); err == nil || err.Error() != want {
+			t.Errorf("New() = %v, want %s", err, want)
+		}
+	}
+}

@@ -1,0 +1,152 @@
+package riverqos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/rivertype"
+
+	"github.com/sluice-qos/sluice/pkg/jobs"
+)
+
+// ErrLeaseLost is the cause of a job's context that ends because its slot is lost: the
+// worker could not renew the lease. The job is tried again, without having spent an
+// attempt.
+var ErrLeaseLost = errors.New("the lease of the job's slot is lost")
+
+// outage is how long a job waits when the Slots do not answer, and up to as long again:
+// it never runs without a slot.
+const outage = 2 * time.Second
+
+// middleware is both of River's.
+type middleware struct {
+	river.MiddlewareDefaults
+	*Fairness
+}
+
+var (
+	_ rivertype.WorkerMiddleware    = (*middleware)(nil)
+	_ rivertype.JobInsertMiddleware = (*middleware)(nil)
+)
+
+// Work runs a job in a slot of its user, or returns what makes River keep it for later.
+func (f *middleware) Work(ctx context.Context, row *rivertype.JobRow, doInner func(context.Context) error) error {
+	if f.cfg.Disabled {
+		return doInner(ctx)
+	}
+	user := f.key(row.Kind, row.EncodedArgs, row.Metadata)
+	if user == "" {
+		return doInner(ctx)
+	}
+	tier := f.tier(ctx, user)
+	claim := jobs.Claim{
+		Job:    f.job(user, row.ID, service(row.Queue)),
+		Holder: f.process + "." + strconv.FormatUint(f.claims.Add(1), 10),
+	}
+	asked := time.Now()
+	v, err := f.cfg.Slots.Acquire(ctx, claim, tier.Limits, f.cfg.Lease, f.cfg.Mode == Park)
+	switch {
+	case err != nil:
+		return f.unknown(ctx, row, end{claim: claim, tier: tier, id: row.ID}, err)
+	case !v.Granted:
+		return f.refuse(ctx, row, claim, tier, v)
+	}
+	return f.run(ctx, row, end{claim: claim, tier: tier, id: row.ID}, asked, doInner)
+}
+
+// run has a slot. It gives it back however the job ends, a panic included.
+func (f *Fairness) run(ctx context.Context, row *rivertype.JobRow, e end, asked time.Time, doInner func(context.Context) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	f.held.add(&lease{claim: e.claim, limits: e.tier.Limits, until: asked.Add(f.cfg.Lease), cancel: cancel})
+	running := f.metrics.Running.WithLabelValues(e.tier.Name)
+	running.Inc()
+	defer func() {
+		running.Dec()
+		f.held.remove(e.claim.Holder)
+		f.finish(context.WithoutCancel(ctx), e)
+		cancel(nil)
+	}()
+
+	n := read(row.Metadata)
+	if row.Attempt <= 1 { // the waits of later attempts are River's
+		f.metrics.Waits.WithLabelValues(e.tier.Name).Observe(max(0, time.Since(n.since(row.ScheduledAt)).Seconds()))
+	}
+	if n.Wait != "" { // it came by itself
+		if err := river.MetadataSet(ctx, markWait, nil); err != nil {
+			return err
+		}
+	}
+	err := doInner(ctx)
+	if err == nil {
+		return nil
+	}
+	if snooze := new(river.JobSnoozeError); errors.As(err, &snooze) { // its own: it waits by its own will from now on
+		return errors.Join(river.MetadataSet(ctx, markSince, nil), err)
+	}
+	if errors.Is(context.Cause(ctx), ErrLeaseLost) && (errors.Is(err, context.Canceled) || errors.Is(err, ErrLeaseLost)) {
+		return river.JobSnooze(jitter(outage, outage))
+	}
+	return err
+}
+
+// refuse keeps a job for later that got no slot.
+func (f *Fairness) refuse(ctx context.Context, row *rivertype.JobRow, c jobs.Claim, t jobs.Tier, v jobs.Verdict) error {
+	reason := "line" // somebody is before it
+	switch {
+	case v.Running >= t.Limits.Total:
+		reason = "total"
+	case v.InQueue >= t.Limits.Of(c.Queue):
+		reason = "queue"
+	}
+	f.metrics.Refused.WithLabelValues(t.Name, reason).Inc()
+	if v.Place == 0 {
+		return f.snooze(ctx, row, c, t, f.cfg.Snooze, f.cfg.SnoozeJitter)
+	}
+	if err := f.park(ctx, row, c); err != nil {
+		return err
+	}
+	return river.JobSnooze(jitter(f.cfg.ParkFor, f.cfg.ParkFor/10))
+}
+
+// snooze lets a job come back by itself.
+func (f *Fairness) snooze(ctx context.Context, row *rivertype.JobRow, c jobs.Claim, t jobs.Tier, d, more time.Duration) error {
+	f.metrics.Snoozes.WithLabelValues(t.Name).Inc()
+	if err := river.MetadataSet(ctx, markSince, seconds(read(row.Metadata).since(row.ScheduledAt))); err != nil {
+		return err
+	}
+	return river.JobSnooze(jitter(d, more))
+}
+
+// park marks a job as one that the waker may wake. River writes the mark in the same
+// statement that makes the job scheduled, some time after this.
+func (f *Fairness) park(ctx context.Context, row *rivertype.JobRow, c jobs.Claim) error {
+	return errors.Join(
+		river.MetadataSet(ctx, markWait, parked),
+		river.MetadataSet(ctx, markUser, c.User),
+		river.MetadataSet(ctx, markService, c.Queue),
+		river.MetadataSet(ctx, markSince, seconds(read(row.Metadata).since(row.ScheduledAt))),
+	)
+}
+
+// unknown keeps a job for later of which nobody knows whether it has a slot.
+func (f *Fairness) unknown(ctx context.Context, row *rivertype.JobRow, e end, err error) error {
+	f.later(e)
+	if ctx.Err() != nil { // the worker stops, or the job was cancelled: River knows which
+		return fmt.Errorf("acquire a slot: %w", ctx.Err())
+	}
+	f.failed("acquire", "the slots do not answer, jobs wait", err)
+	f.metrics.Refused.WithLabelValues(e.tier.Name, "unreachable").Inc()
+	if f.cfg.Mode == Park { // it may be parked
+		if err := f.park(ctx, row, e.claim); err != nil {
+			return err
+		}
+	}
+	return f.snooze(ctx, row, e.claim, e.tier, outage, outage)
+}
+
+func jitter(d, more time.Duration) time.Duration { return d + rand.N(more+1) }
