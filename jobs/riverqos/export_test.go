@@ -9,6 +9,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
+// CountDepth is what the sweep does now and then.
+func (f *Fairness) CountDepth(ctx context.Context) error { return f.countDepth(ctx) }
+
 // Plans are those of the statements, if the table is not to be read from end to end.
 func Plans(ctx context.Context, pool *pgxpool.Pool) (map[string]string, error) {
 	plans := map[string]string{}

@@ -372,7 +372,7 @@ func ungated(c *riverqos.Config, _ *river.Config) { c.Ungated = true }
 // snoozing is the plain mode, with short naps, which River's polling ends.
 func snoozing(c *riverqos.Config, r *river.Config) {
 	c.Mode, c.Snooze, c.SnoozeJitter = riverqos.Snooze, 50*time.Millisecond, 50*time.Millisecond
-	r.FetchPollInterval = 50 * time.Millisecond
+	r.FetchPollInterval = river.FetchCooldownDefault
 }
 
 func (r *rig) usage(user string) jobs.Usage { r.Helper(); return r.usageOf(r.slots, user) }

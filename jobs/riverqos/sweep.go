@@ -41,7 +41,8 @@ const silence = 10 * time.Second
 
 // lead sweeps for as long as it has the lock.
 func (f *Fairness) lead(ctx context.Context) error {
-	tx, err := f.cfg.Pool.Begin(ctx)
+	// At this level a transaction that only waits keeps no row from being cleaned up.
+	tx, err := f.cfg.Pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
 		return err
 	}

@@ -116,10 +116,20 @@ func TestMetrics(t *testing.T) {
 	r.inLine("ann", 2)
 	for _, m := range [][2]string{
 		{"sluice_jobs_running", "free"}, {"sluice_jobs_refused_total", "total"}, {"sluice_jobs_sweeps_total", "done"},
-		{"sluice_jobs_depth", "slow_default"},
 	} {
 		proctest.Eventually(t, "it is counted", func() error { return r.counted(m[0], m[1]) })
 	}
+	proctest.Eventually(t, "River has them as parked", func() error {
+		if err := r.fair.CountDepth(t.Context()); err != nil {
+			return err
+		}
+		return testutil.GatherAndCompare(r.reg, strings.NewReader(`
+# HELP sluice_jobs_depth Unfinished jobs by queue and state, those that are held back as parked or gated. Of the process that sweeps.
+# TYPE sluice_jobs_depth gauge
+sluice_jobs_depth{queue="slow_default",state="parked"} 2
+sluice_jobs_depth{queue="slow_default",state="running"} 1
+`), "sluice_jobs_depth")
+	})
 	close(r.gate("hang"))
 	r.finished(ids)
 	proctest.Eventually(t, "it is counted", func() error { return r.counted("sluice_jobs_wakes_total", "done") })
