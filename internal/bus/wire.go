@@ -24,7 +24,7 @@ import (
 //	sluice:instances  1 <seconds> <microseconds> { <instance> <version of its limits, "" for none> }
 const (
 	wireVersion  = "1"
-	usageVersion = "2" // 1 had no time
+	usageVersion = "2" // 1, which is still read, has no time
 )
 
 // Usage is what one instance's asks of one call of Take did to their pools. Pools
@@ -32,7 +32,7 @@ const (
 // twice, in order.
 type Usage struct {
 	Instance string
-	At       time.Time // when Redis counted, by its clock, to the microsecond
+	At       time.Time // when Redis counted, by its clock, to the microsecond; zero from agents that did not say
 	Entries  []UsageEntry
 }
 
@@ -45,8 +45,16 @@ type UsageEntry struct {
 
 func decodeUsage(message string) (Usage, error) {
 	w := words{rest: message}
-	w.version(usageVersion)
-	u := Usage{Instance: w.text(), At: w.time()}
+	timed := !strings.HasPrefix(message, wireVersion+" ") // that of older agents has no time
+	if timed {
+		w.version(usageVersion)
+	} else {
+		w.version(wireVersion)
+	}
+	u := Usage{Instance: w.text()}
+	if timed {
+		u.At = w.time()
+	}
 	for w.more() {
 		second, n := w.number(), int(w.number())
 		first := len(u.Entries)

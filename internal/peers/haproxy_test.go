@@ -3,6 +3,7 @@ package peers
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -426,19 +427,29 @@ func TestHAProxyReloads(t *testing.T) {
 	c.Teach("/block", "bob", Values{GPT0: 1}, time.Minute)
 	eventuallyEqual(t, "entries before", 1, func() int { return s.used("/block") })
 	s.hold.Lock()
+	release := sync.OnceFunc(s.hold.Unlock)
+	t.Cleanup(release) // or the origin would never end
 	old := s.visitor()
 	old.send("/", "x-user: bob")
 	eventuallyEqual(t, "in progress", 1, func() uint64 { return s.learned("/active", "bob").Values[ConnCur] })
 
 	start := time.Now()
-	if err := s.proc.Signal(syscall.SIGUSR2); err != nil {
-		t.Fatal(err)
-	}
+	proctest.Eventually(t, "HAProxy reloads", func() error { // its master overlooks signals at first, even if the worker serves already
+		if err := s.proc.Signal(syscall.SIGUSR2); err != nil {
+			t.Fatal(err)
+		}
+		return proctest.Poll(5*time.Second, func() error {
+			if out := s.proc.Output(); strings.Count(strings.ToLower(out), "new worker (") < 2 {
+				return errors.New(out)
+			}
+			return nil
+		})
+	})
 	proctest.Eventually(t, "a second session", func() error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if !slices.Contains(s.states, Session{ID: 2, State: Synced}) {
-			return fmt.Errorf("sessions were %v", s.states)
+			return fmt.Errorf("sessions were %v; %s", s.states, s.proc.Output())
 		}
 		return nil
 	})
@@ -449,7 +460,7 @@ func TestHAProxyReloads(t *testing.T) {
 	s.mu.Unlock()
 	t.Logf("HAProxy %s: synced with the new worker %v after the reload began", proctest.HAProxyVersion(t), time.Since(start).Round(time.Millisecond))
 	eventuallyEqual(t, "entries after", 1, func() int { return s.used("/block") })
-	s.hold.Unlock()
+	release()
 	if got := old.receive().StatusCode; got != http.StatusOK {
 		t.Errorf("the old worker's request ended with %d, want 200", got)
 	}

@@ -384,7 +384,13 @@ func (p *Polygen) audit(a view.Act, until time.Time, set []byte, err error) {
 func (p *Polygen) tellAudit(action, result string, o limits.Override, err error) {
 	attrs := []slog.Attr{
 		slog.String("action", action), slog.String("result", result), slog.String("user", short(o.User)), slog.String("endpoint", short(o.Endpoint)),
-		slog.String("by", short(o.By)), slog.String("reason", short(o.Reason)), slog.Time("until", o.Until), slog.String("limits", short(string(o.Limits))),
+		slog.String("by", short(o.By)), slog.String("reason", short(o.Reason)),
+	}
+	if !o.Until.IsZero() {
+		attrs = append(attrs, slog.Time("until", o.Until))
+	}
+	if len(o.Limits) > 0 {
+		attrs = append(attrs, slog.String("limits", short(string(o.Limits))))
 	}
 	if err != nil {
 		attrs = append(attrs, slog.String("error", short(err.Error())))

@@ -3,6 +3,7 @@ package polygen
 import (
 	"context"
 	"maps"
+	"runtime"
 	"sync"
 	"time"
 
@@ -16,6 +17,9 @@ const (
 	// maxListed users of a list, the first ones, have a history. All orders' together,
 	// and those whom all streams ask for, find room in maxHistories.
 	maxListed = 80
+	// lookAtOnce is how many users are looked at without letting go: a fraction of a
+	// millisecond.
+	lookAtOnce = 1000
 	// shortList is how long lists are made at least, so that most questions share one.
 	shortList = 100
 )
@@ -142,10 +146,17 @@ func (p *Polygen) look(now time.Time, old time.Duration) {
 			need[by] = max(need[by], n)
 		}
 	}
-	p.seen.mu.Lock()
-	defer p.seen.mu.Unlock()
-	p.seen.adopt(p.set.Load())
-	l.overview, l.at, l.lists = p.seen.view.Overview(now, need), now, maps.Clone(need)
+	s := p.seen
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.adopt(p.set.Load())
+	look := s.view.Look(now, need)
+	for look.Part(lookAtOnce) {
+		s.mu.Unlock() // who decides must not wait for all of it
+		runtime.Gosched()
+		s.mu.Lock()
+	}
+	l.overview, l.at, l.lists = look.Overview(), now, maps.Clone(need)
 	p.keep(now)
 }
 

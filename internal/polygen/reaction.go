@@ -42,8 +42,8 @@ type follows struct {
 
 // reached takes the moment at which a limit was spent.
 func (r *reactions) reached(k ratelimit.Key, second int64, at time.Time) {
-	if len(r.spent) >= reactionsPerSecond {
-		return // more than can be followed
+	if len(r.spent) >= reactionsPerSecond || at.IsZero() {
+		return // more than can be followed, or of an agent that does not say when
 	}
 	if r.spent == nil {
 		r.spent = make(map[spending]time.Time)

@@ -101,7 +101,7 @@ func (c *userCollector) Collect(ch chan<- prometheus.Metric) {
 	rows := c.rows()
 	for _, key := range slices.Sorted(maps.Keys(rows)) {
 		endpoint, user := limits.SplitEndpoint(key)
-		labels := [2]string{userLabel(user), endpoint}
+		labels := [2]string{userLabel(user), userLabel(endpoint)} // an invalid one would cost the whole answer, too
 		if said[labels] {
 			continue
 		}

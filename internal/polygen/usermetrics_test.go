@@ -50,6 +50,16 @@ func metered(t *testing.T, m UserMetrics, events func(now time.Time) []bus.Event
 	return g
 }
 
+// Whoever can write to Redis can name an endpoint that no label can have.
+func TestUserMetricsOfAnOddEndpoint(t *testing.T) {
+	g := metered(t, UserMetrics{Top: 5}, func(now time.Time) []bus.Event {
+		return []bus.Event{bus.Demand{{Instance: "a", User: "@\xff/alice", Active: 1, Moved: [2]int64{bandwidth.Down: 1}}}}
+	})
+	if got := g.series(t); len(got) == 0 || !utf8.ValidString(strings.Join(got, "")) {
+		t.Errorf("series %q, want some, in UTF-8", got)
+	}
+}
+
 // used is that so many requests were counted in the last second, or in the present window.
 func used(now time.Time, key, class string, w limits.Window, n int) bus.UsageEntry {
 	at := now.Unix() - 1

@@ -138,6 +138,9 @@ func (a *Agent) decide(w *Waiting, now int64) (Verdict, bool) {
 	missing := false
 	var refusing *bucket
 	for _, b := range w.buckets[:w.n] {
+		if b.balance == 0 {
+			b.reclaim()
+		}
 		switch {
 		case a.available(b):
 		case b.spent || a.alone(b) || a.cutOff(b):

@@ -264,6 +264,55 @@ func TestAgentThrottle(t *testing.T) {
 			t.Error(diff)
 		}
 	})
+	t.Run("so are those that are on their way", func(t *testing.T) {
+		for _, r := range []limits.Rate{{Class: "GET", Max: 10}, {Class: "GET", Window: limits.Hour, Max: 10}} {
+			a, of := shared(2), []limits.Rate{r}
+			key := ratelimit.Key{Class: "GET", User: "u", Window: r.Window}
+			begins := t0.Unix() - t0.Unix()%r.Window.Seconds()
+			_, w := a.Start(ms(1), "u", of)
+			asks := a.Collect(ms(1), false, nil)
+			a.Throttle(ms(2), key, begins, 10) // of what the pool has just given
+			if out := a.Drain(); len(out.Native)+len(out.Decided) != 0 {
+				t.Fatalf("%s: before the pool's answer: %+v, want that it is waited for", r.Name(), out)
+			}
+			a.Reply(ms(3), asks[0], ratelimit.Grant{Tokens: 2, Total: 10})
+			if out := a.Drain(); len(out.Native) != 0 || !w.Verdict.Allowed {
+				t.Fatalf("%s: with a token in hand: %+v", r.Name(), out)
+			}
+			if v, _ := a.Start(ms(4), "u", of); !v.Allowed {
+				t.Errorf("%s: the last token was not used", r.Name())
+			}
+			want := []ratelimit.Native{{Key: key, Second: begins, Limit: 10}}
+			if diff := cmp.Diff(want, a.Drain().Native); diff != "" {
+				t.Errorf("%s: then: %s", r.Name(), diff)
+			}
+		}
+	})
+	t.Run("none were on their way", func(t *testing.T) {
+		a := shared(2)
+		_, w := a.Start(ms(1), "u", get(10))
+		asks := a.Collect(ms(1), false, nil)
+		a.Throttle(ms(2), key, t0.Unix(), 10)
+		a.Reply(ms(3), asks[0], ratelimit.Grant{Total: 10})
+		out := a.Drain()
+		if diff := cmp.Diff(refuse, out.Native); diff != "" || len(out.Decided) != 1 || w.Verdict.Allowed {
+			t.Errorf("after the pool's answer: %+v, %s", w.Verdict, diff)
+		}
+	})
+	t.Run("and those that were about to go back", func(t *testing.T) {
+		a := shared(2)
+		a.Start(ms(1), "u", get(10))
+		a.Reply(ms(2), a.Collect(ms(1), false, nil)[0], ratelimit.Grant{Tokens: 2, Total: 10})
+		a.Hot(ms(100), key, ms(2000), 2) // so long without a request
+		a.Tick(ms(100))
+		a.Throttle(ms(101), key, t0.Unix(), 10)
+		if v, _ := a.Start(ms(102), "u", get(10)); !v.Allowed {
+			t.Error("a token that nobody else has was not used")
+		}
+		if diff := cmp.Diff(refuse, a.Drain().Native); diff != "" {
+			t.Errorf("then: %s", diff)
+		}
+	})
 	t.Run("tokens given back elsewhere lift it, and it returns", func(t *testing.T) {
 		a := shared(2)
 		pool := map[poolKey]int{{t0.Unix(), key}: 10}

@@ -106,6 +106,10 @@ func (b *bucket) target(now int64, instances int) int {
 	return n
 }
 
+// reclaim keeps the tokens that were to go back with the next flush: nobody else can
+// have them yet, and without them a request would be refused below the limit.
+func (b *bucket) reclaim() { b.balance, b.back = b.balance+b.back, 0 }
+
 // long reports whether the window is longer than a second.
 func (b *bucket) long() bool { return b.length > second }
 

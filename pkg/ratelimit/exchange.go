@@ -140,6 +140,9 @@ func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
 		return
 	}
 	a.serve(b.owner, now)
+	if wanted && b.spent && !b.pooled { // of pooled ones the refusals tell
+		a.obey(b, now)
+	}
 	a.plan(b, now)
 }
 

@@ -48,7 +48,7 @@ func (a *Agent) Lost(at time.Time, lost bool) {
 	for _, u := range a.users { // once per loss; requests wait for milliseconds only
 		for _, b := range u.buckets {
 			if b.long() { // what was about to go back would be lost until the window ends
-				b.balance, b.back = b.balance+b.back, 0
+				b.reclaim()
 			}
 		}
 		a.serve(u, now)
@@ -74,7 +74,8 @@ func (a *Agent) Hot(at time.Time, k Key, until time.Time, sharers int) {
 
 // Throttle takes polygen's word that a key's window is spent, which begins at
 // second sec. HAProxy is told to refuse by itself as soon as this agent's own tokens
-// are spent; of keys without requests here at once, if the window is a second.
+// are spent, those that are on their way to it included; of keys without requests here
+// at once, if the window is a second.
 func (a *Agent) Throttle(at time.Time, k Key, sec int64, limit int) {
 	now := at.UnixNano()
 	if sec != beginning(now, k.Window) {
@@ -90,11 +91,18 @@ func (a *Agent) Throttle(at time.Time, k Key, sec int64, limit int) {
 	}
 	a.roll(b, now)
 	b.throttle = true
-	if !a.available(b) && !b.native {
+	b.reclaim()
+	a.obey(b, now)
+	a.plan(b, now)
+}
+
+// obey takes polygen's word, unless the agent has tokens, or the pool may have given it
+// the last ones: its answer may be later than polygen's word of it.
+func (a *Agent) obey(b *bucket, now int64) {
+	if b.throttle && !b.native && !b.asking && !a.available(b) {
 		a.deplete(b, now)
 		a.serve(b.owner, now)
 	}
-	a.plan(b, now)
 }
 
 // Refusing is whether HAProxy was told to refuse a key by itself in the window that

@@ -33,7 +33,7 @@ users: {carol: slots}
 	send := func(user string, status int, line string) {
 		t.Helper()
 		if res, _ := get(t, in.Address, user); res.StatusCode != status {
-			t.Fatalf("%s got %d, want %d", user, res.StatusCode, status)
+			t.Fatalf("%s got %d, want %d:\n%s", user, res.StatusCode, status, in.HAProxy.Output())
 		}
 		want = append(want, "instance-1 GET / "+line)
 	}

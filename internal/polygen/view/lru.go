@@ -8,12 +8,14 @@ type lru[V any] struct {
 	entries map[string]*entry[V]
 	newest  *entry[V]
 	oldest  *entry[V]
+	slots   []*entry[V] // the same in no order, for those who look at a part at a time
 }
 
 type entry[V any] struct {
 	key          string
 	value        V
 	newer, older *entry[V]
+	slot         int // index in slots
 }
 
 func newLRU[V any](most int) *lru[V] {
@@ -43,8 +45,9 @@ func (l *lru[V]) use(key string) (v *V, dropped bool) {
 		if dropped = len(l.entries) >= l.max; dropped {
 			l.remove(l.oldest)
 		}
-		e = &entry[V]{key: key}
+		e = &entry[V]{key: key, slot: len(l.slots)}
 		l.entries[key] = e
+		l.slots = append(l.slots, e)
 	}
 	e.older = l.newest
 	if l.newest != nil {
@@ -59,6 +62,10 @@ func (l *lru[V]) use(key string) (v *V, dropped bool) {
 func (l *lru[V]) remove(e *entry[V]) {
 	l.unlink(e)
 	delete(l.entries, e.key)
+	end := len(l.slots) - 1
+	last := l.slots[end]
+	l.slots[e.slot], last.slot = last, e.slot
+	l.slots[end], l.slots = nil, l.slots[:end]
 }
 
 func (l *lru[V]) unlink(e *entry[V]) {

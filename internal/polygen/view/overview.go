@@ -21,68 +21,107 @@ type Overview struct {
 	Limited []Summary          // those throttled or blocked with the highest rates
 }
 
-// Overview looks at every user once. Of each order in n it returns so many users with
-// most. A user is throttled here if he was within the last second.
-func (v *View) Overview(at time.Time, n map[Sort]int) Overview {
-	now := at.UnixNano()
-	since := now - lately
-	out := Overview{
-		Totals:  Totals{Seen: v.users.len(), Dropped: v.droppedUsers, Capacity: v.users.max},
-		Tops:    make(map[Sort][]Summary, len(n)),
-		Limited: []Summary{},
+// Look is a look at every user, in parts between which the view may be changed. Who
+// comes or goes meanwhile may be missed.
+type Look struct {
+	view       *View
+	now, since int64
+	n          map[Sort]int
+	next       int // index in the view's slots
+	totals     Totals
+	best       [4]top[user] // of sorts
+	limited    top[user]
+}
+
+// sorts are the orders by a measure.
+var sorts = [...]Sort{ByRate, ByConcurrent, ByDown, ByUp}
+
+// Look begins a look, which is to find so many users with most of each order in n. A
+// user is throttled in it if he was within the last second.
+func (v *View) Look(at time.Time, n map[Sort]int) *Look {
+	l := &Look{view: v, now: at.UnixNano(), since: at.UnixNano() - lately, n: n, limited: top[user]{n: MaxLimited}}
+	for i, by := range sorts {
+		l.best[i].n = n[by]
 	}
-	t := &out.Totals
-	best := [...]*top[user]{{n: n[ByRate]}, {n: n[ByConcurrent]}, {n: n[ByDown]}, {n: n[ByUp]}}
-	limited := top[user]{n: MaxLimited}
-	var recent []*entry[user]
-	for e := range v.users.all() {
-		u := &e.value
-		if now-u.seen < reportSpan {
-			t.Users++
+	return l
+}
+
+// Part looks at so many users more, and reports whether there are others.
+func (l *Look) Part(users int) (more bool) {
+	slots := l.view.users.slots
+	end := min(l.next+users, len(slots))
+	for _, e := range slots[min(l.next, end):end] {
+		l.see(e)
+	}
+	l.next = end
+	return end < len(slots)
+}
+
+func (l *Look) see(e *entry[user]) {
+	u, t := &e.value, &l.totals
+	if l.now-u.seen < reportSpan {
+		t.Users++
+	}
+	rate := u.rate(l.now)
+	active, down, up := u.flow(l.now)
+	t.Rate += rate
+	t.InProgress += active
+	t.Down += down
+	t.Up += up
+	for i, measure := range [...]float64{rate, float64(active), float64(down), float64(up)} {
+		l.best[i].offer(measure, e)
+	}
+	if !u.maybeLimited(l.since) {
+		return
+	}
+	of, _ := l.view.inForce(e)
+	switch state, _ := u.state(l.now, l.since, of); state {
+	case Throttled:
+		t.Throttled++
+	case Blocked:
+		t.Blocked++
+	default:
+		return
+	}
+	l.limited.offer(rate, e)
+}
+
+// Overview is what the look found.
+func (l *Look) Overview() Overview {
+	users := l.view.users
+	l.totals.Seen, l.totals.Dropped, l.totals.Capacity = users.len(), l.view.droppedUsers, users.max
+	list := func(entries []*entry[user]) []Summary {
+		all := make([]Summary, len(entries))
+		for i, e := range entries {
+			all[i] = l.view.summary(l.now, l.since, e)
 		}
-		rate := u.rate(now)
-		active, down, up := u.flow(now)
-		t.Rate += rate
-		t.InProgress += active
-		t.Down += down
-		t.Up += up
-		for i, measure := range [...]float64{rate, float64(active), float64(down), float64(up)} {
-			best[i].offer(measure, e)
+		return all
+	}
+	out := Overview{Totals: l.totals, Tops: make(map[Sort][]Summary, len(l.n)), Limited: list(l.limited.sorted())}
+	for i, by := range sorts {
+		if l.n[by] > 0 {
+			out.Tops[by] = list(l.best[i].sorted())
 		}
-		if len(recent) < n[ByRecent] {
+	}
+	if most := l.n[ByRecent]; most > 0 {
+		var recent []*entry[user]
+		for e := range users.all() {
+			if len(recent) == most {
+				break
+			}
 			recent = append(recent, e)
 		}
-		if !u.maybeLimited(since) {
-			continue
-		}
-		l, _ := v.inForce(e)
-		switch state, _ := u.state(now, since, l); state {
-		case Throttled:
-			t.Throttled++
-		case Blocked:
-			t.Blocked++
-		default:
-			continue
-		}
-		limited.offer(rate, e)
-	}
-	list := func(entries []*entry[user]) []Summary {
-		users := make([]Summary, len(entries))
-		for i, e := range entries {
-			users[i] = v.summary(now, since, e)
-		}
-		return users
-	}
-	for i, by := range [...]Sort{ByRate, ByConcurrent, ByDown, ByUp} {
-		if n[by] > 0 {
-			out.Tops[by] = list(best[i].sorted())
-		}
-	}
-	if n[ByRecent] > 0 {
 		out.Tops[ByRecent] = list(recent)
 	}
-	out.Limited = list(limited.sorted())
 	return out
+}
+
+// Overview looks at every user at once: see Look.
+func (v *View) Overview(at time.Time, n map[Sort]int) Overview {
+	l := v.Look(at, n)
+	for l.Part(v.users.len()) {
+	}
+	return l.Overview()
 }
 
 // flow is his requests in progress, and bytes per second down and up.

@@ -192,6 +192,49 @@ func TestLimitedAreBounded(t *testing.T) {
 }
 
 // One look at 100 000 active users, a tenth of them throttled.
+// A look in parts finds what one at once does, if nobody comes or goes; and whoever
+// does makes it find nobody twice.
+func TestLookInParts(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		v := New(parse(t, file), 20, 10)
+		use := func(n int) {
+			v.Usage(t0, ratelimit.Key{Class: "GET", User: fmt.Sprint("user", n)}, t0.Unix(), n%12)
+		}
+		for _, n := range rapid.SliceOfN(rapid.IntRange(0, 40), 0, 60).Draw(rt, "users") {
+			use(n)
+		}
+		at, n := t0.Add(time.Second), map[Sort]int{ByRate: 5, ByConcurrent: 30, ByRecent: 3}
+		want := v.Overview(at, n)
+		changes := rapid.Bool().Draw(rt, "changes")
+		l, parts := v.Look(at, n), 0
+		for l.Part(rapid.IntRange(1, 7).Draw(rt, "part")) {
+			parts++
+			if changes {
+				use(rapid.IntRange(0, 80).Draw(rt, "user"))
+			}
+		}
+		got := l.Overview()
+		if diff := cmp.Diff(want, got); !changes && diff != "" {
+			rt.Errorf("in %d parts (-at once +in parts):\n%s", parts, diff)
+		}
+		seen := map[string]bool{}
+		for _, s := range got.Tops[ByConcurrent] {
+			if seen[s.User] {
+				rt.Errorf("%s is there twice", s.User)
+			}
+			seen[s.User] = true
+		}
+		if len(v.users.slots) != v.users.len() {
+			rt.Errorf("%d slots of %d users", len(v.users.slots), v.users.len())
+		}
+		for i, e := range v.users.slots {
+			if e.slot != i || v.users.entries[e.key] != e {
+				rt.Errorf("slot %d has %s, which says %d", i, e.key, e.slot)
+			}
+		}
+	})
+}
+
 func BenchmarkOverview(b *testing.B) {
 	v := crowd(b, 100_000)
 	for i := range 10_000 {
