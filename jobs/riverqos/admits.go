@@ -17,7 +17,7 @@ const remember = time.Minute
 // yet. Without them a transaction that inserts a thousand jobs one by one would let all
 // of them through.
 type admits struct {
-	locks [64]sync.Mutex // of users and services, held from a count to its admission
+	locks [64]sync.Mutex // of users and queues, held from a count to its admission
 
 	mu   sync.Mutex
 	of   map[flow][]admit // with size 0
@@ -31,7 +31,7 @@ type admit struct {
 
 var seed = maphash.MakeSeed()
 
-func (f flow) bare() flow { return flow{user: f.user, service: f.service} }
+func (f flow) bare() flow { return flow{user: f.user, queue: f.queue} }
 
 // lock keeps others from counting the same users' jobs.
 func (a *admits) lock(flows []flow) (unlock func()) {

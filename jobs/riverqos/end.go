@@ -15,6 +15,7 @@ type end struct {
 	claim jobs.Claim
 	tier  jobs.Tier
 	id    int64
+	queue string    // River's
 	until time.Time // its lease is over then, if it was not given back
 }
 
@@ -23,6 +24,9 @@ type end struct {
 func (f *Fairness) finish(ctx context.Context, e end) {
 	ctx, cancel := context.WithTimeout(ctx, finishing)
 	defer cancel()
+	if t, err := f.cfg.Tiers.Tier(ctx, e.claim.User); err == nil && t.Limits.Total >= 1 { // it may have been lowered
+		e.tier = t
+	}
 	if !f.free(ctx, e) {
 		f.later(e)
 		return
@@ -57,7 +61,7 @@ func (f *Fairness) freeLoop(ctx context.Context) {
 	every(ctx, time.Second/2, func() { f.freeAgain(ctx) })
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	f.freeAgain(last)
+	f.freeAgain(last) // a slot that is not given back now is free when its lease is over
 }
 
 func (f *Fairness) freeAgain(ctx context.Context) {
@@ -65,6 +69,8 @@ func (f *Fairness) freeAgain(ctx context.Context) {
 	ends := f.unfreed
 	f.unfreed = nil
 	f.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, finishing)
+	defer cancel()
 	for i, e := range ends {
 		if time.Now().After(e.until) {
 			continue

@@ -24,6 +24,7 @@ func Plans(ctx context.Context, pool *pgxpool.Pool) (map[string]string, error) {
 		"promote": {s.promoteSQL, []any{[]string{"ann"}, []string{"slow"}, []int32{1}, 1}},
 		"gated":   {s.gatedSQL, []any{"", "", 100}},
 		"stale":   {s.staleSQL, []any{[]string{"ann"}, 1.0}},
+		"strays":  {s.straysSQL, []any{[]string{"ann"}, 1.0}},
 		"crowd":   {s.crowdSQL, nil},
 		"regate":  {s.regateSQL, []any{"ann", "slow", 1, []int64{1}, 1.0}},
 		"put_off": {s.putOffSQL, []any{1.0, 1}},

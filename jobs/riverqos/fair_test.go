@@ -85,6 +85,31 @@ func TestASlowQueueDoesNotBlockAFastOne(t *testing.T) {
 	}
 }
 
+// A service has three queues. Jobs that wait for a worker of one do not hold those of
+// the same user in another up.
+func TestAQueueWithoutWorkersDoesNotBlockItsService(t *testing.T) {
+	r := start(t)
+	r.insert(2, task{User: "ann"}, "slow_scheduled")
+	r.finished(r.insert(3, task{User: "ann", Do: "brief"}, "slow_default"))
+	r.atMost("ann", 1)
+}
+
+// Slots that restart without their memory, as jobs.NewMemory does with its process, know
+// nobody whom River still has as parked.
+func TestAParkedJobThatTheSlotsForgotRuns(t *testing.T) {
+	r := start(t, ungated, sweeping, func(c *riverqos.Config, _ *river.Config) { c.Reserve = 500 * time.Millisecond })
+	first := r.insert(1, task{User: "ann", Do: "hang"}, "slow_default")
+	r.runs("ann", 1)
+	second := r.insert(1, task{User: "ann"}, "slow_default")
+	r.inLine("ann", 1)
+	if err := r.slots.Forget(context.Background(), r.usage("ann").Parked[0]); err != nil {
+		t.Fatal(err)
+	}
+	close(r.gate("hang"))
+	r.finished(append(first, second...))
+	r.atMost("ann", 1)
+}
+
 func TestARaisedLimitTakesEffect(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -104,6 +129,25 @@ func TestARaisedLimitTakesEffect(t *testing.T) {
 			r.atMost("ann", 4)
 		})
 	}
+}
+
+func TestALoweredLimitTakesEffect(t *testing.T) {
+	r := start(t, ungated)
+	r.tiers.set("ann", jobs.Limits{Total: 4})
+	ids := r.insert(4, task{User: "ann", Do: "hang"}, "slow_default")
+	r.runs("ann", 4)
+	more := r.insert(4, task{User: "ann", Do: "gate"}, "fast_default")
+	r.inLine("ann", 4)
+	r.tiers.set("ann", jobs.Limits{Total: 1})
+	close(r.gate("hang"))
+	r.finished(ids)
+	r.runs("ann", 1)
+	r.mu.Lock()
+	r.most["ann"] = 0
+	r.mu.Unlock()
+	close(r.gate("gate"))
+	r.finished(more)
+	r.atMost("ann", 1)
 }
 
 func TestAJobWithoutUserIsGovernedByNothing(t *testing.T) {
@@ -193,6 +237,52 @@ func TestALostLeaseEndsTheJobsContext(t *testing.T) {
 	}
 }
 
+// A renewal that fails is tried again long before the lease is over.
+func TestRenewalsThatFailForAMomentEndNoJob(t *testing.T) {
+	broken := &breakable{Slots: jobs.NewMemory(nil)}
+	r := start(t, func(c *riverqos.Config, _ *river.Config) { c.Slots, c.Lease = broken, 6*time.Second })
+	ids := r.insert(1, task{User: "ann", Do: "hang"}, "slow_default")
+	r.runs("ann", 1)
+	broken.fails.Store(3)
+	proctest.Eventually(t, "a renewal succeeds after three that did not", func() error {
+		if n := broken.fails.Load(); n >= 0 {
+			return fmt.Errorf("%d more are to fail", n)
+		}
+		return nil
+	})
+	if got := r.said(1); got != "" {
+		t.Errorf("the job's context ended: %q", got)
+	}
+	close(r.gate("hang"))
+	r.finished(ids)
+}
+
+// Run may be forgotten, or end too soon.
+func TestWithoutRunAJobEndsWithItsLease(t *testing.T) {
+	pool, _ := fresh(t)
+	fair, err := riverqos.New(riverqos.Config{
+		Pool: pool, Slots: jobs.NewMemory(nil), Tiers: &tiers{}, User: riverqos.FromArgs("user"), Lease: 200 * time.Millisecond,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), proctest.Patience)
+	defer cancel()
+	var cause error
+	row := &rivertype.JobRow{ID: 1, Queue: "slow_default", EncodedArgs: []byte(`{"user":"ann"}`)}
+	err = fair.Middleware()[0].(rivertype.WorkerMiddleware).Work(ctx, row, func(ctx context.Context) error {
+		<-ctx.Done()
+		cause = context.Cause(ctx)
+		return ctx.Err()
+	})
+	if !errors.Is(cause, riverqos.ErrLeaseLost) {
+		t.Errorf("the job's context ended: %v, want %v", cause, riverqos.ErrLeaseLost)
+	}
+	if snooze := new(river.JobSnoozeError); !errors.As(err, &snooze) {
+		t.Errorf("Work() = %v, want a snooze", err)
+	}
+}
+
 func TestSlotsThatForgotEverythingDoNotEndJobs(t *testing.T) {
 	broken := &breakable{Slots: jobs.NewMemory(nil)}
 	r := start(t, func(c *riverqos.Config, _ *river.Config) { c.Slots, c.Lease = broken, 600*time.Millisecond })
@@ -222,7 +312,8 @@ func TestSlotsThatForgotEverythingDoNotEndJobs(t *testing.T) {
 // breakable are Slots that do not answer when they are down.
 type breakable struct {
 	jobs.Slots
-	down atomic.Bool
+	down  atomic.Bool
+	fails atomic.Int64 // so many renewals; below 0 as many have not
 }
 
 var errDown = errors.New("down")
@@ -236,6 +327,9 @@ func (b *breakable) Acquire(ctx context.Context, c jobs.Claim, l jobs.Limits, le
 
 func (b *breakable) Renew(ctx context.Context, claims []jobs.Claim, lease time.Duration) ([]jobs.Claim, error) {
 	if b.down.Load() {
+		return nil, errDown
+	}
+	if b.fails.Add(-1) >= 0 {
 		return nil, errDown
 	}
 	return b.Slots.Renew(ctx, claims, lease)

@@ -10,9 +10,11 @@ import (
 	"github.com/riverqueue/river/rivertype"
 )
 
-// The gate in River's table. Of each user's jobs in a service, as many as may run at
+// The gate in River's table. Of each user's jobs in a queue, as many as may run at
 // once are "in the flow": available, running or parked. The others have the state
-// scheduled and the mark gated. One comes into the flow when one leaves it.
+// scheduled and the mark gated. One comes into the flow when one leaves it. The three
+// queues of a service have a flow each, though its limit is of all together: jobs that
+// wait for a worker of one must not hold those in another up. The slots do the rest.
 //
 // A job leaves it when it ends, but River writes that up to 250 ms later. So the
 // statement that lets the next one in marks the row of the one that has ended with the
@@ -23,7 +25,7 @@ import (
 // pass lets jobs through in the place of one that has ended.
 func (f *Fairness) pass(ctx context.Context, e end) {
 	c := e.claim
-	n, err := f.db.promote(ctx, []flow{{c.User, c.Queue, e.tier.Limits.Of(c.Queue)}}, e.id)
+	n, err := f.db.promote(ctx, []flow{{c.User, e.queue, e.tier.Limits.Of(c.Queue)}}, e.id)
 	if err != nil {
 		f.failed("promote", "the gate could not let a job through", err)
 		return
@@ -37,7 +39,7 @@ const settling = 100 * time.Millisecond
 // maxNudges bounds the users that the gate looks at again. The sweep has the others.
 const maxNudges = 10_000
 
-// nudges are the users and services to look at again, and the queues to announce again.
+// nudges are the users and queues to look at again, and the queues to announce again.
 type nudges struct {
 	mu     sync.Mutex
 	of     map[flow]bool
@@ -74,10 +76,15 @@ func (n *nudges) inserted(params []*rivertype.JobInsertParams, now time.Time) {
 			continue
 		}
 		if last := n.last[p.Queue]; last != now && now.Sub(last) < 2*settling {
-			n.queues[p.Queue] = true
+			if len(n.queues) < maxNudges { // nobody takes them in a program without Run
+				n.queues[p.Queue] = true
+			}
 			poke(n.wake)
 		}
 		n.last[p.Queue] = now
+	}
+	if len(n.last) > maxNudges { // queues with names of their own for each user, say
+		maps.DeleteFunc(n.last, func(_ string, at time.Time) bool { return now.Sub(at) >= 2*settling })
 	}
 }
 

@@ -3,12 +3,16 @@ package riverqos_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/jobs/riverqos"
@@ -60,6 +64,50 @@ func TestATransactionsJobsRunWhenItIsCommitted(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.finished([]int64{x.Job.ID})
+}
+
+// Transactions that insert may have all connections: the gate's cannot be among them.
+func TestAnInsertDoesNotWaitForTheGateAgainAndAgain(t *testing.T) {
+	_, dsn := fresh(t)
+	pool, err := pgxpool.New(context.Background(), dsn+"&pool_max_conns=1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	r := &rig{TB: t, reg: prometheus.NewRegistry(), tiers: &tiers{}}
+	r.tiers.set("exempt", jobs.Limits{Total: jobs.Unlimited})
+	fair, err := riverqos.New(riverqos.Config{Pool: pool, Slots: jobs.NewMemory(nil), Tiers: r.tiers, User: riverqos.FromArgs("user"), Registry: r.reg})
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{Middleware: fair.Middleware(), Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n = 20
+	err = pgx.BeginFunc(context.Background(), pool, func(tx pgx.Tx) error {
+		if _, err := client.InsertTx(context.Background(), tx, task{User: "exempt"}, nil); err != nil {
+			return err
+		}
+		if got := r.value("sluice_jobs_errors_total", "count"); got != 0 {
+			t.Errorf("%v inserts for a user without a limit asked the gate, want 0", got)
+		}
+		for range n {
+			if _, err := client.InsertTx(context.Background(), tx, task{User: "ann"}, nil); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := r.value("sluice_jobs_errors_total", "count"); got < 1 || got > n/2 {
+		t.Errorf("%v of %d inserts waited for the gate in vain, want one or a few", got, n)
+	}
+	if err := fair.Run(context.Background()); err == nil {
+		t.Error("Run() = nil with one connection, want an error: it would wait for another for ever")
+	}
 }
 
 func countGated(t *testing.T, tx pgx.Tx) (n int) {
@@ -133,7 +181,7 @@ func TestTheSweepClosesTheGateBehindACrowd(t *testing.T) {
 	r.insert(1, task{User: "ann", Do: "hang"}, "slow_default")
 	r.runs("ann", 1)
 	_, err := r.pool.Exec(context.Background(), `INSERT INTO river_job (args, kind, max_attempts, metadata, queue)
-		SELECT '{"user": "ann"}', 'task', 25, '{"sluice:user": "ann", "sluice:service": "paused"}', 'paused_default' FROM generate_series(1, 500)`)
+		SELECT '{"user": "ann"}', 'task', 25, '{"sluice:user": "ann"}', 'paused_default' FROM generate_series(1, 500)`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +218,7 @@ func TestGatedJobsArePutOff(t *testing.T) {
 func TestAParkedJobThatCameByItselfIsParkedNoMore(t *testing.T) {
 	r := start(t)
 	_, err := r.pool.Exec(context.Background(), `INSERT INTO river_job (args, kind, max_attempts, metadata, queue)
-		VALUES ('{"user": "ann", "do": "snooze"}', 'task', 25, '{"sluice:user": "ann", "sluice:service": "slow", "sluice:wait": "parked"}', 'slow_default')`)
+		VALUES ('{"user": "ann", "do": "snooze"}', 'task', 25, '{"sluice:user": "ann", "sluice:wait": "parked"}', 'slow_default')`)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -263,6 +311,7 @@ func TestTheGateCountsByItsIndexes(t *testing.T) {
 		"promote": {"river_job_sluice_flow", "river_job_sluice_held"},
 		"gated":   {"river_job_sluice_held"},
 		"stale":   {"river_job_sluice_flow"},
+		"strays":  {"river_job_sluice_held"},
 		"regate":  {"river_job_sluice_flow"},
 		"crowd":   {"river_job_sluice_flow"},
 		"put_off": {"river_job_sluice_held"},

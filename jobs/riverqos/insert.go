@@ -7,11 +7,17 @@ import (
 	"time"
 
 	"github.com/riverqueue/river/rivertype"
+
+	"github.com/sluice-qos/sluice/pkg/jobs"
 )
 
 // counting bounds how long an insert waits for the gate. Without an answer it goes
 // ahead: the slots hold, and the sweep closes the gate behind it.
 const counting = 2 * time.Second
+
+// blind is for how long inserts do not ask when there was no answer. Transactions that
+// insert may have all connections of the pool, and would each wait for one more.
+const blind = 5 * time.Second
 
 // InsertMany notes whose the jobs are, and holds those back that are too many. It asks
 // the database once, outside of the transaction in which the jobs are inserted, which
@@ -38,10 +44,15 @@ func (f *middleware) InsertMany(ctx context.Context, params []*rivertype.JobInse
 
 // close closes the gate before the jobs that are too many, and returns whose they are.
 func (f *Fairness) close(ctx context.Context, lines []*line, now time.Time) (held []flow, settle func([]*rivertype.JobInsertParams, []*rivertype.JobInsertResult)) {
-	flows := make([]flow, len(lines))
-	for i, l := range lines {
-		l.size = f.tier(ctx, l.user).Limits.Of(l.service)
-		flows[i] = l.flow
+	limited := lines[:0:0]
+	var flows []flow
+	for _, l := range lines {
+		if l.size = f.tier(ctx, l.user).Limits.Of(service(l.queue)); l.size < jobs.Unlimited {
+			limited, flows = append(limited, l), append(flows, l.flow)
+		}
+	}
+	if lines = limited; len(lines) == 0 {
+		return nil, func([]*rivertype.JobInsertParams, []*rivertype.JobInsertResult) {}
 	}
 	rooms, settle := f.rooms(ctx, lines, flows)
 	for i, l := range lines {
@@ -55,7 +66,7 @@ func (f *Fairness) close(ctx context.Context, lines []*line, now time.Time) (hel
 	return held, settle
 }
 
-// line is the new jobs of a user in a service, the first to run first.
+// line is the new jobs of a user in a queue, the first to run first.
 type line struct {
 	flow
 	params []*rivertype.JobInsertParams
@@ -74,7 +85,7 @@ func (f *Fairness) lines(params []*rivertype.JobInsertParams, now time.Time) []*
 		if p.ScheduledAt != nil && p.ScheduledAt.After(now) {
 			since = *p.ScheduledAt
 		}
-		marked, ok := mark(p.Metadata, map[string]any{markUser: user, markService: service(p.Queue), markSince: seconds(since), markWait: nil})
+		marked, ok := mark(p.Metadata, map[string]any{markUser: user, markSince: seconds(since), markWait: nil})
 		if !ok {
 			continue
 		}
@@ -82,7 +93,7 @@ func (f *Fairness) lines(params []*rivertype.JobInsertParams, now time.Time) []*
 		if p.State != rivertype.JobStateAvailable || since != now {
 			continue // by its own will
 		}
-		key := flow{user: user, service: service(p.Queue)}
+		key := flow{user: user, queue: p.Queue}
 		l := of[key]
 		if l == nil {
 			l = &line{flow: key}
@@ -112,12 +123,9 @@ func (f *Fairness) rooms(ctx context.Context, lines []*line, flows []flow) (room
 	unlock := f.admits.lock(flows)
 	defer unlock()
 	ids := f.admits.ids(flows, time.Now())
-	ctx, cancel := context.WithTimeout(ctx, counting)
-	defer cancel()
 	rooms = make([]int, len(lines))
-	crowds, seen, err := f.db.count(ctx, flows, ids)
-	if err != nil {
-		f.failed("count", "the gate could not count a user's jobs", err)
+	crowds, seen, ok := f.count(ctx, flows, ids)
+	if !ok {
 		for i, l := range lines {
 			rooms[i] = len(l.params)
 		}
@@ -130,4 +138,22 @@ func (f *Fairness) rooms(ctx context.Context, lines []*line, flows []flow) (room
 		}
 	}
 	return rooms, f.admits.begin(lines, rooms, time.Now())
+}
+
+// count is not ok if there is no answer, or was none a moment ago.
+func (f *Fairness) count(ctx context.Context, flows []flow, ids []int64) (crowds []crowd, seen []int64, ok bool) {
+	if time.Since(time.UnixMilli(f.blinded.Load())) < blind {
+		return nil, nil, false
+	}
+	asking, cancel := context.WithTimeout(ctx, counting)
+	defer cancel()
+	crowds, seen, err := f.db.count(asking, flows, ids)
+	if err == nil {
+		return crowds, seen, true
+	}
+	if ctx.Err() == nil { // else it is the caller's context that ended
+		f.blinded.Store(time.Now().UnixMilli())
+		f.failed("count", "the gate could not count a user's jobs", err)
+	}
+	return nil, nil, false
 }

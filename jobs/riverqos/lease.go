@@ -2,6 +2,7 @@ package riverqos
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -11,11 +12,13 @@ import (
 // renewing bounds the claims of one call of Renew.
 const renewing = 500
 
-// lease is a slot's, of a job that runs in this process.
+// lease is a slot's, of a job that runs in this process. The lock of leases guards what
+// changes.
 type lease struct {
 	claim  jobs.Claim
 	limits jobs.Limits
-	until  time.Time // it surely lasts; leases' lock guards it
+	until  time.Time // it surely lasts
+	timer  *time.Timer
 	cancel context.CancelCauseFunc
 }
 
@@ -25,19 +28,48 @@ type leases struct {
 	of map[string]*lease // by holder
 }
 
-func (l *leases) add(e *lease) {
+// add calls over when nobody may count on the lease any more, unless it is removed
+// before. This needs no loop: where nobody calls Run, no job runs uncounted either.
+func (l *leases) add(e *lease, over func(*lease)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.of == nil {
 		l.of = map[string]*lease{}
 	}
 	l.of[e.claim.Holder] = e
+	e.timer = time.AfterFunc(time.Until(e.until), func() {
+		if l.ends(e) {
+			over(e)
+		}
+	})
 }
 
-func (l *leases) remove(holder string) {
+// ends takes a lease out that is over, and reports whether it did.
+func (l *leases) ends(e *lease) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.of[e.claim.Holder] != e {
+		return false
+	}
+	if left := time.Until(e.until); left > 0 { // it was renewed
+		e.timer.Reset(left)
+		return false
+	}
+	delete(l.of, e.claim.Holder)
+	return true
+}
+
+// remove reports whether the lease was there.
+func (l *leases) remove(holder string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.of[holder]
+	if e == nil {
+		return false
+	}
+	e.timer.Stop()
 	delete(l.of, holder)
+	return true
 }
 
 func (l *leases) claims() []jobs.Claim {
@@ -67,48 +99,44 @@ func (l *leases) get(holder string) *lease {
 	return l.of[holder]
 }
 
-// over takes those leases out that nobody may count on any more.
-func (l *leases) over(now time.Time) (over []*lease) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for holder, e := range l.of {
-		if now.After(e.until) {
-			over = append(over, e)
-			delete(l.of, holder)
-		}
-	}
-	return over
-}
-
 // renewLoop keeps the leases of running jobs. It goes on until the context ends, which
-// is to be after the last job.
+// is to be after the last job. What fails is tried again soon: Slots that stand still
+// for less than most of a lease end no job.
 func (f *Fairness) renewLoop(ctx context.Context) {
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	wg.Go(func() { // not held up by Slots that do not answer
-		every(ctx, f.cfg.Lease/20, func() {
-			for _, e := range f.held.over(time.Now()) {
-				f.lose(e)
-			}
-		})
-	})
-	every(ctx, f.cfg.Lease/3, func() {
-		for claims := f.held.claims(); len(claims) > 0; {
-			n := min(renewing, len(claims))
-			f.renew(ctx, claims[:n])
-			claims = claims[n:]
+	soon := f.cfg.Lease / 20
+	timer := time.NewTimer(f.cfg.Lease / 3)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
 		}
-	})
+		began, next := time.Now(), soon
+		if f.renewAll(ctx) {
+			next = max(soon, f.cfg.Lease/3-time.Since(began))
+		}
+		timer.Reset(next)
+	}
 }
 
-func (f *Fairness) renew(ctx context.Context, claims []jobs.Claim) {
-	ctx, cancel := context.WithTimeout(ctx, f.cfg.Lease/3)
+// renewAll reports whether all leases could be renewed, or are known to be lost.
+func (f *Fairness) renewAll(ctx context.Context) bool {
+	all := true
+	for claims := range slices.Chunk(f.held.claims(), renewing) {
+		all = f.renew(ctx, claims) && all
+	}
+	return all
+}
+
+func (f *Fairness) renew(ctx context.Context, claims []jobs.Claim) bool {
+	ctx, cancel := context.WithTimeout(ctx, f.cfg.Lease/4)
 	defer cancel()
 	asked := time.Now() // the lease may have begun then
 	lost, err := f.cfg.Slots.Renew(ctx, claims, f.cfg.Lease)
 	if err != nil {
 		f.failed("renew", "leases could not be renewed", err)
-		return
+		return false
 	}
 	gone := map[string]bool{}
 	for _, c := range lost {
@@ -122,11 +150,11 @@ func (f *Fairness) renew(ctx context.Context, claims []jobs.Claim) {
 	}
 	f.held.renewed(kept, asked.Add(f.cfg.Lease))
 	for _, c := range lost {
-		if e := f.held.get(c.Holder); e != nil && !f.regain(ctx, e) {
-			f.held.remove(c.Holder)
+		if e := f.held.get(c.Holder); e != nil && !f.regain(ctx, e) && f.held.remove(c.Holder) {
 			f.lose(e)
 		}
 	}
+	return true
 }
 
 // regain takes a slot anew for a job that runs and has lost its own, as when the Slots

@@ -12,11 +12,10 @@ import (
 // Marks are what Sluice notes in the metadata of River's jobs. They are names of the
 // first level because River merges metadata at that level.
 const (
-	markUser    = "sluice:user"    // the limit file's key of the user
-	markService = "sluice:service" // whose queue it is
-	markWait    = "sluice:wait"    // parked or gated; null or none is neither
-	markSince   = "sluice:since"   // from when on it could have run, in seconds since 1970
-	markPassed  = "sluice:passed"  // the attempted_at of an attempt that has ended; see gate.go
+	markUser   = "sluice:user"   // the limit file's key of the user
+	markWait   = "sluice:wait"   // parked or gated; null or none is neither
+	markSince  = "sluice:since"  // from when on it could have run, in seconds since 1970
+	markPassed = "sluice:passed" // the attempted_at of an attempt that has ended; see gate.go
 
 	parked = "parked" // refused a slot
 	gated  = "gated"  // held back by the gate
@@ -48,10 +47,9 @@ func mark(metadata []byte, marks map[string]any) (_ []byte, ok bool) {
 
 // notes are the marks of a job.
 type notes struct {
-	User    string  `json:"sluice:user"`
-	Service string  `json:"sluice:service"`
-	Wait    string  `json:"sluice:wait"`
-	Since   float64 `json:"sluice:since"`
+	User  string  `json:"sluice:user"`
+	Wait  string  `json:"sluice:wait"`
+	Since float64 `json:"sluice:since"`
 }
 
 // read leaves out what cannot be read: metadata is anybody's.

@@ -398,18 +398,26 @@ func (r *rig) said(n int) string {
 
 // counted returns nil if a metric with a label's value is above 0.
 func (r *rig) counted(name, label string) error {
+	if r.value(name, label) > 0 {
+		return nil
+	}
+	return fmt.Errorf("%s{%s} is 0", name, label)
+}
+
+// value is that of a metric with a label's value, or 0.
+func (r *rig) value(name, label string) (v float64) {
 	families, err := r.reg.Gather()
 	if err != nil {
-		return err
+		r.Fatal(err)
 	}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
 			for _, l := range m.GetLabel() {
-				if f.GetName() == name && l.GetValue() == label && m.GetCounter().GetValue()+m.GetGauge().GetValue() > 0 {
-					return nil
+				if f.GetName() == name && l.GetValue() == label {
+					v += m.GetCounter().GetValue() + m.GetGauge().GetValue()
 				}
 			}
 		}
 	}
-	return fmt.Errorf("%s{%s} is 0", name, label)
+	return v
 }

@@ -8,7 +8,7 @@
 //   - The worker middleware takes a slot before a job runs and gives it back however it
 //     ends. A job that gets none is parked: River has it as scheduled, and it is made
 //     available the moment that a slot has been reserved for it. See work.go, wake.go.
-//   - The insert middleware is a gate: of a user's jobs in a service only as many are
+//   - The insert middleware is a gate: of a user's jobs in a queue only as many are
 //     available to workers as may run at once. The others are scheduled far in the
 //     future, and let through one in, one out. See insert.go, gate.go.
 //   - A sweep each second repairs what a crash or a lost message left: slots whose lease
@@ -112,6 +112,8 @@ type Fairness struct {
 	admits admits
 	nudges nudges
 
+	blinded atomic.Int64 // when the gate last got no answer, in ms since 1970
+
 	mu      sync.Mutex
 	unfreed []end // their release failed
 }
@@ -164,11 +166,14 @@ func (f *Fairness) Middleware() []rivertype.Middleware {
 }
 
 // Run renews the leases, wakes jobs and sweeps, until the context ends; it then returns
-// nil. Every process that works jobs needs it, before and until some time after its
+// nil. It refuses a pool of a single connection. Every process that works jobs needs it, before and until some time after its
 // River client: end it when the client has stopped. One that only inserts does not.
 func (f *Fairness) Run(ctx context.Context) error {
 	if f.cfg.Disabled {
 		return f.ungateAll(ctx)
+	}
+	if n := f.cfg.Pool.Config().MaxConns; n < 2 { // the sweep would wait for its own connection for ever
+		return fmt.Errorf("riverqos: Run needs a pool of at least 2 connections, not %d", n)
 	}
 	var wg sync.WaitGroup
 	for _, loop := range []func(context.Context){f.renewLoop, f.wakeLoop, f.nudgeLoop, f.freeLoop, f.sweepLoop} {

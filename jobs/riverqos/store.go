@@ -18,7 +18,7 @@ type store struct {
 
 // queries are those of sql/, of one schema.
 type queries struct {
-	wakeSQL, promoteSQL, countSQL, gatedSQL, staleSQL, loseSQL, crowdSQL, regateSQL, putOffSQL, ungateSQL, depthSQL, whySQL, aheadSQL, announceSQL string
+	wakeSQL, promoteSQL, countSQL, gatedSQL, staleSQL, straysSQL, loseSQL, crowdSQL, regateSQL, putOffSQL, ungateSQL, depthSQL, whySQL, aheadSQL, announceSQL string
 }
 
 var (
@@ -32,6 +32,8 @@ var (
 	gatedSQL string
 	//go:embed sql/stale.sql
 	staleSQL string
+	//go:embed sql/strays.sql
+	straysSQL string
 	//go:embed sql/lose.sql
 	loseSQL string
 	//go:embed sql/crowd.sql
@@ -55,7 +57,7 @@ var (
 func newStore(pool *pgxpool.Pool, schema string) store {
 	in := func(sql string) string { return replaceNames(sql, schema) }
 	return store{pool, schema, queries{
-		in(wakeSQL), in(promoteSQL), in(countSQL), in(gatedSQL), in(staleSQL), in(loseSQL), in(crowdSQL), in(regateSQL),
+		in(wakeSQL), in(promoteSQL), in(countSQL), in(gatedSQL), in(staleSQL), in(straysSQL), in(loseSQL), in(crowdSQL), in(regateSQL),
 		in(putOffSQL), in(ungateSQL), in(depthSQL), in(whySQL), in(aheadSQL), in(announceSQL),
 	}}
 }
@@ -111,24 +113,25 @@ func (s store) wake(ctx context.Context, ids []int64) (map[int64]woken, error) {
 	return found, err
 }
 
-// flow is how many of a user's jobs may be available or running at a time in a service.
+// flow is how many of a user's jobs may be available or running at a time in one of
+// River's queues.
 type flow struct {
-	user, service string
-	size          int
+	user, queue string
+	size        int
 }
 
-func columns(all []flow) (users, services []string, sizes []int32) {
+func columns(all []flow) (users, queues []string, sizes []int32) {
 	for _, f := range all {
-		users, services, sizes = append(users, f.user), append(services, f.service), append(sizes, int32(f.size)) //nolint:gosec // limits are small
+		users, queues, sizes = append(users, f.user), append(queues, f.queue), append(sizes, int32(f.size)) //nolint:gosec // limits are small
 	}
-	return users, services, sizes
+	return users, queues, sizes
 }
 
 // promote lets gated jobs through where there is room, and returns how many. An id that
 // is not 0 is of a job that has ended though its row may still say that it runs.
 func (s store) promote(ctx context.Context, all []flow, ended int64) (n int, err error) {
-	users, services, sizes := columns(all)
-	err = s.pool.QueryRow(ctx, s.promoteSQL, users, services, sizes, ended).Scan(&n)
+	users, queues, sizes := columns(all)
+	err = s.pool.QueryRow(ctx, s.promoteSQL, users, queues, sizes, ended).Scan(&n)
 	return n, err
 }
 
@@ -145,8 +148,8 @@ type crowd struct {
 
 // count is the crowd of each, and which of the ids are of jobs that can be seen.
 func (s store) count(ctx context.Context, all []flow, ids []int64) (crowds []crowd, seen []int64, err error) {
-	users, services, _ := columns(all)
-	rows, err := s.pool.Query(ctx, s.countSQL, users, services, ids)
+	users, queues, _ := columns(all)
+	rows, err := s.pool.Query(ctx, s.countSQL, users, queues, ids)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -165,31 +168,41 @@ func (s store) count(ctx context.Context, all []flow, ids []int64) (crowds []cro
 	return crowds, seen, err
 }
 
-// gated are up to n users and services that have gated or parked jobs, after one.
+// gated are up to n users and queues that have gated or parked jobs, after one.
 func (s store) gated(ctx context.Context, after flow, n int) ([]flow, error) {
-	rows, err := s.pool.Query(ctx, s.gatedSQL, after.user, after.service, n)
+	rows, err := s.pool.Query(ctx, s.gatedSQL, after.user, after.queue, n)
 	if err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (f flow, err error) {
-		err = row.Scan(&f.user, &f.service)
+		err = row.Scan(&f.user, &f.queue)
 		return f, err
 	})
 }
 
-// stale is a job that says it runs, since longer than a lease.
-type stale struct {
+// owned is a job of a user.
+type owned struct {
 	id   int64
-	flow flow
+	user string
 }
 
-func (s store) stale(ctx context.Context, users []string, lease float64) ([]stale, error) {
-	rows, err := s.pool.Query(ctx, s.staleSQL, users, lease)
+// stale are the users' jobs that say they run, since longer than a lease.
+func (s store) stale(ctx context.Context, users []string, lease float64) ([]owned, error) {
+	return s.owned(ctx, s.staleSQL, users, lease)
+}
+
+// strays are the users' parked jobs that have been so for some seconds.
+func (s store) strays(ctx context.Context, users []string, seconds float64) ([]owned, error) {
+	return s.owned(ctx, s.straysSQL, users, seconds)
+}
+
+func (s store) owned(ctx context.Context, sql string, args ...any) ([]owned, error) {
+	rows, err := s.pool.Query(ctx, sql, args...)
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (x stale, err error) {
-		err = row.Scan(&x.id, &x.flow.user, &x.flow.service)
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (x owned, err error) {
+		err = row.Scan(&x.id, &x.user)
 		return x, err
 	})
 }
@@ -206,7 +219,7 @@ func (s store) crowded(ctx context.Context) ([]flow, error) {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (f flow, err error) {
-		err = row.Scan(&f.user, &f.service, &f.size)
+		err = row.Scan(&f.user, &f.queue, &f.size)
 		return f, err
 	})
 }
@@ -216,7 +229,7 @@ func (s store) regate(ctx context.Context, f flow, n int, except []int64, horizo
 	if except == nil {
 		except = []int64{}
 	}
-	tag, err := s.pool.Exec(ctx, s.regateSQL, f.user, f.service, n, except, horizon)
+	tag, err := s.pool.Exec(ctx, s.regateSQL, f.user, f.queue, n, except, horizon)
 	return int(tag.RowsAffected()), err
 }
 

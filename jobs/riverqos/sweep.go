@@ -4,14 +4,18 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/sluice-qos/sluice/pkg/jobs"
 )
 
 const (
 	page       = 1000             // users at a time
 	everyDepth = 10 * time.Second // between two counts of all jobs
+	everyStray = 10               // sweeps between two searches for jobs that the Slots forgot
 )
 
 // sweepLoop repairs what crashes and lost messages left. Of all workers one sweeps at a
@@ -53,7 +57,7 @@ func (f *Fairness) lead(ctx context.Context) error {
 	if err != nil || !leads {
 		return err
 	}
-	var counted, put time.Time
+	var counted, put, strayed time.Time
 	for ctx.Err() == nil {
 		if err := f.sweep(ctx); err != nil {
 			return err
@@ -64,6 +68,12 @@ func (f *Fairness) lead(ctx context.Context) error {
 				return err
 			}
 			counted = now
+		}
+		if now.Sub(strayed) >= everyStray*f.cfg.Sweep {
+			if err := f.sweepStrays(ctx); err != nil {
+				return err
+			}
+			strayed = now
 		}
 		if now.Sub(put) >= f.cfg.GateFor/20 {
 			if err := f.putOff(ctx); err != nil {
@@ -135,7 +145,7 @@ func (f *Fairness) sweepGated(ctx context.Context) error {
 		}
 		users := make([]string, len(flows))
 		for i := range flows {
-			flows[i].size = f.tier(ctx, flows[i].user).Limits.Of(flows[i].service)
+			flows[i].size = f.tier(ctx, flows[i].user).Limits.Of(service(flows[i].queue))
 			users[i] = flows[i].user
 		}
 		if err := f.loseDead(ctx, users); err != nil {
@@ -156,32 +166,80 @@ func (f *Fairness) sweepGated(ctx context.Context) error {
 // loseDead marks jobs that say they run but have no slot: their workers are dead.
 func (f *Fairness) loseDead(ctx context.Context, users []string) error {
 	lease := f.cfg.Lease.Seconds()
-	jobs, err := f.db.stale(ctx, users, lease)
+	rows, err := f.db.stale(ctx, users, lease)
 	if err != nil {
 		return fmt.Errorf("jobs that run for long: %w", err)
 	}
-	alive := map[string]map[string]bool{} // users' jobs
-	var dead []int64
-	for _, j := range jobs {
-		user := j.flow.user
-		if alive[user] == nil {
-			usage, err := f.cfg.Slots.User(ctx, user)
-			if err != nil {
-				return fmt.Errorf("slots of a user: %w", err)
-			}
-			alive[user] = map[string]bool{}
-			for _, s := range usage.Held {
-				alive[user][s.ID] = true
-			}
-		}
-		if !alive[user][f.job(user, j.id, "").ID] {
-			dead = append(dead, j.id)
-		}
-	}
-	if len(dead) == 0 {
-		return nil
+	dead, err := f.unknownTo(ctx, rows, func(u jobs.Usage) []jobs.Job { return of(u.Held) })
+	if err != nil || len(dead) == 0 {
+		return err
 	}
 	return f.db.lose(ctx, dead, lease)
+}
+
+// sweepStrays makes parked jobs available that are in nobody's line any more, so that
+// they try again: the Slots lost their memory, or a reservation ended before River had
+// written that the job was parked.
+func (f *Fairness) sweepStrays(ctx context.Context) error {
+	for after := (flow{}); ; {
+		flows, err := f.db.gated(ctx, after, page)
+		if err != nil || len(flows) == 0 {
+			return err
+		}
+		users := make([]string, len(flows))
+		for i := range flows {
+			users[i] = flows[i].user
+		}
+		rows, err := f.db.strays(ctx, users, f.cfg.Reserve.Seconds())
+		if err != nil {
+			return fmt.Errorf("parked jobs: %w", err)
+		}
+		strays, err := f.unknownTo(ctx, rows, func(u jobs.Usage) []jobs.Job {
+			return slices.Concat(of(u.Held), of(u.Reserved), u.Parked)
+		})
+		if err != nil {
+			return err
+		}
+		results, err := f.db.wake(ctx, strays)
+		if err != nil {
+			return fmt.Errorf("wake jobs: %w", err)
+		}
+		for _, result := range results {
+			f.metrics.Wakes.WithLabelValues(result.String()).Inc()
+		}
+		if len(flows) < page {
+			return nil
+		}
+		after = flows[len(flows)-1]
+	}
+}
+
+// unknownTo are those of the rows that are not among what the Slots have of their users.
+func (f *Fairness) unknownTo(ctx context.Context, rows []owned, among func(jobs.Usage) []jobs.Job) (ids []int64, err error) {
+	known := map[string]map[string]bool{} // jobs by user
+	for _, row := range rows {
+		if known[row.user] == nil {
+			usage, err := f.cfg.Slots.User(ctx, row.user)
+			if err != nil {
+				return nil, fmt.Errorf("slots of a user: %w", err)
+			}
+			known[row.user] = map[string]bool{}
+			for _, j := range among(usage) {
+				known[row.user][j.ID] = true
+			}
+		}
+		if !known[row.user][f.job(row.user, row.id, "").ID] {
+			ids = append(ids, row.id)
+		}
+	}
+	return ids, nil
+}
+
+func of(slots []jobs.Slot) (all []jobs.Job) {
+	for _, s := range slots {
+		all = append(all, s.Job)
+	}
+	return all
 }
 
 // sweepCrowds closes the gate behind jobs that did not come through it: those that were
@@ -193,7 +251,7 @@ func (f *Fairness) sweepCrowds(ctx context.Context) error {
 		return fmt.Errorf("crowded users: %w", err)
 	}
 	for _, c := range crowds {
-		over := c.size - f.tier(ctx, c.user).Limits.Of(c.service)
+		over := c.size - f.tier(ctx, c.user).Limits.Of(service(c.queue))
 		if over <= 0 {
 			continue
 		}

@@ -76,6 +76,8 @@ func (f *Fairness) wake(ctx context.Context, handed []jobs.Job) {
 
 // rouse tries to wake jobs, and plans to do so again where it is too early.
 func (f *Fairness) rouse(ctx context.Context, all []nap) {
+	ctx, cancel := context.WithTimeout(ctx, finishing)
+	defer cancel()
 	for len(all) > 0 {
 		var ids []int64
 		ours := all[:0:0]

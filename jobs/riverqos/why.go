@@ -65,7 +65,7 @@ func (f *Fairness) whose(ctx context.Context, w *jobs.Why) error {
 	if w.State != gated {
 		return nil
 	}
-	if err := f.cfg.Pool.QueryRow(ctx, f.db.aheadSQL, w.User, w.Service, w.ID).Scan(&w.Behind); err != nil {
+	if err := f.cfg.Pool.QueryRow(ctx, f.db.aheadSQL, w.User, w.Queue, w.ID).Scan(&w.Behind); err != nil {
 		return fmt.Errorf("jobs before job %d: %w", w.ID, err)
 	}
 	return nil

@@ -23,6 +23,9 @@ var ErrLeaseLost = errors.New("the lease of the job's slot is lost")
 // it never runs without a slot.
 const outage = 2 * time.Second
 
+// acquiring bounds how long a worker waits for the Slots.
+const acquiring = 10 * time.Second
+
 // middleware is both of River's.
 type middleware struct {
 	river.MiddlewareDefaults
@@ -49,20 +52,27 @@ func (f *middleware) Work(ctx context.Context, row *rivertype.JobRow, doInner fu
 		Holder: f.process + "." + strconv.FormatUint(f.claims.Add(1), 10),
 	}
 	asked := time.Now()
-	v, err := f.cfg.Slots.Acquire(ctx, claim, tier.Limits, f.cfg.Lease, f.cfg.Mode == Park)
+	v, err := f.acquire(ctx, claim, tier.Limits)
 	switch {
 	case err != nil:
-		return f.unknown(ctx, row, end{claim: claim, tier: tier, id: row.ID}, err)
+		return f.unknown(ctx, row, end{claim: claim, tier: tier, id: row.ID, queue: row.Queue}, err)
 	case !v.Granted:
 		return f.refuse(ctx, row, claim, tier, v)
 	}
-	return f.run(ctx, row, end{claim: claim, tier: tier, id: row.ID}, asked, doInner)
+	return f.run(ctx, row, end{claim: claim, tier: tier, id: row.ID, queue: row.Queue}, asked, doInner)
+}
+
+// acquire does not wait for ever: River's timeouts begin with the job itself.
+func (f *Fairness) acquire(ctx context.Context, c jobs.Claim, l jobs.Limits) (jobs.Verdict, error) {
+	ctx, cancel := context.WithTimeout(ctx, acquiring)
+	defer cancel()
+	return f.cfg.Slots.Acquire(ctx, c, l, f.cfg.Lease, f.cfg.Mode == Park)
 }
 
 // run has a slot. It gives it back however the job ends, a panic included.
 func (f *Fairness) run(ctx context.Context, row *rivertype.JobRow, e end, asked time.Time, doInner func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
-	f.held.add(&lease{claim: e.claim, limits: e.tier.Limits, until: asked.Add(f.cfg.Lease), cancel: cancel})
+	f.held.add(&lease{claim: e.claim, limits: e.tier.Limits, until: asked.Add(f.cfg.Lease), cancel: cancel}, f.lose)
 	running := f.metrics.Running.WithLabelValues(e.tier.Name)
 	running.Inc()
 	defer func() {
@@ -88,7 +98,7 @@ func (f *Fairness) run(ctx context.Context, row *rivertype.JobRow, e end, asked 
 	if snooze := new(river.JobSnoozeError); errors.As(err, &snooze) { // its own: it waits by its own will from now on
 		return errors.Join(river.MetadataSet(ctx, markSince, nil), err)
 	}
-	if errors.Is(context.Cause(ctx), ErrLeaseLost) && (errors.Is(err, context.Canceled) || errors.Is(err, ErrLeaseLost)) {
+	if stop := new(river.JobCancelError); errors.Is(context.Cause(ctx), ErrLeaseLost) && !errors.As(err, &stop) {
 		return river.JobSnooze(jitter(outage, outage))
 	}
 	return err
@@ -128,7 +138,6 @@ func (f *Fairness) park(ctx context.Context, row *rivertype.JobRow, c jobs.Claim
 	return errors.Join(
 		river.MetadataSet(ctx, markWait, parked),
 		river.MetadataSet(ctx, markUser, c.User),
-		river.MetadataSet(ctx, markService, c.Queue),
 		river.MetadataSet(ctx, markSince, seconds(read(row.Metadata).since(row.ScheduledAt))),
 	)
 }

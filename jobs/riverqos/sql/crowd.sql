@@ -1,10 +1,9 @@
--- The users and services with more than one job that is available or runs, and how
+-- The users and queues with more than one job that is available or runs, and how
 -- many.
-SELECT metadata->>'sluice:user', metadata->>'sluice:service', count(*)
+SELECT metadata->>'sluice:user', queue, count(*)
 FROM @table@
 WHERE state IN ('available', 'running')
 	AND metadata->>'sluice:user' IS NOT NULL
-	AND metadata->>'sluice:service' IS NOT NULL
 	AND (state = 'available' OR metadata->>'sluice:passed' IS DISTINCT FROM extract(epoch FROM attempted_at)::text)
 GROUP BY 1, 2
 HAVING count(*) > 1 AND bool_or(state = 'available')

@@ -1,4 +1,4 @@
--- Lets gated jobs through: of each user ($1) in a service ($2), as many as make his
+-- Lets gated jobs through: of each user ($1) in a queue ($2), as many as make his
 -- available, running and parked ones there up to a size ($3).
 --
 -- The job with the id $4 has ended, although its row still says that it runs: River
@@ -10,12 +10,12 @@ WITH ended AS (
 	WHERE id = $4::int8 AND state = 'running'
 ), picked AS (
 	SELECT next.id
-	FROM unnest($1::text[], $2::text[], $3::int4[]) AS k (usr, service, size)
+	FROM unnest($1::text[], $2::text[], $3::int4[]) AS k (usr, queue, size)
 	CROSS JOIN LATERAL (
 		SELECT count(*) AS n
 		FROM @table@ AS j
 		WHERE j.metadata->>'sluice:user' = k.usr
-			AND j.metadata->>'sluice:service' = k.service
+			AND j.queue = k.queue
 			AND j.state IN ('available', 'running')
 			AND j.id <> $4::int8
 			AND (j.state = 'available' OR j.metadata->>'sluice:passed' IS DISTINCT FROM extract(epoch FROM j.attempted_at)::text)
@@ -24,7 +24,7 @@ WITH ended AS (
 		SELECT count(*) AS n
 		FROM @table@ AS j
 		WHERE j.metadata->>'sluice:user' = k.usr
-			AND j.metadata->>'sluice:service' = k.service
+			AND j.queue = k.queue
 			AND j.state = 'scheduled'
 			AND j.metadata->>'sluice:wait' = 'parked'
 	) AS parked
@@ -32,7 +32,7 @@ WITH ended AS (
 		SELECT j.id
 		FROM @table@ AS j
 		WHERE j.metadata->>'sluice:user' = k.usr
-			AND j.metadata->>'sluice:service' = k.service
+			AND j.queue = k.queue
 			AND j.state = 'scheduled'
 			AND j.metadata->>'sluice:wait' = 'gated'
 		ORDER BY j.priority, j.id

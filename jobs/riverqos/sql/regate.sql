@@ -1,4 +1,4 @@
--- Puts the last $3 available jobs of a user ($1) in a service ($2) behind the gate, for
+-- Puts the last $3 available jobs of a user ($1) in a queue ($2) behind the gate, for
 -- at most $5 seconds, except those ($4) that a slot is reserved for.
 UPDATE @table@ AS j
 SET state = 'scheduled',
@@ -10,7 +10,7 @@ FROM (
 	WHERE state IN ('available', 'running')
 		AND state = 'available'
 		AND metadata->>'sluice:user' = $1::text
-		AND metadata->>'sluice:service' = $2::text
+		AND queue = $2::text
 		AND scheduled_at <= now()
 		AND id <> ALL($4::int8[])
 	ORDER BY priority DESC, scheduled_at DESC, id DESC

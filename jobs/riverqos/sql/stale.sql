@@ -1,5 +1,5 @@
 -- The jobs of users ($1) that say they run, since longer than a lease ($2, in seconds).
-SELECT id, metadata->>'sluice:user', metadata->>'sluice:service'
+SELECT id, metadata->>'sluice:user'
 FROM @table@
 WHERE state IN ('available', 'running')
 	AND state = 'running'
