@@ -235,8 +235,12 @@ func TestDisabledLetsEverythingGo(t *testing.T) {
 	r := start(t)
 	ids := r.insert(4, task{User: "ann", Do: "hang"}, "slow_default")
 	r.runs("ann", 1)
-	r.reg = nil
 	was := r.client
+	stopping, cancel := context.WithTimeout(context.Background(), proctest.Patience)
+	defer cancel()
+	if err := was.StopAndCancel(stopping); err != nil { // it would park jobs, for which nobody sweeps here
+		t.Fatal(err)
+	}
 	r.startWorker(func(c *riverqos.Config, rc *river.Config) { c.Disabled, c.Registry = true, nil })
 	if was == r.client {
 		t.Fatal("there is no second worker")

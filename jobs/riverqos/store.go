@@ -140,7 +140,7 @@ func (s store) announce(ctx context.Context, queues []string) error {
 	return err
 }
 
-// crowd is what is before a new job of a user in a service.
+// crowd is what is before a new job of a user in a queue.
 type crowd struct {
 	n     int  // available, running and parked jobs
 	gated bool // there are gated ones

@@ -3,7 +3,8 @@
 //	go run ./example
 //
 // Two users each insert twelve jobs of a second at once: one is free and may run one at
-// a time, the other pays and may run three. It shows them run, and ends when all are
+// a time, the other pays and may run three: limits.yaml says so, and how many workers
+// their queues have. It shows them run, and ends when all are
 // done or with Ctrl-C. It starts a PostgreSQL server of its own; with DATABASE_URL it
 // uses that one, in a schema that is gone afterwards.
 package main

@@ -12,8 +12,11 @@ func TestTheExampleRunsToItsEnd(t *testing.T) {
 	if err := run(t.Context(), &out, options{jobs: 5, each: 50 * time.Millisecond}); err != nil {
 		t.Fatalf("run() = %v\n%s", err, &out)
 	}
-	if got, want := out.String(), "■■■■■                        ■■■■■\n\ndone\n"; !strings.HasSuffix(got, want) {
-		t.Errorf("it wrote\n%s\nwant an end of\n%s", got, want)
+	if got, want := out.String(), "■■■■■                        ■■■■■\n\n\ndone\nAt a time, at most 1 of fred's"; !strings.Contains(got, want) {
+		t.Errorf("it wrote\n%s\nwant in it\n%s", got, want)
+	}
+	if want := "(each job spent 1), and neither user waited for the other.\n"; !strings.HasSuffix(out.String(), want) {
+		t.Errorf("it wrote\n%s\nwant an end of\n%s", &out, want)
 	}
 	for line := range strings.Lines(out.String()) {
 		f := strings.Fields(line)

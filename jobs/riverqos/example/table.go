@@ -20,6 +20,7 @@ func (w *worker) show(ctx context.Context, out io.Writer, o options) error {
 	fmt.Fprintf(out, "%6s   %-28s %s\n", "", "fred (free, 1 at a time)", "paula (pro, 3 at a time)")
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
+	most := map[string]int{} // that ran at a time
 	for last := ""; ; {
 		counts, err := w.count(ctx)
 		switch {
@@ -28,6 +29,9 @@ func (w *worker) show(ctx context.Context, out io.Writer, o options) error {
 			return nil
 		case err != nil:
 			return err
+		}
+		for user, c := range counts {
+			most[user] = max(most[user], c.running)
 		}
 		text := fmt.Sprintf("%-28s %s", bar(counts["fred"]), bar(counts["paula"]))
 		switch at := time.Since(began).Seconds(); {
@@ -38,14 +42,25 @@ func (w *worker) show(ctx context.Context, out io.Writer, o options) error {
 		}
 		last = text
 		if counts["fred"].done+counts["paula"].done == 2*o.jobs {
-			fmt.Fprintln(out, "\ndone")
-			return nil
+			return w.tell(ctx, out, most)
 		}
 		select {
 		case <-ctx.Done():
 		case <-ticker.C:
 		}
 	}
+}
+
+// tell ends the table: what it showed.
+func (w *worker) tell(ctx context.Context, out io.Writer, most map[string]int) error {
+	var attempts int
+	if err := w.pool.QueryRow(ctx, "SELECT max(attempt) FROM "+schema+".river_job").Scan(&attempts); err != nil {
+		return err
+	}
+	fmt.Fprintln(out, "\n\ndone")
+	fmt.Fprintf(out, "At a time, at most %d of fred's jobs ran and %d of paula's: what example/limits.yaml gives them.\n", most["fred"], most["paula"])
+	fmt.Fprintf(out, "The others waited, at the cost of no attempt (each job spent %d), and neither user waited for the other.\n", attempts)
+	return nil
 }
 
 // bar draws a user's jobs: those that are done, run and wait.
@@ -56,7 +71,7 @@ func bar(c count) string {
 // count asks who has a slot: River's table says a little later that a job has ended.
 func (w *worker) count(ctx context.Context) (map[string]count, error) {
 	counts := map[string]count{}
-	for user := range users {
+	for _, user := range users {
 		var c count
 		err := w.pool.QueryRow(ctx, `SELECT
 				count(*) FILTER (WHERE state = 'running' AND metadata->>'sluice:passed' IS NULL),

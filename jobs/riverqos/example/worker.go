@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"log/slog"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"github.com/sluice-qos/sluice/jobs/riverqos"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 	"github.com/sluice-qos/sluice/pkg/jobs/pgslots"
+	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 // schema has all tables of the example.
@@ -63,20 +65,12 @@ func analyse(ctx context.Context, job *river.Job[analysis]) error {
 	}
 }
 
-// tiers know who pays.
-type tiers map[string]jobs.Tier
+// users are those who insert jobs. That paula pays is in the limit file, which knows
+// nothing of fred.
+var users = []string{"fred", "paula"}
 
-var users = tiers{
-	"fred":  {Name: "free", Class: jobs.Default, Limits: jobs.Limits{Total: 1}},
-	"paula": {Name: "pro", Class: jobs.Priority, Limits: jobs.Limits{Total: 3}},
-}
-
-func (t tiers) Tier(_ context.Context, user string) (jobs.Tier, error) {
-	if tier, ok := t[user]; ok {
-		return tier, nil
-	}
-	return t["fred"], nil
-}
+//go:embed limits.yaml
+var limitFile []byte
 
 type worker struct {
 	pool   *pgxpool.Pool
@@ -85,8 +79,17 @@ type worker struct {
 }
 
 func newWorker(pool *pgxpool.Pool) (*worker, error) {
+	set, err := limits.Parse("limits.yaml", limitFile) // jobs.OpenLimitFile for one that is edited meanwhile
+	if err != nil {
+		return nil, err
+	}
+	queues, err := jobs.QueuesOf(set, nil, os.LookupEnv)
+	if err != nil {
+		return nil, err
+	}
+	tiers := jobs.FileTiers{Set: func() *limits.Set { return set }}
 	fair, err := riverqos.New(riverqos.Config{
-		Pool: pool, Schema: schema, Slots: pgslots.New(pool, schema), Tiers: users, User: riverqos.FromArgs("user"), Logger: logger(),
+		Pool: pool, Schema: schema, Slots: pgslots.New(pool, schema), Tiers: tiers, User: riverqos.FromArgs("user"), Logger: logger(),
 	})
 	if err != nil {
 		return nil, err
@@ -95,7 +98,7 @@ func newWorker(pool *pgxpool.Pool) (*worker, error) {
 	river.AddWorker(workers, river.WorkFunc(analyse))
 	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{
 		Schema: schema, Workers: workers, Middleware: fair.Middleware(), Logger: logger(),
-		Queues: riverqos.QueueConfigs(jobs.Queues{"analysis": {Priority: 5, Default: 3}}),
+		Queues: riverqos.QueueConfigs(queues),
 	})
 	return &worker{pool, fair, client}, err
 }
@@ -120,7 +123,7 @@ func (w *worker) start(ctx context.Context) (stop func() error, err error) {
 
 func (w *worker) insert(ctx context.Context, o options) error {
 	var params []river.InsertManyParams
-	for user := range users {
+	for _, user := range users {
 		opts := w.fair.Route(ctx, user, "analysis", false)
 		for range o.jobs {
 			params = append(params, river.InsertManyParams{Args: analysis{user, o.each}, InsertOpts: opts})
