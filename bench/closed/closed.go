@@ -176,9 +176,9 @@ func (o *Origin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (o *Origin) change(by int) {
-	now := time.Now()
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	now := time.Now() // under the lock: points are in order
 	if !o.since.IsZero() {
 		o.area += time.Duration(o.active) * now.Sub(o.at)
 	}

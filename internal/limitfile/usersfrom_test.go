@@ -135,8 +135,9 @@ func TestUsersFromIsOneReload(t *testing.T) {
 	h.wantUser("u19", 5)
 	changed := testutil.ToFloat64(h.metrics.reloads.WithLabelValues(resultChanged))
 	failed := testutil.ToFloat64(h.metrics.reloads.WithLabelValues(resultFailed))
-	// The first, one for all, and as many as fit when the machine is slow.
-	if most := 2 + 2*time.Since(began).Seconds()/settle.Seconds(); changed+failed > most {
+	// The first, one that may have been about to come of the files before, one for all,
+	// and as many as fit when the machine is slow.
+	if most := 3 + 2*time.Since(began).Seconds()/settle.Seconds(); changed+failed > most {
 		t.Errorf("20 new files are %v changes and %v failures, want at most %v", changed, failed, most)
 	}
 }
