@@ -191,13 +191,16 @@ func TestExplainUp(t *testing.T) {
 		}
 		return nil
 	})
-	res, err := http.Get("http://" + u.admin + "/api/v1/instances")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	var body bytes.Buffer
-	if _, err := body.ReadFrom(res.Body); err != nil || !strings.Contains(body.String(), `"name":"instance-1"`) {
-		t.Error(errors.Join(err, fmt.Errorf("GET /api/v1/instances = %s", &body)))
-	}
+	proctest.Eventually(t, "polygen lists the instance", func() error {
+		res, err := http.Get("http://" + u.admin + "/api/v1/instances")
+		if err != nil {
+			return err
+		}
+		defer res.Body.Close()
+		var body bytes.Buffer
+		if _, err := body.ReadFrom(res.Body); err != nil || !strings.Contains(body.String(), `"name":"instance-1"`) {
+			return errors.Join(err, fmt.Errorf("GET /api/v1/instances = %s", &body))
+		}
+		return nil
+	})
 }

@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -225,6 +226,9 @@ func TestSchemaAgreesOnValues(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		field := rapid.SampledFrom(names).Draw(t, "field")
 		value := values.Draw(t, "value")
+		if strings.HasSuffix(field, ".services") && (value == "true" || value == "null") {
+			value = strconv.Quote(value) // as a key it is text to JSON, and not to Parse
+		}
 		source := "version: 1\ndefault_tier: a\ntiers: {a: " + fmt.Sprintf(fields[field], value) + "}\n"
 		_, bad := Parse("f", []byte(source))
 		var n yaml.Node
