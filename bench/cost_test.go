@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -33,6 +34,10 @@ frontend origin
     http-request return status 200 content-type text/plain string "hello world, these are some sixty-four bytes of an object body..."
 `
 
+// costPairs is how often both are measured. A machine that others use as well is
+// a fifth slower in some minutes: only runs next to each other can be compared.
+const costPairs = 12
+
 // BenchmarkLoadCost compares HAProxy with Sluice, for users below their limits,
 // with the same HAProxy on the same file without Sluice's rules.
 func BenchmarkLoadCost(b *testing.B) {
@@ -55,23 +60,31 @@ func BenchmarkLoadCost(b *testing.B) {
 		pin(b, sluice, 0)
 		pin(b, agent, 1)
 
-		t := newTable("Cost: HAProxy "+proctest.HAProxyVersion(b)+", one thread, keep-alive, 64-byte objects; wrk, 64 connections, three runs of 5 s each, best of each;\n"+
-			"HAProxy has one processor, all others share another",
+		t := newTable("Cost: HAProxy "+proctest.HAProxyVersion(b)+fmt.Sprintf(", one thread, keep-alive, 64-byte objects; wrk, 64 connections, %d runs of 2 s of each\n", costPairs)+
+			"in turn: medians, and how far the middle half of the pairs is apart. HAProxy has one processor, all others share another",
 			"", "requests/s", "HAProxy CPU µs/request", "agent CPU µs/request", "p50 µs, one client", "p50 µs, 200/s")
-		var plainBest, sluiceBest cost
-		for range 3 {
-			plainBest = plainBest.better(closedLoop(b, wrk, plainAddr, plain, nil))
-			sluiceBest = sluiceBest.better(closedLoop(b, wrk, c.Addresses()[0], sluice, agent))
+		var plainRuns, sluiceRuns []cost
+		for i := range costPairs {
+			one := func() { plainRuns = append(plainRuns, closedLoop(b, wrk, plainAddr, plain, nil)) }
+			other := func() { sluiceRuns = append(sluiceRuns, closedLoop(b, wrk, c.Addresses()[0], sluice, agent)) }
+			if i%2 == 1 { // neither is always the one that finds the machine warm
+				one, other = other, one
+			}
+			one()
+			other()
 		}
-		plainBest.one, sluiceBest.one = oneClient(b, wrk, plainAddr), oneClient(b, wrk, c.Addresses()[0])
-		plainBest.quiet, sluiceBest.quiet = quiet(b, plainAddr), quiet(b, c.Addresses()[0])
-		plainBest.print(t, "plain")
-		sluiceBest.print(t, "Sluice")
-		t.row("Sluice against plain",
-			fmt.Sprintf("%.2f of it", sluiceBest.rate/plainBest.rate),
-			fmt.Sprintf("+%.1f", sluiceBest.proxy-plainBest.proxy), "",
-			fmt.Sprintf("+%d", (sluiceBest.one-plainBest.one).Microseconds()),
-			fmt.Sprintf("+%d", (sluiceBest.quiet-plainBest.quiet).Microseconds()))
+		plainOne, sluiceOne := oneClient(b, wrk, plainAddr), oneClient(b, wrk, c.Addresses()[0])
+		plainQuiet, sluiceQuiet := quiet(b, plainAddr), quiet(b, c.Addresses()[0])
+
+		ratios, more := make([]float64, costPairs), make([]float64, costPairs)
+		for i := range costPairs {
+			ratios[i] = sluiceRuns[i].rate / plainRuns[i].rate
+			more[i] = sluiceRuns[i].proxy - plainRuns[i].proxy
+		}
+		t.row("plain", median("%.0f", rates(plainRuns)), median("%.1f", proxies(plainRuns)), "", micro(plainOne), micro(plainQuiet))
+		t.row("Sluice", median("%.0f", rates(sluiceRuns)), median("%.1f", proxies(sluiceRuns)), median("%.1f", agents(sluiceRuns)), micro(sluiceOne), micro(sluiceQuiet))
+		t.row("Sluice against plain", middle("%.2f", ratios), middle("%+.1f", more), "",
+			fmt.Sprintf("%+d", (sluiceOne-plainOne).Microseconds()), fmt.Sprintf("%+d", (sluiceQuiet-plainQuiet).Microseconds()))
 		c.Stop()
 	}
 }
@@ -85,22 +98,39 @@ func pin(b *testing.B, p *proctest.Process, cpu int) {
 }
 
 type cost struct {
-	rate         float64       // requests per second
-	proxy, agent float64       // CPU µs per request
-	one          time.Duration // median answer time of one client that never pauses
-	quiet        time.Duration // the same at 200 requests/s, when processors sleep in between
+	rate         float64 // requests per second
+	proxy, agent float64 // CPU µs per request
 }
 
-// better keeps the best of each measure: what disturbs a run only makes it worse.
-func (c cost) better(o cost) cost {
-	if c.rate == 0 {
-		return o
+func rates(runs []cost) []float64   { return each(runs, func(c cost) float64 { return c.rate }) }
+func proxies(runs []cost) []float64 { return each(runs, func(c cost) float64 { return c.proxy }) }
+func agents(runs []cost) []float64  { return each(runs, func(c cost) float64 { return c.agent }) }
+
+func each(runs []cost, of func(cost) float64) []float64 {
+	values := make([]float64, len(runs))
+	for i, run := range runs {
+		values[i] = of(run)
 	}
-	return cost{rate: max(c.rate, o.rate), proxy: min(c.proxy, o.proxy), agent: min(c.agent, o.agent)}
+	return values
 }
 
-func (c cost) print(t *table, name string) {
-	t.row(name, fmt.Sprintf("%.0f", c.rate), fmt.Sprintf("%.1f", c.proxy), fmt.Sprintf("%.1f", c.agent), micro(c.one), micro(c.quiet))
+// median writes the middle one of the values.
+func median(format string, values []float64) string {
+	return fmt.Sprintf(format, quantile(values, 0.5))
+}
+
+// middle writes the median, and between what the middle half of the values lies.
+func middle(format string, values []float64) string {
+	return fmt.Sprintf(format+" ("+format+" to "+format+")", quantile(values, 0.5), quantile(values, 0.25), quantile(values, 0.75))
+}
+
+// quantile interpolates between the values around q, from 0 to 1.
+func quantile(values []float64, q float64) float64 {
+	values = slices.Sorted(slices.Values(values))
+	at := q * float64(len(values)-1)
+	low := int(at)
+	high := min(low+1, len(values)-1)
+	return values[low] + (at-float64(low))*(values[high]-values[low])
 }
 
 var requestsIn = regexp.MustCompile(`(\d+) requests in ([\d.]+)s`)
@@ -118,7 +148,7 @@ func closedLoop(b *testing.B, wrk, addr string, proxy, agent *proctest.Process) 
 		return d
 	}
 	proxyBefore, agentBefore := cpu(proxy), cpu(agent)
-	out, err := exec.Command("taskset", "-c", "1", wrk, "-t", "1", "-c", "64", "-d", "5s", "-H", "X-User: alice", "http://"+addr+"/").CombinedOutput()
+	out, err := exec.Command("taskset", "-c", "1", wrk, "-t", "1", "-c", "64", "-d", "2s", "-H", "X-User: alice", "http://"+addr+"/").CombinedOutput()
 	if err != nil {
 		b.Fatalf("wrk: %v\n%s", err, out)
 	}
@@ -164,7 +194,7 @@ func quiet(b *testing.B, addr string) time.Duration {
 	return r.Service().Quantile(0.5)
 }
 
-var sluiceRules = regexp.MustCompile(`(?m)^    (http-request |acl |filter |use_backend |default_backend |lua-|\.).*\n`)
+var sluiceRules = regexp.MustCompile(`(?m)^    (http-request |acl |filter |use_backend |default_backend |lua-).*\n`)
 
 // plainHAProxy runs the shipped file without the rules in its frontend.
 func plainHAProxy(b *testing.B, origin string) (*proctest.Process, string) {
