@@ -79,6 +79,7 @@ type Config struct {
 	SPOE           string // SLUICE_SPOE: where the agent answers, "unix@/path" or "host:port"
 	Peer           string // SLUICE_PEER: where HAProxy's peers listen, "127.0.0.1:port" or "unix@/path"
 	Stats          string // SLUICE_STATS: path of the stats socket; zero: none
+	Metrics        string // SLUICE_METRICS: where HAProxy's own metrics are, "127.0.0.1:8405"; zero: nowhere
 	AccessLog      string // SLUICE_ACCESS_LOG: one of AccessLogs; zero: none
 	Instance       string // SLUICE_INSTANCE: what the access log calls this HAProxy; zero: the host's name
 	Identify       string // chain for ParseIdentify; zero: "auto"
@@ -109,6 +110,7 @@ func (c Config) env() ([]string, error) {
 		{"SLUICE_SPOE", c.SPOE},
 		{"SLUICE_PEER", c.Peer},
 		{"SLUICE_STATS", c.Stats},
+		{"SLUICE_METRICS", c.Metrics},
 	} {
 		if strings.ContainsAny(v.value, " \t\r\n\x00") {
 			return nil, fmt.Errorf("%s %q: an address has no blanks", v.name, v.value)

@@ -65,7 +65,7 @@ func TestShippedFilesAreValid(t *testing.T) {
 			"SLUICE_VERDICT_TIMEOUT=1s", "SLUICE_STATS=/s.sock", "SLUICE_THREADS=2", "SLUICE_MAXCONN=100",
 			"SLUICE_CHECK_TIMEOUT=1s", "SLUICE_WAIT_TIMEOUT=1s", "SLUICE_RETRY_JITTER=1", "SLUICE_ORIGIN_MAXCONN=5", "SLUICE_HARD_STOP=1m",
 			"SLUICE_BUFSIZE=32768", "SLUICE_ENDPOINT=uploads", "SLUICE_REFUSE_BODY=problem", "SLUICE_RATE_JITTER=5",
-			"SLUICE_ACCESS_LOG=json", "SLUICE_INSTANCE=rack-1/proxy",
+			"SLUICE_ACCESS_LOG=json", "SLUICE_INSTANCE=rack-1/proxy", "SLUICE_METRICS=127.0.0.1:8405",
 		}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -132,7 +132,7 @@ func TestVariableTable(t *testing.T) {
 		}
 	}
 	// Only used when set: their defaults are HAProxy's.
-	used["SLUICE_INSTANCE"] = "this host's name"
+	used["SLUICE_INSTANCE"], used["SLUICE_METRICS"] = "this host's name", "none"
 	used["SLUICE_STATS"], used["SLUICE_THREADS"], used["SLUICE_MAXCONN"] = "none", "one per CPU", "from ulimit -n"
 	if diff := cmp.Diff(used, documented); diff != "" {
 		t.Errorf("variables and defaults (-used +documented):\n%s", diff)
@@ -142,7 +142,7 @@ func TestVariableTable(t *testing.T) {
 func TestWrite(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "b")
 	file, env, err := Write(dir, Config{
-		Bind: "127.0.0.1:1", Origin: "127.0.0.1:2", SPOE: "unix@/s", Peer: "127.0.0.1:3", Stats: "/stats",
+		Bind: "127.0.0.1:1", Origin: "127.0.0.1:2", SPOE: "unix@/s", Peer: "127.0.0.1:3", Stats: "/stats", Metrics: "127.0.0.1:4",
 		Identify: "header:X-A,ip", RefuseStatus: 503, VerdictTimeout: 20 * time.Millisecond, WaitTimeout: 5 * time.Second,
 		HardStop: time.Minute, RetryJitter: 2, OriginMaxConn: 7, BufSize: 32768, Threads: 2, MaxConn: 50,
 		RateJitter: 5, RefuseBody: "problem", Endpoint: "uploads", AccessLog: "json", Instance: "rack-1/proxy",
@@ -156,7 +156,7 @@ func TestWrite(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantEnv := []string{
-		"SLUICE_BIND=127.0.0.1:1", "SLUICE_ORIGIN=127.0.0.1:2", "SLUICE_SPOE=unix@/s", "SLUICE_PEER=127.0.0.1:3", "SLUICE_STATS=/stats",
+		"SLUICE_BIND=127.0.0.1:1", "SLUICE_ORIGIN=127.0.0.1:2", "SLUICE_SPOE=unix@/s", "SLUICE_PEER=127.0.0.1:3", "SLUICE_STATS=/stats", "SLUICE_METRICS=127.0.0.1:4",
 		"SLUICE_REFUSE_STATUS=503", "SLUICE_REFUSE_BODY=problem", "SLUICE_ACCESS_LOG=json", "SLUICE_INSTANCE=rack-1/proxy", "SLUICE_ENDPOINT=uploads", "SLUICE_VERDICT_TIMEOUT=20ms", "SLUICE_WAIT_TIMEOUT=5000ms", "SLUICE_HARD_STOP=60000ms",
 		"SLUICE_BUFSIZE=32768", "SLUICE_RETRY_JITTER=2", "SLUICE_RATE_JITTER=5", "SLUICE_ORIGIN_MAXCONN=7", "SLUICE_THREADS=2", "SLUICE_MAXCONN=50", "SLUICE_CFG_DIR=" + dir,
 	}

@@ -181,6 +181,37 @@ func TestInProgress(t *testing.T) {
 	r.becomes(t, map[string]count{"alice": {0, 3}})
 }
 
+// A full table whose entries are all in use takes nobody in (or does all the same:
+// HAProxy 3.2); when they are not, newcomers get the place of who has been away longest.
+func TestFullTableFailsNoRequest(t *testing.T) {
+	g := newGate()
+	r := newRig(t, setup{serve: g.ServeHTTP, edit: func(cfg string) string {
+		return strings.Replace(cfg, "table active type string len 128 size 200k", "table active type string len 128 size 1", 1)
+	}})
+	const users = 20
+	answers := make([]<-chan answer, users)
+	for i := range users {
+		answers[i] = r.start(fmt.Sprint("user-", i))
+		g.await(t, i+1)
+	}
+	g.let(users)
+	for i, a := range answers {
+		if got := (<-a).Status; got != 200 {
+			t.Errorf("user-%d: status = %d, want 200", i, got)
+		}
+	}
+	proctest.Eventually(t, "a newcomer takes the place of one who has nothing in progress", func() error {
+		g.let(1)
+		if got := r.get(t, "X-User: newcomer"); got.Status != 200 {
+			return fmt.Errorf("status = %d, want 200", got.Status)
+		}
+		if _, ok := r.active(t)["newcomer"]; !ok {
+			return fmt.Errorf("no entry, but of %v", r.active(t))
+		}
+		return nil
+	})
+}
+
 // tell answers the first question with "wait" and the second one as told.
 func tell(second func() vars) func(heard) vars {
 	return func(h heard) vars {
