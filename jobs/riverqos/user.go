@@ -2,10 +2,15 @@ package riverqos
 
 import (
 	"encoding/json"
+	"math/big"
+	"strconv"
 	"strings"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
+
+// maxNumber bounds the digits of a user's number, and its exponent.
+const maxNumber = 100
 
 // UserFunc returns the name of the user of a job, from its kind, its arguments as JSON
 // and its metadata as JSON. If it is not ok, the job has no user (periodic jobs, those
@@ -13,7 +18,8 @@ import (
 type UserFunc func(kind string, args, metadata []byte) (user string, ok bool)
 
 // FromArgs takes the user from a job's arguments: a string or number at a path of
-// names, such as "owner.id". An empty string is no user.
+// names, such as "owner.id". An empty string is no user, nor is a number of more than
+// 100 digits.
 func FromArgs(path string) UserFunc {
 	names := strings.Split(path, ".")
 	return func(_ string, args, _ []byte) (string, bool) { return at(args, names) }
@@ -48,13 +54,39 @@ func at(data []byte, names []string) (string, bool) {
 	}
 	var number json.Number
 	if len(data) > 0 && data[0] != '"' && json.Unmarshal(data, &number) == nil {
-		return number.String(), number != ""
+		return stored(number.String())
 	}
 	var text string
 	if json.Unmarshal(data, &text) != nil {
 		return "", false
 	}
 	return text, text != ""
+}
+
+// stored is a number as jsonb gives it back, lest a job have one user before it is
+// inserted and another one after: without an exponent, and 0 without a sign. One that
+// jsonb would not take, or of more digits than a user's name can have, is nobody.
+func stored(number string) (string, bool) {
+	mantissa, power, scientific := strings.Cut(strings.ToLower(number), "e")
+	_, fraction, _ := strings.Cut(mantissa, ".")
+	exponent := 0
+	if scientific {
+		var err error
+		if exponent, err = strconv.Atoi(power); err != nil || exponent < -maxNumber || exponent > maxNumber {
+			return "", false
+		}
+	}
+	if len(mantissa) > maxNumber || number == "" {
+		return "", false
+	}
+	value, ok := new(big.Rat).SetString(number)
+	if !ok {
+		return "", false
+	}
+	if number = value.FloatString(max(0, len(fraction)-exponent)); len(number) > maxNumber {
+		return "", false
+	}
+	return number, true
 }
 
 // key is the limit file's key of a job's user, or "".

@@ -1,9 +1,13 @@
 package riverqos_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+	"pgregory.net/rapid"
 
 	"github.com/sluice-qos/sluice/jobs/riverqos"
 )
@@ -20,6 +24,8 @@ func TestUserFuncs(t *testing.T) {
 	}{
 		{"a string at the path", path, `{"owner": {"id": "ann"}}`, `{}`, "ann", true},
 		{"a number as it is written", path, `{"owner": {"id": 12345678901234567890}}`, `{}`, "12345678901234567890", true},
+		{"a number of more digits than a name", path, `{"owner": {"id": ` + strings.Repeat("1", 101) + `}}`, `{}`, "", false},
+		{"a number that would fill the memory", path, `{"owner": {"id": 1e999999999}}`, `{}`, "", false},
 		{"the empty string is nobody", path, `{"owner": {"id": ""}}`, `{}`, "", false},
 		{"null is nobody", path, `{"owner": {"id": null}}`, `{}`, "", false},
 		{"an object is nobody", path, `{"owner": {"id": {"x": 1}}}`, `{}`, "", false},
@@ -41,6 +47,35 @@ func TestUserFuncs(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A job's arguments are read before they are inserted, and then as the database gives
+// them back.
+func TestUserIsTheSameInTheDatabase(t *testing.T) {
+	pool, _ := fresh(t)
+	rapid.Check(t, func(t *rapid.T) {
+		var numbers []string
+		for range 50 {
+			numbers = append(numbers, rapid.StringMatching(`-?(0|[1-9][0-9]{0,24})(\.[0-9]{1,8})?([eE][+-]?[0-9]{1,2})?`).Draw(t, "number"))
+		}
+		args := `{"id": [` + strings.Join(numbers, ", ") + `]}`
+		rows, err := pool.Query(context.Background(), `SELECT value::text FROM jsonb_array_elements($1::jsonb -> 'id') WITH ORDINALITY ORDER BY ordinality`, args)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stored, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatal(err)
+		}
+		from := riverqos.FromArgs("id")
+		for i, number := range numbers {
+			before, ok := from("kind", []byte(`{"id": `+number+`}`), nil)
+			after, okAfter := from("kind", []byte(`{"id": `+stored[i]+`}`), nil)
+			if want := len(stored[i]) <= 100; before != after || ok != want || okAfter != want || ok && before != stored[i] {
+				t.Errorf("FromArgs: %s is the user %q, %v before the insert and %q, %v after, want %s, %v", number, before, ok, after, okAfter, stored[i], want)
+			}
+		}
+	})
 }
 
 func FuzzFromArgs(f *testing.F) {
