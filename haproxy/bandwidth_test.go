@@ -37,28 +37,36 @@ func newMover(t testing.TB, s setup, shares map[string]vars) (*rig, *mover) {
 
 // runsAt waits until a flow has had a rate of want ± 5 % for 400 ms. However slow the
 // machine is, there is such a time, but none when the rate is another.
-func (f *flow) runsAt(t testing.TB, want float64) (jain float64) {
+func (f *flow) runsAt(t testing.TB, want float64) {
 	t.Helper()
-	proctest.Eventually(t, "the rate", func() error {
-		a := f.now()
-		time.Sleep(400 * time.Millisecond)
-		got, j := rate(a, f.now())
-		if jain = j; got < 0.95*want || got > 1.05*want {
-			return fmt.Errorf("%.0f bytes/s, want %.0f ± 5 %%", got, want)
-		}
-		return nil
-	})
-	return jain
+	f.runsFairly(t, want, 0)
+}
+
+// runsFairly waits until it was divided fairly, too.
+func (f *flow) runsFairly(t testing.TB, want, jain float64) {
+	t.Helper()
+	proctest.Eventually(t, "the rate", func() error { return f.runs(want, jain) })
+}
+
+// runs is what is wrong with a flow for 400 ms: its rate is not want ± 5 %, or Jain's
+// index is less than wanted.
+func (f *flow) runs(want, jain float64) error {
+	a := f.now()
+	time.Sleep(400 * time.Millisecond)
+	if got, j := rate(a, f.now()); got < 0.95*want || got > 1.05*want || j < jain {
+		return fmt.Errorf("%.0f bytes/s, Jain's index %.3f, want %.0f ± 5 %% and at least %.1f", got, j, want, jain)
+	}
+	return nil
 }
 
 // neverOver checks that since a flow began it has not had more than its limit: 3 % for
 // good, and 10 % of a second and what the kernel holds, once.
 func (f *flow) neverOver(t testing.TB, began time.Time, limit float64) {
 	t.Helper()
-	s := f.now()
-	most := 1.03*limit*s.at.Sub(began).Seconds() + 0.1*limit
-	if got := float64(s.total()); got > most {
-		t.Errorf("%.0f bytes in %v, want at most %.0f", got, s.at.Sub(began), most)
+	got := float64(f.now().total())
+	took := time.Since(began)
+	if most := 1.03*limit*took.Seconds() + 0.1*limit; got > most {
+		t.Errorf("%.0f bytes in %v, want at most %.0f", got, took, most)
 	}
 }
 
@@ -75,10 +83,11 @@ func TestBandwidth(t *testing.T) {
 			r, m := newMover(t, setup{}, map[string]vars{"alice": limits(8 * mib), "bob": limits(2 * mib)})
 			began := time.Now()
 			alice, bob := r.flow(t, m, "alice", k, 8), r.flow(t, m, "bob", k, 1)
-			// Uploads over one HTTP/2 connection block one another.
-			if jain := alice.runsAt(t, 8*mib); jain < 0.9 && k != (kind{Up: true, H2: true}) {
-				t.Errorf("Jain's index = %.3f, want 0.9 or more (0.99 on a quiet machine)", jain)
+			jain := 0.9                          // 0.99 on a quiet machine
+			if k == (kind{Up: true, H2: true}) { // uploads over one HTTP/2 connection block one another
+				jain = 0
 			}
+			alice.runsFairly(t, 8*mib, jain)
 			bob.runsAt(t, 2*mib)
 			alice.neverOver(t, began, 8*mib)
 			bob.neverOver(t, began, 2*mib)
@@ -127,23 +136,29 @@ func TestTaughtShares(t *testing.T) {
 			f := r.flow(t, m, "alice", k, 4)
 			f.runsAt(t, 2*mib)
 
-			// How long 4 MiB take from a change on tells when it took effect.
-			var took []time.Duration
-			for range 3 {
-				took = append(took, f.until(t, 4*mib, func() { teach("alice", 16*mib, 16*mib, time.Minute) }))
-				f.runsAt(t, 16*mib)
-				teach("alice", mib, mib, time.Minute)
-				f.runsAt(t, mib)
-			}
-			slices.Sort(took)
-			t.Logf("4 MiB at 16 instead of 1 MiB/s after %v", took)
-			if got := took[1]; got > 600*time.Millisecond {
-				t.Errorf("4 MiB took %v (median), want 250 ms at 16 MiB/s and a moment", got)
-			}
+			// How long 4 MiB take from a change on tells when it took effect, if not each time
+			// on a slow machine.
+			proctest.Eventually(t, "4 MiB at 16 instead of 1 MiB/s", func() error {
+				var took []time.Duration
+				for range 3 {
+					took = append(took, f.until(t, 4*mib, func() { teach("alice", 16*mib, 16*mib, time.Minute) }))
+					f.runsAt(t, 16*mib)
+					teach("alice", mib, mib, time.Minute)
+					f.runsAt(t, mib)
+				}
+				slices.Sort(took)
+				t.Logf("4 MiB at 16 instead of 1 MiB/s after %v", took)
+				if got := took[1]; got > 600*time.Millisecond {
+					return fmt.Errorf("they took %v (median), want 250 ms and a moment", got)
+				}
+				return nil
+			})
 			teach("alice", 0, 0, time.Minute)
 			f.runsAt(t, 2*mib)
-			teach("alice", 8*mib, 8*mib, 1500*time.Millisecond)
-			f.runsAt(t, 8*mib)
+			proctest.Eventually(t, "the rate for a moment", func() error {
+				teach("alice", 8*mib, 8*mib, 1500*time.Millisecond)
+				return f.runs(8*mib, 0)
+			})
 			f.runsAt(t, 2*mib) // once the entry has expired
 		})
 	}
@@ -187,9 +202,7 @@ func TestStalledClientsCostNothing(t *testing.T) {
 		fmt.Fprint(conn, httpGET(fmt.Sprintf("/%d", int64(forever)), "X-User: alice"))
 	}
 	f := r.flow(t, m, "alice", kind{}, 6)
-	if jain := f.runsAt(t, 16*mib); jain < 0.9 {
-		t.Errorf("Jain's index of those that read = %.3f, want 0.9 or more (0.99 on a quiet machine)", jain)
-	}
+	f.runsFairly(t, 16*mib, 0.9) // 0.99 on a quiet machine
 }
 
 func TestAbortedTransfersLeaveTheirShare(t *testing.T) {
@@ -216,19 +229,22 @@ func TestSmallRequestsPassLargeTransfers(t *testing.T) {
 	r, m := newMover(t, setup{}, map[string]vars{"alice": share(4*mib, 4*mib)})
 	f := r.flow(t, m, "alice", kind{}, 32)
 	f.runsAt(t, 4*mib)
-	var took []time.Duration
-	for range 15 {
-		start := time.Now()
-		if got := r.send(t, httpGET("/1024", "X-User: alice"))[0]; len(got.Body) != 1024 {
-			t.Fatalf("%d bytes, want 1024", len(got.Body))
+	proctest.Eventually(t, "1 KiB behind 32 transfers", func() error {
+		var took []time.Duration
+		for range 15 {
+			start := time.Now()
+			if got := r.send(t, httpGET("/1024", "X-User: alice"))[0]; len(got.Body) != 1024 {
+				t.Fatalf("%d bytes, want 1024", len(got.Body))
+			}
+			took = append(took, time.Since(start))
 		}
-		took = append(took, time.Since(start))
-	}
-	slices.Sort(took)
-	t.Logf("1 KiB behind 32 transfers: median %v, longest %v", took[7], took[14])
-	if took[7] > 60*time.Millisecond {
-		t.Errorf("1 KiB took %v (median), want less than the 128 ms of a turn of 32 transfers", took[7])
-	}
+		slices.Sort(took)
+		t.Logf("1 KiB behind 32 transfers: median %v, longest %v", took[7], took[14])
+		if took[7] > 60*time.Millisecond {
+			return fmt.Errorf("it took %v (median), want less than the 128 ms of a turn of 32 transfers", took[7])
+		}
+		return nil
+	})
 	f.runsAt(t, 4*mib)
 }
 
@@ -351,11 +367,11 @@ func TestBothDirectionsAtOnce(t *testing.T) {
 	conn := dial(t, "tcp", r.addr)
 	defer conn.Close()
 	const size = 2 * mib
+	began := time.Now()
 	go func() {
 		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: example.com\r\nX-User: alice\r\nContent-Length: %d\r\n\r\n", size)
 		_, _ = conn.Write(bytes.Repeat([]byte("x"), size))
 	}()
-	began := time.Now()
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -467,14 +483,16 @@ func TestReload(t *testing.T) {
 	f := r.flow(t, m, "alice", kind{}, 2)
 	f.runsAt(t, mib)
 	first := r.cli(t, "show info")
-	if err := r.proc.Signal(syscall.SIGUSR2); err != nil {
-		t.Fatal(err)
-	}
-	proctest.Eventually(t, "the new worker", func() error {
-		if now := r.cli(t, "show info"); line(now, "Pid: ") == line(first, "Pid: ") {
-			return fmt.Errorf("still the old one")
+	proctest.Eventually(t, "the new worker", func() error { // the master overlooks signals at first, even if its worker serves already
+		if err := r.proc.Signal(syscall.SIGUSR2); err != nil {
+			t.Fatal(err)
 		}
-		return nil
+		return proctest.Poll(5*time.Second, func() error {
+			if now := r.cli(t, "show info"); line(now, "Pid: ") == line(first, "Pid: ") {
+				return fmt.Errorf("still the old one")
+			}
+			return nil
+		})
 	})
 	began := time.Now()
 	bob := r.flow(t, m, "bob", kind{}, 1)

@@ -321,9 +321,7 @@ func TestManyWaitAtOnce(t *testing.T) {
 			t.Fatalf("another user's status = %d, want 200", got.Status)
 		}
 	}
-	if diff := cmp.Diff(map[string]count{"other": {0, 50}}, r.active(t)); diff != "" {
-		t.Errorf("active while they wait (-want +got):\n%s", diff)
-	}
+	r.becomes(t, map[string]count{"other": {0, 50}})
 	opened()
 	if diff := cmp.Diff(map[int]int{200: waiters}, statuses(all, waiters)); diff != "" {
 		t.Errorf("answers by status (-want +got):\n%s", diff)

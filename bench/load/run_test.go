@@ -37,7 +37,7 @@ func TestRunSendsTheSchedule(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := run(t, Spec{Targets: targets, Rate: 1000, Duration: 300 * ms, Requests: Users("", "", "alice", "bob", "carol"), Arrivals: Burst(20 * ms)})
+	r := run(t, Spec{Targets: targets, Rate: 1000, Duration: 300 * ms, Requests: Users("", "", "alice", "bob", "carol"), Arrivals: Burst(20 * ms), Timeout: proctest.Patience})
 
 	if r.Planned != 300 || len(r.Results) != 300 || r.Statuses()[200] != 300 || len(r.Failures()) != 0 {
 		t.Errorf("planned %d, results %d, statuses %v, failures %v; want 300 times 200", r.Planned, len(r.Results), r.Statuses(), r.Failures())
@@ -64,7 +64,7 @@ func TestRunSendsTheSchedule(t *testing.T) {
 func TestRunAlignsToTheSecond(t *testing.T) {
 	s := httptest.NewServer(origin.New())
 	defer s.Close()
-	r := run(t, Spec{Targets: []Target{{Address: addr(s)}}, Rate: 10, Duration: 100 * ms, Align: true})
+	r := run(t, Spec{Targets: []Target{{Address: addr(s)}}, Rate: 10, Duration: 100 * ms, Align: true, Timeout: proctest.Patience})
 	if r.Start.Nanosecond() != 0 || r.Results[0].Scheduled != r.Start.UnixNano() || r.Results[0].Sent < r.Start.UnixNano() {
 		t.Errorf("Start = %v, first result %+v; want a whole second", r.Start, r.Results[0])
 	}
@@ -95,7 +95,7 @@ func TestRunOneStalledServerDoesNotHoldUpTheOther(t *testing.T) {
 	stalled := serve(t, func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
 	s := httptest.NewServer(origin.New())
 	defer s.Close()
-	r := run(t, Spec{Targets: []Target{{Address: stalled}, {Address: addr(s)}}, Rate: 1000, Duration: 200 * ms, Conns: 64, Timeout: 5 * time.Second, Seed: 3},
+	r := run(t, Spec{Targets: []Target{{Address: stalled}, {Address: addr(s)}}, Rate: 1000, Duration: 200 * ms, Conns: 64, Timeout: proctest.Patience, Seed: 3},
 		func(r Result) bool { return r.Target == 1 })
 	if got, want := r.Target(1).Statuses()[200], len(r.Target(1).Results); got != want || want == 0 {
 		t.Errorf("%d of %d answered by the other server", got, want)

@@ -10,12 +10,13 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
 func TestErrUnavailable(t *testing.T) {
 	server := miniredis.RunT(t)
-	b, err := Open(Options{Addresses: []string{server.Addr()}})
+	b, err := Open(Options{Addresses: []string{server.Addr()}, Timeout: proctest.Patience})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -188,14 +189,17 @@ func HAProxyVersion(t testing.TB) string {
 
 // FreeAddr is a loopback address that was free a moment ago, and that this process
 // has not been given before: two HAProxies can listen on one port without noticing.
+// The port is below those that the kernel gives to who names none, so that no
+// connection of another test takes it before its server is there.
 func FreeAddr(t testing.TB) string {
 	t.Helper()
-	for range 100 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+	const first, last = 10000, 32767
+	for range 1000 {
+		addr := fmt.Sprintf("127.0.0.1:%d", first+rand.IntN(last-first+1))
+		l, err := net.Listen("tcp", addr)
 		if err != nil {
-			t.Fatal(err)
+			continue // it is taken
 		}
-		addr := l.Addr().String()
 		l.Close()
 		if _, before := given.LoadOrStore(addr, true); !before {
 			return addr

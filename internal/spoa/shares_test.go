@@ -612,19 +612,13 @@ func TestSharesEndToEnd(t *testing.T) {
 		if _, err := other.Register(t.Context(), "b", "", ""); err != nil {
 			return err
 		}
+		// Whoever begins while the agent is alone has the whole limit until polygen divides it.
+		if n := testutil.ToFloat64(s.metrics.instances); n != 2 {
+			return fmt.Errorf("the agent knows %v instances", n)
+		}
 		c.ask("start-message", args{"user": "begin", "class": "GET"})
 		return nil
 	}
-	// Whoever begins while the agent is alone has the whole limit until polygen divides it.
-	proctest.Eventually(t, "the agent knows the other one", func() error {
-		if _, err := other.Register(t.Context(), "b", "", ""); err != nil {
-			return err
-		}
-		if n := testutil.ToFloat64(s.metrics.instances); n != 2 {
-			return fmt.Errorf("it knows %v instances", n)
-		}
-		return nil
-	})
 	has("begin", "gpt0=16384 gpc0=16384", ask)
 	proctest.Eventually(t, "the user is reported", func() error {
 		if err := ask(); err != nil {

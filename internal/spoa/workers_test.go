@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -42,8 +43,9 @@ func beWorker(address string) {
 	}
 }
 
-// retire has a worker know that it is replaced.
-func retire(t *testing.T, p *proctest.Process) {
+// retire has a worker know that it is replaced. It has connected just before, as
+// HAProxy does all the time, however slow the machine is.
+func retire(t *testing.T, w *workers, p *proctest.Process) {
 	t.Helper()
 	if err := p.Signal(syscall.SIGUSR1); err != nil {
 		t.Fatal(err)
@@ -54,6 +56,7 @@ func retire(t *testing.T, p *proctest.Process) {
 		}
 		return nil
 	})
+	w.note(p.Pid())
 }
 
 // startWorker starts a process that connects to a listener.
@@ -159,7 +162,7 @@ func TestWorkersOfAReload(t *testing.T) {
 	}
 	after := startWorker(t, address)
 	awaitKnown(t, &w, 2)
-	retire(t, before)
+	retire(t, &w, before)
 	w.replaced()
 	if w.oldEnded() {
 		t.Error("oldEnded() while they cannot be told apart = true")
@@ -177,7 +180,7 @@ func TestWorkersOfAReload(t *testing.T) {
 	// Once more: the new one is the old one now.
 	next := startWorker(t, address)
 	awaitKnown(t, &w, 2)
-	retire(t, after)
+	retire(t, &w, after)
 	w.replaced()
 	w.settled(t, next)
 	if w.oldEnded() {
@@ -251,7 +254,7 @@ func TestDrainFollowsTheProcesses(t *testing.T) {
 
 	after := startWorker(t, address)
 	awaitKnown(t, &r.workers, 2)
-	retire(t, before)
+	retire(t, &r.workers, before)
 	r.session(peers.Session{State: peers.Down, Closed: true})
 	r.session(peers.Session{State: peers.Up})
 	r.progress("wide", 2, 2)
@@ -291,13 +294,15 @@ func TestOldOrNew(t *testing.T) {
 		{"later, but it is too early to ask", settleSpan / 2, lastSpan, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			since := time.Now().Add(-tt.since)
-			w := workers{
-				seen: map[int]time.Time{os.Getpid(): since.Add(tt.connected)}, old: map[int]struct{}{os.Getpid(): {}}, since: since,
-			}
-			if got := w.oldEnded(); got != tt.want {
-				t.Errorf("oldEnded() = %v, want %v", got, tt.want)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				since := time.Now().Add(-tt.since)
+				w := workers{
+					seen: map[int]time.Time{os.Getpid(): since.Add(tt.connected)}, old: map[int]struct{}{os.Getpid(): {}}, since: since,
+				}
+				if got := w.oldEnded(); got != tt.want {
+					t.Errorf("oldEnded() = %v, want %v", got, tt.want)
+				}
+			})
 		})
 	}
 }

@@ -15,6 +15,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"pgregory.net/rapid"
+
+	"github.com/sluice-qos/sluice/internal/proctest"
 )
 
 // Streams of good frames are answered one by one, however they are cut into
@@ -167,7 +169,7 @@ func TestPeerThatDoesNotReadIsClosed(t *testing.T) {
 // Buffers change hands between writers and the flusher: every frame must come
 // out whole, under the race detector too.
 func TestConcurrentAnswersStayWhole(t *testing.T) {
-	s := serveUnix(t, Options{MaxInFlight: 1000})
+	s := serveUnix(t, Options{MaxInFlight: 1000, WriteTimeout: proctest.Patience})
 	var clients sync.WaitGroup
 	for range 4 {
 		c := dial(t, s.addr).greet()

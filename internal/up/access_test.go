@@ -3,6 +3,7 @@ package up
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/admin"
+	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/internal/testcert"
 )
 
@@ -36,13 +38,16 @@ func TestAdminWithTokenAndTLS(t *testing.T) {
 	pool.AppendCertsFromPEM(pem)
 	m.client.Transport = &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}
 	for path, want := range map[string]int{"/-/ready": 200, "/metrics": 401, "/api/v1/instances": 401} {
-		res, err := m.client.Get("https://" + m.Admin + path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		res.Body.Close()
-		if res.StatusCode != want {
-			t.Errorf("GET %s = %s, want %d", path, res.Status, want)
-		}
+		proctest.Eventually(t, path, func() error {
+			res, err := m.client.Get("https://" + m.Admin + path)
+			if err != nil {
+				return err
+			}
+			res.Body.Close()
+			if res.StatusCode != want {
+				return fmt.Errorf("GET = %s, want %d", res.Status, want)
+			}
+			return nil
+		})
 	}
 }

@@ -111,9 +111,12 @@ func TestOverrideByHand(t *testing.T) {
 		return err
 	})
 	raised("after both polygens started again")
-	if list, err := cluster.Get(c.Polygens[0].Admin, "/api/v1/overrides"); err != nil || !strings.Contains(list, `"reason":"a test"`) {
-		t.Errorf("/api/v1/overrides = %s, %v, want the one of alice", list, err)
-	}
+	proctest.Eventually(t, "the other polygen has it, too", func() error {
+		if list, err := cluster.Get(c.Polygens[0].Admin, "/api/v1/overrides"); err != nil || !strings.Contains(list, `"reason":"a test"`) {
+			return fmt.Errorf("/api/v1/overrides = %s, %w, want the one of alice", list, err)
+		}
+		return nil
+	})
 	told(t, c.Polygens[1], "DELETE", "/api/v1/overrides/alice", "")
 	limited("without it again")
 }

@@ -409,15 +409,20 @@ func TestProgressHAProxyReloaded(t *testing.T) {
 // What was blocked when HAProxy ended is blocked again a second later.
 func TestProgressBlocksAreTaughtAgain(t *testing.T) {
 	const limit = 3
-	_, origin := counting(t, limit)
+	o, origin := counting(t, limit)
 	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: progressLimits(limit), Origin: origin})
 	in := c.Instances[1]
 	load := func(address string, clients int, d time.Duration) closed.Report {
 		return closed.Run(t.Context(), closed.Spec{Addresses: []string{address}, User: "alice", Clients: clients, Retry: 10 * time.Millisecond,
 			Work: func(*rand.Rand) time.Duration { return 8 * time.Second }, Duration: d})
 	}
-	go load(c.Instances[0].Address, limit, 50*time.Millisecond) // who has all slots, on the other instance
-	time.Sleep(200 * time.Millisecond)
+	go load(c.Instances[0].Address, limit, time.Hour) // who has all slots, on the other instance
+	proctest.Eventually(t, "all slots are taken", func() error {
+		if n := o.Counts().Active; n != limit {
+			return fmt.Errorf("%d are, want %d", n, limit)
+		}
+		return nil
+	})
 	blocked := func() error {
 		table, err := in.Tell("show table sluice/block")
 		if err != nil {

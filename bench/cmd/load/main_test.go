@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sluice-qos/sluice/internal/origin"
+	"github.com/sluice-qos/sluice/internal/proctest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -20,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestTable(t *testing.T) {
 	s := httptest.NewServer(origin.New())
 	defer s.Close()
-	code, out, _ := command(t.Context(), "--target", s.Listener.Addr().String(), "--rate", "200", "--duration", "200ms", "--user", "a,b", "--user", "c", "--limit", "100")
+	code, out, _ := command(t.Context(), "--target", s.Listener.Addr().String(), "--rate", "200", "--duration", "200ms", "--user", "a,b", "--user", "c", "--limit", "100", "--timeout", proctest.Patience.String())
 	if code != 0 {
 		t.Errorf("exit code %d, want 0", code)
 	}
@@ -51,7 +52,7 @@ func TestJSON(t *testing.T) {
 	}))
 	defer s.Close()
 	_, out, _ := command(t.Context(), "--target", s.Listener.Addr().String(), "--rate", "200", "--duration", "100ms", "--method", "DELETE", "--path", "/x?y",
-		"--user", "alice", "--user", "bob", "--limit", "10", "--arrivals", "uniform", "--json")
+		"--user", "alice", "--user", "bob", "--limit", "10", "--arrivals", "uniform", "--json", "--timeout", proctest.Patience.String())
 	var got summary
 	if err := json.Unmarshal([]byte(out), &got); err != nil {
 		t.Fatalf("%v in %s", err, out)

@@ -283,24 +283,24 @@ func crash(s *suite) {
 	s.acquire(three, total(1), refused(1, 1, 1))
 }
 
-// renew cannot tell whether a lease that may end did not, unless it was quick enough:
-// where the clock goes by itself it tries longer and longer leases.
+// renew cannot tell whether leases that may end did not, unless it was quick enough:
+// where the clock goes by itself it tries longer and longer ones.
 func renew(s *suite) {
 	for lease := short; ; lease *= 2 {
 		user := fmt.Sprint("alice", lease)
 		one, two := job(user, "1", "q"), job(user, "2", "q")
 		began := time.Now()
-		s.acquireFor(one, total(2), lease, true, granted(1, 1))
-		s.acquireFor(two, total(2), lease, true, granted(2, 2))
+		first, err1 := s.Slots.Acquire(s.ctx, one, total(2), lease, true)
+		second, err2 := s.Slots.Acquire(s.ctx, two, total(2), lease, true)
 		if s.Advance != nil {
 			s.Advance(lease - time.Millisecond)
 		}
-		got, err := s.Slots.Renew(s.ctx, []jobs.Claim{one}, long)
+		got, err3 := s.Slots.Renew(s.ctx, []jobs.Claim{one}, long)
 		if s.Advance == nil && time.Since(began) >= lease {
 			continue
 		}
-		if err != nil || len(got) > 0 {
-			s.Fatalf("Renew = %v, %v, want nothing lost", got, err)
+		if err := errors.Join(err1, err2, err3); err != nil || first != granted(1, 1) || second != granted(2, 2) || len(got) > 0 {
+			s.Fatalf("Acquire = %+v and %+v, Renew = %v, %v, want both granted and nothing lost", first, second, got, err)
 		}
 		s.after(time.Millisecond, "only the other lease is over", func() error {
 			return s.hasUsage(user, []jobs.Claim{one}, nil, nil)
