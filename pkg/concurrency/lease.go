@@ -173,6 +173,7 @@ func (a *Agent) ask(u *user, now int64) (Ask, bool) {
 	if len(u.queue)+len(u.line) > 0 && u.gap > 0 {
 		u.refused = max(u.refused, 1) // so that those with idle slots hear of it in time
 	}
+	u.held = min(u.held, want) // as in review: the pool may give the rest away before it answers
 	a.seq++
 	ask := Ask{User: u.name, Seq: a.seq, Want: want, Active: u.believed(), Refused: u.refused, Limit: u.limit}
 	u.asking = true

@@ -65,6 +65,7 @@ type agent struct {
 	core     *concurrency.Agent
 	name     string
 	inflight bool
+	pumping  bool
 	table    concurrency.Count // HAProxy's entry
 	pushing  bool
 	native   int64 // HAProxy's block table: the deadline
@@ -273,6 +274,11 @@ func (c *cluster) mean() float64 {
 
 // pump does what the daemon around the core does after each call.
 func (c *cluster) pump(a *agent) {
+	if a.pumping {
+		return // what was decided earlier comes first
+	}
+	a.pumping = true
+	defer func() { a.pumping = false }()
 	for {
 		out := a.core.Drain()
 		for _, n := range out.Native {
