@@ -61,7 +61,7 @@ func (e *explain) live(out io.Writer, u view.User, version string) error {
 		}
 	}
 	if len(u.Endpoints) > 0 {
-		fmt.Fprintf(w, "counted apart at: %s (see --endpoint)\n", shown(strings.Join(u.Endpoints, ",")))
+		fmt.Fprintf(w, "counted apart at: %s (see --endpoint)\n", strings.Join(elsewhere(u.Endpoints), ", "))
 	}
 	fmt.Fprintln(w, "last refusals:")
 	for _, d := range u.Decisions {
@@ -75,6 +75,19 @@ func (e *explain) live(out io.Writer, u view.User, version string) error {
 		fmt.Fprintln(w, "  none known")
 	}
 	return w.Flush()
+}
+
+// elsewhere is what endpoints are called: "" is what a user does at none of them.
+func elsewhere(endpoints []string) []string {
+	var names []string
+	for _, e := range endpoints {
+		if e == "" {
+			names = append(names, "everywhere else")
+		} else {
+			names = append(names, shown(e))
+		}
+	}
+	return names
 }
 
 // used is the use of a limit, such as "7 of 10 this second, 10 in the last".

@@ -112,6 +112,15 @@ last refusals:
 	}
 }
 
+// Where else a user was seen, "" included, which is no endpoint.
+func TestExplainNamesPlaces(t *testing.T) {
+	now := time.Date(2026, 11, 20, 12, 30, 0, 0, time.UTC)
+	got, _ := explained(t, view.User{From: view.From{Polygen: "one", Time: now}, State: view.OK, Seen: &now, Endpoints: []string{"", "up\x1b"}}, "bob")
+	if want := "counted apart at: everywhere else, \"up\\x1b\" (see --endpoint)\n"; !strings.Contains(got, want) {
+		t.Errorf("printed %s, want %q in it", got, want)
+	}
+}
+
 // versionOf is what check says of goodLimits.
 func versionOf(t *testing.T) string {
 	t.Helper()

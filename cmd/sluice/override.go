@@ -201,17 +201,25 @@ func limitsOf(words []string) (map[string]any, error) {
 	return limits, nil
 }
 
-// handPath is the path of a user below another one.
+// handPath is the path of a user below another one: by his name, or by the hash that is
+// shown of one whose name is not known.
 func handPath(before, user, after, endpoint string) string {
 	path := before + strings.ReplaceAll(url.PathEscape(user), ".", "%2E") + after
+	q := url.Values{}
 	if endpoint != "" {
-		path += "?endpoint=" + url.QueryEscape(endpoint)
+		q.Set("endpoint", endpoint)
+	}
+	if isHash(user) {
+		q.Set("by", "key")
+	}
+	if len(q) > 0 {
+		path += "?" + q.Encode()
 	}
 	return path
 }
 
 type unblock struct {
-	User     string `arg:"" help:"The user, named as in the limit file."`
+	User     string `arg:"" help:"The user, named as in the limit file, or ~HASH as sluice top shows him."`
 	Reason   string `required:"" help:"Why: one line for those who wonder later." placeholder:"TEXT"`
 	Endpoint string `help:"At this endpoint, where the user is counted apart." placeholder:"NAME"`
 	Admin    string `help:"Where the admin API of polygen, or of sluice up, listens: host:port, or https://host:port." default:"127.0.0.1:9090" placeholder:"HOST:PORT"`

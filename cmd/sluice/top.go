@@ -6,9 +6,12 @@ import (
 	"io"
 	"net/url"
 	"os"
+	"os/signal"
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sluice-qos/sluice/internal/cli"
 	"github.com/sluice-qos/sluice/internal/polygen/view"
@@ -32,7 +35,7 @@ const (
 
 // Help tells what the command prints.
 func (*top) Help() string {
-	return `Lists the users with most, again every --interval until Ctrl-C. In a terminal the list is drawn over the one before. Elsewhere, as in a pipe or with --once, each list is a table of its own. If polygen goes away the last list stays, with the time since when, and goes on when it is back.
+	return `Lists the users with most, again every --interval until Ctrl-C. In a terminal the list is drawn over the one before, and anew when the terminal changes its size. Elsewhere, as in a pipe or with --once, each list is a table of its own. If polygen goes away the last list stays, with the time since when, and goes on when it is back.
 
 The first line has the cluster's time, which polygen answers and whether it leads (one that follows sees the same), the version of its limits, and how many users it knows of. The columns:
 
@@ -71,6 +74,8 @@ func validInterval(d time.Duration) error {
 }
 
 func (t *top) run(stdout, stderr io.Writer) int {
+	var redrawing sync.WaitGroup
+	defer redrawing.Wait()
 	ctx, stop := untilSignal()
 	defer stop()
 	a, err := newAPI(t.Admin, t.Access)
@@ -79,10 +84,17 @@ func (t *top) run(stdout, stderr io.Writer) int {
 	}
 	defer a.close()
 	var d display = &tables{w: stdout, errs: stderr, json: t.JSON}
-	if f, ok := stdout.(*os.File); ok && isTerminal(f) && !t.JSON {
-		if d = (&screen{w: f, size: func() (int, int) { return sizeOf(f) }}); t.Once {
-			d = &tables{w: stdout, errs: stderr, people: true}
-		}
+	switch f, ok := stdout.(*os.File); {
+	case !ok || !isTerminal(f) || t.JSON:
+	case t.Once:
+		d = &tables{w: stdout, errs: stderr, people: true}
+	default:
+		s := &screen{w: f, size: func() (int, int) { return sizeOf(f) }}
+		resized := make(chan os.Signal, 1)
+		signal.Notify(resized, unix.SIGWINCH)
+		defer signal.Stop(resized)
+		redrawing.Go(func() { s.redrawOn(ctx, resized) })
+		d = s
 	}
 	ask := func(ctx context.Context) (*picture, error) { return look(ctx, a, view.Sort(t.Sort), t.N) }
 	return cli.Exit(stderr, "sluice top", t.follow(ctx, ask, d))
@@ -243,23 +255,55 @@ func (t *tables) lost(last time.Time, why error) error {
 
 func (t *tables) end() error { return nil }
 
-// screen is one list drawn over the other in a terminal.
+// screen is one list drawn over the other in a terminal. Its methods may be called at
+// once.
 type screen struct {
 	w    io.Writer
 	size func() (columns, rows int) // may change
 
-	last *picture // nil: nothing is drawn yet
+	mu    sync.Mutex // guards what follows, and w
+	last  *picture   // nil: nothing is drawn yet
+	note  string     // that is drawn with it; "" for none
+	ended bool
 }
 
-func (s *screen) show(p *picture) error { return s.draw(p, "") }
+func (s *screen) show(p *picture) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.draw(p, "")
+}
 
 func (s *screen) lost(last time.Time, why error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	return s.draw(s.last, fmt.Sprintf("no answer since %s, for %v: %v", last.UTC().Format(time.RFC3339),
 		time.Since(last).Round(time.Second), why))
 }
 
+// redrawOn draws the same again on each signal, as when the terminal has become another
+// size, until ctx ends.
+func (s *screen) redrawOn(ctx context.Context, signals <-chan os.Signal) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-signals:
+			s.redraw()
+		}
+	}
+}
+
+func (s *screen) redraw() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.last != nil && !s.ended {
+		_ = s.draw(s.last, s.note) // the next list fails alike
+	}
+}
+
 // draw writes from the upper left corner over what is there, all at once. The last
-// row of the terminal stays empty for the cursor, so that nothing is scrolled.
+// row of the terminal stays empty for the cursor, so that nothing is scrolled. The lock
+// must be held.
 func (s *screen) draw(p *picture, note string) error {
 	columns, rows := s.size()
 	lines := table(p, true, columns)
@@ -270,10 +314,11 @@ func (s *screen) draw(p *picture, note string) error {
 	if s.last == nil {
 		b.WriteString(strings.Repeat("\n", max(rows-1, 0))) // keeps what was there to scroll back to
 	}
-	s.last = p
+	s.last, s.note = p, note
 	b.WriteString("\x1b[H") // home
 	for _, line := range lines[:min(len(lines), max(rows-1, 0))] {
-		b.WriteString(cut(line, columns) + "\x1b[K\n") // clears to the end of the line
+		// Cleared before it is written: behind a full line the cursor is on its last column still.
+		b.WriteString("\x1b[K" + cut(line, columns) + "\n")
 	}
 	b.WriteString("\x1b[J") // and what is below
 	_, err := io.WriteString(s.w, b.String())
@@ -282,6 +327,9 @@ func (s *screen) draw(p *picture, note string) error {
 
 // end leaves the cursor on a line where the terminal's ^C is no more.
 func (s *screen) end() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
 	_, err := io.WriteString(s.w, "\r\x1b[K")
 	return err
 }

@@ -90,6 +90,10 @@ func headline(p *picture) string {
 }
 
 func role(f view.From) string {
+	if f.Degraded != "" {
+		why, _, _ := strings.Cut(f.Degraded, ": ")
+		return "cut off (" + shown(why) + ")"
+	}
 	if f.Leading {
 		return "leading"
 	}

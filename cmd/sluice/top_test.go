@@ -91,22 +91,29 @@ func TestScreen(t *testing.T) {
 		out.Reset()
 	}
 	drawn("the first scrolls what was there away, and the last row stays free", s.show(p), strings.Repeat("\n", 5)+
-		"\x1b[H2026-11-20T12:00:00Z  polygen one, following, limits version v, users…\x1b[K\n"+
-		"user      tier  state  rate/s  in progress  down    up  nearest  used…\x1b[K\n"+
-		"a         t     ok        0.0            0  0B/s  0B/s  -           -…\x1b[K\n"+
-		"a-long-…  t     ok        0.0            0  0B/s  0B/s  -           -…\x1b[K\n"+
-		"日本語…   t     ok        0.0            0  0B/s  0B/s  -           -…\x1b[K\n\x1b[J")
+		"\x1b[H\x1b[K2026-11-20T12:00:00Z  polygen one, following, limits version v, users…\n"+
+		"\x1b[Kuser      tier  state  rate/s  in progress  down    up  nearest  used…\n"+
+		"\x1b[Ka         t     ok        0.0            0  0B/s  0B/s  -           -…\n"+
+		"\x1b[Ka-long-…  t     ok        0.0            0  0B/s  0B/s  -           -…\n"+
+		"\x1b[K日本語…   t     ok        0.0            0  0B/s  0B/s  -           -…\n\x1b[J")
 	columns, rows = 20, 4
-	drawn("a terminal that became smaller", s.show(p),
-		"\x1b[H2026-11-20T12:00:00…\x1b[K\nuser      tier  sta…\x1b[K\na         t     ok …\x1b[K\n\x1b[J")
+	small := "\x1b[H\x1b[K2026-11-20T12:00:00…\n\x1b[Kuser      tier  sta…\n\x1b[Ka         t     ok …\n\x1b[J"
+	drawn("a terminal that became smaller", s.show(p), small)
+	s.redraw()
+	drawn("the same again", nil, small)
 	rows = 3
-	if err := s.lost(noon, errors.New("nothing listens")); err != nil || !strings.HasPrefix(out.String(), "\x1b[H2026-11-20T12:00:00…\x1b[K\nno answer since 202…\x1b[K\n\x1b[J") {
+	const lost = "\x1b[H\x1b[K2026-11-20T12:00:00…\n\x1b[Kno answer since 202…\n\x1b[J"
+	if err := s.lost(noon, errors.New("nothing listens")); err != nil || !strings.HasPrefix(out.String(), lost) {
 		t.Errorf("while polygen is away: %v, %q, want the time and since when", err, &out)
 	}
 	out.Reset()
+	s.redraw()
+	drawn("and again", nil, lost)
 	rows = 1
 	drawn("one row", s.show(p), "\x1b[H\x1b[J")
 	drawn("the end", s.end(), "\r\x1b[K")
+	s.redraw()
+	drawn("nothing comes after it", nil, "")
 }
 
 func TestCut(t *testing.T) {
@@ -355,7 +362,7 @@ func TestTopInATerminal(t *testing.T) {
 	addr := l.Addr().String()
 	term := inTerminal(t, unix.Winsize{Row: 30, Col: 200}, "top", "--admin", addr, "--interval", "100ms")
 	got := term.await(t, "polygen one, leading", `"carol\x20d"@uploads  free   throttled`, "1.5MiB/s")
-	text := strings.NewReplacer("\x1b[K\r\n", "\n", "\x1b[J", "").Replace(got)
+	text := strings.NewReplacer("\x1b[K", "", "\r\n", "\n", "\x1b[J", "").Replace(got)
 	if err := printableOnly(text); err != nil {
 		t.Error(err)
 	}

@@ -151,15 +151,11 @@ func TestUpEndsWithItsSignal(t *testing.T) {
 			if tt.group {
 				pid = -pid
 			}
-			began := time.Now()
 			if err := syscall.Kill(pid, tt.signal); err != nil {
 				t.Fatal(err)
 			}
 			if code := u.wait(t); code != 0 {
 				t.Errorf("exit code = %d, want 0", code)
-			}
-			if took := time.Since(began); took > 10*time.Second {
-				t.Errorf("it took %v to end", took)
 			}
 			u.leavesNothing(t, children)
 			if lines := strings.Count(u.stdout.String(), "\n"); lines != 1 {

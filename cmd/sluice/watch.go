@@ -69,10 +69,16 @@ func (w *watch) run(stdout, stderr io.Writer) int {
 // watchPath is the path of a user by his name, or by the hash that is shown of one whose
 // name is not known.
 func watchPath(user, endpoint string) string {
-	if hash, ok := strings.CutPrefix(user, "~"); ok && len(hash) == 2*sha256.Size && strings.Trim(hash, "0123456789ABCDEF") == "" {
+	if isHash(user) {
 		return view.PathOfKey(user, endpoint)
 	}
 	return view.Path(user, endpoint)
+}
+
+// isHash reports whether this is how a user is shown whose name is not known.
+func isHash(user string) bool {
+	hash, ok := strings.CutPrefix(user, "~")
+	return ok && len(hash) == 2*sha256.Size && strings.Trim(hash, "0123456789ABCDEF") == ""
 }
 
 // follow prints until ctx ends. It asks more often than it prints if the interval is

@@ -30,6 +30,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,7 +49,7 @@ import (
 // Options of the server.
 type Options struct {
 	Gatherer prometheus.Gatherer
-	Ready    func() error // why the daemon is not ready, or nil
+	Ready    func() error // why the daemon is not ready, or nil; Told of it is told to everybody
 	Reload   func() error // nil if there is nothing to reload
 	API      API          // nil for none
 	Live     Live         // nil for none; it needs an API beside it
@@ -65,13 +66,17 @@ func Handler(o Options) http.Handler {
 	})
 	mux.HandleFunc("GET /-/ready", func(w http.ResponseWriter, _ *http.Request) {
 		if err := o.Ready(); err != nil {
-			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			http.Error(w, Told(err), http.StatusServiceUnavailable)
 			return
 		}
 		fmt.Fprintln(w, "ready")
 	})
 	if o.Reload != nil {
 		mux.HandleFunc("POST /-/reload", func(w http.ResponseWriter, r *http.Request) {
+			if !ownOrigin(r) {
+				http.Error(w, errOrigin.Error(), http.StatusForbidden)
+				return
+			}
 			if err := o.Reload(); err != nil {
 				http.Error(w, err.Error(), http.StatusBadRequest)
 				return
@@ -92,13 +97,36 @@ func Handler(o Options) http.Handler {
 	return guard(o.Gate, o.Gate.ask(mux))
 }
 
+// Told is what everybody may know of an error of Ready: what it says itself, in front of
+// what it wraps. That may have addresses, and is in the log.
+func Told(err error) string {
+	text := err.Error()
+	var causes []error
+	switch wraps := err.(type) { //nolint:errorlint // this error, not those within
+	case interface{ Unwrap() error }:
+		causes = []error{wraps.Unwrap()}
+	case interface{ Unwrap() []error }:
+		causes = wraps.Unwrap()
+	}
+	if len(causes) == 0 {
+		return text
+	}
+	for _, cause := range causes {
+		if cause != nil {
+			text, _, _ = strings.Cut(text, cause.Error())
+		}
+	}
+	return cmp.Or(strings.TrimRight(text, ": "), "not ready") + " (the log says why)"
+}
+
 // guard keeps pages of other sites, in the browser of somebody who may ask, from
 // asking in his name: those that say so, and those that made their own name mean
-// this machine.
+// this machine. A link there may be followed, for who does so sees where it leads; a
+// frame in such a page he may not see.
 func guard(g *Gate, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		site := r.Header.Get("Sec-Fetch-Site")
-		follows := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" // a link, which somebody sees
+		follows := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
 		if (site == "cross-site" || site == "same-site") && !follows {
 			http.Error(w, "a page of another site may not ask", http.StatusForbidden)
 			return
@@ -121,21 +149,30 @@ func ownName(host string) bool {
 }
 
 // Serve answers on the listener until ctx ends. Streams end then; other answers that are
-// under way have a second.
+// under way have a second. Whoever takes more than 30 s for an answer, unless that is a
+// stream, is dropped.
 func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) error {
+	return serve(ctx, l, h, log, 30*time.Second, time.Second)
+}
+
+// serve gives an answer so much time, and those under way at the end.
+func serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger, answer, end time.Duration) error {
 	server := &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		IdleTimeout:       time.Minute,
+		WriteTimeout:      answer, // streams set times of their own
 		MaxHeaderBytes:    16 << 10,
 		BaseContext: func(net.Listener) context.Context {
 			return context.WithValue(context.WithoutCancel(ctx), closingKey{}, ctx.Done())
 		},
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
+	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
-		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer close(ended)
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), end)
 		defer cancel()
 		if server.Shutdown(last) != nil {
 			_ = server.Close()
@@ -145,5 +182,6 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger
 	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("admin: %w", err)
 	}
+	<-ended // server.Serve does not wait for what is under way
 	return nil
 }

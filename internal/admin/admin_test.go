@@ -35,8 +35,8 @@ func TestHandler(t *testing.T) {
 		{"reload changes something: GET will not do", "GET", "/-/reload", nil, nil, 405, ""},
 		{"a page elsewhere may not reload", "POST", "/-/reload", http.Header{"Sec-Fetch-Site": {"cross-site"}}, nil, 403, ""},
 		{"nor ask", "GET", "/metrics", http.Header{"Sec-Fetch-Site": {"same-site"}}, nil, 403, ""},
-		{"a link from there may be followed", "GET", "/-/ready", http.Header{"Sec-Fetch-Site": {"cross-site"}, "Sec-Fetch-Mode": {"navigate"}}, nil, 200, "ready"},
-		{"a form may not be sent", "POST", "/-/reload", http.Header{"Sec-Fetch-Site": {"cross-site"}, "Sec-Fetch-Mode": {"navigate"}}, nil, 403, ""},
+		{"a link from there may be followed", "GET", "/-/ready", http.Header{"Sec-Fetch-Site": {"cross-site"}, "Sec-Fetch-Mode": {"navigate"}, "Sec-Fetch-Dest": {"document"}}, nil, 200, "ready"},
+		{"a form may not be sent", "POST", "/-/reload", http.Header{"Sec-Fetch-Site": {"cross-site"}, "Sec-Fetch-Mode": {"navigate"}, "Sec-Fetch-Dest": {"document"}}, nil, 403, ""},
 		{"who types the address may", "GET", "/-/ready", http.Header{"Sec-Fetch-Site": {"none"}}, nil, 200, "ready"},
 		{"nothing else", "GET", "/x", nil, nil, 404, ""},
 	}

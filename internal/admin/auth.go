@@ -108,7 +108,11 @@ func (g *Gate) ask(next http.Handler) http.Handler {
 				g.refuse(w, r, given)
 				return
 			}
-			next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callerKey{}, name)))
+			ctx := context.WithValue(r.Context(), callerKey{}, name)
+			next.ServeHTTP(w, r.WithContext(context.WithValue(ctx, stillKey{}, func() bool {
+				_, ok := g.tokens.get().owner(token)
+				return ok
+			})))
 		})
 	}
 	return mux
@@ -159,6 +163,15 @@ func (g *Gate) proves(r *http.Request) bool {
 }
 
 type callerKey struct{}
+
+type stillKey struct{}
+
+// mayStill reports whether the token of a request is good still: it is asked while a
+// stream goes on.
+func mayStill(ctx context.Context) bool {
+	still, ok := ctx.Value(stillKey{}).(func() bool)
+	return !ok || still()
+}
 
 // caller is the name of who asks: that of his token, or anonymous if none is asked for.
 func caller(r *http.Request) string {

@@ -66,7 +66,14 @@ func (p pace) stream(w http.ResponseWriter, r *http.Request, messages <-chan *vi
 			return false
 		default:
 		}
-		return write() == nil && control.Flush() == nil
+		if !mayStill(r.Context()) {
+			return false
+		}
+		if write() != nil || control.Flush() != nil {
+			return false
+		}
+		_ = control.SetWriteDeadline(time.Time{})
+		return true
 	}
 
 	streamHeader(w)

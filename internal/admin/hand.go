@@ -105,7 +105,7 @@ func readAct(w http.ResponseWriter, r *http.Request, action view.Action, user st
 		a.User, a.IsKey = who.user, who.isKey
 	}
 	if !ownOrigin(r) {
-		return a, http.StatusForbidden, errors.New("a page of another origin may not do this")
+		return a, http.StatusForbidden, errOrigin
 	}
 	if err != nil {
 		return a, http.StatusBadRequest, err
@@ -139,6 +139,8 @@ func by(r *http.Request) string {
 	}
 	return caller(r) + " from " + host
 }
+
+var errOrigin = errors.New("a page of another origin may not do this")
 
 // ownOrigin reports whether a request comes from no page, or from one of this address.
 func ownOrigin(r *http.Request) bool {

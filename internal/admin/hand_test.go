@@ -47,7 +47,7 @@ func (h *tool) Unblock(_ context.Context, a view.Act) (view.Unblocked, error) {
 }
 
 var (
-	sampleFrom   = view.From{Polygen: "one", Leading: true, Version: "v", Time: sampleTime}
+	sampleFrom   = view.From{Polygen: "one", Leading: true, Version: "v", Time: sampleTime, Degraded: "redis cannot be reached"}
 	sampleByHand = view.ByHand{Name: view.Name{User: "alice", Endpoint: "up", Href: "/x"}, Limits: json.RawMessage(`"pro"`), Reason: "x", By: "ops",
 		Since: sampleTime, Until: sampleTime, Problem: "x"}
 )

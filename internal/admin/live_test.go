@@ -202,14 +202,15 @@ func TestTooManyStreams(t *testing.T) {
 	}
 }
 
-// paced serves one stream at a pace, by a server that gives requests a little time.
-func paced(t *testing.T, p pace, l *tap, closing <-chan struct{}) (address string) {
+// paced serves streams at a pace, by a server that gives requests so much time, or as
+// much as they take.
+func paced(t *testing.T, p pace, read time.Duration, l *tap, closing <-chan struct{}) (address string) {
 	t.Helper()
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() { l.stopped <- struct{}{} }()
 		p.stream(w, r, l.messages)
 	}))
-	s.Config.ReadTimeout = 20 * time.Millisecond
+	s.Config.ReadTimeout = read
 	s.Config.BaseContext = func(net.Listener) context.Context {
 		return context.WithValue(context.Background(), closingKey{}, closing)
 	}
@@ -222,17 +223,31 @@ func paced(t *testing.T, p pace, l *tap, closing <-chan struct{}) (address strin
 // nothing to tell it says so.
 func TestStreamKeepsAlive(t *testing.T) {
 	l := newTap()
-	_, body := watching(t, "http://"+paced(t, pace{alive: 10 * time.Millisecond, write: time.Minute}, l, nil))
-	wantBlock(t, body, ": the stream begins")
-	for range 10 { // five times ReadTimeout
-		wantBlock(t, body, ": nothing new")
-	}
+	address := paced(t, pace{alive: 10 * time.Millisecond, write: time.Minute}, 20*time.Millisecond, l, nil)
+	client := http.Client{Transport: &http.Transport{}}
+	t.Cleanup(client.CloseIdleConnections)
+	proctest.Eventually(t, "a stream outlives the time of a request", func() error { // a slow machine may not ask in it
+		res, err := client.Get("http://" + address)
+		if err != nil {
+			return err
+		}
+		t.Cleanup(func() { res.Body.Close() })
+		body, want := bufio.NewReader(res.Body), ": the stream begins"
+		for range 11 { // five times ReadTimeout
+			if got, err := block(body); got != want || err != nil {
+				return fmt.Errorf("the stream has %q, %v, want %q", got, err, want)
+			}
+			want = ": nothing new"
+		}
+		return nil
+	})
 	close(l.messages)
 	l.awaitStop(t)
 }
 
-// stall asks for a stream and never reads it. Messages are sent until nobody takes one.
-func stall(t *testing.T, address string, l *tap) {
+// stall asks for a stream and never reads it. A few of the message that it returns are
+// more than fits in between.
+func stall(t *testing.T, address string) (large *view.Message) {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
 	if err != nil {
@@ -242,32 +257,38 @@ func stall(t *testing.T, address string, l *tap) {
 	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	large := &view.Message{Event: "live", Value: string(bytes.Repeat([]byte("x"), 1<<20))}
+	large = &view.Message{Event: "live", Value: string(bytes.Repeat([]byte("x"), 1<<20))}
 	large.JSON()
-	for {
-		select {
-		case l.messages <- large:
-		case <-time.After(200 * time.Millisecond): // it writes, or has ended
-			return
-		}
-	}
+	return large
 }
 
 // Who takes nothing is dropped.
 func TestStalledReaderIsDropped(t *testing.T) {
 	l := newTap()
-	stall(t, paced(t, pace{alive: time.Hour, write: 100 * time.Millisecond}, l, nil), l)
-	l.awaitStop(t)
+	large := stall(t, paced(t, pace{alive: time.Hour, write: 100 * time.Millisecond}, 0, l, nil))
+	for {
+		select {
+		case l.messages <- large:
+		case <-l.stopped:
+			return
+		case <-time.After(proctest.Patience):
+			t.Fatalf("the stream has not ended within %v", proctest.Patience)
+		}
+	}
 }
 
 // The server's end does not wait for one who takes nothing.
 func TestStalledReaderAtTheEnd(t *testing.T) {
 	l, closing := newTap(), make(chan struct{})
-	stall(t, paced(t, pace{alive: time.Hour, write: time.Hour}, l, closing), l)
-	select {
-	case <-l.stopped:
-		t.Fatal("the stream ended before the server")
-	default:
+	large := stall(t, paced(t, pace{alive: time.Hour, write: time.Hour}, 0, l, closing))
+	for writes := false; !writes; {
+		select {
+		case l.messages <- large:
+		case <-l.stopped:
+			t.Fatal("the stream ended before the server")
+		case <-time.After(200 * time.Millisecond): // or it has not begun
+			writes = true
+		}
 	}
 	close(closing)
 	l.awaitStop(t)
@@ -284,7 +305,7 @@ func TestStreamSendsAllThatWaits(t *testing.T) {
 		fmt.Fprintf(&want, "event: hot\ndata: %d\n\n", i)
 	}
 	close(l.messages)
-	_, body := watching(t, "http://"+paced(t, usualPace, l, nil))
+	_, body := watching(t, "http://"+paced(t, usualPace, 0, l, nil))
 	if got, err := io.ReadAll(body); string(got) != want.String() || err != nil {
 		t.Errorf("%d bytes, %v, want the %d of 1000 events", len(got), err, want.Len())
 	}

@@ -2,6 +2,7 @@ package polygen
 
 import (
 	"context"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -13,10 +14,14 @@ import (
 
 // from says who answers.
 func (p *Polygen) from() view.From {
-	return view.From{
-		Polygen: p.options.Name, Leading: p.leading.Load(), Version: p.set.Load().Version(),
+	from := view.From{
+		Polygen: p.options.Name, Leading: p.leads(), Version: p.set.Load().Version(),
 		Time: p.clock.Now().UTC().Truncate(1e6),
 	}
+	if why := p.cutOff(); why != nil {
+		from.Degraded = short(why.Error())
+	}
+	return from
 }
 
 // topFor is how long a list of users is good for: to make one is to look at all of
@@ -26,7 +31,27 @@ const topFor = 500 * time.Millisecond
 // tops are the last lists of users that were made.
 type tops struct {
 	mu    sync.Mutex
-	lists map[view.Sort]view.Users
+	lists map[listed]view.Users
+}
+
+type listed struct {
+	by     view.Sort
+	length int
+}
+
+// lookTop looks at all users, and lets go now and then for who decides.
+func (p *Polygen) lookTop(now time.Time, by view.Sort, n int) view.Users {
+	s := p.seen
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.adopt(p.set.Load())
+	look := s.view.LookNow(now, by, n)
+	for by != view.ByRecent && look.Part(lookAtOnce) {
+		s.mu.Unlock()
+		runtime.Gosched()
+		s.mu.Lock()
+	}
+	return look.Top(by)
 }
 
 // Users returns the n users with most, 1000 at most.
@@ -34,17 +59,20 @@ func (p *Polygen) Users(by view.Sort, n int) view.Users {
 	t := &p.seen.tops
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	out, now := t.lists[by], p.clock.Now()
+	length := shortList
+	if n > shortList {
+		length = view.MaxTop
+	}
+	which := listed{by, length}
+	out, now := t.lists[which], p.clock.Now()
 	if age := now.Sub(out.Time); age < 0 || age >= topFor {
-		p.seen.mu.Lock()
-		out = p.seen.view.Top(now, by, view.MaxTop)
-		p.seen.mu.Unlock()
+		out = p.lookTop(now, by, length)
 		out.From = p.from()
 		out.Time = now.UTC()
 		if t.lists == nil {
-			t.lists = make(map[view.Sort]view.Users)
+			t.lists = make(map[listed]view.Users)
 		}
-		t.lists[by] = out
+		t.lists[which] = out
 	}
 	out.Users = slices.Clone(out.Users[:min(n, len(out.Users))])
 	out.Time = out.Time.Truncate(time.Microsecond)

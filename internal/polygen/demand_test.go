@@ -184,7 +184,10 @@ func TestShareEndToEnd(t *testing.T) {
 			return nil
 		})
 	}
-	if sent, reported := testutil.ToFloat64(g.metrics.shares[limits.Enforce]), testutil.ToFloat64(g.metrics.demand); sent < 6 || reported < 3 {
-		t.Errorf("%v shares sent for %v reports, want 6 for 3 at least", sent, reported)
-	}
+	proctest.Eventually(t, "it is counted", func() error { // after it is sent
+		if sent, reported := testutil.ToFloat64(g.metrics.shares[limits.Enforce]), testutil.ToFloat64(g.metrics.demand); sent < 6 || reported < 3 {
+			return fmt.Errorf("%v shares sent for %v reports, want 6 for 3 at least", sent, reported)
+		}
+		return nil
+	})
 }

@@ -1,6 +1,7 @@
 package polygen
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -67,6 +68,30 @@ func TestOverridesExpire(t *testing.T) {
 	}
 	if want := "until=" + until.UTC().Format("2006-01-02T15:04:05.000Z"); !strings.Contains(log.String(), want) {
 		t.Errorf("the log says %s, want %s", log, want)
+	}
+}
+
+// The end of an override by hand is in the audit once, though limits came into force
+// between its end and when that was looked at, and whatever the log's level.
+func TestEndOfOverrideByHandIsAudited(t *testing.T) {
+	log := &safeBuffer{}
+	g := newGenerator(t, "127.0.0.1:1", "polygen", func(o *Options) {
+		o.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelError}))
+	})
+	file, end := g.options.Limits.Set(), time.Now().Add(time.Hour)
+	g.hand.list = []limits.Override{{
+		User: "bob", Limits: json.RawMessage(`{"concurrent":50}`), By: "ops", Reason: "launch", Since: end.Add(-time.Hour), Until: end,
+	}}
+	g.adopt(file)
+	if got := len(g.set.Load().Overrides()); got != 1 {
+		t.Fatalf("%d overrides are in force, want 1", got)
+	}
+	now := time.Now()
+	g.clock.Sample(now, now, end) // by Redis' clock
+	g.adopt(file)
+	g.expire(g.clock.Now())
+	if n := strings.Count(log.String(), "msg=audit action=expire result=ok user=bob"); n != 1 {
+		t.Errorf("the audit has its end %d times, want once: %s", n, log)
 	}
 }
 

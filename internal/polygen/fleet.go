@@ -14,7 +14,14 @@ import (
 // that is said: the limits are announced every announceEvery, and read at once.
 const lateAfter = 5 * time.Second
 
-// fleet knows which limits the instances enforce. Its zero value knows of none.
+// One that is heard of no more is shown for goneFor, but maxGone of those at most.
+const (
+	goneFor = 10 * time.Minute
+	maxGone = 100
+)
+
+// fleet knows which limits the instances enforce, and who is gone. Its zero value knows
+// of none.
 type fleet struct {
 	at      time.Time // when the registry was read, by Redis' clock
 	want    string    // the version that all should enforce
@@ -26,6 +33,7 @@ type member struct {
 	behind  time.Time // since when it enforces another version than wanted; zero if it does not
 	said    bool      // that it is late
 	problem string    // why it does not fully work; "" if it does
+	gone    time.Time // since when it is not heard of; zero if it is
 }
 
 // late is an instance that enforces other limits than it should for too long, or no
@@ -46,15 +54,12 @@ func (f *fleet) observe(r bus.Registry, want string) (say []late, changed bool) 
 	if f.members == nil {
 		f.members = make(map[string]*member)
 	}
-	for name := range f.members {
-		if _, there := slices.BinarySearch(r.Instances, name); !there {
-			delete(f.members, name)
-			changed = true
-		}
+	if f.miss(r) {
+		changed = true
 	}
 	for _, name := range r.Instances {
 		m := f.members[name]
-		if m == nil {
+		if m == nil || !m.gone.IsZero() {
 			m = &member{}
 			f.members[name] = m
 			changed = true
@@ -82,6 +87,54 @@ func (f *fleet) observe(r bus.Registry, want string) (say []late, changed bool) 
 	return say, changed
 }
 
+// miss notes who is not in the registry, and forgets who has not been for long, or whom
+// another one has come instead of: a restarted agent has another random part behind its
+// name. It reports whether somebody is missed who was there before.
+func (f *fleet) miss(r bus.Registry) (left bool) {
+	here := make(map[string]bool, len(r.Instances))
+	for _, name := range r.Instances {
+		here[stem(name)] = true
+	}
+	var gone []string
+	for name, m := range f.members {
+		if _, there := slices.BinarySearch(r.Instances, name); there {
+			continue
+		}
+		if m.gone.IsZero() {
+			*m = member{version: m.version, gone: r.Now}
+			left = true
+		}
+		if away := r.Now.Sub(m.gone); away >= goneFor || away < 0 || here[stem(name)] {
+			delete(f.members, name)
+			continue
+		}
+		gone = append(gone, name)
+	}
+	slices.SortFunc(gone, func(a, b string) int { return f.members[b].gone.Compare(f.members[a].gone) })
+	for _, name := range gone[min(len(gone), maxGone):] {
+		delete(f.members, name)
+	}
+	return left
+}
+
+// stem is an instance's name without its random part.
+func stem(name string) string {
+	if i := strings.LastIndexByte(name, '#'); i >= 0 {
+		return name[:i]
+	}
+	return name
+}
+
+// there is how many instances are heard of.
+func (f *fleet) there() (n int) {
+	for _, m := range f.members {
+		if m.gone.IsZero() {
+			n++
+		}
+	}
+	return n
+}
+
 // behind is how many instances enforce other limits than they should.
 func (f *fleet) behind() (n int) {
 	for _, m := range f.members {
@@ -92,13 +145,17 @@ func (f *fleet) behind() (n int) {
 	return n
 }
 
-// list is what is known of the instances, sorted by name.
+// list is what is known of the instances, those gone too, sorted by name.
 func (f *fleet) list() []view.Instance {
 	list := make([]view.Instance, 0, len(f.members))
 	for name, m := range f.members {
 		i := view.Instance{Name: name, Version: m.version, Current: m.version == f.want, Problem: strings.ToValidUTF8(m.problem, "\ufffd")}
 		if !m.behind.IsZero() {
 			i.Behind = f.at.Sub(m.behind).Seconds()
+		}
+		if !m.gone.IsZero() {
+			since := m.gone.UTC().Truncate(time.Millisecond)
+			i.Gone, i.Current, i.Problem = &since, false, "gone: not heard of since "+since.Format("15:04:05 UTC")
 		}
 		list = append(list, i)
 	}

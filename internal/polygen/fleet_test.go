@@ -1,6 +1,7 @@
 package polygen
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -91,6 +92,67 @@ func TestFleet(t *testing.T) {
 				t.Errorf("instances differ (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// Who is gone is told of for a while, unless one of his name has come instead.
+func TestFleetTellsOfThoseGone(t *testing.T) {
+	t0 := time.Date(2027, 1, 15, 8, 0, 0, 0, time.UTC)
+	at := func(after time.Duration) bus.Registry { return bus.Registry{Now: t0.Add(after)} }
+	with := func(after time.Duration, names ...string) bus.Registry {
+		r := at(after)
+		r.Instances, r.Versions = names, map[string]string{}
+		for _, name := range names {
+			r.Versions[name] = "v1"
+		}
+		return r
+	}
+	here := func(name string) view.Instance { return view.Instance{Name: name, Version: "v1", Current: true} }
+	gone := func(name string, since time.Duration, clock string) view.Instance {
+		when := t0.Add(since)
+		return view.Instance{Name: name, Version: "v1", Gone: &when, Problem: "gone: not heard of since " + clock + " UTC"}
+	}
+	for _, tt := range []struct {
+		name    string
+		seen    []bus.Registry
+		changed bool // by the last one
+		there   int
+		list    []view.Instance
+	}{
+		{"one is gone", []bus.Registry{with(0, "a#1", "b#1"), with(time.Second, "b#1")}, true, 1, []view.Instance{gone("a#1", time.Second, "08:00:01"), here("b#1")}},
+		{"since it was missed first", []bus.Registry{with(0, "a#1", "b#1"), with(time.Second, "b#1"), with(5*time.Minute, "b#1")}, false, 1,
+			[]view.Instance{gone("a#1", time.Second, "08:00:01"), here("b#1")}},
+		{"for ten minutes", []bus.Registry{with(0, "a#1", "b#1"), with(time.Second, "b#1"), with(10*time.Minute+time.Second, "b#1")}, false, 1, []view.Instance{here("b#1")}},
+		{"all are gone", []bus.Registry{with(0, "a#1"), at(time.Second)}, true, 0, []view.Instance{gone("a#1", time.Second, "08:00:01")}},
+		{"it is back", []bus.Registry{with(0, "a#1"), at(time.Second), with(2*time.Second, "a#1")}, true, 1, []view.Instance{here("a#1")}},
+		{"restarted, it has another number", []bus.Registry{with(0, "a#1", "b#1"), with(time.Second, "b#1"), with(2*time.Second, "a#2", "b#1")}, true, 2, []view.Instance{here("a#2"), here("b#1")}},
+		{"restarted before it was missed", []bus.Registry{with(0, "a#1"), with(time.Second, "a#1", "a#2"), with(2*time.Second, "a#2")}, true, 1, []view.Instance{here("a#2")}},
+		{"without a number", []bus.Registry{with(0, "a", "b"), with(time.Second, "b")}, true, 1, []view.Instance{gone("a", time.Second, "08:00:01"), here("b")}},
+		{"the clock was set back", []bus.Registry{with(time.Hour, "a#1"), at(time.Hour + time.Second), at(0)}, false, 0, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var f fleet
+			var changed bool
+			for _, r := range tt.seen {
+				_, changed = f.observe(r, "v1")
+			}
+			if diff := cmp.Diff(tt.list, f.list(), cmpopts.EquateEmpty()); diff != "" || changed != tt.changed || f.there() != tt.there || f.behind() != 0 {
+				t.Errorf("changed %v, want %v; %d there, want %d; %d behind, want 0; instances (-want +got):\n%s", changed, tt.changed, f.there(), tt.there, f.behind(), diff)
+			}
+		})
+	}
+}
+
+// Names that change with each start do not add up.
+func TestFleetForgetsThoseGoneFirst(t *testing.T) {
+	t0 := time.Unix(1_800_000_000, 0)
+	var f fleet
+	for i := range 3 * maxGone {
+		f.observe(bus.Registry{Now: t0.Add(time.Duration(i) * time.Second), Instances: []string{fmt.Sprintf("pod-%03d", i)}}, "v1")
+	}
+	list := f.list()
+	if len(list) != maxGone+1 || list[0].Name != "pod-199" || list[0].Gone == nil || list[maxGone].Gone != nil {
+		t.Errorf("%d instances, the first %+v, want %d, from pod-199 on", len(list), list[0], maxGone+1)
 	}
 }
 

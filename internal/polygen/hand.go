@@ -92,9 +92,10 @@ func (p *Polygen) adopt(file *limits.Set) {
 // enforce puts limits into force. The lock must be held.
 func (p *Polygen) enforce(set *limits.Set, refused []limits.Refused) {
 	h := &p.hand
-	was, now := p.set.Load(), p.clock.Now()
+	now := p.clock.Now()
 	set = set.At(now)
-	p.set.Store(set)
+	was := p.set.Swap(set)
+	p.handExpired(was, was.At(now)) // which has not been told yet
 	problems := make(map[handed]string, len(refused))
 	for _, r := range refused {
 		why := r.Why.Error()
@@ -325,10 +326,15 @@ func (p *Polygen) Unblock(ctx context.Context, a view.Act) (view.Unblocked, erro
 		key = limits.Key(key)
 	}
 	u := p.UserOfKey(key, a.Endpoint)
-	l := p.set.Load().User(limits.EndpointKey(a.Endpoint, key))
+	set := p.set.Load()
+	l := set.User(limits.EndpointKey(a.Endpoint, key))
 	out := view.Unblocked{From: u.From, Name: u.Name, InProgress: u.InProgress, Max: l.Concurrent}
 	if !a.IsKey {
 		out.Name = view.Name{User: a.User, Endpoint: a.Endpoint, Href: view.Path(a.User, a.Endpoint)}
+	}
+	if err := errEndpoint(set, a.Endpoint); err != nil {
+		p.audit(a, time.Time{}, nil, err)
+		return out, err
 	}
 	err := p.options.Bus.PublishUnblock(ctx, bus.Unblock{Polygen: p.options.Name, User: limits.EndpointKey(a.Endpoint, key)})
 	if err != nil {
@@ -338,6 +344,18 @@ func (p *Polygen) Unblock(ctx context.Context, a view.Act) (view.Unblocked, erro
 	out.Note = unblockNote(u, out)
 	p.audit(a, time.Time{}, nil, err)
 	return out, err
+}
+
+// errEndpoint is why there is no endpoint of that name, or nil. "" always is.
+func errEndpoint(set *limits.Set, name string) error {
+	valid := set.Endpoints()
+	switch {
+	case name == "" || slices.Contains(valid, name):
+		return nil
+	case len(valid) == 0:
+		return fmt.Errorf("unknown endpoint %q: the limit file has none", name)
+	}
+	return fmt.Errorf("unknown endpoint %q (valid: %s)", name, strings.Join(valid, ", "))
 }
 
 // unblockNote says what to expect.
@@ -395,7 +413,9 @@ func (p *Polygen) tellAudit(action, result string, o limits.Override, err error)
 	if err != nil {
 		attrs = append(attrs, slog.String("error", short(err.Error())))
 	}
-	p.options.Logger.LogAttrs(context.Background(), slog.LevelInfo, "audit", attrs...)
+	line := slog.NewRecord(time.Now(), slog.LevelInfo, "audit", 0)
+	line.AddAttrs(attrs...)
+	_ = p.options.Logger.Handler().Handle(context.Background(), line) // whatever the level of the log
 }
 
 func short(s string) string {

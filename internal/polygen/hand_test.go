@@ -81,9 +81,12 @@ func TestOverridesAreShared(t *testing.T) {
 	two.awaitLead(t)
 	three := newGenerator(t, addr, "three", nil).run(t)
 	three.awaitConcurrent(t, "bob", 50)
-	if list := three.Overrides().Overrides; len(list) != 1 || list[0].Reason != "launch" || list[0].Problem != "" {
-		t.Errorf("Overrides() = %+v, want that of bob", list)
-	}
+	proctest.Eventually(t, "it is listed", func() error {
+		if list := three.Overrides().Overrides; len(list) != 1 || list[0].Reason != "launch" || list[0].Problem != "" {
+			return fmt.Errorf("Overrides() = %+v, want that of bob", list)
+		}
+		return nil
+	})
 	if _, err := three.RemoveOverride(t.Context(), view.Act{Action: view.RemoveOverride, User: "bob"}); err != nil {
 		t.Fatal(err)
 	}
@@ -372,14 +375,16 @@ func TestUnblock(t *testing.T) {
 		return slices.Compact(kinds)
 	}
 	seq := uint64(0)
+	report := func() error { // as agents do, who repeat it while it matters
+		seq++
+		_, err1 := a.bus.Register(t.Context(), "i", "", "")
+		_, err2 := a.bus.Slots(t.Context(), "i", []string{"i"}, []concurrency.Ask{{User: "bob", Seq: seq, Want: 5, Active: 5, Limit: 5}})
+		return errors.Join(err1, err2)
+	}
 	await := func(want ...string) {
 		t.Helper()
 		proctest.Eventually(t, fmt.Sprint(want), func() error {
-			// As agents do, who repeat it while it matters.
-			seq++
-			_, err1 := a.bus.Register(t.Context(), "i", "", "")
-			_, err2 := a.bus.Slots(t.Context(), "i", []string{"i"}, []concurrency.Ask{{User: "bob", Seq: seq, Want: 5, Active: 5, Limit: 5}})
-			err := errors.Join(err1, err2)
+			err := report()
 			if got := about(); err != nil || len(got) < len(want) || !slices.Equal(got[:len(want)], want) {
 				return fmt.Errorf("heard %v, %v", got, err)
 			}
@@ -387,21 +392,22 @@ func TestUnblock(t *testing.T) {
 		})
 	}
 	await("block")
-	proctest.Eventually(t, "the follower knows", func() error {
+	proctest.Eventually(t, "the follower knows, and lets him in", func() error {
+		if err := report(); err != nil {
+			return err
+		}
 		if s := two.User("bob", "").State; s != view.Blocked {
 			return fmt.Errorf("state %s", s)
 		}
+		out, err := two.Unblock(t.Context(), view.Act{Action: view.LetIn, User: "bob", By: "ops", Reason: "r"})
+		if err != nil || !out.Sent || out.InProgress != 5 || out.Max != 5 || out.User != "bob" ||
+			out.Note != "he has 5 of 5 requests in progress: unless some end, the next reports block him again; an override of concurrent above 5 lets him in" {
+			return fmt.Errorf("Unblock = %+v, %w", out, err)
+		}
 		return nil
 	})
-	out, err := two.Unblock(t.Context(), view.Act{Action: view.LetIn, User: "bob", By: "ops", Reason: "r"})
-	if err != nil || !out.Sent || out.InProgress != 5 || out.Max != 5 || out.User != "bob" ||
-		out.Note != "he has 5 of 5 requests in progress: unless some end, the next reports block him again; an override of concurrent above 5 lets him in" {
-		t.Errorf("Unblock = %+v, %v", out, err)
-	}
 	await("block", "unblock", "block")
-	if err := one.Ready(); err != nil {
-		t.Error(err)
-	}
+	proctest.Eventually(t, "the leader is ready", one.Ready)
 }
 
 func TestUnblockNote(t *testing.T) {

@@ -167,6 +167,17 @@ func (p *Polygen) Ready() error {
 	return nil
 }
 
+// cutOff is why it can hear nothing of the agents and tell them nothing, or nil.
+func (p *Polygen) cutOff() error {
+	if why := p.lost.Load(); why != nil && why != &errNotAsked {
+		return p.Ready()
+	}
+	return nil
+}
+
+// leads reports whether it decides, and can tell the agents so.
+func (p *Polygen) leads() bool { return p.leading.Load() && p.cutOff() == nil }
+
 var errNotAsked = errors.New("not asked yet")
 
 // Reload reads the limit file now.
@@ -241,6 +252,7 @@ func (p *Polygen) renew(ctx context.Context) error {
 		return err
 	case err != nil:
 		p.metrics.lost.Set(1)
+		p.metrics.leading.Set(0) // it cannot send anything, and another one may lead
 		if before := p.lost.Swap(&err); (before == nil || before == &errNotAsked) && ctx.Err() == nil {
 			p.options.Logger.Warn("redis cannot be reached: no policies are sent", slog.Any("error", err))
 		}

@@ -367,11 +367,25 @@ func TestRedisLostAndFound(t *testing.T) {
 			return nil
 		})
 	}
+	// says waits until those who ask, and metrics, are told who decides.
+	says := func(leading bool, degraded string) {
+		t.Helper()
+		proctest.Eventually(t, fmt.Sprintf("it says that it leads: %v", leading), func() error {
+			from, metric := g.Instances().From, testutil.ToFloat64(g.metrics.leading)
+			if from.Leading != leading || (metric == 1) != leading || !strings.HasPrefix(from.Degraded, degraded) || (degraded == "") != (from.Degraded == "") {
+				return fmt.Errorf("leading %v, metric %v, degraded %q, want %q", from.Leading, metric, from.Degraded, degraded)
+			}
+			return nil
+		})
+	}
 	ready(true)
+	says(true, "")
 	server.Kill()
 	ready(false)
+	says(false, "redis cannot be reached")
 	proctest.RedisAt(t, addr)
 	ready(true)
+	says(true, "")
 	startAgents(t, addr).published(tenGets)
 }
 

@@ -134,7 +134,7 @@ func (p *Polygen) review(now time.Time) {
 func (p *Polygen) join(r bus.Registry, want string) {
 	p.seen.mu.Lock()
 	say, changed := p.seen.fleet.observe(r, want)
-	instances, behind := len(p.seen.fleet.members), p.seen.fleet.behind()
+	instances, behind := p.seen.fleet.there(), p.seen.fleet.behind()
 	p.seen.mu.Unlock()
 	p.metrics.instances.Set(float64(instances))
 	p.metrics.behind.Set(float64(behind))

@@ -94,7 +94,7 @@ func (c *userCollector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect sends what the users use now.
 func (c *userCollector) Collect(ch chan<- prometheus.Metric) {
-	if !c.p.leading.Load() || len(c.keys) == 0 && c.top.most == 0 {
+	if !c.p.leads() || len(c.keys) == 0 && c.top.most == 0 {
 		return
 	}
 	said := map[[2]string]bool{} // a series that comes twice would cost the whole answer
@@ -159,8 +159,8 @@ func (c *userCollector) rows() map[string]use {
 	for _, endpoint := range set.Endpoints() {
 		for _, user := range c.keys {
 			key := limits.EndpointKey(endpoint, user)
-			if u := read(key); u.Seen != nil && len(rows) < maxNamedRows {
-				rows[key] = u
+			if len(rows) < maxNamedRows && seen.view.Heard(key) {
+				rows[key] = read(key)
 			}
 		}
 	}

@@ -6,6 +6,7 @@ package up
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -15,6 +16,7 @@ import (
 	"reflect"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -292,19 +294,31 @@ func upTo(addresses []string) string {
 // readiness is why not everything serves yet, or nil.
 func readiness(p *polygen.Polygen, agents []*spoa.Agent, addresses []string) error {
 	if err := p.Ready(); err != nil {
-		return fmt.Errorf("polygen: %w", err)
+		return partly("polygen", err)
 	}
 	for i, a := range agents {
+		name := fmt.Sprintf("instance %d", i+1)
 		if err := a.Ready(); err != nil {
-			return fmt.Errorf("instance %d: %w", i+1, err)
+			return partly(name, err)
 		}
 		conn, err := net.DialTimeout("tcp", addresses[i], time.Second)
 		if err != nil {
-			return fmt.Errorf("instance %d: %w", i+1, err)
+			return fmt.Errorf("%s: HAProxy cannot be reached: %w", name, err)
 		}
 		conn.Close()
 	}
 	return nil
+}
+
+// partly names the part that is not ready: in front of what its error wraps, so that
+// admin.Told has both.
+func partly(name string, err error) error {
+	cause := errors.Unwrap(err)
+	if cause == nil {
+		return errors.New(name + ": " + err.Error())
+	}
+	said, _, _ := strings.Cut(err.Error(), ": "+cause.Error())
+	return fmt.Errorf("%s: %s: %w", name, said, cause)
 }
 
 // await polls until ready returns nil or ctx ends, for so long at most.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -83,6 +84,14 @@ func (f *fake) lastAsked() string {
 		return ""
 	}
 	return f.asked[len(f.asked)-1]
+}
+
+// wasAsked reports whether a query for live answers ended so. One that the page has
+// given up may arrive after the one that followed.
+func (f *fake) wasAsked(end string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.ContainsFunc(f.asked, func(query string) bool { return strings.HasSuffix(query, end) })
 }
 
 func (f *fake) allowed(w http.ResponseWriter, r *http.Request) bool {

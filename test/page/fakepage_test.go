@@ -62,8 +62,8 @@ func TestHostileNames(t *testing.T) {
 		b.awaitText("#user-state", "throttled")
 		want := "user=" + escaped(n)
 		proctest.Eventually(t, "the page asks for the user", func() error {
-			if got := f.lastAsked(); !strings.HasSuffix(got, want) {
-				return fmt.Errorf("for %q it asked for %q, want %q at its end", n, got, want)
+			if !f.wasAsked(want) {
+				return fmt.Errorf("for %q it asked for %q, want %q at its end", n, f.lastAsked(), want)
 			}
 			return nil
 		})

@@ -57,7 +57,14 @@ export class List {
   // set shows the items. With still, those that are there stay where they are and
   // new ones come last.
   set(items, still = false) {
-    const gone = new Set(this.#parts.keys());
+    const stay = new Set(items.map((item) => this.#key(item)));
+    for (const [key, { node }] of this.#parts) { // before the others are placed, so that none of them has to move
+      if (stay.has(key)) continue;
+      const next = node.contains(document.activeElement) ? neighbour(node) : null;
+      node.remove();
+      this.#parts.delete(key);
+      next?.querySelector("a")?.focus();
+    }
     let place = this.#parent.firstChild;
     for (const item of items) {
       const key = this.#key(item);
@@ -67,7 +74,6 @@ export class List {
         part = this.#make(item);
         this.#parts.set(key, part);
       }
-      gone.delete(key);
       this.#update(part, item);
       if (still) {
         if (fresh) this.#parent.append(part.node);
@@ -77,9 +83,13 @@ export class List {
         this.#parent.insertBefore(part.node, place);
       }
     }
-    for (const key of gone) {
-      this.#parts.get(key).node.remove();
-      this.#parts.delete(key);
-    }
   }
+}
+
+// neighbour is the next element that is not hidden, or else the one before.
+function neighbour(node) {
+  for (const step of ["nextElementSibling", "previousElementSibling"]) {
+    for (let n = node[step]; n; n = n[step]) if (!n.hidden) return n;
+  }
+  return null;
 }

@@ -3,6 +3,7 @@
 
 import { $, attribute, el, text } from "./dom.js";
 import { count, rate } from "./format.js";
+import { shorten, shown } from "./names.js";
 
 const kept = 300; // samples of a sparkline
 const width = 120;
@@ -48,11 +49,16 @@ function points(samples) {
   return samples.map((n, i) => `${(from + i * step).toFixed(1)},${(height - 1 - (n / most) * (height - 2)).toFixed(1)}`).join(" ");
 }
 
-// showFrom shows who answers.
+// showFrom shows who answers, and why it does not fully work. The reason is none of the
+// status, which is read aloud: it may be another one each second.
 export function showFrom(from) {
+  const cut = Boolean(from.degraded);
   text($("polygen"), from.polygen);
-  text($("leading"), from.leading ? "leads" : "follows");
-  attribute($("leading"), "title", from.leading ? "This polygen decides." : "Another polygen decides; this one sees the same.");
+  text($("leading"), cut ? "cut off" : from.leading ? "leads" : "follows");
+  attribute($("leading"), "data-state", cut ? "cut" : undefined);
+  attribute($("leading"), "title", cut ? undefined : from.leading ? "This polygen decides." : "Another polygen decides; this one sees the same.");
+  text($("degraded"), cut ? "This polygen is cut off: what is seen here may be old." : "");
+  text($("degraded-why"), cut ? shorten(shown(from.degraded), 400) : "");
   text($("version"), "limits " + from.version.slice(0, 12));
   attribute($("version"), "title", from.version);
 }

@@ -16,13 +16,14 @@ const rows = new List($("instance-rows"), {
     setState(part.state, i.problem ? "problem" : i.current ? "ok" : "behind");
     text(part.problem, i.problem ?? "");
     const behind = i.behind >= 1 ? ` for ${Math.floor(i.behind)} s` : "";
-    text(part.version, i.current ? `current (${i.version.slice(0, 12)})` : i.version ? `behind${behind} (${i.version.slice(0, 12)})` : `none yet${behind}`);
+    text(part.version, i.gone ? "" : i.current ? `current (${i.version.slice(0, 12)})` : i.version ? `behind${behind} (${i.version.slice(0, 12)})` : `none yet${behind}`);
   },
 });
 
 export function showInstances(list) {
   rows.set(list);
-  text($("instances-count"), String(list.length));
-  show($("instances-note"), list.length === 0);
-  text($("instances-note"), list.length === 0 ? "No instance is there: nobody is limited." : "");
+  const there = list.filter((i) => !i.gone).length;
+  text($("instances-count"), String(there));
+  show($("instances-note"), there === 0);
+  text($("instances-note"), there === 0 ? "No instance is there: nobody is limited." : "");
 }

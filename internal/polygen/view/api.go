@@ -18,6 +18,9 @@ type From struct {
 	Leading bool      `json:"leading"` // false: it sees the same, and another one decides
 	Version string    `json:"version"` // of the limits that it has
 	Time    time.Time `json:"time"`    // of the cluster, when it answered
+	// Degraded is why it does not fully work, so that what it says may be old; absent
+	// when it does.
+	Degraded string `json:"degraded,omitempty"`
 }
 
 // Name is a user of the cluster, at an endpoint if the file limits him there apart.
@@ -66,7 +69,7 @@ type User struct {
 	Up         int64      `json:"up"`          // bytes per second, over all instances
 	Instances  []Place    `json:"instances"`   // those that reported him in the last 2 s; sorted
 	Decisions  []Decision `json:"decisions"`   // the last 20, the newest first
-	Endpoints  []string   `json:"endpoints"`   // where he was seen too, counted apart; sorted
+	Endpoints  []string   `json:"endpoints"`   // where he was seen too, counted apart, sorted; "" is everywhere else
 	Seen       *time.Time `json:"seen"`        // when he was last heard of; null: never, or too long ago
 }
 
@@ -202,6 +205,8 @@ type Instance struct {
 	Current bool    `json:"current"`           // they are those of the polygen that answers
 	Behind  float64 `json:"behind,omitempty"`  // for how many seconds they have not been
 	Problem string  `json:"problem,omitempty"` // why it does not fully work; absent when it does
+
+	Gone *time.Time `json:"gone,omitempty"` // since when it is not heard of; told for 10 minutes
 }
 
 // Sort is the order of a list.

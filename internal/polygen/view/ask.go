@@ -14,38 +14,6 @@ import (
 // MaxTop is the most users of one list.
 const MaxTop = 1000
 
-// Top returns the n users with most, without From. It looks at every user, but for
-// ByRecent.
-func (v *View) Top(at time.Time, by Sort, n int) Users {
-	now := at.UnixNano()
-	out := Users{Sort: by, Users: []Summary{}, Seen: v.users.len(), Dropped: v.droppedUsers, Capacity: v.users.max}
-	if by == ByRecent {
-		for e := range v.users.all() {
-			if len(out.Users) == n {
-				break
-			}
-			out.Users = append(out.Users, v.summary(now, now, e))
-		}
-		return out
-	}
-	measure := measures[by]
-	best := top[user]{n: n}
-	for e := range v.users.all() {
-		best.offer(measure(&e.value, now), e)
-	}
-	for _, e := range best.sorted() {
-		out.Users = append(out.Users, v.summary(now, now, e))
-	}
-	return out
-}
-
-var measures = map[Sort]func(*user, int64) float64{
-	ByRate:       (*user).rate,
-	ByConcurrent: func(u *user, now int64) float64 { return float64(u.inProgress(now)) },
-	ByDown:       func(u *user, now int64) float64 { return float64(u.moved(now, bandwidth.Down)) },
-	ByUp:         func(u *user, now int64) float64 { return float64(u.moved(now, bandwidth.Up)) },
-}
-
 // Unknown returns n of the users whom the file does not name, without From.
 func (v *View) Unknown(by Sort, n int) UnknownUsers {
 	out := UnknownUsers{Sort: by, Users: []Unknown{}, Seen: v.unknown.len(), Dropped: v.droppedUnknown, Capacity: v.unknown.max}
@@ -125,7 +93,7 @@ func (v *View) userSince(now, since int64, key string) User {
 		out.Decisions = append(out.Decisions, d.shown())
 	}
 	endpoint, own := limits.SplitEndpoint(key)
-	for _, other := range v.set.Endpoints() {
+	for _, other := range append([]string{""}, v.set.Endpoints()...) {
 		if other != endpoint && v.users.get(limits.EndpointKey(other, own)) != nil {
 			out.Endpoints = append(out.Endpoints, other)
 		}

@@ -46,6 +46,19 @@ func (v *View) Look(at time.Time, n map[Sort]int) *Look {
 	return l
 }
 
+// LookNow begins a look for Top: a user is throttled in it if he is now.
+func (v *View) LookNow(at time.Time, by Sort, n int) *Look {
+	l := v.Look(at, map[Sort]int{by: n})
+	l.since, l.limited.n = l.now, 0
+	return l
+}
+
+// Top is what the look found of one order, without From.
+func (l *Look) Top(by Sort) Users {
+	o := l.Overview()
+	return Users{Sort: by, Users: o.Tops[by], Seen: o.Totals.Seen, Dropped: o.Totals.Dropped, Capacity: o.Totals.Capacity}
+}
+
 // Part looks at so many users more, and reports whether there are others.
 func (l *Look) Part(users int) (more bool) {
 	slots := l.view.users.slots
@@ -91,9 +104,11 @@ func (l *Look) Overview() Overview {
 	users := l.view.users
 	l.totals.Seen, l.totals.Dropped, l.totals.Capacity = users.len(), l.view.droppedUsers, users.max
 	list := func(entries []*entry[user]) []Summary {
-		all := make([]Summary, len(entries))
-		for i, e := range entries {
-			all[i] = l.view.summary(l.now, l.since, e)
+		all := make([]Summary, 0, len(entries))
+		for _, e := range entries {
+			if users.entries[e.key] == e { // else he gave way meanwhile, and may be there again as another one
+				all = append(all, l.view.summary(l.now, l.since, e))
+			}
 		}
 		return all
 	}
@@ -114,14 +129,6 @@ func (l *Look) Overview() Overview {
 		out.Tops[ByRecent] = list(recent)
 	}
 	return out
-}
-
-// Overview looks at every user at once: see Look.
-func (v *View) Overview(at time.Time, n map[Sort]int) Overview {
-	l := v.Look(at, n)
-	for l.Part(v.users.len()) {
-	}
-	return l.Overview()
 }
 
 // flow is his requests in progress, and bytes per second down and up.

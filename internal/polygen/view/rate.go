@@ -11,3 +11,6 @@ func (v *View) Rate(at time.Time, key string) float64 {
 	}
 	return u.rate(at.UnixNano())
 }
+
+// Heard reports whether a wire key is known of.
+func (v *View) Heard(key string) bool { return v.users.get(key) != nil }

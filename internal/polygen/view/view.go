@@ -28,8 +28,10 @@ const (
 	maxDecisions = 20
 	// refusedSpan is the time in which refusals are counted together.
 	refusedSpan = int64(time.Second)
-	// unknownSpan is how long a user whom the file does not name is remembered.
-	unknownSpan = int64(time.Hour)
+	// memory is how long a user is remembered who is not heard of, and maxForgotten how
+	// many are forgotten at a time.
+	memory       = int64(time.Hour)
+	maxForgotten = 1000
 	// noName is the key of requests without a user's name.
 	noName = "~"
 )
@@ -330,10 +332,20 @@ func (u *user) lastDecision() *decision {
 	return &u.decisions[(u.first+len(u.decisions)-1)%len(u.decisions)]
 }
 
-// Forget drops the users whom the file does not name and who have not been heard of
-// for an hour. It costs what it drops.
+// Forget drops users who have not been heard of for an hour, 1000 at a time of all and
+// 1000 of those whom the file does not name. It costs what it drops.
 func (v *View) Forget(at time.Time) {
-	for now := at.UnixNano(); v.unknown.oldest != nil && now-v.unknown.oldest.value.seen >= unknownSpan; {
+	forgotten := at.UnixNano() - memory
+	for range maxForgotten {
+		if e := v.users.oldest; e == nil || e.value.seen > forgotten {
+			break
+		}
+		v.users.remove(v.users.oldest)
+	}
+	for range maxForgotten {
+		if e := v.unknown.oldest; e == nil || e.value.seen > forgotten {
+			break
+		}
 		v.unknown.remove(v.unknown.oldest)
 	}
 }

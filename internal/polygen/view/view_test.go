@@ -262,8 +262,8 @@ func TestEndpoints(t *testing.T) {
 		others         []string
 	}{
 		{"", "/api/v1/users/bob", 1, 10, []string{"api", "web"}},
-		{"web", "/api/v1/users/bob?endpoint=web", 2, 1, []string{"api"}},
-		{"api", "/api/v1/users/bob?endpoint=api", 3, 10, []string{"web"}},
+		{"web", "/api/v1/users/bob?endpoint=web", 2, 1, []string{"", "api"}},
+		{"api", "/api/v1/users/bob?endpoint=api", 3, 10, []string{"", "web"}},
 	} {
 		u := r.get(limits.EndpointKey(tt.endpoint, "bob"))
 		l := u.Limits[0]
@@ -276,6 +276,10 @@ func TestEndpoints(t *testing.T) {
 	}
 	if out := r.Unknown(ByActive, 9); len(out.Users) != 1 || out.Users[0].User != "bob" || out.Users[0].Reports != 3 {
 		t.Errorf("Unknown() = %+v, want bob once", out)
+	}
+	r.use(limits.EndpointKey("web", "mover"), 1)
+	if u := r.get(limits.EndpointKey("web", "mover")); len(u.Endpoints) != 0 {
+		t.Errorf("who was seen at one endpoint alone was seen at %q too", u.Endpoints)
 	}
 }
 
@@ -533,6 +537,24 @@ func TestUnknown(t *testing.T) {
 	r.Forget(r.now)
 	if got := names(ByActive, 9); got != "" {
 		t.Errorf("an hour later: %s, want nobody", got)
+	}
+	if n, _ := r.Size(); n != 0 {
+		t.Errorf("an hour later: %d users, want none", n)
+	}
+}
+
+// However many were heard of at once, no second takes long over them.
+func TestForgetInParts(t *testing.T) {
+	r := &rig{View: New(parse(t, file), 2*maxForgotten, 2*maxForgotten), now: t0}
+	for i := range maxForgotten + 1 {
+		r.use(fmt.Sprint("user-", i), 1)
+	}
+	r.wait(time.Duration(memory))
+	for _, want := range []int{1, 0} {
+		r.Forget(r.now)
+		if users, unknown := r.Size(); users != want || unknown != want {
+			t.Errorf("%d users, %d unknown ones are left, want %d", users, unknown, want)
+		}
 	}
 }
 

@@ -1,0 +1,20 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/sluice-qos/sluice/internal/polygen/view"
+)
+
+func TestRole(t *testing.T) {
+	for want, f := range map[string]view.From{
+		"leading":                             {Leading: true},
+		"following":                           {},
+		`cut off ("redis cannot be reached")`: {Degraded: "redis cannot be reached: dial tcp 127.0.0.1:6379: connect: connection refused"},
+		`cut off ("\x1b[2J")`:                 {Degraded: "\x1b[2J"},
+	} {
+		if got := role(f); got != want {
+			t.Errorf("role(%+v) = %q, want %q", f, got, want)
+		}
+	}
+}
