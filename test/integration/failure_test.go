@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/bench/load"
+	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/test/cluster"
 )
@@ -85,9 +87,11 @@ func TestAgentKilled(t *testing.T) {
 	checkAnswered(t, r)
 	checkCalm(t, r)
 	checkQuick(t, after(r, at.Add(time.Second)), "later than a second after the agent's death")
+	awaitInstances(t, c, "gone")
 
 	in.StartAgent(t)
 	in.AwaitReady(t)
+	awaitInstances(t, c, "there")
 	proctest.Eventually(t, "HAProxy asks the agent again", func() error {
 		r := offer(t, c, "wild", "even", 400, time.Second)
 		if len(r.Refused().Results) == 0 {
@@ -96,6 +100,25 @@ func TestAgentKilled(t *testing.T) {
 		return nil
 	})
 	checkLimit(t, offer(t, c, "alice", "even", 400, 2*time.Second), 100, 0.9)
+}
+
+// awaitInstances waits until polygen tells of one instance that it is "there" or "gone".
+func awaitInstances(t *testing.T, c *cluster.Cluster, want string) {
+	t.Helper()
+	proctest.Eventually(t, "polygen tells of the instance as "+want, func() error {
+		text, err := cluster.Get(c.Polygens[0].Admin, "/api/v1/instances")
+		if err != nil {
+			return err
+		}
+		var list view.Instances
+		if err := json.Unmarshal([]byte(text), &list); err != nil {
+			return err
+		}
+		if len(list.Instances) != 1 || (list.Instances[0].Gone != nil) != (want == "gone") {
+			return fmt.Errorf("it tells %s", text)
+		}
+		return nil
+	})
 }
 
 func TestAgentStopped(t *testing.T) {
