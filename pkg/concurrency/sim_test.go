@@ -316,6 +316,11 @@ func (c *cluster) send(a *agent, flush bool) {
 	if len(asks) == 0 {
 		return
 	}
+	for _, ask := range asks {
+		if held := a.core.Held(ask.User); held > ask.Want {
+			c.problem("an agent that asks for %d slots goes on to use %d", ask.Want, held)
+		}
+	}
 	a.inflight = true
 	c.asked++
 	there, back := c.Delay(c.link), c.Delay(c.link)
