@@ -24,7 +24,7 @@ type end struct {
 func (f *Fairness) finish(ctx context.Context, e end) {
 	ctx, cancel := context.WithTimeout(ctx, finishing)
 	defer cancel()
-	if t, err := f.cfg.Tiers.Tier(ctx, e.claim.User); err == nil && t.Limits.Total >= 1 { // it may have been lowered
+	if t, ok := f.asker().ask(ctx, e.claim.User); ok { // it may have been lowered
 		e.tier = t
 	}
 	if !f.free(ctx, e) {

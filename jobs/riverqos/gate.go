@@ -117,7 +117,7 @@ func (f *Fairness) nudgeLoop(ctx context.Context) {
 	}
 }
 
-// promote lets jobs through where there is room.
+// promote lets jobs through where there is room. What fails is the sweep's.
 func (f *Fairness) promote(ctx context.Context, flows []flow) {
 	if len(flows) == 0 {
 		return

@@ -15,13 +15,13 @@ import (
 // ahead: the slots hold, and the sweep closes the gate behind it.
 const counting = 2 * time.Second
 
-// blind is for how long inserts do not ask when there was no answer. Transactions that
-// insert may have all connections of the pool, and would each wait for one more.
+// blind is for how long inserts do not ask when there was no answer: each would wait for
+// it in vain, with a transaction open.
 const blind = 5 * time.Second
 
 // InsertMany notes whose the jobs are, and holds those back that are too many. It asks
 // the database once, outside of the transaction in which the jobs are inserted, which
-// River's middleware does not get to see.
+// River's middleware does not get to see, and by a connection of its own.
 func (f *middleware) InsertMany(ctx context.Context, params []*rivertype.JobInsertParams, doInner func(context.Context) ([]*rivertype.JobInsertResult, error)) ([]*rivertype.JobInsertResult, error) {
 	if f.cfg.Disabled {
 		return doInner(ctx)
@@ -46,8 +46,9 @@ func (f *middleware) InsertMany(ctx context.Context, params []*rivertype.JobInse
 func (f *Fairness) close(ctx context.Context, lines []*line, now time.Time) (held []flow, settle func([]*rivertype.JobInsertParams, []*rivertype.JobInsertResult)) {
 	limited := lines[:0:0]
 	var flows []flow
+	asker := f.asker()
 	for _, l := range lines {
-		if l.size = f.tier(ctx, l.user).Limits.Of(service(l.queue)); l.size < jobs.Unlimited {
+		if l.size = asker.tier(ctx, l.user).Limits.Of(service(l.queue)); l.size < jobs.Unlimited {
 			limited, flows = append(limited, l), append(flows, l.flow)
 		}
 	}

@@ -24,6 +24,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -49,14 +50,24 @@ const (
 
 // Config says how to be fair. Pool, Slots, Tiers and User are needed.
 type Config struct {
-	// Pool is of the database that River's tables are in. A worker needs two
-	// connections beside River's own, a program that only inserts jobs one.
+	// Pool is of the database that River's tables are in. A worker needs a connection of
+	// it beside the one that River's client listens on.
+	//
+	// A Fairness also has connections of its own, which are made as the Pool's are and
+	// add "sluice" to their application_name: up to two with which inserts count, so that
+	// one in a transaction needs no second connection of the Pool, and with Run one that
+	// keeps the sweep's lock. They are made when they are needed, and closed after a
+	// minute or two in which they are not, or when Run ends. A goroutine that watches
+	// them begins with the first, and ends with Run; in a program that only inserts it
+	// stays as long as the process.
 	Pool *pgxpool.Pool
 	// Schema is that of River's tables; "" is the one that the search path finds.
 	Schema string
 	// Slots are shared by all workers.
 	Slots jobs.Slots
-	// Tiers know the users' limits.
+	// Tiers know the users' limits. One below 1 counts as 1. They have to mind their
+	// context: an insert, and each thousand users of a sweep, wait up to 2 s for
+	// answers that do not come, and then take what comes at once.
 	Tiers jobs.Tiers
 	// User finds the user of a job.
 	User UserFunc
@@ -112,6 +123,8 @@ type Fairness struct {
 	admits admits
 	nudges nudges
 
+	asking, silence time.Duration // the constants of these names
+
 	blinded atomic.Int64 // when the gate last got no answer, in ms since 1970
 
 	mu      sync.Mutex
@@ -154,7 +167,7 @@ func New(cfg Config) (*Fairness, error) {
 		log = slog.New(slog.DiscardHandler)
 	}
 	return &Fairness{
-		cfg: cfg, db: newStore(cfg.Pool, cfg.Schema), log: log, metrics: jobmetrics.New(cfg.Registry),
+		cfg: cfg, db: newStore(cfg.Pool, cfg.Schema), log: log, metrics: jobmetrics.New(cfg.Registry), asking: asking, silence: silence,
 		process: rand.Text(), naps: naps{wake: make(chan struct{}, 1)}, nudges: nudges{wake: make(chan struct{}, 1)},
 	}, nil
 }
@@ -166,15 +179,15 @@ func (f *Fairness) Middleware() []rivertype.Middleware {
 }
 
 // Run renews the leases, wakes jobs and sweeps, until the context ends; it then returns
-// nil. It refuses a pool of a single connection. Every process that works jobs needs it, before and until some time after its
-// River client: end it when the client has stopped. One that only inserts does not.
+// nil, within some seconds even if the database is silent. Every process that works jobs
+// needs it, before and until some time after its River client: end it when the client has
+// stopped. One that only inserts does not.
 func (f *Fairness) Run(ctx context.Context) error {
 	if f.cfg.Disabled {
 		return f.ungateAll(ctx)
 	}
-	if n := f.cfg.Pool.Config().MaxConns; n < 2 { // the sweep would wait for its own connection for ever
-		return fmt.Errorf("riverqos: Run needs a pool of at least 2 connections, not %d", n)
-	}
+	defer f.db.own.close()
+	f.metrics.Sweeps.WithLabelValues("done") // 0 so far: nobody sweeps is an alert, also if nobody ever has
 	var wg sync.WaitGroup
 	for _, loop := range []func(context.Context){f.renewLoop, f.wakeLoop, f.nudgeLoop, f.freeLoop, f.sweepLoop} {
 		wg.Go(func() { loop(ctx) })
@@ -185,14 +198,60 @@ func (f *Fairness) Run(ctx context.Context) error {
 
 // tier is that of a user. An error has been dealt with: there always is a usable one.
 func (f *Fairness) tier(ctx context.Context, user string) jobs.Tier {
+	t, _ := f.ask(ctx, user)
+	return t
+}
+
+// ask is tier, and reports whether the Tiers answered without an error.
+func (f *Fairness) ask(ctx context.Context, user string) (t jobs.Tier, ok bool) {
 	t, err := f.cfg.Tiers.Tier(ctx, user)
 	if err != nil {
 		f.failed("tier", "the tier of a user could not be found", err)
 	}
-	if t.Limits.Total < 1 { // that would be an error of the Tiers; jobs are never rejected
-		t.Limits.Total = 1
+	return usable(t), err == nil
+}
+
+// usable raises limits below 1, which no Slots take: jobs are never rejected.
+func usable(t jobs.Tier) jobs.Tier {
+	t.Limits.Total = max(t.Limits.Total, 1)
+	queues := t.Limits.Queues
+	for queue, n := range queues {
+		if n < 1 {
+			t.Limits.Queues = maps.Clone(t.Limits.Queues) // the Tiers' own is shared
+			t.Limits.Queues[queue] = 1
+		}
 	}
 	return t
+}
+
+// asking bounds how long an insert, or a page of a sweep, waits for Tiers that do not
+// answer.
+const asking = 2 * time.Second
+
+// asker asks for the tiers of several users. Only failures spend its time, so that many
+// users whose tiers come slowly have theirs all the same. When it is spent, questions
+// fail that are not answered at once.
+type asker struct {
+	f    *Fairness
+	left time.Duration
+}
+
+func (f *Fairness) asker() *asker { return &asker{f, f.asking} }
+
+func (a *asker) tier(ctx context.Context, user string) jobs.Tier {
+	t, _ := a.ask(ctx, user)
+	return t
+}
+
+// ask is tier, and reports whether the Tiers answered without an error.
+func (a *asker) ask(ctx context.Context, user string) (t jobs.Tier, ok bool) {
+	ctx, cancel := context.WithTimeout(ctx, a.left)
+	defer cancel()
+	began := time.Now()
+	if t, ok = a.f.ask(ctx, user); !ok {
+		a.left -= time.Since(began)
+	}
+	return t, ok
 }
 
 // every calls do about each d until the context ends.

@@ -6,7 +6,6 @@ import (
 	"github.com/riverqueue/river"
 
 	"github.com/sluice-qos/sluice/pkg/jobs"
-	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 // Route says which of a service's queues a job of a user goes to, for River's Insert:
@@ -15,7 +14,7 @@ import (
 func (f *Fairness) Route(ctx context.Context, user, service string, scheduled bool) *river.InsertOpts {
 	var tier jobs.Tier
 	if user != "" && !scheduled {
-		tier = f.tier(ctx, limits.Key(user))
+		tier = f.tier(ctx, keyOf(user))
 	}
 	return &river.InsertOpts{Queue: jobs.Route(service, tier, scheduled)}
 }

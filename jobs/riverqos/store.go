@@ -3,17 +3,36 @@ package riverqos
 import (
 	"context"
 	_ "embed"
+	"math"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
+// answering bounds how long a statement, or a call of the Slots that a sweep makes, may
+// take. A server that is silent, or a connection that nobody told of its end, would hold
+// up a loop for ever otherwise.
+const answering = 5 * time.Second
+
 // store is River's table of jobs. All statements are here and in sql/.
 type store struct {
-	pool   *pgxpool.Pool
-	schema string
+	pool     *pgxpool.Pool
+	own      *own
+	schema   string
+	patience time.Duration // answering
 	queries
+}
+
+// bound ends a statement in time.
+func (s store) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, s.patience)
+}
+
+// boundAll is for statements that read all jobs that have not finished.
+func (s store) boundAll(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, 6*s.patience)
 }
 
 // queries are those of sql/, of one schema.
@@ -56,7 +75,7 @@ var (
 
 func newStore(pool *pgxpool.Pool, schema string) store {
 	in := func(sql string) string { return replaceNames(sql, schema) }
-	return store{pool, schema, queries{
+	return store{pool, newOwn(pool), schema, answering, queries{
 		in(wakeSQL), in(promoteSQL), in(countSQL), in(gatedSQL), in(staleSQL), in(straysSQL), in(loseSQL), in(crowdSQL), in(regateSQL),
 		in(putOffSQL), in(ungateSQL), in(depthSQL), in(whySQL), in(aheadSQL), in(announceSQL),
 	}}
@@ -77,7 +96,7 @@ type woken int
 
 const (
 	gone  woken = iota // it will not come: it has finished, is deleted, or waits by its own will
-	early              // River has not yet written that it is parked
+	early              // River has not yet written that it is parked, or a transaction that is open has locked it
 	awake              // it is available already
 	done               // it was made available
 )
@@ -89,6 +108,8 @@ func (s store) wake(ctx context.Context, ids []int64) (map[int64]woken, error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
 	rows, err := s.pool.Query(ctx, s.wakeSQL, ids)
 	if err != nil {
 		return nil, err
@@ -101,10 +122,10 @@ func (s store) wake(ctx context.Context, ids []int64) (map[int64]woken, error) {
 		switch {
 		case made:
 			found[id] = done
+		case state == "running", waits: // by now, or still: it is locked
+			found[id] = early
 		case state == "available":
 			found[id] = awake
-		case state == "running", state == "scheduled" && waits: // by now
-			found[id] = early
 		default:
 			found[id] = gone
 		}
@@ -122,20 +143,27 @@ type flow struct {
 
 func columns(all []flow) (users, queues []string, sizes []int32) {
 	for _, f := range all {
-		users, queues, sizes = append(users, f.user), append(queues, f.queue), append(sizes, int32(f.size)) //nolint:gosec // limits are small
+		users, queues, sizes = append(users, f.user), append(queues, f.queue), append(sizes, int32(min(f.size, math.MaxInt32))) //nolint:gosec // it fits
 	}
 	return users, queues, sizes
 }
 
-// promote lets gated jobs through where there is room, and returns how many. An id that
-// is not 0 is of a job that has ended though its row may still say that it runs.
+// most is how many jobs one promote or regate changes, so that it ends in time.
+const most = 5000
+
+// promote lets gated jobs through where there is room, and returns how many: with most
+// there may be more. An id that is not 0 is of a job that has ended though its row may still say that it runs.
 func (s store) promote(ctx context.Context, all []flow, ended int64) (n int, err error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
 	users, queues, sizes := columns(all)
 	err = s.pool.QueryRow(ctx, s.promoteSQL, users, queues, sizes, ended).Scan(&n)
 	return n, err
 }
 
 func (s store) announce(ctx context.Context, queues []string) error {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
 	_, err := s.pool.Exec(ctx, s.announceSQL, queues)
 	return err
 }
@@ -146,10 +174,21 @@ type crowd struct {
 	gated bool // there are gated ones
 }
 
-// count is the crowd of each, and which of the ids are of jobs that can be seen.
+// count is the crowd of each, and which of the ids are of jobs that can be seen. The
+// context ends in time.
 func (s store) count(ctx context.Context, all []flow, ids []int64) (crowds []crowd, seen []int64, err error) {
+	select {
+	case s.own.seat <- struct{}{}:
+		defer func() { <-s.own.seat }()
+	case <-ctx.Done():
+		return nil, nil, ctx.Err()
+	}
+	pool, err := s.own.get()
+	if err != nil {
+		return nil, nil, err
+	}
 	users, queues, _ := columns(all)
-	rows, err := s.pool.Query(ctx, s.countSQL, users, queues, ids)
+	rows, err := pool.Query(ctx, s.countSQL, users, queues, ids)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -170,6 +209,8 @@ func (s store) count(ctx context.Context, all []flow, ids []int64) (crowds []cro
 
 // gated are up to n users and queues that have gated or parked jobs, after one.
 func (s store) gated(ctx context.Context, after flow, n int) ([]flow, error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
 	rows, err := s.pool.Query(ctx, s.gatedSQL, after.user, after.queue, n)
 	if err != nil {
 		return nil, err
@@ -197,6 +238,8 @@ func (s store) strays(ctx context.Context, users []string, seconds float64) ([]o
 }
 
 func (s store) owned(ctx context.Context, sql string, args ...any) ([]owned, error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
 	rows, err := s.pool.Query(ctx, sql, args...)
 	if err != nil {
 		return nil, err
@@ -208,12 +251,16 @@ func (s store) owned(ctx context.Context, sql string, args ...any) ([]owned, err
 }
 
 func (s store) lose(ctx context.Context, ids []int64, lease float64) error {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
 	_, err := s.pool.Exec(ctx, s.loseSQL, ids, lease)
 	return err
 }
 
 // crowded are those with more than one available or running job. Their size is how many.
 func (s store) crowded(ctx context.Context) ([]flow, error) {
+	ctx, cancel := s.boundAll(ctx)
+	defer cancel()
 	rows, err := s.pool.Query(ctx, s.crowdSQL)
 	if err != nil {
 		return nil, err
@@ -224,21 +271,28 @@ func (s store) crowded(ctx context.Context) ([]flow, error) {
 	})
 }
 
-// regate puts the last n available jobs behind the gate, and returns how many it were.
+// regate puts the last n available jobs behind the gate, at most so many, and returns how
+// many it were.
 func (s store) regate(ctx context.Context, f flow, n int, except []int64, horizon float64) (int, error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
 	if except == nil {
 		except = []int64{}
 	}
-	tag, err := s.pool.Exec(ctx, s.regateSQL, f.user, f.queue, n, except, horizon)
+	tag, err := s.pool.Exec(ctx, s.regateSQL, f.user, f.queue, min(n, most), except, horizon)
 	return int(tag.RowsAffected()), err
 }
 
 func (s store) putOff(ctx context.Context, horizon float64, n int) (int, error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
 	tag, err := s.pool.Exec(ctx, s.putOffSQL, horizon, n)
 	return int(tag.RowsAffected()), err
 }
 
 func (s store) ungate(ctx context.Context, n int) (freed int, err error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
 	err = s.pool.QueryRow(ctx, s.ungateSQL, n).Scan(&freed)
 	return freed, err
 }
@@ -250,6 +304,8 @@ type depth struct {
 }
 
 func (s store) depth(ctx context.Context) ([]depth, error) {
+	ctx, cancel := s.boundAll(ctx)
+	defer cancel()
 	rows, err := s.pool.Query(ctx, s.depthSQL)
 	if err != nil {
 		return nil, err

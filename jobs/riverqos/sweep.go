@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/sluice-qos/sluice/pkg/jobs"
 )
@@ -40,23 +42,88 @@ func (f *Fairness) pause(ctx context.Context) {
 	}
 }
 
-// silence is how long the transaction that holds the lock may be silent, at least.
-const silence = 10 * time.Second
+const (
+	// silence is how long the transaction that holds the lock may be silent. Its owner gives
+	// a sign of life ten times as often, and gives up, too, when it gets no answer.
+	silence = 10 * time.Second
+	// parting bounds what is done when the sweeps end. The server does the same by itself.
+	parting = time.Second
+)
 
 // lead sweeps for as long as it has the lock.
 func (f *Fairness) lead(ctx context.Context) error {
-	// At this level a transaction that only waits keeps no row from being cleaned up.
-	tx, err := f.cfg.Pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
-	if err != nil {
+	lock, err := f.lock(ctx)
+	if err != nil || lock == nil {
 		return err
 	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	defer unlock(lock)
+	ctx, lose := context.WithCancelCause(ctx)
+	var beating sync.WaitGroup
+	defer beating.Wait()
+	defer lose(nil)
+	beating.Go(func() { lose(f.beat(ctx, lock)) })
+	err = f.sweeps(ctx)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// lock is a transaction that has the lock, or nil if another process has it.
+func (f *Fairness) lock(ctx context.Context) (pgx.Tx, error) {
+	ctx, cancel := f.db.bound(ctx)
+	defer cancel()
+	pool, err := f.db.own.get()
+	if err != nil {
+		return nil, err
+	}
+	// At this level a transaction that only waits keeps no row from being cleaned up.
+	tx, err := pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+	if err != nil {
+		return nil, err
+	}
 	var leads bool
 	err = tx.QueryRow(ctx, "SELECT pg_try_advisory_xact_lock(hashtext('sluice:sweep:' || current_database()), hashtext($1::text)) "+
-		"FROM set_config('idle_in_transaction_session_timeout', $2, true)", f.cfg.Schema, fmt.Sprint(max(silence, 10*f.cfg.Sweep).Milliseconds())).Scan(&leads)
+		"FROM set_config('idle_in_transaction_session_timeout', $2, true)", f.cfg.Schema, fmt.Sprint(f.silence.Milliseconds())).Scan(&leads)
 	if err != nil || !leads {
-		return err
+		unlock(tx)
+		return nil, err
 	}
+	return tx, nil
+}
+
+func unlock(tx pgx.Tx) {
+	ctx, cancel := context.WithTimeout(context.Background(), parting)
+	defer cancel()
+	_ = tx.Rollback(ctx)
+}
+
+// beat keeps the lock until the context ends, however long a sweep takes, and returns why
+// it could not: another process may sweep then.
+func (f *Fairness) beat(ctx context.Context, lock pgx.Tx) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(f.silence / 10):
+		}
+		_, err := within(ctx, f.db.patience, func(ctx context.Context) (pgconn.CommandTag, error) { return lock.Exec(ctx, "SELECT 1") })
+		if err != nil {
+			return fmt.Errorf("keep the sweep's lock: %w", err)
+		}
+	}
+}
+
+// within ends a call in time.
+func within[T any](ctx context.Context, limit time.Duration, call func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return call(ctx)
+}
+
+// sweeps go on until the context ends or one fails. Each step has a time of its own, so
+// that many users do not make it fail.
+func (f *Fairness) sweeps(ctx context.Context) error {
 	var counted, put, strayed time.Time
 	for ctx.Err() == nil {
 		if err := f.sweep(ctx); err != nil {
@@ -83,17 +150,31 @@ func (f *Fairness) lead(ctx context.Context) error {
 		}
 		f.metrics.Sweeps.WithLabelValues("done").Inc()
 		f.pause(ctx)
-		if err := beat(ctx, tx); err != nil {
-			return err
-		}
 	}
 	return nil
 }
 
-// beat keeps the lock.
-func beat(ctx context.Context, tx pgx.Tx) error {
-	_, err := tx.Exec(ctx, "SELECT 1")
-	return err
+// failing is how many users in a row a sweep may fail for. One is his own trouble, and the
+// others' are looked at; so many are not.
+const failing = 3
+
+// failures are those of a sweep.
+type failures struct {
+	*Fairness
+	row int
+}
+
+// end is the error if the sweep is to end with it.
+func (f *failures) end(ctx context.Context, err error) error {
+	if err == nil {
+		f.row = 0
+		return nil
+	}
+	if f.row++; f.row >= failing || ctx.Err() != nil {
+		return err
+	}
+	f.failed("sweep", "a sweep failed for a user", err)
+	return nil
 }
 
 func (f *Fairness) sweep(ctx context.Context) error {
@@ -112,20 +193,17 @@ func (f *Fairness) sweep(ctx context.Context) error {
 // sweepWaiting hands out slots that nobody gave back, or that a raised limit made, and
 // wakes all jobs for which slots are reserved.
 func (f *Fairness) sweepWaiting(ctx context.Context) error {
+	missed := failures{Fairness: f}
 	for after := ""; ; {
-		users, err := f.cfg.Slots.Waiting(ctx, after, page)
+		users, err := within(ctx, f.db.patience, func(ctx context.Context) ([]string, error) { return f.cfg.Slots.Waiting(ctx, after, page) })
 		if err != nil {
 			return fmt.Errorf("users who wait: %w", err)
 		}
+		asker := f.asker()
 		for _, user := range users {
-			handed, err := f.cfg.Slots.Hand(ctx, user, f.tier(ctx, user).Limits, f.cfg.Reserve)
-			if err != nil {
-				return fmt.Errorf("hand slots out: %w", err)
-			}
-			f.metrics.Handed.Add(float64(len(handed)))
-			reserved, err := f.cfg.Slots.Reserved(ctx, user)
-			if err != nil {
-				return fmt.Errorf("reserved jobs: %w", err)
+			reserved, err := f.handOut(ctx, user, asker.tier(ctx, user).Limits)
+			if err := missed.end(ctx, err); err != nil {
+				return err
 			}
 			f.wake(ctx, reserved)
 		}
@@ -136,6 +214,26 @@ func (f *Fairness) sweepWaiting(ctx context.Context) error {
 	}
 }
 
+// handOut returns all jobs of a user for which slots are reserved.
+func (f *Fairness) handOut(ctx context.Context, user string, l jobs.Limits) ([]jobs.Job, error) {
+	ctx, cancel := f.db.bound(ctx)
+	defer cancel()
+	handed, err := f.cfg.Slots.Hand(ctx, user, l, f.cfg.Reserve)
+	if err != nil {
+		return nil, fmt.Errorf("hand slots out: %w", err)
+	}
+	f.metrics.Handed.Add(float64(len(handed)))
+	return f.reserved(ctx, user)
+}
+
+func (f *Fairness) reserved(ctx context.Context, user string) ([]jobs.Job, error) {
+	all, err := f.cfg.Slots.Reserved(ctx, user)
+	if err != nil {
+		return nil, fmt.Errorf("reserved jobs: %w", err)
+	}
+	return all, nil
+}
+
 // sweepGated lets jobs of users through who have room.
 func (f *Fairness) sweepGated(ctx context.Context) error {
 	for after := (flow{}); ; {
@@ -144,18 +242,20 @@ func (f *Fairness) sweepGated(ctx context.Context) error {
 			return err
 		}
 		users := make([]string, len(flows))
+		asker := f.asker()
 		for i := range flows {
-			flows[i].size = f.tier(ctx, flows[i].user).Limits.Of(service(flows[i].queue))
+			flows[i].size = asker.tier(ctx, flows[i].user).Limits.Of(service(flows[i].queue))
 			users[i] = flows[i].user
 		}
 		if err := f.loseDead(ctx, users); err != nil {
 			return err
 		}
-		n, err := f.db.promote(ctx, flows, 0)
-		if err != nil {
-			return fmt.Errorf("let jobs through: %w", err)
+		for n := most; n == most; {
+			if n, err = f.db.promote(ctx, flows, 0); err != nil {
+				return fmt.Errorf("let jobs through: %w", err)
+			}
+			f.metrics.Promoted.Add(float64(n))
 		}
-		f.metrics.Promoted.Add(float64(n))
 		if len(flows) < page {
 			return nil
 		}
@@ -219,7 +319,7 @@ func (f *Fairness) unknownTo(ctx context.Context, rows []owned, among func(jobs.
 	known := map[string]map[string]bool{} // jobs by user
 	for _, row := range rows {
 		if known[row.user] == nil {
-			usage, err := f.cfg.Slots.User(ctx, row.user)
+			usage, err := within(ctx, f.db.patience, func(ctx context.Context) (jobs.Usage, error) { return f.cfg.Slots.User(ctx, row.user) })
 			if err != nil {
 				return nil, fmt.Errorf("slots of a user: %w", err)
 			}
@@ -250,23 +350,33 @@ func (f *Fairness) sweepCrowds(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("crowded users: %w", err)
 	}
+	missed, asker := failures{Fairness: f}, f.asker()
 	for _, c := range crowds {
-		over := c.size - f.tier(ctx, c.user).Limits.Of(service(c.queue))
+		over := c.size - asker.tier(ctx, c.user).Limits.Of(service(c.queue))
 		if over <= 0 {
 			continue
 		}
-		reserved, err := f.cfg.Slots.Reserved(ctx, c.user)
-		if err != nil {
-			return fmt.Errorf("reserved jobs: %w", err)
+		if err := missed.end(ctx, f.regate(ctx, c, over)); err != nil {
+			return err
 		}
-		var except []int64
-		for _, j := range reserved {
-			if id, ok := f.id(j); ok {
-				except = append(except, id)
-			}
+	}
+	return nil
+}
+
+// regate closes the gate behind a crowd that is too large.
+func (f *Fairness) regate(ctx context.Context, c flow, over int) error {
+	reserved, err := within(ctx, f.db.patience, func(ctx context.Context) ([]jobs.Job, error) { return f.reserved(ctx, c.user) })
+	if err != nil {
+		return err
+	}
+	var except []int64
+	for _, j := range reserved {
+		if id, ok := f.id(j); ok {
+			except = append(except, id)
 		}
-		n, err := f.db.regate(ctx, c, over, except, f.cfg.GateFor.Seconds())
-		if err != nil {
+	}
+	for n := most; n == most && over > 0; over -= n {
+		if n, err = f.db.regate(ctx, c, over, except, f.cfg.GateFor.Seconds()); err != nil {
 			return fmt.Errorf("hold jobs back: %w", err)
 		}
 		f.metrics.Regated.Add(float64(n))

@@ -1,10 +1,13 @@
 package riverqos
 
 import (
+	"crypto/sha256"
 	"encoding/json"
+	"fmt"
 	"math/big"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
@@ -14,7 +17,8 @@ const maxNumber = 100
 
 // UserFunc returns the name of the user of a job, from its kind, its arguments as JSON
 // and its metadata as JSON. If it is not ok, the job has no user (periodic jobs, those
-// of the system): it is governed by nothing. It must say the same of a job each time.
+// of the system): it is governed by nothing. It must say the same of a job each time. A
+// name that is not UTF-8 is known by its hash alone, as one that is too long.
 type UserFunc func(kind string, args, metadata []byte) (user string, ok bool)
 
 // FromArgs takes the user from a job's arguments: a string or number at a path of
@@ -95,5 +99,14 @@ func (f *Fairness) key(kind string, args, metadata []byte) string {
 	if !ok || user == "" {
 		return ""
 	}
-	return limits.Key(user)
+	return keyOf(user)
+}
+
+// keyOf is limits.Key, and the form of it that hides a name for one that is not UTF-8:
+// PostgreSQL would refuse to count the jobs of everybody who is asked about beside him.
+func keyOf(user string) string {
+	if utf8.ValidString(user) {
+		return limits.Key(user)
+	}
+	return fmt.Sprintf("~%X", sha256.Sum256([]byte(user)))
 }

@@ -33,22 +33,23 @@ func (f *Fairness) Why(ctx context.Context, id int64) (jobs.Why, error) {
 	if w.State == "scheduled" && (n.Wait == parked || n.Wait == gated) {
 		w.State = n.Wait
 	}
+	var total, queue bound
 	if w.User = f.key(w.Kind, []byte(args), []byte(metadata)); w.User != "" {
-		if err := f.whose(ctx, &w); err != nil {
+		if total, queue, err = f.whose(ctx, &w); err != nil {
 			return jobs.Why{}, err
 		}
 	}
-	w.Reason = reason(w, now, f.cfg.Disabled, f.job(w.User, id, "").ID)
+	w.Reason = reason(w, total, queue, now, f.cfg.Disabled, f.job(w.User, id, "").ID)
 	return w, nil
 }
 
-// whose adds what there is of the job's user.
-func (f *Fairness) whose(ctx context.Context, w *jobs.Why) error {
+// whose adds what there is of the job's user, and returns what bounds his jobs.
+func (f *Fairness) whose(ctx context.Context, w *jobs.Why) (total, queue bound, err error) {
 	tier := f.tier(ctx, w.User)
 	w.Tier, w.Service, w.Max, w.Queues = tier.Name, service(w.Queue), tier.Limits.Total, tier.Limits.Queues
 	usage, err := f.cfg.Slots.User(ctx, w.User)
 	if err != nil {
-		return fmt.Errorf("slots of job %d's user: %w", w.ID, err)
+		return bound{}, bound{}, fmt.Errorf("slots of job %d's user: %w", w.ID, err)
 	}
 	for _, s := range usage.Held {
 		w.Running = append(w.Running, s.ID)
@@ -62,20 +63,46 @@ func (f *Fairness) whose(ctx context.Context, w *jobs.Why) error {
 			w.Place = i + 1
 		}
 	}
-	if w.State != gated {
-		return nil
+	if w.State == gated {
+		if err := f.cfg.Pool.QueryRow(ctx, f.db.aheadSQL, w.User, w.Queue, w.ID).Scan(&w.Behind); err != nil {
+			return bound{}, bound{}, fmt.Errorf("jobs before job %d: %w", w.ID, err)
+		}
 	}
-	if err := f.cfg.Pool.QueryRow(ctx, f.db.aheadSQL, w.User, w.Queue, w.ID).Scan(&w.Behind); err != nil {
-		return fmt.Errorf("jobs before job %d: %w", w.ID, err)
-	}
-	return nil
+	total, queue = bounds(tier.Limits, w.Service, usage)
+	return total, queue, nil
 }
 
-func reason(w jobs.Why, now time.Time, disabled bool, job string) string {
-	most := w.Max
-	if n, ok := w.Queues[w.Service]; ok {
-		most = min(most, n)
+// bound is a limit of a user's jobs, and how much of it is taken.
+type bound struct {
+	of                  string // "in all", or "in" a service
+	most, taken, parked int    // jobs that may have slots, that have or are promised one, and that wait for one
+}
+
+func (b bound) full() bool { return b.taken >= b.most }
+
+// bounds are the limits of all of a user's jobs and of those in a service. The latter
+// is the former if the service has no limit of its own, or one that cannot be reached.
+func bounds(l jobs.Limits, service string, u jobs.Usage) (total, queue bound) {
+	total = bound{"in all", l.Total, len(u.Held) + len(u.Reserved), len(u.Parked)}
+	if l.Of(service) == l.Total {
+		return total, total
 	}
+	queue = bound{of: "in " + service, most: l.Of(service)}
+	for _, s := range slices.Concat(u.Held, u.Reserved) {
+		if s.Queue == service {
+			queue.taken++
+		}
+	}
+	for _, j := range u.Parked {
+		if j.Queue == service {
+			queue.parked++
+		}
+	}
+	return total, queue
+}
+
+// reason says it in a sentence.
+func reason(w jobs.Why, total, queue bound, now time.Time, disabled bool, job string) string {
 	switch {
 	case w.State == "running" && w.User != "" && !slices.Contains(w.Running, job):
 		return "River says that it runs, but it has no slot: it has just been fetched or has just ended, or its worker is dead."
@@ -95,10 +122,16 @@ func reason(w jobs.Why, now time.Time, disabled bool, job string) string {
 		return "It waits for a worker. Fairness is disabled."
 	case slices.Contains(w.Reserved, job):
 		return "A slot is reserved for it; it waits for a worker."
+	case w.State == gated && queue.most >= jobs.Unlimited:
+		return "Its user has no limit any more: the next sweep lets it through."
 	case w.State == gated:
-		return fmt.Sprintf("Its user may run %d at a time in %s, and %d of his jobs go before it.", most, w.Service, w.Behind+len(w.Running)+len(w.Reserved))
+		return fmt.Sprintf("Its user may run %d at a time %s, and %d of his jobs go before it.", queue.most, queue.of, queue.taken+queue.parked+w.Behind)
+	case w.State == parked && w.Place > 0 && total.full():
+		return taken(total, w.Place)
+	case w.State == parked && w.Place > 0 && queue.full():
+		return taken(queue, w.Place)
 	case w.State == parked && w.Place > 0:
-		return fmt.Sprintf("Its user's slots are taken: %d of %d in all; it is number %d in his line.", len(w.Running)+len(w.Reserved), w.Max, w.Place)
+		return fmt.Sprintf("Its user has room for it; it is number %d in his line, to which the next sweep gives slots.", w.Place)
 	case w.State == parked:
 		return "It was refused a slot and tries again by itself, or when the sweep finds it."
 	case w.ScheduledAt.After(now):
@@ -106,4 +139,8 @@ func reason(w jobs.Why, now time.Time, disabled bool, job string) string {
 	default:
 		return "It waits for a worker of its queue."
 	}
+}
+
+func taken(b bound, place int) string {
+	return fmt.Sprintf("Its user's slots are taken: %d of %d %s; it is number %d in his line.", b.taken, b.most, b.of, place)
 }

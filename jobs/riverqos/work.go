@@ -23,7 +23,7 @@ var ErrLeaseLost = errors.New("the lease of the job's slot is lost")
 // it never runs without a slot.
 const outage = 2 * time.Second
 
-// acquiring bounds how long a worker waits for the Slots.
+// acquiring bounds how long a worker waits for the Slots, and before that for the Tiers.
 const acquiring = 10 * time.Second
 
 // middleware is both of River's.
@@ -46,7 +46,7 @@ func (f *middleware) Work(ctx context.Context, row *rivertype.JobRow, doInner fu
 	if user == "" {
 		return doInner(ctx)
 	}
-	tier := f.tier(ctx, user)
+	tier := f.tierFor(ctx, user)
 	claim := jobs.Claim{
 		Job:    f.job(user, row.ID, service(row.Queue)),
 		Holder: f.process + "." + strconv.FormatUint(f.claims.Add(1), 10),
@@ -62,7 +62,15 @@ func (f *middleware) Work(ctx context.Context, row *rivertype.JobRow, doInner fu
 	return f.run(ctx, row, end{claim: claim, tier: tier, id: row.ID, queue: row.Queue}, asked, doInner)
 }
 
-// acquire does not wait for ever: River's timeouts begin with the job itself.
+// tierFor does not wait for ever, as long as the Tiers mind their context: River's
+// timeouts begin with the job itself.
+func (f *Fairness) tierFor(ctx context.Context, user string) jobs.Tier {
+	ctx, cancel := context.WithTimeout(ctx, acquiring)
+	defer cancel()
+	return f.tier(ctx, user)
+}
+
+// acquire does not wait for ever either.
 func (f *Fairness) acquire(ctx context.Context, c jobs.Claim, l jobs.Limits) (jobs.Verdict, error) {
 	ctx, cancel := context.WithTimeout(ctx, acquiring)
 	defer cancel()
@@ -71,12 +79,10 @@ func (f *Fairness) acquire(ctx context.Context, c jobs.Claim, l jobs.Limits) (jo
 
 // run has a slot. It gives it back however the job ends, a panic included.
 func (f *Fairness) run(ctx context.Context, row *rivertype.JobRow, e end, asked time.Time, doInner func(context.Context) error) error {
+	outer := ctx
 	ctx, cancel := context.WithCancelCause(ctx)
 	f.held.add(&lease{claim: e.claim, limits: e.tier.Limits, until: asked.Add(f.cfg.Lease), cancel: cancel}, f.lose)
-	running := f.metrics.Running.WithLabelValues(e.tier.Name)
-	running.Inc()
 	defer func() {
-		running.Dec()
 		f.held.remove(e.claim.Holder)
 		f.finish(context.WithoutCancel(ctx), e)
 		cancel(nil)
@@ -91,17 +97,29 @@ func (f *Fairness) run(ctx context.Context, row *rivertype.JobRow, e end, asked 
 			return err
 		}
 	}
-	err := doInner(ctx)
+	err := f.counted(ctx, e.tier.Name, doInner)
 	if err == nil {
 		return nil
+	}
+	lost := errors.Is(context.Cause(ctx), ErrLeaseLost)
+	if lost {
+		f.yield(outer, row)
 	}
 	if snooze := new(river.JobSnoozeError); errors.As(err, &snooze) { // its own: it waits by its own will from now on
 		return errors.Join(river.MetadataSet(ctx, markSince, nil), err)
 	}
-	if stop := new(river.JobCancelError); errors.Is(context.Cause(ctx), ErrLeaseLost) && !errors.As(err, &stop) {
+	if stop := new(river.JobCancelError); lost && !errors.As(err, &stop) {
 		return river.JobSnooze(jitter(outage, outage))
 	}
 	return err
+}
+
+// counted does the job itself.
+func (f *Fairness) counted(ctx context.Context, tier string, doInner func(context.Context) error) error {
+	running := f.metrics.Running.WithLabelValues(tier)
+	running.Inc()
+	defer running.Dec()
+	return doInner(ctx)
 }
 
 // refuse keeps a job for later that got no slot.

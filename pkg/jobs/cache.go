@@ -60,10 +60,13 @@ func NewCache(name NameFunc, cfg CacheConfig) *Cache {
 // Name is a NameFunc. An error is returned to those who waited for the answer; until it
 // asks again, others get what was known before without one.
 func (c *Cache) Name(ctx context.Context, user string) (string, error) {
-	last, f := c.find(user)
-	if f == nil {
+	last, f, fresh := c.find(user, ctx.Err() == nil)
+	switch {
+	case fresh:
 		c.hits.Add(1)
 		return last, nil
+	case f == nil: // who cannot wait for an answer does not ask
+		return last, ctx.Err()
 	}
 	c.misses.Add(1)
 	select {
@@ -82,9 +85,9 @@ func (c *Cache) Name(ctx context.Context, user string) (string, error) {
 	return last, f.ctx.Err() // the function does not heed its context
 }
 
-// find returns what was known of a user, and the flight to wait for, nil if that is
-// fresh.
-func (c *Cache) find(user string) (last string, f *flight) {
+// find returns what was known of a user, and whether that is fresh. If not, the flight
+// to wait for is nil only if there is none and none is to begin.
+func (c *Cache) find(user string, begin bool) (last string, f *flight, fresh bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k, ok := c.young[user]
@@ -94,9 +97,9 @@ func (c *Cache) find(user string) (last string, f *flight) {
 		}
 	}
 	if ok && time.Now().Before(k.until) {
-		return k.tier, nil
+		return k.tier, nil, true
 	}
-	if f = c.flights[user]; f == nil {
+	if f = c.flights[user]; f == nil && begin {
 		// Not the caller's context: who waits beside him must not lose the answer.
 		ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout)
 		f = &flight{ctx: ctx, done: make(chan struct{})}
@@ -106,7 +109,7 @@ func (c *Cache) find(user string) (last string, f *flight) {
 			c.ask(f, user, k.tier)
 		}()
 	}
-	return k.tier, f
+	return k.tier, f, false
 }
 
 // ask answers a flight, and remembers the answer.

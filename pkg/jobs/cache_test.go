@@ -148,6 +148,36 @@ func TestCacheAsksOnceAtATime(t *testing.T) {
 
 // TestCacheTimesOut: also when the function does not heed its context; who comes then
 // does not wait, and the answer counts when it is there.
+// A caller without time gets what is known, and nobody is asked in his name.
+func TestCacheDoesNotAskForWhoCannotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &source{tier: "pro"}
+		c := jobs.NewCache(s.name, jobs.CacheConfig{TTL: time.Minute})
+		over, cancel := context.WithCancel(t.Context())
+		cancel()
+		for _, step := range []struct {
+			name  string
+			ctx   context.Context
+			after time.Duration
+			want  string
+			err   error
+			asked int
+		}{
+			{"nothing is known", over, 0, "", context.Canceled, 0},
+			{"who can wait asks", t.Context(), 0, "pro", nil, 1},
+			{"what is fresh is for everybody", over, 0, "pro", nil, 1},
+			{"what is old is all that there is", over, time.Hour, "pro", context.Canceled, 1},
+		} {
+			time.Sleep(step.after)
+			got, err := c.Name(step.ctx, "ann")
+			synctest.Wait()
+			if got != step.want || !errors.Is(err, step.err) || s.asked != step.asked {
+				t.Errorf("%s: Name() = %q, %v after %d questions, want %q, %v after %d", step.name, got, err, s.asked, step.want, step.err, step.asked)
+			}
+		}
+	})
+}
+
 func TestCacheTimesOut(t *testing.T) {
 	for _, deaf := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

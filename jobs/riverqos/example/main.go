@@ -6,7 +6,8 @@
 // a time, the other pays and may run three: limits.yaml says so, and how many workers
 // their queues have. It shows them run, and ends when all are
 // done or with Ctrl-C. It starts a PostgreSQL server of its own; with DATABASE_URL it
-// uses that one, in a schema that is gone afterwards.
+// uses that one, in a schema of its own that is gone afterwards. Only one that was killed
+// leaves its schema: the name begins with sluice_example_.
 package main
 
 import (
@@ -59,12 +60,18 @@ func run(ctx context.Context, out io.Writer, o options) (err error) {
 		return err
 	}
 	defer pool.Close()
-	drop, err := prepare(ctx, pool)
+	slots, err := pgxpool.New(ctx, o.database) // of their own: no job can have all of its connections
+	if err != nil {
+		return err
+	}
+	defer slots.Close()
+	schema := newSchema()
+	drop, err := prepare(ctx, pool, schema)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, drop()) }()
-	w, err := newWorker(pool)
+	w, err := newWorker(pool, slots, schema)
 	if err != nil {
 		return err
 	}

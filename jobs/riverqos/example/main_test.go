@@ -5,23 +5,75 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/sluice-qos/sluice/jobs/riverqos/internal/pgserver"
 )
 
 func TestTheExampleRunsToItsEnd(t *testing.T) {
+	server, err := pgserver.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := server.Stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	pool, err := pgxpool.New(t.Context(), server.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	if _, err := prepare(t.Context(), pool, newSchema()); err != nil { // and then it was killed
+		t.Fatal(err)
+	}
 	var out strings.Builder
-	if err := run(t.Context(), &out, options{jobs: 5, each: 50 * time.Millisecond}); err != nil {
+	if err := run(t.Context(), &out, options{database: server.DSN, jobs: 5, each: 50 * time.Millisecond}); err != nil {
 		t.Fatalf("run() = %v\n%s", err, &out)
 	}
-	if got, want := out.String(), "■■■■■                        ■■■■■\n\n\ndone\nAt a time, at most 1 of fred's"; !strings.Contains(got, want) {
+	if got, want := out.String(), "■■■■■                        ■■■■■\n\n\ndone\nAt most 1 of fred's jobs ran at a time, as many as example/limits.yaml allows. The first began "; !strings.Contains(got, want) {
 		t.Errorf("it wrote\n%s\nwant in it\n%s", got, want)
 	}
-	if want := "(each job spent 1), and neither user waited for the other.\n"; !strings.HasSuffix(out.String(), want) {
+	if want := "That the others waited cost no attempt: each job spent 1.\n"; !strings.HasSuffix(out.String(), want) {
 		t.Errorf("it wrote\n%s\nwant an end of\n%s", &out, want)
+	}
+	var schemas int
+	if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'sluice%'").Scan(&schemas); err != nil || schemas != 1 {
+		t.Errorf("%d schemas are left, %v, want only the one of the run that was killed", schemas, err)
 	}
 	for line := range strings.Lines(out.String()) {
 		f := strings.Fields(line)
 		if len(f) == 3 && (strings.Contains(f[1], "▶▶") || strings.Contains(f[2], "▶▶▶▶")) {
 			t.Errorf("more than one of fred's or three of paula's run: %s", line)
+		}
+	}
+}
+
+func TestTheExampleTellsWhatItSaw(t *testing.T) {
+	var seen tally
+	at := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	seen.inserted(at)
+	for _, now := range []time.Duration{1500 * time.Millisecond, 2 * time.Second, 3 * time.Second} {
+		seen.begin("fred", at.Add(now))
+		if now == 2*time.Second {
+			seen.end("fred")
+		}
+	}
+	if got, want := seen.user("fred"), (user{running: 2, most: 2, first: 1500 * time.Millisecond}); got != want {
+		t.Errorf("user(fred) = %+v, want %+v", got, want)
+	}
+	for _, c := range []struct {
+		most, limit int
+		want        string
+	}{
+		{2, 1, "MORE than the 1 that example/limits.yaml allows"},
+		{2, 3, "fewer than the 3 that example/limits.yaml allows"},
+		{3, 3, "as many as example/limits.yaml allows"},
+	} {
+		if got := judge(c.most, c.limit); got != c.want {
+			t.Errorf("judge(%d, %d) = %q, want %q", c.most, c.limit, got, c.want)
 		}
 	}
 }

@@ -17,10 +17,17 @@ type count struct{ running, waiting, done int }
 func (w *worker) show(ctx context.Context, out io.Writer, o options) error {
 	terminal := isTerminal(out)
 	began := time.Now()
-	fmt.Fprintf(out, "%6s   %-28s %s\n", "", "fred (free, 1 at a time)", "paula (pro, 3 at a time)")
+	var heads []any
+	for _, user := range users {
+		tier, err := w.tiers.Tier(ctx, user)
+		if err != nil {
+			return err
+		}
+		heads = append(heads, fmt.Sprintf("%s (%s, %d at a time)", user, tier.Name, tier.Limits.Total))
+	}
+	fmt.Fprintf(out, "         %-28s %s\n", heads...)
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
-	most := map[string]int{} // that ran at a time
 	for last := ""; ; {
 		counts, err := w.count(ctx)
 		switch {
@@ -29,9 +36,6 @@ func (w *worker) show(ctx context.Context, out io.Writer, o options) error {
 			return nil
 		case err != nil:
 			return err
-		}
-		for user, c := range counts {
-			most[user] = max(most[user], c.running)
 		}
 		text := fmt.Sprintf("%-28s %s", bar(counts["fred"]), bar(counts["paula"]))
 		switch at := time.Since(began).Seconds(); {
@@ -42,7 +46,7 @@ func (w *worker) show(ctx context.Context, out io.Writer, o options) error {
 		}
 		last = text
 		if counts["fred"].done+counts["paula"].done == 2*o.jobs {
-			return w.tell(ctx, out, most)
+			return w.tell(ctx, out)
 		}
 		select {
 		case <-ctx.Done():
@@ -51,16 +55,38 @@ func (w *worker) show(ctx context.Context, out io.Writer, o options) error {
 	}
 }
 
-// tell ends the table: what it showed.
-func (w *worker) tell(ctx context.Context, out io.Writer, most map[string]int) error {
+// tell ends the table with what was seen.
+func (w *worker) tell(ctx context.Context, out io.Writer) error {
+	fmt.Fprintln(out, "\n\ndone")
+	for _, name := range users {
+		tier, err := w.tiers.Tier(ctx, name)
+		if err != nil {
+			return err
+		}
+		u := w.tally.user(name)
+		fmt.Fprintf(out, "At most %d of %s's jobs ran at a time, %s. The first began %.2f s after the insert.\n", u.most, name, judge(u.most, tier.Limits.Total), u.first.Seconds())
+	}
 	var attempts int
-	if err := w.pool.QueryRow(ctx, "SELECT max(attempt) FROM "+schema+".river_job").Scan(&attempts); err != nil {
+	if err := w.pool.QueryRow(ctx, "SELECT max(attempt) FROM "+w.schema+".river_job").Scan(&attempts); err != nil {
 		return err
 	}
-	fmt.Fprintln(out, "\n\ndone")
-	fmt.Fprintf(out, "At a time, at most %d of fred's jobs ran and %d of paula's: what example/limits.yaml gives them.\n", most["fred"], most["paula"])
-	fmt.Fprintf(out, "The others waited, at the cost of no attempt (each job spent %d), and neither user waited for the other.\n", attempts)
+	if attempts == 1 {
+		fmt.Fprintln(out, "That the others waited cost no attempt: each job spent 1.")
+	} else {
+		fmt.Fprintf(out, "A job spent %d attempts.\n", attempts)
+	}
 	return nil
+}
+
+// judge compares how many jobs ran at a time with how many may.
+func judge(most, limit int) string {
+	switch {
+	case most > limit:
+		return fmt.Sprintf("MORE than the %d that example/limits.yaml allows", limit)
+	case most < limit:
+		return fmt.Sprintf("fewer than the %d that example/limits.yaml allows", limit)
+	}
+	return "as many as example/limits.yaml allows"
 }
 
 // bar draws a user's jobs: those that are done, run and wait.
@@ -77,7 +103,7 @@ func (w *worker) count(ctx context.Context) (map[string]count, error) {
 				count(*) FILTER (WHERE state = 'running' AND metadata->>'sluice:passed' IS NULL),
 				count(*) FILTER (WHERE state IN ('available', 'scheduled')),
 				count(*) FILTER (WHERE state = 'completed' OR state = 'running' AND metadata->>'sluice:passed' IS NOT NULL)
-			FROM `+schema+`.river_job WHERE args->>'user' = $1`, user).Scan(&c.running, &c.waiting, &c.done)
+			FROM `+w.schema+`.river_job WHERE args->>'user' = $1`, user).Scan(&c.running, &c.waiting, &c.done)
 		if err != nil {
 			return nil, err
 		}

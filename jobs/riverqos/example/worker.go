@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	_ "embed"
 	"errors"
 	"log/slog"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -20,11 +22,12 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-// schema has all tables of the example.
-const schema = "sluice_example"
+// newSchema names one for all tables of the example. Each run has its own: one that was
+// killed has left its tables.
+func newSchema() string { return "sluice_example_" + strings.ToLower(rand.Text()[:10]) }
 
-// prepare makes the tables: River's, the index that the gate needs, and the slots.
-func prepare(ctx context.Context, pool *pgxpool.Pool) (drop func() error, err error) {
+// prepare makes the tables: River's, the indexes that the gate needs, and the slots.
+func prepare(ctx context.Context, pool *pgxpool.Pool, schema string) (drop func() error, err error) {
 	if _, err := pool.Exec(ctx, "CREATE SCHEMA "+schema); err != nil {
 		return nil, err
 	}
@@ -56,7 +59,9 @@ type analysis struct {
 
 func (analysis) Kind() string { return "analysis" }
 
-func analyse(ctx context.Context, job *river.Job[analysis]) error {
+func (w *worker) analyse(ctx context.Context, job *river.Job[analysis]) error {
+	w.tally.begin(job.Args.User, time.Now())
+	defer w.tally.end(job.Args.User)
 	select {
 	case <-time.After(job.Args.Each):
 		return nil
@@ -74,11 +79,14 @@ var limitFile []byte
 
 type worker struct {
 	pool   *pgxpool.Pool
+	schema string
+	tiers  jobs.Tiers
+	tally  tally
 	fair   *riverqos.Fairness
 	client *river.Client[pgx.Tx]
 }
 
-func newWorker(pool *pgxpool.Pool) (*worker, error) {
+func newWorker(pool, slots *pgxpool.Pool, schema string) (*worker, error) {
 	set, err := limits.Parse("limits.yaml", limitFile) // jobs.OpenLimitFile for one that is edited meanwhile
 	if err != nil {
 		return nil, err
@@ -87,20 +95,20 @@ func newWorker(pool *pgxpool.Pool) (*worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	tiers := jobs.FileTiers{Set: func() *limits.Set { return set }}
-	fair, err := riverqos.New(riverqos.Config{
-		Pool: pool, Schema: schema, Slots: pgslots.New(pool, schema), Tiers: tiers, User: riverqos.FromArgs("user"), Logger: logger(),
+	w := &worker{pool: pool, schema: schema, tiers: jobs.FileTiers{Set: func() *limits.Set { return set }}}
+	w.fair, err = riverqos.New(riverqos.Config{
+		Pool: pool, Schema: schema, Slots: pgslots.New(slots, schema), Tiers: w.tiers, User: riverqos.FromArgs("user"), Logger: logger(),
 	})
 	if err != nil {
 		return nil, err
 	}
 	workers := river.NewWorkers()
-	river.AddWorker(workers, river.WorkFunc(analyse))
-	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{
-		Schema: schema, Workers: workers, Middleware: fair.Middleware(), Logger: logger(),
+	river.AddWorker(workers, river.WorkFunc(w.analyse))
+	w.client, err = river.NewClient(riverpgxv5.New(pool), &river.Config{
+		Schema: schema, Workers: workers, Middleware: w.fair.Middleware(), Logger: logger(),
 		Queues: riverqos.QueueConfigs(queues),
 	})
-	return &worker{pool, fair, client}, err
+	return w, err
 }
 
 // start runs fairness for as long as River works.
@@ -129,6 +137,7 @@ func (w *worker) insert(ctx context.Context, o options) error {
 			params = append(params, river.InsertManyParams{Args: analysis{user, o.each}, InsertOpts: opts})
 		}
 	}
+	w.tally.inserted(time.Now())
 	_, err := w.client.InsertMany(ctx, params)
 	return err
 }

@@ -1,13 +1,13 @@
 -- Lets gated jobs through: of each user ($1) in a queue ($2), as many as make his
--- available, running and parked ones there up to a size ($3).
+-- available, running and parked ones there up to a size ($3); 5000 at a time.
 --
 -- The job with the id $4 has ended, although its row still says that it runs: River
 -- writes later. It is marked as passed by the attempt's time, so that nobody else
--- counts it until it is fetched anew.
+-- counts it until it is fetched anew, unless somebody's transaction has locked it.
 WITH ended AS (
 	UPDATE @table@
 	SET metadata = metadata || jsonb_build_object('sluice:passed', extract(epoch FROM attempted_at)::text)
-	WHERE id = $4::int8 AND state = 'running'
+	WHERE id = (SELECT id FROM @table@ WHERE id = $4::int8 AND state = 'running' FOR UPDATE SKIP LOCKED)
 ), picked AS (
 	SELECT next.id
 	FROM unnest($1::text[], $2::text[], $3::int4[]) AS k (usr, queue, size)
@@ -39,6 +39,7 @@ WITH ended AS (
 		LIMIT greatest(0, k.size - flowing.n - parked.n)
 		FOR UPDATE SKIP LOCKED
 	) AS next
+	LIMIT 5000
 ), promoted AS (
 	UPDATE @table@ AS j
 	SET state = 'available', scheduled_at = now(), metadata = j.metadata - 'sluice:wait'

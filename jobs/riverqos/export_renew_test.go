@@ -1,0 +1,6 @@
+package riverqos
+
+import "context"
+
+// RenewAll is what a worker does three times in a lease.
+func (f *Fairness) RenewAll(ctx context.Context) bool { return f.renewAll(ctx) }

@@ -1,0 +1,107 @@
+package riverqos_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/riverqueue/river/rivertype"
+
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/jobs/riverqos"
+	"github.com/sluice-qos/sluice/pkg/jobs"
+)
+
+// lock is a program's transaction that has changed a job, and stays open.
+func (r *rig) lock(id int64) (unlock func()) {
+	r.Helper()
+	tx, err := r.pool.Begin(context.Background())
+	if err != nil {
+		r.Fatal(err)
+	}
+	if _, err := tx.Exec(context.Background(), `UPDATE river_job SET metadata = metadata || '{"mine": 1}' WHERE id = $1`, id); err != nil {
+		r.Fatal(err)
+	}
+	return func() {
+		r.Helper()
+		if err := tx.Rollback(context.Background()); err != nil && err != pgx.ErrTxClosed {
+			r.Fatal(err)
+		}
+	}
+}
+
+func (r *rig) completed(id int64) {
+	r.Helper()
+	proctest.Eventually(r, "a job is completed", func() error {
+		row, err := r.client.JobGet(context.Background(), id)
+		if err == nil && row.State != rivertype.JobStateCompleted {
+			err = fmt.Errorf("it is %s", row.State)
+		}
+		return err
+	})
+}
+
+func TestALockedJobHoldsUpNoSweep(t *testing.T) {
+	r := &rig{TB: t, reg: prometheus.NewRegistry()}
+	r.pool, _ = fresh(t)
+	var id int64
+	err := r.pool.QueryRow(context.Background(), `INSERT INTO river_job (args, kind, max_attempts, metadata, queue, state, attempted_at, scheduled_at)
+		VALUES ('{"user": "zed"}', 'task', 25, '{"sluice:user": "zed", "sluice:wait": "parked"}', 'nobodys', 'scheduled', now() - interval '1 min', now() + interval '5 min')
+		RETURNING id`).Scan(&id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.lock(id)()
+	fair, err := riverqos.New(riverqos.Config{
+		Pool: r.pool, Slots: jobs.NewMemory(nil), Tiers: &tiers{}, User: riverqos.FromArgs("user"), Registry: r.reg, Sweep: 20 * time.Millisecond,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer running(t, fair)()
+	proctest.Eventually(t, "the sweep finds it locked, twice", func() error {
+		if n := r.value("sluice_jobs_wakes_total", "early"); n < 2 {
+			return fmt.Errorf("%v times so far", n)
+		}
+		return nil
+	})
+	if got := r.value("sluice_jobs_sweeps_total", "error"); got != 0 {
+		t.Errorf("%v sweeps failed, want 0", got)
+	}
+}
+
+func TestALockedJobHoldsUpNoOther(t *testing.T) {
+	r := start(t, ungated, sweeping)
+	first := r.insert(1, task{User: "ann", Do: "hang"}, "slow_default")
+	r.runs("ann", 1)
+	next := r.insert(1, task{User: "ann"}, "slow_default")
+	r.inLine("ann", 1)
+	unlock := r.lock(next[0])
+	defer unlock()
+	close(r.gate("hang"))
+	r.completed(first[0])
+	if got := r.value("sluice_jobs_errors_total", "wake"); got != 0 {
+		t.Errorf("the end of a job waited %v times for another one's lock, want 0", got)
+	}
+	unlock() // it is tried again
+	r.finished(next)
+}
+
+// River cannot write the end of a job that is locked; the next one need not wait for that.
+func TestTheEndOfALockedJobLetsTheNextOneThrough(t *testing.T) {
+	r := start(t)
+	ids := r.insert(2, task{User: "ann", Do: "hang"}, "slow_default")
+	r.runs("ann", 1)
+	unlock := r.lock(ids[0])
+	defer unlock()
+	close(r.gate("hang"))
+	r.finished(ids)
+	if got := r.value("sluice_jobs_errors_total", "promote"); got != 0 {
+		t.Errorf("the gate waited %v times for a lock, want 0", got)
+	}
+	unlock()
+	r.completed(ids[0])
+}

@@ -1,0 +1,53 @@
+package riverqos
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// No statement waits for ever: the loops that make them would stand still for good.
+func TestNoStatementWaitsForASilentServer(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts, nobody answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := pgxpool.New(t.Context(), "postgres://postgres@"+l.Addr().String()+"/postgres?sslmode=disable")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newStore(pool, "")
+	s.patience = 20 * time.Millisecond
+	flows := []flow{{"ann", "slow", 1}}
+	statements := map[string]func(context.Context) error{
+		"wake":     func(ctx context.Context) error { _, err := s.wake(ctx, []int64{1}); return err },
+		"promote":  func(ctx context.Context) error { _, err := s.promote(ctx, flows, 0); return err },
+		"announce": func(ctx context.Context) error { return s.announce(ctx, []string{"slow"}) },
+		"gated":    func(ctx context.Context) error { _, err := s.gated(ctx, flow{}, 1); return err },
+		"stale":    func(ctx context.Context) error { _, err := s.stale(ctx, []string{"ann"}, 1); return err },
+		"strays":   func(ctx context.Context) error { _, err := s.strays(ctx, []string{"ann"}, 1); return err },
+		"lose":     func(ctx context.Context) error { return s.lose(ctx, []int64{1}, 1) },
+		"crowded":  func(ctx context.Context) error { _, err := s.crowded(ctx); return err },
+		"regate":   func(ctx context.Context) error { _, err := s.regate(ctx, flows[0], 1, nil, 1); return err },
+		"putOff":   func(ctx context.Context) error { _, err := s.putOff(ctx, 1, 1); return err },
+		"ungate":   func(ctx context.Context) error { _, err := s.ungate(ctx, 1); return err },
+		"depth":    func(ctx context.Context) error { _, err := s.depth(ctx); return err },
+	}
+	t.Cleanup(func() { _ = l.Close(); pool.Close() }) // ends the connections that are being made
+	var all sync.WaitGroup
+	for name, statement := range statements {
+		all.Go(func() {
+			late, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			defer cancel()
+			if err := statement(late); !errors.Is(err, context.DeadlineExceeded) || late.Err() != nil {
+				t.Errorf("%s() = %v when its caller's context ended (%v), want %v before", name, err, late.Err(), context.DeadlineExceeded)
+			}
+		})
+	}
+	all.Wait()
+}
