@@ -233,8 +233,11 @@ func TestEndsWithoutRedis(t *testing.T) {
 	p, admin, _ := start(t, redis)
 	proctest.Eventually(t, "it says that Redis is away", func() error {
 		status, body, err := ask("GET", admin, "/-/ready")
-		if err == nil && (status != 503 || !strings.Contains(body, redis+": connect: connection refused")) {
+		if err == nil && (status != 503 || body != "redis cannot be reached (the log says why)\n") {
 			err = fmt.Errorf("GET /-/ready = %d %q", status, body)
+		}
+		if err == nil && !strings.Contains(p.Output(), redis+": connect: connection refused") {
+			err = fmt.Errorf("the log does not say why: %s", p.Output())
 		}
 		return err
 	})
