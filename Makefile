@@ -44,7 +44,12 @@ test: setup test-unit ## run all tests
 
 test-unit: setup ## run the tests of all packages, with the race detector
 	@scripts/setup zsh fish promtool postgresql
+	$(MAKE) -j 2 --output-sync=line test-main test-river
+
+test-main:
 	$(GO) test -race -shuffle=on $(UNIT)
+
+test-river: # most of its time is waiting
 	cd $(RIVER) && $(GO) test -race -shuffle=on ./...
 
 test-integration: setup build ## run whole clusters of real processes; HAPROXY=3.0 or a path chooses another HAProxy
@@ -93,4 +98,4 @@ check: lint test ## what must pass before a commit
 clean: ## remove what was built
 	rm -rf bin
 
-.PHONY: help setup run build test test-unit test-integration test-matrix bench fuzz lint check clean
+.PHONY: help setup run build test test-unit test-main test-river test-integration test-matrix bench fuzz lint check clean
