@@ -44,7 +44,7 @@ test: setup test-unit ## run all tests
 
 test-unit: setup ## run the tests of all packages, with the race detector
 	@scripts/setup zsh fish promtool postgresql
-	$(MAKE) -j 2 --output-sync=line test-main test-river
+	$(MAKE) -j 2 test-main test-river
 
 test-main:
 	$(GO) test -race -shuffle=on $(UNIT)

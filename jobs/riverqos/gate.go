@@ -41,11 +41,17 @@ const maxNudges = 10_000
 
 // nudges are the users and queues to look at again, and the queues to announce again.
 type nudges struct {
-	mu     sync.Mutex
-	of     map[flow]bool
-	queues map[string]bool
-	last   map[string]time.Time // insert into a queue
-	wake   chan struct{}        // of capacity 1: there are some
+	mu      sync.Mutex
+	of      map[flow]bool
+	queues  map[string]bool
+	inserts map[string]*inserts // by queue
+	wake    chan struct{}       // of capacity 1: there are some
+}
+
+// inserts are those into a queue.
+type inserts struct {
+	begun, under int       // ever, and under way
+	ended        time.Time // the last
 }
 
 func (n *nudges) add(flows []flow) {
@@ -62,29 +68,51 @@ func (n *nudges) add(flows []flow) {
 	poke(n.wake)
 }
 
-// inserted notes an insert. River announces at most one into a queue in its
-// FetchCooldown of 100 ms; workers would find the jobs of one that comes sooner after
-// another at their next poll only.
-func (n *nudges) inserted(params []*rivertype.JobInsertParams, now time.Time) {
+// inserting notes an insert, and its end when that is called. River announces at most one
+// into a queue in its FetchCooldown of 100 ms, somewhen between the begin and the end of
+// each; workers would find the jobs of others at their next poll only.
+func (n *nudges) inserting(params []*rivertype.JobInsertParams) (end func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.last == nil {
-		n.last, n.queues = map[string]time.Time{}, map[string]bool{}
+	if n.inserts == nil {
+		n.inserts = map[string]*inserts{}
 	}
+	now, near := time.Now(), map[string]bool{} // whether another one is near, by queue
 	for _, p := range params {
-		if p.State != rivertype.JobStateAvailable {
+		if _, noted := near[p.Queue]; noted || p.State != rivertype.JobStateAvailable {
 			continue
 		}
-		if last := n.last[p.Queue]; last != now && now.Sub(last) < 2*settling {
-			if len(n.queues) < maxNudges { // nobody takes them in a program without Run
-				n.queues[p.Queue] = true
-			}
-			poke(n.wake)
+		i := n.inserts[p.Queue]
+		if i == nil {
+			i = &inserts{}
+			n.inserts[p.Queue] = i
 		}
-		n.last[p.Queue] = now
+		near[p.Queue] = i.under > 0 || now.Sub(i.ended) < 2*settling
+		i.begun++
+		i.under++
 	}
-	if len(n.last) > maxNudges { // queues with names of their own for each user, say
-		maps.DeleteFunc(n.last, func(_ string, at time.Time) bool { return now.Sub(at) >= 2*settling })
+	begun := map[string]int{}
+	for queue := range near {
+		begun[queue] = n.inserts[queue].begun
+	}
+	if len(n.inserts) > maxNudges { // queues with names of their own for each user, say
+		maps.DeleteFunc(n.inserts, func(_ string, i *inserts) bool { return i.under == 0 && now.Sub(i.ended) >= 2*settling })
+	}
+	return func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		for queue, near := range near {
+			i := n.inserts[queue]
+			i.under--
+			i.ended = time.Now()
+			if (near || i.begun != begun[queue]) && len(n.queues) < maxNudges { // nobody takes them in a program without Run
+				if n.queues == nil {
+					n.queues = map[string]bool{}
+				}
+				n.queues[queue] = true
+				poke(n.wake)
+			}
+		}
 	}
 }
 

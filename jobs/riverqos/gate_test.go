@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
+	"github.com/riverqueue/river/rivertype"
 
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/jobs/riverqos"
@@ -327,5 +328,21 @@ func TestInsertsInQuickSuccessionAreAnnounced(t *testing.T) {
 	r := start(t)
 	for i := range 10 {
 		r.finished(r.insert(1, task{User: fmt.Sprint("user", i)}, "slow_default"))
+	}
+}
+
+// However long one takes: it may announce the queue only when it is about to end.
+func TestAnInsertAfterASlowOneIsAnnounced(t *testing.T) {
+	r := start(t, func(_ *riverqos.Config, rc *river.Config) {
+		rc.Hooks = append(rc.Hooks, river.HookInsertBeginFunc(func(_ context.Context, p *rivertype.JobInsertParams) error {
+			if strings.Contains(string(p.EncodedArgs), "slow") {
+				time.Sleep(500 * time.Millisecond)
+			}
+			return nil
+		}))
+	})
+	for range 5 {
+		first := r.insert(1, task{User: "slow"}, "slow_default")
+		r.finished(append(first, r.insert(1, task{User: "ann"}, "slow_default")...))
 	}
 }

@@ -33,12 +33,12 @@ func (f *middleware) InsertMany(ctx context.Context, params []*rivertype.JobInse
 	if !f.cfg.Ungated && len(lines) > 0 {
 		held, settle = f.close(ctx, lines, now)
 	}
+	defer f.nudges.inserting(params)()
 	results, err := doInner(ctx)
 	settle(params, results)
 	if len(held) > 0 { // those before them may have ended before anybody could see them
 		f.nudges.add(held)
 	}
-	f.nudges.inserted(params, now)
 	return results, err
 }
 
