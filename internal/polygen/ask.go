@@ -2,7 +2,6 @@ package polygen
 
 import (
 	"context"
-	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -39,17 +38,15 @@ type listed struct {
 	length int
 }
 
-// lookTop looks at all users, and lets go now and then for who decides.
+// lookTop makes a list of users.
 func (p *Polygen) lookTop(now time.Time, by view.Sort, n int) view.Users {
 	s := p.seen
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.adopt(p.set.Load())
 	look := s.view.LookNow(now, by, n)
-	for by != view.ByRecent && look.Part(lookAtOnce) {
-		s.mu.Unlock()
-		runtime.Gosched()
-		s.mu.Lock()
+	if by != view.ByRecent { // whom the view has in that order
+		s.finish(look)
 	}
 	return look.Top(by)
 }

@@ -3,7 +3,6 @@ package polygen
 import (
 	"context"
 	"maps"
-	"runtime"
 	"sync"
 	"time"
 
@@ -151,11 +150,7 @@ func (p *Polygen) look(now time.Time, old time.Duration) {
 	defer s.mu.Unlock()
 	s.adopt(p.set.Load())
 	look := s.view.Look(now, need)
-	for look.Part(lookAtOnce) {
-		s.mu.Unlock() // who decides must not wait for all of it
-		runtime.Gosched()
-		s.mu.Lock()
-	}
+	s.finish(look)
 	l.overview, l.at, l.lists = look.Overview(), now, maps.Clone(need)
 	p.keep(now)
 }

@@ -2,6 +2,7 @@ package polygen
 
 import (
 	"log/slog"
+	"runtime"
 	"sync"
 	"time"
 
@@ -50,6 +51,16 @@ func (s *seen) adopt(set *limits.Set) {
 	if s.set != set {
 		s.set = set
 		s.view.Limits(set)
+	}
+}
+
+// finish looks at all users. It lets go of the lock, which must be held, now and then:
+// who decides must not wait for all of it.
+func (s *seen) finish(look *view.Look) {
+	for look.Part(lookAtOnce) {
+		s.mu.Unlock()
+		runtime.Gosched()
+		s.mu.Lock()
 	}
 }
 
