@@ -75,6 +75,8 @@ bench: build ## measure accuracy, reaction and cost, and print tables; RUN=Cost 
 	@scripts/setup postgresql
 	$(GO) test -count=1 -run '^$$' -bench '$(RUN)' ./pkg/jobs/...
 	cd $(RIVER) && $(GO) test -count=1 -run '^$$' -bench '$(RUN)' -benchtime 1x .
+	@scripts/setup chromium
+	$(GO) test -count=1 -run '^$$' -bench '$(RUN)' -benchtime 20x ./test/page
 
 fuzz: ## fuzz every parser for FUZZTIME each
 	@for module in . $(RIVER); do cd $(CURDIR)/$$module; for pkg in $$($(GO) list ./...); do \

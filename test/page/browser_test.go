@@ -37,7 +37,7 @@ var (
 
 // tab is a tab of a browser of its own.
 type tab struct {
-	t   *testing.T
+	t   testing.TB
 	ctx context.Context
 
 	mu     sync.Mutex
@@ -48,7 +48,7 @@ type tab struct {
 // newTab starts Chromium. Its end fails the test if anything went wrong in the page:
 // an error of a script or on the console, or a request to anywhere but to this host.
 // Errors that contain one of the allowed words are expected.
-func newTab(t *testing.T, host string, s size, allowed ...string) *tab {
+func newTab(t testing.TB, host string, s size, allowed ...string) *tab {
 	t.Helper()
 	chromium, err := exec.LookPath("chromium")
 	if err != nil {

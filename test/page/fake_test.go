@@ -31,7 +31,7 @@ type fake struct {
 	asked    []string      // queries of live answers
 }
 
-func startFake(t *testing.T) *fake {
+func startFake(t testing.TB) *fake {
 	f := &fake{changed: make(chan struct{}), dropped: make(chan struct{}), live: quiet()}
 	mux := http.NewServeMux()
 	mux.Handle("/", polygen.Handler())

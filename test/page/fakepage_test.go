@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/chromedp/cdproto/cdp"
-	"github.com/chromedp/cdproto/performance"
 	"github.com/chromedp/chromedp/kb"
 
 	"github.com/sluice-qos/sluice/internal/polygen/view"
@@ -323,47 +321,6 @@ func TestParser(t *testing.T) {
 	})`, quote(stream)))
 	if len(got) != 1 || got[0] != want {
 		t.Errorf("events = %q, want %q wherever the stream is cut", got, want)
-	}
-}
-
-// The page costs little: with 100 users whose every number changes each second, less
-// than a twentieth of a core.
-func TestCost(t *testing.T) {
-	f := startFake(t)
-	f.set(func(f *fake) { f.live.Users = crowd(100, f.live.Time) })
-	b := newTab(t, f.host(), desktop)
-	b.open(f.URL)
-	b.awaitText("#user-rows", "user-99")
-	call(b, performance.Enable, performance.EnableParams{TimeDomain: performance.EnableTimeDomainThreadTicks})
-	work := func() float64 {
-		for _, m := range call(b, performance.GetMetrics, cdp.Empty{}).Metrics {
-			if m.Name == "TaskDuration" {
-				return m.Value
-			}
-		}
-		t.Fatal("Chromium has no TaskDuration")
-		return 0
-	}
-	const events = 20
-	before := work()
-	for i := range events {
-		f.set(func(f *fake) {
-			for j := range f.live.Users {
-				u := &f.live.Users[j]
-				u.Rate, u.InProgress, u.Down, u.Up = float64((i*37+j)%400), (i+j)%50, int64(i*j)<<12, int64(i+j)<<10
-				u.Near.Used = int64((i*7 + j) % 100)
-			}
-			f.live.Users[i], f.live.Users[i+1] = f.live.Users[i+1], f.live.Users[i]
-			f.live.Totals.Rate = float64(1000 + i)
-		})
-		want := strconv.Itoa(1000 + i)
-		want = want[:1] + "\u202f" + want[1:]
-		b.await("it is shown", `document.querySelector("#totals .value").textContent === `+quote(want), `document.querySelector("#totals .value").textContent`)
-	}
-	each := (work() - before) / events
-	t.Logf("%.1f ms of a core for each answer of 100 users, of which there is one a second: %.1f %% of it", 1000*each, 100*each)
-	if each > 0.05 {
-		t.Errorf("an answer costs %.1f ms of a core, want less than 50 ms", 1000*each)
 	}
 }
 
