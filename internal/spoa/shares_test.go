@@ -335,7 +335,7 @@ func TestReports(t *testing.T) {
 		{"in both directions", 2, "alice", "/active", 2, [2]int64{down, up}},
 		{"only of the limited one", 2, "down", "/active", 2, [2]int64{down, 0}},
 		{"only up", 2, "up", "/active", 2, [2]int64{0, up}},
-		{"alone: nobody divides anything", 1, "alice", "/active", 0, [2]int64{}},
+		{"alone, too: nobody divides anything, but it is shown", 1, "alice", "/active", 2, [2]int64{down, up}},
 		{"of one without a limit", 2, "staff", "/active", 0, [2]int64{}},
 		{"of another table", 2, "alice", "/block", 0, [2]int64{}},
 		{"of a name that is none", 2, "al\nice", "/active", 0, [2]int64{}},

@@ -250,7 +250,9 @@ func (a *Agent) weigh(u *user, now, active int64) {
 	}
 	if (u.weight == 0) != (u.said.Active == 0) {
 		a.report(u)
-		a.out.Urgent = true
+		// The others' shares follow from this report. Alone, nobody waits for it: it only
+		// shows what is in progress.
+		a.out.Urgent = a.out.Urgent || a.instances > 1
 	}
 }
 
@@ -324,7 +326,8 @@ func (a *Agent) report(u *user) {
 	}
 }
 
-// Collect appends the reports that are due.
+// Collect appends the reports that are due. An agent that is alone reports, too:
+// nobody divides anything then, but polygen shows what is in progress and moves.
 func (a *Agent) Collect(at time.Time, reports []Report) []Report {
 	now := at.UnixNano()
 	for i, u := range a.reports {
@@ -335,9 +338,7 @@ func (a *Agent) Collect(at time.Time, reports []Report) []Report {
 		}
 		u.said, u.reported = a.say(u, now), now
 		a.plan(u, now)
-		if a.instances > 1 {
-			reports = append(reports, u.said)
-		}
+		reports = append(reports, u.said)
 	}
 	a.reports = a.reports[:0]
 	return reports

@@ -72,11 +72,13 @@ func TestAgent(t *testing.T) {
 		share int64 // default
 		steps []agentStep
 	}{
-		{"alone it has the limit and reports nothing", 100, []agentStep{
+		{"alone it has the limit, and reports without haste", 100, []agentStep{
 			{0, "instances 1", "now"},
-			{0, "start", "begins with 100000, share 100000, now"},
+			{0, "start", "begins with 100000, share 100000, active 1 moved 0 most 0 share 0"},
 			{10 * ms, "count 1 0", ""},
-			{500 * ms, "tick", ""},
+			{500 * ms, "tick", "active 1 moved 0 most 0 share 0"},
+			{510 * ms, "count 0 0", ""},
+			{720 * ms, "tick", "active 0 moved 0 most 501 share 0"},
 		}},
 		{"a small default until polygen says more", 1000, []agentStep{
 			{0, "start", "begins with 1000, share 1000, active 1 moved 0 most 0 share 0, now"},
@@ -149,11 +151,11 @@ func TestAgent(t *testing.T) {
 		}},
 		{"alone no more, it keeps what it had until polygen divides", 1000, []agentStep{
 			{0, "instances 1", "now"},
-			{0, "start", "begins with 100000, share 100000, now"},
+			{0, "start", "begins with 100000, share 100000, active 1 moved 0 most 0 share 0"},
 			{10 * ms, "instances 2", "active 1 moved 0 most 0 share 100000, now"},
 			{20 * ms, "share 50000", "share 50000"},
 			{30 * ms, "instances 3", ""},
-			{40 * ms, "instances 1", "share 100000, now"},
+			{40 * ms, "instances 1", "share 100000, active 1 moved 0 most 0 share 50000, now"},
 		}},
 		{"a smaller limit shrinks a share at once, a larger one does not grow it", 1000, []agentStep{
 			{0, "start", "begins with 1000, share 1000, active 1 moved 0 most 0 share 0, now"},
