@@ -169,7 +169,7 @@ func health() *dashboard.DashboardBuilder {
 		WithPanel(alarm("Limit file good", units.Short, `min(sluice_limits_valid)`, below(1))).
 		WithPanel(alarm("Instances on old limits", units.Short, `max(sluice_instances_behind and on (job, instance) sluice_polygen_leading == 1)`, from(1))).
 		WithPanel(alarm("Fullest table", units.PercentUnit,
-			`max(sum without (table) (sluice_peers_entries{instance=~"$instance"}) / on (job, instance) sluice_peers_entries_max{instance=~"$instance"})`, from(0.8))).
+			`max(sluice_peers_entries{instance=~"$instance"} / on (job, instance) group_left sluice_peers_entries_max{instance=~"$instance"})`, from(0.8))).
 		WithRow(dashboard.NewRowBuilder("Requests' way")).
 		WithPanel(graph("Time of a verdict", "From HAProxy's question to the agent's answer, in the agent.", units.Seconds,
 			quantile("0.5", "sluice_spop_handler_seconds", "instance"), quantile("0.99", "sluice_spop_handler_seconds", "instance"))).
@@ -200,7 +200,7 @@ func health() *dashboard.DashboardBuilder {
 			line{`sum(rate(sluice_policies_dropped_total[$__rate_interval])) > 0`, "dropped"})).
 		WithPanel(graph("Entries of HAProxy's tables", "", units.Short,
 			line{`sum by (instance, table) (sluice_peers_entries{instance=~"$instance"})`, "{{instance}}: {{table}}"},
-			line{`sum by (reason) (rate(sluice_peers_dropped_total{instance=~"$instance"}[$__rate_interval])) > 0`, "dropped per second: {{reason}}"})).
+			line{`sum by (table, reason) (rate(sluice_peers_dropped_total{instance=~"$instance"}[$__rate_interval])) > 0`, "dropped per second: {{table}}, {{reason}}"})).
 		WithRow(dashboard.NewRowBuilder("Redis and the cluster")).
 		WithPanel(graph("Time of calls to Redis", "", units.Seconds, line{
 			`histogram_quantile(0.99, sum by (op, le) (rate(sluice_bus_seconds_bucket[$__rate_interval])))`, "0.99 {{op}}"})).

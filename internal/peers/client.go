@@ -46,7 +46,7 @@ func New(opts Options) (*Client, error) {
 	c := &Client{
 		opts:    opts,
 		byName:  make(map[string]int),
-		metrics: newMetrics(opts.Registerer),
+		metrics: newMetrics(opts.Registerer, opts.Teach),
 		wake:    make(chan struct{}, 1),
 		live:    newLive(opts.MaxEntries),
 	}
@@ -73,7 +73,7 @@ func (c *Client) Connected() bool { return c.connected.Load() }
 //
 // Not taught, but counted, are entries of an unknown table, with a key that is
 // empty, longer than KeyLen or contains NUL, without a positive ttl, and new
-// keys beyond Options.MaxEntries.
+// keys of a table that has Options.MaxEntries.
 func (c *Client) Teach(table, key string, values Values, ttl time.Duration) {
 	c.TeachThen(table, key, values, ttl, nil)
 }
@@ -88,7 +88,7 @@ func (c *Client) TeachThen(table, key string, values Values, ttl time.Duration, 
 		return
 	}
 	if ttl <= 0 {
-		c.metrics.late.Inc()
+		c.late(i)
 		return
 	}
 	encoded := make([]byte, 0, 8)
@@ -98,20 +98,22 @@ func (c *Client) TeachThen(table, key string, values Values, ttl time.Duration, 
 	now := time.Now()
 
 	c.mu.Lock()
-	late := c.live.expire(now)
+	c.live.expire(now, c.late)
 	ok = c.live.put(i, key, encoded, now.Add(min(ttl, c.tables[i].expire)))
 	if ok {
 		c.samples.follow(c.live.root.prev, now, then) // the last one
 	}
 	c.mu.Unlock()
 
-	c.metrics.late.Add(float64(late))
 	if !ok {
-		c.metrics.full.Inc()
+		c.metrics.full[i].Inc()
 		return
 	}
 	c.signal()
 }
+
+// late counts an entry of a table that ended before it could be sent.
+func (c *Client) late(table int) { c.metrics.late[table].Inc() }
 
 // signal makes the session look for something to send.
 func (c *Client) signal() {

@@ -128,18 +128,23 @@ func TestTeachDrops(t *testing.T) {
 		time.Sleep(2 * time.Millisecond)
 		c.Teach("/block", strings.Repeat("k", 128), Values{GPT0: 1}, time.Second)
 		c.Teach("/block", "a", Values{GPT0: 1}, time.Second)
-		c.Teach("/block", "b", Values{GPT0: 1}, time.Second) // one too many
-		c.Teach("/block", "a", Values{GPT0: 2}, time.Second) // not a new one
+		c.Teach("/block", "b", Values{GPT0: 1}, time.Second)    // one too many
+		c.Teach("/block", "a", Values{GPT0: 2}, time.Second)    // not a new one
+		c.Teach("/throttle", "a", Values{GPT0: 3}, time.Second) // has a budget of its own
 		for _, tt := range []struct {
 			reason string
 			got    prometheus.Counter
 			want   float64
-		}{{"bad", c.metrics.bad, 4}, {"late", c.metrics.late, 2}, {"full", c.metrics.full, 1}} {
+		}{
+			{"bad", c.metrics.bad, 4}, {"late in block", c.metrics.late[1], 2}, {"late in throttle", c.metrics.late[0], 0},
+			{"full in block", c.metrics.full[1], 1}, {"full in throttle", c.metrics.full[0], 0},
+		} {
 			if got := testutil.ToFloat64(tt.got); got != tt.want {
 				t.Errorf("dropped as %s: %v, want %v", tt.reason, got, tt.want)
 			}
 		}
-		accept().open().want("define /block as 2", "teach 1 "+strings.Repeat("k", 128)+"=1 for 1s", "teach 2 a=2 for 1s")
+		accept().open().want("define /block as 2", "teach 1 "+strings.Repeat("k", 128)+"=1 for 1s", "teach 2 a=2 for 1s",
+			"define /throttle as 1", "teach 1 a=3 for 1s")
 	})
 }
 
@@ -389,7 +394,7 @@ sluice_peers_ack_seconds_count 1
 # TYPE sluice_peers_entries gauge
 sluice_peers_entries{table="block"} 1
 sluice_peers_entries{table="throttle"} 0
-# HELP sluice_peers_entries_max Entries that all tables together may have; further ones are dropped.
+# HELP sluice_peers_entries_max Entries that each table may have; further ones are dropped.
 # TYPE sluice_peers_entries_max gauge
 sluice_peers_entries_max 200000
 # HELP sluice_peers_acks_total Acknowledgements received from HAProxy; one may stand for many updates.
@@ -398,11 +403,13 @@ sluice_peers_acks_total 1
 # HELP sluice_peers_connected 1 while a peers session with HAProxy is established, else 0.
 # TYPE sluice_peers_connected gauge
 sluice_peers_connected 1
-# HELP sluice_peers_dropped_total Entries that HAProxy was not taught, by reason: full (too many live ones), bad (table or key), late (ended before they could be sent).
+# HELP sluice_peers_dropped_total Entries that HAProxy was not taught, by table and reason: full (the table has too many live ones), late (ended before they could be sent), bad (an impossible table or key, table is none).
 # TYPE sluice_peers_dropped_total counter
-sluice_peers_dropped_total{reason="bad"} 0
-sluice_peers_dropped_total{reason="full"} 0
-sluice_peers_dropped_total{reason="late"} 0
+sluice_peers_dropped_total{reason="bad",table="none"} 0
+sluice_peers_dropped_total{reason="full",table="block"} 0
+sluice_peers_dropped_total{reason="full",table="throttle"} 0
+sluice_peers_dropped_total{reason="late",table="block"} 0
+sluice_peers_dropped_total{reason="late",table="throttle"} 0
 # HELP sluice_peers_sessions_total Peers sessions established with HAProxy.
 # TYPE sluice_peers_sessions_total counter
 sluice_peers_sessions_total 1

@@ -23,7 +23,7 @@ type entry struct {
 // most once, and a session that has to be told everything begins at the front.
 // It takes the time as an argument and is not safe for concurrent use.
 type live struct {
-	max    int
+	max    int // entries of each table: one that is full takes no room from another
 	byKey  map[entryKey]*entry
 	size   map[int]int // entries of each table
 	ends   endHeap
@@ -51,7 +51,7 @@ func (l *live) put(table int, key string, values []byte, until time.Time) bool {
 		e.values, e.until, e.sent = values, until, false
 		heap.Fix(&l.ends, e.heapIndex)
 	} else {
-		if len(l.byKey) >= l.max {
+		if l.size[table] >= l.max {
 			return false
 		}
 		e = &entry{table: table, key: key, values: values, until: until}
@@ -72,19 +72,18 @@ func (l *live) put(table int, key string, values []byte, until time.Time) bool {
 // at most, so the rest is gone soon.
 const maxExpire = 1000
 
-// expire forgets the entries that have ended, and returns how many of them were
-// never sent.
-func (l *live) expire(now time.Time) (late int) {
+// expire forgets the entries that have ended, and calls late with the table of each
+// that was never sent.
+func (l *live) expire(now time.Time, late func(table int)) {
 	for n := 0; n < maxExpire && len(l.ends) > 0 && !l.ends[0].until.After(now); n++ {
 		e := heap.Pop(&l.ends).(*entry)
 		l.unlink(e)
 		delete(l.byKey, entryKey{e.table, e.key})
 		l.size[e.table]--
 		if !e.sent {
-			late++
+			late(e.table)
 		}
 	}
-	return late
 }
 
 // rewind makes every entry unsent, in the present session.

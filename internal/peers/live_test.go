@@ -32,7 +32,8 @@ func TestLive(t *testing.T) {
 	}
 	expired := func(now, late int) {
 		t.Helper()
-		if got := l.expire(at(now)); got != late {
+		got := 0
+		if l.expire(at(now), func(int) { got++ }); got != late {
 			t.Errorf("expire(%d) = %d late, want %d", now, got, late)
 		}
 	}
@@ -83,7 +84,7 @@ func TestLiveTellsEachSessionEverything(t *testing.T) {
 			},
 			"pass time": func(t *rapid.T) {
 				now = now.Add(time.Duration(rapid.IntRange(0, 10).Draw(t, "time")))
-				l.expire(now)
+				l.expire(now, func(int) {})
 				for key, f := range model {
 					if !f.until.After(now) {
 						delete(model, key)

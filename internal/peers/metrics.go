@@ -14,11 +14,12 @@ type metrics struct {
 	learned, taught prometheus.Counter
 	acked           prometheus.Counter
 	errors          *prometheus.CounterVec
-	full, bad, late prometheus.Counter
+	bad             prometheus.Counter
+	full, late      []prometheus.Counter // by index into Options.Teach
 	ack             prometheus.Histogram
 }
 
-func newMetrics(reg prometheus.Registerer) *metrics {
+func newMetrics(reg prometheus.Registerer, tables []Table) *metrics {
 	f := promauto.With(reg)
 	updates := f.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_peers_updates_total",
@@ -26,9 +27,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}, []string{"direction"})
 	dropped := f.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_peers_dropped_total",
-		Help: "Entries that HAProxy was not taught, by reason: full (too many live ones), bad (table or key), late (ended before they could be sent).",
-	}, []string{"reason"})
-	return &metrics{
+		Help: "Entries that HAProxy was not taught, by table and reason: full (the table has too many live ones), late (ended before they could be sent), bad (an impossible table or key, table is none).",
+	}, []string{"table", "reason"})
+	m := &metrics{
 		ack: f.NewHistogram(prometheus.HistogramOpts{
 			Name:    "sluice_peers_ack_seconds",
 			Help:    "Time from an entry's being decided until HAProxy acknowledged it, and so refuses by itself or not any more; of some entries.",
@@ -52,11 +53,17 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}, []string{"reason"}),
 		learned: updates.WithLabelValues("learn"),
 		taught:  updates.WithLabelValues("teach"),
-		full:    dropped.WithLabelValues("full"),
-		bad:     dropped.WithLabelValues("bad"),
-		late:    dropped.WithLabelValues("late"),
+		bad:     dropped.WithLabelValues("none", "bad"),
 	}
+	for _, t := range tables {
+		m.full = append(m.full, dropped.WithLabelValues(t.label(), "full"))
+		m.late = append(m.late, dropped.WithLabelValues(t.label(), "late"))
+	}
+	return m
 }
+
+// label is what metrics call the table.
+func (t Table) label() string { return strings.TrimPrefix(t.Name, "/") }
 
 // watch has the registry ask the client how full its tables are.
 func (c *Client) watch(reg prometheus.Registerer) {
@@ -65,12 +72,12 @@ func (c *Client) watch(reg prometheus.Registerer) {
 		f.NewGaugeFunc(prometheus.GaugeOpts{
 			Name:        "sluice_peers_entries",
 			Help:        "Entries that HAProxy is to know and that have not ended, by table.",
-			ConstLabels: prometheus.Labels{"table": strings.TrimPrefix(t.Name, "/")},
+			ConstLabels: prometheus.Labels{"table": t.label()},
 		}, func() float64 { return float64(c.entries(i)) })
 	}
 	f.NewGauge(prometheus.GaugeOpts{
 		Name: "sluice_peers_entries_max",
-		Help: "Entries that all tables together may have; further ones are dropped.",
+		Help: "Entries that each table may have; further ones are dropped.",
 	}).Set(float64(c.opts.MaxEntries))
 }
 
@@ -78,6 +85,6 @@ func (c *Client) watch(reg prometheus.Registerer) {
 func (c *Client) entries(table int) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.metrics.late.Add(float64(c.live.expire(time.Now())))
+	c.live.expire(time.Now(), c.late)
 	return c.live.size[table]
 }

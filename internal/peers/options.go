@@ -39,8 +39,9 @@ type Options struct {
 	// Registerer gets the metrics. Nil leaves them unregistered.
 	Registerer prometheus.Registerer
 
-	// MaxEntries bounds the entries that have not ended, over all tables.
-	// Beyond it new keys are dropped and counted. 0 means 200 000, about 40 MB.
+	// MaxEntries bounds the entries of each table that have not ended: a table that is
+	// full takes no room from another. Beyond it new keys are dropped and counted.
+	// 0 means 200 000, about 40 MB for each table, and what HAProxy's tables hold.
 	MaxEntries int
 
 	// DialTimeout bounds connecting and the handshake. 0 means 2 s.

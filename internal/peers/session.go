@@ -302,7 +302,7 @@ func (s *session) appendEntries(out []byte) []byte {
 	sent := 0
 
 	s.c.mu.Lock()
-	late := s.c.live.expire(now)
+	s.c.live.expire(now, s.c.late)
 	for len(out) < maxWrite {
 		e := s.c.live.take()
 		if e == nil {
@@ -317,7 +317,6 @@ func (s *session) appendEntries(out []byte) []byte {
 	}
 	s.c.mu.Unlock()
 
-	s.c.metrics.late.Add(float64(late))
 	s.c.metrics.taught.Add(float64(sent))
 	return out
 }
