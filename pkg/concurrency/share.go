@@ -21,11 +21,12 @@ type Share struct {
 // than he wants while another one gets more than he (max-min fairness), and what
 // nobody wants is divided evenly, as room to grow. The shares add up to the
 // limit unless nobody wants anything. Slots that do not divide evenly go, one
-// each, to those whom the credits say they were withheld from longest; the
-// credits, by instance, are brought up to date.
+// each, to those with the most credit. What they withhold from each instance of its
+// even part, or give beyond it, is returned too: added to the credits from time to
+// time, it lets the odd slots change hands.
 //
 // The result is sorted by instance and does not depend on the order of demands.
-func shares(limit int, demands []Demand, credits map[string]float64) []Share {
+func shares(limit int, demands []Demand, credits map[string]float64) (s []Share, withheld map[string]float64) {
 	out := make([]Share, 0, len(demands))
 	for _, d := range demands {
 		if d.Slots > 0 {
@@ -33,7 +34,7 @@ func shares(limit int, demands []Demand, credits map[string]float64) []Share {
 		}
 	}
 	if len(out) == 0 || limit <= 0 {
-		return nil
+		return nil, nil
 	}
 	slices.SortFunc(out, func(a, b Share) int { return cmp.Compare(a.Instance, b.Instance) })
 	want := make(map[string]int, len(demands))
@@ -57,15 +58,14 @@ func shares(limit int, demands []Demand, credits map[string]float64) []Share {
 			left -= w
 			continue
 		}
-		divide(out, byWant[n:], left, credits)
-		return out
+		return out, divide(out, byWant[n:], left, credits)
 	}
-	divide(out, byWant, left, credits) // everybody has what he wants
-	return out
+	return out, divide(out, byWant, left, credits) // all have what they want
 }
 
-// divide adds slots to some of the shares, evenly but for those left over.
-func divide(out []Share, among []int, slots int, credits map[string]float64) {
+// divide adds slots to some of the shares, evenly but for those left over, and
+// returns what it withholds from each.
+func divide(out []Share, among []int, slots int, credits map[string]float64) map[string]float64 {
 	even, odd := slots/len(among), slots%len(among)
 	fair := float64(slots) / float64(len(among))
 	order := slices.Clone(among)
@@ -75,12 +75,14 @@ func divide(out []Share, among []int, slots int, credits map[string]float64) {
 			cmp.Compare(out[a].Instance, out[b].Instance),
 		)
 	})
+	withheld := make(map[string]float64, len(order))
 	for n, i := range order {
 		got := even
 		if n < odd {
 			got++
 		}
 		out[i].Slots += got
-		credits[out[i].Instance] += fair - float64(got)
+		withheld[out[i].Instance] = fair - float64(got)
 	}
+	return withheld
 }

@@ -48,7 +48,11 @@ func divided(limit int, demands map[string]int, credits map[string]float64, seed
 	rand.New(rand.NewPCG(seed, 1)).Shuffle(len(in), func(i, j int) { in[i], in[j] = in[j], in[i] })
 	var out map[string]int
 	last := ""
-	for _, s := range concurrency.Divide(limit, in, credits) {
+	shares, withheld := concurrency.Divide(limit, in, credits)
+	for name, slots := range withheld {
+		credits[name] += slots
+	}
+	for _, s := range shares {
 		if s.Instance <= last {
 			panic("shares are not sorted by instance")
 		}

@@ -11,7 +11,8 @@ const (
 	nearPercent = 70
 	// repeatEvery is how often a block is repeated, and shareEvery how often
 	// shares are computed. Unchanged shares are sent again after shareAgain, and
-	// hold for shareFor.
+	// hold for shareFor. Slots that do not divide evenly change hands after
+	// shareAgain too: sooner would be a message for each user and tick, for nothing.
 	repeatEvery = 200 * time.Millisecond
 	shareEvery  = 100 * time.Millisecond
 	shareAgain  = time.Second
@@ -89,6 +90,8 @@ type watched struct {
 
 	shared   []Share // as last sent
 	sharedAt int64
+	withheld map[string]float64 // by these shares, of each instance
+	dealtAt  int64              // when that was last added to the credits
 }
 
 type reported struct {
@@ -168,7 +171,9 @@ func (w *Watch) clock(at time.Time) int64 {
 	now := at.UnixNano()
 	if back := w.now - now; w.now != 0 && back >= int64(setBack) {
 		for _, u := range w.users {
-			u.blockedAt, u.saidAt, u.sharedAt = u.blockedAt-back, u.saidAt-back, u.sharedAt-back
+			for _, t := range []*int64{&u.blockedAt, &u.saidAt, &u.sharedAt, &u.dealtAt} {
+				*t -= back
+			}
 			for _, i := range u.instances {
 				i.refusedAt, i.last = i.refusedAt-back, i.last-back
 			}
@@ -241,7 +246,17 @@ func (w *Watch) share(name string, u *watched, at time.Time) {
 		}
 		demands = append(demands, Demand{Instance: instance, Slots: want})
 	}
-	s := shares(u.limit.Max, demands, u.credits)
+	if now-u.dealtAt >= int64(shareAgain) {
+		// In between the credits stay as they are, so equal demands have equal shares.
+		u.dealtAt = now
+		for instance, slots := range u.withheld {
+			if u.instances[instance] != nil {
+				u.credits[instance] += slots
+			}
+		}
+	}
+	var s []Share
+	s, u.withheld = shares(u.limit.Max, demands, u.credits)
 	if slices.Equal(s, u.shared) && now-u.sharedAt < int64(shareAgain) {
 		return
 	}

@@ -31,6 +31,11 @@ func TestWatch(t *testing.T) {
 			w.Observe(ms(at), concurrency.Report{Instance: instance, User: "u", Active: active, Refused: refused, Limit: 10})
 		}
 	}
+	allRefuse := func(w *concurrency.Watch, at int) {
+		for _, name := range []string{"a", "b", "c"} {
+			refusing(name, 2, 1)(w, at)
+		}
+	}
 	byHand := func(w *concurrency.Watch, at int) { w.Unblock(ms(at), "u") }
 	tick := func(w *concurrency.Watch, at int) { w.Tick(ms(at)) }
 	live := func(names ...string) func(*concurrency.Watch, int) {
@@ -142,7 +147,7 @@ func TestWatch(t *testing.T) {
 			{at: 100, do: tick},
 			{at: 101, do: report("b", 1, 10)},
 			{at: 200, do: tick, sharing: shares{{Instance: "a", Slots: 8}, {Instance: "b", Slots: 2}}},
-			{at: 300, do: tick, sharing: shares{{Instance: "a", Slots: 7}, {Instance: "b", Slots: 3}}}, // the odd slot changes places
+			{at: 300, do: tick},
 			{at: 350, do: report("b", 4, 10), blocks: true},
 			{at: 400, do: tick, sharing: shares{{Instance: "a", Slots: 6}, {Instance: "b", Slots: 4}}},
 			{at: 500, do: tick},
@@ -167,6 +172,18 @@ func TestWatch(t *testing.T) {
 			{at: 1000, do: report("a", 8, 10)},
 			{at: 1099, do: tick},
 			{at: 1100, do: tick, sharing: shares{{Instance: "a", Slots: 10}}},
+		}},
+		{"the odd slot changes hands with the repetition, and nothing is sent in between", 10, []watchStep{
+			{at: 0, do: live("a", "b", "c")},
+			{at: 1, do: allRefuse},
+			{at: 100, do: tick, sharing: shares{{Instance: "a", Slots: 4}, {Instance: "b", Slots: 3}, {Instance: "c", Slots: 3}}},
+			{at: 200, do: tick},
+			{at: 400, do: allRefuse},
+			{at: 500, do: tick},
+			{at: 800, do: allRefuse},
+			{at: 1000, do: tick},
+			{at: 1100, do: tick, sharing: shares{{Instance: "a", Slots: 3}, {Instance: "b", Slots: 4}, {Instance: "c", Slots: 3}}},
+			{at: 1200, do: tick},
 		}},
 		{"alone there is nothing to share", 10, []watchStep{
 			{at: 0, do: live("a")},
