@@ -1,6 +1,7 @@
 package spoa
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -349,6 +350,9 @@ func TestRegistryIsFollowed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if _, err := a.beat(t.Context()); err != nil { // as before it serves
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- a.follow(ctx) }()
@@ -372,6 +376,36 @@ func TestRegistryIsFollowed(t *testing.T) {
 			return nil
 		})
 	}
+}
+
+// A list from the future, as of a master whose clock was wrong, does not freeze the
+// membership: who comes and goes afterwards is heard of.
+func TestListFromTheFutureIsNotTheLast(t *testing.T) {
+	t.Parallel()
+	addr := redis(t)
+	a := serve(t, addr, "a", nil)
+	publish(t, a.bus, "1", testLimits)
+	gauge(t, "a is alone", a.metrics.instances, 1)
+
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	message := fmt.Sprintf("1 %d 0 1:a 0: 1:x 0:", time.Now().Add(time.Hour).Unix())
+	replies := bufio.NewReader(conn)
+	proctest.Eventually(t, "a hears it", func() error {
+		fmt.Fprintf(conn, "*3\r\n$7\r\nPUBLISH\r\n$16\r\nsluice:instances\r\n$%d\r\n%s\r\n", len(message), message)
+		if reply, err := replies.ReadString('\n'); err != nil || reply != ":1\r\n" {
+			return fmt.Errorf("PUBLISH = %q, %v, want one subscriber", reply, err)
+		}
+		return nil
+	})
+
+	b := serve(t, addr, "b", nil)
+	gauge(t, "a knows of b", a.metrics.instances, 2)
+	b.stop()
+	gauge(t, "a is alone again", a.metrics.instances, 1)
 }
 
 func TestAgentFollowsTheLimits(t *testing.T) {

@@ -302,23 +302,44 @@ func TestBatchesDoNotOvertake(t *testing.T) {
 }
 
 // A list without this instance says only that Redis was emptied: the others are
-// still there. An older list than the last one says nothing.
+// still there. An older list than the last one says nothing, but for what Redis answers
+// a heartbeat with: its clock may have been set back, or a failover may have brought
+// another one.
 func TestAgentIsNotAloneByMistake(t *testing.T) {
-	at := func(second int64) time.Time { return time.Unix(1_700_000_000+second, 0) }
+	type list struct {
+		published bool
+		at        int64 // ms
+		instances []string
+	}
+	const hour = 3_600_000
+	ab, abc := []string{"a", "b"}, []string{"a", "b", "c"}
 	for _, tt := range []struct {
 		name  string
-		lists []bus.Registry
+		lists []list
 		want  float64 // instances
 	}{
-		{"joined by another", []bus.Registry{{Instances: []string{"a"}, Now: at(0)}, {Instances: []string{"a", "b"}, Now: at(1)}}, 2},
-		{"the other left", []bus.Registry{{Instances: []string{"a", "b"}, Now: at(0)}, {Instances: []string{"a"}, Now: at(1)}}, 1},
-		{"a list without oneself", []bus.Registry{{Instances: []string{"a", "b"}, Now: at(0)}, {Instances: []string{"b"}, Now: at(1)}}, 2},
-		{"a list that comes late", []bus.Registry{{Instances: []string{"a", "b"}, Now: at(1)}, {Instances: []string{"a"}, Now: at(0)}}, 2},
+		{"joined by another", []list{{false, 0, []string{"a"}}, {false, 1000, ab}}, 2},
+		{"joined by another, as published", []list{{false, 0, []string{"a"}}, {true, 1000, ab}}, 2},
+		{"the other left", []list{{false, 0, ab}, {false, 1000, []string{"a"}}}, 1},
+		{"a list without oneself", []list{{false, 0, ab}, {false, 1000, []string{"b"}}}, 2},
+		{"a published list that comes late", []list{{false, 1000, ab}, {true, 0, []string{"a"}}}, 2},
+		{"an answer that a published list has overtaken", []list{{false, 0, []string{"a"}}, {true, 100, ab}, {false, 99, []string{"a"}}}, 2},
+		{"a published list from the future", []list{{false, 0, ab}, {true, hour, []string{"a"}}}, 2},
+		{"a published list after one from the future", []list{{false, 0, []string{"a"}}, {true, hour, []string{"a"}}, {true, 1, ab}}, 2},
+		{"an answer after one from the future", []list{{false, hour, []string{"a"}}, {false, 1000, ab}}, 2},
+		{"a failover to a clock that is behind", []list{{false, hour, ab}, {false, 0, ab}, {true, 250, abc}}, 3},
+		{"a failover to a clock that is a second behind", []list{{false, 1000, ab}, {false, 0, abc}}, 3},
+		{"a failover to a clock that is ahead", []list{{false, 0, ab}, {true, hour, abc}, {false, hour + 1, abc}}, 3},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t, nil)
 			for _, list := range tt.lists {
-				r.joined(list)
+				registry := bus.Registry{Instances: list.instances, Now: time.UnixMilli(1_700_000_000_000 + list.at)}
+				if list.published {
+					r.announced(registry)
+				} else {
+					r.joined(registry)
+				}
 			}
 			if got := testutil.ToFloat64(r.metrics.instances); got != tt.want {
 				t.Errorf("instances = %v, want %v", got, tt.want)

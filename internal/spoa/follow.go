@@ -30,7 +30,7 @@ func (a *Agent) follow(ctx context.Context) error {
 		case bus.Policies:
 			a.apply(e)
 		case bus.Registry:
-			a.joined(e)
+			a.announced(e)
 		case bus.Connected:
 			a.wantLimits() // a new set may have been missed
 		}
@@ -220,24 +220,47 @@ func (a *Agent) beat(ctx context.Context) (int, error) {
 	return len(r.Instances), nil
 }
 
-// joined takes the list of instances. One that this instance is missing from
-// says only that Redis has forgotten it, and an older one than the last nothing.
+// announced takes a list of instances that was published, which is heard sooner than
+// the answer to the next heartbeat. One that is older than the last list was overtaken.
+// One that is far ahead of it is of a clock that the heartbeats did not see yet, or
+// will not: taken, it would make all that follow look old.
+func (a *Agent) announced(r bus.Registry) {
+	a.limiter.update(func(now time.Time) {
+		if ahead := r.Now.Sub(a.listed); ahead >= 0 && ahead < aheadAtMost {
+			a.take(now, r)
+		}
+	})
+}
+
+// joined takes the list of instances that Redis answered a heartbeat with. It counts
+// whatever its time: Redis' clock may have been set back, or another master's be behind.
+// Only if it is a moment older than the last list has a published one overtaken it.
 func (a *Agent) joined(r bus.Registry) {
+	a.limiter.update(func(now time.Time) {
+		if back := a.listed.Sub(r.Now); back > 0 && back < beatEvery {
+			return
+		}
+		a.take(now, r)
+	})
+}
+
+// aheadAtMost is how far a published list may be ahead of the last one: heartbeats are
+// answered every beatEvery, and after a loss of Redis the first of them tells.
+const aheadAtMost = 5 * time.Second
+
+// take puts a list of instances into force; the limiter's lock is held. One that this
+// instance is missing from says only that Redis has forgotten it.
+func (a *Agent) take(now time.Time, r bus.Registry) {
 	rank, there := slices.BinarySearch(r.Instances, a.options.Instance)
 	if !there {
 		return
 	}
-	a.limiter.update(func(now time.Time) {
-		if r.Now.Before(a.listed) {
-			return
-		}
-		a.listed = r.Now
-		a.metrics.instances.Set(float64(len(r.Instances)))
-		a.live.Store(&r.Instances)
-		a.limiter.tokens.Cluster(now, len(r.Instances), rank)
-		a.limiter.slots.Cluster(now, len(r.Instances), rank)
-		a.limiter.bytes.Cluster(now, len(r.Instances))
-	})
+	a.listed = r.Now
+	a.metrics.instances.Set(float64(len(r.Instances)))
+	a.live.Store(&r.Instances)
+	a.limiter.tokens.Cluster(now, len(r.Instances), rank)
+	a.limiter.slots.Cluster(now, len(r.Instances), rank)
+	a.limiter.bytes.Cluster(now, len(r.Instances))
 }
 
 // split divides "unix:/path" or "host:port" into network and address.

@@ -108,7 +108,7 @@ type Agent struct {
 	spop     *spop.Server
 	serving  atomic.Bool
 
-	listed time.Time                // of the newest list of instances; guarded by the limiter
+	listed time.Time                // of the list of instances in force; guarded by the limiter
 	live   atomic.Pointer[[]string] // that list
 	reload chan struct{}            // holds one token when the limits should be read
 
