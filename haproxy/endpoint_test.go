@@ -69,6 +69,55 @@ func TestEndpointOfTheEnvironment(t *testing.T) {
 	}
 }
 
+// At an endpoint that the limit file does not declare, of which the agent alone knows,
+// HAProxy counts the request as one of everywhere.
+func TestUndeclaredEndpoint(t *testing.T) {
+	g := newGate()
+	r := newRig(t, setup{Config: Config{Endpoint: "api", AccessLog: "json"}, serve: g.ServeHTTP})
+	answer := func(with vars) {
+		r.answerWith(func(h heard) vars {
+			if h.Message == "start-message" && h.User == "@api/alice" {
+				return with
+			}
+			return nil
+		})
+	}
+	answer(vars{"key": "alice"})
+	done := r.start("alice")
+	g.await(t, 1)
+	r.becomes(t, map[string]count{"alice": {1, 1}})
+	g.let(1)
+	if got := <-done; got.Status != 200 {
+		t.Fatalf("status %d, want 200", got.Status)
+	}
+	r.becomes(t, map[string]count{"alice": {0, 1}})
+	r.takeHeard(t)
+
+	// Told to wait, it asks again by the key under which it counts.
+	answer(vars{"key": "alice", "wait": uint32(1000), "limit": uint32(1)})
+	done = r.start("alice")
+	g.await(t, 2)
+	if diff := cmp.Diff([]heard{
+		{User: "@api/alice", Class: "GET", Message: "start-message", Log: true},
+		{User: "alice", Class: "GET", Message: "wait-message", Tracked: 1, Log: true},
+	}, r.takeHeard(t)); diff != "" {
+		t.Errorf("asked (-want +got):\n%s", diff)
+	}
+	g.let(1)
+	<-done
+
+	answer(vars{"key": "alice", "reason": "request-rate", "class": "GET", "limit": uint32(1), "retry": uint32(1)})
+	if got := <-r.start("alice"); got.Status != 429 || got.Header.Get("Sluice-Reason") != "request-rate" {
+		t.Errorf("refused: status %d, Sluice-Reason %q, want 429 and request-rate", got.Status, got.Header.Get("Sluice-Reason"))
+	}
+	r.becomes(t, map[string]count{"alice": {0, 2}})
+	for i, line := range r.takeLines(t, 0, 3) {
+		if line.User != "alice" || line.Endpoint != "api" {
+			t.Errorf("line %d of the access log has user %q and endpoint %q, want alice and api", i+1, line.User, line.Endpoint)
+		}
+	}
+}
+
 // README.md's two ways to have several endpoints in one HAProxy, in its own words.
 func TestSeveralEndpoints(t *testing.T) {
 	readme := map[string]string{

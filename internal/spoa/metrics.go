@@ -10,6 +10,7 @@ import (
 
 type metrics struct {
 	allowed, malformed, uncounted  prometheus.Counter
+	undeclared                     prometheus.Counter
 	refused                        *prometheus.CounterVec // by limit
 	exempt                         prometheus.Counter
 	dryRefused, dryBytes           *prometheus.CounterVec // by limit; by direction
@@ -120,6 +121,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		malformed: f.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_requests_malformed_total",
 			Help: "Questions without a usable user name. They are admitted.",
+		}),
+		undeclared: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_undeclared_endpoint_requests_total",
+			Help: "Questions at an endpoint that the limit file does not declare. They count as requests of everywhere.",
 		}),
 		uncounted: f.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_requests_uncounted_total",

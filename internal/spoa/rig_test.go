@@ -52,6 +52,7 @@ tiers:
   staff: {}
   lister: {requests: {LIST: {minute: 1}}}
 classes: {LIST: {query: [list]}}
+endpoints: [up]
 users: {both: both, rate: rate, rita: rate, wide: wide, patient: patient, first: first, staff: staff, lister: lister}
 `
 

@@ -125,6 +125,8 @@ type Agent struct {
 	replaced bool      // HAProxy closed the one before
 
 	registered atomic.Bool // once
+
+	undeclaredLog atomic.Int64 // when the next undeclared endpoint may be logged, Unix time in ns
 }
 
 // New checks the options and returns an agent that does nothing until Run.
@@ -302,6 +304,9 @@ func (a *Agent) start(r *spop.Request) {
 	q.op, _ = r.Arg("op")
 	_, q.log = r.Arg("log")
 	q.seen = concurrency.Count{Tracked: count(r, "tracked", 32), Active: count(r, "active", 32), Process: count(r, "process", 63)}
+	if a.undeclared(&q) {
+		r.SetString("key", q.user)
+	}
 	v := a.verdict(q)
 	switch {
 	case v.allowed:
@@ -331,6 +336,28 @@ func (a *Agent) start(r *spop.Request) {
 			r.SetUint("window", uint32(v.rate.Window.Seconds()))
 		}
 	}
+}
+
+// undeclared has a request at an endpoint that the limits in force do not declare count
+// as one of everywhere. It reports whether it is one: HAProxy must then use the user's
+// own key from here on, too, so that its tables count the request where this agent does.
+func (a *Agent) undeclared(q *question) bool {
+	set := a.limiter.set.Load()
+	if set == nil || !validUser(q.user) {
+		return false
+	}
+	endpoint, key, ok := set.Undeclared(q.user)
+	if !ok {
+		return false
+	}
+	q.user = key
+	q.seen = concurrency.Count{Process: q.seen.Process} // HAProxy looked the other key up
+	a.metrics.undeclared.Inc()
+	if now, next := time.Now().UnixNano(), a.undeclaredLog.Load(); now >= next && a.undeclaredLog.CompareAndSwap(next, now+int64(logGap)) {
+		a.options.Logger.Warn("a request at an endpoint that the limit file does not declare counts as one of everywhere: declare it under endpoints, or correct SLUICE_ENDPOINT or the rule that sets txn.sluice_endpoint",
+			slog.String("endpoint", endpoint))
+	}
+	return true
 }
 
 // count reads a number of so many bits; none, and one that is not valid, is 0.

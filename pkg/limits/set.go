@@ -81,6 +81,18 @@ func (s *Set) User(key string) *Limits {
 	return s.entry(key).at(s.now, endpoint)
 }
 
+// Undeclared returns the endpoint of a wire key if the file does not declare it, and
+// the key under which such a request counts: the user's own, as everywhere. Nobody can
+// have limits of their own there, and a user who was counted apart at every name that
+// somebody makes up would have their limits many times. ok is false for every other key.
+func (s *Set) Undeclared(key string) (endpoint, counted string, ok bool) {
+	endpoint, counted = SplitEndpoint(key)
+	if endpoint == "" || slices.Contains(s.endpoints, endpoint) {
+		return "", key, false
+	}
+	return endpoint, counted, true
+}
+
 // entry is what the file says of the user of a key, which has no endpoint.
 func (s *Set) entry(key string) *entry {
 	if e, ok := s.users[key]; ok {

@@ -263,3 +263,27 @@ func TestRateName(t *testing.T) {
 		t.Errorf("windows and modes are %s", got)
 	}
 }
+
+func TestUndeclared(t *testing.T) {
+	set, err := Parse("limits", []byte("version: 1\ndefault_tier: free\ntiers: {free: {}}\nendpoints: [up, api]\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		key, endpoint, counted string
+		ok                     bool
+	}{
+		{"alice", "", "alice", false},
+		{"@up/alice", "", "@up/alice", false},
+		{"@api/a/b", "", "@api/a/b", false},
+		{"@upp/alice", "upp", "alice", true},
+		{"@other/a/b", "other", "a/b", true},
+		{"@other/" + Key("@up/alice"), "other", Key("@up/alice"), true},
+		{"@up", "", "@up", false},
+		{"", "", "", false},
+	} {
+		if endpoint, counted, ok := set.Undeclared(tt.key); endpoint != tt.endpoint || counted != tt.counted || ok != tt.ok {
+			t.Errorf("Undeclared(%q) = %q, %q, %v, want %q, %q, %v", tt.key, endpoint, counted, ok, tt.endpoint, tt.counted, tt.ok)
+		}
+	}
+}

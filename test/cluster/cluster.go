@@ -44,7 +44,7 @@ type Options struct {
 	// Master runs HAProxy in master-worker mode, in which it can be reloaded.
 	Master bool
 
-	Endpoint  string   // of all instances: SLUICE_ENDPOINT
+	Rules     []string // of all instances: where haproxy.cfg says that rules of one's own go
 	AccessLog string   // of all instances: SLUICE_ACCESS_LOG
 	Threads   int      // of each HAProxy; 0 means 1
 	Origin    string   // "" means a counting one in this process
@@ -214,7 +214,7 @@ func (c *Cluster) newInstance(t testing.TB, i int) *Instance {
 		t.Fatal(err)
 	}
 	in.config, in.env, err = haproxy.Write(dir, haproxy.Config{
-		Classes: set.Classes(), Exempt: set.Exempt(), Endpoint: c.options.Endpoint,
+		Classes: set.Classes(), Exempt: set.Exempt(),
 		AccessLog: c.options.AccessLog, Instance: in.Name,
 		Bind: in.Address, Origin: c.options.Origin, SPOE: "unix@" + in.SPOE, Peer: "unix@" + in.Peers,
 		Stats: in.Stats, Identify: c.options.Identify, Threads: c.options.Threads,
@@ -224,7 +224,28 @@ func (c *Cluster) newInstance(t testing.TB, i int) *Instance {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if len(c.options.Rules) > 0 {
+		in.addRules(t, c.options.Rules)
+	}
 	return in
+}
+
+// addRules writes rules into haproxy.cfg as operators do.
+func (in *Instance) addRules(t testing.TB, rules []string) {
+	t.Helper()
+	const own = "    # Rules of your own go here."
+	cfg, err := os.ReadFile(in.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, after, found := strings.Cut(string(cfg), own)
+	if !found {
+		t.Fatalf("haproxy.cfg does not say %q", own)
+	}
+	edited := before + "    " + strings.Join(rules, "\n    ") + "\n\n" + own + after
+	if err := os.WriteFile(in.config, []byte(edited), 0o600); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // StartAgent starts the instance's agent, or starts it again.

@@ -332,21 +332,87 @@ func TestLimitFileThroughHAProxy(t *testing.T) {
 	})
 }
 
-// At an endpoint a user has limits of their own, counted apart.
+// At an endpoint of the limit file a user has limits of their own, counted apart. What
+// the file does not declare is no way to have them again.
 func TestEndpointsAreApart(t *testing.T) {
-	c := cluster.Start(t, cluster.Options{Limits: wholeFile})
-	uploads := cluster.Start(t, cluster.Options{Limits: wholeFile, Endpoint: "uploads", Redis: c.RedisAddr})
-	withinHour(t, func() {
-		user := "team-" + time.Now().Format("15")
-		for _, tt := range []struct {
-			name, address string
-			admitted      int
-		}{{"at the endpoint", uploads.Addresses()[0], 2}, {"elsewhere", c.Addresses()[0], 12}} {
-			if admitted, limit := answers(t, "GET", "/bucket/key", user, 50, tt.address); admitted != tt.admitted || limit != "GET/hour" {
-				t.Errorf("%s: %d admitted, then refused by %q, want %d and GET/hour", tt.name, admitted, limit, tt.admitted)
+	c := cluster.Start(t, cluster.Options{
+		Limits: strings.Replace(wholeFile, "  guest:", "  slow: {concurrent: 3}\n  guest:", 1) + "  sleeper: slow\n",
+		// As where the endpoint is taken from what clients write.
+		Rules: []string{"http-request set-var(txn.sluice_endpoint) url_param(at)"},
+	})
+	address := c.Addresses()[0]
+	get := func(t *testing.T, user, path, endpoint string) int {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path+"?at="+endpoint, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("X-User", user)
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Error(err)
+			return 0
+		}
+		_, _ = io.Copy(io.Discard, res.Body)
+		res.Body.Close()
+		return res.StatusCode
+	}
+	undeclared := []string{"a", "b", "c", "d"}
+
+	t.Run("a declared one has limits of its own", func(t *testing.T) {
+		withinHour(t, func() {
+			user := "team-" + time.Now().Format("15")
+			for at, want := range map[string]int{"uploads": 2, "": 12} {
+				if admitted, limit := answers(t, "GET", "/bucket/key?at="+at, user, 50, address); admitted != want || limit != "GET/hour" {
+					t.Errorf("at %q: %d admitted, then refused by %q, want %d and GET/hour", at, admitted, limit, want)
+				}
+			}
+		})
+	})
+	t.Run("undeclared ones share the request rate of everywhere", func(t *testing.T) {
+		withinHour(t, func() {
+			user, admitted := "team-u"+time.Now().Format("15"), 0
+			for i := range 40 {
+				if get(t, user, "/bucket/key", undeclared[i%len(undeclared)]) == http.StatusOK {
+					admitted++
+				}
+			}
+			if admitted != 12 {
+				t.Errorf("%d of 40 admitted at %q, want 12", admitted, undeclared)
+			}
+		})
+	})
+	t.Run("and the requests in progress", func(t *testing.T) {
+		var statuses [8]int
+		var all sync.WaitGroup
+		for i := range statuses {
+			all.Go(func() { statuses[i] = get(t, "sleeper", "/sleep/2000", undeclared[i%len(undeclared)]) })
+		}
+		all.Wait()
+		admitted := 0
+		for _, status := range statuses {
+			if status == http.StatusOK {
+				admitted++
 			}
 		}
+		if admitted != 3 {
+			t.Errorf("%d of %d admitted at once at %q, want 3", admitted, len(statuses), undeclared)
+		}
+		proctest.Eventually(t, "nothing is in progress", func() error {
+			if got := c.Instances[0].Metric(t, "sluice_requests_in_progress"); got != 0 {
+				return fmt.Errorf("%v requests in progress", got)
+			}
+			return nil
+		})
+		if got := get(t, "sleeper", "/sleep/1", "a"); got != http.StatusOK {
+			t.Errorf("status %d when all have ended, want 200: what ended must be heard of", got)
+		}
 	})
+	if got := c.Instances[0].Metric(t, "sluice_undeclared_endpoint_requests_total"); got != 49 {
+		t.Errorf("%v requests at undeclared endpoints counted, want 49", got)
+	}
+	if log := c.Instances[0].Agent.Output(); strings.Count(log, "the limit file does not declare") == 0 {
+		t.Errorf("the agent's log does not tell of undeclared endpoints:\n%s", log)
+	}
 }
 
 // An override that ends does so everywhere without anybody touching the file.
