@@ -66,7 +66,6 @@ test-matrix: ## run the integration tests on HAProxy 2.6, 3.0 and 3.2
 	$(MAKE) test-integration HAPROXY=3.2
 
 bench: build ## measure accuracy, reaction and cost, and print tables; RUN=Cost chooses
-	@scripts/setup wrk
 	@haproxy='$(HAPROXY)'; \
 	case "$$haproxy" in [0-9].[0-9]) scripts/setup patchelf; haproxy=$$(scripts/haproxy-version "$$haproxy" | tail -n 1);; esac; \
 	export SLUICE_HAPROXY="$$haproxy"; \

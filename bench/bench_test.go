@@ -38,6 +38,16 @@ func (t *table) row(columns ...string) {
 	t.w.Flush()
 }
 
+// printTable prints a table whose rows are all there, the columns' names first.
+func printTable(title string, rows [][]string) {
+	fmt.Printf("\n%s\n", title)
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
+	for _, columns := range rows {
+		fmt.Fprintln(w, strings.Join(columns, "\t")+"\t")
+	}
+	w.Flush()
+}
+
 func limitFile(get int) string {
 	return fmt.Sprintf("version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: %d}}}\n", get)
 }

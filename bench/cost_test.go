@@ -2,19 +2,18 @@ package bench
 
 import (
 	"fmt"
-	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/sluice-qos/sluice/bench/load"
-	"github.com/sluice-qos/sluice/haproxy"
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/test/cluster"
 )
@@ -34,85 +33,308 @@ frontend origin
     http-request return status 200 content-type text/plain string "hello world, these are some sixty-four bytes of an object body..."
 `
 
-// costPairs is how often both are measured. A machine that others use as well is
-// a fifth slower in some minutes: only runs next to each other can be compared.
-const costPairs = 12
+// plainProxy is the HAProxy that Sluice is compared with: a reverse proxy as
+// people write it, with HAProxy's own defaults for buffers and all else.
+const plainProxy = `
+global
+    log stdout format raw daemon
+    .if defined(THREADS)
+    nbthread "${THREADS-1}"
+    .endif
+defaults
+    mode http
+    log global
+    option httplog
+    option dontlog-normal
+    timeout client 60s
+    timeout connect 5s
+    timeout server 60s
+frontend http
+    bind "${BIND}"
+    option forwardfor
+    default_backend origin
+backend origin
+    server origin "${ORIGIN}"
+`
+
+// costLimits are limits of the size that people set. No user comes near them:
+// 64 connections whose requests take turns among 1000 users and more.
+var costLimits = []struct{ name, text string }{
+	{"rate", `requests: {GET: 100, "*": 200}`},
+	{"rate, in progress", `requests: {GET: 100, "*": 200}, concurrent: 50`},
+	{"rate, in progress, bandwidth", `requests: {GET: 100, "*": 200}, concurrent: 50, bandwidth: {down: 10MiB, up: 5MiB}`},
+}
+
+// A costCase is one comparison of plain HAProxies with clusters of as many
+// instances.
+type costCase struct {
+	instances, users int
+	pinned           bool // HAProxies: one thread each, on a processor of their own
+}
+
+func (c costCase) String() string {
+	return fmt.Sprintf("%d × HAProxy, %d users, %s", c.instances, c.users, map[bool]string{
+		true:  "one thread each, all on one processor, everything else on the other",
+		false: "threads as HAProxy chooses, nothing pinned",
+	}[c.pinned])
+}
+
+const (
+	costConnections = 64
+	costSlice       = 100 * time.Millisecond
+	costCycles      = 40 // how often all variants take turns
+)
 
 // BenchmarkLoadCost compares HAProxy with Sluice, for users below their limits,
-// with the same HAProxy on the same file without Sluice's rules.
+// with a plain HAProxy that has its own default buffers.
 func BenchmarkLoadCost(b *testing.B) {
-	wrk, err := exec.LookPath("wrk")
-	if err != nil {
-		b.Fatal("wrk is not installed: as root, 'apt-get install wrk'")
-	}
 	for range b.N {
-		origin := proctest.FreeAddr(b)
-		file := filepath.Join(b.TempDir(), "origin.cfg")
-		if err := os.WriteFile(file, []byte(cheapOrigin), 0o644); err != nil {
+		fmt.Printf("\nCost: HAProxy %s, keep-alive, 64-byte objects, users in turn; %d connections, or one client that asks again at once.\n"+
+			"Plain HAProxy and Sluice take turns in slices of %v, %d times each: medians of the differences and ratios within\n"+
+			"each turn, and between what the middle half of them lies\n", proctest.HAProxyVersion(b), costConnections, costSlice, costCycles)
+		for _, c := range []costCase{
+			{instances: 1, users: 1000, pinned: true},
+			{instances: 1, users: 50_000, pinned: true},
+			{instances: 2, users: 1000, pinned: true},
+			{instances: 2, users: 50_000, pinned: true},
+			{instances: 1, users: 1000},
+			{instances: 2, users: 50_000},
+		} {
+			// A case of its own ends its processes before the next one starts.
+			b.Run("case", func(b *testing.B) { compareCost(b, c) })
+		}
+	}
+}
+
+// A variant is one of the set-ups that take turns.
+type variant struct {
+	name            string
+	proxies, agents []*proctest.Process
+	others          []*proctest.Process // polygen and Redis
+	busy, single    *load.Slicer
+	turns           []turn
+	singleTurns     []load.Slice
+	notOK           map[int]int // answers by status, although all users are below their limits
+}
+
+// A turn is what one slice of a variant measured.
+type turn struct {
+	rate                  float64 // requests per second
+	proxy, agent, control float64 // CPU µs per request
+}
+
+func compareCost(b *testing.B, c costCase) {
+	origin := proctest.FreeAddr(b)
+	file := filepath.Join(b.TempDir(), "origin.cfg")
+	if err := os.WriteFile(file, []byte(cheapOrigin), 0o644); err != nil {
+		b.Fatal(err)
+	}
+	originProcess := proctest.HAProxy(b, file, origin, "BIND="+origin)
+
+	variants := []*variant{plainVariant(b, c, origin)}
+	for _, l := range costLimits {
+		threads := 1
+		if !c.pinned {
+			threads = runtime.NumCPU()
+		}
+		s := cluster.Start(b, cluster.Options{Instances: c.instances, MaxWait: shippedWait, Origin: origin, Threads: threads,
+			Limits: "version: 1\ndefault_tier: free\ntiers: {free: {" + l.text + "}}\n"})
+		v := &variant{name: l.name, notOK: make(map[int]int), others: []*proctest.Process{s.Redis, s.Polygens[0].Process}}
+		for _, in := range s.Instances {
+			v.proxies, v.agents = append(v.proxies, in.HAProxy), append(v.agents, in.Agent)
+		}
+		v.connect(b, s.Addresses(), c.users)
+		variants = append(variants, v)
+	}
+	if c.pinned {
+		pin(b, originProcess.Pid(), 1)
+		for _, v := range variants {
+			for _, p := range v.proxies {
+				pin(b, p.Pid(), 0)
+			}
+			for _, p := range slices.Concat(v.agents, v.others) {
+				pin(b, p.Pid(), 1)
+			}
+		}
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		pin(b, 0, 1)
+		defer unpin(b)
+	}
+
+	for _, v := range variants { // opens the connections to agents and origin
+		v.turn(b)
+		v.turns, v.notOK = nil, make(map[int]int)
+	}
+	takeTurns(variants, func(v *variant) { v.turn(b) })
+	takeTurns(variants, func(v *variant) { v.singleTurn(b) })
+
+	rows := [][]string{{"limits", "requests/s", "of plain", "HAProxy CPU µs/request", "more than plain", "agent µs", "Redis, polygen µs",
+		"one client p50 µs", "more", "p99 µs", "more", "not 200"}}
+	plain := variants[0]
+	for _, v := range variants {
+		paired := func(of func(v *variant, i int) float64, combine func(mine, plains float64) float64) []float64 {
+			values := make([]float64, costCycles)
+			for i := range values {
+				values[i] = combine(of(v, i), of(plain, i))
+			}
+			return values
+		}
+		mine := func(mine, _ float64) float64 { return mine }
+		ratio := func(mine, plains float64) float64 { return mine / plains }
+		less := func(mine, plains float64) float64 { return mine - plains }
+		rate := func(v *variant, i int) float64 { return v.turns[i].rate }
+		proxy := func(v *variant, i int) float64 { return v.turns[i].proxy }
+		agent := func(v *variant, i int) float64 { return v.turns[i].agent }
+		control := func(v *variant, i int) float64 { return v.turns[i].control }
+		p50 := func(v *variant, i int) float64 { return micros(v.singleTurns[i].Quantile(0.5)) }
+		p99 := func(v *variant, i int) float64 { return micros(v.singleTurns[i].Quantile(0.99)) }
+		if v == plain {
+			rows = append(rows, []string{"plain", median("%.0f", paired(rate, mine)), "", median("%.1f", paired(proxy, mine)), "", "", "",
+				median("%.0f", paired(p50, mine)), "", median("%.0f", paired(p99, mine)), "", ""})
+			continue
+		}
+		rows = append(rows, []string{v.name, median("%.0f", paired(rate, mine)), middle("%.2f", paired(rate, ratio)),
+			median("%.1f", paired(proxy, mine)), middle("%+.1f", paired(proxy, less)),
+			median("%.1f", paired(agent, mine)), median("%.1f", paired(control, mine)),
+			median("%.0f", paired(p50, mine)), middle("%+.0f", paired(p50, less)),
+			median("%.0f", paired(p99, mine)), middle("%+.0f", paired(p99, less)), strings.TrimPrefix(fmt.Sprint(v.notOK), "map")})
+	}
+	printTable("Cost, "+c.String(), rows)
+}
+
+// takeTurns lets all variants run once in each cycle, in alternating order, so
+// that none always finds the machine as the same other one left it.
+func takeTurns(variants []*variant, run func(v *variant)) {
+	for cycle := range costCycles {
+		order := slices.Clone(variants)
+		if cycle%2 == 1 {
+			slices.Reverse(order)
+		}
+		for _, v := range order {
+			run(v)
+		}
+	}
+}
+
+func plainVariant(b *testing.B, c costCase, origin string) *variant {
+	file := filepath.Join(b.TempDir(), "plain.cfg")
+	if err := os.WriteFile(file, []byte(plainProxy), 0o644); err != nil {
+		b.Fatal(err)
+	}
+	v := &variant{notOK: make(map[int]int)}
+	var addresses []string
+	for range c.instances {
+		a := proctest.FreeAddr(b)
+		env := []string{"BIND=" + a, "ORIGIN=" + origin}
+		if c.pinned {
+			env = append(env, "THREADS=1")
+		}
+		v.proxies = append(v.proxies, proctest.HAProxy(b, file, a, env...))
+		addresses = append(addresses, a)
+	}
+	v.connect(b, addresses, c.users)
+	return v
+}
+
+// connect opens the connections of the clients, who name so many users in turn.
+func (v *variant) connect(b *testing.B, addresses []string, users int) {
+	requests := make([]load.Request, users)
+	for i := range requests {
+		requests[i].Headers = []byte("X-User: user-" + strconv.Itoa(i) + "\r\n")
+	}
+	var err error
+	if v.busy, err = load.NewSlicer(addresses, costConnections, func(i int) load.Request { return requests[i%users] }); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(v.busy.Close)
+	if v.single, err = load.NewSlicer(addresses[:1], 1, func(i int) load.Request { return requests[i%users] }); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(v.single.Close)
+}
+
+// turn is one slice of all connections.
+func (v *variant) turn(b *testing.B) {
+	proxy, agent, control := cpu(b, v.proxies), cpu(b, v.agents), cpu(b, v.others)
+	s := v.slice(b, v.busy)
+	used := func(before time.Duration, of []*proctest.Process) float64 {
+		return micros(cpu(b, of)-before) / float64(s.Answers)
+	}
+	v.turns = append(v.turns, turn{
+		rate:  float64(s.Answers) / s.Elapsed.Seconds(),
+		proxy: used(proxy, v.proxies), agent: used(agent, v.agents), control: used(control, v.others),
+	})
+}
+
+// singleTurn is one slice of a single client.
+func (v *variant) singleTurn(b *testing.B) {
+	v.singleTurns = append(v.singleTurns, v.slice(b, v.single))
+}
+
+func (v *variant) slice(b *testing.B, s *load.Slicer) load.Slice {
+	r, err := s.Run(costSlice)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for status, n := range r.Others {
+		v.notOK[status] += n
+	}
+	return r
+}
+
+// cpu is the processor time that processes have used together.
+func cpu(b *testing.B, of []*proctest.Process) time.Duration {
+	var sum time.Duration
+	for _, p := range of {
+		used, err := p.CPU()
+		if err != nil {
 			b.Fatal(err)
 		}
-		pin(b, proctest.HAProxy(b, file, origin, "BIND="+origin), 1)
+		sum += used
+	}
+	return sum
+}
 
-		plain, plainAddr := plainHAProxy(b, origin)
-		c := cluster.Start(b, cluster.Options{Limits: limitFile(1_000_000), MaxWait: shippedWait, Origin: origin})
-		sluice, agent := c.Instances[0].HAProxy, c.Instances[0].Agent
-		pin(b, plain, 0)
-		pin(b, sluice, 0)
-		pin(b, agent, 1)
-
-		t := newTable("Cost: HAProxy "+proctest.HAProxyVersion(b)+fmt.Sprintf(", one thread, keep-alive, 64-byte objects; wrk, 64 connections, %d runs of 2 s of each\n", costPairs)+
-			"in turn: medians, and how far the middle half of the pairs is apart. HAProxy has one processor, all others share another",
-			"", "requests/s", "HAProxy CPU µs/request", "agent CPU µs/request", "p50 µs, one client", "p50 µs, 200/s")
-		var plainRuns, sluiceRuns []cost
-		for i := range costPairs {
-			one := func() { plainRuns = append(plainRuns, closedLoop(b, wrk, plainAddr, plain, nil)) }
-			other := func() { sluiceRuns = append(sluiceRuns, closedLoop(b, wrk, c.Addresses()[0], sluice, agent)) }
-			if i%2 == 1 { // neither is always the one that finds the machine warm
-				one, other = other, one
+// pin keeps all threads of a process on one processor; process 0 is the thread
+// that calls.
+func pin(b *testing.B, pid, processor int) {
+	threads := []int{0}
+	if pid != 0 {
+		entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+		if err != nil {
+			b.Fatal(err)
+		}
+		threads = threads[:0]
+		for _, e := range entries {
+			id, err := strconv.Atoi(e.Name())
+			if err != nil {
+				b.Fatal(err)
 			}
-			one()
-			other()
+			threads = append(threads, id)
 		}
-		plainOne, sluiceOne := oneClient(b, wrk, plainAddr), oneClient(b, wrk, c.Addresses()[0])
-		plainQuiet, sluiceQuiet := quiet(b, plainAddr), quiet(b, c.Addresses()[0])
-
-		ratios, more := make([]float64, costPairs), make([]float64, costPairs)
-		for i := range costPairs {
-			ratios[i] = sluiceRuns[i].rate / plainRuns[i].rate
-			more[i] = sluiceRuns[i].proxy - plainRuns[i].proxy
+	}
+	var set unix.CPUSet
+	set.Set(processor)
+	for _, id := range threads {
+		if err := unix.SchedSetaffinity(id, &set); err != nil {
+			b.Fatalf("sched_setaffinity: %v", err)
 		}
-		t.row("plain", median("%.0f", rates(plainRuns)), median("%.1f", proxies(plainRuns)), "", micro(plainOne), micro(plainQuiet))
-		t.row("Sluice", median("%.0f", rates(sluiceRuns)), median("%.1f", proxies(sluiceRuns)), median("%.1f", agents(sluiceRuns)), micro(sluiceOne), micro(sluiceQuiet))
-		t.row("Sluice against plain", middle("%.2f", ratios), middle("%+.1f", more), "",
-			fmt.Sprintf("%+d", (sluiceOne-plainOne).Microseconds()), fmt.Sprintf("%+d", (sluiceQuiet-plainQuiet).Microseconds()))
-		c.Stop()
 	}
 }
 
-// pin keeps a process on one processor.
-func pin(b *testing.B, p *proctest.Process, cpu int) {
-	out, err := exec.Command("taskset", "-a", "-cp", strconv.Itoa(cpu), strconv.Itoa(p.Pid())).CombinedOutput()
-	if err != nil {
-		b.Fatalf("taskset: %v\n%s", err, out)
+// unpin lets the calling thread run on every processor again.
+func unpin(b *testing.B) {
+	var set unix.CPUSet
+	for i := range runtime.NumCPU() {
+		set.Set(i)
+	}
+	if err := unix.SchedSetaffinity(0, &set); err != nil {
+		b.Errorf("sched_setaffinity: %v", err)
 	}
 }
 
-type cost struct {
-	rate         float64 // requests per second
-	proxy, agent float64 // CPU µs per request
-}
-
-func rates(runs []cost) []float64   { return each(runs, func(c cost) float64 { return c.rate }) }
-func proxies(runs []cost) []float64 { return each(runs, func(c cost) float64 { return c.proxy }) }
-func agents(runs []cost) []float64  { return each(runs, func(c cost) float64 { return c.agent }) }
-
-func each(runs []cost, of func(cost) float64) []float64 {
-	values := make([]float64, len(runs))
-	for i, run := range runs {
-		values[i] = of(run)
-	}
-	return values
-}
+func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
 // median writes the middle one of the values.
 func median(format string, values []float64) string {
@@ -131,96 +353,4 @@ func quantile(values []float64, q float64) float64 {
 	low := int(at)
 	high := min(low+1, len(values)-1)
 	return values[low] + (at-float64(low))*(values[high]-values[low])
-}
-
-var requestsIn = regexp.MustCompile(`(\d+) requests in ([\d.]+)s`)
-
-// closedLoop runs wrk and returns rates and CPU per request.
-func closedLoop(b *testing.B, wrk, addr string, proxy, agent *proctest.Process) cost {
-	cpu := func(p *proctest.Process) time.Duration {
-		if p == nil {
-			return 0
-		}
-		d, err := p.CPU()
-		if err != nil {
-			b.Fatal(err)
-		}
-		return d
-	}
-	proxyBefore, agentBefore := cpu(proxy), cpu(agent)
-	out, err := exec.Command("taskset", "-c", "1", wrk, "-t", "1", "-c", "64", "-d", "2s", "-H", "X-User: alice", "http://"+addr+"/").CombinedOutput()
-	if err != nil {
-		b.Fatalf("wrk: %v\n%s", err, out)
-	}
-	m := requestsIn.FindSubmatch(out)
-	if m == nil || strings.Contains(string(out), "Non-2xx") {
-		b.Fatalf("wrk printed:\n%s", out)
-	}
-	n, _ := strconv.ParseFloat(string(m[1]), 64)
-	seconds, _ := strconv.ParseFloat(string(m[2]), 64)
-	return cost{
-		rate:  n / seconds,
-		proxy: (cpu(proxy) - proxyBefore).Seconds() * 1e6 / n,
-		agent: (cpu(agent) - agentBefore).Seconds() * 1e6 / n,
-	}
-}
-
-var medianIn = regexp.MustCompile(`50%\s+([\d.]+)(us|ms)`)
-
-// oneClient is the median answer time that a single connection sees which asks
-// again at once.
-func oneClient(b *testing.B, wrk, addr string) time.Duration {
-	out, err := exec.Command("taskset", "-c", "1", wrk, "-t", "1", "-c", "1", "-d", "5s", "--latency", "-H", "X-User: alice", "http://"+addr+"/").CombinedOutput()
-	m := medianIn.FindSubmatch(out)
-	if err != nil || m == nil {
-		b.Fatalf("wrk: %v\n%s", err, out)
-	}
-	d, err := time.ParseDuration(string(m[1]) + string(m[2]))
-	if err != nil {
-		b.Fatal(err)
-	}
-	return d
-}
-
-// quiet is the median answer time on an idle machine, from when a request was sent.
-func quiet(b *testing.B, addr string) time.Duration {
-	r, err := load.Run(b.Context(), load.Spec{
-		Targets: []load.Target{{Address: addr}}, Rate: 200, Duration: 5 * time.Second, Conns: 1, Ahead: 1,
-		Requests: load.Users("GET", "/", "alice"), Tick: 100 * time.Microsecond,
-	})
-	if err != nil {
-		b.Fatal(err)
-	}
-	return r.Service().Quantile(0.5)
-}
-
-var sluiceRules = regexp.MustCompile(`(?m)^    (http-request |acl |filter |use_backend |default_backend |lua-).*\n`)
-
-// plainHAProxy runs the shipped file without the rules in its frontend.
-func plainHAProxy(b *testing.B, origin string) (*proctest.Process, string) {
-	text, err := fs.ReadFile(haproxy.Files, "haproxy.cfg")
-	if err != nil {
-		b.Fatal(err)
-	}
-	before, frontend, ok := strings.Cut(string(text), "frontend http\n")
-	frontend, after, ok2 := strings.Cut(frontend, "\nbackend origin\n")
-	backend, _, ok3 := strings.Cut(after, "\nbackend origin_limited\n")
-	if !ok || !ok2 || !ok3 {
-		b.Fatal("haproxy.cfg is not as expected")
-	}
-	file := filepath.Join(b.TempDir(), "plain.cfg")
-	before, _, ok4 := strings.Cut(before, "    # One Lua for each thread")
-	_, peers, ok5 := strings.Cut(string(text), "\npeers sluice\n")
-	peers, _, ok6 := strings.Cut(peers, "frontend http\n")
-	if !ok4 || !ok5 || !ok6 {
-		b.Fatal("haproxy.cfg is not as expected")
-	}
-	text = []byte(before + "\npeers sluice\n" + peers + "frontend http\n" + sluiceRules.ReplaceAllString(frontend, "") +
-		"    default_backend origin\n\nbackend origin\n" + backend)
-	if err := os.WriteFile(file, text, 0o644); err != nil {
-		b.Fatal(err)
-	}
-	addr := proctest.FreeAddr(b)
-	p := proctest.HAProxy(b, file, addr, "SLUICE_BIND="+addr, "SLUICE_ORIGIN="+origin, "SLUICE_THREADS=1", "SLUICE_PEER="+proctest.FreeAddr(b))
-	return p, addr
 }
