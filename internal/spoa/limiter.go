@@ -60,6 +60,13 @@ func (m waiting[W]) decided(w W) {
 	}
 }
 
+// remove takes out a request that is not decided yet, and reports whether it was there.
+func (m waiting[W]) remove(w W) bool {
+	_, open := m[w]
+	delete(m, w)
+	return open
+}
+
 func newLimiter(c *clock.Clock, m *metrics, slots concurrency.Config) *limiter {
 	l := &limiter{
 		clock:        c,
@@ -110,8 +117,8 @@ type verdict struct {
 // what the cluster may still have, and then after the wait at most; in line, after
 // the user's.
 //
-// A request needs a slot and a token of each limit. The slot comes first, for it
-// can be given back. Limits in a dry run are asked last.
+// A request needs a slot and a token of each limit: all of them or none. Limits in a
+// dry run are asked last.
 func (l *limiter) decide(q question) verdict { return l.decideOf(q, l.set.Load().User(q.user)) }
 
 // decideOf is decide, for a user whose limits are known.
@@ -122,22 +129,8 @@ func (l *limiter) decideOf(q question, of *limits.Limits) verdict {
 	var room [2 * limits.MaxRates]limits.Rate
 	rates := of.AppendRates(room[:0:limits.MaxRates], q.verb, q.op)
 	rates, dry := splitRates(rates, room[limits.MaxRates:])
-	counted := of.Concurrent > 0 && of.ConcurrentMode == limits.Enforce
-	if counted {
-		if v := l.slot(q, of); !v.Allowed {
-			if !q.inLine && of.Wait > 0 {
-				return verdict{limit: v.Limit, wait: of.Wait}
-			}
-			return verdict{limit: v.Limit}
-		}
-	}
-	if len(rates) > 0 {
-		if v := l.token(q.user, rates); !v.Allowed {
-			if counted {
-				l.update(func(now time.Time) { l.slots.Cancel(now, q.user, q.seen.Process) })
-			}
-			return verdict{rate: v.Limit, retry: time.Unix(v.End(), 0).Sub(l.clock.Now())}
-		}
+	if refused, by := l.enforce(q, of, rates); by {
+		return refused
 	}
 	rehearsed := l.rehearse(q, of, dry)
 	v := verdict{allowed: true, priority: of.Priority, share: l.shareOf(q.user, of)}
@@ -145,6 +138,128 @@ func (l *limiter) decideOf(q question, of *limits.Limits) verdict {
 		v.spare = l.spareOf(q.user, of, rates, rehearsed)
 	}
 	return v
+}
+
+// enforce takes what the request needs, or reports how it is refused.
+func (l *limiter) enforce(q question, of *limits.Limits, rates []limits.Rate) (refused verdict, by bool) {
+	counted := of.Concurrent > 0 && of.ConcurrentMode == limits.Enforce
+	slot, token := concurrency.Verdict{Allowed: true}, ratelimit.Verdict{Allowed: true}
+	switch {
+	case counted && len(rates) > 0 && !q.inLine:
+		slot, token = l.slotAndToken(q, of, rates)
+	case counted:
+		slot = l.slot(q, of)
+		if slot.Allowed && len(rates) > 0 {
+			// It waited in line for longer than a second may last: a token taken before
+			// would be of another second.
+			if token = l.token(q.user, rates); !token.Allowed {
+				l.update(func(now time.Time) { l.slots.Cancel(now, q.user, q.seen.Process) })
+			}
+		}
+	case len(rates) > 0:
+		token = l.token(q.user, rates)
+	}
+	switch {
+	case !slot.Allowed && !q.inLine && of.Wait > 0:
+		return verdict{limit: slot.Limit, wait: of.Wait}, true
+	case !slot.Allowed:
+		return verdict{limit: slot.Limit}, true
+	case !token.Allowed:
+		return verdict{rate: token.Limit, retry: time.Unix(token.End(), 0).Sub(l.clock.Now())}, true
+	}
+	return verdict{}, false
+}
+
+// slotAndToken decides about a slot and about tokens. Both pools are asked at the same
+// time, and the question has one deadline: two waits, one after the other, would be
+// longer than HAProxy waits, which then lets the request pass. What was taken in vain
+// is given back. One verdict at most is a refusal.
+func (l *limiter) slotAndToken(q question, of *limits.Limits, rates []limits.Rate) (slot concurrency.Verdict, token ratelimit.Verdict) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer l.act()
+	slot, slotWaits := l.slots.Start(l.clock.Now(), q.user, of.Concurrent, q.seen)
+	if slotWaits == nil && !slot.Allowed {
+		return slot, ratelimit.Verdict{Allowed: true}
+	}
+	token, tokenWaits := l.tokens.Start(l.clock.Now(), q.user, rates)
+	if (slotWaits != nil || tokenWaits != nil) && (token.Allowed || tokenWaits != nil) {
+		var slotDone, tokenDone <-chan struct{}
+		if slotWaits != nil {
+			slotDone = l.forSlots.add(slotWaits)
+		}
+		if tokenWaits != nil {
+			tokenDone = l.forTokens.add(tokenWaits)
+		}
+		l.act()
+		l.mu.Unlock()
+		l.awaitBoth(slotWaits, slotDone, tokenWaits, tokenDone)
+		l.mu.Lock()
+		if slotWaits != nil && !l.forSlots.remove(slotWaits) {
+			slot, slotWaits = slotWaits.Verdict, nil
+		}
+		if tokenWaits != nil && !l.forTokens.remove(tokenWaits) {
+			token, tokenWaits = tokenWaits.Verdict, nil
+		}
+	}
+	return l.allOrNone(q, rates, slot, slotWaits, token, tokenWaits)
+}
+
+// awaitBoth waits until both are decided, or one of them refuses, or the question may
+// wait no longer. A channel that is nil is of what is decided already.
+func (l *limiter) awaitBoth(slot *concurrency.Waiting, slotDone <-chan struct{}, token *ratelimit.Waiting, tokenDone <-chan struct{}) {
+	p := l.forRedis()
+	began := time.Now()
+	defer func() { p.waits.Observe(time.Since(began).Seconds()) }()
+	timer := time.NewTimer(p.longest)
+	defer timer.Stop()
+	for slotDone != nil || tokenDone != nil {
+		select {
+		case <-slotDone:
+			if !slot.Verdict.Allowed {
+				return
+			}
+			slotDone = nil
+		case <-tokenDone:
+			if !token.Verdict.Allowed {
+				return
+			}
+			tokenDone = nil
+		case <-timer.C:
+			p.timeouts.Inc()
+			return
+		}
+	}
+}
+
+// allOrNone decides what is not decided yet, which waits no longer, and gives back what
+// was taken in vain; l.mu is held. What still waits is not nil, its verdict not valid.
+func (l *limiter) allOrNone(q question, rates []limits.Rate,
+	slot concurrency.Verdict, slotWaits *concurrency.Waiting, token ratelimit.Verdict, tokenWaits *ratelimit.Waiting,
+) (concurrency.Verdict, ratelimit.Verdict) {
+	now := l.clock.Now()
+	if slotWaits != nil && (tokenWaits != nil || token.Allowed) {
+		slot, slotWaits = l.slots.Timeout(now, slotWaits), nil
+	}
+	if slotWaits == nil && !slot.Allowed {
+		if tokenWaits != nil {
+			l.tokens.Withdraw(now, tokenWaits)
+		} else {
+			l.tokens.Cancel(now, q.user, rates, token)
+		}
+		return slot, ratelimit.Verdict{Allowed: true}
+	}
+	if tokenWaits != nil {
+		token = l.tokens.Timeout(now, tokenWaits)
+	}
+	switch {
+	case token.Allowed:
+	case slotWaits != nil:
+		l.slots.Withdraw(now, slotWaits)
+	default:
+		l.slots.Cancel(now, q.user, q.seen.Process)
+	}
+	return concurrency.Verdict{Allowed: true}, token
 }
 
 // shareOf is this instance's share of the user's bandwidth.
@@ -265,7 +380,7 @@ func await[W comparable](l *limiter, all waiting[W], w W, done <-chan struct{}, 
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(all, w)
+	all.remove(w)
 	return false
 }
 

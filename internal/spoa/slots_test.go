@@ -210,7 +210,7 @@ func TestSlotIsGivenBackToThePool(t *testing.T) {
 		p.set(ms, nil)
 		a, b := rigs[0], rigs[1]
 		p.fill(ratelimit.Key{Class: "GET", User: "both"}, 3)
-		a.wantSlot("both", verdict{rate: limits.Rate{Class: "GET", Max: 3}}, 2*ms)
+		a.wantSlot("both", verdict{rate: limits.Rate{Class: "GET", Max: 3}}, ms)
 		if got := a.inProgress("both"); got != 0 {
 			t.Errorf("in progress after a refusal = %d, want 0", got)
 		}
@@ -218,10 +218,63 @@ func TestSlotIsGivenBackToThePool(t *testing.T) {
 		if got := p.held("both", "a"); got != 0 {
 			t.Errorf("slots held = %d, want 0", got)
 		}
-		b.wantSlot("both", verdict{allowed: true}, 2*ms)
-		b.wantSlot("both", verdict{allowed: true}, 2*ms)
+		b.wantSlot("both", verdict{allowed: true}, ms)
+		b.wantSlot("both", verdict{allowed: true}, ms)
 		b.wantSlot("both", verdict{limit: 2}, 0)
 	})
+}
+
+// A question has one deadline, whatever it waits for: the longest wait is shorter than
+// HAProxy's, which lets the request pass at the end of its own.
+func TestQuestionWaitsOnce(t *testing.T) {
+	for _, tt := range []struct {
+		name          string
+		slots, tokens time.Duration // until the pools answer
+		used, running int           // of 3 tokens and 2 slots, elsewhere
+		want          verdict
+		took          time.Duration
+	}{
+		{"both pools are asked at the same time", 8 * ms, 9 * ms, 0, 0, verdict{allowed: true}, 9 * ms},
+		{"no slot, for which it waits as long as it may: the token goes back", 2 * ms, 4 * ms, 0, 2, verdict{limit: 2}, minWait},
+		{"no slot, and no token yet", 2 * ms, time.Minute, 0, 2, verdict{limit: 2}, minWait},
+		{"no token: nobody waits for the slot", 9 * ms, 4 * ms, 3, 0, verdict{rate: limits.Rate{Class: "GET", Max: 3}}, 4 * ms},
+		{"neither answers, and the even part of both is one", time.Minute, time.Minute, 0, 0, verdict{allowed: true}, minWait},
+		{"tokens do not come, and slots do just in time", 9 * ms, time.Minute, 0, 0, verdict{allowed: true}, minWait},
+		{"slots do not come, and tokens do just in time", time.Minute, 9 * ms, 0, 0, verdict{allowed: true}, minWait},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p, rigs := slotCluster(t, "a", "b")
+				a := rigs[0]
+				p.occupy("both", "b", tt.running)
+				p.setSlots(tt.slots, nil)
+				p.setTokens(tt.tokens, nil)
+				key := ratelimit.Key{Class: "GET", User: "both"}
+				p.fill(key, tt.used)
+				a.wantSlot("both", tt.want, tt.took)
+				if n := a.waiting(); n != 0 {
+					t.Errorf("%d requests still wait for a slot", n)
+				}
+				a.limiter.mu.Lock()
+				waiting := len(a.limiter.forTokens)
+				left, _, _ := a.limiter.tokens.Left(time.Now(), "both", []limits.Rate{{Class: "GET", Max: 3}})
+				a.limiter.mu.Unlock()
+				if waiting != 0 {
+					t.Errorf("%d requests still wait for a token", waiting)
+				}
+				if want := 3 - tt.used; !tt.want.allowed && left != want {
+					t.Errorf("tokens left of a request that was refused = %d, want %d", left, want)
+				}
+				want := 0
+				if tt.want.allowed {
+					want = 1
+				}
+				if got := a.inProgress("both"); got != want {
+					t.Errorf("in progress = %d, want %d", got, want)
+				}
+			})
+		})
+	}
 }
 
 // Whatever the arrivals and ends, a cluster never runs more than the limit.

@@ -160,22 +160,43 @@ func (a *Agent) Timeout(at time.Time, w *Waiting) Verdict {
 	}
 	now := a.clock(at)
 	u := w.owner
+	switch line := a.leaveQueues(w); {
+	case line:
+		w.Verdict = a.turnAway(u, now)
+	case !u.hot(now) && u.believed() < u.limit/a.instances:
+		w.Verdict = a.admit(u, now, w.process)
+	default:
+		w.Verdict = a.refuse(u, now)
+	}
+	a.review(u, now)
+	return w.Verdict
+}
+
+// Withdraw takes back a request that waits and need not be decided any more, or gives
+// back the slot of one that has just been allowed and will not run.
+func (a *Agent) Withdraw(at time.Time, w *Waiting) {
+	switch {
+	case !w.decided:
+		a.leaveQueues(w)
+		a.review(w.owner, a.clock(at))
+	case w.Verdict.Allowed:
+		a.Cancel(at, w.owner.name, w.process)
+	}
+}
+
+// leaveQueues takes a request out of the queue it waits in, undecided, and reports
+// whether that was the line.
+func (a *Agent) leaveQueues(w *Waiting) (line bool) {
+	u := w.owner
 	w.decided = true
 	is := func(other *Waiting) bool { return other == w }
 	if i := slices.IndexFunc(u.line, is); i >= 0 {
 		u.line = slices.Delete(u.line, i, i+1)
 		a.lines--
-		w.Verdict = a.turnAway(u, now)
-	} else {
-		u.queue = slices.DeleteFunc(u.queue, is)
-		if !u.hot(now) && u.believed() < u.limit/a.instances {
-			w.Verdict = a.admit(u, now, w.process)
-		} else {
-			w.Verdict = a.refuse(u, now)
-		}
+		return true
 	}
-	a.review(u, now)
-	return w.Verdict
+	u.queue = slices.DeleteFunc(u.queue, is)
+	return false
 }
 
 // Cancel gives back the slot of a request that was allowed, asked about by that

@@ -676,6 +676,22 @@ func TestAgentTimeout(t *testing.T) {
 	}
 }
 
+func TestAgentWithdraw(t *testing.T) {
+	r := newRig(t, 2)
+	_, waiting := r.start(0, 2)
+	if len(waiting) != 2 {
+		t.Fatalf("%d requests wait, want 2", len(waiting))
+	}
+	r.Withdraw(ms(1), waiting[0]) // before it is decided
+	r.exchange(2, false)
+	if got := r.decided(); len(got) != 1 || !got[0] {
+		t.Fatalf("decided = %v, want the other one allowed", got)
+	}
+	r.inProgress("while it runs", 1)
+	r.Withdraw(ms(3), waiting[1]) // just after
+	r.inProgress("when it does not run after all", 0)
+}
+
 func TestAgentLineIsServedInOrder(t *testing.T) {
 	r := newRig(t, 1)
 	r.start(0, 10)

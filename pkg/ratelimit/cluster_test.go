@@ -194,6 +194,7 @@ func TestClusterInvariants(t *testing.T) {
 			seconds: 4,
 			load:    p.load(agents, factor*float64(limit)),
 			burst:   rapid.IntRange(1, 50).Draw(t, "burst"),
+			vain:    rapid.SampledFrom([]float64{0, 0, 0.3}).Draw(t, "in vain"),
 			rtt:     time.Duration(rapid.IntRange(100, 8000).Draw(t, "rtt µs")) * time.Microsecond,
 			noHints: rapid.Bool().Draw(t, "no hints"),
 		}
@@ -268,6 +269,23 @@ func TestClusterWindows(t *testing.T) {
 					}
 				})
 			}
+		}
+	}
+}
+
+// TestClusterTokensTakenInVain has half of the requests find a token and no slot:
+// their tokens are for others, none is lost and none is there twice.
+func TestClusterTokensTakenInVain(t *testing.T) {
+	for _, rates := range [][]limits.Rate{get(10), get(300), per(0, 0, 400, 0), per(30, 90, 0, 0), per(50, 0, 700, 2000)} {
+		for _, agents := range []int{1, 2, 4} {
+			t.Run(fmt.Sprintf("%+v/%d agents", rates, agents), func(t *testing.T) {
+				load := 10 * float64(rates[0].Max)
+				if rates[0].Window != limits.Second {
+					load /= 30
+				}
+				c := scenario{seed: 13, agents: agents, rates: rates, seconds: 10, load: even(agents, load), rtt: time.Millisecond, vain: 0.5}.run()
+				c.check(t, 1, 0.97)
+			})
 		}
 	}
 }
@@ -402,6 +420,7 @@ func TestClusterWindowInvariants(t *testing.T) {
 			seconds: 6,
 			load:    p.load(agents, rapid.SampledFrom([]float64{3, 30, 100, 1000}).Draw(t, "load")),
 			burst:   rapid.IntRange(1, 50).Draw(t, "burst"),
+			vain:    rapid.SampledFrom([]float64{0, 0, 0.3}).Draw(t, "in vain"),
 			rtt:     time.Duration(rapid.IntRange(100, 4000).Draw(t, "rtt µs")) * time.Microsecond,
 			noHints: rapid.Bool().Draw(t, "no hints"),
 			restart: time.Duration(rapid.SampledFrom([]int{0, 700, 2300}).Draw(t, "restart ms")) * time.Millisecond,

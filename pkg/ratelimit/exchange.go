@@ -3,6 +3,8 @@ package ratelimit
 import (
 	"slices"
 	"time"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 // maxReports bounds the reports that wait for a lost pool without a bucket. What
@@ -260,6 +262,60 @@ func (a *Agent) Timeout(at time.Time, w *Waiting) Verdict {
 	a.finish(w, v)
 	w.owner.queue = slices.DeleteFunc(w.owner.queue, func(other *Waiting) bool { return other == w })
 	return v
+}
+
+// Withdraw takes back a request that waits and need not be decided any more, or gives
+// back the tokens of one that has just been allowed and will not run.
+func (a *Agent) Withdraw(at time.Time, w *Waiting) {
+	now := at.UnixNano()
+	switch {
+	case !w.decided:
+		a.finish(w, Verdict{})
+		w.owner.queue = slices.DeleteFunc(w.owner.queue, func(other *Waiting) bool { return other == w })
+	case w.Verdict.Allowed:
+		for _, b := range w.buckets[:w.n] {
+			a.restore(b, w.Verdict.Second, now)
+		}
+	}
+}
+
+// Cancel gives back the tokens of a request that Start has allowed in the verdict's
+// second, against the same limits, and that will not run after all.
+func (a *Agent) Cancel(at time.Time, name string, rates []limits.Rate, v Verdict) {
+	u := a.users[name]
+	if u == nil || !v.Allowed {
+		return // it was admitted uncounted
+	}
+	for i := range rates {
+		if b := u.bucket(rates[i].Class, rates[i].Window); b != nil {
+			a.restore(b, v.Second, at.UnixNano())
+		}
+	}
+}
+
+// restore undoes what spend did for a request of a second.
+func (a *Agent) restore(b *bucket, sec, now int64) {
+	a.roll(b, now)
+	switch {
+	case sec < b.second:
+		// The window is over: what was spent is in its report.
+		a.giveBack(b.about(sec-sec%(b.length/second)), 1)
+		return
+	case b.admitted == 0:
+		return // it began anew meanwhile, as with a limit that has another pool
+	case b.debt > 0: // not reported yet: then the pool need not hear of it
+		b.debt--
+		b.owed = max(0, b.owed-1)
+		b.unleased--
+	default:
+		b.balance++ // the pool has counted it: it is as good as a token
+	}
+	b.admitted--
+	if b.native && a.available(b) {
+		a.unshield(b)
+	}
+	a.serve(b.owner, now)
+	a.plan(b, now)
 }
 
 // overdue is the bucket that refuses a request which has waited too long, or nil.

@@ -71,6 +71,7 @@ type scenario struct {
 	seconds int
 	load    func(second int, agent int) float64 // requests per second
 	burst   int                                 // requests that arrive together; 0 means 1
+	vain    float64                             // chance that a request, when it is allowed or while it waits, finds no slot
 	rtt     time.Duration                       // mean agent → pool → agent
 	stall   float64                             // chance that a round trip takes 50 times as long
 	loss    float64                             // chance that a round trip is lost
@@ -109,6 +110,7 @@ type waiter struct {
 	since time.Time
 	due   time.Time
 	first bool
+	vain  bool // it is taken back before anybody waits for it
 }
 
 func (s scenario) run() *cluster {
@@ -248,7 +250,15 @@ func (c *cluster) request(a *agent) {
 		c.problem("Left = %d of %+v, %v; want one of the limits and at most all of it", left, of, ok)
 	}
 	if w == nil {
-		c.verdict(v, rates)
+		c.verdict(a, v, rates)
+	} else if c.vain > 0 && c.Rand.Float64() < c.vain {
+		a.waiting[w] = waiter{rates: rates, vain: true}
+		c.After(time.Duration(c.Rand.Int64N(int64(2*c.rtt))), func() {
+			delete(a.waiting, w)
+			a.core.Withdraw(a.clock(c), w)
+			c.answered++
+			c.pump(a)
+		})
 	} else {
 		a.waiting[w] = waiter{rates: rates, since: c.Now, due: c.Now.Add(c.wait), first: first}
 		c.After(c.wait, func() {
@@ -261,8 +271,18 @@ func (c *cluster) request(a *agent) {
 	c.pump(a)
 }
 
-func (c *cluster) verdict(v ratelimit.Verdict, rates []limits.Rate) {
+func (c *cluster) verdict(a *agent, v ratelimit.Verdict, rates []limits.Rate) {
 	c.answered++
+	if v.Allowed && c.vain > 0 && c.Rand.Float64() < c.vain {
+		core := a.core
+		c.After(time.Duration(c.Rand.Int64N(int64(2*c.rtt))), func() { // it may be of the second before, then
+			if a.core == core {
+				core.Cancel(a.clock(c), "u", rates, v)
+				c.pump(a)
+			}
+		})
+		return
+	}
 	if !v.Allowed {
 		c.refused[v.Second]++
 		return
@@ -282,6 +302,9 @@ func keyOf(r limits.Rate) ratelimit.Key {
 
 func (c *cluster) decided(a *agent, w *ratelimit.Waiting, v ratelimit.Verdict) {
 	info := a.waiting[w]
+	if info.vain {
+		return // it finds its verdict when it is taken back
+	}
 	delete(a.waiting, w)
 	d := c.Now.Sub(info.since)
 	c.waited = append(c.waited, d)
@@ -292,7 +315,7 @@ func (c *cluster) decided(a *agent, w *ratelimit.Waiting, v ratelimit.Verdict) {
 	if c.Now.After(info.due) {
 		c.problem("a request waited %v, longer than %v", d, c.wait)
 	}
-	c.verdict(v, info.rates)
+	c.verdict(a, v, info.rates)
 }
 
 // pump does what the daemon around the core does after each call.
