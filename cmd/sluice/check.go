@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/cli"
@@ -18,7 +19,7 @@ type check struct {
 
 // Help tells what the command prints and when it fails.
 func (*check) Help() string {
-	return `For each file that is valid, prints one line with its version (the hash that the instances show), its numbers of tiers and of users, then what it says of everybody (a dry run, files of users, endpoints, classes, workers of queues, who is exempt), then one line a tier with its limits: requests by class and window ("all" is all classes together), requests in progress, bytes per second, and, if the file says something of them, background jobs. What is not listed is not limited. Endpoints where a tier has other limits follow it. The last lines are users whose entries end (until). With --users, one line a user or pattern follows, with his tier and his limits after his overrides, as they are now.
+	return `For each file that is valid, prints one line with its version (the hash that the instances show), its numbers of tiers and of users, then what it says of everybody (a dry run, files of users, endpoints, classes, workers of queues, who is exempt), then one line a tier with its limits: requests by class and window ("all" is all classes together), requests in progress, bytes per second, and background jobs, which have a line for all tiers if the file says nothing of them: workers that read it then go by the names of tiers. What else is not listed is not limited. Endpoints where a tier has other limits follow it. The last lines are users whose entries end (until). With --users, one line a user or pattern follows, with his tier and his limits after his overrides, as they are now.
 
 Files of users_from are checked with the file that names them: give only that one.
 
@@ -109,6 +110,7 @@ func (r *report) summary() {
 	for _, name := range set.Tiers() {
 		r.tier(name)
 	}
+	r.silentJobs()
 	r.ending()
 }
 
@@ -146,6 +148,25 @@ func (r *report) tier(name string) {
 			r.line("    at %s: %s", endpoint, r.describeBeside(l, at))
 		}
 	}
+}
+
+// silentJobs says what workers of background jobs keep to where the file says nothing
+// of jobs: that is not nothing.
+func (r *report) silentJobs() {
+	const most = 5
+	var tiers []string
+	names := r.set.Tiers()
+	for _, name := range names[:min(len(names), most)] {
+		l, _ := r.set.Tier(name)
+		if l.Jobs().Stated {
+			return
+		}
+		tiers = append(tiers, shown(name)+" "+strings.TrimPrefix(jobSentence(jobTerms(l.Jobs())), "jobs "))
+	}
+	if len(names) > most {
+		tiers = append(tiers, fmt.Sprintf("and so on for %d more", len(names)-most))
+	}
+	r.line("  background jobs, of which the file says nothing, at a time: %s", strings.Join(tiers, ", "))
 }
 
 // ending lists the users whose entries end, those that end first, and counts those

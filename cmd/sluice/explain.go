@@ -29,7 +29,7 @@ type explain struct {
 
 // Help tells what the command prints.
 func (*explain) Help() string {
-	return `Prints the user's tier and each of his limits, with the line that sets it: an override of his own, his tier, or the default tier because the file does not name him. A limit that the file lifts (unlimited) is listed as not limited; what is not listed nothing limits.
+	return `Prints the user's tier and each of his limits, with the line that sets it: an override of his own, his tier, or the default tier because the file does not name him. A limit that the file lifts (unlimited) is listed as not limited; what is not listed nothing limits. Background jobs are always listed: where the file says nothing of them, with what workers that read it keep to.
 
 With --class, prints the limits that one request of that class counts against instead: those of its class, of its verb and of all classes ("*"), and those of all requests.
 
@@ -93,11 +93,11 @@ func (e *explain) run(stdout, stderr io.Writer) int {
 		fmt.Fprintf(stdout, "a %s request%s counts against:\n", e.Class, of)
 	}
 	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
+	if !slices.ContainsFunc(found, func(f fact) bool { return !ofJobs(f.name) }) {
+		fmt.Fprintln(stdout, "  no limit of requests")
+	}
 	for _, f := range found {
 		fmt.Fprintf(w, "  %s\t%s\t%s\n", f.name, f.value, f.source)
-	}
-	if len(found) == 0 {
-		fmt.Fprintln(w, "  no limit")
 	}
 	err = w.Flush()
 	if err == nil && live != nil {
@@ -182,7 +182,7 @@ func newAccount(file string, set *limits.Set, user, endpoint string) *account {
 	if mode := set.Mode(); mode != limits.Enforce {
 		a.notes = append(a.notes, fmt.Sprintf("mode of the whole file: %s (%s:%d)", mode, file, o.FileMode))
 	}
-	all := terms(l)
+	all := termsWith(l, l.Tier != limits.ExemptTier) // workers of jobs keep to these, be they stated or not
 	var names []string
 	for _, t := range all {
 		names = append(names, t.name)
