@@ -310,20 +310,29 @@ func (in *Instance) Metric(t testing.TB, name string) float64 {
 // Metric reads one value from an admin address.
 func Metric(t testing.TB, admin, name string) float64 {
 	t.Helper()
-	text, err := Get(admin, "/metrics")
+	v, err := ReadMetric(admin, name)
 	if err != nil {
 		t.Fatal(err)
+	}
+	return v
+}
+
+// ReadMetric is Metric for an address that may not answer.
+func ReadMetric(admin, name string) (float64, error) {
+	text, err := Get(admin, "/metrics")
+	if err != nil {
+		return 0, err
 	}
 	for line := range strings.Lines(text) {
 		if value, ok := strings.CutPrefix(line, name+" "); ok {
 			v, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
 			if err != nil {
-				t.Fatalf("metric %q: %v", line, err)
+				return 0, fmt.Errorf("metric %q: %w", line, err)
 			}
-			return v
+			return v, nil
 		}
 	}
-	return 0
+	return 0, nil
 }
 
 // Get reads a path of an admin address; a status other than 200 is an error.

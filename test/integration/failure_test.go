@@ -2,9 +2,11 @@ package integration
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -51,20 +53,22 @@ func after(r *load.Report, at time.Time) *load.Report {
 	return r.Only(func(x load.Result) bool { return x.Sent > at.UnixNano() })
 }
 
-// checkCalm fails the test if a request of calm was refused.
+// checkCalm fails the test if a request of calm was refused while calm was below the
+// limit of 100: a machine that stalls sends late what it should have sent before.
 func checkCalm(t *testing.T, r *load.Report) {
 	t.Helper()
-	if n := len(r.User("calm").Refused().Results); n > 0 {
+	if n := r.User("calm").Ratios(100, clockSlack).FalseRefusals; n > 0 {
 		t.Errorf("%d requests of a user far below his limit were refused", n)
 	}
 }
 
-// checkQuick fails the test if the median answer took as long as a verdict that
-// never comes. (The median, for a busy machine delays single answers.)
+// checkQuick fails the test if calm, about whom the agent is asked each time, waited
+// for verdicts that never come. Each answer would take as long as shippedWait then;
+// one in ten is quicker on the busiest machine if they do come.
 func checkQuick(t *testing.T, r *load.Report, what string) {
 	t.Helper()
-	if p50 := r.Service().Quantile(0.5); p50 >= shippedWait {
-		t.Errorf("%s: half of the answers took longer than %v", what, p50)
+	if p10 := r.User("calm").Service().Quantile(0.1); p10 >= shippedWait {
+		t.Errorf("%s: nine of ten answers took longer than %v", what, p10)
 	}
 }
 
@@ -159,11 +163,9 @@ func TestTablesHoldWithoutAgent(t *testing.T) {
 // machine was so busy that an agent took Redis for lost.
 func mostWithRedis(t *testing.T, c *cluster.Cluster) int {
 	t.Helper()
-	for _, in := range c.Instances {
-		if n := in.Metric(t, "sluice_redis_losses_total"); n > 0 {
-			t.Logf("%s took Redis for lost %v times: the machine is busy", in.Name, n)
-			return 200
-		}
+	if n := redisLosses(c); n > 0 {
+		t.Logf("the agents took Redis for lost %v times: the machine is busy", n)
+		return 200
 	}
 	return 100
 }
@@ -223,12 +225,13 @@ func TestRedisGone(t *testing.T) {
 	} {
 		t.Run(how.name, func(t *testing.T) {
 			c := cluster.Start(t, cluster.Options{Instances: 2, Limits: limitFile(100), MaxWait: shippedWait})
-			var back time.Time
+			var noticed, back time.Time
 			r, at := underLoad(t, c, func() {
 				how.gone(c)
 				for _, in := range c.Instances {
 					proctest.Eventually(t, in.Name+" noticed", func() error { return lost(t, in, 1) })
 				}
+				noticed = time.Now()
 				time.Sleep(2500 * time.Millisecond)
 				how.back(c)
 				back = time.Now()
@@ -238,9 +241,9 @@ func TestRedisGone(t *testing.T) {
 			})
 			checkAnswered(t, r)
 			checkCalm(t, r)
-			checkQuick(t, after(r, at.Add(time.Second)), "later than a second after Redis went")
+			checkQuick(t, after(r, noticed), "after the agents noticed that Redis went")
 			// Whole seconds of the loss: each instance holds its part.
-			checkHolds(t, r, at.Add(time.Second), back, 100)
+			checkHolds(t, r, noticed, back, 100)
 			// Around the loss and the return the agents do not agree for a
 			// moment; no second may have more than one limit besides.
 			checkHolds(t, r, at.Add(-2*time.Second), back.Add(3*time.Second), 200)
@@ -288,12 +291,24 @@ func TestInstanceJoinsUnderLoad(t *testing.T) {
 		}
 		return nil
 	})
-	r, at := underLoad(t, c, func() { c.Instances[1].StartAgent(t) })
+	var joined time.Time
+	r, at := underLoad(t, c, func() {
+		c.Instances[1].StartAgent(t)
+		c.Instances[1].AwaitReady(t)
+		// HAProxy takes two checks to find its agent again; until then that
+		// instance limits nobody.
+		proctest.Eventually(t, "HAProxy has found its agent", func() error {
+			stats, err := c.Instances[1].Tell("show stat sluice_agent 4 -1")
+			if err == nil && !strings.Contains(stats, ",UP,") {
+				err = errors.New(stats)
+			}
+			return err
+		})
+		joined = time.Now()
+	})
 	checkAnswered(t, r)
 	checkCalm(t, r)
-	// HAProxy takes two checks to find its agent again; until then that
-	// instance limits nobody.
-	checkHolds(t, r, at.Add(2*time.Second), at.Add(6*time.Second), 100)
+	checkHolds(t, r, joined, at.Add(6*time.Second), 100)
 	if conn, err := net.Dial("unix", c.Instances[1].SPOE); err != nil {
 		t.Error(err)
 	} else {

@@ -27,8 +27,32 @@ func limitFile(get int) string {
 // Redis: the clocks are one, the agents' estimates of it are not.
 const clockSlack = 2 * time.Millisecond
 
-// offer sends GETs of one user to the cluster's instances.
+// offer sends GETs of one user to the cluster's instances. It does so again should an
+// agent take Redis for lost meanwhile, as it does when the machine is so busy that an
+// answer takes 100 ms: limits per second are exact only with Redis.
 func offer(t *testing.T, c *cluster.Cluster, user, pattern string, rate float64, d time.Duration) *load.Report {
+	t.Helper()
+	for again := 3; ; again-- {
+		before := redisLosses(c)
+		r := offerOnce(t, c, user, pattern, rate, d)
+		if again == 0 || redisLosses(c) == before {
+			return r
+		}
+		t.Log("an agent took Redis for lost: the machine is busy, once more")
+	}
+}
+
+// redisLosses is how often the agents that run took Redis for lost.
+func redisLosses(c *cluster.Cluster) (n float64) {
+	for _, in := range c.Instances {
+		if losses, err := cluster.ReadMetric(in.Admin, "sluice_redis_losses_total"); err == nil {
+			n += losses
+		}
+	}
+	return n
+}
+
+func offerOnce(t *testing.T, c *cluster.Cluster, user, pattern string, rate float64, d time.Duration) *load.Report {
 	t.Helper()
 	targets, err := load.Spread(pattern, c.Addresses()...)
 	if err != nil {

@@ -150,7 +150,7 @@ func TestRefusalSaysWhy(t *testing.T) {
 
 func TestRefusedRequestsNeverReachTheOrigin(t *testing.T) {
 	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: limitFile(20)})
-	r := offer(t, c, "alice", "even", 800, 2*time.Second)
+	r := offerOnce(t, c, "alice", "even", 800, 2*time.Second)
 	checkAnswered(t, r)
 	if served, admitted := int(c.Origin.UserCounts("alice").Served), len(r.Admitted().Results); served != admitted {
 		t.Errorf("the origin served %d requests, %d were admitted", served, admitted)
