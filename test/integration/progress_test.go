@@ -347,7 +347,7 @@ func TestProgressAgentKilled(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(tt.instances, " instances"), func(t *testing.T) {
 			o, origin := counting(t, 10)
-			c := cluster.Start(t, cluster.Options{Instances: tt.instances, Limits: progressLimits(10), MaxWait: shippedWait, Origin: origin})
+			c := cluster.Start(t, cluster.Options{Instances: tt.instances, Limits: progressLimits(10), Origin: origin})
 			in := c.Instances[0]
 			points, at := faultLoad(t, c, o, func() {
 				in.Agent.Kill()
@@ -384,7 +384,7 @@ func TestProgressHAProxyKilled(t *testing.T) {
 
 func TestProgressRedisKilled(t *testing.T) {
 	o, origin := counting(t, 10)
-	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: progressLimits(10), MaxWait: shippedWait, Origin: origin})
+	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: progressLimits(10), Origin: origin})
 	points, at := faultLoad(t, c, o, func() {
 		c.Redis.Kill()
 		time.Sleep(time.Second)
