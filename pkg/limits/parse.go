@@ -17,7 +17,7 @@ const unlimited = "unlimited"
 
 // The fields of a mapping, as errors list them.
 var (
-	fileFields      = []string{"version", "default_tier", "tiers", "users", "mode", "anonymous_tier", "users_from", "endpoints", "classes", "exempt", "queues"}
+	fileFields      = []string{"version", "default_tier", "tiers", "users", "mode", "anonymous_tier", "users_from", "endpoints", "classes", "exempt", "queues", "failed_auth", "per_address"}
 	usersFileFields = []string{"version", "users"}
 	limitFieldNames = []string{"requests", "concurrent", "bandwidth", "over_limit", "priority", "mode"} // of endpoints
 	tierFields      = slices.Concat(limitFieldNames, []string{"jobs", "endpoints", "comment"})
@@ -211,6 +211,8 @@ func (f *file) root(root *yaml.Node) {
 	f.has(fields, "endpoints", f.endpoints)
 	f.has(fields, "classes", f.classes)
 	f.has(fields, "queues", f.queues)
+	f.has(fields, "failed_auth", f.failedAuth)
+	f.has(fields, "per_address", f.perAddress)
 	f.set.mode = f.mode
 	f.tiersAndDefaults(root, fields)
 	f.has(fields, "exempt", f.exempt)

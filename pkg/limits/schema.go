@@ -68,6 +68,7 @@ type schema struct {
 const (
 	unlimitedPattern = `^unlimited$`
 	sizePattern      = `^[1-9][0-9]*(kB|MB|GB|KiB|MiB|GiB|TiB)?$`
+	failuresPattern  = `^(unlimited|(1000000000|[1-9][0-9]{0,8})/(s|min|hour))$` // up to MaxPerSecond
 	workersPattern   = `^(0|[1-9][0-9]{0,3}|10000)$`
 	tierNamePattern  = `^[^~@\x00-\x1f\x7f][^\x00-\x1f\x7f]{0,99}$`
 
@@ -104,6 +105,26 @@ func schemaFile() schema {
 			"classes": schemaClasses(),
 			"queues":  schemaQueues(),
 			"exempt":  schemaExempt(),
+			"failed_auth": {
+				Title: "Failed authentication", Description: "At each HAProxy: how many answers 401 or 403 of the origin a client's address (IPv6: its /64) may cause before it is refused. HAProxy must be written (sluice haproxy) and reloaded to know it.",
+				Type: "object", MinProperties: 1, Additional: false,
+				Properties: map[string]schema{
+					"per_address": {
+						Title: "Failures of an address", Description: "A number and a window, /s, /min or /hour; or unlimited.",
+						Type: "string", Pattern: failuresPattern, Examples: []any{"30/min", unlimited},
+					},
+				},
+				Examples: []any{json.RawMessage(`{"per_address":"30/min"}`)},
+			},
+			"per_address": {
+				Title: "Limits of an address", Description: "At each HAProxy: what a client's address (IPv6: its /64) may do, whoever the requests belong to and beside their own limits. HAProxy must be written (sluice haproxy) and reloaded to know it.",
+				Type: "object", MinProperties: 1, Additional: false,
+				Properties: map[string]schema{
+					"requests":   count("Requests of an address", "In each second of the clock, at each HAProxy: a whole number from 1, or unlimited.", MaxPerSecond, 100),
+					"concurrent": count("Requests of an address in progress", "At the same time, at each HAProxy: a whole number from 1, or unlimited.", MaxConcurrent, 20),
+				},
+				Examples: []any{json.RawMessage(`{"requests":100,"concurrent":20}`)},
+			},
 			"tiers": {
 				Title: "Tiers", Description: "Sets of limits, by name: 1 to 100 bytes without control characters, and no ~ or @ in front; but not exempt.",
 				Type: "object", MinProperties: 1, PropertyNames: &schema{Pattern: tierNamePattern}, Additional: ref("tier"),

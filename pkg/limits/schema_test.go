@@ -62,6 +62,8 @@ func TestSchemaHasTheFieldsOfTheParser(t *testing.T) {
 		{"a request rate", rate, rateFields},
 		{"concurrent", tier["concurrent"].AnyOf[1].Properties, concurrentNames},
 		{"exempt", s.Properties["exempt"].Properties, exemptFields},
+		{"failed_auth", s.Properties["failed_auth"].Properties, failedAuthFields},
+		{"per_address", s.Properties["per_address"].Properties, perAddressFields},
 		{"jobs", tier["jobs"].AnyOf[2].Properties, jobsFields},
 		{"workers", s.Properties["queues"].Additional.(schema).AnyOf[0].Properties, workersFields},
 		{"a match", s.Defs["match"].Properties, matchFields},
@@ -197,6 +199,9 @@ func TestSchemaAgreesOnValues(t *testing.T) {
 		"queues.services": "{}}\nqueues: {%s: [3, 2, 1]",
 		"queues.default":  "{}}\nqueues: {x: {priority: 1, default: %s, scheduled: 0}",
 		"queues.list":     "{}}\nqueues: {x: [0, 1, %s]",
+		"failed_auth":     "{}}\nfailed_auth: {per_address: %s",
+		"address.rate":    "{}}\nper_address: {requests: %s",
+		"address.conc":    "{}}\nper_address: {concurrent: %s",
 		"exempt.users":    "{}}\nexempt: {users: [%s]",
 		"exempt.paths":    "{}}\nexempt: {paths: [%s]",
 	}
@@ -221,7 +226,7 @@ func TestSchemaAgreesOnValues(t *testing.T) {
 		}),
 		rapid.SampledFrom([]string{"unlimited", "refuse", "Unlimited", "1TiB", "wait", "true", "null", "[1]", "{}", "{GET: 1}", "{up: 1}", `"refuse"`, "1.5", `""`, "free",
 			"enforce", "dry-run", "off", "Enforce", "{second: 5}", "{second: 5, burst: 1}", "{burst: 1}", "{minute: 5, mode: off}", "2026-12-01", `"2026-12-31T23:59:59.5+02:00"`, "2026-13-01", "2026-12-01T24:00:00Z",
-			"GET", "list-type", "a=b", "/", "/a", "/a*", "/a*b", `"/a b"`, `"/a?"`, "X-Y", `" x"`, `"*"`, "priority", "default", "scheduled", "a-b_c", "a--b", "a_", "[3, 2, 1]", "[3, 2]", "[3, 2, 1.5]", "{3, 2, 1}", "{3, 2}", "{3, 2, 10001}", "{priority: 1, default: 0, scheduled: 2}", "{priority: 1, default: 0}", "{total: 3}", `"a b"`, `"~"`}),
+			"GET", "list-type", "a=b", "/", "/a", "/a*", "/a*b", `"/a b"`, `"/a?"`, "X-Y", `" x"`, `"*"`, "priority", "default", "scheduled", "a-b_c", "30/min", "1/s", "0/hour", "01/s", "5/minute", "1000000000/hour", "1000000001/hour", "/min", "3/", "-1/s", "{requests: 5}", "{concurrent: unlimited}", "a--b", "a_", "[3, 2, 1]", "[3, 2]", "[3, 2, 1.5]", "{3, 2, 1}", "{3, 2}", "{3, 2, 10001}", "{priority: 1, default: 0, scheduled: 2}", "{priority: 1, default: 0}", "{total: 3}", `"a b"`, `"~"`}),
 	)
 	rapid.Check(t, func(t *rapid.T) {
 		field := rapid.SampledFrom(names).Draw(t, "field")

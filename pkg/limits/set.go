@@ -33,6 +33,7 @@ type content struct {
 	endpoints     []string // sorted
 	classes       []Class
 	exempt        Exempt
+	addressLimits AddressLimits
 	queues        []Queue // sorted by service
 
 	users    map[string]*entry // by Key, patterns too; users who are exempt have exemptEntry
