@@ -85,6 +85,7 @@ type Config struct {
 	Identify       string // chain for ParseIdentify; zero: "auto"
 	Classes        []limits.Class
 	Exempt         limits.Exempt // its addresses and paths; the users are the agent's
+	Addresses      limits.AddressLimits
 	Endpoint       string        // SLUICE_ENDPOINT: the endpoint of the limit file that this is; zero: none
 	RefuseStatus   int           // SLUICE_REFUSE_STATUS: 429 or 503
 	RefuseBody     string        // SLUICE_REFUSE_BODY: one of Bodies
@@ -299,7 +300,10 @@ func (c Config) files() (map[string]string, error) {
 	if cfg, err = between(cfg, "identify", chain); err != nil {
 		return nil, err
 	}
-	if files["haproxy.cfg"], err = between(cfg, "classify", rules); err != nil {
+	if cfg, err = between(cfg, "classify", rules); err != nil {
+		return nil, err
+	}
+	if files["haproxy.cfg"], err = withAddresses(cfg, c.Addresses); err != nil {
 		return nil, err
 	}
 	lists, err := exemptLists(c.Exempt)

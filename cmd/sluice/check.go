@@ -19,7 +19,7 @@ type check struct {
 
 // Help tells what the command prints and when it fails.
 func (*check) Help() string {
-	return `For each file that is valid, prints one line with its version (the hash that the instances show), its numbers of tiers and of users, then what it says of everybody (a dry run, files of users, endpoints, classes, workers of queues, who is exempt), then one line a tier with its limits: requests by class and window ("all" is all classes together), requests in progress, bytes per second, and background jobs, which have a line for all tiers if the file says nothing of them: workers that read it then go by the names of tiers. What else is not listed is not limited. Endpoints where a tier has other limits follow it. The last lines are users whose entries end (until). With --users, one line a user or pattern follows, with his tier and his limits after his overrides, as they are now.
+	return `For each file that is valid, prints one line with its version (the hash that the instances show), its numbers of tiers and of users, then what it says of everybody (a dry run, files of users, endpoints, classes, workers of queues, who is exempt, what each address of clients may do), then one line a tier with its limits: requests by class and window ("all" is all classes together), requests in progress, bytes per second, and background jobs, which have a line for all tiers if the file says nothing of them: workers that read it then go by the names of tiers. What else is not listed is not limited. Endpoints where a tier has other limits follow it. The last lines are users whose entries end (until). With --users, one line a user or pattern follows, with his tier and his limits after his overrides, as they are now.
 
 Files of users_from are checked with the file that names them: give only that one.
 
@@ -106,6 +106,9 @@ func (r *report) summary() {
 		if names := of.names(set.Exempt()); len(names) > 0 {
 			r.line("  exempt %s: %d: %s", of.what, len(names), some(names))
 		}
+	}
+	if line := describeAddresses(set.AddressLimits()); line != "" {
+		r.line("  each address, at each HAProxy: %s", line)
 	}
 	for _, name := range set.Tiers() {
 		r.tier(name)

@@ -182,6 +182,9 @@ func newAccount(file string, set *limits.Set, user, endpoint string) *account {
 	if mode := set.Mode(); mode != limits.Enforce {
 		a.notes = append(a.notes, fmt.Sprintf("mode of the whole file: %s (%s:%d)", mode, file, o.FileMode))
 	}
+	if line := describeAddresses(set.AddressLimits()); line != "" {
+		a.notes = append(a.notes, "beside these limits, each address at each HAProxy: "+line)
+	}
 	all := termsWith(l, l.Tier != limits.ExemptTier) // workers of jobs keep to these, be they stated or not
 	var names []string
 	for _, t := range all {

@@ -12,7 +12,7 @@ import (
 )
 
 type forHAProxy struct {
-	Limits   string `help:"The limit file whose classes and exempt addresses and paths HAProxy shall know. Default: none." complete:"file" placeholder:"FILE"`
+	Limits   string `help:"The limit file whose classes, exempt addresses and paths, and limits of addresses HAProxy shall know. Default: none." complete:"file" placeholder:"FILE"`
 	Identify string `help:"How to find the user: header:X-User, s3, jwt:sub, basic, ip, auto, or a comma-separated chain of them." default:"auto" placeholder:"CHAIN"`
 	Out      string `help:"The folder to write. Default: print haproxy.cfg." complete:"file" placeholder:"DIR"`
 	Force    bool   `help:"Write into a folder that holds other things, too, and over a haproxy.cfg of another origin."`
@@ -22,7 +22,7 @@ type forHAProxy struct {
 func (*forHAProxy) Help() string {
 	return `With --out, writes all that HAProxy needs: haproxy.cfg, spoe.cfg, the lists (*.lst) and lua. Files of these names are written anew, so keep changes of your own elsewhere. Everything else is set by environment variables; the table at the top of haproxy.cfg lists them.
 
-Run it again, and reload HAProxy, when the classes, the exempt addresses or the exempt paths of the limit file change. Everything else in the file, limits and exempt users above all, takes effect without.
+Run it again, and reload HAProxy, when the classes, the exempt addresses, the exempt paths, failed_auth or per_address of the limit file change; and when its mode does, if it has one of the last two. Everything else in the file, limits and exempt users above all, takes effect without.
 
 The exit code is 1 if the limit file has an error or the folder holds other things, else 0.`
 }
@@ -38,7 +38,7 @@ func (h *forHAProxy) write(stdout, stderr io.Writer) error {
 		if err != nil {
 			return err
 		}
-		c.Classes, c.Exempt = set.Classes(), set.Exempt()
+		c.Classes, c.Exempt, c.Addresses = set.Classes(), set.Exempt(), set.AddressLimits()
 	}
 	addresses, paths := len(c.Exempt.Addresses), len(c.Exempt.Paths)
 	if h.Out == "" {
@@ -65,11 +65,15 @@ func (h *forHAProxy) write(stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(stdout, `%s: %d class(es), %d exempt address(es), %d exempt path(s)
+	ofAddresses := ""
+	if line := describeAddresses(c.Addresses); line != "" {
+		ofAddresses = "; each address: " + line
+	}
+	_, err = fmt.Fprintf(stdout, `%s: %d class(es), %d exempt address(es), %d exempt path(s)%s
 Check it, then start HAProxy or reload it:
   SLUICE_CFG_DIR='%s' haproxy -c -f '%s'
-Do this again when classes, exempt addresses or exempt paths change; limits take effect by themselves.
-`, file, len(c.Classes), addresses, paths, shellQuoted(filepath.Dir(file)), shellQuoted(file))
+Do this again when classes, exempt addresses, exempt paths or limits of addresses change; limits of users take effect by themselves.
+`, file, len(c.Classes), addresses, paths, ofAddresses, shellQuoted(filepath.Dir(file)), shellQuoted(file))
 	return err
 }
 

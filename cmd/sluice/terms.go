@@ -23,6 +23,42 @@ const notLimited = "not limited"
 // value is the amount with its notes.
 func (t term) value() string { return noted(t.amount, t.notes) }
 
+// addressTerms are what the limits of each address say: by the field's path, and as a
+// line has them. Those that there are not are "none" and "".
+func addressTerms(a limits.AddressLimits) []addressTerm {
+	number := func(n int) string {
+		if n == 0 {
+			return "none"
+		}
+		return strconv.Itoa(n)
+	}
+	all := []addressTerm{
+		{"failed_auth.per_address", cmp.Or(a.FailedAuthString(), "none"), "failed authentication " + a.FailedAuthString()},
+		{"per_address.requests", number(a.Requests), fmt.Sprintf("%d/s", a.Requests)},
+		{"per_address.concurrent", number(a.Concurrent), fmt.Sprintf("%d in progress", a.Concurrent)},
+	}
+	for i, t := range all {
+		if t.value == "none" {
+			all[i].inLine = ""
+		}
+	}
+	return all
+}
+
+// addressTerm is one limit of each address.
+type addressTerm struct{ name, value, inLine string }
+
+// describeAddresses is a line about the limits of each address, "" without any.
+func describeAddresses(a limits.AddressLimits) string {
+	var words []string
+	for _, t := range addressTerms(a) {
+		if t.inLine != "" {
+			words = append(words, t.inLine)
+		}
+	}
+	return strings.Join(words, ", ")
+}
+
 // terms are what limits say beyond the defaults, and what they say that is off, in
 // the order of sortTerms.
 func terms(l *limits.Limits) []term { return termsWith(l, l.Jobs().Stated) }

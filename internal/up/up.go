@@ -186,7 +186,7 @@ func warnOfClasses(ctx context.Context, log *slog.Logger, w *limitfile.Watcher, 
 		}
 		set := w.Set()
 		if set.Version() != warned && !sameForHAProxy(set, first) {
-			log.Warn("classes or exempt addresses or paths have changed: start sluice up again for HAProxy to know them",
+			log.Warn("classes, exempt addresses or paths, or limits of addresses have changed: start sluice up again for HAProxy to know them",
 				slog.String("version", set.Version()))
 		}
 		warned = set.Version()
@@ -196,7 +196,8 @@ func warnOfClasses(ctx context.Context, log *slog.Logger, w *limitfile.Watcher, 
 // sameForHAProxy reports whether two sets make the same HAProxy configuration.
 func sameForHAProxy(a, b *limits.Set) bool {
 	x, y := a.Exempt(), b.Exempt()
-	return reflect.DeepEqual(a.Classes(), b.Classes()) && slices.Equal(x.Addresses, y.Addresses) && slices.Equal(x.Paths, y.Paths)
+	return reflect.DeepEqual(a.Classes(), b.Classes()) && slices.Equal(x.Addresses, y.Addresses) && slices.Equal(x.Paths, y.Paths) &&
+		a.AddressLimits() == b.AddressLimits()
 }
 
 func newPolygen(o Options, watcher *limitfile.Watcher, reg prometheus.Registerer, tracer *tracing.Tracer) (*polygen.Polygen, func(), error) {
@@ -244,7 +245,7 @@ func (p *process) configure() error {
 		Stats:    filepath.Join(p.dir, "stats.sock"),
 		Instance: "instance-" + filepath.Base(p.dir),
 		Identify: p.options.Identify, RefuseStatus: p.options.Refuse,
-		Classes: p.set.Classes(), Exempt: p.set.Exempt(),
+		Classes: p.set.Classes(), Exempt: p.set.Exempt(), Addresses: p.set.AddressLimits(),
 		VerdictTimeout: p.options.MaxWait + 10*time.Millisecond,
 	})
 	return err

@@ -214,7 +214,7 @@ func (c *Cluster) newInstance(t testing.TB, i int) *Instance {
 		t.Fatal(err)
 	}
 	in.config, in.env, err = haproxy.Write(dir, haproxy.Config{
-		Classes: set.Classes(), Exempt: set.Exempt(),
+		Classes: set.Classes(), Exempt: set.Exempt(), Addresses: set.AddressLimits(),
 		AccessLog: c.options.AccessLog, Instance: in.Name,
 		Bind: in.Address, Origin: c.options.Origin, SPOE: "unix@" + in.SPOE, Peer: "unix@" + in.Peers,
 		Stats: in.Stats, Identify: c.options.Identify, Threads: c.options.Threads,

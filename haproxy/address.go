@@ -1,0 +1,208 @@
+package haproxy
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// addressRules are what the limits of each address add to haproxy.cfg. All are empty
+// without limits, so that nobody pays for what nobody uses.
+type addressRules struct {
+	failures string // before the user is identified
+	requests string // before the agent is asked
+	refusals string // which backend answers
+	sections string // the table, and those backends
+}
+
+// The backends that answer for an address, so that HAProxy's own metrics count their
+// refusals apart, and the reasons for which they do.
+var addressRefusals = []struct{ backend, reason string }{
+	{"sluice_refused_failed_auth", "failed-authentication"},
+	{"sluice_refused_address_requests", "address-request-rate"},
+	{"sluice_refused_address_concurrent", "address-concurrent-requests"},
+}
+
+// The elements of an entry of table sluice_address. Counter 0 counts failures, the
+// others are the slots of requestRules.
+const addressTable = `
+# One entry for each address of clients, IPv6 by its /64. In gpc: answers 401 and 403,
+# and three slots of tickets; in gpt: the lease, where each slot began, and the last
+# second in which the address had used up its requests.
+backend sluice_address
+    stick-table type ipv6 size 200k expire %ds store %s
+`
+
+const addressVar = `    # The client's address, IPv6 by its /64: what one host may have to itself.
+    http-request set-var(txn.sluice_address) src,ipmask(32,64)
+`
+
+// The first rule asks a table alone, so that who attacks costs least. An exempt
+// request is not refused, nor does it count: no user pays for it.
+const failureRules = `    # failed_auth: whoever caused %[1]d answers 401 or 403 of the origin in the last %[2]d s is
+    # refused before a user is named who would have to pay for it. Answers of HAProxy's own
+    # do not count: http-response rules do not see them.
+    acl auth_failed var(txn.sluice_address),table_gpc_rate(0,sluice_address) ge %[1]d
+    http-request set-var(txn.sluice.reason) str(failed-authentication) if auth_failed !exempt_here !exempt_below
+    http-request set-var(txn.sluice.reason) str(failed-authentication) if auth_failed !exempt_here exempt_below path_odd
+    .if defined(SLUICE_ACCESS_LOG)
+    http-request set-var(txn.sluice.verdict) str(refused) if { var(txn.sluice.reason) -m found }
+    .endif
+    http-request allow if { var(txn.sluice.reason) -m found }
+    http-response track-sc2 var(txn.sluice_address) table sluice_address if { status 401 403 } !{ var(txn.sluice_user) -m str ~exempt }
+    http-response sc-inc-gpc(0,2) if { status 401 403 } !{ var(txn.sluice_user) -m str ~exempt }
+`
+
+const countedACL = `    acl address_refused var(txn.sluice.reason) -m found
+`
+
+const trackRule = `    http-request track-sc2 var(txn.sluice_address) table sluice_address if !exempt !address_refused
+`
+
+// A request that the first rule refuses is not tracked: only those that begin at the
+// same instant as the last one with room can be in each other's way.
+const concurrentRules = `    # per_address: at most %[1]d requests of the address are in progress.
+    http-request set-var(txn.sluice.reason) str(address-concurrent-requests) if !exempt !address_refused { var(txn.sluice_address),table_conn_cur(sluice_address) ge %[1]d }
+` + trackRule + `    http-request set-var(txn.sluice.reason) str(address-concurrent-requests) if !exempt !address_refused { sc_conn_cur(2) gt %[1]d }
+`
+
+// spentRule refuses without a ticket, and without an entry in the count of what is in
+// progress.
+const spentRule = `    # per_address: at most %[1]d requests of the address in each second. It is known here
+    # that this one's are used up.
+    http-request set-var(txn.sluice_second) date(-1700000000) if !exempt !address_refused
+    http-request set-var(txn.sluice.reason) str(address-request-rate) if !exempt !address_refused { var(txn.sluice_address),table_gpt(4,sluice_address),sub(txn.sluice_second) eq 0 }
+`
+
+// Several threads may each believe to be the first of a second. So nothing that they
+// write depends on who is first: a slot's counter only grows and is never cleared,
+// where it begins was written a lease earlier, when nobody drew from it, and the lease
+// that they write is the same. The order of reading the lease, reading where it began
+// and drawing is what keeps a late thread within the lease that it read.
+const ticketRules = `    # Each request draws a ticket; the counter is atomic, so that no two threads draw the
+    # same one. A lease is a second and a slot, 1 to 3: the first request of a second
+    # goes on to the next slot, and notes where the one after that begins while nobody
+    # draws from it.
+    http-request set-var(txn.sluice_lease) sc_get_gpt(0,2) if !exempt !address_refused
+    http-request set-var(txn.sluice_slot) var(txn.sluice_lease),mod(4) if !exempt !address_refused
+    http-request set-var(txn.sluice_renew) int(1) if !exempt !address_refused { var(txn.sluice_lease),div(4),sub(txn.sluice_second) lt 0 }
+    acl address_renew var(txn.sluice_renew) -m found
+    acl address_slot1 var(txn.sluice_slot) -m int 1
+    acl address_slot2 var(txn.sluice_slot) -m int 2
+    acl address_slot3 var(txn.sluice_slot) -m int 3
+    http-request set-var(txn.sluice_slot) var(txn.sluice_slot),mod(3),add(1) if address_renew
+    http-request sc-set-gpt(3,2) sc_get_gpc(3,2) if address_renew address_slot1
+    http-request sc-set-gpt(1,2) sc_get_gpc(1,2) if address_renew address_slot2
+    http-request sc-set-gpt(2,2) sc_get_gpc(2,2) if address_renew address_slot3
+    http-request set-var(txn.sluice_lease) var(txn.sluice_second),mul(4),add(txn.sluice_slot) if address_renew
+    http-request sc-set-gpt(0,2) var(txn.sluice_lease) if address_renew
+    http-request set-var(txn.sluice_began) sc_get_gpt(1,2) if address_slot1
+    http-request set-var(txn.sluice_began) sc_get_gpt(2,2) if address_slot2
+    http-request set-var(txn.sluice_began) sc_get_gpt(3,2) if address_slot3
+    http-request set-var(txn.sluice_ticket) sc_inc_gpc(1,2),sub(txn.sluice_began),and(4294967295) if address_slot1
+    http-request set-var(txn.sluice_ticket) sc_inc_gpc(2,2),sub(txn.sluice_began),and(4294967295) if address_slot2
+    http-request set-var(txn.sluice_ticket) sc_inc_gpc(3,2),sub(txn.sluice_began),and(4294967295) if address_slot3
+    acl address_spent var(txn.sluice_ticket) -m int gt %[1]d
+    http-request set-var(txn.sluice.reason) str(address-request-rate) if address_spent
+    http-request sc-set-gpt(4,2) var(txn.sluice_lease),div(4) if address_spent
+`
+
+// withAddresses is haproxy.cfg with the limits of each address in place.
+func withAddresses(cfg string, a limits.AddressLimits) (string, error) {
+	r, err := addressLimits(a, cfg)
+	if err != nil {
+		return "", err
+	}
+	for _, part := range []struct{ name, rules string }{
+		{"failed authentication", r.failures},
+		{"limits of an address", r.requests},
+		{"refusals of an address", r.refusals},
+	} {
+		if cfg, err = between(cfg, part.name, part.rules); err != nil {
+			return "", err
+		}
+	}
+	return cfg + r.sections, nil
+}
+
+// addressLimits compiles the limits of each address. cfg is haproxy.cfg, whose backend
+// sluice_refused is what the answers are made of.
+func addressLimits(a limits.AddressLimits, cfg string) (r addressRules, err error) {
+	if a == (limits.AddressLimits{}) {
+		return r, nil
+	}
+	refusal, err := section(cfg, "backend sluice_refused\n")
+	if err != nil {
+		return r, err
+	}
+	r.failures = addressVar
+	var store []string
+	counters, expire := 0, int64(10)
+	if a.FailedAuth > 0 {
+		window := a.FailedAuthWindow.Seconds()
+		r.failures += fmt.Sprintf(failureRules, a.FailedAuth, window)
+		r.answer(addressRefusals[0].backend, refusal, addressRefusals[0].reason, a.FailedAuth, window)
+		store = append(store, fmt.Sprintf("gpc_rate(1,%ds)", window))
+		// HAProxy's rate looks back at the period before this one.
+		counters, expire = 1, max(expire, 2*window)
+	}
+	if a.Requests+a.Concurrent > 0 {
+		r.requests = countedACL
+	}
+	if a.Requests > 0 {
+		r.requests += fmt.Sprintf(spentRule, a.Requests)
+	}
+	if a.Concurrent > 0 {
+		r.requests += fmt.Sprintf(concurrentRules, a.Concurrent)
+		r.answer(addressRefusals[2].backend, refusal, addressRefusals[2].reason, a.Concurrent, 0)
+		store = append(store, "conn_cur")
+	} else if a.Requests > 0 {
+		r.requests += trackRule
+	}
+	if a.Requests > 0 {
+		r.requests += fmt.Sprintf(ticketRules, a.Requests)
+		r.answer(addressRefusals[1].backend, refusal, addressRefusals[1].reason, a.Requests, 1)
+		counters = 4
+		store = append(store, "gpt(5)")
+	}
+	if counters > 0 {
+		store = append(store, fmt.Sprintf("gpc(%d)", counters))
+	}
+	r.sections = fmt.Sprintf(addressTable, expire, strings.Join(store, ",")) + r.sections
+	return r, nil
+}
+
+// answer adds the backend that answers for one reason: it is sluice_refused, and knows
+// the limit. A limit of requests in progress has no window.
+func (r *addressRules) answer(backend, refusal, reason string, limit int, window int64) {
+	r.refusals += fmt.Sprintf("    use_backend %s if { var(txn.sluice.reason) -m str %s }\n", backend, reason)
+	r.sections += fmt.Sprintf("\nbackend %s\n    http-request set-var(txn.sluice.limit) int(%d)\n", backend, limit)
+	if window > 0 {
+		r.sections += fmt.Sprintf(`    http-request set-var(txn.sluice.class) str(%s)
+    http-request set-var(txn.sluice.window) int(%[2]d)
+    http-request set-var(txn.sluice.retry) int(%[2]d)
+`, reason, window)
+	}
+	r.sections += refusal
+}
+
+// section is what stands in a section of haproxy.cfg, below its first line, without
+// comments and empty lines.
+func section(cfg, first string) (string, error) {
+	_, rest, found := strings.Cut(cfg, "\n"+first)
+	if !found {
+		return "", errors.New("haproxy.cfg has no " + strings.TrimSpace(first))
+	}
+	var b strings.Builder
+	for line := range strings.Lines(rest) {
+		if line != "\n" && !strings.HasPrefix(line, " ") {
+			break
+		}
+		if text := strings.TrimSpace(line); text != "" && text[0] != '#' {
+			b.WriteString(line)
+		}
+	}
+	return b.String(), nil
+}

@@ -1,0 +1,535 @@
+package haproxy
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// acceptProxy lets a test write the client's address into a PROXY header.
+func acceptProxy(cfg string) string {
+	return strings.Replace(cfg, `bind "${SLUICE_BIND-127.0.0.1:8080}"`, `bind "${SLUICE_BIND-127.0.0.1:8080}" accept-proxy`, 1)
+}
+
+// from is a request of a client at an address.
+func from(address, request string) string {
+	kind, here := "TCP4", "192.0.2.1"
+	if strings.Contains(address, ":") {
+		kind, here = "TCP6", "2001:db8::1"
+	}
+	return fmt.Sprintf("PROXY %s %s %s 4000 80\r\n%s", kind, address, here, request)
+}
+
+// signed is a request with a key id that is known and a signature that the origin of
+// these tests takes for good or bad.
+func signed(key, signature string) string { return signedGET("/", key, signature) }
+
+func signedGET(path, key, signature string) string {
+	return httpGET(path, "Authorization: AWS4-HMAC-SHA256 Credential="+key+"/20260101/eu-west-1/s3/aws4_request, SignedHeaders=host, Signature="+signature)
+}
+
+// checksSignatures is an origin that answers 403 to signatures that are bad, and 401
+// to those that are odd.
+func checksSignatures(w http.ResponseWriter, q *http.Request) {
+	_, _ = io.Copy(io.Discard, q.Body)
+	switch auth := q.Header.Get("Authorization"); {
+	case strings.HasSuffix(auth, "=bad"):
+		w.WriteHeader(http.StatusForbidden)
+	case strings.HasSuffix(auth, "=odd"):
+		w.WriteHeader(http.StatusUnauthorized)
+	}
+	fmt.Fprint(w, "origin")
+}
+
+// Whoever knows a key's id can send bad signatures: up to the limit they are the
+// owner's requests, and then nobody's.
+func TestFailedAuthentication(t *testing.T) {
+	const allowed = 5
+	r := newRig(t, setup{
+		Config: Config{
+			Identify:  "s3",
+			Addresses: limits.AddressLimits{FailedAuth: allowed, FailedAuthWindow: limits.Hour},
+			Exempt:    limits.Exempt{Addresses: []string{"198.51.100.7"}, Paths: []string{"/status", "/static/*"}},
+		},
+		serve: checksSignatures,
+		edit: func(cfg string) string {
+			return strings.Replace(acceptProxy(cfg), "    # Rules of your own go here.", "    http-request deny deny_status 403 if { path /own }\n    # Rules of your own go here.", 1)
+		},
+	})
+	r.refuseWith(func(q question) *verdict {
+		if q.User == "spent" {
+			return &verdict{"request-rate", "GET", 1, 1, 0}
+		}
+		return nil
+	})
+
+	// What HAProxy answers by itself is no failed authentication, nor is success.
+	for range allowed + 1 {
+		for request, want := range map[string]int{
+			signedGET("/own", "key", "bad"): 403, signed("spent", "bad"): 429, signed("key", "good"): 200,
+			signedGET("/status", "key", "bad"): 403, signedGET("/static/a", "key", "bad"): 403, // exempt: no user pays
+		} {
+			if got := r.send(t, from("203.0.113.9", request))[0]; got.Status != want {
+				t.Fatalf("before any failure: status of %.40q = %d, want %d", request, got.Status, want)
+			}
+		}
+	}
+	r.takeHeard(t)
+
+	attack := func(address string, n int) (statuses []int) {
+		for i := range n {
+			signature := []string{"bad", "odd"}[i%2]
+			statuses = append(statuses, r.send(t, from(address, signed("key", signature)))[0].Status)
+		}
+		return statuses
+	}
+	for _, address := range []string{"203.0.113.9", "2001:db8:1:2::1"} {
+		got := attack(address, allowed+20)
+		want := append([]int{403, 401, 403, 401, 403}, slices.Repeat([]int{429}, 20)...)
+		if !slices.Equal(got, want) {
+			t.Errorf("answers to %s = %v, want %v", address, got, want)
+		}
+		if asked := len(r.takeHeard(t)); asked != allowed {
+			t.Errorf("the agent was asked %d times about the owner of the key, want %d", asked, allowed)
+		}
+	}
+	for _, row := range []struct {
+		name, address, request string
+		want                   int
+	}{
+		{"a good signature from there", "203.0.113.9", signed("key", "good"), 429},
+		{"another key from there", "203.0.113.9", signed("other", "bad"), 429},
+		{"the same address as IPv6 has it", "::ffff:203.0.113.9", signed("key", "good"), 429},
+		{"the next address", "203.0.113.10", signed("key", "good"), 200},
+		{"the same /64", "2001:db8:1:2:ffff:ffff:ffff:ffff", signed("key", "good"), 429},
+		{"the next /64", "2001:db8:1:3::1", signed("key", "good"), 200},
+		{"the owner", "192.0.2.7", signed("key", "good"), 200},
+		{"an exempt path", "203.0.113.9", signedGET("/status", "key", "good"), 200},
+		{"an exempt prefix", "203.0.113.9", signedGET("/static/x", "key", "good"), 200},
+		{"a prefix that leads elsewhere", "203.0.113.9", signedGET("/static/../x", "key", "good"), 429},
+		{"a health check", "203.0.113.9", httpGET("/-/healthy"), 200},
+	} {
+		if got := r.send(t, from(row.address, row.request))[0]; got.Status != row.want {
+			t.Errorf("%s: status = %d, want %d", row.name, got.Status, row.want)
+		}
+	}
+	if got := attack("198.51.100.7", 3*allowed); slices.Contains(got, 429) {
+		t.Errorf("answers to an exempt address = %v, want no 429", got)
+	}
+
+	got := r.send(t, from("203.0.113.9", signed("key", "bad")))[0]
+	want := map[string]string{
+		"RateLimit-Policy": `"failed-authentication";q=5;w=3600`, "RateLimit": `"failed-authentication";r=0;t=3600`,
+		"Retry-After": "3600", "Sluice-Reason": "failed-authentication", "Cache-Control": "no-store", "Content-Type": "text/plain",
+	}
+	if diff := cmp.Diff(want, fields(got)); diff != "" {
+		t.Errorf("fields (-want +got):\n%s", diff)
+	}
+	if want := "Refused (failed-authentication): the limit failed-authentication is used up. Retry after 3600 s.\n"; got.Body != want {
+		t.Errorf("body = %q, want %q", got.Body, want)
+	}
+}
+
+// Behind a proxy that writes a header the address is the one that the proxy names, if
+// the operator says that it is theirs.
+func TestFailedAuthenticationBehindAProxy(t *testing.T) {
+	r := newRig(t, setup{
+		Config: Config{Identify: "s3", Addresses: limits.AddressLimits{FailedAuth: 1, FailedAuthWindow: limits.Hour}},
+		serve:  checksSignatures,
+		edit: func(cfg string) string {
+			return strings.Replace(acceptProxy(cfg), "    # Rules of your own go here.",
+				"    http-request set-src req.hdr(x-forwarded-for,-1) if { src 10.0.0.0/8 }\n    # Rules of your own go here.", 1)
+		},
+	})
+	for _, row := range []struct {
+		name, address, client, signature string
+		want                             int
+	}{
+		{"a bad signature", "10.0.0.1", "192.0.2.1", "bad", 403},
+		{"the same client", "10.0.0.2", "192.0.2.1", "good", 429},
+		{"another client", "10.0.0.1", "192.0.2.2", "good", 200},
+		{"a proxy of nobody's who names that client", "203.0.113.9", "192.0.2.1", "good", 200},
+		{"a client who pretends to be another", "10.0.0.1", "192.0.2.2, 192.0.2.1", "good", 429},
+		{"in a field of its own", "10.0.0.1", "192.0.2.2\r\nX-Forwarded-For: 192.0.2.1", "good", 429},
+	} {
+		request := strings.Replace(signed("key", row.signature), "\r\n\r\n", "\r\nX-Forwarded-For: "+row.client+"\r\n\r\n", 1)
+		if got := r.send(t, from(row.address, request))[0]; got.Status != row.want {
+			t.Errorf("%s: status = %d, want %d", row.name, got.Status, row.want)
+		}
+	}
+}
+
+// An address is let in again when its failures are old enough.
+func TestFailedAuthenticationEnds(t *testing.T) {
+	r := newRig(t, setup{
+		Config: Config{Identify: "s3", Addresses: limits.AddressLimits{FailedAuth: 1, FailedAuthWindow: limits.Second}},
+		serve:  checksSignatures,
+	})
+	refused := 0
+	for range 20 {
+		if r.send(t, signed("key", "bad"))[0].Status == 429 {
+			refused++
+		}
+	}
+	if refused == 0 {
+		t.Error("no request was refused after one with a bad signature")
+	}
+	proctest.Eventually(t, "the address is let in again", func() error {
+		if got := r.send(t, signed("key", "good"))[0]; got.Status != 200 {
+			return fmt.Errorf("status = %d, want 200", got.Status)
+		}
+		return nil
+	})
+}
+
+// Of all that four threads of HAProxy are asked for, an address gets in each second
+// what its limit says, to the request; what is refused takes nothing from that.
+func TestRequestsOfAnAddress(t *testing.T) {
+	const limit, connections = 50, 24
+	var mu sync.Mutex
+	admitted := map[string]map[int64]int{} // by user and second
+	r := newRig(t, setup{
+		Config: Config{
+			Addresses: limits.AddressLimits{Requests: limit, Concurrent: 1000, FailedAuth: 1000, FailedAuthWindow: limits.Minute},
+			Threads:   4,
+		},
+		serve: func(_ http.ResponseWriter, q *http.Request) {
+			lease, err := strconv.ParseInt(q.Header.Get("X-Lease"), 10, 64)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				t.Errorf("lease: %v", err)
+			}
+			user := q.Header.Get("X-User")
+			if admitted[user] == nil {
+				admitted[user] = map[int64]int{}
+			}
+			admitted[user][lease/4+1700000000]++
+		},
+		edit: func(cfg string) string {
+			// The second is that of the lease: what the origin sees a moment later may be in
+			// the next one by its own clock.
+			return strings.Replace(acceptProxy(cfg), "    # refusals of an address: begin\n",
+				"    http-request set-header X-Lease %[var(txn.sluice_lease)]\n    # refusals of an address: begin\n", 1)
+		},
+	})
+	whole := map[int64]bool{} // the seconds with load from their beginning to their end
+	var refused atomic.Int64
+	for round := range 2 {
+		if round > 0 {
+			// A second without any request is part of the load: a lease is not always of the
+			// second after the one before.
+			time.Sleep(1100 * time.Millisecond)
+		}
+		begun := time.Now()
+		end := begun.Add(2200 * time.Millisecond)
+		for second := begun.Unix() + 1; second < end.Unix(); second++ {
+			whole[second] = true
+		}
+		var clients sync.WaitGroup
+		for i := range connections {
+			clients.Go(func() {
+				address := fmt.Sprintf("192.0.2.%d", i%2) // two addresses, each with a limit of its own
+				conn := dial(t, "tcp", r.addr)
+				defer conn.Close()
+				fmt.Fprint(conn, from(address, ""))
+				in := bufio.NewReader(conn)
+				for time.Now().Before(end) {
+					fmt.Fprint(conn, httpGET("/", "X-User: "+address))
+					resp, err := http.ReadResponse(in, nil)
+					if err != nil {
+						t.Errorf("client %d: %v", i, err)
+						return
+					}
+					_, _ = io.Copy(io.Discard, resp.Body)
+					if resp.StatusCode == 429 {
+						refused.Add(1)
+					}
+				}
+			})
+		}
+		clients.Wait()
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for user, by := range admitted {
+		for second, n := range by {
+			if n > limit || whole[second] && n < limit {
+				t.Errorf("%s: %d requests were admitted in second %d of %v, want %d", user, n, second, by, limit)
+			}
+		}
+	}
+	if len(admitted) != 2 || refused.Load() == 0 {
+		t.Errorf("admitted = %v and %d refused, want two addresses and some", admitted, refused.Load())
+	}
+}
+
+// The fields of an address's refusals, and who else is refused.
+func TestRequestsOfAnAddressRefused(t *testing.T) {
+	r := newRig(t, setup{
+		Config: Config{
+			Addresses:   limits.AddressLimits{Requests: 1},
+			Exempt:      limits.Exempt{Addresses: []string{"198.51.100.7"}, Paths: []string{"/status"}},
+			RefuseBody:  "problem",
+			RetryJitter: 1,
+		},
+		edit: acceptProxy,
+	})
+	r.teach(t, "block", "blocked", time.Now().Add(time.Hour), 1)
+	// Whom a table refuses costs the address nothing, and needs no entry.
+	for range 5 {
+		if got := r.send(t, from("203.0.113.9", httpGET("/", "X-User: blocked")))[0]; got.Header.Get("Sluice-Reason") != "concurrent-requests" {
+			t.Errorf("a blocked user: %v, want concurrent-requests", fields(got))
+		}
+	}
+	if out := r.cli(t, "show table sluice_address"); strings.Contains(out, "key=") {
+		t.Errorf("after refusals by a table: %s, want no entry", out)
+	}
+	var got answer
+	proctest.Eventually(t, "the second request within a second", func() error {
+		got = r.send(t, from("203.0.113.9", httpGET("/", "X-User: alice")))[0]
+		if got.Status != 429 {
+			return fmt.Errorf("status = %d, want 429", got.Status)
+		}
+		return nil
+	})
+	want := map[string]string{
+		"RateLimit-Policy": `"address-request-rate";q=1;w=1`, "RateLimit": `"address-request-rate";r=0;t=1`,
+		"Retry-After": "1", "Sluice-Reason": "address-request-rate", "Cache-Control": "no-store", "Content-Type": "application/problem+json",
+	}
+	if diff := cmp.Diff(want, fields(got)); diff != "" {
+		t.Errorf("fields (-want +got):\n%s", diff)
+	}
+	for range 5 {
+		for _, request := range []string{from("198.51.100.7", httpGET("/")), from("203.0.113.9", httpGET("/status")), from("203.0.113.9", httpGET("/-/healthy"))} {
+			if got := r.send(t, request)[0]; got.Status != 200 {
+				t.Errorf("an exempt request or a health check: status of %q = %d, want 200", request, got.Status)
+			}
+		}
+	}
+}
+
+// What an address has in progress is bounded, whoever its requests belong to. What is
+// refused is not in progress.
+func TestConcurrentRequestsOfAnAddress(t *testing.T) {
+	g := newGate()
+	r := newRig(t, setup{
+		Config: Config{Addresses: limits.AddressLimits{Concurrent: 3}, Threads: 4, RetryJitter: 1},
+		serve:  g.ServeHTTP,
+	})
+	var running []<-chan answer
+	for i := range 3 {
+		running = append(running, r.start(fmt.Sprint("user-", i)))
+		g.await(t, i+1)
+	}
+	r.takeHeard(t)
+	for range 10 {
+		got := r.get(t, "X-User: another")
+		want := map[string]string{
+			"RateLimit-Policy": `"address-concurrent-requests";q=3;qu="concurrent-requests"`, "RateLimit": `"address-concurrent-requests";r=0;t=1`,
+			"Retry-After": "1", "Sluice-Reason": "address-concurrent-requests", "Cache-Control": "no-store", "Content-Type": "text/plain",
+		}
+		if diff := cmp.Diff(want, fields(got)); got.Status != 429 || diff != "" {
+			t.Errorf("one more: status = %d, want 429; fields (-want +got):\n%s", got.Status, diff)
+		}
+	}
+	if asked := r.takeHeard(t); len(asked) != 0 {
+		t.Errorf("the agent heard %v, want nothing", asked)
+	}
+	g.let(1)
+	awaitAny(t, running)
+	proctest.Eventually(t, "room for one more", func() error {
+		return r.tryOne(t, g)
+	})
+	g.let(3)
+}
+
+// Many that begin at the same instant: never more than the limit are at the origin.
+func TestConcurrentRequestsOfAnAddressAtOnce(t *testing.T) {
+	const limit, clients, each = 1, 32, 300
+	var now, most, served atomic.Int64
+	r := newRig(t, setup{
+		Config: Config{Addresses: limits.AddressLimits{Concurrent: limit}, Threads: 4},
+		serve: func(http.ResponseWriter, *http.Request) {
+			n := now.Add(1)
+			defer now.Add(-1)
+			served.Add(1)
+			time.Sleep(100 * time.Microsecond) // what a request takes, so that others overlap
+			for {
+				m := most.Load()
+				if n <= m || most.CompareAndSwap(m, n) {
+					return
+				}
+			}
+		},
+	})
+	var all sync.WaitGroup
+	for range clients {
+		all.Go(func() {
+			conn := dial(t, "tcp", r.addr)
+			defer conn.Close()
+			in := bufio.NewReader(conn)
+			for range each {
+				fmt.Fprint(conn, httpGET("/", "X-User: alice"))
+				resp, err := http.ReadResponse(in, nil)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_, _ = io.Copy(io.Discard, resp.Body)
+			}
+		})
+	}
+	all.Wait()
+	if most.Load() > limit || served.Load() == 0 {
+		t.Errorf("%d requests were served, up to %d at a time, want some, and at most %d at a time", served.Load(), most.Load(), limit)
+	}
+}
+
+// awaitAny waits until one of them is answered.
+func awaitAny(t *testing.T, all []<-chan answer) {
+	t.Helper()
+	proctest.Eventually(t, "an answer", func() error {
+		for _, a := range all {
+			select {
+			case got := <-a:
+				if got.Status != 200 {
+					t.Errorf("status = %d, want 200", got.Status)
+				}
+				return nil
+			default:
+			}
+		}
+		return fmt.Errorf("none of %d", len(all))
+	})
+}
+
+// tryOne sends a request and reports that it was refused.
+func (r *rig) tryOne(t *testing.T, g *gate) error {
+	before := len(g.arrived())
+	done := r.start("another")
+	for {
+		select {
+		case got := <-done:
+			return fmt.Errorf("status = %d, want it to be with the origin", got.Status)
+		case <-time.After(time.Millisecond):
+			if len(g.arrived()) > before {
+				return nil
+			}
+		}
+	}
+}
+
+// A full table forgets the addresses that it has not heard of for longest, and fails
+// no request.
+func TestFullTableOfAddresses(t *testing.T) {
+	r := newRig(t, setup{
+		Config: Config{
+			Identify:  "s3",
+			Addresses: limits.AddressLimits{Requests: 100, Concurrent: 10, FailedAuth: 1, FailedAuthWindow: limits.Hour},
+		},
+		serve: checksSignatures,
+		edit: func(cfg string) string {
+			return strings.Replace(acceptProxy(cfg), "stick-table type ipv6 size 200k", "stick-table type ipv6 size 10", 1)
+		},
+	})
+	for i := range 50 {
+		address := fmt.Sprintf("192.0.2.%d", i)
+		if got := r.send(t, from(address, signed("key", "bad")))[0]; got.Status != 403 {
+			t.Errorf("%s: status = %d, want 403 from the origin", address, got.Status)
+		}
+	}
+	for address, want := range map[string]int{"192.0.2.49": 429, "192.0.2.0": 200} {
+		if got := r.send(t, from(address, signed("key", "good")))[0]; got.Status != want {
+			t.Errorf("%s: status = %d, want %d", address, got.Status, want)
+		}
+	}
+}
+
+// The access log has the reason, and HAProxy's own metrics count each one.
+func TestRefusalsOfAnAddressAreCounted(t *testing.T) {
+	metrics := proctest.FreeAddr(t)
+	g := newGate()
+	r := newRig(t, setup{
+		Config: Config{
+			Identify: "s3", AccessLog: "json", Metrics: metrics, RetryJitter: 1,
+			Addresses: limits.AddressLimits{Requests: 2, Concurrent: 1, FailedAuth: 1, FailedAuthWindow: limits.Hour},
+		},
+		serve: func(w http.ResponseWriter, q *http.Request) {
+			if q.URL.Path == "/wait" {
+				g.ServeHTTP(w, q)
+			}
+			checksSignatures(w, q)
+		},
+		edit: acceptProxy,
+	})
+	r.send(t, from("192.0.2.1", signed("key", "bad")))
+	r.send(t, from("192.0.2.1", signed("key", "good")))
+	want := "- GET / 429 refused failed-authentication - failed-authentication 1 0 3600"
+	if got := r.takeLines(t, 1, 2)[0].told(); got != want {
+		t.Errorf("the access log says %s, want %s", got, want)
+	}
+	lines := 2
+	proctest.Eventually(t, "too many requests in a second", func() error {
+		lines++
+		if got := r.send(t, from("192.0.2.2", signed("key", "good")))[0]; got.Header.Get("Sluice-Reason") != "address-request-rate" {
+			return fmt.Errorf("%v, want to be refused", fields(got))
+		}
+		return nil
+	})
+	waits := make(chan struct{})
+	go func() {
+		defer close(waits)
+		r.send(t, from("192.0.2.3", signedGET("/wait", "key", "good")))
+	}()
+	g.await(t, 1)
+	r.send(t, from("192.0.2.3", signed("key", "good")))
+	want = "- GET / 429 refused address-concurrent-requests key address-concurrent-requests 1 0 1"
+	if got := r.takeLines(t, lines, lines+1)[0].told(); got != want {
+		t.Errorf("the access log says %s, want %s", got, want)
+	}
+	g.let(1)
+	<-waits
+	proctest.Eventually(t, "HAProxy's metrics have the refusals", func() error {
+		_, body, err := fetch("http://" + metrics + "/metrics")
+		if err != nil {
+			return err
+		}
+		for _, of := range addressRefusals {
+			if line := fmt.Sprintf(`haproxy_backend_http_responses_total{proxy="%s",code="4xx"} `, of.backend); !strings.Contains(body, line) || strings.Contains(body, line+"0\n") {
+				return fmt.Errorf("no %sabove 0 in\n%s", line, linesWith(body, "haproxy_backend_http_responses_total{proxy=\""+of.backend))
+			}
+		}
+		return nil
+	})
+}
+
+// Nobody pays for limits that the limit file does not have.
+func TestNoLimitsOfAddresses(t *testing.T) {
+	shipped, err := Files.ReadFile("haproxy.cfg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := Render(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"sluice_address", "track-sc2", "auth_failed"} {
+		if strings.Contains(cfg, text) || strings.Contains(string(shipped), text) {
+			t.Errorf("haproxy.cfg has %s without limits of addresses", text)
+		}
+	}
+}
