@@ -9,6 +9,7 @@ package bus
 
 import (
 	"context"
+	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -58,6 +59,7 @@ type Options struct {
 type Bus struct {
 	client  redis.UniversalClient
 	shards  int
+	session string // random
 	timeout time.Duration
 	logger  *slog.Logger
 
@@ -103,6 +105,7 @@ func Open(o Options) (*Bus, error) {
 			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 		}),
 		shards:  max(1, o.Shards),
+		session: rand.Text()[:8],
 		timeout: timeout,
 		logger:  logger,
 		requests: metrics.NewCounterVec(prometheus.CounterOpts{

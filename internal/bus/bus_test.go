@@ -101,6 +101,45 @@ func TestAStoppedRedisIsUnavailableInTimeAndThenUsedAgain(t *testing.T) {
 	}
 }
 
+// A Redis that was stopped hears of all that was sent meanwhile when it goes on. What an
+// agent reports again and again, because it gets no answer, is counted once.
+func TestAStoppedRedisCountsOnce(t *testing.T) {
+	process, addr := proctest.Redis(t)
+	s := newServer(t, addr)
+	b := s.open(t, bus.Options{Timeout: 200 * time.Millisecond})
+	ctx := context.Background()
+	key := ratelimit.Key{Class: "GET", User: "alice"}
+	report := func(batch uint64, debt, back int) error {
+		_, err := b.Take(ctx, "a", []ratelimit.Ask{
+			{Key: key, Seq: batch, Second: 17, Limit: 1000, Debt: debt, Back: back},
+			{Key: key, Seq: batch, Second: time.Now().Unix(), Limit: 1000, Burst: 1000, Debt: debt, Back: back},
+		})
+		return err
+	}
+	if err := report(1, 100, 0); err != nil { // the scripts are known
+		t.Fatal(err)
+	}
+	stop(t, process)
+	for range 5 {
+		if err := report(2, 41, 20); !errors.Is(err, bus.ErrUnavailable) {
+			t.Errorf("Take of a stopped Redis = %v, want %v", err, bus.ErrUnavailable)
+		}
+	}
+	resume(t, process)
+	proctest.Eventually(t, "the batch is heard", func() error { return report(2, 41, 20) })
+	proctest.Eventually(t, "the next is heard", func() error { return report(3, 7, 0) })
+	// What is still to be read of connections that were given up may come at any time.
+	proctest.Eventually(t, "nothing waits to be read", func() error {
+		if clients := fmt.Sprint(s.do(t, "INFO", "clients")); !strings.Contains(clients, "connected_clients:2\r\n") {
+			return errors.New(clients)
+		}
+		return nil
+	})
+	if got := s.do(t, "HGET", "sluice:{0}:requests:17", "GET|alice"); got != "128" {
+		t.Errorf("total = %v, want 128: 100, then 41 less 20 once, then 7", got)
+	}
+}
+
 func TestSubscribeComesBackAfterRedis(t *testing.T) {
 	addr := proctest.FreeAddr(t)
 	process := proctest.RedisAt(t, addr)

@@ -43,6 +43,7 @@ func TestConformance(t *testing.T) {
 		{"windows do not touch each other", windows},
 		{"take refuses what would merge or miscount", takeRefuses},
 		{"large batches are divided", takeDivides},
+		{"a batch that comes again counts once", takeCountsOnce},
 		{"slots is concurrency.Take", slotsIsConcurrencyTake},
 		{"slots refuses what would miscount", slotsRefuses},
 		{"large batches of slots are divided", slotsDivides},
@@ -416,6 +417,97 @@ func takeRefuses(t *testing.T, s *server) {
 	}
 	if taken, err := b.Take(context.Background(), "a", nil); err != nil || len(taken.Grants) != 0 {
 		t.Errorf("Take(nothing) = %+v, %v", taken, err)
+	}
+}
+
+// takeCountsOnce plays agents whose batches get no answer, and a pool that hears of them
+// again, or late: ratelimit.Take and ratelimit.Ask.Heard.
+func takeCountsOnce(t *testing.T, s *server) {
+	type sender struct {
+		instance string
+		bus      *bus.Bus
+	}
+	one, other := s.open(t, bus.Options{Shards: 3}), s.open(t, bus.Options{Shards: 3})
+	senders := []sender{{"a", one}, {"b", one}, {"a", other}} // the last one has the name of the first, as after a restart
+	rapid.Check(t, func(rt *rapid.T) {
+		s.do(t, "FLUSHALL")
+		type pool struct {
+			key    ratelimit.Key
+			second int64
+		}
+		totals := map[pool]int{}
+		heard := map[sender]uint64{}
+		sent := map[sender][][]ratelimit.Ask{}
+		for range rapid.IntRange(1, 12).Draw(rt, "calls") {
+			from := rapid.SampledFrom(senders).Draw(rt, "sender")
+			n := len(sent[from])
+			if again := rapid.IntRange(0, n).Draw(rt, "batch"); again < n {
+				n = again // one that failed, or is late
+			} else {
+				asks := rapid.SliceOfN(ask, 1, 8).Draw(rt, "asks")
+				for i := range asks {
+					asks[i].Seq = uint64(n + 1)
+				}
+				sent[from] = append(sent[from], asks)
+			}
+			asks := sent[from][n]
+			var want []ratelimit.Grant
+			for _, a := range asks {
+				if a.Seq <= heard[from] {
+					a = a.Heard()
+				}
+				p := pool{a.Key, a.Second}
+				g := ratelimit.Take(totals[p], a)
+				totals[p] = g.Total
+				want = append(want, g)
+			}
+			heard[from] = max(heard[from], asks[0].Seq)
+			// Only what has come to the shards of these asks is known there.
+			taken, err := from.bus.Take(context.Background(), from.instance, asks)
+			if err != nil {
+				rt.Fatalf("Take(%+v) = %v", asks, err)
+			}
+			if diff := cmp.Diff(want, taken.Grants); diff != "" {
+				rt.Fatalf("Take(%+v), the number %d of %v (-want +got):\n%s", asks, n+1, from, diff)
+			}
+		}
+	})
+
+	t.Run("more than one call, bursts among them", func(t *testing.T) {
+		s.do(t, "FLUSHALL")
+		b := one
+		now, err := b.Time(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var asks []ratelimit.Ask
+		for i := range 1000 {
+			a := ratelimit.Ask{Key: ratelimit.Key{Class: "GET", User: fmt.Sprint(i)}, Seq: 7, Second: now.Unix(), Limit: 100, Debt: 5, Back: 1}
+			if i%3 == 0 {
+				a.Burst = 50
+			}
+			asks = append(asks, a)
+		}
+		for range 3 {
+			taken, err := b.Take(context.Background(), "a", asks)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, g := range taken.Grants {
+				if g.Total != 4 && (asks[i].Burst == 0 || taken.Now.Unix() == now.Unix()) { // accounts end with their second
+					t.Fatalf("total of user %d = %d, want 4", i, g.Total)
+				}
+			}
+		}
+	})
+
+	for _, asks := range [][]ratelimit.Ask{
+		{{Key: ratelimit.Key{Class: "GET"}, Seq: 1}, {Key: ratelimit.Key{Class: "GET"}, Seq: 2}},
+		{{Key: ratelimit.Key{Class: "GET"}, Seq: 1 << 40}},
+	} {
+		if _, err := one.Take(context.Background(), "a", asks); err == nil {
+			t.Errorf("Take(%+v) = nil, want an error", asks)
+		}
 	}
 }
 
@@ -900,18 +992,18 @@ func slowHandler(t *testing.T, s *server) {
 func everyKeyExpires(t *testing.T, s *server) {
 	b := s.open(t, bus.Options{Shards: 2})
 	ctx := context.Background()
-	for range 2 { // the second time keys exist
+	for batch := range 2 { // the second time keys exist
 		var asks []ratelimit.Ask
 		for i := range 20 {
 			key := ratelimit.Key{Class: "GET", User: fmt.Sprint(i)}
-			asks = append(asks, ratelimit.Ask{Key: key, Second: int64(17 + i%2), Limit: 9, Need: 1})
+			asks = append(asks, ratelimit.Ask{Key: key, Seq: uint64(batch + 1), Second: int64(17 + i%2), Limit: 9, Need: 1})
 		}
 		for _, w := range []rates.Window{rates.Minute, rates.Hour} {
 			key := ratelimit.Key{Class: "GET", User: "u", Window: w}
 			ahead := 4_000_000_000 + w.Seconds() // much later than any agent asks
-			asks = append(asks, ratelimit.Ask{Key: key, Second: ahead - ahead%w.Seconds(), Limit: 9, Need: 1})
+			asks = append(asks, ratelimit.Ask{Key: key, Seq: uint64(batch + 1), Second: ahead - ahead%w.Seconds(), Limit: 9, Need: 1})
 		}
-		asks = append(asks, ratelimit.Ask{Key: ratelimit.Key{Class: "GET", User: "u"}, Second: time.Now().Unix(), Limit: 9, Burst: 9, Need: 1})
+		asks = append(asks, ratelimit.Ask{Key: ratelimit.Key{Class: "GET", User: "u"}, Seq: uint64(batch + 1), Second: time.Now().Unix(), Limit: 9, Burst: 9, Need: 1})
 		if _, err := b.Take(ctx, "a", asks); err != nil {
 			t.Fatal(err)
 		}
@@ -950,6 +1042,9 @@ func everyKeyExpires(t *testing.T, s *server) {
 		"sluice:{0}:hour:11:4000003200":   3611 * time.Second,
 		"sluice:{0}:burst:GET|u":          24 * time.Hour,
 		"sluice:overrides":                time.Hour,
+		"sluice:{0}:heard:take:a":         time.Hour,
+		"sluice:{1}:heard:take:a":         time.Hour,
+		"sluice:{0}:heard:burst:a":        time.Hour,
 		"sluice:{0}:slots:u":              30 * time.Second,
 		"sluice:{1}:slots:w":              30 * time.Second,
 		"sluice:{0}:moving:a:u":           5 * time.Second,
@@ -963,7 +1058,11 @@ func everyKeyExpires(t *testing.T, s *server) {
 	}
 	for _, key := range s.do(t, "KEYS", "*").([]any) {
 		ttl := time.Duration(s.do(t, "PTTL", key).(int64)) * time.Millisecond
-		if want, ok := longest[key.(string)]; !ok || ttl <= 0 || ttl > want {
+		name := key.(string)
+		if strings.Contains(name, ":heard:") {
+			name = name[:strings.LastIndexByte(name, ':')] // without the session
+		}
+		if want, ok := longest[name]; !ok || ttl <= 0 || ttl > want {
 			t.Errorf("%s expires in %v, want at most %v", key, ttl, want)
 		}
 	}

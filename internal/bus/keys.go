@@ -16,6 +16,7 @@ import (
 //	sluice:{<n>}:requests:<s>    hash    12 s    agents, Take          agents, Take    class|user → tokens and debts of second s
 //	sluice:{<n>}:<w>:<p>:<s>     hash    w+11 s  agents, Take          agents, Take    class/w|user → the same of the window w, minute or hour, that begins at s
 //	sluice:{<n>}:burst:<f>       string  1 d     agents, Take          agents, Take    of f, class|user: second, credit, before, total, next
+//	sluice:{<n>}:heard:<k>:<i>   string  1 h     agent i, Take         agent i, Take   number of the last call of the kind k, take or burst
 //	sluice:{<n>}:slots:<user>    hash    30 s    agents, Slots         agents, Slots   instance → held, active, seq, Redis ms of the write
 //	sluice:{<n>}:moving:<i>:<u>  string  5 s     agent i, Demand       –               requests in progress of user u, bytes per second down, up
 //	sluice:{cluster}:instances   zset    5 s     agents, Register      all, Register   instance → Redis ms of its last heartbeat
@@ -73,6 +74,10 @@ const (
 	// parts divide the users of a window longer than a second.
 	parts = 64
 
+	// heardTTL is how long a call may be repeated, or be late, without counting twice.
+	// It is counted from the agent's last call to the shard.
+	heardTTL = time.Hour
+
 	// slotsTTL is counted from the last write of any instance: agents that still
 	// run something say so more often.
 	slotsTTL = 30 * time.Second
@@ -115,6 +120,16 @@ func requestsKey(shard, part int, w limits.Window, second int64) string {
 // burstKey is the key of an account.
 func burstKey(shard int, field string) string {
 	return "sluice:{" + strconv.Itoa(shard) + "}:burst:" + field
+}
+
+// heardKey is the key of the last call's number. The session tells an agent from one
+// that had its name before, whose numbers were others.
+func heardKey(shard int, burst bool, instance, session string) string {
+	kind := "take:"
+	if burst {
+		kind = "burst:"
+	}
+	return "sluice:{" + strconv.Itoa(shard) + "}:heard:" + kind + instance + ":" + session
 }
 
 // slotsPrefix is what a user's name follows in the key of his slots.

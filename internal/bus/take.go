@@ -26,6 +26,11 @@ const (
 	// maxAsks is how many asks one call of the script gets at most. It keeps
 	// other clients from waiting long behind a large batch.
 	maxAsks = 256
+
+	// maxCalls and maxSeq keep a call's number below 2^53: that of its batch times
+	// maxCalls, and its place in it.
+	maxCalls = 1 << 13
+	maxSeq   = 1<<40 - 1
 )
 
 // Take answers asks from the pools in Redis as ratelimit.Take would, and those
@@ -33,8 +38,14 @@ const (
 // publishes the totals that changed, all in one round trip. Asks may be of different
 // windows and seconds. An ask of only zeros reads the pool's total.
 //
-// Of the asks of a failed call, all, some or none may have been counted. An ask
-// whose class is not policy.ValidClass, that counts below 0 or above 10^12, or that
+// Of the asks of a failed call, all, some or none may have been counted, or may be
+// later: a Redis that was stopped goes on with what it was sent. So the asks of one
+// call have the number of their batch, Seq, which grows with each batch of this Bus and
+// instance. A batch that failed may be sent again, the asks in their order: each counts
+// once, and what was counted before is granted nothing. This is forgotten after an hour.
+// Asks with the number 0 are of no batch.
+//
+// An ask whose class is not policy.ValidClass, that counts below 0 or above 10^12, or that
 // has a burst over more than a second, fails the call before anything is sent. A
 // limit or burst above 2^52 is that.
 func (b *Bus) Take(ctx context.Context, instance string, asks []ratelimit.Ask) (Taken, error) {
@@ -45,12 +56,22 @@ func (b *Bus) Take(ctx context.Context, instance string, asks []ratelimit.Ask) (
 		if err := validate(a); err != nil {
 			return Taken{}, fmt.Errorf("take tokens: %w", err)
 		}
+		if a.Seq != asks[0].Seq || a.Seq > maxSeq {
+			return Taken{}, fmt.Errorf("take tokens: batch %d in batch %d, of at most %d", a.Seq, asks[0].Seq, uint64(maxSeq))
+		}
 	}
 	batches := b.divide(asks)
+	if len(batches) > maxCalls {
+		return Taken{}, fmt.Errorf("take tokens: %d calls at a time, of at most %d", len(batches), maxCalls)
+	}
 	taken := Taken{Grants: make([]ratelimit.Grant, len(asks))}
 	err := b.do(ctx, "take", "take tokens", func(ctx context.Context) error {
 		calls := make([]call, len(batches))
 		for i, batch := range batches {
+			if asks[0].Seq > 0 {
+				batch.number = int64(asks[0].Seq*maxCalls) + int64(i)
+				batch.last = heardKey(batch.shard, batch.burst, instance, b.session)
+			}
 			calls[i] = batch.call(instance, asks)
 		}
 		replies, err := b.eval(ctx, calls...)
@@ -94,6 +115,8 @@ type batch struct {
 	batchKind
 	asks   int
 	hashes []hash
+	number int64  // of the call; 0: it is not remembered
+	last   string // the key of the last call's number
 }
 
 type batchKind struct {
@@ -162,9 +185,9 @@ func (c *batch) call(instance string, asks []ratelimit.Ask) call {
 
 // burstCall has the keys and arguments that scripts/burst.lua describes.
 func (c *batch) burstCall(instance string, asks []ratelimit.Ask) call {
-	keys := make([]string, 0, c.asks)
-	args := make([]any, 0, 1+9*c.asks)
-	args = append(args, head(instance))
+	keys := make([]string, 0, c.asks+1)
+	args := make([]any, 0, 3+9*c.asks)
+	args = append(args, head(instance), c.number, int64(heardTTL/time.Second))
 	for _, ask := range c.hashes[0].asks {
 		a := &asks[ask]
 		field := fieldOf(a.Key)
@@ -173,14 +196,14 @@ func (c *batch) burstCall(instance string, asks []ratelimit.Ask) call {
 		args = append(args, a.Second, usage, a.Debt, a.Back, a.Need, a.Ahead,
 			min(a.Limit, maxLimit), min(a.Burst, maxLimit), max(1, a.Instances))
 	}
-	return call{script: burstScript, keys: keys, args: args}
+	return call{script: burstScript, keys: c.withLast(keys), args: args}
 }
 
 // takeCall has the keys and arguments that scripts/take.lua describes.
 func (c *batch) takeCall(instance string, asks []ratelimit.Ask) call {
-	keys := make([]string, len(c.hashes))
-	args := make([]any, 0, 2+4*len(c.hashes)+6*c.asks)
-	args = append(args, head(instance), int64(requestsSpare/time.Second))
+	keys := make([]string, len(c.hashes), len(c.hashes)+1)
+	args := make([]any, 0, 4+4*len(c.hashes)+6*c.asks)
+	args = append(args, head(instance), int64(requestsSpare/time.Second), c.number, int64(heardTTL/time.Second))
 	for i, s := range c.hashes {
 		keys[i] = requestsKey(c.shard, s.part, s.window, s.second)
 		args = append(args, s.second, s.window.Seconds(), len(s.asks), nil)
@@ -198,7 +221,15 @@ func (c *batch) takeCall(instance string, asks []ratelimit.Ask) call {
 			args = append(args, a.Debt-a.Back, a.Need, a.Ahead, min(a.Limit, maxLimit), max(1, a.Instances))
 		}
 	}
-	return call{script: takeScript, keys: keys, args: args}
+	return call{script: takeScript, keys: c.withLast(keys), args: args}
+}
+
+// withLast adds the key of the last call's number, if this call has one.
+func (c *batch) withLast(keys []string) []string {
+	if c.number == 0 {
+		return keys
+	}
+	return append(keys, c.last)
 }
 
 // read puts a reply's grants into the places of their asks.

@@ -216,6 +216,7 @@ func parse(t testing.TB, text string) *limits.Set {
 // after a while.
 type pool struct {
 	mu       sync.Mutex
+	batches  map[string]uint64 // the last of each instance
 	totals   map[place]int
 	accounts map[ratelimit.Key]ratelimit.Account
 	slots    map[string]map[string]concurrency.Holding // by user and instance
@@ -227,7 +228,7 @@ type pool struct {
 }
 
 func newPool() *pool {
-	return &pool{totals: map[place]int{}, accounts: map[ratelimit.Key]ratelimit.Account{}, slots: map[string]map[string]concurrency.Holding{}}
+	return &pool{batches: map[string]uint64{}, totals: map[place]int{}, accounts: map[ratelimit.Key]ratelimit.Account{}, slots: map[string]map[string]concurrency.Holding{}}
 }
 
 // report is what the pool was told of the bytes that are moved.
@@ -263,14 +264,19 @@ type place struct {
 	second int64
 }
 
-func (p *pool) take(ctx context.Context, _ string, asks []ratelimit.Ask) (bus.Taken, error) {
+func (p *pool) take(ctx context.Context, instance string, asks []ratelimit.Ask) (bus.Taken, error) {
 	if err := p.answer(ctx, &p.tokens); err != nil {
 		return bus.Taken{}, err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	taken := bus.Taken{Now: time.Now()}
+	again := asks[0].Seq > 0 && asks[0].Seq <= p.batches[instance]
+	p.batches[instance] = max(p.batches[instance], asks[0].Seq)
 	for _, ask := range asks {
+		if again {
+			ask = ask.Heard()
+		}
 		var g ratelimit.Grant
 		if at := (place{ask.Key, ask.Second}); ask.Burst == 0 {
 			g = ratelimit.Take(p.totals[at], ask)

@@ -218,7 +218,8 @@ func (a *Agent) backOff(u *user, now int64) {
 }
 
 // Fail takes back an Ask that got no answer. The pool may have heard it or not:
-// the next Ask sets that right.
+// the next Ask sets that right. Refusals are counts, which must not count twice: only
+// that there were some is said again, for who is refused wants a larger share.
 func (a *Agent) Fail(at time.Time, ask Ask) {
 	u := a.users[ask.User]
 	if u == nil {
@@ -226,6 +227,6 @@ func (a *Agent) Fail(at time.Time, ask Ask) {
 	}
 	u.asking = false
 	u.register = true
-	u.refused += ask.Refused
+	u.refused += min(1, ask.Refused)
 	a.review(u, a.clock(at))
 }

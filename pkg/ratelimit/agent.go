@@ -69,6 +69,8 @@ type Agent struct {
 	reports  []Ask     // reports for windows gone by, and asks for the next one
 	first    []Ask     // reports that go before asks
 	hurried  bool      // the reports are not to wait for the next flush
+	unheard  []Ask     // a batch that got no answer, without what it wanted
+	seq      uint64    // of the last batch
 	out      Output
 
 	instances int   // agents in the cluster, this one included

@@ -76,7 +76,7 @@ func TestAgentAloneReportsWhatItAdmitted(t *testing.T) {
 	if !a.Drain().Urgent {
 		t.Error("the request that reached the limit was not urgent to report")
 	}
-	want := []ratelimit.Ask{{Key: ratelimit.Key{Class: "GET", User: "u"}, Second: t0.Unix(), Limit: 5, Debt: 5, Instances: 1}}
+	want := []ratelimit.Ask{{Key: ratelimit.Key{Class: "GET", User: "u"}, Seq: 1, Second: t0.Unix(), Limit: 5, Debt: 5, Instances: 1}}
 	if diff := cmp.Diff(want, a.Collect(ms(11), false, nil)); diff != "" {
 		t.Errorf("without waiting for a flush: %s", diff)
 	}
@@ -215,6 +215,74 @@ func TestAgentTimeout(t *testing.T) {
 				t.Errorf("admitted %d, want %d", admitted, tt.admit)
 			}
 		})
+	}
+}
+
+// A batch that got no answer comes again as it was, and alone: the pool may have heard
+// it, and knows it by its number.
+func TestAgentRepeatsABatchThatFailed(t *testing.T) {
+	a := ratelimit.NewAgent(ratelimit.Config{})
+	debt := func(seq uint64, n int) []ratelimit.Ask {
+		return []ratelimit.Ask{{Key: ratelimit.Key{Class: "GET", User: "u"}, Seq: seq, Second: t0.Unix(), Limit: 50, Debt: n, Instances: 1}}
+	}
+	request := func(at, n int) {
+		for range n {
+			a.Start(ms(at), "u", get(50))
+		}
+	}
+	collect := func(what string, at int, want []ratelimit.Ask) {
+		t.Helper()
+		if diff := cmp.Diff(want, a.Collect(ms(at), true, nil)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", what, diff)
+		}
+	}
+	request(10, 41)
+	collect("what was admitted", 11, debt(1, 41))
+	request(12, 2)
+	a.Fail(ms(250), debt(1, 41)[0])
+	request(251, 3)
+	collect("after the failure", 252, debt(1, 41))
+	a.Fail(ms(500), debt(1, 41)[0])
+	collect("after another one", 501, debt(1, 41))
+	a.Reply(ms(502), debt(1, 41)[0], ratelimit.Grant{Total: 41})
+	collect("when it was heard", 503, debt(2, 5))
+	collect("when there is nothing to say", 504, nil)
+}
+
+// What a batch wanted is wanted anew, if at all.
+func TestAgentWantsAnewWhatFailed(t *testing.T) {
+	a := shared(2)
+	_, w := a.Start(ms(10), "u", get(100))
+	first := a.Collect(ms(11), false, nil)
+	if w == nil || len(first) != 1 || first[0].Need != 1 || first[0].Seq != 1 {
+		t.Fatalf("asks %+v, want one for a token", first)
+	}
+	a.Fail(ms(20), first[0])
+	if !a.Drain().Urgent {
+		t.Error("a request that waits is not urgent")
+	}
+	second := a.Collect(ms(21), false, nil)
+	if len(second) != 1 || second[0].Need != 1 || second[0].Seq != 2 {
+		t.Errorf("asks %+v, want one for a token in another batch", second)
+	}
+}
+
+// What waits for a pool that is lost for long is bounded.
+func TestAgentReportsAreBounded(t *testing.T) {
+	a := ratelimit.NewAgent(ratelimit.Config{})
+	const users, seconds = 2000, 70
+	for s := range seconds {
+		for u := range users {
+			a.Start(ms(1000*s), fmt.Sprint("u", u), get(50))
+		}
+		a.Tick(ms(1000*s + 999))
+	}
+	reports := 0
+	for asks := a.Collect(ms(1000*seconds), true, nil); len(asks) > 0; asks = a.Collect(ms(1000*seconds), true, nil) {
+		reports += len(asks)
+	}
+	if reports < 90_000 || reports > 100_000+users {
+		t.Errorf("%d reports of %d seconds waited, want 100 000", reports, users*seconds)
 	}
 }
 

@@ -290,6 +290,24 @@ func TestClusterTokensTakenInVain(t *testing.T) {
 	}
 }
 
+// TestClusterCountsOnce stops the pool for five seconds, after which it hears all that
+// was sent meanwhile, again and again: each request is counted once.
+func TestClusterCountsOnce(t *testing.T) {
+	for _, rates := range [][]limits.Rate{get(100), per(0, 0, 2000, 0), per(90, 0, 1500, 9000)} {
+		for _, agents := range []int{1, 2, 4} {
+			for _, loss := range []float64{0, 0.1} {
+				t.Run(fmt.Sprintf("%+v/%d agents/loss %g", rates, agents, loss), func(t *testing.T) {
+					c := scenario{
+						seed: 14, agents: agents, rates: rates, seconds: 12, load: even(agents, 41), rtt: time.Millisecond, loss: loss,
+						lostAt: 3 * time.Second, backAt: 8 * time.Second, stops: true,
+					}.run()
+					c.checkCounted(t)
+				})
+			}
+		}
+	}
+}
+
 // TestClusterRestarts replaces an agent every few seconds. What it had leased goes
 // back to the pool, or, if it was killed, is lost until the window ends.
 func TestClusterRestarts(t *testing.T) {

@@ -7,9 +7,8 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-// maxReports bounds the reports that wait for a lost pool without a bucket. What
-// is dropped beyond it would only have corrected totals of past seconds, which
-// nobody uses: buckets of longer windows keep theirs.
+// maxReports bounds the reports of seconds that wait for a lost pool. What is dropped
+// beyond it would only have corrected totals of past seconds, which nobody uses.
 const maxReports = 100_000
 
 // maxBatch bounds the asks that Collect returns at a time, so that nobody's
@@ -19,9 +18,28 @@ const maxBatch = 4096
 // Collect appends what is to be sent to the pool now: asks for tokens, and,
 // with flush, reports as well. What is more than a batch waits for the next
 // call, for which Output is then urgent. Each Ask must be answered by one call
-// of Reply or Fail.
+// of Reply or Fail, and all of a batch before the next call. A batch that failed comes
+// again, as often as it fails, and nothing else before it was heard.
 func (a *Agent) Collect(at time.Time, flush bool, asks []Ask) []Ask {
-	now := at.UnixNano()
+	if reports := slices.ContainsFunc(a.unheard, func(ask Ask) bool { return ask.Debt+ask.Back > 0 }); reports {
+		asks = append(asks, a.unheard...)
+		a.unheard = nil
+		a.out.Urgent = a.out.Urgent || a.hurried || len(a.wanted)+len(a.first) > 0
+		return asks
+	}
+	a.unheard = nil // what it wanted is asked for anew
+	first := len(asks)
+	asks = a.collect(at.UnixNano(), flush, asks)
+	if len(asks) > first {
+		a.seq++
+		for i := range asks[first:] {
+			asks[first+i].Seq = a.seq
+		}
+	}
+	return asks
+}
+
+func (a *Agent) collect(now int64, flush bool, asks []Ask) []Ask {
 	room := maxBatch
 	send := func(ask Ask) bool {
 		asks = append(asks, ask)
@@ -158,27 +176,20 @@ func (a *Agent) hear(b *bucket, ask Ask, g Grant, now int64) {
 	}
 }
 
-// Fail takes back an Ask that got no answer. Debts are reported again, as long as
-// the window lasts: should the pool have counted them already, it ends a little
-// early. Tokens that it may have granted are never used, and tokens that it may
-// have taken back are not offered again: the pool has them, or nobody.
+// Fail takes back an Ask that got no answer. Tokens that it may have been granted are
+// never used. What it reported is sent again under the number of its batch, which the
+// pool counts once, whether it has heard it, or hears it yet, or never does.
 func (a *Agent) Fail(at time.Time, ask Ask) {
-	now := at.UnixNano()
+	again := ask.only(ask.Debt, ask.Back)
+	again.Seq, again.Instances = ask.Seq, ask.Instances
+	a.unheard = append(a.unheard, again) // all of them and in their order: the pool knows batches
 	b := a.lookup(&ask.Key)
-	if b != nil {
-		a.roll(b, now)
-	}
-	if b == nil || ask.Second != b.second {
-		// Nobody asks for a window that has been over for a while.
-		over := ask.Second + ask.Key.Window.Seconds()
-		if ask.Debt > 0 && over >= now/second-1 && len(a.reports) < maxReports {
-			a.reports = append(a.reports, ask.only(ask.Debt, 0))
-		}
+	if b == nil {
 		return
 	}
-	b.debt += ask.Debt
-	if b.debt > 0 {
-		a.soil(b)
+	a.roll(b, at.UnixNano())
+	if ask.Second != b.second {
+		return
 	}
 	if ask.Need+ask.Ahead > 0 {
 		b.asking = false
@@ -346,8 +357,15 @@ func (a *Agent) giveBack(ask Ask, tokens int) {
 	case ask.Burst > 0:
 		a.first = append(a.first, ask.only(0, tokens)) // what is left of a second is credit of the next
 		a.hurry()
-	case len(a.reports) < maxReports:
-		a.reports = append(a.reports, ask.only(0, tokens))
+	default:
+		a.report(ask.only(0, tokens))
+	}
+}
+
+// report has an Ask without a bucket sent with the next flush.
+func (a *Agent) report(ask Ask) {
+	if len(a.reports) < maxReports || ask.Key.Window != limits.Second {
+		a.reports = append(a.reports, ask)
 	}
 }
 

@@ -15,14 +15,23 @@ type Key struct {
 // window. The zero value of every number is "none".
 type Ask struct {
 	Key       Key
-	Second    int64 // at which the window begins, in seconds since the epoch
-	Limit     int   // requests that all agents together may admit in the window; > 0
-	Burst     int   // requests beyond it that a user may save up (limits.Rate.Burst); then the pool is an Account
-	Debt      int   // requests admitted without a token; they are counted whatever the limit
-	Back      int   // tokens given back unused
-	Need      int   // tokens that waiting requests need
-	Ahead     int   // tokens wanted ahead of need
-	Instances int   // agents that share the user's requests, this one included; 0 means 1
+	Seq       uint64 // of the batch it was collected in, which grows; see Heard. 0: of none
+	Second    int64  // at which the window begins, in seconds since the epoch
+	Limit     int    // requests that all agents together may admit in the window; > 0
+	Burst     int    // requests beyond it that a user may save up (limits.Rate.Burst); then the pool is an Account
+	Debt      int    // requests admitted without a token; they are counted whatever the limit
+	Back      int    // tokens given back unused
+	Need      int    // tokens that waiting requests need
+	Ahead     int    // tokens wanted ahead of need
+	Instances int    // agents that share the user's requests, this one included; 0 means 1
+}
+
+// Heard is what the pool makes of an Ask of a batch that it has heard before, from the
+// same agent: nothing is counted twice, and the Total is told. A batch that got no
+// answer is sent again under its number, and may run in any order with what was sent
+// before; so whatever was lost on the way, its reports count once.
+func (a Ask) Heard() Ask {
+	return Ask{Key: a.Key, Second: a.Second, Limit: a.Limit, Burst: a.Burst, Instances: a.Instances}
 }
 
 // A Grant is the pool's answer to an Ask.

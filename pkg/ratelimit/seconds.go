@@ -67,7 +67,7 @@ func (a *Agent) close(b *bucket) {
 			a.first = append(a.first, a.settle(b)) // what is left of a second is credit of the next
 			a.hurry()
 		} else {
-			a.reports = append(a.reports, a.settle(b))
+			a.report(a.settle(b))
 		}
 	}
 	a.giveBack(b.about(b.following()), b.next)

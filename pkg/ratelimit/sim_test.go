@@ -2,6 +2,7 @@ package ratelimit_test
 
 import (
 	"fmt"
+	"testing"
 	"time"
 
 	"github.com/sluice-qos/sluice/pkg/internal/simulation"
@@ -23,6 +24,7 @@ type cluster struct {
 	polygen bool // alive
 
 	admitted map[ratelimit.Key]map[int64]int // by the verdict's second
+	gone     map[poolKey]int                 // tokens whose grant was lost
 	offered  map[int64]int
 	refused  map[int64]int
 	asked    int // messages to the pool
@@ -37,6 +39,7 @@ type cluster struct {
 
 // pools are Redis.
 type pools struct {
+	heard    map[*ratelimit.Agent]uint64 // the last batch
 	totals   map[poolKey]int
 	accounts map[ratelimit.Key]ratelimit.Account
 }
@@ -47,7 +50,21 @@ type poolKey struct {
 }
 
 func newPools() pools {
-	return pools{totals: make(map[poolKey]int), accounts: make(map[ratelimit.Key]ratelimit.Account)}
+	return pools{heard: make(map[*ratelimit.Agent]uint64), totals: make(map[poolKey]int), accounts: make(map[ratelimit.Key]ratelimit.Account)}
+}
+
+// hear takes a batch of an agent, once.
+func (p pools) hear(from *ratelimit.Agent, at time.Time, asks []ratelimit.Ask) []ratelimit.Grant {
+	again := asks[0].Seq <= p.heard[from]
+	p.heard[from] = max(p.heard[from], asks[0].Seq)
+	grants := make([]ratelimit.Grant, len(asks))
+	for i, ask := range asks {
+		if again {
+			ask = ask.Heard()
+		}
+		grants[i] = p.take(at, ask)
+	}
+	return grants
 }
 
 func (p pools) take(at time.Time, ask ratelimit.Ask) (g ratelimit.Grant) {
@@ -78,7 +95,8 @@ type scenario struct {
 	skew    time.Duration                       // clocks are wrong by up to this
 	noHints bool                                // polygen is dead
 	lostAt  time.Duration                       // the pool is unreachable from here …
-	backAt  time.Duration                       // … to here
+	backAt  time.Duration                       // … to here,
+	stops   bool                                // and then hears all that was sent meanwhile, in some order
 	wait    time.Duration                       // W; 0 means max(5 rtt, 10 ms)
 	flush   time.Duration                       // between two ticks; 0 means 5 ms
 
@@ -121,6 +139,7 @@ func (s scenario) run() *cluster {
 		watch:    ratelimit.NewWatch(false),
 		polygen:  !s.noHints,
 		admitted: make(map[ratelimit.Key]map[int64]int),
+		gone:     make(map[poolKey]int),
 		offered:  make(map[int64]int),
 		refused:  make(map[int64]int),
 	}
@@ -199,11 +218,12 @@ func (c *cluster) replace(a *agent) {
 			if len(asks) == 0 {
 				break
 			}
-			for _, ask := range asks {
+			grants := c.pool.hear(a.core, c.Now, asks)
+			for i, ask := range asks {
 				if ask.Need+ask.Ahead > 0 {
 					c.problem("an agent that leaves asks for %+v", ask)
 				}
-				a.core.Reply(a.clock(c), ask, c.pool.take(c.Now, ask))
+				a.core.Reply(a.clock(c), ask, grants[i])
 			}
 		}
 	}
@@ -365,18 +385,21 @@ func (c *cluster) send(a *agent, flush bool) {
 	there, back := c.delay(), c.delay()
 	since := c.Now.Sub(c.since(0))
 	down := c.backAt > 0 && since >= c.lostAt && since < c.backAt
+	if down && c.stops {
+		c.At(c.since(0).Add(c.backAt+c.delay()), func() { c.unheard(asks, c.pool.hear(core, c.Now, asks)) })
+	}
 	lost := c.Rand.Float64() < c.loss
 	if down || lost && c.Rand.IntN(2) == 0 {
 		c.After(50*time.Millisecond, func() { c.failed(a, core, asks) })
 		return
 	}
 	c.After(there, func() {
-		grants := make([]ratelimit.Grant, len(asks))
+		grants := c.pool.hear(core, c.Now, asks)
 		for i, ask := range asks {
-			grants[i] = c.pool.take(c.Now, ask)
 			c.usage(a, ask, grants[i])
 		}
 		if lost {
+			c.unheard(asks, grants)
 			c.After(50*time.Millisecond, func() { c.failed(a, core, asks) })
 			return
 		}
@@ -392,6 +415,35 @@ func (c *cluster) send(a *agent, flush bool) {
 			c.send(a, false)
 		})
 	})
+}
+
+// unheard notes tokens whose grant nobody hears of.
+func (c *cluster) unheard(asks []ratelimit.Ask, grants []ratelimit.Grant) {
+	for i, g := range grants {
+		c.gone[poolKey{asks[i].Second, asks[i].Key}] += g.Tokens
+	}
+}
+
+// checkCounted holds each pool against what was admitted, when all agents have given
+// back what they hold: it has counted that once, and tokens whose grant was lost.
+func (c *cluster) checkCounted(t *testing.T) {
+	t.Helper()
+	for _, a := range c.agents {
+		c.replace(a)
+	}
+	for _, r := range c.rates {
+		k := keyOf(r)
+		for window, admitted := range c.admitted[k] {
+			if r.Window == limits.Second && window >= c.since(c.seconds-1).Unix() {
+				continue // it may not be over
+			}
+			p := poolKey{window, k}
+			if want := admitted + c.gone[p]; c.pool.totals[p] != want {
+				t.Errorf("%s of %v: the pool counts %d, want %d admitted and %d granted in vain",
+					r.Name(), time.Unix(window, 0).Sub(c.since(0)), c.pool.totals[p], admitted, c.gone[p])
+			}
+		}
+	}
 }
 
 func (c *cluster) failed(a *agent, core *ratelimit.Agent, asks []ratelimit.Ask) {

@@ -1,12 +1,10 @@
 package ratelimit_test
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -454,21 +452,6 @@ func TestAgentLongLoss(t *testing.T) {
 			t.Errorf("%d tokens are not back, want one at most", r.total(limits.Minute)-1)
 		}
 	})
-	t.Run("reports of unknown users are kept until the window is over", func(t *testing.T) {
-		r := newRig(2, per(0, 0, 5, 0))
-		for _, second := range []int64{h0.Unix() - 60, h0.Unix() - 3540, h0.Unix()} {
-			for _, w := range []limits.Window{limits.Second, limits.Minute, limits.Hour} {
-				r.Fail(h0.Add(30*time.Second), ratelimit.Ask{Key: ratelimit.Key{Window: w}, Second: second, Limit: 5, Debt: 1})
-			}
-		}
-		var kept []string
-		for _, ask := range r.Collect(h0.Add(30*time.Second), true, nil) {
-			kept = append(kept, fmt.Sprint(ask.Key.Window, " ", ask.Second-h0.Unix()))
-		}
-		if diff := cmp.Diff([]string{"hour -60", "hour -3540", "minute 0", "hour 0"}, kept); diff != "" {
-			t.Errorf("kept (-want +got):\n%s", diff)
-		}
-	})
 }
 
 func TestAgentLongClockSetBack(t *testing.T) {
@@ -544,8 +527,8 @@ func TestAgentBurst(t *testing.T) {
 
 func TestAgentBurstAsks(t *testing.T) {
 	key := ratelimit.Key{Class: "GET", User: "u"}
-	ask := func(second int64) ratelimit.Ask {
-		return ratelimit.Ask{Key: key, Second: h0.Unix() + second, Limit: 10, Burst: 25}
+	ask := func(batch uint64, second int64) ratelimit.Ask {
+		return ratelimit.Ask{Key: key, Seq: batch, Second: h0.Unix() + second, Limit: 10, Burst: 25}
 	}
 	t.Run("what is left of a second goes back before the next is asked for", func(t *testing.T) {
 		r := newRig(2, per(10, 25, 0, 0))
@@ -553,14 +536,14 @@ func TestAgentBurstAsks(t *testing.T) {
 		r.Start(r.at, "u", r.rates)
 		r.Reply(r.at, r.Collect(r.at, false, nil)[0], ratelimit.Grant{Tokens: 4, Total: 4, Limit: 35})
 		r.Start(h0.Add(time.Second), "u", r.rates)
-		back := ask(0)
+		back := ask(2, 0)
 		back.Back, back.Instances = 3, 2
 		asks := r.Collect(h0.Add(time.Second), false, nil)
 		if len(asks) != 2 || asks[0] != back || asks[1].Second != h0.Unix()+1 || asks[1].Need != 1 {
 			t.Errorf("asks %+v, want %+v and one that needs a token of the next second", asks, back)
 		}
 		r.Reply(h0.Add(2*time.Second), asks[1], ratelimit.Grant{Tokens: 2, Total: 2, Limit: 20})
-		back = ask(1)
+		back = ask(3, 1)
 		back.Back = 2
 		if late := r.Collect(h0.Add(2*time.Second), false, nil); len(late) == 0 || late[0] != back {
 			t.Errorf("tokens that came late: asks %+v, want %+v first", late, back)

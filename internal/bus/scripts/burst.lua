@@ -1,9 +1,12 @@
 -- Takes tokens from accounts and reports to them: ratelimit.Account.Take, ask by ask.
 --
--- KEYS  for each ask its account: "second credit before total next"
--- ARGV  the usage message's head; then for each ask: its second, what the usage
+-- KEYS  for each ask its account: "second credit before total next"; then, if the call
+--       has a number, that of the last call of the same kind, agent and shard
+-- ARGV  the usage message's head, the call's number or 0, for how many seconds it is
+--       remembered; then for each ask: its second, what the usage
 --       message says before its total, debt, back, need, ahead, limit, burst, instances
 -- Returns Redis' time (seconds, microseconds), then for each ask: tokens, total, limit.
+-- A call whose number is not above the last one was heard before: it counts nothing.
 
 local tonumber, format = tonumber, string.format
 local max, min, floor = math.max, math.min, math.floor
@@ -11,11 +14,20 @@ local reply, out = redis.call('TIME'), 2
 local now = tonumber(reply[1])
 if tonumber(reply[2]) >= 990000 then now = now + 1 end -- 10 ms early
 local usage, said, changed = {ARGV[1], reply[1], reply[2]}, 3, false
-local at = 2
+local at = 4
 
-for k = 1, #KEYS do
+local accounts, heard = #KEYS, false
+if ARGV[2] ~= '0' then
+  local last = KEYS[accounts]
+  accounts = accounts - 1
+  heard = (tonumber(redis.call('GET', last) or 0) or 0) >= tonumber(ARGV[2])
+  if not heard then redis.call('SET', last, ARGV[2], 'EX', ARGV[3]) end
+end
+
+for k = 1, accounts do
   local asked, debt, back = tonumber(ARGV[at]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
   local need, ahead = tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5])
+  if heard then debt, back, need, ahead = 0, 0, 0, 0 end
   local limit, burst, instances = tonumber(ARGV[at + 6]), tonumber(ARGV[at + 7]), tonumber(ARGV[at + 8])
   local function left(credit, used) return max(0, min(burst, credit + limit - used)) end
 

@@ -1,18 +1,29 @@
 -- Takes tokens from pools and reports to them: ratelimit.Take, ask by ask.
 --
--- KEYS  one hash for each window: class|user -> total
--- ARGV  the usage message's head, for how many seconds a hash outlives its window;
---       then for each key the second at which the window begins, its length, the
+-- KEYS  one hash for each window: class|user -> total; then, if the call has a number,
+--       that of the last call of the same kind, agent and shard
+-- ARGV  the usage message's head, for how many seconds a hash outlives its window, the
+--       call's number or 0, for how many seconds it is remembered; then for each hash
+--       the second at which the window begins, its length, the
 --       number n of asks, what the usage message says before their totals, their n
 --       fields, and n times: debt - back, need, ahead, limit, instances
--- Returns Redis' time (seconds, microseconds), then for each ask: tokens, total.
+-- Returns Redis' time (seconds, microseconds), then for each ask: tokens, total. A call
+-- whose number is not above the last one was heard before: it changes nothing.
 
 local tonumber, format = tonumber, string.format
 local reply, out = redis.call('TIME'), 2
 local usage, said, changed = {ARGV[1], reply[1], reply[2]}, 3, false
-local at = 3
+local at = 5
 
-for k = 1, #KEYS do
+local hashes, heard = #KEYS, false
+if ARGV[3] ~= '0' then
+  local last = KEYS[hashes]
+  hashes = hashes - 1
+  heard = (tonumber(redis.call('GET', last) or 0) or 0) >= tonumber(ARGV[3])
+  if not heard then redis.call('SET', last, ARGV[3], 'EX', ARGV[4]) end
+end
+
+for k = 1, hashes do
   local n = tonumber(ARGV[at + 2])
   local field, num = at + 4, at + 4 + n
   local stored = redis.call('HMGET', KEYS[k], unpack(ARGV, field, num - 1))
@@ -24,19 +35,22 @@ for k = 1, #KEYS do
     local name = ARGV[field]
     local before = totals[name] or tonumber(stored[i] or 0) or 0
 
-    local total = before + ARGV[num]
-    if total < 0 then total = 0 end
-    local free = ARGV[num + 3] - total
-    if free < 0 then free = 0 end
-    local tokens = tonumber(ARGV[num + 1])
-    if tokens > free then tokens = free end
-    local ahead = tonumber(ARGV[num + 2])
-    if ahead > 0 then
-      local most = math.floor((free - tokens) / (2 * ARGV[num + 4]))
-      if ahead > most then ahead = most end
-      tokens = tokens + ahead
+    local total, tokens = before, 0
+    if not heard then
+      total = before + ARGV[num]
+      if total < 0 then total = 0 end
+      local free = ARGV[num + 3] - total
+      if free < 0 then free = 0 end
+      tokens = tonumber(ARGV[num + 1])
+      if tokens > free then tokens = free end
+      local ahead = tonumber(ARGV[num + 2])
+      if ahead > 0 then
+        local most = math.floor((free - tokens) / (2 * ARGV[num + 4]))
+        if ahead > most then ahead = most end
+        tokens = tokens + ahead
+      end
+      total = total + tokens
     end
-    total = total + tokens
 
     local text = format('%d', total) -- faster than what Lua and Redis do with a number
     if total ~= before then
