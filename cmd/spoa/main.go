@@ -26,6 +26,8 @@ type options struct {
 	OnRedisLoss string        `help:"While Redis is lost: hold (enforce this instance's part of each limit) or open (admit everything)." enum:"hold,open" default:"hold" placeholder:"WHAT" env:"SLUICE_ON_REDIS_LOSS"`
 	HoldFor     time.Duration `help:"Turn hold into open when Redis has been lost for so long; 0 means never." default:"0" placeholder:"TIME" env:"SLUICE_HOLD_FOR"`
 
+	UnknownUsers int `help:"How many users that the limit file does not name exactly are counted each for themselves. Those beyond it share the limits of one." default:"100000" placeholder:"N" env:"SLUICE_UNKNOWN_USERS"`
+
 	Drain time.Duration `help:"How long requests of a reloaded HAProxy may go on: its hard-stop-after. They count until then, or until its old process has ended." default:"10m" placeholder:"TIME" env:"SLUICE_DRAIN"`
 
 	cli.Admin `embed:"" set:"serves=/metrics, /-/healthy and /-/ready" set:"address=127.0.0.1:9091"` //nolint:staticcheck // SA5008: kong takes several set
@@ -75,7 +77,7 @@ func serve(ctx context.Context, o options) error {
 	agent, err := spoa.New(spoa.Options{
 		// Two agents that were given one name by mistake are two all the same.
 		Instance: o.Instance + "#" + rand.Text()[:8], Bus: b, SPOE: o.SPOE, Peers: o.Peers,
-		MaxWait: o.MaxWait, DrainFor: o.Drain, OnLoss: spoa.OnLoss(o.OnRedisLoss), HoldFor: o.HoldFor,
+		MaxWait: o.MaxWait, DrainFor: o.Drain, UnknownUsers: o.UnknownUsers, OnLoss: spoa.OnLoss(o.OnRedisLoss), HoldFor: o.HoldFor,
 		Logger: log, Registerer: registry, Tracer: tracer,
 	})
 	if err != nil {

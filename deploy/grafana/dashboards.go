@@ -178,6 +178,7 @@ func health() *dashboard.DashboardBuilder {
 		WithPanel(graph("Decided without the cluster, or not counted", "", units.RequestsPerSecond,
 			line{`sum by (instance) (rate(sluice_verdict_timeouts_total{instance=~"$instance"}[$__rate_interval]))`, "{{instance}}: waited too long"},
 			line{`sum by (instance) (rate(sluice_requests_uncounted_total{instance=~"$instance"}[$__rate_interval]))`, "{{instance}}: too many users"},
+			line{`sum by (instance) (rate(sluice_requests_sharing_total{instance=~"$instance"}[$__rate_interval]))`, "{{instance}}: users beyond the quota, by shared limits"},
 			line{`sum by (instance) (rate(sluice_requests_malformed_total{instance=~"$instance"}[$__rate_interval]))`, "{{instance}}: no user"})).
 		WithPanel(graph("SPOE", "Connections, and how often some were rejected.", units.Short,
 			line{`sum by (instance) (sluice_spop_connections{instance=~"$instance"})`, "{{instance}}: open"},

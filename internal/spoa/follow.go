@@ -178,6 +178,7 @@ func (a *Agent) heartbeats(ctx context.Context) error {
 		a.drain()
 		a.expire()
 		a.forget()
+		a.names.tell(time.Now(), a.options.Logger)
 		sent := time.Now()
 		if _, err := a.beat(ctx); err != nil {
 			if ctx.Err() == nil {

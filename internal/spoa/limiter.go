@@ -108,6 +108,8 @@ type verdict struct {
 	spare    *spare        // of an allowed request, if the access log wants to know
 	wait     time.Duration // not yet: ask again in line, which may take so long
 
+	others string // the key that the user shares with others; "" if they have their own
+
 	limit int           // that refused it, in requests in progress; 0 if another did,
 	rate  limits.Rate   // which is this one
 	retry time.Duration // from now, its window ends

@@ -31,6 +31,8 @@ type metrics struct {
 	policyDelay                    prometheus.Histogram
 	policyAt                       prometheus.Gauge
 	flush                          *prometheus.HistogramVec // by lane
+	sharing                        prometheus.Counter
+	unknown, unknownMax            prometheus.Gauge
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -125,6 +127,18 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		undeclared: f.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_undeclared_endpoint_requests_total",
 			Help: "Questions at an endpoint that the limit file does not declare. They count as requests of everywhere.",
+		}),
+		sharing: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_requests_sharing_total",
+			Help: "Requests of users whom the limit file does not name exactly, beyond the quota of such users: they were judged by limits that all of those share.",
+		}),
+		unknown: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_unknown_users_counted",
+			Help: "Users whom the limit file does not name exactly that are counted each for themselves, with a request in the last 10 to 20 minutes.",
+		}),
+		unknownMax: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_unknown_users_counted_max",
+			Help: "The quota of such users; those beyond it share the limits of one.",
 		}),
 		uncounted: f.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_requests_uncounted_total",

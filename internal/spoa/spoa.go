@@ -50,6 +50,11 @@ type Options struct {
 	// hard-stop-after. 0 means 10 minutes.
 	DrainFor time.Duration
 
+	// UnknownUsers is how many users whom the limit file does not name exactly are
+	// counted each for themselves at a time. Those beyond it share the limits of one;
+	// see pkg/quota. 0 means 100 000.
+	UnknownUsers int
+
 	OnLoss  OnLoss        // while Redis is lost; "" means Hold
 	HoldFor time.Duration // Hold turns into Open after this long; 0 means never
 
@@ -84,6 +89,12 @@ func (o *Options) prepare() error {
 	default:
 		return fmt.Errorf("on loss of Redis %q: want %q or %q", o.OnLoss, Hold, Open)
 	}
+	switch {
+	case o.UnknownUsers == 0:
+		o.UnknownUsers = 100_000
+	case o.UnknownUsers < 0:
+		return fmt.Errorf("quota of %d unknown users: want 0 or more", o.UnknownUsers)
+	}
 	if o.DrainFor < 0 {
 		return fmt.Errorf("drain for %v: want 0 or more", o.DrainFor)
 	}
@@ -103,6 +114,7 @@ type Agent struct {
 	metrics  *metrics
 	clock    *clock.Clock
 	limiter  *limiter
+	names    *names
 	exchange *exchange
 	peers    *peers.Client
 	spop     *spop.Server
@@ -138,6 +150,7 @@ func New(o Options) (*Agent, error) {
 		confirms: make(confirms), confirmed: make(chan bus.Confirmed, maxConfirms)}
 	a.live.Store(&[]string{})
 	a.limiter = newLimiter(a.clock, a.metrics, concurrency.Config{Instance: o.Instance, DrainFor: o.DrainFor})
+	a.names = newNames(o.UnknownUsers, a.metrics)
 	a.limiter.throttle, a.limiter.block, a.limiter.share = a.teachThrottle, a.teachBlock, a.teachShare
 	a.exchange = &exchange{
 		loss: loss{limiter: a.limiter, metrics: a.metrics, options: &a.options},
@@ -296,7 +309,8 @@ const (
 )
 
 // start answers one request start. HAProxy gets variables only if the request is
-// refused or has to wait, or has a priority of its own or a share of bandwidth.
+// refused or has to wait, has a priority of its own or a share of bandwidth, or counts
+// for another key than the user's own.
 func (a *Agent) start(r *spop.Request) {
 	q := question{inLine: r.Message() == lineMessage}
 	q.user, _ = r.Arg("user")
@@ -310,6 +324,9 @@ func (a *Agent) start(r *spop.Request) {
 	v := a.verdict(q)
 	switch {
 	case v.allowed:
+		if v.others != "" {
+			r.SetString("others", v.others)
+		}
 		if v.priority != 0 {
 			r.SetString("priority", strconv.Itoa(v.priority))
 		}
@@ -322,6 +339,9 @@ func (a *Agent) start(r *spop.Request) {
 			v.spare.answer(r)
 		}
 	case v.wait > 0:
+		if v.others != "" {
+			r.SetString("others", v.others)
+		}
 		r.SetUint("wait", uint32(v.wait.Milliseconds()))
 		r.SetUint("limit", uint32(v.limit))
 	case v.limit > 0:
@@ -376,8 +396,18 @@ func (a *Agent) verdict(q question) verdict {
 		a.metrics.malformed.Inc()
 		return verdict{allowed: true}
 	}
-	of := a.limiter.set.Load().User(q.user)
+	set := a.limiter.set.Load()
+	of := set.User(q.user)
+	shares := !of.Unlimited() && set.MadeUp(q.user) && !a.names.own(a.clock.Now(), q.user)
+	if shares {
+		q.user = set.Others(q.user)
+		// The table was asked about the name, and knows nothing of the others.
+		q.seen.Tracked, q.seen.Active = 0, 0
+	}
 	v := a.limiter.decideOf(q, of)
+	if shares {
+		v.others = q.user
+	}
 	came := outcome{tier: of.Tier}
 	switch {
 	case v.allowed && of.Tier == limits.ExemptTier:

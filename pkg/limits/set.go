@@ -45,6 +45,9 @@ type content struct {
 	patternNames   []string // in the order of the file
 	exemptPatterns matcher
 
+	others        map[string]*entry // by the keys that users share, see OthersKey
+	patternOthers []string          // those of the patterns
+
 	hand   []Override        // set by hand, sorted by user and endpoint
 	byHand map[string]*entry // of their users by Key; nil for none
 
@@ -65,7 +68,8 @@ var exemptEntry = &entry{limits: &Limits{Tier: ExemptTier}}
 // the patterns that match it, of which the one with most literal characters counts,
 // or the earlier one. A user whom the file names neither way has the anonymous tier
 // if there is one and his key is "~" (no name) or an IP address, else the default
-// tier. Patterns match no key that begins with "~": it is not the name.
+// tier. Patterns match no key that begins with "~": it is not the name. OthersKey and
+// those that begin with it have the limits of their line of the file.
 //
 // At an endpoint that the file does not declare users have the limits that they
 // have everywhere.
@@ -131,7 +135,7 @@ func (s *Set) matched(key string) *entry {
 		if key == ExemptKey {
 			return exemptEntry
 		}
-		return nil
+		return s.others[key] // nil: it is a name's hash
 	}
 	if s.exemptPatterns.match(key) >= 0 {
 		return exemptEntry

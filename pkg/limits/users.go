@@ -285,6 +285,7 @@ func (f *file) finish() {
 	}
 	f.set.patterns = newMatcher(f.users.patterns)
 	f.set.patternNames, f.set.patternEntries = f.users.patterns, f.users.entries
+	f.othersKeys()
 	f.exemptUsers()
 	f.setByHand()
 	slices.Sort(f.set.untils)

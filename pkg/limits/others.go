@@ -1,0 +1,94 @@
+package limits
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+)
+
+// OthersKey is the wire key that users share of whom there are too many: those whom
+// the file names by nothing of their own, beyond an agent's quota of them. They are
+// limited together, as one user of the default tier. Those who have the anonymous
+// tier, and those of each pattern, have a key of their own that begins with it, and
+// the limits of that line of the file: a flood of one kind of names does not use up
+// what another kind shares. No user's name is one of these: Key hashes names that begin
+// with "~".
+const OthersKey = "~others"
+
+// anonymousOthers cannot be a pattern's key, for patterns have a * in them.
+const anonymousOthers = OthersKey + ":anonymous"
+
+// maxOthersPattern is the longest pattern, in bytes, that is in its key as it is.
+const maxOthersPattern = 60
+
+// othersOf is the key of the names beyond the quota that match a pattern.
+func othersOf(pattern string) string {
+	if len(pattern) > maxOthersPattern {
+		sum := sha256.Sum256([]byte(pattern))
+		pattern = All + hex.EncodeToString(sum[:16]) // a pattern, as the key of no other kind is
+	}
+	return OthersKey + ":" + pattern
+}
+
+// othersKeys makes the keys of users beyond a quota, and what they mean.
+func (f *file) othersKeys() {
+	s := f.set
+	s.others = map[string]*entry{OthersKey: s.fallback}
+	if s.anonymous != nil {
+		s.others[anonymousOthers] = s.anonymous
+	}
+	for i, pattern := range s.patternNames {
+		key := othersOf(pattern)
+		s.patternOthers = append(s.patternOthers, key)
+		s.others[key] = s.patternEntries[i]
+	}
+}
+
+// MadeUp reports whether the user of a wire key may be one of any number: neither the
+// file nor an override by hand has the exact name, and the user is not exempt. A name
+// that only a pattern matches may be made up too. Keys that stand for many requests,
+// such as "~" and OthersKey, are not.
+func (s *Set) MadeUp(key string) bool {
+	_, key = SplitEndpoint(key)
+	if key == "" || key == "~" || key[0] == '~' && key[1] >= 'a' { // hashes are in capitals
+		return false
+	}
+	if _, ok := s.byHand[key]; ok {
+		return false
+	}
+	if _, ok := s.users[key]; ok {
+		return false
+	}
+	return key[0] == '~' || s.exemptPatterns.match(key) < 0
+}
+
+// Others returns the wire key that the user of a MadeUp key shares with others, at
+// the same endpoint.
+func (s *Set) Others(key string) string {
+	endpoint, user := SplitEndpoint(key)
+	return EndpointKey(endpoint, s.othersOf(user))
+}
+
+func (s *Set) othersOf(user string) string {
+	if user != "" && user[0] != '~' {
+		if i := s.patterns.match(user); i >= 0 {
+			return s.patternOthers[i]
+		}
+		if s.anonymous != nil && Anonymous(user) {
+			return anonymousOthers
+		}
+	}
+	return OthersKey
+}
+
+// IsOthers reports whether a wire key, at any endpoint, is one that users share.
+func IsOthers(key string) bool {
+	_, user := SplitEndpoint(key)
+	return strings.HasPrefix(user, OthersKey)
+}
+
+// Unlimited reports whether the limits limit no request: those of background jobs are
+// not requests'.
+func (l *Limits) Unlimited() bool {
+	return len(l.rates) == 0 && l.Concurrent == 0 && l.Bandwidth.Down == 0 && l.Bandwidth.Up == 0
+}

@@ -1,0 +1,115 @@
+package limits
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+const othersFile = `version: 1
+default_tier: free
+anonymous_tier: visitor
+endpoints: [up]
+tiers:
+  free: {requests: {GET: 10}, endpoints: {up: {requests: {GET: 3}}}}
+  visitor: {requests: {GET: 2}}
+  team: {requests: {GET: 50}}
+  open: {}
+users: {alice: free, "team-*": team, "*-bot": {tier: open, concurrent: 7}, "anonymous": open}
+exempt: {users: [root, "probe-*"]}
+`
+
+func TestOthers(t *testing.T) {
+	s := mustParse(t, othersFile)
+	s, refused := s.With([]Override{{User: "byhand", Limits: []byte(`"team"`), Reason: "a test", Until: time.Unix(4_000_000_000, 0)}})
+	if len(refused) > 0 {
+		t.Fatal(refused)
+	}
+	for _, tt := range []struct {
+		key    string
+		madeUp bool
+		others string // if it is
+		tier   string // of others
+	}{
+		{"alice", false, "", ""},
+		{"@up/alice", false, "", ""},
+		{"byhand", false, "", ""},
+		{"root", false, "", ""},
+		{"probe-7", false, "", ""},
+		{"anonymous", false, "", ""},
+		{"zed", true, "~others", "free"},
+		{"@up/zed", true, "@up/~others", "free"},
+		{"~" + strings.Repeat("A", 64), true, "~others", "free"},
+		{"team-7", true, "~others:team-*", "team"},
+		{"@up/team-7", true, "@up/~others:team-*", "team"},
+		{"a-bot", true, "~others:*-bot", "open"},
+		{"192.0.2.7", true, "~others:anonymous", "visitor"},
+		{"2001:db8::", true, "~others:anonymous", "visitor"},
+		{"~", false, "", ""},
+		{"", false, "", ""},
+		{ExemptKey, false, "", ""},
+		{OthersKey, false, "", ""},
+		{"@up/~others:team-*", false, "", ""},
+		{"~others:gone-*", false, "", ""},
+	} {
+		if got := s.MadeUp(tt.key); got != tt.madeUp {
+			t.Errorf("MadeUp(%q) = %v, want %v", tt.key, got, tt.madeUp)
+		}
+		if !tt.madeUp {
+			continue
+		}
+		got := s.Others(tt.key)
+		if got != tt.others {
+			t.Errorf("Others(%q) = %q, want %q", tt.key, got, tt.others)
+		}
+		if of := s.User(got); of != s.User(tt.key) || of.Tier != tt.tier {
+			t.Errorf("User(%q) = %+v, want the limits of %q, which are %+v", got, of, tt.key, s.User(tt.key))
+		}
+		if !s.Known(got) || !IsOthers(got) || IsOthers(tt.key) {
+			t.Errorf("Known(%q) = %v, IsOthers = %v, IsOthers(%q) = %v, want true, true, false", got, s.Known(got), IsOthers(got), tt.key, IsOthers(tt.key))
+		}
+	}
+	if got := s.User("~others:gone-*").Tier; got != "free" {
+		t.Errorf("the tier of a pattern's others when it is gone is %q, want the default one", got)
+	}
+}
+
+// The key that names share is one that HAProxy's tables hold, is nobody's own, and
+// has the limits that the name has, whatever the name and the patterns.
+func TestOthersProperties(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		pattern := rapid.StringMatching(`[a-c*]{0,40}(\*[ab]){0,60}\*`).Draw(t, "pattern")
+		s, err := Parse("limits.yaml", []byte("version: 1\ndefault_tier: a\ntiers: {a: {}, b: {concurrent: 1}}\nusers: {'"+pattern+"': b}\n"))
+		if err != nil {
+			return // not a pattern
+		}
+		key := Key(rapid.StringMatching(`[abc*~:]{1,120}`).Draw(t, "name"))
+		if !s.MadeUp(key) {
+			if key != pattern {
+				t.Fatalf("MadeUp(%q) = false", key)
+			}
+			return
+		}
+		others := s.Others(key)
+		if len(EndpointKey(strings.Repeat("e", maxEndpoint), others)) > 126 || Key(others) == others || s.MadeUp(others) {
+			t.Fatalf("Others(%q) = %q: too long, somebody's own, or made up itself", key, others)
+		}
+		if s.User(others) != s.User(key) {
+			t.Fatalf("User(%q) = %v, want %v", others, s.User(others), s.User(key))
+		}
+	})
+}
+
+func TestUnlimited(t *testing.T) {
+	s := mustParse(t, `version: 1
+default_tier: none
+tiers: {none: {jobs: {total: 1}}, rate: {requests: {"*": {hour: 1}}}, slots: {concurrent: 1}, down: {bandwidth: {down: 1}}, up: {bandwidth: {up: 1}}}
+`)
+	for _, name := range s.Tiers() {
+		if l, _ := s.Tier(name); l.Unlimited() != (name == "none") {
+			t.Errorf("Unlimited() of %s = %v", name, l.Unlimited())
+		}
+	}
+}
