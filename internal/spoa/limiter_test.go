@@ -153,17 +153,23 @@ func TestRequestWaitsNoLongerThanItMay(t *testing.T) {
 	})
 }
 
-// An answer that comes when its request has given up goes to the next request.
+// A token that comes when its request has given up, and was admitted without one, is
+// that request's: the pool does not count it twice, and nobody else goes without.
 func TestLateAnswerIsNotLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil).run()
 		r.joined(bus.Registry{Instances: []string{"a", "b"}})
-		r.pool.fill(ratelimit.Key{Class: "GET", User: "wilma"}, 998)
+		wilma := ratelimit.Key{Class: "GET", User: "wilma"}
+		r.pool.fill(wilma, 998)
 		r.pool.set(15*time.Millisecond, nil)
 
 		r.want("wilma", "GET", true, minWait) // by its part; the token comes 5 ms later
 		time.Sleep(10 * time.Millisecond)
-		r.want("wilma", "GET", true, 0)
+		r.want("wilma", "GET", true, 15*time.Millisecond)
+		time.Sleep(50 * time.Millisecond)
+		if got := r.pool.total(wilma); got != 1000 {
+			t.Errorf("the pool counts %d, want 1000", got)
+		}
 	})
 }
 

@@ -151,9 +151,13 @@ func (a *Agent) Hold(at time.Time, name string, limit int, seen Count) (Verdict,
 }
 
 // Timeout decides a request that has waited as long as it may. It is refused,
-// with one exception: of a user who is not near his limit, as far as the agent
-// knows, it admits up to its even part, so that a stall of the pool does not
-// refuse users who are far below their limits.
+// with one exception: of a user who is not near their limit, as far as the agent
+// knows, it admits up to its even part, and one request without a slot at least, so
+// that a stall of the pool does not refuse users who are far below their limits, nor
+// whoever's limit is smaller than the number of instances.
+//
+// So while the pool is silent, all instances together run without slots at most the
+// limit, or one request each if that is more.
 func (a *Agent) Timeout(at time.Time, w *Waiting) Verdict {
 	if w.decided {
 		return w.Verdict
@@ -163,13 +167,20 @@ func (a *Agent) Timeout(at time.Time, w *Waiting) Verdict {
 	switch line := a.leaveQueues(w); {
 	case line:
 		w.Verdict = a.turnAway(u, now)
-	case !u.hot(now) && u.believed() < u.limit/a.instances:
+	case a.far(u, now) && (u.believed() < u.limit/a.instances || u.believed() <= u.held):
 		w.Verdict = a.admit(u, now, w.process)
 	default:
 		w.Verdict = a.refuse(u, now)
 	}
 	a.review(u, now)
 	return w.Verdict
+}
+
+// far reports whether a user is far from their limit, as far as the agent knows. Of a
+// limit below the number of instances, one request is so large a part that whoever uses
+// it at all is near it: there it counts that a slot was left when the pool last answered.
+func (a *Agent) far(u *user, now int64) bool {
+	return !u.hot(now) || u.limit < a.instances && u.left > 0
 }
 
 // Withdraw takes back a request that waits and need not be decided any more, or gives

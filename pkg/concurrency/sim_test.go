@@ -51,6 +51,7 @@ type scenario struct {
 	together bool          // all clients begin in the same instant
 	ends     bool          // the load, 1.15 s before the run does
 	dies     time.Duration // when polygen does; 0: it does not
+	pause    time.Duration // the pool answers nothing for so long, each half second
 	lostAt   time.Duration
 	backAt   time.Duration
 	moveEach time.Duration // all clients move to the next agent so often
@@ -324,6 +325,9 @@ func (c *cluster) send(a *agent, flush bool) {
 	a.inflight = true
 	c.asked++
 	there, back := c.Delay(c.link), c.Delay(c.link)
+	if into := (c.since() + there) % (500 * time.Millisecond); into < c.pause {
+		there += c.pause - into
+	}
 	down := c.backAt > 0 && c.since() >= c.lostAt && c.since() < c.backAt
 	lost := c.Rand.Float64() < c.link.Loss
 	if lost && c.Rand.IntN(3) == 0 {
@@ -409,7 +413,7 @@ func (c *cluster) verify(a *agent) {
 
 // mayExceed reports whether requests can time out, which lets an instance admit
 // its part without a slot.
-func (c *cluster) mayExceed() bool { return c.link.Loss > 0 || c.link.Stall > 0 }
+func (c *cluster) mayExceed() bool { return c.link.Loss > 0 || c.link.Stall > 0 || c.pause > 0 }
 
 func (c *cluster) active() (n int) {
 	for _, h := range c.pool {

@@ -205,8 +205,8 @@ func TestClusterInvariants(t *testing.T) {
 		}
 		c := s.run()
 		most := 1.0
-		if bad {
-			most = 2
+		if bad { // see Agent.Timeout
+			most = 1 + float64(max(limit, agents))/float64(limit)
 		}
 		if w, at := c.worst(); w > most {
 			t.Fatalf("second %d admitted %.3f of the limit, want at most %g", at, w, most)
@@ -302,6 +302,40 @@ func TestClusterCountsOnce(t *testing.T) {
 						lostAt: 3 * time.Second, backAt: 8 * time.Second, stops: true,
 					}.run()
 					c.checkCounted(t)
+				})
+			}
+		}
+	}
+}
+
+// TestClusterPauses has a pool that is silent for a while each half second, and limits
+// around the number of agents. Whoever is far below their limit, or below one that is
+// smaller than the number of agents, is not refused for it, but for a few; and whoever is far above it gets one limit more at most, or one request of
+// each agent. A wait is 10 ms, so if a part of a limit could be nothing one request in
+// 50 to one in 5 would be refused.
+func TestClusterPauses(t *testing.T) {
+	for _, agents := range []int{4, 8, 16} {
+		for _, limit := range []int{1, 2, 3, 8, 20} {
+			for _, pause := range []time.Duration{20 * time.Millisecond, 50 * time.Millisecond, 100 * time.Millisecond} {
+				t.Run(fmt.Sprintf("%d agents/limit %d/pause %v", agents, limit, pause), func(t *testing.T) {
+					s := scenario{seed: 15, agents: agents, rates: get(limit), rtt: time.Millisecond, pause: pause}
+					s.seconds, s.load = 200, even(agents, 0.4*float64(limit))
+					c := s.run()
+					refused, offered := 0, 0
+					for sec, n := range c.offered {
+						if far := 2*n <= limit || n <= limit && limit < agents; far {
+							refused += c.refused[sec]
+							offered += n
+						}
+					}
+					if part := float64(refused) / float64(offered); part > 0.03 {
+						t.Errorf("%d of %d requests in seconds far below the limit were refused, %.1f %%, want at most 3 %%", refused, offered, 100*part)
+					}
+					s.seconds, s.load = 20, even(agents, 20*float64(limit)+20)
+					c = s.run()
+					if w, at := c.worst(); w*float64(limit) > float64(limit+max(limit, agents)) {
+						t.Errorf("second %d admitted %.0f, want at most %d and %d", at, w*float64(limit), limit, max(limit, agents))
+					}
 				})
 			}
 		}
@@ -452,7 +486,9 @@ func TestClusterWindowInvariants(t *testing.T) {
 			s.loss = rapid.Float64Range(0, 0.1).Draw(t, "loss")
 			s.stall = rapid.Float64Range(0, 0.05).Draw(t, "stall")
 			s.skew = time.Duration(rapid.IntRange(0, 20).Draw(t, "skew ms")) * time.Millisecond
-			most = 2
+			for _, r := range rates { // see Agent.Timeout
+				most = max(most, 2, 1+float64(max(r.Max, agents))/float64(r.Max))
+			}
 		}
 		c := s.run()
 		if w, at := c.worst(); w > most {

@@ -133,7 +133,13 @@ func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
 		if wanted {
 			b.asking = false
 		}
-		b.balance += g.Tokens
+		// What was admitted without a token while this answer was late has one now: the
+		// pool must not count both.
+		paid := min(b.debt, g.Tokens)
+		b.debt -= paid
+		b.owed = max(0, b.owed-paid)
+		b.unleased -= paid
+		b.balance += g.Tokens - paid
 		b.total = g.Total
 		b.owed = max(0, b.owed-ask.Debt)
 		if b.pooled {
@@ -252,10 +258,14 @@ func (a *Agent) finish(w *Waiting, v Verdict) {
 }
 
 // Timeout decides a request that has waited as long as it may. It is refused,
-// with one exception: of a cool key the agent admits up to its even part of the
-// limit, so that a stall does not refuse users who are far below their limits. Of
-// windows longer than a second that is a second's part of it, or one, until the
-// pool has heard of them.
+// with one exception: of a key that is far from its limit the agent admits up to its
+// even part of the limit, and one request without a token at least, so that a stall
+// does not refuse users who are far below their limits, nor whoever's limit is smaller
+// than the number of agents. Of windows longer than a second that is a second's part of
+// it, or one, until the pool has heard of them.
+//
+// So while the pool is silent, all agents together admit without tokens at most the
+// limit, or one request each if that is more.
 func (a *Agent) Timeout(at time.Time, w *Waiting) Verdict {
 	if w.decided {
 		return w.Verdict
@@ -336,18 +346,34 @@ func (a *Agent) overdue(w *Waiting, now int64) *bucket {
 		if a.available(b) {
 			continue
 		}
-		if b.spent || !b.cool(now) {
+		if b.spent || !a.far(b, now) {
 			return b
 		}
-		part := b.max / max(1, a.instances)
-		if b.long() && b.owed >= min(part, max(1, part/int(b.length/second))) {
+		part := max(1, b.max/a.serving(b, now))
+		switch {
+		case b.long() && b.owed >= min(part, max(1, part/int(b.length/second))):
 			return b
-		}
-		if !b.long() && b.admitted >= part {
+		case !b.long() && b.admitted >= part && b.unleased > 0:
 			return b
 		}
 	}
 	return nil
+}
+
+// far reports whether a key is far from its limit, as far as the agent knows. Of a limit
+// below the number of agents, one request is so large a part that most who use it at
+// all are near it: there it counts that something was left when the pool last answered.
+func (a *Agent) far(b *bucket, now int64) bool {
+	return b.cool(now) || b.max < a.instances && b.total < b.limit
+}
+
+// serving is the number of agents that the even part is of: those that serve the key,
+// while polygen's count of them is fresh, or else all there are.
+func (a *Agent) serving(b *bucket, now int64) int {
+	if b.hot(now) {
+		return a.sharers(b)
+	}
+	return max(1, a.instances)
 }
 
 // giveBack reports tokens that nobody here will use.

@@ -94,6 +94,7 @@ type scenario struct {
 	loss    float64                             // chance that a round trip is lost
 	skew    time.Duration                       // clocks are wrong by up to this
 	noHints bool                                // polygen is dead
+	pause   time.Duration                       // the pool answers nothing for so long, each half second
 	lostAt  time.Duration                       // the pool is unreachable from here …
 	backAt  time.Duration                       // … to here,
 	stops   bool                                // and then hears all that was sent meanwhile, in some order
@@ -384,6 +385,9 @@ func (c *cluster) send(a *agent, flush bool) {
 	c.entries += len(asks)
 	there, back := c.delay(), c.delay()
 	since := c.Now.Sub(c.since(0))
+	if into := (since + there) % (500 * time.Millisecond); since > 0 && into < c.pause {
+		there += c.pause - into
+	}
 	down := c.backAt > 0 && since >= c.lostAt && since < c.backAt
 	if down && c.stops {
 		c.At(c.since(0).Add(c.backAt+c.delay()), func() { c.unheard(asks, c.pool.hear(core, c.Now, asks)) })

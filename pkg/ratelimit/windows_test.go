@@ -477,7 +477,7 @@ func TestAgentLongClockSetBack(t *testing.T) {
 // TestAgentTimeoutOfLongWindows: a stall costs a user who is far below his limit
 // nothing, and admits a second's part of it, not a minute's.
 func TestAgentTimeoutOfLongWindows(t *testing.T) {
-	for _, tt := range []struct{ limit, agents, want int }{{600, 2, 5}, {60, 1, 1}, {30, 2, 1}, {3, 4, 0}} {
+	for _, tt := range []struct{ limit, agents, want int }{{600, 2, 5}, {60, 1, 1}, {30, 2, 1}, {3, 4, 1}} {
 		r := newRig(tt.agents, per(0, 0, tt.limit, 0))
 		n := 0
 		for range 20 {
