@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"os"
 
@@ -16,7 +17,7 @@ import (
 
 type options struct {
 	Limits string `help:"The limit file. It is read again when it changes, on SIGHUP and on POST /-/reload." default:"/etc/sluice/limits.yaml" placeholder:"FILE" env:"SLUICE_LIMITS"`
-	Name   string `help:"Name of this polygen, unique among them. Default: host name and process id." placeholder:"NAME" env:"SLUICE_POLYGEN_NAME"`
+	Name   string `help:"Name of this polygen. Default: host name, process id and a random part." placeholder:"NAME" env:"SLUICE_POLYGEN_NAME"`
 	Strict bool   `help:"Call users hot at half of their limits, not at 80 %." env:"SLUICE_STRICT"`
 	Margin int    `name:"concurrent-margin" help:"How far, in per cent of his limit, a blocked user's requests in progress must fall before he is let in again; one request at least." default:"5" placeholder:"PERCENT" env:"SLUICE_CONCURRENT_MARGIN"`
 
@@ -48,7 +49,8 @@ func serve(ctx context.Context, o options, hangups <-chan os.Signal) error {
 		if err != nil {
 			return err
 		}
-		o.Name = fmt.Sprintf("%s-%d", host, os.Getpid())
+		// In containers all may have one host name and be process 1.
+		o.Name = fmt.Sprintf("%s-%d-%s", host, os.Getpid(), rand.Text()[:8])
 	}
 	if err := o.Check(); err != nil {
 		return err

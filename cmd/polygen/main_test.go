@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/cli"
 	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
@@ -153,6 +155,52 @@ func TestNamesDiffer(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// In containers two polygens may have one host name and be process 1 both: here they are
+// one process.
+func TestNamesOfOneProcessDiffer(t *testing.T) {
+	t.Parallel()
+	_, redis := proctest.Redis(t)
+	limits := filepath.Join(t.TempDir(), "limits.yaml")
+	write(t, limits, good)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var names [2]string
+	leaders := 0
+	for i := range names {
+		o := options{Limits: limits, Margin: 5, Admin: cli.Admin{Address: proctest.FreeAddr(t)}, Redis: cli.Redis{Redis: []string{redis}, RedisShards: 1}}
+		ended := make(chan error, 1)
+		go func() { ended <- serve(ctx, o, nil) }()
+		defer func() {
+			stop()
+			if err := <-ended; err != nil {
+				t.Errorf("serve() = %v, want nil", err)
+			}
+		}()
+		proctest.Eventually(t, "it has asked for the lead", func() error {
+			status, body, err := ask("GET", o.Address, "/-/ready")
+			if err == nil && status != 200 {
+				err = fmt.Errorf("GET /-/ready = %d %q", status, body)
+			}
+			return err
+		})
+		_, body, err := ask("GET", o.Address, "/api/v1/instances")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var from view.From
+		if err := json.Unmarshal([]byte(body), &from); err != nil {
+			t.Fatal(err)
+		}
+		names[i] = from.Polygen
+		if from.Leading {
+			leaders++
+		}
+	}
+	if names[0] == names[1] || leaders != 1 {
+		t.Errorf("%d of %q lead, want one of two names", leaders, names)
+	}
 }
 
 // What instances report is told to who asks, by the leader and by the follower.

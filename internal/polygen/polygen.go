@@ -10,6 +10,7 @@ package polygen
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -49,7 +50,7 @@ const (
 
 // Options are polygen's. Fields without a stated default are required.
 type Options struct {
-	Name   string // unique among polygens
+	Name   string // in answers and logs
 	Bus    *bus.Bus
 	Limits *limitfile.Watcher
 	Strict bool // call keys hot at half of their limits already
@@ -68,6 +69,7 @@ type Options struct {
 // Polygen is the policy generator.
 type Polygen struct {
 	options   Options
+	candidate string // its name and a random part
 	metrics   *metrics
 	clock     *clock.Clock
 	rates     *ratelimit.Watch   // owned by decide
@@ -108,6 +110,10 @@ func New(o Options) (*Polygen, error) {
 	}
 	p := &Polygen{
 		options: o,
+		// Two that were given one name by mistake would else both take the lead for theirs,
+		// and neither would ever let go of it.
+		candidate: o.Name + "#" + rand.Text()[:8],
+
 		metrics: newMetrics(o.Registerer),
 		clock:   &clock.Clock{},
 		rates:   ratelimit.NewWatch(o.Strict),
@@ -246,7 +252,7 @@ func (p *Polygen) lead(ctx context.Context, events chan<- bus.Event) error {
 
 func (p *Polygen) renew(ctx context.Context) error {
 	began := time.Now()
-	leading, err := p.options.Bus.Lead(ctx, p.options.Name, leadFor)
+	leading, err := p.options.Bus.Lead(ctx, p.candidate, leadFor)
 	switch {
 	case errors.Is(err, bus.ErrShards):
 		return err
@@ -279,7 +285,7 @@ func (p *Polygen) renew(ctx context.Context) error {
 func (p *Polygen) resign(ctx context.Context) {
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	if err := p.options.Bus.Resign(last, p.options.Name); err != nil {
+	if err := p.options.Bus.Resign(last, p.candidate); err != nil {
 		p.options.Logger.Warn("could not resign: another takes over when the lead has lapsed", slog.Any("error", err))
 	}
 }

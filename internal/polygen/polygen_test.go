@@ -247,6 +247,24 @@ func TestFollowerTakesOver(t *testing.T) {
 	})
 }
 
+// Two that were given one name are two: in containers even the host's name and the process
+// id may be the same.
+func TestTwoOfOneNameNeverBothLead(t *testing.T) {
+	t.Parallel()
+	addr := redis(t)
+	first := newGenerator(t, addr, "polygen-1", nil).run(t).awaitLead(t)
+	second := newGenerator(t, addr, "polygen-1", nil).run(t)
+	proctest.Eventually(t, "the second one has asked for the lead", second.Ready)
+	if !first.leading.Load() || second.leading.Load() {
+		t.Errorf("the first one leads: %v, the second one: %v, want the first one alone", first.leading.Load(), second.leading.Load())
+	}
+	first.stop()
+	if err := first.wait(t); err != nil {
+		t.Errorf("Run() = %v when its context ended, want nil", err)
+	}
+	second.awaitLead(t)
+}
+
 func TestLeaderResigns(t *testing.T) {
 	t.Parallel()
 	addr := redis(t)

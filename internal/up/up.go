@@ -6,6 +6,7 @@ package up
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -56,6 +57,8 @@ type Options struct {
 	Stdout, Stderr io.Writer
 	Logger         *slog.Logger
 	Reload         <-chan os.Signal // SIGHUP
+
+	suffix string // of instances' names
 }
 
 // pollEvery is how often is looked whether something serves.
@@ -116,7 +119,9 @@ func Run(ctx context.Context, o Options) error {
 		o.Origin = l.Addr().String()
 		loops = append(loops, func(ctx context.Context) error { return origin.New().Serve(ctx, l) })
 	}
-	if o.Redis == "" {
+	if o.Redis != "" {
+		o.suffix = "#" + rand.Text()[:8] // another machine's instances may have the same names
+	} else {
 		addr, stop, err := embedded.Start()
 		if err != nil {
 			return err
@@ -221,7 +226,7 @@ func newAgent(o Options, name, dir string, reg prometheus.Registerer, tracer *tr
 		return nil, nil, err
 	}
 	a, err := spoa.New(spoa.Options{
-		Instance: name, Bus: b,
+		Instance: name + o.suffix, Bus: b,
 		SPOE: "unix:" + spoeSocket(dir), Peers: "unix:" + peerSocket(dir),
 		MaxWait: o.MaxWait, OnLoss: o.OnLoss,
 		Logger: log, Registerer: reg, Tracer: tracer,
