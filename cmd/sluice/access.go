@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/sluice-qos/sluice/internal/admin"
+	"github.com/sluice-qos/sluice/internal/listen"
 )
 
 // Access are the flags of commands that ask an admin API, beside --admin.
@@ -70,7 +71,7 @@ func (a *api) request(ctx context.Context, method, path string, body io.Reader) 
 	if a.access.AdminTokenFile == "" {
 		return req, nil
 	}
-	if req.URL.Scheme != "https" && !admin.Loopback(req.URL.Hostname()) {
+	if req.URL.Scheme != "https" && !listen.Loopback(req.URL.Hostname()) {
 		return nil, fmt.Errorf("a token is not sent to %s unencrypted: use https://%s with --admin", a.address, req.URL.Host)
 	}
 	token, err := admin.ReadToken(a.access.AdminTokenFile)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -36,6 +37,12 @@ func TestScripts(t *testing.T) {
 // start starts an agent that has everything but HAProxy and limits.
 func start(t *testing.T, redis string, env ...string) (p *proctest.Process, admin, dir string) {
 	t.Helper()
+	return startBy(t, []string{"spoa"}, redis, env...)
+}
+
+// startBy starts it by another command.
+func startBy(t *testing.T, command []string, redis string, env ...string) (p *proctest.Process, admin, dir string) {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "spoa") // not t.TempDir: its path may be too long for a unix socket
 	if err != nil {
 		t.Fatal(err)
@@ -44,11 +51,13 @@ func start(t *testing.T, redis string, env ...string) (p *proctest.Process, admi
 	admin = proctest.FreeAddr(t)
 	env = append(env, "GORACE=atexit_sleep_ms=0", "SLUICE_REDIS="+redis, "SLUICE_ADMIN="+admin,
 		"SLUICE_SPOE_LISTEN=unix:"+filepath.Join(dir, "spoa.sock"), "SLUICE_PEERS=unix:"+filepath.Join(dir, "peers.sock"))
-	return proctest.Start(t, env, "spoa"), admin, dir
+	return proctest.Start(t, env, command[0], command[1:]...), admin, dir
 }
 
 func get(address, path string) (status int, body string, err error) {
-	res, err := http.Get("http://" + address + path)
+	client := http.Client{Timeout: 5 * time.Second}
+	defer client.CloseIdleConnections()
+	res, err := client.Get("http://" + address + path)
 	if err != nil {
 		return 0, "", err
 	}

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-qos/sluice/internal/listen"
 )
 
 // Access says who may ask, and how it is kept from others. Its zero value is for
@@ -37,7 +39,7 @@ func (a Access) Check(address string) error {
 		return errors.New("--admin-key is set without --admin-cert")
 	case a.Cert != "" && a.Key == "":
 		return errors.New("--admin-cert is set without --admin-key")
-	case Loopback(host):
+	case listen.Loopback(host):
 		return nil
 	}
 	var missing []string
@@ -58,13 +60,7 @@ func (a Access) Check(address string) error {
 	}
 }
 
-// Loopback reports whether only this machine reaches a host, a name or an address.
-func Loopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
-}
-
-// Listen listens as Check allows. The gate is for Options.
+// Listen listens as Check allows, to a bounded number of connections. The gate is for Options.
 func (a Access) Listen(address string, log *slog.Logger, reg prometheus.Registerer) (net.Listener, *Gate, error) {
 	if err := a.Check(address); err != nil {
 		return nil, nil, err
@@ -77,6 +73,7 @@ func (a Access) Listen(address string, log *slog.Logger, reg prometheus.Register
 	if err != nil {
 		return nil, nil, fmt.Errorf("admin API: %w: choose another address with --admin", err)
 	}
+	l = listen.Bound(l, listen.ForAdmin(listen.Descriptors()), g.closed)
 	if g.certificate != nil {
 		l = tls.NewListener(l, &tls.Config{
 			MinVersion: tls.VersionTLS12,

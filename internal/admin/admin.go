@@ -44,6 +44,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/sluice-qos/sluice/internal/admin/page"
+	"github.com/sluice-qos/sluice/internal/listen"
 )
 
 // Options of the server.
@@ -62,9 +63,11 @@ func Handler(o Options) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(o.Gatherer, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Connection", "close") // whoever may ask without a token keeps no connection
 		fmt.Fprintln(w, "healthy")
 	})
 	mux.HandleFunc("GET /-/ready", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Connection", "close")
 		if err := o.Ready(); err != nil {
 			http.Error(w, Told(err), http.StatusServiceUnavailable)
 			return
@@ -169,6 +172,7 @@ func serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger
 		},
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
+	listen.Track(server)
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(ended)

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -14,7 +15,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// tellEvery is how often the log tells of those who ask without a good token, at most.
+// tellEvery is how often the log tells of those who ask without a good token, and of
+// connections that are too many, at most.
 const tellEvery = 10 * time.Second
 
 // Gate lets those through who may ask. A nil Gate lets everybody through. Its methods
@@ -24,11 +26,8 @@ type Gate struct {
 	certificate *rotated[tls.Certificate] // nil: plain HTTP
 	log         *slog.Logger
 
-	unauthorized prometheus.Counter
-
-	mu     sync.Mutex // guards what follows
-	told   time.Time
-	untold int // refused since then
+	unauthorized, closedConns prometheus.Counter
+	refusals, closings        rarely
 }
 
 // NewGate reads the files of an Access. Broken ones are an error now; later, what
@@ -43,10 +42,17 @@ func NewGate(a Access, log *slog.Logger, reg prometheus.Registerer) (*Gate, erro
 		Name: "sluice_admin_certificate_expiry_timestamp_seconds",
 		Help: "When the certificate of the admin API expires, in seconds since 1970; 0 without TLS.",
 	})
-	g := &Gate{log: log, unauthorized: factory.NewCounter(prometheus.CounterOpts{
-		Name: "sluice_admin_unauthorized_total",
-		Help: "Requests to the admin API refused because they had no token, or an unknown one.",
-	})}
+	g := &Gate{
+		log: log,
+		unauthorized: factory.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_admin_unauthorized_total",
+			Help: "Requests to the admin API refused because they had no token, or an unknown one.",
+		}),
+		closedConns: factory.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_admin_closed_connections_total",
+			Help: "Connections to the admin API closed because too many were open: the one that was idle for longest or, if none was, the new one.",
+		}),
+	}
 	if a.TokenFile != "" {
 		g.tokens = &rotated[tokens]{
 			what: "token", paths: []string{a.TokenFile}, log: log, every: lookEvery, valid: valid.WithLabelValues("token"),
@@ -127,15 +133,19 @@ func bearer(r *http.Request) (token string, given bool) {
 	return strings.Trim(token, " "), true
 }
 
-// refuse answers 401, at once: a token is too long to be guessed.
+// refuse answers 401, at once: a token is too long to be guessed. It lets go of the
+// connection, which nobody has a right to.
 func (g *Gate) refuse(w http.ResponseWriter, r *http.Request, given bool) {
 	g.unauthorized.Inc()
-	g.tell(r.RemoteAddr)
+	if n := g.refusals.now(); n > 0 {
+		g.log.Warn("admin API: refused for want of a good token", "remote", r.RemoteAddr, "requests", n)
+	}
 	challenge, why := `Bearer realm="sluice"`, "a token is wanted: send it in the header Authorization: Bearer TOKEN"
 	if given {
 		challenge, why = challenge+`, error="invalid_token"`, "the token is not known here"
 	}
 	w.Header().Set("WWW-Authenticate", challenge)
+	w.Header().Set("Connection", "close")
 	if strings.HasPrefix(r.URL.Path, "/api/") {
 		writeJSON(w, http.StatusUnauthorized, apiError{why})
 		return
@@ -143,16 +153,32 @@ func (g *Gate) refuse(w http.ResponseWriter, r *http.Request, given bool) {
 	http.Error(w, why, http.StatusUnauthorized)
 }
 
-// tell logs who was refused, now and then.
-func (g *Gate) tell(remote string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	now := time.Now()
-	if g.untold++; now.Sub(g.told) < tellEvery {
-		return
+// closed is told of a connection that was closed because too many were open.
+func (g *Gate) closed(c net.Conn) {
+	g.closedConns.Inc()
+	if n := g.closings.now(); n > 0 {
+		g.log.Warn("admin API: too many connections are open, the longest idle ones are closed", "remote", c.RemoteAddr(), "connections", n)
 	}
-	g.log.Warn("admin API: refused for want of a good token", "remote", remote, "requests", g.untold)
-	g.told, g.untold = now, 0
+}
+
+// rarely lets one of many equal lines through to the log, every 10 s at most.
+type rarely struct {
+	mu     sync.Mutex // guards what follows
+	told   time.Time
+	untold int // since then
+}
+
+// now returns how often it was called since the last line if one is due, else 0.
+func (r *rarely) now() (calls int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	if r.untold++; now.Sub(r.told) < tellEvery {
+		return 0
+	}
+	calls = r.untold
+	r.told, r.untold = now, 0
+	return calls
 }
 
 // proves reports whether a request comes by TLS and needs a token. A name that

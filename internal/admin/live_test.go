@@ -107,6 +107,13 @@ func serving(t *testing.T, h http.Handler) (address string, stop context.CancelF
 	if err != nil {
 		t.Fatal(err)
 	}
+	stop, ended = serveUntilEnd(t, l, h)
+	return l.Addr().String(), stop, ended
+}
+
+// serveUntilEnd serves until it is stopped, or the test ends.
+func serveUntilEnd(t *testing.T, l net.Listener, h http.Handler) (stop context.CancelFunc, ended <-chan error) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
@@ -118,7 +125,7 @@ func serving(t *testing.T, h http.Handler) (address string, stop context.CancelF
 		for range done {
 		}
 	})
-	return l.Addr().String(), cancel, done
+	return cancel, done
 }
 
 // watching asks for a stream. What comes is to be read from its body.

@@ -3,6 +3,7 @@ package bus_test
 import (
 	"context"
 	"fmt"
+	"net"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -55,7 +56,12 @@ func benchmark(b *testing.B, ask func(agent *bus.Bus, batch, n int) error) {
 		b.Run(fmt.Sprintf("redis/one/%d", n), func(b *testing.B) { benchmarkAt(b, server, addr, n, 0, ask) })
 		b.Run(fmt.Sprintf("redis/all/%d", n), func(b *testing.B) { benchmarkAt(b, server, addr, n, 8, ask) })
 	}
-	addr, stop, err := embedded.Start()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	addr = l.Addr().String()
+	stop, err := embedded.Start(l, "")
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -32,7 +32,7 @@ const DefaultTimeout = 250 * time.Millisecond
 // Options say how to reach Redis.
 type Options struct {
 	// Addresses are "host:port": of the server, of a cluster's nodes, or of the
-	// Sentinels if MasterName is set. At least one.
+	// Sentinels if MasterName is set. At least one. "/path" is a unix socket.
 	Addresses []string
 
 	MasterName string // of the master that Sentinels watch; "" for no Sentinel

@@ -231,7 +231,12 @@ func TestSentinelsSayWhereRedisIs(t *testing.T) {
 }
 
 func TestSubscribeEndsWithItsContext(t *testing.T) {
-	addr, stop, err := embedded.Start()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	stop, err := embedded.Start(l, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -271,7 +276,12 @@ type server struct {
 }
 
 func startEmbedded(t *testing.T) *server {
-	addr, stop, err := embedded.Start()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	stop, err := embedded.Start(l, "")
 	if err != nil {
 		t.Fatal(err)
 	}

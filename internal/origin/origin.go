@@ -28,6 +28,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/sluice-qos/sluice/internal/listen"
 )
 
 const (
@@ -86,7 +88,8 @@ func (o *Origin) UserCounts(user string) Counts {
 
 // Serve answers the connections of a listener until ctx ends, then lets
 // requests in progress finish for a second, cuts off the rest and returns nil.
-// It closes the listener. Any other error is the listener's.
+// It closes the listener, which may be one of listen.Bound. Any other error is the
+// listener's.
 func (o *Origin) Serve(ctx context.Context, l net.Listener) error {
 	requests, cut := context.WithCancel(context.WithoutCancel(ctx))
 	defer cut()
@@ -97,6 +100,7 @@ func (o *Origin) Serve(ctx context.Context, l net.Listener) error {
 		MaxHeaderBytes:    64 << 10,
 		BaseContext:       func(net.Listener) context.Context { return requests },
 	}
+	listen.Track(s)
 	failed := make(chan error, 1)
 	go func() { failed <- s.Serve(l) }()
 	select {

@@ -40,7 +40,12 @@ users: {staff: staff, mover: moving}
 // redis starts an embedded one.
 func redis(t *testing.T) string {
 	t.Helper()
-	addr, stop, err := embedded.Start()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	stop, err := embedded.Start(l, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -46,7 +46,11 @@ func TestOptions(t *testing.T) {
 		{"another word for loss", func(o *Options) { o.OnLoss = "close" }, `agent: on loss of Redis "close": want "hold" or "open"`},
 		{"a negative time to hold", func(o *Options) { o.HoldFor = -1 }, "agent: hold for -1ns: want 0 or more"},
 		{"a negative time to drain", func(o *Options) { o.DrainFor = -1 }, "agent: drain for -1ns: want 0 or more"},
-		{"no peers", func(o *Options) { o.Peers = "" }, "agent: peers: no address"},
+		{"no peers", func(o *Options) { o.Peers = "" }, `agent: peers address "": want unix:/path or host:port`},
+		{"SPOE for other machines", func(o *Options) { o.SPOE = "0.0.0.0:9000" },
+			`agent: SPOE address "0.0.0.0:9000" can be reached from other machines, and the protocol has no authentication: use unix:/path, or 127.0.0.1`},
+		{"peers on another machine", func(o *Options) { o.Peers = "10.0.0.7:8079" },
+			`agent: peers address "10.0.0.7:8079" can be reached from other machines, and the protocol has no authentication: use unix:/path, or 127.0.0.1`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			o := good
@@ -90,7 +94,12 @@ func TestSplit(t *testing.T) {
 // redis starts an embedded one.
 func redis(t *testing.T) string {
 	t.Helper()
-	addr, stop, err := embedded.Start()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	stop, err := embedded.Start(l, "")
 	if err != nil {
 		t.Fatal(err)
 	}

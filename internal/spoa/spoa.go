@@ -25,6 +25,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/clock"
 	"github.com/sluice-qos/sluice/internal/group"
+	"github.com/sluice-qos/sluice/internal/listen"
 	"github.com/sluice-qos/sluice/internal/peers"
 	"github.com/sluice-qos/sluice/internal/spop"
 	"github.com/sluice-qos/sluice/internal/tracing"
@@ -38,8 +39,14 @@ type Options struct {
 	Instance string   // the name of this HAProxy and its agent, unique in the cluster
 	Bus      *bus.Bus // the caller closes it
 
+	// Neither protocol has authentication: an address that other machines can reach is an
+	// error.
 	SPOE  string // where HAProxy asks: "unix:/path" or "host:port"
 	Peers string // where HAProxy's local peer listens: "unix:/path" or "host:port"
+
+	// MaxConns is the number of connections that HAProxy may have at a time. 0 means as
+	// many as listen.ForSPOE gives the only agent of a process.
+	MaxConns int
 
 	// MaxWait bounds the time that a request waits for its verdict. It must be
 	// shorter than HAProxy's "timeout processing", or HAProxy lets the request
@@ -75,6 +82,14 @@ func (o *Options) prepare() error {
 		if path, ok := strings.CutPrefix(*address, "unix@"); ok {
 			*address = "unix:" + path
 		}
+	}
+	for _, a := range []struct{ what, address string }{{"SPOE", o.SPOE}, {"peers", o.Peers}} {
+		if err := listen.Local(a.what, a.address); err != nil {
+			return err
+		}
+	}
+	if o.MaxConns == 0 {
+		o.MaxConns = listen.ForSPOE(listen.Descriptors(), 1, false)
 	}
 	if o.MaxWait == 0 {
 		o.MaxWait = 20 * time.Millisecond
@@ -173,7 +188,7 @@ func New(o Options) (*Agent, error) {
 	a.teachThen = a.peers.TeachThen
 	a.spop, err = spop.New(spop.Options{
 		Handler:  a.start,
-		MaxConns: 16384, // HAProxy from 3.1 on opens one for each question under way
+		MaxConns: o.MaxConns,
 		Logger:   o.Logger, Registerer: o.Registerer,
 	})
 	if err != nil {
@@ -261,6 +276,10 @@ func (a *Agent) prepareToServe(ctx context.Context) (net.Listener, error) {
 	l, err := spop.Listen(a.options.SPOE)
 	if err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
+	}
+	if a.options.MaxConns < listen.EnoughSPOE {
+		log.Warn("few file descriptors: HAProxy gets no more connections than this, and requests beyond pass unasked; raise ulimit -n (LimitNOFILE= of systemd)",
+			slog.Int("connections", a.options.MaxConns), slog.Int("descriptors", listen.Descriptors()))
 	}
 	log.Info("agent ready", slog.String("spoe", a.options.SPOE), slog.String("peers", a.options.Peers))
 	return l, nil

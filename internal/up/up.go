@@ -29,6 +29,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/bus/embedded"
 	"github.com/sluice-qos/sluice/internal/group"
 	"github.com/sluice-qos/sluice/internal/limitfile"
+	"github.com/sluice-qos/sluice/internal/listen"
 	"github.com/sluice-qos/sluice/internal/origin"
 	"github.com/sluice-qos/sluice/internal/polygen"
 	"github.com/sluice-qos/sluice/internal/spoa"
@@ -58,7 +59,8 @@ type Options struct {
 	Logger         *slog.Logger
 	Reload         <-chan os.Signal // SIGHUP
 
-	suffix string // of instances' names
+	redisPassword string // of the embedded one
+	suffix        string // of instances' names
 }
 
 // pollEvery is how often is looked whether something serves.
@@ -110,6 +112,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	defer adminListener.Close()
 
+	maxConns := listen.ForSPOE(listen.Descriptors(), o.Instances, o.Origin == "")
 	if o.Origin == "" {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -117,17 +120,26 @@ func Run(ctx context.Context, o Options) error {
 		}
 		defer l.Close()
 		o.Origin = l.Addr().String()
-		loops = append(loops, func(ctx context.Context) error { return origin.New().Serve(ctx, l) })
+		// It shares this process's file descriptors with the agents: its clients are one HAProxy for each.
+		bounded := listen.Bound(l, o.Instances*maxConns, nil)
+		loops = append(loops, func(ctx context.Context) error { return origin.New().Serve(ctx, bounded) })
 	}
-	if o.Redis != "" {
-		o.suffix = "#" + rand.Text()[:8] // another machine's instances may have the same names
-	} else {
-		addr, stop, err := embedded.Start()
+	if o.Redis == "" {
+		// Whoever could write to it could throttle anybody. It is a socket in a folder of this
+		// user alone, and wants a password besides.
+		l, err := net.Listen("unix", filepath.Join(dir, "redis.sock"))
+		if err != nil {
+			return fmt.Errorf("embedded redis: %w", err)
+		}
+		o.redisPassword = rand.Text()
+		stop, err := embedded.Start(l, o.redisPassword)
 		if err != nil {
 			return err
 		}
 		defer stop()
-		o.Redis = addr
+		o.Redis = l.Addr().String()
+	} else {
+		o.suffix = "#" + rand.Text()[:8] // another machine's instances may have the same names
 	}
 
 	watcher, err := limitfile.New(o.Limits, o.Logger.With(slog.String("part", "polygen")), part("polygen"))
@@ -146,7 +158,7 @@ func Run(ctx context.Context, o Options) error {
 	for i, address := range addresses {
 		name := fmt.Sprintf("instance-%d", i+1)
 		own := filepath.Join(dir, strconv.Itoa(i+1))
-		agent, closeBus, err := newAgent(o, name, own, part(name), agentTracer)
+		agent, closeBus, err := newAgent(o, name, own, maxConns, part(name), agentTracer)
 		if err != nil {
 			return err
 		}
@@ -207,7 +219,7 @@ func sameForHAProxy(a, b *limits.Set) bool {
 
 func newPolygen(o Options, watcher *limitfile.Watcher, reg prometheus.Registerer, tracer *tracing.Tracer) (*polygen.Polygen, func(), error) {
 	log := o.Logger.With(slog.String("part", "polygen"))
-	b, err := bus.Open(bus.Options{Addresses: []string{o.Redis}, Logger: log, Registerer: reg})
+	b, err := bus.Open(bus.Options{Addresses: []string{o.Redis}, Password: o.redisPassword, Logger: log, Registerer: reg})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -219,16 +231,16 @@ func newPolygen(o Options, watcher *limitfile.Watcher, reg prometheus.Registerer
 	return p, func() { b.Close() }, nil
 }
 
-func newAgent(o Options, name, dir string, reg prometheus.Registerer, tracer *tracing.Tracer) (*spoa.Agent, func(), error) {
+func newAgent(o Options, name, dir string, maxConns int, reg prometheus.Registerer, tracer *tracing.Tracer) (*spoa.Agent, func(), error) {
 	log := o.Logger.With(slog.String("instance", name))
-	b, err := bus.Open(bus.Options{Addresses: []string{o.Redis}, Logger: log, Registerer: reg})
+	b, err := bus.Open(bus.Options{Addresses: []string{o.Redis}, Password: o.redisPassword, Logger: log, Registerer: reg})
 	if err != nil {
 		return nil, nil, err
 	}
 	a, err := spoa.New(spoa.Options{
 		Instance: name + o.suffix, Bus: b,
 		SPOE: "unix:" + spoeSocket(dir), Peers: "unix:" + peerSocket(dir),
-		MaxWait: o.MaxWait, OnLoss: o.OnLoss,
+		MaxConns: maxConns, MaxWait: o.MaxWait, OnLoss: o.OnLoss,
 		Logger: log, Registerer: reg, Tracer: tracer,
 	})
 	if err != nil {

@@ -456,3 +456,34 @@ func (b *buffer) String() string {
 	defer b.mu.Unlock()
 	return b.b.String()
 }
+
+// Nobody else reaches the Redis of this process: it is a socket in a folder of this user
+// alone, and whoever comes as far as that has no password.
+func TestEmbeddedRedisIsForNobodyElse(t *testing.T) {
+	dir, err := os.MkdirTemp("", "up") // short, for unix sockets
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Setenv("TMPDIR", dir)
+	m := start(t, nil)
+	m.awaitReady(t)
+	found, err := filepath.Glob(dir + "/sluice-*/redis.sock")
+	if err != nil || len(found) != 1 {
+		t.Fatalf("the sockets of Redis are %q, %v, want one", found, err)
+	}
+	if info, err := os.Stat(filepath.Dir(found[0])); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("its folder has mode %v, %v, want 0700", info.Mode(), err)
+	}
+	conn, err := net.Dial("unix", found[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(proctest.Patience))
+	fmt.Fprint(conn, "*3\r\n$3\r\nSET\r\n$13\r\nsluice:limits\r\n$1\r\nx\r\n")
+	reply := make([]byte, 64)
+	if n, err := conn.Read(reply); err != nil || !strings.HasPrefix(string(reply[:n]), "-NOAUTH ") {
+		t.Errorf("SET without a password is answered %q, %v, want NOAUTH", reply[:n], err)
+	}
+}

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,14 +17,25 @@ import (
 )
 
 func TestStart(t *testing.T) {
-	addr, stop, err := embedded.Start()
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "redis.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop, err := embedded.Start(l, "a password")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer stop()
-	client := redis.NewClient(&redis.Options{Addr: addr})
+	client := redis.NewClient(&redis.Options{Addr: l.Addr().String(), Password: "a password"})
 	defer client.Close()
 	ctx := context.Background()
+	for _, password := range []string{"", "another"} {
+		stranger := redis.NewClient(&redis.Options{Addr: l.Addr().String(), Password: password})
+		defer stranger.Close()
+		if err := stranger.Set(ctx, "sluice:limits", "x", 0).Err(); err == nil || !strings.Contains(err.Error(), "NOAUTH") && !strings.Contains(err.Error(), "WRONGPASS") {
+			t.Errorf("SET with the password %q = %v, want that it is refused", password, err)
+		}
+	}
 
 	if now, err := client.Time(ctx).Result(); err != nil || time.Since(now).Abs() > time.Hour {
 		t.Errorf("TIME = %v, %v, want the clock's", now, err)
