@@ -29,13 +29,13 @@ import (
 // Files holds haproxy.cfg, spoe.cfg, *.lst, lua/*.lua, identify/*.cfg and
 // classify/*.cfg.
 //
-//go:embed haproxy.cfg spoe.cfg *.lst lua/bandwidth.lua lua/bandwidth_clock.lua identify/*.cfg classify/*.cfg
+//go:embed haproxy.cfg spoe.cfg *.lst lua/bandwidth.lua lua/bandwidth_clock.lua lua/local_addresses.lua identify/*.cfg classify/*.cfg
 var Files embed.FS
 
 // written are the files that Write writes, haproxy.cfg first.
 var written = []string{
 	"haproxy.cfg", "spoe.cfg", "health-paths.lst", "exempt-addresses.lst", "exempt-paths.lst", "exempt-prefixes.lst",
-	"lua/bandwidth.lua", "lua/bandwidth_clock.lua",
+	"lua/bandwidth.lua", "lua/bandwidth_clock.lua", "lua/local_addresses.lua",
 }
 
 // Names of the peers as haproxy.cfg declares them. The agent dials LocalPeer
@@ -76,8 +76,8 @@ var endpointName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,23}$`)
 type Config struct {
 	Bind           string // SLUICE_BIND: where clients connect, such as "127.0.0.1:8080"
 	Origin         string // SLUICE_ORIGIN: the server to protect, "host:port"
-	SPOE           string // SLUICE_SPOE: where the agent answers, "unix@/path" or "host:port"
-	Peer           string // SLUICE_PEER: where HAProxy's peers listen, "127.0.0.1:port" or "unix@/path"
+	SPOE           string // SLUICE_SPOE: where the agent answers, "unix@/path" or "127.0.0.1:port"
+	Peer           string // SLUICE_PEER: where HAProxy's peers listen, "unix@/path" or "127.0.0.1:port"
 	Stats          string // SLUICE_STATS: path of the stats socket; zero: none
 	Metrics        string // SLUICE_METRICS: where HAProxy's own metrics are, "127.0.0.1:8405"; zero: nowhere
 	AccessLog      string // SLUICE_ACCESS_LOG: one of AccessLogs; zero: none

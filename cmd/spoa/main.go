@@ -19,8 +19,8 @@ import (
 
 type options struct {
 	Instance string `help:"Name of this HAProxy and its agent in logs. Default: the host's name." placeholder:"NAME" env:"SLUICE_INSTANCE"`
-	SPOE     string `name:"spoe" help:"Where HAProxy asks: unix:/path or host:port. It has no authentication: keep it on this machine." default:"unix:/run/sluice/spoa.sock" placeholder:"ADDR" env:"SLUICE_SPOE_LISTEN"`
-	Peers    string `help:"Where HAProxy's local peer listens: unix:/path or host:port." default:"127.0.0.1:8079" placeholder:"ADDR" env:"SLUICE_PEERS"`
+	SPOE     string `name:"spoe" help:"Where HAProxy asks: unix:/path, or host:port of loopback. It has no authentication: other addresses are refused." default:"unix:/run/sluice/spoa.sock" placeholder:"ADDR" env:"SLUICE_SPOE_LISTEN"`
+	Peers    string `help:"Where HAProxy's local peer listens: unix:/path, or host:port of loopback. It has no authentication: other addresses are refused." default:"unix:/run/sluice/peers.sock" placeholder:"ADDR" env:"SLUICE_PEERS"`
 
 	MaxWait     time.Duration `help:"Longest wait of a request for its verdict. Keep it below HAProxy's 'timeout processing'." default:"20ms" placeholder:"TIME" env:"SLUICE_MAX_WAIT"`
 	OnRedisLoss string        `help:"While Redis is lost: hold (enforce this instance's part of each limit) or open (admit everything)." enum:"hold,open" default:"hold" placeholder:"WHAT" env:"SLUICE_ON_REDIS_LOSS"`
