@@ -297,8 +297,12 @@ func startRedis(t *testing.T) *server {
 // startCluster starts a Redis Cluster of one node: it refuses scripts whose keys
 // lie in different slots, and is spoken to with the cluster's client.
 func startCluster(t *testing.T, args ...string) *server {
+	return startClusterBy(t, proctest.Redis, args...)
+}
+
+func startClusterBy(t *testing.T, start func(t testing.TB, args ...string) (*proctest.Process, string), args ...string) *server {
 	_, port, _ := net.SplitHostPort(proctest.FreeAddr(t))
-	_, addr := proctest.Redis(t, append([]string{"--cluster-enabled", "yes", "--cluster-port", port}, args...)...)
+	_, addr := start(t, append([]string{"--cluster-enabled", "yes", "--cluster-port", port}, args...)...)
 	s := newServer(t, addr)
 	s.do(t, "CLUSTER", "ADDSLOTSRANGE", 0, 16383)
 	proctest.Eventually(t, "cluster", func() error {

@@ -16,11 +16,14 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/sluice-qos/sluice/deploy/redis"
 )
 
 // Patience bounds every wait for something that is certain to happen. It is
@@ -119,6 +122,22 @@ func Redis(t testing.TB, args ...string) (*Process, string) {
 	t.Helper()
 	addr := FreeAddr(t)
 	return RedisAt(t, addr, args...), addr
+}
+
+// RedisWithUsers starts redis-server with the users of deploy/redis/users.acl, whose
+// passwords are their names. The default user may do everything, for the test itself.
+func RedisWithUsers(t testing.TB, args ...string) (*Process, string) {
+	t.Helper()
+	var users strings.Builder
+	for line := range strings.Lines(redis.Users) {
+		name := strings.Fields(line)[1]
+		fmt.Fprintf(&users, "%s on >%s\n", strings.TrimSpace(line), name)
+	}
+	file := filepath.Join(t.TempDir(), "users.acl")
+	if err := os.WriteFile(file, []byte(users.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return Redis(t, append([]string{"--aclfile", file}, args...)...)
 }
 
 // RedisAt starts redis-server at an address: for tests in which it dies and

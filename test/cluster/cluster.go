@@ -50,6 +50,8 @@ type Options struct {
 	Origin    string   // "" means a counting one in this process
 	Redis     string   // the agents' and polygens' Redis; "" means to start one
 	SPOAArgs  []string // further arguments of the agents
+
+	PolygenArgs []string // and of the polygens
 }
 
 // Cluster is a running one.
@@ -192,8 +194,8 @@ func (c *Cluster) startOrigin(t testing.TB) {
 func (c *Cluster) StartPolygen(t testing.TB, i int) *Polygen {
 	t.Helper()
 	p := &Polygen{Admin: proctest.FreeAddr(t)}
-	p.Process = proctest.Start(t, nil, filepath.Join(c.bin, "polygen"),
-		"--limits", c.LimitsFile, "--redis", c.RedisAddr, "--admin", p.Admin, "--name", "polygen-"+strconv.Itoa(i+1))
+	args := []string{"--limits", c.LimitsFile, "--redis", c.RedisAddr, "--admin", p.Admin, "--name", "polygen-" + strconv.Itoa(i+1)}
+	p.Process = proctest.Start(t, nil, filepath.Join(c.bin, "polygen"), append(args, c.options.PolygenArgs...)...)
 	return p
 }
 

@@ -24,6 +24,20 @@ func TestRedis(t *testing.T) {
 	slotstest.Run(t, real(connect(t, addr)))
 }
 
+// The user of deploy/redis/users.acl may do all that a worker does.
+func TestRedisAsItsUser(t *testing.T) {
+	_, addr := proctest.RedisWithUsers(t)
+	client := redis.NewClient(&redis.Options{Addr: addr, Username: "sluice-jobs", Password: "sluice-jobs", PoolSize: 64, ReadTimeout: proctest.Patience, WriteTimeout: proctest.Patience})
+	t.Cleanup(func() { client.Close() })
+	owner := connect(t, addr)
+	slotstest.Run(t, func(t *testing.T) slotstest.Backend {
+		if err := owner.FlushAll(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+		return slotstest.Backend{Slots: redisslots.New(client)}
+	})
+}
+
 func TestCluster(t *testing.T) {
 	slotstest.Run(t, real(cluster(t)))
 }

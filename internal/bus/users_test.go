@@ -1,0 +1,198 @@
+package bus_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/policy"
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/bandwidth"
+	"github.com/sluice-qos/sluice/pkg/concurrency"
+	rates "github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+// The users of deploy/redis/users.acl may do all that agents and polygen do, on one Redis
+// and on a cluster.
+func TestUsersMayDoTheirPart(t *testing.T) {
+	for name, start := range map[string]func() *server{
+		"redis": func() *server {
+			_, addr := proctest.RedisWithUsers(t)
+			return newServer(t, addr)
+		},
+		"cluster": func() *server { return startClusterBy(t, proctest.RedisWithUsers) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := start()
+			agent := s.open(t, bus.Options{Username: "sluice-agent", Password: "sluice-agent", Shards: 2})
+			polygen := s.open(t, bus.Options{Username: "sluice-polygen", Password: "sluice-polygen", Shards: 2})
+			ctx := context.Background()
+			heard := listen(t, agent, bus.PoliciesChannel, bus.InstancesChannel)
+			told := listen(t, polygen, bus.UsageChannel, bus.ProgressChannel, bus.DemandChannel, bus.ConfirmedChannel, bus.UnblockChannel, bus.InstancesChannel)
+			key := ratelimit.Key{Class: "GET", User: "alice"}
+			for range 2 { // the second time keys and scripts are there
+				version, _, err := polygen.Overrides(ctx, "")
+				if err != nil {
+					t.Fatal(err)
+				}
+				for what, do := range map[string]func() error{
+					"Register":  func() error { _, err := agent.Register(ctx, "a", "1", "not serving yet"); return err },
+					"Instances": func() error { _, err := polygen.Instances(ctx); return err },
+					"Time":      func() error { _, err := agent.Time(ctx); return err },
+					"Take": func() error {
+						asks := []ratelimit.Ask{{Key: key, Second: 17, Limit: 9, Need: 1}, {Key: key, Second: time.Now().Unix(), Limit: 9, Burst: 9, Need: 1}}
+						for _, w := range []rates.Window{rates.Minute, rates.Hour} {
+							long := key
+							long.Window = w
+							asks = append(asks, ratelimit.Ask{Key: long, Second: 4_000_003_200, Limit: 9, Need: 1})
+						}
+						_, err := agent.Take(ctx, "a", asks)
+						return err
+					},
+					"Slots": func() error {
+						_, err := agent.Slots(ctx, "a", nil, []concurrency.Ask{{User: "alice", Seq: 1, Want: 1, Active: 1, Limit: 1}})
+						return err
+					},
+					"Demand": func() error {
+						return agent.Demand(ctx, "a", []bandwidth.Report{{User: "alice", Active: 1}, {User: "bob"}})
+					},
+					"Confirm": func() error {
+						return agent.Confirm(ctx, bus.Confirmed{Instance: "a", At: time.Now(), Second: 17, Key: key})
+					},
+					"Lead": func() error { _, err := polygen.Lead(ctx, "p", time.Minute); return err },
+					"PublishLimits": func() error {
+						return errors.Join(polygen.PublishLimits(ctx, "1", []byte("x")), func() error { _, err := polygen.KeepLimits(ctx, "1"); return err }())
+					},
+					"PublishPolicies": func() error { return polygen.PublishPolicies(ctx, []policy.Message{policy.Limits{Version: "1"}}) },
+					"KeepOverrides": func() error {
+						_, err := polygen.KeepOverrides(ctx, version, []byte("[]"), time.Hour)
+						return err
+					},
+					"PublishUnblock": func() error { return polygen.PublishUnblock(ctx, bus.Unblock{Polygen: "p", User: "alice"}) },
+					"polygen's Time": func() error { _, err := polygen.Time(ctx); return err },
+				} {
+					if err := do(); err != nil {
+						t.Errorf("%s = %v", what, err)
+					}
+				}
+				if version, source, err := agent.Limits(ctx); version != "1" || string(source) != "x" || err != nil {
+					t.Errorf("Limits = %q, %q, %v, want those that polygen has published", version, source, err)
+				}
+			}
+			if err := errors.Join(agent.Leave(ctx, "a"), polygen.Resign(ctx, "p")); err != nil {
+				t.Error(err)
+			}
+			kinds := func(e ear, want ...bus.Event) {
+				t.Helper()
+				missing := map[string]bool{}
+				for _, w := range want {
+					missing[fmt.Sprintf("%T", w)] = true
+				}
+				for len(missing) > 0 {
+					delete(missing, fmt.Sprintf("%T", e.next(t)))
+				}
+			}
+			kinds(heard, bus.Policies{}, bus.Registry{})
+			kinds(told, bus.Usage{}, bus.Progress{}, bus.Demand{}, bus.Confirmed{}, bus.Unblock{}, bus.Registry{})
+		})
+	}
+}
+
+// And nothing else: whoever has taken over an agent sets no limits and sends no policies.
+func TestUsersMayDoNothingElse(t *testing.T) {
+	_, addr := proctest.RedisWithUsers(t)
+	ctx := context.Background()
+	script := func(command string) string { return "return redis.call(" + command + ")" }
+	for _, tt := range []struct {
+		user      string
+		forbidden [][]any
+	}{
+		{"sluice-agent", [][]any{
+			{"HSET", "sluice:limits", "version", "2", "source", "x"},
+			{"DEL", "sluice:limits"},
+			{"EXPIRE", "sluice:limits", "1"},
+			{"EVAL", script("'HSET', 'sluice:limits', 'version', '2'"), "0"},
+			{"EVAL", script("'HSET', KEYS[1], 'version', '2'"), "1", "sluice:limits"},
+			{"HSET", "sluice:overrides", "version", "2"},
+			{"HGETALL", "sluice:overrides"},
+			{"EVAL", script("'HSET', KEYS[1], 'version', '2'"), "1", "sluice:overrides"},
+			{"SET", "sluice:{cluster}:leader", "a"},
+			{"DEL", "sluice:{cluster}:leader"},
+			{"PUBLISH", "sluice:policies", "1 block \"alice\""},
+			{"PUBLISH", "sluice:unblock", "1 \"p\" \"alice\""},
+			{"EVAL", script("'PUBLISH', 'sluice:policies', 'x'"), "0"},
+			{"EVAL", script("'PUBLISH', 'sluice:unblock', 'x'"), "0"},
+			{"SUBSCRIBE", "sluice:usage"},
+			{"PSUBSCRIBE", "*"},
+			{"HGETALL", "sluice:jobs:{100}:slots:alice"},
+		}},
+		{"sluice-polygen", [][]any{
+			{"HSET", "sluice:{0}:requests:17", "GET|alice", "9"},
+			{"HGETALL", "sluice:{0}:slots:alice"},
+			{"SET", "sluice:{0}:burst:GET|alice", "x"},
+			{"SET", "sluice:{0}:moving:a:alice", "x"},
+			{"EVAL", script("'HSET', KEYS[1], 'a', '1 1 1 1'"), "1", "sluice:{0}:slots:alice"},
+			{"PUBLISH", "sluice:usage", "x"},
+			{"PUBLISH", "sluice:progress", "x"},
+			{"PUBLISH", "sluice:demand", "x"},
+			{"PUBLISH", "sluice:confirmed", "x"},
+			{"EVAL", script("'PUBLISH', 'sluice:usage', 'x'"), "0"},
+			{"SUBSCRIBE", "sluice:policies"},
+			{"PSUBSCRIBE", "*"},
+			{"HGETALL", "sluice:jobs:{100}:slots:alice"},
+		}},
+		{"sluice-jobs", [][]any{
+			{"HGETALL", "sluice:limits"},
+			{"HSET", "sluice:limits", "version", "2"},
+			{"HSET", "sluice:overrides", "version", "2"},
+			{"HGETALL", "sluice:{0}:slots:alice"},
+			{"EVAL", script("'HSET', KEYS[1], 'version', '2'"), "1", "sluice:limits"},
+			{"SET", "sluice:{cluster}:leader", "a"},
+			{"PUBLISH", "sluice:policies", "x"},
+			{"PUBLISH", "sluice:usage", "x"},
+			{"EVAL", script("'PUBLISH', 'sluice:policies', 'x'"), "0"},
+			{"SUBSCRIBE", "sluice:policies"},
+		}},
+	} {
+		client := redis.NewClient(&redis.Options{Addr: addr, Username: tt.user, Password: tt.user, Protocol: 2, DisableIdentity: true})
+		defer client.Close()
+		if err := client.Ping(ctx).Err(); err != nil {
+			t.Fatalf("%s: %v", tt.user, err)
+		}
+		for _, command := range append(tt.forbidden, [][]any{
+			{"SET", "another program's", "x"},
+			{"GET", "another program's"},
+			{"HSET", "sluice:new", "a", "b"},
+			{"FLUSHALL"},
+			{"FLUSHDB"},
+			{"KEYS", "*"},
+			{"SCAN", "0"},
+			{"CONFIG", "GET", "requirepass"},
+			{"ACL", "SETUSER", tt.user, "+@all", "~*"},
+			{"ACL", "LIST"},
+			{"CLIENT", "LIST"},
+			{"CLIENT", "KILL", "TYPE", "normal"},
+			{"MONITOR"},
+			{"INFO"},
+			{"SHUTDOWN", "NOSAVE"},
+			{"REPLICAOF", "NO", "ONE"},
+			{"SCRIPT", "FLUSH"},
+			{"SCRIPT", "KILL"},
+			{"FUNCTION", "FLUSH"},
+			{"EVAL", script("'FLUSHALL'"), "0"},
+		}...) {
+			err := client.Do(ctx, command...).Err()
+			// In a script the refusal is the script's error.
+			if err == nil || !strings.HasPrefix(err.Error(), "NOPERM ") && !strings.Contains(err.Error(), "The user executing the script can't ") {
+				t.Errorf("%s: %q = %v, want NOPERM", tt.user, command, err)
+			}
+		}
+	}
+}
