@@ -29,7 +29,7 @@ var addressRefusals = []struct{ backend, reason string }{
 // others are the slots of requestRules.
 const addressTable = `
 # One entry for each address of clients, IPv6 by its /64. In gpc: answers 401 and 403,
-# and three slots of tickets; in gpt: the lease, where each slot began, and the last
+# and four slots of tickets; in gpt: the lease, where each slot began, and the last
 # second in which the address had used up its requests.
 backend sluice_address
     stick-table type ipv6 size 200k expire %ds store %s
@@ -73,40 +73,54 @@ const concurrentRules = `    # per_address: at most %[1]d requests of the addres
 const spentRule = `    # per_address: at most %[1]d requests of the address in each second. It is known here
     # that this one's are used up.
     http-request set-var(txn.sluice_second) date(-1700000000) if !exempt !address_refused
-    http-request set-var(txn.sluice.reason) str(address-request-rate) if !exempt !address_refused { var(txn.sluice_address),table_gpt(4,sluice_address),sub(txn.sluice_second) eq 0 }
+    http-request set-var(txn.sluice.reason) str(address-request-rate) if !exempt !address_refused { var(txn.sluice_address),table_gpt(5,sluice_address),sub(txn.sluice_second) eq 0 }
 `
 
-// Several threads may each believe to be the first of a second. So nothing that they
-// write depends on who is first: a slot's counter only grows and is never cleared,
-// where it begins was written a lease earlier, when nobody drew from it, and the lease
-// that they write is the same. The order of reading the lease, reading where it began
-// and drawing is what keeps a late thread within the lease that it read.
+// Several threads may each believe to be the first of a second, or of two seconds where
+// a thread's clock is behind. So nothing that they write depends on who is first. A
+// slot's counter only grows and is never cleared. Where a slot begins was written a lease
+// earlier, when nobody drew from it, nor from the slot before it, in which a late thread
+// may still be. All who begin a lease write the same one, and never
+// one that is older than what stands there; then each reads which one it is, and draws
+// from that.
+//
+// HAProxy looks at the lease and writes it under two locks. Should a thread whose clock
+// is behind be between them at the very moment in which another one begins the next
+// second, of an address that had no request since the second before, that second has its
+// requests twice.
 const ticketRules = `    # Each request draws a ticket; the counter is atomic, so that no two threads draw the
-    # same one. A lease is a second and a slot, 1 to 3: the first request of a second
+    # same one. A lease is a second and one of four slots: the first request of a second
     # goes on to the next slot, and notes where the one after that begins while nobody
     # draws from it.
     http-request set-var(txn.sluice_lease) sc_get_gpt(0,2) if !exempt !address_refused
     http-request set-var(txn.sluice_slot) var(txn.sluice_lease),mod(4) if !exempt !address_refused
     http-request set-var(txn.sluice_renew) int(1) if !exempt !address_refused { var(txn.sluice_lease),div(4),sub(txn.sluice_second) lt 0 }
     acl address_renew var(txn.sluice_renew) -m found
+    acl address_slot0 var(txn.sluice_slot) -m int 0
     acl address_slot1 var(txn.sluice_slot) -m int 1
     acl address_slot2 var(txn.sluice_slot) -m int 2
     acl address_slot3 var(txn.sluice_slot) -m int 3
-    http-request set-var(txn.sluice_slot) var(txn.sluice_slot),mod(3),add(1) if address_renew
-    http-request sc-set-gpt(3,2) sc_get_gpc(3,2) if address_renew address_slot1
-    http-request sc-set-gpt(1,2) sc_get_gpc(1,2) if address_renew address_slot2
-    http-request sc-set-gpt(2,2) sc_get_gpc(2,2) if address_renew address_slot3
-    http-request set-var(txn.sluice_lease) var(txn.sluice_second),mul(4),add(txn.sluice_slot) if address_renew
-    http-request sc-set-gpt(0,2) var(txn.sluice_lease) if address_renew
-    http-request set-var(txn.sluice_began) sc_get_gpt(1,2) if address_slot1
-    http-request set-var(txn.sluice_began) sc_get_gpt(2,2) if address_slot2
-    http-request set-var(txn.sluice_began) sc_get_gpt(3,2) if address_slot3
-    http-request set-var(txn.sluice_ticket) sc_inc_gpc(1,2),sub(txn.sluice_began),and(4294967295) if address_slot1
-    http-request set-var(txn.sluice_ticket) sc_inc_gpc(2,2),sub(txn.sluice_began),and(4294967295) if address_slot2
-    http-request set-var(txn.sluice_ticket) sc_inc_gpc(3,2),sub(txn.sluice_began),and(4294967295) if address_slot3
+    http-request set-var(txn.sluice_slot) var(txn.sluice_slot),add(1),mod(4) if address_renew
+    http-request set-var(txn.sluice_renewed) var(txn.sluice_second),mul(4),add(txn.sluice_slot) if address_renew
+    http-request sc-set-gpt(0,2) var(txn.sluice_renewed) if address_renew { sc_get_gpt(0,2),div(4),sub(txn.sluice_second) lt 0 }
+    http-request set-var(txn.sluice_lease) sc_get_gpt(0,2) if address_renew
+    http-request set-var(txn.sluice_slot) var(txn.sluice_lease),mod(4) if address_renew
+    acl address_began var(txn.sluice_lease),sub(txn.sluice_renewed) eq 0
+    http-request sc-set-gpt(3,2) sc_get_gpc(3,2) if address_renew address_began address_slot0
+    http-request sc-set-gpt(4,2) sc_get_gpc(4,2) if address_renew address_began address_slot1
+    http-request sc-set-gpt(1,2) sc_get_gpc(1,2) if address_renew address_began address_slot2
+    http-request sc-set-gpt(2,2) sc_get_gpc(2,2) if address_renew address_began address_slot3
+    http-request set-var(txn.sluice_began) sc_get_gpt(1,2) if address_slot0
+    http-request set-var(txn.sluice_began) sc_get_gpt(2,2) if address_slot1
+    http-request set-var(txn.sluice_began) sc_get_gpt(3,2) if address_slot2
+    http-request set-var(txn.sluice_began) sc_get_gpt(4,2) if address_slot3
+    http-request set-var(txn.sluice_ticket) sc_inc_gpc(1,2),sub(txn.sluice_began),and(4294967295) if address_slot0
+    http-request set-var(txn.sluice_ticket) sc_inc_gpc(2,2),sub(txn.sluice_began),and(4294967295) if address_slot1
+    http-request set-var(txn.sluice_ticket) sc_inc_gpc(3,2),sub(txn.sluice_began),and(4294967295) if address_slot2
+    http-request set-var(txn.sluice_ticket) sc_inc_gpc(4,2),sub(txn.sluice_began),and(4294967295) if address_slot3
     acl address_spent var(txn.sluice_ticket) -m int gt %[1]d
     http-request set-var(txn.sluice.reason) str(address-request-rate) if address_spent
-    http-request sc-set-gpt(4,2) var(txn.sluice_lease),div(4) if address_spent
+    http-request sc-set-gpt(5,2) var(txn.sluice_lease),div(4) if address_spent
 `
 
 // withAddresses is haproxy.cfg with the limits of each address in place.
@@ -164,8 +178,8 @@ func addressLimits(a limits.AddressLimits, cfg string) (r addressRules, err erro
 	if a.Requests > 0 {
 		r.requests += fmt.Sprintf(ticketRules, a.Requests)
 		r.answer(addressRefusals[1].backend, refusal, addressRefusals[1].reason, a.Requests, 1)
-		counters = 4
-		store = append(store, "gpt(5)")
+		counters = 5
+		store = append(store, "gpt(6)")
 	}
 	if counters > 0 {
 		store = append(store, fmt.Sprintf("gpc(%d)", counters))
