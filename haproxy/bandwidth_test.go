@@ -136,20 +136,16 @@ func TestTaughtShares(t *testing.T) {
 			f := r.flow(t, m, "alice", k, 4)
 			f.runsAt(t, 2*mib)
 
-			// How long 4 MiB take from a change on tells when it took effect, if not each time
-			// on a slow machine.
+			// How long 4 MiB take from a change on tells when it took effect. At a slow
+			// moment they take longer, but not each time.
 			proctest.Eventually(t, "4 MiB at 16 instead of 1 MiB/s", func() error {
-				var took []time.Duration
-				for range 3 {
-					took = append(took, f.until(t, 4*mib, func() { teach("alice", 16*mib, 16*mib, time.Minute) }))
-					f.runsAt(t, 16*mib)
-					teach("alice", mib, mib, time.Minute)
-					f.runsAt(t, mib)
-				}
-				slices.Sort(took)
+				took := f.until(t, 4*mib, func() { teach("alice", 16*mib, 16*mib, time.Minute) })
+				f.runsAt(t, 16*mib)
+				teach("alice", mib, mib, time.Minute)
+				f.runsAt(t, mib)
 				t.Logf("4 MiB at 16 instead of 1 MiB/s after %v", took)
-				if got := took[1]; got > 600*time.Millisecond {
-					return fmt.Errorf("they took %v (median), want 250 ms and a moment", got)
+				if took > 600*time.Millisecond {
+					return fmt.Errorf("they took %v, want 250 ms and a moment", took)
 				}
 				return nil
 			})
@@ -226,9 +222,9 @@ func TestAbortedTransfersLeaveTheirShare(t *testing.T) {
 
 // Small requests of a user whose share others use up are served in between.
 func TestSmallRequestsPassLargeTransfers(t *testing.T) {
-	r, m := newMover(t, setup{}, map[string]vars{"alice": share(4*mib, 4*mib)})
+	r, m := newMover(t, setup{}, map[string]vars{"alice": share(mib, mib)})
 	f := r.flow(t, m, "alice", kind{}, 32)
-	f.runsAt(t, 4*mib)
+	f.runsAt(t, mib)
 	proctest.Eventually(t, "1 KiB behind 32 transfers", func() error {
 		var took []time.Duration
 		for range 15 {
@@ -240,12 +236,12 @@ func TestSmallRequestsPassLargeTransfers(t *testing.T) {
 		}
 		slices.Sort(took)
 		t.Logf("1 KiB behind 32 transfers: median %v, longest %v", took[7], took[14])
-		if took[7] > 60*time.Millisecond {
-			return fmt.Errorf("it took %v (median), want less than the 128 ms of a turn of 32 transfers", took[7])
+		if took[7] > 250*time.Millisecond {
+			return fmt.Errorf("it took %v (median), want less than the 512 ms of a turn of 32 transfers", took[7])
 		}
 		return nil
 	})
-	f.runsAt(t, 4*mib)
+	f.runsAt(t, mib)
 }
 
 // Small bodies are within the total too.

@@ -22,6 +22,7 @@ import (
 
 // The admin API is open to other machines with a token and TLS, and not without.
 func TestAdminBeyondThisMachine(t *testing.T) {
+	t.Parallel()
 	c := cluster.Start(t, cluster.Options{Limits: limitFile(10)})
 	bin := filepath.Dir(c.Polygens[0].Name)
 	dir := t.TempDir()

@@ -59,6 +59,7 @@ func checkRate(t *testing.T, r transfer.Report, what string, from, to time.Durat
 }
 
 func TestBandwidthIsExact(t *testing.T) {
+	t.Parallel()
 	const limit, d = 4, 5 * time.Second
 	for _, instances := range []int{1, 2} {
 		for _, up := range []bool{false, true} {
@@ -80,6 +81,7 @@ func TestBandwidthIsExact(t *testing.T) {
 // The limit follows the streams: when they are on one instance it is there, and
 // when others join elsewhere they get their part of it.
 func TestBandwidthFollowsDemand(t *testing.T) {
+	t.Parallel()
 	const limit = 6
 	c, o := moving(t, cluster.Options{Instances: 2, Limits: bandwidthLimits(limit)})
 	all := []transfer.Stream{{Address: c.Addresses()[0], User: "alice"}, {Address: c.Addresses()[0], User: "alice"}, {Address: c.Addresses()[0], User: "alice"},
@@ -94,6 +96,7 @@ func TestBandwidthFollowsDemand(t *testing.T) {
 
 // A new limit applies to transfers under way.
 func TestBandwidthFollowsTheLimitFile(t *testing.T) {
+	t.Parallel()
 	c, o := moving(t, cluster.Options{Instances: 2, Limits: bandwidthLimits(2)})
 	time.AfterFunc(3*time.Second, func() { c.SetLimits(t, bandwidthLimits(8)) })
 	r := transfer.Run(t.Context(), o, streams(c, "alice", 4, false), 9*time.Second)
@@ -116,6 +119,7 @@ func TestBandwidthOfOthers(t *testing.T) {
 // Whatever dies, transfers go on at their shares. A HAProxy whose agent has died
 // keeps its share, which after a while the others, who cannot know, use as well.
 func TestBandwidthWhenPartsDie(t *testing.T) {
+	t.Parallel()
 	const limit, d = 4, 6 * time.Second
 	for _, tt := range []struct {
 		name string
@@ -141,6 +145,7 @@ func TestBandwidthWhenPartsDie(t *testing.T) {
 // A reloaded HAProxy tells of no end of what the old one still moves: the agent
 // must not wait for it.
 func TestBandwidthIsForgottenAfterAReload(t *testing.T) {
+	t.Parallel()
 	c, o := moving(t, cluster.Options{Limits: bandwidthLimits(2), Master: true})
 	in := c.Instances[0]
 	time.AfterFunc(time.Second, func() { _ = in.HAProxy.Signal(syscall.SIGUSR2) })

@@ -72,6 +72,7 @@ func TestHostileUsersAreUsersOfTheirOwn(t *testing.T) {
 }
 
 func TestGarbageOnTheSPOESocket(t *testing.T) {
+	t.Parallel()
 	c := cluster.Start(t, cluster.Options{Limits: limitFile(1000)})
 	in := c.Instances[0]
 	frames := [][]byte{
@@ -113,6 +114,7 @@ func frame(body []byte) []byte {
 }
 
 func TestGarbageOnThePeersSocket(t *testing.T) {
+	t.Parallel()
 	c := cluster.Start(t, cluster.Options{Limits: limitFile(10)})
 	in := c.Instances[0]
 	for range 20 {
@@ -134,6 +136,7 @@ func TestGarbageOnThePeersSocket(t *testing.T) {
 }
 
 func TestGarbageOnTheBus(t *testing.T) {
+	t.Parallel()
 	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: limitFile(20)})
 	for _, message := range []string{
 		"", "x", "1 throttle", "1 throttle \"GET\" \"alice\" x y\n", "9 throttle \"GET\" \"alice\" 1 1\n",

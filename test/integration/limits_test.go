@@ -92,6 +92,7 @@ tiers:
 // A limit in a dry run changes no byte of any answer, and delays none; what it would
 // have done is counted.
 func TestDryRunChangesNoAnswer(t *testing.T) {
+	t.Parallel()
 	awaitHour()
 	origin := fixedOrigin(t)
 	start := func(mode string) *cluster.Instance {
@@ -149,6 +150,7 @@ func TestDryRunChangesNoAnswer(t *testing.T) {
 
 // The mode follows the file: what was refused by HAProxy itself is let through.
 func TestDryRunFollowsTheLimitFile(t *testing.T) {
+	t.Parallel()
 	awaitHour()
 	limits := func(mode string) string {
 		return "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: {hour: 5, mode: " + mode + "}}, concurrent: {limit: 100, mode: " + mode + "}}}\n"
@@ -183,6 +185,7 @@ func TestDryRunFollowsTheLimitFile(t *testing.T) {
 // Windows of an hour hold over several instances, an agent that is killed and
 // started again, and a user who comes back after a while.
 func TestHourlyLimit(t *testing.T) {
+	t.Parallel()
 	awaitHour()
 	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: {second: 1000, hour: 300}}}}\n"})
 	const user = "alice"
@@ -221,6 +224,7 @@ func TestHourlyLimit(t *testing.T) {
 
 // A burst is what was left unused in the seconds before, and no more.
 func TestBurst(t *testing.T) {
+	t.Parallel()
 	for _, instances := range []int{1, 2} {
 		t.Run(fmt.Sprint(instances, " instances"), func(t *testing.T) {
 			c := cluster.Start(t, cluster.Options{Instances: instances,
@@ -296,6 +300,7 @@ users:
 // What the file says of verbs, classes, patterns, anonymous and exempt users holds
 // through HAProxy, on two instances together.
 func TestLimitFileThroughHAProxy(t *testing.T) {
+	t.Parallel()
 	awaitHour()
 	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: wholeFile, Identify: "header:X-User,ip"})
 	for _, tt := range []struct {
@@ -330,6 +335,7 @@ func TestLimitFileThroughHAProxy(t *testing.T) {
 // At an endpoint of the limit file a user has limits of their own, counted apart. What
 // the file does not declare is no way to have them again.
 func TestEndpointsAreApart(t *testing.T) {
+	t.Parallel()
 	awaitHour()
 	c := cluster.Start(t, cluster.Options{
 		Limits: strings.Replace(wholeFile, "  guest:", "  slow: {concurrent: 3}\n  guest:", 1) + "  sleeper: slow\n",
@@ -409,6 +415,7 @@ func TestEndpointsAreApart(t *testing.T) {
 
 // An override that ends does so everywhere without anybody touching the file.
 func TestOverrideEndsByItself(t *testing.T) {
+	t.Parallel()
 	awaitHour()
 	const limits = "version: 1\ndefault_tier: free\ntiers: {free: {requests: {PUT: {hour: 3}}}}\n"
 	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: limits})

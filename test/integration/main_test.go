@@ -1,5 +1,8 @@
 // Package integration runs whole clusters of real processes: redis-server, our
 // commands, and HAProxy on the shipped files.
+//
+// Tests that mostly wait run in parallel. Those of exact rates, and of what happens
+// within the shipped bounds on waiting, have the machine for themselves.
 package integration
 
 import (

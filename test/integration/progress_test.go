@@ -66,6 +66,7 @@ func checkStatuses(t *testing.T, r closed.Report) {
 // Fifty clients who come back until they get in: as many requests run as the
 // limit allows, and never one more.
 func TestProgressIsExact(t *testing.T) {
+	t.Parallel()
 	const limit = 10
 	for _, instances := range []int{1, 2, 4} {
 		t.Run(fmt.Sprint(instances, " instances"), func(t *testing.T) {
@@ -88,6 +89,7 @@ func TestProgressIsExact(t *testing.T) {
 
 // A burst that arrives in one instant finds each slot taken once.
 func TestProgressOfABurst(t *testing.T) {
+	t.Parallel()
 	const limit = 10
 	o, origin := counting(t, limit)
 	c := cluster.Start(t, cluster.Options{Limits: progressLimits(limit), Origin: origin})
@@ -121,6 +123,7 @@ func TestProgressOfABurst(t *testing.T) {
 
 // Nobody below his limit is refused, over several instances either.
 func TestProgressBelowTheLimit(t *testing.T) {
+	t.Parallel()
 	o, origin := counting(t, 20)
 	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: progressLimits(20), Origin: origin})
 	r := closed.Run(t.Context(), closed.Spec{Addresses: c.Addresses(), User: "alice", Clients: 10, Work: short, Duration: 3 * time.Second, Seed: 1})
@@ -132,6 +135,7 @@ func TestProgressBelowTheLimit(t *testing.T) {
 
 // Requests of a tier that waits are answered late rather than refused.
 func TestProgressWaits(t *testing.T) {
+	t.Parallel()
 	const limit = 5
 	for _, instances := range []int{1, 2} {
 		t.Run(fmt.Sprint(instances, " instances"), func(t *testing.T) {
@@ -152,6 +156,7 @@ func TestProgressWaits(t *testing.T) {
 
 // Who may wait 200 ms and finds no room is refused then.
 func TestProgressWaitsNoLonger(t *testing.T) {
+	t.Parallel()
 	_, origin := counting(t, 2)
 	c := cluster.Start(t, cluster.Options{Limits: progressLimits(2), Origin: origin})
 	go closed.Run(t.Context(), closed.Spec{
@@ -180,6 +185,7 @@ func TestProgressWaitsNoLonger(t *testing.T) {
 // A user who is refused again and again is refused by HAProxy alone, and let in
 // again when there is room.
 func TestProgressBlocksNatively(t *testing.T) {
+	t.Parallel()
 	const limit = 3
 	_, origin := counting(t, limit)
 	c := cluster.Start(t, cluster.Options{Limits: progressLimits(limit), Origin: origin})
@@ -200,6 +206,7 @@ func TestProgressBlocksNatively(t *testing.T) {
 // Requests that end in every way there is leave nothing behind: not in HAProxy,
 // not in the agents, not in Redis.
 func TestProgressOfMixedRequests(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -339,6 +346,7 @@ func checkHealed(t *testing.T, points []closed.Point, at time.Time, back time.Du
 }
 
 func TestProgressAgentKilled(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		instances, most int
 	}{
@@ -362,6 +370,7 @@ func TestProgressAgentKilled(t *testing.T) {
 }
 
 func TestProgressPolygenKilled(t *testing.T) {
+	t.Parallel()
 	o, origin := counting(t, 10)
 	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: progressLimits(10), Origin: origin})
 	points, at := faultLoad(t, c, o, c.Polygens[0].Kill)
@@ -370,6 +379,7 @@ func TestProgressPolygenKilled(t *testing.T) {
 }
 
 func TestProgressHAProxyKilled(t *testing.T) {
+	t.Parallel()
 	o, origin := counting(t, 10)
 	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: progressLimits(10), Origin: origin})
 	in := c.Instances[0]
@@ -383,6 +393,7 @@ func TestProgressHAProxyKilled(t *testing.T) {
 }
 
 func TestProgressRedisKilled(t *testing.T) {
+	t.Parallel()
 	o, origin := counting(t, 10)
 	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: progressLimits(10), Origin: origin})
 	points, at := faultLoad(t, c, o, func() {
@@ -399,6 +410,7 @@ func TestProgressRedisKilled(t *testing.T) {
 // A reload under load: what the old worker still has counts, so that the limit
 // holds through it, and is used again when the old worker has ended.
 func TestProgressHAProxyReloaded(t *testing.T) {
+	t.Parallel()
 	o, origin := counting(t, 10)
 	c := cluster.Start(t, cluster.Options{Limits: progressLimits(10), Origin: origin, Master: true})
 	points, at := faultLoad(t, c, o, func() { _ = c.Instances[0].HAProxy.Signal(syscall.SIGUSR2) })
@@ -408,6 +420,7 @@ func TestProgressHAProxyReloaded(t *testing.T) {
 
 // What was blocked when HAProxy ended is blocked again soon after its return.
 func TestProgressBlocksAreTaughtAgain(t *testing.T) {
+	t.Parallel()
 	const limit = 3
 	o, origin := counting(t, limit)
 	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: progressLimits(limit), Origin: origin})
