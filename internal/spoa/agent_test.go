@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -415,6 +416,73 @@ func TestListFromTheFutureIsNotTheLast(t *testing.T) {
 	gauge(t, "a knows of b", a.metrics.instances, 2)
 	b.stop()
 	gauge(t, "a is alone again", a.metrics.instances, 1)
+}
+
+// A real Redis that is stopped for five seconds hears, when it goes on, all that was
+// sent meanwhile: what the agent reported again and again counts once.
+func TestReportsToAStoppedRedisCountOnce(t *testing.T) {
+	t.Parallel()
+	process, addr := proctest.Redis(t)
+	b, err := bus.Open(bus.Options{Addresses: []string{addr}}) // with the time-out that ships
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.Close() })
+	a := serve(t, addr, "a", func(o *Options) { o.Bus = b })
+	publish(t, open(t, addr, 1), "1", testLimits)
+	gauge(t, "a is alone", a.metrics.instances, 1)
+	proctest.Eventually(t, "it serves", func() error {
+		if !a.Serving() {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	reader := open(t, addr, 1)
+	if _, err := reader.Take(t.Context(), "reader", []ratelimit.Ask{{}}); err != nil { // Redis knows the script
+		t.Fatal(err)
+	}
+	time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(2100 * time.Millisecond))) // it counts by itself in this second
+
+	if err := process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	began := a.clock.Now().Unix()
+	for range 41 {
+		if v := a.verdict(question{user: "wilma", verb: "GET"}); !v.allowed {
+			t.Fatalf("verdict = %+v, want allowed", v)
+		}
+		time.Sleep(time.Millisecond) // so that they are in several batches
+	}
+	ended := a.clock.Now().Unix()
+	gauge(t, "Redis is lost", a.metrics.lost, 1)
+	time.Sleep(5 * time.Second)
+	if err := process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	gauge(t, "Redis is found", a.metrics.lost, 0)
+	counted := func() error {
+		n := 0
+		for second := began; second <= ended; second++ {
+			// An ask that wants nothing reads.
+			taken, err := reader.Take(t.Context(), "reader", []ratelimit.Ask{{Key: ratelimit.Key{Class: "GET", User: "wilma"}, Second: second}})
+			if err != nil {
+				return err
+			}
+			n += taken.Grants[0].Total
+		}
+		if n != 41 {
+			return fmt.Errorf("the pool counts %d requests, want 41", n)
+		}
+		return nil
+	}
+	proctest.Eventually(t, "the reports are heard", counted)
+	a.stop()
+	if err := a.wait(t); err != nil {
+		t.Errorf("Run() = %v, want nil", err)
+	}
+	if err := counted(); err != nil {
+		t.Errorf("when it has ended: %v", err)
+	}
 }
 
 func TestAgentFollowsTheLimits(t *testing.T) {
