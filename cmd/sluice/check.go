@@ -145,6 +145,9 @@ func (r *report) tier(name string) {
 	if name == r.set.AnonymousTier() {
 		mark += " (anonymous)"
 	}
+	if name == r.set.UnreadableTier() {
+		mark += " (unreadable)"
+	}
 	r.line("  %s%s: %s", shown(name), mark, r.describe(l))
 	for _, endpoint := range r.set.Endpoints() {
 		if at, _ := r.set.TierAt(endpoint, name); at != l {

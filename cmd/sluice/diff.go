@@ -28,7 +28,7 @@ type diff struct {
 
 // Help tells what the command prints and what its exit code means.
 func (*diff) Help() string {
-	return `Prints what a user may do under NEW that differs from OLD, as of now: first what is said of everybody (the mode of the whole file, the default and the anonymous tier, endpoints, classes, who is exempt, what each address of clients may do, workers of queues), then each tier, then the users whom the files do not name, then each user or pattern that is named now or no longer, has another tier or another end (until), or whose own limits differ. Where an endpoint differs in another way, that follows. A user without limits of his own changes with his tier, and is counted there. Names are sorted. What means the same is no difference, however it is written; nor is a limit whose mode is off and that was not there.
+	return `Prints what a user may do under NEW that differs from OLD, as of now: first what is said of everybody (the mode of the whole file, the default, the anonymous and the unreadable tier, endpoints, classes, who is exempt, what each address of clients may do, workers of queues), then each tier, then the users whom the files do not name, then each user or pattern that is named now or no longer, has another tier or another end (until), or whose own limits differ. Where an endpoint differs in another way, that follows. A user without limits of his own changes with his tier, and is counted there. Names are sorted. What means the same is no difference, however it is written; nor is a limit whose mode is off and that was not there.
 
 The exit code is 0 if nothing differs, 1 if something does, and 2 if a file has an error.`
 }
@@ -109,6 +109,9 @@ func (c *comparison) compare() {
 	if c.before.AnonymousTier() != c.after.AnonymousTier() {
 		c.changes("anonymous users:", userOf(nameless))
 	}
+	if c.before.UnreadableTier() != c.after.UnreadableTier() {
+		c.changes("requests whose credentials cannot be read:", userOf(limits.UnreadableKey))
+	}
 	c.users()
 }
 
@@ -129,6 +132,7 @@ func (c *comparison) everybody() {
 		return shown(tier)
 	}
 	c.said("anonymous tier", none(c.before.AnonymousTier()), none(c.after.AnonymousTier()))
+	c.said("unreadable tier", none(c.before.UnreadableTier()), none(c.after.UnreadableTier()))
 	c.names("endpoint", c.before.Endpoints(), c.after.Endpoints())
 	foundBefore := c.found
 	c.found = false

@@ -15,7 +15,7 @@ import (
 )
 
 type explain struct {
-	User     string `arg:"" optional:"" help:"The user, named as in the limit file."`
+	User     string `arg:"" optional:"" help:"The user, named as in the limit file; ~unreadable: all requests whose credentials cannot be read."`
 	Class    string `help:"Tell which limits a request of this class counts against: GET, PUT, …, OTHER, or a class of the file." placeholder:"CLASS" complete:"class"`
 	Endpoint string `help:"Tell of this endpoint, where the user is counted apart." placeholder:"NAME"`
 	Limits   string `help:"The limit file." default:"config/limits.yaml" placeholder:"FILE" complete:"file"`
@@ -168,7 +168,7 @@ type fact struct {
 }
 
 func newAccount(file string, set *limits.Set, user, endpoint string) *account {
-	l, o := set.User(limits.EndpointKey(endpoint, limits.Key(user))), set.OriginAt(endpoint, user)
+	l, o := set.User(limits.EndpointKey(endpoint, limits.KeyOf(user))), set.OriginAt(endpoint, user)
 	a := &account{limits: l, who: who(file, user, l, o)}
 	if endpoint != "" {
 		a.notes = append(a.notes, "at endpoint "+endpoint)
@@ -212,6 +212,8 @@ func newAccount(file string, set *limits.Set, user, endpoint string) *account {
 			source = "override"
 		case o.Anonymous:
 			source = "anonymous " + source
+		case o.Unreadable:
+			source = "unreadable " + source
 		case o.User == 0:
 			source = "default " + source
 		}
@@ -235,6 +237,10 @@ func who(file, user string, l *limits.Limits, o limits.Origin) string {
 		return named + ", exempt"
 	case o.Anonymous:
 		return fmt.Sprintf("user %s: not named in %s, so of the anonymous %s", shown(user), file, tier)
+	case o.Unreadable:
+		return fmt.Sprintf("%s, all requests whose credentials cannot be read: of the unreadable %s", user, tier)
+	case user == limits.UnreadableKey:
+		return fmt.Sprintf("%s, all requests whose credentials cannot be read: %s has no unreadable tier, so of the default %s", user, file, tier)
 	case o.User == 0:
 		return fmt.Sprintf("user %s: not named in %s, so of the default %s", shown(user), file, tier)
 	case o.Named || o.Expired && o.Then != "":

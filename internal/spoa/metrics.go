@@ -12,7 +12,7 @@ type metrics struct {
 	allowed, malformed, uncounted  prometheus.Counter
 	undeclared                     prometheus.Counter
 	refused                        *prometheus.CounterVec // by limit
-	exempt                         prometheus.Counter
+	exempt, unreadable             prometheus.Counter
 	dryRefused, dryBytes           *prometheus.CounterVec // by limit; by direction
 	waits                          prometheus.Histogram
 	timeouts                       prometheus.Counter
@@ -111,6 +111,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}),
 		allowed: verdicts.WithLabelValues("allowed", ""),
 		exempt:  verdicts.WithLabelValues("exempt", ""),
+		unreadable: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_unreadable_requests_total",
+			Help: "Requests that the agent was asked about and whose credentials HAProxy could not read, or which had more than one; they share one user's limits.",
+		}),
 		dryRefused: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "sluice_dry_run_refused_total",
 			Help: "Requests that were allowed and that a limit in mode dry-run would have refused, by limit.",

@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/peers"
 	"github.com/sluice-qos/sluice/internal/policy"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
+	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 // The names, labels and help that operators build on, and what they count: a
@@ -30,6 +31,8 @@ func TestMetrics(t *testing.T) {
 		}
 		r.ask("", "GET")
 		r.ask("staff", "GET")
+		r.ask(limits.UnreadableKey, "GET")
+		r.ask(limits.EndpointKey("up", limits.UnreadableKey), "GET")
 
 		r.joined(bus.Registry{Instances: []string{"a", "b", "c"}})
 		r.pool.set(2*ms, nil)
@@ -87,7 +90,7 @@ users: {erin: one, frank: moving}
 			"sluice_haproxy_draining", "sluice_native_shares_total", "sluice_bandwidth_users",
 			"sluice_policies_received_total", "sluice_redis_lost", "sluice_redis_losses_total",
 			"sluice_limits_read_errors_total", "sluice_users", "sluice_instances", "sluice_clock_offset_seconds",
-			"sluice_limits_info"); err != nil {
+			"sluice_limits_info", "sluice_unreadable_requests_total"); err != nil {
 			t.Error(err)
 		}
 		if problems, err := testutil.GatherAndLint(r.registry); err != nil || len(problems) > 0 {

@@ -446,6 +446,9 @@ func (a *Agent) verdict(q question) verdict {
 		a.metrics.refused.WithLabelValues(came.limit).Inc()
 	}
 	a.metrics.byTier.count(came)
+	if _, user := limits.SplitEndpoint(q.user); user == limits.UnreadableKey {
+		a.metrics.unreadable.Inc()
+	}
 	return v
 }
 

@@ -32,3 +32,7 @@ type Exempt struct {
 // ExemptKey is the wire key of requests that are exempt by address or path. No
 // user's name is it: HAProxy hashes names that begin with "~".
 const ExemptKey = "~exempt"
+
+// UnreadableKey is the wire key of requests whose credentials HAProxy cannot read, or
+// which have more than one. No user's name is it, as with ExemptKey.
+const UnreadableKey = "~unreadable"

@@ -34,6 +34,15 @@ func Key(user string) string {
 	return "~" + strings.ToUpper(hex.EncodeToString(sum[:]))
 }
 
+// KeyOf returns the wire key of whom people name: a user, or UnreadableKey itself, of those
+// who have no name that could be read.
+func KeyOf(name string) string {
+	if name == UnreadableKey {
+		return name
+	}
+	return Key(name)
+}
+
 // EndpointKey returns the wire key of a user at an endpoint, where he is counted
 // apart from elsewhere: "@endpoint/key", of at most 126 bytes. Without an endpoint
 // ("") it is the user's own key.

@@ -20,11 +20,12 @@ type Origin struct {
 	TierComment string // the tier's comment
 
 	// Named is whether the file names his tier at his name. Otherwise it is the
-	// default tier, with or without overrides, or the anonymous one.
-	Named     bool
-	Pattern   string // the pattern that names him; "" when his own name does, or nothing
-	Exempt    bool   // he is not limited; File and User are where exempt says so
-	Anonymous bool   // nobody told his name, so that he has the anonymous tier
+	// default tier, with or without overrides, the anonymous or the unreadable one.
+	Named      bool
+	Pattern    string // the pattern that names him; "" when his own name does, or nothing
+	Exempt     bool   // he is not limited; File and User are where exempt says so
+	Anonymous  bool   // nobody told his name, so that he has the anonymous tier
+	Unreadable bool   // it is UnreadableKey, and has the tier of that
 
 	// Until is when what the file says of him ends, zero when never, and Then the tier
 	// that he has from then on. Expired is whether that was before the Set's time: his
@@ -60,7 +61,7 @@ type FieldOrigin struct {
 }
 
 // Origin returns where the file sets the limits of a user, who is named as in
-// the file and not by his key. It reads Source again, which takes nearly as long as
+// the file and not by his key, or UnreadableKey. It reads Source again, which takes nearly as long as
 // Parse: it is for people's questions.
 func (s *Set) Origin(user string) Origin { return s.OriginAt("", user) }
 
@@ -71,7 +72,7 @@ func (s *Set) OriginAt(endpoint, user string) Origin {
 		return Origin{} // cannot be: Parse has read it
 	}
 	sources, _ = splitOverrides(sources)
-	key := Key(user)
+	key := KeyOf(user)
 	root, plain := sources[0].quickRoot()
 	o := Origin{}
 	if mode, _ := find(root, "mode"); mode != nil {
@@ -101,6 +102,7 @@ func (s *Set) OriginAt(endpoint, user string) Origin {
 	}
 	o.said(own, s.now)
 	o.Hand = s.overridesOf(endpoint, user)
+	o.Unreadable = s.unreadable != nil && key == UnreadableKey
 	o.Anonymous = own == nil && s.anonymous != nil && Anonymous(key) && !namesTier(o.Hand)
 
 	fields := collector{}

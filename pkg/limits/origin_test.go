@@ -152,6 +152,7 @@ users:
     endpoints:
       up: {concurrent: 9}
   "team-*": guest
+unreadable: guest
 `
 
 func TestOriginOfMore(t *testing.T) {
@@ -193,6 +194,7 @@ func TestOriginOfMore(t *testing.T) {
 		{"exempt", "", "probe", time.Time{}, Origin{File: main, User: 9, Exempt: true, FileMode: 2}},
 		{"exempt by a pattern", "up", "mon-1", time.Time{}, Origin{File: main, User: 10, Exempt: true, Pattern: "mon-*", FileMode: 2}},
 		{"an address", "", "10.0.0.1", time.Time{}, Origin{Tier: 23, Anonymous: true, FileMode: 2, Fields: []FieldOrigin{tier("concurrent", 23)}}},
+		{"credentials that cannot be read", "", UnreadableKey, time.Time{}, Origin{Tier: 23, Unreadable: true, FileMode: 2, Fields: []FieldOrigin{tier("concurrent", 23)}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if diff := cmp.Diff(tt.want, set.At(tt.at).OriginAt(tt.endpoint, tt.user)); diff != "" {

@@ -17,7 +17,7 @@ const unlimited = "unlimited"
 
 // The fields of a mapping, as errors list them.
 var (
-	fileFields      = []string{"version", "default_tier", "tiers", "users", "mode", "anonymous_tier", "users_from", "endpoints", "classes", "exempt", "queues", "failed_auth", "per_address"}
+	fileFields      = []string{"version", "default_tier", "tiers", "users", "mode", "anonymous_tier", "unreadable", "users_from", "endpoints", "classes", "exempt", "queues", "failed_auth", "per_address"}
 	usersFileFields = []string{"version", "users"}
 	limitFieldNames = []string{"requests", "concurrent", "bandwidth", "over_limit", "priority", "mode"} // of endpoints
 	tierFields      = slices.Concat(limitFieldNames, []string{"jobs", "endpoints", "comment"})
@@ -245,6 +245,10 @@ func (f *file) tiersAndDefaults(root *yaml.Node, fields map[string]*yaml.Node) {
 	if n := fields["anonymous_tier"]; n != nil {
 		f.set.anonymousTier = f.tierName(n, place{field: "anonymous_tier"})
 		f.set.anonymous = f.set.tiers[f.set.anonymousTier]
+	}
+	if n := fields["unreadable"]; n != nil {
+		f.set.unreadableTier = f.tierName(n, place{field: "unreadable"})
+		f.set.unreadable = f.set.tiers[f.set.unreadableTier]
 	}
 }
 

@@ -102,9 +102,9 @@ func TestParseGenerated(t *testing.T) {
 		{"more items than memory is for", head + "users:\n" + strings.Repeat("- a\n", maxParts),
 			"f:1:1: the file has about 8000007 values; at most 8000000 are possible, not counting users in lines of their own with nothing but a tier"},
 		{"alias bomb", "a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\n" + head,
-			"f:1:1: the file: unknown field \"a\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, users_from, endpoints, classes, exempt, queues, failed_auth, and 1 more)\n" +
-				"f:2:1: the file: unknown field \"b\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, users_from, endpoints, classes, exempt, queues, failed_auth, and 1 more)\n" +
-				"f:3:1: the file: unknown field \"c\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, users_from, endpoints, classes, exempt, queues, failed_auth, and 1 more)"},
+			"f:1:1: the file: unknown field \"a\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, unreadable, users_from, endpoints, classes, exempt, queues, and 2 more)\n" +
+				"f:2:1: the file: unknown field \"b\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, unreadable, users_from, endpoints, classes, exempt, queues, and 2 more)\n" +
+				"f:3:1: the file: unknown field \"c\" (valid: version, default_tier, tiers, users, mode, anonymous_tier, unreadable, users_from, endpoints, classes, exempt, queues, and 2 more)"},
 		{"tier name of 101 bytes", "version: 1\ndefault_tier: a\ntiers: {a: {}, " + strings.Repeat("b", 101) + ": {}}",
 			`f:3:16: the tier name "` + strings.Repeat("b", 60) + `"… is not usable; write 1 to 100 bytes without control characters, and no ~ or @ in front`},
 	} {
@@ -328,6 +328,9 @@ func FuzzParse(f *testing.F) {
 func print(s *Set) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "version %s, default tier %s\n", s.Version(), s.DefaultTier())
+	if s.UnreadableTier() != "" {
+		fmt.Fprintf(&b, "unreadable tier %q\n", s.UnreadableTier())
+	}
 	if s.Mode() != Enforce || s.AnonymousTier() != "" || len(s.Endpoints()) > 0 {
 		fmt.Fprintf(&b, "mode %v, anonymous tier %q, endpoints %q\n", s.Mode(), s.AnonymousTier(), s.Endpoints())
 	}

@@ -92,6 +92,7 @@ func schemaFile() schema {
 			"mode":           mode("Mode of the whole file", "Nothing below can make it stronger: with dry-run, nothing in this file is enforced."),
 			"default_tier":   tierRef("Default tier", "The tier of users whom the file does not name."),
 			"anonymous_tier": tierRef("Anonymous tier", "The tier of requests without a user's name, and of users who are known by their IP address. Without it they have the default tier."),
+			"unreadable":     tierRef("Unreadable tier", "The tier that all requests share whose credentials cannot be read, or who have more than one. Without it they have the default tier."),
 			"users_from": {
 				Title: "Further files of users", Description: "Files that have users only ({users: {alice: pro}}), named as seen from the folder of this one. * and ? stand for any characters of a name, and may match no file.",
 				AnyOf: []schema{

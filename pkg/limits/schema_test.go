@@ -111,6 +111,7 @@ var blind = map[string]string{
 	"bad-default-tier-unknown.yaml": "which tiers there are",
 	"bad-only-comments.yaml":        "there is no document",
 	"bad-anonymous-tier.yaml":       "which tiers there are",
+	"bad-unreadable.yaml":           "which tiers there are",
 	"bad-class-unknown.yaml":        "which classes there are",
 	"bad-endpoint-share.yaml":       "what the tier says at the endpoint",
 	"bad-pattern.yaml":              "which patterns match nobody",

@@ -23,18 +23,20 @@ type content struct {
 	source  []byte
 	version string
 
-	mode          Mode
-	defaultTier   string
-	anonymousTier string
-	fallback      *entry // the default tier's
-	anonymous     *entry // nil without an anonymous tier
-	tiers         map[string]*entry
-	tierNames     []string // sorted
-	endpoints     []string // sorted
-	classes       []Class
-	exempt        Exempt
-	addressLimits AddressLimits
-	queues        []Queue // sorted by service
+	mode           Mode
+	defaultTier    string
+	anonymousTier  string
+	unreadableTier string
+	fallback       *entry // the default tier's
+	anonymous      *entry // nil without an anonymous tier
+	unreadable     *entry // nil without a tier for UnreadableKey
+	tiers          map[string]*entry
+	tierNames      []string // sorted
+	endpoints      []string // sorted
+	classes        []Class
+	exempt         Exempt
+	addressLimits  AddressLimits
+	queues         []Queue // sorted by service
 
 	users    map[string]*entry // by Key, patterns too; users who are exempt have exemptEntry
 	hashed   map[string]string // the names of those whose key is another
@@ -67,9 +69,9 @@ var exemptEntry = &entry{limits: &Limits{Tier: ExemptTier}}
 // With) counts before what the file says. A name in the file counts before
 // the patterns that match it, of which the one with most literal characters counts,
 // or the earlier one. A user whom the file names neither way has the anonymous tier
-// if there is one and his key is "~" (no name) or an IP address, else the default
-// tier. Patterns match no key that begins with "~": it is not the name. OthersKey and
-// those that begin with it have the limits of their line of the file.
+// if there is one and his key is "~" (no name) or an IP address, UnreadableKey its own
+// tier if there is one, else the default tier. Patterns match no key that begins with "~":
+// it is not the name. OthersKey and those that begin with it have the limits of their line of the file.
 //
 // At an endpoint that the file does not declare users have the limits that they
 // have everywhere.
@@ -122,6 +124,9 @@ func (s *Set) unnamed(key string) *entry {
 	}
 	if s.anonymous != nil && Anonymous(key) {
 		return s.anonymous
+	}
+	if s.unreadable != nil && key == UnreadableKey {
+		return s.unreadable
 	}
 	return s.fallback
 }
@@ -228,6 +233,9 @@ func (s *Set) DefaultTier() string { return s.defaultTier }
 // AnonymousTier is the tier of Anonymous users whom the file does not name, or "" if
 // they have the default tier like everybody.
 func (s *Set) AnonymousTier() string { return s.anonymousTier }
+
+// UnreadableTier is the tier of UnreadableKey, or "" if it has the default tier.
+func (s *Set) UnreadableTier() string { return s.unreadableTier }
 
 // Tiers returns the names of all tiers, sorted.
 func (s *Set) Tiers() []string { return slices.Clone(s.tierNames) }

@@ -11,6 +11,7 @@ import (
 const setFile = `version: 1
 default_tier: free
 anonymous_tier: guest
+unreadable: pro
 endpoints: [up, api]
 exempt: {users: [probe, "mon-*", "~odd"]}
 tiers:
@@ -53,6 +54,9 @@ func TestSetUser(t *testing.T) {
 		{"exempt by a pattern, and named", "mon-7", 0, true},
 		{"exempt hashed name", Key("~odd"), 0, true},
 		{"exempt request", ExemptKey, 0, true},
+		{"credentials that cannot be read", UnreadableKey, 3, false},
+		{"the same at an endpoint", "@up/" + UnreadableKey, 13, false},
+		{"a user who calls himself so", Key(UnreadableKey), 1, false},
 		{"at an endpoint", "@up/alice", 13, true},
 		{"at an endpoint with the limits of everywhere", "@api/alice", 3, true},
 		{"at an endpoint that is not declared", "@other/alice", 3, true},

@@ -143,7 +143,7 @@ func (v *View) use(now int64, key string) *user {
 
 func (v *View) stranger(now int64, key string) {
 	_, user := limits.SplitEndpoint(key)
-	if limits.Anonymous(user) && v.set.AnonymousTier() != "" || user == noName {
+	if limits.Anonymous(user) && v.set.AnonymousTier() != "" || user == noName || user == limits.UnreadableKey {
 		return
 	}
 	s, dropped := v.unknown.use(user)

@@ -499,6 +499,7 @@ func TestUnknown(t *testing.T) {
 	r.use(hash, 3)
 	r.use("~", 3) // no name
 	r.use(limits.ExemptKey, 3)
+	r.use(limits.UnreadableKey, 3)
 	r.use("zoe", 1)
 	names := func(by Sort, n int) string {
 		var all []string
