@@ -123,7 +123,7 @@ func (l logLine) told() string {
 func TestAccessLog(t *testing.T) {
 	r := newRig(t, setup{
 		Config: Config{
-			AccessLog: "json", Instance: "rack-1", RetryJitter: 1,
+			AccessLog: "json", Instance: "rack-1", RetryJitter: 1, Identify: "header,ip",
 			Classes: []limits.Class{{Name: "LIST", Any: []limits.Match{{Query: []string{"list"}}}}},
 			Exempt:  limits.Exempt{Paths: []string{"/ping"}},
 		},

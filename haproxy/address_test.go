@@ -66,7 +66,8 @@ func TestFailedAuthentication(t *testing.T) {
 		},
 		serve: checksSignatures,
 		edit: func(cfg string) string {
-			return strings.Replace(acceptProxy(cfg), "    # Rules of your own go here.", "    http-request deny deny_status 403 if { path /own }\n    # Rules of your own go here.", 1)
+			cfg = strings.Replace(acceptProxy(cfg), "    # Rules of your own go here.", "    http-request deny deny_status 403 if { path /own }\n    # Rules of your own go here.", 1)
+			return strings.Replace(cfg, "    acl health ", "    acl health      path /-/healthy\n    acl health ", 1) // which the list does not have with s3
 		},
 	})
 	r.refuseWith(func(q question) *verdict {
@@ -281,6 +282,7 @@ func TestRequestsOfAnAddress(t *testing.T) {
 func TestRequestsOfAnAddressRefused(t *testing.T) {
 	r := newRig(t, setup{
 		Config: Config{
+			Identify:    "header,ip",
 			Addresses:   limits.AddressLimits{Requests: 1},
 			Exempt:      limits.Exempt{Addresses: []string{"198.51.100.7"}, Paths: []string{"/status"}},
 			RefuseBody:  "problem",

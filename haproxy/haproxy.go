@@ -69,7 +69,21 @@ var AccessLogs = []string{"json"}
 // instanceName has nothing that HAProxy would read as more than a name.
 var instanceName = regexp.MustCompile(`^[A-Za-z0-9._:@/-]{1,200}$`)
 
+// Unreadables are what may become of requests whose credentials cannot be read. The
+// first is the default: they share the limits of limits.UnreadableKey.
+var Unreadables = []string{"share", "deny"}
+
 var endpointName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,23}$`)
+
+// healthPaths are the lines of health-paths.lst for chains that do not read S3 requests. To an
+// S3 server each path is a bucket, whose owner would not be limited.
+const healthPaths = `/-/healthy
+/-/ready
+/health
+/healthz
+/livez
+/readyz
+`
 
 // Config is what Write can set. A zero field stays what the process's own
 // environment says, or else the default in haproxy.cfg.
@@ -87,6 +101,7 @@ type Config struct {
 	Exempt         limits.Exempt // its addresses and paths; the users are the agent's
 	Addresses      limits.AddressLimits
 	Endpoint       string        // SLUICE_ENDPOINT: the endpoint of the limit file that this is; zero: none
+	Unreadable     string        // SLUICE_UNREADABLE: one of Unreadables
 	RefuseStatus   int           // SLUICE_REFUSE_STATUS: 429 or 503
 	RefuseBody     string        // SLUICE_REFUSE_BODY: one of Bodies
 	VerdictTimeout time.Duration // SLUICE_VERDICT_TIMEOUT: whole milliseconds, at least one
@@ -119,6 +134,12 @@ func (c Config) env() ([]string, error) {
 		if v.value != "" {
 			set(v.name, v.value)
 		}
+	}
+	if c.Unreadable != "" {
+		if !slices.Contains(Unreadables, c.Unreadable) {
+			return nil, fmt.Errorf("unreadable %q: want one of %s", c.Unreadable, strings.Join(Unreadables, ", "))
+		}
+		set("SLUICE_UNREADABLE", c.Unreadable)
 	}
 	switch c.RefuseStatus {
 	case 0:
@@ -288,9 +309,12 @@ func (c Config) files() (map[string]string, error) {
 		}
 		files[name] = string(text)
 	}
-	chain, err := c.chain()
+	identifiers, chain, err := c.chain()
 	if err != nil {
 		return nil, err
+	}
+	if !slices.ContainsFunc(identifiers, Identifier.readsS3) {
+		files["health-paths.lst"] += healthPaths
 	}
 	rules, err := Classify(c.Classes)
 	if err != nil {
@@ -316,24 +340,23 @@ func (c Config) files() (map[string]string, error) {
 	return files, nil
 }
 
-// chain is the text of the identify chain.
-func (c Config) chain() (string, error) {
+// chain is the identify chain, and its text.
+func (c Config) chain() (identifiers []Identifier, text string, err error) {
 	if c.Identify == "" {
 		c.Identify = "auto"
 	}
-	chain, err := ParseIdentify(c.Identify)
-	if err != nil {
-		return "", err
+	if identifiers, err = ParseIdentify(c.Identify); err != nil {
+		return nil, "", err
 	}
 	var b strings.Builder
-	for _, i := range chain {
+	for _, i := range identifiers {
 		lines, err := i.fragment()
 		if err != nil {
-			return "", err
+			return nil, "", err
 		}
 		b.WriteString(lines)
 	}
-	return b.String(), nil
+	return identifiers, b.String(), nil
 }
 
 // between puts lines between haproxy.cfg's marks of that name.

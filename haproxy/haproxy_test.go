@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -65,7 +66,8 @@ func TestShippedFilesAreValid(t *testing.T) {
 			"SLUICE_VERDICT_TIMEOUT=1s", "SLUICE_STATS=/s.sock", "SLUICE_THREADS=2", "SLUICE_MAXCONN=100",
 			"SLUICE_CHECK_TIMEOUT=1s", "SLUICE_WAIT_TIMEOUT=1s", "SLUICE_RETRY_JITTER=1", "SLUICE_ORIGIN_MAXCONN=5", "SLUICE_HARD_STOP=1m",
 			"SLUICE_BUFSIZE=32768", "SLUICE_ENDPOINT=uploads", "SLUICE_REFUSE_BODY=problem", "SLUICE_RATE_JITTER=5",
-			"SLUICE_ACCESS_LOG=json", "SLUICE_INSTANCE=rack-1/proxy", "SLUICE_METRICS=127.0.0.1:8405",
+			"SLUICE_ACCESS_LOG=json", "SLUICE_INSTANCE=rack-1/proxy", "SLUICE_METRICS=127.0.0.1:8405", "SLUICE_UNREADABLE=deny",
+			"SLUICE_BASIC_CASE=exact", "SLUICE_JWT_CASE=lower", "SLUICE_HEADER_CASE=lower",
 		}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -103,12 +105,23 @@ func TestShippedChainIsAuto(t *testing.T) {
 	}
 }
 
-// So fragments can be chained in any order, and never do anything else.
+// So fragments can be chained, and never do anything else: they set variables, a name only if there is none or
+// if they have read it from credentials, which they look at only if there is none.
 func TestFragmentsOnlySetVariablesOfTheNotYetFound(t *testing.T) {
-	rule := regexp.MustCompile(`^    http-request set-var\(txn\.sluice_(user|s3)\) .* if !\{ var\(txn\.sluice_user\) -m len gt 0 \}( |$)`)
+	const none = `!\{ var\(txn\.sluice_user\) -m len gt 0 \}`
+	patterns := []*regexp.Regexp{
+		regexp.MustCompile(`^    (#|\.if streq\(|\.else$|\.endif$|acl (s3|jwt|basic)_)`),
+		regexp.MustCompile(`^    http-request set-var\(txn\.sluice_(user|unreadable|s3_names)\) .* if ` + none),
+		regexp.MustCompile(`^    http-request set-var\(txn\.sluice_(jwt|basic)\) .* if ((jwt|basic)_header|\{ var\(txn\.sluice_jwt\) -m len gt 0 \})`),
+		regexp.MustCompile(`^    http-request (set-var\(txn\.sluice_user\) var\(txn\.sluice_(jwt|basic)\)|unset-var\(txn\.sluice_unreadable\)) if (jwt|basic)_header \{ var\(txn\.sluice_(jwt|basic)\) -m len gt 0 \}$`),
+		regexp.MustCompile(`^    http-request (set-var\(txn\.sluice_user\) var\(txn\.sluice_s3\)|unset-var\(txn\.sluice_unreadable\)) if \{ var\(txn\.sluice_s3\) -m len gt 0 \}$`),
+		regexp.MustCompile(`^    http-request set-var\(txn\.sluice_(s3|s3_id)\) .* if (s3_presigned|\{ var\(txn\.sluice_unreadable\) -m int 1 \})`),
+		regexp.MustCompile(`^    http-request set-var\(txn\.sluice_unreadable\) int\([02]\) if \{ var\(txn\.sluice_s3_(names|id)\) `),
+	}
 	for name := range kinds {
 		for _, line := range strings.Split(strings.TrimSpace(shipped(t, "identify/"+name+".cfg")), "\n") {
-			if line = "    " + strings.TrimSpace(line); !strings.HasPrefix(line, "    #") && !rule.MatchString(line) {
+			line = "    " + strings.TrimSpace(line)
+			if !slices.ContainsFunc(patterns, func(p *regexp.Regexp) bool { return p.MatchString(line) }) {
 				t.Errorf("identify/%s.cfg: %s", name, line)
 			}
 		}
@@ -145,7 +158,7 @@ func TestWrite(t *testing.T) {
 		Bind: "127.0.0.1:1", Origin: "127.0.0.1:2", SPOE: "unix@/s", Peer: "127.0.0.1:3", Stats: "/stats", Metrics: "127.0.0.1:4",
 		Identify: "header:X-A,ip", RefuseStatus: 503, VerdictTimeout: 20 * time.Millisecond, WaitTimeout: 5 * time.Second,
 		HardStop: time.Minute, RetryJitter: 2, OriginMaxConn: 7, BufSize: 32768, Threads: 2, MaxConn: 50,
-		RateJitter: 5, RefuseBody: "problem", Endpoint: "uploads", AccessLog: "json", Instance: "rack-1/proxy",
+		RateJitter: 5, RefuseBody: "problem", Unreadable: "deny", Endpoint: "uploads", AccessLog: "json", Instance: "rack-1/proxy",
 		Classes: []limits.Class{{Name: "LIST", Any: []limits.Match{{Methods: []string{"GET"}, Query: []string{"l"}}, {PathPrefix: "/l/"}}}},
 		Exempt: limits.Exempt{
 			Users: []string{"not here"}, Addresses: []string{"10.1.2.3/8", "::1", "::ffff:192.0.2.0/120"},
@@ -157,7 +170,7 @@ func TestWrite(t *testing.T) {
 	}
 	wantEnv := []string{
 		"SLUICE_BIND=127.0.0.1:1", "SLUICE_ORIGIN=127.0.0.1:2", "SLUICE_SPOE=unix@/s", "SLUICE_PEER=127.0.0.1:3", "SLUICE_STATS=/stats", "SLUICE_METRICS=127.0.0.1:4",
-		"SLUICE_REFUSE_STATUS=503", "SLUICE_REFUSE_BODY=problem", "SLUICE_ACCESS_LOG=json", "SLUICE_INSTANCE=rack-1/proxy", "SLUICE_ENDPOINT=uploads", "SLUICE_VERDICT_TIMEOUT=20ms", "SLUICE_WAIT_TIMEOUT=5000ms", "SLUICE_HARD_STOP=60000ms",
+		"SLUICE_UNREADABLE=deny", "SLUICE_REFUSE_STATUS=503", "SLUICE_REFUSE_BODY=problem", "SLUICE_ACCESS_LOG=json", "SLUICE_INSTANCE=rack-1/proxy", "SLUICE_ENDPOINT=uploads", "SLUICE_VERDICT_TIMEOUT=20ms", "SLUICE_WAIT_TIMEOUT=5000ms", "SLUICE_HARD_STOP=60000ms",
 		"SLUICE_BUFSIZE=32768", "SLUICE_RETRY_JITTER=2", "SLUICE_RATE_JITTER=5", "SLUICE_ORIGIN_MAXCONN=7", "SLUICE_THREADS=2", "SLUICE_MAXCONN=50", "SLUICE_CFG_DIR=" + dir,
 	}
 	if diff := cmp.Diff(wantEnv, env); diff != "" {
@@ -170,7 +183,7 @@ func TestWrite(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := strings.Replace(shipped(t, "identify/header.cfg"), "${SLUICE_USER_HEADER-X-User}", "X-A", 1) + shipped(t, "identify/ip.cfg")
+	want := strings.Replace(shipped(t, "identify/header.cfg"), "${SLUICE_USER_HEADER-X-User}", "X-A", -1) + shipped(t, "identify/ip.cfg")
 	if diff := cmp.Diff(want, marked(t, string(cfg), "identify")); diff != "" {
 		t.Errorf("chain (-want +got):\n%s", diff)
 	}
@@ -181,6 +194,7 @@ func TestWrite(t *testing.T) {
 		t.Errorf("classes (-want +got):\n%s", diff)
 	}
 	more := map[string]string{
+		"health-paths.lst":     healthPaths,
 		"exempt-addresses.lst": "10.0.0.0/8\n::1/128\n192.0.2.0/24\n",
 		"exempt-paths.lst":     "/a\n/c*d\n",
 		"exempt-prefixes.lst":  "/b/\n/\n",
@@ -240,32 +254,33 @@ func TestForeign(t *testing.T) {
 
 func TestWriteErrors(t *testing.T) {
 	for want, c := range map[string]Config{
-		`haproxy configuration: SLUICE_BIND "a b": an address has no blanks`:                                               {Bind: "a b"},
-		`haproxy configuration: SLUICE_STATS "/a\nb": an address has no blanks`:                                            {Stats: "/a\nb"},
-		"haproxy configuration: refuse status 200: want 429 or 503":                                                        {RefuseStatus: 200},
-		"haproxy configuration: verdict timeout 1µs: want 1ms or more":                                                     {VerdictTimeout: time.Microsecond},
-		"haproxy configuration: wait timeout 1m0s: want less than 1m0s":                                                    {WaitTimeout: time.Minute},
-		"haproxy configuration: hard stop 1µs: want 1ms or more":                                                           {HardStop: time.Microsecond},
-		"haproxy configuration: retry jitter -1: want 1 or more":                                                           {RetryJitter: -1},
-		"haproxy configuration: origin's max connections -1: want 1 or more":                                               {OriginMaxConn: -1},
-		"haproxy configuration: buffer size 16383: want 16384 to 1048576":                                                  {BufSize: 16383},
-		"haproxy configuration: rate jitter -1: want 1 or more":                                                            {RateJitter: -1},
-		"haproxy configuration: jitter 86401: want 86400 or less":                                                          {RateJitter: 86401},
-		`haproxy configuration: refuse body "xml": want one of auto, plain, problem, s3, none`:                             {RefuseBody: "xml"},
-		`haproxy configuration: access log "text": want one of json`:                                                       {AccessLog: "text"},
-		`haproxy configuration: instance "a,b": want 1 to 200 letters, digits and ._:@/-`:                                  {Instance: "a,b"},
-		`haproxy configuration: endpoint "Up": want 1 to 24 of a-z, 0-9 and -, the first not -`:                            {Endpoint: "Up"},
-		`haproxy configuration: endpoint "a/b": want 1 to 24 of a-z, 0-9 and -, the first not -`:                           {Endpoint: "a/b"},
-		`haproxy configuration: class "a": want 1 to 32 of A-Z, 0-9 and _, the first a letter`:                             {Classes: []limits.Class{{Name: "a"}}},
-		`haproxy configuration: exempt address "10.0.0.0/33": want an address or a network such as 10.0.0.0/8`:             {Exempt: limits.Exempt{Addresses: []string{"10.0.0.0/33"}}},
-		`haproxy configuration: exempt address "fe80::1%lo": want an address or a network such as 10.0.0.0/8`:              {Exempt: limits.Exempt{Addresses: []string{"fe80::1%lo"}}},
-		`haproxy configuration: exempt path "/a b": want a path as clients write it, from its first / on`:                  {Exempt: limits.Exempt{Paths: []string{"/a b"}}},
-		`haproxy configuration: exempt path "/a\nb": want a path as clients write it, from its first / on`:                 {Exempt: limits.Exempt{Paths: []string{"/a\nb"}}},
-		`haproxy configuration: exempt path "*": want a path as clients write it, from its first / on`:                     {Exempt: limits.Exempt{Paths: []string{"*"}}},
-		"haproxy configuration: threads -1: want 1 or more":                                                                {Threads: -1},
-		"haproxy configuration: max connections -1: want 1 or more":                                                        {MaxConn: -1},
-		`haproxy configuration: identify "x": no identifier "x"; valid are header:NAME, s3, jwt:CLAIM, basic, ip and auto`: {Identify: "x"},
-		`haproxy configuration: identify "header: ": "" cannot be the parameter of header; write it like header:X-User`:    {Identify: "header: "},
+		`haproxy configuration: SLUICE_BIND "a b": an address has no blanks`:                                                                   {Bind: "a b"},
+		`haproxy configuration: SLUICE_STATS "/a\nb": an address has no blanks`:                                                                {Stats: "/a\nb"},
+		"haproxy configuration: refuse status 200: want 429 or 503":                                                                            {RefuseStatus: 200},
+		"haproxy configuration: verdict timeout 1µs: want 1ms or more":                                                                         {VerdictTimeout: time.Microsecond},
+		"haproxy configuration: wait timeout 1m0s: want less than 1m0s":                                                                        {WaitTimeout: time.Minute},
+		"haproxy configuration: hard stop 1µs: want 1ms or more":                                                                               {HardStop: time.Microsecond},
+		"haproxy configuration: retry jitter -1: want 1 or more":                                                                               {RetryJitter: -1},
+		"haproxy configuration: origin's max connections -1: want 1 or more":                                                                   {OriginMaxConn: -1},
+		"haproxy configuration: buffer size 16383: want 16384 to 1048576":                                                                      {BufSize: 16383},
+		"haproxy configuration: rate jitter -1: want 1 or more":                                                                                {RateJitter: -1},
+		"haproxy configuration: jitter 86401: want 86400 or less":                                                                              {RateJitter: 86401},
+		`haproxy configuration: refuse body "xml": want one of auto, plain, problem, s3, none`:                                                 {RefuseBody: "xml"},
+		`haproxy configuration: unreadable "drop": want one of share, deny`:                                                                    {Unreadable: "drop"},
+		`haproxy configuration: access log "text": want one of json`:                                                                           {AccessLog: "text"},
+		`haproxy configuration: instance "a,b": want 1 to 200 letters, digits and ._:@/-`:                                                      {Instance: "a,b"},
+		`haproxy configuration: endpoint "Up": want 1 to 24 of a-z, 0-9 and -, the first not -`:                                                {Endpoint: "Up"},
+		`haproxy configuration: endpoint "a/b": want 1 to 24 of a-z, 0-9 and -, the first not -`:                                               {Endpoint: "a/b"},
+		`haproxy configuration: class "a": want 1 to 32 of A-Z, 0-9 and _, the first a letter`:                                                 {Classes: []limits.Class{{Name: "a"}}},
+		`haproxy configuration: exempt address "10.0.0.0/33": want an address or a network such as 10.0.0.0/8`:                                 {Exempt: limits.Exempt{Addresses: []string{"10.0.0.0/33"}}},
+		`haproxy configuration: exempt address "fe80::1%lo": want an address or a network such as 10.0.0.0/8`:                                  {Exempt: limits.Exempt{Addresses: []string{"fe80::1%lo"}}},
+		`haproxy configuration: exempt path "/a b": want a path as clients write it, from its first / on`:                                      {Exempt: limits.Exempt{Paths: []string{"/a b"}}},
+		`haproxy configuration: exempt path "/a\nb": want a path as clients write it, from its first / on`:                                     {Exempt: limits.Exempt{Paths: []string{"/a\nb"}}},
+		`haproxy configuration: exempt path "*": want a path as clients write it, from its first / on`:                                         {Exempt: limits.Exempt{Paths: []string{"*"}}},
+		"haproxy configuration: threads -1: want 1 or more":                                                                                    {Threads: -1},
+		"haproxy configuration: max connections -1: want 1 or more":                                                                            {MaxConn: -1},
+		`haproxy configuration: identify "x": no identifier "x"; valid are header:NAME, s3, jwt:CLAIM, basic, ip and auto`:                     {Identify: "x"},
+		`haproxy configuration: identify "header: ": "" cannot be the parameter of header; write it like header:X-User or header:X-User:lower`: {Identify: "header: "},
 	} {
 		if file, _, err := Write(t.TempDir(), c); err == nil || err.Error() != want {
 			t.Errorf("Write(%+v) = %q, %v, want the error %s", c, file, err, want)

@@ -4,7 +4,10 @@ import (
 	"fmt"
 	"io/fs"
 	"regexp"
+	"slices"
 	"strings"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 // Identifier is one way to find the user of a request: a fragment of
@@ -12,66 +15,129 @@ import (
 type Identifier struct {
 	Kind  string // header, s3, jwt, basic, ip or auto
 	Param string // the header of header, the claim of jwt; empty: the environment's, or else the default
+	Case  string // of header, jwt and basic: lower or exact; empty: the environment's, or else the fragment's default
 }
 
 // String is the identifier as ParseIdentify reads it.
 func (i Identifier) String() string {
-	if i.Param == "" {
-		return i.Kind
-	}
-	return i.Kind + ":" + i.Param
+	words := []string{i.Kind, i.Param, i.Case}
+	return strings.Join(slices.DeleteFunc(words, func(word string) bool { return word == "" }), ":")
 }
 
-// kinds are the identifiers that exist. placeholder is the text in the
-// fragment that a parameter takes the place of; param is what one looks like.
+// identifierKind is an identifier that exists. paramDefault and caseDefault are the texts in the
+// fragment that what the chain says takes the place of; param is what a parameter looks like.
 // A parameter is pasted into the configuration: its pattern must leave out
 // every character that means something there, and blanks.
-var kinds = map[string]struct {
-	placeholder, example string
-	param                *regexp.Regexp
-}{
+type identifierKind struct {
+	paramDefault, caseDefault string
+	example                   string
+	param                     *regexp.Regexp
+}
+
+var kinds = map[string]identifierKind{
 	"auto":   {},
-	"basic":  {},
-	"header": {"${SLUICE_USER_HEADER-X-User}", "header:X-User", regexp.MustCompile(`^[A-Za-z0-9_-]{1,100}$`)},
+	"basic":  {caseDefault: "${SLUICE_BASIC_CASE-lower}", example: "basic:lower or basic:exact"},
+	"header": {"${SLUICE_USER_HEADER-X-User}", "${SLUICE_HEADER_CASE-exact}", "header:X-User or header:X-User:lower", regexp.MustCompile(`^[A-Za-z0-9_-]{1,100}$`)},
 	"ip":     {},
-	"jwt":    {"${SLUICE_JWT_CLAIM-sub}", "jwt:sub", regexp.MustCompile(`^[A-Za-z0-9_-]{1,100}(\.[A-Za-z0-9_-]{1,100}){0,9}$`)},
+	"jwt":    {"${SLUICE_JWT_CLAIM-sub}", "${SLUICE_JWT_CASE-exact}", "jwt:sub or jwt:email:lower", regexp.MustCompile(`^[A-Za-z0-9_-]{1,100}(\.[A-Za-z0-9_-]{1,100}){0,9}$`)},
 	"s3":     {},
 }
 
 const validIdentifiers = "header:NAME, s3, jwt:CLAIM, basic, ip and auto"
 
 // ParseIdentify reads a comma-separated chain of identifiers: header:X-User,
-// s3, jwt:sub (jwt:a.b is claim b of the object a), basic, ip, auto. The first
+// s3, jwt:sub (jwt:a.b is claim b of the object a), basic, ip, auto. With :lower behind
+// it, a header's, token's or Basic name is taken in small letters, with :exact as it is;
+// without either, only a Basic one is in small letters. The first identifier
 // that finds a name for a request decides; auto is s3, jwt, basic, header and
-// ip. A request that no identifier of the chain has a name for belongs to the
+// ip. A request whose Authorization header or presigned URL s3, jwt and basic, as far as they are in the
+// chain, cannot read belongs to limits.UnreadableKey. A request that no identifier of the chain has a name for belongs to the
 // user "~", so chains end with ip unless all nameless requests together shall
 // share one user's limits.
 func ParseIdentify(chain string) ([]Identifier, error) {
 	var out []Identifier
+	header := "" // what reads the Authorization header before
 	for _, word := range strings.Split(chain, ",") {
-		name, param, given := strings.Cut(strings.TrimSpace(word), ":")
-		kind, ok := kinds[name]
-		switch {
-		case !ok:
+		word = strings.TrimSpace(word)
+		name, _, _ := strings.Cut(word, ":")
+		k, ok := kinds[name]
+		if !ok {
 			return nil, fmt.Errorf("identify %q: no identifier %q; valid are %s", chain, name, validIdentifiers)
-		case given && kind.param == nil:
-			return nil, fmt.Errorf("identify %q: %s takes no parameter; valid are %s", chain, name, validIdentifiers)
-		case given && !kind.param.MatchString(param):
-			return nil, fmt.Errorf("identify %q: %q cannot be the parameter of %s; write it like %s", chain, param, name, kind.example)
 		}
-		out = append(out, Identifier{Kind: name, Param: param})
+		i, err := k.parse(name, strings.Split(word, ":")[1:])
+		if err != nil {
+			return nil, fmt.Errorf("identify %q: %w", chain, err)
+		}
+		// Whether a request has two credentials is known only if s3 looks at its query before its header is read.
+		if i.readsS3() && header != "" {
+			return nil, fmt.Errorf("identify %q: %s stands behind %s; write s3 before jwt and basic", chain, name, header)
+		}
+		if name == "jwt" || name == "basic" {
+			header = name
+		}
+		out = append(out, i)
 	}
 	return out, nil
 }
 
+// parse reads what stands behind the identifier's name.
+func (k identifierKind) parse(name string, words []string) (Identifier, error) {
+	i := Identifier{Kind: name}
+	switch {
+	case k.example == "" && len(words) > 0:
+		return i, fmt.Errorf("%s takes no parameter; valid are %s", name, validIdentifiers)
+	case k.param != nil && len(words) > 0:
+		if i.Param, words = words[0], words[1:]; !k.param.MatchString(i.Param) {
+			return i, fmt.Errorf("%q cannot be the parameter of %s; write it like %s", i.Param, name, k.example)
+		}
+	}
+	switch {
+	case len(words) == 0:
+	case len(words) > 1 || words[0] != "lower" && words[0] != "exact":
+		return i, fmt.Errorf("%q cannot stand behind %s; write it like %s", strings.Join(words, ":"), name, k.example)
+	default:
+		i.Case = words[0]
+	}
+	return i, nil
+}
+
+// readsS3 is whether the identifier reads presigned URLs, among others.
+func (i Identifier) readsS3() bool { return i.Kind == "s3" || i.Kind == "auto" }
+
+// NeverFound returns the users of a limit file whom a chain can never find, sorted as in Users: they are
+// named with capital letters (A to Z), and every name that the chain finds is in small letters.
+func NeverFound(chain string, set *limits.Set) ([]string, error) {
+	identifiers, err := ParseIdentify(chain)
+	if err != nil {
+		return nil, err
+	}
+	keepsCase := func(i Identifier) bool {
+		return i.Kind != "ip" && i.Case != "lower" && (i.Kind != "basic" || i.Case == "exact")
+	}
+	if slices.ContainsFunc(identifiers, keepsCase) {
+		return nil, nil
+	}
+	var names []string
+	for name := range set.Users() {
+		if strings.ContainsAny(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
 // fragment is the identifier's configuration with its parameter in place.
 func (i Identifier) fragment() (string, error) {
-	lines, err := fs.ReadFile(Files, "identify/"+i.Kind+".cfg")
+	text, err := fs.ReadFile(Files, "identify/"+i.Kind+".cfg")
 	if err != nil {
 		return "", err
 	}
-	if i.Param == "" {
-		return string(lines), nil
+	lines := string(text)
+	if i.Param != "" {
+		lines = strings.ReplaceAll(lines, kinds[i.Kind].paramDefault, i.Param)
 	}
-	return strings.ReplaceAll(string(lines), kinds[i.Kind].placeholder, i.Param), nil
+	if i.Case != "" {
+		lines = strings.ReplaceAll(lines, kinds[i.Kind].caseDefault, i.Case)
+	}
+	return lines, nil
 }

@@ -148,7 +148,7 @@ func statuses(all <-chan answer, n int) map[int]int {
 
 func TestInProgress(t *testing.T) {
 	g := newGate()
-	r := newRig(t, setup{serve: g.ServeHTTP})
+	r := newRig(t, setup{serve: g.ServeHTTP, Config: Config{Identify: "header,ip"}})
 	r.refuseWith(refuseBad)
 	r.teach(t, "block", "blocked", time.Now().Add(time.Hour), 1)
 

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -306,28 +307,112 @@ func TestNativeRefusalOfLongNames(t *testing.T) {
 	}
 }
 
-func TestHealthPaths(t *testing.T) {
-	r := newRig(t, setup{})
+// Health checks skip everything, for a chain that does not read S3 requests: only GET and
+// HEAD of the listed paths, without a query and a body.
+func TestHealthChecks(t *testing.T) {
+	r := newRig(t, setup{Config: Config{Identify: "header,ip"}, edit: moreHealthChecks})
 	r.teach(t, "block", "bob", time.Now().Add(time.Hour), 1)
-	for path, exempt := range map[string]bool{
-		"/-/healthy": true, "/healthz": true, "/healthz?verbose": true, "/readyz": true,
-		"/": false, "/healthz/": false, "/healthzz": false, "/x/healthz": false, "//healthz": false, "/HEALTHZ": false, "/x?/healthz": false,
+	r.teach(t, "block", client, time.Now().Add(time.Hour), 1)
+	for _, row := range []struct {
+		name, request string
+		check         bool
+	}{
+		{"GET", httpGET("/healthz", "X-User: bob"), true},
+		{"without a name", httpGET("/-/healthy"), true},
+		{"HEAD", httpRequest("HEAD", "/readyz", "X-User: bob"), true},
+		{"an announced body of nothing", httpGET("/health", "X-User: bob", "Content-Length: 0"), true},
+		{"a query", httpGET("/healthz?verbose", "X-User: bob"), false},
+		{"an empty query", httpGET("/healthz?", "X-User: bob"), false},
+		{"a body", httpGET("/healthz", "X-User: bob", "Content-Length: 1") + "x", false},
+		{"a body in chunks", httpGET("/healthz", "X-User: bob", "Transfer-Encoding: chunked") + "1\r\nx\r\n0\r\n\r\n", false},
+		{"POST", httpRequest("POST", "/healthz", "X-User: bob", "Content-Length: 0"), false},
+		{"PUT", httpRequest("PUT", "/health", "X-User: bob", "Content-Length: 1") + "x", false},
+		{"DELETE", httpRequest("DELETE", "/healthz", "X-User: bob"), false},
+		{"a method of one's own", httpRequest("GETX", "/healthz", "X-User: bob"), false},
+		{"a slash more", httpGET("/healthz/", "X-User: bob"), false},
+		{"another path", httpGET("/healthzz", "X-User: bob"), false},
+		{"a path below", httpGET("/x/healthz", "X-User: bob"), false},
+		{"two slashes", httpGET("//healthz", "X-User: bob"), false},
+		{"capital letters", httpGET("/HEALTHZ", "X-User: bob"), false},
+		{"in the query", httpGET("/x?/healthz", "X-User: bob"), false},
 	} {
-		t.Run(path, func(t *testing.T) {
-			r.send(t, httpGET(path, "X-User: alice"))
-			if asked := r.takeAsked(t); (len(asked) == 0) != exempt {
-				t.Errorf("asked %v, want exempt = %v", asked, exempt)
-			}
-			want := map[bool]int{true: 200, false: 429}[exempt]
-			if got := r.send(t, httpGET(path, "X-User: bob"))[0]; got.Status != want {
+		t.Run(row.name, func(t *testing.T) {
+			want := map[bool]int{true: 200, false: 429}[row.check]
+			if got := r.send(t, row.request)[0]; got.Status != want {
 				t.Errorf("status of a blocked user = %d, want %d", got.Status, want)
+			}
+			if asked := r.takeAsked(t); len(asked) != 0 {
+				t.Errorf("asked %v, want nothing", asked)
+			}
+		})
+	}
+
+	// A body that is still on its way is one, too.
+	conn := dial(t, "tcp", r.addr)
+	defer conn.Close()
+	if _, err := io.WriteString(conn, httpGET("/healthz", "X-User: bob", "Content-Length: 9")); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := http.ReadResponse(bufio.NewReader(conn), nil); err != nil || got.StatusCode != 429 {
+		t.Errorf("answer before the body is there = %v, %v, want 429", got, err)
+	}
+}
+
+// moreHealthChecks is for tests that make more health checks than a second may have.
+func moreHealthChecks(cfg string) string {
+	return strings.Replace(cfg, "table_http_req_rate(sluice_health) lt 10", "table_http_req_rate(sluice_health) lt 1000", 1)
+}
+
+// Of an address there are ten health checks a second; more are requests like any other. An IPv6 host
+// has as many as an IPv4 one.
+func TestHealthChecksAreBounded(t *testing.T) {
+	r := newRig(t, setup{
+		Config: Config{Identify: "header,ip"},
+		edit: func(cfg string) string {
+			// The address comes from a PROXY header, which a test can write. A longer second, so that the test may be slow.
+			cfg = strings.Replace(cfg, "http_req_rate(1s)", "http_req_rate(1h)", 1)
+			return strings.Replace(cfg, `bind "${SLUICE_BIND-127.0.0.1:8080}"`, `bind "${SLUICE_BIND-127.0.0.1:8080}" accept-proxy`, 1)
+		},
+	})
+	for _, row := range []struct{ name, proxy string }{
+		{"IPv4", "TCP4 192.0.2.7 192.0.2.1 4000 80"},
+		{"IPv6", "TCP6 2001:db8:1:2::%d 2001:db8::1 4000 80"},
+		{"another address", "TCP4 192.0.2.8 192.0.2.1 4000 80"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			for i := range 12 {
+				proxy := row.proxy
+				if strings.Contains(proxy, "%d") {
+					proxy = fmt.Sprintf(proxy, i+1)
+				}
+				if got := r.send(t, "PROXY "+proxy+"\r\n"+httpGET("/healthz", "X-User: alice"))[0]; got.Status != 200 {
+					t.Errorf("check %d: status = %d, want 200", i, got.Status)
+				}
+			}
+			if diff := cmp.Diff([]question{{"alice", "GET"}, {"alice", "GET"}}, r.takeAsked(t)); diff != "" {
+				t.Errorf("12 checks asked (-want +got):\n%s", diff)
 			}
 		})
 	}
 }
 
+// A chain that reads S3 requests has no health checks: each path is a bucket.
+func TestNoHealthChecksWithS3(t *testing.T) {
+	for _, chain := range []string{"auto", "s3", "header,s3,ip"} {
+		r := newRig(t, setup{Config: Config{Identify: chain}})
+		r.get(t) // connects to the agent
+		r.takeAsked(t)
+		for _, path := range strings.Fields(healthPaths) {
+			r.send(t, httpGET(path, "Authorization: AWS AKID:sig"))
+			if diff := cmp.Diff([]question{{"AKID", "GET"}}, r.takeAsked(t)); diff != "" {
+				t.Errorf("%s: %s asked (-want +got):\n%s", chain, path, diff)
+			}
+		}
+	}
+}
+
 func TestOriginSeesNoSluiceHeaders(t *testing.T) {
-	r := newRig(t, setup{})
+	r := newRig(t, setup{Config: Config{Identify: "header,ip"}})
 	for _, path := range []string{"/", "/healthz"} {
 		r.send(t, httpGET(path, "Sluice-Reason: fake", "sluice-user: eve", "X-Sluice: stays"))
 		seen := r.takeSeen()
@@ -349,12 +434,12 @@ func refuseBad(q question) *verdict {
 }
 
 func TestKeepAliveAndPipelining(t *testing.T) {
-	r := newRig(t, setup{})
+	r := newRig(t, setup{Config: Config{Identify: "header,basic,ip"}})
 	r.refuseWith(refuseBad)
 	// All on one connection, so that nothing of a request may stay for the next.
 	answers := r.send(t,
 		httpGET("/1", "X-User: good"), httpGET("/2", "X-User: bad"), httpGET("/3"), httpGET("/healthz", "X-User: bad"),
-		httpGET("/4", "Authorization: AWS good:sig"), httpGET("/5", "X-User: bad"),
+		httpGET("/4", basic("good:x")), httpGET("/5", "X-User: bad"),
 	)
 	var status []int
 	for _, a := range answers {

@@ -13,7 +13,7 @@ import (
 
 type forHAProxy struct {
 	Limits   string `help:"The limit file whose classes, exempt addresses and paths, and limits of addresses HAProxy shall know. Default: none." complete:"file" placeholder:"FILE"`
-	Identify string `help:"How to find the user: header:X-User, s3, jwt:sub, basic, ip, auto, or a comma-separated chain of them." default:"auto" placeholder:"CHAIN"`
+	Identify string `help:"How to find the user: header:X-User, s3, jwt:sub, basic, ip, auto, or a comma-separated chain of them. With :lower or :exact behind header:X-User, jwt:sub or basic, names are in small letters, or as they are; only those of basic are in small letters without." default:"auto" placeholder:"CHAIN"`
 	Out      string `help:"The folder to write. Default: print haproxy.cfg." complete:"file" placeholder:"DIR"`
 	Force    bool   `help:"Write into a folder that holds other things, too, and over a haproxy.cfg of another origin."`
 }
@@ -39,6 +39,10 @@ func (h *forHAProxy) write(stdout, stderr io.Writer) error {
 			return err
 		}
 		c.Classes, c.Exempt, c.Addresses = set.Classes(), set.Exempt(), set.AddressLimits()
+		names, err := haproxy.NeverFound(h.Identify, set)
+		if err == nil && len(names) > 0 { // an error is told below
+			fmt.Fprintf(stderr, "sluice haproxy: %d user(s) are named with capital letters, and this chain finds names in small letters only (%s): write them small, or add :exact in the chain\n", len(names), some(names))
+		}
 	}
 	addresses, paths := len(c.Exempt.Addresses), len(c.Exempt.Paths)
 	if h.Out == "" {

@@ -19,9 +19,10 @@ type up struct {
 	Listen    string `help:"Where the first instance listens; each further one on the next port." default:"127.0.0.1:8080" placeholder:"HOST:PORT"`
 	Instances int    `help:"Number of instances, each a HAProxy with its agent." default:"1" placeholder:"N"`
 	Redis     string `help:"Address of Redis. Default: an embedded one." placeholder:"ADDR"`
-	Identify  string `help:"How to find the user: header:X-User, s3, jwt:sub, basic, ip, auto, or a comma-separated chain of them." default:"auto" placeholder:"CHAIN"`
+	Identify  string `help:"How to find the user: header:X-User, s3, jwt:sub, basic, ip, auto, or a comma-separated chain of them. With :lower or :exact behind header:X-User, jwt:sub or basic, names are in small letters, or as they are; only those of basic are in small letters without." default:"auto" placeholder:"CHAIN"`
 	HAProxy   string `name:"haproxy" complete:"file" help:"The HAProxy to run, 2.6 or later." default:"haproxy" placeholder:"PATH"`
 
+	Unreadable   string        `help:"Requests whose credentials cannot be read, or who have more than one: share (the limits of one user, ~unreadable) or deny (with 400)." enum:"share,deny" default:"share" placeholder:"WHAT"`
 	RefuseStatus int           `help:"Status of refused requests: 429, or 503 with S3's SlowDown." default:"429" placeholder:"CODE"`
 	MaxWait      time.Duration `help:"Longest wait of a request for its verdict." default:"20ms" placeholder:"TIME"`
 	OnRedisLoss  string        `help:"While Redis is lost: hold (each instance enforces its part of each limit) or open." enum:"hold,open" default:"hold" placeholder:"WHAT"`
@@ -40,7 +41,7 @@ func (u *up) run(stdout, stderr io.Writer) int {
 	defer stop()
 	err := runup.Run(ctx, runup.Options{
 		Limits: u.Limits, Origin: u.Origin, Listen: u.Listen, Instances: u.Instances, Redis: u.Redis,
-		Identify: u.Identify, Admin: u.Address, Access: u.Access(), HAProxy: u.HAProxy, Refuse: u.RefuseStatus,
+		Identify: u.Identify, Admin: u.Address, Access: u.Access(), HAProxy: u.HAProxy, Unreadable: u.Unreadable, Refuse: u.RefuseStatus,
 		Metrics: polygen.UserMetrics(u.UserMetrics),
 		MaxWait: u.MaxWait, OnLoss: spoa.OnLoss(u.OnRedisLoss),
 		Stdout: stdout, Stderr: stderr, Logger: u.Logger(stderr), Reload: hangups,

@@ -5,6 +5,7 @@
 package up
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -39,19 +40,20 @@ import (
 
 // Options say what to run.
 type Options struct {
-	Limits    string       // the limit file
-	Origin    string       // "host:port"; "" for the built-in demo origin
-	Listen    string       // where the first instance listens; the i-th at port+i
-	Instances int          // 1 to 16
-	Redis     string       // "host:port"; "" for an embedded one
-	Identify  string       // chain of haproxy.ParseIdentify
-	Admin     string       // where the admin API listens
-	Access    admin.Access // to it
-	HAProxy   string       // path or name of the program
-	Refuse    int          // status of refusals, 429 or 503
-	Metrics   polygen.UserMetrics
-	MaxWait   time.Duration // of a request for its verdict
-	OnLoss    spoa.OnLoss
+	Limits     string       // the limit file
+	Origin     string       // "host:port"; "" for the built-in demo origin
+	Listen     string       // where the first instance listens; the i-th at port+i
+	Instances  int          // 1 to 16
+	Redis      string       // "host:port"; "" for an embedded one
+	Identify   string       // chain of haproxy.ParseIdentify
+	Admin      string       // where the admin API listens
+	Access     admin.Access // to it
+	HAProxy    string       // path or name of the program
+	Unreadable string       // what becomes of requests whose credentials cannot be read: one of haproxy.Unreadables
+	Refuse     int          // status of refusals, 429 or 503
+	Metrics    polygen.UserMetrics
+	MaxWait    time.Duration // of a request for its verdict
+	OnLoss     spoa.OnLoss
 
 	StartTimeout time.Duration // how long everything may take to come up; 0 means 30 s
 
@@ -152,7 +154,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	defer closeBus()
 	set := watcher.Set()
-	loops = append(loops, generator.Run, func(ctx context.Context) error { return warnOfClasses(ctx, o.Logger, watcher, set) })
+	loops = append(loops, generator.Run, func(ctx context.Context) error { return warnOfLimits(ctx, o, watcher, set) })
 
 	var agents []*spoa.Agent
 	for i, address := range addresses {
@@ -189,9 +191,10 @@ func Run(ctx context.Context, o Options) error {
 	return group.Run(ctx, loops...)
 }
 
-// warnOfClasses tells of every version of the limit file that wants another HAProxy
-// configuration than the one of the first.
-func warnOfClasses(ctx context.Context, log *slog.Logger, w *limitfile.Watcher, first *limits.Set) error {
+// warnOfLimits tells of every version of the limit file that wants another HAProxy
+// configuration than the one of the first, or that names users whom HAProxy never finds.
+func warnOfLimits(ctx context.Context, o Options, w *limitfile.Watcher, first *limits.Set) error {
+	warnOfNames(o, first)
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
 	warned := first.Version()
@@ -203,11 +206,24 @@ func warnOfClasses(ctx context.Context, log *slog.Logger, w *limitfile.Watcher, 
 		}
 		set := w.Set()
 		if set.Version() != warned && !sameForHAProxy(set, first) {
-			log.Warn("classes, exempt addresses or paths, or limits of addresses have changed: start sluice up again for HAProxy to know them",
+			o.Logger.Warn("classes, exempt addresses or paths, or limits of addresses have changed: start sluice up again for HAProxy to know them",
 				slog.String("version", set.Version()))
+		}
+		if set.Version() != warned {
+			warnOfNames(o, set)
 		}
 		warned = set.Version()
 	}
+}
+
+// warnOfNames tells of users whose limits never count, because no request is found to be theirs.
+func warnOfNames(o Options, set *limits.Set) {
+	names, err := haproxy.NeverFound(cmp.Or(o.Identify, "auto"), set)
+	if err != nil || len(names) == 0 { // HAProxy's configuration was written with this chain
+		return
+	}
+	o.Logger.Warn("users are named with capital letters, and the identify chain finds names in small letters only: write them small, or add :exact in the chain",
+		slog.String("identify", o.Identify), slog.String("first", names[0]), slog.Int("users", len(names)))
 }
 
 // sameForHAProxy reports whether two sets make the same HAProxy configuration.

@@ -3,6 +3,7 @@ package up
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -302,6 +303,100 @@ func TestReload(t *testing.T) {
 	inForce(fiveGets)
 	hangup <- syscall.SIGHUP
 	reloads("unchanged", "1")
+}
+
+// Requests with spoiled credentials share one user's limit, whatever name the client adds to
+// them; those with credentials that are read have their own, however their letters are written.
+func TestCredentialsThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	m := start(t, func(o *Options) {
+		o.Identify = "auto"
+		limits := `version: 1
+default_tier: free
+unreadable: tight
+tiers: {free: {requests: {"*": {hour: 4}}}, tight: {requests: {"*": {hour: 2}}}}
+`
+		if err := os.WriteFile(o.Limits, []byte(limits), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	})
+	m.awaitReady(t)
+	basic := func(name string) string { return "Basic " + base64.StdEncoding.EncodeToString([]byte(name+":x")) }
+	for _, tt := range []struct {
+		name    string
+		request func(i int) (target, authorization string)
+		want    int // how many of 20 are allowed
+	}{
+		{"case of a Basic name", func(i int) (string, string) {
+			name := []byte("abcdefgh")
+			for bit := range name {
+				if i>>bit&1 == 1 {
+					name[bit] ^= 0x20
+				}
+			}
+			return "/bytes/1", basic(string(name))
+		}, 4},
+		{"a parameter of S3's beside a token", func(i int) (string, string) {
+			return fmt.Sprintf("/bytes/1?AWSAccessKeyId=random%d", i), "Bearer eyJhbGciOiJub25lIn0.eyJzdWIiOiJjYXJvbCJ9."
+		}, 4},
+		{"unreadable, and each with another name", func(i int) (string, string) {
+			return fmt.Sprintf("/bytes/1?x-amz-credential=random%d", i), []string{"", "Basic\t" + basic("bob")[6:], "Digest x", "AWS4-HMAC-SHA256Credential=A/1"}[i%4]
+		}, 2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			allowed := 0
+			for i := range 20 {
+				target, authorization := tt.request(i)
+				r, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+m.Listen+target, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if authorization != "" {
+					r.Header.Set("Authorization", authorization)
+				}
+				r.Header.Set("X-User", fmt.Sprintf("random%d", i))
+				res, err := m.client.Do(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				res.Body.Close()
+				if res.StatusCode == 200 {
+					allowed++
+				}
+			}
+			if allowed != tt.want {
+				t.Errorf("%d of 20 requests were allowed, want %d", allowed, tt.want)
+			}
+		})
+	}
+	if got, _ := strconv.Atoi(m.metric(t, `sluice_unreadable_requests_total{instance="instance-1"}`)); got < 2 || got > 20 {
+		t.Errorf("sluice_unreadable_requests_total = %d, want those that the agent was asked about", got)
+	}
+}
+
+// A user whom the chain never finds is told of when the file names them.
+func TestWarnsOfCapitalLetters(t *testing.T) {
+	t.Parallel()
+	log := &buffer{}
+	m := start(t, func(o *Options) {
+		o.Identify = "basic,ip"
+		o.Logger = slog.New(slog.NewTextHandler(log, nil))
+	})
+	warned := func(first string) {
+		t.Helper()
+		proctest.Eventually(t, "a warning of "+first, func() error {
+			if !strings.Contains(log.String(), "identify=basic,ip first="+first+" users=1") {
+				return fmt.Errorf("the log is %q", log)
+			}
+			return nil
+		})
+	}
+	m.awaitReady(t)
+	if text := log.String(); strings.Contains(text, "capital") {
+		t.Errorf("the log is %q, want no warning", text)
+	}
+	m.write(t, strings.Replace(fiveGets, "staff: staff", "Staff: staff", 1))
+	warned("Staff")
 }
 
 // script writes a program that answers -v as the real HAProxy does, and runs
