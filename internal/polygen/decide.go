@@ -43,6 +43,7 @@ func (p *Polygen) decide(ctx context.Context, events <-chan bus.Event) error {
 			now := p.clock.Now()
 			p.rates.Forget(now)
 			p.metrics.keys.Set(float64(p.rates.Keys()))
+			p.countDropped()
 			p.metrics.unconfirmed.Add(float64(p.reactions.giveUp(now)))
 			p.expire(now)
 			p.review(now)
@@ -93,6 +94,14 @@ func (p *Polygen) observe(now time.Time, e bus.Event) {
 		p.join(e, set.Version())
 	}
 	p.see(now, set, e)
+}
+
+// countDropped tells the metrics what the watches have passed over.
+func (p *Polygen) countDropped() {
+	for i, now := range [...]uint64{p.rates.Dropped(), p.slots.Dropped(), p.bytes.Dropped()} {
+		p.metrics.watchDropped.WithLabelValues([...]string{"requests", "concurrent", "bandwidth"}[i]).Add(float64(now - p.dropped[i]))
+		p.dropped[i] = now
+	}
 }
 
 func (p *Polygen) tick(now time.Time) {

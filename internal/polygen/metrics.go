@@ -18,6 +18,7 @@ type metrics struct {
 	demand           prometheus.Counter
 	dropped          prometheus.Counter
 	keys, leading    prometheus.Gauge
+	watchDropped     *prometheus.CounterVec // by limit
 	users            prometheus.Gauge
 	blockedUsers     prometheus.Gauge
 	lost             prometheus.Gauge
@@ -86,6 +87,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "sluice_policies_dropped_total",
 			Help: "Policies that could not be sent because Redis could not be reached.",
 		}),
+		watchDropped: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "sluice_watch_dropped_total",
+			Help: "What polygen passed over because it watched too many at a time (200000 of each), by limit: keys of requests, and reports of users' concurrent and bandwidth. Limits hold without it.",
+		}, []string{"limit"}),
 		keys: f.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_watched_keys",
 			Help: "Users and classes with limited requests in the last 3 s.",

@@ -75,6 +75,7 @@ type Polygen struct {
 	rates     *ratelimit.Watch   // owned by decide
 	slots     *concurrency.Watch // owned by decide
 	bytes     *bandwidth.Watch   // owned by decide
+	dropped   [3]uint64          // by the watches, that the metric knows of; owned by decide
 	seen      *seen
 	over      throttled                  // owned by decide
 	reactions reactions                  // owned by decide

@@ -25,6 +25,9 @@ const (
 	// hearSpan is how long an instance may take to report a share it was given; one
 	// that has another one then has missed it.
 	hearSpan = 250 * time.Millisecond
+	// maxWatched bounds the users that are watched. Others have the shares that
+	// instances give to those of whom polygen has said nothing.
+	maxWatched = 200_000
 	// ShareFor is how long a share holds after its last repetition.
 	ShareFor = 60 * time.Second
 )
@@ -69,9 +72,11 @@ type Sharing struct {
 // Watch is polygen's view of the users with bandwidth limits. It is not safe for
 // concurrent use.
 type Watch struct {
-	users  map[string]*watched
-	agenda agenda.Agenda[*watched]
-	out    []Sharing
+	most    int // users at a time
+	users   map[string]*watched
+	agenda  agenda.Agenda[*watched]
+	out     []Sharing
+	dropped uint64
 }
 
 type watched struct {
@@ -91,7 +96,7 @@ type reported struct {
 }
 
 // NewWatch returns a watch that knows of nothing.
-func NewWatch() *Watch { return &Watch{users: make(map[string]*watched)} }
+func NewWatch() *Watch { return &Watch{most: maxWatched, users: make(map[string]*watched)} }
 
 // Observe takes a report, and the user's limits in bytes per second by direction
 // (0: not limited).
@@ -100,6 +105,10 @@ func (w *Watch) Observe(at time.Time, r Report, limit [2]int64) {
 	u := w.users[r.User]
 	if u == nil {
 		if limit == [2]int64{} || r.Active == 0 {
+			return
+		}
+		if len(w.users) >= w.most {
+			w.dropped++
 			return
 		}
 		u = &watched{name: r.User, instances: make(map[string]*reported, 1)}
@@ -243,6 +252,9 @@ func (w *Watch) Sharings() []Sharing {
 	})
 	return slices.CompactFunc(out, func(a, b Sharing) bool { return a.User == b.User && a.Direction == b.Direction })
 }
+
+// Dropped counts the reports that were passed over because too many users were watched.
+func (w *Watch) Dropped() uint64 { return w.dropped }
 
 // Users is the number of users watched.
 func (w *Watch) Users() int { return len(w.users) }

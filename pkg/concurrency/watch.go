@@ -28,6 +28,9 @@ const (
 	// his have been refused, and twice the limit, that it is a flood.
 	blockGap = 1100 * time.Millisecond
 	flood    = 100
+	// maxWatched bounds the users that are watched. Others are not blocked by HAProxy
+	// itself, and have even shares of their slots; agents keep the limit all the same.
+	maxWatched = 200_000
 )
 
 // A Report is what one instance says of one user.
@@ -69,7 +72,9 @@ type Watch struct {
 	margin    int
 	now       int64 // the time of the last call
 	instances int
+	most      int // users at a time
 	users     map[string]*watched
+	dropped   uint64
 
 	// What is to be said; of a user who flipped meanwhile, the last word.
 	blocks   map[string]Limit
@@ -107,7 +112,7 @@ func NewWatch(margin int) *Watch {
 		margin = DefaultMargin
 	}
 	return &Watch{
-		margin: margin, users: make(map[string]*watched),
+		margin: margin, most: maxWatched, users: make(map[string]*watched),
 		blocks: make(map[string]Limit), unblocks: make(map[string]struct{}), byHand: make(map[string]struct{}),
 	}
 }
@@ -118,6 +123,10 @@ func (w *Watch) Observe(at time.Time, r Report) {
 	u := w.users[r.User]
 	if u == nil {
 		if r.Limit <= 0 {
+			return
+		}
+		if len(w.users) >= w.most {
+			w.dropped++
 			return
 		}
 		u = &watched{instances: make(map[string]*reported, 1), credits: make(map[string]float64), blockedAt: now - int64(blockGap)}
@@ -302,6 +311,9 @@ func (w *Watch) Decisions() Decisions {
 	slices.SortStableFunc(d.Sharings, func(a, b Sharing) int { return cmp.Compare(a.User, b.User) })
 	return d
 }
+
+// Dropped counts the reports that were passed over because too many users were watched.
+func (w *Watch) Dropped() uint64 { return w.dropped }
 
 // Users is the number of users watched, and how many of them are blocked.
 func (w *Watch) Users() (watched, blocked int) {

@@ -12,6 +12,10 @@ const (
 	watchSpan  = 3 * time.Second        // an agent that was not heard of for this long shares a key no more
 	hotPercent = 80                     // of the limit, at which a key is called hot
 	strictHot  = 50                     // the same in strict mode
+
+	// maxWatched bounds the keys that are watched. A key that is dropped is only called
+	// hot or spent later than it might be: no limit depends on it.
+	maxWatched = 200_000
 )
 
 // A Hint says that a key comes near its limit.
@@ -33,7 +37,10 @@ type Throttle struct {
 // concurrent use.
 type Watch struct {
 	percent int
-	keys    map[Key]*watched
+	most    int              // keys at a time
+	keys    map[Key]*watched // heard of since there were last too many
+	old     map[Key]*watched // not heard of since then: the first to go
+	dropped uint64
 	hints   []Hint
 	spent   []Throttle
 }
@@ -49,7 +56,7 @@ type watched struct {
 // NewWatch returns a watch that knows of nothing. A strict watch calls keys hot
 // earlier, at half of the limit.
 func NewWatch(strict bool) *Watch {
-	w := &Watch{percent: hotPercent, keys: make(map[Key]*watched)}
+	w := &Watch{percent: hotPercent, most: maxWatched, keys: make(map[Key]*watched)}
 	if strict {
 		w.percent = strictHot
 	}
@@ -65,11 +72,7 @@ func (w *Watch) Observe(at time.Time, instance string, k Key, sec int64, total, 
 	if limit <= 0 || sec%k.Window.Seconds() != 0 || end < now/second || sec > now/second+1 {
 		return // not limited, or from a clock of its own
 	}
-	o := w.keys[k]
-	if o == nil {
-		o = &watched{agents: make(map[string]int64, 1)}
-		w.keys[k] = o
-	}
+	o := w.watched(k)
 	o.last = now
 	o.agents[instance] = now
 	if 100*total >= w.percent*limit && now-o.hinted >= int64(hintGap) {
@@ -80,6 +83,26 @@ func (w *Watch) Observe(at time.Time, instance string, k Key, sec int64, total, 
 		o.throttled, o.over = sec, end*second
 		w.spent = append(w.spent, Throttle{Key: k, Second: sec, Limit: limit})
 	}
+}
+
+// watched is what is known of a key. When there are too many, those not heard of for
+// longest are dropped, half of all at a time: to find one would be a walk through all.
+func (w *Watch) watched(k Key) *watched {
+	o := w.keys[k]
+	if o != nil {
+		return o
+	}
+	if o = w.old[k]; o != nil {
+		delete(w.old, k)
+	} else {
+		o = &watched{agents: make(map[string]int64, 1)}
+	}
+	if len(w.keys) >= w.most/2 {
+		w.dropped += uint64(len(w.old))
+		w.keys, w.old = make(map[Key]*watched), w.keys
+	}
+	w.keys[k] = o
+	return o
 }
 
 // sharers counts the agents that serve the key.
@@ -112,21 +135,26 @@ func (w *Watch) Decisions() ([]Hint, []Throttle) {
 // and is to be called about once a second.
 func (w *Watch) Forget(at time.Time) {
 	now := at.UnixNano()
-	for k, o := range w.keys {
-		if now-o.last >= int64(watchSpan) && now >= o.over { // a spent hour is called spent once
-			delete(w.keys, k)
-			continue
-		}
-		for instance, last := range o.agents {
-			if now-last >= int64(watchSpan) {
-				delete(o.agents, instance)
+	for _, keys := range [...]map[Key]*watched{w.keys, w.old} {
+		for k, o := range keys {
+			if now-o.last >= int64(watchSpan) && now >= o.over { // a spent hour is called spent once
+				delete(keys, k)
+				continue
+			}
+			for instance, last := range o.agents {
+				if now-last >= int64(watchSpan) {
+					delete(o.agents, instance)
+				}
 			}
 		}
 	}
 }
 
 // Keys is the number of keys watched.
-func (w *Watch) Keys() int { return len(w.keys) }
+func (w *Watch) Keys() int { return len(w.keys) + len(w.old) }
+
+// Dropped counts the keys that were dropped because there were too many.
+func (w *Watch) Dropped() uint64 { return w.dropped }
 
 func compareKeys(a, b Key) int {
 	return cmp.Or(cmp.Compare(a.User, b.User), cmp.Compare(a.Class, b.Class), cmp.Compare(a.Window, b.Window))
