@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/peers"
 	"github.com/sluice-qos/sluice/internal/policy"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
@@ -196,6 +197,10 @@ func (a *Agent) forget() {
 		a.limiter.throttles.forget(now)
 		a.limiter.dryBytes.forget(now)
 		a.limiter.moved.forget(now)
+		for _, user := range a.limiter.transfers.forget(now) {
+			// From now on what each verdict says holds. Until then the entry's value must not.
+			a.teach(shareTable.Name, user, peers.Values{}, shareLiftFor)
+		}
 	})
 }
 

@@ -40,6 +40,7 @@ type limiter struct {
 	dryBytes   byteDryRuns
 	moved      movedBytes
 	throttles  throttles
+	transfers  transfers
 	overflowed uint64 // requests uncounted, of which the metric knows
 }
 
@@ -86,6 +87,7 @@ func newLimiter(c *clock.Clock, m *metrics, slots concurrency.Config) *limiter {
 		dryBytes:     newByteDryRuns(),
 		moved:        newMovedBytes(m.bytes),
 		throttles:    newThrottles(),
+		transfers:    newTransfers(),
 	}
 	l.wait.Store(int64(minWait))
 	return l

@@ -81,7 +81,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		unblocked: blocks.WithLabelValues("unblock"),
 		shares: f.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_native_shares_total",
-			Help: "Bandwidth shares written into HAProxy's table.",
+			Help: "Bandwidth shares written into HAProxy's table, of users with transfers in flight.",
 		}),
 		lined: verdicts.WithLabelValues("wait", "concurrent"),
 		inLine: f.NewHistogram(prometheus.HistogramOpts{

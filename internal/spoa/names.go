@@ -3,6 +3,7 @@ package spoa
 import (
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -23,10 +24,11 @@ const (
 type names struct {
 	metrics *metrics
 
-	mu     sync.Mutex
-	quota  *quota.Names
 	most   int
-	beyond uint64 // questions about users beyond the quota
+	beyond atomic.Uint64 // questions about users beyond the quota
+
+	mu    sync.Mutex
+	quota *quota.Names
 
 	// Of the heartbeats alone:
 	told   uint64 // that the log knows of
@@ -38,26 +40,30 @@ func newNames(most int, m *metrics) *names {
 	return &names{metrics: m, quota: quota.New(most, nameSpan), most: most}
 }
 
-// own reports whether the user of a key is counted for themselves. At all endpoints
+// has reports whether the user of a key is counted for themselves. At all endpoints
 // together they are one of the quota.
-func (n *names) own(now time.Time, key string) bool {
+func (n *names) has(now time.Time, key string) bool {
 	_, user := limits.SplitEndpoint(key)
 	n.mu.Lock()
-	own := n.quota.Own(now, user)
-	if !own {
-		n.beyond++
+	defer n.mu.Unlock()
+	return n.quota.Own(now, user)
+}
+
+// own is has, of a request, which is counted if it shares limits.
+func (n *names) own(now time.Time, key string) bool {
+	if n.has(now, key) {
+		return true
 	}
-	n.mu.Unlock()
-	if !own {
-		n.metrics.sharing.Inc()
-	}
-	return own
+	n.metrics.sharing.Inc()
+	n.beyond.Add(1)
+	return false
 }
 
 // tell logs now and then that users share limits.
 func (n *names) tell(now time.Time, log *slog.Logger) {
+	beyond := n.beyond.Load()
 	n.mu.Lock()
-	beyond, known := n.beyond, n.quota.Len()
+	known := n.quota.Len()
 	n.mu.Unlock()
 	n.metrics.unknown.Set(float64(known))
 	if beyond == n.told || now.Sub(n.toldAt) < tellEvery {

@@ -69,8 +69,8 @@ func (a *Agent) here(second int64) int64 {
 	return time.Now().Add(left).Round(time.Second).Unix()
 }
 
-// teachShare tells HAProxy a user's share, which his transfers in flight follow,
-// also if he is not limited any more. (Nothing in the table would not free them: it
+// teachShare tells HAProxy a user's share, if the user has transfers in flight, which
+// follow it (see transfers), also if he is not limited any more. (Nothing in the table would not free them: it
 // says that what a request brought holds.)
 func (a *Agent) teachShare(e bandwidth.Entry) {
 	units := [2]uint64{math.MaxUint32, math.MaxUint32}
@@ -84,8 +84,14 @@ func (a *Agent) teachShare(e bandwidth.Entry) {
 		}
 	}
 	values := peers.Values{peers.GPT0: units[bandwidth.Down], peers.GPC0: units[bandwidth.Up]}
+	if a.limiter.transfers.share(a.clock.Now(), e.User, values) {
+		a.writeShare(e.User, values)
+	}
+}
+
+func (a *Agent) writeShare(user string, values peers.Values) {
 	a.metrics.shares.Inc()
-	a.teach(shareTable.Name, e.User, values, shareTable.Expire)
+	a.teach(shareTable.Name, user, values, shareTable.Expire)
 }
 
 // userOf is a user's limits, or none before any are known.
@@ -104,6 +110,11 @@ func (a *Agent) learn(u peers.Update) {
 	}
 	of := set.User(u.Key)
 	active := int64(u.Values[peers.ConnCur])
+	// A name beyond the quota is tracked for itself only if it passed for want of a
+	// verdict in time. It must not take the memory that the quota is to save.
+	if active > 0 && !of.Unlimited() && set.MadeUp(u.Key) && !a.names.has(a.clock.Now(), u.Key) {
+		return
+	}
 	count := concurrency.Count{Tracked: int64(u.Values[peers.HTTPReqCnt]), Active: active}
 	moved := bandwidth.Count{Active: active, Moved: [2]int64{
 		bandwidth.Down: int64(u.Values[peers.BytesOutCnt]), bandwidth.Up: int64(u.Values[peers.BytesInCnt]),
@@ -111,6 +122,9 @@ func (a *Agent) learn(u peers.Update) {
 	a.limiter.update(func(now time.Time) {
 		a.limiter.slots.Progress(now, u.Key, of.Concurrent, count)
 		a.limiter.bytes.Progress(now, u.Key, bandwidthOf(of), moved)
+		if values, due := a.limiter.transfers.progress(now, u.Key, active); due {
+			a.writeShare(u.Key, values)
+		}
 		more := a.limiter.moved.move(u.Key, moved.Moved)
 		if of.Bandwidth.Mode != limits.Enforce {
 			for d, above := range a.limiter.dryBytes.move(now, u.Key, more) {
@@ -131,6 +145,7 @@ func (a *Agent) session(s peers.Session) {
 		a.limiter.update(func(now time.Time) {
 			a.limiter.slots.Restarted(now)
 			a.limiter.bytes.Restarted(now)
+			a.limiter.transfers = newTransfers()
 		})
 	case peers.Synced:
 		a.limiter.update(func(now time.Time) { a.limiter.slots.Synced(now, a.up) })
@@ -139,6 +154,7 @@ func (a *Agent) session(s peers.Session) {
 		if a.replaced {
 			a.workers.replaced()
 			a.limiter.update(func(now time.Time) {
+				a.limiter.transfers.replaced(now)
 				a.limiter.slots.Replaced(now)
 				a.limiter.bytes.Restarted(now) // what the old one moves cannot be seen, nor changed
 			})
