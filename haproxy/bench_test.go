@@ -17,8 +17,8 @@ import (
 // BenchmarkCPU reports HAProxy's CPU time per request, one thread and 64
 // connections: without Sluice, with identification and tables, with the agent
 // asked besides, with requests in progress counted and told to a peer besides,
-// as shipped, which is that and what it takes to wait, and with an access log, and with
-// an endpoint and the classes of S3 besides, for several requests.
+// as shipped, which is that and what it takes to wait, and with an access log, an
+// endpoint, limits of addresses, and the classes of S3 besides, for several requests.
 //
 //	go test -run '^$' -bench CPU -benchtime 200000x ./haproxy
 func BenchmarkCPU(b *testing.B) {
@@ -41,6 +41,8 @@ func BenchmarkCPU(b *testing.B) {
 		{"shipped", `$`, true, Config{}, "/"},
 		{"access log", `$`, true, Config{AccessLog: "json"}, "/"},
 		{"endpoint", `$`, true, Config{Endpoint: "api"}, "/"},
+		{"failed authentication", `$`, true, Config{Addresses: limits.AddressLimits{FailedAuth: 30, FailedAuthWindow: limits.Minute}}, "/"},
+		{"limits of an address", `$`, true, Config{Addresses: limits.AddressLimits{Requests: limits.MaxPerSecond, Concurrent: limits.MaxConcurrent}}, "/"},
 		{"s3 object", `$`, true, s3, "/bucket/key"},
 		{"s3 list", `$`, true, s3, "/bucket?list-type=2&prefix=a%2Fb&delimiter=%2F"},
 		{"s3 presigned", `$`, true, s3, "/bucket/key?X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Date=20130524T000000Z&X-Amz-Expires=86400" +
