@@ -1,8 +1,8 @@
 // Package integration runs whole clusters of real processes: redis-server, our
 // commands, and HAProxy on the shipped files.
 //
-// Tests that mostly wait run in parallel. Those of exact rates, and of what happens
-// within the shipped bounds on waiting, have the machine for themselves.
+// Tests that mostly wait run in parallel. Those of exact rates have the machine for
+// themselves.
 package integration
 
 import (
@@ -74,6 +74,7 @@ func busy(t *testing.T, c *cluster.Cluster, was float64) bool {
 	return n > was
 }
 
+// offerOnce is offer that does not do so again.
 func offerOnce(t *testing.T, c *cluster.Cluster, user, pattern string, rate float64, d time.Duration) *load.Report {
 	t.Helper()
 	targets, err := load.Spread(pattern, c.Addresses()...)
