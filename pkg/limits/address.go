@@ -4,9 +4,12 @@ import "strings"
 
 // Anonymous reports whether a user's key says that nobody told his name: "~", which
 // HAProxy writes for a request without one, or an IPv4 address, an IPv6 address or
-// the /64 of one (2001:db8:1:2::). A key at an endpoint is looked at without it.
+// the /64 of one (2001:db8:1:2::). A hidden key says so if the name looks like one. A key at an endpoint is looked at without it.
 func Anonymous(key string) bool {
 	_, key = SplitEndpoint(key)
+	if IsHidden(key) {
+		return key[1+2*idBytes] == addressMark
+	}
 	return key == "~" || isIPv4(key) || isIPv6(key)
 }
 

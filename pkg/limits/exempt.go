@@ -105,7 +105,7 @@ func (f *file) exemptUsers() {
 	s := f.set
 	s.exemptPatterns = newMatcher(f.exemptPatternNames())
 	for _, name := range s.exempt.Users {
-		key := Key(name)
+		key := fileKey(name)
 		if isPattern(name) {
 			continue
 		}

@@ -32,6 +32,10 @@ type Override struct {
 	User     string `json:"user"`               // named as in the limit file; no pattern
 	Endpoint string `json:"endpoint,omitempty"` // "" is everywhere
 
+	// Also are further keys of the user where names are hidden (see Secrets): those of the
+	// previous secrets. User is the current one's then.
+	Also []string `json:"also,omitempty"`
+
 	// Limits, in JSON, are what an entry of users may hold but for comment, until and
 	// then: the name of a tier or a mapping. Over what they do not say, the user keeps
 	// what the file says of him; a tier that they name takes the place of all of it. At
@@ -145,6 +149,7 @@ func (s *Set) With(overrides []Override) (*Set, []Refused) {
 		join(f.set.hand)
 	}
 	f.set.source, f.set.version = bytes.Clone(data), version(data)
+	f.set.secrets, f.set.named = s.secrets, s.named
 	return (&Set{content: f.set, now: math.MinInt64}).At(time.Unix(0, s.now)), refused
 }
 
@@ -154,10 +159,15 @@ func (s *Set) Overrides() []Override {
 }
 
 // overridesOf are those in force that count for a user at an endpoint.
-func (s *Set) overridesOf(endpoint, user string) []Override {
+func (s *Set) overridesOf(endpoint string, users ...string) []Override {
 	return slices.DeleteFunc(s.Overrides(), func(o Override) bool {
-		return o.User != user || o.Endpoint != "" && o.Endpoint != endpoint
+		return !o.Of(users...) || o.Endpoint != "" && o.Endpoint != endpoint
 	})
+}
+
+// Of reports whether an override is that of any user of these names or keys.
+func (o Override) Of(users ...string) bool {
+	return slices.ContainsFunc(users, func(user string) bool { return o.User == user || slices.Contains(o.Also, user) })
 }
 
 // hand is what is known of overrides by hand while a file is read. Its zero value has
@@ -198,7 +208,7 @@ func (f *file) byHand(data []byte) {
 			f.refused = append(f.refused, Refused{o, err})
 			continue
 		}
-		f.nodes[o.id()], f.wanted[Key(o.User)] = n, true
+		f.nodes[o.id()], f.wanted[fileKey(o.User)] = n, true
 		f.overrides = append(f.overrides, o)
 	}
 	slices.SortStableFunc(f.overrides, compareOverrides)
@@ -211,6 +221,8 @@ func (o Override) check() (*yaml.Node, error) {
 	switch {
 	case o.User == "" || !utf8.ValidString(o.User):
 		return nil, errors.New("user must be a name in UTF-8, as in a limit file")
+	case len(o.Also) >= maxSecrets || slices.ContainsFunc(o.Also, func(key string) bool { return !IsHidden(key) }):
+		return nil, errors.New("also must be hidden keys of the same user")
 	case isPattern(o.User):
 		return nil, fmt.Errorf("user %s: a pattern cannot be overridden by hand; name one user", quote(o.User))
 	case runes < 1 || runes > maxReason || !utf8.ValidString(o.Reason) || strings.ContainsFunc(o.Reason, func(r rune) bool { return !unicode.IsPrint(r) }) || strings.TrimSpace(o.Reason) == "":
@@ -248,14 +260,14 @@ var notByHand = []string{"comment", "until", "then"}
 
 // remember keeps what an entry of users is made of, if an override may be over it.
 func (f *file) remember(name string, d tierDraft, tier string, e entry) {
-	if f.wanted == nil || !isPattern(name) && !f.wanted[Key(name)] {
+	if f.wanted == nil || !isPattern(name) && !f.wanted[fileKey(name)] {
 		return
 	}
 	b := base{tierDraft: d, tier: tier}
 	if e.more != nil && e.more.until != 0 {
 		b.until, b.then = e.more.until, e.more.then.limits.Tier
 	}
-	f.bases[Key(name)] = b
+	f.bases[fileKey(name)] = b
 }
 
 // setByHand gives users who have overrides an entry each that counts before all else.
@@ -277,7 +289,7 @@ func (f *file) setByHand() {
 // setUser gives one user his overrides: all of them, or, if something is wrong, those
 // that can be there beside those before them.
 func (f *file) setUser(overrides []Override) {
-	key := Key(overrides[0].User)
+	key := fileKey(overrides[0].User)
 	fromFile := (&Set{content: f.set, now: math.MinInt64}).entry(key)
 	if fromFile.limits.Tier == ExemptTier {
 		for _, o := range overrides {
@@ -302,6 +314,11 @@ func (f *file) setUser(overrides []Override) {
 		e, _ = f.entryByHand(good, b, fromFile)
 	}
 	f.set.byHand[key] = e
+	for _, o := range overrides {
+		for _, also := range o.Also {
+			f.set.byHand[also] = e
+		}
+	}
 	f.set.hand = append(f.set.hand, overrides...)
 	for _, o := range overrides {
 		f.set.untils = append(f.set.untils, unixNano(o.Until))

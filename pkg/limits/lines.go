@@ -125,7 +125,7 @@ func (p plainUsers) all() iter.Seq2[[2]string, spot] {
 // nil (or "") if it is anything else, such as what YAML does not read as text.
 func plainLine[T []byte | string](line T) (name, tier T) {
 	var none T
-	end := wordEnd(line, 0, "@+/")
+	end := max(hiddenWord(line), wordEnd(line, 0, "@+/"))
 	if end == 0 || end > maxVerbatim || end+2 >= len(line) || line[end] != ':' || line[end+1] != ' ' || isYAMLWord(line[:end]) {
 		return none, none
 	}
@@ -190,7 +190,7 @@ func printable[T []byte | string](s T) bool {
 // oneLine reports whether a line under users is an entry that ends with it for
 // sure: a name, perhaps in quotes, and a tier or a mapping in braces.
 func oneLine(line []byte) bool {
-	end := wordEnd(line, 0, "@+/*")
+	end := max(hiddenWord(line), wordEnd(line, 0, "@+/*"))
 	if len(line) > 0 && (line[0] == '"' || line[0] == '\'') {
 		end = 1 + quotedEnd(line[1:], line[0])
 	}

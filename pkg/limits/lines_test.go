@@ -45,6 +45,8 @@ func TestQuickIsLikeSlow(t *testing.T) {
 			"  ff: {comment: \"a } b\"}", "  gg: {comment: a 'b {c'}", "  hh: {concurrent: 3} # x", "  ii: {concurrent: 3}, jj: pro", "---", "...", "  kk@x.y/z+: pro", "\tll: pro", "  mm: pro\r", "  nn: pr\u2028o: pro",
 			"  oo: { concurrent: 3, endpoints: {} }", "comment: \"", "\"", "  pp: [pro]", "  'qq': {tier: 'pro'}", "  rr*: pro", "  ss: {tier: pro, until: 2026-12-01T00:00:00Z, then: free}", "  tt: pro: x",
 			"mode: dry-run", "x: {", "}", "<<: a", "  <<: pro", "  ~: pro", "  uu: ~", "  vv: 'pro", "  it's: pro",
+			"  ~C88305B7.6EEFAD2BED97B6D93EE663D67A44B460: pro", "  ~C88305B7:2EB3513EE0E06C25D4428A1AC8C0213E: {concurrent: 3}", "  ~C88305B7.6EEFAD2BED97B6D93EE663D67A44B46g: pro",
+			"  ~C88305B7.6EEFAD2BED97B6D93EE663D67A44B460x: pro", "  ~C88305B7.6EEFAD2BED97B6D93EE663D67A44B460:pro",
 		}),
 	)
 	quick, all := 0, 0

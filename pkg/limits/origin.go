@@ -60,19 +60,22 @@ type FieldOrigin struct {
 	Hand     bool   // by hand: File is "" and Line 0
 }
 
-// Origin returns where the file sets the limits of a user, who is named as in
-// the file and not by his key, or UnreadableKey. It reads Source again, which takes nearly as long as
-// Parse: it is for people's questions.
+// Origin returns where the file sets the limits of a user, who is named as in the file,
+// or by their hidden key, or UnreadableKey. It reads Source again, which takes nearly as
+// long as Parse: it is for people's questions.
 func (s *Set) Origin(user string) Origin { return s.OriginAt("", user) }
 
 // OriginAt is Origin for the limits of a user at an endpoint.
 func (s *Set) OriginAt(endpoint, user string) Origin {
-	sources, err := unbundle(s.source)
+	file, key, who := s, s.Key(user), append(s.Keys(user), user)
+	if s.named != nil { // what the file says is said of names
+		file, user = s.named, s.nameOf(user)
+	}
+	sources, err := unbundle(file.source)
 	if err != nil {
 		return Origin{} // cannot be: Parse has read it
 	}
 	sources, _ = splitOverrides(sources)
-	key := KeyOf(user)
 	root, plain := sources[0].quickRoot()
 	o := Origin{}
 	if mode, _ := find(root, "mode"); mode != nil {
@@ -101,7 +104,10 @@ func (s *Set) OriginAt(endpoint, user string) Origin {
 		o.User = at.Line
 	}
 	o.said(own, s.now)
-	o.Hand = s.overridesOf(endpoint, user)
+	if s.named != nil {
+		o.Comment = "" // free text, which may well have their name
+	}
+	o.Hand = s.overridesOf(endpoint, who...)
 	o.Unreadable = s.unreadable != nil && key == UnreadableKey
 	o.Anonymous = own == nil && s.anonymous != nil && Anonymous(key) && !namesTier(o.Hand)
 

@@ -54,6 +54,9 @@ type content struct {
 	byHand map[string]*entry // of their users by Key; nil for none
 
 	untils []int64 // when entries expire: Unix times in ns, sorted
+
+	secrets *Secrets // of Hide
+	named   *Set     // that this one is the hidden form of; nil for none
 }
 
 // ExemptTier is the Tier of users and keys that are exempt. No tier has this name.

@@ -68,7 +68,7 @@ func (f *file) user(key, value *yaml.Node) {
 		return
 	}
 	e := f.userEntry(name, value)
-	wire := Key(name)
+	wire := fileKey(name)
 	if _, ok := f.set.users[wire]; ok {
 		f.again(name)
 		return
