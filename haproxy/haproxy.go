@@ -100,6 +100,7 @@ type Config struct {
 	Classes        []limits.Class
 	Exempt         limits.Exempt // its addresses and paths; the users are the agent's
 	Addresses      limits.AddressLimits
+	KeySecret      string        // SLUICE_KEY_SECRET: hides users' names, as limits.Secrets.Current has it; zero: names are sent
 	Endpoint       string        // SLUICE_ENDPOINT: the endpoint of the limit file that this is; zero: none
 	Unreadable     string        // SLUICE_UNREADABLE: one of Unreadables
 	RefuseStatus   int           // SLUICE_REFUSE_STATUS: 429 or 503
@@ -165,6 +166,12 @@ func (c Config) env() ([]string, error) {
 			return nil, fmt.Errorf("instance %q: want 1 to 200 letters, digits and ._:@/-", c.Instance)
 		}
 		set("SLUICE_INSTANCE", c.Instance)
+	}
+	if c.KeySecret != "" {
+		if _, err := limits.ParseSecrets([]byte(c.KeySecret)); err != nil {
+			return nil, fmt.Errorf("key secret: %w", err)
+		}
+		set("SLUICE_KEY_SECRET", c.KeySecret)
 	}
 	if c.Endpoint != "" {
 		if !endpointName.MatchString(c.Endpoint) {
