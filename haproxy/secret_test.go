@@ -4,10 +4,14 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
@@ -147,4 +151,63 @@ func TestSecretThatIsNone(t *testing.T) {
 			t.Errorf("HAProxy prints the secret:\n%s", out)
 		}
 	}
+}
+
+// A file of the operator's in front of haproxy.cfg has the secret, and a reload takes
+// another one: as the documents say to rotate it.
+func TestSecretIsReloaded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, setup{})
+	origin := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(origin.Close)
+	file, env, err := Write(filepath.Join(r.dir, "own"), Config{
+		Origin: origin.Listener.Addr().String(),
+		SPOE:   "unix@" + filepath.Join(r.dir, "spoa.sock"), Peer: "unix@" + filepath.Join(r.dir, "own.sock"), Stats: filepath.Join(r.dir, "own-stats.sock"),
+		Bind: proctest.FreeAddr(t), Threads: 1, VerdictTimeout: proctest.Patience, CheckTimeout: proctest.Patience,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.addr, _ = strings.CutPrefix(env[0], "SLUICE_BIND=")
+	secret := filepath.Join(r.dir, "secret.cfg")
+	has := func(base64, want string, before ...func()) {
+		t.Helper()
+		proctest.Eventually(t, "the key of alice", func() error {
+			for _, do := range before {
+				do()
+			}
+			r.get(t, "X-User: alice")
+			if asked := r.takeAsked(t); len(asked) != 1 || asked[0].User != want {
+				return fmt.Errorf("asked about %v with the secret %s, want %s", asked, base64, want)
+			}
+			return nil
+		})
+	}
+	write := func(base64 string) string {
+		t.Helper()
+		if err := os.WriteFile(secret, []byte("global\n    setenv SLUICE_KEY_SECRET "+base64+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s, err := limits.ParseSecrets([]byte(base64))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Keys("alice")[0]
+	}
+	before := write(keySecret)
+	p := proctest.Start(t, env, proctest.HAProxyPath(t), "-W", "-f", secret, "-f", file)
+	has(keySecret, before)
+	const other = "AQIDBAUGBwgJCgsMDQ4PEBESExQVFhcYGRobHB0eHyA="
+	after := write(other)
+	var signalled time.Time
+	reload := func() {
+		if time.Since(signalled) < time.Second {
+			return // the last one may be under way
+		}
+		if err := p.Signal(syscall.SIGUSR2); err != nil {
+			t.Fatal(err)
+		}
+		signalled = time.Now() // a master that has just begun may lose it
+	}
+	has(other, after, reload)
 }

@@ -22,6 +22,7 @@ type options struct {
 	Margin int    `name:"concurrent-margin" help:"How far, in per cent of his limit, a blocked user's requests in progress must fall before he is let in again; one request at least." default:"5" placeholder:"PERCENT" env:"SLUICE_CONCURRENT_MARGIN"`
 
 	cli.UserMetrics `embed:""`
+	KeySecret       cli.KeySecret `embed:""`
 
 	cli.Admin `embed:"" set:"serves=/metrics, /api/v1, /-/healthy, /-/ready and /-/reload" set:"address=127.0.0.1:9090"` //nolint:staticcheck // SA5008: kong takes several set
 	cli.Redis `embed:""`
@@ -65,7 +66,7 @@ func serve(ctx context.Context, o options, hangups <-chan os.Signal) error {
 		return err
 	}
 	defer tracing.Stop(tracer)
-	watcher, err := limitfile.New(o.Limits, log, registry)
+	watcher, err := limitfile.NewHidden(o.Limits, o.KeySecret.File, log, registry)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"time"
 
@@ -15,6 +16,8 @@ type check struct {
 	Files []string `arg:"" name:"file" help:"Limit files to check." complete:"file"`
 	Users bool     `help:"Print the limits of each user whom a file names, too, sorted by name."`
 	Quiet bool     `short:"q" help:"Print errors only."`
+
+	KeySecretFile string `help:"See, too, whether users' names can be hidden with the secrets of this file, as polygen's flag of that name does." placeholder:"FILE" complete:"file"`
 }
 
 // Help tells what the command prints and when it fails.
@@ -22,6 +25,8 @@ func (*check) Help() string {
 	return `For each file that is valid, prints one line with its version (the hash that the instances show), its numbers of tiers and of users, then what it says of everybody (a dry run, files of users, endpoints, classes, workers of queues, who is exempt, what each address of clients may do), then one line a tier with its limits: requests by class and window ("all" is all classes together), requests in progress, bytes per second, and background jobs, which have a line for all tiers if the file says nothing of them: workers that read it then go by the names of tiers. What else is not listed is not limited. Endpoints where a tier has other limits follow it. The last lines are users whose entries end (until). With --users, one line a user or pattern follows, with his tier and his limits after his overrides, as they are now.
 
 Files of users_from are checked with the file that names them: give only that one.
+
+With --key-secret-file, patterns of users are errors, because keys that hide names match none, and the version is that of the limits which polygen publishes then.
 
 For each error, prints file:line:column, what is wrong and what would be valid, to standard error. The exit code is 1 if any file has an error, else 0.`
 }
@@ -31,6 +36,9 @@ func (c *check) run(stdout, stderr io.Writer) int {
 	w := bufio.NewWriter(stdout)
 	for _, path := range c.Files {
 		r, err := newReport(w, path, time.Now())
+		if err == nil && c.KeySecretFile != "" {
+			err = r.hide(c.KeySecretFile)
+		}
 		if err != nil {
 			fmt.Fprintln(stderr, err)
 			code = 1
@@ -58,6 +66,8 @@ type report struct {
 	now   time.Time
 	ends  *ends
 	lines map[described]string // of the last ones
+
+	version string // of what is published
 }
 
 func newReport(w io.Writer, path string, now time.Time) (*report, error) {
@@ -71,13 +81,31 @@ func newReport(w io.Writer, path string, now time.Time) (*report, error) {
 	}
 	return &report{
 		w: w, files: files, set: set.At(now), now: now,
-		ends: newEnds(set), lines: map[described]string{},
+		ends: newEnds(set), lines: map[described]string{}, version: set.Version(),
 	}, nil
+}
+
+// hide sees whether users' names can be hidden.
+func (r *report) hide(path string) error {
+	file, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("key secret file: %w", err)
+	}
+	secrets, err := limits.ParseSecrets(file)
+	if err != nil {
+		return fmt.Errorf("key secret file %s: %w", path, err)
+	}
+	hidden, err := r.set.Hide(secrets)
+	if err != nil {
+		return err
+	}
+	r.version = hidden.Version()
+	return nil
 }
 
 func (r *report) summary() {
 	set := r.set
-	r.line("%s: ok, version %s, %d tier(s), %d user(s) named", r.files.Paths[0], set.Version(), len(set.Tiers()), set.Len())
+	r.line("%s: ok, version %s, %d tier(s), %d user(s) named", r.files.Paths[0], r.version, len(set.Tiers()), set.Len())
 	switch set.Mode() {
 	case limits.DryRun:
 		r.line("  DRY RUN: mode is dry-run for the whole file, so that nobody is refused")

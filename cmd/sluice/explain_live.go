@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/polygen/view"
+	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 // ask asks a running polygen about the user.
@@ -26,7 +27,7 @@ func (e *explain) ask() (u view.User, err error) {
 func (e *explain) live(out io.Writer, u view.User, version string) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "\npolygen %s at %s, %s, limits version %s\n", shown(u.Polygen), e.Admin, role(u.From), shown(u.Version))
-	if u.Version != version {
+	if u.Version != version && !limits.IsHidden(u.User) { // else it is that of the file with keys in place of names
 		fmt.Fprintf(w, "  these are not those of %s, which has version %s: the use below is against polygen's\n", e.Limits, version)
 	}
 	if u.Seen == nil {

@@ -13,6 +13,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/sluice-qos/sluice/internal/secretfile"
 )
 
 // tellEvery is how often the log tells of those who ask without a good token, and of
@@ -57,7 +59,7 @@ func NewGate(a Access, log *slog.Logger, reg prometheus.Registerer) (*Gate, erro
 		g.tokens = &rotated[tokens]{
 			what: "token", paths: []string{a.TokenFile}, log: log, every: lookEvery, valid: valid.WithLabelValues("token"),
 			parse: func(files [][]byte) (*tokens, error) { return digestTokens(a.TokenFile, files[0]) },
-			good:  func(*tokens) { warnOfReaders(log, a.TokenFile) },
+			good:  func(*tokens) { secretfile.WarnOfReaders(log, a.TokenFile) },
 		}
 		if err := g.tokens.load(); err != nil {
 			return nil, fmt.Errorf("--admin-token-file: %w", err)
@@ -74,7 +76,7 @@ func NewGate(a Access, log *slog.Logger, reg prometheus.Registerer) (*Gate, erro
 				return &c, nil
 			},
 			good: func(c *tls.Certificate) {
-				warnOfReaders(log, a.Key)
+				secretfile.WarnOfReaders(log, a.Key)
 				expiry.Set(float64(c.Leaf.NotAfter.Unix()))
 				if now := time.Now(); now.After(c.Leaf.NotAfter) || now.Before(c.Leaf.NotBefore) {
 					log.Warn("admin API: the certificate is not valid now", "path", a.Cert, "not_before", c.Leaf.NotBefore, "not_after", c.Leaf.NotAfter)

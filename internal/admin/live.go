@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/sluice-qos/sluice/internal/polygen/view"
-	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 // Live is what tells people what happens, as it happens. Of a stream the messages come
@@ -87,10 +86,7 @@ func filtered(q url.Values) (view.Filter, error) {
 	if err != nil {
 		return view.Filter{}, err
 	}
-	f := view.Filter{User: u.user}
-	if u.user != "" && !u.isKey {
-		f.User = limits.Key(u.user)
-	}
+	f := view.Filter{User: u.user, IsKey: u.isKey}
 	f.Kinds, err = kinds(q.Get("kind"))
 	return f, err
 }

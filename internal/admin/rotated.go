@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -96,16 +95,4 @@ func (r *rotated[T]) read() (changed bool, err error) {
 	r.value.Store(value)
 	r.good(value)
 	return true, nil
-}
-
-// warnOfReaders tells of a file with secrets that every user of this machine may
-// read. Those that Kubernetes mounts are such, and are links into ..data: there
-// nobody else is.
-func warnOfReaders(log *slog.Logger, path string) {
-	if link, err := os.Readlink(path); err == nil && strings.HasPrefix(link, "..data/") {
-		return
-	}
-	if info, err := os.Stat(path); err == nil && info.Mode().Perm()&0o004 != 0 {
-		log.Warn("admin API: every user of this machine can read a secret: take that away with chmod o-r", "path", path)
-	}
 }

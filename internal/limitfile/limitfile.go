@@ -11,6 +11,7 @@ package limitfile
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -25,6 +26,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/sluice-qos/sluice/internal/secretfile"
 	"github.com/sluice-qos/sluice/internal/tracing"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
@@ -45,6 +47,7 @@ const (
 // Run runs once at a time.
 type Watcher struct {
 	path    string
+	secrets string // path of the secrets that hide users' names; "" for none
 	log     *slog.Logger
 	set     atomic.Pointer[limits.Set]
 	wake    chan struct{} // Reload has a new set for Run to announce
@@ -80,9 +83,16 @@ const (
 // New loads the file. A file that cannot be loaded is an error: there is no good
 // set yet to go on with. Nothing is watched before Run.
 func New(path string, log *slog.Logger, reg prometheus.Registerer) (*Watcher, error) {
+	return NewHidden(path, "", log, reg)
+}
+
+// NewHidden is New for sets in which users' names are hidden by the secrets of a file (see
+// limits.Secrets), which is watched like the limit file. "" hides none.
+func NewHidden(path, secrets string, log *slog.Logger, reg prometheus.Registerer) (*Watcher, error) {
 	factory := promauto.With(reg)
 	w := &Watcher{
 		path:      path,
+		secrets:   secrets,
 		log:       log,
 		wake:      make(chan struct{}, 1),
 		poll:      pollInterval,
@@ -200,8 +210,8 @@ func (w *Watcher) check(glance bool) {
 	set := w.Set()
 	switch result {
 	case resultChanged:
-		w.log.Info("limit file loaded", "path", w.path, "version", set.Version(), "version_before", before,
-			"tiers", len(set.Tiers()), "users", set.Len())
+		w.log.Info("limit file loaded", append([]any{"path", w.path, "version", set.Version(), "version_before", before,
+			"tiers", len(set.Tiers()), "users", set.Len()}, secretsOf(set)...)...)
 	case resultUnchanged:
 		w.log.Info("limit file is good again", "path", w.path, "version", set.Version())
 	case resultFailed:
@@ -223,10 +233,18 @@ func (w *Watcher) untouched() bool {
 	return true
 }
 
+// secretsOf says in the log which secrets hide users' names.
+func secretsOf(set *limits.Set) []any {
+	if set.Secrets() == nil {
+		return nil
+	}
+	return []any{"secrets", strings.Join(set.Secrets().IDs(), ",")}
+}
+
 // read reads the files, and notes how they were before, so that a later change
 // shows. What was read the last time is the guess of what is read now: a file that
 // is new to it is looked at again.
-func (w *Watcher) read() ([]byte, error) {
+func (w *Watcher) read() (data, secrets []byte, err error) {
 	stats := map[string]os.FileInfo{}
 	for _, path := range slices.Concat([]string{w.path}, w.files, w.folders) {
 		if info, err := os.Stat(path); err == nil {
@@ -235,17 +253,59 @@ func (w *Watcher) read() ([]byte, error) {
 	}
 	files, err := limits.ReadFiles(w.path)
 	w.files, w.folders, w.stats = files.Paths, files.Folders, stats
-	return files.Data, err
+	if w.secrets == "" {
+		return files.Data, nil, err
+	}
+	w.files = append(w.files, w.secrets)
+	if err != nil {
+		return nil, nil, w.withoutNames(err)
+	}
+	secrets, err = os.ReadFile(w.secrets)
+	if err != nil {
+		return nil, nil, fmt.Errorf("read key secret file: %w", err)
+	}
+	return files.Data, secrets, nil
+}
+
+// parse makes a set of what was read.
+func (w *Watcher) parse(data, secrets []byte) (*limits.Set, error) {
+	set, err := limits.Parse(w.path, data)
+	if w.secrets == "" {
+		return set, err
+	}
+	if err != nil {
+		return nil, w.withoutNames(err)
+	}
+	parsed, err := limits.ParseSecrets(secrets)
+	if err != nil {
+		return nil, fmt.Errorf("key secret file %s: %w", w.secrets, err)
+	}
+	secretfile.WarnOfReaders(w.log, w.secrets)
+	return set.Hide(parsed)
+}
+
+// withoutNames tells of an error where a file is wrong, and not what it says there: that
+// may be a user's name, or what was meant to be one.
+func (w *Watcher) withoutNames(err error) error {
+	var errs limits.Errors
+	if !errors.As(err, &errs) {
+		return err
+	}
+	lines := make([]string, len(errs))
+	for i, e := range errs {
+		lines[i] = fmt.Sprintf("%s:%d:%d", e.File, e.Line, e.Column)
+	}
+	return fmt.Errorf("not valid at %s: sluice check %s says why, which may name users and so is not in the log", strings.Join(lines, ", "), w.path)
 }
 
 // load reads the files and puts a new set in use. Unless it was asked for, content
 // (or an error of reading) that was there last time has no result.
 func (w *Watcher) load(asked bool) (result string, err error) {
 	began := time.Now()
-	data, err := w.read()
+	data, secrets, err := w.read()
 	seen := ""
 	if err == nil {
-		seen = fmt.Sprintf("%x", sha256.Sum256(data))
+		seen = fmt.Sprintf("%x %x", sha256.Sum256(data), sha256.Sum256(secrets))
 	} else {
 		seen = "error: " + err.Error()
 	}
@@ -256,7 +316,7 @@ func (w *Watcher) load(asked bool) (result string, err error) {
 
 	var set *limits.Set
 	if err == nil && seen != w.good {
-		set, err = limits.Parse(w.path, data)
+		set, err = w.parse(data, secrets)
 	}
 	switch {
 	case err != nil:

@@ -70,16 +70,21 @@ func start(t testing.TB, path string, prepare ...func(*Watcher)) *harness {
 	for _, p := range prepare {
 		p(w)
 	}
+	h.run()
+	return h
+}
+
+// run runs the Watcher until the test ends.
+func (h *harness) run() {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
-	go func() { done <- w.Run(ctx, h.changed) }()
-	t.Cleanup(func() {
+	go func() { done <- h.Run(ctx, h.changed) }()
+	h.t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {
-			t.Errorf("Run = %v, want nil after its context has ended", err)
+			h.t.Errorf("Run = %v, want nil after its context has ended", err)
 		}
 	})
-	return h
 }
 
 // slowPoll leaves it to events to find changes, fastPoll leaves it to polling.

@@ -85,17 +85,33 @@ func (p *Polygen) UnknownUsers(by view.Sort, n int) view.UnknownUsers {
 	return out
 }
 
-// User returns what is known of a user by his name.
+// User returns what is known of a user by their name.
 func (p *Polygen) User(name, endpoint string) view.User {
-	out := p.UserOfKey(limits.Key(name), endpoint)
-	out.Name = view.Name{User: name, Endpoint: endpoint, Href: view.Path(name, endpoint)}
-	p.seen.where.of(p.set.Load(), &out)
+	set := p.set.Load()
+	key, others := p.find(set, name, endpoint)
+	out := p.userOfKey(key, endpoint)
+	if !hides(set, name) {
+		out.Name = view.Name{User: name, Endpoint: endpoint, Href: view.Path(name, endpoint)}
+	}
+	for _, other := range others {
+		out.Others = append(out.Others, view.NameOfKey(limits.EndpointKey(endpoint, other)))
+	}
+	p.seen.where.of(set, name, &out)
 	return out
 }
 
-// UserOfKey returns what is known of a user by the key that the cluster knows him by,
-// without where the file sets his limits.
+// UserOfKey returns what is known of a user by the key that the cluster knows them by,
+// without where the file sets their limits unless the key is hidden: others have a name to
+// ask by.
 func (p *Polygen) UserOfKey(key, endpoint string) view.User {
+	out := p.userOfKey(key, endpoint)
+	if limits.IsHidden(key) {
+		p.seen.where.of(p.set.Load(), key, &out)
+	}
+	return out
+}
+
+func (p *Polygen) userOfKey(key, endpoint string) view.User {
 	p.seen.mu.Lock()
 	p.seen.adopt(p.set.Load())
 	out := p.seen.view.User(p.clock.Now(), limits.EndpointKey(endpoint, key))
@@ -132,8 +148,8 @@ type unknownOrigin struct {
 
 type named struct{ endpoint, user string }
 
-// of tells where the limits of a user come from.
-func (w *where) of(set *limits.Set, out *view.User) {
+// of tells where the limits of a user come from, who is named as Set.OriginAt wants it.
+func (w *where) of(set *limits.Set, user string, out *view.User) {
 	if !w.mu.TryLock() {
 		return
 	}
@@ -141,7 +157,7 @@ func (w *where) of(set *limits.Set, out *view.User) {
 	if w.set != set || len(w.users) >= maxWhere {
 		w.set, w.users = set, make(map[named]limits.Origin)
 	}
-	who := named{out.Endpoint, out.User}
+	who := named{out.Endpoint, user}
 	o, ok := w.users[who]
 	if !ok {
 		o = set.OriginAt(who.endpoint, who.user)
@@ -176,7 +192,7 @@ func (w *where) run(ctx context.Context) error {
 		case <-ticker.C:
 		}
 		if u := w.wanted.Swap(nil); u != nil {
-			w.of(u.set, &view.User{Name: view.Name{User: u.user, Endpoint: u.endpoint}})
+			w.of(u.set, u.user, &view.User{Name: view.Name{Endpoint: u.endpoint}})
 		}
 	}
 }

@@ -69,7 +69,7 @@ func (p *Polygen) Policies(f view.Filter) (messages <-chan *view.Message, stop f
 	if err := p.streams.open(); err != nil {
 		return nil, nil, err
 	}
-	r := &reader{filter: f, messages: make(chan *view.Message, maxUnread)}
+	r := &reader{filter: f.By(p.set.Load()), messages: make(chan *view.Message, maxUnread)}
 	e := &p.events
 	e.mu.Lock()
 	defer e.mu.Unlock()

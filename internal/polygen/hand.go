@@ -163,6 +163,7 @@ func (p *Polygen) fetchHand(ctx context.Context) error {
 			h.version = version
 			return nil
 		}
+		version, list = p.keepHidden(ctx, version, list)
 	case len(list) > 0: // emptied: a list that was removed would still be there
 		if version, err = p.options.Bus.KeepOverrides(ctx, "", limits.EncodeOverrides(list), p.needed(list)); err != nil {
 			return err
@@ -264,9 +265,11 @@ func shown(o limits.Override) view.ByHand {
 
 // Override sets one, in place of the user's one that is there.
 func (p *Polygen) Override(ctx context.Context, a view.Act) (view.Override, error) {
+	users := called(p.set.Load(), a.User)
+	a = p.hide(a)
 	now := p.clock.Now().UTC().Truncate(time.Millisecond)
 	o := limits.Override{
-		User: a.User, Endpoint: a.Endpoint, Limits: a.Limits, Reason: a.Reason, By: strings.ToValidUTF8(a.By, "\ufffd"),
+		User: users[0], Also: users[1:], Endpoint: a.Endpoint, Limits: a.Limits, Reason: a.Reason, By: strings.ToValidUTF8(a.By, "\ufffd"),
 		Since: now, Until: now.Add(a.For),
 	}
 	err := errByName(a)
@@ -275,7 +278,7 @@ func (p *Polygen) Override(ctx context.Context, a view.Act) (view.Override, erro
 	}
 	if err == nil {
 		err = p.changeHand(ctx, func(list []limits.Override) ([]limits.Override, error) {
-			return append(without(list, of(o)), o), nil
+			return append(without(list, o.Endpoint, users), o), nil
 		})
 	}
 	p.audit(a, o.Until, o.Limits, err)
@@ -288,16 +291,17 @@ func (p *Polygen) Override(ctx context.Context, a view.Act) (view.Override, erro
 // RemoveOverride ends one at once.
 func (p *Polygen) RemoveOverride(ctx context.Context, a view.Act) (view.Override, error) {
 	var removed limits.Override
+	users := called(p.set.Load(), a.User)
+	a = p.hide(a)
 	err := errByName(a)
 	if err == nil {
 		err = p.changeHand(ctx, func(list []limits.Override) ([]limits.Override, error) {
-			who := handed{a.User, a.Endpoint}
-			i := slices.IndexFunc(list, func(o limits.Override) bool { return of(o) == who })
+			i := slices.IndexFunc(list, func(o limits.Override) bool { return o.Endpoint == a.Endpoint && o.Of(users...) })
 			if i < 0 {
 				return nil, view.ErrNoOverride
 			}
 			removed = list[i]
-			return without(list, who), nil
+			return without(list, a.Endpoint, users), nil
 		})
 	}
 	p.audit(a, removed.Until, removed.Limits, err)
@@ -307,12 +311,12 @@ func (p *Polygen) RemoveOverride(ctx context.Context, a view.Act) (view.Override
 	return view.Override{From: p.from(), ByHand: shown(removed)}, err
 }
 
-func without(list []limits.Override, who handed) []limits.Override {
-	return slices.DeleteFunc(slices.Clone(list), func(o limits.Override) bool { return of(o) == who })
+func without(list []limits.Override, endpoint string, users []string) []limits.Override {
+	return slices.DeleteFunc(slices.Clone(list), func(o limits.Override) bool { return o.Endpoint == endpoint && o.Of(users...) })
 }
 
 func errByName(a view.Act) error {
-	if a.IsKey {
+	if a.IsKey && !limits.IsHidden(a.User) {
 		return errors.New("an override needs the user's name: his key does not tell it")
 	}
 	return nil
@@ -321,12 +325,14 @@ func errByName(a view.Act) error {
 // Unblock lets a user in by hand: all polygens forget that he is blocked, and the one
 // that leads tells the instances.
 func (p *Polygen) Unblock(ctx context.Context, a view.Act) (view.Unblocked, error) {
-	key := a.User
-	if !a.IsKey {
-		key = limits.Key(key)
-	}
-	u := p.UserOfKey(key, a.Endpoint)
 	set := p.set.Load()
+	key, keys := a.User, []string{a.User}
+	if !a.IsKey {
+		key, _ = p.find(set, a.User, a.Endpoint)
+		keys = set.Keys(a.User)
+	}
+	a = p.hide(a)
+	u := p.userOfKey(key, a.Endpoint)
 	l := set.User(limits.EndpointKey(a.Endpoint, key))
 	out := view.Unblocked{From: u.From, Name: u.Name, InProgress: u.InProgress, Max: l.Concurrent}
 	if !a.IsKey {
@@ -336,7 +342,12 @@ func (p *Polygen) Unblock(ctx context.Context, a view.Act) (view.Unblocked, erro
 		p.audit(a, time.Time{}, nil, err)
 		return out, err
 	}
-	err := p.options.Bus.PublishUnblock(ctx, bus.Unblock{Polygen: p.options.Name, User: limits.EndpointKey(a.Endpoint, key)})
+	var err error
+	for _, key := range keys {
+		if err == nil {
+			err = p.options.Bus.PublishUnblock(ctx, bus.Unblock{Polygen: p.options.Name, User: limits.EndpointKey(a.Endpoint, key)})
+		}
+	}
 	if err != nil {
 		err = fmt.Errorf("%w, so nobody was told for certain: %w", view.ErrUnavailable, err)
 	}
@@ -375,7 +386,12 @@ func unblockNote(u view.User, out view.Unblocked) string {
 }
 
 // Refuse notes an act that came to nothing before it was one.
-func (p *Polygen) Refuse(a view.Act, why error) { p.audit(a, time.Time{}, a.Limits, why) }
+func (p *Polygen) Refuse(a view.Act, why error) {
+	if p.set.Load().Secrets() != nil {
+		why = errHidden
+	}
+	p.audit(p.hide(a), time.Time{}, a.Limits, why)
+}
 
 // tellHand tells those who read events of an override.
 func (p *Polygen) tellHand(o limits.Override, note string) {

@@ -9,15 +9,20 @@ import (
 // 20 KiB each.
 const maxHistories = 512
 
-// History returns what a user, by his name, used in the last seconds. It is remembered
+// History returns what a user, by their name, used in the last seconds. It is remembered
 // from the first question on, if it was not before.
 func (p *Polygen) History(name, endpoint string) view.History {
-	out := p.HistoryOfKey(limits.Key(name), endpoint)
+	set := p.set.Load()
+	key, _ := p.find(set, name, endpoint)
+	out := p.HistoryOfKey(key, endpoint)
+	if hides(set, name) {
+		return out
+	}
 	out.Name = view.Name{User: name, Endpoint: endpoint, Href: view.Path(name, endpoint)}
 	return out
 }
 
-// HistoryOfKey is History, by the key that the cluster knows him by.
+// HistoryOfKey is History, by the key that the cluster knows the user by.
 func (p *Polygen) HistoryOfKey(key, endpoint string) view.History {
 	p.seen.mu.Lock()
 	p.seen.adopt(p.set.Load())

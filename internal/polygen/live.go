@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/polygen/view"
+	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 const (
@@ -47,8 +48,15 @@ func (p *Polygen) Watch(q view.Question) (answers <-chan *view.Message, stop fun
 	if err := p.streams.open(); err != nil {
 		return nil, nil, err
 	}
-	if q.User != "" && !q.IsKey {
-		p.User(q.User, q.Endpoint) // finds out where his limits come from
+	if set := p.set.Load(); q.User != "" && !q.IsKey && hides(set, q.User) {
+		q.User, _ = p.find(set, q.User, q.Endpoint)
+		q.IsKey = true
+	}
+	switch { // finds out where the user's limits come from
+	case q.User != "" && !q.IsKey:
+		p.User(q.User, q.Endpoint)
+	case limits.IsHidden(q.User):
+		p.UserOfKey(q.User, q.Endpoint)
 	}
 	l := &p.live
 	l.mu.Lock()
@@ -195,6 +203,8 @@ func (p *Polygen) userLately(q view.Question) *view.User {
 	out.From = p.from()
 	if !q.IsKey {
 		out.Name = view.Name{User: q.User, Endpoint: q.Endpoint, Href: view.Path(q.User, q.Endpoint)}
+	}
+	if !q.IsKey || limits.IsHidden(q.User) {
 		p.seen.where.ofAtOnce(p.set.Load(), &out)
 	}
 	return &out

@@ -27,6 +27,7 @@ type metrics struct {
 	usersDropped, unknownDropped prometheus.Counter
 	versions                     *prometheus.GaugeVec // agent, version
 	expired                      prometheus.Counter
+	reports                      *prometheus.CounterVec // secret
 
 	throttledUsers    prometheus.Gauge
 	reaction          prometheus.Histogram
@@ -50,6 +51,13 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		Name: "sluice_policies_sent_total",
 		Help: "Policies sent to the agents, by kind and mode of their limits. Agents refuse nothing for those of a dry run.",
 	}, []string{"kind", "mode"})
+	reports := f.NewCounterVec(prometheus.CounterOpts{
+		Name: "sluice_reports_by_secret_total",
+		Help: "Reports of users, by the secret that hides their names: current or previous; unknown, which polygen does not have; or missing, for a name although polygen has a secret. Where no names are hidden there are none.",
+	}, []string{"secret"})
+	for _, secret := range []limits.SecretOf{limits.CurrentSecret, limits.PreviousSecret, limits.UnknownSecret, limits.NoSecret} {
+		reports.WithLabelValues(string(secret))
+	}
 	kind := func(kind string) (counters byMode) {
 		for mode := range counters {
 			counters[mode] = policies.WithLabelValues(kind, limits.Mode(mode).String())
@@ -119,6 +127,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "sluice_unknown_users_dropped_total",
 			Help: "Users whom the limit file does not name, forgotten because there were too many others.",
 		}),
+		reports: reports,
 		throttledUsers: f.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_throttled_users",
 			Help: "Users who were over a limit of their request rate in the last second, as polygen sees it; at most 100000.",

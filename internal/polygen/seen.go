@@ -3,6 +3,7 @@ package polygen
 import (
 	"log/slog"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -39,11 +40,12 @@ type seen struct {
 
 	// Of decide alone:
 	droppedUsers, droppedUnknown uint64 // that the metrics know of
-	told                         time.Time
+	told, toldSecrets            time.Time
+	reports                      map[limits.SecretOf]uint64 // that the metrics know of
 }
 
 func newSeen(set *limits.Set) *seen {
-	return &seen{set: set, view: view.New(set, maxSeen, maxUnknown), past: view.NewHistories(maxHistories)}
+	return &seen{set: set, view: view.New(set, maxSeen, maxUnknown), past: view.NewHistories(maxHistories), reports: map[limits.SecretOf]uint64{}}
 }
 
 // adopt gives the view the limits in force. The lock must be held.
@@ -124,9 +126,11 @@ func (p *Polygen) review(now time.Time) {
 	droppedUsers, droppedUnknown := s.view.Dropped()
 	var names []string
 	if unknown > 0 && (s.told.IsZero() || now.Sub(s.told) >= unknownEvery) {
-		names = s.view.Newest(unknownNamed)
+		names = slices.DeleteFunc(s.view.Newest(unknownNamed), func(key string) bool { return s.set.SecretOf(key) == limits.NoSecret })
 	}
+	reports := s.view.Reports()
 	s.mu.Unlock()
+	p.tellSecrets(now, reports)
 
 	p.metrics.throttledUsers.Set(float64(p.over.within(now, time.Second)))
 	p.metrics.usersSeen.Set(float64(users))

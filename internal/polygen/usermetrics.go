@@ -53,8 +53,8 @@ func (m UserMetrics) check() error {
 // userCollector reads the view when it is asked. Only a polygen that leads says anything:
 // all of them see the same, and sums would count it twice.
 type userCollector struct {
-	p    *Polygen
-	keys []string // of the named users, sorted
+	p     *Polygen
+	names []string // of the named users
 
 	mu  sync.Mutex
 	top topUsers
@@ -63,12 +63,7 @@ type userCollector struct {
 }
 
 func newUserCollector(p *Polygen, m UserMetrics) *userCollector {
-	c := &userCollector{p: p, top: topUsers{most: 2 * m.Top}}
-	for _, name := range m.Users {
-		c.keys = append(c.keys, limits.Key(name))
-	}
-	slices.Sort(c.keys)
-	c.keys = slices.Compact(c.keys)
+	c := &userCollector{p: p, names: m.Users, top: topUsers{most: 2 * m.Top}}
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, append([]string{"user", "endpoint"}, labels...), nil)
 	}
@@ -94,7 +89,7 @@ func (c *userCollector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect sends what the users use now.
 func (c *userCollector) Collect(ch chan<- prometheus.Metric) {
-	if !c.p.leads() || len(c.keys) == 0 && c.top.most == 0 {
+	if !c.p.leads() || len(c.names) == 0 && c.top.most == 0 {
 		return
 	}
 	said := map[[2]string]bool{} // a series that comes twice would cost the whole answer
@@ -153,11 +148,12 @@ func (c *userCollector) rows() map[string]use {
 	read := func(key string) use {
 		return use{seen.view.UserLately(now, key), seen.view.Rate(now, key)}
 	}
-	for _, key := range c.keys {
+	keys := keysOf(set, c.names)
+	for _, key := range keys {
 		rows[key] = read(key) // heard of or not: a graph should say so
 	}
 	for _, endpoint := range set.Endpoints() {
-		for _, user := range c.keys {
+		for _, user := range keys {
 			key := limits.EndpointKey(endpoint, user)
 			if len(rows) < maxNamedRows && seen.view.Heard(key) {
 				rows[key] = read(key)
@@ -170,6 +166,16 @@ func (c *userCollector) rows() map[string]use {
 		}
 	}
 	return rows
+}
+
+// keysOf are the keys of users by their names, sorted.
+func keysOf(set *limits.Set, names []string) []string {
+	var keys []string
+	for _, name := range names {
+		keys = append(keys, set.Keys(name)...)
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
 }
 
 // stay are the keys of those who are, or were of late, among the users with most.

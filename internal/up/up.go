@@ -55,6 +55,10 @@ type Options struct {
 	MaxWait    time.Duration // of a request for its verdict
 	OnLoss     spoa.OnLoss
 
+	// KeySecrets is the file of the secrets that hide users' names; "" hides none. The
+	// HAProxies have the one that is the current one when they start.
+	KeySecrets string
+
 	StartTimeout time.Duration // how long everything may take to come up; 0 means 30 s
 
 	Stdout, Stderr io.Writer
@@ -144,7 +148,7 @@ func Run(ctx context.Context, o Options) error {
 		o.suffix = "#" + rand.Text()[:8] // another machine's instances may have the same names
 	}
 
-	watcher, err := limitfile.New(o.Limits, o.Logger.With(slog.String("part", "polygen")), part("polygen"))
+	watcher, err := limitfile.NewHidden(o.Limits, o.KeySecrets, o.Logger.With(slog.String("part", "polygen")), part("polygen"))
 	if err != nil {
 		return err
 	}
@@ -206,7 +210,7 @@ func warnOfLimits(ctx context.Context, o Options, w *limitfile.Watcher, first *l
 		}
 		set := w.Set()
 		if set.Version() != warned && !sameForHAProxy(set, first) {
-			o.Logger.Warn("classes, exempt addresses or paths, or limits of addresses have changed: start sluice up again for HAProxy to know them",
+			o.Logger.Warn("classes, exempt addresses or paths, limits of addresses, or the current key secret have changed: start sluice up again for HAProxy to know them",
 				slog.String("version", set.Version()))
 		}
 		if set.Version() != warned {
@@ -218,6 +222,9 @@ func warnOfLimits(ctx context.Context, o Options, w *limitfile.Watcher, first *l
 
 // warnOfNames tells of users whose limits never count, because no request is found to be theirs.
 func warnOfNames(o Options, set *limits.Set) {
+	if set.Secrets() != nil {
+		return // it has keys, whose capitals mean nothing, and the log is not to have names
+	}
 	names, err := haproxy.NeverFound(cmp.Or(o.Identify, "auto"), set)
 	if err != nil || len(names) == 0 { // HAProxy's configuration was written with this chain
 		return
@@ -226,11 +233,19 @@ func warnOfNames(o Options, set *limits.Set) {
 		slog.String("identify", o.Identify), slog.String("first", names[0]), slog.Int("users", len(names)))
 }
 
+// currentSecret is the secret that hides users' names, "" for none.
+func currentSecret(set *limits.Set) string {
+	if set.Secrets() == nil {
+		return ""
+	}
+	return set.Secrets().Current()
+}
+
 // sameForHAProxy reports whether two sets make the same HAProxy configuration.
 func sameForHAProxy(a, b *limits.Set) bool {
 	x, y := a.Exempt(), b.Exempt()
-	return reflect.DeepEqual(a.Classes(), b.Classes()) && slices.Equal(x.Addresses, y.Addresses) && slices.Equal(x.Paths, y.Paths) &&
-		a.AddressLimits() == b.AddressLimits()
+	return currentSecret(a) == currentSecret(b) && reflect.DeepEqual(a.Classes(), b.Classes()) &&
+		slices.Equal(x.Addresses, y.Addresses) && slices.Equal(x.Paths, y.Paths) && a.AddressLimits() == b.AddressLimits()
 }
 
 func newPolygen(o Options, watcher *limitfile.Watcher, reg prometheus.Registerer, tracer *tracing.Tracer) (*polygen.Polygen, func(), error) {
@@ -273,7 +288,8 @@ func peerSocket(dir string) string { return filepath.Join(dir, "peers.sock") }
 func (p *process) configure() error {
 	var err error
 	p.file, p.env, err = haproxy.Write(p.dir, haproxy.Config{
-		Bind: p.address, Origin: p.options.Origin,
+		KeySecret: currentSecret(p.set),
+		Bind:      p.address, Origin: p.options.Origin,
 		SPOE: "unix@" + spoeSocket(p.dir), Peer: "unix@" + peerSocket(p.dir),
 		Stats:    filepath.Join(p.dir, "stats.sock"),
 		Instance: "instance-" + filepath.Base(p.dir),

@@ -71,6 +71,10 @@ type User struct {
 	Decisions  []Decision `json:"decisions"`   // the last 20, the newest first
 	Endpoints  []string   `json:"endpoints"`   // where he was seen too, counted apart, sorted; "" is everywhere else
 	Seen       *time.Time `json:"seen"`        // when he was last heard of; null: never, or too long ago
+
+	// Others are the same user by their keys of other secrets, if the user was heard of by
+	// them too: while HAProxies change over from one secret to another.
+	Others []Name `json:"others,omitempty"`
 }
 
 // Entry is where the limit file names a user, and what it says there besides limits.
@@ -243,6 +247,9 @@ func path(user, endpoint, by string) string {
 	}
 	return p
 }
+
+// NameOfKey is the user of a wire key.
+func NameOfKey(key string) Name { return nameOf(key) }
 
 // nameOf is the user of a wire key.
 func nameOf(key string) Name {

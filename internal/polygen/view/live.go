@@ -137,8 +137,11 @@ func ShareOf(instance string, share int64) EventShare {
 
 // Filter is what a reader of events wants.
 type Filter struct {
-	User  string      // his key, at whatever endpoint; "" is all events
+	User  string      // at whatever endpoint; "" is all events
+	IsKey bool        // User is the user's key, not their name
 	Kinds []EventKind // none are all
+
+	others []string // the user's keys of other secrets
 }
 
 // Passes reports whether an event is wanted.
@@ -146,7 +149,16 @@ func (f Filter) Passes(e *Event) bool {
 	if len(f.Kinds) > 0 && !slices.Contains(f.Kinds, e.Kind) {
 		return false
 	}
-	return f.User == "" || e.Name != nil && e.User == f.User
+	return f.User == "" || e.Name != nil && (e.User == f.User || slices.Contains(f.others, e.User))
+}
+
+// By is the filter with the user's keys in place of their name, as a set knows them.
+func (f Filter) By(set *limits.Set) Filter {
+	if f.User != "" && !f.IsKey {
+		keys := set.Keys(f.User)
+		f.User, f.others, f.IsKey = keys[0], keys[1:], true
+	}
+	return f
 }
 
 // Message is one event of a stream. It is encoded once, for all who read it.

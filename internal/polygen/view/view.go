@@ -12,6 +12,7 @@ package view
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -45,6 +46,8 @@ type View struct {
 	live []string // the instances
 
 	droppedUsers, droppedUnknown uint64
+
+	reports map[limits.SecretOf]uint64 // where names are hidden, by the secret
 }
 
 // user is what is known of one wire key.
@@ -102,7 +105,7 @@ type stranger struct {
 // New returns a view that knows of nobody, and will know of at most so many users
 // and users whom the file does not name.
 func New(set *limits.Set, users, unknown int) *View {
-	return &View{set: set, users: newLRU[user](users), unknown: newLRU[stranger](unknown)}
+	return &View{set: set, users: newLRU[user](users), unknown: newLRU[stranger](unknown), reports: map[limits.SecretOf]uint64{}}
 }
 
 // Limits tells the view which limits are in force.
@@ -121,8 +124,15 @@ func (v *View) report(now int64, key string) *user {
 	if !u.known {
 		v.stranger(now, key)
 	}
+	if secret := v.set.SecretOf(key); secret != "" {
+		v.reports[secret]++
+	}
 	return u
 }
+
+// Reports are how many reports there were of users by keys of each secret, and by names
+// where names should be hidden.
+func (v *View) Reports() map[limits.SecretOf]uint64 { return maps.Clone(v.reports) }
 
 // use returns what is known of a key, with the limits in force.
 func (v *View) use(now int64, key string) *user {

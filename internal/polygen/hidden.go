@@ -1,0 +1,116 @@
+package polygen
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/polygen/view"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// Where users' names are hidden (see limits.Secrets) the cluster knows users by their keys
+// alone. People may ask by name: nothing but the key of it goes further than this file, and
+// answers have the key.
+
+// mismatchEvery is how often the log tells of keys of a secret that polygen does not have,
+// at most.
+const mismatchEvery = 10 * time.Minute
+
+// hides reports whether a user who is asked for by name is known by a hidden key.
+func hides(set *limits.Set, name string) bool { return set.Secrets() != nil || limits.IsHidden(name) }
+
+// called is what overrides by hand call a user who is asked for: their name, or their
+// hidden keys, the current secret's first.
+func called(set *limits.Set, name string) []string {
+	if hides(set, name) {
+		return set.Keys(name)
+	}
+	return []string{name}
+}
+
+// find returns the key of a user who is asked for by name, and their other keys. While
+// HAProxies change over to another secret it is the key of the first secret under which
+// the user was heard of.
+func (p *Polygen) find(set *limits.Set, name, endpoint string) (key string, others []string) {
+	keys := set.Keys(name)
+	if len(keys) == 1 {
+		return keys[0], nil
+	}
+	p.seen.mu.Lock()
+	defer p.seen.mu.Unlock()
+	for _, k := range keys {
+		switch {
+		case !p.seen.view.Heard(limits.EndpointKey(endpoint, k)):
+		case key == "":
+			key = k
+		default:
+			others = append(others, k)
+		}
+	}
+	if key == "" {
+		key = keys[0]
+	}
+	return key, others
+}
+
+// hide is an act upon a user with their key in place of their name.
+func (p *Polygen) hide(a view.Act) view.Act {
+	if set := p.set.Load(); !a.IsKey && hides(set, a.User) {
+		a.User, a.IsKey = set.Key(a.User), true
+	}
+	return a
+}
+
+// errHidden stands for what was wrong with an act, whose text may have a name.
+var errHidden = errors.New("what was asked for was not valid; its text is left out, because it may have a name")
+
+// hideOverrides returns overrides with users' keys in place of their names, and whether
+// there were names: of before names were hidden.
+func hideOverrides(set *limits.Set, list []limits.Override) (hidden []limits.Override, changed bool) {
+	if set.Secrets() == nil {
+		return list, false
+	}
+	for _, o := range list {
+		if !limits.IsHidden(o.User) {
+			keys := set.Keys(o.User)
+			o.User, o.Also, changed = keys[0], keys[1:], true
+		}
+		hidden = append(hidden, o)
+	}
+	return hidden, changed
+}
+
+// keepHidden has Redis forget the names in overrides. If it cannot, they are hidden here
+// all the same.
+func (p *Polygen) keepHidden(ctx context.Context, version string, list []limits.Override) (string, []limits.Override) {
+	hidden, changed := hideOverrides(p.hand.file, list)
+	if !changed {
+		return version, hidden
+	}
+	if kept, err := p.options.Bus.KeepOverrides(ctx, version, limits.EncodeOverrides(hidden), p.needed(hidden)); err == nil {
+		version = kept
+	}
+	return version, hidden
+}
+
+// tellSecrets exports of which secrets the keys were that instances reported, and tells of
+// those that polygen does not know. It is decide's alone.
+func (p *Polygen) tellSecrets(now time.Time, reports map[limits.SecretOf]uint64) {
+	var foreign uint64
+	for secret, n := range reports {
+		more := n - p.seen.reports[secret]
+		p.metrics.reports.WithLabelValues(string(secret)).Add(float64(more))
+		p.seen.reports[secret] = n
+		if secret == limits.UnknownSecret || secret == limits.NoSecret {
+			foreign += more
+		}
+	}
+	if foreign == 0 || !p.seen.toldSecrets.IsZero() && now.Sub(p.seen.toldSecrets) < mismatchEvery {
+		return
+	}
+	p.seen.toldSecrets = now
+	p.options.Logger.Warn("instances report users by keys of a secret that polygen does not have, or by names although it has one: they count as users whom the limit file does not name; "+
+		"SLUICE_KEY_SECRET of each HAProxy must be in polygen's key secret file", slog.Uint64("reports", foreign))
+}
