@@ -183,7 +183,7 @@ func TestWrite(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := strings.Replace(shipped(t, "identify/header.cfg"), "${SLUICE_USER_HEADER-X-User}", "X-A", -1) + shipped(t, "identify/ip.cfg")
+	want := strings.ReplaceAll(shipped(t, "identify/header.cfg"), "${SLUICE_USER_HEADER-X-User}", "X-A") + shipped(t, "identify/ip.cfg")
 	if diff := cmp.Diff(want, marked(t, string(cfg), "identify")); diff != "" {
 		t.Errorf("chain (-want +got):\n%s", diff)
 	}
