@@ -450,14 +450,24 @@ func TestFullTableOfAddresses(t *testing.T) {
 	})
 	for i := range 50 {
 		address := fmt.Sprintf("192.0.2.%d", i)
-		if got := r.send(t, from(address, signed("key", "bad")))[0]; got.Status != 403 {
-			t.Errorf("%s: status = %d, want 403 from the origin", address, got.Status)
+		for _, step := range []struct {
+			signature string
+			want      int
+		}{{"bad", 403}, {"good", 429}} {
+			if got := r.send(t, from(address, signed("key", step.signature)))[0]; got.Status != step.want {
+				t.Errorf("%s: status with a %s signature = %d, want %d", address, step.signature, got.Status, step.want)
+			}
 		}
 	}
-	for address, want := range map[string]int{"192.0.2.49": 429, "192.0.2.0": 200} {
-		if got := r.send(t, from(address, signed("key", "good")))[0]; got.Status != want {
-			t.Errorf("%s: status = %d, want %d", address, got.Status, want)
+	// Which ones are forgotten first is HAProxy's to choose: since 3.2 it looks at a part of the table.
+	forgotten := 0
+	for i := range 50 {
+		if r.send(t, from(fmt.Sprintf("192.0.2.%d", i), signed("key", "good")))[0].Status == 200 {
+			forgotten++
 		}
+	}
+	if forgotten < 30 {
+		t.Errorf("%d of 50 addresses are forgotten by a table of 10, want most", forgotten)
 	}
 }
 
