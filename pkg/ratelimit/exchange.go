@@ -7,8 +7,9 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-// maxReports bounds the reports of seconds that wait for a lost pool. What is dropped
-// beyond it would only have corrected totals of past seconds, which nobody uses.
+// maxReports bounds the reports of seconds that wait for a lost pool, and those of
+// accounts apart from them. What is dropped beyond it would only have corrected totals
+// of past seconds, which nobody uses, and the credit of users who burst.
 const maxReports = 100_000
 
 // maxBatch bounds the asks that Collect returns at a time, so that nobody's
@@ -378,19 +379,20 @@ func (a *Agent) serving(b *bucket, now int64) int {
 
 // giveBack reports tokens that nobody here will use.
 func (a *Agent) giveBack(ask Ask, tokens int) {
-	switch {
-	case tokens == 0:
-	case ask.Burst > 0:
-		a.first = append(a.first, ask.only(0, tokens)) // what is left of a second is credit of the next
-		a.hurry()
-	default:
+	if tokens > 0 {
 		a.report(ask.only(0, tokens))
 	}
 }
 
-// report has an Ask without a bucket sent with the next flush.
+// report has an Ask without a bucket sent with the next flush, and one of an account
+// before anything is asked: what is left of a second there is credit of the next.
 func (a *Agent) report(ask Ask) {
-	if len(a.reports) < maxReports || ask.Key.Window != limits.Second {
+	switch {
+	case ask.Burst > 0 && len(a.first) < maxReports:
+		a.first = append(a.first, ask)
+		a.hurry()
+	case ask.Burst > 0: // the account believes a little more or less of the past than was
+	case len(a.reports) < maxReports || ask.Key.Window != limits.Second:
 		a.reports = append(a.reports, ask)
 	}
 }

@@ -63,12 +63,7 @@ func (a *Agent) setBack(b *bucket, now int64) {
 func (a *Agent) close(b *bucket) {
 	b.back += b.balance
 	if b.debt != 0 || b.back != 0 {
-		if b.burst > 0 {
-			a.first = append(a.first, a.settle(b)) // what is left of a second is credit of the next
-			a.hurry()
-		} else {
-			a.report(a.settle(b))
-		}
+		a.report(a.settle(b))
 	}
 	a.giveBack(b.about(b.following()), b.next)
 }
