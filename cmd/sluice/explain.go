@@ -35,7 +35,7 @@ With --class, prints the limits that one request of that class counts against in
 
 Limits are those of now. An entry that ends (until) says so, and what follows; when it has ended, the limits are those that followed.
 
-With --admin, asks a running polygen and prints after the limits whether the user is refused now and why, what he uses of each limit, what each instance runs and may run of him, and the last decisions to refuse him. The use of users without any limit is not known, nor, far below their limits, their requests in progress.
+With --admin, asks a running polygen and prints after the limits whether the user is refused now and why, what he uses of each limit, how many requests of each class he starts, limited or not, what each instance runs and may run of him, and the last decisions to refuse him.
 
 With --job and --worker, asks a worker of background jobs and prints what the job is waiting for: its user's slots and which jobs have them, its place in his line, and how many jobs go before it.`
 }

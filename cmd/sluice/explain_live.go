@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -51,7 +53,17 @@ func (e *explain) live(out io.Writer, u view.User, version string) error {
 		fmt.Fprintf(w, "  %s\t%s%s\n", shown(l.Name), used(l), dryRun(l.Mode))
 	}
 	if len(u.Limits) == 0 {
-		fmt.Fprintln(w, "  no limit, so that it is not counted")
+		fmt.Fprintln(w, "  no limit")
+	}
+	fmt.Fprintln(w, "requests started:")
+	for _, class := range slices.Sorted(maps.Keys(u.Started)) {
+		fmt.Fprintf(w, "  %s\t%.1f/s%s\n", shown(class), u.Started[class], unlimitedClass(u.Limits, class))
+	}
+	if len(u.Started) == 0 {
+		fmt.Fprintln(w, "  none in the last seconds")
+	}
+	if u.InProgress > 0 {
+		fmt.Fprintf(w, "  in progress\t%d\n", u.InProgress)
 	}
 	if len(u.Instances) > 0 {
 		fmt.Fprintln(w, "instances:")
@@ -76,6 +88,16 @@ func (e *explain) live(out io.Writer, u view.User, version string) error {
 		fmt.Fprintln(w, "  none known")
 	}
 	return w.Flush()
+}
+
+// unlimitedClass says that no limit of its own counts requests of a class.
+func unlimitedClass(all []view.Limit, class string) string {
+	for _, l := range all {
+		if of, _ := limits.ParseRateName(l.Name); l.Window > 0 && of == class {
+			return ""
+		}
+	}
+	return "\tno limit of its own"
 }
 
 // elsewhere is what endpoints are called: "" is what a user does at none of them.

@@ -73,6 +73,11 @@ use:
   */minute        12 of 500 and a burst of 7 this minute, 10 in the last  dry-run: nobody is refused
   concurrent      5 of 5 in progress
   bandwidth.down  1.5 MiB/s of 10 MiB/s
+requests started:
+  *            12.5/s
+  GET          10.0/s
+  "PUT\x1b"    2.5/s  no limit of its own
+  in progress  5
 instances:
              in progress  slots  down       share      up     share
   one        3            4      1.5 MiB/s  8.0 MiB/s  0 B/s  none
@@ -82,7 +87,7 @@ last refusals:
   2026-11-20T12:30:00Z  throttle   GET         request-rate
   2026-11-20T12:30:00Z  refused 7  concurrent  concurrent-requests  dry-run: nobody is refused
 `, view.User{
-			From: from, State: view.Blocked, Seen: &now, Endpoints: []string{"uploads"},
+			From: from, State: view.Blocked, Seen: &now, InProgress: 5, Started: map[string]float64{"*": 12.5, "GET": 10, "PUT\x1b": 2.5}, Endpoints: []string{"uploads"},
 			Why: []view.Why{{Limit: "GET", Reason: view.RequestRate, Mode: "enforce", Since: now, Until: &until},
 				{Limit: "concurrent", Reason: view.ConcurrentRequests, Mode: "enforce", Since: now}},
 			Limits: []view.Limit{{Name: "GET", Max: 10, Window: 1, Mode: "enforce", Used: 12, Last: &last},
@@ -97,7 +102,9 @@ last refusals:
   these are not those of FILE, which has version VERSION: the use below is against polygen's
 state: ok; nothing was heard of the user
 use:
-  no limit, so that it is not counted
+  no limit
+requests started:
+  none in the last seconds
 last refusals:
   none known
 `, view.User{From: view.From{Polygen: "one", Version: "other"}, State: view.OK}},

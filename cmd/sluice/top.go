@@ -55,7 +55,7 @@ sluice top --once | awk '!/^#/ && $3 != "ok" {print $1, $8}'
 
 With --json each line is the answer of /api/v1/users, and of each user "nearest": limit, mode, used, max and share, or null.
 
-Only users with some limit are known of; requests in progress only of users near that limit, or with one of bandwidth.`
+Users without a limit are listed, too: "started" in the JSON has the requests per second of each verb and operation class. Bytes per second are known only of users with a limit of bandwidth. Refused requests did not start, and are in no rate.`
 }
 
 // Validate is called by the parser.

@@ -80,6 +80,10 @@ func overview() *dashboard.DashboardBuilder {
 		WithRow(dashboard.NewRowBuilder("Requests")).
 		WithPanel(graph("Requests by verdict", "Natively refused ones never reach an agent, and are not in here.", units.RequestsPerSecond,
 			line{`sum by (verdict) (rate(sluice_requests_total{instance=~"$instance"}[$__rate_interval]))`, "{{verdict}}"})).
+		WithPanel(graph("Started, by verb and operation", "Limited or not: what to look at before setting a limit. Refused requests do not start.", units.RequestsPerSecond,
+			line{`sum by (verb, operation) (rate(sluice_requests_started_total{instance=~"$instance"}[$__rate_interval]))`, "{{verb}} {{operation}}"})).
+		WithPanel(graph("Started, by tier", "Limited or not. Refused requests do not start.", units.RequestsPerSecond,
+			line{`sum by (tier) (rate(sluice_requests_started_total{instance=~"$instance"}[$__rate_interval]))`, "{{tier}}"})).
 		WithPanel(graph("Refused, by limit", "What refused them: concurrent, or the class of a request rate.", units.RequestsPerSecond,
 			line{`sum by (limit) (rate(sluice_requests_total{verdict="refused", instance=~"$instance"}[$__rate_interval]))`, "{{limit}}"})).
 		WithPanel(graph("Requests by tier", "", units.RequestsPerSecond,
@@ -132,7 +136,7 @@ func user() *dashboard.DashboardBuilder {
 		WithVariable(variable("tier", "Tier", `label_values(sluice_user_requests_per_second{user="$user"}, tier)`)).
 		WithVariable(dashboard.NewTextBoxVariableBuilder("polygen").Label("polygen").DefaultValue(text("http://127.0.0.1:9090"))).
 		WithRow(dashboard.NewRowBuilder("$user")).
-		WithPanel(graph("Requests", "At each endpoint: in the last full second, or on average over the last minute or hour where that is more.", units.RequestsPerSecond,
+		WithPanel(graph("Requests", "At each endpoint: those let start each second, limited or not, or on average over the last minute or hour where that is more.", units.RequestsPerSecond,
 			line{`max by (endpoint) (sluice_user_requests_per_second` + his + `})`, "requests {{endpoint}}"})).
 		WithPanel(graph("Used, of each limit", "1 is all of it. Of seconds the last full one, of longer windows the present one.", units.PercentUnit,
 			line{`max by (endpoint, limit) (sluice_user_used` + his + `}) / max by (endpoint, limit) (sluice_user_limit` + his + `})`, "{{limit}} {{endpoint}}"})).

@@ -75,6 +75,7 @@ type schema struct {
 	Default                           any
 	Properties                        map[string]*schema
 	Items                             *schema
+	Additional                        *schema `yaml:"additionalproperties"` // of an object that is a map
 	AllOf                             []*schema
 	Minimum, Maximum                  *int
 	MaxItems, MinLength, MaxLength    int
@@ -85,7 +86,7 @@ func (s *schema) UnmarshalYAML(n *yaml.Node) error {
 	for i := 0; i < len(n.Content); i += 2 {
 		key := n.Content[i]
 		switch key.Value {
-		case "$ref", "allOf", "maxItems", "minLength", "maxLength":
+		case "$ref", "allOf", "maxItems", "minLength", "maxLength", "additionalProperties":
 			key.Value = strings.ToLower(strings.TrimPrefix(key.Value, "$"))
 		case "description", "format", "pattern", "type", "enum", "required", "default", "properties", "items", "minimum", "maximum":
 		default:
@@ -181,6 +182,12 @@ func (d *document) differences(t *testing.T, at string, s *schema, answer any, a
 		if len(s.AllOf) == 0 && !is("object") {
 			return wrong("object")
 		}
+		if s.Additional != nil {
+			for name, value := range v {
+				found = append(found, d.differences(t, at+"."+name, s.Additional, value, all)...)
+			}
+			return found
+		}
 		want := required
 		if all {
 			want = slices.Collect(maps.Keys(properties))
@@ -265,6 +272,11 @@ func fill(v reflect.Value, i int) {
 		for j := range v.Len() {
 			fill(v.Index(j), j)
 		}
+	case reflect.Map:
+		v.Set(reflect.MakeMap(v.Type()))
+		value := reflect.New(v.Type().Elem()).Elem()
+		fill(value, i)
+		v.SetMapIndex(reflect.ValueOf("x"), value)
 	case reflect.String:
 		v.SetString("x")
 	case reflect.Bool:

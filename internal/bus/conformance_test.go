@@ -54,6 +54,7 @@ func TestConformance(t *testing.T) {
 		{"demand is kept and published", demand},
 		{"demand refuses what would not be read", demandRefuses},
 		{"large batches of demand are divided", demandDivides},
+		{"starts are published, and nothing is kept", startsPublished},
 		{"scripts that Redis forgot are sent again", scriptsForgotten},
 		{"instances register, leave and lapse", registry},
 		{"instances say which limits they enforce", versions},

@@ -31,6 +31,7 @@ import (
 //	sluice:usage       Take, in Redis     polygen      instance; second, total, class|user of each changed pool
 //	sluice:progress    Slots, in Redis    polygen      instance; user, held, active, refused, limit of each user near his limit
 //	sluice:demand      Demand, in Redis   polygen      instance; user, in progress, bytes per second moved, usable and given
+//	sluice:starts      agents, Started    polygen      instance, span of time; user, in progress, starts in it, of each class, of every user
 //	sluice:policies    polygen            agents       internal/policy's lines
 //	sluice:unblock     polygen            polygen      polygen; user to let in by hand
 //	sluice:confirmed   agents, Confirm    polygen      instance, time, second, class|user of a policy confirm
@@ -60,6 +61,7 @@ const (
 	UsageChannel     Channel = "sluice:usage"
 	ProgressChannel  Channel = "sluice:progress"
 	DemandChannel    Channel = "sluice:demand"
+	StartsChannel    Channel = "sluice:starts"
 	PoliciesChannel  Channel = "sluice:policies"
 	ConfirmedChannel Channel = "sluice:confirmed"
 	UnblockChannel   Channel = "sluice:unblock"

@@ -12,7 +12,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/policy"
 )
 
-// An Event is what Subscribe hands out: Policies, Usage, Progress, Demand, Confirmed, Unblock, Registry or Connected.
+// An Event is what Subscribe hands out: Policies, Usage, Progress, Demand, Starts, Confirmed, Unblock, Registry or Connected.
 type Event interface{ event() }
 
 // Policies are what polygen sent at once.
@@ -27,6 +27,7 @@ func (Policies) event()  {}
 func (Usage) event()     {}
 func (Progress) event()  {}
 func (Demand) event()    {}
+func (Starts) event()    {}
 func (Confirmed) event() {}
 func (Unblock) event()   {}
 func (Registry) event()  {}
@@ -195,6 +196,8 @@ func (s *subscription) decode(m message) (event Event) {
 		event, err = decodeUnblock(m.payload)
 	case DemandChannel:
 		event, err = decodeDemand(m.payload)
+	case StartsChannel:
+		event, err = decodeStarts(m.payload)
 	case InstancesChannel:
 		event, err = decodeRegistry(m.payload)
 	case PoliciesChannel:

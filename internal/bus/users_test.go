@@ -35,7 +35,7 @@ func TestUsersMayDoTheirPart(t *testing.T) {
 			polygen := s.open(t, bus.Options{Username: "sluice-polygen", Password: "sluice-polygen", Shards: 2})
 			ctx := context.Background()
 			heard := listen(t, agent, bus.PoliciesChannel, bus.InstancesChannel)
-			told := listen(t, polygen, bus.UsageChannel, bus.ProgressChannel, bus.DemandChannel, bus.ConfirmedChannel, bus.UnblockChannel, bus.InstancesChannel)
+			told := listen(t, polygen, bus.UsageChannel, bus.ProgressChannel, bus.DemandChannel, bus.StartsChannel, bus.ConfirmedChannel, bus.UnblockChannel, bus.InstancesChannel)
 			key := ratelimit.Key{Class: "GET", User: "alice"}
 			for range 2 { // the second time keys and scripts are there
 				version, _, err := polygen.Overrides(ctx, "")
@@ -62,6 +62,9 @@ func TestUsersMayDoTheirPart(t *testing.T) {
 					},
 					"Demand": func() error {
 						return agent.Demand(ctx, "a", []bandwidth.Report{{User: "alice", Active: 1}, {User: "bob"}})
+					},
+					"Started": func() error {
+						return agent.Started(ctx, "a", time.Second, []bus.Started{{User: "alice", Starts: 1}})
 					},
 					"Confirm": func() error {
 						return agent.Confirm(ctx, bus.Confirmed{Instance: "a", At: time.Now(), Second: 17, Key: key})
@@ -100,7 +103,7 @@ func TestUsersMayDoTheirPart(t *testing.T) {
 				}
 			}
 			kinds(heard, bus.Policies{}, bus.Registry{})
-			kinds(told, bus.Usage{}, bus.Progress{}, bus.Demand{}, bus.Confirmed{}, bus.Unblock{}, bus.Registry{})
+			kinds(told, bus.Usage{}, bus.Progress{}, bus.Demand{}, bus.Starts{}, bus.Confirmed{}, bus.Unblock{}, bus.Registry{})
 		})
 	}
 }
@@ -142,6 +145,7 @@ func TestUsersMayDoNothingElse(t *testing.T) {
 			{"PUBLISH", "sluice:usage", "x"},
 			{"PUBLISH", "sluice:progress", "x"},
 			{"PUBLISH", "sluice:demand", "x"},
+			{"PUBLISH", "sluice:starts", "x"},
 			{"PUBLISH", "sluice:confirmed", "x"},
 			{"EVAL", script("'PUBLISH', 'sluice:usage', 'x'"), "0"},
 			{"SUBSCRIBE", "sluice:policies"},

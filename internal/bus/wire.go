@@ -19,6 +19,7 @@ import (
 //	sluice:usage      2 <instance> <seconds> <microseconds> { <second> <n> n*{ <limit|user> } n*{ <total> } } with the limit's name: class or class/window
 //	sluice:progress   1 <instance> { <user> <held> <active> <refused> <limit> }
 //	sluice:demand     1 <instance> { <user> <active> <moved> <most> <share> } with two numbers, down and up, for the last three
+//	sluice:starts     1 <instance> <milliseconds> { <user> <active> <starts> <n> n*{ <class> <starts> } }
 //	sluice:unblock    1 <polygen> <user>
 //	sluice:confirmed  1 <instance> <seconds> <microseconds> <second> <limit|user>
 //	sluice:instances  1 <seconds> <microseconds> { <instance> <version of its limits, "" for none> }

@@ -227,6 +227,37 @@ func FuzzDecodeDemand(f *testing.F) {
 	})
 }
 
+func TestDecodeStarts(t *testing.T) {
+	for _, bad := range []string{
+		"", "2 1:a 1000", "1 1:a", "1 1:a 0", "1 1:a 3600001", "1 1:a 1000 1:u", "1 1:a 1000 1:u 1 2", "1 1:a 1000 1:u 1 2 1",
+		"1 1:a 1000 1:u 1 2 2 3:GET 1", "1 1:a 1000 1:u 1 2 9223372036854775807 3:GET 1", "1 1:a 1000 1:u 1 2 1 3:G|T 1", "1 1:a 1000 1:u -1 2 0",
+	} {
+		if got, err := decodeStarts(bad); err == nil {
+			t.Errorf("decodeStarts(%q) = %+v, want an error", bad, got)
+		}
+	}
+}
+
+func FuzzDecodeStarts(f *testing.F) {
+	f.Add("1 4:host 1000")
+	f.Add("1 4:host 1000 5:alice 2 3 2 3:GET 2 4:LIST 1 1:b 0 0 0")
+	f.Add("1 5:1 1:x 1 10:1 2:3\x00\xff\n 5 9223372036854775807 1 0: 0")
+	f.Fuzz(func(t *testing.T, message string) {
+		got, err := decodeStarts(message)
+		if err != nil {
+			return
+		}
+		written, rest := appendStarts(nil, got.Instance, got.Span, got.Users)
+		if len(rest) > 0 {
+			return // one message does not hold what a larger one said
+		}
+		again, err := decodeStarts(string(written))
+		if diff := cmp.Diff(got, again); err != nil || diff != "" {
+			t.Errorf("decodeStarts(%q) is read again as %v (-first +again):\n%s", message, err, diff)
+		}
+	})
+}
+
 func FuzzDecodeRegistry(f *testing.F) {
 	f.Add("1 1760000000 250000 1:b 0: 3:a c 2:v1")
 	f.Fuzz(func(t *testing.T, message string) {

@@ -81,6 +81,8 @@ func (p *Polygen) observe(now time.Time, e bus.Event) {
 			p.bytes.Observe(now, r, [2]int64{bandwidth.Down: b.Down, bandwidth.Up: b.Up})
 		}
 		p.metrics.demand.Add(float64(len(e)))
+	case bus.Starts:
+		p.metrics.starts.Add(float64(len(e.Users)))
 	case bus.Confirmed:
 		if took, done := p.reactions.confirmed(e); done {
 			p.metrics.reaction.Observe(took.Seconds())

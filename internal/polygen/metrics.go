@@ -15,7 +15,7 @@ type metrics struct {
 	throttles, hints byMode
 	blocks, unblocks byMode
 	sharings, shares byMode
-	demand           prometheus.Counter
+	demand, starts   prometheus.Counter
 	dropped          prometheus.Counter
 	keys, leading    prometheus.Gauge
 	watchDropped     *prometheus.CounterVec // by limit
@@ -77,6 +77,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		unblocks: kind("unblock"),
 		sharings: kind("slots"),
 		shares:   kind("share"),
+		starts: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_starts_entries_total",
+			Help: "Reports of users who started requests, or have some in progress, limited or not.",
+		}),
 		demand: f.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_demand_entries_total",
 			Help: "Reports of users with bandwidth limits.",

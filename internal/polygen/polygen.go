@@ -140,7 +140,7 @@ func New(o Options) (*Polygen, error) {
 func (p *Polygen) Run(ctx context.Context) error {
 	defer p.resign(ctx)
 	events := make(chan bus.Event, 1024)
-	channels := []bus.Channel{bus.UsageChannel, bus.ProgressChannel, bus.DemandChannel, bus.ConfirmedChannel, bus.UnblockChannel, bus.InstancesChannel}
+	channels := []bus.Channel{bus.UsageChannel, bus.ProgressChannel, bus.DemandChannel, bus.StartsChannel, bus.ConfirmedChannel, bus.UnblockChannel, bus.InstancesChannel}
 	p.readHand(ctx) // before anything is decided
 	return group.Run(ctx,
 		func(ctx context.Context) error { return p.options.Limits.Run(ctx, p.adopt) },

@@ -85,9 +85,22 @@ func (p *Polygen) see(now time.Time, set *limits.Set, e bus.Event) {
 		for _, r := range e {
 			v.Demand(now, r)
 		}
+	case bus.Starts:
+		for _, u := range e.Users {
+			v.Started(now, e.Instance, e.Span, u.User, startedOf(u))
+		}
 	case bus.Registry:
 		v.Instances(e.Instances)
 	}
+}
+
+// startedOf is what an instance saw of a user, as the view takes it.
+func startedOf(u bus.Started) view.Started {
+	s := view.Started{Active: u.Active, Starts: u.Starts, Classes: make([]view.ClassStarts, len(u.Classes))}
+	for i, c := range u.Classes {
+		s.Classes[i] = view.ClassStarts(c)
+	}
+	return s
 }
 
 // remember shows the view what was decided, be it sent or not. It returns the users

@@ -68,8 +68,8 @@ func newUserCollector(p *Polygen, m UserMetrics) *userCollector {
 		return prometheus.NewDesc(name, help, append([]string{"user", "endpoint"}, labels...), nil)
 	}
 	const whose = " of users with series of their own (--user-metrics), by the polygen that leads."
-	c.rate = desc("sluice_user_requests_per_second", "Requests per second in the last full second, or on average over the last minute or hour where that is more,"+whose, "tier")
-	c.progress = desc("sluice_user_requests_in_progress", "Requests in progress near their limit, or with one of bandwidth,"+whose)
+	c.rate = desc("sluice_user_requests_per_second", "Requests per second that were let start, limited or not, or on average over the last minute or hour where that is more,"+whose, "tier")
+	c.progress = desc("sluice_user_requests_in_progress", "Requests in progress,"+whose)
 	c.bytes = desc("sluice_user_bytes_per_second", "Bytes per second moved under a bandwidth limit,"+whose, "direction")
 	c.limit = desc("sluice_user_limit", "The limits, in requests per window, requests, or bytes per second,"+whose, "limit")
 	c.used = desc("sluice_user_used", "What is used of each limit, of seconds in the last full one, of longer windows in the present one,"+whose, "limit")

@@ -15,46 +15,49 @@ const (
 	otherTier = "other"
 )
 
+// series are the values of a counter's three labels, of which the first is the tier.
+type series [3]string
+
 // outcome is what became of a request.
-type outcome struct{ tier, verdict, limit string }
+func outcome(tier, verdict, limit string) series { return series{tier, verdict, limit} }
 
 // byTier counts requests by their user's tier. It remembers the counters, because
 // every request looks for one.
 type byTier struct {
-	counters *prometheus.CounterVec // tier, verdict, limit
+	counters *prometheus.CounterVec // of three labels, as series has them
 
 	mu   sync.Mutex // held while seen is replaced
-	seen atomic.Pointer[map[outcome]prometheus.Counter]
+	seen atomic.Pointer[map[series]prometheus.Counter]
 }
 
 func newByTier(counters *prometheus.CounterVec) *byTier {
 	b := &byTier{counters: counters}
-	b.seen.Store(&map[outcome]prometheus.Counter{})
+	b.seen.Store(&map[series]prometheus.Counter{})
 	return b
 }
 
-func (b *byTier) count(o outcome) {
-	if c, ok := (*b.seen.Load())[o]; ok {
+func (b *byTier) count(of series) {
+	if c, ok := (*b.seen.Load())[of]; ok {
 		c.Inc()
 		return
 	}
-	b.first(o).Inc()
+	b.first(of).Inc()
 }
 
 // first is the counter of what has not come up before.
-func (b *byTier) first(o outcome) prometheus.Counter {
+func (b *byTier) first(of series) prometheus.Counter {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	seen := *b.seen.Load()
-	if c, ok := seen[o]; ok {
+	if c, ok := seen[of]; ok {
 		return c
 	}
 	if len(seen) >= maxByTier {
 		// Not remembered: what it is not must not fill the memory either.
-		return b.counters.WithLabelValues(otherTier, o.verdict, "")
+		return b.counters.WithLabelValues(otherTier, of[1], "")
 	}
 	more := maps.Clone(seen)
-	more[o] = b.counters.WithLabelValues(o.tier, o.verdict, o.limit)
+	more[of] = b.counters.WithLabelValues(of[:]...)
 	b.seen.Store(&more)
-	return more[o]
+	return more[of]
 }

@@ -20,10 +20,10 @@ func TestByTier(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			for range 100 {
-				b.count(outcome{"free", "allowed", ""})
-				b.count(outcome{"free", "refused", "GET"})
+				b.count(outcome("free", "allowed", ""))
+				b.count(outcome("free", "refused", "GET"))
 			}
-			b.count(outcome{"pro", "refused", "GET"})
+			b.count(outcome("pro", "refused", "GET"))
 		})
 	}
 	all.Wait()
@@ -42,9 +42,9 @@ x_total{limit="GET",tier="pro",verdict="refused"} 8
 func TestByTierIsBounded(t *testing.T) {
 	b := newTestByTier()
 	for i := range maxByTier + 50 {
-		b.count(outcome{fmt.Sprint("tier", i), "allowed", ""})
+		b.count(outcome(fmt.Sprint("tier", i), "allowed", ""))
 	}
-	b.count(outcome{"late", "refused", "GET"})
+	b.count(outcome("late", "refused", "GET"))
 	if n := testutil.CollectAndCount(b.counters); n != maxByTier+2 {
 		t.Errorf("%d series, want %d", n, maxByTier+2)
 	}
@@ -62,10 +62,10 @@ func TestByTierIsBounded(t *testing.T) {
 func BenchmarkByTier(b *testing.B) {
 	counts := newTestByTier()
 	for i := range 20 {
-		counts.count(outcome{fmt.Sprint("tier", i), "allowed", ""})
+		counts.count(outcome(fmt.Sprint("tier", i), "allowed", ""))
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		counts.count(outcome{"tier7", "allowed", ""})
+		counts.count(outcome("tier7", "allowed", ""))
 	}
 }

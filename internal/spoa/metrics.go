@@ -26,7 +26,8 @@ type metrics struct {
 	losses, limitErrors            prometheus.Counter
 	lost, users, instances, offset prometheus.Gauge
 	limitsInfo                     *prometheus.GaugeVec
-	byTier                         *byTier
+	byTier, started                *byTier
+	startedUsers                   prometheus.Gauge
 	bytes                          [2]prometheus.Counter // by direction
 	policyDelay                    prometheus.Histogram
 	policyAt                       prometheus.Gauge
@@ -59,6 +60,14 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "sluice_tier_requests_total",
 			Help: "Requests as in sluice_requests_total, by their users' tier; beyond 1000 series the tier is other.",
 		}, []string{"tier", "verdict", "limit"})),
+		started: newByTier(f.NewCounterVec(prometheus.CounterOpts{
+			Name: "sluice_requests_started_total",
+			Help: "Requests that the agent let start, limited or not, by their users' tier, their verb and their operation class (empty: none); beyond 1000 series the tier is other. Not in it: who was refused, and who passed without a verdict.",
+		}, []string{"tier", "verb", "operation"})),
+		startedUsers: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_started_users",
+			Help: "Users, limited or not, of whom the agent told polygen in its last report of each second: those with requests started or in progress, 4096 at most.",
+		}),
 		bytes: [2]prometheus.Counter{
 			bandwidth.Down: moved.WithLabelValues(bandwidth.Down.String()),
 			bandwidth.Up:   moved.WithLabelValues(bandwidth.Up.String()),

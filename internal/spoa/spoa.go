@@ -131,6 +131,7 @@ type Agent struct {
 	limiter  *limiter
 	names    *names
 	exchange *exchange
+	starts   *starts
 	peers    *peers.Client
 	spop     *spop.Server
 	serving  atomic.Bool
@@ -161,7 +162,7 @@ func New(o Options) (*Agent, error) {
 	if err := o.prepare(); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
-	a := &Agent{options: o, metrics: newMetrics(o.Registerer), clock: &clock.Clock{}, reload: make(chan struct{}, 1),
+	a := &Agent{options: o, metrics: newMetrics(o.Registerer), clock: &clock.Clock{}, starts: newStarts(), reload: make(chan struct{}, 1),
 		confirms: make(confirms), confirmed: make(chan bus.Confirmed, maxConfirms)}
 	a.live.Store(&[]string{})
 	a.limiter = newLimiter(a.clock, a.metrics, concurrency.Config{Instance: o.Instance, DrainFor: o.DrainFor})
@@ -227,6 +228,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.follow,
 		a.sayConfirmed,
 		a.heartbeats,
+		a.reportStarts,
 		a.readLimits,
 	)
 }
@@ -427,23 +429,27 @@ func (a *Agent) verdict(q question) verdict {
 	if shares {
 		v.others = q.user
 	}
-	came := outcome{tier: of.Tier}
+	if v.allowed {
+		a.starts.start(q.user, q.verb, q.op)
+		a.metrics.started.count(series{of.Tier, q.verb, q.op})
+	}
+	came := outcome(of.Tier, "allowed", "")
 	switch {
 	case v.allowed && of.Tier == limits.ExemptTier:
-		came.verdict = "exempt"
+		came = outcome(of.Tier, "exempt", "")
 		a.metrics.exempt.Inc()
 	case v.allowed:
-		came.verdict = "allowed"
 		a.metrics.allowed.Inc()
 	case v.wait > 0:
-		came.verdict, came.limit = "wait", "concurrent"
+		came = outcome(of.Tier, "wait", "concurrent")
 		a.metrics.lined.Inc()
 	default:
-		came.verdict, came.limit = "refused", "concurrent"
+		limit := "concurrent"
 		if v.limit == 0 {
-			came.limit = v.rate.Name()
+			limit = v.rate.Name()
 		}
-		a.metrics.refused.WithLabelValues(came.limit).Inc()
+		came = outcome(of.Tier, "refused", limit)
+		a.metrics.refused.WithLabelValues(limit).Inc()
 	}
 	a.metrics.byTier.count(came)
 	if _, user := limits.SplitEndpoint(q.user); user == limits.UnreadableKey {

@@ -119,6 +119,7 @@ func (a *Agent) learn(u peers.Update) {
 	moved := bandwidth.Count{Active: active, Moved: [2]int64{
 		bandwidth.Down: int64(u.Values[peers.BytesOutCnt]), bandwidth.Up: int64(u.Values[peers.BytesInCnt]),
 	}}
+	a.starts.progress(u.Key, active)
 	a.limiter.update(func(now time.Time) {
 		a.limiter.slots.Progress(now, u.Key, of.Concurrent, count)
 		a.limiter.bytes.Progress(now, u.Key, bandwidthOf(of), moved)
@@ -142,6 +143,7 @@ func (a *Agent) session(s peers.Session) {
 		a.replaced = s.Closed
 	case peers.Gone:
 		a.replaced = false
+		a.starts.restarted()
 		a.limiter.update(func(now time.Time) {
 			a.limiter.slots.Restarted(now)
 			a.limiter.bytes.Restarted(now)
@@ -153,6 +155,7 @@ func (a *Agent) session(s peers.Session) {
 		a.up = a.clock.Now()
 		if a.replaced {
 			a.workers.replaced()
+			a.starts.restarted()
 			a.limiter.update(func(now time.Time) {
 				a.limiter.transfers.replaced(now)
 				a.limiter.slots.Replaced(now)

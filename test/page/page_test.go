@@ -145,13 +145,16 @@ func updateImage(t *testing.T, name string, png []byte) {
 	}
 }
 
-// up is a running `sluice up` with two instances.
+// up is a running `sluice up`.
 type up struct {
 	admin, limits string
+	program, dir  string
 	instances     []string
 }
 
-func startUp(t *testing.T) *up {
+func startUp(t *testing.T) *up { return startUpOf(t, 2, limitFile) }
+
+func startUpOf(t *testing.T, instances int, limits string) *up {
 	t.Helper()
 	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
 	if err != nil {
@@ -169,18 +172,18 @@ func startUp(t *testing.T) *up {
 	if err := os.MkdirAll(filepath.Join(dir, "config"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	u := &up{admin: proctest.FreeAddr(t), limits: "config/limits.yaml"}
-	if err := os.WriteFile(filepath.Join(dir, u.limits), []byte(limitFile), 0o600); err != nil {
+	u := &up{admin: proctest.FreeAddr(t), limits: "config/limits.yaml", program: program, dir: dir}
+	if err := os.WriteFile(filepath.Join(dir, u.limits), []byte(limits), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	first := freePorts(t, 2)
-	for i := range 2 {
+	first := freePorts(t, instances)
+	for i := range instances {
 		u.instances = append(u.instances, net.JoinHostPort("127.0.0.1", strconv.Itoa(first+i)))
 	}
 	// A shell's cd, so that the page names the file as people write it.
 	p := proctest.Start(t, []string{"TMPDIR=" + dir}, "/bin/sh", "-c", `cd "$1" && shift && exec "$@"`, "sh", dir,
-		program, "up", "--limits", u.limits, "--listen", u.instances[0], "--instances", "2",
-		"--identify", "header:X-User", "--admin", u.admin, "--haproxy", proctest.HAProxyPath(t), "--max-wait", "1s")
+		program, "up", "--limits", u.limits, "--listen", u.instances[0], "--instances", strconv.Itoa(instances),
+		"--identify", "header:X-User", "--admin", u.admin, "--haproxy", proctest.HAProxyPath(t), "--max-wait", "1s", "--user-metrics-top", "5")
 	p.Name = "sluice up"
 	proctest.Eventually(t, "sluice up is ready", func() error {
 		if !p.Running() {

@@ -1,7 +1,7 @@
 // One user: whether requests are refused and why, what was used, and who decided what.
 
 import { $, List, attribute, el, show, text } from "./dom.js";
-import { ago, amount, clock, exact, nameOf, rate, windowOf } from "./format.js";
+import { ago, amount, clock, count, exact, nameOf, rate, windowOf } from "./format.js";
 import { hashOf, historyOf, readable, shorten, shown } from "./names.js";
 import { decided, explain, nearest, place } from "./why.js";
 import { setState } from "./limited.js";
@@ -38,6 +38,19 @@ const limits = new List($("user-limits"), {
     text(p.window, l.window ? windowOf(l.window) : "–");
     text(p.mode, l.mode);
     text(p.origin, l.origin ? place(l.origin) : "–");
+  },
+});
+
+const started = new List($("user-started"), {
+  key: (s) => s.class,
+  make: (s) => {
+    const p = { rate: number(), limit: el("td") };
+    p.node = el("tr", {}, el("th", { scope: "row" }, s.class === "*" ? "all together" : shown(s.class)), p.rate, p.limit);
+    return p;
+  },
+  update: (p, s) => {
+    text(p.rate, count(s.rate));
+    text(p.limit, s.limit || "no limit of its own");
   },
 });
 
@@ -97,8 +110,8 @@ export function openUser(who) {
   text($("user-tier"), "");
   text($("user-seen"), "");
   why.set([]);
-  for (const list of [limits, places, decisions, elsewhere]) list.set([]);
-  for (const note of ["user-limits-note", "user-places-note", "user-decisions-note", "user-also", "user-charts-note"]) show($(note), false);
+  for (const list of [limits, started, places, decisions, elsewhere]) list.set([]);
+  for (const note of ["user-limits-note", "user-started-note", "user-places-note", "user-decisions-note", "user-also", "user-charts-note"]) show($(note), false);
   return shorten(name);
 }
 
@@ -141,6 +154,9 @@ export function showUser(live, held) {
   why.set(explain({ ...user, by: present.by }, now).map((s, at) => ({ ...s, at })));
 
   limits.set(user.limits);
+  const starts = startedOf(user);
+  started.set(starts);
+  show($("user-started-note"), starts.length === 0);
   places.set(user.instances);
   decisions.set(runs(user.decisions).map((r, at) => ({ ...r, at, limits: user.limits, now: new Date(now) })));
   show($("user-limits-note"), user.limits.length === 0);
@@ -150,6 +166,19 @@ export function showUser(live, held) {
   elsewhere.set(others.map((endpoint) => ({ ...present, endpoint })));
   show($("user-also"), others.length > 0);
   charts.live(user, now);
+}
+
+// startedOf are the requests that a user starts, all of them first, then by their number,
+// each with the limits that are of that class.
+function startedOf(user) {
+  const rates = user.started ?? {};
+  return Object.keys(rates)
+    .sort((a, b) => (b === "*") - (a === "*") || rates[b] - rates[a] || (a < b ? -1 : 1))
+    .map((name) => ({
+      class: name,
+      rate: rates[name],
+      limit: user.limits.filter((l) => l.window && l.name.split("/")[0] === name).map((l) => `${exact(l.max)} per ${windowOf(l.window)}`).join(", "),
+    }));
 }
 
 // runs puts decisions together that are the same again and again. The newest come first.

@@ -46,12 +46,16 @@ type Summary struct {
 	Tier       string    `json:"tier"`
 	Known      bool      `json:"known"` // the file names him
 	State      State     `json:"state"`
-	Rate       float64   `json:"rate"`           // requests per second, of the limit that counts most of them
+	Rate       float64   `json:"rate"`           // requests per second that were let start, or of the limit that counts most of them
 	InProgress int       `json:"in_progress"`    // requests
 	Down       int64     `json:"down"`           // bytes per second
 	Up         int64     `json:"up"`             // bytes per second
 	Seen       time.Time `json:"seen"`           // when he was last heard of
 	Near       *Near     `json:"near,omitempty"` // the limit that he is nearest to; absent if he has none
+
+	// Started is the requests per second that were let start, limited or not: by verb and
+	// operation class, and of all together by "*". Absent if there were none lately.
+	Started map[string]float64 `json:"started,omitempty"`
 }
 
 // User is the answer of /api/v1/users/{user}.
@@ -75,6 +79,10 @@ type User struct {
 	// Others are the same user by their keys of other secrets, if the user was heard of by
 	// them too: while HAProxies change over from one secret to another.
 	Others []Name `json:"others,omitempty"`
+
+	// Started is the requests per second that were let start, limited or not: by verb and
+	// operation class, and of all together by "*". Absent if there were none lately.
+	Started map[string]float64 `json:"started,omitempty"`
 }
 
 // Entry is where the limit file names a user, and what it says there besides limits.
@@ -176,8 +184,7 @@ type Decision struct {
 }
 
 // UnknownUsers is the answer of /api/v1/unknown-users: users whom the limit file
-// does not name, seen in the last hour. Instances report only users with some limit,
-// so where the default tier has none nobody is here.
+// does not name, seen in the last hour.
 type UnknownUsers struct {
 	From
 	Sort     Sort      `json:"sort"`

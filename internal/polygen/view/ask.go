@@ -50,7 +50,7 @@ func (v *View) summary(now, since int64, e *entry[user]) Summary {
 	return Summary{
 		Name: nameOf(e.key), Tier: l.Tier, Known: named, State: state, Rate: u.rate(now), InProgress: u.inProgress(now),
 		Down: u.moved(now, bandwidth.Down), Up: u.moved(now, bandwidth.Up), Seen: moment(u.seen),
-		Near: u.near(now, l),
+		Near: u.near(now, l), Started: u.started(now),
 	}
 }
 
@@ -80,6 +80,7 @@ func (v *View) userSince(now, since int64, key string) User {
 	}
 	out.State, out.Why = u.state(now, since, l)
 	out.InProgress = u.inProgress(now)
+	out.Started = u.started(now)
 	out.Down, out.Up = u.moved(now, bandwidth.Down), u.moved(now, bandwidth.Up)
 	out.Limits = u.limitsOf(now, l)
 	for i := range u.places {
@@ -160,10 +161,11 @@ func (u *user) limitsOf(now int64, l *limits.Limits) []Limit {
 	return all
 }
 
-// rate is the requests per second of the limit that counts most: in the last full
-// second, or over the last minute or hour where that is more.
+// rate is the requests per second that were let start, limited or not, or of the limit
+// that counts most where that is more: in the last full second, or over the last minute
+// or hour.
 func (u *user) rate(now int64) float64 {
-	most := 0.0
+	most := u.startRate(now)
 	for i := range u.windows {
 		w := &u.windows[i]
 		length := w.window.Seconds()

@@ -2,9 +2,9 @@
 // about them, for people who ask.
 //
 // It hears what polygen hears: the changes of the pools in Redis, the requests in
-// progress of users near their limits, and what users with bandwidth limits move. So
-// it knows of no user without a limit, and of requests in progress only of those near
-// their limit or with one of bandwidth. It decides nothing and nothing depends on it.
+// progress of users near their limits, what users with bandwidth limits move, and every
+// second which requests of all users were started and are in progress, limited or not. It
+// decides nothing and nothing depends on it.
 //
 // It is bounded: of too many users the ones heard of least recently are forgotten.
 // It is pure: the time is an argument.
@@ -86,6 +86,9 @@ type place struct {
 	moving     int // requests in progress by the report of demand
 	moved      [2]int64
 	share      [2]int64
+	startsAt   int64
+	startsSpan time.Duration
+	started    Started
 }
 
 type decision struct {
@@ -254,15 +257,20 @@ func (u *user) place(now int64, instance string) *place {
 
 func fresh(now, at int64) bool { return at != 0 && now-at < reportSpan }
 
-func (p *place) fresh(now int64) bool { return fresh(now, p.progressAt) || fresh(now, p.demandAt) }
+func (p *place) fresh(now int64) bool {
+	return fresh(now, p.progressAt) || fresh(now, p.demandAt) || fresh(now, p.startsAt)
+}
 
-// inProgress is by the newer of the two reports.
+// inProgress is by the newer of the two reports that come when something changes, else
+// by the one of each second.
 func (p *place) inProgress(now int64) int {
 	switch {
 	case fresh(now, p.progressAt) && p.progressAt >= p.demandAt:
 		return p.active
 	case fresh(now, p.demandAt):
 		return p.moving
+	case fresh(now, p.startsAt):
+		return p.started.Active
 	default:
 		return 0
 	}

@@ -1,0 +1,106 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/policy"
+)
+
+// maxStartedMessage bounds the bytes of one message about starts, but for its last user.
+const maxStartedMessage = 64 << 10
+
+// Starts is what one instance saw of its users, limited or not, in a span of time that
+// has just ended. Users of whom it saw nothing are not in it. Of several messages about
+// one span each has other users.
+type Starts struct {
+	Instance string
+	Span     time.Duration // more than 0, to the millisecond
+	Users    []Started
+}
+
+// Started is what was seen of one user.
+type Started struct {
+	User    string
+	Active  int            // requests in progress at the end of the span
+	Starts  int64          // requests that were let start in the span
+	Classes []StartedClass // of which verbs, and of which operation classes
+}
+
+// StartedClass is how many requests of a class were let start.
+type StartedClass struct {
+	Class  string
+	Starts int64
+}
+
+// Started publishes what an instance saw in a span of time. Nothing of it is kept: who
+// misses it hears the next.
+func (b *Bus) Started(ctx context.Context, instance string, span time.Duration, users []Started) error {
+	if span < time.Millisecond {
+		return fmt.Errorf("report starts: a span of %v", span)
+	}
+	for len(users) > 0 {
+		var message []byte
+		message, users = appendStarts(nil, instance, span, users)
+		err := b.do(ctx, "starts", "report starts", func(ctx context.Context) error {
+			return b.client.Publish(ctx, string(StartsChannel), message).Err()
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// appendStarts writes a message about as many of the users as it may hold, and returns
+// the others.
+func appendStarts(message []byte, instance string, span time.Duration, users []Started) (_ []byte, rest []Started) {
+	message = appendText(append(message, wireVersion+" "...), instance)
+	number := func(n int64) { message = strconv.AppendInt(append(message, ' '), max(0, n), 10) }
+	text := func(s string) { message = appendText(append(message, ' '), s) }
+	number(span.Milliseconds())
+	for len(users) > 0 && len(message) < maxStartedMessage {
+		u := users[0]
+		users = users[1:]
+		text(u.User)
+		number(int64(u.Active))
+		number(u.Starts)
+		number(int64(len(u.Classes)))
+		for _, c := range u.Classes {
+			text(c.Class)
+			number(c.Starts)
+		}
+	}
+	return message, users
+}
+
+func decodeStarts(message string) (Starts, error) {
+	w := words{rest: message}
+	w.version(wireVersion)
+	s := Starts{Instance: w.text()}
+	ms := w.number()
+	if s.Span = time.Duration(ms) * time.Millisecond; ms == 0 || ms > time.Hour.Milliseconds() {
+		w.fail(errors.New("a span that cannot be"))
+	}
+	for w.more() {
+		u := Started{User: w.text(), Active: int(w.number()), Starts: w.number()}
+		n := w.number()
+		for ; n > 0 && w.more(); n-- {
+			c := StartedClass{Class: w.text(), Starts: w.number()}
+			if !policy.ValidClass(c.Class) {
+				w.fail(fmt.Errorf("%.60q is no class", c.Class))
+			}
+			u.Classes = append(u.Classes, c)
+		}
+		if n > 0 {
+			w.fail(errors.New("fewer classes than it says"))
+		}
+		if w.err == nil {
+			s.Users = append(s.Users, u)
+		}
+	}
+	return s, w.err
+}

@@ -1,0 +1,85 @@
+package view
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func (r *rig) started(instance, user string, active int, starts int64, classes ...ClassStarts) {
+	r.Started(r.now, instance, time.Second, user, Started{Active: active, Starts: starts, Classes: classes})
+}
+
+// What users start and have in progress is known without any limit.
+func TestStarted(t *testing.T) {
+	of := func(class string, n int64) ClassStarts { return ClassStarts{class, n} }
+	for _, tt := range []struct {
+		name       string
+		history    func(*rig)
+		user       string
+		want       map[string]float64
+		rate       float64
+		inProgress int
+	}{
+		{"nothing heard", func(*rig) {}, "staff", nil, 0, 0},
+		{"one without a limit", func(r *rig) { r.started("one", "staff", 3, 9, of("GET", 7), of("PUT", 2), of("LIST", 5)) }, "staff",
+			map[string]float64{"*": 9, "GET": 7, "PUT": 2, "LIST": 5}, 9, 3},
+		{"over all instances", func(r *rig) {
+			r.started("one", "staff", 3, 9, of("GET", 9))
+			r.started("two", "staff", 1, 2, of("GET", 1), of("PUT", 1))
+		}, "staff",
+			map[string]float64{"*": 11, "GET": 10, "PUT": 1}, 11, 4},
+		{"the newest report of an instance counts", func(r *rig) {
+			r.started("one", "staff", 3, 9, of("GET", 9))
+			r.wait(time.Second)
+			r.started("one", "staff", 0, 2, of("PUT", 2))
+		}, "staff", map[string]float64{"*": 2, "PUT": 2}, 2, 0},
+		{"by the time that it is about", func(r *rig) {
+			r.Started(r.now, "one", 500*time.Millisecond, "staff", Started{Starts: 5, Classes: []ClassStarts{of("GET", 5)}})
+		}, "staff", map[string]float64{"*": 10, "GET": 10}, 10, 0},
+		{"no time at all", func(r *rig) { r.Started(r.now, "one", 0, "staff", Started{Starts: 5}) }, "staff", nil, 0, 0},
+		{"requests go on, and none starts", func(r *rig) { r.started("one", "staff", 3, 0) }, "staff", nil, 0, 3},
+		{"who is silent has stopped", func(r *rig) { r.started("one", "staff", 3, 9, of("GET", 9)); r.wait(2 * time.Second) }, "staff", nil, 0, 0},
+		{"an instance is gone", func(r *rig) {
+			r.started("one", "staff", 3, 9, of("GET", 9))
+			r.started("two", "staff", 1, 1, of("GET", 1))
+			r.Instances([]string{"two"})
+		}, "staff", map[string]float64{"*": 1, "GET": 1}, 1, 1},
+		{"classes without a limit count beside those with one", func(r *rig) {
+			r.use("alice", 4)
+			r.wait(time.Second)
+			r.started("one", "alice", 0, 34, of("GET", 4), of("PUT", 30))
+		}, "alice", map[string]float64{"*": 34, "GET": 4, "PUT": 30}, 34, 0},
+		{"reports near a limit are newer", func(r *rig) { r.started("one", "alice", 2, 1, of("GET", 1)); r.progress("one", "alice", 5, 5, 0) }, "alice",
+			map[string]float64{"*": 1, "GET": 1}, 1, 5},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t)
+			tt.history(r)
+			u := r.get(tt.user)
+			if diff := cmp.Diff(tt.want, u.Started); diff != "" {
+				t.Errorf("started (-want +got):\n%s", diff)
+			}
+			if rate := r.Rate(r.now, tt.user); rate != tt.rate || u.InProgress != tt.inProgress {
+				t.Errorf("rate %v, %d in progress, want %v and %d", rate, u.InProgress, tt.rate, tt.inProgress)
+			}
+			for _, s := range r.Look(r.now, map[Sort]int{ByRate: 5}).Top(ByRate).Users {
+				if diff := cmp.Diff(tt.want, s.Started); s.User == tt.user && diff != "" {
+					t.Errorf("started in the list (-want +got):\n%s", diff)
+				}
+			}
+		})
+	}
+}
+
+// The limit of requests in progress shows what is used of it far below it, too.
+func TestInProgressFarBelowTheLimit(t *testing.T) {
+	r := newRig(t)
+	r.started("one", "alice", 2, 0)
+	for _, l := range r.get("alice").Limits {
+		if l.Name == concurrent && l.Used != 2 {
+			t.Errorf("%d of %d in progress, want 2", l.Used, l.Max)
+		}
+	}
+}

@@ -1,0 +1,228 @@
+package spoa
+
+import (
+	"context"
+	"hash/maphash"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+)
+
+const (
+	// startsEvery is how often starts are reported: a message says what was counted in
+	// the time since the one before.
+	startsEvery = time.Second
+	// startShards divide the users, so that requests which start at once seldom wait for
+	// each other, and maxStarted bounds the users of a shard: 4096 in all, of whom a
+	// report of 200 KiB tells.
+	startShards = 16
+	maxStarted  = 256
+	// maxStartedClasses bounds the verbs and operation classes of a user in one report: 8
+	// verbs and the 64 classes that a limit file may have.
+	maxStartedClasses = 72
+)
+
+// starts counts the requests that start here, of every user and class, limited or not,
+// and knows who has how many in progress: for people who look before they set a limit.
+// Nothing is decided by it.
+//
+// It is bounded. While no more users come than there is room for, every count is exact.
+// Of more, those with most are kept (space-saving, Metwally et al. 2005): whoever comes
+// new takes the place of the user with least, and inherits their count as an upper bound
+// of what they may have had before. What is reported is what was counted since, so that
+// no number is above the truth. Totals by class and tier are exact in any case: they are
+// a metric's, sluice_requests_started_total.
+//
+// It is safe for concurrent use.
+type starts struct {
+	seed   maphash.Seed
+	shards [startShards]startShard
+}
+
+type startShard struct {
+	mu    sync.Mutex
+	index map[string]int // of entries, by user
+	// entries has room for maxStarted; spare is the same after a report is made.
+	entries, spare []started
+	hand           int   // where leastOf stopped
+	least          int64 // weight that some users have, and that few are below
+}
+
+// started is what is known of one user.
+type started struct {
+	user      string
+	classes   []bus.StartedClass // verbs, and operation classes where requests have one
+	count     int64              // requests since the user took the place
+	inherited int64              // of who had the place before: the user may have had so many more
+	active    int64              // requests in progress, by HAProxy's table
+}
+
+// weight is by what the user with least is found. Who has requests in progress stays
+// before others of as many starts.
+func (s *started) weight() int64 { return s.count + s.inherited + s.active }
+
+func newStarts() *starts {
+	s := &starts{seed: maphash.MakeSeed()}
+	for i := range s.shards {
+		s.shards[i].index = make(map[string]int)
+	}
+	return s
+}
+
+func (s *starts) shard(user string) *startShard {
+	return &s.shards[maphash.String(s.seed, user)%startShards]
+}
+
+// start counts a request of a verb and an operation class, "" if it has none. It does
+// not allocate for a user who is known.
+func (s *starts) start(user, verb, op string) {
+	sh := s.shard(user)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	e := sh.entry(user)
+	e.count++
+	e.add(verb)
+	if op != "" {
+		e.add(op)
+	}
+}
+
+func (s *started) add(class string) {
+	for i := range s.classes {
+		if s.classes[i].Class == class {
+			s.classes[i].Starts++
+			return
+		}
+	}
+	if len(s.classes) < maxStartedClasses {
+		s.classes = append(s.classes, bus.StartedClass{Class: class, Starts: 1})
+	}
+}
+
+// progress takes how many requests a user has in progress.
+func (s *starts) progress(user string, active int64) {
+	sh := s.shard(user)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if _, known := sh.index[user]; known || active > 0 {
+		sh.entry(user).active = active
+	}
+}
+
+// restarted says that HAProxy has begun anew, with nothing in progress of which it tells.
+func (s *starts) restarted() {
+	for i := range s.shards {
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		for j := range sh.entries {
+			sh.entries[j].active = 0
+		}
+		sh.mu.Unlock()
+	}
+}
+
+// entry is the user's; mu is held.
+func (sh *startShard) entry(user string) *started {
+	if i, ok := sh.index[user]; ok {
+		return &sh.entries[i]
+	}
+	i := len(sh.entries)
+	if i < maxStarted {
+		sh.entries = slices.Grow(sh.entries, 1)[:i+1]
+		sh.entries[i] = started{user: user, classes: sh.entries[i].classes[:0]}
+	} else {
+		i = sh.leastOf()
+		delete(sh.index, sh.entries[i].user)
+		sh.entries[i] = started{user: user, classes: sh.entries[i].classes[:0], inherited: sh.entries[i].weight()}
+	}
+	sh.index[user] = i
+	return &sh.entries[i]
+}
+
+// leastOf is the index of a user with least. To look through all costs less than to keep
+// them in order with each request, and is seldom needed: of random names nearly all have
+// as little, and the hand goes from one to the next.
+func (sh *startShard) leastOf() int {
+	at := 0
+	for range sh.entries {
+		sh.hand = (sh.hand + 1) % len(sh.entries)
+		switch w := sh.entries[sh.hand].weight(); {
+		case w <= sh.least:
+			return sh.hand
+		case w < sh.entries[at].weight():
+			at = sh.hand
+		}
+	}
+	sh.least = sh.entries[at].weight()
+	return at
+}
+
+// take appends what was counted since the last call, and begins anew. Users with
+// requests in progress stay.
+func (s *starts) take(reports []bus.Started) []bus.Started {
+	for i := range s.shards {
+		sh := &s.shards[i]
+		sh.mu.Lock()
+		taken := sh.entries
+		sh.entries, sh.spare = sh.spare[:0], taken
+		sh.least = 0
+		clear(sh.index)
+		for j := range taken {
+			if taken[j].active > 0 {
+				sh.entry(taken[j].user).active = taken[j].active
+			}
+		}
+		sh.mu.Unlock()
+		// Only this call touches spare, and it is called by one goroutine.
+		for j := range taken {
+			e := &taken[j]
+			reports = append(reports, bus.Started{User: e.user, Active: int(e.active), Classes: append([]bus.StartedClass(nil), e.classes...), Starts: e.count})
+		}
+	}
+	return reports
+}
+
+// reportStarts tells polygen every second who has started how many requests, and has how
+// many in progress, until ctx ends. A report that does not arrive is not sent again: the
+// next one says what counts by then.
+func (a *Agent) reportStarts(ctx context.Context) error {
+	ticker := time.NewTicker(startsEvery)
+	defer ticker.Stop()
+	last := time.Now()
+	var reports []bus.Started
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		span := time.Since(last)
+		last = time.Now()
+		reports = a.starts.take(reports[:0])
+		a.believe(reports)
+		a.metrics.startedUsers.Set(float64(len(reports)))
+		if a.exchange.isLost() {
+			continue
+		}
+		if err := a.options.Bus.Started(ctx, a.options.Instance, span, reports); err != nil && ctx.Err() == nil {
+			a.options.Logger.Debug("starts not reported", slog.Any("error", err))
+		}
+		clear(reports)
+	}
+}
+
+// believe sets the requests in progress of users with such a limit to what is believed:
+// HAProxy's table does not tell of the requests that one which was replaced still has.
+func (a *Agent) believe(reports []bus.Started) {
+	const atOnce = 256 // while the lock is held no request is decided
+	for some := range slices.Chunk(reports, atOnce) {
+		a.limiter.mu.Lock()
+		for i := range some {
+			some[i].Active = max(some[i].Active, a.limiter.slots.InProgress(some[i].User))
+		}
+		a.limiter.mu.Unlock()
+	}
+}

@@ -1,0 +1,220 @@
+package spoa
+
+import (
+	"cmp"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"pgregory.net/rapid"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/peers"
+)
+
+// takeStarts is a report in a fixed order.
+func takeStarts(s *starts) []bus.Started {
+	all := s.take(nil)
+	for _, u := range all {
+		slices.SortFunc(u.Classes, func(a, b bus.StartedClass) int { return cmp.Compare(a.Class, b.Class) })
+	}
+	slices.SortFunc(all, func(a, b bus.Started) int { return cmp.Compare(a.User, b.User) })
+	return all
+}
+
+func classes(of ...any) (all []bus.StartedClass) {
+	for i := 0; i < len(of); i += 2 {
+		all = append(all, bus.StartedClass{Class: of[i].(string), Starts: int64(of[i+1].(int))})
+	}
+	return all
+}
+
+func TestStarts(t *testing.T) {
+	s := newStarts()
+	steps := []struct {
+		name string
+		do   func()
+		want []bus.Started
+	}{
+		{"nothing", func() {}, nil},
+		{"by user, verb and operation", func() {
+			s.start("alice", "GET", "")
+			s.start("alice", "GET", "LIST")
+			s.start("alice", "PUT", "")
+			s.start("bob", "GET", "LIST")
+		}, []bus.Started{
+			{User: "alice", Starts: 3, Classes: classes("GET", 2, "LIST", 1, "PUT", 1)},
+			{User: "bob", Starts: 1, Classes: classes("GET", 1, "LIST", 1)},
+		}},
+		{"each report begins anew", func() { s.start("alice", "PUT", "") }, []bus.Started{{User: "alice", Starts: 1, Classes: classes("PUT", 1)}}},
+		{"who has requests in progress is told of", func() { s.progress("carol", 2); s.progress("dave", 1) },
+			[]bus.Started{{User: "carol", Active: 2}, {User: "dave", Active: 1}}},
+		{"as long as they are", func() { s.progress("dave", 0) }, []bus.Started{{User: "carol", Active: 2}, {User: "dave"}}},
+		{"and no longer", func() { s.start("carol", "GET", "") }, []bus.Started{{User: "carol", Active: 2, Starts: 1, Classes: classes("GET", 1)}}},
+		{"HAProxy begins anew", func() { s.restarted() }, []bus.Started{{User: "carol"}}},
+		{"the end of what nobody heard of", func() { s.progress("emil", 0) }, nil},
+	}
+	for _, step := range steps {
+		step.do()
+		if diff := gocmp.Diff(step.want, takeStarts(s)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", step.name, diff)
+		}
+	}
+}
+
+// Among any number of random names who has many requests is found, no count is above the
+// truth, and no more is held than there is room for.
+func TestStartsOfRandomNames(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		random := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 1))
+		names, heavy := rapid.IntRange(1, 30_000).Draw(rt, "names"), 50
+		s, truth, all := newStarts(), map[string]int64{}, 0
+		count := func(user string) {
+			s.start(user, "GET", "")
+			truth[user]++
+			all++
+		}
+		for range names {
+			count(fmt.Sprint("random", random.Uint32()))
+			if random.IntN(10) == 0 { // 10 % of the requests are of 50 users, in turn
+				count(fmt.Sprint("heavy", all%heavy))
+			}
+		}
+		reports := takeStarts(s)
+		if len(reports) > startShards*maxStarted {
+			rt.Fatalf("%d users are reported, want %d at most", len(reports), startShards*maxStarted)
+		}
+		sum := int64(0)
+		for _, u := range reports {
+			if u.Starts > truth[u.User] || u.Starts < 1 || len(u.Classes) != 1 || u.Classes[0].Starts != u.Starts {
+				rt.Fatalf("%s: reported %+v, want 1 to %d", u.User, u, truth[u.User])
+			}
+			sum += u.Starts
+		}
+		if len(truth) <= maxStarted && sum != int64(all) { // they fit, even if all are of one shard
+			rt.Errorf("%d starts reported of %d by %d users, want all", sum, all, len(truth))
+		}
+		for user, n := range truth {
+			// The bound of space-saving: who has more than a shard's starts divided by its room is there.
+			if n > 2*int64(all)/(startShards*maxStarted)+8 && !slices.ContainsFunc(reports, func(u bus.Started) bool { return u.User == user }) {
+				rt.Errorf("%s, who started %d of %d requests, is not reported", user, n, all)
+			}
+		}
+	})
+}
+
+// The classes of one user are bounded: HAProxy's rules may be anybody's.
+func TestStartedClassesAreBounded(t *testing.T) {
+	s := newStarts()
+	for i := range 3 * maxStartedClasses {
+		s.start("alice", "GET", fmt.Sprint("OP", i))
+	}
+	got := takeStarts(s)
+	if len(got) != 1 || len(got[0].Classes) != maxStartedClasses || got[0].Starts != 3*maxStartedClasses {
+		t.Errorf("reported %d users, the first with %d classes and %d starts, want 1 with %d and %d",
+			len(got), len(got[0].Classes), got[0].Starts, maxStartedClasses, 3*maxStartedClasses)
+	}
+}
+
+func TestStartsAtOnce(t *testing.T) {
+	const goroutines, each = 8, 500
+	s := newStarts()
+	var all sync.WaitGroup
+	done := make(chan struct{})
+	total := int64(0)
+	counted := make(chan struct{})
+	go func() {
+		defer close(counted)
+		for {
+			for _, u := range s.take(nil) {
+				total += u.Starts
+			}
+			select {
+			case <-done:
+				for _, u := range s.take(nil) {
+					total += u.Starts
+				}
+				return
+			default:
+			}
+		}
+	}()
+	for g := range goroutines {
+		all.Go(func() {
+			for i := range each {
+				s.start(fmt.Sprint("user", (g+i)%20), "GET", "")
+			}
+		})
+	}
+	all.Wait()
+	close(done)
+	<-counted
+	if total != goroutines*each {
+		t.Errorf("%d starts reported, want %d", total, goroutines*each)
+	}
+}
+
+func TestStartsDoNotAllocate(t *testing.T) {
+	s := newStarts()
+	s.start("alice", "GET", "LIST")
+	if n := testing.AllocsPerRun(1000, func() { s.start("alice", "GET", "LIST") }); n != 0 {
+		t.Errorf("a start allocates %v times, want none", n)
+	}
+}
+
+// What is let start is counted, of whomever and of whatever class. What is refused is not.
+func TestVerdictsCountStarts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil).run()
+		for range 6 {
+			r.verdict(question{user: "alice", verb: "GET"}) // 4 of them are allowed
+		}
+		r.verdict(question{user: "staff", verb: "DELETE"}) // without any limit
+		r.verdict(question{user: "wilma", verb: "PUT", op: "COPY"})
+		r.learn(peers.Update{Table: "/active", Key: "staff", Values: peers.Values{peers.ConnCur: 3}})
+		if diff := gocmp.Diff([]bus.Started{
+			{User: "alice", Starts: 4, Classes: classes("GET", 4)},
+			{User: "staff", Active: 3, Starts: 1, Classes: classes("DELETE", 1)},
+			{User: "wilma", Starts: 1, Classes: classes("COPY", 1, "PUT", 1)},
+		}, takeStarts(r.starts)); diff != "" {
+			t.Errorf("reported (-want +got):\n%s", diff)
+		}
+		if err := testutil.GatherAndCompare(r.registry, strings.NewReader(`
+# HELP sluice_requests_started_total Requests that the agent let start, limited or not, by their users' tier, their verb and their operation class (empty: none); beyond 1000 series the tier is other. Not in it: who was refused, and who passed without a verdict.
+# TYPE sluice_requests_started_total counter
+sluice_requests_started_total{operation="",tier="free",verb="GET"} 4
+sluice_requests_started_total{operation="",tier="staff",verb="DELETE"} 1
+sluice_requests_started_total{operation="COPY",tier="wide",verb="PUT"} 1
+`), "sluice_requests_started_total"); err != nil {
+			t.Error(err)
+		}
+		r.session(peers.Session{State: peers.Gone})
+		if got := takeStarts(r.starts); len(got) != 1 || got[0].Active != 0 {
+			t.Errorf("reported %+v when HAProxy had ended, want one user with nothing in progress", got)
+		}
+	})
+}
+
+// BenchmarkStarts is what counting a start costs each request; of random names, the most
+// it can cost.
+func BenchmarkStarts(b *testing.B) {
+	names := make([]string, 1<<16)
+	for i := range names {
+		names[i] = fmt.Sprint("user", i)
+	}
+	for _, users := range []int{1, 1000, len(names)} {
+		b.Run(fmt.Sprint(users, " users"), func(b *testing.B) {
+			s := newStarts()
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				s.start(names[i%users], "GET", "")
+			}
+		})
+	}
+}
