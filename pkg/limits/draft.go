@@ -186,6 +186,7 @@ func (ds *drafts) effective(r *requests, scope Mode) (*requests, []string) {
 // entry returns the entry that says this, an equal one if there is one.
 func (ds *drafts) entry(e entry) *entry {
 	key := binary.AppendUvarint(nil, ds.ids[e.limits])
+	key = binary.AppendUvarint(key, ds.ids[e.together])
 	if e.more != nil {
 		key = binary.AppendVarint(key, e.more.until)
 		if e.more.then != nil {

@@ -26,6 +26,7 @@ var (
 	concurrentNames = []string{"limit", "mode"}
 	bandwidthFields = []string{"down", "up", "default_share", "mode"}
 	overLimitFields = []string{"concurrent"}
+	togetherFields  = []string{"requests", "mode"} // of all endpoints together
 	exemptFields    = []string{"users", "addresses", "paths"}
 	jobsFields      = []string{"total", "queues", "class"}
 	jobsClasses     = []string{PriorityQueues, DefaultQueues}
@@ -130,7 +131,7 @@ func newFile(name string, data []byte) *file {
 }
 
 // tierDraft is a tier while a file is read: its limits, and those at the endpoints
-// where it has others.
+// where it has others. Those over all endpoints together are at All.
 type tierDraft struct {
 	draft
 	at map[string]draft
@@ -309,7 +310,12 @@ func (f *file) tier(name string, n *yaml.Node) (d tierDraft) {
 		}
 	}
 	if at := lookup(n, "endpoints"); at != nil {
-		d.at = f.endpointDrafts(where, at, func(string) draft { return d.draft })
+		d.at = f.endpointDrafts(where, at, func(endpoint string) draft {
+			if endpoint == All {
+				return draft{mode: d.mode}
+			}
+			return d.draft
+		})
 	}
 	return d
 }
@@ -319,24 +325,38 @@ func (f *file) tier(name string, n *yaml.Node) (d tierDraft) {
 func (f *file) endpointDrafts(where place, n *yaml.Node, base func(endpoint string) draft) map[string]draft {
 	at := map[string]draft{}
 	for name, fields := range f.entries(n, where.at("endpoints"), "{uploads: {concurrent: 2}}") {
-		if _, ok := slices.BinarySearch(f.set.endpoints, name.Value); !ok {
-			if len(f.set.endpoints) == 0 {
+		together := name.Value == All
+		if _, ok := slices.BinarySearch(f.set.endpoints, name.Value); !ok && (!together || len(f.set.endpoints) == 0) {
+			switch {
+			case together:
+				f.errorf(name, `%s: "*" limits requests at all endpoints together, and the limit file declares no endpoint; declare some at the top of it, such as endpoints: [uploads]. Without endpoints, requests beside endpoints is that limit`, where.at("endpoints"))
+			case len(f.set.endpoints) == 0:
 				f.errorf(name, "%s: unknown endpoint %s; declare it at the top of the limit file, with endpoints: [%s]", where.at("endpoints"), quote(name.Value), cut(name.Value))
-			} else {
-				f.unknown(name, where.at("endpoints"), "endpoint", f.set.endpoints)
+			default:
+				f.unknown(name, where.at("endpoints"), "endpoint", append(slices.Clip(f.set.endpoints), All))
 			}
 			continue
 		}
 		d := base(name.Value)
 		here := where
 		here.endpoint = name.Value
+		if together {
+			here.endpoint = "all endpoints together"
+		}
 		if isNull(fields) {
 			f.errorf(fields, "%s has no value; leave it out, or write what differs there", here)
 			continue
 		}
-		for key, value := range f.entries(fields, here, "{concurrent: 2}") {
-			if !f.limit(&d, here, key, value) {
-				f.unknown(key, here, "field", limitFieldNames)
+		valid, example := limitFieldNames, "{concurrent: 2}"
+		if together {
+			valid, example = togetherFields, `{requests: {GET: 100, "*": 200}}`
+		}
+		for key, value := range f.entries(fields, here, example) {
+			switch {
+			case together && slices.Contains(limitFieldNames, key.Value) && !slices.Contains(togetherFields, key.Value):
+				f.errorf(key, "%s: %s cannot be limited over all endpoints together, only requests can; write %s beside endpoints, where it counts at each endpoint apart, or at one endpoint", here, key.Value, key.Value)
+			case !f.limit(&d, here, key, value):
+				f.unknown(key, here, "field", valid)
 			}
 		}
 		if lookup(fields, "bandwidth") == nil {
@@ -355,7 +375,8 @@ func (f *file) tierEntry(name string, d tierDraft) *entry {
 // entryOf makes an entry that does not expire: of limits everywhere, and at
 // endpoints where there are others.
 func (f *file) entryOf(tier string, everywhere draft, at map[string]draft) entry {
-	e := entry{limits: f.make(tier, everywhere)}
+	e := entry{limits: f.make(tier, everywhere), together: f.make(tier, at[All])}
+	f.set.together = f.set.together || len(e.together.rates) > 0
 	differs := false
 	endpoints := make([]*Limits, len(f.set.endpoints))
 	for i, name := range f.set.endpoints {

@@ -271,6 +271,9 @@ func (f *file) tiersJobs(defaultTier string) {
 		j.Stated = stated
 		d.jobs = f.shared(j)
 		for endpoint, at := range d.at {
+			if endpoint == All {
+				continue // limits over all endpoints together are of requests alone
+			}
 			at.jobs = d.jobs
 			d.at[endpoint] = at
 		}

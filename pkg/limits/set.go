@@ -33,6 +33,7 @@ type content struct {
 	tiers          map[string]*entry
 	tierNames      []string // sorted
 	endpoints      []string // sorted
+	together       bool     // whether anybody has limits over all endpoints together
 	classes        []Class
 	exempt         Exempt
 	addressLimits  AddressLimits
@@ -63,7 +64,9 @@ type content struct {
 const ExemptTier = "exempt"
 
 // exemptEntry is what counts for exempt users and requests: no limit at all.
-var exemptEntry = &entry{limits: &Limits{Tier: ExemptTier}}
+var exemptEntry = &entry{limits: exemptLimits, together: exemptLimits}
+
+var exemptLimits = &Limits{Tier: ExemptTier}
 
 // User returns the limits of the user with this wire key: Key of his name, or at
 // an endpoint EndpointKey of both. It is never nil, and asking does not allocate.
@@ -77,12 +80,34 @@ var exemptEntry = &entry{limits: &Limits{Tier: ExemptTier}}
 // it is not the name. OthersKey and those that begin with it have the limits of their line of the file.
 //
 // At an endpoint that the file does not declare users have the limits that they
-// have everywhere.
+// have everywhere. Of a key of Together these are the limits of Together, which are
+// none for a user without them.
 func (s *Set) User(key string) *Limits {
-	endpoint := -1
+	endpoint := awayFromEndpoints
 	if key != "" && key[0] == '@' {
 		endpoint, key = s.split(key)
 	}
+	return s.at(key, endpoint)
+}
+
+// Together returns the limits on a user's requests at all endpoints and away from them, taken
+// together, and the wire key "@*/key" under which they are counted. They hold rates and no other
+// limit, and count beside those of User. The key is any wire key of a request. ok is false if
+// there are none.
+func (s *Set) Together(key string) (together string, of *Limits, ok bool) {
+	if !s.together {
+		return "", nil, false // asked for each request: most files have none
+	}
+	_, user := SplitEndpoint(key)
+	of = s.at(user, allEndpoints)
+	if len(of.rates) == 0 {
+		return "", nil, false
+	}
+	return EndpointKey(All, user), of, true
+}
+
+// at returns the limits of a user's own key, at an endpoint as entry.at takes it.
+func (s *Set) at(key string, endpoint int) *Limits {
 	if s.byHand != nil {
 		if e, ok := s.byHand[key]; ok {
 			return e.at(s.now, endpoint)
@@ -94,10 +119,11 @@ func (s *Set) User(key string) *Limits {
 // Undeclared returns the endpoint of a wire key if the file does not declare it, and
 // the key under which such a request counts: the user's own, as everywhere. Nobody can
 // have limits of their own there, and a user who was counted apart at every name that
-// somebody makes up would have their limits many times. ok is false for every other key.
+// somebody makes up would have their limits many times. ok is false for every other key,
+// those of Together included.
 func (s *Set) Undeclared(key string) (endpoint, counted string, ok bool) {
 	endpoint, counted = SplitEndpoint(key)
-	if endpoint == "" || slices.Contains(s.endpoints, endpoint) {
+	if endpoint == "" || endpoint == All || slices.Contains(s.endpoints, endpoint) {
 		return "", key, false
 	}
 	return endpoint, counted, true
@@ -111,13 +137,22 @@ func (s *Set) entry(key string) *entry {
 	return s.unnamed(key)
 }
 
-// split takes a key at an endpoint apart. An unknown endpoint is -1.
+// split takes a key at an endpoint apart.
 func (s *Set) split(key string) (endpoint int, user string) {
 	name, user := SplitEndpoint(key)
-	if i, ok := slices.BinarySearch(s.endpoints, name); ok {
-		return i, user
+	return s.indexOf(name), user
+}
+
+// indexOf is an endpoint as entry.at takes it. One that the file does not declare is
+// everywhere.
+func (s *Set) indexOf(endpoint string) int {
+	if endpoint == All {
+		return allEndpoints
 	}
-	return -1, user
+	if i, ok := slices.BinarySearch(s.endpoints, endpoint); ok {
+		return i
+	}
+	return awayFromEndpoints
 }
 
 // unnamed returns the entry of a user whom the file does not name exactly.
@@ -247,17 +282,14 @@ func (s *Set) Tiers() []string { return slices.Clone(s.tierNames) }
 func (s *Set) Tier(name string) (*Limits, bool) { return s.TierAt("", name) }
 
 // TierAt returns the limits of a tier at an endpoint, and whether there is such a
-// tier. At an endpoint that the file does not declare they are the tier's.
+// tier. At an endpoint that the file does not declare they are the tier's; at All they
+// are those over all endpoints together (see Together).
 func (s *Set) TierAt(endpoint, name string) (*Limits, bool) {
 	e, ok := s.tiers[name]
 	if !ok {
 		return nil, false
 	}
-	at, ok := slices.BinarySearch(s.endpoints, endpoint)
-	if !ok {
-		at = -1
-	}
-	return e.at(s.now, at), true
+	return e.at(s.now, s.indexOf(endpoint)), true
 }
 
 // Endpoints returns the names of the endpoints that the file declares, sorted.

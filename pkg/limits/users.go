@@ -179,6 +179,17 @@ func (f *file) userEndpoints(where place, n *yaml.Node, base tierDraft, endpoint
 		return nil
 	}
 	over := func(endpoint string) draft {
+		if endpoint == All {
+			// A dry run of a user's limits, or of their tier's, is one of these too. Nothing
+			// else that is said of everywhere is said of all endpoints together.
+			d, ok := base.at[All]
+			if mode := lookup(n, "mode"); mode != nil {
+				f.modeOf(&d.mode, where.at("mode"), mode)
+			} else if !ok {
+				d.mode = base.mode
+			}
+			return d
+		}
 		d, ok := base.at[endpoint]
 		if !ok {
 			d = base.draft
@@ -195,6 +206,9 @@ func (f *file) userEndpoints(where place, n *yaml.Node, base tierDraft, endpoint
 		if endpoints == nil || lookup(endpoints, endpoint) == nil {
 			d := over(endpoint)
 			at[endpoint] = d
+			if endpoint == All {
+				continue
+			}
 			here := where
 			here.endpoint = endpoint
 			if b := lookup(n, "bandwidth"); b != nil {
