@@ -140,10 +140,14 @@ func TestAccessLog(t *testing.T) {
 		"rate":       {"reason": "request-rate", "class": "GET", "limit": uint32(100), "retry": uint32(1)},
 		"concurrent": {"reason": "concurrent-requests", "limit": uint32(10)},
 		"patient":    {"class": "concurrent-requests", "limit": uint32(3), "remaining": uint32(1)},
+		"surplus":    {"others": limits.OthersKey, "class": "GET", "limit": uint32(9), "remaining": uint32(4)},
 	}
 	r.answerWith(func(h heard) vars {
 		if h.User == "patient" && h.Message == "start-message" {
 			return vars{"wait": uint32(1000), "limit": uint32(3)}
+		}
+		if h.User == "queued" {
+			return vars{"others": limits.OthersKey, "wait": uint32(1000), "limit": uint32(3)}
 		}
 		if _, user := limits.SplitEndpoint(h.User); h.Log {
 			return answers[user]
@@ -167,6 +171,8 @@ func TestAccessLog(t *testing.T) {
 		{"exempt by the limit file", httpGET("/", "X-User: staff"), `- GET / 200 exempt - staff GET null null null`},
 		{"refused in a dry run", httpGET("/", "X-User: rehearsed"), `- GET / 200 dry-run - rehearsed GET 10 0 null`},
 		{"allowed after it waited", httpGET("/", "X-User: patient"), `- GET / 200 allowed - patient concurrent-requests 3 1 null`},
+		{"one name of too many", httpGET("/", "X-User: surplus"), `- GET / 200 allowed - surplus GET 9 4 null`},
+		{"one name of too many, which waited", httpGET("/", "X-User: queued"), `- GET / 200 allowed - queued GET 3 null null`},
 		{"refused by the agent", httpGET("/", "X-User: rate"), `- GET / 429 refused request-rate rate GET 100 0 1`},
 		{"refused by the agent for those in progress", httpGET("/", "X-User: concurrent"), `- GET / 429 refused concurrent-requests concurrent concurrent-requests 10 0 1`},
 		{"refused natively", httpGET("/", "X-User: bob"), `- GET / 429 refused concurrent-requests bob concurrent-requests 10 0 1`},
@@ -192,6 +198,9 @@ func TestAccessLog(t *testing.T) {
 				t.Errorf("instance %q, client %q, end %q and %d ms in all, want rack-1, 127.0.0.1, two letters and a time", l.Instance, l.Client, l.End, l.Ms.Total)
 			}
 		})
+	}
+	if tables := r.cli(t, "show table sluice/active"); !strings.Contains(tables, "key="+limits.OthersKey+" ") || strings.Contains(tables, "key=surplus") {
+		t.Errorf("table active has other keys than the one that too many names share:\n%s", tables)
 	}
 	until := time.Now().Add(time.Minute)
 	r.teachWindow(t, "LIST|dave", until, 30, 60) // now, for the table forgets

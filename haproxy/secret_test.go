@@ -39,7 +39,7 @@ func TestHiddenKeys(t *testing.T) {
 	names := []string{
 		"alice", "a", strings.Repeat("n", 100), strings.Repeat("n", 101), strings.Repeat("n", 10_000), strings.Repeat("n", 9_999) + "m",
 		"~alice", "~", "@alice", "@uploads/alice", hiddenKey(t, "alice") + "x", "al~ice", "Zoë ✓", strings.Repeat("ë", 51), "a\xff\xfeb", `a|b, c:d;e%f$g{h}i"j'k\l b` + "`",
-		`%[src]${HOME}`, "GET|alice", "a\tb", "\x01ab", "ab\x01", "a\x7fb", "~exempt",
+		`%[src]${HOME}`, "GET|alice", "a\tb", "\x01ab", "ab\x01", "a\x7fb", "~exempt", "~unreadable", "~others",
 		"192.0.2.7", "2001:db8:1:2::", "::", "::ffff:192.0.2.1", "1.2.3", "999.1.1.1", "1.2.3.4.5", "a:b", "a:b:c", "cafe.cafe", "1.2.3.4 5",
 	}
 	for i, user := range names {
@@ -77,6 +77,27 @@ func TestHiddenKeysElsewhere(t *testing.T) {
 	want := []question{{"@uploads/" + hiddenKey(t, client), "GET"}, {"@uploads/" + hiddenKey(t, "alice"), "GET"}, {limits.ExemptKey, "GET"}}
 	if diff := cmp.Diff(want, r.takeAsked(t)); diff != "" {
 		t.Errorf("asked (-want +got):\n%s", diff)
+	}
+}
+
+// Credentials that cannot be read are no name: the key that those requests share stays
+// as it is, in the question and in the table, so that the limit file's tier for them holds.
+func TestUnreadableKeyIsNotHidden(t *testing.T) {
+	t.Parallel()
+	for endpoint, want := range map[string]string{"": limits.UnreadableKey, "uploads": limits.EndpointKey("uploads", limits.UnreadableKey)} {
+		t.Run("endpoint "+endpoint, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, setup{Config: Config{KeySecret: keySecret, Identify: "basic,header:X-User,ip", Endpoint: endpoint}})
+			for _, name := range [][]string{nil, {"X-User: alice"}} { // what a later fragment finds changes nothing
+				r.get(t, append(name, "Authorization: Bearer opaque")...)
+				if diff := cmp.Diff([]question{{want, "GET"}}, r.takeAsked(t)); diff != "" {
+					t.Errorf("asked with %q (-want +got):\n%s", name, diff)
+				}
+			}
+			if table := r.cli(t, "show table sluice/active"); !strings.Contains(table, "key="+want+" ") || strings.Count(table, "key=") != 1 {
+				t.Errorf("table active has another key than %s:\n%s", want, table)
+			}
+		})
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/peers"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
@@ -143,6 +144,47 @@ func TestOthersAreTrackedTogether(t *testing.T) {
 		check("start-message", args{"user": "line-2"}, vars{"others": "~others:line-*", "wait": uint32(2000), "limit": uint32(1)})
 		// The second question is about the key that the first answer named.
 		check("wait-message", args{"user": "~others:line-*", "tracked": int64(1), "active": int64(0)}, vars{})
+	})
+}
+
+// Names beyond the quota that HAProxy tracks for themselves, because their verdicts came
+// too late to name the key they share, take no memory here.
+func TestLateNamesAreNotLearned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := quotaRig(t, 1, nil)
+		progress := func(user string, active uint64) {
+			r.learn(peers.Update{Table: activeTable, Key: user, Values: peers.Values{
+				peers.HTTPReqCnt: 1, peers.ConnCur: active, peers.BytesOutCnt: 1000,
+			}})
+		}
+		for i := range 100 {
+			for _, name := range []string{"slot", "down"} {
+				progress(fmt.Sprintf("%s-%d", name, i), 1)
+				progress(fmt.Sprintf("@up/%s-%d", name, i), 1)
+			}
+		}
+		if got := r.inProgress("slot-1"); got != 0 {
+			t.Errorf("%d requests in progress of a name beyond the quota, want none", got)
+		}
+		if shares, moved := r.shareUsers(), r.limiter.moved.len(); shares != 0 || moved != 0 {
+			t.Errorf("of names beyond the quota, %d have bandwidth, and %d bytes that moved; want none", shares, moved)
+		}
+		progress("~others:slot-*", 1)
+		if got := r.inProgress("~others:slot-*"); got != 1 {
+			t.Errorf("%d requests in progress of the key that they share, want 1", got)
+		}
+
+		time.Sleep(3 * nameSpan) // u1's place is free
+		progress("slot-1", 1)
+		if got := r.inProgress("slot-1"); got != 1 {
+			t.Errorf("%d requests in progress of a name that has found a place, want 1", got)
+		}
+		time.Sleep(3 * nameSpan) // and another one's, while that request goes on
+		r.ask("u1", "PUT")
+		progress("slot-1", 0)
+		if got := r.inProgress("slot-1"); got != 0 {
+			t.Errorf("%d requests in progress of a name that has lost its place, when its request has ended; want none", got)
+		}
 	})
 }
 
