@@ -692,6 +692,31 @@ func TestAgentWithdraw(t *testing.T) {
 	r.inProgress("when it does not run after all", 0)
 }
 
+// One that was refused or withdrawn has no slot: to withdraw it gives back nobody else's.
+func TestAgentWithdrawGivesBackOnce(t *testing.T) {
+	r := newRig(t, 2)
+	r.pool["other"] = concurrency.Holding{Held: 9, Seq: 1}
+	_, waiting := r.start(0, 3)
+	if len(waiting) != 3 {
+		t.Fatalf("%d requests wait, want 3", len(waiting))
+	}
+	r.Withdraw(ms(1), waiting[0])
+	r.Withdraw(ms(1), waiting[0])
+	if v := r.Timeout(ms(1), waiting[0]); v.Allowed {
+		t.Errorf("Timeout of a withdrawn request = %+v, want not allowed", v)
+	}
+	r.exchange(2, false)
+	if got := r.decided(); !slices.Equal(got, []bool{true}) {
+		t.Fatalf("decided = %v, want one allowed, which has the last slot", got)
+	}
+	if v := r.Timeout(ms(3), waiting[2]); v.Allowed {
+		t.Fatalf("Timeout without a slot = %+v, want refused", v)
+	}
+	r.Withdraw(ms(4), waiting[2])
+	r.Withdraw(ms(4), waiting[0])
+	r.inProgress("when others were withdrawn", 1)
+}
+
 func TestAgentLineIsServedInOrder(t *testing.T) {
 	r := newRig(t, 1)
 	r.start(0, 10)

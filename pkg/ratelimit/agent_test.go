@@ -265,6 +265,28 @@ func TestAgentWantsAnewWhatFailed(t *testing.T) {
 	if len(second) != 1 || second[0].Need != 1 || second[0].Seq != 2 {
 		t.Errorf("asks %+v, want one for a token in another batch", second)
 	}
+	a.Timeout(ms(30), w)
+	a.Fail(ms(31), second[0])
+	if third := a.Collect(ms(32), false, nil); len(third) != 0 {
+		t.Errorf("asks %+v when nobody waits any more, want nothing", third)
+	}
+}
+
+// A batch of the second before that fails late changes nothing of the one that is under
+// way: its tokens are not asked for twice.
+func TestAgentFailsOfAnEndedSecond(t *testing.T) {
+	a := shared(2)
+	a.Start(ms(990), "u", get(100))
+	first := a.Collect(ms(991), false, nil)
+	a.Start(ms(1001), "u", get(100))
+	second := a.Collect(ms(1002), false, nil)
+	if len(first) != 1 || len(second) != 1 || second[0].Need == 0 {
+		t.Fatalf("asks %+v, then %+v; want one of each second", first, second)
+	}
+	a.Fail(ms(1003), first[0])
+	if again := a.Collect(ms(1004), false, nil); len(again) != 0 {
+		t.Errorf("asks %+v besides what is under way, want nothing", again)
+	}
 }
 
 // What waits for a pool that is lost for long is bounded.
