@@ -189,6 +189,7 @@ func New(o Options) (*Agent, error) {
 	a.teachThen = a.peers.TeachThen
 	a.spop, err = spop.New(spop.Options{
 		Handler:  a.start,
+		OnCheck:  a.workers.checked,
 		MaxConns: o.MaxConns,
 		Logger:   o.Logger, Registerer: o.Registerer,
 	})
@@ -222,7 +223,7 @@ func (a *Agent) Run(ctx context.Context) error {
 			defer context.AfterFunc(ctx, func() { close(a.limiter.over) })()
 			a.serving.Store(true)
 			defer a.serving.Store(false)
-			return a.spop.Serve(ctx, a.workers.watch(listener))
+			return a.spop.Serve(ctx, listener)
 		},
 		a.peers.Run,
 		a.follow,

@@ -135,7 +135,7 @@ func (r *rig) haproxy() haproxyConn {
 	l := pipes{make(chan net.Conn), make(chan struct{})}
 	ctx, cancel := context.WithCancel(r.t.Context())
 	done := make(chan error, 1)
-	go func() { done <- r.spop.Serve(ctx, r.workers.watch(l)) }()
+	go func() { done <- r.spop.Serve(ctx, l) }()
 	ours, theirs := net.Pipe()
 	r.t.Cleanup(func() {
 		_ = ours.Close()

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// workers remembers the HAProxy processes that have connected to the agent's
+// workers remembers the HAProxy processes that have checked the agent over its
 // unix socket, so that it knows when one that was replaced has ended. Over TCP,
 // and where HAProxy's processes cannot be seen, as from another container, it
 // knows of none. The zero workers is ready.
 type workers struct {
 	mu    sync.Mutex
-	seen  map[int]time.Time // process id → when it last connected
+	seen  map[int]time.Time // process id → when it last checked the agent
 	old   map[int]struct{}  // those that may have been replaced
 	since time.Time         // when that was
 }
@@ -21,31 +21,22 @@ type workers struct {
 const (
 	// maxWorkers bounds the processes that are remembered; there are a few.
 	maxWorkers = 64
-	// A HAProxy connects every 200 ms, to check the agent, until it is replaced. So
-	// whoever connected within recentSpan before that may be the old one; it is, if
-	// it has not connected later than lastSpan after it. That is not asked before
-	// settleSpan is over.
+	// A HAProxy checks the agent every 200 ms, until it is replaced. So one that did
+	// within recentSpan before that may be the old one; it is, if it has not later
+	// than lastSpan after it. That is not asked before settleSpan is over.
 	recentSpan = 2 * time.Second
 	lastSpan   = 300 * time.Millisecond
 	settleSpan = time.Second
 )
 
-// watch returns a listener that remembers who connects.
-func (w *workers) watch(l net.Listener) net.Listener { return watched{l, w} }
-
-type watched struct {
-	net.Listener
-	workers *workers
-}
-
-func (l watched) Accept() (net.Conn, error) {
-	conn, err := l.Listener.Accept()
-	if err == nil {
-		if pid := processOf(conn); pid > 0 {
-			l.workers.note(pid)
-		}
+// checked notes the process at the other end of a health check. One that only
+// connects is no HAProxy: it may want to know whether the agent listens. Were it
+// taken for one just before a reload, it would seem to be the old one, and what that
+// had in progress would count for as long as it lives.
+func (w *workers) checked(conn net.Conn) {
+	if pid := processOf(conn); pid > 0 {
+		w.note(pid)
 	}
-	return conn, err
 }
 
 func (w *workers) note(pid int) {

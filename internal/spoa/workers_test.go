@@ -1,8 +1,10 @@
 package spoa
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/signal"
@@ -17,14 +19,51 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/peers"
 	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/spop"
 )
 
 // workerVariable makes this test binary a process that plays a HAProxy worker. Its
 // value is where it connects to.
 const workerVariable = "SPOA_TEST_WORKER"
 
-// beWorker connects again and again, as HAProxy does to check its agent, until it
-// gets SIGUSR1, and then lives on until the process is ended.
+// healthCheck is the HELLO of a health check, which is one frame.
+const healthCheck = "\x00\x00\x00\x26" + "\x01\x00\x00\x00\x01\x00\x00" +
+	"\x0emax-frame-size\x03\xf0\x31" + "\x0bhealthcheck\x11" // 1024, true
+
+// check does what HAProxy does to check its agent, until that has closed the connection.
+func check(network, address string) error {
+	conn, err := net.Dial(network, address)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, healthCheck); err != nil {
+		return err
+	}
+	answer, err := io.ReadAll(conn)
+	if err == nil && len(answer) == 0 {
+		err = errors.New("the agent does not answer")
+	}
+	return err
+}
+
+// knock only connects, as whoever wants to know whether the agent listens, and
+// returns when the agent has let go of the connection.
+func knock(t *testing.T, network, address string) {
+	t.Helper()
+	conn, err := net.Dial(network, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.(interface{ CloseWrite() error }).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, conn)
+}
+
+// beWorker checks the agent again and again, as HAProxy does, until it gets SIGUSR1,
+// and then lives on until the process is ended.
 func beWorker(address string) {
 	network, address := split(address)
 	replaced := make(chan os.Signal, 1)
@@ -36,14 +75,12 @@ func beWorker(address string) {
 			checks.Stop()
 			fmt.Println("replaced")
 		case <-checks.C:
-			if conn, err := net.Dial(network, address); err == nil {
-				_ = conn.Close()
-			}
+			_ = check(network, address) // whether the agent is well is not its business
 		}
 	}
 }
 
-// retire has a worker know that it is replaced. It has connected just before, as
+// retire has a worker know that it is replaced. It has checked the agent just before, as
 // HAProxy does all the time, however slow the machine is.
 func retire(t *testing.T, w *workers, p *proctest.Process) {
 	t.Helper()
@@ -59,7 +96,7 @@ func retire(t *testing.T, w *workers, p *proctest.Process) {
 	w.note(p.Pid())
 }
 
-// startWorker starts a process that connects to a listener.
+// startWorker starts a process that checks the agent at an address.
 func startWorker(t *testing.T, address string) *proctest.Process {
 	t.Helper()
 	self, err := os.Executable()
@@ -69,8 +106,18 @@ func startWorker(t *testing.T, address string) *proctest.Process {
 	return proctest.Start(t, []string{workerVariable + "=" + address}, self)
 }
 
-// accept takes whoever connects to the agent's SPOE socket, and returns its address.
-func accept(t *testing.T, w *workers, network string) string {
+// watch serves SPOE for workers alone, and returns the address.
+func watch(t *testing.T, w *workers, network string) string {
+	t.Helper()
+	s, err := spop.New(spop.Options{Handler: func(*spop.Request) {}, OnCheck: w.checked})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return serveSPOE(t, s, network)
+}
+
+// serveSPOE serves until the test ends, and returns the address.
+func serveSPOE(t *testing.T, s *spop.Server, network string) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "spoa") // not t.TempDir: its path may be too long for a unix socket
 	if err != nil {
@@ -78,25 +125,21 @@ func accept(t *testing.T, w *workers, network string) string {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	at := map[string]string{"unix": filepath.Join(dir, "spoa.sock"), "tcp": "127.0.0.1:0"}[network]
-	inner, err := net.Listen(network, at)
+	l, err := net.Listen(network, at)
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := w.watch(inner)
+	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			_ = conn.Close()
+		if err := s.Serve(ctx, l); err != nil {
+			t.Errorf("Serve() = %v", err)
 		}
 	}()
-	t.Cleanup(func() { _ = inner.Close(); <-done })
+	t.Cleanup(func() { stop(); <-done })
 	if network == "tcp" {
-		return inner.Addr().String()
+		return l.Addr().String()
 	}
 	return "unix:" + at
 }
@@ -110,7 +153,7 @@ func (w *workers) known() int {
 
 func awaitKnown(t *testing.T, w *workers, want int) {
 	t.Helper()
-	proctest.Eventually(t, fmt.Sprintf("%d processes have connected", want), func() error {
+	proctest.Eventually(t, fmt.Sprintf("%d processes have checked", want), func() error {
 		if got := w.known(); got != want {
 			return fmt.Errorf("%d have", got)
 		}
@@ -130,7 +173,7 @@ func awaitOldEnded(t *testing.T, w *workers) {
 }
 
 // settled waits until old and new can be told apart, and the new one, if there is
-// any, has connected since.
+// any, has checked the agent since.
 func (w *workers) settled(t *testing.T, young ...*proctest.Process) {
 	t.Helper()
 	proctest.Eventually(t, "old and new can be told apart", func() error {
@@ -141,7 +184,7 @@ func (w *workers) settled(t *testing.T, young ...*proctest.Process) {
 		}
 		for _, p := range young {
 			if w.seen[p.Pid()].Before(w.since.Add(lastSpan)) {
-				return errors.New("the new one has not connected since")
+				return errors.New("the new one has not checked since")
 			}
 		}
 		return nil
@@ -154,7 +197,7 @@ func TestWorkersOfAReload(t *testing.T) {
 	if w.oldEnded() {
 		t.Error("oldEnded() of nobody = true")
 	}
-	address := accept(t, &w, "unix")
+	address := watch(t, &w, "unix")
 	before := startWorker(t, address)
 	awaitKnown(t, &w, 1)
 	if w.oldEnded() {
@@ -195,10 +238,10 @@ func TestWorkersOfAReload(t *testing.T) {
 func TestWorkersThatAreHidden(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		last time.Duration // when this process last connected, before the replacement
+		last time.Duration // when this process last checked, before the replacement
 	}{
 		{"nobody was there", 0},
-		{"it had not connected for long", recentSpan + time.Second},
+		{"it had not checked for long", recentSpan + time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := workers{seen: map[int]time.Time{}}
@@ -218,13 +261,9 @@ func TestWorkersThatAreHidden(t *testing.T) {
 func TestWorkersOverTCPAreNotKnown(t *testing.T) {
 	t.Parallel()
 	var w workers
-	address := accept(t, &w, "tcp")
-	conn, err := net.Dial("tcp", address)
-	if err != nil {
+	if err := check("tcp", watch(t, &w, "tcp")); err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close()
-	_, _ = conn.Read(make([]byte, 1)) // until the other end has accepted and closed it
 	if got := w.known(); got != 0 {
 		t.Errorf("processes remembered = %d, want none", got)
 	}
@@ -242,11 +281,29 @@ func TestWorkersAreBounded(t *testing.T) {
 	}
 }
 
-// What a replaced HAProxy had in progress counts until its process has ended.
+// Who only connects is no HAProxy; who checks the agent is one.
+func TestWorkersCheck(t *testing.T) {
+	t.Parallel()
+	var w workers
+	network, address := split(watch(t, &w, "unix"))
+	knock(t, network, address)
+	if got := w.known(); got != 0 {
+		t.Errorf("processes remembered after one has connected = %d, want none", got)
+	}
+	if err := check(network, address); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.known(); got != 1 {
+		t.Errorf("processes remembered after one has checked = %d, want 1", got)
+	}
+}
+
+// What a replaced HAProxy had in progress counts until its process has ended, whoever
+// else has connected just before.
 func TestDrainFollowsTheProcesses(t *testing.T) {
 	t.Parallel()
 	r := newSlotRig(t, nil)
-	address := accept(t, &r.workers, "unix")
+	address := serveSPOE(t, r.spop, "unix")
 	before := startWorker(t, address)
 	awaitKnown(t, &r.workers, 1)
 	r.session(peers.Session{State: peers.Up})
@@ -255,6 +312,7 @@ func TestDrainFollowsTheProcesses(t *testing.T) {
 	after := startWorker(t, address)
 	awaitKnown(t, &r.workers, 2)
 	retire(t, &r.workers, before)
+	knock(t, "unix", strings.TrimPrefix(address, "unix:")) // as this process, which lives on
 	r.session(peers.Session{State: peers.Down, Closed: true})
 	r.session(peers.Session{State: peers.Up})
 	r.progress("wide", 2, 2)
@@ -280,13 +338,13 @@ func TestDrainFollowsTheProcesses(t *testing.T) {
 	}
 }
 
-// Who connected when tells old from new: this process stands for one that is there.
+// Who checked when tells old from new: this process stands for one that is there.
 func TestOldOrNew(t *testing.T) {
 	for _, tt := range []struct {
-		name      string
-		since     time.Duration // after the replacement, now
-		connected time.Duration // after the replacement, last
-		want      bool
+		name    string
+		since   time.Duration // after the replacement, now
+		checked time.Duration // after the replacement, last
+		want    bool
 	}{
 		{"not since", 2 * settleSpan, -time.Millisecond, false},
 		{"once more, as it was being replaced", 2 * settleSpan, lastSpan - time.Millisecond, false},
@@ -297,7 +355,7 @@ func TestOldOrNew(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				since := time.Now().Add(-tt.since)
 				w := workers{
-					seen: map[int]time.Time{os.Getpid(): since.Add(tt.connected)}, old: map[int]struct{}{os.Getpid(): {}}, since: since,
+					seen: map[int]time.Time{os.Getpid(): since.Add(tt.checked)}, old: map[int]struct{}{os.Getpid(): {}}, since: since,
 				}
 				if got := w.oldEnded(); got != tt.want {
 					t.Errorf("oldEnded() = %v, want %v", got, tt.want)

@@ -104,6 +104,9 @@ func (c *conn) advance() error {
 		c.ready = appendHello(nil, f, size)
 		if f.healthcheck {
 			m.healthcheck.Inc()
+			if check := c.server.opts.OnCheck; check != nil {
+				check(c.Conn)
+			}
 		} else {
 			m.hello.Inc()
 		}

@@ -55,6 +55,11 @@ type Options struct {
 	// has been asked to be answered; 0 means 1 s.
 	DrainTimeout time.Duration
 
+	// OnCheck is called with the connection of each of HAProxy's health checks, before
+	// it is answered; nil means that nobody wants to know. It must neither block, nor
+	// read, write or keep the connection.
+	OnCheck func(net.Conn)
+
 	Handler    Handler               // required
 	Logger     *slog.Logger          // nil means no log
 	Registerer prometheus.Registerer // nil means that metrics are kept to oneself

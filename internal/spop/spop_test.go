@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -214,6 +215,22 @@ func TestHealthCheckIsAnsweredAndClosed(t *testing.T) {
 	c.wantClosed()
 	counter(t, s.metrics.healthcheck, 1)
 	counter(t, s.metrics.hello, 0)
+}
+
+func TestOnCheckIsCalledForHealthChecksAlone(t *testing.T) {
+	var checks atomic.Int32
+	s := serveUnix(t, Options{OnCheck: func(net.Conn) { checks.Add(1) }})
+	dial(t, s.addr).greet() // no check
+	half := dial(t, s.addr)
+	half.send(hello(item("healthcheck", true))[:20])
+	for want := range int32(3) {
+		if got := checks.Load(); got != want {
+			t.Fatalf("OnCheck was called %d times, want %d", got, want)
+		}
+		c := dial(t, s.addr)
+		c.send(hello(item("healthcheck", true)))
+		c.receive(101) // it is called before
+	}
 }
 
 func TestDisconnectIsAnsweredAndClosed(t *testing.T) {

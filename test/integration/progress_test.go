@@ -286,16 +286,16 @@ func heldSlots(c *cluster.Cluster) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// faultLoad drives a limit of 10 with 50 clients, lets fault happen after 2 s, and
+// faultLoad drives a limit of 10 with 50 clients, lets fault happen after a second, and
 // returns what the origin saw.
 func faultLoad(t *testing.T, c *cluster.Cluster, o *closed.Origin, fault func()) (points []closed.Point, at time.Time) {
 	t.Helper()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		closed.Run(t.Context(), closed.Spec{Addresses: c.Addresses(), User: "alice", Clients: 50, Work: short, Duration: 9 * time.Second, Seed: 1})
+		closed.Run(t.Context(), closed.Spec{Addresses: c.Addresses(), User: "alice", Clients: 50, Work: short, Duration: 8 * time.Second, Seed: 1})
 	}()
-	time.Sleep(2 * time.Second)
+	time.Sleep(time.Second)
 	at = time.Now()
 	fault()
 	<-done
