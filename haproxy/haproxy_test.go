@@ -54,21 +54,23 @@ func TestShippedFilesAreValid(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	all := []string{
+		"SLUICE_BIND=[::1]:8080", "SLUICE_ORIGIN=127.0.0.1:1", "SLUICE_SPOE=127.0.0.1:9000", "SLUICE_PEER=unix@/p.sock",
+		"SLUICE_CFG_DIR=" + here, "SLUICE_USER_HEADER=X-A", "SLUICE_JWT_CLAIM=a.b", "SLUICE_REFUSE_STATUS=503",
+		"SLUICE_VERDICT_TIMEOUT=1s", "SLUICE_STATS=/s.sock", "SLUICE_THREADS=2", "SLUICE_MAXCONN=100",
+		"SLUICE_CHECK_TIMEOUT=1s", "SLUICE_WAIT_TIMEOUT=1s", "SLUICE_RETRY_JITTER=1", "SLUICE_ORIGIN_MAXCONN=5", "SLUICE_HARD_STOP=1m",
+		"SLUICE_BUFSIZE=32768", "SLUICE_ENDPOINT=uploads", "SLUICE_REFUSE_BODY=problem", "SLUICE_RATE_JITTER=5",
+		"SLUICE_ACCESS_LOG=json", "SLUICE_INSTANCE=rack-1/proxy", "SLUICE_METRICS=127.0.0.1:8405", "SLUICE_UNREADABLE=deny",
+		"SLUICE_BASIC_CASE=exact", "SLUICE_JWT_CASE=lower", "SLUICE_HEADER_CASE=lower",
+	}
 	for _, row := range []struct {
 		name, dir, file string
 		env             []string
 	}{
 		{"as it is", here, "haproxy.cfg", nil},
 		{"from another folder", "/", filepath.Join(here, "haproxy.cfg"), []string{"SLUICE_CFG_DIR=" + here}},
-		{"everything set", "/", filepath.Join(here, "haproxy.cfg"), []string{
-			"SLUICE_BIND=[::1]:8080", "SLUICE_ORIGIN=127.0.0.1:1", "SLUICE_SPOE=127.0.0.1:9000", "SLUICE_PEER=unix@/p.sock",
-			"SLUICE_CFG_DIR=" + here, "SLUICE_USER_HEADER=X-A", "SLUICE_JWT_CLAIM=a.b", "SLUICE_REFUSE_STATUS=503",
-			"SLUICE_VERDICT_TIMEOUT=1s", "SLUICE_STATS=/s.sock", "SLUICE_THREADS=2", "SLUICE_MAXCONN=100",
-			"SLUICE_CHECK_TIMEOUT=1s", "SLUICE_WAIT_TIMEOUT=1s", "SLUICE_RETRY_JITTER=1", "SLUICE_ORIGIN_MAXCONN=5", "SLUICE_HARD_STOP=1m",
-			"SLUICE_BUFSIZE=32768", "SLUICE_ENDPOINT=uploads", "SLUICE_REFUSE_BODY=problem", "SLUICE_RATE_JITTER=5", "SLUICE_KEY_SECRET=" + keySecret,
-			"SLUICE_ACCESS_LOG=json", "SLUICE_INSTANCE=rack-1/proxy", "SLUICE_METRICS=127.0.0.1:8405", "SLUICE_UNREADABLE=deny",
-			"SLUICE_BASIC_CASE=exact", "SLUICE_JWT_CASE=lower", "SLUICE_HEADER_CASE=lower",
-		}},
+		{"everything set", "/", filepath.Join(here, "haproxy.cfg"), append(all, "SLUICE_KEY_SECRET="+keySecret)},
+		{"everything set but a secret", "/", filepath.Join(here, "haproxy.cfg"), all},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			out := check(t, row.dir, row.file, row.env...)
