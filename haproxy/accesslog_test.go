@@ -220,6 +220,31 @@ func TestAccessLog(t *testing.T) {
 	}
 }
 
+// The client's address is the one that limits of addresses go by: from the PROXY protocol, or
+// set by a rule of the operator's.
+func TestAccessLogBehindAProxy(t *testing.T) {
+	r := newRig(t, setup{
+		Config: Config{AccessLog: "json"},
+		edit: func(cfg string) string {
+			return strings.Replace(acceptProxy(cfg), "    # Rules of your own go here.",
+				"    http-request set-src req.hdr(x-forwarded-for,-1) if { src 10.0.0.0/8 }\n    http-request deny if { path /own }\n    # Rules of your own go here.", 1)
+		},
+	})
+	for i, row := range []struct{ address, request, want string }{
+		{"192.0.2.7", httpGET("/"), "192.0.2.7"},
+		{"2001:db8::7", httpGET("/"), "2001:db8::7"},
+		{"10.0.0.1", httpGET("/", "X-Forwarded-For: 192.0.2.8"), "192.0.2.8"},
+		{"192.0.2.9", httpGET("/", "X-Forwarded-For: 192.0.2.8"), "192.0.2.9"},
+		{"192.0.2.10", httpGET("/own"), "192.0.2.10"},
+		{"192.0.2.11", "GET / no version\r\n\r\n", "192.0.2.11"},
+	} {
+		r.send(t, from(row.address, row.request))
+		if l := r.takeLines(t, i, i+1)[0]; l.Client != row.want {
+			t.Errorf("line of %q from %s has the client %q, want %s", row.request, row.address, l.Client, row.want)
+		}
+	}
+}
+
 // A status of our own choice is the one that clients got.
 func TestAccessLogOfOtherStatus(t *testing.T) {
 	r := newRig(t, setup{Config: Config{AccessLog: "json", RefuseStatus: 503}})
