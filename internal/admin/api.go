@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/sluice-qos/sluice/internal/polygen/view"
+	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 // API is what answers questions about users and instances.
@@ -145,8 +146,12 @@ func asked(path string, q url.Values) (question, error) {
 	return u, nil
 }
 
-// validEndpoint is whether a limit file may name an endpoint so, or it is none.
+// validEndpoint is whether a limit file may name an endpoint so, or it is none, or all
+// of them together.
 func validEndpoint(name string) bool {
+	if name == limits.All {
+		return true
+	}
 	for i := range len(name) {
 		if c := name[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') && (c != '-' || i == 0) {
 			return false

@@ -150,6 +150,7 @@ func FuzzUserPath(f *testing.F) {
 		f.Add(name, "")
 	}
 	f.Add("alice", "s3-eu")
+	f.Add("alice", "*")
 	f.Fuzz(func(t *testing.T, name, endpoint string) {
 		if name == "" || len(name) > maxName || !validEndpoint(endpoint) {
 			return

@@ -64,6 +64,9 @@ func (r *reactions) ask(now time.Time, set *limits.Set, throttles []ratelimit.Th
 		if !known || r.begun >= reactionsPerSecond || len(r.instances) == 0 || t.Second > now.Unix() || rateMode(set, t.Key) != limits.Enforce {
 			continue // one of the next window is spent before it begins
 		}
+		if endpoint, _ := limits.SplitEndpoint(t.Key.User); endpoint == limits.All {
+			continue // the agents refuse by themselves what is over all endpoints together
+		}
 		r.begun++
 		if r.followed == nil {
 			r.followed = make(map[spending]*follows)

@@ -12,7 +12,7 @@ import (
 )
 
 func TestReactions(t *testing.T) {
-	set, err := limits.Parse("limits.yaml", []byte("version: 1\ndefault_tier: a\ntiers: {a: {requests: {GET: 5}}, dry: {mode: dry-run, requests: {GET: 5}}}\nusers: {dry: dry}\n"))
+	set, err := limits.Parse("limits.yaml", []byte("version: 1\ndefault_tier: a\nendpoints: [e]\ntiers: {a: {requests: {GET: 5}, endpoints: {\"*\": {requests: {GET: 5}}}}, dry: {mode: dry-run, requests: {GET: 5}}}\nusers: {dry: dry}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,6 +95,7 @@ func TestReactions(t *testing.T) {
 		ask  time.Time
 	}{
 		{"a limit in a dry run", reactions{instances: []string{"one"}}, "dry", start},
+		{"one over all endpoints, of which no HAProxy hears,", reactions{instances: []string{"one"}}, "@*/u", start},
 		{"no instance", reactions{}, "u", start},
 		{"a window that has not begun", reactions{instances: []string{"one"}}, "u", start.Add(-time.Second)},
 	} {

@@ -23,9 +23,9 @@ const (
 	dryRunVerdict = "dry-run" // a limit in a dry run would have refused it
 )
 
-// spareOf is what is left for a user after a request that counted against these rates.
-// A limit in a dry run that refuses goes before all others.
-func (l *limiter) spareOf(user string, of *limits.Limits, rates []limits.Rate, dry rehearsal) *spare {
+// spareOf is what is left for a user after a request that has taken these tokens. A
+// limit in a dry run that refuses goes before all others.
+func (l *limiter) spareOf(n *needs, of *limits.Limits, rates *rates, dry rehearsal) *spare {
 	switch {
 	case of.Tier == limits.ExemptTier:
 		return &spare{verdict: exemptVerdict}
@@ -35,11 +35,14 @@ func (l *limiter) spareOf(user string, of *limits.Limits, rates []limits.Rate, d
 	s := &spare{}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if left, rate, ok := l.tokens.Left(l.clock.Now(), user, rates); ok {
-		s.limit, s.max, s.left = rate.Name(), rate.Max, left
+	now := l.clock.Now()
+	for i, t := range n.tokens {
+		if left, rate, ok := l.tokens.Left(now, t.key, rates[i]); ok && (s.limit == "" || left < s.left) {
+			s.limit, s.max, s.left = rateName(rate, i == whole), rate.Max, left
+		}
 	}
 	if of.Concurrent > 0 && of.ConcurrentMode == limits.Enforce {
-		if free, known := l.slots.Free(user); known && (s.limit == "" || free < s.left) {
+		if free, known := l.slots.Free(n.user); known && (s.limit == "" || free < s.left) {
 			s.limit, s.max, s.left = slotReason, of.Concurrent, free
 		}
 	}

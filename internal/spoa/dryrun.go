@@ -28,9 +28,9 @@ func splitRates(rates, room []limits.Rate) (enforced, dry []limits.Rate) {
 
 // rehearse counts what limits in a dry run would have done about a request that is
 // allowed, and returns what of it is known at once.
-func (l *limiter) rehearse(q question, of *limits.Limits, rates []limits.Rate) (known rehearsal) {
+func (l *limiter) rehearse(n *needs, of *limits.Limits, rates *rates) (known rehearsal) {
 	if of.Concurrent > 0 && of.ConcurrentMode != limits.Enforce {
-		v, wait := l.startSlot(question{user: q.user, seen: q.seen}, of)
+		v, wait := l.startSlot(question{user: n.user, seen: n.seen}, of)
 		if wait != nil {
 			go func() {
 				if !wait().Allowed {
@@ -42,19 +42,22 @@ func (l *limiter) rehearse(q question, of *limits.Limits, rates []limits.Rate) (
 			known = rehearsal{refused: true, limit: slotReason, max: of.Concurrent}
 		}
 	}
-	if len(rates) == 0 {
-		return known
-	}
-	v, wait := l.startToken(q.user, rates)
-	if wait != nil {
-		go func() {
-			if v := wait(); !v.Allowed {
-				l.metrics.dryRefused.WithLabelValues(v.Limit.Name()).Inc()
-			}
-		}()
-	} else if !v.Allowed {
-		l.metrics.dryRefused.WithLabelValues(v.Limit.Name()).Inc()
-		known = rehearsal{refused: true, limit: v.Limit.Name(), max: v.Limit.Max}
+	for i, t := range n.tokens {
+		if len(rates[i]) == 0 {
+			continue
+		}
+		v, wait := l.startToken(t.key, rates[i])
+		if wait != nil {
+			go func() {
+				if v := wait(); !v.Allowed {
+					l.metrics.dryRefused.WithLabelValues(rateName(v.Limit, i == whole)).Inc()
+				}
+			}()
+		} else if !v.Allowed {
+			name := rateName(v.Limit, i == whole)
+			l.metrics.dryRefused.WithLabelValues(name).Inc()
+			known = rehearsal{refused: true, limit: name, max: v.Limit.Max}
+		}
 	}
 	return known
 }

@@ -112,9 +112,10 @@ type verdict struct {
 
 	others string // the key that the user shares with others; "" if they have their own
 
-	limit int           // that refused it, in requests in progress; 0 if another did,
-	rate  limits.Rate   // which is this one
-	retry time.Duration // from now, its window ends
+	limit    int           // that refused it, in requests in progress; 0 if another did,
+	rate     limits.Rate   // which is this one
+	together bool          // the rate is that of all endpoints together
+	retry    time.Duration // from now, its window ends
 }
 
 // decide answers one question. It returns at once unless the agent is out of
@@ -123,147 +124,264 @@ type verdict struct {
 //
 // A request needs a slot and a token of each limit: all of them or none. Limits in a
 // dry run are asked last.
-func (l *limiter) decide(q question) verdict { return l.decideOf(q, l.set.Load().User(q.user)) }
+func (l *limiter) decide(q question) verdict {
+	set := l.set.Load()
+	return l.decideOf(q, set.User(q.user), togetherOf(set, q.user))
+}
+
+// together is what a user is limited to at all endpoints and away from them. The zero
+// together is no limit.
+type together struct {
+	key string // under which the user's requests are counted
+	of  *limits.Limits
+}
+
+func togetherOf(set *limits.Set, user string) together {
+	key, of, ok := set.Together(user)
+	if !ok {
+		return together{}
+	}
+	return together{key, of}
+}
+
+// rateName is the name of a limit for answers, the access log and metrics. One over all
+// endpoints together is told from that of the endpoint: "@*/GET" from "GET".
+func rateName(r limits.Rate, together bool) string {
+	if together {
+		return limits.EndpointKey(limits.All, r.Name())
+	}
+	return r.Name()
+}
 
 // decideOf is decide, for a user whose limits are known.
-func (l *limiter) decideOf(q question, of *limits.Limits) verdict {
+func (l *limiter) decideOf(q question, of *limits.Limits, all together) verdict {
 	if l.open.Load() {
 		return verdict{allowed: true, priority: of.Priority}
 	}
 	var room [2 * limits.MaxRates]limits.Rate
-	rates := of.AppendRates(room[:0:limits.MaxRates], q.verb, q.op)
-	rates, dry := splitRates(rates, room[limits.MaxRates:])
-	if refused, by := l.enforce(q, of, rates); by {
+	var rates, dry rates
+	rates[own], dry[own] = splitRates(of.AppendRates(room[:0:limits.MaxRates], q.verb, q.op), room[limits.MaxRates:])
+	if all.of != nil {
+		var room [2 * limits.MaxRates]limits.Rate
+		rates[whole], dry[whole] = splitRates(all.of.AppendRates(room[:0:limits.MaxRates], q.verb, q.op), room[limits.MaxRates:])
+	}
+	n := needs{question: q}
+	n.tokens[whole].key, n.tokens[own].key = all.key, q.user
+	if refused, by := l.enforce(&n, of, &rates); by {
 		return refused
 	}
-	rehearsed := l.rehearse(q, of, dry)
+	rehearsed := l.rehearse(&n, of, &dry)
 	v := verdict{allowed: true, priority: of.Priority, share: l.shareOf(q.user, of)}
 	if q.log {
-		v.spare = l.spareOf(q.user, of, rates, rehearsed)
+		v.spare = l.spareOf(&n, of, &rates, rehearsed)
 	}
 	return v
 }
 
+// needs are what a request needs to run: a slot, if they are limited, and the tokens of
+// two keys at most. All of them or none are taken.
+type needs struct {
+	question
+
+	slots     int                 // the limit of requests in progress; 0: no slot is needed
+	slot      concurrency.Verdict // allowed if none is needed; not valid while it waits
+	slotWaits *concurrency.Waiting
+	slotDone  <-chan struct{} // closed when it waits no longer; nil: it does not wait
+
+	tokens [2]tokens
+}
+
+// The keys that a request counts for, in the order in which they are asked: HAProxy is
+// taught when the limit of the request's own key is spent, and would be also for a token
+// that is only taken to be given back.
+const (
+	whole = iota // over all endpoints together
+	own
+)
+
+// rates are the limits of both keys. They are no part of needs: then they would be
+// allocated for each request.
+type rates [2][]limits.Rate
+
+// tokens are one of each limit of a key, all of them or none.
+type tokens struct {
+	key string
+
+	verdict ratelimit.Verdict // the zero one if nobody was asked; not valid while it waits
+	waits   *ratelimit.Waiting
+	done    <-chan struct{} // closed when it waits no longer; nil: it does not wait
+}
+
 // enforce takes what the request needs, or reports how it is refused.
-func (l *limiter) enforce(q question, of *limits.Limits, rates []limits.Rate) (refused verdict, by bool) {
+func (l *limiter) enforce(n *needs, of *limits.Limits, rates *rates) (refused verdict, by bool) {
+	n.slot.Allowed = true
 	counted := of.Concurrent > 0 && of.ConcurrentMode == limits.Enforce
-	slot, token := concurrency.Verdict{Allowed: true}, ratelimit.Verdict{Allowed: true}
 	switch {
-	case counted && len(rates) > 0 && !q.inLine:
-		slot, token = l.slotAndToken(q, of, rates)
-	case counted:
-		slot = l.slot(q, of)
-		if slot.Allowed && len(rates) > 0 {
-			// It waited in line for longer than a second may last: a token taken before
-			// would be of another second.
-			if token = l.token(q.user, rates); !token.Allowed {
-				l.update(func(now time.Time) { l.slots.Cancel(now, q.user, q.seen.Process) })
-			}
+	case counted && n.inLine:
+		// It waits in line for longer than a second may last: tokens taken before would be
+		// of another second.
+		if n.slot = l.slot(n.question, of); n.slot.Allowed && !l.take(n, rates) {
+			l.update(func(now time.Time) { l.slots.Cancel(now, n.user, n.seen.Process) })
 		}
-	case len(rates) > 0:
-		token = l.token(q.user, rates)
+	case counted:
+		n.slots = of.Concurrent
+		l.take(n, rates)
+	default:
+		l.take(n, rates)
 	}
-	switch {
-	case !slot.Allowed && !q.inLine && of.Wait > 0:
-		return verdict{limit: slot.Limit, wait: of.Wait}, true
-	case !slot.Allowed:
-		return verdict{limit: slot.Limit}, true
-	case !token.Allowed:
-		return verdict{rate: token.Limit, retry: time.Unix(token.End(), 0).Sub(l.clock.Now())}, true
+	if !n.slot.Allowed {
+		v := verdict{limit: n.slot.Limit}
+		if !n.inLine {
+			v.wait = of.Wait
+		}
+		return v, true
+	}
+	if i := n.spent(); i >= 0 {
+		v := n.tokens[i].verdict
+		return verdict{rate: v.Limit, together: i == whole, retry: time.Unix(v.End(), 0).Sub(l.clock.Now())}, true
 	}
 	return verdict{}, false
 }
 
-// slotAndToken decides about a slot and about tokens. Both pools are asked at the same
-// time, and the question has one deadline: two waits, one after the other, would be
-// longer than HAProxy waits, which then lets the request pass. What was taken in vain
-// is given back. One verdict at most is a refusal.
-func (l *limiter) slotAndToken(q question, of *limits.Limits, rates []limits.Rate) (slot concurrency.Verdict, token ratelimit.Verdict) {
+// spent is the first of the keys whose tokens are refused, or -1.
+func (n *needs) spent() int {
+	for i := range n.tokens {
+		if t := &n.tokens[i]; t.waits == nil && !t.verdict.Allowed {
+			return i
+		}
+	}
+	return -1
+}
+
+// refused reports whether the request need not wait for anything more.
+func (n *needs) refused() bool {
+	return n.slotWaits == nil && !n.slot.Allowed || n.spent() >= 0
+}
+
+// take takes all that the request needs, or nothing, and reports which. All pools are
+// asked at the same time, and the question has one deadline: several waits, one after
+// the other, would be longer than HAProxy waits, which then lets the request pass.
+func (l *limiter) take(n *needs, rates *rates) bool {
+	if n.slots == 0 && len(rates[whole]) == 0 && len(rates[own]) == 0 {
+		n.tokens[whole].verdict.Allowed, n.tokens[own].verdict.Allowed = true, true
+		return true
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	defer l.act()
-	slot, slotWaits := l.slots.Start(l.clock.Now(), q.user, of.Concurrent, q.seen)
-	if slotWaits == nil && !slot.Allowed {
-		return slot, ratelimit.Verdict{Allowed: true}
-	}
-	token, tokenWaits := l.tokens.Start(l.clock.Now(), q.user, rates)
-	if (slotWaits != nil || tokenWaits != nil) && (token.Allowed || tokenWaits != nil) {
-		var slotDone, tokenDone <-chan struct{}
-		if slotWaits != nil {
-			slotDone = l.forSlots.add(slotWaits)
-		}
-		if tokenWaits != nil {
-			tokenDone = l.forTokens.add(tokenWaits)
-		}
+	if l.ask(n, rates); !n.refused() && l.mayWait(n) {
 		l.act()
 		l.mu.Unlock()
-		l.awaitBoth(slotWaits, slotDone, tokenWaits, tokenDone)
+		l.awaitAll(n)
 		l.mu.Lock()
-		if slotWaits != nil && !l.forSlots.remove(slotWaits) {
-			slot, slotWaits = slotWaits.Verdict, nil
-		}
-		if tokenWaits != nil && !l.forTokens.remove(tokenWaits) {
-			token, tokenWaits = tokenWaits.Verdict, nil
-		}
+		l.collect(n)
 	}
-	return l.allOrNone(q, rates, slot, slotWaits, token, tokenWaits)
+	return l.allOrNone(n, rates)
 }
 
-// awaitBoth waits until both are decided, or one of them refuses, or the question may
-// wait no longer. A channel that is nil is of what is decided already.
-func (l *limiter) awaitBoth(slot *concurrency.Waiting, slotDone <-chan struct{}, token *ratelimit.Waiting, tokenDone <-chan struct{}) {
-	p := l.forRedis()
-	began := time.Now()
-	defer func() { p.waits.Observe(time.Since(began).Seconds()) }()
-	timer := time.NewTimer(p.longest)
-	defer timer.Stop()
-	for slotDone != nil || tokenDone != nil {
-		select {
-		case <-slotDone:
-			if !slot.Verdict.Allowed {
-				return
-			}
-			slotDone = nil
-		case <-tokenDone:
-			if !token.Verdict.Allowed {
-				return
-			}
-			tokenDone = nil
-		case <-timer.C:
-			p.timeouts.Inc()
+// ask asks for each thing that the request needs, until one is refused; l.mu is held.
+func (l *limiter) ask(n *needs, rates *rates) {
+	now := l.clock.Now()
+	if n.slots > 0 {
+		n.slot, n.slotWaits = l.slots.Start(now, n.user, n.slots, n.seen)
+		if n.slotWaits == nil && !n.slot.Allowed {
+			return
+		}
+	}
+	for i := range n.tokens {
+		t := &n.tokens[i]
+		t.verdict, t.waits = l.tokens.Start(now, t.key, rates[i])
+		if t.waits == nil && !t.verdict.Allowed {
 			return
 		}
 	}
 }
 
-// allOrNone decides what is not decided yet, which waits no longer, and gives back what
-// was taken in vain; l.mu is held. What still waits is not nil, its verdict not valid.
-func (l *limiter) allOrNone(q question, rates []limits.Rate,
-	slot concurrency.Verdict, slotWaits *concurrency.Waiting, token ratelimit.Verdict, tokenWaits *ratelimit.Waiting,
-) (concurrency.Verdict, ratelimit.Verdict) {
-	now := l.clock.Now()
-	if slotWaits != nil && (tokenWaits != nil || token.Allowed) {
-		slot, slotWaits = l.slots.Timeout(now, slotWaits), nil
+// mayWait prepares to wait for what is not decided, and reports whether anything is
+// not; l.mu is held.
+func (l *limiter) mayWait(n *needs) (any bool) {
+	if n.slotWaits != nil {
+		n.slotDone, any = l.forSlots.add(n.slotWaits), true
 	}
-	if slotWaits == nil && !slot.Allowed {
-		if tokenWaits != nil {
-			l.tokens.Withdraw(now, tokenWaits)
-		} else {
-			l.tokens.Cancel(now, q.user, rates, token)
+	for i := range n.tokens {
+		if t := &n.tokens[i]; t.waits != nil {
+			t.done, any = l.forTokens.add(t.waits), true
 		}
-		return slot, ratelimit.Verdict{Allowed: true}
 	}
-	if tokenWaits != nil {
-		token = l.tokens.Timeout(now, tokenWaits)
+	return any
+}
+
+// awaitAll waits until all is decided, or something is refused, or the question may
+// wait no longer.
+func (l *limiter) awaitAll(n *needs) {
+	p := l.forRedis()
+	began := time.Now()
+	defer func() { p.waits.Observe(time.Since(began).Seconds()) }()
+	timer := time.NewTimer(p.longest)
+	defer timer.Stop()
+	slot, both, single := n.slotDone, n.tokens[whole].done, n.tokens[own].done
+	for slot != nil || both != nil || single != nil {
+		allowed := true
+		select {
+		case <-slot:
+			slot, allowed = nil, n.slotWaits.Verdict.Allowed
+		case <-both:
+			both, allowed = nil, n.tokens[whole].waits.Verdict.Allowed
+		case <-single:
+			single, allowed = nil, n.tokens[own].waits.Verdict.Allowed
+		case <-timer.C:
+			p.timeouts.Inc()
+			return
+		}
+		if !allowed {
+			return
+		}
+	}
+}
+
+// collect takes the verdicts of what was decided meanwhile; l.mu is held.
+func (l *limiter) collect(n *needs) {
+	if n.slotWaits != nil && !l.forSlots.remove(n.slotWaits) {
+		n.slot, n.slotWaits = n.slotWaits.Verdict, nil
+	}
+	for i := range n.tokens {
+		if t := &n.tokens[i]; t.waits != nil && !l.forTokens.remove(t.waits) {
+			t.verdict, t.waits = t.waits.Verdict, nil
+		}
+	}
+}
+
+// allOrNone decides what is not decided yet, which waits no longer. If anything is
+// refused it gives back what was taken in vain. It reports whether all was taken; l.mu
+// is held.
+func (l *limiter) allOrNone(n *needs, rates *rates) bool {
+	now := l.clock.Now()
+	if n.slotWaits != nil && !n.refused() {
+		n.slot, n.slotWaits = l.slots.Timeout(now, n.slotWaits), nil
+	}
+	for i := range n.tokens {
+		if t := &n.tokens[i]; t.waits != nil && !n.refused() {
+			t.verdict, t.waits = l.tokens.Timeout(now, t.waits), nil
+		}
+	}
+	if !n.refused() {
+		return true
+	}
+	for i := range n.tokens {
+		if t := &n.tokens[i]; t.waits != nil {
+			l.tokens.Withdraw(now, t.waits)
+		} else {
+			l.tokens.Cancel(now, t.key, rates[i], t.verdict)
+		}
 	}
 	switch {
-	case token.Allowed:
-	case slotWaits != nil:
-		l.slots.Withdraw(now, slotWaits)
-	default:
-		l.slots.Cancel(now, q.user, q.seen.Process)
+	case n.slotWaits != nil:
+		l.slots.Withdraw(now, n.slotWaits)
+		n.slot.Allowed = true // it is not what refuses the request
+	case n.slots > 0 && n.slot.Allowed:
+		l.slots.Cancel(now, n.user, n.seen.Process)
 	}
-	return concurrency.Verdict{Allowed: true}, token
+	return false
 }
 
 // shareOf is this instance's share of the user's bandwidth.
@@ -325,15 +443,6 @@ func (l *limiter) startSlot(q question, of *limits.Limits) (concurrency.Verdict,
 		}
 		return w.Verdict
 	}
-}
-
-// token decides about tokens, when the pool has answered if it must be asked.
-func (l *limiter) token(user string, rates []limits.Rate) ratelimit.Verdict {
-	v, wait := l.startToken(user, rates)
-	if wait != nil {
-		return wait()
-	}
-	return v
 }
 
 // startToken decides about tokens at once, or returns how to wait for the verdict.

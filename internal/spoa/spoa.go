@@ -371,7 +371,7 @@ func (a *Agent) start(r *spop.Request) {
 		r.SetUint("limit", uint32(v.limit))
 	default:
 		r.SetString("reason", rateReason)
-		r.SetString("class", v.rate.Name())
+		r.SetString("class", rateName(v.rate, v.together))
 		r.SetUint("limit", uint32(v.rate.Max))
 		r.SetUint("retry", uint32(max(1, math.Ceil(v.retry.Seconds()))))
 		if v.rate.Window != limits.Second {
@@ -420,13 +420,15 @@ func (a *Agent) verdict(q question) verdict {
 	}
 	set := a.limiter.set.Load()
 	of := set.User(q.user)
-	shares := !of.Unlimited() && set.MadeUp(q.user) && !a.names.own(a.clock.Now(), q.user)
+	all := togetherOf(set, q.user)
+	shares := (!of.Unlimited() || all.of != nil) && set.MadeUp(q.user) && !a.names.own(a.clock.Now(), q.user)
 	if shares {
 		q.user = set.Others(q.user)
+		all = togetherOf(set, q.user)
 		// The table was asked about the name, and knows nothing of the others.
 		q.seen.Tracked, q.seen.Active = 0, 0
 	}
-	v := a.limiter.decideOf(q, of)
+	v := a.limiter.decideOf(q, of, all)
 	if shares {
 		v.others = q.user
 	}
@@ -447,7 +449,7 @@ func (a *Agent) verdict(q question) verdict {
 	default:
 		limit := "concurrent"
 		if v.limit == 0 {
-			limit = v.rate.Name()
+			limit = rateName(v.rate, v.together)
 		}
 		came = outcome(of.Tier, "refused", limit)
 		a.metrics.refused.WithLabelValues(limit).Inc()
