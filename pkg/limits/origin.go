@@ -65,7 +65,8 @@ type FieldOrigin struct {
 // long as Parse: it is for people's questions.
 func (s *Set) Origin(user string) Origin { return s.OriginAt("", user) }
 
-// OriginAt is Origin for the limits of a user at an endpoint.
+// OriginAt is Origin for the limits of a user at an endpoint, or at All for those over
+// all endpoints together (see Together).
 func (s *Set) OriginAt(endpoint, user string) Origin {
 	file, key, who := s, s.Key(user), append(s.Keys(user), user)
 	if s.named != nil { // what the file says is said of names
@@ -211,7 +212,11 @@ type collector map[string]FieldOrigin
 // layers adds what a tier or a user sets everywhere, and at an endpoint. The origin
 // tells the rest of a FieldOrigin.
 func (c collector) layers(n *yaml.Node, origin FieldOrigin, endpoint string) {
-	c.layer(n, origin)
+	if mode := lookup(n, "mode"); endpoint != All {
+		c.layer(n, origin)
+	} else if mode != nil {
+		c.set("mode", mode, origin) // all that these limits have of everywhere
+	}
 	if at := lookup(lookup(n, "endpoints"), endpoint); at != nil {
 		origin.Endpoint = true
 		c.layer(at, origin)

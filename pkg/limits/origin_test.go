@@ -95,7 +95,7 @@ func TestOriginKnowsEveryLimit(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		set := rapid.SampledFrom(sets).Draw(t, "set")
 		user := rapid.SampledFrom(append(slices.Collect(set.Users()), "nobody")).Draw(t, "user")
-		endpoint := rapid.SampledFrom(append(set.Endpoints(), "")).Draw(t, "endpoint")
+		endpoint := rapid.SampledFrom(append(set.Endpoints(), "", All)).Draw(t, "endpoint")
 		l, o := set.User(EndpointKey(endpoint, Key(user))), set.OriginAt(endpoint, user)
 		limited := map[string]bool{
 			"concurrent": l.Concurrent > 0, "bandwidth.down": l.Bandwidth.Down > 0,

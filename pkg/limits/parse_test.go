@@ -320,6 +320,9 @@ func FuzzParse(f *testing.F) {
 			if set.User(Key(name)) == nil {
 				t.Fatalf("Parse(%q): user %q has no limits", data, name)
 			}
+			if err := checkTogether(set, Key(name)); err != nil {
+				t.Fatalf("Parse(%q): %v", data, err)
+			}
 		}
 	})
 }
@@ -351,11 +354,17 @@ func print(s *Set) string {
 			l, _ := s.TierAt(endpoint, name)
 			printLimits(&b, "tier", name, endpoint, l)
 		}
+		if l, _ := s.TierAt(All, name); s.together {
+			printLimits(&b, "tier", name, All, l)
+		}
 	}
 	for at := s; ; at = at.At(at.Expires()) {
 		for name := range at.Users() {
 			for _, endpoint := range append([]string{""}, at.Endpoints()...) {
 				printLimits(&b, "user", name, endpoint, at.User(EndpointKey(endpoint, Key(name))))
+			}
+			if s.together {
+				printLimits(&b, "user", name, All, at.User(EndpointKey(All, Key(name))))
 			}
 		}
 		if at.Expires().IsZero() {

@@ -3,6 +3,7 @@ package limits
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"slices"
 )
 
@@ -168,6 +169,10 @@ func schemaDefs() map[string]schema {
 			Title: "Endpoint", Description: "The limits of each user at this endpoint, where he is counted apart from elsewhere. What is left out is as everywhere.",
 			Type: "object", Properties: limitProperties(), Additional: false,
 		},
+		"all_endpoints": {
+			Title: "All endpoints together", Description: "Limits on each user's requests at all endpoints and away from them, taken together, which count beside those at each. Only requests can be limited so.",
+			Type: "object", Properties: togetherProperties(), Additional: false,
+		},
 		"match": {
 			Title: "Match", Description: "What a request looks like; everything that is given must hold.",
 			Type: "object", Properties: matchProperties(), Additional: false,
@@ -306,9 +311,10 @@ func tierProperties() map[string]schema {
 	return with(with(with(limitProperties(),
 		"jobs", schemaJobs()),
 		"endpoints", schema{
-			Title: "Limits at endpoints", Description: "What differs at the endpoints that the file declares.",
-			Type: "object", PropertyNames: &schema{Pattern: endpointPattern}, Additional: ref("endpoint"),
-			Examples: []any{json.RawMessage(`{"uploads":{"concurrent":2}}`)},
+			Title: "Limits at endpoints", Description: `What differs at the endpoints that the file declares; under "*", limits on the requests at all of them and away from them, taken together.`,
+			Type: "object", Properties: map[string]schema{All: *ref("all_endpoints")},
+			PatternProperties: map[string]schema{endpointPattern: *ref("endpoint")}, Additional: false,
+			Examples: []any{json.RawMessage(`{"uploads":{"concurrent":2}}`), json.RawMessage(`{"*":{"requests":{"GET":100}}}`)},
 		}),
 		"comment", schema{
 			Title: "Comment", Description: "For people; explain shows it.",
@@ -368,6 +374,13 @@ func limitProperties() map[string]schema {
 			Type: "integer", Minimum: number(-MaxPriority), Maximum: number(MaxPriority), Examples: []any{-10, 100},
 		},
 	}
+}
+
+// togetherProperties are the fields of limits over all endpoints together.
+func togetherProperties() map[string]schema {
+	properties := limitProperties()
+	maps.DeleteFunc(properties, func(name string, _ schema) bool { return !slices.Contains(togetherFields, name) })
+	return properties
 }
 
 func rateProperties() map[string]schema {

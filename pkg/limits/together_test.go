@@ -2,10 +2,13 @@ package limits
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 )
 
 const togetherFile = `version: 1
@@ -101,4 +104,158 @@ func ratesText(l *Limits) string {
 		all = append(all, text)
 	}
 	return strings.Join(all, ", ")
+}
+
+// checkTogether says how Together and User of a user's key differ, or nil.
+func checkTogether(s *Set, user string) error {
+	mine := EndpointKey(All, user)
+	if endpoint, key := SplitEndpoint(mine); endpoint != All || key != user {
+		return fmt.Errorf("SplitEndpoint(%q) = %q, %q", mine, endpoint, key)
+	}
+	l := s.User(mine)
+	if l.Concurrent != 0 || l.Bandwidth != (Bandwidth{}) || l.Wait != 0 || l.Priority != 0 || l.Jobs().Total != 0 || l.Tier != s.User(user).Tier {
+		return fmt.Errorf("User(%q) = %+v, want rates alone, in tier %s", mine, l, s.User(user).Tier)
+	}
+	for _, endpoint := range append(s.Endpoints(), "", "undeclared", All) {
+		key := EndpointKey(endpoint, user)
+		together, of, ok := s.Together(key)
+		switch {
+		case ok != (len(l.All()) > 0):
+			return fmt.Errorf("Together(%q) = %v with the rates %s", key, ok, ratesText(l))
+		case ok && (together != mine || of != l):
+			return fmt.Errorf("Together(%q) = %q, %s, want %q, %s", key, together, ratesText(of), mine, ratesText(l))
+		case !ok && (together != "" || of != nil):
+			return fmt.Errorf("Together(%q) = %q, %v, false, want nothing", key, together, of)
+		}
+	}
+	return nil
+}
+
+// TestTogetherIsWhatTheFileSays: the file's words, the set's limits over all endpoints
+// together, and those of the key under which they are counted are the same, whatever else
+// the file says, by names and by their hidden keys, and after a journey through Source.
+func TestTogetherIsWhatTheFileSays(t *testing.T) {
+	secrets, err := ParseSecrets([]byte(counting))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		rates := rapid.MapOfN(rapid.SampledFrom([]string{"*", "GET", "PUT"}), rapid.IntRange(1, 100), 0, 3)
+		text := func(rates map[string]int) string {
+			var all []string
+			for _, class := range sortedKeys(rates) {
+				all = append(all, fmt.Sprintf("%q: %d", class, rates[class]))
+			}
+			return "{requests: {" + strings.Join(all, ", ") + "}}"
+		}
+		tier, own := rates.Draw(t, "tier"), rates.Draw(t, "own")
+		elsewhere := rapid.SampledFrom([]string{"", "requests: {GET: 1000, DELETE: 3}, ", "concurrent: 5, bandwidth: {down: 1MB}, ", "priority: 9, over_limit: {concurrent: wait 2s}, "})
+		source := "version: 1\ndefault_tier: a\nendpoints: [e, f]\ntiers: {a: {" + elsewhere.Draw(t, "tier's other") + "endpoints: {e: {concurrent: 1}, \"*\": " + text(tier) + "}}}\n" +
+			"users: {u: {" + elsewhere.Draw(t, "own other") + "endpoints: {f: {requests: {GET: 2}}, \"*\": " + text(own) + "}}}\n"
+		set, err := Parse("f", []byte(source))
+		if err != nil {
+			t.Fatalf("%v:\n%s", err, source)
+		}
+		both := maps.Clone(tier)
+		maps.Copy(both, own)
+		hidden, err := set.Hide(secrets)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := Parse("f", set.Source())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, s := range map[string]*Set{"the set": set, "the hidden set": hidden, "the set of its Source": again} {
+			for user, want := range map[string]map[string]int{"u": both, "v": tier, UnreadableKey: tier} {
+				key := s.Key(user)
+				if err := checkTogether(s, key); err != nil {
+					t.Fatalf("%s: %v:\n%s", name, err, source)
+				}
+				got := map[string]int{}
+				for _, r := range s.User(EndpointKey(All, key)).All() {
+					got[r.Class] = r.Max
+				}
+				if !maps.Equal(got, want) {
+					t.Fatalf("%s: user %q has %v over all endpoints together, want %v:\n%s", name, user, got, want, source)
+				}
+			}
+		}
+	})
+}
+
+// TestTogetherIsCheap: each request asks.
+func TestTogetherIsCheap(t *testing.T) {
+	with := mustParse(t, togetherFile)
+	without := mustParse(t, "version: 1\ndefault_tier: free\nendpoints: [uploads]\ntiers: {free: {requests: {GET: 1}}}\n")
+	for _, tt := range []struct {
+		name string
+		set  *Set
+		key  string
+		most float64
+	}{
+		{"a file without such limits", without, "@uploads/alice", 0},
+		{"a user without", with, "@uploads/bob", 0},
+		{"a user with them", with, "@uploads/alice", 1},
+	} {
+		if got := testing.AllocsPerRun(100, func() { tt.set.Together(tt.key) }); got > tt.most {
+			t.Errorf("%s: Together allocates %v times, want at most %v", tt.name, got, tt.most)
+		}
+	}
+}
+
+func TestTogetherByHand(t *testing.T) {
+	set := mustParse(t, togetherFile)
+	for _, tt := range []struct {
+		name, user, limits, want string
+	}{
+		{"over the tier's", "alice", `{"endpoints":{"*":{"requests":{"GET":3}}}}`, "* 200+50, */hour 10000, GET 3"},
+		{"over the user's own", "carol", `{"endpoints":{"*":{"requests":{"PUT":9}}}}`, "* 200+50, */hour 10000, GET 100, PUT 9"},
+		{"of a tier without", "bob", `{"endpoints":{"*":{"requests":{"GET":3}}}}`, "GET 3"},
+		{"another tier", "alice", `"careful"`, "GET 7 dry-run"},
+		{"something else", "alice", `{"concurrent":50}`, "* 200+50, */hour 10000, GET 100"},
+		{"lifted", "alice", `{"endpoints":{"*":{"requests":"unlimited"}}}`, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			with, refused := set.With([]Override{byHand(tt.user, "", tt.limits, time.Hour)})
+			if len(refused) > 0 {
+				t.Fatalf("With refuses %v", refused)
+			}
+			if err := checkTogether(with, tt.user); err != nil {
+				t.Error(err)
+			}
+			if got := ratesText(with.User(EndpointKey(All, tt.user))); got != tt.want {
+				t.Errorf("limits over all endpoints together = %q, want %q", got, tt.want)
+			}
+		})
+	}
+	if with, refused := set.With([]Override{byHand("alice", "", `{"endpoints":{"*":{"concurrent":3}}}`, time.Hour)}); with != set || len(refused) != 1 ||
+		!strings.Contains(refused[0].Why.Error(), "concurrent cannot be limited over all endpoints together") {
+		t.Errorf("With what cannot be limited so = %v, want it refused", refused)
+	}
+}
+
+func TestOriginTogether(t *testing.T) {
+	set := mustParse(t, togetherFile)
+	field := func(name string, line int, override, endpoint bool) FieldOrigin {
+		return FieldOrigin{Name: name, Line: line, File: set.name, Override: override, Endpoint: endpoint}
+	}
+	free := []FieldOrigin{
+		field("requests.*", 12, false, true), field("requests.*.burst", 12, false, true), field("requests.*/hour", 12, false, true), field("requests.GET", 12, false, true),
+	}
+	for _, tt := range []struct {
+		user string
+		want []FieldOrigin
+	}{
+		{"alice", free},
+		{"carol", append(slices.Clip(free), field("requests.PUT", 18, true, true))},
+		{"dave", []FieldOrigin{field("requests", 19, true, true)}},
+		{"frank", append([]FieldOrigin{field("mode", 21, true, false)}, free...)},
+		{"heidi", []FieldOrigin{field("mode", 15, false, false), field("requests.GET", 15, false, true)}},
+		{"bob", nil},
+	} {
+		if got := set.OriginAt(All, tt.user).Fields; !slices.Equal(got, tt.want) {
+			t.Errorf("OriginAt(*, %s) has the fields %v, want %v", tt.user, got, tt.want)
+		}
+	}
 }
