@@ -22,7 +22,7 @@ type check struct {
 
 // Help tells what the command prints and when it fails.
 func (*check) Help() string {
-	return `For each file that is valid, prints one line with its version (the hash that the instances show), its numbers of tiers and of users, then what it says of everybody (a dry run, files of users, endpoints, classes, workers of queues, who is exempt, what each address of clients may do), then one line a tier with its limits: requests by class and window ("all" is all classes together), requests in progress, bytes per second, and background jobs, which have a line for all tiers if the file says nothing of them: workers that read it then go by the names of tiers. What else is not listed is not limited. Endpoints where a tier has other limits follow it. The last lines are users whose entries end (until). With --users, one line a user or pattern follows, with his tier and his limits after his overrides, as they are now.
+	return `For each file that is valid, prints one line with its version (the hash that the instances show), its numbers of tiers and of users, then what it says of everybody (a dry run, files of users, endpoints, classes, workers of queues, who is exempt, what each address of clients may do), then one line a tier with its limits: requests by class and window ("all" is all classes together), requests in progress, bytes per second, and background jobs, which have a line for all tiers if the file says nothing of them: workers that read it then go by the names of tiers. What else is not listed is not limited. Endpoints where a tier has other limits follow it, then its limits over all endpoints together. The last lines are users whose entries end (until). With --users, one line a user or pattern follows, with his tier and his limits after his overrides, as they are now.
 
 Files of users_from are checked with the file that names them: give only that one.
 
@@ -182,6 +182,15 @@ func (r *report) tier(name string) {
 			r.line("    at %s: %s", endpoint, r.describeBeside(l, at))
 		}
 	}
+	together, _ := r.set.TierAt(limits.All, name)
+	r.together(together)
+}
+
+// together writes the limits over all endpoints together, if there are any.
+func (r *report) together(l *limits.Limits) {
+	if len(terms(l)) > 0 {
+		r.line("    at %s: %s", shownEndpoint(limits.All), r.describe(l))
+	}
 }
 
 // silentJobs says what workers of background jobs keep to where the file says nothing
@@ -252,11 +261,12 @@ func (r *report) users() {
 			continue
 		}
 		r.line("  user %s, tier %s%s: %s", shown(user), shown(l.Tier), until, r.describe(l))
-		for _, endpoint := range r.ends.endpoints[1:] {
+		for _, endpoint := range r.set.Endpoints() {
 			if at := r.set.User(limits.EndpointKey(endpoint, key)); at != l {
 				r.line("    at %s: %s", endpoint, r.describeBeside(l, at))
 			}
 		}
+		r.together(r.set.User(limits.EndpointKey(limits.All, key)))
 	}
 }
 

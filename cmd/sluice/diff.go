@@ -28,7 +28,7 @@ type diff struct {
 
 // Help tells what the command prints and what its exit code means.
 func (*diff) Help() string {
-	return `Prints what a user may do under NEW that differs from OLD, as of now: first what is said of everybody (the mode of the whole file, the default, the anonymous and the unreadable tier, endpoints, classes, who is exempt, what each address of clients may do, workers of queues), then each tier, then the users whom the files do not name, then each user or pattern that is named now or no longer, has another tier or another end (until), or whose own limits differ. Where an endpoint differs in another way, that follows. A user without limits of his own changes with his tier, and is counted there. Names are sorted. What means the same is no difference, however it is written; nor is a limit whose mode is off and that was not there.
+	return `Prints what a user may do under NEW that differs from OLD, as of now: first what is said of everybody (the mode of the whole file, the default, the anonymous and the unreadable tier, endpoints, classes, who is exempt, what each address of clients may do, workers of queues), then each tier, then the users whom the files do not name, then each user or pattern that is named now or no longer, has another tier or another end (until), or whose own limits differ. Where an endpoint differs in another way, that follows, then what differs over all endpoints together. A user without limits of his own changes with his tier, and is counted there. Names are sorted. What means the same is no difference, however it is written; nor is a limit whose mode is off and that was not there.
 
 The exit code is 0 if nothing differs, 1 if something does, and 2 if a file has an error.`
 }
@@ -219,7 +219,7 @@ func (c *comparison) follows(key string) bool {
 		here := limits.EndpointKey(endpoint, key)
 		return c.before.User(here) == tierBefore && c.after.User(here) == tierAfter
 	}
-	return at("") && !slices.ContainsFunc(c.endpoints, func(endpoint string) bool { return !at(endpoint) })
+	return at("") && at(limits.All) && !slices.ContainsFunc(c.endpoints, func(endpoint string) bool { return !at(endpoint) })
 }
 
 func (c *comparison) users() {
@@ -293,6 +293,9 @@ func (c *comparison) whole(title string, set *limits.Set, l *limits.Limits, of s
 			c.line("  at %s: %s", endpoint, describe(at))
 		}
 	}
+	if together := of(set, limits.All); len(terms(together)) > 0 {
+		c.line("  at %s: %s", shownEndpoint(limits.All), describe(together))
+	}
 }
 
 // changes writes a title and what differs, or nothing if nothing does.
@@ -315,8 +318,8 @@ func (c *comparison) line(format string, args ...any) {
 	fmt.Fprintf(c.w, format+"\n", args...)
 }
 
-// differences are the lines that tell what differs, and what differs in another way
-// at an endpoint.
+// differences are the lines that tell what differs, what differs in another way at an
+// endpoint, and what differs over all endpoints together.
 func (c *comparison) differences(of subject) []string {
 	everywhere := differences(of(c.before, ""), of(c.after, ""), c.otherModes)
 	var lines []string
@@ -338,6 +341,12 @@ func (c *comparison) differences(of subject) []string {
 			if !slices.ContainsFunc(here, func(h difference) bool { return h.name == d.name }) {
 				lines = append(lines, "  "+d.name+": as before")
 			}
+		}
+	}
+	if together := differences(of(c.before, limits.All), of(c.after, limits.All), c.otherModes); len(together) > 0 {
+		lines = append(lines, "at "+shownEndpoint(limits.All)+":")
+		for _, d := range together {
+			lines = append(lines, "  "+d.String())
 		}
 	}
 	return lines

@@ -13,7 +13,7 @@ import (
 type ends struct {
 	before, after *limits.Set // before anything has ended, and after everything has
 	times         []time.Time // at which something ends, sorted
-	endpoints     []string    // all of the file, and "" for everywhere else
+	endpoints     []string    // "" for everywhere else, all of the file, and limits.All for all of them together
 }
 
 // end is when an entry ends. The zero end is never.
@@ -24,7 +24,7 @@ type end struct {
 
 // newEnds takes a set in which nothing has ended, as limits.Load makes it.
 func newEnds(set *limits.Set) *ends {
-	e := &ends{before: set, after: set, endpoints: append([]string{""}, set.Endpoints()...)}
+	e := &ends{before: set, after: set, endpoints: slices.Concat([]string{""}, set.Endpoints(), []string{limits.All})}
 	for t := set.Expires(); !t.IsZero(); t = e.after.Expires() {
 		e.times = append(e.times, t)
 		e.after = set.At(t)

@@ -29,7 +29,7 @@ type explain struct {
 
 // Help tells what the command prints.
 func (*explain) Help() string {
-	return `Prints the user's tier and each of his limits, with the line that sets it: an override of his own, his tier, or the default tier because the file does not name him. A limit that the file lifts (unlimited) is listed as not limited; what is not listed nothing limits. Background jobs are always listed: where the file says nothing of them, with what workers that read it keep to.
+	return `Prints the user's tier and each of his limits, with the line that sets it: an override of his own, his tier, or the default tier because the file does not name him. A limit that the file lifts (unlimited) is listed as not limited; what is not listed nothing limits. Limits over all endpoints together follow. Background jobs are always listed: where the file says nothing of them, with what workers that read it keep to.
 
 With --class, prints the limits that one request of that class counts against instead: those of its class, of its verb and of all classes ("*"), and those of all requests.
 
@@ -86,24 +86,36 @@ func (e *explain) run(stdout, stderr io.Writer) int {
 	for _, note := range a.notes {
 		fmt.Fprintln(stdout, "  "+note)
 	}
-	found := a.facts
+	together := &account{} // over all endpoints, which a file without endpoints cannot limit
+	if len(set.Endpoints()) > 0 {
+		together = newAccount(e.Limits, set, e.User, limits.All)
+	}
+	found, foundTogether := a.facts, together.facts
 	if e.Class != "" {
 		verb, of := verbOf(set, e.Class)
-		found = a.against(e.Class, verb)
+		found, foundTogether = a.against(e.Class, verb), together.against(e.Class, verb)
 		fmt.Fprintf(stdout, "a %s request%s counts against:\n", e.Class, of)
 	}
-	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
-	if !slices.ContainsFunc(found, func(f fact) bool { return !ofJobs(f.name) }) {
+	if !slices.ContainsFunc(slices.Concat(found, foundTogether), func(f fact) bool { return !ofJobs(f.name) }) {
 		fmt.Fprintln(stdout, "  no limit of requests")
 	}
-	for _, f := range found {
-		fmt.Fprintf(w, "  %s\t%s\t%s\n", f.name, f.value, f.source)
+	err = writeFacts(stdout, found)
+	if err == nil && len(foundTogether) > 0 {
+		fmt.Fprintln(stdout, "and, with the requests at all endpoints and away from them taken together:")
+		err = writeFacts(stdout, foundTogether)
 	}
-	err = w.Flush()
 	if err == nil && live != nil {
 		err = e.live(stdout, *live, set.Version())
 	}
 	return cli.Exit(stderr, "sluice explain", err)
+}
+
+func writeFacts(to io.Writer, facts []fact) error {
+	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
+	for _, f := range facts {
+		fmt.Fprintf(w, "  %s\t%s\t%s\n", f.name, f.value, f.source)
+	}
+	return w.Flush()
 }
 
 // classesOf are the classes that a request may be of.
@@ -185,7 +197,9 @@ func newAccount(file string, set *limits.Set, user, endpoint string) *account {
 	if line := describeAddresses(set.AddressLimits()); line != "" {
 		a.notes = append(a.notes, "beside these limits, each address at each HAProxy: "+line)
 	}
-	all := termsWith(l, l.Tier != limits.ExemptTier) // workers of jobs keep to these, be they stated or not
+	// Workers of jobs keep to their limits, be they stated or not. Jobs have none over all
+	// endpoints together.
+	all := termsWith(l, l.Tier != limits.ExemptTier && endpoint != limits.All)
 	var names []string
 	for _, t := range all {
 		names = append(names, t.name)
@@ -218,7 +232,7 @@ func newAccount(file string, set *limits.Set, user, endpoint string) *account {
 			source = "default " + source
 		}
 		if origin.Endpoint {
-			source += " for " + endpoint
+			source += " for " + shownEndpoint(endpoint)
 		}
 		a.facts = append(a.facts, fact{name, value(all, name), fmt.Sprintf("%s, %s:%d", source, origin.File, origin.Line)})
 	}

@@ -296,6 +296,14 @@ func shown(name string) string {
 	return strconv.Quote(name)
 }
 
+// shownEndpoint is an endpoint as it follows "at" or "for".
+func shownEndpoint(name string) string {
+	if name == limits.All {
+		return "all endpoints together"
+	}
+	return name
+}
+
 // listed are names from a file, with a comma between.
 func listed(names []string) string {
 	quoted := make([]string, len(names))
