@@ -331,12 +331,18 @@ func TestLimitFileThroughHAProxy(t *testing.T) {
 }
 
 // At an endpoint of the limit file a user has limits of their own, counted apart. What
-// the file does not declare is no way to have them again.
+// the file does not declare is no way to have them again, and a limit over all endpoints
+// bounds what they have in all.
 func TestEndpointsAreApart(t *testing.T) {
 	t.Parallel()
 	awaitHour()
 	c := cluster.Start(t, cluster.Options{
-		Limits: strings.Replace(wholeFile, "  guest:", "  slow: {concurrent: 3}\n  guest:", 1) + "  sleeper: slow\n",
+		Limits: strings.NewReplacer(
+			"  guest:", `  slow: {concurrent: 3}
+  roaming: {requests: {GET: {hour: 10}}, endpoints: {"*": {requests: {GET: {hour: 15}}}}}
+  guest:`,
+			"endpoints: [uploads]", "endpoints: [uploads, mirror]",
+		).Replace(wholeFile) + "  sleeper: slow\n  roamer: roaming\n",
 		// As where the endpoint is taken from what clients write.
 		Rules: []string{"http-request set-var(txn.sluice_endpoint) url_param(at)"},
 	})
@@ -363,6 +369,21 @@ func TestEndpointsAreApart(t *testing.T) {
 		for at, want := range map[string]int{"uploads": 2, "": 12} {
 			if admitted, limit := answers(t, "GET", "/bucket/key?at="+at, user, 50, address); admitted != want || limit != "GET/hour" {
 				t.Errorf("at %q: %d admitted, then refused by %q, want %d and GET/hour", at, admitted, limit, want)
+			}
+		}
+	})
+	t.Run("a limit over all endpoints holds beside those of each", func(t *testing.T) {
+		for _, tt := range []struct {
+			at       string
+			admitted int
+			limit    string
+		}{
+			{"uploads", 10, "GET/hour"},
+			{"mirror", 5, "@*/GET/hour"},
+			{"", 0, "@*/GET/hour"},
+		} {
+			if admitted, limit := answers(t, "GET", "/bucket/key?at="+tt.at, "roamer", 50, address); admitted != tt.admitted || limit != tt.limit {
+				t.Errorf("at %q: %d admitted, then refused by %q, want %d and %s", tt.at, admitted, limit, tt.admitted, tt.limit)
 			}
 		}
 	})
