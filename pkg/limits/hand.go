@@ -229,6 +229,8 @@ func (o Override) check() (*yaml.Node, error) {
 		return nil, fmt.Errorf("reason must be 1 to %d printable characters, got %d characters", maxReason, runes)
 	case !utf8.ValidString(o.By) || len(o.By) > maxBy:
 		return nil, fmt.Errorf("by must be UTF-8 text of at most %d bytes", maxBy)
+	case o.Endpoint == All:
+		return nil, errors.New(`limits over all endpoints together are set everywhere, with {"endpoints": {"*": {"requests": {"GET": 100}}}}`)
 	case o.Endpoint != "" && !endpointForm.MatchString(o.Endpoint):
 		return nil, fmt.Errorf("endpoint %s is no name of one", quote(o.Endpoint))
 	case !orderly(o.Since) || !orderly(o.Until) || unixNano(o.Until) <= 0:

@@ -233,6 +233,10 @@ func TestTogetherByHand(t *testing.T) {
 		!strings.Contains(refused[0].Why.Error(), "concurrent cannot be limited over all endpoints together") {
 		t.Errorf("With what cannot be limited so = %v, want it refused", refused)
 	}
+	at := byHand("alice", All, `{"requests":{"GET":3}}`, time.Hour)
+	if err := at.Check(); err == nil || !strings.Contains(err.Error(), `with {"endpoints": {"*": `) {
+		t.Errorf("Check of an override at the endpoint * = %v, want how to write it", err)
+	}
 }
 
 func TestOriginTogether(t *testing.T) {
