@@ -141,7 +141,7 @@ func asked(path string, q url.Values) (question, error) {
 	case user == "" || len(user) > maxName:
 		return question{}, fmt.Errorf("a user's name of %d bytes: want 1 to %d", len(user), maxName)
 	case !validEndpoint(u.endpoint):
-		return question{}, fmt.Errorf("endpoint %.40q is no name of one (valid: up to 24 of a-z, 0-9 and -, the first none)", u.endpoint)
+		return question{}, fmt.Errorf("endpoint %.40q is no name of one (valid: *, or up to 24 of a-z, 0-9 and -, the first none)", u.endpoint)
 	}
 	return u, nil
 }

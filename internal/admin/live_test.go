@@ -41,7 +41,7 @@ func TestLivePaths(t *testing.T) {
 		{"its headers alone", "HEAD", "/api/v1/live", 200, "", ""},
 		{"no such order", "GET", "/api/v1/live?sort=active", 400, "", `unknown sort "active" (valid: rate, concurrent, down, up, recent)`},
 		{"too many users", "GET", "/api/v1/live?n=1001", 400, "", `n="1001": want a number from 1 to 1000`},
-		{"no endpoint's name", "GET", "/api/v1/live?endpoint=A", 400, "", `endpoint "A" is no name of one (valid: up to 24 of a-z, 0-9 and -, the first none)`},
+		{"no endpoint's name", "GET", "/api/v1/live?endpoint=A", 400, "", `endpoint "A" is no name of one (valid: *, or up to 24 of a-z, 0-9 and -, the first none)`},
 		{"by something else", "GET", "/api/v1/live?by=x", 400, "", `unknown by "x" (valid: name, key)`},
 		{"too long a name", "GET", "/api/v1/live?user=" + strings.Repeat("x", 16<<10+1), 400, "", "a user's name of 16385 bytes: want 1 to 16384"},
 		{"nothing can be sent", "POST", "/api/v1/live", 405, "", "method POST is not allowed: use GET"},
