@@ -1,0 +1,33 @@
+// Package credit says how much of a user's limit each instance's HAProxy may admit
+// by itself, without a question to its agent.
+//
+// A credit is for several instances at once, and none of them knows what the others
+// have used of theirs. So what all of them may admit by themselves is reserved: it
+// counts as used until an instance says that its HAProxy has no credit. The portion
+// is small enough that most of the limit is left to those who ask, and large enough
+// that a user far below their limit is asked about rarely.
+//
+// The package is pure. It does not know which users can have credit at all, nor
+// whether HAProxy has any now.
+package credit
+
+// Portion is what each of the instances may admit by itself of a limit: all of it if
+// there is only one instance, else a quarter of its even part, and at least 1. It is
+// 0, no credit, where 1 for each instance would reserve more than three fifths of the
+// limit: then the instances have to ask. It is never negative, and for several
+// instances together never more than three fifths of the limit. A limit of 0 or less
+// has none.
+//
+// All agents and the pool compute it for themselves, so it must depend on nothing but
+// the limit and the number of instances, of which less than 1 counts as 1.
+func Portion(limit, instances int) (each int) {
+	switch {
+	case limit <= 0:
+		return 0
+	case instances <= 1:
+		return limit
+	case 5*instances > 3*limit:
+		return 0
+	}
+	return max(1, limit/(4*instances))
+}
