@@ -27,7 +27,7 @@ UNIT = $$($(GO) list ./... | grep -v -e /test/ -e /bench$$ $(PURE:.%=-e %$$))
 # take six times as long with the race detector, which has nothing to find in them.
 PURE := ./pkg/ratelimit ./pkg/concurrency ./pkg/bandwidth ./pkg/limits
 # Packages of the unit tests that another HAProxy may fail.
-ONHAPROXY := ./haproxy/... ./internal/peers/... ./internal/spop/...
+ONHAPROXY := ./haproxy/... ./internal/peers/... ./internal/runtimeapi/... ./internal/spop/...
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20

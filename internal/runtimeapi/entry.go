@@ -1,0 +1,250 @@
+package runtimeapi
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// Entry is one of a stick table. What the table does not store is 0, or nil.
+type Entry struct {
+	Process uint64 // which HAProxy process has it: proc.sluice_process, 0 if that is not set
+	Found   bool   // false: the table has no entry of the key
+	Key     string
+	Expires time.Duration // until HAProxy forgets it, if nobody uses it
+
+	ConnCur    int      // requests or connections in progress
+	HTTPReqCnt uint32   // requests ever tracked
+	GPT, GPC   []uint32 // tags and counters; a table without arrays has at most gpt0, gpc0 and gpc1
+}
+
+const (
+	// maxArray is how many elements HAProxy lets gpt and gpc have.
+	maxArray = 100
+	// maxKey is far above the length of any key that Sluice uses.
+	maxKey = 1000
+)
+
+// expressible reports why a key cannot be put into a command. A line break ends a
+// command, whatever stands before it, and a NUL the key.
+func expressible(key string) error {
+	if key == "" || len(key) > maxKey {
+		return fmt.Errorf("key of %d bytes: haproxy's runtime API takes 1 to %d", len(key), maxKey)
+	}
+	for i := range len(key) {
+		if c := key[i]; c < 0x20 || c == 0x7f {
+			return fmt.Errorf("key %q: control bytes cannot be given to haproxy's runtime API", key)
+		}
+	}
+	return nil
+}
+
+// appendKey appends a key as one word of a command. HAProxy takes a backslash in front
+// of any character, and the character as it is; "<<" at the end of a line would
+// begin a payload, so even that is escaped. Bytes of UTF-8 mean nothing to it.
+func appendKey(line []byte, key string) []byte {
+	for i := range len(key) {
+		c := key[i]
+		if !plain(c) && c < 0x80 {
+			line = append(line, '\\')
+		}
+		line = append(line, c)
+	}
+	return line
+}
+
+func plain(c byte) bool {
+	switch {
+	case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
+		return true
+	}
+	return c == '-' || c == '_' || c == '.' || c == '/' || c == ':'
+}
+
+// validWord reports whether a name of a table or variable needs no escaping.
+func validWord(name string) bool {
+	for i := range len(name) {
+		if !plain(name[i]) {
+			return false
+		}
+	}
+	return name != ""
+}
+
+// parseEntry reads a line of "show table", such as
+//
+//	0x7f6373071330: key=a\ b use=0 exp=600000 shard=0 conn_cur=0 gpt0=5 gpt1=0 gpc0=0
+//
+// into e, whose slices it uses again. What it does not know it leaves out.
+func parseEntry(line []byte, e *Entry) error {
+	*e = Entry{Found: true, GPT: e.GPT[:0], GPC: e.GPC[:0]}
+	_, rest, ok := bytes.Cut(line, []byte(": key="))
+	if !ok {
+		return fmt.Errorf("entry %q: no key", line)
+	}
+	var err error
+	e.Key, rest, err = parseKey(rest)
+	if err != nil {
+		return fmt.Errorf("entry %q: %w", line, err)
+	}
+	for len(rest) > 0 {
+		var field []byte
+		field, rest, _ = bytes.Cut(rest, []byte{' '})
+		name, value, ok := bytes.Cut(field, []byte{'='})
+		if !ok {
+			continue // a part of something unknown
+		}
+		if err := e.set(name, value); err != nil {
+			return fmt.Errorf("entry %q: %s: %w", line, name, err)
+		}
+	}
+	return nil
+}
+
+// parseKey reads an escaped key up to the first blank that is not part of it.
+func parseKey(text []byte) (key string, rest []byte, err error) {
+	end := bytes.IndexAny(text, ` \`)
+	if end < 0 {
+		return string(text), nil, nil
+	}
+	if text[end] == ' ' { // as nearly always: nothing is escaped
+		return string(text[:end]), text[end+1:], nil
+	}
+	raw := make([]byte, 0, len(text))
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == ' ':
+			return string(raw), text[i+1:], nil
+		case c != '\\':
+			raw = append(raw, c)
+		case i+1 == len(text):
+			return "", nil, errors.New("the key ends with a backslash")
+		case text[i+1] == 'x':
+			if i+4 > len(text) {
+				return "", nil, errors.New("the key ends within an escaped byte")
+			}
+			b, err := strconv.ParseUint(string(text[i+2:i+4]), 16, 8)
+			if err != nil {
+				return "", nil, err
+			}
+			raw = append(raw, byte(b))
+			i += 3
+		default:
+			i++
+			raw = append(raw, unescaped(text[i]))
+		}
+	}
+	return string(raw), nil, nil
+}
+
+// unescaped is what HAProxy means by a letter behind a backslash; anything else means
+// itself.
+func unescaped(c byte) byte {
+	switch c {
+	case 't':
+		return '\t'
+	case 'n':
+		return '\n'
+	case 'r':
+		return '\r'
+	case 'e':
+		return 0x1b
+	}
+	return c
+}
+
+// set takes a field that is known, and leaves out any other.
+func (e *Entry) set(name, value []byte) error {
+	switch string(name) {
+	case "exp":
+		n, err := parseUint(value, 32)
+		e.Expires = time.Duration(n) * time.Millisecond
+		return err
+	case "conn_cur":
+		n, err := parseUint(value, 32)
+		e.ConnCur = int(n)
+		return err
+	case "http_req_cnt":
+		n, err := parseUint(value, 32)
+		e.HTTPReqCnt = uint32(n)
+		return err
+	}
+	switch {
+	case bytes.HasPrefix(name, []byte("gpt")):
+		return setElement(&e.GPT, name[3:], value)
+	case bytes.HasPrefix(name, []byte("gpc")):
+		return setElement(&e.GPC, name[3:], value)
+	}
+	return nil
+}
+
+// setElement takes an element of an array, of which HAProxy prints one after the other.
+func setElement(array *[]uint32, index, value []byte) error {
+	i, err := parseUint(index, 32)
+	if err != nil {
+		return nil //nolint:nilerr // gpc0_rate(1000) and the like
+	}
+	n, err := parseUint(value, 32)
+	switch {
+	case err != nil:
+		return err
+	case i >= maxArray:
+		return fmt.Errorf("want at most %d elements", maxArray)
+	}
+	for uint64(len(*array)) <= i {
+		*array = append(*array, 0)
+	}
+	(*array)[i] = uint32(n)
+	return nil
+}
+
+// parseUint reads digits, without the garbage that strconv makes of a byte slice.
+func parseUint(digits []byte, bits int) (uint64, error) {
+	if len(digits) == 0 || len(digits) > 20 {
+		return 0, fmt.Errorf("%q is not a number", digits)
+	}
+	limit := uint64(1)<<(bits-1)<<1 - 1 // all bits
+	var n uint64
+	for _, c := range digits {
+		d := uint64(c - '0')
+		if c < '0' || c > '9' || n > (limit-d)/10 {
+			return 0, fmt.Errorf("%q is not a number of %d bits", digits, bits)
+		}
+		n = n*10 + d
+	}
+	return n, nil
+}
+
+// variableOf reads an answer of "get var", such as
+//
+//	proc.sluice_process: type=sint value=<1795329825725885>
+func variableOf(line []byte, name string) (value []byte, found bool, err error) {
+	if string(line) == "Variable not found." {
+		return nil, false, nil
+	}
+	after, ok := bytes.CutPrefix(line, []byte(name+": type="))
+	if ok {
+		_, value, ok = bytes.Cut(after, []byte(" value=<"))
+	}
+	if ok {
+		value, ok = bytes.CutSuffix(value, []byte{'>'})
+	}
+	if !ok {
+		return nil, false, refusedError(cut(line))
+	}
+	return value, true, nil
+}
+
+// processOf reads an answer about processVariable; 0 is one that is not set.
+func processOf(line []byte) (uint64, error) {
+	value, found, err := variableOf(line, processVariable)
+	if err != nil || !found {
+		return 0, err
+	}
+	return parseUint(value, 64)
+}
+
+// cut bounds what an error quotes.
+func cut(line []byte) []byte { return line[:min(len(line), 200)] }
