@@ -19,7 +19,8 @@ type Slotted struct {
 // after the other, all in one round trip. Before each of them it drops from the
 // user's pool the instances that are gone: those that are not live and have not
 // asked for a second, which is how long the caller's list may be behind.
-// The instance itself is never gone. An ask that is newer than the one before
+// The instance itself is never gone. Where the ask has a portion, a field that is as
+// old as the pool's time to live counts as none. An ask that is newer than the one before
 // is published when its user is near his limit, see Progress.
 //
 // Of the asks of a failed call, all, some or none may have been heard. An ask
@@ -68,7 +69,7 @@ func validateSlots(a concurrency.Ask) error {
 	case a.Seq == 0 || a.Seq >= 1<<53:
 		return fmt.Errorf("sequence number %d is not from 1 to %d", a.Seq, 1<<53-1)
 	}
-	for _, n := range [...]int{a.Want, a.Active, a.Refused} {
+	for _, n := range [...]int{a.Want, a.Active, a.Refused, a.Portion} {
 		if n < 0 || n > maxCount {
 			return fmt.Errorf("count %d is not from 0 to %d", n, maxCount)
 		}
@@ -104,13 +105,13 @@ func (b *Bus) divideSlots(asks []concurrency.Ask) []*slotBatch {
 func (c *slotBatch) call(instance string, live []string, asks []concurrency.Ask) call {
 	prefix := slotsPrefix(c.shard)
 	keys := make([]string, len(c.asks))
-	args := make([]any, 0, 5+5*len(c.asks)+len(live))
+	args := make([]any, 0, 5+6*len(c.asks)+len(live))
 	args = append(args, instance, string(appendText([]byte(wireVersion+" "), instance)), len(prefix)+1,
 		int64(slotsTTL/time.Second), slotsFresh.Milliseconds())
 	for i, ask := range c.asks {
 		a := &asks[ask]
 		keys[i] = prefix + a.User
-		args = append(args, a.Want, a.Active, a.Seq, a.Refused, min(a.Limit, maxLimit))
+		args = append(args, a.Want, a.Active, a.Seq, a.Refused, min(a.Limit, maxLimit), a.Portion)
 	}
 	for _, name := range live {
 		args = append(args, name)

@@ -49,7 +49,7 @@ func slotsIsConcurrencyTake(t *testing.T, s *server) {
 
 		call := func(rt *rapid.T) {
 			instance := rapid.SampledFrom(instances).Draw(rt, "instance")
-			live := rapid.SliceOfDistinct(rapid.SampledFrom(instances), rapid.ID).Draw(rt, "live")
+			live := rapid.SliceOf(rapid.SampledFrom(append(instances, "idle"))).Draw(rt, "live")
 			var asks []concurrency.Ask
 			for range rapid.IntRange(1, 6).Draw(rt, "asks") {
 				a := slotAsk.Draw(rt, "ask")
@@ -86,7 +86,7 @@ func slotsIsConcurrencyTake(t *testing.T, s *server) {
 			u, name := rapid.SampledFrom(users).Draw(rt, "user"), rapid.SampledFrom(instances).Draw(rt, "instance")
 			value := rapid.OneOf(rapid.SampledFrom(malformedHoldings), rapid.Custom(func(t *rapid.T) string {
 				n := rapid.IntRange(0, 12)
-				written := time.Now().Add(rapid.SampledFrom([]time.Duration{-time.Hour, -1001 * time.Millisecond, -500 * time.Millisecond, 500 * time.Millisecond, time.Hour}).Draw(t, "age"))
+				written := time.Now().Add(rapid.SampledFrom([]time.Duration{-time.Hour, -29 * time.Second, -1001 * time.Millisecond, -500 * time.Millisecond, 500 * time.Millisecond, time.Hour}).Draw(t, "age"))
 				return fmt.Sprintf("%d %d %d %d", n.Draw(t, "held"), n.Draw(t, "active"), n.Draw(t, "seq"), written.UnixMilli())
 			})).Draw(rt, "value")
 			s.do(t, "HSET", slotsKey(u), name, value)
@@ -121,6 +121,7 @@ var slotAsk = rapid.Custom(func(t *rapid.T) concurrency.Ask {
 		Active:  rapid.OneOf(rapid.IntRange(0, 12), count).Draw(t, "active"),
 		Refused: rapid.OneOf(rapid.Just(0), rapid.Just(0), count).Draw(t, "refused"),
 		Limit:   rapid.OneOf(rapid.IntRange(1, 30), rapid.IntRange(1, 30), rapid.IntMin(1)).Draw(t, "limit"),
+		Portion: rapid.OneOf(rapid.Just(0), rapid.IntRange(0, 12), count).Draw(t, "portion"),
 	}
 })
 
@@ -145,7 +146,11 @@ func (p slotPool) ask(instance string, live []string, a concurrency.Ask, now tim
 		_, err := fmt.Sscanf(value, "%d %d %d %d", &h.Held, &h.Active, &h.Seq, &written)
 		large := max(uint64(h.Held), uint64(h.Active), h.Seq, uint64(written)) >= 1<<53
 		fresh := (now.UnixMilli()-written) <= 1000 && (written-now.UnixMilli()) <= 1000
-		gone := name != instance && !slices.Contains(live, name) && !fresh
+		gone := !slices.Contains(live, name) && !fresh
+		if a.Portion > 0 {
+			gone = gone || !fresh && now.UnixMilli()-written >= 30_000
+		}
+		gone = gone && name != instance
 		if err != nil || large || gone || !holdingPattern.MatchString(value) {
 			delete(p, name)
 			continue
@@ -154,7 +159,7 @@ func (p slotPool) ask(instance string, live []string, a concurrency.Ask, now tim
 		before += h.Active
 	}
 	was := pool[instance]
-	g = concurrency.Take(pool, instance, a)
+	g = concurrency.Take(pool, live, instance, a)
 	h := pool[instance]
 	if h.Seq == was.Seq {
 		return g, false
@@ -182,6 +187,7 @@ func slotsRefuses(t *testing.T, s *server) {
 		{"a sequence number beyond Lua", func(a *concurrency.Ask) { a.Seq = 1 << 53 }, "sequence number 9007199254740992 is not from 1 to 9007199254740991"},
 		{"a negative want", func(a *concurrency.Ask) { a.Want = -1 }, "count -1 is not from 0 to 1000000000000"},
 		{"a negative active", func(a *concurrency.Ask) { a.Active = -2 }, "count -2 is not from 0 to 1000000000000"},
+		{"a negative portion", func(a *concurrency.Ask) { a.Portion = -1 }, "count -1 is not from 0 to 1000000000000"},
 		{"a negative refused", func(a *concurrency.Ask) { a.Refused = -3 }, "count -3 is not from 0 to 1000000000000"},
 		{"a want beyond Lua", func(a *concurrency.Ask) { a.Want = 1e12 + 1 }, "count 1000000000001 is not from 0 to 1000000000000"},
 	}

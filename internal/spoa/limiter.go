@@ -283,7 +283,7 @@ func (l *limiter) take(n *needs, rates *rates) bool {
 func (l *limiter) ask(n *needs, rates *rates) {
 	now := l.clock.Now()
 	if n.slots > 0 {
-		n.slot, n.slotWaits = l.slots.Start(now, n.user, n.slots, n.seen)
+		n.slot, n.slotWaits = l.slots.Start(now, n.user, n.slots, n.seen, concurrency.Places{})
 		if n.slotWaits == nil && !n.slot.Allowed {
 			return
 		}
@@ -430,7 +430,7 @@ func (l *limiter) startSlot(q question, of *limits.Limits) (concurrency.Verdict,
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	v, w := start(l.clock.Now(), q.user, of.Concurrent, q.seen)
+	v, w := start(l.clock.Now(), q.user, of.Concurrent, q.seen, concurrency.Places{})
 	if w == nil {
 		l.act()
 		return v, nil

@@ -384,7 +384,7 @@ func (p *pool) hold(ctx context.Context, instance string, live []string, asks []
 	p.live = live
 	slotted := bus.Slotted{Now: time.Now()}
 	for _, ask := range asks {
-		slotted.Grants = append(slotted.Grants, concurrency.Take(p.of(ask.User), instance, ask))
+		slotted.Grants = append(slotted.Grants, concurrency.Take(p.of(ask.User), live, instance, ask))
 	}
 	return slotted, nil
 }

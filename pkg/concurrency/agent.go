@@ -25,6 +25,11 @@ type Config struct {
 	// DrainFor is how long requests of a HAProxy that was replaced may go on: its
 	// hard-stop-after. 0 means 10 minutes.
 	DrainFor time.Duration
+
+	// Lookup tells a user's limit (0: not limited), and whether HAProxy may have credit for
+	// the user, of which all agents must say the same. nil: nobody can have credit. It is
+	// called inside the agent's methods, also for users whom only polygen names.
+	Lookup func(user string) (limit int, credit bool)
 }
 
 // Verdict is the answer to one request.
@@ -40,6 +45,7 @@ type Waiting struct {
 
 	owner   *user
 	process int64 // that asked
+	counted bool  // HAProxy's count of the user, when the places are withdrawn, has it
 	decided bool
 }
 
@@ -55,13 +61,16 @@ type Native struct {
 type Output struct {
 	Decided []*Waiting // requests that need not wait any longer
 	Native  []Native
-	Urgent  bool // Collect has something that should not wait for the next flush
+	// Withdraw names users whose places HAProxy is to lose, as Withdrawn then says.
+	Withdraw []string
+	Urgent   bool // Collect has something that should not wait for the next flush
 }
 
 // Agent decides the requests of one instance. It is not safe for concurrent use.
 type Agent struct {
 	config Config
 	users  map[string]*user
+	parked map[string]places // of users of whom nothing else is known
 	agenda agenda.Agenda[*user]
 	wanted []*user // an ask is due at once
 	dirty  []*user // an ask is due with the next flush
@@ -74,6 +83,7 @@ type Agent struct {
 	lost       bool
 	lostAt     int64
 	deafUntil  int64 // what HAProxy says with its questions is not believed until then
+	settleAt   int64 // when the pool has known the instances and the limits for settleSpan
 	drainUntil int64 // when the draining of a replaced HAProxy is over at the latest; 0: none is
 	processes
 	inProgress int // requests believed in progress, of all users
@@ -90,7 +100,7 @@ func NewAgent(c Config) *Agent {
 	if c.DrainFor <= 0 {
 		c.DrainFor = 10 * time.Minute
 	}
-	return &Agent{config: c, users: make(map[string]*user), instances: 1}
+	return &Agent{config: c, users: make(map[string]*user), parked: make(map[string]places), instances: 1}
 }
 
 func setDefault(n *int, standard int) {
@@ -100,53 +110,61 @@ func setDefault(n *int, standard int) {
 }
 
 // Start decides a request of a user with a limit (> 0), given what HAProxy's
-// table said of him when it asked. When a slot is missing that the pool may
-// still have, the request waits: the Waiting is not nil and the verdict is not
-// valid yet. A request that is allowed holds a slot until HAProxy tells of its
-// end, or until Cancel.
-func (a *Agent) Start(at time.Time, name string, limit int, seen Count) (Verdict, *Waiting) {
+// tables said of the user when it asked. When a slot is missing that the pool may
+// still have, or that HAProxy's places may free, the request waits: the Waiting is
+// not nil and the verdict is not valid yet. A request that is allowed holds a slot
+// until HAProxy tells of its end, or until Cancel.
+func (a *Agent) Start(at time.Time, name string, limit int, seen Count, p Places) (Verdict, *Waiting) {
 	now := a.clock(at)
 	u := a.user(name, limit, seen, now)
 	if u == nil {
 		a.overflow++
 		return Verdict{Allowed: true}, nil
 	}
-	u.seen = now
+	u.seen, u.asker = now, seen.Process
 	defer a.review(u, now)
-	if len(u.line) == 0 && a.free(u) > 0 {
-		return a.admit(u, now, seen.Process), nil
+	admitted, counted := a.credited(u, seen.Process, p, now)
+	if admitted || len(u.line) == 0 && a.free(u) > 0 {
+		return a.admit(u, now, seen.Process, admitted && counted), nil
 	}
-	if a.countsAlone() || len(u.line) > 0 || u.exhausted(now) || len(u.queue) >= u.limit {
+	if len(u.line) > 0 || len(u.queue) >= u.limit || a.full(u, now) {
 		return a.refuse(u, now), nil
 	}
-	w := &Waiting{owner: u, process: seen.Process}
+	w := &Waiting{owner: u, process: seen.Process, counted: counted}
 	u.queue = append(u.queue, w)
 	return Verdict{}, w
+}
+
+// full reports whether it is known that there is no slot, so that waiting for the pool
+// or for HAProxy's places is in vain.
+func (a *Agent) full(u *user, now int64) bool {
+	return u.phase != withdrawing && (a.countsAlone() || u.exhausted(now))
 }
 
 // Hold has a request, which Start has just refused, wait for a slot in the order
 // of arrival: until a slot is free, or Timeout. It is refused at once, with a nil
 // Waiting, where too many wait already.
-func (a *Agent) Hold(at time.Time, name string, limit int, seen Count) (Verdict, *Waiting) {
+func (a *Agent) Hold(at time.Time, name string, limit int, seen Count, p Places) (Verdict, *Waiting) {
 	now := a.clock(at)
 	u := a.user(name, limit, seen, now)
 	if u == nil {
 		a.overflow++
 		return Verdict{Allowed: true}, nil
 	}
-	u.seen = now
+	u.seen, u.asker = now, seen.Process
 	defer a.review(u, now)
-	if len(u.line) >= a.config.MaxLine || a.lines >= a.config.MaxLines {
+	admitted, counted := a.credited(u, seen.Process, p, now)
+	if !admitted && (len(u.line) >= a.config.MaxLine || a.lines >= a.config.MaxLines) {
 		return a.refuse(u, now), nil
 	}
 	u.refusals = max(0, u.refusals-1) // HAProxy must not refuse by itself who may wait
-	if len(u.line) == 0 && a.free(u) > 0 {
-		return a.admit(u, now, seen.Process), nil
+	if admitted || len(u.line) == 0 && a.free(u) > 0 {
+		return a.admit(u, now, seen.Process, admitted && counted), nil
 	}
-	w := &Waiting{owner: u, process: seen.Process}
+	w := &Waiting{owner: u, process: seen.Process, counted: counted}
 	u.line = append(u.line, w)
 	a.lines++
-	u.unmetAt = now
+	u.unmetAt, u.busyAt = now, now
 	return Verdict{}, w
 }
 
@@ -167,8 +185,8 @@ func (a *Agent) Timeout(at time.Time, w *Waiting) Verdict {
 	switch line := a.leaveQueues(w); {
 	case line:
 		w.Verdict = a.turnAway(u, now)
-	case a.far(u, now) && (u.believed() < u.limit/a.instances || u.believed() <= u.held):
-		w.Verdict = a.admit(u, now, w.process)
+	case a.far(u, now) && (u.inProgress() < u.limit/a.instances || u.inProgress() <= u.held):
+		w.Verdict = a.admit(u, now, w.process, false)
 	default:
 		w.Verdict = a.refuse(u, now)
 	}
@@ -227,8 +245,12 @@ func (a *Agent) Cancel(at time.Time, name string, process int64) {
 	a.review(u, a.clock(at))
 }
 
-// admit takes a slot for a request that HAProxy is about to track.
-func (a *Agent) admit(u *user, now, process int64) Verdict {
+// admit takes a slot for a request that HAProxy is about to track. One that is counted
+// is in inside, and takes none.
+func (a *Agent) admit(u *user, now, process int64, counted bool) Verdict {
+	if !counted {
+		u.outside++
+	}
 	switch a.whose(process) {
 	case present:
 		u.pending = append(u.pending, now)
@@ -249,27 +271,38 @@ func (a *Agent) refuse(u *user, now int64) Verdict {
 // turnAway refuses a request that HAProxy had better not refuse by itself.
 func (a *Agent) turnAway(u *user, now int64) Verdict {
 	u.refused++
-	u.unmetAt = now
+	u.unmetAt, u.busyAt = now, now
 	return Verdict{Limit: u.limit}
 }
 
 // serve decides what can be decided of those who wait: first the line, which
 // has waited longer.
 func (a *Agent) serve(u *user, now int64) {
-	for len(u.line) > 0 && a.free(u) > 0 {
+	for len(u.line) > 0 && a.roomFor(u, u.line[0]) {
 		a.lines--
-		u.line = a.decide(u, u.line, a.admit(u, now, u.line[0].process))
+		u.line = a.decide(u, u.line, a.admitWaiting(u, now, u.line[0]))
 	}
 	for len(u.queue) > 0 {
 		switch {
-		case a.free(u) > 0:
-			u.queue = a.decide(u, u.queue, a.admit(u, now, u.queue[0].process))
-		case a.countsAlone() || u.exhausted(now):
+		case a.roomFor(u, u.queue[0]):
+			u.queue = a.decide(u, u.queue, a.admitWaiting(u, now, u.queue[0]))
+		case a.full(u, now):
 			u.queue = a.decide(u, u.queue, a.refuse(u, now))
 		default:
 			return
 		}
 	}
+}
+
+// roomFor reports whether a request that waits may start. What is left of withdrawn
+// places has those that were counted in them: they are in progress as it were already.
+func (a *Agent) roomFor(u *user, w *Waiting) bool {
+	free := a.free(u)
+	return free > 0 || free == 0 && w.counted && u.phase == ending
+}
+
+func (a *Agent) admitWaiting(u *user, now int64, w *Waiting) Verdict {
+	return a.admit(u, now, w.process, w.counted && u.phase == ending)
 }
 
 // decide tells the first of a queue its verdict, and returns the rest.
@@ -294,6 +327,11 @@ func (a *Agent) clock(at time.Time) int64 {
 		}
 		a.lostAt -= back
 		a.deafUntil -= back
+		a.settleAt -= back
+		for name, p := range a.parked {
+			p.lentAt -= back
+			a.parked[name] = p
+		}
 		a.shiftProcesses(back)
 		if a.drainUntil > 0 {
 			a.drainUntil -= back
@@ -310,7 +348,7 @@ func (a *Agent) alone() bool { return a.instances <= 1 }
 func (a *Agent) countsAlone() bool { return a.lost || a.alone() }
 
 // free is how many more requests of the user may start here now.
-func (a *Agent) free(u *user) int { return a.capacity(u) - u.believed() }
+func (a *Agent) free(u *user) int { return a.capacity(u) - u.inProgress() }
 
 // capacity is how many requests of the user may be in progress here.
 func (a *Agent) capacity(u *user) int {
@@ -345,16 +383,33 @@ func (a *Agent) user(name string, limit int, seen Count, now int64) *user {
 	a.asked(seen.Process, now)
 	u := a.users[name]
 	if u == nil {
-		if len(a.users) >= a.config.MaxUsers {
+		if _, parked := a.parked[name]; len(a.users) >= a.config.MaxUsers && !parked {
 			return nil
 		}
-		u = &user{name: name, limit: limit}
-		a.users[name] = u
+		u = a.newUser(name, limit, now)
 	}
 	a.setLimit(u, limit, a.now)
 	if now >= a.deafUntil && a.whose(seen.Process) == present {
 		u.advance(seen, a.young(now))
 	}
+	return u
+}
+
+// newUser begins to know a user, whose portion is held unless it may be in doubt.
+func (a *Agent) newUser(name string, limit int, now int64) *user {
+	u := &user{name: name, limit: max(1, limit)}
+	_, u.able = a.lookup(name)
+	if p, ok := a.parked[name]; ok {
+		u.places = p
+		delete(a.parked, name)
+		a.inProgress -= p.shown() // review counts it again
+	}
+	u.allowed, u.portion = a.allowance(u.able, limit), a.portion(u.able, limit)
+	if u.held = u.portion; !a.settled(now) {
+		u.held = min(u.held, u.inProgress()) // that was lent when it was settled, or was asked for
+	}
+	u.told = u.held
+	a.users[name] = u
 	return u
 }
 
@@ -378,10 +433,12 @@ func (a *Agent) Stats() Stats {
 	return Stats{Users: len(a.users), InProgress: a.inProgress, InLine: a.lines, Overflowed: a.overflow}
 }
 
-// InProgress is how many requests of a user the agent believes in progress here.
+// InProgress is how many requests of a user the agent believes in progress here,
+// those that HAProxy admitted by itself as last told.
 func (a *Agent) InProgress(name string) int {
 	if u := a.users[name]; u != nil {
-		return u.believed()
+		return u.running()
 	}
-	return 0
+	p := a.parked[name]
+	return p.shown()
 }

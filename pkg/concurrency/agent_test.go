@@ -41,7 +41,7 @@ func newRigOf(t testing.TB, instances int, c concurrency.Config) *rig {
 // those that wait.
 func (r *rig) start(at, n int) (admitted int, waiting []*concurrency.Waiting) {
 	for range n {
-		v, w := r.Start(ms(at), "u", 10, count{})
+		v, w := r.Start(ms(at), "u", 10, count{}, concurrency.Places{})
 		if w != nil {
 			waiting = append(waiting, w)
 		} else if v.Allowed {
@@ -57,7 +57,7 @@ func (r *rig) start(at, n int) (admitted int, waiting []*concurrency.Waiting) {
 func (r *rig) exchange(at int, flush bool) []concurrency.Ask {
 	asks := r.Collect(ms(at), flush, nil)
 	for _, ask := range asks {
-		r.Reply(ms(at), ask, concurrency.Take(r.pool, "me", ask))
+		r.Reply(ms(at), ask, concurrency.Take(r.pool, nil, "me", ask))
 	}
 	return asks
 }
@@ -116,7 +116,7 @@ func TestAgentAloneHasNoMoreThanTheLimit(t *testing.T) {
 			switch rapid.IntRange(0, 3).Draw(t, "step") {
 			case 0:
 				running := int(table.Active) + admitted
-				v, w := a.Start(at, "u", limit, table)
+				v, w := a.Start(at, "u", limit, table, concurrency.Places{})
 				if w != nil {
 					t.Fatal("a request waits")
 				}
@@ -154,16 +154,16 @@ func TestAgentInProgress(t *testing.T) {
 	start := func(n int) func(*rig, time.Time) {
 		return func(r *rig, at time.Time) {
 			for range n {
-				r.Start(at, "u", 10, count{})
+				r.Start(at, "u", 10, count{}, concurrency.Places{})
 			}
 		}
 	}
 	startSeeing := func(tracked, active int64) func(*rig, time.Time) {
-		return func(r *rig, at time.Time) { r.Start(at, "u", 10, count{Tracked: tracked, Active: active}) }
+		return func(r *rig, at time.Time) { r.Start(at, "u", 10, count{Tracked: tracked, Active: active}, concurrency.Places{}) }
 	}
 	asks := func(process, tracked, active int64) func(*rig, time.Time) {
 		return func(r *rig, at time.Time) {
-			r.Start(at, "u", 10, count{Tracked: tracked, Active: active, Process: process})
+			r.Start(at, "u", 10, count{Tracked: tracked, Active: active, Process: process}, concurrency.Places{})
 		}
 	}
 	cancelFor := func(process int64) func(*rig, time.Time) {
@@ -318,8 +318,8 @@ func TestAgentMaxUsers(t *testing.T) {
 	r := newRigOf(t, 1, concurrency.Config{MaxUsers: 2})
 	for i, want := range []uint64{0, 0, 1, 2} {
 		name := fmt.Sprint("u", i)
-		for _, ask := range []func(time.Time, string, int, count) (concurrency.Verdict, *concurrency.Waiting){r.Start, r.Hold} {
-			if v, w := ask(ms(0), name, 1, count{}); !v.Allowed && i >= 2 || w != nil && i >= 2 {
+		for _, ask := range []func(time.Time, string, int, count, concurrency.Places) (concurrency.Verdict, *concurrency.Waiting){r.Start, r.Hold} {
+			if v, w := ask(ms(0), name, 1, count{}, concurrency.Places{}); !v.Allowed && i >= 2 || w != nil && i >= 2 {
 				t.Errorf("user %d: %+v, %v, want allowed uncounted", i, v, w)
 			}
 			if i < 2 {
@@ -359,7 +359,7 @@ func TestAgentForgets(t *testing.T) {
 func TestAgentStatsInProgress(t *testing.T) {
 	for _, instances := range []int{1, 2} {
 		r := newRig(t, instances)
-		r.Start(ms(0), "v", 10, count{}) // never comes to be
+		r.Start(ms(0), "v", 10, count{}, concurrency.Places{}) // never comes to be
 		r.start(0, 3)
 		r.exchange(0, true)
 		if got := r.Stats().InProgress; got != 4 && instances == 1 {
@@ -426,7 +426,7 @@ func TestAgentFirstRequestsWaitOneRoundTrip(t *testing.T) {
 func TestAgentFarBelowTheLimitKeepsIdleSlots(t *testing.T) {
 	r := newRig(t, 2)
 	start := func(at int) *concurrency.Waiting {
-		_, w := r.Start(ms(at), "u", 100, count{})
+		_, w := r.Start(ms(at), "u", 100, count{}, concurrency.Places{})
 		return w
 	}
 	if start(0) == nil {
@@ -572,7 +572,7 @@ func TestAgentFail(t *testing.T) {
 		_, waiting := r.start(0, 12)
 		ask := r.Collect(ms(0), false, nil)[0]
 		if heard {
-			concurrency.Take(r.pool, "me", ask)
+			concurrency.Take(r.pool, nil, "me", ask)
 		}
 		if again := r.Collect(ms(1), true, nil); len(again) != 0 {
 			t.Errorf("heard %v: asked again before the answer: %v", heard, again)
@@ -590,7 +590,7 @@ func TestAgentFail(t *testing.T) {
 			t.Errorf("heard %v: decided %v, want all admitted", heard, got)
 		}
 		// The first ask arrives again, late.
-		if got := concurrency.Take(r.pool, "me", ask); got.Held != 10 || r.pool["me"].Seq != asks[0].Seq {
+		if got := concurrency.Take(r.pool, nil, "me", ask); got.Held != 10 || r.pool["me"].Seq != asks[0].Seq {
 			t.Errorf("heard %v: a late ask was told %+v, want what is", heard, got)
 		}
 	}
@@ -723,7 +723,7 @@ func TestAgentLineIsServedInOrder(t *testing.T) {
 	var line []*concurrency.Waiting
 	for i := range 5 {
 		r.start(i, 1)
-		_, w := r.Hold(ms(i), "u", 10, count{})
+		_, w := r.Hold(ms(i), "u", 10, count{}, concurrency.Places{})
 		line = append(line, w)
 	}
 	if got := r.Stats().InLine; got != 5 {
@@ -745,7 +745,7 @@ func TestAgentLineIsServedInOrder(t *testing.T) {
 	if got := r.decided(); !slices.Equal(got, []bool{true, true}) || r.Stats().InLine != 0 {
 		t.Errorf("decided %v with %d in line, want the last two admitted", got, r.Stats().InLine)
 	}
-	if v, w := r.Hold(ms(31), "u", 10, count{}); !v.Allowed || w != nil {
+	if v, w := r.Hold(ms(31), "u", 10, count{}, concurrency.Places{}); !v.Allowed || w != nil {
 		t.Errorf("Hold with free slots = %+v, %v, want admitted at once", v, w)
 	}
 }
@@ -753,8 +753,8 @@ func TestAgentLineIsServedInOrder(t *testing.T) {
 func TestAgentLineIsBounded(t *testing.T) {
 	r := newRigOf(t, 1, concurrency.Config{MaxLine: 2, MaxLines: 3})
 	hold := func(user string) bool {
-		r.Start(ms(0), user, 1, count{Tracked: 1, Active: 1})
-		v, w := r.Hold(ms(0), user, 1, count{})
+		r.Start(ms(0), user, 1, count{Tracked: 1, Active: 1}, concurrency.Places{})
+		v, w := r.Hold(ms(0), user, 1, count{}, concurrency.Places{})
 		if w == nil && (v.Allowed || v.Limit != 1) {
 			t.Errorf("Hold(%s) = %+v, want refused by 1", user, v)
 		}
@@ -774,7 +774,7 @@ func TestAgentLineIsBounded(t *testing.T) {
 func TestAgentLineIsDemand(t *testing.T) {
 	r := newRig(t, 2)
 	r.pool["other"] = concurrency.Holding{Held: 10, Seq: 1}
-	r.Hold(ms(0), "u", 10, count{})
+	r.Hold(ms(0), "u", 10, count{}, concurrency.Places{})
 	for second := range 3 {
 		refused := 0
 		for at := 1000 * second; at < 1000*second+1000; at += 5 {
@@ -796,7 +796,7 @@ func TestAgentLineIsNotShielded(t *testing.T) {
 	hold := func(n int) {
 		for range n {
 			r.start(1, 1)
-			r.Hold(ms(1), "u", 10, count{})
+			r.Hold(ms(1), "u", 10, count{}, concurrency.Places{})
 		}
 		r.Block(ms(2), "u", concurrency.NewLimit(10, 5))
 	}
@@ -1077,14 +1077,14 @@ func TestAgentBelatedReplies(t *testing.T) {
 	r := newRig(t, 2)
 	r.start(0, 8)
 	ask := r.Collect(ms(0), false, nil)[0]
-	grant := concurrency.Take(r.pool, "me", ask)
+	grant := concurrency.Take(r.pool, nil, "me", ask)
 	r.Drain()
 	r.Reply(ms(1), ask, grant)
 	r.Progress(ms(5), "u", 10, count{Tracked: 8, Active: 8})
 	r.pass(5, 10)
 	r.Progress(ms(50), "u", 10, count{Tracked: 8, Active: 7})
 	ask = r.Collect(ms(50), true, nil)[0]
-	grant = concurrency.Take(r.pool, "me", ask)
+	grant = concurrency.Take(r.pool, nil, "me", ask)
 	r.Progress(ms(51), "u", 10, count{Tracked: 8, Active: 2}) // meanwhile
 	r.Reply(ms(52), ask, grant)
 	r.pass(52, 60)
@@ -1127,7 +1127,7 @@ func TestAgentLimits(t *testing.T) {
 					admitted++ // nobody asks the agent
 					continue
 				}
-				if v, _ := r.Start(ms(81), "u", tt.limit, count{}); v.Allowed {
+				if v, _ := r.Start(ms(81), "u", tt.limit, count{}, concurrency.Places{}); v.Allowed {
 					admitted++
 				}
 			}
@@ -1179,7 +1179,7 @@ func TestAgentLimitLiftedWhileSomeWait(t *testing.T) {
 		r.exchange(0, true)
 		r.pass(5, 50)
 		for range 3 {
-			r.Hold(ms(50), "u", 10, count{})
+			r.Hold(ms(50), "u", 10, count{}, concurrency.Places{})
 		}
 		r.Limits(ms(51), func(string) int { return 0 })
 		if got := r.decided(); !slices.Equal(got, []bool{true, true, true}) {
@@ -1232,7 +1232,7 @@ func TestAgentBatchesAreBounded(t *testing.T) {
 	r := newRig(t, 2)
 	const users = 5000
 	for i := range users {
-		r.Start(ms(0), fmt.Sprint("u", i), 10, count{})
+		r.Start(ms(0), fmt.Sprint("u", i), 10, count{}, concurrency.Places{})
 	}
 	r.Drain()
 	first := r.Collect(ms(0), true, nil)
@@ -1264,14 +1264,14 @@ func TestAgentAboveItsShareSettles(t *testing.T) {
 		t.Fatalf("%d waited, %d in progress, want 4 and 4", len(waiting), r.InProgress("u"))
 	}
 	r.Share(ms(2), concurrency.Sharing{User: "u", Until: ms(3000), Shares: []concurrency.Share{{Instance: "me", Slots: 2}, {Instance: "other", Slots: 8}}})
-	concurrency.Take(r.pool, "other", concurrency.Ask{User: "u", Seq: 1, Want: 6, Active: 6, Limit: 10})
+	concurrency.Take(r.pool, nil, "other", concurrency.Ask{User: "u", Seq: 1, Want: 6, Active: 6, Limit: 10})
 	r.exchange(40, true)
 	_, waiting = r.start(50, 1) // finds none
 	asks := len(r.exchange(51, true))
 	for _, w := range waiting {
 		r.Timeout(ms(60), w)
 	}
-	concurrency.Take(r.pool, "other", concurrency.Ask{User: "u", Seq: 2, Want: 5, Active: 5, Limit: 10})
+	concurrency.Take(r.pool, nil, "other", concurrency.Ask{User: "u", Seq: 2, Want: 5, Active: 5, Limit: 10})
 	for range 100 {
 		r.Tick(ms(150))
 		asks += len(r.exchange(150, true))
@@ -1290,7 +1290,7 @@ func TestAgentGivesBackWhatIsTooMuch(t *testing.T) {
 		t.Fatalf("%d of 7 admitted while the pool was lost, want all", n)
 	}
 	r.Progress(ms(10), "u", 10, count{Tracked: 7, Active: 7})
-	concurrency.Take(r.pool, "other", concurrency.Ask{User: "u", Seq: 1, Want: 5, Active: 5, Limit: 10})
+	concurrency.Take(r.pool, nil, "other", concurrency.Ask{User: "u", Seq: 1, Want: 5, Active: 5, Limit: 10})
 	r.Lost(ms(20), false)
 	r.pass(20, 40)
 	r.holds("registered", 7)

@@ -23,7 +23,7 @@ func busy(b *testing.B, instances, users int) (*concurrency.Agent, []string, flo
 	a := concurrency.NewAgent(concurrency.Config{Instance: "me"})
 	a.Cluster(t0, instances, 0)
 	for _, name := range names {
-		a.Start(t0, name, 10, concurrency.Count{})
+		a.Start(t0, name, 10, concurrency.Count{}, concurrency.Places{})
 	}
 	talk(a, t0)
 	for _, name := range names {
@@ -69,7 +69,7 @@ func BenchmarkAgentRequest(b *testing.B) {
 			for b.Loop() {
 				i := n * 7919 % len(names)
 				tracked[i]++
-				a.Start(at, names[i], 10, concurrency.Count{Tracked: tracked[i], Active: 1})
+				a.Start(at, names[i], 10, concurrency.Count{Tracked: tracked[i], Active: 1}, concurrency.Places{})
 				a.Progress(at, names[i], 10, concurrency.Count{Tracked: tracked[i] + 1, Active: 2})
 				a.Progress(at, names[i], 10, concurrency.Count{Tracked: tracked[i] + 1, Active: 1})
 				if n++; n%100 == 0 { // 20 000 requests a second
@@ -110,12 +110,12 @@ func BenchmarkAgentTick(b *testing.B) {
 func BenchmarkAgentRefuse(b *testing.B) {
 	a := concurrency.NewAgent(concurrency.Config{})
 	for range 10 {
-		a.Start(t0, "u", 10, concurrency.Count{})
+		a.Start(t0, "u", 10, concurrency.Count{}, concurrency.Places{})
 	}
 	seen := concurrency.Count{Tracked: 10, Active: 10}
 	b.ReportAllocs()
 	for b.Loop() {
-		if v, _ := a.Start(t0, "u", 10, seen); v.Allowed {
+		if v, _ := a.Start(t0, "u", 10, seen, concurrency.Places{}); v.Allowed {
 			b.Fatal("admitted")
 		}
 	}

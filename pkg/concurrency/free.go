@@ -9,7 +9,7 @@ func (a *Agent) Free(name string) (int, bool) {
 	if u == nil || u.unlimited {
 		return 0, false
 	}
-	n := a.free(u)
+	n := a.capacity(u) - u.running()
 	if !a.countsAlone() {
 		n += u.left
 	}

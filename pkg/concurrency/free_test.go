@@ -22,7 +22,7 @@ func TestFreeAlone(t *testing.T) {
 	if n, known := r.Free("u"); n != 0 || !known {
 		t.Errorf("Free = %d, %v with all in progress, want 0", n, known)
 	}
-	r.Start(ms(1), "u", 4, count{})
+	r.Start(ms(1), "u", 4, count{}, concurrency.Places{})
 	if n, _ := r.Free("u"); n != 0 {
 		t.Errorf("Free = %d with 10 of 4 in progress, want 0", n)
 	}

@@ -19,21 +19,44 @@ const (
 // only what runs; if that is not enough it asks for one more, for others may have
 // left some. When more is held than there is, as after a loss, it does not: what
 // ends beyond the share goes back. Far from the limit it keeps some idle slots, as
-// many as have been in use, so that requests need not wait for the pool.
+// many as have been in use, so that requests need not wait for the pool, or the
+// portion, of which the pool need not be told.
 func (a *Agent) want(u *user, now int64) int {
-	believed := u.believed()
-	want := believed
+	n := a.toTell(u)
+	want := n
 	switch {
 	case a.alone(), u.unlimited:
 	case !u.hot(now):
-		want = a.idleSlots(u, believed+len(u.queue)+len(u.line))
+		want = a.coolWant(u, n+len(u.queue)+len(u.line), now)
 	case u.demanding(now):
 		want = max(want, a.share(u, now))
-		if want == believed && u.held <= believed+1 && !u.over {
+		if want == n && u.held <= n+1 && !u.over {
 			want++ // a slot that was found is kept for whoever comes next
 		}
 	}
-	return max(believed, min(want, u.limit))
+	return max(n, min(want, u.limit))
+}
+
+// toTell is what the pool and polygen hear of requests in progress: what counts against
+// the slots. Alone, where only people hear of it, what is shown to them.
+func (a *Agent) toTell(u *user) int {
+	if a.alone() {
+		return u.running()
+	}
+	return u.inProgress()
+}
+
+// coolWant is the want of a user far from the limit.
+func (a *Agent) coolWant(u *user, need int, now int64) int {
+	switch {
+	case u.portion == 0:
+		return a.idleSlots(u, need)
+	case max(need, u.peak()) > u.portion:
+		return max(u.portion, a.idleSlots(u, need))
+	case u.held < u.portion && u.recovering(now):
+		return max(need, u.held)
+	}
+	return u.portion
 }
 
 // idleSlots is the want of a user far from his limit. What is held is near
@@ -58,14 +81,19 @@ func (a *Agent) share(u *user, now int64) int {
 // review draws the consequences of any change: it decides who waits, lowers what
 // is held, and sees to it that the pool hears what it should.
 func (a *Agent) review(u *user, now int64) {
-	if least := max(u.believed(), a.share(u, now)); u.over && u.held > least && !a.countsAlone() {
+	u.settle()
+	if u.phase == lent && u.hot(now) && !a.alone() {
+		a.takeBack(u, now) // others need what is not in use
+	}
+	a.withdraw(u, now)
+	if least := max(u.inProgress(), a.share(u, now)); u.over && u.held > least && !a.countsAlone() {
 		u.held = least // rather than have who waits use it
 		a.hurry(u)
 	}
 	a.serve(u, now)
 	a.shield(u, now)
-	a.inProgress += u.believed() - u.counted
-	u.counted = u.believed()
+	a.inProgress += u.running() - u.counted
+	u.counted = u.running()
 	if free := a.free(u); free != u.freeThen || free <= 0 {
 		u.freeThen, u.usedAt = free, now
 	} else if u.hot(now) && now-u.usedAt >= int64(idleSpan) {
@@ -93,22 +121,23 @@ func (a *Agent) review(u *user, now int64) {
 
 // due reports whether the pool, and through it polygen, should hear of the user.
 func (a *Agent) due(u *user, now int64) bool {
-	believed := u.believed()
-	near := u.hot(now) || 100*believed >= hotPercent*u.limit
+	n := a.toTell(u)
+	near := u.hot(now) || 100*n >= hotPercent*u.limit
 	since := now - u.reportedAt
 	switch {
 	case u.register:
 		return true
 	case u.refused > 0 && since >= int64(refusedSpan):
 		return true
-	case believed != u.reported && (near || u.watched):
+	case n != u.reported && (near || u.watched):
 		return true
-	case near && believed > 0 && since >= int64(reportEvery):
+	case near && n > 0 && since >= int64(reportEvery):
 		return true
 	case a.alone():
-		return u.told > 0 && believed == 0
+		return u.told > 0 && n == 0
 	}
-	return u.held < u.told || u.held > 0 && since >= int64(refreshSpan)
+	// A field that says the portion may lapse: then the pool takes it for granted.
+	return u.held < u.told || u.field && u.held+u.portion > 0 && u.held != u.portion && since >= int64(refreshSpan)
 }
 
 // hurry has the user asked for without waiting for the next flush.
@@ -165,7 +194,7 @@ func (a *Agent) ask(u *user, now int64) (Ask, bool) {
 	}
 	want := a.want(u, now)
 	if want > u.held && now < u.retryAt {
-		want = max(u.held, u.believed())
+		want = max(u.held, a.toTell(u))
 	}
 	if (want == u.told || a.alone()) && !a.due(u, now) {
 		return Ask{}, false
@@ -175,8 +204,8 @@ func (a *Agent) ask(u *user, now int64) (Ask, bool) {
 	}
 	u.held = min(u.held, want) // as in review: the pool may give the rest away before it answers
 	a.seq++
-	ask := Ask{User: u.name, Seq: a.seq, Want: want, Active: u.believed(), Refused: u.refused, Limit: u.limit}
-	u.asking = true
+	ask := Ask{User: u.name, Seq: a.seq, Want: want, Active: a.toTell(u), Refused: u.refused, Limit: u.limit, Portion: u.portion}
+	u.asking, u.field = true, true
 	u.register = false
 	u.refused = 0
 	u.watched = u.hot(now) || 100*ask.Active >= hotPercent*u.limit || ask.Refused > 0

@@ -7,13 +7,34 @@ import "time"
 // has in progress.
 func (a *Agent) Cluster(at time.Time, instances, rank int) {
 	now := a.clock(at)
-	was := a.alone()
+	was, alone := a.instances, a.alone()
 	a.instances, a.rank = max(1, instances), max(0, rank)
-	if was != a.alone() {
-		for _, u := range a.users {
+	if was == a.instances {
+		return
+	}
+	a.settleAt = now + int64(settleSpan)
+	a.unparkMore(now)
+	for _, u := range a.users {
+		if alone != a.alone() {
 			u.held = 0 // alone it holds nothing, and together nothing yet
+			if !u.field {
+				u.told = 0
+			}
 		}
-		a.reviewAll(now, true)
+		a.setPortion(u, now)
+		if u.phase == withdrawing {
+			u.retryAt = max(u.retryAt, now+int64(applySpan)) // the pool needs not hear what is over at once
+		}
+	}
+	a.reviewAll(now, alone != a.alone())
+}
+
+// unparkMore looks at users again whose places are more than HAProxy may have by now.
+func (a *Agent) unparkMore(now int64) {
+	for name, p := range a.parked {
+		if limit, able := a.lookup(name); p.inside > a.allowance(able, limit) {
+			a.user(name, limit, Count{}, now)
+		}
 	}
 }
 
@@ -36,7 +57,8 @@ func (a *Agent) Lost(at time.Time, lost bool) {
 // reviewAll is for what happens rarely and concerns everybody.
 func (a *Agent) reviewAll(now int64, register bool) {
 	for _, u := range a.users {
-		u.register = u.register || register && (u.believed() > 0 || u.told > 0)
+		known := u.portion > 0 && !u.field && u.inProgress() <= u.held // without a word
+		u.register = u.register || register && !known && (u.inProgress() > 0 || u.told > 0)
 		a.review(u, now)
 	}
 }
@@ -69,8 +91,12 @@ func (a *Agent) Progress(at time.Time, name string, limit int, c Count) {
 // which a block may refuse.
 func (a *Agent) Limits(at time.Time, limit func(user string) int) {
 	now := a.clock(at)
+	a.settleAt = now + int64(settleSpan)
+	a.unparkMore(now)
 	for name, u := range a.users {
+		_, u.able = a.lookup(name)
 		a.setLimit(u, limit(name), now)
+		a.setPortion(u, now)
 		a.review(u, now)
 	}
 }
@@ -87,6 +113,7 @@ func (a *Agent) setLimit(u *user, limit int, now int64) {
 		u.release = max(0, u.release+limit-u.limit) // until polygen knows
 		u.limit = limit
 	}
+	a.setPortion(u, now)
 	if u.taughtAt > 0 {
 		a.teach(u, now)
 	}
@@ -108,11 +135,25 @@ func (a *Agent) Synced(at, since time.Time) {
 // what one that has started since was asked about.
 func (a *Agent) Restarted(at time.Time) {
 	a.takeOver(a.clock(at))
+	a.ended()
+	a.reviewAll(a.now, false)
+}
+
+// ended is for what was in progress on HAProxies that were replaced, or have ended.
+func (a *Agent) ended() {
 	a.drainUntil = 0
 	for _, u := range a.users {
-		u.draining = 0
+		u.draining, u.former = 0, 0
 	}
-	a.reviewAll(a.now, false)
+	for name, p := range a.parked {
+		a.inProgress -= p.shown()
+		if p.former = 0; p.phase == none {
+			delete(a.parked, name)
+			continue
+		}
+		a.inProgress += p.shown()
+		a.parked[name] = p
+	}
 }
 
 // Replaced says that another HAProxy has taken over the session, as after a
@@ -130,6 +171,12 @@ func (a *Agent) takeOver(now int64) {
 	for _, u := range a.users {
 		u.drain()
 	}
+	for name, p := range a.parked {
+		a.inProgress -= p.shown()
+		p = p.replaced()
+		a.inProgress += p.shown()
+		a.parked[name] = p
+	}
 }
 
 // young reports whether the present HAProxy has just replaced another one.
@@ -140,20 +187,26 @@ func (a *Agent) Draining() bool { return a.drainUntil > 0 }
 
 // Drained says that every HAProxy but the present one has ended.
 func (a *Agent) Drained(at time.Time) {
-	for _, u := range a.users {
-		u.draining = 0
-	}
-	a.drainUntil = 0
+	a.ended()
 	a.reviewAll(a.clock(at), false)
 }
 
-// Share takes polygen's word on how a user's slots are best divided.
+// Share takes polygen's word on how a user's slots are best divided. An instance that
+// has nothing of the user lets the pool know, which else would count its portion.
 func (a *Agent) Share(at time.Time, s Sharing) {
-	u := a.users[s.User]
-	if u == nil || a.alone() {
+	if a.alone() {
 		return
 	}
 	now := a.clock(at)
+	u := a.known(s.User, now)
+	if u == nil {
+		if limit, able := a.lookup(s.User); a.portion(able, limit) == 0 {
+			return
+		}
+		if u = a.meet(s.User, now); u == nil {
+			return
+		}
+	}
 	before := a.share(u, now)
 	u.share, u.shareTo = 0, min(s.Until.UnixNano(), now+int64(shareFor))
 	for _, share := range s.Shares {
@@ -186,6 +239,9 @@ func (a *Agent) Block(at time.Time, name string, limit Limit) {
 	if u.native || now-u.taughtAt >= int64(refreshSpan) {
 		a.teach(u, now)
 	}
+	if u.phase == lent && !a.alone() {
+		a.takeBack(u, now)
+	}
 	a.review(u, now)
 }
 
@@ -210,7 +266,7 @@ func (a *Agent) shield(u *user, now int64) {
 	}
 	room := a.free(u) > 0
 	if a.countsAlone() && !u.unlimited {
-		room = u.believed() <= min(u.release, a.capacity(u)-1)
+		room = u.inProgress() <= min(u.release, a.capacity(u)-1)
 	}
 	if room || now >= u.blockUntil {
 		u.native = false
@@ -258,6 +314,10 @@ func (a *Agent) idleForLong(u *user, now int64) bool {
 	}
 	a.inProgress -= u.counted
 	delete(a.users, u.name)
+	if u.phase == lent || u.former > 0 {
+		a.parked[u.name] = u.places
+		a.inProgress += u.places.shown()
+	}
 	return true
 }
 
@@ -280,6 +340,9 @@ func (a *Agent) plan(u *user, now int64) {
 	}
 	if u.native {
 		next = min(next, u.blockUntil)
+	}
+	if u.phase == withdrawing {
+		next = min(next, u.sendAt)
 	}
 	a.agenda.Put(u, next)
 }

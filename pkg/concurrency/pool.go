@@ -1,5 +1,7 @@
 package concurrency
 
+import "slices"
+
 // An Ask is what one instance tells the pool of one user, and what it wants of
 // it. Every number is absolute, so that an Ask which is lost, repeated or late
 // does no lasting harm: a later one sets everything right.
@@ -10,6 +12,7 @@ type Ask struct {
 	Active  int    // requests in progress there, held slots or not; they have run and count whatever the limit
 	Refused int    // requests refused there since its last Ask
 	Limit   int    // slots that all instances together may hold; > 0
+	Portion int    // slots that each live instance holds which has no Holding, in case its HAProxy has credit
 }
 
 // A Grant is the pool's answer to an Ask.
@@ -27,7 +30,7 @@ type Holding struct {
 }
 
 // Take is the pool's arithmetic for one user, whose pool is a Holding for each
-// instance. It stores the instance's new Holding and returns the grant.
+// instance that has asked. It stores the instance's new Holding and returns the grant.
 // internal/bus runs the same arithmetic as a script inside Redis, and a test
 // holds the two against each other.
 //
@@ -35,12 +38,20 @@ type Holding struct {
 // is. Slots are given back at once; more are granted as far as the limit allows.
 // What runs is held, even above the limit: an instance that comes back after
 // the pool has forgotten it registers what it has.
-func Take(pool map[string]Holding, instance string, a Ask) Grant {
+//
+// A live instance without a Holding counts as one that holds the Portion, for its
+// HAProxy may have lent places that nobody asked the pool for. Of itself an instance
+// says in its Ask what it has lent: without a Holding it begins with none, so that one
+// that has just joined is not granted what the others already hold.
+func Take(pool map[string]Holding, live []string, instance string, a Ask) Grant {
 	others := 0
 	for name, h := range pool {
 		if name != instance {
 			others += h.Held
 		}
+	}
+	if a.Portion > 0 {
+		others += a.Portion * silent(pool, live, instance)
 	}
 	h := pool[instance]
 	if a.Seq > h.Seq {
@@ -49,4 +60,14 @@ func Take(pool map[string]Holding, instance string, a Ask) Grant {
 		pool[instance] = h
 	}
 	return Grant{Held: h.Held, Free: a.Limit - others - h.Held}
+}
+
+// silent is how many live instances but the one that asks have no Holding.
+func silent(pool map[string]Holding, live []string, instance string) (n int) {
+	for i, name := range live {
+		if _, asked := pool[name]; !asked && name != instance && !slices.Contains(live[:i], name) {
+			n++
+		}
+	}
+	return n
 }

@@ -39,7 +39,7 @@ func TestTake(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			p := pool{}
 			maps.Copy(p, tt.pool)
-			if got := concurrency.Take(p, "me", tt.ask); got != tt.want {
+			if got := concurrency.Take(p, nil, "me", tt.ask); got != tt.want {
 				t.Errorf("Take(%+v) = %+v, want %+v", tt.ask, got, tt.want)
 			}
 			tt.pool = maps.Clone(tt.pool)
@@ -88,7 +88,7 @@ func TestTakeInAnyOrder(t *testing.T) {
 				continue
 			}
 			before := pool[m.from]
-			g := concurrency.Take(pool, m.from, m.ask)
+			g := concurrency.Take(pool, nil, m.from, m.ask)
 			after := pool[m.from]
 			held, active := 0, 0
 			for _, h := range pool {
@@ -108,7 +108,7 @@ func TestTakeInAnyOrder(t *testing.T) {
 		}
 		for name, ask := range last {
 			ask.Seq, ask.Want, ask.Active = ask.Seq+1, 1, 1
-			concurrency.Take(pool, name, ask)
+			concurrency.Take(pool, nil, name, ask)
 			if got, want := pool[name], (concurrency.Holding{Held: 1, Active: 1, Seq: ask.Seq}); got != want {
 				t.Fatalf("after the last ask of %s: %+v, want %+v", name, got, want)
 			}

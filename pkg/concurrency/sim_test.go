@@ -157,7 +157,7 @@ func (c *cluster) request(a *agent, answer func(concurrency.Verdict)) {
 		c.answer(concurrency.Verdict{Limit: c.limit}, answer)
 		return
 	}
-	v, w := a.core.Start(c.Now, "u", c.limit, a.table)
+	v, w := a.core.Start(c.Now, "u", c.limit, a.table, concurrency.Places{})
 	c.await(a, v, w, false, max(5*c.link.RTT, 10*time.Millisecond), answer)
 	c.pump(a)
 }
@@ -165,7 +165,7 @@ func (c *cluster) request(a *agent, answer func(concurrency.Verdict)) {
 func (c *cluster) await(a *agent, v concurrency.Verdict, w *concurrency.Waiting, inLine bool, most time.Duration, answer func(concurrency.Verdict)) {
 	decided := func(v concurrency.Verdict) {
 		if !v.Allowed && !inLine && c.hold > 0 {
-			v, w := a.core.Hold(c.Now, "u", c.limit, a.table)
+			v, w := a.core.Hold(c.Now, "u", c.limit, a.table, concurrency.Places{})
 			c.await(a, v, w, true, c.hold, answer)
 			c.pump(a)
 			return
@@ -369,7 +369,7 @@ func (c *cluster) take(a *agent, asks []concurrency.Ask) []concurrency.Grant {
 	grants := make([]concurrency.Grant, len(asks))
 	for i, ask := range asks {
 		before, newer := c.active(), ask.Seq > c.pool[a.name].Seq
-		grants[i] = concurrency.Take(c.pool, a.name, ask)
+		grants[i] = concurrency.Take(c.pool, nil, a.name, ask)
 		held := 0
 		for _, h := range c.pool {
 			held += h.Held

@@ -52,7 +52,12 @@ type user struct {
 	name      string
 	limit     int
 	unlimited bool  // by now; limit is what it was
+	able      bool  // HAProxy may have credit for the user
 	seen      int64 // when a request last started
+	asker     int64 // the process that then asked
+	busyAt    int64 // when a request was last refused, or found no place; 0: long ago
+
+	places
 
 	// What is in progress.
 	tracked, ended int64   // HAProxy's count
@@ -64,6 +69,9 @@ type user struct {
 	counted        int     // what Agent.inProgress has of him
 
 	// The lease.
+	allowed  int    // places that HAProxy may have
+	portion  int    // slots that the pool takes the instance to hold that never asked
+	field    bool   // it has asked: the pool knows a Holding
 	held     int    // slots that may be used
 	over     bool   // all instances hold more than there are
 	left     int    // slots that nobody held when the pool last answered
@@ -102,7 +110,30 @@ type user struct {
 	taughtAt   int64 // when HAProxy's table was last told
 }
 
-// believed is how many requests are in progress here.
+// inProgress is an upper bound of the requests in progress here, whoever admitted them,
+// and of those that HAProxy may admit by itself.
+func (u *user) inProgress() int {
+	if u.phase == none {
+		return u.believed() + u.former
+	}
+	return u.inside + u.outside + u.former
+}
+
+// running is how many requests are in progress here, as far as known.
+func (u *user) running() int {
+	switch u.phase {
+	case none:
+		return u.inProgress()
+	case ending:
+		return max(u.believed(), u.inProgress())
+	}
+	return max(u.believed(), min(u.believed()+u.natives, u.inside+u.outside)) + u.former
+}
+
+// settle lowers the bound of what is outside when requests that were asked about have ended.
+func (u *user) settle() { u.outside = min(u.outside, u.believed()) }
+
+// believed is how many requests that were asked about are in progress here.
 func (u *user) believed() int {
 	return int(u.tracked-u.ended) + len(u.pending) + len(u.fresh) + u.draining
 }
@@ -121,7 +152,9 @@ func (u *user) advance(c Count, young bool) {
 	// Nobody says which they are. Taken for the latest, they leave behind those
 	// that never come to be, however many follow.
 	u.pending = u.pending[:len(u.pending)-arrived]
+	u.outside += int(tracked-u.tracked) - arrived // nobody was asked, or they are not known any more
 	u.tracked, u.ended = tracked, max(u.ended, c.Tracked-c.Active)
+	u.settle()
 }
 
 // push takes a count that HAProxy pushed. It pushes in order: fewer requests than
@@ -135,11 +168,24 @@ func (u *user) push(c Count, young bool) {
 }
 
 // drain turns what is in progress on a HAProxy that was replaced into a number
-// that nobody lowers.
+// that nobody lowers, and its places into another.
 func (u *user) drain() {
-	u.draining += int(u.tracked-u.ended) + len(u.pending)
+	n := int(u.tracked-u.ended) + len(u.pending)
+	if u.phase != none {
+		n = min(n, u.outside)
+	}
+	u.draining += n
 	u.pending, u.fresh = u.fresh, nil
 	u.forgetCount()
+	u.places = u.replaced()
+}
+
+// replaced is what is known of places when their HAProxy has been replaced.
+func (p places) replaced() places {
+	if p.phase == none {
+		return places{former: p.former}
+	}
+	return places{former: p.former + p.inside}
 }
 
 // forgetCount is for a table that began anew.
@@ -154,6 +200,7 @@ func (u *user) expire(now int64) {
 		}
 		*list = (*list)[:copy(*list, (*list)[n:])]
 	}
+	u.settle()
 }
 
 // note keeps the peak of what is in progress.
@@ -166,7 +213,7 @@ func (u *user) note(now int64) {
 		u.peaks = [2]int{}
 		u.peakSpan = span
 	}
-	u.peaks[0] = max(u.peaks[0], u.believed())
+	u.peaks[0] = max(u.peaks[0], u.inProgress())
 }
 
 func (u *user) peak() int { return max(u.peaks[0], u.peaks[1]) }
@@ -203,6 +250,7 @@ func (u *user) shift(back int64) {
 	for _, t := range []*int64{
 		&u.seen, &u.heardAt, &u.retryAt, &u.shareTo, &u.hotSince, &u.hotUntil, &u.reportedAt,
 		&u.unmetAt, &u.usedAt, &u.blockUntil, &u.taughtAt,
+		&u.busyAt, &u.lentAt, &u.sentAt, &u.sendAt, &u.endedAt,
 	} {
 		if *t != 0 {
 			*t -= back
@@ -210,8 +258,13 @@ func (u *user) shift(back int64) {
 	}
 }
 
-// idle reports whether nothing of the user is worth remembering.
+// idle reports whether nothing of the user is worth remembering but places.
 func (u *user) idle(now int64) bool {
-	return u.believed() == 0 && len(u.queue)+len(u.line) == 0 && !u.asking && !u.native && !u.wanted && !u.dirty &&
-		u.held == 0 && u.told == 0 && u.reported == 0 && now-u.seen >= int64(forgetSpan)
+	return u.believed() == 0 && (u.phase == none && u.reported == 0 || u.phase == lent) &&
+		len(u.queue)+len(u.line) == 0 && !u.asking && !u.native && !u.wanted && !u.dirty &&
+		(u.held == u.portion && u.told == u.portion || u.held == 0 && !u.field) && now-u.seen >= int64(forgetSpan)
 }
+
+// recovering reports whether the user was near the limit until a while ago: others may
+// need the slots.
+func (u *user) recovering(now int64) bool { return now-u.hotUntil < int64(calmSpan) }

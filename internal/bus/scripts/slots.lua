@@ -6,7 +6,7 @@
 -- ARGV  the instance, the progress message's head, where in a key the user begins,
 --       the hashes' time to live in seconds, for how many milliseconds after its
 --       write a field needs no live instance; then for each ask: want, active,
---       seq, refused, limit; then the live instances
+--       seq, refused, limit, portion; then the live instances
 -- Returns Redis' time (seconds, microseconds), then for each ask: held, free.
 
 local call, match, format = redis.call, string.match, string.format
@@ -17,11 +17,15 @@ local stamp = format(' %d', now)
 local said, words = {ARGV[2]}, 1
 local at = 6
 
-local live -- made when it is needed: most fields are fresh
+local live, count -- made when they are needed: most fields are fresh
 local function lives(name)
   if not live then
-    live = {}
-    for i = 6 + 5 * #KEYS, #ARGV do live[ARGV[i]] = true end
+    live, count = {}, 0 -- how many there are besides the instance
+    for i = 6 + 6 * #KEYS, #ARGV do
+      local one = ARGV[i]
+      if one ~= instance and not live[one] then count = count + 1 end
+      live[one] = true
+    end
   end
   return live[name]
 end
@@ -31,6 +35,11 @@ for k = 1, #KEYS do
   local held, seq = 0, 0 -- the instance's own
   local active = 0 -- of all, before this ask
   local ours, others = 0, 0 -- active here, held elsewhere
+  local limit, portion = tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5])
+  local heard = 0 -- live instances that have a field, but for this one
+  -- Users who cannot have credit have no portion. Of the others, a field that is as old
+  -- as a hash may become counts as none, as if the hash had expired.
+  local oldest = portion > 0 and now - 1000 * ARGV[4] or 0
   local stored = call('HGETALL', key)
   for i = 1, #stored, 2 do
     local name = stored[i]
@@ -42,15 +51,19 @@ for k = 1, #KEYS do
     elseif name == instance then
       held, ours, seq = h, a, s
       active = active + a
-    elseif (now - ms <= fresh and ms - now <= fresh) or lives(name) then
+    elseif (now - ms <= fresh and ms - now <= fresh) or (ms > oldest and lives(name)) then
       others = others + h
       active = active + a
+      if portion > 0 and lives(name) then heard = heard + 1 end
     else
       call('HDEL', key, name)
     end
   end
 
-  local limit = tonumber(ARGV[at + 4])
+  if portion > 0 then
+    lives(instance)
+    others = others + portion * (count - heard)
+  end
   if ARGV[at + 2] + 0 > seq then
     local want, runs = tonumber(ARGV[at]), tonumber(ARGV[at + 1])
     local more, room = want - held, limit - others - held
@@ -73,7 +86,7 @@ for k = 1, #KEYS do
   end
 
   reply[out + 1], reply[out + 2] = held, limit - others - held
-  out, at = out + 2, at + 5
+  out, at = out + 2, at + 6
 end
 
 if words > 1 then
