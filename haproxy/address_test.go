@@ -223,8 +223,8 @@ func TestRequestsOfAnAddress(t *testing.T) {
 		edit: func(cfg string) string {
 			// The second is that of the lease: what the origin sees a moment later may be in
 			// the next one by its own clock.
-			return strings.Replace(acceptProxy(cfg), "    # refusals of an address: begin\n",
-				"    http-request set-header X-Lease %[var(txn.sluice_lease)]\n    # refusals of an address: begin\n", 1)
+			return strings.Replace(acceptProxy(cfg), "    # limits of an address: end\n",
+				"    http-request set-header X-Lease %[var(txn.sluice_lease)]\n    # limits of an address: end\n", 1)
 		},
 	})
 	whole := map[int64]bool{} // the seconds with load from their beginning to their end
@@ -539,7 +539,7 @@ func TestNoLimitsOfAddresses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, text := range []string{"sluice_address", "track-sc2", "auth_failed"} {
+	for _, text := range []string{"sluice_address", "auth_failed"} {
 		if strings.Contains(cfg, text) || strings.Contains(string(shipped), text) {
 			t.Errorf("haproxy.cfg has %s without limits of addresses", text)
 		}

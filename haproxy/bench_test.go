@@ -34,11 +34,15 @@ func BenchmarkCPU(b *testing.B) {
 		config Config
 		target string
 	}{
-		{"plain", `http-request |acl |filter |use_backend `, false, Config{}, "/"},
-		{"tables", `filter |http-request send-spoe-group |` + wait + `|` + count, false, Config{}, "/"},
-		{"agent", wait + `|` + count, false, Config{}, "/"},
-		{"progress", wait, true, Config{}, "/"},
+		{"plain", `http-request |acl |filter |use_backend `, false, Config{NoCredit: true}, "/"},
+		{"tables", `filter |http-request send-spoe-group |` + wait + `|` + count, false, Config{NoCredit: true}, "/"},
+		{"agent", wait + `|` + count, false, Config{NoCredit: true}, "/"},
+		{"progress", wait, true, Config{NoCredit: true}, "/"},
+		{"without credit", `$`, true, Config{NoCredit: true}, "/"},
 		{"shipped", `$`, true, Config{}, "/"},
+		{"credit", `$`, true, Config{}, "/"},
+		{"credit of all requests", `$`, true, Config{CreditClasses: []string{"*"}}, "/"},
+		{"credit of all requests by header", `$`, true, Config{CreditClasses: []string{"*"}, Identify: "header:X-User"}, "/"},
 		{"access log", `$`, true, Config{AccessLog: "json"}, "/"},
 		{"endpoint", `$`, true, Config{Endpoint: "api"}, "/"},
 		{"failed authentication", `$`, true, Config{Addresses: limits.AddressLimits{FailedAuth: 30, FailedAuthWindow: limits.Minute}}, "/"},
@@ -52,6 +56,10 @@ func BenchmarkCPU(b *testing.B) {
 			r := newRig(b, setup{Config: v.config, edit: without(v.drop)})
 			if v.peer {
 				r.learn(b)
+			}
+			if strings.HasPrefix(v.name, "credit") {
+				r.teachRow(b, generation, 0, 0)
+				r.lend(b, "alice", credit(unlimited, nil))
 			}
 			r.benchmark(b, v.target)
 		})

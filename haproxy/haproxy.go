@@ -92,12 +92,15 @@ type Config struct {
 	Origin         string // SLUICE_ORIGIN: the server to protect, "host:port"
 	SPOE           string // SLUICE_SPOE: where the agent answers, "unix@/path" or "127.0.0.1:port"
 	Peer           string // SLUICE_PEER: where HAProxy's peers listen, "unix@/path" or "127.0.0.1:port"
+	Runtime        string // SLUICE_RUNTIME: path of the socket by which the agent takes credit back
+	NoCredit       bool   // SLUICE_CREDIT=off: HAProxy asks about every request
 	Stats          string // SLUICE_STATS: path of the stats socket; zero: none
 	Metrics        string // SLUICE_METRICS: where HAProxy's own metrics are, "127.0.0.1:8405"; zero: nowhere
 	AccessLog      string // SLUICE_ACCESS_LOG: one of AccessLogs; zero: none
 	Instance       string // SLUICE_INSTANCE: what the access log calls this HAProxy; zero: the host's name
 	Identify       string // chain for ParseIdentify; zero: "auto"
 	Classes        []limits.Class
+	CreditClasses  []string      // that have tickets, as the function of this name says; nil: all requests, and every verb
 	Exempt         limits.Exempt // its addresses and paths; the users are the agent's
 	Addresses      limits.AddressLimits
 	KeySecret      string        // SLUICE_KEY_SECRET: hides users' names, as limits.Secrets.Current has it; zero: names are sent
@@ -126,6 +129,7 @@ func (c Config) env() ([]string, error) {
 		{"SLUICE_ORIGIN", c.Origin},
 		{"SLUICE_SPOE", c.SPOE},
 		{"SLUICE_PEER", c.Peer},
+		{"SLUICE_RUNTIME", c.Runtime},
 		{"SLUICE_STATS", c.Stats},
 		{"SLUICE_METRICS", c.Metrics},
 	} {
@@ -135,6 +139,9 @@ func (c Config) env() ([]string, error) {
 		if v.value != "" {
 			set(v.name, v.value)
 		}
+	}
+	if c.NoCredit {
+		set("SLUICE_CREDIT", "off")
 	}
 	if c.Unreadable != "" {
 		if !slices.Contains(Unreadables, c.Unreadable) {
@@ -332,6 +339,9 @@ func (c Config) files() (map[string]string, error) {
 		return nil, err
 	}
 	if cfg, err = between(cfg, "classify", rules); err != nil {
+		return nil, err
+	}
+	if cfg, err = withCredit(cfg, c.CreditClasses, c.Addresses); err != nil {
 		return nil, err
 	}
 	if files["haproxy.cfg"], err = withAddresses(cfg, c.Addresses); err != nil {

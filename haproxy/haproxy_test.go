@@ -61,7 +61,7 @@ func TestShippedFilesAreValid(t *testing.T) {
 		"SLUICE_CHECK_TIMEOUT=1s", "SLUICE_WAIT_TIMEOUT=1s", "SLUICE_RETRY_JITTER=1", "SLUICE_ORIGIN_MAXCONN=5", "SLUICE_HARD_STOP=1m",
 		"SLUICE_BUFSIZE=32768", "SLUICE_ENDPOINT=uploads", "SLUICE_REFUSE_BODY=problem", "SLUICE_RATE_JITTER=5",
 		"SLUICE_ACCESS_LOG=json", "SLUICE_INSTANCE=rack-1/proxy", "SLUICE_METRICS=127.0.0.1:8405", "SLUICE_UNREADABLE=deny",
-		"SLUICE_BASIC_CASE=exact", "SLUICE_JWT_CASE=lower", "SLUICE_HEADER_CASE=lower",
+		"SLUICE_BASIC_CASE=exact", "SLUICE_RUNTIME=/r.sock", "SLUICE_RUNTIME_MODE=600", "SLUICE_JWT_CASE=lower", "SLUICE_HEADER_CASE=lower",
 	}
 	for _, row := range []struct {
 		name, dir, file string
@@ -71,6 +71,8 @@ func TestShippedFilesAreValid(t *testing.T) {
 		{"from another folder", "/", filepath.Join(here, "haproxy.cfg"), []string{"SLUICE_CFG_DIR=" + here}},
 		{"everything set", "/", filepath.Join(here, "haproxy.cfg"), append(all, "SLUICE_KEY_SECRET="+keySecret)},
 		{"everything set but a secret", "/", filepath.Join(here, "haproxy.cfg"), all},
+		{"without credit", here, "haproxy.cfg", []string{"SLUICE_CREDIT=off"}},
+		{"everything set, without credit", "/", filepath.Join(here, "haproxy.cfg"), append(all, "SLUICE_CREDIT=off")},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			out := check(t, row.dir, row.file, row.env...)
@@ -140,12 +142,13 @@ func TestVariableTable(t *testing.T) {
 	used := map[string]string{}
 	for _, file := range []string{"haproxy.cfg", "spoe.cfg"} {
 		for _, m := range regexp.MustCompile(`\$\{(SLUICE_[A-Z_]+)-([^}]*)\}`).FindAllStringSubmatch(shipped(t, file), -1) {
-			if was, ok := used[m[1]]; ok && was != m[2] {
+			if was, ok := used[m[1]]; ok && was != m[2] && m[1] != "SLUICE_BUFSIZE" {
 				t.Errorf("%s has the defaults %q and %q", m[1], was, m[2])
 			}
 			used[m[1]] = m[2]
 		}
 	}
+	used["SLUICE_BUFSIZE"] = "131072" // and less before HAProxy 2.7
 	// Only used when set: their defaults are HAProxy's.
 	used["SLUICE_INSTANCE"], used["SLUICE_METRICS"] = "this host's name", "none"
 	used["SLUICE_STATS"], used["SLUICE_THREADS"], used["SLUICE_MAXCONN"] = "none", "one per CPU", "from ulimit -n"

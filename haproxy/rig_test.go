@@ -34,6 +34,15 @@ type heard struct {
 	Log                  bool   // what remains is asked for
 }
 
+// told is a message with what it says of the user's credit. A number that is not
+// there is -1.
+type told struct {
+	heard
+	Classes      string
+	Spent, Drawn int64
+	Here, Places int64
+}
+
 // vars are the variables that the agent answers with.
 type vars map[string]any
 
@@ -41,8 +50,9 @@ type vars map[string]any
 type spoeAgent struct {
 	mu     sync.Mutex
 	heard  []heard
+	told   []told // the same messages
 	faults []string
-	answer func(heard) vars // nil: all are allowed
+	answer func(told) vars // nil: all are allowed
 	conns  map[net.Conn]bool
 	l      net.Listener
 }
@@ -65,7 +75,7 @@ func (a *spoeAgent) handle(r *request.Request) {
 }
 
 // note keeps the message and returns who decides about it.
-func (a *spoeAgent) note(r *request.Request) (h heard, answer func(heard) vars) {
+func (a *spoeAgent) note(r *request.Request) (h told, answer func(told) vars) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	h.Message = "start-message"
@@ -113,12 +123,31 @@ func (a *spoeAgent) note(r *request.Request) (h heard, answer func(heard) vars) 
 			a.faults = append(a.faults, fmt.Sprintf("argument log is a %T (%v), want a boolean or none", log, log))
 		}
 	}
-	a.heard = append(a.heard, h)
+	if classes, there := m.KV.Get("classes"); there {
+		h.Classes, _ = classes.(string)
+	}
+	for name, to := range map[string]*int64{"spent": &h.Spent, "drawn": &h.Drawn, "here": &h.Here, "places": &h.Places} {
+		v, _ := m.KV.Get(name)
+		n, ok := v.(int64)
+		if !ok {
+			n = -1
+			if v != nil {
+				a.faults = append(a.faults, fmt.Sprintf("argument %s is a %T (%v), want an int64 or none", name, v, v))
+			}
+		}
+		*to = n
+	}
+	a.heard, a.told = append(a.heard, h.heard), append(a.told, h)
 	return h, a.answer
 }
 
 // answerWith decides about the messages from now on.
 func (a *spoeAgent) answerWith(f func(heard) vars) {
+	a.answerTold(func(q told) vars { return f(q.heard) })
+}
+
+// answerTold is answerWith, by what the messages say of credit besides.
+func (a *spoeAgent) answerTold(f func(told) vars) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.answer = f
@@ -148,8 +177,17 @@ func (a *spoeAgent) takeHeard(t testing.TB) []heard {
 		t.Errorf("agent: %s", f)
 	}
 	heard := a.heard
-	a.heard, a.faults = nil, nil
+	a.heard, a.told, a.faults = nil, nil, nil
 	return heard
+}
+
+// takeTold returns the messages since the last call, whole.
+func (a *spoeAgent) takeTold(t testing.TB) []told {
+	t.Helper()
+	a.mu.Lock()
+	told := a.told
+	a.mu.Unlock()
+	return told[:len(a.takeHeard(t))]
 }
 
 // takeAsked returns the questions since the last call.
@@ -251,6 +289,7 @@ func newRig(t testing.TB, s setup) *rig {
 		c.Origin = origin.Listener.Addr().String()
 	}
 	c.Stats = r.stats
+	c.Runtime = filepath.Join(dir, "runtime.sock")
 	c.SPOE = "unix@" + filepath.Join(dir, "spoa.sock")
 	if c.Peer == "" {
 		c.Peer = "unix@" + filepath.Join(dir, "peer.sock")

@@ -183,7 +183,7 @@ func TestSecretIsReloaded(t *testing.T) {
 	t.Cleanup(origin.Close)
 	file, env, err := Write(filepath.Join(r.dir, "own"), Config{
 		Origin: origin.Listener.Addr().String(),
-		SPOE:   "unix@" + filepath.Join(r.dir, "spoa.sock"), Peer: "unix@" + filepath.Join(r.dir, "own.sock"), Stats: filepath.Join(r.dir, "own-stats.sock"),
+		SPOE:   "unix@" + filepath.Join(r.dir, "spoa.sock"), Peer: "unix@" + filepath.Join(r.dir, "own.sock"), Runtime: filepath.Join(r.dir, "own-runtime.sock"), Stats: filepath.Join(r.dir, "own-stats.sock"),
 		Bind: proctest.FreeAddr(t), Threads: 1, VerdictTimeout: proctest.Patience, CheckTimeout: proctest.Patience,
 	})
 	if err != nil {

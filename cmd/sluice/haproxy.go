@@ -12,7 +12,7 @@ import (
 )
 
 type forHAProxy struct {
-	Limits   string `help:"The limit file whose classes, exempt addresses and paths, and limits of addresses HAProxy shall know. Default: none." complete:"file" placeholder:"FILE"`
+	Limits   string `help:"The limit file whose classes, exempt addresses and paths, limits of addresses, and limited classes HAProxy shall know. Default: none." complete:"file" placeholder:"FILE"`
 	Identify string `help:"How to find the user: header:X-User, s3, jwt:sub, basic, ip, auto, or a comma-separated chain of them. With :lower or :exact behind header:X-User, jwt:sub or basic, names are in small letters, or as they are; only those of basic are in small letters without." default:"auto" placeholder:"CHAIN"`
 	Out      string `help:"The folder to write. Default: print haproxy.cfg." complete:"file" placeholder:"DIR"`
 	Force    bool   `help:"Write into a folder that holds other things, too, and over a haproxy.cfg of another origin."`
@@ -22,7 +22,7 @@ type forHAProxy struct {
 func (*forHAProxy) Help() string {
 	return `With --out, writes all that HAProxy needs: haproxy.cfg, spoe.cfg, the lists (*.lst) and lua. Files of these names are written anew, so keep changes of your own elsewhere. Everything else is set by environment variables; the table at the top of haproxy.cfg lists them.
 
-Run it again, and reload HAProxy, when the classes, the exempt addresses, the exempt paths, failed_auth or per_address of the limit file change; and when its mode does, if it has one of the last two. Everything else in the file, limits and exempt users above all, takes effect without.
+Run it again, and reload HAProxy, when the classes, the exempt addresses, the exempt paths, failed_auth or per_address of the limit file change; and when its mode does, if it has one of the last two. Everything else in the file, limits and exempt users above all, takes effect without. If a verb or a class is limited that was not limited before, its limit takes effect too, but users with it are asked about with each request until then.
 
 The exit code is 1 if the limit file has an error or the folder holds other things, else 0.`
 }
@@ -39,6 +39,7 @@ func (h *forHAProxy) write(stdout, stderr io.Writer) error {
 			return err
 		}
 		c.Classes, c.Exempt, c.Addresses = set.Classes(), set.Exempt(), set.AddressLimits()
+		c.CreditClasses = haproxy.CreditClasses(set)
 		names, err := haproxy.NeverFound(h.Identify, set)
 		if err == nil && len(names) > 0 { // an error is told below
 			fmt.Fprintf(stderr, "sluice haproxy: %d user(s) are named with capital letters, and this chain finds names in small letters only (%s): write them small, or add :exact in the chain\n", len(names), some(names))

@@ -238,7 +238,7 @@ func TestAgentBesideHAProxy(t *testing.T) {
 	file, env, err := haproxy.Write(filepath.Join(s.dir, "haproxy"), haproxy.Config{
 		Bind: listen, Origin: origin.Listener.Addr().String(), Identify: "header:X-User",
 		SPOE: "unix@" + filepath.Join(s.dir, "spoa.sock"), Peer: "unix@" + filepath.Join(s.dir, "peers.sock"),
-		Stats: stats, VerdictTimeout: 2 * time.Second,
+		Runtime: filepath.Join(s.dir, "runtime.sock"), Stats: stats, VerdictTimeout: 2 * time.Second,
 	})
 	if err != nil {
 		t.Fatal(err)

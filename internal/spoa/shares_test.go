@@ -492,7 +492,7 @@ func sharesOf(t *testing.T, dir string) (has func(user, want string, meanwhile f
 	listen, stats := proctest.FreeAddr(t), filepath.Join(dir, "stats.sock")
 	file, env, err := haproxy.Write(filepath.Join(dir, "haproxy"), haproxy.Config{
 		Bind: listen, Origin: origin.Listener.Addr().String(), Identify: "header:X-User",
-		SPOE: "unix@" + filepath.Join(dir, "spoa.sock"), Peer: "unix@" + filepath.Join(dir, "peers.sock"), Stats: stats,
+		SPOE: "unix@" + filepath.Join(dir, "spoa.sock"), Peer: "unix@" + filepath.Join(dir, "peers.sock"), Runtime: filepath.Join(dir, "runtime.sock"), Stats: stats,
 	})
 	if err != nil {
 		t.Fatal(err)

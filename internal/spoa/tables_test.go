@@ -313,7 +313,7 @@ func TestBlockReachesHAProxy(t *testing.T) {
 	listen, stats, peer := proctest.FreeAddr(t), filepath.Join(dir, "stats.sock"), filepath.Join(dir, "peers.sock")
 	file, env, err := haproxy.Write(filepath.Join(dir, "haproxy"), haproxy.Config{
 		Bind: listen, Origin: origin.Listener.Addr().String(), Identify: "header:X-User",
-		SPOE: "unix@" + filepath.Join(dir, "spoa.sock"), Peer: "unix@" + peer, Stats: stats,
+		SPOE: "unix@" + filepath.Join(dir, "spoa.sock"), Peer: "unix@" + peer, Runtime: filepath.Join(dir, "runtime.sock"), Stats: stats,
 	})
 	if err != nil {
 		t.Fatal(err)

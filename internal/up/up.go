@@ -284,6 +284,9 @@ func newAgent(o Options, name, dir string, maxConns int, reg prometheus.Register
 func spoeSocket(dir string) string { return filepath.Join(dir, "spoa.sock") }
 func peerSocket(dir string) string { return filepath.Join(dir, "peers.sock") }
 
+// runtimeSocket is where HAProxy's runtime API listens for the agent.
+func runtimeSocket(dir string) string { return filepath.Join(dir, "runtime.sock") }
+
 // configure writes the instance's HAProxy configuration.
 func (p *process) configure() error {
 	var err error
@@ -291,10 +294,12 @@ func (p *process) configure() error {
 		KeySecret: currentSecret(p.set),
 		Bind:      p.address, Origin: p.options.Origin,
 		SPOE: "unix@" + spoeSocket(p.dir), Peer: "unix@" + peerSocket(p.dir),
+		Runtime:  runtimeSocket(p.dir),
 		Stats:    filepath.Join(p.dir, "stats.sock"),
 		Instance: "instance-" + filepath.Base(p.dir),
 		Identify: p.options.Identify, RefuseStatus: p.options.Refuse,
 		Classes: p.set.Classes(), Exempt: p.set.Exempt(), Addresses: p.set.AddressLimits(),
+		CreditClasses:  haproxy.CreditClasses(p.set),
 		VerdictTimeout: p.options.MaxWait + 10*time.Millisecond,
 	})
 	return err

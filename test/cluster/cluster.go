@@ -82,6 +82,7 @@ type Instance struct {
 	Stats   string // path of HAProxy's stats socket
 	SPOE    string // path of the agent's socket
 	Peers   string // path of HAProxy's peers socket
+	Runtime string // path of the socket of HAProxy's runtime API
 	HAProxy *proctest.Process
 	Agent   *proctest.Process
 
@@ -209,6 +210,7 @@ func (c *Cluster) newInstance(t testing.TB, i int) *Instance {
 		Stats:   filepath.Join(dir, "stats.sock"),
 		SPOE:    filepath.Join(dir, "spoa.sock"),
 		Peers:   filepath.Join(dir, "peers.sock"),
+		Runtime: filepath.Join(dir, "runtime.sock"),
 		cluster: c,
 	}
 	set, err := limits.Load(c.LimitsFile)
@@ -217,9 +219,10 @@ func (c *Cluster) newInstance(t testing.TB, i int) *Instance {
 	}
 	in.config, in.env, err = haproxy.Write(dir, haproxy.Config{
 		Classes: set.Classes(), Exempt: set.Exempt(), Addresses: set.AddressLimits(),
-		AccessLog: c.options.AccessLog, Instance: in.Name,
+		CreditClasses: haproxy.CreditClasses(set),
+		AccessLog:     c.options.AccessLog, Instance: in.Name,
 		Bind: in.Address, Origin: c.options.Origin, SPOE: "unix@" + in.SPOE, Peer: "unix@" + in.Peers,
-		Stats: in.Stats, Identify: c.options.Identify, Threads: c.options.Threads,
+		Runtime: in.Runtime, Stats: in.Stats, Identify: c.options.Identify, Threads: c.options.Threads,
 		VerdictTimeout: c.options.MaxWait + 10*time.Millisecond,
 		CheckTimeout:   5 * c.options.MaxWait, // as shipped, with the shipped wait
 	})

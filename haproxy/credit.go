@@ -1,0 +1,123 @@
+package haproxy
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// maxCreditClasses bounds the classes that have tickets: an array of HAProxy's has 100
+// elements, six of which are not a class's, and two for each class.
+const maxCreditClasses = 40
+
+// creditClasses are the classes that have tickets as shipped: all requests together, and
+// every verb.
+func creditClasses() []string { return slices.Concat([]string{limits.All}, verbs, []string{"OTHER"}) }
+
+// CreditClasses are the classes that need tickets for a limit file: "*", and those that it
+// limits by the second, verbs before operation classes. Users who are limited by another
+// class, because the file has changed since or has more than can be kept, have no credit:
+// the agent is asked about each of their requests.
+func CreditClasses(set *limits.Set) []string {
+	limited := set.SecondClasses()
+	classes := []string{limits.All}
+	for _, verb := range creditClasses()[1:] {
+		if slices.Contains(limited, verb) {
+			classes = append(classes, verb)
+		}
+	}
+	for _, class := range limited {
+		if !slices.Contains(creditClasses(), class) {
+			classes = append(classes, class)
+		}
+	}
+	return classes[:min(len(classes), maxCreditClasses)]
+}
+
+// creditRules are the lines of haproxy.cfg that are written for each class that has
+// tickets. The class's number is its place in the list.
+type creditRules struct {
+	declared   string // the list, for the agent
+	table      string
+	renewed    string // where a second begins
+	operations string // a ticket is drawn of the request's operation class,
+	drawn      string // and of its verb. That of "*" is haproxy.cfg's own
+	given      string // where an answer has brought credit
+}
+
+func newCreditRules(classes []string) (creditRules, error) {
+	r := creditRules{
+		declared: fmt.Sprintf("    set-var proc.sluice_classes str(\"%s\")\n", strings.Join(classes, " ")),
+		table:    fmt.Sprintf("    stick-table type string len 128 size 200k expire 10m store gpt(%d),gpc(%d),conn_cur\n", 6+2*len(classes), 1+len(classes)),
+	}
+	if len(classes) == 0 || len(classes) > maxCreditClasses || classes[0] != limits.All {
+		return r, fmt.Errorf("classes that have tickets %q: want 1 to %d, the first %q", classes, maxCreditClasses, limits.All)
+	}
+	for i, class := range classes {
+		each, last, drawn := 6+2*i, 7+2*i, 1+i
+		r.renewed += fmt.Sprintf("    http-request sc-set-gpt(%[2]d,0) sc_get_gpc(%[3]d,0),add(txn.sluice_tickets) if renewing !lasting { sc_get_gpt(%[1]d,0),mul(txn.sluice_factor),set-var(txn.sluice_tickets) -m found }\n", each, last, drawn)
+		r.given += fmt.Sprintf("    http-request sc-set-gpt(%d,0) var(txn.sluice.each_%d)\n", each, i)
+		draw := fmt.Sprintf("    http-request set-var(txn.sluice_over) sc_inc_gpc(%[2]d,0),sub(txn.sluice_last),and(4294967295) if %%s { sc_get_gpt(%[1]d,0),set-var(txn.sluice_last) -m found }\n", last, drawn)
+		switch {
+		case class == limits.All:
+		case slices.Contains(creditClasses(), class):
+			r.drawn += fmt.Sprintf(draw, fmt.Sprintf("{ var(txn.sluice_draws) -m str %s }", class))
+		case className.MatchString(class):
+			r.operations += fmt.Sprintf(draw, fmt.Sprintf("lasting { var(txn.sluice_op) -m str %s }", class))
+		default:
+			return r, fmt.Errorf("class that has tickets %q: want a verb, or 1 to 32 of A-Z, 0-9 and _, the first a letter", class)
+		}
+	}
+	return r, nil
+}
+
+// withCredit is haproxy.cfg with the rules for these classes in place. Where addresses have
+// limits, requests beyond those must draw no ticket: the part then stands behind the limits
+// of addresses, and sticky counter 2 is not free.
+func withCredit(cfg string, classes []string, a limits.AddressLimits) (string, error) {
+	if classes == nil {
+		classes = creditClasses()
+	}
+	r, err := newCreditRules(classes)
+	if err != nil {
+		return "", err
+	}
+	for _, part := range []struct{ name, rules string }{
+		{"credit classes", r.declared},
+		{"credit table", r.table},
+		{"renewed tickets", r.renewed},
+		{"tickets of operations", r.operations},
+		{"tickets of verbs", r.drawn},
+		{"new tickets", r.given},
+	} {
+		if cfg, err = between(cfg, part.name, part.rules); err != nil {
+			return "", err
+		}
+	}
+	if a == (limits.AddressLimits{}) {
+		return cfg, nil
+	}
+	// The requests that nobody is heard about are counted by counter 0, where it is free.
+	const track, count = "track-sc2 var(txn.sluice_user),concat(|,txn.sluice_now) table sluice_unheard", "sc_inc_gpc0(2),sub(txn.sluice_unheard)"
+	if !strings.Contains(cfg, "    http-request "+track) || !strings.Contains(cfg, count) {
+		return "", errors.New("haproxy.cfg has no rules for requests that nobody is heard about")
+	}
+	cfg = strings.Replace(cfg, "    http-request "+track, "    http-request set-var(txn.sluice_unheard) int(0) if credited || bandwidth\n    http-request "+strings.Replace(track, "sc2", "sc0", 1), 1)
+	cfg = strings.Replace(cfg, count, strings.Replace(count, "(2)", "(0)", 1), 1)
+	if a.Requests+a.Concurrent == 0 {
+		return cfg, nil
+	}
+	const begin, end, behind = "    # credit: begin\n", "    # credit: end\n", "    # limits of an address: end\n"
+	before, rest, begun := strings.Cut(cfg, begin)
+	rules, after, ended := strings.Cut(rest, end)
+	between, rest, found := strings.Cut(after, behind)
+	if !begun || !ended || !found {
+		return "", errors.New("haproxy.cfg has no marks for credit above those for limits of an address")
+	}
+	const lookup = "http-request set-var(txn.sluice_credit) var(txn.sluice_user),table_gpt(0,sluice_credit)"
+	rules = strings.Replace(rules, lookup, lookup+" if !refused", 1)
+	return before + between + behind + begin + rules + end + rest, nil
+}

@@ -1,0 +1,49 @@
+package limits
+
+import (
+	"maps"
+	"slices"
+)
+
+// SecondClasses are the classes, All among them, of which somebody has a limit by the
+// second, at whatever time and endpoint, sorted.
+func (s *Set) SecondClasses() []string {
+	found := map[string]bool{}
+	of := func(l *Limits) {
+		for _, r := range l.rates {
+			if r.Window == Second {
+				found[r.Class] = true
+			}
+		}
+	}
+	for _, e := range []*entry{s.fallback, s.anonymous, s.unreadable} {
+		e.each(of)
+	}
+	for _, entries := range []map[string]*entry{s.tiers, s.users, s.others, s.byHand} {
+		for _, e := range entries {
+			e.each(of)
+		}
+	}
+	for _, e := range s.patternEntries {
+		e.each(of)
+	}
+	return slices.Sorted(maps.Keys(found))
+}
+
+// each calls of with all limits of an entry, which may be none.
+func (e *entry) each(of func(*Limits)) {
+	if e == nil {
+		return
+	}
+	of(e.limits)
+	if e.together != nil {
+		of(e.together)
+	}
+	if e.more == nil {
+		return
+	}
+	for _, l := range e.more.endpoints {
+		of(l)
+	}
+	e.more.then.each(of)
+}

@@ -1,0 +1,34 @@
+package limits
+
+import (
+	"slices"
+	"testing"
+)
+
+func TestSecondClasses(t *testing.T) {
+	set, err := Parse("limits.yaml", []byte(`
+version: 1
+default_tier: free
+classes:
+  LIST: [{path_prefix: /list}]
+  SCAN: [{path_prefix: /scan}]
+endpoints: [uploads]
+tiers:
+  free: {requests: {GET: 10, DELETE: {minute: 10}}}
+  pro: {requests: {HEAD: {second: 5, hour: 10}}, endpoints: {uploads: {requests: {POST: 5}}}}
+users:
+  alice: {tier: free, requests: {PUT: 5}}
+  bob: {tier: free, requests: {PATCH: 5}, until: 2000-01-02}
+  carol-*: {tier: free, requests: {LIST: 5}}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"GET", "HEAD", "LIST", "PATCH", "POST", "PUT"}
+	if got := set.SecondClasses(); !slices.Equal(got, want) {
+		t.Errorf("SecondClasses() = %q, want %q", got, want)
+	}
+	if got := mustParse(t, "version: 1\ndefault_tier: free\ntiers: {free: {}}\n").SecondClasses(); len(got) != 0 {
+		t.Errorf("SecondClasses() = %q without limits, want none", got)
+	}
+}
