@@ -103,8 +103,14 @@ func takeIsRatelimitTake(t *testing.T, s *server) {
 			var want []ratelimit.Grant
 			for _, a := range asks {
 				p := pool{a.Key, a.Second}
-				g := ratelimit.Take(totals[p], a)
-				totals[p] = g.Total
+				total, ok := totals[p]
+				if !ok {
+					total = a.Reserve
+				}
+				g := ratelimit.Take(total, a)
+				if ok || g.Total+a.Reserve > 0 { // else there is still no pool
+					totals[p] = g.Total
+				}
 				want = append(want, g)
 			}
 			taken, err := b.Take(context.Background(), instance, asks)
@@ -181,6 +187,7 @@ var (
 			Back:      count.Draw(t, "back"),
 			Need:      count.Draw(t, "need"),
 			Ahead:     count.Draw(t, "ahead"),
+			Reserve:   rapid.OneOf(rapid.Just(0), rapid.IntRange(0, 20), rapid.IntRange(0, 1_000_000_000)).Draw(t, "reserve"),
 			Instances: rapid.IntRange(0, 20).Draw(t, "instances"),
 		}
 	})
@@ -454,12 +461,19 @@ func takeCountsOnce(t *testing.T, s *server) {
 			asks := sent[from][n]
 			var want []ratelimit.Grant
 			for _, a := range asks {
-				if a.Seq <= heard[from] {
+				again := a.Seq <= heard[from]
+				if again {
 					a = a.Heard()
 				}
 				p := pool{a.Key, a.Second}
-				g := ratelimit.Take(totals[p], a)
-				totals[p] = g.Total
+				total, ok := totals[p]
+				if !ok {
+					total = a.Reserve
+				}
+				g := ratelimit.Take(total, a)
+				if !again && (ok || g.Total+a.Reserve > 0) { // else no pool comes into being
+					totals[p] = g.Total
+				}
 				want = append(want, g)
 			}
 			heard[from] = max(heard[from], asks[0].Seq)

@@ -101,7 +101,7 @@ func validate(a ratelimit.Ask) error {
 	if a.Burst < 0 {
 		return fmt.Errorf("burst %d is negative", a.Burst)
 	}
-	for _, n := range [...]int{a.Debt, a.Back, a.Need, a.Ahead, a.Instances} {
+	for _, n := range [...]int{a.Debt, a.Back, a.Need, a.Ahead, a.Instances, a.Reserve} {
 		if n < 0 || n > maxCount {
 			return fmt.Errorf("count %d is not from 0 to %d", n, maxCount)
 		}
@@ -202,7 +202,7 @@ func (c *batch) burstCall(instance string, asks []ratelimit.Ask) call {
 // takeCall has the keys and arguments that scripts/take.lua describes.
 func (c *batch) takeCall(instance string, asks []ratelimit.Ask) call {
 	keys := make([]string, len(c.hashes), len(c.hashes)+1)
-	args := make([]any, 0, 4+4*len(c.hashes)+6*c.asks)
+	args := make([]any, 0, 4+4*len(c.hashes)+7*c.asks)
 	args = append(args, head(instance), int64(requestsSpare/time.Second), c.number, int64(heardTTL/time.Second))
 	for i, s := range c.hashes {
 		keys[i] = requestsKey(c.shard, s.part, s.window, s.second)
@@ -218,7 +218,7 @@ func (c *batch) takeCall(instance string, asks []ratelimit.Ask) call {
 		args[usageAt] = usage
 		for _, ask := range s.asks {
 			a := &asks[ask]
-			args = append(args, a.Debt-a.Back, a.Need, a.Ahead, min(a.Limit, maxLimit), max(1, a.Instances))
+			args = append(args, a.Debt-a.Back, a.Need, a.Ahead, min(a.Limit, maxLimit), max(1, a.Instances), a.Reserve)
 		}
 	}
 	return call{script: takeScript, keys: c.withLast(keys), args: args}

@@ -290,7 +290,7 @@ func (l *limiter) ask(n *needs, rates *rates) {
 	}
 	for i := range n.tokens {
 		t := &n.tokens[i]
-		t.verdict, t.waits = l.tokens.Start(now, t.key, rates[i])
+		t.verdict, t.waits = l.tokens.Start(now, t.key, rates[i], ratelimit.NoCredit)
 		if t.waits == nil && !t.verdict.Allowed {
 			return
 		}
@@ -449,7 +449,7 @@ func (l *limiter) startSlot(q question, of *limits.Limits) (concurrency.Verdict,
 func (l *limiter) startToken(user string, rates []limits.Rate) (ratelimit.Verdict, func() ratelimit.Verdict) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	v, w := l.tokens.Start(l.clock.Now(), user, rates)
+	v, w := l.tokens.Start(l.clock.Now(), user, rates, ratelimit.NoCredit)
 	if w == nil {
 		l.act()
 		return v, nil

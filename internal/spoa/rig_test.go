@@ -279,7 +279,11 @@ func (p *pool) take(ctx context.Context, instance string, asks []ratelimit.Ask) 
 		}
 		var g ratelimit.Grant
 		if at := (place{ask.Key, ask.Second}); ask.Burst == 0 {
-			g = ratelimit.Take(p.totals[at], ask)
+			total, ok := p.totals[at]
+			if !ok {
+				total = ask.Reserve
+			}
+			g = ratelimit.Take(total, ask)
 			p.totals[at] = g.Total
 		} else {
 			p.accounts[ask.Key], g = p.accounts[ask.Key].Take(taken.Now, ask)

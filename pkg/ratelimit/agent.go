@@ -36,6 +36,7 @@ type Waiting struct {
 	owner   *user
 	buckets [limits.MaxRates]*bucket
 	n       int
+	credit  Credit // that HAProxy said it had
 	decided bool
 }
 
@@ -56,7 +57,12 @@ func (n Native) End() int64 { return n.Second + n.Key.Window.Seconds() }
 type Output struct {
 	Decided []*Waiting // requests that need not wait any longer
 	Native  []Native
-	Urgent  bool // Collect has something that should not wait for the next flush
+
+	// Withdraw names users whose credit is to be withdrawn from HAProxy, for a request
+	// waits to know what was spent of it; Recalled is the answer. A name may come again.
+	Withdraw []string
+
+	Urgent bool // Collect has something that should not wait for the next flush
 }
 
 // Agent decides the requests of one instance. It is not safe for concurrent use.
@@ -73,17 +79,15 @@ type Agent struct {
 	seq      uint64    // of the last batch
 	out      Output
 
-	instances int   // agents in the cluster, this one included
-	rank      int   // this agent's place among them
-	informed  bool  // Cluster has been called
-	shared    int64 // the last second in which it may not have been alone
-	left      bool  // Leave has been called
-	lead      int64 // how early the next window is asked for, ns
-	lost      bool  // the pool cannot be asked
-	lostAt    int64 // when it was lost, ns
-	apart     int64 // the last second of a loss that is over: others may not have reported it yet
-	overflow  uint64
-	created   uint64 // buckets, ever
+	fleet    fleet
+	reloaded int64 // the last second in which HAProxy was reloaded
+	left     bool  // Leave has been called
+	lead     int64 // how early the next window is asked for, ns
+	lost     bool  // the pool cannot be asked
+	lostAt   int64 // when it was lost, ns
+	apart    int64 // the last second of a loss that is over: others may not have reported it yet
+	overflow uint64
+	created  uint64 // buckets, ever
 }
 
 // NewAgent returns an agent that knows of no other: it is alone until Cluster
@@ -92,7 +96,7 @@ func NewAgent(c Config) *Agent {
 	if c.MaxUsers <= 0 {
 		c.MaxUsers = 500_000
 	}
-	return &Agent{maxUsers: c.MaxUsers, users: make(map[string]*user), instances: 1, lead: int64(nextLead)}
+	return &Agent{maxUsers: c.MaxUsers, users: make(map[string]*user), fleet: fleet{instances: 1}, lead: int64(nextLead)}
 }
 
 // Start decides a request that counts against the given limits (at most
@@ -101,7 +105,10 @@ func NewAgent(c Config) *Agent {
 // may still have, the request waits: the Waiting is not nil and the verdict is not
 // valid yet. Of several limits that refuse it, the verdict names the one that stays
 // in force longest.
-func (a *Agent) Start(at time.Time, name string, rates []limits.Rate) (Verdict, *Waiting) {
+//
+// The credit is what HAProxy has admitted or may admit by itself of these limits. It is
+// the same for all of them.
+func (a *Agent) Start(at time.Time, name string, rates []limits.Rate, credit Credit) (Verdict, *Waiting) {
 	now := at.UnixNano()
 	if len(rates) == 0 {
 		return Verdict{Allowed: true, Second: now / second}, nil
@@ -111,9 +118,10 @@ func (a *Agent) Start(at time.Time, name string, rates []limits.Rate) (Verdict, 
 		a.overflow++
 		return Verdict{Allowed: true, Second: now / second}, nil
 	}
-	w := Waiting{owner: u, n: min(len(rates), limits.MaxRates)}
+	w := Waiting{owner: u, n: min(len(rates), limits.MaxRates), credit: credit}
 	for i := range w.n {
 		b := a.bucket(u, &rates[i], now)
+		a.told(b, credit)
 		if !b.long() {
 			b.seen.add(now)
 		}
@@ -137,13 +145,15 @@ func (a *Agent) Start(at time.Time, name string, rates []limits.Rate) (Verdict, 
 // decide admits the request if every limit has a token for it, and refuses it
 // if one is spent.
 func (a *Agent) decide(w *Waiting, now int64) (Verdict, bool) {
-	missing := false
+	missing, entrusted := false, false
 	var refusing *bucket
 	for _, b := range w.buckets[:w.n] {
 		if b.balance == 0 {
 			b.reclaim()
 		}
 		switch {
+		case a.entrusted(b):
+			entrusted = true
 		case a.available(b):
 		case b.spent || a.alone(b) || a.cutOff(b):
 			refusing = longer(refusing, b)
@@ -154,7 +164,13 @@ func (a *Agent) decide(w *Waiting, now int64) (Verdict, bool) {
 	if refusing != nil {
 		return a.refuse(refusing, now), true
 	}
-	if missing {
+	if entrusted {
+		if w.credit == Spent {
+			return a.refuseSpent(w, now), true
+		}
+		a.askWithdrawal(w.owner, now)
+	}
+	if missing || entrusted {
 		return Verdict{}, false
 	}
 	return a.admit(w, now), true
@@ -183,7 +199,7 @@ func (a *Agent) admit(w *Waiting, now int64) Verdict {
 func (a *Agent) wait(on *Waiting, now int64) (Verdict, *Waiting) {
 	w := *on // only a request that waits costs an allocation
 	for _, b := range w.buckets[:w.n] {
-		if !a.available(b) && b.waiting >= b.limit-b.total {
+		if !a.available(b) && b.waiting >= b.limit-b.handed() {
 			return a.refuse(b, now), nil
 		}
 	}
@@ -200,6 +216,8 @@ func (a *Agent) wait(on *Waiting, now int64) (Verdict, *Waiting) {
 // available reports whether the bucket can admit a request now.
 func (a *Agent) available(b *bucket) bool {
 	switch {
+	case a.entrusted(b):
+		return false
 	case b.balance > 0 && (b.unleased == 0 || b.long() || !a.cutOff(b)):
 		return true // whoever counts a second by himself must not lease on top of it
 	case a.cutOff(b):
@@ -216,7 +234,7 @@ func (a *Agent) spend(b *bucket, now int64) {
 	b.admitted++
 	if b.balance > 0 {
 		b.balance--
-		if !b.spent && !b.asking && 2*b.balance < b.target(now, a.instances) {
+		if !b.spent && !b.asking && 2*b.balance < b.target(now, a.fleet.instances) {
 			a.want(b)
 		}
 	} else {
@@ -255,7 +273,7 @@ func (a *Agent) refuse(b *bucket, now int64) Verdict {
 // than he is remembered: such keys are leased from the pool by agents that are
 // alone as well.
 func (a *Agent) alone(b *bucket) bool {
-	return a.instances <= 1 && b.second > a.shared && !b.pooled
+	return a.fleet.instances <= 1 && b.second > a.fleet.shared && !b.pooled
 }
 
 // cutOff reports whether the pool cannot be asked for the bucket's window, or
@@ -266,7 +284,8 @@ func (a *Agent) cutOff(b *bucket) bool { return a.lost || b.second <= a.apart &&
 // part is what this agent may admit of a key by itself while the pool is lost: the
 // limit, or of a window longer than a second what was left of it when the pool was
 // last heard of, if it was since the user was last forgotten; or its even part of
-// that if the key was hot when the pool was lost.
+// that if the key was hot when the pool was lost. What HAProxy admits by itself counts
+// against it.
 func (a *Agent) part(b *bucket) int {
 	all := b.max
 	if b.long() {
@@ -274,13 +293,13 @@ func (a *Agent) part(b *bucket) int {
 	}
 	n := a.sharers(b)
 	if n < 2 || b.hotUntil < a.lostAt {
-		return all
+		return max(0, all-b.natives())
 	}
 	part := all / n
-	if a.rank%n < all%n {
+	if a.fleet.rank%n < all%n {
 		part++ // the odd ones go to the first
 	}
-	return part
+	return max(0, part-b.natives())
 }
 
 // onItsOwn is what this agent has admitted that counts against its part.
@@ -297,7 +316,7 @@ func (a *Agent) sharers(b *bucket) int {
 	if b.sharers > 0 {
 		return b.sharers
 	}
-	return a.instances
+	return a.fleet.instances
 }
 
 // want asks for tokens without delay.

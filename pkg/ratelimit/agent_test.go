@@ -46,7 +46,7 @@ func TestAgentAloneIsExactAndAsksNobody(t *testing.T) {
 		admitted, offered := map[int64]int{}, map[int64]int{}
 		for range rapid.IntRange(0, 300).Draw(t, "requests") {
 			at = at.Add(time.Duration(rapid.IntRange(0, 40).Draw(t, "gap ms")) * time.Millisecond)
-			v, w := a.Start(at, "u", get(limit))
+			v, w := a.Start(at, "u", get(limit), ratelimit.NoCredit)
 			if w != nil {
 				t.Fatal("a request waited")
 			}
@@ -71,7 +71,7 @@ func TestAgentAloneIsExactAndAsksNobody(t *testing.T) {
 func TestAgentAloneReportsWhatItAdmitted(t *testing.T) {
 	a := ratelimit.NewAgent(ratelimit.Config{})
 	for range 7 {
-		a.Start(ms(10), "u", get(5))
+		a.Start(ms(10), "u", get(5), ratelimit.NoCredit)
 	}
 	if !a.Drain().Urgent {
 		t.Error("the request that reached the limit was not urgent to report")
@@ -87,7 +87,7 @@ func TestAgentAloneReportsWhatItAdmitted(t *testing.T) {
 
 func TestAgentRequestWithoutLimitIsAllowed(t *testing.T) {
 	a := shared(3)
-	if v, w := a.Start(t0, "u", nil); !v.Allowed || w != nil || a.Users() != 0 {
+	if v, w := a.Start(t0, "u", nil, ratelimit.NoCredit); !v.Allowed || w != nil || a.Users() != 0 {
 		t.Errorf("Start = %+v, %v with %d users known, want allowed, not waiting, none known", v, w, a.Users())
 	}
 }
@@ -95,7 +95,7 @@ func TestAgentRequestWithoutLimitIsAllowed(t *testing.T) {
 func TestAgentFirstRequestWaitsOneRoundTrip(t *testing.T) {
 	a := shared(2)
 	pool := map[poolKey]int{}
-	_, w := a.Start(ms(100), "u", get(100))
+	_, w := a.Start(ms(100), "u", get(100), ratelimit.NoCredit)
 	if w == nil || !a.Drain().Urgent {
 		t.Fatal("the first request neither waits nor is urgent")
 	}
@@ -104,7 +104,7 @@ func TestAgentFirstRequestWaitsOneRoundTrip(t *testing.T) {
 		t.Fatalf("after the reply: %+v, want the request allowed", out)
 	}
 	for i := range 10 { // the lease of a cool key: 100/(4·2) = 12
-		if v, w := a.Start(ms(102+i), "u", get(100)); !v.Allowed || w != nil {
+		if v, w := a.Start(ms(102+i), "u", get(100), ratelimit.NoCredit); !v.Allowed || w != nil {
 			t.Fatalf("request %d: %+v, %v, want allowed at once", i, v, w)
 		}
 	}
@@ -114,10 +114,10 @@ func TestAgentTakesATokenOfEachLimitOrOfNone(t *testing.T) {
 	both := []limits.Rate{{Class: "GET", Max: 100}, {Class: limits.All, Max: 1}}
 	a := shared(2)
 	pool := map[poolKey]int{}
-	a.Start(ms(100), "u", both)
+	a.Start(ms(100), "u", both, ratelimit.NoCredit)
 	exchange(a, ms(101), pool)
 	for i := range 5 {
-		if v, w := a.Start(ms(102), "u", both); w != nil || v.Allowed || v.Limit != both[1] {
+		if v, w := a.Start(ms(102), "u", both, ratelimit.NoCredit); w != nil || v.Allowed || v.Limit != both[1] {
 			t.Fatalf("request %d: %+v, want refused by %v", i, v, both[1])
 		}
 	}
@@ -134,7 +134,7 @@ func TestAgentTakesATokenOfEachLimitOrOfNone(t *testing.T) {
 func TestAgentUserWithoutRequestsHoldsNothing(t *testing.T) {
 	a := shared(2)
 	pool := map[poolKey]int{}
-	a.Start(ms(100), "u", get(1000))
+	a.Start(ms(100), "u", get(1000), ratelimit.NoCredit)
 	for at := 101; at < 5000; at += 5 {
 		a.Tick(ms(at))
 		exchange(a, ms(at), pool)
@@ -161,9 +161,9 @@ func TestAgentUserWithoutRequestsHoldsNothing(t *testing.T) {
 
 func TestAgentLateReplyChangesNothing(t *testing.T) {
 	a := shared(2)
-	_, w := a.Start(ms(990), "u", get(10))
+	_, w := a.Start(ms(990), "u", get(10), ratelimit.NoCredit)
 	asks := a.Collect(ms(990), false, nil)
-	_, w2 := a.Start(ms(1001), "u", get(10))
+	_, w2 := a.Start(ms(1001), "u", get(10), ratelimit.NoCredit)
 	if w == nil || w2 == nil || len(asks) != 1 {
 		t.Fatalf("waiting: %v, %v; asks %v", w, w2, asks)
 	}
@@ -185,12 +185,12 @@ func TestAgentTimeout(t *testing.T) {
 	}{
 		{"a cool key: the agent's part", func(*ratelimit.Agent) {}, 5},
 		{"a key that was half used when last heard of", func(a *ratelimit.Agent) {
-			a.Start(ms(0), "u", get(10))
+			a.Start(ms(0), "u", get(10), ratelimit.NoCredit)
 			ask := a.Collect(ms(0), false, nil)[0]
 			a.Reply(ms(0), ask, ratelimit.Grant{Tokens: 1, Total: 5})
 		}, 0},
 		{"a hot key", func(a *ratelimit.Agent) {
-			a.Start(ms(0), "u", get(10))
+			a.Start(ms(0), "u", get(10), ratelimit.NoCredit)
 			a.Hot(ms(0), ratelimit.Key{Class: "GET", User: "u"}, ms(3000), 2)
 		}, 0},
 	}
@@ -200,7 +200,7 @@ func TestAgentTimeout(t *testing.T) {
 			tt.given(a)
 			admitted := 0
 			for range 10 {
-				v, w := a.Start(ms(1), "u", get(10))
+				v, w := a.Start(ms(1), "u", get(10), ratelimit.NoCredit)
 				if w != nil {
 					v = a.Timeout(ms(11), w)
 					if again := a.Timeout(ms(12), w); again != v {
@@ -227,7 +227,7 @@ func TestAgentRepeatsABatchThatFailed(t *testing.T) {
 	}
 	request := func(at, n int) {
 		for range n {
-			a.Start(ms(at), "u", get(50))
+			a.Start(ms(at), "u", get(50), ratelimit.NoCredit)
 		}
 	}
 	collect := func(what string, at int, want []ratelimit.Ask) {
@@ -252,7 +252,7 @@ func TestAgentRepeatsABatchThatFailed(t *testing.T) {
 // What a batch wanted is wanted anew, if at all.
 func TestAgentWantsAnewWhatFailed(t *testing.T) {
 	a := shared(2)
-	_, w := a.Start(ms(10), "u", get(100))
+	_, w := a.Start(ms(10), "u", get(100), ratelimit.NoCredit)
 	first := a.Collect(ms(11), false, nil)
 	if w == nil || len(first) != 1 || first[0].Need != 1 || first[0].Seq != 1 {
 		t.Fatalf("asks %+v, want one for a token", first)
@@ -276,9 +276,9 @@ func TestAgentWantsAnewWhatFailed(t *testing.T) {
 // way: its tokens are not asked for twice.
 func TestAgentFailsOfAnEndedSecond(t *testing.T) {
 	a := shared(2)
-	a.Start(ms(990), "u", get(100))
+	a.Start(ms(990), "u", get(100), ratelimit.NoCredit)
 	first := a.Collect(ms(991), false, nil)
-	a.Start(ms(1001), "u", get(100))
+	a.Start(ms(1001), "u", get(100), ratelimit.NoCredit)
 	second := a.Collect(ms(1002), false, nil)
 	if len(first) != 1 || len(second) != 1 || second[0].Need == 0 {
 		t.Fatalf("asks %+v, then %+v; want one of each second", first, second)
@@ -299,7 +299,7 @@ func TestAgentReportsAreBounded(t *testing.T) {
 			const users, seconds = 2000, 70
 			for s := range seconds {
 				for u := range users {
-					if _, w := a.Start(ms(1000*s), fmt.Sprint("u", u), rates); w != nil { // accounts are always asked
+					if _, w := a.Start(ms(1000*s), fmt.Sprint("u", u), rates, ratelimit.NoCredit); w != nil { // accounts are always asked
 						a.Timeout(ms(1000*s+20), w)
 					}
 				}
@@ -320,7 +320,7 @@ func TestAgentQueueIsBoundedByWhatTheLimitCouldAdmit(t *testing.T) {
 	a := shared(2)
 	waiting := 0
 	for range 100 {
-		if _, w := a.Start(ms(1), "u", get(10)); w != nil {
+		if _, w := a.Start(ms(1), "u", get(10), ratelimit.NoCredit); w != nil {
 			waiting++
 		}
 	}
@@ -350,14 +350,14 @@ func TestAgentThrottle(t *testing.T) {
 	})
 	t.Run("tokens in hand are used first", func(t *testing.T) {
 		a := shared(2)
-		_, w := a.Start(ms(1), "u", get(10))
+		_, w := a.Start(ms(1), "u", get(10), ratelimit.NoCredit)
 		asks := a.Collect(ms(1), false, nil)
 		a.Reply(ms(2), asks[0], ratelimit.Grant{Tokens: 2, Total: 10})
 		a.Throttle(ms(3), key, t0.Unix(), 10)
 		if out := a.Drain(); len(out.Native) != 0 || !w.Verdict.Allowed {
 			t.Fatalf("with a token in hand: %+v", out)
 		}
-		a.Start(ms(4), "u", get(10))
+		a.Start(ms(4), "u", get(10), ratelimit.NoCredit)
 		if diff := cmp.Diff(refuse, a.Drain().Native); diff != "" {
 			t.Error(diff)
 		}
@@ -367,7 +367,7 @@ func TestAgentThrottle(t *testing.T) {
 			a, of := shared(2), []limits.Rate{r}
 			key := ratelimit.Key{Class: "GET", User: "u", Window: r.Window}
 			begins := t0.Unix() - t0.Unix()%r.Window.Seconds()
-			_, w := a.Start(ms(1), "u", of)
+			_, w := a.Start(ms(1), "u", of, ratelimit.NoCredit)
 			asks := a.Collect(ms(1), false, nil)
 			a.Throttle(ms(2), key, begins, 10) // of what the pool has just given
 			if out := a.Drain(); len(out.Native)+len(out.Decided) != 0 {
@@ -377,7 +377,7 @@ func TestAgentThrottle(t *testing.T) {
 			if out := a.Drain(); len(out.Native) != 0 || !w.Verdict.Allowed {
 				t.Fatalf("%s: with a token in hand: %+v", r.Name(), out)
 			}
-			if v, _ := a.Start(ms(4), "u", of); !v.Allowed {
+			if v, _ := a.Start(ms(4), "u", of, ratelimit.NoCredit); !v.Allowed {
 				t.Errorf("%s: the last token was not used", r.Name())
 			}
 			want := []ratelimit.Native{{Key: key, Second: begins, Limit: 10}}
@@ -388,7 +388,7 @@ func TestAgentThrottle(t *testing.T) {
 	})
 	t.Run("none were on their way", func(t *testing.T) {
 		a := shared(2)
-		_, w := a.Start(ms(1), "u", get(10))
+		_, w := a.Start(ms(1), "u", get(10), ratelimit.NoCredit)
 		asks := a.Collect(ms(1), false, nil)
 		a.Throttle(ms(2), key, t0.Unix(), 10)
 		a.Reply(ms(3), asks[0], ratelimit.Grant{Total: 10})
@@ -399,12 +399,12 @@ func TestAgentThrottle(t *testing.T) {
 	})
 	t.Run("and those that were about to go back", func(t *testing.T) {
 		a := shared(2)
-		a.Start(ms(1), "u", get(10))
+		a.Start(ms(1), "u", get(10), ratelimit.NoCredit)
 		a.Reply(ms(2), a.Collect(ms(1), false, nil)[0], ratelimit.Grant{Tokens: 2, Total: 10})
 		a.Hot(ms(100), key, ms(2000), 2) // so long without a request
 		a.Tick(ms(100))
 		a.Throttle(ms(101), key, t0.Unix(), 10)
-		if v, _ := a.Start(ms(102), "u", get(10)); !v.Allowed {
+		if v, _ := a.Start(ms(102), "u", get(10), ratelimit.NoCredit); !v.Allowed {
 			t.Error("a token that nobody else has was not used")
 		}
 		if diff := cmp.Diff(refuse, a.Drain().Native); diff != "" {
@@ -414,7 +414,7 @@ func TestAgentThrottle(t *testing.T) {
 	t.Run("tokens given back elsewhere lift it, and it returns", func(t *testing.T) {
 		a := shared(2)
 		pool := map[poolKey]int{{t0.Unix(), key}: 10}
-		a.Start(ms(1), "u", get(10))
+		a.Start(ms(1), "u", get(10), ratelimit.NoCredit)
 		exchange(a, ms(2), pool)
 		a.Throttle(ms(3), key, t0.Unix(), 10)
 		if diff := cmp.Diff(refuse, a.Drain().Native); diff != "" {
@@ -434,7 +434,7 @@ func TestAgentThrottle(t *testing.T) {
 					if diff := cmp.Diff(lift, out.Native); diff != "" {
 						t.Fatal(diff)
 					}
-					if v, _ := a.Start(ms(at), "u", get(10)); !v.Allowed {
+					if v, _ := a.Start(ms(at), "u", get(10), ratelimit.NoCredit); !v.Allowed {
 						t.Error("the token was not used")
 					}
 				}
@@ -447,7 +447,7 @@ func TestAgentLost(t *testing.T) {
 	key := ratelimit.Key{Class: "GET", User: "u"}
 	admit := func(a *ratelimit.Agent, at time.Time, limit int) (n int) {
 		for range 3 * limit {
-			v, w := a.Start(at, "u", get(limit))
+			v, w := a.Start(at, "u", get(limit), ratelimit.NoCredit)
 			if w != nil {
 				panic("a request waited for a lost pool")
 			}
@@ -462,7 +462,7 @@ func TestAgentLost(t *testing.T) {
 		for rank := range 3 {
 			a := ratelimit.NewAgent(ratelimit.Config{})
 			a.Cluster(t0.Add(-2*time.Second), 3, rank)
-			a.Start(ms(0), "u", get(10))
+			a.Start(ms(0), "u", get(10), ratelimit.NoCredit)
 			a.Hot(ms(0), key, ms(3000), 3)
 			a.Lost(ms(10), true)
 			sum += admit(a, ms(1000), 10)
@@ -480,7 +480,7 @@ func TestAgentLost(t *testing.T) {
 	})
 	t.Run("whoever waits is decided at once", func(t *testing.T) {
 		a := shared(3)
-		_, w := a.Start(ms(1), "u", get(10))
+		_, w := a.Start(ms(1), "u", get(10), ratelimit.NoCredit)
 		a.Lost(ms(2), true)
 		if out := a.Drain(); len(out.Decided) != 1 || out.Decided[0] != w || !w.Verdict.Allowed {
 			t.Errorf("Decided = %v, verdict %+v, want the one that waited, allowed", out.Decided, w.Verdict)
@@ -491,7 +491,7 @@ func TestAgentLost(t *testing.T) {
 func TestAgentUsersAreBounded(t *testing.T) {
 	a := ratelimit.NewAgent(ratelimit.Config{MaxUsers: 3})
 	for i := range 5 {
-		if v, _ := a.Start(t0, fmt.Sprint("u", i), get(1)); !v.Allowed {
+		if v, _ := a.Start(t0, fmt.Sprint("u", i), get(1), ratelimit.NoCredit); !v.Allowed {
 			t.Errorf("the first request of user %d was refused", i)
 		}
 	}
@@ -504,7 +504,7 @@ func TestAgentTimeRunningBackwards(t *testing.T) {
 	a := ratelimit.NewAgent(ratelimit.Config{})
 	admitted := 0
 	for _, at := range []int{990, 1010, 995, 1011, 985, 1012} {
-		v, _ := a.Start(ms(at), "u", get(3))
+		v, _ := a.Start(ms(at), "u", get(3), ratelimit.NoCredit)
 		if v.Allowed {
 			admitted++
 		}
@@ -525,7 +525,7 @@ func TestAgentClockSetBack(t *testing.T) {
 		pool := map[poolKey]int{}
 		start := func(at time.Time) (allowed bool) {
 			a.Tick(at)
-			v, w := a.Start(at, "u", get(10))
+			v, w := a.Start(at, "u", get(10), ratelimit.NoCredit)
 			exchange(a, at, pool)
 			if w != nil {
 				v = w.Verdict
@@ -561,13 +561,13 @@ func TestAgentClockSetBack(t *testing.T) {
 func TestAgentCollectIsFirstToSeeTheNewSecond(t *testing.T) {
 	a := shared(2)
 	pool := map[poolKey]int{}
-	_, w := a.Start(ms(999), "u", get(10))
+	_, w := a.Start(ms(999), "u", get(10), ratelimit.NoCredit)
 	exchange(a, ms(1001), pool)
 	if out := a.Drain(); len(out.Decided) != 1 || !w.Verdict.Allowed {
 		t.Fatalf("the request was not decided in the new second: %+v", out)
 	}
 	for i := range 5 {
-		v, w := a.Start(ms(1100+i), "u", get(10))
+		v, w := a.Start(ms(1100+i), "u", get(10), ratelimit.NoCredit)
 		exchange(a, ms(1100+i), pool)
 		if w != nil {
 			v = w.Verdict
@@ -587,7 +587,7 @@ func TestAgentAloneOnlyWhenItKnows(t *testing.T) {
 	}
 	admitted := func(a *ratelimit.Agent, at time.Time, pool map[poolKey]int) (n int) {
 		for range 20 {
-			v, w := a.Start(at, "u", get(10))
+			v, w := a.Start(at, "u", get(10), ratelimit.NoCredit)
 			exchange(a, at, pool)
 			if w != nil {
 				v = w.Verdict
@@ -634,11 +634,11 @@ func TestAgentNativeThrottleIsProbed(t *testing.T) {
 	t.Run("a throttle that came while a token was in hand", func(t *testing.T) {
 		a := shared(2)
 		pool := map[poolKey]int{{t0.Unix(), key}: 9}
-		a.Start(ms(1), "u", get(10))
+		a.Start(ms(1), "u", get(10), ratelimit.NoCredit)
 		asks := a.Collect(ms(1), false, nil)
 		a.Reply(ms(2), asks[0], ratelimit.Grant{Tokens: 2, Total: 9})
 		a.Throttle(ms(3), key, t0.Unix(), 10)
-		a.Start(ms(4), "u", get(10))
+		a.Start(ms(4), "u", get(10), ratelimit.NoCredit)
 		if n := a.Drain().Native; len(n) != 1 {
 			t.Fatalf("Native = %v, want a throttle", n)
 		}
@@ -649,7 +649,7 @@ func TestAgentNativeThrottleIsProbed(t *testing.T) {
 	t.Run("a report that was answered with a lower total", func(t *testing.T) {
 		a := shared(2)
 		pool := map[poolKey]int{{t0.Unix(), key}: 10}
-		a.Start(ms(1), "u", get(10))
+		a.Start(ms(1), "u", get(10), ratelimit.NoCredit)
 		exchange(a, ms(2), pool)
 		a.Throttle(ms(3), key, t0.Unix(), 10)
 		a.Drain()
@@ -664,11 +664,11 @@ func TestAgentNativeThrottleIsProbed(t *testing.T) {
 func TestAgentUserWhoReturnsIsNotForgottenTwice(t *testing.T) {
 	a := ratelimit.NewAgent(ratelimit.Config{})
 	key := ratelimit.Key{Class: "GET", User: "u"}
-	a.Start(ms(0), "u", get(10))
+	a.Start(ms(0), "u", get(10), ratelimit.NoCredit)
 	a.Hot(ms(3001), key, ms(5000), 1)
 	admitted := 0
 	for i := range 20 {
-		if v, _ := a.Start(ms(3002+i), "u", get(10)); v.Allowed {
+		if v, _ := a.Start(ms(3002+i), "u", get(10), ratelimit.NoCredit); v.Allowed {
 			admitted++
 		}
 		a.Tick(ms(3002 + i))
@@ -682,7 +682,7 @@ func TestAgentBatchesAreBounded(t *testing.T) {
 	const users = 10_000
 	a := shared(2)
 	for i := range users {
-		a.Start(ms(1), fmt.Sprint("u", i), get(10))
+		a.Start(ms(1), fmt.Sprint("u", i), get(10), ratelimit.NoCredit)
 	}
 	total := 0
 	for rounds := 1; total < users; rounds++ {
@@ -702,10 +702,10 @@ func TestAgentBatchesAreBounded(t *testing.T) {
 
 func TestAgentIgnoresMoreSharersThanThereAreInstances(t *testing.T) {
 	a := shared(2)
-	a.Start(ms(0), "u", get(10))
+	a.Start(ms(0), "u", get(10), ratelimit.NoCredit)
 	a.Collect(ms(0), false, nil)
 	a.Hot(ms(0), ratelimit.Key{Class: "GET", User: "u"}, ms(3000), 1<<60)
-	a.Start(ms(1000), "u", get(10))
+	a.Start(ms(1000), "u", get(10), ratelimit.NoCredit)
 	for _, ask := range a.Collect(ms(1000), true, nil) {
 		if ask.Instances > 2 {
 			t.Errorf("asked as one of %d instances, want 2", ask.Instances)
@@ -755,7 +755,7 @@ func BenchmarkAgentStart(b *testing.B) {
 			at := t0
 			for i := range b.N {
 				at = at.Add(10 * time.Microsecond)
-				a.Start(at, users[i%len(users)], both)
+				a.Start(at, users[i%len(users)], both, ratelimit.NoCredit)
 				if i%500 == 0 { // 5 ms
 					a.Tick(at)
 					exchange(a, at, pool)

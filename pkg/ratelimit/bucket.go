@@ -62,6 +62,8 @@ type bucket struct {
 	probeGap int64
 	nativeAt int64 // when HAProxy was last told to refuse the key
 
+	portion portion // what HAProxy may admit by itself of the limit
+
 	mode     limits.Mode // of the limits.Rate
 	pooled   bool        // the agent never counts by itself alone; see Agent.alone
 	spent    bool        // the pool had less than was needed
@@ -89,7 +91,14 @@ func (b *bucket) hot(now int64) bool { return now < b.hotUntil }
 
 // cool reports whether the key is so far below its limit that a generous lease
 // costs nobody anything.
-func (b *bucket) cool(now int64) bool { return !b.hot(now) && 2*b.total < b.limit }
+// What is reserved for HAProxy is not: it was not used, or not here.
+func (b *bucket) cool(now int64) bool {
+	return !b.hot(now) && 2*b.handed() < b.limit-b.portion.reserve
+}
+
+// handed is the pool's total without what is reserved for HAProxy's credit, some of
+// which may have come back.
+func (b *bucket) handed() int { return max(0, b.total-b.portion.reserve) }
 
 // target is the lease to hold: for a hot key what is expected in leaseSpan, for
 // a cool one a fixed part of the limit, so that only its first request waits.
@@ -121,7 +130,7 @@ func (b *bucket) following() int64 { return b.second + b.length/second }
 
 // about makes an Ask of nothing yet, about a window that begins at a second.
 func (b *bucket) about(sec int64) Ask {
-	return Ask{Key: b.key, Second: sec, Limit: b.max, Burst: b.burst}
+	return Ask{Key: b.key, Second: sec, Limit: b.max, Burst: b.burst, Reserve: b.portion.reserve}
 }
 
 // beginning is the second at which the window begins that a time is in.
@@ -135,6 +144,8 @@ type user struct {
 	name    string
 	buckets []*bucket  // one for each class and window seen: few
 	queue   []*Waiting // in the order of arrival
+
+	withdrawAt int64 // when HAProxy's credit was last to be withdrawn; 0: Recalled has come since
 }
 
 func (u *user) bucket(class string, w limits.Window) *bucket {

@@ -91,7 +91,7 @@ func drain[T any](list []T, room *int, use func(T) bool) []T {
 // settle makes an Ask that carries what the bucket has to report.
 func (a *Agent) settle(b *bucket) Ask {
 	ask := Ask{
-		Key: b.key, Second: b.second, Limit: b.max, Burst: b.burst,
+		Key: b.key, Second: b.second, Limit: b.max, Burst: b.burst, Reserve: b.portion.reserve,
 		Debt: b.debt, Back: b.back, Instances: a.sharers(b),
 	}
 	b.debt, b.back = 0, 0
@@ -105,10 +105,10 @@ func (a *Agent) ask(b *bucket, now int64) (Ask, bool) {
 	}
 	need := max(0, b.waiting-b.balance)
 	if b.spent || b.native {
-		need = max(need, 1, min(b.unmet, b.target(now, a.instances)))
+		need = max(need, 1, min(b.unmet, b.target(now, a.fleet.instances)))
 		b.unmet = 0
 	}
-	ahead := max(0, b.target(now, a.instances)-b.balance)
+	ahead := max(0, b.target(now, a.fleet.instances)-b.balance)
 	if need+ahead == 0 {
 		return Ask{}, false
 	}
@@ -208,7 +208,7 @@ func (a *Agent) Fail(at time.Time, ask Ask) {
 
 // only is an Ask of the same window that reports and wants nothing.
 func (a Ask) only(debt, back int) Ask {
-	return Ask{Key: a.Key, Second: a.Second, Limit: a.Limit, Burst: a.Burst, Debt: debt, Back: back}
+	return Ask{Key: a.Key, Second: a.Second, Limit: a.Limit, Burst: a.Burst, Reserve: a.Reserve, Debt: debt, Back: back}
 }
 
 // exhaust notes that the pool has nothing more for this window.
@@ -347,10 +347,10 @@ func (a *Agent) overdue(w *Waiting, now int64) *bucket {
 		if a.available(b) {
 			continue
 		}
-		if b.spent || !a.far(b, now) {
+		if a.entrusted(b) || b.spent || !a.far(b, now) {
 			return b
 		}
-		part := max(1, b.max/a.serving(b, now))
+		part := max(1, (b.max-b.portion.reserve)/a.serving(b, now))
 		switch {
 		case b.long() && b.owed >= min(part, max(1, part/int(b.length/second))):
 			return b
@@ -365,7 +365,7 @@ func (a *Agent) overdue(w *Waiting, now int64) *bucket {
 // below the number of agents, one request is so large a part that most who use it at
 // all are near it: there it counts that something was left when the pool last answered.
 func (a *Agent) far(b *bucket, now int64) bool {
-	return b.cool(now) || b.max < a.instances && b.total < b.limit
+	return b.cool(now) || b.max < a.fleet.instances && b.total < b.limit
 }
 
 // serving is the number of agents that the even part is of: those that serve the key,
@@ -374,7 +374,7 @@ func (a *Agent) serving(b *bucket, now int64) int {
 	if b.hot(now) {
 		return a.sharers(b)
 	}
-	return max(1, a.instances)
+	return max(1, a.fleet.instances)
 }
 
 // giveBack reports tokens that nobody here will use.

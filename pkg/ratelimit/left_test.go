@@ -27,27 +27,27 @@ func TestLeft(t *testing.T) {
 		{"a user who was never seen has all", get(7), func(*ratelimit.Agent, time.Time) {}, 7, "GET"},
 		{"a burst counts", []limits.Rate{{Class: "GET", Max: 7, Burst: 5}}, func(*ratelimit.Agent, time.Time) {}, 12, "GET"},
 		{"what was admitted is gone", get(7), func(a *ratelimit.Agent, at time.Time) {
-			a.Start(at, "u", get(7))
-			a.Start(at, "u", get(7))
+			a.Start(at, "u", get(7), ratelimit.NoCredit)
+			a.Start(at, "u", get(7), ratelimit.NoCredit)
 		}, 5, "GET"},
 		{"what was refused is not", get(2), func(a *ratelimit.Agent, at time.Time) {
 			for range 5 {
-				a.Start(at, "u", get(2))
+				a.Start(at, "u", get(2), ratelimit.NoCredit)
 			}
 		}, 0, "GET"},
-		{"another user's requests are not his", get(7), func(a *ratelimit.Agent, at time.Time) { a.Start(at, "v", get(7)) }, 7, "GET"},
-		{"another second has its own", get(7), func(a *ratelimit.Agent, at time.Time) { a.Start(at.Add(-time.Second), "u", get(7)) }, 7, "GET"},
+		{"another user's requests are not his", get(7), func(a *ratelimit.Agent, at time.Time) { a.Start(at, "v", get(7), ratelimit.NoCredit) }, 7, "GET"},
+		{"another second has its own", get(7), func(a *ratelimit.Agent, at time.Time) { a.Start(at.Add(-time.Second), "u", get(7), ratelimit.NoCredit) }, 7, "GET"},
 		{"a lowered limit leaves none", get(1), func(a *ratelimit.Agent, at time.Time) {
 			for range 3 {
-				a.Start(at, "u", get(9))
+				a.Start(at, "u", get(9), ratelimit.NoCredit)
 			}
-			a.Start(at, "u", get(1))
+			a.Start(at, "u", get(1), ratelimit.NoCredit)
 		}, 0, "GET"},
-		{"a limit that is lower than it was counts at once", get(4), func(a *ratelimit.Agent, at time.Time) { a.Start(at, "u", get(9)) }, 4, "GET"},
+		{"a limit that is lower than it was counts at once", get(4), func(a *ratelimit.Agent, at time.Time) { a.Start(at, "u", get(9), ratelimit.NoCredit) }, 4, "GET"},
 		{"what was admitted without the pool counts", []limits.Rate{minute}, func(a *ratelimit.Agent, at time.Time) {
 			a.Lost(at, true)
 			for range 3 {
-				a.Start(at, "u", []limits.Rate{minute})
+				a.Start(at, "u", []limits.Rate{minute}, ratelimit.NoCredit)
 			}
 			a.Lost(at, false)
 		}, 6, "GET/minute"},
@@ -55,9 +55,9 @@ func TestLeft(t *testing.T) {
 			a.Cluster(at.Add(-2*time.Second), 2, 0)
 			a.Lost(at, true)
 			for range 3 {
-				a.Start(at, "u", get(9))
+				a.Start(at, "u", get(9), ratelimit.NoCredit)
 			}
-			a.Start(at, "u", get(1))
+			a.Start(at, "u", get(1), ratelimit.NoCredit)
 		}, 0, "GET"},
 		{"the tightest limit counts", []limits.Rate{{Class: "GET", Max: 9}, {Class: limits.All, Max: 4}}, func(*ratelimit.Agent, time.Time) {}, 4, "*"},
 		{"of equal ones the longest", []limits.Rate{minute, {Class: "GET", Max: 9}}, func(*ratelimit.Agent, time.Time) {}, 9, "GET/minute"},
@@ -99,7 +99,7 @@ func TestLeftIsExactAlone(t *testing.T) {
 				at = next
 			}
 			before, _, _ := a.Left(at, "u", rates)
-			v, w := a.Start(at, "u", rates)
+			v, w := a.Start(at, "u", rates, ratelimit.NoCredit)
 			settle()
 			a.Tick(at)
 			settle()
@@ -128,7 +128,7 @@ func TestLeftOfTheCluster(t *testing.T) {
 	at := simulation.Start
 	a := ratelimit.NewAgent(ratelimit.Config{})
 	a.Cluster(at.Add(-2*time.Second), 2, 0)
-	_, w := a.Start(at, "u", get(100))
+	_, w := a.Start(at, "u", get(100), ratelimit.NoCredit)
 	for _, ask := range a.Collect(at, false, nil) {
 		a.Reply(at, ask, ratelimit.Grant{Tokens: 5, Total: 30}) // another one has 25
 	}

@@ -11,16 +11,7 @@ import (
 // leases from now on; one that has become alone counts by itself from the
 // second after the next on, and one that was never told before, from the next.
 func (a *Agent) Cluster(at time.Time, instances, rank int) {
-	now := at.Unix()
-	switch {
-	case !a.informed:
-		a.informed, a.shared = true, now // somebody may have served before it in this second
-	case a.instances > 1 && instances <= 1:
-		a.shared = now + 1 // the one that went may still be finishing
-	case a.instances > 1:
-		a.shared = now
-	}
-	a.instances, a.rank = max(1, instances), max(0, rank)
+	a.fleet.become(at.Unix(), instances, rank)
 }
 
 // RoundTrip tells the agent how long the pool takes to answer, so that it asks
@@ -66,7 +57,7 @@ func (a *Agent) Hot(at time.Time, k Key, until time.Time, sharers int) {
 	a.roll(b, now)
 	b.hotUntil = max(b.hotUntil, min(until.UnixNano(), now+3*second))
 	if !a.cutOff(b) {
-		b.sharers = max(0, min(sharers, a.instances)) // just after a loss polygen has not heard of all
+		b.sharers = max(0, min(sharers, a.fleet.instances)) // just after a loss polygen has not heard of all
 	}
 	a.review(b, now)
 	a.plan(b, now)

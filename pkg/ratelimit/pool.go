@@ -23,6 +23,7 @@ type Ask struct {
 	Back      int    // tokens given back unused
 	Need      int    // tokens that waiting requests need
 	Ahead     int    // tokens wanted ahead of need
+	Reserve   int    // tokens that a pool begins with as handed out; see credit.Portion. 0 with a Burst
 	Instances int    // agents that share the user's requests, this one included; 0 means 1
 }
 
@@ -31,7 +32,7 @@ type Ask struct {
 // answer is sent again under its number, and may run in any order with what was sent
 // before; so whatever was lost on the way, its reports count once.
 func (a Ask) Heard() Ask {
-	return Ask{Key: a.Key, Second: a.Second, Limit: a.Limit, Burst: a.Burst, Instances: a.Instances}
+	return Ask{Key: a.Key, Second: a.Second, Limit: a.Limit, Burst: a.Burst, Reserve: a.Reserve, Instances: a.Instances}
 }
 
 // A Grant is the pool's answer to an Ask.
@@ -41,9 +42,11 @@ type Grant struct {
 	Limit  int // of an Account: what Total may come to in the Ask's second, Limit and credit; else 0
 }
 
-// Take is the pool's arithmetic for one key and window, if the Ask has no Burst. It
-// returns the grant; grant.Total is the pool's new total. internal/bus runs the same arithmetic as
-// a script inside Redis, and a test holds the two against each other.
+// Take is the pool's arithmetic for one key and window, if the Ask has no Burst. The
+// total is what it was after the last Ask; a pool that was not asked before begins at the
+// Ask's Reserve. Take returns the grant; grant.Total is the pool's new total. internal/bus
+// runs the same arithmetic as a script inside Redis, and a test holds the two against each
+// other.
 //
 // Needs are served while anything is left. What is wanted ahead of need gets at
 // most half of an agent's even part of the rest, so that the last tokens of a

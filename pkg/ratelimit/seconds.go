@@ -10,7 +10,7 @@ import (
 // used for a while is forgotten. It is to be called every few milliseconds.
 func (a *Agent) Tick(at time.Time) {
 	now := at.UnixNano()
-	a.shared, a.apart = min(a.shared, now/second+1), min(a.apart, now/second) // should the clock have been set back
+	a.setBackTo(now / second)
 	a.agenda.Take(now, func(b *bucket) {
 		a.roll(b, now)
 		a.serve(b.owner, now)
@@ -45,6 +45,7 @@ func (a *Agent) roll(b *bucket, now int64) {
 	a.close(b)
 	a.clear(b)
 	b.second, b.balance = current, next
+	a.rollPortion(b)
 	b.limit = b.max + b.burst // at most, until the pool is heard of
 	if b.waiting > b.balance {
 		a.want(b)
@@ -54,6 +55,7 @@ func (a *Agent) roll(b *bucket, now int64) {
 // setBack follows a clock that was set back: what was due in what is now the
 // future is not waited for.
 func (a *Agent) setBack(b *bucket, now int64) {
+	b.portion.setBack(now / second)
 	b.seen, b.hotUntil = arrivals{last: now}, 0
 	b.probeAt, b.nativeAt = min(b.probeAt, now), min(b.nativeAt, now)
 }
@@ -61,7 +63,9 @@ func (a *Agent) setBack(b *bucket, now int64) {
 // close reports a bucket's window for the last time, and gives back what is left
 // of it and of the next.
 func (a *Agent) close(b *bucket) {
-	b.back += b.balance
+	if b.portion.phase == portionNone { // else the past second's pool is of no use to anybody
+		b.back += b.balance
+	}
 	if b.debt != 0 || b.back != 0 {
 		a.report(a.settle(b))
 	}
@@ -81,7 +85,7 @@ func (a *Agent) review(b *bucket, now int64) {
 	if a.alone(b) || a.left {
 		return
 	}
-	if keep := a.keep(b, now); b.balance > keep {
+	if keep := max(a.keep(b, now), a.keepPortion(b, now)); b.balance > keep {
 		b.back += b.balance - keep
 		b.balance = keep
 	}
@@ -93,9 +97,7 @@ func (a *Agent) review(b *bucket, now int64) {
 	}
 	if a.nextDue(b, now) {
 		b.nextAsk = true
-		ask := b.about(b.following())
-		ask.Ahead, ask.Instances = b.target(now, a.instances), a.sharers(b)
-		if ask.Ahead > 0 {
+		if ask := a.nextAsk(b, now); ask.Ahead+ask.Back > 0 {
 			a.reports = append(a.reports, ask)
 			a.hurry()
 		}
@@ -108,7 +110,7 @@ func (a *Agent) keep(b *bucket, now int64) int {
 	if b.waiting > 0 || a.lost && b.long() {
 		return b.balance
 	}
-	target := b.target(now, a.instances)
+	target := b.target(now, a.fleet.instances)
 	if now-b.seen.last < int64(idleSpan) {
 		return 2*target + 1
 	}
@@ -123,7 +125,7 @@ func (a *Agent) probing(b *bucket) bool {
 
 // nextDue reports whether the next window should be asked for now.
 func (a *Agent) nextDue(b *bucket, now int64) bool {
-	return !b.nextAsk && now >= b.end()-a.lead-b.early && a.active(b, now)
+	return !b.nextAsk && now >= b.end()-a.lead-b.early && a.nextMatters(b, now)
 }
 
 // active reports whether requests of the key are to be expected, so that it is
@@ -144,11 +146,11 @@ func (a *Agent) plan(b *bucket, now int64) {
 		if a.probing(b) {
 			due = min(due, b.probeAt)
 		}
-		if !b.nextAsk && a.active(b, now) {
+		if !b.nextAsk && a.nextMatters(b, now) {
 			due = min(due, end-a.lead-b.early)
 		}
 	}
-	if b.balance+b.next+b.debt > 0 || b.spent || b.waiting > 0 {
+	if b.balance+b.next+b.debt > 0 || b.spent || b.waiting > 0 || b.portion.recalled(b.following()) {
 		due = min(due, end)
 	}
 	a.agenda.Put(b, max(due, now))
@@ -159,6 +161,9 @@ func (a *Agent) plan(b *bucket, now int64) {
 // does, and what a lost pool has still to hear of is kept for it.
 func (a *Agent) forgetAt(b *bucket, now int64) int64 {
 	at := b.seen.last + int64(forgetSpan)
+	if b.portion.recalled(b.second) {
+		at = max(at, (b.portion.through+1)*second)
+	}
 	if b.long() {
 		if b.native {
 			at = max(at, b.nativeAt+int64(nativeSpan))

@@ -73,7 +73,11 @@ func (p pools) take(at time.Time, ask ratelimit.Ask) (g ratelimit.Grant) {
 		return g
 	}
 	k := poolKey{ask.Second, ask.Key}
-	g = ratelimit.Take(p.totals[k], ask)
+	total, ok := p.totals[k]
+	if !ok {
+		total = ask.Reserve
+	}
+	g = ratelimit.Take(total, ask)
 	p.totals[k] = g.Total
 	return g
 }
@@ -266,7 +270,7 @@ func (c *cluster) request(a *agent) {
 	}
 	first := a.first != sec
 	a.first = sec
-	v, w := a.core.Start(a.clock(c), "u", rates)
+	v, w := a.core.Start(a.clock(c), "u", rates, ratelimit.NoCredit)
 	if left, of, ok := a.core.Left(a.clock(c), "u", rates); !ok || left < 0 || left > of.Max+of.Burst {
 		c.problem("Left = %d of %+v, %v; want one of the limits and at most all of it", left, of, ok)
 	}

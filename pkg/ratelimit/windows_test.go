@@ -61,7 +61,7 @@ func (r *rig) talk() {
 
 // request is the verdict of one.
 func (r *rig) request() ratelimit.Verdict {
-	v, w := r.Start(r.at, "u", r.rates)
+	v, w := r.Start(r.at, "u", r.rates, ratelimit.NoCredit)
 	if w == nil {
 		r.talk()
 		return v
@@ -136,7 +136,7 @@ func TestAgentLongWindows(t *testing.T) {
 		if r.pass(h0.Add(time.Minute).Sub(r.at)); r.at != h0.Add(time.Minute) {
 			t.Fatalf("it is %v, want the minute's beginning", r.at)
 		}
-		if v, w := r.Start(r.at, "u", r.rates); w != nil || !v.Allowed || v.Second != h0.Unix()+60 {
+		if v, w := r.Start(r.at, "u", r.rates, ratelimit.NoCredit); w != nil || !v.Allowed || v.Second != h0.Unix()+60 {
 			t.Errorf("the first request: %+v, waiting %v, want admitted at once", v, w)
 		}
 	})
@@ -214,7 +214,7 @@ func TestAgentThatHasLeftAsksForNothing(t *testing.T) {
 	r.talk()
 	r.asks = nil
 	for r.at.Before(h0.Add(61 * time.Second)) {
-		r.Start(r.at, "u", r.rates)
+		r.Start(r.at, "u", r.rates, ratelimit.NoCredit)
 		r.pass(5 * time.Millisecond)
 	}
 	for _, ask := range r.asks {
@@ -226,7 +226,7 @@ func TestAgentThatHasLeftAsksForNothing(t *testing.T) {
 
 func TestAgentThatHasLeftGivesBackWhatComesLate(t *testing.T) {
 	r := newRig(2, per(0, 0, 100, 0))
-	_, w := r.Start(r.at, "u", r.rates)
+	_, w := r.Start(r.at, "u", r.rates, ratelimit.NoCredit)
 	asks := r.Collect(r.at, true, nil)
 	if v := r.Timeout(r.at, w); !v.Allowed || len(asks) != 1 {
 		t.Fatalf("verdict %+v, asked %+v, want one admitted without an answer", v, asks)
@@ -322,7 +322,7 @@ func TestAgentLongNative(t *testing.T) {
 	t.Run("at once on polygen's word, without a token in hand", func(t *testing.T) {
 		r := newRig(2, per(0, 0, 5, 0))
 		r.at = h0.Add(7 * time.Second)
-		_, w := r.Start(r.at, "u", r.rates)
+		_, w := r.Start(r.at, "u", r.rates, ratelimit.NoCredit)
 		r.Throttle(r.at, minute, h0.Unix(), 5)
 		out := r.Drain()
 		want(t, "spent", out.Native, refuse)
@@ -370,7 +370,7 @@ func TestAgentLongLoss(t *testing.T) {
 	}
 	without := func(r *rig, n int) (admitted int) {
 		for range n {
-			v, w := r.Start(r.at, "u", r.rates)
+			v, w := r.Start(r.at, "u", r.rates, ratelimit.NoCredit)
 			if w != nil {
 				panic("a request waited for a lost pool")
 			}
@@ -414,7 +414,7 @@ func TestAgentLongLoss(t *testing.T) {
 	})
 	t.Run("what is on its way to the pool counts until it is there", func(t *testing.T) {
 		r := newRig(1, per(0, 0, 20, 0))
-		_, w := r.Start(r.at, "u", r.rates)
+		_, w := r.Start(r.at, "u", r.rates, ratelimit.NoCredit)
 		first := r.Collect(r.at, true, nil)
 		r.Lost(r.at, true)
 		if !w.Verdict.Allowed {
@@ -481,7 +481,7 @@ func TestAgentTimeoutOfLongWindows(t *testing.T) {
 		r := newRig(tt.agents, per(0, 0, tt.limit, 0))
 		n := 0
 		for range 20 {
-			v, w := r.Start(r.at, "u", r.rates)
+			v, w := r.Start(r.at, "u", r.rates, ratelimit.NoCredit)
 			if w != nil {
 				v = r.Timeout(r.at, w)
 			}
@@ -533,9 +533,9 @@ func TestAgentBurstAsks(t *testing.T) {
 	t.Run("what is left of a second goes back before the next is asked for", func(t *testing.T) {
 		r := newRig(2, per(10, 25, 0, 0))
 		r.at = h0.Add(900 * time.Millisecond)
-		r.Start(r.at, "u", r.rates)
+		r.Start(r.at, "u", r.rates, ratelimit.NoCredit)
 		r.Reply(r.at, r.Collect(r.at, false, nil)[0], ratelimit.Grant{Tokens: 4, Total: 4, Limit: 35})
-		r.Start(h0.Add(time.Second), "u", r.rates)
+		r.Start(h0.Add(time.Second), "u", r.rates, ratelimit.NoCredit)
 		back := ask(2, 0)
 		back.Back, back.Instances = 3, 2
 		asks := r.Collect(h0.Add(time.Second), false, nil)
@@ -551,14 +551,14 @@ func TestAgentBurstAsks(t *testing.T) {
 	})
 	t.Run("whoever has had the second's limit and credit is refused without asking", func(t *testing.T) {
 		r := newRig(2, per(10, 25, 0, 0))
-		r.Start(r.at, "u", r.rates)
+		r.Start(r.at, "u", r.rates, ratelimit.NoCredit)
 		r.Reply(r.at, r.Collect(r.at, false, nil)[0], ratelimit.Grant{Tokens: 1, Total: 12, Limit: 12})
-		if v, w := r.Start(r.at, "u", r.rates); w != nil || v.Allowed || v.Limit != r.rates[0] {
+		if v, w := r.Start(r.at, "u", r.rates, ratelimit.NoCredit); w != nil || v.Allowed || v.Limit != r.rates[0] {
 			t.Errorf("verdict %+v, waiting %v, want refused", v, w)
 		}
 		waiting := 0
 		for range 50 {
-			if _, w := r.Start(h0.Add(time.Second), "u", r.rates); w != nil {
+			if _, w := r.Start(h0.Add(time.Second), "u", r.rates, ratelimit.NoCredit); w != nil {
 				waiting++
 			}
 		}

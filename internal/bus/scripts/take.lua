@@ -6,7 +6,8 @@
 --       call's number or 0, for how many seconds it is remembered; then for each hash
 --       the second at which the window begins, its length, the
 --       number n of asks, what the usage message says before their totals, their n
---       fields, and n times: debt - back, need, ahead, limit, instances
+--       fields, and n times: debt - back, need, ahead, limit, instances, reserve. A field that
+--       does not exist is a pool that begins with the reserve handed out.
 -- Returns Redis' time (seconds, microseconds), then for each ask: tokens, total. A call
 -- whose number is not above the last one was heard before: it changes nothing.
 
@@ -33,11 +34,13 @@ for k = 1, hashes do
 
   for i = 1, n do
     local name = ARGV[field]
-    local before = totals[name] or tonumber(stored[i] or 0) or 0
+    local reserve = tonumber(ARGV[num + 5])
+    local before = totals[name] or tonumber(stored[i] or nil) -- nil: there is no pool yet
+    if not before and reserve == 0 then before = 0 end
 
-    local total, tokens = before, 0
+    local total, tokens = before or reserve, 0
     if not heard then
-      total = before + ARGV[num]
+      total = total + ARGV[num]
       if total < 0 then total = 0 end
       local free = ARGV[num + 3] - total
       if free < 0 then free = 0 end
@@ -53,7 +56,7 @@ for k = 1, hashes do
     end
 
     local text = format('%d', total) -- faster than what Lua and Redis do with a number
-    if total ~= before then
+    if total ~= before and not heard then
       totals[name] = total
       write[written + 1], write[written + 2] = name, text
       written = written + 2
@@ -62,7 +65,7 @@ for k = 1, hashes do
     usage[said] = text
     reply[out + 1], reply[out + 2] = tokens, total
     out = out + 2
-    field, num = field + 1, num + 5
+    field, num = field + 1, num + 6
   end
 
   if written > 0 then

@@ -1,0 +1,420 @@
+package ratelimit
+
+import (
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// Credit is what HAProxy said, with a question, about the requests that it may admit
+// by itself: of the user's limits that the question is about, in the second of it.
+type Credit uint8
+
+const (
+	// NoCredit: the user cannot have credit at all, because of what their limits are. All
+	// agents must agree on it, for nothing is reserved in the pool for such users.
+	NoCredit Credit = iota
+
+	// Withheld: they could have credit, but HAProxy has none, and gets none but by Lend.
+	Withheld
+
+	// Spent: HAProxy has credit in this second, and its tickets did not suffice.
+	Spent
+
+	// Uncertain: HAProxy has credit in this second, or may have, and asks for another
+	// reason than that its tickets did not suffice. So there may be tickets left.
+	Uncertain
+)
+
+// portionPhase says who may use this instance's portion of a limit: HAProxy by itself,
+// or the agent. Agent.told, Lend and Recalled are all that change it, and roll when a
+// recall is over.
+type portionPhase uint8
+
+const (
+	portionNone     portionPhase = iota // there is none: the user cannot have credit
+	portionWithheld                     // HAProxy has no credit until Lend
+	portionLent                         // HAProxy has it from a second on, or may have
+	portionRecalled                     // HAProxy has none through a second, whatever asks here
+)
+
+// portion is this instance's part of a limit of which the pool has reserved every
+// instance's. In each second it is HAProxy's or the agent's, never both's: the agent
+// takes what HAProxy does not have as tokens, once for each second, and gives back to
+// the pool those that it does not need.
+type portion struct {
+	phase   portionPhase
+	from    int64 // portionLent: the first second in which HAProxy may have it
+	through int64 // portionRecalled: the last second in which HAProxy has none for certain
+
+	each    int // tickets: this instance's portion in the bucket's second
+	reserve int // all instances' portions
+
+	// The last second whose portion the agent has taken, given back, or found out to be
+	// lost. It is taken at most once: settled only grows, but for a clock set back.
+	settled int64
+	counted int // tickets that HAProxy had drawn in the settled second
+}
+
+// agents reports whether the agent, and not HAProxy, has the portion of a second.
+func (p *portion) agents(sec int64) bool {
+	switch p.phase {
+	case portionWithheld, portionRecalled:
+		return true
+	case portionLent:
+		return sec < p.from
+	}
+	return false
+}
+
+// haproxys reports whether HAProxy has the portion of a second, or may have.
+func (p *portion) haproxys(sec int64) bool { return p.phase == portionLent && sec >= p.from }
+
+// recalled reports whether HAProxy has been told to spend nothing in a second.
+func (p *portion) recalled(sec int64) bool { return p.phase == portionRecalled && sec <= p.through }
+
+// lendAfter and lendBefore are the parts at a second's beginning and end in which no
+// credit is given. HAProxy begins with the second after the answer by its own clock,
+// and may take it for another second than the agent does.
+const (
+	lendAfter  = int64(50 * time.Millisecond)
+	lendBefore = second - int64(150*time.Millisecond)
+)
+
+// withdrawAgain is how long an agent waits for a Recalled before it asks again.
+const withdrawAgain = int64(100 * time.Millisecond)
+
+// told takes what HAProxy says with a question.
+func (a *Agent) told(b *bucket, c Credit) {
+	p := &b.portion
+	switch {
+	case c == NoCredit || b.pooled:
+		p.phase = portionNone
+	case p.phase == portionLent, p.phase == portionRecalled:
+		// The agent knows better: a Withheld can be from another process of HAProxy, or
+		// from before a grant, and what says Spent after a recall was asked before it.
+	case c == Withheld:
+		p.phase = portionWithheld
+	default:
+		p.phase, p.from = portionLent, b.second
+	}
+	a.divide(b)
+	a.takePortion(b)
+}
+
+// divide computes the portions of the bucket's limit.
+func (a *Agent) divide(b *bucket) {
+	p := &b.portion
+	if p.phase == portionNone {
+		p.each, p.reserve = 0, 0
+		return
+	}
+	p.each, p.reserve = a.fleet.portions(b.max, b.second)
+}
+
+// takePortion takes the portion of the bucket's second as tokens, unless HAProxy has it,
+// or it was taken before.
+func (a *Agent) takePortion(b *bucket) {
+	p := &b.portion
+	if !p.agents(b.second) || p.settled >= b.second || !a.mayTake(b.second) {
+		return
+	}
+	p.settled, p.counted = b.second, 0
+	b.balance += p.each
+}
+
+// mayTake reports whether portions of a second may be taken at all. Those of the first
+// seconds may have been taken by the agent before this one, and those of a second in
+// which HAProxy was reloaded may be spent by its old process.
+func (a *Agent) mayTake(sec int64) bool {
+	return sec > a.fleet.joined+1 && sec > a.reloaded
+}
+
+// entrusted reports whether the whole limit is HAProxy's in the bucket's second: the
+// agent is alone and has given it as credit. Then the agent cannot decide anything
+// before it knows what HAProxy has spent.
+func (a *Agent) entrusted(b *bucket) bool { return b.portion.haproxys(b.second) && a.alone(b) }
+
+// natives is how many requests of the bucket's second HAProxy may have admitted by
+// itself, of an agent that is not alone.
+func (b *bucket) natives() int {
+	p := &b.portion
+	switch {
+	case p.haproxys(b.second):
+		return p.each
+	case p.settled == b.second:
+		return p.counted
+	}
+	return 0
+}
+
+// askWithdrawal has the shell withdraw the user's credit, because a request waits to
+// know what was spent.
+func (a *Agent) askWithdrawal(u *user, now int64) {
+	if since := now - u.withdrawAt; since >= 0 && since < withdrawAgain {
+		return
+	}
+	u.withdrawAt = now
+	a.out.Withdraw = append(a.out.Withdraw, u.name)
+}
+
+// refuseSpent refuses a request for which HAProxy's credit did not suffice, where that
+// was the whole limit. HAProxy does not say which of several limits it was. Of two the
+// one for all requests is left out, for a request that the other one allows may still
+// pass; of more none is known.
+func (a *Agent) refuseSpent(w *Waiting, now int64) Verdict {
+	var spent *bucket
+	candidates := 0
+	for _, b := range w.buckets[:w.n] {
+		if a.entrusted(b) && b.key.Class != limits.All {
+			spent = b
+			candidates++
+		}
+	}
+	if candidates == 0 {
+		for _, b := range w.buckets[:w.n] {
+			if a.entrusted(b) {
+				spent = b
+			}
+		}
+	}
+	if candidates < 2 && !spent.native {
+		a.deplete(spent, now)
+	}
+	return a.refuse(spent, now)
+}
+
+// Lendable reports whether HAProxy can have credit for these limits from the next
+// second on: they are limits that Start was just called with, the agents agree on how
+// many they are, the credit is not recalled, and nothing of the next second's was given
+// back. It is false around the end of a second, see lendAfter.
+func (a *Agent) Lendable(at time.Time, name string, rates []limits.Rate) bool {
+	now := at.UnixNano()
+	sec := now / second
+	if in := now - sec*second; a.left || in < lendAfter || in >= lendBefore || !a.fleet.settled(sec) {
+		return false
+	}
+	u := a.users[name]
+	for i := range rates {
+		if u == nil {
+			return false
+		}
+		b := u.bucket(rates[i].Class, rates[i].Window)
+		if b == nil {
+			return false
+		}
+		a.roll(b, now)
+		p := &b.portion
+		if p.phase == portionNone || p.recalled(sec+1) || p.settled > sec || b.hot(now) || b.second != sec {
+			return false
+		}
+		if p.each == 0 && !a.alone(b) {
+			return false
+		}
+	}
+	return true
+}
+
+// Lend says that HAProxy will have its portion of these limits as credit from a second
+// on, in that one and each after it. It is to be called when an answer brings credit,
+// with no other call since Lendable said that it can.
+func (a *Agent) Lend(at time.Time, name string, rates []limits.Rate, from int64) {
+	u := a.users[name]
+	if u == nil {
+		return
+	}
+	for i := range rates {
+		b := u.bucket(rates[i].Class, rates[i].Window)
+		if b == nil || b.portion.phase == portionNone {
+			continue
+		}
+		a.roll(b, at.UnixNano())
+		p := &b.portion
+		if p.phase == portionLent {
+			from = min(from, p.from) // what it was given before may still be in force
+		}
+		p.phase, p.from = portionLent, from
+	}
+}
+
+// Recalled says that HAProxy's credit for a limit is withdrawn, that it had drawn so
+// many tickets of it in a second, and that it will get none through another second. It
+// may be called again at any time, also for users of whom nothing is known here, and
+// when there was no credit: then nothing was spent, and the second is the present one.
+//
+// What HAProxy has not spent goes to requests that wait here, and to the pool; so does
+// its portion of each following second, before that second begins.
+func (a *Agent) Recalled(at time.Time, name string, rate limits.Rate, sec int64, spent int, through int64) {
+	now := at.UnixNano()
+	u := a.user(name)
+	if u == nil || a.left {
+		return
+	}
+	u.withdrawAt = 0
+	b := a.bucket(u, &rate, now)
+	if b.pooled {
+		return
+	}
+	sec = min(sec, b.second+1) // no clock is further ahead
+	p := &b.portion
+	if p.phase == portionRecalled {
+		through = max(through, p.through)
+	}
+	if sec > b.second { // HAProxy's clock is ahead: what it spent in this second is not known
+		a.spendRest(b)
+	}
+	p.phase, p.through = portionRecalled, through
+	a.divide(b)
+	switch {
+	case p.settled > sec: // that second is over
+	case p.settled == sec:
+		a.count(b, sec, max(0, spent-p.counted))
+		p.counted = max(p.counted, spent)
+	case a.alone(b):
+		a.count(b, sec, spent)
+		p.settled, p.counted = sec, spent
+	case sec >= b.second:
+		p.settled, p.counted = sec, spent
+		if rest := p.each - spent; rest < 0 {
+			a.count(b, sec, -rest)
+		} else if a.mayTake(sec) {
+			a.credit(b, sec, rest)
+		}
+	}
+	a.takePortion(b)
+	a.relieve(b)
+	a.serve(u, now)
+	a.review(b, now)
+	if b.back > 0 {
+		a.hurry()
+	}
+	a.plan(b, now)
+}
+
+// spendRest counts HAProxy's portion of the bucket's second as spent.
+func (a *Agent) spendRest(b *bucket) {
+	p := &b.portion
+	switch {
+	case a.entrusted(b):
+		b.admitted = max(b.admitted, b.limit)
+	case p.haproxys(b.second) && p.settled < b.second:
+		p.settled, p.counted = b.second, p.each
+	}
+}
+
+// count takes note of requests that HAProxy admitted by itself beyond the portion, or
+// alone, at all. roll does so for the next second.
+func (a *Agent) count(b *bucket, sec int64, spent int) {
+	switch {
+	case sec != b.second || spent <= 0:
+	case a.alone(b):
+		b.admitted += spent
+	default:
+		own := min(b.balance, spent)
+		b.balance -= own
+		b.debt += spent - own
+		a.soil(b)
+	}
+}
+
+// credit adds to the tokens in hand for this second or the next.
+func (a *Agent) credit(b *bucket, sec int64, tokens int) {
+	if sec == b.second {
+		b.balance += tokens
+	} else if sec == b.following() {
+		b.next += tokens
+	}
+}
+
+// relieve lets requests of a key through to the agent again that has tokens now.
+func (a *Agent) relieve(b *bucket) {
+	if a.available(b) {
+		b.probeGap = int64(firstProbe)
+		if b.native {
+			a.unshield(b)
+		}
+	}
+}
+
+// Reloaded says that HAProxy has begun a new process. What the old one has spent of this
+// second nobody can tell, so nothing of it is given back from now on.
+func (a *Agent) Reloaded(at time.Time) { a.reloaded = at.Unix() }
+
+// nextAsk makes the ask for the following window: for what will be needed beyond the
+// portion, or, of a key that is hot or not in use here, to give back what will not be
+// needed of it.
+func (a *Agent) nextAsk(b *bucket, now int64) Ask {
+	p := &b.portion
+	ask := b.about(b.following())
+	ask.Instances = a.sharers(b)
+	want := 0
+	if a.active(b, now) {
+		want = b.target(now, a.fleet.instances)
+	}
+	own := 0
+	if sec := b.following(); p.agents(sec) && p.settled < sec && a.mayTake(sec) {
+		own = p.each
+	}
+	ask.Ahead = max(0, want-own)
+	if spare := own - want; spare > 0 && !a.holdsPortion(b, now) {
+		ask.Back = spare
+		b.next += want
+		p.settled, p.counted = b.following(), 0
+	}
+	return ask
+}
+
+// keepPortion is what the agent keeps of its portion for requests that may come.
+func (a *Agent) keepPortion(b *bucket, now int64) int {
+	if b.portion.agents(b.second) && a.holdsPortion(b, now) {
+		return b.portion.each
+	}
+	return 0
+}
+
+// holdsPortion reports whether the portion is to stay here unused. HAProxy would hold it
+// as well if it had it, and every key would be told about in every second otherwise.
+func (a *Agent) holdsPortion(b *bucket, now int64) bool {
+	return b.cool(now) && (b.portion.phase != portionRecalled || a.active(b, now))
+}
+
+// nextMatters reports whether there is something to ask or to say about the next window
+// ahead of it.
+func (a *Agent) nextMatters(b *bucket, now int64) bool {
+	return a.active(b, now) || b.portion.recalled(b.following())
+}
+
+// rollPortion begins a second.
+func (a *Agent) rollPortion(b *bucket) {
+	p := &b.portion
+	if p.phase == portionRecalled && b.second > p.through {
+		p.phase = portionWithheld
+	}
+	a.divide(b)
+	if p.settled == b.second && a.alone(b) {
+		b.admitted += p.counted
+	}
+	a.takePortion(b)
+}
+
+// longSetBack is how far, in seconds, a clock is set back at most for the portions of
+// the seconds that come again to be remembered.
+const longSetBack = 60
+
+// setBack follows a clock that was set back.
+func (p *portion) setBack(sec int64) {
+	if p.settled > sec+longSetBack {
+		p.settled = sec
+	}
+	p.from, p.through = min(p.from, sec), min(p.through, sec+settleSpan)
+}
+
+// setBackTo follows a clock that was set back, should it have been.
+func (a *Agent) setBackTo(sec int64) {
+	f := &a.fleet
+	f.shared, f.joined = min(f.shared, sec+1), min(f.joined, sec+1)
+	a.apart, a.reloaded = min(a.apart, sec), min(a.reloaded, sec)
+	for i := range f.former {
+		f.former[i].through = min(f.former[i].through, sec+settleSpan)
+	}
+}

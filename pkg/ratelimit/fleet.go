@@ -1,0 +1,78 @@
+package ratelimit
+
+import (
+	"slices"
+
+	"github.com/sluice-qos/sluice/pkg/credit"
+)
+
+// fleet is what an agent knows of all agents.
+type fleet struct {
+	instances int   // agents in the cluster, this one included
+	rank      int   // this agent's place among them
+	informed  bool  // Cluster has been called
+	joined    int64 // the second in which it first was
+	shared    int64 // the last second in which it may not have been alone
+	former    []formerly
+}
+
+// formerly is a number of instances that other agents may still go by, through a second.
+type formerly struct {
+	instances int
+	through   int64
+}
+
+const (
+	settleSpan = 2  // seconds in which all agents come to know how many they are
+	maxFormer  = 16 // numbers of instances remembered
+)
+
+// become takes the number of agents in a second.
+func (f *fleet) become(now int64, instances, rank int) {
+	instances, rank = max(1, instances), max(0, rank)
+	switch {
+	case !f.informed:
+		f.informed, f.joined, f.shared = true, now, now // somebody may have served before it in this second
+	case f.instances > 1 && instances <= 1:
+		f.shared = now + 1 // the one that went may still be finishing
+	case f.instances > 1:
+		f.shared = now
+	}
+	f.former = slices.DeleteFunc(f.former, func(o formerly) bool { return o.through < now })
+	if f.instances != instances {
+		f.former = append(f.former, formerly{f.instances, now + settleSpan})
+		f.former = f.former[max(0, len(f.former)-maxFormer):]
+	}
+	f.instances, f.rank = instances, rank
+}
+
+// settled reports whether all agents go by the same number in a second.
+func (f *fleet) settled(sec int64) bool {
+	for _, o := range f.former {
+		if o.through >= sec {
+			return false
+		}
+	}
+	return sec > f.shared || f.instances > 1 && sec > f.joined+settleSpan
+}
+
+// portions is what each instance may admit by itself of a limit in a second, and how
+// much is reserved for all of them. While agents may go by different numbers, the pool
+// must have reserved what any of them counts on, and nobody may take more than any of
+// them has reserved. For an agent that is alone there is no pool, so nothing is.
+func (f *fleet) portions(limit int, sec int64) (each, reserve int) {
+	most := f.instances
+	if f.instances > 1 {
+		reserve = f.instances * credit.Portion(limit, f.instances)
+	}
+	for _, o := range f.former {
+		if o.through >= sec && o.instances > 1 {
+			most = max(most, o.instances)
+			reserve = max(reserve, o.instances*credit.Portion(limit, o.instances))
+		}
+	}
+	if most < 2 {
+		return 0, 0
+	}
+	return credit.Portion(limit, most), reserve
+}
