@@ -45,6 +45,9 @@ func fake(t *testing.T, answer func(n int, line string) string) (*Client, *atomi
 	return New(path), &calls
 }
 
+// fast is a rate of entries that does not matter.
+const fast = 1e9
+
 const (
 	aliceEntry = "# table: sluice_credit, type: string, size:204800, used:1\n0x55: key=alice use=0 exp=600000 conn_cur=1 gpt0=0 gpt1=3 gpc0=5\n\n"
 	process7   = "proc.sluice_process: type=sint value=<7>\n\n"
@@ -175,7 +178,7 @@ func TestKeysThatCannotBeExpressed(t *testing.T) {
 		if _, err := c.Read(t.Context(), name, []string{"a"}); err == nil || !strings.HasSuffix(err.Error(), "not a name") {
 			t.Errorf("Read(%q) = %v, want that it is not a name", name, err)
 		}
-		if err := c.Dump(t.Context(), name, func(Entry) {}); err == nil || !strings.HasSuffix(err.Error(), "not a name") {
+		if err := c.Dump(t.Context(), name, fast, func(Entry) {}); err == nil || !strings.HasSuffix(err.Error(), "not a name") {
 			t.Errorf("Dump(%q) = %v, want that it is not a name", name, err)
 		}
 		if _, _, err := c.Variable(t.Context(), name); err == nil || !strings.HasSuffix(err.Error(), "not a name") {
@@ -198,7 +201,7 @@ func TestSocketErrorsSayWhatToDo(t *testing.T) {
 	}
 	l.SetUnlinkOnClose(false)
 	l.Close()
-	err = New(stale).Dump(t.Context(), "t", func(Entry) {})
+	err = New(stale).Dump(t.Context(), "t", fast, func(Entry) {})
 	if want := "haproxy's runtime API at " + stale + ": dial unix " + stale + ": connect: connection refused: the socket is there but nobody listens: HAProxy has ended, or has its runtime socket elsewhere (SLUICE_RUNTIME)"; err == nil || err.Error() != want {
 		t.Errorf("with the socket of one that has ended: %v, want %s", err, want)
 	}
@@ -232,12 +235,37 @@ func TestContextEndsEveryCall(t *testing.T) {
 		}
 	}()
 	ctx, cancel := context.WithCancel(t.Context())
-	if err := c.Dump(ctx, "t", func(Entry) { cancel() }); !errors.Is(err, context.Canceled) {
+	if err := c.Dump(ctx, "t", fast, func(Entry) { cancel() }); !errors.Is(err, context.Canceled) {
 		t.Errorf("Dump() of an endless table = %v, want %v", err, context.Canceled)
 	}
 	ctx, stop := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer stop()
 	if _, _, err := c.Variable(ctx, "v"); !errors.Is(err, context.DeadlineExceeded) { // nobody accepts
 		t.Errorf("Variable() = %v, want %v", err, context.DeadlineExceeded)
+	}
+}
+
+// HAProxy has time for requests while a table is read.
+func TestDumpIsSlow(t *testing.T) {
+	t.Parallel()
+	const entries, rate = 100, 400
+	c, _ := fake(t, func(int, string) string {
+		return process7 + strings.Repeat(aliceEntry, entries) + process7
+	})
+	begun := time.Now()
+	n := 0
+	if err := c.Dump(t.Context(), "t", rate, func(Entry) { n++ }); err != nil || n != entries {
+		t.Fatalf("Dump() = %d entries, %v, want %d", n, err, entries)
+	}
+	if took := time.Since(begun); took < time.Second*entries/rate-5*time.Millisecond {
+		t.Errorf("%d entries took %v, want at least %v", entries, took, time.Second*entries/rate)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	if err := c.Dump(ctx, "t", 1, func(Entry) { cancel() }); !errors.Is(err, context.Canceled) {
+		t.Errorf("Dump() that waits = %v, want %v", err, context.Canceled)
+	}
+	if err := c.Dump(ctx, "t", 0, func(Entry) {}); err == nil || err.Error() != "0 entries a second: want more" {
+		t.Errorf("Dump() without a rate = %v, want that it needs one", err)
 	}
 }

@@ -129,7 +129,7 @@ func FuzzAnswer(f *testing.F) {
 		case 0:
 			a.keys, a.withdraw = []string{"bob", "alice"}, true
 		case 1:
-			a.each = func(e Entry) {
+			a.rate, a.each = fast, func(e Entry) {
 				if !e.Found || len(e.GPT) > maxArray || len(e.GPC) > maxArray {
 					t.Errorf("entry %+v", e)
 				}

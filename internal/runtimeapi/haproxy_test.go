@@ -139,7 +139,7 @@ func TestWithdrawEveryKeyThatAUserMayHave(t *testing.T) {
 		}
 	}
 	count := 0
-	if err := s.Dump(t.Context(), creditTable, func(Entry) { count++ }); err != nil || count != len(keys) {
+	if err := s.Dump(t.Context(), creditTable, fast, func(Entry) { count++ }); err != nil || count != len(keys) {
 		t.Errorf("the table has %d entries, %v: want the %d that were made, and none by injection", count, err, len(keys))
 	}
 }
@@ -189,7 +189,7 @@ func TestDumpTellsOfEveryEntryOnce(t *testing.T) {
 		}
 	}
 	seen := map[string]int{}
-	if err := s.Dump(t.Context(), creditTable, func(e Entry) { seen[e.Key]++ }); err != nil {
+	if err := s.Dump(t.Context(), creditTable, fast, func(e Entry) { seen[e.Key]++ }); err != nil {
 		t.Fatal(err)
 	}
 	for _, key := range keys {
@@ -307,7 +307,7 @@ func TestHAProxyThatHangsBlocksNobody(t *testing.T) {
 			calls <- err
 		}()
 	}
-	go func() { calls <- s.Dump(ctx, creditTable, func(Entry) {}) }()
+	go func() { calls <- s.Dump(ctx, creditTable, fast, func(Entry) {}) }()
 	for range 2*maxCalls + 1 {
 		if err := <-calls; !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a call of a stopped HAProxy = %v, want that the time is over", err)
@@ -332,7 +332,7 @@ func TestErrorsOfHAProxySayWhatToDo(t *testing.T) {
 	}{
 		{"no table", func() error { _, err := s.Read(t.Context(), "none", []string{"a"}); return err },
 			`haproxy's runtime API at ` + s.socket + `: haproxy said "No such table": its configuration is an older one, or does without credit`},
-		{"no table to dump", func() error { return s.Dump(t.Context(), "none", func(Entry) {}) },
+		{"no table to dump", func() error { return s.Dump(t.Context(), "none", fast, func(Entry) {}) },
 			`haproxy's runtime API at ` + s.socket + `: haproxy said "No such table": its configuration is an older one, or does without credit`},
 		{"level user", func() error { _, err := New(s.socket+".user").Withdraw(t.Context(), []string{"a"}); return err },
 			`haproxy's runtime API at ` + s.socket + `.user: haproxy said "Permission denied": its "stats socket" needs "level operator"`},
@@ -366,20 +366,27 @@ func TestVariable(t *testing.T) {
 	}
 }
 
+// benchmarkStand is a HAProxy whose table of credit has n users.
+func benchmarkStand(b *testing.B, n int) (*Client, *proctest.Process, []string) {
+	socket := filepath.Join(b.TempDir(), "s")
+	p := proctest.Start(b, []string{"RUNTIME=" + socket, "HTTP_BIND=" + proctest.FreeAddr(b), "ORIGIN=127.0.0.1:1"},
+		proctest.HAProxyPath(b), "-db", "-f", "testdata/haproxy.cfg")
+	c := New(socket)
+	proctest.Eventually(b, "runtime API", func() error { _, _, err := c.Variable(b.Context(), processVariable); return err })
+	var keys []string
+	for i := range n {
+		keys = append(keys, fmt.Sprintf("user%d", i))
+	}
+	if _, err := c.Withdraw(b.Context(), keys); err != nil {
+		b.Fatal(err)
+	}
+	return c, p, keys
+}
+
 func BenchmarkWithdraw(b *testing.B) {
 	for _, n := range []int{1, 50, 1000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			dir := b.TempDir()
-			socket := filepath.Join(dir, "s")
-			addr := proctest.FreeAddr(b)
-			p := proctest.Start(b, []string{"RUNTIME=" + socket, "HTTP_BIND=" + addr, "ORIGIN=127.0.0.1:1"},
-				proctest.HAProxyPath(b), "-db", "-f", "testdata/haproxy.cfg")
-			c := New(socket)
-			proctest.Eventually(b, "runtime API", func() error { _, _, err := c.Variable(b.Context(), processVariable); return err })
-			var keys []string
-			for i := range n {
-				keys = append(keys, fmt.Sprintf("user%d", i))
-			}
+			c, p, keys := benchmarkStand(b, n)
 			before, _ := p.CPU()
 			for b.Loop() {
 				if _, err := c.Withdraw(b.Context(), keys); err != nil {
@@ -391,4 +398,19 @@ func BenchmarkWithdraw(b *testing.B) {
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n), "ns/key")
 		})
 	}
+}
+
+func BenchmarkDump(b *testing.B) {
+	const users = 100_000
+	c, p, _ := benchmarkStand(b, users)
+	before, _ := p.CPU()
+	for b.Loop() {
+		n := 0
+		if err := c.Dump(b.Context(), creditTable, fast, func(Entry) { n++ }); err != nil || n != users {
+			b.Fatalf("%d entries, %v", n, err)
+		}
+	}
+	after, _ := p.CPU()
+	b.ReportMetric(float64((after-before).Nanoseconds())/float64(b.N*users), "haproxy-ns/entry")
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*users), "ns/entry")
 }

@@ -130,13 +130,21 @@ func appendCommands(line []byte, table, key string, withdraw bool) []byte {
 }
 
 // Dump calls each with every entry of a table, as HAProxy sends them: in no order, and
-// not of one moment. The entry's slices are valid until each returns. While it reads,
-// HAProxy waits, so each should be quick. One dump runs at a time.
-func (c *Client) Dump(ctx context.Context, table string, each func(Entry)) error {
+// not of one moment. The entry's slices are valid until each returns. One dump runs at a
+// time.
+//
+// rate is how many entries a second are read at most. HAProxy does nothing else while it
+// prints as many as its buffers hold, and without a pause it does so again and again:
+// with one thread, requests then wait for tens of milliseconds until all is printed.
+func (c *Client) Dump(ctx context.Context, table string, rate int, each func(Entry)) error {
 	if !validWord(table) {
 		return fmt.Errorf("haproxy's table %q: not a name", table)
 	}
-	return c.ask(ctx, c.dumps, []byte(askProcess+";show table "+table+";"+askProcess), &answer{table: table, each: each})
+	if rate <= 0 {
+		return fmt.Errorf("%d entries a second: want more", rate)
+	}
+	a := answer{table: table, each: each, rate: rate}
+	return c.ask(ctx, c.dumps, []byte(askProcess+";show table "+table+";"+askProcess), &a)
 }
 
 // Variable returns what a variable of the process holds, such as proc.sluice_process,
@@ -198,6 +206,9 @@ func (c *Client) askOnce(ctx context.Context, line []byte, a *answer) (heard boo
 		case err == nil:
 			heard = true
 			if err := a.take(text[:len(text)-1]); err != nil {
+				return true, err
+			}
+			if err := a.pause(ctx); err != nil {
 				return true, err
 			}
 		case errors.Is(err, io.EOF) && len(text) == 0:
@@ -266,6 +277,7 @@ type answer struct {
 	each     func(Entry) // gets all, or
 	variable string      // asked for
 	withdraw bool
+	rate     int // of entries a second that each gets at most
 
 	process uint64
 	value   string
@@ -274,6 +286,8 @@ type answer struct {
 	asked   bool    // the first askProcess is answered
 	read    bool    // variable is
 	whole   bool    // the last askProcess is
+	told    int     // entries that each got
+	began   time.Time
 }
 
 // unallocated is what "set table" says when the table is full and all entries are in
@@ -321,6 +335,10 @@ func (a *answer) entry(line []byte) error {
 	}
 	a.scratch.Process = a.process
 	if a.each != nil {
+		if a.told == 0 {
+			a.began = time.Now()
+		}
+		a.told++
 		a.each(a.scratch)
 		return nil
 	}
@@ -336,6 +354,25 @@ func (a *answer) entry(line []byte) error {
 		}
 	}
 	return fmt.Errorf("haproxy tells of the key %q, which it was not asked about here: is the len of its table %s too small?", a.scratch.Key, a.table)
+}
+
+// pause waits if each got its entries faster than it may.
+func (a *answer) pause(ctx context.Context) error {
+	const together = 50 // entries, after which to look
+	if a.each == nil || a.told%together != 0 {
+		return nil
+	}
+	due := a.began.Add(time.Duration(a.told) * time.Second / time.Duration(a.rate))
+	wait := time.Until(due)
+	if wait <= 0 {
+		return nil
+	}
+	select {
+	case <-time.After(wait):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // missing notes that the keys up to number n, of which nothing was said, have no entry.
