@@ -36,12 +36,15 @@ func newByTier(counters *prometheus.CounterVec) *byTier {
 	return b
 }
 
-func (b *byTier) count(of series) {
-	if c, ok := (*b.seen.Load())[of]; ok {
-		c.Inc()
-		return
+func (b *byTier) count(of series) { b.add(of, 1) }
+
+// add counts n requests.
+func (b *byTier) add(of series, n int64) {
+	c, ok := (*b.seen.Load())[of]
+	if !ok {
+		c = b.first(of)
 	}
-	b.first(of).Inc()
+	c.Add(float64(n))
 }
 
 // first is the counter of what has not come up before.

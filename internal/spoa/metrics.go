@@ -34,6 +34,9 @@ type metrics struct {
 	flush                          *prometheus.HistogramVec // by lane
 	sharing                        prometheus.Counter
 	unknown, unknownMax            prometheus.Gauge
+	credited, tallyErrors          prometheus.Counter
+	creditUsers, untallied         prometheus.Gauge
+	tallyAt                        prometheus.Gauge
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -45,7 +48,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}, []string{"direction"})
 	verdicts := f.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_requests_total",
-		Help: "Requests that the agent was asked about, by verdict; one that waits in line has another verdict later. Natively refused ones never reach it.",
+		Help: "Requests by verdict: credit are those that HAProxy admitted by itself, as it tells every second or, of many users, later; the agent was asked about all others. One that waits in line has another verdict later. Natively refused ones are not known.",
 	}, []string{"verdict", "limit"})
 	native := f.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_native_throttles_total",
@@ -62,7 +65,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}, []string{"tier", "verdict", "limit"})),
 		started: newByTier(f.NewCounterVec(prometheus.CounterOpts{
 			Name: "sluice_requests_started_total",
-			Help: "Requests that the agent let start, limited or not, by their users' tier, their verb and their operation class (empty: none); beyond 1000 series the tier is other. Not in it: who was refused, and who passed without a verdict.",
+			Help: "Requests that the agent let start, or HAProxy by credit, limited or not, by their users' tier, their verb (empty: admitted by credit, of an operation class with several verbs) and their operation class (empty: none); beyond 1000 series the tier is other. Not in it: who was refused, and who passed without a verdict.",
 		}, []string{"tier", "verb", "operation"})),
 		startedUsers: f.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_started_users",
@@ -195,6 +198,23 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		offset: f.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_clock_offset_seconds",
 			Help: "The cluster's time minus this machine's.",
+		}),
+		credited: verdicts.WithLabelValues("credit", ""),
+		tallyErrors: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_credit_read_errors_total",
+			Help: "Times that HAProxy's table of credit could not be read: what it admits by itself is counted later, or not at all if it ends before.",
+		}),
+		tallyAt: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_credit_last_read_timestamp_seconds",
+			Help: "When HAProxy's table of credit was last read, in seconds since 1970: what it admitted by itself is counted up to then.",
+		}),
+		creditUsers: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_credit_users",
+			Help: "Users in HAProxy's table of credit when it was last read: those who have credit, or had it in the last 10 minutes.",
+		}),
+		untallied: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_credit_users_uncounted",
+			Help: "Of those, users whose requests by credit are not counted, because 262144 others are.",
 		}),
 		limitsInfo: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "sluice_limits_info",

@@ -132,6 +132,7 @@ type Agent struct {
 	names    *names
 	exchange *exchange
 	starts   *starts
+	tallies  *tallies // nil: HAProxy admits nothing by itself
 	peers    *peers.Client
 	spop     *spop.Server
 	serving  atomic.Bool

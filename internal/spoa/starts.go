@@ -57,12 +57,17 @@ type started struct {
 	classes   []bus.StartedClass // verbs, and operation classes where requests have one
 	count     int64              // requests since the user took the place
 	inherited int64              // of who had the place before: the user may have had so many more
-	active    int64              // requests in progress, by HAProxy's table
+	active    int64              // requests in progress that were asked about, by HAProxy's table
+	inCredit  int64              // requests in progress since the user has credit, asked about or not
 }
+
+// inProgress is how many requests the user has in progress. Those asked about while the
+// user had credit are in both counts, and there are hardly any others.
+func (s *started) inProgress() int64 { return max(s.active, s.inCredit) }
 
 // weight is by what the user with least is found. Who has requests in progress stays
 // before others of as many starts.
-func (s *started) weight() int64 { return s.count + s.inherited + s.active }
+func (s *started) weight() int64 { return s.count + s.inherited + s.inProgress() }
 
 func newStarts() *starts {
 	s := &starts{seed: maphash.MakeSeed()}
@@ -78,37 +83,51 @@ func (s *starts) shard(user string) *startShard {
 
 // start counts a request of a verb and an operation class, "" if it has none. It does
 // not allocate for a user who is known.
-func (s *starts) start(user, verb, op string) {
+func (s *starts) start(user, verb, op string) { s.add(user, verb, op, 1) }
+
+// add counts n requests; "" is a verb that is not known.
+func (s *starts) add(user, verb, op string, n int64) {
 	sh := s.shard(user)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	e := sh.entry(user)
-	e.count++
-	e.add(verb)
-	if op != "" {
-		e.add(op)
-	}
+	e.count += n
+	e.add(verb, n)
+	e.add(op, n)
 }
 
-func (s *started) add(class string) {
+func (s *started) add(class string, n int64) {
+	if class == "" {
+		return
+	}
 	for i := range s.classes {
 		if s.classes[i].Class == class {
-			s.classes[i].Starts++
+			s.classes[i].Starts += n
 			return
 		}
 	}
 	if len(s.classes) < maxStartedClasses {
-		s.classes = append(s.classes, bus.StartedClass{Class: class, Starts: 1})
+		s.classes = append(s.classes, bus.StartedClass{Class: class, Starts: n})
 	}
 }
 
-// progress takes how many requests a user has in progress.
+// progress takes how many requests a user has in progress that were asked about.
 func (s *starts) progress(user string, active int64) {
+	s.set(user, active, func(e *started) { e.active = active })
+}
+
+// inCredit takes how many a user has in progress of those since they have credit.
+func (s *starts) inCredit(user string, active int64) {
+	s.set(user, active, func(e *started) { e.inCredit = active })
+}
+
+// set changes the entry of a user who is known, or who has requests in progress.
+func (s *starts) set(user string, active int64, change func(*started)) {
 	sh := s.shard(user)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	if _, known := sh.index[user]; known || active > 0 {
-		sh.entry(user).active = active
+		change(sh.entry(user))
 	}
 }
 
@@ -118,7 +137,7 @@ func (s *starts) restarted() {
 		sh := &s.shards[i]
 		sh.mu.Lock()
 		for j := range sh.entries {
-			sh.entries[j].active = 0
+			sh.entries[j].active, sh.entries[j].inCredit = 0, 0
 		}
 		sh.mu.Unlock()
 	}
@@ -171,15 +190,16 @@ func (s *starts) take(reports []bus.Started) []bus.Started {
 		sh.least = 0
 		clear(sh.index)
 		for j := range taken {
-			if taken[j].active > 0 {
-				sh.entry(taken[j].user).active = taken[j].active
+			if was := &taken[j]; was.inProgress() > 0 {
+				e := sh.entry(was.user)
+				e.active, e.inCredit = was.active, was.inCredit
 			}
 		}
 		sh.mu.Unlock()
 		// Only this call touches spare, and it is called by one goroutine.
 		for j := range taken {
 			e := &taken[j]
-			reports = append(reports, bus.Started{User: e.user, Active: int(e.active), Classes: append([]bus.StartedClass(nil), e.classes...), Starts: e.count})
+			reports = append(reports, bus.Started{User: e.user, Active: int(e.inProgress()), Classes: append([]bus.StartedClass(nil), e.classes...), Starts: e.count})
 		}
 	}
 	return reports
@@ -201,6 +221,7 @@ func (a *Agent) reportStarts(ctx context.Context) error {
 		}
 		span := time.Since(last)
 		last = time.Now()
+		a.tallies.give(last)
 		reports = a.starts.take(reports[:0])
 		a.believe(reports)
 		a.metrics.startedUsers.Set(float64(len(reports)))

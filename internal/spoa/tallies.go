@@ -1,0 +1,425 @@
+package spoa
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/runtimeapi"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+const (
+	// tallyTable is haproxy.cfg's table of credit, and tallyVariable says which of its
+	// counters count what; see parseTallyLayout.
+	tallyTable    = "sluice_credit"
+	tallyVariable = "proc.sluice_tallies"
+
+	// tallyEvery is how often the table is read, and tallyRate how many entries a second:
+	// one costs HAProxy 2 to 5 µs and the agent as much, so this is 1 to 3 % of a processor
+	// each. Reading a full table takes 40 s.
+	tallyEvery = time.Second
+	tallyRate  = 5000
+	// maxTallied bounds the users whose counters are remembered. haproxy.cfg's table has
+	// room for fewer.
+	maxTallied = 1 << 18
+	// maxGrown is of how many users starts are told after a read: as many as it has room for.
+	maxGrown = startShards * maxStarted
+	// maxTallyBatches bounds what waits to be told; one and the next is what there should be.
+	maxTallyBatches = 4
+)
+
+// creditReader reads HAProxy's tables: runtimeapi.Client.
+type creditReader interface {
+	Variable(ctx context.Context, name string) (value string, process uint64, err error)
+	Dump(ctx context.Context, table string, rate int, each func(runtimeapi.Entry)) error
+}
+
+// tallies counts the requests that HAProxy admits by itself. HAProxy counts them in its
+// table of credit, apart from the tickets it draws, since one that is drawn may not
+// suffice; this reads the table now and then, and takes the differences.
+//
+// Metrics are given them at once. The starts of each second, which people look at, are
+// given them evenly over as much time as they were gathered in. With few users a request
+// is known after one or two seconds; 200 000 take 40 s to read, and are told evenly in the
+// 40 s after that.
+//
+// No count is above the truth. Not counted is what a HAProxy admits after the last read
+// before it ends, what was admitted before this agent began, and what an entry had that
+// HAProxy forgot between two reads.
+//
+// A user costs some 60 bytes, for names are not kept.
+type tallies struct {
+	table  creditReader
+	of     func(user string) *limits.Limits
+	starts *starts
+	// natives is told how many requests a user has in progress by HAProxy's table of credit,
+	// those included that were asked about: of everyone who has some, at each read, and
+	// once of who has none any more. nil tells nobody.
+	natives func(user string, n int)
+	metrics *metrics
+	log     *slog.Logger
+	logged  time.Time // the last error
+	failing bool
+
+	process  uint64 // which HAProxy was read, by when it began, in µs; at first: when this agent did
+	layout   tallyLayout
+	fromZero bool // entries that are new to index began when their counters were 0
+	round    uint32
+	lastRead time.Time // when the last one began
+
+	seed   maphash.Seed
+	index  map[uint64]int // by a hash of the user: of slots, and of counts
+	slots  []tallySlot
+	counts []uint32 // layout.width of each slot, as last read
+	free   []int    // slots
+
+	grown      []grownUser // in this read
+	leastGrown int64       // who grew by no more is not among them
+
+	mu      sync.Mutex
+	batches []tallyBatch // what starts are not told yet
+}
+
+// tallySlot is what is remembered of a user, beside their counters.
+type tallySlot struct {
+	round      uint32 // of the last read that had the entry
+	inProgress bool   // some, in that read
+}
+
+// A tallyBatch is what was read at once: what users started in the span before at.
+type tallyBatch struct {
+	at    time.Time
+	span  time.Duration
+	users []grownUser
+	kinds []tallyKind
+}
+
+// grownUser is a user whose counters grew, and by how much for each kind of request.
+type grownUser struct {
+	user        string
+	total       int64
+	grew, given []uint32
+}
+
+func newTallies(table creditReader, of func(user string) *limits.Limits, s *starts, m *metrics, log *slog.Logger) *tallies {
+	return &tallies{table: table, of: of, starts: s, metrics: m, log: log,
+		process: uint64(time.Now().UnixMicro()), seed: maphash.MakeSeed(), index: make(map[uint64]int)}
+}
+
+// run reads the table until ctx ends.
+func (t *tallies) run(ctx context.Context) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		}
+		begun := time.Now()
+		err := t.read(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		t.tell(time.Now(), err)
+		timer.Reset(max(tallyEvery/10, tallyEvery-time.Since(begun)))
+	}
+}
+
+// tell logs that reads fail, now and then, and that they do not any more.
+func (t *tallies) tell(now time.Time, err error) {
+	switch {
+	case err == nil:
+		t.metrics.tallyAt.Set(float64(now.UnixNano()) / 1e9)
+		if t.failing {
+			t.log.Info("requests that HAProxy admits by itself are counted again")
+		}
+		t.failing = false
+		return
+	case !t.failing || now.Sub(t.logged) >= logGap:
+		t.logged = now
+		t.log.Warn("requests that HAProxy admits by itself are not counted", slog.Any("error", err))
+	}
+	t.failing = true
+	t.metrics.tallyErrors.Inc()
+}
+
+// errNewProcess says that HAProxy was replaced in the midst of a read.
+var errNewProcess = errors.New("haproxy was replaced while its table was read")
+
+// read takes what the table has.
+func (t *tallies) read(ctx context.Context) error {
+	text, process, err := t.table.Variable(ctx, tallyVariable)
+	if err != nil {
+		return err
+	}
+	layout, err := parseTallyLayout(text)
+	if err != nil {
+		return err
+	}
+	t.begin(process, layout)
+	t.round++
+	entries, beyond := 0, 0
+	var unusable error
+	err = t.dump(ctx, func(e runtimeapi.Entry) {
+		entries++
+		switch {
+		case e.Process != process:
+			unusable = errNewProcess
+		case len(e.GPC) < layout.first+len(layout.kinds):
+			unusable = fmt.Errorf("an entry of %s has %d counters: %s is %q", tallyTable, len(e.GPC), tallyVariable, text)
+		case !t.entry(&e):
+			beyond++
+		}
+	})
+	t.batch(time.Now())
+	if err := cmp.Or(err, unusable); err != nil {
+		return err
+	}
+	t.fromZero = true
+	t.forget()
+	t.metrics.creditUsers.Set(float64(entries))
+	t.metrics.untallied.Set(float64(beyond))
+	return nil
+}
+
+// dump reads the table of the process that was begun with. It stops when that one is
+// replaced: a process ends only once nobody reads from it, and until it does its requests
+// in progress count in full.
+func (t *tallies) dump(ctx context.Context, each func(runtimeapi.Entry)) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	watched := make(chan struct{})
+	defer func() { stop(nil); <-watched }()
+	go func() {
+		defer close(watched)
+		ticker := time.NewTicker(tallyEvery)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-ticker.C:
+			}
+			if _, process, err := t.table.Variable(ctx, tallyVariable); err == nil && process != t.process {
+				stop(errNewProcess)
+			}
+		}
+	}()
+	err := t.table.Dump(ctx, tallyTable, tallyRate, each)
+	if err != nil && errors.Is(context.Cause(ctx), errNewProcess) {
+		return errNewProcess
+	}
+	return err
+}
+
+// begin begins anew if it is another process than before.
+func (t *tallies) begin(process uint64, layout tallyLayout) {
+	if process == t.process && slices.Equal(layout.kinds, t.layout.kinds) && layout.first == t.layout.first {
+		return
+	}
+	// A process that began after this agent, and after the one before, has admitted nothing
+	// that was counted. What is found of an older one may have been counted by another agent.
+	t.fromZero = process > t.process
+	t.process, t.layout = process, layout
+	clear(t.index)
+	t.slots, t.counts, t.free = nil, nil, nil
+}
+
+// entry takes an entry. It reports false if there is no room to remember it.
+func (t *tallies) entry(e *runtimeapi.Entry) bool {
+	width := len(t.layout.kinds)
+	read := e.GPC[t.layout.first : t.layout.first+width]
+	hash := maphash.String(t.seed, e.Key)
+	i, known := t.index[hash]
+	if !known {
+		if len(t.index) >= maxTallied {
+			return false
+		}
+		i = t.slot()
+		t.index[hash] = i
+		if !t.fromZero {
+			copy(t.counts[i*width:], read)
+		}
+	}
+	s := &t.slots[i]
+	s.round = t.round
+	if e.ConnCur > 0 || s.inProgress {
+		s.inProgress = e.ConnCur > 0
+		t.starts.inCredit(e.Key, int64(e.ConnCur))
+		if t.natives != nil {
+			t.natives(e.Key, e.ConnCur)
+		}
+	}
+	t.grow(e.Key, t.counts[i*width:(i+1)*width], read)
+	return true
+}
+
+// slot is the number of a slot with all counters 0.
+func (t *tallies) slot() int {
+	if n := len(t.free); n > 0 {
+		i := t.free[n-1]
+		t.free = t.free[:n-1]
+		width := len(t.layout.kinds)
+		clear(t.counts[i*width : (i+1)*width])
+		t.slots[i] = tallySlot{}
+		return i
+	}
+	t.slots = append(t.slots, tallySlot{})
+	t.counts = append(t.counts, make([]uint32, len(t.layout.kinds))...)
+	return len(t.slots) - 1
+}
+
+// grow counts what is new in the counters of a user, and remembers them.
+func (t *tallies) grow(user string, before, read []uint32) {
+	if slices.Equal(before, read) {
+		return
+	}
+	for k := range read {
+		if read[k] < before[k] {
+			clear(before) // HAProxy had forgotten the entry, and began another
+			break
+		}
+	}
+	all := int64(0)
+	for k := range read {
+		all += int64(read[k] - before[k])
+	}
+	tier := t.of(user).Tier
+	t.metrics.credited.Add(float64(all))
+	t.metrics.byTier.add(outcome(tier, "credit", ""), all)
+	keep := all > t.leastGrown
+	var grew []uint32
+	if keep {
+		grew = make([]uint32, 2*len(read))
+	}
+	for k := range read {
+		n := read[k] - before[k]
+		if n == 0 {
+			continue
+		}
+		t.metrics.started.add(series{tier, t.layout.kinds[k].verb, t.layout.kinds[k].operation}, int64(n))
+		if keep {
+			grew[k] = n
+		}
+	}
+	copy(before, read)
+	if !keep {
+		return
+	}
+	t.grown = append(t.grown, grownUser{user: user, total: all, grew: grew[:len(read)], given: grew[len(read):]})
+	if len(t.grown) == 2*maxGrown {
+		t.keepMost()
+		t.leastGrown = t.grown[maxGrown-1].total
+	}
+}
+
+// keepMost leaves those who grew most in grown.
+func (t *tallies) keepMost() {
+	slices.SortFunc(t.grown, func(a, b grownUser) int {
+		return cmp.Or(cmp.Compare(b.total, a.total), strings.Compare(a.user, b.user))
+	})
+	if len(t.grown) > maxGrown {
+		clear(t.grown[maxGrown:])
+		t.grown = t.grown[:maxGrown]
+	}
+}
+
+// batch has starts told of what was read, evenly over the time that it took to come up.
+func (t *tallies) batch(now time.Time) {
+	t.keepMost()
+	span := tallyEvery
+	if !t.lastRead.IsZero() {
+		span = now.Sub(t.lastRead)
+	}
+	t.lastRead = now
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.grown) > 0 && len(t.batches) < maxTallyBatches {
+		t.batches = append(t.batches, tallyBatch{at: now, span: span, users: t.grown, kinds: t.layout.kinds})
+	}
+	t.grown, t.leastGrown = nil, 0
+}
+
+// give tells starts what has come up until now; see tallies. A nil one has nothing to
+// tell: HAProxy admits nothing by itself.
+func (t *tallies) give(now time.Time) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.batches = slices.DeleteFunc(t.batches, func(b tallyBatch) bool {
+		part := 1.0
+		if passed := now.Sub(b.at); passed < b.span {
+			part = max(0, passed.Seconds()/b.span.Seconds())
+		}
+		for i := range b.users {
+			u := &b.users[i]
+			for k, n := range u.grew {
+				if due := uint32(float64(n) * part); due > u.given[k] {
+					t.starts.add(u.user, b.kinds[k].verb, b.kinds[k].operation, int64(due-u.given[k]))
+					u.given[k] = due
+				}
+			}
+		}
+		return part == 1
+	})
+}
+
+// forget forgets the users whom the last read did not have any more.
+func (t *tallies) forget() {
+	for hash, i := range t.index {
+		if t.slots[i].round != t.round {
+			delete(t.index, hash)
+			t.free = append(t.free, i)
+		}
+	}
+}
+
+// tallyKind is a kind of requests that HAProxy counts apart.
+type tallyKind struct {
+	verb      string // "": not known
+	operation string // "": none
+}
+
+// tallyLayout says what the counters (gpc) of an entry count, from number first on: each
+// request that was admitted by credit is in one of them.
+type tallyLayout struct {
+	first int
+	kinds []tallyKind
+}
+
+// parseTallyLayout reads what haproxy.cfg says of its counters, such as "4 GET PUT
+// GET/LIST /BULK": counter 4 is of GETs without operation class, counter 5 of PUTs without
+// one, counter 6 of the class LIST, which all are GETs, and counter 7 of the class BULK
+// with any verb.
+func parseTallyLayout(text string) (tallyLayout, error) {
+	const counters = 100 // that an entry can have
+	words := strings.Fields(text)
+	if len(words) == 0 {
+		return tallyLayout{}, fmt.Errorf("HAProxy does not tell what it counts (%s): it needs the haproxy.cfg of this version, and a reload", tallyVariable)
+	}
+	first, err := strconv.Atoi(words[0])
+	if err != nil || first < 0 || len(words) == 1 || first+len(words)-1 > counters {
+		return tallyLayout{}, fmt.Errorf("%s is %.100q: want the number of a counter, and what it and each one behind it counts, up to number %d", tallyVariable, text, counters-1)
+	}
+	layout := tallyLayout{first: first}
+	for _, word := range words[1:] {
+		verb, operation, _ := strings.Cut(word, "/")
+		kind := tallyKind{verb, operation}
+		if len(word) > 100 || kind == (tallyKind{}) || slices.Contains(layout.kinds, kind) {
+			return tallyLayout{}, fmt.Errorf("%s is %.100q: %.100q is not a verb or VERB/OPERATION that is there once", tallyVariable, text, word)
+		}
+		layout.kinds = append(layout.kinds, kind)
+	}
+	return layout, nil
+}

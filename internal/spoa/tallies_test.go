@@ -1,0 +1,651 @@
+package spoa
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/runtimeapi"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// tallyRig is tallies of a table that the test writes.
+type tallyRig struct {
+	*tallies
+	t        *testing.T
+	table    *creditTableFake
+	registry *prometheus.Registry
+	natives  map[string]int
+	logged   strings.Builder
+}
+
+type creditTableFake struct {
+	mu      sync.Mutex
+	process uint64
+	layout  string
+	entries []runtimeapi.Entry
+	err     error
+	during  func() // called before the last entry is told, with mu held
+}
+
+func (f *creditTableFake) Variable(context.Context, string) (string, uint64, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.layout, f.process, f.err
+}
+
+func (f *creditTableFake) Dump(_ context.Context, _ string, _ int, each func(runtimeapi.Entry)) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for i, e := range f.entries {
+		if f.during != nil && i == len(f.entries)-1 {
+			f.during()
+			if f.err != nil {
+				return f.err
+			}
+		}
+		e.Process = f.process
+		each(e)
+	}
+	return nil
+}
+
+const tallyLayoutText = "2 GET PUT GET/LIST"
+
+func newTallyRig(t *testing.T) *tallyRig {
+	r := &tallyRig{t: t, table: &creditTableFake{process: uint64(time.Now().Add(time.Minute).UnixMicro()), layout: tallyLayoutText},
+		registry: prometheus.NewPedanticRegistry(), natives: map[string]int{}}
+	set := parse(t, testLimits)
+	r.tallies = newTallies(r.table, set.User, newStarts(), newMetrics(r.registry),
+		slog.New(slog.NewTextHandler(&r.logged, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+			if a.Key == slog.TimeKey {
+				return slog.Attr{}
+			}
+			return a
+		}})))
+	r.tallies.natives = func(user string, n int) { r.natives[user] = n }
+	return r
+}
+
+// entry is one of a user with so many requests admitted, and of those PUTs, and GETs of
+// LIST. Tickets drawn, in the counter before, are always more.
+func entry(user string, inProgress int, all, put, list uint32) runtimeapi.Entry {
+	return runtimeapi.Entry{Found: true, Key: user, ConnCur: inProgress, GPC: []uint32{9, all + 100, all - put - list, put, list}}
+}
+
+func (r *tallyRig) has(entries ...runtimeapi.Entry) {
+	r.change(func(f *creditTableFake) { f.entries = entries })
+}
+
+func (r *tallyRig) change(how func(*creditTableFake)) {
+	r.table.mu.Lock()
+	defer r.table.mu.Unlock()
+	how(r.table)
+}
+
+func (r *tallyRig) mustRead() {
+	r.t.Helper()
+	if err := r.read(r.t.Context()); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// told is what starts were told until now, by user; each user's in progress is behind @.
+func (r *tallyRig) told() toldStarts {
+	r.give(time.Now())
+	told := toldStarts{}
+	for _, report := range r.starts.take(nil) {
+		told[report.User] = map[string]int64{"*": report.Starts}
+		for _, c := range report.Classes {
+			told[report.User][c.Class] = c.Starts
+		}
+		if report.Active > 0 {
+			told[report.User]["@"] = int64(report.Active)
+		}
+	}
+	return told
+}
+
+type toldStarts = map[string]map[string]int64
+
+// What grew between two reads is what was admitted, and nothing else.
+func TestTallies(t *testing.T) {
+	type step struct {
+		name    string
+		change  func(*creditTableFake)
+		entries []runtimeapi.Entry
+		want    toldStarts
+	}
+	later := func(f *creditTableFake) { f.process += 1e6 }
+	for _, tt := range []struct {
+		name  string
+		steps []step
+		total float64 // of sluice_requests_total{verdict="credit"}
+	}{
+		{"entries that come and grow", []step{
+			{"alice is new", nil, []runtimeapi.Entry{entry("alice", 0, 10, 2, 3)}, toldStarts{"alice": {"*": 10, "GET": 8, "PUT": 2, "LIST": 3}}},
+			{"nothing happens", nil, []runtimeapi.Entry{entry("alice", 0, 10, 2, 3)}, toldStarts{}},
+			{"she goes on, bob comes", nil, []runtimeapi.Entry{entry("bob", 0, 1, 1, 0), entry("alice", 0, 12, 2, 5)},
+				toldStarts{"alice": {"*": 2, "GET": 2, "LIST": 2}, "bob": {"*": 1, "PUT": 1}}},
+		}, 13},
+		{"entry that HAProxy forgot", []step{
+			{"she comes", nil, []runtimeapi.Entry{entry("alice", 0, 10, 2, 3)}, toldStarts{"alice": {"*": 10, "GET": 8, "PUT": 2, "LIST": 3}}},
+			{"she is gone", nil, nil, toldStarts{}},
+			{"she is back with more", nil, []runtimeapi.Entry{entry("alice", 0, 12, 2, 3)}, toldStarts{"alice": {"*": 12, "GET": 10, "PUT": 2, "LIST": 3}}},
+			{"she was gone between two reads", nil, []runtimeapi.Entry{entry("alice", 0, 12, 1, 0)}, toldStarts{"alice": {"*": 12, "GET": 11, "PUT": 1}}},
+		}, 34},
+		{"HAProxy is replaced", []step{
+			{"she comes", nil, []runtimeapi.Entry{entry("alice", 0, 10, 2, 3)}, toldStarts{"alice": {"*": 10, "GET": 8, "PUT": 2, "LIST": 3}}},
+			{"the new one has counted more", later, []runtimeapi.Entry{entry("alice", 0, 30, 0, 0)}, toldStarts{"alice": {"*": 30, "GET": 30}}},
+			{"and goes on", nil, []runtimeapi.Entry{entry("alice", 0, 31, 0, 0)}, toldStarts{"alice": {"*": 1, "GET": 1}}},
+		}, 41},
+		{"HAProxy is older than the agent", []step{
+			{"what it has counted is another agent's", func(f *creditTableFake) { f.process = 7 }, []runtimeapi.Entry{entry("alice", 0, 10, 2, 3)}, toldStarts{}},
+			{"she goes on, bob comes", nil, []runtimeapi.Entry{entry("alice", 0, 11, 2, 3), entry("bob", 0, 2, 0, 0)},
+				toldStarts{"alice": {"*": 1, "GET": 1}, "bob": {"*": 2, "GET": 2}}},
+			{"an older one answers", func(f *creditTableFake) { f.process = 6 }, []runtimeapi.Entry{entry("alice", 0, 99, 2, 3)}, toldStarts{}},
+		}, 3},
+		{"in progress", []step{
+			{"three, and none was counted", nil, []runtimeapi.Entry{entry("alice", 3, 0, 0, 0)}, toldStarts{"alice": {"*": 0, "@": 3}}},
+			{"two", nil, []runtimeapi.Entry{entry("alice", 2, 1, 1, 0)}, toldStarts{"alice": {"*": 1, "PUT": 1, "@": 2}}},
+			{"none", nil, []runtimeapi.Entry{entry("alice", 0, 1, 1, 0)}, toldStarts{"alice": {"*": 0}}},
+			{"none any more", nil, []runtimeapi.Entry{entry("alice", 0, 1, 1, 0)}, toldStarts{}},
+		}, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newTallyRig(t)
+				for _, s := range tt.steps {
+					if s.change != nil {
+						r.change(s.change)
+					}
+					r.has(s.entries...)
+					r.mustRead()
+					time.Sleep(time.Second)
+					if diff := cmp.Diff(s.want, r.told()); diff != "" {
+						t.Errorf("%s: starts (-want +got):\n%s", s.name, diff)
+					}
+				}
+				if got := testutil.ToFloat64(r.metrics.credited); got != tt.total {
+					t.Errorf("%v requests by credit, want %v", got, tt.total)
+				}
+			})
+		})
+	}
+}
+
+func TestTalliesByTier(t *testing.T) {
+	r := newTallyRig(t)
+	r.has(entry("alice", 0, 10, 2, 3), entry("wilma", 0, 5, 0, 0), entry("bob", 0, 1, 0, 0))
+	r.mustRead()
+	if err := testutil.GatherAndCompare(r.registry, strings.NewReader(`
+# HELP sluice_requests_started_total Requests that the agent let start, or HAProxy by credit, limited or not, by their users' tier, their verb (empty: admitted by credit, of an operation class with several verbs) and their operation class (empty: none); beyond 1000 series the tier is other. Not in it: who was refused, and who passed without a verdict.
+# TYPE sluice_requests_started_total counter
+sluice_requests_started_total{operation="",tier="free",verb="GET"} 6
+sluice_requests_started_total{operation="",tier="free",verb="PUT"} 2
+sluice_requests_started_total{operation="",tier="wide",verb="GET"} 5
+sluice_requests_started_total{operation="LIST",tier="free",verb="GET"} 3
+# HELP sluice_tier_requests_total Requests as in sluice_requests_total, by their users' tier; beyond 1000 series the tier is other.
+# TYPE sluice_tier_requests_total counter
+sluice_tier_requests_total{limit="",tier="free",verdict="credit"} 11
+sluice_tier_requests_total{limit="",tier="wide",verdict="credit"} 5
+# HELP sluice_credit_users Users in HAProxy's table of credit when it was last read: those who have credit, or had it in the last 10 minutes.
+# TYPE sluice_credit_users gauge
+sluice_credit_users 3
+# HELP sluice_credit_users_uncounted Of those, users whose requests by credit are not counted, because 262144 others are.
+# TYPE sluice_credit_users_uncounted gauge
+sluice_credit_users_uncounted 0
+`), "sluice_requests_started_total", "sluice_tier_requests_total", "sluice_credit_users", "sluice_credit_users_uncounted"); err != nil {
+		t.Error(err)
+	}
+}
+
+// Starts of 40 seconds are not those of one.
+func TestTalliesAreToldEvenly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTallyRig(t)
+		r.mustRead()
+		time.Sleep(40 * time.Second)
+		r.has(entry("alice", 0, 400, 40, 0), entry("bob", 0, 1, 0, 0))
+		r.mustRead()
+		sum := toldStarts{"alice": {}, "bob": {}}
+		for second := range 40 {
+			time.Sleep(time.Second)
+			told := r.told()
+			if n := told["alice"]["*"]; n < 9 || n > 11 {
+				t.Errorf("second %d: %d starts of alice, want 10", second, n)
+			}
+			for user, classes := range told {
+				for class, n := range classes {
+					sum[user][class] += n
+				}
+			}
+		}
+		if diff := cmp.Diff(toldStarts{"alice": {"*": 400, "GET": 360, "PUT": 40}, "bob": {"*": 1, "GET": 1}}, sum); diff != "" {
+			t.Errorf("told in all (-want +got):\n%s", diff)
+		}
+		if len(r.batches) != 0 {
+			t.Errorf("%d batches are left", len(r.batches))
+		}
+	})
+}
+
+// Of more users than starts have room for, those with most are told; metrics count all.
+func TestTalliesOfManyUsers(t *testing.T) {
+	r := newTallyRig(t)
+	const users = 5 * maxGrown
+	var entries []runtimeapi.Entry
+	for i := range users {
+		entries = append(entries, entry(fmt.Sprint("user", i), 0, uint32(1+i), 0, 0))
+	}
+	r.has(entries...)
+	r.mustRead()
+	if n := len(r.batches[0].users); n != maxGrown {
+		t.Errorf("starts are to be told of %d users, want %d", n, maxGrown)
+	}
+	for _, u := range r.batches[0].users {
+		if u.total <= users-maxGrown {
+			t.Fatalf("starts are to be told of %s with %d requests, and not of others with more", u.user, u.total)
+		}
+	}
+	if got, want := testutil.ToFloat64(r.metrics.credited), float64(users*(users+1)/2); got != want {
+		t.Errorf("%v requests by credit, want %v", got, want)
+	}
+	for range 3 * maxTallyBatches { // nobody takes what is told
+		for i := range entries {
+			entries[i].GPC[2]++
+		}
+		r.mustRead()
+	}
+	if len(r.batches) > maxTallyBatches {
+		t.Errorf("%d batches wait to be told, want at most %d", len(r.batches), maxTallyBatches)
+	}
+}
+
+func TestTalliedUsersAreBounded(t *testing.T) {
+	r := newTallyRig(t)
+	for i := range uint64(maxTallied) {
+		r.index[i] = 0 // who they are does not matter
+	}
+	r.begin(r.table.process, tallyLayout{first: 2, kinds: []tallyKind{{"GET", ""}, {"PUT", ""}, {"GET", "LIST"}}})
+	for i := range uint64(maxTallied) {
+		r.index[i] = 0
+	}
+	r.slots, r.counts = make([]tallySlot, 1), make([]uint32, 3)
+	r.has(entry("alice", 0, 10, 2, 3))
+	r.mustRead()
+	if got := testutil.ToFloat64(r.metrics.untallied); got != 1 {
+		t.Errorf("%v users uncounted, want 1", got)
+	}
+	// Those who are gone leave room.
+	r.mustRead()
+	if got := testutil.ToFloat64(r.metrics.untallied); got != 0 || len(r.index) != 1 {
+		t.Errorf("%v users uncounted, %d remembered, want 0 and 1", got, len(r.index))
+	}
+}
+
+// A read that fails in its midst has counted what it has read, once.
+func TestTalliesOfAReadThatFails(t *testing.T) {
+	for name, break1 := range map[string]func(f *creditTableFake){
+		"HAProxy hangs":    func(f *creditTableFake) { f.err = errors.New("cut") },
+		"HAProxy reloaded": func(f *creditTableFake) { f.process++ },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newTallyRig(t)
+			r.has(entry("alice", 0, 10, 2, 3), entry("bob", 0, 5, 0, 0))
+			r.mustRead()
+			r.has(entry("alice", 0, 11, 2, 3), entry("bob", 0, 7, 0, 0))
+			before := r.table.process
+			r.table.during = func() { break1(r.table) }
+			if err := r.read(t.Context()); err == nil {
+				t.Fatal("read() = nil, want an error")
+			}
+			if got := testutil.ToFloat64(r.metrics.credited); got != 16 {
+				t.Errorf("%v requests by credit, want the 16 that were read", got)
+			}
+			r.table.during, r.table.err = nil, nil
+			r.mustRead()
+			want := 18.0 // bob's two
+			if r.table.process != before {
+				want = 16 + 18 // the new process has counted as many for itself
+			}
+			if got := testutil.ToFloat64(r.metrics.credited); got != want {
+				t.Errorf("%v requests by credit, want %v", got, want)
+			}
+		})
+	}
+}
+
+// The process that is read has been replaced: it could not end while it is read.
+func TestTalliesLeaveAnOldProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTallyRig(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		tells := make(chan struct{})
+		r.tallies.table = endlessTable{r.table, tells}
+		go func() {
+			<-tells
+			time.Sleep(10 * time.Second)
+			r.change(func(f *creditTableFake) { f.process++ })
+		}()
+		begun := time.Now()
+		if err := r.read(ctx); err != errNewProcess {
+			t.Errorf("read() = %v, want %v", err, errNewProcess)
+		}
+		if took := time.Since(begun); took < 10*time.Second || took > 12*time.Second {
+			t.Errorf("read() ended after %v, want 10 to 12 s", took)
+		}
+	})
+}
+
+// endlessTable is one of which a dump never ends.
+type endlessTable struct {
+	*creditTableFake
+	tells chan struct{}
+}
+
+func (e endlessTable) Dump(ctx context.Context, _ string, _ int, _ func(runtimeapi.Entry)) error {
+	close(e.tells)
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// HAProxy is away at first, then it is there, and is asked each second.
+func TestTalliesGoOnAfterErrors(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTallyRig(t)
+		r.table.err = errors.New("no such file")
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- r.run(ctx) }()
+		time.Sleep(11*time.Second + time.Millisecond)
+		synctest.Wait()
+		if got := testutil.ToFloat64(r.metrics.tallyErrors); got != 12 {
+			t.Errorf("%v errors, want 12", got)
+		}
+		r.change(func(f *creditTableFake) { f.err = nil })
+		r.has(entry("alice", 0, 3, 0, 0))
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if got := testutil.ToFloat64(r.metrics.credited); got != 3 {
+			t.Errorf("%v requests by credit, want 3", got)
+		}
+		if got := testutil.ToFloat64(r.metrics.tallyAt); got != float64(time.Now().Unix()) {
+			t.Errorf("last read at %v, want %d", got, time.Now().Unix())
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("run() = %v, want nil", err)
+		}
+		want := strings.Repeat(`level=WARN msg="requests that HAProxy admits by itself are not counted" error="no such file"`+"\n", 2) +
+			`level=INFO msg="requests that HAProxy admits by itself are counted again"` + "\n"
+		if got := r.logged.String(); got != want {
+			t.Errorf("logged:\n%s\nwant:\n%s", got, want)
+		}
+	})
+}
+
+func TestParseTallyLayout(t *testing.T) {
+	got, err := parseTallyLayout("4 GET PUT GET/LIST /BULK")
+	want := tallyLayout{first: 4, kinds: []tallyKind{{"GET", ""}, {"PUT", ""}, {"GET", "LIST"}, {"", "BULK"}}}
+	if err != nil || !slices.Equal(got.kinds, want.kinds) || got.first != want.first {
+		t.Errorf("parseTallyLayout() = %+v, %v, want %+v", got, err, want)
+	}
+	const wantNumber = ": want the number of a counter, and what it and each one behind it counts, up to number 99"
+	for text, want := range map[string]string{
+		"":           "HAProxy does not tell what it counts (proc.sluice_tallies): it needs the haproxy.cfg of this version, and a reload",
+		"x PUT":      `proc.sluice_tallies is "x PUT"` + wantNumber,
+		"99 PUT GET": `proc.sluice_tallies is "99 PUT GET"` + wantNumber,
+		"-1 PUT":     `proc.sluice_tallies is "-1 PUT"` + wantNumber,
+		"2":          `proc.sluice_tallies is "2"` + wantNumber,
+		"2 PUT PUT":  `proc.sluice_tallies is "2 PUT PUT": "PUT" is not a verb or VERB/OPERATION that is there once`,
+		"2 /":        `proc.sluice_tallies is "2 /": "/" is not a verb or VERB/OPERATION that is there once`,
+		"99 PUT ":    "",
+	} {
+		if _, err := parseTallyLayout(text); (err == nil) != (want == "") || err != nil && err.Error() != want {
+			t.Errorf("parseTallyLayout(%q) = %v, want %q", text, err, want)
+		}
+	}
+}
+
+func FuzzParseTallyLayout(f *testing.F) {
+	f.Add("4 GET PUT GET/LIST /BULK")
+	f.Add("0")
+	f.Add("-1 /")
+	f.Fuzz(func(t *testing.T, text string) {
+		layout, err := parseTallyLayout(text)
+		if err == nil && (layout.first < 0 || len(layout.kinds) == 0 || layout.first+len(layout.kinds) > 100) {
+			t.Errorf("parseTallyLayout(%q) = %+v", text, layout)
+		}
+	})
+}
+
+// tallyStand is a real HAProxy with testdata/tallies.cfg.
+type tallyStand struct {
+	*tallies
+	t     *testing.T
+	front string
+	proc  *proctest.Process
+	start func()
+}
+
+func newTallyStand(t *testing.T) *tallyStand {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "tallies") // short: a socket's path has at most 107 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	release := make(chan struct{})
+	origin := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
+	t.Cleanup(origin.Close)
+	t.Cleanup(func() { close(release) })
+	s := &tallyStand{t: t, front: proctest.FreeAddr(t)}
+	client := runtimeapi.New(filepath.Join(dir, "s"))
+	set := parse(t, testLimits)
+	s.tallies = newTallies(client, set.User, newStarts(), newMetrics(nil), slog.New(slog.DiscardHandler))
+	s.start = func() {
+		s.proc = proctest.Start(t, []string{"RUNTIME=" + filepath.Join(dir, "s"), "HTTP_BIND=" + s.front, "ORIGIN=" + strings.TrimPrefix(origin.URL, "http://")},
+			proctest.HAProxyPath(t), "-W", "-db", "-f", "testdata/tallies.cfg")
+		proctest.Eventually(t, "HAProxy is there", func() error {
+			_, _, err := client.Variable(t.Context(), tallyVariable)
+			return err
+		})
+	}
+	s.start()
+	return s
+}
+
+// send sends requests of a user, and returns how many were admitted.
+func (s *tallyStand) send(n int, method, user, path string) (admitted int) {
+	s.t.Helper()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // or a reload would have to wait
+	for range n {
+		r, err := http.NewRequestWithContext(s.t.Context(), method, "http://"+s.front+path, nil)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		r.Header.Set("X-User", user)
+		response, err := client.Do(r)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, response.Body)
+		response.Body.Close()
+		if response.StatusCode == http.StatusOK {
+			admitted++
+		}
+	}
+	return admitted
+}
+
+// counted reads the table, and returns what was admitted of tier free since the last time.
+func (s *tallyStand) counted() map[string]int64 {
+	s.t.Helper()
+	if err := s.read(s.t.Context()); err != nil {
+		s.t.Fatal(err)
+	}
+	s.give(time.Now().Add(time.Hour)) // all of it
+	counted := map[string]int64{}
+	for _, report := range s.starts.take(nil) {
+		if report.Starts == 0 { // HAProxy may not have ended a request of which the client has the answer
+			continue
+		}
+		counted[report.User] += report.Starts
+		for _, c := range report.Classes {
+			counted[report.User+" "+c.Class] += c.Starts
+		}
+	}
+	return counted
+}
+
+// A real HAProxy's requests are counted exactly, refused ones are not, and neither a reload
+// nor a restart makes the counts wrong.
+func TestTalliesOfHAProxy(t *testing.T) {
+	t.Parallel()
+	s := newTallyStand(t)
+	check := func(what string, want map[string]int64) {
+		t.Helper()
+		if got := s.counted(); !maps.Equal(got, want) {
+			t.Errorf("%s: counted %v, want %v", what, got, want)
+		}
+	}
+	admit := func(want, n int, method, user, path string) {
+		t.Helper()
+		if got := s.send(n, method, user, path); got != want {
+			t.Fatalf("%d of %d admitted, want %d", got, n, want)
+		}
+	}
+	check("before anything", map[string]int64{})
+	admit(3, 3, "GET", "alice", "/")
+	admit(2, 2, "PUT", "alice", "/")
+	admit(2, 2, "GET", "alice", "/?list")
+	admit(1, 1, "POST", "alice", "/?bulk")
+	admit(2, 6, "DELETE", "alice", "/") // four are refused
+	admit(1, 1, "HEAD", "bob b; \\", "/")
+	check("two users", map[string]int64{"alice": 10, "alice GET": 5, "alice PUT": 2, "alice LIST": 2, "alice BULK": 1, "alice DELETE": 2,
+		`bob b; \`: 1, `bob b; \ HEAD`: 1})
+	check("nothing more", map[string]int64{})
+	admit(4, 4, "GET", `bob b; \`, "/")
+	check("bob goes on", map[string]int64{`bob b; \`: 4, `bob b; \ GET`: 4})
+
+	before := s.process
+	var signalled time.Time
+	proctest.Eventually(t, "another process answers", func() error {
+		if time.Since(signalled) > 2*time.Second { // a master that has just begun loses it
+			if err := s.proc.Signal(syscall.SIGUSR2); err != nil {
+				t.Fatal(err)
+			}
+			signalled = time.Now()
+		}
+		_, process, err := s.table.Variable(t.Context(), tallyVariable)
+		if err == nil && process == before {
+			err = errors.New("it is still the old one")
+		}
+		return err
+	})
+	admit(2, 2, "GET", "alice", "/")
+	check("after a reload", map[string]int64{"alice": 2, "alice GET": 2})
+
+	s.proc.Kill()
+	if err := s.read(t.Context()); err == nil {
+		t.Error("read() of a HAProxy that is dead = nil, want an error")
+	}
+	s.start()
+	admit(7, 7, "GET", "alice", "/")
+	check("after a restart", map[string]int64{"alice": 7, "alice GET": 7})
+	if got := testutil.ToFloat64(s.metrics.credited); got != 24 {
+		t.Errorf("%v requests by credit, want 24", got)
+	}
+}
+
+func TestTalliesOfRequestsInProgress(t *testing.T) {
+	t.Parallel()
+	s := newTallyStand(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	var ended []chan struct{}
+	for range 3 {
+		done := make(chan struct{})
+		ended = append(ended, done)
+		go func() {
+			defer close(done)
+			r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.front+"/held", nil)
+			if err != nil {
+				return
+			}
+			r.Header.Set("X-User", "alice")
+			if response, err := http.DefaultClient.Do(r); err == nil {
+				response.Body.Close()
+			}
+		}()
+	}
+	inProgress := func(want int) {
+		t.Helper()
+		proctest.Eventually(t, fmt.Sprintf("alice has %d requests in progress", want), func() error {
+			if err := s.read(t.Context()); err != nil {
+				return err
+			}
+			got := 0
+			for _, report := range s.starts.take(nil) {
+				got += report.Active
+			}
+			if got != want {
+				return fmt.Errorf("starts report %d", got)
+			}
+			return nil
+		})
+	}
+	inProgress(3)
+	cancel()
+	for _, done := range ended {
+		<-done
+	}
+	inProgress(0)
+}
+
+// What an entry costs the agent, reading aside, if it has changed and if it has not.
+func BenchmarkTallies(b *testing.B) {
+	for _, changed := range []bool{false, true} {
+		b.Run(fmt.Sprintf("changed=%v", changed), func(b *testing.B) {
+			const users = 10_000
+			f := &creditTableFake{process: 1, layout: "4 GET HEAD PUT POST DELETE PATCH OPTIONS OTHER"}
+			for i := range users {
+				f.entries = append(f.entries, runtimeapi.Entry{Found: true, Key: fmt.Sprint("user", i), GPC: make([]uint32, 12)})
+			}
+			t := newTallies(f, func(string) *limits.Limits { return &limits.Limits{Tier: "free"} }, newStarts(), newMetrics(nil), slog.New(slog.DiscardHandler))
+			b.ReportAllocs()
+			for b.Loop() {
+				if changed {
+					for i := range f.entries {
+						f.entries[i].GPC[4]++
+					}
+				}
+				if err := t.read(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+				t.give(time.Now().Add(time.Hour))
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*users), "ns/entry")
+		})
+	}
+}
