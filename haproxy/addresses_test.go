@@ -18,7 +18,7 @@ func TestAddressesBeyondThisMachineAreRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, variable := range []string{"SLUICE_PEER", "SLUICE_SPOE", "SLUICE_STATS"} {
+	for _, variable := range []string{"SLUICE_PEER", "SLUICE_SPOE", "SLUICE_RUNTIME", "SLUICE_STATS"} {
 		for address, local := range map[string]bool{
 			"unix@/run/a.sock":              true,
 			"/run/a.sock":                   true,
@@ -54,8 +54,8 @@ func TestAddressesBeyondThisMachineAreRefused(t *testing.T) {
 	}
 }
 
-// The agent reaches the peers' socket as one of its group, which is the folder's.
-func TestPeersSocketIsItsGroups(t *testing.T) {
+// The agent reaches HAProxy's sockets as one of their group, which is the folder's.
+func TestSocketsAreTheirGroups(t *testing.T) {
 	dir, err := os.MkdirTemp("", "sluice") // short, for a unix socket
 	if err != nil {
 		t.Fatal(err)
@@ -71,14 +71,16 @@ func TestPeersSocketIsItsGroups(t *testing.T) {
 	if err := os.Chmod(dir, os.ModeSetgid|0o770); err != nil {
 		t.Fatal(err)
 	}
-	socket := filepath.Join(dir, "peers.sock")
-	newRig(t, setup{Config: Config{Peer: "unix@" + socket}})
-	var info os.FileInfo
-	proctest.Eventually(t, "the socket is there", func() error { // HAProxy may serve clients before
-		info, err = os.Stat(socket)
-		return err
-	})
-	if got := int(info.Sys().(*syscall.Stat_t).Gid); info.Mode().Perm() != 0o660 || got != group {
-		t.Errorf("the peers' socket has mode %v and group %d, want 0660 and its folder's group, %d", info.Mode(), got, group)
+	peers, runtime := filepath.Join(dir, "peers.sock"), filepath.Join(dir, "runtime.sock")
+	newRig(t, setup{Config: Config{Peer: "unix@" + peers, Runtime: runtime}})
+	for _, socket := range []string{peers, runtime} {
+		var info os.FileInfo
+		proctest.Eventually(t, "the socket is there", func() error { // HAProxy may serve clients before
+			info, err = os.Stat(socket)
+			return err
+		})
+		if got := int(info.Sys().(*syscall.Stat_t).Gid); info.Mode().Perm() != 0o660 || got != group {
+			t.Errorf("%s has mode %v and group %d, want 0660 and its folder's group, %d", socket, info.Mode(), got, group)
+		}
 	}
 }

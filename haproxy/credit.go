@@ -37,6 +37,13 @@ func CreditClasses(set *limits.Set) []string {
 	return classes[:min(len(classes), maxCreditClasses)]
 }
 
+// shortMethods are those of which HAProxy itself knows that they are in capitals. Before 3.2
+// it takes unknown ones for OPTIONS.
+var shortMethods = []string{"GET", "HEAD", "PUT", "POST", "DELETE", "PATCH"}
+
+// shortAll draws a ticket of "*", and so on to the end of a rule of the short way.
+const shortAll = " last_now !over_now here_now place_now same_now same_end_now\n"
+
 // creditRules are the lines of haproxy.cfg that are written for each class that has
 // tickets. The class's number is its place in the list.
 type creditRules struct {
@@ -46,6 +53,7 @@ type creditRules struct {
 	operations string // a ticket is drawn of the request's operation class,
 	drawn      string // and of its verb. That of "*" is haproxy.cfg's own
 	given      string // where an answer has brought credit
+	short      string // the short way, of verbs; none if operation classes have tickets
 }
 
 func newCreditRules(classes []string) (creditRules, error) {
@@ -56,6 +64,7 @@ func newCreditRules(classes []string) (creditRules, error) {
 	if len(classes) == 0 || len(classes) > maxCreditClasses || classes[0] != limits.All {
 		return r, fmt.Errorf("classes that have tickets %q: want 1 to %d, the first %q", classes, maxCreditClasses, limits.All)
 	}
+	all := "" // methods that draw a ticket of "*" alone
 	for i, class := range classes {
 		each, last, drawn := 6+2*i, 7+2*i, 1+i
 		r.renewed += fmt.Sprintf("    http-request sc-set-gpt(%[2]d,0) sc_get_gpc(%[3]d,0),add(txn.sluice_tickets) if renewing !lasting { sc_get_gpt(%[1]d,0),mul(txn.sluice_factor),set-var(txn.sluice_tickets) -m found }\n", each, last, drawn)
@@ -65,11 +74,25 @@ func newCreditRules(classes []string) (creditRules, error) {
 		case class == limits.All:
 		case slices.Contains(creditClasses(), class):
 			r.drawn += fmt.Sprintf(draw, fmt.Sprintf("{ var(txn.sluice_draws) -m str %s }", class))
+			if slices.Contains(shortMethods, class) {
+				r.short += fmt.Sprintf("    http-request allow if { method %[3]s } lasting_now { sc_get_gpt(%[1]d,0),set-var(txn.sluice_last) -m found } !{ sc_inc_gpc(%[2]d,0),sub(txn.sluice_last),and(4294967295),set-var(txn.sluice_over) -m int 1:2147483647 }%[4]s", last, drawn, class, shortAll)
+			}
 		case className.MatchString(class):
 			r.operations += fmt.Sprintf(draw, fmt.Sprintf("lasting { var(txn.sluice_op) -m str %s }", class))
 		default:
 			return r, fmt.Errorf("class that has tickets %q: want a verb, or 1 to 32 of A-Z, 0-9 and _, the first a letter", class)
 		}
+	}
+	for _, method := range shortMethods {
+		if !slices.Contains(classes, method) {
+			all += " " + method
+		}
+	}
+	if all != "" {
+		r.short += "    http-request allow if { method" + all + " } lasting_now" + shortAll
+	}
+	if r.operations != "" {
+		r.short = ""
 	}
 	return r, nil
 }
@@ -92,6 +115,7 @@ func withCredit(cfg string, classes []string, a limits.AddressLimits) (string, e
 		{"tickets of operations", r.operations},
 		{"tickets of verbs", r.drawn},
 		{"new tickets", r.given},
+		{"short tickets", r.short},
 	} {
 		if cfg, err = between(cfg, part.name, part.rules); err != nil {
 			return "", err
@@ -111,13 +135,16 @@ func withCredit(cfg string, classes []string, a limits.AddressLimits) (string, e
 		return cfg, nil
 	}
 	const begin, end, behind = "    # credit: begin\n", "    # credit: end\n", "    # limits of an address: end\n"
+	if cfg, err = between(cfg, "short way", ""); err != nil {
+		return "", err
+	}
 	before, rest, begun := strings.Cut(cfg, begin)
 	rules, after, ended := strings.Cut(rest, end)
-	between, rest, found := strings.Cut(after, behind)
+	above, rest, found := strings.Cut(after, behind)
 	if !begun || !ended || !found {
 		return "", errors.New("haproxy.cfg has no marks for credit above those for limits of an address")
 	}
 	const lookup = "http-request set-var(txn.sluice_credit) var(txn.sluice_user),table_gpt(0,sluice_credit)"
 	rules = strings.Replace(rules, lookup, lookup+" if !refused", 1)
-	return before + between + behind + begin + rules + end + rest, nil
+	return before + above + behind + begin + rules + end + rest, nil
 }

@@ -1,11 +1,20 @@
 package haproxy
 
 import (
+	"bufio"
 	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 // generation is that of all credit in tests, unless they say otherwise.
@@ -28,6 +37,19 @@ func credit(places uint32, each map[string]uint32) vars {
 	return v
 }
 
+// with is v with one more variable.
+func (v vars) with(name string, value any) vars {
+	all := maps.Clone(v)
+	all[name] = value
+	return all
+}
+
+// spentOrLate refuses whom HAProxy's own credit did not suffice for, as an agent does
+// whose HAProxy has the whole limit.
+func spentOrLate(told) vars {
+	return vars{"reason": "request-rate", "class": "*", "limit": uint32(1), "retry": uint32(1)}
+}
+
 // teachRow sets the row of table credit.
 func (r *rig) teachRow(t testing.TB, generation, requests, places int) {
 	t.Helper()
@@ -37,47 +59,363 @@ func (r *rig) teachRow(t testing.TB, generation, requests, places int) {
 	}
 }
 
-// entry is a user's entry in a table: fields of "show table" by name.
-func (r *rig) entry(t testing.TB, table, key string) map[string]int {
+// entry is a user's entry of credit: fields of "show table" by name.
+func (r *rig) entry(t testing.TB, key string) map[string]int {
 	t.Helper()
 	e := map[string]int{}
-	for _, f := range strings.Fields(r.cli(t, "show table "+table+" key "+key)) {
+	for _, f := range strings.Fields(r.cli(t, "show table sluice_credit key "+key)) {
 		name, value, found := strings.Cut(f, "=")
-		var n int
-		if _, err := fmt.Sscan(value, &n); found && err == nil {
+		if n, err := strconv.Atoi(value); found && err == nil {
 			e[name] = n
 		}
 	}
 	return e
 }
 
-// lend has the agent answer with this credit, from now on without more words, and waits
-// until HAProxy has it.
-func (r *rig) lend(t testing.TB, user string, v vars) {
+// lend has the agent give credit to a user, and waits for the second in which it begins.
+// From then on the agent answers nothing.
+func (r *rig) lend(t testing.TB, user string, v vars, header ...string) {
 	t.Helper()
+	if len(header) == 0 {
+		header = []string{"X-User: " + user}
+	}
 	r.answerTold(func(told) vars { return v })
-	if got := r.get(t, "X-User: "+user); got.Status != 200 {
+	if got := r.get(t, header...); got.Status != 200 {
 		t.Fatalf("status = %d, want 200", got.Status)
 	}
-	if got := r.entry(t, "sluice_credit", user)["gpt0"]; got != generation {
-		t.Fatalf("generation of %s = %d, want %d", user, got, generation)
+	e := r.entry(t, user)
+	if e["gpt0"] != int(v["credit"].(uint32)) {
+		t.Fatalf("credit of %s: %v, want generation %d", user, e, v["credit"])
 	}
+	time.Sleep(time.Until(time.Unix(int64(e["gpt2"])+1, 0)))
 	r.answerTold(nil)
 	r.takeTold(t)
 }
 
-func TestCreditAdmits(t *testing.T) {
-	r := newRig(t, setup{Config: Config{Identify: "header:X-User"}})
-	r.teachRow(t, generation, 0, 0)
-	r.lend(t, "alice", credit(unlimited, nil))
-	proctest.Eventually(t, "a request that is not asked about", func() error {
-		if got := r.get(t, "X-User: alice"); got.Status != 200 {
-			return fmt.Errorf("status = %d, want 200", got.Status)
-		}
-		if asked := r.takeTold(t); len(asked) != 0 {
-			return fmt.Errorf("asked %+v", asked)
+// admitted sends a request and reports whether HAProxy admitted it by itself.
+func (r *rig) admitted(t testing.TB, raw string) bool {
+	t.Helper()
+	got := r.send(t, raw)[0]
+	asked := r.takeTold(t)
+	return got.Status == 200 && len(asked) == 0
+}
+
+// native waits until HAProxy admits a request by itself. It does not while its clock, which
+// each of its threads reads when it wakes up, is behind that of the test.
+func (r *rig) native(t testing.TB, raw string) {
+	t.Helper()
+	proctest.Eventually(t, "a request that HAProxy admits by itself", func() error {
+		if !r.admitted(t, raw) {
+			return fmt.Errorf("the agent was asked, or it was refused")
 		}
 		return nil
 	})
-	t.Log(r.entry(t, "sluice_credit", "alice"))
+}
+
+// Headers of answers, by which tests know the second, the ticket and the generation by
+// which HAProxy admitted a request.
+func telling(cfg string) string {
+	return strings.Replace(cfg, "    # Sluice-* headers are for answers.", `    http-response set-header X-End %[var(txn.sluice_end)]
+    http-response set-header X-Now %[var(txn.sluice_now)]
+    http-response set-header X-Ticket %[var(txn.sluice_over),add(txn.sluice_last),and(4294967295)]
+    http-response set-header X-Generation %[var(txn.sluice_credit)]
+    # Sluice-* headers are for answers.`, 1)
+}
+
+func number(t testing.TB, a answer, field string) int {
+	t.Helper()
+	n, err := strconv.Atoi(a.Header.Get(field))
+	if err != nil {
+		t.Errorf("%s: %v", field, err)
+	}
+	return n
+}
+
+// load sends requests over n connections until a time, and calls with each answer.
+func (r *rig) load(t testing.TB, n int, until time.Time, request func(i int) string, with func(answer)) {
+	t.Helper()
+	var mu sync.Mutex
+	var clients sync.WaitGroup
+	for i := range n {
+		conn := dial(t, "tcp", r.addr)
+		clients.Go(func() {
+			defer conn.Close()
+			in := bufio.NewReader(conn)
+			for time.Now().Before(until) {
+				if _, err := io.WriteString(conn, request(i)); err != nil {
+					t.Errorf("connection %d: %v", i, err)
+					return
+				}
+				resp, err := http.ReadResponse(in, nil)
+				if err != nil {
+					t.Errorf("connection %d: %v", i, err)
+					return
+				}
+				body, err := io.ReadAll(resp.Body)
+				resp.Body.Close()
+				if err != nil {
+					t.Errorf("connection %d: %v", i, err)
+					return
+				}
+				mu.Lock()
+				with(answer{resp.StatusCode, resp.Header, string(body)})
+				mu.Unlock()
+			}
+		})
+	}
+	clients.Wait()
+}
+
+// HAProxy admits in each second what it has been given, neither more nor less, however
+// many threads look at one entry.
+func TestCreditIsExact(t *testing.T) {
+	t.Parallel()
+	const each = 40
+	for _, row := range []struct {
+		name    string
+		config  Config
+		classes []string
+		request string
+	}{
+		{"short way", Config{Identify: "header:X-User"}, nil, httpGET("/", "X-User: alice")},
+		{"all requests", Config{Identify: "header:X-User", CreditClasses: []string{"*"}}, []string{"*"}, httpGET("/", "X-User: alice")},
+		{"long way", Config{Identify: "header:X-User", AccessLog: "json"}, nil, httpGET("/", "X-User: alice")},
+		{"operation", Config{
+			Identify: "header:X-User", CreditClasses: []string{"*", "PUT", "LIST"},
+			Classes: []limits.Class{{Name: "LIST", Any: []limits.Match{{Query: []string{"list"}}}}},
+		}, []string{"*", "PUT", "LIST"}, httpGET("/?list", "X-User: alice")},
+		{"addresses", Config{Identify: "header:X-User", Addresses: limits.AddressLimits{Requests: limits.MaxPerSecond}}, nil, httpGET("/", "X-User: alice")},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
+			row.config.Threads = 4
+			r := newRig(t, setup{Config: row.config, edit: telling})
+			r.teachRow(t, generation, 0, 0)
+			r.lend(t, "alice", credit(unlimited, nil).with("each_0", uint32(each)))
+			r.answerTold(spentOrLate)
+			begun := time.Now()
+			end := begun.Add(2200 * time.Millisecond)
+			admitted := map[int]int{} // by the second
+			tickets := map[int]bool{}
+			r.load(t, 16, end, func(int) string { return row.request }, func(a answer) {
+				if a.Status != 200 {
+					return
+				}
+				second, ticket := number(t, a, "X-End")-1, number(t, a, "X-Ticket")
+				if behind := second - number(t, a, "X-Now"); behind < 0 || behind > 1 {
+					t.Errorf("admitted in second %d by a ticket of %d", second-behind, second)
+				}
+				if tickets[ticket] {
+					t.Errorf("ticket %d was drawn twice", ticket)
+				}
+				tickets[ticket] = true
+				admitted[second]++
+			})
+			whole := 0
+			for _, second := range slices.Sorted(maps.Keys(admitted)) {
+				n := admitted[second]
+				if n > each {
+					t.Errorf("%d admitted in second %d, want %d at most", n, second, each)
+				}
+				if int64(second) > begun.Unix() && int64(second) < end.Unix() {
+					whole++
+					// A ticket that was drawn as its second ended belongs to no second.
+					if n < each*9/10 {
+						t.Errorf("%d admitted in second %d, want %d", n, second, each)
+					}
+				}
+			}
+			if whole == 0 {
+				t.Errorf("admitted by second: %v, want whole seconds since %d", admitted, begun.Unix())
+			}
+			for _, q := range r.takeTold(t) {
+				if want := strings.Join(row.classes, " "); row.classes != nil && q.Classes != want {
+					t.Fatalf("classes = %q, want %q", q.Classes, want)
+				}
+				if q.Drawn > 0 || q.Places != unlimited || q.Here < 1 {
+					t.Fatalf("asked %+v, want it to have places, and no ticket", q)
+				}
+			}
+		})
+	}
+}
+
+// A request that its class has no ticket for uses none of "*".
+func TestCreditOfClassBeforeAll(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		name   string
+		config Config
+	}{
+		{"short way", Config{Identify: "header:X-User"}},
+		{"long way", Config{Identify: "header:X-User", AccessLog: "json"}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, setup{Config: row.config})
+			r.teachRow(t, generation, 0, 0)
+			r.lend(t, "alice", credit(unlimited, map[string]uint32{"GET": 2}))
+			r.native(t, httpRequest("PUT", "/", "X-User: alice", "Content-Length: 0"))
+			before := r.entry(t, "alice")
+			r.answerTold(spentOrLate)
+			admitted, spent := 0, 0
+			for range 50 {
+				if got := r.get(t, "X-User: alice"); got.Status == 200 {
+					admitted++
+				}
+				for _, q := range r.takeTold(t) {
+					spent += int(q.Spent)
+				}
+			}
+			after := r.entry(t, "alice")
+			if got := after["gpc1"] - before["gpc1"]; got != admitted || admitted == 0 {
+				t.Errorf("%d tickets of * drawn by %d requests, want as many", got, admitted)
+			}
+			if spent == 0 || admitted+spent > 50 {
+				t.Errorf("%d of 50 requests admitted, %d asked about as beyond their credit", admitted, spent)
+			}
+		})
+	}
+}
+
+// A lower-case method is of the same class, and an unknown one of OTHER.
+func TestCreditOfMethods(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, setup{Config: Config{Identify: "header:X-User"}})
+	r.teachRow(t, generation, 0, 0)
+	r.lend(t, "alice", credit(unlimited, nil))
+	before := r.entry(t, "alice")
+	number := map[string]int{}
+	for i, class := range creditClasses() {
+		number[class] = i
+	}
+	drawn := map[string]int{}
+	for method, class := range map[string]string{
+		"GET": "GET", "get": "GET", "HEAD": "HEAD", "PUT": "PUT", "pUt": "PUT", "POST": "POST", "DELETE": "DELETE",
+		"PATCH": "PATCH", "OPTIONS": "OPTIONS", "PURGE": "OTHER", "Options": "OPTIONS", "TRACE": "OTHER",
+	} {
+		r.native(t, httpRequest(method, "/", "X-User: alice", "Content-Length: 0"))
+		drawn[class]++
+	}
+	after := r.entry(t, "alice")
+	for class, want := range drawn {
+		field := fmt.Sprint("gpc", 1+number[class])
+		if got := after[field] - before[field]; got != want {
+			t.Errorf("%d tickets of %s drawn, want %d", got, class, want)
+		}
+	}
+}
+
+// Without a place the agent is asked, and told that there was a ticket.
+func TestCreditPlaces(t *testing.T) {
+	t.Parallel()
+	g := newGate()
+	r := newRig(t, setup{serve: g.ServeHTTP, Config: Config{Identify: "header:X-User"}})
+	r.teachRow(t, generation, 0, 0)
+	g.let(1)
+	r.lend(t, "alice", credit(2, nil))
+	running := r.starts("alice", 2)
+	g.await(t, 3)
+	if asked := r.takeTold(t); len(asked) != 0 {
+		t.Errorf("asked %+v about requests that have a place, want nothing", asked)
+	}
+	r.answerTold(func(told) vars { return vars{"reason": "concurrent-requests", "limit": uint32(2)} })
+	if got := r.get(t, "X-User: alice"); got.Status != 429 {
+		t.Errorf("without a place: status = %d, want 429", got.Status)
+	}
+	want := []told{{heard{"alice", "GET", "start-message", 1, 0, "", false}, strings.Join(creditClasses(), " "), 0, 1, 3, 2}}
+	if got := r.takeTold(t); !slices.Equal(got, want) {
+		t.Errorf("asked %+v, want %+v", got, want)
+	}
+	g.let(2)
+	if got := statuses(running, 2); got[200] != 2 {
+		t.Errorf("answers = %v, want 200 twice", got)
+	}
+	proctest.Eventually(t, "places become free", func() error {
+		if cur := r.entry(t, "alice")["conn_cur"]; cur != 0 {
+			return fmt.Errorf("conn_cur = %d, want 0", cur)
+		}
+		return nil
+	})
+	g.let(1)
+	r.native(t, httpGET("/", "X-User: alice"))
+	g.let(100)
+}
+
+// When the agent has withdrawn credit and read the count of tickets, no request is
+// admitted by one that is not in the count.
+func TestCreditWithdrawn(t *testing.T) {
+	t.Parallel()
+	const users, rounds = 6, 3
+	r := newRig(t, setup{Config: Config{Identify: "header:X-User", Threads: 4}, edit: telling})
+	g := generation
+	r.answerTold(func(told) vars { return credit(unlimited, nil).with("credit", uint32(g)) })
+	r.teachRow(t, g, 0, 0)
+	type lease struct {
+		user       string
+		generation int
+	}
+	highest := map[lease]int{}
+	counts := map[lease]int{}
+	admit := func(user string, a answer) {
+		if a.Status == 200 && a.Header.Get("X-Ticket") != "" {
+			of := lease{user, number(t, a, "X-Generation")}
+			highest[of] = max(highest[of], number(t, a, "X-Ticket"))
+		}
+	}
+	until := time.Now().Add((rounds*2 + 1) * time.Second)
+	var load sync.WaitGroup
+	var mu sync.Mutex
+	for u := range users {
+		user := fmt.Sprint("user-", u)
+		load.Go(func() {
+			r.load(t, 4, until, func(int) string { return httpGET("/", "X-User: "+user) }, func(a answer) {
+				mu.Lock()
+				defer mu.Unlock()
+				admit(user, a)
+			})
+		})
+	}
+	for range rounds {
+		// Everybody has tickets of this generation.
+		proctest.Eventually(t, "tickets", func() error {
+			for u := range users {
+				if e := r.entry(t, fmt.Sprint("user-", u)); e["gpt0"] != g || e["gpt5"] != 1 {
+					return fmt.Errorf("user-%d: %v", u, e)
+				}
+			}
+			return nil
+		})
+		// The agent takes them back and gives none for the moment.
+		r.answerTold(nil)
+		for u := range users {
+			user := fmt.Sprint("user-", u)
+			if out := r.runtime(t, "set table sluice_credit key "+user+" data.gpt 0"); out != "" {
+				t.Fatal(out)
+			}
+			counts[lease{user, g}] = r.entry(t, user)["gpc1"]
+		}
+		g++
+		next := uint32(g)
+		r.teachRow(t, g, 0, 0)
+		r.answerTold(func(told) vars { return credit(unlimited, nil).with("credit", next) })
+	}
+	load.Wait()
+	if len(counts) != users*rounds {
+		t.Fatalf("%d leases withdrawn, want %d", len(counts), users*rounds)
+	}
+	for of, count := range counts {
+		if highest[of] > count || highest[of] == 0 {
+			t.Errorf("%+v: ticket %d admitted a request, and the count that was read is %d", of, highest[of], count)
+		}
+	}
+}
+
+// runtime sends one command to the socket that the agent uses.
+func (r *rig) runtime(t testing.TB, command string) string {
+	t.Helper()
+	stats := r.stats
+	defer func() { r.stats = stats }()
+	r.stats = strings.TrimSuffix(stats, "stats.sock") + "runtime.sock"
+	return r.cli(t, command)
 }

@@ -171,13 +171,10 @@ func (a *spoeAgent) refuseWith(f func(question) *verdict) {
 // takeHeard returns the messages since the last call.
 func (a *spoeAgent) takeHeard(t testing.TB) []heard {
 	t.Helper()
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, f := range a.faults {
-		t.Errorf("agent: %s", f)
+	var heard []heard
+	for _, q := range a.takeTold(t) {
+		heard = append(heard, q.heard)
 	}
-	heard := a.heard
-	a.heard, a.told, a.faults = nil, nil, nil
 	return heard
 }
 
@@ -185,9 +182,13 @@ func (a *spoeAgent) takeHeard(t testing.TB) []heard {
 func (a *spoeAgent) takeTold(t testing.TB) []told {
 	t.Helper()
 	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, f := range a.faults {
+		t.Errorf("agent: %s", f)
+	}
 	told := a.told
-	a.mu.Unlock()
-	return told[:len(a.takeHeard(t))]
+	a.heard, a.told, a.faults = nil, nil, nil
+	return told
 }
 
 // takeAsked returns the questions since the last call.
@@ -289,7 +290,9 @@ func newRig(t testing.TB, s setup) *rig {
 		c.Origin = origin.Listener.Addr().String()
 	}
 	c.Stats = r.stats
-	c.Runtime = filepath.Join(dir, "runtime.sock")
+	if c.Runtime == "" {
+		c.Runtime = filepath.Join(dir, "runtime.sock")
+	}
 	c.SPOE = "unix@" + filepath.Join(dir, "spoa.sock")
 	if c.Peer == "" {
 		c.Peer = "unix@" + filepath.Join(dir, "peer.sock")

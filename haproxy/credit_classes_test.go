@@ -1,0 +1,95 @@
+package haproxy
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+func TestCreditClasses(t *testing.T) {
+	many := "version: 1\ndefault_tier: free\nclasses:\n"
+	limited := ""
+	for i := range 60 {
+		many += fmt.Sprintf("  C%02d: [{path_prefix: /%d/}]\n", i, i)
+		limited += fmt.Sprintf(", C%02d: 1", i)
+	}
+	many += "tiers: {free: {requests: {GET: 1" + limited + "}}}\n"
+	for _, row := range []struct {
+		name, file string
+		want       []string
+	}{
+		{"none", "version: 1\ndefault_tier: free\ntiers: {free: {}}\n", []string{"*"}},
+		{"verbs and all", "version: 1\ndefault_tier: free\ntiers: {free: {requests: {OTHER: 1, GET: 1, PUT: 1, '*': 9}}}\n", []string{"*", "GET", "PUT", "OTHER"}},
+		{"operations", "version: 1\ndefault_tier: free\nclasses: {LIST: [{path_prefix: /l/}], BIG: [{path_prefix: /b/}]}\ntiers: {free: {requests: {LIST: 1, POST: 1}}}\n", []string{"*", "POST", "LIST"}},
+		{"by the minute", "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: {minute: 1}}}}\n", []string{"*"}},
+		{"more than have room", many, nil},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			set, err := limits.Parse("limits.yaml", []byte(row.file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := CreditClasses(set)
+			if row.want == nil {
+				if len(got) != maxCreditClasses || got[1] != "GET" || got[2] != "C00" {
+					t.Errorf("CreditClasses = %q, want %d of them, the first ones", got, maxCreditClasses)
+				}
+			} else if diff := cmp.Diff(row.want, got); diff != "" {
+				t.Errorf("CreditClasses (-want +got):\n%s", diff)
+			}
+			// HAProxy takes the rules for them.
+			dir := t.TempDir()
+			file, env, err := Write(dir, Config{Classes: set.Classes(), CreditClasses: got})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if out := check(t, dir, file, env...); strings.Contains(out, "WARNING") || strings.Contains(out, "ALERT") {
+				t.Errorf("haproxy -c says %s", out)
+			}
+			if text := readFile(t, filepath.Join(dir, "haproxy.cfg")); !strings.Contains(text, `str("`+strings.Join(got, " ")+`")`) {
+				t.Errorf("%s does not tell the agent of these classes", file)
+			}
+		})
+	}
+}
+
+// The rules of one class, as they are written. With operation classes there is no short way.
+func TestCreditRules(t *testing.T) {
+	cfg, err := Render(Config{CreditClasses: []string{"*", "GET"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		"credit classes":        "    set-var proc.sluice_classes str(\"* GET\")\n",
+		"credit table":          "    stick-table type string len 128 size 200k expire 10m store gpt(10),gpc(3),conn_cur\n",
+		"new tickets":           "    http-request sc-set-gpt(6,0) var(txn.sluice.each_0)\n    http-request sc-set-gpt(8,0) var(txn.sluice.each_1)\n",
+		"tickets of verbs":      "    http-request set-var(txn.sluice_over) sc_inc_gpc(2,0),sub(txn.sluice_last),and(4294967295) if { var(txn.sluice_draws) -m str GET } { sc_get_gpt(9,0),set-var(txn.sluice_last) -m found }\n",
+		"tickets of operations": "",
+		"short tickets": "    http-request allow if { method GET } lasting_now { sc_get_gpt(9,0),set-var(txn.sluice_last) -m found } !{ sc_inc_gpc(2,0),sub(txn.sluice_last),and(4294967295),set-var(txn.sluice_over) -m int 1:2147483647 } last_now !over_now here_now place_now same_now same_end_now\n" +
+			"    http-request allow if { method HEAD PUT POST DELETE PATCH } lasting_now last_now !over_now here_now place_now same_now same_end_now\n",
+	} {
+		if diff := cmp.Diff(want, marked(t, cfg, name)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+	cfg, err = Render(Config{CreditClasses: []string{"*", "GET", "LIST"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := marked(t, cfg, "short tickets"); got != "" {
+		t.Errorf("the short way draws no ticket of LIST: %s", got)
+	}
+	for want, classes := range map[string][]string{
+		`haproxy configuration: classes that have tickets ["GET"]: want 1 to 40, the first "*"`:                              {"GET"},
+		`haproxy configuration: class that has tickets "a b": want a verb, or 1 to 32 of A-Z, 0-9 and _, the first a letter`: {"*", "a b"},
+	} {
+		if _, err := Render(Config{CreditClasses: classes}); err == nil || err.Error() != want {
+			t.Errorf("Render with classes %q: %v, want %s", classes, err, want)
+		}
+	}
+}

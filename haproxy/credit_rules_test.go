@@ -1,0 +1,467 @@
+package haproxy
+
+import (
+	"bufio"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// Credit of another generation is not renewed, and an answer replaces it. Until a table of
+// the agent's says so, a new one is not either.
+func TestCreditOfAnotherGeneration(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, setup{Config: Config{Identify: "header:X-User"}})
+	alice := httpGET("/", "X-User: alice")
+	r.teachRow(t, generation, 0, 0)
+	r.lend(t, "alice", credit(unlimited, nil))
+	r.native(t, alice)
+	r.teachRow(t, generation+1, 0, 0)
+	proctest.Eventually(t, "the agent is asked", func() error {
+		if r.admitted(t, alice) {
+			return fmt.Errorf("admitted")
+		}
+		return nil
+	})
+	time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(time.Second)))
+	if r.admitted(t, alice) {
+		t.Error("renewed with another generation in force")
+	}
+	r.lend(t, "alice", credit(unlimited, nil).with("credit", uint32(generation+1)))
+	r.native(t, alice)
+	r.lend(t, "bob", credit(unlimited, nil))
+	if r.admitted(t, httpGET("/", "X-User: bob")) {
+		t.Error("renewed before that generation is in force")
+	}
+}
+
+// An answer that brings the credit which is in force already changes nothing: else the
+// tickets that are left of this second would be lost.
+func TestCreditIsGivenOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, setup{Config: Config{Identify: "header:X-User"}})
+	r.teachRow(t, generation, 0, 0)
+	given := credit(unlimited, map[string]uint32{"GET": 1})
+	r.lend(t, "alice", given)
+	put := httpRequest("PUT", "/", "X-User: alice", "Content-Length: 0")
+	r.native(t, put)
+	before := r.entry(t, "alice")
+	r.answerTold(func(told) vars { return given })
+	for range 3 { // the first may have the ticket of a second, and of the next one
+		r.get(t, "X-User: alice")
+	}
+	if asked := r.takeTold(t); len(asked) == 0 {
+		t.Fatal("nobody was asked about requests beyond the credit")
+	}
+	after := r.entry(t, "alice")
+	if after["gpt2"] != before["gpt2"] || after["gpt1"] < before["gpt1"] || after["gpt5"] != 1 {
+		t.Errorf("entry %v, want the credit of before, %v", after, before)
+	}
+	if !r.admitted(t, put) {
+		t.Error("no request is admitted by the credit that was in force already")
+	}
+}
+
+// A process that is to end asks: its successor has credit of its own by now.
+func TestCreditOfAStoppingProcess(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, setup{Config: Config{Identify: "header:X-User"}})
+	r.teachRow(t, generation, 0, 0)
+	r.lend(t, "alice", credit(unlimited, nil))
+	r.native(t, httpGET("/", "X-User: alice"))
+	// A connection with half a request stays.
+	conn := dial(t, "tcp", r.addr)
+	defer conn.Close()
+	request := httpGET("/", "X-User: alice")
+	if _, err := io.WriteString(conn, request[:10]); err != nil {
+		t.Fatal(err)
+	}
+	proctest.Eventually(t, "the connection is HAProxy's", func() error {
+		if out := r.cli(t, "show info"); !strings.Contains(out, "\nCurrConns: 1\n") && !strings.Contains(out, "\nCurrConns: 2\n") {
+			return fmt.Errorf("show info: %s", out)
+		}
+		return nil
+	})
+	if err := r.proc.Signal(syscall.SIGUSR1); err != nil {
+		t.Fatal(err)
+	}
+	proctest.Eventually(t, "the process stops", func() error {
+		if !strings.Contains(r.proc.Output(), "Proxy http stopped") {
+			return fmt.Errorf("it said %q", r.proc.Output())
+		}
+		return nil
+	})
+	time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(1100 * time.Millisecond)))
+	r.takeTold(t)
+	if _, err := io.WriteString(conn, request[10:]); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if asked := r.takeTold(t); resp.StatusCode != 200 || len(asked) != 1 || asked[0].Spent != 0 {
+		t.Errorf("status = %d, asked %+v; want 200 and one question", resp.StatusCode, asked)
+	}
+}
+
+// down stops the agent, and waits until HAProxy knows.
+func (r *rig) down(t testing.TB) {
+	t.Helper()
+	r.die()
+	proctest.Eventually(t, "HAProxy knows that the agent is down", func() error {
+		if out := r.cli(t, "show servers conn sluice_agent") + r.cli(t, "show stat"); !strings.Contains(out, "sluice_agent,agent,") {
+			return fmt.Errorf("no such server: %s", out)
+		}
+		for line := range strings.Lines(r.cli(t, "show stat")) {
+			if f := strings.Split(line, ","); len(f) > 17 && f[0] == "sluice_agent" && f[1] == "agent" && f[17] == "DOWN" {
+				return nil
+			}
+		}
+		return fmt.Errorf("it is not DOWN")
+	})
+}
+
+// perSecond sends requests for some seconds, and returns how many were admitted in each
+// whole second by HAProxy's clock, and why the others were refused.
+func (r *rig) perSecond(t testing.TB, request string) (admitted map[int]int, reasons map[string]int) {
+	t.Helper()
+	admitted, reasons = map[int]int{}, map[string]int{}
+	begun := time.Now()
+	end := begun.Add(2200 * time.Millisecond)
+	r.load(t, 8, end, func(int) string { return request }, func(a answer) {
+		if a.Status != 200 {
+			reasons[a.Header.Get("Sluice-Reason")]++
+			return
+		}
+		admitted[number(t, a, "X-Now")]++
+	})
+	for second := range admitted {
+		if int64(second) <= begun.Unix() || int64(second) >= end.Unix() {
+			delete(admitted, second)
+		}
+	}
+	if len(admitted) == 0 {
+		t.Errorf("nothing was admitted in a whole second")
+	}
+	return admitted, reasons
+}
+
+// While the agent is down, HAProxy admits of users with credit what they have of it, times
+// the factor, and of others what the agent has taught for all of them.
+func TestCreditWithoutAgent(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, setup{Config: Config{Identify: "header:X-User", Threads: 2}, edit: telling})
+	r.teachRow(t, generation, 0, 0)
+	r.lend(t, "alice", credit(unlimited, map[string]uint32{"GET": 5}).with("factor", uint32(4)))
+	r.down(t)
+	unlimitedRow := r.starts("stranger", 20)
+	if got := statuses(unlimitedRow, 20); got[200] != 20 {
+		t.Errorf("without a row: answers = %v, want 200 only", got)
+	}
+	r.teachRow(t, generation+1, 7, 0) // nobody can tell HAProxy of another generation's credit
+	for _, row := range []struct {
+		user string
+		want int
+	}{
+		{"alice", 20},
+		{"stranger", 7},
+		{strings.Repeat("long", 50), 7},
+	} {
+		admitted, reasons := r.perSecond(t, httpGET("/", "X-User: "+row.user))
+		for second, n := range admitted {
+			// A thread whose clock is behind may draw a ticket of the next second.
+			if n < row.want-2 || n > row.want+2 || row.user != "alice" && n > row.want {
+				t.Errorf("%.20s: %d admitted in second %d, want %d", row.user, n, second, row.want)
+			}
+		}
+		if reasons["request-rate"] == 0 || len(reasons) != 1 {
+			t.Errorf("%.20s: refused for %v, want request-rate only", row.user, reasons)
+		}
+	}
+}
+
+// So are places.
+func TestPlacesWithoutAgent(t *testing.T) {
+	t.Parallel()
+	g := newGate()
+	r := newRig(t, setup{serve: g.ServeHTTP, Config: Config{Identify: "header:X-User", RetryJitter: 1}})
+	r.teachRow(t, generation, 1000, 2)
+	g.let(1)
+	r.lend(t, "alice", credit(1, nil).with("factor", uint32(3)))
+	r.down(t)
+	arrived := 1
+	for _, row := range []struct {
+		user string
+		want int
+	}{{"alice", 3}, {"stranger", 2}} {
+		running := r.starts(row.user, row.want)
+		arrived += row.want
+		g.await(t, arrived)
+		if got := r.get(t, "X-User: "+row.user); got.Status != 429 || got.Header.Get("Sluice-Reason") != "concurrent-requests" {
+			t.Errorf("%s: one more than %d: %d %s, want 429 concurrent-requests", row.user, row.want, got.Status, got.Header.Get("Sluice-Reason"))
+		}
+		g.let(row.want)
+		if got := statuses(running, row.want); got[200] != row.want {
+			t.Errorf("%s: answers = %v, want 200 only", row.user, got)
+		}
+	}
+}
+
+// When the agent lives but does not answer in time, HAProxy refuses what is beyond a
+// user's credit, and admits of others a tenth.
+func TestCreditWhenTheAgentIsLate(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, setup{Config: Config{Identify: "header:X-User", Threads: 2}, edit: telling})
+	r.teachRow(t, generation, 25, 0)
+	r.lend(t, "alice", credit(unlimited, map[string]uint32{"GET": 5}))
+	// HAProxy sets this variable when its patience ends. Here the agent does, so that no
+	// answer is late by chance.
+	r.answerTold(func(told) vars { return vars{"err": uint32(1)} })
+	for _, row := range []struct {
+		user string
+		want int
+	}{{"alice", 5}, {"stranger", 3}} {
+		admitted, reasons := r.perSecond(t, httpGET("/", "X-User: "+row.user))
+		for second, n := range admitted {
+			if n < row.want-2 || n > row.want+2 || row.user != "alice" && n > row.want {
+				t.Errorf("%s: %d admitted in second %d, want %d", row.user, n, second, row.want)
+			}
+		}
+		if reasons["request-rate"] == 0 || len(reasons) != 1 {
+			t.Errorf("%s: refused for %v, want request-rate only", row.user, reasons)
+		}
+	}
+}
+
+// Nobody but a user spends their credit.
+func TestCreditIsOnlySpentByItsUser(t *testing.T) {
+	t.Parallel()
+	basic := func(name string) string {
+		return "Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte(name+":secret"))
+	}
+	exempt := limits.Exempt{Paths: []string{"/exempt", "/below/*"}}
+	for _, row := range []struct {
+		name    string
+		config  Config
+		request string
+		natives int // that HAProxy admits of them, which spend credit
+	}{
+		{"as it is", Config{Identify: "basic"}, httpGET("/", basic("alice")), 1},
+		{"a blank behind it", Config{Identify: "basic"}, httpGET("/", basic("alice ")), 0},
+		{"a NUL", Config{Identify: "basic"}, httpGET("/", basic("alice\x00")), 0},
+		{"a NUL and more", Config{Identify: "basic"}, httpGET("/", basic("alice\x00bob")), 0},
+		{"a newline", Config{Identify: "basic"}, httpGET("/", basic("alice\n")), 0},
+		{"@ before it", Config{Identify: "basic"}, httpGET("/", basic("@alice")), 0},
+		{"an endpoint before it", Config{Identify: "basic"}, httpGET("/", basic("@api/alice")), 0},
+		{"exempt path", Config{Identify: "basic", Exempt: exempt}, httpGET("/exempt", basic("alice")), 0},
+		{"exempt prefix", Config{Identify: "basic", Exempt: exempt}, httpGET("/below/a", basic("alice")), 0},
+		{"not an exempt path", Config{Identify: "basic", Exempt: exempt}, httpGET("/exempted", basic("alice")), 1},
+		{"a prefix that an origin may see otherwise", Config{Identify: "basic", Exempt: exempt}, httpGET("/below/../a", basic("alice")), 1},
+		{"health check", Config{Identify: "basic"}, httpGET("/healthz", basic("alice")), 0},
+		{"two credentials", Config{Identify: "basic"}, httpGET("/", basic("alice"), basic("alice")), 0},
+		{"unreadable credentials denied", Config{Identify: "basic", Unreadable: "deny"}, httpGET("/", basic("alice"), basic("alice")), 0},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, setup{Config: row.config})
+			r.teachRow(t, generation, 0, 0)
+			r.lend(t, "alice", credit(unlimited, nil), basic("alice"))
+			r.native(t, httpGET("/", basic("alice")))
+			before := r.entry(t, "alice")["gpc1"]
+			r.send(t, row.request)
+			if got := r.entry(t, "alice")["gpc1"] - before; got != row.natives {
+				t.Errorf("%d tickets of alice drawn, want %d", got, row.natives)
+			}
+		})
+	}
+}
+
+// No name has credit that becomes another key, whatever the agent answers.
+func TestCreditOnlyOfNamesThatAreKeys(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, setup{Config: Config{Identify: "basic"}})
+	r.teachRow(t, generation, 0, 0)
+	r.answerTold(func(told) vars { return credit(unlimited, nil) })
+	basic := func(name string) string {
+		return "Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte(name+":secret"))
+	}
+	for _, name := range []string{"~alice", "@alice", "alice\x00", "\x00", "alice\n", "a\x7fb", strings.Repeat("a", 101)} {
+		r.get(t, basic(name))
+	}
+	r.get(t) // no name
+	r.get(t, basic("two"), basic("two"))
+	if asked := r.takeTold(t); len(asked) != 9 {
+		t.Errorf("%d questions, want 9", len(asked))
+	}
+	if out := r.cli(t, "show table sluice_credit"); strings.Contains(out, "key=") {
+		t.Errorf("credit of names that are no keys: %s", out)
+	}
+	r.get(t, basic(strings.Repeat("a", 100)))
+	if out := r.cli(t, "show table sluice_credit"); strings.Count(out, "key=") != 1 {
+		t.Errorf("no credit of a name of 100 bytes: %s", out)
+	}
+}
+
+// At an endpoint, and with a secret, the key is the one that the agent was asked about.
+func TestCreditKeys(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		name   string
+		config Config
+		key    func(r *rig) string
+	}{
+		{"endpoint", Config{Identify: "header:X-User", Endpoint: "api"}, func(*rig) string { return "@api/alice" }},
+		{"secret", Config{Identify: "header:X-User", KeySecret: keySecret}, nil},
+		{"secret at an endpoint", Config{Identify: "header:X-User", KeySecret: keySecret, Endpoint: "api"}, nil},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, setup{Config: row.config})
+			r.teachRow(t, generation, 0, 0)
+			r.get(t, "X-User: alice")
+			key := r.takeTold(t)[0].User
+			r.lend(t, key, credit(unlimited, nil), "X-User: alice")
+			r.native(t, httpGET("/", "X-User: alice"))
+			if got := r.entry(t, key)["gpc1"]; got == 0 {
+				t.Errorf("no ticket of %s drawn", key)
+			}
+			if r.admitted(t, httpGET("/", "X-User: "+key)) {
+				t.Errorf("a user who calls themselves %s was admitted by the credit of that key", key)
+			}
+		})
+	}
+}
+
+// A rule of the operator's names the endpoint: who is there has not the user's other credit.
+func TestCreditAtEndpointsOfRules(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, setup{Config: Config{Identify: "header:X-User"}, edit: func(cfg string) string {
+		return strings.Replace(cfg, "    # Rules of your own go here.", "    http-request set-var(txn.sluice_endpoint) str(api) if { path_beg /api }\n    # Rules of your own go here.", 1)
+	}})
+	r.teachRow(t, generation, 0, 0)
+	r.lend(t, "alice", credit(unlimited, nil))
+	r.native(t, httpGET("/", "X-User: alice"))
+	if r.admitted(t, httpGET("/api/", "X-User: alice")) {
+		t.Error("admitted at an endpoint by the credit of everywhere else")
+	}
+}
+
+// What counts for another key brings no credit: that key's requests are not only here.
+func TestCreditOfAnotherKey(t *testing.T) {
+	t.Parallel()
+	for _, variable := range []string{"key", "others"} {
+		r := newRig(t, setup{Config: Config{Identify: "header:X-User", Endpoint: "api"}})
+		r.teachRow(t, generation, 0, 0)
+		r.answerTold(func(told) vars { return credit(unlimited, nil).with(variable, "bob") })
+		if got := r.get(t, "X-User: alice"); got.Status != 200 {
+			t.Errorf("sluice.%s: status = %d, want 200", variable, got.Status)
+		}
+		if out := r.cli(t, "show table sluice_credit"); strings.Contains(out, "key=") {
+			t.Errorf("credit with sluice.%s: %s", variable, out)
+		}
+	}
+}
+
+func TestCreditInAccessLog(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, setup{Config: Config{Identify: "header:X-User", AccessLog: "json", Endpoint: "api"}})
+	r.teachRow(t, generation, 0, 0)
+	r.lend(t, "@api/alice", credit(unlimited, nil), "X-User: alice")
+	r.takeLines(t, 0, 1)
+	lines := 1
+	proctest.Eventually(t, "verdict credit", func() error {
+		r.get(t, "X-User: alice")
+		lines++
+		got := r.takeLines(t, lines-1, lines)[0].told()
+		if want := "api GET / 200 credit - @api/alice GET null null null"; got != want {
+			return fmt.Errorf("line %q, want %q", got, want)
+		}
+		return nil
+	})
+}
+
+// Requests that an address may not have draw no ticket of their users.
+func TestCreditBehindLimitsOfAddresses(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, setup{Config: Config{Identify: "header:X-User", Addresses: limits.AddressLimits{Requests: 3, FailedAuth: 1000, FailedAuthWindow: limits.Minute}}})
+	r.teachRow(t, generation, 0, 0)
+	r.lend(t, "alice", credit(unlimited, nil))
+	r.native(t, httpGET("/", "X-User: alice"))
+	before := r.entry(t, "alice")["gpc1"]
+	admitted, refused := 0, 0
+	for range 30 {
+		switch got := r.get(t, "X-User: alice"); {
+		case got.Status == 200:
+			admitted++
+		case got.Header.Get("Sluice-Reason") == "address-request-rate":
+			refused++
+		}
+	}
+	drawn := r.entry(t, "alice")["gpc1"] - before
+	if drawn > admitted || drawn < admitted-1 || refused == 0 || admitted+refused != 30 {
+		t.Errorf("%d admitted, %d refused by their address, %d tickets drawn; want one for each admitted", admitted, refused, drawn)
+	}
+}
+
+// A user whose bandwidth is limited from now on loses the credit that they had, for the
+// counter of their clock must be free.
+func TestCreditEndsWithALimitOfBandwidth(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, setup{Config: Config{Identify: "header:X-User"}})
+	r.teachRow(t, generation, 0, 0)
+	r.lend(t, "alice", credit(unlimited, nil))
+	r.teachRow(t, generation+1, 0, 0)
+	r.answerTold(func(told) vars { return vars{"down": uint32(1 << 20)} })
+	proctest.Eventually(t, "the credit ends", func() error {
+		if got := r.get(t, "X-User: alice"); got.Status != 200 {
+			return fmt.Errorf("status = %d, want 200", got.Status)
+		}
+		if e := r.entry(t, "alice"); e["gpt0"] != 0 {
+			return fmt.Errorf("entry %v", e)
+		}
+		return nil
+	})
+	r.get(t, "X-User: alice")
+	if out := r.cli(t, "show table sluice_clock"); !strings.Contains(out, "key=alice") {
+		t.Errorf("no clock of a user whose bandwidth is limited: %s", out)
+	}
+	r.becomes(t, map[string]count{"alice": {0, r.active(t)["alice"].Reqs}})
+}
+
+// With SLUICE_CREDIT=off an answer brings none, no question says anything of it, and
+// there is no runtime socket.
+func TestNoCredit(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, setup{Config: Config{Identify: "header:X-User", NoCredit: true}})
+	r.teachRow(t, generation, 1, 1)
+	r.answerTold(func(told) vars { return credit(unlimited, nil) })
+	for range 3 {
+		r.get(t, "X-User: alice")
+	}
+	asked := r.takeTold(t)
+	if len(asked) != 3 {
+		t.Fatalf("%d questions about 3 requests, want 3", len(asked))
+	}
+	if q := asked[0]; q.Classes != "" || q.Spent != -1 || q.Drawn != -1 || q.Here != -1 || q.Places != -1 {
+		t.Errorf("asked %+v, want nothing of credit", q)
+	}
+	if out := r.cli(t, "show table"); strings.Contains(out, "sluice_credit") {
+		t.Errorf("tables %s, want none of credit", out)
+	}
+	r.down(t)
+	for range 3 {
+		if got := r.get(t, "X-User: alice"); got.Status != 200 {
+			t.Errorf("without the agent: status = %d, want 200", got.Status)
+		}
+	}
+}
