@@ -21,6 +21,7 @@ type options struct {
 	Instance string `help:"Name of this HAProxy and its agent in logs. Default: the host's name." placeholder:"NAME" env:"SLUICE_INSTANCE"`
 	SPOE     string `name:"spoe" help:"Where HAProxy asks: unix:/path, or host:port of loopback. It has no authentication: other addresses are refused." default:"unix:/run/sluice/spoa.sock" placeholder:"ADDR" env:"SLUICE_SPOE_LISTEN"`
 	Peers    string `help:"Where HAProxy's local peer listens: unix:/path, or host:port of loopback. It has no authentication: other addresses are refused." default:"unix:/run/sluice/peers.sock" placeholder:"ADDR" env:"SLUICE_PEERS"`
+	Runtime  string `help:"Path of the socket of HAProxy's runtime API, by which credit is taken back. Without it HAProxy asks about every request." default:"/run/sluice/runtime.sock" placeholder:"PATH" env:"SLUICE_RUNTIME"`
 
 	MaxWait     time.Duration `help:"Longest wait of a request for its verdict. Keep it below HAProxy's 'timeout processing'." default:"20ms" placeholder:"TIME" env:"SLUICE_MAX_WAIT"`
 	OnRedisLoss string        `help:"While Redis is lost: hold (enforce this instance's part of each limit) or open (admit everything)." enum:"hold,open" default:"hold" placeholder:"WHAT" env:"SLUICE_ON_REDIS_LOSS"`
@@ -76,7 +77,7 @@ func serve(ctx context.Context, o options) error {
 	defer b.Close()
 	agent, err := spoa.New(spoa.Options{
 		// Two agents that were given one name by mistake are two all the same.
-		Instance: o.Instance + "#" + rand.Text()[:8], Bus: b, SPOE: o.SPOE, Peers: o.Peers,
+		Instance: o.Instance + "#" + rand.Text()[:8], Bus: b, SPOE: o.SPOE, Peers: o.Peers, Runtime: o.Runtime,
 		MaxWait: o.MaxWait, DrainFor: o.Drain, UnknownUsers: o.UnknownUsers, OnLoss: spoa.OnLoss(o.OnRedisLoss), HoldFor: o.HoldFor,
 		Logger: log, Registerer: registry, Tracer: tracer,
 	})

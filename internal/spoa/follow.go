@@ -56,6 +56,7 @@ func (a *Agent) apply(messages []policy.Message) {
 			a.limiter.update(func(now time.Time) {
 				a.metrics.policyDelay.Observe(max(0, now.Sub(m.Until.Add(-hotFor)).Seconds()))
 				a.limiter.tokens.Hot(now, m.Key, m.Until, m.Instances)
+				a.limiter.withdrawHot(now, m.Key.User, m.Until)
 			})
 		case policy.Block:
 			a.metrics.policies.WithLabelValues("block").Inc()
@@ -151,6 +152,7 @@ func (a *Agent) force(set *limits.Set) {
 		for _, lift := range a.limiter.throttles.outdated(set) {
 			a.teachThrottle(lift)
 		}
+		a.nextGeneration()
 	})
 }
 
@@ -197,6 +199,7 @@ func (a *Agent) forget() {
 		a.limiter.throttles.forget(now)
 		a.limiter.dryBytes.forget(now)
 		a.limiter.moved.forget(now)
+		a.limiter.forgetWithdrawals(now)
 		for _, user := range a.limiter.transfers.forget(now) {
 			// From now on what each verdict says holds. Until then the entry's value must not.
 			a.teach(shareTable.Name, user, peers.Values{}, shareLiftFor)
@@ -264,6 +267,11 @@ func (a *Agent) take(now time.Time, r bus.Registry) {
 	a.listed = r.Now
 	a.metrics.instances.Set(float64(len(r.Instances)))
 	a.live.Store(&r.Instances)
+	if n := len(r.Instances); n != a.limiter.credits.instances {
+		a.limiter.credits.instances = n
+		a.limiter.creditInstances.Store(int64(n))
+		a.nextGeneration()
+	}
 	a.limiter.tokens.Cluster(now, len(r.Instances), rank)
 	a.limiter.slots.Cluster(now, len(r.Instances), rank)
 	a.limiter.bytes.Cluster(now, len(r.Instances))

@@ -29,7 +29,9 @@ type limiter struct {
 	set  atomic.Pointer[limits.Set] // the limits in force
 	wait atomic.Int64               // how long a request may wait for Redis, ns
 	open atomic.Bool                // the bus is lost and requests are not to be limited
-	over chan struct{}              // closed when nobody may wait in line any more
+	// creditInstances is credits.instances, for those who do not hold the lock.
+	creditInstances atomic.Int64
+	over            chan struct{} // closed when nobody may wait in line any more
 
 	mu         sync.Mutex
 	tokens     *ratelimit.Agent
@@ -41,6 +43,7 @@ type limiter struct {
 	moved      movedBytes
 	throttles  throttles
 	transfers  transfers
+	credits    credits
 	overflowed uint64 // requests uncounted, of which the metric knows
 }
 
@@ -80,7 +83,6 @@ func newLimiter(c *clock.Clock, m *metrics, slots concurrency.Config) *limiter {
 		bytesUrgent:  make(chan struct{}, 1),
 		over:         make(chan struct{}),
 		tokens:       ratelimit.NewAgent(ratelimit.Config{}),
-		slots:        concurrency.NewAgent(slots),
 		bytes:        bandwidth.NewAgent(bandwidth.Config{Instance: slots.Instance}),
 		forTokens:    make(waiting[*ratelimit.Waiting]),
 		forSlots:     make(waiting[*concurrency.Waiting]),
@@ -88,7 +90,18 @@ func newLimiter(c *clock.Clock, m *metrics, slots concurrency.Config) *limiter {
 		moved:        newMovedBytes(m.bytes),
 		throttles:    newThrottles(),
 		transfers:    newTransfers(),
+		credits:      newCredits(),
 	}
+	l.creditInstances.Store(1)
+	slots.Lookup = func(user string) (limit int, possible bool) {
+		set := l.set.Load()
+		if set == nil {
+			return 0, false
+		}
+		of := set.User(user)
+		return of.Concurrent, l.possible(set, user, of)
+	}
+	l.slots = concurrency.NewAgent(slots)
 	l.wait.Store(int64(minWait))
 	return l
 }
@@ -100,6 +113,11 @@ type question struct {
 	seen     concurrency.Count // what HAProxy's table says of the user
 	inLine   bool              // it has been told to wait for a slot
 	log      bool              // the access log wants to know what is left
+
+	classes string             // that HAProxy's configuration can keep limits of by itself; "" if it has no credit
+	spent   bool               // HAProxy's own credit of this second did not suffice
+	drawn   bool               // it did, and only a place is missing: the request has its tokens
+	places  concurrency.Places // what it may have in progress by itself
 }
 
 // verdict is the answer to a question.
@@ -108,6 +126,7 @@ type verdict struct {
 	priority int           // of an allowed request: HAProxy's priority class
 	share    [2]int64      // of an allowed request, by direction: bytes per second; 0: not limited
 	spare    *spare        // of an allowed request, if the access log wants to know
+	credit   *grant        // of an allowed request: what HAProxy may admit by itself from now on
 	wait     time.Duration // not yet: ask again in line, which may take so long
 
 	others string // the key that the user shares with others; "" if they have their own
@@ -126,7 +145,7 @@ type verdict struct {
 // dry run are asked last.
 func (l *limiter) decide(q question) verdict {
 	set := l.set.Load()
-	return l.decideOf(q, set.User(q.user), togetherOf(set, q.user))
+	return l.decideOf(set, q, set.User(q.user), togetherOf(set, q.user))
 }
 
 // together is what a user is limited to at all endpoints and away from them. The zero
@@ -154,7 +173,7 @@ func rateName(r limits.Rate, together bool) string {
 }
 
 // decideOf is decide, for a user whose limits are known.
-func (l *limiter) decideOf(q question, of *limits.Limits, all together) verdict {
+func (l *limiter) decideOf(set *limits.Set, q question, of *limits.Limits, all together) verdict {
 	if l.open.Load() {
 		return verdict{allowed: true, priority: of.Priority}
 	}
@@ -165,8 +184,13 @@ func (l *limiter) decideOf(q question, of *limits.Limits, all together) verdict 
 		var room [2 * limits.MaxRates]limits.Rate
 		rates[whole], dry[whole] = splitRates(all.of.AppendRates(room[:0:limits.MaxRates], q.verb, q.op), room[limits.MaxRates:])
 	}
+	possible := all.of == nil && l.possibleAlone(q.user, of)
+	if possible && q.drawn {
+		rates[own] = nil
+	}
 	n := needs{question: q}
 	n.tokens[whole].key, n.tokens[own].key = all.key, q.user
+	n.tokens[own].credit = q.creditStatus(possible)
 	if refused, by := l.enforce(&n, of, &rates); by {
 		return refused
 	}
@@ -174,6 +198,9 @@ func (l *limiter) decideOf(q question, of *limits.Limits, all together) verdict 
 	v := verdict{allowed: true, priority: of.Priority, share: l.shareOf(q.user, of)}
 	if q.log {
 		v.spare = l.spareOf(&n, of, &rates, rehearsed)
+	}
+	if possible {
+		l.update(func(now time.Time) { v.credit = l.grant(now, q, of) })
 	}
 	return v
 }
@@ -205,7 +232,8 @@ type rates [2][]limits.Rate
 
 // tokens are one of each limit of a key, all of them or none.
 type tokens struct {
-	key string
+	key    string
+	credit ratelimit.Credit
 
 	verdict ratelimit.Verdict // the zero one if nobody was asked; not valid while it waits
 	waits   *ratelimit.Waiting
@@ -283,14 +311,14 @@ func (l *limiter) take(n *needs, rates *rates) bool {
 func (l *limiter) ask(n *needs, rates *rates) {
 	now := l.clock.Now()
 	if n.slots > 0 {
-		n.slot, n.slotWaits = l.slots.Start(now, n.user, n.slots, n.seen, concurrency.Places{})
+		n.slot, n.slotWaits = l.slots.Start(now, n.user, n.slots, n.seen, n.places)
 		if n.slotWaits == nil && !n.slot.Allowed {
 			return
 		}
 	}
 	for i := range n.tokens {
 		t := &n.tokens[i]
-		t.verdict, t.waits = l.tokens.Start(now, t.key, rates[i], ratelimit.NoCredit)
+		t.verdict, t.waits = l.tokens.Start(now, t.key, rates[i], t.credit)
 		if t.waits == nil && !t.verdict.Allowed {
 			return
 		}
@@ -430,7 +458,7 @@ func (l *limiter) startSlot(q question, of *limits.Limits) (concurrency.Verdict,
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	v, w := start(l.clock.Now(), q.user, of.Concurrent, q.seen, concurrency.Places{})
+	v, w := start(l.clock.Now(), q.user, of.Concurrent, q.seen, q.places)
 	if w == nil {
 		l.act()
 		return v, nil
@@ -519,6 +547,12 @@ func (l *limiter) act() {
 	}
 	for _, n := range slots.Native {
 		l.block(n)
+	}
+	for _, users := range [...][]string{tokens.Withdraw, slots.Withdraw} {
+		for _, user := range users {
+			now := l.clock.Now()
+			l.withdraw(now, user, now.Add(withoutCredit).Unix())
+		}
 	}
 	if tokens.Urgent {
 		wake(l.tokensUrgent)

@@ -141,11 +141,10 @@ func TestRequestWaitsNoLongerThanItMay(t *testing.T) {
 		r.joined(bus.Registry{Instances: []string{"a", "b"}})
 		r.pool.set(time.Minute, nil)
 
-		r.want("alice", "GET", true, minWait) // half of GET: 4 is 2
-		r.want("alice", "GET", true, minWait)
+		r.want("alice", "GET", true, minWait) // GET: 4, of which 2 are reserved for the HAProxies
 		r.want("alice", "GET", false, minWait)
-		if got := testutil.ToFloat64(r.metrics.timeouts); got != 3 {
-			t.Errorf("timeouts = %v, want 3", got)
+		if got := testutil.ToFloat64(r.metrics.timeouts); got != 2 {
+			t.Errorf("timeouts = %v, want 2", got)
 		}
 		if n := len(r.limiter.forTokens); n != 0 {
 			t.Errorf("%d requests are still waiting", n)
@@ -264,10 +263,10 @@ func TestHotUserGetsSmallLeases(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		hint bool
-		want int // tokens taken for one request
+		want int // tokens taken for one request, and 250 that are reserved for the HAProxies
 	}{
-		{"cool: a quarter of the agent's part ahead of need", false, 126},
-		{"hot: what is needed", true, 1},
+		{"cool: a quarter of the agent's part ahead of need", false, 250 + 126},
+		{"hot: what is needed", true, 250 + 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

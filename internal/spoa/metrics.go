@@ -37,6 +37,9 @@ type metrics struct {
 	credited, tallyErrors          prometheus.Counter
 	creditUsers, untallied         prometheus.Gauge
 	tallyAt                        prometheus.Gauge
+	granted, withdrawals           prometheus.Counter
+	withdrawalsDropped             prometheus.Counter
+	withdrawalErrors               prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -215,6 +218,22 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		untallied: f.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_credit_users_uncounted",
 			Help: "Of those, users whose requests by credit are not counted, because 262144 others are.",
+		}),
+		granted: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_credit_grants_total",
+			Help: "Answers that brought HAProxy credit for a user: what it admits by itself from then on.",
+		}),
+		withdrawals: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_credit_withdrawals_total",
+			Help: "Users near a limit whose credit HAProxy has confirmed to have withdrawn.",
+		}),
+		withdrawalsDropped: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_credit_withdrawals_dropped_total",
+			Help: "Users near a limit who kept their credit because 10000 others have none. The cluster admits less of their limits than it may.",
+		}),
+		withdrawalErrors: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_credit_withdrawal_errors_total",
+			Help: "Calls of HAProxy's runtime API to withdraw credit that failed. They are repeated; meanwhile the cluster admits less of these users' limits than it may.",
 		}),
 		limitsInfo: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "sluice_limits_info",

@@ -66,6 +66,7 @@ type rig struct {
 	registry *prometheus.Registry
 	pool     *pool
 	taught   map[string]peers.Values // HAProxy's tables, by table and key; limiter.mu guards it
+	row      peers.Values            // of the table of credit, as last taught; limiter.mu guards it
 	natives  []ratelimit.Native      // see told; limiter.mu guards it
 	blocks   []concurrency.Native    // see toldOfBlocks; limiter.mu guards it
 	shares   []bandwidth.Entry       // see toldOfShares; limiter.mu guards it
@@ -103,6 +104,10 @@ func newRigOn(t *testing.T, p *pool, change func(*Options)) *rig {
 	}
 	r := &rig{Agent: a, t: t, registry: o.Registerer.(*prometheus.Registry), pool: p, taught: map[string]peers.Values{}}
 	a.teachThen = func(table, key string, values peers.Values, ttl time.Duration, then func()) {
+		if table == creditTable.Name {
+			r.row = values
+			return
+		}
 		r.taught[table+" "+key] = values
 		a.peers.TeachThen(table, key, values, ttl, then)
 	}

@@ -27,6 +27,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/group"
 	"github.com/sluice-qos/sluice/internal/listen"
 	"github.com/sluice-qos/sluice/internal/peers"
+	"github.com/sluice-qos/sluice/internal/runtimeapi"
 	"github.com/sluice-qos/sluice/internal/spop"
 	"github.com/sluice-qos/sluice/internal/tracing"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
@@ -43,6 +44,10 @@ type Options struct {
 	// error.
 	SPOE  string // where HAProxy asks: "unix:/path" or "host:port"
 	Peers string // where HAProxy's local peer listens: "unix:/path" or "host:port"
+
+	// Runtime is the path of the socket of HAProxy's runtime API, by which credit is taken
+	// back. Without it HAProxy gets no credit and asks about every request.
+	Runtime string
 
 	// MaxConns is the number of connections that HAProxy may have at a time. 0 means as
 	// many as listen.ForSPOE gives the only agent of a process.
@@ -78,7 +83,7 @@ func (o *Options) prepare() error {
 		return errors.New("no bus")
 	}
 	// HAProxy's way of writing a unix socket is as good.
-	for _, address := range []*string{&o.SPOE, &o.Peers} {
+	for _, address := range []*string{&o.SPOE, &o.Peers, &o.Runtime} {
 		if path, ok := strings.CutPrefix(*address, "unix@"); ok {
 			*address = "unix:" + path
 		}
@@ -88,6 +93,7 @@ func (o *Options) prepare() error {
 			return err
 		}
 	}
+	o.Runtime = strings.TrimPrefix(o.Runtime, "unix:")
 	if o.MaxConns == 0 {
 		o.MaxConns = listen.ForSPOE(listen.Descriptors(), 1, false)
 	}
@@ -134,6 +140,7 @@ type Agent struct {
 	starts   *starts
 	tallies  *tallies // nil: HAProxy admits nothing by itself
 	peers    *peers.Client
+	runtime  runtimeAPI // nil: HAProxy gets no credit
 	spop     *spop.Server
 	serving  atomic.Bool
 
@@ -180,7 +187,7 @@ func New(o Options) (*Agent, error) {
 	a.peers, err = peers.New(peers.Options{
 		Network: network, Address: address,
 		Local: "agent", Remote: "haproxy",
-		Teach: []peers.Table{throttleTable, blockTable, shareTable},
+		Teach: []peers.Table{throttleTable, blockTable, shareTable, creditTable},
 		Learn: a.learn, OnSession: a.session,
 		Logger: o.Logger, Registerer: o.Registerer,
 	})
@@ -188,6 +195,9 @@ func New(o Options) (*Agent, error) {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
 	a.teachThen = a.peers.TeachThen
+	if o.Runtime != "" {
+		a.runtime = runtimeapi.New(o.Runtime)
+	}
 	a.spop, err = spop.New(spop.Options{
 		Handler:  a.start,
 		OnCheck:  a.workers.checked,
@@ -229,6 +239,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.peers.Run,
 		a.follow,
 		a.sayConfirmed,
+		a.withdraws,
 		a.heartbeats,
 		a.reportStarts,
 		a.readLimits,
@@ -341,6 +352,12 @@ func (a *Agent) start(r *spop.Request) {
 	q.op, _ = r.Arg("op")
 	_, q.log = r.Arg("log")
 	q.seen = concurrency.Count{Tracked: count(r, "tracked", 32), Active: count(r, "active", 32), Process: count(r, "process", 63)}
+	q.classes, _ = r.Arg("classes")
+	q.spent, q.drawn = count(r, "spent", 1) == 1, count(r, "drawn", 1) == 1
+	if places, lent := r.Arg("places"); lent {
+		n, _ := strconv.Atoi(places)
+		q.places = concurrency.Places{Lent: true, Here: int(count(r, "here", 31)), Places: n}
+	}
 	if a.undeclared(&q) {
 		r.SetString("key", q.user)
 	}
@@ -360,6 +377,9 @@ func (a *Agent) start(r *spop.Request) {
 		}
 		if v.spare != nil {
 			v.spare.answer(r)
+		}
+		if v.credit != nil {
+			v.credit.answer(r)
 		}
 	case v.wait > 0:
 		if v.others != "" {
@@ -395,6 +415,7 @@ func (a *Agent) undeclared(q *question) bool {
 	}
 	q.user = key
 	q.seen = concurrency.Count{Process: q.seen.Process} // HAProxy looked the other key up
+	q.withoutCredit()
 	a.metrics.undeclared.Inc()
 	if now, next := time.Now().UnixNano(), a.undeclaredLog.Load(); now >= next && a.undeclaredLog.CompareAndSwap(next, now+int64(logGap)) {
 		a.options.Logger.Warn("a request at an endpoint that the limit file does not declare counts as one of everywhere: declare it under endpoints, or correct SLUICE_ENDPOINT or the rule that sets txn.sluice_endpoint",
@@ -426,10 +447,12 @@ func (a *Agent) verdict(q question) verdict {
 	if shares {
 		q.user = set.Others(q.user)
 		all = togetherOf(set, q.user)
-		// The table was asked about the name, and knows nothing of the others.
+		// The table was asked about the name, and knows nothing of the others. Nor can they
+		// have credit, which is by name.
 		q.seen.Tracked, q.seen.Active = 0, 0
+		q.withoutCredit()
 	}
-	v := a.limiter.decideOf(q, of, all)
+	v := a.limiter.decideOf(set, q, of, all)
 	if shares {
 		v.others = q.user
 	}

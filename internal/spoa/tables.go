@@ -145,6 +145,7 @@ func (a *Agent) session(s peers.Session) {
 		a.replaced = false
 		a.starts.restarted()
 		a.limiter.update(func(now time.Time) {
+			a.limiter.tokens.Reloaded(now)
 			a.limiter.slots.Restarted(now)
 			a.limiter.bytes.Restarted(now)
 			a.limiter.transfers = newTransfers()
@@ -157,6 +158,7 @@ func (a *Agent) session(s peers.Session) {
 			a.workers.replaced()
 			a.starts.restarted()
 			a.limiter.update(func(now time.Time) {
+				a.limiter.tokens.Reloaded(now)
 				a.limiter.transfers.replaced(now)
 				a.limiter.slots.Replaced(now)
 				a.limiter.bytes.Restarted(now) // what the old one moves cannot be seen, nor changed

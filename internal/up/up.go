@@ -270,7 +270,7 @@ func newAgent(o Options, name, dir string, maxConns int, reg prometheus.Register
 	}
 	a, err := spoa.New(spoa.Options{
 		Instance: name + o.suffix, Bus: b,
-		SPOE: "unix:" + spoeSocket(dir), Peers: "unix:" + peerSocket(dir),
+		SPOE: "unix:" + spoeSocket(dir), Peers: "unix:" + peerSocket(dir), Runtime: runtimeSocket(dir),
 		MaxConns: maxConns, MaxWait: o.MaxWait, OnLoss: o.OnLoss,
 		Logger: log, Registerer: reg, Tracer: tracer,
 	})

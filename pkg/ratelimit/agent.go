@@ -152,6 +152,10 @@ func (a *Agent) decide(w *Waiting, now int64) (Verdict, bool) {
 			b.reclaim()
 		}
 		switch {
+		case a.asksLate(b, w.credit, now):
+			if b.portion.before <= 0 {
+				refusing = longer(refusing, b)
+			}
 		case a.entrusted(b):
 			entrusted = true
 		case a.available(b):
@@ -188,6 +192,10 @@ func longer(a, b *bucket) *bucket {
 func (a *Agent) admit(w *Waiting, now int64) Verdict {
 	v := Verdict{Allowed: true, Second: now / second}
 	for _, b := range w.buckets[:w.n] {
+		if a.asksLate(b, w.credit, now) {
+			b.portion.before--
+			continue
+		}
 		a.spend(b, now)
 		v.Second = max(v.Second, b.second) // the clock may run back a little
 	}

@@ -54,6 +54,8 @@ type portion struct {
 	// lost. It is taken at most once: settled only grows, but for a clock set back.
 	settled int64
 	counted int // tickets that HAProxy had drawn in the settled second
+
+	before int // what the agent could still admit of the second before the bucket's
 }
 
 // agents reports whether the agent, and not HAProxy, has the portion of a second.
@@ -148,6 +150,12 @@ func (b *bucket) natives() int {
 	return 0
 }
 
+// asksLate reports whether a request is of the second before HAProxy's credit began: it
+// was on its way to the agent when the second ended. What was left of that second is for it.
+func (a *Agent) asksLate(b *bucket, c Credit, now int64) bool {
+	return a.entrusted(b) && c != Spent && b.second == b.portion.from && now-b.second*second < lendAfter
+}
+
 // askWithdrawal has the shell withdraw the user's credit, because a request waits to
 // know what was spent.
 func (a *Agent) askWithdrawal(u *user, now int64) {
@@ -184,24 +192,26 @@ func (a *Agent) refuseSpent(w *Waiting, now int64) Verdict {
 	return a.refuse(spent, now)
 }
 
-// Lendable reports whether HAProxy can have credit for these limits from the next
-// second on: they are limits that Start was just called with, the agents agree on how
-// many they are, the credit is not recalled, and nothing of the next second's was given
-// back. It is false around the end of a second, see lendAfter.
+// Lendable reports whether HAProxy can have credit for these limits, which are all that
+// the user has, from the next second on: the agents agree on how many they are, the credit
+// is not recalled, and nothing of the next second's was given back. It is false around the
+// end of a second, see lendAfter.
 func (a *Agent) Lendable(at time.Time, name string, rates []limits.Rate) bool {
 	now := at.UnixNano()
 	sec := now / second
 	if in := now - sec*second; a.left || in < lendAfter || in >= lendBefore || !a.fleet.settled(sec) {
 		return false
 	}
-	u := a.users[name]
+	u := a.user(name)
+	if u == nil {
+		return false
+	}
 	for i := range rates {
-		if u == nil {
-			return false
-		}
 		b := u.bucket(rates[i].Class, rates[i].Window)
-		if b == nil {
-			return false
+		if b == nil { // the request does not count against this one
+			b = a.bucket(u, &rates[i], now)
+			a.told(b, Withheld)
+			a.plan(b, now)
 		}
 		a.roll(b, now)
 		p := &b.portion

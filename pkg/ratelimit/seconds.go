@@ -42,9 +42,13 @@ func (a *Agent) roll(b *bucket, now int64) {
 	if current == b.following() {
 		next, b.next = b.next, 0
 	}
+	before := 0
+	if current == b.following() {
+		before = b.limit - b.admitted
+	}
 	a.close(b)
 	a.clear(b)
-	b.second, b.balance = current, next
+	b.second, b.balance, b.portion.before = current, next, before
 	a.rollPortion(b)
 	b.limit = b.max + b.burst // at most, until the pool is heard of
 	if b.waiting > b.balance {

@@ -261,7 +261,7 @@ func (in *Instance) StartAgent(t testing.TB) {
 		name = "one-name"
 	}
 	args := []string{
-		"--instance", name, "--spoe", "unix:" + in.SPOE, "--peers", "unix:" + in.Peers,
+		"--instance", name, "--spoe", "unix:" + in.SPOE, "--peers", "unix:" + in.Peers, "--runtime", in.Runtime,
 		"--admin", in.Admin, "--redis", in.cluster.RedisAddr, "--max-wait", in.cluster.options.MaxWait.String(),
 	}
 	in.Agent = proctest.Start(t, nil, filepath.Join(in.cluster.bin, "spoa"), append(args, in.cluster.options.SPOAArgs...)...)

@@ -3,11 +3,13 @@ package view
 import (
 	"cmp"
 	"container/heap"
+	"math"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
+	"github.com/sluice-qos/sluice/pkg/credit"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -50,7 +52,7 @@ func (v *View) summary(now, since int64, e *entry[user]) Summary {
 	return Summary{
 		Name: nameOf(e.key), Tier: l.Tier, Known: named, State: state, Rate: u.rate(now), InProgress: u.inProgress(now),
 		Down: u.moved(now, bandwidth.Down), Up: u.moved(now, bandwidth.Up), Seen: moment(u.seen),
-		Near: u.near(now, l), Started: u.started(now),
+		Near: u.near(now, l, len(v.live)), Started: u.started(now),
 	}
 }
 
@@ -82,7 +84,7 @@ func (v *View) userSince(now, since int64, key string) User {
 	out.InProgress = u.inProgress(now)
 	out.Started = u.started(now)
 	out.Down, out.Up = u.moved(now, bandwidth.Down), u.moved(now, bandwidth.Up)
-	out.Limits = u.limitsOf(now, l)
+	out.Limits = u.limitsOf(now, l, len(v.live))
 	for i := range u.places {
 		if p := &u.places[i]; p.fresh(now) {
 			out.Instances = append(out.Instances, p.shown(now))
@@ -137,15 +139,22 @@ const (
 	bandwidthUp   = "bandwidth.up"
 )
 
-// limitsOf are the limits of a user and what he uses of them.
-func (u *user) limitsOf(now int64, l *limits.Limits) []Limit {
+// limitsOf are the limits of a user and what they use of them, with so many instances.
+func (u *user) limitsOf(now int64, l *limits.Limits, instances int) []Limit {
 	all := []Limit{}
+	started := u.started(now)
+	credited := credit.Possible(l, instances)
 	for _, r := range l.All() {
 		limit := Limit{Name: r.Name(), Max: int64(r.Max), Window: r.Window.Seconds(), Burst: r.Burst, Mode: r.Mode.String(), Last: new(int64)}
 		for i := range u.windows {
 			if w := &u.windows[i]; w.class == r.Class && w.window == r.Window {
 				limit.Used, *limit.Last = w.at(now, 0), w.at(now, 1)
 			}
+		}
+		if credited {
+			// What HAProxy admits by itself is in no pool: the instances say it afterwards.
+			native := int64(math.Round(started[r.Class]))
+			limit.Used, *limit.Last = max(limit.Used, native), max(*limit.Last, native)
 		}
 		all = append(all, limit)
 	}

@@ -134,7 +134,7 @@ func (h *history) sample(now int64, v *View, key string) {
 	h.gauges[up].set(second, u.moved(now, bandwidth.Up))
 	was := h.limits
 	h.limits = nil
-	for _, l := range u.limitsOf(now, v.set.User(key)) {
+	for _, l := range u.limitsOf(now, v.set.User(key), len(v.live)) {
 		if len(h.limits) == maxSeries {
 			break
 		}
@@ -158,10 +158,13 @@ func (h *history) put(second, value int64) {
 }
 
 // usedIn is the use of a limit: of requests in the window that a second is in, which
-// is over or not, and otherwise now.
+// is over or not, and otherwise now. The second is the last full one.
 func (u *user) usedIn(second int64, l Limit) int64 {
-	if l.Window == 0 {
+	switch l.Window {
+	case 0:
 		return l.Used
+	case 1:
+		return *l.Last
 	}
 	for i := range u.windows {
 		if w := &u.windows[i]; limits.RateName(w.class, w.window) == l.Name {

@@ -168,9 +168,9 @@ func (v *View) inForce(e *entry[user]) (l *limits.Limits, named bool) {
 // near is the limit of which he uses the largest part, or nil if he has none. Of
 // seconds it is the last full one that counts, unless the present one is spent
 // already; of longer windows the present one.
-func (u *user) near(now int64, l *limits.Limits) *Near {
+func (u *user) near(now int64, l *limits.Limits, instances int) *Near {
 	var nearest *Near
-	for _, limit := range u.limitsOf(now, l) {
+	for _, limit := range u.limitsOf(now, l, instances) {
 		if limit.Last != nil && limit.Window == 1 && limit.Used < limit.Max {
 			limit.Used = *limit.Last // of the present one agents hold tokens that nobody has used
 		}

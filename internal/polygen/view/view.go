@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
+	"github.com/sluice-qos/sluice/pkg/credit"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
@@ -175,8 +176,18 @@ func (v *View) stranger(now int64, key string) {
 func (v *View) Usage(at time.Time, k ratelimit.Key, begin int64, total int) {
 	u := v.report(at.UnixNano(), k.User)
 	if w := u.window(k.Class, k.Window); w != nil {
-		w.count(at.Unix(), begin, int64(total))
+		w.count(at.Unix(), begin, int64(max(0, total-v.reserved(u.limits, k))))
 	}
+}
+
+// reserved is what the pool of a second begins with: what the HAProxies may admit by
+// themselves. That they did, the instances say afterwards.
+func (v *View) reserved(l *limits.Limits, k ratelimit.Key) int {
+	r, limited := l.Rate(k.Class, k.Window)
+	if n := len(v.live); limited && n > 1 && credit.Possible(l, n) {
+		return n * credit.Portion(r.Max, n)
+	}
+	return 0
 }
 
 // window returns the counts of a limit, or nil if there is no such limit.

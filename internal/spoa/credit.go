@@ -1,0 +1,176 @@
+package spoa
+
+import (
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/peers"
+	"github.com/sluice-qos/sluice/internal/spop"
+	"github.com/sluice-qos/sluice/pkg/concurrency"
+	"github.com/sluice-qos/sluice/pkg/credit"
+	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+// creditTable is haproxy.cfg's. It has one row: the generation of the credit that
+// HAProxy renews, and what each user may have here whom nobody could be asked about, in
+// requests a second and in requests in progress.
+var creditTable = peers.Table{
+	Name: "/credit", KeyLen: 16, Expire: time.Hour,
+	Data: []peers.DataType{peers.GPT0, peers.GPC0, peers.GPC1},
+}
+
+const (
+	// creditRow is the key of the row.
+	creditRow = "~"
+	// unlimitedEach is the credit of a class without a limit: more than any HAProxy
+	// serves in a second, and so little that the last ticket seldom exceeds 32 bits.
+	unlimitedEach = 1 << 30
+	// downFactor is by how much credit of one of several instances grows while no agent
+	// answers: its portion is a quarter of its even part of the limit (credit.Portion).
+	downFactor = 4
+	// maxClasses bounds the classes of a configuration. HAProxy's arrays have 100 elements,
+	// two for each class.
+	maxClasses = 40
+)
+
+// grant is the credit that an answer brings.
+type grant struct {
+	generation uint32
+	each       []uint32 // tickets a second, for each class of the configuration
+	places     uint32   // requests in progress; without a limit of them more than there ever are
+	factor     uint32   // by which both grow while no agent answers
+}
+
+// grantOf is what HAProxy may admit by itself of a user who can have credit, given the
+// classes that its configuration can enforce, separated by blanks. It is none if a limit
+// of theirs is of another class.
+func grantOf(of *limits.Limits, classes string, instances int) *grant {
+	g := &grant{places: unlimitedEach, factor: 1}
+	if instances > 1 {
+		g.factor = downFactor
+	}
+	known := 0
+	for class := range strings.FieldsSeq(classes) {
+		each := uint32(unlimitedEach)
+		if r, limited := of.Rate(class, limits.Second); limited {
+			each = uint32(credit.Portion(r.Max, instances))
+			known++
+		}
+		g.each = append(g.each, each)
+	}
+	for range of.Rates() {
+		known--
+	}
+	if known != 0 || len(g.each) == 0 || len(g.each) > maxClasses {
+		return nil
+	}
+	return g
+}
+
+// answer tells HAProxy.
+func (g *grant) answer(r *spop.Request) {
+	r.SetUint("credit", g.generation)
+	r.SetUint("places", g.places)
+	r.SetUint("factor", g.factor)
+	for i, each := range g.each {
+		r.SetUint("each_"+strconv.Itoa(i), each)
+	}
+}
+
+// credits is what HAProxy may admit by itself: of whom it has been told, and from whom it
+// was taken back. The limiter's lock guards it.
+type credits struct {
+	generation uint32 // of the credit that HAProxy renews; never 0
+	instances  int    // among which limits are divided
+	classes    string // of the configuration that asked last
+
+	granted     recent[time.Time]      // users whom an answer has just brought credit
+	withdrawals map[string]*withdrawal // by user
+	due         []string               // of these, whose credit is to be taken back at once
+	polls       map[string]time.Time   // and at which time it is to be looked at others
+	wake        chan struct{}          // holds one token when any is due
+	reachable   bool                   // HAProxy's runtime API answers
+}
+
+const (
+	// settleFor is how long HAProxy may take to act on an answer that is on its way: it
+	// waits 30 ms for one. Credit that is withdrawn meanwhile is withdrawn once more.
+	settleFor = 60 * time.Millisecond
+	// grantAgain is when credit is given again to a HAProxy that does not seem to have it:
+	// its requests say so until the next second.
+	grantAgain = 1500 * time.Millisecond
+	// maxWithdrawals bounds the users without credit at a time. Those beyond keep theirs,
+	// so that the cluster uses a little less of their limits.
+	maxWithdrawals = 10_000
+	maxGranted     = 100_000
+)
+
+// withdrawal is a user who shall have no credit for a while. See credits.
+type withdrawal struct {
+	through int64         // the last second without
+	told    int64         // through, as the core of the rates knows it; 0: HAProxy has not confirmed yet
+	since   time.Time     // when it was decided
+	rest    int           // requests that HAProxy had admitted by itself, still in progress at most
+	gap     time.Duration // between two looks at them
+}
+
+func newCredits() credits {
+	return credits{
+		generation: rand.Uint32N(1<<31-1) + 1, instances: 1,
+		granted: newRecent[time.Time](grantAgain, maxGranted), withdrawals: make(map[string]*withdrawal),
+		polls: make(map[string]time.Time), wake: make(chan struct{}, 1),
+	}
+}
+
+// creditStatus is what the core of the rates should know of a question about a user who
+// can have credit or not.
+func (q *question) creditStatus(possible bool) ratelimit.Credit {
+	switch {
+	case !possible:
+		return ratelimit.NoCredit
+	case q.spent:
+		return ratelimit.Spent
+	case q.places.Lent:
+		return ratelimit.Uncertain
+	}
+	return ratelimit.Withheld
+}
+
+// grant decides whether HAProxy gets credit for a user whose request was just allowed,
+// and tells the cores; l.mu is held. It holds from the next second on: of this one the
+// agent has begun to count by itself.
+func (l *limiter) grant(now time.Time, q question, of *limits.Limits) *grant {
+	c := &l.credits
+	if !c.reachable || q.classes == "" || q.spent || q.inLine || c.withdrawals[q.user] != nil {
+		return nil
+	}
+	if at, just := c.granted.get(q.user); just && now.Sub(at) < grantAgain {
+		return nil
+	}
+	g := grantOf(of, q.classes, c.instances)
+	if g == nil {
+		return nil
+	}
+	rates := of.All()
+	if !l.tokens.Lendable(now, q.user, rates) || of.Concurrent > 0 && !l.slots.Lendable(now, q.user) {
+		return nil
+	}
+	if !c.granted.put(q.user, now) {
+		return nil // a withdrawal would not know that an answer is on its way
+	}
+	l.tokens.Lend(now, q.user, rates, now.Unix()+1)
+	if of.Concurrent > 0 {
+		g.places = uint32(l.slots.Lend(now, q.user))
+	}
+	l.metrics.granted.Inc()
+	c.classes, g.generation = q.classes, c.generation
+	return g
+}
+
+// withoutCredit is for a question that counts for another key than HAProxy's.
+func (q *question) withoutCredit() {
+	q.classes, q.spent, q.drawn, q.places = "", false, false, concurrency.Places{}
+}

@@ -1,0 +1,342 @@
+package spoa
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/peers"
+	"github.com/sluice-qos/sluice/internal/runtimeapi"
+	"github.com/sluice-qos/sluice/pkg/credit"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// runtimeAPI takes credit back: runtimeapi.Client.
+type runtimeAPI interface {
+	Withdraw(ctx context.Context, keys []string) ([]runtimeapi.Entry, error)
+	Read(ctx context.Context, table string, keys []string) ([]runtimeapi.Entry, error)
+}
+
+// creditEntries is haproxy.cfg's table of credit.
+const creditEntries = "sluice_credit"
+
+// Elements of an entry of that table.
+const (
+	endElement    = 1 // gpt: the second at which the tickets in force end
+	factorElement = 4 // gpt
+	freshElement  = 5 // gpt: 1 if there are tickets in that second
+	eachElement   = 6 // gpt, of the first class; the last ticket is behind it, and then the next class
+	drawnElement  = 1 // gpc, of the first class; then the next one
+)
+
+const (
+	// withdrawBatch bounds the users whose credit is taken back with one message.
+	withdrawBatch = 50
+	// withdrawTimeout bounds the time of one, and withdrawRetry is when it is tried again.
+	withdrawTimeout = 200 * time.Millisecond
+	withdrawRetry   = 50 * time.Millisecond
+	// firstPoll and slowestPoll are how soon it is looked again how many requests are
+	// still in progress that HAProxy had admitted by itself.
+	firstPoll   = 5 * time.Millisecond
+	probeEvery  = time.Second // whether the runtime API answers
+	slowestPoll = 100 * time.Millisecond
+	// withoutCredit is how long users have none whose requests in progress have reached
+	// their portion.
+	withoutCredit = 2 * time.Second
+)
+
+// withdraw sees to it that a user has no credit through a second; l.mu is held.
+func (l *limiter) withdraw(now time.Time, user string, through int64) {
+	c := &l.credits
+	w := c.withdrawals[user]
+	switch {
+	case w == nil && len(c.withdrawals) >= maxWithdrawals:
+		l.metrics.withdrawalsDropped.Inc()
+	case w == nil:
+		c.withdrawals[user] = &withdrawal{through: through, since: now}
+		c.due = append(c.due, user)
+		wake(c.wake)
+	case through > w.through:
+		w.through = through
+		if w.told > 0 && through > w.told { // HAProxy has none: nothing of the further seconds is spent
+			for r := range l.set.Load().User(user).Rates() {
+				l.tokens.Recalled(now, user, r, w.told+1, 0, through)
+			}
+			w.told = through
+		}
+	}
+}
+
+// withdrawHot takes back the credit of a user who is near a limit, if they can have any.
+func (l *limiter) withdrawHot(now time.Time, key string, until time.Time) {
+	set := l.set.Load()
+	if set == nil || l.credits.instances <= 1 || !l.possible(set, key, set.User(key)) {
+		return
+	}
+	l.withdraw(now, key, min(until.Unix(), now.Unix()+int64(hotFor.Seconds())))
+}
+
+// possible reports whether a user can have credit: not if some of their limits are
+// counted over all endpoints together.
+func (l *limiter) possible(set *limits.Set, key string, of *limits.Limits) bool {
+	return togetherOf(set, key).of == nil && l.possibleAlone(key, of)
+}
+
+// possibleAlone is possible of somebody who has no limits over all endpoints. A key that
+// stands for many users cannot have credit.
+func (l *limiter) possibleAlone(key string, of *limits.Limits) bool {
+	if endpoint, user := limits.SplitEndpoint(key); endpoint == limits.All || limits.IsOthers(key) || user == limits.UnreadableKey {
+		return false
+	}
+	instances := int(l.creditInstances.Load())
+	return credit.Possible(of, instances) && (instances <= 1 || of.Concurrent == 0)
+}
+
+// withdraws takes credit back from HAProxy until ctx ends.
+func (a *Agent) withdraws(ctx context.Context) error {
+	if a.runtime == nil {
+		<-ctx.Done()
+		return nil
+	}
+	ticker, probe := time.NewTicker(firstPoll), time.NewTicker(probeEvery)
+	defer ticker.Stop()
+	defer probe.Stop()
+	log := errorLog{log: a.options.Logger}
+	a.probe(ctx, &log)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-probe.C:
+			a.probe(ctx, &log)
+			continue
+		case <-a.limiter.credits.wake:
+		case <-ticker.C:
+		}
+		for {
+			fresh, again := a.limiter.dueWithdrawals()
+			if len(fresh)+len(again) == 0 {
+				break
+			}
+			err := a.takeBack(ctx, fresh, again)
+			if a.reached(&log, err); err != nil {
+				a.metrics.withdrawalErrors.Inc()
+				break
+			}
+		}
+	}
+}
+
+// probe finds out whether HAProxy's runtime API answers.
+func (a *Agent) probe(ctx context.Context, log *errorLog) {
+	ctx, cancel := context.WithTimeout(ctx, withdrawTimeout)
+	defer cancel()
+	_, err := a.runtime.Read(ctx, creditEntries, []string{creditRow})
+	a.reached(log, err)
+}
+
+// reached notes whether HAProxy's runtime API answered: without it no credit is given.
+func (a *Agent) reached(log *errorLog, err error) {
+	a.limiter.mu.Lock()
+	defer a.limiter.mu.Unlock()
+	a.limiter.credits.reachable = err == nil
+	if err != nil && !errors.Is(err, context.Canceled) {
+		log.warn("haproxy's runtime API does not answer: it gets no credit, and asks about every request", err)
+	}
+}
+
+// takeBack withdraws the credit of some users, and reads what is in progress of others.
+func (a *Agent) takeBack(ctx context.Context, fresh, again []string) error {
+	ctx, cancel := context.WithTimeout(ctx, withdrawTimeout)
+	defer cancel()
+	if len(fresh) > 0 {
+		entries, err := a.runtime.Withdraw(ctx, fresh)
+		if err != nil {
+			a.limiter.retryWithdrawals(fresh)
+			return err
+		}
+		a.metrics.withdrawals.Add(float64(len(entries)))
+		a.limiter.update(func(now time.Time) {
+			for i := range entries {
+				a.limiter.withdrawn(now, time.Now(), &entries[i])
+			}
+		})
+	}
+	if len(again) > 0 {
+		entries, err := a.runtime.Read(ctx, creditEntries, again)
+		if err != nil {
+			return err
+		}
+		a.limiter.update(func(now time.Time) {
+			for i := range entries {
+				a.limiter.stillInProgress(now, &entries[i])
+			}
+		})
+	}
+	return nil
+}
+
+// dueWithdrawals are the users whose credit is to be taken back now, and those of whom it
+// is to be read how much is in progress.
+func (l *limiter) dueWithdrawals() (fresh, again []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := &l.credits
+	n := min(len(c.due), withdrawBatch)
+	fresh = slices.Clone(c.due[:n])
+	c.due = slices.Delete(c.due, 0, n)
+	now := l.clock.Now()
+	for user, at := range c.polls {
+		if len(again) < withdrawBatch && !now.Before(at) {
+			delete(c.polls, user)
+			if w := c.withdrawals[user]; w != nil && w.told == 0 {
+				fresh = append(fresh, user)
+			} else if w != nil {
+				again = append(again, user)
+			}
+		}
+	}
+	return fresh, again
+}
+
+// retryWithdrawals puts users back of whom HAProxy did not answer.
+func (l *limiter) retryWithdrawals(users []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, user := range users {
+		l.credits.polls[user] = l.clock.Now().Add(withdrawRetry)
+	}
+}
+
+// withdrawn takes HAProxy's word that a user has no credit any more, and tells the cores
+// what was spent of it in this second; l.mu is held. here is this machine's time, which
+// is HAProxy's.
+func (l *limiter) withdrawn(now, here time.Time, e *runtimeapi.Entry) {
+	c := &l.credits
+	w := c.withdrawals[e.Key]
+	if w == nil || w.told > 0 {
+		return
+	}
+	if at, granted := c.granted.get(e.Key); granted && w.since.Sub(at) < settleFor && now.Sub(w.since) < settleFor {
+		// An answer with credit may still be on its way: it would come after this.
+		c.polls[e.Key] = w.since.Add(settleFor)
+		return
+	}
+	of := l.set.Load().User(e.Key)
+	classes := strings.Fields(c.classes)
+	for r := range of.Rates() {
+		spent := 0
+		if i := slices.Index(classes, r.Class); i >= 0 && int64(gpt(e, endElement)) > here.Unix() {
+			spent = spentOf(e, i)
+		}
+		l.tokens.Recalled(now, e.Key, r, now.Unix(), spent, w.through)
+	}
+	w.told = w.through
+	w.rest = e.ConnCur
+	l.tellRest(now, e.Key, w)
+}
+
+// spentOf is how many tickets of a class HAProxy has admitted with in the second in force.
+func spentOf(e *runtimeapi.Entry, class int) int {
+	if gpt(e, freshElement) != 1 {
+		return 0
+	}
+	each, last := int(gpt(e, eachElement+2*class)), gpt(e, eachElement+2*class+1)
+	left := max(0, int(int32(last-gpc(e, drawnElement+class))))
+	if left > each { // it began while no agent answered
+		each *= int(gpt(e, factorElement))
+	}
+	return max(0, each-left)
+}
+
+// gpt and gpc are an element of an entry, 0 if it has none.
+func gpt(e *runtimeapi.Entry, i int) uint32 { return element(e.GPT, i) }
+func gpc(e *runtimeapi.Entry, i int) uint32 { return element(e.GPC, i) }
+
+func element(array []uint32, i int) uint32 {
+	if i >= len(array) {
+		return 0
+	}
+	return array[i]
+}
+
+// stillInProgress takes how many requests a user without credit has in progress that
+// HAProxy had admitted by itself. They only become fewer: new ones are asked about, and
+// not counted there; l.mu is held.
+func (l *limiter) stillInProgress(now time.Time, e *runtimeapi.Entry) {
+	w := l.credits.withdrawals[e.Key]
+	if w == nil {
+		return
+	}
+	w.rest = min(w.rest, e.ConnCur)
+	l.tellRest(now, e.Key, w)
+}
+
+// tellRest tells the core of the requests in progress, and looks again later if there are
+// any; l.mu is held.
+func (l *limiter) tellRest(now time.Time, user string, w *withdrawal) {
+	if l.set.Load().User(user).Concurrent > 0 {
+		l.slots.Withdrawn(now, user, w.rest)
+	}
+	if w.rest > 0 {
+		w.gap = min(max(2*w.gap, firstPoll), slowestPoll)
+		l.credits.polls[user] = now.Add(w.gap)
+	}
+}
+
+// forgetWithdrawals lets users have credit again whose time without is over; l.mu is held.
+func (l *limiter) forgetWithdrawals(now time.Time) {
+	l.credits.granted.forget(now)
+	for user, w := range l.credits.withdrawals {
+		if w.told > 0 && w.rest == 0 && now.Unix() > w.through {
+			delete(l.credits.withdrawals, user)
+		}
+	}
+}
+
+// nextGeneration begins another generation of credit: what was given before is not renewed
+// when the present second is over; l.mu is held.
+func (a *Agent) nextGeneration() {
+	c := &a.limiter.credits
+	if c.generation++; c.generation == 0 {
+		c.generation = 1
+	}
+	a.teachCredit()
+}
+
+// teachCredit tells HAProxy the generation, and what to do for users of whom nobody could
+// be asked: they have the limits of the default tier, of which each instance keeps its
+// even part; l.mu is held.
+func (a *Agent) teachCredit() {
+	c := &a.limiter.credits
+	values := peers.Values{peers.GPT0: uint64(c.generation)}
+	if set := a.limiter.set.Load(); set != nil {
+		if of, ok := set.Tier(set.DefaultTier()); ok && credit.Possible(of, 1) {
+			for r := range of.Rates() {
+				if part := uint64(max(1, r.Max/c.instances)); values[peers.GPC0] == 0 || part < values[peers.GPC0] {
+					values[peers.GPC0] = part
+				}
+			}
+			if of.Concurrent > 0 {
+				values[peers.GPC1] = uint64(max(1, of.Concurrent/c.instances))
+			}
+		}
+	}
+	a.teach(creditTable.Name, creditRow, values, creditTable.Expire)
+}
+
+// errorLog warns of errors of one kind, now and then.
+type errorLog struct {
+	log  *slog.Logger
+	next time.Time
+}
+
+func (l *errorLog) warn(message string, err error) {
+	if now := time.Now(); now.After(l.next) {
+		l.next = now.Add(10 * time.Second)
+		l.log.Warn(message, slog.Any("error", err))
+	}
+}

@@ -1,0 +1,27 @@
+package credit
+
+import "github.com/sluice-qos/sluice/pkg/limits"
+
+// Possible reports whether HAProxy can keep all of a user's limits by itself, each of so
+// many instances its portion. It depends on the limit file and the number of instances
+// alone, so that all agents reserve the same.
+//
+// HAProxy counts the requests of a second and those in progress. What needs more, only an
+// agent can judge: longer windows, bursts, shares of bandwidth, limits in a dry run, whose
+// requests are counted and let through, requests that wait for a place, and priorities,
+// which HAProxy learns with the agent's answer. A user with any of these is asked about
+// with every request.
+func Possible(of *limits.Limits, instances int) bool {
+	for r := range of.Rates() {
+		if r.Window != limits.Second || r.Burst > 0 || r.Mode != limits.Enforce || Portion(r.Max, instances) == 0 {
+			return false
+		}
+	}
+	switch {
+	case of.Concurrent > 0 && (of.ConcurrentMode != limits.Enforce || of.Wait > 0 || Portion(of.Concurrent, instances) == 0):
+		return false
+	case of.Bandwidth.Down > 0 || of.Bandwidth.Up > 0:
+		return false
+	}
+	return of.Priority == 0
+}

@@ -1,0 +1,40 @@
+package credit
+
+import (
+	"testing"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+func TestPossible(t *testing.T) {
+	for _, tt := range []struct {
+		tier      string
+		instances int
+		want      bool
+	}{
+		{"{}", 1, true},
+		{"{}", 1000, true},
+		{`{requests: {GET: 10, "*": 20}, concurrent: 5}`, 1, true},
+		{`{requests: {GET: 1}}`, 1, true},
+		{`{requests: {GET: 10, "*": 20}, concurrent: 5}`, 3, true},
+		{`{requests: {GET: 10, "*": 20}, concurrent: 5}`, 4, false}, // of the places
+		{`{requests: {GET: 10}}`, 6, true},
+		{`{requests: {GET: 10}}`, 7, false},
+		{`{requests: {GET: {second: 10, minute: 100}}}`, 1, false},
+		{`{requests: {GET: {second: 10, burst: 5}}}`, 1, false},
+		{`{bandwidth: {down: 1MB}}`, 1, false},
+		{`{bandwidth: {up: 1MB}}`, 1, false},
+		{`{requests: {GET: 10}, mode: dry-run}`, 1, false},
+		{`{concurrent: 10, mode: dry-run}`, 1, false},
+		{`{concurrent: 10, over_limit: {concurrent: wait 2s}}`, 1, false},
+		{`{requests: {GET: 10}, priority: 1}`, 1, false},
+	} {
+		set, err := limits.Parse("limits.yaml", []byte("version: 1\ndefault_tier: a\ntiers: {a: "+tt.tier+"}\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := Possible(set.User("alice"), tt.instances); got != tt.want {
+			t.Errorf("Possible(%s, %d) = %v, want %v", tt.tier, tt.instances, got, tt.want)
+		}
+	}
+}
