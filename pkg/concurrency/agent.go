@@ -123,9 +123,10 @@ func (a *Agent) Start(at time.Time, name string, limit int, seen Count, p Places
 	}
 	u.seen, u.asker = now, seen.Process
 	defer a.review(u, now)
+	a.distinguish(u, seen, p, now)
 	admitted, counted := a.credited(u, seen.Process, p, now)
 	if admitted || len(u.line) == 0 && a.free(u) > 0 {
-		return a.admit(u, now, seen.Process, admitted && counted), nil
+		return a.admit(u, now, seen.Process, standing(admitted, counted)), nil
 	}
 	if len(u.line) > 0 || len(u.queue) >= u.limit || a.full(u, now) {
 		return a.refuse(u, now), nil
@@ -153,13 +154,14 @@ func (a *Agent) Hold(at time.Time, name string, limit int, seen Count, p Places)
 	}
 	u.seen, u.asker = now, seen.Process
 	defer a.review(u, now)
+	a.distinguish(u, seen, p, now)
 	admitted, counted := a.credited(u, seen.Process, p, now)
 	if !admitted && (len(u.line) >= a.config.MaxLine || a.lines >= a.config.MaxLines) {
 		return a.refuse(u, now), nil
 	}
 	u.refusals = max(0, u.refusals-1) // HAProxy must not refuse by itself who may wait
 	if admitted || len(u.line) == 0 && a.free(u) > 0 {
-		return a.admit(u, now, seen.Process, admitted && counted), nil
+		return a.admit(u, now, seen.Process, standing(admitted, counted)), nil
 	}
 	w := &Waiting{owner: u, process: seen.Process, counted: counted}
 	u.line = append(u.line, w)
@@ -186,7 +188,7 @@ func (a *Agent) Timeout(at time.Time, w *Waiting) Verdict {
 	case line:
 		w.Verdict = a.turnAway(u, now)
 	case a.far(u, now) && (u.inProgress() < u.limit/a.instances || u.inProgress() <= u.held):
-		w.Verdict = a.admit(u, now, w.process, false)
+		w.Verdict = a.admit(u, now, w.process, outside)
 	default:
 		w.Verdict = a.refuse(u, now)
 	}
@@ -245,11 +247,15 @@ func (a *Agent) Cancel(at time.Time, name string, process int64) {
 	a.review(u, a.clock(at))
 }
 
-// admit takes a slot for a request that HAProxy is about to track. One that is counted
-// is in inside, and takes none.
-func (a *Agent) admit(u *user, now, process int64, counted bool) Verdict {
-	if !counted {
+// admit notes a request that HAProxy is about to track, and that takes a slot unless it
+// is inside.
+func (a *Agent) admit(u *user, now, process int64, where where) Verdict {
+	u.since++
+	switch where {
+	case outside:
 		u.outside++
+	case beside:
+		u.beside++
 	}
 	switch a.whose(process) {
 	case present:
@@ -271,6 +277,7 @@ func (a *Agent) refuse(u *user, now int64) Verdict {
 // turnAway refuses a request that HAProxy had better not refuse by itself.
 func (a *Agent) turnAway(u *user, now int64) Verdict {
 	u.refused++
+	u.turned++
 	u.unmetAt, u.busyAt = now, now
 	return Verdict{Limit: u.limit}
 }
@@ -294,15 +301,23 @@ func (a *Agent) serve(u *user, now int64) {
 	}
 }
 
-// roomFor reports whether a request that waits may start. What is left of withdrawn
-// places has those that were counted in them: they are in progress as it were already.
-func (a *Agent) roomFor(u *user, w *Waiting) bool {
-	free := a.free(u)
-	return free > 0 || free == 0 && w.counted && u.phase == ending
+// roomFor reports whether a request that waits may start: if there is a slot for it, or
+// if it has one already, for it is in what is left of withdrawn places.
+func (a *Agent) roomFor(u *user, w *Waiting) bool { return a.free(u) > 0 || a.hasRoom(u, w) }
+
+func (a *Agent) hasRoom(u *user, w *Waiting) bool {
+	return w.counted && u.phase == ending && u.rest+u.slots()+u.former <= a.capacity(u)
 }
 
 func (a *Agent) admitWaiting(u *user, now int64, w *Waiting) Verdict {
-	return a.admit(u, now, w.process, w.counted && u.phase == ending)
+	where := outside
+	switch {
+	case a.hasRoom(u, w):
+		u.inside, where = min(u.rest, u.inside+1), inside
+	case w.counted && u.phase == withdrawing:
+		where = beside
+	}
+	return a.admit(u, now, w.process, where)
 }
 
 // decide tells the first of a queue its verdict, and returns the rest.
@@ -364,7 +379,7 @@ func (a *Agent) capacity(u *user) int {
 	case a.lost:
 		return u.limit
 	}
-	return u.held
+	return min(u.held, u.limit) // what runs is held, even above the limit
 }
 
 // part is this instance's even part of the user's slots; the odd ones go to the

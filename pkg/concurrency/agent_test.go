@@ -24,6 +24,7 @@ type rig struct {
 	*concurrency.Agent
 	t    testing.TB
 	pool map[string]concurrency.Holding
+	live []string // the other instances
 }
 
 func newRig(t testing.TB, instances int) *rig {
@@ -32,7 +33,7 @@ func newRig(t testing.TB, instances int) *rig {
 
 func newRigOf(t testing.TB, instances int, c concurrency.Config) *rig {
 	c.Instance = "me"
-	r := &rig{concurrency.NewAgent(c), t, make(map[string]concurrency.Holding)}
+	r := &rig{Agent: concurrency.NewAgent(c), t: t, pool: make(map[string]concurrency.Holding)}
 	r.Cluster(t0.Add(-time.Second), instances, 0)
 	return r
 }
@@ -57,7 +58,7 @@ func (r *rig) start(at, n int) (admitted int, waiting []*concurrency.Waiting) {
 func (r *rig) exchange(at int, flush bool) []concurrency.Ask {
 	asks := r.Collect(ms(at), flush, nil)
 	for _, ask := range asks {
-		r.Reply(ms(at), ask, concurrency.Take(r.pool, nil, "me", ask))
+		r.Reply(ms(at), ask, concurrency.Take(r.pool, r.live, "me", ask))
 	}
 	return asks
 }
@@ -159,7 +160,9 @@ func TestAgentInProgress(t *testing.T) {
 		}
 	}
 	startSeeing := func(tracked, active int64) func(*rig, time.Time) {
-		return func(r *rig, at time.Time) { r.Start(at, "u", 10, count{Tracked: tracked, Active: active}, concurrency.Places{}) }
+		return func(r *rig, at time.Time) {
+			r.Start(at, "u", 10, count{Tracked: tracked, Active: active}, concurrency.Places{})
+		}
 	}
 	asks := func(process, tracked, active int64) func(*rig, time.Time) {
 		return func(r *rig, at time.Time) {
@@ -572,7 +575,7 @@ func TestAgentFail(t *testing.T) {
 		_, waiting := r.start(0, 12)
 		ask := r.Collect(ms(0), false, nil)[0]
 		if heard {
-			concurrency.Take(r.pool, nil, "me", ask)
+			concurrency.Take(r.pool, r.live, "me", ask)
 		}
 		if again := r.Collect(ms(1), true, nil); len(again) != 0 {
 			t.Errorf("heard %v: asked again before the answer: %v", heard, again)
@@ -590,7 +593,7 @@ func TestAgentFail(t *testing.T) {
 			t.Errorf("heard %v: decided %v, want all admitted", heard, got)
 		}
 		// The first ask arrives again, late.
-		if got := concurrency.Take(r.pool, nil, "me", ask); got.Held != 10 || r.pool["me"].Seq != asks[0].Seq {
+		if got := concurrency.Take(r.pool, r.live, "me", ask); got.Held != 10 || r.pool["me"].Seq != asks[0].Seq {
 			t.Errorf("heard %v: a late ask was told %+v, want what is", heard, got)
 		}
 	}
@@ -1077,14 +1080,14 @@ func TestAgentBelatedReplies(t *testing.T) {
 	r := newRig(t, 2)
 	r.start(0, 8)
 	ask := r.Collect(ms(0), false, nil)[0]
-	grant := concurrency.Take(r.pool, nil, "me", ask)
+	grant := concurrency.Take(r.pool, r.live, "me", ask)
 	r.Drain()
 	r.Reply(ms(1), ask, grant)
 	r.Progress(ms(5), "u", 10, count{Tracked: 8, Active: 8})
 	r.pass(5, 10)
 	r.Progress(ms(50), "u", 10, count{Tracked: 8, Active: 7})
 	ask = r.Collect(ms(50), true, nil)[0]
-	grant = concurrency.Take(r.pool, nil, "me", ask)
+	grant = concurrency.Take(r.pool, r.live, "me", ask)
 	r.Progress(ms(51), "u", 10, count{Tracked: 8, Active: 2}) // meanwhile
 	r.Reply(ms(52), ask, grant)
 	r.pass(52, 60)

@@ -8,5 +8,15 @@ func (a *Agent) Held(name string) int {
 	return 0
 }
 
+// Bound is how many requests of a user may be in progress on this instance, as far as the
+// agent knows, places that are not in use included.
+func (a *Agent) Bound(name string) int {
+	if u := a.users[name]; u != nil {
+		return u.inProgress()
+	}
+	p := a.parked[name]
+	return p.inside + p.former
+}
+
 // Divide is shares, for tests.
 var Divide = shares

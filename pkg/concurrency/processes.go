@@ -69,6 +69,12 @@ func (p *processes) succeed(now int64) {
 	p.process, p.askedAt, p.next = p.next, now, 0
 }
 
+// changing reports whether a younger process has begun to ask, and the session is not
+// with it yet.
+func (p *processes) changing(now int64) bool {
+	return p.next != 0 && now-p.nextAt < int64(strangerSpan)
+}
+
 func (p *processes) shiftProcesses(back int64) {
 	p.askedAt -= back
 	p.nextAt -= back

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/pkg/concurrency"
+	"github.com/sluice-qos/sluice/pkg/credit"
 	"github.com/sluice-qos/sluice/pkg/internal/simulation"
 )
 
@@ -16,6 +17,7 @@ type cluster struct {
 	scenario
 	*simulation.Run
 	agents   []*agent
+	names    []string
 	pool     map[string]concurrency.Holding
 	watch    *concurrency.Watch
 	running  int // requests at the origin
@@ -24,14 +26,16 @@ type cluster struct {
 	areaAt   time.Time
 	unblocks int // policies
 
-	freedAt  time.Time       // when a slot became free while clients wanted one; zero if none did
-	idleFor  []time.Duration // from there to the next admission
-	asked    int
-	answered int
-	started  int
-	refused  int
-	longest  time.Duration // that a request waited for the pool
-	problems []string
+	freedAt     time.Time       // when a slot became free while clients wanted one; zero if none did
+	idleFor     []time.Duration // from there to the next admission
+	asked       int
+	answered    int
+	natively    int // admitted by HAProxy itself
+	withdrawals int
+	started     int
+	refused     int
+	longest     time.Duration // that a request waited for the pool
+	problems    []string
 }
 
 // scenario describes one run of one user.
@@ -49,12 +53,18 @@ type scenario struct {
 	seconds  int
 	silent   bool          // polygen is dead
 	together bool          // all clients begin in the same instant
-	ends     bool          // the load, 1.15 s before the run does
+	ends     bool          // the load, 1.15 s before the run does, with credit 12 s
 	dies     time.Duration // when polygen does; 0: it does not
 	pause    time.Duration // the pool answers nothing for so long, each half second
 	lostAt   time.Duration
 	backAt   time.Duration
 	moveEach time.Duration // all clients move to the next agent so often
+
+	credit  bool          // HAProxy may have places
+	faults  bool          // questions and withdrawals take long, and get lost
+	reload  time.Duration // each HAProxy is reloaded so often; 0: never
+	restart time.Duration // or restarted
+	remain  bool          // after a reload the old process can be asked what it has in progress
 }
 
 // work like the acceptance test's: 0.15 to 2.85 s.
@@ -67,9 +77,10 @@ type agent struct {
 	name     string
 	inflight bool
 	pumping  bool
-	table    concurrency.Count // HAProxy's entry
-	pushing  bool
-	native   int64 // HAProxy's block table: the deadline
+	haproxy  *haproxy   // that takes new requests
+	session  *haproxy   // that the agent talks to, by peers and the runtime API
+	replaced []*haproxy // by reloads, with requests in progress
+	native   int64      // HAProxy's block table: the deadline
 	waiting  map[*concurrency.Waiting]*waiter
 	arrived  int // requests that waited so far
 	served   int // place of the last one in line that was admitted
@@ -91,20 +102,26 @@ func (s scenario) run() *cluster {
 		pool: make(map[string]concurrency.Holding), watch: concurrency.NewWatch(0),
 	}
 	c.areaAt = c.Now.Add(warmUp)
-	var names []string
 	for i := range s.agents {
 		a := &agent{name: fmt.Sprint("i", i), waiting: make(map[*concurrency.Waiting]*waiter)}
-		a.core = concurrency.NewAgent(concurrency.Config{Instance: a.name})
-		a.core.Cluster(c.Now, s.agents, i)
+		a.core = concurrency.NewAgent(concurrency.Config{
+			Instance: a.name, Lookup: func(string) (int, bool) { return s.limit, s.credit },
+		})
+		a.core.Cluster(c.Now.Add(-time.Minute), s.agents, i)
+		a.haproxy = &haproxy{process: 1}
+		a.session = a.haproxy
 		c.agents = append(c.agents, a)
-		names = append(names, a.name)
+		c.names = append(c.names, a.name)
+		if s.credit {
+			c.maintain(a)
+		}
 		c.After(time.Duration(i)*time.Millisecond, func() { c.tick(a) })
 		if s.backAt > 0 {
 			c.After(s.lostAt+25*time.Millisecond, func() { a.core.Lost(c.Now, true); c.pump(a) })
 			c.After(s.backAt+200*time.Millisecond, func() { a.core.Lost(c.Now, false); c.pump(a) })
 		}
 	}
-	c.watch.Instances(c.Now, names)
+	c.watch.Instances(c.Now, c.names)
 	c.After(0, c.watchTick)
 	client := 0
 	for i, n := range s.clients {
@@ -138,39 +155,32 @@ func (c *cluster) client(home int) {
 	if c.moveEach > 0 {
 		at = (home + int(c.since()/c.moveEach)) % len(c.agents)
 	}
-	if c.ends && c.since() > time.Duration(c.seconds)*time.Second-1150*time.Millisecond {
+	if c.ends && c.over() {
 		return
 	}
-	c.request(c.agents[at], func(v concurrency.Verdict) {
+	a := c.agents[at]
+	c.request(a, func(r *request, v concurrency.Verdict) {
 		if !v.Allowed {
+			r.leave()
 			c.After(c.retry, func() { c.client(home) })
 			return
 		}
-		c.begin(c.agents[at], func() { c.client(home) })
+		c.begin(a, r, func() { c.client(home) })
 	})
 }
 
-// request is what HAProxy does with a request until there is a verdict.
-func (c *cluster) request(a *agent, answer func(concurrency.Verdict)) {
-	c.started++
-	if a.native > c.Now.Unix() {
-		c.answer(concurrency.Verdict{Limit: c.limit}, answer)
-		return
-	}
-	v, w := a.core.Start(c.Now, "u", c.limit, a.table, concurrency.Places{})
-	c.await(a, v, w, false, max(5*c.link.RTT, 10*time.Millisecond), answer)
-	c.pump(a)
-}
-
-func (c *cluster) await(a *agent, v concurrency.Verdict, w *concurrency.Waiting, inLine bool, most time.Duration, answer func(concurrency.Verdict)) {
+func (c *cluster) await(a *agent, r *request, v concurrency.Verdict, w *concurrency.Waiting, inLine bool, most time.Duration, answer func(*request, concurrency.Verdict)) {
 	decided := func(v concurrency.Verdict) {
 		if !v.Allowed && !inLine && c.hold > 0 {
-			v, w := a.core.Hold(c.Now, "u", c.limit, a.table, concurrency.Places{})
-			c.await(a, v, w, true, c.hold, answer)
+			v, w := a.core.Hold(c.Now, "u", c.limit, r.count(), r.places())
+			c.await(a, r, v, w, true, c.hold, answer)
 			c.pump(a)
 			return
 		}
-		c.answer(v, answer)
+		if v.Allowed && c.credit {
+			c.lend(a, r)
+		}
+		c.answer(r, v, answer)
 	}
 	if w == nil {
 		decided(v)
@@ -204,56 +214,84 @@ func (c *cluster) decided(a *agent, w *concurrency.Waiting, v concurrency.Verdic
 	x.client(v)
 }
 
-func (c *cluster) answer(v concurrency.Verdict, client func(concurrency.Verdict)) {
+func (c *cluster) answer(r *request, v concurrency.Verdict, client func(*request, concurrency.Verdict)) {
 	c.answered++
 	if !v.Allowed {
 		c.refused++
 	}
-	client(v)
+	client(r, v)
 }
 
-// begin runs an admitted request.
-func (c *cluster) begin(a *agent, then func()) {
+// begin runs a request that the agent admitted.
+func (c *cluster) begin(a *agent, r *request, then func()) {
+	h := r.haproxy
+	if r.native {
+		c.runs(h, r.leave, then)
+		return
+	}
 	if c.Rand.Float64() < c.abort {
+		if c.Rand.IntN(2) == 0 {
+			c.write(r)
+		}
+		r.leave()
 		then() // the client has gone: HAProxy never tracks it
 		return
 	}
-	c.After(100*time.Microsecond, func() {
-		c.account()
-		c.running++
-		c.most = max(c.most, c.running)
-		if !c.freedAt.IsZero() {
-			c.idleFor = append(c.idleFor, c.Now.Sub(c.freedAt))
-			c.freedAt = time.Time{}
+	c.After(100*time.Microsecond+c.late(), func() {
+		if h.dead {
+			then()
+			return
 		}
-		a.table.Tracked++
-		a.table.Active++
-		c.push(a)
-		c.After(c.work(c.Run), func() {
+		c.write(r)
+		h.table.Tracked++
+		h.table.Active++
+		c.push(a, h)
+		c.runs(h, func() {
+			h.table.Active--
+			r.leave()
+			c.push(a, h)
+		}, then)
+	})
+}
+
+// runs is a request at the origin.
+func (c *cluster) runs(h *haproxy, end, then func()) {
+	c.account()
+	c.running++
+	h.running++
+	c.most = max(c.most, c.running)
+	if !c.freedAt.IsZero() {
+		c.idleFor = append(c.idleFor, c.Now.Sub(c.freedAt))
+		c.freedAt = time.Time{}
+	}
+	c.After(c.work(c.Run), func() {
+		if !h.dead {
 			c.account()
 			if c.running == c.limit && total(c.clients) > 2*c.limit && c.Now.After(simulation.Start.Add(warmUp)) {
 				c.freedAt = c.Now
 			}
 			c.running--
-			a.table.Active--
-			c.push(a)
-			then()
-		})
+			h.running--
+			end()
+		}
+		then()
 	})
 }
 
 // push is HAProxy telling its agent, a little later, of what has changed.
-func (c *cluster) push(a *agent) {
-	if a.pushing {
+func (c *cluster) push(a *agent, h *haproxy) {
+	if h.pushing || h.stopping || h != a.session {
 		return
 	}
-	a.pushing = true
+	h.pushing = true
 	c.After(time.Millisecond+time.Duration(c.Rand.ExpFloat64()*float64(time.Millisecond)), func() {
-		a.pushing = false
-		seen := a.table
+		h.pushing = false
+		seen := h.table
 		c.After(200*time.Microsecond, func() {
-			a.core.Progress(c.Now, "u", c.limit, seen)
-			c.pump(a)
+			if h == a.session {
+				a.core.Progress(c.Now, "u", c.limit, seen)
+				c.pump(a)
+			}
 		})
 	})
 }
@@ -264,6 +302,15 @@ func (c *cluster) account() {
 		c.area += float64(c.running) * c.Now.Sub(c.areaAt).Seconds()
 		c.areaAt = c.Now
 	}
+}
+
+// over reports whether the load has ended.
+func (c *cluster) over() bool {
+	tail := 1150 * time.Millisecond
+	if c.credit {
+		tail = 12 * time.Second // slots go back only when the user has been far from the limit for a while
+	}
+	return c.since() > time.Duration(c.seconds)*time.Second-tail
 }
 
 // since is how long the run has lasted.
@@ -282,6 +329,9 @@ func (c *cluster) pump(a *agent) {
 	defer func() { a.pumping = false }()
 	for {
 		out := a.core.Drain()
+		for range out.Withdraw {
+			c.withdraw(a)
+		}
 		for _, n := range out.Native {
 			c.After(time.Millisecond, func() { a.native = n.Until })
 		}
@@ -368,13 +418,18 @@ func (c *cluster) failed(a *agent, asks []concurrency.Ask) {
 func (c *cluster) take(a *agent, asks []concurrency.Ask) []concurrency.Grant {
 	grants := make([]concurrency.Grant, len(asks))
 	for i, ask := range asks {
-		before, newer := c.active(), ask.Seq > c.pool[a.name].Seq
-		grants[i] = concurrency.Take(c.pool, nil, a.name, ask)
-		held := 0
-		for _, h := range c.pool {
-			held += h.Held
+		if ask.User != "u" {
+			continue
 		}
-		if held > ask.Limit && newer && c.backAt == 0 && !c.mayExceed() {
+		before, had, newer := c.active(), c.holding(a.name), ask.Seq > c.pool[a.name].Seq
+		grants[i] = concurrency.Take(c.pool, c.names, a.name, ask)
+		held := 0
+		for _, name := range c.names {
+			held += c.holding(name)
+		}
+		// Places that may be in use are registered, even if they count twice for a moment.
+		registered := c.credit && grants[i].Held <= max(had, ask.Active)
+		if held > ask.Limit && newer && c.backAt == 0 && !c.mayExceed() && !registered {
 			c.problem("%d slots are held, of %d", held, ask.Limit)
 		}
 		if newer && !c.mute() && (10*max(before, c.active()) >= 7*ask.Limit || ask.Refused > 0) {
@@ -393,22 +448,36 @@ func (c *cluster) mute() bool { return c.silent || c.dies > 0 && c.since() >= c.
 // verify holds what the pool, the agent and HAProxy know of slots against each
 // other: who is nearer to the pool may only know of more.
 func (c *cluster) verify(a *agent) {
-	believed := a.core.InProgress("u")
-	if running := int(a.table.Active); believed < running {
-		c.problem("the agent believes %d in progress, of %d", believed, running)
+	bound, believed := a.core.Bound("u"), a.core.InProgress("u")
+	if running := a.running(); bound < running {
+		c.problem("%s takes %d to be in progress at most, of %d", a.name, bound, running)
 	}
 	free, known := a.core.Free("u")
 	if free < 0 || free > c.limit || len(c.agents) == 1 && known && c.backAt == 0 && free != max(0, c.limit-believed) {
 		c.problem("Free = %d with %d of %d in progress", free, believed, c.limit)
 	}
-	if len(c.agents) == 1 || c.mayExceed() || c.backAt > 0 {
+	if len(c.agents) == 1 || c.mayExceed() || c.backAt > 0 || !known {
 		return
 	}
-	if held := a.core.Held("u"); held < believed {
-		c.problem("%d slots are held for %d requests", held, believed)
-	} else if pool := c.pool[a.name].Held; pool < held {
+	// A request that the places admit while they are withdrawn is counted twice for a moment.
+	need := bound
+	if c.credit {
+		need = a.running()
+	}
+	if held := a.core.Held("u"); held < need {
+		c.problem("%s holds %d slots for %d requests", a.name, held, need)
+	} else if pool := c.holding(a.name); pool < held {
 		c.problem("the pool believes %d slots held, of %d", pool, held)
 	}
+}
+
+// holding is how many slots the pool takes an instance to hold.
+func (c *cluster) holding(name string) int {
+	h, asked := c.pool[name]
+	if !asked && c.credit && len(c.agents) > 1 {
+		return credit.Portion(c.limit, len(c.agents))
+	}
+	return h.Held
 }
 
 // mayExceed reports whether requests can time out, which lets an instance admit

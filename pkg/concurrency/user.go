@@ -113,10 +113,13 @@ type user struct {
 // inProgress is an upper bound of the requests in progress here, whoever admitted them,
 // and of those that HAProxy may admit by itself.
 func (u *user) inProgress() int {
-	if u.phase == none {
+	switch u.phase {
+	case none:
 		return u.believed() + u.former
+	case ending:
+		return min(u.inside+u.slots(), u.mostNative+u.believed()) + u.former
 	}
-	return u.inside + u.outside + u.former
+	return u.inside + u.slots() + u.former
 }
 
 // running is how many requests are in progress here, as far as known.
@@ -127,11 +130,16 @@ func (u *user) running() int {
 	case ending:
 		return max(u.believed(), u.inProgress())
 	}
-	return max(u.believed(), min(u.believed()+u.natives, u.inside+u.outside)) + u.former
+	return max(u.believed(), min(u.believed()+u.natives, u.inside+u.slots())) + u.former
 }
 
-// settle lowers the bound of what is outside when requests that were asked about have ended.
-func (u *user) settle() { u.outside = min(u.outside, u.believed()) }
+// slots is how many slots requests have that the places do not count.
+func (u *user) slots() int { return min(u.outside+u.beside, u.believed()) }
+
+// settle lowers bounds when requests that were asked about have ended.
+func (u *user) settle() {
+	u.outside, u.beside = min(u.outside, u.believed()), min(u.beside, u.believed())
+}
 
 // believed is how many requests that were asked about are in progress here.
 func (u *user) believed() int {
@@ -152,7 +160,9 @@ func (u *user) advance(c Count, young bool) {
 	// Nobody says which they are. Taken for the latest, they leave behind those
 	// that never come to be, however many follow.
 	u.pending = u.pending[:len(u.pending)-arrived]
-	u.outside += int(tracked-u.tracked) - arrived // nobody was asked, or they are not known any more
+	unasked := int(tracked-u.tracked) - arrived // or not known any more
+	u.outside += unasked
+	u.since += unasked
 	u.tracked, u.ended = tracked, max(u.ended, c.Tracked-c.Active)
 	u.settle()
 }
@@ -172,7 +182,7 @@ func (u *user) push(c Count, young bool) {
 func (u *user) drain() {
 	n := int(u.tracked-u.ended) + len(u.pending)
 	if u.phase != none {
-		n = min(n, u.outside)
+		n = min(n, u.slots())
 	}
 	u.draining += n
 	u.pending, u.fresh = u.fresh, nil

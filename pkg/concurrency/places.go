@@ -45,21 +45,48 @@ const (
 	ending                   // they are taken back, and requests that they admitted are in progress
 )
 
-// places is what the agent knows of the places of one user. In every phase but none,
-// at most inside and outside requests are in progress, together: every request that
-// HAProxy tracks in its table of credit is in inside, whoever admitted it, because it
-// was admitted only while HAProxy's count was no higher than the places.
+// where is what an admitted request counts as.
+type where uint8
+
+const (
+	outside where = iota // of the places
+	beside
+	inside
+)
+
+// standing is where a request is of which credited says so.
+func standing(admitted, counted bool) where {
+	switch {
+	case !counted:
+		return outside
+	case admitted:
+		return inside
+	}
+	return beside
+}
+
+// places is what the agent knows of the places of one user. In every phase but none, at
+// most inside + outside + beside requests are in progress. Requests that HAProxy tracks in
+// its table of credit are in inside, whoever admitted them, if they were admitted because
+// HAProxy's count was no higher than the places. Bounds are enough: that of those who were
+// asked about is exact, so that none of it lasts longer than they do.
 type places struct {
-	phase   phase
-	inside  int   // the places that are lent; while ending, HAProxy's count when last read
-	outside int   // an upper bound of the requests in progress, out of those asked about, that are not in inside
-	former  int   // an upper bound of those in progress by the places of HAProxies that were replaced
-	natives int   // admitted by HAProxy itself, as last told
-	lentAt  int64 // when HAProxy was last given places
-	sentAt  int64 // when a withdrawal was first asked for; 0: it has not been
-	sendAt  int64 // when it is asked for the next time
-	gap     int64 // from then to the time after
-	endedAt int64 // when a withdrawal was last answered
+	phase      phase
+	inside     int   // the places that are lent; while ending, of the requests in HAProxy's count
+	rest       int   // HAProxy's count when last read, while ending: requests that wait are in it too
+	outside    int   // an upper bound of the requests in progress that were asked about and that HAProxy's count has not
+	beside     int   // of those that it has, and that a slot beside the places was found for
+	mostNative int   // an upper bound of the requests in rest that HAProxy admitted by itself
+	since      int   // requests admitted since the withdrawal was asked for
+	before     int   // outside when it was asked for, and rest when it was first read
+	turned     int   // requests refused since the withdrawal became due: they may be in rest too
+	former     int   // an upper bound of those in progress by the places of HAProxies that were replaced
+	natives    int   // requests that HAProxy admitted by itself, as last told
+	lentAt     int64 // when HAProxy was last given places
+	sentAt     int64 // when a withdrawal was first asked for; 0: it has not been
+	sendAt     int64 // when it is asked for the next time
+	gap        int64 // from then to the time after
+	endedAt    int64 // when a withdrawal was first answered
 }
 
 // shown is how many requests are in progress of a user of whom only this is known.
@@ -129,14 +156,28 @@ func (a *Agent) credited(u *user, process int64, p Places, now int64) (admitted,
 		a.takeBack(u, now)
 		return false, true
 	}
-	// The request may have been tracked after the withdrawal has read the count.
-	return p.Here <= min(p.Places, u.inside), u.sentAt == 0
+	// Once the withdrawal is on its way, the request may be tracked after it has read the
+	// count, and waits for the answer; unless there seems to be none.
+	admitted = p.Here <= min(p.Places, u.inside)
+	if u.sentAt == 0 {
+		return admitted, true
+	}
+	return admitted && now-u.sentAt >= int64(withdrawAgain), false
+}
+
+// distinguish lowers the bound of the requests that HAProxy admitted by itself, given what
+// its tables say with a question that it asked after the places were withdrawn. Of the
+// requests that were asked about, those that are neither newer nor outside are in its count.
+func (a *Agent) distinguish(u *user, seen Count, p Places, now int64) {
+	if u.phase == ending && !p.Lent && seen.valid() && a.whose(seen.Process) == present && now-u.endedAt >= int64(applySpan) {
+		u.mostNative = max(0, min(u.mostNative, u.before+u.since-int(seen.Active)))
+	}
 }
 
 // adopt is for places that another agent lent, before this one was started. While none
 // answered, HAProxy may have used the whole limit.
 func (a *Agent) adopt(u *user, p Places, now int64) {
-	u.outside = u.believed()
+	u.outside, u.beside = u.believed(), 0
 	used := p.Places
 	if !a.alone() {
 		used *= 4
@@ -153,7 +194,7 @@ func (a *Agent) takeBack(u *user, now int64) {
 		return
 	}
 	u.phase = withdrawing
-	u.sentAt, u.gap = 0, int64(withdrawAgain)
+	u.sentAt, u.turned, u.gap = 0, 0, int64(withdrawAgain)
 	u.sendAt = max(now, u.lentAt+int64(applySpan))
 	a.withdraw(u, now)
 }
@@ -164,7 +205,7 @@ func (a *Agent) withdraw(u *user, now int64) {
 		return
 	}
 	if u.sentAt == 0 {
-		u.sentAt = now
+		u.sentAt, u.since, u.before = now, 0, u.outside
 	}
 	u.sendAt, u.gap = now+u.gap, min(2*u.gap, int64(withdrawRarely))
 	a.out.Withdraw = append(a.out.Withdraw, u.name)
@@ -197,14 +238,16 @@ func (a *Agent) Withdrawn(at time.Time, name string, rest int) {
 	}
 	rest = max(0, rest)
 	switch {
-	case a.next != 0:
+	case a.changing(now):
 		return // HAProxy is being replaced: it may be the new one that says so
 	case u.phase == none && rest == 0:
 		return
 	case u.phase == none:
-		u.outside, u.inside = u.believed(), rest
+		u.outside, u.beside, u.inside, u.rest, u.mostNative = u.believed(), 0, rest, rest, rest
+		u.since, u.before = u.believed(), rest
 	case u.phase == ending:
-		u.inside = min(u.inside, rest)
+		u.rest = min(u.rest, rest)
+		u.inside, u.mostNative = min(u.inside, u.rest), min(u.mostNative, u.rest)
 	case u.sentAt == 0:
 		// Nobody has asked for it. Who waits may have been tracked after the count was read.
 		if now-u.lentAt < 2*int64(applySpan) {
@@ -212,20 +255,29 @@ func (a *Agent) Withdrawn(at time.Time, name string, rest int) {
 			a.review(u, now)
 			return
 		}
-		u.outside = u.believed()
+		u.outside, u.beside = u.believed(), 0
 		for _, w := range append(u.queue[:len(u.queue):len(u.queue)], u.line...) {
 			w.counted = false
 		}
-		u.inside = rest
+		u.inside, u.rest, u.mostNative = min(u.inside, rest), rest, rest
+		u.since, u.before = u.believed(), rest // they cannot be told from those in the count
 	default:
-		u.inside = rest
+		// HAProxy's count has those beside the places, and who waits.
+		// What is more than that was admitted while HAProxy took the agent for dead.
+		phantoms := u.turned + len(u.queue) + len(u.line)
+		u.inside = min(rest, max(u.inside+u.beside, rest-phantoms))
+		u.rest, u.mostNative, u.beside = rest, rest, 0
+		u.before += rest
+	}
+	if u.phase != ending {
+		u.endedAt = now
 	}
 	u.phase = ending
-	if u.inside == 0 {
+	if u.rest == 0 {
 		u.phase = none
 	}
 	u.natives = min(u.natives, u.inside)
-	u.sentAt, u.endedAt = 0, now
+	u.sentAt = 0
 	a.review(u, now)
 }
 
@@ -237,13 +289,14 @@ func (a *Agent) Lendable(at time.Time, name string) bool {
 		return false
 	}
 	now := a.clock(at)
-	if a.lost || u.unlimited || u.hot(now) || a.whose(u.asker) != present || a.next != 0 || a.young(now) {
+	if a.lost || u.unlimited || u.hot(now) || a.whose(u.asker) != present || a.changing(now) || a.young(now) {
 		return false
 	}
 	switch u.phase {
 	case none:
 	case lent:
-		return u.inside <= u.allowed
+		// HAProxy renews them by itself, unless they are of another generation.
+		return u.inside <= u.allowed && now-u.lentAt >= 2*second
 	default:
 		return false
 	}
@@ -275,7 +328,7 @@ func (a *Agent) Lend(at time.Time, name string) int {
 	}
 	u, now := a.users[name], a.now
 	if u.phase == none {
-		u.inside, u.outside = a.lendable(u), max(0, u.believed()-1)
+		u.inside, u.outside, u.beside = a.lendable(u), max(0, u.believed()-1), 0
 		u.phase = lent
 	}
 	u.lentAt, u.sentAt = now, 0

@@ -1,0 +1,562 @@
+package concurrency_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/concurrency"
+)
+
+type places = concurrency.Places
+
+// newCreditRig is a rig whose user may have 10 requests in progress, or what the rig's
+// limit says, and whose HAProxy may have credit. The instances have been known for long.
+func newCreditRig(t testing.TB, instances int, limit *int) *rig {
+	r := newRigOf(t, 1, concurrency.Config{Lookup: func(string) (int, bool) { return *limit, true }})
+	r.Cluster(t0.Add(-time.Minute), instances, 0)
+	for i := range instances - 1 {
+		r.live = append(r.live, fmt.Sprint("other", i))
+	}
+	return r
+}
+
+// ask is one question; it returns "yes", "no" or "wait".
+func (r *rig) ask(at, limit int, seen count, p places) (string, *concurrency.Waiting) {
+	v, w := r.Start(ms(at), "u", limit, seen, p)
+	switch {
+	case w != nil:
+		return "wait", w
+	case v.Allowed:
+		return "yes", nil
+	}
+	return "no", nil
+}
+
+func (r *rig) wantAsk(at int, p places, want string) *concurrency.Waiting {
+	r.t.Helper()
+	got, w := r.ask(at, 10, count{}, p)
+	if got != want {
+		r.t.Fatalf("at %d: a question with %+v: %s, want %s", at, p, got, want)
+	}
+	return w
+}
+
+func (r *rig) wantWithdraw(at int, want ...string) {
+	r.t.Helper()
+	if got := r.Drain().Withdraw; !slices.Equal(got, want) {
+		r.t.Fatalf("at %d: Withdraw = %v, want %v", at, got, want)
+	}
+}
+
+func (r *rig) bound(what string, want int) {
+	r.t.Helper()
+	if got := r.Bound("u"); got != want {
+		r.t.Fatalf("%s: at most %d in progress, want %d", what, got, want)
+	}
+}
+
+// TestLend has a first request bring places, of limits alone and in clusters.
+func TestLend(t *testing.T) {
+	for _, tt := range []struct{ instances, limit, want int }{
+		{1, 1, 1}, {1, 2, 1}, {1, 3, 2}, {1, 10, 5}, {1, 20, 14}, {1, 100, 75},
+		{2, 10, 1}, {2, 100, 12}, {4, 100, 6}, {60, 100, 1}, {61, 100, 0},
+	} {
+		r := newCreditRig(t, tt.instances, &tt.limit)
+		_, w := r.ask(0, tt.limit, count{}, places{})
+		r.exchange(0, true)
+		if w != nil && !w.Verdict.Allowed {
+			t.Fatalf("%+v: the first request is not allowed", tt)
+		}
+		if got := r.Lendable(ms(0), "u"); got != (tt.want > 0) {
+			t.Errorf("%+v: Lendable = %v", tt, got)
+		}
+		if got := r.Lend(ms(0), "u"); got != tt.want {
+			t.Errorf("%d instances, limit %d: Lend = %d, want %d", tt.instances, tt.limit, got, tt.want)
+		}
+	}
+}
+
+// TestLendable has requests for which HAProxy must not be given places.
+func TestLendable(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		do   func(*rig)
+		want bool
+	}{
+		{"nobody", func(*rig) {}, false},
+		{"the first request", func(r *rig) { r.start(0, 1) }, true},
+		{"the second", func(r *rig) { r.start(0, 2) }, true},
+		{"the third, more than half of the places", func(r *rig) { r.start(0, 3) }, false},
+		{"one was refused", func(r *rig) { r.start(-4999, 11); r.Progress(ms(-4000), "u", 10, count{Tracked: 10}); r.start(0, 1) }, false},
+		{"one was, five seconds ago", func(r *rig) { r.start(-5000, 11); r.Progress(ms(-4000), "u", 10, count{Tracked: 10}); r.start(0, 1) }, true},
+		{"one waited in line", func(r *rig) {
+			r.start(-6000, 10)
+			r.Hold(ms(-4999), "u", 10, count{}, places{})
+			r.Progress(ms(-4000), "u", 10, count{Tracked: 11})
+			r.start(0, 1)
+		}, false},
+		{"asked by a process that is not the session's", func(r *rig) {
+			r.Start(ms(-1), "u", 10, count{Process: 1}, places{})
+			r.Start(ms(0), "u", 10, count{Process: 2}, places{})
+		}, false},
+		{"the limit is lifted", func(r *rig) { r.start(0, 1); r.Limits(ms(0), func(string) int { return 0 }) }, false},
+		{"the pool is lost", func(r *rig) { r.start(0, 1); r.Lost(ms(0), true) }, false},
+		{"places that are lent", func(r *rig) { r.start(0, 1); r.Lend(ms(0), "u") }, false},
+		{"places that were lent long ago", func(r *rig) {
+			r.start(-2000, 1)
+			r.Lend(ms(-2000), "u")
+			r.Start(ms(0), "u", 10, count{}, places{true, 1, 5})
+		}, true},
+		{"places that are withdrawn", func(r *rig) {
+			r.start(-2000, 1)
+			r.Lend(ms(-2000), "u")
+			r.Recall(ms(-1000), "u")
+			r.start(0, 1)
+		}, false},
+		{"some of them are in use", func(r *rig) {
+			r.start(-2000, 1)
+			r.Lend(ms(-2000), "u")
+			r.Recall(ms(-1000), "u")
+			r.Withdrawn(ms(-999), "u", 1)
+			r.start(0, 1)
+		}, false},
+		{"none is in use", func(r *rig) {
+			r.start(-2000, 1)
+			r.Lend(ms(-2000), "u")
+			r.Recall(ms(-1000), "u")
+			r.Withdrawn(ms(-999), "u", 0)
+			r.start(0, 1)
+		}, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			limit := 10
+			r := newCreditRig(t, 1, &limit)
+			tt.do(r)
+			if got := r.Lendable(ms(0), "u"); got != tt.want {
+				t.Errorf("Lendable = %v, want %v", got, tt.want)
+			}
+		})
+	}
+	r := newRig(t, 1)
+	r.start(0, 1)
+	if r.Lendable(ms(0), "u") {
+		t.Error("lendable, and nobody can have credit")
+	}
+}
+
+// TestPlacesAlone goes through the places of one user whose instance is alone.
+func TestPlacesAlone(t *testing.T) {
+	limit := 10
+	r := newCreditRig(t, 1, &limit)
+	r.wantAsk(0, places{}, "yes")
+	r.Lend(ms(0), "u") // 5
+	r.bound("lent", 5)
+	r.inProgress("what is shown is one", 1)
+
+	// Asked about, within the places.
+	r.wantAsk(10, places{true, 2, 5}, "yes")
+	r.bound("within the places", 5)
+	r.Natives(ms(10), "u", 3)
+	r.inProgress("two and three", 5)
+
+	// Asked about before HAProxy had them: there are slots beside the places.
+	r.wantAsk(20, places{}, "yes")
+	r.bound("beside the places", 6)
+
+	// HAProxy's count is beyond the places: there is a slot, and they are taken back, but
+	// not before HAProxy has certainly written them.
+	r.wantAsk(30, places{true, 6, 5}, "yes")
+	r.bound("beyond the places", 7)
+	r.wantWithdraw(30)
+	for _, tick := range []struct {
+		at   int
+		want []string
+	}{{99, nil}, {105, []string{"u"}}, {204, nil}, {210, []string{"u"}}, {409, nil}, {415, []string{"u"}}} {
+		r.Tick(ms(tick.at)) // again after 100 ms, 200, 400
+		r.wantWithdraw(tick.at, tick.want...)
+	}
+
+	// While they are, a request waits.
+	for range 3 {
+		r.wantAsk(420, places{}, "yes")
+	}
+	r.bound("three more", 10)
+	w := r.wantAsk(420, places{}, "wait")
+	r.Withdrawn(ms(421), "u", 6) // natives 3, asked about 3
+	r.bound("six in HAProxy's count, four not", 10)
+	if w.Verdict.Allowed {
+		t.Error("allowed, with 10 in progress")
+	}
+	r.wantAsk(421, places{}, "no")
+	r.Withdrawn(ms(425), "u", 8) // of before
+	r.bound("a belated answer", 10)
+	r.Withdrawn(ms(426), "u", 5)
+	r.bound("one has ended", 9)
+	r.wantAsk(427, places{true, 2, 5}, "yes")
+	r.bound("asked about before the withdrawal", 10)
+	r.wantAsk(427, places{true, 2, 5}, "no")
+	r.Withdrawn(ms(428), "u", 0)
+	r.bound("those that were asked about", 8)
+}
+
+// TestPlacesServeWhoWaits has requests wait for the withdrawal that HAProxy counts too.
+func TestPlacesServeWhoWaits(t *testing.T) {
+	limit := 10
+	r := newCreditRig(t, 1, &limit)
+	r.wantAsk(0, places{}, "yes")
+	r.Lend(ms(0), "u")
+	for i := range 5 { // HAProxy has admitted four by itself
+		r.wantAsk(50, places{true, 6 + i, 5}, "yes")
+	}
+	r.bound("no slot is left", 10)
+	v, two := r.Hold(ms(60), "u", 10, count{}, places{true, 11, 5})
+	if two == nil {
+		t.Fatalf("Hold = %+v, want a place in line", v)
+	}
+	r.Tick(ms(105))
+	r.wantWithdraw(105, "u")
+	r.wantAsk(106, places{true, 12, 5}, "no") // others are before it
+	r.Withdrawn(ms(107), "u", 12)
+	r.bound("who waits does not run, nor who was refused", 10)
+	if got := r.decided(); len(got) > 0 {
+		t.Errorf("decided %v, and none of ten has ended", got)
+	}
+	r.Withdrawn(ms(112), "u", 10)
+	r.bound("nine, and the one in line", 10)
+	if got := r.decided(); !slices.Equal(got, []bool{true}) || !two.Verdict.Allowed {
+		t.Errorf("decided %v, want the one in line allowed", got)
+	}
+	r.Withdrawn(ms(117), "u", 9)
+	r.bound("one has ended", 9)
+}
+
+// TestPlacesUnknown has HAProxy say that it has places which this agent never lent.
+func TestPlacesUnknown(t *testing.T) {
+	limit := 100
+	for _, tt := range []struct{ instances, bound int }{{1, 75 + 1}, {2, 48 + 1}} {
+		r := newCreditRig(t, tt.instances, &limit)
+		p := places{true, 2, 75}
+		if tt.instances > 1 {
+			p.Places = 12
+		}
+		if got, _ := r.ask(0, 100, count{}, p); got != "yes" {
+			t.Errorf("%d instances: %s, want yes", tt.instances, got)
+		}
+		r.wantWithdraw(0, "u")
+		r.bound("all that it may have admitted", tt.bound)
+		r.Withdrawn(ms(1), "u", 1)
+		r.bound("it was counted", 2) // it may have been tracked after the count was read
+		r.Withdrawn(ms(6), "u", 0)
+		r.bound("one is in progress", 1)
+	}
+}
+
+// TestPlacesForgotten has HAProxy not know of places that were lent.
+func TestPlacesForgotten(t *testing.T) {
+	limit := 10
+	r := newCreditRig(t, 1, &limit)
+	r.wantAsk(0, places{}, "yes")
+	r.Lend(ms(0), "u")
+	r.wantAsk(99, places{}, "yes")
+	r.Tick(ms(200))
+	r.wantWithdraw(200)
+	r.wantAsk(201, places{}, "yes")
+	r.wantWithdraw(201, "u")
+	r.Withdrawn(ms(202), "u", 0)
+	r.bound("three", 3)
+}
+
+// TestPlacesWithdrawnUnasked has the daemon withdraw by itself.
+func TestPlacesWithdrawnUnasked(t *testing.T) {
+	limit := 10
+	r := newCreditRig(t, 1, &limit)
+	r.wantAsk(0, places{}, "yes")
+	r.Lend(ms(0), "u")
+	r.Withdrawn(ms(50), "u", 1)
+	r.bound("HAProxy may write the places yet", 5)
+	r.wantWithdraw(50)
+	r.Tick(ms(105))
+	r.wantWithdraw(105, "u")
+	r.Withdrawn(ms(106), "u", 1)
+	r.bound("withdrawn", 1)
+	r.Progress(ms(107), "u", 10, count{Tracked: 1})
+	r.Withdrawn(ms(108), "u", 0)
+	r.bound("all has ended", 0)
+
+	r.wantAsk(6000, places{}, "yes")
+	r.Lend(ms(6000), "u")
+	r.Withdrawn(ms(6200), "u", 4)
+	r.wantWithdraw(6200)
+	r.bound("four, of which one may have been asked about", 5)
+}
+
+// TestPlacesWhileTheAgentSeemedDead has HAProxy admit more than its places.
+func TestPlacesWhileTheAgentSeemedDead(t *testing.T) {
+	limit := 100
+	r := newCreditRig(t, 2, &limit)
+	r.ask(0, 100, count{}, places{})
+	r.Lend(ms(0), "u") // 12
+	r.ask(1000, 100, count{}, places{true, 41, 12})
+	r.wantWithdraw(1000, "u")
+	r.Withdrawn(ms(1001), "u", 41)
+	r.bound("40 by HAProxy, and one waits", 40)
+}
+
+// TestPlacesOfSeveral has an instance of a cluster hold its portion without a word to the
+// pool, until the pool is nearly empty.
+func TestPlacesOfSeveral(t *testing.T) {
+	limit := 100
+	r := newCreditRig(t, 4, &limit)
+	if got, _ := r.ask(0, 100, count{}, places{}); got != "yes" {
+		t.Fatalf("the first request: %s, want yes", got)
+	}
+	if got := r.Lend(ms(0), "u"); got != 6 {
+		t.Fatalf("Lend = %d, want 6", got)
+	}
+	for at := 0; at < 3000; at += 5 {
+		r.Tick(ms(at))
+		if asks := r.exchange(at, true); len(asks) > 0 {
+			t.Fatalf("at %d the pool is asked %+v, want nothing", at, asks)
+		}
+		if at == 1000 {
+			r.Progress(ms(at), "u", 100, count{Tracked: 1})
+		}
+	}
+	if got := r.Stats().Users; got != 0 {
+		t.Errorf("%d users are known, want none but their places", got)
+	}
+	r.bound("the places are remembered", 6)
+
+	// Others use all there is.
+	r.Share(ms(3000), concurrency.Sharing{User: "u", Until: ms(6000), Shares: []concurrency.Share{{Instance: "other0", Slots: 100}}})
+	r.wantWithdraw(3000, "u")
+	r.Withdrawn(ms(3001), "u", 2)
+	r.pass(3005, 3020)
+	r.holds("two are in progress", 2)
+	r.Withdrawn(ms(3020), "u", 0)
+	r.pass(3020, 3040)
+	if h, ok := r.pool["me"]; !ok || h.Held != 0 {
+		t.Errorf("the pool has %+v, %v, want a field that says none", h, ok)
+	}
+
+	// The field is repeated while nothing else says so, and the portion is asked for when the
+	// user has been far from the limit for a while.
+	r.pool["other0"] = concurrency.Holding{Held: 50}
+	r.pass(3040, 10_990)
+	r.holds("not yet", 0)
+	r.pass(10_990, 11_510)
+	r.holds("far from the limit for 5 s", 6)
+	r.pass(11_510, 16_000)
+	if got := r.Stats().Users; got != 0 {
+		t.Errorf("%d users are known, want none", got)
+	}
+}
+
+// TestPlacesUnsettled has an instance that has just joined ask before it uses its portion.
+func TestPlacesUnsettled(t *testing.T) {
+	limit := 100
+	r := newCreditRig(t, 4, &limit)
+	r.Cluster(ms(-1000), 5, 0)
+	r.live = append(r.live, "other3")
+	r.pool["other0"] = concurrency.Holding{Held: 82} // and 5 of each other one
+	_, w := r.ask(0, 100, count{}, places{})
+	if w == nil {
+		t.Fatal("the first request does not wait for the pool")
+	}
+	r.exchange(0, false)
+	if got := r.pool["me"].Held; got != 3 {
+		t.Errorf("the pool grants %d, want 3: what the others leave", got)
+	}
+	if got := r.Lend(ms(1), "u"); got != 0 {
+		t.Errorf("Lend = %d near the limit, want 0", got)
+	}
+	r2 := newCreditRig(t, 4, &limit)
+	if got, _ := r2.ask(-30_001, 100, count{}, places{}); got != "wait" {
+		t.Errorf("29.999 s after the instances have changed: %s, want wait", got)
+	}
+}
+
+// park has the agent forget all of a user but the places.
+func (r *rig) park(at int) {
+	r.t.Helper()
+	r.Progress(ms(at), "u", 10, count{Tracked: 1})
+	r.pass(at, at+2500)
+	if got := r.Stats().Users; got != 0 {
+		r.t.Fatalf("%d users are known, want none but their places", got)
+	}
+	r.Drain()
+}
+
+// TestPlacesWhenHAProxyChanges has the process that was given places end, or be replaced,
+// whether the agent knows anything else of the user or not.
+func TestPlacesWhenHAProxyChanges(t *testing.T) {
+	for _, parked := range []bool{false, true} {
+		for _, tt := range []struct {
+			name string
+			do   func(*rig)
+			want int // in progress at most; of a user with a request, one more if it goes on
+			goes bool
+		}{
+			{"restarted", func(r *rig) { r.Restarted(ms(3000)) }, 0, false},
+			{"replaced", func(r *rig) { r.Replaced(ms(3000)) }, 5, false},
+			{"replaced twice", func(r *rig) { r.Replaced(ms(3000)); r.Replaced(ms(4000)) }, 5, false},
+			{"replaced, and ended", func(r *rig) { r.Replaced(ms(3000)); r.Drained(ms(4000)) }, 0, false},
+			{"replaced, and ended as it must", func(r *rig) { r.Replaced(ms(3000)); r.Tick(ms(603_000)) }, 0, false},
+			{"replaced, and then restarted", func(r *rig) { r.Replaced(ms(3000)); r.Restarted(ms(4000)) }, 0, false},
+			{"replaced, and the old one can be asked", func(r *rig) { r.Replaced(ms(3000)); r.Remain(ms(3001), "u", 2); r.Remain(ms(3002), "u", 3) }, 2, false},
+			{"withdrawn before", func(r *rig) {
+				r.Recall(ms(3000), "u")
+				r.Withdrawn(ms(3001), "u", 2)
+				r.Replaced(ms(3002))
+			}, 2, false},
+			{"the new one asks before the session is with it", func(r *rig) {
+				r.Start(ms(2900), "other", 10, count{Process: 2}, places{})
+				r.Recall(ms(2990), "u")
+				r.Withdrawn(ms(3000), "u", 0) // who says so?
+			}, 5, true},
+		} {
+			t.Run(fmt.Sprintf("%s/parked %v", tt.name, parked), func(t *testing.T) {
+				limit := 10
+				r := newCreditRig(t, 1, &limit)
+				r.Start(ms(0), "u", 10, count{Process: 1}, places{})
+				r.Lend(ms(0), "u")
+				if parked {
+					r.park(100)
+				}
+				tt.do(r)
+				r.bound("afterwards", tt.want)
+				r.Tick(ms(700_000))
+				if got := r.Stats().InProgress; got != r.InProgress("u") {
+					t.Errorf("in progress of all = %d, want %d", got, r.InProgress("u"))
+				}
+			})
+		}
+	}
+}
+
+// TestPlacesWhenTheLimitsChange has the limit of a user whose HAProxy has 5 places change,
+// or the number of instances.
+func TestPlacesWhenTheLimitsChange(t *testing.T) {
+	for _, parked := range []bool{false, true} {
+		for _, tt := range []struct {
+			name string
+			do   func(r *rig, limit *int)
+			want []string // whose places are withdrawn
+		}{
+			{"raised", func(r *rig, limit *int) { *limit = 20 }, nil},
+			{"lowered, but not below the places", func(r *rig, limit *int) { *limit = 5 }, nil},
+			{"lowered", func(r *rig, limit *int) { *limit = 4 }, []string{"u"}},
+			{"lifted", func(r *rig, limit *int) { *limit = 0 }, []string{"u"}},
+			{"no longer alone", func(r *rig, limit *int) { r.Cluster(ms(3000), 2, 0) }, []string{"u"}},
+			{"no longer alone, with a portion above the places", func(r *rig, limit *int) {
+				*limit = 40
+				r.Limits(ms(3000), func(string) int { return 40 })
+				r.Cluster(ms(3000), 2, 0)
+			}, nil},
+		} {
+			t.Run(fmt.Sprintf("%s/parked %v", tt.name, parked), func(t *testing.T) {
+				limit := 10
+				r := newCreditRig(t, 1, &limit)
+				r.start(0, 1)
+				r.Lend(ms(0), "u")
+				r.Progress(ms(1), "u", 10, count{Tracked: 1, Active: 1})
+				if parked {
+					r.park(100)
+				}
+				tt.do(r, &limit)
+				r.Limits(ms(3000), func(string) int { return limit })
+				r.wantWithdraw(3000, tt.want...)
+				r.bound("until they are", 5)
+			})
+		}
+	}
+}
+
+// TestPlacesNoLongerAlone has a lone instance register what its HAProxy may admit, unless
+// it soon hears that nothing of it is in use.
+func TestPlacesNoLongerAlone(t *testing.T) {
+	for _, rest := range []int{-1, 0, 3} {
+		limit := 10
+		r := newCreditRig(t, 1, &limit)
+		r.start(0, 1)
+		r.Lend(ms(0), "u")
+		r.park(100)
+		r.Cluster(ms(3000), 2, 0)
+		if rest >= 0 {
+			r.Withdrawn(ms(3050), "u", rest)
+		}
+		r.pass(3050, 3300)
+		if got, want := r.pool["me"].Active, map[int]int{-1: 5, 0: 0, 3: 3}[rest]; got != want {
+			t.Errorf("%d left of the places: the pool hears of %d, want %d", rest, got, want)
+		}
+	}
+}
+
+// TestNatives shows people what HAProxy admits by itself.
+func TestNatives(t *testing.T) {
+	limit := 10
+	r := newCreditRig(t, 1, &limit)
+	r.Natives(ms(0), "u", 7)
+	r.inProgress("nobody", 0)
+	r.start(0, 1)
+	r.Natives(ms(0), "u", 7)
+	r.inProgress("no places", 1)
+	r.Lend(ms(0), "u")
+	r.Natives(ms(0), "u", 3)
+	r.inProgress("three and one", 4)
+	if free, ok := r.Free("u"); free != 6 || !ok {
+		t.Errorf("Free = %d, %v, want 6", free, ok)
+	}
+	r.Natives(ms(0), "u", 9)
+	r.inProgress("no more than the places", 5)
+	r.park(100)
+	r.Natives(ms(3000), "u", 4)
+	r.inProgress("parked", 4)
+	if got := r.Stats().InProgress; got != 4 {
+		t.Errorf("in progress of all = %d, want 4", got)
+	}
+	r.Natives(ms(3000), "u", -1)
+	r.inProgress("none", 0)
+	r.start(3000, 1)
+	if got := r.Stats().InProgress; got != 1 {
+		t.Errorf("in progress of all = %d, want 1", got)
+	}
+}
+
+// TestPlacesOfTooMany has as many users' places remembered as users may be known.
+func TestPlacesOfTooMany(t *testing.T) {
+	r := newRigOf(t, 1, concurrency.Config{MaxUsers: 2, Lookup: func(string) (int, bool) { return 10, true }})
+	for i, want := range []int{5, 5, 0} {
+		at, name := 5000*i, fmt.Sprint("u", i)
+		r.Start(ms(at), name, 10, count{}, places{})
+		if got := r.Lend(ms(at), name); got != want {
+			t.Errorf("user %d: Lend = %d, want %d", i, got, want)
+		}
+		r.pass(at, at+4000)
+	}
+	r.Withdrawn(ms(20_000), "u0", 0)
+	r.pass(20_000, 23_000)
+	r.Start(ms(23_000), "u2", 10, count{}, places{})
+	if got := r.Lend(ms(23_000), "u2"); got != 5 {
+		t.Errorf("when there is room: Lend = %d, want 5", got)
+	}
+}
+
+// TestPlacesOfAClockSetBack has what is known of places move with the clock.
+func TestPlacesOfAClockSetBack(t *testing.T) {
+	limit := 10
+	const back = 3_600_000
+	for _, parked := range []bool{false, true} {
+		r := newCreditRig(t, 1, &limit)
+		r.start(0, 1)
+		r.Lend(ms(0), "u")
+		if parked {
+			r.park(100)
+		}
+		r.Tick(ms(4000 - back))
+		r.Recall(ms(4100-back), "u")
+		r.wantWithdraw(4100-back, "u")
+	}
+}
