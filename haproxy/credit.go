@@ -41,8 +41,12 @@ func CreditClasses(set *limits.Set) []string {
 // it takes unknown ones for OPTIONS.
 var shortMethods = []string{"GET", "HEAD", "PUT", "POST", "DELETE", "PATCH"}
 
-// shortAll draws a ticket of "*", and so on to the end of a rule of the short way.
-const shortAll = " last_now !over_now here_now place_now same_now same_end_now\n"
+// maxCounters is how many counters (gpc) an entry of a table can have.
+const maxCounters = 100
+
+// shortAll draws a ticket of "*", and so on to the end of a rule of the short way, which
+// counts the request that it lets through.
+const shortAll = " last_now !over_now here_now place_now same_now same_end_now { sc_inc_gpc(%d,0) -m found }\n"
 
 // creditRules are the lines of haproxy.cfg that are written for each class that has
 // tickets. The class's number is its place in the list.
@@ -53,18 +57,16 @@ type creditRules struct {
 	operations string // a ticket is drawn of the request's operation class,
 	drawn      string // and of its verb. That of "*" is haproxy.cfg's own
 	given      string // where an answer has brought credit
+	counted    string // where a request is admitted that did not pass by
 	short      string // the short way, of verbs; none if operation classes have tickets
 }
 
-func newCreditRules(classes []string) (creditRules, error) {
-	r := creditRules{
-		declared: fmt.Sprintf("    set-var proc.sluice_classes str(\"%s\")\n", strings.Join(classes, " ")),
-		table:    fmt.Sprintf("    stick-table type string len 128 size 200k expire 10m store gpt(%d),gpc(%d),conn_cur\n", 6+2*len(classes), 1+len(classes)),
-	}
+func newCreditRules(classes []string, operations []limits.Class) (creditRules, error) {
+	var r creditRules
 	if len(classes) == 0 || len(classes) > maxCreditClasses || classes[0] != limits.All {
 		return r, fmt.Errorf("classes that have tickets %q: want 1 to %d, the first %q", classes, maxCreditClasses, limits.All)
 	}
-	all := "" // methods that draw a ticket of "*" alone
+	admitted := 1 + len(classes) // the first counter of what was admitted
 	for i, class := range classes {
 		each, last, drawn := 6+2*i, 7+2*i, 1+i
 		r.renewed += fmt.Sprintf("    http-request sc-set-gpt(%[2]d,0) sc_get_gpc(%[3]d,0),add(txn.sluice_tickets) if renewing !lasting { sc_get_gpt(%[1]d,0),mul(txn.sluice_factor),set-var(txn.sluice_tickets) -m found }\n", each, last, drawn)
@@ -75,7 +77,8 @@ func newCreditRules(classes []string) (creditRules, error) {
 		case slices.Contains(creditClasses(), class):
 			r.drawn += fmt.Sprintf(draw, fmt.Sprintf("{ var(txn.sluice_draws) -m str %s }", class))
 			if slices.Contains(shortMethods, class) {
-				r.short += fmt.Sprintf("    http-request allow if { method %[3]s } lasting_now { sc_get_gpt(%[1]d,0),set-var(txn.sluice_last) -m found } !{ sc_inc_gpc(%[2]d,0),sub(txn.sluice_last),and(4294967295),set-var(txn.sluice_over) -m int 1:2147483647 }%[4]s", last, drawn, class, shortAll)
+				r.short += fmt.Sprintf("    http-request allow if { method %s } lasting_now { sc_get_gpt(%d,0),set-var(txn.sluice_last) -m found } !{ sc_inc_gpc(%d,0),sub(txn.sluice_last),and(4294967295),set-var(txn.sluice_over) -m int 1:2147483647 }"+shortAll,
+					class, last, drawn, admitted+slices.Index(countedVerbs(), class))
 			}
 		case className.MatchString(class):
 			r.operations += fmt.Sprintf(draw, fmt.Sprintf("lasting { var(txn.sluice_op) -m str %s }", class))
@@ -84,27 +87,82 @@ func newCreditRules(classes []string) (creditRules, error) {
 		}
 	}
 	for _, method := range shortMethods {
-		if !slices.Contains(classes, method) {
-			all += " " + method
+		if !slices.Contains(classes, method) { // a ticket of "*" alone
+			r.short += fmt.Sprintf("    http-request allow if { method %s } lasting_now"+shortAll, method, admitted+slices.Index(countedVerbs(), method))
 		}
 	}
-	if all != "" {
-		r.short += "    http-request allow if { method" + all + " } lasting_now" + shortAll
-	}
-	if r.operations != "" {
+	if r.operations == "" {
+		operations = nil // the short way lets requests through before they are classified
+	} else {
 		r.short = ""
 	}
+	operations = operations[:min(len(operations), maxCounters-admitted-len(countedVerbs()))]
+	kinds := r.count(admitted, operations)
+	r.declared = fmt.Sprintf("    set-var proc.sluice_classes str(\"%s\")\n    set-var proc.sluice_tallies str(\"%d %s\")\n",
+		strings.Join(classes, " "), admitted, strings.Join(kinds, " "))
+	r.table = fmt.Sprintf("    stick-table type string len 128 size 200k expire 10m store gpt(%d),gpc(%d),conn_cur\n", 6+2*len(classes), admitted+len(kinds))
 	return r, nil
+}
+
+// countedVerbs are the verbs of which requests without operation class are counted that
+// credit admits.
+func countedVerbs() []string { return creditClasses()[1:] }
+
+// count writes the rules that count a request that is admitted, in the counters from the
+// first one on: each by its operation class, or by its verb. It returns what they count,
+// as the agent reads it.
+func (r *creditRules) count(first int, operations []limits.Class) (kinds []string) {
+	counter := first
+	rule := func(kind, condition string) {
+		r.counted += fmt.Sprintf("    http-request sc-inc-gpc(%d,0) if draws %s !no_place\n", counter, condition)
+		kinds = append(kinds, kind)
+		counter++
+	}
+	other := ""
+	if len(operations) > 0 {
+		other = " !counted"
+	}
+	for _, verb := range countedVerbs() {
+		rule(verb, fmt.Sprintf("{ var(txn.sluice_class) -m str %s }%s", verb, other))
+	}
+	names := ""
+	for _, o := range operations {
+		rule(verbOf(o)+"/"+o.Name, fmt.Sprintf("{ var(txn.sluice_op) -m str %s }", o.Name))
+		names += " " + o.Name
+	}
+	if names != "" {
+		r.counted = "    acl counted var(txn.sluice_op) -m str" + names + "\n" + r.counted
+	}
+	return kinds
+}
+
+// verbOf is the verb of all requests of an operation class, "" if there are several.
+func verbOf(o limits.Class) string {
+	verb := ""
+	for _, m := range o.Any {
+		if len(m.Methods) != 1 {
+			return ""
+		}
+		of := m.Methods[0]
+		if !slices.Contains(verbs, of) {
+			of = "OTHER"
+		}
+		if verb != "" && verb != of {
+			return ""
+		}
+		verb = of
+	}
+	return verb
 }
 
 // withCredit is haproxy.cfg with the rules for these classes in place. Where addresses have
 // limits, requests beyond those must draw no ticket: the part then stands behind the limits
 // of addresses, and sticky counter 2 is not free.
-func withCredit(cfg string, classes []string, a limits.AddressLimits) (string, error) {
+func withCredit(cfg string, classes []string, operations []limits.Class, a limits.AddressLimits) (string, error) {
 	if classes == nil {
 		classes = creditClasses()
 	}
-	r, err := newCreditRules(classes)
+	r, err := newCreditRules(classes, operations)
 	if err != nil {
 		return "", err
 	}
@@ -115,6 +173,7 @@ func withCredit(cfg string, classes []string, a limits.AddressLimits) (string, e
 		{"tickets of operations", r.operations},
 		{"tickets of verbs", r.drawn},
 		{"new tickets", r.given},
+		{"admitted by credit", r.counted},
 		{"short tickets", r.short},
 	} {
 		if cfg, err = between(cfg, part.name, part.rules); err != nil {

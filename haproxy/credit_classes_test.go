@@ -65,13 +65,13 @@ func TestCreditRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{
-		"credit classes":        "    set-var proc.sluice_classes str(\"* GET\")\n",
-		"credit table":          "    stick-table type string len 128 size 200k expire 10m store gpt(10),gpc(3),conn_cur\n",
+		"credit classes":        "    set-var proc.sluice_classes str(\"* GET\")\n    set-var proc.sluice_tallies str(\"3 GET HEAD PUT POST DELETE PATCH OPTIONS OTHER\")\n",
+		"credit table":          "    stick-table type string len 128 size 200k expire 10m store gpt(10),gpc(11),conn_cur\n",
 		"new tickets":           "    http-request sc-set-gpt(6,0) var(txn.sluice.each_0)\n    http-request sc-set-gpt(8,0) var(txn.sluice.each_1)\n",
 		"tickets of verbs":      "    http-request set-var(txn.sluice_over) sc_inc_gpc(2,0),sub(txn.sluice_last),and(4294967295) if { var(txn.sluice_draws) -m str GET } { sc_get_gpt(9,0),set-var(txn.sluice_last) -m found }\n",
 		"tickets of operations": "",
-		"short tickets": "    http-request allow if { method GET } lasting_now { sc_get_gpt(9,0),set-var(txn.sluice_last) -m found } !{ sc_inc_gpc(2,0),sub(txn.sluice_last),and(4294967295),set-var(txn.sluice_over) -m int 1:2147483647 } last_now !over_now here_now place_now same_now same_end_now\n" +
-			"    http-request allow if { method HEAD PUT POST DELETE PATCH } lasting_now last_now !over_now here_now place_now same_now same_end_now\n",
+		"short tickets": "    http-request allow if { method GET } lasting_now { sc_get_gpt(9,0),set-var(txn.sluice_last) -m found } !{ sc_inc_gpc(2,0),sub(txn.sluice_last),and(4294967295),set-var(txn.sluice_over) -m int 1:2147483647 } last_now !over_now here_now place_now same_now same_end_now { sc_inc_gpc(3,0) -m found }\n" +
+			shortOfAll("HEAD", 4) + shortOfAll("PUT", 5) + shortOfAll("POST", 6) + shortOfAll("DELETE", 7) + shortOfAll("PATCH", 8),
 	} {
 		if diff := cmp.Diff(want, marked(t, cfg, name)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
@@ -92,4 +92,9 @@ func TestCreditRules(t *testing.T) {
 			t.Errorf("Render with classes %q: %v, want %s", classes, err, want)
 		}
 	}
+}
+
+// shortOfAll is the rule of a method without tickets of its own.
+func shortOfAll(method string, counter int) string {
+	return fmt.Sprintf("    http-request allow if { method %s } lasting_now last_now !over_now here_now place_now same_now same_end_now { sc_inc_gpc(%d,0) -m found }\n", method, counter)
 }

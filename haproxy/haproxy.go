@@ -341,7 +341,7 @@ func (c Config) files() (map[string]string, error) {
 	if cfg, err = between(cfg, "classify", rules); err != nil {
 		return nil, err
 	}
-	if cfg, err = withCredit(cfg, c.CreditClasses, c.Addresses); err != nil {
+	if cfg, err = withCredit(cfg, c.CreditClasses, c.Classes, c.Addresses); err != nil {
 		return nil, err
 	}
 	if files["haproxy.cfg"], err = withAddresses(cfg, c.Addresses); err != nil {

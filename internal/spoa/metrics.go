@@ -68,7 +68,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}, []string{"tier", "verdict", "limit"})),
 		started: newByTier(f.NewCounterVec(prometheus.CounterOpts{
 			Name: "sluice_requests_started_total",
-			Help: "Requests that the agent let start, or HAProxy by credit, limited or not, by their users' tier, their verb (empty: admitted by credit, of an operation class with several verbs) and their operation class (empty: none); beyond 1000 series the tier is other. Not in it: who was refused, and who passed without a verdict.",
+			Help: "Requests that the agent let start, or HAProxy by credit, limited or not, by their users' tier, their verb (empty: admitted by credit, of an operation class with several verbs) and their operation class (empty: none, or admitted by credit where no class of the limit file has a limit); beyond 1000 series the tier is other. Not in it: who was refused, and who passed without a verdict.",
 		}, []string{"tier", "verb", "operation"})),
 		startedUsers: f.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_started_users",

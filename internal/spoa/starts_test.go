@@ -186,7 +186,7 @@ func TestVerdictsCountStarts(t *testing.T) {
 			t.Errorf("reported (-want +got):\n%s", diff)
 		}
 		if err := testutil.GatherAndCompare(r.registry, strings.NewReader(`
-# HELP sluice_requests_started_total Requests that the agent let start, or HAProxy by credit, limited or not, by their users' tier, their verb (empty: admitted by credit, of an operation class with several verbs) and their operation class (empty: none); beyond 1000 series the tier is other. Not in it: who was refused, and who passed without a verdict.
+# HELP sluice_requests_started_total Requests that the agent let start, or HAProxy by credit, limited or not, by their users' tier, their verb (empty: admitted by credit, of an operation class with several verbs) and their operation class (empty: none, or admitted by credit where no class of the limit file has a limit); beyond 1000 series the tier is other. Not in it: who was refused, and who passed without a verdict.
 # TYPE sluice_requests_started_total counter
 sluice_requests_started_total{operation="",tier="free",verb="GET"} 4
 sluice_requests_started_total{operation="",tier="staff",verb="DELETE"} 1

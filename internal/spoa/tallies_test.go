@@ -198,7 +198,7 @@ func TestTalliesByTier(t *testing.T) {
 	r.has(entry("alice", 0, 10, 2, 3), entry("wilma", 0, 5, 0, 0), entry("bob", 0, 1, 0, 0))
 	r.mustRead()
 	if err := testutil.GatherAndCompare(r.registry, strings.NewReader(`
-# HELP sluice_requests_started_total Requests that the agent let start, or HAProxy by credit, limited or not, by their users' tier, their verb (empty: admitted by credit, of an operation class with several verbs) and their operation class (empty: none); beyond 1000 series the tier is other. Not in it: who was refused, and who passed without a verdict.
+# HELP sluice_requests_started_total Requests that the agent let start, or HAProxy by credit, limited or not, by their users' tier, their verb (empty: admitted by credit, of an operation class with several verbs) and their operation class (empty: none, or admitted by credit where no class of the limit file has a limit); beyond 1000 series the tier is other. Not in it: who was refused, and who passed without a verdict.
 # TYPE sluice_requests_started_total counter
 sluice_requests_started_total{operation="",tier="free",verb="GET"} 6
 sluice_requests_started_total{operation="",tier="free",verb="PUT"} 2

@@ -1,0 +1,137 @@
+package haproxy
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// tallies is how many requests of a user HAProxy says that it admitted by credit, by what
+// they were: as the agent reads it.
+func (r *rig) tallies(t testing.TB, user string) map[string]int {
+	t.Helper()
+	_, text, _ := strings.Cut(r.cli(t, "get var proc.sluice_tallies"), "value=<")
+	text, _, whole := strings.Cut(text, ">")
+	words := strings.Fields(text)
+	var first int
+	if n, err := fmt.Sscan(text, &first); n != 1 || err != nil || !whole || len(words) < 2 {
+		t.Fatalf("proc.sluice_tallies is %q, want a number and words", text)
+	}
+	entry := r.entry(t, user)
+	if more, ok := entry[fmt.Sprint("gpc", first+len(words)-1)]; ok {
+		t.Errorf("counter %d, %d, is of nothing", first+len(words)-1, more)
+	}
+	tallies := map[string]int{}
+	for i, kind := range words[1:] {
+		n, ok := entry[fmt.Sprint("gpc", first+i)]
+		if !ok {
+			t.Fatalf("no counter %d for %s", first+i, kind)
+		}
+		if n > 0 {
+			tallies[kind] = n
+		}
+	}
+	return tallies
+}
+
+// Each request that credit admits is counted once, by its operation class or its verb, and
+// none that the agent is asked about, be it admitted or refused.
+func TestAdmittedByCreditIsCounted(t *testing.T) {
+	t.Parallel()
+	operations := []limits.Class{
+		{Name: "LIST", Any: []limits.Match{{Methods: []string{"GET"}, Query: []string{"list"}}}},
+		{Name: "BULK", Any: []limits.Match{{Query: []string{"bulk"}}}},
+		{Name: "MAKE", Any: []limits.Match{{Methods: []string{"MKCOL"}}}},
+	}
+	verbs := map[string]string{"GET /": "GET", "HEAD /": "HEAD", "PUT /": "PUT", "POST /": "POST", "DELETE /": "DELETE", "PATCH /": "PATCH",
+		"OPTIONS /": "OPTIONS", "MKCOL /": "OTHER", "GET /?list": "GET", "PUT /?bulk": "PUT", "get /": "GET"}
+	classes := maps.Clone(verbs)
+	classes["GET /?list"], classes["PUT /?bulk"], classes["MKCOL /"] = "GET/LIST", "/BULK", "OTHER/MAKE"
+	for _, row := range []struct {
+		name   string
+		config Config
+		want   map[string]string // what a request counts as
+		put    int               // number of the class PUT, which has few tickets
+	}{
+		{"short way", Config{}, verbs, 3},
+		{"short way of some verbs", Config{CreditClasses: []string{"*", "PUT"}}, verbs, 1},
+		{"long way", Config{AccessLog: "json"}, verbs, 3},
+		{"operations that have no tickets", Config{Classes: operations}, verbs, 3},
+		{"operations", Config{Classes: operations, CreditClasses: []string{"*", "PUT", "LIST"}}, classes, 1},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
+			row.config.Identify = "header:X-User"
+			r := newRig(t, setup{Config: row.config})
+			r.teachRow(t, generation, 0, 0)
+			r.lend(t, "alice", credit(unlimited, nil).with(fmt.Sprint("each_", row.put), uint32(3)))
+			want := map[string]int{}
+			// The test's own count of what HAProxy admitted without a question.
+			send := func(request string) {
+				method, target, _ := strings.Cut(request, " ")
+				if r.admitted(t, httpRequest(method, target, "X-User: alice", "Content-Length: 0")) {
+					want[row.want[request]]++
+				}
+			}
+			for round, refuse := range []bool{false, true} {
+				r.answerTold(nil) // admits
+				if refuse {
+					r.answerTold(spentOrLate)
+				}
+				for range 5 {
+					for request := range row.want {
+						send(request)
+					}
+				}
+				for range 10 {
+					send("PUT /")
+				}
+				if diff := cmp.Diff(want, r.tallies(t, "alice")); diff != "" {
+					t.Errorf("round %d: counted (-want +got):\n%s", round, diff)
+				}
+			}
+			for request, kind := range row.want {
+				if want[kind] == 0 {
+					t.Errorf("no %s was admitted by credit: nothing is shown about it", request)
+				}
+			}
+			if want["PUT"] > 60 {
+				t.Errorf("%d PUTs were admitted by credit, which has 3 in a second", want["PUT"])
+			}
+		})
+	}
+}
+
+// What operation classes are counted as, and how many there is room for.
+func TestTalliesOfOperations(t *testing.T) {
+	match := func(methods ...string) limits.Match { return limits.Match{Methods: methods, PathPrefix: "/"} }
+	many := []limits.Class{
+		{Name: "ONE", Any: []limits.Match{match("GET"), match("GET")}},
+		{Name: "TWO", Any: []limits.Match{match("GET"), match("PUT")}},
+		{Name: "BOTH", Any: []limits.Match{match("GET", "PUT")}},
+		{Name: "ANY", Any: []limits.Match{match()}},
+		{Name: "ODD", Any: []limits.Match{match("MKCOL"), match("COPY")}},
+	}
+	for i := range 100 {
+		many = append(many, limits.Class{Name: fmt.Sprint("C", i), Any: []limits.Match{match("PUT")}})
+	}
+	r, err := newCreditRules([]string{"*", "ONE"}, many)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `proc.sluice_tallies str("3 GET HEAD PUT POST DELETE PATCH OPTIONS OTHER GET/ONE /TWO /BOTH /ANY OTHER/ODD PUT/C0 `
+	if !strings.Contains(r.declared, want) || strings.Contains(r.declared, " PUT/C84") || !strings.HasSuffix(r.declared, " PUT/C83\")\n") {
+		t.Errorf("declared:\n%s\nwant %s … up to counter 99", r.declared, want)
+	}
+	if !strings.Contains(r.table, "gpc(100),") {
+		t.Errorf("table: %s, want 100 counters", r.table)
+	}
+	if got := strings.Count(r.counted, "sc-inc-gpc("); got != 97 {
+		t.Errorf("%d rules count, want one for each of 97 counters", got)
+	}
+}
