@@ -1,6 +1,7 @@
 package spoa
 
 import (
+	"context"
 	"math/rand/v2"
 	"strconv"
 	"strings"
@@ -173,4 +174,28 @@ func (l *limiter) grant(now time.Time, q question, of *limits.Limits) *grant {
 // withoutCredit is for a question that counts for another key than HAProxy's.
 func (q *question) withoutCredit() {
 	q.classes, q.spent, q.drawn, q.places = "", false, false, concurrency.Places{}
+}
+
+// tally counts what HAProxy admits by itself until ctx ends.
+func (a *Agent) tally(ctx context.Context) error {
+	if a.tallies == nil {
+		<-ctx.Done()
+		return nil
+	}
+	return a.tallies.run(ctx)
+}
+
+// tallied is the limits of a user who has had requests by credit. They are there, although
+// nobody asked about them: their place among the names of their own stays theirs.
+func (a *Agent) tallied(user string) *limits.Limits {
+	if set := a.limiter.set.Load(); set != nil && set.MadeUp(user) {
+		a.names.has(a.clock.Now(), user)
+	}
+	return a.userOf(user)
+}
+
+// natives takes how many requests a user has in progress by credit.
+func (a *Agent) natives(user string, n int) {
+	a.starts.progress(user, int64(n))
+	a.limiter.update(func(now time.Time) { a.limiter.slots.Natives(now, user, n) })
 }

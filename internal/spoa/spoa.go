@@ -196,7 +196,10 @@ func New(o Options) (*Agent, error) {
 	}
 	a.teachThen = a.peers.TeachThen
 	if o.Runtime != "" {
-		a.runtime = runtimeapi.New(o.Runtime)
+		client := runtimeapi.New(o.Runtime)
+		a.runtime = client
+		a.tallies = newTallies(client, a.tallied, a.starts, a.metrics, o.Logger)
+		a.tallies.natives = a.natives
 	}
 	a.spop, err = spop.New(spop.Options{
 		Handler:  a.start,
@@ -240,6 +243,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.follow,
 		a.sayConfirmed,
 		a.withdraws,
+		a.tally,
 		a.heartbeats,
 		a.reportStarts,
 		a.readLimits,
