@@ -15,7 +15,8 @@ const (
 	// agents must agree on it, for nothing is reserved in the pool for such users.
 	NoCredit Credit = iota
 
-	// Withheld: they could have credit, but HAProxy has none, and gets none but by Lend.
+	// Withheld: they could have credit, but HAProxy's newest process has none in force, and
+	// gets none but by Lend.
 	Withheld
 
 	// Spent: HAProxy has credit in this second, and its tickets did not suffice.
@@ -46,6 +47,8 @@ type portion struct {
 	phase   portionPhase
 	from    int64 // portionLent: the first second in which HAProxy may have it
 	through int64 // portionRecalled: the last second in which HAProxy has none for certain
+	until   int64 // the last second of credit that HAProxy has lost, or may have had, before it was withheld
+	lentAt  int64 // when an answer last brought it, ns
 
 	each    int // tickets: this instance's portion in the bucket's second
 	reserve int // all instances' portions
@@ -60,27 +63,37 @@ type portion struct {
 
 // agents reports whether the agent, and not HAProxy, has the portion of a second.
 func (p *portion) agents(sec int64) bool {
-	switch p.phase {
-	case portionWithheld, portionRecalled:
-		return true
-	case portionLent:
-		return sec < p.from
-	}
-	return false
+	return p.phase != portionNone && !p.haproxys(sec)
 }
 
 // haproxys reports whether HAProxy has the portion of a second, or may have.
-func (p *portion) haproxys(sec int64) bool { return p.phase == portionLent && sec >= p.from }
+func (p *portion) haproxys(sec int64) bool {
+	return p.phase != portionNone && (sec <= p.until || p.phase == portionLent && sec >= p.from)
+}
+
+// forgetAt is when the portion may be forgotten, ns: not while it is recalled, for it is
+// given back in each second then, nor in a second in which it was taken, for it would be
+// taken again.
+func (p *portion) forgetAt() int64 {
+	last := p.settled
+	if p.phase == portionRecalled {
+		last = max(last, p.through)
+	}
+	return (last + 1) * second
+}
 
 // recalled reports whether HAProxy has been told to spend nothing in a second.
 func (p *portion) recalled(sec int64) bool { return p.phase == portionRecalled && sec <= p.through }
+
+// answerSpan is how long an answer may take to HAProxy at most.
+const answerSpan = int64(150 * time.Millisecond)
 
 // lendAfter and lendBefore are the parts at a second's beginning and end in which no
 // credit is given. HAProxy begins with the second after the answer by its own clock,
 // and may take it for another second than the agent does.
 const (
 	lendAfter  = int64(50 * time.Millisecond)
-	lendBefore = second - int64(150*time.Millisecond)
+	lendBefore = second - answerSpan
 )
 
 // withdrawAgain is how long an agent waits for a Recalled before it asks again.
@@ -92,9 +105,12 @@ func (a *Agent) told(b *bucket, c Credit) {
 	switch {
 	case c == NoCredit || b.pooled:
 		p.phase = portionNone
-	case p.phase == portionLent, p.phase == portionRecalled:
-		// The agent knows better: a Withheld can be from another process of HAProxy, or
-		// from before a grant, and what says Spent after a recall was asked before it.
+	case p.phase == portionRecalled: // what HAProxy says of credit is from before that
+	case p.phase == portionLent && (c != Withheld || b.second < p.from):
+	case c == Withheld && (p.phase == portionLent || p.phase == portionNone && !a.alone(b)):
+		// HAProxy may have spent some in this second: by a process that was reloaded since,
+		// or before a withdrawal whose answer is still to come, or was lost.
+		p.phase, p.until = portionWithheld, b.second
 	case c == Withheld:
 		p.phase = portionWithheld
 	default:
@@ -193,9 +209,9 @@ func (a *Agent) refuseSpent(w *Waiting, now int64) Verdict {
 }
 
 // Lendable reports whether HAProxy can have credit for these limits, which are all that
-// the user has, from the next second on: the agents agree on how many they are, the credit
-// is not recalled, and nothing of the next second's was given back. It is false around the
-// end of a second, see lendAfter.
+// the user has, from the next second on: the agents agree on how many they are, HAProxy
+// has none already, it is not recalled, and nothing of the next second's was given back.
+// It is false around the end of a second, see lendAfter.
 func (a *Agent) Lendable(at time.Time, name string, rates []limits.Rate) bool {
 	now := at.UnixNano()
 	sec := now / second
@@ -215,10 +231,10 @@ func (a *Agent) Lendable(at time.Time, name string, rates []limits.Rate) bool {
 		}
 		a.roll(b, now)
 		p := &b.portion
-		if p.phase == portionNone || p.recalled(sec+1) || p.settled > sec || b.hot(now) || b.second != sec {
+		if p.phase == portionNone || p.phase == portionLent || p.recalled(sec+1) || p.settled > sec || b.second != sec {
 			return false
 		}
-		if p.each == 0 && !a.alone(b) {
+		if !a.alone(b) && (p.each == 0 || b.hot(now)) { // nobody wants what a lone HAProxy has
 			return false
 		}
 	}
@@ -239,11 +255,7 @@ func (a *Agent) Lend(at time.Time, name string, rates []limits.Rate, from int64)
 			continue
 		}
 		a.roll(b, at.UnixNano())
-		p := &b.portion
-		if p.phase == portionLent {
-			from = min(from, p.from) // what it was given before may still be in force
-		}
-		p.phase, p.from = portionLent, from
+		b.portion.phase, b.portion.from, b.portion.lentAt = portionLent, from, at.UnixNano()
 	}
 }
 
@@ -254,6 +266,9 @@ func (a *Agent) Lend(at time.Time, name string, rates []limits.Rate, from int64)
 //
 // What HAProxy has not spent goes to requests that wait here, and to the pool; so does
 // its portion of each following second, before that second begins.
+//
+// If it comes so soon after Lend that the answer which brought the credit may have been on
+// its way, it does not count: the credit has to be withdrawn again.
 func (a *Agent) Recalled(at time.Time, name string, rate limits.Rate, sec int64, spent int, through int64) {
 	now := at.UnixNano()
 	u := a.user(name)
@@ -265,15 +280,18 @@ func (a *Agent) Recalled(at time.Time, name string, rate limits.Rate, sec int64,
 	if b.pooled {
 		return
 	}
-	sec = min(sec, b.second+1) // no clock is further ahead
 	p := &b.portion
+	if since := now - p.lentAt; p.phase == portionLent && since >= 0 && since < answerSpan {
+		return
+	}
+	sec = min(sec, b.second+1) // no clock is further ahead
 	if p.phase == portionRecalled {
 		through = max(through, p.through)
 	}
 	if sec > b.second { // HAProxy's clock is ahead: what it spent in this second is not known
 		a.spendRest(b)
 	}
-	p.phase, p.through = portionRecalled, through
+	p.phase, p.through, p.until = portionRecalled, through, min(p.until, sec-1)
 	a.divide(b)
 	switch {
 	case p.settled > sec: // that second is over
@@ -348,28 +366,32 @@ func (a *Agent) relieve(b *bucket) {
 
 // Reloaded says that HAProxy has begun a new process. What the old one has spent of this
 // second nobody can tell, so nothing of it is given back from now on.
-func (a *Agent) Reloaded(at time.Time) { a.reloaded = at.Unix() }
+func (a *Agent) Reloaded(at time.Time) {
+	a.reloaded = (at.UnixNano() + lendAfter) / second // HAProxy's clock may be ahead
+}
 
 // nextAsk makes the ask for the following window: for what will be needed beyond the
 // portion, or, of a key that is hot or not in use here, to give back what will not be
 // needed of it.
 func (a *Agent) nextAsk(b *bucket, now int64) Ask {
-	p := &b.portion
-	ask := b.about(b.following())
+	p, sec := &b.portion, b.following()
+	ask := b.about(sec)
 	ask.Instances = a.sharers(b)
-	want := 0
+	own, want := 0, 0
+	if p.phase != portionNone {
+		own, ask.Reserve = a.fleet.portions(b.max, sec)
+	}
 	if a.active(b, now) {
 		want = b.target(now, a.fleet.instances)
 	}
-	own := 0
-	if sec := b.following(); p.agents(sec) && p.settled < sec && a.mayTake(sec) {
-		own = p.each
+	if !p.agents(sec) || p.settled >= sec || !a.mayTake(sec) {
+		own = 0
 	}
 	ask.Ahead = max(0, want-own)
 	if spare := own - want; spare > 0 && !a.holdsPortion(b, now) {
 		ask.Back = spare
 		b.next += want
-		p.settled, p.counted = b.following(), 0
+		p.settled, p.counted = sec, 0
 	}
 	return ask
 }
@@ -394,8 +416,9 @@ func (a *Agent) nextMatters(b *bucket, now int64) bool {
 	return a.active(b, now) || b.portion.recalled(b.following())
 }
 
-// rollPortion begins a second.
-func (a *Agent) rollPortion(b *bucket) {
+// rollPortion begins a second. The portion of a key that is about to be forgotten is left
+// alone: it would be remembered for it.
+func (a *Agent) rollPortion(b *bucket, now int64) {
 	p := &b.portion
 	if p.phase == portionRecalled && b.second > p.through {
 		p.phase = portionWithheld
@@ -404,7 +427,9 @@ func (a *Agent) rollPortion(b *bucket) {
 	if p.settled == b.second && a.alone(b) {
 		b.admitted += p.counted
 	}
-	a.takePortion(b)
+	if p.phase == portionRecalled || now-b.seen.last < int64(forgetSpan) {
+		a.takePortion(b)
+	}
 }
 
 // longSetBack is how far, in seconds, a clock is set back at most for the portions of
@@ -416,7 +441,7 @@ func (p *portion) setBack(sec int64) {
 	if p.settled > sec+longSetBack {
 		p.settled = sec
 	}
-	p.from, p.through = min(p.from, sec), min(p.through, sec+settleSpan)
+	p.from, p.through, p.until = min(p.from, sec), min(p.through, sec+settleSpan), min(p.until, sec)
 }
 
 // setBackTo follows a clock that was set back, should it have been.

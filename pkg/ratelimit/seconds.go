@@ -49,7 +49,7 @@ func (a *Agent) roll(b *bucket, now int64) {
 	a.close(b)
 	a.clear(b)
 	b.second, b.balance, b.portion.before = current, next, before
-	a.rollPortion(b)
+	a.rollPortion(b, now)
 	b.limit = b.max + b.burst // at most, until the pool is heard of
 	if b.waiting > b.balance {
 		a.want(b)
@@ -114,6 +114,9 @@ func (a *Agent) keep(b *bucket, now int64) int {
 	if b.waiting > 0 || a.lost && b.long() {
 		return b.balance
 	}
+	if b.portion.recalled(b.second) && !a.active(b, now) {
+		return 0 // others want it
+	}
 	target := b.target(now, a.fleet.instances)
 	if now-b.seen.last < int64(idleSpan) {
 		return 2*target + 1
@@ -165,9 +168,7 @@ func (a *Agent) plan(b *bucket, now int64) {
 // does, and what a lost pool has still to hear of is kept for it.
 func (a *Agent) forgetAt(b *bucket, now int64) int64 {
 	at := b.seen.last + int64(forgetSpan)
-	if b.portion.recalled(b.second) {
-		at = max(at, (b.portion.through+1)*second)
-	}
+	at = max(at, b.portion.forgetAt())
 	if b.long() {
 		if b.native {
 			at = max(at, b.nativeAt+int64(nativeSpan))

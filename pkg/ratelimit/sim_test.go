@@ -23,18 +23,22 @@ type cluster struct {
 	watch   *ratelimit.Watch
 	polygen bool // alive
 
-	admitted map[ratelimit.Key]map[int64]int // by the verdict's second
-	gone     map[poolKey]int                 // tokens whose grant was lost
-	offered  map[int64]int
-	refused  map[int64]int
-	asked    int // messages to the pool
-	entries  int
-	taught   int // entries of HAProxies' tables, lifts included
-	answered int
-	waited   []time.Duration // of requests that had to wait
-	lateWait int             // waits of requests that were not among an agent's first of a second
-	longest  time.Duration
-	problems []string
+	admitted  map[ratelimit.Key]map[int64]int // by the verdict's second
+	gone      map[poolKey]int                 // tokens whose grant was lost
+	offered   map[int64]int
+	refused   map[int64]int
+	asked     int // messages to the pool
+	entries   int
+	taught    int           // entries of HAProxies' tables, lifts included
+	questions map[int64]int // that HAProxies asked
+	natives   int           // requests that HAProxies admitted by themselves
+	lent      int           // credits given
+	recalled  int           // withdrawals confirmed
+	answered  int
+	waited    []time.Duration // of requests that had to wait
+	lateWait  int             // waits of requests that were not among an agent's first of a second
+	longest   time.Duration
+	problems  []string
 }
 
 // pools are Redis.
@@ -42,6 +46,7 @@ type pools struct {
 	heard    map[*ratelimit.Agent]uint64 // the last batch
 	totals   map[poolKey]int
 	accounts map[ratelimit.Key]ratelimit.Account
+	mistake  mistake
 }
 
 type poolKey struct {
@@ -58,6 +63,7 @@ func (p pools) hear(from *ratelimit.Agent, at time.Time, asks []ratelimit.Ask) [
 	again := asks[0].Seq <= p.heard[from]
 	p.heard[from] = max(p.heard[from], asks[0].Seq)
 	grants := make([]ratelimit.Grant, len(asks))
+	asks = p.mistake.in(asks)
 	for i, ask := range asks {
 		if again {
 			ask = ask.Heard()
@@ -109,6 +115,10 @@ type scenario struct {
 	// leaves as it should, or is killed.
 	restart time.Duration
 	killed  bool
+
+	lending lending
+	joins   time.Duration // the last agent joins the others so late; 0: it is there
+	leaves  time.Duration // the last agent leaves the others here; 0: it stays
 }
 
 // agent is one instance: the core and the little that surrounds it.
@@ -120,6 +130,12 @@ type agent struct {
 	waiting  map[*ratelimit.Waiting]waiter
 	first    int64 // the last second in which it saw a request
 	rank     int
+
+	haproxy    *haproxy
+	old        *haproxy // a process that was reloaded, and may go on
+	lingers    time.Time
+	generation int
+	instances  int
 }
 
 // entry is one of HAProxy's table: it refuses until a second, or until it expires.
@@ -138,15 +154,16 @@ type waiter struct {
 
 func (s scenario) run() *cluster {
 	c := &cluster{
-		scenario: s,
-		Run:      simulation.New(s.seed),
-		pool:     newPools(),
-		watch:    ratelimit.NewWatch(false),
-		polygen:  !s.noHints,
-		admitted: make(map[ratelimit.Key]map[int64]int),
-		gone:     make(map[poolKey]int),
-		offered:  make(map[int64]int),
-		refused:  make(map[int64]int),
+		scenario:  s,
+		Run:       simulation.New(s.seed),
+		pool:      newPools(),
+		watch:     ratelimit.NewWatch(false),
+		polygen:   !s.noHints,
+		admitted:  make(map[ratelimit.Key]map[int64]int),
+		gone:      make(map[poolKey]int),
+		offered:   make(map[int64]int),
+		questions: make(map[int64]int),
+		refused:   make(map[int64]int),
 	}
 	if c.wait == 0 {
 		c.wait = max(5*s.rtt, 10*time.Millisecond)
@@ -154,6 +171,7 @@ func (s scenario) run() *cluster {
 	if c.flush == 0 {
 		c.flush = 5 * time.Millisecond
 	}
+	c.pool.mistake = s.lending.mistake
 	c.Now = c.since(0)
 	start := c.Now
 	for i := range s.agents {
@@ -161,6 +179,10 @@ func (s scenario) run() *cluster {
 			native:  make(map[ratelimit.Key]entry),
 			waiting: make(map[*ratelimit.Waiting]waiter),
 			rank:    i,
+			haproxy: &haproxy{},
+		}
+		if s.lending.skew > 0 {
+			a.haproxy.skew = time.Duration(c.Rand.Int64N(int64(2*s.lending.skew))) - s.lending.skew
 		}
 		if s.skew > 0 {
 			a.skew = time.Duration(c.Rand.Int64N(int64(2*s.skew))) - s.skew
@@ -177,6 +199,10 @@ func (s scenario) run() *cluster {
 			c.At(start.Add(s.backAt+200*time.Millisecond), func() { a.core.Lost(a.clock(c), false); c.pump(a) })
 		}
 	}
+	for i := 1; s.lending.reload > 0 && i < int(time.Duration(s.seconds)*time.Second/s.lending.reload); i++ {
+		c.At(start.Add(time.Duration(i)*s.lending.reload), func() { c.reload(c.agents[i%len(c.agents)]) })
+	}
+	c.joinAndLeave(start)
 	for i := 1; s.restart > 0 && i < int(time.Duration(s.seconds)*time.Second/s.restart); i++ {
 		c.At(start.Add(time.Duration(i)*s.restart), func() { c.replace(c.agents[i%len(c.agents)]) })
 	}
@@ -198,8 +224,15 @@ func (c *cluster) since(seconds int) time.Time {
 // start gives an instance a new agent.
 func (c *cluster) start(a *agent, at time.Time) {
 	a.core = ratelimit.NewAgent(ratelimit.Config{})
-	a.core.Cluster(at, len(c.agents)+1, a.rank)
-	a.core.Cluster(at, c.scenario.agents, a.rank)
+	if !c.lending.on {
+		a.core.Cluster(at, len(c.agents)+1, a.rank)
+	}
+	a.instances = c.scenario.agents
+	if c.joins > 0 && c.Now.Before(c.since(0).Add(c.joins)) || c.leaves > 0 && !c.Now.Before(c.since(0).Add(c.leaves)) {
+		a.instances--
+	}
+	a.core.Cluster(at, a.instances, a.rank)
+	c.regenerate(a)
 	a.core.RoundTrip(c.rtt)
 	a.inflight = false
 }
@@ -255,11 +288,19 @@ func (a *agent) clock(c *cluster) time.Time { return c.Now.Add(a.skew) }
 
 // request is one request at one HAProxy.
 func (c *cluster) request(a *agent) {
+	if !c.serves(a) {
+		return
+	}
 	sec := a.clock(c).Unix()
 	c.offered[sec]++
 	rates := c.rates
 	if c.mixed && c.Rand.IntN(2) == 0 {
 		rates = rates[len(rates)-1:]
+	}
+	admitted, said := c.native(a, rates)
+	if admitted {
+		c.answered++
+		return
 	}
 	for _, r := range rates {
 		if e := a.native[keyOf(r)]; sec < e.until && c.Now.Before(e.expires) {
@@ -270,7 +311,8 @@ func (c *cluster) request(a *agent) {
 	}
 	first := a.first != sec
 	a.first = sec
-	v, w := a.core.Start(a.clock(c), "u", rates, ratelimit.NoCredit)
+	c.questions[sec]++
+	v, w := a.core.Start(a.clock(c), "u", rates, said)
 	if left, of, ok := a.core.Left(a.clock(c), "u", rates); !ok || left < 0 || left > of.Max+of.Burst {
 		c.problem("Left = %d of %+v, %v; want one of the limits and at most all of it", left, of, ok)
 	}
@@ -313,12 +355,17 @@ func (c *cluster) verdict(a *agent, v ratelimit.Verdict, rates []limits.Rate) {
 		return
 	}
 	for _, r := range rates {
-		k := keyOf(r)
-		if c.admitted[k] == nil {
-			c.admitted[k] = make(map[int64]int)
-		}
-		c.admitted[k][v.Second-v.Second%r.Window.Seconds()]++
+		c.count(keyOf(r), v.Second-v.Second%r.Window.Seconds())
 	}
+	c.lend(a)
+}
+
+// count takes note of a request admitted in a window.
+func (c *cluster) count(k ratelimit.Key, window int64) {
+	if c.admitted[k] == nil {
+		c.admitted[k] = make(map[int64]int)
+	}
+	c.admitted[k][window]++
 }
 
 func keyOf(r limits.Rate) ratelimit.Key {
@@ -362,6 +409,9 @@ func (c *cluster) pump(a *agent) {
 				a.native[n.Key] = entry{n.End(), c.Now.Add(ratelimit.NativeFor)}
 			}
 		})
+	}
+	for range out.Withdraw {
+		c.withdrawal(a, a.clock(c).Unix())
 	}
 	if out.Urgent {
 		c.send(a, false)
@@ -480,6 +530,9 @@ func (c *cluster) usage(a *agent, ask ratelimit.Ask, g ratelimit.Grant) {
 			c.After(c.delay(), func() {
 				for _, h := range hints {
 					to.core.Hot(to.clock(c), h.Key, h.Until, h.Instances)
+					if to.instances > 1 {
+						c.withdrawal(to, h.Until.Unix())
+					}
 				}
 				for _, t := range throttles {
 					to.core.Throttle(to.clock(c), t.Key, t.Second, t.Limit)

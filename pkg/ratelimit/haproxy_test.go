@@ -1,0 +1,259 @@
+package ratelimit_test
+
+import (
+	"slices"
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/credit"
+	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+// lending describes what a scenario does with HAProxy's credit. The zero value: nobody
+// has any.
+type lending struct {
+	on       bool
+	skew     time.Duration // HAProxy's clock differs from its agent's by up to this
+	withdraw time.Duration // mean time until a withdrawal reaches HAProxy, and until its answer is there; 0 means 300 µs
+	loss     float64       // chance that a withdrawal is lost, and that its answer is
+	teach    time.Duration // longest time until HAProxy has heard of a generation; 0 means 5 ms
+	reload   time.Duration // every so long the next HAProxy is reloaded,
+	linger   time.Duration // and its old process goes on for so long
+
+	mistake mistake // that the checks must find
+}
+
+// mistake is one that is made on purpose.
+type mistake int
+
+const (
+	forgetSpent   mistake = iota + 1 // a withdrawal says that nothing was spent
+	forgetReserve                    // the pool begins at nothing
+	giveBackTwice                    // the pool takes everything twice that is given back
+	denyCredit                       // HAProxy says that it has no credit when it is spent
+)
+
+// in makes the mistake, if it is one of the pool's.
+func (m mistake) in(asks []ratelimit.Ask) []ratelimit.Ask {
+	if m != forgetReserve && m != giveBackTwice {
+		return asks
+	}
+	asks = slices.Clone(asks)
+	for i := range asks {
+		if m == forgetReserve {
+			asks[i].Reserve = 0
+		} else {
+			asks[i].Back *= 2
+		}
+	}
+	return asks
+}
+
+// haproxy is one process: its entry of the simulated user in the table of credit. It
+// renews the credit by itself, each second by its own clock.
+type haproxy struct {
+	skew       time.Duration
+	row        int // the generation in force
+	generation int // of the entry; 0: no credit
+	end        int64
+	fresh      bool // the end comes from a renewal
+	each       map[ratelimit.Key]int
+	drawn      map[ratelimit.Key]int // in the second that ends
+	stopping   bool
+}
+
+// now is the process' second.
+func (h *haproxy) now(a *agent, c *cluster) int64 { return a.clock(c).Add(h.skew).Unix() }
+
+// lasting reports whether the credit is in force in a second.
+func (h *haproxy) lasting(sec int64) bool {
+	return h.generation > 0 && h.end-sec >= 1 && h.end-sec <= 2
+}
+
+// draw admits a request, or says what HAProxy says when it asks instead.
+func (h *haproxy) draw(sec int64, rates []limits.Rate) (bool, ratelimit.Credit) {
+	if h.generation == 0 {
+		return false, ratelimit.Withheld
+	}
+	if !h.lasting(sec) {
+		if h.stopping || h.generation != h.row {
+			return false, ratelimit.Uncertain
+		}
+		h.drawn, h.end, h.fresh = make(map[ratelimit.Key]int), sec+1, true
+	}
+	if !h.fresh {
+		return false, ratelimit.Withheld
+	}
+	for _, r := range rates { // those of a class are first
+		k := keyOf(r)
+		if h.drawn[k]++; h.drawn[k] > h.each[k] {
+			return false, ratelimit.Spent
+		}
+	}
+	return true, 0
+}
+
+// spent is what HAProxy has drawn of a limit, and in which second.
+func (h *haproxy) spent(sec int64, k ratelimit.Key) (int64, int) {
+	if h.end-sec < 1 || h.end-sec > 2 {
+		return sec, 0 // it is over, and there is none in this second
+	}
+	if !h.fresh {
+		return h.end - 1, 0
+	}
+	return h.end - 1, min(h.drawn[k], h.each[k])
+}
+
+// native lets HAProxy admit a request by itself, if it can.
+func (c *cluster) native(a *agent, rates []limits.Rate) (bool, ratelimit.Credit) {
+	if !c.lending.on {
+		return false, ratelimit.NoCredit
+	}
+	h := a.haproxy
+	if c.Now.Before(a.lingers) && c.Rand.IntN(2) == 0 {
+		h = a.old
+	}
+	sec := h.now(a, c)
+	ok, said := h.draw(sec, rates)
+	if !ok {
+		if c.lending.mistake == denyCredit {
+			said = ratelimit.Withheld
+		}
+		if h.stopping && said == ratelimit.Withheld {
+			said = ratelimit.Uncertain // the new process may have credit
+		}
+		return false, said
+	}
+	c.natives++
+	for _, r := range rates {
+		c.count(keyOf(r), sec)
+	}
+	return true, 0
+}
+
+// lend brings credit with an answer.
+func (c *cluster) lend(a *agent) {
+	at := a.clock(c)
+	if !c.lending.on || !a.core.Lendable(at, "u", c.rates) {
+		return
+	}
+	a.core.Lend(at, "u", c.rates, at.Unix()+1)
+	h, generation, each := a.haproxy, a.generation, make(map[ratelimit.Key]int)
+	for _, r := range c.rates {
+		each[keyOf(r)] = credit.Portion(r.Max, a.instances)
+	}
+	c.lent++
+	c.After(time.Duration(c.Rand.Int64N(int64(2*time.Millisecond))), func() {
+		h.each, h.drawn, h.fresh = each, make(map[ratelimit.Key]int), false
+		h.end, h.generation = h.now(a, c)+1, generation
+	})
+}
+
+// withdrawal takes the credit of an instance back through a second.
+func (c *cluster) withdrawal(a *agent, through int64) {
+	if !c.lending.on || !c.serves(a) {
+		return
+	}
+	core := a.core
+	delay := func() time.Duration {
+		mean := max(300*time.Microsecond, c.lending.withdraw)
+		return mean/2 + time.Duration(c.Rand.ExpFloat64()*float64(mean/2))
+	}
+	if c.Rand.Float64() < c.lending.loss {
+		return
+	}
+	c.After(delay(), func() {
+		h := a.haproxy
+		sec := h.now(a, c)
+		h.generation = 0
+		type found struct {
+			second int64
+			spent  int
+		}
+		read := make([]found, len(c.rates))
+		for i, r := range c.rates {
+			read[i].second, read[i].spent = h.spent(sec, keyOf(r))
+			if c.lending.mistake == forgetSpent {
+				read[i].spent = 0
+			}
+		}
+		if c.Rand.Float64() < c.lending.loss {
+			return
+		}
+		c.After(delay(), func() {
+			if a.core != core {
+				return
+			}
+			for i, r := range c.rates {
+				core.Recalled(a.clock(c), "u", r, read[i].second, read[i].spent, through)
+			}
+			c.recalled++
+			c.pump(a)
+		})
+	})
+}
+
+// number tells an agent how many there are, which begins another generation of credit.
+func (c *cluster) number(a *agent, instances int) {
+	a.core.Cluster(a.clock(c), instances, a.rank)
+	if a.instances == instances {
+		return
+	}
+	a.instances = instances
+	c.regenerate(a)
+}
+
+// regenerate begins another generation.
+func (c *cluster) regenerate(a *agent) {
+	if !c.lending.on {
+		return
+	}
+	a.generation++
+	generation := a.generation
+	c.After(time.Duration(c.Rand.Int64N(int64(max(5*time.Millisecond, c.lending.teach)))), func() { a.haproxy.row = max(a.haproxy.row, generation) })
+}
+
+// reload replaces a HAProxy's process by one that knows nothing.
+func (c *cluster) reload(a *agent) {
+	a.old, a.lingers = a.haproxy, c.Now.Add(c.lending.linger)
+	a.old.stopping = true
+	a.haproxy = &haproxy{skew: a.old.skew, row: a.generation}
+	a.core.Reloaded(a.clock(c))
+}
+
+// serves reports whether an instance has requests: one that joins waits until the others
+// know of it.
+func (c *cluster) serves(a *agent) bool {
+	since := c.Now.Sub(c.since(0))
+	switch {
+	case a != c.agents[len(c.agents)-1]:
+		return true
+	case c.joins > 0:
+		return since >= c.joins+500*time.Millisecond
+	case c.leaves > 0:
+		return since < c.leaves
+	}
+	return true
+}
+
+// joinAndLeave has the last agent join the others, or leave them. Each hears of it within
+// the distance of two heartbeats. Whoever joins serves later than that.
+func (c *cluster) joinAndLeave(start time.Time) {
+	heartbeats := int64(300 * time.Millisecond)
+	for i, a := range c.agents {
+		last := i == len(c.agents)-1
+		switch {
+		case c.joins > 0 && last:
+			c.start(a, start.Add(c.joins))
+			c.At(start.Add(c.joins), func() {
+				c.start(a, c.Now)
+			})
+		case c.joins > 0:
+			c.At(start.Add(c.joins+time.Duration(c.Rand.Int64N(heartbeats))), func() { c.number(a, len(c.agents)) })
+		case c.leaves > 0 && last:
+			c.At(start.Add(c.leaves), func() { c.replace(a) })
+		case c.leaves > 0:
+			c.At(start.Add(c.leaves+time.Duration(c.Rand.Int64N(heartbeats))), func() { c.number(a, len(c.agents)-1) })
+		}
+	}
+}
