@@ -85,15 +85,15 @@ func (p *portion) forgetAt() int64 {
 // recalled reports whether HAProxy has been told to spend nothing in a second.
 func (p *portion) recalled(sec int64) bool { return p.phase == portionRecalled && sec <= p.through }
 
-// answerSpan is how long an answer may take to HAProxy at most.
-const answerSpan = int64(150 * time.Millisecond)
+// lendSpan is how long an answer may take to HAProxy, which waits 30 ms for one.
+const lendSpan = int64(50 * time.Millisecond)
 
 // lendAfter and lendBefore are the parts at a second's beginning and end in which no
 // credit is given. HAProxy begins with the second after the answer by its own clock,
 // and may take it for another second than the agent does.
 const (
 	lendAfter  = int64(50 * time.Millisecond)
-	lendBefore = second - answerSpan
+	lendBefore = second - int64(150*time.Millisecond)
 )
 
 // withdrawAgain is how long an agent waits for a Recalled before it asks again.
@@ -153,12 +153,12 @@ func (a *Agent) mayTake(sec int64) bool {
 // before it knows what HAProxy has spent.
 func (a *Agent) entrusted(b *bucket) bool { return b.portion.haproxys(b.second) && a.alone(b) }
 
-// natives is how many requests of the bucket's second HAProxy may have admitted by
-// itself, of an agent that is not alone.
+// natives is how many requests of the bucket's second HAProxy admits by itself, of an
+// agent that is not alone. Credit that it has lost is taken for unused.
 func (b *bucket) natives() int {
 	p := &b.portion
 	switch {
-	case p.haproxys(b.second):
+	case p.phase == portionLent && b.second >= p.from:
 		return p.each
 	case p.settled == b.second:
 		return p.counted
@@ -223,22 +223,34 @@ func (a *Agent) Lendable(at time.Time, name string, rates []limits.Rate) bool {
 		return false
 	}
 	for i := range rates {
-		b := u.bucket(rates[i].Class, rates[i].Window)
-		if b == nil { // the request does not count against this one
-			b = a.bucket(u, &rates[i], now)
-			a.told(b, Withheld)
-			a.plan(b, now)
-		}
-		a.roll(b, now)
-		p := &b.portion
-		if p.phase == portionNone || p.phase == portionLent || p.recalled(sec+1) || p.settled > sec || b.second != sec {
+		if b := u.bucket(rates[i].Class, rates[i].Window); b != nil && !a.lendable(b, now) {
 			return false
 		}
-		if !a.alone(b) && (p.each == 0 || b.hot(now)) { // nobody wants what a lone HAProxy has
+	}
+	for i := range rates {
+		if u.bucket(rates[i].Class, rates[i].Window) != nil {
+			continue
+		}
+		// The request does not count against this one, and so far it was of no interest.
+		// That HAProxy has no credit for the others says that it has none for this one.
+		b := a.bucket(u, &rates[i], now)
+		a.told(b, Withheld)
+		a.plan(b, now)
+		if !a.lendable(b, now) {
 			return false
 		}
 	}
 	return true
+}
+
+// lendable reports whether HAProxy can have credit for one limit.
+func (a *Agent) lendable(b *bucket, now int64) bool {
+	a.roll(b, now)
+	p := &b.portion
+	if p.phase == portionNone || p.phase == portionLent || p.recalled(b.second+1) || p.settled > b.second || b.second != now/second {
+		return false
+	}
+	return a.alone(b) || p.each > 0 && !b.hot(now) // nobody wants what a lone HAProxy has
 }
 
 // Lend says that HAProxy will have its portion of these limits as credit from a second
@@ -281,12 +293,17 @@ func (a *Agent) Recalled(at time.Time, name string, rate limits.Rate, sec int64,
 		return
 	}
 	p := &b.portion
-	if since := now - p.lentAt; p.phase == portionLent && since >= 0 && since < answerSpan {
+	if since := now - p.lentAt; p.phase == portionLent && since >= 0 && since < lendSpan {
 		return
 	}
 	sec = min(sec, b.second+1) // no clock is further ahead
 	if p.phase == portionRecalled {
 		through = max(through, p.through)
+	}
+	if p.phase == portionRecalled && sec > b.second { // nothing was lent since: it only lasts longer
+		p.through = through
+		a.plan(b, now)
+		return
 	}
 	if sec > b.second { // HAProxy's clock is ahead: what it spent in this second is not known
 		a.spendRest(b)

@@ -224,6 +224,9 @@ func TestCreditShared(t *testing.T) {
 			{990, "tick", "[1: 0+0 -12 0 of 24]"}, {995, "tick", ""}, {1000, "tick", ""}, {1990, "tick", "[2: 0+0 -12 0 of 24]"},
 			{2990, "tick", ""}, {3990, "tick", ""},
 		}},
+		{"it can be recalled for longer", []credited{
+			{500, "recalled 0 5 0", "[0: 0+0 -7 0 of 24]"}, {600, "recalled 1 0 1", ""}, {990, "tick", "[1: 0+0 -12 0 of 24]"}, {1990, "tick", ""},
+		}},
 		{"what it spent beyond it is counted", []credited{
 			{500, "recalled 0 15 0", "[0: 0+0 -0 3 of 24]"},
 		}},
@@ -238,7 +241,7 @@ func TestCreditShared(t *testing.T) {
 			{500, "reloaded", ""}, {501, "recalled 0 0 1", ""}, {990, "tick", "[1: 0+0 -12 0 of 24]"},
 		}},
 		{"a recall just after a grant may have been too soon for it", []credited{
-			{500, "start withheld", "[0: 1+12 -0 0 of 24] allowed"}, {500, "lend", ""}, {600, "recalled 0 0 2", ""},
+			{500, "start withheld", "[0: 1+12 -0 0 of 24] allowed"}, {500, "lend", ""}, {540, "recalled 0 0 2", ""},
 			{1500, "start spent", "[1: 1+12 -0 0 of 24] allowed"},
 			{1600, "recalled 1 12 2", ""},
 		}},
@@ -291,7 +294,7 @@ func TestCreditLendable(t *testing.T) {
 		steps []credited
 	}{
 		{"a user with a request", []credited{start, {501, "lendable", "true"}}},
-		{"a user without one", []credited{{501, "lendable", "false"}}},
+		{"a user of whom nothing is known", []credited{{501, "lendable", "true"}}},
 		{"one who cannot have it", []credited{{500, "start", "[0: 1+12 -0 0 of 0] allowed"}, {501, "lendable", "false"}}},
 		{"around the end of a second", []credited{start, {849, "lendable", "true"}, {850, "lendable", "false"}, {1049, "lendable", "false"}, {1050, "lendable", "true"}}},
 		{"one who has it", []credited{start, {501, "lend", ""}, {502, "lendable", "false"}, {1100, "lendable", "false"}}},
