@@ -59,6 +59,7 @@ type creditRules struct {
 	given      string // where an answer has brought credit
 	counted    string // where a request is admitted that did not pass by
 	short      string // the short way, of verbs; none if operation classes have tickets
+	beginning  string // where a second begins on the short way; none if many classes have tickets
 }
 
 func newCreditRules(classes []string, operations []limits.Class) (creditRules, error) {
@@ -101,6 +102,9 @@ func newCreditRules(classes []string, operations []limits.Class) (creditRules, e
 	r.declared = fmt.Sprintf("    set-var proc.sluice_classes str(\"%s\")\n    set-var proc.sluice_tallies str(\"%d %s\")\n",
 		strings.Join(classes, " "), admitted, strings.Join(kinds, " "))
 	r.table = fmt.Sprintf("    stick-table type string len 128 size 200k expire 10m store gpt(%d),gpc(%d),conn_cur\n", 6+2*len(classes), admitted+len(kinds))
+	if r.short != "" && len(classes) <= maxShortRenewal {
+		r.beginning = shortRenewal(len(classes), r.short)
+	}
 	return r, nil
 }
 
@@ -155,6 +159,31 @@ func verbOf(o limits.Class) string {
 	return verb
 }
 
+// maxShortRenewal is for how many classes the short way renews tickets itself. Its rules
+// for that are not for nothing: requests without credit pass by them.
+const maxShortRenewal = 6
+
+// shortRenewal is what the part "credit" does where a second begins, but for what the
+// agent being down changes. Who has renewed draws a ticket with the rules of the short way,
+// as far as these are of the methods that most requests have; others draw it below.
+func shortRenewal(classes int, short string) string {
+	var b strings.Builder
+	b.WriteString("    acl begins       var(txn.sluice_begins) -m int 1\n" +
+		"    http-request set-var(txn.sluice_begins) sc_inc_gpc(0,0) if has_now !lasting_now !{ stopping } { sc_get_gpt(2,0),sub(txn.sluice_now) lt 0 } this_generation\n")
+	for i := range classes {
+		fmt.Fprintf(&b, "    http-request sc-set-gpt(%d,0) sc_get_gpc(%d,0),add(txn.sluice_tickets) if begins !lasting_now { sc_get_gpt(%d,0),set-var(txn.sluice_tickets) -m found }\n", 7+2*i, 1+i, 6+2*i)
+	}
+	b.WriteString("    http-request sc-set-gpt(5,0) int(1) if begins !lasting_now\n" +
+		"    http-request sc-set-gpt(1,0) var(txn.sluice_now),add(1) if begins !lasting_now\n" +
+		"    http-request set-var(txn.sluice_unlocked) sc_clr_gpc(0,0) if begins\n")
+	for line := range strings.Lines(short) {
+		if ofClass := strings.Contains(line, "} !{ sc_inc_gpc("); ofClass || strings.Contains(line, "{ method GET }") {
+			b.WriteString(strings.Replace(line, "http-request allow if ", "http-request allow if begins ", 1))
+		}
+	}
+	return b.String()
+}
+
 // withCredit is haproxy.cfg with the rules for these classes in place. Where addresses have
 // limits, requests beyond those must draw no ticket: the part then stands behind the limits
 // of addresses, and sticky counter 2 is not free.
@@ -175,6 +204,7 @@ func withCredit(cfg string, classes []string, operations []limits.Class, a limit
 		{"new tickets", r.given},
 		{"admitted by credit", r.counted},
 		{"short tickets", r.short},
+		{"short renewal", r.beginning},
 	} {
 		if cfg, err = between(cfg, part.name, part.rules); err != nil {
 			return "", err

@@ -65,6 +65,14 @@ func TestCreditRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{
+		"short renewal": "    acl begins       var(txn.sluice_begins) -m int 1\n" +
+			"    http-request set-var(txn.sluice_begins) sc_inc_gpc(0,0) if has_now !lasting_now !{ stopping } { sc_get_gpt(2,0),sub(txn.sluice_now) lt 0 } this_generation\n" +
+			"    http-request sc-set-gpt(7,0) sc_get_gpc(1,0),add(txn.sluice_tickets) if begins !lasting_now { sc_get_gpt(6,0),set-var(txn.sluice_tickets) -m found }\n" +
+			"    http-request sc-set-gpt(9,0) sc_get_gpc(2,0),add(txn.sluice_tickets) if begins !lasting_now { sc_get_gpt(8,0),set-var(txn.sluice_tickets) -m found }\n" +
+			"    http-request sc-set-gpt(5,0) int(1) if begins !lasting_now\n" +
+			"    http-request sc-set-gpt(1,0) var(txn.sluice_now),add(1) if begins !lasting_now\n" +
+			"    http-request set-var(txn.sluice_unlocked) sc_clr_gpc(0,0) if begins\n" +
+			"    http-request allow if begins { method GET } lasting_now { sc_get_gpt(9,0),set-var(txn.sluice_last) -m found } !{ sc_inc_gpc(2,0),sub(txn.sluice_last),and(4294967295),set-var(txn.sluice_over) -m int 1:2147483647 } last_now !over_now here_now place_now same_now same_end_now { sc_inc_gpc(3,0) -m found }\n",
 		"credit classes":        "    set-var proc.sluice_classes str(\"* GET\")\n    set-var proc.sluice_tallies str(\"3 GET HEAD PUT POST DELETE PATCH OPTIONS OTHER\")\n",
 		"credit table":          "    stick-table type string len 128 size 200k expire 10m store gpt(10),gpc(11),conn_cur\n",
 		"new tickets":           "    http-request sc-set-gpt(6,0) var(txn.sluice.each_0)\n    http-request sc-set-gpt(8,0) var(txn.sluice.each_1)\n",

@@ -179,6 +179,7 @@ func TestCreditIsExact(t *testing.T) {
 	}{
 		{"short way", Config{Identify: "header:X-User"}, nil, httpGET("/", "X-User: alice")},
 		{"all requests", Config{Identify: "header:X-User", CreditClasses: []string{"*"}}, []string{"*"}, httpGET("/", "X-User: alice")},
+		{"two classes", Config{Identify: "header:X-User", CreditClasses: []string{"*", "GET"}}, []string{"*", "GET"}, httpGET("/", "X-User: alice")},
 		{"long way", Config{Identify: "header:X-User", AccessLog: "json"}, nil, httpGET("/", "X-User: alice")},
 		{"operation", Config{
 			Identify: "header:X-User", CreditClasses: []string{"*", "PUT", "LIST"},

@@ -1,0 +1,108 @@
+package haproxy
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/sluice-qos/sluice/internal/proctest"
+)
+
+// pausing has requests with a field X-Pause wait for their body above a line of
+// haproxy.cfg, so that a test can act between two rules.
+func pausing(line string) func(cfg string) string {
+	return func(cfg string) string {
+		return strings.Replace(cfg, line, "    http-request wait-for-body time 20s if { req.hdr(x-pause) -m found }\n"+line, 1)
+	}
+}
+
+// paused begins a request of alice that waits where its rig pauses, and returns what lets it go on.
+func (r *rig) paused(t *testing.T) (goOn func() answer) {
+	t.Helper()
+	conn := dial(t, "tcp", r.addr)
+	t.Cleanup(func() { conn.Close() })
+	if _, err := io.WriteString(conn, httpRequest("PUT", "/", "X-User: alice", "X-Pause: 1", "Content-Length: 1")); err != nil {
+		t.Fatal(err)
+	}
+	return func() answer {
+		t.Helper()
+		if _, err := io.WriteString(conn, "x"); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return read(t, resp)
+	}
+}
+
+// A request that has a ticket when its credit is withdrawn is not admitted, for the agent
+// may have read the count before; not even if there is credit again by then.
+func TestCreditWithdrawnBehindATicket(t *testing.T) {
+	t.Parallel()
+	for _, again := range []bool{false, true} {
+		t.Run(fmt.Sprintf("given again %t", again), func(t *testing.T) {
+			t.Parallel()
+			// With an access log there is no short way, whose rules cannot be paused.
+			r := newRig(t, setup{Config: Config{Identify: "header:X-User", AccessLog: "json"}, edit: pausing("    # Is it still the same credit?")})
+			r.teachRow(t, generation, 0, 0)
+			r.lend(t, "alice", credit(unlimited, nil))
+			r.native(t, httpGET("/", "X-User: alice"))
+			drawn := r.entry(t, "alice")["gpc1"]
+			goOn := r.paused(t)
+			proctest.Eventually(t, "a ticket is drawn", func() error {
+				if got := r.entry(t, "alice")["gpc1"]; got != drawn+1 {
+					return fmt.Errorf("%d tickets, want %d", got, drawn+1)
+				}
+				return nil
+			})
+			if out := r.runtime(t, "set table sluice_credit key alice data.gpt 0"); out != "" {
+				t.Fatal(out)
+			}
+			if again {
+				r.lend(t, "alice", credit(unlimited, nil))
+			}
+			if got := goOn(); got.Status != 200 {
+				t.Errorf("status = %d, want 200", got.Status)
+			}
+			asked := r.takeTold(t)
+			if len(asked) != 1 || asked[0].Spent != 0 || asked[0].Drawn != -1 {
+				t.Errorf("asked %+v, want one question that says nothing of a ticket", asked)
+			}
+		})
+	}
+}
+
+// One request at a time renews tickets. Others of that moment find no end yet and ask, and
+// are in nobody's way later.
+func TestCreditIsRenewedOnce(t *testing.T) {
+	t.Parallel()
+	const each = 3
+	r := newRig(t, setup{Config: Config{Identify: "header:X-User", AccessLog: "json"}, edit: pausing("    # renewed tickets: end\n")})
+	r.teachRow(t, generation, 0, 0)
+	r.lend(t, "alice", credit(unlimited, nil).with("each_0", uint32(each)))
+	goOn := r.paused(t)
+	proctest.Eventually(t, "it renews", func() error {
+		if e := r.entry(t, "alice"); e["gpc0"] == 0 || e["gpt7"] != each {
+			return fmt.Errorf("entry %v", e)
+		}
+		return nil
+	})
+	for range 5 {
+		if r.admitted(t, httpGET("/", "X-User: alice")) {
+			t.Error("admitted while nobody had renewed")
+		}
+	}
+	if e := r.entry(t, "alice"); e["gpt7"] != each || e["gpc1"] != 0 || e["gpt1"] != 0 {
+		t.Errorf("entry %v, want that the others wrote nothing", e)
+	}
+	goOn()
+	r.native(t, httpGET("/", "X-User: alice"))
+	if e := r.entry(t, "alice"); e["gpc0"] != 0 {
+		t.Errorf("entry %v, want that nobody writes it any more", e)
+	}
+}
