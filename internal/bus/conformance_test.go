@@ -48,6 +48,7 @@ func TestConformance(t *testing.T) {
 		{"slots refuses what would miscount", slotsRefuses},
 		{"large batches of slots are divided", slotsDivides},
 		{"the gone lose their slots", slotsOfTheGone},
+		{"slots of the silent", slotsOfTheSilent},
 		{"malformed slots are removed", slotsMalformed},
 		{"slots expire", slotsExpire},
 		{"users near their limits are published", progress},

@@ -288,6 +288,44 @@ func slotsOfTheGone(t *testing.T, s *server) {
 	}
 }
 
+// Live instances that have not asked hold their portions.
+func slotsOfTheSilent(t *testing.T, s *server) {
+	b := s.open(t, bus.Options{})
+	for _, tt := range []struct {
+		name    string
+		portion int
+		live    []string
+		fields  map[string]time.Duration // held 1, written so long ago
+		want    concurrency.Grant
+	}{
+		{"nobody can have credit", 0, []string{"a", "b", "c"}, nil, concurrency.Grant{Held: 10}},
+		{"two portions", 2, []string{"a", "b", "c"}, nil, concurrency.Grant{Held: 6}},
+		{"one that is named twice", 2, []string{"a", "b", "b"}, nil, concurrency.Grant{Held: 8}},
+		{"the one that asks is not named", 2, []string{"b"}, nil, concurrency.Grant{Held: 8}},
+		{"one of them has asked", 2, []string{"a", "b", "c"}, map[string]time.Duration{"b": 29 * time.Second}, concurrency.Grant{Held: 7}},
+		{"so long ago that its hash would be gone", 2, []string{"a", "b", "c"}, map[string]time.Duration{"b": 31 * time.Second}, concurrency.Grant{Held: 6}},
+		{"where nobody can have credit that counts", 0, []string{"a", "b", "c"}, map[string]time.Duration{"b": 31 * time.Second}, concurrency.Grant{Held: 9}},
+		{"one that is not known yet has asked", 2, []string{"a", "b"}, map[string]time.Duration{"c": 0}, concurrency.Grant{Held: 7}},
+		{"one that is gone had asked", 2, []string{"a", "b"}, map[string]time.Duration{"c": 5 * time.Second}, concurrency.Grant{Held: 8}},
+		{"more portions than slots", 9, []string{"a", "b", "c"}, nil, concurrency.Grant{Held: 0, Free: -8}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			// Until there was no pause of a second between the writes and the ask.
+			proctest.Eventually(t, "grant", func() error {
+				s.do(t, "DEL", slotsKey("alice"))
+				for name, age := range tt.fields {
+					s.do(t, "HSET", slotsKey("alice"), name, fmt.Sprintf("1 1 1 %d", time.Now().Add(-age).UnixMilli()))
+				}
+				slotted, err := b.Slots(context.Background(), "a", tt.live, []concurrency.Ask{{User: "alice", Seq: 1, Want: 10, Limit: 10, Portion: tt.portion}})
+				if err != nil || slotted.Grants[0] != tt.want {
+					return fmt.Errorf("Slots = %+v, %v, want %+v", slotted.Grants, err, tt.want)
+				}
+				return nil
+			})
+		})
+	}
+}
+
 func slotsMalformed(t *testing.T, s *server) {
 	b := s.open(t, bus.Options{})
 	for i, value := range malformedHoldings {

@@ -9,6 +9,11 @@
 // truth about what has ended; what the agent has admitted since bridges the
 // milliseconds until it hears of it.
 //
+// HAProxy may admit requests of users far from their limits by itself: an agent lends
+// it places, and counts them as in progress until they are withdrawn and what they
+// admitted has ended. Bounds are upper ones wherever nobody can know. DESIGN.md has
+// the phases, why no limit is exceeded, and where that is not so.
+//
 // A Watch is polygen's view of all instances: it decides whom every HAProxy is
 // to block by itself, with hysteresis, and how a user's slots are best shared
 // among the instances that want them. Nothing depends on it for safety.

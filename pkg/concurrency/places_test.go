@@ -232,6 +232,69 @@ func TestPlacesServeWhoWaits(t *testing.T) {
 	r.bound("one has ended", 9)
 }
 
+// TestPlacesRace has a request be tracked after the withdrawal has read HAProxy's count,
+// though it came before.
+func TestPlacesRace(t *testing.T) {
+	limit := 10
+	r := newCreditRig(t, 1, &limit)
+	r.wantAsk(0, places{}, "yes")
+	r.Lend(ms(0), "u")
+	r.Recall(ms(100), "u")
+	r.wantWithdraw(100, "u")
+	r.wantAsk(101, places{true, 6, 5}, "yes")
+	r.Withdrawn(ms(102), "u", 5)
+	r.bound("it is not in the count", 6)
+
+	r = newCreditRig(t, 1, &limit)
+	r.wantAsk(0, places{}, "yes")
+	r.Lend(ms(0), "u")
+	r.Recall(ms(100), "u")
+	r.wantAsk(101, places{true, 2, 5}, "yes")
+	r.Withdrawn(ms(102), "u", 1)
+	r.bound("nor is one within the places", 2)
+}
+
+// TestLendBesideOthers lends places while other requests have slots.
+func TestLendBesideOthers(t *testing.T) {
+	limit := 100
+	r := newCreditRig(t, 2, &limit) // 12 slots
+	for range 3 {
+		r.ask(0, 100, count{}, places{})
+	}
+	if got := r.Lend(ms(0), "u"); got != 10 {
+		t.Errorf("Lend = %d, want 10: HAProxy counts but the last of three", got)
+	}
+	r.bound("two outside", 12)
+	r.Progress(ms(10), "u", 100, count{Tracked: 3, Active: 1})
+	r.bound("one of three is left, which may be outside", 11)
+	r.Progress(ms(20), "u", 100, count{Tracked: 3})
+	r.bound("none", 10)
+
+	// Those that let nobody ask are outside too, for who knows.
+	r.Progress(ms(30), "u", 100, count{Tracked: 5, Active: 2})
+	r.bound("two that nobody was asked about", 12)
+}
+
+// TestLendAfterAReload counts what the old process may admit.
+func TestLendAfterAReload(t *testing.T) {
+	limit := 10
+	r := newCreditRig(t, 1, &limit)
+	r.Start(ms(0), "u", 10, count{Process: 1}, places{})
+	r.Lend(ms(0), "u") // 5
+	r.Progress(ms(10), "u", 10, count{Tracked: 1})
+	r.Replaced(ms(1000))
+	r.Start(ms(2500), "u", 10, count{Process: 2}, places{})
+	if got := r.Lend(ms(2500), "u"); got != 3 {
+		t.Errorf("Lend = %d, want 3 of the 5 that are left", got)
+	}
+	r.bound("five and three", 8)
+	for i, want := range []bool{true, true, false} {
+		if v, _ := r.Start(ms(2501), "u", 10, count{Process: 1}, places{true, 2, 5}); v.Allowed != want {
+			t.Errorf("request %d of the old process: allowed %v, want %v: its places are not these", i, v.Allowed, want)
+		}
+	}
+}
+
 // TestPlacesUnknown has HAProxy say that it has places which this agent never lent.
 func TestPlacesUnknown(t *testing.T) {
 	limit := 100

@@ -34,12 +34,18 @@ func TestTake(t *testing.T) {
 			concurrency.Grant{Held: 5, Free: -4}, concurrency.Holding{Held: 5, Active: 4, Seq: 2}},
 		{"a limit that was lowered takes nothing away", pool{"me": {Held: 8, Active: 2, Seq: 1}}, concurrency.Ask{Seq: 2, Want: 9, Active: 2, Limit: 5},
 			concurrency.Grant{Held: 8, Free: -3}, concurrency.Holding{Held: 8, Active: 2, Seq: 2}},
+		{"live instances that never asked hold their portions", pool{"y": {Held: 1}}, concurrency.Ask{Seq: 1, Want: 10, Limit: 10, Portion: 2},
+			concurrency.Grant{Held: 5}, concurrency.Holding{Held: 5, Seq: 1}},
+		{"those that asked hold what they say", pool{"x": {Held: 0}, "z": {Held: 1}}, concurrency.Ask{Seq: 1, Want: 10, Limit: 10, Portion: 2},
+			concurrency.Grant{Held: 9}, concurrency.Holding{Held: 9, Seq: 1}},
+		{"not even the portion is granted where others hold all", pool{"x": {Held: 10}}, concurrency.Ask{Seq: 1, Want: 2, Limit: 10, Portion: 2},
+			concurrency.Grant{Held: 0, Free: -2}, concurrency.Holding{Seq: 1}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			p := pool{}
 			maps.Copy(p, tt.pool)
-			if got := concurrency.Take(p, nil, "me", tt.ask); got != tt.want {
+			if got := concurrency.Take(p, []string{"me", "x", "z", "z"}, "me", tt.ask); got != tt.want {
 				t.Errorf("Take(%+v) = %+v, want %+v", tt.ask, got, tt.want)
 			}
 			tt.pool = maps.Clone(tt.pool)
