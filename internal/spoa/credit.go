@@ -196,6 +196,5 @@ func (a *Agent) tallied(user string) *limits.Limits {
 
 // natives takes how many requests a user has in progress by credit.
 func (a *Agent) natives(user string, n int) {
-	a.starts.progress(user, int64(n))
 	a.limiter.update(func(now time.Time) { a.limiter.slots.Natives(now, user, n) })
 }
