@@ -27,8 +27,9 @@ const (
 	// creditRow is the key of the row.
 	creditRow = "~"
 	// unlimitedEach is the credit of a class without a limit: more than any HAProxy
-	// serves in a second, and so little that the last ticket seldom exceeds 32 bits.
-	unlimitedEach = 1 << 30
+	// serves in a second. Times the factor it must have 31 bits, for HAProxy compares
+	// tickets modulo 2^32: 2^30 times four would be no ticket at all.
+	unlimitedEach = 1 << 28
 	// downFactor is by how much credit of one of several instances grows while no agent
 	// answers: its portion is a quarter of its even part of the limit (credit.Portion).
 	downFactor = 4
@@ -36,6 +37,8 @@ const (
 	// two for each class.
 	maxClasses = 40
 )
+
+const _ = uint32(1<<31 - 1 - unlimitedEach*downFactor) // does not compile if it is too much
 
 // grant is the credit that an answer brings.
 type grant struct {
