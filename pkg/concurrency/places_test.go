@@ -441,6 +441,123 @@ func TestPlacesUnsettled(t *testing.T) {
 	}
 }
 
+// TestPlacesTellNativesApart has a question that was asked after the withdrawal say how
+// many of HAProxy's count were asked about.
+func TestPlacesTellNativesApart(t *testing.T) {
+	limit := 10
+	r := newCreditRig(t, 1, &limit)
+	r.wantAsk(0, places{}, "yes")
+	r.Lend(ms(0), "u")
+	r.wantAsk(1, places{}, "yes") // outside
+	r.Recall(ms(100), "u")
+	r.wantWithdraw(100, "u")
+	r.wantAsk(101, places{}, "yes")
+	r.Withdrawn(ms(102), "u", 4) // the first, and three of HAProxy's own
+	r.bound("three more were asked about, and the first may be one of them", 6)
+	r.Progress(ms(110), "u", 10, count{Tracked: 3, Active: 2}) // one has ended: which?
+	r.bound("the one may have been in the count, or outside", 6)
+
+	two := count{Tracked: 4, Active: 3} // HAProxy has let one pass without an answer
+	if got, _ := r.ask(250, 10, two, places{}); got != "yes" {
+		t.Fatalf("a question: %s, want yes", got)
+	}
+	r.bound("four of HAProxy's own at most, and four that were asked about", 8)
+	r.Progress(ms(260), "u", 10, count{Tracked: 5, Active: 1})
+	r.bound("three of these have ended", 5)
+}
+
+// TestPlacesReplacedAgain adds up what HAProxies that were replaced may have in progress.
+func TestPlacesReplacedAgain(t *testing.T) {
+	limit := 40
+	r := newCreditRig(t, 1, &limit)
+	for range 2 {
+		r.Start(ms(0), "u", limit, count{Process: 1}, places{})
+	}
+	r.Lend(ms(0), "u")
+	r.bound("30 places, and one outside", 31)
+	r.Replaced(ms(1000))
+	r.bound("they go on", 31)
+	r.Start(ms(2500), "u", limit, count{Process: 2}, places{})
+	r.Lend(ms(2500), "u")
+	r.bound("5 places of the new one", 36)
+	r.Replaced(ms(3000))
+	r.bound("all go on, and one counts twice", 37)
+	r.Drained(ms(4000))
+	r.bound("all have ended", 0)
+}
+
+// TestPlacesHeldByOthers has an instance that has nothing of a hot user repeat that it
+// holds none, lest the pool count its portion when the field is old.
+func TestPlacesHeldByOthers(t *testing.T) {
+	limit := 100
+	r := newCreditRig(t, 4, &limit)
+	last := 0
+	for at := 0; at < 25_000; at += 5 {
+		if at%1000 == 0 {
+			r.Share(ms(at), concurrency.Sharing{User: "u", Until: ms(at + 3000)})
+		}
+		r.Tick(ms(at))
+		if asks := r.exchange(at, true); len(asks) > 0 {
+			last = at
+		}
+		if at-last > 11_000 {
+			t.Fatalf("at %d nothing was said for 11 s", at)
+		}
+		if h, ok := r.pool["me"]; at > 10 && (!ok || h.Held > 0) {
+			t.Fatalf("at %d the pool has %+v, %v, want that none is held", at, h, ok)
+		}
+	}
+}
+
+// TestLimitLoweredBelowWhatIsHeld leaves idle slots that are too many unused.
+func TestLimitLoweredBelowWhatIsHeld(t *testing.T) {
+	r := newRig(t, 2)
+	for at := range 5 {
+		r.start(at, 1)
+		r.exchange(at, true)
+	}
+	if held := r.Held("u"); held < 6 {
+		t.Fatalf("%d slots are held, want some idle", held)
+	}
+	r.Limits(ms(10), func(string) int { return 5 })
+	if v, _ := r.Start(ms(10), "u", 5, count{}, places{}); v.Allowed {
+		t.Errorf("a sixth is admitted, with a limit of 5 and %d slots held", r.Held("u"))
+	}
+}
+
+// TestPlacesLeft has what is left of withdrawn places count until it has ended, however
+// long that takes.
+func TestPlacesLeft(t *testing.T) {
+	limit := 10
+	r := newCreditRig(t, 1, &limit)
+	r.start(0, 1)
+	r.Lend(ms(0), "u")
+	r.Progress(ms(10), "u", 10, count{Tracked: 1})
+	r.Recall(ms(100), "u")
+	r.Withdrawn(ms(101), "u", 3)
+	r.pass(105, 8000)
+	r.bound("three are in progress", 3)
+	r.Withdrawn(ms(8000), "u", 0)
+	r.pass(8000, 10_000)
+	if got := r.Stats().Users; got != 0 {
+		t.Errorf("%d users are known, want none", got)
+	}
+}
+
+// TestPlacesOfABlockedUser are withdrawn when polygen says that the limit is reached.
+func TestPlacesOfABlockedUser(t *testing.T) {
+	for instances, want := range map[int][]string{1: nil, 2: {"u"}} {
+		limit := 100
+		r := newCreditRig(t, instances, &limit)
+		r.ask(0, 100, count{}, places{})
+		r.Lend(ms(0), "u")
+		r.Block(ms(200), "u", concurrency.Limit{Max: 100, Release: 95})
+		if got := r.Drain().Withdraw; !slices.Equal(got, want) {
+			t.Errorf("%d instances: Withdraw = %v, want %v", instances, got, want)
+		}
+	}
+}
+
 // park has the agent forget all of a user but the places.
 func (r *rig) park(at int) {
 	r.t.Helper()
