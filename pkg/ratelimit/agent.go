@@ -13,7 +13,7 @@ type Config struct {
 	// 3 s after his last request, whatever the windows of his limits, but not while
 	// the pool is lost and still has to hear what he did in a longer one. Requests of
 	// users beyond the bound are admitted uncounted (Agent.Overflowed counts them).
-	// 0 means 500 000: about 250 MB if each has one limit, and 160 MB more for each
+	// 0 means 500 000: about 290 MB if each has one limit, and 190 MB more for each
 	// further one.
 	MaxUsers int
 }
@@ -194,6 +194,7 @@ func (a *Agent) admit(w *Waiting, now int64) Verdict {
 	for _, b := range w.buckets[:w.n] {
 		if a.asksLate(b, w.credit, now) {
 			b.portion.before--
+			v.Second = b.second - 1
 			continue
 		}
 		a.spend(b, now)

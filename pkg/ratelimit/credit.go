@@ -106,7 +106,7 @@ func (a *Agent) told(b *bucket, c Credit) {
 	case c == NoCredit || b.pooled:
 		p.phase = portionNone
 	case p.phase == portionRecalled: // what HAProxy says of credit is from before that
-	case p.phase == portionLent && (c != Withheld || b.second < p.from):
+	case p.phase == portionLent && (c != Withheld || b.second <= p.from): // it was asked before it began
 	case c == Withheld && (p.phase == portionLent || p.phase == portionNone && !a.alone(b)):
 		// HAProxy may have spent some in this second: by a process that was reloaded since,
 		// or before a withdrawal whose answer is still to come, or was lost.
@@ -169,7 +169,9 @@ func (b *bucket) natives() int {
 // asksLate reports whether a request is of the second before HAProxy's credit began: it
 // was on its way to the agent when the second ended. What was left of that second is for it.
 func (a *Agent) asksLate(b *bucket, c Credit, now int64) bool {
-	return a.entrusted(b) && c != Spent && b.second == b.portion.from && now-b.second*second < lendAfter
+	p := &b.portion
+	given := b.second == p.from && p.lentAt/second == b.second-1
+	return given && a.entrusted(b) && c != Spent && now-b.second*second < lendAfter
 }
 
 // askWithdrawal has the shell withdraw the user's credit, because a request waits to

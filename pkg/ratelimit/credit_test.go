@@ -151,6 +151,13 @@ func TestCreditAlone(t *testing.T) {
 		{"a recall lifts what was refused too soon", []credited{
 			{1500, "start spent", "refused refuse natively"}, {1510, "recalled 1 1 1", "lift"}, {1511, "start withheld", "allowed"},
 		}},
+		{"what was asked before the credit began is of that second", []credited{
+			{100, "start withheld", "allowed"}, {100, "lend", ""}, {101, "start withheld", "allowed"},
+			{1010, "start withheld", "allowed"}, {1011, "start withheld", "refused"},
+		}},
+		{"but not if HAProxy had it before", []credited{
+			{900, "start withheld", "allowed"}, {1010, "recalled 1 0 1", ""}, {2010, "start uncertain", "withdraw waits"},
+		}},
 		{"HAProxy's clock is ahead", []credited{
 			{100, "start withheld", "allowed"}, {100, "lend", ""},
 			{1990, "recalled 2 2 3", ""},
@@ -258,6 +265,28 @@ func TestCreditShared(t *testing.T) {
 	}
 }
 
+// TestCreditOfANewAgent: the one before it may have taken the portions of the second in
+// which it begins and of the next.
+func TestCreditOfANewAgent(t *testing.T) {
+	a := ratelimit.NewAgent(ratelimit.Config{})
+	a.Cluster(t0, 2, 0)
+	history(t, a, 100, true, []credited{
+		{500, "start withheld", "[0: 1+12 -0 0 of 24] allowed"}, {990, "tick", "[0: 0+0 -11 0 of 24]"},
+		{1000, "tick", ""}, {1100, "recalled 1 0 1", ""}, {1101, "start withheld", "[1: 1+12 -0 0 of 24] allowed"}, {1200, "tick", ""},
+		{2000, "tick", ""}, {2100, "start withheld", "allowed"},
+	})
+}
+
+// TestCreditAheadOfASecond: by the number of agents that there are by then.
+func TestCreditAheadOfASecond(t *testing.T) {
+	a := ratelimit.NewAgent(ratelimit.Config{})
+	a.Cluster(t0.Add(-10*time.Second), 13, 0)
+	a.Cluster(t0.Add(-5*time.Second), 13, 0)
+	history(t, a, 100, true, []credited{
+		{500, "recalled 0 0 1", "[0: 0+0 -1 0 of 13]"}, {700, "cluster 12", ""}, {990, "tick", "[1: 0+0 -1 0 of 24]"},
+	})
+}
+
 // TestCreditPartsOfALostPool: each of two agents admits its even part of a hot key's
 // limit by itself, and HAProxy's credit is part of it.
 func TestCreditPartsOfALostPool(t *testing.T) {
@@ -300,7 +329,8 @@ func TestCreditLendable(t *testing.T) {
 		{"one who has it", []credited{start, {501, "lend", ""}, {502, "lendable", "false"}, {1100, "lendable", "false"}}},
 		{"one of whom HAProxy says that it has it", []credited{{500, "start uncertain", "[0: 1+12 -0 0 of 24] allowed"}, {501, "lendable", "false"}}},
 		{"one whose credit HAProxy has lost", []credited{
-			start, {501, "lend", ""}, {1500, "start withheld", "[1: 1+12 -0 0 of 24] allowed"}, {1501, "lendable", "true"},
+			start, {501, "lend", ""}, {1500, "start withheld", "[1: 1+12 -0 0 of 24] allowed"}, {1501, "lendable", "false"},
+			{2500, "start withheld", "[2: 1+12 -0 0 of 24] allowed"}, {2501, "lendable", "true"},
 		}},
 		{"while it is recalled", []credited{
 			{100, "recalled 0 12 1", ""}, {200, "lendable", "false"}, {1200, "lendable", "true"},

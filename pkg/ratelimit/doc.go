@@ -28,6 +28,10 @@
 // refused for long, HAProxy refuses them (see NativeFor), and the pool is asked about
 // once a second whether tokens came back.
 //
+// HAProxy may admit requests by itself, from credit: its portion of the limit in each
+// second, which the pool has reserved, or all of it if its agent is alone. DESIGN.md says
+// how the sum holds all the same.
+//
 // A burst is what is saved of seconds before; its pool is an Account.
 //
 // Times are of the cluster's clock (the pool's); windows are whole seconds, minutes
