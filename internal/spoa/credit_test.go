@@ -1,0 +1,368 @@
+package spoa
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/peers"
+	"github.com/sluice-qos/sluice/internal/policy"
+	"github.com/sluice-qos/sluice/internal/runtimeapi"
+	"github.com/sluice-qos/sluice/pkg/concurrency"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+const creditLimits = `version: 1
+default_tier: free
+tiers:
+  free: {requests: {GET: 40, "*": 60}}
+  both: {requests: {GET: 40}, concurrent: 20}
+  staff: {}
+  lister: {requests: {LIST: 10}}
+  hourly: {requests: {GET: {hour: 100}}}
+  burst: {requests: {GET: {second: 4, burst: 5}}}
+  bytes: {bandwidth: {down: 1MB}}
+  patient: {concurrent: 5, over_limit: {concurrent: wait 2s}}
+  first: {priority: 3}
+  dry: {requests: {GET: 4}, mode: dry-run}
+classes: {LIST: {query: [list]}}
+users: {both: both, staff: staff, lister: lister, hourly: hourly, burst: burst, bytes: bytes, patient: patient, first: first, dry: dry}
+`
+
+// fakeRuntime plays HAProxy's runtime API.
+type fakeRuntime struct {
+	mu        sync.Mutex
+	err       error
+	entries   map[string]runtimeapi.Entry
+	withdrawn []string
+}
+
+func (f *fakeRuntime) Withdraw(_ context.Context, keys []string) ([]runtimeapi.Entry, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.err != nil {
+		return nil, f.err
+	}
+	f.withdrawn = append(f.withdrawn, keys...)
+	return f.read(keys), nil
+}
+
+func (f *fakeRuntime) Read(_ context.Context, _ string, keys []string) ([]runtimeapi.Entry, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.read(keys), f.err
+}
+
+func (f *fakeRuntime) read(keys []string) (entries []runtimeapi.Entry) {
+	for _, key := range keys {
+		e := f.entries[key]
+		e.Key = key
+		entries = append(entries, e)
+	}
+	return entries
+}
+
+// has sets HAProxy's entry of a user: drawn tickets of "*" and GET, out of each.
+func (f *fakeRuntime) has(user string, active int, all, get, each uint32) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.entries[user] = runtimeapi.Entry{
+		Found: true, ConnCur: active,
+		GPT: []uint32{1, uint32(time.Now().Unix() + 1), 0, 20, 1, 1, each, each, each, each},
+		GPC: []uint32{0, all, get},
+	}
+}
+
+func (f *fakeRuntime) fail(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.err = err
+}
+
+func (f *fakeRuntime) told() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.withdrawn)
+}
+
+// newCreditRig is an agent of so many instances that can take credit back.
+func newCreditRig(t *testing.T, instances int) (*rig, *fakeRuntime) {
+	t.Helper()
+	r, f := newRig(t, nil).run(), &fakeRuntime{entries: map[string]runtimeapi.Entry{}}
+	r.limiter.set.Store(parse(t, creditLimits))
+	r.runtime = f
+	var names []string
+	for i := range instances {
+		names = append(names, string(rune('a'+i)))
+	}
+	r.joined(bus.Registry{Instances: names})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = r.withdraws(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	time.Sleep(5*time.Second + 100*time.Millisecond) // all instances know how many they are
+	return r, f
+}
+
+// credited asks as a HAProxy with credit for "*" and GET does, and returns what the answer brings.
+func (r *rig) credited(user string, change func(*question)) verdict {
+	q := question{user: user, verb: "GET", classes: "* GET"}
+	if change != nil {
+		change(&q)
+	}
+	return r.verdict(q)
+}
+
+func TestCreditIsGranted(t *testing.T) {
+	for _, tt := range []struct {
+		user      string
+		instances int
+		want      *grant // nil: none
+	}{
+		{"alice", 1, &grant{each: []uint32{60, 40}, places: unlimitedEach, factor: 1}},
+		{"alice", 2, &grant{each: []uint32{7, 5}, places: unlimitedEach, factor: 4}},
+		{"staff", 1, &grant{each: []uint32{unlimitedEach, unlimitedEach}, places: unlimitedEach, factor: 1}},
+		{"both", 1, &grant{each: []uint32{unlimitedEach, 40}, places: 14, factor: 1}}, // some are kept for what was asked about before
+		{"both", 2, nil},
+		{"lister", 1, nil}, // of a class that HAProxy does not know
+		{"hourly", 1, nil},
+		{"burst", 1, nil},
+		{"bytes", 1, nil},
+		{"patient", 1, nil},
+		{"first", 1, nil},
+		{"dry", 1, nil},
+		{"~others", 1, nil},
+		{"~unreadable", 1, nil},
+		{"@*/alice", 1, nil},
+	} {
+		t.Run(fmt.Sprint(tt.user, " of ", tt.instances), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, _ := newCreditRig(t, tt.instances)
+				got := r.credited(tt.user, nil)
+				if !got.allowed {
+					t.Fatalf("verdict = %+v, want allowed", got)
+				}
+				if tt.want != nil {
+					tt.want.generation = r.limiter.credits.generation
+				}
+				if diff := cmp.Diff(tt.want, got.credit, cmp.AllowUnexported(grant{})); diff != "" {
+					t.Errorf("credit (-want +got):\n%s", diff)
+				}
+				// Once, until HAProxy has had the time to take it.
+				if again := r.credited(tt.user, nil); again.credit != nil {
+					t.Errorf("the next answer brings credit too: %+v", again.credit)
+				}
+			})
+		})
+	}
+}
+
+func TestNoCreditIsGranted(t *testing.T) {
+	for name, change := range map[string]func(*rig, *fakeRuntime, *question){
+		"to a configuration without": func(_ *rig, _ *fakeRuntime, q *question) { q.classes = "" },
+		"where it was used up":       func(_ *rig, _ *fakeRuntime, q *question) { q.spent = true },
+		"in line":                    func(_ *rig, _ *fakeRuntime, q *question) { q.inLine = true },
+		"while it could not be taken back": func(_ *rig, f *fakeRuntime, _ *question) {
+			f.fail(errors.New("no socket"))
+			time.Sleep(time.Second)
+		},
+		"while it is taken back": func(r *rig, _ *fakeRuntime, q *question) {
+			r.limiter.update(func(now time.Time) { r.limiter.withdraw(now, q.user, now.Unix()+2) })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, f := newCreditRig(t, 2)
+				if got := r.credited("alice", func(q *question) { change(r, f, q) }); !got.allowed || got.credit != nil {
+					t.Errorf("verdict = %+v, want allowed without credit", got)
+				}
+			})
+		})
+	}
+}
+
+// A HAProxy that has spent its credit is refused the rest by an agent that is alone, for that was
+// the whole limit, and one that has drawn a ticket needs no other.
+func TestAloneAgentCountsHAProxysCredit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, _ := newCreditRig(t, 1)
+		if got := r.credited("alice", nil); got.credit == nil {
+			t.Fatalf("verdict = %+v, want credit", got)
+		}
+		time.Sleep(time.Second)
+		if got := r.credited("alice", func(q *question) { q.spent = true }); got.allowed || got.rate.Max != 40 {
+			t.Errorf("verdict after the credit is spent = %+v, want refused by GET", got)
+		}
+		if got := r.credited("both", nil); got.credit == nil {
+			t.Fatalf("verdict = %+v, want credit", got)
+		}
+		time.Sleep(time.Second)
+		places := concurrency.Places{Lent: true, Here: 14, Places: 14}
+		if got := r.credited("both", func(q *question) { q.drawn, q.places = true, places }); !got.allowed {
+			t.Errorf("verdict with a ticket = %+v, want allowed", got)
+		}
+	})
+}
+
+// Near the limit credit is taken back, and what was not spent of it goes to the pool.
+func TestHotUserLosesCredit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, f := newCreditRig(t, 2)
+		if got := r.credited("alice", nil); got.credit == nil {
+			t.Fatalf("verdict = %+v, want credit", got)
+		}
+		time.Sleep(time.Second)
+		get := ratelimit.Key{Class: "GET", User: "alice"}
+		hot := func() {
+			r.apply([]policy.Message{policy.Hot{Key: get, Until: time.Now().Add(hotFor), Instances: 2}})
+		}
+		if got := r.credited("alice", func(q *question) { q.spent = true }); !got.allowed {
+			t.Fatalf("verdict = %+v, want allowed by a token of the pool", got)
+		}
+		f.has("alice", 0, 3, 3, 5) // drawn 3 of 5
+		f.fail(errors.New("busy"))
+		hot()
+		time.Sleep(10 * time.Millisecond)
+		before := r.pool.total(get)
+		f.fail(nil)
+		time.Sleep(100 * time.Millisecond)
+		if diff := cmp.Diff([]string{"alice"}, f.told()); diff != "" {
+			t.Fatalf("withdrawn (-want +got):\n%s", diff)
+		}
+		if errs := testutil.ToFloat64(r.metrics.withdrawalErrors); errs != 1 {
+			t.Errorf("sluice_credit_withdrawal_errors_total = %v, want 1", errs)
+		}
+		if got := r.pool.total(get); got >= before {
+			t.Errorf("the pool's total went from %d to %d: nothing came back", before, got)
+		}
+		for range 4 { // it stays hot
+			time.Sleep(500 * time.Millisecond)
+			hot()
+		}
+		if got := r.credited("alice", nil); got.credit != nil {
+			t.Errorf("verdict while hot = %+v, want no credit", got)
+		}
+		if n := len(f.told()); n != 1 {
+			t.Errorf("HAProxy was told %d times, want once", n)
+		}
+		time.Sleep(6 * time.Second)
+		r.forget()
+		if got := r.credited("alice", nil); got.credit == nil {
+			t.Errorf("verdict when it is over = %+v, want credit", got)
+		}
+	})
+}
+
+// An answer with credit that is on its way would come after a withdrawal: there is a second one.
+func TestCreditOnItsWayIsWithdrawnAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, f := newCreditRig(t, 2)
+		if got := r.credited("alice", nil); got.credit == nil {
+			t.Fatalf("verdict = %+v, want credit", got)
+		}
+		r.apply([]policy.Message{policy.Hot{Key: ratelimit.Key{Class: "GET", User: "alice"}, Until: time.Now().Add(hotFor), Instances: 2}})
+		time.Sleep(200 * time.Millisecond)
+		if diff := cmp.Diff([]string{"alice", "alice"}, f.told()); diff != "" {
+			t.Errorf("withdrawn (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// What HAProxy admitted by itself is looked at until it has ended.
+func TestWithdrawnPlacesAreRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, f := newCreditRig(t, 1)
+		if got := r.credited("both", nil); got.credit == nil {
+			t.Fatalf("verdict = %+v, want credit", got)
+		}
+		time.Sleep(time.Second)
+		f.has("both", 20, 0, 15, unlimitedEach)
+		if got := r.credited("both", func(q *question) {
+			q.drawn, q.places = true, concurrency.Places{Lent: true, Here: 15, Places: 14}
+		}); !got.allowed {
+			t.Errorf("verdict with 15 of 20 in progress = %+v, want allowed", got)
+		}
+		time.Sleep(50 * time.Millisecond)
+		if diff := cmp.Diff([]string{"both"}, f.told()); diff != "" {
+			t.Fatalf("withdrawn (-want +got):\n%s", diff)
+		}
+		if got := r.credited("both", nil); got.allowed {
+			t.Errorf("verdict with all 20 in progress by HAProxy's count = %+v, want refused", got)
+		}
+		f.has("both", 2, 0, 15, unlimitedEach)
+		time.Sleep(200 * time.Millisecond)
+		for range 15 {
+			if got := r.credited("both", nil); !got.allowed || got.credit != nil {
+				t.Fatalf("verdict with few in progress = %+v, want allowed without credit", got)
+			}
+		}
+	})
+}
+
+// Credit of other limits, or of another number of instances, is not renewed.
+func TestGenerations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, _ := newCreditRig(t, 2)
+		row := func() peers.Values {
+			r.limiter.mu.Lock()
+			defer r.limiter.mu.Unlock()
+			return r.row
+		}
+		first := row()
+		if first[peers.GPT0] == 0 {
+			t.Fatal("HAProxy was told no generation")
+		}
+		r.joined(bus.Registry{Instances: []string{"a", "b"}, Now: time.Now()})
+		if row()[peers.GPT0] != first[peers.GPT0] {
+			t.Error("another generation, though nothing has changed")
+		}
+		r.joined(bus.Registry{Instances: []string{"a", "b", "c", "d"}, Now: time.Now()})
+		second := row()
+		if second[peers.GPT0] == first[peers.GPT0] {
+			t.Error("the same generation with four instances as with two")
+		}
+		// The default tier's part: of 40 GETs, the smaller limit.
+		if second[peers.GPC0] != 10 || second[peers.GPC1] != 0 {
+			t.Errorf("part of users nobody could be asked about = %d a second, %d in progress; want 10 and no limit", second[peers.GPC0], second[peers.GPC1])
+		}
+		r.force(parse(t, slotLimits))
+		third := row()
+		if third[peers.GPT0] == second[peers.GPT0] {
+			t.Error("the same generation with other limits")
+		}
+		if third[peers.GPC0] != 0 || third[peers.GPC1] != 1 {
+			t.Errorf("part of users nobody could be asked about = %d a second, %d in progress; want no limit and 1", third[peers.GPC0], third[peers.GPC1])
+		}
+	})
+}
+
+func TestSpentOf(t *testing.T) {
+	for _, tt := range []struct {
+		name                           string
+		fresh, each, last, drawn, want uint32
+	}{
+		{"nothing", 1, 10, 110, 100, 0},
+		{"some", 1, 10, 110, 103, 3},
+		{"all, and refused ones", 1, 10, 110, 150, 10},
+		{"begun while no agent answered", 1, 10, 140, 105, 5},
+		{"counters that began anew", 1, 10, 4, 1<<32 - 1, 5},
+		{"not begun yet", 0, 10, 110, 103, 0},
+	} {
+		e := &runtimeapi.Entry{GPT: []uint32{1, 0, 0, 0, 4, tt.fresh, tt.each, tt.last}, GPC: []uint32{0, tt.drawn}}
+		if got := spentOf(e, 0); got != int(tt.want) {
+			t.Errorf("%s: spentOf = %d, want %d", tt.name, got, tt.want)
+		}
+	}
+	if got := spentOf(&runtimeapi.Entry{}, 3); got != 0 {
+		t.Errorf("spentOf without an entry = %d, want 0", got)
+	}
+}
