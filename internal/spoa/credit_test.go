@@ -345,6 +345,20 @@ func TestGenerations(t *testing.T) {
 	})
 }
 
+func TestNoMoreWithdrawalsThanAreRemembered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		r.limiter.update(func(now time.Time) {
+			for i := range maxWithdrawals + 3 {
+				r.limiter.withdraw(now, fmt.Sprint("user-", i), now.Unix()+1)
+			}
+		})
+		if n, dropped := len(r.limiter.credits.withdrawals), testutil.ToFloat64(r.metrics.withdrawalsDropped); n != maxWithdrawals || dropped != 3 {
+			t.Errorf("%d users without credit, %v dropped; want %d and 3", n, dropped, maxWithdrawals)
+		}
+	})
+}
+
 func TestSpentOf(t *testing.T) {
 	for _, tt := range []struct {
 		name                           string
