@@ -316,7 +316,7 @@ func (a *Agent) idleForLong(u *user, now int64) bool {
 	delete(a.users, u.name)
 	if u.phase == lent || u.former > 0 {
 		a.parked[u.name] = u.places
-		a.inProgress += u.places.shown()
+		a.inProgress += u.shown()
 	}
 	return true
 }

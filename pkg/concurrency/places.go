@@ -85,7 +85,7 @@ type places struct {
 	lentAt     int64 // when HAProxy was last given places
 	sentAt     int64 // when a withdrawal was first asked for; 0: it has not been
 	sendAt     int64 // when it is asked for the next time
-	gap        int64 // from then to the time after
+	sendGap    int64 // from then to the time after
 	endedAt    int64 // when a withdrawal was first answered
 }
 
@@ -194,7 +194,7 @@ func (a *Agent) takeBack(u *user, now int64) {
 		return
 	}
 	u.phase = withdrawing
-	u.sentAt, u.turned, u.gap = 0, 0, int64(withdrawAgain)
+	u.sentAt, u.turned, u.sendGap = 0, 0, int64(withdrawAgain)
 	u.sendAt = max(now, u.lentAt+int64(applySpan))
 	a.withdraw(u, now)
 }
@@ -207,7 +207,7 @@ func (a *Agent) withdraw(u *user, now int64) {
 	if u.sentAt == 0 {
 		u.sentAt, u.since, u.before = now, 0, u.outside
 	}
-	u.sendAt, u.gap = now+u.gap, min(2*u.gap, int64(withdrawRarely))
+	u.sendAt, u.sendGap = now+u.sendGap, min(2*u.sendGap, int64(withdrawRarely))
 	a.out.Withdraw = append(a.out.Withdraw, u.name)
 }
 

@@ -102,7 +102,7 @@ func (c *cluster) request(a *agent, answer func(*request, concurrency.Verdict)) 
 		then(func() {
 			r.here, r.limit = h.counted, h.places
 			ticket := c.Rand.IntN(20) > 0 // the rate does not refuse it
-			lasts := !c.Now.Before(h.from) && !(h.stopping && c.Now.Sub(h.stopped) > 2*time.Second)
+			lasts := !c.Now.Before(h.from) && (!h.stopping || c.Now.Sub(h.stopped) <= 2*time.Second)
 			if !r.lent || !lasts || r.here > r.limit || !ticket {
 				then(ask)
 				return

@@ -525,6 +525,37 @@ func TestLimitLoweredBelowWhatIsHeld(t *testing.T) {
 	}
 }
 
+// TestPlacesAndBackoff has an instance ask for slots again as soon as it would have, and
+// for a withdrawal, though both go on at the same time.
+func TestPlacesAndBackoff(t *testing.T) {
+	limit := 100
+	r := newCreditRig(t, 2, &limit)
+	r.ask(0, 100, count{}, places{})
+	r.Lend(ms(0), "u") // 12
+	r.pool["other0"] = concurrency.Holding{Held: 88}
+	_, w := r.ask(200, 100, count{}, places{true, 13, 12})
+	if w == nil {
+		t.Fatal("a request beyond the places does not wait")
+	}
+	r.wantWithdraw(200, "u")
+	var asked []int
+	for at := 200; at < 230; at++ {
+		r.Tick(ms(at))
+		if len(r.exchange(at, false)) > 0 {
+			asked = append(asked, at-200)
+		}
+	}
+	if len(asked) < 3 || asked[1]-asked[0] > 10 {
+		t.Errorf("asked after %v ms, want again after 5 ms and 10", asked)
+	}
+	r.Limits(ms(230), func(string) int { return 200 })
+	r.Drain()
+	for at := 230; at < 300; at += 5 {
+		r.Tick(ms(at))
+	}
+	r.wantWithdraw(295)
+}
+
 // TestPlacesLeft has what is left of withdrawn places count until it has ended, however
 // long that takes.
 func TestPlacesLeft(t *testing.T) {
