@@ -318,6 +318,9 @@ func (l *limiter) ask(n *needs, rates *rates) {
 	}
 	for i := range n.tokens {
 		t := &n.tokens[i]
+		if w := l.credits.withdrawals[t.key]; w != nil && w.told == 0 && t.credit == ratelimit.Withheld {
+			t.credit = ratelimit.Uncertain // nobody knows yet what was spent
+		}
 		t.verdict, t.waits = l.tokens.Start(now, t.key, rates[i], t.credit)
 		if t.waits == nil && !t.verdict.Allowed {
 			return

@@ -227,12 +227,19 @@ func (l *limiter) withdrawn(now, here time.Time, e *runtimeapi.Entry) {
 	}
 	of := l.set.Load().User(e.Key)
 	classes := strings.Fields(c.classes)
+	// HAProxy's second is one of this machine's clock, which may be in another than the
+	// cluster's: they are the same by their numbers.
+	second, inForce := here.Unix(), false
+	if end := int64(gpt(e, endElement)); end > second {
+		second, inForce = end-1, true
+	}
+	second += int64(l.clock.Offset().Round(time.Second) / time.Second)
 	for r := range of.Rates() {
 		spent := 0
-		if i := slices.Index(classes, r.Class); i >= 0 && int64(gpt(e, endElement)) > here.Unix() {
+		if i := slices.Index(classes, r.Class); i >= 0 && inForce {
 			spent = spentOf(e, i)
 		}
-		l.tokens.Recalled(now, e.Key, r, now.Unix(), spent, w.through)
+		l.tokens.Recalled(now, e.Key, r, second, spent, w.through)
 	}
 	w.told = w.through
 	w.rest = e.ConnCur

@@ -66,6 +66,16 @@ type Cluster struct {
 	dir        string
 	bin        string
 	options    Options
+	started    time.Time
+}
+
+// Settle waits until the agents of several instances may take what their HAProxies do not
+// use of a second: not in the first two seconds after they joined, for an agent that
+// was there before may have given it away.
+func (c *Cluster) Settle() {
+	if len(c.Instances) > 1 {
+		time.Sleep(time.Until(c.started.Add(3 * time.Second)))
+	}
 }
 
 // Polygen is one policy generator.
@@ -136,6 +146,7 @@ func Start(t testing.TB, o Options) *Cluster {
 	for _, in := range c.Instances {
 		in.AwaitReady(t)
 	}
+	c.started = time.Now()
 	return c
 }
 

@@ -77,6 +77,7 @@ func busy(t *testing.T, c *cluster.Cluster, was float64) bool {
 // offerOnce is offer that does not do so again.
 func offerOnce(t *testing.T, c *cluster.Cluster, user, pattern string, rate float64, d time.Duration) *load.Report {
 	t.Helper()
+	c.Settle()
 	targets, err := load.Spread(pattern, c.Addresses()...)
 	if err != nil {
 		t.Fatal(err)

@@ -27,6 +27,7 @@ func TestRandomNamesShareOneLimit(t *testing.T) {
 				t.Fatal(err)
 			}
 			alice := load.Users("GET", "/", "alice")
+			c.Settle()
 			r, err := load.Run(t.Context(), load.Spec{
 				Targets: targets, Rate: 1000, Duration: 3 * time.Second, Align: true, Timeout: proctest.Patience,
 				Requests: func(i int) load.Request {
