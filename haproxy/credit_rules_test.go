@@ -224,13 +224,15 @@ func TestCreditWhenTheAgentIsLate(t *testing.T) {
 	r := newRig(t, setup{Config: Config{Identify: "header:X-User", Threads: 2}, edit: telling})
 	r.teachRow(t, generation, 25, 0)
 	r.lend(t, "alice", credit(unlimited, map[string]uint32{"GET": 5}))
+	// Of several instances' credit, which is a small part of the limit, a late answer lets some more pass.
+	r.lend(t, "bob", credit(unlimited, map[string]uint32{"GET": 5}).with("factor", uint32(4)))
 	// HAProxy sets this variable when its patience ends. Here the agent does, so that no
 	// answer is late by chance.
 	r.answerTold(func(told) vars { return vars{"err": uint32(1)} })
 	for _, row := range []struct {
 		user string
 		want int
-	}{{"alice", 5}, {"stranger", 3}} {
+	}{{"alice", 5}, {"bob", 8}, {"stranger", 3}} {
 		admitted, reasons := r.perSecond(t, httpGET("/", "X-User: "+row.user))
 		for second, n := range admitted {
 			if n < row.want-2 || n > row.want+2 || row.user != "alice" && n > row.want {
