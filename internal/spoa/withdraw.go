@@ -144,7 +144,7 @@ func (a *Agent) reached(log *errorLog, err error) {
 	defer a.limiter.mu.Unlock()
 	a.limiter.credits.reachable = err == nil
 	if err != nil && !errors.Is(err, context.Canceled) {
-		log.warn("haproxy's runtime API does not answer: it gets no credit, and asks about every request", err)
+		log.unreachable(err)
 	}
 }
 
@@ -335,15 +335,15 @@ func (a *Agent) teachCredit() {
 	a.teach(creditTable.Name, creditRow, values, creditTable.Expire)
 }
 
-// errorLog warns of errors of one kind, now and then.
+// errorLog warns now and then that the runtime API does not answer.
 type errorLog struct {
 	log  *slog.Logger
 	next time.Time
 }
 
-func (l *errorLog) warn(message string, err error) {
+func (l *errorLog) unreachable(err error) {
 	if now := time.Now(); now.After(l.next) {
 		l.next = now.Add(10 * time.Second)
-		l.log.Warn(message, slog.Any("error", err))
+		l.log.Warn("haproxy's runtime API does not answer: it gets no credit, and asks about every request", slog.Any("error", err))
 	}
 }
