@@ -114,6 +114,7 @@ type variant struct {
 	busy, single    *load.Slicer
 	turns           []turn
 	singleTurns     []load.Slice
+	met             int         // requests before anything was measured
 	notOK           map[int]int // answers by status, although all users are below their limits
 }
 
@@ -162,9 +163,7 @@ func compareCost(b *testing.B, c costCase) {
 		defer unpin(b)
 	}
 
-	for _, v := range variants {
-		v.meet(b, c)
-	}
+	meet(b, variants, c.users*c.instances)
 	takeTurns(variants, func(v *variant) { v.turn(b) })
 	takeTurns(variants, func(v *variant) { v.singleTurn(b) })
 
@@ -254,12 +253,17 @@ func (v *variant) connect(b *testing.B, addresses []string, users int) {
 }
 
 // meet opens the connections, and has every user make a request at about each instance: the
-// first one of ten minutes is asked about, which is not what a user costs from then on.
-func (v *variant) meet(b *testing.B, c costCase) {
-	for answers := 0; answers < c.users*c.instances; {
-		answers += v.slice(b, v.busy).Answers
+// first one of ten minutes is asked about, which is not what a user costs from then on. The
+// variants take turns, lest a connection be closed because it was idle.
+func meet(b *testing.B, variants []*variant, requests int) {
+	for least := 0; least < requests; {
+		least = requests
+		for _, v := range variants {
+			v.met += v.slice(b, v.busy).Answers
+			least = min(least, v.met)
+			v.notOK = make(map[int]int)
+		}
 	}
-	v.notOK = make(map[int]int)
 }
 
 // turn is one slice of all connections.
