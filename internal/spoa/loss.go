@@ -11,8 +11,9 @@ import (
 
 const (
 	flushEvery = 5 * time.Millisecond
-	// minWait and waitFactor: a request waits for its verdict max(10 ms, five
-	// median round trips) at most, and never longer than Options.MaxWait.
+	// minWait and waitFactor: a request waits for its verdict five median round trips
+	// at most, but half of Options.MaxWait and 10 ms at least, and never longer than
+	// Options.MaxWait.
 	minWait    = 10 * time.Millisecond
 	waitFactor = 5
 	// lostAfter is how long an answer of the pool may be missing before the
@@ -61,7 +62,7 @@ func (l *loss) measure(roundTrip time.Duration) {
 	l.trips.add(roundTrip)
 	median := l.trips.median()
 	l.mu.Unlock()
-	l.limiter.wait.Store(int64(min(max(minWait, waitFactor*median), l.options.MaxWait)))
+	l.limiter.wait.Store(int64(l.options.waitFor(median)))
 	l.limiter.update(func(time.Time) { l.limiter.tokens.RoundTrip(median) })
 	switch {
 	case roundTrip <= l.options.MaxWait && l.briefly():
@@ -69,6 +70,11 @@ func (l *loss) measure(roundTrip time.Duration) {
 	case median > l.options.MaxWait:
 		l.lose(errSlow)
 	}
+}
+
+// waitFor is how long a request may wait while the pool takes so long to answer.
+func (o *Options) waitFor(median time.Duration) time.Duration {
+	return min(max(minWait, o.MaxWait/2, waitFactor*median), o.MaxWait)
 }
 
 // briefly reports whether the pool has not been lost for long.

@@ -174,6 +174,7 @@ func New(o Options) (*Agent, error) {
 		confirms: make(confirms), confirmed: make(chan bus.Confirmed, maxConfirms)}
 	a.live.Store(&[]string{})
 	a.limiter = newLimiter(a.clock, a.metrics, concurrency.Config{Instance: o.Instance, DrainFor: o.DrainFor})
+	a.limiter.wait.Store(int64(o.waitFor(0)))
 	a.names = newNames(o.UnknownUsers, a.metrics)
 	a.limiter.throttle, a.limiter.block, a.limiter.share = a.teachThrottle, a.teachBlock, a.teachShare
 	a.exchange = &exchange{
