@@ -12,7 +12,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -205,30 +204,6 @@ func HAProxyVersion(t testing.TB) string {
 	version, _, _ := strings.Cut(f[2], "-")
 	return version
 }
-
-// FreeAddr is a loopback address that was free a moment ago, and that this process
-// has not been given before: two HAProxies can listen on one port without noticing.
-// The port is below those that the kernel gives to who names none, so that no
-// connection of another test takes it before its server is there.
-func FreeAddr(t testing.TB) string {
-	t.Helper()
-	const first, last = 10000, 32767
-	for range 1000 {
-		addr := fmt.Sprintf("127.0.0.1:%d", first+rand.IntN(last-first+1))
-		l, err := net.Listen("tcp", addr)
-		if err != nil {
-			continue // it is taken
-		}
-		l.Close()
-		if _, before := given.LoadOrStore(addr, true); !before {
-			return addr
-		}
-	}
-	t.Fatal("no free port that was not given before")
-	return ""
-}
-
-var given sync.Map // addresses
 
 // Eventually polls until check returns nil, and fails the test with its last
 // error when Patience is over.
