@@ -105,7 +105,9 @@ func (a *Agent) review(u *user, now int64) {
 		case want < u.held:
 			u.held = want // before the pool hears of it, so that nobody uses them meanwhile
 			if u.hot(now) {
-				u.retryAt = max(u.retryAt, now+int64(slowestBelow)) // others first
+				if u.left == 0 {
+					u.retryAt = max(u.retryAt, now+int64(slowestBelow)) // others first
+				}
 				a.hurry(u)
 			}
 			a.soil(u)
