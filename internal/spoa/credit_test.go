@@ -132,7 +132,7 @@ func TestCreditIsGranted(t *testing.T) {
 		{"alice", 2, &grant{each: []uint32{7, 5}, places: unlimitedEach, factor: 4}},
 		{"staff", 1, &grant{each: []uint32{unlimitedEach, unlimitedEach}, places: unlimitedEach, factor: 1}},
 		{"both", 1, &grant{each: []uint32{unlimitedEach, 40}, places: 14, factor: 1}}, // some are kept for what was asked about before
-		{"both", 2, nil},
+		{"both", 2, &grant{each: []uint32{unlimitedEach, 5}, places: 2, factor: 4}},
 		{"lister", 1, nil}, // of a class that HAProxy does not know
 		{"hourly", 1, nil},
 		{"burst", 1, nil},

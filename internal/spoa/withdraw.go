@@ -91,8 +91,7 @@ func (l *limiter) possibleAlone(key string, of *limits.Limits) bool {
 	if endpoint, user := limits.SplitEndpoint(key); endpoint == limits.All || limits.IsOthers(key) || user == limits.UnreadableKey {
 		return false
 	}
-	instances := int(l.creditInstances.Load())
-	return credit.Possible(of, instances) && (instances <= 1 || of.Concurrent == 0)
+	return credit.Possible(of, int(l.creditInstances.Load()))
 }
 
 // withdraws takes credit back from HAProxy until ctx ends.

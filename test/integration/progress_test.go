@@ -15,6 +15,8 @@ import (
 
 	"github.com/sluice-qos/sluice/bench/closed"
 	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/credit"
+	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/test/cluster"
 	"github.com/sluice-qos/sluice/test/mixed"
 )
@@ -256,11 +258,7 @@ func checkNothingInProgress(t *testing.T, c *cluster.Cluster) {
 				}
 			}
 		}
-		held, err := heldSlots(c)
-		if err == nil && held != "0" {
-			err = fmt.Errorf("slots held in Redis: %s", held)
-		}
-		return err
+		return checkSlots(c)
 	})
 }
 
@@ -268,22 +266,45 @@ func inProgress(t *testing.T, in *cluster.Instance) float64 {
 	return in.Metric(t, "sluice_requests_in_progress")
 }
 
-// heldSlots adds up what Redis says that the instances there are hold.
-func heldSlots(c *cluster.Cluster) (string, error) {
+// checkSlots looks at what Redis says that the instances hold and run: nothing runs, and
+// each holds at most its portion, which it need not ask for.
+func checkSlots(c *cluster.Cluster) error {
 	host, port, err := net.SplitHostPort(c.RedisAddr)
 	if err != nil {
-		return "", err
+		return err
 	}
 	out, err := exec.Command("redis-cli", "-h", host, "-p", port, "EVAL", `
-		local n = 0
+		local holdings = {}
 		for _, key in ipairs(redis.call('KEYS', 'sluice:*:slots:*')) do
-		  for i, v in ipairs(redis.call('HVALS', key)) do
-		    local held, active = string.match(v, '^(%d+) (%d+) ')
-		    n = n + held + active
-		  end
+		  for _, v in ipairs(redis.call('HVALS', key)) do table.insert(holdings, v .. ' ' .. key) end
 		end
-		return n`, "0").CombinedOutput()
-	return strings.TrimSpace(string(out)), err
+		return holdings`, "0").CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("redis-cli: %w: %s", err, out)
+	}
+	set, err := limits.Load(c.LimitsFile)
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(out)) {
+		var held, active, seq, at int
+		var key string
+		if _, err := fmt.Sscan(line, &held, &active, &seq, &at, &key); err != nil {
+			if strings.TrimSpace(line) == "" {
+				continue
+			}
+			return fmt.Errorf("holding %q: %w", line, err)
+		}
+		of := set.User(key[strings.LastIndex(key, ":")+1:])
+		portion := 0
+		if len(c.Instances) > 1 && credit.Possible(of, len(c.Instances)) {
+			portion = credit.Portion(of.Concurrent, len(c.Instances))
+		}
+		if active > 0 || held > portion {
+			return fmt.Errorf("Redis has %q: want nothing in progress, and at most %d slots", strings.TrimSpace(line), portion)
+		}
+	}
+	return nil
 }
 
 // faultLoad drives a limit of 10 with 50 clients, lets fault happen after a second, and
