@@ -48,24 +48,33 @@ build: ## build the commands into bin/
 test: setup test-unit ## run all tests
 	$(MAKE) test-integration ONHAPROXY=
 
+# The three run side by side, because much of their time is waiting.
 test-unit: setup ## run the tests of all packages, with the race detector where there are goroutines
 	@scripts/setup zsh fish promtool postgresql
-	$(MAKE) -j 2 test-main test-river
+	$(MAKE) -j 3 test-calm test-race test-river
 
-test-main:
-	$(GO) test -shuffle=on $(CALM)
-	$(GO) test -race -shuffle=on $(UNIT)
+# Everything that is not compiled for the race detector is compiled with -trimpath, as the
+# commands are, and so only once.
+test-calm: build
+	$(GO) test -trimpath -shuffle=on $(CALM)
 
-test-river: # most of its time is waiting
+test-race: compile-race
+	$(GO) test -race -p 3 -shuffle=on $(UNIT)
+
+test-river: compile-race
 	cd $(RIVER) && $(GO) test -race -shuffle=on ./...
 
+compile-race: # what both modules need, before both would compile it at the same time
+	cd $(RIVER) && $(GO) build -race ./...
+
+# -parallel 4: most of their time is waiting, on two cores as well.
 test-integration: setup build ## run whole clusters of real processes; HAPROXY=3.0 or a path chooses another HAProxy
 	@scripts/setup chromium
 	@haproxy='$(HAPROXY)'; \
 	case "$$haproxy" in [0-9].[0-9]) scripts/setup patchelf; haproxy=$$(scripts/haproxy-version "$$haproxy" | tail -n 1);; esac; \
 	export SLUICE_HAPROXY="$$haproxy"; \
 	echo "HAProxy: $$("$${haproxy:-haproxy}" -v | head -n 1)"; \
-	$(GO) test -count=1 -p 1 -timeout 20m -run '$(RUN)' $(ONHAPROXY) ./test/...
+	$(GO) test -trimpath -count=1 -p 1 -parallel 4 -timeout 20m -run '$(RUN)' $(ONHAPROXY) ./test/...
 
 test-matrix: ## run the integration tests on HAProxy 2.6, 3.0 and 3.2
 	$(MAKE) test-integration
@@ -109,4 +118,4 @@ check: lint test ## what must pass before a commit
 clean: ## remove what was built
 	rm -rf bin
 
-.PHONY: help setup run build test test-unit test-main test-river test-integration test-matrix bench fuzz lint check clean
+.PHONY: help setup run build test test-unit test-calm test-race test-river compile-race test-integration test-matrix bench fuzz lint check clean
