@@ -52,6 +52,7 @@ type Options struct {
 	SPOAArgs  []string // further arguments of the agents
 
 	PolygenArgs []string // and of the polygens
+	Env         []string // of the agents and polygens, beside this process's own
 }
 
 // Cluster is a running one.
@@ -207,7 +208,7 @@ func (c *Cluster) StartPolygen(t testing.TB, i int) *Polygen {
 	t.Helper()
 	p := &Polygen{Admin: proctest.FreeAddr(t)}
 	args := []string{"--limits", c.LimitsFile, "--redis", c.RedisAddr, "--admin", p.Admin, "--name", "polygen-" + strconv.Itoa(i+1)}
-	p.Process = proctest.Start(t, nil, filepath.Join(c.bin, "polygen"), append(args, c.options.PolygenArgs...)...)
+	p.Process = proctest.Start(t, c.options.Env, filepath.Join(c.bin, "polygen"), append(args, c.options.PolygenArgs...)...)
 	return p
 }
 
@@ -275,7 +276,7 @@ func (in *Instance) StartAgent(t testing.TB) {
 		"--instance", name, "--spoe", "unix:" + in.SPOE, "--peers", "unix:" + in.Peers, "--runtime", in.Runtime,
 		"--admin", in.Admin, "--redis", in.cluster.RedisAddr, "--max-wait", in.cluster.options.MaxWait.String(),
 	}
-	in.Agent = proctest.Start(t, nil, filepath.Join(in.cluster.bin, "spoa"), append(args, in.cluster.options.SPOAArgs...)...)
+	in.Agent = proctest.Start(t, in.cluster.options.Env, filepath.Join(in.cluster.bin, "spoa"), append(args, in.cluster.options.SPOAArgs...)...)
 	in.Agent.Name += " of " + in.Name
 	proctest.Eventually(t, in.Name+"'s agent serves", func() error {
 		if !in.Agent.Running() {

@@ -294,12 +294,13 @@ func TestRedisGone(t *testing.T) {
 	for _, how := range []struct {
 		name string
 		gone func(*cluster.Cluster)
-		back func(*cluster.Cluster)
+		back func(*testing.T, *cluster.Cluster)
 	}{
-		{"killed", func(c *cluster.Cluster) { c.Redis.Kill() }, func(c *cluster.Cluster) { c.Redis = proctest.RedisAt(t, c.RedisAddr) }},
-		{"stopped", func(c *cluster.Cluster) { _ = c.Redis.Signal(syscall.SIGSTOP) }, func(c *cluster.Cluster) { _ = c.Redis.Signal(syscall.SIGCONT) }},
+		{"killed", func(c *cluster.Cluster) { c.Redis.Kill() }, func(t *testing.T, c *cluster.Cluster) { c.Redis = proctest.RedisAt(t, c.RedisAddr) }},
+		{"stopped", func(c *cluster.Cluster) { _ = c.Redis.Signal(syscall.SIGSTOP) }, func(_ *testing.T, c *cluster.Cluster) { _ = c.Redis.Signal(syscall.SIGCONT) }},
 	} {
 		t.Run(how.name, func(t *testing.T) {
+			t.Parallel()
 			var noticed, back time.Time
 			c, r, at := underLoad(t, func() *cluster.Cluster {
 				return cluster.Start(t, cluster.Options{Instances: 2, Limits: limitFile(100), MaxWait: shortWait})
@@ -310,7 +311,7 @@ func TestRedisGone(t *testing.T) {
 				}
 				noticed = time.Now()
 				time.Sleep(2500 * time.Millisecond)
-				how.back(c)
+				how.back(t, c)
 				back = time.Now()
 				for _, in := range c.Instances {
 					proctest.Eventually(t, in.Name+" found Redis again", func() error { return lost(t, in, 0) })

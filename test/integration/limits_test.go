@@ -226,6 +226,7 @@ func TestBurst(t *testing.T) {
 	t.Parallel()
 	for _, instances := range []int{1, 2} {
 		t.Run(fmt.Sprint(instances, " instances"), func(t *testing.T) {
+			t.Parallel()
 			c := cluster.Start(t, cluster.Options{Instances: instances,
 				Limits: "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: {second: 20, burst: 100}}}}\n"})
 			const seconds = 4

@@ -1,8 +1,9 @@
 // Package integration runs whole clusters of real processes: redis-server, our
 // commands, and HAProxy on the shipped files.
 //
-// Tests that mostly wait run in parallel. Those of exact rates have the machine for
-// themselves.
+// Most of the time they wait, and run in parallel. Those have the machine for themselves
+// that load it as much as they can, that must get many answers within one second, or that
+// set variables of the environment.
 package integration
 
 import (
@@ -30,10 +31,16 @@ func limitFile(get int) string {
 // Redis: the clocks are one, the agents' estimates of it are not.
 const clockSlack = 2 * time.Millisecond
 
-// offer sends GETs of one user to the cluster's instances. It does so again should an
-// agent take Redis for lost meanwhile, as it does when the machine is so busy that an
-// answer takes 100 ms: limits per second are exact only with Redis.
+// offer sends GETs of one user to the cluster's instances, as offerSpec does.
 func offer(t *testing.T, c *cluster.Cluster, user, pattern string, rate float64, d time.Duration) *load.Report {
+	t.Helper()
+	return offerSpec(t, c, specOf(t, c, user, pattern, rate, d))
+}
+
+// offerSpec runs a load. It does so again should an agent take Redis for lost meanwhile,
+// as it does when the machine is so busy that an answer takes 100 ms: limits per second
+// are exact only with Redis.
+func offerSpec(t *testing.T, c *cluster.Cluster, s load.Spec) *load.Report {
 	t.Helper()
 	for again := 3; ; again-- {
 		proctest.Eventually(t, "no agent has lost Redis", func() error {
@@ -45,7 +52,7 @@ func offer(t *testing.T, c *cluster.Cluster, user, pattern string, rate float64,
 			return nil
 		})
 		before := redisLosses(c)
-		r := offerOnce(t, c, user, pattern, rate, d)
+		r := runSpec(t, c, s)
 		if again == 0 || redisLosses(c) == before {
 			return r
 		}
@@ -77,15 +84,25 @@ func busy(t *testing.T, c *cluster.Cluster, was float64) bool {
 // offerOnce is offer that does not do so again.
 func offerOnce(t *testing.T, c *cluster.Cluster, user, pattern string, rate float64, d time.Duration) *load.Report {
 	t.Helper()
-	c.Settle()
+	return runSpec(t, c, specOf(t, c, user, pattern, rate, d))
+}
+
+func specOf(t *testing.T, c *cluster.Cluster, user, pattern string, rate float64, d time.Duration) load.Spec {
+	t.Helper()
 	targets, err := load.Spread(pattern, c.Addresses()...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := load.Run(t.Context(), load.Spec{
+	return load.Spec{
 		Targets: targets, Rate: rate, Duration: d, Align: true,
 		Requests: load.Users("GET", "/", user), Timeout: proctest.Patience,
-	})
+	}
+}
+
+func runSpec(t *testing.T, c *cluster.Cluster, s load.Spec) *load.Report {
+	t.Helper()
+	c.Settle()
+	r, err := load.Run(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
 	}

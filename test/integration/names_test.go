@@ -20,6 +20,7 @@ func TestRandomNamesShareOneLimit(t *testing.T) {
 	const quota, limit, alices = 3, 10, 40
 	for _, instances := range []int{1, 2} {
 		t.Run(fmt.Sprint(instances, " instances"), func(t *testing.T) {
+			t.Parallel()
 			c := cluster.Start(t, cluster.Options{Instances: instances, SPOAArgs: []string{"--unknown-users", fmt.Sprint(quota)}, Limits: fmt.Sprintf(
 				"version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: %d}}, pro: {requests: {GET: %d}}}\nusers: {alice: pro}\n", limit, alices)})
 			targets, err := load.Spread("even", c.Addresses()...)
@@ -27,8 +28,7 @@ func TestRandomNamesShareOneLimit(t *testing.T) {
 				t.Fatal(err)
 			}
 			alice := load.Users("GET", "/", "alice")
-			c.Settle()
-			r, err := load.Run(t.Context(), load.Spec{
+			r := offerSpec(t, c, load.Spec{
 				Targets: targets, Rate: 1000, Duration: 3 * time.Second, Align: true, Timeout: proctest.Patience,
 				Requests: func(i int) load.Request {
 					if i%10 == 0 {
@@ -37,9 +37,6 @@ func TestRandomNamesShareOneLimit(t *testing.T) {
 					return load.Request{User: "random", Headers: fmt.Appendf(nil, "X-User: random-%d\r\n", i)}
 				},
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
 			checkAnswered(t, r)
 			checkLimit(t, r.User("alice"), alices, 0.97)
 			// Each agent has a quota of its own, and all have one pool of the others.
@@ -67,6 +64,7 @@ func TestRandomNamesShareOneLimit(t *testing.T) {
 
 // As many requests of a name of its own each are in progress as one user may have.
 func TestRandomNamesInProgress(t *testing.T) {
+	t.Parallel()
 	const limit = 4
 	o, origin := counting(t, limit+2)
 	c := cluster.Start(t, cluster.Options{Origin: origin, SPOAArgs: []string{"--unknown-users", "1"}, Limits: progressLimits(limit)})
@@ -97,6 +95,7 @@ func TestRandomNamesInProgress(t *testing.T) {
 
 // All that names of too many move at once is what one user may move.
 func TestBandwidthOfRandomNames(t *testing.T) {
+	t.Parallel()
 	const limit, d = 3, 3 * time.Second
 	c, origin := moving(t, cluster.Options{SPOAArgs: []string{"--unknown-users", "1"}, Limits: bandwidthLimits(limit)})
 	var all []transfer.Stream

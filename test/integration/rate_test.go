@@ -17,6 +17,7 @@ import (
 func TestRequestRateOnOneInstance(t *testing.T) {
 	for _, limit := range []int{10, 100, 1000} {
 		t.Run(fmt.Sprintf("limit %d", limit), func(t *testing.T) {
+			t.Parallel()
 			c := cluster.Start(t, cluster.Options{Limits: limitFile(limit)})
 			r := offer(t, c, "alice", "even", 2*float64(limit)+200, 4*time.Second)
 			checkAnswered(t, r)
@@ -27,17 +28,20 @@ func TestRequestRateOnOneInstance(t *testing.T) {
 
 func TestRequestRateOverSeveralInstances(t *testing.T) {
 	for _, instances := range []int{2, 4} {
-		for _, pattern := range []string{"even", "90/10", "jump"} {
-			t.Run(fmt.Sprintf("%d instances, %s", instances, strings.ReplaceAll(pattern, "/", " to ")), func(t *testing.T) {
-				c := cluster.Start(t, cluster.Options{Instances: instances, Limits: limitFile(100)})
-				r := offer(t, c, "alice", pattern, 1500, 4*time.Second)
-				checkAnswered(t, r)
-				checkLimit(t, r, 100, 0.97)
-				if pattern == "even" {
-					checkReaction(t, c)
-				}
-			})
-		}
+		t.Run(fmt.Sprint(instances, " instances"), func(t *testing.T) {
+			t.Parallel()
+			c := cluster.Start(t, cluster.Options{Instances: instances, Limits: limitFile(100)})
+			for _, tt := range []struct{ pattern, user string }{{"even", "alice"}, {"90/10", "bob"}, {"jump", "carol"}} {
+				t.Run(strings.ReplaceAll(tt.pattern, "/", " to "), func(t *testing.T) {
+					r := offer(t, c, tt.user, tt.pattern, 1500, 4*time.Second)
+					checkAnswered(t, r)
+					checkLimit(t, r, 100, 0.97)
+					if tt.pattern == "even" {
+						checkReaction(t, c)
+					}
+				})
+			}
+		})
 	}
 }
 
@@ -55,6 +59,7 @@ func checkReaction(t *testing.T, c *cluster.Cluster) {
 }
 
 func TestTwoAgentsOfOneNameAreTwo(t *testing.T) {
+	t.Parallel()
 	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: limitFile(50), OneName: true})
 	r := offer(t, c, "alice", "even", 500, 2*time.Second)
 	checkAnswered(t, r)
@@ -62,6 +67,7 @@ func TestTwoAgentsOfOneNameAreTwo(t *testing.T) {
 }
 
 func TestUserBelowTheLimitIsNeverRefused(t *testing.T) {
+	t.Parallel()
 	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: limitFile(200)})
 	r := offer(t, c, "alice", "90/10", 100, 4*time.Second)
 	checkAnswered(t, r)
@@ -71,6 +77,7 @@ func TestUserBelowTheLimitIsNeverRefused(t *testing.T) {
 }
 
 func TestSecondUserIsUntouched(t *testing.T) {
+	t.Parallel()
 	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: limitFile(50)})
 	done := make(chan struct{})
 	go func() {
@@ -149,6 +156,7 @@ func TestRefusalSaysWhy(t *testing.T) {
 }
 
 func TestRefusedRequestsNeverReachTheOrigin(t *testing.T) {
+	t.Parallel()
 	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: limitFile(20)})
 	r := offerOnce(t, c, "alice", "even", 800, 2*time.Second)
 	checkAnswered(t, r)
@@ -158,7 +166,8 @@ func TestRefusedRequestsNeverReachTheOrigin(t *testing.T) {
 }
 
 func TestNewLimitsTakeEffectUnderLoad(t *testing.T) {
-	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: limitFile(50)})
+	t.Parallel()
+	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: limitFile(10)})
 	inForce := func(want int) {
 		t.Helper()
 		proctest.Eventually(t, fmt.Sprintf("limit %d in force", want), func() error {
@@ -173,9 +182,9 @@ func TestNewLimitsTakeEffectUnderLoad(t *testing.T) {
 			}
 		})
 	}
-	c.SetLimits(t, limitFile(80))
-	inForce(80)
-	checkLimit(t, offer(t, c, "alice", "even", 800, 2*time.Second), 80, 0.97)
+	c.SetLimits(t, limitFile(20))
+	inForce(20)
+	checkLimit(t, offer(t, c, "alice", "even", 400, 2*time.Second), 20, 0.97)
 
 	c.SetLimits(t, "version: 1\ntiers: [")
 	proctest.Eventually(t, "the broken file is told of", func() error {
@@ -184,11 +193,11 @@ func TestNewLimitsTakeEffectUnderLoad(t *testing.T) {
 		}
 		return nil
 	})
-	inForce(80)
-	checkLimit(t, offer(t, c, "bob", "even", 800, 2*time.Second), 80, 0.97)
+	inForce(20)
+	checkLimit(t, offer(t, c, "bob", "even", 400, 2*time.Second), 20, 0.97)
 	if _, err := cluster.Get(c.Polygens[0].Admin, "/-/healthy"); err != nil {
 		t.Error(err)
 	}
-	c.SetLimits(t, limitFile(60))
-	inForce(60)
+	c.SetLimits(t, limitFile(15))
+	inForce(15)
 }

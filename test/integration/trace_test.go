@@ -189,6 +189,7 @@ func TestTraceOfAThrottle(t *testing.T) {
 
 // A receiver that is dead, or that hangs, changes nothing but a count.
 func TestDeadReceiverOfTracesChangesNothing(t *testing.T) {
+	t.Parallel()
 	hanging, err := net.Listen("tcp", "127.0.0.1:0") // nobody accepts
 	if err != nil {
 		t.Fatal(err)
@@ -196,12 +197,13 @@ func TestDeadReceiverOfTracesChangesNothing(t *testing.T) {
 	defer hanging.Close()
 	for _, tt := range []struct{ name, address string }{{"dead", proctest.FreeAddr(t)}, {"hangs", hanging.Addr().String()}} {
 		t.Run(tt.name, func(t *testing.T) {
-			t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://"+tt.address)
-			t.Setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "500")
-			t.Setenv("OTEL_BSP_EXPORT_TIMEOUT", "500")
-			t.Setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
 			began := time.Now()
-			c := cluster.Start(t, cluster.Options{Instances: 2, Limits: limitFile(100)})
+			c := cluster.Start(t, cluster.Options{Instances: 2, Limits: limitFile(100), Env: []string{
+				"OTEL_EXPORTER_OTLP_ENDPOINT=http://" + tt.address,
+				"OTEL_EXPORTER_OTLP_TIMEOUT=500",
+				"OTEL_BSP_EXPORT_TIMEOUT=500",
+				"OTEL_BSP_SCHEDULE_DELAY=100",
+			}})
 			r := offer(t, c, "alice", "even", 1000, 2*time.Second)
 			checkAnswered(t, r)
 			checkLimit(t, r, 100, 0.97)
