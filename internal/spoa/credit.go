@@ -88,7 +88,6 @@ func (g *grant) answer(r *spop.Request) {
 // was taken back. The limiter's lock guards it.
 type credits struct {
 	generation uint32 // of the credit that HAProxy renews; never 0
-	instances  int    // among which limits are divided
 	classes    string // of the configuration that asked last
 
 	granted     recent[time.Time]      // users whom an answer has just brought credit
@@ -123,8 +122,8 @@ type withdrawal struct {
 
 func newCredits() credits {
 	return credits{
-		generation: rand.Uint32N(1<<31-1) + 1, instances: 1,
-		granted: newRecent[time.Time](grantAgain, maxGranted), withdrawals: make(map[string]*withdrawal),
+		generation: rand.Uint32N(1<<31-1) + 1,
+		granted:    newRecent[time.Time](grantAgain, maxGranted), withdrawals: make(map[string]*withdrawal),
 		polls: make(map[string]time.Time), wake: make(chan struct{}, 1),
 	}
 }
@@ -154,7 +153,7 @@ func (l *limiter) grant(now time.Time, q question, of *limits.Limits) *grant {
 	if at, just := c.granted.get(q.user); just && now.Sub(at) < grantAgain {
 		return nil
 	}
-	g := grantOf(of, q.classes, c.instances)
+	g := grantOf(of, q.classes, int(l.instances.Load()))
 	if g == nil {
 		return nil
 	}

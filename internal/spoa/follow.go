@@ -267,9 +267,7 @@ func (a *Agent) take(now time.Time, r bus.Registry) {
 	a.listed = r.Now
 	a.metrics.instances.Set(float64(len(r.Instances)))
 	a.live.Store(&r.Instances)
-	if n := len(r.Instances); n != a.limiter.credits.instances {
-		a.limiter.credits.instances = n
-		a.limiter.creditInstances.Store(int64(n))
+	if n := int64(len(r.Instances)); a.limiter.instances.Swap(n) != n {
 		a.nextGeneration()
 	}
 	a.limiter.tokens.Cluster(now, len(r.Instances), rank)

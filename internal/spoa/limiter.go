@@ -29,9 +29,9 @@ type limiter struct {
 	set  atomic.Pointer[limits.Set] // the limits in force
 	wait atomic.Int64               // how long a request may wait for Redis, ns
 	open atomic.Bool                // the bus is lost and requests are not to be limited
-	// creditInstances is credits.instances, for those who do not hold the lock.
-	creditInstances atomic.Int64
-	over            chan struct{} // closed when nobody may wait in line any more
+	// instances is how many there are, this one included: limits are divided among them.
+	instances atomic.Int64
+	over      chan struct{} // closed when nobody may wait in line any more
 
 	mu         sync.Mutex
 	tokens     *ratelimit.Agent
@@ -92,7 +92,7 @@ func newLimiter(c *clock.Clock, m *metrics, slots concurrency.Config) *limiter {
 		transfers:    newTransfers(),
 		credits:      newCredits(),
 	}
-	l.creditInstances.Store(1)
+	l.instances.Store(1)
 	slots.Lookup = func(user string) (limit int, possible bool) {
 		set := l.set.Load()
 		if set == nil {

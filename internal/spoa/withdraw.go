@@ -73,7 +73,7 @@ func (l *limiter) withdraw(now time.Time, user string, through int64) {
 // withdrawHot takes back the credit of a user who is near a limit, if they can have any.
 func (l *limiter) withdrawHot(now time.Time, key string, until time.Time) {
 	set := l.set.Load()
-	if set == nil || l.credits.instances <= 1 || !l.possible(set, key, set.User(key)) {
+	if set == nil || l.instances.Load() <= 1 || !l.possible(set, key, set.User(key)) {
 		return
 	}
 	l.withdraw(now, key, min(until.Unix(), now.Unix()+int64(hotFor.Seconds())))
@@ -91,7 +91,7 @@ func (l *limiter) possibleAlone(key string, of *limits.Limits) bool {
 	if endpoint, user := limits.SplitEndpoint(key); endpoint == limits.All || limits.IsOthers(key) || user == limits.UnreadableKey {
 		return false
 	}
-	return credit.Possible(of, int(l.creditInstances.Load()))
+	return credit.Possible(of, int(l.instances.Load()))
 }
 
 // withdraws takes credit back from HAProxy until ctx ends.
@@ -100,8 +100,8 @@ func (a *Agent) withdraws(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	ticker, probe := time.NewTicker(firstPoll), time.NewTicker(probeEvery)
-	defer ticker.Stop()
+	due, probe := time.NewTimer(probeEvery), time.NewTicker(probeEvery)
+	defer due.Stop()
 	defer probe.Stop()
 	log := errorLog{log: a.options.Logger}
 	a.probe(ctx, &log)
@@ -113,16 +113,18 @@ func (a *Agent) withdraws(ctx context.Context) error {
 			a.probe(ctx, &log)
 			continue
 		case <-a.limiter.credits.wake:
-		case <-ticker.C:
+		case <-due.C:
 		}
 		for {
-			fresh, again := a.limiter.dueWithdrawals()
+			fresh, again, next := a.limiter.dueWithdrawals()
 			if len(fresh)+len(again) == 0 {
+				due.Reset(next)
 				break
 			}
 			err := a.takeBack(ctx, fresh, again)
 			if a.reached(&log, err); err != nil {
 				a.metrics.withdrawalErrors.Inc()
+				due.Reset(withdrawRetry)
 				break
 			}
 		}
@@ -154,7 +156,8 @@ func (a *Agent) takeBack(ctx context.Context, fresh, again []string) error {
 	if len(fresh) > 0 {
 		entries, err := a.runtime.Withdraw(ctx, fresh)
 		if err != nil {
-			a.limiter.retryWithdrawals(fresh)
+			a.limiter.askAgain(fresh)
+			a.limiter.askAgain(again)
 			return err
 		}
 		a.metrics.withdrawals.Add(float64(len(entries)))
@@ -167,6 +170,7 @@ func (a *Agent) takeBack(ctx context.Context, fresh, again []string) error {
 	if len(again) > 0 {
 		entries, err := a.runtime.Read(ctx, creditEntries, again)
 		if err != nil {
+			a.limiter.askAgain(again)
 			return err
 		}
 		a.limiter.update(func(now time.Time) {
@@ -179,8 +183,8 @@ func (a *Agent) takeBack(ctx context.Context, fresh, again []string) error {
 }
 
 // dueWithdrawals are the users whose credit is to be taken back now, and those of whom it
-// is to be read how much is in progress.
-func (l *limiter) dueWithdrawals() (fresh, again []string) {
+// is to be read how much is in progress. If there are none, something is due next.
+func (l *limiter) dueWithdrawals() (fresh, again []string, next time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := &l.credits
@@ -188,21 +192,24 @@ func (l *limiter) dueWithdrawals() (fresh, again []string) {
 	fresh = slices.Clone(c.due[:n])
 	c.due = slices.Delete(c.due, 0, n)
 	now := l.clock.Now()
+	next = probeEvery
 	for user, at := range c.polls {
-		if len(again) < withdrawBatch && !now.Before(at) {
-			delete(c.polls, user)
-			if w := c.withdrawals[user]; w != nil && w.told == 0 {
-				fresh = append(fresh, user)
-			} else if w != nil {
-				again = append(again, user)
-			}
+		if left := at.Sub(now); left > 0 || len(fresh)+len(again) >= withdrawBatch {
+			next = min(next, max(left, 0))
+			continue
+		}
+		delete(c.polls, user)
+		if w := c.withdrawals[user]; w != nil && w.told == 0 {
+			fresh = append(fresh, user)
+		} else if w != nil {
+			again = append(again, user)
 		}
 	}
-	return fresh, again
+	return fresh, again, next
 }
 
-// retryWithdrawals puts users back of whom HAProxy did not answer.
-func (l *limiter) retryWithdrawals(users []string) {
+// askAgain puts users back of whom HAProxy did not answer.
+func (l *limiter) askAgain(users []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, user := range users {
@@ -317,17 +324,17 @@ func (a *Agent) nextGeneration() {
 // be asked: they have the limits of the default tier, of which each instance keeps its
 // even part; l.mu is held.
 func (a *Agent) teachCredit() {
-	c := &a.limiter.credits
+	c, instances := &a.limiter.credits, int(a.limiter.instances.Load())
 	values := peers.Values{peers.GPT0: uint64(c.generation)}
 	if set := a.limiter.set.Load(); set != nil {
 		if of, ok := set.Tier(set.DefaultTier()); ok && credit.Possible(of, 1) {
 			for r := range of.Rates() {
-				if part := uint64(max(1, r.Max/c.instances)); values[peers.GPC0] == 0 || part < values[peers.GPC0] {
+				if part := uint64(max(1, r.Max/instances)); values[peers.GPC0] == 0 || part < values[peers.GPC0] {
 					values[peers.GPC0] = part
 				}
 			}
 			if of.Concurrent > 0 {
-				values[peers.GPC1] = uint64(max(1, of.Concurrent/c.instances))
+				values[peers.GPC1] = uint64(max(1, of.Concurrent/instances))
 			}
 		}
 	}
