@@ -1,0 +1,218 @@
+package bench
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sluice-qos/sluice/bench/load"
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/test/cluster"
+)
+
+// sum adds up the values of a metric over its labels and the instances.
+func sum(b *testing.B, c *cluster.Cluster, name, labels string) (total float64) {
+	b.Helper()
+	for _, in := range c.Instances {
+		text, err := cluster.Get(in.Admin, "/metrics")
+		if err != nil {
+			b.Fatal(err)
+		}
+		for line := range strings.Lines(text) {
+			var value float64
+			series, number, _ := strings.Cut(strings.TrimSpace(line), " ")
+			if !strings.HasPrefix(series, name+"{") || !strings.Contains(series, labels) {
+				continue
+			}
+			if _, err := fmt.Sscan(number, &value); err != nil {
+				b.Fatalf("metric %q: %v", line, err)
+			}
+			total += value
+		}
+	}
+	return total
+}
+
+// BenchmarkLoadZipf has a few of many users send most of the requests, as it is in life:
+// some are above their limit, most are seen once in a while. It shows how many
+// requests the agents are asked about, and what that costs Redis.
+func BenchmarkLoadZipf(b *testing.B) {
+	const (
+		instances, users, limit = 4, 100_000, 100
+		exponent, rate          = 1.1, 2000
+		warm, measured          = 20 * time.Second, 20 * time.Second
+	)
+	for range b.N {
+		t := newTable(fmt.Sprintf("%d users, Zipf %v, %d instances, limit %d a second, %d requests a second for %v after %v", users, exponent, instances, limit, rate, measured, warm),
+			"limits", "questions ÷ requests", "calls of Redis ÷ requests", "in answers with credit", "refused", "of users below their limit", "worst second ÷ limit", "hottest: mean ÷ limit", "p50 ms", "p99 ms")
+		for _, tier := range []string{`requests: {GET: 100}`, `requests: {GET: 100}, concurrent: 50`} {
+			c := cluster.Start(b, cluster.Options{Instances: instances, MaxWait: shippedWait,
+				Limits: "version: 1\ndefault_tier: free\ntiers: {free: {" + tier + "}}\n"})
+			c.Settle()
+			targets, err := load.Spread("even", c.Addresses()...)
+			if err != nil {
+				b.Fatal(err)
+			}
+			offer := func(d time.Duration, seed uint64) *load.Report {
+				zipf := rand.NewZipf(rand.New(rand.NewPCG(seed, 0)), exponent, 1, users-1)
+				names := make([]string, int(rate*d.Seconds())+1)
+				for i := range names {
+					names[i] = fmt.Sprint("user-", zipf.Uint64())
+				}
+				r, err := load.Run(b.Context(), load.Spec{
+					Targets: targets, Rate: rate, Duration: d, Arrivals: load.Poisson, Seed: seed, Align: true, Timeout: proctest.Patience,
+					Requests: func(i int) load.Request {
+						return load.Request{User: names[i], Headers: []byte("X-User: " + names[i] + "\r\n")}
+					},
+				})
+				if err != nil {
+					b.Fatal(err)
+				}
+				return r
+			}
+			offer(warm, 1)
+			count := func() (asked, calls, grants float64) {
+				asked = sum(b, c, "sluice_requests_total", "verdict=") - sum(b, c, "sluice_requests_total", `verdict="credit"`)
+				for _, in := range c.Instances {
+					grants += in.Metric(b, "sluice_credit_grants_total")
+				}
+				return asked, sum(b, c, "sluice_bus_requests_total", `op="`), grants
+			}
+			asked, calls, grants := count()
+			r := offer(measured, 2)
+			askedThen, callsThen, grantsThen := count()
+			all := float64(len(r.Results))
+
+			byUser := make(map[int32][]load.Result)
+			for _, x := range r.Results {
+				byUser[x.User] = append(byUser[x.User], x)
+			}
+			falsely, worst := 0, 0.0
+			for _, results := range byUser {
+				if len(results) < limit { // below it in each second
+					for _, x := range results {
+						if x.Refused() {
+							falsely++
+						}
+					}
+					continue
+				}
+				one := *r
+				one.Results = results
+				ratios := one.Ratios(limit, clockSlack)
+				falsely += ratios.FalseRefusals
+				worst = max(worst, ratios.Max)
+			}
+			hottest := r.User("user-0").Ratios(limit, clockSlack)
+			service := r.Service()
+			t.row(tier, fmt.Sprintf("%.3f", (askedThen-asked)/all), fmt.Sprintf("%.3f", (callsThen-calls)/all), fmt.Sprintf("%.4f", (grantsThen-grants)/all),
+				fmt.Sprintf("%.2f %%", 100*float64(len(r.Refused().Results))/all), fmt.Sprintf("%.4f %%", 100*float64(falsely)/all),
+				fmt.Sprintf("%.3f", worst), fmt.Sprintf("%.3f", hottest.Mean),
+				fmt.Sprintf("%.2f", service.Quantile(0.5).Seconds()*1000), fmt.Sprintf("%.2f", service.Quantile(0.99).Seconds()*1000))
+			c.Stop()
+		}
+	}
+}
+
+// BenchmarkLoadWithoutAgents kills or stops all agents for five seconds, while users whom
+// they know and users whom they do not offer twenty times their limits.
+func BenchmarkLoadWithoutAgents(b *testing.B) {
+	const limit, users, times, away = 20, 5, 20, 5 * time.Second
+	for range b.N {
+		t := newTable(fmt.Sprintf("All agents away for %v; %d users with a limit of %d a second, who offer %d times that", away, users, limit, times),
+			"instances", "agents", "users", "seconds", "admitted ÷ limit: mean", "worst")
+		for _, instances := range []int{1, 2} {
+			for _, known := range []bool{true, false} {
+				for _, how := range []string{"killed", "stopped"} {
+					c := cluster.Start(b, cluster.Options{Instances: instances, Limits: limitFile(limit), MaxWait: shippedWait})
+					c.Settle()
+					targets, err := load.Spread("even", c.Addresses()...)
+					if err != nil {
+						b.Fatal(err)
+					}
+					var gone atomic.Int64 // Unix nanoseconds; 0: not yet
+					ended := make(chan struct{})
+					go func() {
+						defer close(ended)
+						time.Sleep(2500 * time.Millisecond) // the load begins within a second
+						gone.Store(time.Now().UnixNano())
+						for _, in := range c.Instances {
+							if how == "killed" {
+								in.Agent.Kill()
+							} else {
+								_ = in.Agent.Signal(syscall.SIGSTOP)
+							}
+						}
+					}()
+					r, err := load.Run(b.Context(), load.Spec{
+						Targets: targets, Rate: limit * users * times, Duration: 8 * time.Second, Align: true, Timeout: proctest.Patience,
+						Requests: func(i int) load.Request {
+							name := fmt.Sprint("user-", i%users)
+							if at := gone.Load(); !known && (at == 0 || time.Now().UnixNano() < at+int64(time.Second)) {
+								name = "nobody" // the others begin when no agent is there any more
+							}
+							return load.Request{User: name, Headers: []byte("X-User: " + name + "\r\n")}
+						},
+					})
+					if err != nil {
+						b.Fatal(err)
+					}
+					<-ended
+					at := time.Unix(0, gone.Load())
+					seconds, total, worst := 0, 0.0, 0.0
+					for u := range users {
+						counts := r.User(fmt.Sprint("user-", u)).Attribute(limit, clockSlack)
+						seconds = 0
+						for s := at.Unix() + 2; s < at.Add(away).Unix(); s++ {
+							n := float64(counts.At(s)) / limit
+							total, worst = total+n, max(worst, n)
+							seconds++
+						}
+					}
+					t.row(fmt.Sprint(instances), how, map[bool]string{true: "known", false: "unknown"}[known], fmt.Sprint(seconds),
+						fmt.Sprintf("%.2f", total/float64(max(1, seconds*users))), fmt.Sprintf("%.2f", worst))
+					c.Stop()
+				}
+			}
+		}
+	}
+}
+
+// BenchmarkLoadConnections opens thousands of connections at once, each with one request:
+// more questions than the agent answers in time.
+func BenchmarkLoadConnections(b *testing.B) {
+	const connections, users, limit = 6000, 100, 10
+	for range b.N {
+		t := newTable(fmt.Sprintf("%d connections within 100 ms, %d users with a limit of %d a second", connections, users, limit),
+			"users", "admitted", "of", "refused", "failed", "p50 ms", "max ms")
+		for _, known := range []bool{false, true} {
+			c := cluster.Start(b, cluster.Options{Limits: limitFile(limit), MaxWait: shippedWait})
+			request := func(i int) load.Request {
+				name := fmt.Sprint("user-", i%users)
+				return load.Request{User: name, Headers: []byte("X-User: " + name + "\r\n")}
+			}
+			if known {
+				_, err := load.Run(b.Context(), load.Spec{Targets: []load.Target{{Address: c.Addresses()[0]}}, Rate: users, Duration: 2 * time.Second, Requests: request})
+				if err != nil {
+					b.Fatal(err)
+				}
+			}
+			time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(1300 * time.Millisecond))) // all in one second
+			r, err := load.Run(b.Context(), load.Spec{
+				Targets: []load.Target{{Address: c.Addresses()[0]}}, Rate: connections * 10, Duration: 100 * time.Millisecond,
+				Conns: connections, Ahead: 1, Requests: request, Timeout: proctest.Patience,
+			})
+			if err != nil {
+				b.Fatal(err)
+			}
+			service := r.Service()
+			t.row(map[bool]string{true: "known", false: "unknown"}[known], fmt.Sprint(len(r.Admitted().Results)), fmt.Sprint(users*limit), fmt.Sprint(len(r.Refused().Results)),
+				fmt.Sprint(len(r.Failures())), fmt.Sprintf("%.1f", service.Quantile(0.5).Seconds()*1000), fmt.Sprintf("%.1f", service.Quantile(1).Seconds()*1000))
+			c.Stop()
+		}
+	}
+}
