@@ -46,7 +46,7 @@ const maxCounters = 100
 
 // shortAll draws a ticket of "*", and so on to the end of a rule of the short way, which
 // counts the request that it lets through.
-const shortAll = " last_now !over_now here_now place_now same_now same_end_now { sc_inc_gpc(%d,0) -m found }\n"
+const shortAll = " last_now !over_now here_now place_now there_now same_end_now { sc_inc_gpc(%d,0) -m found }\n"
 
 // creditRules are the lines of haproxy.cfg that are written for each class that has
 // tickets. The class's number is its place in the list.
@@ -78,7 +78,7 @@ func newCreditRules(classes []string, operations []limits.Class) (creditRules, e
 		case slices.Contains(creditClasses(), class):
 			r.drawn += fmt.Sprintf(draw, fmt.Sprintf("{ var(txn.sluice_draws) -m str %s }", class))
 			if slices.Contains(shortMethods, class) {
-				r.short += fmt.Sprintf("    http-request allow if { method %s } lasting_now { sc_get_gpt(%d,0),set-var(txn.sluice_last) -m found } !{ sc_inc_gpc(%d,0),sub(txn.sluice_last),and(4294967295),set-var(txn.sluice_over) -m int 1:2147483647 }"+shortAll,
+				r.short += fmt.Sprintf("    http-request allow if { method %s } end_now lasting_now { sc_get_gpt(%d,0),set-var(txn.sluice_over) -m found } !{ sc_inc_gpc(%d,0),sub(txn.sluice_over),and(4294967295),set-var(txn.sluice_over) -m int 1:2147483647 }"+shortAll,
 					class, last, drawn, admitted+slices.Index(countedVerbs(), class))
 			}
 		case className.MatchString(class):
@@ -89,7 +89,7 @@ func newCreditRules(classes []string, operations []limits.Class) (creditRules, e
 	}
 	for _, method := range shortMethods {
 		if !slices.Contains(classes, method) { // a ticket of "*" alone
-			r.short += fmt.Sprintf("    http-request allow if { method %s } lasting_now"+shortAll, method, admitted+slices.Index(countedVerbs(), method))
+			r.short += fmt.Sprintf("    http-request allow if { method %s } end_now lasting_now"+shortAll, method, admitted+slices.Index(countedVerbs(), method))
 		}
 	}
 	if r.operations == "" {
@@ -166,16 +166,19 @@ const maxShortRenewal = 6
 // shortRenewal is what the part "credit" does where a second begins, but for what the
 // agent being down changes. Who has renewed draws a ticket with the rules of the short way,
 // as far as these are of the methods that most requests have; others draw it below.
+// sluice_begins is how many wanted to renew: the first one, 1, does, and is 0 from then on.
 func shortRenewal(classes int, short string) string {
 	var b strings.Builder
-	b.WriteString("    acl begins       var(txn.sluice_begins) -m int 1\n" +
-		"    http-request set-var(txn.sluice_begins) sc_inc_gpc(0,0) if has_now !lasting_now !{ stopping } { sc_get_gpt(2,0),sub(txn.sluice_now) lt 0 } this_generation\n")
+	b.WriteString("    acl begins       var(txn.sluice_begins) -m int 0:1\n" +
+		"    acl renews       var(txn.sluice_begins) -m int 0\n" +
+		"    http-request set-var(txn.sluice_begins) sc_inc_gpc(0,0) if end_now !lasting_now !{ stopping } { date(),set-var(txn.sluice_now) -m found } { sc_get_gpt(2,0),sub(txn.sluice_now) lt 0 } { sc_get_gpt(0,0),set-var(txn.sluice_credit) -m int gt 0 } this_generation\n" +
+		"    http-request set-var(txn.sluice_begins) int(0) if begins end_now !lasting_now\n")
 	for i := range classes {
-		fmt.Fprintf(&b, "    http-request sc-set-gpt(%d,0) sc_get_gpc(%d,0),add(txn.sluice_tickets) if begins !lasting_now { sc_get_gpt(%d,0),set-var(txn.sluice_tickets) -m found }\n", 7+2*i, 1+i, 6+2*i)
+		fmt.Fprintf(&b, "    http-request sc-set-gpt(%d,0) sc_get_gpc(%d,0),add(txn.sluice_tickets) if renews { sc_get_gpt(%d,0),set-var(txn.sluice_tickets) -m found }\n", 7+2*i, 1+i, 6+2*i)
 	}
-	b.WriteString("    http-request sc-set-gpt(5,0) int(1) if begins !lasting_now\n" +
-		"    http-request sc-set-gpt(1,0) var(txn.sluice_now),add(1) if begins !lasting_now\n" +
-		"    http-request set-var(txn.sluice_unlocked) sc_clr_gpc(0,0) if begins\n")
+	b.WriteString("    http-request sc-set-gpt(5,0) int(1) if renews\n" +
+		"    http-request sc-set-gpt(1,0) var(txn.sluice_now),add(1) if renews\n" +
+		"    http-request set-var(txn.sluice_tickets) sc_clr_gpc(0,0) if begins\n")
 	for line := range strings.Lines(short) {
 		if ofClass := strings.Contains(line, "} !{ sc_inc_gpc("); ofClass || strings.Contains(line, "{ method GET }") {
 			b.WriteString(strings.Replace(line, "http-request allow if ", "http-request allow if begins ", 1))
