@@ -186,6 +186,7 @@ func TestCreditIsExact(t *testing.T) {
 		request string
 	}{
 		{"short way", Config{Identify: "header:X-User"}, nil, httpGET("/", "X-User: alice")},
+		{"fitted", Config{Identify: "header:X-User", Fitted: true}, nil, httpGET("/", "X-User: alice")},
 		{"all requests", Config{Identify: "header:X-User", CreditClasses: []string{"*"}}, []string{"*"}, httpGET("/", "X-User: alice")},
 		{"two classes", Config{Identify: "header:X-User", CreditClasses: []string{"*", "GET"}}, []string{"*", "GET"}, httpGET("/", "X-User: alice")},
 		{"long way", Config{Identify: "header:X-User", AccessLog: "json"}, nil, httpGET("/", "X-User: alice")},

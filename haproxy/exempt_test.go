@@ -1,6 +1,7 @@
 package haproxy
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -11,8 +12,15 @@ import (
 // What is exempt by address or path is asked about and counted as one user of its
 // own, and no table refuses it.
 func TestExempt(t *testing.T) {
+	for _, fitted := range []bool{false, true} {
+		t.Run(fmt.Sprintf("fitted %t", fitted), func(t *testing.T) { testExempt(t, fitted) })
+	}
+}
+
+func testExempt(t *testing.T, fitted bool) {
 	r := newRig(t, setup{
 		Config: Config{
+			Fitted:   fitted,
 			Endpoint: "uploads",
 			Exempt: limits.Exempt{
 				Addresses: []string{"192.0.2.7", "198.51.100.0/24", "2001:db8::/32"},

@@ -103,6 +103,8 @@ type Config struct {
 	CreditClasses  []string      // that have tickets, as the function of this name says; nil: all requests, and every verb
 	Exempt         limits.Exempt // its addresses and paths; the users are the agent's
 	Addresses      limits.AddressLimits
+	Fitted         bool          // leaves out what this Config does not need: the lists that Exempt has nothing for, and the like
+	Bandwidth      bool          // of Fitted: somebody's bandwidth is limited; then buffers are large before HAProxy 2.7, too
 	KeySecret      string        // SLUICE_KEY_SECRET: hides users' names, as limits.Secrets.Current has it; zero: names are sent
 	Endpoint       string        // SLUICE_ENDPOINT: the endpoint of the limit file that this is; zero: none
 	Unreadable     string        // SLUICE_UNREADABLE: one of Unreadables
@@ -344,7 +346,10 @@ func (c Config) files() (map[string]string, error) {
 	if cfg, err = withCredit(cfg, c.CreditClasses, c.Classes, c.Addresses); err != nil {
 		return nil, err
 	}
-	if files["haproxy.cfg"], err = withAddresses(cfg, c.Addresses); err != nil {
+	if cfg, err = withAddresses(cfg, c.Addresses); err != nil {
+		return nil, err
+	}
+	if files["haproxy.cfg"], err = c.withoutNeedless(cfg, identifiers); err != nil {
 		return nil, err
 	}
 	lists, err := exemptLists(c.Exempt)

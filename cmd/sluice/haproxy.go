@@ -22,7 +22,7 @@ type forHAProxy struct {
 func (*forHAProxy) Help() string {
 	return `With --out, writes all that HAProxy needs: haproxy.cfg, spoe.cfg, the lists (*.lst) and lua. Files of these names are written anew, so keep changes of your own elsewhere. Everything else is set by environment variables; the table at the top of haproxy.cfg lists them.
 
-Run it again, and reload HAProxy, when the classes, the exempt addresses, the exempt paths, failed_auth or per_address of the limit file change; and when its mode does, if it has one of the last two. Everything else in the file, limits and exempt users above all, takes effect without. If a verb or a class is limited that was not limited before, its limit takes effect too, but users with it are asked about with each request until then.
+Run it again, and reload HAProxy, when the classes, the exempt addresses, the exempt paths, failed_auth or per_address of the limit file change; and when its mode does, if it has one of the last two. Everything else in the file, limits and exempt users above all, takes effect without. If a verb or a class is limited that was not limited before, its limit takes effect too, but users with it are asked about with each request until then. If nobody's bandwidth was limited before, it is limited, but large transfers cost HAProxy before 2.7 more until then.
 
 The exit code is 1 if the limit file has an error or the folder holds other things, else 0.`
 }
@@ -38,8 +38,8 @@ func (h *forHAProxy) write(stdout, stderr io.Writer) error {
 		if err != nil {
 			return err
 		}
-		c.Classes, c.Exempt, c.Addresses = set.Classes(), set.Exempt(), set.AddressLimits()
-		c.CreditClasses = haproxy.CreditClasses(set)
+		c = haproxy.ForLimits(set)
+		c.Identify = h.Identify
 		names, err := haproxy.NeverFound(h.Identify, set)
 		if err == nil && len(names) > 0 { // an error is told below
 			fmt.Fprintf(stderr, "sluice haproxy: %d user(s) are named with capital letters, and this chain finds names in small letters only (%s): write them small, or add :exact in the chain\n", len(names), some(names))

@@ -289,19 +289,16 @@ func runtimeSocket(dir string) string { return filepath.Join(dir, "runtime.sock"
 
 // configure writes the instance's HAProxy configuration.
 func (p *process) configure() error {
+	c := haproxy.ForLimits(p.set)
+	c.KeySecret = currentSecret(p.set)
+	c.Bind, c.Origin = p.address, p.options.Origin
+	c.SPOE, c.Peer, c.Runtime = "unix@"+spoeSocket(p.dir), "unix@"+peerSocket(p.dir), runtimeSocket(p.dir)
+	c.Stats = filepath.Join(p.dir, "stats.sock")
+	c.Instance = "instance-" + filepath.Base(p.dir)
+	c.Identify, c.RefuseStatus = p.options.Identify, p.options.Refuse
+	c.VerdictTimeout = p.options.MaxWait + 10*time.Millisecond
 	var err error
-	p.file, p.env, err = haproxy.Write(p.dir, haproxy.Config{
-		KeySecret: currentSecret(p.set),
-		Bind:      p.address, Origin: p.options.Origin,
-		SPOE: "unix@" + spoeSocket(p.dir), Peer: "unix@" + peerSocket(p.dir),
-		Runtime:  runtimeSocket(p.dir),
-		Stats:    filepath.Join(p.dir, "stats.sock"),
-		Instance: "instance-" + filepath.Base(p.dir),
-		Identify: p.options.Identify, RefuseStatus: p.options.Refuse,
-		Classes: p.set.Classes(), Exempt: p.set.Exempt(), Addresses: p.set.AddressLimits(),
-		CreditClasses:  haproxy.CreditClasses(p.set),
-		VerdictTimeout: p.options.MaxWait + 10*time.Millisecond,
-	})
+	p.file, p.env, err = haproxy.Write(p.dir, c)
 	return err
 }
 

@@ -9,13 +9,25 @@ import (
 // second, at whatever time and endpoint, sorted.
 func (s *Set) SecondClasses() []string {
 	found := map[string]bool{}
-	of := func(l *Limits) {
+	s.each(func(l *Limits) {
 		for _, r := range l.rates {
 			if r.Window == Second {
 				found[r.Class] = true
 			}
 		}
-	}
+	})
+	return slices.Sorted(maps.Keys(found))
+}
+
+// LimitsBandwidth is whether somebody's bandwidth is limited, at whatever time and endpoint.
+func (s *Set) LimitsBandwidth() bool {
+	found := false
+	s.each(func(l *Limits) { found = found || l.Bandwidth != (Bandwidth{}) })
+	return found
+}
+
+// each calls of with all limits of everybody.
+func (s *Set) each(of func(*Limits)) {
 	for _, e := range []*entry{s.fallback, s.anonymous, s.unreadable} {
 		e.each(of)
 	}
@@ -27,7 +39,6 @@ func (s *Set) SecondClasses() []string {
 	for _, e := range s.patternEntries {
 		e.each(of)
 	}
-	return slices.Sorted(maps.Keys(found))
 }
 
 // each calls of with all limits of an entry, which may be none.

@@ -32,3 +32,18 @@ users:
 		t.Errorf("SecondClasses() = %q without limits, want none", got)
 	}
 }
+
+func TestLimitsBandwidth(t *testing.T) {
+	const head = "version: 1\ndefault_tier: free\nendpoints: [uploads]\n"
+	for text, want := range map[string]bool{
+		head + "tiers: {free: {requests: {GET: 10}}}\n":                                                  false,
+		head + "tiers: {free: {}, pro: {bandwidth: {down: 1MiB}}}\n":                                     true,
+		head + "tiers: {free: {}}\nusers: {a-*: {tier: free, bandwidth: {up: 1MiB}}}\n":                  true,
+		head + "tiers: {free: {endpoints: {uploads: {bandwidth: {up: 1MiB}}}}}\n":                        true,
+		head + "tiers: {free: {}}\nusers: {a: {tier: free, bandwidth: {up: 1MiB}, until: 2000-01-02}}\n": true,
+	} {
+		if got := mustParse(t, text).LimitsBandwidth(); got != want {
+			t.Errorf("LimitsBandwidth() = %t, want %t, of\n%s", got, want, text)
+		}
+	}
+}

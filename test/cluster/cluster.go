@@ -229,15 +229,13 @@ func (c *Cluster) newInstance(t testing.TB, i int) *Instance {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in.config, in.env, err = haproxy.Write(dir, haproxy.Config{
-		Classes: set.Classes(), Exempt: set.Exempt(), Addresses: set.AddressLimits(),
-		CreditClasses: haproxy.CreditClasses(set),
-		AccessLog:     c.options.AccessLog, Instance: in.Name,
-		Bind: in.Address, Origin: c.options.Origin, SPOE: "unix@" + in.SPOE, Peer: "unix@" + in.Peers,
-		Runtime: in.Runtime, Stats: in.Stats, Identify: c.options.Identify, Threads: c.options.Threads,
-		VerdictTimeout: c.options.MaxWait + 10*time.Millisecond,
-		CheckTimeout:   5 * c.options.MaxWait, // as shipped, with the shipped wait
-	})
+	config := haproxy.ForLimits(set)
+	config.AccessLog, config.Instance = c.options.AccessLog, in.Name
+	config.Bind, config.Origin, config.SPOE, config.Peer = in.Address, c.options.Origin, "unix@"+in.SPOE, "unix@"+in.Peers
+	config.Runtime, config.Stats, config.Identify, config.Threads = in.Runtime, in.Stats, c.options.Identify, c.options.Threads
+	config.VerdictTimeout = c.options.MaxWait + 10*time.Millisecond
+	config.CheckTimeout = 5 * c.options.MaxWait // as shipped, with the shipped wait
+	in.config, in.env, err = haproxy.Write(dir, config)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,99 @@
+package haproxy
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// parts are what files that are fitted to a limit file may lack, by expressions of lines.
+var parts = map[string]*regexp.Regexp{
+	"addresses":  regexp.MustCompile(`acl exempt_here src -f `),
+	"paths":      regexp.MustCompile(`acl exempt_here path -m str -f `),
+	"either":     regexp.MustCompile(`!exempt_here\b`),
+	"folders":    regexp.MustCompile(`acl exempt_below .*\n.*acl path_odd `),
+	"below":      regexp.MustCompile(`exempt_below !path_odd\n`),
+	"presigned":  regexp.MustCompile(`int\(2\) if \{ var\(txn.sluice_s3_id\)`),
+	"unreadable": regexp.MustCompile(`track-sc0 var\(txn.sluice_user\) table sluice_credit if .*txn.sluice_unreadable`),
+	"large":      regexp.MustCompile(`tune.bufsize "\$\{SLUICE_BUFSIZE-65536\}"`),
+	"straight":   regexp.MustCompile(`use_backend origin if !\{ var\(txn.sluice_class\) -m found \}`),
+}
+
+// Files that are fitted to a limit file have what that needs and nothing besides, and HAProxy
+// takes them without a word.
+func TestFittedFiles(t *testing.T) {
+	t.Parallel()
+	const always = " straight"
+	for _, row := range []struct {
+		name   string
+		config Config
+		has    string
+	}{
+		{"nothing", Config{Identify: "header:X-User"}, always},
+		{"ip", Config{Identify: "ip"}, always},
+		{"basic", Config{Identify: "basic,header:X-User"}, "unreadable" + always},
+		{"auto", Config{}, "presigned unreadable" + always},
+		{"s3", Config{Identify: "s3,ip"}, "unreadable" + always},
+		{"bandwidth", Config{Identify: "ip", Bandwidth: true}, "large" + always},
+		{"addresses", Config{Identify: "ip", Exempt: limits.Exempt{Addresses: []string{"10.0.0.0/8"}}}, "addresses either" + always},
+		{"paths", Config{Identify: "ip", Exempt: limits.Exempt{Paths: []string{"/a"}}}, "paths either" + always},
+		{"folders", Config{Identify: "ip", Exempt: limits.Exempt{Paths: []string{"/a/*"}}}, "folders below" + always},
+		{"paths and folders", Config{Identify: "ip", Exempt: limits.Exempt{Paths: []string{"/a", "/a/*"}}}, "paths either folders below" + always},
+		{"users alone", Config{Identify: "ip", Exempt: limits.Exempt{Users: []string{"a"}}}, always},
+		{"limits of addresses", Config{Identify: "ip", Addresses: limits.AddressLimits{Requests: 1, Concurrent: 1}}, always},
+		{"failed authentication", Config{Identify: "ip", Addresses: limits.AddressLimits{FailedAuth: 1, FailedAuthWindow: limits.Minute}}, ""},
+		{"both", Config{Identify: "ip", Addresses: limits.AddressLimits{FailedAuth: 1, FailedAuthWindow: limits.Minute, Requests: 1},
+			Exempt: limits.Exempt{Addresses: []string{"::1"}, Paths: []string{"/a/*"}}}, "addresses either folders below"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
+			row.config.Fitted = true
+			for _, more := range []Config{{}, {AccessLog: "json"}, {KeySecret: keySecret}, {Endpoint: "api"}, {NoCredit: true}, {OriginMaxConn: 5}} {
+				more.Fitted, more.Identify, more.Exempt, more.Addresses, more.Bandwidth = true, row.config.Identify, row.config.Exempt, row.config.Addresses, row.config.Bandwidth
+				file, env, err := Write(filepath.Join(t.TempDir(), "haproxy"), more)
+				if err != nil {
+					t.Fatal(err)
+				}
+				out := check(t, "/", file, env...)
+				if strings.TrimSpace(strings.Replace(out, "Configuration file is valid", "", 1)) != "" {
+					t.Errorf("haproxy -c says %q, want nothing to say", out)
+				}
+				cfg, err := os.ReadFile(file)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for part, expression := range parts {
+					want := strings.Contains(" "+row.has+" ", " "+part+" ")
+					// With limits of addresses there is no short way.
+					if part == "unreadable" && row.config.Addresses != (limits.AddressLimits{}) {
+						want = false
+					}
+					if part == "either" && row.config.Addresses != (limits.AddressLimits{}) {
+						continue // of other rules
+					}
+					if got := expression.Match(cfg); got != want {
+						t.Errorf("%s: %t, want %t", part, got, want)
+					}
+				}
+			}
+		})
+	}
+}
+
+// What a limit file needs is in the configuration for it.
+func TestForLimits(t *testing.T) {
+	t.Parallel()
+	set, err := limits.Parse("limits.yaml", []byte("version: 1\ndefault_tier: free\ntiers: {free: {requests: {PUT: 1}, bandwidth: {down: 1MiB}}}\n"+
+		"exempt: {addresses: [10.0.0.0/8]}\nper_address: {concurrent: 5}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := ForLimits(set)
+	if !c.Fitted || !c.Bandwidth || len(c.CreditClasses) != 2 || len(c.Exempt.Addresses) != 1 || c.Addresses.Concurrent != 5 {
+		t.Errorf("ForLimits() = %+v, want classes * and PUT, bandwidth, the exempt address, and 5 of an address", c)
+	}
+}
