@@ -106,3 +106,44 @@ func TestCreditIsRenewedOnce(t *testing.T) {
 		t.Errorf("entry %v, want that nobody writes it any more", e)
 	}
 }
+
+// A request that found no place on the short way, and whose credit is withdrawn before it looks
+// once more, is not admitted, for its ticket may have been drawn after the agent read the count.
+func TestCreditWithdrawnBehindTheShortWay(t *testing.T) {
+	t.Parallel()
+	g := newGate()
+	r := newRig(t, setup{serve: g.ServeHTTP, Config: Config{Identify: "header:X-User"}, edit: pausing("    # One user, one key, whatever the bytes")})
+	r.teachRow(t, generation, 0, 0)
+	g.let(1)
+	r.lend(t, "alice", credit(1, nil))
+	running := r.starts("alice", 1)
+	g.await(t, 2)
+	drawn := r.entry(t, "alice")["gpc1"]
+	goOn := r.paused(t)
+	proctest.Eventually(t, "a ticket is drawn", func() error {
+		if got := r.entry(t, "alice")["gpc1"]; got == drawn {
+			return fmt.Errorf("%d tickets, want more", got)
+		}
+		return nil
+	})
+	if out := r.runtime(t, "set table sluice_credit key alice data.gpt 0"); out != "" {
+		t.Fatal(out)
+	}
+	g.let(100)
+	if got := statuses(running, 1); got[200] != 1 {
+		t.Errorf("answers = %v, want 200", got)
+	}
+	proctest.Eventually(t, "the place becomes free", func() error {
+		if cur := r.entry(t, "alice")["conn_cur"]; cur != 1 {
+			return fmt.Errorf("conn_cur = %d, want 1", cur)
+		}
+		return nil
+	})
+	r.takeTold(t)
+	if got := goOn(); got.Status != 200 {
+		t.Errorf("status = %d, want 200", got.Status)
+	}
+	if asked := r.takeTold(t); len(asked) != 1 || asked[0].Drawn != -1 {
+		t.Errorf("asked %+v, want one question that says nothing of a ticket", asked)
+	}
+}
