@@ -211,6 +211,7 @@ type needs struct {
 	question
 
 	slots     int                 // the limit of requests in progress; 0: no slot is needed
+	patient   bool                // it may wait in line for one
 	slot      concurrency.Verdict // allowed if none is needed; not valid while it waits
 	slotWaits *concurrency.Waiting
 	slotDone  <-chan struct{} // closed when it waits no longer; nil: it does not wait
@@ -252,7 +253,7 @@ func (l *limiter) enforce(n *needs, of *limits.Limits, rates *rates) (refused ve
 			l.update(func(now time.Time) { l.slots.Cancel(now, n.user, n.seen.Process) })
 		}
 	case counted:
-		n.slots = of.Concurrent
+		n.slots, n.patient = of.Concurrent, of.Wait > 0
 		l.take(n, rates)
 	default:
 		l.take(n, rates)
@@ -312,6 +313,9 @@ func (l *limiter) ask(n *needs, rates *rates) {
 	now := l.clock.Now()
 	if n.slots > 0 {
 		n.slot, n.slotWaits = l.slots.Start(now, n.user, n.slots, n.seen, n.places)
+		if n.patient {
+			l.slots.Patient(now, n.user)
+		}
 		if n.slotWaits == nil && !n.slot.Allowed {
 			return
 		}

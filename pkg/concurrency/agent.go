@@ -142,6 +142,14 @@ func (a *Agent) full(u *user, now int64) bool {
 	return u.phase != withdrawing && (a.countsAlone() || u.exhausted(now))
 }
 
+// Patient says that a user's requests may wait in line when they are refused: for a
+// while HAProxy does not refuse them by itself unless the line is full.
+func (a *Agent) Patient(at time.Time, name string) {
+	if u := a.users[name]; u != nil {
+		u.patientTo = a.clock(at) + int64(refreshSpan)
+	}
+}
+
 // Hold has a request, which Start has just refused, wait for a slot in the order
 // of arrival: until a slot is free, or Timeout. It is refused at once, with a nil
 // Waiting, where too many wait already.
@@ -157,9 +165,14 @@ func (a *Agent) Hold(at time.Time, name string, limit int, seen Count, p Places)
 	a.distinguish(u, seen, p, now)
 	admitted, counted := a.credited(u, seen.Process, p, now)
 	if !admitted && (len(u.line) >= a.config.MaxLine || a.lines >= a.config.MaxLines) {
-		return a.refuse(u, now), nil
+		u.refusals++
+		return a.turnAway(u, now), nil
 	}
-	u.refusals = max(0, u.refusals-1) // HAProxy must not refuse by itself who may wait
+	u.patientTo, u.refusals = now+int64(refreshSpan), 0
+	if u.native {
+		u.native = false
+		a.teach(u, now)
+	}
 	if admitted || len(u.line) == 0 && a.free(u) > 0 {
 		return a.admit(u, now, seen.Process, standing(admitted, counted)), nil
 	}
@@ -269,8 +282,11 @@ func (a *Agent) admit(u *user, now, process int64, where where) Verdict {
 	return Verdict{Allowed: true}
 }
 
+// refuse refuses a request. Refusals of who may wait in line do not count: they come back.
 func (a *Agent) refuse(u *user, now int64) Verdict {
-	u.refusals++
+	if now >= u.patientTo {
+		u.refusals++
+	}
 	return a.turnAway(u, now)
 }
 

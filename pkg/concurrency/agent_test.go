@@ -815,6 +815,37 @@ func TestAgentLineIsNotShielded(t *testing.T) {
 	}
 }
 
+// Between a refusal and the question in line time passes, more of it than between two
+// blocks if many come at once on a busy machine.
+func TestAgentLineIsNotShieldedWhileItForms(t *testing.T) {
+	r := newRig(t, 1)
+	r.start(0, 10)
+	block := func() []concurrency.Native {
+		r.start(1, 20)
+		r.Block(ms(2), "u", concurrency.NewLimit(10, 5))
+		return r.Drain().Native
+	}
+	if told := block(); len(told) != 1 || told[0].Until == 0 {
+		t.Fatalf("refusals of somebody who may not wait, as far as known: told HAProxy %+v, want blocked", told)
+	}
+	r.Hold(ms(3), "u", 10, count{}, concurrency.Places{})
+	if told := r.Drain().Native; len(told) != 1 || told[0].Until != 0 {
+		t.Errorf("the first of them waits: told HAProxy %+v, want not blocked", told)
+	}
+	if told := block(); len(told) != 0 {
+		t.Errorf("others will wait: told HAProxy %+v, want nothing", told)
+	}
+
+	r = newRig(t, 1)
+	r.start(0, 10)
+	r.Patient(ms(0), "u")
+	for _, n := range block() {
+		if n.Until != 0 {
+			t.Errorf("they may all wait: told HAProxy %+v, want not blocked", n)
+		}
+	}
+}
+
 func TestAgentShield(t *testing.T) {
 	limit := concurrency.NewLimit(10, 20) // release 8
 	type step struct {

@@ -105,7 +105,8 @@ type user struct {
 	// The native shield.
 	blockUntil int64 // polygen's block holds until then
 	release    int
-	refusals   int   // since the block was last repeated; requests that may wait in line are none
+	refusals   int   // since the block was last repeated; of requests that may wait in line none count
+	patientTo  int64 // until when requests are taken for such, because one was
 	native     bool  // HAProxy refuses him by itself
 	taughtAt   int64 // when HAProxy's table was last told
 }
@@ -259,7 +260,7 @@ func (u *user) shift(back int64) {
 	}
 	for _, t := range []*int64{
 		&u.seen, &u.heardAt, &u.retryAt, &u.shareTo, &u.hotSince, &u.hotUntil, &u.reportedAt,
-		&u.unmetAt, &u.usedAt, &u.blockUntil, &u.taughtAt,
+		&u.unmetAt, &u.usedAt, &u.blockUntil, &u.taughtAt, &u.patientTo,
 		&u.busyAt, &u.lentAt, &u.sentAt, &u.sendAt, &u.endedAt,
 	} {
 		if *t != 0 {
