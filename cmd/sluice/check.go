@@ -22,7 +22,7 @@ type check struct {
 
 // Help tells what the command prints and when it fails.
 func (*check) Help() string {
-	return `For each file that is valid, prints one line with its version (the hash that the instances show), its numbers of tiers and of users, then what it says of everybody (a dry run, files of users, endpoints, classes, workers of queues, who is exempt, what each address of clients may do), then one line a tier with its limits: requests by class and window ("all" is all classes together), requests in progress, bytes per second, and background jobs, which have a line for all tiers if the file says nothing of them: workers that read it then go by the names of tiers. What else is not listed is not limited. Endpoints where a tier has other limits follow it, then its limits over all endpoints together. The last lines are users whose entries end (until). With --users, one line a user or pattern follows, with his tier and his limits after his overrides, as they are now.
+	return `For each file that is valid, prints one line with its version (the hash that the instances show), its numbers of tiers and of users, then what it says of everybody (a dry run, files of users, endpoints, classes, workers of queues, who is exempt, what each address of clients may do), then one line a tier with its limits: requests by class and window ("all" is all classes together), requests in progress, bytes per second, and background jobs, which have a line for all tiers if the file says nothing of them: workers that read it then go by the names of tiers. What else is not listed is not limited. Endpoints where a tier has other limits follow it, then its limits over all endpoints together. The last lines are users whose entries end (until). With --users, one line a user or pattern follows, with their tier and their limits after their overrides, as they are now.
 
 Files of users_from are checked with the file that names them: give only that one.
 
@@ -254,7 +254,7 @@ func (r *report) users() {
 		case e.at.After(r.now):
 			until = " until " + e.String()
 		default:
-			until = " since " + e.at.Format(time.RFC3339Nano) + ", when his own ended"
+			until = " since " + e.at.Format(time.RFC3339Nano) + ", when their own ended"
 		}
 		if l.Tier == limits.ExemptTier {
 			r.line("  user %s, exempt", shown(user))

@@ -266,14 +266,14 @@ func who(file, user string, l *limits.Limits, o limits.Origin) string {
 
 // until says when what the file says of a user ends, and what follows.
 func until(o limits.Origin) string {
-	next := "the limits of his tier"
+	next := "the limits of their tier"
 	if o.Then != "" {
 		next = "the limits of tier " + shown(o.Then)
 	}
 	if o.Expired {
-		return fmt.Sprintf("his overrides ended at %s: he has %s", o.Until.Format(time.RFC3339), next)
+		return fmt.Sprintf("their overrides ended at %s: they have %s", o.Until.Format(time.RFC3339), next)
 	}
-	return fmt.Sprintf("until %s, then he has %s", o.Until.Format(time.RFC3339), next)
+	return fmt.Sprintf("until %s, then they have %s", o.Until.Format(time.RFC3339), next)
 }
 
 // ofLimit is whether a field says something about a limit and is none.

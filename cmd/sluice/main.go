@@ -15,9 +15,9 @@ type commands struct {
 	Diff       diff        `cmd:"" help:"Show what users may do under one limit file and not under another."`
 	Explain    explain     `cmd:"" help:"Show a user's limits and where each comes from."`
 	Top        top         `cmd:"" help:"List the users with most, live: what they use, and the limit that each is nearest to."`
-	Watch      watch       `cmd:"" help:"Follow one user: what he uses of each limit, and each decision about him."`
+	Watch      watch       `cmd:"" help:"Follow one user: what they use of each limit, and each decision about them."`
 	Override   override    `cmd:"" help:"Set limits of one user for a time, list what was set, or end it."`
-	Unblock    unblock     `cmd:"" help:"Let a user in who is blocked by his requests in progress."`
+	Unblock    unblock     `cmd:"" help:"Let a user in who is blocked by their requests in progress."`
 	Import     importing   `cmd:"" help:"Convert the limit file of another program to standard output."`
 	HAProxy    forHAProxy  `cmd:"" name:"haproxy" help:"Write HAProxy's configuration, with the classes and exemptions of a limit file."`
 	Schema     schema      `cmd:"" help:"Print the JSON Schema of the limit file."`

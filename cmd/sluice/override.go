@@ -219,7 +219,7 @@ func handPath(before, user, after, endpoint string) string {
 }
 
 type unblock struct {
-	User     string `arg:"" help:"The user, named as in the limit file, or ~HASH as sluice top shows him."`
+	User     string `arg:"" help:"The user, named as in the limit file, or ~HASH as sluice top shows them."`
 	Reason   string `required:"" help:"Why: one line for those who wonder later." placeholder:"TEXT"`
 	Endpoint string `help:"At this endpoint, where the user is counted apart." placeholder:"NAME"`
 	Admin    string `help:"Where the admin API of polygen, or of sluice up, listens: host:port, or https://host:port." default:"127.0.0.1:9090" placeholder:"HOST:PORT"`

@@ -142,7 +142,7 @@ type picture struct {
 // ranked is a user and the limit that he is nearest to.
 type ranked struct {
 	view.Summary
-	Nearest *nearest `json:"nearest"` // null: he has no limit
+	Nearest *nearest `json:"nearest"` // null: they have no limit
 }
 
 // nearest is the limit that a user is nearest to.

@@ -15,8 +15,8 @@ import (
 )
 
 type watch struct {
-	User     string        `arg:"" help:"The user, named as in the limit file, or ~HASH as sluice top shows him."`
-	Endpoint string        `help:"Follow him at this endpoint, where he is counted apart." placeholder:"NAME"`
+	User     string        `arg:"" help:"The user, named as in the limit file, or ~HASH as sluice top shows them."`
+	Endpoint string        `help:"Follow them at this endpoint, where they are counted apart." placeholder:"NAME"`
 	Admin    string        `help:"Where the admin API of polygen, or of sluice up, listens: host:port, or https://host:port." default:"127.0.0.1:9090" placeholder:"HOST:PORT"`
 	Interval time.Duration `help:"Time from one line to the next when nothing changes, 100ms or more." default:"1s" placeholder:"TIME"`
 	JSON     bool          `name:"json" help:"Print one JSON object a line."`

@@ -158,7 +158,7 @@ func schemaDefs() map[string]schema {
 					Properties: with(with(with(tierProperties(),
 						"tier", tierRef("Tier", "The tier whose limits are overridden; the default tier if it is left out.")),
 						"until", schema{
-							Title: "Until", Description: "From then on what is overridden here is void: a date, which begins at 00:00 UTC, or a time. The user has the limits of his tier then, or of the one that then names.",
+							Title: "Until", Description: "From then on what is overridden here is void: a date, which begins at 00:00 UTC, or a time. The user has the limits of their tier then, or of the one that then names.",
 							Type: "string", Pattern: timePattern, Examples: []any{"2026-12-01", "2026-12-01T18:00:00Z"},
 						}),
 						"then", tierRef("Then", "The tier that the user has from until on.")),
