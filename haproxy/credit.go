@@ -163,15 +163,15 @@ func verbOf(o limits.Class) string {
 // for that are not for nothing: requests without credit pass by them.
 const maxShortRenewal = 6
 
-// shortRenewal is what the part "credit" does where a second begins, but for what the
-// agent being down changes. Who has renewed draws a ticket with the rules of the short way,
+// shortRenewal is what the part "credit" does where a second begins. While the agent is
+// down that part does it, for credit grows then. Who has renewed draws a ticket with the rules of the short way,
 // as far as these are of the methods that most requests have; others draw it below.
 // sluice_begins is how many wanted to renew: the first one, 1, does, and is 0 from then on.
 func shortRenewal(classes int, short string) string {
 	var b strings.Builder
 	b.WriteString("    acl begins       var(txn.sluice_begins) -m int 0:1\n" +
 		"    acl renews       var(txn.sluice_begins) -m int 0\n" +
-		"    http-request set-var(txn.sluice_begins) sc_inc_gpc(0,0) if end_now !lasting_now !{ stopping } { date(),set-var(txn.sluice_now) -m found } { sc_get_gpt(2,0),sub(txn.sluice_now) lt 0 } { sc_get_gpt(0,0),set-var(txn.sluice_credit) -m int gt 0 } this_generation\n" +
+		"    http-request set-var(txn.sluice_begins) sc_inc_gpc(0,0) if end_now !lasting_now !{ stopping } { date(),set-var(txn.sluice_now) -m found } { sc_get_gpt(2,0),sub(txn.sluice_now) lt 0 } { sc_get_gpt(0,0),set-var(txn.sluice_credit) -m int gt 0 } this_generation { srv_is_up(sluice_agent/agent) -m int 1 }\n" +
 		"    http-request set-var(txn.sluice_begins) int(0) if begins end_now !lasting_now\n")
 	for i := range classes {
 		fmt.Fprintf(&b, "    http-request sc-set-gpt(%d,0) sc_get_gpc(%d,0),add(txn.sluice_tickets) if renews { sc_get_gpt(%d,0),set-var(txn.sluice_tickets) -m found }\n", 7+2*i, 1+i, 6+2*i)

@@ -132,7 +132,8 @@ func (r *rig) down(t testing.TB) {
 }
 
 // perSecond sends requests for some seconds, and returns how many were admitted in each
-// whole second by HAProxy's clock, and why the others were refused.
+// whole second by HAProxy's clock, and why the others were refused. A ticket counts in the
+// second that it is of: a thread whose clock is behind may draw one of the next.
 func (r *rig) perSecond(t testing.TB, request string) (admitted map[int]int, reasons map[string]int) {
 	t.Helper()
 	admitted, reasons = map[int]int{}, map[string]int{}
@@ -143,7 +144,11 @@ func (r *rig) perSecond(t testing.TB, request string) (admitted map[int]int, rea
 			reasons[a.Header.Get("Sluice-Reason")]++
 			return
 		}
-		admitted[number(t, a, "X-Now")]++
+		if a.Header.Get("X-Ticket") != "" {
+			admitted[number(t, a, "X-End")-1]++
+		} else {
+			admitted[number(t, a, "X-Now")]++
+		}
 	})
 	for second := range admitted {
 		if int64(second) <= begun.Unix() || int64(second) >= end.Unix() {
@@ -156,37 +161,49 @@ func (r *rig) perSecond(t testing.TB, request string) (admitted map[int]int, rea
 	return admitted, reasons
 }
 
+// wantPerSecond fails the test unless so many requests of a user are admitted in each second,
+// and the rest refused because of their rate. A ticket that was drawn as its second ended
+// belongs to no second.
+func (r *rig) wantPerSecond(t *testing.T, user string, want int) {
+	t.Helper()
+	admitted, reasons := r.perSecond(t, httpGET("/", "X-User: "+user))
+	for second, n := range admitted {
+		if n < want-2 || n > want {
+			t.Errorf("%.20s: %d admitted in second %d, want %d", user, n, second, want)
+		}
+	}
+	if reasons["request-rate"] == 0 || len(reasons) != 1 {
+		t.Errorf("%.20s: refused for %v, want request-rate only", user, reasons)
+	}
+}
+
 // While the agent is down, HAProxy admits of users with credit what they have of it, times
 // the factor, and of others what the agent has taught for all of them.
 func TestCreditWithoutAgent(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, setup{Config: Config{Identify: "header:X-User", Threads: 2}, edit: telling})
-	r.teachRow(t, generation, 0, 0)
-	r.lend(t, "alice", credit(unlimited, map[string]uint32{"GET": 5}).with("factor", uint32(4)))
-	r.down(t)
-	unlimitedRow := r.starts("stranger", 20)
-	if got := statuses(unlimitedRow, 20); got[200] != 20 {
-		t.Errorf("without a row: answers = %v, want 200 only", got)
-	}
-	r.teachRow(t, generation+1, 7, 0) // nobody can tell HAProxy of another generation's credit
-	for _, row := range []struct {
-		user string
-		want int
+	for _, tt := range []struct {
+		name       string
+		classes    []string
+		generation int // that the row says: nobody can tell HAProxy of another one's credit
 	}{
-		{"alice", 20},
-		{"stranger", 7},
-		{strings.Repeat("long", 50), 7},
+		{"of another generation", nil, generation + 1},
+		{"renewed by the short way", []string{"*", "GET"}, generation},
 	} {
-		admitted, reasons := r.perSecond(t, httpGET("/", "X-User: "+row.user))
-		for second, n := range admitted {
-			// A thread whose clock is behind may draw a ticket of the next second.
-			if n < row.want-2 || n > row.want+2 || row.user != "alice" && n > row.want {
-				t.Errorf("%.20s: %d admitted in second %d, want %d", row.user, n, second, row.want)
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, setup{Config: Config{Identify: "header:X-User", Threads: 2, CreditClasses: tt.classes}, edit: telling})
+			r.teachRow(t, generation, 0, 0)
+			r.lend(t, "alice", credit(unlimited, map[string]uint32{"GET": 5}).with("factor", uint32(4)))
+			r.down(t)
+			unlimitedRow := r.starts("stranger", 20)
+			if got := statuses(unlimitedRow, 20); got[200] != 20 {
+				t.Errorf("without a row: answers = %v, want 200 only", got)
 			}
-		}
-		if reasons["request-rate"] == 0 || len(reasons) != 1 {
-			t.Errorf("%.20s: refused for %v, want request-rate only", row.user, reasons)
-		}
+			r.teachRow(t, tt.generation, 7, 0)
+			r.wantPerSecond(t, "alice", 20)
+			r.wantPerSecond(t, "stranger", 7)
+			r.wantPerSecond(t, strings.Repeat("long", 50), 7)
+		})
 	}
 }
 
@@ -233,16 +250,7 @@ func TestCreditWhenTheAgentIsLate(t *testing.T) {
 		user string
 		want int
 	}{{"alice", 5}, {"bob", 8}, {"stranger", 3}} {
-		admitted, reasons := r.perSecond(t, httpGET("/", "X-User: "+row.user))
-		for second, n := range admitted {
-			// As above: only who has no credit is counted by the second that HAProxy reads once.
-			if n < row.want-2 || n > row.want+2 || row.user == "stranger" && n > row.want {
-				t.Errorf("%s: %d admitted in second %d, want %d", row.user, n, second, row.want)
-			}
-		}
-		if reasons["request-rate"] == 0 || len(reasons) != 1 {
-			t.Errorf("%s: refused for %v, want request-rate only", row.user, reasons)
-		}
+		r.wantPerSecond(t, row.user, row.want)
 	}
 }
 
