@@ -295,8 +295,11 @@ func TestASweepChangesAnyNumberOfJobs(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			fair.SetPatience(proctest.Patience) // the next sweep would be in an hour
 			defer running(t, fair)()
-			proctest.Eventually(t, "a sweep is done", func() error { return r.counted("sluice_jobs_sweeps_total", "done") })
+			if err := proctest.Poll(3*proctest.Patience, func() error { return r.counted("sluice_jobs_sweeps_total", "done") }); err != nil {
+				t.Fatalf("a sweep is done: %v", err)
+			}
 			if got := r.states(); !maps.Equal(got, c.want) {
 				t.Errorf("states are %v, want %v", got, c.want)
 			}
