@@ -67,7 +67,7 @@ func TestCreditRules(t *testing.T) {
 	for name, want := range map[string]string{
 		"short renewal": "    acl begins       var(txn.sluice_begins) -m int 0:1\n" +
 			"    acl renews       var(txn.sluice_begins) -m int 0\n" +
-			"    http-request set-var(txn.sluice_begins) sc_inc_gpc(0,0) if end_now !lasting_now !{ stopping } { date(),set-var(txn.sluice_now) -m found } { sc_get_gpt(2,0),sub(txn.sluice_now) lt 0 } { sc_get_gpt(0,0),set-var(txn.sluice_credit) -m int gt 0 } this_generation\n" +
+			"    http-request set-var(txn.sluice_begins) sc_inc_gpc(0,0) if end_now !lasting_now !{ stopping } { date(),set-var(txn.sluice_now) -m found } { sc_get_gpt(2,0),sub(txn.sluice_now) lt 0 } { sc_get_gpt(0,0),set-var(txn.sluice_credit) -m int gt 0 } this_generation { srv_is_up(sluice_agent/agent) -m int 1 }\n" +
 			"    http-request set-var(txn.sluice_begins) int(0) if begins end_now !lasting_now\n" +
 			"    http-request sc-set-gpt(7,0) sc_get_gpc(1,0),add(txn.sluice_tickets) if renews { sc_get_gpt(6,0),set-var(txn.sluice_tickets) -m found }\n" +
 			"    http-request sc-set-gpt(9,0) sc_get_gpc(2,0),add(txn.sluice_tickets) if renews { sc_get_gpt(8,0),set-var(txn.sluice_tickets) -m found }\n" +
