@@ -108,7 +108,8 @@ func TestManyProcesses(t *testing.T) {
 			}
 			f := startFleet(t, 3, o)
 			f.insert(10, "free", 50*time.Millisecond)
-			f.insert(30, "pro", 50*time.Millisecond)
+			f.insert(3, "pro", 3*time.Second) // so that they run at a time on a busy machine, too
+			f.insert(27, "pro", 50*time.Millisecond)
 			f.asks("jobs of free that ended", endedOf, 10, "free")
 			f.asks("jobs of pro that ended", endedOf, 30, "pro")
 			for user, limit := range map[string]int{"free": 1, "pro": 3} {
