@@ -327,15 +327,9 @@ func (a *Agent) teachCredit() {
 	c, instances := &a.limiter.credits, int(a.limiter.instances.Load())
 	values := peers.Values{peers.GPT0: uint64(c.generation)}
 	if set := a.limiter.set.Load(); set != nil {
-		if of, ok := set.Tier(set.DefaultTier()); ok && credit.Possible(of, 1) {
-			for r := range of.Rates() {
-				if part := uint64(max(1, r.Max/instances)); values[peers.GPC0] == 0 || part < values[peers.GPC0] {
-					values[peers.GPC0] = part
-				}
-			}
-			if of.Concurrent > 0 {
-				values[peers.GPC1] = uint64(max(1, of.Concurrent/instances))
-			}
+		if of, ok := set.Tier(set.DefaultTier()); ok {
+			requests, places := credit.Unasked(of, instances)
+			values[peers.GPC0], values[peers.GPC1] = uint64(requests), uint64(places)
 		}
 	}
 	a.teach(creditTable.Name, creditRow, values, creditTable.Expire)

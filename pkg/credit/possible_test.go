@@ -29,12 +29,18 @@ func TestPossible(t *testing.T) {
 		{`{concurrent: 10, over_limit: {concurrent: wait 2s}}`, 1, false},
 		{`{requests: {GET: 10}, priority: 1}`, 1, false},
 	} {
-		set, err := limits.Parse("limits.yaml", []byte("version: 1\ndefault_tier: a\ntiers: {a: "+tt.tier+"}\n"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := Possible(set.User("alice"), tt.instances); got != tt.want {
+		if got := Possible(limitsOf(t, tt.tier), tt.instances); got != tt.want {
 			t.Errorf("Possible(%s, %d) = %v, want %v", tt.tier, tt.instances, got, tt.want)
 		}
 	}
+}
+
+// limitsOf is what a user of a tier has.
+func limitsOf(t *testing.T, tier string) *limits.Limits {
+	t.Helper()
+	set, err := limits.Parse("limits.yaml", []byte("version: 1\ndefault_tier: a\ntiers: {a: "+tier+"}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set.User("alice")
 }
