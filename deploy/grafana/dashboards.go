@@ -90,6 +90,9 @@ func overview() *dashboard.DashboardBuilder {
 			line{`sum by (tier) (rate(sluice_tier_requests_total{instance=~"$instance"}[$__rate_interval]))`, "{{tier}}"})).
 		WithPanel(graph("Refused, by tier", "", units.RequestsPerSecond,
 			line{`sum by (tier) (rate(sluice_tier_requests_total{verdict="refused", instance=~"$instance"}[$__rate_interval]))`, "{{tier}}"})).
+		WithPanel(graph("Started and ended, by tier", "Of all instances, as Redis' buckets of seconds have it. Where more start than end, requests in progress grow.", units.RequestsPerSecond,
+			line{`sum by (tier) (rate(sluice_cluster_requests_started_total{class=~"GET|HEAD|PUT|POST|DELETE|PATCH|OPTIONS|OTHER"}[$__rate_interval]))`, "{{tier}} started"},
+			line{`sum by (tier) (rate(sluice_cluster_requests_ended_total[$__rate_interval]))`, "{{tier}} ended"})).
 		WithPanel(graph("Requests by instance", "", units.RequestsPerSecond,
 			line{`sum by (instance) (rate(sluice_requests_total{instance=~"$instance"}[$__rate_interval]))`, "{{instance}}"})).
 		WithPanel(graph("Would be refused (dry run)", "Limits in mode dry-run: nobody is refused for them.", units.RequestsPerSecond,

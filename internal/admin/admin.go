@@ -17,6 +17,7 @@
 //
 //	GET /api/v1/live?sort=&n=&user=&endpoint=&by=  every second: totals, the users with most, those limited now, instances, one user
 //	GET /api/v1/history/{user}?endpoint=&by=       what a user used in each of the last 300 seconds
+//	GET /api/v1/events/{user}?endpoint=&by=        requests of one user that started and ended in each of the last 50 seconds
 //	GET /api/v1/policies?user=&kind=               each policy as it is decided
 //
 // And at / the page that shows all that (internal/admin/page).

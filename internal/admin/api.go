@@ -32,7 +32,7 @@ const (
 // apiPaths are those that there are.
 var apiPaths = []string{
 	"/api/v1/users", "/api/v1/users/{user}", "/api/v1/unknown-users", "/api/v1/instances",
-	"/api/v1/live", "/api/v1/history/{user}", "/api/v1/policies",
+	"/api/v1/live", "/api/v1/history/{user}", "/api/v1/events/{user}", "/api/v1/policies",
 	"/api/v1/overrides", "/api/v1/overrides/{user}", "/api/v1/users/{user}/unblock",
 }
 

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -60,6 +61,19 @@ func (e *echo) History(name, endpoint string) view.History {
 func (e *echo) HistoryOfKey(key, endpoint string) view.History {
 	e.asked = fmt.Sprintf("history of key %q at %q", key, endpoint)
 	return view.History{}
+}
+
+func (e *echo) Events(_ context.Context, name, endpoint string) (view.Events, error) {
+	e.asked = fmt.Sprintf("events of %q at %q", name, endpoint)
+	if name == "nobody" {
+		return view.Events{}, fmt.Errorf("%w: really", view.ErrUnavailable)
+	}
+	return view.Events{}, nil
+}
+
+func (e *echo) EventsOfKey(_ context.Context, key, endpoint string) (view.Events, error) {
+	e.asked = fmt.Sprintf("events of key %q at %q", key, endpoint)
+	return view.Events{}, nil
 }
 
 // nothing is a stream that has ended.

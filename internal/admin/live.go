@@ -16,6 +16,8 @@ type Live interface {
 	Policies(f view.Filter) (events <-chan *view.Message, stop func(), err error)
 	History(name, endpoint string) view.History
 	HistoryOfKey(key, endpoint string) view.History
+	Events(ctx context.Context, name, endpoint string) (view.Events, error)
+	EventsOfKey(ctx context.Context, key, endpoint string) (view.Events, error)
 }
 
 // liveN is the usual number of users in a live list.
@@ -39,6 +41,7 @@ func serveLive(mux *http.ServeMux, live Live) {
 		}
 		serveStream(w, r, func() (<-chan *view.Message, func(), error) { return live.Policies(f) })
 	})
+	mux.HandleFunc("GET /api/v1/events/", serveEvents(live))
 	// Not "history/{user}", which a user called "/" would not match.
 	mux.HandleFunc("GET /api/v1/history/", func(w http.ResponseWriter, r *http.Request) {
 		u, err := asked(strings.TrimPrefix(r.URL.EscapedPath(), "/api/v1/history/"), r.URL.Query())
@@ -51,6 +54,27 @@ func serveLive(mux *http.ServeMux, live Live) {
 			writeJSON(w, http.StatusOK, live.History(u.user, u.endpoint))
 		}
 	})
+}
+
+// serveEvents answers what of one user started and ended.
+func serveEvents(live Live) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		u, err := asked(strings.TrimPrefix(r.URL.EscapedPath(), "/api/v1/events/"), r.URL.Query())
+		if err != nil {
+			writeJSON(w, http.StatusBadRequest, apiError{err.Error()})
+			return
+		}
+		of := live.Events
+		if u.isKey {
+			of = live.EventsOfKey
+		}
+		events, err := of(r.Context(), u.user, u.endpoint)
+		if err != nil {
+			writeJSON(w, statusOf(err), apiError{err.Error()})
+			return
+		}
+		writeJSON(w, http.StatusOK, events)
+	}
 }
 
 // watched reads what a live stream is about.

@@ -53,6 +53,10 @@ func TestLivePaths(t *testing.T) {
 		{"of a kind and nothing", "GET", "/api/v1/policies?kind=block,", 400, "", `unknown kind "" (valid: throttle, block, unblock, slots, share, hot, limits, override)`},
 		{"a history", "GET", "/api/v1/history/a%2Fb?endpoint=api", 200, `history of "a/b" at "api"`, ""},
 		{"by a key", "GET", "/api/v1/history/~AB?by=key", 200, `history of key "~AB" at ""`, ""},
+		{"events", "GET", "/api/v1/events/a%2Fb?endpoint=api", 200, `events of "a/b" at "api"`, ""},
+		{"events by a key", "GET", "/api/v1/events/~AB?by=key", 200, `events of key "~AB" at ""`, ""},
+		{"events of nobody", "GET", "/api/v1/events/", 400, "", "a user's name of 0 bytes: want 1 to 16384"},
+		{"events without Redis", "GET", "/api/v1/events/nobody", 503, `events of "nobody" at ""`, "redis does not answer: really"},
 		{"of nobody", "GET", "/api/v1/history/", 400, "", "a user's name of 0 bytes: want 1 to 16384"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -368,6 +369,14 @@ func (s sample) Policies(view.Filter) (<-chan *view.Message, func(), error) {
 func (s sample) History(string, string) view.History      { return sampled(s, func(*view.History) {}) }
 func (s sample) HistoryOfKey(string, string) view.History { return sampled(s, func(*view.History) {}) }
 
+func (s sample) Events(context.Context, string, string) (view.Events, error) {
+	return sampled(s, func(*view.Events) {}), nil
+}
+
+func (s sample) EventsOfKey(context.Context, string, string) (view.Events, error) {
+	return sampled(s, func(*view.Events) {}), nil
+}
+
 // full has no stream for anybody.
 type full struct{ sample }
 
@@ -377,6 +386,10 @@ func (full) Watch(view.Question) (<-chan *view.Message, func(), error) {
 
 func (full) Policies(view.Filter) (<-chan *view.Message, func(), error) {
 	return nil, nil, errors.New("too many")
+}
+
+func (full) Events(context.Context, string, string) (view.Events, error) {
+	return view.Events{}, view.ErrUnavailable
 }
 
 // ask asks the server, with whatever the header has beside.
@@ -438,7 +451,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 		}
 		check("with everything", sample{true}, asked, nil, true)
 		check("with what always is", sample{false}, asked, nil, false)
-		check("when there are too many streams", full{sample{true}}, asked, nil, true)
+		check("when there are too many streams, and no Redis", full{sample{true}}, asked, nil, true)
 		check("by another site", sample{}, asked, http.Header{"Sec-Fetch-Site": {"cross-site"}}, true)
 		seen[d.unauthorized(t, "GET", asked, item.Get.Responses)] = true
 		for _, p := range item.Get.Parameters {
@@ -570,6 +583,7 @@ func TestOpenAPIParameters(t *testing.T) {
 
 			"/api/v1/live":           "query sort, query n, query user, query endpoint, query by",
 			"/api/v1/history/{user}": "path user, query endpoint, query by",
+			"/api/v1/events/{user}":  "path user, query endpoint, query by",
 			"/api/v1/policies":       "query user, query by, query kind",
 		}[path]; documented != read {
 			t.Errorf("GET %s reads %q, the document has %q", path, read, documented)

@@ -56,6 +56,8 @@ func TestConformance(t *testing.T) {
 		{"demand refuses what would not be read", demandRefuses},
 		{"large batches of demand are divided", demandDivides},
 		{"starts are published, and nothing is kept", startsPublished},
+		{"events add up", eventsAddUp},
+		{"events that cannot be are refused", eventsRefused},
 		{"scripts that Redis forgot are sent again", scriptsForgotten},
 		{"instances register, leave and lapse", registry},
 		{"instances say which limits they enforce", versions},
@@ -1029,6 +1031,10 @@ func everyKeyExpires(t *testing.T, s *server) {
 		if err := b.Demand(ctx, "a", []bandwidth.Report{{User: "u", Active: 1}, {User: "w", Active: 1}}); err != nil {
 			t.Fatal(err)
 		}
+		events := bus.Events{Second: 17, Users: []bus.EventsOf{{Name: "u", Ends: 1}, {Name: "w", Ends: 1}}, Tiers: []bus.EventsOf{{Name: "free", Ends: 1}}}
+		if err := b.AddEvents(ctx, events); err != nil {
+			t.Fatal(err)
+		}
 		if _, err := b.Register(ctx, "a", "", "not serving yet"); err != nil {
 			t.Fatal(err)
 		}
@@ -1065,6 +1071,9 @@ func everyKeyExpires(t *testing.T, s *server) {
 		"sluice:{1}:slots:w":              30 * time.Second,
 		"sluice:{0}:moving:a:u":           5 * time.Second,
 		"sluice:{1}:moving:a:w":           5 * time.Second,
+		"sluice:{0}:events:17":            time.Minute,
+		"sluice:{1}:events:17":            time.Minute,
+		"sluice:{cluster}:events:17":      time.Minute,
 		"sluice:{cluster}:instances":      5 * time.Second,
 		"sluice:{cluster}:shards":         5 * time.Second,
 		"sluice:{cluster}:versions":       5 * time.Second,

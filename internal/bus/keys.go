@@ -19,6 +19,8 @@ import (
 //	sluice:{<n>}:heard:<k>:<i>   string  1 h     agent i, Take         agent i, Take   number of the last call of the kind k, take or burst
 //	sluice:{<n>}:slots:<user>    hash    30 s    agents, Slots         agents, Slots   instance → held, active, seq, Redis ms of the write
 //	sluice:{<n>}:moving:<i>:<u>  string  5 s     agent i, Demand       –               requests in progress of user u, bytes per second down, up
+//	sluice:{<n>}:events:<s>      hash    1 min   agents, AddEvents     polygen         start|class|user, end|user → requests that started and ended in second s
+//	sluice:{cluster}:events:<s>  hash    1 min   agents, AddEvents     polygen         start|class|tier, end|tier → the same of all users
 //	sluice:{cluster}:instances   zset    5 s     agents, Register      all, Register   instance → Redis ms of its last heartbeat
 //	sluice:{cluster}:versions    hash    5 s     agents, Register      all, Register   instance → version of the limits that it enforces
 //	sluice:{cluster}:problems    hash    5 s     agents, Register      all, Register   instance → why it does not fully work; a well one is not there
@@ -46,6 +48,7 @@ import (
 // A limit over a minute or an hour costs Redis some 80 bytes for each user and class
 // seen in the window, until it is over; a burst some 200 for each that is not full.
 const (
+	clusterTag   = "cluster"
 	instancesKey = "sluice:{cluster}:instances"
 	shardsKey    = "sluice:{cluster}:shards"
 	leaderKey    = "sluice:{cluster}:leader"
@@ -141,6 +144,12 @@ func slotsPrefix(shard int) string {
 
 func demandKey(shard int, instance, user string) string {
 	return "sluice:{" + strconv.Itoa(shard) + "}:moving:" + instance + ":" + user
+}
+
+// eventsKey is the key of what started and ended in a second: of a shard's users, or with
+// clusterTag of tiers.
+func eventsKey(tag string, second int64) string {
+	return "sluice:{" + tag + "}:events:" + strconv.FormatInt(second, 10)
 }
 
 // shardOf is the shard of all of a user's pools.

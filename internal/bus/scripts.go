@@ -30,6 +30,9 @@ var slotsSource string
 //go:embed scripts/demand.lua
 var demandSource string
 
+//go:embed scripts/events.lua
+var eventsSource string
+
 //go:embed scripts/registry.lua
 var registrySource string
 
@@ -53,6 +56,7 @@ var (
 	burstScript    = newScript(burstSource)
 	slotsScript    = newScript(slotsSource)
 	demandScript   = newScript(demandSource)
+	eventsScript   = newScript(eventsSource)
 	registryScript = newScript(registrySource)
 	leadScript     = newScript(leadSource)
 	publishScript  = newScript(publishSource)

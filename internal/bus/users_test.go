@@ -66,6 +66,12 @@ func TestUsersMayDoTheirPart(t *testing.T) {
 					"Started": func() error {
 						return agent.Started(ctx, "a", time.Second, []bus.Started{{User: "alice", Starts: 1}})
 					},
+					"AddEvents": func() error {
+						of := []bus.EventsOf{{Name: "alice", Ends: 1}}
+						return agent.AddEvents(ctx, bus.Events{Second: 17, Users: of, Tiers: of})
+					},
+					"TierEvents": func() error { _, err := polygen.TierEvents(ctx, 17); return err },
+					"UserEvents": func() error { _, err := polygen.UserEvents(ctx, "alice", nil, []int64{17}); return err },
 					"Confirm": func() error {
 						return agent.Confirm(ctx, bus.Confirmed{Instance: "a", At: time.Now(), Second: 17, Key: key})
 					},
@@ -141,6 +147,7 @@ func TestUsersMayDoNothingElse(t *testing.T) {
 			{"HGETALL", "sluice:{0}:slots:alice"},
 			{"SET", "sluice:{0}:burst:GET|alice", "x"},
 			{"SET", "sluice:{0}:moving:a:alice", "x"},
+			{"HSET", "sluice:{0}:events:17", "end|alice", "9"},
 			{"EVAL", script("'HSET', KEYS[1], 'a', '1 1 1 1'"), "1", "sluice:{0}:slots:alice"},
 			{"PUBLISH", "sluice:usage", "x"},
 			{"PUBLISH", "sluice:progress", "x"},

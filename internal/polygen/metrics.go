@@ -37,6 +37,8 @@ type metrics struct {
 	instances, behind prometheus.Gauge
 	limitsInfo        *prometheus.GaugeVec // version
 
+	clusterStarted, clusterEnded *prometheus.CounterVec
+
 	streams    prometheus.Gauge
 	eventsLost prometheus.Counter
 }
@@ -81,6 +83,14 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "sluice_starts_entries_total",
 			Help: "Reports of users who started requests, or have some in progress, limited or not.",
 		}),
+		clusterStarted: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "sluice_cluster_requests_started_total",
+			Help: "Requests that all instances have let start, limited or not, by their users' tier, and by class: each counts for its verb, and for its operation class if it has one. Counted by the polygen that leads, from Redis' buckets of seconds; beyond 200 tiers the tier is other.",
+		}, []string{"tier", "class"}),
+		clusterEnded: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "sluice_cluster_requests_ended_total",
+			Help: "Requests of all instances that have ended, however they ended, by their users' tier. Counted by the polygen that leads, from Redis' buckets of seconds; beyond 200 tiers the tier is other.",
+		}, []string{"tier"}),
 		demand: f.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_demand_entries_total",
 			Help: "Reports of users with bandwidth limits.",

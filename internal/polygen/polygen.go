@@ -161,6 +161,7 @@ func (p *Polygen) Run(ctx context.Context) error {
 		p.publishLimits,
 		p.followHand,
 		p.watch,
+		p.count,
 		p.seen.where.run,
 	)
 }

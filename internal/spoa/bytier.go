@@ -27,12 +27,18 @@ type byTier struct {
 	counters *prometheus.CounterVec // of three labels, as series has them
 
 	mu   sync.Mutex // held while seen is replaced
-	seen atomic.Pointer[map[series]prometheus.Counter]
+	seen atomic.Pointer[map[series]*tierCounter]
+}
+
+// tierCounter counts one of the series.
+type tierCounter struct {
+	prometheus.Counter
+	since atomic.Int64 // what was counted since the last take
 }
 
 func newByTier(counters *prometheus.CounterVec) *byTier {
 	b := &byTier{counters: counters}
-	b.seen.Store(&map[series]prometheus.Counter{})
+	b.seen.Store(&map[series]*tierCounter{})
 	return b
 }
 
@@ -45,22 +51,33 @@ func (b *byTier) add(of series, n int64) {
 		c = b.first(of)
 	}
 	c.Add(float64(n))
+	c.since.Add(n)
+}
+
+// take is what was counted since the last call, of each of the series.
+func (b *byTier) take() map[series]int64 {
+	counts := map[series]int64{}
+	for of, c := range *b.seen.Load() {
+		if n := c.since.Swap(0); n > 0 {
+			counts[of] = n
+		}
+	}
+	return counts
 }
 
 // first is the counter of what has not come up before.
-func (b *byTier) first(of series) prometheus.Counter {
+func (b *byTier) first(of series) *tierCounter {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	seen := *b.seen.Load()
+	if _, known := seen[of]; !known && len(seen) >= maxByTier {
+		of = series{otherTier, of[1], ""}
+	}
 	if c, ok := seen[of]; ok {
 		return c
 	}
-	if len(seen) >= maxByTier {
-		// Not remembered: what it is not must not fill the memory either.
-		return b.counters.WithLabelValues(otherTier, of[1], "")
-	}
 	more := maps.Clone(seen)
-	more[of] = b.counters.WithLabelValues(of[:]...)
+	more[of] = &tierCounter{Counter: b.counters.WithLabelValues(of[:]...)}
 	b.seen.Store(&more)
 	return more[of]
 }

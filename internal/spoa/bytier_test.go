@@ -53,8 +53,18 @@ func TestByTierIsBounded(t *testing.T) {
 			t.Errorf("%s of tier other = %v, want %v", verdict, got, want)
 		}
 	}
-	if n := len(*b.seen.Load()); n != maxByTier {
-		t.Errorf("%d counters are remembered, want %d", n, maxByTier)
+	if n := len(*b.seen.Load()); n != maxByTier+2 {
+		t.Errorf("%d counters are remembered, want %d", n, maxByTier+2)
+	}
+	sum := int64(0)
+	for _, n := range b.take() {
+		sum += n
+	}
+	if sum != maxByTier+51 {
+		t.Errorf("%d requests are taken, want all %d", sum, maxByTier+51)
+	}
+	if again := b.take(); len(again) > 0 {
+		t.Errorf("what was taken is there again: %v", again)
 	}
 }
 

@@ -28,6 +28,7 @@ type metrics struct {
 	limitsInfo                     *prometheus.GaugeVec
 	byTier, started                *byTier
 	startedUsers                   prometheus.Gauge
+	eventsLost                     prometheus.Counter
 	bytes                          [2]prometheus.Counter // by direction
 	policyDelay                    prometheus.Histogram
 	policyAt                       prometheus.Gauge
@@ -73,6 +74,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		startedUsers: f.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_started_users",
 			Help: "Users, limited or not, of whom the agent told polygen in its last report of each second: those with requests started or in progress, 4096 at most.",
+		}),
+		eventsLost: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_event_reports_lost_total",
+			Help: "Reports of a second's starts and ends that Redis did not get, or got in part: what they said is missing in the buckets of events.",
 		}),
 		bytes: [2]prometheus.Counter{
 			bandwidth.Down: moved.WithLabelValues(bandwidth.Down.String()),

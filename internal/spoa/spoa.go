@@ -138,6 +138,7 @@ type Agent struct {
 	names    *names
 	exchange *exchange
 	starts   *starts
+	events   events   // of the goroutine that reports starts
 	tallies  *tallies // nil: HAProxy admits nothing by itself
 	peers    *peers.Client
 	runtime  runtimeAPI // nil: HAProxy gets no credit
@@ -170,7 +171,7 @@ func New(o Options) (*Agent, error) {
 	if err := o.prepare(); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
-	a := &Agent{options: o, metrics: newMetrics(o.Registerer), clock: &clock.Clock{}, starts: newStarts(), reload: make(chan struct{}, 1),
+	a := &Agent{options: o, metrics: newMetrics(o.Registerer), clock: &clock.Clock{}, starts: newStarts(), events: newEvents(), reload: make(chan struct{}, 1),
 		confirms: make(confirms), confirmed: make(chan bus.Confirmed, maxConfirms)}
 	a.live.Store(&[]string{})
 	a.limiter = newLimiter(a.clock, a.metrics, concurrency.Config{Instance: o.Instance, DrainFor: o.DrainFor})
@@ -482,6 +483,9 @@ func (a *Agent) verdict(q question) verdict {
 		}
 		came = outcome(of.Tier, "refused", limit)
 		a.metrics.refused.WithLabelValues(limit).Inc()
+	}
+	if q.spent || !v.allowed {
+		a.starts.nearLimit(q.user)
 	}
 	a.metrics.byTier.count(came)
 	if _, user := limits.SplitEndpoint(q.user); user == limits.UnreadableKey {

@@ -2,8 +2,10 @@ package spoa
 
 import (
 	"context"
+	"errors"
 	"hash/maphash"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -23,6 +25,8 @@ const (
 	// maxStartedClasses bounds the verbs and operation classes of a user in one report: 8
 	// verbs and the 64 classes that a limit file may have.
 	maxStartedClasses = 72
+	// reportWithin is how long after a second its reports are sent, at most.
+	reportWithin = 700 * time.Millisecond
 )
 
 // starts counts the requests that start here, of every user and class, limited or not,
@@ -57,6 +61,7 @@ type started struct {
 	classes   []bus.StartedClass // verbs, and operation classes where requests have one
 	count     int64              // requests since the user took the place
 	inherited int64              // of who had the place before: the user may have had so many more
+	near      bool               // the user was refused, or asked about because credit did not suffice
 	active    int64              // requests in progress that were asked about, by HAProxy's table
 	inCredit  int64              // requests in progress since the user has credit, asked about or not
 }
@@ -66,8 +71,17 @@ type started struct {
 func (s *started) inProgress() int64 { return max(s.active, s.inCredit) }
 
 // weight is by what the user with least is found. Who has requests in progress stays
-// before others of as many starts.
-func (s *started) weight() int64 { return s.count + s.inherited + s.inProgress() }
+// before others of as many starts, and who is near a limit before all who are not.
+func (s *started) weight() int64 {
+	weight := s.count + s.inherited + s.inProgress()
+	if s.near {
+		weight += nearWeight
+	}
+	return weight
+}
+
+// nearWeight is more than anybody starts in a second.
+const nearWeight = 1 << 40
 
 func newStarts() *starts {
 	s := &starts{seed: maphash.MakeSeed()}
@@ -94,6 +108,14 @@ func (s *starts) add(user, verb, op string, n int64) {
 	e.count += n
 	e.add(verb, n)
 	e.add(op, n)
+}
+
+// nearLimit notes that a user is near a limit, or beyond it.
+func (s *starts) nearLimit(user string) {
+	sh := s.shard(user)
+	sh.mu.Lock()
+	sh.entry(user).near = true
+	sh.mu.Unlock()
 }
 
 func (s *started) add(class string, n int64) {
@@ -155,7 +177,7 @@ func (sh *startShard) entry(user string) *started {
 	} else {
 		i = sh.leastOf()
 		delete(sh.index, sh.entries[i].user)
-		sh.entries[i] = started{user: user, classes: sh.entries[i].classes[:0], inherited: sh.entries[i].weight()}
+		sh.entries[i] = started{user: user, classes: sh.entries[i].classes[:0], inherited: sh.entries[i].weight() % nearWeight}
 	}
 	sh.index[user] = i
 	return &sh.entries[i]
@@ -180,8 +202,9 @@ func (sh *startShard) leastOf() int {
 }
 
 // take appends what was counted since the last call, and begins anew. Users with
-// requests in progress stay.
-func (s *starts) take(reports []bus.Started) []bus.Started {
+// requests in progress stay. The first ones of the reports are of users near a limit: it
+// says of how many.
+func (s *starts) take(reports []bus.Started) (_ []bus.Started, near int) {
 	for i := range s.shards {
 		sh := &s.shards[i]
 		sh.mu.Lock()
@@ -200,38 +223,62 @@ func (s *starts) take(reports []bus.Started) []bus.Started {
 		for j := range taken {
 			e := &taken[j]
 			reports = append(reports, bus.Started{User: e.user, Active: int(e.inProgress()), Classes: append([]bus.StartedClass(nil), e.classes...), Starts: e.count})
+			if last := len(reports) - 1; e.near {
+				reports[near], reports[last] = reports[last], reports[near]
+				near++
+			}
 		}
 	}
-	return reports
+	return reports, near
 }
 
-// reportStarts tells polygen every second who has started how many requests, and has how
-// many in progress, until ctx ends. A report that does not arrive is not sent again: the
-// next one says what counts by then.
+// reportStarts tells polygen and Redis' bucket of the second, when one has ended, who has
+// started how many requests in it, and has how many in progress, until ctx ends. A report
+// that does not arrive is not sent again: the next one says what counts by then.
 func (a *Agent) reportStarts(ctx context.Context) error {
-	ticker := time.NewTicker(startsEvery)
-	defer ticker.Stop()
+	// Agents look at their counts together, and tell of them one after the other.
+	later := rand.N(reportWithin)
 	last := time.Now()
 	var reports []bus.Started
+	var near int
 	for {
-		select {
-		case <-ctx.Done():
+		now := a.clock.Now()
+		if !sleep(ctx, now.Truncate(startsEvery).Add(startsEvery).Sub(now)) {
 			return nil
-		case <-ticker.C:
 		}
-		span := time.Since(last)
+		if a.exchange.isLost() {
+			continue // it is told of when Redis is back
+		}
+		second := a.clock.Now().Unix() - 1
+		span := min(time.Since(last), time.Hour) // no message says more
 		last = time.Now()
 		a.tallies.give(last)
-		reports = a.starts.take(reports[:0])
+		reports, near = a.starts.take(reports[:0])
 		a.believe(reports)
+		events := a.events.count(reports, near, a.metrics.started.take(), func(user string) string { return a.userOf(user).Tier })
+		events.Second = second
 		a.metrics.startedUsers.Set(float64(len(reports)))
-		if a.exchange.isLost() {
-			continue
+		if !sleep(ctx, later) {
+			return nil
 		}
-		if err := a.options.Bus.Started(ctx, a.options.Instance, span, reports); err != nil && ctx.Err() == nil {
-			a.options.Logger.Debug("starts not reported", slog.Any("error", err))
+		err := errors.Join(a.options.Bus.Started(ctx, a.options.Instance, span, reports), a.options.Bus.AddEvents(ctx, events))
+		if err != nil && ctx.Err() == nil {
+			a.metrics.eventsLost.Inc()
+			a.options.Logger.Debug("starts and ends not reported", slog.Any("error", err))
 		}
 		clear(reports)
+	}
+}
+
+// sleep waits for a time, and reports whether ctx has not ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
 	}
 }
 

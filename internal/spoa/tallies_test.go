@@ -113,7 +113,7 @@ func (r *tallyRig) mustRead() {
 func (r *tallyRig) told() toldStarts {
 	r.give(time.Now())
 	told := toldStarts{}
-	for _, report := range r.starts.take(nil) {
+	for _, report := range takeStarts(r.starts) {
 		told[report.User] = map[string]int64{"*": report.Starts}
 		for _, c := range report.Classes {
 			told[report.User][c.Class] = c.Starts
@@ -507,7 +507,7 @@ func (s *tallyStand) counted() map[string]int64 {
 	}
 	s.give(time.Now().Add(time.Hour)) // all of it
 	counted := map[string]int64{}
-	for _, report := range s.starts.take(nil) {
+	for _, report := range takeStarts(s.starts) {
 		if report.Starts == 0 { // HAProxy may not have ended a request of which the client has the answer
 			continue
 		}
@@ -606,7 +606,7 @@ func TestTalliesOfRequestsInProgress(t *testing.T) {
 				return err
 			}
 			got := 0
-			for _, report := range s.starts.take(nil) {
+			for _, report := range takeStarts(s.starts) {
 				got += report.Active
 			}
 			if got != want {

@@ -1,0 +1,132 @@
+package bus_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"pgregory.net/rapid"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+)
+
+// eventsAddUp has several instances report the same second: what is read is the sum.
+func eventsAddUp(t *testing.T, s *server) {
+	b := s.open(t, bus.Options{Shards: 3})
+	ctx := context.Background()
+	if all, err := b.TierEvents(ctx, 17); len(all) != 0 || err != nil {
+		t.Errorf("TierEvents of an empty Redis = %v, %v", all, err)
+	}
+	classes := []string{"GET", "LIST", "PUT"}
+	second := int64(0)
+	rapid.Check(t, func(rt *rapid.T) {
+		second++
+		users, tiers := map[string]bus.EventsOf{}, map[string]bus.EventsOf{}
+		draw := func(name string, sum map[string]bus.EventsOf) bus.EventsOf {
+			of := bus.EventsOf{Name: name, Ends: rapid.Int64Range(0, 3).Draw(rt, "ends")}
+			for _, class := range classes {
+				if n := rapid.Int64Range(0, 2).Draw(rt, class); n > 0 {
+					of.Classes = append(of.Classes, bus.StartedClass{Class: class, Starts: n})
+				}
+			}
+			sum[name] = add(sum[name], of)
+			return of
+		}
+		name := rapid.SampledFrom([]string{"alice", "@api/bob", "x|y", "end|GET", "\xff"})
+		for range rapid.IntRange(1, 4).Draw(rt, "reports") {
+			e := bus.Events{Second: second}
+			for range rapid.IntRange(0, 3).Draw(rt, "users") {
+				e.Users = append(e.Users, draw(name.Draw(rt, "user"), users))
+			}
+			for range rapid.IntRange(0, 2).Draw(rt, "tiers") {
+				e.Tiers = append(e.Tiers, draw(rapid.SampledFrom([]string{"free", "gold"}).Draw(rt, "tier"), tiers))
+			}
+			if err := b.AddEvents(ctx, e); err != nil {
+				rt.Fatal(err)
+			}
+		}
+		got, err := b.TierEvents(ctx, second)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		var want []bus.EventsOf
+		for _, name := range []string{"free", "gold"} {
+			if of := tiers[name]; of.Ends > 0 || len(of.Classes) > 0 {
+				want = append(want, of)
+			}
+		}
+		if diff := cmp.Diff(want, got, cmpopts.EquateEmpty()); diff != "" {
+			rt.Fatalf("TierEvents (-want +got):\n%s", diff)
+		}
+		for name, want := range users {
+			got, err := b.UserEvents(ctx, name, classes, []int64{second - 1_000_000, second})
+			if err != nil {
+				rt.Fatal(err)
+			}
+			if diff := cmp.Diff([]bus.EventsOf{{Name: name}, want}, got, cmpopts.EquateEmpty()); diff != "" {
+				rt.Fatalf("UserEvents of %q (-want +got):\n%s", name, diff)
+			}
+		}
+	})
+
+	var many []bus.EventsOf // in several calls
+	for i := range 3000 {
+		many = append(many, bus.EventsOf{Name: fmt.Sprint("tier", i), Classes: []bus.StartedClass{{Class: "GET", Starts: 1}}, Ends: 1})
+	}
+	if err := b.AddEvents(ctx, bus.Events{Second: -1, Tiers: many}); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := b.TierEvents(ctx, -1); len(all) != len(many) || err != nil {
+		t.Errorf("%d tiers, %v; want %d", len(all), err, len(many))
+	}
+}
+
+// add is the sum of two events of one name.
+func add(a, b bus.EventsOf) bus.EventsOf {
+	sum := bus.EventsOf{Name: b.Name, Ends: a.Ends + b.Ends, Classes: slices.Clone(a.Classes)}
+	for _, c := range b.Classes {
+		i := slices.IndexFunc(sum.Classes, func(s bus.StartedClass) bool { return s.Class == c.Class })
+		if i < 0 {
+			sum.Classes = append(sum.Classes, c)
+			continue
+		}
+		sum.Classes[i].Starts += c.Starts
+	}
+	slices.SortFunc(sum.Classes, func(a, b bus.StartedClass) int { return strings.Compare(a.Class, b.Class) })
+	return sum
+}
+
+func eventsRefused(t *testing.T, s *server) {
+	b := s.open(t, bus.Options{})
+	ctx := context.Background()
+	for _, of := range []bus.EventsOf{
+		{},
+		{Name: "alice", Ends: -1},
+		{Name: "alice", Classes: []bus.StartedClass{{Class: "GET", Starts: -1}}},
+		{Name: "alice", Classes: []bus.StartedClass{{Class: "A|B", Starts: 1}}},
+		{Name: "alice", Classes: []bus.StartedClass{{Class: "", Starts: 1}}},
+	} {
+		for _, e := range []bus.Events{{Second: 1, Users: []bus.EventsOf{of}}, {Second: 1, Tiers: []bus.EventsOf{of}}} {
+			if err := b.AddEvents(ctx, e); err == nil {
+				t.Errorf("AddEvents(%+v) = nil, want an error", e)
+			}
+		}
+	}
+	if err := b.AddEvents(ctx, bus.Events{Second: 1}); err != nil { // says nothing
+		t.Errorf("AddEvents of nobody = %v", err)
+	}
+	if n := s.do(t, "DBSIZE"); n != int64(0) {
+		t.Errorf("%d keys, want none", n)
+	}
+	for field, value := range map[string]string{"other": "1", "start|GET": "1", "end|free": "x", "end|gold": "-1"} {
+		s.do(t, "FLUSHALL")
+		s.do(t, "HSET", "sluice:{cluster}:events:1", field, value)
+		if all, err := b.TierEvents(ctx, 1); err == nil {
+			t.Errorf("with %s = %q: %v, want an error", field, value, all)
+		}
+	}
+}

@@ -1,0 +1,106 @@
+package polygen
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/polygen/view"
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// The polygen that leads adds up each second of Redis' buckets once.
+func TestClusterEventsAreCounted(t *testing.T) {
+	addr := redis(t)
+	g := newGenerator(t, addr, "one", nil).run(t).awaitLead(t)
+	follows := newGenerator(t, addr, "two", nil).run(t)
+	b := open(t, addr, 1)
+	sent := 0.0
+	proctest.Eventually(t, "what is told of seconds is counted", func() error {
+		events := bus.Events{Second: g.lastTold() + 1, Tiers: []bus.EventsOf{{Name: "free", Classes: []bus.StartedClass{{Class: "GET", Starts: 2}, {Class: "LIST", Starts: 1}}, Ends: 3}}}
+		if err := b.AddEvents(t.Context(), events); err != nil {
+			t.Fatal(err)
+		}
+		sent++
+		time.Sleep(time.Second)
+		if testutil.ToFloat64(g.metrics.clusterEnded.WithLabelValues("free")) == 0 {
+			return errors.New("nothing is counted")
+		}
+		return nil
+	})
+	follows.stop()
+	if err := follows.wait(t); err != nil {
+		t.Fatal(err)
+	}
+	g.stop()
+	if err := g.wait(t); err != nil {
+		t.Fatal(err)
+	}
+	ended := testutil.ToFloat64(g.metrics.clusterEnded.WithLabelValues("free"))
+	if ended > 3*sent || testutil.ToFloat64(g.metrics.clusterStarted.WithLabelValues("free", "GET")) != 2*ended/3 ||
+		testutil.ToFloat64(g.metrics.clusterStarted.WithLabelValues("free", "LIST")) != ended/3 {
+		t.Errorf("%v ended of %v, started: %v", ended, 3*sent, testutil.ToFloat64(g.metrics.clusterStarted.WithLabelValues("free", "GET")))
+	}
+	if n := testutil.CollectAndCount(follows.metrics.clusterEnded); n != 0 {
+		t.Errorf("the polygen that follows has %d series, want none", n)
+	}
+}
+
+func TestClusterEventsOfManyTiers(t *testing.T) {
+	m, tiers := newMetrics(prometheus.NewRegistry()), map[string]bool{}
+	for i := range maxCountedTiers + 5 {
+		m.counted(tiers, bus.EventsOf{Name: string(rune('a' + i)), Ends: 1})
+	}
+	if n := testutil.CollectAndCount(m.clusterEnded); n != maxCountedTiers+1 {
+		t.Errorf("%d series, want %d", n, maxCountedTiers+1)
+	}
+	if got := testutil.ToFloat64(m.clusterEnded.WithLabelValues(otherTier)); got != 5 {
+		t.Errorf("tier other has %v ends, want 5", got)
+	}
+}
+
+func TestEventsOfAUser(t *testing.T) {
+	addr := redis(t)
+	g := newGenerator(t, addr, "one", nil)
+	set, err := limits.Parse("limits.yaml", []byte(userMetricsLimits))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.set.Store(set)
+	b := open(t, addr, 1)
+	second := g.lastTold()
+	of := bus.EventsOf{Name: "@uploads/alice", Classes: []bus.StartedClass{{Class: "PUT", Starts: 2}, {Class: "GET", Starts: 1}}, Ends: 4}
+	if err := b.AddEvents(t.Context(), bus.Events{Second: second, Users: []bus.EventsOf{of}}); err != nil {
+		t.Fatal(err)
+	}
+	got, err := g.Events(t.Context(), "alice", "uploads")
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := func(n int64) []int64 {
+		values := make([]int64, eventSeconds)
+		values[second-got.Begin] = n
+		return values
+	}
+	want := view.Events{
+		From: got.From, Name: view.Name{User: "alice", Endpoint: "uploads", Href: "/api/v1/users/alice?endpoint=uploads"}, Begin: got.Begin, Step: 1,
+		Started: []view.ClassEvents{{Class: "GET", Requests: list(1)}, {Class: "PUT", Requests: list(2)}}, Ended: list(4),
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("Events (-want +got):\n%s", diff)
+	}
+	if got, err := g.Events(t.Context(), "alice", ""); err != nil || len(got.Started) > 0 || len(got.Ended) != eventSeconds {
+		t.Errorf("Events elsewhere = %+v, %v", got, err)
+	}
+	gone := newGenerator(t, "127.0.0.1:1", "one", nil)
+	gone.set.Store(set)
+	if _, err := gone.Events(t.Context(), "alice", ""); !errors.Is(err, view.ErrUnavailable) {
+		t.Errorf("Events without Redis = %v, want %v", err, view.ErrUnavailable)
+	}
+}

@@ -1,0 +1,92 @@
+package spoa
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+)
+
+// maxBusiest is of how many users Redis' bucket of a second tells who are not near a limit.
+const maxBusiest = 1000
+
+// events makes what the bucket of a second holds of this instance: requests that started
+// and ended. HAProxy says how many a user has in progress, and of no end. So those have
+// ended that had started, and are not in progress any more: over time as many end as have
+// started, however they end. It is for one goroutine.
+type events struct {
+	users, tiers map[string]int64 // requests that have started and not ended, as the buckets have it; none is not there
+}
+
+func newEvents() events {
+	return events{users: make(map[string]int64), tiers: make(map[string]int64)}
+}
+
+// count returns the events of a second: of the users near a limit, who are the first ones
+// of the reports, of the busiest of the others, and of everybody of whom an end is still to
+// be told; and by tier what all have started.
+func (e *events) count(reports []bus.Started, near int, started map[series]int64, tierOf func(user string) string) bus.Events {
+	slices.SortFunc(reports[near:], func(a, b bus.Started) int { return int(b.Starts - a.Starts) })
+	var events bus.Events
+	open := make(map[string]int64, len(e.users))
+	active := map[string]int64{} // by tier
+	for i, u := range reports {
+		active[tierOf(u.User)] += int64(u.Active)
+		before, followed := e.users[u.User]
+		if i >= near+maxBusiest && !followed {
+			continue
+		}
+		ends, left := ended(before+u.Starts, int64(u.Active))
+		if left > 0 {
+			open[u.User] = left
+		}
+		if u.Starts > 0 || ends > 0 {
+			events.Users = append(events.Users, bus.EventsOf{Name: u.User, Classes: u.Classes, Ends: ends})
+		}
+	}
+	e.users = open // of those who are not reported any more nothing is known
+
+	starts := map[string][]bus.StartedClass{} // by tier
+	sums := map[string]int64{}
+	for of, n := range started {
+		tier, verb, operation := of[0], of[1], of[2]
+		sums[tier] += n
+		for _, class := range []string{verb, operation} {
+			if class != "" {
+				starts[tier] = addStarts(starts[tier], class, n)
+			}
+		}
+	}
+	for tier := range e.tiers {
+		sums[tier] += 0 // who started none may have ended some
+	}
+	for tier, n := range sums {
+		ends, left := ended(e.tiers[tier]+n, active[tier])
+		if e.tiers[tier] = left; left == 0 {
+			delete(e.tiers, tier)
+		}
+		if n > 0 || ends > 0 {
+			slices.SortFunc(starts[tier], func(a, b bus.StartedClass) int { return strings.Compare(a.Class, b.Class) })
+			events.Tiers = append(events.Tiers, bus.EventsOf{Name: tier, Classes: starts[tier], Ends: ends})
+		}
+	}
+	slices.SortFunc(events.Tiers, func(a, b bus.EventsOf) int { return strings.Compare(a.Name, b.Name) })
+	return events
+}
+
+// ended divides requests that have started into those that have ended, and those that have
+// not. More may be in progress: their starts are told of later.
+func ended(started, active int64) (ends, left int64) {
+	ends = max(0, started-active)
+	return ends, started - ends
+}
+
+func addStarts(classes []bus.StartedClass, class string, n int64) []bus.StartedClass {
+	for i := range classes {
+		if classes[i].Class == class {
+			classes[i].Starts += n
+			return classes
+		}
+	}
+	return append(classes, bus.StartedClass{Class: class, Starts: n})
+}
