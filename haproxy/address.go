@@ -47,9 +47,6 @@ const failureRules = `    # failed_auth: whoever caused %[1]d answers 401 or 403
     acl auth_failed var(txn.sluice_address),table_gpc_rate(0,sluice_address) ge %[1]d
     http-request set-var(txn.sluice.reason) str(failed-authentication) if auth_failed !exempt_here !exempt_below
     http-request set-var(txn.sluice.reason) str(failed-authentication) if auth_failed !exempt_here exempt_below path_odd
-    .if defined(SLUICE_ACCESS_LOG)
-    http-request set-var(txn.sluice.verdict) str(refused) if { var(txn.sluice.reason) -m found }
-    .endif
     http-request allow if { var(txn.sluice.reason) -m found }
     http-response track-sc2 var(txn.sluice_address) table sluice_address if { status 401 403 } !{ var(txn.sluice_user) -m str ~exempt }
     http-response sc-inc-gpc(0,2) if { status 401 403 } !{ var(txn.sluice_user) -m str ~exempt }
@@ -138,16 +135,42 @@ func withAddresses(cfg string, a limits.AddressLimits) (string, error) {
 			return "", err
 		}
 	}
+	if r.requests != "" {
+		if cfg, err = tablesFirst(cfg); err != nil {
+			return "", err
+		}
+	}
 	return cfg + r.sections, nil
 }
 
-// addressLimits compiles the limits of each address. cfg is haproxy.cfg, whose backend
-// sluice_refused is what the answers are made of.
+// tablesFirst is haproxy.cfg where what is refused for its user, or for its address, draws no ticket of the
+// other: the tables are asked before the limits of an address, and those before credit. There is no short way then.
+func tablesFirst(cfg string) (string, error) {
+	const limits = "    # limits of an address: begin\n"
+	tables, err := partOf(cfg, "tables")
+	if err != nil {
+		return "", err
+	}
+	for _, name := range []string{"tables", "short way"} {
+		if cfg, err = between(cfg, name, ""); err != nil {
+			return "", err
+		}
+	}
+	const lookup = "http-request set-var(txn.sluice_credit) var(txn.sluice_user),table_gpt(0,sluice_credit)"
+	if strings.Count(cfg, limits) != 1 || strings.Count(cfg, lookup) != 1 {
+		return "", errors.New("haproxy.cfg has no place for tables before the limits of an address and credit")
+	}
+	cfg = strings.Replace(cfg, lookup, lookup+" if !refused", 1)
+	return strings.Replace(cfg, limits, tables+limits, 1), nil
+}
+
+// addressLimits compiles the limits of each address. cfg is haproxy.cfg, whose part
+// "refusal" is what the answers are made of.
 func addressLimits(a limits.AddressLimits, cfg string) (r addressRules, err error) {
 	if a == (limits.AddressLimits{}) {
 		return r, nil
 	}
-	refusal, err := section(cfg, "backend sluice_refused\n")
+	refusal, err := partOf(cfg, "refusal")
 	if err != nil {
 		return r, err
 	}
@@ -188,7 +211,7 @@ func addressLimits(a limits.AddressLimits, cfg string) (r addressRules, err erro
 	return r, nil
 }
 
-// answer adds the backend that answers for one reason: it is sluice_refused, and knows
+// answer adds the backend that answers for one reason: it does as backend asked does, and knows
 // the limit. A limit of requests in progress has no window.
 func (r *addressRules) answer(backend, refusal, reason string, limit int, window int64) {
 	r.refusals += fmt.Sprintf("    use_backend %s if { var(txn.sluice.reason) -m str %s }\n", backend, reason)
@@ -199,24 +222,16 @@ func (r *addressRules) answer(backend, refusal, reason string, limit int, window
     http-request set-var(txn.sluice.retry) int(%[2]d)
 `, reason, window)
 	}
-	r.sections += refusal
+	r.sections += withoutComments(refusal)
 }
 
-// section is what stands in a section of haproxy.cfg, below its first line, without
-// comments and empty lines.
-func section(cfg, first string) (string, error) {
-	_, rest, found := strings.Cut(cfg, "\n"+first)
-	if !found {
-		return "", errors.New("haproxy.cfg has no " + strings.TrimSpace(first))
-	}
+// withoutComments is the text without comments and empty lines.
+func withoutComments(text string) string {
 	var b strings.Builder
-	for line := range strings.Lines(rest) {
-		if line != "\n" && !strings.HasPrefix(line, " ") {
-			break
-		}
+	for line := range strings.Lines(text) {
 		if text := strings.TrimSpace(line); text != "" && text[0] != '#' {
 			b.WriteString(line)
 		}
 	}
-	return b.String(), nil
+	return b.String()
 }

@@ -210,7 +210,7 @@ func (q *thread) step(l rule) {
 // second; and each second's requests are admitted to the last one before any is refused.
 func TestRulesOfAnAddressInAnyOrder(t *testing.T) {
 	const requests, concurrent = 3, 2
-	r, err := addressLimits(limits.AddressLimits{Requests: requests, Concurrent: concurrent}, "\nbackend sluice_refused\n")
+	r, err := addressLimits(limits.AddressLimits{Requests: requests, Concurrent: concurrent}, "    # refusal: begin\n    # refusal: end\n")
 	if err != nil {
 		t.Fatal(err)
 	}

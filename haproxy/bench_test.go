@@ -29,13 +29,13 @@ func BenchmarkCPU(b *testing.B) {
 	s3 := Config{Endpoint: "api", Classes: limits.S3Classes()}
 	for _, v := range []struct {
 		name   string
-		drop   string // lines of the frontend that are left out
+		drop   string // lines of the frontend and of backend asked that are left out
 		peer   bool
 		config Config
 		target string
 	}{
-		{"plain", `http-request |acl |filter |use_backend `, false, Config{NoCredit: true}, "/"},
-		{"tables", `filter |http-request send-spoe-group |` + wait + `|` + count, false, Config{NoCredit: true}, "/"},
+		{"plain", `http-(request|after-response|response) |acl |filter |option http-no-delay|use_backend `, false, Config{NoCredit: true}, "/"},
+		{"tables", `filter spoe |http-request send-spoe-group |` + wait + `|` + count, false, Config{NoCredit: true}, "/"},
 		{"agent", wait + `|` + count, false, Config{NoCredit: true}, "/"},
 		{"progress", wait, true, Config{NoCredit: true}, "/"},
 		{"without credit", `$`, true, Config{NoCredit: true}, "/"},
@@ -66,7 +66,7 @@ func BenchmarkCPU(b *testing.B) {
 	}
 }
 
-// without edits out those lines of the frontend that begin with a match of drop.
+// without edits out those lines of the frontend and of backend asked that begin with a match of drop.
 func without(drop string) func(cfg string) string {
 	pattern := regexp.MustCompile(`^    (` + drop + `)`)
 	return func(cfg string) string {

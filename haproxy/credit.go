@@ -71,7 +71,7 @@ func newCreditRules(classes []string, operations []limits.Class) (creditRules, e
 	for i, class := range classes {
 		each, last, drawn := 6+2*i, 7+2*i, 1+i
 		r.renewed += fmt.Sprintf("    http-request sc-set-gpt(%[2]d,0) sc_get_gpc(%[3]d,0),add(txn.sluice_tickets) if renewing !lasting { sc_get_gpt(%[1]d,0),mul(txn.sluice_factor),set-var(txn.sluice_tickets) -m found }\n", each, last, drawn)
-		r.given += fmt.Sprintf("    http-request sc-set-gpt(%d,0) var(txn.sluice.each_%d)\n", each, i)
+		r.given += fmt.Sprintf("    http-request sc-set-gpt(%d,0) var(txn.sluice.each_%d) if writing\n", each, i)
 		draw := fmt.Sprintf("    http-request set-var(txn.sluice_over) sc_inc_gpc(%[2]d,0),sub(txn.sluice_last),and(4294967295) if %%s { sc_get_gpt(%[1]d,0),set-var(txn.sluice_last) -m found }\n", last, drawn)
 		switch {
 		case class == limits.All:
@@ -188,8 +188,7 @@ func shortRenewal(classes int, short string) string {
 }
 
 // withCredit is haproxy.cfg with the rules for these classes in place. Where addresses have
-// limits, requests beyond those must draw no ticket: the part then stands behind the limits
-// of addresses, and sticky counter 2 is not free.
+// limits, sticky counter 2 is not free.
 func withCredit(cfg string, classes []string, operations []limits.Class, a limits.AddressLimits) (string, error) {
 	if classes == nil {
 		classes = creditClasses()
@@ -223,20 +222,5 @@ func withCredit(cfg string, classes []string, operations []limits.Class, a limit
 	}
 	cfg = strings.Replace(cfg, "    http-request "+track, "    http-request set-var(txn.sluice_unheard) int(0) if credited || bandwidth\n    http-request "+strings.Replace(track, "sc2", "sc0", 1), 1)
 	cfg = strings.Replace(cfg, count, strings.Replace(count, "(2)", "(0)", 1), 1)
-	if a.Requests+a.Concurrent == 0 {
-		return cfg, nil
-	}
-	const begin, end, behind = "    # credit: begin\n", "    # credit: end\n", "    # limits of an address: end\n"
-	if cfg, err = between(cfg, "short way", ""); err != nil {
-		return "", err
-	}
-	before, rest, begun := strings.Cut(cfg, begin)
-	rules, after, ended := strings.Cut(rest, end)
-	above, rest, found := strings.Cut(after, behind)
-	if !begun || !ended || !found {
-		return "", errors.New("haproxy.cfg has no marks for credit above those for limits of an address")
-	}
-	const lookup = "http-request set-var(txn.sluice_credit) var(txn.sluice_user),table_gpt(0,sluice_credit)"
-	rules = strings.Replace(rules, lookup, lookup+" if !refused", 1)
-	return before + above + behind + begin + rules + end + rest, nil
+	return cfg, nil
 }

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
@@ -448,6 +450,49 @@ func TestCreditEndsWithALimitOfBandwidth(t *testing.T) {
 		t.Errorf("no clock of a user whose bandwidth is limited: %s", out)
 	}
 	r.becomes(t, map[string]count{"alice": {0, r.active(t)["alice"].Reqs}})
+}
+
+// Who is let through goes to the origin at once, and what the backend "asked" costs is not theirs. Where
+// the origin's requests are bounded, one queue is for all, and that backend's rules pass them by.
+func TestWhoIsLetThroughIsNotAsked(t *testing.T) {
+	for _, row := range []struct {
+		name    string
+		config  Config
+		backend string // that serves who is let through
+	}{
+		{"on the short way", Config{}, "origin"},
+		{"on the long way", Config{AccessLog: "json"}, "origin"},
+		{"on the short way to a bounded origin", Config{OriginMaxConn: 2}, "asked"},
+		{"on the long way to a bounded origin", Config{OriginMaxConn: 2, AccessLog: "json"}, "asked"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			row.config.Identify = "header:X-User"
+			r := newRig(t, setup{Config: row.config})
+			r.teachRow(t, generation, 0, 0)
+			r.lend(t, "alice", credit(unlimited, nil))
+			r.native(t, httpGET("/", "X-User: alice"))
+			// Were a request on the way of those who are asked about, the tables would refuse it.
+			r.teach(t, "throttle", "*|alice", time.Now().Add(time.Hour), 1)
+			r.teach(t, "block", "alice", time.Now().Add(time.Hour), 1)
+			before, active := r.backendRequests(t, row.backend), r.active(t)
+			r.takeHeard(t)
+			for range 3 {
+				r.native(t, httpGET("/", "X-User: alice"))
+				if got := r.send(t, httpGET("/healthz", "X-User: alice"))[0]; got.Status != 200 {
+					t.Errorf("a health check: status = %d, want 200", got.Status)
+				}
+			}
+			if got := r.backendRequests(t, row.backend) - before; got < 6 {
+				t.Errorf("backend %s had %d requests, want 6", row.backend, got)
+			}
+			if diff := cmp.Diff(active, r.active(t)); diff != "" {
+				t.Errorf("tracked as asked about (-want +got):\n%s", diff)
+			}
+			if got := r.takeHeard(t); len(got) != 0 {
+				t.Errorf("the agent heard %v, want nothing", got)
+			}
+		})
+	}
 }
 
 // With SLUICE_CREDIT=off an answer brings none, no question says anything of it, and

@@ -157,10 +157,10 @@ func TestSeveralEndpoints(t *testing.T) {
 		}, "application/xml", "@api/alice"},
 		{"two frontends", func(cfg string) string {
 			before, rest, _ := strings.Cut(cfg, "frontend http\n")
-			frontend, after, _ := strings.Cut(rest, "\nbackend origin\n")
+			frontend, after, _ := strings.Cut(rest, "\n# Whoever was not let through")
 			second := regexp.MustCompile(`(?m)^    bind .*$`).ReplaceAllLiteralString(frontend, "    bind "+uploads)
 			second = withRules(rules("two frontends")...)(second)
-			return before + "frontend http\n" + frontend + "\nfrontend uploads\n" + second + "\nbackend origin\n" + after
+			return before + "frontend http\n" + frontend + "\nfrontend uploads\n" + second + "\n# Whoever was not let through" + after
 		}, "application/problem+json", "alice"},
 	} {
 		t.Run(row.name, func(t *testing.T) {

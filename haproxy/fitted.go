@@ -27,12 +27,6 @@ func (i Identifier) readsCredentials() bool { return i.Kind != "header" && i.Kin
 // withoutNeedless is haproxy.cfg without what c and its chain of identifiers cannot need: each
 // condition that never holds costs every request.
 func (c Config) withoutNeedless(cfg string, chain []Identifier) (string, error) {
-	if c.Addresses.FailedAuth > 0 { // those are refused before they have a class
-		var err error
-		if cfg, err = between(cfg, "straight to the origin", ""); err != nil {
-			return "", err
-		}
-	}
 	if !c.Fitted {
 		return cfg, nil
 	}

@@ -20,31 +20,29 @@ var parts = map[string]*regexp.Regexp{
 	"presigned":  regexp.MustCompile(`int\(2\) if \{ var\(txn.sluice_s3_id\)`),
 	"unreadable": regexp.MustCompile(`track-sc0 var\(txn.sluice_user\) table sluice_credit if .*txn.sluice_unreadable`),
 	"large":      regexp.MustCompile(`tune.bufsize "\$\{SLUICE_BUFSIZE-65536\}"`),
-	"straight":   regexp.MustCompile(`use_backend origin if !\{ var\(txn.sluice_class\) -m found \}`),
 }
 
 // Files that are fitted to a limit file have what that needs and nothing besides, and HAProxy
 // takes them without a word.
 func TestFittedFiles(t *testing.T) {
 	t.Parallel()
-	const always = " straight"
 	for _, row := range []struct {
 		name   string
 		config Config
 		has    string
 	}{
-		{"nothing", Config{Identify: "header:X-User"}, always},
-		{"ip", Config{Identify: "ip"}, always},
-		{"basic", Config{Identify: "basic,header:X-User"}, "unreadable" + always},
-		{"auto", Config{}, "presigned unreadable" + always},
-		{"s3", Config{Identify: "s3,ip"}, "unreadable" + always},
-		{"bandwidth", Config{Identify: "ip", Bandwidth: true}, "large" + always},
-		{"addresses", Config{Identify: "ip", Exempt: limits.Exempt{Addresses: []string{"10.0.0.0/8"}}}, "addresses either" + always},
-		{"paths", Config{Identify: "ip", Exempt: limits.Exempt{Paths: []string{"/a"}}}, "paths either" + always},
-		{"folders", Config{Identify: "ip", Exempt: limits.Exempt{Paths: []string{"/a/*"}}}, "folders below" + always},
-		{"paths and folders", Config{Identify: "ip", Exempt: limits.Exempt{Paths: []string{"/a", "/a/*"}}}, "paths either folders below" + always},
-		{"users alone", Config{Identify: "ip", Exempt: limits.Exempt{Users: []string{"a"}}}, always},
-		{"limits of addresses", Config{Identify: "ip", Addresses: limits.AddressLimits{Requests: 1, Concurrent: 1}}, always},
+		{"nothing", Config{Identify: "header:X-User"}, ""},
+		{"ip", Config{Identify: "ip"}, ""},
+		{"basic", Config{Identify: "basic,header:X-User"}, "unreadable"},
+		{"auto", Config{}, "presigned unreadable"},
+		{"s3", Config{Identify: "s3,ip"}, "unreadable"},
+		{"bandwidth", Config{Identify: "ip", Bandwidth: true}, "large"},
+		{"addresses", Config{Identify: "ip", Exempt: limits.Exempt{Addresses: []string{"10.0.0.0/8"}}}, "addresses either"},
+		{"paths", Config{Identify: "ip", Exempt: limits.Exempt{Paths: []string{"/a"}}}, "paths either"},
+		{"folders", Config{Identify: "ip", Exempt: limits.Exempt{Paths: []string{"/a/*"}}}, "folders below"},
+		{"paths and folders", Config{Identify: "ip", Exempt: limits.Exempt{Paths: []string{"/a", "/a/*"}}}, "paths either folders below"},
+		{"users alone", Config{Identify: "ip", Exempt: limits.Exempt{Users: []string{"a"}}}, ""},
+		{"limits of addresses", Config{Identify: "ip", Addresses: limits.AddressLimits{Requests: 1, Concurrent: 1}}, ""},
 		{"failed authentication", Config{Identify: "ip", Addresses: limits.AddressLimits{FailedAuth: 1, FailedAuthWindow: limits.Minute}}, ""},
 		{"both", Config{Identify: "ip", Addresses: limits.AddressLimits{FailedAuth: 1, FailedAuthWindow: limits.Minute, Requests: 1},
 			Exempt: limits.Exempt{Addresses: []string{"::1"}, Paths: []string{"/a/*"}}}, "addresses either folders below"},

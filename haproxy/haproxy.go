@@ -391,3 +391,13 @@ func between(cfg, name, lines string) (string, error) {
 	}
 	return before + begin + lines + end + after, nil
 }
+
+// partOf is what stands between haproxy.cfg's marks of that name.
+func partOf(cfg, name string) (string, error) {
+	_, rest, begun := strings.Cut(cfg, "    # "+name+": begin\n")
+	text, _, ended := strings.Cut(rest, "    # "+name+": end\n")
+	if !begun || !ended {
+		return "", fmt.Errorf("haproxy.cfg has no marks for %s", name)
+	}
+	return text, nil
+}

@@ -218,10 +218,9 @@ func TestWrite(t *testing.T) {
 // marked is what stands between the marks of that name.
 func marked(t testing.TB, cfg, name string) string {
 	t.Helper()
-	_, lines, begun := strings.Cut(cfg, "    # "+name+": begin\n")
-	lines, _, ended := strings.Cut(lines, "    # "+name+": end\n")
-	if !begun || !ended {
-		t.Fatalf("no marks for %s", name)
+	lines, err := partOf(cfg, name)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return lines
 }

@@ -10,10 +10,13 @@ import (
 	"github.com/sluice-qos/sluice/internal/proctest"
 )
 
-// The alert SluiceHAProxyTableNearlyFull and its runbook go by these names.
+// The alert SluiceHAProxyTableNearlyFull and its runbook go by these names, and refusals are counted by
+// the last one.
 func TestMetricsSayHowFullTheTablesAre(t *testing.T) {
 	metrics := proctest.FreeAddr(t)
 	r := newRig(t, setup{Config: Config{Metrics: metrics}})
+	r.get(t)
+	r.refuseWith(func(question) *verdict { return &verdict{"request-rate", "GET", 1, 1, 0} })
 	r.get(t)
 	proctest.Eventually(t, "HAProxy's metrics have its tables", func() error {
 		status, body, err := fetch("http://" + metrics + "/metrics")
@@ -27,9 +30,10 @@ func TestMetricsSayHowFullTheTablesAre(t *testing.T) {
 			`haproxy_sticktable_used{name="sluice/active",type="string"} 1`, // alice
 			`haproxy_sticktable_size{name="sluice_share",type="string"} 204800`,
 			`haproxy_sticktable_size{name="sluice_clock",type="string"} 204800`,
+			`haproxy_backend_requests_denied_total{proxy="asked"} 1`, // the refused one
 		} {
 			if !strings.Contains(body, want+"\n") {
-				return fmt.Errorf("no %s in\n%s", want, linesWith(body, "haproxy_sticktable_"))
+				return fmt.Errorf("no %s in\n%s", want, linesWith(body, "haproxy_"))
 			}
 		}
 		return nil

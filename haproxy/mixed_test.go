@@ -69,8 +69,7 @@ func TestNothingIsLeftInProgress(t *testing.T) {
 	const exchanges = 2700
 	r := newRig(t, setup{serve: mixed.Origin().ServeHTTP, edit: func(cfg string) string {
 		cfg = strings.Replace(cfg, "timeout server 60s", "timeout server 300ms", 1)
-		cfg = strings.Replace(cfg, "    default_backend origin\n", "    use_backend dead if { path /dead }\n    default_backend origin\n", 1)
-		return cfg + "\nbackend dead\n    server dead 127.0.0.1:1\n"
+		return strings.Replace(cfg, "    server origin ", "    use-server dead if { path /dead }\n    server dead 127.0.0.1:1 weight 0\n    server origin ", 1)
 	}})
 	learned := r.learn(t)
 	r.answerWith(func(h heard) vars {

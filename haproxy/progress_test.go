@@ -474,7 +474,7 @@ func TestPriorityWhenTheOriginIsFull(t *testing.T) {
 			continue
 		}
 		proctest.Eventually(t, "the request queues", func() error {
-			if got := r.stat(t, "origin_limited", "BACKEND", 2); got != fmt.Sprint(i) {
+			if got := r.stat(t, "asked", "BACKEND", 2); got != fmt.Sprint(i) {
 				return fmt.Errorf("%s in the queue, want %d", got, i)
 			}
 			return nil
