@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -462,6 +463,52 @@ func TestBytesAreToldWhileTheyMove(t *testing.T) {
 			return nil
 		})
 		f.stop()
+	}
+}
+
+// What comes of a body while the agent is asked is told, too. That of a request that is refused is not.
+func TestBytesBeforeTheVerdictAreTold(t *testing.T) {
+	const uploads, size = 20, 20_000
+	for name, config := range map[string]Config{"credit": {}, "no credit": {NoCredit: true}} {
+		for limited, answer := range map[string]vars{"not limited": nil, "limited": share(0, 100*mib)} {
+			t.Run(name+", "+limited, func(t *testing.T) {
+				r := newRig(t, setup{Config: config})
+				learned := r.learnBytes(t)
+				var refused atomic.Bool
+				r.answerTold(func(told) vars {
+					time.Sleep(5 * time.Millisecond) // the body is here by then
+					if refused.Load() {
+						return vars{"reason": "request-rate", "class": "*", "limit": uint32(1), "retry": uint32(1)}
+					}
+					return answer
+				})
+				upload := httpRequest("PUT", "/", "X-User: alice", fmt.Sprint("Content-Length: ", size)) + strings.Repeat("x", size)
+				for range uploads {
+					if got := r.send(t, upload)[0]; got.Status != 200 {
+						t.Fatalf("status = %d, want 200", got.Status)
+					}
+				}
+				enough := func() error {
+					// What arrives together with the verdict may be counted twice.
+					if got := learned().In; got < uploads*size || got > 2*uploads*size {
+						return fmt.Errorf("%d bytes up, want some more than %d", got, uploads*size)
+					}
+					return nil
+				}
+				proctest.Eventually(t, "the peer", enough)
+				refused.Store(true)
+				for range 3 * uploads {
+					if got := r.send(t, upload)[0]; got.Status != 429 {
+						t.Fatalf("status = %d, want 429", got.Status)
+					}
+				}
+				refused.Store(false)
+				if got := r.send(t, upload)[0]; got.Status != 200 {
+					t.Fatalf("status = %d, want 200", got.Status)
+				}
+				proctest.Eventually(t, "the peer again", enough)
+			})
+		}
 	}
 }
 

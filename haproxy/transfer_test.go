@@ -199,7 +199,7 @@ func (r *rig) learnBytes(t testing.TB) func() bytesTold {
 	var in, out atomic.Uint64
 	r.peer(t, peers.Options{Learn: func(u peers.Update) {
 		if u.Table == "/active" && u.Key == "alice" {
-			in.Store(u.Values[peers.BytesInCnt])
+			in.Store(u.Values[peers.BytesInCnt] + unit*u.Values[peers.GPT0])
 			out.Store(u.Values[peers.BytesOutCnt])
 		}
 	}})

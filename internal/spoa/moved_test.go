@@ -102,9 +102,9 @@ func TestMetricsOfWhatIsHeard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil).run()
 		for _, bytes := range []uint64{100, 350} {
-			r.learn(peers.Update{Table: activeTable, Key: "alice", Values: peers.Values{peers.BytesOutCnt: bytes, peers.BytesInCnt: bytes / 50}})
+			r.learn(peers.Update{Table: activeTable, Key: "alice", Values: peers.Values{peers.BytesOutCnt: bytes, peers.BytesInCnt: bytes / 50, peers.GPT0: bytes / 100}})
 		}
-		for d, want := range [2]float64{bandwidth.Down: 250, bandwidth.Up: 5} {
+		for d, want := range [2]float64{bandwidth.Down: 250, bandwidth.Up: 5 + 2*earlyBytes} {
 			if got := testutil.ToFloat64(r.metrics.bytes[d]); got != want {
 				t.Errorf("bytes %v = %v, want %v", bandwidth.Direction(d), got, want)
 			}

@@ -45,6 +45,9 @@ func shareUnits(bytes int64) uint32 {
 // activeTable is the one that tells how many requests are in progress.
 const activeTable = "/active"
 
+// earlyBytes is the unit in which that table tells what came up before it was tracked.
+const earlyBytes = 64
+
 // teachBlock has HAProxy refuse a user by itself, or no longer. Of a limit in a dry
 // run it hears that there is none.
 func (a *Agent) teachBlock(n concurrency.Native) {
@@ -117,7 +120,7 @@ func (a *Agent) learn(u peers.Update) {
 	}
 	count := concurrency.Count{Tracked: int64(u.Values[peers.HTTPReqCnt]), Active: active}
 	moved := bandwidth.Count{Active: active, Moved: [2]int64{
-		bandwidth.Down: int64(u.Values[peers.BytesOutCnt]), bandwidth.Up: int64(u.Values[peers.BytesInCnt]),
+		bandwidth.Down: int64(u.Values[peers.BytesOutCnt]), bandwidth.Up: int64(u.Values[peers.BytesInCnt] + earlyBytes*u.Values[peers.GPT0]),
 	}}
 	a.starts.progress(u.Key, active)
 	a.limiter.update(func(now time.Time) {
