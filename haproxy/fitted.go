@@ -26,7 +26,7 @@ func (i Identifier) readsCredentials() bool { return i.Kind != "header" && i.Kin
 
 // withoutNeedless is haproxy.cfg without what c and its chain of identifiers cannot need: each
 // condition that never holds costs every request.
-func (c Config) withoutNeedless(cfg string, chain []Identifier) (string, error) {
+func (c Config) withoutNeedless(cfg string, chain []Identifier) (_ string, err error) {
 	if !c.Fitted {
 		return cfg, nil
 	}
@@ -36,6 +36,11 @@ func (c Config) withoutNeedless(cfg string, chain []Identifier) (string, error) 
 			return "", fmt.Errorf("haproxy.cfg has no size of buffers %s", largeBuffers)
 		}
 		cfg = strings.Replace(cfg, largeBuffers, smallBuffers, 1)
+		for name, lines := range map[string]string{"bandwidth": "", "unheld": "    set-var proc.sluice_unheld int(1)\n"} {
+			if cfg, err = between(cfg, name, lines); err != nil {
+				return "", err
+			}
+		}
 	}
 	if !slices.ContainsFunc(chain, Identifier.readsS3) {
 		needless = append(needless, `(?m)^    # Beside a presigned URL .*\n`, `(?m)^    http-request set-var\(txn\.sluice_unreadable\) int\(2\) if \{ var\(txn\.sluice_s3_id\) .*\n`)

@@ -19,6 +19,8 @@ var parts = map[string]*regexp.Regexp{
 	"below":      regexp.MustCompile(`exempt_below !path_odd\n`),
 	"presigned":  regexp.MustCompile(`int\(2\) if \{ var\(txn.sluice_s3_id\)`),
 	"unreadable": regexp.MustCompile(`track-sc0 var\(txn.sluice_user\) table sluice_credit if .*txn.sluice_unreadable`),
+	"held":       regexp.MustCompile(`filter lua.sluice\n`),
+	"unheld":     regexp.MustCompile(`set-var proc.sluice_unheld int\(1\)\n`),
 	"large":      regexp.MustCompile(`tune.bufsize "\$\{SLUICE_BUFSIZE-65536\}"`),
 }
 
@@ -36,7 +38,7 @@ func TestFittedFiles(t *testing.T) {
 		{"basic", Config{Identify: "basic,header:X-User"}, "unreadable"},
 		{"auto", Config{}, "presigned unreadable"},
 		{"s3", Config{Identify: "s3,ip"}, "unreadable"},
-		{"bandwidth", Config{Identify: "ip", Bandwidth: true}, "large"},
+		{"bandwidth", Config{Identify: "ip", Bandwidth: true}, "large held"},
 		{"addresses", Config{Identify: "ip", Exempt: limits.Exempt{Addresses: []string{"10.0.0.0/8"}}}, "addresses either"},
 		{"paths", Config{Identify: "ip", Exempt: limits.Exempt{Paths: []string{"/a"}}}, "paths either"},
 		{"folders", Config{Identify: "ip", Exempt: limits.Exempt{Paths: []string{"/a/*"}}}, "folders below"},
@@ -66,6 +68,9 @@ func TestFittedFiles(t *testing.T) {
 				}
 				for part, expression := range parts {
 					want := strings.Contains(" "+row.has+" ", " "+part+" ")
+					if part == "unheld" {
+						want = !row.config.Bandwidth
+					}
 					// With limits of addresses there is no short way.
 					if part == "unreadable" && row.config.Addresses != (limits.AddressLimits{}) {
 						want = false

@@ -104,7 +104,7 @@ type Config struct {
 	Exempt         limits.Exempt // its addresses and paths; the users are the agent's
 	Addresses      limits.AddressLimits
 	Fitted         bool          // leaves out what this Config does not need: the lists that Exempt has nothing for, and the like
-	Bandwidth      bool          // of Fitted: somebody's bandwidth is limited; then buffers are large before HAProxy 2.7, too
+	Bandwidth      bool          // of Fitted: somebody's bandwidth is limited; only then HAProxy can hold bodies, and before 2.7 buffers are large
 	KeySecret      string        // SLUICE_KEY_SECRET: hides users' names, as limits.Secrets.Current has it; zero: names are sent
 	Endpoint       string        // SLUICE_ENDPOINT: the endpoint of the limit file that this is; zero: none
 	Unreadable     string        // SLUICE_UNREADABLE: one of Unreadables

@@ -10,7 +10,7 @@ import (
 
 type metrics struct {
 	allowed, malformed, uncounted  prometheus.Counter
-	undeclared                     prometheus.Counter
+	undeclared, unheld             prometheus.Counter
 	refused                        *prometheus.CounterVec // by limit
 	exempt, unreadable             prometheus.Counter
 	dryRefused, dryBytes           *prometheus.CounterVec // by limit; by direction
@@ -151,6 +151,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		undeclared: f.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_undeclared_endpoint_requests_total",
 			Help: "Questions at an endpoint that the limit file does not declare. They count as requests of everywhere.",
+		}),
+		unheld: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_bandwidth_unheld_requests_total",
+			Help: "Requests of users whose bandwidth is limited, but not by this HAProxy: its files were written for limits without bandwidth.",
 		}),
 		sharing: f.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_requests_sharing_total",

@@ -164,6 +164,7 @@ type Agent struct {
 	registered atomic.Bool // once
 
 	undeclaredLog atomic.Int64 // when the next undeclared endpoint may be logged, Unix time in ns
+	unheldLog     atomic.Int64 // and the next request whose bodies are not held
 }
 
 // New checks the options and returns an agent that does nothing until Run.
@@ -370,6 +371,9 @@ func (a *Agent) start(r *spop.Request) {
 	v := a.verdict(q)
 	switch {
 	case v.allowed:
+		if v.share != [2]int64{} && count(r, "unheld", 1) == 1 {
+			a.unheld(q.user)
+		}
 		if v.others != "" {
 			r.SetString("others", v.others)
 		}
@@ -428,6 +432,16 @@ func (a *Agent) undeclared(q *question) bool {
 			slog.String("endpoint", endpoint))
 	}
 	return true
+}
+
+// unheld counts a request of a user whose bandwidth is limited, at a HAProxy whose files were written for
+// limits without bandwidth.
+func (a *Agent) unheld(user string) {
+	a.metrics.unheld.Inc()
+	if now, next := time.Now().UnixNano(), a.unheldLog.Load(); now >= next && a.unheldLog.CompareAndSwap(next, now+int64(logGap)) {
+		a.options.Logger.Warn("a user's bandwidth is not limited here: haproxy's files were written for limits without bandwidth; write them again (sluice haproxy), and reload haproxy",
+			slog.String("user", user))
+	}
 }
 
 // count reads a number of so many bits; none, and one that is not valid, is 0.

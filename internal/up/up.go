@@ -210,7 +210,7 @@ func warnOfLimits(ctx context.Context, o Options, w *limitfile.Watcher, first *l
 		}
 		set := w.Set()
 		if set.Version() != warned && !sameForHAProxy(set, first) {
-			o.Logger.Warn("classes, exempt addresses or paths, limits of addresses, or the current key secret have changed: start sluice up again for HAProxy to know them",
+			o.Logger.Warn("classes, exempt addresses or paths, limits of addresses, the first limit of bandwidth, or the current key secret have changed: start sluice up again for HAProxy to know them",
 				slog.String("version", set.Version()))
 		}
 		if set.Version() != warned {
@@ -241,11 +241,12 @@ func currentSecret(set *limits.Set) string {
 	return set.Secrets().Current()
 }
 
-// sameForHAProxy reports whether two sets make the same HAProxy configuration.
-func sameForHAProxy(a, b *limits.Set) bool {
-	x, y := a.Exempt(), b.Exempt()
-	return currentSecret(a) == currentSecret(b) && reflect.DeepEqual(a.Classes(), b.Classes()) &&
-		slices.Equal(x.Addresses, y.Addresses) && slices.Equal(x.Paths, y.Paths) && a.AddressLimits() == b.AddressLimits()
+// sameForHAProxy reports whether set makes the HAProxy configuration that first has made, or one that does no less.
+func sameForHAProxy(set, first *limits.Set) bool {
+	x, y := set.Exempt(), first.Exempt()
+	return currentSecret(set) == currentSecret(first) && reflect.DeepEqual(set.Classes(), first.Classes()) &&
+		slices.Equal(x.Addresses, y.Addresses) && slices.Equal(x.Paths, y.Paths) && set.AddressLimits() == first.AddressLimits() &&
+		(first.LimitsBandwidth() || !set.LimitsBandwidth())
 }
 
 func newPolygen(o Options, watcher *limitfile.Watcher, reg prometheus.Registerer, tracer *tracing.Tracer) (*polygen.Polygen, func(), error) {

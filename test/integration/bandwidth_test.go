@@ -1,7 +1,10 @@
 package integration
 
 import (
+	"errors"
 	"fmt"
+	"net/http"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -106,6 +109,26 @@ func TestBandwidthFollowsTheLimitFile(t *testing.T) {
 	r := transfer.Run(t.Context(), o, streams(c, "alice", 4, false), 9*time.Second)
 	checkRate(t, r, "before", time.Second, 3*time.Second, 2*mib)
 	checkRate(t, r, "after", 6*time.Second, 9*time.Second, 8*mib)
+}
+
+// Files for limits without bandwidth cannot hold bodies, and it shows when somebody's bandwidth is limited after all.
+func TestFirstLimitOfBandwidthIsTold(t *testing.T) {
+	t.Parallel()
+	c := cluster.Start(t, cluster.Options{Limits: "version: 1\ndefault_tier: free\ntiers: {free: {concurrent: 5}}\n"})
+	one := c.Instances[0]
+	c.SetLimits(t, bandwidthLimits(3))
+	proctest.Eventually(t, "requests whose bodies are not held are counted", func() error {
+		if res, _ := do(t, http.MethodGet, one.Address, "alice"); res.StatusCode != http.StatusOK {
+			t.Errorf("%s, want 200", res.Status)
+		}
+		if one.Metric(t, "sluice_bandwidth_unheld_requests_total") == 0 {
+			return errors.New("none")
+		}
+		return nil
+	})
+	if log := one.Agent.Output(); !strings.Contains(log, "a user's bandwidth is not limited here") {
+		t.Errorf("the agent's log does not say it:\n%s", log)
+	}
 }
 
 // Users do not touch each other, and who is not limited is not.
