@@ -79,15 +79,16 @@ type Agent struct {
 	seq      uint64    // of the last batch
 	out      Output
 
-	fleet    fleet
-	reloaded int64 // the last second in which HAProxy was reloaded
-	left     bool  // Leave has been called
-	lead     int64 // how early the next window is asked for, ns
-	lost     bool  // the pool cannot be asked
-	lostAt   int64 // when it was lost, ns
-	apart    int64 // the last second of a loss that is over: others may not have reported it yet
-	overflow uint64
-	created  uint64 // buckets, ever
+	fleet     fleet
+	reloaded  int64 // the last second in which HAProxy was reloaded
+	byDefault int64 // the second from which on HAProxy may have credit without Lend; 0: it does not
+	left      bool  // Leave has been called
+	lead      int64 // how early the next window is asked for, ns
+	lost      bool  // the pool cannot be asked
+	lostAt    int64 // when it was lost, ns
+	apart     int64 // the last second of a loss that is over: others may not have reported it yet
+	overflow  uint64
+	created   uint64 // buckets, ever
 }
 
 // NewAgent returns an agent that knows of no other: it is alone until Cluster
@@ -302,13 +303,13 @@ func (a *Agent) part(b *bucket) int {
 	}
 	n := a.sharers(b)
 	if n < 2 || b.hotUntil < a.lostAt {
-		return max(0, all-b.natives())
+		return max(0, all-a.natives(b))
 	}
 	part := all / n
 	if a.fleet.rank%n < all%n {
 		part++ // the odd ones go to the first
 	}
-	return max(0, part-b.natives())
+	return max(0, part-a.natives(b))
 }
 
 // onItsOwn is what this agent has admitted that counts against its part.

@@ -47,6 +47,8 @@ type portion struct {
 	phase   portionPhase
 	from    int64 // portionLent: the first second in which HAProxy may have it
 	through int64 // portionRecalled: the last second in which HAProxy has none for certain
+	again   int64 // the last second in which it was given although HAProxy may have had it: what is spent then is not known
+	denied  int64 // portionWithheld: the last second in which HAProxy said that it has none
 	until   int64 // the last second of credit that HAProxy has lost, or may have had, before it was withheld
 	lentAt  int64 // when an answer last brought it, ns
 
@@ -62,14 +64,26 @@ type portion struct {
 }
 
 // agents reports whether the agent, and not HAProxy, has the portion of a second.
-func (p *portion) agents(sec int64) bool {
-	return p.phase != portionNone && !p.haproxys(sec)
+func (a *Agent) agents(p *portion, sec int64) bool {
+	return p.phase != portionNone && !a.haproxys(p, sec)
 }
 
 // haproxys reports whether HAProxy has the portion of a second, or may have.
-func (p *portion) haproxys(sec int64) bool {
-	return p.phase != portionNone && (sec <= p.until || p.phase == portionLent && sec >= p.from)
+func (a *Agent) haproxys(p *portion, sec int64) bool {
+	switch p.phase {
+	case portionNone:
+		return false
+	case portionLent:
+		return sec >= p.from || sec <= p.until
+	case portionWithheld:
+		return sec <= p.until || sec > p.denied && a.mayHave(sec)
+	}
+	return sec <= p.until || sec > p.through && a.mayHave(sec)
 }
+
+// mayHave reports whether HAProxy may have credit in a second for whoever it has not said
+// otherwise of.
+func (a *Agent) mayHave(sec int64) bool { return a.byDefault > 0 && sec >= a.byDefault }
 
 // forgetAt is when the portion may be forgotten, ns: not while it is recalled, for it is
 // given back in each second then, nor in a second in which it was taken, for it would be
@@ -110,9 +124,9 @@ func (a *Agent) told(b *bucket, c Credit) {
 	case c == Withheld && (p.phase == portionLent || p.phase == portionNone && !a.alone(b)):
 		// HAProxy may have spent some in this second: by a process that was reloaded since,
 		// or before a withdrawal whose answer is still to come, or was lost.
-		p.phase, p.until = portionWithheld, b.second
+		p.phase, p.until, p.denied = portionWithheld, b.second, b.second
 	case c == Withheld:
-		p.phase = portionWithheld
+		p.phase, p.denied = portionWithheld, b.second
 	default:
 		p.phase, p.from = portionLent, b.second
 	}
@@ -134,7 +148,7 @@ func (a *Agent) divide(b *bucket) {
 // or it was taken before.
 func (a *Agent) takePortion(b *bucket) {
 	p := &b.portion
-	if !p.agents(b.second) || p.settled >= b.second || !a.mayTake(b.second) {
+	if !a.agents(p, b.second) || p.settled >= b.second || !a.mayTake(b.second) {
 		return
 	}
 	p.settled, p.counted = b.second, 0
@@ -151,17 +165,19 @@ func (a *Agent) mayTake(sec int64) bool {
 // entrusted reports whether the whole limit is HAProxy's in the bucket's second: the
 // agent is alone and has given it as credit. Then the agent cannot decide anything
 // before it knows what HAProxy has spent.
-func (a *Agent) entrusted(b *bucket) bool { return b.portion.haproxys(b.second) && a.alone(b) }
+func (a *Agent) entrusted(b *bucket) bool { return a.haproxys(&b.portion, b.second) && a.alone(b) }
 
 // natives is how many requests of the bucket's second HAProxy admits by itself, of an
 // agent that is not alone. Credit that it has lost is taken for unused.
-func (b *bucket) natives() int {
+func (a *Agent) natives(b *bucket) int {
 	p := &b.portion
 	switch {
 	case p.phase == portionLent && b.second >= p.from:
 		return p.each
 	case p.settled == b.second:
 		return p.counted
+	case p.phase == portionWithheld && b.second > p.until && a.haproxys(p, b.second):
+		return p.each
 	}
 	return 0
 }
@@ -210,6 +226,21 @@ func (a *Agent) refuseSpent(w *Waiting, now int64) Verdict {
 	return a.refuse(spent, now)
 }
 
+// CreditByDefault says that from a second on HAProxy may have credit, without any Lend, for
+// users of whom it has not said in that second that it has none. It stays so: of users who
+// have no such credit, HAProxy says so with each question.
+func (a *Agent) CreditByDefault(from int64) {
+	if a.byDefault == 0 {
+		a.byDefault = from
+	}
+}
+
+// Agreed reports whether all agents go by the same number of instances, so that HAProxy
+// may be told what each user has by default.
+func (a *Agent) Agreed(at time.Time) bool {
+	return !a.left && a.fleet.informed && a.fleet.settled(at.Unix())
+}
+
 // Lendable reports whether HAProxy can have credit for these limits, which are all that
 // the user has, from the next second on: the agents agree on how many they are, HAProxy
 // has none already, it is not recalled, and nothing of the next second's was given back.
@@ -249,8 +280,11 @@ func (a *Agent) Lendable(at time.Time, name string, rates []limits.Rate) bool {
 func (a *Agent) lendable(b *bucket, now int64) bool {
 	a.roll(b, now)
 	p := &b.portion
-	if p.phase == portionNone || p.phase == portionLent || p.recalled(b.second+1) || p.settled > b.second || b.second != now/second {
+	if p.phase == portionNone || p.recalled(b.second+1) || p.settled > b.second || b.second != now/second {
 		return false
+	}
+	if p.phase == portionLent && (a.alone(b) || a.byDefault == 0) {
+		return false // by default HAProxy may have it or not; then it does no harm to give it once more
 	}
 	return a.alone(b) || p.each > 0 && !b.hot(now) // nobody wants what a lone HAProxy has
 }
@@ -269,6 +303,10 @@ func (a *Agent) Lend(at time.Time, name string, rates []limits.Rate, from int64)
 			continue
 		}
 		a.roll(b, at.UnixNano())
+		if b.portion.phase == portionLent { // it may have had it already
+			from = min(from, b.portion.from)
+			b.portion.again = b.second
+		}
 		b.portion.phase, b.portion.from, b.portion.lentAt = portionLent, from, at.UnixNano()
 	}
 }
@@ -307,10 +345,14 @@ func (a *Agent) Recalled(at time.Time, name string, rate limits.Rate, sec int64,
 		a.plan(b, now)
 		return
 	}
+	if sec <= p.again {
+		spent = max(spent, p.each)
+	}
 	if sec > b.second { // HAProxy's clock is ahead: what it spent in this second is not known
 		a.spendRest(b)
 	}
-	p.phase, p.through, p.until = portionRecalled, through, min(p.until, sec-1)
+	p.phase, p.through, p.until = portionRecalled, max(through, sec), min(p.until, sec-1)
+	a.endRecall(b)
 	a.divide(b)
 	switch {
 	case p.settled > sec: // that second is over
@@ -338,13 +380,20 @@ func (a *Agent) Recalled(at time.Time, name string, rate limits.Rate, sec int64,
 	a.plan(b, now)
 }
 
+// endRecall ends a recall that is over in the bucket's second.
+func (a *Agent) endRecall(b *bucket) {
+	if p := &b.portion; p.phase == portionRecalled && b.second > p.through {
+		p.phase = portionWithheld
+	}
+}
+
 // spendRest counts HAProxy's portion of the bucket's second as spent.
 func (a *Agent) spendRest(b *bucket) {
 	p := &b.portion
 	switch {
 	case a.entrusted(b):
 		b.admitted = max(b.admitted, b.limit)
-	case p.haproxys(b.second) && p.settled < b.second:
+	case a.haproxys(p, b.second) && p.settled < b.second:
 		p.settled, p.counted = b.second, p.each
 	}
 }
@@ -403,7 +452,7 @@ func (a *Agent) nextAsk(b *bucket, now int64) Ask {
 	if a.active(b, now) {
 		want = b.target(now, a.fleet.instances)
 	}
-	if !p.agents(sec) || p.settled >= sec || !a.mayTake(sec) {
+	if !a.agents(p, sec) || p.settled >= sec || !a.mayTake(sec) {
 		own = 0
 	}
 	ask.Ahead = max(0, want-own)
@@ -417,7 +466,7 @@ func (a *Agent) nextAsk(b *bucket, now int64) Ask {
 
 // keepPortion is what the agent keeps of its portion for requests that may come.
 func (a *Agent) keepPortion(b *bucket, now int64) int {
-	if b.portion.agents(b.second) && a.holdsPortion(b, now) {
+	if a.agents(&b.portion, b.second) && a.holdsPortion(b, now) {
 		return b.portion.each
 	}
 	return 0
@@ -439,9 +488,7 @@ func (a *Agent) nextMatters(b *bucket, now int64) bool {
 // alone: it would be remembered for it.
 func (a *Agent) rollPortion(b *bucket, now int64) {
 	p := &b.portion
-	if p.phase == portionRecalled && b.second > p.through {
-		p.phase = portionWithheld
-	}
+	a.endRecall(b)
 	a.divide(b)
 	if p.settled == b.second && a.alone(b) {
 		b.admitted += p.counted
@@ -461,13 +508,14 @@ func (p *portion) setBack(sec int64) {
 		p.settled = sec
 	}
 	p.from, p.through, p.until = min(p.from, sec), min(p.through, sec+settleSpan), min(p.until, sec)
+	p.again, p.denied = min(p.again, sec), min(p.denied, sec)
 }
 
 // setBackTo follows a clock that was set back, should it have been.
 func (a *Agent) setBackTo(sec int64) {
 	f := &a.fleet
 	f.shared, f.joined = min(f.shared, sec+1), min(f.joined, sec+1)
-	a.apart, a.reloaded = min(a.apart, sec), min(a.reloaded, sec)
+	a.apart, a.reloaded, a.byDefault = min(a.apart, sec), min(a.reloaded, sec), min(a.byDefault, sec)
 	for i := range f.former {
 		f.former[i].through = min(f.former[i].through, sec+settleSpan)
 	}

@@ -52,19 +52,25 @@ func TestClusterCredit(t *testing.T) {
 						if factor*float64(limit) > 5000 {
 							seconds = cold + 2
 						}
-						c := scenario{
-							seed: 20, agents: agents, rates: get(limit), seconds: seconds, rtt: time.Millisecond,
-							load: coldThenHot(cold, p, agents, float64(limit), factor), lending: lending{on: true},
-						}.run()
-						c.check(t, 1, 0.99)
-						if m := c.used(cold); m < 0.94 {
-							t.Errorf("the first hot second admitted %.3f of what was possible, want at least 0.94", m)
-						}
-						if limit >= 100 && (c.natives == 0 || c.lent == 0) {
-							t.Errorf("HAProxies were given credit %d times and admitted %d requests by themselves, want some", c.lent, c.natives)
-						}
-						if agents == 1 && len(c.waited) > 0 {
-							t.Errorf("alone: %d requests waited, want none", len(c.waited))
+						for _, byDefault := range []bool{false, true} {
+							cold, seconds := cold, seconds
+							if byDefault { // until it is in force
+								cold, seconds = cold+4, seconds+4
+							}
+							c := scenario{
+								seed: 20, agents: agents, rates: get(limit), seconds: seconds, rtt: time.Millisecond,
+								load: coldThenHot(cold, p, agents, float64(limit), factor), lending: lending{on: true, byDefault: byDefault},
+							}.run()
+							c.check(t, 1, 0.99)
+							if m := c.used(int64(cold)); m < 0.94 {
+								t.Errorf("by default %v: the first hot second admitted %.3f of what was possible, want at least 0.94", byDefault, m)
+							}
+							if limit >= 100 && (c.natives == 0 || c.lent == 0) {
+								t.Errorf("by default %v: HAProxies were given credit %d times and admitted %d requests by themselves, want some", byDefault, c.lent, c.natives)
+							}
+							if agents == 1 && len(c.waited) > 0 {
+								t.Errorf("by default %v: alone: %d requests waited, want none", byDefault, len(c.waited))
+							}
 						}
 					})
 				}
@@ -131,6 +137,27 @@ func TestClusterCreditFindsMistakes(t *testing.T) {
 				t.Errorf("the worst second admitted %.3f of the limit, want more than 1", worst)
 			}
 		})
+	}
+}
+
+// TestCreditByDefaultFindsMistakes has agents that do not know of credit by default: they
+// use portions that HAProxy spends again once it has forgotten a withdrawal.
+func TestCreditByDefaultFindsMistakes(t *testing.T) {
+	const agents, limit = 6, 300
+	worst := 0.0
+	for seed := range uint64(8) {
+		c := scenario{
+			seed: seed, agents: agents, rates: get(limit), seconds: 14, rtt: 100 * time.Microsecond, burst: 30,
+			load: func(second, agent int) float64 {
+				return even(agents, []float64{10, 0.3, 0.3, 10, 0.9, 10, 0.3, 0.1, 0.3, 1.5, 0.3, 0.3, 0.3, 10, 0.3}[second]*limit)(second, agent)
+			},
+			lending: lending{on: true, byDefault: true, skew: 20 * time.Millisecond, loss: 0.05, teach: 1500 * time.Millisecond, mistake: hideDefault},
+		}.run()
+		w, _ := c.worst()
+		worst = max(worst, w)
+	}
+	if worst <= 1 {
+		t.Errorf("the worst second admitted %.3f of the limit, want more than 1", worst)
 	}
 }
 
@@ -211,6 +238,8 @@ func TestClusterCreditInvariants(t *testing.T) {
 				teach:    time.Duration(rapid.SampledFrom([]int{5, 50, 1500}).Draw(t, "teaching ms")) * time.Millisecond,
 				reload:   time.Duration(rapid.SampledFrom([]int{0, 0, 1300, 3100}).Draw(t, "reload ms")) * time.Millisecond,
 				linger:   time.Duration(rapid.SampledFrom([]int{0, 100, 2000}).Draw(t, "old process ms")) * time.Millisecond,
+
+				byDefault: rapid.Bool().Draw(t, "by default"),
 			},
 		}
 		switch rapid.SampledFrom([]string{"", "", "restart", "kill", "join", "leave"}).Draw(t, "agents that change") {

@@ -20,6 +20,8 @@ type lending struct {
 	reload   time.Duration // every so long the next HAProxy is reloaded,
 	linger   time.Duration // and its old process goes on for so long
 
+	byDefault bool // HAProxy has credit for users without an entry, once its agent has said so
+
 	mistake mistake // that the checks must find
 }
 
@@ -31,6 +33,7 @@ const (
 	forgetReserve                    // the pool begins at nothing
 	giveBackTwice                    // the pool takes everything twice that is given back
 	denyCredit                       // HAProxy says that it has no credit when it is spent
+	hideDefault                      // the agent does not know that HAProxy has credit without Lend
 )
 
 // in makes the mistake, if it is one of the pool's.
@@ -60,6 +63,31 @@ type haproxy struct {
 	each       map[ratelimit.Key]int
 	drawn      map[ratelimit.Key]int // in the second that ends
 	stopping   bool
+
+	entry     bool          // there is one, of generation 0 if the credit was withdrawn
+	withdrawn int64         // the last second in which such an entry is there for certain
+	forgetIn  time.Duration // into a later second it is forgotten
+	byDefault byDefault
+}
+
+// byDefault is what HAProxy may give to users without an entry.
+type byDefault struct {
+	generation int // 0: nothing
+	from       int64
+	each       map[ratelimit.Key]int
+}
+
+// begin makes an entry for the user if there is none and HAProxy may.
+func (h *haproxy) begin(at time.Time) {
+	sec := at.Unix()
+	if h.generation == 0 && at.After(time.Unix(h.withdrawn+1, 0).Add(h.forgetIn)) {
+		h.entry = false
+	}
+	d := h.byDefault
+	if h.entry || h.stopping || d.generation == 0 || d.generation != h.row || sec < d.from {
+		return
+	}
+	h.entry, h.generation, h.each, h.end, h.fresh = true, d.generation, d.each, 0, false
 }
 
 // now is the process' second.
@@ -71,7 +99,9 @@ func (h *haproxy) lasting(sec int64) bool {
 }
 
 // draw admits a request, or says what HAProxy says when it asks instead.
-func (h *haproxy) draw(sec int64, rates []limits.Rate) (bool, ratelimit.Credit) {
+func (h *haproxy) draw(at time.Time, rates []limits.Rate) (bool, ratelimit.Credit) {
+	sec := at.Unix()
+	h.begin(at)
 	if h.generation == 0 {
 		return false, ratelimit.Withheld
 	}
@@ -114,7 +144,7 @@ func (c *cluster) native(a *agent, rates []limits.Rate) (bool, ratelimit.Credit)
 		h = a.old
 	}
 	sec := h.now(a, c)
-	ok, said := h.draw(sec, rates)
+	ok, said := h.draw(a.clock(c).Add(h.skew), rates)
 	if !ok {
 		if c.lending.mistake == denyCredit {
 			said = ratelimit.Withheld
@@ -144,7 +174,10 @@ func (c *cluster) lend(a *agent) {
 	}
 	c.lent++
 	c.After(time.Duration(c.Rand.Int64N(int64(2*time.Millisecond))), func() {
-		h.each, h.drawn, h.fresh = each, make(map[ratelimit.Key]int), false
+		if h.generation == generation && c.lending.byDefault {
+			return // it is the same credit
+		}
+		h.entry, h.each, h.drawn, h.fresh = true, each, make(map[ratelimit.Key]int), false
 		h.end, h.generation = h.now(a, c)+1, generation
 	})
 }
@@ -165,7 +198,9 @@ func (c *cluster) withdrawal(a *agent, through int64) {
 	c.After(delay(), func() {
 		h := a.haproxy
 		sec := h.now(a, c)
-		h.generation = 0
+		h.entry, h.generation = true, 0
+		h.forgetIn = time.Duration(c.Rand.Int64N(int64(3 * time.Second)))
+		h.withdrawn = max(h.withdrawn, through, sec)
 		type found struct {
 			second int64
 			spent  int
@@ -219,6 +254,39 @@ func (c *cluster) reload(a *agent) {
 	a.old.stopping = true
 	a.haproxy = &haproxy{skew: a.old.skew, row: a.generation}
 	a.core.Reloaded(a.clock(c))
+	a.offered, a.offerAt, a.mayHaveThrough = 0, c.Now.Add(2*time.Second), 0
+}
+
+// mayHave reports whether HAProxy may have credit for users without an entry.
+func (a *agent) mayHave(sec int64) bool {
+	return a.offered > 0 && sec >= a.offeredFrom || sec <= a.mayHaveThrough
+}
+
+// offer has HAProxy give credit to users without an entry, or no longer.
+func (c *cluster) offer(a *agent) {
+	delay := func() time.Duration { return time.Duration(c.Rand.Int64N(int64(10 * time.Millisecond))) }
+	h, core, sec := a.haproxy, a.core, a.clock(c).Unix()
+	switch {
+	case !c.serves(a): // it is none of them
+	case a.offered == 0 && c.Now.After(a.offerAt) && core.Agreed(a.clock(c)):
+		a.offered, a.offeredFrom = a.generation, sec+2
+		if c.lending.mistake != hideDefault {
+			core.CreditByDefault(a.offeredFrom)
+		}
+		d := byDefault{generation: a.generation, from: a.offeredFrom + 1, each: make(map[ratelimit.Key]int)}
+		for _, r := range c.rates {
+			d.each[keyOf(r)] = credit.Portion(r.Max, a.instances)
+		}
+		c.After(delay(), func() { h.byDefault = d })
+	case a.offered > 0 && a.offered != a.generation:
+		offered := a.offered
+		c.After(delay(), func() {
+			if h.byDefault = (byDefault{}); a.core == core && a.offered == offered {
+				a.offered, a.mayHaveThrough, a.offerAt = 0, a.clock(c).Unix()+2, c.Now.Add(2*time.Second)
+			}
+		})
+	}
+	c.After(100*time.Millisecond, func() { c.offer(a) })
 }
 
 // serves reports whether an instance has requests: one that joins waits until the others

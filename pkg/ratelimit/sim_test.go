@@ -136,6 +136,11 @@ type agent struct {
 	lingers    time.Time
 	generation int
 	instances  int
+
+	offered        int   // the generation that HAProxy has credit of by default; 0: none
+	offeredFrom    int64 // from this second on
+	offerAt        time.Time
+	mayHaveThrough int64 // the last second in which it may still have some
 }
 
 // entry is one of HAProxy's table: it refuses until a second, or until it expires.
@@ -149,6 +154,7 @@ type waiter struct {
 	since time.Time
 	due   time.Time
 	first bool
+	none  bool // HAProxy has no credit
 	vain  bool // it is taken back before anybody waits for it
 }
 
@@ -190,6 +196,9 @@ func (s scenario) run() *cluster {
 		c.start(a, start.Add(-time.Second))
 		c.agents = append(c.agents, a)
 		c.After(0, func() { c.tick(a) })
+		if s.lending.byDefault {
+			c.After(0, func() { c.offer(a) })
+		}
 		for sec := range s.seconds {
 			c.arrivals(a, start.Add(time.Duration(sec)*time.Second), s.load(sec, i))
 		}
@@ -233,6 +242,8 @@ func (c *cluster) start(a *agent, at time.Time) {
 	}
 	a.core.Cluster(at, a.instances, a.rank)
 	c.regenerate(a)
+	a.offered, a.offerAt, a.mayHaveThrough = 0, c.Now.Add(time.Second), 0
+	a.haproxy.withdrawn += 4 // an entry without credit stays for minutes
 	a.core.RoundTrip(c.rtt)
 	a.inflight = false
 }
@@ -298,6 +309,10 @@ func (c *cluster) request(a *agent) {
 		rates = rates[len(rates)-1:]
 	}
 	admitted, said := c.native(a, rates)
+	none := said == ratelimit.Withheld
+	if none && c.lending.mistake != hideDefault && a.mayHave(sec) {
+		said = ratelimit.Uncertain
+	}
 	if admitted {
 		c.answered++
 		return
@@ -317,7 +332,7 @@ func (c *cluster) request(a *agent) {
 		c.problem("Left = %d of %+v, %v; want one of the limits and at most all of it", left, of, ok)
 	}
 	if w == nil {
-		c.verdict(a, v, rates)
+		c.verdict(a, v, rates, none)
 	} else if c.vain > 0 && c.Rand.Float64() < c.vain {
 		a.waiting[w] = waiter{rates: rates, vain: true}
 		c.After(time.Duration(c.Rand.Int64N(int64(2*c.rtt))), func() {
@@ -327,7 +342,7 @@ func (c *cluster) request(a *agent) {
 			c.pump(a)
 		})
 	} else {
-		a.waiting[w] = waiter{rates: rates, since: c.Now, due: c.Now.Add(c.wait), first: first}
+		a.waiting[w] = waiter{rates: rates, since: c.Now, due: c.Now.Add(c.wait), first: first, none: none}
 		c.After(c.wait, func() {
 			if _, still := a.waiting[w]; still {
 				c.decided(a, w, a.core.Timeout(a.clock(c), w))
@@ -338,7 +353,7 @@ func (c *cluster) request(a *agent) {
 	c.pump(a)
 }
 
-func (c *cluster) verdict(a *agent, v ratelimit.Verdict, rates []limits.Rate) {
+func (c *cluster) verdict(a *agent, v ratelimit.Verdict, rates []limits.Rate, none bool) {
 	c.answered++
 	if v.Allowed && c.vain > 0 && c.Rand.Float64() < c.vain {
 		core := a.core
@@ -357,7 +372,9 @@ func (c *cluster) verdict(a *agent, v ratelimit.Verdict, rates []limits.Rate) {
 	for _, r := range rates {
 		c.count(keyOf(r), v.Second-v.Second%r.Window.Seconds())
 	}
-	c.lend(a)
+	if none || !c.lending.byDefault || c.Rand.IntN(20) == 0 { // which no agent does, and what may happen all the same
+		c.lend(a)
+	}
 }
 
 // count takes note of a request admitted in a window.
@@ -387,7 +404,7 @@ func (c *cluster) decided(a *agent, w *ratelimit.Waiting, v ratelimit.Verdict) {
 	if c.Now.After(info.due) {
 		c.problem("a request waited %v, longer than %v", d, c.wait)
 	}
-	c.verdict(a, v, info.rates)
+	c.verdict(a, v, info.rates, info.none)
 }
 
 // pump does what the daemon around the core does after each call.
