@@ -57,6 +57,7 @@ type creditRules struct {
 	operations string // a ticket is drawn of the request's operation class,
 	drawn      string // and of its verb. That of "*" is haproxy.cfg's own
 	given      string // where an answer has brought credit
+	byDefault  string // where a user has credit by default
 	counted    string // where a request is admitted that did not pass by
 	short      string // the short way, of verbs; none if operation classes have tickets
 	beginning  string // where a second begins on the short way; none if many classes have tickets
@@ -72,6 +73,7 @@ func newCreditRules(classes []string, operations []limits.Class) (creditRules, e
 		each, last, drawn := 6+2*i, 7+2*i, 1+i
 		r.renewed += fmt.Sprintf("    http-request sc-set-gpt(%[2]d,0) sc_get_gpc(%[3]d,0),add(txn.sluice_tickets) if renewing !lasting { sc_get_gpt(%[1]d,0),mul(txn.sluice_factor),set-var(txn.sluice_tickets) -m found }\n", each, last, drawn)
 		r.given += fmt.Sprintf("    http-request sc-set-gpt(%d,0) var(txn.sluice.each_%d) if writing\n", each, i)
+		r.byDefault += fmt.Sprintf("    http-request sc-set-gpt(%d,0) str(~%d),table_gpt(0,sluice_default) if begins_it\n", each, i)
 		draw := fmt.Sprintf("    http-request set-var(txn.sluice_over) sc_inc_gpc(%[2]d,0),sub(txn.sluice_last),and(4294967295) if %%s { sc_get_gpt(%[1]d,0),set-var(txn.sluice_last) -m found }\n", last, drawn)
 		switch {
 		case class == limits.All:
@@ -101,7 +103,7 @@ func newCreditRules(classes []string, operations []limits.Class) (creditRules, e
 	kinds := r.count(admitted, operations)
 	r.declared = fmt.Sprintf("    set-var proc.sluice_classes str(\"%s\")\n    set-var proc.sluice_tallies str(\"%d %s\")\n",
 		strings.Join(classes, " "), admitted, strings.Join(kinds, " "))
-	r.table = fmt.Sprintf("    stick-table type string len 128 size 200k expire 10m store gpt(%d),gpc(%d),conn_cur\n", 6+2*len(classes), admitted+len(kinds))
+	r.table = fmt.Sprintf("    stick-table type string len 128 size 200k expire 10m store gpt(%d),gpc(%d),conn_cur,server_id\n", 6+2*len(classes), admitted+len(kinds))
 	if r.short != "" && len(classes) <= maxShortRenewal {
 		r.beginning = shortRenewal(len(classes), r.short)
 	}
@@ -204,6 +206,7 @@ func withCredit(cfg string, classes []string, operations []limits.Class, a limit
 		{"tickets of operations", r.operations},
 		{"tickets of verbs", r.drawn},
 		{"new tickets", r.given},
+		{"default tickets", r.byDefault},
 		{"admitted by credit", r.counted},
 		{"short tickets", r.short},
 		{"short renewal", r.beginning},

@@ -25,6 +25,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"strconv"
 	"syscall"
 	"time"
 )
@@ -68,8 +69,8 @@ func New(path string) *Client {
 	return &Client{path: path, calls: make(chan struct{}, maxCalls), dumps: make(chan struct{}, 1)}
 }
 
-// Withdraw takes the credit of users: it sets element 0 of gpt to 0 in the table
-// sluice_credit, and returns each entry as it was read after that, in the order of the
+// Withdraw takes the credit of users: it sets element 0 of gpt to 0, and server_id to 1, in the
+// table sluice_credit, and returns each entry as it was read after that, in the order of the
 // keys. A user without entry gets an empty one. When an answer is there, HAProxy has
 // applied it: see haproxy.cfg for why a request that is just being decided is counted.
 //
@@ -123,7 +124,9 @@ func appendCommands(line []byte, table, key string, withdraw bool) []byte {
 		// In a table with an array of gpt, data.gpt is element 0, and the only one that the
 		// runtime API can set.
 		line = append(append(line, ";set table "...), table...)
-		line = append(appendKey(append(line, " key "...), key), " data.gpt 0"...)
+		// server_id, which HAProxy has no other use for there, says that it was withdrawn: without
+		// it HAProxy could take the entry for one that is just being made by a request.
+		line = append(appendKey(append(line, " key "...), key), " data.gpt 0 data.server_id 1"...)
 	}
 	line = append(append(line, ";show table "...), table...)
 	return appendKey(append(line, " key "...), key)
@@ -145,6 +148,60 @@ func (c *Client) Dump(ctx context.Context, table string, rate int, each func(Ent
 	}
 	a := answer{table: table, each: each, rate: rate}
 	return c.ask(ctx, c.dumps, []byte(askProcess+";show table "+table+";"+askProcess), &a)
+}
+
+// A Row is an entry of a table of which only element 0 of gpt counts.
+type Row struct {
+	Key   string
+	Value uint32
+}
+
+// Set writes rows into a table, in their order, and returns which process has them. With an
+// error it may have written some.
+func (c *Client) Set(ctx context.Context, table string, rows []Row) (process uint64, err error) {
+	if !validWord(table) {
+		return 0, fmt.Errorf("haproxy's table %q: not a name", table)
+	}
+	for _, row := range rows {
+		if err := expressible(row.Key); err != nil {
+			return 0, err
+		}
+	}
+	line := make([]byte, 0, maxLine+len(askProcess))
+	for len(rows) > 0 {
+		line = append(line[:0], askProcess...)
+		n := 0
+		for ; n < len(rows); n++ {
+			before := len(line)
+			line = append(append(line, ";set table "...), table...)
+			line = append(appendKey(append(line, " key "...), rows[n].Key), " data.gpt "...)
+			line = strconv.AppendUint(line, uint64(rows[n].Value), 10)
+			if n > 0 && len(line) >= maxLine {
+				line = line[:before]
+				break
+			}
+		}
+		a := answer{table: table}
+		if err := c.ask(ctx, c.calls, append(append(line, ';'), askProcess...), &a); err != nil {
+			return 0, err
+		}
+		if process != 0 && process != a.process {
+			return 0, fmt.Errorf("haproxy's %s changed from %d to %d", processVariable, process, a.process)
+		}
+		process = a.process
+		rows = rows[n:]
+	}
+	return process, nil
+}
+
+// Clear forgets all entries of a table, and returns which process has it.
+func (c *Client) Clear(ctx context.Context, table string) (process uint64, err error) {
+	if !validWord(table) {
+		return 0, fmt.Errorf("haproxy's table %q: not a name", table)
+	}
+	a := answer{table: table}
+	err = c.ask(ctx, c.calls, []byte(askProcess+";clear table "+table+";"+askProcess), &a)
+	return a.process, err
 }
 
 // Variable returns what a variable of the process holds, such as proc.sluice_process,

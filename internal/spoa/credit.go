@@ -95,7 +95,8 @@ type credits struct {
 	due         []string               // of these, whose credit is to be taken back at once
 	polls       map[string]time.Time   // and at which time it is to be looked at others
 	wake        chan struct{}          // holds one token when any is due
-	reachable   bool                   // HAProxy's runtime API answers
+	byDefault   byDefault
+	reachable   bool // HAProxy's runtime API answers
 }
 
 const (
@@ -116,6 +117,7 @@ type withdrawal struct {
 	through int64         // the last second without
 	told    int64         // through, as the core of the rates knows it; 0: HAProxy has not confirmed yet
 	since   time.Time     // when it was decided
+	renewed time.Time     // when HAProxy was last told, or is to be: it forgets after minutes
 	rest    int           // requests that HAProxy had admitted by itself, still in progress at most
 	gap     time.Duration // between two looks at them
 }

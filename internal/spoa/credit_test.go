@@ -53,6 +53,11 @@ func (f *fakeRuntime) Withdraw(_ context.Context, keys []string) ([]runtimeapi.E
 		return nil, f.err
 	}
 	f.withdrawn = append(f.withdrawn, keys...)
+	for _, key := range keys {
+		if e := f.entries[key]; len(e.GPT) > 0 {
+			e.GPT[0] = 0
+		}
+	}
 	return f.read(keys), nil
 }
 

@@ -39,6 +39,8 @@ type metrics struct {
 	creditUsers, untallied         prometheus.Gauge
 	tallyAt                        prometheus.Gauge
 	granted, withdrawals           prometheus.Counter
+	byDefault                      prometheus.Gauge
+	byDefaultErrors                prometheus.Counter
 	withdrawalsDropped             prometheus.Counter
 	withdrawalErrors               prometheus.Counter
 }
@@ -227,6 +229,14 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		untallied: f.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_credit_users_uncounted",
 			Help: "Of those, users whose requests by credit are not counted, because 262144 others are.",
+		}),
+		byDefault: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_credit_by_default",
+			Help: "1: HAProxy gives credit by itself to users of the default tier, whom nobody has asked about.",
+		}),
+		byDefaultErrors: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_credit_by_default_errors_total",
+			Help: "Failures to tell HAProxy what users of the default tier have by default.",
 		}),
 		granted: f.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_credit_grants_total",

@@ -141,7 +141,8 @@ type Agent struct {
 	events   events   // of the goroutine that reports starts
 	tallies  *tallies // nil: HAProxy admits nothing by itself
 	peers    *peers.Client
-	runtime  runtimeAPI // nil: HAProxy gets no credit
+	runtime  runtimeAPI  // nil: HAProxy gets no credit
+	tables   tableWriter // nil: it gives none by itself
 	spop     *spop.Server
 	serving  atomic.Bool
 
@@ -200,7 +201,7 @@ func New(o Options) (*Agent, error) {
 	a.teachThen = a.peers.TeachThen
 	if o.Runtime != "" {
 		client := runtimeapi.New(o.Runtime)
-		a.runtime = client
+		a.runtime, a.tables = client, client
 		a.tallies = newTallies(client, a.tallied, a.starts, a.metrics, o.Logger)
 		a.tallies.natives = a.natives
 	}
@@ -247,6 +248,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.sayConfirmed,
 		a.withdraws,
 		a.tally,
+		a.offersCredit,
 		a.heartbeats,
 		a.reportStarts,
 		a.readLimits,

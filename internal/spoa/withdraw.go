@@ -46,6 +46,9 @@ const (
 	// withoutCredit is how long users have none whose requests in progress have reached
 	// their portion.
 	withoutCredit = 2 * time.Second
+	// renewWithdrawal is when one that lasts is repeated: HAProxy forgets an entry that is
+	// not used after 10 minutes, and may then give credit by itself.
+	renewWithdrawal = 2 * time.Minute
 )
 
 // withdraw sees to it that a user has no credit through a second; l.mu is held.
@@ -56,7 +59,7 @@ func (l *limiter) withdraw(now time.Time, user string, through int64) {
 	case w == nil && len(c.withdrawals) >= maxWithdrawals:
 		l.metrics.withdrawalsDropped.Inc()
 	case w == nil:
-		c.withdrawals[user] = &withdrawal{through: through, since: now}
+		c.withdrawals[user] = &withdrawal{through: through, since: now, renewed: now}
 		c.due = append(c.due, user)
 		wake(c.wake)
 	case through > w.through:
@@ -66,6 +69,11 @@ func (l *limiter) withdraw(now time.Time, user string, through int64) {
 				l.tokens.Recalled(now, user, r, w.told+1, 0, through)
 			}
 			w.told = through
+		}
+		if now.Sub(w.renewed) > renewWithdrawal {
+			w.renewed = now
+			c.due = append(c.due, user)
+			wake(c.wake)
 		}
 	}
 }
@@ -229,6 +237,10 @@ func (l *limiter) withdrawn(now, here time.Time, e *runtimeapi.Entry) {
 	if at, granted := c.granted.get(e.Key); granted && w.since.Sub(at) < settleFor && now.Sub(w.since) < settleFor {
 		// An answer with credit may still be on its way: it would come after this.
 		c.polls[e.Key] = w.since.Add(settleFor)
+		return
+	}
+	if gpt(e, 0) != 0 { // a request that was about to give itself credit has written since
+		c.polls[e.Key] = now.Add(firstPoll)
 		return
 	}
 	of := l.set.Load().User(e.Key)

@@ -114,7 +114,7 @@ func (f *file) exemptUsers() {
 		}
 		s.users[key] = exemptEntry
 	}
-	if len(s.exemptPatterns.prefixes)+len(s.exemptPatterns.suffixes)+len(s.exemptPatterns.odd) == 0 {
+	if s.exemptPatterns.none() {
 		return
 	}
 	for key := range s.users {

@@ -66,6 +66,9 @@ func newMatcher(patterns []string) matcher {
 	return m
 }
 
+// none reports whether there are no patterns.
+func (m *matcher) none() bool { return len(m.prefixes)+len(m.suffixes)+len(m.odd) == 0 }
+
 // chain sorts affixes and links each with the longest of the others that it has as
 // an affix itself. Those before it that it has are a stack while one goes through
 // them in order.

@@ -256,6 +256,27 @@ func (s *Set) Users() iter.Seq[string] {
 	return slices.Values(names)
 }
 
+// Exact yields the keys of all whom the file or an override by hand names, those who are
+// only exempt included, in no order. ok is false if there are patterns as well: then other
+// users have limits of their own, too.
+func (s *Set) Exact() (keys iter.Seq[string], ok bool) {
+	if len(s.patternEntries) > 0 || !s.exemptPatterns.none() {
+		return nil, false
+	}
+	return func(yield func(string) bool) {
+		for key := range s.users {
+			if !yield(key) {
+				return
+			}
+		}
+		for key := range s.byHand {
+			if _, there := s.users[key]; !there && !yield(key) {
+				return
+			}
+		}
+	}, true
+}
+
 // Patterns returns the patterns among Users, in the order of the file.
 func (s *Set) Patterns() []string { return slices.Clone(s.patternNames) }
 

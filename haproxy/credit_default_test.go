@@ -1,0 +1,136 @@
+package haproxy
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/proctest"
+)
+
+// byDefault has HAProxy give credit to users without an entry, so many tickets of each class.
+func (r *rig) byDefault(t testing.TB, each map[string]uint32) {
+	t.Helper()
+	r.teachRow(t, generation, 0, 0)
+	rows := map[string]uint32{"~places": unlimited, "~factor": 1, "~most": 1000, "~from": uint32(time.Now().Unix()), "~": generation}
+	for i, class := range creditClasses() {
+		n, limited := each[class]
+		if !limited {
+			n = unlimited
+		}
+		rows[fmt.Sprint("~", i)] = n
+	}
+	r.setDefault(t, rows)
+	r.answerTold(nil)
+}
+
+// setDefault writes rows as the agent does.
+func (r *rig) setDefault(t testing.TB, rows map[string]uint32) {
+	t.Helper()
+	for key, value := range rows {
+		if out := r.runtime(t, fmt.Sprintf("set table sluice_default key %s data.gpt %d", key, value)); out != "" {
+			t.Fatal(out)
+		}
+	}
+}
+
+// withdraw takes back a user's credit as the agent does.
+func (r *rig) withdraw(t testing.TB, user string) {
+	t.Helper()
+	if out := r.runtime(t, "set table sluice_credit key "+user+" data.gpt 0 data.server_id 1"); out != "" {
+		t.Fatal(out)
+	}
+}
+
+// Users without an entry have credit at once, also if many of their requests come at the same
+// time: so many tickets in a second as the agent has said, and no more.
+func TestCreditByDefault(t *testing.T) {
+	t.Parallel()
+	const each = 3
+	r := newRig(t, setup{Config: Config{Identify: "header:X-User"}})
+	r.byDefault(t, map[string]uint32{"GET": each})
+	r.answerTold(spentOrLate)
+	for i := range 20 {
+		user := fmt.Sprint("user-", i)
+		began := time.Now().Unix()
+		got := statuses(r.starts(user, 12), 12)
+		seconds := int(time.Now().Unix()-began) + 1
+		if got[200] > each*seconds || got[200]+got[429] != 12 {
+			t.Errorf("%s: answers %v in %d seconds, want at most %d allowed in each", user, got, seconds, each)
+		}
+	}
+	r.takeTold(t)
+	r.native(t, httpGET("/", "X-User: somebody else"))
+	if e := r.entry(t, "user-0"); e["gpt0"] != generation || e["gpc0"] != 0 || e["gpt6"] != unlimited || e["gpt8"] != each || e["gpt3"] != unlimited || e["gpt4"] != 1 {
+		t.Errorf("entry %v", e)
+	}
+}
+
+// Whom the agent has named, from whom it has withdrawn credit, and everyone while something
+// else is not as it has to be: the agent is asked about them.
+func TestCreditByDefaultIsNotForAll(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, setup{Config: Config{Identify: "header:X-User"}})
+	r.byDefault(t, nil)
+	asks := func(user string) {
+		t.Helper()
+		for range 3 {
+			if r.admitted(t, httpGET("/", "X-User: "+user)) {
+				t.Errorf("%s: HAProxy admitted them by itself, want a question", user)
+			}
+		}
+	}
+	r.setDefault(t, map[string]uint32{"named": 1})
+	asks("named")
+	r.withdraw(t, "withdrawn")
+	asks("withdrawn")
+	asks("@somewhere/alice")
+	asks("~alice")
+	r.native(t, httpGET("/", "X-User: 10.1.2.3"))
+	r.native(t, httpGET("/", "X-User: ::1"))
+	r.setDefault(t, map[string]uint32{"~addresses": 1})
+	asks("10.1.2.4")
+	asks("2001:db8::1")
+	r.native(t, httpGET("/", "X-User: x10.1.2.3"))
+	for i, rows := range []map[string]uint32{
+		{"~": generation + 1}, {"~": 0}, {"~from": uint32(time.Now().Unix()) + 3600}, {"~most": 1},
+	} {
+		r.setDefault(t, rows)
+		asks(fmt.Sprint("cold-", i))
+		r.byDefault(t, nil)
+		r.native(t, httpGET("/", fmt.Sprint("X-User: warm-", i)))
+	}
+	r.teachRow(t, generation+1, 0, 0)
+	asks("of another generation")
+}
+
+// A request that makes an entry while the agent withdraws the user's credit, of which it may have
+// been told by others, leaves an entry without credit behind, and is asked about.
+func TestCreditByDefaultIsWithdrawnMeanwhile(t *testing.T) {
+	t.Parallel()
+	for _, line := range []string{"    http-request track-sc0 var(txn.sluice_user) table sluice_credit if begun\n", "    # default tickets: begin\n", "    # default tickets: end\n"} {
+		r := newRig(t, setup{Config: Config{Identify: "header:X-User"}, edit: pausing(line)})
+		r.byDefault(t, nil)
+		goOn := r.paused(t)
+		proctest.Eventually(t, "it waits", func() error {
+			if e := r.entry(t, "alice"); len(e) == 0 && line[4] == '#' {
+				return fmt.Errorf("entry %v", e)
+			}
+			return nil
+		})
+		time.Sleep(50 * time.Millisecond) // where there is no entry yet, nothing tells
+		r.withdraw(t, "alice")
+		if got := goOn(); got.Status != 200 {
+			t.Errorf("status = %d, want 200", got.Status)
+		}
+		if asked := r.takeTold(t); len(asked) != 1 {
+			t.Errorf("%sasked %+v, want one question", line, asked)
+		}
+		if e := r.entry(t, "alice"); e["gpt0"] != 0 || e["gpc0"] != 0 {
+			t.Errorf("%sentry %v, want none with credit", line, e)
+		}
+		if r.admitted(t, httpGET("/", "X-User: alice")) {
+			t.Errorf("%sadmitted without credit", line)
+		}
+	}
+}

@@ -1,0 +1,252 @@
+package spoa
+
+import (
+	"context"
+	"log/slog"
+	"strconv"
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/runtimeapi"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// tableWriter tells HAProxy what users have by default: runtimeapi.Client.
+type tableWriter interface {
+	Variable(ctx context.Context, name string) (value string, process uint64, err error)
+	Set(ctx context.Context, table string, rows []runtimeapi.Row) (process uint64, err error)
+	Clear(ctx context.Context, table string) (process uint64, err error)
+}
+
+const (
+	// defaultTable is haproxy.cfg's: what users have who have no entry in its table of credit,
+	// and the keys of those whom that is not for. It is of one process, as the table of credit is.
+	defaultTable = "sluice_default"
+	// classesVariable names the classes that have tickets.
+	classesVariable = "proc.sluice_classes"
+
+	// Rows of that table, beside "~0", "~1", …, the tickets of each class.
+	rowGeneration = "~"          // 0 or none: nobody has credit by default
+	rowFrom       = "~from"      // the second from which on they have it
+	rowMost       = "~most"      // entries of the table of credit beyond which nobody gets any
+	rowPlaces     = "~places"    // in progress
+	rowFactor     = "~factor"    // by which all grow while no agent answers
+	rowAddresses  = "~addresses" // 1: keys that may be addresses have none
+
+	// nobody is a key that no user has: their limits are the default tier's.
+	nobody = "\x00"
+
+	// offerEvery is how often it is looked whether HAProxy should know something else.
+	offerEvery = 250 * time.Millisecond
+	// offerTimeout bounds the time to tell it. It may be many names.
+	offerTimeout = 10 * time.Second
+	// offerAfter is how long nothing must have changed before HAProxy is told: a process that
+	// was replaced has noticed by then, and so have other agents.
+	offerAfter = 2 * time.Second
+	// offerLead is how many seconds after it is told HAProxy begins, at least.
+	offerLead = 2
+	// maxNamed bounds the users with limits of their own whom HAProxy is told of: its table has
+	// room for more. If there are more, nobody has credit by default.
+	maxNamed = 150_000
+	// maxByDefault bounds the entries in HAProxy's table of credit up to which it makes some by
+	// itself. Half of its table is left for users who are given credit with an answer. And
+	// when it forgets an entry because it is full, all those are older that would have to expire
+	// before it makes any: a withdrawal is never forgotten too soon.
+	maxByDefault = 100_000
+)
+
+// byDefault is what HAProxy gives by itself to users whom nobody has asked about. It has
+// them all if it has them at all: those are asked about who have no credit for another reason.
+// The zero byDefault is nothing.
+type byDefault struct {
+	set        *limits.Set // whose users of the default tier have it; nil: none
+	generation uint32
+	process    uint64    // HAProxy's
+	from       int64     // the cluster's first second in which they may have it,
+	over       bool      // and whether no process is to give any from now on,
+	through    int64     // but may until the end of this second
+	written    bool      // HAProxy has all of it
+	ready      time.Time // no sooner is it told the next one
+}
+
+// may reports whether HAProxy may have credit for a user without having been given it.
+func (d *byDefault) may(now time.Time, key string) bool {
+	sec := now.Unix()
+	return d.set != nil && sec >= d.from && (!d.over || sec <= d.through) && ordinary(d.set, key)
+}
+
+// ordinary reports whether the user of a key has the limits of the default tier, and HAProxy
+// knows it by their key alone.
+func ordinary(set *limits.Set, key string) bool {
+	if key == "" || key[0] == '~' || key[0] == '@' || !set.MadeUp(key) {
+		return false
+	}
+	return set.AnonymousTier() == "" || !limits.Anonymous(key)
+}
+
+// end notes that no process gives anything by itself any more, from the end of a second on.
+func (d *byDefault) end(now time.Time, through int64) {
+	d.over, d.through, d.ready = true, through, now.Add(offerAfter)
+}
+
+// offersCredit sees to it that HAProxy knows what users have by default, until ctx ends.
+func (a *Agent) offersCredit(ctx context.Context) error {
+	if a.tables == nil {
+		<-ctx.Done()
+		return nil
+	}
+	ticker := time.NewTicker(offerEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		if err := a.offerCredit(ctx); err != nil && ctx.Err() == nil {
+			a.metrics.byDefaultErrors.Inc()
+			a.options.Logger.Debug("haproxy was not told what users have by default", slog.Any("error", err))
+		}
+	}
+}
+
+// offerCredit tells HAProxy what users have by default, if it should know something else.
+func (a *Agent) offerCredit(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, offerTimeout)
+	defer cancel()
+	classes, process, err := a.tables.Variable(ctx, classesVariable)
+	if err != nil {
+		return err
+	}
+	d := &a.limiter.credits.byDefault
+	var now time.Time
+	var o *offer
+	outdated, write := false, false
+	a.limiter.update(func(at time.Time) {
+		now = at
+		if d.process != process {
+			if d.set != nil && !d.over {
+				a.limiter.tokens.Reloaded(now)
+			}
+			d.end(now, now.Unix())
+			d.process = process
+		}
+		o = a.offer(now, classes)
+		active := d.set != nil && !d.over
+		outdated = active && (o == nil || o.generation != d.generation)
+		write = o != nil && now.After(d.ready) && (!active || !d.written)
+	})
+	defer func() {
+		a.limiter.update(func(time.Time) {
+			active := 0.0
+			if d.set != nil && !d.over && d.written {
+				active = 1
+			}
+			a.metrics.byDefault.Set(active)
+		})
+	}()
+	switch {
+	case outdated:
+		// Since the generation has changed, HAProxy renews nothing of it. Here it is certain that
+		// it begins nothing either.
+		cleared, err := a.tables.Clear(ctx, defaultTable)
+		if err != nil {
+			return err
+		}
+		a.limiter.update(func(now time.Time) {
+			if cleared == d.process {
+				d.end(now, now.Unix()+1)
+			}
+		})
+		a.options.Logger.Debug("users of the default tier have no credit by default, for limits or instances have changed")
+	case write:
+		return a.writeOffer(ctx, o)
+	}
+	return nil
+}
+
+// An offer is what HAProxy may be told.
+type offer struct {
+	*grant
+	set     *limits.Set
+	classes string
+}
+
+// offer is what users may have by default now, or nil; the limiter's lock is held.
+func (a *Agent) offer(now time.Time, classes string) *offer {
+	l := a.limiter
+	set := l.set.Load()
+	if set == nil || classes == "" || set.Secrets() != nil || set.Len() > maxNamed || !l.tokens.Agreed(now) {
+		return nil
+	}
+	if _, ok := set.Exact(); !ok {
+		return nil
+	}
+	of := set.User(nobody)
+	if !l.possible(set, nobody, of) || of.Concurrent > 0 {
+		return nil
+	}
+	g := grantOf(of, classes, int(l.instances.Load()))
+	if g == nil {
+		return nil
+	}
+	g.generation = l.credits.generation
+	return &offer{grant: g, set: set, classes: classes}
+}
+
+// writeOffer tells HAProxy: whom it is not for first, and its generation last, which it
+// compares with the one that it was taught.
+func (a *Agent) writeOffer(ctx context.Context, o *offer) error {
+	if _, err := a.tables.Clear(ctx, defaultTable); err != nil {
+		return err
+	}
+	var rows []runtimeapi.Row
+	keys, _ := o.set.Exact()
+	for key := range keys {
+		if key != "" && key[0] != '~' && key[0] != '@' && validUser(key) {
+			rows = append(rows, runtimeapi.Row{Key: key, Value: 1})
+		}
+	}
+	for i, each := range o.each {
+		rows = append(rows, runtimeapi.Row{Key: "~" + strconv.Itoa(i), Value: each})
+	}
+	addresses := uint32(0)
+	if o.set.AnonymousTier() != "" {
+		addresses = 1
+	}
+	rows = append(rows,
+		runtimeapi.Row{Key: rowPlaces, Value: o.places},
+		runtimeapi.Row{Key: rowFactor, Value: o.factor},
+		runtimeapi.Row{Key: rowMost, Value: uint32(min(maxByDefault, a.options.UnknownUsers))},
+		runtimeapi.Row{Key: rowAddresses, Value: addresses})
+	process, err := a.tables.Set(ctx, defaultTable, rows)
+	if err != nil {
+		return err
+	}
+	l, d := a.limiter, &a.limiter.credits.byDefault
+	from, still := int64(0), false
+	l.update(func(now time.Time) {
+		if process != d.process || l.credits.generation != o.generation || l.set.Load() != o.set || !l.tokens.Agreed(now) {
+			return
+		}
+		still, from = true, now.Unix()+offerLead
+		if d.set != nil && !d.over { // only its answer was lost, perhaps
+			from = min(from, d.from)
+		}
+		l.tokens.CreditByDefault(from)
+		l.credits.classes = o.classes
+		*d = byDefault{set: o.set, generation: o.generation, process: process, from: from, ready: d.ready}
+	})
+	if !still {
+		return nil // it is looked at anew soon
+	}
+	// HAProxy begins by its own clock, so it is given a second more.
+	process, err = a.tables.Set(ctx, defaultTable, []runtimeapi.Row{
+		{Key: rowFrom, Value: uint32(a.here(from) + 1)}, {Key: rowGeneration, Value: o.generation},
+	})
+	if err != nil {
+		return err
+	}
+	l.update(func(time.Time) { d.written = d.process == process && d.generation == o.generation })
+	a.options.Logger.Debug("users of the default tier have credit by default", slog.String("version", o.set.Version()))
+	return nil
+}
