@@ -1,0 +1,189 @@
+package spoa
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/sluice-qos/sluice/internal/runtimeapi"
+)
+
+// fakeTables is a HAProxy's table of what users have by default.
+type fakeTables struct {
+	process uint64
+	rows    map[string]uint32
+	err     error
+	writes  int
+}
+
+func (f *fakeTables) Variable(context.Context, string) (string, uint64, error) {
+	return "* GET", f.process, f.err
+}
+
+func (f *fakeTables) Set(_ context.Context, _ string, rows []runtimeapi.Row) (uint64, error) {
+	if f.err != nil {
+		return 0, f.err
+	}
+	f.writes++
+	for _, row := range rows {
+		f.rows[row.Key] = row.Value
+	}
+	return f.process, nil
+}
+
+func (f *fakeTables) Clear(context.Context, string) (uint64, error) {
+	if f.err == nil {
+		f.rows = map[string]uint32{}
+	}
+	return f.process, f.err
+}
+
+// newDefaultRig is an agent of so many instances, and the function that lets it look after what
+// users have by default for so long.
+func newDefaultRig(t *testing.T, instances int, file string) (*rig, *fakeTables, func(time.Duration)) {
+	t.Helper()
+	r, _ := newCreditRig(t, instances)
+	f := &fakeTables{process: 7, rows: map[string]uint32{}}
+	r.tables = f
+	r.force(parse(t, file))
+	return r, f, func(d time.Duration) {
+		for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(offerEvery) {
+			if err := r.offerCredit(t.Context()); err != nil {
+				r.metrics.byDefaultErrors.Inc()
+			}
+		}
+	}
+}
+
+const defaultLimits = "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 40, '*': 60}}, staff: {}}\nusers: {wilma: staff}\n"
+
+// HAProxy is told what users of the default tier have, whom that is not for, and from when on. It
+// has to be told anew after a reload, and when the generation of credit changes.
+func TestDefaultCreditIsOffered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, f, look := newDefaultRig(t, 2, defaultLimits)
+		look(offerAfter)
+		if len(f.rows) > 0 {
+			t.Fatalf("HAProxy knows %v at once, want nothing before it has noticed that the process is new", f.rows)
+		}
+		look(time.Second)
+		begun := time.Now().Unix()
+		want := map[string]uint32{
+			"~": r.limiter.credits.generation, "~0": 7, "~1": 5, "~places": unlimitedEach, "~factor": 4, "~most": maxByDefault, "~addresses": 0,
+			"~from": f.rows["~from"], "wilma": 1,
+		}
+		if diff := cmp.Diff(want, f.rows); diff != "" {
+			t.Fatalf("rows (-want +got):\n%s", diff)
+		}
+		if from := int64(f.rows["~from"]); from < begun+2 || from > begun+4 {
+			t.Errorf("it begins at %d, %d seconds from now, want 2 to 4", from, from-begun)
+		}
+		writes := f.writes
+		look(5 * time.Second)
+		if f.writes != writes || testutil.ToFloat64(r.metrics.byDefault) != 1 {
+			t.Errorf("written %d times more, and the metric says %v, want 0 and 1", f.writes-writes, testutil.ToFloat64(r.metrics.byDefault))
+		}
+
+		// Whoever it is for may have credit, whatever HAProxy says of now.
+		d := &r.limiter.credits.byDefault
+		for user, want := range map[string]bool{"alice": true, "10.0.0.1": true, "wilma": false, "~ABC": false, "@up/alice": false, "": false} {
+			if got := d.may(time.Now(), user); got != want {
+				t.Errorf("may have credit by default: %q %v, want %v", user, got, want)
+			}
+		}
+
+		r.limiter.update(func(time.Time) { r.nextGeneration() })
+		look(offerEvery)
+		if len(f.rows) > 0 || !d.may(time.Now(), "alice") || d.may(time.Now().Add(2*time.Second), "alice") {
+			t.Errorf("another generation: HAProxy knows %v, and alice may have some %v, in 2 s %v; want nothing, true, false", f.rows, d.may(time.Now(), "alice"), d.may(time.Now().Add(2*time.Second), "alice"))
+		}
+		look(3 * time.Second)
+		if f.rows["~"] != r.limiter.credits.generation {
+			t.Errorf("generation %d, want %d", f.rows["~"], r.limiter.credits.generation)
+		}
+
+		f.process, f.rows = 8, map[string]uint32{}
+		look(offerEvery)
+		if d.may(time.Now().Add(time.Second), "alice") || testutil.ToFloat64(r.metrics.byDefault) != 0 {
+			t.Error("a new process, which knows nothing, is taken for one that has credit by default")
+		}
+		look(3 * time.Second)
+		if f.rows["~"] != r.limiter.credits.generation {
+			t.Errorf("the new process knows %v", f.rows)
+		}
+	})
+}
+
+// While HAProxy does not answer, users may have what it was told last, and are not taken for users
+// without credit. What it may not have heard it is told again.
+func TestDefaultCreditIsToldAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, f, look := newDefaultRig(t, 2, defaultLimits)
+		look(4 * time.Second)
+		f.err = errors.New("no socket")
+		r.limiter.update(func(time.Time) { r.nextGeneration() })
+		look(5 * time.Second)
+		if !r.limiter.credits.byDefault.may(time.Now(), "alice") || testutil.ToFloat64(r.metrics.byDefaultErrors) == 0 {
+			t.Errorf("alice has none, and %v errors, want that she may have some, and more than 0", testutil.ToFloat64(r.metrics.byDefaultErrors))
+		}
+		f.err = nil
+		look(4 * time.Second)
+		if f.rows["~"] != r.limiter.credits.generation {
+			t.Errorf("generation %d, want %d", f.rows["~"], r.limiter.credits.generation)
+		}
+	})
+}
+
+func TestDefaultCreditIsNotOffered(t *testing.T) {
+	for name, file := range map[string]string{
+		"patterns":            "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 40}}}\nusers: {'a*': free}\n",
+		"exempt patterns":     "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 40}}}\nexempt: {users: ['a*']}\n",
+		"in progress":         "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 40}, concurrent: 20}}\n",
+		"a bandwidth":         "version: 1\ndefault_tier: free\ntiers: {free: {bandwidth: {down: 1MB}}}\n",
+		"too small for two":   "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 2}}}\n",
+		"a class not counted": "version: 1\ndefault_tier: free\ntiers: {free: {requests: {LIST: 10}}}\nclasses: {LIST: {query: [list]}}\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, f, look := newDefaultRig(t, 2, file)
+				look(6 * time.Second)
+				if len(f.rows) > 0 || r.limiter.credits.byDefault.may(time.Now(), "alice") {
+					t.Errorf("HAProxy knows %v, want nothing", f.rows)
+				}
+			})
+		})
+	}
+}
+
+// A lone agent admits nobody who may have the whole limit by default before it has taken it back.
+func TestAloneAgentWithdrawsDefaultCredit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, _, look := newDefaultRig(t, 1, defaultLimits)
+		look(8 * time.Second)
+		f := r.runtime.(*fakeRuntime)
+		f.has("alice", 0, 30, 30, 40)
+		if got := r.credited("alice", nil); !got.allowed {
+			t.Fatalf("verdict = %+v, want allowed", got)
+		}
+		if diff := cmp.Diff([]string{"alice"}, f.told()); diff != "" {
+			t.Errorf("withdrawn (-want +got):\n%s", diff)
+		}
+		allowed := 1
+		for range 20 {
+			if r.credited("alice", nil).allowed {
+				allowed++
+			}
+		}
+		if allowed != 10 {
+			t.Errorf("allowed %d, want the 10 that HAProxy has left of 40", allowed)
+		}
+		if got := r.credited("wilma", nil); !got.allowed || len(f.told()) != 1 {
+			t.Errorf("verdict of a user with a tier of their own = %+v, want allowed at once", got)
+		}
+	})
+}
