@@ -337,7 +337,7 @@ func TestErrorsOfHAProxySayWhatToDo(t *testing.T) {
 		{"level user", func() error { _, err := New(s.socket+".user").Withdraw(t.Context(), []string{"a"}); return err },
 			`haproxy's runtime API at ` + s.socket + `.user: haproxy said "Permission denied": its "stats socket" needs "level operator"`},
 		{"no array", func() error { _, err := s.entries(t.Context(), "bare", []string{"a"}, true); return err },
-			`haproxy's runtime API at ` + s.socket + `: haproxy said "Data type not stored in this table"`},
+			`haproxy's runtime API at ` + s.socket + `: haproxy said "Data type not stored in this table": its configuration is an older one, or does without credit`},
 		{"long key", func() error {
 			_, err := s.Read(t.Context(), creditTable, []string{strings.Repeat("k", 161)})
 			return err

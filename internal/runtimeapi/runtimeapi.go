@@ -320,7 +320,7 @@ func (e refusedError) advice() string {
 	switch e {
 	case "Permission denied":
 		return `: its "stats socket" needs "level operator"`
-	case "No such table":
+	case "No such table", "Data type not stored in this table":
 		return ": its configuration is an older one, or does without credit"
 	}
 	return ""

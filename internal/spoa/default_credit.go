@@ -42,6 +42,9 @@ const (
 	// offerAfter is how long nothing must have changed before HAProxy is told: a process that
 	// was replaced has noticed by then, and so have other agents.
 	offerAfter = 2 * time.Second
+	// nameRate is how many users with limits of their own HAProxy is told of in a second in the
+	// mean, should limits change all the time: one costs it some 5 us.
+	nameRate = 2000
 	// offerLead is how many seconds after it is told HAProxy begins, at least.
 	offerLead = 2
 	// maxNamed bounds the users with limits of their own whom HAProxy is told of: its table has
@@ -60,12 +63,13 @@ const (
 type byDefault struct {
 	set        *limits.Set // whose users of the default tier have it; nil: none
 	generation uint32
-	process    uint64    // HAProxy's
-	from       int64     // the cluster's first second in which they may have it,
-	over       bool      // and whether no process is to give any from now on,
-	through    int64     // but may until the end of this second
-	written    bool      // HAProxy has all of it
-	ready      time.Time // no sooner is it told the next one
+	process    uint64        // HAProxy's
+	from       int64         // the cluster's first second in which they may have it,
+	over       bool          // and whether no process is to give any from now on,
+	through    int64         // but may until the end of this second
+	written    bool          // HAProxy has all of it
+	ready      time.Time     // no sooner is it told the next one,
+	pause      time.Duration // for there were so many names in the last one
 }
 
 // may reports whether HAProxy may have credit for a user without having been given it.
@@ -85,7 +89,7 @@ func ordinary(set *limits.Set, key string) bool {
 
 // end notes that no process gives anything by itself any more, from the end of a second on.
 func (d *byDefault) end(now time.Time, through int64) {
-	d.over, d.through, d.ready = true, through, now.Add(offerAfter)
+	d.over, d.through, d.ready = true, through, now.Add(offerAfter+d.pause)
 }
 
 // offersCredit sees to it that HAProxy knows what users have by default, until ctx ends.
@@ -133,7 +137,11 @@ func (a *Agent) offerCredit(ctx context.Context) error {
 		o = a.offer(now, classes)
 		active := d.set != nil && !d.over
 		outdated = active && (o == nil || o.generation != d.generation)
-		write = o != nil && now.After(d.ready) && (!active || !d.written)
+		if write = o != nil && now.After(d.ready) && (!active || !d.written); write {
+			_, n, _ := o.set.Exact()
+			d.pause = time.Duration(n) * time.Second / nameRate
+			d.ready = now.Add(offerAfter + d.pause) // should it fail
+		}
 	})
 	defer func() {
 		a.limiter.update(func(time.Time) {
@@ -175,10 +183,10 @@ type offer struct {
 func (a *Agent) offer(now time.Time, classes string) *offer {
 	l := a.limiter
 	set := l.set.Load()
-	if set == nil || classes == "" || set.Secrets() != nil || set.Len() > maxNamed || !l.tokens.Agreed(now) {
+	if set == nil || classes == "" || set.Secrets() != nil || !l.tokens.Agreed(now) {
 		return nil
 	}
-	if _, ok := set.Exact(); !ok {
+	if _, n, ok := set.Exact(); !ok || n > maxNamed {
 		return nil
 	}
 	of := set.User(nobody)
@@ -200,7 +208,7 @@ func (a *Agent) writeOffer(ctx context.Context, o *offer) error {
 		return err
 	}
 	var rows []runtimeapi.Row
-	keys, _ := o.set.Exact()
+	keys, _, _ := o.set.Exact()
 	for key := range keys {
 		if key != "" && key[0] != '~' && key[0] != '@' && validUser(key) {
 			rows = append(rows, runtimeapi.Row{Key: key, Value: 1})
@@ -234,7 +242,7 @@ func (a *Agent) writeOffer(ctx context.Context, o *offer) error {
 		}
 		l.tokens.CreditByDefault(from)
 		l.credits.classes = o.classes
-		*d = byDefault{set: o.set, generation: o.generation, process: process, from: from, ready: d.ready}
+		*d = byDefault{set: o.set, generation: o.generation, process: process, from: from, ready: d.ready, pause: d.pause}
 	})
 	if !still {
 		return nil // it is looked at anew soon

@@ -257,11 +257,11 @@ func (s *Set) Users() iter.Seq[string] {
 }
 
 // Exact yields the keys of all whom the file or an override by hand names, those who are
-// only exempt included, in no order. ok is false if there are patterns as well: then other
-// users have limits of their own, too.
-func (s *Set) Exact() (keys iter.Seq[string], ok bool) {
+// only exempt included, in no order, of which there are n at most. ok is false if there are
+// patterns as well: then other users have limits of their own, too.
+func (s *Set) Exact() (keys iter.Seq[string], n int, ok bool) {
 	if len(s.patternEntries) > 0 || !s.exemptPatterns.none() {
-		return nil, false
+		return nil, 0, false
 	}
 	return func(yield func(string) bool) {
 		for key := range s.users {
@@ -274,7 +274,7 @@ func (s *Set) Exact() (keys iter.Seq[string], ok bool) {
 				return
 			}
 		}
-	}, true
+	}, len(s.users) + len(s.byHand), true
 }
 
 // Patterns returns the patterns among Users, in the order of the file.

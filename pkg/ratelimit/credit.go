@@ -515,7 +515,8 @@ func (p *portion) setBack(sec int64) {
 func (a *Agent) setBackTo(sec int64) {
 	f := &a.fleet
 	f.shared, f.joined = min(f.shared, sec+1), min(f.joined, sec+1)
-	a.apart, a.reloaded, a.byDefault = min(a.apart, sec), min(a.reloaded, sec), min(a.byDefault, sec)
+	a.apart, a.reloaded = min(a.apart, sec), min(a.reloaded, sec)
+	a.byDefault = min(a.byDefault, sec+settleSpan+1) // it may be a little ahead
 	for i := range f.former {
 		f.former[i].through = min(f.former[i].through, sec+settleSpan)
 	}
