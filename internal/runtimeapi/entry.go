@@ -17,6 +17,8 @@ type Entry struct {
 
 	ConnCur    int      // requests or connections in progress
 	HTTPReqCnt uint32   // requests ever tracked
+	BytesIn    int64    // bytes that clients ever sent in them
+	BytesOut   int64    // bytes that clients ever received
 	GPT, GPC   []uint32 // tags and counters; a table without arrays has at most gpt0, gpc0 and gpc1
 }
 
@@ -165,6 +167,14 @@ func (e *Entry) set(name, value []byte) error {
 	case "conn_cur":
 		n, err := parseUint(value, 32)
 		e.ConnCur = int(n)
+		return err
+	case "bytes_in_cnt":
+		n, err := parseUint(value, 63)
+		e.BytesIn = int64(n)
+		return err
+	case "bytes_out_cnt":
+		n, err := parseUint(value, 63)
+		e.BytesOut = int64(n)
 		return err
 	case "http_req_cnt":
 		n, err := parseUint(value, 32)

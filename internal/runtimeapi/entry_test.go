@@ -17,6 +17,8 @@ func TestParseEntry(t *testing.T) {
 			Entry{Found: true, Key: "bob", Expires: 10 * time.Minute, ConnCur: 2, GPT: []uint32{5, 0, 77}, GPC: []uint32{0, 1}}},
 		{"3.2", "0x7f9a342714f0: key=bob use=0 exp=599999 shard=0 conn_cur=0 http_req_cnt=9 http_req_rate(10000)=3 gpt0=4294967295 gpc0=1 gpc0_rate(1000)=2",
 			Entry{Found: true, Key: "bob", Expires: 599_999 * time.Millisecond, HTTPReqCnt: 9, GPT: []uint32{1<<32 - 1}, GPC: []uint32{1}}},
+		{"bytes", "0x1: key=bob use=0 exp=0 conn_cur=0 bytes_in_cnt=77 bytes_out_cnt=9223372036854775807 gpc0=1",
+			Entry{Found: true, Key: "bob", BytesIn: 77, BytesOut: 1<<63 - 1, GPC: []uint32{1}}},
 		{"escaped", `0x1: key=na\xC3\xAFve\ \=\\\t use=0 exp=1 server_key=a\ b gpc0=1`,
 			Entry{Found: true, Key: "naïve =\\\t", Expires: time.Millisecond, GPC: []uint32{1}}},
 		{"key that looks like fields", `0x1: key=a\ gpc0\=9 use=1 exp=0 gpc0=1`, Entry{Found: true, Key: "a gpc0=9", GPC: []uint32{1}}},
@@ -40,6 +42,8 @@ func TestParseEntryRefuses(t *testing.T) {
 		"0x1: key=a gpt0=4294967296": `entry "0x1: key=a gpt0=4294967296": gpt0: "4294967296" is not a number of 32 bits`,
 		"0x1: key=a gpc100=1":        `entry "0x1: key=a gpc100=1": gpc100: want at most 100 elements`,
 		"0x1: key=a conn_cur=x":      `entry "0x1: key=a conn_cur=x": conn_cur: "x" is not a number of 32 bits`,
+		"0x1: key=a bytes_in_cnt=-":  `entry "0x1: key=a bytes_in_cnt=-": bytes_in_cnt: "-" is not a number of 63 bits`,
+		"0x1: key=a bytes_out_cnt=-": `entry "0x1: key=a bytes_out_cnt=-": bytes_out_cnt: "-" is not a number of 63 bits`,
 		"0x1: key=a exp=99999999999": `entry "0x1: key=a exp=99999999999": exp: "99999999999" is not a number of 32 bits`,
 	} {
 		var e Entry

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/peers"
 	"github.com/sluice-qos/sluice/internal/spop"
+	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/credit"
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -46,6 +47,7 @@ type grant struct {
 	each       []uint32 // tickets a second, for each class of the configuration
 	places     uint32   // requests in progress; without a limit of them more than there ever are
 	factor     uint32   // by which both grow while no agent answers
+	share      [2]int64 // of bandwidth, by direction, in bytes per second; 0: not limited
 }
 
 // grantOf is what HAProxy may admit by itself of a user who can have credit, given the
@@ -81,6 +83,11 @@ func (g *grant) answer(r *spop.Request) {
 	r.SetUint("factor", g.factor)
 	for i, each := range g.each {
 		r.SetUint("each_"+strconv.Itoa(i), each)
+	}
+	for _, d := range bandwidth.Directions {
+		if g.share[d] > 0 {
+			r.SetUint("lent_"+d.String(), shareUnits(g.share[d]))
+		}
 	}
 }
 
@@ -156,9 +163,11 @@ func (l *limiter) grant(now time.Time, q question, of *limits.Limits) *grant {
 		return nil
 	}
 	g := grantOf(of, q.classes, int(l.instances.Load()))
-	if g == nil {
+	limit := bandwidthOf(of)
+	if g == nil || limit.Limited() && !q.shares {
 		return nil
 	}
+	g.share = l.bytes.Lend(limit)
 	rates := of.All()
 	if !l.tokens.Lendable(now, q.user, rates) || of.Concurrent > 0 && !l.slots.Lendable(now, q.user) {
 		return nil
@@ -177,7 +186,7 @@ func (l *limiter) grant(now time.Time, q question, of *limits.Limits) *grant {
 
 // withoutCredit is for a question that counts for another key than HAProxy's.
 func (q *question) withoutCredit() {
-	q.classes, q.spent, q.drawn, q.places = "", false, false, concurrency.Places{}
+	q.classes, q.spent, q.drawn, q.shares, q.places = "", false, false, false, concurrency.Places{}
 }
 
 // tally counts what HAProxy admits by itself until ctx ends.
@@ -198,7 +207,14 @@ func (a *Agent) tallied(user string) *limits.Limits {
 	return a.userOf(user)
 }
 
-// natives takes how many requests a user has in progress by credit.
-func (a *Agent) natives(user string, n int) {
-	a.limiter.update(func(now time.Time) { a.limiter.slots.Natives(now, user, n) })
+// natives takes how many requests a user has in progress by credit, and the bytes that
+// those ever moved.
+func (a *Agent) natives(user string, n int, bytes [2]int64) {
+	limit := bandwidthOf(a.userOf(user))
+	a.limiter.update(func(now time.Time) {
+		a.limiter.slots.Natives(now, user, n)
+		if limit.Limited() {
+			a.limiter.bytes.Lent(now, user, limit, a.limiter.moved.read(now, user, bytes))
+		}
+	})
 }

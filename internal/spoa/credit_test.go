@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/peers"
 	"github.com/sluice-qos/sluice/internal/policy"
 	"github.com/sluice-qos/sluice/internal/runtimeapi"
+	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
@@ -30,12 +31,14 @@ tiers:
   lister: {requests: {LIST: 10}}
   hourly: {requests: {GET: {hour: 100}}}
   burst: {requests: {GET: {second: 4, burst: 5}}}
-  bytes: {bandwidth: {down: 1MB}}
+  bytes: {requests: {GET: 40}, bandwidth: {down: 1MB, up: 640kB}}
+  slowly: {bandwidth: {down: 1MB, default_share: 64kB}}
+  dryBytes: {bandwidth: {down: 1MB}, mode: dry-run}
   patient: {concurrent: 5, over_limit: {concurrent: wait 2s}}
   first: {priority: 3}
   dry: {requests: {GET: 4}, mode: dry-run}
 classes: {LIST: {query: [list]}}
-users: {both: both, staff: staff, lister: lister, hourly: hourly, burst: burst, bytes: bytes, patient: patient, first: first, dry: dry}
+users: {both: both, staff: staff, lister: lister, hourly: hourly, burst: burst, bytes: bytes, slowly: slowly, dryBytes: dryBytes, patient: patient, first: first, dry: dry}
 `
 
 // fakeRuntime plays HAProxy's runtime API.
@@ -141,7 +144,10 @@ func TestCreditIsGranted(t *testing.T) {
 		{"lister", 1, nil}, // of a class that HAProxy does not know
 		{"hourly", 1, nil},
 		{"burst", 1, nil},
-		{"bytes", 1, nil},
+		{"bytes", 1, &grant{each: []uint32{unlimitedEach, 40}, places: unlimitedEach, factor: 1, share: [2]int64{1_000_000, 640_000}}},
+		{"bytes", 2, &grant{each: []uint32{unlimitedEach, 5}, places: unlimitedEach, factor: 4, share: [2]int64{500_000, 320_000}}},
+		{"slowly", 2, &grant{each: []uint32{unlimitedEach, unlimitedEach}, places: unlimitedEach, factor: 4, share: [2]int64{64_000, 0}}},
+		{"dryBytes", 1, nil},
 		{"patient", 1, nil},
 		{"first", 1, nil},
 		{"dry", 1, nil},
@@ -152,7 +158,7 @@ func TestCreditIsGranted(t *testing.T) {
 		t.Run(fmt.Sprint(tt.user, " of ", tt.instances), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r, _ := newCreditRig(t, tt.instances)
-				got := r.credited(tt.user, nil)
+				got := r.credited(tt.user, func(q *question) { q.shares = true })
 				if !got.allowed {
 					t.Fatalf("verdict = %+v, want allowed", got)
 				}
@@ -173,9 +179,10 @@ func TestCreditIsGranted(t *testing.T) {
 
 func TestNoCreditIsGranted(t *testing.T) {
 	for name, change := range map[string]func(*rig, *fakeRuntime, *question){
-		"to a configuration without": func(_ *rig, _ *fakeRuntime, q *question) { q.classes = "" },
-		"where it was used up":       func(_ *rig, _ *fakeRuntime, q *question) { q.spent = true },
-		"in line":                    func(_ *rig, _ *fakeRuntime, q *question) { q.inLine = true },
+		"to a configuration without":        func(_ *rig, _ *fakeRuntime, q *question) { q.classes = "" },
+		"where it was used up":              func(_ *rig, _ *fakeRuntime, q *question) { q.spent = true },
+		"to a configuration without shares": func(_ *rig, _ *fakeRuntime, q *question) { q.user = "bytes" },
+		"in line":                           func(_ *rig, _ *fakeRuntime, q *question) { q.inLine = true },
 		"while it could not be taken back": func(_ *rig, f *fakeRuntime, _ *question) {
 			f.fail(errors.New("no socket"))
 			time.Sleep(time.Second)
@@ -193,6 +200,50 @@ func TestNoCreditIsGranted(t *testing.T) {
 			})
 		})
 	}
+}
+
+// An answer says the share of this request, and that of those which come by credit: it is what
+// every instance may always have, for HAProxy keeps it whatever polygen divides.
+func TestCreditBringsShares(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, _ := newCreditRig(t, 2)
+		r.ask("bytes", "GET")
+		r.apply([]policy.Message{divided("bytes", bandwidth.Down, 900_000, 100_000)})
+		c := r.haproxy()
+		got := c.ask("start-message", args{"user": "bytes", "class": "GET", "classes": "* GET", "shares": "1"})
+		want := vars{"down": uint32(14_063), "up": uint32(5_000), "lent_down": uint32(7_813), "lent_up": uint32(5_000),
+			"credit": r.limiter.credits.generation, "places": uint32(unlimitedEach), "factor": uint32(4), "each_0": uint32(unlimitedEach), "each_1": uint32(5)}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("answer (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// Bytes of requests by credit that no table tells at once are demand, once they are read.
+func TestReportsByCredit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newShareRig(t, 2, nil).run()
+		for i := range int64(4) {
+			r.Agent.natives("alice", 1, [2]int64{bandwidth.Down: 5000 + 1000*i, bandwidth.Up: 100 * i})
+			r.Agent.natives("staff", 1, [2]int64{bandwidth.Down: 1000 * i})
+			wait(time.Second)
+		}
+		heard := r.pool.reports("alice")
+		want := bandwidth.Report{Instance: "a", User: "alice", Active: 1, Moved: [2]int64{1000, 100},
+			Most: [2]int64{12*mib/200 + 1120, 6*mib/200 + 112}}
+		if len(heard) == 0 || heard[len(heard)-1].Report != want {
+			t.Errorf("reported %+v, want at last %+v", heard, want)
+		}
+		r.Agent.natives("alice", 0, [2]int64{bandwidth.Down: 8000, bandwidth.Up: 300})
+		wait(time.Second)
+		if heard := r.pool.reports("alice"); heard[len(heard)-1].Active != 0 {
+			t.Errorf("reported %+v, want nothing in progress at last", heard[len(heard)-1])
+		}
+		if heard := r.pool.reports("staff"); len(heard) != 0 {
+			t.Errorf("reported %+v of a user without a limit", heard)
+		}
+		r.stop()
+	})
 }
 
 // A HAProxy that has spent its credit is refused the rest by an agent that is alone, for that was

@@ -117,6 +117,7 @@ type question struct {
 	classes string             // that HAProxy's configuration can keep limits of by itself; "" if it has no credit
 	spent   bool               // HAProxy's own credit of this second did not suffice
 	drawn   bool               // it did, and only a place is missing: the request has its tokens
+	shares  bool               // its configuration keeps shares of bandwidth with credit
 	places  concurrency.Places // what it may have in progress by itself
 }
 

@@ -19,30 +19,81 @@ const (
 // movedBytes adds up what HAProxy tells of its users' bytes. The limiter's lock guards
 // it. The zero one is not usable.
 type movedBytes struct {
-	counted          [2]prometheus.Counter // by direction
-	recent[[2]int64]                       // HAProxy's counts, by user
+	counted           [2]prometheus.Counter // by direction
+	recent[movedUser]                       // by user
+}
+
+// movedUser is what HAProxy has told of a user's bytes, by direction. Its tables of
+// requests in progress, by source, tell at once. The one of credit, which is read now and
+// then, counts the same bytes, and besides those of requests that are in neither.
+type movedUser struct {
+	tables [2]tableBytes
+	moved  [2]int64 // in both tables, since the user is remembered
+	credit tableBytes
+	base   [2]int64  // what credit would be if nothing had moved
+	lent   [2]int64  // counted in credit alone
+	at     time.Time // when credit was read
+}
+
+// tableBytes is a count of HAProxy's, if there is one.
+type tableBytes struct {
+	known bool
+	bytes [2]int64
 }
 
 func newMovedBytes(counted [2]prometheus.Counter) movedBytes {
-	return movedBytes{counted, newRecent[[2]int64](movedFor, maxMoved)}
+	return movedBytes{counted, newRecent[movedUser](movedFor, maxMoved)}
 }
 
-// move takes HAProxy's count of a user's bytes, and returns how many have moved since
-// the last one. The first one that is heard of a user may be old and counts nothing;
-// one that is lower than before was begun anew.
-func (m *movedBytes) move(user string, bytes [2]int64) (more [2]int64) {
-	before, known := m.get(user)
-	m.put(user, bytes)
-	if !known {
-		return more
-	}
-	for _, d := range bandwidth.Directions {
-		if more[d] = bytes[d] - before[d]; more[d] < 0 {
-			more[d] = bytes[d]
+// move takes what one of the tables counts of a user's bytes, and returns how many have
+// moved since the last time. The first one that is heard of a user may be old and counts
+// nothing; one that is lower than before was begun anew.
+func (m *movedBytes) move(user string, from bandwidth.Source, bytes [2]int64) (more [2]int64) {
+	u, _ := m.get(user)
+	before := u.tables[from]
+	u.tables[from] = tableBytes{true, bytes}
+	if before.known {
+		for _, d := range bandwidth.Directions {
+			if more[d] = bytes[d] - before.bytes[d]; more[d] < 0 {
+				more[d] = bytes[d]
+			}
+			u.moved[d] += more[d]
+			m.count(d, more[d])
 		}
-		if more[d] > 0 {
-			m.counted[d].Add(float64(more[d]))
-		}
 	}
+	m.put(user, u)
 	return more
+}
+
+// read takes what the table of credit counts, and returns how many bytes per second have
+// moved since the last time that no other table counts. Both are told at different times:
+// so this is never less than nothing, and what was counted once too soon is not counted
+// again.
+func (m *movedBytes) read(now time.Time, user string, bytes [2]int64) (rate [2]int64) {
+	u, _ := m.get(user)
+	took := now.Sub(u.at).Seconds()
+	anew := !u.credit.known || took <= 0
+	for _, d := range bandwidth.Directions {
+		anew = anew || bytes[d] < u.credit.bytes[d]
+	}
+	u.credit, u.at = tableBytes{true, bytes}, now
+	for _, d := range bandwidth.Directions {
+		if anew {
+			u.base[d], u.lent[d] = bytes[d]-u.moved[d], 0
+			continue
+		}
+		if more := bytes[d] - u.base[d] - u.moved[d] - u.lent[d]; more > 0 {
+			u.lent[d] += more
+			m.count(d, more)
+			rate[d] = int64(float64(more) / took)
+		}
+	}
+	m.put(user, u)
+	return rate
+}
+
+func (m *movedBytes) count(d bandwidth.Direction, more int64) {
+	if more > 0 {
+		m.counted[d].Add(float64(more))
+	}
 }

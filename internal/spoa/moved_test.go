@@ -42,7 +42,7 @@ func TestMovedBytes(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			m := newTestMoved()
 			for _, s := range tt.steps {
-				m.move(s.user, [2]int64{bandwidth.Down: s.down, bandwidth.Up: s.up})
+				m.move(s.user, bandwidth.Asked, [2]int64{bandwidth.Down: s.down, bandwidth.Up: s.up})
 			}
 			if down, up := testutil.ToFloat64(m.counted[bandwidth.Down]), testutil.ToFloat64(m.counted[bandwidth.Up]); down != tt.down || up != tt.up {
 				t.Errorf("after %v: %v down and %v up, want %v and %v", tt.steps, down, up, tt.down, tt.up)
@@ -51,17 +51,69 @@ func TestMovedBytes(t *testing.T) {
 	}
 }
 
+// HAProxy's table of credit counts all bytes of a user. What neither of the other tables has
+// counted is of requests by credit that are not held.
+func TestMovedBytesByCredit(t *testing.T) {
+	const asked, held, credit = "asked", "held", "credit"
+	type step struct {
+		table string
+		down  int64
+		rate  int64 // of credit
+	}
+	for _, tt := range []struct {
+		name  string
+		steps []step // a second apart
+		total float64
+	}{
+		{"the first that is read may be old", []step{{credit, 500, 0}}, 0},
+		{"what no other table counts", []step{{credit, 500, 0}, {credit, 800, 300}, {credit, 800, 0}}, 300},
+		{"what other tables count", []step{
+			{asked, 7, 0}, {held, 9, 0}, {credit, 500, 0}, {asked, 107, 0}, {held, 209, 0}, {credit, 800, 0}, {credit, 850, 50},
+		}, 350},
+		{"other tables that are late", []step{
+			{held, 0, 0}, {credit, 500, 0}, {credit, 600, 100}, {held, 90, 0}, {credit, 690, 0}, {credit, 700, 10},
+		}, 200},
+		{"other tables that are early", []step{
+			{held, 0, 0}, {credit, 500, 0}, {held, 90, 0}, {credit, 500, 0}, {credit, 590, 0}, {credit, 600, 10},
+		}, 100},
+		{"HAProxy begins anew", []step{{credit, 500, 0}, {credit, 30, 0}, {credit, 70, 40}}, 40},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			m, now := newTestMoved(), time.Unix(1000, 0)
+			last := now
+			for i, s := range tt.steps {
+				now = now.Add(time.Second)
+				bytes := [2]int64{bandwidth.Down: s.down}
+				switch s.table {
+				case asked:
+					m.move("alice", bandwidth.Asked, bytes)
+				case held:
+					m.move("alice", bandwidth.Held, bytes)
+				default:
+					if got := m.read(now, "alice", bytes); got != [2]int64{bandwidth.Down: s.rate} {
+						t.Errorf("step %d: %d bytes read %v after the last time are %v per second, want %d", i, s.down, now.Sub(last), got, s.rate)
+					}
+					last = now
+				}
+			}
+			if got := testutil.ToFloat64(m.counted[bandwidth.Down]); got != tt.total {
+				t.Errorf("%v bytes are counted, want %v", got, tt.total)
+			}
+		})
+	}
+}
+
 func TestMovedBytesForgets(t *testing.T) {
 	m, start := newTestMoved(), time.Unix(1000, 0)
 	m.forget(start)
-	m.move("alice", [2]int64{100})
-	m.move("bob", [2]int64{100})
+	m.move("alice", bandwidth.Asked, [2]int64{100})
+	m.move("bob", bandwidth.Asked, [2]int64{100})
 	m.forget(start.Add(movedFor - 1))
 	m.forget(start.Add(movedFor))
-	m.move("bob", [2]int64{107}) // is known
+	m.move("bob", bandwidth.Asked, [2]int64{107}) // is known
 	m.forget(start.Add(2 * movedFor))
-	m.move("alice", [2]int64{150}) // is not
-	m.move("bob", [2]int64{108})
+	m.move("alice", bandwidth.Asked, [2]int64{150}) // is not
+	m.move("bob", bandwidth.Asked, [2]int64{108})
 	if got := testutil.ToFloat64(m.counted[bandwidth.Down]); got != 8 {
 		t.Errorf("counted %v bytes, want bob's 8", got)
 	}
@@ -73,11 +125,11 @@ func TestMovedBytesForgets(t *testing.T) {
 func TestMovedBytesIsBounded(t *testing.T) {
 	m, start := newTestMoved(), time.Unix(1000, 0)
 	for i := range maxMoved - 1 {
-		m.move(fmt.Sprint(i), [2]int64{})
+		m.move(fmt.Sprint(i), bandwidth.Asked, [2]int64{})
 	}
 	m.forget(start)
 	for _, user := range []string{"7", "new", "one more"} {
-		m.move(user, [2]int64{})
+		m.move(user, bandwidth.Asked, [2]int64{})
 	}
 	if n := len(m.young) + len(m.old); n != maxMoved || len(m.young) != 2 {
 		t.Errorf("%d users are remembered, %d of them young, want %d and 2", n, len(m.young), maxMoved)
@@ -93,7 +145,7 @@ func BenchmarkMovedBytes(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		m.move(users[i%len(users)], [2]int64{int64(i), int64(i)})
+		m.move(users[i%len(users)], bandwidth.Asked, [2]int64{int64(i), int64(i)})
 	}
 }
 

@@ -64,6 +64,11 @@ func (r *rig) moved(user string, active, down, up uint64) {
 	}})
 }
 
+// held plays HAProxy, which pushes how many requests by credit it holds.
+func (r *rig) held(user string, active uint64) {
+	r.learn(peers.Update{Table: "/held", Key: user, Values: peers.Values{peers.ConnCur: active}})
+}
+
 // shareUsers is how many users with bandwidth limits the agent knows.
 func (r *rig) shareUsers() int {
 	r.limiter.mu.Lock()
@@ -334,6 +339,7 @@ func TestReports(t *testing.T) {
 		{"only of the limited one", 2, "down", "/active", 2, [2]int64{down, 0}},
 		{"only up", 2, "up", "/active", 2, [2]int64{0, up}},
 		{"alone, too: nobody divides anything, but it is shown", 1, "alice", "/active", 2, [2]int64{down, up}},
+		{"by credit, while they are held", 2, "alice", "/held", 2, [2]int64{down, up}},
 		{"of one without a limit", 2, "staff", "/active", 0, [2]int64{}},
 		{"of another table", 2, "alice", "/block", 0, [2]int64{}},
 		{"of a name that is none", 2, "al\nice", "/active", 0, [2]int64{}},

@@ -362,6 +362,7 @@ func (a *Agent) start(r *spop.Request) {
 	_, q.log = r.Arg("log")
 	q.seen = concurrency.Count{Tracked: count(r, "tracked", 32), Active: count(r, "active", 32), Process: count(r, "process", 63)}
 	q.classes, _ = r.Arg("classes")
+	_, q.shares = r.Arg("shares")
 	q.spent, q.drawn = count(r, "spent", 1) == 1, count(r, "drawn", 1) == 1
 	if places, lent := r.Arg("places"); lent {
 		n, _ := strconv.Atoi(places)

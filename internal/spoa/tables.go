@@ -42,8 +42,12 @@ func shareUnits(bytes int64) uint32 {
 	return uint32(min(max(1, (bytes+shareUnit/2)/shareUnit), math.MaxUint32))
 }
 
-// activeTable is the one that tells how many requests are in progress.
-const activeTable = "/active"
+// activeTable is the one that tells how many requests are in progress that were asked
+// about, and heldTable how many by credit whose bodies are held to a share of bandwidth.
+const (
+	activeTable = "/active"
+	heldTable   = "/held"
+)
 
 // earlyBytes is the unit in which that table tells what came up before it was tracked.
 const earlyBytes = 64
@@ -76,20 +80,25 @@ func (a *Agent) here(second int64) int64 {
 // follow it (see transfers), also if he is not limited any more. (Nothing in the table would not free them: it
 // says that what a request brought holds.)
 func (a *Agent) teachShare(e bandwidth.Entry) {
-	units := [2]uint64{math.MaxUint32, math.MaxUint32}
 	if e.DryRun {
 		a.limiter.dryBytes.give(a.clock.Now(), e.User, e.Share)
 		e.Share = [2]int64{}
 	}
-	for _, d := range bandwidth.Directions {
-		if e.Share[d] > 0 {
-			units[d] = uint64(shareUnits(e.Share[d]))
-		}
-	}
-	values := peers.Values{peers.GPT0: units[bandwidth.Down], peers.GPC0: units[bandwidth.Up]}
+	values := shareValues(e.Share)
 	if a.limiter.transfers.share(a.clock.Now(), e.User, values) {
 		a.writeShare(e.User, values)
 	}
+}
+
+// shareValues are shares as the table has them.
+func shareValues(share [2]int64) peers.Values {
+	units := [2]uint64{math.MaxUint32, math.MaxUint32}
+	for _, d := range bandwidth.Directions {
+		if share[d] > 0 {
+			units[d] = uint64(shareUnits(share[d]))
+		}
+	}
+	return peers.Values{peers.GPT0: units[bandwidth.Down], peers.GPC0: units[bandwidth.Up]}
 }
 
 func (a *Agent) writeShare(user string, values peers.Values) {
@@ -108,7 +117,7 @@ func (a *Agent) userOf(user string) *limits.Limits {
 // learn takes what HAProxy says of a user's requests in progress and bytes.
 func (a *Agent) learn(u peers.Update) {
 	set := a.limiter.set.Load()
-	if u.Table != activeTable || set == nil || !validUser(u.Key) {
+	if u.Table != activeTable && u.Table != heldTable || set == nil || !validUser(u.Key) {
 		return
 	}
 	of := set.User(u.Key)
@@ -122,19 +131,38 @@ func (a *Agent) learn(u peers.Update) {
 	moved := bandwidth.Count{Active: active, Moved: [2]int64{
 		bandwidth.Down: int64(u.Values[peers.BytesOutCnt]), bandwidth.Up: int64(u.Values[peers.BytesInCnt] + earlyBytes*u.Values[peers.GPT0]),
 	}}
+	if u.Table == heldTable {
+		a.learnHeld(u.Key, of, moved)
+		return
+	}
 	a.starts.progress(u.Key, active)
 	a.limiter.update(func(now time.Time) {
 		a.limiter.slots.Progress(now, u.Key, of.Concurrent, count)
-		a.limiter.bytes.Progress(now, u.Key, bandwidthOf(of), moved)
-		if values, due := a.limiter.transfers.progress(now, u.Key, active); due {
+		a.limiter.bytes.Progress(now, u.Key, bandwidthOf(of), bandwidth.Asked, moved)
+		if values, due := a.limiter.transfers.progress(now, u.Key, max(active, a.limiter.bytes.Active(u.Key)), nil); due {
 			a.writeShare(u.Key, values)
 		}
-		more := a.limiter.moved.move(u.Key, moved.Moved)
+		more := a.limiter.moved.move(u.Key, bandwidth.Asked, moved.Moved)
 		if of.Bandwidth.Mode != limits.Enforce {
 			for d, above := range a.limiter.dryBytes.move(now, u.Key, more) {
 				a.metrics.dryBytes.WithLabelValues(bandwidth.Direction(d).String()).Add(float64(above))
 			}
 		}
+	})
+}
+
+// learnHeld takes what HAProxy says of a user's requests by credit whose bodies it holds.
+// They have places of the credit, so they are none of those that were asked about.
+func (a *Agent) learnHeld(user string, of *limits.Limits, c bandwidth.Count) {
+	limit := bandwidthOf(of)
+	// What the core says of the user's share, now that there is a transfer, comes first.
+	a.limiter.update(func(now time.Time) { a.limiter.bytes.Progress(now, user, limit, bandwidth.Held, c) })
+	a.limiter.update(func(now time.Time) {
+		lent := shareValues(a.limiter.bytes.Lend(limit))
+		if values, due := a.limiter.transfers.progress(now, user, max(c.Active, a.limiter.bytes.Active(user)), &lent); due {
+			a.writeShare(user, values)
+		}
+		a.limiter.moved.move(user, bandwidth.Held, c.Moved)
 	})
 }
 

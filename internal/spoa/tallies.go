@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/runtimeapi"
+	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -62,9 +63,10 @@ type tallies struct {
 	of     func(user string) *limits.Limits
 	starts *starts
 	// natives is told how many requests a user has in progress by HAProxy's table of credit,
-	// those included that were asked about: of everyone who has some, at each read, and
-	// once of who has none any more. nil tells nobody.
-	natives func(user string, n int)
+	// those included that were asked about, and the bytes that requests of theirs ever moved,
+	// by direction: of everyone who has some in progress or was admitted since, at each
+	// read, and once of who was not any more. nil tells nobody.
+	natives func(user string, n int, bytes [2]int64)
 	metrics *metrics
 	log     *slog.Logger
 	logged  time.Time // the last error
@@ -91,8 +93,8 @@ type tallies struct {
 
 // tallySlot is what is remembered of a user, beside their counters.
 type tallySlot struct {
-	round      uint32 // of the last read that had the entry
-	inProgress bool   // some, in that read
+	round uint32 // of the last read that had the entry
+	busy  bool   // some were in progress in that read, or admitted since the one before
 }
 
 // A tallyBatch is what was read at once: what users started in the span before at.
@@ -252,14 +254,15 @@ func (t *tallies) entry(e *runtimeapi.Entry) bool {
 	}
 	s := &t.slots[i]
 	s.round = t.round
-	if e.ConnCur > 0 || s.inProgress {
-		s.inProgress = e.ConnCur > 0
+	before := t.counts[i*width : (i+1)*width]
+	if busy := e.ConnCur > 0 || !slices.Equal(before, read); busy || s.busy {
+		s.busy = busy
 		t.starts.inCredit(e.Key, int64(e.ConnCur))
 		if t.natives != nil {
-			t.natives(e.Key, e.ConnCur)
+			t.natives(e.Key, e.ConnCur, [2]int64{bandwidth.Down: e.BytesOut, bandwidth.Up: e.BytesIn})
 		}
 	}
-	t.grow(e.Key, t.counts[i*width:(i+1)*width], read)
+	t.grow(e.Key, before, read)
 	return true
 }
 

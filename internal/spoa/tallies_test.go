@@ -25,6 +25,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/internal/runtimeapi"
+	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -82,7 +83,7 @@ func newTallyRig(t *testing.T) *tallyRig {
 			}
 			return a
 		}})))
-	r.tallies.natives = func(user string, n int) { r.natives[user] = n }
+	r.tallies.natives = func(user string, n int, _ [2]int64) { r.natives[user] = n }
 	return r
 }
 
@@ -190,6 +191,39 @@ func TestTallies(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Of everybody who has requests in progress or was admitted it is told how many and how many
+// bytes, and once more when that is over.
+func TestTalliesTellOfBytes(t *testing.T) {
+	r := newTallyRig(t)
+	var told []string
+	r.tallies.natives = func(user string, n int, bytes [2]int64) {
+		told = append(told, fmt.Sprintf("%s: %d in progress, %d down, %d up", user, n, bytes[bandwidth.Down], bytes[bandwidth.Up]))
+	}
+	for _, step := range []struct {
+		inProgress int
+		admitted   uint32
+		down       int64
+		want       []string
+	}{
+		{0, 1, 500, []string{"alice: 0 in progress, 500 down, 7 up"}},
+		{0, 1, 500, []string{"alice: 0 in progress, 500 down, 7 up"}},
+		{0, 1, 500, nil},
+		{2, 1, 900, []string{"alice: 2 in progress, 900 down, 7 up"}},
+		{2, 1, 990, []string{"alice: 2 in progress, 990 down, 7 up"}},
+		{0, 1, 999, []string{"alice: 0 in progress, 999 down, 7 up"}},
+		{0, 1, 999, nil},
+	} {
+		e := entry("alice", step.inProgress, step.admitted, 0, 0)
+		e.BytesOut, e.BytesIn = step.down, 7
+		r.has(e)
+		r.mustRead()
+		if diff := cmp.Diff(step.want, told); diff != "" {
+			t.Errorf("%+v: told (-want +got):\n%s", step, diff)
+		}
+		told = nil
 	}
 }
 

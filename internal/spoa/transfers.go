@@ -62,8 +62,9 @@ func (t *transfers) share(now time.Time, user string, values peers.Values) bool 
 }
 
 // progress takes how many requests HAProxy has in progress of a user, and returns the
-// share if it is to be written into the table now.
-func (t *transfers) progress(now time.Time, user string, active int64) (peers.Values, bool) {
+// share if it is to be written into the table now. lent is what HAProxy goes by with
+// credit, which may be minutes old; nil: an answer has just said the share.
+func (t *transfers) progress(now time.Time, user string, active int64, lent *peers.Values) (peers.Values, bool) {
 	idle, there := t.table[user]
 	f, known := t.get(user)
 	if active == 0 {
@@ -86,7 +87,11 @@ func (t *transfers) progress(now time.Time, user string, active int64) (peers.Va
 		f.since = now
 		t.put(user, f)
 	}
-	if there || !f.known || now.Sub(f.since) < transferSpan && now.Sub(f.changed) >= verdictSpan {
+	other := now.Sub(f.changed) < verdictSpan
+	if lent != nil {
+		other = f.values != *lent
+	}
+	if there || !f.known || now.Sub(f.since) < transferSpan && !other {
 		return peers.Values{}, false
 	}
 	return f.values, t.enter(user)

@@ -22,6 +22,7 @@ func TestSharesAreTaughtForTransfers(t *testing.T) {
 	ask := func(r *rig) { r.ask("alice", "GET") }
 	active := func(n uint64) func(*rig) { return func(r *rig) { r.moved("alice", n, 0, 0) } }
 	after := func(d time.Duration) func(*rig) { return func(*rig) { time.Sleep(d) } }
+	held := func(n uint64) func(*rig) { return func(r *rig) { r.held("alice", n) } }
 	divide := func(r *rig) { r.apply([]policy.Message{divided("alice", bandwidth.Down, 9*mib, 3*mib)}) }
 	forget := func(r *rig) { r.forget() }
 	for _, tt := range []struct {
@@ -29,6 +30,14 @@ func TestSharesAreTaughtForTransfers(t *testing.T) {
 		events []func(*rig)
 		want   *peers.Values // nil: nothing was ever written
 	}{
+		{"a short request by credit", []func(*rig){held(1), after(20 * ms), held(0), after(time.Second)}, nil},
+		{"a transfer by credit", []func(*rig){held(1), after(100 * ms), held(1)}, half},
+		{"a transfer by credit of a user whose share is another one by now", []func(*rig){ask, divide, after(2 * time.Second), held(1)}, share(9*mib, 3*mib)},
+		{"a share that changes during a transfer by credit", []func(*rig){held(1), after(5 * ms), divide}, share(9*mib, 3*mib)},
+		{"a transfer by credit that ends before one that was asked about", []func(*rig){
+			ask, active(1), held(1), after(100 * ms), active(1), held(0), after(shareIdleSpan), forget}, half},
+		{"a transfer by credit that ends after one that was asked about", []func(*rig){
+			ask, active(1), held(1), after(100 * ms), held(1), active(0), after(shareIdleSpan), forget}, half},
 		{"a request that HAProxy never tracked", []func(*rig){ask, after(time.Second)}, nil},
 		{"a short request", []func(*rig){ask, active(1), after(20 * ms), active(0), after(time.Second)}, nil},
 		{"short requests one after another, with pauses", []func(*rig){

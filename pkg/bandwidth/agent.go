@@ -18,6 +18,8 @@ const (
 	// forgetSpan is how long a user without requests in progress is remembered, with
 	// his share and with what he could use of it.
 	forgetSpan = 5 * time.Second
+	// lentFor is how long it counts what moves by credit, which is told now and then.
+	lentFor = time.Minute
 	// teachAgain is how often an unchanged share is written into HAProxy's table,
 	// which forgets it after ShareFor.
 	teachAgain = 20 * time.Second
@@ -46,8 +48,18 @@ type Limit struct {
 // Limited reports whether there is a limit in any direction.
 func (l Limit) Limited() bool { return l.Bytes != [2]int64{} }
 
-// A Count is what HAProxy's table says of a user: requests in progress, and bytes
-// that only grow while the entry exists.
+// Source is one of the tables in which HAProxy counts what a user has in progress. No
+// request is in two of them.
+type Source int
+
+// The sources.
+const (
+	Asked Source = iota // requests that the agent was asked about
+	Held                // requests admitted by credit, since a body of theirs is held to a share
+)
+
+// A Count is what one of HAProxy's tables says of a user: requests in progress, and
+// bytes that only grow while the entry exists.
 type Count struct {
 	Active int64
 	Moved  [2]int64 // by Direction
@@ -83,12 +95,17 @@ type user struct {
 	name  string
 	limit Limit
 
-	count   Count
-	countAt int64 // when it came; 0: none has
-	weight  int64 // most requests in progress lately
-	next    int64 // most of those that were fewer, after since
-	since   int64 // when there were last as many as weight
-	idleAt  int64 // when the user was heard of last
+	counts  [2]Count // by Source
+	counted [2]bool  // whether one has come
+	offset  [2]int64 // by Direction: see take
+	count   Count    // of both sources
+	countAt int64    // when it came; 0: none has
+	lent    [2]int64 // by Direction: bytes per second of requests by credit that are not held
+	lentAt  int64    // when that was told
+	weight  int64    // most requests in progress lately
+	next    int64    // most of those that were fewer, after since
+	since   int64    // when there were last as many as weight
+	idleAt  int64    // when the user was heard of last
 	meters  [2]meter
 
 	marked   bool  // stands in Agent.reports
@@ -119,14 +136,84 @@ func (a *Agent) Start(at time.Time, name string, limit Limit) [2]int64 {
 	}
 	now := at.UnixNano()
 	u.idleAt = now
-	a.weigh(u, now, max(1, u.count.Active)) // as good as begun: polygen should know
+	a.weigh(u, now, max(1, u.active(now))) // as good as begun: polygen should know
 	a.teach(u, now)
 	a.plan(u, now)
 	return u.taught
 }
 
-// Progress takes what HAProxy's table says of a user.
-func (a *Agent) Progress(at time.Time, name string, limit Limit, c Count) {
+// Lend returns the shares, by Direction, that requests admitted by credit begin with: the
+// same ones for every instance, whatever polygen divides meanwhile, for HAProxy keeps
+// them for as long as the credit. Who has transfers in flight is held to what Entries say.
+func (a *Agent) Lend(limit Limit) [2]int64 { return a.standard(limit) }
+
+// Lent takes how many bytes per second a user moves, by Direction, of requests admitted by
+// credit that are not held. It is demand, if less timely: polygen is to leave them room.
+func (a *Agent) Lent(at time.Time, name string, limit Limit, rate [2]int64) {
+	for _, d := range Directions {
+		if limit.Bytes[d] == 0 {
+			rate[d] = 0
+		}
+	}
+	u := a.users[name]
+	if u == nil {
+		if rate == [2]int64{} {
+			return
+		}
+		if u = a.user(name, limit); u == nil {
+			return
+		}
+	}
+	now := at.UnixNano()
+	u.limit = limit
+	u.lent, u.lentAt, u.idleAt = rate, now, now
+	if u.active(now) > 0 || u.weight > 0 {
+		a.weigh(u, now, u.active(now))
+	}
+	a.plan(u, now)
+}
+
+// Active is how many requests of a user are in progress in both sources.
+func (a *Agent) Active(name string) int64 {
+	if u := a.users[name]; u != nil {
+		return u.count.Active
+	}
+	return 0
+}
+
+// active is how many requests count as in progress. Those by credit that are not held are
+// over before anyone tells: together they count as one.
+func (u *user) active(now int64) int64 {
+	if u.lentNow(Down, now) > 0 || u.lentNow(Up, now) > 0 {
+		return u.count.Active + 1
+	}
+	return u.count.Active
+}
+
+func (u *user) lentNow(d Direction, now int64) int64 {
+	if passed(now, u.lentAt, lentFor) {
+		return 0
+	}
+	return u.lent[d]
+}
+
+// take adds up both sources. What the second one had counted before it was heard of is
+// left out, or it would seem to have moved just now.
+func (u *user) take(from Source, c Count) {
+	for _, d := range Directions {
+		if !u.counted[from] && u.countAt > 0 {
+			u.offset[d] -= c.Moved[d]
+		}
+	}
+	u.counts[from], u.counted[from] = c, true
+	u.count = Count{Active: u.counts[Asked].Active + u.counts[Held].Active}
+	for _, d := range Directions {
+		u.count.Moved[d] = u.counts[Asked].Moved[d] + u.counts[Held].Moved[d] + u.offset[d]
+	}
+}
+
+// Progress takes what one of HAProxy's tables says of a user.
+func (a *Agent) Progress(at time.Time, name string, limit Limit, from Source, c Count) {
 	now := at.UnixNano()
 	u := a.users[name]
 	if u == nil {
@@ -139,10 +226,17 @@ func (a *Agent) Progress(at time.Time, name string, limit Limit, c Count) {
 	}
 	u.limit = limit
 	u.idleAt = now
-	if c.Active > 0 || u.count.Active > 0 || u.weight > 0 {
-		a.weigh(u, now, c.Active)
+	before := u.count
+	u.take(from, c)
+	if after := u.count; after.Active > 0 || before.Active > 0 || u.weight > 0 {
+		u.count.Moved = before.Moved // what a beginning or an end is judged by
+		a.weigh(u, now, u.active(now))
+		u.count = after
 	}
-	u.count, u.countAt = c, now
+	u.countAt = now
+	if from == Held && u.taughtAt == 0 {
+		a.teach(u, now) // nobody has asked, which is when a share is told otherwise
+	}
 	a.measure(u, now)
 	a.plan(u, now)
 }
@@ -152,7 +246,9 @@ func (a *Agent) Progress(at time.Time, name string, limit Limit, c Count) {
 func (a *Agent) Restarted(at time.Time) {
 	now := at.UnixNano()
 	for _, u := range a.users {
+		u.counts, u.counted, u.offset = [2]Count{}, [2]bool{}, [2]int64{}
 		u.count, u.countAt, u.weight, u.next = Count{}, 0, 0, 0
+		u.lent = [2]int64{}
 		for d := range u.meters {
 			u.meters[d].begin()
 		}
@@ -349,9 +445,30 @@ func (a *Agent) say(u *user, now int64) Report {
 	for _, d := range Directions {
 		if u.limit.Bytes[d] > 0 {
 			r.Moved[d], r.Most[d], r.Share[d] = u.meters[d].moved, u.meters[d].most, u.given(d, now)
+			u.sayLent(&r, d, now)
 		}
 	}
 	return r
+}
+
+// sayLent adds what moves by credit to a report. Without transfers that is all that the
+// instance could use, whatever it once moved.
+func (u *user) sayLent(r *Report, d Direction, now int64) {
+	lent := u.lentNow(d, now)
+	if lent == 0 {
+		return
+	}
+	need := max(1, lent/100*room)
+	r.Moved[d] += lent
+	switch {
+	case u.count.Active == 0:
+		r.Most[d] = need + u.limit.Bytes[d]/leastPart
+	case r.Most[d] > 0:
+		r.Most[d] += need
+	}
+	if r.Most[d] >= u.limit.Bytes[d] {
+		r.Most[d] = 0
+	}
 }
 
 // news reports whether the user's demand is another one than was said.
@@ -373,7 +490,7 @@ func (a *Agent) Tick(at time.Time) {
 			return // forgotten
 		}
 		if u.weight > 0 {
-			a.weigh(u, now, u.count.Active)
+			a.weigh(u, now, u.active(now))
 		}
 		if u.weight == 0 && u.said.Active == 0 {
 			if passed(now, u.idleAt, forgetSpan) {
@@ -401,7 +518,7 @@ func (a *Agent) plan(u *user, now int64) {
 		return
 	}
 	due := now + int64(confirmEvery)/2
-	if u.weight != u.count.Active {
+	if u.weight != u.active(now) {
 		due = min(due, u.since+int64(holdSpan))
 	}
 	if int(u.weight) != u.said.Active {

@@ -33,7 +33,11 @@ func (h *agentHistory) step(t *testing.T, at time.Time, do string) string {
 	case "start":
 		said = fmt.Sprintf("begins with %d, ", h.Start(at, "alice", h.limit)[bandwidth.Down])
 	case "count": // active, bytes
-		h.Progress(at, "alice", h.limit, bandwidth.Count{Active: n, Moved: [2]int64{m, 0}})
+		h.Progress(at, "alice", h.limit, bandwidth.Asked, bandwidth.Count{Active: n, Moved: [2]int64{m, 0}})
+	case "held": // active, bytes
+		h.Progress(at, "alice", h.limit, bandwidth.Held, bandwidth.Count{Active: n, Moved: [2]int64{m, 0}})
+	case "lent":
+		h.Lent(at, "alice", h.limit, [2]int64{n, 0})
 	case "share":
 		h.Share(at, bandwidth.Sharing{User: "alice", Shares: []bandwidth.Share{{Instance: "other", Bytes: 7}, {Instance: "me", Bytes: n}}})
 	case "unnamed":
@@ -172,6 +176,35 @@ func TestAgent(t *testing.T) {
 			{3 * ms, "restarted", "active 0 moved 0 most 0 share 60000, now"},
 			{4 * ms, "start", "begins with 60000, share 60000, active 1 moved 0 most 0 share 60000, now"},
 		}},
+		{"what moves by credit is demand, until it moves no more", 1000, []agentStep{
+			{0, "lent 1000", "active 1 moved 1000 most 1620 share 0, now"},
+			{100 * ms, "tick", "share 1000"},
+			{600 * ms, "tick", "active 1 moved 1000 most 1620 share 0"},
+			{1000 * ms, "lent 20000", ""},
+			{1110 * ms, "tick", "active 1 moved 20000 most 22900 share 0"},
+			{1200 * ms, "lent 99000", ""},
+			{1700 * ms, "tick", "active 1 moved 99000 most 0 share 0"},
+			{2000 * ms, "lent 0", "active 0 moved 0 most 0 share 0, now"},
+			{2300 * ms, "tick", ""},
+			{2400 * ms, "lent 0", ""},
+		}},
+		{"what moves by credit is not remembered for longer than a minute", 1000, []agentStep{
+			{0, "lent 1000", "active 1 moved 1000 most 1620 share 0, now"},
+			{59 * time.Second, "tick", "share 1000, active 1 moved 1000 most 1620 share 0"},
+			{61 * time.Second, "tick", "active 0 moved 0 most 0 share 0, now"},
+		}},
+		{"a body that is held is a transfer, beside those asked about", 1000, []agentStep{
+			{0, "held 1 500", "share 1000, active 1 moved 0 most 0 share 0, now"},
+			{10 * ms, "share 60000", "share 60000"},
+			{20 * ms, "count 1 900000", ""}, // moved before this agent heard of it
+			{300 * ms, "tick", "active 2 moved 0 most 0 share 60000"},
+			{310 * ms, "held 1 10500", ""},
+			{320 * ms, "count 1 902000", ""},
+			{450 * ms, "held 0 10500", ""},
+			{700 * ms, "tick", "active 1 moved 34482 most 0 share 60000"},
+			{710 * ms, "count 0 902000", ""},
+			{1000 * ms, "tick", "active 0 moved 0 most 6100 share 60000, now"},
+		}},
 		{"the clock is set back", 1000, []agentStep{
 			{time.Hour, "start", "begins with 1000, share 1000, active 1 moved 0 most 0 share 0, now"},
 			{time.Hour + 1*ms, "count 2 0", ""},
@@ -221,7 +254,7 @@ func TestAgentDemand(t *testing.T) {
 			var got []int64
 			for _, rate := range tt.rates {
 				for range 20 {
-					a.Progress(at, "alice", l, bandwidth.Count{Active: 1, Moved: [2]int64{int64(moved), 0}})
+					a.Progress(at, "alice", l, bandwidth.Asked, bandwidth.Count{Active: 1, Moved: [2]int64{int64(moved), 0}})
 					at, moved = at.Add(100*time.Millisecond), moved+rate/10
 					a.Tick(at)
 				}
@@ -246,8 +279,8 @@ func TestAgentForgets(t *testing.T) {
 			t.Errorf("Start(user %d) = %v, want the default share", i, got)
 		}
 	}
-	a.Progress(t0, "nobody", l, bandwidth.Count{})
-	a.Progress(t0, "not limited", bandwidth.Limit{}, bandwidth.Count{Active: 1})
+	a.Progress(t0, "nobody", l, bandwidth.Asked, bandwidth.Count{})
+	a.Progress(t0, "not limited", bandwidth.Limit{}, bandwidth.Asked, bandwidth.Count{Active: 1})
 	if got := a.Users(); got != 10 {
 		t.Errorf("Users() = %d, want no more than 10", got)
 	}

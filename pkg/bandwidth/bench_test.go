@@ -42,7 +42,7 @@ func BenchmarkAgent(b *testing.B) {
 	b.ResetTimer()
 	for n := range b.N {
 		at := t0.Add(time.Duration(n) * 250 * time.Millisecond / benchUsers)
-		a.Progress(at, names[n%benchUsers], benchLimit, bandwidth.Count{Active: 1, Moved: [2]int64{int64(n) * 10, 0}})
+		a.Progress(at, names[n%benchUsers], benchLimit, bandwidth.Asked, bandwidth.Count{Active: 1, Moved: [2]int64{int64(n) * 10, 0}})
 		if n%(benchUsers/50) == 0 { // 5 ms
 			a.Tick(at)
 			a.Drain()

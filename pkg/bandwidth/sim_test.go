@@ -186,7 +186,7 @@ func (c *cluster) push(h *haproxy) {
 	h.pushed = at
 	c.At(at, func() {
 		if !h.down {
-			h.core.Progress(c.Now, "alice", c.limit, count)
+			h.core.Progress(c.Now, "alice", c.limit, bandwidth.Asked, count)
 			c.pump(h)
 		}
 	})

@@ -6,11 +6,11 @@ import "github.com/sluice-qos/sluice/pkg/limits"
 // many instances its portion. It depends on the limit file and the number of instances
 // alone, so that all agents reserve the same.
 //
-// HAProxy counts the requests of a second and those in progress. What needs more, only an
-// agent can judge: longer windows, bursts, shares of bandwidth, limits in a dry run, whose
-// requests are counted and let through, requests that wait for a place, and priorities,
-// which HAProxy learns with the agent's answer. A user with any of these is asked about
-// with every request.
+// HAProxy counts the requests of a second and those in progress, and holds bodies to a
+// share of bandwidth that came with the credit. What needs more, only an agent can judge:
+// longer windows, bursts, limits in a dry run, whose requests and bytes are counted and let
+// through, requests that wait for a place, and priorities, which HAProxy learns with the
+// agent's answer. A user with any of these is asked about with every request.
 func Possible(of *limits.Limits, instances int) bool {
 	for r := range of.Rates() {
 		if r.Window != limits.Second || r.Burst > 0 || r.Mode != limits.Enforce || Portion(r.Max, instances) == 0 {
@@ -20,7 +20,7 @@ func Possible(of *limits.Limits, instances int) bool {
 	switch {
 	case of.Concurrent > 0 && (of.ConcurrentMode != limits.Enforce || of.Wait > 0 || Portion(of.Concurrent, instances) == 0):
 		return false
-	case of.Bandwidth.Down > 0 || of.Bandwidth.Up > 0:
+	case (of.Bandwidth.Down > 0 || of.Bandwidth.Up > 0) && of.Bandwidth.Mode != limits.Enforce:
 		return false
 	}
 	return of.Priority == 0
