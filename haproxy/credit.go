@@ -10,7 +10,7 @@ import (
 )
 
 // maxCreditClasses bounds the classes that have tickets: an array of HAProxy's has 100
-// elements, six of which are not a class's, and two for each class.
+// elements, eight of which are not a class's, and two for each class.
 const maxCreditClasses = 40
 
 // creditClasses are the classes that have tickets as shipped: all requests together, and
@@ -63,7 +63,7 @@ type creditRules struct {
 	beginning  string // where a second begins on the short way; none if many classes have tickets
 }
 
-func newCreditRules(classes []string, operations []limits.Class) (creditRules, error) {
+func newCreditRules(classes []string, operations []limits.Class, shares bool) (creditRules, error) {
 	var r creditRules
 	if len(classes) == 0 || len(classes) > maxCreditClasses || classes[0] != limits.All {
 		return r, fmt.Errorf("classes that have tickets %q: want 1 to %d, the first %q", classes, maxCreditClasses, limits.All)
@@ -103,7 +103,11 @@ func newCreditRules(classes []string, operations []limits.Class) (creditRules, e
 	kinds := r.count(admitted, operations)
 	r.declared = fmt.Sprintf("    set-var proc.sluice_classes str(\"%s\")\n    set-var proc.sluice_tallies str(\"%d %s\")\n",
 		strings.Join(classes, " "), admitted, strings.Join(kinds, " "))
-	r.table = fmt.Sprintf("    stick-table type string len 128 size 200k expire 10m store gpt(%d),gpc(%d),conn_cur,server_id\n", 6+2*len(classes), admitted+len(kinds))
+	elements, bytes := 6+2*len(classes), ""
+	if shares {
+		elements, bytes = elements+2, ",bytes_in_cnt,bytes_in_rate(1s),bytes_out_cnt,bytes_out_rate(1s)"
+	}
+	r.table = fmt.Sprintf("    stick-table type string len 128 size 200k expire 10m store gpt(%d),gpc(%d),conn_cur,server_id%s\n", elements, admitted+len(kinds), bytes)
 	if r.short != "" && len(classes) <= maxShortRenewal {
 		r.beginning = shortRenewal(len(classes), r.short)
 	}
@@ -189,13 +193,14 @@ func shortRenewal(classes int, short string) string {
 	return b.String()
 }
 
-// withCredit is haproxy.cfg with the rules for these classes in place. Where addresses have
+// withCredit is haproxy.cfg with the rules for c's classes in place. Where addresses have
 // limits, sticky counter 2 is not free.
-func withCredit(cfg string, classes []string, operations []limits.Class, a limits.AddressLimits) (string, error) {
+func (c Config) withCredit(cfg string) (string, error) {
+	classes := c.CreditClasses
 	if classes == nil {
 		classes = creditClasses()
 	}
-	r, err := newCreditRules(classes, operations)
+	r, err := newCreditRules(classes, c.Classes, c.lendsShares())
 	if err != nil {
 		return "", err
 	}
@@ -215,8 +220,8 @@ func withCredit(cfg string, classes []string, operations []limits.Class, a limit
 			return "", err
 		}
 	}
-	if a == (limits.AddressLimits{}) {
-		return cfg, nil
+	if cfg, err = c.withShares(cfg, len(classes)); err != nil || c.Addresses == (limits.AddressLimits{}) {
+		return cfg, err
 	}
 	// The requests that nobody is heard about are counted by counter 0, where it is free.
 	const track, count = "track-sc2 var(txn.sluice_user),concat(|,txn.sluice_now) table sluice_unheard", "sc_inc_gpc0(2),sub(txn.sluice_unheard)"

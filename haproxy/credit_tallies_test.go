@@ -120,7 +120,7 @@ func TestTalliesOfOperations(t *testing.T) {
 	for i := range 100 {
 		many = append(many, limits.Class{Name: fmt.Sprint("C", i), Any: []limits.Match{match("PUT")}})
 	}
-	r, err := newCreditRules([]string{"*", "ONE"}, many)
+	r, err := newCreditRules([]string{"*", "ONE"}, many, true)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -343,7 +343,7 @@ func (c Config) files() (map[string]string, error) {
 	if cfg, err = between(cfg, "classify", rules); err != nil {
 		return nil, err
 	}
-	if cfg, err = withCredit(cfg, c.CreditClasses, c.Classes, c.Addresses); err != nil {
+	if cfg, err = c.withCredit(cfg); err != nil {
 		return nil, err
 	}
 	if cfg, err = withAddresses(cfg, c.Addresses); err != nil {

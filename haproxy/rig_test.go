@@ -41,6 +41,7 @@ type told struct {
 	Classes      string
 	Spent, Drawn int64
 	Here, Places int64
+	Shares       bool
 }
 
 // vars are the variables that the agent answers with.
@@ -125,6 +126,9 @@ func (a *spoeAgent) note(r *request.Request) (h told, answer func(told) vars) {
 	}
 	if classes, there := m.KV.Get("classes"); there {
 		h.Classes, _ = classes.(string)
+	}
+	if shares, there := m.KV.Get("shares"); there {
+		h.Shares, _ = shares.(bool)
 	}
 	for name, to := range map[string]*int64{"spent": &h.Spent, "drawn": &h.Drawn, "here": &h.Here, "places": &h.Places} {
 		v, _ := m.KV.Get(name)
