@@ -224,17 +224,17 @@ func TestReportsByCredit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newShareRig(t, 2, nil).run()
 		for i := range int64(4) {
-			r.Agent.natives("alice", 1, [2]int64{bandwidth.Down: 5000 + 1000*i, bandwidth.Up: 100 * i})
-			r.Agent.natives("staff", 1, [2]int64{bandwidth.Down: 1000 * i})
+			r.Agent.natives("alice", 1, [2]int64{bandwidth.Down: 5000 + 1_000_000*i, bandwidth.Up: 100_000 * i})
+			r.Agent.natives("staff", 1, [2]int64{bandwidth.Down: 1_000_000 * i})
 			wait(time.Second)
 		}
 		heard := r.pool.reports("alice")
-		want := bandwidth.Report{Instance: "a", User: "alice", Active: 1, Moved: [2]int64{1000, 100},
-			Most: [2]int64{12*mib/200 + 1120, 6*mib/200 + 112}}
+		want := bandwidth.Report{Instance: "a", User: "alice", Active: 1, Moved: [2]int64{1_000_000, 100_000},
+			Most: [2]int64{12*mib/200 + 1_120_000, 6*mib/200 + 112_000}}
 		if len(heard) == 0 || heard[len(heard)-1].Report != want {
 			t.Errorf("reported %+v, want at last %+v", heard, want)
 		}
-		r.Agent.natives("alice", 0, [2]int64{bandwidth.Down: 8000, bandwidth.Up: 300})
+		r.Agent.natives("alice", 0, [2]int64{bandwidth.Down: 3_005_000, bandwidth.Up: 300_000})
 		wait(time.Second)
 		if heard := r.pool.reports("alice"); heard[len(heard)-1].Active != 0 {
 			t.Errorf("reported %+v, want nothing in progress at last", heard[len(heard)-1])

@@ -149,9 +149,11 @@ func (a *Agent) Lend(limit Limit) [2]int64 { return a.standard(limit) }
 
 // Lent takes how many bytes per second a user moves, by Direction, of requests admitted by
 // credit that are not held. It is demand, if less timely: polygen is to leave them room.
+// Very little is none, or every user of small answers would be reported twice a second: of
+// all instances together that is less than the smallest share.
 func (a *Agent) Lent(at time.Time, name string, limit Limit, rate [2]int64) {
 	for _, d := range Directions {
-		if limit.Bytes[d] == 0 {
+		if rate[d] <= limit.Bytes[d]/leastPart/int64(a.instances) || limit.Bytes[d] == 0 {
 			rate[d] = 0
 		}
 	}

@@ -187,6 +187,8 @@ func TestAgent(t *testing.T) {
 			{2000 * ms, "lent 0", "active 0 moved 0 most 0 share 0, now"},
 			{2300 * ms, "tick", ""},
 			{2400 * ms, "lent 0", ""},
+			{2500 * ms, "lent 250", ""}, // of which polygen need not know
+			{2600 * ms, "lent 251", "active 1 moved 251 most 724 share 0, now"},
 		}},
 		{"what moves by credit is not remembered for longer than a minute", 1000, []agentStep{
 			{0, "lent 1000", "active 1 moved 1000 most 1620 share 0, now"},
