@@ -231,7 +231,15 @@ func TestNoSharesOfCredit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r, m := newMover(t, setup{Config: c}, map[string]vars{"alice": share(mib, 0)})
-			r.flow(t, m, "alice", kind{}, 2).runsAt(t, mib)
+			if f := r.flow(t, m, "alice", kind{}, 2); !c.Fitted { // those hold nobody
+				f.runsAt(t, mib)
+			}
+			proctest.Eventually(t, "two requests in progress", func() error {
+				if text := r.cli(t, "show table sluice/active key alice"); !strings.Contains(text, "conn_cur=2") {
+					return fmt.Errorf("table active has %s", text)
+				}
+				return nil
+			})
 			if told := r.takeTold(t); len(told) != 2 || told[0].Shares {
 				t.Errorf("asked %+v, want twice, without shares", told)
 			}
