@@ -190,7 +190,8 @@ func (a *Agent) offer(now time.Time, classes string) *offer {
 		return nil
 	}
 	of := set.User(nobody)
-	if !l.possible(set, nobody, of) || of.Concurrent > 0 {
+	// HAProxy is not told a share by which it could hold bodies.
+	if !l.possible(set, nobody, of) || of.Concurrent > 0 || bandwidthOf(of).Limited() {
 		return nil
 	}
 	g := grantOf(of, classes, int(l.instances.Load()))
