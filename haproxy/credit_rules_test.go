@@ -427,11 +427,11 @@ func TestCreditBehindLimitsOfAddresses(t *testing.T) {
 	}
 }
 
-// A user whose bandwidth is limited from now on loses the credit that they had, for the
-// counter of their clock must be free.
+// Where addresses have limits, a user whose bandwidth is limited from now on loses the credit
+// that they had, for the counter of their clock must be free.
 func TestCreditEndsWithALimitOfBandwidth(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, setup{Config: Config{Identify: "header:X-User"}})
+	r := newRig(t, setup{Config: Config{Identify: "header:X-User", Addresses: limits.AddressLimits{Requests: limits.MaxPerSecond}}})
 	r.teachRow(t, generation, 0, 0)
 	r.lend(t, "alice", credit(unlimited, nil))
 	r.teachRow(t, generation+1, 0, 0)

@@ -117,7 +117,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}),
 		bandwidthUsers: f.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_bandwidth_users",
-			Help: "Users with a bandwidth limit and a request in the last 5 s.",
+			Help: "Users with a bandwidth limit and a request in the last 5 s, of requests by credit only those that move more than very little.",
 		}),
 		inProgress: f.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_requests_in_progress",
