@@ -43,6 +43,9 @@ func (a *Agent) Collect(at time.Time, flush bool, asks []Ask) []Ask {
 func (a *Agent) collect(now int64, flush bool, asks []Ask) []Ask {
 	room := maxBatch
 	send := func(ask Ask) bool {
+		if a.left {
+			ask.Need, ask.Ahead = 0, 0
+		}
 		asks = append(asks, ask)
 		return true
 	}
