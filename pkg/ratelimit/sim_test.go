@@ -335,10 +335,14 @@ func (c *cluster) request(a *agent) {
 		c.verdict(a, v, rates, none)
 	} else if c.vain > 0 && c.Rand.Float64() < c.vain {
 		a.waiting[w] = waiter{rates: rates, vain: true}
+		core := a.core // it may be replaced meanwhile
 		c.After(time.Duration(c.Rand.Int64N(int64(2*c.rtt))), func() {
 			delete(a.waiting, w)
-			a.core.Withdraw(a.clock(c), w)
 			c.answered++
+			if a.core != core {
+				return
+			}
+			core.Withdraw(a.clock(c), w)
 			c.pump(a)
 		})
 	} else {
