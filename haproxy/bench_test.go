@@ -19,6 +19,7 @@ import (
 // asked besides, with requests in progress counted and told to a peer besides,
 // as shipped, which is that and what it takes to wait, and with an access log, an
 // endpoint, limits of addresses, and the classes of S3 besides, for several requests.
+// What holds bodies is left out, as where nobody's bandwidth is limited.
 //
 //	go test -run '^$' -bench CPU -benchtime 200000x ./haproxy
 func BenchmarkCPU(b *testing.B) {
@@ -34,8 +35,8 @@ func BenchmarkCPU(b *testing.B) {
 		config Config
 		target string
 	}{
-		{"plain", `http-(request|after-response|response) |acl |filter |option http-no-delay|use_backend `, false, Config{NoCredit: true}, "/"},
-		{"tables", `filter spoe |http-request send-spoe-group |` + wait + `|` + count, false, Config{NoCredit: true}, "/"},
+		{"plain", `http-(request|after-response) |acl |filter |use_backend `, false, Config{NoCredit: true}, "/"},
+		{"tables", `filter |http-request send-spoe-group |` + wait + `|` + count, false, Config{NoCredit: true}, "/"},
 		{"agent", wait + `|` + count, false, Config{NoCredit: true}, "/"},
 		{"progress", wait, true, Config{NoCredit: true}, "/"},
 		{"without credit", `$`, true, Config{NoCredit: true}, "/"},
@@ -43,6 +44,7 @@ func BenchmarkCPU(b *testing.B) {
 		{"credit", `$`, true, Config{}, "/"},
 		{"credit of all requests", `$`, true, Config{CreditClasses: []string{"*"}}, "/"},
 		{"credit of all requests by header", `$`, true, Config{CreditClasses: []string{"*"}, Identify: "header:X-User"}, "/"},
+		{"credit of all requests by header, fitted files", `$`, true, Config{CreditClasses: []string{"*"}, Identify: "header:X-User", Fitted: true, Bandwidth: true}, "/"},
 		{"access log", `$`, true, Config{AccessLog: "json"}, "/"},
 		{"endpoint", `$`, true, Config{Endpoint: "api"}, "/"},
 		{"failed authentication", `$`, true, Config{Addresses: limits.AddressLimits{FailedAuth: 30, FailedAuthWindow: limits.Minute}}, "/"},
@@ -53,7 +55,13 @@ func BenchmarkCPU(b *testing.B) {
 			"&X-Amz-SignedHeaders=host&X-Amz-Signature=aeeed9bbccd4d02ee5c0109b86d86835f995330da4c265957d157751f604d404"},
 	} {
 		b.Run(v.name, func(b *testing.B) {
-			r := newRig(b, setup{Config: v.config, edit: without(v.drop)})
+			r := newRig(b, setup{Config: v.config, edit: func(cfg string) string {
+				cfg, err := between(cfg, "bandwidth", "")
+				if err != nil {
+					b.Fatal(err)
+				}
+				return without(v.drop)(cfg)
+			}})
 			if v.peer {
 				r.learn(b)
 			}
