@@ -66,7 +66,7 @@ const defaultLimits = "version: 1\ndefault_tier: free\ntiers: {free: {requests: 
 // has to be told anew after a reload, and when the generation of credit changes.
 func TestDefaultCreditIsOffered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, f, look := newDefaultRig(t, 2, defaultLimits)
+		r, f, look := newDefaultRig(t, 1, defaultLimits)
 		look(offerAfter)
 		if len(f.rows) > 0 {
 			t.Fatalf("HAProxy knows %v at once, want nothing before it has noticed that the process is new", f.rows)
@@ -74,7 +74,7 @@ func TestDefaultCreditIsOffered(t *testing.T) {
 		look(time.Second)
 		begun := time.Now().Unix()
 		want := map[string]uint32{
-			"~": r.limiter.credits.generation, "~0": 7, "~1": 5, "~places": unlimitedEach, "~factor": 4, "~most": maxByDefault, "~addresses": 0,
+			"~": r.limiter.credits.generation, "~0": 60, "~1": 40, "~places": unlimitedEach, "~factor": 1, "~most": maxByDefault, "~addresses": 0,
 			"~from": f.rows["~from"], "wilma": 1,
 		}
 		if diff := cmp.Diff(want, f.rows); diff != "" {
@@ -123,7 +123,7 @@ func TestDefaultCreditIsOffered(t *testing.T) {
 // without credit. What it may not have heard it is told again.
 func TestDefaultCreditIsToldAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, f, look := newDefaultRig(t, 2, defaultLimits)
+		r, f, look := newDefaultRig(t, 1, defaultLimits)
 		look(4 * time.Second)
 		f.err = errors.New("no socket")
 		r.limiter.update(func(time.Time) { r.nextGeneration() })
@@ -141,16 +141,20 @@ func TestDefaultCreditIsToldAgain(t *testing.T) {
 
 func TestDefaultCreditIsNotOffered(t *testing.T) {
 	for name, file := range map[string]string{
+		"two instances":       defaultLimits,
 		"patterns":            "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 40}}}\nusers: {'a*': free}\n",
 		"exempt patterns":     "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 40}}}\nexempt: {users: ['a*']}\n",
 		"in progress":         "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 40}, concurrent: 20}}\n",
 		"a bandwidth":         "version: 1\ndefault_tier: free\ntiers: {free: {bandwidth: {down: 1MB}}}\n",
-		"too small for two":   "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 2}}}\n",
 		"a class not counted": "version: 1\ndefault_tier: free\ntiers: {free: {requests: {LIST: 10}}}\nclasses: {LIST: {query: [list]}}\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r, f, look := newDefaultRig(t, 2, file)
+				instances := 1
+				if name == "two instances" {
+					instances = 2
+				}
+				r, f, look := newDefaultRig(t, instances, file)
 				look(6 * time.Second)
 				if len(f.rows) > 0 || r.limiter.credits.byDefault.may(time.Now(), "alice") {
 					t.Errorf("HAProxy knows %v, want nothing", f.rows)
