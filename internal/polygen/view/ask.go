@@ -113,7 +113,8 @@ func (u *user) state(now, since int64, l *limits.Limits) (State, []Why) {
 		if !ok || w.until() <= since {
 			continue
 		}
-		if raised := r.Burst == 0 && w.at(w.spent*int64(time.Second), 0) < int64(r.Max); raised { // since it was reached
+		// Since it was reached. Less may be used by now, for instances give back what their HAProxies do not need.
+		if raised := r.Burst == 0 && r.Max > w.spentMax && w.at(w.spent*int64(time.Second), 0) < int64(r.Max); raised {
 			continue
 		}
 		until := moment(w.until())

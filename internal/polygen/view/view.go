@@ -71,8 +71,9 @@ type window struct {
 	window limits.Window
 	counts [3]count // of the windows now, before and after it, by number modulo 3
 
-	spent   int64 // the begin of the last window that was called spent, in s
-	spentAt int64 // when, in ns
+	spent    int64 // the begin of the last window that was called spent, in s
+	spentAt  int64 // when, in ns
+	spentMax int   // the limit that was reached then
 }
 
 type count struct{ begin, total int64 }
@@ -309,8 +310,8 @@ func (v *View) Throttled(at time.Time, t ratelimit.Throttle) {
 	if w == nil {
 		return // not limited any more
 	}
-	w.spent, w.spentAt = t.Second, now
 	r, _ := u.limits.Rate(w.class, w.window)
+	w.spent, w.spentAt, w.spentMax = t.Second, now, r.Max
 	u.decide(decision{at: now, kind: Throttle, class: w.class, window: w.window, mode: r.Mode})
 }
 

@@ -126,6 +126,8 @@ func TestState(t *testing.T) {
 		{"below the limit", func(r *rig) { r.use("alice", 9) }, OK, nil},
 		{"throttled until the second ends", func(r *rig) { r.use("alice", 10); r.throttle("GET", "alice"); r.wait(999 * time.Millisecond) },
 			Throttled, []Why{{Limit: "GET", Reason: RequestRate, Mode: "enforce", Since: start, Until: at(time.Second)}}},
+		{"although some was given back since", func(r *rig) { r.use("alice", 10); r.throttle("GET", "alice"); r.use("alice", 7) },
+			Throttled, []Why{{Limit: "GET", Reason: RequestRate, Mode: "enforce", Since: start, Until: at(time.Second)}}},
 		{"and no longer", func(r *rig) { r.use("alice", 10); r.throttle("GET", "alice"); r.wait(time.Second) }, OK, nil},
 		{"unless the limit was raised", func(r *rig) {
 			r.use("alice", 10)
