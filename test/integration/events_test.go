@@ -35,7 +35,7 @@ func TestEventsAreWhatTheOriginCounts(t *testing.T) {
 			checkAnswered(t, runSpec(t, c, spec))
 			served := map[string]int64{}
 			for _, user := range []string{"alice", "bob", "carol"} {
-				served[user] = int64(c.Origin.UserCounts(user).Served)
+				served[user] = c.Origin.UserCounts(user).Served
 				if served[user] == 0 {
 					t.Fatalf("the origin has served nothing to %s", user)
 				}
