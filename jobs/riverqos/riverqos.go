@@ -248,10 +248,14 @@ func (a *asker) ask(ctx context.Context, user string) (t jobs.Tier, ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, a.left)
 	defer cancel()
 	began := time.Now()
-	if t, ok = a.f.ask(ctx, user); !ok {
-		a.left -= time.Since(began)
+	if t, ok = a.f.ask(ctx, user); ok {
+		return t, true
 	}
-	return t, ok
+	// A clock that was read before or after the timer's would leave a rest.
+	if a.left -= time.Since(began); ctx.Err() != nil {
+		a.left = 0
+	}
+	return t, false
 }
 
 // every calls do about each d until the context ends.
