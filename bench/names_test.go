@@ -24,7 +24,8 @@ users: {alice: pro}
 `
 
 const (
-	namesAlice   = 200 // requests per second of the user whom the file names; she asks for twice that
+	namesAlice   = 200             // requests per second of the user whom the file names; she asks for twice that
+	namesBefore  = 3 * time.Second // she is a user before the random names come
 	namesFor     = 5 * time.Minute
 	namesPerSec  = 10_000
 	namesSamples = 20 // rows of the table
@@ -68,7 +69,7 @@ func randomNames(b *testing.B, lasts time.Duration, rate int) {
 
 	var alice, random tally
 	step := lasts / namesSamples
-	t := newTable(fmt.Sprintf("Random names: %d requests a second, each of a new name, for %v; alice, whom the file names, asks for %d a second and may have %d.\n"+
+	t := newTable(fmt.Sprintf("Random names: %d requests a second, each of a new name, for %v; alice, whom the file names, has asked for %d a second before, and may have %d.\n"+
 		"Resident memory of each part, and what there is of each name. 'Unasked' were admitted because the agent's answer came too late", rate, lasts, 2*namesAlice, namesAlice),
 		"after", "HAProxy MiB", "spoa MiB", "polygen MiB", "Redis MiB", "counted one by one", "tracked by HAProxy", "taught", "watched by polygen", "random admitted/s", "alice admitted/s", "unasked", "failed")
 	began := time.Now()
@@ -92,6 +93,8 @@ func randomNames(b *testing.B, lasts time.Duration, rate int) {
 			fmt.Sprint(cluster.Metric(b, c.Polygens[0].Admin, "sluice_watched_keys")),
 			fmt.Sprintf("%.0f", r.perSecond()), fmt.Sprintf("%.1f", a.perSecond()), fmt.Sprint(unasked), fmt.Sprint(a.failed+r.failed))
 	}
+	alice.add(b, namesBefore, in.Address, 2*namesAlice, load.Users("GET", "/", "alice"))
+	began = time.Now()
 	row()
 	// One run after the other, since a run remembers each of its requests.
 	for i := range namesSamples {
