@@ -102,7 +102,7 @@ const (
 func TestManyProcesses(t *testing.T) {
 	for _, backend := range []string{"postgres", "redis"} {
 		t.Run(backend, func(t *testing.T) {
-			o := testworker.Options{Lease: 3 * time.Second, Workers: 5}
+			o := testworker.Options{Lease: 10 * time.Second, Workers: 5} // longer than workers stall on a busy machine
 			if backend == "redis" {
 				_, o.Redis = proctest.Redis(t)
 			}

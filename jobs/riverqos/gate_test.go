@@ -186,15 +186,15 @@ func TestTheSweepClosesTheGateBehindACrowd(t *testing.T) {
 }
 
 func TestGatedJobsArePutOff(t *testing.T) {
-	r := start(t, sweeping, func(c *riverqos.Config, _ *river.Config) { c.GateFor = 20 * time.Second })
+	r := start(t, sweeping, func(c *riverqos.Config, _ *river.Config) { c.GateFor = time.Minute })
 	r.insert(50, task{User: "ann", Do: "hang"}, "slow_default")
 	r.runs("ann", 1)
-	if _, err := r.pool.Exec(context.Background(), "UPDATE river_job SET scheduled_at = now() + interval '9 s' WHERE state = 'scheduled'"); err != nil {
+	if _, err := r.pool.Exec(context.Background(), "UPDATE river_job SET scheduled_at = now() + interval '27 s' WHERE state = 'scheduled'"); err != nil {
 		t.Fatal(err)
 	}
 	proctest.Eventually(t, "they are put off", func() error {
 		var n int
-		err := r.pool.QueryRow(context.Background(), "SELECT count(*) FROM river_job WHERE state = 'scheduled' AND scheduled_at < now() + interval '10 s'").Scan(&n)
+		err := r.pool.QueryRow(context.Background(), "SELECT count(*) FROM river_job WHERE state = 'scheduled' AND scheduled_at < now() + interval '30 s'").Scan(&n)
 		if err == nil && n > 0 {
 			err = fmt.Errorf("%d are not", n)
 		}

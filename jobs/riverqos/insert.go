@@ -146,7 +146,7 @@ func (f *Fairness) count(ctx context.Context, flows []flow, ids []int64) (crowds
 	if time.Since(time.UnixMilli(f.blinded.Load())) < blind {
 		return nil, nil, false
 	}
-	asking, cancel := context.WithTimeout(ctx, counting)
+	asking, cancel := context.WithTimeout(ctx, f.counting)
 	defer cancel()
 	crowds, seen, err := f.db.count(asking, flows, ids)
 	if err == nil {

@@ -33,6 +33,7 @@ func inserter(t *testing.T, options string) (r *rig, pool *pgxpool.Pool, fair *r
 	if err != nil {
 		t.Fatal(err)
 	}
+	fair.SetCounting(proctest.Patience)
 	if client, err = river.NewClient(riverpgxv5.New(pool), &river.Config{Middleware: fair.Middleware(), Logger: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}
@@ -69,7 +70,7 @@ func TestInsertsAtATimeDoNotWaitForEachOther(t *testing.T) {
 
 // A transaction that waits for the gate is idle, which the server may not put up with.
 func TestATransactionThatInsertsIsNotIdle(t *testing.T) {
-	_, pool, _, client := inserter(t, "&idle_in_transaction_session_timeout=1000")
+	_, pool, _, client := inserter(t, "&idle_in_transaction_session_timeout=20000")
 	err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		_, err := client.InsertTx(t.Context(), tx, task{User: "ann"}, nil)
 		return err

@@ -172,8 +172,8 @@ type rig struct {
 
 type option func(*riverqos.Config, *river.Config)
 
-// start starts a worker with five slots for jobs in each of three queues. It neither
-// polls nor sweeps, so that nothing repairs what should have happened by itself.
+// start starts a worker with five slots for jobs in each of three queues. It polls and sweeps
+// only now and then.
 func start(t testing.TB, options ...option) *rig {
 	t.Helper()
 	r := &rig{
@@ -187,7 +187,7 @@ func start(t testing.TB, options ...option) *rig {
 
 // seldom is how often the sweep and River's polling make good what was not told in time, as on
 // a machine so busy that a job is not written for seconds. Tests wait for longer.
-const seldom = proctest.Patience / 4
+const seldom = 5 * time.Second
 
 func (r *rig) startWorker(options ...option) {
 	r.Helper()
@@ -208,6 +208,7 @@ func (r *rig) startWorker(options ...option) {
 	if r.fair, err = riverqos.New(cfg); err != nil {
 		r.Fatal(err)
 	}
+	r.fair.SetCounting(proctest.Patience) // or what a slow machine does not count is not held back
 	rcfg.Middleware = r.fair.Middleware()
 	if r.client, err = river.NewClient(riverpgxv5.New(r.pool), rcfg); err != nil {
 		r.Fatal(err)

@@ -123,7 +123,7 @@ type Fairness struct {
 	admits admits
 	nudges nudges
 
-	asking, silence time.Duration // the constants of these names
+	asking, counting, silence time.Duration // the constants of these names
 
 	blinded atomic.Int64 // when the gate last got no answer, in ms since 1970
 
@@ -167,7 +167,7 @@ func New(cfg Config) (*Fairness, error) {
 		log = slog.New(slog.DiscardHandler)
 	}
 	return &Fairness{
-		cfg: cfg, db: newStore(cfg.Pool, cfg.Schema), log: log, metrics: jobmetrics.New(cfg.Registry), asking: asking, silence: silence,
+		cfg: cfg, db: newStore(cfg.Pool, cfg.Schema), log: log, metrics: jobmetrics.New(cfg.Registry), asking: asking, counting: counting, silence: silence,
 		process: rand.Text(), naps: naps{wake: make(chan struct{}, 1)}, nudges: nudges{wake: make(chan struct{}, 1)},
 	}, nil
 }

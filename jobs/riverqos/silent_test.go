@@ -213,7 +213,7 @@ func TestADatabaseThatWasSilentIsSweptAgain(t *testing.T) {
 func TestRunEndsWhileTheDatabaseIsSilent(t *testing.T) {
 	t.Parallel()
 	r := &rig{TB: t, reg: prometheus.NewRegistry()}
-	h, fair, _ := behind(t, riverqos.Config{Sweep: time.Hour, Registry: r.reg})
+	h, fair, _ := behind(t, riverqos.Config{Sweep: time.Second, Registry: r.reg})
 	stop := running(t, fair)
 	proctest.Eventually(t, "it sweeps", func() error { return r.counted("sluice_jobs_sweeps_total", "done") })
 	h.silence()

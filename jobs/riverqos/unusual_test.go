@@ -229,6 +229,7 @@ func TestASweepThatFailsForAUserGoesOn(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			fair.SetPatience(proctest.Patience) // the next sweep would be in an hour
 			stop := running(t, fair)
 			result := map[bool]string{false: "done", true: "error"}[c.ends]
 			proctest.Eventually(t, "a sweep is "+result, func() error { return r.counted("sluice_jobs_sweeps_total", result) })

@@ -2,6 +2,7 @@ package riverqos_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/riverqueue/river"
 
@@ -12,7 +13,8 @@ import (
 
 // Of ann's jobs, one runs in each of two services, and two more of slow wait.
 func TestWhyNamesTheLimitThatIsFull(t *testing.T) {
-	r := start(t, func(_ *riverqos.Config, rc *river.Config) {
+	r := start(t, func(c *riverqos.Config, rc *river.Config) {
+		c.Sweep = time.Hour
 		rc.Queues["slow_priority"] = river.QueueConfig{MaxWorkers: 1}
 	})
 	proctest.Eventually(t, "the only sweep is over", func() error { return r.counted("sluice_jobs_sweeps_total", "done") })
