@@ -172,7 +172,7 @@ func TestUsersMayDoNothingElse(t *testing.T) {
 			{"SUBSCRIBE", "sluice:policies"},
 		}},
 	} {
-		client := redis.NewClient(&redis.Options{Addr: addr, Username: tt.user, Password: tt.user, Protocol: 2, DisableIdentity: true})
+		client := redis.NewClient(&redis.Options{Addr: addr, Username: tt.user, Password: tt.user, Protocol: 2, DisableIdentity: true, ReadTimeout: proctest.Patience})
 		defer client.Close()
 		if err := client.Ping(ctx).Err(); err != nil {
 			t.Fatalf("%s: %v", tt.user, err)

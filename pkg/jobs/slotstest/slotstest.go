@@ -81,7 +81,7 @@ const (
 	// short is that of those that must.
 	short = 100 * time.Millisecond
 	// patience bounds the waits for what is certain to happen.
-	patience = 30 * time.Second
+	patience = time.Minute
 )
 
 type suite struct {
