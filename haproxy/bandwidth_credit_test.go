@@ -75,7 +75,7 @@ func TestBandwidthByCredit(t *testing.T) {
 // Requests that were asked about without credit and with some, those that nobody was heard
 // about, and those admitted by credit have one clock.
 func TestBandwidthByCreditAndAsked(t *testing.T) {
-	r, m := newMover(t, setup{Config: Config{VerdictTimeout: 50 * time.Millisecond}}, map[string]vars{"alice": share(4*mib, 0)})
+	r, m := newMover(t, setup{Config: Config{VerdictTimeout: 2 * time.Second}}, map[string]vars{"alice": share(4*mib, 0)})
 	began := time.Now()
 	f := r.flow(t, m, "alice", kind{}, 2)
 	f.runsAt(t, 4*mib)
@@ -104,17 +104,21 @@ func TestBandwidthByCreditAndAsked(t *testing.T) {
 		t.Errorf("table active has %s; want 4 requests in progress that were asked about", text)
 	}
 
-	r.answerTold(func(told) vars { time.Sleep(150 * time.Millisecond); return nil })
+	answer := make(chan struct{})
+	defer close(answer)
+	r.answerTold(func(told) vars { <-answer; return nil })
 	join(r.flow(t, m, "alice", kind{}, 2))
-	time.Sleep(200 * time.Millisecond)
+	proctest.Eventually(t, "all transfers move, also those without a verdict", func() error {
+		for i, a := range f.now().moved {
+			if a == 0 {
+				return fmt.Errorf("transfer %d has moved nothing", i)
+			}
+		}
+		return nil
+	})
 	f.runsAt(t, 4*mib)
 	if f.neverOver(t, began, 4*mib); len(f.moved) != 8 {
 		t.Errorf("%d transfers, want 8", len(f.moved))
-	}
-	for i, a := range f.now().moved {
-		if a == 0 {
-			t.Errorf("transfer %d has moved nothing", i)
-		}
 	}
 }
 
