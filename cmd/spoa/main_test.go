@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -55,7 +54,7 @@ func startBy(t *testing.T, command []string, redis string, env ...string) (p *pr
 }
 
 func get(address, path string) (status int, body string, err error) {
-	client := http.Client{Timeout: 5 * time.Second}
+	client := http.Client{Timeout: proctest.Patience}
 	defer client.CloseIdleConnections()
 	res, err := client.Get("http://" + address + path)
 	if err != nil {

@@ -184,7 +184,7 @@ func TestServeEndsWithItsContext(t *testing.T) {
 		if err != nil {
 			t.Errorf("Serve = %v, want nil", err)
 		}
-	case <-time.After(proctest.Patience):
+	case <-time.After(MaxSleep / 2):
 		t.Fatal("Serve did not return although a request in progress outlasts the test")
 	}
 	if _, err := net.Dial("tcp", l.Addr().String()); err == nil {

@@ -186,8 +186,11 @@ func TestHotCountsInstances(t *testing.T) {
 			if !ok || hot.Instances != 3 {
 				return fmt.Errorf("heard %+v", heard)
 			}
-			if left := time.Until(hot.Until); left <= 0 || left > 4*time.Second {
+			switch left := time.Until(hot.Until); {
+			case left > 4*time.Second:
 				t.Fatalf("hot for %v, want 3s", left)
+			case left <= 0:
+				return errors.New("heard of three seconds late")
 			}
 			return nil
 		})

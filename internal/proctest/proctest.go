@@ -27,7 +27,7 @@ import (
 
 // Patience bounds every wait for something that is certain to happen. It is
 // long because a test must not fail on a machine that is merely slow.
-const Patience = 20 * time.Second
+const Patience = time.Minute
 
 // Process is a running child process.
 type Process struct {
@@ -229,6 +229,19 @@ func Poll(limit time.Duration, check func() error) error {
 			return fmt.Errorf("not within %v: %w", limit, err)
 		case <-time.After(5 * time.Millisecond):
 		}
+	}
+}
+
+// AwaitHour is the beginning of tests that count in hours, which are those of the clock: it
+// waits for the next one unless a minute of this one is left.
+func AwaitHour() { awaitWindow(time.Hour, time.Minute) }
+
+// AwaitMinute is AwaitHour for tests that count in minutes: they have 20 seconds at least.
+func AwaitMinute() { awaitWindow(time.Minute, 20*time.Second) }
+
+func awaitWindow(window, least time.Duration) {
+	if left := time.Until(time.Now().Truncate(window).Add(window)); left < least {
+		time.Sleep(left)
 	}
 }
 

@@ -57,7 +57,7 @@ func start(t *testing.T, change func(*Options)) *machine {
 		Options: Options{
 			Limits: filepath.Join(dir, "limits.yaml"), Listen: freePorts(t, 1), Instances: 1, Identify: "header:X-User",
 			Admin: proctest.FreeAddr(t), HAProxy: proctest.HAProxyPath(t), Refuse: 429,
-			MaxWait: time.Second, // a slow machine must not make HAProxy let requests pass
+			MaxWait: 10 * time.Second, // a slow machine must not make HAProxy let requests pass
 			Stdout:  stdout, Stderr: stderr, Logger: slog.New(slog.NewTextHandler(stderr, nil)),
 		},
 		ended:  make(chan struct{}),
@@ -309,6 +309,7 @@ func TestReload(t *testing.T) {
 // them; those with credentials that are read have their own, however their letters are written.
 func TestCredentialsThatCannotBeRead(t *testing.T) {
 	t.Parallel()
+	proctest.AwaitHour()
 	m := start(t, func(o *Options) {
 		o.Identify = "auto"
 		limits := `version: 1
@@ -512,9 +513,9 @@ func TestHAProxyThatHangsIsKilled(t *testing.T) {
 func TestRedisThatIsNotThere(t *testing.T) {
 	t.Parallel()
 	redis := proctest.FreeAddr(t)
-	m := start(t, func(o *Options) { o.Redis, o.StartTimeout = redis, 3*time.Second })
+	m := start(t, func(o *Options) { o.Redis, o.StartTimeout = redis, 10*time.Second })
 	err := m.wait(t)
-	want := "not ready within 3s: polygen: redis cannot be reached: "
+	want := "not ready within 10s: polygen: redis cannot be reached: "
 	if err == nil || !strings.HasPrefix(err.Error(), want) || !strings.Contains(err.Error(), redis+": ") {
 		t.Errorf("Run() = %v, want %s… and why", err, want)
 	}

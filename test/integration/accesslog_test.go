@@ -16,7 +16,7 @@ import (
 // The access log says of each request what came of it and what is left, whoever decided.
 func TestAccessLogSaysWhatIsLeft(t *testing.T) {
 	t.Parallel()
-	awaitHour()
+	proctest.AwaitHour()
 	c := cluster.Start(t, cluster.Options{AccessLog: "json", Limits: `
 version: 1
 default_tier: free

@@ -17,13 +17,6 @@ import (
 	"github.com/sluice-qos/sluice/test/cluster"
 )
 
-// awaitHour is the beginning of tests that count in hours: one that has a minute left.
-func awaitHour() {
-	if left := time.Until(time.Now().Truncate(time.Hour).Add(time.Hour)); left < time.Minute {
-		time.Sleep(left)
-	}
-}
-
 // fixedOrigin answers each request with the same bytes, whenever it comes: a body
 // of so many bytes as the path says.
 func fixedOrigin(t *testing.T) string {
@@ -93,7 +86,7 @@ tiers:
 // have done is counted.
 func TestDryRunChangesNoAnswer(t *testing.T) {
 	t.Parallel()
-	awaitHour()
+	proctest.AwaitHour()
 	origin := fixedOrigin(t)
 	start := func(mode string) *cluster.Instance {
 		return cluster.Start(t, cluster.Options{Limits: dryRunLimits(mode), Origin: origin}).Instances[0]
@@ -151,7 +144,7 @@ func TestDryRunChangesNoAnswer(t *testing.T) {
 // The mode follows the file: what was refused by HAProxy itself is let through.
 func TestDryRunFollowsTheLimitFile(t *testing.T) {
 	t.Parallel()
-	awaitHour()
+	proctest.AwaitHour()
 	limits := func(mode string) string {
 		return "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: {hour: 5, mode: " + mode + "}}, concurrent: {limit: 100, mode: " + mode + "}}}\n"
 	}
@@ -186,7 +179,7 @@ func TestDryRunFollowsTheLimitFile(t *testing.T) {
 // started again, and a user who comes back after a while.
 func TestHourlyLimit(t *testing.T) {
 	t.Parallel()
-	awaitHour()
+	proctest.AwaitHour()
 	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: {second: 1000, hour: 300}}}}\n"})
 	const user = "alice"
 	admitted := 0
@@ -300,7 +293,7 @@ users:
 // through HAProxy, on two instances together.
 func TestLimitFileThroughHAProxy(t *testing.T) {
 	t.Parallel()
-	awaitHour()
+	proctest.AwaitHour()
 	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: wholeFile, Identify: "header:X-User,ip"})
 	for _, tt := range []struct {
 		name, method, path, user string
@@ -342,7 +335,7 @@ func TestLimitFileThroughHAProxy(t *testing.T) {
 // bounds what they have in all.
 func TestEndpointsAreApart(t *testing.T) {
 	t.Parallel()
-	awaitHour()
+	proctest.AwaitHour()
 	c := cluster.Start(t, cluster.Options{
 		Limits: strings.NewReplacer(
 			"  guest:", `  slow: {concurrent: 3}
@@ -409,7 +402,7 @@ func TestEndpointsAreApart(t *testing.T) {
 		var statuses [8]int
 		var all sync.WaitGroup
 		for i := range statuses {
-			all.Go(func() { statuses[i] = get(t, "sleeper", "/sleep/2000", undeclared[i%len(undeclared)]) })
+			all.Go(func() { statuses[i] = get(t, "sleeper", "/sleep/5000", undeclared[i%len(undeclared)]) })
 		}
 		all.Wait()
 		admitted := 0
@@ -442,7 +435,7 @@ func TestEndpointsAreApart(t *testing.T) {
 // An override that ends does so everywhere without anybody touching the file.
 func TestOverrideEndsByItself(t *testing.T) {
 	t.Parallel()
-	awaitHour()
+	proctest.AwaitHour()
 	const limits = "version: 1\ndefault_tier: free\ntiers: {free: {requests: {PUT: {hour: 3}}}}\n"
 	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: limits})
 	end := time.Now().Add(5 * time.Second).UTC().Truncate(time.Second)

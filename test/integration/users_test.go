@@ -19,7 +19,7 @@ func TestRedisUsers(t *testing.T) {
 		Instances: 2, Redis: redis, SPOAArgs: as("sluice-agent"), PolygenArgs: as("sluice-polygen"),
 		Limits: "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: {hour: 10}}, concurrent: 5}}\n",
 	})
-	awaitHour()
+	proctest.AwaitHour()
 	admitted, user := 0, "alice"
 	for i := range 40 {
 		if res, _ := get(t, c.Instances[i%2].Address, user); res.StatusCode == 200 {
