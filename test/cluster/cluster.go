@@ -352,7 +352,7 @@ func ReadMetric(admin, name string) (float64, error) {
 
 // Get reads a path of an admin address; a status other than 200 is an error.
 func Get(address, path string) (string, error) {
-	client := http.Client{Timeout: 5 * time.Second}
+	client := http.Client{Timeout: proctest.Patience}
 	res, err := client.Get("http://" + address + path)
 	if err != nil {
 		return "", err

@@ -106,7 +106,7 @@ func TestProgressOfABurst(t *testing.T) {
 			}
 			defer conn.Close()
 			<-begin
-			fmt.Fprint(conn, "GET /sleep/1000 HTTP/1.1\r\nHost: x\r\nX-User: alice\r\nConnection: close\r\n\r\n")
+			fmt.Fprint(conn, "GET /sleep/5000 HTTP/1.1\r\nHost: x\r\nX-User: alice\r\nConnection: close\r\n\r\n")
 			answer := make([]byte, 12)
 			_, _ = conn.Read(answer)
 			status, _ := strconv.Atoi(string(answer[9:]))
