@@ -47,8 +47,8 @@ func (s *streams) close() {
 	s.gauge.Dec()
 }
 
-// events hands what happens to those who read it. Nobody waits for a reader: what one
-// is too slow for is lost to him, and he is told how much. Its zero value has no
+// events hands what happens to its readers. Nobody waits for a reader: events that one
+// is too slow for are lost to that reader, who is told how many. The zero value has no
 // readers.
 type events struct {
 	lost prometheus.Counter
@@ -110,7 +110,7 @@ func (s *events) tell(e view.Event) {
 	}
 }
 
-// tellLost tells each reader who has room again how much he has lost.
+// tellLost tells each reader that has room again how many events it has lost.
 func (s *events) tellLost(now time.Time) {
 	if !s.any.Load() {
 		return
@@ -122,7 +122,7 @@ func (s *events) tellLost(now time.Time) {
 	}
 }
 
-// tellLost reports whether the reader knows of all that he has lost.
+// tellLost reports whether the reader has been told of all events that it has lost.
 func (r *reader) tellLost(now time.Time) bool {
 	if r.lost == 0 {
 		return true

@@ -147,8 +147,8 @@ func TestEventsAsTheyHappen(t *testing.T) {
 	}
 }
 
-// What a reader is too slow for is lost to him alone, and he is told where, and how
-// much.
+// Events that a reader is too slow for are lost to that reader alone, who is told where
+// in the stream, and how many.
 func TestLostEvents(t *testing.T) {
 	g := alone(t)
 	slow, other := listen(t, g, view.Filter{}), listen(t, g, view.Filter{Kinds: []view.EventKind{view.LimitsEvent}})
@@ -204,7 +204,7 @@ func TestLostEvents(t *testing.T) {
 	if got, want := kinds(), fmt.Sprint(maxUnread, " hot"); got != want {
 		t.Errorf("then %s, want %s", got, want)
 	}
-	g.second() // nothing happens, and he is told all the same
+	g.second() // nothing happens, and the reader is told all the same
 	if got := kinds(); got != "1 lost 3" || lost() != 10 {
 		t.Errorf("then %s, %v lost in all, want 1 lost 3, and 10", got, lost())
 	}

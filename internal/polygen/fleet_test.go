@@ -95,7 +95,8 @@ func TestFleet(t *testing.T) {
 	}
 }
 
-// Who is gone is told of for a while, unless one of his name has come instead.
+// An instance that is gone is still listed for a while, unless another one of the same
+// name has come in its place.
 func TestFleetTellsOfThoseGone(t *testing.T) {
 	t0 := time.Date(2027, 1, 15, 8, 0, 0, 0, time.UTC)
 	at := func(after time.Duration) bus.Registry { return bus.Registry{Now: t0.Add(after)} }

@@ -317,13 +317,13 @@ func without(list []limits.Override, endpoint string, users []string) []limits.O
 
 func errByName(a view.Act) error {
 	if a.IsKey && !limits.IsHidden(a.User) {
-		return errors.New("an override needs the user's name: his key does not tell it")
+		return errors.New("an override needs the user's name, which the key does not tell")
 	}
 	return nil
 }
 
-// Unblock lets a user in by hand: all polygens forget that he is blocked, and the one
-// that leads tells the instances.
+// Unblock lets a user in by hand: all polygens forget that the user is blocked, and the
+// one that leads tells the instances.
 func (p *Polygen) Unblock(ctx context.Context, a view.Act) (view.Unblocked, error) {
 	set := p.set.Load()
 	key, keys := a.User, []string{a.User}
@@ -373,16 +373,16 @@ func errEndpoint(set *limits.Set, name string) error {
 func unblockNote(u view.User, out view.Unblocked) string {
 	switch {
 	case out.Max == 0:
-		return "he has no limit of requests in progress, so nothing blocks him"
+		return "the user has no limit of requests in progress, so nothing blocks them"
 	case u.State == view.Throttled:
-		return "he is throttled by a limit of requests, which ends by itself; unblocking does not change that, an override of that limit does"
+		return "the user is throttled by a limit of requests, which ends by itself; unblocking does not change that, an override of that limit does"
 	case out.InProgress >= out.Max:
-		return fmt.Sprintf("he has %d of %d requests in progress: unless some end, the next reports block him again; an override of concurrent above %d lets him in",
+		return fmt.Sprintf("the user has %d of %d requests in progress: unless some end, the next reports block the user again; an override of concurrent above %d prevents that",
 			out.InProgress, out.Max, out.InProgress)
 	case u.State == view.OK:
-		return "he was not known to be blocked"
+		return "the user was not known to be blocked"
 	}
-	return "he is let in, and is blocked again when his requests in progress reach the limit"
+	return "the user is let in, and is blocked again when their requests in progress reach the limit"
 }
 
 // Refuse notes an act that came to nothing before it was one.

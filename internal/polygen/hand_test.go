@@ -175,7 +175,7 @@ func TestOverridesRefused(t *testing.T) {
 		{"a value", act("bob", `{"concurrent":-1}`), "limits: concurrent must be"},
 		{"a tier", act("bob", `"gold"`), `limits: tier: unknown tier "gold" (valid: free, moving, staff)`},
 		{"a pattern", act("b*", `{"concurrent":5}`), `user "b*": a pattern cannot be overridden by hand; name one user`},
-		{"a key", key, "an override needs the user's name: his key does not tell it"},
+		{"a key", key, "an override needs the user's name, which the key does not tell"},
 	} {
 		if _, err := g.Override(t.Context(), tt.act); err == nil || !strings.HasPrefix(err.Error(), tt.want) {
 			t.Errorf("%s: Override = %v, want %s", tt.name, err, tt.want)
@@ -283,7 +283,7 @@ func TestTooManyOverrides(t *testing.T) {
 	if _, err := g.Override(t.Context(), act("bob", `{"concurrent":50}`)); !errors.Is(err, view.ErrFull) {
 		t.Errorf("Override beyond %d = %v, want %v", len(list), err, view.ErrFull)
 	}
-	g.must(t, act("u7", `{"concurrent":50}`)) // in place of his
+	g.must(t, act("u7", `{"concurrent":50}`)) // in place of the one that u7 has
 	if n := testutil.ToFloat64(g.hand.metrics.inForce); n != limits.MaxOverrides {
 		t.Errorf("sluice_overrides = %v, want %d", n, limits.MaxOverrides)
 	}
@@ -349,8 +349,8 @@ func TestOverrideExpires(t *testing.T) {
 	}
 }
 
-// Who is blocked is let in through any polygen, and blocked again if he has still as much
-// in progress.
+// A blocked user can be let in through any polygen, and is blocked again if as many of
+// their requests are still in progress.
 func TestUnblock(t *testing.T) {
 	t.Parallel()
 	addr := redis(t)
@@ -392,7 +392,7 @@ func TestUnblock(t *testing.T) {
 		})
 	}
 	await("block")
-	proctest.Eventually(t, "the follower knows, and lets him in", func() error {
+	proctest.Eventually(t, "the follower knows of the block, and lifts it", func() error {
 		if err := report(); err != nil {
 			return err
 		}
@@ -401,7 +401,7 @@ func TestUnblock(t *testing.T) {
 		}
 		out, err := two.Unblock(t.Context(), view.Act{Action: view.LetIn, User: "bob", By: "ops", Reason: "r"})
 		if err != nil || !out.Sent || out.InProgress != 5 || out.Max != 5 || out.User != "bob" ||
-			out.Note != "he has 5 of 5 requests in progress: unless some end, the next reports block him again; an override of concurrent above 5 lets him in" {
+			out.Note != "the user has 5 of 5 requests in progress: unless some end, the next reports block the user again; an override of concurrent above 5 prevents that" {
 			return fmt.Errorf("Unblock = %+v, %w", out, err)
 		}
 		return nil
@@ -417,11 +417,11 @@ func TestUnblockNote(t *testing.T) {
 		out   view.Unblocked
 		want  string
 	}{
-		{"without a limit", view.OK, view.Unblocked{}, "he has no limit of requests in progress, so nothing blocks him"},
-		{"throttled", view.Throttled, view.Unblocked{Max: 5, InProgress: 9}, "he is throttled by a limit of requests"},
-		{"at his limit", view.Blocked, view.Unblocked{Max: 5, InProgress: 5}, "he has 5 of 5 requests in progress"},
-		{"below it", view.Blocked, view.Unblocked{Max: 5, InProgress: 4}, "he is let in, and is blocked again when"},
-		{"not blocked", view.OK, view.Unblocked{Max: 5, InProgress: 4}, "he was not known to be blocked"},
+		{"without a limit", view.OK, view.Unblocked{}, "the user has no limit of requests in progress, so nothing blocks them"},
+		{"throttled", view.Throttled, view.Unblocked{Max: 5, InProgress: 9}, "the user is throttled by a limit of requests"},
+		{"at the limit", view.Blocked, view.Unblocked{Max: 5, InProgress: 5}, "the user has 5 of 5 requests in progress"},
+		{"below the limit", view.Blocked, view.Unblocked{Max: 5, InProgress: 4}, "the user is let in, and is blocked again when"},
+		{"not blocked", view.OK, view.Unblocked{Max: 5, InProgress: 4}, "the user was not known to be blocked"},
 	} {
 		if got := unblockNote(view.User{State: tt.state}, tt.out); !strings.HasPrefix(got, tt.want) {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)

@@ -68,7 +68,7 @@ func TestWatch(t *testing.T) {
 		t.Errorf("instances %+v, want the problem of the second", a.Instances)
 	}
 	if u := a.User; u == nil || u.User != "mover" || u.Down != 7 || u.Entry == nil || u.Entry.Line != 7 || u.Limits[0].Origin == nil || u.Polygen != "polygen" {
-		t.Errorf("user %+v, want mover, and where his limits come from", u)
+		t.Errorf("user %+v, want mover, and where mover's limits come from", u)
 	}
 	if got := testutil.ToFloat64(g.metrics.streams); got != 1 {
 		t.Errorf("%v streams, want 1", got)
@@ -157,7 +157,7 @@ func TestQuestionsThatComeAndGo(t *testing.T) {
 	}
 }
 
-// Who does not read has the newest answer when he does.
+// A watcher that has not read for a while gets the newest answer when it does.
 func TestSlowWatcherMissesSome(t *testing.T) {
 	g := alone(t)
 	answers, stop, err := g.Watch(view.Question{Sort: view.ByRate, N: 5})
@@ -281,14 +281,14 @@ func TestHistories(t *testing.T) {
 	}
 	h := g.History("a/b", "")
 	if h.User != "a/b" || h.Href != "/api/v1/users/a%2Fb" || h.Polygen != "polygen" || len(h.Limits) != 3 || len(h.Down) != 1 {
-		t.Errorf("History(a/b) = %+v, want one sample of him", h)
+		t.Errorf("History(a/b) = %+v, want one sample", h)
 	}
 	got(t, g, view.Question{Sort: view.ByConcurrent, N: 1, User: "somebody"})
 	if n := kept(); n != 6 { // and bob and mover, who are listed
 		t.Errorf("%d histories, want six", n)
 	}
 	if key := g.HistoryOfKey("mover", ""); len(key.Limits) != 2 || key.Href != "/api/v1/users/mover" {
-		t.Errorf("HistoryOfKey(mover) = %+v, want his two limits", key)
+		t.Errorf("HistoryOfKey(mover) = %+v, want two limits", key)
 	}
 	for i := range 2 * maxHistories {
 		g.observe(now, bus.Demand{bandwidth.Report{Instance: "one", User: fmt.Sprint("user ", i), Active: 1 + i}})

@@ -153,7 +153,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}),
 		unconfirmed: f.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_throttle_reactions_unconfirmed_total",
-			Help: "Throttles of which not every instance said within 2 s that its HAProxy refuses the user: one that has tokens left and no requests of his does not, and one that is not well cannot.",
+			Help: "Throttles of which not every instance said within 2 s that its HAProxy refuses the user: one that has tokens left and no requests of that user does not say so, and one that is not well cannot.",
 		}),
 		confirms: policies.WithLabelValues("confirm", limits.Enforce.String()),
 		loop: f.NewHistogram(prometheus.HistogramOpts{
@@ -183,7 +183,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}),
 		eventsLost: f.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_admin_events_lost_total",
-			Help: "Events that a reader of the stream of policies did not get because he was too slow.",
+			Help: "Events that a reader of the stream of policies did not get because the reader was too slow.",
 		}),
 		expired: f.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_limits_expired_total",

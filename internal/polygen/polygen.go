@@ -55,11 +55,11 @@ type Options struct {
 	Limits *limitfile.Watcher
 	Strict bool // call keys hot at half of their limits already
 
-	// Margin is how far, in per cent of his limit, a blocked user's requests in
-	// progress must fall before he is let in again. 0 means 5.
+	// Margin is how far below the limit the requests in progress of a blocked user must
+	// fall before the user is let in again, in per cent of that limit. 0 means 5.
 	Margin int
 
-	UserMetrics UserMetrics // who has series of his own
+	UserMetrics UserMetrics // users who have series of their own
 
 	Logger     *slog.Logger          // nil discards
 	Registerer prometheus.Registerer // nil registers nothing
@@ -264,7 +264,7 @@ func (p *Polygen) renew(ctx context.Context) error {
 		if before := p.lost.Swap(&err); (before == nil || before == &errNotAsked) && ctx.Err() == nil {
 			p.options.Logger.Warn("redis cannot be reached: no policies are sent", slog.Any("error", err))
 		}
-		return nil // whoever led goes on: two leaders only say the same twice
+		return nil // the leader of before goes on: two leaders only say the same twice
 	}
 	sent := time.Now()
 	if now, err := p.options.Bus.Time(ctx); err == nil {

@@ -71,8 +71,8 @@ func TestLimitOf(t *testing.T) {
 	}
 }
 
-// Usage in, policies out. Each row is told together with a user whose limit is
-// spent: what is heard before and of his throttle is all there is to hear.
+// Usage in, policies out. Each row is sent together with the usage of a user whose limit
+// is spent: the throttle of that user comes last, and ends what the row has to expect.
 func TestUsageBecomesPolicies(t *testing.T) {
 	t.Parallel()
 	type want = []policy.Message

@@ -69,7 +69,7 @@ func TestProgressBecomesPolicies(t *testing.T) {
 			bus.Progress{Instance: "one", Entries: []bus.ProgressEntry{{User: "bob"}, {User: "alice", Active: 20}}}, tick(0)},
 			[]policy.Message{policy.Block{User: "bob", Limit: 20, Release: 19}, policy.Unblock{User: "bob"}, block,
 				slots("alice", policy.SlotShare{Instance: "one", Slots: 20})}},
-		{"a higher limit lets him in with the next report", 0, []event{report("one", "alice", 20, 0),
+		{"a higher limit lets the user in with the next report", 0, []event{report("one", "alice", 20, 0),
 			file(strings.Replace(twenty, "20", "30", 1)), report("one", "alice", 20, 0)}, []policy.Message{block, unblock}},
 		{"a lower one blocks", 0, []event{report("one", "alice", 10, 0), file(strings.Replace(twenty, "20", "10", 1)), report("one", "alice", 10, 0)},
 			[]policy.Message{policy.Block{User: "alice", Limit: 10, Release: 9}}},

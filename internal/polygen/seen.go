@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// maxSeen users are known of: as many as are expected to be active at once. Each
-	// costs about half a kilobyte, and three when much has been decided about him.
+	// maxSeen bounds the users that are known: as many as are expected to be active at
+	// once. Each costs about half a kilobyte, or three after many decisions about them.
 	maxSeen = 100_000
 	// maxUnknown users whom the file does not name are remembered.
 	maxUnknown = 10_000

@@ -62,7 +62,7 @@ func TestAnswers(t *testing.T) {
 				t.Errorf("User() differs (-want +got):\n%s", diff)
 			}
 			if mover := g.User("mover", ""); mover.Entry == nil || mover.Entry.Line != 7 || mover.Entry.File != g.file || !mover.Known || mover.Tier != "moving" || mover.Down != 7 || mover.Instances[0].UpShare != 10 {
-				t.Errorf("User(mover) = %+v, want line 7, tier moving, and what he moves", mover)
+				t.Errorf("User(mover) = %+v, want line 7, tier moving, and what they move", mover)
 			}
 
 			users := g.Users(view.ByConcurrent, 1)

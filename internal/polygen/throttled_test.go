@@ -34,7 +34,7 @@ users: {trial: {tier: free, mode: dry-run}}
 		want      int
 	}{
 		{"nobody", nil, 0, 0},
-		{"within his second", []ratelimit.Throttle{{Key: key("alice", "GET", 0), Second: 1000}}, 500 * time.Millisecond, 1},
+		{"within the throttled second", []ratelimit.Throttle{{Key: key("alice", "GET", 0), Second: 1000}}, 500 * time.Millisecond, 1},
 		{"in the second after it", []ratelimit.Throttle{{Key: key("alice", "GET", 0), Second: 1000}}, 1999 * time.Millisecond, 1},
 		{"later", []ratelimit.Throttle{{Key: key("alice", "GET", 0), Second: 1000}}, 2 * time.Second, 0},
 		{"one user's two limits are one user", []ratelimit.Throttle{{Key: key("alice", "GET", 0), Second: 1000}, {Key: key("alice", "PUT", 0), Second: 1000}}, 0, 1},

@@ -11,7 +11,8 @@ import (
 	"github.com/sluice-qos/sluice/internal/polygen/view"
 )
 
-// Nobody is let in at an endpoint that there is not: he would be told of success.
+// Unblocking at an endpoint that does not exist is an error: the answer would otherwise
+// tell of a success.
 func TestUnblockAtAnEndpoint(t *testing.T) {
 	for _, tt := range []struct{ name, file, endpoint, want string }{
 		{"one of the file's", "endpoints: [api, up]\n", "up", view.ErrUnavailable.Error()}, // for Redis is away

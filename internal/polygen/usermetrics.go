@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-// UserMetrics says which users have series of their own. The zero UserMetrics is: none,
-// so that Prometheus stays small whoever asks.
+// UserMetrics says which users have series of their own. The zero UserMetrics names
+// nobody, so that Prometheus stays small however many users there are.
 type UserMetrics struct {
 	Top   int      // so many with most requests per second; see busiest. 0 to MaxUserMetrics
 	Users []string // and these, by their names; at most MaxUserMetrics
@@ -28,7 +28,7 @@ type UserMetrics struct {
 const (
 	// MaxUserMetrics bounds both ways to choose users.
 	MaxUserMetrics = 100
-	// topStay is how long a user who was among those with most keeps his series, so
+	// topStay is how long a user who was among those with most keeps their series, so
 	// that graphs have no gaps. At most twice as many are kept as there are places.
 	topStay = 5 * time.Minute
 	// maxNamedRows bounds the endpoints at which the named users have series.
@@ -130,8 +130,8 @@ func (c *userCollector) send(ch chan<- prometheus.Metric, who [2]string, u use) 
 	}
 }
 
-// use is what a user uses, within the last second limited or not, and his requests per
-// second.
+// use is what a user uses, limited within the last second or not, and their requests
+// per second.
 type use struct {
 	view.User
 	rate float64

@@ -50,7 +50,7 @@ func metered(t *testing.T, m UserMetrics, events func(now time.Time) []bus.Event
 	return g
 }
 
-// Whoever can write to Redis can name an endpoint that no label can have.
+// A writer to Redis can name an endpoint that no label can have.
 func TestUserMetricsOfAnOddEndpoint(t *testing.T) {
 	g := metered(t, UserMetrics{Top: 5}, func(now time.Time) []bus.Event {
 		return []bus.Event{bus.Demand{{Instance: "a", User: "@\xff/alice", Active: 1, Moved: [2]int64{bandwidth.Down: 1}}}}

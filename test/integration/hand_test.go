@@ -159,7 +159,7 @@ func TestUnblockByHand(t *testing.T) {
 	blocked("at first")
 	for i, p := range c.Polygens { // the one that leads, and the other one
 		answer := told(t, p, "POST", "/api/v1/users/alice/unblock", `{"reason":"a test"}`)
-		if !strings.Contains(answer, `"sent":true,"in_progress":2,"max":2,"note":"he has 2 of 2 requests in progress`) {
+		if !strings.Contains(answer, `"sent":true,"in_progress":2,"max":2,"note":"the user has 2 of 2 requests in progress`) {
 			t.Errorf("unblock = %s, want that she is at her limit", answer)
 		}
 		proctest.Eventually(t, "the instances are told", func() error {

@@ -23,11 +23,11 @@ type From struct {
 	Degraded string `json:"degraded,omitempty"`
 }
 
-// Name is a user of the cluster, at an endpoint if the file limits him there apart.
+// Name is a user of the cluster, at an endpoint if the file limits users there apart.
 type Name struct {
-	User     string `json:"user"`               // his name, or "~…" if it is known only by its hash
+	User     string `json:"user"`               // the name, or "~…" if only its hash is known
 	Endpoint string `json:"endpoint,omitempty"` // "" is elsewhere
-	Href     string `json:"href"`               // path of what is known of him
+	Href     string `json:"href"`               // path of what is known of the user
 }
 
 // Users is the answer of /api/v1/users.
@@ -44,16 +44,16 @@ type Users struct {
 type Summary struct {
 	Name
 	Tier       string    `json:"tier"`
-	Known      bool      `json:"known"` // the file names him
+	Known      bool      `json:"known"` // the file names the user
 	State      State     `json:"state"`
-	Rate       float64   `json:"rate"`           // requests per second that were let start, or of the limit that counts most of them
+	Rate       float64   `json:"rate"`           // requests per second that were admitted, or of the limit that counts most of them
 	InProgress int       `json:"in_progress"`    // requests
 	Down       int64     `json:"down"`           // bytes per second
 	Up         int64     `json:"up"`             // bytes per second
-	Seen       time.Time `json:"seen"`           // when he was last heard of
-	Near       *Near     `json:"near,omitempty"` // the limit that he is nearest to; absent if he has none
+	Seen       time.Time `json:"seen"`           // when the user was last heard of
+	Near       *Near     `json:"near,omitempty"` // the limit that the user is nearest to; absent without limits
 
-	// Started is the requests per second that were let start, limited or not: by verb and
+	// Started is the requests per second that were admitted, limited or not: by verb and
 	// operation class, and of all together by "*". Absent if there were none lately.
 	Started map[string]float64 `json:"started,omitempty"`
 }
@@ -63,24 +63,24 @@ type User struct {
 	From
 	Name
 	Tier       string     `json:"tier"`
-	Known      bool       `json:"known"`           // the file names him; otherwise he has the limits of the default tier
-	Entry      *Entry     `json:"entry,omitempty"` // what it says of him; absent if it does not name him, or he was asked for by his key
+	Known      bool       `json:"known"`           // the file names the user; otherwise the limits are those of the default tier
+	Entry      *Entry     `json:"entry,omitempty"` // what the file says of the user; absent if it does not name them, or the question gave their key
 	State      State      `json:"state"`
 	Why        []Why      `json:"why"` // the limits that are reached now, also those of a dry run
 	Limits     []Limit    `json:"limits"`
 	InProgress int        `json:"in_progress"` // requests, over all instances
 	Down       int64      `json:"down"`        // bytes per second, over all instances
 	Up         int64      `json:"up"`          // bytes per second, over all instances
-	Instances  []Place    `json:"instances"`   // those that reported him in the last 2 s; sorted
+	Instances  []Place    `json:"instances"`   // those that reported the user in the last 2 s; sorted
 	Decisions  []Decision `json:"decisions"`   // the last 20, the newest first
-	Endpoints  []string   `json:"endpoints"`   // where he was seen too, counted apart, sorted; "" is everywhere else
-	Seen       *time.Time `json:"seen"`        // when he was last heard of; null: never, or too long ago
+	Endpoints  []string   `json:"endpoints"`   // other endpoints where the user was seen, sorted; "" is everywhere else
+	Seen       *time.Time `json:"seen"`        // when the user was last heard of; null: never, or too long ago
 
-	// Others are the same user by their keys of other secrets, if the user was heard of by
-	// them too: while HAProxies change over from one secret to another.
+	// Others are the same user by keys made with other secrets, if requests came by those
+	// keys too: while HAProxies change over from one secret to another.
 	Others []Name `json:"others,omitempty"`
 
-	// Started is the requests per second that were let start, limited or not: by verb and
+	// Started is the requests per second that were admitted, limited or not: by verb and
 	// operation class, and of all together by "*". Absent if there were none lately.
 	Started map[string]float64 `json:"started,omitempty"`
 }
@@ -89,13 +89,13 @@ type User struct {
 type Entry struct {
 	File    string     `json:"file"` // the limit file, or one of its users_from
 	Line    int        `json:"line"`
-	Pattern string     `json:"pattern,omitempty"` // that names him; absent if he himself is named
+	Pattern string     `json:"pattern,omitempty"` // that the name matches; absent if the name itself is in the file
 	Comment string     `json:"comment,omitempty"`
-	Until   *time.Time `json:"until,omitempty"`   // when his overrides end
-	Then    string     `json:"then,omitempty"`    // the tier that he has from then on, if it is another
-	Expired bool       `json:"expired,omitempty"` // that is over
+	Until   *time.Time `json:"until,omitempty"`   // when the entry's overrides end
+	Then    string     `json:"then,omitempty"`    // the user's tier from then on, if it is another
+	Expired bool       `json:"expired,omitempty"` // Until has passed
 
-	Override *InHand `json:"override,omitempty"` // in force over what the file says; File is "" if that does not name him
+	Override *InHand `json:"override,omitempty"` // in force over what the file says; File is "" if the file does not name the user
 }
 
 // State says whether a user is refused now.
@@ -145,7 +145,7 @@ type Origin struct {
 	Field    string `json:"field"`    // such as requests.GET, or the mapping around it
 	File     string `json:"file"`     // the limit file, or one of its users_from
 	Line     int    `json:"line"`     // from 1
-	Override bool   `json:"override"` // the user's own, not his tier's
+	Override bool   `json:"override"` // the user's own, not the tier's
 	Endpoint bool   `json:"endpoint"` // for this endpoint, not for everywhere
 
 	Hand bool `json:"hand,omitempty"` // by hand: File is "" and Line 0
@@ -158,8 +158,8 @@ type Place struct {
 	Slots      int    `json:"slots"`       // requests that it may have in progress without asking
 	Down       int64  `json:"down"`        // bytes per second moved
 	Up         int64  `json:"up"`
-	DownShare  int64  `json:"down_share"` // of his limit, in bytes per second; 0: none given
-	UpShare    int64  `json:"up_share"`
+	DownShare  int64  `json:"down_share"` // share of the user's limit, in bytes per second; 0: none given
+	UpShare    int64  `json:"up_share"`   // like DownShare
 }
 
 // Kind is what was decided, or seen.
@@ -198,9 +198,9 @@ type UnknownUsers struct {
 type Unknown struct {
 	Name
 	Tier    string    `json:"tier"`
-	First   time.Time `json:"first"`   // when he was first heard of
-	Seen    time.Time `json:"seen"`    // when he was last heard of
-	Reports uint64    `json:"reports"` // how often instances reported him: a measure of his activity
+	First   time.Time `json:"first"`   // when the user was first heard of
+	Seen    time.Time `json:"seen"`    // when the user was last heard of
+	Reports uint64    `json:"reports"` // how often instances reported the user: a measure of activity
 }
 
 // Instances is the answer of /api/v1/instances.
@@ -233,10 +233,10 @@ const (
 	ByActive     Sort = "active" // of unknown users: reported most often
 )
 
-// Path is the path of a user by his name, which may be of any bytes.
+// Path is the path of a user given by name, which may be of any bytes.
 func Path(user, endpoint string) string { return path(user, endpoint, "") }
 
-// PathOfKey is the path of a user by his key.
+// PathOfKey is the path of a user given by key.
 func PathOfKey(key, endpoint string) string { return path(key, endpoint, "key") }
 
 func path(user, endpoint, by string) string {

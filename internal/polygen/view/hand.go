@@ -9,8 +9,8 @@ import (
 // Act is what somebody does by hand.
 type Act struct {
 	Action   Action
-	User     string // his name
-	IsKey    bool   // User is his key, not his name
+	User     string // the user's name, or key
+	IsKey    bool   // User is the key, not the name
 	Endpoint string
 	By       string // who, as far as that is known, and from where
 	Reason   string
@@ -66,7 +66,7 @@ type Unblocked struct {
 	Name
 	Sent       bool   `json:"sent"`        // all polygens were told
 	InProgress int    `json:"in_progress"` // requests, as known of before
-	Max        int    `json:"max"`         // his limit of them; 0 if he has none
+	Max        int    `json:"max"`         // the limit of requests in progress; 0 if there is none
 	Note       string `json:"note"`        // what to expect
 }
 

@@ -195,16 +195,16 @@ func TestHistoriesKept(t *testing.T) {
 		want  string
 	}{
 		{"as many as there may be", []step{{0, "a b", ""}}, "a b"},
-		{"the one wanted least recently gives way", []step{{0, "a b c", ""}}, "b c"},
+		{"the user wanted least recently gives way", []step{{0, "a b c", ""}}, "b c"},
 		{"wanted again", []step{{0, "a b", ""}, {time.Second, "a", ""}, {2 * time.Second, "c", ""}}, "a c"},
-		{"who is limited is kept", []step{{0, "", "x"}}, "x"},
-		{"but takes the place of nobody who is wanted", []step{{0, "a b", ""}, {time.Second, "", "x y z"}}, "a b"},
-		{"nor of one limited just before", []step{{0, "", "x y"}, {time.Second, "", "z"}}, "x y"},
-		{"once 10 s have passed he does", []step{{0, "a b", ""}, {10 * time.Second, "", "x"}}, "b x"},
-		{"who is wanted takes that of a limited one", []step{{0, "", "x y"}, {time.Second, "a", ""}}, "a y"},
-		{"limited again is wanted again", []step{{0, "a b", ""}, {5 * time.Second, "", "a"}, {10 * time.Second, "c", ""}}, "a c"},
-		{"for ten minutes", []step{{0, "a", ""}, {10*time.Minute - 1, "", ""}}, "a"},
-		{"and no longer", []step{{0, "a b", ""}, {time.Minute, "b", ""}, {10 * time.Minute, "", ""}}, "b"},
+		{"a limited user is kept", []step{{0, "", "x"}}, "x"},
+		{"a limited user does not take the place of a wanted one", []step{{0, "a b", ""}, {time.Second, "", "x y z"}}, "a b"},
+		{"a limited user does not take the place of one limited just before", []step{{0, "", "x y"}, {time.Second, "", "z"}}, "x y"},
+		{"a limited user takes a place not wanted for 10 s", []step{{0, "a b", ""}, {10 * time.Second, "", "x"}}, "b x"},
+		{"a wanted user takes the place of a limited one", []step{{0, "", "x y"}, {time.Second, "a", ""}}, "a y"},
+		{"to be limited again counts as wanted again", []step{{0, "a b", ""}, {5 * time.Second, "", "a"}, {10 * time.Second, "c", ""}}, "a c"},
+		{"kept for ten minutes", []step{{0, "a", ""}, {10*time.Minute - 1, "", ""}}, "a"},
+		{"not kept for longer", []step{{0, "a b", ""}, {time.Minute, "b", ""}, {10 * time.Minute, "", ""}}, "b"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h, v := NewHistories(2), New(parse(t, file), 10, 10)
@@ -243,7 +243,7 @@ func TestHistoryOfManyLimits(t *testing.T) {
 	}
 }
 
-// Each user has a history of his own.
+// Each user has a history of their own.
 func TestHistoriesSample(t *testing.T) {
 	r, h := newRig(t), NewHistories(3)
 	for i, user := range []string{"alice", "bob", "carl"} {

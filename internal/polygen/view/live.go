@@ -15,8 +15,8 @@ type Question struct {
 	Sort     Sort
 	N        int    // users in the list; 1 to MaxTop
 	User     string // one user to tell more of; "" for none
-	Endpoint string // where he is counted apart; "" is elsewhere
-	IsKey    bool   // User is his key, not his name
+	Endpoint string // where the user is counted apart; "" is elsewhere
+	IsKey    bool   // User is the user's key, not the name
 }
 
 // Key is the wire key of the user who is asked for.
@@ -27,7 +27,7 @@ func (q Question) Key() string {
 	return limits.EndpointKey(q.Endpoint, limits.Key(q.User))
 }
 
-// Key is the wire key of a user by his key, as lists have him.
+// Key is the wire key of a user of whom a list has the key.
 func (n Name) Key() string { return limits.EndpointKey(n.Endpoint, n.User) }
 
 // Live is an answer of /api/v1/live. A user is throttled here, and a limit reached, if
@@ -65,7 +65,7 @@ type Near struct {
 	Mode   string `json:"mode"`
 }
 
-// History is the answer of /api/v1/history/{user}: what he used in the last seconds.
+// History is the answer of /api/v1/history/{user}: what the user used in the last seconds.
 // All lists are of one length; null is a second that was missed, or in which there was
 // no such limit.
 type History struct {

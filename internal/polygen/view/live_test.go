@@ -20,10 +20,10 @@ func TestFilter(t *testing.T) {
 		{"another kind", Filter{Kinds: []EventKind{BlockEvent, HotEvent}}, Event{Kind: ShareEvent}, false},
 		{"a user", Filter{User: "bob"}, Event{Kind: HotEvent, Name: NameOf("bob")}, true},
 		{"at an endpoint", Filter{User: "bob"}, Event{Kind: HotEvent, Name: NameOf("@api/bob")}, true},
-		{"known by his hash", Filter{User: hashed}, Event{Kind: HotEvent, Name: NameOf(hashed)}, true},
+		{"known by the hash", Filter{User: hashed}, Event{Kind: HotEvent, Name: NameOf(hashed)}, true},
 		{"another user", Filter{User: "bob"}, Event{Kind: HotEvent, Name: NameOf("bobby")}, false},
 		{"nobody", Filter{User: "bob"}, Event{Kind: LimitsEvent}, false},
-		{"his, of another kind", Filter{User: "bob", Kinds: []EventKind{BlockEvent}}, Event{Kind: HotEvent, Name: NameOf("bob")}, false},
+		{"of this user, but of another kind", Filter{User: "bob", Kinds: []EventKind{BlockEvent}}, Event{Kind: HotEvent, Name: NameOf("bob")}, false},
 	} {
 		if got := tt.filter.Passes(&tt.event); got != tt.want {
 			t.Errorf("%s: Passes() = %v, want %v", tt.name, got, tt.want)

@@ -36,8 +36,8 @@ type Look struct {
 // sorts are the orders by a measure.
 var sorts = [...]Sort{ByRate, ByConcurrent, ByDown, ByUp}
 
-// Look begins a look, which is to find so many users with most of each order in n. A
-// user is throttled in it if he was within the last second.
+// Look begins a look that finds, for each order in n, so many users with most. A user
+// counts as throttled if they were throttled within the last second.
 func (v *View) Look(at time.Time, n map[Sort]int) *Look {
 	l := &Look{view: v, now: at.UnixNano(), since: at.UnixNano() - lately, n: n, limited: top[user]{n: MaxLimited}}
 	for i, by := range sorts {
@@ -46,7 +46,7 @@ func (v *View) Look(at time.Time, n map[Sort]int) *Look {
 	return l
 }
 
-// LookNow begins a look for Top: a user is throttled in it if he is now.
+// LookNow begins a look for Top, in which a user counts as throttled if they are now.
 func (v *View) LookNow(at time.Time, by Sort, n int) *Look {
 	l := v.Look(at, map[Sort]int{by: n})
 	l.since, l.limited.n = l.now, 0
@@ -106,7 +106,7 @@ func (l *Look) Overview() Overview {
 	list := func(entries []*entry[user]) []Summary {
 		all := make([]Summary, 0, len(entries))
 		for _, e := range entries {
-			if users.entries[e.key] == e { // else he gave way meanwhile, and may be there again as another one
+			if users.entries[e.key] == e { // else the user was forgotten meanwhile, and may be there again as another entry
 				all = append(all, l.view.summary(l.now, l.since, e))
 			}
 		}
@@ -131,7 +131,7 @@ func (l *Look) Overview() Overview {
 	return out
 }
 
-// flow is his requests in progress, and bytes per second down and up.
+// flow is the user's requests in progress, and bytes per second down and up.
 func (u *user) flow(now int64) (active int, down, up int64) {
 	for i := range u.places {
 		p := &u.places[i]
@@ -157,7 +157,7 @@ func (u *user) maybeLimited(since int64) bool {
 	return false
 }
 
-// inForce are the limits of a user, and whether the file names him.
+// inForce are the limits of a user, and whether the file names them.
 func (v *View) inForce(e *entry[user]) (l *limits.Limits, named bool) {
 	if u := &e.value; u.of == v.set {
 		return u.limits, u.known
@@ -165,9 +165,9 @@ func (v *View) inForce(e *entry[user]) (l *limits.Limits, named bool) {
 	return v.set.User(e.key), v.set.Known(e.key)
 }
 
-// near is the limit of which he uses the largest part, or nil if he has none. Of
-// seconds it is the last full one that counts, unless the present one is spent
-// already; of longer windows the present one.
+// near is the limit of which the user uses the largest part, or nil without limits. Of a
+// limit per second the last full second counts, unless the present one has reached the
+// limit already; of a longer window the present one counts.
 func (u *user) near(now int64, l *limits.Limits, instances int) *Near {
 	var nearest *Near
 	for _, limit := range u.limitsOf(now, l, instances) {

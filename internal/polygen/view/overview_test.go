@@ -92,7 +92,7 @@ func TestLately(t *testing.T) {
 				t.Errorf("%s, in a list %s, in truth %s, want %s, %[4]s, %s", lately.State, listed.State, now.State, tt.state, tt.now)
 			}
 			if limited := len(o.Limited) == 1; limited != (tt.state == Throttled) || o.Totals.Throttled != len(o.Limited) {
-				t.Errorf("limited: %s of %d, want him if he is throttled", names(o.Limited), o.Totals.Throttled)
+				t.Errorf("limited: %s of %d, want the user if they are throttled", names(o.Limited), o.Totals.Throttled)
 			}
 		})
 	}
@@ -191,9 +191,8 @@ func TestLimitedAreBounded(t *testing.T) {
 	}
 }
 
-// One look at 100 000 active users, a tenth of them throttled.
-// A look in parts finds what one at once does, if nobody comes or goes; and whoever
-// does makes it find nobody twice.
+// A look in parts finds what a look at once does if no user comes or goes meanwhile. If
+// some do, it still finds nobody twice.
 func TestLookInParts(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		v := New(parse(t, file), 20, 10)

@@ -57,10 +57,10 @@ type user struct {
 	limits *limits.Limits
 	known  bool
 
-	seen         int64 // when he was last heard of, in ns
+	seen         int64 // when the user was last heard of, in ns
 	windows      []window
 	places       []place
-	blockedSince int64 // 0: he is not
+	blockedSince int64 // in ns; 0: the user is not blocked
 	decisions    []decision
 	first        int // index of the oldest one, once there are maxDecisions
 }
@@ -236,8 +236,8 @@ func (w *window) until() int64 {
 	return (w.spent + w.window.Seconds()) * int64(time.Second)
 }
 
-// Progress takes what an instance has in progress of a user, the slots that it
-// holds for him, and how many requests it has refused since its last report.
+// Progress takes how many requests of a user are in progress at an instance, how many
+// slots it holds for the user, and how many requests it has refused since its last report.
 func (v *View) Progress(at time.Time, instance, key string, active, slots, refused int) {
 	now := at.UnixNano()
 	u := v.report(now, key)
