@@ -45,7 +45,7 @@ func TestNeverMoreThanTheLimitRun(t *testing.T) {
 	}
 }
 
-// The plain mode parks nobody: who got no slot comes back by himself.
+// The plain mode parks no job: one that got no slot tries again by itself.
 func TestSnooze(t *testing.T) {
 	r := start(t, ungated, snoozing)
 	ids := r.insert(3, task{User: "ann", Do: "hang"}, "slow_default")

@@ -9,8 +9,8 @@ import (
 )
 
 // Route says which of a service's queues a job of a user goes to, for River's Insert:
-// that of his tier, or the one for jobs that a scheduler starts, whosever they are. The
-// user "" is none.
+// that of the user's tier, or the one for jobs that a scheduler starts, of any user. ""
+// is no user.
 func (f *Fairness) Route(ctx context.Context, user, service string, scheduled bool) *river.InsertOpts {
 	var tier jobs.Tier
 	if user != "" && !scheduled {

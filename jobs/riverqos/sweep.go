@@ -154,8 +154,9 @@ func (f *Fairness) sweeps(ctx context.Context) error {
 	return nil
 }
 
-// failing is how many users in a row a sweep may fail for. One is his own trouble, and the
-// others' are looked at; so many are not.
+// failing is for how many users in a row a sweep may fail before it ends. One failure may
+// be about that user alone, so the sweep goes on with the others; so many in a row mean
+// that PostgreSQL or Redis itself fails.
 const failing = 3
 
 // failures are those of a sweep.

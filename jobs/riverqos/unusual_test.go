@@ -195,7 +195,7 @@ type choosy struct {
 	not string // user
 }
 
-var errChoosy = errors.New("not for him")
+var errChoosy = errors.New("not for this user")
 
 func (c *choosy) Hand(ctx context.Context, user string, l jobs.Limits, reserve time.Duration) ([]jobs.Job, error) {
 	if strings.HasPrefix(user, c.not) {
@@ -239,7 +239,7 @@ func TestASweepThatFailsForAUserGoesOn(t *testing.T) {
 			}
 			u, err := slots.User(context.Background(), "zed")
 			if handed := len(u.Parked) == 0; err != nil || handed == c.ends {
-				t.Errorf("the one behind them was handed his slot: %v (%v), want %v", handed, err, !c.ends)
+				t.Errorf("the user behind them was handed a slot: %v (%v), want %v", handed, err, !c.ends)
 			}
 		})
 	}

@@ -103,7 +103,7 @@ func (f *Fairness) key(kind string, args, metadata []byte) string {
 }
 
 // keyOf is limits.Key, and the form of it that hides a name for one that is not UTF-8:
-// PostgreSQL would refuse to count the jobs of everybody who is asked about beside him.
+// PostgreSQL would refuse such a name, and with it the count of all users in one question.
 func keyOf(user string) string {
 	if utf8.ValidString(user) {
 		return limits.Key(user)

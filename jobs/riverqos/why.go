@@ -43,7 +43,7 @@ func (f *Fairness) Why(ctx context.Context, id int64) (jobs.Why, error) {
 	return w, nil
 }
 
-// whose adds what there is of the job's user, and returns what bounds his jobs.
+// whose adds what is known of the job's user, and returns what bounds the user's jobs.
 func (f *Fairness) whose(ctx context.Context, w *jobs.Why) (total, queue bound, err error) {
 	tier := f.tier(ctx, w.User)
 	w.Tier, w.Service, w.Max, w.Queues = tier.Name, service(w.Queue), tier.Limits.Total, tier.Limits.Queues
@@ -125,13 +125,13 @@ func reason(w jobs.Why, total, queue bound, now time.Time, disabled bool, job st
 	case w.State == gated && queue.most >= jobs.Unlimited:
 		return "Its user has no limit any more: the next sweep lets it through."
 	case w.State == gated:
-		return fmt.Sprintf("Its user may run %d at a time %s, and %d of his jobs go before it.", queue.most, queue.of, queue.taken+queue.parked+w.Behind)
+		return fmt.Sprintf("Its user may run %d at a time %s, and %d of their jobs go before it.", queue.most, queue.of, queue.taken+queue.parked+w.Behind)
 	case w.State == parked && w.Place > 0 && total.full():
 		return taken(total, w.Place)
 	case w.State == parked && w.Place > 0 && queue.full():
 		return taken(queue, w.Place)
 	case w.State == parked && w.Place > 0:
-		return fmt.Sprintf("Its user has room for it; it is number %d in his line, to which the next sweep gives slots.", w.Place)
+		return fmt.Sprintf("Its user has room for it; it is number %d in their line, to which the next sweep gives slots.", w.Place)
 	case w.State == parked:
 		return "It was refused a slot and tries again by itself, or when the sweep finds it."
 	case w.ScheduledAt.After(now):
@@ -142,5 +142,5 @@ func reason(w jobs.Why, total, queue bound, now time.Time, disabled bool, job st
 }
 
 func taken(b bound, place int) string {
-	return fmt.Sprintf("Its user's slots are taken: %d of %d %s; it is number %d in his line.", b.taken, b.most, b.of, place)
+	return fmt.Sprintf("Its user's slots are taken: %d of %d %s; it is number %d in their line.", b.taken, b.most, b.of, place)
 }

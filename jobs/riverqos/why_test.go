@@ -63,9 +63,9 @@ func TestWhyAJobWaits(t *testing.T) {
 		reason      string
 	}{
 		{"it runs", "running", ids[0], "It runs."},
-		{"the next one", "gated", ids[1], "Its user may run 1 at a time in slow, and 1 of his jobs go before it."},
-		{"the one after it", "gated", ids[2], "Its user may run 1 at a time in slow, and 2 of his jobs go before it."},
-		{"its user has no slot left", "parked", fast[1], "Its user's slots are taken: 2 of 2 in all; it is number 1 in his line."},
+		{"the next one", "gated", ids[1], "Its user may run 1 at a time in slow, and 1 of their jobs go before it."},
+		{"the one after it", "gated", ids[2], "Its user may run 1 at a time in slow, and 2 of their jobs go before it."},
+		{"its user has no slot left", "parked", fast[1], "Its user's slots are taken: 2 of 2 in all; it is number 1 in their line."},
 		{"by its own will", "scheduled", later.Job.ID, "It is scheduled for " + at.UTC().Format(time.RFC3339) + "."},
 		{"without user", "available", system[0], "It waits for a worker. It has no user, so no limit holds it up."},
 	} {

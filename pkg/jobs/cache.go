@@ -100,7 +100,8 @@ func (c *Cache) find(user string, begin bool) (last string, f *flight, fresh boo
 		return k.tier, nil, true
 	}
 	if f = c.flights[user]; f == nil && begin {
-		// Not the caller's context: who waits beside him must not lose the answer.
+		// Not the caller's context: others wait for this answer too, and must not lose
+		// it when the first caller gives up.
 		ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout)
 		f = &flight{ctx: ctx, done: make(chan struct{})}
 		c.flights[user] = f
@@ -131,8 +132,8 @@ func (c *Cache) ask(f *flight, user, last string) {
 	close(f.done)
 }
 
-// safely calls the function. It is not the caller's goroutine, in which his panic would
-// end one job, so that it must not end all.
+// safely calls the function, and makes an error of its panic. In a caller's goroutine a
+// panic would end one job; in this one it would end the process.
 func (c *Cache) safely(ctx context.Context, user string) (tier string, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -142,7 +143,7 @@ func (c *Cache) safely(ctx context.Context, user string) (tier string, err error
 	return c.name(ctx, user)
 }
 
-// keep remembers, and forgets who was not asked about lately.
+// keep remembers a user, and forgets those who were not asked about lately.
 func (c *Cache) keep(user string, k remembered) {
 	if _, ok := c.young[user]; !ok && len(c.young) >= max(1, c.cfg.MaxUsers/2) {
 		c.young, c.old = map[string]remembered{}, c.young

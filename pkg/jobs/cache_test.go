@@ -126,7 +126,7 @@ func TestCacheAsksOnceAtATime(t *testing.T) {
 		hurried, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 		defer cancel()
 		var wg sync.WaitGroup
-		wg.Go(func() { // who asks first and gives up takes nothing from the others
+		wg.Go(func() { // the first caller, which gives up: the others must still get their answer
 			if got, err := c.Name(hurried, "paul"); got != "" || !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("in a hurry: Name = %q, %v, want nothing and an error", got, err)
 			}
@@ -146,9 +146,7 @@ func TestCacheAsksOnceAtATime(t *testing.T) {
 	})
 }
 
-// TestCacheTimesOut: also when the function does not heed its context; who comes then
-// does not wait, and the answer counts when it is there.
-// A caller without time gets what is known, and nobody is asked in his name.
+// A caller whose context has ended gets what is known, and causes no question.
 func TestCacheDoesNotAskForWhoCannotWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &source{tier: "pro"}
@@ -178,6 +176,8 @@ func TestCacheDoesNotAskForWhoCannotWait(t *testing.T) {
 	})
 }
 
+// A question times out also when its function does not heed its context. A caller who
+// comes then does not wait, and the answer counts when it is there.
 func TestCacheTimesOut(t *testing.T) {
 	for _, deaf := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

@@ -24,9 +24,8 @@ type FileTiers struct {
 	// the numbers they have if a file does not say.
 	Set func() *limits.Set
 
-	// Totals take the place, by the name of the tier, of how many jobs a tier's users
-	// may run at a time: see Env. A user for whom the file has a number of his own keeps
-	// it.
+	// Totals, by the name of a tier, replace how many jobs its users may run at a time:
+	// see Env. A user for whom the file has a number of their own keeps that.
 	Totals map[string]int
 }
 

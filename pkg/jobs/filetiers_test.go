@@ -61,18 +61,18 @@ func TestFileTiers(t *testing.T) {
 		want       jobs.Tier
 	}{
 		{"a tier", "alice", nil, tier("pro", jobs.Priority, 4, analysis)},
-		{"a number of his own", "bob", nil, tier("pro", jobs.Priority, 10, analysis)},
+		{"a number of one's own", "bob", nil, tier("pro", jobs.Priority, 10, analysis)},
 		{"not limited", "carol", nil, tier("enterprise", jobs.Priority, jobs.Unlimited, nil)},
 		{"a dry run holds nobody back", "dora", nil, tier("trial", jobs.Default, jobs.Unlimited, nil)},
-		{"nor does what is off", "ernie", nil, tier("stopped", jobs.Default, jobs.Unlimited, nil)},
+		{"a limit that is off holds nobody back", "ernie", nil, tier("stopped", jobs.Default, jobs.Unlimited, nil)},
 		{"by a pattern", "team-x", nil, tier("team", jobs.Priority, 1, nil)},
-		{"nobody knows him", "zoe", nil, tier("free", jobs.Default, 1, nil)},
+		{"a user whom nobody knows", "zoe", nil, tier("free", jobs.Default, 1, nil)},
 		{"an address", "10.0.0.1", nil, tier("guest", jobs.Default, 2, nil)},
 		{"a long name", limits.Key(string(make([]byte, 300))), nil, tier("free", jobs.Default, 1, nil)},
 		{"exempt", "probe", nil, tier("exempt", jobs.Default, jobs.Unlimited, nil)},
 
 		{"the environment's number of the tier", "alice", env, tier("pro", jobs.Priority, 8, analysis)},
-		{"not where he has his own", "bob", env, tier("pro", jobs.Priority, 10, analysis)},
+		{"not in place of one's own number", "bob", env, tier("pro", jobs.Priority, 10, analysis)},
 		{"of the default tier", "zoe", env, tier("free", jobs.Default, 7, nil)},
 		{"where the file has no limit", "carol", env, tier("enterprise", jobs.Priority, 9, nil)},
 		{"not in a dry run", "dora", env, tier("trial", jobs.Default, jobs.Unlimited, nil)},

@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// NameFunc finds the name of the tier of the user with a key (limits.Key), "" if nobody
-// knows him. With an error comes the last name that was known, or "".
+// NameFunc finds the name of the tier of the user with a key (limits.Key), "" for a user
+// whom nobody knows. With an error it returns the last name that was known, or "".
 type NameFunc func(ctx context.Context, user string) (tier string, err error)
 
 // NamedTiers are tiers of a limit file whose users are in a database, or wherever Name
-// looks. A user whom the file itself names, by his name, by a pattern or as exempt, has
-// what it says there, so that an exception for one is an edit of the file.
+// looks. Users whom the file itself names, by name, by a pattern or as exempt, have what
+// it says there, so that an exception for one user is an edit of the file.
 type NamedTiers struct {
 	File FileTiers
 	Name NameFunc // a Query, a function, or the Cache.Name of either
@@ -24,9 +24,9 @@ type NamedTiers struct {
 	Timeout time.Duration
 }
 
-// Tier returns the tier of a user. Whom Name does not know has the default tier, without
-// an error. So has he, with one, whose tier the file does not have, and who is asked
-// about in vain.
+// Tier returns the tier of a user. A user whom Name does not know has the default tier,
+// without an error. A user whose tier the file does not have, or of whom Name fails and
+// returns no name, has the default tier as well, with an error.
 func (n NamedTiers) Tier(ctx context.Context, user string) (Tier, error) {
 	set := n.File.now()
 	fromFile := n.File.of(set.User(user))

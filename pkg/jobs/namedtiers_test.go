@@ -38,10 +38,10 @@ func TestNamedTiers(t *testing.T) {
 		err        string
 	}{
 		{"what is found", "paul", tier("pro", jobs.Priority, 6, analysis), "<nil>"},
-		{"nobody knows him", "zoe", free, "<nil>"},
-		{"the file names him", "alice", tier("pro", jobs.Priority, 6, analysis), "<nil>"},
-		{"by a pattern", "team-x", tier("team", jobs.Priority, 1, nil), "<nil>"},
-		{"as exempt", "probe", tier("exempt", jobs.Default, jobs.Unlimited, nil), "<nil>"},
+		{"a user whom nobody knows", "zoe", free, "<nil>"},
+		{"a user whom the file names", "alice", tier("pro", jobs.Priority, 6, analysis), "<nil>"},
+		{"a user whom a pattern names", "team-x", tier("team", jobs.Priority, 1, nil), "<nil>"},
+		{"a user whom the file exempts", "probe", tier("exempt", jobs.Default, jobs.Unlimited, nil), "<nil>"},
 		{"a tier that the file does not have", "gold", free, `tier "gold" is not in the limit file (valid: enterprise, free, guest, pro, stopped, team, trial)`},
 		{"an error", "down", free, "find tier: no connection"},
 		{"an error, with the last that was known", "stale", tier("pro", jobs.Priority, 6, analysis), "find tier: no connection"},

@@ -69,8 +69,8 @@ func Split(queue string) (service string, c Class) {
 	return queue, ""
 }
 
-// Route returns the queue of a service that a job goes to: that of its user's tier, or,
-// whosever it is, the one for jobs that a scheduler starts. A job without a user has the
+// Route returns the queue of a service that a job goes to: that of its user's tier, or
+// the one for jobs that a scheduler starts, of any user. A job without a user has the
 // zero Tier, and goes to the default queue.
 func Route(service string, t Tier, scheduled bool) string {
 	switch {

@@ -131,7 +131,7 @@ func TestRoute(t *testing.T) {
 		{"a tier that pays", pro, false, "analysis_priority"},
 		{"another", free, false, "analysis_default"},
 		{"nobody's", jobs.Tier{}, false, "analysis_default"},
-		{"a scheduler's, whosever it is", pro, true, "analysis_scheduled"},
+		{"a scheduler's, of any user", pro, true, "analysis_scheduled"},
 		{"a scheduler's, of nobody", jobs.Tier{}, true, "analysis_scheduled"},
 	} {
 		if got := jobs.Route("analysis", tt.tier, tt.scheduled); got != tt.want {

@@ -68,8 +68,8 @@ type Slots interface {
 	// only that.
 	Release(ctx context.Context, c Claim, l Limits, reserve time.Duration) (handed []Job, err error)
 
-	// Hand reserves the user's free slots for those of his jobs that are parked, for so
-	// long, and returns these, in their order; each has to be woken.
+	// Hand reserves the user's free slots for the first of the user's parked jobs, for so
+	// long, and returns these jobs in their order; each has to be woken.
 	Hand(ctx context.Context, user string, l Limits, reserve time.Duration) (handed []Job, err error)
 
 	// Reserved returns the jobs of a user for which a slot is reserved, the oldest

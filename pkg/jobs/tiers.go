@@ -5,7 +5,7 @@ import "context"
 // Tier is what a user may do with jobs.
 type Tier struct {
 	Name   string
-	Class  Class // of the queues that his jobs go to
+	Class  Class // of the queues that the user's jobs go to
 	Limits Limits
 }
 
@@ -25,5 +25,5 @@ type Class string
 const (
 	Priority  Class = "priority"  // of tiers that pay
 	Default   Class = "default"   // of the others, and of unknown users
-	Scheduled Class = "scheduled" // of jobs that a scheduler starts, whosever they are
+	Scheduled Class = "scheduled" // of jobs that a scheduler starts, of any user
 )

@@ -1,6 +1,6 @@
--- Counts what is before a new job of each user ($1) in a queue ($2): his available,
--- running and parked jobs there, and whether any is gated. Its last row has the ids of
--- $3 that are there to be seen.
+-- Counts what is before a new job of each user ($1) in a queue ($2): the user's
+-- available, running and parked jobs there, and whether any is gated. The last row has
+-- those ids of $3 that can be seen.
 SELECT k.ord::int4, flowing.n + parked.n, EXISTS (
 		SELECT FROM @table@ AS j
 		WHERE j.metadata->>'sluice:user' = k.usr

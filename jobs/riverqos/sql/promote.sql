@@ -1,5 +1,5 @@
--- Lets gated jobs through: of each user ($1) in a queue ($2), as many as make his
--- available, running and parked ones there up to a size ($3); 5000 at a time.
+-- Lets gated jobs through: of each user ($1) in a queue ($2), as many as bring the
+-- user's available, running and parked jobs there up to a size ($3); 5000 at a time.
 --
 -- The job with the id $4 has ended, although its row still says that it runs: River
 -- writes later. It is marked as passed by the attempt's time, so that nobody else

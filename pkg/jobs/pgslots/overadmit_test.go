@@ -56,11 +56,11 @@ func countThenInsert(t *testing.T, dsn string) {
 	}
 }
 
-// lockAndCount shows why the lock alone does not do.
+// lockAndCount shows why the lock alone does not suffice.
 // READ COMMITTED takes a snapshot when a statement begins, and all that the statement
-// reads is as of then. Whoever waits for the lock in the statement that counts does so
-// after the snapshot, and when he has the lock counts what was there before he waited.
-// It is the same in a function that is not VOLATILE, or not READ COMMITTED.
+// reads is as of then. A statement that takes the lock and counts waits after its
+// snapshot, so that with the lock it counts what was there before it waited.
+// The same holds in a function that is not VOLATILE, and in stricter isolation levels.
 func lockAndCount(t *testing.T, dsn string) {
 	pool := open(t, dsn, attempts+2)
 	_, schema := fresh(t, pool)

@@ -17,7 +17,7 @@
 // refuse to run in one, and the calls then begin transactions of their own, still in one
 // round trip. overadmit_test.go shows all of this.
 //
-// One conditional INSERT … ON CONFLICT DO UPDATE … WHERE on a row per user, with his slots
+// One conditional INSERT … ON CONFLICT DO UPDATE … WHERE on a row per user, with the slots
 // in arrays, is right as well, and was measured to be a tenth faster for the smallest
 // limits (10 700 to 11 700 pairs/s against 9 900 to 10 900, prototypes of both in pgbench).
 // But it writes all of a user's slots at each change, and the line needs a lock anyway.
@@ -147,7 +147,7 @@ func (s *Slots) Renew(ctx context.Context, claims []jobs.Claim, lease time.Durat
 		}
 		order[i] = i
 	}
-	// Claims of one user are renewed together, which takes his lock but once.
+	// Claims of one user are renewed together, which takes the user's lock only once.
 	slices.SortStableFunc(order, func(i, j int) int { return strings.Compare(claims[i].User, claims[j].User) })
 	var gone []int
 	for batch := range slices.Chunk(order, renewAtOnce) {

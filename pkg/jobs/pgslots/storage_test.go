@@ -77,8 +77,8 @@ func renewGrowsNothing(t *testing.T, dsn string) {
 }
 
 // deadRows has one user come and go without a vacuum, and then counts the pages that are
-// read for him: nearly all of those that his dead rows are in, if the plan is a wrong one.
-// Plans are made when the tables are empty, which the planner knows or not.
+// read for that user. A wrong plan reads nearly all pages that hold the user's dead rows.
+// Plans are made when the tables are empty, whether the planner knows that or not.
 func deadRows(t *testing.T, dsn string) {
 	for name, prepare := range map[string]string{
 		"tables of unknown size":   "",

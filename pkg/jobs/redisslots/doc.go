@@ -3,8 +3,8 @@
 // Cluster, and is tested with Redis 7.
 //
 // All keys expire. A user's slots are kept for a day after the last of them is over, and
-// his line for a day after whatever was last done to him: as long as somebody hands
-// slots out. No key is left of a user who has no jobs.
+// the user's line for a day after the last call about that user. No key is left of a user
+// who has no jobs.
 //
 //	key                              type  holds
 //	sluice:jobs:{<n>}:waiting        zset  users with parked or reserved jobs; all scores are 0, so they are sorted by name
@@ -17,7 +17,7 @@
 // by SCAN or KEYS.
 //
 // A call costs Redis the same however many users there are and jobs are parked. It
-// grows with the slots that the user has taken, and with the queues in which he has
+// grows with the slots that the user has taken, and with the queues in which the user has
 // parked jobs: acquiring and releasing a slot take 50 µs of Redis' processor with five
 // slots taken, 120 µs with 50, 2 ms with 1000.
 package redisslots

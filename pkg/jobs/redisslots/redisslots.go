@@ -22,8 +22,8 @@ var script = redis.NewScript(source)
 const (
 	// shards is the same in every process, for a user is to be in one of them.
 	shards = 16
-	// ttl is how long a user's slots are kept when they are over, and his line when
-	// nothing is done to him.
+	// ttl is how long a user's slots are kept after they are over, and a user's line after
+	// the last call about that user.
 	ttl = 24 * time.Hour
 	// most bounds the limits: Redis' numbers are exact up to there.
 	most = 1 << 52
