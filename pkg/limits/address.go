@@ -2,9 +2,10 @@ package limits
 
 import "strings"
 
-// Anonymous reports whether a user's key says that nobody told his name: "~", which
-// HAProxy writes for a request without one, or an IPv4 address, an IPv6 address or
-// the /64 of one (2001:db8:1:2::). A hidden key says so if the name looks like one. A key at an endpoint is looked at without it.
+// Anonymous reports whether a user's key says that the requests have no name: "~", which
+// HAProxy writes for a request without one, an IPv4 address, an IPv6 address or the /64
+// of one (2001:db8:1:2::). A hidden key says so if it marks the name as an address. Of a
+// key at an endpoint only the part after the endpoint counts.
 func Anonymous(key string) bool {
 	_, key = SplitEndpoint(key)
 	if IsHidden(key) {

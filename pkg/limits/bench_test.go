@@ -8,7 +8,7 @@ import (
 )
 
 // BenchmarkParse reads files of 100 000 users and reports what a user costs:
-// the time to read him, and the memory that he keeps (the source included).
+// the time to read the entry, and the memory that it keeps (the source included).
 func BenchmarkParse(b *testing.B) {
 	const users = 100_000
 	for name, value := range map[string]string{

@@ -14,10 +14,10 @@ type source struct {
 	data []byte
 }
 
-// A bundle is several files in one, so that whoever gets it can make the same Set
-// without having them: the limit file, and those of its users_from. It begins with
-// bundleMark and how many files there are, which no limit file can, because that is
-// YAML's text and no mapping. Then each file has a line with its length in bytes and
+// A bundle is several files in one: the limit file, and those of its users_from. A
+// process that gets it can make the same Set without having the files. It begins with
+// bundleMark and the number of files. No limit file can begin like that, because it is a
+// text in YAML and not a mapping. Then each file has a line with its length in bytes and
 // its name, quoted as in Go, followed by its content and a newline:
 //
 //	sluice-limits-bundle 1 2

@@ -9,9 +9,9 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// AddressLimits bound what comes from one address of clients, whoever they say they
-// are. Each HAProxy enforces them by itself, from its configuration: they hold at each
-// HAProxy, not over the cluster. The zero AddressLimits limit nothing.
+// AddressLimits bound what comes from one address of clients, whatever users the
+// requests name. Each HAProxy enforces them by itself, from its configuration: they hold
+// at each HAProxy, not over the cluster. The zero AddressLimits limit nothing.
 type AddressLimits struct {
 	Requests   int // in each second; 0 means unlimited
 	Concurrent int // requests in progress; 0 means unlimited

@@ -26,8 +26,8 @@ const (
 	maxBy     = 1000 // bytes
 )
 
-// Override is what somebody set by hand for a user until a time, over what the limit
-// file says of him.
+// Override is what an operator set by hand for a user until a time, over what the limit
+// file says of that user.
 type Override struct {
 	User     string `json:"user"`               // named as in the limit file; no pattern
 	Endpoint string `json:"endpoint,omitempty"` // "" is everywhere
@@ -36,10 +36,10 @@ type Override struct {
 	// previous secrets. User is the current one's then.
 	Also []string `json:"also,omitempty"`
 
-	// Limits, in JSON, are what an entry of users may hold but for comment, until and
-	// then: the name of a tier or a mapping. Over what they do not say, the user keeps
-	// what the file says of him; a tier that they name takes the place of all of it. At
-	// an endpoint they are what an entry may hold there, so no tier.
+	// Limits, in JSON, are what an entry of users may hold except for comment, until and
+	// then: the name of a tier or a mapping. A field that they do not set stays as the
+	// file has it; a tier that they name replaces everything that the file says of the
+	// user. At an endpoint they are what an entry may hold there, so no tier.
 	Limits json.RawMessage `json:"limits"`
 
 	Reason string    `json:"reason"`       // 1 to 200 printable characters
@@ -288,14 +288,14 @@ func (f *file) setByHand() {
 	}
 }
 
-// setUser gives one user his overrides: all of them, or, if something is wrong, those
-// that can be there beside those before them.
+// setUser gives one user the overrides: all of them, or, if one is wrong, those that are
+// valid together with the ones before them.
 func (f *file) setUser(overrides []Override) {
 	key := fileKey(overrides[0].User)
 	fromFile := (&Set{content: f.set, now: math.MinInt64}).entry(key)
 	if fromFile.limits.Tier == ExemptTier {
 		for _, o := range overrides {
-			f.refused = append(f.refused, Refused{o, fmt.Errorf("user %s is exempt by the limit file, so nothing limits him; an override would have no effect", quote(o.User))})
+			f.refused = append(f.refused, Refused{o, fmt.Errorf("user %s is exempt by the limit file, so nothing limits this user; an override would have no effect", quote(o.User))})
 		}
 		return
 	}

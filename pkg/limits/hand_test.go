@@ -61,12 +61,12 @@ func TestWith(t *testing.T) {
 		at        time.Duration // after handEpoch
 		want      string
 	}{
-		{"what is not named stays what his tier gives", []Override{byHand("alice", "", `{"concurrent":50}`, time.Hour)}, "alice", 0, "pro GET=100 concurrent=50 down=10485760"},
-		{"at endpoints too, as in the file", []Override{byHand("alice", "", `{"concurrent":50}`, time.Hour)}, "@up/alice", 0, "pro GET=130 concurrent=50 down=10485760"},
-		{"and what his own entry gives", []Override{byHand("dora", "", `{"concurrent":50}`, time.Hour)}, "dora", 0, "free GET=14 PUT=5 concurrent=50"},
+		{"what is not named stays what the tier gives", []Override{byHand("alice", "", `{"concurrent":50}`, time.Hour)}, "alice", 0, "pro GET=100 concurrent=50 down=10485760"},
+		{"it counts at endpoints too, as in the file", []Override{byHand("alice", "", `{"concurrent":50}`, time.Hour)}, "@up/alice", 0, "pro GET=130 concurrent=50 down=10485760"},
+		{"what is not named stays what the user's own entry gives", []Override{byHand("dora", "", `{"concurrent":50}`, time.Hour)}, "dora", 0, "free GET=14 PUT=5 concurrent=50"},
 		{"a class leaves the others", []Override{byHand("dora", "", `{"requests":{"PUT":50}}`, time.Hour)}, "dora", 0, "free GET=14 PUT=50 concurrent=4"},
 		{"a tier replaces all that the file says", []Override{byHand("dora", "", `{"tier":"pro"}`, time.Hour)}, "@up/dora", 0, "pro GET=130 concurrent=13 down=10485760"},
-		{"as its name alone does", []Override{byHand("dora", "", `"pro"`, time.Hour)}, "dora", 0, "pro GET=100 concurrent=3 down=10485760"},
+		{"the name of a tier alone does so too", []Override{byHand("dora", "", `"pro"`, time.Hour)}, "dora", 0, "pro GET=100 concurrent=3 down=10485760"},
 		{"until it ends", []Override{byHand("dora", "", `"pro"`, time.Hour)}, "dora", time.Hour, "free GET=14 PUT=5 concurrent=4"},
 		{"not a moment sooner", []Override{byHand("dora", "", `"pro"`, time.Hour)}, "dora", time.Hour - 1, "pro GET=100 concurrent=3 down=10485760"},
 		{"nobody else", []Override{byHand("dora", "", `"pro"`, time.Hour)}, "alice", 0, "pro GET=100 concurrent=3 down=10485760"},
@@ -155,8 +155,8 @@ func TestWithRefuses(t *testing.T) {
 		{"a part of one", byHand("alice", "", `{"concurrent":5`, time.Hour), "limits: missing, or not complete"},
 		{"too deep", byHand("alice", "", strings.Repeat(`{"a":`, 20)+"1"+strings.Repeat("}", 20), time.Hour), "limits: nested more than 16 deep"},
 		{"no UTF-8", byHand("alice", "", "\"\xff\"", time.Hour), "limits: not UTF-8 text"},
-		{"who is exempt", byHand("probe", "", `{"concurrent":5}`, time.Hour), `user "probe" is exempt by the limit file, so nothing limits him; an override would have no effect`},
-		{"who is exempt by a pattern", byHand("mon-1", "up", `{"concurrent":5}`, time.Hour), `user "mon-1" is exempt by the limit file, so nothing limits him; an override would have no effect`},
+		{"who is exempt", byHand("probe", "", `{"concurrent":5}`, time.Hour), `user "probe" is exempt by the limit file, so nothing limits this user; an override would have no effect`},
+		{"who is exempt by a pattern", byHand("mon-1", "up", `{"concurrent":5}`, time.Hour), `user "mon-1" is exempt by the limit file, so nothing limits this user; an override would have no effect`},
 		{"a pattern", byHand("team-*", "", `{"concurrent":5}`, time.Hour), `user "team-*": a pattern cannot be overridden by hand; name one user`},
 		{"nobody", byHand("", "", `{"concurrent":5}`, time.Hour), "user must be a name in UTF-8, as in a limit file"},
 		{"a name of other bytes", byHand("\xff", "", `{"concurrent":5}`, time.Hour), "user must be a name in UTF-8, as in a limit file"},
@@ -340,7 +340,7 @@ func TestWithIsWhatTheFileWouldSay(t *testing.T) {
 			if err := json.Unmarshal(o.Limits, &entry); err != nil {
 				t.Fatal(err)
 			}
-			if _, named := entry["tier"]; !named { // what the file gives him goes on beside it
+			if _, named := entry["tier"]; !named { // what the file gives the user goes on beside it
 				entry = merged(map[string]map[string]any{
 					"alice": {"tier": "pro"}, "team-x": {"tier": "pro", "priority": 7}, "ernie": {"tier": "pro", "concurrent": 5}, "10.0.0.1": {"tier": "guest"},
 				}[user], entry)

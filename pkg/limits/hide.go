@@ -12,8 +12,8 @@ import (
 // Hide returns the set in which users are known by the keys that the secrets make of
 // their names, for a cluster whose HAProxies have one of these secrets. Neither its Source
 // nor what it says of users has a name, a comment, or the name of a file of users_from;
-// only Key, Keys, Origin and OriginAt take names. Whoever gets the Source needs no secret
-// to Parse it.
+// only Key, Keys, Origin and OriginAt take names. The Source can be parsed without a
+// secret.
 //
 // Keys match no pattern, so a file with patterns of users is refused: the error is of
 // type Errors and names no user. The set must have no overrides by hand. It takes as long

@@ -9,7 +9,7 @@ const (
 )
 
 // The classes of queues that a tier's jobs may go to. Jobs that a scheduler starts have
-// queues of their own, whosever they are.
+// queues of their own, for all users.
 const (
 	PriorityQueues = "priority"
 	DefaultQueues  = "default"
@@ -39,8 +39,8 @@ type JobsSource uint8
 // The sources.
 const (
 	Builtin JobsSource = iota // nobody: 1 in tiers named free, 3 in pro and pro_plus, 5 in enterprise, in others that of the default tier
-	OfTier                    // his tier
-	OfUser                    // his own entry, or an override by hand
+	OfTier                    // the user's tier
+	OfUser                    // the user's own entry, or an override by hand
 )
 
 // builtinJobs are what tiers of these names have if they do not say.

@@ -108,7 +108,7 @@ func TestEqualJobsAreShared(t *testing.T) {
 		}
 	}
 	if c := set.User("c").Jobs(); free.Jobs().Stated || !c.Stated || c.Total != 1 || c.Queues != nil {
-		t.Errorf("c has %+v, and free %+v, want the same but that his are stated", c, free.Jobs())
+		t.Errorf("c has %+v, and free %+v, want the same, but stated", c, free.Jobs())
 	}
 }
 

@@ -14,8 +14,8 @@ const maxVerbatim = 100
 // maxEndpoint is the longest name of an endpoint, in bytes.
 const maxEndpoint = 24
 
-// Key returns the wire key of a user: the name under which HAProxy's tables,
-// Redis and the agents know him.
+// Key returns the wire key of a user: the name by which HAProxy's tables, Redis and the
+// agents know the user.
 //
 // HAProxy cuts long table keys and ends them at a NUL, so that two users could
 // become one. A name is therefore its own key only if it has 1 to 100 bytes,
@@ -43,7 +43,7 @@ func KeyOf(name string) string {
 	return Key(name)
 }
 
-// EndpointKey returns the wire key of a user at an endpoint, where he is counted
+// EndpointKey returns the wire key of a user at an endpoint, where users are counted
 // apart from elsewhere: "@endpoint/key", of at most 126 bytes. Without an endpoint
 // ("") it is the user's own key.
 func EndpointKey(endpoint, key string) string {

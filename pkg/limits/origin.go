@@ -11,39 +11,39 @@ import (
 
 // Origin tells where a limit file says what a user may do. All lines are from 1.
 type Origin struct {
-	// File is the one that names him, the limit file or one of its users_from, and
-	// User the line there. They are "" and 0 when none does.
+	// File is the file that names the user, the limit file or one of its users_from, and
+	// User the line there. They are "" and 0 when no file does.
 	File string
 	User int
 
-	Tier        int    // the line of his tier in the limit file; 0 when he is exempt
+	Tier        int    // the line of the user's tier in the limit file; 0 for exempt users
 	TierComment string // the tier's comment
 
-	// Named is whether the file names his tier at his name. Otherwise it is the
+	// Named is whether the file names the tier in the user's entry. Otherwise it is the
 	// default tier, with or without overrides, the anonymous or the unreadable one.
 	Named      bool
-	Pattern    string // the pattern that names him; "" when his own name does, or nothing
-	Exempt     bool   // he is not limited; File and User are where exempt says so
-	Anonymous  bool   // nobody told his name, so that he has the anonymous tier
-	Unreadable bool   // it is UnreadableKey, and has the tier of that
+	Pattern    string // the pattern that matches the name; "" when an entry has the name itself, or there is none
+	Exempt     bool   // the user is not limited; File and User are where exempt says so
+	Anonymous  bool   // the requests have no name, so that the anonymous tier counts
+	Unreadable bool   // the user is UnreadableKey, which has a tier of its own
 
-	// Until is when what the file says of him ends, zero when never, and Then the tier
-	// that he has from then on. Expired is whether that was before the Set's time: his
-	// tier is that, and nothing in Fields is an override.
+	// Until is when what the file says of the user ends, zero when never, and Then the
+	// user's tier from then on. Expired is whether that was before the Set's time: the
+	// tier is then the one of Then, and nothing in Fields is an override.
 	Until   time.Time
 	Then    string
 	Expired bool
-	Comment string // his own
+	Comment string // of the user's entry
 
-	// Hand are the overrides by hand that count for him, sorted by endpoint: everywhere,
-	// or where was asked about. What else is here is what the file says, but that his
-	// tier is the one that they name.
+	// Hand are the overrides by hand that count for the user, sorted by endpoint: those
+	// for everywhere, and those for the endpoint that was asked about. All other fields
+	// are what the file says, except that Tier is that of the tier which they name.
 	Hand []Override
 
 	FileMode int // the line of the mode of the whole file; 0 when it has none
 
-	// Fields are what his tier and his overrides set, sorted by name. What hides the
-	// same field of the tier is here in its place.
+	// Fields are what the tier and the user's overrides set, sorted by name. An override
+	// replaces the tier's field of the same name.
 	Fields []FieldOrigin
 }
 
@@ -55,7 +55,7 @@ type FieldOrigin struct {
 	Name     string
 	Line     int
 	File     string // the limit file, or the one of users_from that has the override
-	Override bool   // the user's own, not his tier's
+	Override bool   // the user's own, not the tier's
 	Endpoint bool   // for the endpoint that was asked about, not for everywhere
 	Hand     bool   // by hand: File is "" and Line 0
 }
@@ -141,7 +141,7 @@ func namesTier(overrides []Override) bool {
 	})
 }
 
-// namedBy is what the file names a user by: his name, a pattern, or "" for nothing.
+// namedBy is what the file names a user by: the name, a pattern, or "" for neither.
 func (s *Set) namedBy(key, user string) string {
 	if _, ok := s.users[key]; ok {
 		return user

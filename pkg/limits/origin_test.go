@@ -81,8 +81,8 @@ func TestOriginField(t *testing.T) {
 	}
 }
 
-// TestOriginKnowsEveryLimit: whoever sets a limit that a user has is found, and
-// what nobody sets is not limited.
+// Of each limit that a user has, Origin finds the line that sets it; a limit that no line
+// sets is none.
 func TestOriginKnowsEveryLimit(t *testing.T) {
 	var sets []*Set
 	for _, path := range glob(t, "testdata/good-*.yaml") {

@@ -253,7 +253,7 @@ func TestSet(t *testing.T) {
 // TestSetIsSmall bounds what a user costs in the worst case, when no two have
 // the same limits. It fails if a Set keeps alive what Parse needed to make it.
 func TestSetIsSmall(t *testing.T) {
-	const users, most = 20_000, 300 // bytes a user, the 46 of his line included
+	const users, most = 20_000, 300 // bytes a user, the 46 of the user's line included
 	var file bytes.Buffer
 	file.WriteString("version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 5}}}\nusers:\n")
 	for i := range users {

@@ -251,7 +251,7 @@ func (f *file) jobsClass(to *string, where place, n *yaml.Node) {
 	case n.Kind != yaml.ScalarNode || isNull(n):
 		f.errorf(n, "%s must be priority or default, got %s", where, describe(n))
 	case n.Value == "scheduled":
-		f.errorf(n, "%s must be priority or default: the scheduled queues are for what a scheduler starts, whosever it is", where)
+		f.errorf(n, "%s must be priority or default: the scheduled queues are for jobs that a scheduler starts, of any user", where)
 	case !slices.Contains(jobsClasses, n.Value):
 		f.unknown(n, where, "class", jobsClasses)
 	default:

@@ -119,7 +119,7 @@ func schemaFile() schema {
 				Examples: []any{json.RawMessage(`{"per_address":"30/min"}`)},
 			},
 			"per_address": {
-				Title: "Limits of an address", Description: "At each HAProxy: what a client's address (IPv6: its /64) may do, whoever the requests belong to and beside their own limits. HAProxy must be written (sluice haproxy) and reloaded to know it.",
+				Title: "Limits of an address", Description: "What a client's address (IPv6: its /64) may do at each HAProxy, in addition to the limits of the users its requests belong to. HAProxy's configuration must be written (sluice haproxy) and reloaded when this changes.",
 				Type: "object", MinProperties: 1, Additional: false,
 				Properties: map[string]schema{
 					"requests":   count("Requests of an address", "In each second of the clock, at each HAProxy: a whole number from 1, or unlimited.", MaxPerSecond, 100),
@@ -166,7 +166,7 @@ func schemaDefs() map[string]schema {
 			},
 		},
 		"endpoint": {
-			Title: "Endpoint", Description: "The limits of each user at this endpoint, where he is counted apart from elsewhere. What is left out is as everywhere.",
+			Title: "Endpoint", Description: "The limits of each user at this endpoint, where users are counted apart from elsewhere. A field that is left out is as everywhere.",
 			Type: "object", Properties: limitProperties(), Additional: false,
 		},
 		"all_endpoints": {
@@ -267,7 +267,7 @@ func schemaQueues() schema {
 			{Type: "object", Additional: false, Required: workersFields, Properties: map[string]schema{
 				"priority":  workers("Priority", "For jobs of tiers that pay."),
 				"default":   workers("Default", "For jobs of all other users."),
-				"scheduled": workers("Scheduled", "For jobs that a scheduler starts, whosever they are."),
+				"scheduled": workers("Scheduled", "For jobs that a scheduler starts, of any user."),
 			}},
 			{Type: "array", Items: &schema{Type: "integer", Minimum: number(0), Maximum: number(MaxWorkers)}, MinItems: len(workersFields), MaxItems: len(workersFields)},
 			{
@@ -329,7 +329,7 @@ func limitProperties() map[string]schema {
 		rates[class] = *ref("rate")
 	}
 	return map[string]schema{
-		"mode": mode("Mode of these limits", "Of each limit the weakest counts: of the file, of this, and its own. A user's replaces that of his tier."),
+		"mode": mode("Mode of these limits", "Of each limit the weakest counts: of the file, of this, and its own. A user's replaces that of the tier."),
 		"requests": {
 			Title:       "Request rates",
 			Description: `Requests by class; "*" is all classes together, OTHER every method without a class of its own, other names are operation classes. A request counts against its method, its operation class and "*". unlimited lifts them all.`,

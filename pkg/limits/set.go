@@ -68,20 +68,21 @@ var exemptEntry = &entry{limits: exemptLimits, together: exemptLimits}
 
 var exemptLimits = &Limits{Tier: ExemptTier}
 
-// User returns the limits of the user with this wire key: Key of his name, or at
-// an endpoint EndpointKey of both. It is never nil, and asking does not allocate.
+// User returns the limits of the user with this wire key: Key of the name, or at an
+// endpoint EndpointKey of both. The result is never nil, and asking does not allocate.
 //
-// Who is exempt, and ExemptKey, has no limit. Of others, what was set by hand (see
-// With) counts before what the file says. A name in the file counts before
-// the patterns that match it, of which the one with most literal characters counts,
-// or the earlier one. A user whom the file names neither way has the anonymous tier
-// if there is one and his key is "~" (no name) or an IP address, UnreadableKey its own
-// tier if there is one, else the default tier. Patterns match no key that begins with "~":
-// it is not the name. OthersKey and those that begin with it have the limits of their line of the file.
+// Exempt users, and ExemptKey, have no limit. Of others, what was set by hand (see With)
+// counts before what the file says. A name in the file counts before the patterns that
+// match it, of which the one with most literal characters counts, or the earlier one. A
+// user whom the file names neither way has the anonymous tier if there is one and the
+// key is "~" (no name) or an IP address; UnreadableKey has its own tier if there is one;
+// all others have the default tier. Patterns match no key that begins with "~", because
+// it is not the name. OthersKey, and keys that begin with it, have the limits of their
+// line of the file.
 //
-// At an endpoint that the file does not declare users have the limits that they
-// have everywhere. Of a key of Together these are the limits of Together, which are
-// none for a user without them.
+// At an endpoint that the file does not declare, users have the limits that they have
+// everywhere. Of a key of Together these are the limits of Together, which are none for
+// a user without them.
 func (s *Set) User(key string) *Limits {
 	endpoint := awayFromEndpoints
 	if key != "" && key[0] == '@' {

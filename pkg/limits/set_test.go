@@ -56,7 +56,7 @@ func TestSetUser(t *testing.T) {
 		{"exempt request", ExemptKey, 0, true},
 		{"credentials that cannot be read", UnreadableKey, 3, false},
 		{"the same at an endpoint", "@up/" + UnreadableKey, 13, false},
-		{"a user who calls himself so", Key(UnreadableKey), 1, false},
+		{"a user with that text as name", Key(UnreadableKey), 1, false},
 		{"at an endpoint", "@up/alice", 13, true},
 		{"at an endpoint with the limits of everywhere", "@api/alice", 3, true},
 		{"at an endpoint that is not declared", "@other/alice", 3, true},

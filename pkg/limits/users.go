@@ -173,7 +173,7 @@ func (f *file) userEntry(name string, n *yaml.Node) *entry {
 }
 
 // userEndpoints returns a user's limits at the endpoints where they differ: those of
-// the tier there, then the user's own everywhere, then his own there.
+// the tier there, then the user's own everywhere, then the user's own there.
 func (f *file) userEndpoints(where place, n *yaml.Node, base tierDraft, endpoints *yaml.Node) map[string]draft {
 	if len(base.at) == 0 && endpoints == nil {
 		return nil
