@@ -64,7 +64,7 @@ func Handler(o Options) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(o.Gatherer, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /-/healthy", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Connection", "close") // whoever may ask without a token keeps no connection
+		w.Header().Set("Connection", "close") // clients who may ask without a token keep no connection
 		fmt.Fprintln(w, "healthy")
 	})
 	mux.HandleFunc("GET /-/ready", func(w http.ResponseWriter, _ *http.Request) {
@@ -123,10 +123,10 @@ func Told(err error) string {
 	return cmp.Or(strings.TrimRight(text, ": "), "not ready") + " (the log says why)"
 }
 
-// guard keeps pages of other sites, in the browser of somebody who may ask, from
-// asking in his name: those that say so, and those that made their own name mean
-// this machine. A link there may be followed, for who does so sees where it leads; a
-// frame in such a page he may not see.
+// guard refuses requests that pages of other sites make in the browser of somebody who may
+// ask: those that the browser marks as such, and those of a site that made its own name
+// mean this machine. A link from there may be followed, because the reader sees where it
+// leads. A frame is refused, because the reader may not see it.
 func guard(g *Gate, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		site := r.Header.Get("Sec-Fetch-Site")
@@ -153,8 +153,8 @@ func ownName(host string) bool {
 }
 
 // Serve answers on the listener until ctx ends. Streams end then; other answers that are
-// under way have a second. Whoever takes more than 30 s for an answer, unless that is a
-// stream, is dropped.
+// under way have a second. A client who takes more than 30 s for an answer that is not a
+// stream is dropped.
 func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) error {
 	return serve(ctx, l, h, log, 30*time.Second, time.Second)
 }

@@ -120,7 +120,7 @@ func listed(q url.Values, orders ...view.Sort) (by view.Sort, n int, err error) 
 // question is the user who is asked about.
 type question struct {
 	user, endpoint string
-	isKey          bool // user is his key, not his name
+	isKey          bool // user is the key, not the name
 }
 
 // asked reads it from the rest of a path, which is escaped, and the query.

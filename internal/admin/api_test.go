@@ -107,14 +107,14 @@ func TestAPI(t *testing.T) {
 		{"no number", "GET", "/api/v1/users?n=all", 400, "", `n="all": want a number from 1 to 1000`},
 		{"a user", "GET", "/api/v1/users/alice", 200, `user "alice" at ""`, ""},
 		{"at an endpoint", "GET", "/api/v1/users/alice?endpoint=s3-eu", 200, `user "alice" at "s3-eu"`, ""},
-		{"his headers alone", "HEAD", "/api/v1/users/alice", 200, `user "alice" at ""`, ""},
+		{"the headers alone", "HEAD", "/api/v1/users/alice", 200, `user "alice" at ""`, ""},
 		{"a name with a slash", "GET", "/api/v1/users/a%2Fb", 200, `user "a/b" at ""`, ""},
 		{"a name of dots", "GET", "/api/v1/users/%2E%2E", 200, `user ".." at ""`, ""},
 		{"a name that is no UTF-8", "GET", "/api/v1/users/%ff%00", 200, `user "\xff\x00" at ""`, ""},
 		{"a name as long as a header", "GET", "/api/v1/users/" + strings.Repeat("x", 16<<10), 200, `user "` + strings.Repeat("x", 16<<10) + `" at ""`, ""},
 		{"and longer", "GET", "/api/v1/users/" + strings.Repeat("x", 16<<10+1), 400, "", "a user's name of 16385 bytes: want 1 to 16384"},
-		{"by his key", "GET", "/api/v1/users/~AB?by=key&endpoint=a", 200, `key "~AB" at "a"`, ""},
-		{"by his name", "GET", "/api/v1/users/~AB?by=name", 200, `user "~AB" at ""`, ""},
+		{"by key", "GET", "/api/v1/users/~AB?by=key&endpoint=a", 200, `key "~AB" at "a"`, ""},
+		{"by name", "GET", "/api/v1/users/~AB?by=name", 200, `user "~AB" at ""`, ""},
 		{"by something else", "GET", "/api/v1/users/~AB?by=x", 400, "", `unknown by "x" (valid: name, key)`},
 		{"at what cannot be an endpoint", "GET", "/api/v1/users/a?endpoint=A", 400, "", `endpoint "A" is no name of one (valid: *, or up to 24 of a-z, 0-9 and -, the first none)`},
 		{"at one that begins with -", "GET", "/api/v1/users/a?endpoint=-a", 400, "", `endpoint "-a" is no name of one (valid: *, or up to 24 of a-z, 0-9 and -, the first none)`},
@@ -158,7 +158,7 @@ func TestNoAPI(t *testing.T) {
 	}
 }
 
-// Whatever a user is called: the path of his name asks for exactly him.
+// Whatever a user is called, the path of that name asks for exactly that user.
 func FuzzUserPath(f *testing.F) {
 	for _, name := range []string{"alice", "a/b", "..", ".", "%2e", "a b?c#d", "\xff\x00", "~AB", "@a/b", "+", "a%", "/", "//", "ü"} {
 		f.Add(name, "")

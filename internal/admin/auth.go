@@ -201,7 +201,7 @@ func mayStill(ctx context.Context) bool {
 	return !ok || still()
 }
 
-// caller is the name of who asks: that of his token, or anonymous if none is asked for.
+// caller is the name of the client: that of the token, or anonymous if none is wanted.
 func caller(r *http.Request) string {
 	if name, ok := r.Context().Value(callerKey{}).(string); ok {
 		return name

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/proctest"
 )
 
-// Whoever may ask without a token, or has none, keeps no connection.
+// A client who may ask without a token, or has none, keeps no connection.
 func TestHealthAndRefusalsEndTheConnection(t *testing.T) {
 	g, _, _, reg := gated(t, "ann "+annsToken)
 	sick := func() error { return fmt.Errorf("not serving yet") }

@@ -110,7 +110,7 @@ func TestHand(t *testing.T) {
 		{"nobody", "PUT", "/api/v1/overrides/", good, nil, 400, "a user's name of 0 bytes: want 1 to 16384"},
 		{"a bare slash", "PUT", "/api/v1/overrides/a/b", good, nil, 400, `"a/b" is no user's name: want it with a slash as %2F, and every other byte escaped that needs it`},
 		{"a name with a slash", "PUT", "/api/v1/overrides/a%2Fb", good, nil, 200, `override "a/b" key=false at "" for 15m0s because "launch": {"concurrent":50}`},
-		{"his key", "PUT", path + "?by=key", good, nil, 200, `override "alice" key=true at "" for 15m0s because "launch": {"concurrent":50}`},
+		{"a key", "PUT", path + "?by=key", good, nil, 200, `override "alice" key=true at "" for 15m0s because "launch": {"concurrent":50}`},
 		{"at no endpoint", "PUT", path + "?endpoint=A", good, nil, 400, `endpoint "A" is no name of one (valid: *, or up to 24 of a-z, 0-9 and -, the first none)`},
 		{"removed", "DELETE", path + "?endpoint=up", "", nil, 200, `remove "alice" key=false at "up" for 0s because "": `},
 		{"removed with the type of a body", "DELETE", path, "", http.Header{"Content-Type": {"application/json"}}, 200, `remove "alice" key=false at "" for 0s because "": `},
@@ -187,7 +187,7 @@ func TestHandErrors(t *testing.T) {
 	}
 }
 
-// Who did it is told by the name of his token, and where from.
+// An operator is named by the token, and by where they came from.
 func TestBy(t *testing.T) {
 	r := httptest.NewRequest("PUT", "/", nil)
 	if got, want := by(r), anonymous+" from 192.0.2.1"; got != want {

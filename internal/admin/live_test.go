@@ -36,7 +36,7 @@ func TestLivePaths(t *testing.T) {
 		{"live", "GET", "/api/v1/live", 200, `watch 50 by rate, user "" at "", a key: false, stopped`, ""},
 		{"in another order", "GET", "/api/v1/live?sort=recent&n=1000", 200, `watch 1000 by recent, user "" at "", a key: false, stopped`, ""},
 		{"with a user", "GET", "/api/v1/live?user=a%2Fb&endpoint=api", 200, `watch 50 by rate, user "a/b" at "api", a key: false, stopped`, ""},
-		{"with a user by his key", "GET", "/api/v1/live?user=~AB&by=key", 200, `watch 50 by rate, user "~AB" at "", a key: true, stopped`, ""},
+		{"with a user by key", "GET", "/api/v1/live?user=~AB&by=key", 200, `watch 50 by rate, user "~AB" at "", a key: true, stopped`, ""},
 		{"without a user there is no endpoint", "GET", "/api/v1/live?endpoint=api&by=key", 200, `watch 50 by rate, user "" at "", a key: false, stopped`, ""},
 		{"its headers alone", "HEAD", "/api/v1/live", 200, "", ""},
 		{"no such order", "GET", "/api/v1/live?sort=active", 400, "", `unknown sort "active" (valid: rate, concurrent, down, up, recent)`},
@@ -194,7 +194,7 @@ func TestStream(t *testing.T) {
 	}
 }
 
-// Whoever goes is noticed, though nothing is sent.
+// A reader who goes is noticed, even if nothing is sent.
 func TestStreamOfOneWhoGoes(t *testing.T) {
 	l := newTap()
 	address, _, _ := serving(t, Handler(Options{Gatherer: prometheus.NewRegistry(), API: l, Live: l}))

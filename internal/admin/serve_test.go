@@ -18,7 +18,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/proctest"
 )
 
-// Whoever asks and never reads the answer must not keep what it takes for ever.
+// A client who never reads the answer must not keep memory and a connection for ever.
 func TestAnswerThatNobodyReadsEnds(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -34,7 +34,7 @@ func BenchmarkTake(b *testing.B) {
 }
 
 // BenchmarkSlots measures the same of slots: of a thousand users, each on four
-// instances and near his limit, so that every ask is written and published.
+// instances and near the limit, so that every ask is written and published.
 func BenchmarkSlots(b *testing.B) {
 	var seq atomic.Uint64 // Redis remembers it
 	live := []string{"instance-0", "instance-1", "instance-2", "instance-3"}

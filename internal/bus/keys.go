@@ -31,7 +31,7 @@ import (
 //
 //	channel            publisher          subscriber   message
 //	sluice:usage       Take, in Redis     polygen      instance; second, total, class|user of each changed pool
-//	sluice:progress    Slots, in Redis    polygen      instance; user, held, active, refused, limit of each user near his limit
+//	sluice:progress    Slots, in Redis    polygen      instance; user, held, active, refused, limit of each user near the limit
 //	sluice:demand      Demand, in Redis   polygen      instance; user, in progress, bytes per second moved, usable and given
 //	sluice:starts      agents, Started    polygen      instance, span of time; user, in progress, starts in it, of each class, of every user
 //	sluice:policies    polygen            agents       internal/policy's lines
@@ -137,7 +137,7 @@ func heardKey(shard int, burst bool, instance, session string) string {
 	return "sluice:{" + strconv.Itoa(shard) + "}:heard:" + kind + instance + ":" + session
 }
 
-// slotsPrefix is what a user's name follows in the key of his slots.
+// slotsPrefix is what comes before the user's name in the key of a user's slots.
 func slotsPrefix(shard int) string {
 	return "sluice:{" + strconv.Itoa(shard) + "}:slots:"
 }

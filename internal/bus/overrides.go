@@ -69,10 +69,10 @@ func (b *Bus) overrides(ctx context.Context, args ...any) ([]string, error) {
 	return texts, nil
 }
 
-// Unblock says that somebody lets a user in by hand.
+// Unblock says that an operator lets a user in by hand.
 type Unblock struct {
-	Polygen string // that was asked to
-	User    string // his key
+	Polygen string // name of the polygen that was asked to do it
+	User    string // the user's key
 }
 
 // PublishUnblock tells all polygens.

@@ -21,7 +21,7 @@ type Slotted struct {
 // asked for a second, which is how long the caller's list may be behind.
 // The instance itself is never gone. Where the ask has a portion, a field that is as
 // old as the pool's time to live counts as none. An ask that is newer than the one before
-// is published when its user is near his limit, see Progress.
+// is published when its user is near the limit, see Progress.
 //
 // Of the asks of a failed call, all, some or none may have been heard. An ask
 // without a user, with a count below 0 or above 10^12, with a limit below 1 or

@@ -135,8 +135,8 @@ var holdingPattern = regexp.MustCompile(`^[0-9]{1,16} [0-9]{1,16} [0-9]{1,16} [0
 // A slotPool is the hash of one user.
 type slotPool map[string]string
 
-// ask is what Slots does: it drops who is gone, and calls concurrency.Take. It
-// reports also whether the user is near his limit and the ask is new.
+// ask is what Slots does: it drops instances that are gone, and calls concurrency.Take.
+// It also reports whether the user is near the limit and the ask is new.
 func (p slotPool) ask(instance string, live []string, a concurrency.Ask, now time.Time) (g concurrency.Grant, near bool) {
 	pool := map[string]concurrency.Holding{}
 	before := 0

@@ -114,7 +114,8 @@ func TestUsersMayDoTheirPart(t *testing.T) {
 	}
 }
 
-// And nothing else: whoever has taken over an agent sets no limits and sends no policies.
+// An agent's user in Redis may do nothing else: an attacker who has taken over an agent
+// sets no limits and sends no policies.
 func TestUsersMayDoNothingElse(t *testing.T) {
 	_, addr := proctest.RedisWithUsers(t)
 	ctx := context.Background()

@@ -92,9 +92,9 @@ func decodeConfirmed(message string) (Confirmed, error) {
 }
 
 // Progress is what one instance told the pools of users near their limits in one
-// call of Slots. A user is near his limit when all instances together run seven
+// call of Slots. A user is near the limit when all instances together run seven
 // tenths of it, or did before the call, and whenever the instance refused some of
-// his requests. One that was asked for twice is there twice, in order.
+// the user's requests. A user who was asked for twice is there twice, in order.
 type Progress struct {
 	Instance string
 	Entries  []ProgressEntry

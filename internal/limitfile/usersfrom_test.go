@@ -23,7 +23,7 @@ func layout(t *testing.T) (path, users string) {
 	return path, users
 }
 
-// user is a users file in which one user has a limit of his own.
+// user is a users file in which one user has a limit of their own.
 func user(name string, concurrent int) string {
 	return fmt.Sprintf("users: {%s: {concurrent: %d}}\n", name, concurrent)
 }

@@ -3,8 +3,8 @@
 // of a process by opening more, and who can reach an address.
 //
 // A server whose protocol says which connection waits for nothing closes the one that
-// has been idle for longest to let a new one in: whoever opens many connections and is
-// silent keeps nobody out. The alternative, not to accept while there are too many
+// has been idle for longest to let a new one in: a client who opens many connections and
+// sends nothing keeps nobody out. The alternative, not to accept while there are too many
 // (golang.org/x/net/netutil), would let health checks and Prometheus wait behind them.
 package listen
 

@@ -192,8 +192,8 @@ func TestLearn(t *testing.T) {
 	})
 }
 
-// Whatever HAProxy, or whoever listens there, does wrong ends the session,
-// is counted, and is followed by a new session that is taught again.
+// Any fault of HAProxy, or of another program that listens there, ends the session and
+// is counted. A new session follows, in which the agent teaches everything again.
 func TestFaultsEndTheSession(t *testing.T) {
 	for _, tt := range []struct {
 		name, reason string

@@ -58,11 +58,11 @@ type Hot struct {
 	Instances int       // agents that share the key's requests; >= 0
 }
 
-// Block says that a user's requests in progress have reached his limit.
+// Block says that a user's requests in progress have reached the limit.
 type Block struct {
 	User    string
 	Limit   int // the limit that was reached, in requests in progress; >= 0
-	Release int // requests in progress at or below which he is let in again; >= 0
+	Release int // requests in progress at or below which the user is let in again; >= 0
 }
 
 // Unblock says that a user who was blocked is let in again.

@@ -224,7 +224,7 @@ func FuzzGuard(f *testing.F) {
 		before, panics := allocated(), testutil.ToFloat64(s.metrics.panics)
 		s.serve(newConn(s, mem))
 		// What is allocated is in proportion to what came. The constant is for
-		// buffers, and for whoever else allocates in this process.
+		// buffers, and for other goroutines that allocate in this process.
 		if got, limit := allocated()-before, uint64(1<<20+200*len(in)); got > limit {
 			t.Errorf("%d bytes of input made %d bytes be allocated, want %d at most", len(in), got, limit)
 		}

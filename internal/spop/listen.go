@@ -15,7 +15,7 @@ import (
 const socketMode = 0o660
 
 // Listen listens on "unix:/path" or "host:port". A socket file that nobody
-// listens on any more is replaced. SPOP has no authentication: whoever reaches
+// listens on any more is replaced. SPOP has no authentication: anybody who reaches
 // the address can ask for verdicts and so use up a user's limit. Prefer the
 // unix socket, and bind TCP to loopback.
 func Listen(address string) (net.Listener, error) {

@@ -185,8 +185,8 @@ func (s *Span) Set(attrs ...Attr) {
 	}
 }
 
-// End ends the span, as failed if there is an error. The error's text is seen by
-// whoever sees traces: it must not name a user.
+// End ends the span, as failed if there is an error. Everybody who may see traces sees
+// the error's text, so it must not name a user.
 func (s *Span) End(err error) {
 	if s == nil {
 		return

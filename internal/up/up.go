@@ -131,8 +131,8 @@ func Run(ctx context.Context, o Options) error {
 		loops = append(loops, func(ctx context.Context) error { return origin.New().Serve(ctx, bounded) })
 	}
 	if o.Redis == "" {
-		// Whoever could write to it could throttle anybody. It is a socket in a folder of this
-		// user alone, and wants a password besides.
+		// Anybody who could write to this Redis could throttle every user. So it is a
+		// socket in a folder that only this process's user can open, with a password besides.
 		l, err := net.Listen("unix", filepath.Join(dir, "redis.sock"))
 		if err != nil {
 			return fmt.Errorf("embedded redis: %w", err)

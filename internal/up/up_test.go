@@ -553,8 +553,8 @@ func (b *buffer) String() string {
 	return b.b.String()
 }
 
-// Nobody else reaches the Redis of this process: it is a socket in a folder of this user
-// alone, and whoever comes as far as that has no password.
+// Nobody else reaches the Redis of this process: it is a socket in a folder that only
+// this process's user can open, and it wants a password that nobody else has.
 func TestEmbeddedRedisIsForNobodyElse(t *testing.T) {
 	dir, err := os.MkdirTemp("", "up") // short, for unix sockets
 	if err != nil {

@@ -1,5 +1,5 @@
 // The few things that the page does with the document. Data becomes text, never
-// markup: names of users are written by whoever sends requests.
+// markup: anybody who sends requests chooses the names of users.
 
 export const $ = (id) => document.getElementById(id);
 

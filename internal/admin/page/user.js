@@ -136,7 +136,7 @@ export async function loadHistory() {
     charts.history(h);
     charts.draw();
   } catch {
-    // The charts begin now: whoever was not looked at before has no history.
+    // The charts begin now: a user who was not looked at before has no history.
   }
 }
 

@@ -16,8 +16,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 )
 
-// Start starts a server that answers the connections of a listener, which it closes in
-// the end, to whoever knows the password; "" lets everybody in. It returns what stops it.
+// Start starts a server on the connections of a listener, which it closes in the end.
+// Clients need the password; "" lets everybody in. It returns what stops the server.
 func Start(l net.Listener, password string) (stop func(), err error) {
 	redis := miniredis.NewMiniRedis()
 	redis.RequireAuth(password)

@@ -2,8 +2,8 @@
 -- limits, and tells polygen.
 --
 -- KEYS  one for each user
--- ARGV  the keys' time to live in seconds, the message; then for each user what is
---       kept of him, "" for nothing
+-- ARGV  the keys' time to live in seconds, the message; then for each user what to
+--       keep of that user, "" for nothing
 
 for i, key in ipairs(KEYS) do
   local kept = ARGV[i + 2]

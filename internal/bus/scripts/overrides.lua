@@ -4,9 +4,9 @@
 -- ARGV  'read' and the version that the caller knows, or
 --       'keep', the version that it replaces ('' for none), the new version and list,
 --       and how long they are needed, in milliseconds
--- Returns the version in force then, '' for none; when reading another one than the
--- known, the list too. What was there is kept as long as it would have been, so that
--- whoever missed a removal finds that later, too.
+-- Returns the version in force then, '' for none; when a reader does not know that
+-- version, the list too. The list is kept at least as long as the one before it would
+-- have been, so that a polygen that missed a removal can still find it later.
 
 local version = redis.call('HGET', KEYS[1], 'version') or ''
 if ARGV[1] == 'read' then
