@@ -243,7 +243,7 @@ func (r *report) ending() {
 	}
 }
 
-// users writes one line a user, and one for each endpoint where he has other limits.
+// users writes one line a user, and one for each endpoint where a user has other limits.
 func (r *report) users() {
 	for user := range r.set.Users() {
 		key := limits.Key(user)

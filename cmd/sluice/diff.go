@@ -28,7 +28,7 @@ type diff struct {
 
 // Help tells what the command prints and what its exit code means.
 func (*diff) Help() string {
-	return `Prints what a user may do under NEW that differs from OLD, as of now: first what is said of everybody (the mode of the whole file, the default, the anonymous and the unreadable tier, endpoints, classes, who is exempt, what each address of clients may do, workers of queues), then each tier, then the users whom the files do not name, then each user or pattern that is named now or no longer, has another tier or another end (until), or whose own limits differ. Where an endpoint differs in another way, that follows, then what differs over all endpoints together. A user without limits of his own changes with his tier, and is counted there. Names are sorted. What means the same is no difference, however it is written; nor is a limit whose mode is off and that was not there.
+	return `Prints what a user may do under NEW that differs from OLD, as of now: first what is said of everybody (the mode of the whole file, the default, the anonymous and the unreadable tier, endpoints, classes, who is exempt, what each address of clients may do, workers of queues), then each tier, then the users whom the files do not name, then each user or pattern that is named now or no longer, has another tier or another end (until), or whose own limits differ. Where an endpoint differs in another way, that follows, then what differs over all endpoints together. A user without own limits changes with the tier, and is counted there. Names are sorted. Text that means the same is no difference, however it is written; nor is a new limit whose mode is off.
 
 The exit code is 0 if nothing differs, 1 if something does, and 2 if a file has an error.`
 }
@@ -268,8 +268,8 @@ func (c *comparison) until(key string) (lines []string, differ bool) {
 	return nil, false
 }
 
-// A subject is whose limits are compared: what he has under a file, at an endpoint
-// or elsewhere ("").
+// A subject is a user or tier whose limits are compared: it returns those under a file,
+// at an endpoint or elsewhere ("").
 type subject func(set *limits.Set, endpoint string) *limits.Limits
 
 func tierOf(name string) subject {

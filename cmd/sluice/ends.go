@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-// ends finds out when what a limit file says of a user ends (until), and what he
+// ends finds out when what a limit file says of a user ends (until), and what the user
 // has from then on.
 type ends struct {
 	before, after *limits.Set // before anything has ended, and after everything has

@@ -29,15 +29,15 @@ type explain struct {
 
 // Help tells what the command prints.
 func (*explain) Help() string {
-	return `Prints the user's tier and each of his limits, with the line that sets it: an override of his own, his tier, or the default tier because the file does not name him. A limit that the file lifts (unlimited) is listed as not limited; what is not listed nothing limits. Limits over all endpoints together follow. Background jobs are always listed: where the file says nothing of them, with what workers that read it keep to.
+	return `Prints the user's tier and each limit, with the line that sets it: the user's own override, the tier, or the default tier because the file does not name the user. A limit that the file lifts (unlimited) is listed as not limited; what is not listed is not limited either. Limits over all endpoints together follow. Background jobs are always listed: where the file says nothing of them, with the limits that workers use then.
 
 With --class, prints the limits that one request of that class counts against instead: those of its class, of its verb and of all classes ("*"), and those of all requests.
 
 Limits are those of now. An entry that ends (until) says so, and what follows; when it has ended, the limits are those that followed.
 
-With --admin, asks a running polygen and prints after the limits whether the user is refused now and why, what he uses of each limit, how many requests of each class he starts, limited or not, what each instance runs and may run of him, and the last decisions to refuse him.
+With --admin, asks a running polygen and prints after the limits whether the user is refused now and why, how much of each limit is used, how many requests of each class start, limited or not, what each instance runs and may run of the user, and the last decisions to refuse requests.
 
-With --job and --worker, asks a worker of background jobs and prints what the job is waiting for: its user's slots and which jobs have them, its place in his line, and how many jobs go before it.`
+With --job and --worker, asks a worker of background jobs and prints what the job is waiting for: its user's slots and which jobs have them, its place in the user's line, and how many jobs go before it.`
 }
 
 // Validate is called by kong.
@@ -167,8 +167,8 @@ func (e *explain) unknownClass(valid []string) error {
 
 // account is what a limit file says of one user.
 type account struct {
-	who    string   // the user, his tier, and where that is said
-	notes  []string // what else is said of him
+	who    string   // the user, the tier, and the line that says so
+	notes  []string // what else the file says of the user
 	limits *limits.Limits
 	facts  []fact // what is limited, or was lifted
 }
@@ -281,9 +281,8 @@ func ofLimit(name string) bool {
 	return name == "mode" || strings.HasSuffix(name, ".mode") || strings.HasSuffix(name, ".burst")
 }
 
-// meaningless is whether a field says nothing of this user: it is about a limit
-// that he does not have, or was lifted as a whole (requests: unlimited) and set
-// again in part.
+// meaningless is whether a field says nothing of this user: it is about a limit that the
+// user does not have, or was lifted as a whole (requests: unlimited) and set again in part.
 func (a *account) meaningless(name string, all []term) bool {
 	switch name {
 	case "over_limit.concurrent":

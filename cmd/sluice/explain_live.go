@@ -24,8 +24,8 @@ func (e *explain) ask() (u view.User, err error) {
 	return u, a.get(context.Background(), view.Path(e.User, e.Endpoint), &u)
 }
 
-// live prints what a polygen knows of the user. The version is that of the file that
-// his limits were read from.
+// live prints what a polygen knows of the user. The version is that of the file that the
+// user's limits were read from.
 func (e *explain) live(out io.Writer, u view.User, version string) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "\npolygen %s at %s, %s, limits version %s\n", shown(u.Polygen), e.Admin, role(u.From), shown(u.Version))

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A user whose name is not known is meant by what top shows of him: hashed once more, he
-// would be somebody else.
+// A user whose name is not known is given by the hash that top shows. Hashed once more,
+// it would be another user.
 func TestByHash(t *testing.T) {
 	hash := "~" + strings.Repeat("0123456789ABCDEF", 4)
 	unblock, set, remove := []string{"unblock", "--reason", "r"}, []string{"override", "--reason", "r"}, []string{"override", "--remove"}

@@ -18,7 +18,7 @@ type fixed struct {
 	admin.API
 	users view.Users
 	keys  map[string]view.User // by key and endpoint
-	bob   view.User            // everybody, by his name
+	bob   view.User            // the answer for every name
 }
 
 func (f *fixed) Users(by view.Sort, n int) view.Users {

@@ -34,7 +34,7 @@ type override struct {
 
 // Help tells what it does.
 func (*override) Help() string {
-	return `Sets limits of one user for a time, over what the limit file says of him; every other limit stays as it is there. A tier takes the place of all of them. It is in force on all instances within a second or two, outlives restarts, and ends by itself. Another one for the same user (and endpoint) takes its place.
+	return `Sets limits of one user for a time, over what the limit file says of that user; every other limit stays as it is there. A tier replaces all of them. The override is in force on all instances within a second or two, outlives restarts, and ends by itself. Another one for the same user (and endpoint) replaces it.
 
 sluice override bob concurrent=50 requests.GET=200 --for 15m --reason "launch, see ticket 42"
 
@@ -201,8 +201,8 @@ func limitsOf(words []string) (map[string]any, error) {
 	return limits, nil
 }
 
-// handPath is the path of a user below another one: by his name, or by the hash that is
-// shown of one whose name is not known.
+// handPath is the path of a user below another path: by name, or by the hash that is
+// shown of a user whose name is not known.
 func handPath(before, user, after, endpoint string) string {
 	path := before + strings.ReplaceAll(url.PathEscape(user), ".", "%2E") + after
 	q := url.Values{}
@@ -229,7 +229,7 @@ type unblock struct {
 
 // Help tells what it does and what not.
 func (*unblock) Help() string {
-	return `Lets a user in who is blocked because his requests in progress reached their limit. He is judged anew: while as many are in progress, he is blocked again at once. To let him have more, see "sluice override".`
+	return `Lets a user in who is blocked because the requests in progress reached the limit. The user is judged anew: while as many are in progress, they are blocked again at once. To allow more, see "sluice override".`
 }
 
 func (u *unblock) run(stdout, stderr io.Writer) int {

@@ -142,7 +142,7 @@ func TestOverrideUp(t *testing.T) {
 			return nil
 		})
 	}
-	eventually("he is refused", func(n int) bool { return n > 0 })
+	eventually("bob is refused", func(n int) bool { return n > 0 })
 	// Of what is asked once, polygen may have lost Redis for a moment.
 	says := func(right func(string) bool, args ...string) {
 		t.Helper()
@@ -155,7 +155,7 @@ func TestOverrideUp(t *testing.T) {
 		})
 	}
 	says(func(string) bool { return true }, "override", "bob", "requests=unlimited", "concurrent=unlimited", "--reason", "a test", "--for", "5m")
-	eventually("he is not", func(n int) bool { return n == 0 })
+	eventually("bob is not refused", func(n int) bool { return n == 0 })
 	says(func(list string) bool { return strings.Contains(list, "a test") }, "override", "--list")
 	file := filepath.Join(filepath.Dir(u.tmp), "limits.yaml")
 	says(func(explained string) bool {
@@ -168,11 +168,11 @@ func TestOverrideUp(t *testing.T) {
 		}
 		return err
 	})
-	eventually("he is refused again", func(n int) bool { return n > 0 })
+	eventually("bob is refused again", func(n int) bool { return n > 0 })
 	says(func(out string) bool { return strings.HasPrefix(out, "bob: unblocked: ") }, "unblock", "bob", "--reason", "a test")
 }
 
-// Whatever the user is called, the path is his.
+// Whatever the user is called, the path is that user's.
 func TestHandPath(t *testing.T) {
 	for _, user := range []string{"alice", "a/b", "..", ".", "a b?c#d%", "\xff", "unblock", "/"} {
 		u, err := url.Parse(handPath("/api/v1/users/", user, "/unblock", "up"))

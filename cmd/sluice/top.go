@@ -39,15 +39,15 @@ func (*top) Help() string {
 
 The first line has the cluster's time, which polygen answers and whether it leads (one that follows sees the same), the version of its limits, and how many users it knows of. The columns:
 
-user: his name, with @ENDPOINT where he is counted apart; in quotes if it is not plain; ~HASH if it is too long or odd to be sent
+user: the name, with @ENDPOINT where users are counted apart; in quotes if it is not plain; ~HASH if it is too long or odd to be sent
 
 tier, state: ok, throttled (until the window of a request limit ends) or blocked (until less is in progress)
 
 rate/s, in progress: requests; down, up: bytes per second
 
-nearest, used: the limit that he is nearest to, and how much of it he uses. One that he is refused for now comes first. Of a limit per second that is the last full second, if more was used then.
+nearest, used: the limit that the user is nearest to, and how much of it is used. A limit that requests are refused for now comes first. Of a limit per second the last full second is shown, if more was used then.
 
-seen: how long ago he was last heard of
+seen: how long ago the user was last heard of
 
 In a pipe the lines of a table that are no users begin with #, the columns are divided by blanks, none is empty ("-" is no limit), and bytes, percents and seconds are plain numbers:
 
@@ -139,7 +139,7 @@ type picture struct {
 	Ranked []ranked `json:"users"` // instead of those of Users
 }
 
-// ranked is a user and the limit that he is nearest to.
+// ranked is a user and the limit that the user is nearest to.
 type ranked struct {
 	view.Summary
 	Nearest *nearest `json:"nearest"` // null: they have no limit
@@ -187,8 +187,8 @@ func look(ctx context.Context, a *api, by view.Sort, n int) (*picture, error) {
 	return &p, nil
 }
 
-// askNearest asks about a user by his key, whatever the list calls him: for his name
-// polygen would read in the limit file where it is from.
+// askNearest asks about a user by key, even if the list has the name: for a name polygen
+// would read the limit file to tell where each limit is from.
 func askNearest(ctx context.Context, a *api, href string) (*nearest, error) {
 	u, err := url.Parse(href)
 	if err != nil || !strings.HasPrefix(href, "/api/v1/users/") {
@@ -204,7 +204,7 @@ func askNearest(ctx context.Context, a *api, href string) (*nearest, error) {
 	return nearestOf(user), nil
 }
 
-// nearestOf is the limit that a user is refused for, else the one of which he uses
+// nearestOf is the limit that a user is refused for, else the one of which the user uses
 // the largest part; of equal ones the first.
 func nearestOf(u view.User) *nearest {
 	refused := map[string]bool{}

@@ -47,7 +47,7 @@ func TestNearest(t *testing.T) {
 			&nearest{"GET", "enforce", 9, 10, 0.9}},
 		{"of a longer window it does not", view.User{Limits: []view.Limit{window("GET/hour", 3600, 1, 9, 10), window("PUT", 1, 5, 0, 10)}},
 			&nearest{"PUT", "enforce", 5, 10, 0.5}},
-		{"what refuses him comes first", view.User{Limits: []view.Limit{limit("GET", 10, 10), limit("concurrent", 4, 5)},
+		{"the limit that refuses comes first", view.User{Limits: []view.Limit{limit("GET", 10, 10), limit("concurrent", 4, 5)},
 			Why: []view.Why{{Limit: "concurrent", Mode: "enforce"}}}, &nearest{"concurrent", "enforce", 4, 5, 0.8}},
 		{"a dry run refuses nobody", view.User{Limits: []view.Limit{limit("GET", 10, 10), limit("concurrent", 4, 5)},
 			Why: []view.Why{{Limit: "concurrent", Mode: "dry-run"}}}, &nearest{"GET", "enforce", 10, 10, 1}},

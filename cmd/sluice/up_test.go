@@ -207,7 +207,7 @@ func TestUpKilledTakesItsHAProxyAlong(t *testing.T) {
 	proctest.Eventually(t, "HAProxy ends", func() error {
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", children[0]))
 		if err != nil || strings.Contains(string(stat), ") Z ") {
-			return nil // gone, or dead and not yet reaped by whoever adopted it
+			return nil // gone, or dead and not yet reaped by the process that adopted it
 		}
 		return fmt.Errorf("process %d is still there", children[0])
 	})

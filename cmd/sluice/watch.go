@@ -30,17 +30,17 @@ const maxWatchInterval = time.Second
 
 // Help tells what the command prints.
 func (*watch) Help() string {
-	return `Prints a line about the user at once, at every --interval, and when his state, its reasons or his limits change, until Ctrl-C:
+	return `Prints a line about the user at once, at every --interval, and when the state, its reasons or the limits change, until Ctrl-C:
 
 2026-11-20T12:30:00.250Z throttled: GET until 12:30:01.000; GET 12/10 (last 10), concurrent 3/5, down 1.5 MiB/s of 10 MiB/s; instance-1 3 of 4 slots, down 1.5 MiB/s of 10.0 MiB/s
 
-That is the cluster's time and his state with the limits that are reached; what he uses of each limit in the present window (and in the last full one), or now; and for each instance the requests in progress there and how many it may have without asking, and the bytes per second and its share of the limit.
+That is the cluster's time and the user's state with the limits that are reached; how much is used of each limit in the present window (and in the last full one), or now; and for each instance the requests in progress there and how many it may have without asking, and the bytes per second and its share of the limit.
 
-Each decision that is made about him gets one line more:
+Each decision about the user has a line of its own:
 
 2026-11-20T12:30:00.250Z decision: throttle GET (request-rate)
 
-throttle: a request limit is reached, so that he is refused until its window ends; block and unblock: the requests in progress reached their limit, and fell below it; refused N: instances refused that many requests for it. Counts of several lines add up. Decisions of before are not printed: see sluice explain. Agents refuse by themselves as well, so that not every refused request of a throttle is a decision.
+throttle: a request limit is reached, so that requests are refused until its window ends; block and unblock: the requests in progress reached their limit, and fell below it; refused N: instances refused that many requests for it. Counts of several lines add up. Earlier decisions are not printed: see sluice explain. Agents refuse by themselves as well, so that not every refused request of a throttle is a decision.
 
 With --json a line is the answer of /api/v1/users/{user}, or an object with time, user, endpoint and decision:
 
@@ -66,7 +66,7 @@ func (w *watch) run(stdout, stderr io.Writer) int {
 	return cli.Exit(stderr, "sluice watch", w.follow(ctx, ask, stdout, stderr))
 }
 
-// watchPath is the path of a user by his name, or by the hash that is shown of one whose
+// watchPath is the path of a user by name, or by the hash that is shown of a user whose
 // name is not known.
 func watchPath(user, endpoint string) string {
 	if isHash(user) {

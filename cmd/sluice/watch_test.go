@@ -46,7 +46,7 @@ func TestStateLine(t *testing.T) {
 	}
 }
 
-// Each decision is told once, whoever answers.
+// Each decision is told once, whichever polygen answers.
 func TestStory(t *testing.T) {
 	at := func(s int, kind view.Kind, count int) view.Decision {
 		return view.Decision{Time: noon.Add(time.Duration(s) * time.Second), Kind: kind, Limit: "l", Mode: "enforce", Count: count}
@@ -236,8 +236,8 @@ func (w *watching) interrupt(t *testing.T) {
 	}
 }
 
-// Everything for real: who asks for too much is on the list, and whoever watches him
-// sees the decision.
+// With real processes: a user who asks for too much is on the list of top, and watch
+// prints the decision.
 func TestTopAndWatchUp(t *testing.T) {
 	t.Parallel()
 	listen := proctest.FreeAddr(t)
@@ -279,7 +279,7 @@ func TestTopAndWatchUp(t *testing.T) {
 	if err := json.Unmarshal([]byte(line), &got); err != nil || got.User != "bob" || got.Decision.Kind != view.Throttle || got.Decision.Limit != "GET" {
 		t.Errorf("the decision is %s, %v, want bob's throttle of GET", line, err)
 	}
-	w.await(t, "an answer with his limit's line", func(line string) bool {
+	w.await(t, "an answer with the line of bob's limit", func(line string) bool {
 		return strings.Contains(line, filepath.Join(filepath.Dir(u.tmp), "limits.yaml"))
 	})
 	w.interrupt(t)
