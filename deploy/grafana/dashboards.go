@@ -124,14 +124,14 @@ func overview() *dashboard.DashboardBuilder {
 			line{`sum by (tier) (rate(sluice_jobs_snoozes_total[$__rate_interval]))`, "{{tier}}: snoozed per second"}))
 }
 
-// user is what can be said of one user: his own series if polygen was told to have any
-// (--user-metrics, --user-metrics-top), else his tier's, and where to ask.
+// user is what can be said of one user: the user's own series if polygen was told to have
+// any (--user-metrics, --user-metrics-top), else the tier's, and where to ask.
 func user() *dashboard.DashboardBuilder {
 	const (
-		his = `{user="$user", endpoint=~"$endpoint"`
-		who = `{tier=~"$tier", instance=~"$instance"`
+		ofUser = `{user="$user", endpoint=~"$endpoint"`
+		ofTier = `{tier=~"$tier", instance=~"$instance"`
 	)
-	return begin("user", "one user", "What a user uses of what he may, the company that he keeps, and where to ask about him.").
+	return begin("user", "one user", "What a user uses of their limits, what the other users of the tier do, and where to ask about a user.").
 		WithVariable(dashboard.NewQueryVariableBuilder("user").Label("User").
 			Query(text("label_values(sluice_user_requests_per_second, user)")).Datasource(source()).
 			Refresh(dashboard.VariableRefreshOnTimeRangeChanged).Sort(dashboard.VariableSortAlphabeticalAsc)).
@@ -139,31 +139,31 @@ func user() *dashboard.DashboardBuilder {
 		WithVariable(variable("tier", "Tier", `label_values(sluice_user_requests_per_second{user="$user"}, tier)`)).
 		WithVariable(dashboard.NewTextBoxVariableBuilder("polygen").Label("polygen").DefaultValue(text("http://127.0.0.1:9090"))).
 		WithRow(dashboard.NewRowBuilder("$user")).
-		WithPanel(graph("Requests", "At each endpoint: those let start each second, limited or not, or on average over the last minute or hour where that is more.", units.RequestsPerSecond,
-			line{`max by (endpoint) (sluice_user_requests_per_second` + his + `})`, "requests {{endpoint}}"})).
+		WithPanel(graph("Requests", "At each endpoint: those admitted each second, limited or not, or on average over the last minute or hour where that is more.", units.RequestsPerSecond,
+			line{`max by (endpoint) (sluice_user_requests_per_second` + ofUser + `})`, "requests {{endpoint}}"})).
 		WithPanel(graph("Used, of each limit", "1 is all of it. Of seconds the last full one, of longer windows the present one.", units.PercentUnit,
-			line{`max by (endpoint, limit) (sluice_user_used` + his + `}) / max by (endpoint, limit) (sluice_user_limit` + his + `})`, "{{limit}} {{endpoint}}"})).
+			line{`max by (endpoint, limit) (sluice_user_used` + ofUser + `}) / max by (endpoint, limit) (sluice_user_limit` + ofUser + `})`, "{{limit}} {{endpoint}}"})).
 		WithPanel(graph("Limited", "1 if requests were refused in the last second, as polygen sees it.", units.Short,
-			line{`max by (reason, endpoint) (sluice_user_limited` + his + `})`, "{{reason}} {{endpoint}}"})).
-		WithPanel(graph("In progress", "Known near his limit, or with one of bandwidth.", units.Short,
-			line{`max by (endpoint) (sluice_user_requests_in_progress` + his + `})`, "in progress {{endpoint}}"},
-			line{`max by (endpoint) (sluice_user_limit` + his + `, limit="concurrent"})`, "limit {{endpoint}}"})).
+			line{`max by (reason, endpoint) (sluice_user_limited` + ofUser + `})`, "{{reason}} {{endpoint}}"})).
+		WithPanel(graph("In progress", "Known of users who are near the limit, or have one of bandwidth.", units.Short,
+			line{`max by (endpoint) (sluice_user_requests_in_progress` + ofUser + `})`, "in progress {{endpoint}}"},
+			line{`max by (endpoint) (sluice_user_limit` + ofUser + `, limit="concurrent"})`, "limit {{endpoint}}"})).
 		WithPanel(graph("Bytes moved", "Under a limit of bandwidth.", units.BytesPerSecondIEC,
-			line{`max by (direction, endpoint) (sluice_user_bytes_per_second` + his + `})`, "{{direction}} {{endpoint}}"},
-			line{`max by (limit, endpoint) (sluice_user_limit` + his + `, limit=~"bandwidth.*"})`, "{{limit}} {{endpoint}}"})).
+			line{`max by (direction, endpoint) (sluice_user_bytes_per_second` + ofUser + `})`, "{{direction}} {{endpoint}}"},
+			line{`max by (limit, endpoint) (sluice_user_limit` + ofUser + `, limit=~"bandwidth.*"})`, "{{limit}} {{endpoint}}"})).
 		WithPanel(note("About $user", "Users have series of their own if polygen runs with `--user-metrics NAME,...`, or `--user-metrics-top K` for those with most requests. "+
-			"Of anybody it tells his limits, use, shares, state and the reason, at\n\n[$polygen/api/v1/users/$user]($polygen/api/v1/users/$user)\n\n"+
-			"and so does `sluice explain $user`. Below are all users of his tier.")).
-		WithRow(dashboard.NewRowBuilder("His tier: $tier")).
+			"polygen tells the limits, use, shares, state and reasons of every user at\n\n[$polygen/api/v1/users/$user]($polygen/api/v1/users/$user)\n\n"+
+			"and so does `sluice explain $user`. Below are all users of the tier.")).
+		WithRow(dashboard.NewRowBuilder("The tier: $tier")).
 		WithPanel(graph("Requests, by verdict", "", units.RequestsPerSecond,
-			line{`sum by (verdict) (rate(sluice_tier_requests_total` + who + `}[$__rate_interval]))`, "{{verdict}}"})).
+			line{`sum by (verdict) (rate(sluice_tier_requests_total` + ofTier + `}[$__rate_interval]))`, "{{verdict}}"})).
 		WithPanel(graph("Refused requests, by limit", "", units.RequestsPerSecond,
-			line{`sum by (limit) (rate(sluice_tier_requests_total` + who + `, verdict="refused"}[$__rate_interval]))`, "{{limit}}"})).
+			line{`sum by (limit) (rate(sluice_tier_requests_total` + ofTier + `, verdict="refused"}[$__rate_interval]))`, "{{limit}}"})).
 		WithPanel(graph("Part of the requests that is refused", "", units.PercentUnit,
-			line{`sum by (tier) (rate(sluice_tier_requests_total` + who + `, verdict="refused"}[$__rate_interval])) / sum by (tier) (rate(sluice_tier_requests_total` +
-				who + `}[$__rate_interval]))`, "{{tier}}"})).
+			line{`sum by (tier) (rate(sluice_tier_requests_total` + ofTier + `, verdict="refused"}[$__rate_interval])) / sum by (tier) (rate(sluice_tier_requests_total` +
+				ofTier + `}[$__rate_interval]))`, "{{tier}}"})).
 		WithPanel(graph("Requests, by instance", "", units.RequestsPerSecond,
-			line{`sum by (instance) (rate(sluice_tier_requests_total` + who + `}[$__rate_interval]))`, "{{instance}}"}))
+			line{`sum by (instance) (rate(sluice_tier_requests_total` + ofTier + `}[$__rate_interval]))`, "{{instance}}"}))
 }
 
 // health is whether Sluice itself works.
