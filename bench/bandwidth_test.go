@@ -15,7 +15,7 @@ func bandwidthFile(limit int) string {
 	return fmt.Sprintf("version: 1\ndefault_tier: free\ntiers: {free: {bandwidth: {down: %dMiB, up: %dMiB}}, none: {}}\nusers: {other: none}\n", limit, limit)
 }
 
-// BenchmarkLoadBandwidth compares what a user's streams move with his limit, over
+// BenchmarkLoadBandwidth compares what a user's streams move with the user's limit, over
 // one and over several instances.
 func BenchmarkLoadBandwidth(b *testing.B) {
 	t := newTable("Bandwidth: moved ÷ limit in the mean of the seconds after the first, worst second (any 1 s window) beside it, first second, and Jain's index over the streams",

@@ -13,7 +13,7 @@ import (
 
 // BenchmarkLoadFaults kills or stops each part under load, and shows what the
 // clients saw: how long answers took in the first half second and after it,
-// whether any failed, and whether a user far below his limit was refused.
+// whether any failed, and whether a user far below the limit was refused.
 func BenchmarkLoadFaults(b *testing.B) {
 	const limit = 100
 	t := newTable("Faults, two instances, limit 100, 1000 requests/s of which 950 are over it; answer times in ms from when a request was sent",

@@ -65,7 +65,7 @@ func BenchmarkLoadReaction(b *testing.B) {
 }
 
 // awaitEarlySecond waits until the current second has time left for a user to
-// reach his limit and be throttled.
+// reach the limit and be throttled.
 func awaitEarlySecond() {
 	now := time.Now()
 	if into := now.Sub(now.Truncate(time.Second)); into > 700*time.Millisecond {

@@ -11,8 +11,8 @@ import (
 	"github.com/sluice-qos/sluice/internal/proctest"
 )
 
-// Three clients at an origin that takes whoever comes: three requests run at once,
-// nearly all of the time.
+// Three clients at an origin that takes all of them: three requests run at once, nearly
+// all of the time.
 func TestRun(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -419,7 +419,7 @@ func (l *loop) overdue(i int, now int64) bool {
 	return now-l.results[i].Scheduled >= int64(l.spec.Timeout)
 }
 
-// user returns a user's index, a new one at the first sight of him.
+// user returns a user's index, a new one for a user not seen before.
 func (l *loop) user(name string) int32 {
 	i, ok := l.users[name]
 	if !ok {

@@ -37,7 +37,7 @@ func (r *Report) Admitted() *Report { return r.Only(Result.Admitted) }
 // Refused returns the report of the requests that a limit refused.
 func (r *Report) Refused() *Report { return r.Only(Result.Refused) }
 
-// User returns the report of one user's requests, empty if he made none.
+// User returns the report of one user's requests, empty if there were none.
 func (r *Report) User(name string) *Report {
 	i := int32(slices.Index(r.Users, name))
 	return r.Only(func(res Result) bool { return res.User == i })

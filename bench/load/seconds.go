@@ -73,7 +73,7 @@ func (r *Report) AdmittedBySecond() Seconds {
 // way of attributing the requests satisfies it: the limit was broken, whatever
 // happened in between. If none does, the limit may have been kept.
 //
-// Slack is by how much the clock of whoever decides may differ from this one:
+// Slack is by how much the clock of the process that decides may differ from this one:
 // the interval is that much longer on both sides.
 //
 // Earlier seconds are filled first, with those requests that must be attributed

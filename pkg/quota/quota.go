@@ -4,9 +4,8 @@
 // A name that is not written down anywhere costs nothing to make up, and each name
 // that is counted takes memory in the agent, in Redis, in polygen and in HAProxy's
 // tables. The first ones up to a quota have counts of their own and keep them while
-// they come back; all others are to be counted together. So whoever was there before a
-// flood of names is not affected by it, and those who are new share one limit until
-// it is over.
+// they come back; all others are to be counted together. So users who were there before
+// a flood of names are not affected by it, and new ones share one limit until it is over.
 //
 // The package is pure: the time is an argument. What it does not do is find out who
 // is honest.

@@ -13,7 +13,8 @@ import (
 	"github.com/sluice-qos/sluice/test/cluster"
 )
 
-// The access log says of each request what came of it and what is left, whoever decided.
+// The access log says of each request what came of it and what is left, whether HAProxy or
+// the agent decided.
 func TestAccessLogSaysWhatIsLeft(t *testing.T) {
 	t.Parallel()
 	proctest.AwaitHour()
@@ -45,7 +46,7 @@ users: {carol: slots}
 		}
 		return nil
 	})
-	for range 3 { // whoever refuses: HAProxy, or the agent before HAProxy has heard of it
+	for range 3 { // refused by HAProxy, or by the agent before HAProxy has heard of the throttle
 		send("alice", 429, "429 refused request-rate alice GET/hour 3 0 retry")
 	}
 	send("carol", 200, "200 allowed - carol concurrent-requests 2 1 retry null")

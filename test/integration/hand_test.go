@@ -83,7 +83,7 @@ func TestOverrideByHand(t *testing.T) {
 	}
 	limited := func(when string) {
 		t.Helper()
-		proctest.Eventually(t, when+" he has 5 a second", func() error {
+		proctest.Eventually(t, when+" alice has 5 a second", func() error {
 			if n := most(); n > 5 {
 				return fmt.Errorf("%d were admitted in a second", n)
 			}
@@ -92,7 +92,7 @@ func TestOverrideByHand(t *testing.T) {
 	}
 	raised := func(when string) {
 		t.Helper()
-		proctest.Eventually(t, when+" he has 50 a second", func() error {
+		proctest.Eventually(t, when+" alice has 50 a second", func() error {
 			if n := most(); n < 35 {
 				return fmt.Errorf("%d of 40 were admitted in a second", n)
 			}
@@ -121,7 +121,8 @@ func TestOverrideByHand(t *testing.T) {
 	limited("without it again")
 }
 
-// Who is blocked is let in by hand, and is blocked again while he has as much in progress.
+// A blocked user is let in by hand, and is blocked again while as many requests are in
+// progress.
 func TestUnblockByHand(t *testing.T) {
 	t.Parallel()
 	c := cluster.Start(t, cluster.Options{Instances: 2, Polygens: 2, Limits: progressLimits(2)})
@@ -132,7 +133,7 @@ func TestUnblockByHand(t *testing.T) {
 		defer func() { stop(); <-done }()
 	}
 	state := func(p *cluster.Polygen) string {
-		for _, in := range c.Instances { // she wants more, or instances would have nothing to report
+		for _, in := range c.Instances { // without another request the instances would have nothing to report
 			get(t, in.Address, "alice")
 		}
 		text, err := cluster.Get(p.Admin, "/api/v1/users/alice")
@@ -148,9 +149,9 @@ func TestUnblockByHand(t *testing.T) {
 	blocked := func(when string) {
 		t.Helper()
 		for _, p := range c.Polygens {
-			proctest.Eventually(t, when+" she is blocked", func() error {
+			proctest.Eventually(t, when+" alice is blocked", func() error {
 				if s := state(p); s != "blocked" {
-					return fmt.Errorf("she is %s", s)
+					return fmt.Errorf("alice is %s", s)
 				}
 				return nil
 			})
@@ -160,7 +161,7 @@ func TestUnblockByHand(t *testing.T) {
 	for i, p := range c.Polygens { // the one that leads, and the other one
 		answer := told(t, p, "POST", "/api/v1/users/alice/unblock", `{"reason":"a test"}`)
 		if !strings.Contains(answer, `"sent":true,"in_progress":2,"max":2,"note":"the user has 2 of 2 requests in progress`) {
-			t.Errorf("unblock = %s, want that she is at her limit", answer)
+			t.Errorf("unblock = %s, want that alice is at the limit", answer)
 		}
 		proctest.Eventually(t, "the instances are told", func() error {
 			sent := 0.0

@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-qos/sluice/test/cluster"
 )
 
-// hostileUsers are names made to break keys, tables, messages and logs. Each
-// must be a user of his own: limited by himself, and by nobody else.
+// hostileUsers are names made to break keys, tables, messages and logs. Each must be a
+// user of its own, whose requests are limited together and with nobody else's.
 var hostileUsers = []string{
 	"a|b", "a,b", "a:b", "a;b", "a%b", "a$b", "a{b}", "a b", "a'b", `a"b`, `a\b`, "a%00b",
 	"*", "GET|a", "*|a", "GET", "~", "~a", "{0}", "a;show table;", "${SLUICE_BIND}", "%[src]",

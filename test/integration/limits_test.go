@@ -185,7 +185,7 @@ func TestHourlyLimit(t *testing.T) {
 	admitted := 0
 	add := func(r *load.Report) { admitted += len(r.Admitted().Results) }
 	add(offerOnce(t, c, user, "even", 100, time.Second))
-	time.Sleep(4 * time.Second) // the agents have forgotten him
+	time.Sleep(4 * time.Second) // until the agents have forgotten the user
 	add(offerOnce(t, c, user, "90/10", 100, time.Second))
 	below, lost := admitted, busy(t, c, 0)
 	c.Instances[0].Agent.Kill()

@@ -123,7 +123,7 @@ func TestProgressOfABurst(t *testing.T) {
 	}
 }
 
-// Nobody below his limit is refused, over several instances either.
+// No user below the limit is refused, over several instances either.
 func TestProgressBelowTheLimit(t *testing.T) {
 	t.Parallel()
 	o, origin := counting(t, 20)

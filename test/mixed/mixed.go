@@ -1,8 +1,8 @@
 // Package mixed makes HTTP requests of every kind that can end in a way of its
 // own: answered, pipelined, refused, timed out, upgraded, cut off by the client
 // before and after headers, in an upload or in a download, over HTTP/1.1 and
-// HTTP/2. Whoever counts requests in progress must be back at nothing soon after
-// the last of them.
+// HTTP/2. Every count of requests in progress must be back at 0 soon after the last of
+// them.
 //
 // It checks nothing by itself: most of its requests are meant to fail, and what
 // is left behind is the caller's question.

@@ -10,8 +10,8 @@ import (
 	"github.com/sluice-qos/sluice/internal/proctest"
 )
 
-// Who is in a list with the keyboard stays there when others leave, and is beside
-// where he was when what he was at leaves.
+// The keyboard's focus stays on its row when others leave the list, and goes to the row
+// beside it when that row itself leaves.
 func TestFocusStays(t *testing.T) {
 	f := startFake(t)
 	users := func(n int) []view.Summary {

@@ -35,8 +35,8 @@ users:
   reports: {tier: free, requests: {GET: 30}, concurrent: 50, comment: nightly export}
 `
 
-// TestPage is what somebody on call does: sees a user turn red, opens him with the
-// keyboard, and reads why.
+// TestPage does what an operator on call does: sees a user turn red, opens that user with
+// the keyboard, and reads why.
 func TestPage(t *testing.T) {
 	up := startUp(t)
 	b := newTab(t, up.admin, desktop)

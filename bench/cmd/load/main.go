@@ -37,7 +37,7 @@ type options struct {
 	Seed     uint64        `default:"1" help:"Seed of the arrivals and of the choice of targets."`
 	Timeout  time.Duration `default:"5s" help:"How long to wait for an answer."`
 	Limit    int           `placeholder:"N" help:"Requests per second that all requests together may make: compare what was admitted with it."`
-	Slack    time.Duration `default:"1ms" help:"By how much the clock of whoever decides may differ."`
+	Slack    time.Duration `default:"1ms" help:"By how much the clock of the process that decides may differ."`
 	JSON     bool          `help:"Print JSON."`
 }
 
