@@ -61,6 +61,7 @@ type Bus struct {
 	shards  int
 	session string // random
 	timeout time.Duration
+	silence time.Duration // of a subscription, which is then taken for lost
 	logger  *slog.Logger
 
 	requests  *prometheus.CounterVec   // op, result
@@ -107,6 +108,7 @@ func Open(o Options) (*Bus, error) {
 		shards:  max(1, o.Shards),
 		session: rand.Text()[:8],
 		timeout: timeout,
+		silence: silenceLimit,
 		logger:  logger,
 		requests: metrics.NewCounterVec(prometheus.CounterOpts{
 			Name: "sluice_bus_requests_total", Help: "Calls to Redis by operation and result (ok, unavailable, error).",

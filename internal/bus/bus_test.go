@@ -336,12 +336,16 @@ func (s *server) openWith(t *testing.T, o bus.Options) *bus.Bus {
 	t.Helper()
 	s.registry, s.log = prometheus.NewRegistry(), &syncBuffer{}
 	o.Registerer, o.Logger, o.Cluster = s.registry, slog.New(slog.NewTextHandler(s.log, nil)), s.cluster
-	if o.Timeout == 0 {
+	patient := o.Timeout == 0
+	if patient {
 		o.Timeout = proctest.Patience
 	}
 	b, err := bus.Open(o)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if patient { // a subscription that begins anew may have missed what the test waits for
+		b.SetSilence(proctest.Patience)
 	}
 	t.Cleanup(func() {
 		if err := b.Close(); err != nil {

@@ -106,7 +106,7 @@ func (s *subscription) session(ctx context.Context) (subscribed bool, err error)
 	conn := s.bus.client.Subscribe(ctx) // no connection yet
 	heard := newSince()
 	watched := make(chan error, 1)
-	go func() { watched <- watch(ctx, conn, heard) }()
+	go func() { watched <- watch(ctx, conn, heard, s.bus.silence) }()
 	defer func() {
 		cancel()
 		if silent := <-watched; silent != nil {
@@ -143,7 +143,7 @@ func (s *subscription) session(ctx context.Context) (subscribed bool, err error)
 // nothing has been heard for too long. go-redis' own reading neither ends with
 // the context nor notices a peer that is silent; a read deadline would, but may
 // expire within a message and lose its beginning.
-func watch(ctx context.Context, conn *redis.PubSub, heard *since) error {
+func watch(ctx context.Context, conn *redis.PubSub, heard *since, silence time.Duration) error {
 	defer conn.Close()
 	ticker := time.NewTicker(pingEvery)
 	defer ticker.Stop()
@@ -153,7 +153,7 @@ func watch(ctx context.Context, conn *redis.PubSub, heard *since) error {
 			return nil
 		case <-ticker.C:
 		}
-		if heard.elapsed() > silenceLimit {
+		if heard.elapsed() > silence {
 			return errSilent
 		}
 		_ = conn.Ping(ctx) // if it fails, so does the reader

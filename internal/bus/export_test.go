@@ -1,0 +1,6 @@
+package bus
+
+import "time"
+
+// SetSilence is for buses of which no subscription has begun.
+func (b *Bus) SetSilence(d time.Duration) { b.silence = d }
