@@ -41,7 +41,7 @@ const addressVar = `    # The client's address, IPv6 by its /64: what one host m
 
 // The first rule asks a table alone, so that who attacks costs least. An exempt
 // request is not refused, nor does it count: no user pays for it.
-const failureRules = `    # failed_auth: whoever caused %[1]d answers 401 or 403 of the origin in the last %[2]d s is
+const failureRules = `    # failed_auth: an address that caused %[1]d answers 401 or 403 of the origin in the last %[2]d s is
     # refused before a user is named who would have to pay for it. Answers of HAProxy's own
     # do not count: http-response rules do not see them.
     acl auth_failed var(txn.sluice_address),table_gpc_rate(0,sluice_address) ge %[1]d

@@ -54,7 +54,7 @@ func checksSignatures(w http.ResponseWriter, q *http.Request) {
 	fmt.Fprint(w, "origin")
 }
 
-// Whoever knows a key's id can send bad signatures: up to the limit they are the
+// A client who knows a key's id can send bad signatures: up to the limit they are the
 // owner's requests, and then nobody's.
 func TestFailedAuthentication(t *testing.T) {
 	const allowed = 5
@@ -326,7 +326,7 @@ func TestRequestsOfAnAddressRefused(t *testing.T) {
 	}
 }
 
-// What an address has in progress is bounded, whoever its requests belong to. What is
+// What an address has in progress is bounded, whatever users its requests belong to. What is
 // refused is not in progress.
 func TestConcurrentRequestsOfAnAddress(t *testing.T) {
 	g := newGate()

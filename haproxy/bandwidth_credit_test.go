@@ -31,7 +31,7 @@ func newLentMover(t testing.TB, s setup, down, up int) (*rig, *mover) {
 	return r, m
 }
 
-// clocked is whether bytes of alice were held: then there is a clock of hers.
+// clocked is whether bytes of alice were held: then there is a clock of alice.
 func (r *rig) clocked(t testing.TB) bool {
 	t.Helper()
 	return strings.Contains(r.cli(t, "show table sluice_clock"), "key=alice ")

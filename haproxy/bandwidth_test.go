@@ -22,8 +22,8 @@ import (
 
 const mib = 1 << 20
 
-// newMover is a rig whose origin and clients move bytes, each user having his share.
-// A user without one is not limited.
+// newMover is a rig whose origin and clients move bytes, each user having a share. A user
+// without one is not limited.
 func newMover(t testing.TB, s setup, shares map[string]vars) (*rig, *mover) {
 	t.Helper()
 	m := &mover{}
@@ -335,7 +335,7 @@ func TestBodiesOfAllSorts(t *testing.T) {
 	}
 }
 
-// Nobody times out because he is slow by our doing.
+// No transfer times out because a share makes it slow.
 func TestLeastShare(t *testing.T) {
 	r, m := newMover(t, setup{edit: func(cfg string) string {
 		return strings.NewReplacer("timeout client 60s", "timeout client 1s", "timeout server 60s", "timeout server 1s").Replace(cfg)

@@ -48,7 +48,7 @@ const (
 // MinVersion is the oldest HAProxy that the files run on.
 const MinVersion = "2.6"
 
-// clientTimeout is haproxy.cfg's "timeout client": whoever waits longer than
+// clientTimeout is haproxy.cfg's "timeout client": a client who waits longer than
 // that for an answer is cut off.
 const clientTimeout = time.Minute
 

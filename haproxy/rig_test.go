@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/proctest"
 )
 
-// question is who was asked about, and what he asks for.
+// question is the user who was asked about, and the class of the request.
 type question struct{ User, Class string }
 
 // heard is a whole message to the agent: "start-message" or "wait-message".

@@ -1,5 +1,5 @@
--- Holds each user to his share of bandwidth, down (response bodies) and up (request
--- bodies) apart, over all his transfers in this HAProxy. haproxy.cfg loads it and says
+-- Holds each user to their share of bandwidth, down (response bodies) and up (request
+-- bodies) apart, over all their transfers in this HAProxy. haproxy.cfg loads it and says
 -- what it is asked; bandwidth_clock.lua decides.
 --
 -- A share is in units of 64 bytes per second. A request brings the user's shares in
@@ -36,8 +36,8 @@ end
 -- no pass over all of them, however many there are.
 local young, old, born = {}, {}, 0
 
--- user is what this thread knows of a user: his shares as his newest request said
--- (own_down, own_up), as taught (down, up), and his clocks.
+-- user is what this thread knows of a user: the shares that the newest request said
+-- (own_down, own_up), those that were taught (down, up), and the clocks.
 local function user(name, t)
 	if t - born > GENERATION then
 		young, old, born = {}, young, t
@@ -71,7 +71,7 @@ end
 local DOWN = { number = 0, own = "own_down", taught = "down", clock = "clock_down" }
 local UP = { number = 1, own = "own_up", taught = "up", clock = "clock_up" }
 
--- clock is the user's clock of a direction at his present share.
+-- clock is the user's clock of a direction at the present share.
 local function clock(u, dir, t)
 	look(u, t)
 	local rate = (u[dir.taught] or u[dir.own]) * UNIT

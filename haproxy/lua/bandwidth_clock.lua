@@ -1,7 +1,7 @@
 -- The clock that paces one user's bytes in one direction: the pure part of
 -- bandwidth.lua. It asks nobody for the time and sleeps nowhere.
 --
--- A user's bytes are sold as tickets of TICKET milliseconds of his share. Tickets are
+-- A user's bytes are sold as tickets of TICKET milliseconds of the share. Tickets are
 -- numbered; ticket n may be used from base + n * TICKET on. So the total is exact
 -- however many transfers take part, turns are first come, first served, and when the
 -- share changes, so do the bytes of every ticket not used yet.
@@ -133,9 +133,9 @@ local function quick(c, n, wait, now)
 end
 
 -- take says how many of the len bytes, 1 or more, that a sender has may be sent now, and
--- if those are not all, after how many ms he shall ask again. s is a table of the sender's:
--- left (bytes that he may still send, 0 at first), rest (bytes of his body still to come,
--- nil: not known), small (nil, or true: he may pass those that wait).
+-- if those are not all, after how many ms the sender has to ask again. s is the sender's
+-- table: left (bytes that it may still send, 0 at first), rest (bytes of its body still to
+-- come, nil: not known), small (nil, or true: it may pass those that wait).
 function Clock.take(c, s, len, now, f)
 	local sent = 0
 	while true do

@@ -102,7 +102,7 @@ function tests.rebase()
 	end
 end
 
--- Who does not use his share has no more than LATE + SKIP of it afterwards.
+-- A user who does not use the share has no more than LATE + SKIP of it afterwards.
 function tests.burst_after_idleness()
 	local f, c = counters(0), Clock.new(0, 1000000)
 	local s = sender(c)
@@ -174,7 +174,7 @@ function tests.senders_that_leave()
 	end
 end
 
--- Who comes back late has lost his ticket, but not more.
+-- A sender that comes back late has lost its ticket, but not more.
 function tests.a_slow_sender_returns()
 	local f, c = counters(1000), Clock.new(0, 1000000)
 	local slow, stays = sender(c), sender(c)
