@@ -135,7 +135,7 @@ func (a *Agent) Start(at time.Time, name string, rates []limits.Rate, credit Cre
 	}
 	for _, b := range w.buckets[:w.n] {
 		// What a second's limit refuses must not make a minute's lease large.
-		if b.long() && (v.Allowed || waiting != nil || v.Limit == b.rate()) {
+		if b.long() && (v.Allowed || waiting != nil || v.Limit == b.rate) {
 			b.seen.add(now)
 		}
 		a.plan(b, now)
@@ -266,7 +266,7 @@ func (a *Agent) spend(b *bucket, now int64) {
 
 func (a *Agent) refuse(b *bucket, now int64) Verdict {
 	b.unmet++
-	if b.pooled && b.throttle {
+	if b.pooled() && b.throttle {
 		switch {
 		case !b.native:
 			a.deplete(b, now)
@@ -274,7 +274,7 @@ func (a *Agent) refuse(b *bucket, now int64) Verdict {
 			a.shield(b, now) // it got through, so HAProxy has forgotten
 		}
 	}
-	return Verdict{Limit: b.rate(), Second: b.second}
+	return Verdict{Limit: b.rate, Second: b.second}
 }
 
 // alone reports whether nobody else can have admitted requests of the bucket's
@@ -283,7 +283,7 @@ func (a *Agent) refuse(b *bucket, now int64) Verdict {
 // than he is remembered: such keys are leased from the pool by agents that are
 // alone as well.
 func (a *Agent) alone(b *bucket) bool {
-	return a.fleet.instances <= 1 && b.second > a.fleet.shared && !b.pooled
+	return a.fleet.instances <= 1 && b.second > a.fleet.shared && !b.pooled()
 }
 
 // cutOff reports whether the pool cannot be asked for the bucket's window, or
@@ -297,7 +297,7 @@ func (a *Agent) cutOff(b *bucket) bool { return a.lost || b.second <= a.apart &&
 // that if the key was hot when the pool was lost. What HAProxy admits by itself counts
 // against it.
 func (a *Agent) part(b *bucket) int {
-	all := b.max
+	all := b.rate.Max
 	if b.long() {
 		all = max(0, all-b.total)
 	}
@@ -358,7 +358,7 @@ func (a *Agent) deplete(b *bucket, now int64) {
 	if !a.alone(b) {
 		a.exhaust(b, now)
 	}
-	if b.mode == limits.Enforce {
+	if b.rate.Mode == limits.Enforce {
 		a.shield(b, now)
 	}
 }
@@ -366,13 +366,13 @@ func (a *Agent) deplete(b *bucket, now int64) {
 // shield has HAProxy refuse requests of the key.
 func (a *Agent) shield(b *bucket, now int64) {
 	b.native, b.nativeAt = true, now
-	a.out.Native = append(a.out.Native, Native{Key: b.key, Second: b.second, Limit: b.max})
+	a.out.Native = append(a.out.Native, Native{Key: b.key, Second: b.second, Limit: b.rate.Max})
 }
 
 // unshield lets requests of the key through to the agent again.
 func (a *Agent) unshield(b *bucket) {
 	b.native = false
-	a.out.Native = append(a.out.Native, Native{Key: b.key, Second: b.second, Limit: b.max, Lift: true})
+	a.out.Native = append(a.out.Native, Native{Key: b.key, Second: b.second, Limit: b.rate.Max, Lift: true})
 }
 
 // user returns what is known of a user, or nil when there are too many.
@@ -391,11 +391,13 @@ func (a *Agent) bucket(u *user, r *limits.Rate, now int64) *bucket {
 	if b == nil {
 		a.created++
 		b = &bucket{key: Key{Class: r.Class, User: u.name, Window: r.Window}, owner: u}
-		b.second, b.length = beginning(now, r.Window), r.Window.Seconds()*second
+		b.rate.Window = r.Window
+		b.second = beginning(now, r.Window)
+		// Asks for the next window are spread, so that not all keys ask at once.
 		b.early = int64(a.created%askSteps) * int64(agenda.Tick)
 		u.buckets = append(u.buckets, b)
 	}
-	if b.max != r.Max || b.burst != r.Burst || b.mode != r.Mode {
+	if b.rate != *r {
 		a.limited(b, r)
 	}
 	a.roll(b, now)
@@ -404,16 +406,15 @@ func (a *Agent) bucket(u *user, r *limits.Rate, now int64) *bucket {
 
 // limited takes a bucket's limit, which may have changed.
 func (a *Agent) limited(b *bucket, r *limits.Rate) {
-	if (b.burst > 0) != (r.Burst > 0) && b.max > 0 {
+	if (b.rate.Burst > 0) != (r.Burst > 0) && b.rate.Max > 0 {
 		a.close(b) // another pool has it from now on
-		a.clear(b)
+		b.clear()
 	}
-	if r.Max > b.max {
+	if r.Max > b.rate.Max {
 		b.spent = false // there is more
 	}
-	b.max, b.burst, b.mode = r.Max, r.Burst, r.Mode
+	b.rate = *r
 	b.limit = r.Max + r.Burst
-	b.pooled = b.long() || r.Burst > 0
 }
 
 // Drain returns what has become due and forgets it. The slices are the

@@ -35,55 +35,80 @@ const (
 	nativeSpan  = NativeFor + time.Second // for this long the agent waits for the next request
 )
 
-// bucket is what an agent knows of one key: its lease of the current window and
-// of the next, and what it has still to report.
+// bucket is what an agent knows of one key. Each of its concerns is a type of its own,
+// with the invariant that it keeps.
 type bucket struct {
 	agenda.Place
 
-	key        Key
-	owner      *user
-	max, burst int   // of the limits.Rate
-	length     int64 // of the window, ns
+	key   Key
+	owner *user
+	rate  limits.Rate // the limit that the key's requests count against
+	early int64       // how much earlier than others it asks for the next window, ns
 
-	second   int64 // at which the window begins that the fields below belong to
-	limit    int   // of the window: max, or with credit what the pool said of it
-	admitted int   // requests admitted here
-	unleased int   // of these, admitted without a token
-	owed     int   // of these, not yet in total
-	balance  int   // tokens in hand
-	debt     int   // requests admitted without a token, not yet reported
-	back     int   // tokens to be given back with the next flush
-	total    int   // the pool's total when it was last heard of
-	next     int   // tokens in hand for the following window
-	unmet    int   // requests refused since the last probe
-	waiting  int   // requests of the owner's queue that want a token
-
-	probeAt  int64 // when a spent key is asked about again
-	probeGap int64
-	nativeAt int64 // when HAProxy was last told to refuse the key
-
+	window
+	lease
+	ledger
+	shortage
+	demand
 	portion portion // what HAProxy may admit by itself of the limit
 
-	mode     limits.Mode // of the limits.Rate
-	pooled   bool        // the agent never counts by itself alone; see Agent.alone
-	spent    bool        // the pool had less than was needed
-	nextAsk  bool        // the following window has been asked for
-	throttle bool        // polygen, or the pool itself, says that the window is spent
-	native   bool        // HAProxy refuses the key by itself
-	asking   bool        // an ask for tokens of the current window is on its way
-	wanted   bool        // stands in Agent.wanted
-	dirty    bool        // stands in Agent.dirty
+	wanted bool // stands in Agent.wanted
+	dirty  bool // stands in Agent.dirty
+}
 
+// window is the present one of a key. All other counts of a bucket belong to it, but for
+// those that say that they are of the following one.
+type window struct {
+	second   int64 // at which it begins
+	limit    int   // requests that may be admitted in it; with a burst, what the pool said of it
+	admitted int   // requests admitted here
+	total    int   // handed out by the pool to all agents, as last heard
+}
+
+// lease is what the agent has from the pool. A token is one request that the pool has
+// counted already. It is in one place only: in hand, on its way back (ledger.back), or
+// spent; so nobody else can admit the same request.
+type lease struct {
+	balance int  // tokens in hand
+	next    int  // tokens in hand for the following window
+	asking  bool // an ask for tokens is on its way: there is one at a time
+	nextAsk bool // the following window has been asked for
+}
+
+// ledger is what the agent has admitted without the pool, and what the pool has still to
+// hear. debt <= owed <= unleased <= admitted, for each request is reported once, and is
+// the pool's when it has said so.
+type ledger struct {
+	unleased int // requests admitted without a token
+	owed     int // of these, not yet in the pool's total
+	debt     int // of these, not yet reported
+	back     int // tokens to be given back with the next flush
+}
+
+// shortage is what the agent knows of a window in which nothing is left. HAProxy refuses a
+// key by itself only while the agent would refuse it too.
+type shortage struct {
+	spent    bool // the pool had less than was needed
+	throttle bool // polygen, or the pool itself, says that the window is spent
+	native   bool // HAProxy refuses the key by itself
+
+	unmet    int   // requests refused since the last probe
+	probeAt  int64 // when the pool is asked again, ns
+	probeGap int64 // from one such ask to the next, ns
+	nativeAt int64 // when HAProxy was last told to refuse the key, ns
+}
+
+// demand is what may be wanted of a key. It outlives windows.
+type demand struct {
 	seen     arrivals
-	early    int64 // how much earlier than others it asks for the next window, ns
-	hotUntil int64
-	sharers  int // agents that serve the user, as polygen last said; 0 if it never did
+	waiting  int   // requests of the owner's queue that want a token
+	hotUntil int64 // until when the key may run into its limit, ns
+	sharers  int   // agents that serve the user, as polygen last said; 0 if it never did
 }
 
-// rate is the limit that the bucket counts against.
-func (b *bucket) rate() limits.Rate {
-	return limits.Rate{Class: b.key.Class, Window: b.key.Window, Max: b.max, Burst: b.burst, Mode: b.mode}
-}
+// pooled reports whether the pool is asked by an agent that is alone, too: it may restart
+// within a long window, and what a burst has left is remembered for longer than a user.
+func (b *bucket) pooled() bool { return b.long() || b.rate.Burst > 0 }
 
 // hot reports whether the key may run into its limit, so that a lease must be
 // small.
@@ -106,9 +131,9 @@ func (b *bucket) target(now int64, instances int) int {
 	n := b.seen.expected(now, leaseSpan)
 	if b.cool(now) {
 		part := coolPortion * max(1, instances)
-		cool := b.max / part
+		cool := b.rate.Max / part
 		if b.long() { // what an agent that is killed holds is lost until the window ends
-			cool = min(cool, max(longLease, cool/int(b.length/second)))
+			cool = min(cool, max(longLease, cool/int(b.length()/second)))
 		}
 		n = max(n, cool)
 	}
@@ -120,17 +145,20 @@ func (b *bucket) target(now int64, instances int) int {
 func (b *bucket) reclaim() { b.balance, b.back = b.balance+b.back, 0 }
 
 // long reports whether the window is longer than a second.
-func (b *bucket) long() bool { return b.length > second }
+func (b *bucket) long() bool { return b.length() > second }
+
+// length is the window's, ns.
+func (b *bucket) length() int64 { return b.rate.Window.Seconds() * second }
 
 // end is when the window is over, ns.
-func (b *bucket) end() int64 { return b.second*second + b.length }
+func (b *bucket) end() int64 { return b.second*second + b.length() }
 
 // following is the second at which the next window begins.
-func (b *bucket) following() int64 { return b.second + b.length/second }
+func (b *bucket) following() int64 { return b.second + b.length()/second }
 
 // about makes an Ask of nothing yet, about a window that begins at a second.
 func (b *bucket) about(sec int64) Ask {
-	return Ask{Key: b.key, Second: sec, Limit: b.max, Burst: b.burst, Reserve: b.portion.reserve}
+	return Ask{Key: b.key, Second: sec, Limit: b.rate.Max, Burst: b.rate.Burst, Reserve: b.portion.reserve}
 }
 
 // beginning is the second at which the window begins that a time is in.

@@ -117,7 +117,7 @@ const withdrawAgain = int64(100 * time.Millisecond)
 func (a *Agent) told(b *bucket, c Credit) {
 	p := &b.portion
 	switch {
-	case c == NoCredit || b.pooled:
+	case c == NoCredit || b.pooled():
 		p.phase = portionNone
 	case p.phase == portionRecalled: // what HAProxy says of credit is from before that
 	case p.phase == portionLent && (c != Withheld || b.second <= p.from): // it was asked before it began
@@ -141,7 +141,7 @@ func (a *Agent) divide(b *bucket) {
 		p.each, p.reserve = 0, 0
 		return
 	}
-	p.each, p.reserve = a.fleet.portions(b.max, b.second)
+	p.each, p.reserve = a.fleet.portions(b.rate.Max, b.second)
 }
 
 // takePortion takes the portion of the bucket's second as tokens, unless HAProxy has it,
@@ -329,7 +329,7 @@ func (a *Agent) Recalled(at time.Time, name string, rate limits.Rate, sec int64,
 	}
 	u.withdrawAt = 0
 	b := a.bucket(u, &rate, now)
-	if b.pooled {
+	if b.pooled() {
 		return
 	}
 	p := &b.portion
@@ -447,7 +447,7 @@ func (a *Agent) nextAsk(b *bucket, now int64) Ask {
 	ask.Instances = a.sharers(b)
 	own, want := 0, 0
 	if p.phase != portionNone {
-		own, ask.Reserve = a.fleet.portions(b.max, sec)
+		own, ask.Reserve = a.fleet.portions(b.rate.Max, sec)
 	}
 	if a.active(b, now) {
 		want = b.target(now, a.fleet.instances)

@@ -94,7 +94,7 @@ func drain[T any](list []T, room *int, use func(T) bool) []T {
 // settle makes an Ask that carries what the bucket has to report.
 func (a *Agent) settle(b *bucket) Ask {
 	ask := Ask{
-		Key: b.key, Second: b.second, Limit: b.max, Burst: b.burst, Reserve: b.portion.reserve,
+		Key: b.key, Second: b.second, Limit: b.rate.Max, Burst: b.rate.Burst, Reserve: b.portion.reserve,
 		Debt: b.debt, Back: b.back, Instances: a.sharers(b),
 	}
 	b.debt, b.back = 0, 0
@@ -126,7 +126,7 @@ func (a *Agent) ask(b *bucket, now int64) (Ask, bool) {
 func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
 	now := at.UnixNano()
 	b := a.lookup(&ask.Key)
-	if b == nil || a.left || (ask.Burst > 0) != (b.burst > 0) {
+	if b == nil || a.left || (ask.Burst > 0) != (b.rate.Burst > 0) {
 		a.giveBack(ask, g.Tokens) // nobody's, or from another pool than the bucket's
 		return
 	}
@@ -146,7 +146,7 @@ func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
 		b.balance += g.Tokens - paid
 		b.total = g.Total
 		b.owed = max(0, b.owed-ask.Debt)
-		if b.pooled {
+		if b.pooled() {
 			a.hear(b, ask, g, now)
 		}
 		if g.Tokens < ask.Need || g.Total >= b.limit {
@@ -154,7 +154,7 @@ func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
 		} else if wanted {
 			b.spent = false
 		}
-		if b.pooled && (wanted || b.spent) {
+		if b.pooled() && (wanted || b.spent) {
 			b.throttle = b.spent // nobody needs polygen's word who asks the pool in any case
 		}
 		if g.Tokens > 0 {
@@ -170,7 +170,7 @@ func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
 		return
 	}
 	a.serve(b.owner, now)
-	if wanted && b.spent && !b.pooled { // of pooled ones the refusals tell
+	if wanted && b.spent && !b.pooled() { // of pooled ones the refusals tell
 		a.obey(b, now)
 	}
 	a.plan(b, now)
@@ -324,7 +324,7 @@ func (a *Agent) restore(b *bucket, sec, now int64) {
 	switch {
 	case sec < b.second:
 		// The window is over: what was spent is in its report.
-		a.giveBack(b.about(sec-sec%(b.length/second)), 1)
+		a.giveBack(b.about(sec-sec%(b.length()/second)), 1)
 		return
 	case b.admitted == 0:
 		return // it began anew meanwhile, as with a limit that has another pool
@@ -353,9 +353,9 @@ func (a *Agent) overdue(w *Waiting, now int64) *bucket {
 		if a.entrusted(b) || b.spent || !a.far(b, now) {
 			return b
 		}
-		part := max(1, (b.max-b.portion.reserve)/a.serving(b, now))
+		part := max(1, (b.rate.Max-b.portion.reserve)/a.serving(b, now))
 		switch {
-		case b.long() && b.owed >= min(part, max(1, part/int(b.length/second))):
+		case b.long() && b.owed >= min(part, max(1, part/int(b.length()/second))):
 			return b
 		case !b.long() && b.admitted >= part && b.unleased > 0:
 			return b
@@ -368,7 +368,7 @@ func (a *Agent) overdue(w *Waiting, now int64) *bucket {
 // below the number of agents, one request is so large a part that most who use it at
 // all are near it: there it counts that something was left when the pool last answered.
 func (a *Agent) far(b *bucket, now int64) bool {
-	return b.cool(now) || b.max < a.fleet.instances && b.total < b.limit
+	return b.cool(now) || b.rate.Max < a.fleet.instances && b.total < b.limit
 }
 
 // serving is the number of agents that the even part is of: those that serve the key,

@@ -36,7 +36,7 @@ func (a *Agent) Left(at time.Time, name string, rates []limits.Rate) (left int, 
 // runs back a little stays in it.
 func (b *bucket) current(now int64) bool {
 	in := now - b.second*second
-	return in >= -second && in < b.length
+	return in >= -second && in < b.length()
 }
 
 // remaining is how many more requests of a bucket can be admitted.

@@ -104,7 +104,7 @@ func (a *Agent) Refusing(at time.Time, k Key, sec int64) (limit int, told bool) 
 		return 0, false
 	}
 	a.roll(b, at.UnixNano())
-	return b.max, b.native
+	return b.rate.Max, b.native
 }
 
 // Leave gives back the tokens in hand that others may still use, those of windows
@@ -114,9 +114,9 @@ func (a *Agent) Leave() {
 	a.left = true
 	for _, u := range a.users {
 		for _, b := range u.buckets {
-			if b.pooled {
+			if b.pooled() {
 				a.close(b)
-				a.clear(b)
+				b.clear()
 			}
 		}
 	}

@@ -28,7 +28,7 @@ func (a *Agent) Tick(at time.Time) {
 // A clock that runs back a little stays in its window; one that was set back
 // begins anew.
 func (a *Agent) roll(b *bucket, now int64) {
-	if in := now - b.second*second; in >= -second && in < b.length {
+	if in := now - b.second*second; in >= -second && in < b.length() {
 		if b.long() && now < b.seen.last-second {
 			a.setBack(b, now)
 		}
@@ -47,10 +47,10 @@ func (a *Agent) roll(b *bucket, now int64) {
 		before = b.limit - b.admitted
 	}
 	a.close(b)
-	a.clear(b)
+	b.clear()
 	b.second, b.balance, b.portion.before = current, next, before
 	a.rollPortion(b, now)
-	b.limit = b.max + b.burst // at most, until the pool is heard of
+	b.limit = b.rate.Max + b.rate.Burst // at most, until the pool is heard of
 	if b.waiting > b.balance {
 		a.want(b)
 	}
@@ -77,11 +77,9 @@ func (a *Agent) close(b *bucket) {
 }
 
 // clear begins a window in which nothing has happened.
-func (a *Agent) clear(b *bucket) {
-	b.balance, b.next, b.debt, b.back = 0, 0, 0, 0
-	b.admitted, b.unleased, b.owed, b.total, b.spent = 0, 0, 0, 0, false
-	b.probeAt, b.probeGap, b.unmet = 0, 0, 0
-	b.throttle, b.native, b.asking, b.nextAsk = false, false, false, false
+func (b *bucket) clear() {
+	b.window = window{second: b.second, limit: b.limit}
+	b.lease, b.ledger, b.shortage = lease{}, ledger{}, shortage{}
 }
 
 // review does what is due for one bucket.
