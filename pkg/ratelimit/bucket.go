@@ -75,13 +75,12 @@ type lease struct {
 	nextAsk bool // the following window has been asked for
 }
 
-// ledger is what the agent has admitted without the pool, and what the pool has still to
-// hear. debt <= owed <= unleased <= admitted, for each request is reported once, and is
-// the pool's when it has said so.
+// ledger is what was admitted without the pool, and what the pool has still to hear. Each
+// request is reported once. owed <= unleased.
 type ledger struct {
-	unleased int // requests admitted without a token
+	unleased int // requests admitted here without a token
 	owed     int // of these, not yet in the pool's total
-	debt     int // of these, not yet reported
+	debt     int // requests to be reported: of these, and what HAProxy admitted beyond its portion
 	back     int // tokens to be given back with the next flush
 }
 

@@ -141,8 +141,7 @@ func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
 		// pool must not count both.
 		paid := min(b.debt, g.Tokens)
 		b.debt -= paid
-		b.owed = max(0, b.owed-paid)
-		b.unleased -= paid
+		b.owed, b.unleased = max(0, b.owed-paid), max(0, b.unleased-paid) // some of it may be HAProxy's
 		b.balance += g.Tokens - paid
 		b.total = g.Total
 		b.owed = max(0, b.owed-ask.Debt)
@@ -330,8 +329,7 @@ func (a *Agent) restore(b *bucket, sec, now int64) {
 		return // it began anew meanwhile, as with a limit that has another pool
 	case b.debt > 0: // not reported yet: then the pool need not hear of it
 		b.debt--
-		b.owed = max(0, b.owed-1)
-		b.unleased--
+		b.owed, b.unleased = max(0, b.owed-1), max(0, b.unleased-1)
 	default:
 		b.balance++ // the pool has counted it: it is as good as a token
 	}

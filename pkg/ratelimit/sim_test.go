@@ -443,6 +443,9 @@ func (c *cluster) tick(a *agent) {
 	a.core.Tick(a.clock(c))
 	c.pump(a)
 	c.send(a, true)
+	if broken := a.core.Broken(); broken != "" && len(c.problems) < 10 {
+		c.problems = append(c.problems, broken)
+	}
 	c.After(c.flush, func() { c.tick(a) })
 }
 
