@@ -252,7 +252,7 @@ func (a *Agent) Restarted(at time.Time) {
 		u.count, u.countAt, u.weight, u.next = Count{}, 0, 0, 0
 		u.lent = [2]int64{}
 		for d := range u.meters {
-			u.meters[d].begin()
+			u.meters[d].restart()
 		}
 		u.taughtAt = 0
 		a.report(u)

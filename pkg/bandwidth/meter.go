@@ -77,6 +77,13 @@ func (m *meter) enforce(now, share int64) {
 // begin says that there are more requests than before.
 func (m *meter) begin() { m.begun, m.span = 0, int64(brief) }
 
+// restart says that there are no requests any more, and that nobody knows what they moved
+// in the end.
+func (m *meter) restart() {
+	m.begin()
+	m.first, m.moved = 0, 0
+}
+
 // start says that there are requests, after there were none, and bytes moved
 // before them.
 func (m *meter) start(now, bytes int64) {
