@@ -44,7 +44,8 @@ func (v *View) Unknown(by Sort, n int) UnknownUsers {
 	return out
 }
 
-// summary is of now, but for a throttle, which counts if it was there since then.
+// summary is what is known of a user now, except that a throttle counts if it was in force
+// after since.
 func (v *View) summary(now, since int64, e *entry[user]) Summary {
 	u := &e.value
 	l, named := v.inForce(e)
@@ -56,13 +57,14 @@ func (v *View) summary(now, since int64, e *entry[user]) Summary {
 	}
 }
 
-// User returns what is known of a wire key, without From and without origins. A user
-// who was never heard of uses nothing.
+// User returns what is known of a wire key, without From and without origins. A user of
+// whom there was no report uses nothing.
 func (v *View) User(at time.Time, key string) User {
 	return v.userSince(at.UnixNano(), at.UnixNano(), key)
 }
 
-// UserLately is User, but that a throttle counts if it was there within the last second.
+// UserLately is User, except that a throttle counts if it was in force within the last
+// second.
 func (v *View) UserLately(at time.Time, key string) User {
 	return v.userSince(at.UnixNano(), at.UnixNano()-lately, key)
 }
@@ -75,7 +77,7 @@ func (v *View) userSince(now, since int64, key string) User {
 	}
 	u := v.users.get(key)
 	if u == nil {
-		u = &user{}
+		u = &user{} // the limits are told of every name, with nothing used
 	} else {
 		seen := moment(u.seen)
 		out.Seen = &seen
@@ -95,6 +97,7 @@ func (v *View) userSince(now, since int64, key string) User {
 		d := u.decisions[(u.first+len(u.decisions)-1-i)%len(u.decisions)]
 		out.Decisions = append(out.Decisions, d.shown())
 	}
+	// Each endpoint counts the user apart, under a key of its own.
 	endpoint, own := limits.SplitEndpoint(key)
 	for _, other := range append([]string{""}, v.set.Endpoints()...) {
 		if other != endpoint && v.users.get(limits.EndpointKey(other, own)) != nil {
@@ -104,7 +107,8 @@ func (v *View) userSince(now, since int64, key string) User {
 	return out
 }
 
-// state is what is refused now, or was by a throttle that ended since then, and why.
+// state says whether a user is refused now, or was by a throttle that ended after since,
+// and why. A limit in a dry run is among the reasons, and does not change the state.
 func (u *user) state(now, since int64, l *limits.Limits) (State, []Why) {
 	state, why := OK, []Why{}
 	for i := range u.windows {
@@ -113,7 +117,9 @@ func (u *user) state(now, since int64, l *limits.Limits) (State, []Why) {
 		if !ok || w.until() <= since {
 			continue
 		}
-		// Since it was reached. Less may be used by now, for instances give back what their HAProxies do not need.
+		// A higher limit that came after the throttle ends it, unless as much is used. Use
+		// below the limit of then means nothing: instances give back tokens that their
+		// HAProxies do not need, and the throttle holds until its window ends all the same.
 		if raised := r.Burst == 0 && r.Max > w.spentMax && w.at(w.spent*int64(time.Second), 0) < int64(r.Max); raised {
 			continue
 		}
@@ -127,20 +133,20 @@ func (u *user) state(now, since int64, l *limits.Limits) (State, []Why) {
 	if u.blockedSince != 0 && l.Concurrent > 0 {
 		why = append(why, Why{Limit: concurrent, Reason: ConcurrentRequests, Mode: l.ConcurrentMode.String(), Since: moment(u.blockedSince)})
 		if l.ConcurrentMode == limits.Enforce {
-			state = Blocked
+			state = Blocked // also of a throttled user: a throttle ends by itself, a block may not
 		}
 	}
 	return state, why
 }
 
-// The names of the limits that are none of requests.
+// The names of the limits that are not of request rates.
 const (
 	concurrent    = "concurrent"
 	bandwidthDown = "bandwidth.down"
 	bandwidthUp   = "bandwidth.up"
 )
 
-// limitsOf are the limits of a user and what they use of them, with so many instances.
+// limitsOf are the limits of a user and how much of each is used, with so many instances.
 func (u *user) limitsOf(now int64, l *limits.Limits, instances int) []Limit {
 	all := []Limit{}
 	started := u.started(now)
@@ -153,7 +159,9 @@ func (u *user) limitsOf(now int64, l *limits.Limits, instances int) []Limit {
 			}
 		}
 		if credited {
-			// What HAProxy admits by itself is in no pool: the instances say it afterwards.
+			// Requests that HAProxy admits by credit are in no pool; the instances report
+			// them each second. Those of the pool are among the reported ones: the larger
+			// number counts, not the sum.
 			native := int64(math.Round(started[r.Class]))
 			limit.Used, *limit.Last = max(limit.Used, native), max(*limit.Last, native)
 		}
@@ -171,9 +179,9 @@ func (u *user) limitsOf(now int64, l *limits.Limits, instances int) []Limit {
 	return all
 }
 
-// rate is the requests per second that were let start, limited or not, or of the limit
-// that counts most where that is more: in the last full second, or over the last minute
-// or hour.
+// rate is the larger of two rates: the requests per second that were admitted, limited or
+// not, and those of the limit that counts most, in the last full second or over the last
+// minute or hour.
 func (u *user) rate(now int64) float64 {
 	most := u.startRate(now)
 	for i := range u.windows {
@@ -181,7 +189,8 @@ func (u *user) rate(now int64) float64 {
 		length := w.window.Seconds()
 		r := float64(w.at(now, 1))
 		if w.window != limits.Second {
-			// The present window, and what the last one has in its place until it is full.
+			// A sliding window: the present one, and of the last one the part that reaches
+			// back a whole window from now, as if its requests had been spread evenly.
 			passed := float64(now)/float64(time.Second) - float64(now/int64(time.Second)/length*length)
 			r = (float64(w.at(now, 0)) + r*(1-passed/float64(length))) / float64(length)
 		}
@@ -249,6 +258,7 @@ func (a measured[V]) less(b measured[V]) bool {
 
 func (t *top[V]) offer(measure float64, e *entry[V]) {
 	m := measured[V]{measure, e}
+	// Most of 100 000 users are below the least of the best, which is one comparison.
 	switch {
 	case len(t.best) < t.n:
 		heap.Push(t, m)

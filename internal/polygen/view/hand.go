@@ -6,17 +6,17 @@ import (
 	"time"
 )
 
-// Act is what somebody does by hand.
+// Act is what an operator does by hand.
 type Act struct {
 	Action   Action
 	User     string // the user's name, or key
 	IsKey    bool   // User is the key, not the name
 	Endpoint string
-	By       string // who, as far as that is known, and from where
+	By       string // the operator, as far as known, and where the request came from
 	Reason   string
 
-	For    time.Duration   // of an override
-	Limits json.RawMessage // of an override: as limits.Override has them
+	For    time.Duration   // how long an override holds
+	Limits json.RawMessage // the limits of an override, in the form of limits.Override
 }
 
 // Action is a kind of Act.
@@ -29,7 +29,7 @@ const (
 	LetIn          Action = "unblock"
 )
 
-// What an Act may fail with, beside what is wrong with it itself.
+// Errors of an Act that is valid itself.
 var (
 	ErrNoOverride  = errors.New("there is no such override")
 	ErrFull        = errors.New("there are too many overrides: remove some first")
@@ -54,7 +54,7 @@ type Overrides struct {
 	Capacity  int      `json:"capacity"`  // how many there may be
 }
 
-// Override is the answer to one that was set, or removed.
+// Override is the answer when an override was set or removed.
 type Override struct {
 	From
 	ByHand

@@ -9,12 +9,12 @@ import (
 )
 
 const (
-	// maxSamples of each user are kept, one a second.
+	// maxSamples bounds the samples of each user, of which there is one a second.
 	maxSamples = 300
 	// historySpan is how long a history is kept after somebody wanted it.
 	historySpan = int64(10 * time.Minute)
-	// firmSpan is how long a history does not give way to that of a user who is only
-	// limited: there may be many.
+	// firmSpan is how long a history that a reader wanted keeps its place when users are
+	// limited: there may be many of them, and they must not push out what is looked at.
 	firmSpan = int64(10 * time.Second)
 	// maxSeries bounds the limits of one history; a user has more only if the file
 	// limits very many classes.
@@ -36,7 +36,7 @@ type history struct {
 	limits      []series
 }
 
-// The gauges.
+// Indexes of history.gauges.
 const (
 	inProgress = iota
 	down
@@ -77,17 +77,17 @@ func (r ring) list(begin, end int64) []*int64 {
 	return list
 }
 
-// NewHistories returns one of at most so many users.
+// NewHistories returns histories of at most so many users.
 func NewHistories(users int) *Histories { return &Histories{users: newLRU[history](users)} }
 
-// Keep begins to remember a user in whom somebody is interested, or goes on.
+// Keep remembers a user because a reader wants to see them, from now on or as before.
 func (h *Histories) Keep(at time.Time, key string) {
 	e, _ := h.users.use(key)
 	e.wanted = at.UnixNano()
 }
 
-// Limited does the same for a user who is throttled or blocked, if that takes nobody's
-// place in whom somebody is interested now.
+// Limited does the same for a user who is throttled or blocked, because such users are
+// likely to be looked at soon. It takes no place of a user who was wanted within firmSpan.
 func (h *Histories) Limited(at time.Time, key string) {
 	full := h.users.len() >= h.users.max && h.users.get(key) == nil
 	if full && at.UnixNano()-h.users.oldest.value.wanted < firmSpan {
@@ -112,13 +112,14 @@ func (h *Histories) Sample(at time.Time, v *View) {
 }
 
 func (h *history) sample(now int64, v *View, key string) {
-	second := now/int64(time.Second) - 1
+	second := now/int64(time.Second) - 1 // the present one is not full yet
 	switch {
 	case second <= h.last && h.last-second < 2:
-		return // it was taken
+		return // it was taken, perhaps just before the clock was set back by a little
 	case second < h.last, second-h.last >= maxSamples: // the clock was set back, or too much is missing
 		*h = history{wanted: h.wanted, first: second}
 	default:
+		// Missed seconds still hold the values of maxSamples seconds ago.
 		for s := h.last + 1; s < second; s++ {
 			h.put(s, -1)
 		}
@@ -132,6 +133,8 @@ func (h *history) sample(now int64, v *View, key string) {
 	h.gauges[inProgress].set(second, int64(u.inProgress(now)))
 	h.gauges[down].set(second, u.moved(now, bandwidth.Down))
 	h.gauges[up].set(second, u.moved(now, bandwidth.Up))
+	// The list is made anew, for the limits may have changed: a limit that is still there
+	// keeps its values, and one that is gone takes its values along.
 	was := h.limits
 	h.limits = nil
 	for _, l := range u.limitsOf(now, v.set.User(key), len(v.live)) {
@@ -157,8 +160,8 @@ func (h *history) put(second, value int64) {
 	}
 }
 
-// usedIn is the use of a limit: of requests in the window that a second is in, which
-// is over or not, and otherwise now. The second is the last full one.
+// usedIn is the use of a limit in the last full second: of a request limit, in the window
+// that has this second and may still go on; of any other limit, now.
 func (u *user) usedIn(second int64, l Limit) int64 {
 	switch l.Window {
 	case 0:
@@ -175,11 +178,11 @@ func (u *user) usedIn(second int64, l Limit) int64 {
 }
 
 // History returns what is remembered of a wire key, without From, and keeps it from now
-// on: of a new one there is the last full second.
+// on. Of a user who was not kept before it has the last full second.
 func (h *Histories) History(at time.Time, key string, v *View) History {
 	h.Keep(at, key)
 	e := h.users.get(key)
-	if e.last == 0 {
+	if e.last == 0 { // a chart can begin with one value, and with none it would be an error
 		e.sample(at.UnixNano(), v, key)
 	}
 	begin := max(e.first, e.last-maxSamples+1)

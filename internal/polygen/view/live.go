@@ -39,28 +39,28 @@ type Live struct {
 	Users     []Summary  `json:"users"`          // those with most first
 	Limited   []Summary  `json:"limited"`        // those throttled or blocked, at most MaxLimited, with most requests per second first
 	Instances []Instance `json:"instances"`      // sorted by name
-	User      *User      `json:"user,omitempty"` // who was asked for
+	User      *User      `json:"user,omitempty"` // the user of the Question
 }
 
-// Totals are of all users who are known of.
+// Totals are sums over all known users.
 type Totals struct {
-	Users      int     `json:"users"`       // heard of in the last 2 s
+	Users      int     `json:"users"`       // users heard of in the last 2 s
 	Rate       float64 `json:"rate"`        // requests per second
 	InProgress int     `json:"in_progress"` // requests
 	Down       int64   `json:"down"`        // bytes per second
 	Up         int64   `json:"up"`          // bytes per second
 	Throttled  int     `json:"throttled"`   // users
 	Blocked    int     `json:"blocked"`     // users
-	Seen       int     `json:"seen"`        // users who are known of at all
+	Seen       int     `json:"seen"`        // known users
 	Dropped    uint64  `json:"dropped"`     // users forgotten because there were too many
-	Capacity   int     `json:"capacity"`    // users who can be known of
+	Capacity   int     `json:"capacity"`    // users who can be known at a time
 }
 
 // Near is the limit that a user is nearest to.
 type Near struct {
 	Limit  string `json:"limit"` // the name of a Limit
 	Max    int64  `json:"max"`
-	Used   int64  `json:"used"`             // of a second: in the last full one, or the present one if that is more; otherwise now
+	Used   int64  `json:"used"`             // of a limit per second: in the last full second, or in the present one once that has reached the limit; otherwise now
 	Window int64  `json:"window,omitempty"` // of requests: its length in seconds
 	Mode   string `json:"mode"`
 }
@@ -95,23 +95,23 @@ type EventKind string
 const (
 	ThrottleEvent EventKind = "throttle" // a request limit was reached: refused until its window ends
 	BlockEvent    EventKind = "block"    // the requests in progress reached their limit
-	UnblockEvent  EventKind = "unblock"  // they fell below it
-	SlotsEvent    EventKind = "slots"    // requests in progress are shared among the instances so
-	ShareEvent    EventKind = "share"    // bandwidth is
+	UnblockEvent  EventKind = "unblock"  // the requests in progress fell below their limit
+	SlotsEvent    EventKind = "slots"    // slots for requests in progress were divided among the instances
+	ShareEvent    EventKind = "share"    // bandwidth was divided among the instances
 	HotEvent      EventKind = "hot"      // use has come near a request limit
 	LimitsEvent   EventKind = "limits"   // other limits are in force
-	OverrideEvent EventKind = "override" // somebody set, or took back, limits of a user
+	OverrideEvent EventKind = "override" // an operator set, or took back, limits of a user
 	LostEvent     EventKind = "lost"     // events were left out, because this reader is too slow
 )
 
-// EventKinds are those that one can ask for; lost comes in any case.
+// EventKinds are the kinds that a reader can ask for. LostEvent comes in any case.
 var EventKinds = []EventKind{ThrottleEvent, BlockEvent, UnblockEvent, SlotsEvent, ShareEvent, HotEvent, LimitsEvent, OverrideEvent}
 
 // Event is one of the stream /api/v1/policies. What does not apply is absent.
 type Event struct {
 	Time      time.Time    `json:"time"`
 	Kind      EventKind    `json:"kind"`
-	*Name                  // of the user, where it is about one
+	*Name                  // the user; nil for events about no single user
 	Limit     string       `json:"limit,omitempty"` // the name of a Limit
 	Reason    Reason       `json:"reason,omitempty"`
 	Max       int64        `json:"max,omitempty"`       // the limit that was reached
@@ -138,10 +138,10 @@ func ShareOf(instance string, share int64) EventShare {
 // Filter is what a reader of events wants.
 type Filter struct {
 	User  string      // at whatever endpoint; "" is all events
-	IsKey bool        // User is the user's key, not their name
+	IsKey bool        // User is the user's key, not the name
 	Kinds []EventKind // none are all
 
-	others []string // the user's keys of other secrets
+	others []string // the same user's keys by other secrets
 }
 
 // Passes reports whether an event is wanted.
@@ -152,7 +152,8 @@ func (f Filter) Passes(e *Event) bool {
 	return f.User == "" || e.Name != nil && (e.User == f.User || slices.Contains(f.others, e.User))
 }
 
-// By is the filter with the user's keys in place of their name, as a set knows them.
+// By is the filter with the user's keys in place of the name, as a set knows them: events
+// have keys only.
 func (f Filter) By(set *limits.Set) Filter {
 	if f.User != "" && !f.IsKey {
 		keys := set.Keys(f.User)

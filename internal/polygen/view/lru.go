@@ -8,7 +8,7 @@ type lru[V any] struct {
 	entries map[string]*entry[V]
 	newest  *entry[V]
 	oldest  *entry[V]
-	slots   []*entry[V] // the same in no order, for those who look at a part at a time
+	slots   []*entry[V] // all entries in no order, for looks at a part at a time
 }
 
 type entry[V any] struct {
@@ -24,7 +24,8 @@ func newLRU[V any](most int) *lru[V] {
 
 func (l *lru[V]) len() int { return len(l.entries) }
 
-// get returns the value of a key, or nil, and does not count as a use.
+// get returns the value of a key, or nil, and does not count as a use: questions must not
+// keep users in place of those who send requests.
 func (l *lru[V]) get(key string) *V {
 	if e := l.entries[key]; e != nil {
 		return &e.value
@@ -38,7 +39,7 @@ func (l *lru[V]) use(key string) (v *V, dropped bool) {
 	e := l.entries[key]
 	switch {
 	case e == l.newest && e != nil:
-		return &e.value, false
+		return &e.value, false // several reports of one user often come together
 	case e != nil:
 		l.unlink(e)
 	default:
@@ -62,6 +63,7 @@ func (l *lru[V]) use(key string) (v *V, dropped bool) {
 func (l *lru[V]) remove(e *entry[V]) {
 	l.unlink(e)
 	delete(l.entries, e.key)
+	// The last entry takes the free slot, so that slots has no gaps.
 	end := len(l.slots) - 1
 	last := l.slots[end]
 	l.slots[e.slot], last.slot = last, e.slot
@@ -87,7 +89,7 @@ func (l *lru[V]) unlink(e *entry[V]) {
 func (l *lru[V]) all() iter.Seq[*entry[V]] {
 	return func(yield func(*entry[V]) bool) {
 		for e := l.newest; e != nil; {
-			older := e.older
+			older := e.older // before yield, which may remove the entry
 			if !yield(e) {
 				return
 			}

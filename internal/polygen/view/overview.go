@@ -10,8 +10,9 @@ import (
 // MaxLimited is the most users of a live answer who are throttled or blocked.
 const MaxLimited = 100
 
-// lately is how long a throttle is told of after it has ended. One of a second ends
-// with it, and most begin late in it: who looks once a second would miss them.
+// lately is how long a throttle is told of after it has ended. A throttle of a limit per
+// second ends with its second, and most begin late in it: a reader who looks once a second
+// would miss them.
 const lately = int64(time.Second)
 
 // Overview is what live answers are made of.
@@ -21,8 +22,9 @@ type Overview struct {
 	Limited []Summary          // those throttled or blocked with the highest rates
 }
 
-// Look is a look at every user, in parts between which the view may be changed. Who
-// comes or goes meanwhile may be missed.
+// Look is a look at every user, in parts between which the view may be changed: polygen
+// cannot stand still while 100 000 users are looked at. A user who comes meanwhile may be
+// missed, and so may one while another one goes.
 type Look struct {
 	view       *View
 	now, since int64
@@ -70,6 +72,7 @@ func (l *Look) Part(users int) (more bool) {
 	return end < len(slots)
 }
 
+// see counts one user, and keeps those with most.
 func (l *Look) see(e *entry[user]) {
 	u, t := &e.value, &l.totals
 	if l.now-u.seen < reportSpan {
@@ -84,6 +87,7 @@ func (l *Look) see(e *entry[user]) {
 	for i, measure := range [...]float64{rate, float64(active), float64(down), float64(up)} {
 		l.best[i].offer(measure, e)
 	}
+	// state looks up limits and allocates; most users are sorted out without.
 	if !u.maybeLimited(l.since) {
 		return
 	}
@@ -106,7 +110,9 @@ func (l *Look) Overview() Overview {
 	list := func(entries []*entry[user]) []Summary {
 		all := make([]Summary, 0, len(entries))
 		for _, e := range entries {
-			if users.entries[e.key] == e { // else the user was forgotten meanwhile, and may be there again as another entry
+			// A user may have been forgotten since their part of the look, and may even be
+			// there again as another entry.
+			if users.entries[e.key] == e {
 				all = append(all, l.view.summary(l.now, l.since, e))
 			}
 		}
@@ -118,7 +124,7 @@ func (l *Look) Overview() Overview {
 			out.Tops[by] = list(l.best[i].sorted())
 		}
 	}
-	if most := l.n[ByRecent]; most > 0 {
+	if most := l.n[ByRecent]; most > 0 { // the list is in this order already, so no look is needed
 		var recent []*entry[user]
 		for e := range users.all() {
 			if len(recent) == most {
@@ -144,7 +150,8 @@ func (u *user) flow(now int64) (active int, down, up int64) {
 	return active, down, up
 }
 
-// maybeLimited is false for most of those who are neither throttled nor blocked.
+// maybeLimited is true for all users who are throttled or blocked, and false for most of
+// the others.
 func (u *user) maybeLimited(since int64) bool {
 	if u.blockedSince != 0 {
 		return true
@@ -162,6 +169,7 @@ func (v *View) inForce(e *entry[user]) (l *limits.Limits, named bool) {
 	if u := &e.value; u.of == v.set {
 		return u.limits, u.known
 	}
+	// The user was not heard of since the limits changed.
 	return v.set.User(e.key), v.set.Known(e.key)
 }
 
@@ -171,8 +179,10 @@ func (v *View) inForce(e *entry[user]) (l *limits.Limits, named bool) {
 func (u *user) near(now int64, l *limits.Limits, instances int) *Near {
 	var nearest *Near
 	for _, limit := range u.limitsOf(now, l, instances) {
+		// The total of the present second has tokens that agents hold and no request has
+		// used. Once it is the whole limit, the next request beyond is refused all the same.
 		if limit.Last != nil && limit.Window == 1 && limit.Used < limit.Max {
-			limit.Used = *limit.Last // of the present one agents hold tokens that nobody has used
+			limit.Used = *limit.Last
 		}
 		if nearest == nil || float64(limit.Used)/float64(limit.Max) > float64(nearest.Used)/float64(nearest.Max) {
 			nearest = &Near{Limit: limit.Name, Max: limit.Max, Used: limit.Used, Window: limit.Window, Mode: limit.Mode}

@@ -2,8 +2,8 @@ package view
 
 import "time"
 
-// Rate is the requests per second of a wire key, as Summary has it. It is 0 for a user
-// who was never heard of.
+// Rate is the requests per second of a wire key, as Summary has it. It is 0 for an
+// unknown user.
 func (v *View) Rate(at time.Time, key string) float64 {
 	u := v.users.get(key)
 	if u == nil {
@@ -12,5 +12,5 @@ func (v *View) Rate(at time.Time, key string) float64 {
 	return u.rate(at.UnixNano())
 }
 
-// Heard reports whether a wire key is known of.
+// Heard reports whether there was a report of a wire key that is still remembered.
 func (v *View) Heard(key string) bool { return v.users.get(key) != nil }

@@ -8,12 +8,12 @@ import (
 
 // Started is what an instance saw of a user in a span of time, limited or not.
 type Started struct {
-	Active  int           // requests in progress at its end
-	Starts  int64         // requests that were let start
-	Classes []ClassStarts // of which verbs, and of which operation classes
+	Active  int           // requests in progress at the end of the span
+	Starts  int64         // requests that were admitted
+	Classes []ClassStarts // admitted requests of each verb and operation class
 }
 
-// ClassStarts is how many requests of a class were let start.
+// ClassStarts is how many requests of a class were admitted.
 type ClassStarts struct {
 	Class  string
 	Starts int64
@@ -22,7 +22,7 @@ type ClassStarts struct {
 // Started takes what an instance saw of a user in a span of time that has just ended.
 func (v *View) Started(at time.Time, instance string, span time.Duration, key string, s Started) {
 	if span <= 0 {
-		return
+		return // there is no rate over no time
 	}
 	now := at.UnixNano()
 	p := v.report(now, key).place(now, instance)

@@ -26,12 +26,12 @@ const (
 	// reportSpan is how long what an instance said counts; instances repeat it every
 	// 500 ms while it matters.
 	reportSpan = int64(2 * time.Second)
-	// maxDecisions of each user are remembered.
+	// maxDecisions bounds the decisions that are remembered of each user.
 	maxDecisions = 20
 	// refusedSpan is the time in which refusals are counted together.
 	refusedSpan = int64(time.Second)
-	// memory is how long a user is remembered who is not heard of, and maxForgotten how
-	// many are forgotten at a time.
+	// memory is how long a user is remembered after the last report, and maxForgotten how
+	// many users are forgotten at a time.
 	memory       = int64(time.Hour)
 	maxForgotten = 1000
 	// noName is the key of requests without a user's name.
@@ -53,7 +53,7 @@ type View struct {
 
 // user is what is known of one wire key.
 type user struct {
-	of     *limits.Set // the set that the next two are from
+	of     *limits.Set // the set that limits and known are from
 	limits *limits.Limits
 	known  bool
 
@@ -69,27 +69,32 @@ type user struct {
 type window struct {
 	class  string
 	window limits.Window
-	counts [3]count // of the windows now, before and after it, by number modulo 3
+	counts [3]count // of the present window, the one before and the one after, by number modulo 3
 
-	spent    int64 // the begin of the last window that was called spent, in s
-	spentAt  int64 // when, in ns
+	spent    int64 // begin of the last window in which polygen throttled the user, in s
+	spentAt  int64 // when polygen did so, in ns
 	spentMax int   // the limit that was reached then
 }
 
+// count is the total of the window that begins at a second of the cluster.
 type count struct{ begin, total int64 }
 
-// place is what one instance said last of a user.
+// place is what one instance said last of a user. The three reports come apart from each
+// other, so each has the time of its last one, in ns; 0 is never.
 type place struct {
-	instance   string
+	instance string
+
 	progressAt int64
-	active     int
-	slots      int
-	demandAt   int64
-	moving     int // requests in progress by the report of demand
-	moved      [2]int64
-	share      [2]int64
+	active     int // requests in progress
+	slots      int // requests that the instance may have in progress without asking
+
+	demandAt int64
+	moving   int      // requests in progress by the report of demand
+	moved    [2]int64 // bytes per second, by direction
+	share    [2]int64 // bytes per second, by direction
+
 	startsAt   int64
-	startsSpan time.Duration
+	startsSpan time.Duration // the time that started is about
 	started    Started
 }
 
@@ -102,6 +107,7 @@ type decision struct {
 	count  int
 }
 
+// stranger is a user whom the file does not name.
 type stranger struct {
 	first, seen int64
 	reports     uint64
@@ -116,6 +122,8 @@ func New(set *limits.Set, users, unknown int) *View {
 // Limits tells the view which limits are in force.
 func (v *View) Limits(set *limits.Set) {
 	v.set = set
+	// Users take over the new limits when they are next heard of or looked at, because
+	// there may be 100 000 of them. Strangers whom the file names now are none any more.
 	for e := range v.unknown.all() {
 		if set.Known(e.key) {
 			v.unknown.remove(e)
@@ -148,6 +156,7 @@ func (v *View) use(now int64, key string) *user {
 	u.seen = now
 	if u.of != v.set {
 		u.of, u.limits, u.known = v.set, v.set.User(key), v.set.Known(key)
+		// Counts of a limit that is gone would be kept for ever: nothing reports it again.
 		u.windows = slices.DeleteFunc(u.windows, func(w window) bool {
 			_, ok := u.limits.Rate(w.class, w.window)
 			return !ok
@@ -158,6 +167,8 @@ func (v *View) use(now int64, key string) *user {
 
 func (v *View) stranger(now int64, key string) {
 	_, user := limits.SplitEndpoint(key)
+	// The list is of names that an operator could write into the file. An address with the
+	// anonymous tier, a request without a name and unreadable credentials are none.
 	if limits.Anonymous(user) && v.set.AnonymousTier() != "" || user == noName || user == limits.UnreadableKey {
 		return
 	}
@@ -181,8 +192,9 @@ func (v *View) Usage(at time.Time, k ratelimit.Key, begin int64, total int) {
 	}
 }
 
-// reserved is what the pool of a second begins with: what the HAProxies may admit by
-// themselves. That they did, the instances say afterwards.
+// reserved is what the pool of a second begins with: the requests that the HAProxies may
+// admit by themselves. It is no use: how many they did admit, the instances say afterwards
+// (see Started).
 func (v *View) reserved(l *limits.Limits, k ratelimit.Key) int {
 	r, limited := l.Rate(k.Class, k.Window)
 	if n := len(v.live); limited && n > 1 && credit.Possible(l, n) {
@@ -206,12 +218,12 @@ func (u *user) window(class string, of limits.Window) *window {
 	return &u.windows[len(u.windows)-1]
 }
 
-// count takes a total. Instances ask for the next window ahead of its begin, and may
-// be late for the one before; any other is from a clock of its own.
+// count takes a total. Instances ask for the next window ahead of its begin, and may be
+// late for the one before. A total of any other window comes from a wrong clock.
 func (w *window) count(now, begin, total int64) {
 	n, present := begin/w.window.Seconds(), now/w.window.Seconds()
 	if n < present-1 || n > present+1 || n < 0 {
-		return
+		return // it would replace the count of one of the three windows that matter
 	}
 	w.counts[n%int64(len(w.counts))] = count{begin, total}
 }
@@ -222,13 +234,15 @@ func (w *window) at(now int64, before int64) int64 {
 	if n < 0 {
 		return 0
 	}
+	// A count stays in its place until the third window after it, so its begin decides.
 	if c := w.counts[n%int64(len(w.counts))]; c.begin == n*w.window.Seconds() {
 		return c.total
 	}
 	return 0
 }
 
-// until is when the window that was called spent ends, in ns.
+// until is when the throttle of this limit ends, which is with its window, in ns; 0 if
+// there was none.
 func (w *window) until() int64 {
 	if w.spentAt == 0 {
 		return 0
@@ -262,6 +276,7 @@ func (u *user) place(now int64, instance string) *place {
 			return &u.places[i]
 		}
 	}
+	// Only here does the list grow, so it is enough to shorten it here.
 	u.places = slices.DeleteFunc(u.places, func(p place) bool { return !p.fresh(now) })
 	u.places = append(u.places, place{instance: instance})
 	return &u.places[len(u.places)-1]
@@ -273,8 +288,8 @@ func (p *place) fresh(now int64) bool {
 	return fresh(now, p.progressAt) || fresh(now, p.demandAt) || fresh(now, p.startsAt)
 }
 
-// inProgress is by the newer of the two reports that come when something changes, else
-// by the one of each second.
+// inProgress is the number of the newer of the two reports that come when something
+// changes, else that of the report of each second, which may be a second old.
 func (p *place) inProgress(now int64) int {
 	switch {
 	case fresh(now, p.progressAt) && p.progressAt >= p.demandAt:
@@ -294,6 +309,8 @@ func (v *View) Instances(live []string) {
 		return
 	}
 	v.live = slices.Clone(live)
+	// What an instance said last would count for reportSpan after its end, beside what the
+	// instances report that have taken over its users.
 	for e := range v.users.all() {
 		u := &e.value
 		if len(u.places) > 0 {
@@ -305,12 +322,14 @@ func (v *View) Instances(live []string) {
 // Throttled takes a decision of polygen's.
 func (v *View) Throttled(at time.Time, t ratelimit.Throttle) {
 	now := at.UnixNano()
-	u := v.use(now, t.Key.User)
+	u := v.use(now, t.Key.User) // not report: this is no word of an instance
 	w := u.window(t.Key.Class, t.Key.Window)
 	if w == nil {
 		return // not limited any more
 	}
 	r, _ := u.limits.Rate(w.class, w.window)
+	// The limit is remembered, because a higher one that comes later ends the throttle
+	// (see state).
 	w.spent, w.spentAt, w.spentMax = t.Second, now, r.Max
 	u.decide(decision{at: now, kind: Throttle, class: w.class, window: w.window, mode: r.Mode})
 }
@@ -321,7 +340,7 @@ func (v *View) Blocked(at time.Time, key string) (first bool) {
 	now := at.UnixNano()
 	u := v.use(now, key)
 	if u.blockedSince != 0 {
-		return false
+		return false // polygen repeats a block every 200 ms
 	}
 	u.blockedSince = now
 	u.decide(decision{at: now, kind: Block, mode: u.limits.ConcurrentMode})
@@ -338,6 +357,8 @@ func (v *View) Unblocked(at time.Time, key string) {
 	u.decide(decision{at: at.UnixNano(), kind: Unblock, mode: u.limits.ConcurrentMode})
 }
 
+// refused counts refused requests as one decision for each refusedSpan: one for each
+// report would soon push all others out.
 func (u *user) refused(now int64, n int) {
 	if last := u.lastDecision(); last != nil && last.kind == Refused && now-last.at < refusedSpan {
 		last.count += n
@@ -346,6 +367,7 @@ func (u *user) refused(now int64, n int) {
 	u.decide(decision{at: now, kind: Refused, mode: u.limits.ConcurrentMode, count: n})
 }
 
+// decide remembers a decision, in place of the oldest one once there are maxDecisions.
 func (u *user) decide(d decision) {
 	if len(u.decisions) < maxDecisions {
 		u.decisions = append(u.decisions, d)
@@ -362,8 +384,9 @@ func (u *user) lastDecision() *decision {
 	return &u.decisions[(u.first+len(u.decisions)-1)%len(u.decisions)]
 }
 
-// Forget drops users who have not been heard of for an hour, 1000 at a time of all and
-// 1000 of those whom the file does not name. It costs what it drops.
+// Forget drops users who have not been heard of for an hour: at most 1000 of all, and 1000
+// of those whom the file does not name, so that no call takes long. The lists are in the
+// order of the last report, so it looks at no more users than it drops.
 func (v *View) Forget(at time.Time) {
 	forgotten := at.UnixNano() - memory
 	for range maxForgotten {
@@ -380,14 +403,14 @@ func (v *View) Forget(at time.Time) {
 	}
 }
 
-// Size is how many users are known of, and how many whom the file does not name.
+// Size is how many users are known, and how many of those whom the file does not name.
 func (v *View) Size() (users, unknown int) { return v.users.len(), v.unknown.len() }
 
 // Dropped is how many of each have been forgotten because there were too many.
 func (v *View) Dropped() (users, unknown uint64) { return v.droppedUsers, v.droppedUnknown }
 
-// Newest are the keys of the users whom the file does not name, who came last; at
-// most n.
+// Newest are the keys of the users whom the file does not name, the one heard of last
+// first; at most n.
 func (v *View) Newest(n int) []string {
 	keys := make([]string, 0, n)
 	for e := range v.unknown.all() {
