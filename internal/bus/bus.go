@@ -1,10 +1,10 @@
 // Package bus is Sluice's use of Redis: every key, script and channel, in one
 // place. keys.go has the table of what is kept there and for how long.
 //
-// What must be atomic is a script. A call is one round trip and is sent once: a
-// call that failed may have run, and its caller must be able to bear both. Redis
-// is never waited for longer than Options.Timeout; errors that tell of its
-// absence match ErrUnavailable, so that callers can go on alone.
+// What must be atomic is a script. A call is one round trip and is sent once: a call that
+// failed may have run, and its caller must be able to bear both. No call waits for Redis
+// longer than Options.Timeout. Errors that tell of its absence match ErrUnavailable, so
+// that callers can go on alone.
 package bus
 
 import (
@@ -23,10 +23,10 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// DefaultTimeout is a quarter of a second: longer than the pauses of a healthy
-// Redis (a fork, a slow command of somebody else), after which a new connection
-// would only add to its load, and short enough that an answer still serves the
-// second it was asked for, and that heartbeats lost to one time-out let nobody lapse.
+// DefaultTimeout is a quarter of a second. It is longer than the pauses of a healthy Redis
+// (a fork, a slow command of another client), during which new connections would only add
+// to the load. It is short enough that an answer still serves the second it was asked for,
+// and that the heartbeats lost in one time-out let no instance lapse.
 const DefaultTimeout = 250 * time.Millisecond
 
 // Options say how to reach Redis.
@@ -61,7 +61,7 @@ type Bus struct {
 	shards  int
 	session string // random
 	timeout time.Duration
-	silence time.Duration // of a subscription, which is then taken for lost
+	silence time.Duration // after which a subscription counts as lost
 	logger  *slog.Logger
 
 	requests  *prometheus.CounterVec   // op, result
@@ -169,7 +169,7 @@ func (b *Bus) do(ctx context.Context, op, what string, run func(context.Context)
 
 func result(err error) string {
 	switch {
-	case err == nil || errors.Is(err, ErrNoLimits):
+	case err == nil || errors.Is(err, ErrNoLimits): // Redis has answered that there are none
 		return "ok"
 	case errors.Is(err, ErrUnavailable):
 		return "unavailable"

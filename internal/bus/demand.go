@@ -10,10 +10,10 @@ import (
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 )
 
-// Demand keeps reports of one instance in Redis, and publishes them. The reports
-// of a failed call may have been heard or not; each says all there is to say, so
-// the next one sets that right. A report without a user or with a negative number
-// fails the call before anything is sent.
+// Demand keeps reports of one instance in Redis, and publishes them. The reports of a
+// failed call may have been heard or not; each one is complete, so the next one repairs
+// that. A report without a user or with a negative number fails the call before anything
+// is sent.
 func (b *Bus) Demand(ctx context.Context, instance string, reports []bandwidth.Report) error {
 	if len(reports) == 0 {
 		return nil
@@ -30,7 +30,7 @@ func (b *Bus) Demand(ctx context.Context, instance string, reports []bandwidth.R
 	})
 }
 
-// numbers are a report's, in the order of the wire.
+// numbers are those of a report, in the order of the message.
 func numbers(r bandwidth.Report) [7]int64 {
 	return [...]int64{int64(r.Active), r.Moved[0], r.Moved[1], r.Most[0], r.Most[1], r.Share[0], r.Share[1]}
 }
@@ -56,7 +56,7 @@ func (b *Bus) demandCalls(instance string, reports []bandwidth.Report) []call {
 		byShard[shard] = append(byShard[shard], r)
 	}
 	var calls []call
-	for shard := range b.shards {
+	for shard := range b.shards { // in the order of shards, not of the map, so that calls are deterministic
 		for rest := byShard[shard]; len(rest) > 0; {
 			n := min(len(rest), maxAsks)
 			calls = append(calls, demandCall(instance, shard, rest[:n]))
@@ -75,7 +75,7 @@ func demandCall(instance string, shard int, reports []bandwidth.Report) call {
 		for _, n := range numbers(r) {
 			message = strconv.AppendInt(append(message, ' '), n, 10)
 		}
-		kept := ""
+		kept := "" // deletes the key: of a user with nothing in progress there is nothing to keep
 		if r.Active > 0 {
 			kept = fmt.Sprint(r.Active, " ", r.Moved[bandwidth.Down], " ", r.Moved[bandwidth.Up])
 		}

@@ -10,9 +10,9 @@ import (
 )
 
 var (
-	// ErrUnavailable is in the errors of calls that Redis did not answer, or
-	// answered only to say that it cannot serve now. The caller goes on alone.
-	// A refused password is not among them: time does not cure it.
+	// ErrUnavailable is in the errors of calls that Redis did not answer, or answered only to
+	// say that it cannot serve now. The caller goes on alone. A refused password is not among
+	// them, because waiting does not help.
 	ErrUnavailable = errors.New("redis is unavailable")
 
 	// ErrNoLimits says that no limits are published, or not any more.
@@ -41,6 +41,8 @@ func wrap(operation string, err error) error {
 }
 
 func unavailable(err error) bool {
+	// A call that was cancelled, or came after Close, says nothing about Redis. The others
+	// of these errors are about answers of Redis, so it is there.
 	if errors.Is(err, context.Canceled) || errors.Is(err, redis.ErrClosed) || errors.As(err, new(*replyError)) ||
 		errors.Is(err, ErrShards) || errors.Is(err, ErrNoLimits) {
 		return false

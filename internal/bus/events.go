@@ -15,14 +15,14 @@ import (
 // Events are the requests that one instance saw start and end in a second.
 type Events struct {
 	Second int64      // since the epoch, by the cluster's clock
-	Users  []EventsOf // of those near a limit, and of those with most
-	Tiers  []EventsOf // of all users together
+	Users  []EventsOf // users near a limit, and those with most requests
+	Tiers  []EventsOf // tiers, each with the requests of all its users
 }
 
 // EventsOf are the events of a user, or of a tier.
 type EventsOf struct {
 	Name    string         // the user's key, or the tier
-	Classes []StartedClass // requests that were let start, of each verb and operation class
+	Classes []StartedClass // requests that were admitted, of each verb and operation class
 	Ends    int64          // requests that ended, of all classes
 }
 
@@ -31,14 +31,14 @@ const (
 	eventsTTL = time.Minute
 	// A field of a bucket is startField, the class, "|" and a name; or endField and a name.
 	startField, endField = "start|", "end|"
-	// maxEventFields is how many fields one call of the script changes, at most by one
-	// name's more.
+	// maxEventFields is how many fields one call of the script changes, exceeded by at most
+	// the fields of one name.
 	maxEventFields = 512
 )
 
-// AddEvents adds events to the buckets of their second in Redis. Of the events of a failed
-// call some may be counted, and they are not to be sent again. Negative numbers and
-// invalid classes fail the call before anything is sent.
+// AddEvents adds events to the buckets of their second in Redis. Some events of a failed
+// call may be counted: sent again they would count twice, so the caller must not do that.
+// Negative numbers and invalid classes fail the call before anything is sent.
 func (b *Bus) AddEvents(ctx context.Context, e Events) error {
 	var calls []call
 	byShard := make(map[int][]EventsOf, 1)
@@ -80,7 +80,7 @@ func (of *EventsOf) validate() error {
 func appendEvents(calls []call, key string, events []EventsOf) []call {
 	var args []any
 	for i := range events {
-		if len(args) == 0 {
+		if len(args) == 0 { // a new call
 			args = append(args, int64(eventsTTL/time.Second))
 		}
 		of := &events[i]
@@ -115,6 +115,7 @@ func (b *Bus) TierEvents(ctx context.Context, second int64) (all []EventsOf, err
 // UserEvents reads what all instances have counted of a user and these classes, in each of
 // some seconds. The answer has their order, and a second of which nothing is known is zero.
 func (b *Bus) UserEvents(ctx context.Context, user string, classes []string, seconds []int64) ([]EventsOf, error) {
+	// The fields are named, because a bucket has those of all users of the shard.
 	fields := []string{endField + user}
 	for _, class := range classes {
 		fields = append(fields, startField+class+"|"+user)

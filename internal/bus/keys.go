@@ -39,11 +39,11 @@ import (
 //	sluice:confirmed   agents, Confirm    polygen      instance, time, second, class|user of a policy confirm
 //	sluice:instances   Register, Leave    all          Redis' time, the instances and their limits' versions, when the instances changed
 //
-// <n> is the shard of a user. The braces are Redis Cluster's hash tags: keys
-// that one script touches lie in one slot. <p> is one of 64 parts that users are
-// divided into, so that what Redis frees at a time when an hour is over stays
-// small: a hash of a million fields holds it up for a second. An account is gone as soon as its credit is full: after 12 s and one for
-// each limit's worth that is missing, a day at most.
+// <n> is the shard of a user. The braces are Redis Cluster's hash tags: keys that one
+// script touches lie in one slot. <p> is one of 64 parts that users are divided into, so
+// that what Redis frees at a time when an hour is over stays small: a hash of a million
+// fields holds it up for a second. A burst's account is gone as soon as its credit is full:
+// after 12 s and one more second for each limit's worth that is missing, a day at most.
 //
 // A limit over a minute or an hour costs Redis some 80 bytes for each user and class
 // seen in the window, until it is over; a burst some 200 for each that is not full.
@@ -56,7 +56,7 @@ const (
 	overridesKey = "sluice:overrides"
 )
 
-// A Channel is one that Subscribe can listen to.
+// A Channel is a channel of Redis that Subscribe can listen to.
 type Channel string
 
 // The channels.
@@ -72,8 +72,8 @@ const (
 )
 
 const (
-	// requestsSpare lets late reports of a window find its pool: so long after the
-	// window it is gone, and a second more if the newest field came early.
+	// requestsSpare is how long the pool of a window is kept after the window, so that late
+	// reports find it; a second longer if its newest field came early.
 	requestsSpare = 11 * time.Second
 
 	// parts divide the users of a window longer than a second.
@@ -83,31 +83,31 @@ const (
 	// It is counted from the agent's last call to the shard.
 	heardTTL = time.Hour
 
-	// slotsTTL is counted from the last write of any instance: agents that still
-	// run something say so more often.
+	// slotsTTL is counted from the last write of any instance: agents with requests in
+	// progress write more often.
 	slotsTTL = 30 * time.Second
 
 	// demandTTL is counted from an instance's last report; it reports each user with
 	// requests in progress every 500 ms at least.
 	demandTTL = 5 * time.Second
 
-	// slotsFresh is how long an instance that wrote counts as live even if the
-	// caller has not heard of it, or not any more.
+	// slotsFresh is how long after its last write an instance counts as live although it is
+	// not in the caller's list, which may be that old.
 	slotsFresh = time.Second
 
 	// lapse is how long an instance may be silent: six heartbeats of 250 ms. What a
 	// dead instance held is free to others within 2 s.
 	lapse = 1500 * time.Millisecond
 
-	// registryTTL, longer than lapse, is also how long after the last process
+	// registryTTL, longer than lapse, is also for how long after the end of the last process
 	// of a cluster another number of shards is refused.
 	registryTTL = 5 * time.Second
 
 	limitsTTL = 24 * time.Hour
 )
 
-// requestsKey is the key of the pools of a window that begins at a second; of a
-// second all parts are one.
+// requestsKey is the key of the pools of a window that begins at a second. Pools of a
+// limit per second are not divided into parts.
 func requestsKey(shard, part int, w limits.Window, second int64) string {
 	b := make([]byte, 0, 48)
 	b = append(b, "sluice:{"...)
@@ -127,8 +127,8 @@ func burstKey(shard int, field string) string {
 	return "sluice:{" + strconv.Itoa(shard) + "}:burst:" + field
 }
 
-// heardKey is the key of the last call's number. The session tells an agent from one
-// that had its name before, whose numbers were others.
+// heardKey is the key of the last call's number. The session tells an agent from an
+// earlier one of the same name, whose numbers say nothing about this one's.
 func heardKey(shard int, burst bool, instance, session string) string {
 	kind := "take:"
 	if burst {
@@ -154,6 +154,7 @@ func eventsKey(tag string, second int64) string {
 
 // shardOf is the shard of all of a user's pools.
 func (b *Bus) shardOf(user string) int {
+	// All processes must agree, also of different versions: the hash may not change.
 	return int(xxhash.Sum64String(user) % uint64(b.shards))
 }
 
@@ -162,5 +163,7 @@ func partOf(user string, w limits.Window) int {
 	if w == limits.Second {
 		return 0
 	}
+	// Other bits than those of shardOf: with the same ones, a shard would have only some of
+	// the parts.
 	return int(xxhash.Sum64String(user) >> 32 % parts)
 }

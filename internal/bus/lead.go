@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// Lead asks to be the one polygen that decides, or to stay it, for ttl from now;
-// a ttl of three calls' distance bears two lost ones. A leader whose Lead has not
-// succeeded for ttl must take itself for replaced. It fails with ErrShards while
-// processes with another number of shards are there.
+// Lead asks to become the one polygen that decides, or to remain it, for ttl from now. If
+// calls come every third of ttl, two may be lost. A leader whose Lead has not succeeded
+// for ttl must assume that it was replaced. It fails with ErrShards while processes with
+// another number of shards are there.
 func (b *Bus) Lead(ctx context.Context, candidate string, ttl time.Duration) (leader bool, err error) {
 	if ttl < time.Millisecond {
 		return false, fmt.Errorf("lead: ttl %v is below a millisecond", ttl)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// ErrOverridesChanged says that somebody else has replaced the overrides meanwhile: read
+// ErrOverridesChanged says that another process has replaced the overrides meanwhile: read
 // them again, and try again.
 var ErrOverridesChanged = errors.New("the overrides have been changed meanwhile")
 
@@ -29,10 +29,13 @@ func (b *Bus) Overrides(ctx context.Context, known string) (version string, list
 	return version, list, err
 }
 
-// KeepOverrides replaces what was set by hand, and returns the version of the list. It
-// is kept for so long, and as long as what it replaces would have been. It fails with
-// ErrOverridesChanged if that was not the version replaced.
+// KeepOverrides replaces what was set by hand, and returns the version of the list. The
+// list is kept for the time needed, and at least as long as the one that it replaces would
+// have been. KeepOverrides fails with ErrOverridesChanged if the version in force is
+// another than the one to be replaced.
 func (b *Bus) KeepOverrides(ctx context.Context, replaced string, list []byte, needed time.Duration) (version string, err error) {
+	// The version depends on the list alone, so that a call that failed and ran all the
+	// same, and is repeated, ends in the same state.
 	sum := sha256.Sum256(list)
 	version = hex.EncodeToString(sum[:8])
 	var changed error
@@ -44,7 +47,7 @@ func (b *Bus) KeepOverrides(ctx context.Context, replaced string, list []byte, n
 		return err
 	})
 	if err == nil {
-		err = changed
+		err = changed // Redis has answered: this is no error of do, which would count it
 	}
 	return version, err
 }
@@ -75,7 +78,7 @@ type Unblock struct {
 	User    string // the user's key
 }
 
-// PublishUnblock tells all polygens.
+// PublishUnblock tells all polygens that a user is let in.
 func (b *Bus) PublishUnblock(ctx context.Context, u Unblock) error {
 	message := appendText(append(appendText([]byte(wireVersion+" "), u.Polygen), ' '), u.User)
 	return b.do(ctx, "publish_unblock", "publish unblock", func(ctx context.Context) error {

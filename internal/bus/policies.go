@@ -14,8 +14,8 @@ import (
 const maxPublish = 64 << 10
 
 // PublishPolicies sends policies to all agents, in order. A policy longer than
-// policy.MaxLine, which no agent would read, is left out and makes it fail; the
-// others are sent.
+// policy.MaxLine, which no agent would read, is left out, and PublishPolicies fails after
+// it has sent the others.
 func (b *Bus) PublishPolicies(ctx context.Context, policies []policy.Message) error {
 	batches, tooLong := encode(policies)
 	if len(batches) > 0 {
@@ -67,8 +67,8 @@ func (b *Bus) PublishLimits(ctx context.Context, version string, source []byte) 
 }
 
 // KeepLimits keeps published limits for another 24 hours, and reports whether
-// they are still the ones of the version. If not, Redis has forgotten them, or
-// somebody else published others.
+// they are still the ones of the version. If not, Redis has forgotten them, or another
+// process published others.
 func (b *Bus) KeepLimits(ctx context.Context, version string) (kept bool, err error) {
 	err = b.do(ctx, "keep_limits", "keep limits", func(ctx context.Context) error {
 		replies, err := b.eval(ctx, call{
@@ -94,7 +94,7 @@ func (b *Bus) Limits(ctx context.Context) (version string, source []byte, err er
 		}
 		v, ok1 := values[0].(string)
 		s, ok2 := values[1].(string)
-		if !ok1 || !ok2 {
+		if !ok1 || !ok2 { // HMGET answers nil for a key or field that does not exist
 			return ErrNoLimits
 		}
 		version, source = v, []byte(s)

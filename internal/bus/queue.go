@@ -10,8 +10,8 @@ const (
 	messageCost = 128
 )
 
-// A message is one that was published. The message without a channel says that
-// others may have been missed before it.
+// A message is one that was published. The zero message, missed, says that others may have
+// been lost before it.
 type message struct {
 	channel Channel
 	payload string
@@ -19,9 +19,9 @@ type message struct {
 
 var missed message
 
-// A queue stands between the reading of a connection, which must never wait (a
-// real Redis cuts slow readers off, the embedded one waits for them), and the
-// handling of what was read. Its zero value is not ready: use newQueue.
+// A queue stands between the reading of a connection and the handling of what was read.
+// Reading must never wait: a real Redis cuts slow readers off, and the embedded one waits
+// for them. The zero queue is not ready: use newQueue.
 type queue struct {
 	filled chan struct{} // has one element while messages wait
 
@@ -43,12 +43,13 @@ func (q *queue) put(m message) (ok bool) {
 	} else {
 		m = missed
 	}
+	// One missed message says as much as several in a row, which would have no bound.
 	if n := len(q.messages); m != missed || n == 0 || q.messages[n-1] != missed {
 		q.messages = append(q.messages, m)
 	}
 	select {
 	case q.filled <- struct{}{}:
-	default:
+	default: // the reader was told already, and takes all that is there
 	}
 	return ok
 }

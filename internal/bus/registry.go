@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// Registry says which instances are there.
+// Registry is the list of the instances of a cluster.
 type Registry struct {
 	Instances []string  // sorted
 	Now       time.Time // Redis' clock, to the microsecond
 
-	// Versions are those of the limits that the instances enforce. One that does not
-	// enforce any yet is not there.
+	// Versions has, by instance, the version of the limits that it enforces. An instance
+	// that does not enforce any yet is not in it.
 	Versions map[string]string
 
-	// Problems are why instances do not fully work; one that does is not there. It is
-	// nil in what Subscribe hands out, which does not tell.
+	// Problems has, by instance, why it does not fully work. An instance that does is not
+	// in it. It is nil in events of Subscribe, whose messages have no problems.
 	Problems map[string]string
 }
 
@@ -35,10 +35,10 @@ func (r *Registry) add(instance, version string) {
 	r.Versions[instance] = version
 }
 
-// trouble takes the problem of one instance of a reply.
+// trouble takes the problem of one instance of a reply, "" for none.
 func (r *Registry) trouble(instance, problem string) {
 	if r.Problems == nil {
-		r.Problems = make(map[string]string)
+		r.Problems = make(map[string]string) // also without a problem: nil is unknown
 	}
 	if problem != "" {
 		r.Problems[instance] = problem
@@ -59,16 +59,16 @@ const problemsKey = "sluice:{cluster}:problems"
 // maxProblem bounds what is told of a problem, in bytes.
 const maxProblem = 100
 
-// Register is an instance's heartbeat: called before it serves, and every
-// 250 ms, with the version of the limits that it enforces ("" for none yet) and the
-// problem that it has ("" for none), of which 100 bytes are told. It
-// drops the instances that have been silent for 1.5 s and tells all subscribers of
-// InstancesChannel when the membership changed; of another version or problem nobody is
-// told but who asks. It fails with ErrShards while processes with another number of
+// Register is an instance's heartbeat. An instance calls it before it serves, and then
+// every 250 ms, with the version of the limits that it enforces ("" for none yet) and its
+// problem ("" for none), of which the first 100 bytes are kept. Register drops the
+// instances that have been silent for 1.5 s, and tells all subscribers of InstancesChannel
+// when the membership changed. A change of version or problem is told only in answers of
+// Register and Instances. It fails with ErrShards while processes with another number of
 // shards are there.
 func (b *Bus) Register(ctx context.Context, instance, version, problem string) (Registry, error) {
 	if len(problem) > maxProblem {
-		problem = strings.ToValidUTF8(problem[:maxProblem], "")
+		problem = strings.ToValidUTF8(problem[:maxProblem], "") // the cut may be within a rune
 	}
 	return b.registry(ctx, "register", instance, version, problem)
 }

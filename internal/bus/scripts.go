@@ -73,9 +73,9 @@ type call struct {
 	args   []any
 }
 
-// eval runs calls in one round trip and returns their replies in order. Scripts
-// that Redis does not know, as after its restart, take one more. When it fails,
-// some calls may have run.
+// eval runs calls in one round trip and returns their replies in order. Scripts that Redis
+// does not know, such as after its restart, take a second one. If eval fails, some calls
+// may have run.
 func (b *Bus) eval(ctx context.Context, calls ...call) ([]any, error) {
 	commands := make([]once, len(calls))
 	for i, c := range calls {
@@ -92,6 +92,7 @@ func (b *Bus) eval(ctx context.Context, calls ...call) ([]any, error) {
 	run(commands)
 
 	var unknown []once
+	// A call of an unknown script has not run, so it may be sent again, with the source.
 	for i, command := range commands {
 		if err := command.Err(); err != nil && strings.HasPrefix(err.Error(), "NOSCRIPT ") {
 			commands[i] = calls[i].command(ctx, "eval", calls[i].script.source)
@@ -108,7 +109,7 @@ func (b *Bus) eval(ctx context.Context, calls ...call) ([]any, error) {
 			return nil, err
 		}
 		if replies[i] = command.Val(); replies[i] == nil && failed != nil {
-			return nil, failed // a password that is refused is no command's error
+			return nil, failed // go-redis tells of a refused password here, and in no command
 		}
 	}
 	return replies, nil
@@ -123,10 +124,10 @@ func (c call) command(ctx context.Context, name, which string) once {
 	return once{redis.NewCmd(ctx, append(args, c.args...)...)}
 }
 
-// once is a command that go-redis must not send again when it cannot know
-// whether it ran: what a script counts would count twice. Options.MaxRetries
-// says so to a single server, but a cluster client retries by MaxRedirects,
-// which it needs for redirects.
+// once is a command that go-redis must not send again when it cannot know whether the
+// first one ran: what a script counts would count twice. For a single server
+// Options.MaxRetries prevents that, but a cluster client retries up to MaxRedirects, which
+// it needs for redirects.
 type once struct{ *redis.Cmd }
 
 func (once) NoRetry() bool { return true }

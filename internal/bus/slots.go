@@ -19,14 +19,14 @@ type Slotted struct {
 // after the other, all in one round trip. Before each of them it drops from the
 // user's pool the instances that are gone: those that are not live and have not
 // asked for a second, which is how long the caller's list may be behind.
-// The instance itself is never gone. Where the ask has a portion, a field that is as
-// old as the pool's time to live counts as none. An ask that is newer than the one before
-// is published when its user is near the limit, see Progress.
+// The instance itself is never gone. If the ask has a portion, a field that is as old as
+// the pool's time to live does not count. An ask that is newer than the one before is
+// published when its user is near the limit, see Progress.
 //
 // Of the asks of a failed call, all, some or none may have been heard. An ask
 // without a user, with a count below 0 or above 10^12, with a limit below 1 or
 // with a Seq that is 0 or not below 2^53 fails the call before anything is sent.
-// A limit above 2^52 is that.
+// A limit above 2^52 counts as 2^52.
 func (b *Bus) Slots(ctx context.Context, instance string, live []string, asks []concurrency.Ask) (Slotted, error) {
 	if len(asks) == 0 {
 		return Slotted{}, nil
@@ -66,7 +66,7 @@ func validateSlots(a concurrency.Ask) error {
 		return errors.New("no user")
 	case a.Limit < 1:
 		return fmt.Errorf("limit %d is below 1", a.Limit)
-	case a.Seq == 0 || a.Seq >= 1<<53:
+	case a.Seq == 0 || a.Seq >= 1<<53: // above, Lua's numbers, which are float64, are not exact
 		return fmt.Errorf("sequence number %d is not from 1 to %d", a.Seq, 1<<53-1)
 	}
 	for _, n := range [...]int{a.Want, a.Active, a.Refused, a.Portion} {

@@ -10,12 +10,13 @@ import (
 	"github.com/sluice-qos/sluice/internal/policy"
 )
 
-// maxStartedMessage bounds the bytes of one message about starts, but for its last user.
+// maxStartedMessage bounds the bytes of one message about starts. The last user in it may
+// exceed that.
 const maxStartedMessage = 64 << 10
 
-// Starts is what one instance saw of its users, limited or not, in a span of time that
-// has just ended. Users of whom it saw nothing are not in it. Of several messages about
-// one span each has other users.
+// Starts is what one instance saw of its users, limited or not, in a span of time that has
+// just ended. Users without requests are not in it. If there are several messages about
+// one span, each user is in one of them.
 type Starts struct {
 	Instance string
 	Span     time.Duration // more than 0, to the millisecond
@@ -26,18 +27,18 @@ type Starts struct {
 type Started struct {
 	User    string
 	Active  int            // requests in progress at the end of the span
-	Starts  int64          // requests that were let start in the span
-	Classes []StartedClass // of which verbs, and of which operation classes
+	Starts  int64          // requests that were admitted in the span
+	Classes []StartedClass // the same by verb and operation class
 }
 
-// StartedClass is how many requests of a class were let start.
+// StartedClass is how many requests of a class were admitted.
 type StartedClass struct {
 	Class  string
 	Starts int64
 }
 
-// Started publishes what an instance saw in a span of time. Nothing of it is kept: who
-// misses it hears the next.
+// Started publishes what an instance saw in a span of time. Redis keeps nothing of it: a
+// polygen that misses it hears the next one.
 func (b *Bus) Started(ctx context.Context, instance string, span time.Duration, users []Started) error {
 	if span < time.Millisecond {
 		return fmt.Errorf("report starts: a span of %v", span)

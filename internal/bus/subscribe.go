@@ -15,12 +15,12 @@ import (
 // An Event is what Subscribe hands out: Policies, Usage, Progress, Demand, Starts, Confirmed, Unblock, Registry or Connected.
 type Event interface{ event() }
 
-// Policies are what polygen sent at once.
+// Policies are the policies of one message of polygen.
 type Policies []policy.Message
 
-// Connected says that messages may have been missed before it, and none since:
-// the subscription has (again) begun, or messages were dropped. The receiver
-// reads anew what it follows.
+// Connected says that messages may have been missed before it, and none since: the
+// subscription has begun, once more perhaps, or messages were dropped. The receiver reads
+// the state that it follows anew.
 type Connected struct{}
 
 func (Policies) event()  {}
@@ -71,9 +71,9 @@ type subscription struct {
 	queue    *queue
 	handle   func(Event)
 
-	// Of the goroutine that dispatches:
+	// These two belong to the goroutine that dispatches.
 	quietUntil time.Time // when the next malformed message may be logged
-	unlogged   int
+	unlogged   int       // malformed messages since the last one that was logged
 }
 
 // read keeps a session going until ctx ends. It logs a loss once, not every
@@ -126,6 +126,7 @@ func (s *subscription) session(ctx context.Context) (subscribed bool, err error)
 		heard.reset()
 		switch m := m.(type) {
 		case *redis.Subscription:
+			// Each channel is confirmed by itself; until the last one is, messages are missed.
 			if confirmed++; confirmed == len(s.channels) {
 				subscribed = true
 				s.queue.put(missed)
@@ -139,10 +140,10 @@ func (s *subscription) session(ctx context.Context) (subscribed bool, err error)
 	}
 }
 
-// watch pings a connection, and closes it when ctx ends or, with an error, when
-// nothing has been heard for too long. go-redis' own reading neither ends with
-// the context nor notices a peer that is silent; a read deadline would, but may
-// expire within a message and lose its beginning.
+// watch pings a connection, and closes it when ctx ends or, with an error, when nothing has
+// been heard for too long. Reading by go-redis neither ends with the context nor notices
+// that the peer is silent. A read deadline would notice, but it may expire within a message
+// and lose its beginning.
 func watch(ctx context.Context, conn *redis.PubSub, heard *since, silence time.Duration) error {
 	defer conn.Close()
 	ticker := time.NewTicker(pingEvery)
@@ -170,7 +171,7 @@ func (s *subscription) dispatch(ctx context.Context) {
 		}
 		for _, m := range s.queue.take() {
 			if ctx.Err() != nil {
-				return
+				return // not after all that waits, which may be 8 MiB
 			}
 			if event := s.decode(m); event != nil {
 				s.handle(event)
@@ -216,8 +217,10 @@ func (s *subscription) decode(m message) (event Event) {
 	}
 	s.bus.malformed.WithLabelValues(string(m.channel)).Add(float64(bad))
 	s.logMalformed(m, err)
+	// Lines of policies are independent of each other, so the good ones count. Of any other
+	// message the part before the error may be wrong as well.
 	if m.channel == PoliciesChannel {
-		return event // the good lines
+		return event
 	}
 	return nil
 }

@@ -23,12 +23,12 @@ const (
 	maxCount = 1_000_000_000_000
 	maxLimit = 1 << 52
 
-	// maxAsks is how many asks one call of the script gets at most. It keeps
-	// other clients from waiting long behind a large batch.
+	// maxAsks is how many asks one call of the script gets at most. Redis serves nobody
+	// else while a script runs, so a large batch is divided.
 	maxAsks = 256
 
-	// maxCalls and maxSeq keep a call's number below 2^53: that of its batch times
-	// maxCalls, and its place in it.
+	// maxCalls and maxSeq keep a call's number, which is the batch's times maxCalls plus its
+	// place in the batch, below 2^53.
 	maxCalls = 1 << 13
 	maxSeq   = 1<<40 - 1
 )
@@ -41,13 +41,13 @@ const (
 // Of the asks of a failed call, all, some or none may have been counted, or may be
 // later: a Redis that was stopped goes on with what it was sent. So the asks of one
 // call have the number of their batch, Seq, which grows with each batch of this Bus and
-// instance. A batch that failed may be sent again, the asks in their order: each counts
-// once, and what was counted before is granted nothing. This is forgotten after an hour.
-// Asks with the number 0 are of no batch.
+// instance. A batch that failed may be sent again, with the asks in the same order: each
+// counts once, and one that was counted before is granted nothing. Redis remembers the
+// numbers for an hour. Asks with the number 0 are of no batch.
 //
 // An ask whose class is not policy.ValidClass, that counts below 0 or above 10^12, or that
-// has a burst over more than a second, fails the call before anything is sent. A
-// limit or burst above 2^52 is that.
+// has a burst over more than a second, fails the call before anything is sent. A limit or
+// burst above 2^52 counts as 2^52.
 func (b *Bus) Take(ctx context.Context, instance string, asks []ratelimit.Ask) (Taken, error) {
 	if len(asks) == 0 {
 		return Taken{}, nil
@@ -56,6 +56,7 @@ func (b *Bus) Take(ctx context.Context, instance string, asks []ratelimit.Ask) (
 		if err := validate(a); err != nil {
 			return Taken{}, fmt.Errorf("take tokens: %w", err)
 		}
+		// Scripts remember one number for all asks of a call.
 		if a.Seq != asks[0].Seq || a.Seq > maxSeq {
 			return Taken{}, fmt.Errorf("take tokens: batch %d in batch %d, of at most %d", a.Seq, asks[0].Seq, uint64(maxSeq))
 		}
@@ -68,7 +69,7 @@ func (b *Bus) Take(ctx context.Context, instance string, asks []ratelimit.Ask) (
 	err := b.do(ctx, "take", "take tokens", func(ctx context.Context) error {
 		calls := make([]call, len(batches))
 		for i, batch := range batches {
-			if asks[0].Seq > 0 {
+			if asks[0].Seq > 0 { // the same asks in the same order are divided into the same calls, so numbers repeat
 				batch.number = int64(asks[0].Seq*maxCalls) + int64(i)
 				batch.last = heardKey(batch.shard, batch.burst, instance, b.session)
 			}
@@ -95,7 +96,7 @@ func validate(a ratelimit.Ask) error {
 	if !policy.ValidClass(a.Key.Class) {
 		return fmt.Errorf("class %.40q holds '|', '/' or a control byte", a.Key.Class)
 	}
-	if a.Burst != 0 && a.Key.Window != limits.Second {
+	if a.Burst != 0 && a.Key.Window != limits.Second { // an account has no other window
 		return fmt.Errorf("burst in a window of one %s", a.Key.Window)
 	}
 	if a.Burst < 0 {
@@ -109,8 +110,8 @@ func validate(a ratelimit.Ask) error {
 	return nil
 }
 
-// A batch is what one call of a script gets: asks of one shard, with bursts or
-// without, by the hash that their pools are in.
+// A batch is what one call of a script gets: asks of one shard, either all with bursts or
+// all without, by the hash that their pools are in.
 type batch struct {
 	batchKind
 	asks   int
@@ -124,8 +125,8 @@ type batchKind struct {
 	burst bool
 }
 
-// A hash holds the pools of a part of the users in one window. The asks of a batch
-// with bursts are all in one, which does not exist.
+// A hash holds the pools of a part of the users in one window. Accounts of bursts have
+// keys of their own; the asks of a batch with bursts share one hash without a name.
 type hash struct {
 	hashName
 	asks []int // indices
@@ -162,7 +163,7 @@ func (b *Bus) divide(asks []ratelimit.Ask) []*batch {
 
 func (c *batch) add(of hashName, ask int) {
 	c.asks++
-	for i := range c.hashes {
+	for i := range c.hashes { // where limits are per second: this second and the next one
 		if c.hashes[i].hashName == of {
 			c.hashes[i].asks = append(c.hashes[i].asks, ask)
 			return
@@ -209,6 +210,8 @@ func (c *batch) takeCall(instance string, asks []ratelimit.Ask) call {
 		args = append(args, s.second, s.window.Seconds(), len(s.asks), nil)
 		usage := strconv.AppendInt(nil, s.second, 10)
 		usage = strconv.AppendInt(append(usage, ' '), int64(len(s.asks)), 10)
+		// The text about this hash for the usage message has its place before the fields. It
+		// is made here, except for the totals, so that the script has less to do.
 		usageAt := len(args) - 1
 		for _, ask := range s.asks {
 			field := fieldOf(asks[ask].Key)

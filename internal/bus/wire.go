@@ -28,12 +28,11 @@ const (
 	usageVersion = "2" // 1, which is still read, has no time
 )
 
-// Usage is what one instance's asks of one call of Take did to their pools. Pools
-// that did not change may be among them, and one that was asked twice is there
-// twice, in order.
+// Usage is the pools that one instance asked in one call of Take, after it. Pools that did
+// not change may be among them, and a pool that was asked twice is there twice, in order.
 type Usage struct {
 	Instance string
-	At       time.Time // when Redis counted, by its clock, to the microsecond; zero from agents that did not say
+	At       time.Time // when Redis counted, by its clock, to the microsecond; zero in messages of version 1
 	Entries  []UsageEntry
 }
 
@@ -59,6 +58,7 @@ func decodeUsage(message string) (Usage, error) {
 	for w.more() {
 		second, n := w.number(), int(w.number())
 		first := len(u.Entries)
+		// The number n is not trusted with memory: entries are made as words come.
 		for len(u.Entries)-first < n && w.more() {
 			u.Entries = append(u.Entries, UsageEntry{Second: second, Key: w.key()})
 		}
@@ -76,7 +76,7 @@ func decodeUsage(message string) (Usage, error) {
 // Confirmed says that an instance's HAProxy refuses a key by itself (policy.Confirm).
 type Confirmed struct {
 	Instance string
-	At       time.Time // since when it does, by the cluster's clock, to the microsecond
+	At       time.Time // since when HAProxy refuses it, by the cluster's clock, to the microsecond
 	Second   int64     // the cluster second at which the window begins
 	Key      ratelimit.Key
 }
@@ -106,7 +106,7 @@ type ProgressEntry struct {
 	Held    int // slots
 	Active  int // requests in progress
 	Refused int // requests refused since the instance's last ask
-	Limit   int // of all instances together
+	Limit   int // the user's limit over all instances
 }
 
 func decodeProgress(message string) (Progress, error) {
@@ -149,8 +149,8 @@ func decodeRegistry(message string) (Registry, error) {
 	return r.sorted(), w.err
 }
 
-// words reads a message from left to right. After an error everything reads as
-// zero, nothing more is there, and the first error stays.
+// words reads a message from left to right. After an error every read returns a zero
+// value, more is false, and the first error stays, so that decoders check it once.
 type words struct {
 	rest string
 	err  error
@@ -174,7 +174,7 @@ func (w *words) version(want string) {
 func (w *words) number() int64 {
 	digits, rest, _ := strings.Cut(w.rest, " ")
 	w.rest = rest
-	n, err := strconv.ParseUint(digits, 10, 63)
+	n, err := strconv.ParseUint(digits, 10, 63) // 63 bits, so that it fits an int64
 	if err != nil {
 		w.fail(fmt.Errorf("number %.30q: %w", digits, errors.Unwrap(err)))
 		return 0
@@ -191,7 +191,7 @@ func (w *words) time() time.Time {
 // text copies, so that what a receiver keeps does not keep the whole message.
 func (w *words) text() string {
 	digits, rest, ok := strings.Cut(w.rest, ":")
-	n, err := strconv.ParseUint(digits, 10, 31)
+	n, err := strconv.ParseUint(digits, 10, 31) // more than any message has
 	if err != nil || !ok || n > uint64(len(rest)) || n < uint64(len(rest)) && rest[n] != ' ' {
 		w.fail(fmt.Errorf("string %.30q is not as long as it says", w.rest))
 		return ""
@@ -202,7 +202,7 @@ func (w *words) text() string {
 
 func (w *words) key() ratelimit.Key {
 	field := w.text()
-	name, user, ok := strings.Cut(field, "|")
+	name, user, ok := strings.Cut(field, "|") // the first one: a name may have more, a class has none
 	class, window := limits.ParseRateName(name)
 	if !ok || !policy.ValidClass(class) {
 		w.fail(fmt.Errorf("%.60q is not limit|user", field))
@@ -210,7 +210,7 @@ func (w *words) key() ratelimit.Key {
 	return ratelimit.Key{Class: class, User: user, Window: window}
 }
 
-// fieldOf is a key as the pools and messages have it.
+// fieldOf is the text of a key in pools and messages: the limit's name, "|" and the user.
 func fieldOf(k ratelimit.Key) string {
 	if k.Window == limits.Second {
 		return k.Class + "|" + k.User
