@@ -239,7 +239,7 @@ func TestWait(t *testing.T) {
 		{"the agent forgets", nil, false, true, 429, `"concurrent-requests";q=10;qu="concurrent-requests"`},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			c := Config{WaitTimeout: proctest.Patience}
+			c := Config{WaitTimeout: longestWait}
 			if row.late {
 				c.WaitTimeout = 50 * time.Millisecond
 			}
@@ -286,9 +286,12 @@ func TestReasonIsStrongerThanWait(t *testing.T) {
 	}
 }
 
+// longestWait is as long as requests can wait: HAProxy gives up on clients after a minute.
+const longestWait = 59 * time.Second
+
 func TestManyWaitAtOnce(t *testing.T) {
 	const waiters = 500
-	r := newRig(t, setup{Config: Config{WaitTimeout: 2 * proctest.Patience}})
+	r := newRig(t, setup{Config: Config{WaitTimeout: longestWait}})
 	free := make(chan struct{})
 	opened := sync.OnceFunc(func() { close(free) })
 	defer opened()
@@ -340,7 +343,7 @@ func TestGivesUpWaiting(t *testing.T) {
 		"half-closed": func(c *net.TCPConn) { _ = c.CloseWrite() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, setup{Config: Config{WaitTimeout: proctest.Patience}})
+			r := newRig(t, setup{Config: Config{WaitTimeout: longestWait}})
 			waiting, free := make(chan struct{}), make(chan struct{})
 			r.answerWith(tell(func() vars { waiting <- struct{}{}; <-free; return nil }))
 			conn := dial(t, "tcp", r.addr)
@@ -535,7 +538,7 @@ func TestRetryJitter(t *testing.T) {
 
 // A cancelled HTTP/2 stream waits no longer, from 3.0 on, and never takes a place.
 func TestGivesUpWaitingOverHTTP2(t *testing.T) {
-	r := newRig(t, setup{Config: Config{WaitTimeout: proctest.Patience}})
+	r := newRig(t, setup{Config: Config{WaitTimeout: longestWait}})
 	waiting, free := make(chan struct{}), make(chan struct{})
 	r.answerWith(tell(func() vars { waiting <- struct{}{}; <-free; return nil }))
 	var h2 http.Protocols
