@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-// from says who answers.
+// from says which polygen answers.
 func (p *Polygen) from() view.From {
 	from := view.From{
 		Polygen: p.options.Name, Leading: p.leads(), Version: p.set.Load().Version(),
@@ -23,8 +23,8 @@ func (p *Polygen) from() view.From {
 	return from
 }
 
-// topFor is how long a list of users is good for: to make one is to look at all of
-// them, and polygen decides nothing meanwhile.
+// topFor is how long a list of users is used for further questions: to make one, polygen
+// looks at all users, and each part of that look holds up its decisions.
 const topFor = 500 * time.Millisecond
 
 // tops are the last lists of users that were made.
@@ -45,7 +45,7 @@ func (p *Polygen) lookTop(now time.Time, by view.Sort, n int) view.Users {
 	defer s.mu.Unlock()
 	s.adopt(p.set.Load())
 	look := s.view.LookNow(now, by, n)
-	if by != view.ByRecent { // whom the view has in that order
+	if by != view.ByRecent { // the view keeps users in this order
 		s.finish(look)
 	}
 	return look.Top(by)
@@ -85,7 +85,7 @@ func (p *Polygen) UnknownUsers(by view.Sort, n int) view.UnknownUsers {
 	return out
 }
 
-// User returns what is known of a user by their name.
+// User returns what is known of a user, given by name.
 func (p *Polygen) User(name, endpoint string) view.User {
 	set := p.set.Load()
 	key, others := p.find(set, name, endpoint)
@@ -100,8 +100,8 @@ func (p *Polygen) User(name, endpoint string) view.User {
 	return out
 }
 
-// UserOfKey returns what is known of a user by the key that the cluster knows them by,
-// without where the file sets their limits unless the key is hidden: others have a name to
+// UserOfKey returns what is known of a user, given by the key that the cluster knows. It
+// tells where the file sets the limits only of a hidden key: any other user has a name to
 // ask by.
 func (p *Polygen) UserOfKey(key, endpoint string) view.User {
 	out := p.userOfKey(key, endpoint)
@@ -128,17 +128,17 @@ func (p *Polygen) Instances() view.Instances {
 	return view.Instances{From: p.from(), Instances: list}
 }
 
-// maxWhere is of how many users is remembered where their limits come from.
+// maxWhere bounds the users of whom polygen remembers where their limits come from.
 const maxWhere = 64
 
-// where remembers where users' limits come from: to find it out is to read the whole
-// file again. Only one does so at a time; others are answered without it meanwhile.
-// Its zero value remembers nothing.
+// where remembers where users' limits come from, because finding it out means reading the
+// whole file again. Only one question at a time does so; others are answered without it
+// meanwhile. The zero value remembers nothing.
 type where struct {
 	mu     sync.Mutex
 	set    *limits.Set
 	users  map[named]limits.Origin
-	wanted atomic.Pointer[unknownOrigin] // by those who cannot wait
+	wanted atomic.Pointer[unknownOrigin] // the last question of a live answer, which cannot wait
 }
 
 type unknownOrigin struct {
@@ -148,13 +148,13 @@ type unknownOrigin struct {
 
 type named struct{ endpoint, user string }
 
-// of tells where the limits of a user come from, who is named as Set.OriginAt wants it.
+// of adds where the limits of a user come from. The user is named as in Set.OriginAt.
 func (w *where) of(set *limits.Set, user string, out *view.User) {
 	if !w.mu.TryLock() {
 		return
 	}
 	defer w.mu.Unlock()
-	if w.set != set || len(w.users) >= maxWhere {
+	if w.set != set || len(w.users) >= maxWhere { // beginning anew is simpler than choosing whom to forget
 		w.set, w.users = set, make(map[named]limits.Origin)
 	}
 	who := named{out.Endpoint, user}
@@ -166,7 +166,8 @@ func (w *where) of(set *limits.Set, user string, out *view.User) {
 	tellOrigin(o, out)
 }
 
-// ofAtOnce tells it if it is known, and otherwise has it found out by run.
+// ofAtOnce is of, without waiting: an origin that is not known yet is found out by run, for
+// the next answer.
 func (w *where) ofAtOnce(set *limits.Set, out *view.User) {
 	who := named{out.Endpoint, out.User}
 	if w.mu.TryLock() {
@@ -181,7 +182,8 @@ func (w *where) ofAtOnce(set *limits.Set, out *view.User) {
 	w.wanted.Store(&unknownOrigin{set, who})
 }
 
-// run finds out what those want who cannot wait, until ctx ends. They ask every second.
+// run finds out what live answers want to know, until ctx ends. They ask every second, so
+// it is enough to keep the last question.
 func (w *where) run(ctx context.Context) error {
 	ticker := time.NewTicker(topFor)
 	defer ticker.Stop()

@@ -12,23 +12,23 @@ import (
 )
 
 const (
-	// toldAfter is how long after its end all instances have told of a second: see
+	// toldAfter is how long after the end of a second all instances have reported it: see
 	// reportWithin of internal/spoa.
 	toldAfter = 900 * time.Millisecond
-	// maxCountedBehind is how many seconds are made good after a pause of this process or
-	// of Redis. Those before are missing in the counters.
+	// maxCountedBehind is how many seconds are counted later after a pause of this process or
+	// of Redis. Earlier ones are missing in the counters.
 	maxCountedBehind = 30
-	// maxCountedTiers bounds the series. What comes beyond it counts for otherTier.
+	// maxCountedTiers bounds the series. Further tiers count as otherTier.
 	maxCountedTiers = 200
 	otherTier       = "other"
-	// eventSeconds is of how many seconds Events tells.
+	// eventSeconds is how many seconds an answer of Events has.
 	eventSeconds = 50
 )
 
-// count adds up what all instances have told of each second, by tier, until ctx ends: if
-// this polygen leads, or the sum over several would be too much.
+// count adds up what all instances have reported of each second, by tier, until ctx ends.
+// Only the polygen that leads does so: a sum over several would count requests twice.
 func (p *Polygen) count(ctx context.Context) error {
-	next := int64(0) // the second that is to be counted next; 0: not known
+	next := int64(0) // the second to count next; 0 before the first one
 	tiers := map[string]bool{}
 	for {
 		now := p.clock.Now()
@@ -38,6 +38,8 @@ func (p *Polygen) count(ctx context.Context) error {
 		case <-time.After(now.Add(-toldAfter).Truncate(time.Second).Add(time.Second + toldAfter).Sub(now)):
 		}
 		last := p.lastTold()
+		// A new leader begins with the next second: the one before it has counted the others.
+		// A next second far ahead means that the clock was set back.
 		if !p.leads() || next == 0 || next > last+1 {
 			next = last + 1
 			continue
@@ -48,7 +50,7 @@ func (p *Polygen) count(ctx context.Context) error {
 				if ctx.Err() == nil {
 					p.options.Logger.Debug("starts and ends not read", slog.Any("error", err))
 				}
-				break
+				break // this second is counted with the next ones
 			}
 			for _, of := range events {
 				p.metrics.counted(tiers, of)
@@ -57,7 +59,7 @@ func (p *Polygen) count(ctx context.Context) error {
 	}
 }
 
-// lastTold is the last second of which all instances have told.
+// lastTold is the last second that all instances have reported.
 func (p *Polygen) lastTold() int64 { return p.clock.Now().Add(-toldAfter).Unix() - 1 }
 
 // counted adds a tier's events to the metrics.

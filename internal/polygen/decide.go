@@ -13,7 +13,8 @@ import (
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
-// decide owns the watches: what the agents report goes in, policies come out.
+// decide owns the watches: reports of the agents go in, policies come out. It alone touches
+// them, so they need no lock.
 func (p *Polygen) decide(ctx context.Context, events <-chan bus.Event) error {
 	forget := time.NewTicker(time.Second)
 	defer forget.Stop()
@@ -29,7 +30,7 @@ func (p *Polygen) decide(ctx context.Context, events <-chan bus.Event) error {
 		case e := <-events:
 			began = time.Now()
 			p.observe(p.clock.Now(), e)
-			for range len(events) { // what has come meanwhile is sent together
+			for range len(events) { // the policies of all that waits are sent in one call
 				p.observe(p.clock.Now(), <-events)
 			}
 		case <-tick.C:
@@ -61,6 +62,8 @@ func (p *Polygen) observe(now time.Time, e bus.Event) {
 	switch e := e.(type) {
 	case bus.Usage:
 		for _, u := range e.Entries {
+			// The watch tells only that a limit was spent; the moment is needed to measure how
+			// long the HAProxies take to refuse.
 			before := p.rates.Spent()
 			p.rates.Observe(now, e.Instance, u.Key, u.Second, u.Total, limitOf(set, u.Key))
 			if p.rates.Spent() > before {
@@ -98,7 +101,7 @@ func (p *Polygen) observe(now time.Time, e bus.Event) {
 	p.see(now, set, e)
 }
 
-// countDropped tells the metrics what the watches have passed over.
+// countDropped sets the metrics of what the watches had no room for.
 func (p *Polygen) countDropped() {
 	for i, now := range [...]uint64{p.rates.Dropped(), p.slots.Dropped(), p.bytes.Dropped()} {
 		p.metrics.watchDropped.WithLabelValues([...]string{"requests", "concurrent", "bandwidth"}[i]).Add(float64(now - p.dropped[i]))
@@ -113,17 +116,17 @@ func (p *Polygen) tick(now time.Time) {
 	p.metrics.blockedUsers.Set(float64(blocked))
 }
 
-// limitOf is the most that the limit of the key's class and window lets through in
-// one window, bursts included, or 0 if there is none. A limit in a dry run counts as
-// any: agents do not refuse for it.
+// limitOf is how many requests the limit of the key's class and window admits in one
+// window at most, bursts included, or 0 if there is no limit. A limit in a dry run counts
+// like any other; the agents do not refuse for it.
 func limitOf(set *limits.Set, k ratelimit.Key) int {
 	r, _ := set.User(k.User).Rate(k.Class, k.Window)
 	return r.Max + r.Burst
 }
 
-// send publishes what the watches decided, if this polygen leads. What cannot be
-// sent is dropped: the agents' leases hold without it, and blocks and shares are
-// repeated.
+// send publishes what the watches decided, if this polygen leads. Policies that cannot be
+// sent are dropped: limits hold without them, by the agents' leases, and blocks and shares
+// are repeated.
 func (p *Polygen) send(ctx context.Context) {
 	hints, throttles := p.rates.Decisions()
 	d := p.slots.Decisions()
@@ -134,7 +137,8 @@ func (p *Polygen) send(ctx context.Context) {
 	if len(hints)+len(throttles)+len(sharings) == 0 && d.Empty() || !p.leading.Load() {
 		return
 	}
-	// The more urgent ones first.
+	// The more urgent ones come first: a user who is let in waits for that, and confirmations
+	// are asked for before the throttles that they are about. Hints only save questions.
 	messages := make([]policy.Message, 0, len(hints)+len(throttles)+len(d.Blocks)+len(d.Unblocks)+len(d.Sharings)+len(sharings))
 	for _, user := range d.Unblocks {
 		messages = append(messages, policy.Unblock{User: user})

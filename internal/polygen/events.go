@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	// maxStreams are read at a time, of live answers and of events together.
+	// maxStreams bounds the open streams, of live answers and of events together.
 	maxStreams = 64
-	// maxUnread events wait for one reader.
+	// maxUnread bounds the events that wait for one reader.
 	maxUnread = 1024
 )
 
-// errStreams is what one stream too many gets.
+// errStreams refuses a stream beyond maxStreams.
 var errStreams = fmt.Errorf("%d streams are open, which is the most: close one first", maxStreams)
 
-// streams counts those that are open. Its zero value has none.
+// streams counts the open streams. The zero value has none.
 type streams struct {
 	n     atomic.Int64
 	gauge prometheus.Gauge
@@ -61,10 +61,10 @@ type events struct {
 type reader struct {
 	filter   view.Filter
 	messages chan *view.Message
-	lost     int // events, since the last message
+	lost     int // events lost since the last message
 }
 
-// Policies returns what is decided from now on, until stop is called.
+// Policies returns a stream of what is decided from now on, until stop is called.
 func (p *Polygen) Policies(f view.Filter) (messages <-chan *view.Message, stop func(), err error) {
 	if err := p.streams.open(); err != nil {
 		return nil, nil, err
@@ -84,8 +84,8 @@ func (p *Polygen) Policies(f view.Filter) (messages <-chan *view.Message, stop f
 	}), nil
 }
 
-// tell tells those who read of an event, whose time is now if it has none. It never
-// waits for them, and does nothing if there are none. It is safe for concurrent use.
+// tell tells the readers of an event, whose time is now if it has none. It never waits for
+// readers, and does nothing if there are none. It is safe for concurrent use.
 func (p *Polygen) tell(e view.Event) {
 	if !p.events.any.Load() {
 		return

@@ -10,18 +10,18 @@ import (
 	"github.com/sluice-qos/sluice/internal/polygen/view"
 )
 
-// lateAfter is how long an instance may enforce other limits than polygen's before
-// that is said: the limits are announced every announceEvery, and read at once.
+// lateAfter is how long an instance may enforce other limits than polygen's before the log
+// says so: the limits are announced every announceEvery, and agents read them at once.
 const lateAfter = 5 * time.Second
 
-// One that is heard of no more is shown for goneFor, but maxGone of those at most.
+// An instance that is gone is shown for goneFor, but at most maxGone of them.
 const (
 	goneFor = 10 * time.Minute
 	maxGone = 100
 )
 
-// fleet knows which limits the instances enforce, and who is gone. Its zero value knows
-// of none.
+// fleet knows which limits the instances enforce, and which instances are gone. The zero
+// value has no instances.
 type fleet struct {
 	at      time.Time // when the registry was read, by Redis' clock
 	want    string    // the version that all should enforce
@@ -31,24 +31,24 @@ type fleet struct {
 type member struct {
 	version string
 	behind  time.Time // since when it enforces another version than wanted; zero if it does not
-	said    bool      // that it is late
+	said    bool      // the log has said that it is late
 	problem string    // why it does not fully work; "" if it does
-	gone    time.Time // since when it is not heard of; zero if it is
+	gone    time.Time // since when it is not in the registry; zero if it is
 }
 
-// late is an instance that enforces other limits than it should for too long, or no
-// more.
+// late is an instance that has enforced other limits than it should for too long, or that
+// enforces the right ones again.
 type late struct {
 	instance, version string
-	behind            time.Duration // 0: no more
+	behind            time.Duration // 0: it enforces the right ones again
 }
 
-// observe takes the registry and the version that all should enforce. It returns
-// what is to be said of instances, sorted, and whether any has another version than
+// observe takes the registry and the version that all should enforce. It returns what the
+// log has to say of instances, sorted, and whether an instance has another version than
 // before, is new or gone.
 func (f *fleet) observe(r bus.Registry, want string) (say []late, changed bool) {
 	if back := f.at.Sub(r.Now); back > 0 && back < lateAfter {
-		return nil, false // it was overtaken; otherwise Redis' clock was set back
+		return nil, false // a newer registry was faster; if much newer, Redis' clock was set back
 	}
 	f.at, f.want = r.Now, want
 	if f.members == nil {
@@ -87,9 +87,9 @@ func (f *fleet) observe(r bus.Registry, want string) (say []late, changed bool) 
 	return say, changed
 }
 
-// miss notes who is not in the registry, and forgets who has not been for long, or whom
-// another one has come instead of: a restarted agent has another random part behind its
-// name. It reports whether somebody is missed who was there before.
+// miss notes which instances are not in the registry. It forgets those that have been gone
+// for long, and those that another one has replaced: a restarted agent has another random
+// part behind its name. It reports whether an instance left.
 func (f *fleet) miss(r bus.Registry) (left bool) {
 	here := make(map[string]bool, len(r.Instances))
 	for _, name := range r.Instances {
@@ -125,7 +125,7 @@ func stem(name string) string {
 	return name
 }
 
-// there is how many instances are heard of.
+// there is how many instances are in the registry.
 func (f *fleet) there() (n int) {
 	for _, m := range f.members {
 		if m.gone.IsZero() {
@@ -145,7 +145,7 @@ func (f *fleet) behind() (n int) {
 	return n
 }
 
-// list is what is known of the instances, those gone too, sorted by name.
+// list is what is known of the instances, also of those gone, sorted by name.
 func (f *fleet) list() []view.Instance {
 	list := make([]view.Instance, 0, len(f.members))
 	for name, m := range f.members {

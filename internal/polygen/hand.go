@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// handEvery is how often Redis is asked for overrides that another polygen keeps: so
-	// late they take effect, if it leads.
+	// handEvery is how often Redis is asked for overrides that another polygen has set. They
+	// take effect that much later if this polygen leads.
 	handEvery = 500 * time.Millisecond
 	// handSpare is how much longer than the last override the list of them is kept.
 	handSpare = 5 * time.Second
@@ -30,20 +30,20 @@ const (
 )
 
 // hand has what was set by hand, and the limits that follow from it and the file. Redis
-// keeps the list; it is read often and changed there only while it is as was read.
+// keeps the list. It is read often, and replaced only if it is still the one that was read.
 type hand struct {
 	metrics handMetrics
 	read    atomic.Bool                // whether Redis has ever been asked: limits are not published before
-	filed   atomic.Pointer[limits.Set] // the file's alone, without what has expired
+	filed   atomic.Pointer[limits.Set] // the limits of the file alone, without what has expired
 
 	mu       sync.Mutex // held while a set is made, which takes as long as reading the limit file
 	file     *limits.Set
 	version  string // of the list in Redis
 	list     []limits.Override
-	problems map[handed]string // why some are not in force
+	problems map[handed]string // why some overrides of the list are not in force
 }
 
-// handed is whom an override is for.
+// handed is the user, at an endpoint or everywhere, whom an override is for.
 type handed struct{ user, endpoint string }
 
 func of(o limits.Override) handed { return handed{o.User, o.Endpoint} }
@@ -95,7 +95,7 @@ func (p *Polygen) enforce(set *limits.Set, refused []limits.Refused) {
 	now := p.clock.Now()
 	set = set.At(now)
 	was := p.set.Swap(set)
-	p.handExpired(was, was.At(now)) // which has not been told yet
+	p.handExpired(was, was.At(now)) // nobody was told yet of overrides that ended since the last look
 	problems := make(map[handed]string, len(refused))
 	for _, r := range refused {
 		why := r.Why.Error()
@@ -128,8 +128,8 @@ func (p *Polygen) followHand(ctx context.Context) error {
 	}
 }
 
-// readHand asks Redis whether the list has changed, and puts it into force. What a Redis
-// that was emptied has forgotten it is told again.
+// readHand asks Redis whether the list has changed, and puts it into force. A Redis that
+// was emptied is told the list again.
 func (p *Polygen) readHand(ctx context.Context) {
 	h := &p.hand
 	h.mu.Lock()
@@ -138,7 +138,7 @@ func (p *Polygen) readHand(ctx context.Context) {
 	switch {
 	case ctx.Err() != nil || errors.Is(err, bus.ErrUnavailable):
 		return // the limits cannot be published either
-	case err != nil && !h.read.Load(): // time does not cure it: the limits of the file are better than none
+	case err != nil && !h.read.Load(): // waiting does not help, and the limits of the file are better than none
 		p.options.Logger.Warn("overrides by hand cannot be read: going on without", slog.Any("error", err))
 	}
 	if !h.read.Swap(true) {
@@ -158,13 +158,14 @@ func (p *Polygen) fetchHand(ctx context.Context) error {
 	switch {
 	case version != "":
 		if list, err = limits.DecodeOverrides(data); err != nil {
-			// Of another build, or somebody else's: what is in force stays, and a write replaces it.
+			// The list is of another version of Sluice, or was damaged. What is in force stays,
+			// and the next change replaces the list.
 			p.options.Logger.Warn("overrides by hand in Redis cannot be read", slog.Any("error", err))
 			h.version = version
 			return nil
 		}
 		version, list = p.keepHidden(ctx, version, list)
-	case len(list) > 0: // emptied: a list that was removed would still be there
+	case len(list) > 0: // Redis was emptied: when the last override is removed, an empty list is kept
 		if version, err = p.options.Bus.KeepOverrides(ctx, "", limits.EncodeOverrides(list), p.needed(list)); err != nil {
 			return err
 		}
@@ -181,7 +182,7 @@ func present(list []limits.Override, now time.Time) []limits.Override {
 	return slices.DeleteFunc(slices.Clone(list), func(o limits.Override) bool { return !o.Until.After(now) })
 }
 
-// needed is how long a list is.
+// needed is for how long Redis has to keep a list.
 func (p *Polygen) needed(list []limits.Override) time.Duration {
 	var last time.Time
 	for _, o := range list {
@@ -192,13 +193,14 @@ func (p *Polygen) needed(list []limits.Override) time.Duration {
 	return max(0, last.Sub(p.clock.Now())) + handSpare
 }
 
-// changeHand changes the list, in Redis and then here. All that was in force must be so
-// then, and all that is new. An error of change is the result.
+// changeHand changes the list, in Redis and then here. The change is refused if an override
+// that was in force, or the new one, would not be in force after it. An error of change is
+// the result.
 func (p *Polygen) changeHand(ctx context.Context, change func([]limits.Override) ([]limits.Override, error)) error {
 	h := &p.hand
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	ctx = context.WithoutCancel(ctx) // who asked may be gone, and the outcome should be known
+	ctx = context.WithoutCancel(ctx) // the client may go, but the audit needs the outcome
 	for range handTries {
 		if err := p.fetchHand(ctx); err != nil {
 			return fmt.Errorf("%w, and nothing was changed: %w", view.ErrUnavailable, err)
@@ -222,7 +224,7 @@ func (p *Polygen) changeHand(ctx context.Context, change func([]limits.Override)
 		}
 		version, err := p.options.Bus.KeepOverrides(ctx, h.version, data, p.needed(list))
 		if errors.Is(err, bus.ErrOverridesChanged) {
-			continue
+			continue // another polygen was faster: the change is made to its list
 		}
 		if err != nil {
 			return fmt.Errorf("%w, so it is not certain that it was changed; GET /api/v1/overrides tells when it is back: %w", view.ErrUnavailable, err)
@@ -263,7 +265,7 @@ func shown(o limits.Override) view.ByHand {
 	}
 }
 
-// Override sets one, in place of the user's one that is there.
+// Override sets an override, in place of the one that the user has.
 func (p *Polygen) Override(ctx context.Context, a view.Act) (view.Override, error) {
 	users := called(p.set.Load(), a.User)
 	a = p.hide(a)
@@ -288,7 +290,7 @@ func (p *Polygen) Override(ctx context.Context, a view.Act) (view.Override, erro
 	return view.Override{From: p.from(), ByHand: shown(o)}, err
 }
 
-// RemoveOverride ends one at once.
+// RemoveOverride ends an override at once.
 func (p *Polygen) RemoveOverride(ctx context.Context, a view.Act) (view.Override, error) {
 	var removed limits.Override
 	users := called(p.set.Load(), a.User)
@@ -326,6 +328,8 @@ func errByName(a view.Act) error {
 // one that leads tells the instances.
 func (p *Polygen) Unblock(ctx context.Context, a view.Act) (view.Unblocked, error) {
 	set := p.set.Load()
+	// All polygens and agents are told of every key of the user: while HAProxies change over
+	// from one secret to another, each of the keys may be the blocked one.
 	key, keys := a.User, []string{a.User}
 	if !a.IsKey {
 		key, _ = p.find(set, a.User, a.Endpoint)
@@ -357,7 +361,8 @@ func (p *Polygen) Unblock(ctx context.Context, a view.Act) (view.Unblocked, erro
 	return out, err
 }
 
-// errEndpoint is why there is no endpoint of that name, or nil. "" always is.
+// errEndpoint is why there is no endpoint of that name, or nil. "", which is everywhere
+// else, always exists.
 func errEndpoint(set *limits.Set, name string) error {
 	valid := set.Endpoints()
 	switch {
@@ -369,7 +374,7 @@ func errEndpoint(set *limits.Set, name string) error {
 	return fmt.Errorf("unknown endpoint %q (valid: %s)", name, strings.Join(valid, ", "))
 }
 
-// unblockNote says what to expect.
+// unblockNote says what an operator can expect after letting a user in.
 func unblockNote(u view.User, out view.Unblocked) string {
 	switch {
 	case out.Max == 0:
@@ -385,15 +390,15 @@ func unblockNote(u view.User, out view.Unblocked) string {
 	return "the user is let in, and is blocked again when their requests in progress reach the limit"
 }
 
-// Refuse notes an act that came to nothing before it was one.
+// Refuse notes an act that was refused before any method here was called for it.
 func (p *Polygen) Refuse(a view.Act, why error) {
 	if p.set.Load().Secrets() != nil {
-		why = errHidden
+		why = errHidden // the text may quote the user's name
 	}
 	p.audit(p.hide(a), time.Time{}, a.Limits, why)
 }
 
-// tellHand tells those who read events of an override.
+// tellHand tells the readers of events that an override was set or removed.
 func (p *Polygen) tellHand(o limits.Override, note string) {
 	b := shown(o)
 	p.tell(view.Event{Kind: view.OverrideEvent, Name: &b.Name, Until: &b.Until, Note: note})
@@ -402,7 +407,8 @@ func (p *Polygen) tellHand(o limits.Override, note string) {
 // maxAudited bounds a text of the audit, in bytes.
 const maxAudited = 2000
 
-// audit tells of an act, whatever came of it. The zero time, in the year 1, is none.
+// audit counts and logs an act, whatever came of it. A zero until means that the act has no
+// end.
 func (p *Polygen) audit(a view.Act, until time.Time, set []byte, err error) {
 	result := "ok"
 	switch {

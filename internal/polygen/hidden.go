@@ -11,18 +11,18 @@ import (
 )
 
 // Where users' names are hidden (see limits.Secrets) the cluster knows users by their keys
-// alone. People may ask by name: nothing but the key of it goes further than this file, and
-// answers have the key.
+// alone. Operators may ask by name. Only the key goes further than this file, and answers
+// have the key.
 
 // mismatchEvery is how often the log tells of keys of a secret that polygen does not have,
 // at most.
 const mismatchEvery = 10 * time.Minute
 
-// hides reports whether a user who is asked for by name is known by a hidden key.
+// hides reports whether the cluster knows a user who is asked for by name by a hidden key.
 func hides(set *limits.Set, name string) bool { return set.Secrets() != nil || limits.IsHidden(name) }
 
-// called is what overrides by hand call a user who is asked for: their name, or their
-// hidden keys, the current secret's first.
+// called is how overrides by hand name a user who is asked for: by the name, or by the
+// hidden keys, that of the current secret first.
 func called(set *limits.Set, name string) []string {
 	if hides(set, name) {
 		return set.Keys(name)
@@ -30,9 +30,9 @@ func called(set *limits.Set, name string) []string {
 	return []string{name}
 }
 
-// find returns the key of a user who is asked for by name, and their other keys. While
-// HAProxies change over to another secret it is the key of the first secret under which
-// the user was heard of.
+// find returns the key of a user who is asked for by name, and the other keys by which
+// there were reports. While HAProxies change over to another secret, the key is that of the
+// first secret by which there were any.
 func (p *Polygen) find(set *limits.Set, name, endpoint string) (key string, others []string) {
 	keys := set.Keys(name)
 	if len(keys) == 1 {
@@ -55,7 +55,7 @@ func (p *Polygen) find(set *limits.Set, name, endpoint string) (key string, othe
 	return key, others
 }
 
-// hide is an act upon a user with their key in place of their name.
+// hide returns the act with the user's key in place of the name, where names are hidden.
 func (p *Polygen) hide(a view.Act) view.Act {
 	if set := p.set.Load(); !a.IsKey && hides(set, a.User) {
 		a.User, a.IsKey = set.Key(a.User), true
@@ -66,8 +66,8 @@ func (p *Polygen) hide(a view.Act) view.Act {
 // errHidden stands for what was wrong with an act, whose text may have a name.
 var errHidden = errors.New("what was asked for was not valid; its text is left out, because it may have a name")
 
-// hideOverrides returns overrides with users' keys in place of their names, and whether
-// there were names: of before names were hidden.
+// hideOverrides returns overrides with users' keys in place of names, and whether there
+// were names. There are some that were set before names were hidden.
 func hideOverrides(set *limits.Set, list []limits.Override) (hidden []limits.Override, changed bool) {
 	if set.Secrets() == nil {
 		return list, false
@@ -95,8 +95,8 @@ func (p *Polygen) keepHidden(ctx context.Context, version string, list []limits.
 	return version, hidden
 }
 
-// tellSecrets exports of which secrets the keys were that instances reported, and tells of
-// those that polygen does not know. It is decide's alone.
+// tellSecrets counts, by secret, the keys that instances reported, and logs those of a
+// secret that polygen does not have. Only decide calls it.
 func (p *Polygen) tellSecrets(now time.Time, reports map[limits.SecretOf]uint64) {
 	var foreign uint64
 	for secret, n := range reports {

@@ -11,39 +11,38 @@ import (
 )
 
 const (
-	// liveAfter is how long after a full second of the cluster live answers are made:
-	// what agents used in it has been reported then.
+	// liveAfter is how long after a full second of the cluster live answers are made: by
+	// then agents have reported what they used in it.
 	liveAfter = 100 * time.Millisecond
-	// maxListed users of a list, the first ones, have a history. All orders' together,
-	// and those whom all streams ask for, find room in maxHistories.
+	// maxListed is how many users of a list, from the first one on, have a history. Those of
+	// all orders together, and the users whom all streams ask for, find room in maxHistories.
 	maxListed = 80
-	// lookAtOnce is how many users are looked at without letting go: a fraction of a
-	// millisecond.
+	// lookAtOnce is how many users are looked at before the lock is let go: that takes a
+	// fraction of a millisecond.
 	lookAtOnce = 1000
-	// shortList is how long lists are made at least, so that most questions share one.
+	// shortList is how many users a list has at least, so that most questions share one.
 	shortList = 100
 )
 
-// live answers those who watch, once a second. All who ask the same share one answer,
-// and all answers one look at the users. Its zero value has no watchers.
+// live answers watchers once a second. Watchers with the same question share one answer,
+// and all answers share one look at the users. The zero value has no watchers.
 type live struct {
 	mu        sync.Mutex
 	questions map[view.Question]*watched
 
-	// The last look at all users:
-	overview view.Overview
-	at       time.Time
-	lists    map[view.Sort]int // how long its lists were made
+	overview view.Overview     // of the last look at all users
+	at       time.Time         // when that was
+	lists    map[view.Sort]int // how many users its lists were to have, by order
 }
 
-// watched is a question, its last answer, and those who watch.
+// watched is the last answer of a question, and its watchers.
 type watched struct {
 	answer   *view.Message
 	watchers map[chan *view.Message]bool
 }
 
-// Watch returns an answer at once and one every second, until stop is called. Who is
-// too slow misses some.
+// Watch returns an answer at once and one every second, until stop is called. A watcher
+// that is too slow misses some.
 func (p *Polygen) Watch(q view.Question) (answers <-chan *view.Message, stop func(), err error) {
 	if err := p.streams.open(); err != nil {
 		return nil, nil, err
@@ -52,7 +51,9 @@ func (p *Polygen) Watch(q view.Question) (answers <-chan *view.Message, stop fun
 		q.User, _ = p.find(set, q.User, q.Endpoint)
 		q.IsKey = true
 	}
-	switch { // finds out where the user's limits come from
+	// Asked once here, where the limits come from is known for the answers, which do not
+	// wait for it.
+	switch {
 	case q.User != "" && !q.IsKey:
 		p.User(q.User, q.Endpoint)
 	case limits.IsHidden(q.User):
@@ -71,7 +72,7 @@ func (p *Polygen) Watch(q view.Question) (answers <-chan *view.Message, stop fun
 		p.look(p.clock.Now(), topFor)
 		w.answer = p.answer(q)
 	}
-	c := make(chan *view.Message, 1)
+	c := make(chan *view.Message, 1) // room for the newest answer, which replaces one that was not read
 	c <- w.answer
 	w.watchers[c] = true
 	return c, sync.OnceFunc(func() {
@@ -101,7 +102,7 @@ func (p *Polygen) watch(ctx context.Context) error {
 	}
 }
 
-// second is what is done once a second: histories go on, and who watches is answered.
+// second is what is done once a second: histories get a sample, and watchers an answer.
 func (p *Polygen) second() {
 	now := p.clock.Now()
 	l := &p.live
@@ -109,7 +110,7 @@ func (p *Polygen) second() {
 	if len(l.questions) > 0 {
 		p.look(now, 0)
 	} else {
-		l.overview, l.lists = view.Overview{}, nil // nobody holds it
+		l.overview, l.lists = view.Overview{}, nil // frees its memory while nobody watches
 	}
 	p.seen.mu.Lock()
 	p.seen.adopt(p.set.Load())
@@ -119,7 +120,7 @@ func (p *Polygen) second() {
 		w.answer = p.answer(q)
 		for c := range w.watchers {
 			select {
-			case <-c: // one that was not read
+			case <-c: // an answer that was not read
 			default:
 			}
 			c <- w.answer // nobody else writes
@@ -129,8 +130,8 @@ func (p *Polygen) second() {
 	p.events.tellLost(now)
 }
 
-// look makes sure that the overview is not older than that, and has what the questions
-// need. The lock of live must be held.
+// look makes the overview anew if it is as old as that, or lacks what the questions need.
+// The lock of live must be held.
 func (p *Polygen) look(now time.Time, old time.Duration) {
 	l := &p.live
 	need := make(map[view.Sort]int)
@@ -149,7 +150,9 @@ func (p *Polygen) look(now time.Time, old time.Duration) {
 		if enough {
 			return
 		}
-		for by, n := range l.lists { // lest questions that come and go have the users looked at ever again
+		// Lists of before are made again, or two questions that take turns would each cause a
+		// look at all users every time.
+		for by, n := range l.lists {
 			need[by] = max(need[by], n)
 		}
 	}
@@ -163,14 +166,14 @@ func (p *Polygen) look(now time.Time, old time.Duration) {
 	p.keep(now)
 }
 
-// keep has histories of those who are shown. Both locks must be held.
+// keep keeps histories of the users who are shown. The locks of live and seen must be held.
 func (p *Polygen) keep(now time.Time) {
 	l, past := &p.live, p.seen.past
 	for _, s := range l.overview.Limited {
 		past.Limited(now, s.Key())
 	}
 	for _, list := range l.overview.Tops {
-		for i := min(len(list), maxListed) - 1; i >= 0; i-- {
+		for i := min(len(list), maxListed) - 1; i >= 0; i-- { // the first one last, so that it is forgotten last
 			past.Keep(now, list[i].Key())
 		}
 	}

@@ -85,7 +85,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}),
 		clusterStarted: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "sluice_cluster_requests_started_total",
-			Help: "Requests that all instances have let start, limited or not, by their users' tier, and by class: each counts for its verb, and for its operation class if it has one. Counted by the polygen that leads, from Redis' buckets of seconds; beyond 200 tiers the tier is other.",
+			Help: "Requests that all instances have admitted, limited or not, by their users' tier, and by class: each counts for its verb, and for its operation class if it has one. Counted by the polygen that leads, from Redis' buckets of seconds; beyond 200 tiers the tier is other.",
 		}, []string{"tier", "class"}),
 		clusterEnded: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "sluice_cluster_requests_ended_total",

@@ -2,9 +2,9 @@
 // policies that follow to every agent. It also publishes the limits, so that a
 // fleet never enforces two files.
 //
-// It works by events: every change of a pool in Redis is told to it. What it
-// decides is pkg/ratelimit's, pkg/concurrency's and pkg/bandwidth's; nothing depends
-// on it for safety, and what it sends lapses by itself. Of several, one leads and decides;
+// It works by events: Redis tells it of every change of a pool. Its decisions are made by
+// pkg/ratelimit, pkg/concurrency and pkg/bandwidth. No limit depends on it for safety, and
+// what it sends lapses by itself. Of several polygens one leads and sends its decisions;
 // the others follow what happens and take over within three seconds.
 package polygen
 
@@ -38,19 +38,18 @@ const (
 	// often it renews: a follower takes over within leadFor + renewEvery.
 	leadFor    = 2 * time.Second
 	renewEvery = 500 * time.Millisecond
-	// announceEvery is how often the version of the limits is repeated, for
-	// agents that missed its publication, and Redis asked whether it still has them.
+	// announceEvery is how often the version of the limits is repeated, for agents that
+	// missed it, and how often Redis is asked whether it still has the limits.
 	announceEvery = time.Second
-	// tickEvery is the rhythm in which requests in progress are looked at, beside
-	// every report of them.
+	// tickEvery is how often requests in progress are looked at without a report of them.
 	tickEvery = 100 * time.Millisecond
-	// bytesEvery is the same for bandwidth.
+	// bytesEvery is how often bandwidth is looked at without a report of it.
 	bytesEvery = 50 * time.Millisecond
 )
 
-// Options are polygen's. Fields without a stated default are required.
+// Options of a polygen. Fields without a stated default are required.
 type Options struct {
-	Name   string // in answers and logs
+	Name   string // the polygen's name in answers and logs
 	Bus    *bus.Bus
 	Limits *limitfile.Watcher
 	Strict bool // call keys hot at half of their limits already
@@ -69,13 +68,13 @@ type Options struct {
 // Polygen is the policy generator.
 type Polygen struct {
 	options   Options
-	candidate string // its name and a random part
+	candidate string // the name and a random part
 	metrics   *metrics
 	clock     *clock.Clock
 	rates     *ratelimit.Watch   // owned by decide
 	slots     *concurrency.Watch // owned by decide
 	bytes     *bandwidth.Watch   // owned by decide
-	dropped   [3]uint64          // by the watches, that the metric knows of; owned by decide
+	dropped   [3]uint64          // what the watches had passed over when the metric was last set; owned by decide
 	seen      *seen
 	over      throttled                  // owned by decide
 	reactions reactions                  // owned by decide
@@ -111,8 +110,8 @@ func New(o Options) (*Polygen, error) {
 	}
 	p := &Polygen{
 		options: o,
-		// Two that were given one name by mistake would else both take the lead for theirs,
-		// and neither would ever let go of it.
+		// Without it, two polygens that were given one name by mistake would both take the
+		// lead for their own, and neither would ever give it up.
 		candidate: o.Name + "#" + rand.Text()[:8],
 
 		metrics: newMetrics(o.Registerer),
@@ -136,12 +135,12 @@ func New(o Options) (*Polygen, error) {
 	return p, nil
 }
 
-// Run works until ctx ends; then it lets another one lead.
+// Run works until ctx ends; then it lets another polygen lead.
 func (p *Polygen) Run(ctx context.Context) error {
 	defer p.resign(ctx)
 	events := make(chan bus.Event, 1024)
 	channels := []bus.Channel{bus.UsageChannel, bus.ProgressChannel, bus.DemandChannel, bus.StartsChannel, bus.ConfirmedChannel, bus.UnblockChannel, bus.InstancesChannel}
-	p.readHand(ctx) // before anything is decided
+	p.readHand(ctx) // first, or the first decisions would be by the file alone
 	return group.Run(ctx,
 		func(ctx context.Context) error { return p.options.Limits.Run(ctx, p.adopt) },
 		func(ctx context.Context) error {
@@ -175,7 +174,8 @@ func (p *Polygen) Ready() error {
 	return nil
 }
 
-// cutOff is why it can hear nothing of the agents and tell them nothing, or nil.
+// cutOff is why polygen can hear nothing of the agents and tell them nothing, or nil. One
+// that has not asked Redis yet is not cut off.
 func (p *Polygen) cutOff() error {
 	if why := p.lost.Load(); why != nil && why != &errNotAsked {
 		return p.Ready()
@@ -183,7 +183,7 @@ func (p *Polygen) cutOff() error {
 	return nil
 }
 
-// leads reports whether it decides, and can tell the agents so.
+// leads reports whether this polygen decides, and can tell the agents.
 func (p *Polygen) leads() bool { return p.leading.Load() && p.cutOff() == nil }
 
 var errNotAsked = errors.New("not asked yet")
@@ -209,28 +209,30 @@ func (p *Polygen) ReloadOn(ctx context.Context, signals <-chan os.Signal) error 
 // is over.
 func (p *Polygen) expire(now time.Time) {
 	set := p.set.Load()
-	if present := set.At(now); present != set && p.set.CompareAndSwap(set, present) { // else as before, or there is a new file
+	// Without the comparison a new file, adopted since, would be lost.
+	if present := set.At(now); present != set && p.set.CompareAndSwap(set, present) {
 		p.handExpired(set, present)
 	}
 	file := p.hand.filed.Load()
 	if present := file.At(now); present == file || !p.hand.filed.CompareAndSwap(file, present) {
 		return
 	}
-	if until := file.Expires(); !until.IsZero() && !now.Before(until) { // else the clock was set back
+	if until := file.Expires(); !until.IsZero() && !now.Before(until) { // otherwise the clock was set back, and overrides are in force again
 		p.metrics.expired.Inc()
 		p.tell(view.Event{Kind: view.LimitsEvent, Version: set.Version(), Until: &until})
 		p.options.Logger.Info("overrides of the limit file have expired", slog.Time("until", until), slog.String("version", set.Version()))
 	}
 }
 
+// wantPublication has publishLimits look soon. It never waits.
 func (p *Polygen) wantPublication() {
 	select {
 	case p.publish <- struct{}{}:
-	default:
+	default: // it is going to look anyway
 	}
 }
 
-// lead tries to become, and stay, the one that decides.
+// lead tries to become, and to remain, the polygen that decides.
 func (p *Polygen) lead(ctx context.Context, events chan<- bus.Event) error {
 	ticker := time.NewTicker(renewEvery)
 	defer ticker.Stop()
@@ -257,7 +259,7 @@ func (p *Polygen) renew(ctx context.Context) error {
 	leading, err := p.options.Bus.Lead(ctx, p.candidate, leadFor)
 	switch {
 	case errors.Is(err, bus.ErrShards):
-		return err
+		return err // a mistake in the configuration, which ends this process
 	case err != nil:
 		p.metrics.lost.Set(1)
 		p.metrics.leading.Set(0) // it cannot send anything, and another one may lead
@@ -266,6 +268,7 @@ func (p *Polygen) renew(ctx context.Context) error {
 		}
 		return nil // the leader of before goes on: two leaders only say the same twice
 	}
+	// Windows begin by Redis' clock, so polygen follows it.
 	sent := time.Now()
 	if now, err := p.options.Bus.Time(ctx); err == nil {
 		p.clock.Sample(sent, time.Now(), now)
@@ -278,12 +281,13 @@ func (p *Polygen) renew(ctx context.Context) error {
 	if leading != p.leading.Swap(leading) {
 		p.options.Logger.Info("leadership changed", slog.Bool("leading", leading))
 		p.traceLead(ctx, began, leading)
-		p.wantPublication()
+		p.wantPublication() // the new leader's file may be another one
 	}
 	p.metrics.leading.Set(map[bool]float64{true: 1}[leading])
 	return nil
 }
 
+// resign lets another polygen lead at once, not only after leadFor.
 func (p *Polygen) resign(ctx context.Context) {
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
@@ -304,6 +308,7 @@ func (p *Polygen) publishLimits(ctx context.Context) error {
 		case <-p.publish:
 		case <-announce.C:
 		}
+		// Before the overrides by hand are read, the limits would be published without them.
 		if !p.leading.Load() || !p.hand.read.Load() {
 			continue
 		}

@@ -14,18 +14,18 @@ const (
 	// reactionsPerSecond bounds the throttles that are followed: each costs a message of
 	// every instance.
 	reactionsPerSecond = 10
-	// reactionSpan is how long the instances have to confirm one.
+	// reactionSpan is how long the instances have to confirm a throttle.
 	reactionSpan = 2 * time.Second
 )
 
-// reactions follow some throttles from the limit's being spent to the last HAProxy's
-// refusing by itself. The zero value follows none.
+// reactions follow some throttles from the moment at which the limit is spent until the
+// last HAProxy refuses by itself. The zero value follows none.
 type reactions struct {
-	instances []string               // that there are, sorted
-	spent     map[spending]time.Time // since the last decisions: when, by Redis' clock
-	followed  map[spending]*follows  // that instances have still to confirm
-	second    time.Time              // that the next counts for
-	begun     int                    // in it
+	instances []string               // all instances, sorted
+	spent     map[spending]time.Time // limits spent since the last decisions, and when by Redis' clock
+	followed  map[spending]*follows  // throttles that some instance has not confirmed yet
+	second    time.Time              // end of the second that begun is about
+	begun     int                    // throttles that were followed in it
 }
 
 // spending is a window of a key in which its limit was spent.
@@ -35,7 +35,7 @@ type spending struct {
 }
 
 type follows struct {
-	since, asked time.Time
+	since, asked time.Time // when the limit was spent, and when the instances were asked
 	last         time.Time // when an instance began to refuse
 	missing      []string  // instances, sorted
 }
@@ -43,7 +43,7 @@ type follows struct {
 // reached takes the moment at which a limit was spent.
 func (r *reactions) reached(k ratelimit.Key, second int64, at time.Time) {
 	if len(r.spent) >= reactionsPerSecond || at.IsZero() {
-		return // more than can be followed, or of an agent that does not say when
+		return // more than can be followed, or a message without a time
 	}
 	if r.spent == nil {
 		r.spent = make(map[spending]time.Time)
@@ -62,10 +62,10 @@ func (r *reactions) ask(now time.Time, set *limits.Set, throttles []ratelimit.Th
 		which := spending{t.Key, t.Second}
 		since, known := r.spent[which]
 		if !known || r.begun >= reactionsPerSecond || len(r.instances) == 0 || t.Second > now.Unix() || rateMode(set, t.Key) != limits.Enforce {
-			continue // one of the next window is spent before it begins
+			continue // a window that has not begun may be spent ahead, and nobody refuses for it yet
 		}
 		if endpoint, _ := limits.SplitEndpoint(t.Key.User); endpoint == limits.All {
-			continue // the agents refuse by themselves what is over all endpoints together
+			continue // HAProxy has no throttle for limits over all endpoints together: agents refuse
 		}
 		r.begun++
 		if r.followed == nil {
@@ -77,7 +77,8 @@ func (r *reactions) ask(now time.Time, set *limits.Set, throttles []ratelimit.Th
 	return ask
 }
 
-// confirmed takes an instance's word, and returns how long it took if it is the last.
+// confirmed takes an instance's confirmation. If it is the last one, it returns how long
+// the throttle took to reach every HAProxy.
 func (r *reactions) confirmed(c bus.Confirmed) (took time.Duration, done bool) {
 	which := spending{c.Key, c.Second}
 	f := r.followed[which]
@@ -89,14 +90,14 @@ func (r *reactions) confirmed(c bus.Confirmed) (took time.Duration, done bool) {
 		return 0, false
 	}
 	f.missing = slices.Delete(f.missing, i, i+1)
-	if c.At.After(f.last) {
+	if c.At.After(f.last) { // confirmations need not come in the order of their times
 		f.last = c.At
 	}
 	if len(f.missing) > 0 {
 		return 0, false
 	}
 	delete(r.followed, which)
-	return max(0, f.last.Sub(f.since)), true
+	return max(0, f.last.Sub(f.since)), true // an instance's idea of Redis' clock may be a little behind
 }
 
 // giveUp forgets the throttles that were not confirmed everywhere in time, and returns

@@ -18,11 +18,11 @@ const (
 	// maxSeen bounds the users that are known: as many as are expected to be active at
 	// once. Each costs about half a kilobyte, or three after many decisions about them.
 	maxSeen = 100_000
-	// maxUnknown users whom the file does not name are remembered.
+	// maxUnknown bounds the remembered users whom the file does not name.
 	maxUnknown = 10_000
-	// unknownEvery is how often the log tells of them, at most.
+	// unknownEvery is how often the log tells of such users, at most.
 	unknownEvery = time.Hour
-	// unknownNamed is how many of them the log names.
+	// unknownNamed is how many of them a log line names.
 	unknownNamed = 5
 	// maxVersions is how many instances have a metric.
 	maxVersions = 1000
@@ -31,17 +31,17 @@ const (
 // seen is what people may ask about. What decides does not need it.
 type seen struct {
 	mu    sync.Mutex
-	set   *limits.Set // that the view has
+	set   *limits.Set // the set that the view has
 	view  *view.View
 	past  *view.Histories
 	fleet fleet
 	where where
 	tops  tops
 
-	// Of decide alone:
-	droppedUsers, droppedUnknown uint64 // that the metrics know of
-	told, toldSecrets            time.Time
-	reports                      map[limits.SecretOf]uint64 // that the metrics know of
+	// These belong to decide.
+	droppedUsers, droppedUnknown uint64                     // what the metrics were last set to
+	told, toldSecrets            time.Time                  // when the log last told of unknown users, and of foreign secrets
+	reports                      map[limits.SecretOf]uint64 // what the metrics were last set to
 }
 
 func newSeen(set *limits.Set) *seen {
@@ -56,8 +56,8 @@ func (s *seen) adopt(set *limits.Set) {
 	}
 }
 
-// finish looks at all users. It lets go of the lock, which must be held, now and then:
-// who decides must not wait for all of it.
+// finish looks at all users. It lets go of the lock, which must be held, now and then, so
+// that decide does not wait for the whole look.
 func (s *seen) finish(look *view.Look) {
 	for look.Part(lookAtOnce) {
 		s.mu.Unlock()
@@ -103,8 +103,9 @@ func startedOf(u bus.Started) view.Started {
 	return s
 }
 
-// remember shows the view what was decided, be it sent or not. It returns the users
-// whose blocks begin, sorted; the others' are repetitions.
+// remember shows the view what was decided, whether it is sent or not: a polygen that
+// follows answers questions, too. It returns the users whose blocks begin, sorted; other
+// blocks are repetitions.
 func (p *Polygen) remember(throttles []ratelimit.Throttle, d concurrency.Decisions) (begun []string) {
 	if len(throttles)+len(d.Blocks)+len(d.Unblocks) == 0 {
 		return nil
@@ -128,8 +129,8 @@ func (p *Polygen) remember(throttles []ratelimit.Throttle, d concurrency.Decisio
 	return begun
 }
 
-// review does once a second what the view needs, and tells of users whom the file
-// does not name.
+// review does once a second what the view needs, and logs users whom the file does not
+// name.
 func (p *Polygen) review(now time.Time) {
 	s := p.seen
 	s.mu.Lock()
@@ -139,6 +140,7 @@ func (p *Polygen) review(now time.Time) {
 	droppedUsers, droppedUnknown := s.view.Dropped()
 	var names []string
 	if unknown > 0 && (s.told.IsZero() || now.Sub(s.told) >= unknownEvery) {
+		// Where names are hidden, a name that came all the same must not be in the log.
 		names = slices.DeleteFunc(s.view.Newest(unknownNamed), func(key string) bool { return s.set.SecretOf(key) == limits.NoSecret })
 	}
 	reports := s.view.Reports()
@@ -158,7 +160,7 @@ func (p *Polygen) review(now time.Time) {
 	}
 }
 
-// join takes the registry: who enforces which limits.
+// join takes the registry: which instances there are, and which limits they enforce.
 func (p *Polygen) join(r bus.Registry, want string) {
 	p.seen.mu.Lock()
 	say, changed := p.seen.fleet.observe(r, want)
@@ -166,7 +168,7 @@ func (p *Polygen) join(r bus.Registry, want string) {
 	p.seen.mu.Unlock()
 	p.metrics.instances.Set(float64(instances))
 	p.metrics.behind.Set(float64(behind))
-	if changed {
+	if changed { // otherwise the series would be made anew twice a second
 		p.metrics.versions.Reset()
 		for _, name := range r.Instances[:min(len(r.Instances), maxVersions)] {
 			version := r.Versions[name]
@@ -177,7 +179,7 @@ func (p *Polygen) join(r bus.Registry, want string) {
 		}
 	}
 	if !p.leading.Load() {
-		return // what all should enforce is the leader's to say
+		return // a follower's file may be older, or newer, than the one in force
 	}
 	for _, l := range say {
 		if l.behind == 0 {

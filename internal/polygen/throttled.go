@@ -23,7 +23,7 @@ func (t *throttled) add(set *limits.Set, throttles []ratelimit.Throttle) {
 		user := d.Key.User
 		until, known := (*t)[user]
 		if !known && len(*t) >= maxSeen {
-			continue
+			continue // the metric is too low then
 		}
 		if end := time.Unix(d.Second+d.Key.Window.Seconds(), 0); end.After(until) {
 			(*t)[user] = end

@@ -21,8 +21,8 @@ import (
 // UserMetrics says which users have series of their own. The zero UserMetrics names
 // nobody, so that Prometheus stays small however many users there are.
 type UserMetrics struct {
-	Top   int      // so many with most requests per second; see busiest. 0 to MaxUserMetrics
-	Users []string // and these, by their names; at most MaxUserMetrics
+	Top   int      // how many of those with most requests per second, see busiest; 0 to MaxUserMetrics
+	Users []string // names of further users; at most MaxUserMetrics
 }
 
 const (
@@ -50,8 +50,8 @@ func (m UserMetrics) check() error {
 	return nil
 }
 
-// userCollector reads the view when it is asked. Only a polygen that leads says anything:
-// all of them see the same, and sums would count it twice.
+// userCollector reads the view when Prometheus asks. Only the polygen that leads has
+// series: all polygens see the same, and sums over them would count it twice.
 type userCollector struct {
 	p     *Polygen
 	names []string // of the named users
@@ -68,7 +68,7 @@ func newUserCollector(p *Polygen, m UserMetrics) *userCollector {
 		return prometheus.NewDesc(name, help, append([]string{"user", "endpoint"}, labels...), nil)
 	}
 	const whose = " of users with series of their own (--user-metrics), by the polygen that leads."
-	c.rate = desc("sluice_user_requests_per_second", "Requests per second that were let start, limited or not, or on average over the last minute or hour where that is more,"+whose, "tier")
+	c.rate = desc("sluice_user_requests_per_second", "Requests per second that were admitted, limited or not, or on average over the last minute or hour where that is more,"+whose, "tier")
 	c.progress = desc("sluice_user_requests_in_progress", "Requests in progress,"+whose)
 	c.bytes = desc("sluice_user_bytes_per_second", "Bytes per second moved under a bandwidth limit,"+whose, "direction")
 	c.limit = desc("sluice_user_limit", "The limits, in requests per window, requests, or bytes per second,"+whose, "limit")
@@ -92,11 +92,11 @@ func (c *userCollector) Collect(ch chan<- prometheus.Metric) {
 	if !c.p.leads() || len(c.names) == 0 && c.top.most == 0 {
 		return
 	}
-	said := map[[2]string]bool{} // a series that comes twice would cost the whole answer
+	said := map[[2]string]bool{} // a series that comes twice makes the whole scrape fail
 	rows := c.rows()
 	for _, key := range slices.Sorted(maps.Keys(rows)) {
 		endpoint, user := limits.SplitEndpoint(key)
-		labels := [2]string{userLabel(user), userLabel(endpoint)} // an invalid one would cost the whole answer, too
+		labels := [2]string{userLabel(user), userLabel(endpoint)} // so does an invalid one
 		if said[labels] {
 			continue
 		}
@@ -137,7 +137,7 @@ type use struct {
 	rate float64
 }
 
-// rows are the wire keys that have series, and what they use.
+// rows are the wire keys that have series, with the use of each.
 func (c *userCollector) rows() map[string]use {
 	top := c.stay()
 	set, now, seen := c.p.set.Load(), c.p.clock.Now(), c.p.seen
@@ -150,7 +150,7 @@ func (c *userCollector) rows() map[string]use {
 	}
 	keys := keysOf(set, c.names)
 	for _, key := range keys {
-		rows[key] = read(key) // heard of or not: a graph should say so
+		rows[key] = read(key) // also without reports: a graph should show 0, not a gap
 	}
 	for _, endpoint := range set.Endpoints() {
 		for _, user := range keys {
@@ -178,7 +178,7 @@ func keysOf(set *limits.Set, names []string) []string {
 	return slices.Compact(keys)
 }
 
-// stay are the keys of those who are, or were of late, among the users with most.
+// stay are the keys of the users who are among those with most, or were within topStay.
 func (c *userCollector) stay() []string {
 	if c.top.most == 0 {
 		return nil
@@ -188,8 +188,8 @@ func (c *userCollector) stay() []string {
 	return c.top.update(time.Now(), busiest(c.p.Users, c.top.most/2))
 }
 
-// busiest are the keys of the n users with most requests per second. Where fewer have
-// any, those follow who move most, and who have most in progress.
+// busiest are the keys of the n users with most requests per second. If fewer have any,
+// users with most bytes follow, and then those with most requests in progress.
 func busiest(list func(view.Sort, int) view.Users, n int) []string {
 	var keys []string
 	for _, by := range []struct {
@@ -217,11 +217,11 @@ func busiest(list func(view.Sort, int) view.Users, n int) []string {
 // topUsers are the keys of those who were among the users with most within topStay; of
 // too many the ones who were so last.
 type topUsers struct {
-	most int                  // that are kept
+	most int                  // how many are kept
 	last map[string]time.Time // when each was among them
 }
 
-// update takes who is among them now, and returns all who are kept, sorted.
+// update takes the users with most now, and returns all who are kept, sorted.
 func (t *topUsers) update(now time.Time, top []string) []string {
 	if t.last == nil {
 		t.last = make(map[string]time.Time)
@@ -242,8 +242,8 @@ func (t *topUsers) update(now time.Time, top []string) []string {
 	return keys
 }
 
-// userLabel is a user's name as a label: UTF-8 of at most maxUserLabel bytes. A name
-// that is none, or longer, is told from the others by some digits of its hash.
+// userLabel is a user's name as a label: UTF-8 of at most maxUserLabel bytes. A name that
+// is not UTF-8, or is longer, is cut, and some digits of its hash tell it from others.
 func userLabel(name string) string {
 	if utf8.ValidString(name) && len(name) <= maxUserLabel {
 		return name
