@@ -73,7 +73,7 @@ func TestAnswersThatAreNotWhole(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c, calls := fake(t, func(int, string) string { return tt.answer })
-			entries, err := c.Withdraw(t.Context(), []string{"alice"})
+			entries, err := c.Withdraw(t.Context(), 5, []string{"alice"})
 			if want := "haproxy's runtime API at " + c.path + ": " + tt.want; err == nil || err.Error() != want {
 				t.Errorf("Withdraw() = %v, want %s", err, want)
 			}
@@ -96,7 +96,7 @@ func TestConnectionThatIsDroppedIsMadeAnew(t *testing.T) {
 		}
 		return process7 + "\n" + aliceEntry + process7
 	})
-	entries, err := c.Withdraw(t.Context(), []string{"alice"})
+	entries, err := c.Withdraw(t.Context(), 5, []string{"alice"})
 	if err != nil || len(entries) != 1 || entries[0].GPC[0] != 5 || entries[0].ConnCur != 1 || entries[0].Process != 7 {
 		t.Errorf("Withdraw() = %+v, %v, want alice's entry", entries, err)
 	}
@@ -108,7 +108,7 @@ func TestConnectionThatIsDroppedIsMadeAnew(t *testing.T) {
 func TestConnectionThatIsAlwaysDroppedIsAnError(t *testing.T) {
 	t.Parallel()
 	c, calls := fake(t, func(int, string) string { return "" })
-	if _, err := c.Withdraw(t.Context(), []string{"alice"}); !errors.Is(err, io.ErrUnexpectedEOF) {
+	if _, err := c.Withdraw(t.Context(), 5, []string{"alice"}); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("Withdraw() = %v, want %v", err, io.ErrUnexpectedEOF)
 	}
 	if n := calls.Load(); n != attempts {
@@ -122,7 +122,7 @@ func TestUserWithoutRoomInTheTableHasNoCredit(t *testing.T) {
 	c, _ := fake(t, func(int, string) string {
 		return process7 + unallocated + "\n\n\n\n" + aliceEntry + process7
 	})
-	entries, err := c.Withdraw(t.Context(), []string{"bob", "alice"})
+	entries, err := c.Withdraw(t.Context(), 5, []string{"bob", "alice"})
 	if err != nil || len(entries) != 2 || entries[0].Found || entries[0].Key != "bob" || !entries[1].Found {
 		t.Errorf("Withdraw() = %+v, %v, want no entry of bob and alice's", entries, err)
 	}
@@ -150,7 +150,7 @@ func TestWithdrawTellsWhatItDid(t *testing.T) {
 		}
 		return answer + process7
 	})
-	entries, err := c.Withdraw(t.Context(), asked)
+	entries, err := c.Withdraw(t.Context(), 5, asked)
 	if want := "haproxy's runtime API at " + c.path + `: haproxy said "Permission denied": its "stats socket" needs "level operator"`; err == nil || err.Error() != want {
 		t.Errorf("Withdraw() = %v, want %s", err, want)
 	}
@@ -170,7 +170,7 @@ func TestKeysThatCannotBeExpressed(t *testing.T) {
 		"a\x00b":                      `key "a\x00b": control bytes cannot be given to haproxy's runtime API`,
 		"\x7f":                        `key "\x7f": control bytes cannot be given to haproxy's runtime API`,
 	} {
-		if _, err := c.Withdraw(t.Context(), []string{"alice", key}); err == nil || err.Error() != want {
+		if _, err := c.Withdraw(t.Context(), 5, []string{"alice", key}); err == nil || err.Error() != want {
 			t.Errorf("Withdraw(%.20q) = %v, want %s", key, err, want)
 		}
 	}
@@ -190,7 +190,7 @@ func TestKeysThatCannotBeExpressed(t *testing.T) {
 func TestSocketErrorsSayWhatToDo(t *testing.T) {
 	t.Parallel()
 	missing := filepath.Join(t.TempDir(), "s")
-	_, err := New(missing).Withdraw(t.Context(), []string{"alice"})
+	_, err := New(missing).Withdraw(t.Context(), 5, []string{"alice"})
 	if want := "haproxy's runtime API at " + missing + ": dial unix " + missing + ": connect: no such file or directory: HAProxy is not running, or has its runtime socket elsewhere (SLUICE_RUNTIME)"; err == nil || err.Error() != want {
 		t.Errorf("without a socket: %v, want %s", err, want)
 	}

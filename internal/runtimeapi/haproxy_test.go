@@ -125,7 +125,7 @@ func TestWithdrawEveryKeyThatAUserMayHave(t *testing.T) {
 			t.Errorf("Read(%q) = %+v, want %+v", keys[i], e, want)
 		}
 	}
-	withdrawn, err := s.Withdraw(t.Context(), keys)
+	withdrawn, err := s.Withdraw(t.Context(), 5, keys)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func TestWithdrawOfOneLeavesTheOthers(t *testing.T) {
 	t.Parallel()
 	s := newStand(t)
 	s.credit("alice", "bob")
-	if _, err := s.Withdraw(t.Context(), []string{"alice"}); err != nil {
+	if _, err := s.Withdraw(t.Context(), 5, []string{"alice"}); err != nil {
 		t.Fatal(err)
 	}
 	entries, err := s.Read(t.Context(), creditTable, []string{"bob", "nobody", "alice"})
@@ -179,7 +179,7 @@ func TestDumpTellsOfEveryEntryOnce(t *testing.T) {
 	for i := range 20_000 {
 		keys = append(keys, fmt.Sprintf("user %d; of many", i))
 	}
-	entries, err := s.Withdraw(t.Context(), keys) // which makes them
+	entries, err := s.Withdraw(t.Context(), 5, keys) // which makes them
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +222,7 @@ func TestReadTellsWhatIsInProgress(t *testing.T) {
 		t.Cleanup(func() { cancel(); <-done })
 	}
 	s.eventually("three requests are in progress", func() error {
-		entries, err := s.Withdraw(t.Context(), []string{"alice"})
+		entries, err := s.Withdraw(t.Context(), 5, []string{"alice"})
 		if err == nil && entries[0].ConnCur != 3 {
 			err = fmt.Errorf("conn_cur is %d", entries[0].ConnCur)
 		}
@@ -303,7 +303,7 @@ func TestHAProxyThatHangsBlocksNobody(t *testing.T) {
 	calls := make(chan error)
 	for range 2 * maxCalls { // also those who only wait for their turn
 		go func() {
-			_, err := s.Withdraw(ctx, []string{"alice"})
+			_, err := s.Withdraw(ctx, 5, []string{"alice"})
 			calls <- err
 		}()
 	}
@@ -317,7 +317,7 @@ func TestHAProxyThatHangsBlocksNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.eventually("HAProxy answers again", func() error {
-		_, err := s.Withdraw(t.Context(), []string{"alice"})
+		_, err := s.Withdraw(t.Context(), 5, []string{"alice"})
 		return err
 	})
 }
@@ -334,9 +334,9 @@ func TestErrorsOfHAProxySayWhatToDo(t *testing.T) {
 			`haproxy's runtime API at ` + s.socket + `: haproxy said "No such table": its configuration is an older one, or does without credit`},
 		{"no table to dump", func() error { return s.Dump(t.Context(), "none", fast, func(Entry) {}) },
 			`haproxy's runtime API at ` + s.socket + `: haproxy said "No such table": its configuration is an older one, or does without credit`},
-		{"level user", func() error { _, err := New(s.socket+".user").Withdraw(t.Context(), []string{"a"}); return err },
+		{"level user", func() error { _, err := New(s.socket+".user").Withdraw(t.Context(), 5, []string{"a"}); return err },
 			`haproxy's runtime API at ` + s.socket + `.user: haproxy said "Permission denied": its "stats socket" needs "level operator"`},
-		{"no array", func() error { _, err := s.entries(t.Context(), "bare", []string{"a"}, true); return err },
+		{"no array", func() error { _, err := s.entries(t.Context(), "bare", []string{"a"}, 1); return err },
 			`haproxy's runtime API at ` + s.socket + `: haproxy said "Data type not stored in this table": its configuration is an older one, or does without credit`},
 		{"long key", func() error {
 			_, err := s.Read(t.Context(), creditTable, []string{strings.Repeat("k", 161)})
@@ -377,7 +377,7 @@ func benchmarkStand(b *testing.B, n int) (*Client, *proctest.Process, []string) 
 	for i := range n {
 		keys = append(keys, fmt.Sprintf("user%d", i))
 	}
-	if _, err := c.Withdraw(b.Context(), keys); err != nil {
+	if _, err := c.Withdraw(b.Context(), 5, keys); err != nil {
 		b.Fatal(err)
 	}
 	return c, p, keys
@@ -389,7 +389,7 @@ func BenchmarkWithdraw(b *testing.B) {
 			c, p, keys := benchmarkStand(b, n)
 			before, _ := p.CPU()
 			for b.Loop() {
-				if _, err := c.Withdraw(b.Context(), keys); err != nil {
+				if _, err := c.Withdraw(b.Context(), 5, keys); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -69,24 +69,26 @@ func New(path string) *Client {
 	return &Client{path: path, calls: make(chan struct{}, maxCalls), dumps: make(chan struct{}, 1)}
 }
 
-// Withdraw takes the credit of users: it sets element 0 of gpt to 0, and server_id to 1, in the
-// table sluice_credit, and returns each entry as it was read after that, in the order of the
-// keys. A user without entry gets an empty one. When an answer is there, HAProxy has
-// applied it: see haproxy.cfg for why a request that is just being decided is counted.
+// Withdraw takes the credit of users: it sets element 0 of gpt to 0, and server_id to the second,
+// in the table sluice_credit, and returns each entry as it was read after that, in the order of
+// the keys. A user without entry gets an empty one. When an answer is there, HAProxy has
+// applied it: see haproxy.cfg for why a request that is just being decided is counted, and
+// credit that is on its way in an agent's answer of that second, or before it, is not taken.
 //
 // With an error the entries are those, from the first key on, that are known to be
 // withdrawn. The others may be: to repeat a withdrawal does no harm.
-func (c *Client) Withdraw(ctx context.Context, keys []string) ([]Entry, error) {
-	return c.entries(ctx, creditTable, keys, true)
+func (c *Client) Withdraw(ctx context.Context, second uint32, keys []string) ([]Entry, error) {
+	return c.entries(ctx, creditTable, keys, max(1, second))
 }
 
 // Read returns the entries of a table that have the keys, in their order. One that does
 // not exist has Found false.
 func (c *Client) Read(ctx context.Context, table string, keys []string) ([]Entry, error) {
-	return c.entries(ctx, table, keys, false)
+	return c.entries(ctx, table, keys, 0)
 }
 
-func (c *Client) entries(ctx context.Context, table string, keys []string, withdraw bool) ([]Entry, error) {
+// entries reads the entries of a table, and before that takes the credit, if withdrawn is not 0.
+func (c *Client) entries(ctx context.Context, table string, keys []string, withdrawn uint32) ([]Entry, error) {
 	if !validWord(table) {
 		return nil, fmt.Errorf("haproxy's table %q: not a name", table)
 	}
@@ -102,13 +104,13 @@ func (c *Client) entries(ctx context.Context, table string, keys []string, withd
 		n := 0
 		for ; n < len(keys); n++ {
 			before := len(line)
-			line = appendCommands(line, table, keys[n], withdraw)
+			line = appendCommands(line, table, keys[n], withdrawn)
 			if n > 0 && len(line) >= maxLine {
 				line = line[:before]
 				break
 			}
 		}
-		a := answer{table: table, keys: keys[:n], withdraw: withdraw}
+		a := answer{table: table, keys: keys[:n], withdraw: withdrawn > 0}
 		if err := c.ask(ctx, c.calls, append(append(line, ';'), askProcess...), &a); err != nil {
 			return entries, err
 		}
@@ -119,14 +121,16 @@ func (c *Client) entries(ctx context.Context, table string, keys []string, withd
 }
 
 // appendCommands appends the commands about one key, each with a semicolon in front.
-func appendCommands(line []byte, table, key string, withdraw bool) []byte {
-	if withdraw {
+func appendCommands(line []byte, table, key string, withdrawn uint32) []byte {
+	if withdrawn > 0 {
 		// In a table with an array of gpt, data.gpt is element 0, and the only one that the
 		// runtime API can set.
 		line = append(append(line, ";set table "...), table...)
-		// server_id, which HAProxy has no other use for there, says that it was withdrawn: without
-		// it HAProxy could take the entry for one that is just being made by a request.
-		line = append(appendKey(append(line, " key "...), key), " data.gpt 0 data.server_id 1"...)
+		// server_id, which HAProxy has no other use for there, says when it was withdrawn: without
+		// it HAProxy could take the entry for one that is just being made by a request, and write
+		// credit into it that was given before.
+		line = append(appendKey(append(line, " key "...), key), " data.gpt 0 data.server_id "...)
+		line = strconv.AppendUint(line, uint64(withdrawn), 10)
 	}
 	line = append(append(line, ";show table "...), table...)
 	return appendKey(append(line, " key "...), key)

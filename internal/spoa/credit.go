@@ -44,6 +44,7 @@ const _ = uint32(1<<31 - 1 - unlimitedEach*downFactor) // does not compile if it
 // grant is the credit that an answer brings.
 type grant struct {
 	generation uint32
+	second     uint32   // in which it was decided, see creditSecond
 	each       []uint32 // tickets a second, for each class of the configuration
 	places     uint32   // requests in progress; without a limit of them more than there ever are
 	factor     uint32   // by which both grow while no agent answers
@@ -79,6 +80,7 @@ func grantOf(of *limits.Limits, classes string, instances int) *grant {
 // answer tells HAProxy.
 func (g *grant) answer(r *spop.Request) {
 	r.SetUint("credit", g.generation)
+	r.SetUint("granted", g.second)
 	r.SetUint("places", g.places)
 	r.SetUint("factor", g.factor)
 	for i, each := range g.each {
@@ -107,9 +109,6 @@ type credits struct {
 }
 
 const (
-	// settleFor is how long HAProxy may take to act on an answer that is on its way: it
-	// waits 30 ms for one. Credit that is withdrawn meanwhile is withdrawn once more.
-	settleFor = 60 * time.Millisecond
 	// grantAgain is when credit is given again to a HAProxy that does not seem to have it:
 	// its requests say so until the next second.
 	grantAgain = 1500 * time.Millisecond
@@ -123,7 +122,7 @@ const (
 type withdrawal struct {
 	through int64         // the last second without
 	told    int64         // through, as the core of the rates knows it; 0: HAProxy has not confirmed yet
-	since   time.Time     // when it was decided
+	again   bool          // nor has its new process, of what the old one had confirmed
 	renewed time.Time     // when HAProxy was last told, or is to be: it forgets after minutes
 	rest    int           // requests that HAProxy had admitted by itself, still in progress at most
 	gap     time.Duration // between two looks at them
@@ -180,9 +179,15 @@ func (l *limiter) grant(now time.Time, q question, of *limits.Limits) *grant {
 		g.places = uint32(l.slots.Lend(now, q.user))
 	}
 	l.metrics.granted.Inc()
-	c.classes, g.generation = q.classes, c.generation
+	c.classes, g.generation, g.second = q.classes, c.generation, creditSecond(now)
 	return g
 }
+
+// creditSecond is a second of the cluster's as HAProxy compares those of answers that bring credit
+// with those of withdrawals, in 31 bits. Nobody is given credit while it is withdrawn from them,
+// nor in a second in which it was. So an answer of the second of a withdrawal, or of one before, was
+// on its way then, however late it comes.
+func creditSecond(t time.Time) uint32 { return uint32(t.Unix() & (1<<31 - 1)) }
 
 // withoutCredit is for a question that counts for another key than HAProxy's.
 func (q *question) withoutCredit() {

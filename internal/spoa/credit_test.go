@@ -47,15 +47,16 @@ type fakeRuntime struct {
 	err       error
 	entries   map[string]runtimeapi.Entry
 	withdrawn []string
+	second    uint32 // of the last withdrawal
 }
 
-func (f *fakeRuntime) Withdraw(_ context.Context, keys []string) ([]runtimeapi.Entry, error) {
+func (f *fakeRuntime) Withdraw(_ context.Context, second uint32, keys []string) ([]runtimeapi.Entry, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.err != nil {
 		return nil, f.err
 	}
-	f.withdrawn = append(f.withdrawn, keys...)
+	f.withdrawn, f.second = append(f.withdrawn, keys...), second
 	for _, key := range keys {
 		if e := f.entries[key]; len(e.GPT) > 0 {
 			e.GPT[0] = 0
@@ -163,7 +164,7 @@ func TestCreditIsGranted(t *testing.T) {
 					t.Fatalf("verdict = %+v, want allowed", got)
 				}
 				if tt.want != nil {
-					tt.want.generation = r.limiter.credits.generation
+					tt.want.generation, tt.want.second = r.limiter.credits.generation, creditSecond(time.Now())
 				}
 				if diff := cmp.Diff(tt.want, got.credit, cmp.AllowUnexported(grant{})); diff != "" {
 					t.Errorf("credit (-want +got):\n%s", diff)
@@ -212,7 +213,7 @@ func TestCreditBringsShares(t *testing.T) {
 		c := r.haproxy()
 		got := c.ask("start-message", args{"user": "bytes", "class": "GET", "classes": "* GET", "shares": "1"})
 		want := vars{"down": uint32(14_063), "up": uint32(5_000), "lent_down": uint32(7_813), "lent_up": uint32(5_000),
-			"credit": r.limiter.credits.generation, "places": uint32(unlimitedEach), "factor": uint32(4), "each_0": uint32(unlimitedEach), "each_1": uint32(5)}
+			"credit": r.limiter.credits.generation, "places": uint32(unlimitedEach), "factor": uint32(4), "granted": creditSecond(time.Now()), "each_0": uint32(unlimitedEach), "each_1": uint32(5)}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("answer (-want +got):\n%s", diff)
 		}
@@ -318,17 +319,31 @@ func TestHotUserLosesCredit(t *testing.T) {
 	})
 }
 
-// An answer with credit that is on its way would come after a withdrawal: there is a second one.
-func TestCreditOnItsWayIsWithdrawnAgain(t *testing.T) {
+// HAProxy is told of both an answer with credit and a withdrawal in which second they were, so that
+// an answer that comes behind a withdrawal which was decided later brings none.
+func TestCreditSaysItsSecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, f := newCreditRig(t, 2)
-		if got := r.credited("alice", nil); got.credit == nil {
+		got := r.credited("alice", nil)
+		if got.credit == nil {
 			t.Fatalf("verdict = %+v, want credit", got)
 		}
+		first := got.credit.second
 		r.apply([]policy.Message{policy.Hot{Key: ratelimit.Key{Class: "GET", User: "alice"}, Until: time.Now().Add(hotFor), Instances: 2}})
 		time.Sleep(200 * time.Millisecond)
-		if diff := cmp.Diff([]string{"alice", "alice"}, f.told()); diff != "" {
+		if diff := cmp.Diff([]string{"alice"}, f.told()); diff != "" {
 			t.Errorf("withdrawn (-want +got):\n%s", diff)
+		}
+		if f.second < first {
+			t.Errorf("withdrawn in second %d, and given before in %d, want it not before", f.second, first)
+		}
+		time.Sleep(hotFor + time.Second)
+		r.forget() // it is over; a hint that comes late has none withdrawn that was given in its own second
+		r.apply([]policy.Message{policy.Hot{Key: ratelimit.Key{Class: "GET", User: "alice"}, Until: time.Now().Add(-time.Second), Instances: 2}})
+		time.Sleep(2 * time.Second)
+		r.forget()
+		if got := r.credited("alice", nil); got.credit == nil || got.credit.second <= f.second || f.second <= first {
+			t.Errorf("verdict = %+v, withdrawn in second %d and %d, want credit of a later one", got, first, f.second)
 		}
 	})
 }

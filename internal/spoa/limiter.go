@@ -327,7 +327,7 @@ func (l *limiter) ask(n *needs, rates *rates) {
 			t.credit = ratelimit.Uncertain // nobody knows yet what was spent
 		}
 		if t.credit == ratelimit.Withheld && l.credits.byDefault.may(now, t.key) {
-			t.credit = ratelimit.Uncertain // it may have credit as soon as it forgets why it has none
+			t.credit = ratelimit.Pending
 		}
 		t.verdict, t.waits = l.tokens.Start(now, t.key, rates[i], t.credit)
 		if t.waits == nil && !t.verdict.Allowed {

@@ -16,7 +16,7 @@ import (
 
 // runtimeAPI takes credit back: runtimeapi.Client.
 type runtimeAPI interface {
-	Withdraw(ctx context.Context, keys []string) ([]runtimeapi.Entry, error)
+	Withdraw(ctx context.Context, second uint32, keys []string) ([]runtimeapi.Entry, error)
 	Read(ctx context.Context, table string, keys []string) ([]runtimeapi.Entry, error)
 }
 
@@ -55,11 +55,12 @@ const (
 func (l *limiter) withdraw(now time.Time, user string, through int64) {
 	c := &l.credits
 	w := c.withdrawals[user]
+	through = max(through, now.Unix()) // see creditSecond
 	switch {
 	case w == nil && len(c.withdrawals) >= maxWithdrawals:
 		l.metrics.withdrawalsDropped.Inc()
 	case w == nil:
-		c.withdrawals[user] = &withdrawal{through: through, since: now, renewed: now}
+		c.withdrawals[user] = &withdrawal{through: through, renewed: now}
 		c.due = append(c.due, user)
 		wake(c.wake)
 	case through > w.through:
@@ -76,6 +77,26 @@ func (l *limiter) withdraw(now time.Time, user string, through int64) {
 			wake(c.wake)
 		}
 	}
+}
+
+// withdrawAgain takes credit back once more from all who shall have none: a new process of
+// HAProxy has no entries that say so; l.mu is held.
+func (c *credits) withdrawAgain() {
+	for user, w := range c.withdrawals {
+		w.again, w.told = w.again || w.told > 0, 0
+		c.due = append(c.due, user)
+	}
+	wake(c.wake)
+}
+
+// confirmedAgain reports whether the new process has confirmed them all; l.mu is held.
+func (c *credits) confirmedAgain() bool {
+	for _, w := range c.withdrawals {
+		if w.again {
+			return false
+		}
+	}
+	return true
 }
 
 // withdrawHot takes back the credit of a user who is near a limit, if they can have any.
@@ -162,7 +183,7 @@ func (a *Agent) takeBack(ctx context.Context, fresh, again []string) error {
 	ctx, cancel := context.WithTimeout(ctx, withdrawTimeout)
 	defer cancel()
 	if len(fresh) > 0 {
-		entries, err := a.runtime.Withdraw(ctx, fresh)
+		entries, err := a.runtime.Withdraw(ctx, creditSecond(a.limiter.clock.Now()), fresh)
 		if err != nil {
 			a.limiter.askAgain(fresh)
 			a.limiter.askAgain(again)
@@ -234,11 +255,6 @@ func (l *limiter) withdrawn(now, here time.Time, e *runtimeapi.Entry) {
 	if w == nil || w.told > 0 {
 		return
 	}
-	if at, granted := c.granted.get(e.Key); granted && w.since.Sub(at) < settleFor && now.Sub(w.since) < settleFor {
-		// An answer with credit may still be on its way: it would come after this.
-		c.polls[e.Key] = w.since.Add(settleFor)
-		return
-	}
 	if gpt(e, 0) != 0 { // a request that was about to give itself credit has written since
 		c.polls[e.Key] = now.Add(firstPoll)
 		return
@@ -259,7 +275,7 @@ func (l *limiter) withdrawn(now, here time.Time, e *runtimeapi.Entry) {
 		}
 		l.tokens.Recalled(now, e.Key, r, second, spent, w.through)
 	}
-	w.told = w.through
+	w.told, w.again = w.through, false
 	w.rest = e.ConnCur
 	l.tellRest(now, e.Key, w)
 }

@@ -81,7 +81,7 @@ type Agent struct {
 
 	fleet     fleet
 	reloaded  int64 // the last second in which HAProxy was reloaded
-	byDefault int64 // the second from which on HAProxy may have credit without Lend; 0: it does not
+	byDefault spell // in which HAProxy may have credit without Lend
 	left      bool  // Leave has been called
 	lead      int64 // how early the next window is asked for, ns
 	lost      bool  // the pool cannot be asked

@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"math"
 	"time"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -25,6 +26,10 @@ const (
 	// Uncertain: HAProxy has credit in this second, or may have, and asks for another
 	// reason than that its tickets did not suffice. So there may be tickets left.
 	Uncertain
+
+	// Pending: HAProxy has no credit in force, but may begin to have some at any time,
+	// without Lend: what denies it to the user may be forgotten.
+	Pending
 )
 
 // portionPhase says who may use this instance's portion of a limit: HAProxy by itself,
@@ -48,7 +53,7 @@ type portion struct {
 	from    int64 // portionLent: the first second in which HAProxy may have it
 	through int64 // portionRecalled: the last second in which HAProxy has none for certain
 	again   int64 // the last second in which it was given although HAProxy may have had it: what is spent then is not known
-	denied  int64 // portionWithheld: the last second in which HAProxy said that it has none
+	denied  int64 // the last second in which HAProxy said that it has none
 	until   int64 // the last second of credit that HAProxy has lost, or may have had, before it was withheld
 	lentAt  int64 // when an answer last brought it, ns
 
@@ -83,7 +88,12 @@ func (a *Agent) haproxys(p *portion, sec int64) bool {
 
 // mayHave reports whether HAProxy may have credit in a second for whoever it has not said
 // otherwise of.
-func (a *Agent) mayHave(sec int64) bool { return a.byDefault > 0 && sec >= a.byDefault }
+func (a *Agent) mayHave(sec int64) bool {
+	return a.byDefault.from > 0 && sec >= a.byDefault.from && sec <= a.byDefault.through
+}
+
+// spell is some seconds. The zero spell is none.
+type spell struct{ from, through int64 }
 
 // forgetAt is when the portion may be forgotten, ns: not while it is recalled, for it is
 // given back in each second then, nor in a second in which it was taken, for it would be
@@ -98,9 +108,6 @@ func (p *portion) forgetAt() int64 {
 
 // recalled reports whether HAProxy has been told to spend nothing in a second.
 func (p *portion) recalled(sec int64) bool { return p.phase == portionRecalled && sec <= p.through }
-
-// lendSpan is how long an answer may take to HAProxy, which waits 30 ms for one.
-const lendSpan = int64(50 * time.Millisecond)
 
 // lendAfter and lendBefore are the parts at a second's beginning and end in which no
 // credit is given. HAProxy begins with the second after the answer by its own clock,
@@ -120,6 +127,11 @@ func (a *Agent) told(b *bucket, c Credit) {
 	case c == NoCredit || b.pooled():
 		p.phase = portionNone
 	case p.phase == portionRecalled: // what HAProxy says of credit is from before that
+	case c == Pending:
+		if p.phase != portionLent {
+			p.phase, p.from = portionLent, b.second
+		}
+		p.denied = b.second
 	case p.phase == portionLent && (c != Withheld || b.second <= p.from): // it was asked before it began
 	case c == Withheld && (p.phase == portionLent || p.phase == portionNone && !a.alone(b)):
 		// HAProxy may have spent some in this second: by a process that was reloaded since,
@@ -227,12 +239,18 @@ func (a *Agent) refuseSpent(w *Waiting, now int64) Verdict {
 }
 
 // CreditByDefault says that from a second on HAProxy may have credit, without any Lend, for
-// users of whom it has not said in that second that it has none. It stays so: of users who
-// have no such credit, HAProxy says so with each question.
+// users of whom it has not said in that second that it has none.
 func (a *Agent) CreditByDefault(from int64) {
-	if a.byDefault == 0 {
-		a.byDefault = from
+	if s := &a.byDefault; from-1 > s.through {
+		s.from = from
 	}
+	a.byDefault.through = math.MaxInt64
+}
+
+// EndCreditByDefault says that it is so through a second: behind that one, HAProxy has nothing
+// of its own in force, nor begins to.
+func (a *Agent) EndCreditByDefault(through int64) {
+	a.byDefault.through = min(a.byDefault.through, through)
 }
 
 // Agreed reports whether all agents go by the same number of instances, so that HAProxy
@@ -283,7 +301,7 @@ func (a *Agent) lendable(b *bucket, now int64) bool {
 	if p.phase == portionNone || p.recalled(b.second+1) || p.settled > b.second || b.second != now/second {
 		return false
 	}
-	if p.phase == portionLent && (a.alone(b) || a.byDefault == 0) {
+	if p.phase == portionLent && (a.alone(b) || !a.mayHave(b.second+1)) {
 		return false // by default HAProxy may have it or not; then it does no harm to give it once more
 	}
 	return a.alone(b) || p.each > 0 && !b.hot(now) // nobody wants what a lone HAProxy has
@@ -303,9 +321,11 @@ func (a *Agent) Lend(at time.Time, name string, rates []limits.Rate, from int64)
 			continue
 		}
 		a.roll(b, at.UnixNano())
-		if b.portion.phase == portionLent { // it may have had it already
-			from = min(from, b.portion.from)
-			b.portion.again = b.second
+		if p := &b.portion; p.phase == portionLent { // it may have had it already
+			from = min(from, p.from)
+			if p.denied < b.second {
+				p.again = b.second
+			}
 		}
 		b.portion.phase, b.portion.from, b.portion.lentAt = portionLent, from, at.UnixNano()
 	}
@@ -319,8 +339,8 @@ func (a *Agent) Lend(at time.Time, name string, rates []limits.Rate, from int64)
 // What HAProxy has not spent goes to requests that wait here, and to the pool; so does
 // its portion of each following second, before that second begins.
 //
-// If it comes so soon after Lend that the answer which brought the credit may have been on
-// its way, it does not count: the credit has to be withdrawn again.
+// Answers that were on their way when it was withdrawn must bring none any more: HAProxy
+// sees to that, however late they come.
 func (a *Agent) Recalled(at time.Time, name string, rate limits.Rate, sec int64, spent int, through int64) {
 	now := at.UnixNano()
 	u := a.user(name)
@@ -333,9 +353,6 @@ func (a *Agent) Recalled(at time.Time, name string, rate limits.Rate, sec int64,
 		return
 	}
 	p := &b.portion
-	if since := now - p.lentAt; p.phase == portionLent && since >= 0 && since < lendSpan {
-		return
-	}
 	sec = min(sec, b.second+1) // no clock is further ahead
 	if p.phase == portionRecalled {
 		through = max(through, p.through)
@@ -516,7 +533,7 @@ func (a *Agent) setBackTo(sec int64) {
 	f := &a.fleet
 	f.shared, f.joined = min(f.shared, sec+1), min(f.joined, sec+1)
 	a.apart, a.reloaded = min(a.apart, sec), min(a.reloaded, sec)
-	a.byDefault = min(a.byDefault, sec+settleSpan+1) // it may be a little ahead
+	a.byDefault.from = min(a.byDefault.from, sec+settleSpan+1) // it may be a little ahead
 	for i := range f.former {
 		f.former[i].through = min(f.former[i].through, sec+settleSpan)
 	}

@@ -140,6 +140,31 @@ func TestClusterCreditFindsMistakes(t *testing.T) {
 	}
 }
 
+// TestCreditOvertaken has answers that bring credit after it was withdrawn, as when HAProxy does
+// not run for a while: it takes none from them. If it did, a portion would be used twice.
+func TestCreditOvertaken(t *testing.T) {
+	for _, byDefault := range []bool{false, true} {
+		run := func(m mistake) (worst float64, overtaken int) {
+			for seed := range uint64(8) {
+				c := scenario{
+					seed: seed, agents: 2, rates: get(50), seconds: 12, rtt: time.Millisecond,
+					load:    func(second, agent int) float64 { return []float64{0, 0, 0, 0, 100, 100, 0, 0, 0, 0, 100, 100}[second] },
+					lending: lending{on: true, byDefault: byDefault, late: 600 * time.Millisecond, mistake: m},
+				}.run()
+				w, _ := c.worst()
+				worst, overtaken = max(worst, w), overtaken+c.overtaken
+			}
+			return worst, overtaken
+		}
+		if worst, overtaken := run(0); worst > 1 || overtaken == 0 {
+			t.Errorf("by default %v: the worst second admitted %.3f of the limit, want at most 1; %d answers were overtaken, want some", byDefault, worst, overtaken)
+		}
+		if worst, _ := run(takeOvertaken); worst <= 1 {
+			t.Errorf("by default %v: with credit from answers that were overtaken the worst second admitted %.3f of the limit, want more than 1", byDefault, worst)
+		}
+	}
+}
+
 // TestCreditByDefaultFindsMistakes has agents that do not know of credit by default: they
 // use portions that HAProxy spends again once it has forgotten a withdrawal.
 func TestCreditByDefaultFindsMistakes(t *testing.T) {
@@ -238,6 +263,8 @@ func TestClusterCreditInvariants(t *testing.T) {
 				teach:    time.Duration(rapid.SampledFrom([]int{5, 50, 1500}).Draw(t, "teaching ms")) * time.Millisecond,
 				reload:   time.Duration(rapid.SampledFrom([]int{0, 0, 1300, 3100}).Draw(t, "reload ms")) * time.Millisecond,
 				linger:   time.Duration(rapid.SampledFrom([]int{0, 100, 2000}).Draw(t, "old process ms")) * time.Millisecond,
+
+				late:     time.Duration(rapid.SampledFrom([]int{0, 0, 100, 600}).Draw(t, "answers late ms")) * time.Millisecond,
 
 				byDefault: rapid.Bool().Draw(t, "by default"),
 			},

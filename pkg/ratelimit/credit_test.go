@@ -22,7 +22,7 @@ type credited struct {
 
 // history runs steps on an agent. A step is "start", "start spent" and so on for a request
 // of GET, "lend", "lendable", "recalled SECOND SPENT THROUGH" (seconds from t0), "reloaded",
-// "by default from SECOND", "cluster N", "lost", "back", or "tick". What comes of it is what was decided, and what the
+// "by default from SECOND", "by default through SECOND", "cluster N", "lost", "back", or "tick". What comes of it is what was decided, and what the
 // agent asked, with a flush after each step or without: "second: need+ahead -back debt of
 // reserve".
 func history(t *testing.T, a *ratelimit.Agent, limit int, flush bool, steps []credited) {
@@ -33,7 +33,7 @@ func history(t *testing.T, a *ratelimit.Agent, limit int, flush bool, steps []cr
 		at, got := ms(s.at), ""
 		var w *ratelimit.Waiting
 		said := map[string]ratelimit.Credit{
-			"start": ratelimit.NoCredit, "start withheld": ratelimit.Withheld, "start spent": ratelimit.Spent, "start uncertain": ratelimit.Uncertain,
+			"start": ratelimit.NoCredit, "start withheld": ratelimit.Withheld, "start spent": ratelimit.Spent, "start uncertain": ratelimit.Uncertain, "start pending": ratelimit.Pending,
 		}
 		var sec, through int64
 		var spent, n int
@@ -58,6 +58,8 @@ func history(t *testing.T, a *ratelimit.Agent, limit int, flush bool, steps []cr
 			a.Recalled(at, "u", rates[0], t0.Unix()+sec, spent, t0.Unix()+through)
 		case scan(s.what, "by default from %d", &sec):
 			a.CreditByDefault(t0.Unix() + sec)
+		case scan(s.what, "by default through %d", &sec):
+			a.EndCreditByDefault(t0.Unix() + sec)
 		case scan(s.what, "cluster %d", &n):
 			a.Cluster(at, n, 0)
 		default:
@@ -249,10 +251,9 @@ func TestCreditShared(t *testing.T) {
 		{"nor of one in which HAProxy was reloaded", []credited{
 			{500, "reloaded", ""}, {501, "recalled 0 0 1", ""}, {990, "tick", "[1: 0+0 -12 0 of 24]"},
 		}},
-		{"a recall just after a grant may have been too soon for it", []credited{
+		{"a recall just after a grant, for an answer that comes behind it brings none", []credited{
 			{500, "start withheld", "[0: 1+12 -0 0 of 24] allowed"}, {500, "lend", ""}, {540, "recalled 0 0 2", ""},
-			{1500, "start spent", "[1: 1+12 -0 0 of 24] allowed"},
-			{1600, "recalled 1 12 2", ""},
+			{990, "tick", "[0: 0+0 -24 0 of 24] [1: 0+0 -12 0 of 24]"}, {1500, "start withheld", "[1: 1+12 -0 0 of 24] allowed"},
 		}},
 		{"while Redis is lost HAProxy's part counts against the agent's", []credited{
 			{500, "start spent", "[0: 1+12 -0 0 of 24] allowed"}, {900, "lost", ""},
@@ -291,7 +292,15 @@ func TestCreditByDefault(t *testing.T) {
 			{0, "by default from 0", ""}, {1500, "start uncertain", "[1: 1+12 -0 0 of 24] allowed"},
 			{1500, "lendable", "true"}, {1500, "lend", ""}, {1600, "recalled 1 0 2", ""},
 			{1990, "tick", "[1: 0+0 -12 0 of 24] [2: 0+0 -12 0 of 24]"}, // 12 of 13 that the pool gave it
-
+		}},
+		{"unless HAProxy said that it has none yet", 2, []credited{
+			{0, "by default from 0", ""}, {1500, "start pending", "[1: 1+12 -0 0 of 24] allowed"},
+			{1500, "lendable", "true"}, {1500, "lend", ""}, {1600, "recalled 1 0 2", "[1: 0+0 -12 0 of 24]"},
+		}},
+		{"what is withheld is the agent's in each second when it has ended", 2, []credited{
+			{0, "by default from 0", ""}, {500, "by default through 1", ""}, {900, "start withheld", "[0: 1+12 -0 0 of 24] allowed"},
+			{1000, "tick", ""}, {1500, "tick", ""}, {2100, "start withheld", "allowed"}, {2110, "by default from 3", ""},
+			{3100, "start uncertain", "[3: 1+12 -0 0 of 24] allowed"},
 		}},
 		{"a lone agent decides when it has taken it back", 1, []credited{
 			{0, "by default from 1", ""}, {900, "start withheld", "allowed [0: 0+0 -0 1 of 0]"}, {1500, "start uncertain", "withdraw waits"}, {1500, "lendable", "false"},

@@ -17,6 +17,7 @@ type lending struct {
 	withdraw time.Duration // mean time until a withdrawal reaches HAProxy, and until its answer is there; 0 means 300 µs
 	loss     float64       // chance that a withdrawal is lost, and that its answer is
 	teach    time.Duration // longest time until HAProxy has heard of a generation; 0 means 5 ms
+	late     time.Duration // an answer that brings credit takes up to so long to reach HAProxy; 0 means 2 ms
 	reload   time.Duration // every so long the next HAProxy is reloaded,
 	linger   time.Duration // and its old process goes on for so long
 
@@ -34,6 +35,7 @@ const (
 	giveBackTwice                    // the pool takes everything twice that is given back
 	denyCredit                       // HAProxy says that it has no credit when it is spent
 	hideDefault                      // the agent does not know that HAProxy has credit without Lend
+	takeOvertaken                    // HAProxy takes credit from answers that a withdrawal has overtaken
 )
 
 // in makes the mistake, if it is one of the pool's.
@@ -65,6 +67,7 @@ type haproxy struct {
 	stopping   bool
 
 	entry     bool          // there is one, of generation 0 if the credit was withdrawn
+	overtaken int64         // answers of this second, by the agent's clock, and those before bring no credit
 	withdrawn int64         // the last second in which such an entry is there for certain
 	forgetIn  time.Duration // into a later second it is forgotten
 	byDefault byDefault
@@ -164,18 +167,23 @@ func (c *cluster) native(a *agent, rates []limits.Rate) (bool, ratelimit.Credit)
 // lend brings credit with an answer.
 func (c *cluster) lend(a *agent) {
 	at := a.clock(c)
-	if !c.lending.on || !a.core.Lendable(at, "u", c.rates) {
+	if !c.lending.on || a.withdrawals > 0 || a.told >= at.Unix() || !a.core.Lendable(at, "u", c.rates) {
 		return
 	}
-	a.core.Lend(at, "u", c.rates, at.Unix()+1)
+	granted := at.Unix()
+	a.core.Lend(at, "u", c.rates, granted+1)
 	h, generation, each := a.haproxy, a.generation, make(map[ratelimit.Key]int)
 	for _, r := range c.rates {
 		each[keyOf(r)] = credit.Portion(r.Max, a.instances)
 	}
 	c.lent++
-	c.After(time.Duration(c.Rand.Int64N(int64(2*time.Millisecond))), func() {
+	c.After(time.Duration(c.Rand.Int64N(int64(max(2*time.Millisecond, c.lending.late)))), func() {
 		if h.generation == generation && c.lending.byDefault {
 			return // it is the same credit
+		}
+		if h.overtaken >= granted && c.lending.mistake != takeOvertaken {
+			c.overtaken++
+			return
 		}
 		h.entry, h.each, h.drawn, h.fresh = true, each, make(map[ratelimit.Key]int), false
 		h.end, h.generation = h.now(a, c)+1, generation
@@ -188,6 +196,15 @@ func (c *cluster) withdrawal(a *agent, through int64) {
 		return
 	}
 	core := a.core
+	if now := a.clock(c).Unix(); a.told >= now { // HAProxy has none: it only lasts longer
+		if through > a.told {
+			for _, r := range c.rates {
+				core.Recalled(a.clock(c), "u", r, a.told+1, 0, through)
+			}
+			a.told, a.haproxy.withdrawn = through, max(a.haproxy.withdrawn, through)
+		}
+		return
+	}
 	delay := func() time.Duration {
 		mean := max(300*time.Microsecond, c.lending.withdraw)
 		return mean/2 + time.Duration(c.Rand.ExpFloat64()*float64(mean/2))
@@ -195,10 +212,13 @@ func (c *cluster) withdrawal(a *agent, through int64) {
 	if c.Rand.Float64() < c.lending.loss {
 		return
 	}
+	a.withdrawals++
+	decided := a.clock(c).Unix()
 	c.After(delay(), func() {
 		h := a.haproxy
 		sec := h.now(a, c)
 		h.entry, h.generation = true, 0
+		h.overtaken = max(h.overtaken, decided)
 		h.forgetIn = time.Duration(c.Rand.Int64N(int64(3 * time.Second)))
 		h.withdrawn = max(h.withdrawn, through, sec)
 		type found struct {
@@ -213,15 +233,20 @@ func (c *cluster) withdrawal(a *agent, through int64) {
 			}
 		}
 		if c.Rand.Float64() < c.lending.loss {
+			if a.core == core {
+				a.withdrawals--
+			}
 			return
 		}
 		c.After(delay(), func() {
 			if a.core != core {
 				return
 			}
+			a.withdrawals--
 			for i, r := range c.rates {
 				core.Recalled(a.clock(c), "u", r, read[i].second, read[i].spent, through)
 			}
+			a.told = max(a.told, through)
 			c.recalled++
 			c.pump(a)
 		})
@@ -254,7 +279,12 @@ func (c *cluster) reload(a *agent) {
 	a.old.stopping = true
 	a.haproxy = &haproxy{skew: a.old.skew, row: a.generation}
 	a.core.Reloaded(a.clock(c))
+	a.core.EndCreditByDefault(a.clock(c).Unix())
 	a.offered, a.offerAt, a.mayHaveThrough = 0, c.Now.Add(2*time.Second), 0
+	if through := a.told; through > 0 { // the new process does not know
+		a.told = 0
+		c.withdrawal(a, through)
+	}
 }
 
 // mayHave reports whether HAProxy may have credit for users without an entry.
@@ -282,7 +312,8 @@ func (c *cluster) offer(a *agent) {
 		offered := a.offered
 		c.After(delay(), func() {
 			if h.byDefault = (byDefault{}); a.core == core && a.offered == offered {
-				a.offered, a.mayHaveThrough, a.offerAt = 0, a.clock(c).Unix()+2, c.Now.Add(2*time.Second)
+				a.offered, a.mayHaveThrough, a.offerAt = 0, a.clock(c).Unix()+1, c.Now.Add(2*time.Second)
+				core.EndCreditByDefault(a.mayHaveThrough)
 			}
 		})
 	}

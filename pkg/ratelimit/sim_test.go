@@ -34,6 +34,7 @@ type cluster struct {
 	natives   int           // requests that HAProxies admitted by themselves
 	lent      int           // credits given
 	recalled  int           // withdrawals confirmed
+	overtaken int           // credits that a withdrawal has overtaken
 	answered  int
 	waited    []time.Duration // of requests that had to wait
 	lateWait  int             // waits of requests that were not among an agent's first of a second
@@ -137,6 +138,9 @@ type agent struct {
 	generation int
 	instances  int
 
+	withdrawals int   // that are on their way, or their answers: nobody is given credit meanwhile
+	told        int64 // the last second without credit that the core has been told of
+
 	offered        int   // the generation that HAProxy has credit of by default; 0: none
 	offeredFrom    int64 // from this second on
 	offerAt        time.Time
@@ -232,7 +236,7 @@ func (c *cluster) since(seconds int) time.Time {
 
 // start gives an instance a new agent.
 func (c *cluster) start(a *agent, at time.Time) {
-	a.core = ratelimit.NewAgent(ratelimit.Config{})
+	a.core, a.withdrawals, a.told = ratelimit.NewAgent(ratelimit.Config{}), 0, 0
 	if !c.lending.on {
 		a.core.Cluster(at, len(c.agents)+1, a.rank)
 	}
@@ -310,8 +314,12 @@ func (c *cluster) request(a *agent) {
 	}
 	admitted, said := c.native(a, rates)
 	none := said == ratelimit.Withheld
-	if none && c.lending.mistake != hideDefault && a.mayHave(sec) {
+	switch {
+	case !none || c.lending.mistake == hideDefault:
+	case a.withdrawals > 0:
 		said = ratelimit.Uncertain
+	case a.mayHave(sec):
+		said = ratelimit.Pending
 	}
 	if admitted {
 		c.answered++
