@@ -87,8 +87,13 @@ func ordinary(set *limits.Set, key string) bool {
 	return set.AnonymousTier() == "" || !limits.Anonymous(key)
 }
 
-// end notes that no process gives anything by itself any more, from the end of a second on.
-func (d *byDefault) end(now time.Time, through int64) {
+// endOffer notes that no process gives anything by itself any more, from the end of a second
+// on; the limiter's lock is held.
+func (a *Agent) endOffer(now time.Time, through int64) {
+	d := &a.limiter.credits.byDefault
+	if d.set != nil && !d.over {
+		a.limiter.tokens.EndCreditByDefault(through)
+	}
 	d.over, d.through, d.ready = true, through, now.Add(offerAfter+d.pause)
 }
 
@@ -131,13 +136,15 @@ func (a *Agent) offerCredit(ctx context.Context) error {
 			if d.set != nil && !d.over {
 				a.limiter.tokens.Reloaded(now)
 			}
-			d.end(now, now.Unix())
+			a.endOffer(now, now.Unix())
+			a.limiter.credits.withdrawAgain()
 			d.process = process
 		}
 		o = a.offer(now, classes)
 		active := d.set != nil && !d.over
 		outdated = active && (o == nil || o.generation != d.generation)
-		if write = o != nil && now.After(d.ready) && (!active || !d.written); write {
+		// Who shall have no credit must have an entry that says so first.
+		if write = o != nil && now.After(d.ready) && (!active || !d.written) && a.limiter.credits.confirmedAgain(); write {
 			_, n, _ := o.set.Exact()
 			d.pause = time.Duration(n) * time.Second / nameRate
 			d.ready = now.Add(offerAfter + d.pause) // should it fail
@@ -162,7 +169,7 @@ func (a *Agent) offerCredit(ctx context.Context) error {
 		}
 		a.limiter.update(func(now time.Time) {
 			if cleared == d.process {
-				d.end(now, now.Unix()+1)
+				a.endOffer(now, now.Unix()+1)
 			}
 		})
 		a.options.Logger.Debug("users of the default tier have no credit by default, for limits or instances have changed")
@@ -184,11 +191,6 @@ func (a *Agent) offer(now time.Time, classes string) *offer {
 	l := a.limiter
 	set := l.set.Load()
 	if set == nil || classes == "" || set.Secrets() != nil || !l.tokens.Agreed(now) {
-		return nil
-	}
-	// Of several instances nobody has it yet: in the seconds in which it began, real clusters
-	// admitted up to a portion too much, for a reason that is not known.
-	if l.instances.Load() > 1 {
 		return nil
 	}
 	if _, n, ok := set.Exact(); !ok || n > maxNamed {

@@ -10,7 +10,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/sluice-qos/sluice/internal/policy"
 	"github.com/sluice-qos/sluice/internal/runtimeapi"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
 // fakeTables is a HAProxy's table of what users have by default.
@@ -66,7 +68,7 @@ const defaultLimits = "version: 1\ndefault_tier: free\ntiers: {free: {requests: 
 // has to be told anew after a reload, and when the generation of credit changes.
 func TestDefaultCreditIsOffered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, f, look := newDefaultRig(t, 1, defaultLimits)
+		r, f, look := newDefaultRig(t, 2, defaultLimits)
 		look(offerAfter)
 		if len(f.rows) > 0 {
 			t.Fatalf("HAProxy knows %v at once, want nothing before it has noticed that the process is new", f.rows)
@@ -74,7 +76,7 @@ func TestDefaultCreditIsOffered(t *testing.T) {
 		look(time.Second)
 		begun := time.Now().Unix()
 		want := map[string]uint32{
-			"~": r.limiter.credits.generation, "~0": 60, "~1": 40, "~places": unlimitedEach, "~factor": 1, "~most": maxByDefault, "~addresses": 0,
+			"~": r.limiter.credits.generation, "~0": 7, "~1": 5, "~places": unlimitedEach, "~factor": 4, "~most": maxByDefault, "~addresses": 0,
 			"~from": f.rows["~from"], "wilma": 1,
 		}
 		if diff := cmp.Diff(want, f.rows); diff != "" {
@@ -123,7 +125,7 @@ func TestDefaultCreditIsOffered(t *testing.T) {
 // without credit. What it may not have heard it is told again.
 func TestDefaultCreditIsToldAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, f, look := newDefaultRig(t, 1, defaultLimits)
+		r, f, look := newDefaultRig(t, 2, defaultLimits)
 		look(4 * time.Second)
 		f.err = errors.New("no socket")
 		r.limiter.update(func(time.Time) { r.nextGeneration() })
@@ -141,20 +143,16 @@ func TestDefaultCreditIsToldAgain(t *testing.T) {
 
 func TestDefaultCreditIsNotOffered(t *testing.T) {
 	for name, file := range map[string]string{
-		"two instances":       defaultLimits,
 		"patterns":            "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 40}}}\nusers: {'a*': free}\n",
 		"exempt patterns":     "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 40}}}\nexempt: {users: ['a*']}\n",
 		"in progress":         "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 40}, concurrent: 20}}\n",
 		"a bandwidth":         "version: 1\ndefault_tier: free\ntiers: {free: {bandwidth: {down: 1MB}}}\n",
+		"too small for two":   "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 2}}}\n",
 		"a class not counted": "version: 1\ndefault_tier: free\ntiers: {free: {requests: {LIST: 10}}}\nclasses: {LIST: {query: [list]}}\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				instances := 1
-				if name == "two instances" {
-					instances = 2
-				}
-				r, f, look := newDefaultRig(t, instances, file)
+				r, f, look := newDefaultRig(t, 2, file)
 				look(6 * time.Second)
 				if len(f.rows) > 0 || r.limiter.credits.byDefault.may(time.Now(), "alice") {
 					t.Errorf("HAProxy knows %v, want nothing", f.rows)
@@ -188,6 +186,38 @@ func TestAloneAgentWithdrawsDefaultCredit(t *testing.T) {
 		}
 		if got := r.credited("wilma", nil); !got.allowed || len(f.told()) != 1 {
 			t.Errorf("verdict of a user with a tier of their own = %+v, want allowed at once", got)
+		}
+	})
+}
+
+// A new process of HAProxy has no entries that say who shall have no credit. It gets them before it
+// has any credit by default.
+func TestNewProcessHearsOfWithdrawals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, f, look := newDefaultRig(t, 2, defaultLimits)
+		look(8 * time.Second)
+		runtime := r.runtime.(*fakeRuntime)
+		hot := func() {
+			r.apply([]policy.Message{policy.Hot{Key: ratelimit.Key{Class: "GET", User: "alice"}, Until: time.Now().Add(hotFor), Instances: 2}})
+		}
+		hot()
+		look(time.Second)
+		f.process, f.rows = 8, map[string]uint32{}
+		runtime.fail(errors.New("no socket"))
+		for range 5 {
+			hot()
+			look(time.Second)
+		}
+		if got := runtime.told(); len(got) != 1 || len(f.rows) > 0 {
+			t.Fatalf("withdrawn from %v, and HAProxy knows %v, want alice once and nothing", got, f.rows)
+		}
+		runtime.fail(nil)
+		for range 5 {
+			hot()
+			look(time.Second)
+		}
+		if diff := cmp.Diff([]string{"alice", "alice"}, runtime.told()); diff != "" || f.rows["~"] == 0 {
+			t.Errorf("withdrawn (-want +got):\n%sand HAProxy knows %v, want a generation", diff, f.rows)
 		}
 	})
 }

@@ -232,7 +232,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}),
 		byDefault: f.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_credit_by_default",
-			Help: "1: HAProxy gives credit by itself to users of the default tier, whom nobody has asked about. Of several instances always 0.",
+			Help: "1: HAProxy gives credit by itself to users of the default tier, whom nobody has asked about.",
 		}),
 		byDefaultErrors: f.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_credit_by_default_errors_total",

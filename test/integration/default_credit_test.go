@@ -27,29 +27,45 @@ func awaitCreditByDefault(t *testing.T, c *cluster.Cluster) {
 // Users whom nobody has asked about have credit from their first request on, and those who come
 // from nowhere and are far above the limit are not admitted beyond it in any second.
 func TestCreditByDefault(t *testing.T) {
-	t.Parallel()
-	const users, limit = 300, 100
-	c := cluster.Start(t, cluster.Options{Limits: limitFile(limit)})
-	awaitCreditByDefault(t, c)
-	in := c.Instances[0]
-	asked := func() float64 { return in.Metric(t, `sluice_requests_total{limit="",verdict="allowed"}`) }
-	before := asked()
-	for i := range users {
-		if res, _ := get(t, in.Address, fmt.Sprint("cold-", i)); res.StatusCode != http.StatusOK {
-			t.Errorf("cold-%d got %d", i, res.StatusCode)
-		}
-	}
-	if n := asked() - before; n > 0.02*float64(users) {
-		t.Errorf("HAProxy asked about %v of %d requests of users who were not seen before, want at most 2 %%", n, users)
-	}
-	// A user with limits of their own is asked about.
-	before = asked()
-	if res, _ := get(t, in.Address, "other"); res.StatusCode != http.StatusOK || asked() != before+1 {
-		t.Errorf("other got %d, and HAProxy asked about %v requests, want 1", res.StatusCode, asked()-before)
-	}
-	for _, rate := range []float64{2000, 150, 80} {
-		r := offer(t, c, fmt.Sprint("user-", rate), "even", rate, 3*time.Second)
-		checkAnswered(t, r)
-		checkLimit(t, r, limit, 0.97)
+	for _, instances := range []int{1, 2} {
+		t.Run(fmt.Sprint(instances, " instances"), func(t *testing.T) {
+			t.Parallel()
+			const users, limit = 300, 100
+			c := cluster.Start(t, cluster.Options{Instances: instances, Limits: limitFile(limit)})
+			awaitCreditByDefault(t, c)
+			asked := func() (n float64) {
+				for _, in := range c.Instances {
+					n += in.Metric(t, `sluice_requests_total{limit="",verdict="allowed"}`)
+				}
+				return n
+			}
+			before := asked()
+			for i := range users {
+				for _, in := range c.Instances {
+					if res, _ := get(t, in.Address, fmt.Sprint("cold-", i)); res.StatusCode != http.StatusOK {
+						t.Errorf("cold-%d got %d", i, res.StatusCode)
+					}
+				}
+			}
+			if n := asked() - before; n > 0.02*float64(users*instances) {
+				t.Errorf("HAProxy asked about %v of %d requests of users who were not seen before, want at most 2 %%", n, users*instances)
+			}
+			// A user with limits of their own is asked about.
+			before = asked()
+			if res, _ := get(t, c.Instances[0].Address, "other"); res.StatusCode != http.StatusOK || asked() != before+1 {
+				t.Errorf("other got %d, and HAProxy asked about %v requests, want 1", res.StatusCode, asked()-before)
+			}
+			for _, tt := range []struct {
+				pattern string
+				rate    float64
+			}{{"even", 2000}, {"even", 150}, {"jump", 300}, {"90/10", 80}} {
+				if instances == 1 && tt.pattern != "even" {
+					continue
+				}
+				r := offer(t, c, fmt.Sprintf("%s-%g", tt.pattern[:2], tt.rate), tt.pattern, tt.rate, 3*time.Second)
+				checkAnswered(t, r)
+				checkLimit(t, r, limit, 0.97)
+			}
+		})
 	}
 }
