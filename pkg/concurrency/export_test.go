@@ -3,7 +3,7 @@ package concurrency
 // Held is how many slots of a user the agent may use.
 func (a *Agent) Held(name string) int {
 	if u := a.users[name]; u != nil {
-		return u.held
+		return u.lease.held
 	}
 	return 0
 }
@@ -12,7 +12,7 @@ func (a *Agent) Held(name string) int {
 // agent knows, places that are not in use included.
 func (a *Agent) Bound(name string) int {
 	if u := a.users[name]; u != nil {
-		return u.inProgress()
+		return u.bound()
 	}
 	p := a.parked[name]
 	return p.inside + p.former

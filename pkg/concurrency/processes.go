@@ -2,6 +2,9 @@ package concurrency
 
 import "time"
 
+// deafSpan is how long after HAProxy ended questions of its last moments may still be read.
+const deafSpan = time.Second
+
 // strangerSpan is how long the present process may be silent before another one,
 // which seems to be older, is taken for the present one: clocks are set back.
 const strangerSpan = 5 * time.Second
@@ -16,10 +19,13 @@ type processes struct {
 	next    int64 // that has asked beside it, and is younger; 0: none
 	nextAt  int64 // when it first did
 	gone    int64 // the youngest that was replaced or has ended; 0: none
+
+	deafUntil  int64 // what HAProxy says with its questions is not believed until then
+	drainUntil int64 // when the requests of replaced processes are over at the latest; 0: there are none
 }
 
 // An asker is a process in relation to the session.
-type asker int
+type asker uint8
 
 const (
 	present  asker = iota // the session is with it: its counts are pushed
@@ -27,9 +33,9 @@ const (
 	former                // it was replaced, and may still have requests
 )
 
-// asked takes note of a process that asks.
-func (a *Agent) asked(process, now int64) {
-	p := &a.processes
+// asked takes note of a process that asks. It reports whether the session is with another
+// one than was thought.
+func (p *processes) asked(process, now int64) (other bool) {
 	switch {
 	case process == 0:
 	case process == p.process:
@@ -37,7 +43,7 @@ func (a *Agent) asked(process, now int64) {
 	case p.process == 0:
 		// It is younger than the one that is gone. Should that one go on asking, and
 		// nobody else, the session is with the same HAProxy again.
-		if process > p.gone || now >= a.deafUntil {
+		if process > p.gone || now >= p.deafUntil {
 			p.adopt(process, now)
 		}
 	case process == p.next:
@@ -45,15 +51,14 @@ func (a *Agent) asked(process, now int64) {
 		if now-p.nextAt >= int64(deafSpan) {
 			p.gone = max(p.gone, p.process)
 			p.adopt(process, now)
-			for _, u := range a.users {
-				u.forgetCount() // the other one's may be in it
-			}
+			return true
 		}
 	case process > max(p.process, p.next):
 		p.next, p.nextAt = process, now
 	case now-p.askedAt >= int64(strangerSpan):
 		p.adopt(process, now)
 	}
+	return false
 }
 
 func (p *processes) adopt(process, now int64) {
@@ -75,18 +80,66 @@ func (p *processes) changing(now int64) bool {
 	return p.next != 0 && now-p.nextAt < int64(strangerSpan)
 }
 
-func (p *processes) shiftProcesses(back int64) {
-	p.askedAt -= back
-	p.nextAt -= back
-}
-
 // whose says whose the question of a process is.
-func (a *Agent) whose(process int64) asker {
+func (p *processes) whose(process int64) asker {
 	switch {
-	case process == 0 || process == a.process:
+	case process == 0 || process == p.process:
 		return present
-	case a.drainUntil > 0 && process <= a.gone:
+	case p.drainUntil > 0 && process <= p.gone:
 		return former
 	}
 	return stranger
+}
+
+// young reports whether the present HAProxy has just replaced another one.
+func (p *processes) young(now int64) bool { return p.drainUntil > 0 && now < p.deafUntil }
+
+// Draining reports whether a replaced HAProxy may still have requests.
+func (a *Agent) Draining() bool { return a.drainUntil > 0 }
+
+// Restarted says that HAProxy has ended, and with it everything in progress but
+// what one that has started since was asked about.
+func (a *Agent) Restarted(at time.Time) {
+	a.takeOver(a.read(at))
+	a.drained()
+	a.reviewAll(a.now, false)
+}
+
+// Replaced says that another HAProxy has taken over the session, as after a
+// reload. What was in progress goes on, and nobody tells of its end: it counts
+// until Drained, or until it must be over.
+func (a *Agent) Replaced(at time.Time) {
+	a.takeOver(a.read(at))
+	a.drainUntil = a.now + int64(a.config.DrainFor)
+	a.reviewAll(a.now, false)
+}
+
+// Drained says that every HAProxy but the present one has ended.
+func (a *Agent) Drained(at time.Time) {
+	a.drained()
+	a.reviewAll(a.read(at), false)
+}
+
+// takeOver is for a session that is with another process.
+func (a *Agent) takeOver(now int64) {
+	a.deafUntil = now + int64(deafSpan)
+	a.succeed(now)
+	for _, u := range a.users {
+		u.drain()
+	}
+	for name, p := range a.parked {
+		a.park(name, p.replaced())
+	}
+}
+
+// drained forgets what was in progress on processes that were replaced, or have ended.
+func (a *Agent) drained() {
+	a.drainUntil = 0
+	for _, u := range a.users {
+		u.progress.draining, u.places.former = 0, 0
+	}
+	for name, p := range a.parked {
+		p.former = 0
+		a.park(name, p)
+	}
 }

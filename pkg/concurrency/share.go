@@ -3,6 +3,7 @@ package concurrency
 import (
 	"cmp"
 	"slices"
+	"time"
 )
 
 // A Demand is how many slots one instance could use for a user.
@@ -27,62 +28,95 @@ type Share struct {
 //
 // The result is sorted by instance and does not depend on the order of demands.
 func shares(limit int, demands []Demand, credits map[string]float64) (s []Share, withheld map[string]float64) {
-	out := make([]Share, 0, len(demands))
 	for _, d := range demands {
 		if d.Slots > 0 {
-			out = append(out, Share{Instance: d.Instance})
+			s = append(s, Share(d))
 		}
 	}
-	if len(out) == 0 || limit <= 0 {
+	if len(s) == 0 || limit <= 0 {
 		return nil, nil
 	}
-	slices.SortFunc(out, func(a, b Share) int { return cmp.Compare(a.Instance, b.Instance) })
-	want := make(map[string]int, len(demands))
-	for _, d := range demands {
-		want[d.Instance] = d.Slots
-	}
-
-	// Fill up the least demands first; who wants no more leaves the rest to the others.
-	byWant := make([]int, len(out))
-	for i := range byWant {
-		byWant[i] = i
-	}
-	slices.SortStableFunc(byWant, func(a, b int) int {
-		return cmp.Compare(want[out[a].Instance], want[out[b].Instance])
+	slices.SortFunc(s, func(a, b Share) int {
+		return cmp.Or(cmp.Compare(a.Slots, b.Slots), cmp.Compare(a.Instance, b.Instance))
 	})
-	left := limit
-	for n, i := range byWant {
-		even := left / (len(byWant) - n)
-		if w := want[out[i].Instance]; w <= even {
-			out[i].Slots = w
-			left -= w
-			continue
-		}
-		return out, divide(out, byWant[n:], left, credits)
+	// Fill up the least demands first; who wants no more leaves the rest to the others.
+	left, served := limit, 0
+	for served < len(s) && s[served].Slots <= left/(len(s)-served) {
+		left -= s[served].Slots
+		served++
 	}
-	return out, divide(out, byWant, left, credits) // all have what they want
+	wanting := s[served:]
+	for i := range wanting {
+		wanting[i].Slots = 0
+	}
+	if len(wanting) == 0 {
+		wanting = s // all have what they want, and divide what is left
+	}
+	withheld = divide(wanting, left, credits)
+	slices.SortFunc(s, func(a, b Share) int { return cmp.Compare(a.Instance, b.Instance) })
+	return s, withheld
 }
 
-// divide adds slots to some of the shares, evenly but for those left over, and
-// returns what it withholds from each.
-func divide(out []Share, among []int, slots int, credits map[string]float64) map[string]float64 {
+// divide adds slots to the shares, evenly but for those left over, and returns what it
+// withholds from each.
+func divide(among []Share, slots int, credits map[string]float64) map[string]float64 {
 	even, odd := slots/len(among), slots%len(among)
 	fair := float64(slots) / float64(len(among))
-	order := slices.Clone(among)
-	slices.SortFunc(order, func(a, b int) int {
-		return cmp.Or(
-			cmp.Compare(credits[out[b].Instance], credits[out[a].Instance]),
-			cmp.Compare(out[a].Instance, out[b].Instance),
-		)
+	slices.SortFunc(among, func(a, b Share) int {
+		return cmp.Or(cmp.Compare(credits[b.Instance], credits[a.Instance]), cmp.Compare(a.Instance, b.Instance))
 	})
-	withheld := make(map[string]float64, len(order))
-	for n, i := range order {
+	withheld := make(map[string]float64, len(among))
+	for i := range among {
 		got := even
-		if n < odd {
+		if i < odd {
 			got++
 		}
-		out[i].Slots += got
-		withheld[out[i].Instance] = fair - float64(got)
+		among[i].Slots += got
+		withheld[among[i].Instance] = fair - float64(got)
 	}
 	return withheld
+}
+
+// share is how many of a user's slots polygen gives this instance, for a time; then it
+// is the even part again.
+type share struct {
+	slots int
+	until int64
+}
+
+// shareOf is how many slots the instance may hold without taking them from others.
+func (a *Agent) shareOf(u *user, now int64) int {
+	if now < u.share.until {
+		return u.share.slots
+	}
+	return a.part(u.quota)
+}
+
+// Share takes polygen's word on how a user's slots are best divided. An instance that
+// has nothing of the user lets the pool know, which else would count its portion.
+func (a *Agent) Share(at time.Time, s Sharing) {
+	if a.alone() {
+		return
+	}
+	now := a.read(at)
+	u := a.known(s.User, now)
+	if u == nil && a.portion(a.lookup(s.User)) > 0 {
+		u = a.meet(s.User, now)
+	}
+	if u == nil {
+		return
+	}
+	before := a.shareOf(u, now)
+	// Whom polygen does not name wants nothing, and gets nothing.
+	u.share = share{until: min(s.Until.UnixNano()+a.setBack, now+int64(shareFor))}
+	for _, part := range s.Shares {
+		if part.Instance == a.config.Instance {
+			u.share.slots = part.Slots
+		}
+	}
+	u.heat.raise(now, u.share.until)
+	if u.share.slots > before {
+		u.lease.retryNow()
+	}
+	a.review(u, now)
 }

@@ -69,8 +69,8 @@ func (d Decisions) Empty() bool { return len(d.Blocks)+len(d.Unblocks)+len(d.Sha
 // whom to block and how slots are shared. It is polygen's view; users far below
 // their limits never come before it. It is not safe for concurrent use.
 type Watch struct {
-	margin    int
-	now       int64 // the time of the last call
+	margin int
+	clock
 	instances int
 	most      int // users at a time
 	users     map[string]*watched
@@ -119,7 +119,7 @@ func NewWatch(margin int) *Watch {
 
 // Observe takes a report.
 func (w *Watch) Observe(at time.Time, r Report) {
-	now := w.clock(at)
+	now := w.read(at)
 	u := w.users[r.User]
 	if u == nil {
 		if r.Limit <= 0 {
@@ -174,24 +174,6 @@ func (w *Watch) block(name string, u *watched, now int64) {
 	w.blocks[name] = u.limit
 }
 
-// clock is the time of a call. When the clock was set back, what is known moves
-// with it, lest nothing be repeated or dropped until it is as late again.
-func (w *Watch) clock(at time.Time) int64 {
-	now := at.UnixNano()
-	if back := w.now - now; w.now != 0 && back >= int64(setBack) {
-		for _, u := range w.users {
-			for _, t := range []*int64{&u.blockedAt, &u.saidAt, &u.sharedAt, &u.dealtAt} {
-				*t -= back
-			}
-			for _, i := range u.instances {
-				i.refusedAt, i.last = i.refusedAt-back, i.last-back
-			}
-		}
-	}
-	w.now = now
-	return now
-}
-
 // active is the user's requests in progress over all instances.
 func (u *watched) active() int {
 	n := 0
@@ -204,7 +186,7 @@ func (u *watched) active() int {
 // Instances tells the watch which instances there are: what any other one had
 // in progress has none.
 func (w *Watch) Instances(at time.Time, live []string) {
-	now := w.clock(at)
+	now := w.read(at)
 	w.instances = len(live)
 	for name, u := range w.users {
 		for instance := range u.instances {
@@ -221,7 +203,7 @@ func (w *Watch) Instances(at time.Time, live []string) {
 // heard of for 2 s. It walks through everything, which is users near their limits,
 // and is to be called every 100 ms.
 func (w *Watch) Tick(at time.Time) {
-	now := w.clock(at)
+	now := w.read(at)
 	for name, u := range w.users {
 		for instance, i := range u.instances {
 			if now-i.last >= int64(reportSpan) {
@@ -243,7 +225,7 @@ func (w *Watch) Tick(at time.Time) {
 // share divides the slots of a user near his limit. Instances that have not
 // reported get none, and report when they hear of it.
 func (w *Watch) share(name string, u *watched, at time.Time) {
-	now := w.clock(at)
+	now := w.read(at)
 	if w.instances < 2 || len(u.instances) == 0 || u.limit.Max == 0 || 100*u.active() < nearPercent*u.limit.Max && !u.refusedSince(now-int64(demandSpan)) {
 		return
 	}
@@ -286,7 +268,7 @@ func (u *watched) refusedSince(t int64) bool {
 // forgotten, and he is judged anew by the reports that follow. It is said to everybody
 // whether he is known to be blocked or not, and before he is blocked again.
 func (w *Watch) Unblock(at time.Time, user string) {
-	w.clock(at)
+	w.read(at)
 	delete(w.users, user)
 	delete(w.blocks, user)
 	w.unblocks[user], w.byHand[user] = struct{}{}, struct{}{}

@@ -1,0 +1,171 @@
+package concurrency
+
+import "time"
+
+// maxBatch bounds the asks that Collect returns at a time.
+const maxBatch = 4096
+
+// Backoff of asks for slots that the pool did not have: short for an instance
+// that holds less than its share, longer for one that takes what others leave.
+const (
+	firstGap      = 5 * time.Millisecond
+	slowestBelow  = 20 * time.Millisecond
+	slowestBeyond = 40 * time.Millisecond
+)
+
+const (
+	refreshSpan = 10 * time.Second       // held slots are confirmed so often; the pool forgets after 30 s
+	refusedSpan = 100 * time.Millisecond // refusals alone are reported so often
+)
+
+// notice is what the pool, and through it polygen, was last told of a user.
+type notice struct {
+	active  int   // requests in progress
+	at      int64 // when
+	watched bool  // polygen saw it
+	refused int   // requests refused since then
+}
+
+// due reports whether the pool, and through it polygen, should hear of the user.
+func (a *Agent) due(u *user, now int64) bool {
+	n, l := a.toTell(u), &u.lease
+	near := u.heat.hot(now) || u.quota.near(n)
+	since := now - u.notice.at
+	switch {
+	case l.doubtful:
+		return true
+	case u.notice.refused > 0 && since >= int64(refusedSpan):
+		return true
+	case n != u.notice.active && (near || u.notice.watched):
+		return true // polygen hears last that the user is not near the limit any more
+	case near && n > 0 && since >= int64(reportEvery):
+		return true
+	case a.alone():
+		return l.told > 0 && n == 0 // once: nobody else needs to know
+	case l.held < l.told:
+		return true
+	}
+	// A Holding of the portion may expire: then the pool takes it for granted.
+	expires := l.pool != unheard && l.held+l.portion > 0 && l.held != l.portion
+	return expires && since >= int64(refreshSpan)
+}
+
+// listUrgent has the user asked for without waiting for the next flush.
+func (a *Agent) listUrgent(u *user) {
+	a.out.Urgent = true
+	if !u.lease.listed.urgent {
+		u.lease.listed.urgent = true
+		a.urgent = append(a.urgent, u)
+	}
+}
+
+// listForFlush has the user asked for with the next flush.
+func (a *Agent) listForFlush(u *user) {
+	if !u.lease.listed.flush {
+		u.lease.listed.flush = true
+		a.flush = append(a.flush, u)
+	}
+}
+
+// Collect appends what is to be sent to the pool now: what is urgent, and with
+// flush everything. What is more than a batch waits for the next call, for which
+// Output is then urgent. Each Ask must be answered by one call of Reply or Fail.
+func (a *Agent) Collect(at time.Time, flush bool, asks []Ask) []Ask {
+	now, full := a.read(at), len(asks)+maxBatch
+	take := func(list []*user, unlist func(*listed)) []*user {
+		n := 0
+		for ; n < len(list) && len(asks) < full; n++ {
+			unlist(&list[n].lease.listed)
+			if ask, ok := a.ask(list[n], now); ok {
+				asks = append(asks, ask)
+			}
+		}
+		left := copy(list, list[n:])
+		clear(list[left:]) // lest forgotten users stay in memory
+		return list[:left]
+	}
+	a.urgent = take(a.urgent, func(l *listed) { l.urgent = false })
+	if flush {
+		a.flush = take(a.flush, func(l *listed) { l.flush = false })
+	}
+	if len(asks) == full {
+		a.out.Urgent = true
+	}
+	return asks
+}
+
+// ask makes the user's Ask, if there is anything to say.
+func (a *Agent) ask(u *user, now int64) (Ask, bool) {
+	l := &u.lease
+	if l.pool == asked || a.users[u.name] != u {
+		return Ask{}, false // Reply looks again, or the user was forgotten
+	}
+	want := a.want(u, now)
+	if want > l.held && now < l.retryAt {
+		want = max(l.held, a.toTell(u)) // what runs is held whatever the pool says
+	}
+	if (want == l.told || a.alone()) && !a.due(u, now) {
+		return Ask{}, false
+	}
+	if u.waits.any() && l.gap > 0 {
+		u.notice.refused = max(u.notice.refused, 1) // so that those with idle slots hear of it in time
+	}
+	l.held = min(l.held, want) // as in review: the pool may give the rest away before it answers
+	a.seq++
+	ask := Ask{
+		User: u.name, Seq: a.seq, Want: want, Active: a.toTell(u), Refused: u.notice.refused,
+		Limit: u.quota.limit, Portion: l.portion,
+	}
+	l.pool, l.doubtful = asked, false
+	u.notice = notice{
+		active: ask.Active, at: now,
+		watched: u.heat.hot(now) || u.quota.near(ask.Active) || ask.Refused > 0,
+	}
+	return ask, true
+}
+
+// Reply takes the pool's answer to one Ask.
+func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
+	u := a.users[ask.User]
+	if u == nil {
+		return // users with an ask on its way are not forgotten, but limits may be lifted
+	}
+	now, l := a.read(at), &u.lease
+	l.pool, l.told = answered, g.Held
+	if !a.alone() {
+		l.held, l.left = g.Held, g.Free
+		if u.quota.near(u.quota.limit - g.Free) {
+			u.heat.raise(now, now+int64(hotSpan))
+		}
+		if g.Held < ask.Want {
+			a.backOff(u, now)
+		} else {
+			l.retryNow()
+		}
+	}
+	a.review(u, now)
+}
+
+// backOff puts off the next ask for more.
+func (a *Agent) backOff(u *user, now int64) {
+	slowest := slowestBelow
+	if u.lease.held >= a.shareOf(u, now) {
+		slowest = slowestBeyond
+	}
+	u.lease.gap = min(max(2*u.lease.gap, int64(firstGap)), int64(slowest))
+	u.lease.retryAt = now + u.lease.gap
+}
+
+// Fail takes back an Ask that got no answer. The pool may have heard it or not:
+// the next Ask sets that right.
+func (a *Agent) Fail(at time.Time, ask Ask) {
+	u := a.users[ask.User]
+	if u == nil {
+		return
+	}
+	u.lease.pool, u.lease.doubtful = answered, true
+	// Refusals are counts, which must not count twice: only that there were some is said
+	// again, for who is refused wants a larger share.
+	u.notice.refused += min(1, ask.Refused)
+	a.review(u, a.read(at))
+}

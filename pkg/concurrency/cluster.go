@@ -1,0 +1,84 @@
+package concurrency
+
+import "time"
+
+// settleSpan is how long after the instances or the limits have changed an agent asks
+// the pool before it uses its portion: until then others may hold all slots, as they
+// could while there were fewer instances. It is also as long as fields of the pool live.
+const settleSpan = 30 * time.Second
+
+// membership is what an agent knows of the cluster.
+type membership struct {
+	instances int   // this one included; > 0
+	rank      int   // this one's place among them
+	settleAt  int64 // when the pool has known the instances and the limits for settleSpan
+	lostAt    int64 // since when the pool cannot be asked; 0: it can
+}
+
+// alone reports whether no other instance can have requests in progress.
+func (m *membership) alone() bool { return m.instances <= 1 }
+
+// lost reports whether the pool cannot be asked.
+func (m *membership) lost() bool { return m.lostAt != 0 }
+
+// countsAlone reports whether the pool need not, or cannot, be asked.
+func (m *membership) countsAlone() bool { return m.lost() || m.alone() }
+
+// settled reports whether the pool has counted the portions of all instances for long.
+func (m *membership) settled(now int64) bool { return now >= m.settleAt }
+
+// Cluster tells the agent how many instances there are, itself included, and its
+// own place among them (0 for the first). One that was alone registers what it
+// has in progress.
+func (a *Agent) Cluster(at time.Time, instances, rank int) {
+	now := a.read(at)
+	before, alone := a.instances, a.alone()
+	a.instances, a.rank = max(1, instances), max(0, rank)
+	if before == a.instances {
+		return
+	}
+	a.settleAt = now + int64(settleSpan)
+	a.unparkMore(now)
+	for _, u := range a.users {
+		if alone != a.alone() {
+			u.lease.held = 0 // alone it holds nothing, and together nothing yet
+			if u.lease.pool == unheard {
+				u.lease.told = 0
+			}
+		}
+		a.setPortion(u, now)
+		if u.places.phase.recalling() {
+			u.lease.retryAt = max(u.lease.retryAt, now+int64(applySpan)) // the pool needs not hear what is over at once
+		}
+	}
+	a.reviewAll(now, alone != a.alone())
+}
+
+// Lost tells the agent whether the pool cannot be asked, or not in the time a
+// request may wait. Without it nothing waits: of users near their limits the
+// agent admits what it holds, after a second its part, and of others the limit.
+// When the pool is back it hears what is in progress.
+func (a *Agent) Lost(at time.Time, lost bool) {
+	if a.lost() == lost {
+		return
+	}
+	now := a.read(at)
+	a.lostAt = 0
+	if lost {
+		a.lostAt = now
+	}
+	a.reviewAll(now, !lost)
+}
+
+// reviewAll is for what happens rarely and concerns everybody; with register for a pool
+// that may not know what is in progress.
+func (a *Agent) reviewAll(now int64, register bool) {
+	for _, u := range a.users {
+		l := &u.lease
+		granted := l.portion > 0 && l.pool == unheard && u.bound() <= l.held // without a word
+		if register && !granted && (u.bound() > 0 || l.told > 0) {
+			l.doubtful = true
+		}
+		a.review(u, now)
+	}
+}

@@ -1,0 +1,67 @@
+package concurrency
+
+import "time"
+
+// calmSpan is for how long nobody may have been refused before places are lent, and how
+// long after a user was near the limit an instance holds its portion again.
+const calmSpan = 5 * time.Second
+
+// burst is how many requests a browser sends at a time. So many of a lone instance's
+// slots are kept for requests that were asked about before HAProxy had its places.
+const burst = 6
+
+// Lendable reports whether HAProxy may be given places for a user, with the answer to the
+// request that was just admitted.
+func (a *Agent) Lendable(at time.Time, name string) bool {
+	u := a.users[name]
+	if u == nil {
+		return false
+	}
+	now := a.read(at)
+	switch {
+	case a.lost() || u.quota.unlimited || u.heat.hot(now):
+		return false // others may need the slots, or cannot be told that they are in use
+	case a.whose(u.asker) != present || a.changing(now) || a.young(now):
+		return false // a withdrawal might reach another process than the answer
+	case u.places.phase == lent:
+		// HAProxy renews them by itself, unless they are of another generation.
+		return u.places.inside <= a.allowance(u.quota) && now-u.places.lentAt >= 2*second
+	case u.places.phase != none:
+		return false // what is being withdrawn comes to an end first
+	case u.waits.any() || u.waits.busyAt != 0 && now-u.waits.busyAt < int64(calmSpan):
+		return false // they would be withdrawn at once
+	}
+	n := a.lendable(u)
+	return n > 0 && u.progress.total() <= max(1, n/2) && len(a.parked) < a.config.MaxUsers
+}
+
+// lendable is how many places could be lent now.
+func (a *Agent) lendable(u *user) int {
+	// HAProxy tracks the request that it is told so with: that one is inside.
+	taken := max(0, u.progress.total()-1) + u.places.former
+	if !a.alone() {
+		return min(a.allowance(u.quota), u.lease.held) - taken
+	}
+	// Some slots are kept: for requests that were asked about before the answer was there,
+	// and for the time after a reload, in which the places of the old HAProxy count until
+	// it has ended.
+	free := a.allowance(u.quota) - taken
+	return free - min(free/2, max(burst, free/4))
+}
+
+// Lend says that HAProxy is given places with the answer to the request that was just
+// admitted, and returns how many: 0 if it is not Lendable. Given again, they are as many
+// as before.
+func (a *Agent) Lend(at time.Time, name string) int {
+	if !a.Lendable(at, name) {
+		return 0
+	}
+	u, now := a.users[name], a.now
+	if u.places.phase == none {
+		u.places.inside, u.places.outside, u.places.beside = a.lendable(u), max(0, u.progress.total()-1), 0
+		u.places.phase = lent
+	}
+	u.places.lentAt = now
+	a.review(u, now)
+	return u.places.inside
+}

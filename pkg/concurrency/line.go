@@ -1,0 +1,273 @@
+package concurrency
+
+import (
+	"slices"
+	"time"
+)
+
+// Verdict is the answer to one request.
+type Verdict struct {
+	Allowed bool
+	Limit   int // the limit that refused it; 0 if allowed
+}
+
+// Waiting is a request that is not decided yet. It is decided by a later call
+// of the agent's methods, which return it in Output.Decided, or by Timeout.
+type Waiting struct {
+	Verdict Verdict // valid once the request is decided
+
+	owner   *user
+	process int64 // that asked
+	counted bool  // HAProxy's count of the user, when the places are withdrawn, has it
+	decided bool  // it stands in neither queue any more
+}
+
+// waits are the requests of one user that are not decided yet, each in one queue, in the
+// order of arrival. While there is a line nobody is admitted before it.
+type waits struct {
+	queue   []*Waiting // for an answer of the pool or HAProxy
+	line    []*Waiting // for a slot; Agent.lines counts them
+	unmetAt int64      // when a request was last refused or had to wait for a slot; 0: it did not come back
+	busyAt  int64      // when a request was last refused, or found no place
+}
+
+func (w *waits) waiting() int { return len(w.queue) + len(w.line) }
+
+func (w *waits) any() bool { return w.waiting() > 0 }
+
+// unmet notes that there was no slot for a request.
+func (w *waits) unmet(now int64) { w.unmetAt, w.busyAt = now, now }
+
+// uncount is for a withdrawal of which nobody knows whether its count has who waits.
+func (w *waits) uncount() {
+	for _, queue := range [...][]*Waiting{w.queue, w.line} {
+		for _, waiting := range queue {
+			waiting.counted = false
+		}
+	}
+}
+
+// Start decides a request of a user with a limit (> 0), given what HAProxy's
+// tables said of the user when it asked. When a slot is missing that the pool may
+// still have, or that HAProxy's places may free, the request waits: the Waiting is
+// not nil and the verdict is not valid yet. A request that is allowed holds a slot
+// until HAProxy tells of its end, or until Cancel.
+func (a *Agent) Start(at time.Time, name string, limit int, seen Count, p Places) (Verdict, *Waiting) {
+	now := a.read(at)
+	u, s := a.arrive(name, limit, seen, p, now)
+	if u == nil {
+		return Verdict{Allowed: true}, nil
+	}
+	defer a.review(u, now)
+	switch {
+	case a.admissible(u, s):
+		return a.admit(u, now, seen.Process, s), nil
+	case len(u.waits.line) > 0 || len(u.waits.queue) >= u.quota.limit || a.full(u, now):
+		return a.refuse(u, now), nil // more than the limit in the queue cannot all be admitted
+	}
+	w := &Waiting{owner: u, process: seen.Process, counted: s == beside}
+	u.waits.queue = append(u.waits.queue, w)
+	return Verdict{}, w
+}
+
+// Hold has a request, which Start has just refused, wait for a slot in the order
+// of arrival: until a slot is free, or Timeout. It is refused at once, with a nil
+// Waiting, where too many wait already.
+func (a *Agent) Hold(at time.Time, name string, limit int, seen Count, p Places) (Verdict, *Waiting) {
+	now := a.read(at)
+	u, s := a.arrive(name, limit, seen, p, now)
+	if u == nil {
+		return Verdict{Allowed: true}, nil
+	}
+	defer a.review(u, now)
+	if !s.admitted() && (len(u.waits.line) >= a.config.MaxLine || a.lines >= a.config.MaxLines) {
+		u.shield.refusals++ // a full line is what HAProxy may refuse by itself
+		return a.turnAway(u, now), nil
+	}
+	u.shield.patientTo, u.shield.refusals = now+int64(refreshSpan), 0
+	a.lowerShield(u, now)
+	if a.admissible(u, s) {
+		return a.admit(u, now, seen.Process, s), nil
+	}
+	w := &Waiting{owner: u, process: seen.Process, counted: s == beside}
+	u.waits.line = append(u.waits.line, w)
+	a.lines++
+	u.waits.unmet(now)
+	return Verdict{}, w
+}
+
+// arrive takes what HAProxy says with a question, and returns how the request stands to
+// the places. The user is nil when too many are known.
+func (a *Agent) arrive(name string, limit int, seen Count, p Places, now int64) (*user, standing) {
+	u := a.user(name, limit, seen, now)
+	if u == nil {
+		a.overflow++
+		return nil, outside
+	}
+	u.startedAt, u.asker = now, seen.Process
+	a.distinguish(u, seen, p, now)
+	return u, a.stand(u, seen.Process, p, now)
+}
+
+// admissible reports whether a request may start that nothing was decided of yet.
+func (a *Agent) admissible(u *user, s standing) bool {
+	return s.admitted() || len(u.waits.line) == 0 && a.free(u) > 0
+}
+
+// full reports whether it is known that there is no slot, so that waiting for the pool
+// or for HAProxy's places is in vain.
+func (a *Agent) full(u *user, now int64) bool {
+	return !u.places.phase.recalling() && (a.countsAlone() || u.exhausted(now))
+}
+
+// Timeout decides a request that has waited as long as it may. It is refused,
+// with one exception: of a user who is not near their limit, as far as the agent
+// knows, it admits up to its even part, and one request without a slot at least, so
+// that a stall of the pool does not refuse users who are far below their limits, nor
+// whoever's limit is smaller than the number of instances.
+//
+// So while the pool is silent, all instances together run without slots at most the
+// limit, or one request each if that is more.
+func (a *Agent) Timeout(at time.Time, w *Waiting) Verdict {
+	if w.decided {
+		return w.Verdict
+	}
+	now, u := a.read(at), w.owner
+	switch line := a.leaveQueues(w); {
+	case line:
+		w.Verdict = a.turnAway(u, now)
+	case a.far(u, now) && (u.bound() < u.quota.limit/a.instances || u.bound() <= u.lease.held):
+		w.Verdict = a.admit(u, now, w.process, outside)
+	default:
+		w.Verdict = a.refuse(u, now)
+	}
+	a.review(u, now)
+	return w.Verdict
+}
+
+// far reports whether a user is far from their limit, as far as the agent knows.
+func (a *Agent) far(u *user, now int64) bool {
+	// Of a limit below the number of instances, one request is so large a part that whoever
+	// uses it at all is near it: there it counts that the pool last had a slot left.
+	return !u.heat.hot(now) || u.quota.limit < a.instances && u.lease.left > 0
+}
+
+// Withdraw takes back a request that waits and need not be decided any more, or gives
+// back the slot of one that has just been allowed and will not run.
+func (a *Agent) Withdraw(at time.Time, w *Waiting) {
+	switch {
+	case !w.decided:
+		a.leaveQueues(w)
+		a.review(w.owner, a.read(at))
+	case w.Verdict.Allowed:
+		a.Cancel(at, w.owner.name, w.process)
+	}
+}
+
+// leaveQueues takes a request out of the queue it waits in, undecided, and reports
+// whether that was the line.
+func (a *Agent) leaveQueues(w *Waiting) (line bool) {
+	queues := &w.owner.waits
+	w.decided = true
+	if i := slices.Index(queues.line, w); i >= 0 {
+		queues.line = slices.Delete(queues.line, i, i+1)
+		a.lines--
+		return true
+	}
+	queues.queue = slices.DeleteFunc(queues.queue, func(other *Waiting) bool { return other == w })
+	return false
+}
+
+// Cancel gives back the slot of a request that was allowed, asked about by that
+// process, and will not run after all.
+func (a *Agent) Cancel(at time.Time, name string, process int64) {
+	if u := a.users[name]; u != nil {
+		u.progress.cancel(a.whose(process))
+		a.review(u, a.read(at))
+	}
+}
+
+// admit notes a request that HAProxy is about to track, and that takes a slot unless it
+// has a place.
+func (a *Agent) admit(u *user, now, process int64, s standing) Verdict {
+	u.places.since++
+	switch s {
+	case outside, passed:
+		u.places.outside++
+	case beside:
+		u.places.beside++
+	case inside: // is counted already, as all places are
+	}
+	u.progress.admit(a.whose(process), now)
+	u.peaks.note(now, u.bound())
+	return Verdict{Allowed: true}
+}
+
+// refuse refuses a request.
+func (a *Agent) refuse(u *user, now int64) Verdict {
+	if now >= u.shield.patientTo {
+		u.shield.refusals++ // who may wait in line comes back, and HAProxy must let them
+	}
+	return a.turnAway(u, now)
+}
+
+// turnAway refuses a request that HAProxy had better not refuse by itself.
+func (a *Agent) turnAway(u *user, now int64) Verdict {
+	u.notice.refused++
+	u.places.turned++
+	u.waits.unmet(now)
+	return Verdict{Limit: u.quota.limit}
+}
+
+// serve decides what can be decided of those who wait.
+func (a *Agent) serve(u *user, now int64) {
+	w := &u.waits
+	for len(w.line) > 0 && a.roomFor(u, w.line[0]) { // first: it has waited longer
+		a.lines--
+		w.line = a.decide(w.line, a.admitWaiting(u, now, w.line[0]))
+	}
+	for len(w.queue) > 0 {
+		switch {
+		case a.roomFor(u, w.queue[0]):
+			w.queue = a.decide(w.queue, a.admitWaiting(u, now, w.queue[0]))
+		case a.full(u, now):
+			w.queue = a.decide(w.queue, a.refuse(u, now))
+		default:
+			return
+		}
+	}
+}
+
+// roomFor reports whether a request that waits may start: if there is a slot for it, or
+// if it has one already.
+func (a *Agent) roomFor(u *user, w *Waiting) bool { return a.free(u) > 0 || a.inRest(u, w) }
+
+// inRest reports whether a request is in what is left of withdrawn places, for all of
+// which there are slots.
+func (a *Agent) inRest(u *user, w *Waiting) bool {
+	return w.counted && u.places.phase == ending && u.places.rest+u.slots()+u.places.former <= a.capacity(u)
+}
+
+func (a *Agent) admitWaiting(u *user, now int64, w *Waiting) Verdict {
+	s := outside
+	switch {
+	case a.inRest(u, w):
+		// It is in the count that was read, so inside grows to it and never beyond.
+		u.places.inside, s = min(u.places.rest, u.places.inside+1), inside
+	case w.counted && u.places.phase.recalling():
+		s = beside
+	}
+	return a.admit(u, now, w.process, s)
+}
+
+// decide tells the first of a queue its verdict, and returns the rest.
+func (a *Agent) decide(queue []*Waiting, v Verdict) []*Waiting {
+	w := queue[0]
+	queue[0] = nil
+	w.Verdict, w.decided = v, true
+	a.out.Decided = append(a.out.Decided, w)
+	if len(queue) == 1 {
+		return nil // lets go of the array
+	}
+	return queue[1:]
+}

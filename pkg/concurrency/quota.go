@@ -1,0 +1,97 @@
+package concurrency
+
+import (
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/credit"
+)
+
+// A quota is how many slots all instances together may hold for a user.
+type quota struct {
+	limit      int  // > 0; of a user who is not limited any more, what it was
+	unlimited  bool // what runs counts until it has ended, and nobody is refused
+	creditable bool // HAProxy may have credit for the user, as the limit file says
+}
+
+// lookup is the quota of a user as the limit file has it now.
+func (a *Agent) lookup(name string) quota {
+	if a.config.Lookup == nil {
+		return quota{unlimited: true}
+	}
+	limit, creditable := a.config.Lookup(name)
+	return quota{limit: limit, unlimited: limit <= 0, creditable: creditable}
+}
+
+// allowance is how many places HAProxy may have.
+func (a *Agent) allowance(q quota) int {
+	if !q.creditable || q.unlimited {
+		return 0
+	}
+	return credit.Portion(q.limit, a.instances)
+}
+
+// portion is how many slots the pool takes an instance to hold that it has not heard of.
+func (a *Agent) portion(q quota) int {
+	if a.alone() {
+		return 0 // no pool is asked
+	}
+	return a.allowance(q)
+}
+
+// part is this instance's even part of the slots; the odd ones go to the first.
+func (a *Agent) part(q quota) int {
+	part := q.limit / a.instances
+	if a.rank < q.limit%a.instances {
+		part++
+	}
+	return part
+}
+
+// Limits tells the agent that limits may have changed: what each known user's is
+// now (0: not limited). Otherwise it would hear of it only with the next request,
+// which a block may refuse.
+func (a *Agent) Limits(at time.Time, limit func(user string) int) {
+	now := a.read(at)
+	a.settleAt = now + int64(settleSpan)
+	a.unparkMore(now)
+	for name, u := range a.users {
+		u.quota.creditable = a.lookup(name).creditable
+		a.setLimit(u, limit(name), now)
+		a.setPortion(u, now)
+		a.review(u, now)
+	}
+}
+
+// setLimit takes a user's limit (0: not limited).
+func (a *Agent) setLimit(u *user, limit int, now int64) {
+	unlimited := limit <= 0
+	if unlimited == u.quota.unlimited && (unlimited || limit == u.quota.limit) {
+		return
+	}
+	u.quota.unlimited = unlimited
+	u.lease.retryNow() // there may be more slots than when the pool had none
+	if !unlimited {
+		u.shield.release = max(0, u.shield.release+limit-u.quota.limit) // until polygen knows
+		u.quota.limit = limit
+	}
+	a.setPortion(u, now)
+	if u.shield.taughtAt > 0 {
+		a.teach(u, now)
+	}
+}
+
+// setPortion is for a user whose limit, or the number of instances, has changed.
+func (a *Agent) setPortion(u *user, now int64) {
+	l := &u.lease
+	before := l.portion
+	l.portion = a.portion(u.quota)
+	if l.portion != before && l.pool == unheard {
+		// What the pool has not been asked for grows only when it is: others may hold it.
+		l.held = min(l.held, l.portion)
+		l.told = l.held
+		l.doubtful = l.doubtful || u.bound() > l.held
+	}
+	if u.places.inside > a.allowance(u.quota) {
+		a.recall(u, now)
+	}
+}

@@ -1,0 +1,115 @@
+package concurrency
+
+import "time"
+
+const (
+	second    = int64(time.Second)
+	blockSpan = 2 * time.Second // a block holds for this long after its last repetition
+	shieldAt  = 5               // refusals between two repetitions of a block make HAProxy refuse by itself
+)
+
+// Native is an instruction for HAProxy's own table.
+type Native struct {
+	User  string
+	Until int64 // the epoch second until which HAProxy refuses him by itself; 0: it does not
+	Limit int   // over the cluster; 0: he is not limited any more
+	Cap   int   // requests in progress that HAProxy may have while nobody answers it; 0: any number
+}
+
+// shield is whether HAProxy refuses a user by itself, as it does only while polygen blocks
+// the user and requests are refused again and again. It is lowered as soon as there is room.
+type shield struct {
+	until     int64 // HAProxy refuses until then unless the block is repeated; 0: it asks
+	release   int   // requests in progress at which an agent that counts alone lowers it
+	refusals  int   // since the block was last repeated; of requests that may wait in line none count
+	patientTo int64 // until when requests are taken for such, because one was
+	taughtAt  int64 // when HAProxy's table was last told
+}
+
+func (s *shield) up() bool { return s.until != 0 }
+
+// Block takes polygen's word that a user's requests in progress have reached his
+// limit. HAProxy refuses him by itself if requests are refused again and again;
+// a few are better asked about, for each may find a slot that has just become
+// free.
+func (a *Agent) Block(at time.Time, name string, limit Limit) {
+	u := a.users[name]
+	if u == nil {
+		return
+	}
+	now, s := a.read(at), &u.shield
+	s.release = limit.Release
+	if s.up() || a.free(u) <= 0 && s.refusals >= shieldAt {
+		s.until = now + int64(blockSpan)
+	}
+	s.refusals = 0
+	// A user who is not refused is taught now and then: the entry has what HAProxy may
+	// have in progress while nobody answers it.
+	if s.up() || now-s.taughtAt >= int64(refreshSpan) {
+		a.teach(u, now)
+	}
+	if !a.alone() {
+		a.recall(u, now) // others need what is not in use
+	}
+	a.review(u, now)
+}
+
+// Unblock takes polygen's word that a user's requests in progress have fallen
+// below his limit.
+func (a *Agent) Unblock(at time.Time, name string) {
+	u := a.users[name]
+	if u == nil {
+		return
+	}
+	now := a.read(at)
+	u.shield.until = min(u.shield.until, now) // over now, as review finds
+	u.lease.retryNow()
+	a.review(u, now)
+}
+
+// Patient says that a user's requests may wait in line when they are refused: for a
+// while HAProxy does not refuse them by itself unless the line is full.
+func (a *Agent) Patient(at time.Time, name string) {
+	if u := a.users[name]; u != nil {
+		u.shield.patientTo = a.read(at) + int64(refreshSpan)
+	}
+}
+
+// reviewShield lowers the shield when there is room, or when nobody says any more that
+// there is none.
+func (a *Agent) reviewShield(u *user, now int64) {
+	if !u.shield.up() {
+		return
+	}
+	room := a.free(u) > 0
+	if a.countsAlone() && !u.quota.unlimited {
+		// One slot is free after each request: without a margin HAProxy's table would
+		// change with every one.
+		room = u.bound() <= min(u.shield.release, a.capacity(u)-1)
+	}
+	if room || now >= u.shield.until {
+		u.waits.unmetAt = now // there were requests, which HAProxy refused
+		a.lowerShield(u, now)
+	}
+}
+
+// lowerShield lets requests through to the agent again.
+func (a *Agent) lowerShield(u *user, now int64) {
+	if u.shield.up() {
+		u.shield.until = 0
+		a.teach(u, now)
+	}
+}
+
+// teach brings HAProxy's table up to date.
+func (a *Agent) teach(u *user, now int64) {
+	u.shield.taughtAt = now
+	n := Native{User: u.name}
+	if u.shield.up() {
+		n.Until = (u.shield.until - a.setBack) / second // HAProxy's clock is the machine's
+	}
+	if !u.quota.unlimited {
+		n.Limit, n.Cap = u.quota.limit, a.part(u.quota)
+	}
+	a.out.Native = append(a.out.Native, n)
+}

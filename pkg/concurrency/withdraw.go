@@ -1,0 +1,122 @@
+package concurrency
+
+import "time"
+
+const (
+	// applySpan is how long an answer that lends places may take until HAProxy has written
+	// them, or never will: what is withdrawn sooner could be written after it. HAProxy waits
+	// 10 ms for an answer.
+	applySpan = 100 * time.Millisecond
+	// A withdrawal that nothing came of is asked for again after withdrawAgain, and each
+	// time after twice as long, up to withdrawRarely.
+	withdrawAgain  = 100 * time.Millisecond
+	withdrawRarely = 5 * time.Second
+)
+
+// recall has HAProxy's places withdrawn as soon as it can be done.
+func (a *Agent) recall(u *user, now int64) {
+	p := &u.places
+	if p.phase != lent {
+		return
+	}
+	p.phase, p.turned = recalled, 0
+	p.sendAt, p.sendGap = max(now, p.lentAt+int64(applySpan)), int64(withdrawAgain)
+	a.withdraw(u, now)
+}
+
+// withdraw asks for the withdrawal when it is time, again and again until it is answered.
+func (a *Agent) withdraw(u *user, now int64) {
+	p := &u.places
+	if !p.phase.recalling() || now < p.sendAt {
+		return
+	}
+	if p.phase == recalled {
+		// Whoever comes from now on may be in the count that is read, or not.
+		p.phase, p.sentAt, p.since, p.before = withdrawing, now, 0, p.outside
+	}
+	p.sendAt, p.sendGap = now+p.sendGap, min(2*p.sendGap, int64(withdrawRarely))
+	a.out.Withdraw = append(a.out.Withdraw, u.name)
+}
+
+// reviewPlaces recalls the places of a user who is near the limit, and asks for what is to
+// be withdrawn by now.
+func (a *Agent) reviewPlaces(u *user, now int64) {
+	if u.heat.hot(now) && !a.alone() {
+		a.recall(u, now) // others need what is not in use
+	}
+	a.withdraw(u, now)
+}
+
+// Recall has HAProxy's places of a user withdrawn for another reason than the user's
+// requests in progress. Output.Withdraw names the user when it can be done.
+func (a *Agent) Recall(at time.Time, name string) {
+	now := a.read(at)
+	if u := a.known(name, now); u != nil {
+		a.recall(u, now)
+		a.review(u, now)
+	}
+}
+
+// Withdrawn says that HAProxy has no places for the user any more, and that at most rest
+// requests which they admitted are in progress. These count until a later call says less:
+// it is to be called again until there are none. It must come from the process that the
+// peers session is with.
+func (a *Agent) Withdrawn(at time.Time, name string, rest int) {
+	now, rest := a.read(at), max(0, rest)
+	u := a.known(name, now)
+	if u == nil && rest > 0 {
+		u = a.meet(name, now)
+	}
+	if u == nil || a.changing(now) || u.places.phase == none && rest == 0 {
+		return // while HAProxy is being replaced, it may be the new one that says so
+	}
+	if p := &u.places; p.phase == ending {
+		p.rest = min(p.rest, rest) // counts of a table that is read again and again
+		p.inside, p.mostNative = min(p.inside, p.rest), min(p.mostNative, p.rest)
+	} else if !u.withdrawn(rest, now) {
+		a.recall(u, now)
+		a.review(u, now)
+		return
+	}
+	if u.places.rest == 0 {
+		u.places.phase = none
+	}
+	u.places.natives = min(u.places.natives, u.places.inside)
+	a.review(u, now)
+}
+
+// withdrawn takes the first answer to a withdrawal. It reports false if there may be
+// places in spite of it.
+func (u *user) withdrawn(rest int, now int64) bool {
+	p := &u.places
+	switch p.phase {
+	case withdrawing:
+		// HAProxy's count has those beside the places, and who waits or was refused.
+		// What is more than that was admitted while HAProxy took the agent for dead.
+		phantoms := p.turned + u.waits.waiting()
+		p.inside = min(rest, max(p.inside+p.beside, rest-phantoms))
+		p.beside = 0
+		p.before += rest
+	case lent, recalled:
+		// Nobody has asked for it. Who waits may have been tracked after the count was read.
+		if now-p.lentAt < 2*int64(applySpan) {
+			return false // HAProxy may write the places after this withdrawal
+		}
+		u.waits.uncount()
+		p.inside = min(p.inside, rest)
+		u.withdrawnUnasked(rest)
+	case none:
+		p.inside = rest // lent by another agent
+		u.withdrawnUnasked(rest)
+	}
+	p.phase, p.rest, p.mostNative, p.endedAt = ending, rest, rest, now
+	return true
+}
+
+// withdrawnUnasked is for a withdrawal that this agent did not ask for: those who were
+// asked about cannot be told from those in HAProxy's count.
+func (u *user) withdrawnUnasked(rest int) {
+	asked := u.progress.total()
+	u.places.outside, u.places.beside = asked, 0
+	u.places.since, u.places.before = asked, rest
+}
