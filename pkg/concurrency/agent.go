@@ -96,6 +96,7 @@ func (a *Agent) user(name string, limit int, seen Count, now int64) *user {
 		u = a.newUser(name, limit, now)
 	}
 	a.setLimit(u, limit, now)
+	// Another process counts in another table, and one that has ended counts nothing.
 	if now >= a.deafUntil && a.whose(seen.Process) == present {
 		u.advance(seen, a.young(now))
 	}
@@ -106,10 +107,12 @@ func (a *Agent) user(name string, limit int, seen Count, now int64) *user {
 // what is held, and sees to it that the pool hears what it should.
 func (a *Agent) review(u *user, now int64) {
 	u.settle()
+	// What is given up goes first, lest who waits use it. What is kept comes last: it
+	// depends on who was admitted, and on who still waits.
 	a.reviewPlaces(u, now)
 	a.giveUp(u, now)
 	a.serve(u, now)
-	a.reviewShield(u, now) // after who waits: there is room only if they leave some
+	a.reviewShield(u, now) // there is room only if who waits leaves some
 	running := u.running()
 	a.inProgress += running - u.shown
 	u.shown = running
@@ -125,7 +128,9 @@ func (a *Agent) review(u *user, now int64) {
 
 // plan puts the user on the agenda for the next time at which something is due.
 func (a *Agent) plan(u *user, now int64) {
-	next := u.progress.next(now + int64(peakSpan)) // peaks fall, refusals grow old, users become idle
+	// Whatever happens, a user is looked at so often: peaks fall, refusals grow old, users
+	// become idle. So nothing below may come too late by more than that.
+	next := u.progress.next(now + int64(peakSpan))
 	if u.notice.refused > 0 {
 		next = min(next, u.notice.at+int64(refusedSpan))
 	}
@@ -152,7 +157,7 @@ func (a *Agent) Tick(at time.Time) {
 	}
 	a.agenda.Take(now, func(u *user) {
 		if a.users[u.name] != u {
-			return // forgotten
+			return // forgotten, and perhaps known again as another record
 		}
 		u.progress.expire(now)
 		u.settle()

@@ -1262,6 +1262,24 @@ func TestAgentClockSetBack(t *testing.T) {
 	}
 }
 
+// TestAgentOfAClockSetBackSpeaksTheMachinesTime to HAProxy, and understands polygen's.
+func TestAgentOfAClockSetBackSpeaksTheMachinesTime(t *testing.T) {
+	const hour = 3_600_000
+	alone := newRig(t, 1)
+	alone.start(hour, 15) // five are refused
+	alone.Block(ms(10), "u", concurrency.NewLimit(10, 5))
+	if out := alone.Drain().Native; len(out) != 1 || out[0].Until != ms(2010).Unix() {
+		t.Errorf("told HAProxy %+v, want blocked until %d", out, ms(2010).Unix())
+	}
+	r := newRig(t, 2)
+	r.Tick(ms(hour))
+	r.start(0, 1)
+	r.Share(ms(10), concurrency.Sharing{User: "u", Until: ms(1000), Shares: []concurrency.Share{{Instance: "me", Slots: 7}}})
+	if asks := r.exchange(20, true); len(asks) != 1 || asks[0].Want != 7 {
+		t.Errorf("asks %+v, want for the share of 7", asks)
+	}
+}
+
 func TestAgentBatchesAreBounded(t *testing.T) {
 	r := newRig(t, 2)
 	const users = 5000

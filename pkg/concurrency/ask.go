@@ -2,18 +2,15 @@ package concurrency
 
 import "time"
 
-// maxBatch bounds the asks that Collect returns at a time.
-const maxBatch = 4096
-
-// Backoff of asks for slots that the pool did not have: short for an instance
-// that holds less than its share, longer for one that takes what others leave.
 const (
+	maxBatch = 4096 // bounds the asks that Collect returns at a time
+
+	// Backoff of asks for slots that the pool did not have: short for an instance
+	// that holds less than its share, longer for one that takes what others leave.
 	firstGap      = 5 * time.Millisecond
 	slowestBelow  = 20 * time.Millisecond
 	slowestBeyond = 40 * time.Millisecond
-)
 
-const (
 	refreshSpan = 10 * time.Second       // held slots are confirmed so often; the pool forgets after 30 s
 	refusedSpan = 100 * time.Millisecond // refusals alone are reported so often
 )
@@ -32,22 +29,17 @@ func (a *Agent) due(u *user, now int64) bool {
 	near := u.heat.hot(now) || u.quota.near(n)
 	since := now - u.notice.at
 	switch {
-	case l.doubtful:
-		return true
-	case u.notice.refused > 0 && since >= int64(refusedSpan):
-		return true
-	case n != u.notice.active && (near || u.notice.watched):
-		return true // polygen hears last that the user is not near the limit any more
-	case near && n > 0 && since >= int64(reportEvery):
+	case l.doubtful,
+		u.notice.refused > 0 && since >= int64(refusedSpan),
+		n != u.notice.active && (near || u.notice.watched), // polygen hears last that the user is not near any more
+		near && n > 0 && since >= int64(reportEvery):       // what polygen is not told again it forgets
 		return true
 	case a.alone():
 		return l.told > 0 && n == 0 // once: nobody else needs to know
-	case l.held < l.told:
-		return true
 	}
 	// A Holding of the portion may expire: then the pool takes it for granted.
-	expires := l.pool != unheard && l.held+l.portion > 0 && l.held != l.portion
-	return expires && since >= int64(refreshSpan)
+	lasts := l.pool != unheard && l.held+l.portion > 0 && l.held != l.portion
+	return l.held < l.told || lasts && since >= int64(refreshSpan)
 }
 
 // listUrgent has the user asked for without waiting for the next flush.
@@ -88,7 +80,7 @@ func (a *Agent) Collect(at time.Time, flush bool, asks []Ask) []Ask {
 	if flush {
 		a.flush = take(a.flush, func(l *listed) { l.flush = false })
 	}
-	if len(asks) == full {
+	if len(asks) == full { // there may be more
 		a.out.Urgent = true
 	}
 	return asks
@@ -105,7 +97,7 @@ func (a *Agent) ask(u *user, now int64) (Ask, bool) {
 		want = max(l.held, a.toTell(u)) // what runs is held whatever the pool says
 	}
 	if (want == l.told || a.alone()) && !a.due(u, now) {
-		return Ask{}, false
+		return Ask{}, false // it was listed, and nothing came of it
 	}
 	if u.waits.any() && l.gap > 0 {
 		u.notice.refused = max(u.notice.refused, 1) // so that those with idle slots hear of it in time
@@ -132,13 +124,13 @@ func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
 	}
 	now, l := a.read(at), &u.lease
 	l.pool, l.told = answered, g.Held
-	if !a.alone() {
+	if !a.alone() { // else this is an answer of before, or to what only polygen needs
 		l.held, l.left = g.Held, g.Free
 		if u.quota.near(u.quota.limit - g.Free) {
 			u.heat.raise(now, now+int64(hotSpan))
 		}
 		if g.Held < ask.Want {
-			a.backOff(u, now)
+			a.backOff(u, now) // others hold them, and are to hear of it
 		} else {
 			l.retryNow()
 		}

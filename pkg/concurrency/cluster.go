@@ -37,18 +37,19 @@ func (a *Agent) Cluster(at time.Time, instances, rank int) {
 	if before == a.instances {
 		return
 	}
-	a.settleAt = now + int64(settleSpan)
+	a.settleAt = now + int64(settleSpan) // others hear of it sooner or later than this one
 	a.unparkMore(now)
 	for _, u := range a.users {
 		if alone != a.alone() {
-			u.lease.held = 0 // alone it holds nothing, and together nothing yet
-			if u.lease.pool == unheard {
+			u.lease.held = 0             // alone it holds nothing, and together nothing yet
+			if u.lease.pool == unheard { // else a Holding stays until it is told otherwise
 				u.lease.told = 0
 			}
 		}
 		a.setPortion(u, now)
 		if u.places.phase.recalling() {
-			u.lease.retryAt = max(u.lease.retryAt, now+int64(applySpan)) // the pool needs not hear what is over at once
+			// The pool needs not hear of places that are over at once.
+			u.lease.retryAt = max(u.lease.retryAt, now+int64(applySpan))
 		}
 	}
 	a.reviewAll(now, alone != a.alone())

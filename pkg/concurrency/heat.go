@@ -20,7 +20,7 @@ func (h *heat) hot(now int64) bool { return now < h.until }
 
 // raise makes a user hot until a time, at least.
 func (h *heat) raise(now, until int64) {
-	if !h.hot(now) {
+	if !h.hot(now) { // who stays hot has had the time to yield
 		h.since = now
 	}
 	h.until = max(h.until, until)
@@ -48,7 +48,7 @@ func (p *peaks) note(now int64, n int) {
 	case p.span:
 	case p.span + 1:
 		p.most, p.span = [2]int{0, p.most[0]}, span
-	default:
+	default: // nobody looked for longer: what was then does not count any more
 		p.most, p.span = [2]int{}, span
 	}
 	p.most[0] = max(p.most[0], n)

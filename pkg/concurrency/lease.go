@@ -96,7 +96,7 @@ func (a *Agent) want(u *user, now int64) int {
 	want := n
 	switch {
 	case a.alone(), u.quota.unlimited:
-	case !u.heat.hot(now):
+	case !u.heat.hot(now): // who waits needs slots too
 		want = a.coolWant(u, n+u.waits.waiting(), now)
 	case u.demanding(now):
 		// Beyond the share only what runs; if that is not enough one more, for others may
@@ -107,7 +107,7 @@ func (a *Agent) want(u *user, now int64) int {
 			want++
 		}
 	}
-	return max(n, min(want, u.quota.limit))
+	return max(n, min(want, u.quota.limit)) // what runs is told, even above the limit
 }
 
 // toTell is what the pool and polygen hear of requests in progress: what counts against
@@ -124,12 +124,10 @@ func (a *Agent) toTell(u *user) int {
 func (a *Agent) coolWant(u *user, need int, now int64) int {
 	portion := u.lease.portion
 	switch {
-	case portion == 0:
-		return a.idleWant(u, need)
-	case max(need, u.peaks.peak()) > portion:
+	case portion == 0, max(need, u.peaks.peak()) > portion:
 		return max(portion, a.idleWant(u, need))
 	case u.lease.held < portion && u.heat.recovering(now):
-		return max(need, u.lease.held)
+		return max(need, u.lease.held) // the portion of all might make the user hot again
 	}
 	return portion
 }
@@ -147,7 +145,7 @@ func (a *Agent) idleWant(u *user, need int) int {
 
 // giveUp gives up what others need more, before requests that wait could use it.
 func (a *Agent) giveUp(u *user, now int64) {
-	least := max(u.bound(), a.shareOf(u, now))
+	least := max(u.bound(), a.shareOf(u, now)) // the share takes nothing from others
 	if u.lease.over() && u.lease.held > least && !a.countsAlone() {
 		u.lease.held = least
 		a.listUrgent(u)
@@ -157,7 +155,7 @@ func (a *Agent) giveUp(u *user, now int64) {
 // reviewLease lowers what is held to what is wanted, and has more asked for.
 func (a *Agent) reviewLease(u *user, now int64) {
 	if a.countsAlone() {
-		return
+		return // what was held last is what an agent has that loses the pool
 	}
 	l := &u.lease
 	switch want := a.want(u, now); {
@@ -169,7 +167,7 @@ func (a *Agent) reviewLease(u *user, now int64) {
 			}
 			a.listUrgent(u)
 		}
-		a.listForFlush(u)
+		a.listForFlush(u) // also if the ask now finds another one on its way
 	case want > l.held && now >= l.retryAt:
 		a.listUrgent(u)
 	}

@@ -2,13 +2,12 @@ package concurrency
 
 import "time"
 
-// calmSpan is for how long nobody may have been refused before places are lent, and how
-// long after a user was near the limit an instance holds its portion again.
-const calmSpan = 5 * time.Second
-
-// burst is how many requests a browser sends at a time. So many of a lone instance's
-// slots are kept for requests that were asked about before HAProxy had its places.
-const burst = 6
+const (
+	// calmSpan is for how long nobody may have been refused before places are lent, and
+	// how long after a user was near the limit an instance holds its portion again.
+	calmSpan = 5 * time.Second
+	burst    = 6 // requests that a browser sends at a time
+)
 
 // Lendable reports whether HAProxy may be given places for a user, with the answer to the
 // request that was just admitted.
@@ -42,9 +41,9 @@ func (a *Agent) lendable(u *user) int {
 	if !a.alone() {
 		return min(a.allowance(u.quota), u.lease.held) - taken
 	}
-	// Some slots are kept: for requests that were asked about before the answer was there,
-	// and for the time after a reload, in which the places of the old HAProxy count until
-	// it has ended.
+	// Some slots are kept: a burst for requests that were asked about before the answer was
+	// there, and a quarter for the time after a reload, in which the places of the old
+	// HAProxy count until it has ended.
 	free := a.allowance(u.quota) - taken
 	return free - min(free/2, max(burst, free/4))
 }

@@ -56,7 +56,7 @@ func (a *Agent) Start(at time.Time, name string, limit int, seen Count, p Places
 	now := a.read(at)
 	u, s := a.arrive(name, limit, seen, p, now)
 	if u == nil {
-		return Verdict{Allowed: true}, nil
+		return Verdict{Allowed: true}, nil // a bound on memory refuses nobody
 	}
 	defer a.review(u, now)
 	switch {
@@ -84,6 +84,7 @@ func (a *Agent) Hold(at time.Time, name string, limit int, seen Count, p Places)
 		u.shield.refusals++ // a full line is what HAProxy may refuse by itself
 		return a.turnAway(u, now), nil
 	}
+	// HAProxy must not refuse who may wait: the line is in the agent.
 	u.shield.patientTo, u.shield.refusals = now+int64(refreshSpan), 0
 	a.lowerShield(u, now)
 	if a.admissible(u, s) {
@@ -105,6 +106,7 @@ func (a *Agent) arrive(name string, limit int, seen Count, p Places, now int64) 
 		return nil, outside
 	}
 	u.startedAt, u.asker = now, seen.Process
+	// First: by its standing the places may be adopted, or recalled.
 	a.distinguish(u, seen, p, now)
 	return u, a.stand(u, seen.Process, p, now)
 }
@@ -134,7 +136,7 @@ func (a *Agent) Timeout(at time.Time, w *Waiting) Verdict {
 	}
 	now, u := a.read(at), w.owner
 	switch line := a.leaveQueues(w); {
-	case line:
+	case line: // it has waited for a slot, not for an answer, and there was none
 		w.Verdict = a.turnAway(u, now)
 	case a.far(u, now) && (u.bound() < u.quota.limit/a.instances || u.bound() <= u.lease.held):
 		w.Verdict = a.admit(u, now, w.process, outside)
@@ -159,7 +161,7 @@ func (a *Agent) Withdraw(at time.Time, w *Waiting) {
 	case !w.decided:
 		a.leaveQueues(w)
 		a.review(w.owner, a.read(at))
-	case w.Verdict.Allowed:
+	case w.Verdict.Allowed: // else it has no slot
 		a.Cancel(at, w.owner.name, w.process)
 	}
 }
@@ -214,7 +216,7 @@ func (a *Agent) refuse(u *user, now int64) Verdict {
 // turnAway refuses a request that HAProxy had better not refuse by itself.
 func (a *Agent) turnAway(u *user, now int64) Verdict {
 	u.notice.refused++
-	u.places.turned++
+	u.places.turned++ // HAProxy may have tracked it before the withdrawal read its count
 	u.waits.unmet(now)
 	return Verdict{Limit: u.quota.limit}
 }
@@ -230,7 +232,7 @@ func (a *Agent) serve(u *user, now int64) {
 		switch {
 		case a.roomFor(u, w.queue[0]):
 			w.queue = a.decide(w.queue, a.admitWaiting(u, now, w.queue[0]))
-		case a.full(u, now):
+		case a.full(u, now): // the answer they wait for would be no
 			w.queue = a.decide(w.queue, a.refuse(u, now))
 		default:
 			return
@@ -254,7 +256,7 @@ func (a *Agent) admitWaiting(u *user, now int64, w *Waiting) Verdict {
 	case a.inRest(u, w):
 		// It is in the count that was read, so inside grows to it and never beyond.
 		u.places.inside, s = min(u.places.rest, u.places.inside+1), inside
-	case w.counted && u.places.phase.recalling():
+	case w.counted && u.places.phase.recalling(): // the withdrawal will count it in inside
 		s = beside
 	}
 	return a.admit(u, now, w.process, s)

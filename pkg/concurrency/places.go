@@ -154,7 +154,7 @@ func (a *Agent) Natives(at time.Time, name string, n int) {
 		a.park(name, p)
 		return
 	}
-	if u := a.users[name]; u != nil && u.places.phase != none {
+	if u := a.users[name]; u != nil && u.places.phase != none { // none: what was read is over
 		u.places.natives = max(0, n)
 		a.review(u, a.read(at))
 	}
@@ -174,7 +174,7 @@ func (a *Agent) Remain(at time.Time, name string, rest int) {
 // park keeps of a user who is not known any more what is known of the places, if that is
 // anything.
 func (a *Agent) park(name string, p places) {
-	a.inProgress += p.shown() - a.parked[name].shown()
+	a.inProgress += p.shown() - a.parked[name].shown() // review counts those of known users
 	if p.phase == none && p.former == 0 {
 		delete(a.parked, name)
 		return

@@ -50,24 +50,17 @@ func Take(pool map[string]Holding, live []string, instance string, a Ask) Grant 
 			others += h.Held
 		}
 	}
-	if a.Portion > 0 {
-		others += a.Portion * silent(pool, live, instance)
+	for i, name := range live {
+		// A name that stands there twice is one instance.
+		if _, heard := pool[name]; !heard && name != instance && !slices.Contains(live[:i], name) {
+			others += a.Portion
+		}
 	}
 	h := pool[instance]
-	if a.Seq > h.Seq {
+	if a.Seq > h.Seq { // else a later one was here first
 		held := h.Held + max(0, min(a.Want-h.Held, a.Limit-others-h.Held))
 		h = Holding{Held: max(min(held, a.Want), a.Active), Active: a.Active, Seq: a.Seq}
 		pool[instance] = h
 	}
 	return Grant{Held: h.Held, Free: a.Limit - others - h.Held}
-}
-
-// silent is how many live instances but the one that asks have no Holding.
-func silent(pool map[string]Holding, live []string, instance string) (n int) {
-	for i, name := range live {
-		if _, asked := pool[name]; !asked && name != instance && !slices.Contains(live[:i], name) {
-			n++
-		}
-	}
-	return n
 }

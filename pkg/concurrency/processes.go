@@ -37,7 +37,7 @@ const (
 // one than was thought.
 func (p *processes) asked(process, now int64) (other bool) {
 	switch {
-	case process == 0:
+	case process == 0: // unknown
 	case process == p.process:
 		p.askedAt = now
 	case p.process == 0:
@@ -53,7 +53,7 @@ func (p *processes) asked(process, now int64) (other bool) {
 			p.adopt(process, now)
 			return true
 		}
-	case process > max(p.process, p.next):
+	case process > max(p.process, p.next): // a reload: the session follows within moments
 		p.next, p.nextAt = process, now
 	case now-p.askedAt >= int64(strangerSpan):
 		p.adopt(process, now)
@@ -63,7 +63,7 @@ func (p *processes) asked(process, now int64) (other bool) {
 
 func (p *processes) adopt(process, now int64) {
 	p.process, p.askedAt, p.next = process, now, 0
-	if process <= p.gone {
+	if process <= p.gone { // it was not gone: clocks, or the session, have gone back
 		p.gone = 0
 	}
 }
@@ -122,7 +122,7 @@ func (a *Agent) Drained(at time.Time) {
 
 // takeOver is for a session that is with another process.
 func (a *Agent) takeOver(now int64) {
-	a.deafUntil = now + int64(deafSpan)
+	a.deafUntil = now + int64(deafSpan) // questions of the old process may still come in
 	a.succeed(now)
 	for _, u := range a.users {
 		u.drain()

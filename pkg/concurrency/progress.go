@@ -1,6 +1,8 @@
 package concurrency
 
-import "time"
+import (
+	"time"
+)
 
 // bridgeSpan is how long an admitted request may take to appear in HAProxy's
 // table, as far as the agent hears of it: measured 1 to 22 ms. One that has not
@@ -43,9 +45,9 @@ func (p *progress) admit(by asker, now int64) {
 	switch by {
 	case present:
 		p.pending = append(p.pending, now)
-	case stranger:
+	case stranger: // the session may soon be with it: then they are pending
 		p.strange = append(p.strange, now)
-	case former:
+	case former: // nobody tells of their ends
 		p.draining++
 	}
 }
@@ -57,7 +59,7 @@ func (p *progress) cancel(by asker) {
 		p.draining--
 	case by == stranger && len(p.strange) > 0:
 		p.strange = p.strange[:len(p.strange)-1]
-	case len(p.pending) > 0:
+	case len(p.pending) > 0: // else HAProxy tracks it, and will tell of its end
 		p.pending = p.pending[:len(p.pending)-1]
 	}
 }
@@ -134,15 +136,15 @@ func (a *Agent) Progress(at time.Time, name string, limit int, c Count) {
 	now := a.read(at)
 	u := a.users[name]
 	if u == nil {
-		if c.Active == 0 || limit <= 0 {
-			return
+		if c.Active > 0 && limit > 0 {
+			u = a.user(name, limit, c, now)
 		}
-		if u = a.user(name, limit, c, now); u == nil {
-			return // as many as may be are known already
+		if u == nil {
+			return // there is nothing to know, or as many as may be are known already
 		}
 	}
 	u.progress.push(c, now)
-	u.advance(c, a.young(now))
+	u.advance(c, a.young(now)) // by questions it may have come further already
 	a.setLimit(u, limit, now)
 	u.peaks.note(now, u.bound())
 	a.review(u, now)

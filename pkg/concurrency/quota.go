@@ -52,7 +52,7 @@ func (a *Agent) part(q quota) int {
 // which a block may refuse.
 func (a *Agent) Limits(at time.Time, limit func(user string) int) {
 	now := a.read(at)
-	a.settleAt = now + int64(settleSpan)
+	a.settleAt = now + int64(settleSpan) // other agents may hear of it later
 	a.unparkMore(now)
 	for name, u := range a.users {
 		u.quota.creditable = a.lookup(name).creditable
@@ -75,7 +75,7 @@ func (a *Agent) setLimit(u *user, limit int, now int64) {
 		u.quota.limit = limit
 	}
 	a.setPortion(u, now)
-	if u.shield.taughtAt > 0 {
+	if u.shield.taughtAt > 0 { // HAProxy's table has an entry with the old limit
 		a.teach(u, now)
 	}
 }
@@ -91,7 +91,7 @@ func (a *Agent) setPortion(u *user, now int64) {
 		l.told = l.held
 		l.doubtful = l.doubtful || u.bound() > l.held
 	}
-	if u.places.inside > a.allowance(u.quota) {
+	if u.places.inside > a.allowance(u.quota) { // else they fit what the pool takes for held
 		a.recall(u, now)
 	}
 }

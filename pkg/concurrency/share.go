@@ -68,7 +68,7 @@ func divide(among []Share, slots int, credits map[string]float64) map[string]flo
 	withheld := make(map[string]float64, len(among))
 	for i := range among {
 		got := even
-		if i < odd {
+		if i < odd { // to those who have waited longest for one
 			got++
 		}
 		among[i].Slots += got
@@ -96,7 +96,7 @@ func (a *Agent) shareOf(u *user, now int64) int {
 // has nothing of the user lets the pool know, which else would count its portion.
 func (a *Agent) Share(at time.Time, s Sharing) {
 	if a.alone() {
-		return
+		return // all slots are this instance's
 	}
 	now := a.read(at)
 	u := a.known(s.User, now)
@@ -115,7 +115,7 @@ func (a *Agent) Share(at time.Time, s Sharing) {
 		}
 	}
 	u.heat.raise(now, u.share.until)
-	if u.share.slots > before {
+	if u.share.slots > before { // the others hear of it too, and give back
 		u.lease.retryNow()
 	}
 	a.review(u, now)

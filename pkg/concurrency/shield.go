@@ -42,7 +42,7 @@ func (a *Agent) Block(at time.Time, name string, limit Limit) {
 	if s.up() || a.free(u) <= 0 && s.refusals >= shieldAt {
 		s.until = now + int64(blockSpan)
 	}
-	s.refusals = 0
+	s.refusals = 0 // they are counted from one repetition to the next
 	// A user who is not refused is taught now and then: the entry has what HAProxy may
 	// have in progress while nobody answers it.
 	if s.up() || now-s.taughtAt >= int64(refreshSpan) {
@@ -63,7 +63,7 @@ func (a *Agent) Unblock(at time.Time, name string) {
 	}
 	now := a.read(at)
 	u.shield.until = min(u.shield.until, now) // over now, as review finds
-	u.lease.retryNow()
+	u.lease.retryNow()                        // there are slots again
 	a.review(u, now)
 }
 

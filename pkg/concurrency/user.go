@@ -61,10 +61,11 @@ func (u *user) running() int {
 	asked := u.progress.total()
 	switch u.places.phase {
 	case none:
-		return u.bound()
+		return u.bound() // is exact but for those on other processes
 	case ending:
 		return max(asked, u.bound())
 	}
+	// The places are an upper bound that nobody may use: what is shown is what was told.
 	return max(asked, min(asked+u.places.natives, u.places.inside+u.slots())) + u.places.former
 }
 
@@ -96,24 +97,20 @@ func (u *user) drain() {
 	u.places = u.places.replaced()
 }
 
-// forgettable reports whether nothing of the user is worth remembering but places: then
-// whatever comes begins with the same slots, and the pool has nothing to hear.
-func (u *user) forgettable(now int64) bool {
+// forget drops a user of whom nothing is worth remembering but places, and reports whether
+// it did.
+func (a *Agent) forget(u *user, now int64) bool {
 	l := &u.lease
+	// Whatever comes begins with the same slots, and the pool has nothing to hear.
 	asNew := l.held == l.portion && l.told == l.portion || l.held == 0 && l.pool == unheard
 	told := u.places.phase == none && u.notice.active == 0 || u.places.phase == lent
-	return now-u.startedAt >= int64(forgetSpan) && u.progress.total() == 0 && asNew && told &&
-		l.pool != asked && l.listed == listed{} && !u.waits.any() && !u.shield.up()
-}
-
-// forget drops a user of whom there is nothing to remember, and reports whether it did.
-func (a *Agent) forget(u *user, now int64) bool {
-	if !u.forgettable(now) {
+	busy := u.progress.total() > 0 || u.waits.any() || u.shield.up() || l.pool == asked || l.listed != listed{}
+	if now-u.startedAt < int64(forgetSpan) || busy || !asNew || !told {
 		return false
 	}
 	a.inProgress -= u.shown
 	delete(a.users, u.name)
-	if u.places.phase == lent || u.places.former > 0 {
+	if u.places.phase == lent || u.places.former > 0 { // some bytes instead of a record
 		a.park(u.name, u.places)
 	}
 	return true

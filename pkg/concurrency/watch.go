@@ -139,7 +139,7 @@ func (w *Watch) Observe(at time.Time, r Report) {
 		u.instances[r.Instance] = i
 	}
 	i.active, i.last = r.Active, now
-	if r.Refused > 0 {
+	if r.Refused > 0 { // there is demand that no number of requests in progress shows
 		i.refusedAt = now
 		u.refused += r.Refused
 	}
@@ -149,11 +149,9 @@ func (w *Watch) Observe(at time.Time, r Report) {
 // decide blocks or unblocks the user if that is due.
 func (w *Watch) decide(name string, u *watched, now int64) {
 	blocked := u.limit.blocks(u.blocked, u.active())
-	if blocked && !u.blocked && now-u.blockedAt < int64(blockGap) && u.refused < flood+2*u.limit.Max {
-		return
-	}
-	if blocked == u.blocked {
-		return
+	flips := now-u.blockedAt < int64(blockGap) && u.refused < flood+2*u.limit.Max
+	if blocked == u.blocked || blocked && flips {
+		return // agents keep the limit without a block
 	}
 	u.blocked = blocked
 	if blocked {
@@ -162,13 +160,13 @@ func (w *Watch) decide(name string, u *watched, now int64) {
 		return
 	}
 	u.refused = 0
-	delete(w.blocks, name)
+	delete(w.blocks, name) // the last word is what is said
 	w.unblocks[name] = struct{}{}
 }
 
 func (w *Watch) block(name string, u *watched, now int64) {
 	u.saidAt = now
-	if _, byHand := w.byHand[name]; !byHand {
+	if _, byHand := w.byHand[name]; !byHand { // that word reaches everybody
 		delete(w.unblocks, name)
 	}
 	w.blocks[name] = u.limit
@@ -183,18 +181,23 @@ func (u *watched) active() int {
 	return n
 }
 
+// keep drops the instances that are gone: they have nothing in progress.
+func (u *watched) keep(is func(instance string, i *reported) bool) {
+	for instance, i := range u.instances {
+		if !is(instance, i) {
+			delete(u.instances, instance)
+			delete(u.credits, instance)
+		}
+	}
+}
+
 // Instances tells the watch which instances there are: what any other one had
 // in progress has none.
 func (w *Watch) Instances(at time.Time, live []string) {
 	now := w.read(at)
 	w.instances = len(live)
 	for name, u := range w.users {
-		for instance := range u.instances {
-			if !slices.Contains(live, instance) {
-				delete(u.instances, instance)
-				delete(u.credits, instance)
-			}
-		}
+		u.keep(func(instance string, _ *reported) bool { return slices.Contains(live, instance) })
 		w.decide(name, u, now)
 	}
 }
@@ -205,18 +208,14 @@ func (w *Watch) Instances(at time.Time, live []string) {
 func (w *Watch) Tick(at time.Time) {
 	now := w.read(at)
 	for name, u := range w.users {
-		for instance, i := range u.instances {
-			if now-i.last >= int64(reportSpan) {
-				delete(u.instances, instance)
-				delete(u.credits, instance)
-			}
-		}
+		u.keep(func(_ string, i *reported) bool { return now-i.last < int64(reportSpan) })
 		w.decide(name, u, now)
+		// Messages get lost, and agents forget a block that is not repeated.
 		if u.blocked && now-u.saidAt >= int64(repeatEvery) {
 			w.block(name, u, now)
 		}
 		w.share(name, u, at)
-		if len(u.instances) == 0 {
+		if len(u.instances) == 0 { // and so it was unblocked
 			delete(w.users, name)
 		}
 	}
@@ -226,14 +225,15 @@ func (w *Watch) Tick(at time.Time) {
 // reported get none, and report when they hear of it.
 func (w *Watch) share(name string, u *watched, at time.Time) {
 	now := w.read(at)
-	if w.instances < 2 || len(u.instances) == 0 || u.limit.Max == 0 || 100*u.active() < nearPercent*u.limit.Max && !u.refusedSince(now-int64(demandSpan)) {
-		return
+	near := 100*u.active() >= nearPercent*u.limit.Max || u.refusedSince(now-int64(demandSpan))
+	if w.instances < 2 || len(u.instances) == 0 || u.limit.Max == 0 || !near {
+		return // everybody who asks finds slots
 	}
 	demands := make([]Demand, 0, len(u.instances))
 	for instance, i := range u.instances {
 		want := i.active
 		if now-i.refusedAt < int64(demandSpan) {
-			want = u.limit.Max
+			want = u.limit.Max // nobody knows how much more would come
 		}
 		demands = append(demands, Demand{Instance: instance, Slots: want})
 	}
@@ -248,6 +248,7 @@ func (w *Watch) share(name string, u *watched, at time.Time) {
 	}
 	var s []Share
 	s, u.withheld = shares(u.limit.Max, demands, u.credits)
+	// Unchanged ones are repeated before they run out.
 	if slices.Equal(s, u.shared) && now-u.sharedAt < int64(shareAgain) {
 		return
 	}

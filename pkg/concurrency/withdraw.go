@@ -20,6 +20,7 @@ func (a *Agent) recall(u *user, now int64) {
 		return
 	}
 	p.phase, p.turned = recalled, 0
+	// An answer that has just lent them may be written later than what is withdrawn now.
 	p.sendAt, p.sendGap = max(now, p.lentAt+int64(applySpan)), int64(withdrawAgain)
 	a.withdraw(u, now)
 }
@@ -78,7 +79,7 @@ func (a *Agent) Withdrawn(at time.Time, name string, rest int) {
 		a.review(u, now)
 		return
 	}
-	if u.places.rest == 0 {
+	if u.places.rest == 0 { // all of them have ended
 		u.places.phase = none
 	}
 	u.places.natives = min(u.places.natives, u.places.inside)
