@@ -7,16 +7,16 @@ import (
 	"github.com/sluice-qos/sluice/pkg/jobs"
 )
 
-// finishing bounds what is done at the end of a job. What fails is done later.
+// finishing bounds the calls at the end of a job. Those that fail are made again later.
 const finishing = 5 * time.Second
 
-// end is one of an attempt at a job.
+// end is the end of an attempt at a job.
 type end struct {
 	claim jobs.Claim
 	tier  jobs.Tier
 	id    int64
-	queue string    // River's
-	until time.Time // its lease is over then, if it was not given back
+	queue string    // name of River's queue
+	until time.Time // when the lease of a slot that was not given back is over
 }
 
 // finish gives a slot back, wakes the jobs that got it, and lets another through the
@@ -24,7 +24,7 @@ type end struct {
 func (f *Fairness) finish(ctx context.Context, e end) {
 	ctx, cancel := context.WithTimeout(ctx, finishing)
 	defer cancel()
-	if t, ok := f.asker().ask(ctx, e.claim.User); ok { // it may have been lowered
+	if t, ok := f.asker().ask(ctx, e.claim.User); ok { // the limits may have changed while the job ran
 		e.tier = t
 	}
 	if !f.free(ctx, e) {
@@ -73,9 +73,9 @@ func (f *Fairness) freeAgain(ctx context.Context) {
 	defer cancel()
 	for i, e := range ends {
 		if time.Now().After(e.until) {
-			continue
+			continue // the slot is free by now
 		}
-		if !f.free(ctx, e) { // the others would not be better off
+		if !f.free(ctx, e) { // the same Slots would not answer for the others either
 			f.mu.Lock()
 			f.unfreed = append(ends[i:], f.unfreed...)
 			f.mu.Unlock()

@@ -10,15 +10,16 @@ import (
 	"github.com/riverqueue/river/rivertype"
 )
 
-// The gate in River's table. Of each user's jobs in a queue, as many as may run at
-// once are "in the flow": available, running or parked. The others have the state
-// scheduled and the mark gated. One comes into the flow when one leaves it. The three
-// queues of a service have a flow each, though its limit is of all together: jobs that
-// wait for a worker of one must not hold those in another up. The slots do the rest.
+// The gate is in River's table. Of each user's jobs in a queue, as many as may run at once
+// are "in the flow": available, running or parked. The others have the state scheduled and
+// the mark gated. A job comes into the flow when another one leaves it. The three queues of
+// a service have a flow each, although the limit is for all of them together: jobs that
+// wait for a worker of one queue must not hold up those in another. The slots keep the
+// limit.
 //
-// A job leaves it when it ends, but River writes that up to 250 ms later. So the
-// statement that lets the next one in marks the row of the one that has ended with the
-// time of its attempt, and nobody counts it from then on; if it is fetched again, it
+// A job leaves the flow when it ends, but River writes that up to 250 ms later. So the
+// statement that lets the next job in marks the row of the one that has ended with the
+// time of its attempt, and that row is not counted from then on. If it is fetched again, it
 // has another time. The same mark is on the rows of jobs whose worker died, which River
 // rescues in an hour.
 
@@ -33,10 +34,10 @@ func (f *Fairness) pass(ctx context.Context, e end) {
 	f.metrics.Promoted.Add(float64(n))
 }
 
-// settling is after what time the gate looks again at users whose jobs it held back.
+// settling is the time after which the gate looks again at users whose jobs it held back.
 const settling = 100 * time.Millisecond
 
-// maxNudges bounds the users that the gate looks at again. The sweep has the others.
+// maxNudges bounds the users that the gate looks at again. The sweep looks at all.
 const maxNudges = 10_000
 
 // nudges are the users and queues to look at again, and the queues to announce again.
@@ -45,13 +46,13 @@ type nudges struct {
 	of      map[flow]bool
 	queues  map[string]bool
 	inserts map[string]*inserts // by queue
-	wake    chan struct{}       // of capacity 1: there are some
+	wake    chan struct{}       // of capacity 1; has a message when there is something to look at
 }
 
-// inserts are those into a queue.
+// inserts are the inserts into a queue.
 type inserts struct {
-	begun, under int       // ever, and under way
-	ended        time.Time // the last
+	begun, under int       // inserts that ever began, and those that are under way
+	ended        time.Time // when the last one ended
 }
 
 func (n *nudges) add(flows []flow) {
@@ -68,9 +69,10 @@ func (n *nudges) add(flows []flow) {
 	poke(n.wake)
 }
 
-// inserting notes an insert, and its end when that is called. River announces at most one
-// into a queue in its FetchCooldown of 100 ms, somewhen between the begin and the end of
-// each; workers would find the jobs of others at their next poll only.
+// inserting notes an insert, and its end when the result is called. River announces at most
+// one insert into a queue within its FetchCooldown of 100 ms, at some time between the
+// begin and the end of the insert. Workers would find the jobs of other inserts only at
+// their next poll.
 func (n *nudges) inserting(params []*rivertype.JobInsertParams) (end func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -95,7 +97,7 @@ func (n *nudges) inserting(params []*rivertype.JobInsertParams) (end func()) {
 	for queue := range near {
 		begun[queue] = n.inserts[queue].begun
 	}
-	if len(n.inserts) > maxNudges { // queues with names of their own for each user, say
+	if len(n.inserts) > maxNudges { // such as with a queue for each user
 		maps.DeleteFunc(n.inserts, func(_ string, i *inserts) bool { return i.under == 0 && now.Sub(i.ended) >= 2*settling })
 	}
 	return func() {
@@ -125,8 +127,9 @@ func (n *nudges) take() (flows []flow, queues []string) {
 	return flows, queues
 }
 
-// nudgeLoop looks at users soon after their jobs were held back: what stood before them
-// may have ended before they could be seen, and then nothing else would let them in.
+// nudgeLoop looks at users soon after their jobs were held back. The jobs before them may
+// have ended before the held ones were visible, and then nothing but the sweep would let
+// these in.
 func (f *Fairness) nudgeLoop(ctx context.Context) {
 	for {
 		select {
@@ -145,7 +148,7 @@ func (f *Fairness) nudgeLoop(ctx context.Context) {
 	}
 }
 
-// promote lets jobs through where there is room. What fails is the sweep's.
+// promote lets jobs through where there is room. If it fails, the sweep does so later.
 func (f *Fairness) promote(ctx context.Context, flows []flow) {
 	if len(flows) == 0 {
 		return
@@ -170,7 +173,7 @@ func (f *Fairness) announce(ctx context.Context, queues []string) {
 // chunk bounds the rows of a statement that changes many.
 const chunk = 1000
 
-// ungateAll lets everything go that was held back.
+// ungateAll lets all jobs go that were held back.
 func (f *Fairness) ungateAll(ctx context.Context) error {
 	for {
 		n, err := f.db.ungate(ctx, chunk)

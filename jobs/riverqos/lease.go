@@ -12,24 +12,25 @@ import (
 // renewing bounds the claims of one call of Renew.
 const renewing = 500
 
-// lease is a slot's, of a job that runs in this process. The lock of leases guards what
-// changes.
+// lease is the lease of the slot of a job that runs in this process. The lock of leases
+// guards the fields that change.
 type lease struct {
 	claim  jobs.Claim
 	limits jobs.Limits
-	until  time.Time // it surely lasts
+	until  time.Time // until when the lease surely lasts
 	timer  *time.Timer
 	cancel context.CancelCauseFunc
 }
 
-// leases are those of this process.
+// leases are the leases of this process.
 type leases struct {
 	mu sync.Mutex
 	of map[string]*lease // by holder
 }
 
-// add calls over when nobody may count on the lease any more, unless it is removed
-// before. This needs no loop: where nobody calls Run, no job runs uncounted either.
+// add calls over when the lease may have ended, unless the lease is removed before. It
+// needs no loop, so that also in a program that does not call Run no job goes on without a
+// slot.
 func (l *leases) add(e *lease, over func(*lease)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -44,7 +45,7 @@ func (l *leases) add(e *lease, over func(*lease)) {
 	})
 }
 
-// ends takes a lease out that is over, and reports whether it did.
+// ends removes a lease that is over, and reports whether it did.
 func (l *leases) ends(e *lease) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -99,9 +100,9 @@ func (l *leases) get(holder string) *lease {
 	return l.of[holder]
 }
 
-// renewLoop keeps the leases of running jobs. It goes on until the context ends, which
-// is to be after the last job. What fails is tried again soon: Slots that stand still
-// for less than most of a lease end no job.
+// renewLoop keeps the leases of running jobs until the context ends, which must be after
+// the last job. A renewal that fails is tried again soon, so that no job ends if the Slots
+// stand still for less than about half of a lease.
 func (f *Fairness) renewLoop(ctx context.Context) {
 	soon := f.cfg.Lease / 20
 	timer := time.NewTimer(f.cfg.Lease / 3)
@@ -132,7 +133,7 @@ func (f *Fairness) renewAll(ctx context.Context) bool {
 func (f *Fairness) renew(ctx context.Context, claims []jobs.Claim) bool {
 	ctx, cancel := context.WithTimeout(ctx, f.cfg.Lease/4)
 	defer cancel()
-	asked := time.Now() // the lease may have begun then
+	asked := time.Now() // the lease begins when the Slots hear this, which is not earlier
 	lost, err := f.cfg.Slots.Renew(ctx, claims, f.cfg.Lease)
 	if err != nil {
 		f.failed("renew", "leases could not be renewed", err)
@@ -157,8 +158,9 @@ func (f *Fairness) renew(ctx context.Context, claims []jobs.Claim) bool {
 	return true
 }
 
-// regain takes a slot anew for a job that runs and has lost its own, as when the Slots
-// have lost their memory, unless the job runs elsewhere by now or there is no room.
+// regain takes a new slot for a job that runs and has lost its own, for instance because
+// the Slots have lost their memory. It does not if the job runs elsewhere by now, or there
+// is no room.
 func (f *Fairness) regain(ctx context.Context, e *lease) bool {
 	usage, err := f.cfg.Slots.User(ctx, e.claim.User)
 	if err != nil {
@@ -175,13 +177,13 @@ func (f *Fairness) regain(ctx context.Context, e *lease) bool {
 		return false
 	}
 	f.held.renewed([]jobs.Claim{e.claim}, asked.Add(f.cfg.Lease))
-	if f.held.get(e.claim.Holder) == nil { // it ended meanwhile
+	if f.held.get(e.claim.Holder) == nil { // the job ended meanwhile, and nobody else gives this slot back
 		f.later(end{claim: e.claim, tier: jobs.Tier{Limits: e.limits}})
 	}
 	return true
 }
 
-// lose ends a job's context, so that another may have its slot.
+// lose ends a job's context: its slot is lost, and another job may have it.
 func (f *Fairness) lose(e *lease) {
 	f.metrics.Lost.Inc()
 	f.log.Warn("a job lost its slot", "job", e.claim.ID)

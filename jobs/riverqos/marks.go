@@ -67,7 +67,7 @@ func (n notes) since(otherwise time.Time) time.Time {
 
 func seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }
 
-// job is the Slots' name of one of River's jobs.
+// job is the job of the Slots that stands for one of River's.
 func (f *Fairness) job(user string, id int64, service string) jobs.Job {
 	name := strconv.FormatInt(id, 10)
 	if f.cfg.Namespace != "" {
@@ -76,7 +76,7 @@ func (f *Fairness) job(user string, id int64, service string) jobs.Job {
 	return jobs.Job{User: user, ID: name, Queue: service}
 }
 
-// id is River's of a job. It is not ok for a job of another namespace.
+// id is the id in River of a job of the Slots. It is not ok for a job of another namespace.
 func (f *Fairness) id(j jobs.Job) (int64, bool) {
 	name := j.ID
 	if f.cfg.Namespace != "" {

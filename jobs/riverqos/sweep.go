@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	page       = 1000             // users at a time
-	everyDepth = 10 * time.Second // between two counts of all jobs
-	everyStray = 10               // sweeps between two searches for jobs that the Slots forgot
+	page       = 1000             // how many users are looked at together
+	everyDepth = 10 * time.Second // time between two counts of all jobs
+	everyStray = 10               // how many sweeps between two searches for jobs that the Slots forgot
 )
 
-// sweepLoop repairs what crashes and lost messages left. Of all workers one sweeps at a
-// time: it holds an advisory lock, in a transaction that the server ends if its owner
+// sweepLoop repairs what crashes and lost messages left behind. One worker at a time
+// sweeps: it holds an advisory lock, in a transaction that the server ends if the worker
 // falls silent.
 func (f *Fairness) sweepLoop(ctx context.Context) {
 	for ctx.Err() == nil {
@@ -29,12 +29,13 @@ func (f *Fairness) sweepLoop(ctx context.Context) {
 			f.metrics.Sweeps.WithLabelValues("error").Inc()
 			f.failed("sweep", "a sweep failed", err)
 		}
-		f.metrics.Depth.Reset() // the one who sweeps counts
+		f.metrics.Depth.Reset() // the process that sweeps now has these series
 		f.pause(ctx)
 	}
 }
 
-// pause waits for about the time between two sweeps.
+// pause waits for about the time between two sweeps. It differs, so that workers that
+// started together do not all ask for the lock at once.
 func (f *Fairness) pause(ctx context.Context) {
 	select {
 	case <-ctx.Done():
@@ -43,10 +44,11 @@ func (f *Fairness) pause(ctx context.Context) {
 }
 
 const (
-	// silence is how long the transaction that holds the lock may be silent. Its owner gives
-	// a sign of life ten times as often, and gives up, too, when it gets no answer.
+	// silence is how long the transaction that holds the lock may be silent. Its owner sends
+	// a statement ten times as often, and gives up the lock if it gets no answer.
 	silence = 10 * time.Second
-	// parting bounds what is done when the sweeps end. The server does the same by itself.
+	// parting bounds the rollback when the sweeps end. Without it the server ends the
+	// transaction by itself.
 	parting = time.Second
 )
 
@@ -64,7 +66,7 @@ func (f *Fairness) lead(ctx context.Context) error {
 	beating.Go(func() { lose(f.beat(ctx, lock)) })
 	err = f.sweeps(ctx)
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		return context.Cause(ctx) // why the lock was lost, rather than the sweep's "context canceled"
 	}
 	return err
 }
@@ -98,8 +100,8 @@ func unlock(tx pgx.Tx) {
 	_ = tx.Rollback(ctx)
 }
 
-// beat keeps the lock until the context ends, however long a sweep takes, and returns why
-// it could not: another process may sweep then.
+// beat keeps the lock until the context ends, however long a sweep takes. If it fails, it
+// returns why, and another process may sweep.
 func (f *Fairness) beat(ctx context.Context, lock pgx.Tx) error {
 	for {
 		select {
@@ -114,15 +116,15 @@ func (f *Fairness) beat(ctx context.Context, lock pgx.Tx) error {
 	}
 }
 
-// within ends a call in time.
+// within calls a function with a context that ends after the limit.
 func within[T any](ctx context.Context, limit time.Duration, call func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	return call(ctx)
 }
 
-// sweeps go on until the context ends or one fails. Each step has a time of its own, so
-// that many users do not make it fail.
+// sweeps go on until the context ends or one fails. Each statement has a time-out of its
+// own, so that a sweep over many users does not fail for its length.
 func (f *Fairness) sweeps(ctx context.Context) error {
 	var counted, put, strayed time.Time
 	for ctx.Err() == nil {
@@ -159,13 +161,13 @@ func (f *Fairness) sweeps(ctx context.Context) error {
 // that PostgreSQL or Redis itself fails.
 const failing = 3
 
-// failures are those of a sweep.
+// failures counts the users in a row for whom a sweep has failed.
 type failures struct {
 	*Fairness
 	row int
 }
 
-// end is the error if the sweep is to end with it.
+// end takes the result of a user, and returns the error if the sweep has to end with it.
 func (f *failures) end(ctx context.Context, err error) error {
 	if err == nil {
 		f.row = 0
@@ -206,6 +208,8 @@ func (f *Fairness) sweepWaiting(ctx context.Context) error {
 			if err := missed.end(ctx, err); err != nil {
 				return err
 			}
+			// Not only the jobs that Hand returned: the worker that was to wake the others may
+			// be dead.
 			f.wake(ctx, reserved)
 		}
 		if len(users) < page {
@@ -215,7 +219,8 @@ func (f *Fairness) sweepWaiting(ctx context.Context) error {
 	}
 }
 
-// handOut returns all jobs of a user for which slots are reserved.
+// handOut gives out a user's free slots, and returns all jobs of the user for which slots
+// are reserved.
 func (f *Fairness) handOut(ctx context.Context, user string, l jobs.Limits) ([]jobs.Job, error) {
 	ctx, cancel := f.db.bound(ctx)
 	defer cancel()
@@ -235,7 +240,7 @@ func (f *Fairness) reserved(ctx context.Context, user string) ([]jobs.Job, error
 	return all, nil
 }
 
-// sweepGated lets jobs of users through who have room.
+// sweepGated lets gated jobs through where their users have room.
 func (f *Fairness) sweepGated(ctx context.Context) error {
 	for after := (flow{}); ; {
 		flows, err := f.db.gated(ctx, after, page)
@@ -248,6 +253,7 @@ func (f *Fairness) sweepGated(ctx context.Context) error {
 			flows[i].size = asker.tier(ctx, flows[i].user).Limits.Of(service(flows[i].queue))
 			users[i] = flows[i].user
 		}
+		// First, or the jobs of dead workers would fill the flow until River rescues them.
 		if err := f.loseDead(ctx, users); err != nil {
 			return err
 		}
@@ -278,9 +284,9 @@ func (f *Fairness) loseDead(ctx context.Context, users []string) error {
 	return f.db.lose(ctx, dead, lease)
 }
 
-// sweepStrays makes parked jobs available that are in nobody's line any more, so that
-// they try again: the Slots lost their memory, or a reservation ended before River had
-// written that the job was parked.
+// sweepStrays makes parked jobs available that are in no line any more, so that they try
+// again. There are such jobs when the Slots have lost their memory, or when a reservation
+// ended before River had written that the job was parked.
 func (f *Fairness) sweepStrays(ctx context.Context) error {
 	for after := (flow{}); ; {
 		flows, err := f.db.gated(ctx, after, page)
@@ -315,7 +321,8 @@ func (f *Fairness) sweepStrays(ctx context.Context) error {
 	}
 }
 
-// unknownTo are those of the rows that are not among what the Slots have of their users.
+// unknownTo returns the ids of the rows that are not among the jobs that the Slots have of
+// their users.
 func (f *Fairness) unknownTo(ctx context.Context, rows []owned, among func(jobs.Usage) []jobs.Job) (ids []int64, err error) {
 	known := map[string]map[string]bool{} // jobs by user
 	for _, row := range rows {
@@ -343,9 +350,8 @@ func of(slots []jobs.Slot) (all []jobs.Job) {
 	return all
 }
 
-// sweepCrowds closes the gate behind jobs that did not come through it: those that were
-// scheduled for the same moment, retries, inserts of a program without the middleware's
-// gate.
+// sweepCrowds closes the gate behind jobs that did not come through it: jobs that were
+// scheduled for the same moment, retries, and inserts of a program without the gate.
 func (f *Fairness) sweepCrowds(ctx context.Context) error {
 	crowds, err := f.db.crowded(ctx)
 	if err != nil {
@@ -370,6 +376,7 @@ func (f *Fairness) regate(ctx context.Context, c flow, over int) error {
 	if err != nil {
 		return err
 	}
+	// A job that a slot is reserved for is about to run, and would come back late.
 	var except []int64
 	for _, j := range reserved {
 		if id, ok := f.id(j); ok {
@@ -385,7 +392,8 @@ func (f *Fairness) regate(ctx context.Context, c flow, over int) error {
 	return nil
 }
 
-// putOff keeps gated jobs from becoming available by themselves.
+// putOff moves the time at which gated jobs become available by themselves. They would
+// otherwise pass the gate then.
 func (f *Fairness) putOff(ctx context.Context) error {
 	for {
 		n, err := f.db.putOff(ctx, f.cfg.GateFor.Seconds(), chunk)

@@ -9,11 +9,11 @@ import (
 )
 
 const (
-	// maxNaps bounds the jobs of a process that wait for River to say that they are
-	// scheduled. The sweep wakes those that are too many.
+	// maxNaps bounds the jobs of a process that wait until River has written that they are
+	// scheduled. The sweep wakes those beyond.
 	maxNaps = 10_000
-	// napping is how long a wake-up is tried; then it is the sweep's. River writes within
-	// 250 ms, unless it is in trouble.
+	// napping is how long a process tries to wake a job; after that the sweep does. River
+	// writes within 250 ms, unless it is in trouble.
 	napping = 2 * time.Second
 )
 
@@ -24,7 +24,7 @@ type nap struct {
 	delay        time.Duration
 }
 
-// naps are those of this process.
+// naps are the jobs that this process tries to wake again.
 type naps struct {
 	mu   sync.Mutex
 	of   map[jobs.Job]nap
@@ -45,7 +45,7 @@ func (n *naps) add(all ...nap) {
 	poke(n.wake)
 }
 
-// due takes out those whose time has come, and tells how long until the next one's.
+// due removes and returns the naps whose time has come, and how long it is until the next.
 func (n *naps) due(now time.Time) (due []nap, next time.Duration) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -61,7 +61,7 @@ func (n *naps) due(now time.Time) (due []nap, next time.Duration) {
 	return due, next
 }
 
-// wake makes jobs available to workers for which slots are reserved.
+// wake makes jobs for which slots are reserved available to workers.
 func (f *Fairness) wake(ctx context.Context, handed []jobs.Job) {
 	if len(handed) == 0 {
 		return
@@ -74,7 +74,7 @@ func (f *Fairness) wake(ctx context.Context, handed []jobs.Job) {
 	f.rouse(ctx, all)
 }
 
-// rouse tries to wake jobs, and plans to do so again where it is too early.
+// rouse tries to wake jobs, and plans another try for those that River has not written yet.
 func (f *Fairness) rouse(ctx context.Context, all []nap) {
 	ctx, cancel := context.WithTimeout(ctx, finishing)
 	defer cancel()
@@ -82,7 +82,7 @@ func (f *Fairness) rouse(ctx context.Context, all []nap) {
 		var ids []int64
 		ours := all[:0:0]
 		for _, x := range all {
-			if id, ok := f.id(x.job); ok { // others have wakers of their own
+			if id, ok := f.id(x.job); ok { // jobs of other namespaces have wakers of their own
 				ids, ours = append(ids, id), append(ours, x)
 			}
 		}
@@ -109,7 +109,7 @@ func (f *Fairness) rouse(ctx context.Context, all []nap) {
 	}
 }
 
-// next gives the slot of a job that will not come to the user's next one.
+// next gives the reservation of a job that does not exist any more to the user's next job.
 func (f *Fairness) next(ctx context.Context, x nap) (handed []nap) {
 	if err := f.cfg.Slots.Forget(ctx, x.job); err != nil {
 		f.failed("forget", "a job that is gone could not be forgotten", err)
@@ -160,7 +160,7 @@ func (f *Fairness) wakeLoop(ctx context.Context) {
 	}
 }
 
-// poke sends without waiting: one message is as good as many.
+// poke sends without waiting. If a message waits already, one more would say nothing new.
 func poke(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

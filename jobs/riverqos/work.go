@@ -19,14 +19,14 @@ import (
 // attempt.
 var ErrLeaseLost = errors.New("the lease of the job's slot is lost")
 
-// outage is how long a job waits when the Slots do not answer, and up to as long again:
-// it never runs without a slot.
+// outage is how long a job waits at least when the Slots do not answer; at most it waits
+// twice as long. It never runs without a slot.
 const outage = 2 * time.Second
 
 // acquiring bounds how long a worker waits for the Slots, and before that for the Tiers.
 const acquiring = 10 * time.Second
 
-// middleware is both of River's.
+// middleware is River's middleware for workers and for inserts.
 type middleware struct {
 	river.MiddlewareDefaults
 	*Fairness
@@ -62,22 +62,23 @@ func (f *middleware) Work(ctx context.Context, row *rivertype.JobRow, doInner fu
 	return f.run(ctx, row, end{claim: claim, tier: tier, id: row.ID, queue: row.Queue}, asked, doInner)
 }
 
-// tierFor does not wait for ever, as long as the Tiers mind their context: River's
-// timeouts begin with the job itself.
+// tierFor is tier with a time-out, which holds if the Tiers heed their context. It is
+// needed because River's own time-outs begin with the job itself.
 func (f *Fairness) tierFor(ctx context.Context, user string) jobs.Tier {
 	ctx, cancel := context.WithTimeout(ctx, acquiring)
 	defer cancel()
 	return f.tier(ctx, user)
 }
 
-// acquire does not wait for ever either.
+// acquire is Slots.Acquire with a time-out, for the same reason.
 func (f *Fairness) acquire(ctx context.Context, c jobs.Claim, l jobs.Limits) (jobs.Verdict, error) {
 	ctx, cancel := context.WithTimeout(ctx, acquiring)
 	defer cancel()
 	return f.cfg.Slots.Acquire(ctx, c, l, f.cfg.Lease, f.cfg.Mode == Park)
 }
 
-// run has a slot. It gives it back however the job ends, a panic included.
+// run does a job that has a slot, and gives the slot back however the job ends, also after
+// a panic.
 func (f *Fairness) run(ctx context.Context, row *rivertype.JobRow, e end, asked time.Time, doInner func(context.Context) error) error {
 	outer := ctx
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -92,7 +93,7 @@ func (f *Fairness) run(ctx context.Context, row *rivertype.JobRow, e end, asked 
 	if row.Attempt <= 1 { // the waits of later attempts are River's
 		f.metrics.Waits.WithLabelValues(e.tier.Name).Observe(max(0, time.Since(n.since(row.ScheduledAt)).Seconds()))
 	}
-	if n.Wait != "" { // it came by itself
+	if n.Wait != "" { // the job came by itself, with the mark of its wait
 		if err := river.MetadataSet(ctx, markWait, nil); err != nil {
 			return err
 		}
@@ -105,9 +106,11 @@ func (f *Fairness) run(ctx context.Context, row *rivertype.JobRow, e end, asked 
 	if lost {
 		f.yield(outer, row)
 	}
-	if snooze := new(river.JobSnoozeError); errors.As(err, &snooze) { // its own: it waits by its own will from now on
+	if snooze := new(river.JobSnoozeError); errors.As(err, &snooze) { // the job's own: its wait for a slot is over
 		return errors.Join(river.MetadataSet(ctx, markSince, nil), err)
 	}
+	// A job that lost its slot has not failed, so it is tried again without having spent an
+	// attempt.
 	if stop := new(river.JobCancelError); lost && !errors.As(err, &stop) {
 		return river.JobSnooze(jitter(outage, outage))
 	}
@@ -122,9 +125,9 @@ func (f *Fairness) counted(ctx context.Context, tier string, doInner func(contex
 	return doInner(ctx)
 }
 
-// refuse keeps a job for later that got no slot.
+// refuse keeps a job that got no slot for later.
 func (f *Fairness) refuse(ctx context.Context, row *rivertype.JobRow, c jobs.Claim, t jobs.Tier, v jobs.Verdict) error {
-	reason := "line" // somebody is before it
+	reason := "line" // other jobs of the user are before it
 	switch {
 	case v.Running >= t.Limits.Total:
 		reason = "total"
@@ -160,15 +163,15 @@ func (f *Fairness) park(ctx context.Context, row *rivertype.JobRow, c jobs.Claim
 	)
 }
 
-// unknown keeps a job for later of which nobody knows whether it has a slot.
+// unknown keeps a job for later if it is not known whether it has a slot.
 func (f *Fairness) unknown(ctx context.Context, row *rivertype.JobRow, e end, err error) error {
-	f.later(e)
+	f.later(e)            // the call may have been heard: then the slot must be given back
 	if ctx.Err() != nil { // the worker stops, or the job was cancelled: River knows which
 		return fmt.Errorf("acquire a slot: %w", ctx.Err())
 	}
 	f.failed("acquire", "the slots do not answer, jobs wait", err)
 	f.metrics.Refused.WithLabelValues(e.tier.Name, "unreachable").Inc()
-	if f.cfg.Mode == Park { // it may be parked
+	if f.cfg.Mode == Park { // the job may stand in the line, and then it must be possible to wake it
 		if err := f.park(ctx, row, e.claim); err != nil {
 			return err
 		}

@@ -14,10 +14,9 @@ var elsewhereSQL string
 // yielding is the time between two questions whether another attempt is still under way.
 const yielding = time.Second
 
-// yield waits while another attempt at a job is under way, until the context ends. What
-// River writes of an attempt it writes to the job, whichever attempt that is running:
-// the end of this one would have River start a third, which would take the slot of the
-// second, and so on.
+// yield waits while another attempt at a job is under way, until the context ends. River
+// writes the end of an attempt to the job, whichever attempt is running: the end of this
+// one would have River start a third, which would take the slot of the second, and so on.
 func (f *Fairness) yield(ctx context.Context, row *rivertype.JobRow) {
 	for f.elsewhere(ctx, row) {
 		select {

@@ -10,17 +10,17 @@ import (
 
 // CacheConfig says how long a Cache remembers. The zero value is usable.
 type CacheConfig struct {
-	TTL         time.Duration // of a user's tier; 0 means 1 min
-	NotFoundTTL time.Duration // of a user whom nobody knew; 0 means 10 s
+	TTL         time.Duration // how long a user's tier is remembered; 0 means 1 min
+	NotFoundTTL time.Duration // how long it is remembered that nobody knew a user; 0 means 10 s
 	Retry       time.Duration // after an error, until it asks for that user again; 0 means 5 s
-	Timeout     time.Duration // of asking; 0 means 2 s
-	MaxUsers    int           // about whom it remembers something; 0 means 100 000
+	Timeout     time.Duration // of each question; 0 means 2 s
+	MaxUsers    int           // how many users it remembers; 0 means 100 000
 }
 
-// Cache remembers the names of users' tiers, and nothing that depends on the limit file:
-// an edit of that counts at once. However many ask for a user at a time, one question
-// is under way. When that fails, the last name that was known counts on, however old.
-// It is safe for concurrent use.
+// Cache remembers the names of users' tiers, and nothing that depends on the limit file, so
+// that an edit of the file counts at once. However many callers ask for a user at a time,
+// one question is under way. If it fails, the last name that was known goes on counting,
+// however old. A Cache is safe for concurrent use.
 type Cache struct {
 	name NameFunc
 	cfg  CacheConfig
@@ -40,7 +40,7 @@ type remembered struct {
 // flight is a question that is under way.
 type flight struct {
 	ctx  context.Context // ends with the time-out
-	done chan struct{}   // closed when the rest is there
+	done chan struct{}   // closed when tier and err are set
 	tier string
 	err  error
 }
@@ -57,15 +57,15 @@ func NewCache(name NameFunc, cfg CacheConfig) *Cache {
 	return &Cache{name: name, cfg: cfg, young: map[string]remembered{}, flights: map[string]*flight{}}
 }
 
-// Name is a NameFunc. An error is returned to those who waited for the answer; until it
-// asks again, others get what was known before without one.
+// Name is a NameFunc. An error is returned to the callers who waited for the answer. Later
+// callers get the name that was known before, without an error, until Name asks again.
 func (c *Cache) Name(ctx context.Context, user string) (string, error) {
 	last, f, fresh := c.find(user, ctx.Err() == nil)
 	switch {
 	case fresh:
 		c.hits.Add(1)
 		return last, nil
-	case f == nil: // who cannot wait for an answer does not ask
+	case f == nil: // a caller who cannot wait for an answer causes no question
 		return last, ctx.Err()
 	}
 	c.misses.Add(1)
@@ -74,6 +74,7 @@ func (c *Cache) Name(ctx context.Context, user string) (string, error) {
 	case <-f.ctx.Done():
 	case <-ctx.Done():
 	}
+	// If several of them happened at once, the answer counts.
 	select {
 	case <-f.done:
 		return f.tier, f.err
@@ -82,7 +83,7 @@ func (c *Cache) Name(ctx context.Context, user string) (string, error) {
 	if err := ctx.Err(); err != nil {
 		return last, err
 	}
-	return last, f.ctx.Err() // the function does not heed its context
+	return last, f.ctx.Err() // the function goes on after its context has ended
 }
 
 // find returns what was known of a user, and whether that is fresh. If not, the flight
@@ -93,7 +94,7 @@ func (c *Cache) find(user string, begin bool) (last string, f *flight, fresh boo
 	k, ok := c.young[user]
 	if !ok {
 		if k, ok = c.old[user]; ok {
-			c.keep(user, k)
+			c.keep(user, k) // a use: the user outlives the next change of generations
 		}
 	}
 	if ok && time.Now().Before(k.until) {
@@ -121,7 +122,7 @@ func (c *Cache) ask(f *flight, user, last string) {
 	switch {
 	case f.err != nil:
 		c.failed.Add(1)
-		f.tier, ttl = last, c.cfg.Retry
+		f.tier, ttl = last, c.cfg.Retry // the old name is remembered anew, so that not every caller asks
 	case f.tier == "":
 		ttl = c.cfg.NotFoundTTL
 	}
@@ -155,10 +156,10 @@ func (c *Cache) keep(user string, k remembered) {
 // CacheStats are what a Cache did since it was made, for metrics.
 type CacheStats struct {
 	Hits   uint64 // answers without a question
-	Misses uint64 // callers who waited for one
-	Asked  uint64 // questions: several may have waited for the same
-	Errors uint64 // of these, those that failed
-	Users  int    // about whom it remembers something now
+	Misses uint64 // callers who waited for an answer
+	Asked  uint64 // questions; several callers may have waited for the same one
+	Errors uint64 // questions that failed
+	Users  int    // users who are remembered now
 }
 
 // Stats may be called at any time.

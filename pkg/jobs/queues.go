@@ -41,8 +41,8 @@ func (w *Workers) of(c Class) *int {
 // Queues are the workers of services, by their names.
 type Queues map[string]Workers
 
-// Workers are those of each queue by its name, without the queues that have none here:
-// River takes no such.
+// Workers returns the workers of each queue, by its name. Queues without workers here are
+// left out, because River refuses them.
 func (q Queues) Workers() map[string]int {
 	all := map[string]int{}
 	for service, w := range q {
@@ -58,8 +58,8 @@ func (q Queues) Workers() map[string]int {
 // QueueName is the name of a service's queue, such as analysis_priority.
 func QueueName(service string, c Class) string { return service + "_" + string(c) }
 
-// Split takes the name of a queue apart. One that is no service's queue is all service,
-// of no class.
+// Split takes the name of a queue apart. The name of any other queue is returned as the
+// service, without a class.
 func Split(queue string) (service string, c Class) {
 	for _, class := range Classes {
 		if service, ok := strings.CutSuffix(queue, "_"+string(class)); ok && service != "" {

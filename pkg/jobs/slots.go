@@ -1,9 +1,9 @@
-// Package jobs governs background jobs by the limits of their users: how many of a
-// user's run at a time, over all workers, which queue each goes to, and who comes
+// Package jobs governs background jobs by the limits of their users: how many jobs of a
+// user run at a time, over all workers, which queue each goes to, and which job comes
 // next. It knows of no job queue in particular: github.com/sluice-qos/sluice/jobs/riverqos
 // ties it to River.
 //
-// Nothing is ever rejected. A job above its user's limit waits, and the others' do
+// No job is ever rejected. A job above its user's limit waits, and jobs of other users do
 // not wait for it.
 package jobs
 
@@ -17,13 +17,13 @@ import (
 type Job struct {
 	User  string // the key of the limit file's user (limits.Key); not ""
 	ID    string // unique among all jobs of all times; not ""
-	Queue string // name of the service in the limit file's queues; "" is one like any other
+	Queue string // name of the service in the limit file's queues; "" is a queue like any other
 }
 
 // Limits are how many of a user's jobs may run at a time.
 type Limits struct {
 	Total  int            // over all queues; at least 1
-	Queues map[string]int // of these, by queue; one that is not named is limited by Total alone
+	Queues map[string]int // in each queue; a queue that is not here is limited by Total alone
 }
 
 // Of is how many may run in a queue.
@@ -37,8 +37,8 @@ func (l Limits) Of(queue string) int {
 // Claim is one attempt at a job.
 type Claim struct {
 	Job
-	// Holder is the attempt, unique among all attempts at all jobs. A later holder of
-	// the same job takes its slot over, for its worker has lost the job.
+	// Holder is the attempt, unique among all attempts at all jobs. A later holder of the
+	// same job takes over its slot, because the earlier holder's worker has lost the job.
 	Holder string
 }
 
@@ -46,26 +46,26 @@ type Claim struct {
 // are atomic, safe for concurrent use, and may be called again when it is not known
 // whether they happened. Time is the back end's.
 //
-// A slot is held for the length of a lease and has to be renewed; that of a worker that
-// died is free when the lease is over. A job that was refused may be parked: it stands
-// in the user's line, and a slot that becomes free is reserved for the first in it
-// whose queue has room. A reservation lapses when the job does not come in time; the
-// job is then parked no more.
+// A slot is held for the length of a lease and has to be renewed; the slot of a worker that
+// died is free when the lease is over. A job that was refused may be parked: it stands in
+// the user's line, and a slot that becomes free is reserved for the first job in the line
+// whose queue has room. A reservation lapses if the job does not come in time; the job is
+// not parked any more then.
 type Slots interface {
-	// Acquire takes a slot for the lease. It is granted if the job has one already, or
-	// one is reserved for it. Otherwise a free slot is granted only if nobody is parked
-	// before it whose queue has room, however many slots are free: Hand gives them out. If
-	// it is refused and park is set, the job is parked in the same step; one that is parked
-	// keeps its place. A job keeps the queue of its first Acquire as long as there is
-	// anything of it.
+	// Acquire takes a slot for the lease. It is granted if the job has a slot already, or
+	// one is reserved for it. Otherwise a free slot is granted only if no job whose queue has
+	// room is parked before this one, however many slots are free: Hand gives those out. If
+	// the slot is refused and park is set, the job is parked in the same step; a job that is
+	// parked already keeps its place. A job keeps the queue of its first Acquire as long as
+	// it has a slot, a reservation or a place in the line.
 	Acquire(ctx context.Context, c Claim, l Limits, lease time.Duration, park bool) (Verdict, error)
 
 	// Renew begins the leases of claims anew, and returns those that are lost: the lease
 	// had ended, or another holder has the job.
 	Renew(ctx context.Context, claims []Claim, lease time.Duration) (lost []Claim, err error)
 
-	// Release gives a slot back, and then does what Hand does. If the holder has none,
-	// only that.
+	// Release gives a slot back, and then does what Hand does. If the holder has no slot, it
+	// only does what Hand does.
 	Release(ctx context.Context, c Claim, l Limits, reserve time.Duration) (handed []Job, err error)
 
 	// Hand reserves the user's free slots for the first of the user's parked jobs, for so
@@ -76,48 +76,49 @@ type Slots interface {
 	// reservation first: they may not have been woken.
 	Reserved(ctx context.Context, user string) ([]Job, error)
 
-	// Forget drops what there is of a job that does not exist any more, unless it holds
-	// a slot: its place in the line, or its reservation.
+	// Forget drops the place in the line, or the reservation, of a job that does not exist
+	// any more. A slot that the job holds stays.
 	Forget(ctx context.Context, j Job) error
 
-	// Waiting returns up to n users after the given one, sorted, who have parked or
-	// reserved jobs. "" begins.
+	// Waiting returns up to n users who have parked or reserved jobs, sorted, from the one
+	// after the given user on; "" for after begins with the first.
 	Waiting(ctx context.Context, after string, n int) ([]string, error)
 
-	// User tells what there is of a user.
+	// User returns the slots, reservations and parked jobs of a user.
 	User(ctx context.Context, user string) (Usage, error)
 }
 
 // Verdict is the answer to Acquire.
 type Verdict struct {
 	Granted bool
-	Running int // slots that are held or reserved, after it
-	InQueue int // of these, in the job's queue
-	Place   int // of a job that is parked: 1 is the first of the user's line; 0 if it is not
+	Running int // the user's slots that are held or reserved after the call
+	InQueue int // those among them that are in the job's queue
+	Place   int // place of a parked job in the user's line, from 1; 0 if it is not parked
 }
 
-// Usage is what there is of a user's jobs.
+// Usage is the slots, reservations and parked jobs of a user.
 type Usage struct {
 	Held, Reserved []Slot
 	Parked         []Job // in the order of their line, at most MaxParked
 }
 
-// Slot is one that is not free.
+// Slot is a slot that is not free.
 type Slot struct {
 	Job
 	Holder string        // "" if it is reserved
-	Left   time.Duration // of the lease or reservation
+	Left   time.Duration // time left of the lease or reservation
 }
 
 const (
-	// MaxParked bounds the parked jobs of a user. One more is refused without being
+	// MaxParked bounds the parked jobs of a user. A further job is refused without being
 	// parked, and has to come back by itself.
 	MaxParked = 10_000
 	// MaxName bounds a user, job, queue or holder, in bytes.
 	MaxName = 512
 )
 
-// ErrInvalid says that a call cannot be meant: a name that is empty or too long, a
-// limit below 1, a lease that is not positive, or a page of less than one. Nothing was
-// done. Nor was it when the context had ended, whose error is then returned.
+// ErrInvalid says that the arguments of a call are wrong: a name that is empty or too long,
+// a limit below 1, a lease that is not positive, or a page of less than one. Such a call
+// does nothing. Neither does a call whose context has ended, which returns the context's
+// error.
 var ErrInvalid = errors.New("invalid")
