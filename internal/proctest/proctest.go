@@ -236,8 +236,8 @@ func Poll(limit time.Duration, check func() error) error {
 // waits for the next one unless a minute of this one is left.
 func AwaitHour() { awaitWindow(time.Hour, time.Minute) }
 
-// AwaitMinute is AwaitHour for tests that count in minutes: they have 20 seconds at least.
-func AwaitMinute() { awaitWindow(time.Minute, 20*time.Second) }
+// AwaitMinute is AwaitHour for tests that count in minutes: they have 30 seconds at least.
+func AwaitMinute() { awaitWindow(time.Minute, 30*time.Second) }
 
 func awaitWindow(window, least time.Duration) {
 	if left := time.Until(time.Now().Truncate(window).Add(window)); left < least {

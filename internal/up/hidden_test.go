@@ -136,9 +136,9 @@ users:
 	}
 	melchior, balthasar := keyWith(t, oneSecret, "melchior"), keyWith(t, oneSecret, "balthasar")
 
-	proctest.AwaitHour()
-	proctest.AwaitMinute()
 	for _, user := range []string{"melchior", "balthasar"} { // 3 of an hour, and 2 of a minute
+		proctest.AwaitHour()
+		proctest.AwaitMinute()
 		refused := 0
 		for i := range 12 {
 			if status, _ := m.do(t, "GET", addresses[i%2], "/bytes/100", user); status == 429 {

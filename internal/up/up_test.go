@@ -57,8 +57,9 @@ func start(t *testing.T, change func(*Options)) *machine {
 		Options: Options{
 			Limits: filepath.Join(dir, "limits.yaml"), Listen: freePorts(t, 1), Instances: 1, Identify: "header:X-User",
 			Admin: proctest.FreeAddr(t), HAProxy: proctest.HAProxyPath(t), Refuse: 429,
-			MaxWait: 10 * time.Second, // a slow machine must not make HAProxy let requests pass
-			Stdout:  stdout, Stderr: stderr, Logger: slog.New(slog.NewTextHandler(stderr, nil)),
+			MaxWait:      10 * time.Second, // a slow machine must not make HAProxy let requests pass
+			StartTimeout: proctest.Patience,
+			Stdout:       stdout, Stderr: stderr, Logger: slog.New(slog.NewTextHandler(stderr, nil)),
 		},
 		ended:  make(chan struct{}),
 		stdout: stdout,
