@@ -13,14 +13,14 @@ import (
 	"github.com/sluice-qos/sluice/internal/listen"
 )
 
-// Access says who may ask, and how it is kept from others. Its zero value is for
-// this machine alone: everybody on it may ask, in the clear.
+// Access says which clients may ask, and how answers are kept from others. The zero Access
+// is for this machine alone: everybody on it may ask, without encryption.
 type Access struct {
-	TokenFile string // of the tokens that are asked for; "" asks for none
-	Cert, Key string // of TLS, in PEM form; "" is plain HTTP
+	TokenFile string // file of the tokens that clients need; "" if they need none
+	Cert, Key string // files of TLS, in PEM form; "" is plain HTTP
 }
 
-// Scheme is that of the API's addresses, http or https.
+// Scheme is the scheme of the API's addresses, http or https.
 func (a Access) Scheme() string {
 	if a.Cert != "" {
 		return "https"
@@ -28,7 +28,7 @@ func (a Access) Scheme() string {
 	return "http"
 }
 
-// Check refuses what would be open to other machines: on any address but one of
+// Check refuses an address that would be open to other machines: on any address but one of
 // loopback it wants tokens and TLS.
 func (a Access) Check(address string) error {
 	host, _, err := net.SplitHostPort(address)

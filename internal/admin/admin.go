@@ -1,32 +1,31 @@
-// Package admin serves what operators ask of a daemon: metrics, health and
-// reload.
+// Package admin serves what operators need of a daemon: metrics, health and reload.
 //
 //	GET  /metrics     Prometheus' text format
 //	GET  /-/healthy   200 while the process works
 //	GET  /-/ready     200 when it fully serves, otherwise 503 and the reason
 //	POST /-/reload    reads the limit file anew; 400 and its errors if it is broken
 //
-// And of polygen, in JSON (internal/polygen/view has the answers):
+// Polygen has answers in JSON as well (see internal/polygen/view):
 //
 //	GET /api/v1/users?sort=&n=          the users with most: by rate, concurrent, down, up or recent
 //	GET /api/v1/users/{user}?endpoint=  one user: limits, use, shares, state and why
 //	GET /api/v1/unknown-users?sort=&n=  users whom the limit file does not name: by recent or active
 //	GET /api/v1/instances               instances and the version of the limits that they enforce
 //
-// And as it happens, the first and the last one as server-sent events:
+// It also tells what happens, in the first and the last of these as server-sent events:
 //
 //	GET /api/v1/live?sort=&n=&user=&endpoint=&by=  every second: totals, the users with most, those limited now, instances, one user
 //	GET /api/v1/history/{user}?endpoint=&by=       what a user used in each of the last 300 seconds
 //	GET /api/v1/events/{user}?endpoint=&by=        requests of one user that started and ended in each of the last 50 seconds
 //	GET /api/v1/policies?user=&kind=               each policy as it is decided
 //
-// And at / the page that shows all that (internal/admin/page).
+// At / is the page that shows all of that (internal/admin/page).
 //
-// And what is done by hand:
+// These change something by hand:
 //
 //	GET    /api/v1/overrides                        users' limits set by hand for a time
 //	PUT    /api/v1/overrides/{user}?endpoint=       sets a user's limits for a time
-//	DELETE /api/v1/overrides/{user}?endpoint=       ends that
+//	DELETE /api/v1/overrides/{user}?endpoint=       removes these limits
 //	POST   /api/v1/users/{user}/unblock?endpoint=   lets a user in who is blocked
 package admin
 
@@ -51,7 +50,7 @@ import (
 // Options of the server.
 type Options struct {
 	Gatherer prometheus.Gatherer
-	Ready    func() error // why the daemon is not ready, or nil; Told of it is told to everybody
+	Ready    func() error // why the daemon is not ready, or nil; everybody may read Told of it
 	Reload   func() error // nil if there is nothing to reload
 	API      API          // nil for none
 	Live     Live         // nil for none; it needs an API beside it
@@ -101,8 +100,8 @@ func Handler(o Options) http.Handler {
 	return guard(o.Gate, o.Gate.ask(mux))
 }
 
-// Told is what everybody may know of an error of Ready: what it says itself, in front of
-// what it wraps. That may have addresses, and is in the log.
+// Told is the text of an error of Ready without wrapped causes, which everybody may read.
+// The causes may have addresses; they are in the log.
 func Told(err error) string {
 	text := err.Error()
 	var causes []error
@@ -159,7 +158,7 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger
 	return serve(ctx, l, h, log, 30*time.Second, time.Second)
 }
 
-// serve gives an answer so much time, and those under way at the end.
+// serve is Serve with these times for an answer, and for answers under way at the end.
 func serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger, answer, end time.Duration) error {
 	server := &http.Server{
 		Handler:           h,
@@ -187,6 +186,6 @@ func serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger
 	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("admin: %w", err)
 	}
-	<-ended // server.Serve does not wait for what is under way
+	<-ended // server.Serve does not wait for answers under way
 	return nil
 }

@@ -29,7 +29,7 @@ const (
 	maxName = 16 << 10
 )
 
-// apiPaths are those that there are.
+// apiPaths are the paths that exist, for answers to requests for others.
 var apiPaths = []string{
 	"/api/v1/users", "/api/v1/users/{user}", "/api/v1/unknown-users", "/api/v1/instances",
 	"/api/v1/live", "/api/v1/history/{user}", "/api/v1/events/{user}", "/api/v1/policies",
@@ -94,7 +94,7 @@ func writeJSON(w http.ResponseWriter, status int, answer any) {
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(answer) // who asked may have gone
+	_ = json.NewEncoder(w).Encode(answer) // fails only if the client has gone
 }
 
 // listed reads the order and the length of a list. The first order is the default.
@@ -123,7 +123,7 @@ type question struct {
 	isKey          bool // user is the key, not the name
 }
 
-// asked reads it from the rest of a path, which is escaped, and the query.
+// asked reads a question from the rest of a path, which is escaped, and the query.
 func asked(path string, q url.Values) (question, error) {
 	user, err := url.PathUnescape(path)
 	if err != nil || strings.Contains(path, "/") {
@@ -146,8 +146,8 @@ func asked(path string, q url.Values) (question, error) {
 	return u, nil
 }
 
-// validEndpoint is whether a limit file may name an endpoint so, or it is none, or all
-// of them together.
+// validEndpoint reports whether a limit file may have an endpoint of this name, or the name
+// stands for none of them or for all together.
 func validEndpoint(name string) bool {
 	if name == limits.All {
 		return true

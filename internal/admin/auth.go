@@ -17,14 +17,14 @@ import (
 	"github.com/sluice-qos/sluice/internal/secretfile"
 )
 
-// tellEvery is how often the log tells of those who ask without a good token, and of
-// connections that are too many, at most.
+// tellEvery is how often the log tells of requests without a good token, and of too many
+// connections, at most.
 const tellEvery = 10 * time.Second
 
-// Gate lets those through who may ask. A nil Gate lets everybody through. Its methods
-// are safe for concurrent use.
+// Gate lets requests through whose clients may ask. A nil Gate lets all through. Its
+// methods are safe for concurrent use.
 type Gate struct {
-	tokens      *rotated[tokens]          // nil: nobody is asked for one
+	tokens      *rotated[tokens]          // nil: clients need none
 	certificate *rotated[tls.Certificate] // nil: plain HTTP
 	log         *slog.Logger
 
@@ -32,8 +32,8 @@ type Gate struct {
 	refusals, closings        rarely
 }
 
-// NewGate reads the files of an Access. Broken ones are an error now; later, what
-// they held before stays.
+// NewGate reads the files of an Access. A broken file is an error now. If one is broken
+// later, what it held before stays in force.
 func NewGate(a Access, log *slog.Logger, reg prometheus.Registerer) (*Gate, error) {
 	factory := promauto.With(reg)
 	valid := factory.NewGaugeVec(prometheus.GaugeOpts{
@@ -90,9 +90,9 @@ func NewGate(a Access, log *slog.Logger, reg prometheus.Registerer) (*Gate, erro
 	return g, nil
 }
 
-// ask asks for a token wherever something is told of users or of the daemon, or is
-// changed. Its health is told to everybody, for load balancers, and the page is
-// given to everybody, for a browser that knows no token yet.
+// ask wants a token for every path that tells something of users or of the daemon, or
+// changes something. Health is open to all, for load balancers, and so is the page, for a
+// browser that has no token yet.
 func (g *Gate) ask(next http.Handler) http.Handler {
 	if g == nil {
 		return next
@@ -135,8 +135,8 @@ func bearer(r *http.Request) (token string, given bool) {
 	return strings.Trim(token, " "), true
 }
 
-// refuse answers 401, at once: a token is too long to be guessed. It lets go of the
-// connection, which nobody has a right to.
+// refuse answers 401 at once, without a delay, because a token is too long to be guessed.
+// It ends the connection, so that clients without a token keep none.
 func (g *Gate) refuse(w http.ResponseWriter, r *http.Request, given bool) {
 	g.unauthorized.Inc()
 	if n := g.refusals.now(); n > 0 {
@@ -167,7 +167,7 @@ func (g *Gate) closed(c net.Conn) {
 type rarely struct {
 	mu     sync.Mutex // guards what follows
 	told   time.Time
-	untold int // since then
+	untold int // calls since then
 }
 
 // now returns how often it was called since the last line if one is due, else 0.
@@ -183,9 +183,9 @@ func (r *rarely) now() (calls int) {
 	return calls
 }
 
-// proves reports whether a request comes by TLS and needs a token. A name that
-// somebody else made mean this machine is then in no certificate, and a page under
-// that name has no token.
+// proves reports whether a request comes by TLS and needs a token. Then a page of another
+// site cannot ask by making its own name mean this machine: no certificate has that name,
+// and the page has no token.
 func (g *Gate) proves(r *http.Request) bool {
 	return g != nil && g.tokens != nil && r.TLS != nil
 }
@@ -194,8 +194,8 @@ type callerKey struct{}
 
 type stillKey struct{}
 
-// mayStill reports whether the token of a request is good still: it is asked while a
-// stream goes on.
+// mayStill reports whether the token of a request is still good. Streams ask while they go
+// on, because they may outlive their token.
 func mayStill(ctx context.Context) bool {
 	still, ok := ctx.Value(stillKey{}).(func() bool)
 	return !ok || still()

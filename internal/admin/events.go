@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/polygen/view"
 )
 
-// pace is the times of a stream.
+// pace has the times of a stream.
 type pace struct {
 	alive time.Duration // a comment is sent when nothing else was for so long
 	write time.Duration // a reader who takes nothing for so long is dropped
@@ -19,12 +19,11 @@ type pace struct {
 
 var usualPace = pace{alive: 10 * time.Second, write: 5 * time.Second}
 
-// endWrite is the time for what is being written when the server ends, and then for the
-// end of the stream: only a reader who stalls has no room for that. The server waits for
-// a second.
+// endWrite is the time for the write under way when the server ends, and then for the end
+// of the stream. Only a reader who has stalled needs more. The server waits for a second.
 const endWrite = 200 * time.Millisecond
 
-// maxBatch messages are written before what was written is sent.
+// maxBatch is how many messages are written before they are sent.
 const maxBatch = 64
 
 // serveStream answers with server-sent events until the reader goes or is too slow, the
@@ -48,7 +47,7 @@ func streamHeader(w http.ResponseWriter) {
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("X-Accel-Buffering", "no") // proxies are to send on at once
+	h.Set("X-Accel-Buffering", "no") // tells proxies not to buffer
 	w.WriteHeader(http.StatusOK)
 }
 
@@ -116,7 +115,7 @@ func cutShort(control *http.ResponseController, ended <-chan struct{}) (stop fun
 	return func() {
 		close(over)
 		<-done
-		_ = control.SetWriteDeadline(time.Now().Add(endWrite)) // unless a write has failed, the end is to be written yet
+		_ = control.SetWriteDeadline(time.Now().Add(endWrite)) // unless a write has failed, the end of the stream is still to be written
 	}
 }
 

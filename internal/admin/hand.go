@@ -20,14 +20,14 @@ import (
 	"github.com/sluice-qos/sluice/internal/polygen/view"
 )
 
-// Hand is what does something by hand. Its errors are those of package view, or about
-// what is asked for.
+// Hand is what operators can do by hand. Its errors are those of package view, or about the
+// request.
 type Hand interface {
 	Overrides() view.Overrides
 	Override(context.Context, view.Act) (view.Override, error)
 	RemoveOverride(context.Context, view.Act) (view.Override, error)
 	Unblock(context.Context, view.Act) (view.Unblocked, error)
-	Refuse(view.Act, error) // notes what was refused before it came to one of these
+	Refuse(view.Act, error) // notes an act that was refused before one of the methods above was called
 }
 
 const (
@@ -84,7 +84,7 @@ func notAllowed(w http.ResponseWriter, r *http.Request, allow string) {
 	writeJSON(w, http.StatusMethodNotAllowed, apiError{"method " + r.Method + " is not allowed: use " + strings.ReplaceAll(first, ", ", " or ")})
 }
 
-// statusOf is the status of what came of an act.
+// statusOf is the status that answers an act with this result.
 func statusOf(err error) int {
 	switch {
 	case errors.Is(err, view.ErrNoOverride):
@@ -97,7 +97,7 @@ func statusOf(err error) int {
 	return http.StatusBadRequest
 }
 
-// readAct reads what is to be done, as far as it can, and the status of what is wrong.
+// readAct reads an act, as far as it can, and returns the status of an error.
 func readAct(w http.ResponseWriter, r *http.Request, action view.Action, user string) (a view.Act, status int, err error) {
 	a = view.Act{Action: action, User: user, Endpoint: r.URL.Query().Get("endpoint"), By: by(r)}
 	who, err := asked(user, r.URL.Query())
@@ -131,7 +131,7 @@ func readAct(w http.ResponseWriter, r *http.Request, action view.Action, user st
 	return a, 0, nil
 }
 
-// by is who asks, and from where.
+// by names the client, and the address that the request came from.
 func by(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
@@ -142,7 +142,7 @@ func by(r *http.Request) string {
 
 var errOrigin = errors.New("a page of another origin may not do this")
 
-// ownOrigin reports whether a request comes from no page, or from one of this address.
+// ownOrigin reports whether a request comes from a page of this address, or from no page.
 func ownOrigin(r *http.Request) bool {
 	origin := r.Header.Get("Origin")
 	if origin == "" {
@@ -226,7 +226,7 @@ func parseAct(body []byte, a *view.Act) error {
 
 func notJSON(err error) error { return fmt.Errorf("the body is not JSON: %w", err) }
 
-// textField reads a text; one that is not there is "".
+// textField reads a text; "" if the field is missing.
 func textField(values map[string]json.RawMessage, field string, to *string) error {
 	value, ok := values[field]
 	if ok && (len(value) == 0 || value[0] != '"' || json.Unmarshal(value, to) != nil) {

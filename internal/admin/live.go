@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-qos/sluice/internal/polygen/view"
 )
 
-// Live is what tells people what happens, as it happens. Of a stream the messages come
-// until stop is called or the channel is closed; an error says that there are too many.
+// Live tells what happens, as it happens. The messages of a stream come until stop is
+// called or the channel is closed; an error says that there are too many streams.
 type Live interface {
 	Watch(q view.Question) (answers <-chan *view.Message, stop func(), err error)
 	Policies(f view.Filter) (events <-chan *view.Message, stop func(), err error)
@@ -56,7 +56,7 @@ func serveLive(mux *http.ServeMux, live Live) {
 	})
 }
 
-// serveEvents answers what of one user started and ended.
+// serveEvents answers how many requests of one user started and ended.
 func serveEvents(live Live) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		u, err := asked(strings.TrimPrefix(r.URL.EscapedPath(), "/api/v1/events/"), r.URL.Query())
@@ -77,7 +77,7 @@ func serveEvents(live Live) http.HandlerFunc {
 	}
 }
 
-// watched reads what a live stream is about.
+// watched reads the question of a live stream.
 func watched(q url.Values) (view.Question, error) {
 	by, n, err := listed(q, view.ByRate, view.ByConcurrent, view.ByDown, view.ByUp, view.ByRecent)
 	if err != nil {
@@ -90,12 +90,12 @@ func watched(q url.Values) (view.Question, error) {
 	return view.Question{Sort: by, N: n, User: u.user, Endpoint: u.endpoint, IsKey: u.isKey}, err
 }
 
-// optional reads the user of a query, who may be missing.
+// optional reads the user of a query, which may have none.
 func optional(q url.Values) (question, error) {
 	user := q.Get("user")
 	missing := user == ""
 	if missing {
-		user = "-" // the rest is checked in any case
+		user = "-" // stands in for the user, so that the other parameters are checked in any case
 	}
 	u, err := asked(url.PathEscape(user), q)
 	if err != nil || missing {
@@ -119,7 +119,7 @@ func filtered(q url.Values) (view.Filter, error) {
 // begins to end.
 type closingKey struct{}
 
-// closing is nil if nobody says when the server ends.
+// closing is the channel under closingKey, nil if there is none.
 func closing(ctx context.Context) <-chan struct{} {
 	c, _ := ctx.Value(closingKey{}).(<-chan struct{})
 	return c

@@ -12,27 +12,27 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// lookEvery is how often files are looked at, at most.
+// lookEvery is how often files are checked for changes, at most.
 const lookEvery = time.Second
 
-// rotated is what some small files hold. They are read again while it is used, so
-// that a change needs no restart and nothing runs when nobody asks. Files that are
-// broken or gone change nothing: what was good stays. Its methods are safe for
-// concurrent use.
+// rotated is the content of some small files. They are read again when it is used, so that
+// a change needs no restart, and nothing runs while nobody asks. Files that are broken or
+// gone change nothing: the last good content stays. Its methods are safe for concurrent
+// use.
 type rotated[T any] struct {
-	what  string // it is, for the log
+	what  string // what the files are, for the log
 	paths []string
 	parse func(files [][]byte) (*T, error)
-	good  func(*T) // told of each new one
+	good  func(*T) // called with each new content
 	log   *slog.Logger
 	valid prometheus.Gauge
-	every time.Duration // lookEvery, but in tests
+	every time.Duration // lookEvery, except in tests
 
 	value atomic.Pointer[T]
 
 	mu     sync.Mutex // guards what follows
 	looked time.Time
-	seen   string // digest of what was read last, or the error of reading it
+	seen   string // digest of the files when last read, or the error of reading them
 }
 
 // load reads the files for the first time: broken ones are an error.
@@ -44,8 +44,8 @@ func (r *rotated[T]) load() error {
 	return err
 }
 
-// get returns what the files hold or, while they are broken, held last. It never
-// waits for another caller who reads them.
+// get returns the content of the files, or the last good one while they are broken. It
+// never waits for another caller that reads them.
 func (r *rotated[T]) get() *T {
 	if r.mu.TryLock() {
 		defer r.mu.Unlock()
@@ -68,7 +68,7 @@ func (r *rotated[T]) look() {
 	}
 }
 
-// read reads the files and takes what they hold, if they are not as they were.
+// read reads the files, and takes their content if it has changed.
 func (r *rotated[T]) read() (changed bool, err error) {
 	files := make([][]byte, len(r.paths))
 	seen := ""

@@ -14,8 +14,8 @@ const (
 	minToken  = 16   // characters
 	maxToken  = 1024 // characters
 	maxTokens = 100
-	anonymous = "anonymous" // name of who gives no token
-	unnamed   = "token"     // name of who gives one that has none
+	anonymous = "anonymous" // name of clients without a token
+	unnamed   = "token"     // name of clients whose token has no name
 )
 
 var (
@@ -26,13 +26,13 @@ var (
 // secret is a line of a token file.
 type secret struct{ name, token string }
 
-// parseTokens reads a token file: one line a token, with the name of who has it
-// before it or alone. Two tokens may have one name, as when one follows another.
-// What is empty or begins with # is a comment. Errors tell the line and nothing of
-// what it holds.
+// parseTokens reads a token file, which has one token in each line, after the name of its
+// owner or alone. Two tokens may have one name, such as while one replaces the other. Lines
+// that are empty or begin with # are comments. Errors tell the number of the line, and
+// nothing of its text.
 func parseTokens(file []byte) ([]secret, error) {
 	var all []secret
-	lines := map[string]int{} // of tokens
+	lines := map[string]int{} // by token
 	for i, line := range strings.Split(string(file), "\n") {
 		words, n := strings.Fields(line), i+1
 		if len(words) == 0 || strings.HasPrefix(words[0], "#") {
@@ -65,7 +65,7 @@ func parseTokens(file []byte) ([]secret, error) {
 	return all, nil
 }
 
-// ReadToken returns the first token of a token file, with which a client asks.
+// ReadToken returns the first token of a token file, for a client to use.
 func ReadToken(path string) (string, error) {
 	file, err := os.ReadFile(path)
 	if err != nil {
@@ -78,8 +78,8 @@ func ReadToken(path string) (string, error) {
 	return all[0].token, nil
 }
 
-// tokens are those that are good here. They are kept as digests, so that how long a
-// comparison takes tells nothing of them, not even of their length.
+// tokens are the good tokens. They are kept as digests, so that the time that a comparison
+// takes tells nothing of them, not even their length.
 type tokens []digested
 
 type digested struct {
@@ -99,7 +99,8 @@ func digestTokens(path string, file []byte) (*tokens, error) {
 	return &good, nil
 }
 
-// owner returns the name of who has a token. It compares all of them, whichever it is.
+// owner returns the name of a token's owner. It compares all tokens in any case, so that
+// its time does not tell which one is near.
 func (all tokens) owner(token string) (name string, ok bool) {
 	given := sha256.Sum256([]byte(token))
 	for _, t := range all {

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// startGrace is how long HAProxy may take to start before that is worth a warning.
+// startGrace is how long HAProxy may take to start before a warning is logged.
 const startGrace = 5 * time.Second
 
 // A Client keeps a session with one HAProxy. Its methods are safe for
@@ -67,20 +67,20 @@ func (c *Client) Connected() bool { return c.connected.Load() }
 // Teach sets an entry of a table until ttl is over, ttl being cut to the table's
 // Expire. It never blocks: the entry is sent within a millisecond, or with the
 // time that it has left once HAProxy can be reached, and once more in each new
-// session. A later call for the same key replaces it; one that lifts an entry is
-// to have no shorter ttl, or HAProxy may never hear of it while it cannot be
-// reached.
+// session. A later call for the same key replaces it. A call that lifts an entry must
+// not have a shorter ttl, or HAProxy may never hear of it if it cannot be reached in
+// between.
 //
-// Not taught, but counted, are entries of an unknown table, with a key that is
-// empty, longer than KeyLen or contains NUL, without a positive ttl, and new
-// keys of a table that has Options.MaxEntries.
+// Some entries are not taught, only counted: those of an unknown table, those with a key
+// that is empty, is longer than KeyLen or contains NUL, those without a positive ttl, and
+// new keys of a table that has Options.MaxEntries already.
 func (c *Client) Teach(table, key string, values Values, ttl time.Duration) {
 	c.TeachThen(table, key, values, ttl, nil)
 }
 
-// TeachThen is Teach, and calls then, unless it is nil, when HAProxy has acknowledged
-// the entry. It is not called, ever, if that takes more than 5 s, HAProxy goes away
-// meanwhile, or too many entries are followed so. It must not block.
+// TeachThen is Teach, and calls then, unless it is nil, when HAProxy has acknowledged the
+// entry. It is never called if that takes more than 5 s, if HAProxy goes away meanwhile, or
+// if too many entries are followed. It must not block.
 func (c *Client) TeachThen(table, key string, values Values, ttl time.Duration, then func()) {
 	i, ok := c.byName[table]
 	if !ok || key == "" || uint64(len(key)) >= c.tables[i].keyLen || strings.IndexByte(key, 0) >= 0 {
@@ -163,7 +163,7 @@ func (c *Client) Run(ctx context.Context) error {
 			retry, short = c.opts.RetryMin, 0
 		}
 		if short++; established > 0 && short == 1 {
-			continue // to see whether HAProxy still listens, before another one does
+			continue // at once, to see whether HAProxy still listens before a new HAProxy does
 		}
 		select {
 		case <-ctx.Done():
@@ -208,9 +208,9 @@ func (c *Client) session(ctx context.Context, id uint64, log *slog.Logger) (time
 	return lasted, err
 }
 
-// silenceOfOthers is how long this side can have been silent, because the process
-// was stopped or the machine too busy, without HAProxy giving the session up; it
-// does after 5 s.
+// silenceOfOthers is how long this side may have been silent, because the process was
+// stopped or the machine too busy, so that HAProxy still keeps the session. HAProxy gives
+// it up after 5 s.
 const silenceOfOthers = 3 * time.Second
 
 // nobodyListens reports whether HAProxy's socket is closed, or not even there.

@@ -19,7 +19,7 @@ const (
 
 // A definition is a table as one side announces it.
 type definition struct {
-	id      uint64 // by which later messages mean this table; each side has its own
+	id      uint64 // the table's number in later messages; each side has its own
 	name    string
 	keyType keyType
 	keyLen  uint64 // bytes; of a string key one more than HAProxy's "len"

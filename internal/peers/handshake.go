@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// appendHello appends the three lines with which the dialing side starts: the
-// protocol, whom it wants to speak to, and who it is.
+// appendHello appends the three lines with which the dialing side starts: the protocol,
+// the other side's name, and its own.
 func appendHello(b []byte, remote, local string, pid int) []byte {
 	return fmt.Appendf(b, "HAProxyS 2.1\n%s\n%s %d 1\n", remote, local, pid)
 }

@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// An entry is what HAProxy is to know about one key of a taught table.
+// An entry is what HAProxy has to know about one key of a taught table.
 type entry struct {
 	table  int // index into Options.Teach
 	key    string
 	values []byte    // encoded
 	until  time.Time // when it ends
-	sent   bool      // in some session, as it is now
+	sent   bool      // it was sent as it is now, in this session or an earlier one
 
 	prev, next *entry // in order of the last change
 	heapIndex  int
@@ -67,9 +67,9 @@ func (l *live) put(table int, key string, values []byte, until time.Time) bool {
 	return true
 }
 
-// maxExpire bounds what one call of expire drops, so that nobody who teaches
-// waits while a hundred thousand entries end together. Each call adds one entry
-// at most, so the rest is gone soon.
+// maxExpire bounds what one call of expire drops, so that no call of Teach waits while a
+// hundred thousand entries end together. Each call adds one entry at most, so the rest is
+// gone soon.
 const maxExpire = 1000
 
 // expire forgets the entries that have ended, and calls late with the table of each

@@ -62,7 +62,7 @@ func newMetrics(reg prometheus.Registerer, tables []Table) *metrics {
 	return m
 }
 
-// label is what metrics call the table.
+// label is the table's name in metrics.
 func (t Table) label() string { return strings.TrimPrefix(t.Name, "/") }
 
 // watch has the registry ask the client how full its tables are.
@@ -81,7 +81,7 @@ func (c *Client) watch(reg prometheus.Registerer) {
 	}).Set(float64(c.opts.MaxEntries))
 }
 
-// entries is how many entries of a table have not ended.
+// entries is the number of a table's entries that have not ended.
 func (c *Client) entries(table int) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -74,21 +74,21 @@ type Session struct {
 	ID    uint64 // counts up from 1 with each session of the Client
 	State State
 
-	// Closed says, with Down, that HAProxy closed a session in which it was talked
-	// to: it has been replaced, as by a reload, or it has ended.
+	// Closed says, with Down, that HAProxy closed a working session: it has been replaced,
+	// for instance by a reload, or it has ended.
 	Closed bool
 }
 
 // State is a session's state.
 type State int
 
-// Up, then Synced unless the session ends before, then Down, then Gone if nobody
-// listens any more.
+// The states of a session, in their order: Up, then Synced unless the session ends before,
+// then Down, then Gone if no HAProxy listens any more.
 const (
 	Up     State = iota + 1 // established
 	Synced                  // HAProxy has pushed all it had: what was not learned in this session is not there
 	Down                    // ended
-	Gone                    // HAProxy has ended, and all that it had in progress
+	Gone                    // HAProxy has ended, and with it all its requests in progress
 )
 
 func (s State) String() string {

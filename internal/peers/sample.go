@@ -3,7 +3,7 @@ package peers
 import "time"
 
 const (
-	// sampleFor is how long an acknowledgement is waited for.
+	// sampleFor is how long a sample waits for its acknowledgement.
 	sampleFor = 5 * time.Second
 	// maxSamples bounds the entries that are followed at a time: HAProxy acknowledges
 	// within milliseconds.
@@ -14,15 +14,15 @@ const (
 type sample struct {
 	entry *entry
 	at    time.Time // when it was taught
-	then  func()    // what is to be done; nil: it is only measured
+	then  func()    // called at the acknowledgement; nil: it is only measured
 
 	session uint64 // in which it was sent; 0: not yet
 	table   int
 	update  uint32 // its id
 }
 
-// samples are the entries that are followed, of which one at a time only to measure
-// how long that takes. The zero value follows none.
+// samples are the entries that are followed. At most one at a time is followed only to
+// measure how long an acknowledgement takes. The zero value follows none.
 type samples []sample
 
 // follow takes an entry that was taught now, unless too many are followed.
@@ -53,8 +53,8 @@ func (s samples) sent(e *entry, session uint64, update uint32) {
 	}
 }
 
-// acked takes HAProxy's acknowledgement of updates of a table, up to one, and returns
-// the entries that are among them, which are followed no longer.
+// acked takes HAProxy's acknowledgement of a table's updates up to this one. It returns the
+// followed entries that are among them, and does not follow these any longer.
 func (s *samples) acked(session uint64, table int, update uint32) (done []sample) {
 	kept := (*s)[:0]
 	for _, f := range *s {

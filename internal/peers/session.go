@@ -13,27 +13,26 @@ import (
 )
 
 const (
-	// maxWrite is how much is put into one write, about. It bounds how long
-	// Teach may wait for the lock while entries are collected.
+	// maxWrite is about how many bytes are put into one write. It bounds how long Teach
+	// may wait for the lock while entries are collected.
 	maxWrite = 32 << 10
 	// maxTables bounds the tables that HAProxy may define.
 	maxTables = 256
 )
 
-// A session is one connection to HAProxy after another's end. One goroutine
-// reads and another one writes; what the first wants to be sent it leaves in
-// owed.
+// A session is one connection to HAProxy. One goroutine reads and another one writes; the
+// one that reads leaves in owed what it wants to have sent.
 type session struct {
 	c    *Client
 	id   uint64
 	conn net.Conn
 	in   *bufio.Reader
 
-	// Of the reading goroutine.
+	// These belong to the goroutine that reads.
 	tables map[uint64]*learned // by HAProxy's id
-	table  *learned            // what updates are about; nil before the first definition
+	table  *learned            // the table that updates are about; nil before the first definition
 
-	// Of the writing goroutine.
+	// These belong to the goroutine that writes.
 	defined   []bool       // taught tables that were announced
 	current   int          // index of the table announced or switched to last, -1 at first
 	updates   []uint32     // by taught table: id of the last update
@@ -50,10 +49,10 @@ type learned struct {
 	last uint32 // id of the last update
 }
 
-// owed is what HAProxy is to be answered.
+// owed is what HAProxy has still to be answered.
 type owed struct {
 	acks     map[uint64]uint32 // by HAProxy's table id: the last update learned
-	confirms int               // of "finished" and "partial"
+	confirms int               // how many messages "finished" and "partial" are unanswered
 	resync   bool
 }
 
@@ -82,7 +81,7 @@ func (r idleReader) Read(b []byte) (int, error) {
 	return r.Conn.Read(b)
 }
 
-// silence is how long nothing has been written.
+// silence is how long ago the last write was.
 func (s *session) silence() time.Duration { return time.Since(time.Unix(0, s.wrote.Load())) }
 
 func (s *session) handshake(deadline time.Time) error {
@@ -182,8 +181,8 @@ func (s *session) handleTable(m message) error {
 	return protocolErrorf("table message %d", m.kind)
 }
 
-// acked measures how long HAProxy took to acknowledge, and tells who wants to know. A
-// taught table's id is its index plus 1.
+// acked measures how long HAProxy took to acknowledge, and calls the functions that wait
+// for it. A taught table's id is its index plus 1.
 func (s *session) acked(table uint64, update uint32) {
 	if table == 0 || table > uint64(len(s.c.tables)) {
 		return
@@ -243,8 +242,8 @@ func (s *session) owe(add func(*owed)) {
 	add(&s.owed)
 }
 
-// write asks HAProxy for all it has, teaches it all there is, and then sends
-// whatever comes up, until a write fails or ctx is done.
+// write asks HAProxy for all its entries, teaches it all live ones, and then sends each
+// change and answer, until a write fails or ctx is done.
 func (s *session) write(ctx context.Context) error {
 	s.c.mu.Lock()
 	s.c.live.rewind()
