@@ -8,15 +8,15 @@ import (
 
 const (
 	// reportEvery is how often an instance reports a user whose demand changes, and
-	// confirmEvery how often one whose demand does not. That he has requests in
-	// progress, or none any more, is reported at once.
+	// confirmEvery how often one whose demand does not. The first request in progress, and
+	// the end of the last one, are reported at once.
 	reportEvery  = 100 * time.Millisecond
 	confirmEvery = 500 * time.Millisecond
 	// holdSpan is how long requests in progress count after they have ended, so that
 	// short ones, one after another, are a steady demand.
 	holdSpan = 200 * time.Millisecond
 	// forgetSpan is how long a user without requests in progress is remembered, with
-	// his share and with what he could use of it.
+	// the share and with what the user could use of it.
 	forgetSpan = 5 * time.Second
 	// lentFor is how long it counts what moves by credit, which is told now and then.
 	lentFor = time.Minute
@@ -66,7 +66,7 @@ type Count struct {
 }
 
 // Entry is what HAProxy's table of shares is to say of a user: bytes per second
-// by Direction, 0 where he is not limited.
+// by Direction, 0 where the user is not limited.
 type Entry struct {
 	User   string
 	Share  [2]int64
@@ -128,7 +128,7 @@ func NewAgent(c Config) *Agent {
 }
 
 // Start returns the shares, by Direction, that a request of a user begins with; 0
-// where he is not limited.
+// where the user is not limited.
 func (a *Agent) Start(at time.Time, name string, limit Limit) [2]int64 {
 	u := a.user(name, limit)
 	if u == nil {

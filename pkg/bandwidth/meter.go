@@ -20,17 +20,19 @@ const (
 	// before their first push.
 	shortest = 50 * time.Millisecond
 
-	// Who moves so many per cent of his share could use more.
+	// A user who moves saturated per cent of the share could use more.
 	saturated = 98
-	// Who moves so many, in a brief look, perhaps could.
+	// A user who moves nearly per cent of it, in a brief look, perhaps could.
 	nearly = 90
-	// Who moves less may have so many per cent of what he moves, and the least share. It
-	// is little, for what he does not use nobody has, and more than saturated takes away;
-	// after a brief look, which is less exact, it is room.
+	// A user who moves less may have headroom per cent of what they move, and at least the
+	// least share. That is kept small, because the part of a share that is not used is
+	// wasted, but it is more than saturated takes away. After a brief look, which is less
+	// exact, it is room per cent.
 	headroom = 105
 	room     = 112
-	// Who moves less than so many per cent of what he could use lately needs less at
-	// once; else it falls by fade per cent a time, so that a demand that varies has its peaks.
+	// A user who moves less than dropped per cent of what they could use lately needs less
+	// at once. Otherwise that falls by fade per cent a time, so that a demand that varies
+	// keeps its peaks.
 	dropped = 85
 	fade    = 95
 )

@@ -53,7 +53,7 @@ func TestMeter(t *testing.T) {
 			{100, "see 1000", 0},
 			{300, "see 11000", 61000},
 		}},
-		{"whoever uses all that he was left gets more, each time more", []meterStep{
+		{"a user of all that was left gets more, each time more", []meterStep{
 			{0, "share 500000", 0}, {0, "see 0", 0},
 			{200, "see 20000", 117000}, // 100 kB/s
 			{300, "share 117000", 117000},
@@ -68,7 +68,7 @@ func TestMeter(t *testing.T) {
 			{2200, "see 435500", 540500},
 			{2400, "see 543600", 0},
 		}},
-		{"whoever uses much more than he wanted wants any number", []meterStep{
+		{"a user of much more than was wanted wants any number", []meterStep{
 			{0, "share 500000", 0}, {0, "see 0", 0},
 			{200, "see 0", 5001},
 			{1200, "see 500000", 0},

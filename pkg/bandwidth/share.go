@@ -59,8 +59,8 @@ func divide(limit, least int64, demands []Demand) []Share {
 }
 
 // pour divides an amount by weight among those who have room for it, and returns
-// what is left. Whoever is filled leaves his part to the others, so it takes as
-// many rounds as there are instances, at most.
+// what is left. An instance that is filled leaves the rest of its part to the others, so
+// it takes at most as many rounds as there are instances.
 func pour(out []Share, in []Demand, amount int64, room func(d Demand, has int64) int64) int64 {
 	full := make([]bool, len(in))
 	for range in {

@@ -27,7 +27,7 @@ func TestDivide(t *testing.T) {
 		{"by requests in progress, sorted", 100, 0, []Demand{{"b", 1, 0}, {"a", 3, 0}}, []Share{{"a", 75}, {"b", 25}}},
 		{"who can use less leaves the rest to others", 100, 0, []Demand{{"a", 1, 10}, {"b", 1, 0}, {"c", 2, 0}},
 			[]Share{{"a", 10}, {"b", 30}, {"c", 60}}},
-		{"whoever is filled by what another left leaves his rest too", 100, 0, []Demand{{"a", 1, 10}, {"b", 1, 28}, {"c", 2, 0}},
+		{"an instance filled by what another left leaves its rest too", 100, 0, []Demand{{"a", 1, 10}, {"b", 1, 28}, {"c", 2, 0}},
 			[]Share{{"a", 10}, {"b", 28}, {"c", 62}}},
 		{"what nobody can use is room to grow", 100, 0, []Demand{{"a", 1, 10}, {"b", 3, 30}}, []Share{{"a", 25}, {"b", 75}}},
 		{"the least for who can use less", 100, 5, []Demand{{"a", 1, 1}, {"b", 1, 0}}, []Share{{"a", 5}, {"b", 95}}},

@@ -13,7 +13,7 @@ const (
 	step = 5 * time.Millisecond // in which simulated bytes move
 )
 
-// A cluster is a simulated one of one user: HAProxies that hold his transfers to
+// A cluster is a simulated one of one user: HAProxies that hold the user's transfers to
 // their shares exactly, agents that hear of them late and in lumps, and polygen.
 // Agents and polygen's rule are the very code that ships.
 type cluster struct {

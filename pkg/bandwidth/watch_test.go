@@ -67,7 +67,7 @@ func TestWatch(t *testing.T) {
 			{at: 11400 * ms, report: "a 1 0 1000"},
 			{at: 12000 * ms, want: "a=1000"},
 		}},
-		{"whoever has missed his share is told again, but not too soon", []watchStep{
+		{"an instance that has missed its share is told again, but not too soon", []watchStep{
 			{at: 0, report: "a 1 0 0", want: "a=1000"},
 			{at: 240 * ms, report: "a 1 0 0"},
 			{at: 250 * ms, report: "a 1 0 0", want: "a=1000"},

@@ -198,7 +198,7 @@ func TestAgentInProgress(t *testing.T) {
 		{"what HAProxy saw when it asked counts too", []step{
 			{0, start(1), 1}, {1, startSeeing(1, 1), 2}, {2, startSeeing(2, 1), 2}, {3, push(3, 2), 2},
 		}},
-		{"a user known to HAProxy before he is to the agent", []step{
+		{"a user known to HAProxy before the agent knows them", []step{
 			{0, startSeeing(100, 4), 5}, {1, push(101, 5), 5}, {2, push(101, 0), 0},
 		}},
 		{"a push of somebody unknown", []step{{0, push(7, 3), 3}, {1, push(8, 2), 2}}},
@@ -641,14 +641,14 @@ func TestAgentTimeout(t *testing.T) {
 		given func(r *rig)
 		admit int // of 10 requests that time out, with limit 10 and two agents
 	}{
-		{"of a user not known to be near his limit: the even part", func(*rig) {}, 5},
+		{"of a user not known to be near the limit: the even part", func(*rig) {}, 5},
 		{"less what runs", func(r *rig) { r.Progress(ms(0), "u", 10, count{Tracked: 2, Active: 2}) }, 3},
 		{"of one whose pool is nearly empty: none", func(r *rig) {
 			r.pool["other"] = concurrency.Holding{Held: 9, Seq: 1}
 			r.start(0, 1)
 			r.exchange(0, false)
 		}, 0},
-		{"of one who polygen says is near his limit: none", func(r *rig) {
+		{"of one who polygen says is near the limit: none", func(r *rig) {
 			r.start(0, 1)
 			r.Share(ms(0), concurrency.Sharing{User: "u", Until: ms(3000)})
 		}, 0},

@@ -12,7 +12,7 @@ import (
 const benchUsers = 100_000
 
 // busy returns an agent of a cluster with so many users who have one request each
-// in progress, their names, and the heap bytes of each, his slots held included.
+// in progress, their names, and the heap bytes of each, the slots held included.
 func busy(b *testing.B, instances, users int) (*concurrency.Agent, []string, float64) {
 	b.Helper()
 	names := make([]string, users)

@@ -164,7 +164,7 @@ func TestClusterPatterns(t *testing.T) {
 		{name: "a slow pool", s: scenario{link: simulation.Link{RTT: 10 * time.Millisecond}}, most: 1, mean: 0.9},
 		{name: "a pool that loses and stalls", s: scenario{link: simulation.Link{RTT: time.Millisecond, Loss: 0.02, Stall: 0.01}}, most: 1.5, mean: 0.9}, // see Agent.Timeout
 		{name: "the pool lost for a second", s: scenario{lostAt: 5 * time.Second, backAt: 5800 * time.Millisecond}, most: 1, mean: 0.9},
-		{name: "the pool lost for three seconds", s: scenario{lostAt: 5 * time.Second, backAt: 8 * time.Second}, most: 2, mean: 0.9}, // everybody has what he held, or his part
+		{name: "the pool lost for three seconds", s: scenario{lostAt: 5 * time.Second, backAt: 8 * time.Second}, most: 2, mean: 0.9}, // each instance has what it held, or its part
 		{name: "held in line", s: scenario{hold: 2 * time.Second}, most: 1, mean: 0.97},
 		{name: "brief ones held in line", s: scenario{hold: 2 * time.Second, work: briefWork}, most: 1, mean: 0.97},
 	}
@@ -236,8 +236,8 @@ func TestClusterPauses(t *testing.T) {
 	}
 }
 
-// TestClusterHoldsInsteadOfRefusing has few enough clients for each to get his
-// turn in time.
+// TestClusterHoldsInsteadOfRefusing has few enough clients for each to get a turn in
+// time.
 func TestClusterHoldsInsteadOfRefusing(t *testing.T) {
 	for _, agents := range []int{1, 2, 4} {
 		c := scenario{

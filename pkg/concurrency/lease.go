@@ -77,7 +77,7 @@ func (a *Agent) capacity(u *user) int {
 // Free is how many more requests of a user may start now, as far as this agent knows:
 // exactly, where it is alone; among several, what it holds and what the pool had when
 // it last answered, of which others may have taken since. It is never negative and
-// never above his limit. It reports false for a user who is not known, or not limited.
+// never above the limit. It reports false for a user who is not known, or not limited.
 func (a *Agent) Free(name string) (int, bool) {
 	u := a.users[name]
 	if u == nil || u.quota.unlimited {

@@ -1,7 +1,7 @@
 package concurrency
 
-// DefaultMargin is how far, in per cent of his limit, a blocked user's requests
-// in progress must fall before he is let in again.
+// DefaultMargin is how far below the limit, in per cent of it, a blocked user's requests
+// in progress must fall before the user is let in again.
 const DefaultMargin = 5
 
 // Limit bounds one user's requests in progress, summed over all instances. The

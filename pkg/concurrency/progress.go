@@ -127,7 +127,7 @@ func (p *progress) next(until int64) int64 {
 	return until
 }
 
-// Progress takes what HAProxy's table says of a user, with his limit (0: not
+// Progress takes what HAProxy's table says of a user, with the user's limit (0: not
 // limited). It must be called in the order in which HAProxy says it.
 func (a *Agent) Progress(at time.Time, name string, limit int, c Count) {
 	if !c.valid() {

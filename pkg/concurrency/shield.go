@@ -11,8 +11,8 @@ const (
 // Native is an instruction for HAProxy's own table.
 type Native struct {
 	User  string
-	Until int64 // the epoch second until which HAProxy refuses him by itself; 0: it does not
-	Limit int   // over the cluster; 0: he is not limited any more
+	Until int64 // the epoch second until which HAProxy refuses the user by itself; 0: it does not
+	Limit int   // over the cluster; 0: the user is not limited any more
 	Cap   int   // requests in progress that HAProxy may have while nobody answers it; 0: any number
 }
 
@@ -28,8 +28,8 @@ type shield struct {
 
 func (s *shield) up() bool { return s.until != 0 }
 
-// Block takes polygen's word that a user's requests in progress have reached his
-// limit. HAProxy refuses him by itself if requests are refused again and again;
+// Block takes polygen's word that a user's requests in progress have reached the
+// limit. HAProxy refuses the user by itself if requests are refused again and again;
 // a few are better asked about, for each may find a slot that has just become
 // free.
 func (a *Agent) Block(at time.Time, name string, limit Limit) {
@@ -55,7 +55,7 @@ func (a *Agent) Block(at time.Time, name string, limit Limit) {
 }
 
 // Unblock takes polygen's word that a user's requests in progress have fallen
-// below his limit.
+// below the limit.
 func (a *Agent) Unblock(at time.Time, name string) {
 	u := a.users[name]
 	if u == nil {

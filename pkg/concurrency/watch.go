@@ -23,9 +23,9 @@ const (
 	reportEvery = 500 * time.Millisecond
 	// demandSpan is how long a refusal says that an instance wants more.
 	demandSpan = 500 * time.Millisecond
-	// blockGap is the least time between two blocks of a user, so that he does not
-	// flip more than twice in it; unless, since he was let in, so many requests of
-	// his have been refused, and twice the limit, that it is a flood.
+	// blockGap is the least time between two blocks of a user, so that the user's state does
+	// not change more than twice in it. A flood is an exception: so many requests refused
+	// since the user was let in, and at least twice the limit.
 	blockGap = 1100 * time.Millisecond
 	flood    = 100
 	// maxWatched bounds the users that are watched. Others are not blocked by HAProxy
@@ -42,7 +42,7 @@ type Report struct {
 	Limit    int // requests in progress that all instances together may have; 0 means not limited
 }
 
-// A Block says that a user's requests in progress have reached his limit.
+// A Block says that a user's requests in progress have reached the limit.
 type Block struct {
 	User string
 	Limit
@@ -79,7 +79,7 @@ type Watch struct {
 	// What is to be said; of a user who flipped meanwhile, the last word.
 	blocks   map[string]Limit
 	unblocks map[string]struct{}
-	byHand   map[string]struct{} // whose unblock is said even if he is blocked again meanwhile
+	byHand   map[string]struct{} // users whose unblock is told even if they are blocked again meanwhile
 	sharings []Sharing
 }
 
@@ -221,7 +221,7 @@ func (w *Watch) Tick(at time.Time) {
 	}
 }
 
-// share divides the slots of a user near his limit. Instances that have not
+// share divides the slots of a user near the limit. Instances that have not
 // reported get none, and report when they hear of it.
 func (w *Watch) share(name string, u *watched, at time.Time) {
 	now := w.read(at)
@@ -265,9 +265,9 @@ func (u *watched) refusedSince(t int64) bool {
 	return false
 }
 
-// Unblock lets a user in by hand: that he is blocked, and what was reported of him, is
-// forgotten, and he is judged anew by the reports that follow. It is said to everybody
-// whether he is known to be blocked or not, and before he is blocked again.
+// Unblock lets a user in by hand. The block, and all reports about the user, are forgotten,
+// and the reports that follow decide anew. All instances are told, whether the user is known
+// to be blocked or not, and before a new block.
 func (w *Watch) Unblock(at time.Time, user string) {
 	w.read(at)
 	delete(w.users, user)
