@@ -69,3 +69,68 @@ func TestCreditByDefault(t *testing.T) {
 		})
 	}
 }
+
+// A second instance joins one whose HAProxy has all of each user's limit by default, while a user is far
+// above it: in the seconds of the join it may admit the limit once more, and in no other. From then
+// on both have their portions.
+func TestInstanceJoinsOneWithCreditByDefault(t *testing.T) {
+	t.Parallel()
+	const limit = 100
+	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: limitFile(limit)})
+	alone := c.Instances[0]
+	c.Instances[1].Agent.Stop()
+	proctest.Eventually(t, "the first is alone", func() error {
+		if n := alone.Metric(t, "sluice_instances"); n != 1 {
+			return fmt.Errorf("%v instances", n)
+		}
+		return nil
+	})
+	time.Sleep(3 * time.Second) // it has noticed that its credit by default is of another number
+	both := c.Instances
+	c.Instances = both[:1]
+	awaitCreditByDefault(t, c)
+
+	var began, joined time.Time
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		time.Sleep(3 * time.Second)
+		began = time.Now()
+		both[1].StartAgent(t)
+		both[1].AwaitReady(t)
+		joined = time.Now()
+	}()
+	r := offerOnce(t, c, "wild", "even", 1000, 10*time.Second)
+	<-done
+	checkAnswered(t, r)
+	c.Instances = both
+	most := mostWithRedis(t, c)
+	counts := r.Attribute(limit, clockSlack)
+	seconds := 0
+	for sec := r.Results[0].Sent / int64(time.Second); sec <= r.Results[len(r.Results)-1].Sent/int64(time.Second); sec++ {
+		may := most
+		if sec >= began.Unix() && sec <= joined.Unix()+2 {
+			may += limit
+		} else {
+			seconds++
+		}
+		if n := counts.At(sec); n > may {
+			t.Errorf("second %d from the join: %d requests were admitted, want at most %d", sec-joined.Unix(), n, may)
+		}
+	}
+	if seconds == 0 {
+		t.Error("the join took all of the load's seconds")
+	}
+
+	awaitCreditByDefault(t, c)
+	end := time.Now().Add(calmWithin)
+	for i := 0; ; i++ {
+		before := redisLosses(c)
+		r = offerOnce(t, c, fmt.Sprint("cold-", i), "even", 500, 2*time.Second) // another one each time, for once hot they have none
+		if redisLosses(c) == before || time.Now().After(end) {
+			break
+		}
+	}
+	checkAnswered(t, r)
+	checkLimit(t, r, limit, 0.97)
+}
