@@ -24,8 +24,8 @@ const (
 	// demandSpan is how long a refusal says that an instance wants more.
 	demandSpan = 500 * time.Millisecond
 	// blockGap is the least time between two blocks of a user, so that the user's state does
-	// not change more than twice in it. A flood is an exception: so many requests refused
-	// since the user was let in, and at least twice the limit.
+	// not change more than twice in it. The exception is a flood: as many refused requests
+	// since the user was let in as flood and twice the limit together.
 	blockGap = 1100 * time.Millisecond
 	flood    = 100
 	// maxWatched bounds the users that are watched. Others are not blocked by HAProxy
