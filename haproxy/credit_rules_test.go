@@ -356,17 +356,37 @@ func TestCreditKeys(t *testing.T) {
 	}
 }
 
-// A rule of the operator's names the endpoint: who is there has not the user's other credit.
+// A rule of the operator's names the endpoint: who is there has not the user's other credit, and
+// nobody elsewhere has that of the endpoint, whatever they call themselves.
 func TestCreditAtEndpointsOfRules(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, setup{Config: Config{Identify: "header:X-User"}, edit: func(cfg string) string {
-		return strings.Replace(cfg, "    # Rules of your own go here.", "    http-request set-var(txn.sluice_endpoint) str(api) if { path_beg /api }\n    # Rules of your own go here.", 1)
-	}})
-	r.teachRow(t, generation, 0, 0)
-	r.lend(t, "alice", credit(unlimited, nil))
-	r.native(t, httpGET("/", "X-User: alice"))
-	if r.admitted(t, httpGET("/api/", "X-User: alice")) {
-		t.Error("admitted at an endpoint by the credit of everywhere else")
+	for _, fitted := range []bool{false, true} {
+		t.Run(fmt.Sprintf("fitted %t", fitted), func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, setup{Config: Config{Identify: "header:X-User", Fitted: fitted}, edit: func(cfg string) string {
+				return strings.Replace(cfg, "    # Rules of your own go here.", "    http-request set-var(txn.sluice_endpoint) req.fhdr(x-endpoint)\n    # Rules of your own go here.", 1)
+			}})
+			r.teachRow(t, generation, 0, 0)
+			there := []string{"X-User: alice", "X-Endpoint: api"}
+			r.lend(t, "alice", credit(unlimited, nil))
+			r.native(t, httpGET("/", "X-User: alice"))
+			if r.admitted(t, httpGET("/", there...)) {
+				t.Error("admitted at an endpoint by the credit of everywhere else")
+			}
+			r.lend(t, "@api/alice", credit(unlimited, nil), there...)
+			r.native(t, httpGET("/", there...))
+			before := r.entry(t, "@api/alice")["gpc1"]
+			if r.admitted(t, httpGET("/", "X-User: @api/alice")) {
+				t.Error("admitted by the credit of an endpoint that is not this one")
+			}
+			if drawn := r.entry(t, "@api/alice")["gpc1"] - before; drawn != 0 {
+				t.Errorf("%d tickets of the endpoint's drawn, want 0", drawn)
+			}
+			// A table would cut that key: it would be alice's.
+			if got := r.get(t, "X-User: alice\x00"); got.Status != 400 {
+				t.Errorf("a name with a NUL: status = %d, want 400", got.Status)
+			}
+		})
 	}
 }
 

@@ -24,6 +24,12 @@ const smallBuffers, largeBuffers = `"${SLUICE_BUFSIZE-16384}"`, `"${SLUICE_BUFSI
 // readsCredentials is whether the identifier can find that credentials are unreadable.
 func (i Identifier) readsCredentials() bool { return i.Kind != "header" && i.Kind != "ip" }
 
+// Conditions of the short way: that there is an entry of that name, and that the name is its key.
+const (
+	shortEntry = `{ var(txn.sluice_user),table_gpt(0,sluice_credit) -m int gt 0 } `
+	shortName  = `{ var(txn.sluice_user) -m reg '^[^~@\x00-\x1f\x7f][^\x00-\x1f\x7f]{0,99}\z' }`
+)
+
 // withoutNeedless is haproxy.cfg without what c and its chain of identifiers cannot need: each
 // condition that never holds costs every request.
 func (c Config) withoutNeedless(cfg string, chain []Identifier) (_ string, err error) {
@@ -47,6 +53,11 @@ func (c Config) withoutNeedless(cfg string, chain []Identifier) (_ string, err e
 	}
 	if !slices.ContainsFunc(chain, Identifier.readsCredentials) {
 		needless = append(needless, ` !\{ var\(txn\.sluice_unreadable\) -m found \}`)
+		// A field's value has no NUL, at which tables cut keys. Of all names that are not keys, only some with @ in front have an entry: an endpoint's.
+		cfg = strings.Replace(cfg, shortEntry+shortName, shortEntry+"!{ var(txn.sluice_user) -m beg @ }", 1)
+	}
+	if len(chain) == 1 && !chain[0].readsCredentials() {
+		needless = append(needless, `(?m) if !\{ var\(txn\.sluice_user\) -m len gt 0 \}$`) // nobody has found a name before
 	}
 	folder := func(path string) bool { return strings.HasSuffix(path, "*") }
 	folders := slices.ContainsFunc(c.Exempt.Paths, folder)

@@ -19,6 +19,7 @@ var parts = map[string]*regexp.Regexp{
 	"below":      regexp.MustCompile(`exempt_below !path_odd\n`),
 	"presigned":  regexp.MustCompile(`int\(2\) if \{ var\(txn.sluice_s3_id\)`),
 	"unreadable": regexp.MustCompile(`track-sc0 var\(txn.sluice_user\) table sluice_credit if .*txn.sluice_unreadable`),
+	"names":      regexp.MustCompile(`track-sc0 var\(txn.sluice_user\) table sluice_credit if .*txn.sluice_user\) -m reg`),
 	"held":       regexp.MustCompile(`filter lua.sluice\n`),
 	"unheld":     regexp.MustCompile(`set-var proc.sluice_unheld int\(1\)\n`),
 	"large":      regexp.MustCompile(`tune.bufsize "\$\{SLUICE_BUFSIZE-65536\}"`),
@@ -35,9 +36,9 @@ func TestFittedFiles(t *testing.T) {
 	}{
 		{"nothing", Config{Identify: "header:X-User"}, ""},
 		{"ip", Config{Identify: "ip"}, ""},
-		{"basic", Config{Identify: "basic,header:X-User"}, "unreadable"},
-		{"auto", Config{}, "presigned unreadable"},
-		{"s3", Config{Identify: "s3,ip"}, "unreadable"},
+		{"basic", Config{Identify: "basic,header:X-User"}, "unreadable names"},
+		{"auto", Config{}, "presigned unreadable names"},
+		{"s3", Config{Identify: "s3,ip"}, "unreadable names"},
 		{"bandwidth", Config{Identify: "ip", Bandwidth: true}, "large held"},
 		{"addresses", Config{Identify: "ip", Exempt: limits.Exempt{Addresses: []string{"10.0.0.0/8"}}}, "addresses either"},
 		{"paths", Config{Identify: "ip", Exempt: limits.Exempt{Paths: []string{"/a"}}}, "paths either"},
@@ -72,7 +73,7 @@ func TestFittedFiles(t *testing.T) {
 						want = !row.config.Bandwidth
 					}
 					// With limits of addresses there is no short way.
-					if part == "unreadable" && row.config.Addresses != (limits.AddressLimits{}) {
+					if (part == "unreadable" || part == "names") && row.config.Addresses != (limits.AddressLimits{}) {
 						want = false
 					}
 					if part == "either" && row.config.Addresses != (limits.AddressLimits{}) {
