@@ -46,7 +46,7 @@ const maxCounters = 100
 
 // shortAll draws a ticket of "*", and so on to the end of a rule of the short way, which
 // counts the request that it lets through.
-const shortAll = " last_now !over_now here_now place_now there_now same_end_now { sc_inc_gpc(%d,0) -m found }\n"
+const shortAll = " last_now !over_now here_now place_now there_now { sc_inc_gpc(%d,0) -m found }\n"
 
 // creditRules are the lines of haproxy.cfg that are written for each class that has
 // tickets. The class's number is its place in the list.
@@ -173,12 +173,16 @@ const maxShortRenewal = 6
 // down that part does it, for credit grows then. Who has renewed draws a ticket with the rules of the short way,
 // as far as these are of the methods that most requests have; others draw it below.
 // sluice_begins is how many wanted to renew: the first one, 1, does, and is 0 from then on.
+// The end is read into another variable than before, for sluice_over says to the part "credit" why
+// the request did not pass.
 func shortRenewal(classes int, short string) string {
 	var b strings.Builder
-	b.WriteString("    acl begins       var(txn.sluice_begins) -m int 0:1\n" +
+	b.WriteString("    acl end_later    sc_get_gpt(1,0),set-var(txn.sluice_end) -m found\n" +
+		"    acl lasting_later date(3),sub(txn.sluice_end) 1:2\n" +
+		"    acl begins       var(txn.sluice_begins) -m int 0:1\n" +
 		"    acl renews       var(txn.sluice_begins) -m int 0\n" +
-		"    http-request set-var(txn.sluice_begins) sc_inc_gpc(0,0) if end_now !lasting_now !{ stopping } { date(),set-var(txn.sluice_now) -m found } { sc_get_gpt(2,0),sub(txn.sluice_now) lt 0 } { sc_get_gpt(0,0),set-var(txn.sluice_credit) -m int gt 0 } this_generation { srv_is_up(sluice_agent/agent) -m int 1 }\n" +
-		"    http-request set-var(txn.sluice_begins) int(0) if begins end_now !lasting_now\n")
+		"    http-request set-var(txn.sluice_begins) sc_inc_gpc(0,0) if end_later !lasting_later !{ stopping } { date(),set-var(txn.sluice_now) -m found } { sc_get_gpt(2,0),sub(txn.sluice_now) lt 0 } { sc_get_gpt(0,0),set-var(txn.sluice_credit) -m int gt 0 } this_generation { srv_is_up(sluice_agent/agent) -m int 1 }\n" +
+		"    http-request set-var(txn.sluice_begins) int(0) if begins end_later !lasting_later\n")
 	for i := range classes {
 		fmt.Fprintf(&b, "    http-request sc-set-gpt(%d,0) sc_get_gpc(%d,0),add(txn.sluice_tickets) if renews { sc_get_gpt(%d,0),set-var(txn.sluice_tickets) -m found }\n", 7+2*i, 1+i, 6+2*i)
 	}

@@ -433,6 +433,25 @@ func TestNoMoreWithdrawalsThanAreRemembered(t *testing.T) {
 	})
 }
 
+// Who loses credit has none in the next second either, however short the hint: the short way of
+// haproxy.cfg counts on that.
+func TestCreditIsNotGivenAgainAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, _ := newCreditRig(t, 2)
+		var withdrawn int64
+		r.limiter.update(func(now time.Time) {
+			withdrawn = now.Unix()
+			r.limiter.withdraw(now, "alice", withdrawn)
+		})
+		if w := r.limiter.credits.withdrawals["alice"]; w.through != withdrawn+1 {
+			t.Errorf("withdrawn in second %d, without credit through %d, want through %d", withdrawn, w.through, withdrawn+1)
+		}
+		if got := r.credited("alice", nil); !got.allowed || got.credit != nil {
+			t.Errorf("verdict = %+v, want allowed without credit", got)
+		}
+	})
+}
+
 func TestSpentOf(t *testing.T) {
 	for _, tt := range []struct {
 		name                           string

@@ -51,11 +51,13 @@ const (
 	renewWithdrawal = 2 * time.Minute
 )
 
-// withdraw sees to it that a user has no credit through a second; l.mu is held.
+// withdraw sees to it that a user has no credit through a second, and in any case through
+// the next one; l.mu is held. A request that HAProxy's short way is just letting through sees
+// that the credit is gone, but not if there is some again: see haproxy.cfg.
 func (l *limiter) withdraw(now time.Time, user string, through int64) {
 	c := &l.credits
 	w := c.withdrawals[user]
-	through = max(through, now.Unix()) // see creditSecond
+	through = max(through, now.Unix()+1) // see creditSecond
 	switch {
 	case w == nil && len(c.withdrawals) >= maxWithdrawals:
 		l.metrics.withdrawalsDropped.Inc()
