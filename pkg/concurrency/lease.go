@@ -145,8 +145,11 @@ func (a *Agent) idleWant(u *user, need int) int {
 
 // giveUp gives up what others need more, before requests that wait could use it.
 func (a *Agent) giveUp(u *user, now int64) {
-	least := max(u.bound(), a.shareOf(u, now)) // the share takes nothing from others
-	if u.lease.over() && u.lease.held > least && !a.countsAlone() {
+	if !u.lease.over() || a.countsAlone() {
+		return
+	}
+	// The share takes nothing from others, and what runs cannot be given up.
+	if least := max(u.bound(), a.shareOf(u, now)); u.lease.held > least {
 		u.lease.held = least
 		a.listUrgent(u)
 	}

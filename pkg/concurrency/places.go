@@ -124,9 +124,11 @@ func (a *Agent) standWithout(u *user, now int64) {
 // distinguish lowers the bound of the requests that HAProxy admitted by itself, given what
 // its tables say with a question.
 func (a *Agent) distinguish(u *user, seen Count, p Places, now int64) {
+	if u.places.phase != ending || p.Lent || !seen.valid() {
+		return
+	}
 	// Asked sooner or by others, it may tell of a time before the withdrawal.
-	asked := !p.Lent && seen.valid() && a.whose(seen.Process) == present && now-u.places.endedAt >= int64(applySpan)
-	if u.places.phase == ending && asked {
+	if a.whose(seen.Process) == present && now-u.places.endedAt >= int64(applySpan) {
 		// Of the requests that were asked about, those that are neither newer nor outside
 		// are in HAProxy's count.
 		others := u.places.before + u.places.since - int(seen.Active)

@@ -58,11 +58,11 @@ func (u *user) bound() int {
 
 // running is how many requests are in progress here, as far as known.
 func (u *user) running() int {
-	asked := u.progress.total()
-	switch u.places.phase {
-	case none:
+	if u.places.phase == none {
 		return u.bound() // is exact but for those on other processes
-	case ending:
+	}
+	asked := u.progress.total()
+	if u.places.phase == ending {
 		return max(asked, u.bound())
 	}
 	// The places are an upper bound that nobody may use: what is shown is what was told.
