@@ -264,7 +264,7 @@ func TestClusterCreditInvariants(t *testing.T) {
 				reload:   time.Duration(rapid.SampledFrom([]int{0, 0, 1300, 3100}).Draw(t, "reload ms")) * time.Millisecond,
 				linger:   time.Duration(rapid.SampledFrom([]int{0, 100, 2000}).Draw(t, "old process ms")) * time.Millisecond,
 
-				late:     time.Duration(rapid.SampledFrom([]int{0, 0, 100, 600}).Draw(t, "answers late ms")) * time.Millisecond,
+				late: time.Duration(rapid.SampledFrom([]int{0, 0, 100, 600}).Draw(t, "answers late ms")) * time.Millisecond,
 
 				byDefault: rapid.Bool().Draw(t, "by default"),
 			},
