@@ -186,7 +186,7 @@ func TestCreditThatWasWithdrawnMeanwhile(t *testing.T) {
 	}
 	// Nor does a late one change credit that was given since.
 	r.withdrawIn(t, second, "alice")
-	for _, v := range []vars{of(second + 1).with("credit", uint32(generation+1)), of(second)} {
+	for _, v := range []vars{of(second+1).with("credit", uint32(generation+1)), of(second)} {
 		r.answerTold(func(told) vars { return v })
 		if got := r.get(t, "X-User: alice"); got.Status != 200 {
 			t.Errorf("status = %d, want 200", got.Status)
