@@ -266,6 +266,10 @@ func (a *Agent) spend(b *bucket, now int64) {
 
 func (a *Agent) refuse(b *bucket, now int64) Verdict {
 	b.unmet++
+	if a.cutOff(b) {
+		// Others may admit as much. From its first refusal on, the key is divided; see part.
+		b.hotUntil = max(b.hotUntil, now)
+	}
 	if b.pooled() && b.throttle {
 		switch {
 		case !b.native:
@@ -294,8 +298,8 @@ func (a *Agent) cutOff(b *bucket) bool { return a.lost || b.second <= a.apart &&
 // part is what this agent may admit of a key by itself while the pool is lost: the
 // limit, or of a window longer than a second what was left of it when the pool was
 // last heard of, if it was since the user was last forgotten; or its even part of
-// that if the key was hot when the pool was lost. What HAProxy admits by itself counts
-// against it.
+// that if the key was hot when the pool was lost, or has been refused here since. What
+// HAProxy admits by itself counts against it.
 func (a *Agent) part(b *bucket) int {
 	all := b.rate.Max
 	if b.long() {

@@ -471,11 +471,28 @@ func TestAgentLost(t *testing.T) {
 			t.Errorf("three agents admit %d, want 10", sum)
 		}
 	})
-	t.Run("another keeps the whole", func(t *testing.T) {
+	t.Run("another keeps the whole, until it is refused", func(t *testing.T) {
+		first, then := 0, 0
+		for rank := range 3 {
+			a := ratelimit.NewAgent(ratelimit.Config{})
+			a.Cluster(t0.Add(-2*time.Second), 3, rank)
+			a.Lost(ms(10), true)
+			first += admit(a, ms(1000), 10)
+			then += admit(a, ms(2000), 10)
+		}
+		if first != 30 || then != 10 {
+			t.Errorf("three agents admit %d in the first second and %d in the next, want 30 and 10", first, then)
+		}
+	})
+	t.Run("one below it keeps the whole", func(t *testing.T) {
 		a := shared(3)
 		a.Lost(ms(10), true)
-		if n := admit(a, ms(1000), 10); n != 10 {
-			t.Errorf("admitted %d, want 10", n)
+		for second := range 3 {
+			for range 9 {
+				if v, _ := a.Start(ms(1000*second+500), "u", get(10), ratelimit.NoCredit); !v.Allowed {
+					t.Fatalf("refused in second %d, want 9 of 10 admitted", second)
+				}
+			}
 		}
 	})
 	t.Run("whoever waits is decided at once", func(t *testing.T) {
