@@ -111,11 +111,14 @@ type variant struct {
 	name            string
 	proxies, agents []*proctest.Process
 	others          []*proctest.Process // polygen and Redis
+	cluster         *cluster.Cluster    // nil: plain HAProxy
 	busy, single    *load.Slicer
 	turns           []turn
 	singleTurns     []load.Slice
 	met             int         // requests before anything was measured
 	notOK           map[int]int // answers by status, although all users are below their limits
+	answers         int         // of all turns
+	questions       float64     // that the agents were asked meanwhile
 }
 
 // A turn is what one slice of a variant measured.
@@ -140,7 +143,7 @@ func compareCost(b *testing.B, c costCase) {
 		}
 		s := cluster.Start(b, cluster.Options{Instances: c.instances, MaxWait: shippedWait, Origin: origin, Threads: threads,
 			Limits: "version: 1\ndefault_tier: free\ntiers: {free: {" + l.text + "}}\n"})
-		v := &variant{name: l.name, notOK: make(map[int]int), others: []*proctest.Process{s.Redis, s.Polygens[0].Process}}
+		v := &variant{name: l.name, notOK: make(map[int]int), cluster: s, others: []*proctest.Process{s.Redis, s.Polygens[0].Process}}
 		for _, in := range s.Instances {
 			v.proxies, v.agents = append(v.proxies, in.HAProxy), append(v.agents, in.Agent)
 		}
@@ -164,10 +167,16 @@ func compareCost(b *testing.B, c costCase) {
 	}
 
 	meet(b, variants, c.users*c.instances)
+	for _, v := range variants {
+		v.questions = -v.asked(b)
+	}
 	takeTurns(variants, func(v *variant) { v.turn(b) })
+	for _, v := range variants {
+		v.questions += v.asked(b)
+	}
 	takeTurns(variants, func(v *variant) { v.singleTurn(b) })
 
-	rows := [][]string{{"limits", "requests/s", "of plain", "HAProxy CPU µs/request", "more than plain", "agent µs", "Redis, polygen µs",
+	rows := [][]string{{"limits", "requests/s", "of plain", "HAProxy CPU µs/request", "more than plain", "questions a request", "agent µs", "Redis, polygen µs",
 		"one client p50 µs", "more", "p99 µs", "more", "not 200"}}
 	plain := variants[0]
 	for _, v := range variants {
@@ -188,13 +197,13 @@ func compareCost(b *testing.B, c costCase) {
 		p50 := func(v *variant, i int) float64 { return micros(v.singleTurns[i].Quantile(0.5)) }
 		p99 := func(v *variant, i int) float64 { return micros(v.singleTurns[i].Quantile(0.99)) }
 		if v == plain {
-			rows = append(rows, []string{"plain", median("%.0f", paired(rate, mine)), "", median("%.1f", paired(proxy, mine)), "", "", "",
+			rows = append(rows, []string{"plain", median("%.0f", paired(rate, mine)), "", median("%.1f", paired(proxy, mine)), "", "", "", "",
 				median("%.0f", paired(p50, mine)), "", median("%.0f", paired(p99, mine)), "", ""})
 			continue
 		}
 		rows = append(rows, []string{v.name, median("%.0f", paired(rate, mine)), middle("%.2f", paired(rate, ratio)),
 			median("%.1f", paired(proxy, mine)), middle("%+.1f", paired(proxy, less)),
-			median("%.1f", paired(agent, mine)), median("%.1f", paired(control, mine)),
+			fmt.Sprintf("%.4f", v.questions/float64(v.answers)), median("%.1f", paired(agent, mine)), median("%.1f", paired(control, mine)),
 			median("%.0f", paired(p50, mine)), middle("%+.0f", paired(p50, less)),
 			median("%.0f", paired(p99, mine)), middle("%+.0f", paired(p99, less)), strings.TrimPrefix(fmt.Sprint(v.notOK), "map")})
 	}
@@ -266,6 +275,14 @@ func meet(b *testing.B, variants []*variant, requests int) {
 	}
 }
 
+// asked is how many questions the agents of a variant have had so far.
+func (v *variant) asked(b *testing.B) float64 {
+	if v.cluster == nil {
+		return 0
+	}
+	return sum(b, v.cluster, "sluice_requests_total", "verdict=") - sum(b, v.cluster, "sluice_requests_total", `verdict="credit"`)
+}
+
 // turn is one slice of all connections.
 func (v *variant) turn(b *testing.B) {
 	proxy, agent, control := cpu(b, v.proxies), cpu(b, v.agents), cpu(b, v.others)
@@ -273,6 +290,7 @@ func (v *variant) turn(b *testing.B) {
 	used := func(before time.Duration, of []*proctest.Process) float64 {
 		return micros(cpu(b, of)-before) / float64(s.Answers)
 	}
+	v.answers += s.Answers
 	v.turns = append(v.turns, turn{
 		rate:  float64(s.Answers) / s.Elapsed.Seconds(),
 		proxy: used(proxy, v.proxies), agent: used(agent, v.agents), control: used(control, v.others),
