@@ -100,6 +100,7 @@ type credits struct {
 	classes    string // of the configuration that asked last
 
 	granted     recent[time.Time]      // users whom an answer has just brought credit
+	ended       recent[time.Time]      // and from whom it was taken back, when HAProxy confirmed it
 	withdrawals map[string]*withdrawal // by user
 	due         []string               // of these, whose credit is to be taken back at once
 	polls       map[string]time.Time   // and at which time it is to be looked at others
@@ -116,6 +117,10 @@ const (
 	// so that the cluster uses a little less of their limits.
 	maxWithdrawals = 10_000
 	maxGranted     = 100_000
+	// endedSpan is how long it counts that credit was taken back from a user: HAProxy, which keeps
+	// that for ten minutes and more, gives them none by itself meanwhile. See recent.
+	endedSpan = 2 * time.Minute
+	maxEnded  = 100_000
 )
 
 // withdrawal is a user who shall have no credit for a while. See credits.
@@ -131,9 +136,18 @@ type withdrawal struct {
 func newCredits() credits {
 	return credits{
 		generation: rand.Uint32N(1<<31-1) + 1,
-		granted:    newRecent[time.Time](grantAgain, maxGranted), withdrawals: make(map[string]*withdrawal),
+		granted:    newRecent[time.Time](grantAgain, maxGranted), ended: newRecent[time.Time](endedSpan, maxEnded), withdrawals: make(map[string]*withdrawal),
 		polls: make(map[string]time.Time), wake: make(chan struct{}, 1),
 	}
+}
+
+// mayBegin reports whether HAProxy may give a user credit by itself, although it has none for
+// them now. Whom it was taken back from it gives none, as long as it remembers that.
+func (c *credits) mayBegin(now time.Time, key string) bool {
+	if at, ended := c.ended.get(key); ended && now.Sub(at) < 2*endedSpan {
+		return false
+	}
+	return c.byDefault.may(now, key)
 }
 
 // creditStatus is what the core of the rates should know of a question about a user who

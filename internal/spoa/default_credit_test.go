@@ -190,6 +190,29 @@ func TestAloneAgentWithdrawsDefaultCredit(t *testing.T) {
 	})
 }
 
+// Whom a lone agent has taken credit back from is asked about until they are given credit: at once,
+// without a withdrawal for each question, for HAProxy gives them none by itself.
+func TestCreditIsTakenBackOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, _, look := newDefaultRig(t, 1, defaultLimits)
+		look(8 * time.Second)
+		f := r.runtime.(*fakeRuntime)
+		given := false
+		for second := 0; second < 8 && !given; second++ {
+			got := r.credited("alice", nil)
+			if !got.allowed {
+				t.Errorf("refused after %d s, want allowed", second)
+			}
+			given = got.credit != nil
+			time.Sleep(time.Second)
+			r.limiter.update(r.limiter.forgetWithdrawals)
+		}
+		if n := len(f.told()); n != 1 || !given {
+			t.Errorf("withdrawn %d times, and given credit %v; want once, and given again", n, given)
+		}
+	})
+}
+
 // A new process of HAProxy has no entries that say who shall have no credit. It gets them before it
 // has any credit by default.
 func TestNewProcessHearsOfWithdrawals(t *testing.T) {

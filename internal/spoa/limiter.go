@@ -326,7 +326,7 @@ func (l *limiter) ask(n *needs, rates *rates) {
 		if w := l.credits.withdrawals[t.key]; w != nil && w.told == 0 && t.credit == ratelimit.Withheld {
 			t.credit = ratelimit.Uncertain // nobody knows yet what was spent
 		}
-		if t.credit == ratelimit.Withheld && l.credits.byDefault.may(now, t.key) {
+		if t.credit == ratelimit.Withheld && l.credits.mayBegin(now, t.key) {
 			t.credit = ratelimit.Pending
 		}
 		t.verdict, t.waits = l.tokens.Start(now, t.key, rates[i], t.credit)

@@ -84,6 +84,7 @@ func (l *limiter) withdraw(now time.Time, user string, through int64) {
 // withdrawAgain takes credit back once more from all who shall have none: a new process of
 // HAProxy has no entries that say so; l.mu is held.
 func (c *credits) withdrawAgain() {
+	c.ended.clear()
 	for user, w := range c.withdrawals {
 		w.again, w.told = w.again || w.told > 0, 0
 		c.due = append(c.due, user)
@@ -261,15 +262,16 @@ func (l *limiter) withdrawn(now, here time.Time, e *runtimeapi.Entry) {
 		c.polls[e.Key] = now.Add(firstPoll)
 		return
 	}
+	w.through = max(w.through, now.Unix()+1) // HAProxy may have answered late; see withdraw
 	of := l.set.Load().User(e.Key)
 	classes := strings.Fields(c.classes)
 	// HAProxy's second is one of this machine's clock, which may be in another than the
-	// cluster's: they are the same by their numbers.
-	second, inForce := here.Unix(), false
-	if end := int64(gpt(e, endElement)); end > second {
-		second, inForce = end-1, true
+	// cluster's: they are the same by their numbers. Tickets of a second that has just ended here
+	// may be of the cluster's present one. If there are none of either, nothing is spent in it.
+	second, inForce := now.Unix(), false
+	if end := int64(gpt(e, endElement)); end >= here.Unix() {
+		second, inForce = end-1+int64(l.clock.Offset().Round(time.Second)/time.Second), true
 	}
-	second += int64(l.clock.Offset().Round(time.Second) / time.Second)
 	for r := range of.Rates() {
 		spent := 0
 		if i := slices.Index(classes, r.Class); i >= 0 && inForce {
@@ -277,6 +279,7 @@ func (l *limiter) withdrawn(now, here time.Time, e *runtimeapi.Entry) {
 		}
 		l.tokens.Recalled(now, e.Key, r, second, spent, w.through)
 	}
+	c.ended.put(e.Key, now)
 	w.told, w.again = w.through, false
 	w.rest = e.ConnCur
 	l.tellRest(now, e.Key, w)
@@ -333,6 +336,7 @@ func (l *limiter) tellRest(now time.Time, user string, w *withdrawal) {
 // forgetWithdrawals lets users have credit again whose time without is over; l.mu is held.
 func (l *limiter) forgetWithdrawals(now time.Time) {
 	l.credits.granted.forget(now)
+	l.credits.ended.forget(now)
 	for user, w := range l.credits.withdrawals {
 		if w.told > 0 && w.rest == 0 && now.Unix() > w.through {
 			delete(l.credits.withdrawals, user)

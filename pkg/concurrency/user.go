@@ -3,7 +3,7 @@ package concurrency
 import "github.com/sluice-qos/sluice/pkg/internal/agenda"
 
 // user is what an agent knows of one user: a part for each concern, whose type states its
-// invariant. Times are the those of the agent's clock, and 0 means never. Whoever changes a part
+// invariant. Times are those of the agent's clock, and 0 means never. Whoever changes a part
 // calls Agent.review, which draws the consequences for the others.
 type user struct {
 	agenda.Place
