@@ -181,7 +181,7 @@ func (p *party) lend() {
 		p.Tell("agent "+p.name, "can lend HAProxy no places now")
 		return
 	}
-	p.places, p.lent = p.Agent.Lend(p.clock(), "alice"), true
+	p.places, p.lent = p.Lend(p.clock(), "alice"), true
 	p.here = int(p.asked.Active)
 	if p.here > 1 {
 		p.here = 1 // HAProxy counts the request that brought them, and none of before

@@ -259,7 +259,7 @@ func (p *party) lend(each int) {
 		return
 	}
 	from := p.clock().Unix() + 1
-	p.Agent.Lend(p.clock(), "alice", get(p.limit), from)
+	p.Lend(p.clock(), "alice", get(p.limit), from)
 	p.Tell(p.name, "gives HAProxy credit with the answer: %d a second, from second %d on", each, from-t0.Unix())
 }
 
