@@ -82,10 +82,10 @@ func (s *story) at(now int) {
 	}
 	for i, p := range s.all {
 		if n := vain[i]; n > 0 {
-			s.Tell("agent "+p.name, "has asked the pool %s more, which changed nothing", plural(n, "time"))
+			s.Tell("agent "+p.name, "has asked the pool %s more, which changed nothing", history.Plural(n, "time"))
 		}
 		if n := lost[i]; n > 0 {
-			s.Tell("agent "+p.name, "has asked the pool %s more, and got no answer", plural(n, "time"))
+			s.Tell("agent "+p.name, "has asked the pool %s more, and got no answer", history.Plural(n, "time"))
 		}
 	}
 	s.At(time.Duration(now) * time.Millisecond)
@@ -117,7 +117,7 @@ func (p *party) requests(n int, patient bool) {
 	allowed, refused, waiting := 0, 0, 0
 	credit := ""
 	if p.lent {
-		credit = fmt.Sprintf(", beyond %s in HAProxy's count and %s", plural(p.here, "request"), plural(p.places, "place"))
+		credit = fmt.Sprintf(", beyond %s in HAProxy's count and %s", history.Plural(p.here, "request"), history.Plural(p.places, "place"))
 	}
 	for range n {
 		seen, places := p.seen()
@@ -142,7 +142,7 @@ func (p *party) requests(n int, patient bool) {
 			refused++
 		}
 	}
-	p.Tell("agent "+p.name, "is asked about %s%s: %s", plural(n, "request"), credit, outcome(allowed, refused, waiting))
+	p.Tell("agent "+p.name, "is asked about %s%s: %s", history.Plural(n, "request"), credit, history.Outcome(allowed, refused, waiting))
 	p.drain()
 }
 
@@ -158,7 +158,7 @@ func (p *party) begin(n int) {
 func (p *party) end(n int) {
 	p.asked.Active -= int64(n)
 	p.here = max(p.native, p.here-n)
-	p.Tell("HAProxy "+p.name, "tells that %s ended; of those it asked about %d remain", plural(n, "request"), p.asked.Active)
+	p.Tell("HAProxy "+p.name, "tells that %s ended; of those it asked about %d remain", history.Plural(n, "request"), p.asked.Active)
 	p.Progress(p.clock(), "alice", p.limit, p.asked)
 	p.drain()
 }
@@ -170,7 +170,7 @@ func (p *party) natively(n int) {
 		p.t.Fatalf("HAProxy would not admit %d beside %d, of %d places", n, p.here, p.places)
 	}
 	p.here, p.native = p.here+n, p.native+n
-	p.Tell("HAProxy "+p.name, "admits %s by itself: its count is %d of %s", plural(n, "request"), p.here, plural(p.places, "place"))
+	p.Tell("HAProxy "+p.name, "admits %s by itself: its count is %d of %s", history.Plural(n, "request"), p.here, history.Plural(p.places, "place"))
 	p.check()
 }
 
@@ -186,7 +186,7 @@ func (p *party) lend() {
 	if p.here > 1 {
 		p.here = 1 // HAProxy counts the request that brought them, and none of before
 	}
-	p.Tell("agent "+p.name, "lends HAProxy %s with the answer", plural(p.places, "place"))
+	p.Tell("agent "+p.name, "lends HAProxy %s with the answer", history.Plural(p.places, "place"))
 	p.drain()
 }
 
@@ -201,7 +201,7 @@ func (p *party) withdrawn() {
 // endNatively has requests end that HAProxy admitted by itself, of which it does not tell.
 func (p *party) endNatively(n int) {
 	p.native, p.here = p.native-n, p.here-n
-	p.Tell("HAProxy "+p.name, "has %s end that it admitted by itself, and tells nobody", plural(n, "request"))
+	p.Tell("HAProxy "+p.name, "has %s end that it admitted by itself, and tells nobody", history.Plural(n, "request"))
 }
 
 // giveUp has those that wait do so no longer.
@@ -215,31 +215,11 @@ func (p *party) giveUp() {
 		}
 	}
 	p.waiting = nil
-	p.Tell("agent "+p.name, "lets %s wait no longer: %s", plural(allowed+refused, "request"), outcome(allowed, refused, 0))
+	p.Tell("agent "+p.name, "lets %s wait no longer: %s", history.Plural(allowed+refused, "request"), history.Outcome(allowed, refused, 0))
 	if allowed > 0 {
 		p.begin(allowed)
 	}
 	p.drain()
-}
-
-func outcome(allowed, refused, waiting int) string {
-	var parts []string
-	for _, of := range []struct {
-		n    int
-		what string
-	}{{allowed, "admitted"}, {refused, "refused"}, {waiting, "waiting"}} {
-		if of.n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", of.n, of.what))
-		}
-	}
-	return strings.Join(parts, ", ")
-}
-
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // drain tells of what became due.
@@ -255,7 +235,7 @@ func (p *party) drain() {
 		}
 	}
 	if allowed+refused > 0 {
-		p.Tell("agent "+p.name, "decides those that wait: %s", outcome(allowed, refused, 0))
+		p.Tell("agent "+p.name, "decides those that wait: %s", history.Outcome(allowed, refused, 0))
 		p.begin(allowed)
 	}
 	for _, n := range out.Native {

@@ -20,12 +20,12 @@ type credited struct {
 	want string
 }
 
-// history runs steps on an agent. A step is "start", "start spent" and so on for a request
+// playSteps runs steps on an agent. A step is "start", "start spent" and so on for a request
 // of GET, "lend", "lendable", "recalled SECOND SPENT THROUGH" (seconds from t0), "reloaded",
 // "by default from SECOND", "by default through SECOND", "cluster N", "lost", "back", or "tick". What comes of it is what was decided, and what the
 // agent asked, with a flush after each step or without: "second: need+ahead -back debt of
 // reserve".
-func history(t *testing.T, a *ratelimit.Agent, limit int, flush bool, steps []credited) {
+func playSteps(t *testing.T, a *ratelimit.Agent, limit int, flush bool, steps []credited) {
 	t.Helper()
 	pool := map[poolKey]int{}
 	rates := get(limit)
@@ -169,7 +169,7 @@ func TestCreditAlone(t *testing.T) {
 			{2100, "start withheld", "allowed [2: 0+0 -0 1 of 0] [0: 0+0 -0 1 of 0]"}, {2101, "start withheld", "refused"},
 		}},
 	} {
-		t.Run(tt.name, func(t *testing.T) { history(t, ratelimit.NewAgent(ratelimit.Config{}), 3, false, tt.steps) })
+		t.Run(tt.name, func(t *testing.T) { playSteps(t, ratelimit.NewAgent(ratelimit.Config{}), 3, false, tt.steps) })
 	}
 }
 
@@ -263,7 +263,7 @@ func TestCreditShared(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			a := ratelimit.NewAgent(ratelimit.Config{})
 			a.Cluster(t0.Add(-10*time.Second), 2, 0)
-			history(t, a, 100, true, tt.steps)
+			playSteps(t, a, 100, true, tt.steps)
 		})
 	}
 }
@@ -311,7 +311,7 @@ func TestCreditByDefault(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			a := ratelimit.NewAgent(ratelimit.Config{})
 			a.Cluster(t0.Add(-10*time.Second), tt.agents, 0)
-			history(t, a, 100, true, tt.steps)
+			playSteps(t, a, 100, true, tt.steps)
 		})
 	}
 }
@@ -321,7 +321,7 @@ func TestCreditByDefault(t *testing.T) {
 func TestCreditOfANewAgent(t *testing.T) {
 	a := ratelimit.NewAgent(ratelimit.Config{})
 	a.Cluster(t0, 2, 0)
-	history(t, a, 100, true, []credited{
+	playSteps(t, a, 100, true, []credited{
 		{500, "start withheld", "[0: 1+12 -0 0 of 24] allowed"}, {990, "tick", "[0: 0+0 -11 0 of 24]"},
 		{1000, "tick", ""}, {1100, "recalled 1 0 1", ""}, {1101, "start withheld", "[1: 1+12 -0 0 of 24] allowed"}, {1200, "tick", ""},
 		{2000, "tick", ""}, {2100, "start withheld", "allowed"},
@@ -333,7 +333,7 @@ func TestCreditAheadOfASecond(t *testing.T) {
 	a := ratelimit.NewAgent(ratelimit.Config{})
 	a.Cluster(t0.Add(-10*time.Second), 13, 0)
 	a.Cluster(t0.Add(-5*time.Second), 13, 0)
-	history(t, a, 100, true, []credited{
+	playSteps(t, a, 100, true, []credited{
 		{500, "recalled 0 0 1", "[0: 0+0 -1 0 of 13]"}, {700, "cluster 12", ""}, {990, "tick", "[1: 0+0 -1 0 of 24]"},
 	})
 }
@@ -393,7 +393,7 @@ func TestCreditLendable(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			a := ratelimit.NewAgent(ratelimit.Config{})
 			a.Cluster(t0.Add(-10*time.Second), 2, 0)
-			history(t, a, 100, true, tt.steps)
+			playSteps(t, a, 100, true, tt.steps)
 		})
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	book "github.com/sluice-qos/sluice/pkg/internal/history"
+	"github.com/sluice-qos/sluice/pkg/internal/history"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
@@ -16,7 +16,7 @@ import (
 
 // A story is a history with its agents, their HAProxies and the pool.
 type story struct {
-	*book.Book
+	*history.Book
 	t     *testing.T
 	limit int
 	pool  pools
@@ -37,7 +37,7 @@ var aliceGets = ratelimit.Key{Class: "GET", User: "alice"}
 
 // tell begins a story with so many agents, who have known of each other for long.
 func tell(t *testing.T, limit, agents int, title, about, diagram string) (*story, []*party) {
-	s := &story{Book: book.New(t, title, about, diagram), t: t, limit: limit, pool: newPools(), admitted: map[int64]int{}}
+	s := &story{Book: history.New(t, title, about, diagram), t: t, limit: limit, pool: newPools(), admitted: map[int64]int{}}
 	var all []*party
 	for i := range agents {
 		p := s.agent(string(rune('a' + i)))
@@ -73,7 +73,7 @@ func (s *story) at(now int, agents ...*party) {
 	}
 	for i, n := range vain {
 		if n > 0 {
-			s.Tell(agents[i].name, "has asked the pool %s more, in vain", plural(n, "time"))
+			s.Tell(agents[i].name, "has asked the pool %s more, in vain", history.Plural(n, "time"))
 		}
 	}
 	s.At(time.Duration(now) * time.Millisecond)
@@ -113,28 +113,8 @@ func (p *party) requests(n int, credit ratelimit.Credit) {
 		}
 	}
 	p.count(allowed)
-	p.Tell(p.name, "is asked about %s%s: %s", plural(n, "request"), said, outcome(allowed, refused, waiting))
+	p.Tell(p.name, "is asked about %s%s: %s", history.Plural(n, "request"), said, history.Outcome(allowed, refused, waiting))
 	p.drain()
-}
-
-func outcome(allowed, refused, waiting int) string {
-	var parts []string
-	for _, of := range []struct {
-		n    int
-		what string
-	}{{allowed, "admitted"}, {refused, "refused"}, {waiting, "waiting"}} {
-		if of.n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", of.n, of.what))
-		}
-	}
-	return strings.Join(parts, ", ")
-}
-
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 func (s *story) count(n int) { s.admitted[s.clock().Unix()] += n }
@@ -152,7 +132,7 @@ func (p *party) drain() {
 	}
 	if allowed+refused > 0 {
 		p.count(allowed)
-		p.Tell(p.name, "decides those that wait: %s", outcome(allowed, refused, 0))
+		p.Tell(p.name, "decides those that wait: %s", history.Outcome(allowed, refused, 0))
 	}
 	for _, n := range out.Native {
 		what := "refuse alice by itself until the second ends"
@@ -212,7 +192,7 @@ func (p *party) hear(asks []ratelimit.Ask) []ratelimit.Grant {
 	known := p.pool.heard[p.Agent] >= asks[0].Seq
 	grants := p.pool.hear(p.Agent, p.story.clock(), asks)
 	for i, g := range grants {
-		what := fmt.Sprintf("hands out %s to %s", plural(g.Tokens, "token"), p.name)
+		what := fmt.Sprintf("hands out %s to %s", history.Plural(g.Tokens, "token"), p.name)
 		switch {
 		case known:
 			what = "has heard this before"
@@ -248,7 +228,7 @@ func (p *party) flush() { p.deliver(p.send()...) }
 // natively has HAProxy admit requests by itself.
 func (p *party) natively(n int, what string) {
 	p.count(n)
-	p.Tell("HAProxy "+p.name[len("agent "):], "admits %s by itself%s", plural(n, "request"), what)
+	p.Tell("HAProxy "+p.name[len("agent "):], "admits %s by itself%s", history.Plural(n, "request"), what)
 }
 
 // lend gives HAProxy credit, if it can have any.

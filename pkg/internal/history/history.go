@@ -58,6 +58,28 @@ func (b *Book) Tell(who, format string, args ...any) {
 	}
 }
 
+// Outcome says what became of requests: so many admitted, refused and waiting.
+func Outcome(admitted, refused, waiting int) string {
+	var parts []string
+	for _, of := range []struct {
+		n    int
+		what string
+	}{{admitted, "admitted"}, {refused, "refused"}, {waiting, "waiting"}} {
+		if of.n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", of.n, of.what))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// Plural is a number of things, each called what.
+func Plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
 // Check compares the history with the file testdata/NAME.txt.
 func (b *Book) Check(name string) {
 	b.t.Helper()
