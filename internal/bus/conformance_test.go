@@ -1032,7 +1032,7 @@ func everyKeyExpires(t *testing.T, s *server) {
 			t.Fatal(err)
 		}
 		events := bus.Events{Second: 17, Users: []bus.EventsOf{{Name: "u", Ends: 1}, {Name: "w", Ends: 1}}, Tiers: []bus.EventsOf{{Name: "free", Ends: 1}}}
-		if err := b.AddEvents(ctx, events); err != nil {
+		if err := b.AddEvents(ctx, "a", events); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := b.Register(ctx, "a", "", "not serving yet"); err != nil {
@@ -1074,6 +1074,9 @@ func everyKeyExpires(t *testing.T, s *server) {
 		"sluice:{0}:events:17":            time.Minute,
 		"sluice:{1}:events:17":            time.Minute,
 		"sluice:{cluster}:events:17":      time.Minute,
+		"sluice:{0}:events:17:told":       time.Minute,
+		"sluice:{1}:events:17:told":       time.Minute,
+		"sluice:{cluster}:events:17:told": time.Minute,
 		"sluice:{cluster}:instances":      5 * time.Second,
 		"sluice:{cluster}:shards":         5 * time.Second,
 		"sluice:{cluster}:versions":       5 * time.Second,

@@ -36,10 +36,12 @@ const (
 	maxEventFields = 512
 )
 
-// AddEvents adds events to the buckets of their second in Redis. Some events of a failed
-// call may be counted: sent again they would count twice, so the caller must not do that.
+// AddEvents adds what an instance tells of a second to the buckets of it in Redis. Some
+// events of a failed call may be counted. The caller may send the same ones again within
+// eventsTTL: the buckets know whose report they have, and count it once. So an instance
+// reports a second once, and one that is restarted needs another name.
 // Negative numbers and invalid classes fail the call before anything is sent.
-func (b *Bus) AddEvents(ctx context.Context, e Events) error {
+func (b *Bus) AddEvents(ctx context.Context, instance string, e Events) error {
 	var calls []call
 	byShard := make(map[int][]EventsOf, 1)
 	for _, of := range slices.Concat(e.Users, e.Tiers) {
@@ -52,9 +54,9 @@ func (b *Bus) AddEvents(ctx context.Context, e Events) error {
 		byShard[shard] = append(byShard[shard], of)
 	}
 	for shard := range b.shards {
-		calls = appendEvents(calls, eventsKey(strconv.Itoa(shard), e.Second), byShard[shard])
+		calls = appendEvents(calls, instance, strconv.Itoa(shard), e.Second, byShard[shard])
 	}
-	calls = appendEvents(calls, eventsKey(clusterTag, e.Second), e.Tiers)
+	calls = appendEvents(calls, instance, clusterTag, e.Second, e.Tiers)
 	if len(calls) == 0 {
 		return nil
 	}
@@ -76,12 +78,16 @@ func (of *EventsOf) validate() error {
 	return nil
 }
 
-// appendEvents adds the calls that count in a bucket.
-func appendEvents(calls []call, key string, events []EventsOf) []call {
+// appendEvents adds the calls that count events in the bucket of a tag.
+func appendEvents(calls []call, instance, tag string, second int64, events []EventsOf) []call {
+	const head = 2 // arguments before the fields
+	keys := []string{eventsKey(tag, second), reportedKey(tag, second)}
 	var args []any
+	part := 0
 	for i := range events {
-		if len(args) == 0 { // a new call
-			args = append(args, int64(eventsTTL/time.Second))
+		if len(args) == 0 { // a new call, which Redis runs or does not run as a whole
+			args = append(args, int64(eventsTTL/time.Second), instance+"/"+strconv.Itoa(part))
+			part++
 		}
 		of := &events[i]
 		for _, c := range of.Classes {
@@ -92,8 +98,8 @@ func appendEvents(calls []call, key string, events []EventsOf) []call {
 		if of.Ends > 0 {
 			args = append(args, endField+of.Name, of.Ends)
 		}
-		if last := i == len(events)-1; len(args) > 1 && (last || len(args) > 2*maxEventFields) {
-			calls = append(calls, call{script: eventsScript, keys: []string{key}, args: args})
+		if last := i == len(events)-1; len(args) > head && (last || len(args) > 2*maxEventFields) {
+			calls = append(calls, call{script: eventsScript, keys: keys, args: args})
 			args = nil
 		}
 	}

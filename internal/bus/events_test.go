@@ -37,7 +37,7 @@ func eventsAddUp(t *testing.T, s *server) {
 			return of
 		}
 		name := rapid.SampledFrom([]string{"alice", "@api/bob", "x|y", "end|GET", "\xff"})
-		for range rapid.IntRange(1, 4).Draw(rt, "reports") {
+		for report := range rapid.IntRange(1, 4).Draw(rt, "reports") {
 			e := bus.Events{Second: second}
 			for range rapid.IntRange(0, 3).Draw(rt, "users") {
 				e.Users = append(e.Users, draw(name.Draw(rt, "user"), users))
@@ -45,8 +45,10 @@ func eventsAddUp(t *testing.T, s *server) {
 			for range rapid.IntRange(0, 2).Draw(rt, "tiers") {
 				e.Tiers = append(e.Tiers, draw(rapid.SampledFrom([]string{"free", "gold"}).Draw(rt, "tier"), tiers))
 			}
-			if err := b.AddEvents(ctx, e); err != nil {
-				rt.Fatal(err)
+			for range rapid.IntRange(1, 2).Draw(rt, "calls") { // one that is repeated counts once
+				if err := b.AddEvents(ctx, fmt.Sprint("instance", report), e); err != nil {
+					rt.Fatal(err)
+				}
 			}
 		}
 		got, err := b.TierEvents(ctx, second)
@@ -77,11 +79,19 @@ func eventsAddUp(t *testing.T, s *server) {
 	for i := range 3000 {
 		many = append(many, bus.EventsOf{Name: fmt.Sprint("tier", i), Classes: []bus.StartedClass{{Class: "GET", Starts: 1}}, Ends: 1})
 	}
-	if err := b.AddEvents(ctx, bus.Events{Second: -1, Tiers: many}); err != nil {
-		t.Fatal(err)
+	for range 2 {
+		if err := b.AddEvents(ctx, "one", bus.Events{Second: -1, Tiers: many}); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if all, err := b.TierEvents(ctx, -1); len(all) != len(many) || err != nil {
+	all, err := b.TierEvents(ctx, -1)
+	if len(all) != len(many) || err != nil {
 		t.Errorf("%d tiers, %v; want %d", len(all), err, len(many))
+	}
+	for _, of := range all {
+		if of.Ends != 1 {
+			t.Fatalf("%d ends of %s, want 1", of.Ends, of.Name)
+		}
 	}
 }
 
@@ -111,12 +121,12 @@ func eventsRefused(t *testing.T, s *server) {
 		{Name: "alice", Classes: []bus.StartedClass{{Class: "", Starts: 1}}},
 	} {
 		for _, e := range []bus.Events{{Second: 1, Users: []bus.EventsOf{of}}, {Second: 1, Tiers: []bus.EventsOf{of}}} {
-			if err := b.AddEvents(ctx, e); err == nil {
+			if err := b.AddEvents(ctx, "one", e); err == nil {
 				t.Errorf("AddEvents(%+v) = nil, want an error", e)
 			}
 		}
 	}
-	if err := b.AddEvents(ctx, bus.Events{Second: 1}); err != nil { // says nothing
+	if err := b.AddEvents(ctx, "one", bus.Events{Second: 1}); err != nil { // says nothing
 		t.Errorf("AddEvents of nobody = %v", err)
 	}
 	if n := s.do(t, "DBSIZE"); n != int64(0) {

@@ -21,6 +21,7 @@ import (
 //	sluice:{<n>}:moving:<i>:<u>  string  5 s     agent i, Demand       –               requests in progress of user u, bytes per second down, up
 //	sluice:{<n>}:events:<s>      hash    1 min   agents, AddEvents     polygen         start|class|user, end|user → requests that started and ended in second s
 //	sluice:{cluster}:events:<s>  hash    1 min   agents, AddEvents     polygen         start|class|tier, end|tier → the same of all users
+//	sluice:{<t>}:events:<s>:told hash    1 min   agents, AddEvents     agents          instance/part → 1, of the reports that the bucket of t, n or cluster, has
 //	sluice:{cluster}:instances   zset    5 s     agents, Register      all, Register   instance → Redis ms of its last heartbeat
 //	sluice:{cluster}:versions    hash    5 s     agents, Register      all, Register   instance → version of the limits that it enforces
 //	sluice:{cluster}:problems    hash    5 s     agents, Register      all, Register   instance → why it does not fully work; a well one is not there
@@ -151,6 +152,9 @@ func demandKey(shard int, instance, user string) string {
 func eventsKey(tag string, second int64) string {
 	return "sluice:{" + tag + "}:events:" + strconv.FormatInt(second, 10)
 }
+
+// reportedKey is of the reports that the bucket of a second has.
+func reportedKey(tag string, second int64) string { return eventsKey(tag, second) + ":told" }
 
 // shardOf is the shard of all of a user's pools.
 func (b *Bus) shardOf(user string) int {

@@ -68,7 +68,7 @@ func TestUsersMayDoTheirPart(t *testing.T) {
 					},
 					"AddEvents": func() error {
 						of := []bus.EventsOf{{Name: "alice", Ends: 1}}
-						return agent.AddEvents(ctx, bus.Events{Second: 17, Users: of, Tiers: of})
+						return agent.AddEvents(ctx, "one", bus.Events{Second: 17, Users: of, Tiers: of})
 					},
 					"TierEvents": func() error { _, err := polygen.TierEvents(ctx, 17); return err },
 					"UserEvents": func() error { _, err := polygen.UserEvents(ctx, "alice", nil, []int64{17}); return err },

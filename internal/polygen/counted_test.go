@@ -2,6 +2,7 @@ package polygen
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -24,7 +25,7 @@ func TestClusterEventsAreCounted(t *testing.T) {
 	sent := 0.0
 	proctest.Eventually(t, "what is told of seconds is counted", func() error {
 		events := bus.Events{Second: g.lastTold() + 1, Tiers: []bus.EventsOf{{Name: "free", Classes: []bus.StartedClass{{Class: "GET", Starts: 2}, {Class: "LIST", Starts: 1}}, Ends: 3}}}
-		if err := b.AddEvents(t.Context(), events); err != nil {
+		if err := b.AddEvents(t.Context(), fmt.Sprint("instance", sent), events); err != nil {
 			t.Fatal(err)
 		}
 		sent++
@@ -52,6 +53,78 @@ func TestClusterEventsAreCounted(t *testing.T) {
 	}
 }
 
+// Reports that come later than others are counted, and nothing is counted twice: neither
+// when seconds are read again, nor after Redis did not answer.
+func TestLateEventsAreCounted(t *testing.T) {
+	free := func(starts, ends int64) bus.EventsOf {
+		of := bus.EventsOf{Name: "free", Ends: ends}
+		if starts > 0 {
+			of.Classes = []bus.StartedClass{{Class: "GET", Starts: starts}}
+		}
+		return of
+	}
+	buckets := map[int64][]bus.EventsOf{99: {free(100, 100)}, 101: {free(5, 3)}, 102: {free(1, 2)}}
+	var failing error
+	reads := 0
+	read := func(second int64) ([]bus.EventsOf, error) { reads++; return buckets[second], failing }
+	var seconds recount
+	seconds.begin(100)
+	last := int64(100)
+	var starts, ends int64
+	tick := func() error {
+		last++
+		growth, err := seconds.growth(last, read)
+		for _, of := range growth {
+			for _, class := range of.Classes {
+				starts += class.Starts
+			}
+			ends += of.Ends
+		}
+		return err
+	}
+	check := func(when string, wantStarts, wantEnds int64) {
+		t.Helper()
+		if starts != wantStarts || ends != wantEnds {
+			t.Errorf("%s: %d starts and %d ends, want %d and %d", when, starts, ends, wantStarts, wantEnds)
+		}
+	}
+	for range 2 {
+		if err := tick(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check("at first", 6, 5)
+	buckets[101] = []bus.EventsOf{free(7, 5)} // another agent has told of it
+	failing = errors.New("no answer")
+	for range 3 {
+		if err := tick(); err == nil {
+			t.Error("no error, want that of Redis")
+		}
+	}
+	failing = nil
+	for range 5 {
+		if err := tick(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check("after four seconds", 8, 7)
+	buckets[102] = []bus.EventsOf{free(1, 4), {Name: "gold", Ends: 1}}
+	for range 40 {
+		if err := tick(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check("after twenty seconds", 8, 10)
+	if n := len(seconds.counted); n > int(recountAfter[len(recountAfter)-1]) {
+		t.Errorf("%d seconds are remembered", n)
+	}
+	reads = 0
+	last += 1000 // this process stood still
+	if err := tick(); err != nil || reads > len(recountAfter)*maxCountedBehind {
+		t.Errorf("%d buckets read after a pause, %v", reads, err)
+	}
+}
+
 func TestClusterEventsOfManyTiers(t *testing.T) {
 	m, tiers := newMetrics(prometheus.NewRegistry()), map[string]bool{}
 	for i := range maxCountedTiers + 5 {
@@ -76,7 +149,7 @@ func TestEventsOfAUser(t *testing.T) {
 	b := open(t, addr, 1)
 	second := g.lastTold()
 	of := bus.EventsOf{Name: "@uploads/alice", Classes: []bus.StartedClass{{Class: "PUT", Starts: 2}, {Class: "GET", Starts: 1}}, Ends: 4}
-	if err := b.AddEvents(t.Context(), bus.Events{Second: second, Users: []bus.EventsOf{of}}); err != nil {
+	if err := b.AddEvents(t.Context(), "one", bus.Events{Second: second, Users: []bus.EventsOf{of}}); err != nil {
 		t.Fatal(err)
 	}
 	got, err := g.Events(t.Context(), "alice", "uploads")

@@ -1,14 +1,20 @@
 package spoa
 
 import (
+	"context"
 	"slices"
 	"strings"
 
 	"github.com/sluice-qos/sluice/internal/bus"
 )
 
-// maxBusiest is of how many users Redis' bucket of a second tells who are not near a limit.
-const maxBusiest = 1000
+const (
+	// maxBusiest is of how many users Redis' bucket of a second tells who are not near a limit.
+	maxBusiest = 1000
+	// maxUnsent bounds the seconds whose events wait for Redis. polygen reads the bucket of a
+	// second for the last time recountAfter that second (internal/polygen), which is later.
+	maxUnsent = 10
+)
 
 // events makes what the bucket of a second holds of this instance: requests that started
 // and ended. HAProxy says how many a user has in progress, and of no end. So those have
@@ -16,6 +22,7 @@ const maxBusiest = 1000
 // started, however they end. It is for one goroutine.
 type events struct {
 	users, tiers map[string]int64 // requests that have started and not ended, as the buckets have it; none is not there
+	unsent       []bus.Events     // of the last seconds, oldest first, which Redis has not taken yet
 }
 
 func newEvents() events {
@@ -72,6 +79,21 @@ func (e *events) count(reports []bus.Started, near int, started map[series]int64
 	}
 	slices.SortFunc(events.Tiers, func(a, b bus.EventsOf) int { return strings.Compare(a.Name, b.Name) })
 	return events
+}
+
+// send has Redis take the events of a second, and those before that it has not taken. It
+// returns how many seconds are given up.
+func (e *events) send(ctx context.Context, events bus.Events, add func(context.Context, bus.Events) error) (lost int, err error) {
+	if e.unsent = append(e.unsent, events); len(e.unsent) > maxUnsent {
+		e.unsent, lost = slices.Delete(e.unsent, 0, 1), 1
+	}
+	for len(e.unsent) > 0 {
+		if err := add(ctx, e.unsent[0]); err != nil {
+			return lost, err // the others would wait as long for nothing
+		}
+		e.unsent = slices.Delete(e.unsent, 0, 1)
+	}
+	return lost, nil
 }
 
 // ended divides requests that have started into those that have ended, and those that have

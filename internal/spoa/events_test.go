@@ -1,9 +1,12 @@
 package spoa
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/sluice-qos/sluice/internal/bus"
@@ -94,4 +97,51 @@ func TestEventsAreOfTheBusiest(t *testing.T) {
 	if len(found) != maxBusiest+2 {
 		t.Errorf("%d users are told of, want %d", len(found), maxBusiest+2)
 	}
+}
+
+// What Redis does not take is sent again with the next second, in order, and the oldest is
+// given up when too much waits.
+func TestEventsAreRepeated(t *testing.T) {
+	e := newEvents()
+	var taken []int64
+	var failing error
+	lost := 0
+	send := func(second int64) {
+		t.Helper()
+		n, err := e.send(t.Context(), bus.Events{Second: second}, func(_ context.Context, events bus.Events) error {
+			if failing == nil {
+				taken = append(taken, events.Second)
+			}
+			return failing
+		})
+		if !errors.Is(err, failing) {
+			t.Errorf("second %d: %v, want %v", second, err, failing)
+		}
+		lost += n
+	}
+	check := func(wantLost int, want ...int64) {
+		t.Helper()
+		if diff := cmp.Diff(want, taken); diff != "" || lost != wantLost {
+			t.Errorf("%d lost, want %d; taken (-want +got):\n%s", lost, wantLost, diff)
+		}
+	}
+	send(1)
+	check(0, 1)
+	failing = errors.New("no answer")
+	send(2)
+	send(3)
+	failing = nil
+	send(4)
+	check(0, 1, 2, 3, 4)
+	failing = errors.New("no answer")
+	for second := int64(5); second < 5+maxUnsent+3; second++ {
+		send(second)
+	}
+	failing, taken = nil, nil
+	send(20)
+	want := []int64{}
+	for second := int64(9); second < 5+maxUnsent+3; second++ {
+		want = append(want, second)
+	}
+	check(4, append(want, 20)...)
 }

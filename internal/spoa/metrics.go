@@ -79,7 +79,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}),
 		eventsLost: f.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_event_reports_lost_total",
-			Help: "Reports of a second's starts and ends that Redis did not get, or got in part: what they said is missing in the buckets of events.",
+			Help: "Seconds whose starts and ends Redis did not take within ten seconds, or took in part: what happened in them is missing in the buckets of events.",
 		}),
 		bytes: [2]prometheus.Counter{
 			bandwidth.Down: moved.WithLabelValues(bandwidth.Down.String()),

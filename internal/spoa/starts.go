@@ -233,8 +233,8 @@ func (s *starts) take(reports []bus.Started) (_ []bus.Started, near int) {
 }
 
 // reportStarts tells polygen and Redis' bucket of the second, when one has ended, who has
-// started how many requests in it, and has how many in progress, until ctx ends. A report
-// that does not arrive is not sent again: the next one says what counts by then.
+// started how many requests in it, and has how many in progress, until ctx ends. To polygen
+// a report that does not arrive is not sent again: the next one says what counts by then.
 func (a *Agent) reportStarts(ctx context.Context) error {
 	// Agents look at their counts together, and tell of them one after the other.
 	later := rand.N(reportWithin)
@@ -261,9 +261,12 @@ func (a *Agent) reportStarts(ctx context.Context) error {
 		if !sleep(ctx, later) {
 			return nil
 		}
-		err := errors.Join(a.options.Bus.Started(ctx, a.options.Instance, span, reports), a.options.Bus.AddEvents(ctx, events))
+		lost, err := a.events.send(ctx, events, func(ctx context.Context, events bus.Events) error {
+			return a.options.Bus.AddEvents(ctx, a.options.Instance, events)
+		})
+		a.metrics.eventsLost.Add(float64(lost))
+		err = errors.Join(a.options.Bus.Started(ctx, a.options.Instance, span, reports), err)
 		if err != nil && ctx.Err() == nil {
-			a.metrics.eventsLost.Inc()
 			a.options.Logger.Debug("starts and ends not reported", slog.Any("error", err))
 		}
 		clear(reports)
