@@ -4,7 +4,6 @@ import (
 	"context"
 	"math/rand/v2"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/peers"
@@ -24,66 +23,24 @@ var creditTable = peers.Table{
 	Data: []peers.DataType{peers.GPT0, peers.GPC0, peers.GPC1},
 }
 
-const (
-	// creditRow is the key of the row.
-	creditRow = "~"
-	// unlimitedEach is the credit of a class without a limit: more than any HAProxy
-	// serves in a second. Times the factor it must have 31 bits, for HAProxy compares
-	// tickets modulo 2^32: 2^30 times four would be no ticket at all.
-	unlimitedEach = 1 << 28
-	// downFactor is by how much credit of one of several instances grows while no agent
-	// answers: its portion is a quarter of its even part of the limit (credit.Portion).
-	downFactor = 4
-	// maxClasses bounds the classes of a configuration. HAProxy's arrays have 100 elements,
-	// two for each class.
-	maxClasses = 40
-)
-
-const _ = uint32(1<<31 - 1 - unlimitedEach*downFactor) // does not compile if it is too much
+// creditRow is the key of the row.
+const creditRow = "~"
 
 // grant is the credit that an answer brings.
 type grant struct {
+	credit.Grant
 	generation uint32
 	second     uint32   // in which it was decided, see creditSecond
-	each       []uint32 // tickets a second, for each class of the configuration
-	places     uint32   // requests in progress; without a limit of them more than there ever are
-	factor     uint32   // by which both grow while no agent answers
 	share      [2]int64 // of bandwidth, by direction, in bytes per second; 0: not limited
-}
-
-// grantOf is what HAProxy may admit by itself of a user who can have credit, given the
-// classes that its configuration can enforce, separated by blanks. It is none if a limit
-// of theirs is of another class.
-func grantOf(of *limits.Limits, classes string, instances int) *grant {
-	g := &grant{places: unlimitedEach, factor: 1}
-	if instances > 1 {
-		g.factor = downFactor
-	}
-	known := 0
-	for class := range strings.FieldsSeq(classes) {
-		each := uint32(unlimitedEach)
-		if r, limited := of.Rate(class, limits.Second); limited {
-			each = uint32(credit.Portion(r.Max, instances))
-			known++
-		}
-		g.each = append(g.each, each)
-	}
-	for range of.Rates() {
-		known--
-	}
-	if known != 0 || len(g.each) == 0 || len(g.each) > maxClasses {
-		return nil
-	}
-	return g
 }
 
 // answer tells HAProxy.
 func (g *grant) answer(r *spop.Request) {
 	r.SetUint("credit", g.generation)
 	r.SetUint("granted", g.second)
-	r.SetUint("places", g.places)
-	r.SetUint("factor", g.factor)
-	for i, each := range g.each {
+	r.SetUint("places", g.Places)
+	r.SetUint("factor", g.Factor)
+	for i, each := range g.Each {
 		r.SetUint("each_"+strconv.Itoa(i), each)
 	}
 	for _, d := range bandwidth.Directions {
@@ -175,12 +132,11 @@ func (l *limiter) grant(now time.Time, q question, of *limits.Limits) *grant {
 	if at, just := c.granted.get(q.user); just && now.Sub(at) < grantAgain {
 		return nil
 	}
-	g := grantOf(of, q.classes, int(l.instances.Load()))
+	can, ok := credit.GrantOf(of, q.classes, int(l.instances.Load()))
 	limit := bandwidthOf(of)
-	if g == nil || limit.Limited() && !q.shares {
+	if !ok || limit.Limited() && !q.shares {
 		return nil
 	}
-	g.share = l.bytes.Lend(limit)
 	rates := of.All()
 	if !l.tokens.Lendable(now, q.user, rates) || of.Concurrent > 0 && !l.slots.Lendable(now, q.user) {
 		return nil
@@ -190,11 +146,11 @@ func (l *limiter) grant(now time.Time, q question, of *limits.Limits) *grant {
 	}
 	l.tokens.Lend(now, q.user, rates, now.Unix()+1)
 	if of.Concurrent > 0 {
-		g.places = uint32(l.slots.Lend(now, q.user))
+		can.Places = uint32(l.slots.Lend(now, q.user))
 	}
 	l.metrics.granted.Inc()
-	c.classes, g.generation, g.second = q.classes, c.generation, creditSecond(now)
-	return g
+	c.classes = q.classes
+	return &grant{Grant: can, generation: c.generation, second: creditSecond(now), share: l.bytes.Lend(limit)}
 }
 
 // creditSecond is a second of the cluster's as HAProxy compares those of answers that bring credit

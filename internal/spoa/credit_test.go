@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/runtimeapi"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
+	"github.com/sluice-qos/sluice/pkg/credit"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
@@ -137,17 +138,17 @@ func TestCreditIsGranted(t *testing.T) {
 		instances int
 		want      *grant // nil: none
 	}{
-		{"alice", 1, &grant{each: []uint32{60, 40}, places: unlimitedEach, factor: 1}},
-		{"alice", 2, &grant{each: []uint32{7, 5}, places: unlimitedEach, factor: 4}},
-		{"staff", 1, &grant{each: []uint32{unlimitedEach, unlimitedEach}, places: unlimitedEach, factor: 1}},
-		{"both", 1, &grant{each: []uint32{unlimitedEach, 40}, places: 14, factor: 1}}, // some are kept for what was asked about before
-		{"both", 2, &grant{each: []uint32{unlimitedEach, 5}, places: 2, factor: 4}},
+		{"alice", 1, &grant{Grant: credit.Grant{Each: []uint32{60, 40}, Places: credit.Unlimited, Factor: 1}}},
+		{"alice", 2, &grant{Grant: credit.Grant{Each: []uint32{7, 5}, Places: credit.Unlimited, Factor: 4}}},
+		{"staff", 1, &grant{Grant: credit.Grant{Each: []uint32{credit.Unlimited, credit.Unlimited}, Places: credit.Unlimited, Factor: 1}}},
+		{"both", 1, &grant{Grant: credit.Grant{Each: []uint32{credit.Unlimited, 40}, Places: 14, Factor: 1}}}, // some are kept for what was asked about before
+		{"both", 2, &grant{Grant: credit.Grant{Each: []uint32{credit.Unlimited, 5}, Places: 2, Factor: 4}}},
 		{"lister", 1, nil}, // of a class that HAProxy does not know
 		{"hourly", 1, nil},
 		{"burst", 1, nil},
-		{"bytes", 1, &grant{each: []uint32{unlimitedEach, 40}, places: unlimitedEach, factor: 1, share: [2]int64{1_000_000, 640_000}}},
-		{"bytes", 2, &grant{each: []uint32{unlimitedEach, 5}, places: unlimitedEach, factor: 4, share: [2]int64{500_000, 320_000}}},
-		{"slowly", 2, &grant{each: []uint32{unlimitedEach, unlimitedEach}, places: unlimitedEach, factor: 4, share: [2]int64{64_000, 0}}},
+		{"bytes", 1, &grant{Grant: credit.Grant{Each: []uint32{credit.Unlimited, 40}, Places: credit.Unlimited, Factor: 1}, share: [2]int64{1_000_000, 640_000}}},
+		{"bytes", 2, &grant{Grant: credit.Grant{Each: []uint32{credit.Unlimited, 5}, Places: credit.Unlimited, Factor: 4}, share: [2]int64{500_000, 320_000}}},
+		{"slowly", 2, &grant{Grant: credit.Grant{Each: []uint32{credit.Unlimited, credit.Unlimited}, Places: credit.Unlimited, Factor: 4}, share: [2]int64{64_000, 0}}},
 		{"dryBytes", 1, nil},
 		{"patient", 1, nil},
 		{"first", 1, nil},
@@ -213,7 +214,7 @@ func TestCreditBringsShares(t *testing.T) {
 		c := r.haproxy()
 		got := c.ask("start-message", args{"user": "bytes", "class": "GET", "classes": "* GET", "shares": "1"})
 		want := vars{"down": uint32(14_063), "up": uint32(5_000), "lent_down": uint32(7_813), "lent_up": uint32(5_000),
-			"credit": r.limiter.credits.generation, "places": uint32(unlimitedEach), "factor": uint32(4), "granted": creditSecond(time.Now()), "each_0": uint32(unlimitedEach), "each_1": uint32(5)}
+			"credit": r.limiter.credits.generation, "places": uint32(credit.Unlimited), "factor": uint32(4), "granted": creditSecond(time.Now()), "each_0": uint32(credit.Unlimited), "each_1": uint32(5)}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("answer (-want +got):\n%s", diff)
 		}
@@ -356,7 +357,7 @@ func TestWithdrawnPlacesAreRead(t *testing.T) {
 			t.Fatalf("verdict = %+v, want credit", got)
 		}
 		time.Sleep(time.Second)
-		f.has("both", 20, 0, 15, unlimitedEach)
+		f.has("both", 20, 0, 15, credit.Unlimited)
 		if got := r.credited("both", func(q *question) {
 			q.drawn, q.places = true, concurrency.Places{Lent: true, Here: 15, Places: 14}
 		}); !got.allowed {
@@ -372,7 +373,7 @@ func TestWithdrawnPlacesAreRead(t *testing.T) {
 		f.fail(errors.New("busy")) // one answer that is missing does not end it
 		time.Sleep(300 * time.Millisecond)
 		f.fail(nil)
-		f.has("both", 2, 0, 15, unlimitedEach)
+		f.has("both", 2, 0, 15, credit.Unlimited)
 		time.Sleep(200 * time.Millisecond)
 		for range 15 {
 			if got := r.credited("both", nil); !got.allowed || got.credit != nil {

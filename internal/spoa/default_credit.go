@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/runtimeapi"
+	"github.com/sluice-qos/sluice/pkg/credit"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -32,9 +33,6 @@ const (
 	rowFactor     = "~factor"    // by which all grow while no agent answers
 	rowAddresses  = "~addresses" // 1: keys that may be addresses have none
 
-	// nobody is a key that no user has: their limits are the default tier's.
-	nobody = "\x00"
-
 	// offerEvery is how often it is looked whether HAProxy should know something else.
 	offerEvery = 250 * time.Millisecond
 	// offerTimeout bounds the time to tell it. It may be many names.
@@ -47,9 +45,6 @@ const (
 	nameRate = 2000
 	// offerLead is how many seconds after it is told HAProxy begins, at least.
 	offerLead = 2
-	// maxNamed bounds the users with limits of their own whom HAProxy is told of: its table has
-	// room for more. If there are more, nobody has credit by default.
-	maxNamed = 150_000
 	// maxByDefault bounds the entries in HAProxy's table of credit up to which it makes some by
 	// itself. Half of its table is left for users who are given credit with an answer. And
 	// when it forgets an entry because it is full, all those are older that would have to expire
@@ -75,16 +70,7 @@ type byDefault struct {
 // may reports whether HAProxy may have credit for a user without having been given it.
 func (d *byDefault) may(now time.Time, key string) bool {
 	sec := now.Unix()
-	return d.set != nil && sec >= d.from && (!d.over || sec <= d.through) && ordinary(d.set, key)
-}
-
-// ordinary reports whether the user of a key has the limits of the default tier, and HAProxy
-// knows it by their key alone.
-func ordinary(set *limits.Set, key string) bool {
-	if key == "" || key[0] == '~' || key[0] == '@' || !set.MadeUp(key) {
-		return false
-	}
-	return set.AnonymousTier() == "" || !limits.Anonymous(key)
+	return d.set != nil && sec >= d.from && (!d.over || sec <= d.through) && credit.HasDefault(d.set, key)
 }
 
 // endOffer notes that no process gives anything by itself any more, from the end of a second
@@ -181,32 +167,24 @@ func (a *Agent) offerCredit(ctx context.Context) error {
 
 // An offer is what HAProxy may be told.
 type offer struct {
-	*grant
-	set     *limits.Set
-	classes string
+	credit.Grant
+	generation uint32
+	set        *limits.Set
+	classes    string
 }
 
 // offer is what users may have by default now, or nil; the limiter's lock is held.
 func (a *Agent) offer(now time.Time, classes string) *offer {
 	l := a.limiter
 	set := l.set.Load()
-	if set == nil || classes == "" || set.Secrets() != nil || !l.tokens.Agreed(now) {
+	if set == nil || !l.tokens.Agreed(now) {
 		return nil
 	}
-	if _, n, ok := set.Exact(); !ok || n > maxNamed {
+	g, ok := credit.ByDefault(set, classes, int(l.instances.Load()))
+	if !ok {
 		return nil
 	}
-	of := set.User(nobody)
-	// HAProxy is not told a share by which it could hold bodies.
-	if !l.possible(set, nobody, of) || of.Concurrent > 0 || bandwidthOf(of).Limited() {
-		return nil
-	}
-	g := grantOf(of, classes, int(l.instances.Load()))
-	if g == nil {
-		return nil
-	}
-	g.generation = l.credits.generation
-	return &offer{grant: g, set: set, classes: classes}
+	return &offer{Grant: g, generation: l.credits.generation, set: set, classes: classes}
 }
 
 // writeOffer tells HAProxy: whom it is not for first, and its generation last, which it
@@ -222,7 +200,7 @@ func (a *Agent) writeOffer(ctx context.Context, o *offer) error {
 			rows = append(rows, runtimeapi.Row{Key: key, Value: 1})
 		}
 	}
-	for i, each := range o.each {
+	for i, each := range o.Each {
 		rows = append(rows, runtimeapi.Row{Key: "~" + strconv.Itoa(i), Value: each})
 	}
 	addresses := uint32(0)
@@ -230,8 +208,8 @@ func (a *Agent) writeOffer(ctx context.Context, o *offer) error {
 		addresses = 1
 	}
 	rows = append(rows,
-		runtimeapi.Row{Key: rowPlaces, Value: o.places},
-		runtimeapi.Row{Key: rowFactor, Value: o.factor},
+		runtimeapi.Row{Key: rowPlaces, Value: o.Places},
+		runtimeapi.Row{Key: rowFactor, Value: o.Factor},
 		runtimeapi.Row{Key: rowMost, Value: uint32(min(maxByDefault, a.options.UnknownUsers))},
 		runtimeapi.Row{Key: rowAddresses, Value: addresses})
 	process, err := a.tables.Set(ctx, defaultTable, rows)

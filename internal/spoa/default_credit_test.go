@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/policy"
 	"github.com/sluice-qos/sluice/internal/runtimeapi"
+	"github.com/sluice-qos/sluice/pkg/credit"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
@@ -76,7 +77,7 @@ func TestDefaultCreditIsOffered(t *testing.T) {
 		look(time.Second)
 		begun := time.Now().Unix()
 		want := map[string]uint32{
-			"~": r.limiter.credits.generation, "~0": 7, "~1": 5, "~places": unlimitedEach, "~factor": 4, "~most": maxByDefault, "~addresses": 0,
+			"~": r.limiter.credits.generation, "~0": 7, "~1": 5, "~places": credit.Unlimited, "~factor": 4, "~most": maxByDefault, "~addresses": 0,
 			"~from": f.rows["~from"], "wilma": 1,
 		}
 		if diff := cmp.Diff(want, f.rows); diff != "" {

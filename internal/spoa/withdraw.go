@@ -117,13 +117,9 @@ func (l *limiter) possible(set *limits.Set, key string, of *limits.Limits) bool 
 	return togetherOf(set, key).of == nil && l.possibleAlone(key, of)
 }
 
-// possibleAlone is possible of somebody who has no limits over all endpoints. A key that
-// stands for many users cannot have credit.
+// possibleAlone is possible of somebody who has no limits over all endpoints.
 func (l *limiter) possibleAlone(key string, of *limits.Limits) bool {
-	if endpoint, user := limits.SplitEndpoint(key); endpoint == limits.All || limits.IsOthers(key) || user == limits.UnreadableKey {
-		return false
-	}
-	return credit.Possible(of, int(l.instances.Load()))
+	return credit.PossibleKey(key) && credit.Possible(of, int(l.instances.Load()))
 }
 
 // withdraws takes credit back from HAProxy until ctx ends.

@@ -1,5 +1,5 @@
-// Package credit says how much of a user's limit each instance's HAProxy may admit
-// by itself, without a question to its agent.
+// Package credit says who can have credit, and how much of a user's limit each instance's
+// HAProxy may admit by itself, without a question to its agent.
 //
 // A credit is for several instances at once, and none of them knows what the others
 // have used of theirs. So what all of them may admit by themselves is reserved: it
@@ -7,8 +7,8 @@
 // is small enough that most of the limit is left to those who ask, and large enough
 // that a user far below their limit is asked about rarely.
 //
-// The package is pure. It does not know which users can have credit at all, nor
-// whether HAProxy has any now.
+// The package is pure: all of it follows from the limit file and the number of instances.
+// It does not know whether HAProxy has any credit now.
 package credit
 
 // Portion is what each of the instances may admit by itself of a limit: all of it if

@@ -1,0 +1,42 @@
+package credit
+
+import "github.com/sluice-qos/sluice/pkg/limits"
+
+const (
+	// nobody is a key that no user has: their limits are the default tier's.
+	nobody = "\x00"
+	// maxNamed bounds the users with limits of their own whom HAProxy is told of: its table
+	// has room for more.
+	maxNamed = 150_000
+)
+
+// ByDefault is the credit that each user of the default tier has whom nobody has asked about.
+// ok is false if they have none.
+//
+// HAProxy tells these users from all others by their key alone, so it must know the key of
+// everybody who has other limits: there may not be too many, nor patterns that match any
+// number of keys, nor names that HAProxy sees only in their hidden form. What it is told is
+// the same for all of them, so they have none if their limits need an answer for each user: the
+// places in progress that are free, or a share of bandwidth.
+func ByDefault(set *limits.Set, classes string, instances int) (g Grant, ok bool) {
+	if _, named, exact := set.Exact(); !exact || named > maxNamed || set.Secrets() != nil {
+		return Grant{}, false
+	}
+	if _, _, together := set.Together(nobody); together { // no HAProxy counts over all endpoints
+		return Grant{}, false
+	}
+	of := set.User(nobody)
+	if !Possible(of, instances) || of.Concurrent > 0 || of.Bandwidth.Down > 0 || of.Bandwidth.Up > 0 {
+		return Grant{}, false
+	}
+	return GrantOf(of, classes, instances)
+}
+
+// HasDefault reports whether the credit ByDefault is for the user of a key. At an endpoint users
+// may have other limits, and so may those whom HAProxy knows by their address.
+func HasDefault(set *limits.Set, key string) bool {
+	if key == "" || key[0] == '~' || key[0] == '@' || !set.MadeUp(key) {
+		return false
+	}
+	return set.AnonymousTier() == "" || !limits.Anonymous(key)
+}

@@ -1,0 +1,58 @@
+package credit
+
+import (
+	"strings"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+const (
+	// Unlimited is the credit of a class, or the number of places, without a limit: more than
+	// any HAProxy serves. Times the factor it must have 31 bits, for HAProxy compares tickets
+	// modulo 2^32.
+	Unlimited = 1 << 28
+	// downFactor is by how much credit of one of several instances grows while no agent
+	// answers: its Portion is a quarter of its even part of the limit.
+	downFactor = 4
+	// maxClasses bounds the classes of a configuration. HAProxy's arrays have 100 elements,
+	// two for each class.
+	maxClasses = 40
+)
+
+const _ = uint32(1<<31 - 1 - Unlimited*downFactor) // does not compile if it is too much
+
+// Grant is the credit of one user at one HAProxy, in numbers as its table has them.
+type Grant struct {
+	Each   []uint32 // tickets a second, for each class of the configuration
+	Places uint32   // requests in progress
+	Factor uint32   // by which both grow while no agent answers, at least 1
+}
+
+// GrantOf is the credit of a user for whom it is Possible, given the classes that HAProxy's
+// configuration can count, separated by blanks. All places are free in it: of a limit of
+// requests in progress only pkg/concurrency knows how many HAProxy may have just now.
+//
+// ok is false if there can be no credit: HAProxy would not keep a limit of a class that its
+// configuration does not count.
+func GrantOf(of *limits.Limits, classes string, instances int) (g Grant, ok bool) {
+	g = Grant{Places: Unlimited, Factor: 1}
+	if instances > 1 {
+		g.Factor = downFactor
+	}
+	uncounted := 0
+	for range of.Rates() {
+		uncounted++
+	}
+	for class := range strings.FieldsSeq(classes) {
+		each := uint32(Unlimited)
+		if r, limited := of.Rate(class, limits.Second); limited {
+			each = uint32(Portion(r.Max, instances))
+			uncounted--
+		}
+		g.Each = append(g.Each, each)
+	}
+	if uncounted != 0 || len(g.Each) == 0 || len(g.Each) > maxClasses {
+		return Grant{}, false
+	}
+	return g, true
+}
