@@ -31,8 +31,9 @@ type Stream struct {
 
 // Report is what arrived.
 type Report struct {
-	Bytes  [][]int64 // by stream and Step
-	Errors []string  // of streams that failed or were refused
+	Bytes  [][]int64       // by stream and Step
+	Still  []time.Duration // by Step: for how much of it this process did not run
+	Errors []string        // of streams that failed or were refused
 }
 
 // Origin serves GET /endless and takes PUT /sink?stream=N.
@@ -112,7 +113,9 @@ func Run(ctx context.Context, o *Origin, streams []Stream, d time.Duration) Repo
 		report   Report
 		counters = make([]*counter, len(streams))
 		clients  = make(map[string]*http.Transport)
+		still    = make([]time.Duration, int(d/Step))
 	)
+	wg.Go(func() { watch(ctx, start, still) })
 	for i, s := range streams {
 		c := &counter{start: start, steps: make([]atomic.Int64, int(d/Step)+1)}
 		counters[i] = c
@@ -139,6 +142,7 @@ func Run(ctx context.Context, o *Origin, streams []Stream, d time.Duration) Repo
 		})
 	}
 	wg.Wait()
+	report.Still = still
 	for _, t := range clients {
 		t.CloseIdleConnections()
 	}
@@ -216,6 +220,40 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	case <-time.After(d):
 		return true
 	}
+}
+
+// watch adds up for how much of each step this process does not run: a machine whose host
+// takes the processors away moves nothing meanwhile, whatever the limits.
+func watch(ctx context.Context, start time.Time, steps []time.Duration) {
+	const nap = 10 * time.Millisecond
+	for ctx.Err() == nil {
+		due := time.Since(start) + nap
+		time.Sleep(nap)
+		if now := time.Since(start); now-due > nap { // less is no more than a busy scheduler
+			spread(steps, due, now)
+		}
+	}
+}
+
+// spread adds a span of time to the steps it covers.
+func spread(steps []time.Duration, from, to time.Duration) {
+	for i := range steps {
+		begin := time.Duration(i) * Step
+		steps[i] += max(0, min(to, begin+Step)-max(from, begin))
+	}
+}
+
+// Of is the report of some of the streams.
+func (r Report) Of(from, to int) Report {
+	return Report{Bytes: r.Bytes[from:to], Still: r.Still, Errors: r.Errors}
+}
+
+// StillFor is for how long this process did not run between two instants of the run.
+func (r Report) StillFor(from, to time.Duration) (sum time.Duration) {
+	for _, d := range r.Still[from/Step : to/Step] {
+		sum += d
+	}
+	return sum
 }
 
 // Rate is the bytes per second of all streams between two instants of the run.
