@@ -474,3 +474,39 @@ func TestSpentOf(t *testing.T) {
 		t.Errorf("spentOf without an entry = %d, want 0", got)
 	}
 }
+
+// Places are withdrawn with the tickets when these are withdrawn, also if they have just been
+// given. If the core has not heard of it, it is told when it asks.
+func TestPlacesAreWithdrawnWithTickets(t *testing.T) {
+	for name, before := range map[string]func(*rig){
+		"just given": func(*rig) { time.Sleep(20 * time.Millisecond) },
+		"while HAProxy seems to be replaced": func(r *rig) {
+			time.Sleep(time.Second)
+			r.credited("patient", func(q *question) { q.seen.Process = 2 })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r, f := newCreditRig(t, 1)
+				if got := r.credited("both", func(q *question) { q.seen.Process = 1 }); got.credit == nil || got.credit.Places != 14 {
+					t.Fatalf("credit = %+v, want 14 places", got.credit)
+				}
+				before(r)
+				r.limiter.update(func(now time.Time) { r.limiter.withdraw(now, "both", now.Unix()+30) })
+				time.Sleep(6 * time.Second)
+				if diff := cmp.Diff([]string{"both"}, f.told()); diff != "" {
+					t.Fatalf("withdrawn (-want +got):\n%s", diff)
+				}
+				began := time.Now()
+				for i := range 20 {
+					if got := r.credited("both", func(q *question) { q.seen.Process = 1 }); !got.allowed || time.Since(began) > 0 {
+						t.Fatalf("request %d of 20: %+v after %v, want allowed at once", i+1, got, time.Since(began))
+					}
+				}
+				if got := r.credited("both", func(q *question) { q.seen.Process = 1 }); got.allowed {
+					t.Error("the 21st is allowed")
+				}
+			})
+		})
+	}
+}

@@ -565,6 +565,14 @@ func (l *limiter) act() {
 			l.withdraw(now, user, now.Add(withoutCredit).Unix())
 		}
 	}
+	for _, user := range slots.Withdraw {
+		// It has been taken back for the rates, and the core could not believe it then, or has
+		// learnt of places since: it is told again.
+		if w := l.credits.withdrawals[user]; w != nil && w.told > 0 {
+			l.credits.polls[user] = l.clock.Now()
+			wake(l.credits.wake)
+		}
+	}
 	if tokens.Urgent {
 		wake(l.tokensUrgent)
 	}

@@ -1,5 +1,7 @@
 package concurrency
 
+import "time"
+
 // Held is how many slots of a user the agent may use.
 func (a *Agent) Held(name string) int {
 	if u := a.users[name]; u != nil {
@@ -16,6 +18,15 @@ func (a *Agent) Bound(name string) int {
 	}
 	p := a.parked[name]
 	return p.inside + p.former
+}
+
+// Recall has HAProxy's places of a user withdrawn, as when the user is hot.
+func (a *Agent) Recall(at time.Time, name string) {
+	now := a.read(at)
+	if u := a.known(name, now); u != nil {
+		a.recall(u, now)
+		a.review(u, now)
+	}
 }
 
 // Divide is shares, for tests.

@@ -162,17 +162,6 @@ func (a *Agent) Natives(at time.Time, name string, n int) {
 	}
 }
 
-// Remain says that at most rest requests of a user are in progress on HAProxies that were
-// replaced, out of those in their tables of credit. Where nobody can tell, the places
-// count until they have ended.
-func (a *Agent) Remain(at time.Time, name string, rest int) {
-	now := a.read(at)
-	if u := a.known(name, now); u != nil {
-		u.places.former = min(u.places.former, max(0, rest))
-		a.review(u, now)
-	}
-}
-
 // park keeps of a user who is not known any more what is known of the places, if that is
 // anything.
 func (a *Agent) park(name string, p places) {

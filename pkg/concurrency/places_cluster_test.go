@@ -100,7 +100,6 @@ func TestPlacesInvariants(t *testing.T) {
 			silent:  rapid.Bool().Draw(t, "polygen silent"),
 			credit:  true,
 			faults:  rapid.Bool().Draw(t, "faults"),
-			remain:  rapid.Bool().Draw(t, "remain"),
 			ends:    true,
 			seconds: 20,
 		}
@@ -113,6 +112,9 @@ func TestPlacesInvariants(t *testing.T) {
 			s.reload = 2 * time.Second
 		case 2:
 			s.restart = time.Second
+		}
+		if rapid.Bool().Draw(t, "rates") {
+			s.rates = 3 * time.Second
 		}
 		aborts := rapid.Bool().Draw(t, "aborts")
 		if aborts {

@@ -18,6 +18,7 @@ type haproxy struct {
 	places   int
 	from     time.Time // when it begins to admit by itself
 	counted  int       // requests tracked: conn_cur
+	taken    int64     // the second in which credit was last withdrawn: answers of it bring none
 
 	stopping bool      // a reload has put another process in its place,
 	stopped  time.Time // then
@@ -27,12 +28,13 @@ type haproxy struct {
 // A request is one on its way through a HAProxy.
 type request struct {
 	haproxy *haproxy
-	native  bool // HAProxy admitted it by itself
-	grant   int  // places that the answer lends
-	lent    bool // there was credit when it came
-	tracked bool // in the table of credit
-	here    int  // the count when it was tracked
-	limit   int  // the places then
+	native  bool  // HAProxy admitted it by itself
+	grant   int   // places that the answer lends
+	second  int64 // of that answer
+	lent    bool  // there was credit when it came
+	tracked bool  // in the table of credit
+	here    int   // the count when it was tracked
+	limit   int   // the places then
 }
 
 // leave is the end of a request in the table of credit.
@@ -141,9 +143,13 @@ func (c *cluster) late() time.Duration {
 
 // lend has the answer to an admitted request bring places.
 func (c *cluster) lend(a *agent, r *request) {
-	if r.native || r.lent || !a.core.Lendable(c.Now, "u") {
+	if r.native || r.lent || a.withdrawal != nil || !a.core.Lendable(c.Now, "u") {
 		return
 	}
+	if c.rates > 0 && c.Rand.IntN(3) == 0 { // hot by now, for another agent's word
+		c.After(time.Duration(c.Rand.IntN(150))*time.Millisecond, func() { c.withdraw(a) })
+	}
+	r.second = c.Now.Unix()
 	if r.grant = a.core.Lend(c.Now, "u"); r.grant <= 0 {
 		c.problem("%d places were lent", r.grant)
 	}
@@ -157,42 +163,89 @@ func (c *cluster) write(r *request) {
 	if r.grant > 0 && !r.haproxy.dead {
 		r.track()
 		h := r.haproxy
+		if r.second <= h.taken {
+			return
+		}
 		h.places, h.from, h.credited = r.grant, c.Now.Truncate(time.Second).Add(time.Second), true
 	}
 }
 
-// withdraw is what the daemon does when the core wants places back: it has HAProxy take
-// the credit away, and tells what is left until nothing is.
+// withdrawal is what the daemon knows of credit that it takes back, until it may be given again.
+type withdrawal struct {
+	through int64 // the last second without
+	told    bool  // HAProxy has confirmed it
+	rest    int   // as HAProxy said last
+}
+
+// withdraw is what the daemon does when credit is to be taken back, for the rates or
+// because the core wants the places: once, for it lasts at least until the second is over.
 func (c *cluster) withdraw(a *agent) {
-	h := a.session
+	through := c.Now.Unix() + 1
+	switch w := a.withdrawal; {
+	case w == nil:
+		a.withdrawal = &withdrawal{through: through}
+		c.takeBack(a)
+	case w.told: // the core has not heard of it
+		w.through = max(w.through, through)
+		c.tell(a, a.session, w, 5*time.Millisecond)
+	}
+}
+
+// takeBack has HAProxy take the credit away, and tells the core what is left until nothing is.
+func (c *cluster) takeBack(a *agent) {
+	h, w := a.session, a.withdrawal
 	if c.faults && c.Rand.IntN(5) == 0 {
-		return // nothing comes of it
+		c.After(50*time.Millisecond, func() { c.takeBack(a) }) // nothing comes of it
+		return
 	}
 	c.withdrawals++
+	second := c.Now.Unix()
 	c.After(c.runtime(), func() {
-		if !h.dead {
-			h.credited = false
-			c.tell(a, h, 5*time.Millisecond)
+		if h != a.session || h.dead {
+			return // the new process is told
 		}
+		h.credited, h.taken = false, second
+		rest := h.counted
+		c.After(c.runtime(), func() {
+			if h == a.session {
+				w.told, w.rest, w.through = true, rest, max(w.through, c.Now.Unix()+1)
+				c.tell(a, h, w, 5*time.Millisecond)
+			}
+		})
 	})
 }
 
-// tell reads a count in the table of credit, and tells the agent.
-func (c *cluster) tell(a *agent, h *haproxy, gap time.Duration) {
-	rest := h.counted
-	if h.credited || h.dead {
+// tell tells the agent of the count in the table of credit, and reads it again later.
+func (c *cluster) tell(a *agent, h *haproxy, w *withdrawal, gap time.Duration) {
+	a.core.Withdrawn(c.Now, "u", w.rest)
+	c.pump(a)
+	if w.rest == 0 {
 		return
 	}
-	c.After(c.runtime(), func() {
-		if h != a.session {
-			return
-		}
-		a.core.Withdrawn(c.Now, "u", rest)
-		c.pump(a)
-		if rest > 0 {
-			c.After(gap, func() { c.tell(a, h, min(2*gap, 100*time.Millisecond)) })
-		}
+	c.After(gap+c.runtime(), func() {
+		rest := h.counted
+		c.After(c.runtime(), func() {
+			if h == a.session && w == a.withdrawal && w.told {
+				w.rest = min(w.rest, rest)
+				c.tell(a, h, w, min(2*gap, 100*time.Millisecond))
+			}
+		})
 	})
+}
+
+// forget lets credit be given again.
+func (c *cluster) forget(a *agent) {
+	if w := a.withdrawal; w != nil && w.told && w.rest == 0 && c.Now.Unix() > w.through {
+		a.withdrawal = nil
+	}
+}
+
+// withdrawAgain tells a new process of what the old one had been told.
+func (c *cluster) withdrawAgain(a *agent) {
+	if w := a.withdrawal; w != nil {
+		w.told = false
+		c.takeBack(a)
+	}
 }
 
 // runtime is how long the runtime API takes one way.
@@ -230,6 +283,7 @@ func (c *cluster) maintain(a *agent) {
 			c.After(time.Duration(c.Rand.Int64N(int64(2*period))), again)
 		}
 	}
+	each(c.rates, func() { c.withdraw(a) })
 	each(c.reload, func() { c.reloads(a) })
 	each(c.restart, func() { c.restarts(a) })
 }
@@ -245,6 +299,7 @@ func (c *cluster) reloads(a *agent) {
 	c.After(time.Duration(20+c.Rand.IntN(400))*time.Millisecond, func() {
 		a.session = a.haproxy
 		a.core.Replaced(c.Now)
+		c.withdrawAgain(a)
 		c.introduce(a)
 		c.pump(a)
 		if len(a.replaced) == 1 {
@@ -255,12 +310,8 @@ func (c *cluster) reloads(a *agent) {
 
 // drain waits for the end of the processes that were replaced.
 func (c *cluster) drain(a *agent) {
-	counted, running := 0, 0
+	running := 0
 	for _, h := range a.replaced {
-		if c.remain {
-			h.credited = false
-		}
-		counted += h.counted
 		running += h.running + h.counted
 	}
 	if running == 0 && a.session == a.haproxy && c.Rand.IntN(5) == 0 {
@@ -271,10 +322,6 @@ func (c *cluster) drain(a *agent) {
 		a.core.Drained(c.Now)
 		c.pump(a)
 		return
-	}
-	if c.remain {
-		a.core.Remain(c.Now, "u", counted)
-		c.pump(a)
 	}
 	c.After(20*time.Millisecond, func() { c.drain(a) })
 }
@@ -291,6 +338,7 @@ func (c *cluster) restarts(a *agent) {
 	c.After(time.Duration(20+c.Rand.IntN(400))*time.Millisecond, func() {
 		a.session = a.haproxy
 		a.core.Restarted(c.Now)
+		c.withdrawAgain(a)
 		c.introduce(a)
 		c.pump(a)
 	})

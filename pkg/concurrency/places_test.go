@@ -337,15 +337,13 @@ func TestPlacesWithdrawnUnasked(t *testing.T) {
 	r := newCreditRig(t, 1, &limit)
 	r.wantAsk(0, places{}, "yes")
 	r.Lend(ms(0), "u")
-	r.Withdrawn(ms(50), "u", 1)
-	r.bound("HAProxy may write the places yet", 5)
-	r.wantWithdraw(50)
+	r.Withdrawn(ms(1), "u", 0)
+	r.bound("at once, when HAProxy has not tracked the first one yet", 1)
+	r.wantAsk(2, places{}, "yes")
+	r.bound("a second one", 2)
 	r.Tick(ms(105))
-	r.wantWithdraw(105, "u")
-	r.Withdrawn(ms(106), "u", 1)
-	r.bound("withdrawn", 1)
-	r.Progress(ms(107), "u", 10, count{Tracked: 1})
-	r.Withdrawn(ms(108), "u", 0)
+	r.wantWithdraw(105)
+	r.Progress(ms(107), "u", 10, count{Tracked: 2})
 	r.bound("all has ended", 0)
 
 	r.wantAsk(6000, places{}, "yes")
@@ -616,7 +614,6 @@ func TestPlacesWhenHAProxyChanges(t *testing.T) {
 			{"replaced, and ended", func(r *rig) { r.Replaced(ms(3000)); r.Drained(ms(4000)) }, 0, false},
 			{"replaced, and ended as it must", func(r *rig) { r.Replaced(ms(3000)); r.Tick(ms(603_000)) }, 0, false},
 			{"replaced, and then restarted", func(r *rig) { r.Replaced(ms(3000)); r.Restarted(ms(4000)) }, 0, false},
-			{"replaced, and the old one can be asked", func(r *rig) { r.Replaced(ms(3000)); r.Remain(ms(3001), "u", 2); r.Remain(ms(3002), "u", 3) }, 2, false},
 			{"withdrawn before", func(r *rig) {
 				r.Recall(ms(3000), "u")
 				r.Withdrawn(ms(3001), "u", 2)

@@ -64,7 +64,7 @@ type scenario struct {
 	faults  bool          // questions and withdrawals take long, and get lost
 	reload  time.Duration // each HAProxy is reloaded so often; 0: never
 	restart time.Duration // or restarted
-	remain  bool          // after a reload the old process can be asked what it has in progress
+	rates   time.Duration // credit is withdrawn so often, and often just given, because of rates; 0: never
 }
 
 // work like the acceptance test's: 0.15 to 2.85 s.
@@ -82,8 +82,10 @@ type agent struct {
 	replaced []*haproxy // by reloads, with requests in progress
 	native   int64      // HAProxy's block table: the deadline
 	waiting  map[*concurrency.Waiting]*waiter
-	arrived  int // requests that waited so far
-	served   int // place of the last one in line that was admitted
+
+	withdrawal *withdrawal // nil: HAProxy may be given credit
+	arrived    int         // requests that waited so far
+	served     int         // place of the last one in line that was admitted
 }
 
 type waiter struct {
@@ -354,6 +356,7 @@ func (c *cluster) pump(a *agent) {
 
 func (c *cluster) tick(a *agent) {
 	a.core.Tick(c.Now)
+	c.forget(a)
 	c.pump(a)
 	c.send(a, true)
 	c.After(5*time.Millisecond, func() { c.tick(a) })

@@ -3,9 +3,9 @@ package concurrency
 import "time"
 
 const (
-	// applySpan is how long an answer that lends places may take until HAProxy has written
-	// them, or never will: what is withdrawn sooner could be written after it. HAProxy waits
-	// 10 ms for an answer.
+	// applySpan is how long an answer that lends places may take until HAProxy has taken it, and
+	// tracks the request of it: before that, a withdrawal that is asked for could not count that
+	// request. HAProxy waits 10 ms for an answer.
 	applySpan = 100 * time.Millisecond
 	// A withdrawal that nothing came of is asked for again after withdrawAgain, and each
 	// time after twice as long, up to withdrawRarely.
@@ -20,7 +20,7 @@ func (a *Agent) recall(u *user, now int64) {
 		return
 	}
 	p.phase, p.turned = recalled, 0
-	// An answer that has just lent them may be written later than what is withdrawn now.
+	// The request whose answer has just lent them may not be in HAProxy's count yet.
 	p.sendAt, p.sendGap = max(now, p.lentAt+int64(applySpan)), int64(withdrawAgain)
 	a.withdraw(u, now)
 }
@@ -48,20 +48,10 @@ func (a *Agent) reviewPlaces(u *user, now int64) {
 	a.withdraw(u, now)
 }
 
-// Recall has HAProxy's places of a user withdrawn for another reason than the user's
-// requests in progress. Output.Withdraw names the user when it can be done.
-func (a *Agent) Recall(at time.Time, name string) {
-	now := a.read(at)
-	if u := a.known(name, now); u != nil {
-		a.recall(u, now)
-		a.review(u, now)
-	}
-}
-
 // Withdrawn says that HAProxy has no places for the user any more, and that at most rest
 // requests which they admitted are in progress. These count until a later call says less:
 // it is to be called again until there are none. It must come from the process that the
-// peers session is with.
+// peers session is with, and nothing that was lent before it may come into force after it.
 func (a *Agent) Withdrawn(at time.Time, name string, rest int) {
 	now, rest := a.read(at), max(0, rest)
 	u := a.known(name, now)
@@ -74,10 +64,8 @@ func (a *Agent) Withdrawn(at time.Time, name string, rest int) {
 	if p := &u.places; p.phase == ending {
 		p.rest = min(p.rest, rest) // counts of a table that is read again and again
 		p.inside, p.mostNative = min(p.inside, p.rest), min(p.mostNative, p.rest)
-	} else if !u.withdrawn(rest, now) {
-		a.recall(u, now)
-		a.review(u, now)
-		return
+	} else {
+		u.withdrawn(rest, now)
 	}
 	if u.places.rest == 0 { // all of them have ended
 		u.places.phase = none
@@ -86,9 +74,8 @@ func (a *Agent) Withdrawn(at time.Time, name string, rest int) {
 	a.review(u, now)
 }
 
-// withdrawn takes the first answer to a withdrawal. It reports false if there may be
-// places in spite of it.
-func (u *user) withdrawn(rest int, now int64) bool {
+// withdrawn takes the first answer to a withdrawal.
+func (u *user) withdrawn(rest int, now int64) {
 	p := &u.places
 	switch p.phase {
 	case withdrawing:
@@ -99,10 +86,8 @@ func (u *user) withdrawn(rest int, now int64) bool {
 		p.beside = 0
 		p.before += rest
 	case lent, recalled:
-		// Nobody has asked for it. Who waits may have been tracked after the count was read.
-		if now-p.lentAt < 2*int64(applySpan) {
-			return false // HAProxy may write the places after this withdrawal
-		}
+		// Nobody has asked for it. Who waits may have been tracked after the count was read, and
+		// so may the request whose answer has just lent the places.
 		u.waits.uncount()
 		p.inside = min(p.inside, rest)
 		u.withdrawnUnasked(rest)
@@ -111,7 +96,6 @@ func (u *user) withdrawn(rest int, now int64) bool {
 		u.withdrawnUnasked(rest)
 	}
 	p.phase, p.rest, p.mostNative, p.endedAt = ending, rest, rest, now
-	return true
 }
 
 // withdrawnUnasked is for a withdrawal that this agent did not ask for: those who were
