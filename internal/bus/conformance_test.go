@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -60,6 +61,7 @@ func TestConformance(t *testing.T) {
 		{"events that cannot be are refused", eventsRefused},
 		{"scripts that Redis forgot are sent again", scriptsForgotten},
 		{"instances register, leave and lapse", registry},
+		{"nobody is gone because all stood still", standstill},
 		{"instances say which limits they enforce", versions},
 		{"instances say why they do not fully work", problems},
 		{"one candidate leads", lead},
@@ -666,11 +668,14 @@ func registry(t *testing.T, s *server) {
 	}
 
 	// One that was silent for longer than 2 s, and one of a clock set back by a minute.
-	now := time.Now().UnixMilli()
-	s.do(t, "ZADD", "sluice:{cluster}:instances", now-2001, "silent", now+60_000, "future")
-	if r, err := b.Register(ctx, "b", "", ""); err != nil || !cmp.Equal(r.Instances, []string{"b"}) {
-		t.Errorf("Register(b) = %q, %v, want it alone", r.Instances, err)
-	}
+	proctest.Eventually(t, "instances that are not heard, or of another clock", func() error {
+		now := time.Now().UnixMilli()
+		s.do(t, "ZADD", "sluice:{cluster}:instances", now-2001, "silent", now, "b", now+60_000, "future")
+		if r, err := b.Register(ctx, "b", "", ""); err != nil || !cmp.Equal(r.Instances, []string{"b"}) {
+			return fmt.Errorf("Register(b) = %q, %v, want it alone", r.Instances, err)
+		}
+		return nil
+	})
 	want("b")
 
 	// One that has been silent for less stays.
@@ -684,6 +689,46 @@ func registry(t *testing.T, s *server) {
 		}
 		return nil
 	})
+}
+
+// While Redis or all machines stand still nobody is heard. Who is heard first then takes
+// nobody for gone, unless the others go on being silent.
+func standstill(t *testing.T, s *server) {
+	b := s.open(t, bus.Options{})
+	ctx := context.Background()
+	for _, tt := range []struct {
+		name   string
+		silent map[string]int64 // for how many milliseconds each has been
+		ask    string           // who registers; "": nobody, they are listed
+		want   []string
+	}{
+		{"all stood still for 2 s", map[string]int64{"a": 2100, "b": 2000, "c": 2200}, "a", []string{"a", "b", "c"}},
+		{"one was silent before", map[string]int64{"a": 2100, "b": 2000, "c": 3700}, "a", []string{"a", "b"}},
+		{"one was silent while another was heard", map[string]int64{"a": 2000, "b": 100}, "b", []string{"b"}},
+		{"a new one comes when all are dead", map[string]int64{"a": 2000, "b": 2000}, "new", []string{"new"}},
+		{"they are listed after a standstill", map[string]int64{"a": 2000, "b": 2100}, "", []string{"a", "b"}},
+		{"they are listed when all are dead", map[string]int64{"a": 3100, "b": 3200}, "", nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			// A machine that stands still between the two calls adds to the silence.
+			proctest.Eventually(t, "the registry", func() error {
+				s.do(t, "DEL", "sluice:{cluster}:instances")
+				now := time.Now().UnixMilli()
+				for name, ms := range tt.silent {
+					s.do(t, "ZADD", "sluice:{cluster}:instances", now-ms, name)
+				}
+				ask := func() (bus.Registry, error) { return b.Register(ctx, tt.ask, "", "") }
+				if tt.ask == "" {
+					ask = func() (bus.Registry, error) { return b.Instances(ctx) }
+				}
+				r, err := ask()
+				if err != nil || !slices.Equal(r.Instances, tt.want) {
+					return fmt.Errorf("instances = %q, %v, want %q", r.Instances, err, tt.want)
+				}
+				return nil
+			})
+		})
+	}
 }
 
 // Each instance's version of the limits is heard by who asks, and gone with it.

@@ -63,7 +63,8 @@ const maxProblem = 100
 // every 250 ms, with the version of the limits that it enforces ("" for none yet) and its
 // problem ("" for none), of which the first 100 bytes are kept. Register drops the
 // instances that have been silent for 1.5 s, and tells all subscribers of InstancesChannel
-// when the membership changed. A change of version or problem is told only in answers of
+// when the membership changed. Time in which no instance was heard does not count, unless
+// the instance is new: then Redis stood still, or all machines did. A change of version or problem is told only in answers of
 // Register and Instances. It fails with ErrShards while processes with another number of
 // shards are there.
 func (b *Bus) Register(ctx context.Context, instance, version, problem string) (Registry, error) {
@@ -80,7 +81,7 @@ func (b *Bus) Leave(ctx context.Context, instance string) error {
 }
 
 // Instances lists the instances without being one, and drops those that have
-// been silent, as Register does.
+// been silent, as Register does: if none is heard at all, after 3 s.
 func (b *Bus) Instances(ctx context.Context) (Registry, error) {
 	return b.registry(ctx, "list", "", "", "")
 }

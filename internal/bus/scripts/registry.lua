@@ -1,5 +1,6 @@
 -- Registers an instance, or lets it leave, or only lists them, and tells all when
--- that, or another instance's silence, changed the membership.
+-- that, or another instance's silence, changed the membership. Time in which no instance
+-- was heard is no silence.
 --
 -- KEYS  instances, shards, versions (a hash: instance -> that of its limits), problems
 --       (a hash: instance -> why it does not fully work; a well one is not there)
@@ -17,8 +18,23 @@ if shards ~= ARGV[4] then return reply end
 
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 -- A score of the future is that of another master's clock, or of one set back.
-local changed = redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[5])
-              + redis.call('ZREMRANGEBYSCORE', KEYS[1], now + ARGV[5], '+inf')
+local changed = redis.call('ZREMRANGEBYSCORE', KEYS[1], now + ARGV[5], '+inf')
+-- While Redis or all machines stand still, nobody is heard, and that is no instance's own
+-- silence: the first that is heard again must not take the others for gone. An instance that
+-- is new does not know whether the others stood still or have died, and a reader does not
+-- either: it waits for as long again.
+local quiet = now - (redis.call('ZREVRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2] or now)
+local silent = now - ARGV[5]
+if quiet > ARGV[5] / 3 then
+  if ARGV[1] == 'register' and redis.call('ZSCORE', KEYS[1], ARGV[2]) then
+    for _, name in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
+      redis.call('ZINCRBY', KEYS[1], quiet, name)
+    end
+  elseif ARGV[1] ~= 'register' then
+    silent = silent - ARGV[5]
+  end
+end
+changed = changed + redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', silent)
 if ARGV[1] == 'register' then
   changed = changed + redis.call('ZADD', KEYS[1], now, ARGV[2])
   redis.call('PEXPIRE', KEYS[1], ARGV[6])
