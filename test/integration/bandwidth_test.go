@@ -103,7 +103,7 @@ func TestBandwidthFollowsDemand(t *testing.T) {
 	all := []transfer.Stream{{Address: c.Addresses()[0], User: "alice"}, {Address: c.Addresses()[0], User: "alice"}, {Address: c.Addresses()[0], User: "alice"},
 		{Address: c.Addresses()[1], User: "alice", Begin: 3 * time.Second, End: 6 * time.Second}}
 	var r transfer.Report
-	for end := time.Now().Add(calmWithin); ; {
+	for end := time.Now().Add(proctest.Patience); ; {
 		r = transfer.Run(t.Context(), o, all, 9*time.Second)
 		// A share that follows a demand of the time before a stall is not that of the time after it.
 		if still := r.StillFor(2*time.Second, 6*time.Second); still < stallAtMost || time.Now().After(end) {
@@ -116,12 +116,15 @@ func TestBandwidthFollowsDemand(t *testing.T) {
 	checkRate(t, r, "alone again", 7*time.Second, 9*time.Second, limit*mib)
 	only := r.Of(3, 4)
 	if r.StillFor(2*time.Second, 6*time.Second) >= stallAtMost {
-		return // in two minutes it ran for no four seconds
+		return // in a minute it ran for no four seconds
 	}
-	if r.Rate(4*time.Second, 6*time.Second) < 0.97*limit*mib && only.Rate(4*time.Second, 6*time.Second) >= least*limit*mib/4 {
-		return // the machine was too busy for the first instance's part: the other's may be larger
+	// One stream of four. What one instance cannot move because it gets no processor the other
+	// has for a while; half of the limit would be a part by instances, not by streams.
+	part := only.Rate(4*time.Second, 6*time.Second) / (limit * mib)
+	t.Logf("the other's part: %.3f of the limit", part)
+	if part < 0.125 || part > 0.425 {
+		t.Errorf("the other's part is %.3f of the limit, want 0.25", part)
 	}
-	checkRate(t, only, "the other's part", 4*time.Second, 6*time.Second, limit*mib/4)
 }
 
 // A new limit applies to transfers under way.

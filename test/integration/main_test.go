@@ -77,19 +77,25 @@ func redisLosses(c *cluster.Cluster) (n float64) {
 // believes in a request that it has admitted and HAProxy does not count yet.
 const exactStall = 900 * time.Millisecond
 
+// stoodStill reports whether the machine stood still for longer than that.
+func stoodStill(t *testing.T, c *cluster.Cluster) bool {
+	t.Helper()
+	stall := c.LongestStall()
+	if stall > exactStall {
+		t.Logf("the machine stood still for %v: too long for exact counts", stall)
+	}
+	return stall > exactStall
+}
+
 // busy reports whether the agents took Redis for lost more often than it was, or the
 // machine stood still for too long: then they are not exact.
 func busy(t *testing.T, c *cluster.Cluster, was float64) bool {
 	t.Helper()
-	if stall := c.LongestStall(); stall > exactStall {
-		t.Logf("the machine stood still for %v: too long for exact counts", stall)
-		return true
-	}
 	n := redisLosses(c)
 	if n > was {
 		t.Logf("the agents took Redis for lost %v times: the machine is too busy for exact counts", n)
 	}
-	return n > was
+	return n > was || stoodStill(t, c)
 }
 
 // offerOnce is offer that does not do so again.

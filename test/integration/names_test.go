@@ -84,7 +84,7 @@ func TestRandomNamesInProgress(t *testing.T) {
 		checkStatuses(t, r)
 		refused += r.Statuses[429]
 	}
-	if most := o.Counts().Most; most != limit+1 { // one client has the place of the quota
+	if most := o.Counts().Most; most != limit+1 && !stoodStill(t, c) { // one client has the place of the quota
 		t.Errorf("at most %d requests ran at once, want %d", most, limit+1)
 	}
 	if refused == 0 {
