@@ -59,7 +59,8 @@ type byDefault struct {
 	set        *limits.Set // whose users of the default tier have it; nil: none
 	generation uint32
 	process    uint64        // HAProxy's
-	from       int64         // the cluster's first second in which they may have it,
+	begins     int64         // this machine's second from which on HAProxy gives it,
+	from       int64         // and the cluster's first second in which they may have it,
 	over       bool          // and whether no process is to give any from now on,
 	through    int64         // but may until the end of this second
 	written    bool          // HAProxy has all of it
@@ -70,7 +71,9 @@ type byDefault struct {
 // may reports whether HAProxy may have credit for a user without having been given it.
 func (d *byDefault) may(now time.Time, key string) bool {
 	sec := now.Unix()
-	return d.set != nil && sec >= d.from && (!d.over || sec <= d.through) && credit.HasDefault(d.set, key)
+	// The machine's second may be the cluster's of the next number already, or still that before.
+	begun := sec > d.from || time.Now().Unix() >= d.begins
+	return d.set != nil && sec >= d.from && begun && (!d.over || sec <= d.through) && credit.HasDefault(d.set, key)
 }
 
 // endOffer notes that no process gives anything by itself any more, from the end of a second
@@ -217,25 +220,26 @@ func (a *Agent) writeOffer(ctx context.Context, o *offer) error {
 		return err
 	}
 	l, d := a.limiter, &a.limiter.credits.byDefault
-	from, still := int64(0), false
+	begins, still := int64(0), false
 	l.update(func(now time.Time) {
 		if process != d.process || l.credits.generation != o.generation || l.set.Load() != o.set || !l.tokens.Agreed(now) {
 			return
 		}
-		still, from = true, now.Unix()+offerLead
+		from := now.Unix() + offerLead
 		if d.set != nil && !d.over { // only its answer was lost, perhaps
 			from = min(from, d.from)
 		}
+		// HAProxy begins by its own clock, so it is given a second more.
+		still, begins = true, a.here(from)+1
 		l.tokens.CreditByDefault(from)
 		l.credits.classes = o.classes
-		*d = byDefault{set: o.set, generation: o.generation, process: process, from: from, ready: d.ready, pause: d.pause}
+		*d = byDefault{set: o.set, generation: o.generation, process: process, begins: begins, from: from, ready: d.ready, pause: d.pause}
 	})
 	if !still {
 		return nil // it is looked at anew soon
 	}
-	// HAProxy begins by its own clock, so it is given a second more.
 	process, err = a.tables.Set(ctx, defaultTable, []runtimeapi.Row{
-		{Key: rowFrom, Value: uint32(a.here(from) + 1)}, {Key: rowGeneration, Value: o.generation},
+		{Key: rowFrom, Value: uint32(begins)}, {Key: rowGeneration, Value: o.generation},
 	})
 	if err != nil {
 		return err

@@ -191,6 +191,26 @@ func TestAloneAgentWithdrawsDefaultCredit(t *testing.T) {
 	})
 }
 
+// Until HAProxy begins to give credit by default there is nothing to take back.
+func TestAloneAgentWaitsForDefaultCredit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, tables, look := newDefaultRig(t, 1, defaultLimits)
+		for tables.rows["~from"] == 0 {
+			look(offerEvery)
+		}
+		f := r.runtime.(*fakeRuntime)
+		begins := time.Unix(int64(tables.rows["~from"]), 0)
+		time.Sleep(time.Until(begins) - time.Millisecond)
+		if got := r.credited("alice", nil); !got.allowed || len(f.told()) > 0 {
+			t.Errorf("just before: %+v, taken back from %v; want allowed, and nobody", got, f.told())
+		}
+		time.Sleep(time.Until(begins))
+		if got := r.credited("bob", nil); !got.allowed || len(f.told()) != 1 {
+			t.Errorf("from then on: %+v, taken back from %v; want allowed, and bob", got, f.told())
+		}
+	})
+}
+
 // Whom a lone agent has taken credit back from is asked about until they are given credit: at once,
 // without a withdrawal for each question, for HAProxy gives them none by itself.
 func TestCreditIsTakenBackOnce(t *testing.T) {
