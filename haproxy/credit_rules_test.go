@@ -27,21 +27,63 @@ func TestCreditOfAnotherGeneration(t *testing.T) {
 	r.lend(t, "alice", credit(unlimited, nil))
 	r.native(t, alice)
 	r.teachRow(t, generation+1, 0, 0)
-	proctest.Eventually(t, "the agent is asked", func() error {
-		if r.admitted(t, alice) {
-			return fmt.Errorf("admitted")
+	proctest.Eventually(t, "the agent is told that it is over", func() error {
+		if lapsed, asked := r.lapsed(t, alice); !asked || lapsed != 1 {
+			return fmt.Errorf("asked: %v, lapsed = %d, want 1", asked, lapsed)
 		}
 		return nil
 	})
 	time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(time.Second)))
-	if r.admitted(t, alice) {
-		t.Error("renewed with another generation in force")
+	if lapsed, asked := r.lapsed(t, alice); !asked || lapsed != 1 {
+		t.Errorf("with another generation in force, asked: %v, lapsed = %d, want 1", asked, lapsed)
 	}
 	r.lend(t, "alice", credit(unlimited, nil).with("credit", uint32(generation+1)))
 	r.native(t, alice)
 	r.lend(t, "bob", credit(unlimited, nil))
 	if r.admitted(t, httpGET("/", "X-User: bob")) {
 		t.Error("renewed before that generation is in force")
+	}
+}
+
+// lapsed sends a request, and returns whether the agent is asked about it, and what it is told
+// of credit that is over.
+func (r *rig) lapsed(t *testing.T, request string) (lapsed int64, asked bool) {
+	t.Helper()
+	r.send(t, request)
+	switch told := r.takeTold(t); len(told) {
+	case 0:
+		return 0, false
+	case 1:
+		return told[0].Lapsed, true
+	default:
+		t.Fatalf("asked %d times about a request: %+v", len(told), told)
+		return 0, false
+	}
+}
+
+// The agent is not told that credit is over while it may be in force, or come into force.
+func TestCreditIsNotOverYet(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, setup{Config: Config{Identify: "header:X-User"}})
+	alice, bob := httpGET("/", "X-User: alice"), httpGET("/", "X-User: bob")
+	wantNone := func(what, request string) {
+		t.Helper()
+		if lapsed, asked := r.lapsed(t, request); !asked || lapsed != -1 {
+			t.Errorf("%s, asked: %v, lapsed = %d, want a question without it", what, asked, lapsed)
+		}
+	}
+	wantNone("without credit", alice)
+	r.lend(t, "alice", credit(unlimited, nil))
+	wantNone("while HAProxy was told of no generation", alice)
+	r.teachRow(t, generation, 0, 0)
+	r.native(t, alice)
+	r.lend(t, "bob", credit(unlimited, map[string]uint32{"GET": 0}))
+	r.native(t, httpRequest("PUT", "/", "X-User: bob", "Content-Length: 0"))
+	wantNone("with credit in force", bob)
+	r.teachRow(t, generation+1, 0, 0)
+	lapsed, asked := r.lapsed(t, bob)
+	if end := r.entry(t, "bob")["gpt1"]; !asked || lapsed != -1 && int64(end) > time.Now().Unix() {
+		t.Errorf("with credit of another generation in force, asked: %v, lapsed = %d, want none", asked, lapsed)
 	}
 }
 

@@ -40,6 +40,7 @@ type told struct {
 	heard
 	Classes      string
 	Spent, Drawn int64
+	Lapsed       int64
 	Here, Places int64
 	Shares       bool
 }
@@ -130,7 +131,7 @@ func (a *spoeAgent) note(r *request.Request) (h told, answer func(told) vars) {
 	if shares, there := m.KV.Get("shares"); there {
 		h.Shares, _ = shares.(bool)
 	}
-	for name, to := range map[string]*int64{"spent": &h.Spent, "drawn": &h.Drawn, "here": &h.Here, "places": &h.Places} {
+	for name, to := range map[string]*int64{"spent": &h.Spent, "drawn": &h.Drawn, "lapsed": &h.Lapsed, "here": &h.Here, "places": &h.Places} {
 		v, _ := m.KV.Get(name)
 		n, ok := v.(int64)
 		if !ok {

@@ -84,7 +84,7 @@ const (
 type withdrawal struct {
 	through int64         // the last second without
 	told    int64         // through, as the core of the rates knows it; 0: HAProxy has not confirmed yet
-	again   bool          // nor has its new process, of what the old one had confirmed
+	again   bool          // the old process had confirmed it, and HAProxy's new one has not
 	renewed time.Time     // when HAProxy was last told, or is to be: it forgets after minutes
 	rest    int           // requests that HAProxy had admitted by itself, still in progress at most
 	gap     time.Duration // between two looks at them
@@ -115,6 +115,8 @@ func (q *question) creditStatus(possible bool) ratelimit.Credit {
 		return ratelimit.NoCredit
 	case q.spent:
 		return ratelimit.Spent
+	case q.lapsed:
+		return ratelimit.Lapsed
 	case q.places.Lent:
 		return ratelimit.Uncertain
 	}
@@ -161,7 +163,7 @@ func creditSecond(t time.Time) uint32 { return uint32(t.Unix() & (1<<31 - 1)) }
 
 // withoutCredit is for a question that counts for another key than HAProxy's.
 func (q *question) withoutCredit() {
-	q.classes, q.spent, q.drawn, q.shares, q.places = "", false, false, false, concurrency.Places{}
+	q.classes, q.spent, q.drawn, q.lapsed, q.shares, q.places = "", false, false, false, false, concurrency.Places{}
 }
 
 // tally counts what HAProxy admits by itself until ctx ends.

@@ -510,3 +510,51 @@ func TestPlacesAreWithdrawnWithTickets(t *testing.T) {
 		})
 	}
 }
+
+// After a change of limits a lone agent need not take back what HAProxy says is over: each user with
+// credit of before is asked about at once then.
+func TestCreditOfBeforeIsNotTakenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, f := newCreditRig(t, 1)
+		if got := r.credited("alice", nil); got.credit == nil {
+			t.Fatal("no credit was given")
+		}
+		time.Sleep(2 * time.Second)
+		of := func(q *question) {
+			q.places, q.lapsed = concurrency.Places{Lent: true, Here: 1, Places: credit.Unlimited}, true
+		}
+		r.force(parse(t, creditLimits))
+		time.Sleep(time.Second)
+		began := time.Now()
+		got := r.credited("alice", of)
+		if !got.allowed || got.credit == nil || time.Since(began) > 0 || len(f.told()) > 0 {
+			t.Errorf("verdict = %+v after %v, taken back from %v; want allowed at once, with credit, and nobody", got, time.Since(began), f.told())
+		}
+		allowed := 1
+		for range 60 {
+			if r.credited("alice", of).allowed {
+				allowed++
+			}
+		}
+		if allowed != 40 {
+			t.Errorf("allowed %d, want the whole limit of 40", allowed)
+		}
+	})
+}
+
+// HAProxy speaks of its machine's second. The cluster's may have begun before, with credit in force.
+func TestCreditOfBeforeInAnotherSecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, f := newCreditRig(t, 1)
+		r.force(parse(t, creditLimits))
+		now := time.Now()
+		r.clock.Sample(now, now, now.Add(-400*time.Millisecond))
+		time.Sleep(time.Until(now.Truncate(time.Second).Add(2*time.Second + 200*time.Millisecond)))
+		r.credited("alice", func(q *question) {
+			q.places, q.lapsed = concurrency.Places{Lent: true, Here: 1, Places: credit.Unlimited}, true
+		})
+		if diff := cmp.Diff([]string{"alice"}, f.told()); diff != "" {
+			t.Errorf("the cluster's clock is at %v, this machine's at %v; taken back (-want +got):\n%s", r.clock.Now(), time.Now(), diff)
+		}
+	})
+}

@@ -117,6 +117,7 @@ type question struct {
 	classes string             // that HAProxy's configuration can keep limits of by itself; "" if it has no credit
 	spent   bool               // HAProxy's own credit of this second did not suffice
 	drawn   bool               // it did, and only a place is missing: the request has its tokens
+	lapsed  bool               // it has credit of another generation, which is over
 	shares  bool               // its configuration keeps shares of bandwidth with credit
 	places  concurrency.Places // what it may have in progress by itself
 }
@@ -325,6 +326,9 @@ func (l *limiter) ask(n *needs, rates *rates) {
 		t := &n.tokens[i]
 		if w := l.credits.withdrawals[t.key]; w != nil && w.told == 0 && t.credit == ratelimit.Withheld {
 			t.credit = ratelimit.Uncertain // nobody knows yet what was spent
+		}
+		if t.credit == ratelimit.Lapsed && now.Unix() < l.seconds(time.Now()) {
+			t.credit = ratelimit.Uncertain // it may have been in force in the cluster's second
 		}
 		if t.credit == ratelimit.Withheld && l.credits.mayBegin(now, t.key) {
 			t.credit = ratelimit.Pending

@@ -266,7 +266,7 @@ func (l *limiter) withdrawn(now, here time.Time, e *runtimeapi.Entry) {
 	// may be of the cluster's present one. If there are none of either, nothing is spent in it.
 	second, inForce := now.Unix(), false
 	if end := int64(gpt(e, endElement)); end >= here.Unix() {
-		second, inForce = end-1+int64(l.clock.Offset().Round(time.Second)/time.Second), true
+		second, inForce = l.seconds(time.Unix(end-1, 0)), true
 	}
 	for r := range of.Rates() {
 		spent := 0
@@ -279,6 +279,12 @@ func (l *limiter) withdrawn(now, here time.Time, e *runtimeapi.Entry) {
 	w.told, w.again = w.through, false
 	w.rest = e.ConnCur
 	l.tellRest(now, e.Key, w)
+}
+
+// seconds is the number that the cluster gives a second of this machine's clock, which is
+// HAProxy's. It may begin up to half a second sooner or later than the cluster's of that number.
+func (l *limiter) seconds(here time.Time) int64 {
+	return here.Add(l.clock.Offset().Round(time.Second)).Unix()
 }
 
 // spentOf is how many tickets of a class HAProxy has admitted with in the second in force.
@@ -347,6 +353,7 @@ func (a *Agent) nextGeneration() {
 	if c.generation++; c.generation == 0 {
 		c.generation = 1
 	}
+	a.limiter.tokens.NextGeneration(a.clock.Now())
 	a.teachCredit()
 }
 

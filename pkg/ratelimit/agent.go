@@ -79,16 +79,18 @@ type Agent struct {
 	seq      uint64    // of the last batch
 	out      Output
 
-	fleet     fleet
-	reloaded  int64 // the last second in which HAProxy was reloaded
-	byDefault spell // in which HAProxy may have credit without Lend
-	left      bool  // Leave has been called
-	lead      int64 // how early the next window is asked for, ns
-	lost      bool  // the pool cannot be asked
-	lostAt    int64 // when it was lost, ns
-	apart     int64 // the last second of a loss that is over: others may not have reported it yet
-	overflow  uint64
-	created   uint64 // buckets, ever
+	fleet    fleet
+	reloaded int64 // the last second in which HAProxy was reloaded
+	// When HAProxy was last told to renew no credit that was given until then, ns.
+	generationAt int64
+	byDefault    spell // in which HAProxy may have credit without Lend
+	left         bool  // Leave has been called
+	lead         int64 // how early the next window is asked for, ns
+	lost         bool  // the pool cannot be asked
+	lostAt       int64 // when it was lost, ns
+	apart        int64 // the last second of a loss that is over: others may not have reported it yet
+	overflow     uint64
+	created      uint64 // buckets, ever
 }
 
 // NewAgent returns an agent that knows of no other: it is alone until Cluster
@@ -122,7 +124,7 @@ func (a *Agent) Start(at time.Time, name string, rates []limits.Rate, credit Cre
 	w := Waiting{owner: u, n: min(len(rates), limits.MaxRates), credit: credit}
 	for i := range w.n {
 		b := a.bucket(u, &rates[i], now)
-		a.told(b, credit)
+		a.told(b, credit, now)
 		if !b.long() {
 			b.seen.add(now)
 		}

@@ -30,6 +30,10 @@ const (
 	// Pending: HAProxy has no credit in force, but may begin to have some at any time,
 	// without Lend: what denies it to the user may be forgotten.
 	Pending
+
+	// Lapsed: HAProxy has credit of another generation, which was over before this second and is
+	// not renewed.
+	Lapsed
 )
 
 // portionPhase says who may use this instance's portion of a limit: HAProxy by itself,
@@ -120,13 +124,26 @@ const (
 // withdrawAgain is how long an agent waits for a Recalled before it asks again.
 const withdrawAgain = int64(100 * time.Millisecond)
 
+// NextGeneration says that HAProxy is told to renew no credit that was given until now.
+func (a *Agent) NextGeneration(at time.Time) { a.generationAt = at.UnixNano() }
+
+// lapsed reports whether HAProxy's credit is over. If some has been given since the generation
+// began, the question may be older than that. Shortly before a second's end HAProxy may
+// speak of the next one.
+func (a *Agent) lapsed(b *bucket, c Credit, now int64) bool {
+	return c == Lapsed && b.portion.lentAt < a.generationAt && now-b.second*second < lendBefore
+}
+
 // told takes what HAProxy says with a question.
-func (a *Agent) told(b *bucket, c Credit) {
+func (a *Agent) told(b *bucket, c Credit, now int64) {
 	p := &b.portion
+	lapsed := a.lapsed(b, c, now)
 	switch {
 	case c == NoCredit || b.pooled():
 		p.phase = portionNone
 	case p.phase == portionRecalled: // what HAProxy says of credit is from before that
+	case lapsed:
+		p.phase, p.until, p.denied = portionWithheld, min(p.until, b.second-1), b.second
 	case c == Pending:
 		if p.phase != portionLent {
 			p.phase, p.from = portionLent, b.second
@@ -285,7 +302,7 @@ func (a *Agent) Lendable(at time.Time, name string, rates []limits.Rate) bool {
 		// The request does not count against this one, and so far it was of no interest.
 		// That HAProxy has no credit for the others says that it has none for this one.
 		b := a.bucket(u, &rates[i], now)
-		a.told(b, Withheld)
+		a.told(b, Withheld, now)
 		a.plan(b, now)
 		if !a.lendable(b, now) {
 			return false

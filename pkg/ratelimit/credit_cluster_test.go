@@ -262,6 +262,7 @@ func TestClusterCreditInvariants(t *testing.T) {
 				loss:     rapid.SampledFrom([]float64{0, 0.05, 0.5}).Draw(t, "withdrawals lost"),
 				teach:    time.Duration(rapid.SampledFrom([]int{5, 50, 1500}).Draw(t, "teaching ms")) * time.Millisecond,
 				reload:   time.Duration(rapid.SampledFrom([]int{0, 0, 1300, 3100}).Draw(t, "reload ms")) * time.Millisecond,
+				limits:   time.Duration(rapid.SampledFrom([]int{0, 0, 1100, 2700}).Draw(t, "limits ms")) * time.Millisecond,
 				linger:   time.Duration(rapid.SampledFrom([]int{0, 100, 2000}).Draw(t, "old process ms")) * time.Millisecond,
 
 				late: time.Duration(rapid.SampledFrom([]int{0, 0, 100, 600}).Draw(t, "answers late ms")) * time.Millisecond,

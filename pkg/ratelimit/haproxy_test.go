@@ -20,6 +20,7 @@ type lending struct {
 	late     time.Duration // an answer that brings credit takes up to so long to reach HAProxy; 0 means 2 ms
 	reload   time.Duration // every so long the next HAProxy is reloaded,
 	linger   time.Duration // and its old process goes on for so long
+	limits   time.Duration // and every so long the limits change: it is another generation
 
 	byDefault bool // HAProxy has credit for users without an entry, once its agent has said so
 
@@ -109,8 +110,11 @@ func (h *haproxy) draw(at time.Time, rates []limits.Rate) (bool, ratelimit.Credi
 		return false, ratelimit.Withheld
 	}
 	if !h.lasting(sec) {
-		if h.stopping || h.generation != h.row {
+		switch {
+		case h.stopping || h.generation != h.row && h.end > sec:
 			return false, ratelimit.Uncertain
+		case h.generation != h.row:
+			return false, ratelimit.Lapsed
 		}
 		h.drawn, h.end, h.fresh = make(map[ratelimit.Key]int), sec+1, true
 	}
@@ -269,6 +273,7 @@ func (c *cluster) regenerate(a *agent) {
 		return
 	}
 	a.generation++
+	a.core.NextGeneration(a.clock(c))
 	generation := a.generation
 	c.After(time.Duration(c.Rand.Int64N(int64(max(5*time.Millisecond, c.lending.teach)))), func() { a.haproxy.row = max(a.haproxy.row, generation) })
 }

@@ -212,6 +212,13 @@ func (s scenario) run() *cluster {
 			c.At(start.Add(s.backAt+200*time.Millisecond), func() { a.core.Lost(a.clock(c), false); c.pump(a) })
 		}
 	}
+	for i := 1; s.lending.limits > 0 && i < int(time.Duration(s.seconds)*time.Second/s.lending.limits); i++ {
+		c.At(start.Add(time.Duration(i)*s.lending.limits), func() {
+			for _, a := range c.agents {
+				c.regenerate(a)
+			}
+		})
+	}
 	for i := 1; s.lending.reload > 0 && i < int(time.Duration(s.seconds)*time.Second/s.lending.reload); i++ {
 		c.At(start.Add(time.Duration(i)*s.lending.reload), func() { c.reload(c.agents[i%len(c.agents)]) })
 	}
