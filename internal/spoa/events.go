@@ -58,11 +58,7 @@ func (e *events) count(reports []bus.Started, near int, started map[series]int64
 	for of, n := range started {
 		tier, verb, operation := of[0], of[1], of[2]
 		sums[tier] += n
-		for _, class := range []string{verb, operation} {
-			if class != "" {
-				starts[tier] = addStarts(starts[tier], class, n)
-			}
-		}
+		starts[tier] = addStarts(addStarts(starts[tier], verb, n), operation, n)
 	}
 	for tier := range e.tiers {
 		sums[tier] += 0 // who started none may have ended some
@@ -101,14 +97,4 @@ func (e *events) send(ctx context.Context, events bus.Events, add func(context.C
 func ended(started, active int64) (ends, left int64) {
 	ends = max(0, started-active)
 	return ends, started - ends
-}
-
-func addStarts(classes []bus.StartedClass, class string, n int64) []bus.StartedClass {
-	for i := range classes {
-		if classes[i].Class == class {
-			classes[i].Starts += n
-			return classes
-		}
-	}
-	return append(classes, bus.StartedClass{Class: class, Starts: n})
 }

@@ -118,19 +118,24 @@ func (s *starts) nearLimit(user string) {
 	sh.mu.Unlock()
 }
 
-func (s *started) add(class string, n int64) {
+func (s *started) add(class string, n int64) { s.classes = addStarts(s.classes, class, n) }
+
+// addStarts adds requests of a class, "" if they have none. Classes beyond those that a report
+// may have are left out.
+func addStarts(classes []bus.StartedClass, class string, n int64) []bus.StartedClass {
 	if class == "" {
-		return
+		return classes
 	}
-	for i := range s.classes {
-		if s.classes[i].Class == class {
-			s.classes[i].Starts += n
-			return
+	for i := range classes {
+		if classes[i].Class == class {
+			classes[i].Starts += n
+			return classes
 		}
 	}
-	if len(s.classes) < maxStartedClasses {
-		s.classes = append(s.classes, bus.StartedClass{Class: class, Starts: n})
+	if len(classes) == maxStartedClasses {
+		return classes
 	}
+	return append(classes, bus.StartedClass{Class: class, Starts: n})
 }
 
 // progress takes how many requests a user has in progress that were asked about.
