@@ -46,7 +46,7 @@ const maxCounters = 100
 
 // shortAll draws a ticket of "*", and so on to the end of a rule of the short way, which
 // counts the request that it lets through.
-const shortAll = " last_now !over_now here_now place_now there_now { sc_inc_gpc(%d,0) -m found }\n"
+const shortAll = " last_now ticket_now here_now place_now there_now { sc_inc_gpc(%d,0) -m found }\n"
 
 // creditRules are the lines of haproxy.cfg that are written for each class that has
 // tickets. The class's number is its place in the list.
@@ -80,8 +80,10 @@ func newCreditRules(classes []string, operations []limits.Class, shares bool) (c
 		case slices.Contains(creditClasses(), class):
 			r.drawn += fmt.Sprintf(draw, fmt.Sprintf("{ var(txn.sluice_draws) -m str %s }", class))
 			if slices.Contains(shortMethods, class) {
-				r.short += fmt.Sprintf("    http-request allow if { method %s } end_now lasting_now { sc_get_gpt(%d,0),set-var(txn.sluice_over) -m found } !{ sc_inc_gpc(%d,0),sub(txn.sluice_over),and(4294967295),set-var(txn.sluice_over) -m int 1:2147483647 }"+shortAll,
-					class, last, drawn, admitted+slices.Index(countedVerbs(), class))
+				r.short += fmt.Sprintf("    acl ticket_%[1]s sc_inc_gpc(%[3]d,0),sub(txn.sluice_read),and(4294967295) 2147483648:4294967295 0\n"+
+					"    acl ticket_%[1]s int(1),set-var(txn.sluice_over) -m int 0\n"+
+					"    http-request allow if { method %[1]s } end_now lasting_now { sc_get_gpt(%[2]d,0),set-var(txn.sluice_read) -m found } ticket_%[1]s"+fmt.Sprintf(shortAll, admitted+slices.Index(countedVerbs(), class)),
+					class, last, drawn)
 			}
 		case className.MatchString(class):
 			r.operations += fmt.Sprintf(draw, fmt.Sprintf("lasting { var(txn.sluice_op) -m str %s }", class))
@@ -173,25 +175,22 @@ const maxShortRenewal = 6
 // down that part does it, for credit grows then. Who has renewed draws a ticket with the rules of the short way,
 // as far as these are of the methods that most requests have; others draw it below.
 // sluice_begins is how many wanted to renew: the first one, 1, does, and is 0 from then on.
-// The end is read into another variable than before, for sluice_over says to the part "credit" why
-// the request did not pass.
+// Each rule keeps what it needs besides in sluice_read, for another variable costs as much as three conditions.
 func shortRenewal(classes int, short string) string {
 	var b strings.Builder
-	b.WriteString("    acl end_later    sc_get_gpt(1,0),set-var(txn.sluice_end) -m found\n" +
-		"    acl lasting_later date(3),sub(txn.sluice_end) 1:2\n" +
-		"    acl begins       var(txn.sluice_begins) -m int 0:1\n" +
+	b.WriteString("    acl begins       var(txn.sluice_begins) -m int 0:1\n" +
 		"    acl renews       var(txn.sluice_begins) -m int 0\n" +
-		"    http-request set-var(txn.sluice_begins) sc_inc_gpc(0,0) if end_later !lasting_later !{ stopping } { date(),set-var(txn.sluice_now) -m found } { sc_get_gpt(2,0),sub(txn.sluice_now) lt 0 } { sc_get_gpt(0,0),set-var(txn.sluice_credit) -m int gt 0 } this_generation { srv_is_up(sluice_agent/agent) -m int 1 }\n" +
-		"    http-request set-var(txn.sluice_begins) int(0) if begins end_later !lasting_later\n")
+		"    http-request set-var(txn.sluice_begins) sc_inc_gpc(0,0) if end_now !lasting_now !{ stopping } { sc_get_gpt(2,0),set-var(txn.sluice_read) -m found } { date(),sub(txn.sluice_read) gt 0 } { str(~),table_gpt0(sluice/credit),set-var(txn.sluice_read) -m int gt 0 } { sc_get_gpt(0,0),sub(txn.sluice_read) eq 0 } { srv_is_up(sluice_agent/agent) -m int 1 }\n" +
+		"    http-request set-var(txn.sluice_begins) int(0) if begins end_now !lasting_now\n")
 	for i := range classes {
-		fmt.Fprintf(&b, "    http-request sc-set-gpt(%d,0) sc_get_gpc(%d,0),add(txn.sluice_tickets) if renews { sc_get_gpt(%d,0),set-var(txn.sluice_tickets) -m found }\n", 7+2*i, 1+i, 6+2*i)
+		fmt.Fprintf(&b, "    http-request sc-set-gpt(%d,0) sc_get_gpc(%d,0),add(txn.sluice_read) if renews { sc_get_gpt(%d,0),set-var(txn.sluice_read) -m found }\n", 7+2*i, 1+i, 6+2*i)
 	}
 	b.WriteString("    http-request sc-set-gpt(5,0) int(1) if renews\n" +
-		"    http-request sc-set-gpt(1,0) var(txn.sluice_now),add(1) if renews\n" +
-		"    http-request set-var(txn.sluice_tickets) sc_clr_gpc(0,0) if begins\n")
+		"    http-request sc-set-gpt(1,0) date(1) if renews\n" +
+		"    http-request set-var(txn.sluice_read) sc_clr_gpc(0,0) if begins\n")
 	for line := range strings.Lines(short) {
-		if ofClass := strings.Contains(line, "} !{ sc_inc_gpc("); ofClass || strings.Contains(line, "{ method GET }") {
-			b.WriteString(strings.Replace(line, "http-request allow if ", "http-request allow if begins ", 1))
+		if ofClass := strings.Contains(line, "} ticket_"); ofClass || strings.Contains(line, "{ method GET }") {
+			b.WriteString(strings.Replace(strings.Replace(line, "http-request allow if ", "http-request allow if begins ", 1), " end_now lasting_now", "", 1)) // it is lasting
 		}
 	}
 	return b.String()

@@ -65,25 +65,25 @@ func TestCreditRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{
-		"short renewal": "    acl end_later    sc_get_gpt(1,0),set-var(txn.sluice_end) -m found\n" +
-			"    acl lasting_later date(3),sub(txn.sluice_end) 1:2\n" +
-			"    acl begins       var(txn.sluice_begins) -m int 0:1\n" +
+		"short renewal": "    acl begins       var(txn.sluice_begins) -m int 0:1\n" +
 			"    acl renews       var(txn.sluice_begins) -m int 0\n" +
-			"    http-request set-var(txn.sluice_begins) sc_inc_gpc(0,0) if end_later !lasting_later !{ stopping } { date(),set-var(txn.sluice_now) -m found } { sc_get_gpt(2,0),sub(txn.sluice_now) lt 0 } { sc_get_gpt(0,0),set-var(txn.sluice_credit) -m int gt 0 } this_generation { srv_is_up(sluice_agent/agent) -m int 1 }\n" +
-			"    http-request set-var(txn.sluice_begins) int(0) if begins end_later !lasting_later\n" +
-			"    http-request sc-set-gpt(7,0) sc_get_gpc(1,0),add(txn.sluice_tickets) if renews { sc_get_gpt(6,0),set-var(txn.sluice_tickets) -m found }\n" +
-			"    http-request sc-set-gpt(9,0) sc_get_gpc(2,0),add(txn.sluice_tickets) if renews { sc_get_gpt(8,0),set-var(txn.sluice_tickets) -m found }\n" +
+			"    http-request set-var(txn.sluice_begins) sc_inc_gpc(0,0) if end_now !lasting_now !{ stopping } { sc_get_gpt(2,0),set-var(txn.sluice_read) -m found } { date(),sub(txn.sluice_read) gt 0 } { str(~),table_gpt0(sluice/credit),set-var(txn.sluice_read) -m int gt 0 } { sc_get_gpt(0,0),sub(txn.sluice_read) eq 0 } { srv_is_up(sluice_agent/agent) -m int 1 }\n" +
+			"    http-request set-var(txn.sluice_begins) int(0) if begins end_now !lasting_now\n" +
+			"    http-request sc-set-gpt(7,0) sc_get_gpc(1,0),add(txn.sluice_read) if renews { sc_get_gpt(6,0),set-var(txn.sluice_read) -m found }\n" +
+			"    http-request sc-set-gpt(9,0) sc_get_gpc(2,0),add(txn.sluice_read) if renews { sc_get_gpt(8,0),set-var(txn.sluice_read) -m found }\n" +
 			"    http-request sc-set-gpt(5,0) int(1) if renews\n" +
-			"    http-request sc-set-gpt(1,0) var(txn.sluice_now),add(1) if renews\n" +
-			"    http-request set-var(txn.sluice_tickets) sc_clr_gpc(0,0) if begins\n" +
-			"    http-request allow if begins { method GET } end_now lasting_now { sc_get_gpt(9,0),set-var(txn.sluice_over) -m found } !{ sc_inc_gpc(2,0),sub(txn.sluice_over),and(4294967295),set-var(txn.sluice_over) -m int 1:2147483647 } last_now !over_now here_now place_now there_now { sc_inc_gpc(3,0) -m found }\n",
+			"    http-request sc-set-gpt(1,0) date(1) if renews\n" +
+			"    http-request set-var(txn.sluice_read) sc_clr_gpc(0,0) if begins\n" +
+			"    http-request allow if begins { method GET } { sc_get_gpt(9,0),set-var(txn.sluice_read) -m found } ticket_GET last_now ticket_now here_now place_now there_now { sc_inc_gpc(3,0) -m found }\n",
 		"credit classes":        "    set-var proc.sluice_classes str(\"* GET\")\n    set-var proc.sluice_tallies str(\"3 GET HEAD PUT POST DELETE PATCH OPTIONS OTHER\")\n",
 		"credit table":          "    stick-table type string len 128 size 200k expire 10m store gpt(12),gpc(11),conn_cur,server_id,bytes_in_cnt,bytes_in_rate(1s),bytes_out_cnt,bytes_out_rate(1s)\n",
 		"new tickets":           "    http-request sc-set-gpt(6,0) var(txn.sluice.each_0) if writing\n    http-request sc-set-gpt(8,0) var(txn.sluice.each_1) if writing\n",
 		"default tickets":       "    http-request sc-set-gpt(6,0) str(~0),table_gpt(0,sluice_default) if begins_it\n    http-request sc-set-gpt(8,0) str(~1),table_gpt(0,sluice_default) if begins_it\n",
 		"tickets of verbs":      "    http-request set-var(txn.sluice_over) sc_inc_gpc(2,0),sub(txn.sluice_last),and(4294967295) if { var(txn.sluice_draws) -m str GET } { sc_get_gpt(9,0),set-var(txn.sluice_last) -m found }\n",
 		"tickets of operations": "",
-		"short tickets": "    http-request allow if { method GET } end_now lasting_now { sc_get_gpt(9,0),set-var(txn.sluice_over) -m found } !{ sc_inc_gpc(2,0),sub(txn.sluice_over),and(4294967295),set-var(txn.sluice_over) -m int 1:2147483647 } last_now !over_now here_now place_now there_now { sc_inc_gpc(3,0) -m found }\n" +
+		"short tickets": "    acl ticket_GET sc_inc_gpc(2,0),sub(txn.sluice_read),and(4294967295) 2147483648:4294967295 0\n" +
+			"    acl ticket_GET int(1),set-var(txn.sluice_over) -m int 0\n" +
+			"    http-request allow if { method GET } end_now lasting_now { sc_get_gpt(9,0),set-var(txn.sluice_read) -m found } ticket_GET last_now ticket_now here_now place_now there_now { sc_inc_gpc(3,0) -m found }\n" +
 			shortOfAll("HEAD", 4) + shortOfAll("PUT", 5) + shortOfAll("POST", 6) + shortOfAll("DELETE", 7) + shortOfAll("PATCH", 8),
 	} {
 		if diff := cmp.Diff(want, marked(t, cfg, name)); diff != "" {
@@ -109,5 +109,5 @@ func TestCreditRules(t *testing.T) {
 
 // shortOfAll is the rule of a method without tickets of its own.
 func shortOfAll(method string, counter int) string {
-	return fmt.Sprintf("    http-request allow if { method %s } end_now lasting_now last_now !over_now here_now place_now there_now { sc_inc_gpc(%d,0) -m found }\n", method, counter)
+	return fmt.Sprintf("    http-request allow if { method %s } end_now lasting_now last_now ticket_now here_now place_now there_now { sc_inc_gpc(%d,0) -m found }\n", method, counter)
 }

@@ -118,9 +118,10 @@ func (r *rig) native(t testing.TB, raw string) {
 func telling(cfg string) string {
 	// The short way keeps less than that in variables.
 	for short, kept := range map[string]string{
-		"sc_inc_gpc(1,0),sub(": "sc_inc_gpc(1,0),set-var(txn.test_ticket),sub(",
-		"date(3),add(":         "date(),set-var(txn.sluice_now),add(3),add(",
-		"sc_get_gpt(1,0),neg,": "sc_get_gpt(1,0),set-var(txn.sluice_end),neg,",
+		"sc_inc_gpc(1,0),sub(":                                 "sc_inc_gpc(1,0),set-var(txn.test_ticket),sub(",
+		"date(3),sub(":                                         "date(),set-var(txn.sluice_now),add(3),sub(",
+		"sc_get_gpt(1,0),set-var(txn.sluice_read)":             "sc_get_gpt(1,0),set-var(txn.sluice_end),set-var(txn.sluice_read)",
+		"date(1) if renews":                                    "date(1),set-var(txn.sluice_end) if renews",
 		"{ var(txn.sluice_user),table_gpt(0,sluice_credit) -m": "{ var(txn.sluice_user),table_gpt(0,sluice_credit),set-var(txn.sluice_credit) -m",
 	} {
 		cfg = strings.ReplaceAll(cfg, short, kept)
