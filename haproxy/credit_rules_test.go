@@ -326,6 +326,12 @@ func TestCreditIsOnlySpentByItsUser(t *testing.T) {
 		{"a prefix that an origin may see otherwise", Config{Identify: "basic", Exempt: exempt}, httpGET("/below/../a", basic("alice")), 1},
 		{"health check", Config{Identify: "basic"}, httpGET("/healthz", basic("alice")), 0},
 		{"two credentials", Config{Identify: "basic"}, httpGET("/", basic("alice"), basic("alice")), 0},
+		{"header: as it is", Config{Identify: "header:X-User"}, httpGET("/", "X-User: alice"), 1},
+		{"header: small letters", Config{Identify: "header:X-User:lower"}, httpGET("/", "X-User: Alice"), 1},
+		{"header: other letters", Config{Identify: "header:X-User"}, httpGET("/", "X-User: Alice"), 0},
+		{"header: health check", Config{Identify: "header:X-User"}, httpGET("/healthz", "X-User: alice"), 0},
+		{"header: no health check", Config{Identify: "header:X-User"}, httpGET("/healthz?a", "X-User: alice"), 1},
+		{"header: a name beside it", Config{Identify: "header:X-User"}, httpGET("/", "X-User: alice", "X-User: bob"), 0},
 		{"unreadable credentials denied", Config{Identify: "basic", Unreadable: "deny"}, httpGET("/", basic("alice"), basic("alice")), 0},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -333,8 +339,9 @@ func TestCreditIsOnlySpentByItsUser(t *testing.T) {
 			row.config.Fitted = row.config.Exempt.Paths == nil // leaves most lists out
 			r := newRig(t, setup{Config: row.config})
 			r.teachRow(t, generation, 0, 0)
-			r.lend(t, "alice", credit(unlimited, nil), basic("alice"))
-			r.native(t, httpGET("/", basic("alice")))
+			alice := []string{basic("alice"), "X-User: alice"} // a chain reads one of them
+			r.lend(t, "alice", credit(unlimited, nil), alice...)
+			r.native(t, httpGET("/", alice...))
 			before := r.entry(t, "alice")["gpc1"]
 			r.send(t, row.request)
 			if got := r.entry(t, "alice")["gpc1"] - before; got != row.natives {

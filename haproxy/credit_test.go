@@ -85,8 +85,12 @@ func (r *rig) lend(t testing.TB, user string, v vars, header ...string) {
 		t.Fatalf("status = %d, want 200", got.Status)
 	}
 	e := r.entry(t, user)
-	if e["gpt0"] != int(v["credit"].(uint32)) {
-		t.Fatalf("credit of %s: %v, want generation %d", user, e, v["credit"])
+	want := int(v["credit"].(uint32))
+	if strings.HasPrefix(user, "@") { // an endpoint's, which the short way passes over
+		want += 1 << 31
+	}
+	if e["gpt0"] != want {
+		t.Fatalf("credit of %s: %v, want generation %d", user, e, want)
 	}
 	time.Sleep(time.Until(time.Unix(int64(e["gpt2"])+1, 0)))
 	r.answerTold(nil)

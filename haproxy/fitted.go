@@ -1,6 +1,7 @@
 package haproxy
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -24,11 +25,9 @@ const smallBuffers, largeBuffers = `"${SLUICE_BUFSIZE-16384}"`, `"${SLUICE_BUFSI
 // readsCredentials is whether the identifier can find that credentials are unreadable.
 func (i Identifier) readsCredentials() bool { return i.Kind != "header" && i.Kind != "ip" }
 
-// Conditions of the short way: that there is an entry of that name, and that the name is its key.
-const (
-	shortEntry = `{ var(txn.sluice_user),table_gpt(0,sluice_credit) -m int gt 0 } `
-	shortName  = `{ var(txn.sluice_user) -m reg '^[^~@\x00-\x1f\x7f][^\x00-\x1f\x7f]{0,99}\z' }`
-)
+// shortName is the condition of the short way that the name is a key. The one before it is
+// that there is an entry of that key, and that it is not an endpoint's.
+const shortName = ` { var(txn.sluice_user) -m reg '^[^~@\x00-\x1f\x7f][^\x00-\x1f\x7f]{0,99}\z' }`
 
 // withoutNeedless is haproxy.cfg without what c and its chain of identifiers cannot need: each
 // condition that never holds costs every request.
@@ -53,8 +52,8 @@ func (c Config) withoutNeedless(cfg string, chain []Identifier) (_ string, err e
 	}
 	if !slices.ContainsFunc(chain, Identifier.readsCredentials) {
 		needless = append(needless, ` !\{ var\(txn\.sluice_unreadable\) -m found \}`)
-		// A field's value has no NUL, at which tables cut keys. Of all names that are not keys, only some with @ in front have an entry: an endpoint's.
-		cfg = strings.Replace(cfg, shortEntry+shortName, shortEntry+"!{ var(txn.sluice_user) -m beg @ }", 1)
+		// A field's value has no NUL, at which tables cut keys. Of all names that are not keys, only an endpoint's have an entry.
+		cfg = strings.Replace(cfg, shortName, "", 1)
 	}
 	if len(chain) == 1 && !chain[0].readsCredentials() {
 		needless = append(needless, `(?m) if !\{ var\(txn\.sluice_user\) -m len gt 0 \}$`) // nobody has found a name before
@@ -77,5 +76,49 @@ func (c Config) withoutNeedless(cfg string, chain []Identifier) (_ string, err e
 	for _, expression := range needless {
 		cfg = regexp.MustCompile(expression).ReplaceAllString(cfg, "")
 	}
-	return cfg, nil
+	if c.Addresses != (limits.AddressLimits{}) {
+		return cfg, nil // there is no short way
+	}
+	return c.shortWayFirst(cfg, chain)
+}
+
+// trackUser is how the rule of the short way begins that looks for the user's entry, and foundUser how the
+// line of a fragment begins that finds the user's name.
+const (
+	trackUser = "    http-request track-sc0 var(txn.sluice_user) table sluice_credit if { var(txn.sluice_user),"
+	foundUser = "http-request set-var(txn.sluice_user) "
+)
+
+// shortWayFirst is haproxy.cfg with the rules of health checks behind the short way, which lets none through. A name
+// that stands in a field of its own is read there by the short way, twice, which costs less than to keep it in a variable; it is
+// kept behind the short way, for requests that did not pass. Whose bandwidth is limited needs it in any case.
+func (c Config) shortWayFirst(cfg string, chain []Identifier) (string, error) {
+	const end = "    # short way: end\n"
+	health, err := partOf(cfg, "health checks")
+	if err != nil {
+		return "", err
+	}
+	identify, err := partOf(cfg, "identify")
+	if err != nil {
+		return "", err
+	}
+	before, rest, found := strings.Cut(cfg, trackUser)
+	conditions, after, ended := strings.Cut(rest, "\n")
+	if !found || !ended || !strings.Contains(after, end) {
+		return "", errors.New("haproxy.cfg has no short way with a rule that looks for the user's entry")
+	}
+	conditions += " !health"
+	track, behind := trackUser+conditions+"\n", "    # health checks: begin\n"+health+"    # health checks: end\n"
+	if len(chain) == 1 && chain[0].Kind == "header" && !c.Bandwidth {
+		name := regexp.MustCompile(`(?m)` + regexp.QuoteMeta(foundUser) + `(.*)$`)
+		track = name.ReplaceAllString(withoutComments(identify), "http-request track-sc0 $1 table sluice_credit if { $1,"+strings.ReplaceAll(conditions, "$", "$$"))
+		behind += identify
+		if before, err = between(before, "identify", ""); err != nil {
+			return "", err
+		}
+	}
+	if before, err = between(before, "health checks", ""); err != nil {
+		return "", err
+	}
+	return before + track + strings.Replace(after, end, end+behind, 1), nil
 }

@@ -347,10 +347,10 @@ func (l *limiter) forgetWithdrawals(now time.Time) {
 }
 
 // nextGeneration begins another generation of credit: what was given before is not renewed
-// when the present second is over; l.mu is held.
+// when the present second is over; l.mu is held. The highest bit is HAProxy's.
 func (a *Agent) nextGeneration() {
 	c := &a.limiter.credits
-	if c.generation++; c.generation == 0 {
+	if c.generation++; c.generation >= 1<<31 {
 		c.generation = 1
 	}
 	a.limiter.tokens.NextGeneration(a.clock.Now())
