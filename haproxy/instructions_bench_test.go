@@ -1,0 +1,171 @@
+package haproxy
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/sluice-qos/sluice/internal/proctest"
+)
+
+// BenchmarkInstructions reports how many instructions HAProxy takes for a request of a user with credit and an answer of
+// 1 KiB, as callgrind counts them: they are the same on a busy machine. The files are fitted to limits of GET, of all
+// requests and of bandwidth, with names in a header; 16 connections send in turn. Each row has one part more than the one above it.
+//
+//	go test -run '^$' -bench Instructions -benchtime 1600x ./haproxy
+func BenchmarkInstructions(b *testing.B) {
+	free, far := credit(unlimited, nil), lent(1<<30, 1<<30)
+	for _, v := range []struct {
+		name      string
+		bandwidth bool
+		credit    vars // nil: HAProxy without Sluice
+		drop      string
+		since     string // HAProxy's version; "" means any
+		filter    string // in place of the one in Lua
+	}{
+		{name: "plain"},
+		{name: "credit", credit: free},
+		{name: "credit, files with bandwidth", credit: free, bandwidth: true},
+		{name: "a share, held without filter and rules", credit: far, bandwidth: true, drop: `http-request |http-response |acl |option |filter `},
+		{name: "a share, held without filter", credit: far, bandwidth: true, drop: `http-(request|response) lua|filter `},
+		{name: "a share", credit: far, bandwidth: true},
+		{name: "a share, bwlim attached in place of Lua", credit: far, bandwidth: true, drop: `http-(request|response) lua`, since: "2.7", filter: "filter bwlim-out down default-limit 1g default-period 1s"},
+	} {
+		if v.since != "" && proctest.HAProxyVersion(b) < v.since {
+			continue
+		}
+		b.Run(v.name, func(b *testing.B) {
+			b.Setenv("SLUICE_HAPROXY", underCallgrind(b))
+			s := setup{serve: (&mover{}).ServeHTTP, Config: Config{Fitted: true, Bandwidth: v.bandwidth, Identify: "header:X-User", CreditClasses: []string{"*", "GET"}}}
+			switch {
+			case v.credit == nil:
+				s.edit = plainProxy
+			case v.drop != "":
+				s.edit = func(cfg string) string {
+					before, held, _ := strings.Cut(cfg, "\nbackend held\n")
+					held, after, _ := strings.Cut(held, "\n# limited by credit: end\n")
+					if v.filter != "" {
+						held = strings.Replace(held, "filter lua.sluice", v.filter, 1)
+					}
+					return before + "\nbackend held\n" + regexp.MustCompile(`(?m)^    (?:`+v.drop+`).*\n`).ReplaceAllString(held, "") + "\n# limited by credit: end\n" + after
+				}
+			}
+			r := newRig(b, s)
+			request := httpGET("/1024", "X-User: alice", "User-Agent: bench", "Accept: */*")
+			if v.credit != nil {
+				r.learn(b)
+				r.teachRow(b, generation, 0, 0)
+				r.lend(b, "alice", v.credit)
+				r.native(b, request)
+			}
+			drive := r.driver(b, request)
+			drive(320)
+			r.callgrind(b, "-i", "on")
+			drive(160)
+			r.callgrind(b, "-z")
+			drive(b.N)
+			r.callgrind(b, "-d")
+			if asked := r.takeTold(b); len(asked) > b.N/100 {
+				b.Errorf("%d of %d requests were asked about", len(asked), b.N)
+			}
+			b.ReportMetric(0, "ns/op")
+			b.ReportMetric(float64(r.counted(b))/float64(b.N), "instructions/op")
+		})
+	}
+}
+
+// plainProxy is a reverse proxy without Sluice, in place of haproxy.cfg.
+func plainProxy(cfg string) string {
+	_, defaults, _ := strings.Cut(cfg, "\ndefaults\n")
+	defaults, _, _ = strings.Cut(defaults, "\n\n")
+	return `global
+    nbthread 1
+    stats socket "${SLUICE_STATS-none}"
+defaults
+` + defaults + `
+frontend http
+    bind "${SLUICE_BIND-none}"
+    option httplog
+    option dontlog-normal
+    option forwardfor
+    default_backend origin
+backend origin
+    server origin "${SLUICE_ORIGIN-none}"
+`
+}
+
+// underCallgrind is a HAProxy that callgrind counts once it is told to. It writes what it has counted into its folder.
+func underCallgrind(b *testing.B) string {
+	file := filepath.Join(b.TempDir(), "haproxy")
+	script := fmt.Sprintf("#!/bin/sh\ncase $1 in -v) exec %[1]q \"$@\";; esac\n"+
+		"exec valgrind -q --tool=callgrind --instr-atstart=no --callgrind-out-file=%[2]q/counts.%%p %[1]q \"$@\"\n", proctest.HAProxyPath(b), filepath.Dir(file))
+	if err := os.WriteFile(file, []byte(script), 0o755); err != nil {
+		b.Fatal(err)
+	}
+	return file
+}
+
+// callgrind tells HAProxy's callgrind something.
+func (r *rig) callgrind(b *testing.B, args ...string) {
+	b.Helper()
+	if out, err := exec.Command("callgrind_control", append(args, strconv.Itoa(r.proc.Pid()))...).CombinedOutput(); err != nil {
+		b.Fatalf("callgrind_control %v: %v\n%s", args, err, out)
+	}
+}
+
+// counted are the instructions of the first dump.
+func (r *rig) counted(b *testing.B) (n int) {
+	b.Helper()
+	dump := filepath.Join(filepath.Dir(os.Getenv("SLUICE_HAPROXY")), fmt.Sprintf("counts.%d.1", r.proc.Pid()))
+	proctest.Eventually(b, "what callgrind counted", func() error {
+		text, err := os.ReadFile(dump)
+		if err != nil {
+			return err
+		}
+		m := regexp.MustCompile(`(?m)^totals: (\d+)$`).FindSubmatch(text)
+		if m == nil {
+			return fmt.Errorf("no totals yet")
+		}
+		n, err = strconv.Atoi(string(m[1]))
+		return err
+	})
+	return n
+}
+
+// driver opens 16 connections. What it returns sends so many requests over them in turn, and reads the answers.
+func (r *rig) driver(b *testing.B, request string) func(n int) {
+	b.Helper()
+	conns, answers := make([]net.Conn, 16), make([]*bufio.Reader, 16)
+	for i := range conns {
+		conns[i] = dial(b, "tcp", r.addr)
+		answers[i] = bufio.NewReader(conns[i])
+	}
+	return func(n int) {
+		for sent := 0; sent < n; sent += len(conns) {
+			turn := min(len(conns), n-sent)
+			for _, conn := range conns[:turn] {
+				if _, err := io.WriteString(conn, request); err != nil {
+					b.Fatal(err)
+				}
+			}
+			for _, in := range answers[:turn] {
+				resp, err := http.ReadResponse(in, nil)
+				if err != nil {
+					b.Fatal(err)
+				}
+				if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != 200 {
+					b.Fatalf("status = %d, %v, want 200", resp.StatusCode, err)
+				}
+			}
+		}
+	}
+}
