@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -135,7 +134,7 @@ func TestUpEndsWithItsSignal(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			listen := pair(t)
+			listen := proctest.FreeAddrs(t, 2)
 			u := startUp(t, "--listen", listen, "--instances", "2")
 			u.awaitReady(t)
 			children := u.children(t)
@@ -251,23 +250,6 @@ func (u *running) get(t *testing.T, path string) string {
 		t.Fatal(err)
 	}
 	return b.String()
-}
-
-// pair is a free address whose next port is free as well.
-func pair(t *testing.T) string {
-	t.Helper()
-	for range 100 {
-		first := proctest.FreeAddr(t)
-		host, port, _ := net.SplitHostPort(first)
-		n, _ := strconv.Atoi(port)
-		l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(n+1)))
-		if err == nil {
-			l.Close()
-			return first
-		}
-	}
-	t.Fatal("no two neighbouring ports are free")
-	return ""
 }
 
 // buffer is a bytes.Buffer for several goroutines.

@@ -25,24 +25,43 @@ var ports struct {
 // another test takes it before its server is there.
 func FreeAddr(t testing.TB) string {
 	t.Helper()
+	return FreeAddrs(t, 1)
+}
+
+// FreeAddrs is FreeAddr for the first of n ports in a row.
+func FreeAddrs(t testing.TB, n int) string {
+	t.Helper()
 	const first, last = 10000, 32767
 	for range 1000 {
-		port := first + rand.IntN(last-first+1)
-		addr := fmt.Sprintf("127.0.0.1:%d", port)
-		reserved, err := reserve(port)
+		port := first + rand.IntN(last-first+2-n)
+		free, err := reserveFree(port, n)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !reserved {
-			continue
-		}
-		if l, err := net.Listen("tcp", addr); err == nil {
-			l.Close()
-			return addr
+		if free {
+			return loopback(port)
 		}
 	}
-	t.Fatal("no free port that was not given before")
+	t.Fatalf("no %d free ports in a row that were not given before", n)
 	return ""
+}
+
+func loopback(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
+
+// reserveFree reserves n ports, and reports whether it has got all and nobody listens on one.
+func reserveFree(first, n int) (bool, error) {
+	for port := first; port < first+n; port++ {
+		reserved, err := reserve(port)
+		if err != nil || !reserved {
+			return false, err
+		}
+		l, err := net.Listen("tcp", loopback(port))
+		if err != nil {
+			return false, nil
+		}
+		l.Close()
+	}
+	return true, nil
 }
 
 // reserve reports whether the port is this process's from now on, and was nobody's before.

@@ -20,16 +20,18 @@ func TestPortsAreReservedAmongProcesses(t *testing.T) {
 		}
 		return
 	}
-	_, asked, err := net.SplitHostPort(FreeAddr(t))
+	_, first, err := net.SplitHostPort(FreeAddrs(t, 2))
 	if err != nil {
 		t.Fatal(err)
 	}
+	port, _ := strconv.Atoi(first)
+	port++ // the second of the two
+	asked := strconv.Itoa(port)
 	other := exec.Command(os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v")
 	other.Env = append(os.Environ(), "SLUICE_TEST_PORT="+asked)
 	if out, err := other.CombinedOutput(); err != nil {
 		t.Errorf("another process was given port %s as well: %v\n%s", asked, err, out)
 	}
-	port, _ := strconv.Atoi(asked)
 	if again, err := reserve(port); again || err != nil {
 		t.Errorf("reserve(%d) again = %v, %v, want false", port, again, err)
 	}

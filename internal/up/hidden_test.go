@@ -125,7 +125,7 @@ users:
 `)
 		o.KeySecrets = filepath.Join(dir, "secrets")
 		writeFile(t, o.KeySecrets, oneSecret)
-		o.Redis, o.Instances, o.Listen = redis, 2, freePorts(t, 2)
+		o.Redis, o.Instances, o.Listen = redis, 2, proctest.FreeAddrs(t, 2)
 		o.Metrics = polygen.UserMetrics{Top: 10, Users: []string{"melchior"}}
 		o.Stderr, o.Logger = output, slog.New(slog.NewTextHandler(output, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
@@ -246,7 +246,7 @@ func TestRotationOfSecrets(t *testing.T) {
 		writeFile(t, o.Limits, fileOf)
 		o.KeySecrets = filepath.Join(filepath.Dir(o.Limits), "secrets")
 		writeFile(t, o.KeySecrets, oneSecret)
-		o.Redis, o.Listen = redis, freePorts(t, 2)
+		o.Redis, o.Listen = redis, proctest.FreeAddrs(t, 2)
 	})
 	m.awaitReady(t)
 	addresses, err := listenAddresses(m.Listen, 2)

@@ -55,7 +55,7 @@ func start(t *testing.T, change func(*Options)) *machine {
 	stdout, stderr := &buffer{}, &buffer{}
 	m := &machine{
 		Options: Options{
-			Limits: filepath.Join(dir, "limits.yaml"), Listen: freePorts(t, 1), Instances: 1, Identify: "header:X-User",
+			Limits: filepath.Join(dir, "limits.yaml"), Listen: proctest.FreeAddr(t), Instances: 1, Identify: "header:X-User",
 			Admin: proctest.FreeAddr(t), HAProxy: proctest.HAProxyPath(t), Refuse: 429,
 			MaxWait:      10 * time.Second, // a slow machine must not make HAProxy let requests pass
 			StartTimeout: proctest.Patience,
@@ -152,7 +152,7 @@ func (m *machine) metric(t *testing.T, sample string) string {
 
 func TestThreeInstances(t *testing.T) {
 	t.Parallel()
-	m := start(t, func(o *Options) { o.Listen, o.Instances = freePorts(t, 3), 3 })
+	m := start(t, func(o *Options) { o.Listen, o.Instances = proctest.FreeAddrs(t, 3), 3 })
 	m.awaitReady(t)
 	addresses, err := listenAddresses(m.Listen, 3)
 	if err != nil {
@@ -520,20 +520,6 @@ func TestRedisThatIsNotThere(t *testing.T) {
 	if err == nil || !strings.HasPrefix(err.Error(), want) || !strings.Contains(err.Error(), redis+": ") {
 		t.Errorf("Run() = %v, want %s… and why", err, want)
 	}
-}
-
-// freePorts is an address whose next n-1 ports are free as well.
-func freePorts(t *testing.T, n int) string {
-	t.Helper()
-	for range 100 {
-		first := proctest.FreeAddr(t)
-		addresses, err := listenAddresses(first, n)
-		if err == nil && free(addresses) == nil {
-			return first
-		}
-	}
-	t.Fatalf("no %d neighbouring ports are free", n)
-	return ""
 }
 
 // buffer is a bytes.Buffer for several goroutines.

@@ -176,9 +176,16 @@ func startUpOf(t *testing.T, instances int, limits string) *up {
 	if err := os.WriteFile(filepath.Join(dir, u.limits), []byte(limits), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	first := freePorts(t, instances)
+	host, port, err := net.SplitHostPort(proctest.FreeAddrs(t, instances))
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := strconv.Atoi(port)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for i := range instances {
-		u.instances = append(u.instances, net.JoinHostPort("127.0.0.1", strconv.Itoa(first+i)))
+		u.instances = append(u.instances, net.JoinHostPort(host, strconv.Itoa(first+i)))
 	}
 	// A shell's cd, so that the page names the file as people write it.
 	p := proctest.Start(t, []string{"TMPDIR=" + dir}, "/bin/sh", "-c", `cd "$1" && shift && exec "$@"`, "sh", dir,
@@ -213,31 +220,4 @@ func (u *up) load(t *testing.T, rate float64, method, path, user string) {
 		}
 	})
 	t.Cleanup(func() { cancel(); done.Wait() })
-}
-
-// freePorts is the first of n ports in a row that were free a moment ago.
-func freePorts(t *testing.T, n int) int {
-	t.Helper()
-	for range 100 {
-		_, port, err := net.SplitHostPort(proctest.FreeAddr(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		first, err := strconv.Atoi(port)
-		if err != nil {
-			t.Fatal(err)
-		}
-		free := first+n <= 65536
-		for i := 1; i < n && free; i++ {
-			l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(first+i)))
-			if free = err == nil; free {
-				l.Close()
-			}
-		}
-		if free {
-			return first
-		}
-	}
-	t.Fatal("no free ports in a row")
-	return 0
 }
