@@ -52,7 +52,8 @@ func (c Config) withoutNeedless(cfg string, chain []Identifier) (_ string, err e
 	}
 	if !slices.ContainsFunc(chain, Identifier.readsCredentials) {
 		needless = append(needless, ` !\{ var\(txn\.sluice_unreadable\) -m found \}`)
-		// A field's value has no NUL, at which tables cut keys. Of all names that are not keys, only an endpoint's have an entry.
+		// A field's value has no NUL, at which tables cut keys: HAProxy refuses it, and README.md says that rules of one's own
+		// must not write it. Of all names that are not keys, only an endpoint's have an entry.
 		cfg = strings.Replace(cfg, shortName, "", 1)
 	}
 	if len(chain) == 1 && !chain[0].readsCredentials() {

@@ -42,15 +42,15 @@ func TestConfirm(t *testing.T) {
 	}{
 		{"nobody asked", []step{throttle}, 0},
 		{"a user without requests here", []step{asked, throttle}, 1},
-		{"who has spent his tokens", []step{spent, asked, throttle}, 1},
+		{"who has spent their tokens", []step{spent, asked, throttle}, 1},
 		{"whom HAProxy refuses already", []step{spent, throttle, asked}, 1},
 		{"asked twice", []step{spent, throttle, asked, asked}, 2},
 		{"taught twice", []step{asked, throttle, throttle}, 1},
 		{"one with tokens left", []step{begun, asked, throttle}, 0},
-		{"until he spends them", []step{begun, asked, throttle, spent}, 1},
+		{"until they are spent", []step{begun, asked, throttle, spent}, 1},
 		{"the window is over", []step{asked, later, throttle}, 0},
 		{"the one before", []step{old, throttle}, 0},
-		{"another window of his", []step{other, throttle}, 0},
+		{"another window of theirs", []step{other, throttle}, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

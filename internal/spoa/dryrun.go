@@ -75,7 +75,7 @@ const (
 	// dryRunSpan is how much of a share may be moved at once.
 	dryRunSpan = time.Second
 	// dryRunFor is how long a user is remembered of whom nothing is heard: longer than
-	// it takes to repeat his share.
+	// it takes to repeat the share.
 	dryRunFor = time.Minute
 	// maxDryRuns bounds the users; of others nothing is counted.
 	maxDryRuns = 100_000
@@ -94,7 +94,7 @@ func (t *byteDryRuns) give(now time.Time, user string, share [2]int64) {
 }
 
 // move takes how many bytes a user has moved since the last call, and returns how
-// many of them are above his share. Without a share none are.
+// many of them are above their share. Without a share none are.
 func (t *byteDryRuns) move(now time.Time, user string, more [2]int64) (above [2]int64) {
 	run, known := t.get(user)
 	if !known {

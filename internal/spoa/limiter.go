@@ -108,7 +108,7 @@ func newLimiter(c *clock.Clock, m *metrics, slots concurrency.Config) *limiter {
 
 // question is what HAProxy asks about one request start.
 type question struct {
-	user     string            // his key, with the endpoint's name in front if there is one
+	user     string            // their key, with the endpoint's name in front if there is one
 	verb, op string            // the method's class, and the operation class, "" if there is none
 	seen     concurrency.Count // what HAProxy's table says of the user
 	inLine   bool              // it has been told to wait for a slot

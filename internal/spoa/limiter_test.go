@@ -76,7 +76,7 @@ func TestVerdictsOfALoneAgent(t *testing.T) {
 			{0, "alice", "GET", 3, limits.Rate{}}, {0, "alice", "PUT", 3, limits.Rate{}}, {0, "alice", "PUT", 1, all}, {0, "alice", "GET", 1, all}}},
 		{"a refused request takes no token of another limit", []step{
 			{0, "alice", "GET", 4, limits.Rate{}}, {0, "alice", "GET", 9, get}, {0, "alice", "PUT", 2, limits.Rate{}}, {0, "alice", "PUT", 1, all}}},
-		{"each user his own", []step{{0, "alice", "GET", 4, limits.Rate{}}, {0, "bob", "GET", 4, limits.Rate{}}, {0, "bob", "GET", 1, get}}},
+		{"each user their own", []step{{0, "alice", "GET", 4, limits.Rate{}}, {0, "bob", "GET", 4, limits.Rate{}}, {0, "bob", "GET", 1, get}}},
 		{"who has no limits is not limited", []step{{0, "staff", "GET", 1000, limits.Rate{}}}},
 		{"a class without limits is not limited", []step{{0, "wilma", "PUT", 1000, limits.Rate{}}}},
 		{"a name that HAProxy cannot have sent is not limited", []step{{0, "al\nice", "GET", 10, limits.Rate{}}}},
@@ -326,10 +326,10 @@ func BenchmarkDecide(b *testing.B) {
 		users     int
 		instances int
 	}{
-		{"one user, far below his limit", "GET: 1000000000", 1, 1},
+		{"one user, far below the limit", "GET: 1000000000", 1, 1},
 		{"10 000 users, far below their limits", "GET: 1000000000", 10_000, 1},
 		{"10 000 users, two limits each", `GET: 1000000000, "*": 1000000000`, 10_000, 1},
-		{"one user, far above his limit", "GET: 10", 1, 1},
+		{"one user, far above the limit", "GET: 10", 1, 1},
 		{"one user without limits", "PUT: 1", 1, 1},
 	} {
 		b.Run(bb.name, func(b *testing.B) {
@@ -359,10 +359,10 @@ func BenchmarkDecideSlots(b *testing.B) {
 		users  int
 		busy   int64 // requests in progress all the time
 	}{
-		{"one user, far below his limit", "concurrent: 1000000", 1, 0},
+		{"one user, far below the limit", "concurrent: 1000000", 1, 0},
 		{"10 000 users, far below their limits", "concurrent: 1000000", 10_000, 0},
 		{"10 000 users, a rate as well", "concurrent: 1000000, requests: {GET: 1000000000}", 10_000, 0},
-		{"one user, over his limit", "concurrent: 10", 1, 10},
+		{"one user, over the limit", "concurrent: 10", 1, 10},
 	} {
 		b.Run(bb.name, func(b *testing.B) {
 			l := newLimiter(&clock.Clock{}, newMetrics(nil), concurrency.Config{})

@@ -65,7 +65,7 @@ users: {erin: one, frank: moving}
 		// A HAProxy that was replaced goes on with both.
 		r.session(peers.Session{State: peers.Down, Closed: true})
 		r.session(peers.Session{State: peers.Up})
-		r.moved("frank", 1, 0, 0) // a transfer, which is to follow his share
+		r.moved("frank", 1, 0, 0) // a transfer, which is to follow the share
 		r.drain()
 		go r.verdict(question{user: "dave", verb: "GET", inLine: true}) // still waits
 		defer wait(1500 * ms)

@@ -10,7 +10,7 @@ import (
 
 const (
 	// movedFor is how long a user's count of bytes is remembered at least after the last
-	// news of him: as long as HAProxy may tell how it goes on.
+	// news of them: as long as HAProxy may tell how it goes on.
 	movedFor = time.Minute
 	// maxMoved bounds the users whose bytes are counted.
 	maxMoved = 100_000

@@ -185,8 +185,8 @@ func TestShareVariables(t *testing.T) {
 	}
 }
 
-// Who is refused, or has to wait, moves nothing: he gets no share, and nobody
-// hears of him.
+// Who is refused, or has to wait, moves nothing: they get no share, and nobody
+// hears of them.
 func TestNoShareForWhoIsNotAllowed(t *testing.T) {
 	get := limits.Rate{Class: "GET", Max: 1}
 	for _, tt := range []struct {
@@ -236,8 +236,8 @@ func TestSharesWhileRedisIsLost(t *testing.T) {
 	}
 }
 
-// HAProxy's table follows what becomes of a user's shares, for the sake of his
-// transfers in flight. Before, one request of his was allowed, in a cluster of two.
+// HAProxy's table follows what becomes of a user's shares, for the sake of their
+// transfers in flight. Before, one request of theirs was allowed, in a cluster of two.
 func TestSharesFollow(t *testing.T) {
 	entry := func(down, up int64) bandwidth.Entry {
 		return bandwidth.Entry{User: "alice", Share: [2]int64{down, up}}
@@ -249,7 +249,7 @@ func TestSharesFollow(t *testing.T) {
 	after := func(d time.Duration, then ...func(*rig)) func(*rig) {
 		return func(r *rig) {
 			for began := time.Now(); time.Since(began) < d; wait(100 * ms) {
-				r.moved("alice", 1, 0, 0) // his transfer goes on
+				r.moved("alice", 1, 0, 0) // the transfer goes on
 			}
 			for _, f := range then {
 				f(r)
@@ -280,7 +280,7 @@ func TestSharesFollow(t *testing.T) {
 		{"another default share", []func(*rig){tier("{bandwidth: {down: 12MiB, up: 6MiB, default_share: 2MiB}}")}, []bandwidth.Entry{entry(2*mib, 2*mib)}},
 		{"one direction is not limited any more", []func(*rig){tier("{bandwidth: {up: 6MiB}}")}, []bandwidth.Entry{entry(0, 3*mib)}},
 		{"no limit any more", []func(*rig){tier("{}")}, []bandwidth.Entry{entry(0, 0)}},
-		{"other limits, not his", []func(*rig){tier("{requests: {GET: 100}, bandwidth: {down: 12MiB, up: 6MiB}}")}, nil},
+		{"other limits, not theirs", []func(*rig){tier("{requests: {GET: 100}, bandwidth: {down: 12MiB, up: 6MiB}}")}, nil},
 		{"the other instance leaves: the limit", []func(*rig){func(r *rig) { r.joined(bus.Registry{Instances: []string{"a"}}) }},
 			[]bandwidth.Entry{entry(12*mib, 6*mib)}},
 		{"it lasts: HAProxy is reminded before it forgets", []func(*rig){after(50 * time.Second)},
@@ -313,7 +313,7 @@ func TestSharesFollow(t *testing.T) {
 	}
 }
 
-// A user in flight of whom nobody asked has a share, too: his transfers began
+// A user in flight of whom nobody asked has a share, too: their transfers began
 // before the agent did.
 func TestShareOfWhoWasInFlightBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -582,7 +582,7 @@ func TestShareReachesHAProxy(t *testing.T) {
 }
 
 // An agent as it runs: a request's user is reported through Redis, and what polygen
-// says of him is in HAProxy's table.
+// says of them is in HAProxy's table.
 func TestSharesEndToEnd(t *testing.T) {
 	t.Parallel()
 	addr := redis(t)

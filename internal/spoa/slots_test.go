@@ -38,7 +38,7 @@ func TestSlotsOfALoneAgent(t *testing.T) {
 	}{
 		{"the limit, and not one more", []step{
 			{0, ask("alice"), 2, allowed}, {0, ask("alice"), 3, verdict{limit: 2}}}},
-		{"each user his own", []step{
+		{"each user their own", []step{
 			{0, ask("alice"), 2, allowed}, {0, ask("bob"), 2, allowed}, {0, ask("bob"), 1, verdict{limit: 2}}}},
 		{"all classes together", []step{
 			{0, ask("alice"), 1, allowed}, {0, question{user: "alice", verb: "PUT"}, 1, allowed},
@@ -366,11 +366,11 @@ func TestLine(t *testing.T) {
 		{"who comes first is served first", "first", []time.Duration{10 * ms, 20 * ms, 30 * ms},
 			[]end{{100 * ms, 1, 1}, {200 * ms, 1, 0}, {210 * ms, 2, 1}, {900 * ms, 2, 0}, {910 * ms, 3, 1}},
 			[]string{"0 allowed at 200ms", "1 allowed at 900ms", "2 refused at 2.03s"}},
-		{"each has his own time", "first", []time.Duration{0, time.Second}, []end{{2500 * ms, 1, 0}},
+		{"each has a time of their own", "first", []time.Duration{0, time.Second}, []end{{2500 * ms, 1, 0}},
 			[]string{"0 refused at 2s", "1 allowed at 2.5s"}},
 		{"at once when there is room by now", "first", []time.Duration{10 * ms}, []end{{5 * ms, 1, 0}}, []string{"0 allowed at 10ms"}},
-		{"by then his tier lets nobody wait", "alice", []time.Duration{0, 0}, nil, []string{"0 allowed at 0s", "1 refused at 0s"}},
-		{"by then he is not limited", "staff", []time.Duration{0}, nil, []string{"0 allowed at 0s"}},
+		{"by then the tier lets nobody wait", "alice", []time.Duration{0, 0}, nil, []string{"0 allowed at 0s", "1 refused at 0s"}},
+		{"by then they are not limited", "staff", []time.Duration{0}, nil, []string{"0 allowed at 0s"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -237,7 +237,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		func(context.Context) error { return a.exchange.run(exchanging) },
 		func(ctx context.Context) error {
 			defer stop()
-			// Who waits in line would hold up the end for as long as he may wait.
+			// Who waits in line would hold up the end for as long as they may wait.
 			defer context.AfterFunc(ctx, func() { close(a.limiter.over) })()
 			a.serving.Store(true)
 			defer a.serving.Store(false)

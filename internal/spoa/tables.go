@@ -19,7 +19,7 @@ var throttleTable = peers.Table{
 }
 
 // blockTable is haproxy.cfg's: the epoch second from which the user is no longer
-// refused, his limit, and how many requests of his this HAProxy may have in
+// refused, their limit, and how many requests of theirs this HAProxy may have in
 // progress while its agent does not answer.
 var blockTable = peers.Table{
 	Name: "/block", KeyLen: 128, Expire: time.Minute,
@@ -77,8 +77,8 @@ func (a *Agent) here(second int64) int64 {
 }
 
 // teachShare tells HAProxy a user's share, if the user has transfers in flight, which
-// follow it (see transfers), also if he is not limited any more. (Nothing in the table would not free them: it
-// says that what a request brought holds.)
+// follow it (see transfers), also if they are not limited any more. (To delete the entry
+// would not lift the share: without an entry, what the request brought holds.)
 func (a *Agent) teachShare(e bandwidth.Entry) {
 	if e.DryRun {
 		a.limiter.dryBytes.give(a.clock.Now(), e.User, e.Share)

@@ -214,7 +214,7 @@ func TestBlockPolicies(t *testing.T) {
 func TestBlockEnds(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
-		ended bool // a request of his
+		ended bool // a request of theirs
 		want  time.Duration
 	}{
 		{"when it is not repeated", false, 2 * time.Second},
@@ -246,7 +246,7 @@ func TestBlockEnds(t *testing.T) {
 	}
 }
 
-// Of a user whom HAProxy refuses nobody asks: new limits must reach him all the same.
+// Of a user whom HAProxy refuses nobody asks: new limits must take effect nevertheless.
 func TestNewLimitsReachABlockedUser(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newSlotRig(t, nil).run()
@@ -392,7 +392,7 @@ func (r *rig) teach(t *testing.T) {
 	})
 }
 
-// Where nobody shares his slots, a blocked user is let in as polygen says.
+// Where nobody shares their slots, a blocked user is let in as polygen says.
 func TestBlockIsReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newSlotRig(t, nil).run()

@@ -16,7 +16,7 @@ const early = 10 * time.Millisecond
 // and no token is granted that would make t(s) more than L + c(s), in s or in any
 // second after it. So any n seconds together get n*L + b at most, and debts.
 //
-// The zero Account is of a user who was not seen for long: he has saved all of b.
+// The zero Account is of a user who was not seen for long: they have saved all of b.
 // Whoever keeps Accounts may forget one whose credit is b again.
 type Account struct {
 	Second int64 // the current one

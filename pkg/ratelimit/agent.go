@@ -10,8 +10,8 @@ import (
 // Config is what an Agent needs to know once.
 type Config struct {
 	// MaxUsers bounds the users that are known at a time; a user is forgotten
-	// 3 s after his last request, whatever the windows of his limits, but not while
-	// the pool is lost and still has to hear what he did in a longer one. Requests of
+	// 3 s after their last request, whatever the windows of their limits, but not while
+	// the pool is lost and still has to hear what they did in a longer one. Requests of
 	// users beyond the bound are admitted uncounted (Agent.Overflowed counts them).
 	// 0 means 500 000: about 290 MB if each has one limit, and 190 MB more for each
 	// further one.
@@ -231,7 +231,7 @@ func (a *Agent) available(b *bucket) bool {
 	case a.entrusted(b):
 		return false
 	case b.balance > 0 && (b.unleased == 0 || b.long() || !a.cutOff(b)):
-		return true // whoever counts a second by himself must not lease on top of it
+		return true // whoever counts a second alone must not lease on top of it
 	case a.cutOff(b):
 		return !b.spent && a.onItsOwn(b) < a.part(b)
 	case a.alone(b):
@@ -286,7 +286,7 @@ func (a *Agent) refuse(b *bucket, now int64) Verdict {
 // alone reports whether nobody else can have admitted requests of the bucket's
 // window, and nobody needs to remember them but this agent. It may restart within
 // a minute, or forget the user, and what a burst has left must be kept for longer
-// than he is remembered: such keys are leased from the pool by agents that are
+// than they are remembered: such keys are leased from the pool by agents that are
 // alone as well.
 func (a *Agent) alone(b *bucket) bool {
 	return a.fleet.instances <= 1 && b.second > a.fleet.shared && !b.pooled()

@@ -162,7 +162,7 @@ func TestClusterPoolLost(t *testing.T) {
 	c.check(t, 1, 0.97)
 }
 
-// TestClusterPoolLostByCoolUsers shows that nobody far below his limit notices.
+// TestClusterPoolLostByCoolUsers shows that nobody far below their limit notices.
 func TestClusterPoolLostByCoolUsers(t *testing.T) {
 	c := scenario{
 		seed: 7, agents: 3, rates: get(1000), seconds: 10, load: even(3, 400), rtt: time.Millisecond,

@@ -35,7 +35,7 @@ func TestLeft(t *testing.T) {
 				a.Start(at, "u", get(2), ratelimit.NoCredit)
 			}
 		}, 0, "GET"},
-		{"another user's requests are not his", get(7), func(a *ratelimit.Agent, at time.Time) { a.Start(at, "v", get(7), ratelimit.NoCredit) }, 7, "GET"},
+		{"another user's requests are not theirs", get(7), func(a *ratelimit.Agent, at time.Time) { a.Start(at, "v", get(7), ratelimit.NoCredit) }, 7, "GET"},
 		{"another second has its own", get(7), func(a *ratelimit.Agent, at time.Time) { a.Start(at.Add(-time.Second), "u", get(7), ratelimit.NoCredit) }, 7, "GET"},
 		{"a lowered limit leaves none", get(1), func(a *ratelimit.Agent, at time.Time) {
 			for range 3 {

@@ -274,7 +274,7 @@ func TestAgentLongNative(t *testing.T) {
 		}
 		want(t, "when HAProxy has forgotten", r.told(), refuse)
 	})
-	t.Run("a user is not forgotten as long as HAProxy may refuse him, and then is", func(t *testing.T) {
+	t.Run("a user is not forgotten as long as HAProxy may refuse them, and then is", func(t *testing.T) {
 		r := spent()
 		r.pass(5900 * time.Millisecond)
 		if r.Users() != 1 {
@@ -285,7 +285,7 @@ func TestAgentLongNative(t *testing.T) {
 		}
 		r.told()
 		r.request()
-		want(t, "when he comes back", r.told(), refuse)
+		want(t, "when they come back", r.told(), refuse)
 	})
 	t.Run("tokens that come back are found within a second", func(t *testing.T) {
 		r := spent()
@@ -474,7 +474,7 @@ func TestAgentLongClockSetBack(t *testing.T) {
 	}
 }
 
-// TestAgentTimeoutOfLongWindows: a stall costs a user who is far below his limit
+// TestAgentTimeoutOfLongWindows: a stall costs a user who is far below the limit
 // nothing, and admits a second's part of it, not a minute's.
 func TestAgentTimeoutOfLongWindows(t *testing.T) {
 	for _, tt := range []struct{ limit, agents, want int }{{600, 2, 5}, {60, 1, 1}, {30, 2, 1}, {3, 4, 1}} {
