@@ -2,6 +2,8 @@ package haproxy
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -69,6 +71,38 @@ func TestCreditByDefault(t *testing.T) {
 	r.native(t, httpGET("/", "X-User: somebody else"))
 	if e := r.entry(t, "user-0"); e["gpt0"] != generation || e["gpc0"] != 0 || e["gpt6"] != unlimited || e["gpt8"] != each || e["gpt3"] != unlimited || e["gpt4"] != 1 {
 		t.Errorf("entry %v", e)
+	}
+}
+
+// Users without an entry have so many places from their first request on. Who finds none is
+// asked about, and the agent is told how many there are.
+func TestPlacesByDefault(t *testing.T) {
+	t.Parallel()
+	g := newGate()
+	r := newRig(t, setup{serve: g.ServeHTTP, Config: Config{Identify: "header:X-User"}})
+	r.byDefault(t, nil)
+	r.setDefault(t, map[string]uint32{"~places": 2})
+	running := r.starts("alice", 1)
+	g.await(t, 1)
+	more := r.starts("alice", 1) // not at the same time as the one that makes the entry
+	g.await(t, 2)
+	if asked := r.takeTold(t); len(asked) != 0 {
+		t.Errorf("asked %+v about requests that have a place, want nothing", asked)
+	}
+	r.answerTold(func(told) vars { return vars{"reason": "concurrent-requests", "limit": uint32(4)} })
+	if got := r.get(t, "X-User: alice"); got.Status != 429 {
+		t.Errorf("without a place: status = %d, want 429", got.Status)
+	}
+	want := []told{{heard{"alice", "GET", "start-message", 0, 0, "", false}, strings.Join(creditClasses(), " "), 0, 1, -1, 3, 2, true}}
+	if got := r.takeTold(t); !slices.Equal(got, want) {
+		t.Errorf("asked %+v, want %+v", got, want)
+	}
+	g.let(100)
+	if got := statuses(running, 1); got[200] != 1 {
+		t.Errorf("answers = %v, want 200", got)
+	}
+	if got := statuses(more, 1); got[200] != 1 {
+		t.Errorf("answers = %v, want 200", got)
 	}
 }
 

@@ -107,6 +107,18 @@ func (c *credits) mayBegin(now time.Time, key string) bool {
 	return c.byDefault.may(now, key)
 }
 
+// knowDenied tells the core of the places of a user from whom they were taken back, so that HAProxy
+// will give them none by default: nobody has to take them back once more. l.mu is held.
+func (l *limiter) knowDenied(now time.Time, q question) {
+	c := &l.credits
+	if at, ended := c.ended.get(q.user); !ended || q.places.Lent || now.Sub(at) >= 2*endedSpan {
+		return
+	}
+	if w := c.withdrawals[q.user]; w == nil || w.told > 0 && w.rest == 0 {
+		l.slots.Denied(now, q.user)
+	}
+}
+
 // creditStatus is what the core of the rates should know of a question about a user who
 // can have credit or not.
 func (q *question) creditStatus(possible bool) ratelimit.Credit {

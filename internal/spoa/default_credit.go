@@ -16,6 +16,8 @@ type tableWriter interface {
 	Variable(ctx context.Context, name string) (value string, process uint64, err error)
 	Set(ctx context.Context, table string, rows []runtimeapi.Row) (process uint64, err error)
 	Clear(ctx context.Context, table string) (process uint64, err error)
+	Read(ctx context.Context, table string, keys []string) ([]runtimeapi.Entry, error)
+	InUse(ctx context.Context, table string, each func(runtimeapi.Entry)) (process uint64, err error)
 }
 
 const (
@@ -43,6 +45,10 @@ const (
 	// nameRate is how many users with limits of their own HAProxy is told of in a second in the
 	// mean, should limits change all the time: one costs it some 5 us.
 	nameRate = 2000
+	// unreachedSpan is how long HAProxy's runtime API may not answer until users have no credit by
+	// default: well below the 10 minutes for which HAProxy remembers that somebody has none, of which
+	// 4 may have passed.
+	unreachedSpan = 4 * time.Minute
 	// offerLead is how many seconds after it is told HAProxy begins, at least.
 	offerLead = 2
 	// maxByDefault bounds the entries in HAProxy's table of credit up to which it makes some by
@@ -66,6 +72,10 @@ type byDefault struct {
 	written    bool          // HAProxy has all of it
 	ready      time.Time     // no sooner is it told the next one,
 	pause      time.Duration // for there were so many names in the last one
+
+	taughtGeneration uint32    // that HAProxy was seen to renew,
+	taughtAt         time.Time // then first
+	reachedAt        time.Time // when HAProxy last answered
 }
 
 // may reports whether HAProxy may have credit for a user without having been given it.
@@ -83,6 +93,7 @@ func (a *Agent) endOffer(now time.Time, through int64) {
 	if d.set != nil && !d.over {
 		a.limiter.tokens.EndCreditByDefault(through)
 	}
+	a.limiter.slots.EndDefault()
 	d.over, d.through, d.ready = true, through, now.Add(offerAfter+d.pause)
 }
 
@@ -112,13 +123,14 @@ func (a *Agent) offerCredit(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, offerTimeout)
 	defer cancel()
 	classes, process, err := a.tables.Variable(ctx, classesVariable)
+	d := &a.limiter.credits.byDefault
+	a.limiter.update(func(now time.Time) { a.reachedOffer(now, err == nil) })
 	if err != nil {
 		return err
 	}
-	d := &a.limiter.credits.byDefault
 	var now time.Time
 	var o *offer
-	outdated, write := false, false
+	outdated, write, ended := false, false, false
 	a.limiter.update(func(at time.Time) {
 		now = at
 		if d.process != process {
@@ -132,8 +144,10 @@ func (a *Agent) offerCredit(ctx context.Context) error {
 		o = a.offer(now, classes)
 		active := d.set != nil && !d.over
 		outdated = active && (o == nil || o.generation != d.generation)
+		ended = !active && a.limiter.slots.DefaultOver() == int64(process)
 		// Who shall have no credit must have an entry that says so first.
-		if write = o != nil && now.After(d.ready) && (!active || !d.written) && a.limiter.credits.confirmedAgain(); write {
+		write = o != nil && now.After(d.ready) && (!active || !d.written) && a.limiter.credits.confirmedAgain()
+		if write = write && a.placesByDefault(now, o, process); write {
 			_, n, _ := o.set.Exact()
 			d.pause = time.Duration(n) * time.Second / nameRate
 			d.ready = now.Add(offerAfter + d.pause) // should it fail
@@ -162,9 +176,74 @@ func (a *Agent) offerCredit(ctx context.Context) error {
 			}
 		})
 		a.options.Logger.Debug("users of the default tier have no credit by default, for limits or instances have changed")
+	case ended:
+		return a.placesInUse(ctx, process)
 	case write:
 		return a.writeOffer(ctx, o)
 	}
+	return nil
+}
+
+// reachedOffer notes whether HAProxy's runtime API answered. Who shall have no credit is not told
+// again meanwhile, and HAProxy forgets that they have none after 10 minutes: before that it is taught
+// by its peers that it gives none by default; l.mu is held.
+func (a *Agent) reachedOffer(now time.Time, answered bool) {
+	d := &a.limiter.credits.byDefault
+	switch {
+	case answered:
+		d.reachedAt = now
+	case d.set != nil && !d.over && now.Sub(d.reachedAt) > unreachedSpan:
+		d.reachedAt = now
+		a.nextGeneration()
+	}
+}
+
+// placesByDefault reports whether HAProxy may be told of places in progress, or there are none to
+// tell of: the core counts them from then on, and everyone who shall have none has an entry that
+// says so. The limiter's lock is held.
+func (a *Agent) placesByDefault(now time.Time, o *offer, process uint64) bool {
+	if o.Places == credit.Unlimited {
+		return true
+	}
+	slots := a.limiter.slots
+	if slots.CanBeginDefault(now, int64(process)) {
+		slots.BeginDefault(now, int64(process), int(o.Places), func(user string) bool { return credit.HasDefault(o.set, user) })
+	}
+	return slots.DefaultDenied()
+}
+
+// placesInUse tells the core whose requests are in progress by places that users had by default,
+// when HAProxy has given none for a while: what is in force of another generation ends with its
+// second, and with the next one for a thread whose clock is behind.
+func (a *Agent) placesInUse(ctx context.Context, process uint64) error {
+	rows, err := a.tables.Read(ctx, creditRows, []string{creditRow})
+	if err != nil {
+		return err
+	}
+	d, due := &a.limiter.credits.byDefault, false
+	a.limiter.update(func(now time.Time) {
+		generation := gpt(&rows[0], 0)
+		if generation != d.taughtGeneration || rows[0].Process != process {
+			d.taughtGeneration, d.taughtAt = generation, now
+		}
+		due = generation == a.limiter.credits.generation && now.Sub(d.taughtAt) > offerAfter
+	})
+	if !due {
+		return nil
+	}
+	inUse := make(map[string]int)
+	read, err := a.tables.InUse(ctx, creditEntries, func(e runtimeapi.Entry) { inUse[e.Key] = e.ConnCur })
+	if err != nil {
+		return err
+	}
+	a.limiter.update(func(now time.Time) {
+		if slots := a.limiter.slots; read == process && slots.DefaultOver() == int64(process) {
+			for user, n := range inUse {
+				slots.InUse(now, user, n)
+			}
+			slots.DefaultEnded()
+		}
+	})
 	return nil
 }
 
@@ -222,7 +301,7 @@ func (a *Agent) writeOffer(ctx context.Context, o *offer) error {
 	l, d := a.limiter, &a.limiter.credits.byDefault
 	begins, still := int64(0), false
 	l.update(func(now time.Time) {
-		if process != d.process || l.credits.generation != o.generation || l.set.Load() != o.set || !l.tokens.Agreed(now) {
+		if process != d.process || l.credits.generation != o.generation || l.set.Load() != o.set || !l.tokens.Agreed(now) || !a.placesByDefault(now, o, process) {
 			return
 		}
 		from := now.Unix() + offerLead
@@ -233,7 +312,7 @@ func (a *Agent) writeOffer(ctx context.Context, o *offer) error {
 		still, begins = true, a.here(from)+1
 		l.tokens.CreditByDefault(from)
 		l.credits.classes = o.classes
-		*d = byDefault{set: o.set, generation: o.generation, process: process, begins: begins, from: from, ready: d.ready, pause: d.pause}
+		*d = byDefault{set: o.set, generation: o.generation, process: process, begins: begins, from: from, ready: d.ready, pause: d.pause, taughtGeneration: d.taughtGeneration, taughtAt: d.taughtAt, reachedAt: d.reachedAt}
 	})
 	if !still {
 		return nil // it is looked at anew soon

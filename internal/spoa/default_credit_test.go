@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/policy"
 	"github.com/sluice-qos/sluice/internal/runtimeapi"
+	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/credit"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
@@ -22,6 +23,20 @@ type fakeTables struct {
 	rows    map[string]uint32
 	err     error
 	writes  int
+
+	generation uint32         // that HAProxy renews
+	inUse      map[string]int // requests in progress by places
+}
+
+func (f *fakeTables) Read(context.Context, string, []string) ([]runtimeapi.Entry, error) {
+	return []runtimeapi.Entry{{Process: f.process, GPT: []uint32{f.generation}}}, f.err
+}
+
+func (f *fakeTables) InUse(_ context.Context, _ string, each func(runtimeapi.Entry)) (uint64, error) {
+	for user, n := range f.inUse {
+		each(runtimeapi.Entry{Key: user, ConnCur: n})
+	}
+	return f.process, f.err
 }
 
 func (f *fakeTables) Variable(context.Context, string) (string, uint64, error) {
@@ -134,6 +149,15 @@ func TestDefaultCreditIsToldAgain(t *testing.T) {
 		if !r.limiter.credits.byDefault.may(time.Now(), "alice") || testutil.ToFloat64(r.metrics.byDefaultErrors) == 0 {
 			t.Errorf("alice has none, and %v errors, want that she may have some, and more than 0", testutil.ToFloat64(r.metrics.byDefaultErrors))
 		}
+		before := r.limiter.credits.generation
+		look(unreachedSpan - 10*time.Second)
+		if r.limiter.credits.generation != before {
+			t.Error("another generation, before HAProxy forgets who has no credit")
+		}
+		look(20 * time.Second)
+		if r.limiter.credits.generation == before {
+			t.Error("HAProxy may forget who has no credit, and goes on to give some")
+		}
 		f.err = nil
 		look(4 * time.Second)
 		if f.rows["~"] != r.limiter.credits.generation {
@@ -146,7 +170,7 @@ func TestDefaultCreditIsNotOffered(t *testing.T) {
 	for name, file := range map[string]string{
 		"patterns":            "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 40}}}\nusers: {'a*': free}\n",
 		"exempt patterns":     "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 40}}}\nexempt: {users: ['a*']}\n",
-		"in progress":         "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 40}, concurrent: 20}}\n",
+		"one in progress":     "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 40}, concurrent: 1}}\n",
 		"a bandwidth":         "version: 1\ndefault_tier: free\ntiers: {free: {bandwidth: {down: 1MB}}}\n",
 		"too small for two":   "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 2}}}\n",
 		"a class not counted": "version: 1\ndefault_tier: free\ntiers: {free: {requests: {LIST: 10}}}\nclasses: {LIST: {query: [list]}}\n",
@@ -262,6 +286,85 @@ func TestNewProcessHearsOfWithdrawals(t *testing.T) {
 		}
 		if diff := cmp.Diff([]string{"alice", "alice"}, runtime.told()); diff != "" || f.rows["~"] == 0 {
 			t.Errorf("withdrawn (-want +got):\n%sand HAProxy knows %v, want a generation", diff, f.rows)
+		}
+	})
+}
+
+const defaultPlaces = "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 40}, concurrent: 20}, staff: {}}\nusers: {wilma: staff}\n"
+
+// by7 is a question of the process that has the tables, with what it says of the places of a user.
+func by7(here, places int) func(*question) {
+	return func(q *question) {
+		q.seen.Process = 7
+		if places > 0 {
+			q.places = concurrency.Places{Lent: true, Here: here, Places: places}
+		}
+	}
+}
+
+// Before HAProxy gives places by default, those have an entry that says they have none whom the core
+// knows without. From then on everyone else is taken for one who uses them, until HAProxy has
+// ended to give any and has said who does.
+func TestPlacesByDefaultAreOffered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, f, look := newDefaultRig(t, 1, defaultPlaces)
+		runtime := r.runtime.(*fakeRuntime)
+		look(4 * time.Second)
+		if len(f.rows) > 0 {
+			t.Fatalf("HAProxy knows %v, want nothing before it is known which process asks", f.rows)
+		}
+		runtime.fail(errors.New("no socket"))
+		look(1100 * time.Millisecond) // it gives no credit any more
+		asked := func(user string, here, places int) {
+			t.Helper()
+			if got := r.credited(user, by7(here, places)); !got.allowed {
+				t.Errorf("%s, with %d in %d places, is refused", user, here, places)
+			}
+		}
+		asked("alice", 0, 0)
+		look(900 * time.Millisecond) // she is remembered for a second
+		if len(f.rows) > 0 {
+			t.Fatalf("HAProxy knows %v, want nothing while alice has no entry", f.rows)
+		}
+		runtime.fail(nil)
+		look(2 * time.Second)
+		if diff := cmp.Diff([]string{"alice"}, runtime.told()); diff != "" || f.rows["~places"] != 6 || f.rows["~"] != r.limiter.credits.generation {
+			t.Fatalf("withdrawn (-want +got):\n%sand HAProxy knows %v, want 6 places", diff, f.rows)
+		}
+
+		// Bob has places in use that nobody was asked about: what is above 20 in sum is refused.
+		look(4 * time.Second)
+		runtime.has("bob", 4, 4, 4, 40)
+		allowed := 0
+		for range 20 {
+			if r.credited("bob", by7(0, 0)).allowed {
+				allowed++
+			}
+		}
+		if allowed != 16 {
+			t.Errorf("allowed %d requests of bob beside the 4 that are in progress, want 16", allowed)
+		}
+
+		// Another generation: who has requests in progress is known before it is forgotten
+		// that everyone may.
+		f.inUse = map[string]int{"carol": 5}
+		r.limiter.update(func(time.Time) { r.nextGeneration() })
+		look(3 * time.Second)
+		inUse := func(user string) (n int) {
+			r.limiter.update(func(time.Time) { n = r.limiter.slots.InProgress(user) })
+			return n
+		}
+		if r.limiter.slots.DefaultOver() != 7 || inUse("carol") != 0 {
+			t.Fatalf("process %d has ended to give places, and carol has %d in progress; want 7 and 0 as long as HAProxy renews what was", r.limiter.slots.DefaultOver(), inUse("carol"))
+		}
+		f.generation = r.limiter.credits.generation
+		look(offerAfter + 2*offerEvery)
+		if inUse("carol") != 5 {
+			t.Errorf("carol has %d in progress, want 5", inUse("carol"))
+		}
+		look(4 * time.Second)
+		if f.rows["~"] != f.generation {
+			t.Errorf("HAProxy knows %v, want the new generation", f.rows)
 		}
 	})
 }

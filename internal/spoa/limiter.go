@@ -314,6 +314,7 @@ func (l *limiter) take(n *needs, rates *rates) bool {
 func (l *limiter) ask(n *needs, rates *rates) {
 	now := l.clock.Now()
 	if n.slots > 0 {
+		l.knowDenied(now, n.question)
 		n.slot, n.slotWaits = l.slots.Start(now, n.user, n.slots, n.seen, n.places)
 		if n.patient {
 			l.slots.Patient(now, n.user)
@@ -473,6 +474,7 @@ func (l *limiter) startSlot(q question, of *limits.Limits) (concurrency.Verdict,
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.knowDenied(l.clock.Now(), q)
 	v, w := start(l.clock.Now(), q.user, of.Concurrent, q.seen, q.places)
 	if w == nil {
 		l.act()

@@ -178,6 +178,7 @@ func (a *Agent) session(s peers.Session) {
 		a.limiter.update(func(now time.Time) {
 			a.limiter.tokens.Reloaded(now)
 			a.limiter.slots.Restarted(now)
+			a.anotherProcess()
 			a.limiter.bytes.Restarted(now)
 			a.limiter.transfers = newTransfers()
 		})
@@ -192,6 +193,7 @@ func (a *Agent) session(s peers.Session) {
 				a.limiter.tokens.Reloaded(now)
 				a.limiter.transfers.replaced(now)
 				a.limiter.slots.Replaced(now)
+				a.anotherProcess()
 				a.limiter.bytes.Restarted(now) // what the old one moves cannot be seen, nor changed
 			})
 			a.metrics.draining.Set(1)

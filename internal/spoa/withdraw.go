@@ -20,8 +20,12 @@ type runtimeAPI interface {
 	Read(ctx context.Context, table string, keys []string) ([]runtimeapi.Entry, error)
 }
 
-// creditEntries is haproxy.cfg's table of credit.
-const creditEntries = "sluice_credit"
+const (
+	// creditEntries is haproxy.cfg's table of credit.
+	creditEntries = "sluice_credit"
+	// creditRows is creditTable as the runtime API calls it.
+	creditRows = "sluice/credit"
+)
 
 // Elements of an entry of that table.
 const (
@@ -354,7 +358,17 @@ func (a *Agent) nextGeneration() {
 		c.generation = 1
 	}
 	a.limiter.tokens.NextGeneration(a.clock.Now())
+	a.limiter.slots.EndDefault() // HAProxy gives none of another generation
 	a.teachCredit()
+}
+
+// anotherProcess is for a session that is with another process of HAProxy. Should that be the one
+// that users have credit by default of, the core has just forgotten their places: so it ends; l.mu
+// is held.
+func (a *Agent) anotherProcess() {
+	if d := &a.limiter.credits.byDefault; d.set != nil && !d.over {
+		a.nextGeneration()
+	}
 }
 
 // teachCredit tells HAProxy the generation, and what to do for users of whom nobody could

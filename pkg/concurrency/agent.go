@@ -55,6 +55,7 @@ type Agent struct {
 	clock
 	membership
 	processes
+	byDefault  byDefault
 	inProgress int    // requests believed in progress, of all users
 	lines      int    // requests that wait for a slot, of all users
 	overflow   uint64 // requests admitted uncounted
@@ -110,6 +111,7 @@ func (a *Agent) review(u *user, now int64) {
 	// What is given up goes first, lest who waits use it. What is kept comes last: it
 	// depends on who was admitted, and on who still waits.
 	a.reviewPlaces(u, now)
+	a.reviewDenial(u, now)
 	a.giveUp(u, now)
 	a.serve(u, now)
 	a.reviewShield(u, now) // there is room only if who waits leaves some

@@ -16,7 +16,10 @@ func (a *Agent) Bound(name string) int {
 	if u := a.users[name]; u != nil {
 		return u.bound()
 	}
-	p := a.parked[name]
+	p, parked := a.parked[name]
+	if !parked {
+		p = a.byDefault.placesOf(name)
+	}
 	return p.inside + p.former
 }
 

@@ -31,6 +31,9 @@ func (a *Agent) Lendable(at time.Time, name string) bool {
 		return false // they would be withdrawn at once
 	}
 	n := a.lendable(u)
+	if a.byDefault.undenied[name] || a.byDefault.has(name) && n < a.byDefault.places {
+		return false // HAProxy may forget them, and give as many as it gives all
+	}
 	return n > 0 && u.progress.total() <= max(1, n/2) && len(a.parked) < a.config.MaxUsers
 }
 

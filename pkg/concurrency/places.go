@@ -46,6 +46,7 @@ type places struct {
 	sendAt     int64 // when it is asked for the next time
 	sendGap    int64 // from then to the time after
 	endedAt    int64 // when a withdrawal was first answered
+	denyAt     int64 // when HAProxy is to be told again that there are none, which it might give by default
 }
 
 // shown is how many requests are in progress of a user of whom only this is known.
@@ -83,7 +84,10 @@ func (a *Agent) stand(u *user, process int64, p Places, now int64) standing {
 	}
 	switch u.places.phase {
 	case lent:
-		if p.Places <= u.places.inside && p.Here <= u.places.inside {
+		if p.Places > u.places.inside {
+			break // they were lent by another agent, or are more by default than they were
+		}
+		if p.Here <= u.places.inside {
 			return inside
 		}
 		u.waits.busyAt = now
@@ -102,7 +106,7 @@ func (a *Agent) stand(u *user, process int64, p Places, now int64) standing {
 		}
 		return outside
 	}
-	if now-u.places.endedAt < int64(applySpan) {
+	if u.places.phase != lent && now-u.places.endedAt < int64(applySpan) {
 		return outside // it was asked about before the places were withdrawn
 	}
 	a.adopt(u, p, now)
@@ -116,7 +120,13 @@ func (a *Agent) stand(u *user, process int64, p Places, now int64) standing {
 // forgotten the places, or never heard of them, so that they only take up slots. Or the
 // request was asked about before: then they matter if it finds no slot beside them.
 func (a *Agent) standWithout(u *user, now int64) {
-	if u.places.phase == lent && (now-u.places.lentAt >= int64(applySpan) || a.alone() && a.free(u) <= 0) {
+	if u.places.phase != lent {
+		return
+	}
+	// It may be about to have what all users have by default: then they are taken back only
+	// where nobody else has a slot.
+	idle := now-u.places.lentAt >= int64(applySpan) && !a.byDefault.has(u.name)
+	if idle || a.alone() && a.free(u) <= 0 {
 		a.recall(u, now)
 	}
 }
@@ -153,12 +163,20 @@ func (a *Agent) adopt(u *user, p Places, now int64) {
 func (a *Agent) Natives(at time.Time, name string, n int) {
 	if p, ok := a.parked[name]; ok {
 		p.natives = max(0, n)
+		if a.byDefault.has(name) && p.unused(a.byDefault.places) {
+			p = places{} // all users have the same
+		}
 		a.park(name, p)
 		return
 	}
 	if u := a.users[name]; u != nil && u.places.phase != none { // none: what was read is over
 		u.places.natives = max(0, n)
 		a.review(u, a.read(at))
+		return
+	}
+	if p := a.byDefault.placesOf(name); n > 0 && p.phase == lent && a.users[name] == nil && len(a.parked) < a.config.MaxUsers {
+		p.natives = n
+		a.parkInUse(name, p, a.read(at))
 	}
 }
 

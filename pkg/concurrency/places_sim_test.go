@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/pkg/concurrency"
+	"github.com/sluice-qos/sluice/pkg/credit"
 )
 
 // A haproxy is one simulated process: what its tables say of the user.
@@ -13,7 +14,13 @@ type haproxy struct {
 	table   concurrency.Count // the table of requests that the agent admitted
 	pushing bool
 
+	// What each user has by default.
+	byDefault int
+	from0     time.Time // when it begins
+
 	// The table of credit.
+	entry    bool // there is one: who has none may be given places by default
+	outdated bool // it is of another generation, so that nothing in it is in force
 	credited bool
 	places   int
 	from     time.Time // when it begins to admit by itself
@@ -23,6 +30,8 @@ type haproxy struct {
 	stopping bool      // a reload has put another process in its place,
 	stopped  time.Time // then
 	dead     bool
+
+	over time.Time // when nothing of the generation before is in force any more
 }
 
 // A request is one on its way through a HAProxy.
@@ -96,6 +105,14 @@ func (c *cluster) request(a *agent, answer func(*request, concurrency.Verdict)) 
 			step()
 		})
 	}
+	if !h.entry && h.byDefault > 0 && !h.stopping && !c.Now.Before(h.from0) {
+		h.entry, h.credited, h.outdated, h.places, h.from = true, true, false, h.byDefault, c.Now
+		if c.faults && c.Rand.IntN(10) == 0 { // another request is about to write it
+			r.track()
+			then(ask)
+			return
+		}
+	}
 	r.lent = h.credited
 	then(func() {
 		if r.lent {
@@ -105,7 +122,7 @@ func (c *cluster) request(a *agent, answer func(*request, concurrency.Verdict)) 
 			r.here, r.limit = h.counted, h.places
 			ticket := c.Rand.IntN(20) > 0 // the rate does not refuse it
 			lasts := !c.Now.Before(h.from) && (!h.stopping || c.Now.Sub(h.stopped) <= 2*time.Second)
-			if !r.lent || !lasts || r.here > r.limit || !ticket {
+			if !r.lent || !lasts || h.outdated || r.here > r.limit || !ticket {
 				then(ask)
 				return
 			}
@@ -167,6 +184,7 @@ func (c *cluster) write(r *request) {
 			return
 		}
 		h.places, h.from, h.credited = r.grant, c.Now.Truncate(time.Second).Add(time.Second), true
+		h.entry, h.outdated = true, false
 	}
 }
 
@@ -204,7 +222,7 @@ func (c *cluster) takeBack(a *agent) {
 		if h != a.session || h.dead {
 			return // the new process is told
 		}
-		h.credited, h.taken = false, second
+		h.credited, h.entry, h.taken = false, true, second
 		rest := h.counted
 		c.After(c.runtime(), func() {
 			if h == a.session {
@@ -284,8 +302,50 @@ func (c *cluster) maintain(a *agent) {
 		}
 	}
 	each(c.rates, func() { c.withdraw(a) })
+	if c.byDefault {
+		each(time.Second, func() { a.forgetEntry() })
+		each(c.change, func() { c.changes(a) })
+		var offer func()
+		offer = func() {
+			c.offer(a)
+			c.After(100*time.Millisecond, offer)
+		}
+		c.After(0, offer)
+	}
 	each(c.reload, func() { c.reloads(a) })
 	each(c.restart, func() { c.restarts(a) })
+}
+
+// offer is what the daemon does so that HAProxy gives places by default.
+func (c *cluster) offer(a *agent) {
+	h, n := a.session, credit.DefaultPlaces(c.limit, len(c.agents))
+	process := a.core.DefaultOver()
+	switch {
+	case process != 0 && process == h.process && c.Now.After(h.over):
+		a.core.InUse(c.Now, "u", h.counted)
+		a.core.DefaultEnded()
+	case n > 0 && a.core.CanBeginDefault(c.Now, h.process):
+		a.core.BeginDefault(c.Now, h.process, n, func(user string) bool { return user == "u" })
+	case h.byDefault == 0 && a.core.DefaultDenied() && !c.Now.Before(h.over):
+		h.byDefault, h.from0 = n, c.Now
+	}
+	c.pump(a)
+}
+
+// changes is another generation of credit: what is in force of the one before ends with the second.
+func (c *cluster) changes(a *agent) {
+	a.core.EndDefault()
+	h := a.session
+	h.over = c.Now.Add(1200 * time.Millisecond)
+	c.After(time.Duration(c.Rand.IntN(1000))*time.Millisecond, func() { h.byDefault, h.outdated = 0, h.entry })
+}
+
+// forgetEntry has HAProxy forget who has not been there for long, but not so soon that it was told
+// to give them none.
+func (a *agent) forgetEntry() {
+	if h := a.haproxy; h.counted == 0 && h.credited {
+		h.entry, h.credited = false, false
+	}
 }
 
 func (c *cluster) reloads(a *agent) {
@@ -301,6 +361,7 @@ func (c *cluster) reloads(a *agent) {
 		a.core.Replaced(c.Now)
 		c.withdrawAgain(a)
 		c.introduce(a)
+		c.push(a, a.session) // it tells all that it has
 		c.pump(a)
 		if len(a.replaced) == 1 {
 			c.drain(a)
@@ -340,6 +401,7 @@ func (c *cluster) restarts(a *agent) {
 		a.core.Restarted(c.Now)
 		c.withdrawAgain(a)
 		c.introduce(a)
+		c.push(a, a.session) // it tells all that it has
 		c.pump(a)
 	})
 }

@@ -100,7 +100,7 @@ func (a *Agent) Draining() bool { return a.drainUntil > 0 }
 // Restarted says that HAProxy has ended, and with it everything in progress but
 // what one that has started since was asked about.
 func (a *Agent) Restarted(at time.Time) {
-	a.takeOver(a.read(at))
+	a.takeOver(a.read(at), false)
 	a.drained()
 	a.reviewAll(a.now, false)
 }
@@ -109,7 +109,7 @@ func (a *Agent) Restarted(at time.Time) {
 // reload. What was in progress goes on, and nobody tells of its end: it counts
 // until Drained, or until it must be over.
 func (a *Agent) Replaced(at time.Time) {
-	a.takeOver(a.read(at))
+	a.takeOver(a.read(at), true)
 	a.drainUntil = a.now + int64(a.config.DrainFor)
 	a.reviewAll(a.now, false)
 }
@@ -120,21 +120,31 @@ func (a *Agent) Drained(at time.Time) {
 	a.reviewAll(a.read(at), false)
 }
 
-// takeOver is for a session that is with another process.
-func (a *Agent) takeOver(now int64) {
+// takeOver is for a session that is with another process, beside which the one before it
+// goes on or not.
+func (a *Agent) takeOver(now int64, former bool) {
 	a.deafUntil = now + int64(deafSpan) // questions of the old process may still come in
 	a.succeed(now)
-	for _, u := range a.users {
+	a.replaceDefault(former)
+	for name, u := range a.users {
 		u.drain()
+		if a.byDefault.has(name) { // the session is with the process that has it
+			u.places.phase, u.places.inside = lent, a.byDefault.places
+		}
 	}
 	for name, p := range a.parked {
-		a.park(name, p.replaced())
+		p = p.replaced()
+		if a.byDefault.has(name) {
+			p.phase, p.inside = lent, a.byDefault.places
+		}
+		a.park(name, p)
 	}
 }
 
 // drained forgets what was in progress on processes that were replaced, or have ended.
 func (a *Agent) drained() {
 	a.drainUntil = 0
+	a.byDefault.former, a.byDefault.formerOf = 0, nil
 	for _, u := range a.users {
 		u.progress.draining, u.places.former = 0, 0
 	}

@@ -53,6 +53,7 @@ type scenario struct {
 	seconds  int
 	silent   bool          // polygen is dead
 	together bool          // all clients begin in the same instant
+	begins   time.Duration // when the load does
 	ends     bool          // the load, 1.15 s before the run does, with credit 12 s
 	dies     time.Duration // when polygen does; 0: it does not
 	pause    time.Duration // the pool answers nothing for so long, each half second
@@ -60,11 +61,14 @@ type scenario struct {
 	backAt   time.Duration
 	moveEach time.Duration // all clients move to the next agent so often
 
-	credit  bool          // HAProxy may have places
-	faults  bool          // questions and withdrawals take long, and get lost
-	reload  time.Duration // each HAProxy is reloaded so often; 0: never
-	restart time.Duration // or restarted
-	rates   time.Duration // credit is withdrawn so often, and often just given, because of rates; 0: never
+	credit bool // HAProxy may have places
+	// byDefault: it gives users some by itself, and change is how often the generation of credit does.
+	byDefault bool
+	change    time.Duration
+	faults    bool          // questions and withdrawals take long, and get lost
+	reload    time.Duration // each HAProxy is reloaded so often; 0: never
+	restart   time.Duration // or restarted
+	rates     time.Duration // credit is withdrawn so often, and often just given, because of rates; 0: never
 }
 
 // work like the acceptance test's: 0.15 to 2.85 s.
@@ -136,7 +140,7 @@ func (s scenario) run() *cluster {
 				at = s.ramp * time.Duration(client) / time.Duration(total(s.clients))
 			}
 			client++
-			c.After(at, func() { c.client(i) })
+			c.After(s.begins+at, func() { c.client(i) })
 		}
 	}
 	c.Until(c.Now.Add(time.Duration(s.seconds) * time.Second))

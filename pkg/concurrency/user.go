@@ -29,8 +29,19 @@ type user struct {
 // newUser begins to know a user, whose portion is held unless it may be in doubt.
 func (a *Agent) newUser(name string, limit int, now int64) *user {
 	u := &user{name: name, quota: quota{limit: max(1, limit), creditable: a.lookup(name).creditable}}
-	u.places = a.parked[name]
+	p, parked := a.parked[name]
+	if !parked {
+		p = a.byDefault.placesOf(name)
+	}
+	u.places = p
 	a.park(name, places{}) // review shows what was shown for them
+	a.hold(u, now)
+	a.users[name] = u
+	return u
+}
+
+// hold has a user hold what the pool takes for held of whom it has not heard.
+func (a *Agent) hold(u *user, now int64) {
 	u.lease.portion = a.portion(u.quota)
 	if u.lease.held = u.lease.portion; !a.settled(now) {
 		// Others may hold all slots. Places that are lent were lent when it was settled, or
@@ -38,8 +49,6 @@ func (a *Agent) newUser(name string, limit int, now int64) *user {
 		u.lease.held = min(u.lease.held, u.bound())
 	}
 	u.lease.told = u.lease.held
-	a.users[name] = u
-	return u
 }
 
 // bound is an upper bound of the requests in progress here, whoever admitted them, and of
@@ -110,7 +119,10 @@ func (a *Agent) forget(u *user, now int64) bool {
 	}
 	a.inProgress -= u.shown
 	delete(a.users, u.name)
-	if u.places.phase == lent || u.places.former > 0 { // some bytes instead of a record
+	delete(a.byDefault.undenied, u.name) // whoever comes is taken for one who has places
+	// Some bytes instead of a record, and none if all users have the same.
+	asAll := a.byDefault.has(u.name) && u.places.unused(a.byDefault.places)
+	if (u.places.phase == lent || u.places.former > 0) && !asAll {
 		a.park(u.name, u.places)
 	}
 	return true

@@ -58,8 +58,12 @@ func (a *Agent) Withdrawn(at time.Time, name string, rest int) {
 	if u == nil && rest > 0 {
 		u = a.meet(name, now)
 	}
-	if u == nil || a.changing(now) || u.places.phase == none && rest == 0 {
+	if u == nil || a.changing(now) {
 		return // while HAProxy is being replaced, it may be the new one that says so
+	}
+	if u.places.phase == none && rest == 0 {
+		a.denied(u, now)
+		return
 	}
 	if p := &u.places; p.phase == ending {
 		p.rest = min(p.rest, rest) // counts of a table that is read again and again
@@ -67,6 +71,7 @@ func (a *Agent) Withdrawn(at time.Time, name string, rest int) {
 	} else {
 		u.withdrawn(rest, now)
 	}
+	a.denied(u, now)
 	if u.places.rest == 0 { // all of them have ended
 		u.places.phase = none
 	}

@@ -16,8 +16,8 @@ const (
 // HAProxy tells these users from all others by their key alone, so it must know the key of
 // everybody who has other limits: there may not be too many, nor patterns that match any
 // number of keys, nor names that HAProxy sees only in their hidden form. What it is told is
-// the same for all of them, so they have none if their limits need an answer for each user: the
-// places in progress that are free, or a share of bandwidth.
+// the same for all of them, so they have none if their limits need an answer for each user: a share
+// of bandwidth. Of requests in progress they have DefaultPlaces.
 func ByDefault(set *limits.Set, classes string, instances int) (g Grant, ok bool) {
 	if _, named, exact := set.Exact(); !exact || named > maxNamed || set.Secrets() != nil {
 		return Grant{}, false
@@ -26,10 +26,18 @@ func ByDefault(set *limits.Set, classes string, instances int) (g Grant, ok bool
 		return Grant{}, false
 	}
 	of := set.User(nobody)
-	if !Possible(of, instances) || of.Concurrent > 0 || of.Bandwidth.Down > 0 || of.Bandwidth.Up > 0 {
+	if !Possible(of, instances) || of.Bandwidth.Down > 0 || of.Bandwidth.Up > 0 {
 		return Grant{}, false
 	}
-	return GrantOf(of, classes, instances)
+	g, ok = GrantOf(of, classes, instances)
+	if ok && of.Concurrent > 0 {
+		n := DefaultPlaces(of.Concurrent, instances)
+		if n == 0 {
+			return Grant{}, false
+		}
+		g.Places = uint32(n)
+	}
+	return g, ok
 }
 
 // HasDefault reports whether the credit ByDefault is for the user of a key. At an endpoint users

@@ -269,24 +269,15 @@ func inProgress(t *testing.T, in *cluster.Instance) float64 {
 // checkSlots looks at what Redis says that the instances hold and run: nothing runs, and
 // each holds at most its portion, which it need not ask for.
 func checkSlots(c *cluster.Cluster) error {
-	host, port, err := net.SplitHostPort(c.RedisAddr)
+	out, err := slotsInRedis(c)
 	if err != nil {
 		return err
-	}
-	out, err := exec.Command("redis-cli", "-h", host, "-p", port, "EVAL", `
-		local holdings = {}
-		for _, key in ipairs(redis.call('KEYS', 'sluice:*:slots:*')) do
-		  for _, v in ipairs(redis.call('HVALS', key)) do table.insert(holdings, v .. ' ' .. key) end
-		end
-		return holdings`, "0").CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("redis-cli: %w: %s", err, out)
 	}
 	set, err := limits.Load(c.LimitsFile)
 	if err != nil {
 		return err
 	}
-	for line := range strings.Lines(string(out)) {
+	for line := range strings.Lines(out) {
 		var held, active, seq, at int
 		var key string
 		if _, err := fmt.Sscan(line, &held, &active, &seq, &at, &key); err != nil {
@@ -305,6 +296,25 @@ func checkSlots(c *cluster.Cluster) error {
 		}
 	}
 	return nil
+}
+
+// slotsInRedis is a line for each instance and user of whom the pool has heard: slots held, requests
+// in progress, the number of the last ask, when it came, and the key.
+func slotsInRedis(c *cluster.Cluster) (string, error) {
+	host, port, err := net.SplitHostPort(c.RedisAddr)
+	if err != nil {
+		return "", err
+	}
+	out, err := exec.Command("redis-cli", "-h", host, "-p", port, "EVAL", `
+		local holdings = {}
+		for _, key in ipairs(redis.call('KEYS', 'sluice:*:slots:*')) do
+		  for _, v in ipairs(redis.call('HVALS', key)) do table.insert(holdings, v .. ' ' .. key) end
+		end
+		return holdings`, "0").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("redis-cli: %w: %s", err, out)
+	}
+	return string(out), nil
 }
 
 // faultLoad drives a limit of 10 with 50 clients, lets fault happen after a second, and
