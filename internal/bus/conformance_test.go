@@ -706,6 +706,8 @@ func standstill(t *testing.T, s *server) {
 		{"one was silent before", map[string]int64{"a": 2100, "b": 2000, "c": 3700}, "a", []string{"a", "b"}},
 		{"one was silent while another was heard", map[string]int64{"a": 2000, "b": 100}, "b", []string{"b"}},
 		{"a new one comes when all are dead", map[string]int64{"a": 2000, "b": 2000}, "new", []string{"new"}},
+		{"all stood still for a long time", map[string]int64{"a": 20_100, "b": 20_000, "c": 20_200}, "a", []string{"a", "b", "c"}},
+		{"the only one left is heard rarely", map[string]int64{"dead": 2100, "slow": 700}, "slow", []string{"slow"}},
 		{"they are listed after a standstill", map[string]int64{"a": 2000, "b": 2100}, "", []string{"a", "b"}},
 		{"they are listed when all are dead", map[string]int64{"a": 3100, "b": 3200}, "", nil},
 	} {
@@ -724,6 +726,9 @@ func standstill(t *testing.T, s *server) {
 				r, err := ask()
 				if err != nil || !slices.Equal(r.Instances, tt.want) {
 					return fmt.Errorf("instances = %q, %v, want %q", r.Instances, err, tt.want)
+				}
+				if ttl := s.do(t, "PTTL", "sluice:{cluster}:instances").(int64); tt.ask != "" && ttl < 30_000 {
+					return fmt.Errorf("they are forgotten in %d ms", ttl)
 				}
 				return nil
 			})
@@ -1122,10 +1127,10 @@ func everyKeyExpires(t *testing.T, s *server) {
 		"sluice:{0}:events:17:told":       time.Minute,
 		"sluice:{1}:events:17:told":       time.Minute,
 		"sluice:{cluster}:events:17:told": time.Minute,
-		"sluice:{cluster}:instances":      5 * time.Second,
+		"sluice:{cluster}:instances":      time.Minute,
 		"sluice:{cluster}:shards":         5 * time.Second,
-		"sluice:{cluster}:versions":       5 * time.Second,
-		"sluice:{cluster}:problems":       5 * time.Second,
+		"sluice:{cluster}:versions":       time.Minute,
+		"sluice:{cluster}:problems":       time.Minute,
 		"sluice:{cluster}:leader":         time.Minute,
 		"sluice:limits":                   24 * time.Hour,
 	}

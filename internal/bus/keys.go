@@ -21,10 +21,10 @@ import (
 //	sluice:{<n>}:moving:<i>:<u>  string  5 s     agent i, Demand       –               requests in progress of user u, bytes per second down, up
 //	sluice:{<n>}:events:<s>      hash    1 min   agents, AddEvents     polygen         start|class|user, end|user → requests that started and ended in second s
 //	sluice:{cluster}:events:<s>  hash    1 min   agents, AddEvents     polygen         start|class|tier, end|tier → the same of all users
-//	sluice:{<t>}:events:<s>:told hash    1 min   agents, AddEvents     agents          instance/part → 1, of the reports that the bucket of t, n or cluster, has
-//	sluice:{cluster}:instances   zset    5 s     agents, Register      all, Register   instance → Redis ms of its last heartbeat
-//	sluice:{cluster}:versions    hash    5 s     agents, Register      all, Register   instance → version of the limits that it enforces
-//	sluice:{cluster}:problems    hash    5 s     agents, Register      all, Register   instance → why it does not fully work; a well one is not there
+//	sluice:{<t>}:events:<s>:told hash    1 min   agents, AddEvents     agents          report/part → 1, of the reports that the bucket of t, n or cluster, has
+//	sluice:{cluster}:instances   zset    1 min   agents, Register      all, Register   instance → Redis ms of its last heartbeat
+//	sluice:{cluster}:versions    hash    1 min   agents, Register      all, Register   instance → version of the limits that it enforces
+//	sluice:{cluster}:problems    hash    1 min   agents, Register      all, Register   instance → why it does not fully work; a well one is not there
 //	sluice:{cluster}:shards      string  5 s     all, Register, Lead   the same        the number of shards that all must use
 //	sluice:{cluster}:leader      string  Lead's  polygen, Lead         polygen, Lead   the polygen that decides
 //	sluice:limits                hash    24 h    polygen               agents          version, source of the limit file
@@ -100,9 +100,13 @@ const (
 	// dead instance held is free to others within 2 s.
 	lapse = 1500 * time.Millisecond
 
-	// registryTTL, longer than lapse, is also for how long after the end of the last process
-	// of a cluster another number of shards is refused.
-	registryTTL = 5 * time.Second
+	// registryTTL is how long the list of instances is kept when nobody is heard: much longer
+	// than machines stand still, for whoever is heard first would find no others.
+	registryTTL = time.Minute
+
+	// shardsTTL is for how long after the end of the last process of a cluster another number
+	// of shards is refused.
+	shardsTTL = 5 * time.Second
 
 	limitsTTL = 24 * time.Hour
 )

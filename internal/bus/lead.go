@@ -29,7 +29,7 @@ func (b *Bus) lead(ctx context.Context, action, candidate string, ttl time.Durat
 		replies, err := b.eval(ctx, call{
 			script: leadScript,
 			keys:   []string{leaderKey, shardsKey},
-			args:   []any{action, candidate, b.shards, ttl.Milliseconds(), registryTTL.Milliseconds()},
+			args:   []any{action, candidate, b.shards, ttl.Milliseconds(), shardsTTL.Milliseconds()},
 		})
 		if err != nil {
 			return err

@@ -91,7 +91,7 @@ func (b *Bus) registry(ctx context.Context, action, instance, version, problem s
 		replies, err := b.eval(ctx, call{
 			script: registryScript,
 			keys:   []string{instancesKey, shardsKey, versionsKey, problemsKey},
-			args:   []any{action, instance, version, b.shards, lapse.Milliseconds(), registryTTL.Milliseconds(), problem},
+			args:   []any{action, instance, version, b.shards, lapse.Milliseconds(), registryTTL.Milliseconds(), problem, shardsTTL.Milliseconds()},
 		})
 		if err != nil {
 			return err
