@@ -38,10 +38,10 @@ const (
 
 // AddEvents adds what an instance tells of a second to the buckets of it in Redis. Some
 // events of a failed call may be counted. The caller may send the same ones again within
-// eventsTTL: the buckets know whose report they have, and count it once. So an instance
-// reports a second once, and one that is restarted needs another name.
+// eventsTTL: the buckets know the names of the reports that they have, and count each once.
+// So no two reports may have the same name.
 // Negative numbers and invalid classes fail the call before anything is sent.
-func (b *Bus) AddEvents(ctx context.Context, instance string, e Events) error {
+func (b *Bus) AddEvents(ctx context.Context, report string, e Events) error {
 	var calls []call
 	byShard := make(map[int][]EventsOf, 1)
 	for _, of := range slices.Concat(e.Users, e.Tiers) {
@@ -54,9 +54,9 @@ func (b *Bus) AddEvents(ctx context.Context, instance string, e Events) error {
 		byShard[shard] = append(byShard[shard], of)
 	}
 	for shard := range b.shards {
-		calls = appendEvents(calls, instance, strconv.Itoa(shard), e.Second, byShard[shard])
+		calls = appendEvents(calls, report, strconv.Itoa(shard), e.Second, byShard[shard])
 	}
-	calls = appendEvents(calls, instance, clusterTag, e.Second, e.Tiers)
+	calls = appendEvents(calls, report, clusterTag, e.Second, e.Tiers)
 	if len(calls) == 0 {
 		return nil
 	}
@@ -79,14 +79,14 @@ func (of *EventsOf) validate() error {
 }
 
 // appendEvents adds the calls that count events in the bucket of a tag.
-func appendEvents(calls []call, instance, tag string, second int64, events []EventsOf) []call {
+func appendEvents(calls []call, report, tag string, second int64, events []EventsOf) []call {
 	const head = 2 // arguments before the fields
 	keys := []string{eventsKey(tag, second), reportedKey(tag, second)}
 	var args []any
 	part := 0
 	for i := range events {
 		if len(args) == 0 { // a new call, which Redis runs or does not run as a whole
-			args = append(args, int64(eventsTTL/time.Second), instance+"/"+strconv.Itoa(part))
+			args = append(args, int64(eventsTTL/time.Second), report+"/"+strconv.Itoa(part))
 			part++
 		}
 		of := &events[i]

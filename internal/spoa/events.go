@@ -22,7 +22,15 @@ const (
 // started, however they end. It is for one goroutine.
 type events struct {
 	users, tiers map[string]int64 // requests that have started and not ended, as the buckets have it; none is not there
-	unsent       []bus.Events     // of the last seconds, oldest first, which Redis has not taken yet
+	unsent       []unsent         // of the last seconds, oldest first, which Redis has not taken yet
+	counted      uint64           // seconds so far
+}
+
+// unsent are the events of a second. Their number tells them from others of the same second, of
+// which there are some when the cluster's clock is set back.
+type unsent struct {
+	number uint64
+	events bus.Events
 }
 
 func newEvents() events {
@@ -79,12 +87,13 @@ func (e *events) count(reports []bus.Started, near int, started map[series]int64
 
 // send has Redis take the events of a second, and those before that it has not taken. It
 // returns how many seconds are given up.
-func (e *events) send(ctx context.Context, events bus.Events, add func(context.Context, bus.Events) error) (lost int, err error) {
-	if e.unsent = append(e.unsent, events); len(e.unsent) > maxUnsent {
+func (e *events) send(ctx context.Context, events bus.Events, add func(ctx context.Context, number uint64, events bus.Events) error) (lost int, err error) {
+	e.counted++
+	if e.unsent = append(e.unsent, unsent{e.counted, events}); len(e.unsent) > maxUnsent {
 		e.unsent, lost = slices.Delete(e.unsent, 0, 1), 1
 	}
 	for len(e.unsent) > 0 {
-		if err := add(ctx, e.unsent[0]); err != nil {
+		if err := add(ctx, e.unsent[0].number, e.unsent[0].events); err != nil {
 			return lost, err // the others would wait as long for nothing
 		}
 		e.unsent = slices.Delete(e.unsent, 0, 1)

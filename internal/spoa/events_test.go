@@ -106,9 +106,14 @@ func TestEventsAreRepeated(t *testing.T) {
 	var taken []int64
 	var failing error
 	lost := 0
+	numbers := map[uint64]int64{} // of reports, and their seconds
 	send := func(second int64) {
 		t.Helper()
-		n, err := e.send(t.Context(), bus.Events{Second: second}, func(_ context.Context, events bus.Events) error {
+		n, err := e.send(t.Context(), bus.Events{Second: second}, func(_ context.Context, number uint64, events bus.Events) error {
+			if of, known := numbers[number]; known && of != events.Second {
+				t.Errorf("report %d is of second %d, and was of %d", number, events.Second, of)
+			}
+			numbers[number] = events.Second
 			if failing == nil {
 				taken = append(taken, events.Second)
 			}
@@ -144,4 +149,9 @@ func TestEventsAreRepeated(t *testing.T) {
 		want = append(want, second)
 	}
 	check(4, append(want, 20)...)
+	reports := len(numbers)
+	send(20) // the clock was set back
+	if len(numbers) != reports+1 {
+		t.Error("another report of the same second has the number of one before")
+	}
 }

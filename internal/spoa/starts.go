@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -266,8 +267,8 @@ func (a *Agent) reportStarts(ctx context.Context) error {
 		if !sleep(ctx, later) {
 			return nil
 		}
-		lost, err := a.events.send(ctx, events, func(ctx context.Context, events bus.Events) error {
-			return a.options.Bus.AddEvents(ctx, a.options.Instance, events)
+		lost, err := a.events.send(ctx, events, func(ctx context.Context, number uint64, events bus.Events) error {
+			return a.options.Bus.AddEvents(ctx, a.options.Instance+"/"+strconv.FormatUint(number, 10), events)
 		})
 		a.metrics.eventsLost.Add(float64(lost))
 		err = errors.Join(a.options.Bus.Started(ctx, a.options.Instance, span, reports), err)
