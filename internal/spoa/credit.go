@@ -207,3 +207,26 @@ func (a *Agent) natives(user string, n int, bytes [2]int64) {
 		}
 	})
 }
+
+// inherited takes the requests in progress of a user from whom the agent before this one took
+// their credit back. HAProxy tells of them with no question, for it asks about this user without
+// their entry: so they are read until they have ended, as after a withdrawal of this agent.
+func (a *Agent) inherited(user string, n int) {
+	a.limiter.update(func(now time.Time) {
+		c := &a.limiter.credits
+		if c.withdrawals[user] != nil || a.limiter.set.Load().User(user).Concurrent == 0 {
+			return
+		}
+		if len(c.withdrawals) >= maxWithdrawals {
+			a.limiter.metrics.withdrawalsDropped.Inc()
+			return
+		}
+		// HAProxy has no tickets of theirs either, and what it had of this second the agent
+		// before has told.
+		second := now.Unix()
+		w := &withdrawal{through: second, told: second, renewed: now, rest: n}
+		c.withdrawals[user] = w
+		a.limiter.tellRest(now, user, w)
+		wake(c.wake)
+	})
+}

@@ -383,6 +383,31 @@ func TestWithdrawnPlacesAreRead(t *testing.T) {
 	})
 }
 
+// Requests in progress whose credit the agent before this one took back count until they have ended.
+func TestInheritedRequestsCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, f := newCreditRig(t, 1)
+		r.inherited("staff", 5) // who has no such limit
+		f.has("both", 18, 0, 18, credit.Unlimited)
+		r.inherited("both", 18)
+		for i := range 3 {
+			if got := r.credited("both", nil); got.allowed != (i < 2) || got.credit != nil {
+				t.Errorf("verdict %d beside 18 of 20 in progress = %+v, want two allowed, without credit", i, got)
+			}
+		}
+		f.has("both", 0, 0, 18, credit.Unlimited)
+		time.Sleep(200 * time.Millisecond)
+		for range 15 {
+			if got := r.credited("both", nil); !got.allowed {
+				t.Fatalf("verdict when they have ended = %+v, want allowed", got)
+			}
+		}
+		if told := f.told(); len(told) != 0 {
+			t.Errorf("credit of %v was taken back, want nobody's: they have none", told)
+		}
+	})
+}
+
 // Credit of other limits, or of another number of instances, is not renewed.
 func TestGenerations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

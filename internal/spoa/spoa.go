@@ -203,7 +203,7 @@ func New(o Options) (*Agent, error) {
 		client := runtimeapi.New(o.Runtime)
 		a.runtime, a.tables = client, client
 		a.tallies = newTallies(client, a.tallied, a.starts, a.metrics, o.Logger)
-		a.tallies.natives = a.natives
+		a.tallies.natives, a.tallies.inherited = a.natives, a.inherited
 	}
 	a.spop, err = spop.New(spop.Options{
 		Handler:  a.start,

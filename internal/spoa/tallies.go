@@ -67,10 +67,14 @@ type tallies struct {
 	// by direction: of everyone who has some in progress or was admitted since, at each
 	// read, and once of who was not any more. nil tells nobody.
 	natives func(user string, n int, bytes [2]int64)
-	metrics *metrics
-	log     *slog.Logger
-	logged  time.Time // the last error
-	failing bool
+	// inherited is told how many requests users have in progress from whom another agent has
+	// taken their credit back, in the first read of a process that is older than this agent.
+	// nil tells nobody.
+	inherited func(user string, n int)
+	metrics   *metrics
+	log       *slog.Logger
+	logged    time.Time // the last error
+	failing   bool
 
 	process  uint64 // which HAProxy was read, by when it began, in µs; at first: when this agent did
 	layout   tallyLayout
@@ -261,6 +265,9 @@ func (t *tallies) entry(e *runtimeapi.Entry) bool {
 		if t.natives != nil {
 			t.natives(e.Key, e.ConnCur, [2]int64{bandwidth.Down: e.BytesOut, bandwidth.Up: e.BytesIn})
 		}
+	}
+	if older := !t.fromZero; older && t.inherited != nil && e.ConnCur > 0 && gpt(e, 0) == 0 {
+		t.inherited(e.Key, e.ConnCur)
 	}
 	t.grow(e.Key, before, read)
 	return true

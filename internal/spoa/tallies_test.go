@@ -227,6 +227,33 @@ func TestTalliesTellOfBytes(t *testing.T) {
 	}
 }
 
+// Of requests in progress whose credit the agent before this one took back it is told once, in
+// the first whole read of a process that is older than this agent.
+func TestTalliesTellOfInheritedRequests(t *testing.T) {
+	r := newTallyRig(t)
+	var told []string
+	r.tallies.inherited = func(user string, n int) { told = append(told, fmt.Sprint(user, " ", n)) }
+	with, without, idle := entry("alice", 3, 5, 0, 0), entry("bob", 4, 5, 0, 0), entry("carol", 0, 5, 0, 0)
+	with.GPT, without.GPT, idle.GPT = []uint32{7}, []uint32{0}, []uint32{0}
+	r.has(with, without, idle)
+	for _, tt := range []struct {
+		name    string
+		process uint64
+		want    []string
+	}{
+		{"older", r.tallies.process - 1, []string{"bob 4"}},
+		{"the same again", r.tallies.process - 1, nil},
+		{"a new one", r.tallies.process + 1, nil},
+	} {
+		r.change(func(f *creditTableFake) { f.process = tt.process })
+		r.mustRead()
+		if diff := cmp.Diff(tt.want, told); diff != "" {
+			t.Errorf("%s: told (-want +got):\n%s", tt.name, diff)
+		}
+		told = nil
+	}
+}
+
 func TestTalliesByTier(t *testing.T) {
 	r := newTallyRig(t)
 	r.has(entry("alice", 0, 10, 2, 3), entry("wilma", 0, 5, 0, 0), entry("bob", 0, 1, 0, 0))
