@@ -15,6 +15,7 @@ type end struct {
 	claim jobs.Claim
 	tier  jobs.Tier
 	id    int64
+	at    time.Time // when River began it, by the row
 	queue string    // name of River's queue
 	until time.Time // when the lease of a slot that was not given back is over
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -11,6 +12,15 @@ import (
 
 // CountDepth is what the sweep does now and then.
 func (f *Fairness) CountDepth(ctx context.Context) error { return f.countDepth(ctx) }
+
+// SweepOnce is what a sweep does, of whichever process.
+func (f *Fairness) SweepOnce(ctx context.Context) error { return f.sweep(ctx) }
+
+// Unwritten is how many ends of jobs the process remembers.
+func (f *Fairness) Unwritten() int {
+	all, _ := f.unwritten.all()
+	return len(all)
+}
 
 // Plans are those of the statements, if the table is not to be read from end to end.
 func Plans(ctx context.Context, pool *pgxpool.Pool) (map[string]string, error) {
@@ -21,11 +31,11 @@ func Plans(ctx context.Context, pool *pgxpool.Pool) (map[string]string, error) {
 		args []any
 	}{
 		"count":   {s.countSQL, []any{[]string{"ann"}, []string{"slow"}, []int64{1}}},
-		"promote": {s.promoteSQL, []any{[]string{"ann"}, []string{"slow"}, []int32{1}, 1}},
+		"promote": {s.promoteSQL, []any{[]string{"ann"}, []string{"slow"}, []int32{1}, []int64{1}, []time.Time{time.Unix(1, 0)}}},
 		"gated":   {s.gatedSQL, []any{"", "", 100}},
 		"stale":   {s.staleSQL, []any{[]string{"ann"}, 1.0}},
 		"strays":  {s.straysSQL, []any{[]string{"ann"}, 1.0}},
-		"crowd":   {s.crowdSQL, nil},
+		"crowd":   {s.crowdSQL, []any{[]int64{1}, []time.Time{time.Unix(1, 0)}}},
 		"regate":  {s.regateSQL, []any{"ann", "slow", 1, []int64{1}, 1.0}},
 		"put_off": {s.putOffSQL, []any{1.0, 1}},
 	} {

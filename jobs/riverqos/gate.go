@@ -21,17 +21,33 @@ import (
 // statement that lets the next job in marks the row of the one that has ended with the
 // time of its attempt, and that row is not counted from then on. If it is fetched again, it
 // has another time. The same mark is on the rows of jobs whose worker died, which River
-// rescues in an hour.
+// rescues in an hour. A row that is locked cannot be marked: see unwritten.go.
 
 // pass lets jobs through in the place of one that has ended.
 func (f *Fairness) pass(ctx context.Context, e end) {
 	c := e.claim
-	n, err := f.db.promote(ctx, []flow{{c.User, e.queue, e.tier.Limits.Of(c.Queue)}}, e.id)
+	own, now := flow{c.User, e.queue, e.tier.Limits.Of(c.Queue)}, attempt{e.id, e.at}
+	_, left, err := f.let(ctx, []flow{own}, now)
 	if err != nil {
 		f.failed("promote", "the gate could not let a job through", err)
-		return
 	}
+	if err != nil || slices.Contains(left, e.id) {
+		f.unwritten.add(now, own)
+	}
+}
+
+// let lets jobs through where there is room, in the place of those whose attempts have
+// ended now, too. It returns how many, with most there may be more, and the ids of ended
+// ones whose rows could not be marked.
+func (f *Fairness) let(ctx context.Context, flows []flow, now ...attempt) (n int, left []int64, err error) {
+	ended := f.unwritten.among(flows)
+	n, left, err = f.db.promote(ctx, flows, slices.Concat(ended, now))
+	if err != nil {
+		return 0, nil, err
+	}
+	f.unwritten.settle(ended, left)
 	f.metrics.Promoted.Add(float64(n))
+	return n, left, nil
 }
 
 // settling is the time after which the gate looks again at users whose jobs it held back.
@@ -153,11 +169,9 @@ func (f *Fairness) promote(ctx context.Context, flows []flow) {
 	if len(flows) == 0 {
 		return
 	}
-	n, err := f.db.promote(ctx, flows, 0)
-	if err != nil && ctx.Err() == nil {
+	if _, _, err := f.let(ctx, flows); err != nil && ctx.Err() == nil {
 		f.failed("promote", "the gate could not let a job through", err)
 	}
-	f.metrics.Promoted.Add(float64(n))
 }
 
 // announce tells workers that queues have jobs.

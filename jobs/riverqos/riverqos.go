@@ -123,6 +123,8 @@ type Fairness struct {
 	admits admits
 	nudges nudges
 
+	unwritten unwritten
+
 	asking, counting, silence time.Duration // the constants of these names
 
 	blinded atomic.Int64 // when the gate last got no answer, in ms since 1970
@@ -189,7 +191,7 @@ func (f *Fairness) Run(ctx context.Context) error {
 	defer f.db.own.close()
 	f.metrics.Sweeps.WithLabelValues("done") // 0 so far: nobody sweeps is an alert, also if nobody ever has
 	var wg sync.WaitGroup
-	for _, loop := range []func(context.Context){f.renewLoop, f.wakeLoop, f.nudgeLoop, f.freeLoop, f.sweepLoop} {
+	for _, loop := range []func(context.Context){f.renewLoop, f.wakeLoop, f.nudgeLoop, f.unwrittenLoop, f.freeLoop, f.sweepLoop} {
 		wg.Go(func() { loop(ctx) })
 	}
 	wg.Wait()

@@ -152,13 +152,23 @@ func columns(all []flow) (users, queues []string, sizes []int32) {
 const most = 5000
 
 // promote lets gated jobs through where there is room, and returns how many: with most
-// there may be more. An id that is not 0 is of a job that has ended though its row may still say that it runs.
-func (s store) promote(ctx context.Context, all []flow, ended int64) (n int, err error) {
+// there may be more. Some attempts have ended though their rows may still say that they
+// run; those are left, by the ids of the jobs, whose rows could not be marked.
+func (s store) promote(ctx context.Context, all []flow, ended []attempt) (n int, left []int64, err error) {
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
 	users, queues, sizes := columns(all)
-	err = s.pool.QueryRow(ctx, s.promoteSQL, users, queues, sizes, ended).Scan(&n)
-	return n, err
+	ids, times := attempts(ended)
+	err = s.pool.QueryRow(ctx, s.promoteSQL, users, queues, sizes, ids, times).Scan(&n, &left)
+	return n, left, err
+}
+
+func attempts(all []attempt) (ids []int64, times []time.Time) {
+	ids, times = make([]int64, len(all)), make([]time.Time, len(all)) // not nil, which is NULL
+	for i, a := range all {
+		ids[i], times[i] = a.id, a.at
+	}
+	return ids, times
 }
 
 func (s store) announce(ctx context.Context, queues []string) error {
@@ -257,11 +267,13 @@ func (s store) lose(ctx context.Context, ids []int64, lease float64) error {
 	return err
 }
 
-// crowded are those with more than one available or running job. Their size is how many.
-func (s store) crowded(ctx context.Context) ([]flow, error) {
+// crowded are those with more than one available or running job, without the attempts that
+// have ended. Their size is how many.
+func (s store) crowded(ctx context.Context, ended []attempt) ([]flow, error) {
 	ctx, cancel := s.boundAll(ctx)
 	defer cancel()
-	rows, err := s.pool.Query(ctx, s.crowdSQL)
+	ids, times := attempts(ended)
+	rows, err := s.pool.Query(ctx, s.crowdSQL, ids, times)
 	if err != nil {
 		return nil, err
 	}

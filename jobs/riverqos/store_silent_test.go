@@ -26,13 +26,13 @@ func TestNoStatementWaitsForASilentServer(t *testing.T) {
 	flows := []flow{{"ann", "slow", 1}}
 	statements := map[string]func(context.Context) error{
 		"wake":     func(ctx context.Context) error { _, err := s.wake(ctx, []int64{1}); return err },
-		"promote":  func(ctx context.Context) error { _, err := s.promote(ctx, flows, 0); return err },
+		"promote":  func(ctx context.Context) error { _, _, err := s.promote(ctx, flows, nil); return err },
 		"announce": func(ctx context.Context) error { return s.announce(ctx, []string{"slow"}) },
 		"gated":    func(ctx context.Context) error { _, err := s.gated(ctx, flow{}, 1); return err },
 		"stale":    func(ctx context.Context) error { _, err := s.stale(ctx, []string{"ann"}, 1); return err },
 		"strays":   func(ctx context.Context) error { _, err := s.strays(ctx, []string{"ann"}, 1); return err },
 		"lose":     func(ctx context.Context) error { return s.lose(ctx, []int64{1}, 1) },
-		"crowded":  func(ctx context.Context) error { _, err := s.crowded(ctx); return err },
+		"crowded":  func(ctx context.Context) error { _, err := s.crowded(ctx, nil); return err },
 		"regate":   func(ctx context.Context) error { _, err := s.regate(ctx, flows[0], 1, nil, 1); return err },
 		"putOff":   func(ctx context.Context) error { _, err := s.putOff(ctx, 1, 1); return err },
 		"ungate":   func(ctx context.Context) error { _, err := s.ungate(ctx, 1); return err },

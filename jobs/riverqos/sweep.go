@@ -258,10 +258,9 @@ func (f *Fairness) sweepGated(ctx context.Context) error {
 			return err
 		}
 		for n := most; n == most; {
-			if n, err = f.db.promote(ctx, flows, 0); err != nil {
+			if n, _, err = f.let(ctx, flows); err != nil {
 				return fmt.Errorf("let jobs through: %w", err)
 			}
-			f.metrics.Promoted.Add(float64(n))
 		}
 		if len(flows) < page {
 			return nil
@@ -353,7 +352,8 @@ func of(slots []jobs.Slot) (all []jobs.Job) {
 // sweepCrowds closes the gate behind jobs that did not come through it: jobs that were
 // scheduled for the same moment, retries, and inserts of a program without the gate.
 func (f *Fairness) sweepCrowds(ctx context.Context) error {
-	crowds, err := f.db.crowded(ctx)
+	ended, _ := f.unwritten.all()
+	crowds, err := f.db.crowded(ctx, ended)
 	if err != nil {
 		return fmt.Errorf("crowded users: %w", err)
 	}

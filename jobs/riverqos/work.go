@@ -51,15 +51,19 @@ func (f *middleware) Work(ctx context.Context, row *rivertype.JobRow, doInner fu
 		Job:    f.job(user, row.ID, service(row.Queue)),
 		Holder: f.process + "." + strconv.FormatUint(f.claims.Add(1), 10),
 	}
+	e := end{claim: claim, tier: tier, id: row.ID, queue: row.Queue}
+	if row.AttemptedAt != nil {
+		e.at = *row.AttemptedAt
+	}
 	asked := time.Now()
 	v, err := f.acquire(ctx, claim, tier.Limits)
 	switch {
 	case err != nil:
-		return f.unknown(ctx, row, end{claim: claim, tier: tier, id: row.ID, queue: row.Queue}, err)
+		return f.unknown(ctx, row, e, err)
 	case !v.Granted:
 		return f.refuse(ctx, row, claim, tier, v)
 	}
-	return f.run(ctx, row, end{claim: claim, tier: tier, id: row.ID, queue: row.Queue}, asked, doInner)
+	return f.run(ctx, row, e, asked, doInner)
 }
 
 // tierFor is tier with a time-out, which holds if the Tiers heed their context. It is
