@@ -232,7 +232,7 @@ func TestTalliesTellOfBytes(t *testing.T) {
 func TestTalliesTellOfInheritedRequests(t *testing.T) {
 	r := newTallyRig(t)
 	var told []string
-	r.tallies.inherited = func(user string, n int) { told = append(told, fmt.Sprint(user, " ", n)) }
+	r.inherited = func(user string, n int) { told = append(told, fmt.Sprint(user, " ", n)) }
 	with, without, idle := entry("alice", 3, 5, 0, 0), entry("bob", 4, 5, 0, 0), entry("carol", 0, 5, 0, 0)
 	with.GPT, without.GPT, idle.GPT = []uint32{7}, []uint32{0}, []uint32{0}
 	r.has(with, without, idle)
@@ -241,9 +241,9 @@ func TestTalliesTellOfInheritedRequests(t *testing.T) {
 		process uint64
 		want    []string
 	}{
-		{"older", r.tallies.process - 1, []string{"bob 4"}},
-		{"the same again", r.tallies.process - 1, nil},
-		{"a new one", r.tallies.process + 1, nil},
+		{"older", r.process - 1, []string{"bob 4"}},
+		{"the same again", r.process - 1, nil},
+		{"a new one", r.process + 1, nil},
 	} {
 		r.change(func(f *creditTableFake) { f.process = tt.process })
 		r.mustRead()
