@@ -11,6 +11,8 @@ LINT_VERSION := v2.15.0
 
 # Arguments of `sluice up` for `make run`, such as ARGS="--instances 3".
 ARGS ?=
+# Runs go test, and once more what failed while this machine stood still.
+STEADY   := $(BIN)/steady
 # Run only tests and benchmarks whose name matches.
 RUN  ?= .
 # HAProxy for the integration tests: a path, or a version (3.0, 3.2) to fetch.
@@ -45,6 +47,7 @@ run: setup build ## start everything on this machine: HAProxy, agent, polygen, R
 build: ## build the commands into bin/
 	@mkdir -p bin
 	$(GO) build -trimpath -o bin/ ./cmd/... ./bench/cmd/...
+	$(GO) build -trimpath -o $(STEADY) ./internal/proctest/steady
 
 test: setup test-unit ## run all tests
 	$(MAKE) test-integration ONHAPROXY=
@@ -57,13 +60,13 @@ test-unit: setup ## run the tests of all packages, with the race detector where 
 # Everything that is not compiled for the race detector is compiled with -trimpath, as the
 # commands are, and so only once.
 test-calm: build
-	$(GO) test -trimpath -shuffle=on $(CALM)
+	$(STEADY) -trimpath -shuffle=on -- $(CALM)
 
-test-race: compile-race
-	$(GO) test -race -p 3 -shuffle=on $(UNIT)
+test-race: build compile-race
+	$(STEADY) -race -p 3 -shuffle=on -- $(UNIT)
 
-test-river: compile-race
-	cd $(RIVER) && $(GO) test -race -shuffle=on ./...
+test-river: build compile-race
+	cd $(RIVER) && $(STEADY) -race -shuffle=on -- ./...
 
 compile-race: # what both modules need, before both would compile it at the same time
 	cd $(RIVER) && $(GO) build -race ./...
@@ -76,7 +79,7 @@ test-integration: setup build ## run whole clusters of real processes; HAPROXY=3
 	case "$$haproxy" in [0-9].[0-9]) scripts/setup patchelf; haproxy=$$(scripts/haproxy-version "$$haproxy" | tail -n 1);; esac; \
 	export SLUICE_HAPROXY="$$haproxy"; \
 	echo "HAProxy: $$("$${haproxy:-haproxy}" -v | head -n 1)"; \
-	$(GO) test -trimpath -count=1 -p 1 -parallel 3 -timeout 20m -run '$(RUN)' $(ONHAPROXY) ./test/...
+	$(STEADY) -trimpath -count=1 -p 1 -parallel 3 -timeout 20m -run '$(RUN)' -- $(ONHAPROXY) ./test/...
 
 test-matrix: ## run the integration tests on HAProxy 2.6, 3.0 and 3.2
 	$(MAKE) test-integration
