@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/admin"
 	"github.com/sluice-qos/sluice/internal/cli"
 	"github.com/sluice-qos/sluice/internal/group"
-	"github.com/sluice-qos/sluice/internal/limitfile"
+	"github.com/sluice-qos/sluice/internal/limitwatch"
 	"github.com/sluice-qos/sluice/internal/polygen"
 	"github.com/sluice-qos/sluice/internal/tracing"
 )
@@ -66,7 +66,7 @@ func serve(ctx context.Context, o options, hangups <-chan os.Signal) error {
 		return err
 	}
 	defer tracing.Stop(tracer)
-	watcher, err := limitfile.NewHidden(o.Limits, o.KeySecret.File, log, registry)
+	watcher, err := limitwatch.NewHidden(o.Limits, o.KeySecret.File, log, registry)
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/admin"
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/jobmetrics"
-	"github.com/sluice-qos/sluice/internal/limitfile"
+	"github.com/sluice-qos/sluice/internal/limitwatch"
 	"github.com/sluice-qos/sluice/internal/polygen"
 	"github.com/sluice-qos/sluice/internal/spoa"
 	"github.com/sluice-qos/sluice/internal/tracing"
@@ -101,7 +101,7 @@ func registerGenerator(reg prometheus.Registerer) error {
 	if err := os.WriteFile(file, []byte("version: 1\ndefault_tier: free\ntiers: {free: {concurrent: 1}}\n"), 0o600); err != nil {
 		return fmt.Errorf("make a limit file: %w", err)
 	}
-	watcher, err := limitfile.New(file, slog.New(slog.DiscardHandler), reg)
+	watcher, err := limitwatch.New(file, slog.New(slog.DiscardHandler), reg)
 	if err != nil {
 		return err
 	}

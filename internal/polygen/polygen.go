@@ -23,7 +23,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/clock"
 	"github.com/sluice-qos/sluice/internal/group"
-	"github.com/sluice-qos/sluice/internal/limitfile"
+	"github.com/sluice-qos/sluice/internal/limitwatch"
 	"github.com/sluice-qos/sluice/internal/policy"
 	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/internal/tracing"
@@ -51,7 +51,7 @@ const (
 type Options struct {
 	Name   string // the polygen's name in answers and logs
 	Bus    *bus.Bus
-	Limits *limitfile.Watcher
+	Limits *limitwatch.Watcher
 	Strict bool // call keys hot at half of their limits already
 
 	// Margin is how far below the limit the requests in progress of a blocked user must

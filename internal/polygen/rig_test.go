@@ -19,7 +19,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/bus/embedded"
-	"github.com/sluice-qos/sluice/internal/limitfile"
+	"github.com/sluice-qos/sluice/internal/limitwatch"
 	"github.com/sluice-qos/sluice/internal/policy"
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -105,7 +105,7 @@ func newGenerator(t testing.TB, addr, name string, change func(*Options)) *gener
 		file: filepath.Join(t.TempDir(), "limits.yaml"), registry: prometheus.NewPedanticRegistry(), ended: make(chan struct{}),
 	}
 	g.write(t, tenGets)
-	watcher, err := limitfile.New(g.file, slog.New(slog.DiscardHandler), g.registry)
+	watcher, err := limitwatch.New(g.file, slog.New(slog.DiscardHandler), g.registry)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/bus/embedded"
 	"github.com/sluice-qos/sluice/internal/group"
-	"github.com/sluice-qos/sluice/internal/limitfile"
+	"github.com/sluice-qos/sluice/internal/limitwatch"
 	"github.com/sluice-qos/sluice/internal/listen"
 	"github.com/sluice-qos/sluice/internal/origin"
 	"github.com/sluice-qos/sluice/internal/polygen"
@@ -148,7 +148,7 @@ func Run(ctx context.Context, o Options) error {
 		o.suffix = "#" + rand.Text()[:8] // another machine's instances may have the same names
 	}
 
-	watcher, err := limitfile.NewHidden(o.Limits, o.KeySecrets, o.Logger.With(slog.String("part", "polygen")), part("polygen"))
+	watcher, err := limitwatch.NewHidden(o.Limits, o.KeySecrets, o.Logger.With(slog.String("part", "polygen")), part("polygen"))
 	if err != nil {
 		return err
 	}
@@ -197,7 +197,7 @@ func Run(ctx context.Context, o Options) error {
 
 // warnOfLimits tells of every version of the limit file that wants another HAProxy
 // configuration than the one of the first, or that names users whom HAProxy never finds.
-func warnOfLimits(ctx context.Context, o Options, w *limitfile.Watcher, first *limits.Set) error {
+func warnOfLimits(ctx context.Context, o Options, w *limitwatch.Watcher, first *limits.Set) error {
 	warnOfNames(o, first)
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -249,7 +249,7 @@ func sameForHAProxy(set, first *limits.Set) bool {
 		(first.LimitsBandwidth() || !set.LimitsBandwidth())
 }
 
-func newPolygen(o Options, watcher *limitfile.Watcher, reg prometheus.Registerer, tracer *tracing.Tracer) (*polygen.Polygen, func(), error) {
+func newPolygen(o Options, watcher *limitwatch.Watcher, reg prometheus.Registerer, tracer *tracing.Tracer) (*polygen.Polygen, func(), error) {
 	log := o.Logger.With(slog.String("part", "polygen"))
 	b, err := bus.Open(bus.Options{Addresses: []string{o.Redis}, Password: o.redisPassword, Logger: log, Registerer: reg})
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package limitfile keeps the limit file and the files of its users_from loaded: it
+// Package limitwatch keeps the limit file and the files of its users_from loaded: it
 // watches them, loads all again when the content of one changes, and keeps the last
 // good set when one is broken, empty or gone.
 //
@@ -6,7 +6,7 @@
 // symbolic link ..data above them, and new files may match users_from. And it looks
 // every two seconds by itself, because network file systems and links out of the
 // folders send no events.
-package limitfile
+package limitwatch
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package limitfile
+package limitwatch
 
 import (
 	"context"
