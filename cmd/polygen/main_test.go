@@ -1,6 +1,8 @@
 package main
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,7 +19,6 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/cli"
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
@@ -189,7 +190,7 @@ func TestNamesOfOneProcessDiffer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var from view.From
+		var from api.From
 		if err := json.Unmarshal([]byte(body), &from); err != nil {
 			t.Fatal(err)
 		}
@@ -231,22 +232,22 @@ func TestAnswersQuestions(t *testing.T) {
 			if _, err := b.Take(t.Context(), "edge-1", []ratelimit.Ask{{Key: ratelimit.Key{Class: "GET", User: user}, Second: r.Now.Unix(), Limit: 10, Debt: 12}}); err != nil {
 				return err
 			}
-			var u view.User
-			if err := get(admin, view.Path(user, ""), &u); err != nil {
+			var u api.User
+			if err := get(admin, api.Path(user, ""), &u); err != nil {
 				return err
 			}
-			if u.Tier != "free" || u.Known || len(u.Decisions) == 0 || u.Decisions[0].Kind != view.Throttle || u.Limits[0].Max != 10 || u.Limits[0].Origin.Line != 3 {
+			if u.Tier != "free" || u.Known || len(u.Decisions) == 0 || u.Decisions[0].Kind != api.Throttle || u.Limits[0].Max != 10 || u.Limits[0].Origin.Line != 3 {
 				return fmt.Errorf("it says %+v", u)
 			}
-			var users view.Users
+			var users api.Users
 			if err := get(admin, "/api/v1/users?sort=recent&n=1", &users); err != nil || len(users.Users) != 1 || users.Users[0].Href != u.Href {
 				return fmt.Errorf("the list is %+v, %w", users, err)
 			}
-			var unknown view.UnknownUsers
+			var unknown api.UnknownUsers
 			if err := get(admin, "/api/v1/unknown-users", &unknown); err != nil || len(unknown.Users) != 1 {
 				return fmt.Errorf("unknown users are %+v, %w", unknown, err)
 			}
-			var instances view.Instances
+			var instances api.Instances
 			if err := get(admin, "/api/v1/instances", &instances); err != nil {
 				return err
 			}
@@ -257,8 +258,8 @@ func TestAnswersQuestions(t *testing.T) {
 		})
 	}
 	proctest.Eventually(t, "one of them says that it leads", func() error {
-		var first, second view.User
-		if err := errors.Join(get(one, view.Path(user, ""), &first), get(two, view.Path(user, ""), &second)); err != nil {
+		var first, second api.User
+		if err := errors.Join(get(one, api.Path(user, ""), &first), get(two, api.Path(user, ""), &second)); err != nil {
 			return err
 		}
 		if first.Leading == second.Leading {
@@ -269,8 +270,8 @@ func TestAnswersQuestions(t *testing.T) {
 	if err := os.Remove(limits); err != nil { // what it has stays in force, also for answers
 		t.Fatal(err)
 	}
-	var u view.User
-	if err := get(one, view.Path("alice", ""), &u); err != nil || u.Limits[0].Origin == nil {
+	var u api.User
+	if err := get(one, api.Path("alice", ""), &u); err != nil || u.Limits[0].Origin == nil {
 		t.Errorf("without its file it says %+v, %v", u, err)
 	}
 }

@@ -63,7 +63,7 @@ func (a Access) transport() (*http.Transport, error) {
 
 // request makes a request with the token, which is read anew: a command may run for
 // long. Nobody on the way gets to see a token.
-func (a *api) request(ctx context.Context, method, path string, body io.Reader) (*http.Request, error) {
+func (a *client) request(ctx context.Context, method, path string, body io.Reader) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, method, a.base+path, body)
 	if err != nil {
 		return nil, fmt.Errorf("address %q: want host:port or https://host:port: %s", a.address, adminHint)
@@ -83,7 +83,7 @@ func (a *api) request(ctx context.Context, method, path string, body io.Reader) 
 }
 
 // unauthorized says what to do about an answer 401.
-func (a *api) unauthorized() error {
+func (a *client) unauthorized() error {
 	if a.access.AdminTokenFile == "" {
 		return fmt.Errorf("%s wants a token: give one with --admin-token-file", a.address)
 	}
@@ -91,14 +91,14 @@ func (a *api) unauthorized() error {
 }
 
 // wrongScheme says what to do if one side speaks TLS and the other does not.
-func (a *api) wrongScheme(speaks string) error {
+func (a *client) wrongScheme(speaks string) error {
 	host := a.base[strings.Index(a.base, "://")+3:]
 	return fmt.Errorf("%s speaks %s: use %s://%s with --admin", host, strings.ToUpper(speaks), speaks, host)
 }
 
 // distrust says what to do about a certificate; it is nil if that is not what is
 // wrong.
-func (a *api) distrust(err error) error {
+func (a *client) distrust(err error) error {
 	var bad *tls.CertificateVerificationError
 	var unknown x509.UnknownAuthorityError
 	switch {

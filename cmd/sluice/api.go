@@ -1,6 +1,8 @@
 package main
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"bytes"
 	"context"
 	"encoding/json"
@@ -17,8 +19,6 @@ import (
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
-
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 )
 
 const (
@@ -28,16 +28,16 @@ const (
 	adminHint  = "name the address of a polygen's admin API with --admin"
 )
 
-// api asks a running polygen, or sluice up. Its errors are for people, and may be
+// client asks a running polygen, or sluice up. Its errors are for people, and may be
 // printed on a terminal whatever the other side said.
-type api struct {
+type client struct {
 	address string // of the admin API, as it was given
 	base    string // the same as a URL
 	access  Access
 	client  http.Client
 }
 
-func newAPI(address string, access Access) (*api, error) {
+func newAPI(address string, access Access) (*client, error) {
 	base, err := baseURL(address)
 	if err != nil {
 		return nil, err
@@ -46,18 +46,18 @@ func newAPI(address string, access Access) (*api, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &api{address, base, access, http.Client{
+	return &client{address, base, access, http.Client{
 		Transport:     transport,
 		Timeout:       askTimeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // no API has any
 	}}, nil
 }
 
-func (a *api) close() { a.client.CloseIdleConnections() }
+func (a *client) close() { a.client.CloseIdleConnections() }
 
-// get reads an answer, one of package view that begins with a view.From. When ctx
+// get reads an answer, one of package view that begins with a api.From. When ctx
 // has ended the error is that of ctx.
-func (a *api) get(ctx context.Context, path string, answer any) error {
+func (a *client) get(ctx context.Context, path string, answer any) error {
 	req, err := a.request(ctx, http.MethodGet, path, nil)
 	if err != nil {
 		return err
@@ -66,7 +66,7 @@ func (a *api) get(ctx context.Context, path string, answer any) error {
 }
 
 // send is get for what changes something, which the body says in JSON.
-func (a *api) send(ctx context.Context, method, path string, body, answer any) error {
+func (a *client) send(ctx context.Context, method, path string, body, answer any) error {
 	data, err := json.Marshal(body)
 	if err != nil {
 		return err
@@ -79,7 +79,7 @@ func (a *api) send(ctx context.Context, method, path string, body, answer any) e
 	return a.do(ctx, req, answer)
 }
 
-func (a *api) do(ctx context.Context, req *http.Request, answer any) error {
+func (a *client) do(ctx context.Context, req *http.Request, answer any) error {
 	res, err := a.client.Do(req)
 	if err != nil {
 		return a.failed(ctx, err)
@@ -90,7 +90,7 @@ func (a *api) do(ctx context.Context, req *http.Request, answer any) error {
 		return a.failed(ctx, err)
 	}
 	var told struct {
-		view.From
+		api.From
 		Error string `json:"error"`
 	}
 	err = json.Unmarshal(body, &told)
@@ -110,7 +110,7 @@ func (a *api) do(ctx context.Context, req *http.Request, answer any) error {
 }
 
 // failed says why there is no answer.
-func (a *api) failed(ctx context.Context, err error) error {
+func (a *client) failed(ctx context.Context, err error) error {
 	var timeout net.Error
 	var request *url.Error
 	switch {

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"errors"
 	"fmt"
 	"io"
@@ -10,7 +12,6 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/cli"
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -72,7 +73,7 @@ func (e *explain) run(stdout, stderr io.Writer) int {
 	if valid := set.Endpoints(); e.Endpoint != "" && !slices.Contains(valid, e.Endpoint) {
 		return cli.Exit(stderr, "sluice explain", unknownEndpoint(e.Endpoint, valid))
 	}
-	var live *view.User
+	var live *api.User
 	if e.Admin != "" {
 		u, err := e.ask()
 		if err != nil {

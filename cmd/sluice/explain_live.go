@@ -1,6 +1,8 @@
 package main
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"context"
 	"fmt"
 	"io"
@@ -10,23 +12,22 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 // ask asks a running polygen about the user.
-func (e *explain) ask() (u view.User, err error) {
+func (e *explain) ask() (u api.User, err error) {
 	a, err := newAPI(e.Admin, e.Access)
 	if err != nil {
 		return u, err
 	}
 	defer a.close()
-	return u, a.get(context.Background(), view.Path(e.User, e.Endpoint), &u)
+	return u, a.get(context.Background(), api.Path(e.User, e.Endpoint), &u)
 }
 
 // live prints what a polygen knows of the user. The version is that of the file that the
 // user's limits were read from.
-func (e *explain) live(out io.Writer, u view.User, version string) error {
+func (e *explain) live(out io.Writer, u api.User, version string) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "\npolygen %s at %s, %s, limits version %s\n", shown(u.Polygen), e.Admin, role(u.From), shown(u.Version))
 	if u.Version != version && !limits.IsHidden(u.User) { // else it is that of the file with keys in place of names
@@ -91,7 +92,7 @@ func (e *explain) live(out io.Writer, u view.User, version string) error {
 }
 
 // unlimitedClass says that no limit of its own counts requests of a class.
-func unlimitedClass(all []view.Limit, class string) string {
+func unlimitedClass(all []api.Limit, class string) string {
 	for _, l := range all {
 		if of, _ := limits.ParseRateName(l.Name); l.Window > 0 && of == class {
 			return ""
@@ -114,7 +115,7 @@ func elsewhere(endpoints []string) []string {
 }
 
 // used is the use of a limit, such as "7 of 10 this second, 10 in the last".
-func used(l view.Limit) string {
+func used(l api.Limit) string {
 	switch {
 	case l.Window > 0:
 		window := map[int64]string{1: "second", 60: "minute", 3600: "hour"}[l.Window]

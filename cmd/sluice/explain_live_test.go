@@ -1,6 +1,8 @@
 package main
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"bytes"
 	"errors"
 	"fmt"
@@ -16,24 +18,23 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-qos/sluice/internal/admin"
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/internal/proctest"
 )
 
 // told answers every question about a user with the same.
 type told struct {
 	admin.API
-	user  view.User
+	user  api.User
 	asked string
 }
 
-func (a *told) User(name, endpoint string) view.User {
+func (a *told) User(name, endpoint string) api.User {
 	a.asked = fmt.Sprintf("%q at %q", name, endpoint)
 	return a.user
 }
 
 // explained runs "sluice explain" against a polygen that knows this.
-func explained(t *testing.T, u view.User, args ...string) (stdout, asked string) {
+func explained(t *testing.T, u api.User, args ...string) (stdout, asked string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "limits.yaml")
 	if err := os.WriteFile(file, []byte(goodLimits), 0o600); err != nil {
@@ -59,10 +60,10 @@ func TestExplainLive(t *testing.T) {
 	now := time.Date(2026, 11, 20, 12, 30, 0, 250e6, time.UTC)
 	until := now.Add(750 * time.Millisecond)
 	last := int64(10)
-	from := view.From{Polygen: "one", Leading: true, Version: versionOf(t), Time: now}
+	from := api.From{Polygen: "one", Leading: true, Version: versionOf(t), Time: now}
 	for _, tt := range []struct {
 		name, want string
-		user       view.User
+		user       api.User
 	}{
 		{"who is refused", `polygen one at ADDR, leading, limits version VERSION
 state: blocked; last heard of at 12:30:00.250
@@ -86,17 +87,17 @@ counted apart at: uploads (see --endpoint)
 last refusals:
   2026-11-20T12:30:00Z  throttle   GET         request-rate
   2026-11-20T12:30:00Z  refused 7  concurrent  concurrent-requests  dry-run: nobody is refused
-`, view.User{
-			From: from, State: view.Blocked, Seen: &now, InProgress: 5, Started: map[string]float64{"*": 12.5, "GET": 10, "PUT\x1b": 2.5}, Endpoints: []string{"uploads"},
-			Why: []view.Why{{Limit: "GET", Reason: view.RequestRate, Mode: "enforce", Since: now, Until: &until},
-				{Limit: "concurrent", Reason: view.ConcurrentRequests, Mode: "enforce", Since: now}},
-			Limits: []view.Limit{{Name: "GET", Max: 10, Window: 1, Mode: "enforce", Used: 12, Last: &last},
+`, api.User{
+			From: from, State: api.Blocked, Seen: &now, InProgress: 5, Started: map[string]float64{"*": 12.5, "GET": 10, "PUT\x1b": 2.5}, Endpoints: []string{"uploads"},
+			Why: []api.Why{{Limit: "GET", Reason: api.RequestRate, Mode: "enforce", Since: now, Until: &until},
+				{Limit: "concurrent", Reason: api.ConcurrentRequests, Mode: "enforce", Since: now}},
+			Limits: []api.Limit{{Name: "GET", Max: 10, Window: 1, Mode: "enforce", Used: 12, Last: &last},
 				{Name: "*/minute", Max: 500, Window: 60, Burst: 7, Mode: "dry-run", Used: 12, Last: &last},
 				{Name: "concurrent", Max: 5, Mode: "enforce", Used: 5},
 				{Name: "bandwidth.down", Max: 10 << 20, Mode: "enforce", Used: 3 << 19}},
-			Instances: []view.Place{{Instance: "one", InProgress: 3, Slots: 4, Down: 3 << 19, DownShare: 8 << 20}, {Instance: "two\x1b", InProgress: 2, Slots: 1, Up: 9, UpShare: 2048}},
-			Decisions: []view.Decision{{Time: now, Kind: view.Throttle, Limit: "GET", Reason: view.RequestRate, Mode: "enforce"},
-				{Time: now, Kind: view.Refused, Limit: "concurrent", Reason: view.ConcurrentRequests, Mode: "dry-run", Count: 7}},
+			Instances: []api.Place{{Instance: "one", InProgress: 3, Slots: 4, Down: 3 << 19, DownShare: 8 << 20}, {Instance: "two\x1b", InProgress: 2, Slots: 1, Up: 9, UpShare: 2048}},
+			Decisions: []api.Decision{{Time: now, Kind: api.Throttle, Limit: "GET", Reason: api.RequestRate, Mode: "enforce"},
+				{Time: now, Kind: api.Refused, Limit: "concurrent", Reason: api.ConcurrentRequests, Mode: "dry-run", Count: 7}},
 		}},
 		{"who was never heard of", `polygen one at ADDR, following, limits version other
   these are not those of FILE, which has version VERSION: the use below is against polygen's
@@ -107,7 +108,7 @@ requests started:
   none in the last seconds
 last refusals:
   none known
-`, view.User{From: view.From{Polygen: "one", Version: "other"}, State: view.OK}},
+`, api.User{From: api.From{Polygen: "one", Version: "other"}, State: api.OK}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, asked := explained(t, tt.user, "a/b c")
@@ -122,7 +123,7 @@ last refusals:
 // Where else a user was seen, "" included, which is no endpoint.
 func TestExplainNamesPlaces(t *testing.T) {
 	now := time.Date(2026, 11, 20, 12, 30, 0, 0, time.UTC)
-	got, _ := explained(t, view.User{From: view.From{Polygen: "one", Time: now}, State: view.OK, Seen: &now, Endpoints: []string{"", "up\x1b"}}, "bob")
+	got, _ := explained(t, api.User{From: api.From{Polygen: "one", Time: now}, State: api.OK, Seen: &now, Endpoints: []string{"", "up\x1b"}}, "bob")
 	if want := "counted apart at: everywhere else, \"up\\x1b\" (see --endpoint)\n"; !strings.Contains(got, want) {
 		t.Errorf("printed %s, want %q in it", got, want)
 	}

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -10,32 +12,31 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-qos/sluice/internal/admin"
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 )
 
 // fixed is a polygen that always answers the same. Lists ask it by keys alone.
 type fixed struct {
 	admin.API
-	users view.Users
-	keys  map[string]view.User // by key and endpoint
-	bob   view.User            // the answer for every name
+	users api.Users
+	keys  map[string]api.User // by key and endpoint
+	bob   api.User            // the answer for every name
 }
 
-func (f *fixed) Users(by view.Sort, n int) view.Users {
+func (f *fixed) Users(by api.Sort, n int) api.Users {
 	u := f.users
 	u.Sort, u.Users = by, u.Users[:min(n, len(u.Users))]
 	return u
 }
 
-func (f *fixed) UserOfKey(key, endpoint string) view.User {
+func (f *fixed) UserOfKey(key, endpoint string) api.User {
 	u := f.keys[key+"@"+endpoint]
 	u.From = f.users.From
 	return u
 }
 
-func (f *fixed) User(name, endpoint string) view.User {
+func (f *fixed) User(name, endpoint string) api.User {
 	u := f.bob
-	u.Name = view.Name{User: name, Endpoint: endpoint, Href: view.Path(name, endpoint)}
+	u.Name = api.Name{User: name, Endpoint: endpoint, Href: api.Path(name, endpoint)}
 	return u
 }
 
@@ -57,35 +58,35 @@ var evil = []string{"\x1b[31mred\x07", "\xff\xfe", "\u009b2J", "\u202egnp"}
 func cluster() *fixed {
 	ago := func(d time.Duration) time.Time { return noon.Add(-d) }
 	until, last := noon.Add(750*time.Millisecond), func(n int64) *int64 { return &n }
-	f := &fixed{keys: map[string]view.User{
-		"alice@": {Limits: []view.Limit{{Name: "GET", Max: 100, Window: 1, Mode: "enforce", Used: 5, Last: last(80)},
+	f := &fixed{keys: map[string]api.User{
+		"alice@": {Limits: []api.Limit{{Name: "GET", Max: 100, Window: 1, Mode: "enforce", Used: 5, Last: last(80)},
 			{Name: "GET/hour", Max: 1000, Window: 3600, Mode: "enforce", Used: 700, Last: last(999)}}},
-		"carol d@uploads": {Why: []view.Why{{Limit: "PUT", Mode: "enforce", Until: &until}}, Limits: []view.Limit{
+		"carol d@uploads": {Why: []api.Why{{Limit: "PUT", Mode: "enforce", Until: &until}}, Limits: []api.Limit{
 			{Name: "PUT", Max: 4, Window: 1, Mode: "enforce", Used: 5, Last: new(int64)}, {Name: "concurrent", Max: 1, Mode: "dry-run", Used: 9}}},
-		"~AB@": {Limits: []view.Limit{{Name: "concurrent", Max: 8, Mode: "dry-run", Used: 7}}},
+		"~AB@": {Limits: []api.Limit{{Name: "concurrent", Max: 8, Mode: "dry-run", Used: 7}}},
 	}}
-	add := func(name, endpoint string, s view.Summary) {
-		s.Name = view.Name{User: name, Endpoint: endpoint, Href: view.Path(name, endpoint)}
+	add := func(name, endpoint string, s api.Summary) {
+		s.Name = api.Name{User: name, Endpoint: endpoint, Href: api.Path(name, endpoint)}
 		f.users.Users = append(f.users.Users, s)
 	}
-	add("alice", "", view.Summary{Tier: "pro", Known: true, State: view.OK, Rate: 80, InProgress: 3, Down: 3 << 19, Seen: ago(300 * time.Millisecond)})
-	add("carol d", "uploads", view.Summary{Tier: "free", State: view.Throttled, Rate: 4.25, Up: 12, Seen: ago(0)})
-	add("~AB", "", view.Summary{Tier: "free", State: view.Blocked, InProgress: 7, Seen: ago(200 * time.Second)})
-	add("#root", "", view.Summary{Tier: "staff", State: view.OK, Seen: noon.Add(time.Second)})
+	add("alice", "", api.Summary{Tier: "pro", Known: true, State: api.OK, Rate: 80, InProgress: 3, Down: 3 << 19, Seen: ago(300 * time.Millisecond)})
+	add("carol d", "uploads", api.Summary{Tier: "free", State: api.Throttled, Rate: 4.25, Up: 12, Seen: ago(0)})
+	add("~AB", "", api.Summary{Tier: "free", State: api.Blocked, InProgress: 7, Seen: ago(200 * time.Second)})
+	add("#root", "", api.Summary{Tier: "staff", State: api.OK, Seen: noon.Add(time.Second)})
 	for _, name := range evil {
-		add(name, "", view.Summary{Tier: "free", State: view.OK, Seen: ago(0)})
+		add(name, "", api.Summary{Tier: "free", State: api.OK, Seen: ago(0)})
 	}
-	f.users.From = view.From{Polygen: "one", Leading: true, Version: "0123456789ab", Time: noon}
+	f.users.From = api.From{Polygen: "one", Leading: true, Version: "0123456789ab", Time: noon}
 	f.users.Seen = 12
-	f.bob = view.User{
-		From: f.users.From, State: view.Throttled, Seen: &noon, InProgress: 5,
-		Why: []view.Why{{Limit: "GET", Reason: view.RequestRate, Mode: "enforce", Since: noon, Until: &until}},
-		Limits: []view.Limit{{Name: "GET", Max: 10, Window: 1, Mode: "enforce", Used: 12, Last: last(10)},
+	f.bob = api.User{
+		From: f.users.From, State: api.Throttled, Seen: &noon, InProgress: 5,
+		Why: []api.Why{{Limit: "GET", Reason: api.RequestRate, Mode: "enforce", Since: noon, Until: &until}},
+		Limits: []api.Limit{{Name: "GET", Max: 10, Window: 1, Mode: "enforce", Used: 12, Last: last(10)},
 			{Name: "*/minute", Max: 500, Window: 60, Burst: 7, Mode: "dry-run", Used: 12, Last: last(10)},
 			{Name: "concurrent", Max: 5, Mode: "enforce", Used: 5},
 			{Name: "bandwidth.down", Max: 10 << 20, Mode: "enforce", Used: 3 << 19}},
-		Instances: []view.Place{{Instance: "one", InProgress: 3, Slots: 4, Down: 3 << 19, DownShare: 8 << 20}, {Instance: evil[0], InProgress: 2, Slots: 1, Up: 9}},
-		Decisions: []view.Decision{{Time: noon, Kind: view.Throttle, Limit: "GET", Reason: view.RequestRate, Mode: "enforce"}},
+		Instances: []api.Place{{Instance: "one", InProgress: 3, Slots: 4, Down: 3 << 19, DownShare: 8 << 20}, {Instance: evil[0], InProgress: 2, Slots: 1, Up: 9}},
+		Decisions: []api.Decision{{Time: noon, Kind: api.Throttle, Limit: "GET", Reason: api.RequestRate, Mode: "enforce"}},
 		Endpoints: []string{},
 	}
 	return f

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"cmp"
 	"context"
 	"encoding/json"
@@ -16,7 +18,6 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/cli"
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 )
 
 type override struct {
@@ -85,20 +86,20 @@ func (o *override) do(stdout io.Writer) error {
 	ctx, path := context.Background(), handPath("/api/v1/overrides/", o.User, "", o.Endpoint)
 	switch {
 	case o.List:
-		var all view.Overrides
+		var all api.Overrides
 		if err := a.get(ctx, "/api/v1/overrides", &all); err != nil {
 			return err
 		}
 		return listOverrides(stdout, all)
 	case o.Remove:
-		var gone view.Override
+		var gone api.Override
 		if err := a.send(ctx, http.MethodDelete, path, map[string]any{"reason": o.Reason}, &gone); err != nil {
 			return err
 		}
 		_, err = fmt.Fprintf(stdout, "%s has the limits of the limit file again; the override said %s: %s\n", userAt(gone.Name), brief(gone.Limits), shown(gone.Reason))
 		return err
 	}
-	var set view.Override
+	var set api.Override
 	if err := a.send(ctx, http.MethodPut, path, map[string]any{"for": o.For.String(), "reason": o.Reason, "limits": limits}, &set); err != nil {
 		return err
 	}
@@ -106,14 +107,14 @@ func (o *override) do(stdout io.Writer) error {
 	return err
 }
 
-func userAt(n view.Name) string {
+func userAt(n api.Name) string {
 	if n.Endpoint == "" {
 		return shown(n.User)
 	}
 	return shown(n.User) + " at endpoint " + shown(n.Endpoint)
 }
 
-func listOverrides(stdout io.Writer, all view.Overrides) error {
+func listOverrides(stdout io.Writer, all api.Overrides) error {
 	if len(all.Overrides) == 0 {
 		_, err := fmt.Fprintln(stdout, "no overrides")
 		return err
@@ -242,7 +243,7 @@ func (u *unblock) do(stdout io.Writer) error {
 		return err
 	}
 	defer a.close()
-	var out view.Unblocked
+	var out api.Unblocked
 	path := handPath("/api/v1/users/", u.User, "/unblock", u.Endpoint)
 	if err := a.send(context.Background(), http.MethodPost, path, map[string]any{"reason": u.Reason}, &out); err != nil {
 		return err

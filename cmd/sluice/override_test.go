@@ -1,6 +1,8 @@
 package main
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,41 +16,40 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/internal/proctest"
 )
 
 // By hand: what is set for alice is kept as it is told, and nobody else may be touched.
 
-func (f *fixed) Overrides() view.Overrides {
-	return view.Overrides{From: f.users.From, Capacity: 1000, Overrides: []view.ByHand{
-		{Name: view.Name{User: "alice", Endpoint: "up"}, Limits: json.RawMessage(`{"requests":{"GET":{"minute":9,"second":7}},"concurrent":50}`), Reason: "launch day", By: "ops from 127.0.0.1", Until: noon.Add(time.Hour)},
-		{Name: view.Name{User: evil[0]}, Limits: json.RawMessage(`"gold"`), Reason: evil[2], By: evil[3], Until: noon, Problem: evil[0]},
+func (f *fixed) Overrides() api.Overrides {
+	return api.Overrides{From: f.users.From, Capacity: 1000, Overrides: []api.ByHand{
+		{Name: api.Name{User: "alice", Endpoint: "up"}, Limits: json.RawMessage(`{"requests":{"GET":{"minute":9,"second":7}},"concurrent":50}`), Reason: "launch day", By: "ops from 127.0.0.1", Until: noon.Add(time.Hour)},
+		{Name: api.Name{User: evil[0]}, Limits: json.RawMessage(`"gold"`), Reason: evil[2], By: evil[3], Until: noon, Problem: evil[0]},
 	}}
 }
 
-func (f *fixed) Override(_ context.Context, a view.Act) (view.Override, error) {
+func (f *fixed) Override(_ context.Context, a api.Act) (api.Override, error) {
 	if a.User != "alice" {
-		return view.Override{}, fmt.Errorf("limits: no for %s", a.Limits)
+		return api.Override{}, fmt.Errorf("limits: no for %s", a.Limits)
 	}
-	return view.Override{From: f.users.From, ByHand: view.ByHand{Name: view.Name{User: a.User, Endpoint: a.Endpoint}, Limits: a.Limits, Reason: a.Reason, Until: noon.Add(a.For)}}, nil
+	return api.Override{From: f.users.From, ByHand: api.ByHand{Name: api.Name{User: a.User, Endpoint: a.Endpoint}, Limits: a.Limits, Reason: a.Reason, Until: noon.Add(a.For)}}, nil
 }
 
-func (f *fixed) RemoveOverride(_ context.Context, a view.Act) (view.Override, error) {
+func (f *fixed) RemoveOverride(_ context.Context, a api.Act) (api.Override, error) {
 	if a.User != "alice" {
-		return view.Override{}, view.ErrNoOverride
+		return api.Override{}, api.ErrNoOverride
 	}
-	return view.Override{From: f.users.From, ByHand: view.ByHand{Name: view.Name{User: a.User, Endpoint: a.Endpoint}, Limits: json.RawMessage(`"pro"`), Reason: "launch"}}, nil
+	return api.Override{From: f.users.From, ByHand: api.ByHand{Name: api.Name{User: a.User, Endpoint: a.Endpoint}, Limits: json.RawMessage(`"pro"`), Reason: "launch"}}, nil
 }
 
-func (f *fixed) Unblock(_ context.Context, a view.Act) (view.Unblocked, error) {
+func (f *fixed) Unblock(_ context.Context, a api.Act) (api.Unblocked, error) {
 	if a.User != "alice" {
-		return view.Unblocked{}, fmt.Errorf("%w: gone", view.ErrUnavailable)
+		return api.Unblocked{}, fmt.Errorf("%w: gone", api.ErrUnavailable)
 	}
-	return view.Unblocked{From: f.users.From, Name: view.Name{User: a.User, Endpoint: a.Endpoint}, Sent: true, Note: "because " + a.Reason}, nil
+	return api.Unblocked{From: f.users.From, Name: api.Name{User: a.User, Endpoint: a.Endpoint}, Sent: true, Note: "because " + a.Reason}, nil
 }
 
-func (f *fixed) Refuse(view.Act, error) {}
+func (f *fixed) Refuse(api.Act, error) {}
 
 func TestLimitsOf(t *testing.T) {
 	for _, tt := range []struct{ name, words, want string }{
@@ -163,7 +164,7 @@ func TestOverrideUp(t *testing.T) {
 	}, "explain", "bob", "--limits", file)
 	proctest.Eventually(t, "sluice override --remove", func() error {
 		_, err := sluice("override", "--remove", "bob")
-		if err != nil && strings.Contains(err.Error(), view.ErrNoOverride.Error()) {
+		if err != nil && strings.Contains(err.Error(), api.ErrNoOverride.Error()) {
 			return nil // it was removed, and the answer was lost
 		}
 		return err

@@ -1,13 +1,13 @@
 package main
 
 import (
-	"testing"
+	"github.com/sluice-qos/sluice/internal/api"
 
-	"github.com/sluice-qos/sluice/internal/polygen/view"
+	"testing"
 )
 
 func TestRole(t *testing.T) {
-	for want, f := range map[string]view.From{
+	for want, f := range map[string]api.From{
 		"leading":                             {Leading: true},
 		"following":                           {},
 		`cut off ("redis cannot be reached")`: {Degraded: "redis cannot be reached: dial tcp 127.0.0.1:6379: connect: connection refused"},

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"context"
 	"fmt"
 	"io"
@@ -14,7 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-qos/sluice/internal/cli"
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 )
 
 type top struct {
@@ -96,7 +97,7 @@ func (t *top) run(stdout, stderr io.Writer) int {
 		redrawing.Go(func() { s.redrawOn(ctx, resized) })
 		d = s
 	}
-	ask := func(ctx context.Context) (*picture, error) { return look(ctx, a, view.Sort(t.Sort), t.N) }
+	ask := func(ctx context.Context) (*picture, error) { return look(ctx, a, api.Sort(t.Sort), t.N) }
 	return cli.Exit(stderr, "sluice top", t.follow(ctx, ask, d))
 }
 
@@ -135,13 +136,13 @@ func (t *top) follow(ctx context.Context, ask func(context.Context) (*picture, e
 
 // picture is what polygen said of the users with most.
 type picture struct {
-	view.Users
+	api.Users
 	Ranked []ranked `json:"users"` // instead of those of Users
 }
 
 // ranked is a user and the limit that the user is nearest to.
 type ranked struct {
-	view.Summary
+	api.Summary
 	Nearest *nearest `json:"nearest"` // null: they have no limit
 }
 
@@ -155,7 +156,7 @@ type nearest struct {
 }
 
 // look asks for the users with most, and then about each.
-func look(ctx context.Context, a *api, by view.Sort, n int) (*picture, error) {
+func look(ctx context.Context, a *client, by api.Sort, n int) (*picture, error) {
 	var p picture
 	query := url.Values{"sort": {string(by)}, "n": {fmt.Sprint(n)}}
 	if err := a.get(ctx, "/api/v1/users?"+query.Encode(), &p.Users); err != nil {
@@ -189,7 +190,7 @@ func look(ctx context.Context, a *api, by view.Sort, n int) (*picture, error) {
 
 // askNearest asks about a user by key, even if the list has the name: for a name polygen
 // would read the limit file to tell where each limit is from.
-func askNearest(ctx context.Context, a *api, href string) (*nearest, error) {
+func askNearest(ctx context.Context, a *client, href string) (*nearest, error) {
 	u, err := url.Parse(href)
 	if err != nil || !strings.HasPrefix(href, "/api/v1/users/") {
 		return nil, fmt.Errorf("what listens at %s is no polygen (a user is at %s): %s", a.address, shown(href), adminHint)
@@ -197,7 +198,7 @@ func askNearest(ctx context.Context, a *api, href string) (*nearest, error) {
 	q := u.Query()
 	q.Set("by", "key")
 	u.RawQuery = q.Encode()
-	var user view.User
+	var user api.User
 	if err := a.get(ctx, u.RequestURI(), &user); err != nil {
 		return nil, err
 	}
@@ -206,7 +207,7 @@ func askNearest(ctx context.Context, a *api, href string) (*nearest, error) {
 
 // nearestOf is the limit that a user is refused for, else the one of which the user uses
 // the largest part; of equal ones the first.
-func nearestOf(u view.User) *nearest {
+func nearestOf(u api.User) *nearest {
 	refused := map[string]bool{}
 	for _, w := range u.Why {
 		refused[w.Limit] = w.Mode == "enforce"

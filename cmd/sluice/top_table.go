@@ -1,6 +1,8 @@
 package main
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"fmt"
 	"os"
 	"strconv"
@@ -9,8 +11,6 @@ import (
 	"unicode"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 )
 
 // The columns of a list, as people and as programs see their names. Numbers are on
@@ -89,7 +89,7 @@ func headline(p *picture) string {
 	return line + ", by " + shown(string(p.Sort))
 }
 
-func role(f view.From) string {
+func role(f api.From) string {
 	if f.Degraded != "" {
 		why, _, _ := strings.Cut(f.Degraded, ": ")
 		return "cut off (" + shown(why) + ")"

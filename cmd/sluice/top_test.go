@@ -1,6 +1,8 @@
 package main
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"bytes"
 	"context"
 	"encoding/json"
@@ -23,35 +25,34 @@ import (
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/internal/proctest"
 )
 
 func TestNearest(t *testing.T) {
-	limit := func(name string, used, most int64) view.Limit {
-		return view.Limit{Name: name, Max: most, Mode: "enforce", Used: used}
+	limit := func(name string, used, most int64) api.Limit {
+		return api.Limit{Name: name, Max: most, Mode: "enforce", Used: used}
 	}
-	window := func(name string, length, used, last, most int64) view.Limit {
-		return view.Limit{Name: name, Max: most, Window: length, Mode: "enforce", Used: used, Last: &last}
+	window := func(name string, length, used, last, most int64) api.Limit {
+		return api.Limit{Name: name, Max: most, Window: length, Mode: "enforce", Used: used, Last: &last}
 	}
 	for _, tt := range []struct {
 		name string
-		user view.User
+		user api.User
 		want *nearest
 	}{
-		{"who has no limit is near none", view.User{}, nil},
-		{"the largest part, not the largest number", view.User{Limits: []view.Limit{limit("GET", 10, 100), limit("concurrent", 1, 2)}},
+		{"who has no limit is near none", api.User{}, nil},
+		{"the largest part, not the largest number", api.User{Limits: []api.Limit{limit("GET", 10, 100), limit("concurrent", 1, 2)}},
 			&nearest{"concurrent", "enforce", 1, 2, 0.5}},
-		{"the first of equal ones", view.User{Limits: []view.Limit{limit("*", 5, 10), limit("GET", 1, 2)}}, &nearest{"*", "enforce", 5, 10, 0.5}},
-		{"of a second the full one before counts, too", view.User{Limits: []view.Limit{window("GET", 1, 1, 9, 10), window("PUT", 1, 5, 0, 10)}},
+		{"the first of equal ones", api.User{Limits: []api.Limit{limit("*", 5, 10), limit("GET", 1, 2)}}, &nearest{"*", "enforce", 5, 10, 0.5}},
+		{"of a second the full one before counts, too", api.User{Limits: []api.Limit{window("GET", 1, 1, 9, 10), window("PUT", 1, 5, 0, 10)}},
 			&nearest{"GET", "enforce", 9, 10, 0.9}},
-		{"of a longer window it does not", view.User{Limits: []view.Limit{window("GET/hour", 3600, 1, 9, 10), window("PUT", 1, 5, 0, 10)}},
+		{"of a longer window it does not", api.User{Limits: []api.Limit{window("GET/hour", 3600, 1, 9, 10), window("PUT", 1, 5, 0, 10)}},
 			&nearest{"PUT", "enforce", 5, 10, 0.5}},
-		{"the limit that refuses comes first", view.User{Limits: []view.Limit{limit("GET", 10, 10), limit("concurrent", 4, 5)},
-			Why: []view.Why{{Limit: "concurrent", Mode: "enforce"}}}, &nearest{"concurrent", "enforce", 4, 5, 0.8}},
-		{"a dry run refuses nobody", view.User{Limits: []view.Limit{limit("GET", 10, 10), limit("concurrent", 4, 5)},
-			Why: []view.Why{{Limit: "concurrent", Mode: "dry-run"}}}, &nearest{"GET", "enforce", 10, 10, 1}},
-		{"a limit of nothing is full", view.User{Limits: []view.Limit{limit("GET", 0, 0)}}, &nearest{"GET", "enforce", 0, 0, 1}},
+		{"the limit that refuses comes first", api.User{Limits: []api.Limit{limit("GET", 10, 10), limit("concurrent", 4, 5)},
+			Why: []api.Why{{Limit: "concurrent", Mode: "enforce"}}}, &nearest{"concurrent", "enforce", 4, 5, 0.8}},
+		{"a dry run refuses nobody", api.User{Limits: []api.Limit{limit("GET", 10, 10), limit("concurrent", 4, 5)},
+			Why: []api.Why{{Limit: "concurrent", Mode: "dry-run"}}}, &nearest{"GET", "enforce", 10, 10, 1}},
+		{"a limit of nothing is full", api.User{Limits: []api.Limit{limit("GET", 0, 0)}}, &nearest{"GET", "enforce", 0, 0, 1}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if diff := cmp.Diff(tt.want, nearestOf(tt.user)); diff != "" {
@@ -64,7 +65,7 @@ func TestNearest(t *testing.T) {
 // The list for people: units, and no sign of a comment.
 func TestTopForPeople(t *testing.T) {
 	p := &picture{Users: cluster().users, Ranked: []ranked{{Summary: cluster().users.Users[0], Nearest: &nearest{"GET", "enforce", 80, 100, 0.8}}}}
-	p.Sort, p.Leading, p.Dropped = view.ByRate, false, 3
+	p.Sort, p.Leading, p.Dropped = api.ByRate, false, 3
 	p.Ranked[0].Seen = noon.Add(-200 * time.Second)
 	want := `2026-11-20T12:00:00Z  polygen one, following, limits version 0123456789ab, users seen: 12 (forgotten, because there were too many: 3), by rate
 user   tier  state  rate/s  in progress      down    up  nearest  used   seen
@@ -76,9 +77,9 @@ alice  pro   ok       80.0            3  1.5MiB/s  0B/s  GET       80%  3m20s`
 
 // A screen is drawn over the one before, and never is larger than the terminal.
 func TestScreen(t *testing.T) {
-	p := &picture{Users: view.Users{From: view.From{Polygen: "one", Version: "v", Time: noon}, Sort: view.ByUp}}
+	p := &picture{Users: api.Users{From: api.From{Polygen: "one", Version: "v", Time: noon}, Sort: api.ByUp}}
 	for _, name := range []string{"a", "a-long-name-of-somebody", "日本語日本語日本語", "d"} {
-		p.Ranked = append(p.Ranked, ranked{Summary: view.Summary{Name: view.Name{User: name}, Tier: "t", State: view.OK, Seen: noon}})
+		p.Ranked = append(p.Ranked, ranked{Summary: api.Summary{Name: api.Name{User: name}, Tier: "t", State: api.OK, Seen: noon}})
 	}
 	columns, rows := 70, 6
 	var out bytes.Buffer

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -11,7 +13,6 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/cli"
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 )
 
 type watch struct {
@@ -60,7 +61,7 @@ func (w *watch) run(stdout, stderr io.Writer) int {
 		return cli.Exit(stderr, "sluice watch", err)
 	}
 	defer a.close()
-	ask := func(ctx context.Context) (u view.User, err error) {
+	ask := func(ctx context.Context) (u api.User, err error) {
 		return u, a.get(ctx, watchPath(w.User, w.Endpoint), &u)
 	}
 	return cli.Exit(stderr, "sluice watch", w.follow(ctx, ask, stdout, stderr))
@@ -70,9 +71,9 @@ func (w *watch) run(stdout, stderr io.Writer) int {
 // name is not known.
 func watchPath(user, endpoint string) string {
 	if isHash(user) {
-		return view.PathOfKey(user, endpoint)
+		return api.PathOfKey(user, endpoint)
 	}
-	return view.Path(user, endpoint)
+	return api.Path(user, endpoint)
 }
 
 // isHash reports whether this is how a user is shown whose name is not known.
@@ -83,7 +84,7 @@ func isHash(user string) bool {
 
 // follow prints until ctx ends. It asks more often than it prints if the interval is
 // long.
-func (w *watch) follow(ctx context.Context, ask func(context.Context) (view.User, error), stdout, stderr io.Writer) error {
+func (w *watch) follow(ctx context.Context, ask func(context.Context) (api.User, error), stdout, stderr io.Writer) error {
 	asks := int((w.Interval + maxWatchInterval - 1) / maxWatchInterval) // in an interval
 	var last time.Time                                                  // zero: there was no answer yet
 	var away outage
@@ -112,7 +113,7 @@ func (w *watch) follow(ctx context.Context, ask func(context.Context) (view.User
 
 // print writes what is new in an answer, and if it is time, or it has changed, how
 // the user fares.
-func (w *watch) print(stdout io.Writer, u view.User, told *story, isTime bool) error {
+func (w *watch) print(stdout io.Writer, u api.User, told *story, isTime bool) error {
 	decisions, changed := told.next(u)
 	for _, d := range decisions {
 		var err error
@@ -138,26 +139,26 @@ func (w *watch) print(stdout io.Writer, u view.User, told *story, isTime bool) e
 
 // decided is a decision in JSON.
 type decided struct {
-	Time     time.Time     `json:"time"`
-	User     string        `json:"user"`
-	Endpoint string        `json:"endpoint"`
-	Decision view.Decision `json:"decision"`
+	Time     time.Time    `json:"time"`
+	User     string       `json:"user"`
+	Endpoint string       `json:"endpoint"`
+	Decision api.Decision `json:"decision"`
 }
 
 // story is what was told of a user. Its zero value is before the first answer.
 type story struct {
-	polygen   string          // that answered last
-	decisions []view.Decision // of the last answer
-	newest    time.Time       // of all decisions
-	was       string          // state, reasons and limits
+	polygen   string         // that answered last
+	decisions []api.Decision // of the last answer
+	newest    time.Time      // of all decisions
+	was       string         // state, reasons and limits
 }
 
 // next takes an answer. It returns the decisions that are new, the oldest first, and
 // whether the state, its reasons or the limits have changed. Refusals that were added
 // to a decision are a decision of their own.
-func (s *story) next(u view.User) (fresh []view.Decision, changed bool) {
+func (s *story) next(u api.User) (fresh []api.Decision, changed bool) {
 	for _, d := range slices.Backward(u.Decisions) {
-		i := slices.IndexFunc(s.decisions, func(old view.Decision) bool {
+		i := slices.IndexFunc(s.decisions, func(old api.Decision) bool {
 			return old.Time.Equal(d.Time) && old.Kind == d.Kind && old.Limit == d.Limit
 		})
 		switch {
@@ -182,7 +183,7 @@ func (s *story) next(u view.User) (fresh []view.Decision, changed bool) {
 }
 
 // summary has what a change is told of at once.
-func summary(u view.User) string {
+func summary(u api.User) string {
 	s := fmt.Sprintf("%s %q %q", u.State, u.Tier, u.Version)
 	for _, y := range u.Why {
 		s += fmt.Sprintf(" %q %q", y.Limit, y.Mode)
@@ -195,7 +196,7 @@ func summary(u view.User) string {
 
 const watchTime = "2006-01-02T15:04:05.000Z07:00"
 
-func decisionLine(d view.Decision) string {
+func decisionLine(d api.Decision) string {
 	what := shown(string(d.Kind))
 	if d.Count > 0 {
 		what += " " + strconv.Itoa(d.Count)
@@ -204,7 +205,7 @@ func decisionLine(d view.Decision) string {
 }
 
 // stateLine is how a user fares.
-func stateLine(u view.User) string {
+func stateLine(u api.User) string {
 	state := shown(string(u.State))
 	if u.Seen == nil {
 		state += ", nothing was heard of the user"
@@ -234,7 +235,7 @@ func stateLine(u view.User) string {
 }
 
 // useOf is the use of a limit, such as "GET 7/10 (last 10)".
-func useOf(l view.Limit) string {
+func useOf(l api.Limit) string {
 	if name, ok := strings.CutPrefix(l.Name, "bandwidth."); ok {
 		return fmt.Sprintf("%s %s of %s/s", shown(name), perSecond(l.Used), size(l.Max))
 	}
@@ -249,7 +250,7 @@ func useOf(l view.Limit) string {
 }
 
 // placed is what one instance runs, and its share.
-func placed(p view.Place) string {
+func placed(p api.Place) string {
 	s := fmt.Sprintf("%s %d of %d slots", shown(p.Instance), p.InProgress, p.Slots)
 	for _, d := range []struct {
 		name         string

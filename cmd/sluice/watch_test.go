@@ -1,6 +1,8 @@
 package main
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"bufio"
 	"bytes"
 	"context"
@@ -19,23 +21,22 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/internal/proctest"
 )
 
 func TestStateLine(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		user view.User
+		user api.User
 		want string
 	}{
 		{"who is refused", cluster().bob, `2026-11-20T12:00:00.250Z throttled: GET until 12:00:01.000; ` +
 			`GET 12/10 (last 10), */minute 12/500+7 (last 10) (dry-run), concurrent 5/5, down 1.5 MiB/s of 10 MiB/s; ` +
 			`one 3 of 4 slots, down 1.5 MiB/s of 8.0 MiB/s; "\x1b[31mred\a" 2 of 1 slots, up 9 B/s of none`},
-		{"who is blocked, and would be throttled", view.User{From: view.From{Time: noon}, State: view.Blocked, Seen: &noon,
-			Why: []view.Why{{Limit: "concurrent", Mode: "enforce"}, {Limit: "GET", Mode: "dry-run", Until: &noon}}},
+		{"who is blocked, and would be throttled", api.User{From: api.From{Time: noon}, State: api.Blocked, Seen: &noon,
+			Why: []api.Why{{Limit: "concurrent", Mode: "enforce"}, {Limit: "GET", Mode: "dry-run", Until: &noon}}},
 			"2026-11-20T12:00:00.250Z blocked: concurrent until less is in progress, GET until 12:00:00.250 (dry-run); no limit"},
-		{"who was never heard of", view.User{From: view.From{Time: noon}, State: view.OK},
+		{"who was never heard of", api.User{From: api.From{Time: noon}, State: api.OK},
 			"2026-11-20T12:00:00.250Z ok, nothing was heard of the user; no limit"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -48,34 +49,34 @@ func TestStateLine(t *testing.T) {
 
 // Each decision is told once, whichever polygen answers.
 func TestStory(t *testing.T) {
-	at := func(s int, kind view.Kind, count int) view.Decision {
-		return view.Decision{Time: noon.Add(time.Duration(s) * time.Second), Kind: kind, Limit: "l", Mode: "enforce", Count: count}
+	at := func(s int, kind api.Kind, count int) api.Decision {
+		return api.Decision{Time: noon.Add(time.Duration(s) * time.Second), Kind: kind, Limit: "l", Mode: "enforce", Count: count}
 	}
-	one := func(d ...view.Decision) view.User {
-		return view.User{From: view.From{Polygen: "one"}, State: view.OK, Decisions: d}
+	one := func(d ...api.Decision) api.User {
+		return api.User{From: api.From{Polygen: "one"}, State: api.OK, Decisions: d}
 	}
-	other := one(at(7, view.Block, 0), at(2, view.Throttle, 0))
+	other := one(at(7, api.Block, 0), at(2, api.Throttle, 0))
 	other.Polygen = "two"
 	raised := other
-	raised.Limits = []view.Limit{{Name: "GET", Max: 3}}
+	raised.Limits = []api.Limit{{Name: "GET", Max: 3}}
 	why := raised
-	why.Why = []view.Why{{Limit: "GET", Mode: "dry-run"}}
+	why.Why = []api.Why{{Limit: "GET", Mode: "dry-run"}}
 	same := why
-	same.Why = []view.Why{{Limit: "GET", Mode: "dry-run", Since: noon, Until: &noon}}
+	same.Why = []api.Why{{Limit: "GET", Mode: "dry-run", Since: noon, Until: &noon}}
 	same.InProgress = 3
 	var s story
 	for _, step := range []struct {
 		name    string
-		user    view.User
-		fresh   []view.Decision
+		user    api.User
+		fresh   []api.Decision
 		changed bool
 	}{
-		{"what was before is not told", one(at(1, view.Throttle, 0)), nil, true},
-		{"nothing is new", one(at(1, view.Throttle, 0)), nil, false},
-		{"the oldest first", one(at(3, view.Refused, 2), at(2, view.Throttle, 0), at(1, view.Throttle, 0)), []view.Decision{at(2, view.Throttle, 0), at(3, view.Refused, 2)}, false},
-		{"refusals that are added", one(at(3, view.Refused, 7), at(2, view.Throttle, 0), at(1, view.Throttle, 0)), []view.Decision{at(3, view.Refused, 5)}, false},
-		{"what is forgotten is no news, and one at the same time is", one(at(3, view.Block, 0), at(3, view.Refused, 7), at(2, view.Throttle, 0)), []view.Decision{at(3, view.Block, 0)}, false},
-		{"another polygen tells what it saw since", other, []view.Decision{at(7, view.Block, 0)}, false},
+		{"what was before is not told", one(at(1, api.Throttle, 0)), nil, true},
+		{"nothing is new", one(at(1, api.Throttle, 0)), nil, false},
+		{"the oldest first", one(at(3, api.Refused, 2), at(2, api.Throttle, 0), at(1, api.Throttle, 0)), []api.Decision{at(2, api.Throttle, 0), at(3, api.Refused, 2)}, false},
+		{"refusals that are added", one(at(3, api.Refused, 7), at(2, api.Throttle, 0), at(1, api.Throttle, 0)), []api.Decision{at(3, api.Refused, 5)}, false},
+		{"what is forgotten is no news, and one at the same time is", one(at(3, api.Block, 0), at(3, api.Refused, 7), at(2, api.Throttle, 0)), []api.Decision{at(3, api.Block, 0)}, false},
+		{"another polygen tells what it saw since", other, []api.Decision{at(7, api.Block, 0)}, false},
 		{"a limit is another", raised, nil, true},
 		{"there is a reason", why, nil, true},
 		{"the same reason at another time is no change, nor is use", same, nil, false},
@@ -92,19 +93,19 @@ func TestWatchLines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		began := time.Now()
-		ask := func(context.Context) (view.User, error) {
+		ask := func(context.Context) (api.User, error) {
 			s := int(time.Since(began) / time.Second)
-			u := view.User{From: view.From{Polygen: "one", Time: time.Now()}, State: view.OK, Seen: &began, Limits: []view.Limit{{Name: "concurrent", Max: 9, Used: int64(s), Mode: "enforce"}}}
+			u := api.User{From: api.From{Polygen: "one", Time: time.Now()}, State: api.OK, Seen: &began, Limits: []api.Limit{{Name: "concurrent", Max: 9, Used: int64(s), Mode: "enforce"}}}
 			switch {
 			case s == 4:
-				u.State = view.Blocked
+				u.State = api.Blocked
 			case s == 8 || s == 9:
 				return u, errors.New("nothing listens")
 			case s > 10:
 				stop()
 			}
 			if s >= 5 {
-				u.Decisions = []view.Decision{{Time: began.Add(4500 * time.Millisecond), Kind: view.Unblock, Limit: "concurrent", Reason: view.ConcurrentRequests, Mode: "enforce"}}
+				u.Decisions = []api.Decision{{Time: began.Add(4500 * time.Millisecond), Kind: api.Unblock, Limit: "concurrent", Reason: api.ConcurrentRequests, Mode: "enforce"}}
 			}
 			return u, nil
 		}
@@ -133,7 +134,7 @@ func TestWatchJSON(t *testing.T) {
 	u := cluster().bob
 	u.User = evil[2]
 	var told story
-	told.next(view.User{From: u.From})
+	told.next(api.User{From: u.From})
 	var out bytes.Buffer
 	if err := (&watch{JSON: true}).print(&out, u, &told, true); err != nil {
 		t.Fatal(err)
@@ -142,7 +143,7 @@ func TestWatchJSON(t *testing.T) {
 	if want := `{"time":"2026-11-20T12:00:00.25Z","user":"\u009b2J","endpoint":"","decision":{"time":"2026-11-20T12:00:00.25Z","kind":"throttle","limit":"GET","reason":"request-rate","mode":"enforce"}}`; lines[0] != want {
 		t.Errorf("the decision is %s, want %s", lines[0], want)
 	}
-	var got view.User
+	var got api.User
 	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &got); err != nil || len(lines) != 2 {
 		t.Fatalf("%d lines, %v: %s", len(lines), err, &out)
 	}
@@ -276,7 +277,7 @@ func TestTopAndWatchUp(t *testing.T) {
 		return strings.Contains(line, `"decision":`) && strings.Contains(line, `"limit":"GET"`)
 	})
 	var got decided
-	if err := json.Unmarshal([]byte(line), &got); err != nil || got.User != "bob" || got.Decision.Kind != view.Throttle || got.Decision.Limit != "GET" {
+	if err := json.Unmarshal([]byte(line), &got); err != nil || got.User != "bob" || got.Decision.Kind != api.Throttle || got.Decision.Limit != "GET" {
 		t.Errorf("the decision is %s, %v, want bob's throttle of GET", line, err)
 	}
 	w.await(t, "an answer with the line of bob's limit", func(line string) bool {

@@ -1,6 +1,8 @@
 package admin
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -9,22 +11,21 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 // API is what answers questions about users and instances.
 type API interface {
-	Users(by view.Sort, n int) view.Users
-	UnknownUsers(by view.Sort, n int) view.UnknownUsers
-	User(name, endpoint string) view.User
-	UserOfKey(key, endpoint string) view.User
-	Instances() view.Instances
+	Users(by api.Sort, n int) api.Users
+	UnknownUsers(by api.Sort, n int) api.UnknownUsers
+	User(name, endpoint string) api.User
+	UserOfKey(key, endpoint string) api.User
+	Instances() api.Instances
 }
 
 const (
 	defaultN = 100 // users in a list
-	maxN     = view.MaxTop
+	maxN     = api.MaxTop
 	// maxName bounds a user's name: HAProxy's headers are shorter.
 	maxName = 16 << 10
 )
@@ -37,7 +38,7 @@ var apiPaths = []string{
 }
 
 // serveAPI adds the paths of the API. Every answer is JSON, errors too.
-func serveAPI(mux *http.ServeMux, api API) {
+func serveAPI(mux *http.ServeMux, source API) {
 	get := func(path string, answer func(*http.Request) (any, error)) {
 		mux.HandleFunc("GET /api/v1/"+path, func(w http.ResponseWriter, r *http.Request) {
 			if a, err := answer(r); err != nil {
@@ -48,18 +49,18 @@ func serveAPI(mux *http.ServeMux, api API) {
 		})
 	}
 	get("users", func(r *http.Request) (any, error) {
-		by, n, err := listed(r.URL.Query(), view.ByRate, view.ByConcurrent, view.ByDown, view.ByUp, view.ByRecent)
+		by, n, err := listed(r.URL.Query(), api.ByRate, api.ByConcurrent, api.ByDown, api.ByUp, api.ByRecent)
 		if err != nil {
 			return nil, err
 		}
-		return api.Users(by, n), nil
+		return source.Users(by, n), nil
 	})
 	get("unknown-users", func(r *http.Request) (any, error) {
-		by, n, err := listed(r.URL.Query(), view.ByRecent, view.ByActive)
+		by, n, err := listed(r.URL.Query(), api.ByRecent, api.ByActive)
 		if err != nil {
 			return nil, err
 		}
-		return api.UnknownUsers(by, n), nil
+		return source.UnknownUsers(by, n), nil
 	})
 	// Not "users/{user}", which a user called "/" would not match.
 	get("users/", func(r *http.Request) (any, error) {
@@ -68,12 +69,12 @@ func serveAPI(mux *http.ServeMux, api API) {
 		case err != nil:
 			return nil, err
 		case u.isKey:
-			return api.UserOfKey(u.user, u.endpoint), nil
+			return source.UserOfKey(u.user, u.endpoint), nil
 		default:
-			return api.User(u.user, u.endpoint), nil
+			return source.User(u.user, u.endpoint), nil
 		}
 	})
-	get("instances", func(*http.Request) (any, error) { return api.Instances(), nil })
+	get("instances", func(*http.Request) (any, error) { return source.Instances(), nil })
 	mux.HandleFunc("/api/", func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
 			w.Header().Set("Allow", "GET, HEAD")
@@ -98,10 +99,10 @@ func writeJSON(w http.ResponseWriter, status int, answer any) {
 }
 
 // listed reads the order and the length of a list. The first order is the default.
-func listed(q url.Values, orders ...view.Sort) (by view.Sort, n int, err error) {
+func listed(q url.Values, orders ...api.Sort) (by api.Sort, n int, err error) {
 	by, n = orders[0], defaultN
 	if s := q.Get("sort"); s != "" {
-		if by = view.Sort(s); !slices.Contains(orders, by) {
+		if by = api.Sort(s); !slices.Contains(orders, by) {
 			valid := make([]string, len(orders))
 			for i, o := range orders {
 				valid[i] = string(o)

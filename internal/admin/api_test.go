@@ -1,6 +1,8 @@
 package admin
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"context"
 	"encoding/json"
 	"fmt"
@@ -11,81 +13,79 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 )
 
 // echo answers with what it was asked.
 type echo struct{ asked string }
 
-func (e *echo) Users(by view.Sort, n int) view.Users {
+func (e *echo) Users(by api.Sort, n int) api.Users {
 	e.asked = fmt.Sprintf("users by %s, %d", by, n)
-	return view.Users{Sort: by, Users: []view.Summary{}}
+	return api.Users{Sort: by, Users: []api.Summary{}}
 }
 
-func (e *echo) UnknownUsers(by view.Sort, n int) view.UnknownUsers {
+func (e *echo) UnknownUsers(by api.Sort, n int) api.UnknownUsers {
 	e.asked = fmt.Sprintf("unknown users by %s, %d", by, n)
-	return view.UnknownUsers{Sort: by, Users: []view.Unknown{}}
+	return api.UnknownUsers{Sort: by, Users: []api.Unknown{}}
 }
 
-func (e *echo) User(name, endpoint string) view.User {
+func (e *echo) User(name, endpoint string) api.User {
 	e.asked = fmt.Sprintf("user %q at %q", name, endpoint)
-	return view.User{Name: view.Name{User: name, Endpoint: endpoint}}
+	return api.User{Name: api.Name{User: name, Endpoint: endpoint}}
 }
 
-func (e *echo) UserOfKey(key, endpoint string) view.User {
+func (e *echo) UserOfKey(key, endpoint string) api.User {
 	e.asked = fmt.Sprintf("key %q at %q", key, endpoint)
-	return view.User{Name: view.Name{User: key, Endpoint: endpoint}}
+	return api.User{Name: api.Name{User: key, Endpoint: endpoint}}
 }
 
-func (e *echo) Instances() view.Instances {
+func (e *echo) Instances() api.Instances {
 	e.asked = "instances"
-	return view.Instances{Instances: []view.Instance{}}
+	return api.Instances{Instances: []api.Instance{}}
 }
 
-func (e *echo) Watch(q view.Question) (<-chan *view.Message, func(), error) {
+func (e *echo) Watch(q api.Question) (<-chan *api.Message, func(), error) {
 	e.asked = fmt.Sprintf("watch %d by %s, user %q at %q, a key: %v", q.N, q.Sort, q.User, q.Endpoint, q.IsKey)
 	return nothing, func() { e.asked += ", stopped" }, nil
 }
 
-func (e *echo) Policies(f view.Filter) (<-chan *view.Message, func(), error) {
+func (e *echo) Policies(f api.Filter) (<-chan *api.Message, func(), error) {
 	e.asked = fmt.Sprintf("policies %s of %q", f.Kinds, f.User)
 	return nothing, func() { e.asked += ", stopped" }, nil
 }
 
-func (e *echo) History(name, endpoint string) view.History {
+func (e *echo) History(name, endpoint string) api.History {
 	e.asked = fmt.Sprintf("history of %q at %q", name, endpoint)
-	return view.History{}
+	return api.History{}
 }
 
-func (e *echo) HistoryOfKey(key, endpoint string) view.History {
+func (e *echo) HistoryOfKey(key, endpoint string) api.History {
 	e.asked = fmt.Sprintf("history of key %q at %q", key, endpoint)
-	return view.History{}
+	return api.History{}
 }
 
-func (e *echo) Events(_ context.Context, name, endpoint string) (view.Events, error) {
+func (e *echo) Events(_ context.Context, name, endpoint string) (api.Events, error) {
 	e.asked = fmt.Sprintf("events of %q at %q", name, endpoint)
 	if name == "nobody" {
-		return view.Events{}, fmt.Errorf("%w: really", view.ErrUnavailable)
+		return api.Events{}, fmt.Errorf("%w: really", api.ErrUnavailable)
 	}
-	return view.Events{}, nil
+	return api.Events{}, nil
 }
 
-func (e *echo) EventsOfKey(_ context.Context, key, endpoint string) (view.Events, error) {
+func (e *echo) EventsOfKey(_ context.Context, key, endpoint string) (api.Events, error) {
 	e.asked = fmt.Sprintf("events of key %q at %q", key, endpoint)
-	return view.Events{}, nil
+	return api.Events{}, nil
 }
 
 // nothing is a stream that has ended.
-var nothing = func() <-chan *view.Message {
-	c := make(chan *view.Message)
+var nothing = func() <-chan *api.Message {
+	c := make(chan *api.Message)
 	close(c)
 	return c
 }()
 
-func handler(api API) http.Handler {
-	live, _ := api.(Live)
-	return Handler(Options{Gatherer: prometheus.NewRegistry(), Ready: func() error { return nil }, API: api, Live: live})
+func handler(source API) http.Handler {
+	live, _ := source.(Live)
+	return Handler(Options{Gatherer: prometheus.NewRegistry(), Ready: func() error { return nil }, API: source, Live: live})
 }
 
 func TestAPI(t *testing.T) {
@@ -171,9 +171,9 @@ func FuzzUserPath(f *testing.F) {
 		}
 		e := &echo{}
 		w := httptest.NewRecorder()
-		handler(e).ServeHTTP(w, httptest.NewRequest("GET", view.Path(name, endpoint), nil))
+		handler(e).ServeHTTP(w, httptest.NewRequest("GET", api.Path(name, endpoint), nil))
 		if want := fmt.Sprintf("user %q at %q", name, endpoint); e.asked != want || w.Code != 200 || !json.Valid(w.Body.Bytes()) {
-			t.Errorf("GET %s = %d %s, asked %s, want %s", view.Path(name, endpoint), w.Code, w.Body, e.asked, want)
+			t.Errorf("GET %s = %d %s, asked %s, want %s", api.Path(name, endpoint), w.Code, w.Body, e.asked, want)
 		}
 	})
 }

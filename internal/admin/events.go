@@ -1,14 +1,14 @@
 package admin
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 )
 
 // pace has the times of a stream.
@@ -28,7 +28,7 @@ const maxBatch = 64
 
 // serveStream answers with server-sent events until the reader goes or is too slow, the
 // server ends, or the messages do.
-func serveStream(w http.ResponseWriter, r *http.Request, open func() (<-chan *view.Message, func(), error)) {
+func serveStream(w http.ResponseWriter, r *http.Request, open func() (<-chan *api.Message, func(), error)) {
 	if r.Method == http.MethodHead {
 		streamHeader(w)
 		return
@@ -51,7 +51,7 @@ func streamHeader(w http.ResponseWriter) {
 	w.WriteHeader(http.StatusOK)
 }
 
-func (p pace) stream(w http.ResponseWriter, r *http.Request, messages <-chan *view.Message) {
+func (p pace) stream(w http.ResponseWriter, r *http.Request, messages <-chan *api.Message) {
 	control := http.NewResponseController(w)
 	ended := closing(r.Context())
 	defer cutShort(control, ended)()
@@ -125,7 +125,7 @@ func comment(w http.ResponseWriter, text string) error {
 }
 
 // writeEvents writes a message, and those that wait behind it.
-func writeEvents(w http.ResponseWriter, m *view.Message, more <-chan *view.Message) error {
+func writeEvents(w http.ResponseWriter, m *api.Message, more <-chan *api.Message) error {
 	for n := 0; ; n++ {
 		if _, err := fmt.Fprintf(w, "event: %s\ndata: %s\n\n", m.Event, m.JSON()); err != nil {
 			return err
@@ -146,16 +146,16 @@ func writeEvents(w http.ResponseWriter, m *view.Message, more <-chan *view.Messa
 }
 
 // kinds reads a list of kinds of events, with commas between them; "" is all.
-func kinds(list string) ([]view.EventKind, error) {
+func kinds(list string) ([]api.EventKind, error) {
 	if list == "" {
 		return nil, nil
 	}
-	var all []view.EventKind
+	var all []api.EventKind
 	for _, s := range strings.Split(list, ",") {
-		kind := view.EventKind(s)
-		if !slices.Contains(view.EventKinds, kind) {
-			valid := make([]string, len(view.EventKinds))
-			for i, k := range view.EventKinds {
+		kind := api.EventKind(s)
+		if !slices.Contains(api.EventKinds, kind) {
+			valid := make([]string, len(api.EventKinds))
+			for i, k := range api.EventKinds {
 				valid[i] = string(k)
 			}
 			return nil, fmt.Errorf("unknown kind %.40q (valid: %s)", s, strings.Join(valid, ", "))

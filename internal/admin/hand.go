@@ -1,6 +1,8 @@
 package admin
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"bytes"
 	"context"
 	"encoding/json"
@@ -16,18 +18,16 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
-
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 )
 
 // Hand is what operators can do by hand. Its errors are those of package view, or about the
 // request.
 type Hand interface {
-	Overrides() view.Overrides
-	Override(context.Context, view.Act) (view.Override, error)
-	RemoveOverride(context.Context, view.Act) (view.Override, error)
-	Unblock(context.Context, view.Act) (view.Unblocked, error)
-	Refuse(view.Act, error) // notes an act that was refused before one of the methods above was called
+	Overrides() api.Overrides
+	Override(context.Context, api.Act) (api.Override, error)
+	RemoveOverride(context.Context, api.Act) (api.Override, error)
+	Unblock(context.Context, api.Act) (api.Unblocked, error)
+	Refuse(api.Act, error) // notes an act that was refused before one of the methods above was called
 }
 
 const (
@@ -41,7 +41,7 @@ const (
 // serveHand adds the paths that change something.
 func serveHand(mux *http.ServeMux, hand Hand) {
 	mux.HandleFunc("GET /api/v1/overrides", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, hand.Overrides()) })
-	act := func(w http.ResponseWriter, r *http.Request, action view.Action, user string, do func(context.Context, view.Act) (any, error)) {
+	act := func(w http.ResponseWriter, r *http.Request, action api.Action, user string, do func(context.Context, api.Act) (any, error)) {
 		a, status, err := readAct(w, r, action, user)
 		if err != nil {
 			hand.Refuse(a, err)
@@ -59,9 +59,9 @@ func serveHand(mux *http.ServeMux, hand Hand) {
 		user := strings.TrimPrefix(r.URL.EscapedPath(), "/api/v1/overrides/")
 		switch r.Method {
 		case http.MethodPut:
-			act(w, r, view.SetOverride, user, func(ctx context.Context, a view.Act) (any, error) { return hand.Override(ctx, a) })
+			act(w, r, api.SetOverride, user, func(ctx context.Context, a api.Act) (any, error) { return hand.Override(ctx, a) })
 		case http.MethodDelete:
-			act(w, r, view.RemoveOverride, user, func(ctx context.Context, a view.Act) (any, error) { return hand.RemoveOverride(ctx, a) })
+			act(w, r, api.RemoveOverride, user, func(ctx context.Context, a api.Act) (any, error) { return hand.RemoveOverride(ctx, a) })
 		default:
 			notAllowed(w, r, "PUT, DELETE")
 		}
@@ -74,7 +74,7 @@ func serveHand(mux *http.ServeMux, hand Hand) {
 			notAllowed(w, r, "GET, HEAD")
 			return
 		}
-		act(w, r, view.LetIn, user, func(ctx context.Context, a view.Act) (any, error) { return hand.Unblock(ctx, a) })
+		act(w, r, api.LetIn, user, func(ctx context.Context, a api.Act) (any, error) { return hand.Unblock(ctx, a) })
 	})
 }
 
@@ -87,19 +87,19 @@ func notAllowed(w http.ResponseWriter, r *http.Request, allow string) {
 // statusOf is the status that answers an act with this result.
 func statusOf(err error) int {
 	switch {
-	case errors.Is(err, view.ErrNoOverride):
+	case errors.Is(err, api.ErrNoOverride):
 		return http.StatusNotFound
-	case errors.Is(err, view.ErrFull):
+	case errors.Is(err, api.ErrFull):
 		return http.StatusConflict
-	case errors.Is(err, view.ErrUnavailable):
+	case errors.Is(err, api.ErrUnavailable):
 		return http.StatusServiceUnavailable
 	}
 	return http.StatusBadRequest
 }
 
 // readAct reads an act, as far as it can, and returns the status of an error.
-func readAct(w http.ResponseWriter, r *http.Request, action view.Action, user string) (a view.Act, status int, err error) {
-	a = view.Act{Action: action, User: user, Endpoint: r.URL.Query().Get("endpoint"), By: by(r)}
+func readAct(w http.ResponseWriter, r *http.Request, action api.Action, user string) (a api.Act, status int, err error) {
+	a = api.Act{Action: action, User: user, Endpoint: r.URL.Query().Get("endpoint"), By: by(r)}
 	who, err := asked(user, r.URL.Query())
 	if err == nil {
 		a.User, a.IsKey = who.user, who.isKey
@@ -119,7 +119,7 @@ func readAct(w http.ResponseWriter, r *http.Request, action view.Action, user st
 		return a, http.StatusBadRequest, errors.New("the body ends early")
 	}
 	// A DELETE needs no body, and no page sends one elsewhere without asking first.
-	if action == view.RemoveOverride && len(body) == 0 {
+	if action == api.RemoveOverride && len(body) == 0 {
 		return a, 0, nil
 	}
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
@@ -153,14 +153,14 @@ func ownOrigin(r *http.Request) bool {
 }
 
 // fieldsOf are the fields of a body.
-var fieldsOf = map[view.Action][]string{
-	view.SetOverride:    {"for", "reason", "limits"},
-	view.RemoveOverride: {"reason"},
-	view.LetIn:          {"reason"},
+var fieldsOf = map[api.Action][]string{
+	api.SetOverride:    {"for", "reason", "limits"},
+	api.RemoveOverride: {"reason"},
+	api.LetIn:          {"reason"},
 }
 
 // parseAct reads a body. Fields are each there once, and none is unknown.
-func parseAct(body []byte, a *view.Act) error {
+func parseAct(body []byte, a *api.Act) error {
 	a.For = usualFor
 	if !utf8.Valid(body) {
 		return errors.New("the body is not UTF-8 text")
@@ -213,11 +213,11 @@ func parseAct(body []byte, a *view.Act) error {
 			return fmt.Errorf("for must be a time from 1s to 168h, such as 15m, got %.60s", value)
 		}
 	}
-	if a.Limits = values["limits"]; a.Limits == nil && a.Action == view.SetOverride {
+	if a.Limits = values["limits"]; a.Limits == nil && a.Action == api.SetOverride {
 		return errors.New(`limits is missing; write them as in the limit file, such as {"concurrent": 50}`)
 	}
 	n := utf8.RuneCountInString(a.Reason)
-	needed := a.Action != view.RemoveOverride || n > 0
+	needed := a.Action != api.RemoveOverride || n > 0
 	if needed && (strings.TrimSpace(a.Reason) == "" || n > maxReason || strings.ContainsFunc(a.Reason, func(r rune) bool { return !unicode.IsPrint(r) })) {
 		return fmt.Errorf("reason must be 1 to %d printable characters, got %s", maxReason, strconv.Itoa(n))
 	}

@@ -1,6 +1,8 @@
 package admin
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,8 +14,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 )
 
 // tool does what it is told, and remembers it.
@@ -23,36 +23,36 @@ type tool struct {
 	err     error // of all
 }
 
-func (h *tool) act(a view.Act) {
+func (h *tool) act(a api.Act) {
 	h.done = fmt.Sprintf("%s %q key=%v at %q for %v because %q: %s", a.Action, a.User, a.IsKey, a.Endpoint, a.For, a.Reason, a.Limits)
 }
 
-func (h *tool) Overrides() view.Overrides {
-	return view.Overrides{From: sampleFrom, Overrides: []view.ByHand{sampleByHand}, Capacity: 7}
+func (h *tool) Overrides() api.Overrides {
+	return api.Overrides{From: sampleFrom, Overrides: []api.ByHand{sampleByHand}, Capacity: 7}
 }
 
-func (h *tool) Override(_ context.Context, a view.Act) (view.Override, error) {
+func (h *tool) Override(_ context.Context, a api.Act) (api.Override, error) {
 	h.act(a)
-	return view.Override{From: sampleFrom, ByHand: sampleByHand}, h.err
+	return api.Override{From: sampleFrom, ByHand: sampleByHand}, h.err
 }
 
-func (h *tool) RemoveOverride(_ context.Context, a view.Act) (view.Override, error) {
+func (h *tool) RemoveOverride(_ context.Context, a api.Act) (api.Override, error) {
 	h.act(a)
-	return view.Override{From: sampleFrom, ByHand: sampleByHand}, h.err
+	return api.Override{From: sampleFrom, ByHand: sampleByHand}, h.err
 }
 
-func (h *tool) Unblock(_ context.Context, a view.Act) (view.Unblocked, error) {
+func (h *tool) Unblock(_ context.Context, a api.Act) (api.Unblocked, error) {
 	h.act(a)
-	return view.Unblocked{From: sampleFrom, Name: sampleByHand.Name, Sent: true, InProgress: 7, Max: 8, Note: "x"}, h.err
+	return api.Unblocked{From: sampleFrom, Name: sampleByHand.Name, Sent: true, InProgress: 7, Max: 8, Note: "x"}, h.err
 }
 
 var (
-	sampleFrom   = view.From{Polygen: "one", Leading: true, Version: "v", Time: sampleTime, Degraded: "redis cannot be reached"}
-	sampleByHand = view.ByHand{Name: view.Name{User: "alice", Endpoint: "up", Href: "/x"}, Limits: json.RawMessage(`"pro"`), Reason: "x", By: "ops",
+	sampleFrom   = api.From{Polygen: "one", Leading: true, Version: "v", Time: sampleTime, Degraded: "redis cannot be reached"}
+	sampleByHand = api.ByHand{Name: api.Name{User: "alice", Endpoint: "up", Href: "/x"}, Limits: json.RawMessage(`"pro"`), Reason: "x", By: "ops",
 		Since: sampleTime, Until: sampleTime, Problem: "x"}
 )
 
-func (h *tool) Refuse(view.Act, error) { h.refused++ }
+func (h *tool) Refuse(api.Act, error) { h.refused++ }
 
 func (h *tool) ask(method, path, body string, header http.Header) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, path, strings.NewReader(body))
@@ -166,10 +166,10 @@ func TestHandMethods(t *testing.T) {
 
 func TestHandErrors(t *testing.T) {
 	for err, status := range map[error]int{
-		errors.New("limits: no"):                       400,
-		view.ErrNoOverride:                             404,
-		fmt.Errorf("%w; 7", view.ErrFull):              409,
-		fmt.Errorf("%w: refused", view.ErrUnavailable): 503,
+		errors.New("limits: no"):                      400,
+		api.ErrNoOverride:                             404,
+		fmt.Errorf("%w; 7", api.ErrFull):              409,
+		fmt.Errorf("%w: refused", api.ErrUnavailable): 503,
 	} {
 		for _, method := range []string{"PUT", "DELETE", "POST"} {
 			path, body := "/api/v1/overrides/alice", `{"reason":"x","limits":"pro"}`
@@ -227,10 +227,10 @@ func (d *document) answersByHand(t *testing.T) {
 			err    error
 		}{
 			{tt.body, nil, nil}, {"{", nil, nil}, {tt.body, elsewhere, nil}, {tt.body, form, nil}, {strings.Repeat(" ", maxBody+1), nil, nil},
-			{tt.body, nil, view.ErrNoOverride}, {tt.body, nil, view.ErrFull}, {tt.body, nil, view.ErrUnavailable},
+			{tt.body, nil, api.ErrNoOverride}, {tt.body, nil, api.ErrFull}, {tt.body, nil, api.ErrUnavailable},
 		} {
-			full := ask.err != nil && errors.Is(ask.err, view.ErrFull) && tt.method != "PUT"
-			missing := errors.Is(ask.err, view.ErrNoOverride) && tt.method != "DELETE"
+			full := ask.err != nil && errors.Is(ask.err, api.ErrFull) && tt.method != "PUT"
+			missing := errors.Is(ask.err, api.ErrNoOverride) && tt.method != "DELETE"
 			if full || missing { // which these never are
 				continue
 			}
@@ -259,10 +259,10 @@ func (d *document) answersByHand(t *testing.T) {
 			}
 		}
 		body := d.schema(t, tt.operation.RequestBody.Content["application/json"].Schema)
-		if got, want := fieldsOf[map[string]view.Action{"PUT": view.SetOverride, "DELETE": view.RemoveOverride, "POST": view.LetIn}[tt.method]], len(body.Properties); len(got) != want {
+		if got, want := fieldsOf[map[string]api.Action{"PUT": api.SetOverride, "DELETE": api.RemoveOverride, "POST": api.LetIn}[tt.method]], len(body.Properties); len(got) != want {
 			t.Errorf("%s %s reads %q, the document has %d fields", tt.method, tt.path, got, want)
 		}
-		for _, field := range fieldsOf[view.SetOverride] {
+		for _, field := range fieldsOf[api.SetOverride] {
 			if _, ok := body.Properties[field]; !ok && tt.method == "PUT" {
 				t.Errorf("%s %s: the document has no %s", tt.method, tt.path, field)
 			}
@@ -295,13 +295,13 @@ func FuzzParseAct(f *testing.F) {
 			f.Add(byte(i), []byte(body))
 		}
 	}
-	actions := []view.Action{view.SetOverride, view.RemoveOverride, view.LetIn}
+	actions := []api.Action{api.SetOverride, api.RemoveOverride, api.LetIn}
 	f.Fuzz(func(t *testing.T, kind byte, body []byte) {
-		a := view.Act{Action: actions[int(kind)%len(actions)]}
+		a := api.Act{Action: actions[int(kind)%len(actions)]}
 		if parseAct(body, &a) != nil {
 			return
 		}
-		if a.For < time.Second || a.For > 7*24*time.Hour || len([]rune(a.Reason)) > 200 || a.Reason == "" && a.Action != view.RemoveOverride {
+		if a.For < time.Second || a.For > 7*24*time.Hour || len([]rune(a.Reason)) > 200 || a.Reason == "" && a.Action != api.RemoveOverride {
 			t.Fatalf("parseAct(%q) = for %v, reason %q", body, a.For, a.Reason)
 		}
 		fields := map[string]any{"for": a.For.String(), "reason": a.Reason, "limits": a.Limits}
@@ -314,7 +314,7 @@ func FuzzParseAct(f *testing.F) {
 		if err != nil {
 			t.Fatalf("parseAct(%q) = %+v, which is no JSON: %v", body, a, err)
 		}
-		again := view.Act{Action: a.Action}
+		again := api.Act{Action: a.Action}
 		if err := parseAct(data, &again); err != nil || again.Reason != a.Reason || again.For != a.For {
 			t.Fatalf("parseAct(%q) = %+v, read again %+v, %v", data, a, again, err)
 		}

@@ -1,23 +1,23 @@
 package admin
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"context"
 	"net/http"
 	"net/url"
 	"strings"
-
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 )
 
 // Live tells what happens, as it happens. The messages of a stream come until stop is
 // called or the channel is closed; an error says that there are too many streams.
 type Live interface {
-	Watch(q view.Question) (answers <-chan *view.Message, stop func(), err error)
-	Policies(f view.Filter) (events <-chan *view.Message, stop func(), err error)
-	History(name, endpoint string) view.History
-	HistoryOfKey(key, endpoint string) view.History
-	Events(ctx context.Context, name, endpoint string) (view.Events, error)
-	EventsOfKey(ctx context.Context, key, endpoint string) (view.Events, error)
+	Watch(q api.Question) (answers <-chan *api.Message, stop func(), err error)
+	Policies(f api.Filter) (events <-chan *api.Message, stop func(), err error)
+	History(name, endpoint string) api.History
+	HistoryOfKey(key, endpoint string) api.History
+	Events(ctx context.Context, name, endpoint string) (api.Events, error)
+	EventsOfKey(ctx context.Context, key, endpoint string) (api.Events, error)
 }
 
 // liveN is the usual number of users in a live list.
@@ -31,7 +31,7 @@ func serveLive(mux *http.ServeMux, live Live) {
 			writeJSON(w, http.StatusBadRequest, apiError{err.Error()})
 			return
 		}
-		serveStream(w, r, func() (<-chan *view.Message, func(), error) { return live.Watch(q) })
+		serveStream(w, r, func() (<-chan *api.Message, func(), error) { return live.Watch(q) })
 	})
 	mux.HandleFunc("GET /api/v1/policies", func(w http.ResponseWriter, r *http.Request) {
 		f, err := filtered(r.URL.Query())
@@ -39,7 +39,7 @@ func serveLive(mux *http.ServeMux, live Live) {
 			writeJSON(w, http.StatusBadRequest, apiError{err.Error()})
 			return
 		}
-		serveStream(w, r, func() (<-chan *view.Message, func(), error) { return live.Policies(f) })
+		serveStream(w, r, func() (<-chan *api.Message, func(), error) { return live.Policies(f) })
 	})
 	mux.HandleFunc("GET /api/v1/events/", serveEvents(live))
 	// Not "history/{user}", which a user called "/" would not match.
@@ -78,16 +78,16 @@ func serveEvents(live Live) http.HandlerFunc {
 }
 
 // watched reads the question of a live stream.
-func watched(q url.Values) (view.Question, error) {
-	by, n, err := listed(q, view.ByRate, view.ByConcurrent, view.ByDown, view.ByUp, view.ByRecent)
+func watched(q url.Values) (api.Question, error) {
+	by, n, err := listed(q, api.ByRate, api.ByConcurrent, api.ByDown, api.ByUp, api.ByRecent)
 	if err != nil {
-		return view.Question{}, err
+		return api.Question{}, err
 	}
 	if q.Get("n") == "" {
 		n = liveN
 	}
 	u, err := optional(q)
-	return view.Question{Sort: by, N: n, User: u.user, Endpoint: u.endpoint, IsKey: u.isKey}, err
+	return api.Question{Sort: by, N: n, User: u.user, Endpoint: u.endpoint, IsKey: u.isKey}, err
 }
 
 // optional reads the user of a query, which may have none.
@@ -105,12 +105,12 @@ func optional(q url.Values) (question, error) {
 }
 
 // filtered reads which events are wanted.
-func filtered(q url.Values) (view.Filter, error) {
+func filtered(q url.Values) (api.Filter, error) {
 	u, err := optional(q)
 	if err != nil {
-		return view.Filter{}, err
+		return api.Filter{}, err
 	}
-	f := view.Filter{User: u.user, IsKey: u.isKey}
+	f := api.Filter{User: u.user, IsKey: u.isKey}
 	f.Kinds, err = kinds(q.Get("kind"))
 	return f, err
 }

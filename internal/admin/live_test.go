@@ -1,6 +1,8 @@
 package admin
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"bufio"
 	"bytes"
 	"context"
@@ -19,7 +21,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
@@ -83,15 +84,15 @@ func TestLivePaths(t *testing.T) {
 // tap is a Live whose streams have what a test sends.
 type tap struct {
 	*echo
-	messages chan *view.Message
+	messages chan *api.Message
 	stopped  chan struct{} // one for each stream
 }
 
 func newTap() *tap {
-	return &tap{&echo{}, make(chan *view.Message), make(chan struct{}, 100)}
+	return &tap{&echo{}, make(chan *api.Message), make(chan struct{}, 100)}
 }
 
-func (l *tap) Watch(view.Question) (<-chan *view.Message, func(), error) {
+func (l *tap) Watch(api.Question) (<-chan *api.Message, func(), error) {
 	return l.messages, func() { l.stopped <- struct{}{} }, nil
 }
 
@@ -181,7 +182,7 @@ func TestStream(t *testing.T) {
 	}
 	wantBlock(t, body, ": the stream begins")
 	for i := range 3 {
-		l.messages <- &view.Message{Event: "live", Value: i}
+		l.messages <- &api.Message{Event: "live", Value: i}
 		wantBlock(t, body, fmt.Sprintf("event: live\ndata: %d", i))
 	}
 	stop()
@@ -258,7 +259,7 @@ func TestStreamKeepsAlive(t *testing.T) {
 
 // stall asks for a stream and never reads it. A few of the message that it returns are
 // more than fits in between.
-func stall(t *testing.T, address string) (large *view.Message) {
+func stall(t *testing.T, address string) (large *api.Message) {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
 	if err != nil {
@@ -268,7 +269,7 @@ func stall(t *testing.T, address string) (large *view.Message) {
 	if _, err := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
-	large = &view.Message{Event: "live", Value: string(bytes.Repeat([]byte("x"), 1<<20))}
+	large = &api.Message{Event: "live", Value: string(bytes.Repeat([]byte("x"), 1<<20))}
 	large.JSON()
 	return large
 }
@@ -308,11 +309,11 @@ func TestStalledReaderAtTheEnd(t *testing.T) {
 // What waits is sent together, and none of it is left out when the stream ends.
 func TestStreamSendsAllThatWaits(t *testing.T) {
 	l := newTap()
-	l.messages = make(chan *view.Message, 1000)
+	l.messages = make(chan *api.Message, 1000)
 	var want strings.Builder
 	want.WriteString(": the stream begins\n\n")
 	for i := range 1000 {
-		l.messages <- &view.Message{Event: "hot", Value: i}
+		l.messages <- &api.Message{Event: "hot", Value: i}
 		fmt.Fprintf(&want, "event: hot\ndata: %d\n\n", i)
 	}
 	close(l.messages)
@@ -344,7 +345,7 @@ func TestStreamOverHTTP2(t *testing.T) {
 	if wantBlock(t, body, ": the stream begins"); res.ProtoMajor != 2 {
 		t.Errorf("%s, want HTTP/2", res.Proto)
 	}
-	l.messages <- &view.Message{Event: "live", Value: 1}
+	l.messages <- &api.Message{Event: "live", Value: 1}
 	wantBlock(t, body, "event: live\ndata: 1")
 	close(closing)
 	if got, err := block(body); got != "" || !errors.Is(err, io.EOF) {

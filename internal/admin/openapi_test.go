@@ -1,6 +1,8 @@
 package admin
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"cmp"
 	"context"
 	"encoding/json"
@@ -19,8 +21,6 @@ import (
 	"time"
 
 	"gopkg.in/yaml.v3"
-
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 )
 
 // document is docs/api.openapi.yaml, as far as it is used; a key that is not here is
@@ -238,11 +238,11 @@ func (d *document) differences(t *testing.T, at string, s *schema, answer any, a
 
 // words are all values of the types that have few.
 var words = map[reflect.Type][]string{
-	reflect.TypeFor[view.State]():  {string(view.OK), string(view.Throttled), string(view.Blocked)},
-	reflect.TypeFor[view.Reason](): {string(view.RequestRate), string(view.ConcurrentRequests)},
-	reflect.TypeFor[view.Kind]():   {string(view.Throttle), string(view.Block), string(view.Unblock), string(view.Refused)},
-	reflect.TypeFor[view.EventKind](): {string(view.ThrottleEvent), string(view.BlockEvent), string(view.UnblockEvent), string(view.SlotsEvent),
-		string(view.ShareEvent), string(view.HotEvent), string(view.LimitsEvent), string(view.OverrideEvent), string(view.LostEvent)},
+	reflect.TypeFor[api.State]():  {string(api.OK), string(api.Throttled), string(api.Blocked)},
+	reflect.TypeFor[api.Reason](): {string(api.RequestRate), string(api.ConcurrentRequests)},
+	reflect.TypeFor[api.Kind]():   {string(api.Throttle), string(api.Block), string(api.Unblock), string(api.Refused)},
+	reflect.TypeFor[api.EventKind](): {string(api.ThrottleEvent), string(api.BlockEvent), string(api.UnblockEvent), string(api.SlotsEvent),
+		string(api.ShareEvent), string(api.HotEvent), string(api.LimitsEvent), string(api.OverrideEvent), string(api.LostEvent)},
 }
 
 var sampleTime = time.Date(2026, 11, 20, 12, 30, 0, 250e6, time.UTC)
@@ -339,65 +339,65 @@ func setMode(v reflect.Value, field, i int) bool {
 	return true
 }
 
-func (s sample) Users(by view.Sort, _ int) view.Users {
-	return sampled(s, func(u *view.Users) { u.Sort = by })
+func (s sample) Users(by api.Sort, _ int) api.Users {
+	return sampled(s, func(u *api.Users) { u.Sort = by })
 }
 
-func (s sample) UnknownUsers(by view.Sort, _ int) view.UnknownUsers {
-	return sampled(s, func(u *view.UnknownUsers) { u.Sort = by })
+func (s sample) UnknownUsers(by api.Sort, _ int) api.UnknownUsers {
+	return sampled(s, func(u *api.UnknownUsers) { u.Sort = by })
 }
-func (s sample) User(string, string) view.User      { return sampled(s, func(*view.User) {}) }
-func (s sample) UserOfKey(string, string) view.User { return sampled(s, func(*view.User) {}) }
-func (s sample) Instances() view.Instances          { return sampled(s, func(*view.Instances) {}) }
+func (s sample) User(string, string) api.User      { return sampled(s, func(*api.User) {}) }
+func (s sample) UserOfKey(string, string) api.User { return sampled(s, func(*api.User) {}) }
+func (s sample) Instances() api.Instances          { return sampled(s, func(*api.Instances) {}) }
 
 // once is a stream of one message.
-func once(event string, value any) (<-chan *view.Message, func(), error) {
-	messages := make(chan *view.Message, 1)
-	messages <- &view.Message{Event: event, Value: value}
+func once(event string, value any) (<-chan *api.Message, func(), error) {
+	messages := make(chan *api.Message, 1)
+	messages <- &api.Message{Event: event, Value: value}
 	close(messages)
 	return messages, func() {}, nil
 }
 
-func (s sample) Watch(q view.Question) (<-chan *view.Message, func(), error) {
-	return once("live", sampled(s, func(l *view.Live) { l.Sort = q.Sort }))
+func (s sample) Watch(q api.Question) (<-chan *api.Message, func(), error) {
+	return once("live", sampled(s, func(l *api.Live) { l.Sort = q.Sort }))
 }
 
-func (s sample) Policies(view.Filter) (<-chan *view.Message, func(), error) {
-	return once("throttle", sampled(s, func(*view.Event) {}))
+func (s sample) Policies(api.Filter) (<-chan *api.Message, func(), error) {
+	return once("throttle", sampled(s, func(*api.Event) {}))
 }
 
-func (s sample) History(string, string) view.History      { return sampled(s, func(*view.History) {}) }
-func (s sample) HistoryOfKey(string, string) view.History { return sampled(s, func(*view.History) {}) }
+func (s sample) History(string, string) api.History      { return sampled(s, func(*api.History) {}) }
+func (s sample) HistoryOfKey(string, string) api.History { return sampled(s, func(*api.History) {}) }
 
-func (s sample) Events(context.Context, string, string) (view.Events, error) {
-	return sampled(s, func(*view.Events) {}), nil
+func (s sample) Events(context.Context, string, string) (api.Events, error) {
+	return sampled(s, func(*api.Events) {}), nil
 }
 
-func (s sample) EventsOfKey(context.Context, string, string) (view.Events, error) {
-	return sampled(s, func(*view.Events) {}), nil
+func (s sample) EventsOfKey(context.Context, string, string) (api.Events, error) {
+	return sampled(s, func(*api.Events) {}), nil
 }
 
 // full has no stream for anybody.
 type full struct{ sample }
 
-func (full) Watch(view.Question) (<-chan *view.Message, func(), error) {
+func (full) Watch(api.Question) (<-chan *api.Message, func(), error) {
 	return nil, nil, errors.New("too many")
 }
 
-func (full) Policies(view.Filter) (<-chan *view.Message, func(), error) {
+func (full) Policies(api.Filter) (<-chan *api.Message, func(), error) {
 	return nil, nil, errors.New("too many")
 }
 
-func (full) Events(context.Context, string, string) (view.Events, error) {
-	return view.Events{}, view.ErrUnavailable
+func (full) Events(context.Context, string, string) (api.Events, error) {
+	return api.Events{}, api.ErrUnavailable
 }
 
 // ask asks the server, with whatever the header has beside.
-func ask(t *testing.T, api API, method, path string, header http.Header) (status int, contentType string, answer any) {
+func ask(t *testing.T, source API, method, path string, header http.Header) (status int, contentType string, answer any) {
 	t.Helper()
 	w, r := httptest.NewRecorder(), httptest.NewRequest(method, path, nil)
 	maps.Copy(r.Header, header)
-	handler(api).ServeHTTP(w, r)
+	handler(source).ServeHTTP(w, r)
 	contentType, _, _ = strings.Cut(w.Header().Get("Content-Type"), ";")
 	text := w.Body.String()
 	if contentType == "text/event-stream" {
@@ -437,9 +437,9 @@ func TestOpenAPIAnswers(t *testing.T) {
 		}
 		asked := strings.ReplaceAll(path, "{user}", "alice")
 		seen := map[string]bool{}
-		check := func(what string, api API, path string, header http.Header, all bool) {
+		check := func(what string, source API, path string, header http.Header, all bool) {
 			t.Helper()
-			status, contentType, answer := ask(t, api, "GET", path, header)
+			status, contentType, answer := ask(t, source, "GET", path, header)
 			code := fmt.Sprint(status)
 			seen[code] = true
 			r := item.Get.Responses[code]
@@ -482,11 +482,11 @@ func TestOpenAPIAnswers(t *testing.T) {
 	}
 	schemas := d.Components.Schemas
 	for of, documented := range map[reflect.Type]*schema{
-		reflect.TypeFor[view.State]():  schemas["State"],
-		reflect.TypeFor[view.Reason](): schemas["Reason"],
-		reflect.TypeFor[view.Kind]():   schemas["Decision"].Properties["kind"],
+		reflect.TypeFor[api.State]():  schemas["State"],
+		reflect.TypeFor[api.Reason](): schemas["Reason"],
+		reflect.TypeFor[api.Kind]():   schemas["Decision"].Properties["kind"],
 
-		reflect.TypeFor[view.EventKind](): schemas["Event"].Properties["kind"],
+		reflect.TypeFor[api.EventKind](): schemas["Event"].Properties["kind"],
 	} {
 		if !slices.Equal(documented.Enum, words[of]) {
 			t.Errorf("%v is one of %q, the document has %q", of, words[of], documented.Enum)

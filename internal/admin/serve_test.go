@@ -1,6 +1,8 @@
 package admin
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"bufio"
 	"bytes"
 	"context"
@@ -14,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/internal/proctest"
 )
 
@@ -140,7 +141,7 @@ func TestStreamEndsWithItsToken(t *testing.T) {
 	defer res.Body.Close()
 	body := bufio.NewReader(res.Body)
 	wantBlock(t, body, ": the stream begins")
-	l.messages <- &view.Message{Event: "live", Value: 1}
+	l.messages <- &api.Message{Event: "live", Value: 1}
 	wantBlock(t, body, "event: live\ndata: 1")
 
 	write(t, path, "bob "+bobsToken)
@@ -150,7 +151,7 @@ func TestStreamEndsWithItsToken(t *testing.T) {
 		}
 		return nil
 	})
-	l.messages <- &view.Message{Event: "live", Value: 2}
+	l.messages <- &api.Message{Event: "live", Value: 2}
 	if got, err := block(body); got != "" || !errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("without the token: %q, %v, want an end that is meant", got, err)
 	}

@@ -1,19 +1,20 @@
 package polygen
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"context"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 // from says which polygen answers.
-func (p *Polygen) from() view.From {
-	from := view.From{
+func (p *Polygen) from() api.From {
+	from := api.From{
 		Polygen: p.options.Name, Leading: p.leads(), Version: p.set.Load().Version(),
 		Time: p.clock.Now().UTC().Truncate(1e6),
 	}
@@ -30,35 +31,35 @@ const topFor = 500 * time.Millisecond
 // tops are the last lists of users that were made.
 type tops struct {
 	mu    sync.Mutex
-	lists map[listed]view.Users
+	lists map[listed]api.Users
 }
 
 type listed struct {
-	by     view.Sort
+	by     api.Sort
 	length int
 }
 
 // lookTop makes a list of users.
-func (p *Polygen) lookTop(now time.Time, by view.Sort, n int) view.Users {
+func (p *Polygen) lookTop(now time.Time, by api.Sort, n int) api.Users {
 	s := p.seen
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.adopt(p.set.Load())
 	look := s.view.LookNow(now, by, n)
-	if by != view.ByRecent { // the view keeps users in this order
+	if by != api.ByRecent { // the view keeps users in this order
 		s.finish(look)
 	}
 	return look.Top(by)
 }
 
 // Users returns the n users with most, 1000 at most.
-func (p *Polygen) Users(by view.Sort, n int) view.Users {
+func (p *Polygen) Users(by api.Sort, n int) api.Users {
 	t := &p.seen.tops
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	length := shortList
 	if n > shortList {
-		length = view.MaxTop
+		length = api.MaxTop
 	}
 	which := listed{by, length}
 	out, now := t.lists[which], p.clock.Now()
@@ -67,7 +68,7 @@ func (p *Polygen) Users(by view.Sort, n int) view.Users {
 		out.From = p.from()
 		out.Time = now.UTC()
 		if t.lists == nil {
-			t.lists = make(map[listed]view.Users)
+			t.lists = make(map[listed]api.Users)
 		}
 		t.lists[which] = out
 	}
@@ -77,7 +78,7 @@ func (p *Polygen) Users(by view.Sort, n int) view.Users {
 }
 
 // UnknownUsers returns n of the users whom the limit file does not name.
-func (p *Polygen) UnknownUsers(by view.Sort, n int) view.UnknownUsers {
+func (p *Polygen) UnknownUsers(by api.Sort, n int) api.UnknownUsers {
 	p.seen.mu.Lock()
 	out := p.seen.view.Unknown(by, n)
 	p.seen.mu.Unlock()
@@ -86,15 +87,15 @@ func (p *Polygen) UnknownUsers(by view.Sort, n int) view.UnknownUsers {
 }
 
 // User returns what is known of a user, given by name.
-func (p *Polygen) User(name, endpoint string) view.User {
+func (p *Polygen) User(name, endpoint string) api.User {
 	set := p.set.Load()
 	key, others := p.find(set, name, endpoint)
 	out := p.userOfKey(key, endpoint)
 	if !hides(set, name) {
-		out.Name = view.Name{User: name, Endpoint: endpoint, Href: view.Path(name, endpoint)}
+		out.Name = api.Name{User: name, Endpoint: endpoint, Href: api.Path(name, endpoint)}
 	}
 	for _, other := range others {
-		out.Others = append(out.Others, view.NameOfKey(limits.EndpointKey(endpoint, other)))
+		out.Others = append(out.Others, api.NameOfKey(limits.EndpointKey(endpoint, other)))
 	}
 	p.seen.where.of(set, name, &out)
 	return out
@@ -103,7 +104,7 @@ func (p *Polygen) User(name, endpoint string) view.User {
 // UserOfKey returns what is known of a user, given by the key that the cluster knows. It
 // tells where the file sets the limits only of a hidden key: any other user has a name to
 // ask by.
-func (p *Polygen) UserOfKey(key, endpoint string) view.User {
+func (p *Polygen) UserOfKey(key, endpoint string) api.User {
 	out := p.userOfKey(key, endpoint)
 	if limits.IsHidden(key) {
 		p.seen.where.of(p.set.Load(), key, &out)
@@ -111,7 +112,7 @@ func (p *Polygen) UserOfKey(key, endpoint string) view.User {
 	return out
 }
 
-func (p *Polygen) userOfKey(key, endpoint string) view.User {
+func (p *Polygen) userOfKey(key, endpoint string) api.User {
 	p.seen.mu.Lock()
 	p.seen.adopt(p.set.Load())
 	out := p.seen.view.User(p.clock.Now(), limits.EndpointKey(endpoint, key))
@@ -121,11 +122,11 @@ func (p *Polygen) userOfKey(key, endpoint string) view.User {
 }
 
 // Instances returns the instances and the versions of their limits.
-func (p *Polygen) Instances() view.Instances {
+func (p *Polygen) Instances() api.Instances {
 	p.seen.mu.Lock()
 	list := p.seen.fleet.list()
 	p.seen.mu.Unlock()
-	return view.Instances{From: p.from(), Instances: list}
+	return api.Instances{From: p.from(), Instances: list}
 }
 
 // maxWhere bounds the users of whom polygen remembers where their limits come from.
@@ -149,7 +150,7 @@ type unknownOrigin struct {
 type named struct{ endpoint, user string }
 
 // of adds where the limits of a user come from. The user is named as in Set.OriginAt.
-func (w *where) of(set *limits.Set, user string, out *view.User) {
+func (w *where) of(set *limits.Set, user string, out *api.User) {
 	if !w.mu.TryLock() {
 		return
 	}
@@ -168,7 +169,7 @@ func (w *where) of(set *limits.Set, user string, out *view.User) {
 
 // ofAtOnce is of, without waiting: an origin that is not known yet is found out by run, for
 // the next answer.
-func (w *where) ofAtOnce(set *limits.Set, out *view.User) {
+func (w *where) ofAtOnce(set *limits.Set, out *api.User) {
 	who := named{out.Endpoint, out.User}
 	if w.mu.TryLock() {
 		o, ok := w.users[who]
@@ -194,24 +195,24 @@ func (w *where) run(ctx context.Context) error {
 		case <-ticker.C:
 		}
 		if u := w.wanted.Swap(nil); u != nil {
-			w.of(u.set, u.user, &view.User{Name: view.Name{Endpoint: u.endpoint}})
+			w.of(u.set, u.user, &api.User{Name: api.Name{Endpoint: u.endpoint}})
 		}
 	}
 }
 
-func tellOrigin(o limits.Origin, out *view.User) {
+func tellOrigin(o limits.Origin, out *api.User) {
 	if o.User > 0 {
-		out.Entry = &view.Entry{File: o.File, Line: o.User, Pattern: o.Pattern, Comment: o.Comment, Then: o.Then, Expired: o.Expired}
+		out.Entry = &api.Entry{File: o.File, Line: o.User, Pattern: o.Pattern, Comment: o.Comment, Then: o.Then, Expired: o.Expired}
 		if !o.Until.IsZero() {
 			out.Entry.Until = &o.Until
 		}
 	}
 	if len(o.Hand) > 0 {
 		if out.Entry == nil {
-			out.Entry = &view.Entry{}
+			out.Entry = &api.Entry{}
 		}
 		h := o.Hand[len(o.Hand)-1] // that of the endpoint, if there is one
-		out.Entry.Override = &view.InHand{Reason: h.Reason, By: h.By, Until: h.Until}
+		out.Entry.Override = &api.InHand{Reason: h.Reason, By: h.By, Until: h.Until}
 	}
 	for i := range out.Limits {
 		l := &out.Limits[i]
@@ -220,7 +221,7 @@ func tellOrigin(o limits.Origin, out *view.User) {
 			name = "requests." + name
 		}
 		if f, ok := o.Field(name); ok {
-			l.Origin = &view.Origin{Field: f.Name, File: f.File, Line: f.Line, Override: f.Override, Endpoint: f.Endpoint, Hand: f.Hand}
+			l.Origin = &api.Origin{Field: f.Name, File: f.File, Line: f.Line, Override: f.Override, Endpoint: f.Endpoint, Hand: f.Hand}
 		}
 	}
 }

@@ -1,13 +1,14 @@
 package polygen
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"context"
 	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -140,19 +141,19 @@ func (m *metrics) counted(tiers map[string]bool, of bus.EventsOf) {
 }
 
 // Events returns what started and ended of a user, by their name, in the last seconds.
-// The error is a view.ErrUnavailable if Redis does not answer.
-func (p *Polygen) Events(ctx context.Context, name, endpoint string) (view.Events, error) {
+// The error is a api.ErrUnavailable if Redis does not answer.
+func (p *Polygen) Events(ctx context.Context, name, endpoint string) (api.Events, error) {
 	set := p.set.Load()
 	key, _ := p.find(set, name, endpoint)
 	out, err := p.EventsOfKey(ctx, key, endpoint)
 	if err == nil && !hides(set, name) {
-		out.Name = view.Name{User: name, Endpoint: endpoint, Href: view.Path(name, endpoint)}
+		out.Name = api.Name{User: name, Endpoint: endpoint, Href: api.Path(name, endpoint)}
 	}
 	return out, err
 }
 
 // EventsOfKey is Events, by the key that the cluster knows the user by.
-func (p *Polygen) EventsOfKey(ctx context.Context, key, endpoint string) (view.Events, error) {
+func (p *Polygen) EventsOfKey(ctx context.Context, key, endpoint string) (api.Events, error) {
 	set, wire := p.set.Load(), limits.EndpointKey(endpoint, key)
 	end := p.lastTold()
 	seconds := make([]int64, eventSeconds)
@@ -161,9 +162,9 @@ func (p *Polygen) EventsOfKey(ctx context.Context, key, endpoint string) (view.E
 	}
 	all, err := p.options.Bus.UserEvents(ctx, wire, set.ClassNames(), seconds)
 	if err != nil {
-		return view.Events{}, fmt.Errorf("%w: %w", view.ErrUnavailable, err)
+		return api.Events{}, fmt.Errorf("%w: %w", api.ErrUnavailable, err)
 	}
-	out := view.Events{From: p.from(), Name: view.NameOfKey(wire), Begin: seconds[0], Step: 1, Started: []view.ClassEvents{}, Ended: make([]int64, eventSeconds)}
+	out := api.Events{From: p.from(), Name: api.NameOfKey(wire), Begin: seconds[0], Step: 1, Started: []api.ClassEvents{}, Ended: make([]int64, eventSeconds)}
 	for i, of := range all {
 		out.Ended[i] = of.Ends
 		for _, c := range of.Classes {

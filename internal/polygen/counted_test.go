@@ -1,6 +1,8 @@
 package polygen
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"errors"
 	"fmt"
 	"testing"
@@ -11,7 +13,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
@@ -161,9 +162,9 @@ func TestEventsOfAUser(t *testing.T) {
 		values[second-got.Begin] = n
 		return values
 	}
-	want := view.Events{
-		From: got.From, Name: view.Name{User: "alice", Endpoint: "uploads", Href: "/api/v1/users/alice?endpoint=uploads"}, Begin: got.Begin, Step: 1,
-		Started: []view.ClassEvents{{Class: "GET", Requests: list(1)}, {Class: "PUT", Requests: list(2)}}, Ended: list(4),
+	want := api.Events{
+		From: got.From, Name: api.Name{User: "alice", Endpoint: "uploads", Href: "/api/v1/users/alice?endpoint=uploads"}, Begin: got.Begin, Step: 1,
+		Started: []api.ClassEvents{{Class: "GET", Requests: list(1)}, {Class: "PUT", Requests: list(2)}}, Ended: list(4),
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("Events (-want +got):\n%s", diff)
@@ -173,7 +174,7 @@ func TestEventsOfAUser(t *testing.T) {
 	}
 	gone := newGenerator(t, "127.0.0.1:1", "one", nil)
 	gone.set.Store(set)
-	if _, err := gone.Events(t.Context(), "alice", ""); !errors.Is(err, view.ErrUnavailable) {
-		t.Errorf("Events without Redis = %v, want %v", err, view.ErrUnavailable)
+	if _, err := gone.Events(t.Context(), "alice", ""); !errors.Is(err, api.ErrUnavailable) {
+		t.Errorf("Events without Redis = %v, want %v", err, api.ErrUnavailable)
 	}
 }

@@ -1,6 +1,8 @@
 package polygen
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"fmt"
 	"slices"
 	"sync"
@@ -9,7 +11,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -59,17 +60,17 @@ type events struct {
 }
 
 type reader struct {
-	filter   view.Filter
-	messages chan *view.Message
+	filter   api.Filter
+	messages chan *api.Message
 	lost     int // events lost since the last message
 }
 
 // Policies returns a stream of what is decided from now on, until stop is called.
-func (p *Polygen) Policies(f view.Filter) (messages <-chan *view.Message, stop func(), err error) {
+func (p *Polygen) Policies(f api.Filter) (messages <-chan *api.Message, stop func(), err error) {
 	if err := p.streams.open(); err != nil {
 		return nil, nil, err
 	}
-	r := &reader{filter: f.By(p.set.Load()), messages: make(chan *view.Message, maxUnread)}
+	r := &reader{filter: f.By(p.set.Load()), messages: make(chan *api.Message, maxUnread)}
 	e := &p.events
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -86,7 +87,7 @@ func (p *Polygen) Policies(f view.Filter) (messages <-chan *view.Message, stop f
 
 // tell tells the readers of an event, whose time is now if it has none. It never waits for
 // readers, and does nothing if there are none. It is safe for concurrent use.
-func (p *Polygen) tell(e view.Event) {
+func (p *Polygen) tell(e api.Event) {
 	if !p.events.any.Load() {
 		return
 	}
@@ -97,8 +98,8 @@ func (p *Polygen) tell(e view.Event) {
 	p.events.tell(e)
 }
 
-func (s *events) tell(e view.Event) {
-	m := &view.Message{Event: string(e.Kind), Value: &e}
+func (s *events) tell(e api.Event) {
+	m := &api.Message{Event: string(e.Kind), Value: &e}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range s.readers {
@@ -127,8 +128,8 @@ func (r *reader) tellLost(now time.Time) bool {
 	if r.lost == 0 {
 		return true
 	}
-	m := &view.Message{Event: string(view.LostEvent), Value: &view.Event{
-		Time: now.UTC().Truncate(time.Millisecond), Kind: view.LostEvent, Count: r.lost,
+	m := &api.Message{Event: string(api.LostEvent), Value: &api.Event{
+		Time: now.UTC().Truncate(time.Millisecond), Kind: api.LostEvent, Count: r.lost,
 	}}
 	if !r.offer(m) {
 		return false
@@ -137,7 +138,7 @@ func (r *reader) tellLost(now time.Time) bool {
 	return true
 }
 
-func (r *reader) offer(m *view.Message) bool {
+func (r *reader) offer(m *api.Message) bool {
 	select {
 	case r.messages <- m:
 		return true
@@ -157,40 +158,40 @@ func (p *Polygen) tellPolicies(set *limits.Set, begun []string, hints []ratelimi
 	}
 	now := p.clock.Now()
 	for _, user := range d.Unblocks {
-		p.tell(view.Event{Time: now, Kind: view.UnblockEvent, Name: view.NameOf(user), Limit: concurrentLimit,
-			Reason: view.ConcurrentRequests, Mode: set.User(user).ConcurrentMode.String()})
+		p.tell(api.Event{Time: now, Kind: api.UnblockEvent, Name: api.NameOf(user), Limit: concurrentLimit,
+			Reason: api.ConcurrentRequests, Mode: set.User(user).ConcurrentMode.String()})
 	}
 	for _, t := range throttles {
 		until := time.Unix(t.Second+t.Key.Window.Seconds(), 0).UTC()
-		p.tell(view.Event{Time: now, Kind: view.ThrottleEvent, Name: view.NameOf(t.Key.User), Limit: limits.RateName(t.Key.Class, t.Key.Window),
-			Reason: view.RequestRate, Max: int64(t.Limit), Until: &until, Mode: rateMode(set, t.Key).String()})
+		p.tell(api.Event{Time: now, Kind: api.ThrottleEvent, Name: api.NameOf(t.Key.User), Limit: limits.RateName(t.Key.Class, t.Key.Window),
+			Reason: api.RequestRate, Max: int64(t.Limit), Until: &until, Mode: rateMode(set, t.Key).String()})
 	}
 	for _, b := range d.Blocks {
 		if _, first := slices.BinarySearch(begun, b.User); first {
-			p.tell(view.Event{Time: now, Kind: view.BlockEvent, Name: view.NameOf(b.User), Limit: concurrentLimit,
-				Reason: view.ConcurrentRequests, Max: int64(b.Max), Mode: set.User(b.User).ConcurrentMode.String()})
+			p.tell(api.Event{Time: now, Kind: api.BlockEvent, Name: api.NameOf(b.User), Limit: concurrentLimit,
+				Reason: api.ConcurrentRequests, Max: int64(b.Max), Mode: set.User(b.User).ConcurrentMode.String()})
 		}
 	}
 	for _, s := range d.Sharings {
 		until := s.Until.UTC().Truncate(time.Millisecond)
-		e := view.Event{Time: now, Kind: view.SlotsEvent, Name: view.NameOf(s.User), Limit: concurrentLimit, Until: &until,
+		e := api.Event{Time: now, Kind: api.SlotsEvent, Name: api.NameOf(s.User), Limit: concurrentLimit, Until: &until,
 			Mode: set.User(s.User).ConcurrentMode.String()}
 		for _, share := range s.Shares {
-			e.Shares = append(e.Shares, view.ShareOf(share.Instance, int64(share.Slots)))
+			e.Shares = append(e.Shares, api.ShareOf(share.Instance, int64(share.Slots)))
 		}
 		p.tell(e)
 	}
 	for _, s := range sharings {
-		e := view.Event{Time: now, Kind: view.ShareEvent, Name: view.NameOf(s.User), Limit: "bandwidth." + s.Direction.String(),
+		e := api.Event{Time: now, Kind: api.ShareEvent, Name: api.NameOf(s.User), Limit: "bandwidth." + s.Direction.String(),
 			Mode: set.User(s.User).Bandwidth.Mode.String()}
 		for _, share := range s.Shares {
-			e.Shares = append(e.Shares, view.ShareOf(share.Instance, share.Bytes))
+			e.Shares = append(e.Shares, api.ShareOf(share.Instance, share.Bytes))
 		}
 		p.tell(e)
 	}
 	for _, h := range hints {
 		until := h.Until.UTC().Truncate(time.Millisecond)
-		p.tell(view.Event{Time: now, Kind: view.HotEvent, Name: view.NameOf(h.Key.User), Limit: limits.RateName(h.Key.Class, h.Key.Window),
+		p.tell(api.Event{Time: now, Kind: api.HotEvent, Name: api.NameOf(h.Key.User), Limit: limits.RateName(h.Key.Class, h.Key.Window),
 			Until: &until, Instances: h.Instances, Mode: rateMode(set, h.Key).String()})
 	}
 }

@@ -1,6 +1,8 @@
 package polygen
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -11,7 +13,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -19,7 +20,7 @@ import (
 )
 
 // read returns the events that wait, as JSON without their times.
-func read(t *testing.T, messages <-chan *view.Message) []string {
+func read(t *testing.T, messages <-chan *api.Message) []string {
 	t.Helper()
 	var all []string
 	for len(messages) > 0 {
@@ -42,7 +43,7 @@ func read(t *testing.T, messages <-chan *view.Message) []string {
 	return all
 }
 
-func listen(t *testing.T, g *generator, f view.Filter) <-chan *view.Message {
+func listen(t *testing.T, g *generator, f api.Filter) <-chan *api.Message {
 	t.Helper()
 	messages, stop, err := g.Policies(f)
 	if err != nil {
@@ -56,7 +57,7 @@ func listen(t *testing.T, g *generator, f view.Filter) <-chan *view.Message {
 func TestPolicyEvents(t *testing.T) {
 	g := alone(t)
 	set := g.set.Load()
-	messages := listen(t, g, view.Filter{})
+	messages := listen(t, g, api.Filter{})
 	until := time.Unix(1_800_000_000, 123456789)
 	g.tellPolicies(set, []string{"bob"},
 		[]ratelimit.Hint{{Key: ratelimit.Key{Class: "GET", User: "alice"}, Until: until, Instances: 3}},
@@ -90,7 +91,7 @@ func TestPolicyEvents(t *testing.T) {
 		if err := json.Unmarshal(m.JSON(), &fields); err != nil || fields.Until != want.until {
 			t.Errorf("%s ends at %q, want %q", m.JSON(), fields.Until, want.until)
 		}
-		again := make(chan *view.Message, 1)
+		again := make(chan *api.Message, 1)
 		again <- m
 		if got := read(t, again)[0]; got != want.event {
 			t.Errorf("event\n%s, want\n%s", got, want.event)
@@ -104,8 +105,8 @@ func TestPolicyEvents(t *testing.T) {
 // What the events of the bus bring about is heard by those who want it.
 func TestEventsAsTheyHappen(t *testing.T) {
 	g := alone(t)
-	all := listen(t, g, view.Filter{Kinds: []view.EventKind{view.BlockEvent, view.UnblockEvent, view.ThrottleEvent, view.LimitsEvent}})
-	bobs := listen(t, g, view.Filter{User: "bob"})
+	all := listen(t, g, api.Filter{Kinds: []api.EventKind{api.BlockEvent, api.UnblockEvent, api.ThrottleEvent, api.LimitsEvent}})
+	bobs := listen(t, g, api.Filter{User: "bob"})
 	now := g.clock.Now()
 	progress := func(user string, active int) {
 		g.observe(now, bus.Progress{Instance: "one", Entries: []bus.ProgressEntry{{User: user, Held: active, Active: active, Limit: 5}}})
@@ -151,10 +152,10 @@ func TestEventsAsTheyHappen(t *testing.T) {
 // in the stream, and how many.
 func TestLostEvents(t *testing.T) {
 	g := alone(t)
-	slow, other := listen(t, g, view.Filter{}), listen(t, g, view.Filter{Kinds: []view.EventKind{view.LimitsEvent}})
+	slow, other := listen(t, g, api.Filter{}), listen(t, g, api.Filter{Kinds: []api.EventKind{api.LimitsEvent}})
 	hot := func(n int) {
 		for range n {
-			g.tell(view.Event{Kind: view.HotEvent, Name: view.NameOf("alice")})
+			g.tell(api.Event{Kind: api.HotEvent, Name: api.NameOf("alice")})
 		}
 	}
 	kinds := func() string {
@@ -220,7 +221,7 @@ func TestNobodyListens(t *testing.T) {
 	set := g.set.Load()
 	d := concurrency.Decisions{Unblocks: []string{"a", "b"}}
 	if n := testing.AllocsPerRun(100, func() {
-		g.tell(view.Event{Kind: view.LimitsEvent})
+		g.tell(api.Event{Kind: api.LimitsEvent})
 		g.tellPolicies(set, nil, nil, nil, d, nil)
 	}); n != 0 {
 		t.Errorf("%v allocations, want none", n)

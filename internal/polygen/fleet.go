@@ -1,13 +1,14 @@
 package polygen
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"cmp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 )
 
 // lateAfter is how long an instance may enforce other limits than polygen's before the log
@@ -146,10 +147,10 @@ func (f *fleet) behind() (n int) {
 }
 
 // list is what is known of the instances, also of those gone, sorted by name.
-func (f *fleet) list() []view.Instance {
-	list := make([]view.Instance, 0, len(f.members))
+func (f *fleet) list() []api.Instance {
+	list := make([]api.Instance, 0, len(f.members))
 	for name, m := range f.members {
-		i := view.Instance{Name: name, Version: m.version, Current: m.version == f.want, Problem: strings.ToValidUTF8(m.problem, "\ufffd")}
+		i := api.Instance{Name: name, Version: m.version, Current: m.version == f.want, Problem: strings.ToValidUTF8(m.problem, "\ufffd")}
 		if !m.behind.IsZero() {
 			i.Behind = f.at.Sub(m.behind).Seconds()
 		}
@@ -159,6 +160,6 @@ func (f *fleet) list() []view.Instance {
 		}
 		list = append(list, i)
 	}
-	slices.SortFunc(list, func(a, b view.Instance) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(list, func(a, b api.Instance) int { return cmp.Compare(a.Name, b.Name) })
 	return list
 }

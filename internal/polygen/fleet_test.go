@@ -1,6 +1,8 @@
 package polygen
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"fmt"
 	"testing"
 	"time"
@@ -9,7 +11,6 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 )
 
 // The registry as it is read again and again, and what is said of it.
@@ -25,51 +26,51 @@ func TestFleet(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		steps []step
-		list  []view.Instance
+		list  []api.Instance
 	}{
 		{"nobody", []step{{0, nil, "v1", nil, false}}, nil},
 		{"all have the limits", []step{
 			{0, map[string]string{"b": "v1", "a": "v1"}, "v1", nil, true},
 			{10 * time.Second, map[string]string{"b": "v1", "a": "v1"}, "v1", nil, false},
-		}, []view.Instance{{Name: "a", Version: "v1", Current: true}, {Name: "b", Version: "v1", Current: true}}},
+		}, []api.Instance{{Name: "a", Version: "v1", Current: true}, {Name: "b", Version: "v1", Current: true}}},
 		{"one that comes up has none", []step{
 			{0, map[string]string{"a": ""}, "v1", nil, true},
 			{500 * time.Millisecond, map[string]string{"a": ""}, "v1", nil, false},
-		}, []view.Instance{{Name: "a", Behind: 0.5}}},
+		}, []api.Instance{{Name: "a", Behind: 0.5}}},
 		{"one that is late is said once", []step{
 			{0, map[string]string{"a": "v1", "b": "v1"}, "v1", nil, true},
 			{time.Second, map[string]string{"a": "v2", "b": "v1"}, "v2", nil, true},
 			{5900 * time.Millisecond, map[string]string{"a": "v2", "b": "v1"}, "v2", nil, false},
 			{6 * time.Second, map[string]string{"a": "v2", "b": "v1"}, "v2", []late{{"b", "v1", 5 * time.Second}}, false},
 			{20 * time.Second, map[string]string{"a": "v2", "b": "v1"}, "v2", nil, false},
-		}, []view.Instance{{Name: "a", Version: "v2", Current: true}, {Name: "b", Version: "v1", Behind: 19}}},
+		}, []api.Instance{{Name: "a", Version: "v2", Current: true}, {Name: "b", Version: "v1", Behind: 19}}},
 		{"and that it is no more", []step{
 			{0, map[string]string{"a": "v1"}, "v2", nil, true},
 			{5 * time.Second, map[string]string{"a": "v1"}, "v2", []late{{"a", "v1", 5 * time.Second}}, false},
 			{6 * time.Second, map[string]string{"a": "v2"}, "v2", []late{{"a", "v2", 0}}, true},
 			{7 * time.Second, map[string]string{"a": "v2"}, "v2", nil, false},
-		}, []view.Instance{{Name: "a", Version: "v2", Current: true}}},
+		}, []api.Instance{{Name: "a", Version: "v2", Current: true}}},
 		{"one that was late for a moment is not said", []step{
 			{0, map[string]string{"a": "v1"}, "v2", nil, true},
 			{time.Second, map[string]string{"a": "v2"}, "v2", nil, true},
 			{6 * time.Second, map[string]string{"a": "v1"}, "v2", nil, true},
 			{7 * time.Second, map[string]string{"a": "v2"}, "v2", nil, true},
-		}, []view.Instance{{Name: "a", Version: "v2", Current: true}}},
+		}, []api.Instance{{Name: "a", Version: "v2", Current: true}}},
 		{"one that left is forgotten", []step{
 			{0, map[string]string{"a": "v1", "b": "v2"}, "v2", nil, true},
 			{10 * time.Second, map[string]string{"b": "v2"}, "v2", nil, true},
 			{11 * time.Second, map[string]string{"a": "v1", "b": "v2"}, "v2", nil, true},
-		}, []view.Instance{{Name: "a", Version: "v1"}, {Name: "b", Version: "v2", Current: true}}},
+		}, []api.Instance{{Name: "a", Version: "v1"}, {Name: "b", Version: "v2", Current: true}}},
 		{"a registry that was overtaken says nothing", []step{
 			{time.Second, map[string]string{"a": "v2"}, "v2", nil, true},
 			{0, map[string]string{"a": "v1", "b": "v1"}, "v2", nil, false},
-		}, []view.Instance{{Name: "a", Version: "v2", Current: true}}},
+		}, []api.Instance{{Name: "a", Version: "v2", Current: true}}},
 		{"a clock that was set back begins anew", []step{
 			{time.Hour, map[string]string{"a": "v1"}, "v2", nil, true},
 			{0, map[string]string{"a": "v1"}, "v2", nil, false},
 			{4 * time.Second, map[string]string{"a": "v1"}, "v2", nil, false},
 			{5 * time.Second, map[string]string{"a": "v1"}, "v2", []late{{"a", "v1", 5 * time.Second}}, false},
-		}, []view.Instance{{Name: "a", Version: "v1", Behind: 5}}},
+		}, []api.Instance{{Name: "a", Version: "v1", Behind: 5}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var f fleet
@@ -108,27 +109,27 @@ func TestFleetTellsOfThoseGone(t *testing.T) {
 		}
 		return r
 	}
-	here := func(name string) view.Instance { return view.Instance{Name: name, Version: "v1", Current: true} }
-	gone := func(name string, since time.Duration, clock string) view.Instance {
+	here := func(name string) api.Instance { return api.Instance{Name: name, Version: "v1", Current: true} }
+	gone := func(name string, since time.Duration, clock string) api.Instance {
 		when := t0.Add(since)
-		return view.Instance{Name: name, Version: "v1", Gone: &when, Problem: "gone: not heard of since " + clock + " UTC"}
+		return api.Instance{Name: name, Version: "v1", Gone: &when, Problem: "gone: not heard of since " + clock + " UTC"}
 	}
 	for _, tt := range []struct {
 		name    string
 		seen    []bus.Registry
 		changed bool // by the last one
 		there   int
-		list    []view.Instance
+		list    []api.Instance
 	}{
-		{"one is gone", []bus.Registry{with(0, "a#1", "b#1"), with(time.Second, "b#1")}, true, 1, []view.Instance{gone("a#1", time.Second, "08:00:01"), here("b#1")}},
+		{"one is gone", []bus.Registry{with(0, "a#1", "b#1"), with(time.Second, "b#1")}, true, 1, []api.Instance{gone("a#1", time.Second, "08:00:01"), here("b#1")}},
 		{"since it was missed first", []bus.Registry{with(0, "a#1", "b#1"), with(time.Second, "b#1"), with(5*time.Minute, "b#1")}, false, 1,
-			[]view.Instance{gone("a#1", time.Second, "08:00:01"), here("b#1")}},
-		{"for ten minutes", []bus.Registry{with(0, "a#1", "b#1"), with(time.Second, "b#1"), with(10*time.Minute+time.Second, "b#1")}, false, 1, []view.Instance{here("b#1")}},
-		{"all are gone", []bus.Registry{with(0, "a#1"), at(time.Second)}, true, 0, []view.Instance{gone("a#1", time.Second, "08:00:01")}},
-		{"it is back", []bus.Registry{with(0, "a#1"), at(time.Second), with(2*time.Second, "a#1")}, true, 1, []view.Instance{here("a#1")}},
-		{"restarted, it has another number", []bus.Registry{with(0, "a#1", "b#1"), with(time.Second, "b#1"), with(2*time.Second, "a#2", "b#1")}, true, 2, []view.Instance{here("a#2"), here("b#1")}},
-		{"restarted before it was missed", []bus.Registry{with(0, "a#1"), with(time.Second, "a#1", "a#2"), with(2*time.Second, "a#2")}, true, 1, []view.Instance{here("a#2")}},
-		{"without a number", []bus.Registry{with(0, "a", "b"), with(time.Second, "b")}, true, 1, []view.Instance{gone("a", time.Second, "08:00:01"), here("b")}},
+			[]api.Instance{gone("a#1", time.Second, "08:00:01"), here("b#1")}},
+		{"for ten minutes", []bus.Registry{with(0, "a#1", "b#1"), with(time.Second, "b#1"), with(10*time.Minute+time.Second, "b#1")}, false, 1, []api.Instance{here("b#1")}},
+		{"all are gone", []bus.Registry{with(0, "a#1"), at(time.Second)}, true, 0, []api.Instance{gone("a#1", time.Second, "08:00:01")}},
+		{"it is back", []bus.Registry{with(0, "a#1"), at(time.Second), with(2*time.Second, "a#1")}, true, 1, []api.Instance{here("a#1")}},
+		{"restarted, it has another number", []bus.Registry{with(0, "a#1", "b#1"), with(time.Second, "b#1"), with(2*time.Second, "a#2", "b#1")}, true, 2, []api.Instance{here("a#2"), here("b#1")}},
+		{"restarted before it was missed", []bus.Registry{with(0, "a#1"), with(time.Second, "a#1", "a#2"), with(2*time.Second, "a#2")}, true, 1, []api.Instance{here("a#2")}},
+		{"without a number", []bus.Registry{with(0, "a", "b"), with(time.Second, "b")}, true, 1, []api.Instance{gone("a", time.Second, "08:00:01"), here("b")}},
 		{"the clock was set back", []bus.Registry{with(time.Hour, "a#1"), at(time.Hour + time.Second), at(0)}, false, 0, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -1,6 +1,8 @@
 package polygen
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"context"
 	"errors"
 	"fmt"
@@ -15,7 +17,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -70,7 +71,7 @@ func newHandMetrics(reg prometheus.Registerer) handMetrics {
 			Help: "What was to be done by hand through the admin API, by action (override, remove, unblock) and result: ok, refused, or failed because Redis did not answer.",
 		}, []string{"action", "result"}),
 	}
-	for _, action := range []view.Action{view.SetOverride, view.RemoveOverride, view.LetIn} {
+	for _, action := range []api.Action{api.SetOverride, api.RemoveOverride, api.LetIn} {
 		for _, result := range []string{"ok", "refused", "failed"} {
 			m.writes.WithLabelValues(string(action), result)
 		}
@@ -109,7 +110,7 @@ func (p *Polygen) enforce(set *limits.Set, refused []limits.Refused) {
 	h.metrics.inForce.Set(float64(len(set.Overrides())))
 	if was.Version() != set.Version() {
 		p.metrics.limitsInForce(set.Version())
-		p.tell(view.Event{Kind: view.LimitsEvent, Version: set.Version()})
+		p.tell(api.Event{Kind: api.LimitsEvent, Version: set.Version()})
 	}
 	p.wantPublication()
 }
@@ -203,7 +204,7 @@ func (p *Polygen) changeHand(ctx context.Context, change func([]limits.Override)
 	ctx = context.WithoutCancel(ctx) // the client may go, but the audit needs the outcome
 	for range handTries {
 		if err := p.fetchHand(ctx); err != nil {
-			return fmt.Errorf("%w, and nothing was changed: %w", view.ErrUnavailable, err)
+			return fmt.Errorf("%w, and nothing was changed: %w", api.ErrUnavailable, err)
 		}
 		list, err := change(present(h.list, p.clock.Now()))
 		if err != nil {
@@ -211,7 +212,7 @@ func (p *Polygen) changeHand(ctx context.Context, change func([]limits.Override)
 		}
 		data := limits.EncodeOverrides(list)
 		if len(list) > limits.MaxOverrides || len(data) > limits.MaxOverridesSize {
-			return fmt.Errorf("%w; %d are possible, of %d bytes together", view.ErrFull, limits.MaxOverrides, limits.MaxOverridesSize)
+			return fmt.Errorf("%w; %d are possible, of %d bytes together", api.ErrFull, limits.MaxOverrides, limits.MaxOverridesSize)
 		}
 		set, refused := h.file.With(list)
 		for _, r := range refused {
@@ -227,13 +228,13 @@ func (p *Polygen) changeHand(ctx context.Context, change func([]limits.Override)
 			continue // another polygen was faster: the change is made to its list
 		}
 		if err != nil {
-			return fmt.Errorf("%w, so it is not certain that it was changed; GET /api/v1/overrides tells when it is back: %w", view.ErrUnavailable, err)
+			return fmt.Errorf("%w, so it is not certain that it was changed; GET /api/v1/overrides tells when it is back: %w", api.ErrUnavailable, err)
 		}
 		h.version, h.list = version, list
 		p.enforce(set, refused)
 		return nil
 	}
-	return fmt.Errorf("%w: others change the overrides all the time", view.ErrUnavailable)
+	return fmt.Errorf("%w: others change the overrides all the time", api.ErrUnavailable)
 }
 
 // known reports whether an override was there before.
@@ -244,12 +245,12 @@ func known(before []limits.Override, o limits.Override) bool {
 }
 
 // Overrides lists what was set by hand.
-func (p *Polygen) Overrides() view.Overrides {
+func (p *Polygen) Overrides() api.Overrides {
 	h := &p.hand
 	h.mu.Lock()
 	list, problems := present(h.list, p.clock.Now()), h.problems
 	h.mu.Unlock()
-	out := view.Overrides{From: p.from(), Overrides: []view.ByHand{}, Capacity: limits.MaxOverrides}
+	out := api.Overrides{From: p.from(), Overrides: []api.ByHand{}, Capacity: limits.MaxOverrides}
 	for _, o := range list {
 		b := shown(o)
 		b.Problem = problems[of(o)]
@@ -258,15 +259,15 @@ func (p *Polygen) Overrides() view.Overrides {
 	return out
 }
 
-func shown(o limits.Override) view.ByHand {
-	return view.ByHand{
-		Name:   view.Name{User: o.User, Endpoint: o.Endpoint, Href: view.Path(o.User, o.Endpoint)},
+func shown(o limits.Override) api.ByHand {
+	return api.ByHand{
+		Name:   api.Name{User: o.User, Endpoint: o.Endpoint, Href: api.Path(o.User, o.Endpoint)},
 		Limits: o.Limits, Reason: o.Reason, By: o.By, Since: o.Since.UTC(), Until: o.Until.UTC(),
 	}
 }
 
 // Override sets an override, in place of the one that the user has.
-func (p *Polygen) Override(ctx context.Context, a view.Act) (view.Override, error) {
+func (p *Polygen) Override(ctx context.Context, a api.Act) (api.Override, error) {
 	users := called(p.set.Load(), a.User)
 	a = p.hide(a)
 	now := p.clock.Now().UTC().Truncate(time.Millisecond)
@@ -287,11 +288,11 @@ func (p *Polygen) Override(ctx context.Context, a view.Act) (view.Override, erro
 	if err == nil {
 		p.tellHand(o, "set: "+o.Reason)
 	}
-	return view.Override{From: p.from(), ByHand: shown(o)}, err
+	return api.Override{From: p.from(), ByHand: shown(o)}, err
 }
 
 // RemoveOverride ends an override at once.
-func (p *Polygen) RemoveOverride(ctx context.Context, a view.Act) (view.Override, error) {
+func (p *Polygen) RemoveOverride(ctx context.Context, a api.Act) (api.Override, error) {
 	var removed limits.Override
 	users := called(p.set.Load(), a.User)
 	a = p.hide(a)
@@ -300,7 +301,7 @@ func (p *Polygen) RemoveOverride(ctx context.Context, a view.Act) (view.Override
 		err = p.changeHand(ctx, func(list []limits.Override) ([]limits.Override, error) {
 			i := slices.IndexFunc(list, func(o limits.Override) bool { return o.Endpoint == a.Endpoint && o.Of(users...) })
 			if i < 0 {
-				return nil, view.ErrNoOverride
+				return nil, api.ErrNoOverride
 			}
 			removed = list[i]
 			return without(list, a.Endpoint, users), nil
@@ -310,14 +311,14 @@ func (p *Polygen) RemoveOverride(ctx context.Context, a view.Act) (view.Override
 	if err == nil {
 		p.tellHand(removed, "removed: "+a.Reason)
 	}
-	return view.Override{From: p.from(), ByHand: shown(removed)}, err
+	return api.Override{From: p.from(), ByHand: shown(removed)}, err
 }
 
 func without(list []limits.Override, endpoint string, users []string) []limits.Override {
 	return slices.DeleteFunc(slices.Clone(list), func(o limits.Override) bool { return o.Endpoint == endpoint && o.Of(users...) })
 }
 
-func errByName(a view.Act) error {
+func errByName(a api.Act) error {
 	if a.IsKey && !limits.IsHidden(a.User) {
 		return errors.New("an override needs the user's name, which the key does not tell")
 	}
@@ -326,7 +327,7 @@ func errByName(a view.Act) error {
 
 // Unblock lets a user in by hand: all polygens forget that the user is blocked, and the
 // one that leads tells the instances.
-func (p *Polygen) Unblock(ctx context.Context, a view.Act) (view.Unblocked, error) {
+func (p *Polygen) Unblock(ctx context.Context, a api.Act) (api.Unblocked, error) {
 	set := p.set.Load()
 	// All polygens and agents are told of every key of the user: while HAProxies change over
 	// from one secret to another, each of the keys may be the blocked one.
@@ -338,9 +339,9 @@ func (p *Polygen) Unblock(ctx context.Context, a view.Act) (view.Unblocked, erro
 	a = p.hide(a)
 	u := p.userOfKey(key, a.Endpoint)
 	l := set.User(limits.EndpointKey(a.Endpoint, key))
-	out := view.Unblocked{From: u.From, Name: u.Name, InProgress: u.InProgress, Max: l.Concurrent}
+	out := api.Unblocked{From: u.From, Name: u.Name, InProgress: u.InProgress, Max: l.Concurrent}
 	if !a.IsKey {
-		out.Name = view.Name{User: a.User, Endpoint: a.Endpoint, Href: view.Path(a.User, a.Endpoint)}
+		out.Name = api.Name{User: a.User, Endpoint: a.Endpoint, Href: api.Path(a.User, a.Endpoint)}
 	}
 	if err := errEndpoint(set, a.Endpoint); err != nil {
 		p.audit(a, time.Time{}, nil, err)
@@ -353,7 +354,7 @@ func (p *Polygen) Unblock(ctx context.Context, a view.Act) (view.Unblocked, erro
 		}
 	}
 	if err != nil {
-		err = fmt.Errorf("%w, so nobody was told for certain: %w", view.ErrUnavailable, err)
+		err = fmt.Errorf("%w, so nobody was told for certain: %w", api.ErrUnavailable, err)
 	}
 	out.Sent = err == nil
 	out.Note = unblockNote(u, out)
@@ -375,23 +376,23 @@ func errEndpoint(set *limits.Set, name string) error {
 }
 
 // unblockNote says what an operator can expect after letting a user in.
-func unblockNote(u view.User, out view.Unblocked) string {
+func unblockNote(u api.User, out api.Unblocked) string {
 	switch {
 	case out.Max == 0:
 		return "the user has no limit of requests in progress, so nothing blocks them"
-	case u.State == view.Throttled:
+	case u.State == api.Throttled:
 		return "the user is throttled by a limit of requests, which ends by itself; unblocking does not change that, an override of that limit does"
 	case out.InProgress >= out.Max:
 		return fmt.Sprintf("the user has %d of %d requests in progress: unless some end, the next reports block the user again; an override of concurrent above %d prevents that",
 			out.InProgress, out.Max, out.InProgress)
-	case u.State == view.OK:
+	case u.State == api.OK:
 		return "the user was not known to be blocked"
 	}
 	return "the user is let in, and is blocked again when their requests in progress reach the limit"
 }
 
 // Refuse notes an act that was refused before any method here was called for it.
-func (p *Polygen) Refuse(a view.Act, why error) {
+func (p *Polygen) Refuse(a api.Act, why error) {
 	if p.set.Load().Secrets() != nil {
 		why = errHidden // the text may quote the user's name
 	}
@@ -401,7 +402,7 @@ func (p *Polygen) Refuse(a view.Act, why error) {
 // tellHand tells the readers of events that an override was set or removed.
 func (p *Polygen) tellHand(o limits.Override, note string) {
 	b := shown(o)
-	p.tell(view.Event{Kind: view.OverrideEvent, Name: &b.Name, Until: &b.Until, Note: note})
+	p.tell(api.Event{Kind: api.OverrideEvent, Name: &b.Name, Until: &b.Until, Note: note})
 }
 
 // maxAudited bounds a text of the audit, in bytes.
@@ -409,10 +410,10 @@ const maxAudited = 2000
 
 // audit counts and logs an act, whatever came of it. A zero until means that the act has no
 // end.
-func (p *Polygen) audit(a view.Act, until time.Time, set []byte, err error) {
+func (p *Polygen) audit(a api.Act, until time.Time, set []byte, err error) {
 	result := "ok"
 	switch {
-	case errors.Is(err, view.ErrUnavailable):
+	case errors.Is(err, api.ErrUnavailable):
 		result = "failed"
 	case err != nil:
 		result = "refused"

@@ -1,6 +1,8 @@
 package polygen
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,18 +18,17 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/policy"
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-func act(user, set string) view.Act {
-	return view.Act{Action: view.SetOverride, User: user, By: "ops from 127.0.0.1", Reason: "launch", For: time.Hour, Limits: json.RawMessage(set)}
+func act(user, set string) api.Act {
+	return api.Act{Action: api.SetOverride, User: user, By: "ops from 127.0.0.1", Reason: "launch", For: time.Hour, Limits: json.RawMessage(set)}
 }
 
 // must sets an override.
-func (g *generator) must(t *testing.T, a view.Act) {
+func (g *generator) must(t *testing.T, a api.Act) {
 	t.Helper()
 	if _, err := g.Override(t.Context(), a); err != nil {
 		t.Fatalf("Override(%s: %s) = %v", a.User, a.Limits, err)
@@ -87,7 +88,7 @@ func TestOverridesAreShared(t *testing.T) {
 		}
 		return nil
 	})
-	if _, err := three.RemoveOverride(t.Context(), view.Act{Action: view.RemoveOverride, User: "bob"}); err != nil {
+	if _, err := three.RemoveOverride(t.Context(), api.Act{Action: api.RemoveOverride, User: "bob"}); err != nil {
 		t.Fatal(err)
 	}
 	two.awaitConcurrent(t, "bob", 5)
@@ -146,7 +147,7 @@ func TestOverridesOutliveRedis(t *testing.T) {
 	g := newGenerator(t, addr, "one", nil).run(t).awaitLead(t)
 	g.must(t, act("bob", `{"concurrent":50}`))
 	g.must(t, act("carol", `{"concurrent":60}`))
-	if _, err := g.RemoveOverride(t.Context(), view.Act{Action: view.RemoveOverride, User: "carol"}); err != nil {
+	if _, err := g.RemoveOverride(t.Context(), api.Act{Action: api.RemoveOverride, User: "carol"}); err != nil {
 		t.Fatal(err)
 	}
 	flush(t, addr)
@@ -169,7 +170,7 @@ func TestOverridesRefused(t *testing.T) {
 	key.IsKey = true
 	for _, tt := range []struct {
 		name string
-		act  view.Act
+		act  api.Act
 		want string
 	}{
 		{"a value", act("bob", `{"concurrent":-1}`), "limits: concurrent must be"},
@@ -181,8 +182,8 @@ func TestOverridesRefused(t *testing.T) {
 			t.Errorf("%s: Override = %v, want %s", tt.name, err, tt.want)
 		}
 	}
-	if _, err := g.RemoveOverride(t.Context(), view.Act{Action: view.RemoveOverride, User: "bob"}); !errors.Is(err, view.ErrNoOverride) {
-		t.Errorf("RemoveOverride of none = %v, want %v", err, view.ErrNoOverride)
+	if _, err := g.RemoveOverride(t.Context(), api.Act{Action: api.RemoveOverride, User: "bob"}); !errors.Is(err, api.ErrNoOverride) {
+		t.Errorf("RemoveOverride of none = %v, want %v", err, api.ErrNoOverride)
 	}
 	if n := testutil.ToFloat64(g.hand.metrics.writes.WithLabelValues("override", "refused")); n != 4 {
 		t.Errorf("refused overrides = %v, want 4", n)
@@ -199,11 +200,11 @@ func TestOverridesRefused(t *testing.T) {
 func TestOverridesWithoutRedis(t *testing.T) {
 	g := newGenerator(t, "127.0.0.1:1", "one", nil)
 	_, set := g.Override(t.Context(), act("bob", `{"concurrent":50}`))
-	_, removed := g.RemoveOverride(t.Context(), view.Act{Action: view.RemoveOverride, User: "bob"})
-	_, in := g.Unblock(t.Context(), view.Act{Action: view.LetIn, User: "bob"})
+	_, removed := g.RemoveOverride(t.Context(), api.Act{Action: api.RemoveOverride, User: "bob"})
+	_, in := g.Unblock(t.Context(), api.Act{Action: api.LetIn, User: "bob"})
 	for name, err := range map[string]error{"override": set, "remove": removed, "unblock": in} {
-		if !errors.Is(err, view.ErrUnavailable) || !strings.HasPrefix(err.Error(), "redis does not answer, ") {
-			t.Errorf("%s = %v, want %v", name, err, view.ErrUnavailable)
+		if !errors.Is(err, api.ErrUnavailable) || !strings.HasPrefix(err.Error(), "redis does not answer, ") {
+			t.Errorf("%s = %v, want %v", name, err, api.ErrUnavailable)
 		}
 		if n := testutil.ToFloat64(g.hand.metrics.writes.WithLabelValues(name, "failed")); n != 1 {
 			t.Errorf("failed writes of %s = %v, want 1", name, n)
@@ -280,8 +281,8 @@ func TestTooManyOverrides(t *testing.T) {
 	if _, err := g.options.Bus.KeepOverrides(t.Context(), "", limits.EncodeOverrides(list), time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := g.Override(t.Context(), act("bob", `{"concurrent":50}`)); !errors.Is(err, view.ErrFull) {
-		t.Errorf("Override beyond %d = %v, want %v", len(list), err, view.ErrFull)
+	if _, err := g.Override(t.Context(), act("bob", `{"concurrent":50}`)); !errors.Is(err, api.ErrFull) {
+		t.Errorf("Override beyond %d = %v, want %v", len(list), err, api.ErrFull)
 	}
 	g.must(t, act("u7", `{"concurrent":50}`)) // in place of the one that u7 has
 	if n := testutil.ToFloat64(g.hand.metrics.inForce); n != limits.MaxOverrides {
@@ -396,10 +397,10 @@ func TestUnblock(t *testing.T) {
 		if err := report(); err != nil {
 			return err
 		}
-		if s := two.User("bob", "").State; s != view.Blocked {
+		if s := two.User("bob", "").State; s != api.Blocked {
 			return fmt.Errorf("state %s", s)
 		}
-		out, err := two.Unblock(t.Context(), view.Act{Action: view.LetIn, User: "bob", By: "ops", Reason: "r"})
+		out, err := two.Unblock(t.Context(), api.Act{Action: api.LetIn, User: "bob", By: "ops", Reason: "r"})
 		if err != nil || !out.Sent || out.InProgress != 5 || out.Max != 5 || out.User != "bob" ||
 			out.Note != "the user has 5 of 5 requests in progress: unless some end, the next reports block the user again; an override of concurrent above 5 prevents that" {
 			return fmt.Errorf("Unblock = %+v, %w", out, err)
@@ -413,17 +414,17 @@ func TestUnblock(t *testing.T) {
 func TestUnblockNote(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
-		state view.State
-		out   view.Unblocked
+		state api.State
+		out   api.Unblocked
 		want  string
 	}{
-		{"without a limit", view.OK, view.Unblocked{}, "the user has no limit of requests in progress, so nothing blocks them"},
-		{"throttled", view.Throttled, view.Unblocked{Max: 5, InProgress: 9}, "the user is throttled by a limit of requests"},
-		{"at the limit", view.Blocked, view.Unblocked{Max: 5, InProgress: 5}, "the user has 5 of 5 requests in progress"},
-		{"below the limit", view.Blocked, view.Unblocked{Max: 5, InProgress: 4}, "the user is let in, and is blocked again when"},
-		{"not blocked", view.OK, view.Unblocked{Max: 5, InProgress: 4}, "the user was not known to be blocked"},
+		{"without a limit", api.OK, api.Unblocked{}, "the user has no limit of requests in progress, so nothing blocks them"},
+		{"throttled", api.Throttled, api.Unblocked{Max: 5, InProgress: 9}, "the user is throttled by a limit of requests"},
+		{"at the limit", api.Blocked, api.Unblocked{Max: 5, InProgress: 5}, "the user has 5 of 5 requests in progress"},
+		{"below the limit", api.Blocked, api.Unblocked{Max: 5, InProgress: 4}, "the user is let in, and is blocked again when"},
+		{"not blocked", api.OK, api.Unblocked{Max: 5, InProgress: 4}, "the user was not known to be blocked"},
 	} {
-		if got := unblockNote(view.User{State: tt.state}, tt.out); !strings.HasPrefix(got, tt.want) {
+		if got := unblockNote(api.User{State: tt.state}, tt.out); !strings.HasPrefix(got, tt.want) {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
 		}
 	}

@@ -1,12 +1,13 @@
 package polygen
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"context"
 	"errors"
 	"log/slog"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -56,7 +57,7 @@ func (p *Polygen) find(set *limits.Set, name, endpoint string) (key string, othe
 }
 
 // hide returns the act with the user's key in place of the name, where names are hidden.
-func (p *Polygen) hide(a view.Act) view.Act {
+func (p *Polygen) hide(a api.Act) api.Act {
 	if set := p.set.Load(); !a.IsKey && hides(set, a.User) {
 		a.User, a.IsKey = set.Key(a.User), true
 	}

@@ -1,7 +1,8 @@
 package polygen
 
 import (
-	"github.com/sluice-qos/sluice/internal/polygen/view"
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -11,19 +12,19 @@ const maxHistories = 512
 
 // History returns what a user, by their name, used in the last seconds. It is remembered
 // from the first question on, if it was not before.
-func (p *Polygen) History(name, endpoint string) view.History {
+func (p *Polygen) History(name, endpoint string) api.History {
 	set := p.set.Load()
 	key, _ := p.find(set, name, endpoint)
 	out := p.HistoryOfKey(key, endpoint)
 	if hides(set, name) {
 		return out
 	}
-	out.Name = view.Name{User: name, Endpoint: endpoint, Href: view.Path(name, endpoint)}
+	out.Name = api.Name{User: name, Endpoint: endpoint, Href: api.Path(name, endpoint)}
 	return out
 }
 
 // HistoryOfKey is History, by the key that the cluster knows the user by.
-func (p *Polygen) HistoryOfKey(key, endpoint string) view.History {
+func (p *Polygen) HistoryOfKey(key, endpoint string) api.History {
 	p.seen.mu.Lock()
 	p.seen.adopt(p.set.Load())
 	out := p.seen.past.History(p.clock.Now(), limits.EndpointKey(endpoint, key), p.seen.view)

@@ -1,6 +1,8 @@
 package polygen
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"context"
 	"maps"
 	"sync"
@@ -28,22 +30,22 @@ const (
 // and all answers share one look at the users. The zero value has no watchers.
 type live struct {
 	mu        sync.Mutex
-	questions map[view.Question]*watched
+	questions map[api.Question]*watched
 
-	overview view.Overview     // of the last look at all users
-	at       time.Time         // when that was
-	lists    map[view.Sort]int // how many users its lists were to have, by order
+	overview view.Overview    // of the last look at all users
+	at       time.Time        // when that was
+	lists    map[api.Sort]int // how many users its lists were to have, by order
 }
 
 // watched is the last answer of a question, and its watchers.
 type watched struct {
-	answer   *view.Message
-	watchers map[chan *view.Message]bool
+	answer   *api.Message
+	watchers map[chan *api.Message]bool
 }
 
 // Watch returns an answer at once and one every second, until stop is called. A watcher
 // that is too slow misses some.
-func (p *Polygen) Watch(q view.Question) (answers <-chan *view.Message, stop func(), err error) {
+func (p *Polygen) Watch(q api.Question) (answers <-chan *api.Message, stop func(), err error) {
 	if err := p.streams.open(); err != nil {
 		return nil, nil, err
 	}
@@ -65,14 +67,14 @@ func (p *Polygen) Watch(q view.Question) (answers <-chan *view.Message, stop fun
 	w := l.questions[q]
 	if w == nil {
 		if l.questions == nil {
-			l.questions = make(map[view.Question]*watched)
+			l.questions = make(map[api.Question]*watched)
 		}
-		w = &watched{watchers: make(map[chan *view.Message]bool)}
+		w = &watched{watchers: make(map[chan *api.Message]bool)}
 		l.questions[q] = w
 		p.look(p.clock.Now(), topFor)
 		w.answer = p.answer(q)
 	}
-	c := make(chan *view.Message, 1) // room for the newest answer, which replaces one that was not read
+	c := make(chan *api.Message, 1) // room for the newest answer, which replaces one that was not read
 	c <- w.answer
 	w.watchers[c] = true
 	return c, sync.OnceFunc(func() {
@@ -134,11 +136,11 @@ func (p *Polygen) second() {
 // The lock of live must be held.
 func (p *Polygen) look(now time.Time, old time.Duration) {
 	l := &p.live
-	need := make(map[view.Sort]int)
+	need := make(map[api.Sort]int)
 	for q := range l.questions {
 		length := shortList
 		if q.N > shortList {
-			length = view.MaxTop
+			length = api.MaxTop
 		}
 		need[q.Sort] = max(need[q.Sort], length)
 	}
@@ -185,27 +187,27 @@ func (p *Polygen) keep(now time.Time) {
 }
 
 // answer makes the answer of a question from the overview. The lock of live must be held.
-func (p *Polygen) answer(q view.Question) *view.Message {
+func (p *Polygen) answer(q api.Question) *api.Message {
 	o := &p.live.overview
 	users := o.Tops[q.Sort]
-	a := &view.Live{
+	a := &api.Live{
 		From: p.from(), Totals: o.Totals, Sort: q.Sort, Users: users[:min(q.N, len(users))], Limited: o.Limited,
 		Instances: p.Instances().Instances,
 	}
 	if q.User != "" {
 		a.User = p.userLately(q)
 	}
-	return &view.Message{Event: "live", Value: a}
+	return &api.Message{Event: "live", Value: a}
 }
 
 // userLately is the user whom a question asks for.
-func (p *Polygen) userLately(q view.Question) *view.User {
+func (p *Polygen) userLately(q api.Question) *api.User {
 	p.seen.mu.Lock()
 	out := p.seen.view.UserLately(p.clock.Now(), q.Key())
 	p.seen.mu.Unlock()
 	out.From = p.from()
 	if !q.IsKey {
-		out.Name = view.Name{User: q.User, Endpoint: q.Endpoint, Href: view.Path(q.User, q.Endpoint)}
+		out.Name = api.Name{User: q.User, Endpoint: q.Endpoint, Href: api.Path(q.User, q.Endpoint)}
 	}
 	if !q.IsKey || limits.IsHidden(q.User) {
 		p.seen.where.ofAtOnce(p.set.Load(), &out)

@@ -1,6 +1,8 @@
 package polygen
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +13,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
@@ -31,14 +32,14 @@ func (g *generator) hear() {
 	g.send(context.Background())
 }
 
-func liveOf(t *testing.T, answers <-chan *view.Message) *view.Live {
+func liveOf(t *testing.T, answers <-chan *api.Message) *api.Live {
 	t.Helper()
 	select {
 	case m := <-answers:
 		if m.Event != "live" {
 			t.Errorf("event %s, want live", m.Event)
 		}
-		return m.Value.(*view.Live)
+		return m.Value.(*api.Live)
 	case <-time.After(proctest.Patience):
 		t.Fatal("no answer")
 		return nil
@@ -49,19 +50,19 @@ func liveOf(t *testing.T, answers <-chan *view.Message) *view.Live {
 func TestWatch(t *testing.T) {
 	g := alone(t)
 	g.hear()
-	answers, stop, err := g.Watch(view.Question{Sort: view.ByConcurrent, N: 1, User: "mover"})
+	answers, stop, err := g.Watch(api.Question{Sort: api.ByConcurrent, N: 1, User: "mover"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer stop()
 	a := liveOf(t, answers)
-	if want := (view.Totals{Users: 3, InProgress: 8, Down: 7, Up: 8, Blocked: 1, Seen: 3, Capacity: maxSeen}); a.Totals != want {
+	if want := (api.Totals{Users: 3, InProgress: 8, Down: 7, Up: 8, Blocked: 1, Seen: 3, Capacity: maxSeen}); a.Totals != want {
 		t.Errorf("totals %+v, want %+v", a.Totals, want)
 	}
-	if a.Polygen != "polygen" || a.Sort != view.ByConcurrent || len(a.Users) != 1 || a.Users[0].User != "alice" || a.Users[0].Near.Limit != "concurrent" {
+	if a.Polygen != "polygen" || a.Sort != api.ByConcurrent || len(a.Users) != 1 || a.Users[0].User != "alice" || a.Users[0].Near.Limit != "concurrent" {
 		t.Errorf("%+v of %s by %s, want alice, by concurrent", a.Users, a.Polygen, a.Sort)
 	}
-	if len(a.Limited) != 1 || a.Limited[0].User != "alice" || a.Limited[0].State != view.Blocked {
+	if len(a.Limited) != 1 || a.Limited[0].User != "alice" || a.Limited[0].State != api.Blocked {
 		t.Errorf("limited: %+v, want alice, blocked", a.Limited)
 	}
 	if len(a.Instances) != 2 || a.Instances[0].Problem != "" || a.Instances[1].Problem != "no peers session with HAProxy" {
@@ -85,8 +86,8 @@ func TestWatch(t *testing.T) {
 func TestAnswersAreShared(t *testing.T) {
 	g := alone(t)
 	g.hear()
-	questions := []view.Question{{Sort: view.ByRate, N: 5}, {Sort: view.ByRate, N: 5}, {Sort: view.ByDown, N: 500}}
-	var streams []<-chan *view.Message
+	questions := []api.Question{{Sort: api.ByRate, N: 5}, {Sort: api.ByRate, N: 5}, {Sort: api.ByDown, N: 500}}
+	var streams []<-chan *api.Message
 	for _, q := range questions {
 		answers, stop, err := g.Watch(q)
 		if err != nil {
@@ -98,7 +99,7 @@ func TestAnswersAreShared(t *testing.T) {
 	}
 	for range 3 {
 		g.second()
-		var got []*view.Message
+		var got []*api.Message
 		for _, s := range streams {
 			got = append(got, <-s)
 		}
@@ -108,17 +109,17 @@ func TestAnswersAreShared(t *testing.T) {
 		if &got[0].JSON()[0] != &got[1].JSON()[0] {
 			t.Error("the answer was encoded twice")
 		}
-		if one, other := got[0].Value.(*view.Live), got[2].Value.(*view.Live); len(one.Limited) != 1 || &one.Limited[0] != &other.Limited[0] {
+		if one, other := got[0].Value.(*api.Live), got[2].Value.(*api.Live); len(one.Limited) != 1 || &one.Limited[0] != &other.Limited[0] {
 			t.Errorf("limited: %+v and %+v, want the same list, of one look", one.Limited, other.Limited)
 		}
 	}
-	if list := got(t, g, view.Question{Sort: view.ByDown, N: 1}); len(list.Users) != 1 {
+	if list := got(t, g, api.Question{Sort: api.ByDown, N: 1}); len(list.Users) != 1 {
 		t.Errorf("%d users, want the one that was asked for", len(list.Users))
 	}
 }
 
 // got is the first answer to a question.
-func got(t *testing.T, g *generator, q view.Question) *view.Live {
+func got(t *testing.T, g *generator, q api.Question) *api.Live {
 	t.Helper()
 	answers, stop, err := g.Watch(q)
 	if err != nil {
@@ -134,16 +135,16 @@ func TestQuestionsThatComeAndGo(t *testing.T) {
 	g.hear()
 	now := g.clock.Now()
 	l := &g.live
-	orders := []view.Sort{view.ByRate, view.ByConcurrent, view.ByDown, view.ByUp, view.ByRecent}
+	orders := []api.Sort{api.ByRate, api.ByConcurrent, api.ByDown, api.ByUp, api.ByRecent}
 	looks, last := 0, time.Time{}
 	for i := range 300 {
-		q := view.Question{Sort: orders[i%5], N: 1 + i*3}
-		l.questions = map[view.Question]*watched{q: {}}
+		q := api.Question{Sort: orders[i%5], N: 1 + i*3}
+		l.questions = map[api.Question]*watched{q: {}}
 		g.look(now.Add(time.Duration(i)), topFor)
 		if l.at != last {
 			looks, last = looks+1, l.at
 		}
-		if l.lists[q.Sort] < min(q.N, view.MaxTop) {
+		if l.lists[q.Sort] < min(q.N, api.MaxTop) {
 			t.Fatalf("lists %v do not do for %+v", l.lists, q)
 		}
 	}
@@ -160,7 +161,7 @@ func TestQuestionsThatComeAndGo(t *testing.T) {
 // A watcher that has not read for a while gets the newest answer when it does.
 func TestSlowWatcherMissesSome(t *testing.T) {
 	g := alone(t)
-	answers, stop, err := g.Watch(view.Question{Sort: view.ByRate, N: 5})
+	answers, stop, err := g.Watch(api.Question{Sort: api.ByRate, N: 5})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,9 +184,9 @@ func TestStreamsAreBounded(t *testing.T) {
 		var stop func()
 		var err error
 		if i%2 == 0 {
-			_, stop, err = g.Watch(view.Question{Sort: view.ByRate, N: 1 + i})
+			_, stop, err = g.Watch(api.Question{Sort: api.ByRate, N: 1 + i})
 		} else {
-			_, stop, err = g.Policies(view.Filter{})
+			_, stop, err = g.Policies(api.Filter{})
 		}
 		if err == nil {
 			stops = append(stops, stop)
@@ -220,7 +221,7 @@ func TestStreamsAreBounded(t *testing.T) {
 // While it runs there is an answer every second, and histories go on.
 func TestLiveRuns(t *testing.T) {
 	g := newGenerator(t, redis(t), "polygen", nil).run(t)
-	answers, stop, err := g.Watch(view.Question{Sort: view.ByRate, N: 5, User: "bob"})
+	answers, stop, err := g.Watch(api.Question{Sort: api.ByRate, N: 5, User: "bob"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,7 +250,7 @@ func TestLiveRuns(t *testing.T) {
 // answers do not wait for it.
 func TestLiveOrigin(t *testing.T) {
 	g := newGenerator(t, redis(t), "polygen", nil).run(t)
-	answers, stop, err := g.Watch(view.Question{Sort: view.ByRate, N: 5, User: "mover"})
+	answers, stop, err := g.Watch(api.Question{Sort: api.ByRate, N: 5, User: "mover"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -283,7 +284,7 @@ func TestHistories(t *testing.T) {
 	if h.User != "a/b" || h.Href != "/api/v1/users/a%2Fb" || h.Polygen != "polygen" || len(h.Limits) != 3 || len(h.Down) != 1 {
 		t.Errorf("History(a/b) = %+v, want one sample", h)
 	}
-	got(t, g, view.Question{Sort: view.ByConcurrent, N: 1, User: "somebody"})
+	got(t, g, api.Question{Sort: api.ByConcurrent, N: 1, User: "somebody"})
 	if n := kept(); n != 6 { // and bob and mover, who are listed
 		t.Errorf("%d histories, want six", n)
 	}

@@ -9,6 +9,8 @@
 package polygen
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"context"
 	"crypto/rand"
 	"errors"
@@ -25,7 +27,6 @@ import (
 	"github.com/sluice-qos/sluice/internal/group"
 	"github.com/sluice-qos/sluice/internal/limitwatch"
 	"github.com/sluice-qos/sluice/internal/policy"
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/internal/tracing"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
@@ -219,7 +220,7 @@ func (p *Polygen) expire(now time.Time) {
 	}
 	if until := file.Expires(); !until.IsZero() && !now.Before(until) { // otherwise the clock was set back, and overrides are in force again
 		p.metrics.expired.Inc()
-		p.tell(view.Event{Kind: view.LimitsEvent, Version: set.Version(), Until: &until})
+		p.tell(api.Event{Kind: api.LimitsEvent, Version: set.Version(), Until: &until})
 		p.options.Logger.Info("overrides of the limit file have expired", slog.Time("until", until), slog.String("version", set.Version()))
 	}
 }

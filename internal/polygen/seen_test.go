@@ -1,6 +1,8 @@
 package polygen
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"fmt"
 	"log/slog"
 	"strings"
@@ -13,7 +15,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
@@ -33,7 +34,7 @@ func TestAnswers(t *testing.T) {
 			g.observe(now, bus.Registry{Instances: []string{"one", "two"}, Versions: map[string]string{"one": g.set.Load().Version()}, Now: now})
 			g.send(t.Context())
 
-			from := view.From{Polygen: "polygen", Leading: leading, Version: g.set.Load().Version()}
+			from := api.From{Polygen: "polygen", Leading: leading, Version: g.set.Load().Version()}
 			got := g.User("alice", "")
 			if got.Time.Before(now.Add(-time.Second)) || got.Time.After(now.Add(time.Hour)) || got.Seen == nil {
 				t.Errorf("User() answered at %v of what was seen at %v, want %v", got.Time, got.Seen, now)
@@ -45,19 +46,19 @@ func TestAnswers(t *testing.T) {
 			if want := "block concurrent, throttle GET, refused concurrent"; strings.Join(kinds, ", ") != want {
 				t.Errorf("decisions %q, want %s", kinds, want)
 			}
-			origin := func(field string) *view.Origin { return &view.Origin{Field: field, File: g.file, Line: 4} }
-			want := view.User{
-				From: from, Name: view.Name{User: "alice", Href: "/api/v1/users/alice"}, Tier: "free", State: view.Blocked,
-				Limits: []view.Limit{
+			origin := func(field string) *api.Origin { return &api.Origin{Field: field, File: g.file, Line: 4} }
+			want := api.User{
+				From: from, Name: api.Name{User: "alice", Href: "/api/v1/users/alice"}, Tier: "free", State: api.Blocked,
+				Limits: []api.Limit{
 					{Name: "*", Max: 20, Window: 1, Mode: "enforce", Last: new(int64), Origin: origin("requests.*")},
 					{Name: "GET", Max: 10, Window: 1, Mode: "enforce", Last: new(int64), Origin: origin("requests.GET")},
 					{Name: "concurrent", Max: 5, Mode: "enforce", Used: 5, Origin: origin("concurrent")},
 				},
-				InProgress: 5, Instances: []view.Place{{Instance: "one", InProgress: 5, Slots: 6}},
+				InProgress: 5, Instances: []api.Place{{Instance: "one", InProgress: 5, Slots: 6}},
 			}
 			// Whether the second is still the same is the clock's.
-			ignore := cmp.Options{cmpopts.EquateEmpty(), cmpopts.IgnoreFields(view.User{}, "Why", "Decisions", "Seen", "From.Time"),
-				cmpopts.IgnoreFields(view.Limit{}, "Used", "Last")}
+			ignore := cmp.Options{cmpopts.EquateEmpty(), cmpopts.IgnoreFields(api.User{}, "Why", "Decisions", "Seen", "From.Time"),
+				cmpopts.IgnoreFields(api.Limit{}, "Used", "Last")}
 			if diff := cmp.Diff(want, got, ignore); diff != "" {
 				t.Errorf("User() differs (-want +got):\n%s", diff)
 			}
@@ -65,15 +66,15 @@ func TestAnswers(t *testing.T) {
 				t.Errorf("User(mover) = %+v, want line 7, tier moving, and what they move", mover)
 			}
 
-			users := g.Users(view.ByConcurrent, 1)
+			users := g.Users(api.ByConcurrent, 1)
 			if users.Leading != leading || len(users.Users) != 1 || users.Users[0].User != "alice" || users.Seen != 2 {
 				t.Errorf("Users() = %+v, want alice of two", users)
 			}
-			if unknown := g.UnknownUsers(view.ByRecent, 9); len(unknown.Users) != 1 || unknown.Users[0].User != "alice" || unknown.Polygen != "polygen" {
+			if unknown := g.UnknownUsers(api.ByRecent, 9); len(unknown.Users) != 1 || unknown.Users[0].User != "alice" || unknown.Polygen != "polygen" {
 				t.Errorf("UnknownUsers() = %+v, want alice", unknown)
 			}
 			instances := g.Instances()
-			if diff := cmp.Diff([]view.Instance{{Name: "one", Version: from.Version, Current: true}, {Name: "two"}}, instances.Instances); diff != "" {
+			if diff := cmp.Diff([]api.Instance{{Name: "one", Version: from.Version, Current: true}, {Name: "two"}}, instances.Instances); diff != "" {
 				t.Errorf("instances differ (-want +got):\n%s", diff)
 			}
 		})
@@ -91,7 +92,7 @@ func TestAnswersOfNobody(t *testing.T) {
 		{"@a/b", "/api/v1/users/@a%2Fb"},
 	} {
 		u := g.User(tt.name, "")
-		if u.Tier != "free" || u.Known || u.State != view.OK || u.Seen != nil || u.User != tt.name || u.Href != tt.href || len(u.Limits) != 3 {
+		if u.Tier != "free" || u.Known || u.State != api.OK || u.Seen != nil || u.User != tt.name || u.Href != tt.href || len(u.Limits) != 3 {
 			t.Errorf("User(%.20q) = %+v, want the default tier's limits and no use", tt.name, u)
 		}
 	}

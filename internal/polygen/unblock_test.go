@@ -1,22 +1,22 @@
 package polygen
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
-
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 )
 
 // Unblocking at an endpoint that does not exist is an error: the answer would otherwise
 // tell of a success.
 func TestUnblockAtAnEndpoint(t *testing.T) {
 	for _, tt := range []struct{ name, file, endpoint, want string }{
-		{"one of the file's", "endpoints: [api, up]\n", "up", view.ErrUnavailable.Error()}, // for Redis is away
-		{"none", "endpoints: [api, up]\n", "", view.ErrUnavailable.Error()},
+		{"one of the file's", "endpoints: [api, up]\n", "up", api.ErrUnavailable.Error()}, // for Redis is away
+		{"none", "endpoints: [api, up]\n", "", api.ErrUnavailable.Error()},
 		{"one that is not there", "endpoints: [api, up]\n", "upp", `unknown endpoint "upp" (valid: api, up)`},
 		{"a file without any", "", "upp", `unknown endpoint "upp": the limit file has none`},
 	} {
@@ -29,12 +29,12 @@ func TestUnblockAtAnEndpoint(t *testing.T) {
 				}
 				g.adopt(g.options.Limits.Set())
 			}
-			out, err := g.Unblock(t.Context(), view.Act{Action: view.LetIn, User: "bob", Endpoint: tt.endpoint, Reason: "r"})
+			out, err := g.Unblock(t.Context(), api.Act{Action: api.LetIn, User: "bob", Endpoint: tt.endpoint, Reason: "r"})
 			if !strings.HasPrefix(fmt.Sprint(err), tt.want) || out.Sent {
 				t.Errorf("Unblock = %+v, %v, want %s", out, err, tt.want)
 			}
 			result := "refused"
-			if errors.Is(err, view.ErrUnavailable) {
+			if errors.Is(err, api.ErrUnavailable) {
 				result = "failed"
 			}
 			if n := testutil.ToFloat64(g.hand.metrics.writes.WithLabelValues("unblock", result)); n != 1 {

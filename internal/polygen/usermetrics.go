@@ -1,6 +1,8 @@
 package polygen
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -14,7 +16,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -121,9 +122,9 @@ func (c *userCollector) send(ch chan<- prometheus.Metric, who [2]string, u use) 
 		gauge(c.limit, float64(l.Max), l.Name)
 		gauge(c.used, float64(used), l.Name)
 	}
-	for _, reason := range []view.Reason{view.RequestRate, view.ConcurrentRequests} {
+	for _, reason := range []api.Reason{api.RequestRate, api.ConcurrentRequests} {
 		limited := 0.0
-		if slices.ContainsFunc(u.Why, func(w view.Why) bool { return w.Reason == reason && w.Mode == limits.Enforce.String() }) {
+		if slices.ContainsFunc(u.Why, func(w api.Why) bool { return w.Reason == reason && w.Mode == limits.Enforce.String() }) {
 			limited = 1
 		}
 		gauge(c.limited, limited, string(reason))
@@ -133,7 +134,7 @@ func (c *userCollector) send(ch chan<- prometheus.Metric, who [2]string, u use) 
 // use is what a user uses, limited within the last second or not, and their requests
 // per second.
 type use struct {
-	view.User
+	api.User
 	rate float64
 }
 
@@ -190,16 +191,16 @@ func (c *userCollector) stay() []string {
 
 // busiest are the keys of the n users with most requests per second. If fewer have any,
 // users with most bytes follow, and then those with most requests in progress.
-func busiest(list func(view.Sort, int) view.Users, n int) []string {
+func busiest(list func(api.Sort, int) api.Users, n int) []string {
 	var keys []string
 	for _, by := range []struct {
-		sort view.Sort
-		of   func(view.Summary) float64
+		sort api.Sort
+		of   func(api.Summary) float64
 	}{
-		{view.ByRate, func(s view.Summary) float64 { return s.Rate }},
-		{view.ByDown, func(s view.Summary) float64 { return float64(s.Down) }},
-		{view.ByUp, func(s view.Summary) float64 { return float64(s.Up) }},
-		{view.ByConcurrent, func(s view.Summary) float64 { return float64(s.InProgress) }},
+		{api.ByRate, func(s api.Summary) float64 { return s.Rate }},
+		{api.ByDown, func(s api.Summary) float64 { return float64(s.Down) }},
+		{api.ByUp, func(s api.Summary) float64 { return float64(s.Up) }},
+		{api.ByConcurrent, func(s api.Summary) float64 { return float64(s.InProgress) }},
 	} {
 		if len(keys) == n {
 			break

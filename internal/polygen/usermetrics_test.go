@@ -1,6 +1,8 @@
 package polygen
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"errors"
 	"fmt"
 	"slices"
@@ -16,7 +18,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluice-qos/sluice/internal/bus"
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -154,17 +155,17 @@ func TestUserMetricsOfTheLimited(t *testing.T) {
 	c := newUserCollector(nil, UserMetrics{})
 	for _, row := range []struct {
 		name string
-		why  []view.Why
+		why  []api.Why
 		want map[string]float64
 	}{
 		{"nothing", nil, map[string]float64{"request-rate": 0, "concurrent-requests": 0}},
-		{"a rate", []view.Why{{Reason: view.RequestRate, Mode: "enforce"}}, map[string]float64{"request-rate": 1, "concurrent-requests": 0}},
-		{"two rates", []view.Why{{Reason: view.RequestRate, Mode: "dry-run"}, {Reason: view.RequestRate, Mode: "enforce"}}, map[string]float64{"request-rate": 1, "concurrent-requests": 0}},
-		{"in progress", []view.Why{{Reason: view.ConcurrentRequests, Mode: "enforce"}}, map[string]float64{"request-rate": 0, "concurrent-requests": 1}},
-		{"a dry run", []view.Why{{Reason: view.RequestRate, Mode: "dry-run"}}, map[string]float64{"request-rate": 0, "concurrent-requests": 0}},
+		{"a rate", []api.Why{{Reason: api.RequestRate, Mode: "enforce"}}, map[string]float64{"request-rate": 1, "concurrent-requests": 0}},
+		{"two rates", []api.Why{{Reason: api.RequestRate, Mode: "dry-run"}, {Reason: api.RequestRate, Mode: "enforce"}}, map[string]float64{"request-rate": 1, "concurrent-requests": 0}},
+		{"in progress", []api.Why{{Reason: api.ConcurrentRequests, Mode: "enforce"}}, map[string]float64{"request-rate": 0, "concurrent-requests": 1}},
+		{"a dry run", []api.Why{{Reason: api.RequestRate, Mode: "dry-run"}}, map[string]float64{"request-rate": 0, "concurrent-requests": 0}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			one := oneUser{c, use{User: view.User{Why: row.why}}}
+			one := oneUser{c, use{User: api.User{Why: row.why}}}
 			for reason, want := range row.want {
 				text := fmt.Sprintf("# HELP sluice_user_limited %s\n# TYPE sluice_user_limited gauge\n", helpOf(t, c.limited))
 				for _, r := range []string{"concurrent-requests", "request-rate"} {
@@ -236,15 +237,15 @@ func TestUserMetricsOfTheTop(t *testing.T) {
 }
 
 func TestBusiest(t *testing.T) {
-	lists := map[view.Sort][]view.Summary{
-		view.ByRate:       {{Name: view.Name{User: "a"}, Rate: 9}, {Name: view.Name{User: "b", Endpoint: "e"}, Rate: 1}, {Name: view.Name{User: "zero"}}},
-		view.ByDown:       {{Name: view.Name{User: "a"}, Down: 9}, {Name: view.Name{User: "c"}, Down: 1}},
-		view.ByUp:         {{Name: view.Name{User: "d"}, Up: 1}},
-		view.ByConcurrent: {{Name: view.Name{User: "f"}, InProgress: 1}, {Name: view.Name{User: "zero"}}},
+	lists := map[api.Sort][]api.Summary{
+		api.ByRate:       {{Name: api.Name{User: "a"}, Rate: 9}, {Name: api.Name{User: "b", Endpoint: "e"}, Rate: 1}, {Name: api.Name{User: "zero"}}},
+		api.ByDown:       {{Name: api.Name{User: "a"}, Down: 9}, {Name: api.Name{User: "c"}, Down: 1}},
+		api.ByUp:         {{Name: api.Name{User: "d"}, Up: 1}},
+		api.ByConcurrent: {{Name: api.Name{User: "f"}, InProgress: 1}, {Name: api.Name{User: "zero"}}},
 	}
 	for n, want := range map[int][]string{1: {"a"}, 2: {"a", "@e/b"}, 3: {"a", "@e/b", "c"}, 5: {"a", "@e/b", "c", "d", "f"}, 9: {"a", "@e/b", "c", "d", "f"}} {
-		got := busiest(func(by view.Sort, n int) view.Users {
-			return view.Users{Users: lists[by][:min(n, len(lists[by]))]}
+		got := busiest(func(by api.Sort, n int) api.Users {
+			return api.Users{Users: lists[by][:min(n, len(lists[by]))]}
 		}, n)
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("busiest(%d) (-want +got):\n%s", n, diff)

@@ -1,6 +1,8 @@
 package up
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"bufio"
 	"context"
 	"encoding/json"
@@ -19,7 +21,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-qos/sluice/internal/polygen"
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
@@ -163,7 +164,7 @@ users:
 		return answer
 	}
 	proctest.Eventually(t, "the API knows melchior", func() error {
-		var u view.User
+		var u api.User
 		if err := json.Unmarshal([]byte(ask("GET", "/api/v1/users/melchior", "", 200)), &u); err != nil {
 			return err
 		}
@@ -280,7 +281,7 @@ func TestRotationOfSecrets(t *testing.T) {
 
 	proctest.Eventually(t, "both keys are found by name", func() error {
 		_, answer := m.call(t, "GET", "/api/v1/users/melchior", "")
-		var u view.User
+		var u api.User
 		if err := json.Unmarshal([]byte(answer), &u); err != nil {
 			return err
 		}

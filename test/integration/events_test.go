@@ -1,6 +1,8 @@
 package integration
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -10,7 +12,6 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/bench/load"
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/test/cluster"
 )
@@ -102,7 +103,7 @@ func eventsOf(c *cluster.Cluster, user string) (started map[string]int64, ended 
 	if err != nil {
 		return nil, 0, err
 	}
-	var events view.Events
+	var events api.Events
 	if err := json.NewDecoder(strings.NewReader(text)).Decode(&events); err != nil {
 		return nil, 0, err
 	}

@@ -1,6 +1,8 @@
 package integration
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,7 +14,6 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/bench/load"
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/test/cluster"
 )
@@ -188,7 +189,7 @@ func awaitInstances(t *testing.T, c *cluster.Cluster, want string) {
 		if err != nil {
 			return err
 		}
-		var list view.Instances
+		var list api.Instances
 		if err := json.Unmarshal([]byte(text), &list); err != nil {
 			return err
 		}

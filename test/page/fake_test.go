@@ -1,6 +1,8 @@
 package page
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -12,7 +14,6 @@ import (
 	"time"
 
 	polygen "github.com/sluice-qos/sluice/internal/admin/page"
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 )
 
 // fake is a server that says what the test wants, when the test wants it.
@@ -20,9 +21,9 @@ type fake struct {
 	*httptest.Server
 
 	mu       sync.Mutex
-	live     view.Live
-	history  view.History
-	policies []view.Event
+	live     api.Live
+	history  api.History
+	policies []api.Event
 	token    string
 	down     bool          // it answers 503
 	changed  chan struct{} // closed at the next answer
@@ -176,19 +177,19 @@ func (f *fake) servePolicies(w http.ResponseWriter, r *http.Request) {
 }
 
 // quiet is a cluster in which nobody is limited.
-func quiet() view.Live {
+func quiet() api.Live {
 	at := time.Now().UTC().Truncate(time.Second)
-	return view.Live{
-		From:   view.From{Polygen: "polygen-1", Leading: true, Version: "3f9a1c77d2e84b05", Time: at},
-		Totals: view.Totals{Users: 1, Rate: 12.5, Down: 3 << 20, Seen: 1, Capacity: 100_000},
-		Sort:   view.ByRate,
-		Users: []view.Summary{{
-			Name: name("alice"), Tier: "free", Known: true, State: view.OK, Rate: 12.5, Seen: at,
-			Near: &view.Near{Limit: "GET", Max: 100, Used: 12, Window: 1, Mode: "enforce"},
+	return api.Live{
+		From:   api.From{Polygen: "polygen-1", Leading: true, Version: "3f9a1c77d2e84b05", Time: at},
+		Totals: api.Totals{Users: 1, Rate: 12.5, Down: 3 << 20, Seen: 1, Capacity: 100_000},
+		Sort:   api.ByRate,
+		Users: []api.Summary{{
+			Name: name("alice"), Tier: "free", Known: true, State: api.OK, Rate: 12.5, Seen: at,
+			Near: &api.Near{Limit: "GET", Max: 100, Used: 12, Window: 1, Mode: "enforce"},
 		}},
-		Limited:   []view.Summary{},
-		Instances: []view.Instance{{Name: "instance-1", Version: "3f9a1c77d2e84b05", Current: true}, {Name: "instance-2", Version: "3f9a1c77d2e84b05", Current: true}},
+		Limited:   []api.Summary{},
+		Instances: []api.Instance{{Name: "instance-1", Version: "3f9a1c77d2e84b05", Current: true}, {Name: "instance-2", Version: "3f9a1c77d2e84b05", Current: true}},
 	}
 }
 
-func name(user string) view.Name { return view.Name{User: user, Href: view.Path(user, "")} }
+func name(user string) api.Name { return api.Name{User: user, Href: api.Path(user, "")} }

@@ -1,6 +1,8 @@
 package page
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,7 +13,6 @@ import (
 
 	"github.com/chromedp/chromedp/kb"
 
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/internal/proctest"
 )
 
@@ -26,14 +27,14 @@ func TestHostileNames(t *testing.T) {
 	f.set(func(f *fake) {
 		f.live.Users = nil
 		for i, n := range names {
-			s := view.Summary{Name: name(n), Tier: n, State: view.Throttled, Rate: float64(100 - i), Seen: f.live.Time}
-			s.Near = &view.Near{Limit: n, Max: 1, Used: 1, Mode: "enforce"}
+			s := api.Summary{Name: name(n), Tier: n, State: api.Throttled, Rate: float64(100 - i), Seen: f.live.Time}
+			s.Near = &api.Near{Limit: n, Max: 1, Used: 1, Mode: "enforce"}
 			f.live.Users = append(f.live.Users, s)
 		}
 		f.live.Limited = f.live.Users
-		f.live.Instances = []view.Instance{{Name: names[0], Problem: names[1]}}
+		f.live.Instances = []api.Instance{{Name: names[0], Problem: names[1]}}
 		f.live.Polygen, f.live.Version = names[0], names[1]
-		f.policies = []view.Event{{Time: f.live.Time, Kind: view.OverrideEvent, Name: ptr(name(names[0])), Note: names[1]}}
+		f.policies = []api.Event{{Time: f.live.Time, Kind: api.OverrideEvent, Name: ptr(name(names[0])), Note: names[1]}}
 	})
 	b := newTab(t, f.host(), phone)
 	b.open(f.URL)
@@ -52,9 +53,9 @@ func TestHostileNames(t *testing.T) {
 	// Each link leads to the user's page, which asks for just that user.
 	for i, n := range names {
 		f.set(func(f *fake) {
-			f.live.User = &view.User{Name: name(n), Tier: n, State: view.Throttled, Why: []view.Why{{Limit: n, Mode: "enforce", Since: f.live.Time}},
-				Limits: []view.Limit{{Name: n, Max: 1, Used: 1, Mode: "enforce", Origin: &view.Origin{Field: n, File: n, Line: 1}}}, Instances: []view.Place{{Instance: n}},
-				Decisions: []view.Decision{{Time: f.live.Time, Kind: view.Kind(n), Limit: n, Mode: "enforce"}}, Endpoints: []string{}, Entry: &view.Entry{File: n, Comment: n}}
+			f.live.User = &api.User{Name: name(n), Tier: n, State: api.Throttled, Why: []api.Why{{Limit: n, Mode: "enforce", Since: f.live.Time}},
+				Limits: []api.Limit{{Name: n, Max: 1, Used: 1, Mode: "enforce", Origin: &api.Origin{Field: n, File: n, Line: 1}}}, Instances: []api.Place{{Instance: n}},
+				Decisions: []api.Decision{{Time: f.live.Time, Kind: api.Kind(n), Limit: n, Mode: "enforce"}}, Endpoints: []string{}, Entry: &api.Entry{File: n, Comment: n}}
 		})
 		eval[bool](b, fmt.Sprintf(`(document.querySelectorAll("#user-rows a")[%d].click(), true)`, i))
 		b.awaitText("#user-state", "throttled")
@@ -214,9 +215,9 @@ func TestAnnouncements(t *testing.T) {
 	eval[bool](b, `(window.said = [], new MutationObserver(() => said.push(document.getElementById("announce").textContent)).observe(document.getElementById("announce"), {childList: true}), true)`)
 	limit := func(users ...string) {
 		f.set(func(f *fake) {
-			f.live.Limited = []view.Summary{}
+			f.live.Limited = []api.Summary{}
 			for _, u := range users {
-				f.live.Limited = append(f.live.Limited, view.Summary{Name: name(u), Tier: "free", State: view.Throttled, Seen: f.live.Time})
+				f.live.Limited = append(f.live.Limited, api.Summary{Name: name(u), Tier: "free", State: api.Throttled, Seen: f.live.Time})
 			}
 		})
 	}
@@ -247,50 +248,50 @@ func TestWhy(t *testing.T) {
 	f := startFake(t)
 	b := newTab(t, f.host(), desktop)
 	at := time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
-	origin := &view.Origin{Field: "requests.GET", File: "limits.yaml", Line: 12}
-	gets := view.Limit{Name: "GET", Max: 100, Window: 1, Mode: "enforce", Used: 100, Last: ptr(int64(100)), Origin: origin}
-	hourly := view.Limit{Name: "*/hour", Max: 5000, Window: 3600, Mode: "enforce", Used: 5000, Last: ptr(int64(0))}
-	running := view.Limit{Name: "concurrent", Max: 10, Mode: "enforce", Used: 10}
-	down := view.Limit{Name: "bandwidth.down", Max: 10 << 20, Mode: "enforce", Used: 10 << 20}
+	origin := &api.Origin{Field: "requests.GET", File: "limits.yaml", Line: 12}
+	gets := api.Limit{Name: "GET", Max: 100, Window: 1, Mode: "enforce", Used: 100, Last: ptr(int64(100)), Origin: origin}
+	hourly := api.Limit{Name: "*/hour", Max: 5000, Window: 3600, Mode: "enforce", Used: 5000, Last: ptr(int64(0))}
+	running := api.Limit{Name: "concurrent", Max: 10, Mode: "enforce", Used: 10}
+	down := api.Limit{Name: "bandwidth.down", Max: 10 << 20, Mode: "enforce", Used: 10 << 20}
 	byHand := down
-	byHand.Origin = &view.Origin{Field: "bandwidth.down", Hand: true}
+	byHand.Origin = &api.Origin{Field: "bandwidth.down", Hand: true}
 	idle := gets
 	idle.Used, idle.Last = 3, ptr(int64(42))
 	b.open(f.URL)
 	b.awaitText("#connection", "live")
 	for _, tt := range []struct {
 		name string
-		user view.User
+		user api.User
 		want string
 	}{
-		{"throttled", view.User{Known: true, Limits: []view.Limit{gets}, Why: []view.Why{{Limit: "GET", Reason: view.RequestRate, Mode: "enforce", Until: ptr(at.Add(time.Second))}}},
+		{"throttled", api.User{Known: true, Limits: []api.Limit{gets}, Why: []api.Why{{Limit: "GET", Reason: api.RequestRate, Mode: "enforce", Until: ptr(at.Add(time.Second))}}},
 			"Refused: more than 100 GET requests a second; until 12:00:01. The limit comes from limits.yaml line 12 (requests.GET)."},
-		{"an hour", view.User{Known: true, Limits: []view.Limit{hourly}, Why: []view.Why{{Limit: "*/hour", Reason: view.RequestRate, Mode: "enforce", Until: ptr(at.Add(13 * time.Hour))}}},
+		{"an hour", api.User{Known: true, Limits: []api.Limit{hourly}, Why: []api.Why{{Limit: "*/hour", Reason: api.RequestRate, Mode: "enforce", Until: ptr(at.Add(13 * time.Hour))}}},
 			"Refused: more than 5\u202f000 requests an hour; until 2026-03-05 01:00:00."},
-		{"blocked", view.User{Known: true, Limits: []view.Limit{running}, Why: []view.Why{{Limit: "concurrent", Reason: view.ConcurrentRequests, Mode: "enforce"}}},
+		{"blocked", api.User{Known: true, Limits: []api.Limit{running}, Why: []api.Why{{Limit: "concurrent", Reason: api.ConcurrentRequests, Mode: "enforce"}}},
 			"Refused: 10 requests are in progress, and the limit is 10; until some of them have ended."},
-		{"a dry run", view.User{Known: true, Limits: []view.Limit{gets}, Why: []view.Why{{Limit: "GET", Reason: view.RequestRate, Mode: "dry-run", Until: ptr(at.Add(time.Second))}}},
+		{"a dry run", api.User{Known: true, Limits: []api.Limit{gets}, Why: []api.Why{{Limit: "GET", Reason: api.RequestRate, Mode: "dry-run", Until: ptr(at.Add(time.Second))}}},
 			"Would be refused, if this limit were enforced (dry run): more than 100 GET requests a second; until 12:00:01. The limit comes from limits.yaml line 12 (requests.GET)."},
-		{"a moment ago", view.User{Known: true, Limits: []view.Limit{idle}, Decisions: []view.Decision{{Time: at.Add(-time.Second), Kind: view.Throttle, Limit: "GET", Mode: "enforce"}}},
+		{"a moment ago", api.User{Known: true, Limits: []api.Limit{idle}, Decisions: []api.Decision{{Time: at.Add(-time.Second), Kind: api.Throttle, Limit: "GET", Mode: "enforce"}}},
 			"Refused a moment ago: more than 100 GET requests a second. The limit comes from limits.yaml line 12 (requests.GET)."},
-		{"slowed", view.User{Known: true, Limits: []view.Limit{down}}, "Slowed: moves 10 MiB/s down, as much as the limit allows."},
-		{"well", view.User{Known: true, Limits: []view.Limit{idle, running}}, "Not refused. Nearest is the limit In progress: 10 of 10 (100 %)."},
-		{"well within", view.User{Known: true, Limits: []view.Limit{idle}}, "Not refused. Nearest is the limit GET: 42 of 100 a second (42 %)."},
-		{"unlimited", view.User{Known: true, Tier: "staff"}, "Not limited: the tier staff sets no limit."},
-		{"not named", view.User{Tier: "free", Limits: []view.Limit{}}, "Not limited: the tier free sets no limit.|The limit file does not name this user: the limits of the tier free apply."},
-		{"named with a comment", view.User{Known: true, Tier: "staff", Entry: &view.Entry{File: "limits.yaml", Line: 9, Pattern: "team-*", Comment: "moving", Until: ptr(at.Add(time.Hour)), Then: "free"}},
+		{"slowed", api.User{Known: true, Limits: []api.Limit{down}}, "Slowed: moves 10 MiB/s down, as much as the limit allows."},
+		{"well", api.User{Known: true, Limits: []api.Limit{idle, running}}, "Not refused. Nearest is the limit In progress: 10 of 10 (100 %)."},
+		{"well within", api.User{Known: true, Limits: []api.Limit{idle}}, "Not refused. Nearest is the limit GET: 42 of 100 a second (42 %)."},
+		{"unlimited", api.User{Known: true, Tier: "staff"}, "Not limited: the tier staff sets no limit."},
+		{"not named", api.User{Tier: "free", Limits: []api.Limit{}}, "Not limited: the tier free sets no limit.|The limit file does not name this user: the limits of the tier free apply."},
+		{"named with a comment", api.User{Known: true, Tier: "staff", Entry: &api.Entry{File: "limits.yaml", Line: 9, Pattern: "team-*", Comment: "moving", Until: ptr(at.Add(time.Hour)), Then: "free"}},
 			"Not limited: the tier staff sets no limit.|Named in limits.yaml line 9 by the pattern team-*: “moving”.|That ends 13:00:00; then the tier is free."},
-		{"an override", view.User{Known: true, Limits: []view.Limit{byHand}, Entry: &view.Entry{Override: &view.InHand{Reason: "migration", By: "ann", Until: at.Add(time.Hour)}}},
+		{"an override", api.User{Known: true, Limits: []api.Limit{byHand}, Entry: &api.Entry{Override: &api.InHand{Reason: "migration", By: "ann", Until: at.Add(time.Hour)}}},
 			"Slowed: moves 10 MiB/s down, as much as the limit allows. The limit comes from an override by hand (bandwidth.down).|Overridden by hand by ann until 13:00:00: “migration”."},
 	} {
 		if tt.user.Why == nil {
-			tt.user.Why = []view.Why{}
+			tt.user.Why = []api.Why{}
 		}
 		if tt.user.Limits == nil {
-			tt.user.Limits = []view.Limit{}
+			tt.user.Limits = []api.Limit{}
 		}
 		if tt.user.Decisions == nil {
-			tt.user.Decisions = []view.Decision{}
+			tt.user.Decisions = []api.Decision{}
 		}
 		user, err := json.Marshal(tt.user)
 		if err != nil {
@@ -325,12 +326,12 @@ func TestParser(t *testing.T) {
 }
 
 // crowd is users whose numbers differ.
-func crowd(n int, seen time.Time) []view.Summary {
-	var users []view.Summary
+func crowd(n int, seen time.Time) []api.Summary {
+	var users []api.Summary
 	for i := range n {
-		users = append(users, view.Summary{
-			Name: name(fmt.Sprintf("user-%02d", i)), Tier: "free", Known: true, State: view.OK, Rate: float64(n - i), Seen: seen,
-			Near: &view.Near{Limit: "GET", Max: 100, Used: int64(i), Window: 1, Mode: "enforce"},
+		users = append(users, api.Summary{
+			Name: name(fmt.Sprintf("user-%02d", i)), Tier: "free", Known: true, State: api.OK, Rate: float64(n - i), Seen: seen,
+			Near: &api.Near{Limit: "GET", Max: 100, Used: int64(i), Window: 1, Mode: "enforce"},
 		})
 	}
 	return users

@@ -1,12 +1,13 @@
 package page
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/internal/proctest"
 )
 
@@ -14,10 +15,10 @@ import (
 // beside it when that row itself leaves.
 func TestFocusStays(t *testing.T) {
 	f := startFake(t)
-	users := func(n int) []view.Summary {
+	users := func(n int) []api.Summary {
 		all := crowd(n, f.live.Time)
 		for i := range all {
-			all[i].State = view.Blocked
+			all[i].State = api.Blocked
 		}
 		return all
 	}
@@ -37,7 +38,7 @@ func TestFocusStays(t *testing.T) {
 		}
 		leave := func(name, want string) {
 			t.Helper()
-			gone := func(u view.Summary) bool { return u.User == name }
+			gone := func(u api.Summary) bool { return u.User == name }
 			proctest.Eventually(t, name+" has left "+list, func() error {
 				eval[bool](b, `((later += 4000), true)`) // who was limited is listed for three seconds more
 				f.set(func(f *fake) {
@@ -81,7 +82,7 @@ func TestFocusStays(t *testing.T) {
 	})()`)
 	first, third := b.text("#user-rows tr:nth-child(1) a"), b.text("#user-rows tr:nth-child(3) a")
 	f.set(func(f *fake) {
-		f.live.Users = slices.DeleteFunc(slices.Clone(f.live.Users), func(u view.Summary) bool { return u.User == first })
+		f.live.Users = slices.DeleteFunc(slices.Clone(f.live.Users), func(u api.Summary) bool { return u.User == first })
 	})
 	b.await("the focus is beyond the hidden row", "document.activeElement.innerText === "+quote(third), "document.activeElement.innerText")
 }

@@ -1,11 +1,11 @@
 package page
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"fmt"
 	"strings"
 	"testing"
-
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 )
 
 const why = "redis cannot be reached: lead: redis is unavailable: dial tcp 192.0.2.7:6379: connect: connection refused"
@@ -131,8 +131,8 @@ func TestStatusIsHeard(t *testing.T) {
 func TestElsewhere(t *testing.T) {
 	f := startFake(t)
 	f.set(func(f *fake) {
-		f.live.User = &view.User{Name: view.Name{User: "alice", Endpoint: "up", Href: view.Path("alice", "up")}, Tier: "free", Known: true, State: view.OK,
-			Why: []view.Why{}, Limits: []view.Limit{}, Instances: []view.Place{}, Decisions: []view.Decision{}, Endpoints: []string{"", "down"}}
+		f.live.User = &api.User{Name: api.Name{User: "alice", Endpoint: "up", Href: api.Path("alice", "up")}, Tier: "free", Known: true, State: api.OK,
+			Why: []api.Why{}, Limits: []api.Limit{}, Instances: []api.Place{}, Decisions: []api.Decision{}, Endpoints: []string{"", "down"}}
 	})
 	b := newTab(t, f.host(), desktop)
 	b.open(f.URL + "/#/user/alice@up")

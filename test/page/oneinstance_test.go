@@ -1,6 +1,8 @@
 package page
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"encoding/json"
 	"fmt"
 	"io"
@@ -11,7 +13,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/internal/proctest"
 )
 
@@ -40,7 +41,7 @@ func TestOneInstance(t *testing.T) {
 			down  bool
 		}{"ron": {"GET", false}, "olga": {"PUT", false}, "flo": {"GET", true}} {
 			proctest.Eventually(t, user+" is shown", func() error {
-				var u view.User
+				var u api.User
 				if err := json.Unmarshal([]byte(up.get(t, "/api/v1/users/"+user)), &u); err != nil {
 					return err
 				}
@@ -50,7 +51,7 @@ func TestOneInstance(t *testing.T) {
 				return nil
 			})
 		}
-		var all view.Users
+		var all api.Users
 		if err := json.Unmarshal([]byte(up.get(t, "/api/v1/users?sort=concurrent")), &all); err != nil || len(all.Users) != 3 {
 			t.Errorf("%d users are listed, %v, want 3", len(all.Users), err)
 		}

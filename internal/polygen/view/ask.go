@@ -1,6 +1,8 @@
 package view
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"cmp"
 	"container/heap"
 	"math"
@@ -13,19 +15,16 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-// MaxTop is the most users of one list.
-const MaxTop = 1000
-
 // Unknown returns n of the users whom the file does not name, without From.
-func (v *View) Unknown(by Sort, n int) UnknownUsers {
-	out := UnknownUsers{Sort: by, Users: []Unknown{}, Seen: v.unknown.len(), Dropped: v.droppedUnknown, Capacity: v.unknown.max}
+func (v *View) Unknown(by api.Sort, n int) api.UnknownUsers {
+	out := api.UnknownUsers{Sort: by, Users: []api.Unknown{}, Seen: v.unknown.len(), Dropped: v.droppedUnknown, Capacity: v.unknown.max}
 	add := func(e *entry[stranger]) {
 		s := e.value
-		out.Users = append(out.Users, Unknown{
-			Name: nameOf(e.key), Tier: v.set.User(e.key).Tier, First: moment(s.first), Seen: moment(s.seen), Reports: s.reports,
+		out.Users = append(out.Users, api.Unknown{
+			Name: api.NameOfKey(e.key), Tier: v.set.User(e.key).Tier, First: moment(s.first), Seen: moment(s.seen), Reports: s.reports,
 		})
 	}
-	if by != ByActive {
+	if by != api.ByActive {
 		for e := range v.unknown.all() {
 			if len(out.Users) == n {
 				break
@@ -46,12 +45,12 @@ func (v *View) Unknown(by Sort, n int) UnknownUsers {
 
 // summary is what is known of a user now, except that a throttle counts if it was in force
 // after since.
-func (v *View) summary(now, since int64, e *entry[user]) Summary {
+func (v *View) summary(now, since int64, e *entry[user]) api.Summary {
 	u := &e.value
 	l, named := v.inForce(e)
 	state, _ := u.state(now, since, l)
-	return Summary{
-		Name: nameOf(e.key), Tier: l.Tier, Known: named, State: state, Rate: u.rate(now), InProgress: u.inProgress(now),
+	return api.Summary{
+		Name: api.NameOfKey(e.key), Tier: l.Tier, Known: named, State: state, Rate: u.rate(now), InProgress: u.inProgress(now),
 		Down: u.moved(now, bandwidth.Down), Up: u.moved(now, bandwidth.Up), Seen: moment(u.seen),
 		Near: u.near(now, l, len(v.live)), Started: u.started(now),
 	}
@@ -59,21 +58,21 @@ func (v *View) summary(now, since int64, e *entry[user]) Summary {
 
 // User returns what is known of a wire key, without From and without origins. A user of
 // whom there was no report uses nothing.
-func (v *View) User(at time.Time, key string) User {
+func (v *View) User(at time.Time, key string) api.User {
 	return v.userSince(at.UnixNano(), at.UnixNano(), key)
 }
 
 // UserLately is User, except that a throttle counts if it was in force within the last
 // second.
-func (v *View) UserLately(at time.Time, key string) User {
+func (v *View) UserLately(at time.Time, key string) api.User {
 	return v.userSince(at.UnixNano(), at.UnixNano()-lately, key)
 }
 
-func (v *View) userSince(now, since int64, key string) User {
+func (v *View) userSince(now, since int64, key string) api.User {
 	l := v.set.User(key)
-	out := User{
-		Name: nameOf(key), Tier: l.Tier, Known: v.set.Known(key),
-		Limits: []Limit{}, Instances: []Place{}, Decisions: []Decision{}, Endpoints: []string{},
+	out := api.User{
+		Name: api.NameOfKey(key), Tier: l.Tier, Known: v.set.Known(key),
+		Limits: []api.Limit{}, Instances: []api.Place{}, Decisions: []api.Decision{}, Endpoints: []string{},
 	}
 	u := v.users.get(key)
 	if u == nil {
@@ -109,8 +108,8 @@ func (v *View) userSince(now, since int64, key string) User {
 
 // state says whether a user is refused now, or was by a throttle that ended after since,
 // and why. A limit in a dry run is among the reasons, and does not change the state.
-func (u *user) state(now, since int64, l *limits.Limits) (State, []Why) {
-	state, why := OK, []Why{}
+func (u *user) state(now, since int64, l *limits.Limits) (api.State, []api.Why) {
+	state, why := api.OK, []api.Why{}
 	for i := range u.windows {
 		w := &u.windows[i]
 		r, ok := l.Rate(w.class, w.window)
@@ -124,16 +123,16 @@ func (u *user) state(now, since int64, l *limits.Limits) (State, []Why) {
 			continue
 		}
 		until := moment(w.until())
-		why = append(why, Why{Limit: r.Name(), Reason: RequestRate, Mode: r.Mode.String(), Since: moment(w.spentAt), Until: &until})
+		why = append(why, api.Why{Limit: r.Name(), Reason: api.RequestRate, Mode: r.Mode.String(), Since: moment(w.spentAt), Until: &until})
 		if r.Mode == limits.Enforce {
-			state = Throttled
+			state = api.Throttled
 		}
 	}
-	slices.SortFunc(why, func(a, b Why) int { return cmp.Compare(a.Limit, b.Limit) })
+	slices.SortFunc(why, func(a, b api.Why) int { return cmp.Compare(a.Limit, b.Limit) })
 	if u.blockedSince != 0 && l.Concurrent > 0 {
-		why = append(why, Why{Limit: concurrent, Reason: ConcurrentRequests, Mode: l.ConcurrentMode.String(), Since: moment(u.blockedSince)})
+		why = append(why, api.Why{Limit: concurrent, Reason: api.ConcurrentRequests, Mode: l.ConcurrentMode.String(), Since: moment(u.blockedSince)})
 		if l.ConcurrentMode == limits.Enforce {
-			state = Blocked // also of a throttled user: a throttle ends by itself, a block may not
+			state = api.Blocked // also of a throttled user: a throttle ends by itself, a block may not
 		}
 	}
 	return state, why
@@ -147,12 +146,12 @@ const (
 )
 
 // limitsOf are the limits of a user and how much of each is used, with so many instances.
-func (u *user) limitsOf(now int64, l *limits.Limits, instances int) []Limit {
-	all := []Limit{}
+func (u *user) limitsOf(now int64, l *limits.Limits, instances int) []api.Limit {
+	all := []api.Limit{}
 	started := u.started(now)
 	credited := credit.Possible(l, instances)
 	for _, r := range l.All() {
-		limit := Limit{Name: r.Name(), Max: int64(r.Max), Window: r.Window.Seconds(), Burst: r.Burst, Mode: r.Mode.String(), Last: new(int64)}
+		limit := api.Limit{Name: r.Name(), Max: int64(r.Max), Window: r.Window.Seconds(), Burst: r.Burst, Mode: r.Mode.String(), Last: new(int64)}
 		for i := range u.windows {
 			if w := &u.windows[i]; w.class == r.Class && w.window == r.Window {
 				limit.Used, *limit.Last = w.at(now, 0), w.at(now, 1)
@@ -168,13 +167,13 @@ func (u *user) limitsOf(now int64, l *limits.Limits, instances int) []Limit {
 		all = append(all, limit)
 	}
 	if l.Concurrent > 0 {
-		all = append(all, Limit{Name: concurrent, Max: int64(l.Concurrent), Mode: l.ConcurrentMode.String(), Used: int64(u.inProgress(now))})
+		all = append(all, api.Limit{Name: concurrent, Max: int64(l.Concurrent), Mode: l.ConcurrentMode.String(), Used: int64(u.inProgress(now))})
 	}
 	if l.Bandwidth.Down > 0 {
-		all = append(all, Limit{Name: bandwidthDown, Max: l.Bandwidth.Down, Mode: l.Bandwidth.Mode.String(), Used: u.moved(now, bandwidth.Down)})
+		all = append(all, api.Limit{Name: bandwidthDown, Max: l.Bandwidth.Down, Mode: l.Bandwidth.Mode.String(), Used: u.moved(now, bandwidth.Down)})
 	}
 	if l.Bandwidth.Up > 0 {
-		all = append(all, Limit{Name: bandwidthUp, Max: l.Bandwidth.Up, Mode: l.Bandwidth.Mode.String(), Used: u.moved(now, bandwidth.Up)})
+		all = append(all, api.Limit{Name: bandwidthUp, Max: l.Bandwidth.Up, Mode: l.Bandwidth.Mode.String(), Used: u.moved(now, bandwidth.Up)})
 	}
 	return all
 }
@@ -217,8 +216,8 @@ func (u *user) moved(now int64, d bandwidth.Direction) int64 {
 	return n
 }
 
-func (p *place) shown(now int64) Place {
-	out := Place{Instance: strings.ToValidUTF8(p.instance, "\ufffd"), InProgress: p.inProgress(now)}
+func (p *place) shown(now int64) api.Place {
+	out := api.Place{Instance: strings.ToValidUTF8(p.instance, "\ufffd"), InProgress: p.inProgress(now)}
 	if fresh(now, p.progressAt) {
 		out.Slots = p.slots
 	}
@@ -229,10 +228,10 @@ func (p *place) shown(now int64) Place {
 	return out
 }
 
-func (d decision) shown() Decision {
-	out := Decision{Time: moment(d.at), Kind: d.kind, Limit: concurrent, Reason: ConcurrentRequests, Mode: d.mode.String(), Count: d.count}
-	if d.kind == Throttle {
-		out.Limit, out.Reason = limits.RateName(d.class, d.window), RequestRate
+func (d decision) shown() api.Decision {
+	out := api.Decision{Time: moment(d.at), Kind: d.kind, Limit: concurrent, Reason: api.ConcurrentRequests, Mode: d.mode.String(), Count: d.count}
+	if d.kind == api.Throttle {
+		out.Limit, out.Reason = limits.RateName(d.class, d.window), api.RequestRate
 	}
 	return out
 }

@@ -1,6 +1,8 @@
 package view
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"slices"
 	"time"
 
@@ -44,7 +46,7 @@ const (
 )
 
 type series struct {
-	Limit
+	api.Limit
 	ring
 }
 
@@ -162,7 +164,7 @@ func (h *history) put(second, value int64) {
 
 // usedIn is the use of a limit in the last full second: of a request limit, in the window
 // that has this second and may still go on; of any other limit, now.
-func (u *user) usedIn(second int64, l Limit) int64 {
+func (u *user) usedIn(second int64, l api.Limit) int64 {
 	switch l.Window {
 	case 0:
 		return l.Used
@@ -179,19 +181,19 @@ func (u *user) usedIn(second int64, l Limit) int64 {
 
 // History returns what is remembered of a wire key, without From, and keeps it from now
 // on. Of a user who was not kept before it has the last full second.
-func (h *Histories) History(at time.Time, key string, v *View) History {
+func (h *Histories) History(at time.Time, key string, v *View) api.History {
 	h.Keep(at, key)
 	e := h.users.get(key)
 	if e.last == 0 { // a chart can begin with one value, and with none it would be an error
 		e.sample(at.UnixNano(), v, key)
 	}
 	begin := max(e.first, e.last-maxSamples+1)
-	out := History{
-		Name: nameOf(key), Begin: begin, Step: 1, Limits: []LimitSeries{},
+	out := api.History{
+		Name: api.NameOfKey(key), Begin: begin, Step: 1, Limits: []api.LimitSeries{},
 		InProgress: e.gauges[inProgress].list(begin, e.last), Down: e.gauges[down].list(begin, e.last), Up: e.gauges[up].list(begin, e.last),
 	}
 	for _, s := range e.limits {
-		out.Limits = append(out.Limits, LimitSeries{Name: s.Name, Max: s.Max, Window: s.Window, Mode: s.Mode, Used: s.list(begin, e.last)})
+		out.Limits = append(out.Limits, api.LimitSeries{Name: s.Name, Max: s.Max, Window: s.Window, Mode: s.Mode, Used: s.list(begin, e.last)})
 	}
 	return out
 }

@@ -1,6 +1,8 @@
 package view
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"fmt"
 	"strings"
 	"testing"
@@ -27,7 +29,7 @@ func shown(list []*int64) string {
 }
 
 // seriesOf is what a history has, by name.
-func seriesOf(h History) map[string]string {
+func seriesOf(h api.History) map[string]string {
 	all := map[string]string{"in_progress": shown(h.InProgress), "down": shown(h.Down), "up": shown(h.Up)}
 	for _, l := range h.Limits {
 		all[l.Name] = shown(l.Used)

@@ -1,6 +1,8 @@
 package view
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"time"
 
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
@@ -9,7 +11,7 @@ import (
 // What a Look finds in parts, found at once and in the plainest way.
 
 // Overview looks at every user at once: see Look.
-func (v *View) Overview(at time.Time, n map[Sort]int) Overview {
+func (v *View) Overview(at time.Time, n map[api.Sort]int) Overview {
 	l := v.Look(at, n)
 	for l.Part(v.users.len()) {
 	}
@@ -17,10 +19,10 @@ func (v *View) Overview(at time.Time, n map[Sort]int) Overview {
 }
 
 // Top returns the n users with most, without From.
-func (v *View) Top(at time.Time, by Sort, n int) Users {
+func (v *View) Top(at time.Time, by api.Sort, n int) api.Users {
 	now := at.UnixNano()
-	out := Users{Sort: by, Users: []Summary{}, Seen: v.users.len(), Dropped: v.droppedUsers, Capacity: v.users.max}
-	if by == ByRecent {
+	out := api.Users{Sort: by, Users: []api.Summary{}, Seen: v.users.len(), Dropped: v.droppedUsers, Capacity: v.users.max}
+	if by == api.ByRecent {
 		for e := range v.users.all() {
 			if len(out.Users) == n {
 				break
@@ -40,9 +42,9 @@ func (v *View) Top(at time.Time, by Sort, n int) Users {
 	return out
 }
 
-var measures = map[Sort]func(*user, int64) float64{
-	ByRate:       (*user).rate,
-	ByConcurrent: func(u *user, now int64) float64 { return float64(u.inProgress(now)) },
-	ByDown:       func(u *user, now int64) float64 { return float64(u.moved(now, bandwidth.Down)) },
-	ByUp:         func(u *user, now int64) float64 { return float64(u.moved(now, bandwidth.Up)) },
+var measures = map[api.Sort]func(*user, int64) float64{
+	api.ByRate:       (*user).rate,
+	api.ByConcurrent: func(u *user, now int64) float64 { return float64(u.inProgress(now)) },
+	api.ByDown:       func(u *user, now int64) float64 { return float64(u.moved(now, bandwidth.Down)) },
+	api.ByUp:         func(u *user, now int64) float64 { return float64(u.moved(now, bandwidth.Up)) },
 }

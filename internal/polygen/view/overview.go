@@ -1,14 +1,13 @@
 package view
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"time"
 
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
-
-// MaxLimited is the most users of a live answer who are throttled or blocked.
-const MaxLimited = 100
 
 // lately is how long a throttle is told of after it has ended. A throttle of a limit per
 // second ends with its second, and most begin late in it: a reader who looks once a second
@@ -17,9 +16,9 @@ const lately = int64(time.Second)
 
 // Overview is what live answers are made of.
 type Overview struct {
-	Totals  Totals
-	Tops    map[Sort][]Summary // as asked for
-	Limited []Summary          // those throttled or blocked with the highest rates
+	Totals  api.Totals
+	Tops    map[api.Sort][]api.Summary // as asked for
+	Limited []api.Summary              // those throttled or blocked with the highest rates
 }
 
 // Look is a look at every user, in parts between which the view may be changed: polygen
@@ -28,20 +27,20 @@ type Overview struct {
 type Look struct {
 	view       *View
 	now, since int64
-	n          map[Sort]int
+	n          map[api.Sort]int
 	next       int // index in the view's slots
-	totals     Totals
+	totals     api.Totals
 	best       [4]top[user] // of sorts
 	limited    top[user]
 }
 
 // sorts are the orders by a measure.
-var sorts = [...]Sort{ByRate, ByConcurrent, ByDown, ByUp}
+var sorts = [...]api.Sort{api.ByRate, api.ByConcurrent, api.ByDown, api.ByUp}
 
 // Look begins a look that finds, for each order in n, so many users with most. A user
 // counts as throttled if they were throttled within the last second.
-func (v *View) Look(at time.Time, n map[Sort]int) *Look {
-	l := &Look{view: v, now: at.UnixNano(), since: at.UnixNano() - lately, n: n, limited: top[user]{n: MaxLimited}}
+func (v *View) Look(at time.Time, n map[api.Sort]int) *Look {
+	l := &Look{view: v, now: at.UnixNano(), since: at.UnixNano() - lately, n: n, limited: top[user]{n: api.MaxLimited}}
 	for i, by := range sorts {
 		l.best[i].n = n[by]
 	}
@@ -49,16 +48,16 @@ func (v *View) Look(at time.Time, n map[Sort]int) *Look {
 }
 
 // LookNow begins a look for Top, in which a user counts as throttled if they are now.
-func (v *View) LookNow(at time.Time, by Sort, n int) *Look {
-	l := v.Look(at, map[Sort]int{by: n})
+func (v *View) LookNow(at time.Time, by api.Sort, n int) *Look {
+	l := v.Look(at, map[api.Sort]int{by: n})
 	l.since, l.limited.n = l.now, 0
 	return l
 }
 
 // Top is what the look found of one order, without From.
-func (l *Look) Top(by Sort) Users {
+func (l *Look) Top(by api.Sort) api.Users {
 	o := l.Overview()
-	return Users{Sort: by, Users: o.Tops[by], Seen: o.Totals.Seen, Dropped: o.Totals.Dropped, Capacity: o.Totals.Capacity}
+	return api.Users{Sort: by, Users: o.Tops[by], Seen: o.Totals.Seen, Dropped: o.Totals.Dropped, Capacity: o.Totals.Capacity}
 }
 
 // Part looks at so many users more, and reports whether there are others.
@@ -93,9 +92,9 @@ func (l *Look) see(e *entry[user]) {
 	}
 	of, _ := l.view.inForce(e)
 	switch state, _ := u.state(l.now, l.since, of); state {
-	case Throttled:
+	case api.Throttled:
 		t.Throttled++
-	case Blocked:
+	case api.Blocked:
 		t.Blocked++
 	default:
 		return
@@ -107,8 +106,8 @@ func (l *Look) see(e *entry[user]) {
 func (l *Look) Overview() Overview {
 	users := l.view.users
 	l.totals.Seen, l.totals.Dropped, l.totals.Capacity = users.len(), l.view.droppedUsers, users.max
-	list := func(entries []*entry[user]) []Summary {
-		all := make([]Summary, 0, len(entries))
+	list := func(entries []*entry[user]) []api.Summary {
+		all := make([]api.Summary, 0, len(entries))
 		for _, e := range entries {
 			// A user may have been forgotten since their part of the look, and may even be
 			// there again as another entry.
@@ -118,13 +117,13 @@ func (l *Look) Overview() Overview {
 		}
 		return all
 	}
-	out := Overview{Totals: l.totals, Tops: make(map[Sort][]Summary, len(l.n)), Limited: list(l.limited.sorted())}
+	out := Overview{Totals: l.totals, Tops: make(map[api.Sort][]api.Summary, len(l.n)), Limited: list(l.limited.sorted())}
 	for i, by := range sorts {
 		if l.n[by] > 0 {
 			out.Tops[by] = list(l.best[i].sorted())
 		}
 	}
-	if most := l.n[ByRecent]; most > 0 { // the list is in this order already, so no look is needed
+	if most := l.n[api.ByRecent]; most > 0 { // the list is in this order already, so no look is needed
 		var recent []*entry[user]
 		for e := range users.all() {
 			if len(recent) == most {
@@ -132,7 +131,7 @@ func (l *Look) Overview() Overview {
 			}
 			recent = append(recent, e)
 		}
-		out.Tops[ByRecent] = list(recent)
+		out.Tops[api.ByRecent] = list(recent)
 	}
 	return out
 }
@@ -176,8 +175,8 @@ func (v *View) inForce(e *entry[user]) (l *limits.Limits, named bool) {
 // near is the limit of which the user uses the largest part, or nil without limits. Of a
 // limit per second the last full second counts, unless the present one has reached the
 // limit already; of a longer window the present one counts.
-func (u *user) near(now int64, l *limits.Limits, instances int) *Near {
-	var nearest *Near
+func (u *user) near(now int64, l *limits.Limits, instances int) *api.Near {
+	var nearest *api.Near
 	for _, limit := range u.limitsOf(now, l, instances) {
 		// The total of the present second has tokens that agents hold and no request has
 		// used. Once it is the whole limit, the next request beyond is refused all the same.
@@ -185,7 +184,7 @@ func (u *user) near(now int64, l *limits.Limits, instances int) *Near {
 			limit.Used = *limit.Last
 		}
 		if nearest == nil || float64(limit.Used)/float64(limit.Max) > float64(nearest.Used)/float64(nearest.Max) {
-			nearest = &Near{Limit: limit.Name, Max: limit.Max, Used: limit.Used, Window: limit.Window, Mode: limit.Mode}
+			nearest = &api.Near{Limit: limit.Name, Max: limit.Max, Used: limit.Used, Window: limit.Window, Mode: limit.Mode}
 		}
 	}
 	return nearest

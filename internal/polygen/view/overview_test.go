@@ -1,6 +1,8 @@
 package view
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"fmt"
 	"math"
 	"strings"
@@ -17,7 +19,7 @@ import (
 )
 
 // names are the users of a list, in order.
-func names(list []Summary) string {
+func names(list []api.Summary) string {
 	var all []string
 	for _, s := range list {
 		all = append(all, s.User)
@@ -37,27 +39,27 @@ func TestOverview(t *testing.T) {
 	r.demand(bandwidth.Report{Instance: "a", User: "mover", Active: 2, Moved: [2]int64{70, 8}})
 	r.demand(bandwidth.Report{Instance: "b", User: "mover", Active: 1, Moved: [2]int64{1, 2}})
 	r.wait(time.Second)
-	out := r.Overview(r.now, map[Sort]int{ByRate: 2, ByDown: 1, ByRecent: 9})
-	want := Totals{Users: 4, Rate: 14, InProgress: 8, Down: 71, Up: 10, Throttled: 1, Blocked: 1, Seen: 5, Capacity: 1000}
+	out := r.Overview(r.now, map[api.Sort]int{api.ByRate: 2, api.ByDown: 1, api.ByRecent: 9})
+	want := api.Totals{Users: 4, Rate: 14, InProgress: 8, Down: 71, Up: 10, Throttled: 1, Blocked: 1, Seen: 5, Capacity: 1000}
 	if diff := cmp.Diff(want, out.Totals); diff != "" {
 		t.Errorf("totals differ (-want +got):\n%s", diff)
 	}
-	for by, want := range map[Sort]string{ByRate: "alice bob", ByDown: "mover", ByRecent: "mover carl bob alice old", ByUp: "", ByConcurrent: ""} {
+	for by, want := range map[api.Sort]string{api.ByRate: "alice bob", api.ByDown: "mover", api.ByRecent: "mover carl bob alice old", api.ByUp: "", api.ByConcurrent: ""} {
 		if got := names(out.Tops[by]); got != want {
 			t.Errorf("by %s: %s, want %s", by, got, want)
 		}
 	}
-	if got := names(out.Limited); got != "alice carl" || out.Limited[0].State != Throttled || out.Limited[1].State != Blocked {
+	if got := names(out.Limited); got != "alice carl" || out.Limited[0].State != api.Throttled || out.Limited[1].State != api.Blocked {
 		t.Errorf("limited: %+v, want alice, throttled, and carl, blocked", out.Limited)
 	}
-	if got := out.Tops[ByRate][0].State; got != Throttled {
+	if got := out.Tops[api.ByRate][0].State; got != api.Throttled {
 		t.Errorf("alice is %s in the list by rate, want throttled", got)
 	}
 	if len(out.Tops) != 3 {
 		t.Errorf("%d lists, want the three that were asked for", len(out.Tops))
 	}
 	empty := newRig(t).Overview(t0, nil)
-	if diff := cmp.Diff(Overview{Totals: Totals{Capacity: 1000}, Tops: map[Sort][]Summary{}, Limited: []Summary{}}, empty); diff != "" {
+	if diff := cmp.Diff(Overview{Totals: api.Totals{Capacity: 1000}, Tops: map[api.Sort][]api.Summary{}, Limited: []api.Summary{}}, empty); diff != "" {
 		t.Errorf("of nobody (-want +got):\n%s", diff)
 	}
 }
@@ -69,16 +71,16 @@ func TestLately(t *testing.T) {
 		name  string
 		file  string // in force when it is asked
 		after time.Duration
-		state State // to who looks once a second
-		now   State
+		state api.State // to who looks once a second
+		now   api.State
 	}{
-		{"at once", file, 0, Throttled, Throttled},
-		{"the second is over", file, time.Second, Throttled, OK},
-		{"still shown", file, 1999 * time.Millisecond, Throttled, OK},
-		{"too long ago", file, 2 * time.Second, OK, OK},
-		{"the limit was raised since", strings.Replace(file, "GET: 10", "GET: 11", 1), time.Second, OK, OK},
-		{"or removed", strings.Replace(file, "GET: 10, ", "", 1), time.Second, OK, OK},
-		{"or is in a dry run", strings.Replace(file, "GET: 10", "GET: {second: 10, mode: dry-run}", 1), time.Second, OK, OK},
+		{"at once", file, 0, api.Throttled, api.Throttled},
+		{"the second is over", file, time.Second, api.Throttled, api.OK},
+		{"still shown", file, 1999 * time.Millisecond, api.Throttled, api.OK},
+		{"too long ago", file, 2 * time.Second, api.OK, api.OK},
+		{"the limit was raised since", strings.Replace(file, "GET: 10", "GET: 11", 1), time.Second, api.OK, api.OK},
+		{"or removed", strings.Replace(file, "GET: 10, ", "", 1), time.Second, api.OK, api.OK},
+		{"or is in a dry run", strings.Replace(file, "GET: 10", "GET: {second: 10, mode: dry-run}", 1), time.Second, api.OK, api.OK},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t)
@@ -86,12 +88,12 @@ func TestLately(t *testing.T) {
 			r.throttle("GET", "alice")
 			r.wait(tt.after)
 			r.Limits(parse(t, tt.file))
-			o := r.Overview(r.now, map[Sort]int{ByRecent: 1})
-			lately, now, listed := r.UserLately(r.now, "alice"), r.get("alice"), o.Tops[ByRecent][0]
+			o := r.Overview(r.now, map[api.Sort]int{api.ByRecent: 1})
+			lately, now, listed := r.UserLately(r.now, "alice"), r.get("alice"), o.Tops[api.ByRecent][0]
 			if lately.State != tt.state || listed.State != tt.state || now.State != tt.now {
 				t.Errorf("%s, in a list %s, in truth %s, want %s, %[4]s, %s", lately.State, listed.State, now.State, tt.state, tt.now)
 			}
-			if limited := len(o.Limited) == 1; limited != (tt.state == Throttled) || o.Totals.Throttled != len(o.Limited) {
+			if limited := len(o.Limited) == 1; limited != (tt.state == api.Throttled) || o.Totals.Throttled != len(o.Limited) {
 				t.Errorf("limited: %s of %d, want the user if they are throttled", names(o.Limited), o.Totals.Throttled)
 			}
 		})
@@ -103,31 +105,31 @@ func TestNear(t *testing.T) {
 		name    string
 		file    string
 		history func(*rig)
-		want    *Near
+		want    *api.Near
 	}{
 		{"no limits", file, func(r *rig) { r.Progress(r.now, "a", "staff", 1, 0, 0) }, nil},
-		{"nothing used: the first", file, func(r *rig) { r.wait(0) }, &Near{Limit: "*", Max: 20, Window: 1, Mode: "enforce"}},
-		{"the larger part", file, func(r *rig) { r.use("alice", 6); r.useOf("*", "alice", 8); r.wait(time.Second) }, &Near{Limit: "GET", Max: 10, Used: 6, Window: 1, Mode: "enforce"}},
-		{"the last full second", file, func(r *rig) { r.use("alice", 9); r.wait(time.Second); r.use("alice", 1) }, &Near{Limit: "GET", Max: 10, Used: 9, Window: 1, Mode: "enforce"}},
-		{"the present one counts only once it is spent", file, func(r *rig) { r.use("alice", 1); r.wait(time.Second); r.use("alice", 9) }, &Near{Limit: "GET", Max: 10, Used: 1, Window: 1, Mode: "enforce"}},
-		{"the present one, spent", file, func(r *rig) { r.use("alice", 1); r.wait(time.Second); r.use("alice", 10) }, &Near{Limit: "GET", Max: 10, Used: 10, Window: 1, Mode: "enforce"}},
-		{"in progress", file, func(r *rig) { r.use("alice", 6); r.progress("a", "alice", 4, 5, 0) }, &Near{Limit: "concurrent", Max: 5, Used: 4, Mode: "enforce"}},
+		{"nothing used: the first", file, func(r *rig) { r.wait(0) }, &api.Near{Limit: "*", Max: 20, Window: 1, Mode: "enforce"}},
+		{"the larger part", file, func(r *rig) { r.use("alice", 6); r.useOf("*", "alice", 8); r.wait(time.Second) }, &api.Near{Limit: "GET", Max: 10, Used: 6, Window: 1, Mode: "enforce"}},
+		{"the last full second", file, func(r *rig) { r.use("alice", 9); r.wait(time.Second); r.use("alice", 1) }, &api.Near{Limit: "GET", Max: 10, Used: 9, Window: 1, Mode: "enforce"}},
+		{"the present one counts only once it is spent", file, func(r *rig) { r.use("alice", 1); r.wait(time.Second); r.use("alice", 9) }, &api.Near{Limit: "GET", Max: 10, Used: 1, Window: 1, Mode: "enforce"}},
+		{"the present one, spent", file, func(r *rig) { r.use("alice", 1); r.wait(time.Second); r.use("alice", 10) }, &api.Near{Limit: "GET", Max: 10, Used: 10, Window: 1, Mode: "enforce"}},
+		{"in progress", file, func(r *rig) { r.use("alice", 6); r.progress("a", "alice", 4, 5, 0) }, &api.Near{Limit: "concurrent", Max: 5, Used: 4, Mode: "enforce"}},
 		{"of a minute the present one", many, func(r *rig) {
 			k := ratelimit.Key{Class: "GET", User: "alice", Window: limits.Minute}
 			r.Usage(r.now, k, r.now.Unix(), 60)
 			r.wait(time.Minute)
 			r.Usage(r.now, k, r.now.Unix(), 50)
-		}, &Near{Limit: "GET/minute", Max: 60, Used: 50, Window: 60, Mode: "enforce"}},
+		}, &api.Near{Limit: "GET/minute", Max: 60, Used: 50, Window: 60, Mode: "enforce"}},
 		{"bandwidth", file, func(r *rig) {
 			r.demand(bandwidth.Report{Instance: "a", User: "mover", Moved: [2]int64{5 << 20, 5 << 20}})
 		},
-			&Near{Limit: "bandwidth.up", Max: 5 << 20, Used: 5 << 20, Mode: "enforce"}},
+			&api.Near{Limit: "bandwidth.up", Max: 5 << 20, Used: 5 << 20, Mode: "enforce"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := &rig{View: New(parse(t, tt.file), 10, 10), now: t0}
 			r.use("alice", 0)
 			tt.history(r)
-			got := r.Overview(r.now, map[Sort]int{ByRecent: 1}).Tops[ByRecent][0].Near
+			got := r.Overview(r.now, map[api.Sort]int{api.ByRecent: 1}).Tops[api.ByRecent][0].Near
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("near (-want +got):\n%s", diff)
 			}
@@ -149,8 +151,8 @@ func TestOverviewIsTop(t *testing.T) {
 			}
 		}
 		now := t0.Add(time.Second)
-		orders := []Sort{ByRate, ByConcurrent, ByDown, ByUp, ByRecent}
-		n := map[Sort]int{}
+		orders := []api.Sort{api.ByRate, api.ByConcurrent, api.ByDown, api.ByUp, api.ByRecent}
+		n := map[api.Sort]int{}
 		for _, by := range orders {
 			n[by] = rapid.IntRange(1, 60).Draw(t, "n")
 		}
@@ -160,14 +162,14 @@ func TestOverviewIsTop(t *testing.T) {
 				t.Fatalf("by %s (-Top +Overview):\n%s", by, diff)
 			}
 		}
-		var want Totals
-		for _, u := range v.Top(now, ByRecent, MaxTop).Users {
+		var want api.Totals
+		for _, u := range v.Top(now, api.ByRecent, api.MaxTop).Users {
 			want.Users++
 			want.Rate += u.Rate
 			want.InProgress += u.InProgress
 			want.Down += u.Down
 			want.Up += u.Up
-			if u.State == Blocked {
+			if u.State == api.Blocked {
 				want.Blocked++
 			}
 		}
@@ -186,8 +188,8 @@ func TestLimitedAreBounded(t *testing.T) {
 	for i := range 150 {
 		r.Blocked(r.now, fmt.Sprint(i))
 	}
-	if o := r.Overview(r.now, nil); len(o.Limited) != MaxLimited || o.Totals.Blocked != 150 {
-		t.Errorf("%d listed of %d blocked, want %d of 150", len(o.Limited), o.Totals.Blocked, MaxLimited)
+	if o := r.Overview(r.now, nil); len(o.Limited) != api.MaxLimited || o.Totals.Blocked != 150 {
+		t.Errorf("%d listed of %d blocked, want %d of 150", len(o.Limited), o.Totals.Blocked, api.MaxLimited)
 	}
 }
 
@@ -202,7 +204,7 @@ func TestLookInParts(t *testing.T) {
 		for _, n := range rapid.SliceOfN(rapid.IntRange(0, 40), 0, 60).Draw(rt, "users") {
 			use(n)
 		}
-		at, n := t0.Add(time.Second), map[Sort]int{ByRate: 5, ByConcurrent: 30, ByRecent: 3}
+		at, n := t0.Add(time.Second), map[api.Sort]int{api.ByRate: 5, api.ByConcurrent: 30, api.ByRecent: 3}
 		want := v.Overview(at, n)
 		changes := rapid.Bool().Draw(rt, "changes")
 		l, parts := v.Look(at, n), 0
@@ -217,7 +219,7 @@ func TestLookInParts(t *testing.T) {
 			rt.Errorf("in %d parts (-at once +in parts):\n%s", parts, diff)
 		}
 		seen := map[string]bool{}
-		for _, s := range got.Tops[ByConcurrent] {
+		for _, s := range got.Tops[api.ByConcurrent] {
 			if seen[s.User] {
 				rt.Errorf("%s is there twice", s.User)
 			}
@@ -241,10 +243,10 @@ func BenchmarkOverview(b *testing.B) {
 	}
 	for _, tt := range []struct {
 		name string
-		n    map[Sort]int
+		n    map[api.Sort]int
 	}{
-		{"one order", map[Sort]int{ByRate: 100}},
-		{"all orders", map[Sort]int{ByRate: 1000, ByConcurrent: 1000, ByDown: 1000, ByUp: 1000, ByRecent: 1000}},
+		{"one order", map[api.Sort]int{api.ByRate: 100}},
+		{"all orders", map[api.Sort]int{api.ByRate: 1000, api.ByConcurrent: 1000, api.ByDown: 1000, api.ByUp: 1000, api.ByRecent: 1000}},
 	} {
 		b.Run(tt.name, func(b *testing.B) {
 			for b.Loop() {

@@ -1,6 +1,8 @@
 package view
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"testing"
 	"time"
 
@@ -64,7 +66,7 @@ func TestStarted(t *testing.T) {
 			if rate := r.Rate(r.now, tt.user); rate != tt.rate || u.InProgress != tt.inProgress {
 				t.Errorf("rate %v, %d in progress, want %v and %d", rate, u.InProgress, tt.rate, tt.inProgress)
 			}
-			for _, s := range r.Look(r.now, map[Sort]int{ByRate: 5}).Top(ByRate).Users {
+			for _, s := range r.Look(r.now, map[api.Sort]int{api.ByRate: 5}).Top(api.ByRate).Users {
 				if diff := cmp.Diff(tt.want, s.Started); s.User == tt.user && diff != "" {
 					t.Errorf("started in the list (-want +got):\n%s", diff)
 				}

@@ -11,6 +11,8 @@
 package view
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"cmp"
 	"maps"
 	"slices"
@@ -100,7 +102,7 @@ type place struct {
 
 type decision struct {
 	at     int64
-	kind   Kind
+	kind   api.Kind
 	class  string // of a request limit, else ""
 	window limits.Window
 	mode   limits.Mode
@@ -331,7 +333,7 @@ func (v *View) Throttled(at time.Time, t ratelimit.Throttle) {
 	// The limit is remembered, because a higher one that comes later ends the throttle
 	// (see state).
 	w.spent, w.spentAt, w.spentMax = t.Second, now, r.Max
-	u.decide(decision{at: now, kind: Throttle, class: w.class, window: w.window, mode: r.Mode})
+	u.decide(decision{at: now, kind: api.Throttle, class: w.class, window: w.window, mode: r.Mode})
 }
 
 // Blocked takes a decision of polygen's, or its repetition. It reports whether it is
@@ -343,7 +345,7 @@ func (v *View) Blocked(at time.Time, key string) (first bool) {
 		return false // polygen repeats a block every 200 ms
 	}
 	u.blockedSince = now
-	u.decide(decision{at: now, kind: Block, mode: u.limits.ConcurrentMode})
+	u.decide(decision{at: now, kind: api.Block, mode: u.limits.ConcurrentMode})
 	return true
 }
 
@@ -354,17 +356,17 @@ func (v *View) Unblocked(at time.Time, key string) {
 		return
 	}
 	u.blockedSince = 0
-	u.decide(decision{at: at.UnixNano(), kind: Unblock, mode: u.limits.ConcurrentMode})
+	u.decide(decision{at: at.UnixNano(), kind: api.Unblock, mode: u.limits.ConcurrentMode})
 }
 
 // refused counts refused requests as one decision for each refusedSpan: one for each
 // report would soon push all others out.
 func (u *user) refused(now int64, n int) {
-	if last := u.lastDecision(); last != nil && last.kind == Refused && now-last.at < refusedSpan {
+	if last := u.lastDecision(); last != nil && last.kind == api.Refused && now-last.at < refusedSpan {
 		last.count += n
 		return
 	}
-	u.decide(decision{at: now, kind: Refused, mode: u.limits.ConcurrentMode, count: n})
+	u.decide(decision{at: now, kind: api.Refused, mode: u.limits.ConcurrentMode, count: n})
 }
 
 // decide remembers a decision, in place of the oldest one once there are maxDecisions.
@@ -423,4 +425,4 @@ func (v *View) Newest(n int) []string {
 }
 
 // comparePlaces orders by instance.
-func comparePlaces(a, b Place) int { return cmp.Compare(a.Instance, b.Instance) }
+func comparePlaces(a, b api.Place) int { return cmp.Compare(a.Instance, b.Instance) }

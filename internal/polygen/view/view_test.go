@@ -1,6 +1,8 @@
 package view
 
 import (
+	"github.com/sluice-qos/sluice/internal/api"
+
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -47,7 +49,7 @@ type rig struct {
 func newRig(t testing.TB) *rig { return &rig{View: New(parse(t, file), 1000, 100), now: t0} }
 
 func (r *rig) wait(d time.Duration)      { r.now = r.now.Add(d) }
-func (r *rig) get(user string) User      { return r.User(r.now, user) }
+func (r *rig) get(user string) api.User  { return r.User(r.now, user) }
 func (r *rig) use(user string, n int)    { r.useOf("GET", user, n) }
 func (r *rig) demand(d bandwidth.Report) { r.Demand(r.now, d) }
 
@@ -105,7 +107,7 @@ func TestCounts(t *testing.T) {
 			r := newRig(t)
 			tt.history(r)
 			u := r.get("alice")
-			i := slices.IndexFunc(u.Limits, func(l Limit) bool { return l.Name == "GET" })
+			i := slices.IndexFunc(u.Limits, func(l api.Limit) bool { return l.Name == "GET" })
 			if l := u.Limits[i]; l.Used != tt.used || *l.Last != tt.last || l.Max != 10 {
 				t.Errorf("GET: %d of %d, %d in the last second, want %d of 10, %d", l.Used, l.Max, *l.Last, tt.used, tt.last)
 			}
@@ -119,42 +121,42 @@ func TestState(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		history func(*rig)
-		state   State
-		why     []Why
+		state   api.State
+		why     []api.Why
 	}{
-		{"never heard of", func(*rig) {}, OK, nil},
-		{"below the limit", func(r *rig) { r.use("alice", 9) }, OK, nil},
+		{"never heard of", func(*rig) {}, api.OK, nil},
+		{"below the limit", func(r *rig) { r.use("alice", 9) }, api.OK, nil},
 		{"throttled until the second ends", func(r *rig) { r.use("alice", 10); r.throttle("GET", "alice"); r.wait(999 * time.Millisecond) },
-			Throttled, []Why{{Limit: "GET", Reason: RequestRate, Mode: "enforce", Since: start, Until: at(time.Second)}}},
+			api.Throttled, []api.Why{{Limit: "GET", Reason: api.RequestRate, Mode: "enforce", Since: start, Until: at(time.Second)}}},
 		{"although some was given back since", func(r *rig) { r.use("alice", 10); r.throttle("GET", "alice"); r.use("alice", 7) },
-			Throttled, []Why{{Limit: "GET", Reason: RequestRate, Mode: "enforce", Since: start, Until: at(time.Second)}}},
-		{"and no longer", func(r *rig) { r.use("alice", 10); r.throttle("GET", "alice"); r.wait(time.Second) }, OK, nil},
+			api.Throttled, []api.Why{{Limit: "GET", Reason: api.RequestRate, Mode: "enforce", Since: start, Until: at(time.Second)}}},
+		{"and no longer", func(r *rig) { r.use("alice", 10); r.throttle("GET", "alice"); r.wait(time.Second) }, api.OK, nil},
 		{"unless the limit was raised", func(r *rig) {
 			r.use("alice", 10)
 			r.throttle("GET", "alice")
 			r.Limits(parse(t, strings.Replace(file, "GET: 10", "GET: 11", 1)))
-		}, OK, nil},
+		}, api.OK, nil},
 		{"or removed", func(r *rig) {
 			r.use("alice", 10)
 			r.throttle("GET", "alice")
 			r.Limits(parse(t, strings.Replace(file, "GET: 10, ", "", 1)))
-		}, OK, nil},
+		}, api.OK, nil},
 		{"by two limits", func(r *rig) {
 			r.use("alice", 10)
 			r.useOf("*", "alice", 20)
 			r.throttle("GET", "alice")
 			r.throttle("*", "alice")
-		}, Throttled, []Why{
-			{Limit: "*", Reason: RequestRate, Mode: "enforce", Since: start, Until: at(time.Second)},
-			{Limit: "GET", Reason: RequestRate, Mode: "enforce", Since: start, Until: at(time.Second)}}},
-		{"a class that is not limited throttles nobody", func(r *rig) { r.throttle("PUT", "alice") }, OK, nil},
+		}, api.Throttled, []api.Why{
+			{Limit: "*", Reason: api.RequestRate, Mode: "enforce", Since: start, Until: at(time.Second)},
+			{Limit: "GET", Reason: api.RequestRate, Mode: "enforce", Since: start, Until: at(time.Second)}}},
+		{"a class that is not limited throttles nobody", func(r *rig) { r.throttle("PUT", "alice") }, api.OK, nil},
 		{"blocked since the first block", func(r *rig) { r.Blocked(r.now, "alice"); r.wait(200 * time.Millisecond); r.Blocked(r.now, "alice") },
-			Blocked, []Why{{Limit: "concurrent", Reason: ConcurrentRequests, Mode: "enforce", Since: start}}},
+			api.Blocked, []api.Why{{Limit: "concurrent", Reason: api.ConcurrentRequests, Mode: "enforce", Since: start}}},
 		{"blocked says more than throttled", func(r *rig) { r.use("alice", 10); r.throttle("GET", "alice"); r.Blocked(r.now, "alice") },
-			Blocked, []Why{{Limit: "GET", Reason: RequestRate, Mode: "enforce", Since: start, Until: at(time.Second)},
-				{Limit: "concurrent", Reason: ConcurrentRequests, Mode: "enforce", Since: start}}},
-		{"unblocked", func(r *rig) { r.Blocked(r.now, "alice"); r.Unblocked(r.now, "alice") }, OK, nil},
-		{"unblocked without a block", func(r *rig) { r.Unblocked(r.now, "alice") }, OK, nil},
+			api.Blocked, []api.Why{{Limit: "GET", Reason: api.RequestRate, Mode: "enforce", Since: start, Until: at(time.Second)},
+				{Limit: "concurrent", Reason: api.ConcurrentRequests, Mode: "enforce", Since: start}}},
+		{"unblocked", func(r *rig) { r.Blocked(r.now, "alice"); r.Unblocked(r.now, "alice") }, api.OK, nil},
+		{"unblocked without a block", func(r *rig) { r.Unblocked(r.now, "alice") }, api.OK, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t)
@@ -163,7 +165,7 @@ func TestState(t *testing.T) {
 			if diff := cmp.Diff(tt.why, u.Why, cmpopts.EquateEmpty()); u.State != tt.state || diff != "" {
 				t.Errorf("state %s, want %s; why differs (-want +got):\n%s", u.State, tt.state, diff)
 			}
-			for _, s := range r.Top(r.now, ByRecent, 10).Users {
+			for _, s := range r.Top(r.now, api.ByRecent, 10).Users {
 				if s.User == "alice" && s.State != tt.state {
 					t.Errorf("in the list: %s, want %s", s.State, tt.state)
 				}
@@ -198,9 +200,9 @@ func TestDryRun(t *testing.T) {
 	r.throttle("PUT", "alice")
 	r.Blocked(r.now, "alice")
 	u := r.get("alice")
-	want := []Why{{Limit: "PUT", Reason: RequestRate, Mode: "dry-run", Since: t0, Until: at(time.Second)},
-		{Limit: "concurrent", Reason: ConcurrentRequests, Mode: "dry-run", Since: t0}}
-	if diff := cmp.Diff(want, u.Why); u.State != OK || diff != "" {
+	want := []api.Why{{Limit: "PUT", Reason: api.RequestRate, Mode: "dry-run", Since: t0, Until: at(time.Second)},
+		{Limit: "concurrent", Reason: api.ConcurrentRequests, Mode: "dry-run", Since: t0}}
+	if diff := cmp.Diff(want, u.Why); u.State != api.OK || diff != "" {
 		t.Errorf("state %s, want ok; why differs (-want +got):\n%s", u.State, diff)
 	}
 	modes := map[string]string{}
@@ -242,11 +244,11 @@ func TestLongWindows(t *testing.T) {
 	} {
 		now := t0.Add(45*time.Second + tt.after)
 		u := r.User(now, "alice")
-		i := slices.IndexFunc(u.Limits, func(l Limit) bool { return l.Name == "GET/minute" })
+		i := slices.IndexFunc(u.Limits, func(l api.Limit) bool { return l.Name == "GET/minute" })
 		if got := [2]int64{u.Limits[i].Used, *u.Limits[i].Last}; len(u.Why) != tt.why || got != tt.minute || u.Limits[i].Window != 60 {
 			t.Errorf("%v later: %d limits are reached (%+v), minutes %v, want %d and %v", tt.after, len(u.Why), u.Why, got, tt.why, tt.minute)
 		}
-		if got := r.Top(now, ByRate, 1).Users[0].Rate; got < tt.rate-1e-9 || got > tt.rate+1e-9 {
+		if got := r.Top(now, api.ByRate, 1).Users[0].Rate; got < tt.rate-1e-9 || got > tt.rate+1e-9 {
 			t.Errorf("%v later: %v requests per second, want %v", tt.after, got, tt.rate)
 		}
 	}
@@ -269,14 +271,14 @@ func TestEndpoints(t *testing.T) {
 	} {
 		u := r.get(limits.EndpointKey(tt.endpoint, "bob"))
 		l := u.Limits[0]
-		if u.Name != (Name{User: "bob", Endpoint: tt.endpoint, Href: tt.href}) || l.Name != "GET" || l.Used != tt.used || l.Max != tt.max {
+		if u.Name != (api.Name{User: "bob", Endpoint: tt.endpoint, Href: tt.href}) || l.Name != "GET" || l.Used != tt.used || l.Max != tt.max {
 			t.Errorf("at %q: %+v uses %+v, want bob, %d of %d", tt.endpoint, u.Name, l, tt.used, tt.max)
 		}
 		if diff := cmp.Diff(tt.others, u.Endpoints); diff != "" {
 			t.Errorf("at %q: other endpoints differ (-want +got):\n%s", tt.endpoint, diff)
 		}
 	}
-	if out := r.Unknown(ByActive, 9); len(out.Users) != 1 || out.Users[0].User != "bob" || out.Users[0].Reports != 3 {
+	if out := r.Unknown(api.ByActive, 9); len(out.Users) != 1 || out.Users[0].User != "bob" || out.Users[0].Reports != 3 {
 		t.Errorf("Unknown() = %+v, want bob once", out)
 	}
 	r.use(limits.EndpointKey("web", "mover"), 1)
@@ -293,28 +295,28 @@ func TestPlaces(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		history func(*rig)
-		want    []Place
+		want    []api.Place
 	}{
 		{"nothing", func(*rig) {}, nil},
 		{"in progress", func(r *rig) { r.progress("b", "mover", 3, 4, 0); r.progress("a", "mover", 1, 2, 0) },
-			[]Place{{Instance: "a", InProgress: 1, Slots: 2}, {Instance: "b", InProgress: 3, Slots: 4}}},
+			[]api.Place{{Instance: "a", InProgress: 1, Slots: 2}, {Instance: "b", InProgress: 3, Slots: 4}}},
 		{"the last report counts", func(r *rig) { r.progress("a", "mover", 3, 4, 0); r.progress("a", "mover", 0, 0, 0) },
-			[]Place{{Instance: "a"}}},
-		{"for two seconds", func(r *rig) { r.progress("a", "mover", 3, 4, 0); r.wait(1999 * time.Millisecond) }, []Place{{Instance: "a", InProgress: 3, Slots: 4}}},
+			[]api.Place{{Instance: "a"}}},
+		{"for two seconds", func(r *rig) { r.progress("a", "mover", 3, 4, 0); r.wait(1999 * time.Millisecond) }, []api.Place{{Instance: "a", InProgress: 3, Slots: 4}}},
 		{"and no longer", func(r *rig) { r.progress("a", "mover", 3, 4, 0); r.wait(2 * time.Second) }, nil},
 		{"demand", func(r *rig) { r.demand(report("a", 2, 100)) },
-			[]Place{{Instance: "a", InProgress: 2, Down: 100, Up: 1, DownShare: 50, UpShare: 60}}},
+			[]api.Place{{Instance: "a", InProgress: 2, Down: 100, Up: 1, DownShare: 50, UpShare: 60}}},
 		{"demand is news of what is in progress", func(r *rig) { r.progress("a", "mover", 3, 4, 0); r.wait(1); r.demand(report("a", 2, 100)) },
-			[]Place{{Instance: "a", InProgress: 2, Slots: 4, Down: 100, Up: 1, DownShare: 50, UpShare: 60}}},
+			[]api.Place{{Instance: "a", InProgress: 2, Slots: 4, Down: 100, Up: 1, DownShare: 50, UpShare: 60}}},
 		{"or the other way round", func(r *rig) { r.demand(report("a", 2, 100)); r.wait(1); r.progress("a", "mover", 3, 4, 0) },
-			[]Place{{Instance: "a", InProgress: 3, Slots: 4, Down: 100, Up: 1, DownShare: 50, UpShare: 60}}},
+			[]api.Place{{Instance: "a", InProgress: 3, Slots: 4, Down: 100, Up: 1, DownShare: 50, UpShare: 60}}},
 		{"an instance that left runs nothing", func(r *rig) {
 			r.progress("a", "mover", 3, 4, 0)
 			r.progress("b", "mover", 3, 4, 0)
 			r.Instances([]string{"b"})
 		},
-			[]Place{{Instance: "b", InProgress: 3, Slots: 4}}},
-		{"a name of any bytes", func(r *rig) { r.progress("\xff", "mover", 1, 1, 0) }, []Place{{Instance: "\ufffd", InProgress: 1, Slots: 1}}},
+			[]api.Place{{Instance: "b", InProgress: 3, Slots: 4}}},
+		{"a name of any bytes", func(r *rig) { r.progress("\xff", "mover", 1, 1, 0) }, []api.Place{{Instance: "\ufffd", InProgress: 1, Slots: 1}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t)
@@ -359,12 +361,12 @@ func TestDecisions(t *testing.T) {
 	r.wait(100 * time.Millisecond)
 	r.progress("a", "alice", 5, 5, 5)
 	r.Unblocked(r.now, "alice")
-	want := []Decision{
-		{Time: *at(2 * time.Second), Kind: Unblock, Limit: "concurrent", Reason: ConcurrentRequests, Mode: "enforce"},
-		{Time: *at(2 * time.Second), Kind: Refused, Limit: "concurrent", Reason: ConcurrentRequests, Mode: "enforce", Count: 5},
-		{Time: *at(time.Second), Kind: Refused, Limit: "concurrent", Reason: ConcurrentRequests, Mode: "enforce", Count: 7},
-		{Time: *at(time.Second), Kind: Block, Limit: "concurrent", Reason: ConcurrentRequests, Mode: "enforce"},
-		{Time: t0, Kind: Throttle, Limit: "GET", Reason: RequestRate, Mode: "enforce"},
+	want := []api.Decision{
+		{Time: *at(2 * time.Second), Kind: api.Unblock, Limit: "concurrent", Reason: api.ConcurrentRequests, Mode: "enforce"},
+		{Time: *at(2 * time.Second), Kind: api.Refused, Limit: "concurrent", Reason: api.ConcurrentRequests, Mode: "enforce", Count: 5},
+		{Time: *at(time.Second), Kind: api.Refused, Limit: "concurrent", Reason: api.ConcurrentRequests, Mode: "enforce", Count: 7},
+		{Time: *at(time.Second), Kind: api.Block, Limit: "concurrent", Reason: api.ConcurrentRequests, Mode: "enforce"},
+		{Time: t0, Kind: api.Throttle, Limit: "GET", Reason: api.RequestRate, Mode: "enforce"},
 	}
 	if diff := cmp.Diff(want, r.get("alice").Decisions); diff != "" {
 		t.Errorf("decisions differ (-want +got):\n%s", diff)
@@ -396,17 +398,17 @@ func TestTop(t *testing.T) {
 	r.wait(time.Second)
 	r.use("a", 1)
 	for _, tt := range []struct {
-		by   Sort
+		by   api.Sort
 		n    int
 		want string
 	}{
-		{ByRate, 3, "a b c"},
-		{ByRate, 1, "a"},
-		{ByRate, 100, "a b c d e"},
-		{ByConcurrent, 2, "e d"},
-		{ByDown, 2, "d e"},
-		{ByUp, 2, "e d"},
-		{ByRecent, 3, "a c b"},
+		{api.ByRate, 3, "a b c"},
+		{api.ByRate, 1, "a"},
+		{api.ByRate, 100, "a b c d e"},
+		{api.ByConcurrent, 2, "e d"},
+		{api.ByDown, 2, "d e"},
+		{api.ByUp, 2, "e d"},
+		{api.ByRecent, 3, "a c b"},
 	} {
 		var got []string
 		out := r.Top(r.now, tt.by, tt.n)
@@ -417,7 +419,7 @@ func TestTop(t *testing.T) {
 			t.Errorf("Top(%s, %d) = %s of %d, want %s of 5", tt.by, tt.n, names, out.Seen, tt.want)
 		}
 	}
-	if u := r.Top(r.now, ByRate, 1).Users[0]; u.Rate != 9 {
+	if u := r.Top(r.now, api.ByRate, 1).Users[0]; u.Rate != 9 {
 		t.Errorf("rate %v, want the 9 of the last full second", u.Rate)
 	}
 }
@@ -436,7 +438,7 @@ func TestTopIsSorted(t *testing.T) {
 		slices.Sort(all)
 		n := rapid.IntRange(1, 60).Draw(t, "n")
 		var got []string
-		for _, u := range v.Top(t0, ByConcurrent, n).Users {
+		for _, u := range v.Top(t0, api.ByConcurrent, n).Users {
 			got = append(got, fmt.Sprintf("%d %s", 9-u.InProgress, u.User))
 		}
 		if want := all[:min(n, len(all))]; !cmp.Equal(want, got, cmpopts.EquateEmpty()) {
@@ -484,7 +486,7 @@ func TestForgetsTheLeastRecent(t *testing.T) {
 		v.Progress(t0, "i", user, 1, 1, 0)
 	}
 	users, unknown := v.Dropped()
-	if out := v.Top(t0, ByRecent, 9); out.Dropped != 2 || users != 2 || unknown != 3 || out.Seen != 2 || out.Capacity != 2 {
+	if out := v.Top(t0, api.ByRecent, 9); out.Dropped != 2 || users != 2 || unknown != 3 || out.Seen != 2 || out.Capacity != 2 {
 		t.Errorf("dropped %d users and %d unknown ones, %d left, want 2, 3, 2", users, unknown, out.Seen)
 	}
 }
@@ -503,7 +505,7 @@ func TestUnknown(t *testing.T) {
 	r.use(limits.ExemptKey, 3)
 	r.use(limits.UnreadableKey, 3)
 	r.use("zoe", 1)
-	names := func(by Sort, n int) string {
+	names := func(by api.Sort, n int) string {
 		var all []string
 		for _, u := range r.Unknown(by, n).Users {
 			all = append(all, fmt.Sprint(u.User, " ", u.Reports))
@@ -511,24 +513,24 @@ func TestUnknown(t *testing.T) {
 		return strings.Join(all, ", ")
 	}
 	for _, tt := range []struct {
-		by   Sort
+		by   api.Sort
 		n    int
 		want string
 	}{
-		{ByRecent, 9, "zoe 1, " + hash + " 1, nobody 3, bob 1"},
-		{ByRecent, 1, "zoe 1"},
-		{ByActive, 2, "nobody 3, bob 1"},
+		{api.ByRecent, 9, "zoe 1, " + hash + " 1, nobody 3, bob 1"},
+		{api.ByRecent, 1, "zoe 1"},
+		{api.ByActive, 2, "nobody 3, bob 1"},
 	} {
 		if got := names(tt.by, tt.n); got != tt.want {
 			t.Errorf("Unknown(%s, %d) = %s, want %s", tt.by, tt.n, got, tt.want)
 		}
 	}
-	u := r.Unknown(ByActive, 1).Users[0]
-	if want := (Unknown{Name: Name{User: "nobody", Href: "/api/v1/users/nobody"}, Tier: "free", First: t0, Seen: *at(time.Minute), Reports: 3}); u != want {
+	u := r.Unknown(api.ByActive, 1).Users[0]
+	if want := (api.Unknown{Name: api.Name{User: "nobody", Href: "/api/v1/users/nobody"}, Tier: "free", First: t0, Seen: *at(time.Minute), Reports: 3}); u != want {
 		t.Errorf("Unknown() = %+v, want %+v", u, want)
 	}
 	r.Limits(parse(t, strings.Replace(file, "{alice: free", "{alice: free, bob: free", 1)))
-	if got := names(ByActive, 9); strings.Contains(got, "bob") || !strings.Contains(got, "nobody") {
+	if got := names(api.ByActive, 9); strings.Contains(got, "bob") || !strings.Contains(got, "nobody") {
 		t.Errorf("with bob in the file: %s", got)
 	}
 	r.wait(time.Hour - 1)
@@ -538,7 +540,7 @@ func TestUnknown(t *testing.T) {
 	}
 	r.wait(1)
 	r.Forget(r.now)
-	if got := names(ByActive, 9); got != "" {
+	if got := names(api.ByActive, 9); got != "" {
 		t.Errorf("an hour later: %s, want nobody", got)
 	}
 	if n, _ := r.Size(); n != 0 {
@@ -571,7 +573,7 @@ func TestNamesOfAnyBytes(t *testing.T) {
 		}
 	}
 	var got []string
-	for _, u := range r.Top(r.now, ByRecent, 100).Users {
+	for _, u := range r.Top(r.now, api.ByRecent, 100).Users {
 		got = append(got, u.Href)
 	}
 	slices.Reverse(got)
@@ -600,7 +602,7 @@ func crowd(b *testing.B, users int) *View {
 // The top 100 of 100 000 active users: to take less than 20 ms.
 func BenchmarkTop(b *testing.B) {
 	v := crowd(b, 100_000)
-	for _, by := range []Sort{ByRate, ByConcurrent, ByDown, ByRecent} {
+	for _, by := range []api.Sort{api.ByRate, api.ByConcurrent, api.ByDown, api.ByRecent} {
 		b.Run(string(by), func(b *testing.B) {
 			for b.Loop() {
 				v.Top(t0.Add(time.Second), by, 100)

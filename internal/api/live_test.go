@@ -1,8 +1,9 @@
-package view
+package api
 
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
@@ -33,14 +34,14 @@ func TestFilter(t *testing.T) {
 
 // A message is one line, whatever names are in it, and has what there is alone.
 func TestMessage(t *testing.T) {
-	m := &Message{Event: "block", Value: &Event{Time: t0, Kind: BlockEvent, Name: NameOf("a\nb\r\xff"), Shares: []EventShare{ShareOf("i\xff", 3)}}}
+	m := &Message{Event: "block", Value: &Event{Time: time.Unix(1_800_000_000, 0).UTC(), Kind: BlockEvent, Name: NameOf("a\nb\r\xff"), Shares: []EventShare{ShareOf("i\xff", 3)}}}
 	want := `{"time":"2027-01-15T08:00:00Z","kind":"block","user":"a\nb\r` + "\ufffd" + `","href":"/api/v1/users/a%0Ab%0D%FF?by=key","shares":[{"instance":"i` + "\ufffd" + `","share":3}]}`
 	first, again := m.JSON(), m.JSON()
 	got := string(first)
 	if strings.ReplaceAll(got, `\ufffd`, "\ufffd") != want || &first[0] != &again[0] {
 		t.Errorf("JSON() = %s, want %s, once", got, want)
 	}
-	if nobody := string((&Message{Value: &Event{Time: t0, Kind: LostEvent, Count: 3}}).JSON()); nobody != `{"time":"2027-01-15T08:00:00Z","kind":"lost","count":3}` {
+	if nobody := string((&Message{Value: &Event{Time: time.Unix(1_800_000_000, 0).UTC(), Kind: LostEvent, Count: 3}}).JSON()); nobody != `{"time":"2027-01-15T08:00:00Z","kind":"lost","count":3}` {
 		t.Errorf("JSON() of lost = %s", nobody)
 	}
 }

@@ -1,4 +1,7 @@
-package view
+// Package api is what polygen's admin API says, in JSON: the answers, and what can be
+// asked for. The server, the page's tests and the commands that ask share it. It computes
+// nothing, and knows of no daemon.
+package api
 
 import (
 	"net/url"
@@ -220,6 +223,9 @@ type Instance struct {
 	Gone *time.Time `json:"gone,omitempty"` // since when it is not heard of; told for 10 minutes
 }
 
+// MaxTop is the most users of one list.
+const MaxTop = 1000
+
 // Sort is the order of a list.
 type Sort string
 
@@ -256,10 +262,7 @@ func path(user, endpoint, by string) string {
 }
 
 // NameOfKey is the user of a wire key.
-func NameOfKey(key string) Name { return nameOf(key) }
-
-// nameOf is the user of a wire key.
-func nameOf(key string) Name {
+func NameOfKey(key string) Name {
 	endpoint, user := limits.SplitEndpoint(key)
 	by := ""
 	if limits.Key(user) != user { // a hash is no name

@@ -1,4 +1,4 @@
-package view
+package api
 
 import (
 	"encoding/json"
@@ -29,6 +29,9 @@ func (q Question) Key() string {
 
 // Key is the wire key of a user of whom a list has the key.
 func (n Name) Key() string { return limits.EndpointKey(n.Endpoint, n.User) }
+
+// MaxLimited is the most users of a live answer who are throttled or blocked.
+const MaxLimited = 100
 
 // Live is an answer of /api/v1/live. A user is throttled here, and a limit reached, if
 // that was so within the last second.
@@ -179,6 +182,6 @@ func (m *Message) JSON() []byte {
 
 // NameOf is the user of a wire key, for events.
 func NameOf(key string) *Name {
-	n := nameOf(key)
+	n := NameOfKey(key)
 	return &n
 }
