@@ -86,6 +86,7 @@ type withdrawal struct {
 	told    int64         // through, as the core of the rates knows it; 0: HAProxy has not confirmed yet
 	again   bool          // the old process had confirmed it, and HAProxy's new one has not
 	renewed time.Time     // when HAProxy was last told, or is to be: it forgets after minutes
+	repeat  bool          // HAProxy is to be told again, although it had confirmed it
 	rest    int           // requests that HAProxy had admitted by itself, still in progress at most
 	gap     time.Duration // between two looks at them
 }

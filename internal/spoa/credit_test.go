@@ -320,6 +320,53 @@ func TestHotUserLosesCredit(t *testing.T) {
 	})
 }
 
+// HAProxy forgets after minutes whom credit was taken back from, so a withdrawal that lasts is
+// repeated, until HAProxy confirms that too.
+func TestWithdrawalThatLastsIsRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, f := newCreditRig(t, 2)
+		f.has("alice", 0, 3, 3, 5)
+		keepWithdrawn := func(d time.Duration) {
+			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(time.Second) {
+				r.limiter.update(func(now time.Time) { r.limiter.withdraw(now, "alice", now.Unix()+5) })
+			}
+		}
+		keepWithdrawn(renewWithdrawal)
+		if n := len(f.told()); n != 1 {
+			t.Fatalf("HAProxy was told %d times in %v, want once", n, renewWithdrawal)
+		}
+		f.fail(errors.New("busy"))
+		keepWithdrawn(10 * time.Second)
+		f.fail(nil)
+		keepWithdrawn(time.Second)
+		if n := len(f.told()); n != 2 {
+			t.Errorf("HAProxy was told %d times when the repetition had failed at first, want twice", n)
+		}
+		keepWithdrawn(10 * time.Second)
+		if n := len(f.told()); n != 2 {
+			t.Errorf("HAProxy was told %d times, want no more once it has confirmed", n)
+		}
+	})
+}
+
+// HAProxy that began by itself to give credit to somebody who shall have none is told again.
+func TestCreditThatBeganBesideAWithdrawalIsTakenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, f := newCreditRig(t, 2)
+		f.has("both", 2, 3, 3, 5) // two requests in progress: the agent looks until they have ended
+		r.limiter.update(func(now time.Time) { r.limiter.withdraw(now, "both", now.Unix()+5) })
+		time.Sleep(time.Second)
+		if n := len(f.told()); n != 1 {
+			t.Fatalf("HAProxy was told %d times, want once", n)
+		}
+		f.has("both", 1, 0, 0, 5)
+		time.Sleep(time.Second)
+		if n := len(f.told()); n != 2 {
+			t.Errorf("HAProxy was told %d times, want once more when it had begun again", n)
+		}
+	})
+}
+
 // HAProxy is told of both an answer with credit and a withdrawal in which second they were, so that
 // an answer that comes behind a withdrawal which was decided later brings none.
 func TestCreditSaysItsSecond(t *testing.T) {

@@ -78,7 +78,7 @@ func (l *limiter) withdraw(now time.Time, user string, through int64) {
 			w.told = through
 		}
 		if now.Sub(w.renewed) > renewWithdrawal {
-			w.renewed = now
+			w.renewed, w.repeat = now, true
 			c.due = append(c.due, user)
 			wake(c.wake)
 		}
@@ -231,7 +231,7 @@ func (l *limiter) dueWithdrawals() (fresh, again []string, next time.Duration) {
 			continue
 		}
 		delete(c.polls, user)
-		if w := c.withdrawals[user]; w != nil && w.told == 0 {
+		if w := c.withdrawals[user]; w != nil && (w.told == 0 || w.repeat) {
 			fresh = append(fresh, user)
 		} else if w != nil {
 			again = append(again, user)
@@ -255,11 +255,15 @@ func (l *limiter) askAgain(users []string) {
 func (l *limiter) withdrawn(now, here time.Time, e *runtimeapi.Entry) {
 	c := &l.credits
 	w := c.withdrawals[e.Key]
-	if w == nil || w.told > 0 {
+	if w == nil {
 		return
 	}
 	if gpt(e, 0) != 0 { // a request that was about to give itself credit has written since
 		c.polls[e.Key] = now.Add(firstPoll)
+		return
+	}
+	w.repeat = false
+	if w.told > 0 { // what was spent before is known, and nothing was since
 		return
 	}
 	w.through = max(w.through, now.Unix()+1) // HAProxy may have answered late; see withdraw
@@ -325,6 +329,10 @@ func (l *limiter) stillInProgress(now time.Time, e *runtimeapi.Entry) {
 	}
 	w.rest = min(w.rest, e.ConnCur)
 	l.tellRest(now, e.Key, w)
+	if gpt(e, 0) != 0 { // HAProxy has forgotten that they have none, and has begun by itself
+		w.repeat = true
+		l.credits.polls[e.Key] = now.Add(firstPoll)
+	}
 }
 
 // tellRest tells the core of the requests in progress, and looks again later if there are
