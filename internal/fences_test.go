@@ -3,7 +3,9 @@
 package internal_test
 
 import (
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -37,13 +39,36 @@ func TestFences(t *testing.T) {
 // dependencies are all packages that one links, those of this module without its name.
 func dependencies(t *testing.T, pkg string) []string {
 	t.Helper()
-	out, err := exec.Command("go", "list", "-deps", module+pkg).Output()
+	out, err := exec.Command("go", "list", "-deps", "-f", "{{.ImportPath}} {{.Dir}}", module+pkg).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := strings.Fields(strings.ReplaceAll(string(out), module, ""))
+	var all []string
+	for line := range strings.Lines(string(out)) {
+		path, folder, _ := strings.Cut(strings.TrimSpace(line), " ")
+		short, ours := strings.CutPrefix(path, module)
+		if ours {
+			watch(t, folder)
+		}
+		all = append(all, short)
+	}
 	if !slices.Contains(all, pkg) {
 		t.Fatalf("go list -deps %s = %q, want it to end with itself", pkg, all)
 	}
 	return all
+}
+
+// watch looks at the files of a package, so that go test does not repeat a result of before
+// one of them changed: it cannot see what go list reads.
+func watch(t *testing.T, folder string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(folder, "*.go"))
+	for _, f := range files {
+		if _, statErr := os.Stat(f); statErr != nil {
+			err = statErr
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
