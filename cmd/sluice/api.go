@@ -1,8 +1,6 @@
 package main
 
 import (
-	"github.com/sluice-qos/sluice/internal/api"
-
 	"bytes"
 	"context"
 	"encoding/json"
@@ -19,6 +17,8 @@ import (
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"github.com/sluice-qos/sluice/internal/api"
 )
 
 const (

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"github.com/sluice-qos/sluice/internal/api"
-
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +9,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/cli"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )

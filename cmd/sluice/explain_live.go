@@ -1,8 +1,6 @@
 package main
 
 import (
-	"github.com/sluice-qos/sluice/internal/api"
-
 	"context"
 	"fmt"
 	"io"
@@ -12,6 +10,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"github.com/sluice-qos/sluice/internal/api"
-
 	"bytes"
 	"errors"
 	"fmt"
@@ -18,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-qos/sluice/internal/admin"
+	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/proctest"
 )
 

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"github.com/sluice-qos/sluice/internal/api"
-
 	"cmp"
 	"context"
 	"encoding/json"
@@ -17,6 +15,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/cli"
 )
 

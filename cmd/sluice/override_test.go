@@ -1,8 +1,6 @@
 package main
 
 import (
-	"github.com/sluice-qos/sluice/internal/api"
-
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/proctest"
 )
 

@@ -1,9 +1,9 @@
 package main
 
 import (
-	"github.com/sluice-qos/sluice/internal/api"
-
 	"testing"
+
+	"github.com/sluice-qos/sluice/internal/api"
 )
 
 func TestRole(t *testing.T) {

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"github.com/sluice-qos/sluice/internal/api"
-
 	"fmt"
 	"os"
 	"strconv"
@@ -11,6 +9,8 @@ import (
 	"unicode"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sluice-qos/sluice/internal/api"
 )
 
 // The columns of a list, as people and as programs see their names. Numbers are on

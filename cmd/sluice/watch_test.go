@@ -1,8 +1,6 @@
 package main
 
 import (
-	"github.com/sluice-qos/sluice/internal/api"
-
 	"bufio"
 	"bytes"
 	"context"
@@ -21,6 +19,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/proctest"
 )
 

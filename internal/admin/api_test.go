@@ -1,8 +1,6 @@
 package admin
 
 import (
-	"github.com/sluice-qos/sluice/internal/api"
-
 	"context"
 	"encoding/json"
 	"fmt"
@@ -13,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-qos/sluice/internal/api"
 )
 
 // echo answers with what it was asked.

@@ -1,14 +1,14 @@
 package admin
 
 import (
-	"github.com/sluice-qos/sluice/internal/api"
-
 	"errors"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/sluice-qos/sluice/internal/api"
 )
 
 // pace has the times of a stream.

@@ -1,8 +1,6 @@
 package admin
 
 import (
-	"github.com/sluice-qos/sluice/internal/api"
-
 	"bytes"
 	"context"
 	"encoding/json"
@@ -18,6 +16,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/sluice-qos/sluice/internal/api"
 )
 
 // Hand is what operators can do by hand. Its errors are those of package view, or about the

@@ -1,12 +1,12 @@
 package admin
 
 import (
-	"github.com/sluice-qos/sluice/internal/api"
-
 	"context"
 	"net/http"
 	"net/url"
 	"strings"
+
+	"github.com/sluice-qos/sluice/internal/api"
 )
 
 // Live tells what happens, as it happens. The messages of a stream come until stop is

@@ -1,8 +1,6 @@
 package admin
 
 import (
-	"github.com/sluice-qos/sluice/internal/api"
-
 	"bufio"
 	"bytes"
 	"context"
@@ -21,6 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
+	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )

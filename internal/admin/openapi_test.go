@@ -1,8 +1,6 @@
 package admin
 
 import (
-	"github.com/sluice-qos/sluice/internal/api"
-
 	"cmp"
 	"context"
 	"encoding/json"
@@ -21,6 +19,8 @@ import (
 	"time"
 
 	"gopkg.in/yaml.v3"
+
+	"github.com/sluice-qos/sluice/internal/api"
 )
 
 // document is docs/api.openapi.yaml, as far as it is used; a key that is not here is

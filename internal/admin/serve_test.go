@@ -1,8 +1,6 @@
 package admin
 
 import (
-	"github.com/sluice-qos/sluice/internal/api"
-
 	"bufio"
 	"bytes"
 	"context"
@@ -16,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/proctest"
 )
 

@@ -2,7 +2,6 @@ package polygen
 
 import (
 	"github.com/sluice-qos/sluice/internal/api"
-
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 

@@ -1,13 +1,12 @@
 package polygen
 
 import (
-	"github.com/sluice-qos/sluice/internal/api"
-
 	"context"
 	"maps"
 	"sync"
 	"time"
 
+	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )

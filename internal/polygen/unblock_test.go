@@ -1,14 +1,14 @@
 package polygen
 
 import (
-	"github.com/sluice-qos/sluice/internal/api"
-
 	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/sluice-qos/sluice/internal/api"
 )
 
 // Unblocking at an endpoint that does not exist is an error: the answer would otherwise

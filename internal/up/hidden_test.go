@@ -1,8 +1,6 @@
 package up
 
 import (
-	"github.com/sluice-qos/sluice/internal/api"
-
 	"bufio"
 	"context"
 	"encoding/json"
@@ -20,6 +18,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/polygen"
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/pkg/limits"

@@ -1,8 +1,6 @@
 package integration
 
 import (
-	"github.com/sluice-qos/sluice/internal/api"
-
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -12,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/bench/load"
+	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/test/cluster"
 )

@@ -1,8 +1,6 @@
 package page
 
 import (
-	"github.com/sluice-qos/sluice/internal/api"
-
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -14,6 +12,7 @@ import (
 	"time"
 
 	polygen "github.com/sluice-qos/sluice/internal/admin/page"
+	"github.com/sluice-qos/sluice/internal/api"
 )
 
 // fake is a server that says what the test wants, when the test wants it.

@@ -1,8 +1,6 @@
 package page
 
 import (
-	"github.com/sluice-qos/sluice/internal/api"
-
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +11,7 @@ import (
 
 	"github.com/chromedp/chromedp/kb"
 
+	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/proctest"
 )
 

@@ -1,13 +1,12 @@
 package page
 
 import (
-	"github.com/sluice-qos/sluice/internal/api"
-
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/proctest"
 )
 

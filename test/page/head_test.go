@@ -1,11 +1,11 @@
 package page
 
 import (
-	"github.com/sluice-qos/sluice/internal/api"
-
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/sluice-qos/sluice/internal/api"
 )
 
 const why = "redis cannot be reached: lead: redis is unavailable: dial tcp 192.0.2.7:6379: connect: connection refused"

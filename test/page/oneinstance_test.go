@@ -1,8 +1,6 @@
 package page
 
 import (
-	"github.com/sluice-qos/sluice/internal/api"
-
 	"encoding/json"
 	"fmt"
 	"io"
@@ -13,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/proctest"
 )
 

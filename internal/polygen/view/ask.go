@@ -1,8 +1,6 @@
 package view
 
 import (
-	"github.com/sluice-qos/sluice/internal/api"
-
 	"cmp"
 	"container/heap"
 	"math"
@@ -10,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/credit"
 	"github.com/sluice-qos/sluice/pkg/limits"

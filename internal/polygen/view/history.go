@@ -1,11 +1,10 @@
 package view
 
 import (
-	"github.com/sluice-qos/sluice/internal/api"
-
 	"slices"
 	"time"
 
+	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )

@@ -1,10 +1,9 @@
 package view
 
 import (
-	"github.com/sluice-qos/sluice/internal/api"
-
 	"time"
 
+	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )

@@ -1,12 +1,12 @@
 package view
 
 import (
-	"github.com/sluice-qos/sluice/internal/api"
-
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-qos/sluice/internal/api"
 )
 
 func (r *rig) started(instance, user string, active int, starts int64, classes ...ClassStarts) {

@@ -11,13 +11,12 @@
 package view
 
 import (
-	"github.com/sluice-qos/sluice/internal/api"
-
 	"cmp"
 	"maps"
 	"slices"
 	"time"
 
+	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/credit"
 	"github.com/sluice-qos/sluice/pkg/limits"
