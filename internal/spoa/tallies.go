@@ -73,8 +73,8 @@ type tallies struct {
 	inherited func(user string, n int)
 	metrics   *metrics
 	log       *slog.Logger
-	logged    time.Time // the last error
-	failing   bool
+	quiet     time.Time // until when errors are not logged
+	failing   bool      // an error was logged, and none of the reads since went well
 
 	process  uint64 // which HAProxy was read, by when it began, in µs; at first: when this agent did
 	layout   tallyLayout
@@ -125,6 +125,7 @@ func newTallies(table creditReader, of func(user string) *limits.Limits, s *star
 func (t *tallies) run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	t.quiet = time.Now().Add(startGrace)
 	for {
 		select {
 		case <-ctx.Done():
@@ -151,11 +152,11 @@ func (t *tallies) tell(now time.Time, err error) {
 		}
 		t.failing = false
 		return
-	case !t.failing || now.Sub(t.logged) >= logGap:
-		t.logged = now
+	case !now.Before(t.quiet):
+		t.quiet = now.Add(logGap)
+		t.failing = true
 		t.log.Warn("requests that HAProxy admits by itself are not counted", slog.Any("error", err))
 	}
-	t.failing = true
 	t.metrics.tallyErrors.Inc()
 }
 

@@ -50,6 +50,9 @@ const (
 	// withoutCredit is how long users have none whose requests in progress have reached
 	// their portion.
 	withoutCredit = 2 * time.Second
+	// startGrace is how long HAProxy may take to answer after this agent has started: they are
+	// started in any order.
+	startGrace = 10 * time.Second
 	// renewWithdrawal is when one that lasts is repeated: HAProxy forgets an entry that is
 	// not used after 10 minutes, and may then give credit by itself.
 	renewWithdrawal = 2 * time.Minute
@@ -135,7 +138,7 @@ func (a *Agent) withdraws(ctx context.Context) error {
 	due, probe := time.NewTimer(probeEvery), time.NewTicker(probeEvery)
 	defer due.Stop()
 	defer probe.Stop()
-	log := errorLog{log: a.options.Logger}
+	log := errorLog{log: a.options.Logger, next: time.Now().Add(startGrace)}
 	a.probe(ctx, &log)
 	for {
 		select {
