@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/runtimeapi"
+	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/credit"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
@@ -24,8 +25,10 @@ const (
 	// defaultTable is haproxy.cfg's: what users have who have no entry in its table of credit,
 	// and the keys of those whom that is not for. It is of one process, as the table of credit is.
 	defaultTable = "sluice_default"
-	// classesVariable names the classes that have tickets.
+	// classesVariable names the classes that have tickets, and sharesVariable is set if credit by
+	// default brings shares of bandwidth.
 	classesVariable = "proc.sluice_classes"
+	sharesVariable  = "proc.sluice_default_shares"
 
 	// Rows of that table, beside "~0", "~1", …, the tickets of each class.
 	rowGeneration = "~"          // 0 or none: nobody has credit by default
@@ -34,6 +37,8 @@ const (
 	rowPlaces     = "~places"    // in progress
 	rowFactor     = "~factor"    // by which all grow while no agent answers
 	rowAddresses  = "~addresses" // 1: keys that may be addresses have none
+	rowDown       = "~down"      // the share of bandwidth down, and the one up; 0: not limited
+	rowUp         = "~up"
 
 	// offerEvery is how often it is looked whether HAProxy should know something else.
 	offerEvery = 250 * time.Millisecond
@@ -123,6 +128,10 @@ func (a *Agent) offerCredit(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, offerTimeout)
 	defer cancel()
 	classes, process, err := a.tables.Variable(ctx, classesVariable)
+	shares := false
+	if err == nil && a.sharesByDefault() {
+		shares, err = a.keepsShares(ctx, process)
+	}
 	d := &a.limiter.credits.byDefault
 	a.limiter.update(func(now time.Time) { a.reachedOffer(now, err == nil) })
 	if err != nil {
@@ -141,7 +150,7 @@ func (a *Agent) offerCredit(ctx context.Context) error {
 			a.limiter.credits.withdrawAgain()
 			d.process = process
 		}
-		o = a.offer(now, classes)
+		o = a.offer(now, classes, shares)
 		active := d.set != nil && !d.over
 		outdated = active && (o == nil || o.generation != d.generation)
 		ended = !active && a.limiter.slots.DefaultOver() == int64(process)
@@ -182,6 +191,19 @@ func (a *Agent) offerCredit(ctx context.Context) error {
 		return a.writeOffer(ctx, o)
 	}
 	return nil
+}
+
+// sharesByDefault reports whether users of the default tier need a share of bandwidth.
+func (a *Agent) sharesByDefault() bool {
+	set := a.limiter.set.Load()
+	return set != nil && bandwidthOf(credit.DefaultLimits(set)).Limited()
+}
+
+// keepsShares reports whether the configuration of a process of HAProxy holds bodies to a share that
+// users have by default.
+func (a *Agent) keepsShares(ctx context.Context, process uint64) (bool, error) {
+	value, of, err := a.tables.Variable(ctx, sharesVariable)
+	return value != "" && of == process, err // another process may have another configuration
 }
 
 // reachedOffer notes whether HAProxy's runtime API answered. Who shall have no credit is not told
@@ -253,20 +275,22 @@ type offer struct {
 	generation uint32
 	set        *limits.Set
 	classes    string
+	share      [2]int64 // of bandwidth, by direction, in bytes per second; 0: not limited
 }
 
 // offer is what users may have by default now, or nil; the limiter's lock is held.
-func (a *Agent) offer(now time.Time, classes string) *offer {
+func (a *Agent) offer(now time.Time, classes string, shares bool) *offer {
 	l := a.limiter
 	set := l.set.Load()
 	if set == nil || !l.tokens.Agreed(now) {
 		return nil
 	}
-	g, ok := credit.ByDefault(set, classes, int(l.instances.Load()))
+	g, ok := credit.ByDefault(set, classes, shares, int(l.instances.Load()))
 	if !ok {
 		return nil
 	}
-	return &offer{Grant: g, generation: l.credits.generation, set: set, classes: classes}
+	share := l.bytes.Lend(bandwidthOf(credit.DefaultLimits(set)))
+	return &offer{Grant: g, generation: l.credits.generation, set: set, classes: classes, share: share}
 }
 
 // writeOffer tells HAProxy: whom it is not for first, and its generation last, which it
@@ -294,6 +318,11 @@ func (a *Agent) writeOffer(ctx context.Context, o *offer) error {
 		runtimeapi.Row{Key: rowFactor, Value: o.Factor},
 		runtimeapi.Row{Key: rowMost, Value: uint32(min(maxByDefault, a.options.UnknownUsers))},
 		runtimeapi.Row{Key: rowAddresses, Value: addresses})
+	for d, row := range [2]string{bandwidth.Down: rowDown, bandwidth.Up: rowUp} {
+		if o.share[d] > 0 {
+			rows = append(rows, runtimeapi.Row{Key: row, Value: shareUnits(o.share[d])})
+		}
+	}
 	process, err := a.tables.Set(ctx, defaultTable, rows)
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package spoa
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/policy"
 	"github.com/sluice-qos/sluice/internal/runtimeapi"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
@@ -23,6 +25,7 @@ type fakeTables struct {
 	rows    map[string]uint32
 	err     error
 	writes  int
+	shares  string // "": its configuration keeps none by default
 
 	generation uint32         // that HAProxy renews
 	inUse      map[string]int // requests in progress by places
@@ -39,8 +42,9 @@ func (f *fakeTables) InUse(_ context.Context, _ string, each func(runtimeapi.Ent
 	return f.process, f.err
 }
 
-func (f *fakeTables) Variable(context.Context, string) (string, uint64, error) {
-	return "* GET", f.process, f.err
+func (f *fakeTables) Variable(_ context.Context, name string) (string, uint64, error) {
+	value := map[string]string{classesVariable: "* GET", sharesVariable: f.shares}[name]
+	return value, f.process, f.err
 }
 
 func (f *fakeTables) Set(_ context.Context, _ string, rows []runtimeapi.Row) (uint64, error) {
@@ -171,7 +175,8 @@ func TestDefaultCreditIsNotOffered(t *testing.T) {
 		"patterns":            "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 40}}}\nusers: {'a*': free}\n",
 		"exempt patterns":     "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 40}}}\nexempt: {users: ['a*']}\n",
 		"one in progress":     "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 40}, concurrent: 1}}\n",
-		"a bandwidth":         "version: 1\ndefault_tier: free\ntiers: {free: {bandwidth: {down: 1MB}}}\n",
+		"no shares":           "version: 1\ndefault_tier: free\ntiers: {free: {bandwidth: {down: 1MB}}}\n",
+		"a dry run":           "version: 1\ndefault_tier: free\ntiers: {free: {bandwidth: {down: 1MB}, mode: dry-run}}\n",
 		"too small for two":   "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 2}}}\n",
 		"a class not counted": "version: 1\ndefault_tier: free\ntiers: {free: {requests: {LIST: 10}}}\nclasses: {LIST: {query: [list]}}\n",
 	} {
@@ -185,6 +190,38 @@ func TestDefaultCreditIsNotOffered(t *testing.T) {
 			})
 		})
 	}
+}
+
+// HAProxy is told the share that an instance always has: the whole limit, an even part or the tier's
+// default share, and other ones when the limits or the number of instances have changed.
+func TestSharesByDefault(t *testing.T) {
+	const limits = "version: 1\ndefault_tier: free\ntiers: {free: {bandwidth: {down: 64MB, up: %s}}}\n"
+	synctest.Test(t, func(t *testing.T) {
+		r, f, look := newDefaultRig(t, 1, fmt.Sprintf(limits, "32MB"))
+		f.shares = "1"
+		wants := func(what string, down, up uint32) {
+			t.Helper()
+			look(10 * time.Second)
+			if f.rows["~down"] != down || f.rows["~up"] != up || f.rows["~"] != r.limiter.credits.generation {
+				t.Errorf("%s: HAProxy knows %v, want shares of %d and %d, of generation %d", what, f.rows, down, up, r.limiter.credits.generation)
+			}
+		}
+		wants("alone", 1_000_000, 500_000)
+		r.force(parse(t, fmt.Sprintf(limits, "16MB")))
+		wants("other limits", 1_000_000, 250_000)
+		r.joined(bus.Registry{Instances: []string{"a", "b"}, Now: time.Now()})
+		wants("two instances", 500_000, 125_000)
+		r.force(parse(t, fmt.Sprintf(limits, "16MB, default_share: 8MB")))
+		wants("a default share", 125_000, 125_000)
+		r.force(parse(t, "version: 1\ndefault_tier: free\ntiers: {free: {bandwidth: {down: 64MB}}}\n"))
+		if wants("down alone", 500_000, 0); len(f.rows) == 0 || f.rows["~up"] != 0 {
+			t.Errorf("rows %v", f.rows)
+		}
+		f.process, f.rows, f.shares = 8, map[string]uint32{}, ""
+		if look(6 * time.Second); len(f.rows) > 0 || r.limiter.credits.byDefault.may(time.Now(), "alice") {
+			t.Errorf("a process whose configuration keeps no shares knows %v, want nothing", f.rows)
+		}
+	})
 }
 
 // A lone agent admits nobody who may have the whole limit by default before it has taken it back.

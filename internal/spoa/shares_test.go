@@ -324,6 +324,18 @@ func TestShareOfWhoWasInFlightBefore(t *testing.T) {
 	})
 }
 
+// So has a user whom HAProxy gave credit by default, and for whom the quota of names has no place: HAProxy
+// bounds those whom it gives any.
+func TestShareOfWhoHasCreditBeyondTheQuota(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newShareRig(t, 2, func(o *Options) { o.UnknownUsers = 1 }).run()
+		r.names.own(time.Now(), "bob")
+		r.moved("carol", 2, 0, 0)
+		r.held("alice", 2)
+		r.wantTold("at once", bandwidth.Entry{User: "alice", Share: [2]int64{6 * mib, 3 * mib}})
+	})
+}
+
 // What HAProxy's table says becomes reports: how much is in progress and moves.
 func TestReports(t *testing.T) {
 	const down, up = 3 * mib, mib // per second

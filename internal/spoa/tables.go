@@ -122,9 +122,10 @@ func (a *Agent) learn(u peers.Update) {
 	}
 	of := set.User(u.Key)
 	active := int64(u.Values[peers.ConnCur])
-	// A name beyond the quota is tracked for itself only if it passed for want of a
-	// verdict in time. It must not take the memory that the quota is to save.
-	if active > 0 && !of.Unlimited() && set.MadeUp(u.Key) && !a.names.has(a.clock.Now(), u.Key) {
+	// A name beyond the quota is tracked in table active for itself only if it passed for want of a
+	// verdict in time. It must not take the memory that the quota is to save. Who is in table held
+	// has credit, by default perhaps, of which HAProxy's own quota bounds the names.
+	if active > 0 && !of.Unlimited() && set.MadeUp(u.Key) && !a.names.has(a.clock.Now(), u.Key) && u.Table == activeTable {
 		return
 	}
 	count := concurrency.Count{Tracked: int64(u.Values[peers.HTTPReqCnt]), Active: active}

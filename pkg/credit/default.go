@@ -16,17 +16,18 @@ const (
 // HAProxy tells these users from all others by their key alone, so it must know the key of
 // everybody who has other limits: there may not be too many, nor patterns that match any
 // number of keys, nor names that HAProxy sees only in their hidden form. What it is told is
-// the same for all of them, so they have none if their limits need an answer for each user: a share
-// of bandwidth. Of requests in progress they have DefaultPlaces.
-func ByDefault(set *limits.Set, classes string, instances int) (g Grant, ok bool) {
+// the same for all of them: of requests in progress they have DefaultPlaces, and of a limited
+// bandwidth the share that the instance always has, if shares says that HAProxy's configuration
+// can keep one by default.
+func ByDefault(set *limits.Set, classes string, shares bool, instances int) (g Grant, ok bool) {
 	if _, named, exact := set.Exact(); !exact || named > maxNamed || set.Secrets() != nil {
 		return Grant{}, false
 	}
 	if _, _, together := set.Together(nobody); together { // no HAProxy counts over all endpoints
 		return Grant{}, false
 	}
-	of := set.User(nobody)
-	if !Possible(of, instances) || of.Bandwidth.Down > 0 || of.Bandwidth.Up > 0 {
+	of := DefaultLimits(set)
+	if !Possible(of, instances) || (of.Bandwidth.Down > 0 || of.Bandwidth.Up > 0) && !shares {
 		return Grant{}, false
 	}
 	g, ok = GrantOf(of, classes, instances)
@@ -39,6 +40,9 @@ func ByDefault(set *limits.Set, classes string, instances int) (g Grant, ok bool
 	}
 	return g, ok
 }
+
+// DefaultLimits are the limits of the users whom the credit ByDefault is for.
+func DefaultLimits(set *limits.Set) *limits.Limits { return set.User(nobody) }
 
 // HasDefault reports whether the credit ByDefault is for the user of a key. At an endpoint users
 // may have other limits, and so may those whom HAProxy knows by their address.

@@ -45,25 +45,29 @@ func TestByDefault(t *testing.T) {
 	for _, tt := range []struct {
 		name, file string
 		instances  int
+		shares     bool
 		want       Grant // no classes: none
 	}{
-		{"the default tier's", tiers, 1, Grant{[]uint32{40}, Unlimited, 1}},
-		{"of two instances", tiers, 2, Grant{[]uint32{5}, Unlimited, 4}},
-		{"users with limits of their own", tiers + "users: {alice: b}\nexempt: {users: [bob]}\n", 1, Grant{[]uint32{40}, Unlimited, 1}},
-		{"names without a credential", tiers + "anonymous_tier: b\n", 1, Grant{[]uint32{40}, Unlimited, 1}},
-		{"patterns", tiers + "users: {'a*': a}\n", 1, Grant{}},
-		{"exempt patterns", tiers + "exempt: {users: ['a*']}\n", 1, Grant{}},
-		{"of all endpoints together", "default_tier: a\ntiers: {a: {requests: {GET: 40}, endpoints: {'*': {requests: {GET: 50}}}}}\nendpoints: [up]\n", 1, Grant{}},
-		{"an hour's limit", "default_tier: a\ntiers: {a: {requests: {GET: {hour: 40}}}}\n", 1, Grant{}},
-		{"too little for two", "default_tier: a\ntiers: {a: {requests: {GET: 2}}}\n", 2, Grant{}},
-		{"requests in progress", "default_tier: a\ntiers: {a: {requests: {GET: 40}, concurrent: 20}}\n", 1, Grant{[]uint32{40}, 6, 1}},
-		{"and of two instances", "default_tier: a\ntiers: {a: {requests: {GET: 40}, concurrent: 20}}\n", 2, Grant{[]uint32{5}, 2, 4}},
-		{"one in progress", "default_tier: a\ntiers: {a: {requests: {GET: 40}, concurrent: 1}}\n", 1, Grant{}},
-		{"a bandwidth down", "default_tier: a\ntiers: {a: {bandwidth: {down: 1MB}}}\n", 1, Grant{}},
-		{"a bandwidth up", "default_tier: a\ntiers: {a: {bandwidth: {up: 1MB}}}\n", 1, Grant{}},
-		{"a class that is not counted", "default_tier: a\ntiers: {a: {requests: {PUT: 2}}}\n", 1, Grant{}},
+		{"the default tier's", tiers, 1, false, Grant{[]uint32{40}, Unlimited, 1}},
+		{"of two instances", tiers, 2, false, Grant{[]uint32{5}, Unlimited, 4}},
+		{"users with limits of their own", tiers + "users: {alice: b}\nexempt: {users: [bob]}\n", 1, false, Grant{[]uint32{40}, Unlimited, 1}},
+		{"names without a credential", tiers + "anonymous_tier: b\n", 1, false, Grant{[]uint32{40}, Unlimited, 1}},
+		{"patterns", tiers + "users: {'a*': a}\n", 1, false, Grant{}},
+		{"exempt patterns", tiers + "exempt: {users: ['a*']}\n", 1, false, Grant{}},
+		{"of all endpoints together", "default_tier: a\ntiers: {a: {requests: {GET: 40}, endpoints: {'*': {requests: {GET: 50}}}}}\nendpoints: [up]\n", 1, false, Grant{}},
+		{"an hour's limit", "default_tier: a\ntiers: {a: {requests: {GET: {hour: 40}}}}\n", 1, false, Grant{}},
+		{"too little for two", "default_tier: a\ntiers: {a: {requests: {GET: 2}}}\n", 2, false, Grant{}},
+		{"requests in progress", "default_tier: a\ntiers: {a: {requests: {GET: 40}, concurrent: 20}}\n", 1, false, Grant{[]uint32{40}, 6, 1}},
+		{"and of two instances", "default_tier: a\ntiers: {a: {requests: {GET: 40}, concurrent: 20}}\n", 2, false, Grant{[]uint32{5}, 2, 4}},
+		{"one in progress", "default_tier: a\ntiers: {a: {requests: {GET: 40}, concurrent: 1}}\n", 1, false, Grant{}},
+		{"a bandwidth down", "default_tier: a\ntiers: {a: {bandwidth: {down: 1MB}}}\n", 1, true, Grant{[]uint32{Unlimited}, Unlimited, 1}},
+		{"a bandwidth up", "default_tier: a\ntiers: {a: {bandwidth: {up: 1MB}}}\n", 2, true, Grant{[]uint32{Unlimited}, Unlimited, 4}},
+		{"a bandwidth down that HAProxy cannot keep", "default_tier: a\ntiers: {a: {bandwidth: {down: 1MB}}}\n", 1, false, Grant{}},
+		{"a bandwidth up that HAProxy cannot keep", "default_tier: a\ntiers: {a: {bandwidth: {up: 1MB}}}\n", 1, false, Grant{}},
+		{"a bandwidth in a dry run", "default_tier: a\ntiers: {a: {bandwidth: {down: 1MB}, mode: dry-run}}\n", 1, true, Grant{}},
+		{"a class that is not counted", "default_tier: a\ntiers: {a: {requests: {PUT: 2}}}\n", 1, false, Grant{}},
 	} {
-		got, ok := ByDefault(setOf(t, tt.file), "GET", tt.instances)
+		got, ok := ByDefault(setOf(t, tt.file), "GET", tt.shares, tt.instances)
 		if diff := cmp.Diff(tt.want, got); diff != "" || ok != (len(tt.want.Each) > 0) {
 			t.Errorf("%s: %v (-want +got):\n%s", tt.name, ok, diff)
 		}
@@ -77,7 +81,7 @@ func TestByDefault(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, ok := ByDefault(hidden, "GET", 1); ok {
+	if got, ok := ByDefault(hidden, "GET", true, 1); ok {
 		t.Errorf("hidden names: %+v, want none", got)
 	}
 
@@ -86,7 +90,7 @@ func TestByDefault(t *testing.T) {
 		for i := range n {
 			fmt.Fprintf(&users, "  u%d: b\n", i)
 		}
-		if _, ok := ByDefault(setOf(t, tiers+"users:\n"+users.String()), "GET", 1); ok != (n <= maxNamed) {
+		if _, ok := ByDefault(setOf(t, tiers+"users:\n"+users.String()), "GET", true, 1); ok != (n <= maxNamed) {
 			t.Errorf("%d users with limits of their own: %v, want %v", n, ok, !ok)
 		}
 	}

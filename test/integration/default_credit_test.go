@@ -30,6 +30,15 @@ func awaitCreditByDefault(t *testing.T, c *cluster.Cluster) {
 	time.Sleep(4 * time.Second) // it begins in the third second after that at the latest
 }
 
+// askedAbout is how many requests the agents were asked about, and allowed.
+func askedAbout(t *testing.T, c *cluster.Cluster) (n float64) {
+	t.Helper()
+	for _, in := range c.Instances {
+		n += in.Metric(t, `sluice_requests_total{limit="",verdict="allowed"}`)
+	}
+	return n
+}
+
 // Users whom nobody has asked about have credit from their first request on, and those who come
 // from nowhere and are far above the limit are not admitted beyond it in any second.
 func TestCreditByDefault(t *testing.T) {
@@ -39,13 +48,7 @@ func TestCreditByDefault(t *testing.T) {
 			const users, limit = 300, 100
 			c := cluster.Start(t, cluster.Options{Instances: instances, Limits: limitFile(limit)})
 			awaitCreditByDefault(t, c)
-			asked := func() (n float64) {
-				for _, in := range c.Instances {
-					n += in.Metric(t, `sluice_requests_total{limit="",verdict="allowed"}`)
-				}
-				return n
-			}
-			before := asked()
+			before := askedAbout(t, c)
 			for i := range users {
 				for _, in := range c.Instances {
 					if res, _ := get(t, in.Address, fmt.Sprint("cold-", i)); res.StatusCode != http.StatusOK {
@@ -53,13 +56,13 @@ func TestCreditByDefault(t *testing.T) {
 					}
 				}
 			}
-			if n := asked() - before; n > 0.02*float64(users*instances) {
+			if n := askedAbout(t, c) - before; n > 0.02*float64(users*instances) {
 				t.Errorf("HAProxy asked about %v of %d requests of users who were not seen before, want at most 2 %%", n, users*instances)
 			}
 			// A user with limits of their own is asked about.
-			before = asked()
-			if res, _ := get(t, c.Instances[0].Address, "other"); res.StatusCode != http.StatusOK || asked() != before+1 {
-				t.Errorf("other got %d, and HAProxy asked about %v requests, want 1", res.StatusCode, asked()-before)
+			before = askedAbout(t, c)
+			if res, _ := get(t, c.Instances[0].Address, "other"); res.StatusCode != http.StatusOK || askedAbout(t, c) != before+1 {
+				t.Errorf("other got %d, and HAProxy asked about %v requests, want 1", res.StatusCode, askedAbout(t, c)-before)
 			}
 			for _, tt := range []struct {
 				pattern string
@@ -160,19 +163,13 @@ func TestPlacesByDefault(t *testing.T) {
 				sleepOnce(t, in.Address, "first")
 			}
 			awaitPlacesByDefault(t, c)
-			asked := func() (n float64) {
-				for _, in := range c.Instances {
-					n += in.Metric(t, `sluice_requests_total{limit="",verdict="allowed"}`)
-				}
-				return n
-			}
-			before := asked()
+			before := askedAbout(t, c)
 			for i := range users {
 				for _, in := range c.Instances {
 					sleepOnce(t, in.Address, fmt.Sprint("cold-", i))
 				}
 			}
-			switch n := asked() - before; {
+			switch n := askedAbout(t, c) - before; {
 			case !givenByDefault(c): // on a busy machine the instances lose each other: then limits are divided anew
 				t.Logf("while HAProxy gave no credit any more, it asked about %v of %d requests", n, users*instances)
 			case n > 0.02*float64(users*instances):
