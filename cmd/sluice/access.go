@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/admin"
 	"github.com/sluice-qos/sluice/internal/listen"
+	"github.com/sluice-qos/sluice/internal/terminal"
 )
 
 // Access are the flags of commands that ask an admin API, beside --admin.
@@ -105,7 +106,7 @@ func (a *client) distrust(err error) error {
 	case errors.As(err, &unknown):
 		return fmt.Errorf("%s has a certificate that nobody known signed: name its authority's with --admin-ca", a.address)
 	case errors.As(err, &bad):
-		return fmt.Errorf("%s: %s", a.address, printable(bad.Err.Error()))
+		return fmt.Errorf("%s: %s", a.address, terminal.Printable(bad.Err.Error()))
 	}
 	return nil
 }

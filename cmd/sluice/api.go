@@ -14,11 +14,9 @@ import (
 	"strings"
 	"syscall"
 	"time"
-	"unicode"
-	"unicode/utf16"
-	"unicode/utf8"
 
 	"github.com/sluice-qos/sluice/internal/api"
+	"github.com/sluice-qos/sluice/internal/terminal"
 )
 
 const (
@@ -100,11 +98,11 @@ func (a *client) do(ctx context.Context, req *http.Request, answer any) error {
 	case res.StatusCode == http.StatusBadRequest && strings.HasPrefix(string(body), "Client sent an HTTP request to an HTTPS server"):
 		return a.wrongScheme("https")
 	case res.StatusCode != http.StatusOK && err == nil && told.Error != "":
-		return fmt.Errorf("ask %s: %s", a.address, shown(told.Error))
+		return fmt.Errorf("ask %s: %s", a.address, terminal.Name(told.Error))
 	case res.StatusCode == http.StatusNotFound:
-		return fmt.Errorf("what listens at %s is no polygen, or an older one without this API (it answers %s): %s", a.address, shown(res.Status), adminHint)
+		return fmt.Errorf("what listens at %s is no polygen, or an older one without this API (it answers %s): %s", a.address, terminal.Name(res.Status), adminHint)
 	case res.StatusCode != http.StatusOK || err != nil || told.Polygen == "" || json.Unmarshal(body, answer) != nil:
-		return fmt.Errorf("what listens at %s is no polygen (it answers %s): %s", a.address, shown(res.Status), adminHint)
+		return fmt.Errorf("what listens at %s is no polygen (it answers %s): %s", a.address, terminal.Name(res.Status), adminHint)
 	}
 	return nil
 }
@@ -127,7 +125,7 @@ func (a *client) failed(ctx context.Context, err error) error {
 	case errors.As(err, &request):
 		err = request.Err // without the path, which may be long
 	}
-	return fmt.Errorf("ask %s: %s", a.address, printable(err.Error()))
+	return fmt.Errorf("ask %s: %s", a.address, terminal.Printable(err.Error()))
 }
 
 // untilSignal ends with Ctrl-C, a service manager's signal, or the terminal's end.
@@ -165,48 +163,4 @@ func (o *outage) ended(w io.Writer, command string, now time.Time) {
 		fmt.Fprintf(w, "%s: there are answers again, after %v\n", command, now.Sub(o.since).Round(time.Second))
 		o.since = time.Time{}
 	}
-}
-
-// printable is text as a terminal may have it, its other runes escaped as Go does.
-func printable(s string) string {
-	var b strings.Builder
-	for len(s) > 0 {
-		r, n := utf8.DecodeRuneInString(s)
-		switch {
-		case r == utf8.RuneError && n == 1:
-			fmt.Fprintf(&b, `\x%02x`, s[0])
-		case unicode.IsPrint(r):
-			b.WriteRune(r)
-		case r < utf8.RuneSelf:
-			fmt.Fprintf(&b, `\x%02x`, r)
-		default:
-			fmt.Fprintf(&b, `\u%04x`, r)
-		}
-		s = s[n:]
-	}
-	return b.String()
-}
-
-// writeJSON writes an object as one line. What a terminal might obey is escaped, which
-// encoding/json does for bytes below 0x20 alone.
-func writeJSON(w io.Writer, object any) error {
-	text, err := json.Marshal(object)
-	if err != nil {
-		return err
-	}
-	var line bytes.Buffer
-	for _, r := range string(text) { // what is not printable is in a string
-		switch {
-		case unicode.IsPrint(r):
-			line.WriteRune(r)
-		case r > 0xffff:
-			high, low := utf16.EncodeRune(r)
-			fmt.Fprintf(&line, `\u%04x\u%04x`, high, low)
-		default:
-			fmt.Fprintf(&line, `\u%04x`, r)
-		}
-	}
-	line.WriteByte('\n')
-	_, err = w.Write(line.Bytes())
-	return err
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/cli"
+	"github.com/sluice-qos/sluice/internal/terminal"
+	"github.com/sluice-qos/sluice/internal/terms"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -96,7 +98,7 @@ func (e *explain) run(stdout, stderr io.Writer) int {
 		found, foundTogether = a.against(e.Class, verb), together.against(e.Class, verb)
 		fmt.Fprintf(stdout, "a %s request%s counts against:\n", e.Class, of)
 	}
-	if !slices.ContainsFunc(slices.Concat(found, foundTogether), func(f fact) bool { return !ofJobs(f.name) }) {
+	if !slices.ContainsFunc(slices.Concat(found, foundTogether), func(f fact) bool { return !terms.IsOfJobs(f.name) }) {
 		fmt.Fprintln(stdout, "  no limit of requests")
 	}
 	err = writeFacts(stdout, found)
@@ -120,14 +122,14 @@ func writeFacts(to io.Writer, facts []fact) error {
 
 // classesOf are the classes that a request may be of.
 func classesOf(set *limits.Set) []string {
-	return append(limits.BuiltinClasses(), namesOf(set.Classes())...)
+	return append(limits.BuiltinClasses(), terms.ClassNames(set.Classes())...)
 }
 
 // verbOf is the verb of all requests of an operation class, and says so. It is ""
 // if the class is a verb, or of several.
 func verbOf(set *limits.Set, class string) (verb, said string) {
 	classes := set.Classes()
-	i := slices.Index(namesOf(classes), class)
+	i := slices.Index(terms.ClassNames(classes), class)
 	if i < 0 {
 		return "", ""
 	}
@@ -186,7 +188,7 @@ func newAccount(file string, set *limits.Set, user, endpoint string) *account {
 		a.notes = append(a.notes, "at endpoint "+endpoint)
 	}
 	if o.Comment != "" {
-		a.notes = append(a.notes, "comment: "+shown(o.Comment))
+		a.notes = append(a.notes, "comment: "+terminal.Name(o.Comment))
 	}
 	if !o.Until.IsZero() {
 		a.notes = append(a.notes, until(o))
@@ -194,33 +196,33 @@ func newAccount(file string, set *limits.Set, user, endpoint string) *account {
 	if mode := set.Mode(); mode != limits.Enforce {
 		a.notes = append(a.notes, fmt.Sprintf("mode of the whole file: %s (%s:%d)", mode, file, o.FileMode))
 	}
-	if line := describeAddresses(set.AddressLimits()); line != "" {
+	if line := terms.DescribeAddresses(set.AddressLimits()); line != "" {
 		a.notes = append(a.notes, "beside these limits, each address at each HAProxy: "+line)
 	}
 	// Workers of jobs keep to their limits, be they stated or not. Jobs have none over all
 	// endpoints together.
-	all := termsWith(l, l.Tier != limits.ExemptTier && endpoint != limits.All)
+	all := terms.With(l, l.Tier != limits.ExemptTier && endpoint != limits.All)
 	var names []string
 	for _, t := range all {
-		names = append(names, t.name)
+		names = append(names, t.Name)
 	}
 	for _, f := range o.Fields { // so that what was lifted is there, too
 		if !ofLimit(f.Name) {
 			names = append(names, f.Name)
 		}
 	}
-	for _, name := range sortTerms(names) {
+	for _, name := range terms.Sort(names) {
 		origin, ok := o.Field(name)
 		if a.meaningless(name, all) {
 			continue
 		}
 		if !ok {
-			if source, ok := builtin(name, l.Tier, set.DefaultTier()); ok {
-				a.facts = append(a.facts, fact{name, value(all, name), source})
+			if source, ok := terms.Builtin(name, l.Tier, set.DefaultTier()); ok {
+				a.facts = append(a.facts, fact{name, terms.Value(all, name), source})
 			}
 			continue
 		}
-		source := "tier " + shown(l.Tier)
+		source := "tier " + terminal.Name(l.Tier)
 		switch {
 		case origin.Override:
 			source = "override"
@@ -232,31 +234,31 @@ func newAccount(file string, set *limits.Set, user, endpoint string) *account {
 			source = "default " + source
 		}
 		if origin.Endpoint {
-			source += " for " + shownEndpoint(endpoint)
+			source += " for " + terms.Endpoint(endpoint)
 		}
-		a.facts = append(a.facts, fact{name, value(all, name), fmt.Sprintf("%s, %s:%d", source, origin.File, origin.Line)})
+		a.facts = append(a.facts, fact{name, terms.Value(all, name), fmt.Sprintf("%s, %s:%d", source, origin.File, origin.Line)})
 	}
 	return a
 }
 
 // who says who the user is to the limit file.
 func who(file, user string, l *limits.Limits, o limits.Origin) string {
-	named := fmt.Sprintf("user %s: %s:%d", shown(user), o.File, o.User)
+	named := fmt.Sprintf("user %s: %s:%d", terminal.Name(user), o.File, o.User)
 	if o.Pattern != "" {
-		named = fmt.Sprintf("user %s: %s at %s:%d", shown(user), shown(o.Pattern), o.File, o.User)
+		named = fmt.Sprintf("user %s: %s at %s:%d", terminal.Name(user), terminal.Name(o.Pattern), o.File, o.User)
 	}
-	tier := fmt.Sprintf("tier %s (%s:%d)", shown(l.Tier), file, o.Tier)
+	tier := fmt.Sprintf("tier %s (%s:%d)", terminal.Name(l.Tier), file, o.Tier)
 	switch {
 	case o.Exempt:
 		return named + ", exempt"
 	case o.Anonymous:
-		return fmt.Sprintf("user %s: not named in %s, so of the anonymous %s", shown(user), file, tier)
+		return fmt.Sprintf("user %s: not named in %s, so of the anonymous %s", terminal.Name(user), file, tier)
 	case o.Unreadable:
 		return fmt.Sprintf("%s, all requests whose credentials cannot be read: of the unreadable %s", user, tier)
 	case user == limits.UnreadableKey:
 		return fmt.Sprintf("%s, all requests whose credentials cannot be read: %s has no unreadable tier, so of the default %s", user, file, tier)
 	case o.User == 0:
-		return fmt.Sprintf("user %s: not named in %s, so of the default %s", shown(user), file, tier)
+		return fmt.Sprintf("user %s: not named in %s, so of the default %s", terminal.Name(user), file, tier)
 	case o.Named || o.Expired && o.Then != "":
 		return named + ", of " + tier
 	default:
@@ -268,7 +270,7 @@ func who(file, user string, l *limits.Limits, o limits.Origin) string {
 func until(o limits.Origin) string {
 	next := "the limits of their tier"
 	if o.Then != "" {
-		next = "the limits of tier " + shown(o.Then)
+		next = "the limits of tier " + terminal.Name(o.Then)
 	}
 	if o.Expired {
 		return fmt.Sprintf("their overrides ended at %s: they have %s", o.Until.Format(time.RFC3339), next)
@@ -283,14 +285,14 @@ func ofLimit(name string) bool {
 
 // meaningless is whether a field says nothing of this user: it is about a limit that the
 // user does not have, or was lifted as a whole (requests: unlimited) and set again in part.
-func (a *account) meaningless(name string, all []term) bool {
+func (a *account) meaningless(name string, all []terms.Term) bool {
 	switch name {
 	case "over_limit.concurrent":
 		return a.limits.Concurrent == 0
 	case "bandwidth.default_share":
 		return a.limits.Bandwidth.Down == 0 && a.limits.Bandwidth.Up == 0
 	}
-	return slices.ContainsFunc(all, func(t term) bool { return strings.HasPrefix(t.name, name+".") })
+	return slices.ContainsFunc(all, func(t terms.Term) bool { return strings.HasPrefix(t.Name, name+".") })
 }
 
 // against are the facts that a request of the class, and of a verb unless that is "",
@@ -300,7 +302,7 @@ func (a *account) against(class, verb string) []fact {
 	for _, f := range a.facts {
 		rate, isRate := strings.CutPrefix(f.name, "requests.")
 		own, _ := limits.ParseRateName(rate)
-		limit := f.value != notLimited && f.value != limits.Off.String() && f.name != "priority" && f.name != "bandwidth.default_share" && !ofJobs(f.name)
+		limit := f.value != terms.NotLimited && f.value != limits.Off.String() && f.name != "priority" && f.name != "bandwidth.default_share" && !terms.IsOfJobs(f.name)
 		if !limit || isRate && own != class && own != verb && own != limits.All {
 			continue
 		}

@@ -14,6 +14,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/sluice-qos/sluice/internal/terminal"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 )
 
@@ -43,27 +44,27 @@ func (e *explain) askWorker() (why jobs.Why, err error) {
 	}
 	res, err := a.client.Do(req)
 	if err != nil {
-		return why, fmt.Errorf("ask %s: %s: %s", e.Worker, printable(err.Error()), workerHint)
+		return why, fmt.Errorf("ask %s: %s: %s", e.Worker, terminal.Printable(err.Error()), workerHint)
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	if err != nil {
-		return why, fmt.Errorf("ask %s: %s", e.Worker, printable(err.Error()))
+		return why, fmt.Errorf("ask %s: %s", e.Worker, terminal.Printable(err.Error()))
 	}
 	var told struct{ Error string }
 	err = json.Unmarshal(body, &told)
 	switch {
 	case res.StatusCode != http.StatusOK && err == nil && told.Error != "":
-		return why, fmt.Errorf("job %d: %s", e.Job, shown(told.Error))
+		return why, fmt.Errorf("job %d: %s", e.Job, terminal.Name(told.Error))
 	case res.StatusCode != http.StatusOK || json.Unmarshal(body, &why) != nil || why.ID != e.Job:
-		return why, fmt.Errorf("what listens at %s does not know of jobs (it answers %s): %s", e.Worker, shown(res.Status), workerHint)
+		return why, fmt.Errorf("what listens at %s does not know of jobs (it answers %s): %s", e.Worker, terminal.Name(res.Status), workerHint)
 	}
 	return why, nil
 }
 
 func printWhy(out io.Writer, why jobs.Why) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "job %d, %s, in the queue %s: %s\n%s\n", why.ID, shown(why.Kind), shown(why.Queue), shown(why.State), printable(why.Reason))
+	fmt.Fprintf(w, "job %d, %s, in the queue %s: %s\n%s\n", why.ID, terminal.Name(why.Kind), terminal.Name(why.Queue), terminal.Name(why.State), terminal.Printable(why.Reason))
 	fmt.Fprintf(w, "  created\t%s\n", why.Created.UTC().Format(time.RFC3339))
 	if !why.Since.IsZero() {
 		fmt.Fprintf(w, "  could run since\t%s\n", why.Since.UTC().Format(time.RFC3339))
@@ -76,7 +77,7 @@ func printWhy(out io.Writer, why jobs.Why) error {
 	if why.Max >= jobs.Unlimited {
 		most = "any number"
 	}
-	fmt.Fprintf(w, "  user\t%s, of tier %s\n", shown(why.User), shown(why.Tier))
+	fmt.Fprintf(w, "  user\t%s, of tier %s\n", terminal.Name(why.User), terminal.Name(why.Tier))
 	fmt.Fprintf(w, "  may run\t%s at a time%s\n", most, perService(why.Queues))
 	fmt.Fprintf(w, "  running\t%s\n", namesOfJobs(why.Running))
 	fmt.Fprintf(w, "  slots reserved\t%s\n", namesOfJobs(why.Reserved))
@@ -90,7 +91,7 @@ func printWhy(out io.Writer, why jobs.Why) error {
 func perService(queues map[string]int) string {
 	var b strings.Builder
 	for _, service := range slices.Sorted(maps.Keys(queues)) {
-		fmt.Fprintf(&b, ", %d of %s", queues[service], shown(service))
+		fmt.Fprintf(&b, ", %d of %s", queues[service], terminal.Name(service))
 	}
 	return b.String()
 }
@@ -111,7 +112,7 @@ func namesOfJobs(ids []string) string {
 	}
 	names := make([]string, 0, maxListed)
 	for _, id := range ids[:min(len(ids), maxListed)] {
-		names = append(names, shown(id))
+		names = append(names, terminal.Name(id))
 	}
 	more := ""
 	if len(ids) > maxListed {

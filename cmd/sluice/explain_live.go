@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/api"
+	"github.com/sluice-qos/sluice/internal/terminal"
+	"github.com/sluice-qos/sluice/internal/terms"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -28,36 +30,36 @@ func (e *explain) ask() (u api.User, err error) {
 // user's limits were read from.
 func (e *explain) live(out io.Writer, u api.User, version string) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "\npolygen %s at %s, %s, limits version %s\n", shown(u.Polygen), e.Admin, role(u.From), shown(u.Version))
+	fmt.Fprintf(w, "\npolygen %s at %s, %s, limits version %s\n", terminal.Name(u.Polygen), e.Admin, role(u.From), terminal.Name(u.Version))
 	if u.Version != version && !limits.IsHidden(u.User) { // else it is that of the file with keys in place of names
 		fmt.Fprintf(w, "  these are not those of %s, which has version %s: the use below is against polygen's\n", e.Limits, version)
 	}
 	if u.Seen == nil {
 		fmt.Fprintln(w, "state: ok; nothing was heard of the user")
 	} else {
-		fmt.Fprintf(w, "state: %s; last heard of at %s\n", shown(string(u.State)), clock(*u.Seen))
+		fmt.Fprintf(w, "state: %s; last heard of at %s\n", terminal.Name(string(u.State)), clock(*u.Seen))
 	}
 	if u.Entry != nil && u.Entry.Override != nil {
 		h := u.Entry.Override
-		fmt.Fprintf(w, "override by hand until %s, by %s: %s\n", h.Until.UTC().Format(time.RFC3339), printable(h.By), shown(h.Reason))
+		fmt.Fprintf(w, "override by hand until %s, by %s: %s\n", h.Until.UTC().Format(time.RFC3339), terminal.Printable(h.By), terminal.Name(h.Reason))
 	}
 	for _, y := range u.Why {
 		until := "until less is in progress"
 		if y.Until != nil {
 			until = "until " + clock(*y.Until)
 		}
-		fmt.Fprintf(w, "  %s\t%s\tsince %s\t%s%s\n", shown(y.Limit), shown(string(y.Reason)), clock(y.Since), until, dryRun(y.Mode))
+		fmt.Fprintf(w, "  %s\t%s\tsince %s\t%s%s\n", terminal.Name(y.Limit), terminal.Name(string(y.Reason)), clock(y.Since), until, dryRun(y.Mode))
 	}
 	fmt.Fprintln(w, "use:")
 	for _, l := range u.Limits {
-		fmt.Fprintf(w, "  %s\t%s%s\n", shown(l.Name), used(l), dryRun(l.Mode))
+		fmt.Fprintf(w, "  %s\t%s%s\n", terminal.Name(l.Name), used(l), dryRun(l.Mode))
 	}
 	if len(u.Limits) == 0 {
 		fmt.Fprintln(w, "  no limit")
 	}
 	fmt.Fprintln(w, "requests started:")
 	for _, class := range slices.Sorted(maps.Keys(u.Started)) {
-		fmt.Fprintf(w, "  %s\t%.1f/s%s\n", shown(class), u.Started[class], unlimitedClass(u.Limits, class))
+		fmt.Fprintf(w, "  %s\t%.1f/s%s\n", terminal.Name(class), u.Started[class], unlimitedClass(u.Limits, class))
 	}
 	if len(u.Started) == 0 {
 		fmt.Fprintln(w, "  none in the last seconds")
@@ -69,7 +71,7 @@ func (e *explain) live(out io.Writer, u api.User, version string) error {
 		fmt.Fprintln(w, "instances:")
 		fmt.Fprintln(w, "  \tin progress\tslots\tdown\tshare\tup\tshare")
 		for _, i := range u.Instances {
-			fmt.Fprintf(w, "  %s\t%d\t%d\t%s\t%s\t%s\t%s\n", shown(i.Instance), i.InProgress, i.Slots,
+			fmt.Fprintf(w, "  %s\t%d\t%d\t%s\t%s\t%s\t%s\n", terminal.Name(i.Instance), i.InProgress, i.Slots,
 				perSecond(i.Down), share(i.DownShare), perSecond(i.Up), share(i.UpShare))
 		}
 	}
@@ -78,11 +80,11 @@ func (e *explain) live(out io.Writer, u api.User, version string) error {
 	}
 	fmt.Fprintln(w, "last refusals:")
 	for _, d := range u.Decisions {
-		what := shown(string(d.Kind))
+		what := terminal.Name(string(d.Kind))
 		if d.Count > 0 {
 			what += fmt.Sprintf(" %d", d.Count)
 		}
-		fmt.Fprintf(w, "  %s\t%s\t%s\t%s%s\n", d.Time.UTC().Format(time.RFC3339), what, shown(d.Limit), shown(string(d.Reason)), dryRun(d.Mode))
+		fmt.Fprintf(w, "  %s\t%s\t%s\t%s%s\n", d.Time.UTC().Format(time.RFC3339), what, terminal.Name(d.Limit), terminal.Name(string(d.Reason)), dryRun(d.Mode))
 	}
 	if len(u.Decisions) == 0 {
 		fmt.Fprintln(w, "  none known")
@@ -107,7 +109,7 @@ func elsewhere(endpoints []string) []string {
 		if e == "" {
 			names = append(names, "everywhere else")
 		} else {
-			names = append(names, shown(e))
+			names = append(names, terminal.Name(e))
 		}
 	}
 	return names
@@ -127,7 +129,7 @@ func used(l api.Limit) string {
 		}
 		return s
 	case strings.HasPrefix(l.Name, "bandwidth."):
-		return fmt.Sprintf("%s of %s/s", perSecond(l.Used), size(l.Max))
+		return fmt.Sprintf("%s of %s/s", perSecond(l.Used), terms.Size(l.Max))
 	default:
 		return fmt.Sprintf("%d of %d in progress", l.Used, l.Max)
 	}

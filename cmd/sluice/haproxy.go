@@ -8,6 +8,8 @@ import (
 
 	"github.com/sluice-qos/sluice/haproxy"
 	"github.com/sluice-qos/sluice/internal/cli"
+	"github.com/sluice-qos/sluice/internal/terminal"
+	"github.com/sluice-qos/sluice/internal/terms"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -42,7 +44,7 @@ func (h *forHAProxy) write(stdout, stderr io.Writer) error {
 		c.Identify = h.Identify
 		names, err := haproxy.NeverFound(h.Identify, set)
 		if err == nil && len(names) > 0 { // an error is told below
-			fmt.Fprintf(stderr, "sluice haproxy: %d user(s) are named with capital letters, and this chain finds names in small letters only (%s): write them small, or add :exact in the chain\n", len(names), some(names))
+			fmt.Fprintf(stderr, "sluice haproxy: %d user(s) are named with capital letters, and this chain finds names in small letters only (%s): write them small, or add :exact in the chain\n", len(names), terminal.Some(names))
 		}
 	}
 	addresses, paths := len(c.Exempt.Addresses), len(c.Exempt.Paths)
@@ -63,7 +65,7 @@ func (h *forHAProxy) write(stdout, stderr io.Writer) error {
 			return err
 		}
 		if len(foreign) > 0 {
-			return fmt.Errorf("%s holds other things (%s): choose another folder, or write into it with --force", h.Out, some(foreign))
+			return fmt.Errorf("%s holds other things (%s): choose another folder, or write into it with --force", h.Out, terminal.Some(foreign))
 		}
 	}
 	file, _, err := haproxy.Write(h.Out, c)
@@ -71,7 +73,7 @@ func (h *forHAProxy) write(stdout, stderr io.Writer) error {
 		return err
 	}
 	ofAddresses := ""
-	if line := describeAddresses(c.Addresses); line != "" {
+	if line := terms.DescribeAddresses(c.Addresses); line != "" {
 		ofAddresses = "; each address: " + line
 	}
 	_, err = fmt.Fprintf(stdout, `%s: %d class(es), %d exempt address(es), %d exempt path(s)%s
@@ -80,15 +82,6 @@ Check it, then start HAProxy or reload it:
 Do this again when classes, exempt addresses, exempt paths or limits of addresses change; limits of users take effect by themselves.
 `, file, len(c.Classes), addresses, paths, ofAddresses, shellQuoted(filepath.Dir(file)), shellQuoted(file))
 	return err
-}
-
-// some are the first names of a list.
-func some(names []string) string {
-	const most = 5
-	if len(names) > most {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
-	}
-	return strings.Join(names, ", ")
 }
 
 // shellQuoted is text as it stands between apostrophes in a shell.

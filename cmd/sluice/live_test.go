@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/admin"
 	"github.com/sluice-qos/sluice/internal/api"
+	"github.com/sluice-qos/sluice/internal/terminal"
 )
 
 // fixed is a polygen that always answers the same. Lists ask it by keys alone.
@@ -96,7 +97,7 @@ func cluster() *fixed {
 func printableOnly(s string) error {
 	for line := range strings.Lines(s) {
 		line = strings.TrimSuffix(line, "\n")
-		if clean := printable(line); clean != line {
+		if clean := terminal.Printable(line); clean != line {
 			return fmt.Errorf("a terminal gets %q", line)
 		}
 	}

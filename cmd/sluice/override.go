@@ -17,6 +17,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/cli"
+	"github.com/sluice-qos/sluice/internal/terminal"
 )
 
 type override struct {
@@ -95,7 +96,7 @@ func (o *override) do(stdout io.Writer) error {
 		if err := a.send(ctx, http.MethodDelete, path, map[string]any{"reason": o.Reason}, &gone); err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(stdout, "%s has the limits of the limit file again; the override said %s: %s\n", userAt(gone.Name), brief(gone.Limits), shown(gone.Reason))
+		_, err = fmt.Fprintf(stdout, "%s has the limits of the limit file again; the override said %s: %s\n", userAt(gone.Name), brief(gone.Limits), terminal.Name(gone.Reason))
 		return err
 	}
 	var set api.Override
@@ -108,9 +109,9 @@ func (o *override) do(stdout io.Writer) error {
 
 func userAt(n api.Name) string {
 	if n.Endpoint == "" {
-		return shown(n.User)
+		return terminal.Name(n.User)
 	}
-	return shown(n.User) + " at endpoint " + shown(n.Endpoint)
+	return terminal.Name(n.User) + " at endpoint " + terminal.Name(n.Endpoint)
 }
 
 func listOverrides(stdout io.Writer, all api.Overrides) error {
@@ -121,9 +122,9 @@ func listOverrides(stdout io.Writer, all api.Overrides) error {
 	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "USER\tENDPOINT\tUNTIL\tLIMITS\tBY\tREASON")
 	for _, o := range all.Overrides {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", shown(o.User), shown(cmp.Or(o.Endpoint, "-")), o.Until.Format(time.RFC3339), brief(o.Limits), shown(o.By), shown(o.Reason))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", terminal.Name(o.User), terminal.Name(cmp.Or(o.Endpoint, "-")), o.Until.Format(time.RFC3339), brief(o.Limits), terminal.Name(o.By), terminal.Name(o.Reason))
 		if o.Problem != "" {
-			fmt.Fprintf(w, "  not in force: %s\n", printable(o.Problem))
+			fmt.Fprintf(w, "  not in force: %s\n", terminal.Printable(o.Problem))
 		}
 	}
 	return w.Flush()
@@ -133,11 +134,11 @@ func listOverrides(stdout io.Writer, all api.Overrides) error {
 func brief(limits json.RawMessage) string {
 	var v any
 	if json.Unmarshal(limits, &v) != nil {
-		return shown(string(limits))
+		return terminal.Name(string(limits))
 	}
 	tier, ok := v.(string)
 	if ok {
-		return shown("tier=" + tier)
+		return terminal.Name("tier=" + tier)
 	}
 	var fields []string
 	var walk func(path string, v any)
@@ -157,7 +158,7 @@ func brief(limits json.RawMessage) string {
 	}
 	walk("", v)
 	slices.Sort(fields)
-	return printable(strings.Join(fields, " "))
+	return terminal.Printable(strings.Join(fields, " "))
 }
 
 // limitsOf makes limits of words such as requests.GET=200.
@@ -247,6 +248,6 @@ func (u *unblock) do(stdout io.Writer) error {
 	if err := a.send(context.Background(), http.MethodPost, path, map[string]any{"reason": u.Reason}, &out); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(stdout, "%s: unblocked: %s\n", userAt(out.Name), printable(out.Note))
+	_, err = fmt.Fprintf(stdout, "%s: unblocked: %s\n", userAt(out.Name), terminal.Printable(out.Note))
 	return err
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/cli"
+	"github.com/sluice-qos/sluice/internal/terminal"
 )
 
 type top struct {
@@ -85,11 +86,11 @@ func (t *top) run(stdout, stderr io.Writer) int {
 	defer a.close()
 	var d display = &tables{w: stdout, errs: stderr, json: t.JSON}
 	switch f, ok := stdout.(*os.File); {
-	case !ok || !isTerminal(f) || t.JSON:
+	case !ok || !terminal.Is(f) || t.JSON:
 	case t.Once:
 		d = &tables{w: stdout, errs: stderr, people: true}
 	default:
-		s := &screen{w: f, size: func() (int, int) { return sizeOf(f) }}
+		s := &screen{w: f, size: func() (int, int) { return terminal.Size(f) }}
 		resized := make(chan os.Signal, 1)
 		signal.Notify(resized, unix.SIGWINCH)
 		defer signal.Stop(resized)
@@ -192,7 +193,7 @@ func look(ctx context.Context, a *client, by api.Sort, n int) (*picture, error) 
 func askNearest(ctx context.Context, a *client, href string) (*nearest, error) {
 	u, err := url.Parse(href)
 	if err != nil || !strings.HasPrefix(href, "/api/v1/users/") {
-		return nil, fmt.Errorf("what listens at %s is no polygen (a user is at %s): %s", a.address, shown(href), adminHint)
+		return nil, fmt.Errorf("what listens at %s is no polygen (a user is at %s): %s", a.address, terminal.Name(href), adminHint)
 	}
 	q := u.Query()
 	q.Set("by", "key")
@@ -238,7 +239,7 @@ type tables struct {
 func (t *tables) show(p *picture) error {
 	t.outage.ended(t.errs, "sluice top", time.Now())
 	if t.json {
-		return writeJSON(t.w, p)
+		return terminal.WriteJSON(t.w, p)
 	}
 	lines := table(p, t.people, 0)
 	if !t.people {
@@ -318,7 +319,7 @@ func (s *screen) draw(p *picture, note string) error {
 	b.WriteString("\x1b[H") // home
 	for _, line := range lines[:min(len(lines), max(rows-1, 0))] {
 		// Cleared before it is written: behind a full line the cursor is on its last column still.
-		b.WriteString("\x1b[K" + cut(line, columns) + "\n")
+		b.WriteString("\x1b[K" + terminal.Cut(line, columns) + "\n")
 	}
 	b.WriteString("\x1b[J") // and what is below
 	_, err := io.WriteString(s.w, b.String())

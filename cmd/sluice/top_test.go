@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,11 +16,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
-	"pgregory.net/rapid"
 
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/proctest"
@@ -114,53 +111,6 @@ func TestScreen(t *testing.T) {
 	drawn("the end", s.end(), "\r\x1b[K")
 	s.redraw()
 	drawn("nothing comes after it", nil, "")
-}
-
-func TestCut(t *testing.T) {
-	for _, tt := range []struct {
-		in      string
-		columns int
-		want    string
-	}{
-		{"alice", 5, "alice"}, {"alice", 4, "ali…"}, {"alice", 1, "…"}, {"alice", 0, ""}, {"", 0, ""},
-		{"日本", 4, "日本"}, {"日本", 3, "日…"}, {"日本", 2, "…"}, {"e\u0301e\u0301", 2, "e\u0301e\u0301"},
-	} {
-		if got := cut(tt.in, tt.columns); got != tt.want {
-			t.Errorf("cut(%q, %d) = %q, want %q", tt.in, tt.columns, got, tt.want)
-		}
-	}
-	rapid.Check(t, func(t *rapid.T) {
-		s, columns := rapid.String().Draw(t, "s"), rapid.IntRange(0, 30).Draw(t, "columns")
-		got := cut(s, columns)
-		if width(got) > columns || width(s) <= columns && got != s || !strings.HasPrefix(s, strings.TrimSuffix(got, "…")) {
-			t.Errorf("cut(%q, %d) = %q of width %d", s, columns, got, width(got))
-		}
-	})
-}
-
-// Whatever a user is called: a terminal gets one word that it may have, and JSON is
-// what it was.
-func FuzzNames(f *testing.F) {
-	for _, name := range append(evil, "alice", "a b", "#a", "# a", "-", "", "\u2028", "\u00a0", "\u3000", `a"b`, "\x7f", "\U000e0001") {
-		f.Add(name)
-	}
-	f.Fuzz(func(t *testing.T, name string) {
-		word := oneWord(name)
-		if len(strings.Fields(word)) != 1 || strings.ContainsAny(word, " \n") || word == "-" || word[0] == '#' || printableOnly(word) != nil || !utf8.ValidString(word) {
-			t.Errorf("oneWord(%q) = %q", name, word)
-		}
-		if clean := printable(name); printable(clean) != clean || !utf8.ValidString(clean) {
-			t.Errorf("printable(%q) = %q", name, clean)
-		}
-		var line bytes.Buffer
-		if err := writeJSON(&line, []string{name}); err != nil {
-			t.Fatal(err)
-		}
-		var got []string
-		if err := json.Unmarshal(line.Bytes(), &got); err != nil || printableOnly(line.String()) != nil || got[0] != strings.ToValidUTF8(name, "\ufffd") && utf8.ValidString(name) {
-			t.Errorf("writeJSON(%q) = %q, which is %q, %v", name, &line, got, err)
-		}
-	})
 }
 
 // What listens is none that has lists.
@@ -271,8 +221,8 @@ func TestTopEndsWithItsPipe(t *testing.T) {
 	}
 }
 
-// terminal is one that a program runs in.
-type terminal struct {
+// window is a terminal that a program runs in.
+type window struct {
 	keyboard *os.File
 	screen   *buffer
 	ended    chan error
@@ -280,7 +230,7 @@ type terminal struct {
 }
 
 // inTerminal starts sluice as a shell in a terminal of that size does.
-func inTerminal(t *testing.T, size unix.Winsize, args ...string) *terminal {
+func inTerminal(t *testing.T, size unix.Winsize, args ...string) *window {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	if err != nil {
@@ -300,7 +250,7 @@ func inTerminal(t *testing.T, size unix.Winsize, args ...string) *terminal {
 		t.Fatal(err)
 	}
 	defer slave.Close()
-	term := &terminal{keyboard: master, screen: &buffer{}, ended: make(chan error, 1), cmd: exec.Command("sluice", args...)}
+	term := &window{keyboard: master, screen: &buffer{}, ended: make(chan error, 1), cmd: exec.Command("sluice", args...)}
 	term.resize(t, size)
 	term.cmd.Env = append(os.Environ(), "TERM=xterm", "GORACE=atexit_sleep_ms=0")
 	term.cmd.Stdin, term.cmd.Stdout, term.cmd.Stderr = slave, slave, slave
@@ -322,7 +272,7 @@ func inTerminal(t *testing.T, size unix.Winsize, args ...string) *terminal {
 	return term
 }
 
-func (term *terminal) resize(t *testing.T, size unix.Winsize) {
+func (term *window) resize(t *testing.T, size unix.Winsize) {
 	t.Helper()
 	if err := unix.IoctlSetWinsize(int(term.keyboard.Fd()), unix.TIOCSWINSZ, &size); err != nil {
 		t.Fatal(err)
@@ -330,7 +280,7 @@ func (term *terminal) resize(t *testing.T, size unix.Winsize) {
 }
 
 // await waits for a screen, the last one, that has all of the words.
-func (term *terminal) await(t *testing.T, words ...string) string {
+func (term *window) await(t *testing.T, words ...string) string {
 	t.Helper()
 	var last string
 	proctest.Eventually(t, fmt.Sprintf("the screen has %q", words), func() error {
@@ -406,35 +356,5 @@ func TestTopInATerminal(t *testing.T) {
 		}
 	case <-time.After(proctest.Patience):
 		t.Fatal("it does not end with Ctrl-C")
-	}
-}
-
-// Where nothing says how large a terminal is.
-func TestSizeOf(t *testing.T) {
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	defer w.Close()
-	for _, tt := range []struct {
-		name, columns, lines string
-		wantColumns          int
-		wantRows             int
-	}{
-		{"nobody says", "", "", 80, 24},
-		{"the environment says", "132", "50", 132, 50},
-		{"what is no size", "-1", "x", 80, 24},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Setenv("COLUMNS", tt.columns)
-			t.Setenv("LINES", tt.lines)
-			if columns, rows := sizeOf(w); columns != tt.wantColumns || rows != tt.wantRows {
-				t.Errorf("sizeOf() = %d, %d, want %d, %d", columns, rows, tt.wantColumns, tt.wantRows)
-			}
-		})
-	}
-	if isTerminal(w) {
-		t.Error("a pipe is taken for a terminal")
 	}
 }

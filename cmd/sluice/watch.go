@@ -12,6 +12,8 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/cli"
+	"github.com/sluice-qos/sluice/internal/terminal"
+	"github.com/sluice-qos/sluice/internal/terms"
 )
 
 type watch struct {
@@ -117,7 +119,7 @@ func (w *watch) print(stdout io.Writer, u api.User, told *story, isTime bool) er
 	for _, d := range decisions {
 		var err error
 		if w.JSON {
-			err = writeJSON(stdout, decided{d.Time, u.User, u.Endpoint, d})
+			err = terminal.WriteJSON(stdout, decided{d.Time, u.User, u.Endpoint, d})
 		} else {
 			_, err = fmt.Fprintln(stdout, decisionLine(d))
 		}
@@ -129,7 +131,7 @@ func (w *watch) print(stdout io.Writer, u api.User, told *story, isTime bool) er
 	switch {
 	case !changed && !isTime:
 	case w.JSON:
-		err = writeJSON(stdout, u)
+		err = terminal.WriteJSON(stdout, u)
 	default:
 		_, err = fmt.Fprintln(stdout, stateLine(u))
 	}
@@ -196,16 +198,16 @@ func summary(u api.User) string {
 const watchTime = "2006-01-02T15:04:05.000Z07:00"
 
 func decisionLine(d api.Decision) string {
-	what := shown(string(d.Kind))
+	what := terminal.Name(string(d.Kind))
 	if d.Count > 0 {
 		what += " " + strconv.Itoa(d.Count)
 	}
-	return fmt.Sprintf("%s decision: %s %s (%s)%s", d.Time.UTC().Format(watchTime), what, shown(d.Limit), shown(string(d.Reason)), marked(d.Mode))
+	return fmt.Sprintf("%s decision: %s %s (%s)%s", d.Time.UTC().Format(watchTime), what, terminal.Name(d.Limit), terminal.Name(string(d.Reason)), marked(d.Mode))
 }
 
 // stateLine is how a user fares.
 func stateLine(u api.User) string {
-	state := shown(string(u.State))
+	state := terminal.Name(string(u.State))
 	if u.Seen == nil {
 		state += ", nothing was heard of the user"
 	}
@@ -215,7 +217,7 @@ func stateLine(u api.User) string {
 		if y.Until != nil {
 			until = " until " + clock(*y.Until)
 		}
-		why = append(why, shown(y.Limit)+until+marked(y.Mode))
+		why = append(why, terminal.Name(y.Limit)+until+marked(y.Mode))
 	}
 	for _, l := range u.Limits {
 		use = append(use, useOf(l)+marked(l.Mode))
@@ -236,9 +238,9 @@ func stateLine(u api.User) string {
 // useOf is the use of a limit, such as "GET 7/10 (last 10)".
 func useOf(l api.Limit) string {
 	if name, ok := strings.CutPrefix(l.Name, "bandwidth."); ok {
-		return fmt.Sprintf("%s %s of %s/s", shown(name), perSecond(l.Used), size(l.Max))
+		return fmt.Sprintf("%s %s of %s/s", terminal.Name(name), perSecond(l.Used), terms.Size(l.Max))
 	}
-	s := fmt.Sprintf("%s %d/%d", shown(l.Name), l.Used, l.Max)
+	s := fmt.Sprintf("%s %d/%d", terminal.Name(l.Name), l.Used, l.Max)
 	if l.Burst > 0 {
 		s += fmt.Sprintf("+%d", l.Burst)
 	}
@@ -250,7 +252,7 @@ func useOf(l api.Limit) string {
 
 // placed is what one instance runs, and its share.
 func placed(p api.Place) string {
-	s := fmt.Sprintf("%s %d of %d slots", shown(p.Instance), p.InProgress, p.Slots)
+	s := fmt.Sprintf("%s %d of %d slots", terminal.Name(p.Instance), p.InProgress, p.Slots)
 	for _, d := range []struct {
 		name         string
 		moved, share int64
@@ -267,5 +269,5 @@ func marked(mode string) string {
 	if mode == "enforce" {
 		return ""
 	}
-	return " (" + shown(mode) + ")"
+	return " (" + terminal.Name(mode) + ")"
 }

@@ -1,10 +1,7 @@
-package main
+package terms
 
 import (
 	"testing"
-	"time"
-
-	"pgregory.net/rapid"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
@@ -26,7 +23,7 @@ users:
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := newEnds(set)
+	e := NewEnds(set)
 	for _, tt := range []struct{ user, want string }{
 		{"never", "never"},
 		{"in tier", "2027-01-01T00:00:00Z, then like everybody in tier pro"},
@@ -38,27 +35,8 @@ users:
 		{"pattern", "2030-01-01T00:00:00Z, then like everybody in tier free"},
 		{"not named", "never"},
 	} {
-		if got := e.of(limits.Key(tt.user)).String(); got != tt.want {
+		if got := e.Of(limits.Key(tt.user)).String(); got != tt.want {
 			t.Errorf("of(%q) = %s, want %s", tt.user, got, tt.want)
 		}
 	}
-}
-
-// TestKeep: what is kept are the earliest, sorted, in whatever order they come.
-func TestKeep(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		order := rapid.Permutation([]int{0, 1, 2, 3, 4, 5, 6}).Draw(t, "order")
-		var got []ending
-		for _, day := range order {
-			got = keep(got, ending{end: end{at: time.Unix(int64(day), 0)}}, 3)
-		}
-		if len(got) != 3 {
-			t.Fatalf("kept %d of %v, want 3", len(got), order)
-		}
-		for i, e := range got {
-			if e.at.Unix() != int64(i) {
-				t.Errorf("kept %v of %v, want the times 0, 1 and 2", got, order)
-			}
-		}
-	})
 }

@@ -1,4 +1,4 @@
-package main
+package limitdiff
 
 import (
 	"io"
@@ -77,9 +77,7 @@ func TestComparisonFindsWhatDiffers(t *testing.T) {
 var today = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
 func compare(before, after *limits.Set) bool {
-	c := newComparison(io.Discard, before, after, today)
-	c.compare()
-	return c.found
+	return Write(io.Discard, before, after, today)
 }
 
 // choose makes a limit file of five numbers: the default tier, two tiers, two users.

@@ -1,0 +1,21 @@
+package limitcheck
+
+import (
+	"slices"
+	"sort"
+
+	"github.com/sluice-qos/sluice/internal/terms"
+)
+
+// ending is a user whose entry ends.
+type ending struct {
+	user string
+	terms.End
+}
+
+// keep adds an ending to those that are sorted by time, and keeps the first ones.
+func keep(sorted []ending, e ending, most int) []ending {
+	i := sort.Search(len(sorted), func(i int) bool { return e.At.Before(sorted[i].At) })
+	sorted = slices.Insert(sorted, i, e)
+	return sorted[:min(len(sorted), most)]
+}

@@ -1,0 +1,248 @@
+// Package limitcheck writes what a limit file says: its summary, its tiers, and its users.
+package limitcheck
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/terminal"
+	"github.com/sluice-qos/sluice/internal/terms"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// Report writes what a limit file says. It is not safe for concurrent use.
+type Report struct {
+	w     io.Writer
+	files limits.Files
+	set   *limits.Set // as it is now
+	now   time.Time
+	ends  *terms.Ends
+	lines map[described]string // of the last ones
+
+	version string // of what is published
+}
+
+// New reads a limit file, with its files of users. An error says where it is wrong.
+func New(w io.Writer, path string, now time.Time) (*Report, error) {
+	files, err := limits.ReadFiles(path)
+	if err != nil {
+		return nil, err
+	}
+	set, err := limits.Parse(path, files.Data)
+	if err != nil {
+		return nil, err
+	}
+	return &Report{
+		w: w, files: files, set: set.At(now), now: now,
+		ends: terms.NewEnds(set), lines: map[described]string{}, version: set.Version(),
+	}, nil
+}
+
+// Hide sees whether users' names can be hidden with the secrets of a file; the version is
+// then that of the limits with keys in place of names.
+func (r *Report) Hide(path string) error {
+	file, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("key secret file: %w", err)
+	}
+	secrets, err := limits.ParseSecrets(file)
+	if err != nil {
+		return fmt.Errorf("key secret file %s: %w", path, err)
+	}
+	hidden, err := r.set.Hide(secrets)
+	if err != nil {
+		return err
+	}
+	r.version = hidden.Version()
+	return nil
+}
+
+// Summary writes what the file says of everybody, and of each tier.
+func (r *Report) Summary() {
+	set := r.set
+	r.line("%s: ok, version %s, %d tier(s), %d user(s) named", r.files.Paths[0], r.version, len(set.Tiers()), set.Len())
+	switch set.Mode() {
+	case limits.DryRun:
+		r.line("  DRY RUN: mode is dry-run for the whole file, so that nobody is refused")
+	case limits.Off:
+		r.line("  OFF: mode is off for the whole file, so that nobody is limited")
+	}
+	switch from := r.files.Paths[1:]; {
+	case len(from) > 0:
+		r.line("  users_from: %d file(s): %s", len(from), terminal.Some(from))
+	case len(r.files.Folders) > 0:
+		r.line("  users_from: no file matches")
+	}
+	if n := len(set.Patterns()); n > 0 {
+		r.line("  patterns: %d of the users named", n)
+	}
+	if names := set.Endpoints(); len(names) > 0 {
+		r.line("  endpoints: %s", terminal.Names(names))
+	}
+	if all := set.Classes(); len(all) > 0 {
+		r.line("  classes: %d: %s", len(all), terminal.Names(terms.ClassNames(all)))
+	}
+	for _, q := range set.Queues() {
+		r.line("  queues of %s: %s", q.Service, terms.Workers(q))
+	}
+	for _, of := range exemptions {
+		if names := of.names(set.Exempt()); len(names) > 0 {
+			r.line("  exempt %s: %d: %s", of.what, len(names), terminal.Some(names))
+		}
+	}
+	if line := terms.DescribeAddresses(set.AddressLimits()); line != "" {
+		r.line("  each address, at each HAProxy: %s", line)
+	}
+	for _, name := range set.Tiers() {
+		r.tier(name)
+	}
+	r.silentJobs()
+	r.ending()
+}
+
+// exemptions are the lists of who is exempt.
+var exemptions = []struct {
+	what  string
+	names func(limits.Exempt) []string
+}{
+	{"users", func(e limits.Exempt) []string { return e.Users }},
+	{"addresses", func(e limits.Exempt) []string { return e.Addresses }},
+	{"paths", func(e limits.Exempt) []string { return e.Paths }},
+}
+
+func (r *Report) tier(name string) {
+	l, _ := r.set.Tier(name)
+	mark := ""
+	if name == r.set.DefaultTier() {
+		mark += " (default)"
+	}
+	if name == r.set.AnonymousTier() {
+		mark += " (anonymous)"
+	}
+	if name == r.set.UnreadableTier() {
+		mark += " (unreadable)"
+	}
+	r.line("  %s%s: %s", terminal.Name(name), mark, r.describe(l))
+	for _, endpoint := range r.set.Endpoints() {
+		if at, _ := r.set.TierAt(endpoint, name); at != l {
+			r.line("    at %s: %s", endpoint, r.describeBeside(l, at))
+		}
+	}
+	together, _ := r.set.TierAt(limits.All, name)
+	r.together(together)
+}
+
+// together writes the limits over all endpoints together, if there are any.
+func (r *Report) together(l *limits.Limits) {
+	if len(terms.Of(l)) > 0 {
+		r.line("    at %s: %s", terms.Endpoint(limits.All), r.describe(l))
+	}
+}
+
+// silentJobs says what workers of background jobs keep to where the file says nothing
+// of jobs: that is not nothing.
+func (r *Report) silentJobs() {
+	const most = 5
+	var tiers []string
+	names := r.set.Tiers()
+	for _, name := range names[:min(len(names), most)] {
+		l, _ := r.set.Tier(name)
+		if l.Jobs().Stated {
+			return
+		}
+		tiers = append(tiers, terminal.Name(name)+" "+strings.TrimPrefix(terms.JobSentence(terms.OfJobs(l.Jobs())), "jobs "))
+	}
+	if len(names) > most {
+		tiers = append(tiers, fmt.Sprintf("and so on for %d more", len(names)-most))
+	}
+	r.line("  background jobs, of which the file says nothing, at a time: %s", strings.Join(tiers, ", "))
+}
+
+// ending lists the users whose entries end, those that end first, and counts those
+// that have ended.
+func (r *Report) ending() {
+	const most = 10
+	if !r.ends.Any() {
+		return
+	}
+	var next, over []ending // sorted by time, the first only
+	more, ended := 0, 0
+	for user := range r.set.Users() {
+		e := ending{user, r.ends.Of(limits.Key(user))}
+		switch {
+		case e.At.IsZero():
+		case e.At.After(r.now):
+			next, more = keep(next, e, most), more+1
+		default:
+			over, ended = keep(over, e, 1), ended+1
+		}
+	}
+	for _, e := range next {
+		r.line("  user %s ends %s", terminal.Name(e.user), e.End)
+	}
+	if more > len(next) {
+		r.line("  and %d more user(s) end later: see --users", more-len(next))
+	}
+	if ended > 0 {
+		r.line("  %d user(s) ended, the first %s at %s: --users lists them; take them out, or give them another end",
+			ended, terminal.Name(over[0].user), over[0].At.Format(time.RFC3339Nano))
+	}
+}
+
+// Users writes one line a user, and one for each endpoint where a user has other limits.
+func (r *Report) Users() {
+	for user := range r.set.Users() {
+		key := limits.Key(user)
+		l := r.set.User(key)
+		until := ""
+		switch e := r.ends.Of(key); {
+		case e.At.IsZero():
+		case e.At.After(r.now):
+			until = " until " + e.String()
+		default:
+			until = " since " + e.At.Format(time.RFC3339Nano) + ", when their own ended"
+		}
+		if l.Tier == limits.ExemptTier {
+			r.line("  user %s, exempt", terminal.Name(user))
+			continue
+		}
+		r.line("  user %s, tier %s%s: %s", terminal.Name(user), terminal.Name(l.Tier), until, r.describe(l))
+		for _, endpoint := range r.set.Endpoints() {
+			if at := r.set.User(limits.EndpointKey(endpoint, key)); at != l {
+				r.line("    at %s: %s", endpoint, r.describeBeside(l, at))
+			}
+		}
+		r.together(r.set.User(limits.EndpointKey(limits.All, key)))
+	}
+}
+
+// described are limits, and those at an endpoint if the line is of what is other there.
+type described struct{ everywhere, here *limits.Limits }
+
+func (r *Report) describe(l *limits.Limits) string {
+	return r.once(described{everywhere: l}, func() string { return terms.Describe(l) })
+}
+
+func (r *Report) describeBeside(everywhere, here *limits.Limits) string {
+	return r.once(described{everywhere, here}, func() string { return terms.DescribeBeside(everywhere, here) })
+}
+
+// once makes a line unless it was made lately: most users of a large file share their
+// limits with their tier or with many others.
+func (r *Report) once(of described, describe func() string) string {
+	const most = 10_000
+	line, ok := r.lines[of]
+	if !ok {
+		if len(r.lines) == most {
+			clear(r.lines)
+		}
+		line = describe()
+		r.lines[of] = line
+	}
+	return line
+}
+
+func (r *Report) line(format string, args ...any) { fmt.Fprintf(r.w, format+"\n", args...) }

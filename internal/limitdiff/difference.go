@@ -1,0 +1,43 @@
+package limitdiff
+
+import (
+	"slices"
+
+	"github.com/sluice-qos/sluice/internal/terms"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// difference is a term that differs.
+type difference struct{ name, before, after string }
+
+func (d difference) String() string { return d.name + ": " + d.before + " → " + d.after }
+
+// differences are the terms that differ, in the order of sortTerms. What differs in
+// nothing but the mode is none if modes are ignored.
+func differences(a, b *limits.Limits, ignoreModes bool) []difference {
+	if a == b {
+		return nil
+	}
+	jobs := a.Jobs().Stated || b.Jobs().Stated
+	before, after := terms.With(a, jobs), terms.With(b, jobs)
+	var found []difference
+	for _, name := range terms.NamesIn(before, after) {
+		d := difference{name, terms.Value(before, name), terms.Value(after, name)}
+		if d.before == d.after || terms.LimitsNothing(d.before) && terms.LimitsNothing(d.after) ||
+			ignoreModes && terms.Value(anyMode(before), name) == terms.Value(anyMode(after), name) {
+			continue
+		}
+		found = append(found, d)
+	}
+	return found
+}
+
+// anyMode are terms without what tells of a dry run.
+func anyMode(all []terms.Term) []terms.Term {
+	var other []terms.Term
+	for _, t := range all {
+		t.Notes = slices.DeleteFunc(slices.Clone(t.Notes), func(note string) bool { return note == limits.DryRun.String() })
+		other = append(other, t)
+	}
+	return other
+}

@@ -1,0 +1,43 @@
+package limitdiff_test
+
+import (
+	"os"
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/limitdiff"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+func ExampleWrite() {
+	load := func(text string) *limits.Set {
+		set, err := limits.Parse("limits.yaml", []byte("version: 1\ndefault_tier: free\n"+text))
+		if err != nil {
+			panic(err)
+		}
+		return set
+	}
+	before := load(`
+tiers: {free: {requests: {GET: 10}}, pro: {concurrent: 50}, old: {}}
+users: {alice: pro, bob: pro, carol: {tier: pro, concurrent: 60}}
+`)
+	after := load(`
+tiers: {free: {requests: {GET: {second: 10, burst: 5}}}, pro: {concurrent: 80}, new: {priority: 1}}
+users: {alice: pro, bob: free, carol: {tier: pro, concurrent: 60, until: 2026-12-01}, dave: pro}
+`)
+	limitdiff.Write(os.Stdout, before, after, time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC))
+	// Output:
+	// tier free:
+	//   requests.GET: 10/s → 10/s (burst 5)
+	// tier new: added: not limited, priority 1
+	// tier old: removed: not limited
+	// tier pro (and 1 named user(s)):
+	//   concurrent: 50 → 80
+	// user bob: tier pro → free
+	//   requests.GET: not limited → 10/s (burst 5)
+	//   concurrent: 50 → not limited
+	// user carol:
+	//   until: never → 2026-12-01T00:00:00Z, then like everybody in tier pro
+	// user dave: added, tier pro (not named before, tier free)
+	//   requests.GET: 10/s → not limited
+	//   concurrent: not limited → 80
+}

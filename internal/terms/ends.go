@@ -1,0 +1,67 @@
+package terms
+
+import (
+	"slices"
+	"sort"
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/terminal"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// Ends finds out when what a limit file says of a user ends (until), and what the user
+// has from then on.
+type Ends struct {
+	before, after *limits.Set // before anything has ended, and after everything has
+	times         []time.Time // at which something ends, sorted
+	endpoints     []string    // "" for everywhere else, all of the file, and limits.All for all of them together
+}
+
+// End is when an entry ends. The zero end is never.
+type End struct {
+	At   time.Time
+	Tier string // the user's from then on
+}
+
+// NewEnds takes a set in which nothing has ended, as limits.Load makes it.
+func NewEnds(set *limits.Set) *Ends {
+	e := &Ends{before: set, after: set, endpoints: slices.Concat([]string{""}, set.Endpoints(), []string{limits.All})}
+	for t := set.Expires(); !t.IsZero(); t = e.after.Expires() {
+		e.times = append(e.times, t)
+		e.after = set.At(t)
+	}
+	return e
+}
+
+// Any reports whether anything ends, or has ended.
+func (e *Ends) Any() bool { return len(e.times) > 0 }
+
+// Of returns when the entry of a key ends, past or future. An entry that ends but
+// changes nothing has no end.
+func (e *Ends) Of(key string) End {
+	if len(e.times) == 0 || e.same(key, e.after) {
+		return End{}
+	}
+	i := sort.Search(len(e.times), func(i int) bool { return !e.same(key, e.before.At(e.times[i])) })
+	return End{e.times[i], e.after.User(key).Tier}
+}
+
+// same is whether the user has the limits of before in a set. Equal limits are
+// shared, so that their address tells.
+func (e *Ends) same(key string, set *limits.Set) bool {
+	for _, endpoint := range e.endpoints {
+		at := limits.EndpointKey(endpoint, key)
+		if e.before.User(at) != set.User(at) {
+			return false
+		}
+	}
+	return true
+}
+
+// String says when it ends and what follows.
+func (e End) String() string {
+	if e.At.IsZero() {
+		return "never"
+	}
+	return e.At.Format(time.RFC3339Nano) + ", then like everybody in tier " + terminal.Name(e.Tier)
+}

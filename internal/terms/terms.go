@@ -1,0 +1,303 @@
+// Package terms says in words what limits are: one term for each thing that a limit file sets,
+// in the order of the file's documentation, and lines made of them.
+package terms
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// A term is one thing that limits say, as check, diff and explain show it.
+type Term struct {
+	Name   string   // the field's path, as in limits.Origin: requests.GET/minute
+	Amount string   // such as "10/minute"
+	Notes  []string // such as "burst 5" and "dry-run"
+}
+
+const NotLimited = "not limited"
+
+// Value is the amount with its notes.
+func (t Term) Value() string { return noted(t.Amount, t.Notes) }
+
+// OfAddresses are what the limits of each address say: by the field's path, and as a
+// line has them. Those that there are not are "none" and "".
+func OfAddresses(a limits.AddressLimits) []AddressTerm {
+	number := func(n int) string {
+		if n == 0 {
+			return "none"
+		}
+		return strconv.Itoa(n)
+	}
+	all := []AddressTerm{
+		{"failed_auth.per_address", cmp.Or(a.FailedAuthString(), "none"), "failed authentication " + a.FailedAuthString()},
+		{"per_address.requests", number(a.Requests), fmt.Sprintf("%d/s", a.Requests)},
+		{"per_address.concurrent", number(a.Concurrent), fmt.Sprintf("%d in progress", a.Concurrent)},
+	}
+	for i, t := range all {
+		if t.Value == "none" {
+			all[i].InLine = ""
+		}
+	}
+	return all
+}
+
+// AddressTerm is one limit of each address.
+type AddressTerm struct{ Name, Value, InLine string }
+
+// DescribeAddresses is a line about the limits of each address, "" without any.
+func DescribeAddresses(a limits.AddressLimits) string {
+	var words []string
+	for _, t := range OfAddresses(a) {
+		if t.InLine != "" {
+			words = append(words, t.InLine)
+		}
+	}
+	return strings.Join(words, ", ")
+}
+
+// Of are what limits say beyond the defaults, and what they say that is off, in
+// the order of sortTerms.
+func Of(l *limits.Limits) []Term { return With(l, l.Jobs().Stated) }
+
+// With are terms with those of background jobs, or without.
+func With(l *limits.Limits, jobs bool) []Term {
+	var all []Term
+	for _, r := range l.All() {
+		t := Term{Name: "requests." + r.Name(), Amount: fmt.Sprintf("%d/%s", r.Max, per(r.Window))}
+		if r.Burst > 0 {
+			t.Notes = append(t.Notes, fmt.Sprintf("burst %d", r.Burst))
+		}
+		all = append(all, t.in(r.Mode))
+	}
+	if l.Concurrent > 0 {
+		all = append(all, Term{Name: "concurrent", Amount: strconv.Itoa(l.Concurrent)}.in(l.ConcurrentMode))
+		if l.Wait > 0 {
+			all = append(all, Term{Name: "over_limit.concurrent", Amount: fmt.Sprintf("wait %v", l.Wait)})
+		}
+	}
+	b := l.Bandwidth
+	if b.Down > 0 {
+		all = append(all, Term{Name: "bandwidth.down", Amount: Size(b.Down) + "/s"}.in(b.Mode))
+	}
+	if b.Up > 0 {
+		all = append(all, Term{Name: "bandwidth.up", Amount: Size(b.Up) + "/s"}.in(b.Mode))
+	}
+	if b.DefaultShare > 0 && b.Down+b.Up > 0 { // else it is a share of nothing
+		all = append(all, Term{Name: "bandwidth.default_share", Amount: Size(b.DefaultShare) + "/s"})
+	}
+	if l.Priority != 0 {
+		all = append(all, Term{Name: "priority", Amount: strconv.Itoa(l.Priority)})
+	}
+	if jobs {
+		all = append(all, OfJobs(l.Jobs())...)
+	}
+	for _, name := range l.Off() {
+		all = append(all, Term{Name: name, Amount: limits.Off.String()})
+	}
+	slices.SortFunc(all, func(a, b Term) int { return compareTerms(a.Name, b.Name) })
+	return all
+}
+
+// in adds the mode, unless it is the usual one.
+func (t Term) in(m limits.Mode) Term {
+	if m != limits.Enforce {
+		t.Notes = append(t.Notes, m.String())
+	}
+	return t
+}
+
+// LimitsNothing is whether a value of a term limits nothing.
+func LimitsNothing(value string) bool { return value == NotLimited || value == limits.Off.String() }
+
+// per is the window behind a number of requests.
+func per(w limits.Window) string {
+	if w == limits.Second {
+		return "s"
+	}
+	return w.String()
+}
+
+func noted(s string, notes []string) string {
+	if len(notes) == 0 {
+		return s
+	}
+	return s + " (" + strings.Join(notes, ", ") + ")"
+}
+
+// unsaid is the value of a term that limits do not have.
+func unsaid(name string) string {
+	switch name {
+	case "over_limit.concurrent":
+		return "refuse"
+	case "bandwidth.default_share":
+		return "an even part"
+	case "priority":
+		return "0"
+	case "jobs.class":
+		return limits.DefaultQueues
+	default:
+		return NotLimited
+	}
+}
+
+// Value is the term's value, or what counts when nothing is said.
+func Value(all []Term, name string) string {
+	for _, t := range all {
+		if t.Name == name {
+			return t.Value()
+		}
+	}
+	return unsaid(name)
+}
+
+// Sort brings names into the order of the limit file's documentation, with the
+// requests by class and the shorter windows first, and each only once.
+func Sort(names []string) []string {
+	slices.SortFunc(names, compareTerms)
+	return slices.Compact(names)
+}
+
+func compareTerms(a, b string) int {
+	classA, windowA := limits.ParseRateName(a)
+	classB, windowB := limits.ParseRateName(b)
+	return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(classA, classB), cmp.Compare(windowA, windowB))
+}
+
+// ranks are the names but those of requests. What is new to this program comes last.
+var ranks = []string{
+	"requests", "concurrent", "bandwidth", "bandwidth.down", "bandwidth.up", "bandwidth.default_share",
+	"over_limit", "over_limit.concurrent", "priority", "jobs", "jobs.total", "jobs.queues", "jobs.class",
+}
+
+func rank(name string) int {
+	if strings.HasPrefix(name, "requests") {
+		return 0
+	}
+	if strings.HasPrefix(name, "jobs.queues.") {
+		name = "jobs.queues"
+	}
+	if i := slices.Index(ranks, name); i >= 0 {
+		return i
+	}
+	return len(ranks)
+}
+
+// Describe names the limits in one line, and what departs from the defaults: how
+// long a request over the limit of requests in progress waits, and the priority.
+func Describe(l *limits.Limits) string {
+	all := Of(l)
+	if len(all) > 0 && all[0].Name == "priority" {
+		return NotLimited + ", " + sentence(all)
+	}
+	if len(all) == 0 {
+		return NotLimited
+	}
+	return sentence(all)
+}
+
+// DescribeBeside names what limits at an endpoint have other than those everywhere.
+func DescribeBeside(everywhere, here *limits.Limits) string {
+	a, b := Of(everywhere), Of(here)
+	var other []Term
+	for _, name := range NamesIn(a, b) {
+		if Value(a, name) == Value(b, name) {
+			continue
+		}
+		i := slices.IndexFunc(b, func(t Term) bool { return t.Name == name })
+		if i < 0 {
+			other = append(other, Term{Name: name, Amount: unsaid(name)})
+		} else {
+			other = append(other, b[i])
+		}
+	}
+	if len(other) == 0 {
+		return "the same"
+	}
+	return sentence(other) + "; else the same"
+}
+
+// sentence puts terms one after the other.
+func sentence(all []Term) string {
+	var parts []string
+	waits := slices.IndexFunc(all, func(t Term) bool { return t.Name == "over_limit.concurrent" })
+	told := false // with the requests in progress
+	for _, t := range all {
+		class, isRate := strings.CutPrefix(t.Name, "requests.")
+		switch {
+		case isRate:
+			parts = append(parts, rateName(class, t)+" "+t.Value())
+		case t.Name == "concurrent" && !LimitsNothing(t.Amount):
+			t.Amount += " in progress"
+			if told = waits >= 0; told {
+				t.Notes = append(slices.Clip(t.Notes), "more "+all[waits].Value())
+			}
+			parts = append(parts, t.Value())
+		case t.Name == "over_limit.concurrent" && told:
+		case t.Name == "jobs.total":
+			parts = append(parts, JobSentence(all))
+		case strings.HasPrefix(t.Name, "jobs."):
+		case t.Name == "bandwidth.default_share":
+			parts = append(parts, "default share "+t.Value())
+		default:
+			parts = append(parts, strings.TrimPrefix(t.Name, "bandwidth.")+" "+t.Value())
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// rateName is a rate's name for a sentence: "all" is everything together, and
+// there is no window if the amount tells it.
+func rateName(name string, t Term) string {
+	class, w := limits.ParseRateName(name)
+	if class == limits.All {
+		class = "all"
+	}
+	if LimitsNothing(t.Amount) {
+		return limits.RateName(class, w)
+	}
+	return class
+}
+
+// NamesIn are the names of terms of either, sorted.
+func NamesIn(a, b []Term) []string {
+	var names []string
+	for _, t := range append(slices.Clip(a), b...) {
+		names = append(names, t.Name)
+	}
+	return Sort(names)
+}
+
+// Size writes bytes in the largest binary unit that divides them.
+func Size(n int64) string {
+	for _, u := range []struct {
+		name string
+		in   int64
+	}{{"TiB", 1 << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
+		if n%u.in == 0 {
+			return strconv.FormatInt(n/u.in, 10) + " " + u.name
+		}
+	}
+	return strconv.FormatInt(n, 10) + " B"
+}
+
+// Endpoint is an endpoint as it follows "at" or "for".
+func Endpoint(name string) string {
+	if name == limits.All {
+		return "all endpoints together"
+	}
+	return name
+}
+
+// ClassNames are the names of classes.
+func ClassNames(classes []limits.Class) []string {
+	var names []string
+	for _, c := range classes {
+		names = append(names, c.Name)
+	}
+	return names
+}
