@@ -28,7 +28,7 @@ RIVER := jobs/riverqos
 UNIT = $$($(GO) list ./pkg/jobs/... ./internal/bus ./internal/spoa ./... | grep -v -e /test/ -e /bench$$ $(CALM:.%=-e %$$))
 # Pure packages, without goroutines (see lint). Their simulations of whole clusters
 # take six times as long with the race detector, which has nothing to find in them.
-PURE := ./pkg/ratelimit ./pkg/concurrency ./pkg/bandwidth ./pkg/limits
+PURE := ./pkg/ratelimit ./pkg/concurrency ./pkg/bandwidth ./pkg/limits ./pkg/limits/limitfile
 # Nor has it in haproxy, which only writes files. Its tests mostly wait for HAProxy, and
 # leave the processors to the simulations.
 CALM := $(PURE) ./haproxy
@@ -93,7 +93,7 @@ bench: build ## measure accuracy, reaction and cost, and print tables; RUN=Cost 
 	$(GO) test -count=1 -timeout 60m -run '^$$' -bench '$(RUN)' -benchtime 1x ./bench; \
 	$(GO) test -count=1 -timeout 60m -run '^$$' -bench '$(RUN)' -skip Accuracy -benchtime 40000x ./haproxy; \
 	$(GO) test -count=1 -timeout 60m -run '^$$' -bench '$(RUN)' -skip CPU -benchtime 1x ./haproxy
-	$(GO) test -count=1 -run '^$$' -bench '$(RUN)' -benchmem ./pkg/limits ./pkg/ratelimit ./pkg/concurrency ./pkg/bandwidth ./internal/polygen/view ./internal/spoa ./internal/spop ./internal/bus
+	$(GO) test -count=1 -run '^$$' -bench '$(RUN)' -benchmem ./pkg/limits ./pkg/limits/limitfile ./pkg/ratelimit ./pkg/concurrency ./pkg/bandwidth ./internal/polygen/view ./internal/spoa ./internal/spop ./internal/bus
 	@scripts/setup postgresql
 	$(GO) test -count=1 -run '^$$' -bench '$(RUN)' ./pkg/jobs/...
 	cd $(RIVER) && $(GO) test -count=1 -run '^$$' -bench '$(RUN)' -benchtime 1x .

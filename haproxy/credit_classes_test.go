@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 func TestCreditClasses(t *testing.T) {
@@ -30,7 +30,7 @@ func TestCreditClasses(t *testing.T) {
 		{"more than have room", many, nil},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			set, err := limits.Parse("limits.yaml", []byte(row.file))
+			set, err := limitfile.Parse("limits.yaml", []byte(row.file))
 			if err != nil {
 				t.Fatal(err)
 			}

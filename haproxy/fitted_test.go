@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 // parts are what files that are fitted to a limit file may lack, by expressions of lines.
@@ -94,7 +95,7 @@ func TestFittedFiles(t *testing.T) {
 // What a limit file needs is in the configuration for it.
 func TestForLimits(t *testing.T) {
 	t.Parallel()
-	set, err := limits.Parse("limits.yaml", []byte("version: 1\ndefault_tier: free\ntiers: {free: {requests: {PUT: 1}, bandwidth: {down: 1MiB}}}\n"+
+	set, err := limitfile.Parse("limits.yaml", []byte("version: 1\ndefault_tier: free\ntiers: {free: {requests: {PUT: 1}, bandwidth: {down: 1MiB}}}\n"+
 		"exempt: {addresses: [10.0.0.0/8]}\nper_address: {concurrent: 5}\n"))
 	if err != nil {
 		t.Fatal(err)

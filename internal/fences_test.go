@@ -19,7 +19,7 @@ func TestFences(t *testing.T) {
 		without   []string // packages that it does not link, nor any below them
 	}{
 		{"the agent does not know polygen", "cmd/spoa",
-			[]string{"internal/polygen", "internal/limitfile", "internal/limitwatch", "internal/up", "github.com/alicebob/miniredis/v2"}},
+			[]string{"internal/polygen", "internal/limitwatch", "internal/up", "github.com/alicebob/miniredis/v2"}},
 		{"polygen does not know the agent, and does not talk to HAProxy", "cmd/polygen",
 			[]string{"internal/spoa", "internal/peers", "internal/spop", "internal/runtimeapi", "haproxy", "github.com/negasus/haproxy-spoe-go", "github.com/alicebob/miniredis/v2"}},
 		{"the API's types know no daemon", "internal/api",
@@ -33,6 +33,21 @@ func TestFences(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What decides about requests links neither YAML nor anything else that is not of the standard
+// library or its own.
+func TestCores(t *testing.T) {
+	cores := []string{"pkg/limits", "pkg/ratelimit", "pkg/concurrency", "pkg/bandwidth", "pkg/credit", "pkg/quota"}
+	allowed := append(slices.Clone(cores), "pkg/internal/agenda")
+	for _, core := range cores {
+		for _, pkg := range dependencies(t, core) {
+			first, _, _ := strings.Cut(pkg, "/") // of the standard library's there is none with a dot
+			if (first == "pkg" || strings.Contains(first, ".")) && !slices.Contains(allowed, pkg) {
+				t.Errorf("%s links %s, want the standard library and %q alone", core, pkg, allowed)
+			}
+		}
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/cli"
 	"github.com/sluice-qos/sluice/internal/limitdiff"
-	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 // The exit codes of diff are those of diff(1).
@@ -32,11 +32,11 @@ The exit code is 0 if nothing differs, 1 if something does, and 2 if a file has 
 }
 
 func (d *diff) run(stdout, stderr io.Writer) int {
-	before, err := limits.Load(d.Old)
+	before, err := limitfile.Load(d.Old)
 	if err != nil {
 		fmt.Fprintln(stderr, err)
 	}
-	after, newErr := limits.Load(d.New)
+	after, newErr := limitfile.Load(d.New)
 	if newErr != nil {
 		fmt.Fprintln(stderr, newErr)
 	}

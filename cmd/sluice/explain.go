@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/terminal"
 	"github.com/sluice-qos/sluice/internal/terms"
 	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 type explain struct {
@@ -63,7 +64,7 @@ func (e *explain) run(stdout, stderr io.Writer) int {
 	if e.Job != 0 {
 		return cli.Exit(stderr, "sluice explain", e.explainJob(stdout))
 	}
-	set, err := limits.Load(e.Limits)
+	set, err := limitfile.Load(e.Limits)
 	if err != nil {
 		fmt.Fprintln(stderr, nameLimits(err, e.Limits))
 		return 1
@@ -182,7 +183,7 @@ type fact struct {
 }
 
 func newAccount(file string, set *limits.Set, user, endpoint string) *account {
-	l, o := set.User(limits.EndpointKey(endpoint, limits.KeyOf(user))), set.OriginAt(endpoint, user)
+	l, o := set.User(limits.EndpointKey(endpoint, limits.KeyOf(user))), limitfile.OriginAt(set, endpoint, user)
 	a := &account{limits: l, who: who(file, user, l, o)}
 	if endpoint != "" {
 		a.notes = append(a.notes, "at endpoint "+endpoint)
@@ -242,7 +243,7 @@ func newAccount(file string, set *limits.Set, user, endpoint string) *account {
 }
 
 // who says who the user is to the limit file.
-func who(file, user string, l *limits.Limits, o limits.Origin) string {
+func who(file, user string, l *limits.Limits, o limitfile.Origin) string {
 	named := fmt.Sprintf("user %s: %s:%d", terminal.Name(user), o.File, o.User)
 	if o.Pattern != "" {
 		named = fmt.Sprintf("user %s: %s at %s:%d", terminal.Name(user), terminal.Name(o.Pattern), o.File, o.User)
@@ -267,7 +268,7 @@ func who(file, user string, l *limits.Limits, o limits.Origin) string {
 }
 
 // until says when what the file says of a user ends, and what follows.
-func until(o limits.Origin) string {
+func until(o limitfile.Origin) string {
 	next := "the limits of their tier"
 	if o.Then != "" {
 		next = "the limits of tier " + terminal.Name(o.Then)

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/cli"
 	"github.com/sluice-qos/sluice/internal/terminal"
 	"github.com/sluice-qos/sluice/internal/terms"
-	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 type forHAProxy struct {
@@ -36,7 +36,7 @@ func (h *forHAProxy) run(stdout, stderr io.Writer) int {
 func (h *forHAProxy) write(stdout, stderr io.Writer) error {
 	c := haproxy.Config{Identify: h.Identify}
 	if h.Limits != "" {
-		set, err := limits.Load(h.Limits)
+		set, err := limitfile.Load(h.Limits)
 		if err != nil {
 			return err
 		}

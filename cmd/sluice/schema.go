@@ -4,7 +4,7 @@ import (
 	"io"
 
 	"github.com/sluice-qos/sluice/internal/cli"
-	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 type schema struct{}
@@ -17,6 +17,6 @@ func (*schema) Help() string {
 }
 
 func (*schema) run(stdout, stderr io.Writer) int {
-	_, err := stdout.Write(limits.Schema())
+	_, err := stdout.Write(limitfile.Schema())
 	return cli.Exit(stderr, "sluice schema", err)
 }

@@ -11,12 +11,13 @@ import (
 	"github.com/sluice-qos/sluice/internal/terminal"
 	"github.com/sluice-qos/sluice/internal/terms"
 	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 // Report writes what a limit file says. It is not safe for concurrent use.
 type Report struct {
 	w     io.Writer
-	files limits.Files
+	files limitfile.Files
 	set   *limits.Set // as it is now
 	now   time.Time
 	ends  *terms.Ends
@@ -27,11 +28,11 @@ type Report struct {
 
 // New reads a limit file, with its files of users. An error says where it is wrong.
 func New(w io.Writer, path string, now time.Time) (*Report, error) {
-	files, err := limits.ReadFiles(path)
+	files, err := limitfile.ReadFiles(path)
 	if err != nil {
 		return nil, err
 	}
-	set, err := limits.Parse(path, files.Data)
+	set, err := limitfile.Parse(path, files.Data)
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +53,7 @@ func (r *Report) Hide(path string) error {
 	if err != nil {
 		return fmt.Errorf("key secret file %s: %w", path, err)
 	}
-	hidden, err := r.set.Hide(secrets)
+	hidden, err := limitfile.Hide(r.set, secrets)
 	if err != nil {
 		return err
 	}

@@ -6,11 +6,12 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/limitdiff"
 	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 func ExampleWrite() {
 	load := func(text string) *limits.Set {
-		set, err := limits.Parse("limits.yaml", []byte("version: 1\ndefault_tier: free\n"+text))
+		set, err := limitfile.Parse("limits.yaml", []byte("version: 1\ndefault_tier: free\n"+text))
 		if err != nil {
 			panic(err)
 		}

@@ -14,7 +14,7 @@ import (
 )
 
 // Write writes how what users may do after differs from what they may do before, as of now,
-// and reports whether it does. It takes sets in which nothing has ended, as limits.Load
+// and reports whether it does. It takes sets in which nothing has ended, as limitfile.Load
 // makes them.
 func Write(w io.Writer, before, after *limits.Set, now time.Time) (differ bool) {
 	c := newComparison(w, before, after, now)

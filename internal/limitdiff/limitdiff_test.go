@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 // TestUnion: each name once, in order, with the sequences that have it.
@@ -94,7 +95,7 @@ func choose(t *rapid.T, chosen []int) *limits.Set {
 			source += "  " + user + ": " + is + "\n"
 		}
 	}
-	set, err := limits.Parse("f", []byte(source))
+	set, err := limitfile.Parse("f", []byte(source))
 	if err != nil {
 		t.Fatalf("%v:\n%s", err, source)
 	}

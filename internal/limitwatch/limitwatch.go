@@ -29,6 +29,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/secretfile"
 	"github.com/sluice-qos/sluice/internal/tracing"
 	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 const (
@@ -251,7 +252,7 @@ func (w *Watcher) read() (data, secrets []byte, err error) {
 			stats[path] = info
 		}
 	}
-	files, err := limits.ReadFiles(w.path)
+	files, err := limitfile.ReadFiles(w.path)
 	w.files, w.folders, w.stats = files.Paths, files.Folders, stats
 	if w.secrets == "" {
 		return files.Data, nil, err
@@ -269,7 +270,7 @@ func (w *Watcher) read() (data, secrets []byte, err error) {
 
 // parse makes a set of what was read.
 func (w *Watcher) parse(data, secrets []byte) (*limits.Set, error) {
-	set, err := limits.Parse(w.path, data)
+	set, err := limitfile.Parse(w.path, data)
 	if w.secrets == "" {
 		return set, err
 	}
@@ -281,13 +282,13 @@ func (w *Watcher) parse(data, secrets []byte) (*limits.Set, error) {
 		return nil, fmt.Errorf("key secret file %s: %w", w.secrets, err)
 	}
 	secretfile.WarnOfReaders(w.log, w.secrets)
-	return set.Hide(parsed)
+	return limitfile.Hide(set, parsed)
 }
 
 // withoutNames tells of an error where a file is wrong, and not what it says there: that
 // may be a user's name, or what was meant to be one.
 func (w *Watcher) withoutNames(err error) error {
-	var errs limits.Errors
+	var errs limitfile.Errors
 	if !errors.As(err, &errs) {
 		return err
 	}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -323,7 +324,7 @@ func TestReload(t *testing.T) {
 	write(t, path, broken)
 	for range 2 { // every time, not only the first
 		want := path + `:3:28: tier "free": concurrent must be 1 or more, got 0; write unlimited to lift the limit`
-		var errs limits.Errors
+		var errs limitfile.Errors
 		if err := h.Reload(); !errors.As(err, &errs) || err.Error() != want {
 			t.Errorf("Reload of a broken file = %v, want %s", err, want)
 		}

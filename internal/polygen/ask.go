@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 // from says which polygen answers.
@@ -137,7 +138,7 @@ const maxWhere = 64
 type where struct {
 	mu     sync.Mutex
 	set    *limits.Set
-	users  map[named]limits.Origin
+	users  map[named]limitfile.Origin
 	wanted atomic.Pointer[unknownOrigin] // the last question of a live answer, which cannot wait
 }
 
@@ -155,12 +156,12 @@ func (w *where) of(set *limits.Set, user string, out *api.User) {
 	}
 	defer w.mu.Unlock()
 	if w.set != set || len(w.users) >= maxWhere { // beginning anew is simpler than choosing whom to forget
-		w.set, w.users = set, make(map[named]limits.Origin)
+		w.set, w.users = set, make(map[named]limitfile.Origin)
 	}
 	who := named{out.Endpoint, user}
 	o, ok := w.users[who]
 	if !ok {
-		o = set.OriginAt(who.endpoint, who.user)
+		o = limitfile.OriginAt(set, who.endpoint, who.user)
 		w.users[who] = o
 	}
 	tellOrigin(o, out)
@@ -199,7 +200,7 @@ func (w *where) run(ctx context.Context) error {
 	}
 }
 
-func tellOrigin(o limits.Origin, out *api.User) {
+func tellOrigin(o limitfile.Origin, out *api.User) {
 	if o.User > 0 {
 		out.Entry = &api.Entry{File: o.File, Line: o.User, Pattern: o.Pattern, Comment: o.Comment, Then: o.Then, Expired: o.Expired}
 		if !o.Until.IsZero() {

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 // The polygen that leads adds up each second of Redis' buckets once.
@@ -141,7 +141,7 @@ func TestClusterEventsOfManyTiers(t *testing.T) {
 func TestEventsOfAUser(t *testing.T) {
 	addr := redis(t)
 	g := newGenerator(t, addr, "one", nil)
-	set, err := limits.Parse("limits.yaml", []byte(userMetricsLimits))
+	set, err := limitfile.Parse("limits.yaml", []byte(userMetricsLimits))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 const (
@@ -85,12 +86,12 @@ func (p *Polygen) adopt(file *limits.Set) {
 	defer h.mu.Unlock()
 	h.file = file
 	h.filed.Store(file.At(p.clock.Now()))
-	set, refused := file.With(h.list)
+	set, refused := limitfile.WithOverrides(file, h.list)
 	p.enforce(set, refused)
 }
 
 // enforce puts limits into force. The lock must be held.
-func (p *Polygen) enforce(set *limits.Set, refused []limits.Refused) {
+func (p *Polygen) enforce(set *limits.Set, refused []limitfile.Refused) {
 	h := &p.hand
 	now := p.clock.Now()
 	set = set.At(now)
@@ -157,7 +158,7 @@ func (p *Polygen) fetchHand(ctx context.Context) error {
 	list := present(h.list, p.clock.Now())
 	switch {
 	case version != "":
-		if list, err = limits.DecodeOverrides(data); err != nil {
+		if list, err = limitfile.DecodeOverrides(data); err != nil {
 			// The list is of another version of Sluice, or was damaged. What is in force stays,
 			// and the next change replaces the list.
 			p.options.Logger.Warn("overrides by hand in Redis cannot be read", slog.Any("error", err))
@@ -166,13 +167,13 @@ func (p *Polygen) fetchHand(ctx context.Context) error {
 		}
 		version, list = p.keepHidden(ctx, version, list)
 	case len(list) > 0: // Redis was emptied: when the last override is removed, an empty list is kept
-		if version, err = p.options.Bus.KeepOverrides(ctx, "", limits.EncodeOverrides(list), p.needed(list)); err != nil {
+		if version, err = p.options.Bus.KeepOverrides(ctx, "", limitfile.EncodeOverrides(list), p.needed(list)); err != nil {
 			return err
 		}
 		p.options.Logger.Info("redis has forgotten the overrides by hand: it was told again", slog.Int("overrides", len(list)))
 	}
 	h.version, h.list = version, list
-	set, refused := h.file.With(list)
+	set, refused := limitfile.WithOverrides(h.file, list)
 	p.enforce(set, refused)
 	return nil
 }
@@ -209,11 +210,11 @@ func (p *Polygen) changeHand(ctx context.Context, change func([]limits.Override)
 		if err != nil {
 			return err
 		}
-		data := limits.EncodeOverrides(list)
-		if len(list) > limits.MaxOverrides || len(data) > limits.MaxOverridesSize {
-			return fmt.Errorf("%w; %d are possible, of %d bytes together", api.ErrFull, limits.MaxOverrides, limits.MaxOverridesSize)
+		data := limitfile.EncodeOverrides(list)
+		if len(list) > limitfile.MaxOverrides || len(data) > limitfile.MaxOverridesSize {
+			return fmt.Errorf("%w; %d are possible, of %d bytes together", api.ErrFull, limitfile.MaxOverrides, limitfile.MaxOverridesSize)
 		}
-		set, refused := h.file.With(list)
+		set, refused := limitfile.WithOverrides(h.file, list)
 		for _, r := range refused {
 			switch {
 			case !known(h.list, r.Override):
@@ -249,7 +250,7 @@ func (p *Polygen) Overrides() api.Overrides {
 	h.mu.Lock()
 	list, problems := present(h.list, p.clock.Now()), h.problems
 	h.mu.Unlock()
-	out := api.Overrides{From: p.from(), Overrides: []api.ByHand{}, Capacity: limits.MaxOverrides}
+	out := api.Overrides{From: p.from(), Overrides: []api.ByHand{}, Capacity: limitfile.MaxOverrides}
 	for _, o := range list {
 		b := shown(o)
 		b.Problem = problems[of(o)]
@@ -276,7 +277,7 @@ func (p *Polygen) Override(ctx context.Context, a api.Act) (api.Override, error)
 	}
 	err := errByName(a)
 	if err == nil {
-		err = o.Check()
+		err = limitfile.CheckOverride(o)
 	}
 	if err == nil {
 		err = p.changeHand(ctx, func(list []limits.Override) ([]limits.Override, error) {

@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 func act(user, set string) api.Act {
@@ -65,7 +66,7 @@ func TestOverridesAreShared(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		given, err := limits.Parse("given", source)
+		given, err := limitfile.Parse("given", source)
 		if err != nil {
 			return err
 		}
@@ -273,19 +274,19 @@ func TestOverridesThatDoNotGoTogether(t *testing.T) {
 
 func TestTooManyOverrides(t *testing.T) {
 	g := newGenerator(t, redis(t), "one", nil)
-	list := make([]limits.Override, limits.MaxOverrides)
+	list := make([]limits.Override, limitfile.MaxOverrides)
 	for i := range list {
 		list[i] = limits.Override{User: fmt.Sprint("u", i), Limits: json.RawMessage(`{"concurrent":7}`), Reason: "r", Until: time.Now().Add(time.Hour)}
 	}
-	if _, err := g.options.Bus.KeepOverrides(t.Context(), "", limits.EncodeOverrides(list), time.Hour); err != nil {
+	if _, err := g.options.Bus.KeepOverrides(t.Context(), "", limitfile.EncodeOverrides(list), time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := g.Override(t.Context(), act("bob", `{"concurrent":50}`)); !errors.Is(err, api.ErrFull) {
 		t.Errorf("Override beyond %d = %v, want %v", len(list), err, api.ErrFull)
 	}
 	g.must(t, act("u7", `{"concurrent":50}`)) // in place of the one that u7 has
-	if n := testutil.ToFloat64(g.hand.metrics.inForce); n != limits.MaxOverrides {
-		t.Errorf("sluice_overrides = %v, want %d", n, limits.MaxOverrides)
+	if n := testutil.ToFloat64(g.hand.metrics.inForce); n != limitfile.MaxOverrides {
+		t.Errorf("sluice_overrides = %v, want %d", n, limitfile.MaxOverrides)
 	}
 }
 

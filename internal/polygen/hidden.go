@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 // Where users' names are hidden (see limits.Secrets) the cluster knows users by their keys
@@ -89,7 +90,7 @@ func (p *Polygen) keepHidden(ctx context.Context, version string, list []limits.
 	if !changed {
 		return version, hidden
 	}
-	if kept, err := p.options.Bus.KeepOverrides(ctx, version, limits.EncodeOverrides(hidden), p.needed(hidden)); err == nil {
+	if kept, err := p.options.Bus.KeepOverrides(ctx, version, limitfile.EncodeOverrides(hidden), p.needed(hidden)); err == nil {
 		version = kept
 	}
 	return version, hidden

@@ -16,6 +16,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/policy"
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
@@ -50,7 +51,7 @@ func TestOptions(t *testing.T) {
 }
 
 func TestLimitOf(t *testing.T) {
-	set, err := limits.Parse("limits", []byte(tenGets))
+	set, err := limitfile.Parse("limits", []byte(tenGets))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -334,7 +335,7 @@ func TestLimitsArePublished(t *testing.T) {
 
 func version(t *testing.T, text string) string {
 	t.Helper()
-	set, err := limits.Parse("limits", []byte(text))
+	set, err := limitfile.Parse("limits", []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}

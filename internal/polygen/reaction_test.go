@@ -7,12 +7,12 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/policy"
-	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
 func TestReactions(t *testing.T) {
-	set, err := limits.Parse("limits.yaml", []byte("version: 1\ndefault_tier: a\nendpoints: [e]\ntiers: {a: {requests: {GET: 5}, endpoints: {\"*\": {requests: {GET: 5}}}}, dry: {mode: dry-run, requests: {GET: 5}}}\nusers: {dry: dry}\n"))
+	set, err := limitfile.Parse("limits.yaml", []byte("version: 1\ndefault_tier: a\nendpoints: [e]\ntiers: {a: {requests: {GET: 5}, endpoints: {\"*\": {requests: {GET: 5}}}}, dry: {mode: dry-run, requests: {GET: 5}}}\nusers: {dry: dry}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}

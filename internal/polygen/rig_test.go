@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/limitwatch"
 	"github.com/sluice-qos/sluice/internal/policy"
 	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
@@ -253,7 +253,7 @@ func (a *agents) versions() []string {
 // published waits until the limits in Redis are these.
 func (a *agents) published(text string) {
 	a.t.Helper()
-	set, err := limits.Parse("limits", []byte(text))
+	set, err := limitfile.Parse("limits", []byte(text))
 	if err != nil {
 		a.t.Fatal(err)
 	}

@@ -11,11 +11,12 @@ import (
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
 func TestThrottled(t *testing.T) {
-	set, err := limits.Parse("limits", []byte(`version: 1
+	set, err := limitfile.Parse("limits", []byte(`version: 1
 default_tier: free
 tiers: {free: {requests: {GET: 10, PUT: 5, POST: {minute: 100}}}}
 users: {trial: {tier: free, mode: dry-run}}
@@ -69,7 +70,7 @@ func TestMetricsOfTheFleet(t *testing.T) {
 // What polygen decides by is told when it changes, and so is whom it throttles.
 func TestMetricsOfDecisions(t *testing.T) {
 	g := newGenerator(t, "127.0.0.1:1", "polygen", nil)
-	set, err := limits.Parse("limits", []byte("version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 10}}}\n"))
+	set, err := limitfile.Parse("limits", []byte("version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 10}}}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}

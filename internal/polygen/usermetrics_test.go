@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
@@ -37,7 +38,7 @@ users: {mover: moving, staff: staff}
 func metered(t *testing.T, m UserMetrics, events func(now time.Time) []bus.Event) *generator {
 	t.Helper()
 	g := newGenerator(t, "127.0.0.1:1", "one", func(o *Options) { o.UserMetrics = m })
-	set, err := limits.Parse("limits.yaml", []byte(userMetricsLimits))
+	set, err := limitfile.Parse("limits.yaml", []byte(userMetricsLimits))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 // beatEvery is how often an agent says that it is there.
@@ -118,7 +119,7 @@ func (a *Agent) fetchLimits(ctx context.Context) error {
 	if set := a.limiter.set.Load(); set != nil && set.Version() == version {
 		return nil
 	}
-	set, err := limits.Parse("published limits", source)
+	set, err := limitfile.Parse("published limits", source)
 	if err != nil {
 		a.traceLimits(ctx, began, version, nil)
 		return fmt.Errorf("parse the published limits %s: %w", version, err)

@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
@@ -210,7 +211,7 @@ func (r *rig) want(user, class string, allowed bool, took time.Duration) {
 
 func parse(t testing.TB, text string) *limits.Set {
 	t.Helper()
-	set, err := limits.Parse("limits", []byte(text))
+	set, err := limitfile.Parse("limits", []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ type End struct {
 	Tier string // the user's from then on
 }
 
-// NewEnds takes a set in which nothing has ended, as limits.Load makes it.
+// NewEnds takes a set in which nothing has ended, as limitfile.Load makes it.
 func NewEnds(set *limits.Set) *Ends {
 	e := &Ends{before: set, after: set, endpoints: slices.Concat([]string{""}, set.Endpoints(), []string{limits.All})}
 	for t := set.Expires(); !t.IsZero(); t = e.after.Expires() {

@@ -4,10 +4,11 @@ import (
 	"testing"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 func TestEnds(t *testing.T) {
-	set, err := limits.Parse("limits.yaml", []byte(`version: 1
+	set, err := limitfile.Parse("limits.yaml", []byte(`version: 1
 default_tier: free
 endpoints: [e]
 tiers: {free: {concurrent: 5}, pro: {concurrent: 50}}

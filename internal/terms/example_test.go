@@ -5,10 +5,11 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/terms"
 	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 func load(text string) *limits.Set {
-	set, err := limits.Parse("limits.yaml", []byte(text))
+	set, err := limitfile.Parse("limits.yaml", []byte(text))
 	if err != nil {
 		panic(err)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/terminal"
 	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 // OfJobs are the terms of background jobs, with the number of all first.
@@ -55,7 +56,7 @@ func Builtin(name, tier, defaultTier string) (source string, ok bool) {
 		return "", false
 	}
 	switch {
-	case limits.KnowsJobs(tier):
+	case limitfile.KnowsJobs(tier):
 		return "not stated: what tiers named " + tier + " have", true
 	case tier != defaultTier:
 		return "not stated: as in the default tier " + terminal.Name(defaultTier), true

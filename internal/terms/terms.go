@@ -14,7 +14,7 @@ import (
 
 // A term is one thing that limits say, as check, diff and explain show it.
 type Term struct {
-	Name   string   // the field's path, as in limits.Origin: requests.GET/minute
+	Name   string   // the field's path, as in limitfile.Origin: requests.GET/minute
 	Amount string   // such as "10/minute"
 	Notes  []string // such as "burst 5" and "dry-run"
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/polygen"
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 const (
@@ -340,7 +341,7 @@ func TestRotationOfSecrets(t *testing.T) {
 // these secrets.
 func (m *machine) instanceWith(t *testing.T, address, secrets string) {
 	t.Helper()
-	set, err := limits.Load(m.Limits)
+	set, err := limitfile.Load(m.Limits)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -348,7 +349,7 @@ func (m *machine) instanceWith(t *testing.T, address, secrets string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if set, err = set.Hide(parsed); err != nil {
+	if set, err = limitfile.Hide(set, parsed); err != nil {
 		t.Fatal(err)
 	}
 	dir, err := os.MkdirTemp("", "sluice")

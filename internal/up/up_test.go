@@ -23,7 +23,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 // TestMain overlooks the one goroutine that outlives a pool of connections to a Redis
@@ -261,7 +261,7 @@ func TestReload(t *testing.T) {
 	m.awaitReady(t)
 	inForce := func(source string) {
 		t.Helper()
-		set, err := limits.Parse("limits", []byte(source))
+		set, err := limitfile.Parse("limits", []byte(source))
 		if err != nil {
 			t.Fatal(err)
 		}

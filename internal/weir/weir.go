@@ -26,7 +26,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 // The names that have a meaning of their own.
@@ -43,7 +43,7 @@ type file struct {
 
 // Convert returns the limit file of Sluice that does what a limit file of Weir
 // does. The name stands for the file in errors and in a comment. What it returns
-// limits.Parse accepts.
+// limitfile.Parse accepts.
 func Convert(name string, data []byte) ([]byte, error) {
 	f, err := parse(data)
 	if err != nil {
@@ -55,7 +55,7 @@ func Convert(name string, data []byte) ([]byte, error) {
 	}
 	w := writer{file: f, fallback: fallback}
 	w.write(name)
-	if _, err := limits.Parse("the converted file", w.Bytes()); err != nil {
+	if _, err := limitfile.Parse("the converted file", w.Bytes()); err != nil {
 		return nil, fmt.Errorf("%s: cannot be expressed as a limit file of Sluice: %w", name, err)
 	}
 	return w.Bytes(), nil

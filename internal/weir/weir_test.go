@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 var update = flag.Bool("update", false, "write the golden files in testdata")
@@ -57,7 +58,7 @@ func TestConvertMeaning(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	set, err := limits.Parse("limits.yaml", converted)
+	set, err := limitfile.Parse("limits.yaml", converted)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +104,7 @@ func TestConvertOperations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	set, err := limits.Parse("limits.yaml", converted)
+	set, err := limitfile.Parse("limits.yaml", converted)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +165,7 @@ func FuzzConvert(f *testing.F) {
 		if err != nil {
 			return
 		}
-		set, err := limits.Parse("f", converted)
+		set, err := limitfile.Parse("f", converted)
 		if err != nil {
 			t.Fatalf("%v in\n%s", err, converted)
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 func TestGrantOf(t *testing.T) {
@@ -77,7 +78,7 @@ func TestByDefault(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	hidden, err := setOf(t, tiers).Hide(secrets)
+	hidden, err := limitfile.Hide(setOf(t, tiers), secrets)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +135,7 @@ func TestPossibleKey(t *testing.T) {
 
 func setOf(t *testing.T, file string) *limits.Set {
 	t.Helper()
-	set, err := limits.Parse("limits.yaml", []byte("version: 1\n"+file))
+	set, err := limitfile.Parse("limits.yaml", []byte("version: 1\n"+file))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 func TestPossible(t *testing.T) {
@@ -39,7 +40,7 @@ func TestPossible(t *testing.T) {
 // limitsOf is what a user of a tier has.
 func limitsOf(t *testing.T, tier string) *limits.Limits {
 	t.Helper()
-	set, err := limits.Parse("limits.yaml", []byte("version: 1\ndefault_tier: a\ntiers: {a: "+tier+"}\n"))
+	set, err := limitfile.Parse("limits.yaml", []byte("version: 1\ndefault_tier: a\ntiers: {a: "+tier+"}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}

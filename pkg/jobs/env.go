@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 // Env is what environment variables say of fairness.
@@ -48,7 +48,7 @@ func FromEnv(lookup func(string) (string, bool)) (Env, error) {
 	})
 	for _, tier := range []string{"free", "pro", "pro_plus", "enterprise"} {
 		read("FAIRNESS_"+strings.ToUpper(tier)+"_LIMIT", func(text string) error {
-			n, err := limits.ParseJobs(text)
+			n, err := limitfile.ParseJobs(text)
 			if err == nil {
 				e.Totals[tier] = n
 			}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 // Unlimited is the Total of who has no limit of jobs: users who are exempt, those whose
@@ -72,7 +73,7 @@ func (f FileTiers) of(l *limits.Limits) Tier {
 
 // withoutFile are the tiers that there are without a limit file.
 var withoutFile = sync.OnceValue(func() *limits.Set {
-	set, err := limits.Parse("tiers", []byte("version: 1\ndefault_tier: free\ntiers: {free: {}, pro: {}, pro_plus: {}, enterprise: {}}\n"))
+	set, err := limitfile.Parse("tiers", []byte("version: 1\ndefault_tier: free\ntiers: {free: {}, pro: {}, pro_plus: {}, enterprise: {}}\n"))
 	if err != nil {
 		panic(err) // cannot be: it is always the same
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-qos/sluice/pkg/jobs"
 	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 const tiersFile = `version: 1
@@ -36,7 +37,7 @@ users:
 
 func parse(t testing.TB, source string) *limits.Set {
 	t.Helper()
-	set, err := limits.Parse("limits.yaml", []byte(source))
+	set, err := limitfile.Parse("limits.yaml", []byte(source))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 // LimitFile keeps a limit file, with those of its users_from, loaded in a worker. It
@@ -23,7 +24,7 @@ type LimitFile struct {
 	problem string            // of the last time
 }
 
-// OpenLimitFile loads a file. The error is that of limits.Load.
+// OpenLimitFile loads a file. The error is that of limitfile.Load.
 func OpenLimitFile(path string) (*LimitFile, error) {
 	f := &LimitFile{path: path}
 	if _, err := f.load(); err != nil {
@@ -70,7 +71,7 @@ func (f *LimitFile) Run(ctx context.Context, every time.Duration, changed func(e
 // load reads the files again if they may have changed, and reports whether what they
 // say did.
 func (f *LimitFile) load() (changed bool, err error) {
-	files, err := limits.ReadFiles(f.path)
+	files, err := limitfile.ReadFiles(f.path)
 	if err != nil {
 		return false, err
 	}
@@ -78,7 +79,7 @@ func (f *LimitFile) load() (changed bool, err error) {
 	if sum == f.content {
 		return false, nil
 	}
-	set, err := limits.Parse(f.path, files.Data)
+	set, err := limitfile.Parse(f.path, files.Data)
 	if err != nil {
 		return false, err
 	}

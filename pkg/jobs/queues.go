@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 // Classes lists all classes, in the order of the limit file.
@@ -131,7 +132,7 @@ func QueuesOf(set *limits.Set, prefixes map[string]string, lookup func(string) (
 				continue
 			}
 			read[prefix] = service
-			n, err := limits.ParseWorkers(text)
+			n, err := limitfile.ParseWorkers(text)
 			if err != nil {
 				errs = append(errs, fmt.Errorf("%s=%q: %w", name, text, err))
 				continue
@@ -152,7 +153,7 @@ var prefixForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 func prefixOf(service string, prefixes map[string]string) (string, error) {
 	prefix, ok := prefixes[service]
 	switch {
-	case !limits.ValidService(service):
+	case !limitfile.ValidService(service):
 		return "", fmt.Errorf("service %q: want 1 to 54 of a-z and 0-9, with single _ or - between them", service)
 	case !ok:
 		return strings.ToUpper(strings.ReplaceAll(service, "-", "_")), nil

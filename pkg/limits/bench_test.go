@@ -1,54 +1,57 @@
-package limits
+package limits_test
 
 import (
 	"bytes"
 	"fmt"
-	"runtime"
 	"testing"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
-// BenchmarkParse reads files of 100 000 users and reports what a user costs:
-// the time to read the entry, and the memory that it keeps (the source included).
-func BenchmarkParse(b *testing.B) {
-	const users = 100_000
-	for name, value := range map[string]string{
-		"tier":       "pro",
-		"concurrent": "{tier: pro, concurrent: 250}",
-		"requests":   `{tier: pro, requests: {GET: 7, "*": 9}}`,
-	} {
-		var file bytes.Buffer
-		file.WriteString("version: 1\ndefault_tier: free\ntiers: {free: {concurrent: 10}, pro: {requests: {GET: 100, \"*\": 200}}}\nusers:\n")
-		for i := range users {
-			fmt.Fprintf(&file, "  user-%07d: %s\n", i, value)
+func BenchmarkAppendRates(b *testing.B) {
+	set := mustParse(b, "version: 1\ndefault_tier: a\ntiers: {a: {requests: {GET: 1, PUT: 3, '*': 9}}}")
+	room := make([]limits.Rate, 0, limits.MaxRates)
+	for b.Loop() {
+		set.User("alice").AppendRates(room, "PUT", "")
+	}
+}
+
+// BenchmarkUser looks users up among a million: the same thousand again and again,
+// as busy users are, and all, each of whom is somewhere else in memory.
+func BenchmarkUser(b *testing.B) {
+	set, err := limitfile.Parse("f", millionUsers(1_000_000))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, of := range []int{1000, 1_000_000} {
+		keys := make([]string, of)
+		for i := range keys {
+			keys[i] = fmt.Sprintf("user-%07d", uint32(i)*2654435761%1_000_000)
 		}
-		b.Run(name, func(b *testing.B) {
-			var set *Set
-			before := heap()
-			for b.Loop() {
-				var err error
-				if set, err = Parse("bench.yaml", file.Bytes()); err != nil {
-					b.Fatal(err)
-				}
+		b.Run(fmt.Sprint("named/", of), func(b *testing.B) {
+			for i := 0; b.Loop(); i++ {
+				set.User(keys[i%of])
 			}
-			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/users, "ns/user")
-			b.ReportMetric(float64(heap()-before)/users, "B/user")
-			runtime.KeepAlive(set)
+		})
+		for i := range keys {
+			keys[i] = "other" + keys[i]
+		}
+		b.Run(fmt.Sprint("unnamed/", of), func(b *testing.B) {
+			for i := 0; b.Loop(); i++ {
+				set.User(keys[i%of])
+			}
 		})
 	}
 }
 
-func heap() uint64 {
-	runtime.GC()
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return m.HeapAlloc
-}
-
-func BenchmarkAppendRates(b *testing.B) {
-	set := mustParse(b, "version: 1\ndefault_tier: a\ntiers: {a: {requests: {GET: 1, PUT: 3, '*': 9}}}")
-	room := make([]Rate, 0, MaxRates)
-	for b.Loop() {
-		set.User("alice").AppendRates(room, "PUT", "")
+// millionUsers is a file of so many users, each of whom costs 22 bytes of it.
+func millionUsers(n int) []byte {
+	var file bytes.Buffer
+	file.WriteString("version: 1\ndefault_tier: free\ntiers: {free: {concurrent: 10}, pro: {requests: {GET: 100, \"*\": 200}}}\nusers:\n")
+	for i := range n {
+		fmt.Fprintf(&file, "  user-%07d: pro\n", i)
 	}
+	return file.Bytes()
 }

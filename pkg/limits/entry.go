@@ -1,11 +1,21 @@
 package limits
 
-// entry is what the file says of one user, or of all users of a pattern or a tier.
-// Users of whom it says the same share it.
-type entry struct {
-	limits   *Limits // away from endpoints, and at those where more has none
-	together *Limits // at all endpoints and away from them, taken together; rates only, and no other limit
-	more     *more   // nil for most
+// Entry is what a limit file says of one user, or of all users of a pattern or a tier.
+// Users of whom it says the same should share one. An Entry never changes.
+type Entry struct {
+	Limits   *Limits // away from endpoints, and at those where More has none
+	Together *Limits // at all endpoints and away from them, taken together; rates only, and no other limit
+	More     *More   // nil for most, so that an entry for each of many users is small
+}
+
+// More is what few entries have.
+type More struct {
+	Endpoints []*Limits // by index in Content.Endpoints; empty if they are like everywhere
+
+	// Then is what counts from Until on. It has no Until of its own, unless the entry is of
+	// an override by hand.
+	Until int64 // Unix time in ns; 0 if the entry never ends
+	Then  *Entry
 }
 
 // What at takes in place of an endpoint's index.
@@ -14,23 +24,40 @@ const (
 	allEndpoints      = -2 // the limits over all of them together
 )
 
-type more struct {
-	endpoints []*Limits // by index in Set.endpoints; empty if they are like everywhere
-	until     int64     // Unix time in ns from which then is what counts; 0 if it never is
-	then      *entry    // has no until, unless this is of an override by hand
-}
-
 // at returns the limits at a time, at an endpoint (by index), away from endpoints, or over
 // all of them together.
-func (e *entry) at(now int64, endpoint int) *Limits {
-	if e.more != nil && e.more.until != 0 && e.more.until <= now {
-		return e.more.then.at(now, endpoint)
+func (e *Entry) at(now int64, endpoint int) *Limits {
+	if e.More != nil && e.More.Until != 0 && e.More.Until <= now {
+		return e.More.Then.at(now, endpoint)
 	}
 	switch {
 	case endpoint == allEndpoints:
-		return e.together
-	case e.more == nil || endpoint < 0 || endpoint >= len(e.more.endpoints):
-		return e.limits
+		return e.Together
+	case e.More == nil || endpoint < 0 || endpoint >= len(e.More.Endpoints):
+		return e.Limits
 	}
-	return e.more.endpoints[endpoint]
+	return e.More.Endpoints[endpoint]
+}
+
+// each calls of with all limits of an entry, which may be none.
+func (e *Entry) each(of func(*Limits)) {
+	if e == nil {
+		return
+	}
+	of(e.Limits)
+	of(e.Together)
+	if e.More == nil {
+		return
+	}
+	for _, l := range e.More.Endpoints {
+		of(l)
+	}
+	e.More.Then.each(of)
+}
+
+// ends calls of with each time at which the entry, or what follows it, ends.
+func (e *Entry) ends(of func(until int64)) {
+	for ; e != nil && e.More != nil && e.More.Until != 0; e = e.More.Then {
+		of(e.More.Until)
+	}
 }

@@ -43,21 +43,6 @@ const (
 	OfUser                    // the user's own entry, or an override by hand
 )
 
-// builtinJobs are what tiers of these names have if they do not say.
-var builtinJobs = map[string]Jobs{
-	"free":       {Total: 1, Class: DefaultQueues},
-	"pro":        {Total: 3, Class: PriorityQueues},
-	"pro_plus":   {Total: 3, Class: PriorityQueues},
-	"enterprise": {Total: 5, Class: PriorityQueues},
-}
-
-// KnowsJobs reports whether tiers of this name have a number of jobs of their own if the
-// file does not say.
-func KnowsJobs(tier string) bool { _, ok := builtinJobs[tier]; return ok }
-
-// otherJobs are those of a default tier of another name.
-var otherJobs = Jobs{Total: 1, Class: DefaultQueues}
-
 // Jobs are the limits of background jobs: not limited for who is exempt, and for the
 // zero Limits. At endpoints they are those of everywhere. Callers must not modify what
 // they hold.
@@ -76,50 +61,4 @@ type Queue struct {
 }
 
 // Queues are the queues of background jobs that the file states, sorted by service.
-func (s *Set) Queues() []Queue { return slices.Clone(s.queues) }
-
-// over completes what a tier says of jobs, nil if nothing, from those of the default
-// tier. Queues that are nil say nothing.
-func (j *Jobs) over(name string, defaults Jobs) Jobs {
-	known, ok := builtinJobs[name]
-	if !ok {
-		known = Jobs{Total: defaults.Total, Queues: defaults.Queues, Class: DefaultQueues}
-	}
-	if j == nil {
-		return known
-	}
-	out := *j
-	if out.Source == Builtin {
-		out.Total = known.Total
-		if out.Queues == nil {
-			out.Queues = known.Queues
-		}
-	}
-	if len(out.Queues) == 0 {
-		out.Queues = nil
-	}
-	if out.Class == "" {
-		out.Class = known.Class
-	}
-	return out
-}
-
-// in is what is left of it in a mode, and the fields that are off.
-func (j Jobs) in(m Mode) (out Jobs, off []string) {
-	out = j
-	out.Mode = m
-	if len(j.Queues) == 0 {
-		out.Queues = nil
-	}
-	if m != Off {
-		return out, nil
-	}
-	if j.Source != Builtin && j.Total > 0 {
-		off = append(off, "jobs.total")
-		for service := range j.Queues {
-			off = append(off, "jobs.queues."+service)
-		}
-	}
-	out.Total, out.Queues = 0, nil
-	return out, off
-}
+func (s *Set) Queues() []Queue { return slices.Clone(s.content.Queues) }

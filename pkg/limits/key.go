@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// maxVerbatim is the longest user name, in bytes, that is its own key. It keeps
+// MaxOwnKey is the longest user name, in bytes, that is its own key. It keeps
 // "class|user" well below the key length of HAProxy's tables, which cut what is
 // longer.
-const maxVerbatim = 100
+const MaxOwnKey = 100
 
-// maxEndpoint is the longest name of an endpoint, in bytes.
-const maxEndpoint = 24
+// MaxEndpoint is the longest name of an endpoint, in bytes.
+const MaxEndpoint = 24
 
 // Key returns the wire key of a user: the name by which HAProxy's tables, Redis and the
 // agents know the user.
@@ -27,7 +27,7 @@ const maxEndpoint = 24
 // Key is not idempotent: a name that looks like a hashed key is hashed as well,
 // so nobody can take another user's key by sending it.
 func Key(user string) string {
-	if verbatim(user) {
+	if IsOwnKey(user) {
 		return user
 	}
 	sum := sha256.Sum256([]byte(user))
@@ -66,8 +66,9 @@ func SplitEndpoint(key string) (endpoint, user string) {
 	return key[1:at], key[at+1:]
 }
 
-func verbatim(user string) bool {
-	if user == "" || len(user) > maxVerbatim || user[0] == '~' || user[0] == '@' {
+// IsOwnKey reports whether a name is its own wire key (see Key).
+func IsOwnKey(user string) bool {
+	if user == "" || len(user) > MaxOwnKey || user[0] == '~' || user[0] == '@' {
 		return false
 	}
 	for i := range len(user) {

@@ -1,4 +1,4 @@
-package limits
+package limits_test
 
 import (
 	"crypto/sha256"
@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 func TestKey(t *testing.T) {
@@ -31,7 +33,7 @@ func TestKey(t *testing.T) {
 		{"DEL", "a\x7f", hashed("a\x7f")},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := Key(tt.user); got != tt.want {
+			if got := limits.Key(tt.user); got != tt.want {
 				t.Errorf("Key(%q) = %q, want %q", tt.user, got, tt.want)
 			}
 		})
@@ -48,10 +50,10 @@ func TestKeyProperties(t *testing.T) {
 	)
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := name.Draw(t, "a"), name.Draw(t, "b")
-		if a != b && Key(a) == Key(b) {
-			t.Fatalf("Key(%q) = Key(%q) = %q, want different keys", a, b, Key(a))
+		if a != b && limits.Key(a) == limits.Key(b) {
+			t.Fatalf("Key(%q) = Key(%q) = %q, want different keys", a, b, limits.Key(a))
 		}
-		key := Key(a)
+		key := limits.Key(a)
 		if len(key) == 0 || len(key) > 100 || strings.ContainsFunc(key, func(r rune) bool { return r < 0x20 || r == 0x7f }) {
 			t.Fatalf("Key(%q) = %q, want 1 to 100 bytes without control bytes", a, key)
 		}

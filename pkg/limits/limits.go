@@ -1,16 +1,15 @@
-// Package limits reads the limit file and looks users up in it.
+// Package limits holds what each user may do: a Set says it of all of them, and looks up the
+// Limits of one by wire key.
 //
-// Parse turns a file into an immutable Set, or says everything that is wrong
-// with it, each error with its line, its column and what would be valid. A Set
-// never changes: a reload makes another one. What a file does not name is not
-// limited.
-//
-// The package holds no state, opens no file but in ReadFile, ReadFiles and Load, and
-// decides nothing about requests: that is the work of pkg/ratelimit,
-// pkg/concurrency and pkg/bandwidth.
+// A Set never changes: a reload of the limit file makes another one. What it does not name is
+// not limited. Package limitfile, below this one, reads limit files into Sets; New makes one
+// of what somebody else has read. Nothing is read here, so that pkg/ratelimit,
+// pkg/concurrency, pkg/bandwidth and pkg/credit, which decide about requests, depend on the
+// standard library alone.
 package limits
 
 import (
+	"slices"
 	"strings"
 	"time"
 )
@@ -81,6 +80,14 @@ type Limits struct {
 	off   string // the fields whose mode is off, sorted, a line each
 }
 
+// NewLimits returns Limits with the fields of l, these request limits, sorted by class and
+// window, and these limits of background jobs, nil for none. off names the limits that are
+// stated and off, sorted. rates and jobs must not be modified any more.
+func NewLimits(l Limits, rates []Rate, jobs *Jobs, off []string) *Limits {
+	l.rates, l.jobs, l.off = rates, jobs, strings.Join(off, "\n")
+	return &l
+}
+
 // Off returns the limits that the file states and whose mode is off, so that they
 // do not exist: the names of their fields, such as "requests.GET/minute",
 // "concurrent" or "bandwidth.down", sorted. It is nil if there are none, and for
@@ -91,3 +98,7 @@ func (l *Limits) Off() []string {
 	}
 	return strings.Split(l.off, "\n")
 }
+
+// BuiltinClasses returns the classes that a request can have without further
+// configuration, sorted. All is not among them: it is no request's own class.
+func BuiltinClasses() []string { return slices.Clone(classes[1:]) }

@@ -1,20 +1,24 @@
-package limits
+package limits_test
 
 import (
 	"slices"
 	"testing"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
-func mustParse(t testing.TB, source string) *Set {
+func mustParse(t testing.TB, source string) *limits.Set {
 	t.Helper()
-	set, err := Parse("limits.yaml", []byte(source))
+	set, err := limitfile.Parse("limits.yaml", []byte(source))
 	if err != nil {
 		t.Fatalf("Parse(%q) = %v", source, err)
 	}
 	return set
 }
 
-func perSecond(class string, n int) Rate { return Rate{Class: class, Max: n} }
+func perSecond(class string, n int) limits.Rate { return limits.Rate{Class: class, Max: n} }
 
 func TestAppendRates(t *testing.T) {
 	set := mustParse(t, `
@@ -29,15 +33,15 @@ tiers:
 	get, put, all := perSecond("GET", 100), perSecond("PUT", 50), perSecond("*", 200)
 	for _, tt := range []struct {
 		name, tier, class string
-		want              []Rate
+		want              []limits.Rate
 	}{
-		{"own class then all", "both", "GET", []Rate{get, all}},
-		{"last class then all", "both", "PUT", []Rate{put, all}},
-		{"class without a limit counts against all", "both", "DELETE", []Rate{all}},
-		{"unknown class counts against all", "both", "LIST", []Rate{all}},
-		{"own class alone", "own", "PUT", []Rate{put}},
+		{"own class then all", "both", "GET", []limits.Rate{get, all}},
+		{"last class then all", "both", "PUT", []limits.Rate{put, all}},
+		{"class without a limit counts against all", "both", "DELETE", []limits.Rate{all}},
+		{"unknown class counts against all", "both", "LIST", []limits.Rate{all}},
+		{"own class alone", "own", "PUT", []limits.Rate{put}},
 		{"class without a limit and no all", "own", "DELETE", nil},
-		{"only all", "all", "GET", []Rate{all}},
+		{"only all", "all", "GET", []limits.Rate{all}},
 		{"nothing limited", "none", "GET", nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -46,14 +50,14 @@ tiers:
 			if !slices.Equal(got, tt.want) || (got == nil) != (tt.want == nil) {
 				t.Errorf("AppendRates(%q) of %s = %v, want %v", tt.class, tt.tier, got, tt.want)
 			}
-			room := make([]Rate, 0, MaxRates)
+			room := make([]limits.Rate, 0, limits.MaxRates)
 			if n := testing.AllocsPerRun(10, func() { l.AppendRates(room, tt.class, "") }); n != 0 {
 				t.Errorf("AppendRates(%q) allocates %v times, want 0", tt.class, n)
 			}
 		})
 	}
 	t.Run("zero Limits", func(t *testing.T) {
-		if got := new(Limits).AppendRates(nil, "GET", "LIST"); got != nil {
+		if got := new(limits.Limits).AppendRates(nil, "GET", "LIST"); got != nil {
 			t.Errorf("AppendRates(GET, LIST) = %v, want nil", got)
 		}
 	})
@@ -69,7 +73,7 @@ tiers:
   all: {requests: {"*": 200}}
   none: {}
 `)
-	for tier, want := range map[string][]Rate{
+	for tier, want := range map[string][]limits.Rate{
 		"both": {perSecond("*", 200), perSecond("GET", 100), perSecond("PUT", 50)},
 		"own":  {perSecond("GET", 100), perSecond("PUT", 50)},
 		"all":  {perSecond("*", 200)},
@@ -83,12 +87,12 @@ tiers:
 }
 
 func TestEveryClassCanBeLimited(t *testing.T) {
-	if !slices.IsSorted(classes[:]) {
-		t.Errorf("classes = %v, want them sorted", classes)
+	if classes := limits.BuiltinClasses(); !slices.IsSorted(classes) {
+		t.Errorf("BuiltinClasses() = %v, want them sorted", classes)
 	}
 	set := mustParse(t, "version: 1\ndefault_tier: a\ntiers: {a: {requests: {GET: 1, HEAD: 2, PUT: 3, POST: 4, DELETE: 5, PATCH: 6, OPTIONS: 7, OTHER: 8, '*': 9}}}")
 	for i, class := range []string{"GET", "HEAD", "PUT", "POST", "DELETE", "PATCH", "OPTIONS", "OTHER"} {
-		want := []Rate{perSecond(class, i+1), perSecond("*", 9)}
+		want := []limits.Rate{perSecond(class, i+1), perSecond("*", 9)}
 		if got := set.User("x").AppendRates(nil, class, ""); !slices.Equal(got, want) {
 			t.Errorf("AppendRates(%s) = %v, want %v", class, got, want)
 		}

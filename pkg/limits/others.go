@@ -30,14 +30,13 @@ func othersOf(pattern string) string {
 	return OthersKey + ":" + pattern
 }
 
-// othersKeys makes the keys of users beyond a quota, and what they mean.
-func (f *file) othersKeys() {
-	s := f.set
-	s.others = map[string]*entry{OthersKey: s.fallback}
+// shareOthersKeys makes the keys of users beyond a quota, and what they mean.
+func (s *derived) shareOthersKeys() {
+	s.others = map[string]*Entry{OthersKey: s.fallback}
 	if s.anonymous != nil {
 		s.others[anonymousOthers] = s.anonymous
 	}
-	for i, pattern := range s.patternNames {
+	for i, pattern := range s.Patterns {
 		key := othersOf(pattern)
 		s.patternOthers = append(s.patternOthers, key)
 		s.others[key] = s.patternEntries[i]
@@ -53,13 +52,13 @@ func (s *Set) MadeUp(key string) bool {
 	if key == "" || key == "~" || key[0] == '~' && key[1] >= 'a' { // hashes are in capitals
 		return false
 	}
-	if _, ok := s.byHand[key]; ok {
+	if _, ok := s.content.overridden[key]; ok {
 		return false
 	}
-	if _, ok := s.users[key]; ok {
+	if _, ok := s.content.Users[key]; ok {
 		return false
 	}
-	return key[0] == '~' || s.exemptPatterns.match(key) < 0
+	return key[0] == '~' || s.content.exemptPatterns.match(key) < 0
 }
 
 // Others returns the wire key that the user of a MadeUp key shares with others, at
@@ -71,10 +70,10 @@ func (s *Set) Others(key string) string {
 
 func (s *Set) othersOf(user string) string {
 	if user != "" && user[0] != '~' {
-		if i := s.patterns.match(user); i >= 0 {
-			return s.patternOthers[i]
+		if i := s.content.patterns.match(user); i >= 0 {
+			return s.content.patternOthers[i]
 		}
-		if s.anonymous != nil && Anonymous(user) {
+		if s.content.anonymous != nil && Anonymous(user) {
 			return anonymousOthers
 		}
 	}

@@ -1,4 +1,4 @@
-package limits
+package limits_test
 
 import (
 	"strings"
@@ -6,6 +6,10 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 const othersFile = `version: 1
@@ -23,7 +27,7 @@ exempt: {users: [root, "probe-*"]}
 
 func TestOthers(t *testing.T) {
 	s := mustParse(t, othersFile)
-	s, refused := s.With([]Override{{User: "byhand", Limits: []byte(`"team"`), Reason: "a test", Until: time.Unix(4_000_000_000, 0)}})
+	s, refused := limitfile.WithOverrides(s, []limits.Override{{User: "byhand", Limits: []byte(`"team"`), Reason: "a test", Until: time.Unix(4_000_000_000, 0)}})
 	if len(refused) > 0 {
 		t.Fatal(refused)
 	}
@@ -49,8 +53,8 @@ func TestOthers(t *testing.T) {
 		{"2001:db8::", true, "~others:anonymous", "visitor"},
 		{"~", false, "", ""},
 		{"", false, "", ""},
-		{ExemptKey, false, "", ""},
-		{OthersKey, false, "", ""},
+		{limits.ExemptKey, false, "", ""},
+		{limits.OthersKey, false, "", ""},
 		{"@up/~others:team-*", false, "", ""},
 		{"~others:gone-*", false, "", ""},
 	} {
@@ -67,8 +71,8 @@ func TestOthers(t *testing.T) {
 		if of := s.User(got); of != s.User(tt.key) || of.Tier != tt.tier {
 			t.Errorf("User(%q) = %+v, want the limits of %q, which are %+v", got, of, tt.key, s.User(tt.key))
 		}
-		if !s.Known(got) || !IsOthers(got) || IsOthers(tt.key) {
-			t.Errorf("Known(%q) = %v, IsOthers = %v, IsOthers(%q) = %v, want true, true, false", got, s.Known(got), IsOthers(got), tt.key, IsOthers(tt.key))
+		if !s.Known(got) || !limits.IsOthers(got) || limits.IsOthers(tt.key) {
+			t.Errorf("Known(%q) = %v, IsOthers = %v, IsOthers(%q) = %v, want true, true, false", got, s.Known(got), limits.IsOthers(got), tt.key, limits.IsOthers(tt.key))
 		}
 	}
 	if got := s.User("~others:gone-*").Tier; got != "free" {
@@ -81,11 +85,11 @@ func TestOthers(t *testing.T) {
 func TestOthersProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		pattern := rapid.StringMatching(`[a-c*]{0,40}(\*[ab]){0,60}\*`).Draw(t, "pattern")
-		s, err := Parse("limits.yaml", []byte("version: 1\ndefault_tier: a\ntiers: {a: {}, b: {concurrent: 1}}\nusers: {'"+pattern+"': b}\n"))
+		s, err := limitfile.Parse("limits.yaml", []byte("version: 1\ndefault_tier: a\ntiers: {a: {}, b: {concurrent: 1}}\nusers: {'"+pattern+"': b}\n"))
 		if err != nil {
 			return // not a pattern
 		}
-		key := Key(rapid.StringMatching(`[abc*~:]{1,120}`).Draw(t, "name"))
+		key := limits.Key(rapid.StringMatching(`[abc*~:]{1,120}`).Draw(t, "name"))
 		if !s.MadeUp(key) {
 			if key != pattern {
 				t.Fatalf("MadeUp(%q) = false", key)
@@ -93,7 +97,7 @@ func TestOthersProperties(t *testing.T) {
 			return
 		}
 		others := s.Others(key)
-		if len(EndpointKey(strings.Repeat("e", maxEndpoint), others)) > 126 || Key(others) == others || s.MadeUp(others) {
+		if len(limits.EndpointKey(strings.Repeat("e", limits.MaxEndpoint), others)) > 126 || limits.Key(others) == others || s.MadeUp(others) {
 			t.Fatalf("Others(%q) = %q: too long, somebody's own, or made up itself", key, others)
 		}
 		if s.User(others) != s.User(key) {

@@ -7,21 +7,14 @@ import (
 	"unicode/utf8"
 )
 
-const (
-	// maxPatterns bounds the patterns of a file, those of exempt users included.
-	maxPatterns = 10_000
-	// maxOddPatterns bounds those of them that are neither prefix* nor *suffix. They
-	// are tried one after the other, some 20 ns each.
-	maxOddPatterns = 256
-)
-
-// isPattern reports whether a name in the file stands for all names that match it:
+// IsPattern reports whether a name in the file stands for all names that match it:
 // each * in it for any run of characters, also none.
-func isPattern(name string) bool { return strings.Contains(name, All) }
+func IsPattern(name string) bool { return strings.Contains(name, All) }
 
 // matcher finds the pattern of a name: the one with most literal characters, or
 // the first of several. The zero matcher has no patterns. A prefix* or *suffix
-// costs the logarithm of how many there are.
+// costs the logarithm of how many there are; others are tried one after the other, some
+// 20 ns each.
 type matcher struct {
 	prefixes, suffixes []affix // sorted by text, and by its reverse
 	odd                []odd   // sorted by literals, most first, and index

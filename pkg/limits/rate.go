@@ -26,6 +26,9 @@ func (w Window) Seconds() int64 { return [...]int64{1, 60, 3600}[w] }
 // String is the window's name, as in the limit file: second, minute or hour.
 func (w Window) String() string { return [...]string{"second", "minute", "hour"}[w] }
 
+// Unit is the window as a rate such as 30/min names it: s, min or hour.
+func (w Window) Unit() string { return [...]string{"s", "min", "hour"}[w] }
+
 // Mode is what is done about a limit that is reached.
 type Mode uint8
 

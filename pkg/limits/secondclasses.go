@@ -28,33 +28,15 @@ func (s *Set) LimitsBandwidth() bool {
 
 // each calls of with all limits of everybody.
 func (s *Set) each(of func(*Limits)) {
-	for _, e := range []*entry{s.fallback, s.anonymous, s.unreadable} {
+	for _, e := range []*Entry{s.content.fallback, s.content.anonymous, s.content.unreadable} {
 		e.each(of)
 	}
-	for _, entries := range []map[string]*entry{s.tiers, s.users, s.others, s.byHand} {
+	for _, entries := range []map[string]*Entry{s.content.Tiers, s.content.Users, s.content.others, s.content.overridden} {
 		for _, e := range entries {
 			e.each(of)
 		}
 	}
-	for _, e := range s.patternEntries {
+	for _, e := range s.content.patternEntries {
 		e.each(of)
 	}
-}
-
-// each calls of with all limits of an entry, which may be none.
-func (e *entry) each(of func(*Limits)) {
-	if e == nil {
-		return
-	}
-	of(e.limits)
-	if e.together != nil {
-		of(e.together)
-	}
-	if e.more == nil {
-		return
-	}
-	for _, l := range e.more.endpoints {
-		of(l)
-	}
-	e.more.then.each(of)
 }

@@ -1,12 +1,14 @@
-package limits
+package limits_test
 
 import (
 	"slices"
 	"testing"
+
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 func TestSecondClasses(t *testing.T) {
-	set, err := Parse("limits.yaml", []byte(`
+	set, err := limitfile.Parse("limits.yaml", []byte(`
 version: 1
 default_tier: free
 classes:

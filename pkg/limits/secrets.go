@@ -30,8 +30,8 @@ const (
 	// minSecret is the least length of a secret, in bytes: that of a SHA-256, as RFC 2104
 	// (section 3) asks for. maxSecret is the block of SHA-256: what is longer is hashed first.
 	minSecret, maxSecret = 32, 64
-	// maxSecrets bounds the secrets of a file. Each makes the published limits so much larger.
-	maxSecrets     = 3
+	// MaxSecrets bounds the secrets of a file. Each makes the published limits so much larger.
+	MaxSecrets     = 3
 	maxSecretsFile = 16 << 10 // bytes
 
 	// A secret's id is so many bytes of its HMAC of idText, and a key's digest so many of
@@ -40,7 +40,7 @@ const (
 	idBytes, digestBytes = 4, 16
 	idText               = "sluice"
 
-	hiddenLength = 1 + 2*idBytes + 1 + 2*digestBytes
+	HiddenLength = 1 + 2*idBytes + 1 + 2*digestBytes
 )
 
 // What stands between a secret's id and the digest of a name, or of an address: for that
@@ -68,8 +68,8 @@ func ParseSecrets(file []byte) (*Secrets, error) {
 			return nil, fmt.Errorf("line %d: a secret of %d bytes: want %d to %d, such as from: openssl rand -base64 32", n, len(key), minSecret, maxSecret)
 		case slices.ContainsFunc(s.all, func(other secret) bool { return bytes.Equal(other.key, key) }):
 			return nil, fmt.Errorf("line %d: a secret that is there before", n)
-		case len(s.all) == maxSecrets:
-			return nil, fmt.Errorf("line %d: more than %d secrets: remove those that no HAProxy uses any more", n, maxSecrets)
+		case len(s.all) == MaxSecrets:
+			return nil, fmt.Errorf("line %d: more than %d secrets: remove those that no HAProxy uses any more", n, MaxSecrets)
 		}
 		s.all = append(s.all, secret{key, digest(key, idText, idBytes)})
 	}
@@ -126,7 +126,7 @@ func (s *Secrets) Keys(name string) []string {
 // IsHidden reports whether a user's key, without endpoint, is one that Secrets makes. No
 // name is: HAProxy makes another key of what begins with "~".
 func IsHidden(key string) bool {
-	if len(key) != hiddenLength || key[0] != '~' {
+	if len(key) != HiddenLength || key[0] != '~' {
 		return false
 	}
 	mark := key[1+2*idBytes]
@@ -185,10 +185,10 @@ const (
 func (s *Set) SecretOf(key string) SecretOf {
 	_, key = SplitEndpoint(key)
 	if IsHidden(key) {
-		if s.secrets == nil {
+		if s.content.Secrets == nil {
 			return UnknownSecret
 		}
-		switch i := slices.IndexFunc(s.secrets.all, func(secret secret) bool { return secret.id == key[1:1+2*idBytes] }); {
+		switch i := slices.IndexFunc(s.content.Secrets.all, func(secret secret) bool { return secret.id == key[1:1+2*idBytes] }); {
 		case i == 0:
 			return CurrentSecret
 		case i > 0:
@@ -197,7 +197,7 @@ func (s *Set) SecretOf(key string) SecretOf {
 		return UnknownSecret
 	}
 	// Without a digest, "~" begins the keys of requests that have no user of their own.
-	if s.secrets == nil || key == "" || key[0] == '~' && len(key) < len("~")+2*sha256.Size {
+	if s.content.Secrets == nil || key == "" || key[0] == '~' && len(key) < len("~")+2*sha256.Size {
 		return ""
 	}
 	return NoSecret

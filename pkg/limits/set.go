@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"iter"
-	"maps"
 	"math"
 	"slices"
 	"time"
@@ -13,65 +12,50 @@ import (
 // Set is the content of one limit file, with those of its users_from, at one time.
 // It never changes and is safe for concurrent use.
 type Set struct {
-	*content
-	now int64 // Unix time in ns; what expires by then has expired
+	content *derived
+	now     int64 // Unix time in ns; what expires by then has expired
 }
 
-// content is what a Set says at any time.
-type content struct {
-	name    string // of the file, as in errors
-	source  []byte
+// derived is what a Set says at any time: the Content, and what follows from it.
+type derived struct {
+	Content
 	version string
 
-	mode           Mode
-	defaultTier    string
-	anonymousTier  string
-	unreadableTier string
-	fallback       *entry // the default tier's
-	anonymous      *entry // nil without an anonymous tier
-	unreadable     *entry // nil without a tier for UnreadableKey
-	tiers          map[string]*entry
-	tierNames      []string // sorted
-	endpoints      []string // sorted
-	together       bool     // whether anybody has limits over all endpoints together
-	classes        []Class
-	exempt         Exempt
-	addressLimits  AddressLimits
-	queues         []Queue // sorted by service
+	fallback   *Entry   // the default tier's
+	anonymous  *Entry   // nil without an anonymous tier
+	unreadable *Entry   // nil without a tier for UnreadableKey
+	tierNames  []string // sorted
+	together   bool     // whether anybody has limits over all endpoints together
 
-	users    map[string]*entry // by Key, patterns too; users who are exempt have exemptEntry
-	hashed   map[string]string // the names of those whose key is another
-	unlisted map[string]bool   // keys in users whom only exempt names
+	unlisted map[string]bool // keys in Users whom only Exempt names: their entry is exemptEntry
 
-	patterns       matcher // of users
-	patternEntries []*entry
-	patternNames   []string // in the order of the file
+	patterns       matcher // of Users
+	patternEntries []*Entry
 	exemptPatterns matcher
 
-	others        map[string]*entry // by the keys that users share, see OthersKey
+	exemptPatternNames []string // in the order of the file
+
+	others        map[string]*Entry // by the keys that users share, see OthersKey
 	patternOthers []string          // those of the patterns
 
-	hand   []Override        // set by hand, sorted by user and endpoint
-	byHand map[string]*entry // of their users by Key; nil for none
+	overrides  []Override        // set by hand, sorted by user and endpoint
+	overridden map[string]*Entry // of their users by key; nil for none
 
 	untils []int64 // when entries expire: Unix times in ns, sorted
-
-	secrets *Secrets // of Hide
-	named   *Set     // that this one is the hidden form of; nil for none
 }
 
 // ExemptTier is the Tier of users and keys that are exempt. No tier has this name.
 const ExemptTier = "exempt"
 
 // exemptEntry is what counts for exempt users and requests: no limit at all.
-var exemptEntry = &entry{limits: exemptLimits, together: exemptLimits}
+var exemptEntry = &Entry{Limits: exemptLimits, Together: exemptLimits}
 
 var exemptLimits = &Limits{Tier: ExemptTier}
 
 // User returns the limits of the user with this wire key: Key of the name, or at an
 // endpoint EndpointKey of both. The result is never nil, and asking does not allocate.
 //
-// Exempt users, and ExemptKey, have no limit. Of others, what was set by hand (see With)
+// Exempt users, and ExemptKey, have no limit. Of others, what was set by hand (see WithOverrides)
 // counts before what the file says. A name in the file counts before the patterns that
 // match it, of which the one with most literal characters counts, or the earlier one. A
 // user whom the file names neither way has the anonymous tier if there is one and the
@@ -96,7 +80,7 @@ func (s *Set) User(key string) *Limits {
 // limit, and count beside those of User. The key is any wire key of a request. ok is false if
 // there are none.
 func (s *Set) Together(key string) (together string, of *Limits, ok bool) {
-	if !s.together {
+	if !s.content.together {
 		return "", nil, false // asked for each request: most files have none
 	}
 	_, user := SplitEndpoint(key)
@@ -109,8 +93,8 @@ func (s *Set) Together(key string) (together string, of *Limits, ok bool) {
 
 // at returns the limits of a user's own key, at an endpoint as entry.at takes it.
 func (s *Set) at(key string, endpoint int) *Limits {
-	if s.byHand != nil {
-		if e, ok := s.byHand[key]; ok {
+	if s.content.overridden != nil {
+		if e, ok := s.content.overridden[key]; ok {
 			return e.at(s.now, endpoint)
 		}
 	}
@@ -124,15 +108,15 @@ func (s *Set) at(key string, endpoint int) *Limits {
 // those of Together included.
 func (s *Set) Undeclared(key string) (endpoint, counted string, ok bool) {
 	endpoint, counted = SplitEndpoint(key)
-	if endpoint == "" || endpoint == All || slices.Contains(s.endpoints, endpoint) {
+	if endpoint == "" || endpoint == All || slices.Contains(s.content.Endpoints, endpoint) {
 		return "", key, false
 	}
 	return endpoint, counted, true
 }
 
 // entry is what the file says of the user of a key, which has no endpoint.
-func (s *Set) entry(key string) *entry {
-	if e, ok := s.users[key]; ok {
+func (s *Set) entry(key string) *Entry {
+	if e, ok := s.content.Users[key]; ok {
 		return e
 	}
 	return s.unnamed(key)
@@ -150,28 +134,68 @@ func (s *Set) indexOf(endpoint string) int {
 	if endpoint == All {
 		return allEndpoints
 	}
-	if i, ok := slices.BinarySearch(s.endpoints, endpoint); ok {
+	if i, ok := slices.BinarySearch(s.content.Endpoints, endpoint); ok {
 		return i
 	}
 	return awayFromEndpoints
 }
 
+// FromFile is what the file says of the user of a wire key without endpoint, whatever was
+// set by hand. It is never nil.
+func (s *Set) FromFile(key string) *Entry { return s.entry(key) }
+
+// NamesExactly reports whether the file has the user of a wire key without endpoint by
+// name, or as exempt by name, rather than by a pattern alone.
+func (s *Set) NamesExactly(key string) bool {
+	_, ok := s.content.Users[key]
+	return ok
+}
+
+// PatternOf is the pattern of users that a wire key without endpoint matches, or "": none,
+// or the key is no name. A user who is named exactly, or exempt, may match one too.
+func (s *Set) PatternOf(key string) string {
+	if key == "" || key[0] == '~' {
+		return ""
+	}
+	if i := s.content.patterns.match(key); i >= 0 {
+		return s.content.Patterns[i]
+	}
+	return ""
+}
+
+// ExemptPatternOf is PatternOf for the patterns of users who are exempt.
+func (s *Set) ExemptPatternOf(key string) string {
+	if key == "" || key[0] == '~' {
+		return ""
+	}
+	if i := s.content.exemptPatterns.match(key); i >= 0 {
+		return s.content.exemptPatternNames[i]
+	}
+	return ""
+}
+
+// Name is that of the limit file, as in errors.
+func (s *Set) Name() string { return s.content.Name }
+
+// Time is when the set is as it is (see At): before 1970 for the set of all times.
+func (s *Set) Time() time.Time { return time.Unix(0, s.now) }
+
 // unnamed returns the entry of a user whom the file does not name exactly.
-func (s *Set) unnamed(key string) *entry {
+func (s *Set) unnamed(key string) *Entry {
 	if e := s.matched(key); e != nil {
 		return e
 	}
-	if s.anonymous != nil && Anonymous(key) {
-		return s.anonymous
+	if s.content.anonymous != nil && Anonymous(key) {
+		return s.content.anonymous
 	}
-	if s.unreadable != nil && key == UnreadableKey {
-		return s.unreadable
+	if s.content.unreadable != nil && key == UnreadableKey {
+		return s.content.unreadable
 	}
-	return s.fallback
+	return s.content.fallback
 }
 
 // matched returns the entry of the pattern that a user's key matches, or nil.
-func (s *Set) matched(key string) *entry {
+func (s *Set) matched(key string) *Entry {
 	if key == "" {
 		return nil
 	}
@@ -179,13 +203,13 @@ func (s *Set) matched(key string) *entry {
 		if key == ExemptKey {
 			return exemptEntry
 		}
-		return s.others[key] // nil: it is a name's hash
+		return s.content.others[key] // nil: it is a name's hash
 	}
-	if s.exemptPatterns.match(key) >= 0 {
+	if s.content.exemptPatterns.match(key) >= 0 {
 		return exemptEntry
 	}
-	if i := s.patterns.match(key); i >= 0 {
-		return s.patternEntries[i]
+	if i := s.content.patterns.match(key); i >= 0 {
+		return s.content.patternEntries[i]
 	}
 	return nil
 }
@@ -194,7 +218,7 @@ func (s *Set) matched(key string) *entry {
 // by name, by a pattern, or as exempt.
 func (s *Set) Known(key string) bool {
 	_, key = SplitEndpoint(key)
-	if _, ok := s.users[key]; ok {
+	if _, ok := s.content.Users[key]; ok {
 		return true
 	}
 	return s.matched(key) != nil
@@ -225,8 +249,8 @@ func unixNano(t time.Time) int64 {
 // Expires returns when the next entry expires, after which At returns another
 // set, or the zero time if none does.
 func (s *Set) Expires() time.Time {
-	if n := s.expired(s.now); n < len(s.untils) {
-		return time.Unix(0, s.untils[n]).UTC()
+	if n := s.expired(s.now); n < len(s.content.untils) {
+		return time.Unix(0, s.content.untils[n]).UTC()
 	}
 	return time.Time{}
 }
@@ -234,21 +258,21 @@ func (s *Set) Expires() time.Time {
 // expired counts the entries that have expired at a time.
 func (s *Set) expired(now int64) int {
 	if now == math.MaxInt64 {
-		return len(s.untils)
+		return len(s.content.untils)
 	}
-	n, _ := slices.BinarySearch(s.untils, now+1)
+	n, _ := slices.BinarySearch(s.content.untils, now+1)
 	return n
 }
 
 // Users yields what the file names users by, as it writes them, sorted: names and
 // patterns. Sorting takes a second for a million.
 func (s *Set) Users() iter.Seq[string] {
-	names := make([]string, 0, len(s.users))
-	for key := range s.users {
-		if s.unlisted[key] {
+	names := make([]string, 0, len(s.content.Users))
+	for key := range s.content.Users {
+		if s.content.unlisted[key] {
 			continue
 		}
-		if name, ok := s.hashed[key]; ok {
+		if name, ok := s.content.Names[key]; ok {
 			key = name
 		}
 		names = append(names, key)
@@ -261,44 +285,44 @@ func (s *Set) Users() iter.Seq[string] {
 // only exempt included, in no order, of which there are n at most. ok is false if there are
 // patterns as well: then other users have limits of their own, too.
 func (s *Set) Exact() (keys iter.Seq[string], n int, ok bool) {
-	if len(s.patternEntries) > 0 || !s.exemptPatterns.none() {
+	if len(s.content.patternEntries) > 0 || !s.content.exemptPatterns.none() {
 		return nil, 0, false
 	}
 	return func(yield func(string) bool) {
-		for key := range s.users {
+		for key := range s.content.Users {
 			if !yield(key) {
 				return
 			}
 		}
-		for key := range s.byHand {
-			if _, there := s.users[key]; !there && !yield(key) {
+		for key := range s.content.overridden {
+			if _, there := s.content.Users[key]; !there && !yield(key) {
 				return
 			}
 		}
-	}, len(s.users) + len(s.byHand), true
+	}, len(s.content.Users) + len(s.content.overridden), true
 }
 
 // Patterns returns the patterns among Users, in the order of the file.
-func (s *Set) Patterns() []string { return slices.Clone(s.patternNames) }
+func (s *Set) Patterns() []string { return slices.Clone(s.content.Patterns) }
 
 // Len is the number of users whom the file names, patterns included.
-func (s *Set) Len() int { return len(s.users) - len(s.unlisted) }
+func (s *Set) Len() int { return len(s.content.Users) - len(s.content.unlisted) }
 
 // Mode is the mode of the whole file. Each limit's own mode has it already.
-func (s *Set) Mode() Mode { return s.mode }
+func (s *Set) Mode() Mode { return s.content.Mode }
 
 // DefaultTier is the tier of users whom the file does not name.
-func (s *Set) DefaultTier() string { return s.defaultTier }
+func (s *Set) DefaultTier() string { return s.content.DefaultTier }
 
 // AnonymousTier is the tier of Anonymous users whom the file does not name, or "" if
 // they have the default tier like everybody.
-func (s *Set) AnonymousTier() string { return s.anonymousTier }
+func (s *Set) AnonymousTier() string { return s.content.AnonymousTier }
 
 // UnreadableTier is the tier of UnreadableKey, or "" if it has the default tier.
-func (s *Set) UnreadableTier() string { return s.unreadableTier }
+func (s *Set) UnreadableTier() string { return s.content.UnreadableTier }
 
 // Tiers returns the names of all tiers, sorted.
-func (s *Set) Tiers() []string { return slices.Clone(s.tierNames) }
+func (s *Set) Tiers() []string { return slices.Clone(s.content.tierNames) }
 
 // Tier returns the limits of a tier, and whether there is such a tier.
 func (s *Set) Tier(name string) (*Limits, bool) { return s.TierAt("", name) }
@@ -307,7 +331,7 @@ func (s *Set) Tier(name string) (*Limits, bool) { return s.TierAt("", name) }
 // tier. At an endpoint that the file does not declare they are the tier's; at All they
 // are those over all endpoints together (see Together).
 func (s *Set) TierAt(endpoint, name string) (*Limits, bool) {
-	e, ok := s.tiers[name]
+	e, ok := s.content.Tiers[name]
 	if !ok {
 		return nil, false
 	}
@@ -315,36 +339,33 @@ func (s *Set) TierAt(endpoint, name string) (*Limits, bool) {
 }
 
 // Endpoints returns the names of the endpoints that the file declares, sorted.
-func (s *Set) Endpoints() []string { return slices.Clone(s.endpoints) }
+func (s *Set) Endpoints() []string { return slices.Clone(s.content.Endpoints) }
 
 // Classes returns the operation classes, in the order in which they are matched.
 // Callers must not modify what they hold.
-func (s *Set) Classes() []Class { return slices.Clone(s.classes) }
+func (s *Set) Classes() []Class { return slices.Clone(s.content.Classes) }
 
 // ClassNames are what a request can be of: the verbs, OTHER, and the operation classes.
 func (s *Set) ClassNames() []string {
 	names := slices.Clone(classes[1:]) // without All
-	for _, c := range s.classes {
+	for _, c := range s.content.Classes {
 		names = append(names, c.Name)
 	}
 	return names
 }
 
 // Exempt returns who is not limited. Callers must not modify it.
-func (s *Set) Exempt() Exempt { return s.exempt }
+func (s *Set) Exempt() Exempt { return s.content.Exempt }
 
 // Version names the content: the first 12 hex digits of the SHA-256 of Source.
-func (s *Set) Version() string { return s.version }
+func (s *Set) Version() string { return s.content.version }
 
 // Source is what the Set was made from: the file, or a bundle of it and those of its
-// users_from (see ReadFile) and the overrides by hand (see With). Parse makes an equal Set of it. Callers must not
-// modify it.
-func (s *Set) Source() []byte { return s.source }
+// users_from and the overrides by hand. limitfile.Parse makes an equal Set of it. Callers
+// must not modify it.
+func (s *Set) Source() []byte { return s.content.Source }
 
 func version(source []byte) string {
 	sum := sha256.Sum256(source)
 	return hex.EncodeToString(sum[:6])
 }
-
-// sortedKeys returns the keys of a map, sorted.
-func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,4 +1,4 @@
-package limits
+package limits_test
 
 import (
 	"fmt"
@@ -6,6 +6,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 const setFile = `version: 1
@@ -39,8 +43,8 @@ func TestSetUser(t *testing.T) {
 		{"named", "alice", 3, true},
 		{"by a pattern", "team-x", 3, true},
 		{"the pattern itself", "team-*", 3, true},
-		{"hashed name", Key("~bob"), 3, true},
-		{"name like an endpoint", Key("@carol"), 3, true},
+		{"hashed name", limits.Key("~bob"), 3, true},
+		{"name like an endpoint", limits.Key("@carol"), 3, true},
 		{"nobody", "zoe", 1, false},
 		{"no key at all", "", 1, false},
 		{"no name", "~", 2, false},
@@ -48,15 +52,15 @@ func TestSetUser(t *testing.T) {
 		{"IPv6 network", "2001:db8:1:2::", 2, false},
 		{"IP address by a pattern", "10.9.8.7", 3, true},
 		{"almost an address", "10.0.0.256", 1, false},
-		{"hash of another name", Key("~zoe"), 1, false},
+		{"hash of another name", limits.Key("~zoe"), 1, false},
 		{"exempt", "probe", 0, true},
 		{"exempt by a pattern", "mon-1", 0, true},
 		{"exempt by a pattern, and named", "mon-7", 0, true},
-		{"exempt hashed name", Key("~odd"), 0, true},
-		{"exempt request", ExemptKey, 0, true},
-		{"credentials that cannot be read", UnreadableKey, 3, false},
-		{"the same at an endpoint", "@up/" + UnreadableKey, 13, false},
-		{"a user with that text as name", Key(UnreadableKey), 1, false},
+		{"exempt hashed name", limits.Key("~odd"), 0, true},
+		{"exempt request", limits.ExemptKey, 0, true},
+		{"credentials that cannot be read", limits.UnreadableKey, 3, false},
+		{"the same at an endpoint", "@up/" + limits.UnreadableKey, 13, false},
+		{"a user with that text as name", limits.Key(limits.UnreadableKey), 1, false},
 		{"at an endpoint", "@up/alice", 13, true},
 		{"at an endpoint with the limits of everywhere", "@api/alice", 3, true},
 		{"at an endpoint that is not declared", "@other/alice", 3, true},
@@ -65,14 +69,14 @@ func TestSetUser(t *testing.T) {
 		{"no name at an endpoint", "@up/~", 12, false},
 		{"address at an endpoint", "@up/2001:db8:1:2::", 12, false},
 		{"exempt at an endpoint", "@up/probe", 0, true},
-		{"exempt request at an endpoint", "@up/" + ExemptKey, 0, true},
+		{"exempt request at an endpoint", "@up/" + limits.ExemptKey, 0, true},
 		{"own limit", "dora", 4, true},
 		{"own limit at an endpoint", "@up/dora", 14, true},
 		{"own limit where the tier has one", "@up/ernie", 5, true},
 		{"no endpoint after the at", "@up", 1, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := set.User(tt.key); got.Concurrent != tt.concurrent || (got.Tier == ExemptTier) != (tt.concurrent == 0) {
+			if got := set.User(tt.key); got.Concurrent != tt.concurrent || (got.Tier == limits.ExemptTier) != (tt.concurrent == 0) {
 				t.Errorf("User(%q) = %+v, want concurrent %d", tt.key, got, tt.concurrent)
 			}
 			if got := set.Known(tt.key); got != tt.known {
@@ -117,7 +121,7 @@ users:
 	first := time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC)
 	second := time.Date(2026, 12, 2, 12, 0, 0, 1, time.UTC)
 	keys := []string{"a", "@up/a", "b", "@up/b", "cc", "@up/cc"}
-	var last *Set
+	var last *limits.Set
 	for _, tt := range []struct {
 		name    string
 		at      time.Time
@@ -158,44 +162,18 @@ users:
 	}
 }
 
-func TestEqualLimitsAreShared(t *testing.T) {
-	set := mustParse(t, `version: 1
-default_tier: free
-endpoints: [up]
-tiers: {free: {concurrent: 1, endpoints: {up: {concurrent: 1}}}, trial: {mode: dry-run, requests: {GET: 5}}}
-users:
-  a: {tier: free, concurrent: 1}
-  b: {tier: trial, requests: {GET: {second: 5, mode: dry-run}}}
-  c: {tier: free, concurrent: 9, comment: x}
-  d: {tier: free, concurrent: 9, mode: enforce}
-`)
-	free, _ := set.Tier("free")
-	trial, _ := set.Tier("trial")
-	for _, tt := range []struct {
-		key  string
-		want *Limits
-	}{{"a", free}, {"@up/a", free}, {"b", trial}, {"d", set.User("c")}} {
-		if got := set.User(tt.key); got != tt.want {
-			t.Errorf("User(%q) = %p, want the same as %p: %+v", tt.key, got, tt.want, got)
-		}
-	}
-	if set.users["c"] != set.users["d"] {
-		t.Error("users of whom the file says the same have entries of their own, want one")
-	}
-}
-
 func TestAnonymous(t *testing.T) {
 	for _, tt := range []struct {
 		key  string
 		want bool
 	}{
-		{"~", true}, {"@up/~", true}, {"~~", false}, {"", false}, {"@up/", false}, {Key(""), false}, {ExemptKey, false},
+		{"~", true}, {"@up/~", true}, {"~~", false}, {"", false}, {"@up/", false}, {limits.Key(""), false}, {limits.ExemptKey, false},
 		{"1.2.3.4", true}, {"255.255.255.255", true}, {"@up/0.0.0.0", true},
 		{"1.2.3", false}, {"1.2.3.4.5", false}, {"1.2.3.256", false}, {"1.2.3.04", false}, {"1.2.3.", false}, {".1.2.3", false}, {"1.2.3.4x", false}, {"1.2.3.0004", false},
 		{"2001:db8:1:2::", true}, {"::", true}, {"::1", true}, {"1:2:3:4:5:6:7:8", true}, {"1:2:3:4:5:6:7::", true}, {"FE80::A", true}, {"::ffff:1.2.3.4", true}, {"1:2:3:4:5:6:1.2.3.4", true},
 		{":", false}, {":::", false}, {"1::2::3", false}, {"1:2:3:4:5:6:7", false}, {"1:2:3:4:5:6:7:8:9", false}, {"1:2:3:4:5:6:7:8::", false}, {"12345::", false}, {"g::", false}, {"1:2", false}, {"a:b", false}, {"::1.2.3.4:5", false}, {"fe80::1%eth0", false},
 	} {
-		if got := Anonymous(tt.key); got != tt.want {
+		if got := limits.Anonymous(tt.key); got != tt.want {
 			t.Errorf("Anonymous(%q) = %v, want %v", tt.key, got, tt.want)
 		}
 	}
@@ -209,17 +187,17 @@ func TestEndpointKey(t *testing.T) {
 		{"up", "~", "@up/~"},
 		{strings.Repeat("e", 24), strings.Repeat("u", 100), "@" + strings.Repeat("e", 24) + "/" + strings.Repeat("u", 100)},
 	} {
-		if got := EndpointKey(tt.endpoint, tt.user); got != tt.key || len(got) > 126 {
+		if got := limits.EndpointKey(tt.endpoint, tt.user); got != tt.key || len(got) > 126 {
 			t.Errorf("EndpointKey(%q, %q) = %q, want %q of at most 126 bytes", tt.endpoint, tt.user, got, tt.key)
 		}
-		if endpoint, user := SplitEndpoint(tt.key); endpoint != tt.endpoint || user != tt.user {
+		if endpoint, user := limits.SplitEndpoint(tt.key); endpoint != tt.endpoint || user != tt.user {
 			t.Errorf("SplitEndpoint(%q) = %q, %q, want %q, %q", tt.key, endpoint, user, tt.endpoint, tt.user)
 		}
 	}
-	if endpoint, user := SplitEndpoint("@up"); endpoint != "" || user != "@up" {
+	if endpoint, user := limits.SplitEndpoint("@up"); endpoint != "" || user != "@up" {
 		t.Errorf("SplitEndpoint(@up) = %q, %q, want no endpoint", endpoint, user)
 	}
-	if endpoint, user := SplitEndpoint(""); endpoint != "" || user != "" {
+	if endpoint, user := limits.SplitEndpoint(""); endpoint != "" || user != "" {
 		t.Errorf(`SplitEndpoint("") = %q, %q, want nothing`, endpoint, user)
 	}
 }
@@ -250,26 +228,26 @@ tiers: {a: {requests: {"*": {hour: 6, second: 5}, LIST: {hour: 4, second: 3}, AA
 func TestRateName(t *testing.T) {
 	for _, tt := range []struct {
 		class string
-		w     Window
+		w     limits.Window
 		name  string
-	}{{"GET", Second, "GET"}, {"LIST", Minute, "LIST/minute"}, {"*", Hour, "*/hour"}} {
-		if got := RateName(tt.class, tt.w); got != tt.name {
+	}{{"GET", limits.Second, "GET"}, {"LIST", limits.Minute, "LIST/minute"}, {"*", limits.Hour, "*/hour"}} {
+		if got := limits.RateName(tt.class, tt.w); got != tt.name {
 			t.Errorf("RateName(%s, %v) = %s, want %s", tt.class, tt.w, got, tt.name)
 		}
-		if class, w := ParseRateName(tt.name); class != tt.class || w != tt.w {
+		if class, w := limits.ParseRateName(tt.name); class != tt.class || w != tt.w {
 			t.Errorf("ParseRateName(%s) = %s, %v, want %s, %v", tt.name, class, w, tt.class, tt.w)
 		}
 	}
-	if class, w := ParseRateName("GET/second"); class != "GET/second" || w != Second {
+	if class, w := limits.ParseRateName("GET/second"); class != "GET/second" || w != limits.Second {
 		t.Errorf("ParseRateName(GET/second) = %s, %v, want the whole as the class", class, w)
 	}
-	if got := fmt.Sprintf("%v %v %v %v", Windows, Enforce, DryRun, Off); got != "[second minute hour] enforce dry-run off" {
+	if got := fmt.Sprintf("%v %v %v %v", limits.Windows, limits.Enforce, limits.DryRun, limits.Off); got != "[second minute hour] enforce dry-run off" {
 		t.Errorf("windows and modes are %s", got)
 	}
 }
 
 func TestUndeclared(t *testing.T) {
-	set, err := Parse("limits", []byte("version: 1\ndefault_tier: free\ntiers: {free: {}}\nendpoints: [up, api]\n"))
+	set, err := limitfile.Parse("limits", []byte("version: 1\ndefault_tier: free\ntiers: {free: {}}\nendpoints: [up, api]\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -282,7 +260,7 @@ func TestUndeclared(t *testing.T) {
 		{"@api/a/b", "", "@api/a/b", false},
 		{"@upp/alice", "upp", "alice", true},
 		{"@other/a/b", "other", "a/b", true},
-		{"@other/" + Key("@up/alice"), "other", Key("@up/alice"), true},
+		{"@other/" + limits.Key("@up/alice"), "other", limits.Key("@up/alice"), true},
 		{"@up", "", "@up", false},
 		{"", "", "", false},
 	} {
@@ -297,7 +275,7 @@ func TestUndeclared(t *testing.T) {
 func TestExact(t *testing.T) {
 	const head = "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 1}}, staff: {}}\n"
 	set := mustParse(t, head+"users: {ann: staff, bob: free}\nexempt: {users: [carol]}\n")
-	set, refused := set.With([]Override{byHand("dave", "", `{"concurrent":3}`, time.Hour)})
+	set, refused := limitfile.WithOverrides(set, []limits.Override{{User: "dave", Limits: []byte(`{"concurrent":3}`), Reason: "a test", Until: time.Unix(4_000_000_000, 0)}})
 	if len(refused) > 0 {
 		t.Fatal(refused)
 	}

@@ -22,7 +22,7 @@ import (
 	"github.com/sluice-qos/sluice/haproxy"
 	"github.com/sluice-qos/sluice/internal/origin"
 	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 // LongWait is how long requests may wait for their verdict where that is not tested: a
@@ -240,7 +240,7 @@ func (c *Cluster) newInstance(t testing.TB, i int) *Instance {
 		Runtime: filepath.Join(dir, "runtime.sock"),
 		cluster: c,
 	}
-	set, err := limits.Load(c.LimitsFile)
+	set, err := limitfile.Load(c.LimitsFile)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/sluice-qos/sluice/bench/closed"
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/pkg/credit"
-	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 	"github.com/sluice-qos/sluice/test/cluster"
 	"github.com/sluice-qos/sluice/test/mixed"
 )
@@ -273,7 +273,7 @@ func checkSlots(c *cluster.Cluster) error {
 	if err != nil {
 		return err
 	}
-	set, err := limits.Load(c.LimitsFile)
+	set, err := limitfile.Load(c.LimitsFile)
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
@@ -29,7 +30,7 @@ users: {alice: free, mover: mover, staff: staff}
 
 func parse(t testing.TB, text string) *limits.Set {
 	t.Helper()
-	set, err := limits.Parse("limits", []byte(text))
+	set, err := limitfile.Parse("limits", []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-qos/sluice/pkg/jobs"
 	"github.com/sluice-qos/sluice/pkg/jobs/pgslots"
 	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 // newSchema names one for all tables of the example. Each run has its own: one that was
@@ -87,7 +88,7 @@ type worker struct {
 }
 
 func newWorker(pool, slots *pgxpool.Pool, schema string) (*worker, error) {
-	set, err := limits.Parse("limits.yaml", limitFile) // jobs.OpenLimitFile for one that is edited meanwhile
+	set, err := limitfile.Parse("limits.yaml", limitFile) // jobs.OpenLimitFile for one that is edited meanwhile
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,117 @@
+package limits
+
+import (
+	"maps"
+	"math"
+	"slices"
+)
+
+// Content is what a limit file says, with those of its users_from. A reader of limit files
+// (pkg/limits/limitfile) has checked it; New does not.
+type Content struct {
+	Name   string // of the limit file, as in errors
+	Source []byte // what the reader can make an equal Set of
+
+	Mode           Mode
+	DefaultTier    string // one of Tiers
+	AnonymousTier  string // one of Tiers, or ""
+	UnreadableTier string // one of Tiers, or ""
+	Tiers          map[string]*Entry
+
+	Endpoints     []string // sorted
+	Classes       []Class  // in the order in which they are matched
+	Exempt        Exempt
+	AddressLimits AddressLimits
+	Queues        []Queue // sorted by service
+
+	Users    map[string]*Entry // by FileKey of the name or pattern
+	Names    map[string]string // by key: the names and patterns whose key is not the name
+	Patterns []string          // those of Users, in the order of the file
+
+	Secrets *Secrets // that the keys in Users are made with; nil if they are not hidden
+	Named   *Set     // the Set that this one is the hidden form of; nil if there is none
+}
+
+// New makes the Set of a Content, which it keeps: callers must not use its slices and maps
+// any more. The Set is that of all times: nothing in it has expired (see Set.At).
+func New(content Content) *Set {
+	s := &derived{Content: content, version: version(content.Source)}
+	if s.fallback = s.Tiers[s.DefaultTier]; s.fallback == nil {
+		s.fallback = &Entry{Limits: &Limits{Tier: s.DefaultTier}, Together: &Limits{Tier: s.DefaultTier}}
+	}
+	if s.Users == nil {
+		s.Users = map[string]*Entry{}
+	}
+	s.tierNames = slices.Sorted(maps.Keys(s.Tiers))
+	s.anonymous, s.unreadable = s.Tiers[s.AnonymousTier], s.Tiers[s.UnreadableTier]
+	s.patterns = newMatcher(s.Patterns)
+	for _, pattern := range s.Patterns {
+		s.patternEntries = append(s.patternEntries, s.Users[FileKey(pattern)])
+	}
+	s.shareOthersKeys()
+	s.exemptUsers()
+
+	until := map[int64]bool{}
+	for _, e := range s.Users {
+		e.ends(func(end int64) { until[end] = true })
+		s.together = s.together || e.limitsTogether()
+	}
+	for _, e := range s.Tiers {
+		s.together = s.together || e.limitsTogether()
+	}
+	s.untils = slices.Sorted(maps.Keys(until))
+	return &Set{content: s, now: math.MinInt64}
+}
+
+// limitsTogether reports whether the entry, now or later, limits requests over all endpoints.
+func (e *Entry) limitsTogether() bool {
+	return e != nil && (len(e.Together.rates) > 0 || e.More != nil && e.More.Then.limitsTogether())
+}
+
+// exemptUsers gives those who are exempt no limits, whatever else the file says of
+// them. Who is exempt by name, and not named under users, is unlisted.
+func (s *derived) exemptUsers() {
+	s.unlisted = map[string]bool{}
+	for _, name := range s.Exempt.Users {
+		if IsPattern(name) {
+			s.exemptPatternNames = append(s.exemptPatternNames, name)
+			continue
+		}
+		key := FileKey(name)
+		if _, ok := s.Users[key]; !ok {
+			s.unlisted[key] = true
+		}
+		s.Users[key] = exemptEntry
+	}
+	s.exemptPatterns = newMatcher(s.exemptPatternNames)
+	if s.exemptPatterns.none() {
+		return
+	}
+	for key := range s.Users {
+		if key[0] != '~' && !IsPattern(key) && s.exemptPatterns.match(key) >= 0 {
+			s.Users[key] = exemptEntry
+		}
+	}
+}
+
+// WithOverrides returns the Set of another source in which overrides are in force, in place
+// of any that s has: the entries, by key of their users, count before what the file says.
+// A reader of limit files has made them of the overrides.
+func (s *Set) WithOverrides(source []byte, overrides []Override, entries map[string]*Entry) *Set {
+	content := *s.content
+	content.Source, content.version = source, version(source)
+	content.overrides, content.overridden = overrides, entries
+	if len(entries) == 0 {
+		content.overridden = nil // asked for each request: most sets have none
+	}
+	until := map[int64]bool{}
+	for _, end := range s.content.untils {
+		until[end] = true
+	}
+	for _, e := range entries {
+		e.ends(func(end int64) { until[end] = true })
+		content.together = content.together || e.limitsTogether()
+	}
+	content.untils = slices.Sorted(maps.Keys(until))
+	return &Set{content: &content, now: s.now}
+}

@@ -1,0 +1,123 @@
+package limitfile
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// source is a file that a Set is made from.
+type source struct {
+	name string // as in errors; in a bundle, as seen from the folder of the limit file, which has none
+	data []byte
+}
+
+// A bundle is several files in one: the limit file, and those of its users_from. A
+// process that gets it can make the same Set without having the files. It begins with
+// bundleMark and the number of files. No limit file can begin like that, because it is a
+// text in YAML and not a mapping. Then each file has a line with its length in bytes and
+// its name, quoted as in Go, followed by its content and a newline:
+//
+//	sluice-limits-bundle 1 2
+//	120 ""
+//	version: 1
+//	…
+//	33 "users.d/a.yaml"
+//	users: …
+//
+// A bundle of version 2 ends with one more, overridesName, which has the overrides by
+// hand (see EncodeOverrides).
+const bundleMark = "sluice-limits-bundle "
+
+// overridesName is no name of a file anywhere.
+const overridesName = "\x00overrides"
+
+// splitOverrides takes the overrides off the files of a bundle; nil for none.
+func splitOverrides(sources []source) (files []source, overrides []byte) {
+	last := len(sources) - 1
+	if sources[last].name != overridesName {
+		return sources, nil
+	}
+	return sources[:last:last], sources[last].data
+}
+
+// maxUserFiles bounds the files of users_from.
+const maxUserFiles = 1000
+
+func isBundle(data []byte) bool { return bytes.HasPrefix(data, []byte(bundleMark)) }
+
+// bundle puts files into one.
+func bundle(sources []source) []byte {
+	var b bytes.Buffer
+	version := 1
+	if _, overrides := splitOverrides(sources); overrides != nil {
+		version = 2
+	}
+	fmt.Fprintf(&b, "%s%d %d\n", bundleMark, version, len(sources))
+	for _, s := range sources {
+		fmt.Fprintf(&b, "%d %s\n", len(s.data), strconv.Quote(s.name))
+		b.Write(s.data)
+		b.WriteByte('\n')
+	}
+	return b.Bytes()
+}
+
+// unbundle takes a bundle apart, without copying. What is none is the one file that
+// it holds. The result has one file at least, also with an error.
+func unbundle(data []byte) ([]source, error) {
+	if !isBundle(data) {
+		return []source{{data: data}}, nil
+	}
+	if len(data) > MaxFileSize+2*MaxOverridesSize || len(data) > MaxFileSize && !bytes.HasPrefix(data, []byte(bundleMark+"2 ")) {
+		return []source{{}}, fmt.Errorf("the file and those of its users_from are larger than %d MiB", MaxFileSize>>20)
+	}
+	header, rest, _ := bytes.Cut(data, []byte("\n"))
+	version, count, _ := strings.Cut(strings.TrimPrefix(string(header), bundleMark), " ")
+	if version != "1" && version != "2" {
+		return []source{{}}, fmt.Errorf("the bundle of limit files has version %s; only 1 and 2 are known", quote(version))
+	}
+	n, err := strconv.Atoi(count)
+	if err != nil || n < 1 || version == "2" && n < 2 || n > maxUserFiles+2 || strconv.Itoa(n) != count {
+		return []source{{}}, fmt.Errorf("the bundle of limit files is damaged: %s is no number of files", quote(count))
+	}
+	var sources []source
+	seen := map[string]bool{}
+	for i := range n {
+		s, after, err := nextFile(rest)
+		switch {
+		case err != nil:
+		case (s.name == "") != (i == 0):
+			err = fmt.Errorf("file %d has the name %s", i, quote(s.name))
+		case (s.name == overridesName) != (version == "2" && i > 0 && i == n-1):
+			err = fmt.Errorf("file %d has the name %s", i, quote(s.name))
+		case seen[s.name]:
+			err = fmt.Errorf("%s is there twice", quote(s.name))
+		}
+		if err != nil {
+			return []source{{}}, fmt.Errorf("the bundle of limit files is damaged: %w", err)
+		}
+		seen[s.name] = true
+		sources, rest = append(sources, s), after
+	}
+	if len(rest) > 0 {
+		return []source{{}}, errors.New("the bundle of limit files is damaged: something follows the last file")
+	}
+	return sources, nil
+}
+
+// nextFile takes the first file of what is left of a bundle.
+func nextFile(data []byte) (s source, rest []byte, err error) {
+	line, rest, ok := bytes.Cut(data, []byte("\n"))
+	size, quoted, _ := strings.Cut(string(line), " ")
+	n, sizeErr := strconv.Atoi(size)
+	name, nameErr := strconv.Unquote(quoted)
+	switch {
+	case !ok || sizeErr != nil || nameErr != nil || n < 0 || strconv.Itoa(n) != size || strconv.Quote(name) != quoted:
+		return s, nil, fmt.Errorf("%s is no length and name of a file", quote(string(line)))
+	case n >= len(rest) || rest[n] != '\n':
+		return s, nil, fmt.Errorf("%s has not its length of %d bytes", quote(name), n)
+	}
+	return source{name, rest[:n:n]}, rest[n+1:], nil
+}

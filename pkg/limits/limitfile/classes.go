@@ -1,0 +1,199 @@
+package limitfile
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// How much classes may hold. A request of HAProxy's is compared with all of them.
+const (
+	maxClasses    = 64
+	maxMatches    = 16   // of a class
+	maxMatchItems = 64   // methods, query keys or headers of a match
+	maxPathBytes  = 1000 // of a path or a prefix of one
+	maxValueBytes = 200  // of a header's value
+)
+
+// The patterns of what is text in classes, exempt and endpoints. They mean the same
+// in Go and in ECMAScript, which JSON Schema uses.
+const (
+	classPattern    = `^[A-Z][A-Z0-9_]{0,31}$`
+	endpointPattern = `^[a-z0-9][a-z0-9-]{0,23}$`
+	methodPattern   = `^[A-Z][A-Z-]{0,31}$`
+	queryPattern    = `^[A-Za-z0-9_.~:\[\]-]{1,100}$`
+	headerPattern   = "^[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}$"
+	valuePattern    = `^([\x21-\x7e]([\x20-\x7e]*[\x21-\x7e])?)?$`
+	prefixPattern   = `^/[\x21\x22\x24-\x3e\x40-\x7e]*$`              // neither ? nor #
+	pathsPattern    = `^/[\x21\x22\x24-\x29\x2b-\x3e\x40-\x7e]*[*]?$` // nor *, but at the end
+)
+
+var (
+	classForm    = regexp.MustCompile(classPattern)
+	endpointForm = regexp.MustCompile(endpointPattern)
+	methodForm   = regexp.MustCompile(methodPattern)
+	queryForm    = regexp.MustCompile(queryPattern)
+	headerForm   = regexp.MustCompile(headerPattern)
+	valueForm    = regexp.MustCompile(valuePattern)
+	prefixForm   = regexp.MustCompile(prefixPattern)
+	pathsForm    = regexp.MustCompile(pathsPattern)
+)
+
+// classes are those that every file may limit.
+var classes = slices.Concat([]string{limits.All}, limits.BuiltinClasses())
+
+// s3Preset names the ready-made classes of an S3 service.
+const s3Preset = "s3"
+
+const classesExample = `{LIST: {methods: [GET], query: [list-type]}}`
+
+// classes reads the name of ready-made classes, or a mapping of them.
+func (f *file) classes(n *yaml.Node) {
+	where := place{field: "classes"}
+	if !f.plain(n) {
+		return
+	}
+	switch {
+	case n.Kind == yaml.ScalarNode && n.Value == s3Preset:
+		f.content.Classes = limits.S3Classes()
+	case n.Kind != yaml.MappingNode:
+		f.errorf(n, "%s must be s3, or a mapping such as %s, got %s", where, classesExample, describe(n))
+		return
+	case len(n.Content) == 0:
+		f.errorf(n, "%s is empty; leave it out, or write s3 or a mapping such as %s", where, classesExample)
+	case len(n.Content)/2 > maxClasses:
+		f.errorf(n, "%s has %d classes; at most %d are possible", where, len(n.Content)/2, maxClasses)
+		return
+	default:
+		for key, value := range f.entries(n, where, classesExample) {
+			if f.className(key, where) {
+				f.content.Classes = append(f.content.Classes, f.class(key.Value, value))
+			}
+		}
+	}
+	f.classNames = slices.Clone(f.classNames)
+	for _, c := range f.content.Classes {
+		f.classNames = append(f.classNames, c.Name)
+	}
+}
+
+func (f *file) className(n *yaml.Node, where place) bool {
+	switch {
+	case slices.Contains(classes, n.Value):
+		f.errorf(n, "%s: %s is the class of a method already; choose another name", where, n.Value)
+	case !classForm.MatchString(n.Value):
+		f.errorf(n, "%s: the name %s is not usable; write 1 to 32 capital letters, digits and _, of which the first is a letter", where, quote(n.Value))
+	default:
+		return true
+	}
+	return false
+}
+
+// class reads one match, or a list of them.
+func (f *file) class(name string, n *yaml.Node) limits.Class {
+	where := place{kind: "class", name: name}
+	c := limits.Class{Name: name}
+	if !f.plain(n) {
+		return c
+	}
+	switch {
+	case n.Kind == yaml.MappingNode:
+		c.Any = []limits.Match{f.match(where, n)}
+	case n.Kind != yaml.SequenceNode:
+		f.errorf(n, "%s must be a mapping such as {methods: [GET], query: [list-type]}, or a list of such, got %s", where, describe(n))
+	case len(n.Content) == 0 || len(n.Content) > maxMatches:
+		f.errorf(n, "%s must have 1 to %d matches, got %d", where, maxMatches, len(n.Content))
+	default:
+		for _, item := range n.Content {
+			c.Any = append(c.Any, f.match(where, item))
+		}
+	}
+	return c
+}
+
+func (f *file) match(where place, n *yaml.Node) (m limits.Match) {
+	for key, value := range f.entries(n, where, "{methods: [GET], path_prefix: /reports/}") {
+		at := where.at(key.Value)
+		switch key.Value {
+		case "methods":
+			m.Methods = f.forms(value, at, "[GET, HEAD]", methodForm, "the name of a method in capital letters")
+		case "path_prefix":
+			f.form(&m.PathPrefix, value, at, prefixForm, "the beginning of a path, such as /reports/, without blanks, ? or #")
+		case "path_regex":
+			f.regex(&m.PathRegex, value, at)
+		case "query":
+			m.Query = f.forms(value, at, "[list-type]", queryForm, "the key of a query: letters, digits and - _ . ~ : [ ]")
+		case "no_query":
+			m.NoQuery = f.forms(value, at, "[acl, policy]", queryForm, "the key of a query: letters, digits and - _ . ~ : [ ]")
+		case "headers":
+			m.Headers = f.headers(value, at)
+		default:
+			f.unknown(key, where, "field", matchFields)
+		}
+	}
+	for _, key := range m.NoQuery {
+		if slices.Contains(m.Query, key) {
+			f.errorf(lookup(n, "no_query"), "%s has %s, which query has too: nothing would match", where.at("no_query"), quote(key))
+		}
+	}
+	return m
+}
+
+// headers reads header names and their values, "" for any.
+func (f *file) headers(n *yaml.Node, where place) (all []limits.HeaderMatch) {
+	if n.Kind == yaml.MappingNode && (len(n.Content) == 0 || len(n.Content)/2 > maxMatchItems) {
+		f.errorf(n, "%s must have 1 to %d headers, got %d", where, maxMatchItems, len(n.Content)/2)
+		return nil
+	}
+	for key, value := range f.entries(n, where, `{X-Kind: report, X-Trace: ""}`) {
+		switch {
+		case !headerForm.MatchString(key.Value):
+			f.errorf(key, "%s: %s is not the name of a header", where, quote(key.Value))
+			continue
+		case slices.ContainsFunc(all, func(h limits.HeaderMatch) bool { return strings.EqualFold(h.Name, key.Value) }):
+			f.errorf(key, "%s has %s twice, in other letters", where, quote(key.Value))
+			continue
+		case !f.plain(value):
+			continue
+		case value.Kind != yaml.ScalarNode || isNull(value):
+			f.errorf(value, `%s: the value of %s must be text, or "" for any, got %s`, where, cut(key.Value), describe(value))
+			continue
+		case !valueForm.MatchString(value.Value) || len(value.Value) > maxValueBytes:
+			f.errorf(value, "%s: the value of %s must be 1 to %d printable ASCII characters without blanks around them, got %s", where, cut(key.Value), maxValueBytes, quote(value.Value))
+			continue
+		}
+		all = append(all, limits.HeaderMatch{Name: key.Value, Value: value.Value})
+	}
+	return all
+}
+
+// forms reads a list of texts of a form, which the error tells.
+func (f *file) forms(n *yaml.Node, where place, example string, form *regexp.Regexp, want string) (all []string) {
+	for item := range f.items(n, where, example, maxMatchItems) {
+		if !form.MatchString(item.Value) {
+			f.errorf(item, "%s: each must be %s, got %s", where, want, quote(item.Value))
+			continue
+		}
+		all = append(all, item.Value)
+	}
+	return all
+}
+
+// form reads a text of a form, which the error tells.
+func (f *file) form(to *string, n *yaml.Node, where place, form *regexp.Regexp, want string) {
+	switch {
+	case !f.plain(n):
+	case n.Kind != yaml.ScalarNode || isNull(n):
+		f.errorf(n, "%s must be %s, got %s", where, want, describe(n))
+	case !form.MatchString(n.Value):
+		f.errorf(n, "%s must be %s, got %s", where, want, quote(n.Value))
+	case len(n.Value) > maxPathBytes:
+		f.errorf(n, "%s must have at most %d bytes, got %d", where, maxPathBytes, len(n.Value))
+	default:
+		*to = n.Value
+	}
+}

@@ -1,0 +1,209 @@
+package limitfile
+
+import (
+	"cmp"
+	"encoding/binary"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// draft is Limits while a file is read: comparable, so that users with equal
+// limits can share them, and copied, so that an override starts from its tier.
+// A limit of zero is none.
+type draft struct {
+	requests       *requests // nil: none
+	concurrent     int
+	concurrentMode limits.Mode
+	bandwidth      limits.Bandwidth
+	wait           time.Duration
+	priority       int
+	jobs           *limits.Jobs // as one of drafts.jobs; nil while nothing is known of them
+	mode           limits.Mode  // of all of them
+}
+
+// requests are the request limits of a draft. They never change, and equal ones
+// are the same pointer (see drafts.requests).
+type requests struct{ rates []limits.Rate } // sorted by class and window; a Mode may be Off
+
+// of returns the rates, also of nil.
+func (r *requests) of() []limits.Rate {
+	if r == nil {
+		return nil
+	}
+	return r.rates
+}
+
+// with returns the rates with those of a class replaced.
+func (r *requests) with(class string, own []limits.Rate) []limits.Rate {
+	rates := slices.DeleteFunc(slices.Clone(r.of()), func(r limits.Rate) bool { return r.Class == class })
+	rates = append(rates, own...)
+	slices.SortFunc(rates, func(a, b limits.Rate) int {
+		return cmp.Or(cmp.Compare(a.Class, b.Class), cmp.Compare(a.Window, b.Window))
+	})
+	return rates
+}
+
+// drafts makes Limits and entries of drafts, the same ones for the same draft, so
+// that memory grows with what differs.
+type drafts struct {
+	mode    limits.Mode // of the whole file
+	rates   map[string]*requests
+	jobs    map[string]*limits.Jobs
+	limits  map[limitsKey]*limits.Limits
+	ids     map[*limits.Limits]uint64 // of limits, from 1
+	entries map[string]*limits.Entry
+}
+
+// limitsKey is what Limits say.
+type limitsKey struct {
+	tier           string
+	requests       *requests
+	concurrent     int
+	concurrentMode limits.Mode
+	bandwidth      limits.Bandwidth
+	wait           time.Duration
+	priority       int
+	jobs           *limits.Jobs
+	off            string
+}
+
+func newDrafts() drafts {
+	return drafts{
+		rates: map[string]*requests{}, jobs: map[string]*limits.Jobs{}, limits: map[limitsKey]*limits.Limits{},
+		ids: map[*limits.Limits]uint64{}, entries: map[string]*limits.Entry{},
+	}
+}
+
+// requests returns the one that has these rates, which are sorted.
+func (ds *drafts) requests(rates []limits.Rate) *requests {
+	if len(rates) == 0 {
+		return nil
+	}
+	var key []byte
+	for _, r := range rates {
+		key = append(key, r.Class...)
+		key = append(key, 0, byte(r.Window), byte(r.Mode))
+		key = binary.AppendUvarint(key, uint64(r.Max))
+		key = binary.AppendUvarint(key, uint64(r.Burst))
+	}
+	shared := ds.rates[string(key)]
+	if shared == nil {
+		shared = &requests{slices.Clip(rates)}
+		ds.rates[string(key)] = shared
+	}
+	return shared
+}
+
+// shared returns the one that says this.
+func (ds *drafts) shared(j limits.Jobs) *limits.Jobs {
+	key := []byte(j.Class)
+	key = append(key, 0, byte(j.Mode), byte(j.Source), bit(j.Stated), bit(j.Queues != nil))
+	key = binary.AppendVarint(key, int64(j.Total))
+	for _, service := range slices.Sorted(maps.Keys(j.Queues)) {
+		key = append(key, service...)
+		key = binary.AppendUvarint(append(key, 0), uint64(j.Queues[service]))
+	}
+	shared := ds.jobs[string(key)]
+	if shared == nil {
+		shared = &j
+		ds.jobs[string(key)] = shared
+	}
+	return shared
+}
+
+func bit(set bool) byte {
+	if set {
+		return 1
+	}
+	return 0
+}
+
+// make returns the Limits of a draft: each limit's mode is the weakest of its own,
+// the draft's and the file's, and one whose mode is off is left out.
+func (ds *drafts) make(tier string, d draft) *limits.Limits {
+	key := limitsKey{tier: tier, wait: d.wait, priority: d.priority}
+	scope := max(ds.mode, d.mode)
+	var off []string
+	key.requests, off = ds.effective(d.requests, scope)
+	if mode := max(scope, d.concurrentMode); d.concurrent > 0 {
+		if mode == limits.Off {
+			off = append(off, "concurrent")
+		} else {
+			key.concurrent, key.concurrentMode = d.concurrent, mode
+		}
+	}
+	if mode := max(scope, d.bandwidth.Mode); mode == limits.Off {
+		if d.bandwidth.Down > 0 {
+			off = append(off, "bandwidth.down")
+		}
+		if d.bandwidth.Up > 0 {
+			off = append(off, "bandwidth.up")
+		}
+	} else {
+		key.bandwidth, key.bandwidth.Mode = d.bandwidth, mode
+		if d.bandwidth.Down == 0 && d.bandwidth.Up == 0 {
+			key.bandwidth.Mode = limits.Enforce
+		}
+	}
+	if d.jobs != nil {
+		j, none := jobsIn(*d.jobs, scope)
+		key.jobs, off = ds.shared(j), append(off, none...)
+	}
+	slices.Sort(off)
+	key.off = strings.Join(off, "\n")
+	l := ds.limits[key]
+	if l == nil {
+		l = limits.NewLimits(limits.Limits{
+			Tier: tier, Concurrent: key.concurrent, ConcurrentMode: key.concurrentMode, Bandwidth: key.bandwidth,
+			Wait: key.wait, Priority: key.priority,
+		}, key.requests.of(), key.jobs, off)
+		ds.limits[key] = l
+		ds.ids[l] = uint64(len(ds.ids) + 1)
+	}
+	return l
+}
+
+// effective returns the rates with the modes that they have in a scope, and the
+// fields of those that are off.
+func (ds *drafts) effective(r *requests, scope limits.Mode) (*requests, []string) {
+	same := !slices.ContainsFunc(r.of(), func(r limits.Rate) bool { return max(r.Mode, scope) != r.Mode || r.Mode == limits.Off })
+	if same {
+		return r, nil
+	}
+	var rates []limits.Rate
+	var off []string
+	for _, r := range r.of() {
+		if r.Mode = max(r.Mode, scope); r.Mode == limits.Off {
+			off = append(off, "requests."+r.Name())
+		} else {
+			rates = append(rates, r)
+		}
+	}
+	return ds.requests(rates), off
+}
+
+// entry returns the entry that says this, an equal one if there is one.
+func (ds *drafts) entry(e limits.Entry) *limits.Entry {
+	key := binary.AppendUvarint(nil, ds.ids[e.Limits])
+	key = binary.AppendUvarint(key, ds.ids[e.Together])
+	if e.More != nil {
+		key = binary.AppendVarint(key, e.More.Until)
+		if e.More.Then != nil {
+			key = binary.AppendUvarint(key, ds.ids[e.More.Then.Limits])
+		}
+		key = append(key, '@')
+		for _, l := range e.More.Endpoints {
+			key = binary.AppendUvarint(key, ds.ids[l])
+		}
+	}
+	shared := ds.entries[string(key)]
+	if shared == nil {
+		shared = &e
+		ds.entries[string(key)] = shared
+	}
+	return shared
+}

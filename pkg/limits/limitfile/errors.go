@@ -1,0 +1,95 @@
+package limitfile
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+const (
+	// maxErrors bounds the errors that are reported of one file.
+	maxErrors = 20
+	// maxCollected bounds the errors that are collected before they are sorted
+	// by line; the rest are only counted.
+	maxCollected = 1000
+)
+
+// Error is one thing that is wrong with a limit file.
+type Error struct {
+	File    string
+	Line    int // from 1
+	Column  int // in characters, from 1
+	Message string
+
+	source int // the file's place among those that are read
+}
+
+// Error returns "file:line:column: message".
+func (e *Error) Error() string {
+	return fmt.Sprintf("%s:%d:%d: %s", e.File, e.Line, e.Column, e.Message)
+}
+
+// Errors are the things that are wrong with a limit file, in its order: at least
+// one, at most the first 20 and one more that tells how many follow.
+type Errors []*Error
+
+// Error returns one line for each error.
+func (e Errors) Error() string {
+	lines := make([]string, len(e))
+	for i, err := range e {
+		lines[i] = err.Error()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Unwrap lets errors.As find an *Error.
+func (e Errors) Unwrap() []error {
+	errs := make([]error, len(e))
+	for i, err := range e {
+		errs[i] = err
+	}
+	return errs
+}
+
+// problems collects the errors of a file while it is read.
+type problems struct {
+	file   string // the file that is read, and its place among them
+	source int
+	found  Errors // the first maxCollected
+	more   int    // found after those
+}
+
+// open goes on with another file.
+func (p *problems) open(source int, file string) { p.source, p.file = source, file }
+
+func (p *problems) any() bool { return len(p.found) > 0 }
+
+// full reports whether a further error would only be counted, so that nobody
+// needs to think about its text.
+func (p *problems) full() bool { return len(p.found) == maxCollected }
+
+func (p *problems) add(line, column int, format string, args ...any) {
+	if p.full() {
+		p.more++
+		return
+	}
+	p.found = append(p.found, &Error{p.file, line, column, fmt.Sprintf(format, args...), p.source})
+}
+
+// errors returns what was found as Parse reports it.
+func (p *problems) errors() Errors {
+	slices.SortStableFunc(p.found, func(a, b *Error) int {
+		return cmp.Or(cmp.Compare(a.source, b.source), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+	})
+	if len(p.found) <= maxErrors {
+		return p.found
+	}
+	next := p.found[maxErrors]
+	more := len(p.found) - maxErrors + p.more
+	text := fmt.Sprintf("and %d more errors", more)
+	if more == 1 {
+		text = "and 1 more error"
+	}
+	return append(p.found[:maxErrors:maxErrors], &Error{next.File, next.Line, next.Column, text, next.source})
+}

@@ -1,0 +1,377 @@
+package limitfile
+
+import (
+	"iter"
+	"time"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// limit reads one field of a tier or a user into d. It reports whether there is
+// such a field. What is wrong with its value it reports as an error of the file.
+func (f *file) limit(d *draft, where place, key, value *yaml.Node) bool {
+	switch key.Value {
+	case "mode":
+		f.modeOf(&d.mode, where.at("mode"), value)
+	case "requests":
+		f.requestRates(d, where, value)
+	case "concurrent":
+		f.concurrency(d, where, value)
+	case "bandwidth":
+		f.bandwidth(&d.bandwidth, where, value)
+	case "over_limit":
+		f.overLimit(&d.wait, where, value)
+	case "priority":
+		f.priority(&d.priority, where.at("priority"), value)
+	case "jobs":
+		f.jobsOf(d, where, value)
+	default:
+		return false
+	}
+	return true
+}
+
+// concurrency reads a number, or a mapping of one and its mode.
+func (f *file) concurrency(d *draft, where place, n *yaml.Node) {
+	if !f.plain(n) {
+		return
+	}
+	where = where.at("concurrent")
+	d.concurrent, d.concurrentMode = 0, limits.Enforce
+	if n.Kind != yaml.MappingNode {
+		f.count(&d.concurrent, where, n, limits.MaxConcurrent)
+		return
+	}
+	limit := false
+	for key, value := range f.entries(n, where, "{limit: 10, mode: dry-run}") {
+		switch key.Value {
+		case "limit":
+			f.count(&d.concurrent, where.at("concurrent.limit"), value, limits.MaxConcurrent)
+			limit = true
+		case "mode":
+			f.modeOf(&d.concurrentMode, where.at("concurrent.mode"), value)
+		default:
+			f.unknown(key, where, "field", concurrentNames)
+		}
+	}
+	if !limit {
+		f.errorf(n, "%s has no limit; write limit: and a number beside the mode", where)
+	}
+}
+
+func (f *file) bandwidth(b *limits.Bandwidth, where place, n *yaml.Node) {
+	if !f.plain(n) {
+		return
+	}
+	if isUnlimited(n) {
+		*b = limits.Bandwidth{}
+		return
+	}
+	at := n // what may make the default share too large
+	for key, value := range f.entries(n, where.at("bandwidth"), "{down: 10MiB, up: 5MiB}") {
+		switch key.Value {
+		case "down":
+			f.size(&b.Down, where.at("bandwidth.down"), value)
+		case "up":
+			f.size(&b.Up, where.at("bandwidth.up"), value)
+		case "default_share":
+			f.size(&b.DefaultShare, where.at("bandwidth.default_share"), value)
+			at = value
+		case "mode":
+			f.modeOf(&b.Mode, where.at("bandwidth.mode"), value)
+		default:
+			f.unknown(key, where.at("bandwidth"), "field", bandwidthFields)
+		}
+	}
+	f.shareFits(at, where, *b)
+}
+
+// shareFits checks that a default share is at most each limit. n is what may make
+// it too large.
+func (f *file) shareFits(n *yaml.Node, where place, b limits.Bandwidth) {
+	if f.quiet {
+		return
+	}
+	where = where.at("bandwidth.default_share")
+	if b.Down > 0 && b.DefaultShare > b.Down {
+		f.errorf(n, "%s must be at most bandwidth.down, which is %d bytes, got %d", where, b.Down, b.DefaultShare)
+	}
+	if b.Up > 0 && b.DefaultShare > b.Up {
+		f.errorf(n, "%s must be at most bandwidth.up, which is %d bytes, got %d", where, b.Up, b.DefaultShare)
+	}
+}
+
+func (f *file) overLimit(wait *time.Duration, where place, n *yaml.Node) {
+	for key, value := range f.entries(n, where.at("over_limit"), "{concurrent: wait 2s}") {
+		if key.Value == "concurrent" {
+			f.wait(wait, where.at("over_limit.concurrent"), value)
+		} else {
+			f.unknown(key, where.at("over_limit"), "field", overLimitFields)
+		}
+	}
+}
+
+// wait reads what becomes of a request over a limit: refuse, which is 0, or wait
+// and for how long.
+func (f *file) wait(to *time.Duration, where place, n *yaml.Node) {
+	if !f.plain(n) {
+		return
+	}
+	if n.Kind != yaml.ScalarNode || isNull(n) {
+		f.errorf(n, "%s must be %s, got %s", where, waitForms, describe(n))
+		return
+	}
+	v, err := parseWait(n.Value)
+	if err != nil {
+		f.errorf(n, "%s %v", where, err)
+		return
+	}
+	*to = v
+}
+
+// priority reads a whole number from -MaxPriority to MaxPriority.
+func (f *file) priority(to *int, where place, n *yaml.Node) {
+	if !f.plain(n) {
+		return
+	}
+	if n.Kind != yaml.ScalarNode || isNull(n) {
+		f.errorf(n, "%s must be %s, got %s", where, priorityForms, describe(n))
+		return
+	}
+	v, err := parsePriority(n.Value)
+	f.number(to, where, n, v, err)
+}
+
+// count reads a whole number from 1 to most, or unlimited, which is 0.
+func (f *file) count(to *int, where place, n *yaml.Node, most int) {
+	if !f.plain(n) {
+		return
+	}
+	switch {
+	case n.Kind != yaml.ScalarNode || isNull(n):
+		f.errorf(n, "%s must be a whole number or unlimited, got %s", where, describe(n))
+		return
+	case n.Value == unlimited:
+		*to = 0
+		return
+	}
+	v, err := parseCount(n.Value, most)
+	f.number(to, where, n, v, err)
+}
+
+// number takes a number that was parsed, or says what is wrong with it.
+func (f *file) number(to *int, where place, n *yaml.Node, v int, err error) {
+	switch {
+	case err != nil:
+		f.errorf(n, "%s %v", where, err)
+	case n.ShortTag() == "!!str":
+		f.errorf(n, "%s must be a number, got text; write %d without quotes", where, v)
+	default:
+		*to = v
+	}
+}
+
+// size reads a size, or unlimited, which is 0.
+func (f *file) size(to *int64, where place, n *yaml.Node) {
+	if !f.plain(n) {
+		return
+	}
+	switch {
+	case n.Kind != yaml.ScalarNode || isNull(n):
+		f.errorf(n, "%s must be %s, got %s", where, sizeForms, describe(n))
+		return
+	case n.Value == unlimited:
+		*to = 0
+		return
+	}
+	v, err := parseSize(n.Value)
+	if err != nil {
+		f.errorf(n, "%s %v", where, err)
+		return
+	}
+	*to = v
+}
+
+// tierName reads the name of a tier of the file. It is "" after an error. When
+// the file has no tiers, which is an error already, any name is as good.
+func (f *file) tierName(n *yaml.Node, where place) string {
+	if !f.plain(n) {
+		return ""
+	}
+	if n.Kind != yaml.ScalarNode || isNull(n) {
+		f.errorf(n, "%s must be the name of a tier, got %s", where, describe(n))
+		return ""
+	}
+	if n.ShortTag() == "!!bool" {
+		f.errorf(n, "%s: YAML does not read %s as text; write it in quotes", where, n.Value)
+		return ""
+	}
+	if _, ok := f.tierDrafts[n.Value]; ok {
+		return n.Value
+	}
+	if len(f.tierDrafts) > 0 {
+		f.unknown(n, where, "tier", f.tierNames)
+	}
+	return ""
+}
+
+// entries yields the names and values of a mapping; the example shows one in an
+// error. A name that is not text, or that was there before, is an error and left
+// out.
+func (f *file) entries(n *yaml.Node, where place, example string) iter.Seq2[*yaml.Node, *yaml.Node] {
+	return func(yield func(key, value *yaml.Node) bool) {
+		lines := make(map[string]int, len(n.Content)/2)
+		for key, value := range f.pairs(n, where, example) {
+			if line, ok := lines[key.Value]; ok {
+				f.errorf(key, "%s has %s twice, first on line %d", where, quote(key.Value), line)
+				continue
+			}
+			lines[key.Value] = key.Line
+			if !yield(key, value) {
+				return
+			}
+		}
+	}
+}
+
+// pairs is entries without regard to names that were there before.
+func (f *file) pairs(n *yaml.Node, where place, example string) iter.Seq2[*yaml.Node, *yaml.Node] {
+	return func(yield func(key, value *yaml.Node) bool) {
+		if !f.plain(n) {
+			return
+		}
+		if n.Kind != yaml.MappingNode {
+			f.errorf(n, "%s must be a mapping such as %s, got %s", where, example, describe(n))
+			return
+		}
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			if f.name(n.Content[i], where) && !yield(n.Content[i], n.Content[i+1]) {
+				return
+			}
+		}
+	}
+}
+
+// comment reads what a person wrote about a tier or a user. It means nothing.
+func (f *file) comment(where place, n *yaml.Node) {
+	switch where = where.at("comment"); {
+	case !f.plain(n):
+	case n.Kind != yaml.ScalarNode || isNull(n):
+		f.errorf(n, "%s must be text, got %s", where, describe(n))
+	case len(n.Value) > maxComment:
+		f.errorf(n, "%s is longer than %d bytes", where, maxComment)
+	}
+}
+
+// maxComment is the longest comment field, in bytes.
+const maxComment = 1000
+
+// items yields the items of a list of at most so many texts, each there once; the
+// example shows one in an error. A list without items is an error.
+func (f *file) items(n *yaml.Node, where place, example string, most int) iter.Seq[*yaml.Node] {
+	return func(yield func(*yaml.Node) bool) {
+		if !f.plain(n) {
+			return
+		}
+		switch {
+		case n.Kind != yaml.SequenceNode:
+			f.errorf(n, "%s must be a list such as %s, got %s", where, example, describe(n))
+			return
+		case len(n.Content) == 0:
+			f.errorf(n, "%s is empty; leave it out, or write a list such as %s", where, example)
+			return
+		case len(n.Content) > most:
+			f.errorf(n, "%s has %d items; at most %d are possible", where, len(n.Content), most)
+			return
+		}
+		seen := make(map[string]bool, len(n.Content))
+		for _, item := range n.Content {
+			if !f.text(item, where) {
+				continue
+			}
+			if seen[item.Value] {
+				f.errorf(item, "%s has %s twice", where, quote(item.Value))
+				continue
+			}
+			seen[item.Value] = true
+			if !yield(item) {
+				return
+			}
+		}
+	}
+}
+
+// text reports whether a node is text that is not empty, or a number, which is the
+// text that it is written as.
+func (f *file) text(n *yaml.Node, where place) bool {
+	switch {
+	case !f.plain(n):
+	case n.Kind != yaml.ScalarNode || isNull(n):
+		f.errorf(n, "%s: each must be text, got %s", where, describe(n))
+	case n.Value == "":
+		f.errorf(n, "%s: each must be text, got nothing", where)
+	case n.ShortTag() == "!!bool":
+		f.errorf(n, "%s: YAML does not read %s as text; write it in quotes", where, n.Value)
+	default:
+		return true
+	}
+	return false
+}
+
+// name reports whether a key of a mapping is text that is there. Numbers and
+// dates are the text that they are written as; what YAML reads as nothing, as
+// true or false, or as a merge is more likely a mistake.
+func (f *file) name(n *yaml.Node, where place) bool {
+	if !f.plain(n) {
+		return false
+	}
+	switch {
+	case n.Kind != yaml.ScalarNode:
+		f.errorf(n, "%s: a name must be text, got %s", where, describe(n))
+	case n.ShortTag() == "!!merge":
+		f.errorf(n, "%s: merging (<<) is not supported; write the values out", where)
+	case n.Value == "":
+		f.errorf(n, "%s: a name must not be empty", where)
+	case n.ShortTag() == "!!null" || n.ShortTag() == "!!bool":
+		f.errorf(n, "%s: YAML does not read %s as text; write it in quotes", where, n.Value)
+	default:
+		return true
+	}
+	return false
+}
+
+// plain reports whether a node does without the parts of YAML that a limit file
+// may not use: aliases and anchors, which can make a small file huge, and tags.
+func (f *file) plain(n *yaml.Node) bool {
+	switch {
+	case n.Kind == yaml.AliasNode:
+		f.errorf(n, "aliases (*%s) are not supported; write the value out", cut(n.Value))
+	case n.Anchor != "":
+		f.errorf(n, "anchors (&%s) are not supported; leave it out", cut(n.Anchor))
+	case n.Style&yaml.TaggedStyle != 0:
+		f.errorf(n, "tags (%s) are not supported; leave it out", cut(n.Tag))
+	default:
+		return true
+	}
+	return false
+}
+
+// lookup returns the value of the first entry of that name, or nil.
+func lookup(n *yaml.Node, name string) *yaml.Node {
+	_, value := find(n, name)
+	return value
+}
+
+func (f *file) unknown(key *yaml.Node, where place, what string, valid []string) {
+	if !f.full() {
+		f.errorf(key, "%s: unknown %s %s", where, what, choices(key.Value, valid))
+		return
+	}
+	f.more++
+}
+
+func (f *file) errorf(n *yaml.Node, format string, args ...any) {
+	f.add(n.Line, n.Column, format, args...)
+}

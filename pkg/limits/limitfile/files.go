@@ -1,0 +1,217 @@
+package limitfile
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+)
+
+const (
+	maxGlobs     = 100  // of users_from
+	maxGlobBytes = 1000 // of each
+)
+
+// Files is a limit file with those of its users_from, read but not parsed.
+type Files struct {
+	// Data is what Parse makes a Set of: the file, or a bundle of it and the others.
+	Data []byte
+
+	// Paths are the files, the limit file first, and Folders, sorted, those in which
+	// something must change for other files of users_from to belong to it. Both hold
+	// what is known also after an error, the limit file at least.
+	Paths, Folders []string
+}
+
+// ReadFile returns what Parse makes a Set of: the limit file at a path, or a bundle
+// of it and the files of its users_from if it has any. What is wrong with the file
+// itself is for Parse to say. It stops after MaxFileSize and one byte, which Parse
+// then refuses.
+func ReadFile(path string) ([]byte, error) {
+	files, err := ReadFiles(path)
+	return files.Data, err
+}
+
+// ReadFiles is ReadFile for those who want to know when to read again. An error is
+// about a file that cannot be read, or of type Errors if users_from names one that
+// is not there, or too many.
+func ReadFiles(path string) (Files, error) {
+	files := Files{Paths: []string{path}}
+	data, err := read(path, MaxFileSize)
+	if err != nil {
+		return files, err
+	}
+	files.Data = data
+	globs := usersFromOf(data)
+	if globs == nil {
+		return files, nil
+	}
+	f := newFile(path, nil)
+	sources := []source{{"", data}}
+	left := MaxFileSize - len(data)
+	for _, n := range globs {
+		files.Folders = append(files.Folders, foldersOf(filepath.Dir(path), n.Value)...)
+		for _, found := range f.filesOf(path, n, files.Paths) {
+			files.Paths = append(files.Paths, found.name)
+			if len(sources) > maxUserFiles {
+				f.errorf(n, "users_from names more than %d files", maxUserFiles)
+				break
+			}
+			if found.data, err = read(found.name, left); err != nil {
+				return files, err
+			}
+			left -= len(found.data)
+			found.name = from(filepath.Dir(path), found.name, n.Value)
+			sources = append(sources, found)
+		}
+	}
+	slices.Sort(files.Folders)
+	files.Folders = slices.Compact(files.Folders)
+	if left < 0 {
+		f.add(1, 1, "the file and those of its users_from are larger than %d MiB", MaxFileSize>>20)
+	}
+	if f.any() {
+		return files, f.errors()
+	}
+	files.Data = bundle(sources) // some bytes more than the files, of which Parse judges
+	return files, nil
+}
+
+// read reads a file, at most so many bytes and one.
+func read(path string, most int) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("read limit file: %w", err)
+	}
+	defer func() { _ = f.Close() }() // only read
+	data, err := io.ReadAll(io.LimitReader(f, int64(max(most, 0))+1))
+	if err != nil {
+		return nil, fmt.Errorf("read limit file: %w", err)
+	}
+	return data, nil
+}
+
+// usersFromOf returns the patterns of users_from, or nil if there are none or they
+// are not valid, which is for Parse to say.
+func usersFromOf(data []byte) []*yaml.Node {
+	if len(data) > MaxFileSize || !bytes.Contains(data, []byte("users_from")) {
+		return nil
+	}
+	root, _ := source{data: data}.quickRoot()
+	n := lookup(root, "users_from")
+	if n == nil {
+		return nil
+	}
+	f := newFile("", nil)
+	globs := []*yaml.Node{}
+	for glob := range f.globs(n) {
+		globs = append(globs, glob)
+	}
+	if f.any() {
+		return nil
+	}
+	return globs
+}
+
+// glob checks a pattern of users_from.
+func (f *file) glob(n *yaml.Node, where place) bool {
+	_, err := filepath.Match(n.Value, "")
+	switch {
+	case errors.Is(err, filepath.ErrBadPattern):
+		f.errorf(n, "%s: %s is no pattern of files: is a bracket or a letter behind \\ missing?", where, quote(n.Value))
+	case strings.Contains(n.Value, "**"):
+		f.errorf(n, "%s: ** is not supported, got %s; write a * for each folder", where, quote(n.Value))
+	case len(n.Value) > maxGlobBytes:
+		f.errorf(n, "%s: each must have at most %d bytes, got %d", where, maxGlobBytes, len(n.Value))
+	default:
+		return true
+	}
+	return false
+}
+
+// filesOf returns the names of the files that a pattern means, sorted, but for those
+// that are known already. Folders and hidden files (.alice.yaml.swp) are none,
+// unless the pattern says so.
+func (f *file) filesOf(path string, glob *yaml.Node, known []string) (found []source) {
+	names, err := filepath.Glob(inFolder(filepath.Dir(path), glob.Value))
+	exact := !strings.ContainsAny(glob.Value, wildcards)
+	if err != nil || exact && len(names) == 0 {
+		f.errorf(glob, "users_from: there is no file %s; a pattern such as users.d/*.yaml may match none", quote(glob.Value))
+		return nil
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		hidden := strings.HasPrefix(filepath.Base(name), ".") && !strings.HasPrefix(filepath.Base(glob.Value), ".")
+		if hidden || slices.ContainsFunc(known, func(k string) bool { return filepath.Clean(k) == filepath.Clean(name) }) {
+			continue
+		}
+		info, err := os.Stat(name)
+		switch {
+		case err == nil && info.IsDir() && !exact:
+		case err == nil && !info.Mode().IsRegular():
+			f.errorf(glob, "users_from: %s is no file", quote(name))
+		default:
+			found = append(found, source{name: name})
+		}
+	}
+	return found
+}
+
+// inFolder is a pattern as seen from a folder, whose own name is no pattern.
+func inFolder(folder, glob string) string {
+	if filepath.IsAbs(glob) {
+		return glob
+	}
+	plain := strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(folder)
+	return filepath.Join(plain, glob)
+}
+
+// from is the name of a file as seen from a folder, if the pattern that found it is.
+func from(folder, name, glob string) string {
+	if filepath.IsAbs(glob) {
+		return name
+	}
+	if relative, err := filepath.Rel(folder, name); err == nil {
+		return relative
+	}
+	return name
+}
+
+// foldersOf returns the folders in which a new file or folder could match a pattern.
+func foldersOf(folder, glob string) []string {
+	if filepath.IsAbs(glob) {
+		folder = string(filepath.Separator)
+	}
+	var folders []string
+	in := []string{folder} // the folders that match the pattern so far
+	parts := strings.FieldsFunc(filepath.Dir(glob), func(r rune) bool { return r == filepath.Separator })
+	for _, part := range parts {
+		var next []string
+		for _, folder := range in {
+			if !strings.ContainsAny(part, wildcards) {
+				next = append(next, filepath.Join(folder, part))
+				continue
+			}
+			folders = append(folders, folder)
+			inside, _ := os.ReadDir(folder)
+			for _, entry := range inside {
+				name := filepath.Join(folder, entry.Name())
+				info, err := os.Stat(name) // what a link leads to
+				if ok, _ := filepath.Match(part, entry.Name()); ok && err == nil && info.IsDir() {
+					next = append(next, name)
+				}
+			}
+		}
+		in = next
+	}
+	return append(folders, in...)
+}
+
+// wildcards make a pattern of a name.
+const wildcards = `*?[\`

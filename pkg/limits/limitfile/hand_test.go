@@ -1,0 +1,466 @@
+package limitfile
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"gopkg.in/yaml.v3"
+	"pgregory.net/rapid"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// handEpoch is when the tests' overrides begin.
+var handEpoch = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+
+// byHand is an override that ends so long after handEpoch.
+func byHand(user, endpoint, said string, d time.Duration) limits.Override {
+	return limits.Override{User: user, Endpoint: endpoint, Limits: json.RawMessage(said), Reason: "launch", By: "ops", Since: handEpoch, Until: handEpoch.Add(d)}
+}
+
+const handFile = `version: 1
+default_tier: free
+anonymous_tier: guest
+endpoints: [api, up]
+exempt: {users: [probe, "mon-*"]}
+tiers:
+  free: {concurrent: 1, requests: {GET: 10, PUT: 5}, endpoints: {up: {concurrent: 11}}}
+  guest: {concurrent: 2}
+  pro: {concurrent: 3, jobs: {total: 4, queues: {specview: 2}}, requests: {GET: 100}, bandwidth: {down: 10MiB, default_share: 1MiB}, endpoints: {up: {concurrent: 13, requests: {GET: 130}}}}
+users:
+  alice: pro
+  "team-*": {tier: pro, priority: 7}
+  dora: {concurrent: 4, requests: {GET: 14}, endpoints: {up: {concurrent: 14}}}
+  ernie: {tier: pro, concurrent: 5, until: 2026-11-20T12:30:00Z, then: free}
+`
+
+// inForce is the set with overrides that are all in force.
+func inForce(t interface {
+	Helper()
+	Fatalf(string, ...any)
+}, set *limits.Set, overrides ...limits.Override) *limits.Set {
+	t.Helper()
+	out, refused := WithOverrides(set, overrides)
+	for _, r := range refused {
+		t.Fatalf("With(%s at %q: %s) refuses it: %v", r.User, r.Endpoint, r.Limits, r.Why)
+	}
+	return out
+}
+
+func TestWith(t *testing.T) {
+	minute := time.Minute
+	for _, tt := range []struct {
+		name      string
+		overrides []limits.Override
+		key       string
+		at        time.Duration // after handEpoch
+		want      string
+	}{
+		{"what is not named stays what the tier gives", []limits.Override{byHand("alice", "", `{"concurrent":50}`, time.Hour)}, "alice", 0, "pro GET=100 concurrent=50 down=10485760"},
+		{"it counts at endpoints too, as in the file", []limits.Override{byHand("alice", "", `{"concurrent":50}`, time.Hour)}, "@up/alice", 0, "pro GET=130 concurrent=50 down=10485760"},
+		{"what is not named stays what the user's own entry gives", []limits.Override{byHand("dora", "", `{"concurrent":50}`, time.Hour)}, "dora", 0, "free GET=14 PUT=5 concurrent=50"},
+		{"a class leaves the others", []limits.Override{byHand("dora", "", `{"requests":{"PUT":50}}`, time.Hour)}, "dora", 0, "free GET=14 PUT=50 concurrent=4"},
+		{"a tier replaces all that the file says", []limits.Override{byHand("dora", "", `{"tier":"pro"}`, time.Hour)}, "@up/dora", 0, "pro GET=130 concurrent=13 down=10485760"},
+		{"the name of a tier alone does so too", []limits.Override{byHand("dora", "", `"pro"`, time.Hour)}, "dora", 0, "pro GET=100 concurrent=3 down=10485760"},
+		{"until it ends", []limits.Override{byHand("dora", "", `"pro"`, time.Hour)}, "dora", time.Hour, "free GET=14 PUT=5 concurrent=4"},
+		{"not a moment sooner", []limits.Override{byHand("dora", "", `"pro"`, time.Hour)}, "dora", time.Hour - 1, "pro GET=100 concurrent=3 down=10485760"},
+		{"nobody else", []limits.Override{byHand("dora", "", `"pro"`, time.Hour)}, "alice", 0, "pro GET=100 concurrent=3 down=10485760"},
+		{"whom a pattern names", []limits.Override{byHand("team-x", "", `{"concurrent":50}`, time.Hour)}, "team-x", 0, "pro GET=100 concurrent=50 down=10485760 priority=7"},
+		{"others of the pattern", []limits.Override{byHand("team-x", "", `{"concurrent":50}`, time.Hour)}, "team-y", 0, "pro GET=100 concurrent=3 down=10485760 priority=7"},
+		{"whom nothing names", []limits.Override{byHand("zoe", "", `{"concurrent":50}`, time.Hour)}, "zoe", 0, "free GET=10 PUT=5 concurrent=50"},
+		{"an address", []limits.Override{byHand("10.0.0.1", "", `{"requests":{"GET":1}}`, time.Hour)}, "10.0.0.1", 0, "guest GET=1 concurrent=2"},
+		{"a name that is hashed", []limits.Override{byHand("~odd", "", `{"concurrent":50}`, time.Hour)}, limits.Key("~odd"), 0, "free GET=10 PUT=5 concurrent=50"},
+		{"nothing is limited any more", []limits.Override{byHand("alice", "", `{"concurrent":"unlimited","requests":"unlimited","bandwidth":"unlimited"}`, time.Hour)}, "alice", 0, "pro"},
+		{"one endpoint alone", []limits.Override{byHand("alice", "api", `{"concurrent":50}`, time.Hour)}, "@api/alice", 0, "pro GET=100 concurrent=50 down=10485760"},
+		{"and not elsewhere", []limits.Override{byHand("alice", "api", `{"concurrent":50}`, time.Hour)}, "alice", 0, "pro GET=100 concurrent=3 down=10485760"},
+		{"nor at another", []limits.Override{byHand("alice", "api", `{"concurrent":50}`, time.Hour)}, "@up/alice", 0, "pro GET=130 concurrent=13 down=10485760"},
+		{"what is set for the endpoint counts there", []limits.Override{byHand("alice", "", `{"concurrent":50}`, time.Hour), byHand("alice", "up", `{"concurrent":60}`, time.Hour)}, "@up/alice", 0, "pro GET=130 concurrent=60 down=10485760"},
+		{"jobs", []limits.Override{byHand("alice", "", `{"jobs":9}`, time.Hour)}, "alice", 0, "pro GET=100 concurrent=3 down=10485760 jobs=9 map[specview:2] priority"},
+		{"jobs of whom nothing names", []limits.Override{byHand("zoe", "", `{"jobs":{"total":"unlimited","class":"priority"}}`, time.Hour)}, "zoe", 0, "free GET=10 PUT=5 concurrent=1 jobs=0 map[] priority"},
+		{"each ends by itself: first everywhere", []limits.Override{byHand("alice", "", `{"concurrent":50}`, minute), byHand("alice", "up", `{"requests":{"GET":60}}`, time.Hour)}, "@up/alice", minute, "pro GET=60 concurrent=13 down=10485760"},
+		{"or first the endpoint", []limits.Override{byHand("alice", "", `{"concurrent":50}`, time.Hour), byHand("alice", "up", `{"requests":{"GET":60}}`, minute)}, "@up/alice", minute, "pro GET=130 concurrent=50 down=10485760"},
+		{"over what the file lends until later", []limits.Override{byHand("ernie", "", `{"requests":{"GET":6}}`, minute)}, "ernie", 0, "pro GET=6 concurrent=5 down=10485760"},
+		{"which goes on when it has ended", []limits.Override{byHand("ernie", "", `{"requests":{"GET":6}}`, minute)}, "ernie", minute, "pro GET=100 concurrent=5 down=10485760"},
+		{"until it ends", []limits.Override{byHand("ernie", "", `{"requests":{"GET":6}}`, minute)}, "ernie", 30 * minute, "free GET=10 PUT=5 concurrent=1"},
+		{"over what the file lends until sooner", []limits.Override{byHand("ernie", "", `{"requests":{"GET":6}}`, time.Hour)}, "ernie", 30*minute - 1, "pro GET=6 concurrent=5 down=10485760"},
+		{"and then over what follows", []limits.Override{byHand("ernie", "", `{"requests":{"GET":6}}`, time.Hour)}, "ernie", 30 * minute, "free GET=6 PUT=5 concurrent=1"},
+		{"which is left in the end", []limits.Override{byHand("ernie", "", `{"requests":{"GET":6}}`, time.Hour)}, "ernie", time.Hour, "free GET=10 PUT=5 concurrent=1"},
+	} {
+		set := inForce(t, mustParse(t, handFile), tt.overrides...)
+		if got := inShort(set.At(handEpoch.Add(tt.at)).User(tt.key)); got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
+// inShort is what limits say.
+func inShort(l *limits.Limits) string {
+	s := l.Tier
+	for _, r := range l.All() {
+		s += fmt.Sprintf(" %s=%d", r.Name(), r.Max)
+	}
+	for _, f := range []struct {
+		name  string
+		value int64
+	}{{"concurrent", int64(l.Concurrent)}, {"down", l.Bandwidth.Down}, {"up", l.Bandwidth.Up}, {"priority", int64(l.Priority)}} {
+		if f.value != 0 {
+			s += fmt.Sprintf(" %s=%d", f.name, f.value)
+		}
+	}
+	if j := l.Jobs(); j.Source == limits.OfUser {
+		s += fmt.Sprintf(" jobs=%d %v %s", j.Total, j.Queues, j.Class)
+	}
+	return s
+}
+
+func TestWithRefuses(t *testing.T) {
+	long := strings.Repeat("ü", 201)
+	change := func(f func(*limits.Override)) limits.Override {
+		o := byHand("alice", "", `{"concurrent":50}`, time.Hour)
+		f(&o)
+		return o
+	}
+	for _, tt := range []struct {
+		name     string
+		override limits.Override
+		want     string
+	}{
+		{"a value", byHand("alice", "", `{"concurrent":0}`, time.Hour), "limits: concurrent must be 1 or more, got 0; write unlimited to lift the limit"},
+		{"text for a number", byHand("alice", "", `{"concurrent":"5"}`, time.Hour), "limits: concurrent must be a number, got text; write 5 without quotes"},
+		{"a fraction", byHand("alice", "", `{"concurrent":1.5}`, time.Hour), `limits: concurrent must be a whole number in plain digits, or unlimited, got "1.5"`},
+		{"a field", byHand("alice", "", `{"concurent":5}`, time.Hour), `limits: unknown field "concurent"; did you mean concurrent? (valid: tier, requests, concurrent, bandwidth, over_limit, priority, mode, jobs, endpoints)`},
+		{"a field twice", byHand("alice", "", `{"concurrent":5,"concurrent":6}`, time.Hour), `limits: "concurrent" is there twice`},
+		{"a tier", byHand("alice", "", `{"tier":"gold"}`, time.Hour), `limits: tier: unknown tier "gold" (valid: free, guest, pro)`},
+		{"the name of none", byHand("alice", "", `"gold"`, time.Hour), `limits: tier: unknown tier "gold" (valid: free, guest, pro)`},
+		{"a class", byHand("alice", "", `{"requests":{"get":5}}`, time.Hour), `limits: requests: unknown class "get"; did you mean GET? (valid: "*", DELETE, GET, HEAD, OPTIONS, OTHER, PATCH, POST, PUT)`},
+		{"an endpoint", byHand("alice", "", `{"endpoints":{"upp":{"concurrent":5}}}`, time.Hour), `limits: endpoints: unknown endpoint "upp"; did you mean up? (valid: api, up, "*")`},
+		{"the endpoint itself", byHand("alice", "upp", `{"concurrent":5}`, time.Hour), `limits: endpoints: unknown endpoint "upp"; did you mean up? (valid: api, up, "*")`},
+		{"no endpoint at all", byHand("alice", "A/b", `{"concurrent":5}`, time.Hour), `endpoint "A/b" is no name of one`},
+		{"jobs at an endpoint", byHand("alice", "up", `{"jobs":5}`, time.Hour), `limits at up: jobs are counted everywhere, not at endpoints; write jobs beside endpoints`},
+		{"no jobs at all", byHand("alice", "", `{"jobs":0}`, time.Hour), `limits: jobs must be 1 or more, got 0; write unlimited to lift the limit`},
+		{"a tier at an endpoint", byHand("alice", "up", `{"tier":"pro"}`, time.Hour), `limits at up: unknown field "tier" (valid: requests, concurrent, bandwidth, over_limit, priority, mode)`},
+		{"no mapping at an endpoint", byHand("alice", "up", `"pro"`, time.Hour), `limits at "up" must be a mapping such as {"concurrent": 2}, got the text "pro"`},
+		{"a share beyond its limit", byHand("alice", "", `{"bandwidth":{"down":"1KiB"}}`, time.Hour), "limits: bandwidth.default_share must be at most bandwidth.down, which is 1024 bytes, got 1048576"},
+		{"an end of its own", byHand("alice", "", `{"concurrent":5,"until":"2026-12-01"}`, time.Hour), "limits: until is for limit files; an override by hand has an end and a reason of its own"},
+		{"nothing", byHand("alice", "", `{}`, time.Hour), `limits must say something, such as {"concurrent": 10}`},
+		{"null", byHand("alice", "", `null`, time.Hour), "limits: tier must be the name of a tier, got nothing"},
+		{"a list", byHand("alice", "", `[1]`, time.Hour), `limits must be a mapping such as {"tier": "pro", "concurrent": 10}, got a list`},
+		{"no JSON", byHand("alice", "", `{concurrent: 5}`, time.Hour), "limits: invalid character 'c'"},
+		{"more than one", byHand("alice", "", `{"concurrent":5} 6`, time.Hour), "limits: something follows it"},
+		{"a part of one", byHand("alice", "", `{"concurrent":5`, time.Hour), "limits: missing, or not complete"},
+		{"too deep", byHand("alice", "", strings.Repeat(`{"a":`, 20)+"1"+strings.Repeat("}", 20), time.Hour), "limits: nested more than 16 deep"},
+		{"no UTF-8", byHand("alice", "", "\"\xff\"", time.Hour), "limits: not UTF-8 text"},
+		{"who is exempt", byHand("probe", "", `{"concurrent":5}`, time.Hour), `user "probe" is exempt by the limit file, so nothing limits this user; an override would have no effect`},
+		{"who is exempt by a pattern", byHand("mon-1", "up", `{"concurrent":5}`, time.Hour), `user "mon-1" is exempt by the limit file, so nothing limits this user; an override would have no effect`},
+		{"a pattern", byHand("team-*", "", `{"concurrent":5}`, time.Hour), `user "team-*": a pattern cannot be overridden by hand; name one user`},
+		{"nobody", byHand("", "", `{"concurrent":5}`, time.Hour), "user must be a name in UTF-8, as in a limit file"},
+		{"a name of other bytes", byHand("\xff", "", `{"concurrent":5}`, time.Hour), "user must be a name in UTF-8, as in a limit file"},
+		{"no reason", change(func(o *limits.Override) { o.Reason = "" }), "reason must be 1 to 200 printable characters, got 0 characters"},
+		{"a blank one", change(func(o *limits.Override) { o.Reason = " " }), "reason must be 1 to 200 printable characters, got 1 characters"},
+		{"a long one", change(func(o *limits.Override) { o.Reason = long }), "reason must be 1 to 200 printable characters, got 201 characters"},
+		{"one with a line's end", change(func(o *limits.Override) { o.Reason = "a\nb" }), "reason must be 1 to 200 printable characters, got 3 characters"},
+		{"no end", change(func(o *limits.Override) { o.Until = time.Time{} }), "since and until must be times from 1970 to 2200"},
+		{"an end that cannot be written", change(func(o *limits.Override) { o.Until = time.Date(12000, 1, 1, 0, 0, 0, 0, time.UTC) }), "since and until must be times from 1970 to 2200"},
+	} {
+		plain := mustParse(t, handFile)
+		set, refused := WithOverrides(plain, []limits.Override{tt.override})
+		if len(refused) != 1 || !strings.HasPrefix(refused[0].Why.Error(), tt.want) || set != plain {
+			t.Errorf("%s: With = %v, %v, want the set as it was and %s", tt.name, set == plain, refused, tt.want)
+		}
+		good := byHand("dora", "", `{"concurrent":9}`, time.Hour)
+		set, refused = WithOverrides(plain, []limits.Override{tt.override, good})
+		if len(refused) != 1 || set.Version() != inForce(t, plain, good).Version() {
+			t.Errorf("%s, beside a good one: With = %v, %v, want the good one in force", tt.name, set.Overrides(), refused)
+		}
+	}
+}
+
+// Of those of one user that are not possible together the earlier ones count.
+func TestWithRefusesTogether(t *testing.T) {
+	everywhere := byHand("alice", "", `{"bandwidth":{"default_share":"5MiB"}}`, time.Hour)
+	at := byHand("alice", "up", `{"bandwidth":{"down":"2MiB"}}`, time.Minute)
+	plain := mustParse(t, handFile)
+	inForce(t, plain, at)
+	set, refused := WithOverrides(plain, []limits.Override{at, everywhere})
+	want := "limits at up: bandwidth.default_share must be at most bandwidth.down, which is 2097152 bytes, got 5242880"
+	if len(refused) != 1 || refused[0].Why.Error() != want || set.Version() != inForce(t, plain, everywhere).Version() {
+		t.Errorf("With = %v, %v, want %s", set.Overrides(), refused, want)
+	}
+}
+
+// Two of the same user at one endpoint are a mistake of the caller.
+func TestWithTwice(t *testing.T) {
+	o := byHand("alice", "up", `{"concurrent":5}`, time.Hour)
+	set, refused := WithOverrides(mustParse(t, handFile), []limits.Override{o, o})
+	if len(refused) != 1 || refused[0].Why.Error() != "the user has two overrides" || len(set.Overrides()) != 1 {
+		t.Errorf("With = %v, %v, want the first one", set.Overrides(), refused)
+	}
+}
+
+// A set with overrides knows as many users as the file names, and which overrides are
+// in force.
+func TestOverridesOfASet(t *testing.T) {
+	plain := mustParse(t, handFile)
+	short, long := byHand("zoe", "", `{"concurrent":5}`, time.Minute), byHand("alice", "up", `{"concurrent":6}`, time.Hour)
+	set := inForce(t, plain, short, long)
+	if set.Len() != plain.Len() || set.Known("zoe") || !slices.Equal(slices.Collect(set.Users()), slices.Collect(plain.Users())) {
+		t.Errorf("users %d, zoe known %v, want those of the file", set.Len(), set.Known("zoe"))
+	}
+	for _, tt := range []struct {
+		at      time.Duration
+		want    []limits.Override
+		expires time.Time
+	}{
+		{0, []limits.Override{long, short}, short.Until},
+		{time.Minute, []limits.Override{long}, time.Date(2026, 11, 20, 12, 30, 0, 0, time.UTC)},
+		{30 * time.Minute, []limits.Override{long}, long.Until},
+		{time.Hour, nil, time.Time{}},
+	} {
+		now := set.At(handEpoch.Add(tt.at))
+		if diff := cmp.Diff(tt.want, now.Overrides(), cmpopts.EquateEmpty()); diff != "" || !now.Expires().Equal(tt.expires) {
+			t.Errorf("after %v: expires %v, want %v; overrides (-want +got):\n%s", tt.at, now.Expires(), tt.expires, diff)
+		}
+	}
+	if again, _ := WithOverrides(set, nil); again.Version() != plain.Version() || len(again.Overrides()) != 0 {
+		t.Errorf("With(nil) has version %s and %v, want %s and none", again.Version(), again.Overrides(), plain.Version())
+	}
+	if again, _ := WithOverrides(plain, nil); again != plain {
+		t.Error("With(nil) of a set without overrides is another one")
+	}
+	if same, other := inForce(t, plain, long, short), inForce(t, plain, long); same.Version() != set.Version() || other.Version() == set.Version() || set.Version() == plain.Version() {
+		t.Error("the version does not follow what is in force")
+	}
+	at := set.At(handEpoch.Add(time.Minute))
+	if again, _ := WithOverrides(at, []limits.Override{short, long}); !again.Expires().Equal(at.Expires()) {
+		t.Errorf("With of a set at a time expires at %v, want %v", again.Expires(), at.Expires())
+	}
+}
+
+// A bundle with an override that is not valid, as of another build, is refused whole.
+func TestParseOfBadOverrides(t *testing.T) {
+	for data, want := range map[string]string{
+		`[{"user":"bob","limits":{"speed":1},"reason":"x","since":"2026-11-20T12:00:00Z","until":"2026-11-20T13:00:00Z"}]`: `f:1:1: override by hand of user "bob": limits: unknown field "speed"`,
+		`[{"user":"bob"}]`:                      `f:1:1: override by hand of user "bob": reason must be`,
+		`[{"x":1}]`:                             `f:1:1: the overrides by hand are damaged: overrides: json: unknown field "x"`,
+		`[] []`:                                 "f:1:1: the overrides by hand are damaged: overrides: something follows them",
+		strings.Repeat(" ", MaxOverridesSize+1): "f:1:1: the overrides by hand are damaged: overrides: larger than 1048576 bytes",
+	} {
+		_, err := Parse("f", bundle([]source{{"", []byte(handFile)}, {overridesName, []byte(data)}}))
+		if err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("Parse of %.80s = %v, want %s", data, err, want)
+		}
+	}
+	many := make([]limits.Override, MaxOverrides+1)
+	for i := range many {
+		many[i] = byHand(fmt.Sprint(i), "", `"pro"`, time.Hour)
+	}
+	if _, refused := WithOverrides(mustParse(t, handFile), many); len(refused) != len(many) {
+		t.Errorf("With(%d overrides) refuses %d, want all", len(many), len(refused))
+	}
+}
+
+// handUsers are those of whom handFile says something, each in its own way, and others.
+var handUsers = []string{"alice", "team-x", "ernie", "zoe", "10.0.0.1", "~odd", strings.Repeat("x", 150)}
+
+// drawLimits draws what an override may say, with a tier or without.
+func drawLimits(t *rapid.T) string {
+	fields := map[string]any{}
+	if rapid.Bool().Draw(t, "tier") {
+		fields["tier"] = rapid.SampledFrom([]string{"free", "guest", "pro"}).Draw(t, "of")
+	}
+	draw := func(label string) map[string]any {
+		f := map[string]any{}
+		n := rapid.IntRange(1, 1000)
+		for _, field := range []string{"concurrent", "priority"} {
+			if rapid.Bool().Draw(t, label+field) {
+				f[field] = n.Draw(t, field)
+			}
+		}
+		switch rapid.IntRange(0, 2).Draw(t, label+"requests") {
+		case 1:
+			f["requests"] = "unlimited"
+		case 2:
+			f["requests"] = map[string]any{"GET": n.Draw(t, "GET"), "*": map[string]any{"minute": n.Draw(t, "minute")}}
+		}
+		if rapid.Bool().Draw(t, label+"bandwidth") {
+			f["bandwidth"] = map[string]any{"up": fmt.Sprintf("%dMiB", n.Draw(t, "up")), "down": "unlimited"}
+		}
+		return f
+	}
+	for name, v := range draw("") {
+		fields[name] = v
+	}
+	switch rapid.IntRange(0, 2).Draw(t, "jobs") {
+	case 1:
+		fields["jobs"] = rapid.SampledFrom([]any{2, "unlimited"}).Draw(t, "number")
+	case 2:
+		fields["jobs"] = map[string]any{"class": "priority", "queues": map[string]any{"analysis": rapid.IntRange(1, 9).Draw(t, "analysis"), "specview": "unlimited"}}
+	}
+	if rapid.Bool().Draw(t, "endpoint") {
+		fields["endpoints"] = map[string]any{"up": draw("up ")}
+	}
+	if len(fields) == 0 {
+		fields["mode"] = "dry-run"
+	}
+	data, err := json.Marshal(fields)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// A set with overrides is the set of a file that says so in the users' own entries;
+// when all have ended it is that of the file without; and Parse makes the same set of
+// its source.
+func TestWithIsWhatTheFileWouldSay(t *testing.T) {
+	plain := mustParse(t, handFile)
+	var head map[string]any
+	if err := yaml.Unmarshal([]byte(handFile), &head); err != nil {
+		t.Fatal(err)
+	}
+	keys := []string{"@nowhere/zoe", limits.ExemptKey, "probe", "team-y", "nobody"}
+	for _, user := range handUsers {
+		keys = append(keys, limits.Key(user), limits.EndpointKey("up", limits.Key(user)), limits.EndpointKey("api", limits.Key(user)))
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		users := maps.Clone(head["users"].(map[string]any))
+		var overrides []limits.Override
+		end := time.Duration(0)
+		for _, user := range rapid.SliceOfNDistinct(rapid.SampledFrom(handUsers), 1, 4, rapid.ID[string]).Draw(t, "users") {
+			d := time.Duration(rapid.IntRange(1, 3600).Draw(t, "seconds")) * time.Second
+			end = max(end, d)
+			o := byHand(user, "", drawLimits(t), d)
+			overrides = append(overrides, o)
+			var entry map[string]any
+			if err := json.Unmarshal(o.Limits, &entry); err != nil {
+				t.Fatal(err)
+			}
+			if _, named := entry["tier"]; !named { // what the file gives the user goes on beside it
+				entry = merged(map[string]map[string]any{
+					"alice": {"tier": "pro"}, "team-x": {"tier": "pro", "priority": 7}, "ernie": {"tier": "pro", "concurrent": 5}, "10.0.0.1": {"tier": "guest"},
+				}[user], entry)
+			}
+			users[user] = entry
+		}
+		file := maps.Clone(head)
+		file["users"] = users
+		text, err := yaml.Marshal(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		said, err := Parse("f", text)
+		if err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		set := inForce(t, plain, overrides...)
+		again, err := Parse("g", set.Source())
+		if err != nil || again.Version() != set.Version() || again.Len() != set.Len() {
+			t.Fatalf("Parse(Source()) = %v, want the set", err)
+		}
+		first := slices.MinFunc(overrides, func(a, b limits.Override) int { return a.Until.Compare(b.Until) }).Until
+		halfPast := time.Date(2026, 11, 20, 12, 30, 0, 0, time.UTC) // when ernie's entry ends
+		for _, key := range keys {
+			want, got := said.At(handEpoch).User(key), set.At(handEpoch).User(key)
+			if diff := cmp.Diff(want, got, cmp.AllowUnexported(limits.Limits{})); diff != "" {
+				t.Fatalf("%s: with %s (-file +overrides):\n%s", key, EncodeOverrides(overrides), diff)
+			}
+			for _, at := range []time.Time{handEpoch, first.Add(-1), first, handEpoch.Add(end), halfPast} {
+				if diff := cmp.Diff(set.At(at).User(key), again.At(at).User(key), cmp.AllowUnexported(limits.Limits{})); diff != "" {
+					t.Fatalf("%s at %v: Parse(Source()) (-set +parsed):\n%s", key, at, diff)
+				}
+			}
+			after := handEpoch.Add(end)
+			if diff := cmp.Diff(plain.At(after).User(key), set.At(after).User(key), cmp.AllowUnexported(limits.Limits{})); diff != "" {
+				t.Fatalf("%s after all ended (-plain +overrides):\n%s", key, diff)
+			}
+		}
+	})
+}
+
+// merged is an entry of users with the fields of an override over it, of which neither
+// has one that is merged itself.
+func merged(entry, over map[string]any) map[string]any {
+	out := map[string]any{}
+	maps.Copy(out, entry)
+	maps.Copy(out, over)
+	return out
+}
+
+func TestOriginByHand(t *testing.T) {
+	plain := mustParse(t, handFile)
+	whole := byHand("dora", "", `{"concurrent":50}`, time.Hour)
+	at := byHand("dora", "up", `{"requests":{"GET":60}}`, time.Minute)
+	tier := byHand("10.0.0.1", "", `{"tier":"pro","priority":3}`, time.Hour)
+	set := inForce(t, plain, whole, at, tier).At(handEpoch)
+	fields := func(o Origin) (s []string) {
+		for _, f := range o.Fields {
+			line := fmt.Sprintf("%s %s:%d", f.Name, f.File, f.Line)
+			if f.Hand {
+				line = f.Name + " by hand"
+			}
+			if f.Endpoint {
+				line += " there"
+			}
+			s = append(s, line)
+		}
+		return s
+	}
+	for _, tt := range []struct {
+		name, endpoint, user string
+		at                   time.Duration
+		hand                 []limits.Override
+		line, tier           int
+		fields               []string
+	}{
+		{"what is not overridden is the file's", "", "dora", 0, []limits.Override{whole}, 13, 7, []string{"concurrent by hand", "requests.GET limits.yaml:13", "requests.PUT limits.yaml:7"}},
+		{"at an endpoint both count", "up", "dora", 0, []limits.Override{whole, at}, 13, 7, []string{"concurrent by hand", "requests.GET by hand there", "requests.PUT limits.yaml:7"}},
+		{"until each ends", "up", "dora", time.Minute, []limits.Override{whole}, 13, 7, []string{"concurrent by hand", "requests.GET limits.yaml:13", "requests.PUT limits.yaml:7"}},
+		{"and all have", "up", "dora", time.Hour, nil, 13, 7, []string{"concurrent limits.yaml:13 there", "requests.GET limits.yaml:13", "requests.PUT limits.yaml:7"}},
+		{"another tier", "", "10.0.0.1", 0, []limits.Override{tier}, 0, 9, []string{"bandwidth.default_share limits.yaml:9", "bandwidth.down limits.yaml:9", "concurrent limits.yaml:9", "jobs.queues.specview limits.yaml:9", "jobs.total limits.yaml:9", "priority by hand", "requests.GET limits.yaml:9"}},
+		{"others have none", "", "alice", 0, nil, 11, 9, []string{"bandwidth.default_share limits.yaml:9", "bandwidth.down limits.yaml:9", "concurrent limits.yaml:9", "jobs.queues.specview limits.yaml:9", "jobs.total limits.yaml:9", "requests.GET limits.yaml:9"}},
+	} {
+		o := OriginAt(set.At(handEpoch.Add(tt.at)), tt.endpoint, tt.user)
+		if diff := cmp.Diff(tt.fields, fields(o)); diff != "" || o.User != tt.line || o.Tier != tt.tier || o.Anonymous {
+			t.Errorf("%s: user line %d, tier %d, anonymous %v, want %d and %d; fields (-want +got):\n%s", tt.name, o.User, o.Tier, o.Anonymous, tt.line, tt.tier, diff)
+		}
+		if diff := cmp.Diff(tt.hand, o.Hand, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s: by hand (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}
+
+// Whatever is kept somewhere: it is refused, or in force as Parse of the source has it.
+func FuzzDecodeOverrides(f *testing.F) {
+	f.Add(EncodeOverrides([]limits.Override{byHand("alice", "", `{"concurrent":5,"requests":{"GET":{"minute":4,"burst":3}}}`, time.Hour), byHand("zoe", "up", `{"mode":"off"}`, time.Hour)}))
+	f.Add(EncodeOverrides([]limits.Override{byHand("ernie", "", `"pro"`, 400*time.Hour), byHand("a<b>&\u2028", "", `{"tier":"pro"}`, time.Hour)}))
+	f.Add([]byte(`[]`))
+	f.Add([]byte(`[{"user":"a","limits":[[[[1e9]]]],"reason":"r","since":"0001-01-01T00:00:00Z","until":"2199-12-31T23:59:59+23:59"}]`))
+	set, err := Parse("f", []byte(handFile))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		list, err := DecodeOverrides(data)
+		if err != nil {
+			return
+		}
+		out, refused := WithOverrides(set, list)
+		if in := len(out.Overrides()); in+len(refused) != len(list) {
+			t.Fatalf("With(%q): %d in force and %d refused of %d", data, in, len(refused), len(list))
+		}
+		again, err := Parse("f", out.Source())
+		if err != nil || again.Version() != out.Version() {
+			t.Fatalf("With(%q): Parse(Source()) = %v", data, err)
+		}
+		if diff := cmp.Diff(out.Overrides(), again.Overrides()); diff != "" {
+			t.Fatalf("With(%q): overrides (-set +parsed):\n%s", data, diff)
+		}
+	})
+}

@@ -1,0 +1,186 @@
+package limitfile
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// Hide returns the set in which users are known by the keys that the secrets make of
+// their names, for a cluster whose HAProxies have one of these secrets. Neither its Source
+// nor what it says of users has a name, a comment, or the name of a file of users_from;
+// only Key, Keys, Origin and OriginAt take names. The Source can be parsed without a
+// secret.
+//
+// Keys match no pattern, so a file with patterns of users is refused: the error is of
+// type Errors and names no user. The set must have no overrides by hand. It takes as long
+// as Parse, some times over.
+func Hide(s *limits.Set, secrets *limits.Secrets) (*limits.Set, error) {
+	source, err := hiddenSource(s, secrets)
+	if err != nil {
+		return nil, err
+	}
+	if len(source) > MaxFileSize {
+		return nil, fmt.Errorf("with the keys of %d secret(s) in place of %d users' names the limits are larger than %d MiB: remove a secret that no HAProxy uses any more, or name fewer users", len(secrets.IDs()), s.Len(), MaxFileSize>>20)
+	}
+	hidden, err := parseHidden(s.Name(), source, secrets, s)
+	if err != nil {
+		// What is wrong is about keys, and on lines that no file has.
+		return nil, fmt.Errorf("%s with users' keys in place of their names is not valid, as when a user is named by name and by key: %w", s.Name(), err)
+	}
+	return hidden.At(s.Time()), nil
+}
+
+// hiddenSource is the text of the file and those of its users_from as one file, with users'
+// keys in place of their names, and without comments.
+func hiddenSource(s *limits.Set, secrets *limits.Secrets) ([]byte, error) {
+	sources, err := unbundle(s.Source())
+	if err != nil {
+		return nil, err // cannot be: Parse has read it
+	}
+	sources, _ = splitOverrides(sources)
+	h := hiding{secrets: secrets, problems: problems{file: s.Name()}}
+	var top *yaml.Node
+	for i, source := range sources {
+		h.open(i, s.Name())
+		if i > 0 {
+			h.open(i, beside(s.Name(), source.name))
+		}
+		root, plain := source.quickRoot()
+		if i == 0 {
+			top = root
+			h.exempt(lookup(lookup(root, "exempt"), "users"))
+		}
+		h.users(lookup(root, "users"), plain)
+	}
+	if h.any() {
+		return nil, h.errors()
+	}
+	var out bytes.Buffer
+	drop(top, "users", "users_from")
+	for _, tier := range children(lookup(top, "tiers")) {
+		drop(tier, "comment")
+	}
+	if err := write(&out, uncommented(top)); err != nil {
+		return nil, err
+	}
+	if h.lines.Len() > 0 {
+		out.WriteString("users:\n")
+		out.Write(h.lines.Bytes())
+	}
+	return out.Bytes(), nil
+}
+
+// hiding is a file while its users' names are taken out of it.
+type hiding struct {
+	problems
+	secrets *limits.Secrets
+	lines   bytes.Buffer // of users, two blanks in front of each
+}
+
+// noPatterns says what a pattern is refused with. It does not quote it: it may be most of a
+// user's name, and the error is for the log.
+const noPatterns = "a pattern cannot match users whose names are hidden (--key-secret-file): " +
+	"a key tells nothing of the name; name each of these users, or give them the tier of all who are not named (default_tier)"
+
+// name reports whether a node names a user, and is no pattern.
+func (h *hiding) name(n *yaml.Node, field string) bool {
+	if limits.IsPattern(n.Value) {
+		h.add(n.Line, n.Column, "%s: %s", field, noPatterns)
+		return false
+	}
+	return true
+}
+
+// exempt puts keys in place of the names in exempt.users.
+func (h *hiding) exempt(n *yaml.Node) {
+	if n == nil {
+		return
+	}
+	var keys []*yaml.Node
+	for _, item := range n.Content {
+		if h.name(item, "exempt.users") {
+			for _, key := range h.secrets.Keys(item.Value) {
+				keys = append(keys, textNode(key))
+			}
+		}
+	}
+	n.Content = keys
+}
+
+// users adds the entries of users, each under the keys of all secrets. What is in lines of
+// its own stays so: Parse reads those many times faster.
+func (h *hiding) users(n *yaml.Node, plain plainUsers) {
+	for user := range plain.all() {
+		for _, key := range h.secrets.Keys(user[0]) {
+			fmt.Fprintf(&h.lines, "  %s: %s\n", key, user[1])
+		}
+	}
+	for key, value := range children(n) {
+		if !h.name(key, "users") {
+			continue
+		}
+		drop(value, "comment")
+		value.Style = 0
+		if value.Kind == yaml.MappingNode {
+			value.Style = yaml.FlowStyle
+		}
+		var line bytes.Buffer
+		if err := write(&line, uncommented(value)); err != nil {
+			h.add(key.Line, key.Column, "users: %v", err)
+			continue
+		}
+		for _, key := range h.secrets.Keys(key.Value) {
+			fmt.Fprintf(&h.lines, "  %s: %s", key, line.Bytes())
+		}
+	}
+}
+
+// drop removes entries of a mapping.
+func drop(n *yaml.Node, names ...string) {
+	if n.Kind != yaml.MappingNode {
+		return
+	}
+	var kept []*yaml.Node
+	for key, value := range children(n) {
+		if !slices.Contains(names, key.Value) {
+			kept = append(kept, key, value)
+		}
+	}
+	n.Content = kept
+}
+
+// uncommented is a node without what follows a # in it.
+func uncommented(n *yaml.Node) *yaml.Node {
+	n.HeadComment, n.LineComment, n.FootComment = "", "", ""
+	for _, child := range n.Content {
+		uncommented(child)
+	}
+	return n
+}
+
+func textNode(text string) *yaml.Node {
+	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: text, Style: yaml.DoubleQuotedStyle}
+}
+
+// write writes a node and a newline.
+func write(out *bytes.Buffer, n *yaml.Node) error {
+	e := yaml.NewEncoder(out)
+	e.SetIndent(2)
+	if err := e.Encode(n); err != nil {
+		return err
+	}
+	return e.Close()
+}
+
+// hiddenWord returns the length of a hidden key that a line begins with, or 0.
+func hiddenWord[T []byte | string](line T) int {
+	if len(line) < limits.HiddenLength || line[0] != '~' || !limits.IsHidden(string(line[:limits.HiddenLength])) {
+		return 0
+	}
+	return limits.HiddenLength
+}

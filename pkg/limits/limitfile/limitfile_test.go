@@ -1,0 +1,18 @@
+package limitfile
+
+import (
+	"testing"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+func mustParse(t testing.TB, source string) *limits.Set {
+	t.Helper()
+	set, err := Parse("limits.yaml", []byte(source))
+	if err != nil {
+		t.Fatalf("Parse(%q) = %v", source, err)
+	}
+	return set
+}
+
+func perSecond(class string, n int) limits.Rate { return limits.Rate{Class: class, Max: n} }

@@ -1,0 +1,348 @@
+package limitfile
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// Origin tells where a limit file says what a user may do. All lines are from 1.
+type Origin struct {
+	// File is the file that names the user, the limit file or one of its users_from, and
+	// User the line there. They are "" and 0 when no file does.
+	File string
+	User int
+
+	Tier        int    // the line of the user's tier in the limit file; 0 for exempt users
+	TierComment string // the tier's comment
+
+	// Named is whether the file names the tier in the user's entry. Otherwise it is the
+	// default tier, with or without overrides, the anonymous or the unreadable one.
+	Named      bool
+	Pattern    string // the pattern that matches the name; "" when an entry has the name itself, or there is none
+	Exempt     bool   // the user is not limited; File and User are where exempt says so
+	Anonymous  bool   // the requests have no name, so that the anonymous tier counts
+	Unreadable bool   // the user is UnreadableKey, which has a tier of its own
+
+	// Until is when what the file says of the user ends, zero when never, and Then the
+	// user's tier from then on. Expired is whether that was before the Set's time: the
+	// tier is then the one of Then, and nothing in Fields is an override.
+	Until   time.Time
+	Then    string
+	Expired bool
+	Comment string // of the user's entry
+
+	// Hand are the overrides by hand that count for the user, sorted by endpoint: those
+	// for everywhere, and those for the endpoint that was asked about. All other fields
+	// are what the file says, except that Tier is that of the tier which they name.
+	Hand []limits.Override
+
+	FileMode int // the line of the mode of the whole file; 0 when it has none
+
+	// Fields are what the tier and the user's overrides set, sorted by name. An override
+	// replaces the tier's field of the same name.
+	Fields []FieldOrigin
+}
+
+// FieldOrigin is one field that a file sets, to a value or to unlimited.
+type FieldOrigin struct {
+	// Name is the field's path, such as "concurrent" or "bandwidth". A request limit
+	// is "requests." and its name ("requests.GET", "requests.GET/minute"), with
+	// "requests.GET.burst" and "requests.GET.mode" beside it.
+	Name     string
+	Line     int
+	File     string // the limit file, or the one of users_from that has the override
+	Override bool   // the user's own, not the tier's
+	Endpoint bool   // for the endpoint that was asked about, not for everywhere
+	Hand     bool   // by hand: File is "" and Line 0
+}
+
+// OriginOf returns where the file sets the limits of a user, who is named as in the file,
+// or by their hidden key, or UnreadableKey. It reads Source again, which takes nearly as
+// long as Parse: it is for people's questions.
+func OriginOf(s *limits.Set, user string) Origin { return OriginAt(s, "", user) }
+
+// OriginAt is OriginOf for the limits of a user at an endpoint, or at All for those over
+// all endpoints together (see Together).
+func OriginAt(s *limits.Set, endpoint, user string) Origin {
+	file, key, who := s, s.Key(user), append(s.Keys(user), user)
+	if s.Named() != nil { // what the file says is said of names
+		file, user = s.Named(), s.NameOf(user)
+	}
+	sources, err := unbundle(file.Source())
+	if err != nil {
+		return Origin{} // cannot be: Parse has read it
+	}
+	sources, _ = splitOverrides(sources)
+	root, plain := sources[0].quickRoot()
+	o := Origin{}
+	if mode, _ := find(root, "mode"); mode != nil {
+		o.FileMode = mode.Line
+	}
+	tier := s.User(key).Tier
+	if tier == limits.ExemptTier {
+		o.Exempt, o.File = true, s.Name()
+		o.User, o.Pattern = exemptAt(s, root, user)
+		return o
+	}
+	name := namedBy(s, key, user)
+	if limits.IsPattern(name) {
+		o.Pattern = name
+	}
+	at, own := plain.user(root, name)
+	o.File = s.Name()
+	for i := 1; i < len(sources) && at == nil; i++ {
+		root, plain := sources[i].quickRoot()
+		at, own = plain.user(root, name)
+		o.File = beside(s.Name(), sources[i].name)
+	}
+	if at == nil {
+		o.File = ""
+	} else {
+		o.User = at.Line
+	}
+	o.said(own, s.Time())
+	if s.Named() != nil {
+		o.Comment = "" // free text, which may well have their name
+	}
+	o.Hand = overridesOf(s, endpoint, who...)
+	o.Unreadable = s.UnreadableTier() != "" && key == limits.UnreadableKey
+	o.Anonymous = own == nil && s.AnonymousTier() != "" && limits.Anonymous(key) && !namesTier(o.Hand)
+
+	fields := collector{}
+	if key, value := find(lookup(root, "tiers"), tier); key != nil {
+		o.Tier = key.Line
+		o.TierComment = text(lookup(value, "comment"))
+		fields.layers(value, FieldOrigin{File: s.Name()}, endpoint)
+	}
+	if own != nil && !o.Expired && !namesTier(o.Hand) {
+		fields.layers(own, FieldOrigin{File: o.File, Override: true}, endpoint)
+	}
+	for _, h := range o.Hand {
+		if n, err := jsonNode(h.Limits); err == nil { // Parse has read it
+			fields.layers(n, FieldOrigin{Override: true, Endpoint: h.Endpoint != "", Hand: true}, endpoint)
+		}
+	}
+	for _, f := range fields {
+		o.Fields = append(o.Fields, f)
+	}
+	slices.SortFunc(o.Fields, func(a, b FieldOrigin) int { return cmp.Compare(a.Name, b.Name) })
+	return o
+}
+
+// overridesOf are those in force that count for a user at an endpoint.
+func overridesOf(s *limits.Set, endpoint string, users ...string) []limits.Override {
+	return slices.DeleteFunc(s.Overrides(), func(o limits.Override) bool {
+		return !o.Of(users...) || o.Endpoint != "" && o.Endpoint != endpoint
+	})
+}
+
+// namesTier reports whether overrides take the place of all that a file says.
+func namesTier(overrides []limits.Override) bool {
+	return slices.ContainsFunc(overrides, func(o limits.Override) bool {
+		n, err := jsonNode(o.Limits)
+		return err == nil && (n.Kind == yaml.ScalarNode || lookup(n, "tier") != nil)
+	})
+}
+
+// namedBy is what the file names a user by: the name, a pattern, or "" for neither.
+func namedBy(s *limits.Set, key, user string) string {
+	if s.NamesExactly(key) {
+		return user
+	}
+	return s.PatternOf(key)
+}
+
+// exemptAt returns the line of exempt.users that names a user, and the pattern with
+// which it does.
+func exemptAt(s *limits.Set, root *yaml.Node, user string) (line int, pattern string) {
+	users := lookup(lookup(root, "exempt"), "users")
+	if users == nil {
+		return 0, ""
+	}
+	lines := map[string]int{}
+	for _, n := range users.Content {
+		lines[n.Value] = n.Line
+	}
+	if lines[user] == 0 {
+		pattern = s.ExemptPatternOf(limits.Key(user))
+		return lines[pattern], pattern
+	}
+	return lines[user], ""
+}
+
+// said adds what a user's own entry says besides limits.
+func (o *Origin) said(n *yaml.Node, now time.Time) {
+	if n == nil {
+		return
+	}
+	o.Named = n.Kind == yaml.ScalarNode || lookup(n, "tier") != nil
+	o.Comment = text(lookup(n, "comment"))
+	if until := lookup(n, "until"); until != nil {
+		o.Until, _ = parseTime(until.Value)
+		o.Until = o.Until.UTC()
+		o.Expired = !o.Until.After(now)
+	}
+	o.Then = text(lookup(n, "then"))
+}
+
+// Field returns who sets a field: the field itself, or the mapping around it that
+// was set as a whole (requests: unlimited). It is false when nothing does.
+func (o Origin) Field(name string) (FieldOrigin, bool) {
+	for ; name != ""; name = parent(name) {
+		for _, f := range o.Fields {
+			if f.Name == name {
+				return f, true
+			}
+		}
+	}
+	return FieldOrigin{}, false
+}
+
+// collector are fields by name, as one layer after the other sets them.
+type collector map[string]FieldOrigin
+
+// layers adds what a tier or a user sets everywhere, and at an endpoint. The origin
+// tells the rest of a FieldOrigin.
+func (c collector) layers(n *yaml.Node, origin FieldOrigin, endpoint string) {
+	if mode := lookup(n, "mode"); endpoint != limits.All {
+		c.layer(n, origin)
+	} else if mode != nil {
+		c.set("mode", mode, origin) // all that these limits have of everywhere
+	}
+	if at := lookup(lookup(n, "endpoints"), endpoint); at != nil {
+		origin.Endpoint = true
+		c.layer(at, origin)
+	}
+}
+
+// layer adds what a mapping sets, and drops what that replaces.
+func (c collector) layer(n *yaml.Node, origin FieldOrigin) {
+	for key, value := range children(n) {
+		name := key.Value
+		switch {
+		case name == "jobs":
+			c.jobs(value, origin)
+		case !slices.Contains(limitFieldNames, name):
+		case value.Kind != yaml.MappingNode:
+			c.set(name, value, origin)
+		case name == "requests":
+			for class, of := range children(value) {
+				c.rate("requests."+class.Value, of, origin)
+			}
+		case name == "concurrent":
+			c.set(name, lookup(value, "limit"), origin)
+			if mode := lookup(value, "mode"); mode != nil {
+				c.add("concurrent.mode", mode, origin)
+			}
+		default:
+			for key, value := range children(value) {
+				c.add(name+"."+key.Value, value, origin)
+			}
+		}
+	}
+}
+
+// jobs adds what is said of background jobs. What a number or a mapping does not say
+// stays.
+func (c collector) jobs(n *yaml.Node, origin FieldOrigin) {
+	if n.Kind != yaml.MappingNode {
+		if !isUnlimited(n) {
+			c.set("jobs.total", n, origin)
+			return
+		}
+		c.set("jobs.total", n, origin)
+		c.set("jobs.queues", n, origin)
+		return
+	}
+	for key, value := range children(n) {
+		name := "jobs." + key.Value
+		if value.Kind != yaml.MappingNode {
+			c.set(name, value, origin)
+		}
+		for service, limit := range children(value) {
+			c.add(name+"."+service.Value, limit, origin)
+		}
+	}
+}
+
+// rate adds the limits of a class, in place of those that were there.
+func (c collector) rate(name string, n *yaml.Node, origin FieldOrigin) {
+	c.drop(name)
+	if n.Kind != yaml.MappingNode {
+		c.add(name, n, origin)
+	}
+	for key, value := range children(n) {
+		switch key.Value {
+		case limits.Second.String():
+			c.add(name, value, origin)
+		case limits.Minute.String(), limits.Hour.String():
+			c.add(name+"/"+key.Value, value, origin)
+		default:
+			c.add(name+"."+key.Value, value, origin)
+		}
+	}
+}
+
+// set adds a field in place of it and all that is below it.
+func (c collector) set(name string, n *yaml.Node, origin FieldOrigin) {
+	c.drop(name)
+	c.add(name, n, origin)
+}
+
+func (c collector) drop(name string) {
+	for other := range c {
+		if below, ok := strings.CutPrefix(other, name); ok && (below == "" || below[0] == '.' || below[0] == '/') {
+			delete(c, other)
+		}
+	}
+}
+
+func (c collector) add(name string, n *yaml.Node, origin FieldOrigin) {
+	origin.Name, origin.Line = name, n.Line
+	c[name] = origin
+}
+
+// parent is the path of the mapping around a field, or "".
+func parent(path string) string {
+	for i := len(path) - 1; i > 0; i-- {
+		if path[i] == '.' {
+			return path[:i]
+		}
+	}
+	return ""
+}
+
+// text is the text of a node, "" for none.
+func text(n *yaml.Node) string {
+	if n == nil {
+		return ""
+	}
+	return n.Value
+}
+
+// children yields the entries of a mapping; anything else has none.
+func children(n *yaml.Node) func(yield func(key, value *yaml.Node) bool) {
+	return func(yield func(key, value *yaml.Node) bool) {
+		for i := 0; n != nil && n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
+			if !yield(n.Content[i], n.Content[i+1]) {
+				return
+			}
+		}
+	}
+}
+
+// find returns the entry of that name in a mapping, or nil.
+func find(n *yaml.Node, name string) (key, value *yaml.Node) {
+	for key, value := range children(n) {
+		if key.Value == name {
+			return key, value
+		}
+	}
+	return nil, nil
+}

@@ -1,0 +1,145 @@
+package limitfile
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"regexp/syntax"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+)
+
+const (
+	maxRegexBytes   = 500
+	maxRegexRepeats = 4 // without an upper bound: *, + and {n,}
+)
+
+// regex reads a regular expression for paths.
+func (f *file) regex(to *string, n *yaml.Node, where place) {
+	if !f.plain(n) {
+		return
+	}
+	if n.Kind != yaml.ScalarNode || isNull(n) || n.ShortTag() == "!!bool" || n.Value == "" {
+		f.errorf(n, "%s must be a regular expression such as '^/[^/]+/?$', got %s", where, describe(n))
+		return
+	}
+	if err := checkRegex(n.Value); err != nil {
+		f.errorf(n, "%s %v", where, err)
+		return
+	}
+	*to = n.Value
+}
+
+// checkRegex accepts the regular expressions of RE2 that PCRE, which HAProxy uses,
+// reads the same way, and for which it does not look long at any path: it tries all
+// ways to match, so that (a|ab)* or (a+)+ can take it seconds. The error goes on
+// where the name of the field leaves off.
+func checkRegex(s string) error {
+	if len(s) > maxRegexBytes {
+		return fmt.Errorf("must have at most %d bytes, got %d", maxRegexBytes, len(s))
+	}
+	if err := sameInPCRE(s); err != nil {
+		return err
+	}
+	parsed, err := syntax.Parse(s, syntax.Perl)
+	if problem := (*syntax.Error)(nil); errors.As(err, &problem) {
+		return fmt.Errorf("is no regular expression: %s: %s", problem.Code, quote(problem.Expr))
+	} else if err != nil {
+		return fmt.Errorf("is no regular expression: %w", err)
+	}
+	endless := 0
+	if err := bounded(parsed, &endless); err != nil {
+		return err
+	}
+	if endless > maxRegexRepeats {
+		return fmt.Errorf("repeats without an upper bound %d times (*, + or {n,}); at most %d are possible, because HAProxy tries all ways to match", endless, maxRegexRepeats)
+	}
+	if _, err := regexp.Compile(s); err != nil {
+		return fmt.Errorf("is no regular expression: %w", err)
+	}
+	return nil
+}
+
+// bounded refuses the repetition of anything but one character, and counts the
+// repetitions without an upper bound.
+func bounded(r *syntax.Regexp, endless *int) error {
+	switch r.Op {
+	case syntax.OpStar, syntax.OpPlus, syntax.OpRepeat:
+		of := r.Sub[0]
+		one := of.Op == syntax.OpCharClass || of.Op == syntax.OpAnyChar || of.Op == syntax.OpAnyCharNotNL || of.Op == syntax.OpLiteral && len(of.Rune) == 1
+		if !one {
+			return fmt.Errorf("repeats %s; only single characters and classes of them may be repeated, because HAProxy tries all ways to match", quote(of.String()))
+		}
+		if r.Op != syntax.OpRepeat || r.Max < 0 {
+			*endless++
+		}
+	}
+	for _, sub := range r.Sub {
+		if err := bounded(sub, endless); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sameInPCRE refuses what PCRE reads in another way than RE2, or may in some
+// version: whatever is not plainly the same.
+func sameInPCRE(s string) error {
+	inClass := false
+	for i := 0; i < len(s); i++ {
+		switch c := s[i]; {
+		case c < 0x20 || c > 0x7e:
+			return fmt.Errorf("must be in printable ASCII characters, got %s", quote(s))
+		case c == '\\':
+			i++
+			if i == len(s) {
+				return errors.New(`ends with a \ that escapes nothing`)
+			}
+			letters := "dDwWsSbB"
+			if inClass {
+				letters = "dDwWsS"
+			}
+			if isWord(s[i]) && !strings.Contains(letters, s[i:i+1]) {
+				return fmt.Errorf(`has \%c in it, which means different things to HAProxy and to others (valid: %s, and \ before punctuation)`, s[i], escapes(letters))
+			}
+		case inClass:
+			if c == '[' {
+				return errors.New(`has a [ inside of [ ]; write \[`)
+			}
+			if c == ']' {
+				inClass = false
+			}
+		case c == '[':
+			inClass = true
+			if strings.HasPrefix(s[i+1:], "^") {
+				i++
+			}
+			if strings.HasPrefix(s[i+1:], "]") {
+				return errors.New(`has a ] that begins a class; write \]`)
+			}
+		case c == '(' && strings.HasPrefix(s[i+1:], "?"):
+			if rest := s[i+2:]; !strings.HasPrefix(rest, ":") && !strings.HasPrefix(rest, "i)") && !strings.HasPrefix(rest, "i:") {
+				return errors.New("has a group that begins with (? (valid: (?:, (?i) and (?i:)")
+			}
+		case c == '{' && !repeatForm.MatchString(s[i:]):
+			return errors.New(`has a { that begins no {n}, {n,} or {n,m}; write \{`)
+		}
+	}
+	return nil
+}
+
+var repeatForm = regexp.MustCompile(`^\{[0-9]{1,4}(,[0-9]{0,4})?\}`)
+
+func isWord(c byte) bool {
+	return c >= '0' && c <= '9' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' || c == '_'
+}
+
+// escapes lists letters with a \ before each.
+func escapes(letters string) string {
+	shown := make([]string, len(letters))
+	for i := range letters {
+		shown[i] = `\` + letters[i:i+1]
+	}
+	return strings.Join(shown, " ")
+}

@@ -1,0 +1,483 @@
+package limitfile
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+	"gopkg.in/yaml.v3"
+	"pgregory.net/rapid"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+const schemaPath = "../../../config/limits.schema.json"
+
+// TestSchemaIsCurrent: go generate ./pkg/limits/limitfile writes the file.
+func TestSchemaIsCurrent(t *testing.T) {
+	got := Schema()
+	if *update {
+		if err := os.WriteFile(schemaPath, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(schemaPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("config/limits.schema.json is not current; run go generate ./pkg/limits/limitfile (-file +Schema()):\n%s", diff)
+	}
+}
+
+// TestSchemaHasTheFieldsOfTheParser: a field that the parser learns needs a
+// description in schema.go, and one that it forgets must not keep it.
+func TestSchemaHasTheFieldsOfTheParser(t *testing.T) {
+	s := schemaFile()
+	user := s.Defs["user"].AnyOf[1].Properties
+	tier := s.Defs["tier"].Properties
+	rate := s.Defs["rate"].AnyOf[2].Properties
+	for _, tt := range []struct {
+		name       string
+		properties map[string]schema
+		want       []string
+	}{
+		{"the file", s.Properties, fileFields},
+		{"a tier", tier, tierFields},
+		{"a user", user, userFields},
+		{"bandwidth", tier["bandwidth"].AnyOf[0].Properties, bandwidthFields},
+		{"over_limit", tier["over_limit"].Properties, overLimitFields},
+		{"requests", tier["requests"].AnyOf[0].Properties, classes[:]},
+		{"an endpoint", s.Defs["endpoint"].Properties, limitFieldNames},
+		{"all endpoints together", s.Defs["all_endpoints"].Properties, togetherFields},
+		{"a request rate", rate, rateFields},
+		{"concurrent", tier["concurrent"].AnyOf[1].Properties, concurrentNames},
+		{"exempt", s.Properties["exempt"].Properties, exemptFields},
+		{"failed_auth", s.Properties["failed_auth"].Properties, failedAuthFields},
+		{"per_address", s.Properties["per_address"].Properties, perAddressFields},
+		{"jobs", tier["jobs"].AnyOf[2].Properties, jobsFields},
+		{"workers", s.Properties["queues"].Additional.(schema).AnyOf[0].Properties, workersFields},
+		{"a match", s.Defs["match"].Properties, matchFields},
+	} {
+		got := slices.Sorted(maps.Keys(tt.properties))
+		if want := slices.Sorted(slices.Values(tt.want)); !slices.Equal(got, want) {
+			t.Errorf("the schema of %s has the fields %q, and the parser %q: describe each in schema.go", tt.name, got, want)
+		}
+	}
+}
+
+// TestSchemaRefusesOtherFields: every mapping says what may be in it, and every
+// field has words that an editor can show.
+func TestSchemaRefusesOtherFields(t *testing.T) {
+	var walk func(path string, s schema)
+	walk = func(path string, s schema) {
+		if s.Properties != nil && s.Additional != false {
+			t.Errorf("%s: additionalProperties = %v, want false", path, s.Additional)
+		}
+		for name, p := range s.Properties {
+			if p.Ref == "" && (p.Title == "" || p.Description == "") {
+				t.Errorf("%s.%s has the title %q and the description %q, want both", path, name, p.Title, p.Description)
+			}
+			walk(path+"."+name, p)
+		}
+		for i, a := range s.AnyOf {
+			walk(fmt.Sprintf("%s[%d]", path, i), a)
+		}
+		for name, d := range s.Defs {
+			walk("$defs."+name, d)
+		}
+	}
+	walk("$", schemaFile())
+}
+
+// blind are the bad files whose error the schema cannot see, and why.
+var blind = map[string]string{
+	"bad-alias.yaml":                "JSON has no aliases",
+	"bad-tag.yaml":                  "JSON has no tags",
+	"bad-tag-nested.yaml":           "JSON has no tags",
+	"bad-tag-over-limit.yaml":       "JSON has no tags",
+	"bad-duplicate.yaml":            "a name is there twice",
+	"bad-several-documents.yaml":    "a schema sees one document",
+	"bad-jobs-service.yaml":         "which services there are",
+	"bad-default-tier-unknown.yaml": "which tiers there are",
+	"bad-only-comments.yaml":        "there is no document",
+	"bad-anonymous-tier.yaml":       "which tiers there are",
+	"bad-unreadable.yaml":           "which tiers there are",
+	"bad-class-unknown.yaml":        "which classes there are",
+	"bad-endpoint-share.yaml":       "what the tier says at the endpoint",
+	"bad-together-alone.yaml":       "which endpoints there are",
+	"bad-pattern.yaml":              "which patterns match nobody",
+	"bad-until-day.yaml":            "which years have a 29th of February",
+	"bad-users-from-alone.yaml":     "which other files there are",
+	"bad-yaml-at.yaml":              "not YAML",
+	"bad-yaml-bracket.yaml":         "not YAML",
+	"bad-yaml-colon.yaml":           "not YAML",
+	"bad-yaml-indent.yaml":          "not YAML",
+	"bad-yaml-nested-value.yaml":    "not YAML",
+	"bad-yaml-quote.yaml":           "not YAML",
+	"bad-yaml-star-alias.yaml":      "not YAML",
+	"bad-yaml-star-block.yaml":      "not YAML",
+	"bad-yaml-star-unquoted.yaml":   "not YAML",
+	"bad-user-name.yaml":            "names that YAML does not read as text become text",
+}
+
+// TestSchemaAgreesWithTheParser: on every good file, on every bad one that it can
+// judge, and on the files that are shipped.
+func TestSchemaAgreesWithTheParser(t *testing.T) {
+	v := newValidator(t)
+	for _, pattern := range []string{"testdata/good-*.yaml", "testdata/bad-*.yaml", "../../../config/*.yaml", "../../../config/examples/*.yaml"} {
+		for _, path := range glob(t, pattern) {
+			name := filepath.Base(path)
+			if _, ok := blind[name]; ok {
+				continue
+			}
+			t.Run(name, func(t *testing.T) {
+				data, err := os.ReadFile(path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				_, bad := Parse(name, data)
+				var n yaml.Node
+				if err := yaml.Unmarshal(data, &n); err != nil {
+					t.Fatal(err)
+				}
+				if got := v.check(v.schema, toJSON(t, n.Content[0]), "$"); (got == nil) != (bad == nil) {
+					t.Errorf("the schema says %v, and Parse %v", got, bad)
+				}
+			})
+		}
+	}
+	for name := range blind {
+		if _, err := os.Stat("testdata/" + name); err != nil {
+			t.Errorf("the schema need not be blind to it: %v", err)
+		}
+	}
+}
+
+// TestSchemaAgreesOnValues: on values near what is valid.
+func TestSchemaAgreesOnValues(t *testing.T) {
+	v := newValidator(t)
+	fields := map[string]string{ // by field, a tier with its value at %s
+		"requests":      `{requests: %s}`,
+		"requests.GET":  `{requests: {GET: %s}}`,
+		"concurrent":    `{concurrent: %s}`,
+		"bandwidth":     `{bandwidth: %s}`,
+		"bandwidth.up":  `{bandwidth: {up: %s}}`,
+		"default_share": `{bandwidth: {default_share: %s}}`,
+		"over_limit":    `{over_limit: %s}`,
+		"wait":          `{over_limit: {concurrent: %s}}`,
+		"priority":      `{priority: %s}`,
+
+		"mode":            `{mode: %s}`,
+		"requests.second": `{requests: {GET: {second: %s}}}`,
+		"requests.burst":  `{requests: {GET: {second: 5, burst: %s}}}`,
+		"requests.hour":   `{requests: {GET: {hour: %s, mode: off}}}`,
+		"together":        "{endpoints: {\"*\": %s}}}\nendpoints: [x]\nusers: {u: {}",
+		"together.GET":    "{endpoints: {\"*\": {requests: {GET: %s}}}}}\nendpoints: [x]\nusers: {u: {}",
+		"together.conc":   "{endpoints: {\"*\": {concurrent: %s}}}}\nendpoints: [x]\nusers: {u: {}",
+		"together.mode":   "{endpoints: {\"*\": {mode: %s}}}}\nendpoints: [x]\nusers: {u: {}",
+		"requests.mode":   `{requests: {GET: {second: 5, mode: %s}}}`,
+		"concurrent.mode": `{concurrent: {limit: 5, mode: %s}}`,
+		"concurrent.max":  `{concurrent: {limit: %s}}`,
+		"bandwidth.mode":  `{bandwidth: {mode: %s}}`,
+		"comment":         `{comment: %s}`,
+		"until":           "{}}\nusers: {u: {concurrent: 1, until: %s}",
+		"methods":         "{}}\nclasses: {A: {methods: [%s]}",
+		"query":           "{}}\nclasses: {A: [{query: [%s]}]",
+		"path_prefix":     "{}}\nclasses: {A: {path_prefix: %s}",
+		"headers":         "{}}\nclasses: {A: {headers: {X: %s}}",
+		"jobs":            `{jobs: %s}`,
+		"jobs.total":      `{jobs: {total: %s}}`,
+		"jobs.queues":     `{jobs: {queues: %s}}`,
+		"jobs.queues.x":   `{jobs: {queues: {x: %s}}}`,
+		"jobs.services":   `{jobs: {queues: {%s: 1}}}`,
+		"jobs.class":      `{jobs: {class: %s}}`,
+		"queues":          "{}}\nqueues: {x: %s",
+		"queues.services": "{}}\nqueues: {%s: [3, 2, 1]",
+		"queues.default":  "{}}\nqueues: {x: {priority: 1, default: %s, scheduled: 0}",
+		"queues.list":     "{}}\nqueues: {x: [0, 1, %s]",
+		"failed_auth":     "{}}\nfailed_auth: {per_address: %s",
+		"address.rate":    "{}}\nper_address: {requests: %s",
+		"address.conc":    "{}}\nper_address: {concurrent: %s",
+		"exempt.users":    "{}}\nexempt: {users: [%s]",
+		"exempt.paths":    "{}}\nexempt: {paths: [%s]",
+	}
+	names := slices.Sorted(maps.Keys(fields))
+	numbers := rapid.OneOf(
+		rapid.SampledFrom([]int64{-2048, -2047, -1, 0, 1, 2047, 2048, 30000, 30001, limits.MaxWorkers, limits.MaxWorkers + 1, limits.MaxJobs, limits.MaxJobs + 1, limits.MaxPerSecond, limits.MaxPerSecond + 1, limits.MaxBandwidth, limits.MaxBandwidth + 1}),
+		rapid.Int64Range(-3000, 40000))
+	values := rapid.OneOf(
+		rapid.Map(numbers, func(n int64) string { return fmt.Sprint(n) }),
+		// Below 1024 no unit makes a size of more than 1TiB, but TiB.
+		rapid.Custom(func(t *rapid.T) string {
+			return fmt.Sprint(rapid.IntRange(0, 1023).Draw(t, "number"), rapid.SampledFrom([]string{"kB", "MB", "GB", "KiB", "MiB", "GiB", "mb", "M", "B"}).Draw(t, "unit"))
+		}),
+		rapid.Custom(func(t *rapid.T) string {
+			word := rapid.SampledFrom([]string{"wait ", "wait  ", "", "Wait "}).Draw(t, "word")
+			units := []string{"s", "ms", "m", " s", ""}
+			if word == "" {
+				units = units[:4] // else 1.0 is a whole number to JSON, and none to Parse
+			}
+			return word + rapid.StringMatching(`(0|1|2|5|10|29|30|31|300|3000|30000|30001)(\.(0|00|000|5|05|005|123|1234|00001)?)?`).Draw(t, "duration") +
+				rapid.SampledFrom(units).Draw(t, "unit")
+		}),
+		rapid.SampledFrom([]string{"unlimited", "refuse", "Unlimited", "1TiB", "wait", "true", "null", "[1]", "{}", "{GET: 1}", "{up: 1}", `"refuse"`, "1.5", `""`, "free",
+			"enforce", "dry-run", "off", "Enforce", "{second: 5}", "{second: 5, burst: 1}", "{burst: 1}", "{minute: 5, mode: off}", "2026-12-01", `"2026-12-31T23:59:59.5+02:00"`, "2026-13-01", "2026-12-01T24:00:00Z",
+			"GET", "list-type", "a=b", "/", "/a", "/a*", "/a*b", `"/a b"`, `"/a?"`, "X-Y", `" x"`, `"*"`, "priority", "default", "scheduled", "a-b_c", "30/min", "1/s", "0/hour", "01/s", "5/minute", "1000000000/hour", "1000000001/hour", "/min", "3/", "-1/s", "{requests: 5}", "{concurrent: unlimited}", "a--b", "a_", "[3, 2, 1]", "[3, 2]", "[3, 2, 1.5]", "{3, 2, 1}", "{3, 2}", "{3, 2, 10001}", "{priority: 1, default: 0, scheduled: 2}", "{priority: 1, default: 0}", "{total: 3}", `"a b"`, `"~"`}),
+	)
+	rapid.Check(t, func(t *rapid.T) {
+		field := rapid.SampledFrom(names).Draw(t, "field")
+		value := values.Draw(t, "value")
+		if strings.HasSuffix(field, ".services") && (value == "true" || value == "null") {
+			value = strconv.Quote(value) // as a key it is text to JSON, and not to Parse
+		}
+		source := "version: 1\ndefault_tier: a\ntiers: {a: " + fmt.Sprintf(fields[field], value) + "}\n"
+		_, bad := Parse("f", []byte(source))
+		var n yaml.Node
+		if err := yaml.Unmarshal([]byte(source), &n); err != nil {
+			t.Fatalf("%s: %v", source, err)
+		}
+		if got := v.check(v.schema, toJSON(t, n.Content[0]), "$"); (got == nil) != (bad == nil) {
+			t.Errorf("%s: %s: the schema says %v, and Parse %v", field, value, got, bad)
+		}
+	})
+}
+
+// schemaAccepts checks that the schema accepts a file that Parse has accepted.
+func schemaAccepts(t *testing.T, data []byte) {
+	t.Helper()
+	v := newValidator(t)
+	var n yaml.Node
+	if err := yaml.Unmarshal(data, &n); err != nil {
+		t.Fatalf("%q: %v", data, err)
+	}
+	if err := v.check(v.schema, toJSON(t, n.Content[0]), "$"); err != nil {
+		t.Fatalf("Parse accepts %q, and the schema says %v", data, err)
+	}
+}
+
+// TestValidator: the checks of this file find what they are there for.
+func TestValidator(t *testing.T) {
+	v := newValidator(t)
+	for _, tt := range []struct{ name, source, want string }{
+		{"valid", `{"version":1,"default_tier":"a","tiers":{"a":{}}}`, "<nil>"},
+		{"a field is missing", `{"version":1,"tiers":{"a":{}}}`, "$: default_tier is missing"},
+		{"an unknown field", `{"version":1,"default_tier":"a","tiers":{"a":{"x":1}}}`, "$.tiers.a: unknown x"},
+		{"another type", `{"version":1,"default_tier":"a","tiers":[]}`, "$.tiers: not a object"},
+		{"another constant", `{"version":2,"default_tier":"a","tiers":{"a":{}}}`, "$.version: not 1"},
+		{"too few", `{"version":1,"default_tier":"a","tiers":{}}`, "$.tiers: too few properties"},
+		{"a name", `{"version":1,"default_tier":"a","tiers":{"~":{}}}`, `$.tiers: "~" does not match ` + tierNamePattern},
+		{"too large", `{"version":1,"default_tier":"a","tiers":{"a":{"priority":2048}}}`, "$.tiers.a.priority: more than 2047"},
+		{"too small", `{"version":1,"default_tier":"a","tiers":{"a":{"priority":-2048}}}`, "$.tiers.a.priority: less than -2047"},
+		{"no choice fits", `{"version":1,"default_tier":"a","tiers":{"a":{"concurrent":0}}}`, "$.tiers.a.concurrent: none of 2 choices"},
+	} {
+		var value any
+		if err := json.Unmarshal([]byte(tt.source), &value); err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprint(v.check(v.schema, value, "$")); got != tt.want {
+			t.Errorf("%s: check = %s, want %s", tt.name, got, tt.want)
+		}
+	}
+}
+
+// validator checks values against the keywords of JSON Schema that schema.go uses.
+type validator struct{ schema, defs map[string]any }
+
+func newValidator(t *testing.T) validator {
+	t.Helper()
+	var s map[string]any
+	if err := json.Unmarshal(Schema(), &s); err != nil {
+		t.Fatal(err)
+	}
+	strict := json.NewDecoder(bytes.NewReader(Schema()))
+	strict.DisallowUnknownFields()
+	if err := strict.Decode(&schema{}); err != nil {
+		t.Fatalf("a keyword that the validator may not know: %v", err)
+	}
+	return validator{s, s["$defs"].(map[string]any)}
+}
+
+func (v validator) check(s map[string]any, value any, path string) error {
+	if r, ok := s["$ref"]; ok {
+		if err := v.check(v.defs[strings.TrimPrefix(r.(string), "#/$defs/")].(map[string]any), value, path); err != nil {
+			return err
+		}
+	}
+	if want, ok := s["const"]; ok && value != want {
+		return fmt.Errorf("%s: not %v", path, want)
+	}
+	if want, ok := s["type"]; ok {
+		names, several := want.([]any)
+		if !several {
+			names = []any{want}
+		}
+		if !slices.ContainsFunc(names, func(name any) bool { return is(value, name.(string)) }) {
+			return fmt.Errorf("%s: not a %v", path, want)
+		}
+	}
+	if choices, ok := s["anyOf"].([]any); ok {
+		if !slices.ContainsFunc(choices, func(c any) bool { return v.check(c.(map[string]any), value, path) == nil }) {
+			return fmt.Errorf("%s: none of %d choices", path, len(choices))
+		}
+	}
+	if n, ok := value.(float64); ok {
+		if least, ok := s["minimum"].(float64); ok && n < least {
+			return fmt.Errorf("%s: less than %v", path, least)
+		}
+		if most, ok := s["maximum"].(float64); ok && n > most {
+			return fmt.Errorf("%s: more than %v", path, most)
+		}
+	}
+	if names, ok := s["enum"].([]any); ok && !slices.Contains(names, value) {
+		return fmt.Errorf("%s: none of %v", path, names)
+	}
+	if text, ok := value.(string); ok {
+		if most, ok := s["maxLength"].(float64); ok && utf8.RuneCountInString(text) > int(most) {
+			return fmt.Errorf("%s: longer than %v", path, most)
+		}
+		if p, ok := s["pattern"].(string); ok && !regexp.MustCompile(p).MatchString(text) {
+			return fmt.Errorf("%s: %q does not match %s", path, text, p)
+		}
+	}
+	if object, ok := value.(map[string]any); ok {
+		return v.object(s, object, path)
+	}
+	if list, ok := value.([]any); ok {
+		return v.list(s, list, path)
+	}
+	return nil
+}
+
+func (v validator) list(s map[string]any, list []any, path string) error {
+	if least, ok := s["minItems"].(float64); ok && len(list) < int(least) {
+		return fmt.Errorf("%s: too few items", path)
+	}
+	if most, ok := s["maxItems"].(float64); ok && len(list) > int(most) {
+		return fmt.Errorf("%s: too many items", path)
+	}
+	for i, item := range list {
+		if items, ok := s["items"].(map[string]any); ok {
+			if err := v.check(items, item, fmt.Sprintf("%s[%d]", path, i)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (v validator) object(s, object map[string]any, path string) error {
+	required, _ := s["required"].([]any)
+	for _, name := range required {
+		if _, ok := object[name.(string)]; !ok {
+			return fmt.Errorf("%s: %v is missing", path, name)
+		}
+	}
+	if least, ok := s["minProperties"].(float64); ok && len(object) < int(least) {
+		return fmt.Errorf("%s: too few properties", path)
+	}
+	if most, ok := s["maxProperties"].(float64); ok && len(object) > int(most) {
+		return fmt.Errorf("%s: too many properties", path)
+	}
+	dependent, _ := s["dependentRequired"].(map[string]any)
+	for name, needs := range dependent {
+		_, has := object[name]
+		for _, needed := range needs.([]any) {
+			if _, ok := object[needed.(string)]; has && !ok {
+				return fmt.Errorf("%s: %s needs %v", path, name, needed)
+			}
+		}
+	}
+	properties, _ := s["properties"].(map[string]any)
+	patterns, _ := s["patternProperties"].(map[string]any)
+	for _, name := range slices.Sorted(maps.Keys(object)) {
+		if names, ok := s["propertyNames"].(map[string]any); ok {
+			if err := v.check(names, name, path); err != nil {
+				return err
+			}
+		}
+		p, ok := properties[name].(map[string]any)
+		for pattern, of := range patterns {
+			if !ok && regexp.MustCompile(pattern).MatchString(name) {
+				p, ok = of.(map[string]any)
+			}
+		}
+		if !ok {
+			if s["additionalProperties"] == false {
+				return fmt.Errorf("%s: unknown %s", path, name)
+			}
+			if p, ok = s["additionalProperties"].(map[string]any); !ok {
+				continue
+			}
+		}
+		if err := v.check(p, object[name], path+"."+name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func is(value any, name string) bool {
+	switch value := value.(type) {
+	case nil:
+		return name == "null"
+	case string:
+		return name == "string"
+	case bool:
+		return name == "boolean"
+	case float64:
+		return name == "number" || name == "integer" && value == math.Trunc(value)
+	case []any:
+		return name == "array"
+	default:
+		return name == "object" && reflect.TypeOf(value).Kind() == reflect.Map
+	}
+}
+
+// toJSON is a YAML value as an editor gives it to a JSON Schema.
+func toJSON(t rapid.TB, n *yaml.Node) any {
+	switch n.Kind {
+	case yaml.MappingNode:
+		object := map[string]any{}
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			object[n.Content[i].Value] = toJSON(t, n.Content[i+1])
+		}
+		return object
+	case yaml.SequenceNode:
+		list := []any{}
+		for _, item := range n.Content {
+			list = append(list, toJSON(t, item))
+		}
+		return list
+	}
+	switch n.ShortTag() {
+	case "!!null":
+		return nil
+	case "!!bool", "!!int", "!!float":
+		var value any
+		if err := n.Decode(&value); err != nil {
+			t.Fatalf("%v", err)
+		}
+		text, err := json.Marshal(value)
+		if err != nil {
+			return n.Value // .inf and .nan, which JSON does not have
+		}
+		if err := json.Unmarshal(text, &value); err != nil {
+			t.Fatalf("%v", err)
+		}
+		return value
+	}
+	return n.Value
+}

@@ -1,0 +1,101 @@
+package limitfile
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+const (
+	maxQuoted = 60 // characters of a name that an error shows
+	maxListed = 12 // valid choices that an error lists
+)
+
+// quote shows what a file says in an error: in quotes, escaped, and cut.
+func quote(s string) string {
+	if short := cut(s); short != s {
+		return strconv.Quote(strings.TrimSuffix(short, "…")) + "…"
+	}
+	return strconv.Quote(s)
+}
+
+// cut shortens what is too long for an error.
+func cut(s string) string {
+	n := 0
+	for i := range s {
+		if n == maxQuoted {
+			return s[:i] + "…"
+		}
+		n++
+	}
+	return s
+}
+
+// choices quotes what is not valid and tells what would be: the nearest choice,
+// if one is near, and all of them.
+func choices(got string, valid []string) string {
+	hint := " "
+	if near := nearest(got, valid); near != "" {
+		hint = "; did you mean " + near + "? "
+	}
+	return quote(got) + hint + "(valid: " + list(valid) + ")"
+}
+
+func list(valid []string) string {
+	rest := ""
+	if len(valid) > maxListed {
+		rest = fmt.Sprintf(", and %d more", len(valid)-maxListed)
+		valid = valid[:maxListed]
+	}
+	shown := make([]string, len(valid))
+	for i, v := range valid {
+		shown[i] = v
+		if v == limits.All {
+			shown[i] = `"*"` // as YAML wants it
+		}
+	}
+	return strings.Join(shown, ", ") + rest
+}
+
+// nearest returns the valid choice that differs least from got, or "" when none
+// is near: at most one change for every three characters, case aside.
+func nearest(got string, valid []string) string {
+	if len(got) > maxQuoted {
+		return ""
+	}
+	got = strings.ToLower(got)
+	best, least := "", max(1, len(got)/3)+1
+	for _, v := range valid {
+		if d := distance(got, strings.ToLower(v)); d < least && d < len(v) {
+			best, least = v, d
+		}
+	}
+	return best
+}
+
+// distance is the number of bytes to insert, delete, replace or swap with their
+// neighbour (optimal string alignment) to make b of a.
+func distance(a, b string) int {
+	// Three rows of the table d[i][j] of the distances between a[:i] and b[:j].
+	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		before, last, row = last, row, before
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			replace := last[j-1]
+			if a[i-1] != b[j-1] {
+				replace++
+			}
+			row[j] = min(replace, last[j]+1, row[j-1]+1)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
+		}
+	}
+	return row[len(b)]
+}

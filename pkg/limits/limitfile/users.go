@@ -1,0 +1,339 @@
+package limitfile
+
+import (
+	"bytes"
+	"errors"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+const (
+	// maxPatterns bounds the patterns of a file, those of exempt users included.
+	maxPatterns = 10_000
+	// maxOddPatterns bounds those of them that are neither prefix* nor *suffix, which are
+	// tried one after the other for each user (see limits.Set).
+	maxOddPatterns = 256
+)
+
+// users is what is known of the users while a file is read.
+type users struct {
+	odd   int // patterns that are neither prefix* nor *suffix
+	twice map[string]bool
+}
+
+// usersFile reads a file of users_from.
+func (f *file) usersFile(root *yaml.Node) {
+	where := place{kind: "a file of users_from"}
+	if version := lookup(root, "version"); version != nil && !f.version(version) {
+		return
+	}
+	var users *yaml.Node
+	for key, value := range f.entries(root, where, "{users: {alice: free}}") {
+		switch key.Value {
+		case "version":
+		case "users":
+			users = value
+		default:
+			if slices.Contains(fileFields, key.Value) {
+				f.errorf(key, "%s has users only; write %s in %s", where, key.Value, f.sources[0].name)
+			} else {
+				f.unknown(key, where, "field", usersFileFields)
+			}
+		}
+	}
+	switch {
+	case users != nil:
+		f.usersOf(users)
+	case root.Kind == yaml.MappingNode:
+		f.errorf(root, "users is missing; write users: {} for none")
+	}
+}
+
+func (f *file) usersOf(n *yaml.Node) {
+	if isNull(n) && f.plain(n) {
+		return // every user commented out
+	}
+	where := place{field: "users"}
+	if len(f.content.Users) == 0 && len(n.Content) > 1000 {
+		f.content.Users = make(map[string]*limits.Entry, len(n.Content)/2)
+	}
+	for key, value := range f.pairs(n, where, "{alice: free}") {
+		f.user(key, value)
+	}
+}
+
+// user reads one entry of users.
+func (f *file) user(key, value *yaml.Node) {
+	name := key.Value
+	pattern := limits.IsPattern(name)
+	if pattern && !f.pattern(key, place{field: "users"}) {
+		return
+	}
+	e := f.userEntry(name, value)
+	wire := limits.FileKey(name)
+	if _, ok := f.content.Users[wire]; ok {
+		f.again(name)
+		return
+	}
+	f.content.Users[wire] = e
+	if wire != name {
+		f.content.Names[wire] = name
+	}
+	if pattern {
+		f.content.Patterns = append(f.content.Patterns, name)
+	}
+}
+
+// again notes that a user is named twice. Where, finish finds out.
+func (f *file) again(name string) {
+	if f.users.twice == nil {
+		f.users.twice = map[string]bool{}
+	}
+	if len(f.users.twice) < maxCollected {
+		f.users.twice[name] = true
+	}
+}
+
+// pattern checks a pattern of names, and counts it.
+func (f *file) pattern(n *yaml.Node, where place) bool {
+	p := n.Value
+	literal := strings.ReplaceAll(p, limits.All, "")
+	f.users.odd += oddness(p)
+	switch {
+	case strings.Contains(p, "**"):
+		f.errorf(n, "%s: the pattern %s has ** in it; one * stands for any run of characters", where, quote(p))
+	case p[0] == '~' || p[0] == '@':
+		f.errorf(n, "%s: the pattern %s matches nobody: a name that begins with %c is known by its hash alone; write the whole name", where, quote(p), p[0])
+	case len(literal) > limits.MaxOwnKey:
+		f.errorf(n, "%s: the pattern %s matches nobody: a name of more than %d bytes is known by its hash alone; write the whole name", where, quote(p), limits.MaxOwnKey)
+	case strings.ContainsFunc(literal, isControl):
+		f.errorf(n, "%s: the pattern %s matches nobody: a name with control characters is known by its hash alone; write the whole name", where, quote(p))
+	case f.users.odd == maxOddPatterns+1 && oddness(p) == 1:
+		f.errorf(n, "%s: more than %d patterns have their * neither at the beginning nor at the end alone; write %s as prefix* or *suffix", where, maxOddPatterns, quote(p))
+	default:
+		return true
+	}
+	return false
+}
+
+func isControl(r rune) bool { return r < 0x20 || r == 0x7f }
+
+// oddness is 1 for a pattern that is neither prefix* nor *suffix, else 0.
+func oddness(p string) int {
+	if at := strings.Index(p, limits.All); strings.Count(p, limits.All) == 1 && (at == 0 || at == len(p)-1) {
+		return 0
+	}
+	return 1
+}
+
+// userEntry reads a tier's name, or a mapping that overrides some limits of a tier
+// (the default tier if it names none).
+func (f *file) userEntry(name string, n *yaml.Node) *limits.Entry {
+	where := place{kind: "user", name: name}
+	if n.Kind == yaml.ScalarNode {
+		return f.content.Tiers[f.tierName(n, where.at("tier"))]
+	}
+	tier := f.content.DefaultTier
+	if t := lookup(n, "tier"); t != nil {
+		tier = f.tierName(t, where.at("tier"))
+	}
+	base := f.tierDrafts[tier]
+	found := len(f.found) + f.more
+	d := base.draft
+	var endpoints *yaml.Node
+	overrides := false
+	var until, then *yaml.Node
+	for key, value := range f.entries(n, where, "{tier: free, concurrent: 10}") {
+		switch key.Value {
+		case "tier":
+		case "comment":
+			f.comment(where, value)
+		case "until":
+			until = value
+		case "then":
+			then = value
+		case "endpoints":
+			endpoints, overrides = value, true
+		default:
+			overrides = true
+			if !f.limit(&d, where, key, value) {
+				f.unknown(key, where, "field", userFields)
+			}
+		}
+	}
+	if len(f.found)+f.more > found {
+		return nil // what follows would repeat the errors
+	}
+	at := f.userEndpoints(where, n, base, endpoints)
+	e := f.entryOf(tier, d, at)
+	if until != nil || then != nil {
+		f.expiry(&e, where, tier, overrides, until, then)
+	}
+	f.remember(name, tierDraft{d, at}, tier, e)
+	return f.entry(e)
+}
+
+// userEndpoints returns a user's limits at the endpoints where they differ: those of
+// the tier there, then the user's own everywhere, then the user's own there.
+func (f *file) userEndpoints(where place, n *yaml.Node, base tierDraft, endpoints *yaml.Node) map[string]draft {
+	if len(base.at) == 0 && endpoints == nil {
+		return nil
+	}
+	over := func(endpoint string) draft {
+		if endpoint == limits.All {
+			// A dry run of a user's limits, or of their tier's, is one of these too. Nothing
+			// else that is said of everywhere is said of all endpoints together.
+			d, ok := base.at[limits.All]
+			if mode := lookup(n, "mode"); mode != nil {
+				f.modeOf(&d.mode, where.at("mode"), mode)
+			} else if !ok {
+				d.mode = base.mode
+			}
+			return d
+		}
+		d, ok := base.at[endpoint]
+		if !ok {
+			d = base.draft
+		}
+		f.quiet = true // whether the share fits is said of the result
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			f.limit(&d, where, n.Content[i], n.Content[i+1])
+		}
+		f.quiet = false
+		return d
+	}
+	at := map[string]draft{}
+	for _, endpoint := range slices.Sorted(maps.Keys(base.at)) {
+		if endpoints == nil || lookup(endpoints, endpoint) == nil {
+			d := over(endpoint)
+			at[endpoint] = d
+			if endpoint == limits.All {
+				continue
+			}
+			here := where
+			here.endpoint = endpoint
+			if b := lookup(n, "bandwidth"); b != nil {
+				f.shareFits(b, here, d.bandwidth)
+			}
+		}
+	}
+	if endpoints != nil {
+		maps.Copy(at, f.endpointDrafts(where, endpoints, over))
+	}
+	return at
+}
+
+// timePattern is a date or a time of RFC 3339 in the years from 2000 to 2199. It means
+// the same in Go and in ECMAScript, see schema.go.
+const timePattern = `^2[01][0-9]{2}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])` +
+	`(T([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9]))?$`
+
+var timeForm = regexp.MustCompile(timePattern)
+
+const timeForms = "a date such as 2026-12-01, which begins at 00:00 UTC, or a time such as 2026-12-01T18:00:00Z"
+
+// expiry reads until and then: from when on the entry is void, and which tier the
+// user has from then on.
+func (f *file) expiry(e *limits.Entry, where place, tier string, overrides bool, until, then *yaml.Node) {
+	if until == nil {
+		f.errorf(then, "%s needs until: say from when on", where.at("then"))
+		return
+	}
+	at, ok := f.time(until, where.at("until"))
+	after := tier
+	if then != nil {
+		after = f.tierName(then, where.at("then"))
+	} else if !overrides {
+		f.errorf(until, "%s has no effect: nothing is overridden that could end; name the tier that follows with then, or leave it out", where.at("until"))
+		return
+	}
+	if !ok || f.content.Tiers[after] == nil {
+		return
+	}
+	ends := &limits.More{Until: at.UnixNano(), Then: f.content.Tiers[after]}
+	if e.More != nil {
+		ends.Endpoints = e.More.Endpoints
+	}
+	e.More = ends
+}
+
+// time reads a date or a time.
+func (f *file) time(n *yaml.Node, where place) (time.Time, bool) {
+	if !f.plain(n) {
+		return time.Time{}, false
+	}
+	if n.Kind != yaml.ScalarNode || isNull(n) {
+		f.errorf(n, "%s must be %s, got %s", where, timeForms, describe(n))
+		return time.Time{}, false
+	}
+	t, err := parseTime(n.Value)
+	if err != nil {
+		f.errorf(n, "%s must be %s, from the year 2000 to 2199, got %s", where, timeForms, quote(n.Value))
+		return time.Time{}, false
+	}
+	return t, true
+}
+
+// parseTime reads what timeForm describes, if there is such a day.
+func parseTime(s string) (time.Time, error) {
+	switch {
+	case !timeForm.MatchString(s):
+		return time.Time{}, errors.New("no date and no time")
+	case strings.Contains(s, "T"):
+		return time.Parse(time.RFC3339, s)
+	}
+	return time.Parse(time.DateOnly, s)
+}
+
+// finish makes the set when all sources are read.
+func (f *file) finish(data []byte) {
+	if len(f.users.twice) > 0 {
+		f.reportTwice()
+	}
+	if most := len(f.content.Patterns) + f.exemptPatterns(); most > maxPatterns {
+		f.open(0, f.sources[0].name)
+		f.add(1, 1, "the file has %d patterns of users; at most %d are possible", most, maxPatterns)
+	}
+	if f.any() {
+		return
+	}
+	f.content.Source = bytes.Clone(data)
+	f.set = limits.New(f.content)
+	if len(f.overrides) > 0 {
+		f.setByHand()
+	}
+}
+
+// reportTwice reads the sources again and reports every place but the first of each
+// user who is named twice.
+func (f *file) reportTwice() {
+	type where struct {
+		source int
+		spot
+	}
+	first := map[string]where{}
+	for i, s := range f.sources {
+		f.open(i, s.name)
+		for name, at := range s.places() {
+			if !f.users.twice[name] {
+				continue
+			}
+			was, ok := first[name]
+			switch {
+			case !ok:
+				first[name] = where{i, at}
+			case was.source == i:
+				f.add(at.line, at.column, "users has %s twice, first on line %d", quote(name), was.line)
+			default:
+				f.add(at.line, at.column, "users: %s is named in two files, first at %s:%d:%d", quote(name), f.sources[was.source].name, was.line, was.column)
+			}
+		}
+	}
+}

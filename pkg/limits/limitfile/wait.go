@@ -1,0 +1,59 @@
+package limitfile
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+const waitForms = "refuse, or wait and a duration from 1ms to 30s, such as wait 2s"
+
+// parseWait reads what becomes of a request over a limit: refuse, which is 0, or
+// wait and a duration up to MaxWait. The error goes on where the name of the field
+// leaves off.
+func parseWait(s string) (time.Duration, error) {
+	if s == "refuse" {
+		return 0, nil
+	}
+	length, ok := strings.CutPrefix(s, "wait ")
+	if !ok {
+		if _, err := parseDuration(s); err == nil {
+			return 0, fmt.Errorf("must be %s, got %s; write wait %s", waitForms, quote(s), s)
+		}
+		return 0, fmt.Errorf("must be %s, got %s", waitForms, quote(s))
+	}
+	return parseDuration(length)
+}
+
+// parseDuration reads a duration such as 250ms, 2s or 1.5s: whole milliseconds, as
+// HAProxy counts them, from one to MaxWait.
+func parseDuration(s string) (time.Duration, error) {
+	number := s[:len(s)-len(strings.TrimLeft(s, "0123456789."))]
+	whole, fraction, point := strings.Cut(number, ".")
+	unit := s[len(number):]
+	trimmed := strings.TrimLeft(unit, " ")
+	switch {
+	case whole == "", point && fraction == "", strings.Contains(fraction, "."):
+		return 0, fmt.Errorf("must be %s, got a wait of %s", waitForms, quote(s))
+	case unit == "":
+		return 0, fmt.Errorf("has no unit, got %s; write %[1]ss or %[1]sms", cut(s))
+	case trimmed != "ms" && trimmed != "s":
+		return 0, fmt.Errorf("has the unknown unit %s (valid: ms, s)", quote(unit))
+	case trimmed != unit:
+		return 0, fmt.Errorf("must have no blank before the unit, got %s; write %s", quote(s), cut(number)+trimmed)
+	case len(whole) > 1 && whole[0] == '0':
+		return 0, fmt.Errorf("must not begin with 0, got %s", cut(s))
+	case unit == "ms" && point, len(fraction) > 3:
+		return 0, fmt.Errorf("must be in whole milliseconds, got %s", cut(s))
+	}
+	d, err := time.ParseDuration(s)
+	switch {
+	case err != nil || d > limits.MaxWait:
+		return 0, fmt.Errorf("must wait at most %v, got %s", limits.MaxWait, cut(s))
+	case d == 0:
+		return 0, fmt.Errorf("must wait %v or more, got %s; write refuse not to wait", time.Millisecond, cut(s))
+	}
+	return d, nil
+}

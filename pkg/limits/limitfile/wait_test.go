@@ -1,0 +1,111 @@
+package limitfile
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+func TestParseWait(t *testing.T) {
+	for _, tt := range []struct {
+		in   string
+		want time.Duration
+	}{
+		{"refuse", 0},
+		{"wait 1ms", time.Millisecond},
+		{"wait 0.001s", time.Millisecond},
+		{"wait 250ms", 250 * time.Millisecond},
+		{"wait 0.5s", 500 * time.Millisecond},
+		{"wait 1.5s", 1500 * time.Millisecond},
+		{"wait 1.500s", 1500 * time.Millisecond},
+		{"wait 2s", 2 * time.Second},
+		{"wait 30s", limits.MaxWait},
+		{"wait 30000ms", limits.MaxWait},
+	} {
+		if got, err := parseWait(tt.in); got != tt.want || err != nil {
+			t.Errorf("parseWait(%q) = %v, %v, want %v", tt.in, got, err, tt.want)
+		}
+	}
+}
+
+// TestParseWaitReadsEveryDuration: what Go prints of a duration in the range is
+// what the file may say.
+func TestParseWaitReadsEveryDuration(t *testing.T) {
+	for want := time.Millisecond; want <= limits.MaxWait; want += time.Millisecond {
+		if got, err := parseWait("wait " + want.String()); got != want || err != nil {
+			t.Fatalf("parseWait(wait %v) = %v, %v, want %v", want, got, err, want)
+		}
+		ms := fmt.Sprintf("wait %dms", want.Milliseconds())
+		if got, err := parseWait(ms); got != want || err != nil {
+			t.Fatalf("parseWait(%s) = %v, %v, want %v", ms, got, err, want)
+		}
+	}
+}
+
+func TestParseWaitErrors(t *testing.T) {
+	const forms = "must be refuse, or wait and a duration from 1ms to 30s, such as wait 2s, got "
+	for _, tt := range []struct{ name, in, want string }{
+		{"empty", "", forms + `""`},
+		{"another word", "queue", forms + `"queue"`},
+		{"upper case", "Refuse", forms + `"Refuse"`},
+		{"refuse and a duration", "refuse 2s", forms + `"refuse 2s"`},
+		{"wait alone", "wait", forms + `"wait"`},
+		{"wait and a blank", "wait ", forms + `a wait of ""`},
+		{"duration alone", "2s", forms + `"2s"; write wait 2s`},
+		{"duration too long, alone", "31s", forms + `"31s"`},
+		{"two blanks", "wait  2s", forms + `a wait of " 2s"`},
+		{"word for a duration", "wait forever", forms + `a wait of "forever"`},
+		{"negative", "wait -2s", forms + `a wait of "-2s"`},
+		{"plus", "wait +2s", forms + `a wait of "+2s"`},
+		{"nothing before the point", "wait .5s", forms + `a wait of ".5s"`},
+		{"nothing after the point", "wait 2.s", forms + `a wait of "2.s"`},
+		{"two points", "wait 1.5.0s", forms + `a wait of "1.5.0s"`},
+		{"no unit", "wait 2", "has no unit, got 2; write 2s or 2ms"},
+		{"minutes", "wait 1m", `has the unknown unit "m" (valid: ms, s)`},
+		{"two units", "wait 1s500ms", `has the unknown unit "s500ms" (valid: ms, s)`},
+		{"unit in upper case", "wait 2S", `has the unknown unit "S" (valid: ms, s)`},
+		{"unit finer than a millisecond", "wait 1500us", `has the unknown unit "us" (valid: ms, s)`},
+		{"exponent", "wait 1e1s", `has the unknown unit "e1s" (valid: ms, s)`},
+		{"blank before the unit", "wait 2 s", `must have no blank before the unit, got "2 s"; write 2s`},
+		{"blank at the end", "wait 2s ", `has the unknown unit "s " (valid: ms, s)`},
+		{"leading zero", "wait 02s", "must not begin with 0, got 02s"},
+		{"part of a millisecond", "wait 1.5ms", "must be in whole milliseconds, got 1.5ms"},
+		{"part of a millisecond in seconds", "wait 0.0005s", "must be in whole milliseconds, got 0.0005s"},
+		{"zero", "wait 0s", "must wait 1ms or more, got 0s; write refuse not to wait"},
+		{"zero with a point", "wait 0.000s", "must wait 1ms or more, got 0.000s; write refuse not to wait"},
+		{"above the longest", "wait 30.001s", "must wait at most 30s, got 30.001s"},
+		{"above the longest in milliseconds", "wait 30001ms", "must wait at most 30s, got 30001ms"},
+		{"above 64 bits", "wait 99999999999999999999s", "must wait at most 30s, got 99999999999999999999s"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := parseWait(tt.in)
+			if got != 0 || err == nil || err.Error() != tt.want {
+				t.Errorf("parseWait(%q) = %v, %v, want %s", tt.in, got, err, tt.want)
+			}
+		})
+	}
+}
+
+func FuzzWait(f *testing.F) {
+	for _, s := range []string{"", "refuse", "wait", "wait 2s", "wait 1.5s", "wait 30.001s", "wait 0ms", "2s", "wait 1m", "wait ٣s", "wait 2 s", "wait 9223372036855s", "wait \x00"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		d, err := parseWait(s)
+		switch {
+		case err != nil:
+			if d != 0 || err.Error() == "" || len(err.Error()) > 1000 || strings.ContainsAny(err.Error(), "\n\x00") {
+				t.Errorf("parseWait(%q) = %v, %q, want 0 and one line", s, d, err)
+			}
+		case d == 0:
+			if s != "refuse" {
+				t.Errorf("parseWait(%q) = 0, want that of refuse alone", s)
+			}
+		case d < time.Millisecond || d > limits.MaxWait || d%time.Millisecond != 0 || !strings.HasPrefix(s, "wait "):
+			t.Errorf("parseWait(%q) = %v, want whole milliseconds from 1ms to %v", s, d, limits.MaxWait)
+		}
+	})
+}

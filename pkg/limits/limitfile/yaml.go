@@ -1,0 +1,188 @@
+package limitfile
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+	"unicode/utf8"
+
+	"gopkg.in/yaml.v3"
+)
+
+// maxParts bounds the values that the YAML library may have to hold at once, some 200
+// bytes each: room for a million users with overrides.
+const maxParts = 8_000_000
+
+// parts is at least the number of values in data but one, counted by what separates
+// them.
+func parts(data []byte) int {
+	n := 0
+	for _, s := range []string{":", ",", "[", "{", "- ", "-\n", "-\r", "-\t", "?"} {
+		n += bytes.Count(data, []byte(s))
+	}
+	return n
+}
+
+// decode returns the top node of the only YAML document in data. When there is
+// none, or it is not one, it reports that and returns nil.
+func (f *file) decode(data []byte) *yaml.Node {
+	if len(data) > MaxFileSize {
+		f.add(1, 1, "the file is larger than %d MiB", MaxFileSize>>20)
+		return nil
+	}
+	if !utf8.Valid(data) {
+		line, column := position(data, invalidAt(data))
+		f.add(line, column, "the file is not UTF-8 text")
+		return nil
+	}
+	if n := parts(data); n > maxParts {
+		f.add(1, 1, "the file has about %d values; at most %d are possible, not counting users in lines of their own with nothing but a tier", n, maxParts)
+		return nil
+	}
+	first, second, err := documents(bytes.NewReader(data))
+	switch {
+	case err != nil:
+		f.syntaxError(data, err)
+	case first == nil || len(first.Content) != 1 || isNull(first.Content[0]):
+		needs := "version, default_tier and tiers"
+		if f.source > 0 {
+			needs = "users"
+		}
+		f.add(1, 1, "the file is empty; it needs %s", needs)
+	case second != nil:
+		f.errorf(second, "the file has several YAML documents; keep one, without a line ---")
+	default:
+		return first.Content[0]
+	}
+	return nil
+}
+
+// documents reads the first two documents; those that do not exist are nil. A
+// panic of the YAML library, which strange input may cause, becomes an error.
+func documents(r io.Reader) (first, second *yaml.Node, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("yaml: %v", p)
+		}
+	}()
+	decoder := yaml.NewDecoder(r)
+	for _, doc := range []**yaml.Node{&first, &second} {
+		var n yaml.Node
+		switch err := decoder.Decode(&n); {
+		case errors.Is(err, io.EOF):
+			return first, second, nil
+		case err != nil:
+			return nil, nil, err
+		}
+		*doc = &n
+	}
+	return first, second, nil
+}
+
+// syntaxError reports what the YAML library could not read. The library tells
+// the line where the surrounding construct begins, or none, and never a column.
+// So data is read again byte by byte: what the library has asked for when it
+// gives up tells where it was.
+func (f *file) syntaxError(data []byte, err error) {
+	t := &trickle{data: data}
+	if _, _, again := documents(t); again != nil {
+		err = again
+	}
+	problem := linePrefix.ReplaceAllString(err.Error(), "")
+	line, column := position(data, gaveUpAt(data[:t.read], problem))
+	for _, h := range syntaxHints {
+		if strings.Contains(problem, h.problem) {
+			problem += "; " + h.hint
+			break
+		}
+	}
+	f.add(line, column, "not valid YAML: %s", problem)
+}
+
+// gaveUpAt returns the index in read, the part of the file that the library has
+// read, of what it did not like: the beginning of a token, for which it looks at
+// four characters, or the last character. Blanks are never it.
+func gaveUpAt(read []byte, problem string) int {
+	back := 4
+	if strings.Contains(problem, "control characters") || strings.Contains(problem, "end of stream") {
+		back = 1
+	}
+	for ; back > 1 && len(read) > 0; back-- {
+		_, size := utf8.DecodeLastRune(read)
+		read = read[:len(read)-size]
+	}
+	read = bytes.TrimRight(read, " \r\n")
+	_, size := utf8.DecodeLastRune(read)
+	return len(read) - size
+}
+
+var linePrefix = regexp.MustCompile(`^yaml: (line \d+: )?`)
+
+// syntaxHints explain what people usually did when the library says problem.
+var syntaxHints = []struct{ problem, hint string }{
+	{"expected alphabetic or numeric", `write "*" in quotes`},
+	{"cannot start any token", "indent with blanks, not tabs, and quote names that begin with @, ` or %"},
+	{"expected key", "is this line indented like the one above?"},
+	{"mapping values are not allowed", "is this line indented like the one above?"},
+	{"expected ',' or", "is a comma or a closing bracket missing?"},
+	{"expected ':'", "a name is followed by a colon and a blank"},
+	{"unknown anchor", `aliases are not supported, write the value out, and "*" in quotes`},
+	{"unexpected end of stream", "is a closing quote missing?"},
+	{"max depth", "a limit file is four levels deep"},
+}
+
+// trickle is a reader that hands out a byte at a time and counts.
+type trickle struct {
+	data []byte
+	read int
+}
+
+func (t *trickle) Read(p []byte) (int, error) {
+	if t.read == len(t.data) {
+		return 0, io.EOF
+	}
+	n := copy(p, t.data[t.read:t.read+1])
+	t.read += n
+	return n, nil
+}
+
+// position returns the line and the column (in characters) of data[at].
+func position(data []byte, at int) (line, column int) {
+	before := data[:min(at, len(data))]
+	start := bytes.LastIndexByte(before, '\n') + 1
+	return bytes.Count(before, []byte("\n")) + 1, utf8.RuneCount(before[start:]) + 1
+}
+
+// invalidAt returns the index of the first byte that is not UTF-8.
+func invalidAt(data []byte) int {
+	at := 0
+	for at < len(data) {
+		r, size := utf8.DecodeRune(data[at:])
+		if r == utf8.RuneError && size <= 1 {
+			break
+		}
+		at += size
+	}
+	return at
+}
+
+func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
+
+// describe says what kind of thing a node is, for "must be …, got …".
+func describe(n *yaml.Node) string {
+	switch {
+	case n.Kind == yaml.MappingNode:
+		return "a mapping"
+	case n.Kind == yaml.SequenceNode:
+		return "a list"
+	case isNull(n):
+		return "nothing"
+	case n.ShortTag() == "!!str":
+		return "the text " + quote(n.Value)
+	default:
+		return cut(n.Value)
+	}
+}

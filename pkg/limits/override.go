@@ -1,0 +1,39 @@
+package limits
+
+import (
+	"encoding/json"
+	"slices"
+	"time"
+)
+
+// Override is what an operator set by hand for a user until a time, over what the limit
+// file says of that user.
+type Override struct {
+	User     string `json:"user"`               // named as in the limit file; no pattern
+	Endpoint string `json:"endpoint,omitempty"` // "" is everywhere
+
+	// Also are further keys of the user where names are hidden (see Secrets): those of the
+	// previous secrets. User is the current one's then.
+	Also []string `json:"also,omitempty"`
+
+	// Limits, in JSON, are what an entry of users may hold except for comment, until and
+	// then: the name of a tier or a mapping. A field that they do not set stays as the
+	// file has it; a tier that they name replaces everything that the file says of the
+	// user. At an endpoint they are what an entry may hold there, so no tier.
+	Limits json.RawMessage `json:"limits"`
+
+	Reason string    `json:"reason"`       // 1 to 200 printable characters
+	By     string    `json:"by,omitempty"` // who did it; "" if that is not known
+	Since  time.Time `json:"since"`        // means nothing
+	Until  time.Time `json:"until"`        // when the file counts again
+}
+
+// Overrides are those set by hand that are in force, sorted by user and endpoint.
+func (s *Set) Overrides() []Override {
+	return slices.DeleteFunc(slices.Clone(s.content.overrides), func(o Override) bool { return unixNano(o.Until) <= s.now })
+}
+
+// Of reports whether an override is that of any user of these names or keys.
+func (o Override) Of(users ...string) bool {
+	return slices.ContainsFunc(users, func(user string) bool { return o.User == user || slices.Contains(o.Also, user) })
+}
