@@ -2,12 +2,14 @@ package riverqos
 
 import "time"
 
-// SetPatience is before Run: how long a statement may take, and, twice as long, the server
+// SetAnswerTimeout is before Run: how long a statement may take, and, twice as long, the server
 // hear nothing.
-func (f *Fairness) SetPatience(d time.Duration) { f.db.patience, f.silence = d, 2*d }
+func (f *Fairness) SetAnswerTimeout(d time.Duration) {
+	f.store.answerTimeout, f.sweeper.lockTimeout = d, 2*d
+}
 
-// SetCounting is before the first insert: how long one may wait for the gate.
-func (f *Fairness) SetCounting(d time.Duration) { f.counting = d }
+// SetCountTimeout is before the first insert: how long one may wait for the gate.
+func (f *Fairness) SetCountTimeout(d time.Duration) { f.gate.countTimeout = d }
 
-// SetAsking is before Run: how long the Tiers may take that do not answer.
-func (f *Fairness) SetAsking(d time.Duration) { f.asking = d }
+// SetTierTimeout is before Run: how long the Tiers may take that do not answer.
+func (f *Fairness) SetTierTimeout(d time.Duration) { f.tiers.timeout = d }

@@ -11,33 +11,33 @@ import (
 )
 
 // CountDepth is what the sweep does now and then.
-func (f *Fairness) CountDepth(ctx context.Context) error { return f.countDepth(ctx) }
+func (f *Fairness) CountDepth(ctx context.Context) error { return f.sweeper.countDepth(ctx) }
 
 // SweepOnce is what a sweep does, of whichever process.
-func (f *Fairness) SweepOnce(ctx context.Context) error { return f.sweep(ctx) }
+func (f *Fairness) SweepOnce(ctx context.Context) error { return f.sweeper.sweep(ctx) }
 
 // Unwritten is how many ends of jobs the process remembers.
 func (f *Fairness) Unwritten() int {
-	all, _ := f.unwritten.all()
+	all, _ := f.gate.unwritten.all()
 	return len(all)
 }
 
 // Plans are those of the statements, if the table is not to be read from end to end.
 func Plans(ctx context.Context, pool *pgxpool.Pool) (map[string]string, error) {
 	plans := map[string]string{}
-	s := newStore(pool, "")
+	names := tableNames("")
 	for name, q := range map[string]struct {
 		sql  string
 		args []any
 	}{
-		"count":   {s.countSQL, []any{[]string{"ann"}, []string{"slow"}, []int64{1}}},
-		"promote": {s.promoteSQL, []any{[]string{"ann"}, []string{"slow"}, []int32{1}, []int64{1}, []time.Time{time.Unix(1, 0)}}},
-		"gated":   {s.gatedSQL, []any{"", "", 100}},
-		"stale":   {s.staleSQL, []any{[]string{"ann"}, 1.0}},
-		"strays":  {s.straysSQL, []any{[]string{"ann"}, 1.0}},
-		"crowd":   {s.crowdSQL, []any{[]int64{1}, []time.Time{time.Unix(1, 0)}}},
-		"regate":  {s.regateSQL, []any{"ann", "slow", 1, []int64{1}, 1.0}},
-		"put_off": {s.putOffSQL, []any{1.0, 1}},
+		"count":    {countSQL, []any{[]string{"ann"}, []string{"slow"}, []int64{1}}},
+		"promote":  {promoteSQL, []any{[]string{"ann"}, []string{"slow"}, []int32{1}, []int64{1}, []time.Time{time.Unix(1, 0)}}},
+		"gated":    {gatedSQL, []any{"", "", 100}},
+		"stale":    {staleSQL, []any{[]string{"ann"}, 1.0}},
+		"strays":   {straysSQL, []any{[]string{"ann"}, 1.0}},
+		"crowded":  {crowdedSQL, []any{[]int64{1}, []time.Time{time.Unix(1, 0)}}},
+		"regate":   {regateSQL, []any{"ann", "slow", 1, []int64{1}, 1.0}},
+		"postpone": {postponeSQL, []any{1.0, 1}},
 	} {
 		err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 			if _, err := tx.Exec(ctx, "SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off"); err != nil {
@@ -47,7 +47,7 @@ func Plans(ctx context.Context, pool *pgxpool.Pool) (map[string]string, error) {
 			if _, err := tx.Exec(ctx, "DROP INDEX river_job_prioritized_fetching_index, river_job_state_and_finalized_at_index"); err != nil {
 				return err
 			}
-			rows, err := tx.Query(ctx, "EXPLAIN "+q.sql, q.args...)
+			rows, err := tx.Query(ctx, "EXPLAIN "+names.Replace(q.sql), q.args...)
 			if err != nil {
 				return err
 			}

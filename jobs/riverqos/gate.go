@@ -2,12 +2,9 @@ package riverqos
 
 import (
 	"context"
-	"maps"
 	"slices"
-	"sync"
+	"sync/atomic"
 	"time"
-
-	"github.com/riverqueue/river/rivertype"
 )
 
 // The gate is in River's table. Of each user's jobs in a queue, as many as may run at once
@@ -23,187 +20,135 @@ import (
 // has another time. The same mark is on the rows of jobs whose worker died, which River
 // rescues in an hour. A row that is locked cannot be marked: see unwritten.go.
 
+const (
+	// recheckDelay is the time after which the gate looks again at users whose jobs it held
+	// back.
+	recheckDelay = 100 * time.Millisecond
+	// unwrittenInterval is the time between two looks at attempts whose end is not written.
+	unwrittenInterval = time.Second / 2
+	// maxRowsPerUpdate bounds the rows of a statement that changes many.
+	maxRowsPerUpdate = 1000
+)
+
+// flow is a user's jobs in one of River's queues.
+type flow struct{ user, queue string }
+
+// sizedFlow is a flow and how many of its jobs may be available or running at a time.
+type sizedFlow struct {
+	flow
+	size int
+}
+
+// gate lets as many jobs of each flow be available to workers as may run at once.
+type gate struct {
+	*resources
+	countTimeout   time.Duration // the constant of this name, but in tests
+	lastUnanswered atomic.Int64  // when a count last got no answer, in ms since 1970
+
+	pending       pendingInserts
+	unwritten     unwrittenEnds
+	rechecks      rechecks
+	announcements announcements
+	work          chan struct{} // of capacity 1: there are rechecks or announcements
+}
+
+func newGate(shared *resources) *gate {
+	work := make(chan struct{}, 1)
+	return &gate{resources: shared, countTimeout: countTimeout, rechecks: rechecks{work: work}, announcements: announcements{work: work}, work: work}
+}
+
 // pass lets jobs through in the place of one that has ended.
-func (f *Fairness) pass(ctx context.Context, e end) {
-	c := e.claim
-	own, now := flow{c.User, e.queue, e.tier.Limits.Of(c.Queue)}, attempt{e.id, e.at}
-	_, left, err := f.let(ctx, []flow{own}, now)
+func (g *gate) pass(ctx context.Context, ended claimedAttempt) {
+	left, size := flow{ended.claim.User, ended.queue}, ended.tier.Limits.Of(ended.claim.Queue)
+	_, unmarked, err := g.letThrough(ctx, []sizedFlow{{left, size}}, ended.attempt)
 	if err != nil {
-		f.failed("promote", "the gate could not let a job through", err)
+		g.failures.report("promote", "the gate could not let a job through", err)
 	}
-	if err != nil || slices.Contains(left, e.id) {
-		f.unwritten.add(now, own)
+	if err != nil || slices.Contains(unmarked, ended.id) {
+		g.unwritten.add(ended.attempt, left)
 	}
 }
 
-// let lets jobs through where there is room, in the place of those whose attempts have
-// ended now, too. It returns how many, with most there may be more, and the ids of ended
-// ones whose rows could not be marked.
-func (f *Fairness) let(ctx context.Context, flows []flow, now ...attempt) (n int, left []int64, err error) {
-	ended := f.unwritten.among(flows)
-	n, left, err = f.db.promote(ctx, flows, slices.Concat(ended, now))
+// letThrough lets jobs through where there is room, in the place of those whose attempts
+// have ended now, too. It returns how many: with maxPromoted there may be more. And it
+// returns the ids of ended ones whose rows could not be marked.
+func (g *gate) letThrough(ctx context.Context, flows []sizedFlow, now ...attempt) (promoted int, unmarked []int64, err error) {
+	ended := g.unwritten.among(flows)
+	promoted, unmarked, err = g.store.promote(ctx, flows, slices.Concat(ended, now))
 	if err != nil {
 		return 0, nil, err
 	}
-	f.unwritten.settle(ended, left)
-	f.metrics.Promoted.Add(float64(n))
-	return n, left, nil
+	g.unwritten.keepOnly(ended, unmarked)
+	g.metrics.Promoted.Add(float64(promoted))
+	return promoted, unmarked, nil
 }
 
-// settling is the time after which the gate looks again at users whose jobs it held back.
-const settling = 100 * time.Millisecond
-
-// maxNudges bounds the users that the gate looks at again. The sweep looks at all.
-const maxNudges = 10_000
-
-// nudges are the users and queues to look at again, and the queues to announce again.
-type nudges struct {
-	mu      sync.Mutex
-	of      map[flow]bool
-	queues  map[string]bool
-	inserts map[string]*inserts // by queue
-	wake    chan struct{}       // of capacity 1; has a message when there is something to look at
-}
-
-// inserts are the inserts into a queue.
-type inserts struct {
-	begun, under int       // inserts that ever began, and those that are under way
-	ended        time.Time // when the last one ended
-}
-
-func (n *nudges) add(flows []flow) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.of == nil {
-		n.of = map[flow]bool{}
-	}
-	for _, f := range flows {
-		if len(n.of) < maxNudges {
-			n.of[f] = true
-		}
-	}
-	poke(n.wake)
-}
-
-// inserting notes an insert, and its end when the result is called. River announces at most
-// one insert into a queue within its FetchCooldown of 100 ms, at some time between the
-// begin and the end of the insert. Workers would find the jobs of other inserts only at
-// their next poll.
-func (n *nudges) inserting(params []*rivertype.JobInsertParams) (end func()) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.inserts == nil {
-		n.inserts = map[string]*inserts{}
-	}
-	now, near := time.Now(), map[string]bool{} // whether another one is near, by queue
-	for _, p := range params {
-		if _, noted := near[p.Queue]; noted || p.State != rivertype.JobStateAvailable {
-			continue
-		}
-		i := n.inserts[p.Queue]
-		if i == nil {
-			i = &inserts{}
-			n.inserts[p.Queue] = i
-		}
-		near[p.Queue] = i.under > 0 || now.Sub(i.ended) < 2*settling
-		i.begun++
-		i.under++
-	}
-	begun := map[string]int{}
-	for queue := range near {
-		begun[queue] = n.inserts[queue].begun
-	}
-	if len(n.inserts) > maxNudges { // such as with a queue for each user
-		maps.DeleteFunc(n.inserts, func(_ string, i *inserts) bool { return i.under == 0 && now.Sub(i.ended) >= 2*settling })
-	}
-	return func() {
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		for queue, near := range near {
-			i := n.inserts[queue]
-			i.under--
-			i.ended = time.Now()
-			if (near || i.begun != begun[queue]) && len(n.queues) < maxNudges { // nobody takes them in a program without Run
-				if n.queues == nil {
-					n.queues = map[string]bool{}
-				}
-				n.queues[queue] = true
-				poke(n.wake)
-			}
-		}
-	}
-}
-
-func (n *nudges) take() (flows []flow, queues []string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	flows, queues = slices.Collect(maps.Keys(n.of)), slices.Collect(maps.Keys(n.queues))
-	clear(n.of)
-	clear(n.queues)
-	return flows, queues
-}
-
-// nudgeLoop looks at users soon after their jobs were held back. The jobs before them may
-// have ended before the held ones were visible, and then nothing but the sweep would let
-// these in.
-func (f *Fairness) nudgeLoop(ctx context.Context) {
+// runRechecks looks at users soon after their jobs were held back, until the context ends.
+// The jobs before them may have ended before the held ones were visible, and then nothing
+// but the sweep would let these in. It also announces queues again.
+func (g *gate) runRechecks(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-f.nudges.wake:
+		case <-g.work:
 		}
-		select {
+		select { // the inserts whose jobs were held back may not be committed yet
 		case <-ctx.Done():
 			return
-		case <-time.After(settling):
+		case <-time.After(recheckDelay):
 		}
-		flows, queues := f.nudges.take()
-		f.promote(ctx, flows)
-		f.announce(ctx, queues)
+		g.recheck(ctx, g.rechecks.take())
+		g.announce(ctx, g.announcements.take())
 	}
 }
 
-// promote lets jobs through where there is room. If it fails, the sweep does so later.
-func (f *Fairness) promote(ctx context.Context, flows []flow) {
+// runUnwritten lets jobs through in the place of ended ones, until River has written that
+// these have ended, or the context ends.
+func (g *gate) runUnwritten(ctx context.Context) {
+	every(ctx, unwrittenInterval, func() {
+		_, flows := g.unwritten.all()
+		g.recheck(ctx, g.tiers.sizes(ctx, flows))
+	})
+}
+
+// recheck lets jobs through where there is room. If it fails, the sweep does so later.
+func (g *gate) recheck(ctx context.Context, flows []sizedFlow) {
 	if len(flows) == 0 {
 		return
 	}
-	if _, _, err := f.let(ctx, flows); err != nil && ctx.Err() == nil {
-		f.failed("promote", "the gate could not let a job through", err)
+	if _, _, err := g.letThrough(ctx, flows); err != nil && ctx.Err() == nil {
+		g.failures.report("promote", "the gate could not let a job through", err)
 	}
 }
 
 // announce tells workers that queues have jobs.
-func (f *Fairness) announce(ctx context.Context, queues []string) {
+func (g *gate) announce(ctx context.Context, queues []string) {
 	if len(queues) == 0 {
 		return
 	}
-	if err := f.db.announce(ctx, queues); err != nil && ctx.Err() == nil {
-		f.failed("announce", "a queue could not be announced", err)
+	if err := g.store.announce(ctx, queues); err != nil && ctx.Err() == nil {
+		g.failures.report("announce", "a queue could not be announced", err)
 	}
 }
 
-// chunk bounds the rows of a statement that changes many.
-const chunk = 1000
-
-// ungateAll lets all jobs go that were held back.
-func (f *Fairness) ungateAll(ctx context.Context) error {
+// ungateAll lets all jobs go that were held back, until the context ends.
+func (g *gate) ungateAll(ctx context.Context) {
 	for {
-		n, err := f.db.ungate(ctx, chunk)
+		freed, err := g.store.ungate(ctx, maxRowsPerUpdate)
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return
 		case err != nil:
-			f.failed("ungate", "jobs could not be let go", err)
+			g.failures.report("ungate", "jobs could not be let go", err)
 		}
-		if n == chunk {
+		if freed == maxRowsPerUpdate {
 			continue
 		}
 		select { // a process that is not disabled may still hold jobs back
 		case <-ctx.Done():
-			return nil
-		case <-time.After(f.cfg.Sweep):
+			return
+		case <-time.After(g.cfg.Sweep):
 		}
 	}
 }

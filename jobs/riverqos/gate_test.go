@@ -303,14 +303,14 @@ func TestTheGateCountsByItsIndexes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, indexes := range map[string][]string{
-		"count":   {"river_job_sluice_flow", "river_job_sluice_held"},
-		"promote": {"river_job_sluice_flow", "river_job_sluice_held"},
-		"gated":   {"river_job_sluice_held"},
-		"stale":   {"river_job_sluice_flow"},
-		"strays":  {"river_job_sluice_held"},
-		"regate":  {"river_job_sluice_flow"},
-		"crowd":   {"river_job_sluice_flow"},
-		"put_off": {"river_job_sluice_held"},
+		"count":    {"river_job_sluice_flow", "river_job_sluice_held"},
+		"promote":  {"river_job_sluice_flow", "river_job_sluice_held"},
+		"gated":    {"river_job_sluice_held"},
+		"stale":    {"river_job_sluice_flow"},
+		"strays":   {"river_job_sluice_held"},
+		"regate":   {"river_job_sluice_flow"},
+		"crowded":  {"river_job_sluice_flow"},
+		"postpone": {"river_job_sluice_held"},
 	} {
 		for _, index := range indexes {
 			if !strings.Contains(plans[name], index) {

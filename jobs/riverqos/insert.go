@@ -11,150 +11,154 @@ import (
 	"github.com/sluice-qos/sluice/pkg/jobs"
 )
 
-// counting bounds how long an insert waits for the gate. Without an answer it goes
-// ahead: the slots hold, and the sweep closes the gate behind it.
-const counting = 2 * time.Second
+const (
+	// countTimeout bounds how long an insert waits for the gate. Without an answer it goes
+	// ahead: the slots hold, and the sweep closes the gate behind it.
+	countTimeout = 2 * time.Second
+	// gateBackoff is for how long inserts do not ask when there was no answer: each would
+	// wait for it in vain, with a transaction open.
+	gateBackoff = 5 * time.Second
+)
 
-// blind is for how long inserts do not ask when there was no answer: each would wait for
-// it in vain, with a transaction open.
-const blind = 5 * time.Second
-
-// InsertMany notes whose the jobs are, and holds those back that are too many. It asks
+// insert notes whose the jobs are, and holds those back that are too many. It asks
 // the database once, outside of the transaction in which the jobs are inserted, which
 // River's middleware does not get to see, and by a connection of its own.
-func (f *middleware) InsertMany(ctx context.Context, params []*rivertype.JobInsertParams, doInner func(context.Context) ([]*rivertype.JobInsertResult, error)) ([]*rivertype.JobInsertResult, error) {
-	if f.cfg.Disabled {
+func (g *gate) insert(ctx context.Context, params []*rivertype.JobInsertParams, doInner func(context.Context) ([]*rivertype.JobInsertResult, error)) ([]*rivertype.JobInsertResult, error) {
+	if g.cfg.Disabled {
 		return doInner(ctx)
 	}
 	now := time.Now()
-	lines := f.lines(params, now)
-	settle := func([]*rivertype.JobInsertParams, []*rivertype.JobInsertResult) {}
-	var held []flow
-	if !f.cfg.Ungated && len(lines) > 0 {
-		held, settle = f.close(ctx, lines, now)
+	flows := g.markUsers(params, now)
+	var held []sizedFlow
+	settle := settleFunc(nothingPending)
+	if !g.cfg.Ungated && len(flows) > 0 {
+		held, settle = g.close(ctx, flows, now)
 	}
-	defer f.nudges.inserting(params)()
+	defer g.announcements.begin(params)()
 	results, err := doInner(ctx)
 	settle(params, results)
 	if len(held) > 0 { // those before them may have ended before anybody could see them
-		f.nudges.add(held)
+		g.rechecks.add(held)
 	}
 	return results, err
 }
 
+// newJobs are the jobs of a flow that are being inserted, the first to run first.
+type newJobs struct {
+	sizedFlow
+	params []*rivertype.JobInsertParams
+}
+
+// markUsers marks jobs with their users, and returns those that could run now.
+func (g *gate) markUsers(params []*rivertype.JobInsertParams, now time.Time) []*newJobs {
+	var flows []*newJobs
+	byFlow := map[flow]*newJobs{}
+	for _, param := range params {
+		user := g.userKey(param.Kind, param.EncodedArgs, param.Metadata)
+		if user == "" {
+			continue
+		}
+		since := now
+		if param.ScheduledAt != nil && param.ScheduledAt.After(now) {
+			since = *param.ScheduledAt
+		}
+		marked, ok := mark(param.Metadata, map[string]any{markUser: user, markSince: seconds(since), markWait: nil})
+		if !ok {
+			continue
+		}
+		param.Metadata = marked
+		if param.State != rivertype.JobStateAvailable || since != now {
+			continue // it waits by its own will
+		}
+		key := flow{user, param.Queue}
+		jobs := byFlow[key]
+		if jobs == nil {
+			jobs = &newJobs{sizedFlow: sizedFlow{flow: key}}
+			byFlow[key], flows = jobs, append(flows, jobs)
+		}
+		jobs.params = append(jobs.params, param)
+	}
+	for _, jobs := range flows {
+		slices.SortStableFunc(jobs.params, func(a, b *rivertype.JobInsertParams) int { return cmp.Compare(a.Priority, b.Priority) })
+	}
+	return flows
+}
+
 // close closes the gate before the jobs that are too many, and returns whose they are.
-func (f *Fairness) close(ctx context.Context, lines []*line, now time.Time) (held []flow, settle func([]*rivertype.JobInsertParams, []*rivertype.JobInsertResult)) {
-	limited := lines[:0:0]
-	var flows []flow
-	asker := f.asker()
-	for _, l := range lines {
-		if l.size = asker.tier(ctx, l.user).Limits.Of(service(l.queue)); l.size < jobs.Unlimited {
-			limited, flows = append(limited, l), append(flows, l.flow)
+func (g *gate) close(ctx context.Context, all []*newJobs, now time.Time) (held []sizedFlow, settle settleFunc) {
+	var limited []*newJobs
+	budget := g.tiers.budget()
+	for _, inserted := range all {
+		if inserted.size = budget.size(ctx, inserted.flow); inserted.size < jobs.Unlimited {
+			limited = append(limited, inserted)
 		}
 	}
-	if lines = limited; len(lines) == 0 {
-		return nil, func([]*rivertype.JobInsertParams, []*rivertype.JobInsertResult) {}
+	if len(limited) == 0 {
+		return nil, nothingPending
 	}
-	rooms, settle := f.rooms(ctx, lines, flows)
-	for i, l := range lines {
-		if rooms[i] < len(l.params) {
-			held = append(held, l.flow)
+	rooms, settle := g.rooms(ctx, limited)
+	for i, inserted := range limited {
+		if rooms[i] < len(inserted.params) {
+			held = append(held, inserted.sizedFlow)
 		}
-		for _, p := range l.params[rooms[i]:] {
-			f.hold(p, now)
+		for _, param := range inserted.params[rooms[i]:] {
+			g.holdBack(param, now)
 		}
 	}
 	return held, settle
 }
 
-// line is the new jobs of a user in a queue, the first to run first.
-type line struct {
-	flow
-	params []*rivertype.JobInsertParams
-}
-
-// lines marks jobs with their users, and returns those that could run now.
-func (f *Fairness) lines(params []*rivertype.JobInsertParams, now time.Time) []*line {
-	var lines []*line
-	of := map[flow]*line{}
-	for _, p := range params {
-		user := f.key(p.Kind, p.EncodedArgs, p.Metadata)
-		if user == "" {
-			continue
-		}
-		since := now
-		if p.ScheduledAt != nil && p.ScheduledAt.After(now) {
-			since = *p.ScheduledAt
-		}
-		marked, ok := mark(p.Metadata, map[string]any{markUser: user, markSince: seconds(since), markWait: nil})
-		if !ok {
-			continue
-		}
-		p.Metadata = marked
-		if p.State != rivertype.JobStateAvailable || since != now {
-			continue // by its own will
-		}
-		key := flow{user: user, queue: p.Queue}
-		l := of[key]
-		if l == nil {
-			l = &line{flow: key}
-			of[key], lines = l, append(lines, l)
-		}
-		l.params = append(l.params, p)
-	}
-	for _, l := range lines {
-		slices.SortStableFunc(l.params, func(a, b *rivertype.JobInsertParams) int { return cmp.Compare(a.Priority, b.Priority) })
-	}
-	return lines
-}
-
-// hold makes a job one that the gate will let through.
-func (f *Fairness) hold(p *rivertype.JobInsertParams, now time.Time) {
-	marked, ok := mark(p.Metadata, map[string]any{markWait: gated})
+// holdBack makes a job one that the gate will let through.
+func (g *gate) holdBack(param *rivertype.JobInsertParams, now time.Time) {
+	marked, ok := mark(param.Metadata, map[string]any{markWait: gated})
 	if !ok { // it could be marked before
 		return
 	}
-	at := now.Add(jitter(f.cfg.GateFor, f.cfg.GateFor/10))
-	p.Metadata, p.State, p.ScheduledAt = marked, rivertype.JobStateScheduled, &at
+	at := now.Add(jitter(g.cfg.GateFor, g.cfg.GateFor/10))
+	param.Metadata, param.State, param.ScheduledAt = marked, rivertype.JobStateScheduled, &at
 }
 
-// rooms are how many of each line need not be held back. Afterwards settle is told what
+// rooms are how many jobs of each flow need not be held back. Afterwards settle is told what
 // was inserted.
-func (f *Fairness) rooms(ctx context.Context, lines []*line, flows []flow) (rooms []int, settle func([]*rivertype.JobInsertParams, []*rivertype.JobInsertResult)) {
-	unlock := f.admits.lock(flows)
+func (g *gate) rooms(ctx context.Context, all []*newJobs) (rooms []int, settle settleFunc) {
+	flows := make([]flow, len(all))
+	for i, inserted := range all {
+		flows[i] = inserted.flow
+	}
+	unlock := g.pending.lock(flows)
 	defer unlock()
-	ids := f.admits.ids(flows, time.Now())
-	rooms = make([]int, len(lines))
-	crowds, seen, ok := f.count(ctx, flows, ids)
+	ids := g.pending.ids(flows, time.Now())
+	rooms = make([]int, len(all))
+	crowds, visible, ok := g.count(ctx, flows, ids)
 	if !ok {
-		for i, l := range lines {
-			rooms[i] = len(l.params)
+		for i, inserted := range all {
+			rooms[i] = len(inserted.params)
 		}
-		return rooms, func([]*rivertype.JobInsertParams, []*rivertype.JobInsertResult) {}
+		return rooms, nothingPending
 	}
-	unseen := f.admits.unseen(flows, seen)
-	for i, l := range lines {
-		if !crowds[i].gated {
-			rooms[i] = min(len(l.params), max(0, l.size-crowds[i].n-unseen[i]))
+	invisible := g.pending.invisible(flows, visible)
+	for i, inserted := range all {
+		if !crowds[i].gated { // or those that wait already would come later than the new ones
+			rooms[i] = min(len(inserted.params), max(0, inserted.size-crowds[i].jobs-invisible[i]))
 		}
 	}
-	return rooms, f.admits.begin(lines, rooms, time.Now())
+	return rooms, g.pending.begin(all, rooms, time.Now())
 }
 
 // count is not ok if there is no answer, or was none a moment ago.
-func (f *Fairness) count(ctx context.Context, flows []flow, ids []int64) (crowds []crowd, seen []int64, ok bool) {
-	if time.Since(time.UnixMilli(f.blinded.Load())) < blind {
+func (g *gate) count(ctx context.Context, flows []flow, ids []int64) (crowds []crowd, visible []int64, ok bool) {
+	if time.Since(time.UnixMilli(g.lastUnanswered.Load())) < gateBackoff {
 		return nil, nil, false
 	}
-	asking, cancel := context.WithTimeout(ctx, f.counting)
+	counting, cancel := context.WithTimeout(ctx, g.countTimeout)
 	defer cancel()
-	crowds, seen, err := f.db.count(asking, flows, ids)
+	crowds, visible, err := g.store.count(counting, flows, ids)
 	if err == nil {
-		return crowds, seen, true
+		return crowds, visible, true
 	}
 	if ctx.Err() == nil { // else it is the caller's context that ended
-		f.blinded.Store(time.Now().UnixMilli())
-		f.failed("count", "the gate could not count a user's jobs", err)
+		g.lastUnanswered.Store(time.Now().UnixMilli())
+		g.failures.report("count", "the gate could not count a user's jobs", err)
 	}
 	return nil, nil, false
 }

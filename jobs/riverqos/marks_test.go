@@ -3,8 +3,6 @@ package riverqos
 import (
 	"encoding/json"
 	"testing"
-
-	"github.com/sluice-qos/sluice/pkg/jobs"
 )
 
 func TestMark(t *testing.T) {
@@ -35,7 +33,7 @@ func FuzzMark(f *testing.F) {
 		f.Add([]byte(metadata), "ann", 1.5)
 	}
 	f.Fuzz(func(t *testing.T, metadata []byte, user string, since float64) {
-		read(metadata) // does not panic
+		readMarks(metadata) // does not panic
 		marked, ok := mark(metadata, map[string]any{markUser: user, markSince: since})
 		if !ok {
 			return
@@ -57,22 +55,6 @@ func TestService(t *testing.T) {
 	} {
 		if got := service(queue); got != want {
 			t.Errorf("service(%q) = %q, want %q", queue, got, want)
-		}
-	}
-}
-
-func TestJobNames(t *testing.T) {
-	for _, namespace := range []string{"", "app", "a.b"} {
-		f := &Fairness{cfg: Config{Namespace: namespace}}
-		j := f.job("ann", 42, "analysis")
-		if id, ok := f.id(j); id != 42 || !ok {
-			t.Errorf("in namespace %q id(%v) = %d, %v, want 42, true", namespace, j, id, ok)
-		}
-	}
-	f := &Fairness{cfg: Config{Namespace: "app"}}
-	for _, name := range []string{"42", "other.42", "app.", "app.x", "app.-1", "app.0", "apps.42"} {
-		if id, ok := f.id(jobs.Job{ID: name}); ok {
-			t.Errorf("in namespace app id(%q) = %d, want none", name, id)
 		}
 	}
 }

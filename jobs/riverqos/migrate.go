@@ -24,7 +24,7 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, schema string) error {
 	if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtext('sluice:migrate'))"); err != nil { // IF NOT EXISTS is not safe against another's
 		return fmt.Errorf("riverqos: migrate: %w", err)
 	}
-	if _, err := tx.Conn().PgConn().Exec(ctx, replaceNames(indexesSQL, schema)).ReadAll(); err != nil {
+	if _, err := tx.Conn().PgConn().Exec(ctx, tableNames(schema).Replace(indexesSQL)).ReadAll(); err != nil {
 		return fmt.Errorf("riverqos: migrate: %w", err)
 	}
 	if err := tx.Commit(ctx); err != nil {

@@ -208,7 +208,7 @@ func (r *rig) startWorker(options ...option) {
 	if r.fair, err = riverqos.New(cfg); err != nil {
 		r.Fatal(err)
 	}
-	r.fair.SetCounting(proctest.Patience) // or what a slow machine does not count is not held back
+	r.fair.SetCountTimeout(proctest.Patience) // or what a slow machine does not count is not held back
 	rcfg.Middleware = r.fair.Middleware()
 	if r.client, err = river.NewClient(riverpgxv5.New(r.pool), rcfg); err != nil {
 		r.Fatal(err)

@@ -14,22 +14,22 @@ import (
 func (f *Fairness) Route(ctx context.Context, user, service string, scheduled bool) *river.InsertOpts {
 	var tier jobs.Tier
 	if user != "" && !scheduled {
-		tier = f.tier(ctx, keyOf(user))
+		tier = f.tiers.tier(ctx, keyOf(user))
 	}
 	return &river.InsertOpts{Queue: jobs.Route(service, tier, scheduled)}
 }
 
 // QueueConfigs are River's, for river.Config, of the queues that have workers here.
-func QueueConfigs(q jobs.Queues) map[string]river.QueueConfig {
+func QueueConfigs(queues jobs.Queues) map[string]river.QueueConfig {
 	configs := map[string]river.QueueConfig{}
-	for name, n := range q.Workers() {
-		configs[name] = river.QueueConfig{MaxWorkers: n}
+	for name, workers := range queues.Workers() {
+		configs[name] = river.QueueConfig{MaxWorkers: workers}
 	}
 	return configs
 }
 
 // service is the one that a queue of River belongs to.
 func service(queue string) string {
-	s, _ := jobs.Split(queue)
-	return s
+	name, _ := jobs.Split(queue)
+	return name
 }

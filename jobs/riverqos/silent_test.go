@@ -149,7 +149,7 @@ func behind(t *testing.T, cfg riverqos.Config) (h *hole, fair *riverqos.Fairness
 	if fair, err = riverqos.New(cfg); err != nil {
 		t.Fatal(err)
 	}
-	fair.SetPatience(time.Second)
+	fair.SetAnswerTimeout(time.Second)
 	return h, fair, pool
 }
 
@@ -286,7 +286,7 @@ func TestSlotsThatHangEndASweep(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			fair.SetPatience(200 * time.Millisecond)
+			fair.SetAnswerTimeout(200 * time.Millisecond)
 			defer running(t, fair)()
 			proctest.Eventually(t, "the sweep has failed", func() error { return r.counted("sluice_jobs_sweeps_total", "error") })
 		})

@@ -11,33 +11,62 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// answering bounds how long a statement, or a call of the Slots that a sweep makes, may
-// take. A server that is silent, or a connection that nobody told of its end, would hold
-// up a loop for ever otherwise.
-const answering = 5 * time.Second
+const (
+	// answerTimeout bounds how long a statement, or a call of the Slots that a sweep makes,
+	// may take. A server that is silent, or a connection that nobody told of its end, would
+	// hold up a loop for ever otherwise.
+	answerTimeout = 5 * time.Second
+	// scanFactor is how many times as long a statement may take that reads all jobs that have
+	// not finished.
+	scanFactor = 6
+	// maxPromoted is how many jobs one promote or regate changes, so that it ends in time. It
+	// is also in sql/promote.sql.
+	maxPromoted = 5000
+)
 
 // store is River's table of jobs. All statements are here and in sql/.
 type store struct {
-	pool     *pgxpool.Pool
-	own      *own
-	schema   string
-	patience time.Duration // answering
-	queries
+	pool          *pgxpool.Pool
+	connections   *connections
+	names         *strings.Replacer // puts the table and River's channel into a statement
+	answerTimeout time.Duration     // the constant of this name, but in tests
 }
 
-// bound ends a statement in time.
-func (s store) bound(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, s.patience)
+func newStore(pool *pgxpool.Pool, schema string) *store {
+	return &store{pool: pool, connections: newConnections(pool), names: tableNames(schema), answerTimeout: answerTimeout}
 }
 
-// boundAll is for statements that read all jobs that have not finished.
-func (s store) boundAll(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, 6*s.patience)
+// tableNames puts the table and River's channel into a statement.
+func tableNames(schema string) *strings.Replacer {
+	table, schemaSQL := "river_job", "current_schema()"
+	if schema != "" {
+		table = pgx.Identifier{schema, "river_job"}.Sanitize()
+		schemaSQL = "'" + strings.ReplaceAll(schema, "'", "''") + "'"
+	}
+	return strings.NewReplacer("@table@", table, "@channel@", "concat("+schemaSQL+", '.river_insert')")
 }
 
-// queries are those of sql/, of one schema.
-type queries struct {
-	wakeSQL, promoteSQL, countSQL, gatedSQL, staleSQL, straysSQL, loseSQL, crowdSQL, regateSQL, putOffSQL, ungateSQL, depthSQL, whySQL, aheadSQL, announceSQL string
+// within ends a statement in time.
+func (s *store) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, s.answerTimeout)
+}
+
+// query sends a statement that returns rows.
+func (s *store) query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	return s.pool.Query(ctx, s.names.Replace(sql), args...)
+}
+
+// queryRow sends a statement that returns one row.
+func (s *store) queryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	return s.pool.QueryRow(ctx, s.names.Replace(sql), args...)
+}
+
+// execute sends a statement that returns nothing, and returns how many rows it changed.
+func (s *store) execute(ctx context.Context, sql string, args ...any) (rows int, err error) {
+	ctx, cancel := s.within(ctx)
+	defer cancel()
+	tag, err := s.pool.Exec(ctx, s.names.Replace(sql), args...)
+	return int(tag.RowsAffected()), err
 }
 
 var (
@@ -53,14 +82,14 @@ var (
 	staleSQL string
 	//go:embed sql/strays.sql
 	straysSQL string
-	//go:embed sql/lose.sql
-	loseSQL string
-	//go:embed sql/crowd.sql
-	crowdSQL string
+	//go:embed sql/mark_passed.sql
+	markPassedSQL string
+	//go:embed sql/crowded.sql
+	crowdedSQL string
 	//go:embed sql/regate.sql
 	regateSQL string
-	//go:embed sql/put_off.sql
-	putOffSQL string
+	//go:embed sql/postpone.sql
+	postponeSQL string
 	//go:embed sql/ungate.sql
 	ungateSQL string
 	//go:embed sql/depth.sql
@@ -71,259 +100,229 @@ var (
 	aheadSQL string
 	//go:embed sql/announce.sql
 	announceSQL string
+	//go:embed sql/elsewhere.sql
+	elsewhereSQL string
 )
 
-func newStore(pool *pgxpool.Pool, schema string) store {
-	in := func(sql string) string { return replaceNames(sql, schema) }
-	return store{pool, newOwn(pool), schema, answering, queries{
-		in(wakeSQL), in(promoteSQL), in(countSQL), in(gatedSQL), in(staleSQL), in(straysSQL), in(loseSQL), in(crowdSQL), in(regateSQL),
-		in(putOffSQL), in(ungateSQL), in(depthSQL), in(whySQL), in(aheadSQL), in(announceSQL),
-	}}
-}
-
-// replaceNames puts the table and River's channel into a statement.
-func replaceNames(sql, schema string) string {
-	table, in := "river_job", "current_schema()"
-	if schema != "" {
-		table = pgx.Identifier{schema, "river_job"}.Sanitize()
-		in = "'" + strings.ReplaceAll(schema, "'", "''") + "'"
-	}
-	return strings.NewReplacer("@table@", table, "@channel@", "concat("+in+", '.river_insert')").Replace(sql)
-}
-
-// woken is what became of a try to wake a job.
-type woken int
+// wakeResult is what became of a try to wake a job.
+type wakeResult int
 
 const (
-	gone  woken = iota // it will not come: it has finished, is deleted, or waits by its own will
-	early              // River has not yet written that it is parked, or a transaction that is open has locked it
-	awake              // it is available already
-	done               // it was made available
+	wakeGone  wakeResult = iota // it will not come: it has finished, is deleted, or waits by its own will
+	wakeEarly                   // River has not yet written that it is parked, or a transaction that is open has locked it
+	wakeAwake                   // it was available already
+	wakeDone                    // it was made available
 )
 
-func (w woken) String() string { return [...]string{"gone", "early", "awake", "done"}[w] }
+// String is the label of the metric.
+func (w wakeResult) String() string { return [...]string{"gone", "early", "awake", "done"}[w] }
 
 // wake makes those of the jobs available that are parked or gated.
-func (s store) wake(ctx context.Context, ids []int64) (map[int64]woken, error) {
+func (s *store) wake(ctx context.Context, ids []int64) (map[int64]wakeResult, error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.within(ctx)
 	defer cancel()
-	rows, err := s.pool.Query(ctx, s.wakeSQL, ids)
+	rows, err := s.query(ctx, wakeSQL, ids)
 	if err != nil {
 		return nil, err
 	}
-	found := make(map[int64]woken, len(ids))
+	results := make(map[int64]wakeResult, len(ids))
 	var id int64
 	var state string
-	var waits, made bool
-	_, err = pgx.ForEachRow(rows, []any{&id, &state, &waits, &made}, func() error {
+	var waits, woken bool
+	_, err = pgx.ForEachRow(rows, []any{&id, &state, &waits, &woken}, func() error {
 		switch {
-		case made:
-			found[id] = done
-		case state == "running", waits: // by now, or still: it is locked
-			found[id] = early
+		case woken:
+			results[id] = wakeDone
+		case state == "running", waits: // it runs by now or still, or waits because it is locked
+			results[id] = wakeEarly
 		case state == "available":
-			found[id] = awake
+			results[id] = wakeAwake
 		default:
-			found[id] = gone
+			results[id] = wakeGone
 		}
 		return nil
 	})
-	return found, err
+	return results, err
 }
 
-// flow is how many of a user's jobs may be available or running at a time in one of
-// River's queues.
-type flow struct {
-	user, queue string
-	size        int
-}
-
-func columns(all []flow) (users, queues []string, sizes []int32) {
-	for _, f := range all {
-		users, queues, sizes = append(users, f.user), append(queues, f.queue), append(sizes, int32(min(f.size, math.MaxInt32))) //nolint:gosec // it fits
+// columns are the users, queues and sizes of flows, for unnest.
+func columns(flows []sizedFlow) (users, queues []string, sizes []int32) {
+	for _, sized := range flows {
+		users, queues = append(users, sized.user), append(queues, sized.queue)
+		sizes = append(sizes, int32(min(sized.size, math.MaxInt32))) //nolint:gosec // it fits
 	}
 	return users, queues, sizes
 }
 
-// most is how many jobs one promote or regate changes, so that it ends in time.
-const most = 5000
-
-// promote lets gated jobs through where there is room, and returns how many: with most
-// there may be more. Some attempts have ended though their rows may still say that they
-// run; those are left, by the ids of the jobs, whose rows could not be marked.
-func (s store) promote(ctx context.Context, all []flow, ended []attempt) (n int, left []int64, err error) {
-	ctx, cancel := s.bound(ctx)
-	defer cancel()
-	users, queues, sizes := columns(all)
-	ids, times := attempts(ended)
-	err = s.pool.QueryRow(ctx, s.promoteSQL, users, queues, sizes, ids, times).Scan(&n, &left)
-	return n, left, err
-}
-
-func attempts(all []attempt) (ids []int64, times []time.Time) {
-	ids, times = make([]int64, len(all)), make([]time.Time, len(all)) // not nil, which is NULL
-	for i, a := range all {
-		ids[i], times[i] = a.id, a.at
+// attemptColumns are the jobs and times of attempts, for unnest.
+func attemptColumns(attempts []attempt) (ids []int64, times []time.Time) {
+	ids, times = make([]int64, len(attempts)), make([]time.Time, len(attempts)) // not nil, which is NULL
+	for i, attempt := range attempts {
+		ids[i], times[i] = attempt.id, attempt.attemptedAt
 	}
 	return ids, times
 }
 
-func (s store) announce(ctx context.Context, queues []string) error {
-	ctx, cancel := s.bound(ctx)
+// promote lets gated jobs through where there is room, and returns how many: with
+// maxPromoted there may be more. Some attempts have ended though their rows may still say
+// that they run; it marks these rows, and returns the ids of the jobs for which it could not.
+func (s *store) promote(ctx context.Context, flows []sizedFlow, ended []attempt) (promoted int, unmarked []int64, err error) {
+	ctx, cancel := s.within(ctx)
 	defer cancel()
-	_, err := s.pool.Exec(ctx, s.announceSQL, queues)
+	users, queues, sizes := columns(flows)
+	ids, times := attemptColumns(ended)
+	err = s.queryRow(ctx, promoteSQL, users, queues, sizes, ids, times).Scan(&promoted, &unmarked)
+	return promoted, unmarked, err
+}
+
+func (s *store) announce(ctx context.Context, queues []string) error {
+	_, err := s.execute(ctx, announceSQL, queues)
 	return err
 }
 
 // crowd is what is before a new job of a user in a queue.
 type crowd struct {
-	n     int  // available, running and parked jobs
+	jobs  int  // available, running and parked jobs
 	gated bool // there are gated ones
 }
 
-// count is the crowd of each, and which of the ids are of jobs that can be seen. The
+// count is the crowd of each flow, and which of the ids are of jobs that are visible. The
 // context ends in time.
-func (s store) count(ctx context.Context, all []flow, ids []int64) (crowds []crowd, seen []int64, err error) {
-	select {
-	case s.own.seat <- struct{}{}:
-		defer func() { <-s.own.seat }()
-	case <-ctx.Done():
-		return nil, nil, ctx.Err()
-	}
-	pool, err := s.own.get()
+func (s *store) count(ctx context.Context, flows []flow, ids []int64) (crowds []crowd, visible []int64, err error) {
+	pool, done, err := s.connections.toCount(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	users, queues, _ := columns(all)
-	rows, err := pool.Query(ctx, s.countSQL, users, queues, ids)
+	defer done()
+	users, queues := make([]string, len(flows)), make([]string, len(flows))
+	for i, flow := range flows {
+		users[i], queues[i] = flow.user, flow.queue
+	}
+	rows, err := pool.Query(ctx, s.names.Replace(countSQL), users, queues, ids)
 	if err != nil {
 		return nil, nil, err
 	}
-	crowds = make([]crowd, len(all))
-	var ord, n int
+	crowds = make([]crowd, len(flows))
+	var ordinal, jobs int
 	var gated bool
-	var some []int64
-	_, err = pgx.ForEachRow(rows, []any{&ord, &n, &gated, &some}, func() error {
-		if ord == 0 {
-			seen = some
+	var found []int64
+	_, err = pgx.ForEachRow(rows, []any{&ordinal, &jobs, &gated, &found}, func() error {
+		if ordinal == 0 { // the last row, which is of no flow
+			visible = found
 		} else {
-			crowds[ord-1] = crowd{n, gated}
+			crowds[ordinal-1] = crowd{jobs, gated}
 		}
 		return nil
 	})
-	return crowds, seen, err
+	return crowds, visible, err
 }
 
-// gated are up to n users and queues that have gated or parked jobs, after one.
-func (s store) gated(ctx context.Context, after flow, n int) ([]flow, error) {
-	ctx, cancel := s.bound(ctx)
+// gated are up to so many flows that have gated or parked jobs, after one.
+func (s *store) gated(ctx context.Context, after flow, limit int) ([]flow, error) {
+	ctx, cancel := s.within(ctx)
 	defer cancel()
-	rows, err := s.pool.Query(ctx, s.gatedSQL, after.user, after.queue, n)
+	rows, err := s.query(ctx, gatedSQL, after.user, after.queue, limit)
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (f flow, err error) {
-		err = row.Scan(&f.user, &f.queue)
-		return f, err
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (found flow, err error) {
+		err = row.Scan(&found.user, &found.queue)
+		return found, err
 	})
 }
 
-// owned is a job of a user.
-type owned struct {
+// userJob is a job of a user.
+type userJob struct {
 	id   int64
 	user string
 }
 
 // stale are the users' jobs that say they run, since longer than a lease.
-func (s store) stale(ctx context.Context, users []string, lease float64) ([]owned, error) {
-	return s.owned(ctx, s.staleSQL, users, lease)
+func (s *store) stale(ctx context.Context, users []string, lease time.Duration) ([]userJob, error) {
+	return s.userJobs(ctx, staleSQL, users, lease.Seconds())
 }
 
-// strays are the users' parked jobs that have been so for some seconds.
-func (s store) strays(ctx context.Context, users []string, seconds float64) ([]owned, error) {
-	return s.owned(ctx, s.straysSQL, users, seconds)
+// strays are the users' jobs that have been parked for longer than an age.
+func (s *store) strays(ctx context.Context, users []string, age time.Duration) ([]userJob, error) {
+	return s.userJobs(ctx, straysSQL, users, age.Seconds())
 }
 
-func (s store) owned(ctx context.Context, sql string, args ...any) ([]owned, error) {
-	ctx, cancel := s.bound(ctx)
+func (s *store) userJobs(ctx context.Context, sql string, args ...any) ([]userJob, error) {
+	ctx, cancel := s.within(ctx)
 	defer cancel()
-	rows, err := s.pool.Query(ctx, sql, args...)
+	rows, err := s.query(ctx, sql, args...)
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (x owned, err error) {
-		err = row.Scan(&x.id, &x.user)
-		return x, err
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (found userJob, err error) {
+		err = row.Scan(&found.id, &found.user)
+		return found, err
 	})
 }
 
-func (s store) lose(ctx context.Context, ids []int64, lease float64) error {
-	ctx, cancel := s.bound(ctx)
-	defer cancel()
-	_, err := s.pool.Exec(ctx, s.loseSQL, ids, lease)
+// markPassed marks jobs that have run for longer than a lease as not running any more.
+func (s *store) markPassed(ctx context.Context, ids []int64, lease time.Duration) error {
+	_, err := s.execute(ctx, markPassedSQL, ids, lease.Seconds())
 	return err
 }
 
-// crowded are those with more than one available or running job, without the attempts that
-// have ended. Their size is how many.
-func (s store) crowded(ctx context.Context, ended []attempt) ([]flow, error) {
-	ctx, cancel := s.boundAll(ctx)
+// crowded are the flows with more than one available or running job, without the attempts
+// that have ended. Their size is how many.
+func (s *store) crowded(ctx context.Context, ended []attempt) ([]sizedFlow, error) {
+	ctx, cancel := context.WithTimeout(ctx, scanFactor*s.answerTimeout)
 	defer cancel()
-	ids, times := attempts(ended)
-	rows, err := s.pool.Query(ctx, s.crowdSQL, ids, times)
+	ids, times := attemptColumns(ended)
+	rows, err := s.query(ctx, crowdedSQL, ids, times)
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (f flow, err error) {
-		err = row.Scan(&f.user, &f.queue, &f.size)
-		return f, err
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (found sizedFlow, err error) {
+		err = row.Scan(&found.user, &found.queue, &found.size)
+		return found, err
 	})
 }
 
-// regate puts the last n available jobs behind the gate, at most so many, and returns how
-// many it were.
-func (s store) regate(ctx context.Context, f flow, n int, except []int64, horizon float64) (int, error) {
-	ctx, cancel := s.bound(ctx)
-	defer cancel()
+// regate puts the last available jobs of a flow behind the gate, at most so many, and
+// returns how many it were. Without a sweep they come back after a time.
+func (s *store) regate(ctx context.Context, flow flow, jobs int, except []int64, comeBack time.Duration) (int, error) {
 	if except == nil {
-		except = []int64{}
+		except = []int64{} // nil would be NULL
 	}
-	tag, err := s.pool.Exec(ctx, s.regateSQL, f.user, f.queue, min(n, most), except, horizon)
-	return int(tag.RowsAffected()), err
+	return s.execute(ctx, regateSQL, flow.user, flow.queue, min(jobs, maxPromoted), except, comeBack.Seconds())
 }
 
-func (s store) putOff(ctx context.Context, horizon float64, n int) (int, error) {
-	ctx, cancel := s.bound(ctx)
-	defer cancel()
-	tag, err := s.pool.Exec(ctx, s.putOffSQL, horizon, n)
-	return int(tag.RowsAffected()), err
+// postpone puts off the time at which gated jobs become available by themselves, of up to so
+// many, and returns of how many.
+func (s *store) postpone(ctx context.Context, comeBack time.Duration, limit int) (int, error) {
+	return s.execute(ctx, postponeSQL, comeBack.Seconds(), limit)
 }
 
-func (s store) ungate(ctx context.Context, n int) (freed int, err error) {
-	ctx, cancel := s.bound(ctx)
+// ungate lets up to so many jobs go that were held back, and returns how many it were.
+func (s *store) ungate(ctx context.Context, limit int) (freed int, err error) {
+	ctx, cancel := s.within(ctx)
 	defer cancel()
-	err = s.pool.QueryRow(ctx, s.ungateSQL, n).Scan(&freed)
+	err = s.queryRow(ctx, ungateSQL, limit).Scan(&freed)
 	return freed, err
 }
 
 // depth is how many jobs of a queue are in a state.
 type depth struct {
 	queue, state string
-	n            int
+	jobs         int
 }
 
-func (s store) depth(ctx context.Context) ([]depth, error) {
-	ctx, cancel := s.boundAll(ctx)
+func (s *store) depth(ctx context.Context) ([]depth, error) {
+	ctx, cancel := context.WithTimeout(ctx, scanFactor*s.answerTimeout)
 	defer cancel()
-	rows, err := s.pool.Query(ctx, s.depthSQL)
+	rows, err := s.query(ctx, depthSQL)
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (d depth, err error) {
-		err = row.Scan(&d.queue, &d.state, &d.n)
-		return d, err
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (found depth, err error) {
+		err = row.Scan(&found.queue, &found.state, &found.jobs)
+		return found, err
 	})
 }

@@ -22,19 +22,22 @@ func TestNoStatementWaitsForASilentServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newStore(pool, "")
-	s.patience = 20 * time.Millisecond
-	flows := []flow{{"ann", "slow", 1}}
+	s.answerTimeout = 20 * time.Millisecond
+	flows := []sizedFlow{{flow{"ann", "slow"}, 1}}
 	statements := map[string]func(context.Context) error{
-		"wake":     func(ctx context.Context) error { _, err := s.wake(ctx, []int64{1}); return err },
-		"promote":  func(ctx context.Context) error { _, _, err := s.promote(ctx, flows, nil); return err },
-		"announce": func(ctx context.Context) error { return s.announce(ctx, []string{"slow"}) },
-		"gated":    func(ctx context.Context) error { _, err := s.gated(ctx, flow{}, 1); return err },
-		"stale":    func(ctx context.Context) error { _, err := s.stale(ctx, []string{"ann"}, 1); return err },
-		"strays":   func(ctx context.Context) error { _, err := s.strays(ctx, []string{"ann"}, 1); return err },
-		"lose":     func(ctx context.Context) error { return s.lose(ctx, []int64{1}, 1) },
-		"crowded":  func(ctx context.Context) error { _, err := s.crowded(ctx, nil); return err },
-		"regate":   func(ctx context.Context) error { _, err := s.regate(ctx, flows[0], 1, nil, 1); return err },
-		"putOff":   func(ctx context.Context) error { _, err := s.putOff(ctx, 1, 1); return err },
+		"wake":       func(ctx context.Context) error { _, err := s.wake(ctx, []int64{1}); return err },
+		"promote":    func(ctx context.Context) error { _, _, err := s.promote(ctx, flows, nil); return err },
+		"announce":   func(ctx context.Context) error { return s.announce(ctx, []string{"slow"}) },
+		"gated":      func(ctx context.Context) error { _, err := s.gated(ctx, flow{}, 1); return err },
+		"stale":      func(ctx context.Context) error { _, err := s.stale(ctx, []string{"ann"}, time.Second); return err },
+		"strays":     func(ctx context.Context) error { _, err := s.strays(ctx, []string{"ann"}, time.Second); return err },
+		"markPassed": func(ctx context.Context) error { return s.markPassed(ctx, []int64{1}, time.Second) },
+		"crowded":    func(ctx context.Context) error { _, err := s.crowded(ctx, nil); return err },
+		"regate": func(ctx context.Context) error {
+			_, err := s.regate(ctx, flows[0].flow, 1, nil, time.Second)
+			return err
+		},
+		"postpone": func(ctx context.Context) error { _, err := s.postpone(ctx, time.Second, 1); return err },
 		"ungate":   func(ctx context.Context) error { _, err := s.ungate(ctx, 1); return err },
 		"depth":    func(ctx context.Context) error { _, err := s.depth(ctx); return err },
 	}

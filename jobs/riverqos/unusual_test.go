@@ -49,7 +49,7 @@ func TestTiersThatHangDoNotBlockAnInsertForEachUser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fair.SetAsking(50 * time.Millisecond)
+	fair.SetTierTimeout(50 * time.Millisecond)
 	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{Middleware: fair.Middleware(), Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -126,7 +126,7 @@ func TestTiersThatHangDoNotBlockASweepForEachUser(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			fair.SetAsking(50 * time.Millisecond)
+			fair.SetTierTimeout(50 * time.Millisecond)
 			h.hang.Store(true)
 			stop := running(t, fair)
 			proctest.Eventually(t, "a sweep is done", func() error { return r.counted("sluice_jobs_sweeps_total", "done") })
@@ -229,7 +229,7 @@ func TestASweepThatFailsForAUserGoesOn(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			fair.SetPatience(proctest.Patience) // the next sweep would be in an hour
+			fair.SetAnswerTimeout(proctest.Patience) // the next sweep would be in an hour
 			stop := running(t, fair)
 			result := map[bool]string{false: "done", true: "error"}[c.ends]
 			proctest.Eventually(t, "a sweep is "+result, func() error { return r.counted("sluice_jobs_sweeps_total", result) })
@@ -296,7 +296,7 @@ func TestASweepChangesAnyNumberOfJobs(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			fair.SetPatience(proctest.Patience) // the next sweep would be in an hour
+			fair.SetAnswerTimeout(proctest.Patience) // the next sweep would be in an hour
 			defer running(t, fair)()
 			if err := proctest.Poll(3*proctest.Patience, func() error { return r.counted("sluice_jobs_sweeps_total", "done") }); err != nil {
 				t.Fatalf("a sweep is done: %v", err)

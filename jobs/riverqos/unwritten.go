@@ -1,104 +1,86 @@
 package riverqos
 
 import (
-	"context"
 	"sync"
 	"time"
 )
 
-const (
-	// maxUnwritten bounds the ends that a process remembers. Those beyond count as running
-	// until River has written them.
-	maxUnwritten = 1000
-	// everyUnwritten is the time between two looks at them.
-	everyUnwritten = time.Second / 2
-)
+// maxUnwritten bounds the ends that a process remembers. Those beyond count as running
+// until River has written them.
+const maxUnwritten = 1000
 
 // attempt is an attempt at a job.
 type attempt struct {
-	id int64
-	at time.Time // attempted_at
+	id          int64
+	attemptedAt time.Time // when River began it, by the row
 }
 
-// unwritten are attempts that have ended in this process, but whose rows say neither that
-// nor that they have passed: somebody's transaction has locked them, or nobody answered.
-// Whoever does not know of them counts them as running: a sweep of another process puts
-// the job behind the gate again that came in the place of one of them, and the end of
+// unwrittenEnds are attempts that have ended in this process, but whose rows say neither
+// that nor that they have passed: somebody's transaction has locked them, or nobody
+// answered. Whoever does not know of them counts them as running: a sweep of another process
+// puts the job behind the gate again that came in the place of one of them, and the end of
 // that job lets no other through. So this process keeps looking at their users.
-type unwritten struct {
-	mu sync.Mutex
-	of map[attempt]flow // with size 0
+type unwrittenEnds struct {
+	mu    sync.Mutex
+	flows map[attempt]flow
 }
 
-// among are the attempts at jobs of these users in these queues.
-func (u *unwritten) among(flows []flow) (all []attempt) {
+// among are the attempts at jobs of some flows.
+func (u *unwrittenEnds) among(flows []sizedFlow) (attempts []attempt) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if len(u.of) == 0 {
+	if len(u.flows) == 0 {
 		return nil
 	}
-	is := map[flow]bool{}
-	for _, f := range flows {
-		is[f.bare()] = true
+	wanted := map[flow]bool{}
+	for _, sized := range flows {
+		wanted[sized.flow] = true
 	}
-	for a, f := range u.of {
-		if is[f] {
-			all = append(all, a)
+	for attempt, flow := range u.flows {
+		if wanted[flow] {
+			attempts = append(attempts, attempt)
 		}
 	}
-	return all
+	return attempts
 }
 
-// all are the attempts, and whose and where they are.
-func (u *unwritten) all() (all []attempt, flows []flow) {
+// all are the attempts, and the flows of their jobs.
+func (u *unwrittenEnds) all() (attempts []attempt, flows []flow) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	is := map[flow]bool{}
-	for a, f := range u.of {
-		all = append(all, a)
-		if !is[f] {
-			is[f] = true
-			flows = append(flows, f)
+	listed := map[flow]bool{}
+	for attempt, flow := range u.flows {
+		attempts = append(attempts, attempt)
+		if !listed[flow] {
+			listed[flow] = true
+			flows = append(flows, flow)
 		}
 	}
-	return all, flows
+	return attempts, flows
 }
 
-func (u *unwritten) add(a attempt, f flow) {
+func (u *unwrittenEnds) add(ended attempt, left flow) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.of == nil {
-		u.of = map[attempt]flow{}
+	if u.flows == nil {
+		u.flows = map[attempt]flow{}
 	}
-	if len(u.of) < maxUnwritten {
-		u.of[a] = f.bare()
+	if len(u.flows) < maxUnwritten {
+		u.flows[ended] = left
 	}
 }
 
-// settle forgets the attempts, but not those at the jobs that are left.
-func (u *unwritten) settle(all []attempt, left []int64) {
-	still := map[int64]bool{}
-	for _, id := range left {
-		still[id] = true
+// keepOnly forgets the attempts, but not those at the jobs whose rows are not marked yet.
+func (u *unwrittenEnds) keepOnly(attempts []attempt, unmarked []int64) {
+	keep := map[int64]bool{}
+	for _, id := range unmarked {
+		keep[id] = true
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	for _, a := range all {
-		if !still[a.id] {
-			delete(u.of, a)
+	for _, ended := range attempts {
+		if !keep[ended.id] {
+			delete(u.flows, ended)
 		}
 	}
-}
-
-// unwrittenLoop lets jobs through in the place of ended ones, until River has written that
-// these have ended.
-func (f *Fairness) unwrittenLoop(ctx context.Context) {
-	every(ctx, everyUnwritten, func() {
-		_, flows := f.unwritten.all()
-		asker := f.asker()
-		for i := range flows {
-			flows[i].size = asker.tier(ctx, flows[i].user).Limits.Of(service(flows[i].queue))
-		}
-		f.promote(ctx, flows)
-	})
 }

@@ -25,7 +25,7 @@ func byHand(t *testing.T) (r *rig, other *riverqos.Fairness) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f.SetCounting(proctest.Patience)
+		f.SetCountTimeout(proctest.Patience)
 		return f
 	}
 	r.fair, other = process(), process()

@@ -12,8 +12,9 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-// maxNumber bounds the digits of a user's number, and its exponent.
-const maxNumber = 100
+// maxDigits bounds the digits of a user's number, and its exponent: limits.Key has no
+// longer names.
+const maxDigits = 100
 
 // UserFunc returns the name of the user of a job, from its kind, its arguments as JSON
 // and its metadata as JSON. If it is not ok, the job has no user (periodic jobs, those
@@ -26,13 +27,13 @@ type UserFunc func(kind string, args, metadata []byte) (user string, ok bool)
 // 100 digits.
 func FromArgs(path string) UserFunc {
 	names := strings.Split(path, ".")
-	return func(_ string, args, _ []byte) (string, bool) { return at(args, names) }
+	return func(_ string, args, _ []byte) (string, bool) { return textAt(args, names) }
 }
 
 // FromMetadata takes the user from a string or number in a job's metadata. An empty
 // string is no user.
 func FromMetadata(key string) UserFunc {
-	return func(_ string, _, metadata []byte) (string, bool) { return at(metadata, []string{key}) }
+	return func(_ string, _, metadata []byte) (string, bool) { return textAt(metadata, []string{key}) }
 }
 
 // First is the first of the functions that finds a user.
@@ -47,8 +48,8 @@ func First(funcs ...UserFunc) UserFunc {
 	}
 }
 
-// at is the string or number at a path of names.
-func at(data []byte, names []string) (string, bool) {
+// textAt is the string or number at a path of names.
+func textAt(data []byte, names []string) (string, bool) {
 	for _, name := range names {
 		var object map[string]json.RawMessage
 		if json.Unmarshal(data, &object) != nil {
@@ -58,7 +59,7 @@ func at(data []byte, names []string) (string, bool) {
 	}
 	var number json.Number
 	if len(data) > 0 && data[0] != '"' && json.Unmarshal(data, &number) == nil {
-		return stored(number.String())
+		return storedNumber(number.String())
 	}
 	var text string
 	if json.Unmarshal(data, &text) != nil {
@@ -67,35 +68,35 @@ func at(data []byte, names []string) (string, bool) {
 	return text, text != ""
 }
 
-// stored is a number as jsonb gives it back, lest a job have one user before it is
+// storedNumber is a number as jsonb gives it back, lest a job have one user before it is
 // inserted and another one after: without an exponent, and 0 without a sign. One that
 // jsonb would not take, or of more digits than a user's name can have, is nobody.
-func stored(number string) (string, bool) {
+func storedNumber(number string) (string, bool) {
 	mantissa, power, scientific := strings.Cut(strings.ToLower(number), "e")
 	_, fraction, _ := strings.Cut(mantissa, ".")
 	exponent := 0
 	if scientific {
 		var err error
-		if exponent, err = strconv.Atoi(power); err != nil || exponent < -maxNumber || exponent > maxNumber {
+		if exponent, err = strconv.Atoi(power); err != nil || exponent < -maxDigits || exponent > maxDigits {
 			return "", false
 		}
 	}
-	if len(mantissa) > maxNumber || number == "" {
+	if len(mantissa) > maxDigits || number == "" {
 		return "", false
 	}
 	value, ok := new(big.Rat).SetString(number)
 	if !ok {
 		return "", false
 	}
-	if number = value.FloatString(max(0, len(fraction)-exponent)); len(number) > maxNumber {
+	if number = value.FloatString(max(0, len(fraction)-exponent)); len(number) > maxDigits {
 		return "", false
 	}
 	return number, true
 }
 
-// key is the limit file's key of a job's user, or "".
-func (f *Fairness) key(kind string, args, metadata []byte) string {
-	user, ok := f.cfg.User(kind, args, metadata)
+// userKey is the limit file's key of a job's user, or "".
+func (r *resources) userKey(kind string, args, metadata []byte) string {
+	user, ok := r.cfg.User(kind, args, metadata)
 	if !ok || user == "" {
 		return ""
 	}

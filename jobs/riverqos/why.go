@@ -17,84 +17,86 @@ var ErrNoJob = errors.New("no such job")
 
 // Why tells what a job is waiting for. The error is ErrNoJob if there is none.
 func (f *Fairness) Why(ctx context.Context, id int64) (jobs.Why, error) {
-	w := jobs.Why{ID: id}
+	why := jobs.Why{ID: id}
 	var args, metadata string
 	var now time.Time
-	err := f.cfg.Pool.QueryRow(ctx, f.db.whySQL, id).
-		Scan(&w.State, &w.Kind, &w.Queue, &w.Attempt, &w.Created, &w.ScheduledAt, &args, &metadata, &now)
+	err := f.store.queryRow(ctx, whySQL, id).
+		Scan(&why.State, &why.Kind, &why.Queue, &why.Attempt, &why.Created, &why.ScheduledAt, &args, &metadata, &now)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return jobs.Why{}, ErrNoJob
 	case err != nil:
 		return jobs.Why{}, fmt.Errorf("read job %d: %w", id, err)
 	}
-	n := read([]byte(metadata))
-	w.Since = n.since(w.ScheduledAt)
-	if w.State == "scheduled" && (n.Wait == parked || n.Wait == gated) {
-		w.State = n.Wait
+	marks := readMarks([]byte(metadata))
+	why.Since = marks.since(why.ScheduledAt)
+	if why.State == "scheduled" && (marks.Wait == parked || marks.Wait == gated) {
+		why.State = marks.Wait
 	}
 	var total, queue bound
-	if w.User = f.key(w.Kind, []byte(args), []byte(metadata)); w.User != "" {
-		if total, queue, err = f.whose(ctx, &w); err != nil {
+	if why.User = f.userKey(why.Kind, []byte(args), []byte(metadata)); why.User != "" {
+		if total, queue, err = f.addUser(ctx, &why); err != nil {
 			return jobs.Why{}, err
 		}
 	}
-	w.Reason = reason(w, total, queue, now, f.cfg.Disabled, f.job(w.User, id, "").ID)
-	return w, nil
+	why.Reason = reason(why, total, queue, now, f.cfg.Disabled, f.names.job(why.User, id, "").ID)
+	return why, nil
 }
 
-// whose adds what is known of the job's user, and returns what bounds the user's jobs.
-func (f *Fairness) whose(ctx context.Context, w *jobs.Why) (total, queue bound, err error) {
-	tier := f.tier(ctx, w.User)
-	w.Tier, w.Service, w.Max, w.Queues = tier.Name, service(w.Queue), tier.Limits.Total, tier.Limits.Queues
-	usage, err := f.cfg.Slots.User(ctx, w.User)
+// addUser adds what is known of the job's user, and returns what bounds the user's jobs.
+func (f *Fairness) addUser(ctx context.Context, why *jobs.Why) (total, queue bound, err error) {
+	tier := f.tiers.tier(ctx, why.User)
+	why.Tier, why.Service, why.Max, why.Queues = tier.Name, service(why.Queue), tier.Limits.Total, tier.Limits.Queues
+	usage, err := f.cfg.Slots.User(ctx, why.User)
 	if err != nil {
-		return bound{}, bound{}, fmt.Errorf("slots of job %d's user: %w", w.ID, err)
+		return bound{}, bound{}, fmt.Errorf("slots of job %d's user: %w", why.ID, err)
 	}
-	for _, s := range usage.Held {
-		w.Running = append(w.Running, s.ID)
+	for _, slot := range usage.Held {
+		why.Running = append(why.Running, slot.ID)
 	}
-	for _, s := range usage.Reserved {
-		w.Reserved = append(w.Reserved, s.ID)
+	for _, slot := range usage.Reserved {
+		why.Reserved = append(why.Reserved, slot.ID)
 	}
-	w.Parked = len(usage.Parked)
-	for i, j := range usage.Parked {
-		if j.ID == f.job(w.User, w.ID, "").ID {
-			w.Place = i + 1
+	why.Parked = len(usage.Parked)
+	for i, job := range usage.Parked {
+		if job.ID == f.names.job(why.User, why.ID, "").ID {
+			why.Place = i + 1
 		}
 	}
-	if w.State == gated {
-		if err := f.cfg.Pool.QueryRow(ctx, f.db.aheadSQL, w.User, w.Queue, w.ID).Scan(&w.Behind); err != nil {
-			return bound{}, bound{}, fmt.Errorf("jobs before job %d: %w", w.ID, err)
+	if why.State == gated {
+		if err := f.store.queryRow(ctx, aheadSQL, why.User, why.Queue, why.ID).Scan(&why.Behind); err != nil {
+			return bound{}, bound{}, fmt.Errorf("jobs before job %d: %w", why.ID, err)
 		}
 	}
-	total, queue = bounds(tier.Limits, w.Service, usage)
+	total, queue = bounds(tier.Limits, why.Service, usage)
 	return total, queue, nil
 }
 
 // bound is a limit of a user's jobs, and how much of it is taken.
 type bound struct {
-	of                  string // "in all", or "in" a service
-	most, taken, parked int    // jobs that may have slots, that have or are promised one, and that wait for one
+	where  string // "in all", or "in" a service
+	limit  int    // jobs that may have slots
+	taken  int    // jobs that have a slot, or are promised one
+	parked int    // jobs that wait for a slot
 }
 
-func (b bound) full() bool { return b.taken >= b.most }
+func (b bound) full() bool { return b.taken >= b.limit }
 
 // bounds are the limits of all of a user's jobs and of those in a service. The latter
 // is the former if the service has no limit of its own, or one that cannot be reached.
-func bounds(l jobs.Limits, service string, u jobs.Usage) (total, queue bound) {
-	total = bound{"in all", l.Total, len(u.Held) + len(u.Reserved), len(u.Parked)}
-	if l.Of(service) == l.Total {
+func bounds(limits jobs.Limits, service string, usage jobs.Usage) (total, queue bound) {
+	total = bound{"in all", limits.Total, len(usage.Held) + len(usage.Reserved), len(usage.Parked)}
+	if limits.Of(service) == limits.Total {
 		return total, total
 	}
-	queue = bound{of: "in " + service, most: l.Of(service)}
-	for _, s := range slices.Concat(u.Held, u.Reserved) {
-		if s.Queue == service {
+	queue = bound{where: "in " + service, limit: limits.Of(service)}
+	for _, slot := range slices.Concat(usage.Held, usage.Reserved) {
+		if slot.Queue == service {
 			queue.taken++
 		}
 	}
-	for _, j := range u.Parked {
-		if j.Queue == service {
+	for _, job := range usage.Parked {
+		if job.Queue == service {
 			queue.parked++
 		}
 	}
@@ -102,45 +104,45 @@ func bounds(l jobs.Limits, service string, u jobs.Usage) (total, queue bound) {
 }
 
 // reason says it in a sentence.
-func reason(w jobs.Why, total, queue bound, now time.Time, disabled bool, job string) string {
+func reason(why jobs.Why, total, queue bound, now time.Time, disabled bool, job string) string {
 	switch {
-	case w.State == "running" && w.User != "" && !slices.Contains(w.Running, job):
+	case why.State == "running" && why.User != "" && !slices.Contains(why.Running, job):
 		return "River says that it runs, but it has no slot: it has just been fetched or has just ended, or its worker is dead."
-	case w.State == "running":
+	case why.State == "running":
 		return "It runs."
-	case w.State == "completed", w.State == "cancelled", w.State == "discarded":
-		return "It has finished: it is " + w.State + "."
-	case w.State == "retryable":
-		return fmt.Sprintf("Its last attempt failed, and River tries again at %s.", w.ScheduledAt.UTC().Format(time.RFC3339))
-	case w.State == "scheduled":
-		return fmt.Sprintf("It is scheduled for %s.", w.ScheduledAt.UTC().Format(time.RFC3339))
-	case w.State == "pending":
+	case why.State == "completed", why.State == "cancelled", why.State == "discarded":
+		return "It has finished: it is " + why.State + "."
+	case why.State == "retryable":
+		return fmt.Sprintf("Its last attempt failed, and River tries again at %s.", why.ScheduledAt.UTC().Format(time.RFC3339))
+	case why.State == "scheduled":
+		return fmt.Sprintf("It is scheduled for %s.", why.ScheduledAt.UTC().Format(time.RFC3339))
+	case why.State == "pending":
 		return "It is pending: River waits to be told that it may run."
-	case w.User == "":
+	case why.User == "":
 		return "It waits for a worker. It has no user, so no limit holds it up."
 	case disabled:
 		return "It waits for a worker. Fairness is disabled."
-	case slices.Contains(w.Reserved, job):
+	case slices.Contains(why.Reserved, job):
 		return "A slot is reserved for it; it waits for a worker."
-	case w.State == gated && queue.most >= jobs.Unlimited:
+	case why.State == gated && queue.limit >= jobs.Unlimited:
 		return "Its user has no limit any more: the next sweep lets it through."
-	case w.State == gated:
-		return fmt.Sprintf("Its user may run %d at a time %s, and %d of their jobs go before it.", queue.most, queue.of, queue.taken+queue.parked+w.Behind)
-	case w.State == parked && w.Place > 0 && total.full():
-		return taken(total, w.Place)
-	case w.State == parked && w.Place > 0 && queue.full():
-		return taken(queue, w.Place)
-	case w.State == parked && w.Place > 0:
-		return fmt.Sprintf("Its user has room for it; it is number %d in their line, to which the next sweep gives slots.", w.Place)
-	case w.State == parked:
+	case why.State == gated:
+		return fmt.Sprintf("Its user may run %d at a time %s, and %d of their jobs go before it.", queue.limit, queue.where, queue.taken+queue.parked+why.Behind)
+	case why.State == parked && why.Place > 0 && total.full():
+		return taken(total, why.Place)
+	case why.State == parked && why.Place > 0 && queue.full():
+		return taken(queue, why.Place)
+	case why.State == parked && why.Place > 0:
+		return fmt.Sprintf("Its user has room for it; it is number %d in their line, to which the next sweep gives slots.", why.Place)
+	case why.State == parked:
 		return "It was refused a slot and tries again by itself, or when the sweep finds it."
-	case w.ScheduledAt.After(now):
-		return fmt.Sprintf("River offers it to workers at %s.", w.ScheduledAt.UTC().Format(time.RFC3339))
+	case why.ScheduledAt.After(now):
+		return fmt.Sprintf("River offers it to workers at %s.", why.ScheduledAt.UTC().Format(time.RFC3339))
 	default:
 		return "It waits for a worker of its queue."
 	}
 }
 
 func taken(b bound, place int) string {
-	return fmt.Sprintf("Its user's slots are taken: %d of %d %s; it is number %d in their line.", b.taken, b.most, b.of, place)
+	return fmt.Sprintf("Its user's slots are taken: %d of %d %s; it is number %d in their line.", b.taken, b.limit, b.where, place)
 }

@@ -33,7 +33,7 @@ func inserter(t *testing.T, options string) (r *rig, pool *pgxpool.Pool, fair *r
 	if err != nil {
 		t.Fatal(err)
 	}
-	fair.SetCounting(proctest.Patience)
+	fair.SetCountTimeout(proctest.Patience)
 	if client, err = river.NewClient(riverpgxv5.New(pool), &river.Config{Middleware: fair.Middleware(), Logger: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}

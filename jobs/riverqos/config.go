@@ -1,0 +1,120 @@
+package riverqos
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-qos/sluice/pkg/jobs"
+)
+
+// Mode is what becomes of a job that gets no slot.
+type Mode int
+
+const (
+	// Park wakes the job as soon as there is a slot for it.
+	Park Mode = iota
+	// Snooze lets it try again after Config.Snooze. It needs no waker, and is slow: a job
+	// sleeps past free slots.
+	Snooze
+)
+
+// Config says how to be fair. Pool, Slots, Tiers and User are needed.
+type Config struct {
+	// Pool is of the database that River's tables are in. A worker needs a connection of
+	// it beside the one that River's client listens on.
+	//
+	// A Fairness also has connections of its own, which are made as the Pool's are and
+	// add "sluice" to their application_name: up to two with which inserts count, so that
+	// one in a transaction needs no second connection of the Pool, and with Run one that
+	// keeps the sweep's lock. They are made when they are needed, and closed after a
+	// minute or two in which they are not, or when Run ends. A goroutine that watches
+	// them begins with the first, and ends with Run; in a program that only inserts it
+	// stays as long as the process.
+	Pool *pgxpool.Pool
+	// Schema is that of River's tables; "" is the one that the search path finds.
+	Schema string
+	// Slots are shared by all workers.
+	Slots jobs.Slots
+	// Tiers know the users' limits. One below 1 counts as 1. They have to mind their
+	// context: an insert, and each thousand users of a sweep, wait up to 2 s for
+	// answers that do not come, and then take what comes at once.
+	Tiers jobs.Tiers
+	// User finds the user of a job.
+	User UserFunc
+	// Namespace tells the jobs of this database from those of others that share the
+	// Slots; "" is the schema.
+	Namespace string
+
+	// Mode is what becomes of a job that gets no slot; the zero value parks it.
+	Mode Mode
+	// Ungated lets all jobs be available to workers at once: a long backlog of one user
+	// then holds up the others.
+	Ungated bool
+	// Disabled leaves all jobs alone. Run then lets those go that were held back.
+	Disabled bool
+
+	// Lease is how long a slot is held by a worker that died; 0 means 15 s.
+	Lease time.Duration
+	// Reserve is how long a slot is kept for a job that was woken; 0 means 5 s. It should
+	// be longer than River's FetchPollInterval.
+	Reserve time.Duration
+	// Snooze and SnoozeJitter are how long a job sleeps in the mode of that name; 0 means
+	// 30 s, and up to 10 s more.
+	Snooze, SnoozeJitter time.Duration
+	// ParkFor is after what time a parked job tries by itself, should nobody wake it; 0
+	// means 5 min.
+	ParkFor time.Duration
+	// GateFor is after what time a gated job becomes available should nobody run Run; 0
+	// means 1 h. Run keeps putting it off.
+	GateFor time.Duration
+	// Sweep is the time between two sweeps; 0 means 1 s, or an eighth of the lease if that
+	// is less.
+	Sweep time.Duration
+
+	// Logger is told of what went wrong; nil discards. It never sees a job's arguments.
+	Logger *slog.Logger
+	// Registry gets the metrics; nil means none.
+	Registry prometheus.Registerer
+}
+
+// complete returns the configuration with its defaults, or what is wrong with it.
+func (c Config) complete() (Config, error) {
+	if c.Pool == nil || c.Slots == nil || c.Tiers == nil || c.User == nil {
+		return Config{}, errors.New("riverqos: Pool, Slots, Tiers and User are needed")
+	}
+	if c.Namespace == "" {
+		c.Namespace = c.Schema
+	}
+	if c.Lease == 0 {
+		c.Lease = 15 * time.Second // before the others: the default of Sweep depends on it
+	}
+	for _, setting := range []struct {
+		name         string
+		value        *time.Duration
+		defaultValue time.Duration
+	}{
+		{"Lease", &c.Lease, c.Lease},
+		{"Reserve", &c.Reserve, 5 * time.Second},
+		{"Snooze", &c.Snooze, 30 * time.Second},
+		{"SnoozeJitter", &c.SnoozeJitter, 10 * time.Second},
+		{"ParkFor", &c.ParkFor, 5 * time.Minute},
+		{"GateFor", &c.GateFor, time.Hour},
+		{"Sweep", &c.Sweep, min(time.Second, c.Lease/8)},
+	} {
+		if *setting.value == 0 {
+			*setting.value = setting.defaultValue
+		}
+		if *setting.value <= 0 {
+			return Config{}, fmt.Errorf("riverqos: %s of %v is not positive", setting.name, *setting.value)
+		}
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c, nil
+}

@@ -1,0 +1,106 @@
+package riverqos
+
+import (
+	"context"
+	"maps"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+const (
+	// maxCounts is how many inserts count at a time. The others wait: it takes a millisecond.
+	maxCounts = 2
+	// maxConnections bounds the connections. At most those of maxCounts and the sweep's are in
+	// use; the others are room for dead ones, which pgx takes up to 15 s to close.
+	maxConnections = 8
+	// maxIdle is after what time a connection is closed that nobody needs.
+	maxIdle = time.Minute
+	// closeTimeout bounds how long the end of Run waits for a rollback and for connections to
+	// close. Without the rollback the server ends the transaction by itself.
+	closeTimeout = time.Second
+)
+
+// connections are those beside those of the program's pool. An insert counts while River's
+// transaction, or the program's, has one of that pool. If it waited for a second one of
+// the same pool, as many inserts at a time as the pool has connections would all wait for
+// each other. And the transaction in which the sweep has its lock is never given back.
+type connections struct {
+	like     *pgxpool.Pool
+	counting chan struct{} // of the capacity maxCounts; has a message for each that is under way
+
+	mu   sync.Mutex
+	pool *pgxpool.Pool // nil until it is needed, and after close
+}
+
+func newConnections(like *pgxpool.Pool) *connections {
+	return &connections{like: like, counting: make(chan struct{}, maxCounts)}
+}
+
+// toCount is get for a count. It waits until fewer than maxCounts are under way, or the
+// context ends; done has to be called when the count has ended.
+func (c *connections) toCount(ctx context.Context) (pool *pgxpool.Pool, done func(), err error) {
+	select {
+	case c.counting <- struct{}{}:
+	case <-ctx.Done():
+		return nil, nil, ctx.Err()
+	}
+	done = func() { <-c.counting }
+	if pool, err = c.get(); err != nil {
+		done()
+		return nil, nil, err
+	}
+	return pool, done, nil
+}
+
+// get connects to nothing yet.
+func (c *connections) get() (*pgxpool.Pool, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.pool == nil {
+		pool, err := pgxpool.NewWithConfig(context.Background(), smallConfig(c.like.Config()))
+		if err != nil {
+			return nil, err
+		}
+		c.pool = pool
+	}
+	return c.pool, nil
+}
+
+// smallConfig makes a program's configuration one of few connections.
+func smallConfig(config *pgxpool.Config) *pgxpool.Config {
+	config.MaxConns, config.MinConns, config.MinIdleConns = maxConnections, 0, 0
+	config.MaxConnIdleTime, config.HealthCheckPeriod = maxIdle, maxIdle
+	config.PingTimeout = time.Second // pgx's default is for ever
+	if timeout := config.ConnConfig.ConnectTimeout; timeout <= 0 || timeout > answerTimeout {
+		config.ConnConfig.ConnectTimeout = answerTimeout // an attempt goes on in the background, and counts
+	}
+	params := map[string]string{}
+	maps.Copy(params, config.ConnConfig.RuntimeParams)
+	params["application_name"] = strings.TrimSpace(params["application_name"] + " sluice")
+	config.ConnConfig.RuntimeParams = params
+	return config
+}
+
+// close closes all connections; get begins anew. It waits for them for a moment: pgx has
+// more patience with a server that is silent.
+func (c *connections) close() {
+	c.mu.Lock()
+	pool := c.pool
+	c.pool = nil
+	c.mu.Unlock()
+	if pool == nil {
+		return
+	}
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		pool.Close()
+	}()
+	select {
+	case <-closed:
+	case <-time.After(closeTimeout):
+	}
+}

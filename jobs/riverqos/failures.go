@@ -1,0 +1,42 @@
+package riverqos
+
+import (
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/jobmetrics"
+)
+
+// logInterval is the least time between two log lines of the same operation.
+const logInterval = 10 * time.Second
+
+// failureLog counts failures, and keeps those that repeat from filling the log.
+type failureLog struct {
+	log     *slog.Logger
+	metrics *jobmetrics.Metrics
+
+	mu   sync.Mutex
+	last map[string]time.Time // when one was logged, by operation
+}
+
+// report counts a failure, and logs it once in a while.
+func (l *failureLog) report(operation, message string, err error) {
+	l.metrics.Errors.WithLabelValues(operation).Inc()
+	if l.due(operation, time.Now()) {
+		l.log.Warn(message, slog.Any("error", err)) //nolint:sloglint // constant at all its callers
+	}
+}
+
+func (l *failureLog) due(operation string, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now.Sub(l.last[operation]) < logInterval {
+		return false
+	}
+	if l.last == nil {
+		l.last = map[string]time.Time{}
+	}
+	l.last[operation] = now
+	return true
+}

@@ -1,0 +1,194 @@
+package riverqos
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/jobs"
+)
+
+// renewBatch bounds the claims of one call of Renew.
+const renewBatch = 500
+
+// lease is the lease of the slot of a job that runs in this process. The lock of leases
+// guards the fields that change.
+type lease struct {
+	claim  jobs.Claim
+	limits jobs.Limits
+	until  time.Time // until when the lease surely lasts
+	timer  *time.Timer
+	cancel context.CancelCauseFunc
+}
+
+// leases keep the slots of the jobs that run in this process, and end the jobs whose slots
+// are lost.
+type leases struct {
+	*resources
+	releaser *releaser
+
+	mu       sync.Mutex
+	byHolder map[string]*lease
+}
+
+// add keeps a lease until remove. The job ends when the lease may have ended. That needs no
+// loop, so that also in a program that does not call Run no job goes on without a slot.
+func (l *leases) add(held *lease) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.byHolder == nil {
+		l.byHolder = map[string]*lease{}
+	}
+	l.byHolder[held.claim.Holder] = held
+	held.timer = time.AfterFunc(time.Until(held.until), func() {
+		if l.removeEnded(held) {
+			l.endJob(held)
+		}
+	})
+}
+
+// removeEnded removes a lease that is over, and reports whether it did.
+func (l *leases) removeEnded(held *lease) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.byHolder[held.claim.Holder] != held {
+		return false
+	}
+	if left := time.Until(held.until); left > 0 { // it was renewed
+		held.timer.Reset(left)
+		return false
+	}
+	delete(l.byHolder, held.claim.Holder)
+	return true
+}
+
+// remove reports whether the lease was there.
+func (l *leases) remove(holder string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	held := l.byHolder[holder]
+	if held == nil {
+		return false
+	}
+	held.timer.Stop()
+	delete(l.byHolder, holder)
+	return true
+}
+
+func (l *leases) claims() []jobs.Claim {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	claims := make([]jobs.Claim, 0, len(l.byHolder))
+	for _, held := range l.byHolder {
+		claims = append(claims, held.claim)
+	}
+	return claims
+}
+
+// prolong notes that the leases of claims were renewed.
+func (l *leases) prolong(claims []jobs.Claim, until time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, claim := range claims {
+		if held := l.byHolder[claim.Holder]; held != nil {
+			held.until = until
+		}
+	}
+}
+
+func (l *leases) get(holder string) *lease {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.byHolder[holder]
+}
+
+// run keeps the leases of running jobs until the context ends, which must be after the last
+// job. A renewal that fails is tried again soon, so that no job ends if the Slots stand
+// still for less than about half of a lease.
+func (l *leases) run(ctx context.Context) {
+	interval, soon := l.cfg.Lease/3, l.cfg.Lease/20
+	timer := time.NewTimer(interval)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		began, next := time.Now(), soon
+		if l.renewAll(ctx) {
+			next = max(soon, interval-time.Since(began))
+		}
+		timer.Reset(next)
+	}
+}
+
+// renewAll reports whether all leases could be renewed, or are known to be lost.
+func (l *leases) renewAll(ctx context.Context) bool {
+	all := true
+	for claims := range slices.Chunk(l.claims(), renewBatch) {
+		all = l.renew(ctx, claims) && all
+	}
+	return all
+}
+
+func (l *leases) renew(ctx context.Context, claims []jobs.Claim) bool {
+	ctx, cancel := context.WithTimeout(ctx, l.cfg.Lease/4)
+	defer cancel()
+	asked := time.Now() // the lease begins when the Slots hear this, which is not earlier
+	lost, err := l.cfg.Slots.Renew(ctx, claims, l.cfg.Lease)
+	if err != nil {
+		l.failures.report("renew", "leases could not be renewed", err)
+		return false
+	}
+	lostHolders := map[string]bool{}
+	for _, claim := range lost {
+		lostHolders[claim.Holder] = true
+	}
+	kept := claims[:0:0]
+	for _, claim := range claims {
+		if !lostHolders[claim.Holder] {
+			kept = append(kept, claim)
+		}
+	}
+	l.prolong(kept, asked.Add(l.cfg.Lease))
+	for _, claim := range lost {
+		if held := l.get(claim.Holder); held != nil && !l.regain(ctx, held) && l.remove(claim.Holder) {
+			l.endJob(held)
+		}
+	}
+	return true
+}
+
+// regain takes a new slot for a job that runs and has lost its own, for instance because
+// the Slots have lost their memory. It does not if the job runs elsewhere by now, or there
+// is no room.
+func (l *leases) regain(ctx context.Context, held *lease) bool {
+	usage, err := l.cfg.Slots.User(ctx, held.claim.User)
+	if err != nil {
+		return false
+	}
+	for _, slot := range usage.Held {
+		if slot.ID == held.claim.ID {
+			return slot.Holder == held.claim.Holder
+		}
+	}
+	asked := time.Now()
+	verdict, err := l.cfg.Slots.Acquire(ctx, held.claim, held.limits, l.cfg.Lease, false)
+	if err != nil || !verdict.Granted {
+		return false
+	}
+	l.prolong([]jobs.Claim{held.claim}, asked.Add(l.cfg.Lease))
+	if l.get(held.claim.Holder) == nil { // the job ended meanwhile, and nobody else gives this slot back
+		l.releaser.releaseLater(claimedAttempt{claim: held.claim, tier: jobs.Tier{Limits: held.limits}})
+	}
+	return true
+}
+
+// endJob ends a job's context: its slot is lost, and another job may have it.
+func (l *leases) endJob(held *lease) {
+	l.metrics.Lost.Inc()
+	l.cfg.Logger.Warn("a job lost its slot", "job", held.claim.ID)
+	held.cancel(ErrLeaseLost)
+}

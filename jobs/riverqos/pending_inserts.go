@@ -1,0 +1,147 @@
+package riverqos
+
+import (
+	"hash/maphash"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/riverqueue/river/rivertype"
+)
+
+// rememberFor is for how long an insert may not be visible yet: its transaction is open. One
+// that was rolled back is forgotten after it.
+const rememberFor = time.Minute
+
+// pendingInserts are the jobs that this process let through the gate and that nobody can
+// see yet. Without them a transaction that inserts a thousand jobs one by one would let all
+// of them through.
+type pendingInserts struct {
+	locks [64]sync.Mutex // of flows, held from a count to what it lets through
+
+	mu      sync.Mutex
+	byFlow  map[flow][]pendingInsert
+	cleaned time.Time // when the old ones were last thrown away
+}
+
+type pendingInsert struct {
+	id int64 // 0 while it is being inserted
+	at time.Time
+}
+
+// settleFunc tells what became of an insert.
+type settleFunc func([]*rivertype.JobInsertParams, []*rivertype.JobInsertResult)
+
+// nothingPending is for an insert that the gate did not count.
+func nothingPending([]*rivertype.JobInsertParams, []*rivertype.JobInsertResult) {}
+
+var lockSeed = maphash.MakeSeed()
+
+// lock keeps others from counting the same flows.
+func (p *pendingInserts) lock(flows []flow) (unlock func()) {
+	var which []int
+	for _, flow := range flows {
+		which = append(which, int(maphash.Comparable(lockSeed, flow)%uint64(len(p.locks)))) //nolint:gosec // below 64
+	}
+	slices.Sort(which) // in one order, so that nobody waits in a circle
+	which = slices.Compact(which)
+	for _, i := range which {
+		p.locks[i].Lock()
+	}
+	return func() {
+		for _, i := range which {
+			p.locks[i].Unlock()
+		}
+	}
+}
+
+// ids are of the jobs that may be visible by now.
+func (p *pendingInserts) ids(flows []flow, now time.Time) []int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	old := now.Add(-rememberFor)
+	if p.cleaned.Before(old) {
+		for flow, pending := range p.byFlow {
+			p.set(flow, slices.DeleteFunc(pending, func(insert pendingInsert) bool { return insert.at.Before(old) }))
+		}
+		p.cleaned = now
+	}
+	ids := []int64{} // nil would be NULL
+	for _, flow := range flows {
+		for _, insert := range p.byFlow[flow] {
+			if insert.id != 0 {
+				ids = append(ids, insert.id)
+			}
+		}
+	}
+	return ids
+}
+
+// invisible is how many jobs of each flow there are beside those that are visible.
+func (p *pendingInserts) invisible(flows []flow, visible []int64) []int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	counts := make([]int, len(flows))
+	for i, flow := range flows {
+		left := slices.DeleteFunc(p.byFlow[flow], func(insert pendingInsert) bool { return slices.Contains(visible, insert.id) })
+		p.set(flow, left)
+		counts[i] = len(left)
+	}
+	return counts
+}
+
+func (p *pendingInserts) set(key flow, pending []pendingInsert) {
+	if len(pending) == 0 {
+		delete(p.byFlow, key)
+		return
+	}
+	if p.byFlow == nil {
+		p.byFlow = map[flow][]pendingInsert{}
+	}
+	p.byFlow[key] = pending
+}
+
+// begin notes the first jobs of each flow, as many as there is room for, until it is told
+// what was inserted.
+func (p *pendingInserts) begin(flows []*newJobs, rooms []int, now time.Time) settleFunc {
+	let := map[*rivertype.JobInsertParams]flow{}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, jobs := range flows {
+		for _, param := range jobs.params[:rooms[i]] {
+			let[param] = jobs.flow
+			p.set(jobs.flow, append(p.byFlow[jobs.flow], pendingInsert{at: now}))
+		}
+	}
+	return func(params []*rivertype.JobInsertParams, results []*rivertype.JobInsertResult) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		for i, param := range params {
+			if flow, ok := let[param]; ok {
+				p.settle(flow, now, insertedID(results, i))
+			}
+		}
+	}
+}
+
+// settle gives one of the jobs that a flow began to insert at a time its id, or forgets it
+// if that is 0.
+func (p *pendingInserts) settle(key flow, began time.Time, id int64) {
+	pending := p.byFlow[key]
+	i := slices.IndexFunc(pending, func(insert pendingInsert) bool { return insert.id == 0 && insert.at.Equal(began) })
+	switch {
+	case i < 0: // it took longer than rememberFor
+	case id != 0:
+		pending[i].id = id
+	default:
+		p.set(key, slices.Delete(pending, i, i+1))
+	}
+}
+
+// insertedID is the id of a job, or 0 if it was not inserted or nobody knows its id.
+func insertedID(results []*rivertype.JobInsertResult, i int) int64 {
+	if i >= len(results) || results[i] == nil || results[i].Job == nil || results[i].UniqueSkippedAsDuplicate {
+		return 0
+	}
+	return results[i].Job.ID
+}

@@ -1,0 +1,103 @@
+package riverqos
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/jobs"
+)
+
+const (
+	// finishTimeout bounds the calls at the end of a job. Those that fail are made again
+	// later.
+	finishTimeout = 5 * time.Second
+	// releaseInterval is the time between two tries to give slots back.
+	releaseInterval = time.Second / 2
+	// lastReleaseTimeout bounds the try to give slots back when Run ends. A slot that is not
+	// given back then is free when its lease is over.
+	lastReleaseTimeout = time.Second
+)
+
+// claimedAttempt is an attempt at a job that has claimed a slot of its user.
+type claimedAttempt struct {
+	attempt
+	claim      jobs.Claim
+	tier       jobs.Tier
+	queue      string    // name of River's queue; the claim has the service
+	leaseUntil time.Time // when the lease of a slot that was not given back is over
+}
+
+// releaser gives slots back when attempts end, and what became free to the next jobs.
+type releaser struct {
+	*resources
+	waker *waker
+	gate  *gate
+
+	mu         sync.Mutex
+	unreleased []claimedAttempt // whose release failed
+}
+
+// finish gives a slot back, wakes the jobs that got it, and lets another through the
+// gate.
+func (r *releaser) finish(ctx context.Context, ended claimedAttempt) {
+	ctx, cancel := context.WithTimeout(ctx, finishTimeout)
+	defer cancel()
+	if tier, ok := r.tiers.budget().ask(ctx, ended.claim.User); ok { // the limits may have changed while the job ran
+		ended.tier = tier
+	}
+	if !r.release(ctx, ended) {
+		r.releaseLater(ended)
+	}
+}
+
+// release reports whether the slot was given back.
+func (r *releaser) release(ctx context.Context, ended claimedAttempt) bool {
+	reserved, err := r.cfg.Slots.Release(ctx, ended.claim, ended.tier.Limits, r.cfg.Reserve)
+	if err != nil {
+		r.failures.report("release", "a slot could not be given back yet", err)
+		return false
+	}
+	r.metrics.Handed.Add(float64(len(reserved)))
+	r.waker.wake(ctx, reserved)
+	if !r.cfg.Ungated {
+		r.gate.pass(ctx, ended)
+	}
+	return true
+}
+
+// releaseLater has the loop give a slot back.
+func (r *releaser) releaseLater(ended claimedAttempt) {
+	ended.leaseUntil = time.Now().Add(r.cfg.Lease)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unreleased = append(r.unreleased, ended)
+}
+
+// run gives slots back whose release failed, until their leases are over.
+func (r *releaser) run(ctx context.Context) {
+	every(ctx, releaseInterval, func() { r.releaseAgain(ctx) })
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastReleaseTimeout)
+	defer cancel()
+	r.releaseAgain(last)
+}
+
+func (r *releaser) releaseAgain(ctx context.Context) {
+	r.mu.Lock()
+	unreleased := r.unreleased
+	r.unreleased = nil
+	r.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, finishTimeout)
+	defer cancel()
+	for i, ended := range unreleased {
+		if time.Now().After(ended.leaseUntil) {
+			continue // the slot is free by now
+		}
+		if !r.release(ctx, ended) { // the same Slots would not answer for the others either
+			r.mu.Lock()
+			r.unreleased = append(unreleased[i:], r.unreleased...)
+			r.mu.Unlock()
+			return
+		}
+	}
+}

@@ -1,0 +1,235 @@
+package riverqos
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/sluice-qos/sluice/pkg/jobs"
+)
+
+// usersPerPage is how many users are looked at together.
+const usersPerPage = 1000
+
+// reserveFreeSlots reserves slots that nobody gave back, or that a raised limit made, and
+// wakes all jobs for which slots are reserved.
+func (s *sweeper) reserveFreeSlots(ctx context.Context) error {
+	failures := userFailures{log: s.failures}
+	for after := ""; ; {
+		users, err := within(ctx, s.store.answerTimeout, func(ctx context.Context) ([]string, error) { return s.cfg.Slots.Waiting(ctx, after, usersPerPage) })
+		if err != nil {
+			return fmt.Errorf("users who wait: %w", err)
+		}
+		budget := s.tiers.budget()
+		for _, user := range users {
+			reserved, err := s.reserveFree(ctx, user, budget.tier(ctx, user).Limits)
+			if err := failures.add(ctx, err); err != nil {
+				return err
+			}
+			// Not only the jobs that Hand returned: the worker that was to wake the others may
+			// be dead.
+			s.waker.wake(ctx, reserved)
+		}
+		if len(users) < usersPerPage {
+			return nil
+		}
+		after = users[len(users)-1]
+	}
+}
+
+// reserveFree reserves a user's free slots, and returns all jobs of the user for which
+// slots are reserved.
+func (s *sweeper) reserveFree(ctx context.Context, user string, limits jobs.Limits) ([]jobs.Job, error) {
+	ctx, cancel := s.store.within(ctx)
+	defer cancel()
+	reserved, err := s.cfg.Slots.Hand(ctx, user, limits, s.cfg.Reserve)
+	if err != nil {
+		return nil, fmt.Errorf("hand slots out: %w", err)
+	}
+	s.metrics.Handed.Add(float64(len(reserved)))
+	return s.reserved(ctx, user)
+}
+
+func (s *sweeper) reserved(ctx context.Context, user string) ([]jobs.Job, error) {
+	reserved, err := s.cfg.Slots.Reserved(ctx, user)
+	if err != nil {
+		return nil, fmt.Errorf("reserved jobs: %w", err)
+	}
+	return reserved, nil
+}
+
+// heldBack calls do with the flows that have gated or parked jobs, page by page, and their
+// users.
+func (s *sweeper) heldBack(ctx context.Context, do func(flows []flow, users []string) error) error {
+	for after := (flow{}); ; {
+		flows, err := s.store.gated(ctx, after, usersPerPage)
+		if err != nil || len(flows) == 0 {
+			return err
+		}
+		users := make([]string, len(flows))
+		for i, flow := range flows {
+			users[i] = flow.user
+		}
+		if err := do(flows, users); err != nil || len(flows) < usersPerPage {
+			return err
+		}
+		after = flows[len(flows)-1]
+	}
+}
+
+// openGate lets gated jobs through where their users have room.
+func (s *sweeper) openGate(ctx context.Context) error {
+	return s.heldBack(ctx, func(flows []flow, users []string) error {
+		sized := s.tiers.sizes(ctx, flows)
+		// First, or the jobs of dead workers would fill the flow until River rescues them.
+		if err := s.markDead(ctx, users); err != nil {
+			return err
+		}
+		for {
+			promoted, _, err := s.gate.letThrough(ctx, sized)
+			if err != nil {
+				return fmt.Errorf("let jobs through: %w", err)
+			}
+			if promoted != maxPromoted {
+				return nil
+			}
+		}
+	})
+}
+
+// markDead marks jobs that say they run but have no slot: their workers are dead.
+func (s *sweeper) markDead(ctx context.Context, users []string) error {
+	stale, err := s.store.stale(ctx, users, s.cfg.Lease)
+	if err != nil {
+		return fmt.Errorf("jobs that run for long: %w", err)
+	}
+	dead, err := s.unknownToSlots(ctx, stale, func(usage jobs.Usage) []jobs.Job { return jobsOf(usage.Held) })
+	if err != nil || len(dead) == 0 {
+		return err
+	}
+	return s.store.markPassed(ctx, dead, s.cfg.Lease)
+}
+
+// wakeStrays makes parked jobs available that are in no line any more, so that they try
+// again. There are such jobs when the Slots have lost their memory, or when a reservation
+// ended before River had written that the job was parked.
+func (s *sweeper) wakeStrays(ctx context.Context) error {
+	return s.heldBack(ctx, func(_ []flow, users []string) error {
+		parked, err := s.store.strays(ctx, users, s.cfg.Reserve)
+		if err != nil {
+			return fmt.Errorf("parked jobs: %w", err)
+		}
+		strays, err := s.unknownToSlots(ctx, parked, func(usage jobs.Usage) []jobs.Job {
+			return slices.Concat(jobsOf(usage.Held), jobsOf(usage.Reserved), usage.Parked)
+		})
+		if err != nil {
+			return err
+		}
+		results, err := s.store.wake(ctx, strays)
+		if err != nil {
+			return fmt.Errorf("wake jobs: %w", err)
+		}
+		for _, result := range results {
+			s.metrics.Wakes.WithLabelValues(result.String()).Inc()
+		}
+		return nil
+	})
+}
+
+// unknownToSlots returns the ids of the rows that are not among those jobs that the Slots
+// have of their users.
+func (s *sweeper) unknownToSlots(ctx context.Context, rows []userJob, among func(jobs.Usage) []jobs.Job) (ids []int64, err error) {
+	known := map[string]map[string]bool{} // jobs by user
+	for _, row := range rows {
+		if known[row.user] == nil {
+			usage, err := within(ctx, s.store.answerTimeout, func(ctx context.Context) (jobs.Usage, error) { return s.cfg.Slots.User(ctx, row.user) })
+			if err != nil {
+				return nil, fmt.Errorf("slots of a user: %w", err)
+			}
+			known[row.user] = map[string]bool{}
+			for _, job := range among(usage) {
+				known[row.user][job.ID] = true
+			}
+		}
+		if !known[row.user][s.names.job(row.user, row.id, "").ID] {
+			ids = append(ids, row.id)
+		}
+	}
+	return ids, nil
+}
+
+func jobsOf(slots []jobs.Slot) (all []jobs.Job) {
+	for _, slot := range slots {
+		all = append(all, slot.Job)
+	}
+	return all
+}
+
+// closeGate closes the gate behind jobs that did not come through it: jobs that were
+// scheduled for the same moment, retries, and inserts of a program without the gate.
+func (s *sweeper) closeGate(ctx context.Context) error {
+	ended, _ := s.gate.unwritten.all()
+	crowds, err := s.store.crowded(ctx, ended)
+	if err != nil {
+		return fmt.Errorf("crowded users: %w", err)
+	}
+	failures, budget := userFailures{log: s.failures}, s.tiers.budget()
+	for _, crowd := range crowds {
+		tooMany := crowd.size - budget.size(ctx, crowd.flow)
+		if tooMany <= 0 {
+			continue
+		}
+		if err := failures.add(ctx, s.regate(ctx, crowd.flow, tooMany)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// regate puts the last jobs of a flow behind the gate again.
+func (s *sweeper) regate(ctx context.Context, crowded flow, tooMany int) error {
+	reserved, err := within(ctx, s.store.answerTimeout, func(ctx context.Context) ([]jobs.Job, error) { return s.reserved(ctx, crowded.user) })
+	if err != nil {
+		return err
+	}
+	// A job that a slot is reserved for is about to run, and would come back late.
+	var except []int64
+	for _, job := range reserved {
+		if id, ok := s.names.id(job); ok {
+			except = append(except, id)
+		}
+	}
+	for regated := maxPromoted; regated == maxPromoted && tooMany > 0; tooMany -= regated {
+		if regated, err = s.store.regate(ctx, crowded, tooMany, except, s.cfg.GateFor); err != nil {
+			return fmt.Errorf("hold jobs back: %w", err)
+		}
+		s.metrics.Regated.Add(float64(regated))
+	}
+	return nil
+}
+
+// postponeGated moves the time at which gated jobs become available by themselves. They
+// would otherwise pass the gate then.
+func (s *sweeper) postponeGated(ctx context.Context) error {
+	for {
+		postponed, err := s.store.postpone(ctx, s.cfg.GateFor, maxRowsPerUpdate)
+		if err != nil || postponed < maxRowsPerUpdate {
+			return err
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+	}
+}
+
+func (s *sweeper) countDepth(ctx context.Context) error {
+	depths, err := s.store.depth(ctx)
+	if err != nil {
+		return fmt.Errorf("count jobs: %w", err)
+	}
+	s.metrics.Depth.Reset()
+	for _, depth := range depths {
+		s.metrics.Depth.WithLabelValues(depth.queue, depth.state).Set(float64(depth.jobs))
+	}
+	return nil
+}

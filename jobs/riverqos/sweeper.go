@@ -1,0 +1,135 @@
+package riverqos
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+const (
+	// depthInterval is the time between two counts of all jobs.
+	depthInterval = 10 * time.Second
+	// straySweeps is how many sweeps there are between two searches for jobs that the Slots
+	// forgot.
+	straySweeps = 10
+	// postponeFraction of Config.GateFor is the time between two times that gated jobs are put
+	// off, which are those whose time has come to half of GateFor.
+	postponeFraction = 20
+	// maxUserFailures is for how many users in a row a sweep may fail before it ends. One
+	// failure may be about that user alone, so the sweep goes on with the others; so many in
+	// a row mean that PostgreSQL or Redis itself fails.
+	maxUserFailures = 3
+)
+
+// sweeper repairs what crashes and lost messages left behind. One worker process at a time
+// sweeps: see sweep_lock.go. What it repairs is in repair.go.
+type sweeper struct {
+	*resources
+	waker       *waker
+	gate        *gate
+	lockTimeout time.Duration // the constant of this name, but in tests
+}
+
+// run sweeps whenever it has the lock, until the context ends.
+func (s *sweeper) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		if err := s.lead(ctx); err != nil && ctx.Err() == nil {
+			s.metrics.Sweeps.WithLabelValues("error").Inc()
+			s.failures.report("sweep", "a sweep failed", err)
+		}
+		s.metrics.Depth.Reset() // the process that sweeps now has these series
+		s.pause(ctx)
+	}
+}
+
+// pause waits for about the time between two sweeps. It differs, so that workers that
+// started together do not all ask for the lock at once.
+func (s *sweeper) pause(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(s.cfg.Sweep - rand.N(s.cfg.Sweep/4+1)):
+	}
+}
+
+// lead sweeps for as long as it has the lock.
+func (s *sweeper) lead(ctx context.Context) error {
+	lock, err := s.store.lockSweeps(ctx, s.cfg.Schema, s.lockTimeout)
+	if err != nil || lock == nil {
+		return err
+	}
+	defer lock.release()
+	ctx, lose := context.WithCancelCause(ctx)
+	var keeping sync.WaitGroup
+	defer keeping.Wait()
+	defer lose(nil)
+	keeping.Go(func() { lose(lock.keep(ctx)) })
+	err = s.sweepAgain(ctx)
+	if ctx.Err() != nil {
+		return context.Cause(ctx) // why the lock was lost, rather than the sweep's "context canceled"
+	}
+	return err
+}
+
+// sweepAgain sweeps until the context ends or a sweep fails. Each statement has a time-out
+// of its own, so that a sweep over many users does not fail for its length.
+func (s *sweeper) sweepAgain(ctx context.Context) error {
+	chores := []struct {
+		interval time.Duration
+		do       func(context.Context) error
+		last     time.Time
+	}{
+		{interval: depthInterval, do: s.countDepth},
+		{interval: straySweeps * s.cfg.Sweep, do: s.wakeStrays},
+		{interval: s.cfg.GateFor / postponeFraction, do: s.postponeGated},
+	}
+	for ctx.Err() == nil {
+		if err := s.sweep(ctx); err != nil {
+			return err
+		}
+		now := time.Now()
+		for i := range chores {
+			if chore := &chores[i]; now.Sub(chore.last) >= chore.interval {
+				if err := chore.do(ctx); err != nil {
+					return err
+				}
+				chore.last = now
+			}
+		}
+		s.metrics.Sweeps.WithLabelValues("done").Inc()
+		s.pause(ctx)
+	}
+	return nil
+}
+
+func (s *sweeper) sweep(ctx context.Context) error {
+	if err := s.reserveFreeSlots(ctx); err != nil {
+		return err
+	}
+	if s.cfg.Ungated {
+		return nil
+	}
+	if err := s.openGate(ctx); err != nil {
+		return err
+	}
+	return s.closeGate(ctx)
+}
+
+// userFailures counts the users in a row for whom a sweep has failed.
+type userFailures struct {
+	log   *failureLog
+	inRow int
+}
+
+// add takes the result of a user, and returns the error if the sweep has to end with it.
+func (f *userFailures) add(ctx context.Context, err error) error {
+	if err == nil {
+		f.inRow = 0
+		return nil
+	}
+	if f.inRow++; f.inRow >= maxUserFailures || ctx.Err() != nil {
+		return err
+	}
+	f.log.report("sweep", "a sweep failed for a user", err)
+	return nil
+}

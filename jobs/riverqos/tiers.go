@@ -1,0 +1,94 @@
+package riverqos
+
+import (
+	"context"
+	"maps"
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/jobs"
+)
+
+// tierTimeout bounds how long an insert, or a page of a sweep, waits for Tiers that do not
+// answer.
+const tierTimeout = 2 * time.Second
+
+// tierReader asks for the tiers of users. An error has been dealt with when a method
+// returns: there always is a usable tier.
+type tierReader struct {
+	tiers    jobs.Tiers
+	failures *failureLog
+	timeout  time.Duration // tierTimeout, but in tests
+}
+
+// tier is that of a user.
+func (r *tierReader) tier(ctx context.Context, user string) jobs.Tier {
+	tier, _ := r.ask(ctx, user)
+	return tier
+}
+
+// ask is tier, and reports whether the Tiers answered without an error.
+func (r *tierReader) ask(ctx context.Context, user string) (tier jobs.Tier, ok bool) {
+	tier, err := r.tiers.Tier(ctx, user)
+	if err != nil {
+		r.failures.report("tier", "the tier of a user could not be found", err)
+	}
+	return usable(tier), err == nil
+}
+
+// usable raises limits below 1, which no Slots take: jobs are never rejected.
+func usable(tier jobs.Tier) jobs.Tier {
+	tier.Limits.Total = max(tier.Limits.Total, 1)
+	queues := tier.Limits.Queues
+	for queue, limit := range queues {
+		if limit < 1 {
+			tier.Limits.Queues = maps.Clone(tier.Limits.Queues) // the Tiers' own is shared
+			tier.Limits.Queues[queue] = 1
+		}
+	}
+	return tier
+}
+
+// tierBudget asks for the tiers of several users. Only failures spend its time, so that
+// many users whose tiers come slowly have theirs all the same. When it is spent, questions
+// fail that are not answered at once.
+type tierBudget struct {
+	reader *tierReader
+	left   time.Duration
+}
+
+func (r *tierReader) budget() *tierBudget { return &tierBudget{r, r.timeout} }
+
+func (b *tierBudget) tier(ctx context.Context, user string) jobs.Tier {
+	tier, _ := b.ask(ctx, user)
+	return tier
+}
+
+// ask is tier, and reports whether the Tiers answered without an error.
+func (b *tierBudget) ask(ctx context.Context, user string) (tier jobs.Tier, ok bool) {
+	ctx, cancel := context.WithTimeout(ctx, b.left)
+	defer cancel()
+	began := time.Now()
+	if tier, ok = b.reader.ask(ctx, user); ok {
+		return tier, true
+	}
+	// A clock that was read before or after the timer's would leave a rest.
+	if b.left -= time.Since(began); ctx.Err() != nil {
+		b.left = 0
+	}
+	return tier, false
+}
+
+// sizes are those of several flows, within one budget.
+func (r *tierReader) sizes(ctx context.Context, flows []flow) []sizedFlow {
+	budget := r.budget()
+	sized := make([]sizedFlow, len(flows))
+	for i, flow := range flows {
+		sized[i] = sizedFlow{flow, budget.size(ctx, flow)}
+	}
+	return sized
+}
+
+// size is how many of a flow's jobs may be available or running at a time.
+func (b *tierBudget) size(ctx context.Context, flow flow) int {
+	return b.tier(ctx, flow.user).Limits.Of(service(flow.queue))
+}

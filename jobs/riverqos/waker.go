@@ -1,0 +1,169 @@
+package riverqos
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/jobs"
+)
+
+const (
+	// maxWakeRetries bounds the jobs of a process that wait until River has written that they
+	// are scheduled. The sweep wakes those beyond.
+	maxWakeRetries = 10_000
+	// wakeRetryFor is how long a process tries to wake a job; after that the sweep does. River
+	// writes within 250 ms, unless it is in trouble.
+	wakeRetryFor = 2 * time.Second
+	// A job is tried again after firstWakeRetry, then after twice as long each time, and
+	// at most after lastWakeRetry. Most are written within some milliseconds.
+	firstWakeRetry = 10 * time.Millisecond
+	lastWakeRetry  = 100 * time.Millisecond
+)
+
+// waker makes jobs available to workers when slots have been reserved for them.
+type waker struct {
+	*resources
+	// wakeJobs is store.wake, but in tests.
+	wakeJobs func(ctx context.Context, ids []int64) (map[int64]wakeResult, error)
+	retries  wakeRetries
+}
+
+func newWaker(shared *resources) *waker {
+	return &waker{resources: shared, wakeJobs: shared.store.wake, retries: wakeRetries{added: make(chan struct{}, 1)}}
+}
+
+// wake makes jobs available for which slots are reserved.
+func (w *waker) wake(ctx context.Context, reserved []jobs.Job) {
+	if len(reserved) == 0 {
+		return
+	}
+	now := time.Now()
+	tries := make([]wakeTry, len(reserved))
+	for i, job := range reserved {
+		tries[i] = wakeTry{job: job, giveUp: now.Add(min(wakeRetryFor, w.cfg.Reserve)), delay: firstWakeRetry}
+	}
+	w.tryWake(ctx, tries)
+}
+
+// tryWake tries to wake jobs, and plans another try for those that River has not written yet.
+func (w *waker) tryWake(ctx context.Context, tries []wakeTry) {
+	ctx, cancel := context.WithTimeout(ctx, finishTimeout)
+	defer cancel()
+	for len(tries) > 0 { // again for the jobs that get the slots of those that are gone
+		var ids []int64
+		ours := tries[:0:0]
+		for _, try := range tries {
+			if id, ok := w.names.id(try.job); ok { // jobs of other namespaces have wakers of their own
+				ids, ours = append(ids, id), append(ours, try)
+			}
+		}
+		results, err := w.wakeJobs(ctx, ids)
+		if err != nil {
+			w.metrics.Wakes.WithLabelValues("error").Add(float64(len(ours)))
+			w.failures.report("wake", "jobs could not be woken", err)
+			w.retries.plan(ours, time.Now())
+			return
+		}
+		var unwritten []wakeTry
+		tries = nil
+		for i, try := range ours {
+			result := results[ids[i]]
+			w.metrics.Wakes.WithLabelValues(result.String()).Inc()
+			switch result {
+			case wakeEarly:
+				unwritten = append(unwritten, try)
+			case wakeGone:
+				tries = append(tries, w.passOn(ctx, try)...)
+			}
+		}
+		w.retries.plan(unwritten, time.Now())
+	}
+}
+
+// passOn gives the reservation of a job that does not exist any more to the user's next jobs.
+func (w *waker) passOn(ctx context.Context, gone wakeTry) (next []wakeTry) {
+	if err := w.cfg.Slots.Forget(ctx, gone.job); err != nil {
+		w.failures.report("forget", "a job that is gone could not be forgotten", err)
+		return nil
+	}
+	user := gone.job.User
+	reserved, err := w.cfg.Slots.Hand(ctx, user, w.tiers.tier(ctx, user).Limits, w.cfg.Reserve)
+	if err != nil {
+		w.failures.report("hand", "a slot could not be handed on", err)
+		return nil
+	}
+	w.metrics.Handed.Add(float64(len(reserved)))
+	for _, job := range reserved {
+		next = append(next, wakeTry{job: job, giveUp: gone.giveUp, delay: firstWakeRetry})
+	}
+	return next
+}
+
+// run wakes jobs that could not be woken at once.
+func (w *waker) run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.retries.added:
+		case <-timer.C:
+		}
+		due, next := w.retries.takeDue(time.Now())
+		if len(due) > 0 {
+			w.tryWake(ctx, due)
+			next = 0 // look again
+		}
+		timer.Reset(next)
+	}
+}
+
+// wakeTry is a try to wake a job.
+type wakeTry struct {
+	job    jobs.Job
+	next   time.Time     // when it is tried again
+	giveUp time.Time     // it is not tried after this
+	delay  time.Duration // from one try to the next
+}
+
+// wakeRetries are the jobs that this process tries to wake again.
+type wakeRetries struct {
+	mu    sync.Mutex
+	byJob map[jobs.Job]wakeTry
+	added chan struct{} // of capacity 1: there are new ones
+}
+
+// plan plans the next try of jobs, unless they have been tried for long enough.
+func (r *wakeRetries) plan(tries []wakeTry, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.byJob == nil {
+		r.byJob = map[jobs.Job]wakeTry{}
+	}
+	for _, try := range tries {
+		try.next, try.delay = now.Add(try.delay), min(2*try.delay, lastWakeRetry)
+		if try.next.Before(try.giveUp) && len(r.byJob) < maxWakeRetries {
+			r.byJob[try.job] = try
+		}
+	}
+	signal(r.added)
+}
+
+// takeDue removes and returns the tries whose time has come, and how long it is until the
+// next.
+func (r *wakeRetries) takeDue(now time.Time) (due []wakeTry, next time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	next = time.Hour // there is none
+	for job, try := range r.byJob {
+		if try.next.After(now) {
+			next = min(next, try.next.Sub(now))
+			continue
+		}
+		due = append(due, try)
+		delete(r.byJob, job)
+	}
+	return due, next
+}

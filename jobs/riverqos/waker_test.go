@@ -1,0 +1,155 @@
+package riverqos
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/sluice-qos/sluice/pkg/jobs"
+)
+
+// fakeTable answers to wake as River's table would.
+type fakeTable struct {
+	answers map[int64][]wakeResult // the next first; the last one goes on
+	fails   int                    // so many calls fail before
+	calls   map[int64]int
+}
+
+func (f *fakeTable) wake(_ context.Context, ids []int64) (map[int64]wakeResult, error) {
+	if f.fails > 0 {
+		f.fails--
+		return nil, errors.New("no answer")
+	}
+	results := map[int64]wakeResult{}
+	for _, id := range ids {
+		answers := f.answers[id]
+		results[id] = answers[min(f.calls[id], len(answers)-1)]
+		f.calls[id]++
+	}
+	return results, nil
+}
+
+func TestWaker(t *testing.T) {
+	const gone, early, awake, done = wakeGone, wakeEarly, wakeAwake, wakeDone
+	for _, c := range []struct {
+		name    string
+		table   fakeTable
+		wake    []string       // jobs that a slot is reserved for
+		calls   map[int64]int  // how often each was tried, in the end
+		slots   []string       // jobs that have a reservation in the end
+		results map[string]int // by the metric's label
+	}{
+		{
+			name:  "a job that is parked",
+			table: fakeTable{answers: map[int64][]wakeResult{1: {done}}},
+			wake:  []string{"app.1"}, calls: map[int64]int{1: 1}, slots: []string{"app.1"}, results: map[string]int{"done": 1},
+		},
+		{
+			name:  "a job that River has not written yet is tried again",
+			table: fakeTable{answers: map[int64][]wakeResult{1: {early, early, early, done}}},
+			wake:  []string{"app.1"}, calls: map[int64]int{1: 4}, slots: []string{"app.1"}, results: map[string]int{"early": 3, "done": 1},
+		},
+		{
+			// After 10, 20, 40 and 80 ms, and then each 100 ms until 2 s are over.
+			name:  "a job that River never writes is left to the sweep",
+			table: fakeTable{answers: map[int64][]wakeResult{1: {early}}},
+			wake:  []string{"app.1"}, calls: map[int64]int{1: 23}, slots: []string{"app.1"}, results: map[string]int{"early": 23},
+		},
+		{
+			name:  "a database that does not answer is asked again",
+			table: fakeTable{fails: 2, answers: map[int64][]wakeResult{1: {done}}},
+			wake:  []string{"app.1"}, calls: map[int64]int{1: 1}, slots: []string{"app.1"}, results: map[string]int{"error": 2, "done": 1},
+		},
+		{
+			name:  "the slot of a job that is gone goes to the next in line",
+			table: fakeTable{answers: map[int64][]wakeResult{1: {gone}, 2: {done}}},
+			wake:  []string{"app.1"}, calls: map[int64]int{1: 1, 2: 1}, slots: []string{"app.2"}, results: map[string]int{"gone": 1, "done": 1},
+		},
+		{
+			name:  "a job that is available needs nothing",
+			table: fakeTable{answers: map[int64][]wakeResult{1: {awake}}},
+			wake:  []string{"app.1"}, calls: map[int64]int{1: 1}, slots: []string{"app.1"}, results: map[string]int{"awake": 1},
+		},
+		{
+			name: "jobs of another namespace are left alone",
+			wake: []string{"other.1"}, calls: map[int64]int{}, slots: []string{"app.1"}, results: map[string]int{},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				slots := jobs.NewMemory(nil)
+				one, long := jobs.Limits{Total: 1}, time.Hour
+				for i, job := range []string{"app.0", "app.1", "app.2"} { // the first has the slot, the others wait
+					if _, err := slots.Acquire(t.Context(), claimOf("ann", job, string(rune('a'+i))), one, long, true); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if _, err := slots.Release(t.Context(), claimOf("ann", "app.0", "a"), one, long); err != nil {
+					t.Fatal(err)
+				}
+				shared := sharedOf(slots)
+				c.table.calls = map[int64]int{}
+				waker := &waker{resources: shared, wakeJobs: c.table.wake, retries: wakeRetries{added: make(chan struct{}, 1)}}
+				running, stop := context.WithCancel(t.Context())
+				defer stop()
+				go waker.run(running)
+
+				var reserved []jobs.Job
+				for _, job := range c.wake {
+					reserved = append(reserved, claimOf("ann", job, "").Job)
+				}
+				waker.wake(t.Context(), reserved)
+				time.Sleep(time.Second * 4)
+				synctest.Wait()
+				for id, want := range c.calls {
+					if got := c.table.calls[id]; got != want {
+						t.Errorf("job %d was tried %d times, want %d", id, got, want)
+					}
+				}
+				left, err := slots.Reserved(t.Context(), "ann")
+				if err != nil {
+					t.Fatal(err)
+				}
+				var names []string
+				for _, job := range left {
+					names = append(names, job.ID)
+				}
+				if !slices.Equal(names, c.slots) {
+					t.Errorf("slots are reserved for %q, want %q", names, c.slots)
+				}
+				for _, result := range []string{"gone", "early", "awake", "done", "error"} {
+					if got := testutil.ToFloat64(shared.metrics.Wakes.WithLabelValues(result)); got != float64(c.results[result]) {
+						t.Errorf("%v wake-ups are counted as %s, want %d", got, result, c.results[result])
+					}
+				}
+				if tries := len(waker.retries.byJob); tries != 0 {
+					t.Errorf("%d jobs are to be tried again, want 0", tries)
+				}
+			})
+		})
+	}
+}
+
+func TestWakeRetriesAreBounded(t *testing.T) {
+	retries := wakeRetries{added: make(chan struct{}, 1)}
+	now := time.Unix(0, 0)
+	tries := make([]wakeTry, maxWakeRetries+5)
+	for i := range tries {
+		tries[i] = wakeTry{job: namespace("app").job("ann", int64(i+1), "slow"), giveUp: now.Add(time.Minute), delay: firstWakeRetry}
+	}
+	retries.plan(tries, now)
+	if due, next := retries.takeDue(now); len(due) != 0 || next != firstWakeRetry {
+		t.Errorf("takeDue() = %d jobs, %v, want none and %v", len(due), next, firstWakeRetry)
+	}
+	if due, _ := retries.takeDue(now.Add(firstWakeRetry)); len(due) != maxWakeRetries {
+		t.Errorf("takeDue() = %d jobs, want %d", len(due), maxWakeRetries)
+	}
+	if due, next := retries.takeDue(now.Add(time.Hour)); len(due) != 0 || next != time.Hour {
+		t.Errorf("takeDue() = %d jobs, %v, want none and %v", len(due), next, time.Hour)
+	}
+}

@@ -1,0 +1,195 @@
+package riverqos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/riverqueue/river"
+	"github.com/riverqueue/river/rivertype"
+
+	"github.com/sluice-qos/sluice/pkg/jobs"
+)
+
+// ErrLeaseLost is the cause of a job's context that ends because its slot is lost: the
+// worker could not renew the lease. The job is tried again, without having spent an
+// attempt.
+var ErrLeaseLost = errors.New("the lease of the job's slot is lost")
+
+const (
+	// slotsDownSnooze is how long a job waits at least when the Slots do not answer; at most it
+	// waits twice as long. It never runs without a slot.
+	slotsDownSnooze = 2 * time.Second
+	// acquireTimeout bounds how long a worker waits for the Slots, and before that for the
+	// Tiers.
+	acquireTimeout = 10 * time.Second
+)
+
+// worker runs jobs in slots of their users.
+type worker struct {
+	*resources
+	leases   *leases
+	releaser *releaser
+	process  string        // begins the names of this process's claims
+	claims   atomic.Uint64 // so far
+}
+
+// work runs a job in a slot of its user, or returns what makes River keep it for later.
+func (w *worker) work(ctx context.Context, row *rivertype.JobRow, doInner func(context.Context) error) error {
+	if w.cfg.Disabled {
+		return doInner(ctx)
+	}
+	user := w.userKey(row.Kind, row.EncodedArgs, row.Metadata)
+	if user == "" {
+		return doInner(ctx)
+	}
+	try := claimedAttempt{
+		attempt: attempt{id: row.ID},
+		claim: jobs.Claim{
+			Job:    w.names.job(user, row.ID, service(row.Queue)),
+			Holder: w.process + "." + strconv.FormatUint(w.claims.Add(1), 10),
+		},
+		tier:  w.tier(ctx, user),
+		queue: row.Queue,
+	}
+	if row.AttemptedAt != nil {
+		try.attemptedAt = *row.AttemptedAt
+	}
+	asked := time.Now()
+	verdict, err := w.acquire(ctx, try)
+	switch {
+	case err != nil:
+		return w.slotsDown(ctx, row, try, err)
+	case !verdict.Granted:
+		return w.refuse(ctx, row, try, verdict)
+	}
+	return w.run(ctx, row, try, asked, doInner)
+}
+
+// tier is that of a user, with a time-out, which holds if the Tiers heed their context. It
+// is needed because River's own time-outs begin with the job itself.
+func (w *worker) tier(ctx context.Context, user string) jobs.Tier {
+	ctx, cancel := context.WithTimeout(ctx, acquireTimeout)
+	defer cancel()
+	return w.tiers.tier(ctx, user)
+}
+
+// acquire is Slots.Acquire with a time-out, for the same reason.
+func (w *worker) acquire(ctx context.Context, try claimedAttempt) (jobs.Verdict, error) {
+	ctx, cancel := context.WithTimeout(ctx, acquireTimeout)
+	defer cancel()
+	return w.cfg.Slots.Acquire(ctx, try.claim, try.tier.Limits, w.cfg.Lease, w.cfg.Mode == Park)
+}
+
+// run does a job that has a slot, and gives the slot back however the job ends, also after
+// a panic. The lease began when the slot was asked for.
+func (w *worker) run(ctx context.Context, row *rivertype.JobRow, try claimedAttempt, asked time.Time, doInner func(context.Context) error) error {
+	jobContext, cancel := context.WithCancelCause(ctx)
+	w.leases.add(&lease{claim: try.claim, limits: try.tier.Limits, until: asked.Add(w.cfg.Lease), cancel: cancel})
+	defer func() {
+		w.leases.remove(try.claim.Holder)
+		w.releaser.finish(context.WithoutCancel(jobContext), try)
+		cancel(nil)
+	}()
+
+	marks := readMarks(row.Metadata)
+	if row.Attempt <= 1 { // the waits of later attempts are River's
+		w.metrics.Waits.WithLabelValues(try.tier.Name).Observe(max(0, time.Since(marks.since(row.ScheduledAt)).Seconds()))
+	}
+	if marks.Wait != "" { // the job came by itself, with the mark of its wait
+		if err := river.MetadataSet(jobContext, markWait, nil); err != nil {
+			return err
+		}
+	}
+	err := w.runCounted(jobContext, try.tier.Name, doInner)
+	if err == nil {
+		return nil
+	}
+	lost := errors.Is(context.Cause(jobContext), ErrLeaseLost)
+	if lost {
+		w.yield(ctx, row)
+	}
+	if snooze := new(river.JobSnoozeError); errors.As(err, &snooze) { // the job's own: its wait for a slot is over
+		return errors.Join(river.MetadataSet(jobContext, markSince, nil), err)
+	}
+	// A job that lost its slot has not failed, so it is tried again without having spent an
+	// attempt.
+	if stop := new(river.JobCancelError); lost && !errors.As(err, &stop) {
+		return river.JobSnooze(jitter(slotsDownSnooze, slotsDownSnooze))
+	}
+	return err
+}
+
+// runCounted does the job itself, and counts it as running.
+func (w *worker) runCounted(ctx context.Context, tier string, doInner func(context.Context) error) error {
+	running := w.metrics.Running.WithLabelValues(tier)
+	running.Inc()
+	defer running.Dec()
+	return doInner(ctx)
+}
+
+// refuse keeps a job that got no slot for later.
+func (w *worker) refuse(ctx context.Context, row *rivertype.JobRow, try claimedAttempt, verdict jobs.Verdict) error {
+	limits, reason := try.tier.Limits, "line" // other jobs of the user are before it
+	switch {
+	case verdict.Running >= limits.Total:
+		reason = "total"
+	case verdict.InQueue >= limits.Of(try.claim.Queue):
+		reason = "queue"
+	}
+	w.metrics.Refused.WithLabelValues(try.tier.Name, reason).Inc()
+	if verdict.Place == 0 {
+		return w.snooze(ctx, row, try, w.cfg.Snooze, w.cfg.SnoozeJitter)
+	}
+	if err := w.park(ctx, row, try); err != nil {
+		return err
+	}
+	return river.JobSnooze(jitter(w.cfg.ParkFor, w.cfg.ParkFor/10))
+}
+
+// snooze lets a job come back by itself.
+func (w *worker) snooze(ctx context.Context, row *rivertype.JobRow, try claimedAttempt, least, more time.Duration) error {
+	w.metrics.Snoozes.WithLabelValues(try.tier.Name).Inc()
+	if err := w.markSince(ctx, row); err != nil {
+		return err
+	}
+	return river.JobSnooze(jitter(least, more))
+}
+
+// park marks a job as one that the waker may wake. River writes the mark in the same
+// statement that makes the job scheduled, some time after this.
+func (w *worker) park(ctx context.Context, row *rivertype.JobRow, try claimedAttempt) error {
+	return errors.Join(
+		river.MetadataSet(ctx, markWait, parked),
+		river.MetadataSet(ctx, markUser, try.claim.User),
+		w.markSince(ctx, row),
+	)
+}
+
+// markSince keeps the time from which on a job could have run.
+func (w *worker) markSince(ctx context.Context, row *rivertype.JobRow) error {
+	return river.MetadataSet(ctx, markSince, seconds(readMarks(row.Metadata).since(row.ScheduledAt)))
+}
+
+// slotsDown keeps a job for later if it is not known whether it has a slot.
+func (w *worker) slotsDown(ctx context.Context, row *rivertype.JobRow, try claimedAttempt, err error) error {
+	w.releaser.releaseLater(try) // the call may have been heard: then the slot must be given back
+	if ctx.Err() != nil {        // the worker stops, or the job was cancelled: River knows which
+		return fmt.Errorf("acquire a slot: %w", ctx.Err())
+	}
+	w.failures.report("acquire", "the slots do not answer, jobs wait", err)
+	w.metrics.Refused.WithLabelValues(try.tier.Name, "unreachable").Inc()
+	if w.cfg.Mode == Park { // the job may stand in the line, and then it must be possible to wake it
+		if err := w.park(ctx, row, try); err != nil {
+			return err
+		}
+	}
+	return w.snooze(ctx, row, try, slotsDownSnooze, slotsDownSnooze)
+}
+
+// jitter is least, and up to so much more.
+func jitter(least, more time.Duration) time.Duration { return least + rand.N(more+1) }
