@@ -2,20 +2,10 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
-	"errors"
-	"fmt"
-	"io"
-	"net"
-	"net/http"
-	"net/url"
-	"os"
-	"strings"
+	"os/signal"
+	"syscall"
 
-	"github.com/sluice-qos/sluice/internal/admin"
-	"github.com/sluice-qos/sluice/internal/listen"
-	"github.com/sluice-qos/sluice/internal/terminal"
+	"github.com/sluice-qos/sluice/internal/apiclient"
 )
 
 // Access are the flags of commands that ask an admin API, beside --admin.
@@ -24,89 +14,16 @@ type Access struct {
 	AdminCA        string `name:"admin-ca" help:"File with the certificates to trust instead of the system's, of an https://HOST:PORT in --admin." placeholder:"FILE" complete:"file" env:"SLUICE_ADMIN_CA"`
 }
 
-// baseURL returns the address of an admin API, host:port, http:// or https:// before
-// it, as a URL without a path.
-func baseURL(address string) (string, error) {
-	scheme, host, ok := strings.Cut(strings.TrimSuffix(address, "/"), "://")
-	if !ok {
-		scheme, host = "http", address
-	}
-	u, err := url.Parse(scheme + "://" + host)
-	if err == nil {
-		_, _, err = net.SplitHostPort(host)
-	}
-	if err != nil || u.Host != host || scheme != "http" && scheme != "https" {
-		return "", fmt.Errorf("address %q: want host:port or https://host:port: %s", address, adminHint)
-	}
-	return u.String(), nil
+func (a Access) access() apiclient.Access {
+	return apiclient.Access{TokenFile: a.AdminTokenFile, CA: a.AdminCA}
 }
 
-// transport trusts whom the flags say. It uses no proxy.
-func (a Access) transport() (*http.Transport, error) {
-	t := &http.Transport{
-		MaxConnsPerHost: askAtOnce, MaxIdleConnsPerHost: askAtOnce,
-		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
-	}
-	if a.AdminCA == "" {
-		return t, nil
-	}
-	pem, err := os.ReadFile(a.AdminCA)
-	if err != nil {
-		return nil, fmt.Errorf("--admin-ca: %w", err)
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("--admin-ca: %s holds no certificate in PEM form", a.AdminCA)
-	}
-	t.TLSClientConfig.RootCAs = pool
-	return t, nil
+// client asks the admin API at an address.
+func (a Access) client(address string) (*apiclient.Client, error) {
+	return apiclient.New(address, a.access())
 }
 
-// request makes a request with the token, which is read anew: a command may run for
-// long. Nobody on the way gets to see a token.
-func (a *client) request(ctx context.Context, method, path string, body io.Reader) (*http.Request, error) {
-	req, err := http.NewRequestWithContext(ctx, method, a.base+path, body)
-	if err != nil {
-		return nil, fmt.Errorf("address %q: want host:port or https://host:port: %s", a.address, adminHint)
-	}
-	if a.access.AdminTokenFile == "" {
-		return req, nil
-	}
-	if req.URL.Scheme != "https" && !listen.Loopback(req.URL.Hostname()) {
-		return nil, fmt.Errorf("a token is not sent to %s unencrypted: use https://%s with --admin", a.address, req.URL.Host)
-	}
-	token, err := admin.ReadToken(a.access.AdminTokenFile)
-	if err != nil {
-		return nil, fmt.Errorf("--admin-token-file: %w", err)
-	}
-	req.Header.Set("Authorization", "Bearer "+token)
-	return req, nil
-}
-
-// unauthorized says what to do about an answer 401.
-func (a *client) unauthorized() error {
-	if a.access.AdminTokenFile == "" {
-		return fmt.Errorf("%s wants a token: give one with --admin-token-file", a.address)
-	}
-	return fmt.Errorf("%s does not know the token of %s: give another one with --admin-token-file", a.address, a.access.AdminTokenFile)
-}
-
-// wrongScheme says what to do if one side speaks TLS and the other does not.
-func (a *client) wrongScheme(speaks string) error {
-	host := a.base[strings.Index(a.base, "://")+3:]
-	return fmt.Errorf("%s speaks %s: use %s://%s with --admin", host, strings.ToUpper(speaks), speaks, host)
-}
-
-// distrust says what to do about a certificate; it is nil if that is not what is
-// wrong.
-func (a *client) distrust(err error) error {
-	var bad *tls.CertificateVerificationError
-	var unknown x509.UnknownAuthorityError
-	switch {
-	case errors.As(err, &unknown):
-		return fmt.Errorf("%s has a certificate that nobody known signed: name its authority's with --admin-ca", a.address)
-	case errors.As(err, &bad):
-		return fmt.Errorf("%s: %s", a.address, terminal.Printable(bad.Err.Error()))
-	}
-	return nil
+// untilSignal ends with Ctrl-C, a service manager's signal, or the terminal's end.
+func untilSignal() (context.Context, context.CancelFunc) {
+	return signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 }

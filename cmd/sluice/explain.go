@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/api"
+	"github.com/sluice-qos/sluice/internal/apiclient"
 	"github.com/sluice-qos/sluice/internal/cli"
 	"github.com/sluice-qos/sluice/internal/terminal"
 	"github.com/sluice-qos/sluice/internal/terms"
@@ -53,7 +54,7 @@ func (e *explain) Validate() error {
 	case e.User != "" || e.Class != "" || e.Endpoint != "" || e.Admin != "":
 		return errors.New("--job goes with --worker alone: a job's user is its own")
 	case e.Worker == "":
-		return errors.New("--job: " + workerHint)
+		return errors.New("--job: " + apiclient.WorkerHint)
 	case e.Job < 0:
 		return fmt.Errorf("--job %d: want River's id of the job, a positive number", e.Job)
 	}

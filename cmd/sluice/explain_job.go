@@ -2,64 +2,27 @@ package main
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"net/http"
 	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
 
+	"github.com/sluice-qos/sluice/internal/apiclient"
 	"github.com/sluice-qos/sluice/internal/terminal"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 )
 
-const workerHint = "name the address of a worker's riverqos handler with --worker"
-
 // explainJob prints why a background job waits.
 func (e *explain) explainJob(out io.Writer) error {
-	why, err := e.askWorker()
+	why, err := apiclient.Job(context.Background(), e.Worker, e.Access.access(), e.Job)
 	if err != nil {
 		return err
 	}
 	return printWhy(out, why)
-}
-
-// askWorker asks a worker about the job.
-func (e *explain) askWorker() (why jobs.Why, err error) {
-	a, err := newAPI(e.Worker, e.Access)
-	if err != nil {
-		return why, errors.New(strings.ReplaceAll(err.Error(), adminHint, workerHint))
-	}
-	defer a.close()
-	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
-	defer cancel()
-	req, err := a.request(ctx, http.MethodGet, "/jobs/"+strconv.FormatInt(e.Job, 10), nil)
-	if err != nil {
-		return why, err
-	}
-	res, err := a.client.Do(req)
-	if err != nil {
-		return why, fmt.Errorf("ask %s: %s: %s", e.Worker, terminal.Printable(err.Error()), workerHint)
-	}
-	defer res.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
-	if err != nil {
-		return why, fmt.Errorf("ask %s: %s", e.Worker, terminal.Printable(err.Error()))
-	}
-	var told struct{ Error string }
-	err = json.Unmarshal(body, &told)
-	switch {
-	case res.StatusCode != http.StatusOK && err == nil && told.Error != "":
-		return why, fmt.Errorf("job %d: %s", e.Job, terminal.Name(told.Error))
-	case res.StatusCode != http.StatusOK || json.Unmarshal(body, &why) != nil || why.ID != e.Job:
-		return why, fmt.Errorf("what listens at %s does not know of jobs (it answers %s): %s", e.Worker, terminal.Name(res.Status), workerHint)
-	}
-	return why, nil
 }
 
 func printWhy(out io.Writer, why jobs.Why) error {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sluice-qos/sluice/internal/apiclient"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 )
 
@@ -59,9 +60,9 @@ It waits for a worker.
   attempts  0
 `, ""},
 		{"one that is gone", explain{Job: 9, Worker: address}, "", "sluice explain: job 9: \"no such job\"\n"},
-		{"somebody else", explain{Job: 10, Worker: address}, "", "sluice explain: what listens at " + address + " does not know of jobs (it answers \"200 OK\"): " + workerHint + "\n"},
-		{"no worker", explain{Job: 7}, "", "sluice explain: --job: " + workerHint + "\n"},
-		{"no address", explain{Job: 7, Worker: "x"}, "", `sluice explain: address "x": want host:port or https://host:port: ` + workerHint + "\n"},
+		{"somebody else", explain{Job: 10, Worker: address}, "", "sluice explain: what listens at " + address + " does not know of jobs (it answers \"200 OK\"): " + apiclient.WorkerHint + "\n"},
+		{"no worker", explain{Job: 7}, "", "sluice explain: --job: " + apiclient.WorkerHint + "\n"},
+		{"no address", explain{Job: 7, Worker: "x"}, "", `sluice explain: address "x": want host:port or https://host:port: ` + apiclient.WorkerHint + "\n"},
 		{"no id", explain{Job: -1, Worker: address}, "", "sluice explain: --job -1: want River's id of the job, a positive number\n"},
 		{"a user too", explain{Job: 7, Worker: address, User: "alice"}, "", "sluice explain: --job goes with --worker alone: a job's user is its own\n"},
 		{"nobody", explain{}, "", "sluice explain: name a user, or a background job with --job and --worker\n"},

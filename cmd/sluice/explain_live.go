@@ -18,12 +18,12 @@ import (
 
 // ask asks a running polygen about the user.
 func (e *explain) ask() (u api.User, err error) {
-	a, err := newAPI(e.Admin, e.Access)
+	a, err := e.client(e.Admin)
 	if err != nil {
 		return u, err
 	}
-	defer a.close()
-	return u, a.get(context.Background(), api.Path(e.User, e.Endpoint), &u)
+	defer a.Close()
+	return u, a.Get(context.Background(), api.Path(e.User, e.Endpoint), &u)
 }
 
 // live prints what a polygen knows of the user. The version is that of the file that the

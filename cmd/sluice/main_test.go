@@ -11,6 +11,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/sluice-qos/sluice/internal/api/apitest"
 	"github.com/sluice-qos/sluice/internal/proctest"
 )
 
@@ -36,7 +37,7 @@ func TestScripts(t *testing.T) {
 				return err
 			}
 			e.Defer(func() { taken.Close() })
-			api := serve(cluster())
+			api := apitest.Serve(apitest.Cluster())
 			e.Defer(api.Close)
 			e.Setenv("API", api.Listener.Addr().String()) // of a polygen
 			e.Setenv("TAKEN", taken.Addr().String())      // an address that somebody listens on

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -78,29 +77,29 @@ func (o *override) do(stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	a, err := newAPI(o.Admin, o.Access)
+	a, err := o.client(o.Admin)
 	if err != nil {
 		return err
 	}
-	defer a.close()
-	ctx, path := context.Background(), handPath("/api/v1/overrides/", o.User, "", o.Endpoint)
+	defer a.Close()
+	ctx, path := context.Background(), api.OverridePath(o.User, o.Endpoint)
 	switch {
 	case o.List:
 		var all api.Overrides
-		if err := a.get(ctx, "/api/v1/overrides", &all); err != nil {
+		if err := a.Get(ctx, "/api/v1/overrides", &all); err != nil {
 			return err
 		}
 		return listOverrides(stdout, all)
 	case o.Remove:
 		var gone api.Override
-		if err := a.send(ctx, http.MethodDelete, path, map[string]any{"reason": o.Reason}, &gone); err != nil {
+		if err := a.Send(ctx, http.MethodDelete, path, map[string]any{"reason": o.Reason}, &gone); err != nil {
 			return err
 		}
 		_, err = fmt.Fprintf(stdout, "%s has the limits of the limit file again; the override said %s: %s\n", userAt(gone.Name), brief(gone.Limits), terminal.Name(gone.Reason))
 		return err
 	}
 	var set api.Override
-	if err := a.send(ctx, http.MethodPut, path, map[string]any{"for": o.For.String(), "reason": o.Reason, "limits": limits}, &set); err != nil {
+	if err := a.Send(ctx, http.MethodPut, path, map[string]any{"for": o.For.String(), "reason": o.Reason, "limits": limits}, &set); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(stdout, "%s has %s until %s\n", userAt(set.Name), brief(set.Limits), set.Until.Format(time.RFC3339))
@@ -202,23 +201,6 @@ func limitsOf(words []string) (map[string]any, error) {
 	return limits, nil
 }
 
-// handPath is the path of a user below another path: by name, or by the hash that is
-// shown of a user whose name is not known.
-func handPath(before, user, after, endpoint string) string {
-	path := before + strings.ReplaceAll(url.PathEscape(user), ".", "%2E") + after
-	q := url.Values{}
-	if endpoint != "" {
-		q.Set("endpoint", endpoint)
-	}
-	if isHash(user) {
-		q.Set("by", "key")
-	}
-	if len(q) > 0 {
-		path += "?" + q.Encode()
-	}
-	return path
-}
-
 type unblock struct {
 	User     string `arg:"" help:"The user, named as in the limit file, or ~HASH as sluice top shows them."`
 	Reason   string `required:"" help:"Why: one line for those who wonder later." placeholder:"TEXT"`
@@ -238,14 +220,14 @@ func (u *unblock) run(stdout, stderr io.Writer) int {
 }
 
 func (u *unblock) do(stdout io.Writer) error {
-	a, err := newAPI(u.Admin, u.Access)
+	a, err := u.client(u.Admin)
 	if err != nil {
 		return err
 	}
-	defer a.close()
+	defer a.Close()
 	var out api.Unblocked
-	path := handPath("/api/v1/users/", u.User, "/unblock", u.Endpoint)
-	if err := a.send(context.Background(), http.MethodPost, path, map[string]any{"reason": u.Reason}, &out); err != nil {
+	path := api.UnblockPath(u.User, u.Endpoint)
+	if err := a.Send(context.Background(), http.MethodPost, path, map[string]any{"reason": u.Reason}, &out); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(stdout, "%s: unblocked: %s\n", userAt(out.Name), terminal.Printable(out.Note))

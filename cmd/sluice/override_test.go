@@ -1,54 +1,20 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-qos/sluice/internal/api"
+	"github.com/sluice-qos/sluice/internal/api/apitest"
 	"github.com/sluice-qos/sluice/internal/proctest"
 )
-
-// By hand: what is set for alice is kept as it is told, and nobody else may be touched.
-
-func (f *fixed) Overrides() api.Overrides {
-	return api.Overrides{From: f.users.From, Capacity: 1000, Overrides: []api.ByHand{
-		{Name: api.Name{User: "alice", Endpoint: "up"}, Limits: json.RawMessage(`{"requests":{"GET":{"minute":9,"second":7}},"concurrent":50}`), Reason: "launch day", By: "ops from 127.0.0.1", Until: noon.Add(time.Hour)},
-		{Name: api.Name{User: evil[0]}, Limits: json.RawMessage(`"gold"`), Reason: evil[2], By: evil[3], Until: noon, Problem: evil[0]},
-	}}
-}
-
-func (f *fixed) Override(_ context.Context, a api.Act) (api.Override, error) {
-	if a.User != "alice" {
-		return api.Override{}, fmt.Errorf("limits: no for %s", a.Limits)
-	}
-	return api.Override{From: f.users.From, ByHand: api.ByHand{Name: api.Name{User: a.User, Endpoint: a.Endpoint}, Limits: a.Limits, Reason: a.Reason, Until: noon.Add(a.For)}}, nil
-}
-
-func (f *fixed) RemoveOverride(_ context.Context, a api.Act) (api.Override, error) {
-	if a.User != "alice" {
-		return api.Override{}, api.ErrNoOverride
-	}
-	return api.Override{From: f.users.From, ByHand: api.ByHand{Name: api.Name{User: a.User, Endpoint: a.Endpoint}, Limits: json.RawMessage(`"pro"`), Reason: "launch"}}, nil
-}
-
-func (f *fixed) Unblock(_ context.Context, a api.Act) (api.Unblocked, error) {
-	if a.User != "alice" {
-		return api.Unblocked{}, fmt.Errorf("%w: gone", api.ErrUnavailable)
-	}
-	return api.Unblocked{From: f.users.From, Name: api.Name{User: a.User, Endpoint: a.Endpoint}, Sent: true, Note: "because " + a.Reason}, nil
-}
-
-func (f *fixed) Refuse(api.Act, error) {}
 
 func TestLimitsOf(t *testing.T) {
 	for _, tt := range []struct{ name, words, want string }{
@@ -90,13 +56,13 @@ func TestLimitsOf(t *testing.T) {
 
 // What the other side says is printed so that a terminal bears it.
 func TestOverrideListIsPrintable(t *testing.T) {
-	s := serve(cluster())
+	s := apitest.Serve(apitest.Cluster())
 	defer s.Close()
 	var out, errs strings.Builder
 	if code := run([]string{"override", "--list", "--admin", s.Listener.Addr().String()}, &out, &errs); code != 0 {
 		t.Fatalf("it ended with %d: %s", code, &errs)
 	}
-	if err := printableOnly(out.String()); err != nil {
+	if err := apitest.PrintableOnly(out.String()); err != nil {
 		t.Errorf("%v in %s", err, &out)
 	}
 }
@@ -170,18 +136,4 @@ func TestOverrideUp(t *testing.T) {
 	})
 	eventually("bob is refused again", func(n int) bool { return n > 0 })
 	says(func(out string) bool { return strings.HasPrefix(out, "bob: unblocked: ") }, "unblock", "bob", "--reason", "a test")
-}
-
-// Whatever the user is called, the path is that user's.
-func TestHandPath(t *testing.T) {
-	for _, user := range []string{"alice", "a/b", "..", ".", "a b?c#d%", "\xff", "unblock", "/"} {
-		u, err := url.Parse(handPath("/api/v1/users/", user, "/unblock", "up"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		middle := strings.TrimSuffix(strings.TrimPrefix(u.EscapedPath(), "/api/v1/users/"), "/unblock")
-		if got, err := url.PathUnescape(middle); err != nil || got != user || strings.Contains(middle, "/") || u.Query().Get("endpoint") != "up" {
-			t.Errorf("handPath(%q) = %s", user, u)
-		}
-	}
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-qos/sluice/internal/api"
+	"github.com/sluice-qos/sluice/internal/apiclient"
 	"github.com/sluice-qos/sluice/internal/cli"
 	"github.com/sluice-qos/sluice/internal/terminal"
 )
@@ -79,11 +80,11 @@ func (t *top) run(stdout, stderr io.Writer) int {
 	defer redrawing.Wait()
 	ctx, stop := untilSignal()
 	defer stop()
-	a, err := newAPI(t.Admin, t.Access)
+	a, err := t.client(t.Admin)
 	if err != nil {
 		return cli.Exit(stderr, "sluice top", err)
 	}
-	defer a.close()
+	defer a.Close()
 	var d display = &tables{w: stdout, errs: stderr, json: t.JSON}
 	switch f, ok := stdout.(*os.File); {
 	case !ok || !terminal.Is(f) || t.JSON:
@@ -125,7 +126,7 @@ func (t *top) follow(ctx context.Context, ask func(context.Context) (*picture, e
 		if ctx.Err() == nil && (err != nil || t.Once) {
 			return err
 		}
-		if !pause(ctx, t.Interval) {
+		if !apiclient.Pause(ctx, t.Interval) {
 			if last.IsZero() {
 				return nil
 			}
@@ -156,10 +157,10 @@ type nearest struct {
 }
 
 // look asks for the users with most, and then about each.
-func look(ctx context.Context, a *client, by api.Sort, n int) (*picture, error) {
+func look(ctx context.Context, a *apiclient.Client, by api.Sort, n int) (*picture, error) {
 	var p picture
 	query := url.Values{"sort": {string(by)}, "n": {fmt.Sprint(n)}}
-	if err := a.get(ctx, "/api/v1/users?"+query.Encode(), &p.Users); err != nil {
+	if err := a.Get(ctx, "/api/v1/users?"+query.Encode(), &p.Users); err != nil {
 		return nil, err
 	}
 	users := p.Users.Users[:min(n, len(p.Users.Users))]
@@ -167,7 +168,7 @@ func look(ctx context.Context, a *client, by api.Sort, n int) (*picture, error) 
 	errs := make([]error, len(users))
 	next := make(chan int)
 	var all sync.WaitGroup
-	for range askAtOnce {
+	for range apiclient.AtOnce {
 		all.Go(func() {
 			for i := range next {
 				p.Ranked[i].Summary = users[i]
@@ -190,16 +191,16 @@ func look(ctx context.Context, a *client, by api.Sort, n int) (*picture, error) 
 
 // askNearest asks about a user by key, even if the list has the name: for a name polygen
 // would read the limit file to tell where each limit is from.
-func askNearest(ctx context.Context, a *client, href string) (*nearest, error) {
+func askNearest(ctx context.Context, a *apiclient.Client, href string) (*nearest, error) {
 	u, err := url.Parse(href)
 	if err != nil || !strings.HasPrefix(href, "/api/v1/users/") {
-		return nil, fmt.Errorf("what listens at %s is no polygen (a user is at %s): %s", a.address, terminal.Name(href), adminHint)
+		return nil, a.NotPolygen("a user is at " + terminal.Name(href))
 	}
 	q := u.Query()
 	q.Set("by", "key")
 	u.RawQuery = q.Encode()
 	var user api.User
-	if err := a.get(ctx, u.RequestURI(), &user); err != nil {
+	if err := a.Get(ctx, u.RequestURI(), &user); err != nil {
 		return nil, err
 	}
 	return nearestOf(user), nil
@@ -233,11 +234,11 @@ type tables struct {
 	w, errs io.Writer
 	json    bool
 	people  bool
-	outage  outage
+	outage  apiclient.Outage
 }
 
 func (t *tables) show(p *picture) error {
-	t.outage.ended(t.errs, "sluice top", time.Now())
+	t.outage.Ended(t.errs, "sluice top", time.Now())
 	if t.json {
 		return terminal.WriteJSON(t.w, p)
 	}
@@ -250,7 +251,7 @@ func (t *tables) show(p *picture) error {
 }
 
 func (t *tables) lost(last time.Time, why error) error {
-	t.outage.began(t.errs, "sluice top", last, why)
+	t.outage.Began(t.errs, "sluice top", last, why)
 	return nil
 }
 

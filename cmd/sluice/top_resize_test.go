@@ -7,13 +7,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sluice-qos/sluice/internal/api/apitest"
 	"github.com/sluice-qos/sluice/internal/proctest"
 )
 
 // The list fits into a terminal that has become smaller before there is another list.
 func TestTopIsResized(t *testing.T) {
 	t.Parallel()
-	polygen := serve(cluster())
+	polygen := apitest.Serve(apitest.Cluster())
 	defer polygen.Close()
 	term := inTerminal(t, unix.Winsize{Row: 30, Col: 200}, "top", "--admin", polygen.Listener.Addr().String(), "--interval", "1h")
 	term.await(t, "polygen one, leading", "~AB")

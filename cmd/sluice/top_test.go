@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sluice-qos/sluice/internal/api"
+	"github.com/sluice-qos/sluice/internal/api/apitest"
 	"github.com/sluice-qos/sluice/internal/proctest"
 )
 
@@ -60,9 +61,9 @@ func TestNearest(t *testing.T) {
 
 // The list for people: units, and no sign of a comment.
 func TestTopForPeople(t *testing.T) {
-	p := &picture{Users: cluster().users, Ranked: []ranked{{Summary: cluster().users.Users[0], Nearest: &nearest{"GET", "enforce", 80, 100, 0.8}}}}
+	p := &picture{Users: apitest.Cluster().List, Ranked: []ranked{{Summary: apitest.Cluster().List.Users[0], Nearest: &nearest{"GET", "enforce", 80, 100, 0.8}}}}
 	p.Sort, p.Leading, p.Dropped = api.ByRate, false, 3
-	p.Ranked[0].Seen = noon.Add(-200 * time.Second)
+	p.Ranked[0].Seen = apitest.Noon.Add(-200 * time.Second)
 	want := `2026-11-20T12:00:00Z  polygen one, following, limits version 0123456789ab, users seen: 12 (forgotten, because there were too many: 3), by rate
 user   tier  state  rate/s  in progress      down    up  nearest  used   seen
 alice  pro   ok       80.0            3  1.5MiB/s  0B/s  GET       80%  3m20s`
@@ -73,9 +74,9 @@ alice  pro   ok       80.0            3  1.5MiB/s  0B/s  GET       80%  3m20s`
 
 // A screen is drawn over the one before, and never is larger than the terminal.
 func TestScreen(t *testing.T) {
-	p := &picture{Users: api.Users{From: api.From{Polygen: "one", Version: "v", Time: noon}, Sort: api.ByUp}}
+	p := &picture{Users: api.Users{From: api.From{Polygen: "one", Version: "v", Time: apitest.Noon}, Sort: api.ByUp}}
 	for _, name := range []string{"a", "a-long-name-of-somebody", "日本語日本語日本語", "d"} {
-		p.Ranked = append(p.Ranked, ranked{Summary: api.Summary{Name: api.Name{User: name}, Tier: "t", State: api.OK, Seen: noon}})
+		p.Ranked = append(p.Ranked, ranked{Summary: api.Summary{Name: api.Name{User: name}, Tier: "t", State: api.OK, Seen: apitest.Noon}})
 	}
 	columns, rows := 70, 6
 	var out bytes.Buffer
@@ -100,7 +101,7 @@ func TestScreen(t *testing.T) {
 	drawn("the same again", nil, small)
 	rows = 3
 	const lost = "\x1b[H\x1b[K2026-11-20T12:00:00…\n\x1b[Kno answer since 202…\n\x1b[J"
-	if err := s.lost(noon, errors.New("nothing listens")); err != nil || !strings.HasPrefix(out.String(), lost) {
+	if err := s.lost(apitest.Noon, errors.New("nothing listens")); err != nil || !strings.HasPrefix(out.String(), lost) {
 		t.Errorf("while polygen is away: %v, %q, want the time and since when", err, &out)
 	}
 	out.Reset()
@@ -150,7 +151,7 @@ func TestLiveAsksSomethingElse(t *testing.T) {
 				if tt.status != 0 {
 					want += "\n"
 				}
-				if code != 1 || out.Len() > 0 || !strings.HasPrefix(errs.String(), want) || printableOnly(errs.String()) != nil {
+				if code != 1 || out.Len() > 0 || !strings.HasPrefix(errs.String(), want) || apitest.PrintableOnly(errs.String()) != nil {
 					t.Errorf("it ended with %d, printed %q and %q, want 1 and %q", code, &out, &errs, want)
 				}
 				if tt.status != 0 && errs.String() != want {
@@ -163,9 +164,9 @@ func TestLiveAsksSomethingElse(t *testing.T) {
 
 // A list may not lead the question about a user elsewhere.
 func TestTopAsksOnlyAboutUsers(t *testing.T) {
-	f := cluster()
-	f.users.Users[2].Href = "/api/v1/instances#\u009b"
-	server := serve(f)
+	f := apitest.Cluster()
+	f.List.Users[2].Href = "/api/v1/instances#\u009b"
+	server := apitest.Serve(f)
 	defer server.Close()
 	var out, errs bytes.Buffer
 	code := run([]string{"top", "--once", "--admin", server.Listener.Addr().String()}, &out, &errs)
@@ -180,7 +181,7 @@ func TestTopOutageInAPipe(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		gone, asked := errors.New("nothing listens"), 0
 		answers := []error{nil, nil, gone, gone, nil, gone, nil}
-		p := &picture{Users: cluster().users}
+		p := &picture{Users: apitest.Cluster().List}
 		ask := func(context.Context) (*picture, error) {
 			asked++
 			if asked > len(answers) {
@@ -304,7 +305,7 @@ func TestTopInATerminal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	polygen := httptest.NewUnstartedServer(handle(cluster()))
+	polygen := httptest.NewUnstartedServer(apitest.Handler(apitest.Cluster()))
 	polygen.Listener.Close()
 	polygen.Listener = l
 	polygen.Start()
@@ -313,10 +314,10 @@ func TestTopInATerminal(t *testing.T) {
 	term := inTerminal(t, unix.Winsize{Row: 30, Col: 200}, "top", "--admin", addr, "--interval", "100ms")
 	got := term.await(t, "polygen one, leading", `"carol\x20d"@uploads  free   throttled`, "1.5MiB/s")
 	text := strings.NewReplacer("\x1b[K", "", "\r\n", "\n", "\x1b[J", "").Replace(got)
-	if err := printableOnly(text); err != nil {
+	if err := apitest.PrintableOnly(text); err != nil {
 		t.Error(err)
 	}
-	if n := strings.Count(text, "\n"); n != 2+len(cluster().users.Users) {
+	if n := strings.Count(text, "\n"); n != 2+len(apitest.Cluster().List.Users) {
 		t.Errorf("the screen has %d lines, want two and one for each user:\n%s", n, text)
 	}
 
@@ -335,9 +336,9 @@ func TestTopInATerminal(t *testing.T) {
 		l, err = net.Listen("tcp", addr)
 		return err
 	})
-	f := cluster()
-	f.users.Polygen = "another"
-	again := httptest.NewUnstartedServer(handle(f))
+	f := apitest.Cluster()
+	f.List.Polygen = "another"
+	again := httptest.NewUnstartedServer(apitest.Handler(f))
 	again.Listener.Close()
 	again.Listener = l
 	again.Start()

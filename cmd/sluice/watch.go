@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
 	"fmt"
 	"io"
 	"slices"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/api"
+	"github.com/sluice-qos/sluice/internal/apiclient"
 	"github.com/sluice-qos/sluice/internal/cli"
 	"github.com/sluice-qos/sluice/internal/terminal"
 	"github.com/sluice-qos/sluice/internal/terms"
@@ -57,30 +57,15 @@ func (w *watch) Validate() error { return validInterval(w.Interval) }
 func (w *watch) run(stdout, stderr io.Writer) int {
 	ctx, stop := untilSignal()
 	defer stop()
-	a, err := newAPI(w.Admin, w.Access)
+	a, err := w.client(w.Admin)
 	if err != nil {
 		return cli.Exit(stderr, "sluice watch", err)
 	}
-	defer a.close()
+	defer a.Close()
 	ask := func(ctx context.Context) (u api.User, err error) {
-		return u, a.get(ctx, watchPath(w.User, w.Endpoint), &u)
+		return u, a.Get(ctx, api.PathOfShown(w.User, w.Endpoint), &u)
 	}
 	return cli.Exit(stderr, "sluice watch", w.follow(ctx, ask, stdout, stderr))
-}
-
-// watchPath is the path of a user by name, or by the hash that is shown of a user whose
-// name is not known.
-func watchPath(user, endpoint string) string {
-	if isHash(user) {
-		return api.PathOfKey(user, endpoint)
-	}
-	return api.Path(user, endpoint)
-}
-
-// isHash reports whether this is how a user is shown whose name is not known.
-func isHash(user string) bool {
-	hash, ok := strings.CutPrefix(user, "~")
-	return ok && len(hash) == 2*sha256.Size && strings.Trim(hash, "0123456789ABCDEF") == ""
 }
 
 // follow prints until ctx ends. It asks more often than it prints if the interval is
@@ -88,7 +73,7 @@ func isHash(user string) bool {
 func (w *watch) follow(ctx context.Context, ask func(context.Context) (api.User, error), stdout, stderr io.Writer) error {
 	asks := int((w.Interval + maxWatchInterval - 1) / maxWatchInterval) // in an interval
 	var last time.Time                                                  // zero: there was no answer yet
-	var away outage
+	var away apiclient.Outage
 	var told story
 	for i := 0; ; i++ {
 		u, err := ask(ctx)
@@ -98,15 +83,15 @@ func (w *watch) follow(ctx context.Context, ask func(context.Context) (api.User,
 		case err != nil && last.IsZero():
 			return err
 		case err != nil:
-			away.began(stderr, "sluice watch", last, err)
+			away.Began(stderr, "sluice watch", last, err)
 		default:
 			last = time.Now()
-			away.ended(stderr, "sluice watch", last)
+			away.Ended(stderr, "sluice watch", last)
 			if err := w.print(stdout, u, &told, i%asks == 0); err != nil {
 				return err
 			}
 		}
-		if !pause(ctx, w.Interval/time.Duration(asks)) {
+		if !apiclient.Pause(ctx, w.Interval/time.Duration(asks)) {
 			return nil
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-qos/sluice/internal/api"
+	"github.com/sluice-qos/sluice/internal/api/apitest"
 	"github.com/sluice-qos/sluice/internal/proctest"
 )
 
@@ -29,13 +30,13 @@ func TestStateLine(t *testing.T) {
 		user api.User
 		want string
 	}{
-		{"who is refused", cluster().bob, `2026-11-20T12:00:00.250Z throttled: GET until 12:00:01.000; ` +
+		{"who is refused", apitest.Cluster().Bob, `2026-11-20T12:00:00.250Z throttled: GET until 12:00:01.000; ` +
 			`GET 12/10 (last 10), */minute 12/500+7 (last 10) (dry-run), concurrent 5/5, down 1.5 MiB/s of 10 MiB/s; ` +
 			`one 3 of 4 slots, down 1.5 MiB/s of 8.0 MiB/s; "\x1b[31mred\a" 2 of 1 slots, up 9 B/s of none`},
-		{"who is blocked, and would be throttled", api.User{From: api.From{Time: noon}, State: api.Blocked, Seen: &noon,
-			Why: []api.Why{{Limit: "concurrent", Mode: "enforce"}, {Limit: "GET", Mode: "dry-run", Until: &noon}}},
+		{"who is blocked, and would be throttled", api.User{From: api.From{Time: apitest.Noon}, State: api.Blocked, Seen: &apitest.Noon,
+			Why: []api.Why{{Limit: "concurrent", Mode: "enforce"}, {Limit: "GET", Mode: "dry-run", Until: &apitest.Noon}}},
 			"2026-11-20T12:00:00.250Z blocked: concurrent until less is in progress, GET until 12:00:00.250 (dry-run); no limit"},
-		{"who was never heard of", api.User{From: api.From{Time: noon}, State: api.OK},
+		{"who was never heard of", api.User{From: api.From{Time: apitest.Noon}, State: api.OK},
 			"2026-11-20T12:00:00.250Z ok, nothing was heard of the user; no limit"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -49,7 +50,7 @@ func TestStateLine(t *testing.T) {
 // Each decision is told once, whichever polygen answers.
 func TestStory(t *testing.T) {
 	at := func(s int, kind api.Kind, count int) api.Decision {
-		return api.Decision{Time: noon.Add(time.Duration(s) * time.Second), Kind: kind, Limit: "l", Mode: "enforce", Count: count}
+		return api.Decision{Time: apitest.Noon.Add(time.Duration(s) * time.Second), Kind: kind, Limit: "l", Mode: "enforce", Count: count}
 	}
 	one := func(d ...api.Decision) api.User {
 		return api.User{From: api.From{Polygen: "one"}, State: api.OK, Decisions: d}
@@ -61,7 +62,7 @@ func TestStory(t *testing.T) {
 	why := raised
 	why.Why = []api.Why{{Limit: "GET", Mode: "dry-run"}}
 	same := why
-	same.Why = []api.Why{{Limit: "GET", Mode: "dry-run", Since: noon, Until: &noon}}
+	same.Why = []api.Why{{Limit: "GET", Mode: "dry-run", Since: apitest.Noon, Until: &apitest.Noon}}
 	same.InProgress = 3
 	var s story
 	for _, step := range []struct {
@@ -130,8 +131,8 @@ func TestWatchLines(t *testing.T) {
 
 // JSON is one object a line, and nothing that a terminal would obey.
 func TestWatchJSON(t *testing.T) {
-	u := cluster().bob
-	u.User = evil[2]
+	u := apitest.Cluster().Bob
+	u.User = apitest.Evil[2]
 	var told story
 	told.next(api.User{From: u.From})
 	var out bytes.Buffer
@@ -149,7 +150,7 @@ func TestWatchJSON(t *testing.T) {
 	if diff := cmp.Diff(u, got); diff != "" {
 		t.Errorf("the answer (-want +got):\n%s", diff)
 	}
-	if err := printableOnly(out.String()); err != nil {
+	if err := apitest.PrintableOnly(out.String()); err != nil {
 		t.Error(err)
 	}
 }
@@ -157,7 +158,7 @@ func TestWatchJSON(t *testing.T) {
 // The command for real: a user with an odd name, until Ctrl-C.
 func TestWatchEndsWithCtrlC(t *testing.T) {
 	t.Parallel()
-	server := serve(cluster())
+	server := apitest.Serve(apitest.Cluster())
 	defer server.Close()
 	w := startWatch(t, "a/b c", "--admin", server.Listener.Addr().String())
 	w.await(t, "a line", func(line string) bool {
@@ -283,22 +284,4 @@ func TestTopAndWatchUp(t *testing.T) {
 		return strings.Contains(line, filepath.Join(filepath.Dir(u.tmp), "limits.yaml"))
 	})
 	w.interrupt(t)
-}
-
-func TestWatchPath(t *testing.T) {
-	hash := strings.Repeat("0A", 32)
-	for _, tt := range []struct{ user, endpoint, want string }{
-		{"alice", "", "/api/v1/users/alice"},
-		{"alice", "api", "/api/v1/users/alice?endpoint=api"},
-		{"~" + hash, "", "/api/v1/users/~" + hash + "?by=key"},
-		{"~" + hash, "api", "/api/v1/users/~" + hash + "?by=key&endpoint=api"},
-		{hash, "", "/api/v1/users/" + hash},
-		{"~" + hash[1:], "", "/api/v1/users/~" + hash[1:]},
-		{"~" + strings.ToLower(hash), "", "/api/v1/users/~" + strings.ToLower(hash)},
-		{"~", "", "/api/v1/users/~"},
-	} {
-		if got := watchPath(tt.user, tt.endpoint); got != tt.want {
-			t.Errorf("watchPath(%q, %q) = %s, want %s", tt.user, tt.endpoint, got, tt.want)
-		}
-	}
 }

@@ -4,8 +4,6 @@
 package api
 
 import (
-	"net/url"
-	"strings"
 	"time"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -239,34 +237,12 @@ const (
 	ByActive     Sort = "active" // of unknown users: reported most often
 )
 
-// Path is the path of a user given by name, which may be of any bytes.
-func Path(user, endpoint string) string { return path(user, endpoint, "") }
-
-// PathOfKey is the path of a user given by key.
-func PathOfKey(key, endpoint string) string { return path(key, endpoint, "key") }
-
-func path(user, endpoint, by string) string {
-	q := url.Values{}
-	if by != "" {
-		q.Set("by", by)
-	}
-	if endpoint != "" {
-		q.Set("endpoint", endpoint)
-	}
-	// Dots are escaped lest "." and ".." be taken for steps of the path.
-	p := "/api/v1/users/" + strings.ReplaceAll(url.PathEscape(user), ".", "%2E")
-	if len(q) > 0 {
-		p += "?" + q.Encode()
-	}
-	return p
-}
-
 // NameOfKey is the user of a wire key.
 func NameOfKey(key string) Name {
 	endpoint, user := limits.SplitEndpoint(key)
-	by := ""
+	href := Path(user, endpoint)
 	if limits.Key(user) != user { // a hash is no name
-		by = "key"
+		href = PathOfKey(user, endpoint)
 	}
-	return Name{User: user, Endpoint: endpoint, Href: path(user, endpoint, by)}
+	return Name{User: user, Endpoint: endpoint, Href: href}
 }

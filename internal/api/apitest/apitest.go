@@ -1,4 +1,5 @@
-package main
+// Package apitest has a polygen that always answers the same, for tests of those who ask.
+package apitest
 
 import (
 	"fmt"
@@ -14,51 +15,51 @@ import (
 	"github.com/sluice-qos/sluice/internal/terminal"
 )
 
-// fixed is a polygen that always answers the same. Lists ask it by keys alone.
-type fixed struct {
+// Fixed is a polygen that always answers the same. Lists ask it by keys alone.
+type Fixed struct {
 	admin.API
-	users api.Users
-	keys  map[string]api.User // by key and endpoint
-	bob   api.User            // the answer for every name
+	List api.Users
+	keys map[string]api.User // by key and endpoint
+	Bob  api.User            // the answer for every name
 }
 
-func (f *fixed) Users(by api.Sort, n int) api.Users {
-	u := f.users
+func (f *Fixed) Users(by api.Sort, n int) api.Users {
+	u := f.List
 	u.Sort, u.Users = by, u.Users[:min(n, len(u.Users))]
 	return u
 }
 
-func (f *fixed) UserOfKey(key, endpoint string) api.User {
+func (f *Fixed) UserOfKey(key, endpoint string) api.User {
 	u := f.keys[key+"@"+endpoint]
-	u.From = f.users.From
+	u.From = f.List.From
 	return u
 }
 
-func (f *fixed) User(name, endpoint string) api.User {
-	u := f.bob
+func (f *Fixed) User(name, endpoint string) api.User {
+	u := f.Bob
 	u.Name = api.Name{User: name, Endpoint: endpoint, Href: api.Path(name, endpoint)}
 	return u
 }
 
-// serve serves an API until the server is closed.
-func serve(api admin.API) *httptest.Server { return httptest.NewServer(handle(api)) }
+// Serve serves an API until the server is closed.
+func Serve(api admin.API) *httptest.Server { return httptest.NewServer(Handler(api)) }
 
-func handle(api admin.API) http.Handler {
+func Handler(api admin.API) http.Handler {
 	hand, _ := api.(admin.Hand)
 	return admin.Handler(admin.Options{Gatherer: prometheus.NewRegistry(), API: api, Hand: hand})
 }
 
-var noon = time.Date(2026, 11, 20, 12, 0, 0, 250e6, time.UTC)
+var Noon = time.Date(2026, 11, 20, 12, 0, 0, 250e6, time.UTC)
 
-// evil are names that a terminal must not get: an escape sequence, a byte that is no
+// Evil are names that a terminal must not get: an escape sequence, a byte that is no
 // UTF-8, a control character beyond ASCII, and one that turns the direction of text.
-var evil = []string{"\x1b[31mred\x07", "\xff\xfe", "\u009b2J", "\u202egnp"}
+var Evil = []string{"\x1b[31mred\x07", "\xff\xfe", "\u009b2J", "\u202egnp"}
 
-// cluster is what the fixed polygen knows.
-func cluster() *fixed {
-	ago := func(d time.Duration) time.Time { return noon.Add(-d) }
-	until, last := noon.Add(750*time.Millisecond), func(n int64) *int64 { return &n }
-	f := &fixed{keys: map[string]api.User{
+// Cluster is what the fixed polygen knows.
+func Cluster() *Fixed {
+	ago := func(d time.Duration) time.Time { return Noon.Add(-d) }
+	until, last := Noon.Add(750*time.Millisecond), func(n int64) *int64 { return &n }
+	f := &Fixed{keys: map[string]api.User{
 		"alice@": {Limits: []api.Limit{{Name: "GET", Max: 100, Window: 1, Mode: "enforce", Used: 5, Last: last(80)},
 			{Name: "GET/hour", Max: 1000, Window: 3600, Mode: "enforce", Used: 700, Last: last(999)}}},
 		"carol d@uploads": {Why: []api.Why{{Limit: "PUT", Mode: "enforce", Until: &until}}, Limits: []api.Limit{
@@ -67,34 +68,34 @@ func cluster() *fixed {
 	}}
 	add := func(name, endpoint string, s api.Summary) {
 		s.Name = api.Name{User: name, Endpoint: endpoint, Href: api.Path(name, endpoint)}
-		f.users.Users = append(f.users.Users, s)
+		f.List.Users = append(f.List.Users, s)
 	}
 	add("alice", "", api.Summary{Tier: "pro", Known: true, State: api.OK, Rate: 80, InProgress: 3, Down: 3 << 19, Seen: ago(300 * time.Millisecond)})
 	add("carol d", "uploads", api.Summary{Tier: "free", State: api.Throttled, Rate: 4.25, Up: 12, Seen: ago(0)})
 	add("~AB", "", api.Summary{Tier: "free", State: api.Blocked, InProgress: 7, Seen: ago(200 * time.Second)})
-	add("#root", "", api.Summary{Tier: "staff", State: api.OK, Seen: noon.Add(time.Second)})
-	for _, name := range evil {
+	add("#root", "", api.Summary{Tier: "staff", State: api.OK, Seen: Noon.Add(time.Second)})
+	for _, name := range Evil {
 		add(name, "", api.Summary{Tier: "free", State: api.OK, Seen: ago(0)})
 	}
-	f.users.From = api.From{Polygen: "one", Leading: true, Version: "0123456789ab", Time: noon}
-	f.users.Seen = 12
-	f.bob = api.User{
-		From: f.users.From, State: api.Throttled, Seen: &noon, InProgress: 5,
-		Why: []api.Why{{Limit: "GET", Reason: api.RequestRate, Mode: "enforce", Since: noon, Until: &until}},
+	f.List.From = api.From{Polygen: "one", Leading: true, Version: "0123456789ab", Time: Noon}
+	f.List.Seen = 12
+	f.Bob = api.User{
+		From: f.List.From, State: api.Throttled, Seen: &Noon, InProgress: 5,
+		Why: []api.Why{{Limit: "GET", Reason: api.RequestRate, Mode: "enforce", Since: Noon, Until: &until}},
 		Limits: []api.Limit{{Name: "GET", Max: 10, Window: 1, Mode: "enforce", Used: 12, Last: last(10)},
 			{Name: "*/minute", Max: 500, Window: 60, Burst: 7, Mode: "dry-run", Used: 12, Last: last(10)},
 			{Name: "concurrent", Max: 5, Mode: "enforce", Used: 5},
 			{Name: "bandwidth.down", Max: 10 << 20, Mode: "enforce", Used: 3 << 19}},
-		Instances: []api.Place{{Instance: "one", InProgress: 3, Slots: 4, Down: 3 << 19, DownShare: 8 << 20}, {Instance: evil[0], InProgress: 2, Slots: 1, Up: 9}},
-		Decisions: []api.Decision{{Time: noon, Kind: api.Throttle, Limit: "GET", Reason: api.RequestRate, Mode: "enforce"}},
+		Instances: []api.Place{{Instance: "one", InProgress: 3, Slots: 4, Down: 3 << 19, DownShare: 8 << 20}, {Instance: Evil[0], InProgress: 2, Slots: 1, Up: 9}},
+		Decisions: []api.Decision{{Time: Noon, Kind: api.Throttle, Limit: "GET", Reason: api.RequestRate, Mode: "enforce"}},
 		Endpoints: []string{},
 	}
 	return f
 }
 
-// printableOnly is what is wrong with a text that a terminal gets: nothing, or what
+// PrintableOnly is what is wrong with a text that a terminal gets: nothing, or what
 // it might obey.
-func printableOnly(s string) error {
+func PrintableOnly(s string) error {
 	for line := range strings.Lines(s) {
 		line = strings.TrimSuffix(line, "\n")
 		if clean := terminal.Printable(line); clean != line {

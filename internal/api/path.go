@@ -1,0 +1,62 @@
+package api
+
+import (
+	"crypto/sha256"
+	"net/url"
+	"strings"
+)
+
+// PathOfShown is the path of a user by name, or by the hash that is shown of a user whose
+// name is not known.
+func PathOfShown(user, endpoint string) string {
+	return pathOfShown(userPath, user, "", endpoint)
+}
+
+// isHash reports whether this is how a user is shown whose name is not known.
+func isHash(user string) bool {
+	hash, ok := strings.CutPrefix(user, "~")
+	return ok && len(hash) == 2*sha256.Size && strings.Trim(hash, "0123456789ABCDEF") == ""
+}
+
+// OverridePath is the path of a user's override by hand. The user is given as for PathOfShown.
+func OverridePath(user, endpoint string) string {
+	return pathOfShown("/api/v1/overrides/", user, "", endpoint)
+}
+
+// UnblockPath is the path that lets a user in. The user is given as for PathOfShown.
+func UnblockPath(user, endpoint string) string {
+	return pathOfShown(userPath, user, "/unblock", endpoint)
+}
+
+// Path is the path of a user given by name, which may be of any bytes.
+func Path(user, endpoint string) string { return path(userPath, user, "", endpoint, "") }
+
+// PathOfKey is the path of a user given by key.
+func PathOfKey(key, endpoint string) string { return path(userPath, key, "", endpoint, "key") }
+
+const userPath = "/api/v1/users/"
+
+func pathOfShown(before, user, after, endpoint string) string {
+	by := ""
+	if isHash(user) {
+		by = "key"
+	}
+	return path(before, user, after, endpoint, by)
+}
+
+// path is the path of a user below another path.
+func path(before, user, after, endpoint, by string) string {
+	q := url.Values{}
+	if by != "" {
+		q.Set("by", by)
+	}
+	if endpoint != "" {
+		q.Set("endpoint", endpoint)
+	}
+	// Dots are escaped lest "." and ".." be taken for steps of the path.
+	p := before + strings.ReplaceAll(url.PathEscape(user), ".", "%2E") + after
+	if len(q) > 0 {
+		p += "?" + q.Encode()
+	}
+	return p
+}
