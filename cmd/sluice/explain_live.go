@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/api"
+	"github.com/sluice-qos/sluice/internal/apiclient"
 	"github.com/sluice-qos/sluice/internal/terminal"
 	"github.com/sluice-qos/sluice/internal/terms"
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -30,7 +31,7 @@ func (e *explain) ask() (u api.User, err error) {
 // user's limits were read from.
 func (e *explain) live(out io.Writer, u api.User, version string) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "\npolygen %s at %s, %s, limits version %s\n", terminal.Name(u.Polygen), e.Admin, role(u.From), terminal.Name(u.Version))
+	fmt.Fprintf(w, "\npolygen %s at %s, %s, limits version %s\n", terminal.Name(u.Polygen), e.Admin, apiclient.Role(u.From), terminal.Name(u.Version))
 	if u.Version != version && !limits.IsHidden(u.User) { // else it is that of the file with keys in place of names
 		fmt.Fprintf(w, "  these are not those of %s, which has version %s: the use below is against polygen's\n", e.Limits, version)
 	}
@@ -72,7 +73,7 @@ func (e *explain) live(out io.Writer, u api.User, version string) error {
 		fmt.Fprintln(w, "  \tin progress\tslots\tdown\tshare\tup\tshare")
 		for _, i := range u.Instances {
 			fmt.Fprintf(w, "  %s\t%d\t%d\t%s\t%s\t%s\t%s\n", terminal.Name(i.Instance), i.InProgress, i.Slots,
-				perSecond(i.Down), share(i.DownShare), perSecond(i.Up), share(i.UpShare))
+				terms.PerSecond(i.Down), terms.Share(i.DownShare), terms.PerSecond(i.Up), terms.Share(i.UpShare))
 		}
 	}
 	if len(u.Endpoints) > 0 {
@@ -129,7 +130,7 @@ func used(l api.Limit) string {
 		}
 		return s
 	case strings.HasPrefix(l.Name, "bandwidth."):
-		return fmt.Sprintf("%s of %s/s", perSecond(l.Used), terms.Size(l.Max))
+		return fmt.Sprintf("%s of %s/s", terms.PerSecond(l.Used), terms.Size(l.Max))
 	default:
 		return fmt.Sprintf("%d of %d in progress", l.Used, l.Max)
 	}
@@ -143,24 +144,3 @@ func dryRun(mode string) string {
 }
 
 func clock(t time.Time) string { return t.UTC().Format("15:04:05.000") }
-
-func share(n int64) string {
-	if n == 0 {
-		return "none"
-	}
-	return perSecond(n)
-}
-
-// perSecond writes a measured number of bytes per second with one digit after the
-// point.
-func perSecond(n int64) string {
-	for _, u := range []struct {
-		name string
-		in   int64
-	}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
-		if n >= u.in {
-			return fmt.Sprintf("%.1f %s/s", float64(n)/float64(u.in), u.name)
-		}
-	}
-	return fmt.Sprintf("%d B/s", n)
-}

@@ -22,7 +22,7 @@ type commands struct {
 	HAProxy    forHAProxy  `cmd:"" name:"haproxy" help:"Write HAProxy's configuration, with the classes and exemptions of a limit file."`
 	Schema     schema      `cmd:"" help:"Print the JSON Schema of the limit file."`
 	Completion completion  `cmd:"" help:"Print a script that completes commands in a shell."`
-	Version    versionFlag `help:"Print the version and end."`
+	Version    versionFlag `help:"Print the version and exit."`
 }
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }

@@ -1,22 +1,13 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
-	"net/url"
-	"os"
-	"os/signal"
-	"strings"
-	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/sluice-qos/sluice/internal/api"
-	"github.com/sluice-qos/sluice/internal/apiclient"
 	"github.com/sluice-qos/sluice/internal/cli"
-	"github.com/sluice-qos/sluice/internal/terminal"
+	listing "github.com/sluice-qos/sluice/internal/top"
 )
 
 type top struct {
@@ -24,7 +15,7 @@ type top struct {
 	Sort     string        `help:"Who comes first: rate (most requests per second), concurrent (most in progress), down or up (most bytes per second), or recent (heard of last)." enum:"rate,concurrent,down,up,recent" default:"rate" placeholder:"ORDER"`
 	N        int           `short:"n" help:"How many users, 100 at most. A terminal shows as many of them as fit." default:"20" placeholder:"N"`
 	Interval time.Duration `help:"Time from one list to the next, 100ms or more." default:"2s" placeholder:"TIME"`
-	Once     bool          `help:"Print one list and end."`
+	Once     bool          `help:"Print one list and exit."`
 	JSON     bool          `name:"json" help:"Print one JSON object a line for each list."`
 
 	Access `embed:""`
@@ -76,8 +67,6 @@ func validInterval(d time.Duration) error {
 }
 
 func (t *top) run(stdout, stderr io.Writer) int {
-	var redrawing sync.WaitGroup
-	defer redrawing.Wait()
 	ctx, stop := untilSignal()
 	defer stop()
 	a, err := t.client(t.Admin)
@@ -85,253 +74,6 @@ func (t *top) run(stdout, stderr io.Writer) int {
 		return cli.Exit(stderr, "sluice top", err)
 	}
 	defer a.Close()
-	var d display = &tables{w: stdout, errs: stderr, json: t.JSON}
-	switch f, ok := stdout.(*os.File); {
-	case !ok || !terminal.Is(f) || t.JSON:
-	case t.Once:
-		d = &tables{w: stdout, errs: stderr, people: true}
-	default:
-		s := &screen{w: f, size: func() (int, int) { return terminal.Size(f) }}
-		resized := make(chan os.Signal, 1)
-		signal.Notify(resized, unix.SIGWINCH)
-		defer signal.Stop(resized)
-		redrawing.Go(func() { s.redrawOn(ctx, resized) })
-		d = s
-	}
-	ask := func(ctx context.Context) (*picture, error) { return look(ctx, a, api.Sort(t.Sort), t.N) }
-	return cli.Exit(stderr, "sluice top", t.follow(ctx, ask, d))
-}
-
-// display shows lists. The first call is show.
-type display interface {
-	show(*picture) error
-	// lost says that there is no answer, for a reason; the last one came at a time.
-	lost(last time.Time, why error) error
-	end() error
-}
-
-// follow shows one list after the other.
-func (t *top) follow(ctx context.Context, ask func(context.Context) (*picture, error), d display) error {
-	var last time.Time // zero: there was no answer yet
-	for {
-		p, err := ask(ctx)
-		switch {
-		case ctx.Err() != nil:
-		case err == nil:
-			last = time.Now()
-			err = d.show(p)
-		case !last.IsZero():
-			err = d.lost(last, err)
-		}
-		if ctx.Err() == nil && (err != nil || t.Once) {
-			return err
-		}
-		if !apiclient.Pause(ctx, t.Interval) {
-			if last.IsZero() {
-				return nil
-			}
-			return d.end()
-		}
-	}
-}
-
-// picture is what polygen said of the users with most.
-type picture struct {
-	api.Users
-	Ranked []ranked `json:"users"` // instead of those of Users
-}
-
-// ranked is a user and the limit that the user is nearest to.
-type ranked struct {
-	api.Summary
-	Nearest *nearest `json:"nearest"` // null: they have no limit
-}
-
-// nearest is the limit that a user is nearest to.
-type nearest struct {
-	Limit string  `json:"limit"` // its name
-	Mode  string  `json:"mode"`  // enforce or dry-run
-	Used  int64   `json:"used"`
-	Max   int64   `json:"max"`
-	Share float64 `json:"share"` // that is used of max
-}
-
-// look asks for the users with most, and then about each.
-func look(ctx context.Context, a *apiclient.Client, by api.Sort, n int) (*picture, error) {
-	var p picture
-	query := url.Values{"sort": {string(by)}, "n": {fmt.Sprint(n)}}
-	if err := a.Get(ctx, "/api/v1/users?"+query.Encode(), &p.Users); err != nil {
-		return nil, err
-	}
-	users := p.Users.Users[:min(n, len(p.Users.Users))]
-	p.Ranked = make([]ranked, len(users))
-	errs := make([]error, len(users))
-	next := make(chan int)
-	var all sync.WaitGroup
-	for range apiclient.AtOnce {
-		all.Go(func() {
-			for i := range next {
-				p.Ranked[i].Summary = users[i]
-				p.Ranked[i].Nearest, errs[i] = askNearest(ctx, a, users[i].Href)
-			}
-		})
-	}
-	for i := range users {
-		next <- i
-	}
-	close(next)
-	all.Wait()
-	for _, err := range errs { // the first, for they are all alike
-		if err != nil {
-			return nil, err
-		}
-	}
-	return &p, nil
-}
-
-// askNearest asks about a user by key, even if the list has the name: for a name polygen
-// would read the limit file to tell where each limit is from.
-func askNearest(ctx context.Context, a *apiclient.Client, href string) (*nearest, error) {
-	u, err := url.Parse(href)
-	if err != nil || !strings.HasPrefix(href, "/api/v1/users/") {
-		return nil, a.NotPolygen("a user is at " + terminal.Name(href))
-	}
-	q := u.Query()
-	q.Set("by", "key")
-	u.RawQuery = q.Encode()
-	var user api.User
-	if err := a.Get(ctx, u.RequestURI(), &user); err != nil {
-		return nil, err
-	}
-	return nearestOf(user), nil
-}
-
-// nearestOf is the limit that a user is refused for, else the one of which the user uses
-// the largest part; of equal ones the first.
-func nearestOf(u api.User) *nearest {
-	refused := map[string]bool{}
-	for _, w := range u.Why {
-		refused[w.Limit] = w.Mode == "enforce"
-	}
-	var best *nearest
-	for _, l := range u.Limits {
-		n := nearest{Limit: l.Name, Mode: l.Mode, Used: l.Used, Max: l.Max, Share: 1}
-		if l.Window == 1 && l.Last != nil { // the present second may just have begun
-			n.Used = max(n.Used, *l.Last)
-		}
-		if n.Max > 0 {
-			n.Share = float64(n.Used) / float64(n.Max)
-		}
-		if best == nil || refused[n.Limit] && !refused[best.Limit] || refused[n.Limit] == refused[best.Limit] && n.Share > best.Share {
-			best = &n
-		}
-	}
-	return best
-}
-
-// tables are lists one after the other: of JSON, for programs, or for people.
-type tables struct {
-	w, errs io.Writer
-	json    bool
-	people  bool
-	outage  apiclient.Outage
-}
-
-func (t *tables) show(p *picture) error {
-	t.outage.Ended(t.errs, "sluice top", time.Now())
-	if t.json {
-		return terminal.WriteJSON(t.w, p)
-	}
-	lines := table(p, t.people, 0)
-	if !t.people {
-		lines[0] = "# " + lines[0]
-	}
-	_, err := io.WriteString(t.w, strings.Join(lines, "\n")+"\n")
-	return err
-}
-
-func (t *tables) lost(last time.Time, why error) error {
-	t.outage.Began(t.errs, "sluice top", last, why)
-	return nil
-}
-
-func (t *tables) end() error { return nil }
-
-// screen is one list drawn over the other in a terminal. Its methods may be called at
-// once.
-type screen struct {
-	w    io.Writer
-	size func() (columns, rows int) // may change
-
-	mu    sync.Mutex // guards what follows, and w
-	last  *picture   // nil: nothing is drawn yet
-	note  string     // that is drawn with it; "" for none
-	ended bool
-}
-
-func (s *screen) show(p *picture) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.draw(p, "")
-}
-
-func (s *screen) lost(last time.Time, why error) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.draw(s.last, fmt.Sprintf("no answer since %s, for %v: %v", last.UTC().Format(time.RFC3339),
-		time.Since(last).Round(time.Second), why))
-}
-
-// redrawOn draws the same again on each signal, as when the terminal has become another
-// size, until ctx ends.
-func (s *screen) redrawOn(ctx context.Context, signals <-chan os.Signal) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-signals:
-			s.redraw()
-		}
-	}
-}
-
-func (s *screen) redraw() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.last != nil && !s.ended {
-		_ = s.draw(s.last, s.note) // the next list fails alike
-	}
-}
-
-// draw writes from the upper left corner over what is there, all at once. The last
-// row of the terminal stays empty for the cursor, so that nothing is scrolled. The lock
-// must be held.
-func (s *screen) draw(p *picture, note string) error {
-	columns, rows := s.size()
-	lines := table(p, true, columns)
-	if note != "" {
-		lines = append([]string{lines[0], note}, lines[1:]...)
-	}
-	var b strings.Builder
-	if s.last == nil {
-		b.WriteString(strings.Repeat("\n", max(rows-1, 0))) // keeps what was there to scroll back to
-	}
-	s.last, s.note = p, note
-	b.WriteString("\x1b[H") // home
-	for _, line := range lines[:min(len(lines), max(rows-1, 0))] {
-		// Cleared before it is written: behind a full line the cursor is on its last column still.
-		b.WriteString("\x1b[K" + terminal.Cut(line, columns) + "\n")
-	}
-	b.WriteString("\x1b[J") // and what is below
-	_, err := io.WriteString(s.w, b.String())
-	return err
-}
-
-// end leaves the cursor on a line where the terminal's ^C is no more.
-func (s *screen) end() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ended = true
-	_, err := io.WriteString(s.w, "\r\x1b[K")
-	return err
+	o := listing.Options{Sort: api.Sort(t.Sort), N: t.N, Interval: t.Interval, Once: t.Once, JSON: t.JSON}
+	return cli.Exit(stderr, "sluice top", listing.Run(ctx, a, o, stdout, stderr))
 }

@@ -2,8 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -14,105 +12,13 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
-	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/api/apitest"
 	"github.com/sluice-qos/sluice/internal/proctest"
 )
-
-func TestNearest(t *testing.T) {
-	limit := func(name string, used, most int64) api.Limit {
-		return api.Limit{Name: name, Max: most, Mode: "enforce", Used: used}
-	}
-	window := func(name string, length, used, last, most int64) api.Limit {
-		return api.Limit{Name: name, Max: most, Window: length, Mode: "enforce", Used: used, Last: &last}
-	}
-	for _, tt := range []struct {
-		name string
-		user api.User
-		want *nearest
-	}{
-		{"who has no limit is near none", api.User{}, nil},
-		{"the largest part, not the largest number", api.User{Limits: []api.Limit{limit("GET", 10, 100), limit("concurrent", 1, 2)}},
-			&nearest{"concurrent", "enforce", 1, 2, 0.5}},
-		{"the first of equal ones", api.User{Limits: []api.Limit{limit("*", 5, 10), limit("GET", 1, 2)}}, &nearest{"*", "enforce", 5, 10, 0.5}},
-		{"of a second the full one before counts, too", api.User{Limits: []api.Limit{window("GET", 1, 1, 9, 10), window("PUT", 1, 5, 0, 10)}},
-			&nearest{"GET", "enforce", 9, 10, 0.9}},
-		{"of a longer window it does not", api.User{Limits: []api.Limit{window("GET/hour", 3600, 1, 9, 10), window("PUT", 1, 5, 0, 10)}},
-			&nearest{"PUT", "enforce", 5, 10, 0.5}},
-		{"the limit that refuses comes first", api.User{Limits: []api.Limit{limit("GET", 10, 10), limit("concurrent", 4, 5)},
-			Why: []api.Why{{Limit: "concurrent", Mode: "enforce"}}}, &nearest{"concurrent", "enforce", 4, 5, 0.8}},
-		{"a dry run refuses nobody", api.User{Limits: []api.Limit{limit("GET", 10, 10), limit("concurrent", 4, 5)},
-			Why: []api.Why{{Limit: "concurrent", Mode: "dry-run"}}}, &nearest{"GET", "enforce", 10, 10, 1}},
-		{"a limit of nothing is full", api.User{Limits: []api.Limit{limit("GET", 0, 0)}}, &nearest{"GET", "enforce", 0, 0, 1}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, nearestOf(tt.user)); diff != "" {
-				t.Errorf("nearestOf(%+v) (-want +got):\n%s", tt.user, diff)
-			}
-		})
-	}
-}
-
-// The list for people: units, and no sign of a comment.
-func TestTopForPeople(t *testing.T) {
-	p := &picture{Users: apitest.Cluster().List, Ranked: []ranked{{Summary: apitest.Cluster().List.Users[0], Nearest: &nearest{"GET", "enforce", 80, 100, 0.8}}}}
-	p.Sort, p.Leading, p.Dropped = api.ByRate, false, 3
-	p.Ranked[0].Seen = apitest.Noon.Add(-200 * time.Second)
-	want := `2026-11-20T12:00:00Z  polygen one, following, limits version 0123456789ab, users seen: 12 (forgotten, because there were too many: 3), by rate
-user   tier  state  rate/s  in progress      down    up  nearest  used   seen
-alice  pro   ok       80.0            3  1.5MiB/s  0B/s  GET       80%  3m20s`
-	if diff := cmp.Diff(want, strings.Join(table(p, true, 0), "\n")); diff != "" {
-		t.Errorf("table() (-want +got):\n%s", diff)
-	}
-}
-
-// A screen is drawn over the one before, and never is larger than the terminal.
-func TestScreen(t *testing.T) {
-	p := &picture{Users: api.Users{From: api.From{Polygen: "one", Version: "v", Time: apitest.Noon}, Sort: api.ByUp}}
-	for _, name := range []string{"a", "a-long-name-of-somebody", "日本語日本語日本語", "d"} {
-		p.Ranked = append(p.Ranked, ranked{Summary: api.Summary{Name: api.Name{User: name}, Tier: "t", State: api.OK, Seen: apitest.Noon}})
-	}
-	columns, rows := 70, 6
-	var out bytes.Buffer
-	s := &screen{w: &out, size: func() (int, int) { return columns, rows }}
-	drawn := func(what string, draw error, want string) {
-		t.Helper()
-		if diff := cmp.Diff(want, out.String()); diff != "" || draw != nil {
-			t.Errorf("%s: %v, (-want +got):\n%s", what, draw, diff)
-		}
-		out.Reset()
-	}
-	drawn("the first scrolls what was there away, and the last row stays free", s.show(p), strings.Repeat("\n", 5)+
-		"\x1b[H\x1b[K2026-11-20T12:00:00Z  polygen one, following, limits version v, users…\n"+
-		"\x1b[Kuser      tier  state  rate/s  in progress  down    up  nearest  used…\n"+
-		"\x1b[Ka         t     ok        0.0            0  0B/s  0B/s  -           -…\n"+
-		"\x1b[Ka-long-…  t     ok        0.0            0  0B/s  0B/s  -           -…\n"+
-		"\x1b[K日本語…   t     ok        0.0            0  0B/s  0B/s  -           -…\n\x1b[J")
-	columns, rows = 20, 4
-	small := "\x1b[H\x1b[K2026-11-20T12:00:00…\n\x1b[Kuser      tier  sta…\n\x1b[Ka         t     ok …\n\x1b[J"
-	drawn("a terminal that became smaller", s.show(p), small)
-	s.redraw()
-	drawn("the same again", nil, small)
-	rows = 3
-	const lost = "\x1b[H\x1b[K2026-11-20T12:00:00…\n\x1b[Kno answer since 202…\n\x1b[J"
-	if err := s.lost(apitest.Noon, errors.New("nothing listens")); err != nil || !strings.HasPrefix(out.String(), lost) {
-		t.Errorf("while polygen is away: %v, %q, want the time and since when", err, &out)
-	}
-	out.Reset()
-	s.redraw()
-	drawn("and again", nil, lost)
-	rows = 1
-	drawn("one row", s.show(p), "\x1b[H\x1b[J")
-	drawn("the end", s.end(), "\r\x1b[K")
-	s.redraw()
-	drawn("nothing comes after it", nil, "")
-}
 
 // What listens is none that has lists.
 func TestLiveAsksSomethingElse(t *testing.T) {
@@ -172,53 +78,6 @@ func TestTopAsksOnlyAboutUsers(t *testing.T) {
 	code := run([]string{"top", "--once", "--admin", server.Listener.Addr().String()}, &out, &errs)
 	if code != 1 || out.Len() > 0 || !strings.Contains(errs.String(), `(a user is at "/api/v1/instances#\u009b")`) {
 		t.Errorf("it ended with %d, printed %q and %q, want 1 and the address", code, &out, &errs)
-	}
-}
-
-// In a pipe an outage is told once, and its end; there is no list meanwhile.
-func TestTopOutageInAPipe(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, stop := context.WithCancel(t.Context())
-		gone, asked := errors.New("nothing listens"), 0
-		answers := []error{nil, nil, gone, gone, nil, gone, nil}
-		p := &picture{Users: apitest.Cluster().List}
-		ask := func(context.Context) (*picture, error) {
-			asked++
-			if asked > len(answers) {
-				stop()
-				return nil, ctx.Err()
-			}
-			return p, answers[asked-1]
-		}
-		var out, errs bytes.Buffer
-		if err := (&top{Interval: 3 * time.Second}).follow(ctx, ask, &tables{w: &out, errs: &errs}); err != nil {
-			t.Errorf("follow() = %v, want nil after Ctrl-C", err)
-		}
-		if n := strings.Count(out.String(), "# 2026"); n != 4 {
-			t.Errorf("%d lists, want 4:\n%s", n, &out)
-		}
-		want := `sluice top: no answer since 2000-01-01T00:00:03Z: nothing listens
-sluice top: there are answers again, after 9s
-sluice top: no answer since 2000-01-01T00:00:12Z: nothing listens
-sluice top: there are answers again, after 6s
-`
-		if diff := cmp.Diff(want, errs.String()); diff != "" {
-			t.Errorf("standard error (-want +got):\n%s", diff)
-		}
-	})
-}
-
-// Nobody reads: top ends.
-func TestTopEndsWithItsPipe(t *testing.T) {
-	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Close()
-	defer w.Close()
-	ask := func(context.Context) (*picture, error) { return &picture{}, nil }
-	if err := (&top{Interval: time.Hour}).follow(t.Context(), ask, &tables{w: w, errs: io.Discard}); !errors.Is(err, syscall.EPIPE) {
-		t.Errorf("follow() = %v, want a broken pipe", err)
 	}
 }
 

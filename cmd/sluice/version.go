@@ -7,7 +7,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// versionFlag prints the version and ends.
+// versionFlag prints the version and exits.
 type versionFlag bool
 
 // BeforeReset is what kong calls before it misses a command.

@@ -56,8 +56,8 @@ func (r Redis) Open(log *slog.Logger, reg prometheus.Registerer) (*bus.Bus, erro
 
 // Log are the flags of the log, which goes to standard error.
 type Log struct {
-	LogLevel  slog.Level `help:"Least level to log: debug, info, warn or error." default:"info" placeholder:"LEVEL" env:"SLUICE_LOG_LEVEL"`
-	LogFormat string     `help:"Form of the log: text or json." enum:"text,json" default:"text" placeholder:"FORM" env:"SLUICE_LOG_FORMAT"`
+	LogLevel  slog.Level `help:"Minimum level to log: debug, info, warn or error." default:"info" placeholder:"LEVEL" env:"SLUICE_LOG_LEVEL"`
+	LogFormat string     `help:"Log format: text or json." enum:"text,json" default:"text" placeholder:"FORMAT" env:"SLUICE_LOG_FORMAT"`
 }
 
 // Logger makes the logger that the flags describe.

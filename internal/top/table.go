@@ -1,4 +1,4 @@
-package main
+package top
 
 import (
 	"fmt"
@@ -6,8 +6,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/api"
+	"github.com/sluice-qos/sluice/internal/apiclient"
 	"github.com/sluice-qos/sluice/internal/terminal"
+	"github.com/sluice-qos/sluice/internal/terms"
 )
 
 // The columns of a list, as people and as programs see their names. Numbers are on
@@ -79,22 +80,11 @@ func table(p *picture, people bool, wide int) []string {
 // headline says who answers, and how many users it knows of.
 func headline(p *picture) string {
 	line := fmt.Sprintf("%s  polygen %s, %s, limits version %s, users seen: %d",
-		p.Time.UTC().Format(time.RFC3339), terminal.Name(p.Polygen), role(p.From), terminal.Name(p.Version), p.Seen)
+		p.Time.UTC().Format(time.RFC3339), terminal.Name(p.Polygen), apiclient.Role(p.From), terminal.Name(p.Version), p.Seen)
 	if p.Dropped > 0 {
 		line += fmt.Sprintf(" (forgotten, because there were too many: %d)", p.Dropped)
 	}
 	return line + ", by " + terminal.Name(string(p.Sort))
-}
-
-func role(f api.From) string {
-	if f.Degraded != "" {
-		why, _, _ := strings.Cut(f.Degraded, ": ")
-		return "cut off (" + terminal.Name(why) + ")"
-	}
-	if f.Leading {
-		return "leading"
-	}
-	return "following"
 }
 
 // cells are what a list says of a user. None is empty or has a blank.
@@ -121,8 +111,8 @@ func cells(u ranked, now time.Time, people bool) []string {
 	return []string{
 		name, terminal.Word(u.Tier), terminal.Word(string(u.State)),
 		strconv.FormatFloat(u.Rate, 'f', 1, 64), strconv.Itoa(u.InProgress),
-		number(strconv.FormatInt(u.Down, 10), strings.ReplaceAll(perSecond(u.Down), " ", "")),
-		number(strconv.FormatInt(u.Up, 10), strings.ReplaceAll(perSecond(u.Up), " ", "")),
+		number(strconv.FormatInt(u.Down, 10), strings.ReplaceAll(terms.PerSecond(u.Down), " ", "")),
+		number(strconv.FormatInt(u.Up, 10), strings.ReplaceAll(terms.PerSecond(u.Up), " ", "")),
 		limit, used,
 		number(strconv.FormatFloat(seen.Seconds(), 'f', 1, 64), ago(seen)),
 	}
