@@ -40,7 +40,7 @@ const (
 	idBytes, digestBytes = 4, 16
 	idText               = "sluice"
 
-	HiddenLength = 1 + 2*idBytes + 1 + 2*digestBytes
+	hiddenLength = 1 + 2*idBytes + 1 + 2*digestBytes
 )
 
 // What stands between a secret's id and the digest of a name, or of an address: for that
@@ -126,7 +126,7 @@ func (s *Secrets) Keys(name string) []string {
 // IsHidden reports whether a user's key, without endpoint, is one that Secrets makes. No
 // name is: HAProxy makes another key of what begins with "~".
 func IsHidden(key string) bool {
-	if len(key) != HiddenLength || key[0] != '~' {
+	if len(key) != hiddenLength || key[0] != '~' {
 		return false
 	}
 	mark := key[1+2*idBytes]

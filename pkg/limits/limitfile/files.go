@@ -103,8 +103,7 @@ func usersFromOf(data []byte) []*yaml.Node {
 	if len(data) > MaxFileSize || !bytes.Contains(data, []byte("users_from")) {
 		return nil
 	}
-	root, _ := source{data: data}.quickRoot()
-	n := lookup(root, "users_from")
+	n := lookup(source{data: data}.root(), "users_from")
 	if n == nil {
 		return nil
 	}

@@ -57,6 +57,9 @@ func TestUsersFrom(t *testing.T) {
 		{"the limit file itself matches", "'*.yaml'", map[string]string{"a.yaml": "users: {alice: pro}"}, "alice", "limits.yaml a.yaml", "."},
 		{"a hidden file that is named", ".a.yaml", map[string]string{".a.yaml": "users: {alice: pro}"}, "alice", "limits.yaml .a.yaml", "."},
 		{"no users", "a.yaml", map[string]string{"a.yaml": "users:\n"}, "", "limits.yaml a.yaml", "."},
+		{"a flat file", "[a.txt, b.yaml]", map[string]string{"a.txt": "# all\n\nalice pro\n\tbob\tpro  # vip\r\ncarol  pro", "b.yaml": "users: {dora: pro}"}, "alice bob carol dora", "limits.yaml a.txt b.yaml", "."},
+		{"patterns of names in a flat file", "a.txt", map[string]string{"a.txt": "team-* pro\n"}, "team-*", "limits.yaml a.txt", "."},
+		{"an empty flat file", "a.txt", map[string]string{"a.txt": ""}, "", "limits.yaml a.txt", "."},
 		{"patterns of names", "a.yaml", map[string]string{"a.yaml": "users: {'team-*': pro}"}, "team-*", "limits.yaml a.yaml", "."},
 		{"a folder beside", "../x/a.yaml", map[string]string{"x/a.yaml": "users: {alice: pro}"}, "alice", "sub/limits.yaml x/a.yaml", "x"},
 	} {
@@ -120,6 +123,16 @@ func TestUsersFromErrors(t *testing.T) {
 				"b.d:3:3: users: \"alice\" is named in two files, first at limits.yaml:5:9"},
 		{"a user twice in one file", "a.d", map[string]string{"a.d": "users:\n  bob: pro\n  bob: free\n  bob: free\n"},
 			"a.d:3:3: users has \"bob\" twice, first on line 2\na.d:4:3: users has \"bob\" twice, first on line 2"},
+		{"lines of a flat file", "a.txt", map[string]string{"a.txt": "alice pro\nbob\n é  gold\ncarol: pro\ndora pro free\na**b pro\nerik #pro\n"},
+			"a.txt:2:1: each line must be a user's name and a tier, such as alice free; a name with blanks, and limits of a user's own, need a file in YAML\n" +
+				"a.txt:3:5: user \"é\": tier: unknown tier \"gold\" (valid: free, pro)\n" +
+				"a.txt:4:1: write the name without a colon, such as alice free; a file in YAML has another name than *.txt\n" +
+				"a.txt:5:1: each line must be a user's name and a tier, such as alice free; a name with blanks, and limits of a user's own, need a file in YAML\n" +
+				"a.txt:6:1: users: the pattern \"a**b\" has ** in it; one * stands for any run of characters\n" +
+				"a.txt:7:1: each line must be a user's name and a tier, such as alice free; a name with blanks, and limits of a user's own, need a file in YAML"},
+		{"a flat file that is no text", "a.txt", map[string]string{"a.txt": "alice pro\nb\xff pro\n"}, "a.txt:2:2: the file is not UTF-8 text"},
+		{"a user twice in flat files", "'*.txt'", map[string]string{"a.txt": "alice pro\nbob pro\nalice free\n", "b.txt": "# b\n bob pro\n"},
+			"a.txt:3:1: users has \"alice\" twice, first on line 1\nb.txt:2:2: users: \"bob\" is named in two files, first at a.txt:2:1"},
 		{"more than users", "a.d", map[string]string{"a.d": "version: 1\ntiers: {}\nusers: {}\nuser: {}\n"},
 			"a.d:2:1: a file of users_from has users only; write tiers in limits.yaml\n" +
 				"a.d:4:1: a file of users_from: unknown field \"user\"; did you mean users? (valid: version, users)"},

@@ -50,12 +50,16 @@ func hiddenSource(s *limits.Set, secrets *limits.Secrets) ([]byte, error) {
 		if i > 0 {
 			h.open(i, beside(s.Name(), source.name))
 		}
-		root, plain := source.quickRoot()
+		if i > 0 && source.isFlat() {
+			h.flat(source.data)
+			continue
+		}
+		root := source.root()
 		if i == 0 {
 			top = root
 			h.exempt(lookup(lookup(root, "exempt"), "users"))
 		}
-		h.users(lookup(root, "users"), plain)
+		h.users(lookup(root, "users"))
 	}
 	if h.any() {
 		return nil, h.errors()
@@ -72,14 +76,18 @@ func hiddenSource(s *limits.Set, secrets *limits.Secrets) ([]byte, error) {
 		out.WriteString("users:\n")
 		out.Write(h.lines.Bytes())
 	}
-	return out.Bytes(), nil
+	if h.flatLines.Len() == 0 {
+		return out.Bytes(), nil
+	}
+	return bundle([]source{{data: out.Bytes()}, {name: "users" + flatExtension, data: h.flatLines.Bytes()}}), nil
 }
 
 // hiding is a file while its users' names are taken out of it.
 type hiding struct {
 	problems
-	secrets *limits.Secrets
-	lines   bytes.Buffer // of users, two blanks in front of each
+	secrets   *limits.Secrets
+	lines     bytes.Buffer // of users, two blanks in front of each
+	flatLines bytes.Buffer // of users from flat files: an agent that knows no such files has been told of none
 }
 
 // noPatterns says what a pattern is refused with. It does not quote it: it may be most of a
@@ -112,14 +120,20 @@ func (h *hiding) exempt(n *yaml.Node) {
 	n.Content = keys
 }
 
-// users adds the entries of users, each under the keys of all secrets. What is in lines of
-// its own stays so: Parse reads those many times faster.
-func (h *hiding) users(n *yaml.Node, plain plainUsers) {
-	for user := range plain.all() {
-		for _, key := range h.secrets.Keys(user[0]) {
-			fmt.Fprintf(&h.lines, "  %s: %s\n", key, user[1])
+// flat adds the users of a flat file, each under the keys of all secrets.
+func (h *hiding) flat(data []byte) {
+	for l := range flatLines(string(data)) {
+		if key, _ := l.nodes(); !h.name(key, "users") {
+			continue
+		}
+		for _, key := range h.secrets.Keys(l.name) {
+			fmt.Fprintf(&h.flatLines, "%s %s\n", key, l.tier)
 		}
 	}
+}
+
+// users adds the entries of users, each under the keys of all secrets.
+func (h *hiding) users(n *yaml.Node) {
 	for key, value := range children(n) {
 		if !h.name(key, "users") {
 			continue
@@ -175,12 +189,4 @@ func write(out *bytes.Buffer, n *yaml.Node) error {
 		return err
 	}
 	return e.Close()
-}
-
-// hiddenWord returns the length of a hidden key that a line begins with, or 0.
-func hiddenWord[T []byte | string](line T) int {
-	if len(line) < limits.HiddenLength || line[0] != '~' || !limits.IsHidden(string(line[:limits.HiddenLength])) {
-		return 0
-	}
-	return limits.HiddenLength
 }

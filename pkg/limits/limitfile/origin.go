@@ -79,7 +79,7 @@ func OriginAt(s *limits.Set, endpoint, user string) Origin {
 		return Origin{} // cannot be: Parse has read it
 	}
 	sources, _ = splitOverrides(sources)
-	root, plain := sources[0].quickRoot()
+	root := sources[0].root()
 	o := Origin{}
 	if mode, _ := find(root, "mode"); mode != nil {
 		o.FileMode = mode.Line
@@ -94,11 +94,10 @@ func OriginAt(s *limits.Set, endpoint, user string) Origin {
 	if limits.IsPattern(name) {
 		o.Pattern = name
 	}
-	at, own := plain.user(root, name)
+	at, own := find(lookup(root, "users"), name)
 	o.File = s.Name()
 	for i := 1; i < len(sources) && at == nil; i++ {
-		root, plain := sources[i].quickRoot()
-		at, own = plain.user(root, name)
+		at, own = sources[i].user(name)
 		o.File = beside(s.Name(), sources[i].name)
 	}
 	if at == nil {

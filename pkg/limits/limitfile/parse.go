@@ -76,19 +76,8 @@ func parseHidden(name string, data []byte, secrets *limits.Secrets, named *limit
 
 // parse reads a file and those of its users_from.
 func parse(name string, data []byte, secrets *limits.Secrets, named *limits.Set) *file {
-	f := parseOnce(name, data, secrets, named, true)
-	if f.any() || f.doubtful {
-		f = parseOnce(name, data, secrets, named, false)
-	}
-	return f
-}
-
-// parseOnce is parse; quick, it reads plain lines itself, and may be in doubt or say other
-// errors than without.
-func parseOnce(name string, data []byte, secrets *limits.Secrets, named *limits.Set, quick bool) *file {
 	f := newFile(name, data)
 	f.content.Secrets, f.content.Named = secrets, named
-	f.quick = quick
 	sources, err := unbundle(data)
 	if err != nil {
 		f.add(1, 1, "%v", err)
@@ -123,9 +112,6 @@ type file struct {
 	set     *limits.Set // of the content, when all sources are read without an error
 	sources []source    // the limit file, then those of users_from
 	bundled bool        // whether the files of users_from are there
-
-	quick    bool // plain lines are not for the YAML library
-	doubtful bool // the result may be another one than without quick
 
 	drafts
 	tierDrafts map[string]tierDraft // the tiers, for overrides to start from
@@ -184,11 +170,11 @@ func (p place) String() string {
 func (f *file) read(data []byte) {
 	for i, s := range f.sources {
 		f.open(i, s.name)
-		rest, plain := s.data, plainUsers{}
-		if f.quick {
-			rest, plain = plainLines(s.data)
+		if i > 0 && s.isFlat() {
+			f.flatFile(s.data)
+			continue
 		}
-		root := f.decode(rest)
+		root := f.decode(s.data)
 		if root == nil {
 			continue
 		}
@@ -196,13 +182,6 @@ func (f *file) read(data []byte) {
 			f.root(root)
 		} else {
 			f.usersFile(root)
-		}
-		if plain.count > 0 {
-			f.doubtful = f.doubtful || !plain.fits(root)
-			f.plainUsers(plain)
-		}
-		if f.doubtful {
-			return
 		}
 	}
 	f.finish(data)

@@ -77,18 +77,23 @@ func (f *file) user(key, value *yaml.Node) {
 		return
 	}
 	e := f.userEntry(name, value)
+	if f.addUser(name, e) && pattern {
+		f.content.Patterns = append(f.content.Patterns, name)
+	}
+}
+
+// addUser reports whether nobody had named the user before.
+func (f *file) addUser(name string, e *limits.Entry) bool {
 	wire := limits.FileKey(name)
 	if _, ok := f.content.Users[wire]; ok {
 		f.again(name)
-		return
+		return false
 	}
 	f.content.Users[wire] = e
 	if wire != name {
 		f.content.Names[wire] = name
 	}
-	if pattern {
-		f.content.Patterns = append(f.content.Patterns, name)
-	}
+	return true
 }
 
 // again notes that a user is named twice. Where, finish finds out.
@@ -321,7 +326,8 @@ func (f *file) reportTwice() {
 	first := map[string]where{}
 	for i, s := range f.sources {
 		f.open(i, s.name)
-		for name, at := range s.places() {
+		for key := range s.entries() {
+			name, at := key.Value, spot{key.Line, key.Column}
 			if !f.users.twice[name] {
 				continue
 			}

@@ -26,20 +26,28 @@ func parts(data []byte) int {
 	return n
 }
 
-// decode returns the top node of the only YAML document in data. When there is
-// none, or it is not one, it reports that and returns nil.
-func (f *file) decode(data []byte) *yaml.Node {
+// readable reports whether data is text that is not too long.
+func (f *file) readable(data []byte) bool {
 	if len(data) > MaxFileSize {
 		f.add(1, 1, "the file is larger than %d MiB", MaxFileSize>>20)
-		return nil
+		return false
 	}
 	if !utf8.Valid(data) {
 		line, column := position(data, invalidAt(data))
 		f.add(line, column, "the file is not UTF-8 text")
+		return false
+	}
+	return true
+}
+
+// decode returns the top node of the only YAML document in data. When there is
+// none, or it is not one, it reports that and returns nil.
+func (f *file) decode(data []byte) *yaml.Node {
+	if !f.readable(data) {
 		return nil
 	}
 	if n := parts(data); n > maxParts {
-		f.add(1, 1, "the file has about %d values; at most %d are possible, not counting users in lines of their own with nothing but a tier", n, maxParts)
+		f.add(1, 1, "the file has about %d values; at most %d are possible, not counting users in files of users_from whose names end with .txt", n, maxParts)
 		return nil
 	}
 	first, second, err := documents(bytes.NewReader(data))

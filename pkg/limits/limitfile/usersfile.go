@@ -1,0 +1,108 @@
+package limitfile
+
+import (
+	"iter"
+	"path/filepath"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// A flat users file is for many users: a file of users_from whose name ends with .txt. Each
+// line is a user's name and a tier, with blanks between them:
+//
+//	# comment
+//	alice pro
+//	team-* pro
+//
+// The YAML library takes some 400 bytes and a microsecond for each user. Nothing here is
+// quoted or escaped, so a name with blanks, and a user with limits of their own, need YAML.
+const flatExtension = ".txt"
+
+// flatLine is a line of a flat users file that is neither empty nor a comment.
+type flatLine struct {
+	name, tier string // "" if there is no second word
+	rest       string // what follows the tier
+	line       int    // from 1
+	column     int    // of name, in characters, from 1
+	tierColumn int    // of tier
+}
+
+func (s source) isFlat() bool { return filepath.Ext(s.name) == flatExtension }
+
+const blanks = " \t\r"
+
+// flatLines yields the lines of a flat users file.
+func flatLines(text string) iter.Seq[flatLine] {
+	return func(yield func(flatLine) bool) {
+		for line := 1; text != ""; line++ {
+			var words string
+			words, text, _ = strings.Cut(text, "\n")
+			name := strings.TrimLeft(words, blanks)
+			if name == "" || name[0] == '#' {
+				continue
+			}
+			l := flatLine{line: line, column: len(words) - len(name) + 1}
+			name, after := cutWord(name)
+			tier := strings.TrimLeft(after, blanks)
+			l.tierColumn = l.column + len([]rune(words[l.column-1:len(words)-len(tier)]))
+			l.name = name
+			l.tier, after = cutWord(tier)
+			l.rest = strings.TrimLeft(after, blanks)
+			if !yield(l) {
+				return
+			}
+		}
+	}
+}
+
+// cutWord parts a text at its first blank.
+func cutWord(s string) (word, after string) {
+	if i := strings.IndexAny(s, blanks); i >= 0 {
+		return s[:i], s[i:]
+	}
+	return s, ""
+}
+
+// nodes are the name and the tier as the YAML library would have read them.
+func (l flatLine) nodes() (key, value *yaml.Node) {
+	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: l.name, Line: l.line, Column: l.column},
+		&yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: l.tier, Line: l.line, Column: l.tierColumn}
+}
+
+// wrong says what is wrong with the form of a line, or nothing.
+func (l flatLine) wrong() string {
+	switch {
+	case strings.HasSuffix(l.name, ":"):
+		return "write the name without a colon, such as alice free; a file in YAML has another name than *" + flatExtension
+	case l.tier == "" || l.tier[0] == '#' || l.rest != "" && l.rest[0] != '#':
+		return "each line must be a user's name and a tier, such as alice free; a name with blanks, and limits of a user's own, need a file in YAML"
+	case strings.ContainsFunc(l.name, isControl):
+		return "the name " + quote(l.name) + " has control characters; name this user in a file in YAML"
+	}
+	return ""
+}
+
+// flatFile reads a flat users file.
+func (f *file) flatFile(data []byte) {
+	if !f.readable(data) {
+		return
+	}
+	text := string(data)
+	if len(f.content.Users) == 0 {
+		f.content.Users = make(map[string]*limits.Entry, strings.Count(text, "\n"))
+	}
+	for l := range flatLines(text) {
+		if wrong := l.wrong(); wrong != "" {
+			f.add(l.line, l.column, "%s", wrong)
+			continue
+		}
+		if f.content.Tiers[l.tier] != nil && !limits.IsPattern(l.name) {
+			f.addUser(l.name, f.content.Tiers[l.tier]) // nearly all: without nodes
+			continue
+		}
+		f.user(l.nodes())
+	}
+}
