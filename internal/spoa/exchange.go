@@ -23,11 +23,21 @@ type exchange struct {
 
 func (e *exchange) run(ctx context.Context) error {
 	flushes := e.metrics.flush.WithLabelValues
-	tokens := &lane[ratelimit.Ask]{loss: &e.loss, urgent: e.limiter.tokensUrgent, flushes: flushes("requests"), collect: e.collectTokens, send: e.sendTokens,
-		leave: func() { e.limiter.update(func(time.Time) { e.limiter.tokens.Leave() }) }}
-	slots := &lane[concurrency.Ask]{loss: &e.loss, urgent: e.limiter.slotsUrgent, flushes: flushes("concurrent"), collect: e.collectSlots, send: e.sendSlots}
-	bytes := &lane[bandwidth.Report]{loss: &e.loss, urgent: e.limiter.bytesUrgent, flushes: flushes("bandwidth"), collect: e.collectBytes, send: e.sendBytes}
+	tokens := &lane[ratelimit.Ask]{loss: &e.loss, urgent: e.limiter.tokensUrgent, sooner: e.limiter.tokensSooner, flushes: flushes("requests"), collect: e.collectTokens, send: e.sendTokens,
+		rest: e.rest(e.limiter.tokens), leave: func() { e.limiter.update(func(time.Time) { e.limiter.tokens.Leave() }) }}
+	slots := &lane[concurrency.Ask]{loss: &e.loss, urgent: e.limiter.slotsUrgent, sooner: e.limiter.slotsSooner, flushes: flushes("concurrent"), collect: e.collectSlots, send: e.sendSlots, rest: e.rest(e.limiter.slots)}
+	bytes := &lane[bandwidth.Report]{loss: &e.loss, urgent: e.limiter.bytesUrgent, sooner: e.limiter.bytesSooner, flushes: flushes("bandwidth"), collect: e.collectBytes, send: e.sendBytes, rest: e.rest(e.limiter.bytes)}
 	return group.Run(ctx, tokens.run, slots.run, bytes.run)
+}
+
+// rest is for how long a core has nothing to do.
+func (e *exchange) rest(core interface {
+	Rest(at time.Time, most time.Duration) time.Duration
+}) func() time.Duration {
+	return func() (rest time.Duration) {
+		e.limiter.update(func(now time.Time) { rest = core.Rest(now, longestRest) })
+		return rest
+	}
 }
 
 // collectBytes drops the reports that a lost Redis cannot take: the next ones say

@@ -464,3 +464,43 @@ func TestLastSlotsAreReportedWhenItEnds(t *testing.T) {
 		}
 	})
 }
+
+// While nothing is limited, the agent wakes seldom; the first question ends that at once.
+func TestLanesRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil).run()
+		flushes := func() (n uint64) {
+			families, err := r.registry.Gather()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range families {
+				if f.GetName() == "sluice_flush_seconds" {
+					for _, m := range f.GetMetric() {
+						n += m.GetHistogram().GetSampleCount()
+					}
+				}
+			}
+			return n
+		}
+		wait(time.Second)
+		before := flushes()
+		wait(time.Second)
+		if n := flushes() - before; n != 3*4 {
+			t.Errorf("%d flushes in a second without requests, want 4 of each lane", n)
+		}
+		wait(longestRest / 2)
+		r.ask("alice", "GET")
+		before = flushes()
+		wait(flushEvery)
+		if flushes() == before {
+			t.Errorf("no flush in %v after a request", flushEvery)
+		}
+		r.exchange.lose(errSlow)
+		before = flushes()
+		wait(10 * flushEvery)
+		if n := flushes() - before; n < 3*9 {
+			t.Errorf("%d flushes in %v without Redis, want 9 of each lane", n, 10*flushEvery)
+		}
+	})
+}

@@ -13,6 +13,7 @@ import (
 type lane[A any] struct {
 	loss    *loss
 	urgent  <-chan struct{}
+	sooner  <-chan struct{}     // the core has something to do in the time that rest last said
 	flushes prometheus.Observer // of seconds that collecting for a flush took
 
 	// collect takes what is to be said, with flush everything. Before a flush it
@@ -20,6 +21,8 @@ type lane[A any] struct {
 	collect func(flush, ask bool, asks []A) []A
 	// send asks; what the pool answers, or that it does not, it tells the core.
 	send func(ctx context.Context, asks []A) error
+	// rest is for how long there will be nothing to collect.
+	rest func() time.Duration
 	// leave tells the core that what is to be said now is the last; nil: no need.
 	leave func()
 
@@ -33,8 +36,9 @@ func (l *lane[A]) run(ctx context.Context) error {
 	last, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(time.Second, cancel) })()
-	ticker := time.NewTicker(flushEvery)
-	defer ticker.Stop()
+	timer := time.NewTimer(flushEvery)
+	defer timer.Stop()
+	flushed := time.Now()
 	for {
 		flush := false
 		select {
@@ -46,12 +50,26 @@ func (l *lane[A]) run(ctx context.Context) error {
 				more = l.round(last, true) && last.Err() == nil
 			}
 			return nil
-		case <-ticker.C:
-			flush = true
+		case <-timer.C:
+			flush, flushed = true, time.Now()
+		case <-l.sooner:
+			timer.Reset(flushEvery - time.Since(flushed))
+			continue
 		case <-l.urgent:
 		}
 		l.round(last, flush)
+		if flush {
+			timer.Reset(max(l.pause(), flushEvery-time.Since(flushed)))
+		}
 	}
+}
+
+// pause is for how long nothing has to be flushed from now on.
+func (l *lane[A]) pause() time.Duration {
+	if l.loss.isLost() {
+		return 0 // it is to be noticed in time that the pool is back, or lost for too long
+	}
+	return l.rest()
 }
 
 // round is one exchange with the pool, if there is anything to say. It reports

@@ -23,8 +23,10 @@ type limiter struct {
 	throttle func(ratelimit.Native)
 	block    func(concurrency.Native)
 	share    func(bandwidth.Entry)
-	// Each holds one token when its lane of the exchange should not wait.
+	// Each holds one token when its lane of the exchange should not wait, and when it should
+	// flush again although its core had nothing to do for a while.
 	tokensUrgent, slotsUrgent, bytesUrgent chan struct{}
+	tokensSooner, slotsSooner, bytesSooner chan struct{}
 
 	set  atomic.Pointer[limits.Set] // the limits in force
 	wait atomic.Int64               // how long a request may wait for Redis, ns
@@ -81,6 +83,9 @@ func newLimiter(c *clock.Clock, m *metrics, slots concurrency.Config) *limiter {
 		tokensUrgent: make(chan struct{}, 1),
 		slotsUrgent:  make(chan struct{}, 1),
 		bytesUrgent:  make(chan struct{}, 1),
+		tokensSooner: make(chan struct{}, 1),
+		slotsSooner:  make(chan struct{}, 1),
+		bytesSooner:  make(chan struct{}, 1),
 		over:         make(chan struct{}),
 		tokens:       ratelimit.NewAgent(ratelimit.Config{}),
 		bytes:        bandwidth.NewAgent(bandwidth.Config{Instance: slots.Instance}),
@@ -590,6 +595,15 @@ func (l *limiter) act() {
 	}
 	if bytes.Urgent {
 		wake(l.bytesUrgent)
+	}
+	if tokens.Sooner {
+		wake(l.tokensSooner)
+	}
+	if slots.Sooner {
+		wake(l.slotsSooner)
+	}
+	if bytes.Sooner {
+		wake(l.bytesSooner)
 	}
 }
 

@@ -96,7 +96,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}),
 		flush: f.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "sluice_flush_seconds",
-			Help:    "Time that the agent took to gather what it reports every 5 ms, without Redis' part, by what: requests, concurrent or bandwidth.",
+			Help:    "Time that the agent took to gather what it reports, every 5 ms while there is anything to do, without Redis' part, by what: requests, concurrent or bandwidth.",
 			Buckets: []float64{.00001, .0001, .0005, .001, .0025, .005, .01, .025, .1},
 		}, []string{"lane"}),
 		blocked:   blocks.WithLabelValues("block"),

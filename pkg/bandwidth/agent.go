@@ -77,6 +77,7 @@ type Entry struct {
 type Output struct {
 	Entries []Entry
 	Urgent  bool // Collect has something that should not wait for the next flush
+	Sooner  bool // Tick or Collect has something to do sooner than Rest last said
 }
 
 // Agent sees what one HAProxy moves and holds its shares. It is not safe for
@@ -86,6 +87,7 @@ type Agent struct {
 	users     map[string]*user
 	agenda    agenda.Agenda[*user]
 	reports   []*user
+	rest      agenda.Rest
 	instances int
 	out       Output
 }
@@ -513,6 +515,23 @@ func (a *Agent) Tick(at time.Time) {
 	})
 }
 
+// Rest is for how long from a time on Tick and Collect have nothing to do if nothing else is
+// called, but at most a given time. As soon as that is no longer true, an Output says Sooner.
+func (a *Agent) Rest(at time.Time, most time.Duration) time.Duration {
+	return a.rest.Begin(at.UnixNano(), a.workDue(), most)
+}
+
+// workDue is the first time at which Tick or Collect may have something to do.
+func (a *Agent) workDue() int64 {
+	if len(a.reports) > 0 {
+		return 0
+	}
+	if at, any := a.agenda.Next(); any {
+		return at
+	}
+	return agenda.Never
+}
+
 // plan has the user looked at when something may be due.
 func (a *Agent) plan(u *user, now int64) {
 	if u.weight == 0 && u.said.Active == 0 {
@@ -545,6 +564,7 @@ func (a *Agent) user(name string, limit Limit) *user {
 // Drain returns what has become due and forgets it. The slice is the caller's.
 func (a *Agent) Drain() Output {
 	out := a.out
+	out.Sooner = a.rest.End(a.workDue())
 	a.out = Output{}
 	return out
 }

@@ -40,6 +40,7 @@ type Output struct {
 	// Withdraw names users whose places HAProxy is to lose, as Withdrawn then says.
 	Withdraw []string
 	Urgent   bool // Collect has something that should not wait for the next flush
+	Sooner   bool // Tick or Collect has something to do sooner than Rest last said
 }
 
 // Agent decides the requests of one instance. It is not safe for concurrent use.
@@ -52,6 +53,7 @@ type Agent struct {
 	flush  []*user // an ask is due with the next flush
 	out    Output
 	seq    uint64
+	rest   agenda.Rest
 	clock
 	membership
 	processes
@@ -151,7 +153,28 @@ func (a *Agent) plan(u *user, now int64) {
 	a.agenda.Put(u, next)
 }
 
-// Tick does what is due. It is to be called every 5 ms.
+// Rest is for how long from a time on Tick and Collect have nothing to do if nothing else is
+// called, but at most a given time. As soon as that is no longer true, an Output says Sooner.
+func (a *Agent) Rest(at time.Time, most time.Duration) time.Duration {
+	return a.rest.Begin(a.read(at), a.workDue(), most)
+}
+
+// workDue is the first time at which Tick or Collect may have something to do.
+func (a *Agent) workDue() int64 {
+	if len(a.urgent) > 0 || len(a.flush) > 0 {
+		return 0
+	}
+	due := int64(agenda.Never)
+	if at, any := a.agenda.Next(); any {
+		due = at
+	}
+	if a.drainUntil > 0 {
+		due = min(due, a.drainUntil)
+	}
+	return due
+}
+
+// Tick does what is due. It is to be called every 5 ms, or when Rest says.
 func (a *Agent) Tick(at time.Time) {
 	now := a.read(at)
 	if a.drainUntil > 0 && now >= a.drainUntil {
@@ -173,6 +196,7 @@ func (a *Agent) Tick(at time.Time) {
 // Drain returns what has become due and forgets it. The slices are the caller's.
 func (a *Agent) Drain() Output {
 	out := a.out
+	out.Sooner = a.rest.End(a.workDue())
 	a.out = Output{}
 	return out
 }

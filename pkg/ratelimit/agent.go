@@ -63,6 +63,7 @@ type Output struct {
 	Withdraw []string
 
 	Urgent bool // Collect has something that should not wait for the next flush
+	Sooner bool // Tick or Collect has something to do sooner than Rest last said
 }
 
 // Agent decides the requests of one instance. It is not safe for concurrent use.
@@ -77,6 +78,7 @@ type Agent struct {
 	hurried  bool      // the reports are not to wait for the next flush
 	unheard  []Ask     // a batch that got no answer, without what it wanted
 	seq      uint64    // of the last batch
+	rest     agenda.Rest
 	out      Output
 
 	fleet    fleet
@@ -427,6 +429,7 @@ func (a *Agent) limited(b *bucket, r *limits.Rate) {
 // caller's.
 func (a *Agent) Drain() Output {
 	out := a.out
+	out.Sooner = a.rest.End(a.workDue())
 	a.out = Output{}
 	return out
 }

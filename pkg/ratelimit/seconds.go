@@ -3,11 +3,13 @@ package ratelimit
 import (
 	"slices"
 	"time"
+
+	"github.com/sluice-qos/sluice/pkg/internal/agenda"
 )
 
 // Tick does what is due by time alone: leases that lie idle go back, spent keys
 // are asked about again, the next window is asked for, and what has not been
-// used for a while is forgotten. It is to be called every few milliseconds.
+// used for a while is forgotten. It is to be called every few milliseconds, or when Rest says.
 func (a *Agent) Tick(at time.Time) {
 	now := at.UnixNano()
 	a.setBackTo(now / second)
@@ -21,6 +23,23 @@ func (a *Agent) Tick(at time.Time) {
 		a.review(b, now)
 		a.plan(b, now)
 	})
+}
+
+// Rest is for how long from a time on Tick and Collect have nothing to do if nothing else is
+// called, but at most a given time. As soon as that is no longer true, an Output says Sooner.
+func (a *Agent) Rest(at time.Time, most time.Duration) time.Duration {
+	return a.rest.Begin(at.UnixNano(), a.workDue(), most)
+}
+
+// workDue is the first time at which Tick or Collect may have something to do.
+func (a *Agent) workDue() int64 {
+	if len(a.wanted)+len(a.dirty)+len(a.reports)+len(a.first)+len(a.unheard) > 0 {
+		return 0
+	}
+	if at, any := a.agenda.Next(); any {
+		return at
+	}
+	return agenda.Never
 }
 
 // roll moves a bucket on to the current window: what is left of the old one is

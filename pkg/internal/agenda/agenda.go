@@ -20,6 +20,7 @@ type Agenda[T interface{ place() *Place }] struct {
 	slots [512][]T // 2.56 s; later times come round and are put off again
 	done  int64    // the last tick that was begun
 	today []T      // what is left of it
+	next  int64    // no later than the first tick in which anything is due; 0: nothing stands here
 }
 
 func tickOf(ns int64) int64 { return ns / int64(Tick) }
@@ -35,9 +36,17 @@ func (g *Agenda[T]) Put(thing T, at int64) {
 	}
 	tick = min(tick, g.done+int64(len(g.slots))-1)
 	p.due = tick
+	if g.next == 0 || tick < g.next {
+		g.next = tick
+	}
 	slot := &g.slots[tick%int64(len(g.slots))]
 	*slot = append(*slot, thing)
 }
+
+// Next is the time in nanoseconds before which Take finds nothing, and false if it never
+// will. Something that was moved to an earlier time leaves its former one behind, at which
+// Take may find nothing either.
+func (g *Agenda[T]) Next() (at int64, any bool) { return g.next * int64(Tick), g.next != 0 }
 
 // maxLooks bounds what one call of Take looks at: many things may be due at
 // once, and nobody should wait for all of them.
@@ -53,8 +62,9 @@ func (g *Agenda[T]) Take(now int64, look func(T)) {
 	if last-g.done > int64(len(g.slots)) {
 		g.done = last - int64(len(g.slots)) // after a long pause one round visits every slot
 	}
+	defer g.findNext()
 	for looks := 0; looks < maxLooks; looks++ {
-		thing, ok := g.next(last)
+		thing, ok := g.take(last)
 		if !ok {
 			return
 		}
@@ -63,8 +73,23 @@ func (g *Agenda[T]) Take(now int64, look func(T)) {
 	}
 }
 
-// next takes out one thing that is due, if there is one.
-func (g *Agenda[T]) next(last int64) (thing T, ok bool) {
+// findNext finds the first tick that anything stands in.
+func (g *Agenda[T]) findNext() {
+	if g.next == 0 || g.next > g.done || len(g.today) > 0 {
+		return
+	}
+	for ahead := range int64(len(g.slots)) {
+		tick := g.done + 1 + ahead
+		if len(g.slots[tick%int64(len(g.slots))]) > 0 {
+			g.next = tick
+			return
+		}
+	}
+	g.next = 0
+}
+
+// take takes out one thing that is due, if there is one.
+func (g *Agenda[T]) take(last int64) (thing T, ok bool) {
 	var none T
 	for {
 		for len(g.today) > 0 {
@@ -101,7 +126,7 @@ func (g *Agenda[T]) rewind(tick int64) {
 		}
 		g.slots[i] = nil
 	}
-	g.done = tick - 2
+	g.done, g.next = tick-2, 0
 	for _, thing := range all {
 		g.Put(thing, 0)
 	}

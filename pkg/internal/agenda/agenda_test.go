@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"pgregory.net/rapid"
+
 	"github.com/sluice-qos/sluice/pkg/internal/agenda"
 )
 
@@ -71,5 +73,71 @@ func TestAgendaLooksAreBounded(t *testing.T) {
 	}
 	if first, second := len(taken(&g, 100*ms)), len(taken(&g, 100*ms)); first != 4096 || second != 904 {
 		t.Errorf("taken %d, then %d, want 4096, then 904", first, second)
+	}
+}
+
+// Whoever calls Take no sooner than Next says misses nothing: what is due is looked at as soon
+// as by calls in every tick.
+func TestNextMissesNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var often, seldom agenda.Agenda[*thing]
+		now := time.Unix(1_700_000_000, 0).UnixNano()
+		taken(&often, now)
+		taken(&seldom, now)
+		if _, any := seldom.Next(); any {
+			t.Fatal("Next() of an empty agenda tells of something")
+		}
+		const longest = 50 * int64(agenda.Tick) // without a call: else what is far may be looked at too soon
+		called := now
+		ones, others := map[string]*thing{}, map[string]*thing{}
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			if rapid.Bool().Draw(t, "put") {
+				name := string(rune('a' + rapid.IntRange(0, 5).Draw(t, "thing")))
+				if ones[name] == nil {
+					ones[name], others[name] = &thing{name: name}, &thing{name: name}
+				}
+				at := now + ms*int64(rapid.IntRange(0, 2000).Draw(t, "in ms"))
+				often.Put(ones[name], at)
+				seldom.Put(others[name], at)
+				continue
+			}
+			for range rapid.IntRange(1, 100).Draw(t, "ticks") {
+				now += int64(agenda.Tick)
+				want := taken(&often, now)
+				at, any := seldom.Next()
+				if (!any || at > now) && now-called < longest {
+					if want != nil {
+						t.Fatalf("%v due, but Next() = %d, %v at %d", want, at, any, now)
+					}
+					continue
+				}
+				called = now
+				if got := taken(&seldom, now); !slices.Equal(got, want) {
+					t.Fatalf("taken %v, want %v", got, want)
+				}
+			}
+		}
+	})
+}
+
+// An agenda from which everything was taken has nothing more.
+func TestNextOfNothing(t *testing.T) {
+	var g agenda.Agenda[*thing]
+	taken(&g, ms)
+	x := &thing{name: "x"}
+	g.Put(x, 100*ms)
+	g.Put(x, 50*ms)
+	if at, any := g.Next(); !any || at != 55*ms {
+		t.Errorf("Next() = %d ms, %v, want 55 ms", at/ms, any)
+	}
+	if got := taken(&g, 60*ms); len(got) != 1 {
+		t.Fatalf("taken %v", got)
+	}
+	if at, any := g.Next(); !any || at != 105*ms { // where x stood before
+		t.Errorf("Next() = %d ms, %v, want 105 ms", at/ms, any)
+	}
+	taken(&g, 110*ms)
+	if at, any := g.Next(); any {
+		t.Errorf("Next() = %d ms, want nothing", at/ms)
 	}
 }
