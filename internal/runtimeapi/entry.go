@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 )
@@ -92,6 +93,10 @@ func parseEntry(line []byte, e *Entry) error {
 		return fmt.Errorf("entry %q: %w", line, err)
 	}
 	for len(rest) > 0 {
+		if left, ok := e.nextElement(rest); ok {
+			rest = left
+			continue
+		}
 		var field []byte
 		field, rest, _ = bytes.Cut(rest, []byte{' '})
 		name, value, ok := bytes.Cut(field, []byte{'='})
@@ -188,6 +193,40 @@ func (e *Entry) set(name, value []byte) error {
 		return setElement(&e.GPC, name[3:], value)
 	}
 	return nil
+}
+
+// nextElement takes a field such as "gpc12=77 " in front of a text, which is the next element
+// of its array, and returns what is behind it. These are most of what HAProxy prints, and to cut
+// them first would take most of the time. Whatever is not exactly so is left to set.
+func (e *Entry) nextElement(text []byte) (behind []byte, ok bool) {
+	if len(text) < 4 || text[0] != 'g' || text[1] != 'p' {
+		return nil, false
+	}
+	array := &e.GPC
+	if text[2] == 't' {
+		array = &e.GPT
+	} else if text[2] != 'c' {
+		return nil, false
+	}
+	index, at := digits(text, 3)
+	if at == 3 || at > 5 || at == len(text) || text[at] != '=' || index != uint64(len(*array)) || index >= maxArray {
+		return nil, false
+	}
+	value, end := digits(text, at+1)
+	if end == at+1 || end > at+11 || value > math.MaxUint32 || end < len(text) && text[end] != ' ' {
+		return nil, false
+	}
+	*array = append(*array, uint32(value))
+	return text[min(end+1, len(text)):], true
+}
+
+// digits reads digits from an index on, and returns the index behind them. The number of more
+// than 19 is not right.
+func digits(text []byte, from int) (n uint64, end int) {
+	for end = from; end < len(text) && '0' <= text[end] && text[end] <= '9'; end++ {
+		n = n*10 + uint64(text[end]-'0')
+	}
+	return n, end
 }
 
 // setElement takes an element of an array, of which HAProxy prints one after the other.
