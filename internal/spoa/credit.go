@@ -197,14 +197,16 @@ func (a *Agent) tallied(user string) *limits.Limits {
 	return a.userOf(user)
 }
 
-// natives takes how many requests a user has in progress by credit, and the bytes that
+// natives takes how many requests some users have in progress by credit, and the bytes that
 // those ever moved.
-func (a *Agent) natives(user string, n int, bytes [2]int64) {
-	limit := bandwidthOf(a.userOf(user))
+func (a *Agent) natives(counts []nativeCount) {
 	a.limiter.update(func(now time.Time) {
-		a.limiter.slots.Natives(now, user, n)
-		if limit.Limited() {
-			a.limiter.bytes.Lent(now, user, limit, a.limiter.moved.read(now, user, bytes))
+		for i := range counts {
+			c := &counts[i]
+			a.limiter.slots.Natives(now, c.user, c.inProgress)
+			if limit := bandwidthOf(c.of); limit.Limited() {
+				a.limiter.bytes.Lent(now, c.user, limit, a.limiter.moved.read(now, c.user, c.bytes))
+			}
 		}
 	})
 }

@@ -228,13 +228,18 @@ func TestCreditBringsShares(t *testing.T) {
 	})
 }
 
+// moves plays HAProxy's table of credit, as it is read.
+func (r *rig) moves(user string, inProgress int, bytes [2]int64) {
+	r.Agent.natives([]nativeCount{{user: user, of: r.userOf(user), inProgress: inProgress, bytes: bytes}})
+}
+
 // Bytes of requests by credit that no table tells at once are demand, once they are read.
 func TestReportsByCredit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newShareRig(t, 2, nil).run()
 		for i := range int64(4) {
-			r.Agent.natives("alice", 1, [2]int64{bandwidth.Down: 5000 + 1_000_000*i, bandwidth.Up: 100_000 * i})
-			r.Agent.natives("staff", 1, [2]int64{bandwidth.Down: 1_000_000 * i})
+			r.moves("alice", 1, [2]int64{bandwidth.Down: 5000 + 1_000_000*i, bandwidth.Up: 100_000 * i})
+			r.moves("staff", 1, [2]int64{bandwidth.Down: 1_000_000 * i})
 			wait(time.Second)
 		}
 		heard := r.pool.reports("alice")
@@ -243,7 +248,7 @@ func TestReportsByCredit(t *testing.T) {
 		if len(heard) == 0 || heard[len(heard)-1].Report != want {
 			t.Errorf("reported %+v, want at last %+v", heard, want)
 		}
-		r.Agent.natives("alice", 0, [2]int64{bandwidth.Down: 3_005_000, bandwidth.Up: 300_000})
+		r.moves("alice", 0, [2]int64{bandwidth.Down: 3_005_000, bandwidth.Up: 300_000})
 		wait(time.Second)
 		if heard := r.pool.reports("alice"); heard[len(heard)-1].Active != 0 {
 			t.Errorf("reported %+v, want nothing in progress at last", heard[len(heard)-1])

@@ -34,6 +34,9 @@ const (
 	maxTallied = 1 << 18
 	// maxGrown is of how many users starts are told after a read: as many as it has room for.
 	maxGrown = startShards * maxStarted
+	// toldTogether is of how many users natives and the metrics are told at once: each of them costs
+	// as much as an entry, or keeps requests waiting for a lock.
+	toldTogether = 64
 	// maxTallyBatches bounds what waits to be told; one and the next is what there should be.
 	maxTallyBatches = 4
 )
@@ -66,7 +69,7 @@ type tallies struct {
 	// those included that were asked about, and the bytes that requests of theirs ever moved,
 	// by direction: of everyone who has some in progress or was admitted since, at each
 	// read, and once of who was not any more. nil tells nobody.
-	natives func(user string, n int, bytes [2]int64)
+	natives func([]nativeCount)
 	// inherited is told how many requests users have in progress from whom another agent has
 	// taken their credit back, in the first read of a process that is older than this agent.
 	// nil tells nobody.
@@ -88,7 +91,9 @@ type tallies struct {
 	counts []uint32 // layout.width of each slot, as last read
 	free   []int    // slots
 
-	grown      []grownUser // in this read
+	untold     []nativeCount // of whom natives are to be told next
+	sums       tierSums      // that the metrics are to be told next
+	grown      []grownUser   // in this read
 	leastGrown int64       // who grew by no more is not among them
 
 	mu      sync.Mutex
@@ -99,6 +104,21 @@ type tallies struct {
 type tallySlot struct {
 	round uint32 // of the last read that had the entry
 	busy  bool   // some were in progress in that read, or admitted since the one before
+}
+
+// nativeCount is what HAProxy's table of credit says of a user.
+type nativeCount struct {
+	user       string
+	of         *limits.Limits
+	inProgress int
+	bytes      [2]int64 // that requests of theirs ever moved, by direction
+}
+
+// tierSums are requests of users of one tier, most of whom follow each other.
+type tierSums struct {
+	tier   string
+	all    int64
+	byKind []int64
 }
 
 // A tallyBatch is what was read at once: what users started in the span before at.
@@ -188,6 +208,7 @@ func (t *tallies) read(ctx context.Context) error {
 			beyond++
 		}
 	})
+	t.flush()
 	t.batch(time.Now())
 	if err := cmp.Or(err, unusable); err != nil {
 		return err
@@ -239,6 +260,7 @@ func (t *tallies) begin(process uint64, layout tallyLayout) {
 	t.process, t.layout = process, layout
 	clear(t.index)
 	t.slots, t.counts, t.free = nil, nil, nil
+	t.sums.byKind = make([]int64, len(layout.kinds))
 }
 
 // entry takes an entry. It reports false if there is no room to remember it.
@@ -263,15 +285,60 @@ func (t *tallies) entry(e *runtimeapi.Entry) bool {
 	if busy := e.ConnCur > 0 || !slices.Equal(before, read); busy || s.busy {
 		s.busy = busy
 		t.starts.inCredit(e.Key, int64(e.ConnCur))
-		if t.natives != nil {
-			t.natives(e.Key, e.ConnCur, [2]int64{bandwidth.Down: e.BytesOut, bandwidth.Up: e.BytesIn})
+		of := t.of(e.Key)
+		t.untold = append(t.untold, nativeCount{user: e.Key, of: of, inProgress: e.ConnCur, bytes: [2]int64{bandwidth.Down: e.BytesOut, bandwidth.Up: e.BytesIn}})
+		t.grow(e.Key, of.Tier, before, read)
+		if len(t.untold) == toldTogether {
+			t.flush()
 		}
 	}
 	if older := !t.fromZero; older && t.inherited != nil && e.ConnCur > 0 && gpt(e, 0) == 0 {
+		t.flush()
 		t.inherited(e.Key, e.ConnCur)
 	}
-	t.grow(e.Key, before, read)
 	return true
+}
+
+// flush tells natives and the metrics what has come up.
+func (t *tallies) flush() {
+	if t.natives != nil && len(t.untold) > 0 {
+		t.natives(t.untold)
+	}
+	clear(t.untold)
+	t.untold = t.untold[:0]
+	t.flushSums()
+}
+
+// flushSums tells the metrics what users of one tier have started.
+func (t *tallies) flushSums() {
+	s := &t.sums
+	if s.all == 0 {
+		return
+	}
+	t.metrics.credited.Add(float64(s.all))
+	t.metrics.byTier.add(outcome(s.tier, "credit", ""), s.all)
+	for k, n := range s.byKind {
+		if n > 0 {
+			t.metrics.started.add(series{s.tier, t.layout.kinds[k].verb, t.layout.kinds[k].operation}, n)
+		}
+	}
+	s.all = 0
+	clear(s.byKind)
+}
+
+// sum counts the requests that a user of a tier has started since.
+func (t *tallies) sum(tier string, before, read []uint32) (all int64) {
+	if t.sums.tier != tier {
+		t.flushSums()
+		t.sums.tier = tier
+	}
+	for k := range read {
+		n := int64(read[k] - before[k])
+		t.sums.byKind[k] += n
+		all += n
+	}
+	t.sums.all += all
+	return all
 }
 
 // slot is the number of a slot with all counters 0.
@@ -290,7 +357,7 @@ func (t *tallies) slot() int {
 }
 
 // grow counts what is new in the counters of a user, and remembers them.
-func (t *tallies) grow(user string, before, read []uint32) {
+func (t *tallies) grow(user, tier string, before, read []uint32) {
 	if slices.Equal(before, read) {
 		return
 	}
@@ -300,32 +367,16 @@ func (t *tallies) grow(user string, before, read []uint32) {
 			break
 		}
 	}
-	all := int64(0)
-	for k := range read {
-		all += int64(read[k] - before[k])
-	}
-	tier := t.of(user).Tier
-	t.metrics.credited.Add(float64(all))
-	t.metrics.byTier.add(outcome(tier, "credit", ""), all)
-	keep := all > t.leastGrown
-	var grew []uint32
-	if keep {
-		grew = make([]uint32, 2*len(read))
-	}
-	for k := range read {
-		n := read[k] - before[k]
-		if n == 0 {
-			continue
-		}
-		t.metrics.started.add(series{tier, t.layout.kinds[k].verb, t.layout.kinds[k].operation}, int64(n))
-		if keep {
-			grew[k] = n
-		}
-	}
-	copy(before, read)
-	if !keep {
+	all := t.sum(tier, before, read)
+	if all <= t.leastGrown {
+		copy(before, read)
 		return
 	}
+	grew := make([]uint32, 2*len(read))
+	for k := range read {
+		grew[k] = read[k] - before[k]
+	}
+	copy(before, read)
 	t.grown = append(t.grown, grownUser{user: user, total: all, grew: grew[:len(read)], given: grew[len(read):]})
 	if len(t.grown) == 2*maxGrown {
 		t.keepMost()

@@ -83,7 +83,11 @@ func newTallyRig(t *testing.T) *tallyRig {
 			}
 			return a
 		}})))
-	r.tallies.natives = func(user string, n int, _ [2]int64) { r.natives[user] = n }
+	r.tallies.natives = func(counts []nativeCount) {
+		for _, c := range counts {
+			r.natives[c.user] = c.inProgress
+		}
+	}
 	return r
 }
 
@@ -199,8 +203,10 @@ func TestTallies(t *testing.T) {
 func TestTalliesTellOfBytes(t *testing.T) {
 	r := newTallyRig(t)
 	var told []string
-	r.tallies.natives = func(user string, n int, bytes [2]int64) {
-		told = append(told, fmt.Sprintf("%s: %d in progress, %d down, %d up", user, n, bytes[bandwidth.Down], bytes[bandwidth.Up]))
+	r.tallies.natives = func(counts []nativeCount) {
+		for _, c := range counts {
+			told = append(told, fmt.Sprintf("%s: %d in progress, %d down, %d up", c.user, c.inProgress, c.bytes[bandwidth.Down], c.bytes[bandwidth.Up]))
+		}
 	}
 	for _, step := range []struct {
 		inProgress int
