@@ -523,14 +523,13 @@ func TestNoMoreWithdrawalsThanAreRemembered(t *testing.T) {
 func TestCreditIsNotGivenAgainAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := newCreditRig(t, 2)
-		var withdrawn int64
 		r.limiter.update(func(now time.Time) {
-			withdrawn = now.Unix()
+			withdrawn := now.Unix()
 			r.limiter.withdraw(now, "alice", withdrawn)
+			if w := r.limiter.credits.withdrawals["alice"]; w.through != withdrawn+1 {
+				t.Errorf("withdrawn in second %d, without credit through %d, want through %d", withdrawn, w.through, withdrawn+1)
+			}
 		})
-		if w := r.limiter.credits.withdrawals["alice"]; w.through != withdrawn+1 {
-			t.Errorf("withdrawn in second %d, without credit through %d, want through %d", withdrawn, w.through, withdrawn+1)
-		}
 		if got := r.credited("alice", nil); !got.allowed || got.credit != nil {
 			t.Errorf("verdict = %+v, want allowed without credit", got)
 		}
