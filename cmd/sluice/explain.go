@@ -1,20 +1,18 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/apiclient"
 	"github.com/sluice-qos/sluice/internal/cli"
-	"github.com/sluice-qos/sluice/internal/terminal"
-	"github.com/sluice-qos/sluice/internal/terms"
-	"github.com/sluice-qos/sluice/pkg/limits"
+	account "github.com/sluice-qos/sluice/internal/explain"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
@@ -70,7 +68,7 @@ func (e *explain) run(stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, nameLimits(err, e.Limits))
 		return 1
 	}
-	if valid := classesOf(set); e.Class != "" && !slices.Contains(valid, e.Class) {
+	if valid := account.Classes(set); e.Class != "" && !slices.Contains(valid, e.Class) {
 		return cli.Exit(stderr, "sluice explain", e.unknownClass(valid))
 	}
 	if valid := set.Endpoints(); e.Endpoint != "" && !slices.Contains(valid, e.Endpoint) {
@@ -84,74 +82,8 @@ func (e *explain) run(stdout, stderr io.Writer) int {
 		}
 		live = &u
 	}
-	set = set.At(time.Now())
-	a := newAccount(e.Limits, set, e.User, e.Endpoint)
-	fmt.Fprintln(stdout, a.who)
-	for _, note := range a.notes {
-		fmt.Fprintln(stdout, "  "+note)
-	}
-	together := &account{} // over all endpoints, which a file without endpoints cannot limit
-	if len(set.Endpoints()) > 0 {
-		together = newAccount(e.Limits, set, e.User, limits.All)
-	}
-	found, foundTogether := a.facts, together.facts
-	if e.Class != "" {
-		verb, of := verbOf(set, e.Class)
-		found, foundTogether = a.against(e.Class, verb), together.against(e.Class, verb)
-		fmt.Fprintf(stdout, "a %s request%s counts against:\n", e.Class, of)
-	}
-	if !slices.ContainsFunc(slices.Concat(found, foundTogether), func(f fact) bool { return !terms.IsOfJobs(f.name) }) {
-		fmt.Fprintln(stdout, "  no limit of requests")
-	}
-	err = writeFacts(stdout, found)
-	if err == nil && len(foundTogether) > 0 {
-		fmt.Fprintln(stdout, "and, with the requests at all endpoints and away from them taken together:")
-		err = writeFacts(stdout, foundTogether)
-	}
-	if err == nil && live != nil {
-		err = e.live(stdout, *live, set.Version())
-	}
-	return cli.Exit(stderr, "sluice explain", err)
-}
-
-func writeFacts(to io.Writer, facts []fact) error {
-	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
-	for _, f := range facts {
-		fmt.Fprintf(w, "  %s\t%s\t%s\n", f.name, f.value, f.source)
-	}
-	return w.Flush()
-}
-
-// classesOf are the classes that a request may be of.
-func classesOf(set *limits.Set) []string {
-	return append(limits.BuiltinClasses(), terms.ClassNames(set.Classes())...)
-}
-
-// verbOf is the verb of all requests of an operation class, and says so. It is ""
-// if the class is a verb, or of several.
-func verbOf(set *limits.Set, class string) (verb, said string) {
-	classes := set.Classes()
-	i := slices.Index(terms.ClassNames(classes), class)
-	if i < 0 {
-		return "", ""
-	}
-	var verbs []string
-	for _, m := range classes[i].Any {
-		for _, method := range m.Methods {
-			if !slices.Contains(limits.BuiltinClasses(), method) {
-				method = "OTHER"
-			}
-			verbs = append(verbs, method)
-		}
-		if len(m.Methods) == 0 {
-			verbs = append(verbs, "")
-		}
-	}
-	slices.Sort(verbs)
-	if verbs = slices.Compact(verbs); len(verbs) == 1 && verbs[0] != "" {
-		return verbs[0], ", whose verb is " + verbs[0] + ","
-	}
-	return "", ", beside the limits of its verb,"
+	q := account.Question{User: e.User, Class: e.Class, Endpoint: e.Endpoint, File: e.Limits, Admin: e.Admin}
+	return cli.Exit(stderr, "sluice explain", account.Write(stdout, set.At(time.Now()), q, live))
 }
 
 func unknownEndpoint(name string, valid []string) error {
@@ -169,146 +101,21 @@ func (e *explain) unknownClass(valid []string) error {
 	return fmt.Errorf("unknown class %q%s (valid: %s, where OTHER is every other method)", e.Class, hint, strings.Join(valid, ", "))
 }
 
-// account is what a limit file says of one user.
-type account struct {
-	who    string   // the user, the tier, and the line that says so
-	notes  []string // what else the file says of the user
-	limits *limits.Limits
-	facts  []fact // what is limited, or was lifted
+// ask asks a running polygen about the user.
+func (e *explain) ask() (u api.User, err error) {
+	a, err := e.client(e.Admin)
+	if err != nil {
+		return u, err
+	}
+	defer a.Close()
+	return u, a.Get(context.Background(), api.Path(e.User, e.Endpoint), &u)
 }
 
-// fact is a term and where it comes from.
-type fact struct {
-	name, value string // of a term
-	source      string
-}
-
-func newAccount(file string, set *limits.Set, user, endpoint string) *account {
-	l, o := set.User(limits.EndpointKey(endpoint, limits.KeyOf(user))), limitfile.OriginAt(set, endpoint, user)
-	a := &account{limits: l, who: who(file, user, l, o)}
-	if endpoint != "" {
-		a.notes = append(a.notes, "at endpoint "+endpoint)
+// explainJob prints why a background job waits.
+func (e *explain) explainJob(out io.Writer) error {
+	why, err := apiclient.Job(context.Background(), e.Worker, e.Access.access(), e.Job)
+	if err != nil {
+		return err
 	}
-	if o.Comment != "" {
-		a.notes = append(a.notes, "comment: "+terminal.Name(o.Comment))
-	}
-	if !o.Until.IsZero() {
-		a.notes = append(a.notes, until(o))
-	}
-	if mode := set.Mode(); mode != limits.Enforce {
-		a.notes = append(a.notes, fmt.Sprintf("mode of the whole file: %s (%s:%d)", mode, file, o.FileMode))
-	}
-	if line := terms.DescribeAddresses(set.AddressLimits()); line != "" {
-		a.notes = append(a.notes, "beside these limits, each address at each HAProxy: "+line)
-	}
-	// Workers of jobs keep to their limits, be they stated or not. Jobs have none over all
-	// endpoints together.
-	all := terms.With(l, l.Tier != limits.ExemptTier && endpoint != limits.All)
-	var names []string
-	for _, t := range all {
-		names = append(names, t.Name)
-	}
-	for _, f := range o.Fields { // so that what was lifted is there, too
-		if !ofLimit(f.Name) {
-			names = append(names, f.Name)
-		}
-	}
-	for _, name := range terms.Sort(names) {
-		origin, ok := o.Field(name)
-		if a.meaningless(name, all) {
-			continue
-		}
-		if !ok {
-			if source, ok := terms.Builtin(name, l.Tier, set.DefaultTier()); ok {
-				a.facts = append(a.facts, fact{name, terms.Value(all, name), source})
-			}
-			continue
-		}
-		source := "tier " + terminal.Name(l.Tier)
-		switch {
-		case origin.Override:
-			source = "override"
-		case o.Anonymous:
-			source = "anonymous " + source
-		case o.Unreadable:
-			source = "unreadable " + source
-		case o.User == 0:
-			source = "default " + source
-		}
-		if origin.Endpoint {
-			source += " for " + terms.Endpoint(endpoint)
-		}
-		a.facts = append(a.facts, fact{name, terms.Value(all, name), fmt.Sprintf("%s, %s:%d", source, origin.File, origin.Line)})
-	}
-	return a
-}
-
-// who says who the user is to the limit file.
-func who(file, user string, l *limits.Limits, o limitfile.Origin) string {
-	named := fmt.Sprintf("user %s: %s:%d", terminal.Name(user), o.File, o.User)
-	if o.Pattern != "" {
-		named = fmt.Sprintf("user %s: %s at %s:%d", terminal.Name(user), terminal.Name(o.Pattern), o.File, o.User)
-	}
-	tier := fmt.Sprintf("tier %s (%s:%d)", terminal.Name(l.Tier), file, o.Tier)
-	switch {
-	case o.Exempt:
-		return named + ", exempt"
-	case o.Anonymous:
-		return fmt.Sprintf("user %s: not named in %s, so of the anonymous %s", terminal.Name(user), file, tier)
-	case o.Unreadable:
-		return fmt.Sprintf("%s, all requests whose credentials cannot be read: of the unreadable %s", user, tier)
-	case user == limits.UnreadableKey:
-		return fmt.Sprintf("%s, all requests whose credentials cannot be read: %s has no unreadable tier, so of the default %s", user, file, tier)
-	case o.User == 0:
-		return fmt.Sprintf("user %s: not named in %s, so of the default %s", terminal.Name(user), file, tier)
-	case o.Named || o.Expired && o.Then != "":
-		return named + ", of " + tier
-	default:
-		return named + ", which names no tier, so of the default " + tier
-	}
-}
-
-// until says when what the file says of a user ends, and what follows.
-func until(o limitfile.Origin) string {
-	next := "the limits of their tier"
-	if o.Then != "" {
-		next = "the limits of tier " + terminal.Name(o.Then)
-	}
-	if o.Expired {
-		return fmt.Sprintf("their overrides ended at %s: they have %s", o.Until.Format(time.RFC3339), next)
-	}
-	return fmt.Sprintf("until %s, then they have %s", o.Until.Format(time.RFC3339), next)
-}
-
-// ofLimit is whether a field says something about a limit and is none.
-func ofLimit(name string) bool {
-	return name == "mode" || strings.HasSuffix(name, ".mode") || strings.HasSuffix(name, ".burst")
-}
-
-// meaningless is whether a field says nothing of this user: it is about a limit that the
-// user does not have, or was lifted as a whole (requests: unlimited) and set again in part.
-func (a *account) meaningless(name string, all []terms.Term) bool {
-	switch name {
-	case "over_limit.concurrent":
-		return a.limits.Concurrent == 0
-	case "bandwidth.default_share":
-		return a.limits.Bandwidth.Down == 0 && a.limits.Bandwidth.Up == 0
-	}
-	return slices.ContainsFunc(all, func(t terms.Term) bool { return strings.HasPrefix(t.Name, name+".") })
-}
-
-// against are the facts that a request of the class, and of a verb unless that is "",
-// counts against, and that are not lifted.
-func (a *account) against(class, verb string) []fact {
-	var found []fact
-	for _, f := range a.facts {
-		rate, isRate := strings.CutPrefix(f.name, "requests.")
-		own, _ := limits.ParseRateName(rate)
-		limit := f.value != terms.NotLimited && f.value != limits.Off.String() && f.name != "priority" && f.name != "bandwidth.default_share" && !terms.IsOfJobs(f.name)
-		if !limit || isRate && own != class && own != verb && own != limits.All {
-			continue
-		}
-		found = append(found, f)
-	}
-	return found
+	return account.WriteJob(out, why)
 }

@@ -1,7 +1,6 @@
-package main
+package explain
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -17,23 +16,13 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-// ask asks a running polygen about the user.
-func (e *explain) ask() (u api.User, err error) {
-	a, err := e.client(e.Admin)
-	if err != nil {
-		return u, err
-	}
-	defer a.Close()
-	return u, a.Get(context.Background(), api.Path(e.User, e.Endpoint), &u)
-}
-
-// live prints what a polygen knows of the user. The version is that of the file that the
+// writeLive prints what a polygen knows of the user. The version is that of the file that the
 // user's limits were read from.
-func (e *explain) live(out io.Writer, u api.User, version string) error {
+func (q Question) writeLive(out io.Writer, u api.User, version string) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "\npolygen %s at %s, %s, limits version %s\n", terminal.Name(u.Polygen), e.Admin, apiclient.Role(u.From), terminal.Name(u.Version))
+	fmt.Fprintf(w, "\npolygen %s at %s, %s, limits version %s\n", terminal.Name(u.Polygen), q.Admin, apiclient.Role(u.From), terminal.Name(u.Version))
 	if u.Version != version && !limits.IsHidden(u.User) { // else it is that of the file with keys in place of names
-		fmt.Fprintf(w, "  these are not those of %s, which has version %s: the use below is against polygen's\n", e.Limits, version)
+		fmt.Fprintf(w, "  these are not those of %s, which has version %s: the use below is against polygen's\n", q.File, version)
 	}
 	if u.Seen == nil {
 		fmt.Fprintln(w, "state: ok; nothing was heard of the user")

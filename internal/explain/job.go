@@ -1,7 +1,6 @@
-package main
+package explain
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -11,21 +10,12 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/apiclient"
 	"github.com/sluice-qos/sluice/internal/terminal"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 )
 
-// explainJob prints why a background job waits.
-func (e *explain) explainJob(out io.Writer) error {
-	why, err := apiclient.Job(context.Background(), e.Worker, e.Access.access(), e.Job)
-	if err != nil {
-		return err
-	}
-	return printWhy(out, why)
-}
-
-func printWhy(out io.Writer, why jobs.Why) error {
+// WriteJob writes why a background job waits, as a worker told it.
+func WriteJob(out io.Writer, why jobs.Why) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(w, "job %d, %s, in the queue %s: %s\n%s\n", why.ID, terminal.Name(why.Kind), terminal.Name(why.Queue), terminal.Name(why.State), terminal.Printable(why.Reason))
 	fmt.Fprintf(w, "  created\t%s\n", why.Created.UTC().Format(time.RFC3339))

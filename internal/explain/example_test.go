@@ -1,0 +1,41 @@
+package explain_test
+
+import (
+	"os"
+
+	"github.com/sluice-qos/sluice/internal/explain"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
+)
+
+func ExampleWrite() {
+	set, err := limitfile.Parse("limits.yaml", []byte(`version: 1
+default_tier: free
+tiers:
+  free: {requests: {GET: 10, "*": 20}, jobs: {total: 2}}
+  pro: {requests: {GET: 100, PUT: 50}, concurrent: 50}
+users:
+  alice: {tier: pro, concurrent: 60, comment: launch}
+`))
+	if err != nil {
+		panic(err)
+	}
+	for _, q := range []explain.Question{
+		{User: "alice", File: "limits.yaml"},
+		{User: "bob", Class: "PUT", File: "limits.yaml"},
+	} {
+		if err := explain.Write(os.Stdout, set, q, nil); err != nil {
+			panic(err)
+		}
+	}
+	// Output:
+	// user alice: limits.yaml:7, of tier pro (limits.yaml:5)
+	//   comment: launch
+	//   requests.GET  100/s     tier pro, limits.yaml:5
+	//   requests.PUT  50/s      tier pro, limits.yaml:5
+	//   concurrent    60        override, limits.yaml:7
+	//   jobs.total    3         not stated: what tiers named pro have
+	//   jobs.class    priority  not stated: what tiers named pro have
+	// user bob: not named in limits.yaml, so of the default tier free (limits.yaml:4)
+	// a PUT request counts against:
+	//   requests.*  20/s  default tier free, limits.yaml:4
+}
