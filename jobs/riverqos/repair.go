@@ -26,7 +26,7 @@ func (s *sweeper) reserveFreeSlots(ctx context.Context) error {
 			if err := failures.add(ctx, err); err != nil {
 				return err
 			}
-			// Not only the jobs that Hand returned: the worker that was to wake the others may
+			// Not only the jobs that ReserveFree returned: the worker that was to wake the others may
 			// be dead.
 			s.waker.wake(ctx, reserved)
 		}
@@ -42,9 +42,9 @@ func (s *sweeper) reserveFreeSlots(ctx context.Context) error {
 func (s *sweeper) reserveFree(ctx context.Context, user string, limits jobs.Limits) ([]jobs.Job, error) {
 	ctx, cancel := s.store.within(ctx)
 	defer cancel()
-	reserved, err := s.cfg.Slots.Hand(ctx, user, limits, s.cfg.Reserve)
+	reserved, err := s.cfg.Slots.ReserveFree(ctx, user, limits, s.cfg.Reserve)
 	if err != nil {
-		return nil, fmt.Errorf("hand slots out: %w", err)
+		return nil, fmt.Errorf("reserve free slots: %w", err)
 	}
 	s.metrics.Handed.Add(float64(len(reserved)))
 	return s.reserved(ctx, user)

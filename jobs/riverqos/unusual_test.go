@@ -189,7 +189,7 @@ func TestALimitBelowOneIsOne(t *testing.T) {
 	}
 }
 
-// choosy are Slots that refuse to hand out a user's.
+// choosy are Slots that do not reserve a user's.
 type choosy struct {
 	jobs.Slots
 	not string // user
@@ -197,11 +197,11 @@ type choosy struct {
 
 var errChoosy = errors.New("not for this user")
 
-func (c *choosy) Hand(ctx context.Context, user string, l jobs.Limits, reserve time.Duration) ([]jobs.Job, error) {
+func (c *choosy) ReserveFree(ctx context.Context, user string, l jobs.Limits, reserve time.Duration) ([]jobs.Job, error) {
 	if strings.HasPrefix(user, c.not) {
 		return nil, errChoosy
 	}
-	return c.Slots.Hand(ctx, user, l, reserve)
+	return c.Slots.ReserveFree(ctx, user, l, reserve)
 }
 
 func TestASweepThatFailsForAUserGoesOn(t *testing.T) {
@@ -238,8 +238,8 @@ func TestASweepThatFailsForAUserGoesOn(t *testing.T) {
 				t.Errorf("%v failures are noted, want %d", got, c.fails)
 			}
 			u, err := slots.User(context.Background(), "zed")
-			if handed := len(u.Parked) == 0; err != nil || handed == c.ends {
-				t.Errorf("the user behind them was handed a slot: %v (%v), want %v", handed, err, !c.ends)
+			if reserved := len(u.Parked) == 0; err != nil || reserved == c.ends {
+				t.Errorf("the user behind them got a reservation: %v (%v), want %v", reserved, err, !c.ends)
 			}
 		})
 	}

@@ -88,7 +88,7 @@ func (w *waker) passOn(ctx context.Context, gone wakeTry) (next []wakeTry) {
 		return nil
 	}
 	user := gone.job.User
-	reserved, err := w.cfg.Slots.Hand(ctx, user, w.tiers.tier(ctx, user).Limits, w.cfg.Reserve)
+	reserved, err := w.cfg.Slots.ReserveFree(ctx, user, w.tiers.tier(ctx, user).Limits, w.cfg.Reserve)
 	if err != nil {
 		w.failures.report("hand", "a slot could not be handed on", err)
 		return nil

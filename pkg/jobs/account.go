@@ -88,8 +88,8 @@ func (a *account) release(now time.Time, c Claim) {
 	}
 }
 
-// hand reserves free slots, each for the first in the user's line whose queue has room.
-func (a *account) hand(now time.Time, user string, l Limits, reserve time.Duration) (handed []Job) {
+// reserveFree reserves free slots, each for the first in the user's line whose queue has room.
+func (a *account) reserveFree(now time.Time, user string, l Limits, reserve time.Duration) (reserved []Job) {
 	a.expire(now)
 	for len(a.slots) < l.Total {
 		queue, first := "", spot{order: math.MaxUint64}
@@ -104,9 +104,9 @@ func (a *account) hand(now time.Time, user string, l Limits, reserve time.Durati
 		a.unpark(first.job)
 		a.count++
 		a.take(first.job, &slot{queue: queue, until: now.Add(reserve), order: a.count})
-		handed = append(handed, Job{user, first.job, queue})
+		reserved = append(reserved, Job{user, first.job, queue})
 	}
-	return handed
+	return reserved
 }
 
 func (a *account) forget(now time.Time, job string) {

@@ -85,23 +85,23 @@ func (m *memory) Renew(ctx context.Context, claims []Claim, lease time.Duration)
 	return lost, nil
 }
 
-func (m *memory) Release(ctx context.Context, c Claim, l Limits, reserve time.Duration) (handed []Job, err error) {
+func (m *memory) Release(ctx context.Context, c Claim, l Limits, reserve time.Duration) (reserved []Job, err error) {
 	if err := validate(c.Validate(), l.Validate(), ValidateSpan(reserve)); err != nil {
 		return nil, err
 	}
 	err = m.with(ctx, c.User, func(a *account, now time.Time) {
 		a.release(now, c)
-		handed = a.hand(now, c.User, l, reserve)
+		reserved = a.reserveFree(now, c.User, l, reserve)
 	})
-	return handed, err
+	return reserved, err
 }
 
-func (m *memory) Hand(ctx context.Context, user string, l Limits, reserve time.Duration) (handed []Job, err error) {
+func (m *memory) ReserveFree(ctx context.Context, user string, l Limits, reserve time.Duration) (reserved []Job, err error) {
 	if err := validate(ValidateUser(user), l.Validate(), ValidateSpan(reserve)); err != nil {
 		return nil, err
 	}
-	err = m.with(ctx, user, func(a *account, now time.Time) { handed = a.hand(now, user, l, reserve) })
-	return handed, err
+	err = m.with(ctx, user, func(a *account, now time.Time) { reserved = a.reserveFree(now, user, l, reserve) })
+	return reserved, err
 }
 
 func (m *memory) Reserved(ctx context.Context, user string) (jobs []Job, err error) {

@@ -54,23 +54,23 @@ type Claim struct {
 type Slots interface {
 	// Acquire takes a slot for the lease. It is granted if the job has a slot already, or
 	// one is reserved for it. Otherwise a free slot is granted only if no job whose queue has
-	// room is parked before this one, however many slots are free: Hand gives those out. If
-	// the slot is refused and park is set, the job is parked in the same step; a job that is
-	// parked already keeps its place. A job keeps the queue of its first Acquire as long as
-	// it has a slot, a reservation or a place in the line.
+	// room is parked before this one, however many slots are free: ReserveFree gives those
+	// out. If the slot is refused and park is set, the job is parked in the same step; a job
+	// that is parked already keeps its place. A job keeps the queue of its first Acquire as
+	// long as it has a slot, a reservation or a place in the line.
 	Acquire(ctx context.Context, c Claim, l Limits, lease time.Duration, park bool) (Verdict, error)
 
 	// Renew begins the leases of claims anew, and returns those that are lost: the lease
 	// had ended, or another holder has the job.
 	Renew(ctx context.Context, claims []Claim, lease time.Duration) (lost []Claim, err error)
 
-	// Release gives a slot back, and then does what Hand does. If the holder has no slot, it
-	// only does what Hand does.
-	Release(ctx context.Context, c Claim, l Limits, reserve time.Duration) (handed []Job, err error)
+	// Release gives a slot back, and then does what ReserveFree does. If the holder has no
+	// slot, it only does what ReserveFree does.
+	Release(ctx context.Context, c Claim, l Limits, reserve time.Duration) (reserved []Job, err error)
 
-	// Hand reserves the user's free slots for the first of the user's parked jobs, for so
-	// long, and returns these jobs in their order; each has to be woken.
-	Hand(ctx context.Context, user string, l Limits, reserve time.Duration) (handed []Job, err error)
+	// ReserveFree reserves the user's free slots for the first of the user's parked jobs, for
+	// so long, and returns these jobs in their order; each has to be woken.
+	ReserveFree(ctx context.Context, user string, l Limits, reserve time.Duration) (reserved []Job, err error)
 
 	// Reserved returns the jobs of a user for which a slot is reserved, the oldest
 	// reservation first: they may not have been woken.

@@ -64,11 +64,11 @@ func callEverything(t *testing.T, slots jobs.Slots) {
 	acquire(c)
 	lost, err := slots.Renew(ctx, []jobs.Claim{b, a}, long)
 	note("renew", lost, err)
-	handed, err := slots.Release(ctx, a, limits, long)
-	note("release", handed, err)
-	handed, err = slots.Hand(ctx, "alice", limits, long)
-	note("hand", handed, err)
-	reserved, err := slots.Reserved(ctx, "alice")
+	reserved, err := slots.Release(ctx, a, limits, long)
+	note("release", reserved, err)
+	reserved, err = slots.ReserveFree(ctx, "alice", limits, long)
+	note("reserve free", reserved, err)
+	reserved, err = slots.Reserved(ctx, "alice")
 	note("reserved", reserved, err)
 	waiting, err := slots.Waiting(ctx, "", 10)
 	note("waiting", waiting, err)
@@ -81,7 +81,7 @@ func callEverything(t *testing.T, slots jobs.Slots) {
 		{"acquire c", jobs.Verdict{Running: 1, InQueue: 1, Place: 2}, nil},
 		{"renew", []jobs.Claim{b}, nil},
 		{"release", []jobs.Job{b.Job}, nil},
-		{"hand", []jobs.Job(nil), nil},
+		{"reserve free", []jobs.Job(nil), nil},
 		{"reserved", []jobs.Job{b.Job}, nil},
 		{"waiting", []string{"alice"}, nil},
 		{"forget", nil, nil},

@@ -169,8 +169,8 @@ func TestServerDies(t *testing.T) {
 	if len(lost) != 1 || lost[0] != parked {
 		t.Errorf("Renew = %v lost, want %v", lost, parked)
 	}
-	handed, err := slots.Release(ctx, held, total(1), long)
-	if err != nil || len(handed) != 1 || handed[0] != parked.Job {
-		t.Errorf("Release = %v, %v, want %v handed the slot", handed, err, parked.Job)
+	reserved, err := slots.Release(ctx, held, total(1), long)
+	if err != nil || len(reserved) != 1 || reserved[0] != parked.Job {
+		t.Errorf("Release = %v, %v, want %v to have a reservation", reserved, err, parked.Job)
 	}
 }

@@ -181,27 +181,28 @@ func (s *Slots) Release(ctx context.Context, c jobs.Claim, l jobs.Limits, reserv
 	if err := first(c.Validate(), l.Validate(), jobs.ValidateSpan(reserve)); err != nil {
 		return nil, err
 	}
-	handed, err := s.hand(ctx, c.User, []byte(c.ID), []byte(c.Holder), l, reserve)
+	reserved, err := s.releaseAndReserve(ctx, c.User, []byte(c.ID), []byte(c.Holder), l, reserve)
 	if err != nil {
 		return nil, fmt.Errorf("release slot: %w", err)
 	}
-	return handed, nil
+	return reserved, nil
 }
 
-// Hand implements jobs.Slots.
-func (s *Slots) Hand(ctx context.Context, user string, l jobs.Limits, reserve time.Duration) ([]jobs.Job, error) {
+// ReserveFree implements jobs.Slots.
+func (s *Slots) ReserveFree(ctx context.Context, user string, l jobs.Limits, reserve time.Duration) ([]jobs.Job, error) {
 	if err := first(jobs.ValidateUser(user), l.Validate(), jobs.ValidateSpan(reserve)); err != nil {
 		return nil, err
 	}
-	handed, err := s.hand(ctx, user, nil, nil, l, reserve)
+	reserved, err := s.releaseAndReserve(ctx, user, nil, nil, l, reserve)
 	if err != nil {
-		return nil, fmt.Errorf("hand slots: %w", err)
+		return nil, fmt.Errorf("reserve free slots: %w", err)
 	}
-	return handed, nil
+	return reserved, nil
 }
 
-// hand releases a slot if job and holder are not nil.
-func (s *Slots) hand(ctx context.Context, user string, job, holder []byte, l jobs.Limits, reserve time.Duration) ([]jobs.Job, error) {
+// releaseAndReserve reserves free slots, and before that releases one if job and holder
+// are not nil.
+func (s *Slots) releaseAndReserve(ctx context.Context, user string, job, holder []byte, l jobs.Limits, reserve time.Duration) ([]jobs.Job, error) {
 	queues, limits := arrays(l)
 	return s.jobs(ctx, user, s.release, []byte(user), job, holder, int4(l.Total), queues, limits, micros(reserve))
 }

@@ -112,26 +112,26 @@ func (s *slots) Release(ctx context.Context, c jobs.Claim, l jobs.Limits, reserv
 	if err := first(c.Validate(), l.Validate(), jobs.ValidateSpan(reserve)); err != nil {
 		return nil, fmt.Errorf("release a slot: %w", err)
 	}
-	handed, err := s.release(ctx, c, l, reserve)
+	reserved, err := s.release(ctx, c, l, reserve)
 	if err != nil {
 		return nil, fmt.Errorf("release a slot: %w", err)
 	}
-	return handed, nil
+	return reserved, nil
 }
 
-func (s *slots) Hand(ctx context.Context, user string, l jobs.Limits, reserve time.Duration) ([]jobs.Job, error) {
+func (s *slots) ReserveFree(ctx context.Context, user string, l jobs.Limits, reserve time.Duration) ([]jobs.Job, error) {
 	if err := first(jobs.ValidateUser(user), l.Validate(), jobs.ValidateSpan(reserve)); err != nil {
-		return nil, fmt.Errorf("hand slots: %w", err)
+		return nil, fmt.Errorf("reserve free slots: %w", err)
 	}
-	handed, err := s.release(ctx, jobs.Claim{Job: jobs.Job{User: user}}, l, reserve)
+	reserved, err := s.release(ctx, jobs.Claim{Job: jobs.Job{User: user}}, l, reserve)
 	if err != nil {
-		return nil, fmt.Errorf("hand slots: %w", err)
+		return nil, fmt.Errorf("reserve free slots: %w", err)
 	}
-	return handed, nil
+	return reserved, nil
 }
 
-// release hands, and before that releases a claim if it names a job.
-func (s *slots) release(ctx context.Context, c jobs.Claim, l jobs.Limits, reserve time.Duration) (handed []jobs.Job, err error) {
+// release reserves free slots, and before that releases a claim if it names a job.
+func (s *slots) release(ctx context.Context, c jobs.Claim, l jobs.Limits, reserve time.Duration) (reserved []jobs.Job, err error) {
 	args := append(head("release"), c.ID, c.Holder, micros(reserve))
 	got, err := s.run(ctx, c.User, withLimits(args, l)).StringSlice()
 	if err != nil {
@@ -141,9 +141,9 @@ func (s *slots) release(ctx context.Context, c jobs.Claim, l jobs.Limits, reserv
 		if len(pair) != 2 {
 			return nil, fmt.Errorf("unexpected reply %.100q", got)
 		}
-		handed = append(handed, jobs.Job{User: c.User, ID: pair[0], Queue: pair[1]})
+		reserved = append(reserved, jobs.Job{User: c.User, ID: pair[0], Queue: pair[1]})
 	}
-	return handed, nil
+	return reserved, nil
 }
 
 func (s *slots) Reserved(ctx context.Context, user string) ([]jobs.Job, error) {

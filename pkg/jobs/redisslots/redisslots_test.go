@@ -115,10 +115,10 @@ func TestKeysExpire(t *testing.T) {
 	for _, key := range []string{line, places, waiting} {
 		client.Expire(ctx, key, time.Hour)
 	}
-	if _, err := slots.Hand(ctx, "alice", jobs.Limits{Total: 1}, time.Minute); err != nil {
+	if _, err := slots.ReserveFree(ctx, "alice", jobs.Limits{Total: 1}, time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	keys("nobody handed", 5*time.Hour, line, places, slot, waiting)
+	keys("nothing reserved", 5*time.Hour, line, places, slot, waiting)
 
 	for _, id := range []string{"1", "2"} {
 		if _, err := slots.Release(ctx, claim(id), jobs.Limits{Total: 3}, 9*time.Hour); err != nil {
@@ -147,8 +147,8 @@ func TestWaitingCleansUp(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if handed, err := slots.Hand(ctx, "alice", jobs.Limits{Total: 2}, time.Second); err != nil || len(handed) != 1 {
-		t.Fatalf("Hand = %q, %v, want one", handed, err)
+	if reserved, err := slots.ReserveFree(ctx, "alice", jobs.Limits{Total: 2}, time.Second); err != nil || len(reserved) != 1 {
+		t.Fatalf("ReserveFree = %q, %v, want one", reserved, err)
 	}
 	server.SetTime(now.Add(time.Second))
 	if users, err := slots.Waiting(ctx, "", 9); err != nil || len(users) > 0 {
@@ -198,14 +198,14 @@ func TestRedisFails(t *testing.T) {
 	c, l := jobs.Claim{Job: jobs.Job{User: "alice", ID: "1"}, Holder: "h"}, jobs.Limits{Total: 1}
 	server.SetError("LOADING not yet")
 	calls := map[string]func() error{
-		"acquire a slot":    func() error { _, err := slots.Acquire(ctx, c, l, time.Hour, true); return err },
-		"renew leases":      func() error { _, err := slots.Renew(ctx, []jobs.Claim{c}, time.Hour); return err },
-		"release a slot":    func() error { _, err := slots.Release(ctx, c, l, time.Hour); return err },
-		"hand slots":        func() error { _, err := slots.Hand(ctx, "alice", l, time.Hour); return err },
-		"read reservations": func() error { _, err := slots.Reserved(ctx, "alice"); return err },
-		"forget a job":      func() error { return slots.Forget(ctx, c.Job) },
-		"read who waits":    func() error { _, err := slots.Waiting(ctx, "", 1); return err },
-		"read a user":       func() error { _, err := slots.User(ctx, "alice"); return err },
+		"acquire a slot":     func() error { _, err := slots.Acquire(ctx, c, l, time.Hour, true); return err },
+		"renew leases":       func() error { _, err := slots.Renew(ctx, []jobs.Claim{c}, time.Hour); return err },
+		"release a slot":     func() error { _, err := slots.Release(ctx, c, l, time.Hour); return err },
+		"reserve free slots": func() error { _, err := slots.ReserveFree(ctx, "alice", l, time.Hour); return err },
+		"read reservations":  func() error { _, err := slots.Reserved(ctx, "alice"); return err },
+		"forget a job":       func() error { return slots.Forget(ctx, c.Job) },
+		"read who waits":     func() error { _, err := slots.Waiting(ctx, "", 1); return err },
+		"read a user":        func() error { _, err := slots.User(ctx, "alice"); return err },
 	}
 	for what, call := range calls {
 		if err := call(); err == nil || err.Error() != what+": LOADING not yet" {

@@ -186,7 +186,7 @@ function run.release()
   local s = taken[id]
   if s and s[1] == 'h' and s[5] == ARGV[5] then free(id) end
 
-  local handed = {}
+  local reserved = {}
   local first = heads()
   while #first > 0 and running < total do
     local best
@@ -197,12 +197,12 @@ function run.release()
     unpark(best[3], best[2], best[1])
     last = last + 1
     put(best[3], 'r', now + ARGV[6], last, best[1], '')
-    handed[#handed + 1], handed[#handed + 2] = best[3], best[1]
+    reserved[#reserved + 1], reserved[#reserved + 2] = best[3], best[1]
     first = heads()
   end
-  if #handed > 0 then expire(slots, latest) end
-  if #handed > 0 or #first > 0 or lapsed then settle(#first) end
-  return handed
+  if #reserved > 0 then expire(slots, latest) end
+  if #reserved > 0 or #first > 0 or lapsed then settle(#first) end
+  return reserved
 end
 
 -- lease, then job and holder by turns -> for each, whether it was renewed

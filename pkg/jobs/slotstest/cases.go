@@ -58,7 +58,7 @@ func users(s *suite) {
 	s.acquire(job("alice", "2", "q"), total(1), refused(1, 1, 1))
 	s.acquire(job("bob", "3", "q"), total(1), granted(1, 1))
 	s.release(job("bob", "3", "q"), total(1))
-	s.hand("carol", total(1))
+	s.reserveFree("carol", total(1))
 	s.usage("alice", []jobs.Claim{job("alice", "1", "q")}, nil, []jobs.Claim{job("alice", "2", "q")})
 	s.usage("carol", nil, nil, nil)
 }
@@ -225,7 +225,7 @@ func overtaking(s *suite) {
 	s.acquire(three, high, refused(1, 1, 2))
 	s.acquireFor(four, high, long, false, refused(1, 0, 0))
 	s.acquire(four, low, granted(2, 1)) // nobody before it could use that
-	s.hand("alice", high, two)
+	s.reserveFree("alice", high, two)
 	s.usage("alice", []jobs.Claim{one, four}, []jobs.Claim{two}, []jobs.Claim{three, job("alice", "5", "q")})
 }
 
@@ -237,17 +237,17 @@ func comesByItself(s *suite) {
 	s.acquire(two, total(2), granted(2, 2)) // nobody was before it
 	s.acquire(three, total(3), granted(3, 3))
 	s.usage("alice", []jobs.Claim{one, two, three}, nil, nil)
-	s.hand("alice", total(9))
+	s.reserveFree("alice", total(9))
 }
 
-func handAgain(s *suite) {
+func reserveAgain(s *suite) {
 	one, two, three := job("alice", "1", "q"), job("alice", "2", "q"), job("alice", "3", "q")
 	s.acquire(one, total(1), granted(1, 1))
 	s.acquire(two, total(1), refused(1, 1, 1))
 	s.acquire(three, total(1), refused(1, 1, 2))
-	s.hand("alice", total(1))
-	s.hand("alice", total(3), two, three)
-	s.hand("alice", total(3))
+	s.reserveFree("alice", total(1))
+	s.reserveFree("alice", total(3), two, three)
+	s.reserveFree("alice", total(3))
 	s.reserved("alice", two, three)
 	s.usage("alice", []jobs.Claim{one}, []jobs.Claim{two, three}, nil)
 }
@@ -257,10 +257,10 @@ func crash(s *suite) {
 	s.acquire(one, total(1), granted(1, 1))
 	s.acquire(two, total(1), refused(1, 1, 1))
 	s.renewed([]jobs.Claim{one}, short) // the last time
-	s.after(short, "the parked job is handed the slot", func() error {
-		handed, err := s.Slots.Hand(s.ctx, "alice", total(1), long)
-		if err == nil && !slices.Equal(handed, []jobs.Job{two.Job}) {
-			err = fmt.Errorf("got Hand = %q, want %q", handed, two.Job)
+	s.after(short, "the parked job gets a reservation", func() error {
+		reserved, err := s.Slots.ReserveFree(s.ctx, "alice", total(1), long)
+		if err == nil && !slices.Equal(reserved, []jobs.Job{two.Job}) {
+			err = fmt.Errorf("got ReserveFree = %q, want %q", reserved, two.Job)
 		}
 		return err
 	})
@@ -334,13 +334,13 @@ func lapse(s *suite) {
 	s.acquire(one, total(1), granted(1, 1))
 	s.acquire(two, total(1), refused(1, 1, 1))
 	s.acquire(three, total(1), refused(1, 1, 2))
-	handed, err := s.Slots.Release(s.ctx, one, total(1), short)
-	s.same("Release", handed, err, []jobs.Claim{two})
+	reserved, err := s.Slots.Release(s.ctx, one, total(1), short)
+	s.same("Release", reserved, err, []jobs.Claim{two})
 	s.after(short, "the reservation is over", func() error {
 		return s.hasUsage("alice", nil, nil, []jobs.Claim{three})
 	})
 	s.reserved("alice")
-	s.hand("alice", total(1), three)
+	s.reserveFree("alice", total(1), three)
 	s.acquire(two, total(1), refused(1, 1, 1)) // a newcomer
 
 	s.acquire(job("bob", "1", "q"), total(1), granted(1, 1))
@@ -362,9 +362,9 @@ func raised(s *suite) {
 	for i := range 4 {
 		s.acquire(job("alice", fmt.Sprint(i+2), "q"), low, refused(1, 1, i+1))
 	}
-	s.hand("alice", low)
-	s.hand("alice", high, job("alice", "2", "q"), job("alice", "3", "q"))
-	s.hand("alice", total(4), job("alice", "4", "q"))
+	s.reserveFree("alice", low)
+	s.reserveFree("alice", high, job("alice", "2", "q"), job("alice", "3", "q"))
+	s.reserveFree("alice", total(4), job("alice", "4", "q"))
 	s.release(job("alice", "1", "q"), total(9), job("alice", "5", "q"))
 }
 
@@ -404,7 +404,7 @@ func forget(s *suite) {
 	s.forget(reserved)
 	s.forget(reserved)
 	s.usage("alice", []jobs.Claim{held}, nil, []jobs.Claim{first, last})
-	s.hand("alice", total(2), first)
+	s.reserveFree("alice", total(2), first)
 	s.forget(last)
 	s.release(held, total(2))
 	s.forget(first)
@@ -488,8 +488,8 @@ func largest(s *suite) {
 	s.acquireFor(two, l, math.MaxInt64, true, granted(2, 1))
 	s.acquireFor(three, l, math.MaxInt64, true, refused(2, 1, 1))
 	s.renewed([]jobs.Claim{one, two}, math.MaxInt64)
-	handed, err := s.Slots.Release(s.ctx, two, l, math.MaxInt64)
-	s.same("Release", handed, err, []jobs.Claim{three})
+	reserved, err := s.Slots.Release(s.ctx, two, l, math.MaxInt64)
+	s.same("Release", reserved, err, []jobs.Claim{three})
 	s.reserved("alice", three)
 	s.acquire(three, l, granted(2, 1))
 }
@@ -527,23 +527,23 @@ func invalid(s *suite) {
 		}
 	}
 	for _, user := range []string{"", tooLong} {
-		_, hand := s.Slots.Hand(s.ctx, user, total(1), long)
+		_, reserveFree := s.Slots.ReserveFree(s.ctx, user, total(1), long)
 		_, reserved := s.Slots.Reserved(s.ctx, user)
 		_, usage := s.Slots.User(s.ctx, user)
-		check(fmt.Sprintf("user of %d bytes", len(user)), hand, reserved, usage)
+		check(fmt.Sprintf("user of %d bytes", len(user)), reserveFree, reserved, usage)
 	}
 	for name, l := range limits {
 		_, acquire := s.Slots.Acquire(s.ctx, good, l, long, true)
 		_, release := s.Slots.Release(s.ctx, good, l, long)
-		_, hand := s.Slots.Hand(s.ctx, "alice", l, long)
-		check(name, acquire, release, hand)
+		_, reserveFree := s.Slots.ReserveFree(s.ctx, "alice", l, long)
+		check(name, acquire, release, reserveFree)
 	}
 	for _, d := range []time.Duration{0, -time.Second} {
 		_, acquire := s.Slots.Acquire(s.ctx, good, total(1), d, true)
 		_, release := s.Slots.Release(s.ctx, good, total(1), d)
-		_, hand := s.Slots.Hand(s.ctx, "alice", total(1), d)
+		_, reserveFree := s.Slots.ReserveFree(s.ctx, "alice", total(1), d)
 		_, renew := s.Slots.Renew(s.ctx, []jobs.Claim{good}, d)
-		check(fmt.Sprintf("lease of %v", d), acquire, release, hand, renew)
+		check(fmt.Sprintf("lease of %v", d), acquire, release, reserveFree, renew)
 	}
 	for _, n := range []int{0, -1} {
 		_, err := s.Slots.Waiting(s.ctx, "", n)
@@ -562,11 +562,11 @@ func ended(s *suite) {
 	_, acquire := s.Slots.Acquire(ctx, job("alice", "2", "q"), total(9), long, true)
 	_, release := s.Slots.Release(ctx, one, total(1), long)
 	_, renew := s.Slots.Renew(ctx, []jobs.Claim{one}, short)
-	_, hand := s.Slots.Hand(ctx, "alice", total(1), long)
+	_, reserveFree := s.Slots.ReserveFree(ctx, "alice", total(1), long)
 	_, reserved := s.Slots.Reserved(ctx, "alice")
 	_, waiting := s.Slots.Waiting(ctx, "", 1)
 	_, usage := s.Slots.User(ctx, "alice")
-	errs := []error{acquire, release, renew, hand, reserved, waiting, usage, s.Slots.Forget(ctx, one.Job)}
+	errs := []error{acquire, release, renew, reserveFree, reserved, waiting, usage, s.Slots.Forget(ctx, one.Job)}
 	for i, err := range errs {
 		if !errors.Is(err, context.Canceled) {
 			s.Errorf("call %d: %v, want context.Canceled", i, err)

@@ -40,7 +40,7 @@ func (g *gauge) run(queue string) (above string) {
 }
 
 // everyJobOnce has workers that do nothing but what they are told: a job that is
-// refused is left, and comes again only when it is handed a slot. If one wake-up were
+// refused is left, and comes again only when it is woken for a slot. If one wake-up were
 // lost, its line would stand for ever.
 func everyJobOnce(s *suite) {
 	users, n := 12, 1200
@@ -78,11 +78,11 @@ func everyJobOnce(s *suite) {
 		if ran[i].Add(1) > 1 {
 			return fmt.Errorf("%q ran again", c.Job)
 		}
-		handed, err := s.Slots.Release(s.ctx, c, loadLimits, long)
+		reserved, err := s.Slots.Release(s.ctx, c, loadLimits, long)
 		if err != nil {
 			return err
 		}
-		for _, j := range handed {
+		for _, j := range reserved {
 			queue <- job(j.User, j.ID, j.Queue)
 		}
 		progress.Store(time.Now().UnixNano())
@@ -154,8 +154,8 @@ func withoutLine(s *suite) {
 				if above := gauges[n].run(c.Queue); above != "" {
 					s.Errorf("%s: %s", c.User, above)
 				}
-				if handed, err := s.Slots.Release(s.ctx, c, loadLimits, long); err != nil || len(handed) > 0 {
-					s.Errorf("Release(%q) = %q, %v, want nobody handed it", c.Job, handed, err)
+				if reserved, err := s.Slots.Release(s.ctx, c, loadLimits, long); err != nil || len(reserved) > 0 {
+					s.Errorf("Release(%q) = %q, %v, want it reserved for nobody", c.Job, reserved, err)
 				}
 			}
 		})
@@ -175,7 +175,7 @@ func oneJob(s *suite) {
 	one := job("alice", "1", "q")
 	s.acquire(by(one, "first"), total(2), granted(1, 1))
 	var all sync.WaitGroup
-	var handed atomic.Int64
+	var reserved atomic.Int64
 	for worker := range workers {
 		all.Go(func() {
 			if v, err := s.Slots.Acquire(s.ctx, by(one, fmt.Sprint(worker)), total(1), long, true); err != nil || v != granted(1, 1) {
@@ -192,21 +192,21 @@ func oneJob(s *suite) {
 			if err != nil {
 				s.Errorf("Release = %v", err)
 			}
-			handed.Add(int64(len(list)))
+			reserved.Add(int64(len(list)))
 		})
 	}
 	all.Wait()
-	if handed.Load() != 1 {
-		s.Errorf("%d were handed the slot, want 1", handed.Load())
+	if reserved.Load() != 1 {
+		s.Errorf("the slot was reserved for %d, want 1", reserved.Load())
 	}
 	s.usage("alice", nil, []jobs.Claim{two}, nil)
 }
 
 // noLostWake lets a job be refused and parked while the only slot is freed, again and
-// again: it is granted the slot, or handed it, but never left.
+// again: it is granted the slot, or it is reserved for the job, but never left.
 func noLostWake(s *suite) {
 	const rounds = 300
-	granted, handed := 0, 0
+	granted, reserved := 0, 0
 	for i := range rounds {
 		user := fmt.Sprint("user", i%20)
 		holds, comes := job(user, fmt.Sprint("holds", i), "q"), job(user, fmt.Sprint("comes", i), "q")
@@ -229,10 +229,10 @@ func noLostWake(s *suite) {
 		if v.Granted {
 			granted++
 		} else {
-			handed++
+			reserved++
 			s.acquire(comes, total(1), jobs.Verdict{Granted: true, Running: 1, InQueue: 1})
 		}
 		s.release(comes, total(1))
 	}
-	s.Logf("%d granted, %d handed", granted, handed)
+	s.Logf("%d granted, %d reserved", granted, reserved)
 }

@@ -124,19 +124,19 @@ func (m *model) release(c jobs.Claim, l jobs.Limits, reserve time.Duration) []jo
 	if i := at(m.held, c.Job); i >= 0 && m.held[i].Holder == c.Holder {
 		m.held = slices.Delete(m.held, i, i+1)
 	}
-	return m.hand(c.User, l, reserve)
+	return m.reserveFree(c.User, l, reserve)
 }
 
-func (m *model) hand(user string, l jobs.Limits, reserve time.Duration) (handed []jobs.Job) {
+func (m *model) reserveFree(user string, l jobs.Limits, reserve time.Duration) (reserved []jobs.Job) {
 	m.expire()
 	for _, j := range slices.Clone(m.parked) {
 		if j.User == user && m.room(user, j.Queue, l) {
 			m.unpark(j)
 			m.reserved = append(m.reserved, modelSlot{jobs.Claim{Job: j}, m.now + reserve})
-			handed = append(handed, j)
+			reserved = append(reserved, j)
 		}
 	}
-	return handed
+	return reserved
 }
 
 func (m *model) forget(j jobs.Job) {

@@ -22,7 +22,7 @@ func random(s *suite) {
 		actions := map[string]func(*rapid.T){
 			"acquire": h.acquire, "acquire too": h.acquire, "acquire also": h.acquire,
 			"renew": h.renew, "release": h.release, "release too": h.release,
-			"hand": h.hand, "forget": h.forget, "look": h.look,
+			"reserve free": h.reserveFree, "forget": h.forget, "look": h.look,
 		}
 		if s.Advance != nil {
 			actions["time"] = h.time
@@ -100,11 +100,11 @@ func (h *play) release(t *rapid.T) {
 	}
 }
 
-func (h *play) hand(t *rapid.T) {
+func (h *play) reserveFree(t *rapid.T) {
 	user, l, reserve := h.user(), h.limits(), h.span()
-	got, err := h.Slots.Hand(h.ctx, user, l, reserve)
-	if want := h.model.hand(user, l, reserve); err != nil || !slices.Equal(got, want) {
-		t.Fatalf("Hand(%q, %v, %v) = %q, %v, want %q", user, l, reserve, got, err, want)
+	got, err := h.Slots.ReserveFree(h.ctx, user, l, reserve)
+	if want := h.model.reserveFree(user, l, reserve); err != nil || !slices.Equal(got, want) {
+		t.Fatalf("ReserveFree(%q, %v, %v) = %q, %v, want %q", user, l, reserve, got, err, want)
 	}
 }
 

@@ -45,11 +45,11 @@ func Run(t *testing.T, open func(t *testing.T) Backend) {
 		{"an earlier holder can neither free nor renew the slot", zombie},
 		{"a job keeps its queue", keepsQueue},
 		{"the refused are parked if they ask for it", parked},
-		{"the first in line is handed the slot", firstInLine},
+		{"the first in line gets a reservation", firstInLine},
 		{"a reserved slot is nobody else's", reservedSlot},
 		{"nobody overtakes the line", overtaking},
 		{"a parked job may come by itself", comesByItself},
-		{"handing again hands nothing", handAgain},
+		{"reserving again reserves nothing", reserveAgain},
 		{"a slot is free when its lease is over", crash},
 		{"renewing begins a lease anew", renew},
 		{"renewing reports what is lost", lost},
@@ -132,15 +132,15 @@ func (s *suite) release(c jobs.Claim, l jobs.Limits, want ...jobs.Claim) {
 	s.same(fmt.Sprintf("Release(%q by %q, %v)", c.Job, c.Holder, l), got, err, want)
 }
 
-func (s *suite) hand(user string, l jobs.Limits, want ...jobs.Claim) {
+func (s *suite) reserveFree(user string, l jobs.Limits, want ...jobs.Claim) {
 	s.Helper()
 	s.handFor(user, l, long, want...)
 }
 
 func (s *suite) handFor(user string, l jobs.Limits, reserve time.Duration, want ...jobs.Claim) {
 	s.Helper()
-	got, err := s.Slots.Hand(s.ctx, user, l, reserve)
-	s.same(fmt.Sprintf("Hand(%q, %v)", user, l), got, err, want)
+	got, err := s.Slots.ReserveFree(s.ctx, user, l, reserve)
+	s.same(fmt.Sprintf("ReserveFree(%q, %v)", user, l), got, err, want)
 }
 
 func (s *suite) reserved(user string, want ...jobs.Claim) {
