@@ -3,6 +3,8 @@ package metricsdoc
 import (
 	"fmt"
 	"strings"
+
+	"github.com/sluice-qos/sluice/internal/metriclist"
 )
 
 const intro = `# Metrics
@@ -46,7 +48,7 @@ func Document() (string, error) {
 	return b.String(), nil
 }
 
-func table(b *strings.Builder, title string, metrics []Metric) {
+func table(b *strings.Builder, title string, metrics []metriclist.Metric) {
 	fmt.Fprintf(b, "\n## %s\n\n| name | type | labels | meaning |\n|---|---|---|---|\n", title)
 	for _, m := range metrics {
 		labels := ""

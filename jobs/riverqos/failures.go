@@ -4,8 +4,6 @@ import (
 	"log/slog"
 	"sync"
 	"time"
-
-	"github.com/sluice-qos/sluice/internal/jobmetrics"
 )
 
 // logInterval is the least time between two log lines of the same operation.
@@ -14,7 +12,7 @@ const logInterval = 10 * time.Second
 // failureLog counts failures, and keeps those that repeat from filling the log.
 type failureLog struct {
 	log     *slog.Logger
-	metrics *jobmetrics.Metrics
+	metrics *metrics
 
 	mu   sync.Mutex
 	last map[string]time.Time // when one was logged, by operation

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/jobmetrics"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 )
 
@@ -18,7 +17,7 @@ func (oneAtATime) Tier(context.Context, string) (jobs.Tier, error) {
 
 // sharedOf are resources without a database.
 func sharedOf(slots jobs.Slots) *resources {
-	metrics, log := jobmetrics.New(nil), slog.New(slog.DiscardHandler)
+	metrics, log := newMetrics(nil), slog.New(slog.DiscardHandler)
 	failures := &failureLog{log: log, metrics: metrics}
 	return &resources{
 		cfg:      Config{Slots: slots, Lease: 15 * time.Second, Reserve: 5 * time.Second, Logger: log, Ungated: true},

@@ -26,8 +26,6 @@ import (
 
 	"github.com/riverqueue/river"
 	"github.com/riverqueue/river/rivertype"
-
-	"github.com/sluice-qos/sluice/internal/jobmetrics"
 )
 
 // Fairness ties River to the users' limits. It is safe for concurrent use, and one of
@@ -49,7 +47,7 @@ type resources struct {
 	names    namespace
 	tiers    *tierReader
 	failures *failureLog
-	metrics  *jobmetrics.Metrics
+	metrics  *metrics
 }
 
 // New checks the configuration. It starts nothing: see Run.
@@ -58,7 +56,7 @@ func New(cfg Config) (*Fairness, error) {
 	if err != nil {
 		return nil, err
 	}
-	metrics := jobmetrics.New(cfg.Registry)
+	metrics := newMetrics(cfg.Registry)
 	failures := &failureLog{log: cfg.Logger, metrics: metrics}
 	shared := &resources{
 		cfg: cfg, store: newStore(cfg.Pool, cfg.Schema), names: namespace(cfg.Namespace),
