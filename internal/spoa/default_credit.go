@@ -302,7 +302,7 @@ func (a *Agent) writeOffer(ctx context.Context, o *offer) error {
 	var rows []runtimeapi.Row
 	keys, _, _ := o.set.Exact()
 	for key := range keys {
-		if key != "" && key[0] != '~' && key[0] != '@' && validUser(key) {
+		if credit.DefaultKey(key) && validUser(key) {
 			rows = append(rows, runtimeapi.Row{Key: key, Value: 1})
 		}
 	}

@@ -15,12 +15,11 @@ const (
 //
 // HAProxy tells these users from all others by their key alone, so it must know the key of
 // everybody who has other limits: there may not be too many, nor patterns that match any
-// number of keys, nor names that HAProxy sees only in their hidden form. What it is told is
-// the same for all of them: of requests in progress they have DefaultPlaces, and of a limited
+// number of keys. What it is told is the same for all of them: of requests in progress they have DefaultPlaces, and of a limited
 // bandwidth the share that the instance always has, if shares says that HAProxy's configuration
 // can keep one by default.
 func ByDefault(set *limits.Set, classes string, shares bool, instances int) (g Grant, ok bool) {
-	if _, named, exact := set.Exact(); !exact || named > maxNamed || set.Secrets() != nil {
+	if _, named, exact := set.Exact(); !exact || named > maxNamed {
 		return Grant{}, false
 	}
 	if _, _, together := set.Together(nobody); together { // no HAProxy counts over all endpoints
@@ -47,8 +46,14 @@ func DefaultLimits(set *limits.Set) *limits.Limits { return set.User(nobody) }
 // HasDefault reports whether the credit ByDefault is for the user of a key. At an endpoint users
 // may have other limits, and so may those whom HAProxy knows by their address.
 func HasDefault(set *limits.Set, key string) bool {
-	if key == "" || key[0] == '~' || key[0] == '@' || !set.MadeUp(key) {
+	if !DefaultKey(key) || !set.MadeUp(key) {
 		return false
 	}
 	return set.AnonymousTier() == "" || !limits.Anonymous(key)
+}
+
+// DefaultKey reports whether a wire key is of one user, away from endpoints, whom HAProxy knows by it:
+// their name, or their hidden key. HAProxy gives others none by default.
+func DefaultKey(key string) bool {
+	return key != "" && key[0] != '@' && (key[0] != '~' || limits.IsHidden(key))
 }
