@@ -14,5 +14,3 @@ func mustParse(t testing.TB, source string) *limits.Set {
 	}
 	return set
 }
-
-func perSecond(class string, n int) limits.Rate { return limits.Rate{Class: class, Max: n} }
