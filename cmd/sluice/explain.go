@@ -113,7 +113,7 @@ func (e *explain) ask() (u api.User, err error) {
 
 // explainJob prints why a background job waits.
 func (e *explain) explainJob(out io.Writer) error {
-	why, err := apiclient.Job(context.Background(), e.Worker, e.Access.access(), e.Job)
+	why, err := apiclient.Job(context.Background(), e.Worker, e.access(), e.Job)
 	if err != nil {
 		return err
 	}

@@ -87,3 +87,24 @@ func TestCertificateOfAnotherName(t *testing.T) {
 		t.Errorf("Get() = %v, want that the certificate is for another name", err)
 	}
 }
+
+// An address that accepts and never answers is told with how long was waited.
+func TestNoAnswer(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	address := silent.Addr().String()
+	a, err := New(address, Access{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	a.client.Timeout = time.Millisecond // the error says what it usually is
+	var answer struct{}
+	want := address + " does not answer within 10s: " + Hint
+	if err := a.Get(t.Context(), "/api/v1/users", &answer); err == nil || err.Error() != want {
+		t.Errorf("Get() = %v, want %s", err, want)
+	}
+}

@@ -26,8 +26,8 @@ const (
 	// Hint says what to do without a polygen that answers.
 	Hint = "name the address of a polygen's admin API with --admin"
 
-	timeout   = 10 * time.Second // reading a file with a million users takes seconds
-	maxAnswer = 8 << 20          // bytes
+	askTimeout = 10 * time.Second // reading a file with a million users takes seconds
+	maxAnswer  = 8 << 20          // bytes
 )
 
 // Access is how to be let in.
@@ -58,7 +58,7 @@ func New(address string, access Access) (*Client, error) {
 	}
 	return &Client{address, base, access, http.Client{
 		Transport:     transport,
-		Timeout:       timeout,
+		Timeout:       askTimeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // no API has any
 	}}, nil
 }
@@ -139,7 +139,7 @@ func (a *Client) failed(ctx context.Context, err error) error {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("nothing listens at %s: start polygen or \"sluice up\", or %s", a.address, Hint)
 	case errors.As(err, &timeout) && timeout.Timeout():
-		return fmt.Errorf("%s does not answer within %v: %s", a.address, timeout, Hint)
+		return fmt.Errorf("%s does not answer within %v: %s", a.address, askTimeout, Hint)
 	case errors.As(err, &request):
 		err = request.Err // without the path, which may be long
 	}
