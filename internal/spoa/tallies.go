@@ -94,7 +94,7 @@ type tallies struct {
 	untold     []nativeCount // of whom natives are to be told next
 	sums       tierSums      // that the metrics are to be told next
 	grown      []grownUser   // in this read
-	leastGrown int64       // who grew by no more is not among them
+	leastGrown int64         // who grew by no more is not among them
 
 	mu      sync.Mutex
 	batches []tallyBatch // what starts are not told yet
