@@ -204,7 +204,7 @@ func (a *Agent) natives(counts []nativeCount) {
 		for i := range counts {
 			c := &counts[i]
 			a.limiter.slots.Natives(now, c.user, c.inProgress)
-			if limit := bandwidthOf(c.of); limit.Limited() {
+			if limit := bandwidthOf(a.userOf(c.user)); limit.Limited() {
 				a.limiter.bytes.Lent(now, c.user, limit, a.limiter.moved.read(now, c.user, c.bytes))
 			}
 		}

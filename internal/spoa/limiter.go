@@ -557,6 +557,13 @@ func (l *limiter) update(news func(now time.Time)) {
 
 // act does what the cores say; l.mu is held, so that it happens in order.
 func (l *limiter) act() {
+	if l.actOnce() { // a withdrawal that lasts longer may have decided requests that wait
+		l.actOnce()
+	}
+}
+
+// actOnce is act, and reports whether the cores were told of withdrawals.
+func (l *limiter) actOnce() (withdrew bool) {
 	tokens, slots, bytes := l.tokens.Drain(), l.slots.Drain(), l.bytes.Drain()
 	for _, w := range tokens.Decided {
 		l.forTokens.decided(w)
@@ -605,6 +612,7 @@ func (l *limiter) act() {
 	if bytes.Sooner {
 		wake(l.bytesSooner)
 	}
+	return len(tokens.Withdraw)+len(slots.Withdraw) > 0
 }
 
 func wake(c chan struct{}) {

@@ -37,6 +37,8 @@ const (
 	// toldTogether is of how many users natives and the metrics are told at once: each of them costs
 	// as much as an entry, or keeps requests waiting for a lock.
 	toldTogether = 64
+	// maxUntold is how long one of them waits for the others.
+	maxUntold = 50 * time.Millisecond
 	// maxTallyBatches bounds what waits to be told; one and the next is what there should be.
 	maxTallyBatches = 4
 )
@@ -91,10 +93,11 @@ type tallies struct {
 	counts []uint32 // layout.width of each slot, as last read
 	free   []int    // slots
 
-	untold     []nativeCount // of whom natives are to be told next
-	sums       tierSums      // that the metrics are to be told next
-	grown      []grownUser   // in this read
-	leastGrown int64         // who grew by no more is not among them
+	untold      []nativeCount // of whom natives are to be told next
+	untoldSince time.Time     // when the first of them was read
+	sums        tierSums      // that the metrics are to be told next
+	grown       []grownUser   // in this read
+	leastGrown  int64         // who grew by no more is not among them
 
 	mu      sync.Mutex
 	batches []tallyBatch // what starts are not told yet
@@ -109,7 +112,6 @@ type tallySlot struct {
 // nativeCount is what HAProxy's table of credit says of a user.
 type nativeCount struct {
 	user       string
-	of         *limits.Limits
 	inProgress int
 	bytes      [2]int64 // that requests of theirs ever moved, by direction
 }
@@ -286,11 +288,16 @@ func (t *tallies) entry(e *runtimeapi.Entry) bool {
 		s.busy = busy
 		t.starts.inCredit(e.Key, int64(e.ConnCur))
 		of := t.of(e.Key)
-		t.untold = append(t.untold, nativeCount{user: e.Key, of: of, inProgress: e.ConnCur, bytes: [2]int64{bandwidth.Down: e.BytesOut, bandwidth.Up: e.BytesIn}})
-		t.grow(e.Key, of.Tier, before, read)
-		if len(t.untold) == toldTogether {
-			t.flush()
+		if len(t.untold) == 0 {
+			t.untoldSince = time.Now()
 		}
+		t.untold = append(t.untold, nativeCount{user: e.Key, inProgress: e.ConnCur, bytes: [2]int64{bandwidth.Down: e.BytesOut, bandwidth.Up: e.BytesIn}})
+		t.grow(e.Key, of.Tier, before, read)
+	}
+	// Of a large table few may be busy. What is told of them is compared with what HAProxy's
+	// other tables say at once, and with the time since the last read of it.
+	if n := len(t.untold); n == toldTogether || n > 0 && time.Since(t.untoldSince) > maxUntold {
+		t.flush()
 	}
 	if older := !t.fromZero; older && t.inherited != nil && e.ConnCur > 0 && gpt(e, 0) == 0 {
 		t.flush()

@@ -233,6 +233,26 @@ func TestTalliesTellOfBytes(t *testing.T) {
 	}
 }
 
+// Who is busy is told of soon, although few are and the read of a large table goes on: rates
+// are of the time between two tellings.
+func TestTalliesTellOfFewSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTallyRig(t)
+		r.has(entry("alice", 1, 1, 0, 0), entry("bob", 0, 0, 0, 0), entry("carol", 0, 0, 0, 0))
+		r.mustRead()
+		var told time.Time
+		r.tallies.natives = func([]nativeCount) { told = time.Now() }
+		begun := time.Now()
+		for i := range 3 {
+			r.entry(&r.table.entries[i])
+			time.Sleep(maxUntold + time.Millisecond)
+		}
+		if told.IsZero() || told.Sub(begun) > 2*maxUntold {
+			t.Errorf("told after %v, want after %v at most, before the read has ended", told.Sub(begun), 2*maxUntold)
+		}
+	})
+}
+
 // Of requests in progress whose credit the agent before this one took back it is told once, in
 // the first whole read of a process that is older than this agent.
 func TestTalliesTellOfInheritedRequests(t *testing.T) {

@@ -330,12 +330,13 @@ func (l *limiter) stillInProgress(now time.Time, e *runtimeapi.Entry) {
 	if w == nil {
 		return
 	}
+	if gpt(e, 0) != 0 { // HAProxy has forgotten that they have none, and has begun by itself
+		w.told, w.rest = 0, e.ConnCur // so what it spent is not known: as at first
+		l.credits.polls[e.Key] = now.Add(firstPoll)
+		return
+	}
 	w.rest = min(w.rest, e.ConnCur)
 	l.tellRest(now, e.Key, w)
-	if gpt(e, 0) != 0 { // HAProxy has forgotten that they have none, and has begun by itself
-		w.repeat = true
-		l.credits.polls[e.Key] = now.Add(firstPoll)
-	}
 }
 
 // tellRest tells the core of the requests in progress, and looks again later if there are

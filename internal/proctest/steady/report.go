@@ -81,7 +81,7 @@ func readReport(events io.Reader, out io.Writer) (*report, error) {
 			lines := slices.Collect(strings.Lines(p.output.String()))
 			fmt.Fprint(out, lines[len(lines)-1])
 		case "fail":
-			if p.allRan && len(p.failures) > 0 {
+			if p.allRan && len(p.failures) > 0 && !strings.Contains(p.output.String(), "race detected") {
 				r.failures = append(r.failures, p.failures...)
 			} else {
 				r.broken = append(r.broken, e.Package)
