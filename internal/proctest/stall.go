@@ -16,11 +16,16 @@ type Stalls struct {
 
 // Watch notices stalls until ctx ends.
 func (s *Stalls) Watch(ctx context.Context) {
+	WatchNaps(ctx, func(_ time.Time, late time.Duration) { s.note(late) })
+}
+
+// WatchNaps tells of each of many naps when it began and how late it ended, until ctx ends.
+func WatchNaps(ctx context.Context, note func(began time.Time, late time.Duration)) {
 	const nap = 10 * time.Millisecond
 	for ctx.Err() == nil {
 		began := time.Now()
 		time.Sleep(nap)
-		s.note(time.Since(began) - nap)
+		note(began, time.Since(began)-nap)
 	}
 }
 

@@ -1,12 +1,15 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/sluice-qos/sluice/internal/proctest"
 )
 
 // stallLimit is how late this process may be before the machine does not keep up. It is half of
@@ -42,20 +45,15 @@ const maxStalls = 10_000
 // startWatch watches the machine until the process ends.
 func startWatch() *watcher {
 	w := &watcher{}
-	go w.watchNaps()
+	go proctest.WatchNaps(context.Background(), w.noteNap)
 	go w.watchHost()
 	return w
 }
 
-// watchNaps notices that this process wakes up late.
-func (w *watcher) watchNaps() {
-	const nap = 10 * time.Millisecond
-	for {
-		began := time.Now()
-		time.Sleep(nap)
-		if length := time.Since(began); length > nap+stallLimit {
-			w.add(stall{began: began, length: length})
-		}
+// noteNap notices that this process wakes up late.
+func (w *watcher) noteNap(began time.Time, late time.Duration) {
+	if late > stallLimit {
+		w.add(stall{began: began, length: late})
 	}
 }
 
