@@ -50,8 +50,8 @@ type noted struct {
 	begun int  // how many had begun, this one included
 }
 
-// begin notes an insert, and its end when the result is called.
-func (a *announcements) begin(params []*rivertype.JobInsertParams) (end func()) {
+// beginInsert notes an insert, and its end when the returned function is called.
+func (a *announcements) beginInsert(params []*rivertype.JobInsertParams) (end func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.inserts == nil {
@@ -75,12 +75,12 @@ func (a *announcements) begin(params []*rivertype.JobInsertParams) (end func()) 
 	if len(a.inserts) > maxQuietQueues {
 		maps.DeleteFunc(a.inserts, func(_ string, inserts *queueInserts) bool { return !inserts.active(now) })
 	}
-	return func() { a.end(began) }
+	return func() { a.endInsert(began) }
 }
 
-// end announces the queues again into which another insert was near this one, or has begun
-// since.
-func (a *announcements) end(began map[string]noted) {
+// endInsert notes the end of an insert. A queue into which another insert was near this
+// one, or has begun since, is announced again.
+func (a *announcements) endInsert(began map[string]noted) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for queue, note := range began {
@@ -98,8 +98,8 @@ func (a *announcements) end(began map[string]noted) {
 	}
 }
 
-// take removes and returns the queues to announce again.
-func (a *announcements) take() []string {
+// takeQueues removes and returns the queues to announce again.
+func (a *announcements) takeQueues() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	queues := slices.Collect(maps.Keys(a.queues))

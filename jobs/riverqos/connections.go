@@ -32,14 +32,14 @@ type connections struct {
 	counting chan struct{} // of the capacity maxCounts; has a message for each that is under way
 
 	mu   sync.Mutex
-	pool *pgxpool.Pool // nil until it is needed, and after close
+	pool *pgxpool.Pool // nil until it is needed, and after closePool
 }
 
 func newConnections(like *pgxpool.Pool) *connections {
 	return &connections{like: like, counting: make(chan struct{}, maxCounts)}
 }
 
-// toCount is get for a count. It waits until fewer than maxCounts are under way, or the
+// toCount is openPool for a count. It waits until fewer than maxCounts are under way, or the
 // context ends; done has to be called when the count has ended.
 func (c *connections) toCount(ctx context.Context) (pool *pgxpool.Pool, done func(), err error) {
 	select {
@@ -48,15 +48,15 @@ func (c *connections) toCount(ctx context.Context) (pool *pgxpool.Pool, done fun
 		return nil, nil, ctx.Err()
 	}
 	done = func() { <-c.counting }
-	if pool, err = c.get(); err != nil {
+	if pool, err = c.openPool(); err != nil {
 		done()
 		return nil, nil, err
 	}
 	return pool, done, nil
 }
 
-// get connects to nothing yet.
-func (c *connections) get() (*pgxpool.Pool, error) {
+// openPool returns the pool, which connects to nothing before it is used.
+func (c *connections) openPool() (*pgxpool.Pool, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.pool == nil {
@@ -84,9 +84,9 @@ func smallConfig(config *pgxpool.Config) *pgxpool.Config {
 	return config
 }
 
-// close closes all connections; get begins anew. It waits for them for a moment: pgx has
+// closePool closes all connections; the next openPool begins anew. It waits for them for a moment: pgx has
 // more patience with a server that is silent.
-func (c *connections) close() {
+func (c *connections) closePool() {
 	c.mu.Lock()
 	pool := c.pool
 	c.pool = nil

@@ -14,11 +14,11 @@ import (
 func (f *Fairness) CountDepth(ctx context.Context) error { return f.sweeper.countDepth(ctx) }
 
 // SweepOnce is what a sweep does, of whichever process.
-func (f *Fairness) SweepOnce(ctx context.Context) error { return f.sweeper.sweep(ctx) }
+func (f *Fairness) SweepOnce(ctx context.Context) error { return f.sweeper.sweepOnce(ctx) }
 
 // Unwritten is how many ends of jobs the process remembers.
 func (f *Fairness) Unwritten() int {
-	all, _ := f.gate.unwritten.all()
+	all, _ := f.gate.unwritten.allAttempts()
 	return len(all)
 }
 

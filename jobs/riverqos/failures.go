@@ -21,12 +21,12 @@ type failureLog struct {
 // report counts a failure, and logs it once in a while.
 func (l *failureLog) report(operation, message string, err error) {
 	l.metrics.Errors.WithLabelValues(operation).Inc()
-	if l.due(operation, time.Now()) {
+	if l.shouldLog(operation, time.Now()) {
 		l.log.Warn(message, slog.Any("error", err)) //nolint:sloglint // constant at all its callers
 	}
 }
 
-func (l *failureLog) due(operation string, now time.Time) bool {
+func (l *failureLog) shouldLog(operation string, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if now.Sub(l.last[operation]) < logInterval {

@@ -57,15 +57,15 @@ func newGate(shared *resources) *gate {
 	return &gate{resources: shared, countTimeout: countTimeout, rechecks: rechecks{work: work}, announcements: announcements{work: work}, work: work}
 }
 
-// pass lets jobs through in the place of one that has ended.
-func (g *gate) pass(ctx context.Context, ended claimedAttempt) {
+// replaceEnded lets jobs through in the place of one that has ended.
+func (g *gate) replaceEnded(ctx context.Context, ended claimedAttempt) {
 	left, size := flow{ended.claim.User, ended.queue}, ended.tier.Limits.Of(ended.claim.Queue)
 	_, unmarked, err := g.letThrough(ctx, []sizedFlow{{left, size}}, ended.attempt)
 	if err != nil {
 		g.failures.report("promote", "the gate could not let a job through", err)
 	}
 	if err != nil || slices.Contains(unmarked, ended.id) {
-		g.unwritten.add(ended.attempt, left)
+		g.unwritten.addAttempt(ended.attempt, left)
 	}
 }
 
@@ -73,7 +73,7 @@ func (g *gate) pass(ctx context.Context, ended claimedAttempt) {
 // have ended now, too. It returns how many: with maxPromoted there may be more. And it
 // returns the ids of ended ones whose rows could not be marked.
 func (g *gate) letThrough(ctx context.Context, flows []sizedFlow, now ...attempt) (promoted int, unmarked []int64, err error) {
-	ended := g.unwritten.among(flows)
+	ended := g.unwritten.attemptsIn(flows)
 	promoted, unmarked, err = g.store.promote(ctx, flows, slices.Concat(ended, now))
 	if err != nil {
 		return 0, nil, err
@@ -98,17 +98,17 @@ func (g *gate) runRechecks(ctx context.Context) {
 			return
 		case <-time.After(recheckDelay):
 		}
-		g.recheck(ctx, g.rechecks.take())
-		g.announce(ctx, g.announcements.take())
+		g.recheck(ctx, g.rechecks.takeFlows())
+		g.announce(ctx, g.announcements.takeQueues())
 	}
 }
 
 // runUnwritten lets jobs through in the place of ended ones, until River has written that
 // these have ended, or the context ends.
 func (g *gate) runUnwritten(ctx context.Context) {
-	every(ctx, unwrittenInterval, func() {
-		_, flows := g.unwritten.all()
-		g.recheck(ctx, g.tiers.sizes(ctx, flows))
+	callEvery(ctx, unwrittenInterval, func() {
+		_, flows := g.unwritten.allAttempts()
+		g.recheck(ctx, g.tiers.sizesOf(ctx, flows))
 	})
 }
 

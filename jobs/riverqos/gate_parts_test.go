@@ -30,7 +30,7 @@ func TestPendingInserts(t *testing.T) {
 	duplicate.UniqueSkippedAsDuplicate = true
 
 	var pending pendingInserts
-	settle := pending.begin([]*newJobs{{sizedFlow{ann, 2}, params[:2]}, {sizedFlow{bob, 5}, params[2:]}}, []int{2, 1}, start)
+	settle := pending.beginInsert([]*newJobs{{sizedFlow{ann, 2}, params[:2]}, {sizedFlow{bob, 5}, params[2:]}}, []int{2, 1}, start)
 	for _, step := range []struct {
 		name    string
 		do      func()
@@ -45,13 +45,13 @@ func TestPendingInserts(t *testing.T) {
 		}, time.Second, []int64{1, 2}, nil, []int{2, 0}},
 		{"one is visible", func() {}, 2 * time.Second, []int64{1, 2}, []int64{1}, []int{1, 0}},
 		{"another insert fails", func() {
-			pending.begin([]*newJobs{{sizedFlow{bob, 5}, params}}, []int{3}, start)(params, nil)
+			pending.beginInsert([]*newJobs{{sizedFlow{bob, 5}, params}}, []int{3}, start)(params, nil)
 		}, 2 * time.Second, []int64{2}, nil, []int{1, 0}},
 		{"what is rolled back is forgotten", func() {}, rememberFor + time.Second, []int64{}, nil, []int{0, 0}},
 	} {
 		step.do()
 		flows := []flow{ann, bob}
-		if got := pending.ids(flows, start.Add(step.at)); !slices.Equal(got, step.ids) || got == nil {
+		if got := pending.insertedIDs(flows, start.Add(step.at)); !slices.Equal(got, step.ids) || got == nil {
 			t.Errorf("%s: ids() = %v, want %v", step.name, got, step.ids)
 		}
 		if got := pending.invisible(flows, step.visible); !slices.Equal(got, step.want) {
@@ -69,32 +69,32 @@ func TestAnnouncements(t *testing.T) {
 		inserts func(a *announcements)
 		want    []string // queues to announce again
 	}{
-		{"one insert announces itself", func(a *announcements) { a.begin(insertParams("slow"))() }, nil},
+		{"one insert announces itself", func(a *announcements) { a.beginInsert(insertParams("slow"))() }, nil},
 		{"one soon after another", func(a *announcements) {
-			a.begin(insertParams("slow"))()
+			a.beginInsert(insertParams("slow"))()
 			time.Sleep(nearInserts - 1)
-			a.begin(insertParams("slow"))()
+			a.beginInsert(insertParams("slow"))()
 		}, []string{"slow"}},
 		{"one later", func(a *announcements) {
-			a.begin(insertParams("slow"))()
+			a.beginInsert(insertParams("slow"))()
 			time.Sleep(nearInserts)
-			a.begin(insertParams("slow"))()
+			a.beginInsert(insertParams("slow"))()
 		}, nil},
 		{"one that begins while another one is under way", func(a *announcements) {
-			end := a.begin(insertParams("slow"))
+			end := a.beginInsert(insertParams("slow"))
 			time.Sleep(time.Hour)
-			a.begin(insertParams("slow"))
+			a.beginInsert(insertParams("slow"))
 			end()
 		}, []string{"slow"}},
 		{"into different queues", func(a *announcements) {
-			a.begin(insertParams("slow"))()
-			a.begin(insertParams("fast"))()
+			a.beginInsert(insertParams("slow"))()
+			a.beginInsert(insertParams("fast"))()
 		}, nil},
 		{"of jobs that are not available", func(a *announcements) {
 			params := insertParams("slow")
 			params[0].State = rivertype.JobStateScheduled
-			a.begin(params)()
-			a.begin(params)()
+			a.beginInsert(params)()
+			a.beginInsert(params)()
 		}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -105,10 +105,10 @@ func TestAnnouncements(t *testing.T) {
 				if got := len(list.work) == 1; got != (c.want != nil) {
 					t.Errorf("the loop is told = %v, want %v", got, c.want != nil)
 				}
-				if got := list.take(); !slices.Equal(got, c.want) {
+				if got := list.takeQueues(); !slices.Equal(got, c.want) {
 					t.Errorf("take() = %q, want %q", got, c.want)
 				}
-				if got := list.take(); len(got) != 0 {
+				if got := list.takeQueues(); len(got) != 0 {
 					t.Errorf("take() again = %q, want none", got)
 				}
 			})
@@ -119,31 +119,31 @@ func TestAnnouncements(t *testing.T) {
 func TestUnwrittenEnds(t *testing.T) {
 	one, two := attempt{1, time.Unix(1, 0)}, attempt{2, time.Unix(1, 0)}
 	var ends unwrittenEnds
-	ends.add(one, ann)
-	ends.add(two, bob)
-	if got := ends.among([]sizedFlow{{ann, 7}}); !slices.Equal(got, []attempt{one}) {
+	ends.addAttempt(one, ann)
+	ends.addAttempt(two, bob)
+	if got := ends.attemptsIn([]sizedFlow{{ann, 7}}); !slices.Equal(got, []attempt{one}) {
 		t.Errorf("among(ann) = %v, want %v", got, one)
 	}
 	ends.keepOnly([]attempt{one, two}, []int64{2})
-	if got, flows := ends.all(); !slices.Equal(got, []attempt{two}) || !slices.Equal(flows, []flow{bob}) {
+	if got, flows := ends.allAttempts(); !slices.Equal(got, []attempt{two}) || !slices.Equal(flows, []flow{bob}) {
 		t.Errorf("all() = %v, %v, want %v of bob", got, flows, two)
 	}
 	for id := range int64(maxUnwritten + 5) {
-		ends.add(attempt{id: id + 10}, ann)
+		ends.addAttempt(attempt{id: id + 10}, ann)
 	}
-	if got, flows := ends.all(); len(got) != maxUnwritten || len(flows) != 2 {
+	if got, flows := ends.allAttempts(); len(got) != maxUnwritten || len(flows) != 2 {
 		t.Errorf("all() = %d attempts of %d flows, want %d of 2", len(got), len(flows), maxUnwritten)
 	}
 }
 
 func TestRechecks(t *testing.T) {
 	list := rechecks{work: make(chan struct{}, 1)}
-	list.add([]sizedFlow{{ann, 1}})
-	list.add([]sizedFlow{{ann, 2}})
-	if got := list.take(); !slices.Equal(got, []sizedFlow{{ann, 2}}) || len(list.work) != 1 {
+	list.addFlows([]sizedFlow{{ann, 1}})
+	list.addFlows([]sizedFlow{{ann, 2}})
+	if got := list.takeFlows(); !slices.Equal(got, []sizedFlow{{ann, 2}}) || len(list.work) != 1 {
 		t.Errorf("take() = %v, want ann's with the last size", got)
 	}
-	if got := list.take(); len(got) != 0 {
+	if got := list.takeFlows(); len(got) != 0 {
 		t.Errorf("take() again = %v, want none", got)
 	}
 }
@@ -155,14 +155,14 @@ func TestUserFailures(t *testing.T) {
 		{failed, nil}, {failed, nil}, {nil, nil}, // one user's failure may be about that user alone
 		{failed, nil}, {failed, nil}, {failed, failed}, // three in a row are not
 	} {
-		if err := failures.add(t.Context(), step.result); !errors.Is(err, step.want) {
+		if err := failures.addResult(t.Context(), step.result); !errors.Is(err, step.want) {
 			t.Errorf("step %d: add(%v) = %v, want %v", i, step.result, err, step.want)
 		}
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	failures = userFailures{log: failures.log}
-	if err := failures.add(ended, failed); !errors.Is(err, failed) {
+	if err := failures.addResult(ended, failed); !errors.Is(err, failed) {
 		t.Errorf("add(%v) = %v when the sweep has to end, want it", failed, err)
 	}
 }

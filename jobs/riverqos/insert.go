@@ -32,13 +32,13 @@ func (g *gate) insert(ctx context.Context, params []*rivertype.JobInsertParams, 
 	var held []sizedFlow
 	settle := settleFunc(nothingPending)
 	if !g.cfg.Ungated && len(flows) > 0 {
-		held, settle = g.close(ctx, flows, now)
+		held, settle = g.holdBackExcess(ctx, flows, now)
 	}
-	defer g.announcements.begin(params)()
+	defer g.announcements.beginInsert(params)()
 	results, err := doInner(ctx)
 	settle(params, results)
 	if len(held) > 0 { // those before them may have ended before anybody could see them
-		g.rechecks.add(held)
+		g.rechecks.addFlows(held)
 	}
 	return results, err
 }
@@ -62,7 +62,7 @@ func (g *gate) markUsers(params []*rivertype.JobInsertParams, now time.Time) []*
 		if param.ScheduledAt != nil && param.ScheduledAt.After(now) {
 			since = *param.ScheduledAt
 		}
-		marked, ok := mark(param.Metadata, map[string]any{markUser: user, markSince: seconds(since), markWait: nil})
+		marked, ok := addMarks(param.Metadata, map[string]any{markUser: user, markSince: seconds(since), markWait: nil})
 		if !ok {
 			continue
 		}
@@ -84,19 +84,19 @@ func (g *gate) markUsers(params []*rivertype.JobInsertParams, now time.Time) []*
 	return flows
 }
 
-// close closes the gate before the jobs that are too many, and returns whose they are.
-func (g *gate) close(ctx context.Context, all []*newJobs, now time.Time) (held []sizedFlow, settle settleFunc) {
+// holdBackExcess holds back the jobs that are too many, and returns the flows that have such.
+func (g *gate) holdBackExcess(ctx context.Context, all []*newJobs, now time.Time) (held []sizedFlow, settle settleFunc) {
 	var limited []*newJobs
 	budget := g.tiers.budget()
 	for _, inserted := range all {
-		if inserted.size = budget.size(ctx, inserted.flow); inserted.size < jobs.Unlimited {
+		if inserted.size = budget.sizeOf(ctx, inserted.flow); inserted.size < jobs.Unlimited {
 			limited = append(limited, inserted)
 		}
 	}
 	if len(limited) == 0 {
 		return nil, nothingPending
 	}
-	rooms, settle := g.rooms(ctx, limited)
+	rooms, settle := g.reserveRoom(ctx, limited)
 	for i, inserted := range limited {
 		if rooms[i] < len(inserted.params) {
 			held = append(held, inserted.sizedFlow)
@@ -110,7 +110,7 @@ func (g *gate) close(ctx context.Context, all []*newJobs, now time.Time) (held [
 
 // holdBack makes a job one that the gate will let through.
 func (g *gate) holdBack(param *rivertype.JobInsertParams, now time.Time) {
-	marked, ok := mark(param.Metadata, map[string]any{markWait: gated})
+	marked, ok := addMarks(param.Metadata, map[string]any{markWait: gated})
 	if !ok { // it could be marked before
 		return
 	}
@@ -118,18 +118,18 @@ func (g *gate) holdBack(param *rivertype.JobInsertParams, now time.Time) {
 	param.Metadata, param.State, param.ScheduledAt = marked, rivertype.JobStateScheduled, &at
 }
 
-// rooms are how many jobs of each flow need not be held back. Afterwards settle is told what
-// was inserted.
-func (g *gate) rooms(ctx context.Context, all []*newJobs) (rooms []int, settle settleFunc) {
+// reserveRoom returns how many jobs of each flow need not be held back, and counts them as
+// pending until settle is told what was inserted.
+func (g *gate) reserveRoom(ctx context.Context, all []*newJobs) (rooms []int, settle settleFunc) {
 	flows := make([]flow, len(all))
 	for i, inserted := range all {
 		flows[i] = inserted.flow
 	}
-	unlock := g.pending.lock(flows)
+	unlock := g.pending.lockFlows(flows)
 	defer unlock()
-	ids := g.pending.ids(flows, time.Now())
+	ids := g.pending.insertedIDs(flows, time.Now())
 	rooms = make([]int, len(all))
-	crowds, visible, ok := g.count(ctx, flows, ids)
+	crowds, visible, ok := g.countFlows(ctx, flows, ids)
 	if !ok {
 		for i, inserted := range all {
 			rooms[i] = len(inserted.params)
@@ -142,17 +142,18 @@ func (g *gate) rooms(ctx context.Context, all []*newJobs) (rooms []int, settle s
 			rooms[i] = min(len(inserted.params), max(0, inserted.size-crowds[i].jobs-invisible[i]))
 		}
 	}
-	return rooms, g.pending.begin(all, rooms, time.Now())
+	return rooms, g.pending.beginInsert(all, rooms, time.Now())
 }
 
-// count is not ok if there is no answer, or was none a moment ago.
-func (g *gate) count(ctx context.Context, flows []flow, ids []int64) (crowds []crowd, visible []int64, ok bool) {
+// countFlows asks the database what is before new jobs of each flow. It is not ok if there
+// is no answer, or was none a moment ago.
+func (g *gate) countFlows(ctx context.Context, flows []flow, ids []int64) (crowds []crowd, visible []int64, ok bool) {
 	if time.Since(time.UnixMilli(g.lastUnanswered.Load())) < gateBackoff {
 		return nil, nil, false
 	}
 	counting, cancel := context.WithTimeout(ctx, g.countTimeout)
 	defer cancel()
-	crowds, visible, err := g.store.count(counting, flows, ids)
+	crowds, visible, err := g.store.countCrowds(counting, flows, ids)
 	if err == nil {
 		return crowds, visible, true
 	}

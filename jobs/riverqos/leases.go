@@ -32,9 +32,9 @@ type leases struct {
 	byHolder map[string]*lease
 }
 
-// add keeps a lease until remove. The job ends when the lease may have ended. That needs no
+// addLease keeps a lease until remove. The job ends when the lease may have ended. That needs no
 // loop, so that also in a program that does not call Run no job goes on without a slot.
-func (l *leases) add(held *lease) {
+func (l *leases) addLease(held *lease) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.byHolder == nil {
@@ -97,16 +97,16 @@ func (l *leases) prolong(claims []jobs.Claim, until time.Time) {
 	}
 }
 
-func (l *leases) get(holder string) *lease {
+func (l *leases) leaseOf(holder string) *lease {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.byHolder[holder]
 }
 
-// run keeps the leases of running jobs until the context ends, which must be after the last
+// runRenewals keeps the leases of running jobs until the context ends, which must be after the last
 // job. A renewal that fails is tried again soon, so that no job ends if the Slots stand
 // still for less than about half of a lease.
-func (l *leases) run(ctx context.Context) {
+func (l *leases) runRenewals(ctx context.Context) {
 	interval, soon := l.cfg.Lease/3, l.cfg.Lease/20
 	timer := time.NewTimer(interval)
 	defer timer.Stop()
@@ -128,12 +128,12 @@ func (l *leases) run(ctx context.Context) {
 func (l *leases) renewAll(ctx context.Context) bool {
 	all := true
 	for claims := range slices.Chunk(l.claims(), renewBatch) {
-		all = l.renew(ctx, claims) && all
+		all = l.renewClaims(ctx, claims) && all
 	}
 	return all
 }
 
-func (l *leases) renew(ctx context.Context, claims []jobs.Claim) bool {
+func (l *leases) renewClaims(ctx context.Context, claims []jobs.Claim) bool {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Lease/4)
 	defer cancel()
 	asked := time.Now() // the lease begins when the Slots hear this, which is not earlier
@@ -154,7 +154,7 @@ func (l *leases) renew(ctx context.Context, claims []jobs.Claim) bool {
 	}
 	l.prolong(kept, asked.Add(l.cfg.Lease))
 	for _, claim := range lost {
-		if held := l.get(claim.Holder); held != nil && !l.regain(ctx, held) && l.remove(claim.Holder) {
+		if held := l.leaseOf(claim.Holder); held != nil && !l.regain(ctx, held) && l.remove(claim.Holder) {
 			l.endJob(held)
 		}
 	}
@@ -180,7 +180,7 @@ func (l *leases) regain(ctx context.Context, held *lease) bool {
 		return false
 	}
 	l.prolong([]jobs.Claim{held.claim}, asked.Add(l.cfg.Lease))
-	if l.get(held.claim.Holder) == nil { // the job ended meanwhile, and nobody else gives this slot back
+	if l.leaseOf(held.claim.Holder) == nil { // the job ended meanwhile, and nobody else gives this slot back
 		l.releaser.releaseLater(claimedAttempt{claim: held.claim, tier: jobs.Tier{Limits: held.limits}})
 	}
 	return true

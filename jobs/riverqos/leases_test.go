@@ -70,7 +70,7 @@ func TestLeases(t *testing.T) {
 				leases := &leases{resources: shared, releaser: &releaser{resources: shared}}
 				running, stop := context.WithCancel(t.Context())
 				defer stop()
-				go leases.run(running)
+				go leases.runRenewals(running)
 
 				if verdict, err := slots.Acquire(t.Context(), claim, one, shared.cfg.Lease, false); err != nil || !verdict.Granted {
 					t.Fatalf("Acquire() = %+v, %v, want it granted", verdict, err)
@@ -78,7 +78,7 @@ func TestLeases(t *testing.T) {
 				began := time.Now()
 				job, cancel := context.WithCancelCause(t.Context())
 				defer cancel(nil)
-				leases.add(&lease{claim: claim, limits: one, until: began.Add(shared.cfg.Lease), cancel: cancel})
+				leases.addLease(&lease{claim: claim, limits: one, until: began.Add(shared.cfg.Lease), cancel: cancel})
 				time.Sleep(time.Second)
 				c.after(t, slots)
 

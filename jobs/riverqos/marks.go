@@ -17,9 +17,9 @@ const (
 	gated  = "gated"  // held back by the gate
 )
 
-// mark adds marks to metadata, and takes out those that are nil. It is not ok if the
+// addMarks adds marks to metadata, and takes out those that are nil. It is not ok if the
 // metadata is not a JSON object.
-func mark(metadata []byte, marks map[string]any) (_ []byte, ok bool) {
+func addMarks(metadata []byte, marks map[string]any) (_ []byte, ok bool) {
 	var object map[string]json.RawMessage
 	if len(metadata) > 0 && json.Unmarshal(metadata, &object) != nil {
 		return nil, false
@@ -55,8 +55,8 @@ func readMarks(metadata []byte) (marks jobMarks) {
 	return marks
 }
 
-// since is from when on the job could have run; without a mark, it is scheduledAt.
-func (m jobMarks) since(scheduledAt time.Time) time.Time {
+// runnableSince is from when on the job could have run; without a mark, it is scheduledAt.
+func (m jobMarks) runnableSince(scheduledAt time.Time) time.Time {
 	if m.Since <= 0 {
 		return scheduledAt
 	}

@@ -21,7 +21,7 @@ func TestMark(t *testing.T) {
 		{"nor does what is no JSON", `{`, map[string]any{markUser: "ann"}, ``, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got, ok := mark([]byte(c.metadata), c.marks); string(got) != c.want || ok != c.ok {
+			if got, ok := addMarks([]byte(c.metadata), c.marks); string(got) != c.want || ok != c.ok {
 				t.Errorf("mark(%s) = %s, %v, want %s, %v", c.metadata, got, ok, c.want, c.ok)
 			}
 		})
@@ -34,14 +34,14 @@ func FuzzMark(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, metadata []byte, user string, since float64) {
 		readMarks(metadata) // does not panic
-		marked, ok := mark(metadata, map[string]any{markUser: user, markSince: since})
+		marked, ok := addMarks(metadata, map[string]any{markUser: user, markSince: since})
 		if !ok {
 			return
 		}
 		if !json.Valid(marked) {
 			t.Fatalf("mark(%q) = %q, which is not JSON", metadata, marked)
 		}
-		twice, ok := mark(marked, map[string]any{markUser: user, markSince: since})
+		twice, ok := addMarks(marked, map[string]any{markUser: user, markSince: since})
 		if !ok || string(twice) != string(marked) {
 			t.Errorf("mark(mark(%q)) = %q, %v, want %q", metadata, twice, ok, marked)
 		}

@@ -11,7 +11,7 @@ type metrics struct {
 	Refused  *prometheus.CounterVec   // by tier, reason
 	Waits    *prometheus.HistogramVec // by tier
 	Snoozes  *prometheus.CounterVec   // by tier
-	Handed   prometheus.Counter
+	Reserved prometheus.Counter
 	Wakes    *prometheus.CounterVec // by result
 	Promoted prometheus.Counter
 	Regated  prometheus.Counter
@@ -42,7 +42,7 @@ func newMetrics(registry prometheus.Registerer) *metrics {
 			Name: "sluice_jobs_snoozes_total",
 			Help: "Jobs that got no slot and try again by themselves, by tier.",
 		}, []string{"tier"}),
-		Handed: factory.NewCounter(prometheus.CounterOpts{
+		Reserved: factory.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_jobs_handed_total",
 			Help: "Slots that were reserved for parked jobs.",
 		}),

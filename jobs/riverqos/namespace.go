@@ -11,8 +11,8 @@ import (
 // River counts jobs from 1 in each. See Config.Namespace.
 type namespace string
 
-// job is the job of the Slots that stands for one of River's.
-func (n namespace) job(user string, id int64, service string) jobs.Job {
+// slotsJob is the job of the Slots that stands for one of River's.
+func (n namespace) slotsJob(user string, id int64, service string) jobs.Job {
 	name := strconv.FormatInt(id, 10)
 	if n != "" {
 		name = string(n) + "." + name
@@ -20,8 +20,8 @@ func (n namespace) job(user string, id int64, service string) jobs.Job {
 	return jobs.Job{User: user, ID: name, Queue: service}
 }
 
-// id is the id in River of a job of the Slots. It is not ok for a job of another namespace.
-func (n namespace) id(job jobs.Job) (int64, bool) {
+// riverID is the id in River of a job of the Slots. It is not ok for a job of another namespace.
+func (n namespace) riverID(job jobs.Job) (int64, bool) {
 	name := job.ID
 	if n != "" {
 		rest, ok := strings.CutPrefix(name, string(n)+".")

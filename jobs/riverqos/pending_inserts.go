@@ -37,8 +37,8 @@ func nothingPending([]*rivertype.JobInsertParams, []*rivertype.JobInsertResult) 
 
 var lockSeed = maphash.MakeSeed()
 
-// lock keeps others from counting the same flows.
-func (p *pendingInserts) lock(flows []flow) (unlock func()) {
+// lockFlows keeps others from counting the same flows.
+func (p *pendingInserts) lockFlows(flows []flow) (unlock func()) {
 	var which []int
 	for _, flow := range flows {
 		which = append(which, int(maphash.Comparable(lockSeed, flow)%uint64(len(p.locks)))) //nolint:gosec // below 64
@@ -55,14 +55,14 @@ func (p *pendingInserts) lock(flows []flow) (unlock func()) {
 	}
 }
 
-// ids are of the jobs that may be visible by now.
-func (p *pendingInserts) ids(flows []flow, now time.Time) []int64 {
+// insertedIDs returns the ids of the flows' jobs that may be visible by now.
+func (p *pendingInserts) insertedIDs(flows []flow, now time.Time) []int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	old := now.Add(-rememberFor)
 	if p.cleaned.Before(old) {
 		for flow, pending := range p.byFlow {
-			p.set(flow, slices.DeleteFunc(pending, func(insert pendingInsert) bool { return insert.at.Before(old) }))
+			p.setPending(flow, slices.DeleteFunc(pending, func(insert pendingInsert) bool { return insert.at.Before(old) }))
 		}
 		p.cleaned = now
 	}
@@ -84,13 +84,13 @@ func (p *pendingInserts) invisible(flows []flow, visible []int64) []int {
 	counts := make([]int, len(flows))
 	for i, flow := range flows {
 		left := slices.DeleteFunc(p.byFlow[flow], func(insert pendingInsert) bool { return slices.Contains(visible, insert.id) })
-		p.set(flow, left)
+		p.setPending(flow, left)
 		counts[i] = len(left)
 	}
 	return counts
 }
 
-func (p *pendingInserts) set(key flow, pending []pendingInsert) {
+func (p *pendingInserts) setPending(key flow, pending []pendingInsert) {
 	if len(pending) == 0 {
 		delete(p.byFlow, key)
 		return
@@ -101,16 +101,16 @@ func (p *pendingInserts) set(key flow, pending []pendingInsert) {
 	p.byFlow[key] = pending
 }
 
-// begin notes the first jobs of each flow, as many as there is room for, until it is told
+// beginInsert notes the first jobs of each flow, as many as there is room for, until it is told
 // what was inserted.
-func (p *pendingInserts) begin(flows []*newJobs, rooms []int, now time.Time) settleFunc {
+func (p *pendingInserts) beginInsert(flows []*newJobs, rooms []int, now time.Time) settleFunc {
 	let := map[*rivertype.JobInsertParams]flow{}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i, jobs := range flows {
 		for _, param := range jobs.params[:rooms[i]] {
 			let[param] = jobs.flow
-			p.set(jobs.flow, append(p.byFlow[jobs.flow], pendingInsert{at: now}))
+			p.setPending(jobs.flow, append(p.byFlow[jobs.flow], pendingInsert{at: now}))
 		}
 	}
 	return func(params []*rivertype.JobInsertParams, results []*rivertype.JobInsertResult) {
@@ -134,7 +134,7 @@ func (p *pendingInserts) settle(key flow, began time.Time, id int64) {
 	case id != 0:
 		pending[i].id = id
 	default:
-		p.set(key, slices.Delete(pending, i, i+1))
+		p.setPending(key, slices.Delete(pending, i, i+1))
 	}
 }
 

@@ -14,7 +14,7 @@ type rechecks struct {
 	work  chan struct{} // of capacity 1: there are some
 }
 
-func (r *rechecks) add(flows []sizedFlow) {
+func (r *rechecks) addFlows(flows []sizedFlow) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.sizes == nil {
@@ -28,8 +28,8 @@ func (r *rechecks) add(flows []sizedFlow) {
 	signal(r.work)
 }
 
-// take removes and returns all.
-func (r *rechecks) take() (flows []sizedFlow) {
+// takeFlows removes and returns all.
+func (r *rechecks) takeFlows() (flows []sizedFlow) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for flow, size := range r.sizes {

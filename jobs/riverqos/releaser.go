@@ -43,7 +43,7 @@ type releaser struct {
 func (r *releaser) finish(ctx context.Context, ended claimedAttempt) {
 	ctx, cancel := context.WithTimeout(ctx, finishTimeout)
 	defer cancel()
-	if tier, ok := r.tiers.budget().ask(ctx, ended.claim.User); ok { // the limits may have changed while the job ran
+	if tier, ok := r.tiers.budget().askTier(ctx, ended.claim.User); ok { // the limits may have changed while the job ran
 		ended.tier = tier
 	}
 	if !r.release(ctx, ended) {
@@ -58,10 +58,10 @@ func (r *releaser) release(ctx context.Context, ended claimedAttempt) bool {
 		r.failures.report("release", "a slot could not be given back yet", err)
 		return false
 	}
-	r.metrics.Handed.Add(float64(len(reserved)))
-	r.waker.wake(ctx, reserved)
+	r.metrics.Reserved.Add(float64(len(reserved)))
+	r.waker.wakeReserved(ctx, reserved)
 	if !r.cfg.Ungated {
-		r.gate.pass(ctx, ended)
+		r.gate.replaceEnded(ctx, ended)
 	}
 	return true
 }
@@ -74,9 +74,9 @@ func (r *releaser) releaseLater(ended claimedAttempt) {
 	r.unreleased = append(r.unreleased, ended)
 }
 
-// run gives slots back whose release failed, until their leases are over.
-func (r *releaser) run(ctx context.Context) {
-	every(ctx, releaseInterval, func() { r.releaseAgain(ctx) })
+// runReleases gives slots back whose release failed, until their leases are over.
+func (r *releaser) runReleases(ctx context.Context) {
+	callEvery(ctx, releaseInterval, func() { r.releaseAgain(ctx) })
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastReleaseTimeout)
 	defer cancel()
 	r.releaseAgain(last)

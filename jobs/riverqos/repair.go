@@ -22,13 +22,13 @@ func (s *sweeper) reserveFreeSlots(ctx context.Context) error {
 		}
 		budget := s.tiers.budget()
 		for _, user := range users {
-			reserved, err := s.reserveFree(ctx, user, budget.tier(ctx, user).Limits)
-			if err := failures.add(ctx, err); err != nil {
+			reserved, err := s.reserveFree(ctx, user, budget.tierOf(ctx, user).Limits)
+			if err := failures.addResult(ctx, err); err != nil {
 				return err
 			}
 			// Not only the jobs that ReserveFree returned: the worker that was to wake the others may
 			// be dead.
-			s.waker.wake(ctx, reserved)
+			s.waker.wakeReserved(ctx, reserved)
 		}
 		if len(users) < usersPerPage {
 			return nil
@@ -46,7 +46,7 @@ func (s *sweeper) reserveFree(ctx context.Context, user string, limits jobs.Limi
 	if err != nil {
 		return nil, fmt.Errorf("reserve free slots: %w", err)
 	}
-	s.metrics.Handed.Add(float64(len(reserved)))
+	s.metrics.Reserved.Add(float64(len(reserved)))
 	return s.reserved(ctx, user)
 }
 
@@ -62,7 +62,7 @@ func (s *sweeper) reserved(ctx context.Context, user string) ([]jobs.Job, error)
 // users.
 func (s *sweeper) heldBack(ctx context.Context, do func(flows []flow, users []string) error) error {
 	for after := (flow{}); ; {
-		flows, err := s.store.gated(ctx, after, usersPerPage)
+		flows, err := s.store.heldBackFlows(ctx, after, usersPerPage)
 		if err != nil || len(flows) == 0 {
 			return err
 		}
@@ -80,7 +80,7 @@ func (s *sweeper) heldBack(ctx context.Context, do func(flows []flow, users []st
 // openGate lets gated jobs through where their users have room.
 func (s *sweeper) openGate(ctx context.Context) error {
 	return s.heldBack(ctx, func(flows []flow, users []string) error {
-		sized := s.tiers.sizes(ctx, flows)
+		sized := s.tiers.sizesOf(ctx, flows)
 		// First, or the jobs of dead workers would fill the flow until River rescues them.
 		if err := s.markDead(ctx, users); err != nil {
 			return err
@@ -99,7 +99,7 @@ func (s *sweeper) openGate(ctx context.Context) error {
 
 // markDead marks jobs that say they run but have no slot: their workers are dead.
 func (s *sweeper) markDead(ctx context.Context, users []string) error {
-	stale, err := s.store.stale(ctx, users, s.cfg.Lease)
+	stale, err := s.store.longRunning(ctx, users, s.cfg.Lease)
 	if err != nil {
 		return fmt.Errorf("jobs that run for long: %w", err)
 	}
@@ -115,7 +115,7 @@ func (s *sweeper) markDead(ctx context.Context, users []string) error {
 // ended before River had written that the job was parked.
 func (s *sweeper) wakeStrays(ctx context.Context) error {
 	return s.heldBack(ctx, func(_ []flow, users []string) error {
-		parked, err := s.store.strays(ctx, users, s.cfg.Reserve)
+		parked, err := s.store.longParked(ctx, users, s.cfg.Reserve)
 		if err != nil {
 			return fmt.Errorf("parked jobs: %w", err)
 		}
@@ -125,7 +125,7 @@ func (s *sweeper) wakeStrays(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		results, err := s.store.wake(ctx, strays)
+		results, err := s.store.wakeJobs(ctx, strays)
 		if err != nil {
 			return fmt.Errorf("wake jobs: %w", err)
 		}
@@ -151,7 +151,7 @@ func (s *sweeper) unknownToSlots(ctx context.Context, rows []userJob, among func
 				known[row.user][job.ID] = true
 			}
 		}
-		if !known[row.user][s.names.job(row.user, row.id, "").ID] {
+		if !known[row.user][s.names.slotsJob(row.user, row.id, "").ID] {
 			ids = append(ids, row.id)
 		}
 	}
@@ -168,18 +168,18 @@ func jobsOf(slots []jobs.Slot) (all []jobs.Job) {
 // closeGate closes the gate behind jobs that did not come through it: jobs that were
 // scheduled for the same moment, retries, and inserts of a program without the gate.
 func (s *sweeper) closeGate(ctx context.Context) error {
-	ended, _ := s.gate.unwritten.all()
+	ended, _ := s.gate.unwritten.allAttempts()
 	crowds, err := s.store.crowded(ctx, ended)
 	if err != nil {
 		return fmt.Errorf("crowded users: %w", err)
 	}
 	failures, budget := userFailures{log: s.failures}, s.tiers.budget()
 	for _, crowd := range crowds {
-		tooMany := crowd.size - budget.size(ctx, crowd.flow)
+		tooMany := crowd.size - budget.sizeOf(ctx, crowd.flow)
 		if tooMany <= 0 {
 			continue
 		}
-		if err := failures.add(ctx, s.regate(ctx, crowd.flow, tooMany)); err != nil {
+		if err := failures.addResult(ctx, s.regate(ctx, crowd.flow, tooMany)); err != nil {
 			return err
 		}
 	}
@@ -195,7 +195,7 @@ func (s *sweeper) regate(ctx context.Context, crowded flow, tooMany int) error {
 	// A job that a slot is reserved for is about to run, and would come back late.
 	var except []int64
 	for _, job := range reserved {
-		if id, ok := s.names.id(job); ok {
+		if id, ok := s.names.riverID(job); ok {
 			except = append(except, id)
 		}
 	}
@@ -223,7 +223,7 @@ func (s *sweeper) postponeGated(ctx context.Context) error {
 }
 
 func (s *sweeper) countDepth(ctx context.Context) error {
-	depths, err := s.store.depth(ctx)
+	depths, err := s.store.countDepths(ctx)
 	if err != nil {
 		return fmt.Errorf("count jobs: %w", err)
 	}

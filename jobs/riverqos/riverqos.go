@@ -93,7 +93,7 @@ var (
 
 // Work runs a job in a slot of its user, or returns what makes River keep it for later.
 func (m *middleware) Work(ctx context.Context, row *rivertype.JobRow, doInner func(context.Context) error) error {
-	return m.worker.work(ctx, row, doInner)
+	return m.worker.workInSlot(ctx, row, doInner)
 }
 
 // InsertMany marks jobs with their users, and holds those back that are too many.
@@ -110,11 +110,11 @@ func (f *Fairness) Run(ctx context.Context) error {
 		f.gate.ungateAll(ctx)
 		return nil
 	}
-	defer f.store.connections.close()
+	defer f.store.connections.closePool()
 	f.metrics.Sweeps.WithLabelValues("done") // 0 so far: nobody sweeps is an alert, also if nobody ever has
 	var loops sync.WaitGroup
 	for _, loop := range []func(context.Context){
-		f.leases.run, f.waker.run, f.gate.runRechecks, f.gate.runUnwritten, f.releaser.run, f.sweeper.run,
+		f.leases.runRenewals, f.waker.runRetries, f.gate.runRechecks, f.gate.runUnwritten, f.releaser.runReleases, f.sweeper.runSweeps,
 	} {
 		loops.Go(func() { loop(ctx) })
 	}
@@ -122,8 +122,8 @@ func (f *Fairness) Run(ctx context.Context) error {
 	return nil
 }
 
-// every calls do about each interval until the context ends.
-func every(ctx context.Context, interval time.Duration, do func()) {
+// callEvery calls do about each interval until the context ends.
+func callEvery(ctx context.Context, interval time.Duration, do func()) {
 	timer := time.NewTimer(interval)
 	defer timer.Stop()
 	for {

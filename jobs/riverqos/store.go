@@ -51,8 +51,8 @@ func (s *store) within(ctx context.Context) (context.Context, context.CancelFunc
 	return context.WithTimeout(ctx, s.answerTimeout)
 }
 
-// query sends a statement that returns rows.
-func (s *store) query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+// queryRows sends a statement that returns rows.
+func (s *store) queryRows(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	return s.pool.Query(ctx, s.names.Replace(sql), args...)
 }
 
@@ -117,14 +117,14 @@ const (
 // String is the label of the metric.
 func (w wakeResult) String() string { return [...]string{"gone", "early", "awake", "done"}[w] }
 
-// wake makes those of the jobs available that are parked or gated.
-func (s *store) wake(ctx context.Context, ids []int64) (map[int64]wakeResult, error) {
+// wakeJobs makes those of the jobs available that are parked or gated.
+func (s *store) wakeJobs(ctx context.Context, ids []int64) (map[int64]wakeResult, error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
 	ctx, cancel := s.within(ctx)
 	defer cancel()
-	rows, err := s.query(ctx, wakeSQL, ids)
+	rows, err := s.queryRows(ctx, wakeSQL, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -189,9 +189,9 @@ type crowd struct {
 	gated bool // there are gated ones
 }
 
-// count is the crowd of each flow, and which of the ids are of jobs that are visible. The
+// countCrowds returns the crowd of each flow, and which of the ids are of jobs that are visible. The
 // context ends in time.
-func (s *store) count(ctx context.Context, flows []flow, ids []int64) (crowds []crowd, visible []int64, err error) {
+func (s *store) countCrowds(ctx context.Context, flows []flow, ids []int64) (crowds []crowd, visible []int64, err error) {
 	pool, done, err := s.connections.toCount(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -220,11 +220,12 @@ func (s *store) count(ctx context.Context, flows []flow, ids []int64) (crowds []
 	return crowds, visible, err
 }
 
-// gated are up to so many flows that have gated or parked jobs, after one.
-func (s *store) gated(ctx context.Context, after flow, limit int) ([]flow, error) {
+// heldBackFlows returns up to limit flows that have gated or parked jobs, those that sort
+// after one.
+func (s *store) heldBackFlows(ctx context.Context, after flow, limit int) ([]flow, error) {
 	ctx, cancel := s.within(ctx)
 	defer cancel()
-	rows, err := s.query(ctx, gatedSQL, after.user, after.queue, limit)
+	rows, err := s.queryRows(ctx, gatedSQL, after.user, after.queue, limit)
 	if err != nil {
 		return nil, err
 	}
@@ -240,20 +241,20 @@ type userJob struct {
 	user string
 }
 
-// stale are the users' jobs that say they run, since longer than a lease.
-func (s *store) stale(ctx context.Context, users []string, lease time.Duration) ([]userJob, error) {
+// longRunning returns the users' jobs whose rows say that they have run for longer than a lease.
+func (s *store) longRunning(ctx context.Context, users []string, lease time.Duration) ([]userJob, error) {
 	return s.userJobs(ctx, staleSQL, users, lease.Seconds())
 }
 
-// strays are the users' jobs that have been parked for longer than an age.
-func (s *store) strays(ctx context.Context, users []string, age time.Duration) ([]userJob, error) {
+// longParked returns the users' jobs that have been parked for longer than an age.
+func (s *store) longParked(ctx context.Context, users []string, age time.Duration) ([]userJob, error) {
 	return s.userJobs(ctx, straysSQL, users, age.Seconds())
 }
 
 func (s *store) userJobs(ctx context.Context, sql string, args ...any) ([]userJob, error) {
 	ctx, cancel := s.within(ctx)
 	defer cancel()
-	rows, err := s.query(ctx, sql, args...)
+	rows, err := s.queryRows(ctx, sql, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -275,7 +276,7 @@ func (s *store) crowded(ctx context.Context, ended []attempt) ([]sizedFlow, erro
 	ctx, cancel := context.WithTimeout(ctx, scanFactor*s.answerTimeout)
 	defer cancel()
 	ids, times := attemptColumns(ended)
-	rows, err := s.query(ctx, crowdedSQL, ids, times)
+	rows, err := s.queryRows(ctx, crowdedSQL, ids, times)
 	if err != nil {
 		return nil, err
 	}
@@ -314,10 +315,10 @@ type depth struct {
 	jobs         int
 }
 
-func (s *store) depth(ctx context.Context) ([]depth, error) {
+func (s *store) countDepths(ctx context.Context) ([]depth, error) {
 	ctx, cancel := context.WithTimeout(ctx, scanFactor*s.answerTimeout)
 	defer cancel()
-	rows, err := s.query(ctx, depthSQL)
+	rows, err := s.queryRows(ctx, depthSQL)
 	if err != nil {
 		return nil, err
 	}

@@ -28,7 +28,7 @@ type sweepLock struct {
 func (s *store) lockSweeps(ctx context.Context, schema string, timeout time.Duration) (*sweepLock, error) {
 	ctx, cancel := s.within(ctx)
 	defer cancel()
-	pool, err := s.connections.get()
+	pool, err := s.connections.openPool()
 	if err != nil {
 		return nil, err
 	}
@@ -48,9 +48,9 @@ func (s *store) lockSweeps(ctx context.Context, schema string, timeout time.Dura
 	return lock, nil
 }
 
-// keep keeps the lock until the context ends, however long a sweep takes. If it fails, it
+// keepAlive keeps the lock until the context ends, however long a sweep takes. If it fails, it
 // returns why, and another process may sweep.
-func (l *sweepLock) keep(ctx context.Context) error {
+func (l *sweepLock) keepAlive(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():

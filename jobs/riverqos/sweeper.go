@@ -31,29 +31,29 @@ type sweeper struct {
 	lockTimeout time.Duration // the constant of this name, but in tests
 }
 
-// run sweeps whenever it has the lock, until the context ends.
-func (s *sweeper) run(ctx context.Context) {
+// runSweeps sweeps whenever it has the lock, until the context ends.
+func (s *sweeper) runSweeps(ctx context.Context) {
 	for ctx.Err() == nil {
-		if err := s.lead(ctx); err != nil && ctx.Err() == nil {
+		if err := s.sweepWithLock(ctx); err != nil && ctx.Err() == nil {
 			s.metrics.Sweeps.WithLabelValues("error").Inc()
 			s.failures.report("sweep", "a sweep failed", err)
 		}
 		s.metrics.Depth.Reset() // the process that sweeps now has these series
-		s.pause(ctx)
+		s.waitForNext(ctx)
 	}
 }
 
-// pause waits for about the time between two sweeps. It differs, so that workers that
+// waitForNext waits for about the time between two sweeps. It differs, so that workers that
 // started together do not all ask for the lock at once.
-func (s *sweeper) pause(ctx context.Context) {
+func (s *sweeper) waitForNext(ctx context.Context) {
 	select {
 	case <-ctx.Done():
 	case <-time.After(s.cfg.Sweep - rand.N(s.cfg.Sweep/4+1)):
 	}
 }
 
-// lead sweeps for as long as it has the lock.
-func (s *sweeper) lead(ctx context.Context) error {
+// sweepWithLock sweeps for as long as it has the lock.
+func (s *sweeper) sweepWithLock(ctx context.Context) error {
 	lock, err := s.store.lockSweeps(ctx, s.cfg.Schema, s.lockTimeout)
 	if err != nil || lock == nil {
 		return err
@@ -63,7 +63,7 @@ func (s *sweeper) lead(ctx context.Context) error {
 	var keeping sync.WaitGroup
 	defer keeping.Wait()
 	defer lose(nil)
-	keeping.Go(func() { lose(lock.keep(ctx)) })
+	keeping.Go(func() { lose(lock.keepAlive(ctx)) })
 	err = s.sweepAgain(ctx)
 	if ctx.Err() != nil {
 		return context.Cause(ctx) // why the lock was lost, rather than the sweep's "context canceled"
@@ -84,7 +84,7 @@ func (s *sweeper) sweepAgain(ctx context.Context) error {
 		{interval: s.cfg.GateFor / postponeFraction, do: s.postponeGated},
 	}
 	for ctx.Err() == nil {
-		if err := s.sweep(ctx); err != nil {
+		if err := s.sweepOnce(ctx); err != nil {
 			return err
 		}
 		now := time.Now()
@@ -97,12 +97,12 @@ func (s *sweeper) sweepAgain(ctx context.Context) error {
 			}
 		}
 		s.metrics.Sweeps.WithLabelValues("done").Inc()
-		s.pause(ctx)
+		s.waitForNext(ctx)
 	}
 	return nil
 }
 
-func (s *sweeper) sweep(ctx context.Context) error {
+func (s *sweeper) sweepOnce(ctx context.Context) error {
 	if err := s.reserveFreeSlots(ctx); err != nil {
 		return err
 	}
@@ -121,8 +121,8 @@ type userFailures struct {
 	inRow int
 }
 
-// add takes the result of a user, and returns the error if the sweep has to end with it.
-func (f *userFailures) add(ctx context.Context, err error) error {
+// addResult takes the result of a user, and returns the error if the sweep has to end with it.
+func (f *userFailures) addResult(ctx context.Context, err error) error {
 	if err == nil {
 		f.inRow = 0
 		return nil

@@ -20,14 +20,14 @@ type tierReader struct {
 	timeout  time.Duration // tierTimeout, but in tests
 }
 
-// tier is that of a user.
-func (r *tierReader) tier(ctx context.Context, user string) jobs.Tier {
-	tier, _ := r.ask(ctx, user)
+// tierOf returns the tier of a user.
+func (r *tierReader) tierOf(ctx context.Context, user string) jobs.Tier {
+	tier, _ := r.askTier(ctx, user)
 	return tier
 }
 
-// ask is tier, and reports whether the Tiers answered without an error.
-func (r *tierReader) ask(ctx context.Context, user string) (tier jobs.Tier, ok bool) {
+// askTier is tierOf, and reports whether the Tiers answered without an error.
+func (r *tierReader) askTier(ctx context.Context, user string) (tier jobs.Tier, ok bool) {
 	tier, err := r.tiers.Tier(ctx, user)
 	if err != nil {
 		r.failures.report("tier", "the tier of a user could not be found", err)
@@ -58,17 +58,17 @@ type tierBudget struct {
 
 func (r *tierReader) budget() *tierBudget { return &tierBudget{r, r.timeout} }
 
-func (b *tierBudget) tier(ctx context.Context, user string) jobs.Tier {
-	tier, _ := b.ask(ctx, user)
+func (b *tierBudget) tierOf(ctx context.Context, user string) jobs.Tier {
+	tier, _ := b.askTier(ctx, user)
 	return tier
 }
 
-// ask is tier, and reports whether the Tiers answered without an error.
-func (b *tierBudget) ask(ctx context.Context, user string) (tier jobs.Tier, ok bool) {
+// askTier is tierOf, and reports whether the Tiers answered without an error.
+func (b *tierBudget) askTier(ctx context.Context, user string) (tier jobs.Tier, ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, b.left)
 	defer cancel()
 	began := time.Now()
-	if tier, ok = b.reader.ask(ctx, user); ok {
+	if tier, ok = b.reader.askTier(ctx, user); ok {
 		return tier, true
 	}
 	// A clock that was read before or after the timer's would leave a rest.
@@ -78,17 +78,17 @@ func (b *tierBudget) ask(ctx context.Context, user string) (tier jobs.Tier, ok b
 	return tier, false
 }
 
-// sizes are those of several flows, within one budget.
-func (r *tierReader) sizes(ctx context.Context, flows []flow) []sizedFlow {
+// sizesOf returns the sizes of several flows, within one budget.
+func (r *tierReader) sizesOf(ctx context.Context, flows []flow) []sizedFlow {
 	budget := r.budget()
 	sized := make([]sizedFlow, len(flows))
 	for i, flow := range flows {
-		sized[i] = sizedFlow{flow, budget.size(ctx, flow)}
+		sized[i] = sizedFlow{flow, budget.sizeOf(ctx, flow)}
 	}
 	return sized
 }
 
-// size is how many of a flow's jobs may be available or running at a time.
-func (b *tierBudget) size(ctx context.Context, flow flow) int {
-	return b.tier(ctx, flow.user).Limits.Of(service(flow.queue))
+// sizeOf returns how many of a flow's jobs may be available or running at a time.
+func (b *tierBudget) sizeOf(ctx context.Context, flow flow) int {
+	return b.tierOf(ctx, flow.user).Limits.Of(service(flow.queue))
 }

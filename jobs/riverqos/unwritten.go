@@ -25,8 +25,8 @@ type unwrittenEnds struct {
 	flows map[attempt]flow
 }
 
-// among are the attempts at jobs of some flows.
-func (u *unwrittenEnds) among(flows []sizedFlow) (attempts []attempt) {
+// attemptsIn returns the attempts at jobs of some flows.
+func (u *unwrittenEnds) attemptsIn(flows []sizedFlow) (attempts []attempt) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if len(u.flows) == 0 {
@@ -44,8 +44,8 @@ func (u *unwrittenEnds) among(flows []sizedFlow) (attempts []attempt) {
 	return attempts
 }
 
-// all are the attempts, and the flows of their jobs.
-func (u *unwrittenEnds) all() (attempts []attempt, flows []flow) {
+// allAttempts returns all attempts, and the flows of their jobs.
+func (u *unwrittenEnds) allAttempts() (attempts []attempt, flows []flow) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	listed := map[flow]bool{}
@@ -59,7 +59,7 @@ func (u *unwrittenEnds) all() (attempts []attempt, flows []flow) {
 	return attempts, flows
 }
 
-func (u *unwrittenEnds) add(ended attempt, left flow) {
+func (u *unwrittenEnds) addAttempt(ended attempt, left flow) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.flows == nil {

@@ -100,12 +100,12 @@ func (r *resources) userKey(kind string, args, metadata []byte) string {
 	if !ok || user == "" {
 		return ""
 	}
-	return keyOf(user)
+	return limitFileKey(user)
 }
 
-// keyOf is limits.Key, and the form of it that hides a name for one that is not UTF-8:
+// limitFileKey is limits.Key, and for a name that is not UTF-8 the form of it that hides names:
 // PostgreSQL would refuse such a name, and with it the count of all users in one question.
-func keyOf(user string) string {
+func limitFileKey(user string) string {
 	if utf8.ValidString(user) {
 		return limits.Key(user)
 	}

@@ -24,17 +24,17 @@ const (
 // waker makes jobs available to workers when slots have been reserved for them.
 type waker struct {
 	*resources
-	// wakeJobs is store.wake, but in tests.
+	// wakeJobs is store.wakeJobs, but in tests.
 	wakeJobs func(ctx context.Context, ids []int64) (map[int64]wakeResult, error)
 	retries  wakeRetries
 }
 
 func newWaker(shared *resources) *waker {
-	return &waker{resources: shared, wakeJobs: shared.store.wake, retries: wakeRetries{added: make(chan struct{}, 1)}}
+	return &waker{resources: shared, wakeJobs: shared.store.wakeJobs, retries: wakeRetries{added: make(chan struct{}, 1)}}
 }
 
-// wake makes jobs available for which slots are reserved.
-func (w *waker) wake(ctx context.Context, reserved []jobs.Job) {
+// wakeReserved makes jobs available for which slots are reserved.
+func (w *waker) wakeReserved(ctx context.Context, reserved []jobs.Job) {
 	if len(reserved) == 0 {
 		return
 	}
@@ -54,7 +54,7 @@ func (w *waker) tryWake(ctx context.Context, tries []wakeTry) {
 		var ids []int64
 		ours := tries[:0:0]
 		for _, try := range tries {
-			if id, ok := w.names.id(try.job); ok { // jobs of other namespaces have wakers of their own
+			if id, ok := w.names.riverID(try.job); ok { // jobs of other namespaces have wakers of their own
 				ids, ours = append(ids, id), append(ours, try)
 			}
 		}
@@ -62,7 +62,7 @@ func (w *waker) tryWake(ctx context.Context, tries []wakeTry) {
 		if err != nil {
 			w.metrics.Wakes.WithLabelValues("error").Add(float64(len(ours)))
 			w.failures.report("wake", "jobs could not be woken", err)
-			w.retries.plan(ours, time.Now())
+			w.retries.planRetries(ours, time.Now())
 			return
 		}
 		var unwritten []wakeTry
@@ -77,7 +77,7 @@ func (w *waker) tryWake(ctx context.Context, tries []wakeTry) {
 				tries = append(tries, w.passOn(ctx, try)...)
 			}
 		}
-		w.retries.plan(unwritten, time.Now())
+		w.retries.planRetries(unwritten, time.Now())
 	}
 }
 
@@ -88,20 +88,20 @@ func (w *waker) passOn(ctx context.Context, gone wakeTry) (next []wakeTry) {
 		return nil
 	}
 	user := gone.job.User
-	reserved, err := w.cfg.Slots.ReserveFree(ctx, user, w.tiers.tier(ctx, user).Limits, w.cfg.Reserve)
+	reserved, err := w.cfg.Slots.ReserveFree(ctx, user, w.tiers.tierOf(ctx, user).Limits, w.cfg.Reserve)
 	if err != nil {
 		w.failures.report("hand", "a slot could not be handed on", err)
 		return nil
 	}
-	w.metrics.Handed.Add(float64(len(reserved)))
+	w.metrics.Reserved.Add(float64(len(reserved)))
 	for _, job := range reserved {
 		next = append(next, wakeTry{job: job, giveUp: gone.giveUp, delay: firstWakeRetry})
 	}
 	return next
 }
 
-// run wakes jobs that could not be woken at once.
-func (w *waker) run(ctx context.Context) {
+// runRetries wakes jobs that could not be woken at once.
+func (w *waker) runRetries(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -135,8 +135,8 @@ type wakeRetries struct {
 	added chan struct{} // of capacity 1: there are new ones
 }
 
-// plan plans the next try of jobs, unless they have been tried for long enough.
-func (r *wakeRetries) plan(tries []wakeTry, now time.Time) {
+// planRetries plans the next try of jobs, unless they have been tried for long enough.
+func (r *wakeRetries) planRetries(tries []wakeTry, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.byJob == nil {

@@ -97,13 +97,13 @@ func TestWaker(t *testing.T) {
 				waker := &waker{resources: shared, wakeJobs: c.table.wake, retries: wakeRetries{added: make(chan struct{}, 1)}}
 				running, stop := context.WithCancel(t.Context())
 				defer stop()
-				go waker.run(running)
+				go waker.runRetries(running)
 
 				var reserved []jobs.Job
 				for _, job := range c.wake {
 					reserved = append(reserved, claimOf("ann", job, "").Job)
 				}
-				waker.wake(t.Context(), reserved)
+				waker.wakeReserved(t.Context(), reserved)
 				time.Sleep(time.Second * 4)
 				synctest.Wait()
 				for id, want := range c.calls {
@@ -140,9 +140,9 @@ func TestWakeRetriesAreBounded(t *testing.T) {
 	now := time.Unix(0, 0)
 	tries := make([]wakeTry, maxWakeRetries+5)
 	for i := range tries {
-		tries[i] = wakeTry{job: namespace("app").job("ann", int64(i+1), "slow"), giveUp: now.Add(time.Minute), delay: firstWakeRetry}
+		tries[i] = wakeTry{job: namespace("app").slotsJob("ann", int64(i+1), "slow"), giveUp: now.Add(time.Minute), delay: firstWakeRetry}
 	}
-	retries.plan(tries, now)
+	retries.planRetries(tries, now)
 	if due, next := retries.takeDue(now); len(due) != 0 || next != firstWakeRetry {
 		t.Errorf("takeDue() = %d jobs, %v, want none and %v", len(due), next, firstWakeRetry)
 	}

@@ -29,7 +29,7 @@ func (f *Fairness) Why(ctx context.Context, id int64) (jobs.Why, error) {
 		return jobs.Why{}, fmt.Errorf("read job %d: %w", id, err)
 	}
 	marks := readMarks([]byte(metadata))
-	why.Since = marks.since(why.ScheduledAt)
+	why.Since = marks.runnableSince(why.ScheduledAt)
 	if why.State == "scheduled" && (marks.Wait == parked || marks.Wait == gated) {
 		why.State = marks.Wait
 	}
@@ -39,13 +39,13 @@ func (f *Fairness) Why(ctx context.Context, id int64) (jobs.Why, error) {
 			return jobs.Why{}, err
 		}
 	}
-	why.Reason = reason(why, total, queue, now, f.cfg.Disabled, f.names.job(why.User, id, "").ID)
+	why.Reason = reason(why, total, queue, now, f.cfg.Disabled, f.names.slotsJob(why.User, id, "").ID)
 	return why, nil
 }
 
 // addUser adds what is known of the job's user, and returns what bounds the user's jobs.
 func (f *Fairness) addUser(ctx context.Context, why *jobs.Why) (total, queue bound, err error) {
-	tier := f.tiers.tier(ctx, why.User)
+	tier := f.tiers.tierOf(ctx, why.User)
 	why.Tier, why.Service, why.Max, why.Queues = tier.Name, service(why.Queue), tier.Limits.Total, tier.Limits.Queues
 	usage, err := f.cfg.Slots.User(ctx, why.User)
 	if err != nil {
@@ -59,7 +59,7 @@ func (f *Fairness) addUser(ctx context.Context, why *jobs.Why) (total, queue bou
 	}
 	why.Parked = len(usage.Parked)
 	for i, job := range usage.Parked {
-		if job.ID == f.names.job(why.User, why.ID, "").ID {
+		if job.ID == f.names.slotsJob(why.User, why.ID, "").ID {
 			why.Place = i + 1
 		}
 	}
@@ -80,7 +80,7 @@ type bound struct {
 	parked int    // jobs that wait for a slot
 }
 
-func (b bound) full() bool { return b.taken >= b.limit }
+func (b bound) isFull() bool { return b.taken >= b.limit }
 
 // bounds are the limits of all of a user's jobs and of those in a service. The latter
 // is the former if the service has no limit of its own, or one that cannot be reached.
@@ -128,10 +128,10 @@ func reason(why jobs.Why, total, queue bound, now time.Time, disabled bool, job 
 		return "Its user has no limit any more: the next sweep lets it through."
 	case why.State == gated:
 		return fmt.Sprintf("Its user may run %d at a time %s, and %d of their jobs go before it.", queue.limit, queue.where, queue.taken+queue.parked+why.Behind)
-	case why.State == parked && why.Place > 0 && total.full():
-		return taken(total, why.Place)
-	case why.State == parked && why.Place > 0 && queue.full():
-		return taken(queue, why.Place)
+	case why.State == parked && why.Place > 0 && total.isFull():
+		return slotsTaken(total, why.Place)
+	case why.State == parked && why.Place > 0 && queue.isFull():
+		return slotsTaken(queue, why.Place)
 	case why.State == parked && why.Place > 0:
 		return fmt.Sprintf("Its user has room for it; it is number %d in their line, to which the next sweep gives slots.", why.Place)
 	case why.State == parked:
@@ -143,6 +143,6 @@ func reason(why jobs.Why, total, queue bound, now time.Time, disabled bool, job 
 	}
 }
 
-func taken(b bound, place int) string {
+func slotsTaken(b bound, place int) string {
 	return fmt.Sprintf("Its user's slots are taken: %d of %d %s; it is number %d in their line.", b.taken, b.limit, b.where, place)
 }

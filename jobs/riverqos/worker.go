@@ -38,8 +38,8 @@ type worker struct {
 	claims   atomic.Uint64 // so far
 }
 
-// work runs a job in a slot of its user, or returns what makes River keep it for later.
-func (w *worker) work(ctx context.Context, row *rivertype.JobRow, doInner func(context.Context) error) error {
+// workInSlot runs a job in a slot of its user, or returns what makes River keep it for later.
+func (w *worker) workInSlot(ctx context.Context, row *rivertype.JobRow, doInner func(context.Context) error) error {
 	if w.cfg.Disabled {
 		return doInner(ctx)
 	}
@@ -50,10 +50,10 @@ func (w *worker) work(ctx context.Context, row *rivertype.JobRow, doInner func(c
 	try := claimedAttempt{
 		attempt: attempt{id: row.ID},
 		claim: jobs.Claim{
-			Job:    w.names.job(user, row.ID, service(row.Queue)),
+			Job:    w.names.slotsJob(user, row.ID, service(row.Queue)),
 			Holder: w.process + "." + strconv.FormatUint(w.claims.Add(1), 10),
 		},
-		tier:  w.tier(ctx, user),
+		tier:  w.tierWithin(ctx, user),
 		queue: row.Queue,
 	}
 	if row.AttemptedAt != nil {
@@ -67,15 +67,15 @@ func (w *worker) work(ctx context.Context, row *rivertype.JobRow, doInner func(c
 	case !verdict.Granted:
 		return w.refuse(ctx, row, try, verdict)
 	}
-	return w.run(ctx, row, try, asked, doInner)
+	return w.runInSlot(ctx, row, try, asked, doInner)
 }
 
-// tier is that of a user, with a time-out, which holds if the Tiers heed their context. It
+// tierWithin returns the tier of a user, with a time-out, which holds if the Tiers heed their context. It
 // is needed because River's own time-outs begin with the job itself.
-func (w *worker) tier(ctx context.Context, user string) jobs.Tier {
+func (w *worker) tierWithin(ctx context.Context, user string) jobs.Tier {
 	ctx, cancel := context.WithTimeout(ctx, acquireTimeout)
 	defer cancel()
-	return w.tiers.tier(ctx, user)
+	return w.tiers.tierOf(ctx, user)
 }
 
 // acquire is Slots.Acquire with a time-out, for the same reason.
@@ -85,11 +85,11 @@ func (w *worker) acquire(ctx context.Context, try claimedAttempt) (jobs.Verdict,
 	return w.cfg.Slots.Acquire(ctx, try.claim, try.tier.Limits, w.cfg.Lease, w.cfg.Mode == Park)
 }
 
-// run does a job that has a slot, and gives the slot back however the job ends, also after
+// runInSlot runs a job that has a slot, and gives the slot back however the job ends, also after
 // a panic. The lease began when the slot was asked for.
-func (w *worker) run(ctx context.Context, row *rivertype.JobRow, try claimedAttempt, asked time.Time, doInner func(context.Context) error) error {
+func (w *worker) runInSlot(ctx context.Context, row *rivertype.JobRow, try claimedAttempt, asked time.Time, doInner func(context.Context) error) error {
 	jobContext, cancel := context.WithCancelCause(ctx)
-	w.leases.add(&lease{claim: try.claim, limits: try.tier.Limits, until: asked.Add(w.cfg.Lease), cancel: cancel})
+	w.leases.addLease(&lease{claim: try.claim, limits: try.tier.Limits, until: asked.Add(w.cfg.Lease), cancel: cancel})
 	defer func() {
 		w.leases.remove(try.claim.Holder)
 		w.releaser.finish(context.WithoutCancel(jobContext), try)
@@ -98,7 +98,7 @@ func (w *worker) run(ctx context.Context, row *rivertype.JobRow, try claimedAtte
 
 	marks := readMarks(row.Metadata)
 	if row.Attempt <= 1 { // the waits of later attempts are River's
-		w.metrics.Waits.WithLabelValues(try.tier.Name).Observe(max(0, time.Since(marks.since(row.ScheduledAt)).Seconds()))
+		w.metrics.Waits.WithLabelValues(try.tier.Name).Observe(max(0, time.Since(marks.runnableSince(row.ScheduledAt)).Seconds()))
 	}
 	if marks.Wait != "" { // the job came by itself, with the mark of its wait
 		if err := river.MetadataSet(jobContext, markWait, nil); err != nil {
@@ -111,7 +111,7 @@ func (w *worker) run(ctx context.Context, row *rivertype.JobRow, try claimedAtte
 	}
 	lost := errors.Is(context.Cause(jobContext), ErrLeaseLost)
 	if lost {
-		w.yield(ctx, row)
+		w.waitForOtherAttempt(ctx, row)
 	}
 	if snooze := new(river.JobSnoozeError); errors.As(err, &snooze) { // the job's own: its wait for a slot is over
 		return errors.Join(river.MetadataSet(jobContext, markSince, nil), err)
@@ -145,7 +145,7 @@ func (w *worker) refuse(ctx context.Context, row *rivertype.JobRow, try claimedA
 	if verdict.Place == 0 {
 		return w.snooze(ctx, row, try, w.cfg.Snooze, w.cfg.SnoozeJitter)
 	}
-	if err := w.park(ctx, row, try); err != nil {
+	if err := w.parkJob(ctx, row, try); err != nil {
 		return err
 	}
 	return river.JobSnooze(jitter(w.cfg.ParkFor, w.cfg.ParkFor/10))
@@ -160,9 +160,9 @@ func (w *worker) snooze(ctx context.Context, row *rivertype.JobRow, try claimedA
 	return river.JobSnooze(jitter(least, more))
 }
 
-// park marks a job as one that the waker may wake. River writes the mark in the same
+// parkJob marks a job as one that the waker may wake. River writes the mark in the same
 // statement that makes the job scheduled, some time after this.
-func (w *worker) park(ctx context.Context, row *rivertype.JobRow, try claimedAttempt) error {
+func (w *worker) parkJob(ctx context.Context, row *rivertype.JobRow, try claimedAttempt) error {
 	return errors.Join(
 		river.MetadataSet(ctx, markWait, parked),
 		river.MetadataSet(ctx, markUser, try.claim.User),
@@ -172,7 +172,7 @@ func (w *worker) park(ctx context.Context, row *rivertype.JobRow, try claimedAtt
 
 // markSince keeps the time from which on a job could have run.
 func (w *worker) markSince(ctx context.Context, row *rivertype.JobRow) error {
-	return river.MetadataSet(ctx, markSince, seconds(readMarks(row.Metadata).since(row.ScheduledAt)))
+	return river.MetadataSet(ctx, markSince, seconds(readMarks(row.Metadata).runnableSince(row.ScheduledAt)))
 }
 
 // slotsDown keeps a job for later if it is not known whether it has a slot.
@@ -184,7 +184,7 @@ func (w *worker) slotsDown(ctx context.Context, row *rivertype.JobRow, try claim
 	w.failures.report("acquire", "the slots do not answer, jobs wait", err)
 	w.metrics.Refused.WithLabelValues(try.tier.Name, "unreachable").Inc()
 	if w.cfg.Mode == Park { // the job may stand in the line, and then it must be possible to wake it
-		if err := w.park(ctx, row, try); err != nil {
+		if err := w.parkJob(ctx, row, try); err != nil {
 			return err
 		}
 	}

@@ -10,11 +10,12 @@ import (
 // yieldInterval is the time between two questions whether another attempt is still under way.
 const yieldInterval = time.Second
 
-// yield waits while another attempt at a job is under way, until the context ends. River
-// writes the end of an attempt to the job, whichever attempt is running: the end of this
-// one would have River start a third, which would take the slot of the second, and so on.
-func (w *worker) yield(ctx context.Context, row *rivertype.JobRow) {
-	for w.elsewhere(ctx, row) {
+// waitForOtherAttempt waits while another attempt at a job is under way, until the context
+// ends. River writes the end of an attempt to the job, whichever attempt is running: the end
+// of this one would have River start a third, which would take the slot of the second, and
+// so on.
+func (w *worker) waitForOtherAttempt(ctx context.Context, row *rivertype.JobRow) {
+	for w.runsElsewhere(ctx, row) {
 		select {
 		case <-ctx.Done():
 			return
@@ -23,10 +24,10 @@ func (w *worker) yield(ctx context.Context, row *rivertype.JobRow) {
 	}
 }
 
-// elsewhere reports whether another attempt at a job is under way, or may be because
+// runsElsewhere reports whether another attempt at a job is under way, or may be because
 // nobody answers. River starts a second one when it has rescued the job of a worker that
 // it took for dead, or when the database has lost that the first had begun.
-func (w *worker) elsewhere(ctx context.Context, row *rivertype.JobRow) (is bool) {
+func (w *worker) runsElsewhere(ctx context.Context, row *rivertype.JobRow) (is bool) {
 	question, cancel := context.WithTimeout(ctx, finishTimeout)
 	defer cancel()
 	err := w.store.queryRow(question, elsewhereSQL, row.ID, row.AttemptedAt).Scan(&is)

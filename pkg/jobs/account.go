@@ -38,7 +38,7 @@ type spot struct {
 	job   string
 }
 
-func (a *account) empty() bool   { return len(a.slots) == 0 && len(a.places) == 0 }
+func (a *account) isEmpty() bool { return len(a.slots) == 0 && len(a.places) == 0 }
 func (a *account) waiting() bool { return len(a.places) > 0 || len(a.reserved()) > 0 }
 
 func (a *account) acquire(now time.Time, c Claim, l Limits, lease time.Duration, park bool) Verdict {
@@ -52,25 +52,25 @@ func (a *account) acquire(now time.Time, c Claim, l Limits, lease time.Duration,
 	if !parked {
 		p = place{c.Queue, math.MaxUint64}
 	}
-	if a.room(l, p.queue) && !a.before(l, p.order) {
+	if a.hasRoom(l, p.queue) && !a.isOvertaking(l, p.order) {
 		if parked {
-			a.unpark(c.ID)
+			a.unparkJob(c.ID)
 		}
-		a.take(c.ID, &slot{holder: c.Holder, queue: p.queue, until: now.Add(lease)})
+		a.takeSlot(c.ID, &slot{holder: c.Holder, queue: p.queue, until: now.Add(lease)})
 		return a.verdict(true, p.queue)
 	}
 	if !parked && park && len(a.places) < MaxParked {
-		p, parked = a.park(c.Job), true
+		p, parked = a.parkJob(c.Job), true
 	}
 	v := a.verdict(false, p.queue)
 	if parked {
-		v.Place = a.rank(p.order) + 1
+		v.Place = a.countBefore(p.order) + 1
 	}
 	return v
 }
 
-// renew reports whether the claim's lease could be begun anew.
-func (a *account) renew(now time.Time, c Claim, lease time.Duration) bool {
+// renewLease reports whether the claim's lease could be begun anew.
+func (a *account) renewLease(now time.Time, c Claim, lease time.Duration) bool {
 	a.expire(now)
 	s := a.slots[c.ID]
 	if s == nil || s.holder != c.Holder {
@@ -84,7 +84,7 @@ func (a *account) renew(now time.Time, c Claim, lease time.Duration) bool {
 func (a *account) release(now time.Time, c Claim) {
 	a.expire(now)
 	if s := a.slots[c.ID]; s != nil && s.holder == c.Holder {
-		a.free(c.ID, s)
+		a.freeSlot(c.ID, s)
 	}
 }
 
@@ -101,9 +101,9 @@ func (a *account) reserveFree(now time.Time, user string, l Limits, reserve time
 		if first.job == "" {
 			break
 		}
-		a.unpark(first.job)
+		a.unparkJob(first.job)
 		a.count++
-		a.take(first.job, &slot{queue: queue, until: now.Add(reserve), order: a.count})
+		a.takeSlot(first.job, &slot{queue: queue, until: now.Add(reserve), order: a.count})
 		reserved = append(reserved, Job{user, first.job, queue})
 	}
 	return reserved
@@ -112,10 +112,10 @@ func (a *account) reserveFree(now time.Time, user string, l Limits, reserve time
 func (a *account) forget(now time.Time, job string) {
 	a.expire(now)
 	if s := a.slots[job]; s != nil && s.holder == "" {
-		a.free(job, s)
+		a.freeSlot(job, s)
 	}
 	if _, parked := a.places[job]; parked {
-		a.unpark(job)
+		a.unparkJob(job)
 	}
 }
 
@@ -131,16 +131,16 @@ func (a *account) reserved() []string {
 	return jobs
 }
 
-func (a *account) usage(now time.Time, user string) Usage {
+func (a *account) usageAt(now time.Time, user string) Usage {
 	var u Usage
 	for job, s := range a.slots {
 		if s.holder != "" {
-			u.Held = append(u.Held, a.slot(now, user, job))
+			u.Held = append(u.Held, a.slotAt(now, user, job))
 		}
 	}
 	slices.SortFunc(u.Held, func(x, y Slot) int { return cmp.Compare(x.ID, y.ID) })
 	for _, job := range a.reserved() {
-		u.Reserved = append(u.Reserved, a.slot(now, user, job))
+		u.Reserved = append(u.Reserved, a.slotAt(now, user, job))
 	}
 	for job, p := range a.places {
 		u.Parked = append(u.Parked, Job{user, job, p.queue})
@@ -149,7 +149,7 @@ func (a *account) usage(now time.Time, user string) Usage {
 	return u
 }
 
-func (a *account) slot(now time.Time, user, job string) Slot {
+func (a *account) slotAt(now time.Time, user, job string) Slot {
 	s := a.slots[job]
 	return Slot{Job: Job{user, job, s.queue}, Holder: s.holder, Left: s.until.Sub(now)}
 }
@@ -158,12 +158,12 @@ func (a *account) verdict(granted bool, queue string) Verdict {
 	return Verdict{Granted: granted, Running: len(a.slots), InQueue: a.used[queue]}
 }
 
-func (a *account) room(l Limits, queue string) bool {
+func (a *account) hasRoom(l Limits, queue string) bool {
 	return len(a.slots) < l.Total && a.used[queue] < l.Of(queue)
 }
 
-// before reports whether somebody is parked before a spot who could use a free slot.
-func (a *account) before(l Limits, order uint64) bool {
+// isOvertaking reports whether somebody is parked before a spot who could use a free slot.
+func (a *account) isOvertaking(l Limits, order uint64) bool {
 	for q, line := range a.lines {
 		if line[0].order < order && a.used[q] < l.Of(q) {
 			return true
@@ -172,22 +172,22 @@ func (a *account) before(l Limits, order uint64) bool {
 	return false
 }
 
-// rank is how many are parked before a spot.
-func (a *account) rank(order uint64) int {
+// countBefore returns how many are parked before a spot.
+func (a *account) countBefore(order uint64) int {
 	n := 0
 	for _, line := range a.lines {
-		n += find(line, order)
+		n += positionIn(line, order)
 	}
 	return n
 }
 
-// find is how many of a line are before a spot.
-func find(line []spot, order uint64) int {
+// positionIn returns how many of a line are before a spot.
+func positionIn(line []spot, order uint64) int {
 	i, _ := slices.BinarySearchFunc(line, order, func(s spot, order uint64) int { return cmp.Compare(s.order, order) })
 	return i
 }
 
-func (a *account) park(j Job) place {
+func (a *account) parkJob(j Job) place {
 	if a.places == nil {
 		a.places, a.lines = map[string]place{}, map[string][]spot{}
 	}
@@ -198,11 +198,11 @@ func (a *account) park(j Job) place {
 	return p
 }
 
-func (a *account) unpark(job string) {
+func (a *account) unparkJob(job string) {
 	p := a.places[job]
 	delete(a.places, job)
 	line := a.lines[p.queue]
-	switch i := find(line, p.order); {
+	switch i := positionIn(line, p.order); {
 	case len(line) == 1:
 		delete(a.lines, p.queue)
 	case i == 0: // by far the most frequent: do not move the others
@@ -213,7 +213,7 @@ func (a *account) unpark(job string) {
 	}
 }
 
-func (a *account) take(job string, s *slot) {
+func (a *account) takeSlot(job string, s *slot) {
 	if len(a.slots) == 0 {
 		if a.slots == nil {
 			a.slots, a.used = map[string]*slot{}, map[string]int{}
@@ -225,7 +225,7 @@ func (a *account) take(job string, s *slot) {
 	a.endsBy(s.until)
 }
 
-func (a *account) free(job string, s *slot) {
+func (a *account) freeSlot(job string, s *slot) {
 	delete(a.slots, job)
 	if a.used[s.queue]--; a.used[s.queue] == 0 {
 		delete(a.used, s.queue)
@@ -247,7 +247,7 @@ func (a *account) expire(now time.Time) {
 	for job, s := range a.slots {
 		switch {
 		case !now.Before(s.until):
-			a.free(job, s)
+			a.freeSlot(job, s)
 		case first || s.until.Before(a.ends):
 			a.ends, first = s.until, false
 		}

@@ -60,7 +60,7 @@ func NewCache(name NameFunc, cfg CacheConfig) *Cache {
 // Name is a NameFunc. An error is returned to the callers who waited for the answer. Later
 // callers get the name that was known before, without an error, until Name asks again.
 func (c *Cache) Name(ctx context.Context, user string) (string, error) {
-	last, f, fresh := c.find(user, ctx.Err() == nil)
+	last, f, fresh := c.lookUp(user, ctx.Err() == nil)
 	switch {
 	case fresh:
 		c.hits.Add(1)
@@ -86,15 +86,15 @@ func (c *Cache) Name(ctx context.Context, user string) (string, error) {
 	return last, f.ctx.Err() // the function goes on after its context has ended
 }
 
-// find returns what was known of a user, and whether that is fresh. If not, the flight
+// lookUp returns what was known of a user, and whether that is fresh. If not, the flight
 // to wait for is nil only if there is none and none is to begin.
-func (c *Cache) find(user string, begin bool) (last string, f *flight, fresh bool) {
+func (c *Cache) lookUp(user string, begin bool) (last string, f *flight, fresh bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k, ok := c.young[user]
 	if !ok {
 		if k, ok = c.old[user]; ok {
-			c.keep(user, k) // a use: the user outlives the next change of generations
+			c.rememberUser(user, k) // a use: the user outlives the next change of generations
 		}
 	}
 	if ok && time.Now().Before(k.until) {
@@ -108,14 +108,14 @@ func (c *Cache) find(user string, begin bool) (last string, f *flight, fresh boo
 		c.flights[user] = f
 		go func() {
 			defer cancel()
-			c.ask(f, user, k.tier)
+			c.answerFlight(f, user, k.tier)
 		}()
 	}
 	return k.tier, f, false
 }
 
-// ask answers a flight, and remembers the answer.
-func (c *Cache) ask(f *flight, user, last string) {
+// answerFlight answers a flight, and remembers the answer.
+func (c *Cache) answerFlight(f *flight, user, last string) {
 	c.asked.Add(1)
 	ttl := c.cfg.TTL
 	f.tier, f.err = c.safely(f.ctx, user)
@@ -127,7 +127,7 @@ func (c *Cache) ask(f *flight, user, last string) {
 		ttl = c.cfg.NotFoundTTL
 	}
 	c.mu.Lock()
-	c.keep(user, remembered{f.tier, time.Now().Add(ttl)})
+	c.rememberUser(user, remembered{f.tier, time.Now().Add(ttl)})
 	delete(c.flights, user)
 	c.mu.Unlock()
 	close(f.done)
@@ -144,8 +144,8 @@ func (c *Cache) safely(ctx context.Context, user string) (tier string, err error
 	return c.name(ctx, user)
 }
 
-// keep remembers a user, and forgets those who were not asked about lately.
-func (c *Cache) keep(user string, k remembered) {
+// rememberUser remembers a user, and forgets those who were not asked about lately.
+func (c *Cache) rememberUser(user string, k remembered) {
 	if _, ok := c.young[user]; !ok && len(c.young) >= max(1, c.cfg.MaxUsers/2) {
 		c.young, c.old = map[string]remembered{}, c.young
 	}

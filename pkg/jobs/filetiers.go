@@ -32,20 +32,20 @@ type FileTiers struct {
 
 // Tier returns the tier of a user. It never fails.
 func (f FileTiers) Tier(_ context.Context, user string) (Tier, error) {
-	return f.of(f.now().User(user)), nil
+	return f.tierFrom(f.currentSet().User(user)), nil
 }
 
 // Named returns a tier by its name, and whether there is one.
 func (f FileTiers) Named(name string) (Tier, bool) {
-	l, ok := f.now().Tier(name)
+	l, ok := f.currentSet().Tier(name)
 	if !ok {
 		return Tier{}, false
 	}
-	return f.of(l), true
+	return f.tierFrom(l), true
 }
 
-// now is the set without what has expired.
-func (f FileTiers) now() *limits.Set {
+// currentSet is the set in use, without what has expired.
+func (f FileTiers) currentSet() *limits.Set {
 	if f.Set != nil {
 		if set := f.Set(); set != nil {
 			return set.At(time.Now())
@@ -54,8 +54,8 @@ func (f FileTiers) now() *limits.Set {
 	return withoutFile()
 }
 
-// of is what the limits of a user, or of a tier, say of jobs.
-func (f FileTiers) of(l *limits.Limits) Tier {
+// tierFrom is what the limits of a user, or of a tier, say of jobs.
+func (f FileTiers) tierFrom(l *limits.Limits) Tier {
 	j := l.Jobs()
 	t := Tier{Name: l.Tier, Class: Class(j.Class), Limits: Limits{Total: Unlimited}}
 	if j.Mode != limits.Enforce {

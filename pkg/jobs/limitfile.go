@@ -27,7 +27,7 @@ type LimitFile struct {
 // OpenLimitFile loads a file. The error is that of limitfile.Load.
 func OpenLimitFile(path string) (*LimitFile, error) {
 	f := &LimitFile{path: path}
-	if _, err := f.load(); err != nil {
+	if _, err := f.reload(); err != nil {
 		return nil, err
 	}
 	return f, nil
@@ -54,7 +54,7 @@ func (f *LimitFile) Run(ctx context.Context, every time.Duration, changed func(e
 			return nil
 		case <-tick.C:
 		}
-		is, err := f.load()
+		is, err := f.reload()
 		switch {
 		case err == nil && (is || f.problem != ""):
 			changed(nil)
@@ -68,9 +68,9 @@ func (f *LimitFile) Run(ctx context.Context, every time.Duration, changed func(e
 	}
 }
 
-// load reads the files again if they may have changed, and reports whether what they
+// reload reads the files again if they may have changed, and reports whether what they
 // say did.
-func (f *LimitFile) load() (changed bool, err error) {
+func (f *LimitFile) reload() (changed bool, err error) {
 	files, err := limitfile.ReadFiles(f.path)
 	if err != nil {
 		return false, err

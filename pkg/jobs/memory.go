@@ -34,8 +34,8 @@ type shard struct {
 	_        [48]byte            // a cache line each
 }
 
-// with runs f on a user's account, at a time that does not go back between calls.
-func (m *memory) with(ctx context.Context, user string, f func(a *account, now time.Time)) error {
+// withAccount runs f on a user's account, at a time that does not go back between calls.
+func (m *memory) withAccount(ctx context.Context, user string, f func(a *account, now time.Time)) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -47,7 +47,7 @@ func (m *memory) with(ctx context.Context, user string, f func(a *account, now t
 		a = &account{}
 	}
 	f(a, m.now())
-	if a.empty() {
+	if a.isEmpty() {
 		delete(s.accounts, user)
 	} else {
 		s.accounts[user] = a
@@ -59,7 +59,7 @@ func (m *memory) Acquire(ctx context.Context, c Claim, l Limits, lease time.Dura
 	if err := validate(c.Validate(), l.Validate(), ValidateSpan(lease)); err != nil {
 		return Verdict{}, err
 	}
-	err = m.with(ctx, c.User, func(a *account, now time.Time) { v = a.acquire(now, c, l, lease, park) })
+	err = m.withAccount(ctx, c.User, func(a *account, now time.Time) { v = a.acquire(now, c, l, lease, park) })
 	return v, err
 }
 
@@ -73,8 +73,8 @@ func (m *memory) Renew(ctx context.Context, claims []Claim, lease time.Duration)
 		return nil, err
 	}
 	for _, c := range claims {
-		err := m.with(ctx, c.User, func(a *account, now time.Time) {
-			if !a.renew(now, c, lease) {
+		err := m.withAccount(ctx, c.User, func(a *account, now time.Time) {
+			if !a.renewLease(now, c, lease) {
 				lost = append(lost, c)
 			}
 		})
@@ -89,7 +89,7 @@ func (m *memory) Release(ctx context.Context, c Claim, l Limits, reserve time.Du
 	if err := validate(c.Validate(), l.Validate(), ValidateSpan(reserve)); err != nil {
 		return nil, err
 	}
-	err = m.with(ctx, c.User, func(a *account, now time.Time) {
+	err = m.withAccount(ctx, c.User, func(a *account, now time.Time) {
 		a.release(now, c)
 		reserved = a.reserveFree(now, c.User, l, reserve)
 	})
@@ -100,7 +100,7 @@ func (m *memory) ReserveFree(ctx context.Context, user string, l Limits, reserve
 	if err := validate(ValidateUser(user), l.Validate(), ValidateSpan(reserve)); err != nil {
 		return nil, err
 	}
-	err = m.with(ctx, user, func(a *account, now time.Time) { reserved = a.reserveFree(now, user, l, reserve) })
+	err = m.withAccount(ctx, user, func(a *account, now time.Time) { reserved = a.reserveFree(now, user, l, reserve) })
 	return reserved, err
 }
 
@@ -108,7 +108,7 @@ func (m *memory) Reserved(ctx context.Context, user string) (jobs []Job, err err
 	if err := ValidateUser(user); err != nil {
 		return nil, err
 	}
-	err = m.with(ctx, user, func(a *account, now time.Time) {
+	err = m.withAccount(ctx, user, func(a *account, now time.Time) {
 		a.expire(now)
 		for _, job := range a.reserved() {
 			jobs = append(jobs, Job{user, job, a.slots[job].queue})
@@ -121,7 +121,7 @@ func (m *memory) Forget(ctx context.Context, j Job) error {
 	if err := j.Validate(); err != nil {
 		return err
 	}
-	return m.with(ctx, j.User, func(a *account, now time.Time) { a.forget(now, j.ID) })
+	return m.withAccount(ctx, j.User, func(a *account, now time.Time) { a.forget(now, j.ID) })
 }
 
 // Waiting goes through all users that have anything, and forgets those whose leases
@@ -144,7 +144,7 @@ func (s *shard) waiting(now func() time.Time, after string) (users []string) {
 	at := now()
 	for user, a := range s.accounts {
 		switch a.expire(at); {
-		case a.empty():
+		case a.isEmpty():
 			delete(s.accounts, user)
 		case user > after && a.waiting():
 			users = append(users, user)
@@ -157,9 +157,9 @@ func (m *memory) User(ctx context.Context, user string) (u Usage, err error) {
 	if err := ValidateUser(user); err != nil {
 		return Usage{}, err
 	}
-	err = m.with(ctx, user, func(a *account, now time.Time) {
+	err = m.withAccount(ctx, user, func(a *account, now time.Time) {
 		a.expire(now)
-		u = a.usage(now, user)
+		u = a.usageAt(now, user)
 	})
 	return u, err
 }

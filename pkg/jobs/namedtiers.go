@@ -28,8 +28,8 @@ type NamedTiers struct {
 // without an error. A user whose tier the file does not have, or of whom Name fails and
 // returns no name, has the default tier as well, with an error.
 func (n NamedTiers) Tier(ctx context.Context, user string) (Tier, error) {
-	set := n.File.now()
-	fromFile := n.File.of(set.User(user))
+	set := n.File.currentSet()
+	fromFile := n.File.tierFrom(set.User(user))
 	if set.Known(user) {
 		return fromFile, nil
 	}
@@ -47,7 +47,7 @@ func (n NamedTiers) Tier(ctx context.Context, user string) (Tier, error) {
 		unknown := fmt.Errorf("tier %q is not in the limit file (valid: %s)", name, strings.Join(set.Tiers(), ", "))
 		return fromFile, errors.Join(err, unknown)
 	}
-	return n.File.of(l), err
+	return n.File.tierFrom(l), err
 }
 
 // Row is what *sql.Row and pgx.Row are.

@@ -21,13 +21,13 @@ type Workers struct{ Priority, Default, Scheduled int }
 
 // Of is the number of a class, 0 for one that does not exist.
 func (w Workers) Of(c Class) int {
-	if to := w.of(c); to != nil {
+	if to := w.workersOf(c); to != nil {
 		return *to
 	}
 	return 0
 }
 
-func (w *Workers) of(c Class) *int {
+func (w *Workers) workersOf(c Class) *int {
 	switch c {
 	case Priority:
 		return &w.Priority
@@ -137,7 +137,7 @@ func QueuesOf(set *limits.Set, prefixes map[string]string, lookup func(string) (
 				errs = append(errs, fmt.Errorf("%s=%q: %w", name, text, err))
 				continue
 			}
-			*w.of(class) = n
+			*w.workersOf(class) = n
 		}
 		q[service] = w
 	}

@@ -75,7 +75,7 @@ func run(ctx context.Context, out io.Writer, o options) (err error) {
 	if err != nil {
 		return err
 	}
-	stop, err := w.start(ctx)
+	stop, err := w.startRiver(ctx)
 	if err != nil {
 		return err
 	}
@@ -83,5 +83,5 @@ func run(ctx context.Context, out io.Writer, o options) (err error) {
 	if err := w.insert(ctx, o); err != nil {
 		return err
 	}
-	return w.show(ctx, out, o)
+	return w.showProgress(ctx, out, o)
 }

@@ -56,12 +56,12 @@ func TestTheExampleTellsWhatItSaw(t *testing.T) {
 	at := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	seen.inserted(at)
 	for _, now := range []time.Duration{1500 * time.Millisecond, 2 * time.Second, 3 * time.Second} {
-		seen.begin("fred", at.Add(now))
+		seen.jobBegan("fred", at.Add(now))
 		if now == 2*time.Second {
-			seen.end("fred")
+			seen.jobEnded("fred")
 		}
 	}
-	if got, want := seen.user("fred"), (user{running: 2, most: 2, first: 1500 * time.Millisecond}); got != want {
+	if got, want := seen.userTally("fred"), (user{running: 2, most: 2, first: 1500 * time.Millisecond}); got != want {
 		t.Errorf("user(fred) = %+v, want %+v", got, want)
 	}
 	for _, c := range []struct {
@@ -72,7 +72,7 @@ func TestTheExampleTellsWhatItSaw(t *testing.T) {
 		{2, 3, "fewer than the 3 that example/limits.yaml allows"},
 		{3, 3, "as many as example/limits.yaml allows"},
 	} {
-		if got := judge(c.most, c.limit); got != c.want {
+		if got := compareWithLimit(c.most, c.limit); got != c.want {
 			t.Errorf("judge(%d, %d) = %q, want %q", c.most, c.limit, got, c.want)
 		}
 	}

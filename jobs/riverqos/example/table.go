@@ -12,9 +12,9 @@ import (
 // count is what there is of a user's jobs.
 type count struct{ running, waiting, done int }
 
-// show writes what runs, until all is done or the context ends. On a terminal it is a
+// showProgress writes what runs, until all is done or the context ends. On a terminal it is a
 // table that changes, otherwise a line for each change.
-func (w *worker) show(ctx context.Context, out io.Writer, o options) error {
+func (w *worker) showProgress(ctx context.Context, out io.Writer, o options) error {
 	terminal := isTerminal(out)
 	began := time.Now()
 	var heads []any
@@ -29,7 +29,7 @@ func (w *worker) show(ctx context.Context, out io.Writer, o options) error {
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
 	for last := ""; ; {
-		counts, err := w.count(ctx)
+		counts, err := w.countJobs(ctx)
 		switch {
 		case ctx.Err() != nil:
 			fmt.Fprintln(out, "\nstopped")
@@ -37,7 +37,7 @@ func (w *worker) show(ctx context.Context, out io.Writer, o options) error {
 		case err != nil:
 			return err
 		}
-		text := fmt.Sprintf("%-28s %s", bar(counts["fred"]), bar(counts["paula"]))
+		text := fmt.Sprintf("%-28s %s", drawJobs(counts["fred"]), drawJobs(counts["paula"]))
 		switch at := time.Since(began).Seconds(); {
 		case terminal:
 			fmt.Fprintf(out, "\r%5.1fs   %s ", at, text)
@@ -46,7 +46,7 @@ func (w *worker) show(ctx context.Context, out io.Writer, o options) error {
 		}
 		last = text
 		if counts["fred"].done+counts["paula"].done == 2*o.jobs {
-			return w.tell(ctx, out)
+			return w.writeSummary(ctx, out)
 		}
 		select {
 		case <-ctx.Done():
@@ -55,16 +55,16 @@ func (w *worker) show(ctx context.Context, out io.Writer, o options) error {
 	}
 }
 
-// tell ends the table with what was seen.
-func (w *worker) tell(ctx context.Context, out io.Writer) error {
+// writeSummary ends the table with what was seen.
+func (w *worker) writeSummary(ctx context.Context, out io.Writer) error {
 	fmt.Fprintln(out, "\n\ndone")
 	for _, name := range users {
 		tier, err := w.tiers.Tier(ctx, name)
 		if err != nil {
 			return err
 		}
-		u := w.tally.user(name)
-		fmt.Fprintf(out, "At most %d of %s's jobs ran at a time, %s. The first began %.2f s after the insert.\n", u.most, name, judge(u.most, tier.Limits.Total), u.first.Seconds())
+		u := w.tally.userTally(name)
+		fmt.Fprintf(out, "At most %d of %s's jobs ran at a time, %s. The first began %.2f s after the insert.\n", u.most, name, compareWithLimit(u.most, tier.Limits.Total), u.first.Seconds())
 	}
 	var attempts int
 	if err := w.pool.QueryRow(ctx, "SELECT max(attempt) FROM "+w.schema+".river_job").Scan(&attempts); err != nil {
@@ -78,8 +78,8 @@ func (w *worker) tell(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// judge compares how many jobs ran at a time with how many may.
-func judge(most, limit int) string {
+// compareWithLimit compares how many jobs ran at a time with how many may.
+func compareWithLimit(most, limit int) string {
 	switch {
 	case most > limit:
 		return fmt.Sprintf("MORE than the %d that example/limits.yaml allows", limit)
@@ -89,13 +89,13 @@ func judge(most, limit int) string {
 	return "as many as example/limits.yaml allows"
 }
 
-// bar draws a user's jobs: those that are done, run and wait.
-func bar(c count) string {
+// drawJobs draws a user's jobs: those that are done, run and wait.
+func drawJobs(c count) string {
 	return strings.Repeat("■", c.done) + strings.Repeat("▶", c.running) + strings.Repeat("·", c.waiting)
 }
 
-// count asks who has a slot: River's table says a little later that a job has ended.
-func (w *worker) count(ctx context.Context) (map[string]count, error) {
+// countJobs asks who has a slot: River's table says a little later that a job has ended.
+func (w *worker) countJobs(ctx context.Context) (map[string]count, error) {
 	counts := map[string]count{}
 	for _, user := range users {
 		var c count

@@ -24,7 +24,7 @@ func (t *tally) inserted(now time.Time) {
 	t.since, t.of = now, map[string]user{}
 }
 
-func (t *tally) begin(name string, now time.Time) {
+func (t *tally) jobBegan(name string, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	u, began := t.of[name]
@@ -36,7 +36,7 @@ func (t *tally) begin(name string, now time.Time) {
 	t.of[name] = u
 }
 
-func (t *tally) end(name string) {
+func (t *tally) jobEnded(name string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	u := t.of[name]
@@ -44,7 +44,7 @@ func (t *tally) end(name string) {
 	t.of[name] = u
 }
 
-func (t *tally) user(name string) user {
+func (t *tally) userTally(name string) user {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.of[name]

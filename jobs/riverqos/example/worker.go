@@ -61,8 +61,8 @@ type analysis struct {
 func (analysis) Kind() string { return "analysis" }
 
 func (w *worker) analyse(ctx context.Context, job *river.Job[analysis]) error {
-	w.tally.begin(job.Args.User, time.Now())
-	defer w.tally.end(job.Args.User)
+	w.tally.jobBegan(job.Args.User, time.Now())
+	defer w.tally.jobEnded(job.Args.User)
 	select {
 	case <-time.After(job.Args.Each):
 		return nil
@@ -112,8 +112,8 @@ func newWorker(pool, slots *pgxpool.Pool, schema string) (*worker, error) {
 	return w, err
 }
 
-// start runs fairness for as long as River works.
-func (w *worker) start(ctx context.Context) (stop func() error, err error) {
+// startRiver runs fairness for as long as River works.
+func (w *worker) startRiver(ctx context.Context) (stop func() error, err error) {
 	running, end := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan error, 1)
 	go func() { ended <- w.fair.Run(running) }()

@@ -58,7 +58,7 @@ func migrate(ctx context.Context, pool *pgxpool.Pool, schema string, steps []str
 			if _, err := tx.Conn().PgConn().Exec(ctx, steps[v-1]).ReadAll(); err != nil {
 				return fmt.Errorf("step %d: %w", v, err)
 			}
-			if _, err := tx.Exec(ctx, "INSERT INTO "+name(schema, "migrations")+" (version) VALUES ($1::int4)", v); err != nil {
+			if _, err := tx.Exec(ctx, "INSERT INTO "+quotedName(schema, "migrations")+" (version) VALUES ($1::int4)", v); err != nil {
 				return err
 			}
 		}
@@ -68,15 +68,15 @@ func migrate(ctx context.Context, pool *pgxpool.Pool, schema string, steps []str
 
 // version is that of the schema, which is made if there is none; 0 is empty.
 func version(ctx context.Context, tx pgx.Tx, schema string) (int, error) {
-	table := name(schema, "migrations")
+	table := quotedName(schema, "migrations")
 	var hasSchema, hasTable bool
-	err := tx.QueryRow(ctx, "SELECT to_regnamespace($1::text) IS NOT NULL, to_regclass($2::text) IS NOT NULL", name(schema), table).
+	err := tx.QueryRow(ctx, "SELECT to_regnamespace($1::text) IS NOT NULL, to_regclass($2::text) IS NOT NULL", quotedName(schema), table).
 		Scan(&hasSchema, &hasTable)
 	if err != nil {
 		return 0, err
 	}
 	if !hasSchema {
-		if _, err := tx.Exec(ctx, "CREATE SCHEMA "+name(schema)); err != nil {
+		if _, err := tx.Exec(ctx, "CREATE SCHEMA "+quotedName(schema)); err != nil {
 			return 0, err
 		}
 	}
@@ -105,9 +105,9 @@ func readSteps(schema string) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		steps = append(steps, strings.ReplaceAll(string(text), "@schema@", name(schema)))
+		steps = append(steps, strings.ReplaceAll(string(text), "@schema@", quotedName(schema)))
 	}
 	return steps, nil
 }
 
-func name(parts ...string) string { return pgx.Identifier(parts).Sanitize() }
+func quotedName(parts ...string) string { return pgx.Identifier(parts).Sanitize() }

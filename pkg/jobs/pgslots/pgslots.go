@@ -94,7 +94,7 @@ func New(pool *pgxpool.Pool, schema string) *Slots {
 	if schema == "" {
 		schema = DefaultSchema
 	}
-	in := func(query string) string { return strings.ReplaceAll(query, "@schema@", name(schema)) }
+	in := func(query string) string { return strings.ReplaceAll(query, "@schema@", quotedName(schema)) }
 	// Types are named because not all of pgx's modes ask the server for them.
 	return &Slots{
 		pool: pool,
@@ -126,8 +126,8 @@ func (s *Slots) Acquire(ctx context.Context, c jobs.Claim, l jobs.Limits, lease 
 	}
 	var v jobs.Verdict
 	queues, limits := arrays(l)
-	err := s.query(ctx, func(r pgx.Rows) error { return r.Scan(&v.Granted, &v.Running, &v.InQueue, &v.Place) }, s.acquire,
-		[]byte(c.User), []byte(c.ID), []byte(c.Queue), []byte(c.Holder), int4(l.Total), queues, limits, micros(lease), park, jobs.MaxParked)
+	err := s.queryEach(ctx, func(r pgx.Rows) error { return r.Scan(&v.Granted, &v.Running, &v.InQueue, &v.Place) }, s.acquire,
+		[]byte(c.User), []byte(c.ID), []byte(c.Queue), []byte(c.Holder), toInt4(l.Total), queues, limits, micros(lease), park, jobs.MaxParked)
 	if err != nil {
 		return jobs.Verdict{}, fmt.Errorf("acquire slot: %w", err)
 	}
@@ -157,7 +157,7 @@ func (s *Slots) Renew(ctx context.Context, claims []jobs.Claim, lease time.Durat
 			ids = append(ids, []byte(claims[i].ID))
 			holders = append(holders, []byte(claims[i].Holder))
 		}
-		err := s.query(ctx, func(r pgx.Rows) error {
+		err := s.queryEach(ctx, func(r pgx.Rows) error {
 			var i int
 			if err := r.Scan(&i); err != nil {
 				return err
@@ -204,7 +204,7 @@ func (s *Slots) ReserveFree(ctx context.Context, user string, l jobs.Limits, res
 // are not nil.
 func (s *Slots) releaseAndReserve(ctx context.Context, user string, job, holder []byte, l jobs.Limits, reserve time.Duration) ([]jobs.Job, error) {
 	queues, limits := arrays(l)
-	return s.jobs(ctx, user, s.release, []byte(user), job, holder, int4(l.Total), queues, limits, micros(reserve))
+	return s.queryJobs(ctx, user, s.release, []byte(user), job, holder, toInt4(l.Total), queues, limits, micros(reserve))
 }
 
 // Reserved implements jobs.Slots.
@@ -212,7 +212,7 @@ func (s *Slots) Reserved(ctx context.Context, user string) ([]jobs.Job, error) {
 	if err := jobs.ValidateUser(user); err != nil {
 		return nil, err
 	}
-	reserved, err := s.jobs(ctx, user, s.reserved, []byte(user))
+	reserved, err := s.queryJobs(ctx, user, s.reserved, []byte(user))
 	if err != nil {
 		return nil, fmt.Errorf("reserved jobs: %w", err)
 	}
@@ -224,7 +224,7 @@ func (s *Slots) Forget(ctx context.Context, j jobs.Job) error {
 	if err := j.Validate(); err != nil {
 		return err
 	}
-	if err := s.query(ctx, nil, s.forget, []byte(j.User), []byte(j.ID)); err != nil {
+	if err := s.queryEach(ctx, nil, s.forget, []byte(j.User), []byte(j.ID)); err != nil {
 		return fmt.Errorf("forget job: %w", err)
 	}
 	return nil
@@ -237,19 +237,19 @@ func (s *Slots) Waiting(ctx context.Context, after string, n int) ([]string, err
 		return nil, err
 	}
 	if after == "" {
-		if err := s.query(ctx, nil, s.sweep, sweepAtOnce); err != nil {
+		if err := s.queryEach(ctx, nil, s.sweep, sweepAtOnce); err != nil {
 			return nil, fmt.Errorf("sweep slots: %w", err)
 		}
 	}
 	var users []string
-	err := s.query(ctx, func(r pgx.Rows) error {
+	err := s.queryEach(ctx, func(r pgx.Rows) error {
 		var user []byte
 		if err := r.Scan(&user); err != nil {
 			return err
 		}
 		users = append(users, string(user))
 		return nil
-	}, s.waiting, []byte(after), int4(n))
+	}, s.waiting, []byte(after), toInt4(n))
 	if err != nil {
 		return nil, fmt.Errorf("waiting users: %w", err)
 	}
@@ -262,7 +262,7 @@ func (s *Slots) User(ctx context.Context, user string) (jobs.Usage, error) {
 		return jobs.Usage{}, err
 	}
 	var u jobs.Usage
-	err := s.query(ctx, func(r pgx.Rows) error {
+	err := s.queryEach(ctx, func(r pgx.Rows) error {
 		var (
 			id, queue, holder []byte
 			left              *int64 // nil: parked
@@ -287,9 +287,9 @@ func (s *Slots) User(ctx context.Context, user string) (jobs.Usage, error) {
 	return u, nil
 }
 
-// jobs reads rows of a job and its queue.
-func (s *Slots) jobs(ctx context.Context, user, sql string, args ...any) (list []jobs.Job, err error) {
-	err = s.query(ctx, func(r pgx.Rows) error {
+// queryJobs reads rows of a job and its queue.
+func (s *Slots) queryJobs(ctx context.Context, user, sql string, args ...any) (list []jobs.Job, err error) {
+	err = s.queryEach(ctx, func(r pgx.Rows) error {
 		var id, queue []byte
 		if err := r.Scan(&id, &queue); err != nil {
 			return err
@@ -300,12 +300,12 @@ func (s *Slots) jobs(ctx context.Context, user, sql string, args ...any) (list [
 	return list, err
 }
 
-// query runs one statement in a read committed transaction, and calls row for each row.
-func (s *Slots) query(ctx context.Context, row func(pgx.Rows) error, sql string, args ...any) error {
+// queryEach runs one statement in a read committed transaction, and calls row for each row.
+func (s *Slots) queryEach(ctx context.Context, row func(pgx.Rows) error, sql string, args ...any) error {
 	if !s.begin.Load() {
 		rows, err := s.pool.Query(ctx, sql, args...)
 		if err == nil {
-			err = each(rows, row)
+			err = forEachRow(rows, row)
 		}
 		var pg *pgconn.PgError
 		if !errors.As(err, &pg) || pg.Code != notReadCommitted {
@@ -315,12 +315,12 @@ func (s *Slots) query(ctx context.Context, row func(pgx.Rows) error, sql string,
 	}
 	var b pgx.Batch
 	b.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
-	b.Queue(sql, args...).Query(func(rows pgx.Rows) error { return each(rows, row) })
+	b.Queue(sql, args...).Query(func(rows pgx.Rows) error { return forEachRow(rows, row) })
 	b.Queue("COMMIT")
 	return s.pool.SendBatch(ctx, &b).Close()
 }
 
-func each(rows pgx.Rows, row func(pgx.Rows) error) error {
+func forEachRow(rows pgx.Rows, row func(pgx.Rows) error) error {
 	defer rows.Close()
 	for rows.Next() {
 		if row == nil {
@@ -338,12 +338,12 @@ func arrays(l jobs.Limits) (queues [][]byte, limits []int32) {
 	queues, limits = [][]byte{}, []int32{} // not NULL
 	for queue := range l.Queues {
 		queues = append(queues, []byte(queue))
-		limits = append(limits, int4(l.Of(queue)))
+		limits = append(limits, toInt4(l.Of(queue)))
 	}
 	return queues, limits
 }
 
-func int4(n int) int32 { return int32(min(n, math.MaxInt32)) }
+func toInt4(n int) int32 { return int32(min(n, math.MaxInt32)) }
 
 // micros is a duration in PostgreSQL's unit of time, at least one.
 func micros(d time.Duration) int64 { return max(1, d.Microseconds()) }

@@ -39,8 +39,8 @@ func (s *slots) Acquire(ctx context.Context, c jobs.Claim, l jobs.Limits, lease 
 	if err := first(c.Validate(), l.Validate(), jobs.ValidateSpan(lease)); err != nil {
 		return jobs.Verdict{}, fmt.Errorf("acquire a slot: %w", err)
 	}
-	args := append(head("acquire"), c.ID, c.Holder, c.Queue, micros(lease), park, jobs.MaxParked)
-	got, err := s.run(ctx, c.User, withLimits(args, l)).Int64Slice()
+	args := append(beginArguments("acquire"), c.ID, c.Holder, c.Queue, micros(lease), park, jobs.MaxParked)
+	got, err := s.callForUser(ctx, c.User, withLimits(args, l)).Int64Slice()
 	if err == nil && len(got) != 4 {
 		err = fmt.Errorf("unexpected reply %v", got)
 	}
@@ -60,14 +60,14 @@ func (s *slots) Renew(ctx context.Context, claims []jobs.Claim, lease time.Durat
 	if err := jobs.ValidateSpan(lease); err != nil {
 		return nil, fmt.Errorf("renew leases: %w", err)
 	}
-	lost, err := s.renew(ctx, claims, lease)
+	lost, err := s.renewByUser(ctx, claims, lease)
 	if err != nil {
 		return nil, fmt.Errorf("renew leases: %w", err)
 	}
 	return lost, nil
 }
 
-func (s *slots) renew(ctx context.Context, claims []jobs.Claim, lease time.Duration) (lost []jobs.Claim, err error) {
+func (s *slots) renewByUser(ctx context.Context, claims []jobs.Claim, lease time.Duration) (lost []jobs.Claim, err error) {
 	byUser := map[string]int{} // the user's call
 	var calls []call
 	var indices [][]int // of each call's claims
@@ -76,13 +76,13 @@ func (s *slots) renew(ctx context.Context, claims []jobs.Claim, lease time.Durat
 		if !ok {
 			n = len(calls)
 			byUser[c.User] = n
-			calls = append(calls, call{userKeys(c.User), append(head("renew"), micros(lease))})
+			calls = append(calls, call{userKeys(c.User), append(beginArguments("renew"), micros(lease))})
 			indices = append(indices, nil)
 		}
 		calls[n].args = append(calls[n].args, c.ID, c.Holder)
 		indices[n] = append(indices[n], i)
 	}
-	replies, err := s.runAll(ctx, calls)
+	replies, err := s.callAll(ctx, calls)
 	if err != nil {
 		return nil, err
 	}
@@ -132,8 +132,8 @@ func (s *slots) ReserveFree(ctx context.Context, user string, l jobs.Limits, res
 
 // release reserves free slots, and before that releases a claim if it names a job.
 func (s *slots) release(ctx context.Context, c jobs.Claim, l jobs.Limits, reserve time.Duration) (reserved []jobs.Job, err error) {
-	args := append(head("release"), c.ID, c.Holder, micros(reserve))
-	got, err := s.run(ctx, c.User, withLimits(args, l)).StringSlice()
+	args := append(beginArguments("release"), c.ID, c.Holder, micros(reserve))
+	got, err := s.callForUser(ctx, c.User, withLimits(args, l)).StringSlice()
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +150,7 @@ func (s *slots) Reserved(ctx context.Context, user string) ([]jobs.Job, error) {
 	if err := jobs.ValidateUser(user); err != nil {
 		return nil, fmt.Errorf("read reservations: %w", err)
 	}
-	reply, err := s.run(ctx, user, head("slots")).Slice()
+	reply, err := s.callForUser(ctx, user, beginArguments("slots")).Slice()
 	if err != nil {
 		return nil, fmt.Errorf("read reservations: %w", err)
 	}
@@ -169,7 +169,7 @@ func (s *slots) Forget(ctx context.Context, j jobs.Job) error {
 	if err := j.Validate(); err != nil {
 		return fmt.Errorf("forget a job: %w", err)
 	}
-	if err := s.run(ctx, j.User, append(head("forget"), j.ID)).Err(); err != nil {
+	if err := s.callForUser(ctx, j.User, append(beginArguments("forget"), j.ID)).Err(); err != nil {
 		return fmt.Errorf("forget a job: %w", err)
 	}
 	return nil
@@ -182,10 +182,10 @@ func (s *slots) Waiting(ctx context.Context, after string, n int) ([]string, err
 	}
 	calls := make([]call, shards)
 	for shard := range calls {
-		calls[shard] = call{[]string{waitingKey(shard)}, append(head("waiting"), after, min(n, most),
+		calls[shard] = call{[]string{waitingKey(shard)}, append(beginArguments("waiting"), after, min(n, most),
 			userKey(shard, "slots", ""), userKey(shard, "line", ""), userKey(shard, "places", ""))}
 	}
-	replies, err := s.runAll(ctx, calls)
+	replies, err := s.callAll(ctx, calls)
 	if err != nil {
 		return nil, fmt.Errorf("read who waits: %w", err)
 	}
@@ -205,7 +205,7 @@ func (s *slots) User(ctx context.Context, user string) (jobs.Usage, error) {
 	if err := jobs.ValidateUser(user); err != nil {
 		return jobs.Usage{}, fmt.Errorf("read a user: %w", err)
 	}
-	reply, err := s.run(ctx, user, head("user")).Slice()
+	reply, err := s.callForUser(ctx, user, beginArguments("user")).Slice()
 	if err != nil {
 		return jobs.Usage{}, fmt.Errorf("read a user: %w", err)
 	}
@@ -222,14 +222,14 @@ type call struct {
 	args []any
 }
 
-// run calls the script for a user.
-func (s *slots) run(ctx context.Context, user string, args []any) *redis.Cmd {
+// callForUser calls the script for a user.
+func (s *slots) callForUser(ctx context.Context, user string, args []any) *redis.Cmd {
 	return script.Run(ctx, s.client, userKeys(user), args...)
 }
 
-// runAll makes calls in one round trip, and again those for which Redis did not know
+// callAll makes calls in one round trip, and again those for which Redis did not know
 // the script.
-func (s *slots) runAll(ctx context.Context, calls []call) ([]*redis.Cmd, error) {
+func (s *slots) callAll(ctx context.Context, calls []call) ([]*redis.Cmd, error) {
 	if len(calls) == 0 {
 		return nil, ctx.Err()
 	}
@@ -254,8 +254,8 @@ func (s *slots) runAll(ctx context.Context, calls []call) ([]*redis.Cmd, error) 
 	return replies, nil
 }
 
-// head begins a call's arguments.
-func head(operation string) []any {
+// beginArguments begins a call's arguments.
+func beginArguments(operation string) []any {
 	return append(make([]any, 0, 16), operation, len(userKey(0, "slots", ""))+1, int64(ttl/time.Second))
 }
 
@@ -275,14 +275,14 @@ func micros(d time.Duration) int64 {
 
 func shardOf(user string) int { return int(xxhash.Sum64String(user) % shards) }
 
-// tag names a shard in as many bytes as any other.
-func tag(shard int) string { return "{" + strconv.Itoa(shard+100) + "}" }
+// hashTag names a shard in as many bytes as any other.
+func hashTag(shard int) string { return "{" + strconv.Itoa(shard+100) + "}" }
 
-func waitingKey(shard int) string { return "sluice:jobs:" + tag(shard) + ":waiting" }
+func waitingKey(shard int) string { return "sluice:jobs:" + hashTag(shard) + ":waiting" }
 
 // userKey is the same length for what begins the script's second, third or fourth key.
 func userKey(shard int, what, user string) string {
-	return "sluice:jobs:" + tag(shard) + ":" + what + ":" + user
+	return "sluice:jobs:" + hashTag(shard) + ":" + what + ":" + user
 }
 
 func userKeys(user string) []string {

@@ -14,13 +14,13 @@ import (
 )
 
 func upToTheLimit(s *suite) {
-	s.acquire(job("alice", "1", "q"), total(2), granted(1, 1))
-	s.acquire(job("alice", "2", "q"), total(2), granted(2, 2))
-	s.acquireFor(job("alice", "3", "q"), total(2), long, false, refused(2, 2, 0))
+	s.acquire(job("alice", "1", "q"), limitOf(2), granted(1, 1))
+	s.acquire(job("alice", "2", "q"), limitOf(2), granted(2, 2))
+	s.acquireFor(job("alice", "3", "q"), limitOf(2), long, false, refused(2, 2, 0))
 	s.usage("alice", []jobs.Claim{job("alice", "1", "q"), job("alice", "2", "q")}, nil, nil)
-	s.release(job("alice", "1", "q"), total(2))
-	s.acquire(job("alice", "3", "q"), total(2), granted(2, 2))
-	s.acquireFor(job("alice", "1", "q"), total(2), long, false, refused(2, 2, 0))
+	s.release(job("alice", "1", "q"), limitOf(2))
+	s.acquire(job("alice", "3", "q"), limitOf(2), granted(2, 2))
+	s.acquireFor(job("alice", "1", "q"), limitOf(2), long, false, refused(2, 2, 0))
 }
 
 func queueLimits(s *suite) {
@@ -54,11 +54,11 @@ func slowQueue(s *suite) {
 }
 
 func users(s *suite) {
-	s.acquire(job("alice", "1", "q"), total(1), granted(1, 1))
-	s.acquire(job("alice", "2", "q"), total(1), refused(1, 1, 1))
-	s.acquire(job("bob", "3", "q"), total(1), granted(1, 1))
-	s.release(job("bob", "3", "q"), total(1))
-	s.reserveFree("carol", total(1))
+	s.acquire(job("alice", "1", "q"), limitOf(1), granted(1, 1))
+	s.acquire(job("alice", "2", "q"), limitOf(1), refused(1, 1, 1))
+	s.acquire(job("bob", "3", "q"), limitOf(1), granted(1, 1))
+	s.release(job("bob", "3", "q"), limitOf(1))
+	s.reserveFree("carol", limitOf(1))
 	s.usage("alice", []jobs.Claim{job("alice", "1", "q")}, nil, []jobs.Claim{job("alice", "2", "q")})
 	s.usage("carol", nil, nil, nil)
 }
@@ -98,52 +98,52 @@ func anyBytes(s *suite) {
 }
 
 func acquireAgain(s *suite) {
-	s.acquire(job("alice", "1", "q"), total(3), granted(1, 1))
-	s.acquire(job("alice", "1", "q"), total(3), granted(1, 1))
-	s.acquire(job("alice", "2", "q"), total(3), granted(2, 2))
-	s.acquire(job("alice", "1", "q"), total(1), granted(2, 2)) // it has one, whatever the limit
-	s.release(job("alice", "1", "q"), total(3))
+	s.acquire(job("alice", "1", "q"), limitOf(3), granted(1, 1))
+	s.acquire(job("alice", "1", "q"), limitOf(3), granted(1, 1))
+	s.acquire(job("alice", "2", "q"), limitOf(3), granted(2, 2))
+	s.acquire(job("alice", "1", "q"), limitOf(1), granted(2, 2)) // it has one, whatever the limit
+	s.release(job("alice", "1", "q"), limitOf(3))
 	s.usage("alice", []jobs.Claim{job("alice", "2", "q")}, nil, nil)
 }
 
 func releaseAgain(s *suite) {
 	one, two, three, four := job("alice", "1", "q"), job("alice", "2", "q"), job("alice", "3", "q"), job("alice", "4", "q")
-	s.acquire(one, total(2), granted(1, 1))
-	s.acquire(two, total(2), granted(2, 2))
-	s.acquire(three, total(2), refused(2, 2, 1))
-	s.acquire(four, total(2), refused(2, 2, 2))
-	s.release(one, total(2), three)
-	s.release(one, total(2))
-	s.release(one, total(2))
+	s.acquire(one, limitOf(2), granted(1, 1))
+	s.acquire(two, limitOf(2), granted(2, 2))
+	s.acquire(three, limitOf(2), refused(2, 2, 1))
+	s.acquire(four, limitOf(2), refused(2, 2, 2))
+	s.release(one, limitOf(2), three)
+	s.release(one, limitOf(2))
+	s.release(one, limitOf(2))
 	s.usage("alice", []jobs.Claim{two}, []jobs.Claim{three}, []jobs.Claim{four})
-	s.release(job("alice", "never seen", "q"), total(2))
-	s.release(three, total(2)) // it has no slot yet
-	s.release(four, total(2))
+	s.release(job("alice", "never seen", "q"), limitOf(2))
+	s.release(three, limitOf(2)) // it has no slot yet
+	s.release(four, limitOf(2))
 	s.usage("alice", []jobs.Claim{two}, []jobs.Claim{three}, []jobs.Claim{four})
-	s.release(job("bob", "1", "q"), total(2))
-	s.acquire(job("bob", "2", "q"), total(1), granted(1, 1)) // not below zero
-	s.acquireFor(job("bob", "3", "q"), total(1), long, false, refused(1, 1, 0))
+	s.release(job("bob", "1", "q"), limitOf(2))
+	s.acquire(job("bob", "2", "q"), limitOf(1), granted(1, 1)) // not below zero
+	s.acquireFor(job("bob", "3", "q"), limitOf(1), long, false, refused(1, 1, 0))
 }
 
 func takeOver(s *suite) {
 	one := job("alice", "1", "q")
-	s.acquire(one, total(1), granted(1, 1))
-	s.acquire(by(one, "later"), total(1), granted(1, 1))
-	s.usage("alice", []jobs.Claim{by(one, "later")}, nil, nil)
-	s.renewed([]jobs.Claim{by(one, "later")}, long)
-	s.release(by(one, "later"), total(1))
+	s.acquire(one, limitOf(1), granted(1, 1))
+	s.acquire(heldBy(one, "later"), limitOf(1), granted(1, 1))
+	s.usage("alice", []jobs.Claim{heldBy(one, "later")}, nil, nil)
+	s.renewed([]jobs.Claim{heldBy(one, "later")}, long)
+	s.release(heldBy(one, "later"), limitOf(1))
 	s.usage("alice", nil, nil, nil)
 }
 
 func zombie(s *suite) {
 	one, two := job("alice", "1", "q"), job("alice", "2", "q")
-	s.acquire(by(one, "earlier"), total(1), granted(1, 1))
-	s.acquire(by(one, "later"), total(1), granted(1, 1))
-	s.acquire(two, total(1), refused(1, 1, 1))
-	s.release(by(one, "earlier"), total(1))
-	s.renewed([]jobs.Claim{by(one, "earlier"), by(one, "later")}, long, by(one, "earlier"))
-	s.usage("alice", []jobs.Claim{by(one, "later")}, nil, []jobs.Claim{two})
-	s.release(by(one, "later"), total(1), two)
+	s.acquire(heldBy(one, "earlier"), limitOf(1), granted(1, 1))
+	s.acquire(heldBy(one, "later"), limitOf(1), granted(1, 1))
+	s.acquire(two, limitOf(1), refused(1, 1, 1))
+	s.release(heldBy(one, "earlier"), limitOf(1))
+	s.renewed([]jobs.Claim{heldBy(one, "earlier"), heldBy(one, "later")}, long, heldBy(one, "earlier"))
+	s.usage("alice", []jobs.Claim{heldBy(one, "later")}, nil, []jobs.Claim{two})
+	s.release(heldBy(one, "later"), limitOf(1), two)
 }
 
 // keepsQueue: what a job was counted in is what is counted back.
@@ -165,20 +165,20 @@ func keepsQueue(s *suite) {
 
 func parked(s *suite) {
 	one, two, three := job("alice", "1", "q"), job("alice", "2", "q"), job("alice", "3", "r")
-	s.acquire(one, total(1), granted(1, 1))
-	s.acquireFor(two, total(1), long, false, refused(1, 1, 0))
+	s.acquire(one, limitOf(1), granted(1, 1))
+	s.acquireFor(two, limitOf(1), long, false, refused(1, 1, 0))
 	s.usage("alice", []jobs.Claim{one}, nil, nil)
-	s.acquire(two, total(1), refused(1, 1, 1))
-	s.acquire(three, total(1), refused(1, 0, 2))
-	s.acquire(two, total(1), refused(1, 1, 1)) // keeps its place
-	s.acquireFor(two, total(1), long, false, refused(1, 1, 1))
-	s.acquire(by(two, "later"), total(1), refused(1, 1, 1))
-	s.acquire(three, total(1), refused(1, 0, 2))
+	s.acquire(two, limitOf(1), refused(1, 1, 1))
+	s.acquire(three, limitOf(1), refused(1, 0, 2))
+	s.acquire(two, limitOf(1), refused(1, 1, 1)) // keeps its place
+	s.acquireFor(two, limitOf(1), long, false, refused(1, 1, 1))
+	s.acquire(heldBy(two, "later"), limitOf(1), refused(1, 1, 1))
+	s.acquire(three, limitOf(1), refused(1, 0, 2))
 	s.usage("alice", []jobs.Claim{one}, nil, []jobs.Claim{two, three})
 }
 
 func firstInLine(s *suite) {
-	l := total(2)
+	l := limitOf(2)
 	var line []jobs.Claim
 	s.acquire(job("alice", "a", "q"), l, granted(1, 1))
 	s.acquire(job("alice", "b", "q"), l, granted(2, 2))
@@ -203,21 +203,21 @@ func firstInLine(s *suite) {
 
 func reservedSlot(s *suite) {
 	one, two, three := job("alice", "1", "q"), job("alice", "2", "q"), job("alice", "3", "q")
-	s.acquire(one, total(1), granted(1, 1))
-	s.acquire(two, total(1), refused(1, 1, 1))
-	s.release(one, total(1), two)
-	s.acquire(three, total(1), refused(1, 1, 1))
-	s.acquireFor(one, total(1), long, false, refused(1, 1, 0))
+	s.acquire(one, limitOf(1), granted(1, 1))
+	s.acquire(two, limitOf(1), refused(1, 1, 1))
+	s.release(one, limitOf(1), two)
+	s.acquire(three, limitOf(1), refused(1, 1, 1))
+	s.acquireFor(one, limitOf(1), long, false, refused(1, 1, 0))
 	s.renewed([]jobs.Claim{two}, long, two) // nobody holds it yet
 	s.reserved("alice", two)
-	s.acquire(two, total(1), granted(1, 1))
+	s.acquire(two, limitOf(1), granted(1, 1))
 	s.reserved("alice")
 	s.usage("alice", []jobs.Claim{two}, nil, []jobs.Claim{three})
 }
 
 func overtaking(s *suite) {
 	one, two, three, four := job("alice", "1", "q"), job("alice", "2", "q"), job("alice", "3", "q"), job("alice", "4", "other")
-	low, high := jobs.Limits{Total: 2, Queues: map[string]int{"q": 1}}, total(3)
+	low, high := jobs.Limits{Total: 2, Queues: map[string]int{"q": 1}}, limitOf(3)
 	s.acquire(one, low, granted(1, 1))
 	s.acquire(two, low, refused(1, 1, 1))
 	s.acquire(three, low, refused(1, 1, 2))
@@ -231,56 +231,56 @@ func overtaking(s *suite) {
 
 func comesByItself(s *suite) {
 	one, two, three := job("alice", "1", "q"), job("alice", "2", "q"), job("alice", "3", "q")
-	s.acquire(one, total(1), granted(1, 1))
-	s.acquire(two, total(1), refused(1, 1, 1))
-	s.acquire(three, total(1), refused(1, 1, 2))
-	s.acquire(two, total(2), granted(2, 2)) // nobody was before it
-	s.acquire(three, total(3), granted(3, 3))
+	s.acquire(one, limitOf(1), granted(1, 1))
+	s.acquire(two, limitOf(1), refused(1, 1, 1))
+	s.acquire(three, limitOf(1), refused(1, 1, 2))
+	s.acquire(two, limitOf(2), granted(2, 2)) // nobody was before it
+	s.acquire(three, limitOf(3), granted(3, 3))
 	s.usage("alice", []jobs.Claim{one, two, three}, nil, nil)
-	s.reserveFree("alice", total(9))
+	s.reserveFree("alice", limitOf(9))
 }
 
 func reserveAgain(s *suite) {
 	one, two, three := job("alice", "1", "q"), job("alice", "2", "q"), job("alice", "3", "q")
-	s.acquire(one, total(1), granted(1, 1))
-	s.acquire(two, total(1), refused(1, 1, 1))
-	s.acquire(three, total(1), refused(1, 1, 2))
-	s.reserveFree("alice", total(1))
-	s.reserveFree("alice", total(3), two, three)
-	s.reserveFree("alice", total(3))
+	s.acquire(one, limitOf(1), granted(1, 1))
+	s.acquire(two, limitOf(1), refused(1, 1, 1))
+	s.acquire(three, limitOf(1), refused(1, 1, 2))
+	s.reserveFree("alice", limitOf(1))
+	s.reserveFree("alice", limitOf(3), two, three)
+	s.reserveFree("alice", limitOf(3))
 	s.reserved("alice", two, three)
 	s.usage("alice", []jobs.Claim{one}, []jobs.Claim{two, three}, nil)
 }
 
 func crash(s *suite) {
 	one, two, three := job("alice", "1", "q"), job("alice", "2", "q"), job("alice", "3", "q")
-	s.acquire(one, total(1), granted(1, 1))
-	s.acquire(two, total(1), refused(1, 1, 1))
+	s.acquire(one, limitOf(1), granted(1, 1))
+	s.acquire(two, limitOf(1), refused(1, 1, 1))
 	s.renewed([]jobs.Claim{one}, short) // the last time
 	s.after(short, "the parked job gets a reservation", func() error {
-		reserved, err := s.Slots.ReserveFree(s.ctx, "alice", total(1), long)
+		reserved, err := s.Slots.ReserveFree(s.ctx, "alice", limitOf(1), long)
 		if err == nil && !slices.Equal(reserved, []jobs.Job{two.Job}) {
 			err = fmt.Errorf("got ReserveFree = %q, want %q", reserved, two.Job)
 		}
 		return err
 	})
 	s.usage("alice", nil, []jobs.Claim{two}, nil)
-	s.acquire(two, total(1), granted(1, 1))
-	s.release(one, total(1)) // the dead worker was not dead
+	s.acquire(two, limitOf(1), granted(1, 1))
+	s.release(one, limitOf(1)) // the dead worker was not dead
 	s.usage("alice", []jobs.Claim{two}, nil, nil)
 
-	s.acquireFor(job("bob", "1", "q"), total(1), short, true, granted(1, 1))
+	s.acquireFor(job("bob", "1", "q"), limitOf(1), short, true, granted(1, 1))
 	s.after(short, "another job is granted the slot", func() error {
-		v, err := s.Slots.Acquire(s.ctx, job("bob", "2", "q"), total(1), long, false)
+		v, err := s.Slots.Acquire(s.ctx, job("bob", "2", "q"), limitOf(1), long, false)
 		if err == nil && v != granted(1, 1) {
 			err = fmt.Errorf("got Acquire = %+v", v)
 		}
 		return err
 	})
 
-	s.acquireFor(job("carol", "1", "q"), total(1), short, true, granted(1, 1))
+	s.acquireFor(job("carol", "1", "q"), limitOf(1), short, true, granted(1, 1))
 	s.after(short, "nothing is left of the user", func() error { return s.hasUsage("carol", nil, nil, nil) })
-	s.acquire(three, total(1), refused(1, 1, 1))
+	s.acquire(three, limitOf(1), refused(1, 1, 1))
 }
 
 // renew cannot tell whether leases that may end did not, unless it was quick enough:
@@ -290,8 +290,8 @@ func renew(s *suite) {
 		user := fmt.Sprint("alice", lease)
 		one, two := job(user, "1", "q"), job(user, "2", "q")
 		began := time.Now()
-		first, err1 := s.Slots.Acquire(s.ctx, one, total(2), lease, true)
-		second, err2 := s.Slots.Acquire(s.ctx, two, total(2), lease, true)
+		first, err1 := s.Slots.Acquire(s.ctx, one, limitOf(2), lease, true)
+		second, err2 := s.Slots.Acquire(s.ctx, two, limitOf(2), lease, true)
 		if s.Advance != nil {
 			s.Advance(lease - time.Millisecond)
 		}
@@ -308,7 +308,7 @@ func renew(s *suite) {
 		break
 	}
 	three := job("bob", "3", "q") // shorter than before is anew, too
-	s.acquire(three, total(1), granted(1, 1))
+	s.acquire(three, limitOf(1), granted(1, 1))
 	s.renewed([]jobs.Claim{three}, short)
 	s.after(short, "a lease that was renewed is over", func() error { return s.hasUsage("bob", nil, nil, nil) })
 }
@@ -317,35 +317,35 @@ func lost(s *suite) {
 	over, mine, taken := job("alice", "1", "q"), job("alice", "2", "q"), job("bob", "1", "q")
 	free, parked := job("carol", "1", "q"), job("alice", "3", "q")
 	s.renewed(nil, long)
-	s.acquireFor(over, total(2), short, true, granted(1, 1))
+	s.acquireFor(over, limitOf(2), short, true, granted(1, 1))
 	s.after(short, "the lease is over", func() error { return s.hasUsage("alice", nil, nil, nil) })
-	s.acquire(mine, total(1), granted(1, 1))
-	s.acquire(parked, total(1), refused(1, 1, 1))
-	s.acquire(taken, total(1), granted(1, 1))
-	s.acquire(by(taken, "another"), total(1), granted(1, 1))
+	s.acquire(mine, limitOf(1), granted(1, 1))
+	s.acquire(parked, limitOf(1), refused(1, 1, 1))
+	s.acquire(taken, limitOf(1), granted(1, 1))
+	s.acquire(heldBy(taken, "another"), limitOf(1), granted(1, 1))
 	s.renewed([]jobs.Claim{taken, mine, over, free, parked, mine}, long, taken, over, free, parked)
 	s.usage("alice", []jobs.Claim{mine}, nil, []jobs.Claim{parked})
 	s.usage("carol", nil, nil, nil)
-	s.acquire(over, total(2), refused(1, 1, 2)) // it may come again
+	s.acquire(over, limitOf(2), refused(1, 1, 2)) // it may come again
 }
 
 func lapse(s *suite) {
 	one, two, three := job("alice", "1", "q"), job("alice", "2", "q"), job("alice", "3", "q")
-	s.acquire(one, total(1), granted(1, 1))
-	s.acquire(two, total(1), refused(1, 1, 1))
-	s.acquire(three, total(1), refused(1, 1, 2))
-	reserved, err := s.Slots.Release(s.ctx, one, total(1), short)
+	s.acquire(one, limitOf(1), granted(1, 1))
+	s.acquire(two, limitOf(1), refused(1, 1, 1))
+	s.acquire(three, limitOf(1), refused(1, 1, 2))
+	reserved, err := s.Slots.Release(s.ctx, one, limitOf(1), short)
 	s.same("Release", reserved, err, []jobs.Claim{two})
 	s.after(short, "the reservation is over", func() error {
 		return s.hasUsage("alice", nil, nil, []jobs.Claim{three})
 	})
 	s.reserved("alice")
-	s.reserveFree("alice", total(1), three)
-	s.acquire(two, total(1), refused(1, 1, 1)) // a newcomer
+	s.reserveFree("alice", limitOf(1), three)
+	s.acquire(two, limitOf(1), refused(1, 1, 1)) // a newcomer
 
-	s.acquire(job("bob", "1", "q"), total(1), granted(1, 1))
-	s.acquire(job("bob", "2", "q"), total(1), refused(1, 1, 1))
-	s.handFor("bob", total(2), short, job("bob", "2", "q"))
+	s.acquire(job("bob", "1", "q"), limitOf(1), granted(1, 1))
+	s.acquire(job("bob", "2", "q"), limitOf(1), refused(1, 1, 1))
+	s.reserveFreeFor("bob", limitOf(2), short, job("bob", "2", "q"))
 	s.after(short, "nobody waits any more", func() error {
 		users, err := s.Slots.Waiting(s.ctx, "", 9)
 		if err == nil && !slices.Equal(users, []string{"alice"}) {
@@ -364,22 +364,22 @@ func raised(s *suite) {
 	}
 	s.reserveFree("alice", low)
 	s.reserveFree("alice", high, job("alice", "2", "q"), job("alice", "3", "q"))
-	s.reserveFree("alice", total(4), job("alice", "4", "q"))
-	s.release(job("alice", "1", "q"), total(9), job("alice", "5", "q"))
+	s.reserveFree("alice", limitOf(4), job("alice", "4", "q"))
+	s.release(job("alice", "1", "q"), limitOf(9), job("alice", "5", "q"))
 }
 
 func lowered(s *suite) {
 	for i := range 5 {
-		s.acquire(job("alice", fmt.Sprint(i), "q"), total(5), granted(i+1, i+1))
+		s.acquire(job("alice", fmt.Sprint(i), "q"), limitOf(5), granted(i+1, i+1))
 	}
 	waits := job("alice", "waits", "other")
-	s.acquire(waits, total(2), refused(5, 0, 1))
+	s.acquire(waits, limitOf(2), refused(5, 0, 1))
 	for i := range 3 {
 		s.renewed([]jobs.Claim{job("alice", fmt.Sprint(i), "q")}, long)
-		s.release(job("alice", fmt.Sprint(i), "q"), total(2))
+		s.release(job("alice", fmt.Sprint(i), "q"), limitOf(2))
 	}
-	s.acquire(waits, total(2), refused(2, 0, 1))
-	s.release(job("alice", "3", "q"), total(2), waits)
+	s.acquire(waits, limitOf(2), refused(2, 0, 1))
+	s.release(job("alice", "3", "q"), limitOf(2), waits)
 	s.usage("alice", []jobs.Claim{job("alice", "4", "q")}, []jobs.Claim{waits}, nil)
 	l := jobs.Limits{Total: 9, Queues: map[string]int{"q": 1}}
 	s.acquireFor(job("alice", "5", "q"), l, long, false, refused(2, 1, 0))
@@ -388,12 +388,12 @@ func lowered(s *suite) {
 func forget(s *suite) {
 	held, reserved := job("alice", "1", "q"), job("alice", "2", "q")
 	first, middle, last := job("alice", "3", "q"), job("alice", "4", "q"), job("alice", "5", "q")
-	s.acquire(job("alice", "0", "q"), total(2), granted(1, 1))
-	s.acquire(held, total(2), granted(2, 2))
+	s.acquire(job("alice", "0", "q"), limitOf(2), granted(1, 1))
+	s.acquire(held, limitOf(2), granted(2, 2))
 	for i, c := range []jobs.Claim{reserved, first, middle, last} {
-		s.acquire(c, total(2), refused(2, 2, i+1))
+		s.acquire(c, limitOf(2), refused(2, 2, i+1))
 	}
-	s.release(job("alice", "0", "q"), total(2), reserved)
+	s.release(job("alice", "0", "q"), limitOf(2), reserved)
 
 	s.forget(held)
 	s.forget(middle)
@@ -404,12 +404,12 @@ func forget(s *suite) {
 	s.forget(reserved)
 	s.forget(reserved)
 	s.usage("alice", []jobs.Claim{held}, nil, []jobs.Claim{first, last})
-	s.reserveFree("alice", total(2), first)
+	s.reserveFree("alice", limitOf(2), first)
 	s.forget(last)
-	s.release(held, total(2))
+	s.release(held, limitOf(2))
 	s.forget(first)
 	s.usage("alice", nil, nil, nil)
-	s.acquire(middle, total(1), granted(1, 1)) // it may come again
+	s.acquire(middle, limitOf(1), granted(1, 1)) // it may come again
 }
 
 func waiting(s *suite) {
@@ -423,9 +423,9 @@ func waiting(s *suite) {
 	page("", 100)
 	var all []string
 	for _, name := range append(slices.Clone(names), "b1", "b2", "b3") {
-		s.acquire(job(name, "1", "q"), total(1), granted(1, 1))
+		s.acquire(job(name, "1", "q"), limitOf(1), granted(1, 1))
 		if name[0] != 'a' {
-			s.acquire(job(name, "2", "q"), total(1), refused(1, 1, 1))
+			s.acquire(job(name, "2", "q"), limitOf(1), refused(1, 1, 1))
 			all = append(all, name)
 		}
 	}
@@ -441,13 +441,13 @@ func waiting(s *suite) {
 		page(all[len(all)-1], n)
 	}
 	page("b1\x00", 1, "b2") // after one that is not there
-	s.release(job("b1", "1", "q"), total(1), job("b1", "2", "q"))
+	s.release(job("b1", "1", "q"), limitOf(1), job("b1", "2", "q"))
 	page("b", 1, "b1") // whose slot is reserved
-	s.acquire(job("b1", "2", "q"), total(1), granted(1, 1))
+	s.acquire(job("b1", "2", "q"), limitOf(1), granted(1, 1))
 	page("b", 1, "b2")
 	s.forget(job("b2", "2", "q"))
 	page("b", 1, "b3")
-	s.release(job("b3", "1", "q"), total(1), job("b3", "2", "q"))
+	s.release(job("b3", "1", "q"), limitOf(1), job("b3", "2", "q"))
 	s.forget(job("b3", "2", "q"))
 	page("b", 1, "gro\u0308ße")
 }
@@ -456,12 +456,12 @@ func bounded(s *suite) {
 	if s.Slow {
 		return
 	}
-	s.acquire(job("alice", "0", "q"), total(1), granted(1, 1))
+	s.acquire(job("alice", "0", "q"), limitOf(1), granted(1, 1))
 	var all sync.WaitGroup
 	for worker := range 64 {
 		all.Go(func() {
 			for i := worker; i < jobs.MaxParked; i += 64 {
-				v, err := s.Slots.Acquire(s.ctx, job("alice", fmt.Sprint("parked", i), fmt.Sprint(i%3)), total(1), long, true)
+				v, err := s.Slots.Acquire(s.ctx, job("alice", fmt.Sprint("parked", i), fmt.Sprint(i%3)), limitOf(1), long, true)
 				if err != nil || v.Granted || v.Place == 0 {
 					s.Errorf("Acquire = %+v, %v, want it parked", v, err)
 					return
@@ -470,15 +470,15 @@ func bounded(s *suite) {
 		})
 	}
 	all.Wait()
-	s.acquire(job("alice", "one more", "q"), total(1), refused(1, 1, 0))
-	s.acquire(job("bob", "0", "q"), total(1), granted(1, 1))
-	s.acquire(job("bob", "1", "q"), total(1), refused(1, 1, 1))
+	s.acquire(job("alice", "one more", "q"), limitOf(1), refused(1, 1, 0))
+	s.acquire(job("bob", "0", "q"), limitOf(1), granted(1, 1))
+	s.acquire(job("bob", "1", "q"), limitOf(1), refused(1, 1, 1))
 	u, err := s.Slots.User(s.ctx, "alice")
 	if err != nil || len(u.Parked) != jobs.MaxParked {
 		s.Fatalf("User has %d parked, %v, want %d", len(u.Parked), err, jobs.MaxParked)
 	}
 	s.forget(jobs.Claim{Job: u.Parked[5000]})
-	s.acquire(job("alice", "one more", "q"), total(1), refused(1, 1, jobs.MaxParked))
+	s.acquire(job("alice", "one more", "q"), limitOf(1), refused(1, 1, jobs.MaxParked))
 }
 
 func largest(s *suite) {
@@ -498,9 +498,9 @@ func invalid(s *suite) {
 	tooLong := strings.Repeat("x", jobs.MaxName+1)
 	good := job("alice", "1", "q")
 	claims := map[string]jobs.Claim{
-		"no user": job("", "1", "q"), "no job": job("alice", "", "q"), "no holder": by(good, ""),
+		"no user": job("", "1", "q"), "no job": job("alice", "", "q"), "no holder": heldBy(good, ""),
 		"a long user": job(tooLong, "1", "q"), "a long job": {Job: jobs.Job{User: "alice", ID: tooLong}, Holder: "h"},
-		"a long queue": job("alice", "1", tooLong), "a long holder": by(good, tooLong),
+		"a long queue": job("alice", "1", tooLong), "a long holder": heldBy(good, tooLong),
 	}
 	limits := map[string]jobs.Limits{
 		"a limit of 0": {}, "a limit below 0": {Total: -1},
@@ -518,8 +518,8 @@ func invalid(s *suite) {
 		}
 	}
 	for name, c := range claims {
-		_, acquire := s.Slots.Acquire(s.ctx, c, total(1), long, true)
-		_, release := s.Slots.Release(s.ctx, c, total(1), long)
+		_, acquire := s.Slots.Acquire(s.ctx, c, limitOf(1), long, true)
+		_, release := s.Slots.Release(s.ctx, c, limitOf(1), long)
 		_, renew := s.Slots.Renew(s.ctx, []jobs.Claim{good, c}, long)
 		check(name, acquire, release, renew)
 		if c.Holder != "" && len(c.Holder) <= jobs.MaxName {
@@ -527,7 +527,7 @@ func invalid(s *suite) {
 		}
 	}
 	for _, user := range []string{"", tooLong} {
-		_, reserveFree := s.Slots.ReserveFree(s.ctx, user, total(1), long)
+		_, reserveFree := s.Slots.ReserveFree(s.ctx, user, limitOf(1), long)
 		_, reserved := s.Slots.Reserved(s.ctx, user)
 		_, usage := s.Slots.User(s.ctx, user)
 		check(fmt.Sprintf("user of %d bytes", len(user)), reserveFree, reserved, usage)
@@ -539,9 +539,9 @@ func invalid(s *suite) {
 		check(name, acquire, release, reserveFree)
 	}
 	for _, d := range []time.Duration{0, -time.Second} {
-		_, acquire := s.Slots.Acquire(s.ctx, good, total(1), d, true)
-		_, release := s.Slots.Release(s.ctx, good, total(1), d)
-		_, reserveFree := s.Slots.ReserveFree(s.ctx, "alice", total(1), d)
+		_, acquire := s.Slots.Acquire(s.ctx, good, limitOf(1), d, true)
+		_, release := s.Slots.Release(s.ctx, good, limitOf(1), d)
+		_, reserveFree := s.Slots.ReserveFree(s.ctx, "alice", limitOf(1), d)
 		_, renew := s.Slots.Renew(s.ctx, []jobs.Claim{good}, d)
 		check(fmt.Sprintf("lease of %v", d), acquire, release, reserveFree, renew)
 	}
@@ -558,11 +558,11 @@ func ended(s *suite) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	one := job("alice", "1", "q")
-	s.acquire(one, total(1), granted(1, 1))
-	_, acquire := s.Slots.Acquire(ctx, job("alice", "2", "q"), total(9), long, true)
-	_, release := s.Slots.Release(ctx, one, total(1), long)
+	s.acquire(one, limitOf(1), granted(1, 1))
+	_, acquire := s.Slots.Acquire(ctx, job("alice", "2", "q"), limitOf(9), long, true)
+	_, release := s.Slots.Release(ctx, one, limitOf(1), long)
 	_, renew := s.Slots.Renew(ctx, []jobs.Claim{one}, short)
-	_, reserveFree := s.Slots.ReserveFree(ctx, "alice", total(1), long)
+	_, reserveFree := s.Slots.ReserveFree(ctx, "alice", limitOf(1), long)
 	_, reserved := s.Slots.Reserved(ctx, "alice")
 	_, waiting := s.Slots.Waiting(ctx, "", 1)
 	_, usage := s.Slots.User(ctx, "alice")

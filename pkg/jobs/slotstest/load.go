@@ -21,8 +21,8 @@ type gauge struct {
 
 var loadLimits = jobs.Limits{Total: 3, Queues: map[string]int{"slow": 1, "fast": 2}}
 
-// run is a job that runs. It reports what was above its limit meanwhile.
-func (g *gauge) run(queue string) (above string) {
+// runJob is a job that runs. It reports what was above its limit meanwhile.
+func (g *gauge) runJob(queue string) (above string) {
 	of, limit := &g.slow, int64(1)
 	if queue == "fast" {
 		of, limit = &g.fast, 2
@@ -72,7 +72,7 @@ func everyJobOnce(s *suite) {
 			return nil
 		}
 		i := index(c.Job)
-		if above := gauges[i%users].run(c.Queue); above != "" {
+		if above := gauges[i%users].runJob(c.Queue); above != "" {
 			return fmt.Errorf("%s: %s", c.User, above)
 		}
 		if ran[i].Add(1) > 1 {
@@ -151,7 +151,7 @@ func withoutLine(s *suite) {
 					continue
 				}
 				grants.Add(1)
-				if above := gauges[n].run(c.Queue); above != "" {
+				if above := gauges[n].runJob(c.Queue); above != "" {
 					s.Errorf("%s: %s", c.User, above)
 				}
 				if reserved, err := s.Slots.Release(s.ctx, c, loadLimits, long); err != nil || len(reserved) > 0 {
@@ -173,22 +173,22 @@ func withoutLine(s *suite) {
 // oneJob has all workers try the same jobs, each as another holder.
 func oneJob(s *suite) {
 	one := job("alice", "1", "q")
-	s.acquire(by(one, "first"), total(2), granted(1, 1))
+	s.acquire(heldBy(one, "first"), limitOf(2), granted(1, 1))
 	var all sync.WaitGroup
 	var reserved atomic.Int64
 	for worker := range workers {
 		all.Go(func() {
-			if v, err := s.Slots.Acquire(s.ctx, by(one, fmt.Sprint(worker)), total(1), long, true); err != nil || v != granted(1, 1) {
+			if v, err := s.Slots.Acquire(s.ctx, heldBy(one, fmt.Sprint(worker)), limitOf(1), long, true); err != nil || v != granted(1, 1) {
 				s.Errorf("Acquire = %+v, %v, want %+v", v, err, granted(1, 1))
 			}
 		})
 	}
 	all.Wait()
 	two := job("alice", "2", "q")
-	s.acquire(two, total(1), refused(1, 1, 1))
+	s.acquire(two, limitOf(1), refused(1, 1, 1))
 	for worker := range workers { // one of them holds it
 		all.Go(func() {
-			list, err := s.Slots.Release(s.ctx, by(one, fmt.Sprint(worker)), total(1), long)
+			list, err := s.Slots.Release(s.ctx, heldBy(one, fmt.Sprint(worker)), limitOf(1), long)
 			if err != nil {
 				s.Errorf("Release = %v", err)
 			}
@@ -210,15 +210,15 @@ func noLostWake(s *suite) {
 	for i := range rounds {
 		user := fmt.Sprint("user", i%20)
 		holds, comes := job(user, fmt.Sprint("holds", i), "q"), job(user, fmt.Sprint("comes", i), "q")
-		if v, err := s.Slots.Acquire(s.ctx, holds, total(1), long, false); err != nil || !v.Granted {
+		if v, err := s.Slots.Acquire(s.ctx, holds, limitOf(1), long, false); err != nil || !v.Granted {
 			s.Fatalf("Acquire(%q) = %+v, %v, want it granted", holds.Job, v, err)
 		}
 		var v jobs.Verdict
 		var woken []jobs.Job
 		var parkErr, freeErr error
 		var both sync.WaitGroup
-		both.Go(func() { v, parkErr = s.Slots.Acquire(s.ctx, comes, total(1), long, true) })
-		both.Go(func() { woken, freeErr = s.Slots.Release(s.ctx, holds, total(1), long) })
+		both.Go(func() { v, parkErr = s.Slots.Acquire(s.ctx, comes, limitOf(1), long, true) })
+		both.Go(func() { woken, freeErr = s.Slots.Release(s.ctx, holds, limitOf(1), long) })
 		both.Wait()
 		if parkErr != nil || freeErr != nil {
 			s.Fatalf("Acquire and Release: %v, %v", parkErr, freeErr)
@@ -230,9 +230,9 @@ func noLostWake(s *suite) {
 			granted++
 		} else {
 			reserved++
-			s.acquire(comes, total(1), jobs.Verdict{Granted: true, Running: 1, InQueue: 1})
+			s.acquire(comes, limitOf(1), jobs.Verdict{Granted: true, Running: 1, InQueue: 1})
 		}
-		s.release(comes, total(1))
+		s.release(comes, limitOf(1))
 	}
 	s.Logf("%d granted, %d reserved", granted, reserved)
 }

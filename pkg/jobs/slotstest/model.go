@@ -46,7 +46,7 @@ func (m *model) inQueue(user, queue string) (n int) {
 	return n
 }
 
-func (m *model) room(user, queue string, l jobs.Limits) bool {
+func (m *model) hasRoom(user, queue string, l jobs.Limits) bool {
 	limit := l.Total
 	if n, ok := l.Queues[queue]; ok && n < limit {
 		limit = n
@@ -54,8 +54,8 @@ func (m *model) room(user, queue string, l jobs.Limits) bool {
 	return m.running(user) < l.Total && m.inQueue(user, queue) < limit
 }
 
-// at is where a job is in a list, or -1.
-func at(list []modelSlot, j jobs.Job) int {
+// indexOf is where a job is in a list, or -1.
+func indexOf(list []modelSlot, j jobs.Job) int {
 	return slices.IndexFunc(list, func(s modelSlot) bool { return s.User == j.User && s.ID == j.ID })
 }
 
@@ -67,12 +67,12 @@ func (m *model) acquire(c jobs.Claim, l jobs.Limits, lease time.Duration, park b
 		m.held = append(m.held, modelSlot{c, until})
 		return jobs.Verdict{Granted: true, Running: m.running(c.User), InQueue: m.inQueue(c.User, queue)}
 	}
-	if i := at(m.held, c.Job); i >= 0 {
+	if i := indexOf(m.held, c.Job); i >= 0 {
 		queue := m.held[i].Queue
 		m.held = slices.Delete(m.held, i, i+1)
 		return give(queue)
 	}
-	if i := at(m.reserved, c.Job); i >= 0 {
+	if i := indexOf(m.reserved, c.Job); i >= 0 {
 		queue := m.reserved[i].Queue
 		m.reserved = slices.Delete(m.reserved, i, i+1)
 		return give(queue)
@@ -90,9 +90,9 @@ func (m *model) acquire(c jobs.Claim, l jobs.Limits, lease time.Duration, park b
 			place, queue = i+1, j.Queue
 			break
 		}
-		overtakes = overtakes || m.room(c.User, j.Queue, l)
+		overtakes = overtakes || m.hasRoom(c.User, j.Queue, l)
 	}
-	if m.room(c.User, queue, l) && !overtakes {
+	if m.hasRoom(c.User, queue, l) && !overtakes {
 		m.unpark(c.Job)
 		return give(queue)
 	}
@@ -110,7 +110,7 @@ func (m *model) unpark(j jobs.Job) {
 func (m *model) renew(claims []jobs.Claim, lease time.Duration) (lost []jobs.Claim) {
 	m.expire()
 	for _, c := range claims {
-		if i := at(m.held, c.Job); i >= 0 && m.held[i].Holder == c.Holder {
+		if i := indexOf(m.held, c.Job); i >= 0 && m.held[i].Holder == c.Holder {
 			m.held[i].until = m.now + lease
 		} else {
 			lost = append(lost, c)
@@ -121,7 +121,7 @@ func (m *model) renew(claims []jobs.Claim, lease time.Duration) (lost []jobs.Cla
 
 func (m *model) release(c jobs.Claim, l jobs.Limits, reserve time.Duration) []jobs.Job {
 	m.expire()
-	if i := at(m.held, c.Job); i >= 0 && m.held[i].Holder == c.Holder {
+	if i := indexOf(m.held, c.Job); i >= 0 && m.held[i].Holder == c.Holder {
 		m.held = slices.Delete(m.held, i, i+1)
 	}
 	return m.reserveFree(c.User, l, reserve)
@@ -130,7 +130,7 @@ func (m *model) release(c jobs.Claim, l jobs.Limits, reserve time.Duration) []jo
 func (m *model) reserveFree(user string, l jobs.Limits, reserve time.Duration) (reserved []jobs.Job) {
 	m.expire()
 	for _, j := range slices.Clone(m.parked) {
-		if j.User == user && m.room(user, j.Queue, l) {
+		if j.User == user && m.hasRoom(user, j.Queue, l) {
 			m.unpark(j)
 			m.reserved = append(m.reserved, modelSlot{jobs.Claim{Job: j}, m.now + reserve})
 			reserved = append(reserved, j)
@@ -142,7 +142,7 @@ func (m *model) reserveFree(user string, l jobs.Limits, reserve time.Duration) (
 func (m *model) forget(j jobs.Job) {
 	m.expire()
 	m.unpark(j)
-	if i := at(m.reserved, j); i >= 0 {
+	if i := indexOf(m.reserved, j); i >= 0 {
 		m.reserved = slices.Delete(m.reserved, i, i+1)
 	}
 }

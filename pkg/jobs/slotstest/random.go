@@ -22,10 +22,10 @@ func random(s *suite) {
 		actions := map[string]func(*rapid.T){
 			"acquire": h.acquire, "acquire too": h.acquire, "acquire also": h.acquire,
 			"renew": h.renew, "release": h.release, "release too": h.release,
-			"reserve free": h.reserveFree, "forget": h.forget, "look": h.look,
+			"reserve free": h.reserveFree, "forget": h.forget, "look": h.readAll,
 		}
 		if s.Advance != nil {
-			actions["time"] = h.time
+			actions["time"] = h.passTime
 		}
 		t.Repeat(actions)
 	})
@@ -39,14 +39,14 @@ type play struct {
 	model  model
 }
 
-func (h *play) user() string {
+func (h *play) anyUser() string {
 	return h.prefix + rapid.SampledFrom([]string{"", ":", "a"}).Draw(h.t, "user")
 }
 
-func (h *play) claim() jobs.Claim {
+func (h *play) anyClaim() jobs.Claim {
 	return jobs.Claim{
 		Job: jobs.Job{
-			User:  h.user(),
+			User:  h.anyUser(),
 			ID:    rapid.SampledFrom([]string{"1", "2", "3", "4", "5", "6", "\x00", ":"}).Draw(h.t, "job"),
 			Queue: rapid.SampledFrom([]string{"", "q", "r"}).Draw(h.t, "queue"),
 		},
@@ -54,7 +54,7 @@ func (h *play) claim() jobs.Claim {
 	}
 }
 
-func (h *play) limits() jobs.Limits {
+func (h *play) anyLimits() jobs.Limits {
 	l := jobs.Limits{Total: rapid.IntRange(1, 4).Draw(h.t, "total")}
 	if rapid.Bool().Draw(h.t, "has queues") {
 		l.Queues = map[string]int{"q": rapid.IntRange(1, 3).Draw(h.t, "q")}
@@ -65,7 +65,7 @@ func (h *play) limits() jobs.Limits {
 	return l
 }
 
-func (h *play) span() time.Duration {
+func (h *play) anyDuration() time.Duration {
 	if h.Advance == nil {
 		return long
 	}
@@ -73,7 +73,7 @@ func (h *play) span() time.Duration {
 }
 
 func (h *play) acquire(t *rapid.T) {
-	c, l, lease, park := h.claim(), h.limits(), h.span(), rapid.IntRange(0, 3).Draw(h.t, "park") > 0
+	c, l, lease, park := h.anyClaim(), h.anyLimits(), h.anyDuration(), rapid.IntRange(0, 3).Draw(h.t, "park") > 0
 	got, err := h.Slots.Acquire(h.ctx, c, l, lease, park)
 	if want := h.model.acquire(c, l, lease, park); err != nil || got != want {
 		t.Fatalf("Acquire(%+v, %v, %v, %v) = %+v, %v, want %+v", c, l, lease, park, got, err, want)
@@ -83,9 +83,9 @@ func (h *play) acquire(t *rapid.T) {
 func (h *play) renew(t *rapid.T) {
 	claims := make([]jobs.Claim, rapid.IntRange(0, 5).Draw(h.t, "claims"))
 	for i := range claims {
-		claims[i] = h.claim()
+		claims[i] = h.anyClaim()
 	}
-	lease := h.span()
+	lease := h.anyDuration()
 	got, err := h.Slots.Renew(h.ctx, claims, lease)
 	if want := h.model.renew(claims, lease); err != nil || !slices.Equal(got, want) {
 		t.Fatalf("Renew(%+v, %v) = %+v, %v, want %+v", claims, lease, got, err, want)
@@ -93,7 +93,7 @@ func (h *play) renew(t *rapid.T) {
 }
 
 func (h *play) release(t *rapid.T) {
-	c, l, reserve := h.claim(), h.limits(), h.span()
+	c, l, reserve := h.anyClaim(), h.anyLimits(), h.anyDuration()
 	got, err := h.Slots.Release(h.ctx, c, l, reserve)
 	if want := h.model.release(c, l, reserve); err != nil || !slices.Equal(got, want) {
 		t.Fatalf("Release(%+v, %v, %v) = %q, %v, want %q", c, l, reserve, got, err, want)
@@ -101,7 +101,7 @@ func (h *play) release(t *rapid.T) {
 }
 
 func (h *play) reserveFree(t *rapid.T) {
-	user, l, reserve := h.user(), h.limits(), h.span()
+	user, l, reserve := h.anyUser(), h.anyLimits(), h.anyDuration()
 	got, err := h.Slots.ReserveFree(h.ctx, user, l, reserve)
 	if want := h.model.reserveFree(user, l, reserve); err != nil || !slices.Equal(got, want) {
 		t.Fatalf("ReserveFree(%q, %v, %v) = %q, %v, want %q", user, l, reserve, got, err, want)
@@ -109,15 +109,15 @@ func (h *play) reserveFree(t *rapid.T) {
 }
 
 func (h *play) forget(t *rapid.T) {
-	j := h.claim().Job
+	j := h.anyClaim().Job
 	if err := h.Slots.Forget(h.ctx, j); err != nil {
 		t.Fatalf("Forget(%q) = %v", j, err)
 	}
 	h.model.forget(j)
 }
 
-func (h *play) look(t *rapid.T) {
-	user := h.user()
+func (h *play) readAll(t *rapid.T) {
+	user := h.anyUser()
 	reserved, err := h.Slots.Reserved(h.ctx, user)
 	if want := h.model.reservedOf(user); err != nil || !slices.Equal(reserved, want) {
 		t.Fatalf("Reserved(%q) = %q, %v, want %q", user, reserved, err, want)
@@ -136,7 +136,7 @@ func (h *play) look(t *rapid.T) {
 	}
 	after, n := h.before, rapid.IntRange(1, 4).Draw(h.t, "page")
 	if rapid.Bool().Draw(h.t, "after a user") {
-		after = h.user()
+		after = h.anyUser()
 	}
 	users, err := h.Slots.Waiting(h.ctx, after, n)
 	if want := h.model.waiting(after, n); err != nil || !slices.Equal(users, want) {
@@ -144,7 +144,7 @@ func (h *play) look(t *rapid.T) {
 	}
 }
 
-func (h *play) time(*rapid.T) {
+func (h *play) passTime(*rapid.T) {
 	d := time.Duration(rapid.SampledFrom([]int{1, 4, 15, 100}).Draw(h.t, "ms")) * time.Millisecond
 	h.Advance(d)
 	h.model.now += d

@@ -95,13 +95,13 @@ func job(user, id, queue string) jobs.Claim {
 	return jobs.Claim{Job: jobs.Job{User: user, ID: id, Queue: queue}, Holder: id + "'s worker"}
 }
 
-// by is the same job's claim by another holder.
-func by(c jobs.Claim, holder string) jobs.Claim {
+// heldBy is the same job's claim by another holder.
+func heldBy(c jobs.Claim, holder string) jobs.Claim {
 	c.Holder = holder
 	return c
 }
 
-func total(n int) jobs.Limits { return jobs.Limits{Total: n} }
+func limitOf(n int) jobs.Limits { return jobs.Limits{Total: n} }
 
 // acquire asks for a slot and parks if it is refused.
 func (s *suite) acquire(c jobs.Claim, l jobs.Limits, want jobs.Verdict) {
@@ -134,10 +134,10 @@ func (s *suite) release(c jobs.Claim, l jobs.Limits, want ...jobs.Claim) {
 
 func (s *suite) reserveFree(user string, l jobs.Limits, want ...jobs.Claim) {
 	s.Helper()
-	s.handFor(user, l, long, want...)
+	s.reserveFreeFor(user, l, long, want...)
 }
 
-func (s *suite) handFor(user string, l jobs.Limits, reserve time.Duration, want ...jobs.Claim) {
+func (s *suite) reserveFreeFor(user string, l jobs.Limits, reserve time.Duration, want ...jobs.Claim) {
 	s.Helper()
 	got, err := s.Slots.ReserveFree(s.ctx, user, l, reserve)
 	s.same(fmt.Sprintf("ReserveFree(%q, %v)", user, l), got, err, want)
@@ -242,15 +242,15 @@ func (s *suite) after(d time.Duration, what string, check func() error) {
 		s.Advance(d)
 		err = check()
 	} else {
-		err = poll(check)
+		err = pollUntil(check)
 	}
 	if err != nil {
 		s.Fatalf("%s: %v", what, err)
 	}
 }
 
-// poll calls check until it returns nil or patience is at an end.
-func poll(check func() error) error {
+// pollUntil calls check until it returns nil or patience is at an end.
+func pollUntil(check func() error) error {
 	for end := time.Now().Add(patience); ; {
 		err := check()
 		if err == nil || time.Now().After(end) {

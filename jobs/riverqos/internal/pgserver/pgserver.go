@@ -40,7 +40,7 @@ func Start() (*Server, error) {
 	}
 	attr := &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for us: we end it when we are done
 	if os.Geteuid() == 0 {                      // whom the server refuses
-		if err := s.give(attr); err != nil {
+		if err := s.changeOwner(attr); err != nil {
 			return nil, errors.Join(err, s.Stop())
 		}
 	}
@@ -49,7 +49,7 @@ func Start() (*Server, error) {
 	if out, err := initdb.CombinedOutput(); err != nil {
 		return nil, errors.Join(fmt.Errorf("initdb: %w: %s", err, out), s.Stop())
 	}
-	addr, err := free()
+	addr, err := freeAddress()
 	if err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
@@ -65,7 +65,7 @@ func Start() (*Server, error) {
 	}
 	s.cmd = cmd
 	s.DSN = fmt.Sprintf("postgres://postgres@%s/postgres?sslmode=disable", addr)
-	if err := s.wait(filepath.Join(bin, "pg_isready"), host, port); err != nil {
+	if err := s.waitUntilReady(filepath.Join(bin, "pg_isready"), host, port); err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
 	return s, nil
@@ -82,8 +82,8 @@ func (s *Server) Stop() error {
 	return os.RemoveAll(s.dir)
 }
 
-// give makes the directory the user postgres', whom the server is to run as.
-func (s *Server) give(attr *syscall.SysProcAttr) error {
+// changeOwner makes the directory the user postgres', whom the server is to run as.
+func (s *Server) changeOwner(attr *syscall.SysProcAttr) error {
 	u, err := user.Lookup("postgres")
 	if err != nil {
 		return err
@@ -100,7 +100,7 @@ func (s *Server) give(attr *syscall.SysProcAttr) error {
 	return os.Chown(s.dir, int(uid), int(gid))
 }
 
-func (s *Server) wait(ready, host, port string) (err error) {
+func (s *Server) waitUntilReady(ready, host, port string) (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), starting)
 	defer cancel()
 	for ctx.Err() == nil {
@@ -138,7 +138,7 @@ func programs() (dir string, err error) {
 	return filepath.Dir(path), nil
 }
 
-func free() (string, error) {
+func freeAddress() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", err

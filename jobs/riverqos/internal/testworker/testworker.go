@@ -76,7 +76,7 @@ func (Tiers) Tier(_ context.Context, user string) (jobs.Tier, error) {
 
 // Main works until it is told to end. It prints "ready" when it begins.
 func Main(options string) int {
-	if err := run(options); err != nil {
+	if err := runWorker(options); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -103,7 +103,7 @@ func (o Options) Config(ctx context.Context, pool *pgxpool.Pool) (riverqos.Confi
 	return cfg, nil
 }
 
-func run(options string) error {
+func runWorker(options string) error {
 	var o Options
 	if err := json.Unmarshal([]byte(options), &o); err != nil {
 		return err
@@ -124,7 +124,7 @@ func run(options string) error {
 		return err
 	}
 	workers := river.NewWorkers()
-	river.AddWorker(workers, river.WorkFunc(func(ctx context.Context, job *river.Job[Args]) error { return work(ctx, pool, job) }))
+	river.AddWorker(workers, river.WorkFunc(func(ctx context.Context, job *river.Job[Args]) error { return workJob(ctx, pool, job) }))
 	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{
 		Queues: map[string]river.QueueConfig{Queue: {MaxWorkers: o.Workers}}, Workers: workers, Middleware: fair.Middleware(),
 		Logger: slog.New(slog.DiscardHandler), TestOnly: true,
@@ -149,7 +149,7 @@ func run(options string) error {
 	return errors.Join(err, stopped)
 }
 
-func work(ctx context.Context, pool *pgxpool.Pool, job *river.Job[Args]) error {
+func workJob(ctx context.Context, pool *pgxpool.Pool, job *river.Job[Args]) error {
 	if _, err := pool.Exec(ctx, "INSERT INTO worked (job, usr, pid) VALUES ($1, $2, $3)", job.ID, job.Args.User, os.Getpid()); err != nil {
 		return err
 	}
