@@ -10,6 +10,7 @@ require (
 	github.com/chromedp/chromedp v0.22.0
 	github.com/fsnotify/fsnotify v1.10.1
 	github.com/google/go-cmp v0.7.0
+	github.com/google/jsonschema-go v0.4.3
 	github.com/grafana/grafana-foundation-sdk/go v0.0.7
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/negasus/haproxy-spoe-go v1.0.7

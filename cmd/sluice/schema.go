@@ -3,8 +3,8 @@ package main
 import (
 	"io"
 
+	"github.com/sluice-qos/sluice/config"
 	"github.com/sluice-qos/sluice/internal/cli"
-	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 type schema struct{}
@@ -17,6 +17,6 @@ func (*schema) Help() string {
 }
 
 func (*schema) run(stdout, stderr io.Writer) int {
-	_, err := stdout.Write(limitfile.Schema())
+	_, err := stdout.Write(config.Schema)
 	return cli.Exit(stderr, "sluice schema", err)
 }

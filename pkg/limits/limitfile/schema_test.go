@@ -1,22 +1,19 @@
 package limitfile
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
-	"math"
 	"os"
 	"path/filepath"
-	"reflect"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
-	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/jsonschema-go/jsonschema"
 	"gopkg.in/yaml.v3"
 	"pgregory.net/rapid"
 
@@ -27,7 +24,7 @@ const schemaPath = "../../../config/limits.schema.json"
 
 // TestSchemaIsCurrent: go generate ./pkg/limits/limitfile writes the file.
 func TestSchemaIsCurrent(t *testing.T) {
-	got := Schema()
+	got := writeSchema(t)
 	if *update {
 		if err := os.WriteFile(schemaPath, got, 0o644); err != nil {
 			t.Fatal(err)
@@ -38,12 +35,12 @@ func TestSchemaIsCurrent(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(want), string(got)); diff != "" {
-		t.Errorf("config/limits.schema.json is not current; run go generate ./pkg/limits/limitfile (-file +Schema()):\n%s", diff)
+		t.Errorf("config/limits.schema.json is not current; run go generate ./pkg/limits/limitfile (-file +schemafile_test.go):\n%s", diff)
 	}
 }
 
 // TestSchemaHasTheFieldsOfTheParser: a field that the parser learns needs a
-// description in schema.go, and one that it forgets must not keep it.
+// description in schemafile_test.go, and one that it forgets must not keep it.
 func TestSchemaHasTheFieldsOfTheParser(t *testing.T) {
 	s := schemaFile()
 	user := s.Defs["user"].AnyOf[1].Properties
@@ -51,7 +48,7 @@ func TestSchemaHasTheFieldsOfTheParser(t *testing.T) {
 	rate := s.Defs["rate"].AnyOf[2].Properties
 	for _, tt := range []struct {
 		name       string
-		properties map[string]schema
+		properties map[string]*schema
 		want       []string
 	}{
 		{"the file", s.Properties, fileFields},
@@ -68,12 +65,12 @@ func TestSchemaHasTheFieldsOfTheParser(t *testing.T) {
 		{"failed_auth", s.Properties["failed_auth"].Properties, failedAuthFields},
 		{"per_address", s.Properties["per_address"].Properties, perAddressFields},
 		{"jobs", tier["jobs"].AnyOf[2].Properties, jobsFields},
-		{"workers", s.Properties["queues"].Additional.(schema).AnyOf[0].Properties, workersFields},
+		{"workers", s.Properties["queues"].AdditionalProperties.AnyOf[0].Properties, workersFields},
 		{"a match", s.Defs["match"].Properties, matchFields},
 	} {
 		got := slices.Sorted(maps.Keys(tt.properties))
 		if want := slices.Sorted(slices.Values(tt.want)); !slices.Equal(got, want) {
-			t.Errorf("the schema of %s has the fields %q, and the parser %q: describe each in schema.go", tt.name, got, want)
+			t.Errorf("the schema of %s has the fields %q, and the parser %q: describe each in schemafile_test.go", tt.name, got, want)
 		}
 	}
 }
@@ -81,10 +78,10 @@ func TestSchemaHasTheFieldsOfTheParser(t *testing.T) {
 // TestSchemaRefusesOtherFields: every mapping says what may be in it, and every
 // field has words that an editor can show.
 func TestSchemaRefusesOtherFields(t *testing.T) {
-	var walk func(path string, s schema)
-	walk = func(path string, s schema) {
-		if s.Properties != nil && s.Additional != false {
-			t.Errorf("%s: additionalProperties = %v, want false", path, s.Additional)
+	var walk func(path string, s *schema)
+	walk = func(path string, s *schema) {
+		if s.Properties != nil && (s.AdditionalProperties == nil || s.AdditionalProperties.Not == nil) {
+			t.Errorf("%s: additionalProperties = %v, want false", path, s.AdditionalProperties)
 		}
 		for name, p := range s.Properties {
 			if p.Ref == "" && (p.Title == "" || p.Description == "") {
@@ -136,7 +133,6 @@ var blind = map[string]string{
 // TestSchemaAgreesWithTheParser: on every good file, on every bad one that it can
 // judge, and on the files that are shipped.
 func TestSchemaAgreesWithTheParser(t *testing.T) {
-	v := newValidator(t)
 	for _, pattern := range []string{"testdata/good-*.yaml", "testdata/bad-*.yaml", "../../../config/*.yaml", "../../../config/examples/*.yaml"} {
 		for _, path := range glob(t, pattern) {
 			name := filepath.Base(path)
@@ -153,7 +149,7 @@ func TestSchemaAgreesWithTheParser(t *testing.T) {
 				if err := yaml.Unmarshal(data, &n); err != nil {
 					t.Fatal(err)
 				}
-				if got := v.check(v.schema, toJSON(t, n.Content[0]), "$"); (got == nil) != (bad == nil) {
+				if got := judge(t, toJSON(t, n.Content[0])); (got == nil) != (bad == nil) {
 					t.Errorf("the schema says %v, and Parse %v", got, bad)
 				}
 			})
@@ -168,7 +164,6 @@ func TestSchemaAgreesWithTheParser(t *testing.T) {
 
 // TestSchemaAgreesOnValues: on values near what is valid.
 func TestSchemaAgreesOnValues(t *testing.T) {
-	v := newValidator(t)
 	fields := map[string]string{ // by field, a tier with its value at %s
 		"requests":      `{requests: %s}`,
 		"requests.GET":  `{requests: {GET: %s}}`,
@@ -249,7 +244,7 @@ func TestSchemaAgreesOnValues(t *testing.T) {
 		if err := yaml.Unmarshal([]byte(source), &n); err != nil {
 			t.Fatalf("%s: %v", source, err)
 		}
-		if got := v.check(v.schema, toJSON(t, n.Content[0]), "$"); (got == nil) != (bad == nil) {
+		if got := judge(t, toJSON(t, n.Content[0])); (got == nil) != (bad == nil) {
 			t.Errorf("%s: %s: the schema says %v, and Parse %v", field, value, got, bad)
 		}
 	})
@@ -258,192 +253,26 @@ func TestSchemaAgreesOnValues(t *testing.T) {
 // schemaAccepts checks that the schema accepts a file that Parse has accepted.
 func schemaAccepts(t *testing.T, data []byte) {
 	t.Helper()
-	v := newValidator(t)
 	var n yaml.Node
 	if err := yaml.Unmarshal(data, &n); err != nil {
 		t.Fatalf("%q: %v", data, err)
 	}
-	if err := v.check(v.schema, toJSON(t, n.Content[0]), "$"); err != nil {
+	if err := judge(t, toJSON(t, n.Content[0])); err != nil {
 		t.Fatalf("Parse accepts %q, and the schema says %v", data, err)
 	}
 }
 
-// TestValidator: the checks of this file find what they are there for.
-func TestValidator(t *testing.T) {
-	v := newValidator(t)
-	for _, tt := range []struct{ name, source, want string }{
-		{"valid", `{"version":1,"default_tier":"a","tiers":{"a":{}}}`, "<nil>"},
-		{"a field is missing", `{"version":1,"tiers":{"a":{}}}`, "$: default_tier is missing"},
-		{"an unknown field", `{"version":1,"default_tier":"a","tiers":{"a":{"x":1}}}`, "$.tiers.a: unknown x"},
-		{"another type", `{"version":1,"default_tier":"a","tiers":[]}`, "$.tiers: not a object"},
-		{"another constant", `{"version":2,"default_tier":"a","tiers":{"a":{}}}`, "$.version: not 1"},
-		{"too few", `{"version":1,"default_tier":"a","tiers":{}}`, "$.tiers: too few properties"},
-		{"a name", `{"version":1,"default_tier":"a","tiers":{"~":{}}}`, `$.tiers: "~" does not match ` + tierNamePattern},
-		{"too large", `{"version":1,"default_tier":"a","tiers":{"a":{"priority":2048}}}`, "$.tiers.a.priority: more than 2047"},
-		{"too small", `{"version":1,"default_tier":"a","tiers":{"a":{"priority":-2048}}}`, "$.tiers.a.priority: less than -2047"},
-		{"no choice fits", `{"version":1,"default_tier":"a","tiers":{"a":{"concurrent":0}}}`, "$.tiers.a.concurrent: none of 2 choices"},
-	} {
-		var value any
-		if err := json.Unmarshal([]byte(tt.source), &value); err != nil {
-			t.Fatal(err)
-		}
-		if got := fmt.Sprint(v.check(v.schema, value, "$")); got != tt.want {
-			t.Errorf("%s: check = %s, want %s", tt.name, got, tt.want)
-		}
-	}
-}
+// validator is the schema, ready to judge values.
+var validator = sync.OnceValues(func() (*jsonschema.Resolved, error) { return schemaFile().Resolve(nil) })
 
-// validator checks values against the keywords of JSON Schema that schema.go uses.
-type validator struct{ schema, defs map[string]any }
-
-func newValidator(t *testing.T) validator {
+// judge returns what the schema says of a value.
+func judge(t rapid.TB, value any) error {
 	t.Helper()
-	var s map[string]any
-	if err := json.Unmarshal(Schema(), &s); err != nil {
+	v, err := validator()
+	if err != nil {
 		t.Fatal(err)
 	}
-	strict := json.NewDecoder(bytes.NewReader(Schema()))
-	strict.DisallowUnknownFields()
-	if err := strict.Decode(&schema{}); err != nil {
-		t.Fatalf("a keyword that the validator may not know: %v", err)
-	}
-	return validator{s, s["$defs"].(map[string]any)}
-}
-
-func (v validator) check(s map[string]any, value any, path string) error {
-	if r, ok := s["$ref"]; ok {
-		if err := v.check(v.defs[strings.TrimPrefix(r.(string), "#/$defs/")].(map[string]any), value, path); err != nil {
-			return err
-		}
-	}
-	if want, ok := s["const"]; ok && value != want {
-		return fmt.Errorf("%s: not %v", path, want)
-	}
-	if want, ok := s["type"]; ok {
-		names, several := want.([]any)
-		if !several {
-			names = []any{want}
-		}
-		if !slices.ContainsFunc(names, func(name any) bool { return is(value, name.(string)) }) {
-			return fmt.Errorf("%s: not a %v", path, want)
-		}
-	}
-	if choices, ok := s["anyOf"].([]any); ok {
-		if !slices.ContainsFunc(choices, func(c any) bool { return v.check(c.(map[string]any), value, path) == nil }) {
-			return fmt.Errorf("%s: none of %d choices", path, len(choices))
-		}
-	}
-	if n, ok := value.(float64); ok {
-		if least, ok := s["minimum"].(float64); ok && n < least {
-			return fmt.Errorf("%s: less than %v", path, least)
-		}
-		if most, ok := s["maximum"].(float64); ok && n > most {
-			return fmt.Errorf("%s: more than %v", path, most)
-		}
-	}
-	if names, ok := s["enum"].([]any); ok && !slices.Contains(names, value) {
-		return fmt.Errorf("%s: none of %v", path, names)
-	}
-	if text, ok := value.(string); ok {
-		if most, ok := s["maxLength"].(float64); ok && utf8.RuneCountInString(text) > int(most) {
-			return fmt.Errorf("%s: longer than %v", path, most)
-		}
-		if p, ok := s["pattern"].(string); ok && !regexp.MustCompile(p).MatchString(text) {
-			return fmt.Errorf("%s: %q does not match %s", path, text, p)
-		}
-	}
-	if object, ok := value.(map[string]any); ok {
-		return v.object(s, object, path)
-	}
-	if list, ok := value.([]any); ok {
-		return v.list(s, list, path)
-	}
-	return nil
-}
-
-func (v validator) list(s map[string]any, list []any, path string) error {
-	if least, ok := s["minItems"].(float64); ok && len(list) < int(least) {
-		return fmt.Errorf("%s: too few items", path)
-	}
-	if most, ok := s["maxItems"].(float64); ok && len(list) > int(most) {
-		return fmt.Errorf("%s: too many items", path)
-	}
-	for i, item := range list {
-		if items, ok := s["items"].(map[string]any); ok {
-			if err := v.check(items, item, fmt.Sprintf("%s[%d]", path, i)); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-func (v validator) object(s, object map[string]any, path string) error {
-	required, _ := s["required"].([]any)
-	for _, name := range required {
-		if _, ok := object[name.(string)]; !ok {
-			return fmt.Errorf("%s: %v is missing", path, name)
-		}
-	}
-	if least, ok := s["minProperties"].(float64); ok && len(object) < int(least) {
-		return fmt.Errorf("%s: too few properties", path)
-	}
-	if most, ok := s["maxProperties"].(float64); ok && len(object) > int(most) {
-		return fmt.Errorf("%s: too many properties", path)
-	}
-	dependent, _ := s["dependentRequired"].(map[string]any)
-	for name, needs := range dependent {
-		_, has := object[name]
-		for _, needed := range needs.([]any) {
-			if _, ok := object[needed.(string)]; has && !ok {
-				return fmt.Errorf("%s: %s needs %v", path, name, needed)
-			}
-		}
-	}
-	properties, _ := s["properties"].(map[string]any)
-	patterns, _ := s["patternProperties"].(map[string]any)
-	for _, name := range slices.Sorted(maps.Keys(object)) {
-		if names, ok := s["propertyNames"].(map[string]any); ok {
-			if err := v.check(names, name, path); err != nil {
-				return err
-			}
-		}
-		p, ok := properties[name].(map[string]any)
-		for pattern, of := range patterns {
-			if !ok && regexp.MustCompile(pattern).MatchString(name) {
-				p, ok = of.(map[string]any)
-			}
-		}
-		if !ok {
-			if s["additionalProperties"] == false {
-				return fmt.Errorf("%s: unknown %s", path, name)
-			}
-			if p, ok = s["additionalProperties"].(map[string]any); !ok {
-				continue
-			}
-		}
-		if err := v.check(p, object[name], path+"."+name); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func is(value any, name string) bool {
-	switch value := value.(type) {
-	case nil:
-		return name == "null"
-	case string:
-		return name == "string"
-	case bool:
-		return name == "boolean"
-	case float64:
-		return name == "number" || name == "integer" && value == math.Trunc(value)
-	case []any:
-		return name == "array"
-	default:
-		return name == "object" && reflect.TypeOf(value).Kind() == reflect.Map
-	}
+	return v.Validate(value)
 }
 
 // toJSON is a YAML value as an editor gives it to a JSON Schema.

@@ -1,66 +1,40 @@
 package limitfile
 
 import (
-	"bytes"
 	"encoding/json"
 	"maps"
 	"slices"
+	"testing"
+
+	"github.com/google/jsonschema-go/jsonschema"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
+// What this file describes is written to config/limits.schema.json, which sluice schema
+// prints. It is a test's, so that no program links the library, and next to the parser, whose
+// names and bounds it takes.
+//
 //go:generate go test -run ^TestSchemaIsCurrent$ -update .
 
-// Schema returns the JSON Schema (draft 2020-12) of the limit file, for editors
+// writeSchema returns the JSON Schema (draft 2020-12) of the limit file, for editors
 // and for checks that know JSON Schema only. It accepts every file that Parse
 // accepts. It refuses less: what it cannot see is whether a tier, an endpoint or an
 // operation class exists, how a number is written (0x10), aliases, tags and names
 // that are there twice, a default_share or a size with a unit that is too large, a
 // regular expression, an address or a day that is none, and what other files say.
-func Schema() []byte {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
-	if err := e.Encode(schemaFile()); err != nil {
-		panic(err) // it holds nothing that JSON cannot express
+func writeSchema(t *testing.T) []byte {
+	t.Helper()
+	data, err := json.MarshalIndent(schemaFile(), "", "  ")
+	if err != nil {
+		t.Fatal(err)
 	}
-	return b.Bytes()
+	return append(data, '\n')
 }
 
-// schema is the part of JSON Schema that a limit file needs, its keywords in the
-// order in which a person reads them.
-type schema struct {
-	Schema      string   `json:"$schema,omitempty"`
-	ID          string   `json:"$id,omitempty"`
-	Title       string   `json:"title,omitempty"`
-	Description string   `json:"description,omitempty"`
-	Ref         string   `json:"$ref,omitempty"`
-	Type        any      `json:"type,omitempty"` // a name or a list of them
-	Const       any      `json:"const,omitempty"`
-	Enum        []string `json:"enum,omitempty"`
-	Pattern     string   `json:"pattern,omitempty"`
-	MaxLength   int      `json:"maxLength,omitempty"` // in characters
-	Minimum     *int     `json:"minimum,omitempty"`
-	Maximum     *int     `json:"maximum,omitempty"`
-	Examples    []any    `json:"examples,omitempty"`
-	AnyOf       []schema `json:"anyOf,omitempty"`
-
-	Items    *schema `json:"items,omitempty"`
-	MinItems int     `json:"minItems,omitempty"`
-	MaxItems int     `json:"maxItems,omitempty"`
-
-	Required          []string          `json:"required,omitempty"`
-	DependentRequired map[string]any    `json:"dependentRequired,omitempty"`
-	MinProperties     int               `json:"minProperties,omitempty"`
-	MaxProperties     int               `json:"maxProperties,omitempty"`
-	PropertyNames     *schema           `json:"propertyNames,omitempty"`
-	Properties        map[string]schema `json:"properties,omitempty"`
-	PatternProperties map[string]schema `json:"patternProperties,omitempty"`
-	Additional        any               `json:"additionalProperties,omitempty"` // false or a schema
-
-	Defs map[string]schema `json:"$defs,omitempty"`
-}
+// schema is short for the library's type. One may be in one place only, so that all that is
+// used twice is a function.
+type schema = jsonschema.Schema
 
 // The patterns of what is text in a limit file. They mean the same in Go and in
 // ECMAScript, which JSON Schema uses.
@@ -78,37 +52,37 @@ const (
 
 // schemaFile describes the whole file. Its field names are those that parse.go
 // lists.
-func schemaFile() schema {
-	return schema{
+func schemaFile() *schema {
+	return &schema{
 		Schema:      "https://json-schema.org/draft/2020-12/schema",
 		ID:          "https://github.com/sluice-qos/sluice/config/limits.schema.json",
 		Title:       "Limit file of Sluice",
 		Description: "What each user of an HTTP service may do, summed over the whole cluster. What is not named is not limited.",
 		Type:        "object",
 		Required:    []string{"version", "default_tier", "tiers"},
-		Properties: map[string]schema{
-			"version":        {Title: "Version of this format", Description: "The only one is 1.", Const: 1},
+		Properties: map[string]*schema{
+			"version":        {Title: "Version of this format", Description: "The only one is 1.", Const: jsonschema.Ptr[any](1)},
 			"mode":           mode("Mode of the whole file", "Nothing below can make it stronger: with dry-run, nothing in this file is enforced."),
 			"default_tier":   tierRef("Default tier", "The tier of users whom the file does not name."),
 			"anonymous_tier": tierRef("Anonymous tier", "The tier of requests without a user's name, and of users who are known by their IP address. Without it they have the default tier."),
 			"unreadable":     tierRef("Unreadable tier", "The tier that all requests share whose credentials cannot be read, or who have more than one. Without it they have the default tier."),
 			"users_from": {
 				Title: "Further files of users", Description: "Files that have users only ({users: {alice: pro}}), named as seen from the folder of this one; in those whose names end with .txt each line is a name and a tier. * and ? stand for any characters of a name, and may match no file.",
-				AnyOf: []schema{
-					{Type: textOrNumber, Pattern: `^[\s\S]`, MaxLength: maxGlobBytes},
-					listOf(maxGlobs, schema{Type: textOrNumber, Pattern: `^[\s\S]`, MaxLength: maxGlobBytes}),
+				AnyOf: []*schema{
+					{Types: textOrNumber, Pattern: `^[\s\S]`, MaxLength: jsonschema.Ptr(maxGlobBytes)},
+					listOf(maxGlobs, &schema{Types: textOrNumber, Pattern: `^[\s\S]`, MaxLength: jsonschema.Ptr(maxGlobBytes)}),
 				},
 				Examples: []any{"users.d/*.yaml", []string{"staff.yaml", "users.d/*.yaml"}},
 			},
-			"endpoints": withWords(listOf(maxEndpoints, schema{Type: textOrNumber, Pattern: endpointPattern}), "Endpoints",
+			"endpoints": withWords(listOf(maxEndpoints, &schema{Types: textOrNumber, Pattern: endpointPattern}), "Endpoints",
 				"The names of the frontends that have limits of their own, in which users are counted apart.", []string{"uploads", "api"}),
 			"classes": schemaClasses(),
 			"queues":  schemaQueues(),
 			"exempt":  schemaExempt(),
 			"failed_auth": {
 				Title: "Failed authentication", Description: "At each HAProxy: how many answers 401 or 403 of the origin a client's address (IPv6: its /64) may cause before it is refused. HAProxy must be written (sluice haproxy) and reloaded to know it.",
-				Type: "object", MinProperties: 1, Additional: false,
-				Properties: map[string]schema{
+				Type: "object", MinProperties: jsonschema.Ptr(1), AdditionalProperties: nothing(),
+				Properties: map[string]*schema{
 					"per_address": {
 						Title: "Failures of an address", Description: "A number and a window, /s, /min or /hour; or unlimited.",
 						Type: "string", Pattern: failuresPattern, Examples: []any{"30/min", unlimited},
@@ -118,8 +92,8 @@ func schemaFile() schema {
 			},
 			"per_address": {
 				Title: "Limits of an address", Description: "What a client's address (IPv6: its /64) may do at each HAProxy, in addition to the limits of the users its requests belong to. HAProxy's configuration must be written (sluice haproxy) and reloaded when this changes.",
-				Type: "object", MinProperties: 1, Additional: false,
-				Properties: map[string]schema{
+				Type: "object", MinProperties: jsonschema.Ptr(1), AdditionalProperties: nothing(),
+				Properties: map[string]*schema{
 					"requests":   count("Requests of an address", "In each second of the clock, at each HAProxy: a whole number from 1, or unlimited.", limits.MaxPerSecond, 100),
 					"concurrent": count("Requests of an address in progress", "At the same time, at each HAProxy: a whole number from 1, or unlimited.", limits.MaxConcurrent, 20),
 				},
@@ -127,35 +101,35 @@ func schemaFile() schema {
 			},
 			"tiers": {
 				Title: "Tiers", Description: "Sets of limits, by name: 1 to 100 bytes without control characters, and no ~ or @ in front; but not exempt.",
-				Type: "object", MinProperties: 1, PropertyNames: &schema{Pattern: tierNamePattern}, Additional: ref("tier"),
+				Type: "object", MinProperties: jsonschema.Ptr(1), PropertyNames: &schema{Pattern: tierNamePattern}, AdditionalProperties: ref("tier"),
 				Examples: []any{json.RawMessage(`{"free":{"requests":{"GET":100,"*":200},"concurrent":10}}`)},
 			},
 			"users": {
 				Title: "Users", Description: "The users who have another tier than the default one, or limits of their own, by name. A * in a name stands for any run of characters; the exact name counts first, then the pattern with most literal characters, then the earlier one.",
-				Type: []string{"object", "null"}, PropertyNames: &schema{Pattern: `^[\s\S]`}, Additional: ref("user"),
+				Types: []string{"object", "null"}, PropertyNames: &schema{Pattern: `^[\s\S]`}, AdditionalProperties: ref("user"),
 				Examples: []any{json.RawMessage(`{"alice":"pro","team-*":"pro","bob":{"tier":"pro","concurrent":250}}`)},
 			},
 		},
-		Additional: false,
-		Defs:       schemaDefs(),
+		AdditionalProperties: nothing(),
+		Defs:                 schemaDefs(),
 	}
 }
 
-func schemaDefs() map[string]schema {
-	return map[string]schema{
+func schemaDefs() map[string]*schema {
+	return map[string]*schema{
 		"tier": {
 			Title: "Tier", Description: "The limits of each user of this tier. {} limits nothing.",
-			Type: "object", Properties: tierProperties(), Additional: false,
+			Type: "object", Properties: tierProperties(), AdditionalProperties: nothing(),
 		},
 		"user": {
 			Title: "User", Description: "The name of a tier, or a mapping that overrides some limits of one. An override replaces what it names and nothing else.",
-			AnyOf: []schema{
+			AnyOf: []*schema{
 				tierRef("Tier", "The user has the limits of this tier."),
 				{
-					Type: "object", Additional: false, DependentRequired: map[string]any{"then": []string{"until"}},
+					Type: "object", AdditionalProperties: nothing(), DependentRequired: map[string][]string{"then": {"until"}},
 					Properties: with(with(with(tierProperties(),
 						"tier", tierRef("Tier", "The tier whose limits are overridden; the default tier if it is left out.")),
-						"until", schema{
+						"until", &schema{
 							Title: "Until", Description: "From then on what is overridden here is void: a date, which begins at 00:00 UTC, or a time. The user has the limits of their tier then, or of the one that then names.",
 							Type: "string", Pattern: timePattern, Examples: []any{"2026-12-01", "2026-12-01T18:00:00Z"},
 						}),
@@ -165,22 +139,22 @@ func schemaDefs() map[string]schema {
 		},
 		"endpoint": {
 			Title: "Endpoint", Description: "The limits of each user at this endpoint, where users are counted apart from elsewhere. A field that is left out is as everywhere.",
-			Type: "object", Properties: limitProperties(), Additional: false,
+			Type: "object", Properties: limitProperties(), AdditionalProperties: nothing(),
 		},
 		"all_endpoints": {
 			Title: "All endpoints together", Description: "Limits on each user's requests at all endpoints and away from them, taken together, which count beside those at each. Only requests can be limited so.",
-			Type: "object", Properties: togetherProperties(), Additional: false,
+			Type: "object", Properties: togetherProperties(), AdditionalProperties: nothing(),
 		},
 		"match": {
 			Title: "Match", Description: "What a request looks like; everything that is given must hold.",
-			Type: "object", Properties: matchProperties(), Additional: false,
+			Type: "object", Properties: matchProperties(), AdditionalProperties: nothing(),
 		},
 		"rate": {
 			Title: "Request rate", Description: "Requests per second, or a mapping with a number for each window (and with burst and mode), over the whole cluster; or unlimited.",
-			AnyOf: []schema{
+			AnyOf: []*schema{
 				{Type: "integer", Minimum: number(1), Maximum: number(limits.MaxPerSecond)},
 				{Type: "string", Pattern: unlimitedPattern},
-				{Type: "object", Additional: false, Properties: rateProperties(), DependentRequired: map[string]any{"burst": []string{"second"}}, AnyOf: []schema{
+				{Type: "object", AdditionalProperties: nothing(), Properties: rateProperties(), DependentRequired: map[string][]string{"burst": {"second"}}, AnyOf: []*schema{
 					{Required: []string{"second"}}, {Required: []string{"minute"}}, {Required: []string{"hour"}},
 				}},
 			},
@@ -189,7 +163,7 @@ func schemaDefs() map[string]schema {
 		"concurrent": count("Requests in progress", "At the same time, over the whole cluster: a whole number from 1, or unlimited.", limits.MaxConcurrent, 10),
 		"size": {
 			Title: "Size", Description: "Bytes per second: a whole number with kB, MB, GB (powers of 1000), KiB, MiB, GiB, TiB (powers of 1024) or without a unit, at most 1TiB; or unlimited.",
-			AnyOf: []schema{
+			AnyOf: []*schema{
 				{Type: "integer", Minimum: number(1), Maximum: number(limits.MaxBandwidth)},
 				{Type: "string", Pattern: sizePattern},
 				{Type: "string", Pattern: unlimitedPattern},
@@ -200,16 +174,16 @@ func schemaDefs() map[string]schema {
 }
 
 // schemaClasses describes the operation classes.
-func schemaClasses() schema {
-	return schema{
+func schemaClasses() *schema {
+	return &schema{
 		Title: "Operation classes", Description: "Classes of requests that limits can name beside the methods, in the order in which they are matched: a request is of the first that it matches. s3 is a ready-made set for S3 services.",
-		AnyOf: []schema{
-			{Type: "string", Const: s3Preset},
+		AnyOf: []*schema{
+			{Type: "string", Const: jsonschema.Ptr[any](s3Preset)},
 			{
-				Type: "object", MinProperties: 1, MaxProperties: maxClasses, PropertyNames: &schema{Pattern: classPattern},
-				Additional: schema{AnyOf: []schema{
-					*ref("match"),
-					{Type: "array", Items: ref("match"), MinItems: 1, MaxItems: maxMatches},
+				Type: "object", MinProperties: jsonschema.Ptr(1), MaxProperties: jsonschema.Ptr(maxClasses), PropertyNames: &schema{Pattern: classPattern},
+				AdditionalProperties: &schema{AnyOf: []*schema{
+					ref("match"),
+					{Type: "array", Items: ref("match"), MinItems: jsonschema.Ptr(1), MaxItems: jsonschema.Ptr(maxMatches)},
 				}},
 			},
 		},
@@ -217,61 +191,61 @@ func schemaClasses() schema {
 	}
 }
 
-func matchProperties() map[string]schema {
-	texts := func(kind any, title, description, pattern string, example ...string) schema {
-		return withWords(listOf(maxMatchItems, schema{Type: kind, Pattern: pattern}), title, description, example)
+func matchProperties() map[string]*schema {
+	texts := func(kinds []string, title, description, pattern string, example ...string) *schema {
+		return withWords(listOf(maxMatchItems, &schema{Types: kinds, Pattern: pattern}), title, description, example)
 	}
-	return map[string]schema{
-		"methods":     texts("string", "Methods", "The method is one of these, in capital letters.", methodPattern, "GET", "HEAD"),
-		"path_prefix": {Title: "Beginning of the path", Description: "The path, as the client wrote it and without the query, begins with this.", Type: "string", Pattern: prefixPattern, MaxLength: maxPathBytes, Examples: []any{"/reports/"}},
-		"path_regex":  {Title: "Regular expression for the path", Description: "The path, as the client wrote it and without the query, matches this somewhere. It may have what RE2 and PCRE read the same way; only single characters and classes of them may be repeated.", Type: textOrNumber, Pattern: `^[\x20-\x7e]`, MaxLength: maxRegexBytes, Examples: []any{"^/[^/]+/?$"}},
+	return map[string]*schema{
+		"methods":     texts([]string{"string"}, "Methods", "The method is one of these, in capital letters.", methodPattern, "GET", "HEAD"),
+		"path_prefix": {Title: "Beginning of the path", Description: "The path, as the client wrote it and without the query, begins with this.", Type: "string", Pattern: prefixPattern, MaxLength: jsonschema.Ptr(maxPathBytes), Examples: []any{"/reports/"}},
+		"path_regex":  {Title: "Regular expression for the path", Description: "The path, as the client wrote it and without the query, matches this somewhere. It may have what RE2 and PCRE read the same way; only single characters and classes of them may be repeated.", Types: textOrNumber, Pattern: `^[\x20-\x7e]`, MaxLength: jsonschema.Ptr(maxRegexBytes), Examples: []any{"^/[^/]+/?$"}},
 		"query":       texts(textOrNumber, "Keys of the query", "All of these are there, with any value or none.", queryPattern, "list-type"),
 		"no_query":    texts(textOrNumber, "No keys of the query", "None of these is there.", queryPattern, "acl", "policy"),
 		"headers": {
 			Title: "Headers", Description: `All of these are there, with this value, or any if it is "".`,
-			Type: "object", MinProperties: 1, MaxProperties: maxMatchItems, PropertyNames: &schema{Pattern: headerPattern},
-			Additional: schema{Type: []string{"string", "number", "boolean"}, Pattern: valuePattern, MaxLength: maxValueBytes},
-			Examples:   []any{json.RawMessage(`{"X-Kind":"report","X-Trace":""}`)},
+			Type: "object", MinProperties: jsonschema.Ptr(1), MaxProperties: jsonschema.Ptr(maxMatchItems), PropertyNames: &schema{Pattern: headerPattern},
+			AdditionalProperties: &schema{Types: []string{"string", "number", "boolean"}, Pattern: valuePattern, MaxLength: jsonschema.Ptr(maxValueBytes)},
+			Examples:             []any{json.RawMessage(`{"X-Kind":"report","X-Trace":""}`)},
 		},
 	}
 }
 
 // schemaExempt describes who is not limited.
-func schemaExempt() schema {
-	texts := func(kind any, title, description, pattern string, most int, example ...string) schema {
-		return withWords(listOf(most, schema{Type: kind, Pattern: pattern}), title, description, example)
+func schemaExempt() *schema {
+	texts := func(kinds []string, title, description, pattern string, most int, example ...string) *schema {
+		return withWords(listOf(most, &schema{Types: kinds, Pattern: pattern}), title, description, example)
 	}
-	return schema{
+	return &schema{
 		Title: "Exempt", Description: "Who is not limited at all, though still measured.",
-		Type: "object", Additional: false,
-		Properties: map[string]schema{
+		Type: "object", AdditionalProperties: nothing(),
+		Properties: map[string]*schema{
 			"users":     texts(textOrNumber, "Exempt users", "Names, and patterns with *.", `^[\s\S]`, maxExempt, "probe", "mon-*"),
-			"addresses": texts("string", "Exempt addresses", "Of clients: IP addresses, and networks in CIDR form.", `^[0-9a-fA-F.:]+(/[0-9]{1,3})?$`, maxExempt, "10.0.0.0/8", "2001:db8::/32"),
-			"paths":     texts("string", "Exempt paths", "Paths without the query, or beginnings of paths with * behind them.", pathsPattern, maxPaths, "/healthz", "/static/*"),
+			"addresses": texts([]string{"string"}, "Exempt addresses", "Of clients: IP addresses, and networks in CIDR form.", `^[0-9a-fA-F.:]+(/[0-9]{1,3})?$`, maxExempt, "10.0.0.0/8", "2001:db8::/32"),
+			"paths":     texts([]string{"string"}, "Exempt paths", "Paths without the query, or beginnings of paths with * behind them.", pathsPattern, maxPaths, "/healthz", "/static/*"),
 		},
 		Examples: []any{json.RawMessage(`{"users":["probe"],"addresses":["10.0.0.0/8"],"paths":["/healthz"]}`)},
 	}
 }
 
 // schemaQueues describes the workers of the services' queues.
-func schemaQueues() schema {
-	workers := func(title, description string) schema {
-		return schema{Title: title, Description: description + " 0 if nobody works this queue here.", Type: "integer", Minimum: number(0), Maximum: number(limits.MaxWorkers), Examples: []any{3}}
+func schemaQueues() *schema {
+	workers := func(title, description string) *schema {
+		return &schema{Title: title, Description: description + " 0 if nobody works this queue here.", Type: "integer", Minimum: number(0), Maximum: number(limits.MaxWorkers), Examples: []any{3}}
 	}
-	return schema{
+	return &schema{
 		Title: "Queues of background jobs", Description: "How many workers a process has for each of a service's three queues: NAME_priority, NAME_default and NAME_scheduled. A name is of a-z and 0-9, with single _ or - between them. Environment variables such as ANALYSIS_QUEUE_PRIORITY_WORKERS come before this.",
-		Type: "object", MinProperties: 1, MaxProperties: maxServices, PropertyNames: serviceNames(),
-		Additional: schema{AnyOf: []schema{
-			{Type: "object", Additional: false, Required: workersFields, Properties: map[string]schema{
+		Type: "object", MinProperties: jsonschema.Ptr(1), MaxProperties: jsonschema.Ptr(maxServices), PropertyNames: serviceNames(),
+		AdditionalProperties: &schema{AnyOf: []*schema{
+			{Type: "object", AdditionalProperties: nothing(), Required: workersFields, Properties: map[string]*schema{
 				"priority":  workers("Priority", "For jobs of tiers that pay."),
 				"default":   workers("Default", "For jobs of all other users."),
 				"scheduled": workers("Scheduled", "For jobs that a scheduler starts, of any user."),
 			}},
-			{Type: "array", Items: &schema{Type: "integer", Minimum: number(0), Maximum: number(limits.MaxWorkers)}, MinItems: len(workersFields), MaxItems: len(workersFields)},
+			{Type: "array", Items: &schema{Type: "integer", Minimum: number(0), Maximum: number(limits.MaxWorkers)}, MinItems: jsonschema.Ptr(len(workersFields)), MaxItems: jsonschema.Ptr(len(workersFields))},
 			{
 				Description: "{3, 2, 1}, which YAML reads as names without values; [3, 2, 1] is better.",
-				Type:        "object", Additional: false, MinProperties: len(workersFields), MaxProperties: len(workersFields),
-				PatternProperties: map[string]schema{workersPattern: {Type: "null"}},
+				Type:        "object", AdditionalProperties: nothing(), MinProperties: jsonschema.Ptr(len(workersFields)), MaxProperties: jsonschema.Ptr(len(workersFields)),
+				PatternProperties: map[string]*schema{workersPattern: {Type: "null"}},
 			},
 		}},
 		Examples: []any{json.RawMessage(`{"analysis":{"priority":5,"default":3,"scheduled":2},"specview":[3,2,1]}`)},
@@ -279,76 +253,78 @@ func schemaQueues() schema {
 }
 
 // schemaJobs describes the limits of a tier's or a user's background jobs.
-func schemaJobs() schema {
+func schemaJobs() *schema {
 	total := count("Total", "Of a user's jobs, so many run at a time, over all queues: a whole number from 1, or unlimited. If nothing is said: 1 in tiers named free, 3 in pro and pro_plus, 5 in enterprise, in others as in the default tier.", limits.MaxJobs, 3)
-	return schema{
+	return &schema{
 		Title: "Background jobs", Description: "How many of a user's jobs run at a time: a whole number from 1, a mapping, or unlimited. More wait, and never fail.",
-		AnyOf: append(slices.Clip(total.AnyOf), schema{Type: "object", Additional: false, Properties: map[string]schema{
+		AnyOf: append(total.CloneSchemas().AnyOf, &schema{Type: "object", AdditionalProperties: nothing(), Properties: map[string]*schema{
 			"total": total,
 			"queues": {
 				Title: "Jobs in the queues of services", Description: "Of the total, so many run at a time in the queues of a service. Of one that is not named, as many as the total. unlimited lifts them all.",
-				AnyOf: []schema{
-					{Type: "object", MaxProperties: maxServices, PropertyNames: serviceNames(), Additional: schema{AnyOf: total.AnyOf}},
+				AnyOf: []*schema{
+					{Type: "object", MaxProperties: jsonschema.Ptr(maxServices), PropertyNames: serviceNames(), AdditionalProperties: &schema{AnyOf: total.CloneSchemas().AnyOf}},
 					{Type: "string", Pattern: unlimitedPattern},
 				},
 				Examples: []any{json.RawMessage(`{"analysis":1}`), unlimited},
 			},
 			"class": {
 				Title: "Class of the queues", Description: "Which queues the jobs go to. If nothing is said: priority in tiers named pro, pro_plus and enterprise, else default.",
-				Type: "string", Enum: jobsClasses, Examples: []any{limits.PriorityQueues},
+				Type: "string", Enum: anything(jobsClasses), Examples: []any{limits.PriorityQueues},
 			},
 		}}),
 		Examples: []any{3, json.RawMessage(`{"total":3,"queues":{"analysis":1},"class":"priority"}`), unlimited},
 	}
 }
 
-func serviceNames() *schema { return &schema{Pattern: servicePattern, MaxLength: maxService} }
+func serviceNames() *schema {
+	return &schema{Pattern: servicePattern, MaxLength: jsonschema.Ptr(maxService)}
+}
 
 // tierProperties are the fields that tiers and users share.
-func tierProperties() map[string]schema {
+func tierProperties() map[string]*schema {
 	return with(with(with(limitProperties(),
 		"jobs", schemaJobs()),
-		"endpoints", schema{
+		"endpoints", &schema{
 			Title: "Limits at endpoints", Description: `What differs at the endpoints that the file declares; under "*", limits on the requests at all of them and away from them, taken together.`,
-			Type: "object", Properties: map[string]schema{limits.All: *ref("all_endpoints")},
-			PatternProperties: map[string]schema{endpointPattern: *ref("endpoint")}, Additional: false,
+			Type: "object", Properties: map[string]*schema{limits.All: ref("all_endpoints")},
+			PatternProperties: map[string]*schema{endpointPattern: ref("endpoint")}, AdditionalProperties: nothing(),
 			Examples: []any{json.RawMessage(`{"uploads":{"concurrent":2}}`), json.RawMessage(`{"*":{"requests":{"GET":100}}}`)},
 		}),
-		"comment", schema{
+		"comment", &schema{
 			Title: "Comment", Description: "For people; explain shows it.",
-			Type: []string{"string", "number", "boolean"}, MaxLength: maxComment, Examples: []any{"launch week"},
+			Types: []string{"string", "number", "boolean"}, MaxLength: jsonschema.Ptr(maxComment), Examples: []any{"launch week"},
 		})
 }
 
 // limitProperties are the fields that tiers, users and endpoints share.
-func limitProperties() map[string]schema {
-	rates := map[string]schema{}
+func limitProperties() map[string]*schema {
+	rates := map[string]*schema{}
 	for _, class := range classes {
-		rates[class] = *ref("rate")
+		rates[class] = ref("rate")
 	}
-	return map[string]schema{
+	return map[string]*schema{
 		"mode": mode("Mode of these limits", "Of each limit the weakest counts: of the file, of this, and its own. A user's replaces that of the tier."),
 		"requests": {
 			Title:       "Request rates",
 			Description: `Requests by class; "*" is all classes together, OTHER every method without a class of its own, other names are operation classes. A request counts against its method, its operation class and "*". unlimited lifts them all.`,
-			AnyOf: []schema{
-				{Type: "object", Properties: rates, PatternProperties: map[string]schema{classPattern: *ref("rate")}, Additional: false},
+			AnyOf: []*schema{
+				{Type: "object", Properties: rates, PatternProperties: map[string]*schema{classPattern: ref("rate")}, AdditionalProperties: nothing()},
 				{Type: "string", Pattern: unlimitedPattern},
 			},
 			Examples: []any{json.RawMessage(`{"GET":100,"LIST":{"minute":30},"*":200}`), unlimited},
 		},
 		"concurrent": {
 			Title: "Requests in progress", Description: "At the same time, over the whole cluster: a whole number from 1, one with a mode, or unlimited.",
-			AnyOf: []schema{
-				*ref("concurrent"),
-				{Type: "object", Additional: false, Required: []string{"limit"}, Properties: concurrentProperties()},
+			AnyOf: []*schema{
+				ref("concurrent"),
+				{Type: "object", AdditionalProperties: nothing(), Required: []string{"limit"}, Properties: concurrentProperties()},
 			},
 			Examples: []any{10, json.RawMessage(`{"limit":10,"mode":"dry-run"}`), unlimited},
 		},
 		"bandwidth": {
 			Title: "Bandwidth", Description: "Bytes per second, over the whole cluster. unlimited lifts both directions.",
-			AnyOf: []schema{
-				{Type: "object", Additional: false, Properties: map[string]schema{
+			AnyOf: []*schema{
+				{Type: "object", AdditionalProperties: nothing(), Properties: map[string]*schema{
 					"down":          described("Down", "Response bodies, from the cluster to the user."),
 					"up":            described("Up", "Request bodies, from the user to the cluster."),
 					"default_share": described("Default share", "What one instance of several gives the user before the cluster has divided the limit; at most each limit. Without it, or unlimited: an even part."),
@@ -360,8 +336,8 @@ func limitProperties() map[string]schema {
 		},
 		"over_limit": {
 			Title: "Over the limit", Description: "What becomes of a request over a limit.",
-			Type: "object", Additional: false,
-			Properties: map[string]schema{"concurrent": {
+			Type: "object", AdditionalProperties: nothing(),
+			Properties: map[string]*schema{"concurrent": {
 				Title:       "Over the limit of requests in progress",
 				Description: "refuse at once, or wait for room: for 1ms to 30s, in whole milliseconds.",
 				Type:        "string", Pattern: waitPattern, Examples: []any{"refuse", "wait 2s", "wait 250ms"},
@@ -375,14 +351,14 @@ func limitProperties() map[string]schema {
 }
 
 // togetherProperties are the fields of limits over all endpoints together.
-func togetherProperties() map[string]schema {
+func togetherProperties() map[string]*schema {
 	properties := limitProperties()
-	maps.DeleteFunc(properties, func(name string, _ schema) bool { return !slices.Contains(togetherFields, name) })
+	maps.DeleteFunc(properties, func(name string, _ *schema) bool { return !slices.Contains(togetherFields, name) })
 	return properties
 }
 
-func rateProperties() map[string]schema {
-	return map[string]schema{
+func rateProperties() map[string]*schema {
+	return map[string]*schema{
 		"second": count("Each second", "Requests in each second of the clock: a whole number from 1, or unlimited.", limits.MaxPerSecond, 50),
 		"burst":  {Title: "Burst", Description: "How many requests more a second may have, from what the user left unused in the seconds before; it needs a limit for each second.", Type: "integer", Minimum: number(1), Maximum: number(limits.MaxBurst), Examples: []any{100}},
 		"minute": count("Each minute", "Requests in each minute of the clock: a whole number from 1, or unlimited.", limits.MaxPerSecond, 1000),
@@ -391,24 +367,24 @@ func rateProperties() map[string]schema {
 	}
 }
 
-func concurrentProperties() map[string]schema {
-	return map[string]schema{
+func concurrentProperties() map[string]*schema {
+	return map[string]*schema{
 		"limit": {Title: "Limit", Description: "Requests in progress at the same time.", Ref: "#/$defs/concurrent"},
 		"mode":  mode("Mode of this limit", "Of requests in progress."),
 	}
 }
 
-func mode(title, description string) schema {
-	return schema{
+func mode(title, description string) *schema {
+	return &schema{
 		Title: title, Description: description + " enforce refuses what is over the limit (if nothing is said), dry-run counts it and changes no answer, off is as if nothing were limited.",
-		Type: "string", Enum: modeNames,
+		Type: "string", Enum: anything(modeNames),
 	}
 }
 
-func count(title, description string, most, example int) schema {
-	return schema{
+func count(title, description string, most, example int) *schema {
+	return &schema{
 		Title: title, Description: description,
-		AnyOf: []schema{
+		AnyOf: []*schema{
 			{Type: "integer", Minimum: number(1), Maximum: number(most)},
 			{Type: "string", Pattern: unlimitedPattern},
 		},
@@ -420,31 +396,41 @@ func count(title, description string, most, example int) schema {
 var textOrNumber = []string{"string", "number"}
 
 // tierRef describes the name of a tier.
-func tierRef(title, description string) schema {
-	return schema{Title: title, Description: description, Type: textOrNumber, Examples: []any{"free"}}
+func tierRef(title, description string) *schema {
+	return &schema{Title: title, Description: description, Types: textOrNumber, Examples: []any{"free"}}
 }
 
-func described(title, description string) schema {
-	s := *ref("size")
+func described(title, description string) *schema {
+	s := ref("size")
 	s.Title, s.Description = title, description
 	return s
 }
 
 // listOf describes a list of 1 to so many items.
-func listOf(most int, items schema) schema {
-	return schema{Type: "array", Items: &items, MinItems: 1, MaxItems: most}
+func listOf(most int, items *schema) *schema {
+	return &schema{Type: "array", Items: items, MinItems: jsonschema.Ptr(1), MaxItems: jsonschema.Ptr(most)}
 }
 
-func withWords(s schema, title, description string, example any) schema {
+func withWords(s *schema, title, description string, example any) *schema {
 	s.Title, s.Description, s.Examples = title, description, []any{example}
 	return s
 }
 
 func ref(def string) *schema { return &schema{Ref: "#/$defs/" + def} }
 
-func number(n int) *int { return &n }
+func number(n int) *float64 { return jsonschema.Ptr(float64(n)) }
 
-func with(fields map[string]schema, name string, s schema) map[string]schema {
+// nothing accepts no value.
+func nothing() *schema { return &schema{Not: &schema{}} }
+
+func anything(texts []string) (all []any) {
+	for _, text := range texts {
+		all = append(all, text)
+	}
+	return all
+}
+
+func with(fields map[string]*schema, name string, s *schema) map[string]*schema {
 	fields[name] = s
 	return fields
 }
