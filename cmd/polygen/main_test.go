@@ -228,7 +228,7 @@ func TestAnswersQuestions(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if _, err := b.Take(t.Context(), "edge-1", []ratelimit.Ask{{Key: ratelimit.Key{Class: "GET", User: user}, Second: r.Now.Unix(), Limit: 10, Debt: 12}}); err != nil {
+			if _, err := b.Take(t.Context(), "edge-1", []ratelimit.Ask{{Key: ratelimit.Key{Class: "GET", User: user}, WindowStart: r.Now.Unix(), Limit: 10, Debt: 12}}); err != nil {
 				return err
 			}
 			var u api.User

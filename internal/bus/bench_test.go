@@ -24,7 +24,7 @@ func BenchmarkTake(b *testing.B) {
 		asks := make([]ratelimit.Ask, n)
 		for i := range asks {
 			user := fmt.Sprintf("user-%d", (batch*n+i)%1000)
-			asks[i] = ratelimit.Ask{Key: ratelimit.Key{Class: "GET", User: user}, Seq: uint64(batch), Second: int64(1760000000 + batch/10000),
+			asks[i] = ratelimit.Ask{Key: ratelimit.Key{Class: "GET", User: user}, Seq: uint64(batch), WindowStart: int64(1760000000 + batch/10000),
 				Limit: 1 << 30, Need: 1, Ahead: 2, Instances: 4}
 		}
 		// Batches of one instance are in order, as an agent's are.

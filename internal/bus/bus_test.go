@@ -118,8 +118,8 @@ func TestAStoppedRedisCountsOnce(t *testing.T) {
 	key := ratelimit.Key{Class: "GET", User: "alice"}
 	report := func(batch uint64, debt, back int) error {
 		_, err := b.Take(ctx, "a", []ratelimit.Ask{
-			{Key: key, Seq: batch, Second: 17, Limit: 1000, Debt: debt, Back: back},
-			{Key: key, Seq: batch, Second: time.Now().Unix(), Limit: 1000, Burst: 1000, Debt: debt, Back: back},
+			{Key: key, Seq: batch, WindowStart: 17, Limit: 1000, Debt: debt, Back: back},
+			{Key: key, Seq: batch, WindowStart: time.Now().Unix(), Limit: 1000, Burst: 1000, Debt: debt, Back: back},
 		})
 		return err
 	}
@@ -152,7 +152,7 @@ func TestSubscribeComesBackAfterRedis(t *testing.T) {
 	b := s.open(t, bus.Options{})
 	ear := listen(t, b, bus.UsageChannel, bus.PoliciesChannel)
 	take := func() error {
-		_, err := b.Take(context.Background(), "a", []ratelimit.Ask{{Key: ratelimit.Key{Class: "GET"}, Second: 17, Limit: 5, Need: 1}})
+		_, err := b.Take(context.Background(), "a", []ratelimit.Ask{{Key: ratelimit.Key{Class: "GET"}, WindowStart: 17, Limit: 5, Need: 1}})
 		return err
 	}
 	if err := take(); err != nil {
@@ -188,7 +188,7 @@ func TestALostAnswerIsNotAskedForAgain(t *testing.T) {
 			proxy.to.Store(&s.addr)
 			b := s.openAt(t, proxy.listener.Addr().String())
 			ctx := context.Background()
-			asks := []ratelimit.Ask{{Key: ratelimit.Key{Class: "GET", User: "alice"}, Second: 17, Limit: 9, Debt: 1}}
+			asks := []ratelimit.Ask{{Key: ratelimit.Key{Class: "GET", User: "alice"}, WindowStart: 17, Limit: 9, Debt: 1}}
 			if _, err := b.Take(ctx, "a", asks); err != nil { // connects
 				t.Fatal(err)
 			}

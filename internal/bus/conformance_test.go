@@ -107,7 +107,7 @@ func takeIsRatelimitTake(t *testing.T, s *server) {
 		for _, asks := range calls {
 			var want []ratelimit.Grant
 			for _, a := range asks {
-				p := pool{a.Key, a.Second}
+				p := pool{a.Key, a.WindowStart}
 				total, ok := totals[p]
 				if !ok {
 					total = a.Reserve
@@ -156,7 +156,7 @@ func takeIsRatelimitTake(t *testing.T, s *server) {
 
 		// A probe reads and changes nothing, so it is not published.
 		for p, total := range totals {
-			taken, err := b.Take(context.Background(), "probe", []ratelimit.Ask{{Key: p.key, Second: p.second}})
+			taken, err := b.Take(context.Background(), "probe", []ratelimit.Ask{{Key: p.key, WindowStart: p.second}})
 			if want := (ratelimit.Grant{Total: total}); err != nil || taken.Grants[0] != want {
 				rt.Fatalf("Take(probe of %+v) = %+v, %v, want %+v", p, taken.Grants, err, want)
 			}
@@ -186,7 +186,7 @@ var (
 				User:   user.Draw(t, "user"),
 				Window: window.Draw(t, "window"),
 			},
-			Second:    1760000000 + rapid.Int64Range(0, 2).Draw(t, "second"),
+			WindowStart:    1760000000 + rapid.Int64Range(0, 2).Draw(t, "second"),
 			Limit:     rapid.OneOf(rapid.IntRange(1, 30), rapid.IntRange(0, 1<<52)).Draw(t, "limit"),
 			Debt:      count.Draw(t, "debt"),
 			Back:      count.Draw(t, "back"),
@@ -232,7 +232,7 @@ func takeIsAccountTake(t *testing.T, s *server) {
 			asks := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) ratelimit.Ask {
 				return ratelimit.Ask{
 					Key:    ratelimit.Key{Class: rapid.SampledFrom([]string{"GET", "GET", "*"}).Draw(t, "class"), User: name.Draw(t, "user")},
-					Second: start.Unix() + rapid.OneOf(rapid.Int64Range(-2, 2), rapid.Int64Range(-2000, 2000)).Draw(t, "second"),
+					WindowStart: start.Unix() + rapid.OneOf(rapid.Int64Range(-2, 2), rapid.Int64Range(-2000, 2000)).Draw(t, "second"),
 					Limit:  large.Draw(t, "limit"), Burst: max(1, large.Draw(t, "burst")),
 					Debt: small.Draw(t, "debt"), Back: small.Draw(t, "back"), Need: small.Draw(t, "need"), Ahead: small.Draw(t, "ahead"),
 					Instances: rapid.IntRange(0, 20).Draw(t, "instances"),
@@ -244,13 +244,13 @@ func takeIsAccountTake(t *testing.T, s *server) {
 			}
 			var want []ratelimit.Grant
 			for _, a := range asks {
-				_, was := accounts[a.Key].Take(taken.Now, ratelimit.Ask{Second: a.Second, Limit: a.Limit, Burst: a.Burst})
+				_, was := accounts[a.Key].Take(taken.Now, ratelimit.Ask{WindowStart: a.WindowStart, Limit: a.Limit, Burst: a.Burst})
 				after, g := accounts[a.Key].Take(taken.Now, a)
 				accounts[a.Key] = after
 				want = append(want, g)
-				p := fmt.Sprint(a.Second, a.Key)
+				p := fmt.Sprint(a.WindowStart, a.Key)
 				asked[p] = true
-				if away := a.Second - after.Second; away < -1 || away > 1 {
+				if away := a.WindowStart - after.Second; away < -1 || away > 1 {
 					continue // the account does not know the second, perhaps not any more: nothing is told
 				}
 				if _, changed := totals[p]; changed || g.Total != was.Total {
@@ -298,7 +298,7 @@ func accountsRoll(t *testing.T, s *server) {
 	b := s.open(t, bus.Options{})
 	var want ratelimit.Account
 	for first := int64(0); ; {
-		a := ratelimit.Ask{Key: ratelimit.Key{Class: "GET", User: "alice"}, Second: first, Limit: 2, Burst: 3, Need: 1}
+		a := ratelimit.Ask{Key: ratelimit.Key{Class: "GET", User: "alice"}, WindowStart: first, Limit: 2, Burst: 3, Need: 1}
 		taken, err := b.Take(context.Background(), "a", []ratelimit.Ask{a})
 		if err != nil {
 			t.Fatal(err)
@@ -330,7 +330,7 @@ func accountsExpire(t *testing.T, s *server) {
 		{"a debt is more than that", ratelimit.Ask{Limit: 10, Burst: 50, Debt: 1000}, 16},
 		{"a year's worth", ratelimit.Ask{Limit: 1, Burst: 31_536_000, Need: 31_536_000}, 86400},
 		{"a limit of nothing", ratelimit.Ask{Burst: 50, Need: 10}, 12},
-		{"a report that is too late", ratelimit.Ask{Limit: 10, Burst: 50, Second: 17, Debt: 50}, 14}, // of the credit of the second before
+		{"a report that is too late", ratelimit.Ask{Limit: 10, Burst: 50, WindowStart: 17, Debt: 50}, 14}, // of the credit of the second before
 	} {
 		proctest.Eventually(t, tt.name, func() error { // at the second time, if much of a second went by
 			s.do(t, "FLUSHALL")
@@ -340,8 +340,8 @@ func accountsExpire(t *testing.T, s *server) {
 			if err != nil {
 				return err
 			}
-			if ask.Second == 0 {
-				ask.Second = now.Unix()
+			if ask.WindowStart == 0 {
+				ask.WindowStart = now.Unix()
 			}
 			if _, err := b.Take(context.Background(), "a", []ratelimit.Ask{ask}); err != nil {
 				return err
@@ -365,10 +365,10 @@ func windows(t *testing.T, s *server) {
 	}
 	hour := now.Truncate(time.Hour).Unix()
 	asks := []ratelimit.Ask{
-		{Key: ratelimit.Key{Class: "GET", User: "alice"}, Second: hour, Limit: 10, Need: 1},
-		{Key: ratelimit.Key{Class: "GET", User: "alice", Window: rates.Minute}, Second: hour, Limit: 10, Need: 2},
-		{Key: ratelimit.Key{Class: "GET", User: "alice", Window: rates.Hour}, Second: hour, Limit: 10, Need: 3},
-		{Key: ratelimit.Key{Class: "PUT", User: "alice"}, Second: now.Unix(), Limit: 10, Burst: 10, Need: 4},
+		{Key: ratelimit.Key{Class: "GET", User: "alice"}, WindowStart: hour, Limit: 10, Need: 1},
+		{Key: ratelimit.Key{Class: "GET", User: "alice", Window: rates.Minute}, WindowStart: hour, Limit: 10, Need: 2},
+		{Key: ratelimit.Key{Class: "GET", User: "alice", Window: rates.Hour}, WindowStart: hour, Limit: 10, Need: 3},
+		{Key: ratelimit.Key{Class: "PUT", User: "alice"}, WindowStart: now.Unix(), Limit: 10, Burst: 10, Need: 4},
 	}
 	taken, err := b.Take(context.Background(), "a", asks)
 	if err != nil {
@@ -395,7 +395,7 @@ func windows(t *testing.T, s *server) {
 	for len(told) < len(asks) {
 		for _, e := range ear.next(t).(bus.Usage).Entries {
 			told[e.Key] = e.Total
-			if want := asks[e.Total-1]; e.Key != want.Key || e.Second != want.Second {
+			if want := asks[e.Total-1]; e.Key != want.Key || e.Second != want.WindowStart {
 				t.Errorf("usage = %+v, want that of %+v", e, want)
 			}
 		}
@@ -404,7 +404,7 @@ func windows(t *testing.T, s *server) {
 
 func takeRefuses(t *testing.T, s *server) {
 	b := s.open(t, bus.Options{})
-	good := ratelimit.Ask{Key: ratelimit.Key{Class: "GET", User: "alice"}, Second: 17, Limit: 10, Debt: 1}
+	good := ratelimit.Ask{Key: ratelimit.Key{Class: "GET", User: "alice"}, WindowStart: 17, Limit: 10, Debt: 1}
 	tests := []struct {
 		name string
 		ask  ratelimit.Ask
@@ -468,9 +468,9 @@ func takeCountsOnce(t *testing.T, s *server) {
 			for _, a := range asks {
 				again := a.Seq <= heard[from]
 				if again {
-					a = a.Heard()
+					a = a.Repeated()
 				}
-				p := pool{a.Key, a.Second}
+				p := pool{a.Key, a.WindowStart}
 				total, ok := totals[p]
 				if !ok {
 					total = a.Reserve
@@ -502,7 +502,7 @@ func takeCountsOnce(t *testing.T, s *server) {
 		}
 		var asks []ratelimit.Ask
 		for i := range 1000 {
-			a := ratelimit.Ask{Key: ratelimit.Key{Class: "GET", User: fmt.Sprint(i)}, Seq: 7, Second: now.Unix(), Limit: 100, Debt: 5, Back: 1}
+			a := ratelimit.Ask{Key: ratelimit.Key{Class: "GET", User: fmt.Sprint(i)}, Seq: 7, WindowStart: now.Unix(), Limit: 100, Debt: 5, Back: 1}
 			if i%3 == 0 {
 				a.Burst = 50
 			}
@@ -536,7 +536,7 @@ func takeDivides(t *testing.T, s *server) {
 	ear := listen(t, b, bus.UsageChannel)
 	var asks []ratelimit.Ask
 	for i := range 1000 {
-		asks = append(asks, ratelimit.Ask{Key: ratelimit.Key{Class: "GET", User: fmt.Sprint(i % 300)}, Second: 17, Limit: 3, Need: 1})
+		asks = append(asks, ratelimit.Ask{Key: ratelimit.Key{Class: "GET", User: fmt.Sprint(i % 300)}, WindowStart: 17, Limit: 3, Need: 1})
 	}
 	taken, err := b.Take(context.Background(), "a", asks)
 	if err != nil {
@@ -581,7 +581,7 @@ func scriptsForgotten(t *testing.T, s *server) {
 		{"Take", func() error {
 			var asks []ratelimit.Ask
 			for i := range 20 {
-				asks = append(asks, ratelimit.Ask{Key: ratelimit.Key{Class: "GET", User: fmt.Sprint(i)}, Second: 17, Limit: 9, Debt: 1})
+				asks = append(asks, ratelimit.Ask{Key: ratelimit.Key{Class: "GET", User: fmt.Sprint(i)}, WindowStart: 17, Limit: 9, Debt: 1})
 			}
 			taken, err := b.Take(ctx, "a", asks)
 			for i, g := range taken.Grants {
@@ -1064,14 +1064,14 @@ func everyKeyExpires(t *testing.T, s *server) {
 		var asks []ratelimit.Ask
 		for i := range 20 {
 			key := ratelimit.Key{Class: "GET", User: fmt.Sprint(i)}
-			asks = append(asks, ratelimit.Ask{Key: key, Seq: uint64(batch + 1), Second: int64(17 + i%2), Limit: 9, Need: 1})
+			asks = append(asks, ratelimit.Ask{Key: key, Seq: uint64(batch + 1), WindowStart: int64(17 + i%2), Limit: 9, Need: 1})
 		}
 		for _, w := range []rates.Window{rates.Minute, rates.Hour} {
 			key := ratelimit.Key{Class: "GET", User: "u", Window: w}
 			ahead := 4_000_000_000 + w.Seconds() // much later than any agent asks
-			asks = append(asks, ratelimit.Ask{Key: key, Seq: uint64(batch + 1), Second: ahead - ahead%w.Seconds(), Limit: 9, Need: 1})
+			asks = append(asks, ratelimit.Ask{Key: key, Seq: uint64(batch + 1), WindowStart: ahead - ahead%w.Seconds(), Limit: 9, Need: 1})
 		}
-		asks = append(asks, ratelimit.Ask{Key: ratelimit.Key{Class: "GET", User: "u"}, Seq: uint64(batch + 1), Second: time.Now().Unix(), Limit: 9, Burst: 9, Need: 1})
+		asks = append(asks, ratelimit.Ask{Key: ratelimit.Key{Class: "GET", User: "u"}, Seq: uint64(batch + 1), WindowStart: time.Now().Unix(), Limit: 9, Burst: 9, Need: 1})
 		if _, err := b.Take(ctx, "a", asks); err != nil {
 			t.Fatal(err)
 		}

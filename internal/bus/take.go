@@ -155,7 +155,7 @@ func (b *Bus) divide(asks []ratelimit.Ask) []*batch {
 		if kind.burst {
 			current.add(hashName{}, i)
 		} else {
-			current.add(hashName{second: a.Second, window: a.Key.Window, part: partOf(a.Key.User, a.Key.Window)}, i)
+			current.add(hashName{second: a.WindowStart, window: a.Key.Window, part: partOf(a.Key.User, a.Key.Window)}, i)
 		}
 	}
 	return batches
@@ -193,8 +193,8 @@ func (c *batch) burstCall(instance string, asks []ratelimit.Ask) call {
 		a := &asks[ask]
 		field := fieldOf(a.Key)
 		keys = append(keys, burstKey(c.shard, field))
-		usage := appendText(append(strconv.AppendInt(nil, a.Second, 10), " 1 "...), field)
-		args = append(args, a.Second, usage, a.Debt, a.Back, a.Need, a.Ahead,
+		usage := appendText(append(strconv.AppendInt(nil, a.WindowStart, 10), " 1 "...), field)
+		args = append(args, a.WindowStart, usage, a.Debt, a.Back, a.Need, a.Ahead,
 			min(a.Limit, maxLimit), min(a.Burst, maxLimit), max(1, a.Instances))
 	}
 	return call{script: burstScript, keys: c.withLast(keys), args: args}

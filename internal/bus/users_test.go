@@ -47,11 +47,11 @@ func TestUsersMayDoTheirPart(t *testing.T) {
 					"Instances": func() error { _, err := polygen.Instances(ctx); return err },
 					"Time":      func() error { _, err := agent.Time(ctx); return err },
 					"Take": func() error {
-						asks := []ratelimit.Ask{{Key: key, Second: 17, Limit: 9, Need: 1}, {Key: key, Second: time.Now().Unix(), Limit: 9, Burst: 9, Need: 1}}
+						asks := []ratelimit.Ask{{Key: key, WindowStart: 17, Limit: 9, Need: 1}, {Key: key, WindowStart: time.Now().Unix(), Limit: 9, Burst: 9, Need: 1}}
 						for _, w := range []rates.Window{rates.Minute, rates.Hour} {
 							long := key
 							long.Window = w
-							asks = append(asks, ratelimit.Ask{Key: long, Second: 4_000_003_200, Limit: 9, Need: 1})
+							asks = append(asks, ratelimit.Ask{Key: long, WindowStart: 4_000_003_200, Limit: 9, Need: 1})
 						}
 						_, err := agent.Take(ctx, "a", asks)
 						return err

@@ -43,7 +43,7 @@ func (p *Polygen) decide(ctx context.Context, events <-chan bus.Event) error {
 			began = time.Now()
 			now := p.clock.Now()
 			p.rates.Forget(now)
-			p.metrics.keys.Set(float64(p.rates.Keys()))
+			p.metrics.keys.Set(float64(p.rates.WatchedKeys()))
 			p.countDropped()
 			p.metrics.unconfirmed.Add(float64(p.reactions.giveUp(now)))
 			p.expire(now)
@@ -64,9 +64,9 @@ func (p *Polygen) observe(now time.Time, e bus.Event) {
 		for _, u := range e.Entries {
 			// The watch tells only that a limit was spent; the moment is needed to measure how
 			// long the HAProxies take to refuse.
-			before := p.rates.Spent()
+			before := p.rates.SpentWindows()
 			p.rates.Observe(now, e.Instance, u.Key, u.Second, u.Total, limitOf(set, u.Key))
-			if p.rates.Spent() > before {
+			if p.rates.SpentWindows() > before {
 				p.reactions.reached(u.Key, u.Second, e.At)
 			}
 		}
@@ -111,7 +111,7 @@ func (p *Polygen) countDropped() {
 
 func (p *Polygen) tick(now time.Time) {
 	p.slots.Tick(now)
-	users, blocked := p.slots.Users()
+	users, blocked := p.slots.WatchedUsers()
 	p.metrics.users.Set(float64(users))
 	p.metrics.blockedUsers.Set(float64(blocked))
 }
@@ -134,7 +134,7 @@ func (p *Polygen) send(ctx context.Context) {
 	begun := p.remember(throttles, d)
 	p.tellPolicies(p.set.Load(), begun, hints, throttles, d, sharings)
 	p.over.add(p.set.Load(), throttles)
-	if len(hints)+len(throttles)+len(sharings) == 0 && d.Empty() || !p.leading.Load() {
+	if len(hints)+len(throttles)+len(sharings) == 0 && d.IsEmpty() || !p.leading.Load() {
 		return
 	}
 	// The more urgent ones come first: a user who is let in waits for that, and confirmations
@@ -145,7 +145,7 @@ func (p *Polygen) send(ctx context.Context) {
 	}
 	messages = append(messages, p.reactions.ask(p.clock.Now(), p.set.Load(), throttles)...)
 	for _, t := range throttles {
-		messages = append(messages, policy.Throttle{Key: t.Key, Second: t.Second, Limit: t.Limit})
+		messages = append(messages, policy.Throttle{Key: t.Key, Second: t.WindowStart, Limit: t.Limit})
 	}
 	for _, b := range d.Blocks {
 		messages = append(messages, policy.Block{User: b.User, Limit: b.Max, Release: b.Release})

@@ -161,7 +161,7 @@ func (p *Polygen) tellPolicies(set *limits.Set, begun []string, hints []ratelimi
 			Reason: api.ConcurrentRequests, Mode: set.User(user).ConcurrentMode.String()})
 	}
 	for _, t := range throttles {
-		until := time.Unix(t.Second+t.Key.Window.Seconds(), 0).UTC()
+		until := time.Unix(t.WindowStart+t.Key.Window.Seconds(), 0).UTC()
 		p.tell(api.Event{Time: now, Kind: api.ThrottleEvent, Name: api.NameOf(t.Key.User), Limit: limits.RateName(t.Key.Class, t.Key.Window),
 			Reason: api.RequestRate, Max: int64(t.Limit), Until: &until, Mode: rateMode(set, t.Key).String()})
 	}

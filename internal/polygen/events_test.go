@@ -60,8 +60,8 @@ func TestPolicyEvents(t *testing.T) {
 	until := time.Unix(1_800_000_000, 123456789)
 	g.tellPolicies(set, []string{"bob"},
 		[]ratelimit.Hint{{Key: ratelimit.Key{Class: "GET", User: "alice"}, Until: until, Instances: 3}},
-		[]ratelimit.Throttle{{Key: ratelimit.Key{Class: "GET", User: "@api/alice"}, Second: 1_800_000_000, Limit: 10},
-			{Key: ratelimit.Key{Class: "PUT", User: limits.Key("~x"), Window: limits.Minute}, Second: 1_800_000_000, Limit: 60}},
+		[]ratelimit.Throttle{{Key: ratelimit.Key{Class: "GET", User: "@api/alice"}, WindowStart: 1_800_000_000, Limit: 10},
+			{Key: ratelimit.Key{Class: "PUT", User: limits.Key("~x"), Window: limits.Minute}, WindowStart: 1_800_000_000, Limit: 60}},
 		concurrency.Decisions{
 			Blocks:   []concurrency.Block{{User: "again", Limit: concurrency.Limit{Max: 5}}, {User: "bob", Limit: concurrency.Limit{Max: 5}}},
 			Unblocks: []string{"carl"},

@@ -59,9 +59,9 @@ func (r *reactions) ask(now time.Time, set *limits.Set, throttles []ratelimit.Th
 		r.second, r.begun = now.Add(time.Second), 0
 	}
 	for _, t := range throttles {
-		which := spending{t.Key, t.Second}
+		which := spending{t.Key, t.WindowStart}
 		since, known := r.spent[which]
-		if !known || r.begun >= reactionsPerSecond || len(r.instances) == 0 || t.Second > now.Unix() || rateMode(set, t.Key) != limits.Enforce {
+		if !known || r.begun >= reactionsPerSecond || len(r.instances) == 0 || t.WindowStart > now.Unix() || rateMode(set, t.Key) != limits.Enforce {
 			continue // a window that has not begun may be spent ahead, and nobody refuses for it yet
 		}
 		if endpoint, _ := limits.SplitEndpoint(t.Key.User); endpoint == limits.All {
@@ -72,7 +72,7 @@ func (r *reactions) ask(now time.Time, set *limits.Set, throttles []ratelimit.Th
 			r.followed = make(map[spending]*follows)
 		}
 		r.followed[which] = &follows{since: since, asked: now, missing: slices.Clone(r.instances)}
-		ask = append(ask, policy.Confirm{Key: t.Key, Second: t.Second})
+		ask = append(ask, policy.Confirm{Key: t.Key, Second: t.WindowStart})
 	}
 	return ask
 }

@@ -23,7 +23,7 @@ func TestReactions(t *testing.T) {
 		var throttles []ratelimit.Throttle
 		for _, user := range users {
 			r.reached(get(user), at.Unix(), at)
-			throttles = append(throttles, ratelimit.Throttle{Key: get(user), Second: at.Unix(), Limit: 5})
+			throttles = append(throttles, ratelimit.Throttle{Key: get(user), WindowStart: at.Unix(), Limit: 5})
 		}
 		return r.ask(at.Add(ms), set, throttles)
 	}
@@ -101,7 +101,7 @@ func TestReactions(t *testing.T) {
 	} {
 		t.Run(tt.name+" is not followed", func(t *testing.T) {
 			tt.r.reached(get(tt.user), start.Unix(), start)
-			if asked := tt.r.ask(tt.ask, set, []ratelimit.Throttle{{Key: get(tt.user), Second: start.Unix(), Limit: 5}}); len(asked) != 0 {
+			if asked := tt.r.ask(tt.ask, set, []ratelimit.Throttle{{Key: get(tt.user), WindowStart: start.Unix(), Limit: 5}}); len(asked) != 0 {
 				t.Errorf("asked %v, want nothing", asked)
 			}
 		})
@@ -110,7 +110,7 @@ func TestReactions(t *testing.T) {
 		r := reactions{instances: []string{"one"}}
 		r.reached(get("u"), start.Unix(), start)
 		r.ask(start, set, nil)
-		if asked := r.ask(start, set, []ratelimit.Throttle{{Key: get("u"), Second: start.Unix(), Limit: 5}}); len(asked) != 0 {
+		if asked := r.ask(start, set, []ratelimit.Throttle{{Key: get("u"), WindowStart: start.Unix(), Limit: 5}}); len(asked) != 0 {
 			t.Errorf("asked %v, want nothing", asked)
 		}
 	})

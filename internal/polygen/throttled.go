@@ -25,7 +25,7 @@ func (t *throttled) add(set *limits.Set, throttles []ratelimit.Throttle) {
 		if !known && len(*t) >= maxSeen {
 			continue // the metric is too low then
 		}
-		if end := time.Unix(d.Second+d.Key.Window.Seconds(), 0); end.After(until) {
+		if end := time.Unix(d.WindowStart+d.Key.Window.Seconds(), 0); end.After(until) {
 			(*t)[user] = end
 		}
 	}

@@ -35,14 +35,14 @@ users: {trial: {tier: free, mode: dry-run}}
 		want      int
 	}{
 		{"nobody", nil, 0, 0},
-		{"within the throttled second", []ratelimit.Throttle{{Key: key("alice", "GET", 0), Second: 1000}}, 500 * time.Millisecond, 1},
-		{"in the second after it", []ratelimit.Throttle{{Key: key("alice", "GET", 0), Second: 1000}}, 1999 * time.Millisecond, 1},
-		{"later", []ratelimit.Throttle{{Key: key("alice", "GET", 0), Second: 1000}}, 2 * time.Second, 0},
-		{"one user's two limits are one user", []ratelimit.Throttle{{Key: key("alice", "GET", 0), Second: 1000}, {Key: key("alice", "PUT", 0), Second: 1000}}, 0, 1},
-		{"two users", []ratelimit.Throttle{{Key: key("alice", "GET", 0), Second: 1000}, {Key: key("bob", "GET", 0), Second: 1000}}, 0, 2},
-		{"until the longest window ends", []ratelimit.Throttle{{Key: key("alice", "POST", limits.Minute), Second: 1000}, {Key: key("alice", "GET", 0), Second: 1000}},
+		{"within the throttled second", []ratelimit.Throttle{{Key: key("alice", "GET", 0), WindowStart: 1000}}, 500 * time.Millisecond, 1},
+		{"in the second after it", []ratelimit.Throttle{{Key: key("alice", "GET", 0), WindowStart: 1000}}, 1999 * time.Millisecond, 1},
+		{"later", []ratelimit.Throttle{{Key: key("alice", "GET", 0), WindowStart: 1000}}, 2 * time.Second, 0},
+		{"one user's two limits are one user", []ratelimit.Throttle{{Key: key("alice", "GET", 0), WindowStart: 1000}, {Key: key("alice", "PUT", 0), WindowStart: 1000}}, 0, 1},
+		{"two users", []ratelimit.Throttle{{Key: key("alice", "GET", 0), WindowStart: 1000}, {Key: key("bob", "GET", 0), WindowStart: 1000}}, 0, 2},
+		{"until the longest window ends", []ratelimit.Throttle{{Key: key("alice", "POST", limits.Minute), WindowStart: 1000}, {Key: key("alice", "GET", 0), WindowStart: 1000}},
 			60 * time.Second, 1},
-		{"limits in a dry run throttle nobody", []ratelimit.Throttle{{Key: key("trial", "GET", 0), Second: 1000}}, 0, 0},
+		{"limits in a dry run throttle nobody", []ratelimit.Throttle{{Key: key("trial", "GET", 0), WindowStart: 1000}}, 0, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var over throttled

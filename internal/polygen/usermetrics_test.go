@@ -105,7 +105,7 @@ func TestUserMetrics(t *testing.T) {
 			}
 		})
 		second := g.clock.Now().Unix()
-		g.remember([]ratelimit.Throttle{{Key: ratelimit.Key{User: "alice", Class: "GET"}, Second: second - 1, Limit: 10}}, concurrency.Decisions{})
+		g.remember([]ratelimit.Throttle{{Key: ratelimit.Key{User: "alice", Class: "GET"}, WindowStart: second - 1, Limit: 10}}, concurrency.Decisions{})
 		got := g.series(t)
 		for _, want := range []string{
 			`bytes_per_second{direction="down",endpoint="",user="mover"} 1000`,

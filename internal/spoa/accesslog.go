@@ -42,7 +42,7 @@ func (l *limiter) spareOf(n *needs, of *limits.Limits, rates *rates, dry rehears
 		}
 	}
 	if of.Concurrent > 0 && of.ConcurrentMode == limits.Enforce {
-		if free, known := l.slots.Free(n.user); known && (s.limit == "" || free < s.left) {
+		if free, known := l.slots.FreeSlots(n.user); known && (s.limit == "" || free < s.left) {
 			s.limit, s.max, s.left = slotReason, of.Concurrent, free
 		}
 	}

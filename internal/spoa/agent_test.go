@@ -303,9 +303,9 @@ func TestAgentBesideHAProxy(t *testing.T) {
 		answer, _ := io.ReadAll(conn)
 		return string(answer)
 	}
-	for _, n := range []ratelimit.Native{
-		{Key: ratelimit.Key{Class: "GET", User: "bob"}, Second: far, Limit: 4},
-		{Key: ratelimit.Key{Class: "GET", User: "bob"}, Second: far, Limit: 4, Lift: true},
+	for _, n := range []ratelimit.TableEntry{
+		{Key: ratelimit.Key{Class: "GET", User: "bob"}, WindowStart: far, Limit: 4},
+		{Key: ratelimit.Key{Class: "GET", User: "bob"}, WindowStart: far, Limit: 4, Lift: true},
 	} {
 		want := fmt.Sprintf("gpt0=%d gpc0=4", far+1)
 		if n.Lift {
@@ -464,7 +464,7 @@ func TestReportsToAStoppedRedisCountOnce(t *testing.T) {
 		n := 0
 		for second := began; second <= ended; second++ {
 			// An ask that wants nothing reads.
-			taken, err := reader.Take(t.Context(), "reader", []ratelimit.Ask{{Key: ratelimit.Key{Class: "GET", User: "wilma"}, Second: second}})
+			taken, err := reader.Take(t.Context(), "reader", []ratelimit.Ask{{Key: ratelimit.Key{Class: "GET", User: "wilma"}, WindowStart: second}})
 			if err != nil {
 				return err
 			}

@@ -31,24 +31,24 @@ func (a *Agent) confirm(now time.Time, m policy.Confirm) {
 	}
 	a.confirms[tableKey(m.Key)] = m
 	if limit, told := a.limiter.tokens.Refusing(now, m.Key, m.Second); told {
-		a.teachThrottle(ratelimit.Native{Key: m.Key, Second: m.Second, Limit: limit}) // once more, for the acknowledgement
+		a.teachThrottle(ratelimit.TableEntry{Key: m.Key, WindowStart: m.Second, Limit: limit}) // once more, for the acknowledgement
 	}
 }
 
 // confirming returns what is to be done when HAProxy has acknowledged a throttle, or
 // nil if nobody wants to know.
-func (a *Agent) confirming(n ratelimit.Native) func() {
+func (a *Agent) confirming(n ratelimit.TableEntry) func() {
 	if len(a.confirms) == 0 {
 		return nil
 	}
 	key := tableKey(n.Key)
 	asked, ok := a.confirms[key]
-	if !ok || asked.Key != n.Key || asked.Second != n.Second {
+	if !ok || asked.Key != n.Key || asked.Second != n.WindowStart {
 		return nil
 	}
 	delete(a.confirms, key)
 	return func() {
-		c := bus.Confirmed{Instance: a.options.Instance, At: a.clock.Now(), Second: n.Second, Key: n.Key}
+		c := bus.Confirmed{Instance: a.options.Instance, At: a.clock.Now(), Second: n.WindowStart, Key: n.Key}
 		select {
 		case a.confirmed <- c:
 		default: // polygen counts it as not confirmed

@@ -105,7 +105,7 @@ func TestConfirmIsBounded(t *testing.T) {
 		if len(r.confirms) != 1 {
 			t.Errorf("%d are to be confirmed in the next second, want 1", len(r.confirms))
 		}
-		then := slices.Repeat([]func(){r.confirming(ratelimit.Native{Key: ratelimit.Key{Class: "GET", User: "z"}, Second: now.Unix() + 1})}, 3*maxConfirms)
+		then := slices.Repeat([]func(){r.confirming(ratelimit.TableEntry{Key: ratelimit.Key{Class: "GET", User: "z"}, WindowStart: now.Unix() + 1})}, 3*maxConfirms)
 		for _, say := range then {
 			say() // must not block
 		}

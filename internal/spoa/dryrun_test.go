@@ -105,8 +105,8 @@ func TestDryRunIsNotTaught(t *testing.T) {
 			r.ask("alice", "GET")
 		}
 		r.limiter.update(func(now time.Time) {
-			r.teachThrottle(ratelimit.Native{Key: hour, Second: now.Truncate(time.Hour).Unix(), Limit: 1})
-			r.teachBlock(concurrency.Native{User: "alice", Until: now.Unix() + 2, Limit: 1, Cap: 1})
+			r.teachThrottle(ratelimit.TableEntry{Key: hour, WindowStart: now.Truncate(time.Hour).Unix(), Limit: 1})
+			r.teachBlock(concurrency.TableEntry{User: "alice", Until: now.Unix() + 2, Limit: 1, Cap: 1})
 		})
 		entry := func(table, key string) peers.Values {
 			t.Helper()
@@ -133,7 +133,7 @@ func TestDryRunIsNotTaught(t *testing.T) {
 			t.Errorf("block, just after the dry run has begun = %v, want nothing", v)
 		}
 		r.limiter.update(func(now time.Time) { // repeated, as long as polygen says so
-			r.teachBlock(concurrency.Native{User: "alice", Until: now.Unix() + 2, Limit: 1, Cap: 1})
+			r.teachBlock(concurrency.TableEntry{User: "alice", Until: now.Unix() + 2, Limit: 1, Cap: 1})
 		})
 		if v := entry("/throttle", "GET|alice"); v != (peers.Values{}) {
 			t.Errorf("throttle in a dry run = %v, want nothing", v)
@@ -149,7 +149,7 @@ func TestDryRunIsNotTaught(t *testing.T) {
 		r.limiter.update(func(now time.Time) {
 			zoe := ratelimit.Key{Class: "*", User: "zoe"}
 			r.limiter.tokens.Throttle(now, zoe, now.Unix(), 5)
-			r.teachThrottle(ratelimit.Native{Key: hour, Second: now.Truncate(time.Hour).Unix(), Limit: 1})
+			r.teachThrottle(ratelimit.TableEntry{Key: hour, WindowStart: now.Truncate(time.Hour).Unix(), Limit: 1})
 		})
 		r.limiter.mu.Lock()
 		if v, ok := r.taught["/throttle *|zoe"]; ok || r.taught["/throttle GET|alice"] != (peers.Values{}) {
@@ -195,8 +195,8 @@ func TestByteDryRuns(t *testing.T) {
 func TestThrottles(t *testing.T) {
 	now := time.Unix(1_800_000_010, 0)
 	key := func(w limits.Window) ratelimit.Key { return ratelimit.Key{Class: "GET", User: "alice", Window: w} }
-	native := func(w limits.Window, lift bool) ratelimit.Native {
-		return ratelimit.Native{Key: key(w), Second: now.Unix() / w.Seconds() * w.Seconds(), Limit: 5, Lift: lift}
+	native := func(w limits.Window, lift bool) ratelimit.TableEntry {
+		return ratelimit.TableEntry{Key: key(w), WindowStart: now.Unix() / w.Seconds() * w.Seconds(), Limit: 5, Lift: lift}
 	}
 	const throttle, lift = false, true
 	type step struct {
@@ -227,7 +227,7 @@ func TestThrottles(t *testing.T) {
 	t.Run("HAProxy forgets", func(t *testing.T) {
 		all := newThrottles()
 		all.take(now, native(limits.Hour, throttle))
-		if !all.take(now.Add(ratelimit.NativeFor), native(limits.Second, throttle)) {
+		if !all.take(now.Add(ratelimit.RefuseFor), native(limits.Second, throttle)) {
 			t.Error("a throttle that HAProxy has forgotten holds off a shorter one")
 		}
 	})

@@ -32,10 +32,10 @@ func (e *exchange) run(ctx context.Context) error {
 
 // rest is for how long a core has nothing to do.
 func (e *exchange) rest(core interface {
-	Rest(at time.Time, most time.Duration) time.Duration
+	IdleFor(at time.Time, most time.Duration) time.Duration
 }) func() time.Duration {
 	return func() (rest time.Duration) {
-		e.limiter.update(func(now time.Time) { rest = core.Rest(now, longestRest) })
+		e.limiter.update(func(now time.Time) { rest = core.IdleFor(now, longestRest) })
 		return rest
 	}
 }
@@ -46,7 +46,7 @@ func (e *exchange) collectBytes(flush, ask bool, reports []bandwidth.Report) []b
 	e.limiter.update(func(now time.Time) {
 		if flush {
 			e.limiter.bytes.Tick(now)
-			e.metrics.bandwidthUsers.Set(float64(e.limiter.bytes.Users()))
+			e.metrics.bandwidthUsers.Set(float64(e.limiter.bytes.KnownUsers()))
 		}
 		reports = e.limiter.bytes.Collect(now, reports)
 	})
@@ -68,7 +68,7 @@ func (e *exchange) collectTokens(flush, ask bool, asks []ratelimit.Ask) []rateli
 	e.limiter.update(func(now time.Time) {
 		if flush {
 			e.limiter.tokens.Tick(now)
-			e.metrics.users.Set(float64(e.limiter.tokens.Users()))
+			e.metrics.users.Set(float64(e.limiter.tokens.KnownUsers()))
 			e.countOverflow()
 		}
 		if ask {

@@ -56,7 +56,7 @@ func (a *Agent) apply(messages []policy.Message) {
 			a.metrics.policies.WithLabelValues("hot").Inc()
 			a.limiter.update(func(now time.Time) {
 				a.metrics.policyDelay.Observe(max(0, now.Sub(m.Until.Add(-hotFor)).Seconds()))
-				a.limiter.tokens.Hot(now, m.Key, m.Until, m.Instances)
+				a.limiter.tokens.MarkHot(now, m.Key, m.Until, m.Instances)
 				a.limiter.withdrawHot(now, m.Key.User, m.Until)
 			})
 		case policy.Block:
@@ -147,7 +147,7 @@ func (a *Agent) force(set *limits.Set) {
 			return of.Concurrent
 		})
 		for _, user := range dry {
-			a.teachBlock(concurrency.Native{User: user})
+			a.teachBlock(concurrency.TableEntry{User: user})
 		}
 		a.limiter.bytes.Limits(now, func(user string) bandwidth.Limit { return bandwidthOf(set.User(user)) })
 		for _, lift := range a.limiter.throttles.outdated(set) {

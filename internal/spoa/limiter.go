@@ -20,9 +20,9 @@ type limiter struct {
 	clock   *clock.Clock
 	metrics *metrics
 	// Into HAProxy's tables; must not block.
-	throttle func(ratelimit.Native)
-	block    func(concurrency.Native)
-	share    func(bandwidth.Entry)
+	throttle func(ratelimit.TableEntry)
+	block    func(concurrency.TableEntry)
+	share    func(bandwidth.TableEntry)
 	// Each holds one token when its lane of the exchange should not wait, and when it should
 	// flush again although its core had nothing to do for a while.
 	tokensUrgent, slotsUrgent, bytesUrgent chan struct{}
@@ -77,9 +77,9 @@ func newLimiter(c *clock.Clock, m *metrics, slots concurrency.Config) *limiter {
 	l := &limiter{
 		clock:        c,
 		metrics:      m,
-		throttle:     func(ratelimit.Native) {},
-		block:        func(concurrency.Native) {},
-		share:        func(bandwidth.Entry) {},
+		throttle:     func(ratelimit.TableEntry) {},
+		block:        func(concurrency.TableEntry) {},
+		share:        func(bandwidth.TableEntry) {},
 		tokensUrgent: make(chan struct{}, 1),
 		slotsUrgent:  make(chan struct{}, 1),
 		bytesUrgent:  make(chan struct{}, 1),
@@ -564,17 +564,17 @@ func (l *limiter) act() {
 
 // actOnce is act, and reports whether the cores were told of withdrawals.
 func (l *limiter) actOnce() (withdrew bool) {
-	tokens, slots, bytes := l.tokens.Drain(), l.slots.Drain(), l.bytes.Drain()
+	tokens, slots, bytes := l.tokens.TakeOutput(), l.slots.TakeOutput(), l.bytes.TakeOutput()
 	for _, w := range tokens.Decided {
 		l.forTokens.decided(w)
 	}
 	for _, w := range slots.Decided {
 		l.forSlots.decided(w)
 	}
-	for _, n := range tokens.Native {
+	for _, n := range tokens.TableEntries {
 		l.throttle(n)
 	}
-	for _, n := range slots.Native {
+	for _, n := range slots.TableEntries {
 		l.block(n)
 	}
 	for _, users := range [...][]string{tokens.Withdraw, slots.Withdraw} {
@@ -597,7 +597,7 @@ func (l *limiter) actOnce() (withdrew bool) {
 	if slots.Urgent {
 		wake(l.slotsUrgent)
 	}
-	for _, e := range bytes.Entries {
+	for _, e := range bytes.TableEntries {
 		l.share(e)
 	}
 	if bytes.Urgent {

@@ -195,8 +195,8 @@ func TestNativeThrottleIsLifted(t *testing.T) {
 
 		second := time.Now().Unix()
 		r.apply([]policy.Message{policy.Throttle{Key: alice, Second: second, Limit: 4}})
-		throttle := ratelimit.Native{Key: alice, Second: second, Limit: 4}
-		if told := r.told(); !slices.Equal(told, []ratelimit.Native{throttle}) {
+		throttle := ratelimit.TableEntry{Key: alice, WindowStart: second, Limit: 4}
+		if told := r.told(); !slices.Equal(told, []ratelimit.TableEntry{throttle}) {
 			t.Fatalf("HAProxy was told %+v, want %+v", told, throttle)
 		}
 
@@ -204,7 +204,7 @@ func TestNativeThrottleIsLifted(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		lift := throttle
 		lift.Lift = true
-		if told := r.told(); !slices.Equal(told, []ratelimit.Native{throttle, lift}) {
+		if told := r.told(); !slices.Equal(told, []ratelimit.TableEntry{throttle, lift}) {
 			t.Fatalf("HAProxy was told %+v, want %+v and its end", told, throttle)
 		}
 		if throttled, lifted := testutil.ToFloat64(r.metrics.throttled), testutil.ToFloat64(r.metrics.lifted); throttled != 1 || lifted != 1 {
@@ -244,10 +244,10 @@ func TestNativeOrderUnderLoad(t *testing.T) {
 		last := map[int64]bool{} // by second: HAProxy refuses
 		lifts := 0
 		for _, n := range r.told() {
-			if last[n.Second] == !n.Lift {
+			if last[n.WindowStart] == !n.Lift {
 				t.Fatalf("HAProxy was told %+v twice", n)
 			}
-			last[n.Second] = !n.Lift
+			last[n.WindowStart] = !n.Lift
 			if n.Lift {
 				lifts++
 			}

@@ -66,12 +66,12 @@ type rig struct {
 	t        *testing.T
 	registry *prometheus.Registry
 	pool     *pool
-	taught   map[string]peers.Values // HAProxy's tables, by table and key; limiter.mu guards it
-	row      peers.Values            // of the table of credit, as last taught; limiter.mu guards it
-	natives  []ratelimit.Native      // see told; limiter.mu guards it
-	blocks   []concurrency.Native    // see toldOfBlocks; limiter.mu guards it
-	shares   []bandwidth.Entry       // see toldOfShares; limiter.mu guards it
-	stop     func()                  // ends the exchange, and waits for its end
+	taught   map[string]peers.Values  // HAProxy's tables, by table and key; limiter.mu guards it
+	row      peers.Values             // of the table of credit, as last taught; limiter.mu guards it
+	natives  []ratelimit.TableEntry   // see told; limiter.mu guards it
+	blocks   []concurrency.TableEntry // see toldOfBlocks; limiter.mu guards it
+	shares   []bandwidth.TableEntry   // see toldOfShares; limiter.mu guards it
+	stop     func()                   // ends the exchange, and waits for its end
 }
 
 func newRig(t *testing.T, change func(*Options)) *rig {
@@ -115,15 +115,15 @@ func newRigOn(t *testing.T, p *pool, change func(*Options)) *rig {
 	a.exchange.take = r.pool.take
 	a.exchange.hold = r.pool.hold
 	a.exchange.demand = r.pool.demand
-	a.limiter.throttle = func(n ratelimit.Native) {
+	a.limiter.throttle = func(n ratelimit.TableEntry) {
 		r.natives = append(r.natives, n)
 		a.teachThrottle(n)
 	}
-	a.limiter.block = func(n concurrency.Native) {
+	a.limiter.block = func(n concurrency.TableEntry) {
 		r.blocks = append(r.blocks, n)
 		a.teachBlock(n)
 	}
-	a.limiter.share = func(e bandwidth.Entry) {
+	a.limiter.share = func(e bandwidth.TableEntry) {
 		r.shares = append(r.shares, e)
 		a.teachShare(e)
 	}
@@ -147,21 +147,21 @@ func (r *rig) run() *rig {
 }
 
 // told is what HAProxy was told, in that order.
-func (r *rig) told() []ratelimit.Native {
+func (r *rig) told() []ratelimit.TableEntry {
 	r.limiter.mu.Lock()
 	defer r.limiter.mu.Unlock()
 	return slices.Clone(r.natives)
 }
 
 // toldOfBlocks is what HAProxy was told of its block table, in that order.
-func (r *rig) toldOfBlocks() []concurrency.Native {
+func (r *rig) toldOfBlocks() []concurrency.TableEntry {
 	r.limiter.mu.Lock()
 	defer r.limiter.mu.Unlock()
 	return slices.Clone(r.blocks)
 }
 
 // toldOfShares is what HAProxy was told of its table of shares, in that order.
-func (r *rig) toldOfShares() []bandwidth.Entry {
+func (r *rig) toldOfShares() []bandwidth.TableEntry {
 	r.limiter.mu.Lock()
 	defer r.limiter.mu.Unlock()
 	return slices.Clone(r.shares)
@@ -281,10 +281,10 @@ func (p *pool) take(ctx context.Context, instance string, asks []ratelimit.Ask) 
 	p.batches[instance] = max(p.batches[instance], asks[0].Seq)
 	for _, ask := range asks {
 		if again {
-			ask = ask.Heard()
+			ask = ask.Repeated()
 		}
 		var g ratelimit.Grant
-		if at := (place{ask.Key, ask.Second}); ask.Burst == 0 {
+		if at := (place{ask.Key, ask.WindowStart}); ask.Burst == 0 {
 			total, ok := p.totals[at]
 			if !ok {
 				total = ask.Reserve

@@ -73,7 +73,7 @@ func (r *rig) held(user string, active uint64) {
 func (r *rig) shareUsers() int {
 	r.limiter.mu.Lock()
 	defer r.limiter.mu.Unlock()
-	return r.limiter.bytes.Users()
+	return r.limiter.bytes.KnownUsers()
 }
 
 // wantShares asks, and checks the shares of an allowed request.
@@ -86,7 +86,7 @@ func (r *rig) wantShares(user string, down, up int64) {
 
 // wantTold checks all shares that the core decided for HAProxy's table. Which of them
 // are written into it, transfers_test.go checks.
-func (r *rig) wantTold(when string, want ...bandwidth.Entry) {
+func (r *rig) wantTold(when string, want ...bandwidth.TableEntry) {
 	r.t.Helper()
 	if got := r.toldOfShares(); !slices.Equal(got, want) {
 		r.t.Errorf("%s: HAProxy was told %v, want %v", when, got, want)
@@ -239,8 +239,8 @@ func TestSharesWhileRedisIsLost(t *testing.T) {
 // HAProxy's table follows what becomes of a user's shares, for the sake of their
 // transfers in flight. Before, one request of theirs was allowed, in a cluster of two.
 func TestSharesFollow(t *testing.T) {
-	entry := func(down, up int64) bandwidth.Entry {
-		return bandwidth.Entry{User: "alice", Share: [2]int64{down, up}}
+	entry := func(down, up int64) bandwidth.TableEntry {
+		return bandwidth.TableEntry{User: "alice", Share: [2]int64{down, up}}
 	}
 	tier := func(alice string) func(*rig) {
 		return func(r *rig) { r.force(parse(r.t, "version: 1\ndefault_tier: free\ntiers: {free: "+alice+"}\n")) }
@@ -260,33 +260,33 @@ func TestSharesFollow(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		events []func(*rig)
-		want   []bandwidth.Entry // after the first one
+		want   []bandwidth.TableEntry // after the first one
 	}{
 		{"nothing happens", nil, nil},
 		{"another request", []func(*rig){ask}, nil},
-		{"polygen divides", []func(*rig){apply(divided("alice", bandwidth.Down, 9*mib, 3*mib))}, []bandwidth.Entry{entry(9*mib, 3*mib)}},
+		{"polygen divides", []func(*rig){apply(divided("alice", bandwidth.Down, 9*mib, 3*mib))}, []bandwidth.TableEntry{entry(9*mib, 3*mib)}},
 		{"both directions", []func(*rig){apply(divided("alice", bandwidth.Down, 9*mib, 3*mib), divided("alice", bandwidth.Up, mib, 5*mib))},
-			[]bandwidth.Entry{entry(9*mib, 3*mib), entry(9*mib, mib)}},
+			[]bandwidth.TableEntry{entry(9*mib, 3*mib), entry(9*mib, mib)}},
 		{"and says so again", []func(*rig){apply(divided("alice", bandwidth.Down, 9*mib, 3*mib), divided("alice", bandwidth.Down, 9*mib, 3*mib))},
-			[]bandwidth.Entry{entry(9*mib, 3*mib)}},
+			[]bandwidth.TableEntry{entry(9*mib, 3*mib)}},
 		{"another one's share", []func(*rig){apply(divided("bob", bandwidth.Down, 9*mib, 3*mib))}, nil},
 		{"this instance has none any more: what it began with", []func(*rig){apply(divided("alice", bandwidth.Down, 9*mib, 3*mib),
 			policy.Share{User: "alice", Shares: []bandwidth.Share{{Instance: "b", Bytes: 12 * mib}}})},
-			[]bandwidth.Entry{entry(9*mib, 3*mib), entry(6*mib, 3*mib)}},
-		{"a lower limit, at once", []func(*rig){tier("{bandwidth: {down: 4MiB, up: 6MiB}}")}, []bandwidth.Entry{entry(2*mib, 3*mib)}},
+			[]bandwidth.TableEntry{entry(9*mib, 3*mib), entry(6*mib, 3*mib)}},
+		{"a lower limit, at once", []func(*rig){tier("{bandwidth: {down: 4MiB, up: 6MiB}}")}, []bandwidth.TableEntry{entry(2*mib, 3*mib)}},
 		{"a lower limit of a share that polygen gave", []func(*rig){apply(divided("alice", bandwidth.Down, 9*mib, 3*mib)), tier("{bandwidth: {down: 4MiB, up: 6MiB}}")},
-			[]bandwidth.Entry{entry(9*mib, 3*mib), entry(3*mib, 3*mib)}},
-		{"a higher one", []func(*rig){tier("{bandwidth: {down: 12MiB, up: 60MiB}}")}, []bandwidth.Entry{entry(6*mib, 30*mib)}},
-		{"another default share", []func(*rig){tier("{bandwidth: {down: 12MiB, up: 6MiB, default_share: 2MiB}}")}, []bandwidth.Entry{entry(2*mib, 2*mib)}},
-		{"one direction is not limited any more", []func(*rig){tier("{bandwidth: {up: 6MiB}}")}, []bandwidth.Entry{entry(0, 3*mib)}},
-		{"no limit any more", []func(*rig){tier("{}")}, []bandwidth.Entry{entry(0, 0)}},
+			[]bandwidth.TableEntry{entry(9*mib, 3*mib), entry(3*mib, 3*mib)}},
+		{"a higher one", []func(*rig){tier("{bandwidth: {down: 12MiB, up: 60MiB}}")}, []bandwidth.TableEntry{entry(6*mib, 30*mib)}},
+		{"another default share", []func(*rig){tier("{bandwidth: {down: 12MiB, up: 6MiB, default_share: 2MiB}}")}, []bandwidth.TableEntry{entry(2*mib, 2*mib)}},
+		{"one direction is not limited any more", []func(*rig){tier("{bandwidth: {up: 6MiB}}")}, []bandwidth.TableEntry{entry(0, 3*mib)}},
+		{"no limit any more", []func(*rig){tier("{}")}, []bandwidth.TableEntry{entry(0, 0)}},
 		{"other limits, not theirs", []func(*rig){tier("{requests: {GET: 100}, bandwidth: {down: 12MiB, up: 6MiB}}")}, nil},
 		{"the other instance leaves: the limit", []func(*rig){func(r *rig) { r.joined(bus.Registry{Instances: []string{"a"}}) }},
-			[]bandwidth.Entry{entry(12*mib, 6*mib)}},
+			[]bandwidth.TableEntry{entry(12*mib, 6*mib)}},
 		{"it lasts: HAProxy is reminded before it forgets", []func(*rig){after(50 * time.Second)},
-			[]bandwidth.Entry{entry(6*mib, 3*mib), entry(6*mib, 3*mib)}},
+			[]bandwidth.TableEntry{entry(6*mib, 3*mib), entry(6*mib, 3*mib)}},
 		{"polygen is silent: its share lapses", []func(*rig){apply(divided("alice", bandwidth.Down, 9*mib, 3*mib)), after(61 * time.Second)},
-			[]bandwidth.Entry{entry(9*mib, 3*mib), entry(9*mib, 3*mib), entry(9*mib, 3*mib), entry(6*mib, 3*mib)}},
+			[]bandwidth.TableEntry{entry(9*mib, 3*mib), entry(9*mib, 3*mib), entry(9*mib, 3*mib), entry(6*mib, 3*mib)}},
 		{"HAProxy is lost for a moment: it has kept its table", []func(*rig){func(r *rig) {
 			r.session(peers.Session{State: peers.Down})
 			r.session(peers.Session{State: peers.Up})
@@ -295,7 +295,7 @@ func TestSharesFollow(t *testing.T) {
 			r.session(peers.Session{State: peers.Down, Closed: true})
 			r.session(peers.Session{State: peers.Gone})
 			r.session(peers.Session{State: peers.Up})
-		}, ask}, []bandwidth.Entry{entry(6*mib, 3*mib)}},
+		}, ask}, []bandwidth.TableEntry{entry(6*mib, 3*mib)}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -307,7 +307,7 @@ func TestSharesFollow(t *testing.T) {
 				for _, e := range tt.events {
 					e(r)
 				}
-				r.wantTold("in the end", append([]bandwidth.Entry{first}, tt.want...)...)
+				r.wantTold("in the end", append([]bandwidth.TableEntry{first}, tt.want...)...)
 			})
 		})
 	}
@@ -320,7 +320,7 @@ func TestShareOfWhoWasInFlightBefore(t *testing.T) {
 		r := newShareRig(t, 2, nil).run()
 		r.moved("alice", 2, 1000, 1000)
 		wait(500 * ms)
-		r.wantTold("after half a second", bandwidth.Entry{User: "alice", Share: [2]int64{6 * mib, 3 * mib}})
+		r.wantTold("after half a second", bandwidth.TableEntry{User: "alice", Share: [2]int64{6 * mib, 3 * mib}})
 	})
 }
 
@@ -332,7 +332,7 @@ func TestShareOfWhoHasCreditBeyondTheQuota(t *testing.T) {
 		r.names.own(time.Now(), "bob")
 		r.moved("carol", 2, 0, 0)
 		r.held("alice", 2)
-		r.wantTold("at once", bandwidth.Entry{User: "alice", Share: [2]int64{6 * mib, 3 * mib}})
+		r.wantTold("at once", bandwidth.TableEntry{User: "alice", Share: [2]int64{6 * mib, 3 * mib}})
 	})
 }
 
@@ -586,7 +586,7 @@ func TestShareReachesHAProxy(t *testing.T) {
 		{long, [2]int64{mib, mib}, "gpt0=16384 gpc0=16384"},
 	} {
 		r.limiter.transfers.enter(tt.user)
-		r.teachShare(bandwidth.Entry{User: tt.user, Share: tt.share})
+		r.teachShare(bandwidth.TableEntry{User: tt.user, Share: tt.share})
 		has(tt.user, tt.want, nothing)
 	}
 	restart()

@@ -54,9 +54,9 @@ const earlyBytes = 64
 
 // teachBlock has HAProxy refuse a user by itself, or no longer. Of a limit in a dry
 // run it hears that there is none.
-func (a *Agent) teachBlock(n concurrency.Native) {
+func (a *Agent) teachBlock(n concurrency.TableEntry) {
 	if a.userOf(n.User).ConcurrentMode != limits.Enforce {
-		n = concurrency.Native{User: n.User}
+		n = concurrency.TableEntry{User: n.User}
 	}
 	values := peers.Values{peers.GPC0: uint64(n.Limit), peers.GPC1: uint64(n.Cap)}
 	if n.Until > 0 {
@@ -79,7 +79,7 @@ func (a *Agent) here(second int64) int64 {
 // teachShare tells HAProxy a user's share, if the user has transfers in flight, which
 // follow it (see transfers), also if they are not limited any more. (To delete the entry
 // would not lift the share: without an entry, what the request brought holds.)
-func (a *Agent) teachShare(e bandwidth.Entry) {
+func (a *Agent) teachShare(e bandwidth.TableEntry) {
 	if e.DryRun {
 		a.limiter.dryBytes.give(a.clock.Now(), e.User, e.Share)
 		e.Share = [2]int64{}

@@ -169,7 +169,7 @@ func TestHere(t *testing.T) {
 // polygen's words about a user, and what HAProxy is told of them.
 func TestBlockPolicies(t *testing.T) {
 	block, unblock := policy.Block{User: "alice", Limit: 2, Release: 1}, policy.Unblock{User: "alice"}
-	type native = concurrency.Native
+	type native = concurrency.TableEntry
 	// alice has two requests in progress, and so many were refused.
 	for _, tt := range []struct {
 		name     string
@@ -257,7 +257,7 @@ func TestNewLimitsReachABlockedUser(t *testing.T) {
 		r.apply([]policy.Message{policy.Block{User: "alice", Limit: 2, Release: 1}})
 		r.force(parse(t, strings.Replace(slotLimits, "free: {concurrent: 2}", "free: {concurrent: 20}", 1)))
 		told := r.toldOfBlocks()
-		if want := (concurrency.Native{User: "alice", Limit: 20, Cap: 20}); len(told) < 2 || told[len(told)-1] != want {
+		if want := (concurrency.TableEntry{User: "alice", Limit: 20, Cap: 20}); len(told) < 2 || told[len(told)-1] != want {
 			t.Errorf("HAProxy was told %+v, want %+v in the end", told, want)
 		}
 	})
@@ -352,7 +352,7 @@ func TestBlockReachesHAProxy(t *testing.T) {
 		now := time.Now()
 		r.clock.Sample(now, now, now.Add(offset))
 		// Long enough for a slow machine.
-		n := concurrency.Native{User: user, Until: now.Add(offset).Unix() + 100, Limit: 9, Cap: 4}
+		n := concurrency.TableEntry{User: user, Until: now.Add(offset).Unix() + 100, Limit: 9, Cap: 4}
 		r.teachBlock(n)
 		proctest.Eventually(t, "HAProxy has the block", func() error {
 			got := entry(user)

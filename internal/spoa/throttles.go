@@ -14,7 +14,7 @@ import (
 type throttles struct{ recent[throttled] } // by class|user
 
 type throttled struct {
-	ratelimit.Native
+	ratelimit.TableEntry
 	taught time.Time
 }
 
@@ -23,14 +23,14 @@ type throttled struct {
 const maxThrottles = 100_000
 
 func newThrottles() throttles {
-	return throttles{newRecent[throttled](ratelimit.NativeFor, maxThrottles)}
+	return throttles{newRecent[throttled](ratelimit.RefuseFor, maxThrottles)}
 }
 
 func tableKey(k ratelimit.Key) string { return k.Class + "|" + k.User }
 
 // take reports whether a throttle, or a lift, is to be taught: not if a longer one
 // holds.
-func (t *throttles) take(now time.Time, n ratelimit.Native) bool {
+func (t *throttles) take(now time.Time, n ratelimit.TableEntry) bool {
 	key := tableKey(n.Key)
 	held, there := t.get(key)
 	there = there && !held.over(now)
@@ -49,18 +49,18 @@ func (t *throttles) take(now time.Time, n ratelimit.Native) bool {
 
 // over reports whether HAProxy does not know the entry any more.
 func (t throttled) over(now time.Time) bool {
-	return now.Sub(t.taught) >= ratelimit.NativeFor || now.Unix() >= t.End()
+	return now.Sub(t.taught) >= ratelimit.RefuseFor || now.Unix() >= t.End()
 }
 
 // outdated takes out those whose limits are not those of the set any more.
-func (t *throttles) outdated(set *limits.Set) (lift []ratelimit.Native) {
+func (t *throttles) outdated(set *limits.Set) (lift []ratelimit.TableEntry) {
 	for _, all := range [...]map[string]throttled{t.young, t.old} {
 		for key, n := range all {
 			r, ok := set.User(n.Key.User).Rate(n.Key.Class, n.Key.Window)
 			if !ok || r.Mode != limits.Enforce || r.Max != n.Limit {
 				delete(all, key)
 				n.Lift = true
-				lift = append(lift, n.Native)
+				lift = append(lift, n.TableEntry)
 			}
 		}
 	}
@@ -70,7 +70,7 @@ func (t *throttles) outdated(set *limits.Set) (lift []ratelimit.Native) {
 // teachThrottle has HAProxy refuse a key by itself, or no longer. Of a limit in a
 // dry run, or one that is gone, it hears at most that it holds no longer: polygen may
 // speak of keys of which no request has come here.
-func (a *Agent) teachThrottle(n ratelimit.Native) {
+func (a *Agent) teachThrottle(n ratelimit.TableEntry) {
 	if endpoint, _ := limits.SplitEndpoint(n.Key.User); endpoint == limits.All {
 		// HAProxy looks up the user's key at one endpoint alone: an entry of all endpoints
 		// together would only take a place. The agent refuses these requests.
@@ -88,7 +88,7 @@ func (a *Agent) teachThrottle(n ratelimit.Native) {
 		return
 	}
 	a.metrics.throttled.Inc()
-	left := min(time.Unix(n.End(), 0).Sub(a.clock.Now()), ratelimit.NativeFor)
+	left := min(time.Unix(n.End(), 0).Sub(a.clock.Now()), ratelimit.RefuseFor)
 	values := peers.Values{
 		peers.GPT0: uint64(a.here(n.End())), peers.GPC0: uint64(n.Limit), peers.GPC1: uint64(n.Key.Window.Seconds()),
 	}

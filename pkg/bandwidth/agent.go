@@ -65,9 +65,9 @@ type Count struct {
 	Moved  [2]int64 // by Direction
 }
 
-// Entry is what HAProxy's table of shares is to say of a user: bytes per second
+// TableEntry is what HAProxy's table of shares is to say of a user: bytes per second
 // by Direction, 0 where the user is not limited.
-type Entry struct {
+type TableEntry struct {
 	User   string
 	Share  [2]int64
 	DryRun bool // the share is only what would be
@@ -75,9 +75,9 @@ type Entry struct {
 
 // Output is what became due during the calls since the last one.
 type Output struct {
-	Entries []Entry
-	Urgent  bool // Collect has something that should not wait for the next flush
-	Sooner  bool // Tick or Collect has something to do sooner than Rest last said
+	TableEntries []TableEntry
+	Urgent       bool // Collect has something that should not wait for the next flush
+	Sooner       bool // Tick or Collect has something to do sooner than IdleFor last said
 }
 
 // Agent sees what one HAProxy moves and holds its shares. It is not safe for
@@ -87,7 +87,7 @@ type Agent struct {
 	users     map[string]*user
 	agenda    agenda.Agenda[*user]
 	reports   []*user
-	rest      agenda.Rest
+	idle      agenda.IdleTime
 	instances int
 	out       Output
 }
@@ -110,9 +110,9 @@ type user struct {
 	idleAt  int64    // when the user was heard of last
 	meters  [2]meter
 
-	marked   bool  // stands in Agent.reports
-	reported int64 // when
-	said     Report
+	marked     bool  // stands in Agent.reports
+	reported   int64 // when
+	lastReport Report
 
 	share    [2]int64 // polygen's; 0: none
 	shareAt  [2]int64 // when it came
@@ -132,15 +132,15 @@ func NewAgent(c Config) *Agent {
 // Start returns the shares, by Direction, that a request of a user begins with; 0
 // where the user is not limited.
 func (a *Agent) Start(at time.Time, name string, limit Limit) [2]int64 {
-	u := a.user(name, limit)
+	u := a.findOrAddUser(name, limit)
 	if u == nil {
 		return a.standard(limit)
 	}
 	now := at.UnixNano()
 	u.idleAt = now
-	a.weigh(u, now, max(1, u.active(now))) // as good as begun: polygen should know
-	a.teach(u, now)
-	a.plan(u, now)
+	a.updateWeight(u, now, max(1, u.active(now))) // as good as begun: polygen should know
+	a.updateTable(u, now)
+	a.schedule(u, now)
 	return u.taught
 }
 
@@ -164,7 +164,7 @@ func (a *Agent) Lent(at time.Time, name string, limit Limit, rate [2]int64) {
 		if rate == [2]int64{} {
 			return
 		}
-		if u = a.user(name, limit); u == nil {
+		if u = a.findOrAddUser(name, limit); u == nil {
 			return
 		}
 	}
@@ -172,9 +172,9 @@ func (a *Agent) Lent(at time.Time, name string, limit Limit, rate [2]int64) {
 	u.limit = limit
 	u.lent, u.lentAt, u.idleAt = rate, now, now
 	if u.active(now) > 0 || u.weight > 0 {
-		a.weigh(u, now, u.active(now))
+		a.updateWeight(u, now, u.active(now))
 	}
-	a.plan(u, now)
+	a.schedule(u, now)
 }
 
 // Active is how many requests of a user are in progress in both sources.
@@ -201,9 +201,9 @@ func (u *user) lentNow(d Direction, now int64) int64 {
 	return u.lent[d]
 }
 
-// take adds up both sources. What the second one had counted before it was heard of is
+// addCount adds up both sources. What the second one had counted before it was heard of is
 // left out, or it would seem to have moved just now.
-func (u *user) take(from Source, c Count) {
+func (u *user) addCount(from Source, c Count) {
 	for _, d := range Directions {
 		if !u.counted[from] && u.countAt > 0 {
 			u.offset[d] -= c.Moved[d]
@@ -224,25 +224,25 @@ func (a *Agent) Progress(at time.Time, name string, limit Limit, from Source, c 
 		if c.Active == 0 || !limit.Limited() {
 			return
 		}
-		if u = a.user(name, limit); u == nil {
+		if u = a.findOrAddUser(name, limit); u == nil {
 			return
 		}
 	}
 	u.limit = limit
 	u.idleAt = now
 	before := u.count
-	u.take(from, c)
+	u.addCount(from, c)
 	if after := u.count; after.Active > 0 || before.Active > 0 || u.weight > 0 {
 		u.count.Moved = before.Moved // what a beginning or an end is judged by
-		a.weigh(u, now, u.active(now))
+		a.updateWeight(u, now, u.active(now))
 		u.count = after
 	}
 	u.countAt = now
 	if from == Held && u.taughtAt == 0 {
-		a.teach(u, now) // nobody has asked, which is when a share is told otherwise
+		a.updateTable(u, now) // nobody has asked, which is when a share is told otherwise
 	}
 	a.measure(u, now)
-	a.plan(u, now)
+	a.schedule(u, now)
 }
 
 // Restarted says that HAProxy has begun anew, with nothing in progress: it has
@@ -258,7 +258,7 @@ func (a *Agent) Restarted(at time.Time) {
 		}
 		u.taughtAt = 0
 		a.report(u)
-		a.plan(u, now)
+		a.schedule(u, now)
 	}
 	a.out.Urgent = true
 }
@@ -276,7 +276,7 @@ func (a *Agent) Cluster(at time.Time, instances int) {
 			// It had all of it, and keeps it until polygen divides.
 			u.share, u.shareAt = u.limit.Bytes, [2]int64{now, now}
 		}
-		a.teach(u, now)
+		a.updateTable(u, now)
 		a.report(u)
 	}
 	a.out.Urgent = true
@@ -296,8 +296,8 @@ func (a *Agent) Share(at time.Time, s Sharing) {
 			u.share[s.Direction], u.shareAt[s.Direction] = share.Bytes, now
 		}
 	}
-	a.teach(u, now)
-	a.plan(u, now)
+	a.updateTable(u, now)
+	a.schedule(u, now)
 }
 
 // Limits tells the agent that limits may have changed: what each known user's is
@@ -318,15 +318,15 @@ func (a *Agent) Limits(at time.Time, limitOf func(user string) Limit) {
 			u.taughtAt = 0
 		}
 		u.limit = limit
-		a.teach(u, now)
+		a.updateTable(u, now)
 		a.report(u)
 		a.out.Urgent = true
 	}
 }
 
-// weigh takes how many requests are in progress. Those that have ended count on
+// updateWeight takes how many requests are in progress. Those that have ended count on
 // for holdSpan.
-func (a *Agent) weigh(u *user, now, active int64) {
+func (a *Agent) updateWeight(u *user, now, active int64) {
 	before := u.weight
 	switch {
 	case active >= u.weight:
@@ -340,15 +340,15 @@ func (a *Agent) weigh(u *user, now, active int64) {
 		m := &u.meters[d]
 		switch {
 		case u.weight > before:
-			m.begin()
+			m.restartLook()
 			if before == 0 && u.countAt > 0 {
-				m.start(now, u.count.Moved[d])
+				m.startRequests(now, u.count.Moved[d])
 			}
 		case u.weight == 0 && before > 0:
-			m.end(u.countAt, u.count.Moved[d], u.limit.Bytes[d])
+			m.endRequests(u.countAt, u.count.Moved[d], u.limit.Bytes[d])
 		}
 	}
-	if (u.weight == 0) != (u.said.Active == 0) {
+	if (u.weight == 0) != (u.lastReport.Active == 0) {
 		a.report(u)
 		// The others' shares follow from this report. Alone, nobody waits for it: it only
 		// shows what is in progress.
@@ -362,14 +362,14 @@ func (a *Agent) measure(u *user, now int64) {
 		return
 	}
 	for d := range u.meters {
-		if u.meters[d].see(now, u.count.Moved[d], u.limit.Bytes[d]) {
+		if u.meters[d].observe(now, u.count.Moved[d], u.limit.Bytes[d]) {
 			a.agenda.Put(u, u.reported+int64(reportEvery))
 		}
 	}
 }
 
-// given is polygen's share of one direction; 0 if there is none.
-func (u *user) given(d Direction, now int64) int64 {
+// polygenShare is polygen's share of one direction; 0 if there is none.
+func (u *user) polygenShare(d Direction, now int64) int64 {
 	if u.limit.Bytes[d] == 0 || passed(now, u.shareAt[d], ShareFor) {
 		return 0
 	}
@@ -381,7 +381,7 @@ func (a *Agent) inForce(u *user, now int64) [2]int64 {
 	share := a.standard(u.limit)
 	if a.instances > 1 {
 		for _, d := range Directions {
-			if given := u.given(d, now); given > 0 {
+			if given := u.polygenShare(d, now); given > 0 {
 				share[d] = given
 			}
 		}
@@ -406,8 +406,8 @@ func (a *Agent) standard(l Limit) (share [2]int64) {
 	return share
 }
 
-// teach writes the user's share into HAProxy's table if it is not there.
-func (a *Agent) teach(u *user, now int64) {
+// updateTable writes the user's share into HAProxy's table if it is not there.
+func (a *Agent) updateTable(u *user, now int64) {
 	share := a.inForce(u, now)
 	if share == u.taught && !passed(now, u.taughtAt, teachAgain) {
 		return
@@ -416,7 +416,7 @@ func (a *Agent) teach(u *user, now int64) {
 	for d := range u.meters {
 		u.meters[d].enforce(now, share[d])
 	}
-	a.out.Entries = append(a.out.Entries, Entry{User: u.name, Share: share, DryRun: u.limit.DryRun})
+	a.out.TableEntries = append(a.out.TableEntries, TableEntry{User: u.name, Share: share, DryRun: u.limit.DryRun})
 }
 
 func (a *Agent) report(u *user) {
@@ -436,33 +436,33 @@ func (a *Agent) Collect(at time.Time, reports []Report) []Report {
 		if a.users[u.name] != u {
 			continue
 		}
-		u.said, u.reported = a.say(u, now), now
-		a.plan(u, now)
-		reports = append(reports, u.said)
+		u.lastReport, u.reported = a.makeReport(u, now), now
+		a.schedule(u, now)
+		reports = append(reports, u.lastReport)
 	}
 	a.reports = a.reports[:0]
 	return reports
 }
 
-func (a *Agent) say(u *user, now int64) Report {
+func (a *Agent) makeReport(u *user, now int64) Report {
 	r := Report{Instance: a.config.Instance, User: u.name, Active: int(u.weight)}
 	for _, d := range Directions {
 		if u.limit.Bytes[d] > 0 {
-			r.Moved[d], r.Most[d], r.Share[d] = u.meters[d].moved, u.meters[d].most, u.given(d, now)
-			u.sayLent(&r, d, now)
+			r.Moved[d], r.Most[d], r.Share[d] = u.meters[d].moved, u.meters[d].usableRate, u.polygenShare(d, now)
+			u.addLent(&r, d, now)
 		}
 	}
 	return r
 }
 
-// sayLent adds what moves by credit to a report. Without transfers that is all that the
+// addLent adds what moves by credit to a report. Without transfers that is all that the
 // instance could use, whatever it once moved.
-func (u *user) sayLent(r *Report, d Direction, now int64) {
+func (u *user) addLent(r *Report, d Direction, now int64) {
 	lent := u.lentNow(d, now)
 	if lent == 0 {
 		return
 	}
-	need := max(1, lent/100*room)
+	need := max(1, lent/100*briefHeadroomPercent)
 	r.Moved[d] += lent
 	switch {
 	case u.count.Active == 0:
@@ -475,15 +475,15 @@ func (u *user) sayLent(r *Report, d Direction, now int64) {
 	}
 }
 
-// news reports whether the user's demand is another one than was said.
-func (a *Agent) news(u *user, now int64) bool {
-	r := a.say(u, now)
+// demandChanged reports whether the user's demand is another one than was said.
+func (a *Agent) demandChanged(u *user, now int64) bool {
+	r := a.makeReport(u, now)
 	for _, d := range Directions {
-		if differs(r.Most[d], u.said.Most[d], u.limit.Bytes[d]/changePart) {
+		if differs(r.Most[d], u.lastReport.Most[d], u.limit.Bytes[d]/changePart) {
 			return true
 		}
 	}
-	return r.Active != u.said.Active
+	return r.Active != u.lastReport.Active
 }
 
 // Tick does what is due. It is to be called every 5 ms.
@@ -494,31 +494,31 @@ func (a *Agent) Tick(at time.Time) {
 			return // forgotten
 		}
 		if u.weight > 0 {
-			a.weigh(u, now, u.active(now))
+			a.updateWeight(u, now, u.active(now))
 		}
-		if u.weight == 0 && u.said.Active == 0 {
+		if u.weight == 0 && u.lastReport.Active == 0 {
 			if passed(now, u.idleAt, forgetSpan) {
 				delete(a.users, u.name)
 				return
 			}
-			a.plan(u, now)
+			a.schedule(u, now)
 			return
 		}
-		if passed(now, u.countAt, silence) && u.countAt > 0 {
+		if passed(now, u.countAt, pushTimeout) && u.countAt > 0 {
 			a.measure(u, now)
 		}
-		a.teach(u, now)
-		if passed(now, u.reported, confirmEvery) || passed(now, u.reported, reportEvery) && a.news(u, now) {
+		a.updateTable(u, now)
+		if passed(now, u.reported, confirmEvery) || passed(now, u.reported, reportEvery) && a.demandChanged(u, now) {
 			a.report(u)
 		}
-		a.plan(u, now)
+		a.schedule(u, now)
 	})
 }
 
-// Rest is for how long from a time on Tick and Collect have nothing to do if nothing else is
+// IdleFor is for how long from a time on Tick and Collect have nothing to do if nothing else is
 // called, but at most a given time. As soon as that is no longer true, an Output says Sooner.
-func (a *Agent) Rest(at time.Time, most time.Duration) time.Duration {
-	return a.rest.Begin(at.UnixNano(), a.workDue(), most)
+func (a *Agent) IdleFor(at time.Time, most time.Duration) time.Duration {
+	return a.idle.Announce(at.UnixNano(), a.workDue(), most)
 }
 
 // workDue is the first time at which Tick or Collect may have something to do.
@@ -532,9 +532,9 @@ func (a *Agent) workDue() int64 {
 	return agenda.Never
 }
 
-// plan has the user looked at when something may be due.
-func (a *Agent) plan(u *user, now int64) {
-	if u.weight == 0 && u.said.Active == 0 {
+// schedule has the user looked at when something may be due.
+func (a *Agent) schedule(u *user, now int64) {
+	if u.weight == 0 && u.lastReport.Active == 0 {
 		a.agenda.Put(u, now+int64(forgetSpan))
 		return
 	}
@@ -542,13 +542,13 @@ func (a *Agent) plan(u *user, now int64) {
 	if u.weight != u.active(now) {
 		due = min(due, u.since+int64(holdSpan))
 	}
-	if int(u.weight) != u.said.Active {
+	if int(u.weight) != u.lastReport.Active {
 		due = min(due, u.reported+int64(reportEvery))
 	}
 	a.agenda.Put(u, due)
 }
 
-func (a *Agent) user(name string, limit Limit) *user {
+func (a *Agent) findOrAddUser(name string, limit Limit) *user {
 	u := a.users[name]
 	if u == nil {
 		if len(a.users) >= a.config.MaxUsers {
@@ -561,13 +561,13 @@ func (a *Agent) user(name string, limit Limit) *user {
 	return u
 }
 
-// Drain returns what has become due and forgets it. The slice is the caller's.
-func (a *Agent) Drain() Output {
+// TakeOutput returns what has become due and forgets it. The slice is the caller's.
+func (a *Agent) TakeOutput() Output {
 	out := a.out
-	out.Sooner = a.rest.End(a.workDue())
+	out.Sooner = a.idle.Shortened(a.workDue())
 	a.out = Output{}
 	return out
 }
 
-// Users is the number of users known.
-func (a *Agent) Users() int { return len(a.users) }
+// KnownUsers is the number of users known.
+func (a *Agent) KnownUsers() int { return len(a.users) }

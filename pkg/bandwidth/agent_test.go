@@ -56,8 +56,8 @@ func (h *agentHistory) step(t *testing.T, at time.Time, do string) string {
 	default:
 		t.Fatalf("no step %q", do)
 	}
-	out := h.Drain()
-	for _, e := range out.Entries {
+	out := h.TakeOutput()
+	for _, e := range out.TableEntries {
 		said += fmt.Sprintf("share %d, ", e.Share[bandwidth.Down])
 	}
 	for _, r := range h.Collect(at, nil) {
@@ -222,7 +222,7 @@ func TestAgent(t *testing.T) {
 				bandwidth.Limit{Bytes: [2]int64{100_000, 0}, Default: [2]int64{tt.share, 0}}}
 			h.Cluster(t0, 2)
 			h.Tick(t0)
-			h.Drain()
+			h.TakeOutput()
 			for _, s := range tt.steps {
 				if got := h.step(t, t0.Add(s.at), s.do); got != s.want {
 					t.Errorf("at %v: %s = %q, want %q", s.at, s.do, got, s.want)
@@ -283,14 +283,14 @@ func TestAgentForgets(t *testing.T) {
 	}
 	a.Progress(t0, "nobody", l, bandwidth.Asked, bandwidth.Count{})
 	a.Progress(t0, "not limited", bandwidth.Limit{}, bandwidth.Asked, bandwidth.Count{Active: 1})
-	if got := a.Users(); got != 10 {
+	if got := a.KnownUsers(); got != 10 {
 		t.Errorf("Users() = %d, want no more than 10", got)
 	}
 	for at := time.Duration(0); at < 2*bandwidth.ForgetSpan+3*time.Second; at += 5 * time.Millisecond {
 		a.Tick(t0.Add(at))
 		a.Collect(t0.Add(at), nil)
 	}
-	if got := a.Users(); got != 0 {
+	if got := a.KnownUsers(); got != 0 {
 		t.Errorf("Users() long after the last request = %d, want 0", got)
 	}
 }

@@ -33,7 +33,7 @@ func BenchmarkAgent(b *testing.B) {
 	for _, name := range names {
 		a.Start(t0, name, benchLimit)
 	}
-	a.Drain()
+	a.TakeOutput()
 	reports := a.Collect(t0, nil)
 	reports = reports[:0]
 	perUser := (heap() - before) / benchUsers
@@ -45,7 +45,7 @@ func BenchmarkAgent(b *testing.B) {
 		a.Progress(at, names[n%benchUsers], benchLimit, bandwidth.Asked, bandwidth.Count{Active: 1, Moved: [2]int64{int64(n) * 10, 0}})
 		if n%(benchUsers/50) == 0 { // 5 ms
 			a.Tick(at)
-			a.Drain()
+			a.TakeOutput()
 			reports = a.Collect(at, reports[:0])
 			said += len(reports)
 		}

@@ -7,7 +7,7 @@ import (
 
 func TestWatchIsBounded(t *testing.T) {
 	w := NewWatch()
-	w.most = 2
+	w.maxUsers = 2
 	at := time.Unix(1_760_000_000, 0)
 	for _, user := range []string{"alice", "bob", "carol", "alice"} {
 		w.Observe(at, Report{Instance: "a", User: user, Active: 1}, [2]int64{1000, 0})

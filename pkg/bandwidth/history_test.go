@@ -62,7 +62,7 @@ func tell(t *testing.T, limit int64, instances int, title, about, diagram string
 		name := string(rune('a' + i))
 		p := &party{story: s, name: name, Agent: bandwidth.NewAgent(bandwidth.Config{Instance: name})}
 		p.Cluster(historyStart.Add(-time.Minute), instances)
-		p.Drain()
+		p.TakeOutput()
 		names, s.all = append(names, name), append(s.all, p)
 	}
 	s.watch.Instances(historyStart.Add(-time.Minute), names)
@@ -159,7 +159,7 @@ func mb(n int64) string { return fmt.Sprintf("%.2f MB/s", float64(n)/megabyte) }
 
 // drain sends what became due.
 func (p *party) drain() {
-	for _, e := range p.Drain().Entries {
+	for _, e := range p.TakeOutput().TableEntries {
 		share := e.Share[bandwidth.Down]
 		if share != p.next {
 			p.next, p.nextAt = share, p.Now()+50*time.Millisecond

@@ -5,36 +5,36 @@ import "time"
 const (
 	second = int64(time.Second)
 
-	// settle is how long a HAProxy may take to follow a new share: what it moves until
+	// settleSpan is how long a HAProxy may take to follow a new share: what it moves until
 	// then may be of the one before.
-	settle = 150 * time.Millisecond
+	settleSpan = 150 * time.Millisecond
 	// A share that was raised, or has only begun, is judged after brief, so that who
 	// can use more has it soon. Else it takes steady: the push of a counter may be
 	// 20 ms late, which is 2 % of it.
-	brief  = 200 * time.Millisecond
-	steady = time.Second
-	// silence without a push means that nothing was moved: of long transfers HAProxy
+	briefLook  = 200 * time.Millisecond
+	steadyLook = time.Second
+	// pushTimeout without a push means that nothing was moved: of long transfers HAProxy
 	// pushes the counters several times a second.
-	silence = 500 * time.Millisecond
-	// shortest is the least time that one judgement stands for: requests may be over
+	pushTimeout = 500 * time.Millisecond
+	// shortestLook is the least time that one judgement stands for: requests may be over
 	// before their first push.
-	shortest = 50 * time.Millisecond
+	shortestLook = 50 * time.Millisecond
 
 	// A user who moves saturated per cent of the share could use more.
-	saturated = 98
+	saturatedPercent = 98
 	// A user who moves nearly per cent of it, in a brief look, perhaps could.
-	nearly = 90
+	nearlyPercent = 90
 	// A user who moves less may have headroom per cent of what they move, and at least the
 	// least share. That is kept small, because the part of a share that is not used is
 	// wasted, but it is more than saturated takes away. After a brief look, which is less
 	// exact, it is room per cent.
-	headroom = 105
-	room     = 112
+	headroomPercent      = 105
+	briefHeadroomPercent = 112
 	// A user who moves less than dropped per cent of what they could use lately needs less
 	// at once. Otherwise that falls by fade per cent a time, so that a demand that varies
 	// keeps its peaks.
-	dropped = 85
-	fade    = 95
+	droppedPercent = 85
+	fadePercent    = 95
 )
 
 // A meter finds out what one instance could use of a user's limit in one
@@ -50,10 +50,10 @@ type meter struct {
 	first     int64 // when requests began, until the first judgement; 0: that was made
 	firstBase int64 // bytes moved before them
 
-	moved int64 // bytes per second, as last measured
-	most  int64 // bytes per second that can be used; 0: any number
-	step  int64 // by which most grew last
-	rough bool  // most is from a brief look
+	moved      int64 // bytes per second, as last measured
+	usableRate int64 // bytes per second that can be used; 0: any number
+	step       int64 // by which most grew last
+	rough      bool  // most is from a brief look
 }
 
 // enforce says which share is in force from now on.
@@ -62,12 +62,12 @@ func (m *meter) enforce(now, share int64) {
 		return
 	}
 	if differs(share, m.share, 0) {
-		if passed(now, m.sharedAt, settle) || m.before == 0 || m.share < m.before {
+		if passed(now, m.sharedAt, settleSpan) || m.before == 0 || m.share < m.before {
 			m.before = m.share
 		}
 		m.sharedAt = now
 		if share > m.share {
-			m.span = int64(brief)
+			m.span = int64(briefLook)
 		}
 	}
 	if m.share == 0 {
@@ -76,56 +76,56 @@ func (m *meter) enforce(now, share int64) {
 	m.share, m.low = share, min(m.low, share)
 }
 
-// begin says that there are more requests than before.
-func (m *meter) begin() { m.begun, m.span = 0, int64(brief) }
+// restartLook says that there are more requests than before.
+func (m *meter) restartLook() { m.begun, m.span = 0, int64(briefLook) }
 
 // restart says that there are no requests any more, and that nobody knows what they moved
 // in the end.
 func (m *meter) restart() {
-	m.begin()
+	m.restartLook()
 	m.first, m.moved = 0, 0
 }
 
-// start says that there are requests, after there were none, and bytes moved
+// startRequests says that there are requests, after there were none, and bytes moved
 // before them.
-func (m *meter) start(now, bytes int64) {
+func (m *meter) startRequests(now, bytes int64) {
 	m.first, m.firstBase = now, bytes
-	m.see(now, bytes, 0)
+	m.observe(now, bytes, 0)
 }
 
-// see takes a count of bytes moved so far, and reports whether most may be
+// observe takes a count of bytes moved so far, and reports whether most may be
 // another one now.
-func (m *meter) see(now, bytes, limit int64) (news bool) {
+func (m *meter) observe(now, bytes, limit int64) (news bool) {
 	switch {
 	case m.begun == 0:
 		m.begun, m.low, m.base = now, m.share, bytes
-		if !passed(now, m.sharedAt, settle) && m.before > 0 {
+		if !passed(now, m.sharedAt, settleSpan) && m.before > 0 {
 			m.low = min(m.share, m.before)
 		}
 	case now < m.begun || bytes < m.base: // the clock was set back, the count began anew
 		m.begun, m.base = now, bytes
 	case now-m.begun >= m.span:
-		switch m.judge(now-m.begun, bytes-m.base, limit) {
+		switch m.judgeLook(now-m.begun, bytes-m.base, limit) {
 		case unsure:
-			m.span += int64(brief)
+			m.span += int64(briefLook)
 			return false
 		case disturbed:
-			m.span = int64(brief)
+			m.span = int64(briefLook)
 		case judged:
-			m.span, m.first, news = int64(steady), 0, true
+			m.span, m.first, news = int64(steadyLook), 0, true
 		}
 		m.begun = 0
-		m.see(now, bytes, limit)
+		m.observe(now, bytes, limit)
 	}
 	return news
 }
 
-// end says that there are no requests any more since an instant. Those that were
+// endRequests says that there are no requests any more since an instant. Those that were
 // too short to be measured are judged as a whole.
-func (m *meter) end(since, bytes, limit int64) {
+func (m *meter) endRequests(since, bytes, limit int64) {
 	if m.first > 0 && since >= m.first && bytes >= m.firstBase {
 		m.low = m.share
-		m.judge(max(since-m.first, int64(shortest)), bytes-m.firstBase, limit)
+		m.judgeLook(max(since-m.first, int64(shortestLook)), bytes-m.firstBase, limit)
 	}
 	m.begun, m.first, m.moved = 0, 0, 0
 }
@@ -139,35 +139,35 @@ const (
 	disturbed         // another one will tell: the share has changed meanwhile
 )
 
-// judge takes what was moved in a span.
-func (m *meter) judge(span, bytes, limit int64) outcome {
+// judgeLook takes what was moved in a span.
+func (m *meter) judgeLook(span, bytes, limit int64) outcome {
 	m.moved = int64(float64(bytes) / float64(span) * float64(second))
-	rough := span < int64(steady)/2
-	need := max(1, m.moved/100*headroom) + limit/leastPart
+	rough := span < int64(steadyLook)/2
+	need := max(1, m.moved/100*headroomPercent) + limit/leastPart
 	if rough {
-		need = max(1, m.moved/100*room) + limit/leastPart
+		need = max(1, m.moved/100*briefHeadroomPercent) + limit/leastPart
 	}
 	switch {
 	case m.share == 0:
-		m.most, m.step = 0, 0
-	case rough && 100*m.moved >= nearly*m.low && 100*m.moved < saturated*m.low:
+		m.usableRate, m.step = 0, 0
+	case rough && 100*m.moved >= nearlyPercent*m.low && 100*m.moved < saturatedPercent*m.low:
 		return unsure
-	case 100*m.moved < saturated*m.low:
-		if m.most > 0 && !m.rough && 100*m.moved >= dropped*m.most {
-			need = max(need, m.most/100*fade)
+	case 100*m.moved < saturatedPercent*m.low:
+		if m.usableRate > 0 && !m.rough && 100*m.moved >= droppedPercent*m.usableRate {
+			need = max(need, m.usableRate/100*fadePercent)
 		}
-		m.most, m.step, m.rough = need, 0, rough
+		m.usableRate, m.step, m.rough = need, 0, rough
 	case m.low < m.share && differs(m.low, m.share, 0):
 		return disturbed // it may have been the smaller share that held it
-	case m.most > 0 && m.share > m.most+m.most/10:
-		m.most = 0 // it had more than it wanted, and used it
-	case m.most > 0:
+	case m.usableRate > 0 && m.share > m.usableRate+m.usableRate/10:
+		m.usableRate = 0 // it had more than it wanted, and used it
+	case m.usableRate > 0:
 		// A little more may be enough; each time it is not, it takes twice as much.
 		m.step, m.rough = max(2*m.step, limit/32+m.share/4), true
-		m.most = max(m.most, m.share) + m.step
+		m.usableRate = max(m.usableRate, m.share) + m.step
 	}
-	if m.most >= limit {
-		m.most = 0
+	if m.usableRate >= limit {
+		m.usableRate = 0
 	}
 	return judged
 }

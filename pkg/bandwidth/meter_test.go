@@ -96,7 +96,7 @@ func TestMeter(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			m := meter{span: int64(brief)}
+			m := meter{span: int64(briefLook)}
 			for _, s := range tt.steps {
 				var what string
 				var n int64
@@ -108,14 +108,14 @@ func TestMeter(t *testing.T) {
 				case "share":
 					m.enforce(now, n)
 				case "see":
-					m.see(now, n, limit)
+					m.observe(now, n, limit)
 				case "start":
-					m.start(now, n)
+					m.startRequests(now, n)
 				case "end":
-					m.end(now, n, limit)
+					m.endRequests(now, n, limit)
 				}
-				if m.most != s.most {
-					t.Errorf("at %d ms: %s: most = %d, want %d", s.ms, s.do, m.most, s.most)
+				if m.usableRate != s.most {
+					t.Errorf("at %d ms: %s: most = %d, want %d", s.ms, s.do, m.usableRate, s.most)
 				}
 			}
 		})

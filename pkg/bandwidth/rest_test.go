@@ -34,9 +34,9 @@ func TestRestMissesNothing(t *testing.T) {
 				a.Progress(now, name, limit, bandwidth.Asked, bandwidth.Count{Active: active, Moved: [2]int64{moved, 0}})
 			}
 			for range rapid.IntRange(1, 600).Draw(t, "ticks") {
-				want := often.Drain().Entries
-				out := seldom.Drain()
-				if diff := cmp.Diff(want, out.Entries); diff != "" {
+				want := often.TakeOutput().TableEntries
+				out := seldom.TakeOutput()
+				if diff := cmp.Diff(want, out.TableEntries); diff != "" {
 					t.Fatalf("entries differ: %s", diff)
 				}
 				if out.Sooner || out.Urgent {
@@ -49,13 +49,13 @@ func TestRestMissesNothing(t *testing.T) {
 				if !now.Before(until) {
 					seldom.Tick(now)
 					got = seldom.Collect(now, nil)
-					until = now.Add(seldom.Rest(now, 250*time.Millisecond))
+					until = now.Add(seldom.IdleFor(now, 250*time.Millisecond))
 				}
 				if diff := cmp.Diff(reports, got); diff != "" {
 					t.Fatalf("reports differ, it rests until %v: %s", until.Sub(now), diff)
 				}
-				if often.Users() != seldom.Users() {
-					t.Fatalf("it knows %d users, want %d", seldom.Users(), often.Users())
+				if often.KnownUsers() != seldom.KnownUsers() {
+					t.Fatalf("it knows %d users, want %d", seldom.KnownUsers(), often.KnownUsers())
 				}
 			}
 		}

@@ -48,20 +48,20 @@ func divide(limit, least int64, demands []Demand) []Share {
 		out[i] = Share{Instance: d.Instance, Bytes: least}
 		left -= least
 	}
-	left = pour(out, in, left, func(d Demand, has int64) int64 {
+	left = fillByWeight(out, in, left, func(d Demand, has int64) int64 {
 		if d.Most == 0 {
 			return left
 		}
 		return max(0, d.Most-has)
 	})
-	pour(out, in, left, func(Demand, int64) int64 { return left })
+	fillByWeight(out, in, left, func(Demand, int64) int64 { return left })
 	return out
 }
 
-// pour divides an amount by weight among those who have room for it, and returns
+// fillByWeight divides an amount by weight among those who have room for it, and returns
 // what is left. An instance that is filled leaves the rest of its part to the others, so
 // it takes at most as many rounds as there are instances.
-func pour(out []Share, in []Demand, amount int64, room func(d Demand, has int64) int64) int64 {
+func fillByWeight(out []Share, in []Demand, amount int64, room func(d Demand, has int64) int64) int64 {
 	full := make([]bool, len(in))
 	for range in {
 		weight := int64(0)
@@ -78,7 +78,7 @@ func pour(out []Share, in []Demand, amount int64, room func(d Demand, has int64)
 			if full[i] {
 				continue
 			}
-			if most := room(d, out[i].Bytes); most <= part(amount, int64(d.Weight), weight) {
+			if most := room(d, out[i].Bytes); most <= fraction(amount, int64(d.Weight), weight) {
 				full[i], filled = true, true
 				out[i].Bytes += most
 				given += most
@@ -90,7 +90,7 @@ func pour(out []Share, in []Demand, amount int64, room func(d Demand, has int64)
 		}
 		for i, d := range in {
 			if !full[i] {
-				p := part(amount, int64(d.Weight), weight)
+				p := fraction(amount, int64(d.Weight), weight)
 				out[i].Bytes += p
 				given += p
 			}
@@ -101,8 +101,8 @@ func pour(out []Share, in []Demand, amount int64, room func(d Demand, has int64)
 	return amount
 }
 
-// part is amount × weight ÷ whole, exactly; weight is at most whole.
-func part(amount, weight, whole int64) int64 {
+// fraction is amount × weight ÷ whole, exactly; weight is at most whole.
+func fraction(amount, weight, whole int64) int64 {
 	high, low := bits.Mul64(uint64(amount), uint64(weight))
 	quotient, _ := bits.Div64(high, low, uint64(whole))
 	return int64(quotient)

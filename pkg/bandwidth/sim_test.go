@@ -122,7 +122,7 @@ func (c *cluster) tick(h *haproxy) {
 }
 
 func (c *cluster) pump(h *haproxy) {
-	for _, e := range h.core.Drain().Entries {
+	for _, e := range h.core.TakeOutput().TableEntries {
 		h.table = e.Share // which transfers look at now and then
 		c.After(time.Duration(20+c.Rand.IntN(100))*time.Millisecond, func() { h.share = h.table })
 	}

@@ -72,11 +72,11 @@ type Sharing struct {
 // Watch is polygen's view of the users with bandwidth limits. It is not safe for
 // concurrent use.
 type Watch struct {
-	most    int // users at a time
-	users   map[string]*watched
-	agenda  agenda.Agenda[*watched]
-	out     []Sharing
-	dropped uint64
+	maxUsers int // users at a time
+	users    map[string]*watched
+	agenda   agenda.Agenda[*watched]
+	out      []Sharing
+	dropped  uint64
 }
 
 type watched struct {
@@ -96,7 +96,7 @@ type reported struct {
 }
 
 // NewWatch returns a watch that knows of nothing.
-func NewWatch() *Watch { return &Watch{most: maxWatched, users: make(map[string]*watched)} }
+func NewWatch() *Watch { return &Watch{maxUsers: maxWatched, users: make(map[string]*watched)} }
 
 // Observe takes a report, and the user's limits in bytes per second by direction
 // (0: not limited).
@@ -107,7 +107,7 @@ func (w *Watch) Observe(at time.Time, r Report, limit [2]int64) {
 		if limit == [2]int64{} || r.Active == 0 {
 			return
 		}
-		if len(w.users) >= w.most {
+		if len(w.users) >= w.maxUsers {
 			w.dropped++
 			return
 		}
@@ -130,7 +130,7 @@ func (w *Watch) Observe(at time.Time, r Report, limit [2]int64) {
 	if urgent || u.changed && passed(now, u.divided, divideEvery) {
 		w.divide(u, now)
 	}
-	w.plan(u, now)
+	w.schedule(u, now)
 }
 
 // misses reports whether an instance has another share than it was sent.
@@ -179,7 +179,7 @@ func (w *Watch) Tick(at time.Time) {
 		if u.changed && passed(now, u.divided, divideEvery) || u.repeats(now) {
 			w.divide(u, now)
 		}
-		w.plan(u, now)
+		w.schedule(u, now)
 	})
 }
 
@@ -192,8 +192,8 @@ func (u *watched) repeats(now int64) bool {
 	return false
 }
 
-// plan has the user looked at when something may be due.
-func (w *Watch) plan(u *watched, now int64) {
+// schedule has the user looked at when something may be due.
+func (w *Watch) schedule(u *watched, now int64) {
 	if u.changed {
 		w.agenda.Put(u, u.divided+int64(divideEvery))
 		return
@@ -256,5 +256,5 @@ func (w *Watch) Sharings() []Sharing {
 // Dropped counts the reports that were passed over because too many users were watched.
 func (w *Watch) Dropped() uint64 { return w.dropped }
 
-// Users is the number of users watched.
-func (w *Watch) Users() int { return len(w.users) }
+// WatchedUsers is the number of users watched.
+func (w *Watch) WatchedUsers() int { return len(w.users) }

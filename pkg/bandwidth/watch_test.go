@@ -165,13 +165,13 @@ func TestWatchForgets(t *testing.T) {
 		w.Observe(t0, bandwidth.Report{Instance: "a", User: fmt.Sprint(i), Active: i % 2}, [2]int64{1000, 0})
 	}
 	w.Tick(t0.Add(time.Second))
-	if got := w.Users(); got != 500 {
+	if got := w.WatchedUsers(); got != 500 {
 		t.Errorf("Users() = %d, want the 500 with requests in progress", got)
 	}
 	for at := time.Second; at <= 3*time.Second; at += 50 * time.Millisecond {
 		w.Tick(t0.Add(at))
 	}
-	if got := w.Users(); got != 0 {
+	if got := w.WatchedUsers(); got != 0 {
 		t.Errorf("Users() after 3 s of silence = %d, want 0", got)
 	}
 }

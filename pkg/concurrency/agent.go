@@ -35,12 +35,12 @@ type Config struct {
 
 // Output is what became due during the calls since the last one.
 type Output struct {
-	Decided []*Waiting // requests that need not wait any longer
-	Native  []Native
+	Decided      []*Waiting // requests that need not wait any longer
+	TableEntries []TableEntry
 	// Withdraw names users whose places HAProxy is to lose, as Withdrawn then says.
 	Withdraw []string
 	Urgent   bool // Collect has something that should not wait for the next flush
-	Sooner   bool // Tick or Collect has something to do sooner than Rest last said
+	Sooner   bool // Tick or Collect has something to do sooner than IdleFor last said
 }
 
 // Agent decides the requests of one instance. It is not safe for concurrent use.
@@ -53,13 +53,13 @@ type Agent struct {
 	flush  []*user // an ask is due with the next flush
 	out    Output
 	seq    uint64
-	rest   agenda.Rest
+	idle   agenda.IdleTime
 	clock
 	membership
 	processes
 	byDefault  byDefault
 	inProgress int    // requests believed in progress, of all users
-	lines      int    // requests that wait for a slot, of all users
+	inLine     int    // requests that wait for a slot, of all users
 	overflow   uint64 // requests admitted uncounted
 }
 
@@ -82,10 +82,10 @@ func setDefault[N int | time.Duration](n *N, standard N) {
 	}
 }
 
-// user returns what is known of a user, brought up to date, or nil when too many
+// findOrAddUser returns what is known of a user, brought up to date, or nil when too many
 // are known.
-func (a *Agent) user(name string, limit int, seen Count, now int64) *user {
-	if a.asked(seen.Process, now) {
+func (a *Agent) findOrAddUser(name string, limit int, seen Count, now int64) *user {
+	if a.noteQuestion(seen.Process, now) {
 		for _, u := range a.users {
 			u.progress.forgetCount() // the other one's may be in it
 		}
@@ -100,8 +100,8 @@ func (a *Agent) user(name string, limit int, seen Count, now int64) *user {
 	}
 	a.setLimit(u, limit, now)
 	// Another process counts in another table, and one that has ended counts nothing.
-	if now >= a.deafUntil && a.whose(seen.Process) == present {
-		u.advance(seen, a.young(now))
+	if now >= a.ignoreUntil && a.askerOf(seen.Process) == present {
+		u.advance(seen, a.justReplaced(now))
 	}
 	return u
 }
@@ -115,26 +115,26 @@ func (a *Agent) review(u *user, now int64) {
 	a.reviewPlaces(u, now)
 	a.reviewDenial(u, now)
 	a.giveUp(u, now)
-	a.serve(u, now)
-	a.reviewShield(u, now) // there is room only if who waits leaves some
+	a.serveWaiting(u, now)
+	a.reviewRefusal(u, now) // there is room only if who waits leaves some
 	running := u.running()
 	a.inProgress += running - u.shown
 	u.shown = running
-	if u.spare.unused(now, a.free(u)) && u.heat.hot(now) {
+	if u.spare.unused(now, a.freeHere(u)) && u.heat.hot(now) {
 		u.waits.unmetAt = 0 // whoever was refused has not come back
 	}
 	a.reviewLease(u, now)
-	if a.due(u, now) {
+	if a.askDue(u, now) {
 		a.listForFlush(u)
 	}
-	a.plan(u, now)
+	a.schedule(u, now)
 }
 
-// plan puts the user on the agenda for the next time at which something is due.
-func (a *Agent) plan(u *user, now int64) {
+// schedule puts the user on the agenda for the next time at which something is due.
+func (a *Agent) schedule(u *user, now int64) {
 	// Whatever happens, a user is looked at so often: peaks fall, refusals grow old, users
 	// become idle. So nothing below may come too late by more than that.
-	next := u.progress.next(now + int64(peakSpan))
+	next := u.progress.nextExpiry(now + int64(peakSpan))
 	if u.notice.refused > 0 {
 		next = min(next, u.notice.at+int64(refusedSpan))
 	}
@@ -144,8 +144,8 @@ func (a *Agent) plan(u *user, now int64) {
 	if u.spare.slots > 0 && u.waits.unmetAt > 0 && u.heat.hot(now) {
 		next = min(next, u.spare.since+int64(idleSpan))
 	}
-	if u.shield.up() {
-		next = min(next, u.shield.until)
+	if u.refusal.inForce() {
+		next = min(next, u.refusal.until)
 	}
 	if u.places.phase.recalling() {
 		next = min(next, u.places.sendAt)
@@ -153,10 +153,10 @@ func (a *Agent) plan(u *user, now int64) {
 	a.agenda.Put(u, next)
 }
 
-// Rest is for how long from a time on Tick and Collect have nothing to do if nothing else is
+// IdleFor is for how long from a time on Tick and Collect have nothing to do if nothing else is
 // called, but at most a given time. As soon as that is no longer true, an Output says Sooner.
-func (a *Agent) Rest(at time.Time, most time.Duration) time.Duration {
-	return a.rest.Begin(a.read(at), a.workDue(), most)
+func (a *Agent) IdleFor(at time.Time, most time.Duration) time.Duration {
+	return a.idle.Announce(a.coreTime(at), a.workDue(), most)
 }
 
 // workDue is the first time at which Tick or Collect may have something to do.
@@ -174,9 +174,9 @@ func (a *Agent) workDue() int64 {
 	return due
 }
 
-// Tick does what is due. It is to be called every 5 ms, or when Rest says.
+// Tick does what is due. It is to be called every 5 ms, or when IdleFor says.
 func (a *Agent) Tick(at time.Time) {
-	now := a.read(at)
+	now := a.coreTime(at)
 	if a.drainUntil > 0 && now >= a.drainUntil {
 		a.Drained(at)
 	}
@@ -186,17 +186,17 @@ func (a *Agent) Tick(at time.Time) {
 		}
 		u.progress.expire(now)
 		u.settle()
-		u.peaks.note(now, u.bound())
+		u.peaks.record(now, u.upperBound())
 		if !a.forget(u, now) {
 			a.review(u, now)
 		}
 	})
 }
 
-// Drain returns what has become due and forgets it. The slices are the caller's.
-func (a *Agent) Drain() Output {
+// TakeOutput returns what has become due and forgets it. The slices are the caller's.
+func (a *Agent) TakeOutput() Output {
 	out := a.out
-	out.Sooner = a.rest.End(a.workDue())
+	out.Sooner = a.idle.Shortened(a.workDue())
 	a.out = Output{}
 	return out
 }
@@ -211,7 +211,7 @@ type Stats struct {
 
 // Stats returns the agent's counts.
 func (a *Agent) Stats() Stats {
-	return Stats{Users: len(a.users), InProgress: a.inProgress, InLine: a.lines, Overflowed: a.overflow}
+	return Stats{Users: len(a.users), InProgress: a.inProgress, InLine: a.inLine, Overflowed: a.overflow}
 }
 
 // InProgress is how many requests of a user the agent believes in progress here,
@@ -220,5 +220,5 @@ func (a *Agent) InProgress(name string) int {
 	if u := a.users[name]; u != nil {
 		return u.running()
 	}
-	return a.parked[name].shown()
+	return a.parked[name].shownInProgress()
 }

@@ -73,7 +73,7 @@ func (r *rig) pass(from, to int) {
 
 // decided returns the verdicts that became known, in order.
 func (r *rig) decided() (allowed []bool) {
-	for _, w := range r.Drain().Decided {
+	for _, w := range r.TakeOutput().Decided {
 		allowed = append(allowed, w.Verdict.Allowed)
 	}
 	return allowed
@@ -312,7 +312,7 @@ func TestAgentWithoutLimitKnowsNobody(t *testing.T) {
 	r.Share(ms(1), concurrency.Sharing{User: "u", Until: ms(3000)})
 	r.Fail(ms(1), concurrency.Ask{User: "u"})
 	r.Reply(ms(1), concurrency.Ask{User: "u"}, concurrency.Grant{Held: 3})
-	if out := r.Drain(); out.Urgent || out.Native != nil || out.Decided != nil || r.Stats().Users != 0 {
+	if out := r.TakeOutput(); out.Urgent || out.TableEntries != nil || out.Decided != nil || r.Stats().Users != 0 {
 		t.Errorf("news of unknown users led to %+v and %d users, want nothing", out, r.Stats().Users)
 	}
 }
@@ -399,7 +399,7 @@ func TestAgentFirstRequestsWaitOneRoundTrip(t *testing.T) {
 	if admitted != 0 || len(waiting) != 10 {
 		t.Fatalf("12 requests: %d admitted and %d waiting, want 0 and 10", admitted, len(waiting))
 	}
-	if !r.Drain().Urgent {
+	if !r.TakeOutput().Urgent {
 		t.Error("the ask is not urgent")
 	}
 	r.pool["other"] = concurrency.Holding{Held: 3, Seq: 1}
@@ -455,7 +455,7 @@ func TestAgentGivesBack(t *testing.T) {
 	if got := r.Held("u"); got != 6 {
 		t.Errorf("near the limit the agent holds %d slots for 6 requests when nobody waits, want 6 before the pool hears", got)
 	}
-	if !r.Drain().Urgent {
+	if !r.TakeOutput().Urgent {
 		t.Error("giving back is not urgent")
 	}
 	r.exchange(100, false)
@@ -471,7 +471,7 @@ func TestAgentKeepsItsShareWhileItRefuses(t *testing.T) {
 	r.pass(5, 50)
 	r.Progress(ms(50), "u", 10, count{Tracked: 10, Active: 10})
 	r.start(90, 1)
-	r.Drain()
+	r.TakeOutput()
 	for _, tt := range []struct {
 		name  string
 		share []concurrency.Share
@@ -657,7 +657,7 @@ func TestAgentTimeout(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t, 2)
 			tt.given(r)
-			r.Drain()
+			r.TakeOutput()
 			_, waiting := r.start(1, 10)
 			admitted := 0
 			for _, w := range waiting {
@@ -672,7 +672,7 @@ func TestAgentTimeout(t *testing.T) {
 			if admitted != tt.admit {
 				t.Errorf("%d admitted, want %d", admitted, tt.admit)
 			}
-			if out := r.Drain(); len(out.Decided) != 0 {
+			if out := r.TakeOutput(); len(out.Decided) != 0 {
 				t.Errorf("%d requests decided again", len(out.Decided))
 			}
 		})
@@ -739,7 +739,7 @@ func TestAgentLineIsServedInOrder(t *testing.T) {
 	if admitted, _ := r.start(21, 3); admitted != 0 {
 		t.Errorf("%d admitted past the line, want 0", admitted)
 	}
-	out := r.Drain().Decided
+	out := r.TakeOutput().Decided
 	if len(out) != 2 || out[0] != line[0] || out[1] != line[2] || !out[0].Verdict.Allowed || !out[1].Verdict.Allowed {
 		t.Errorf("two free slots decided %v, want the first and the third in line admitted", out)
 	}
@@ -804,14 +804,14 @@ func TestAgentLineIsNotShielded(t *testing.T) {
 		r.Block(ms(2), "u", concurrency.NewLimit(10, 5))
 	}
 	hold(20)
-	for _, n := range r.Drain().Native {
+	for _, n := range r.TakeOutput().TableEntries {
 		if n.Until != 0 {
 			t.Errorf("%+v while there is room in line, want not blocked", n)
 		}
 	}
 	hold(5)
-	if out := r.Drain(); len(out.Native) != 1 || out.Native[0].Until == 0 {
-		t.Errorf("the line is full: told HAProxy %+v, want blocked", out.Native)
+	if out := r.TakeOutput(); len(out.TableEntries) != 1 || out.TableEntries[0].Until == 0 {
+		t.Errorf("the line is full: told HAProxy %+v, want blocked", out.TableEntries)
 	}
 }
 
@@ -820,16 +820,16 @@ func TestAgentLineIsNotShielded(t *testing.T) {
 func TestAgentLineIsNotShieldedWhileItForms(t *testing.T) {
 	r := newRig(t, 1)
 	r.start(0, 10)
-	block := func() []concurrency.Native {
+	block := func() []concurrency.TableEntry {
 		r.start(1, 20)
 		r.Block(ms(2), "u", concurrency.NewLimit(10, 5))
-		return r.Drain().Native
+		return r.TakeOutput().TableEntries
 	}
 	if told := block(); len(told) != 1 || told[0].Until == 0 {
 		t.Fatalf("refusals of somebody who may not wait, as far as known: told HAProxy %+v, want blocked", told)
 	}
 	r.Hold(ms(3), "u", 10, count{}, concurrency.Places{})
-	if told := r.Drain().Native; len(told) != 1 || told[0].Until != 0 {
+	if told := r.TakeOutput().TableEntries; len(told) != 1 || told[0].Until != 0 {
 		t.Errorf("the first of them waits: told HAProxy %+v, want not blocked", told)
 	}
 	if told := block(); len(told) != 0 {
@@ -852,7 +852,7 @@ func TestAgentShield(t *testing.T) {
 		at     int
 		refuse int // requests that are refused
 		do     func(r *rig, at time.Time)
-		native []concurrency.Native
+		native []concurrency.TableEntry
 	}
 	block := func(r *rig, at time.Time) { r.Block(at, "u", limit) }
 	unblock := func(r *rig, at time.Time) { r.Unblock(at, "u") }
@@ -861,8 +861,8 @@ func TestAgentShield(t *testing.T) {
 		return func(r *rig, at time.Time) { r.Progress(at, "u", 10, count{Tracked: 10, Active: active}) }
 	}
 	s := t0.Unix()
-	told := func(until int64) []concurrency.Native {
-		return []concurrency.Native{{User: "u", Until: until, Limit: 10, Cap: 10}}
+	told := func(until int64) []concurrency.TableEntry {
+		return []concurrency.TableEntry{{User: "u", Until: until, Limit: 10, Cap: 10}}
 	}
 	tests := []struct {
 		name  string
@@ -909,7 +909,7 @@ func TestAgentShield(t *testing.T) {
 					t.Fatalf("step %d: admitted %d", i, admitted)
 				}
 				st.do(r, ms(st.at))
-				if diff := cmp.Diff(st.native, r.Drain().Native); diff != "" {
+				if diff := cmp.Diff(st.native, r.TakeOutput().TableEntries); diff != "" {
 					t.Errorf("step %d: told HAProxy (-want +got):\n%s", i, diff)
 				}
 			}
@@ -926,15 +926,15 @@ func TestAgentShieldOfSeveral(t *testing.T) {
 	r.pass(10, 60)
 	r.start(60, 6)
 	r.Share(ms(60), concurrency.Sharing{User: "u", Until: ms(3000), Shares: []concurrency.Share{{Instance: "me", Slots: 10}}})
-	r.Drain()
+	r.TakeOutput()
 	r.Block(ms(60), "u", concurrency.NewLimit(10, 5))
-	want := []concurrency.Native{{User: "u", Until: t0.Unix() + 2, Limit: 10, Cap: 4}}
-	if diff := cmp.Diff(want, r.Drain().Native); diff != "" {
+	want := []concurrency.TableEntry{{User: "u", Until: t0.Unix() + 2, Limit: 10, Cap: 4}}
+	if diff := cmp.Diff(want, r.TakeOutput().TableEntries); diff != "" {
 		t.Errorf("blocked (-want +got):\n%s", diff)
 	}
 	r.Progress(ms(70), "u", 10, count{Tracked: 10, Active: 9})
 	want[0].Until = 0
-	if diff := cmp.Diff(want, r.Drain().Native); diff != "" {
+	if diff := cmp.Diff(want, r.TakeOutput().TableEntries); diff != "" {
 		t.Errorf("one has ended (-want +got):\n%s", diff)
 	}
 }
@@ -1096,7 +1096,7 @@ func TestAgentNoLongerAloneRegistersWhatRuns(t *testing.T) {
 		t.Errorf("asked %+v, want 4 requests registered", asks)
 	}
 	_, waiting := r.start(11, 10)
-	r.Drain()
+	r.TakeOutput()
 	r.Cluster(ms(12), 1, 0)
 	if got := r.decided(); len(got) != len(waiting) {
 		t.Errorf("alone again: %d decided of %d", len(got), len(waiting))
@@ -1112,7 +1112,7 @@ func TestAgentBelatedReplies(t *testing.T) {
 	r.start(0, 8)
 	ask := r.Collect(ms(0), false, nil)[0]
 	grant := concurrency.Take(r.pool, r.live, "me", ask)
-	r.Drain()
+	r.TakeOutput()
 	r.Reply(ms(1), ask, grant)
 	r.Progress(ms(5), "u", 10, count{Tracked: 8, Active: 8})
 	r.pass(5, 10)
@@ -1134,7 +1134,7 @@ func TestAgentLimits(t *testing.T) {
 		r.start(60, 50)
 		r.Share(ms(60), concurrency.Sharing{User: "u", Until: ms(3000), Shares: []concurrency.Share{{Instance: "me", Slots: 10}}})
 		r.Block(ms(60), "u", concurrency.NewLimit(10, 5))
-		if out := r.Drain().Native; len(out) != 1 || out[0].Until == 0 {
+		if out := r.TakeOutput().TableEntries; len(out) != 1 || out[0].Until == 0 {
 			t.Fatalf("%d instances: told HAProxy %+v, want blocked", instances, out)
 		}
 		return r
@@ -1148,7 +1148,7 @@ func TestAgentLimits(t *testing.T) {
 			r := blocked(instances)
 			r.Limits(ms(70), func(string) int { return tt.limit })
 			r.pass(70, 80)
-			out := r.Drain().Native
+			out := r.TakeOutput().TableEntries
 			if lifted := len(out) > 0 && out[len(out)-1].Until == 0; lifted != tt.lifted {
 				t.Errorf("%d instances, limit %d: told HAProxy %+v, want lifted: %v", instances, tt.limit, out, tt.lifted)
 			}
@@ -1180,7 +1180,7 @@ func TestAgentShareThatGrowsEndsTheBackoff(t *testing.T) {
 	r.pool["other"] = concurrency.Holding{Held: 10, Seq: 1}
 	r.start(0, 1)
 	r.exchange(0, false)
-	r.Drain()
+	r.TakeOutput()
 	for i, slots := range []int{5, 6} { // 5 is the even part
 		r.Share(ms(1), concurrency.Sharing{User: "u", Until: ms(3000), Shares: []concurrency.Share{{Instance: "me", Slots: slots}}})
 		if asks := r.exchange(1, false); len(asks) != i {
@@ -1240,11 +1240,11 @@ func TestAgentClockSetBack(t *testing.T) {
 	r.start(hour+60, 6)
 	r.pass(hour+60, hour+110) // refused
 	r.Block(ms(hour+110), "u", concurrency.NewLimit(10, 5))
-	if out := r.Drain().Native; len(out) != 1 || out[0].Until == 0 {
+	if out := r.TakeOutput().TableEntries; len(out) != 1 || out[0].Until == 0 {
 		t.Fatalf("told HAProxy %+v, want blocked", out)
 	}
 	r.pass(0, 2100)
-	if out := r.Drain().Native; len(out) != 1 || out[0].Until != 0 {
+	if out := r.TakeOutput().TableEntries; len(out) != 1 || out[0].Until != 0 {
 		t.Errorf("2 s later: told HAProxy %+v, want not blocked", out)
 	}
 	r.inProgress("what never came to be", 0)
@@ -1268,7 +1268,7 @@ func TestAgentOfAClockSetBackSpeaksTheMachinesTime(t *testing.T) {
 	alone := newRig(t, 1)
 	alone.start(hour, 15) // five are refused
 	alone.Block(ms(10), "u", concurrency.NewLimit(10, 5))
-	if out := alone.Drain().Native; len(out) != 1 || out[0].Until != ms(2010).Unix() {
+	if out := alone.TakeOutput().TableEntries; len(out) != 1 || out[0].Until != ms(2010).Unix() {
 		t.Errorf("told HAProxy %+v, want blocked until %d", out, ms(2010).Unix())
 	}
 	r := newRig(t, 2)
@@ -1286,13 +1286,13 @@ func TestAgentBatchesAreBounded(t *testing.T) {
 	for i := range users {
 		r.Start(ms(0), fmt.Sprint("u", i), 10, count{}, concurrency.Places{})
 	}
-	r.Drain()
+	r.TakeOutput()
 	first := r.Collect(ms(0), true, nil)
-	if len(first) != 4096 || !r.Drain().Urgent {
+	if len(first) != 4096 || !r.TakeOutput().Urgent {
 		t.Fatalf("%d asks at once, want 4096 and urgent", len(first))
 	}
 	asks := r.Collect(ms(0), false, slices.Clip(first))
-	if len(asks) != users || r.Drain().Urgent {
+	if len(asks) != users || r.TakeOutput().Urgent {
 		t.Errorf("%d asks in two batches, want %d and nothing urgent", len(asks), users)
 	}
 	seen := make(map[string]bool)

@@ -23,10 +23,10 @@ type notice struct {
 	refused int   // requests refused since then
 }
 
-// due reports whether the pool, and through it polygen, should hear of the user.
-func (a *Agent) due(u *user, now int64) bool {
+// askDue reports whether the pool, and through it polygen, should hear of the user.
+func (a *Agent) askDue(u *user, now int64) bool {
 	n, l := a.toTell(u), &u.lease
-	near := u.heat.hot(now) || u.quota.near(n)
+	near := u.heat.hot(now) || u.quota.nearlyUsed(n)
 	since := now - u.notice.at
 	switch {
 	case l.doubtful,
@@ -63,12 +63,12 @@ func (a *Agent) listForFlush(u *user) {
 // flush everything. What is more than a batch waits for the next call, for which
 // Output is then urgent. Each Ask must be answered by one call of Reply or Fail.
 func (a *Agent) Collect(at time.Time, flush bool, asks []Ask) []Ask {
-	now, full := a.read(at), len(asks)+maxBatch
+	now, full := a.coreTime(at), len(asks)+maxBatch
 	take := func(list []*user, unlist func(*listed)) []*user {
 		n := 0
 		for ; n < len(list) && len(asks) < full; n++ {
 			unlist(&list[n].lease.listed)
-			if ask, ok := a.ask(list[n], now); ok {
+			if ask, ok := a.makeAsk(list[n], now); ok {
 				asks = append(asks, ask)
 			}
 		}
@@ -86,20 +86,20 @@ func (a *Agent) Collect(at time.Time, flush bool, asks []Ask) []Ask {
 	return asks
 }
 
-// ask makes the user's Ask, if there is anything to say.
-func (a *Agent) ask(u *user, now int64) (Ask, bool) {
+// makeAsk makes the user's Ask, if there is anything to say.
+func (a *Agent) makeAsk(u *user, now int64) (Ask, bool) {
 	l := &u.lease
 	if l.pool == asked || a.users[u.name] != u {
 		return Ask{}, false // Reply looks again, or the user was forgotten
 	}
-	want := a.want(u, now)
+	want := a.wantedSlots(u, now)
 	if want > l.held && now < l.retryAt {
 		want = max(l.held, a.toTell(u)) // what runs is held whatever the pool says
 	}
-	if (want == l.told || a.alone()) && !a.due(u, now) {
+	if (want == l.told || a.alone()) && !a.askDue(u, now) {
 		return Ask{}, false // it was listed, and nothing came of it
 	}
-	if u.waits.any() && l.gap > 0 {
+	if u.waits.anyWaiting() && l.gap > 0 {
 		u.notice.refused = max(u.notice.refused, 1) // so that those with idle slots hear of it in time
 	}
 	l.held = min(l.held, want) // as in review: the pool may give the rest away before it answers
@@ -111,7 +111,7 @@ func (a *Agent) ask(u *user, now int64) (Ask, bool) {
 	l.pool, l.doubtful = asked, false
 	u.notice = notice{
 		active: ask.Active, at: now,
-		watched: u.heat.hot(now) || u.quota.near(ask.Active) || ask.Refused > 0,
+		watched: u.heat.hot(now) || u.quota.nearlyUsed(ask.Active) || ask.Refused > 0,
 	}
 	return ask, true
 }
@@ -122,12 +122,12 @@ func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
 	if u == nil {
 		return // users with an ask on its way are not forgotten, but limits may be lifted
 	}
-	now, l := a.read(at), &u.lease
+	now, l := a.coreTime(at), &u.lease
 	l.pool, l.told = answered, g.Held
 	if !a.alone() { // else this is an answer of before, or to what only polygen needs
 		l.held, l.left = g.Held, g.Free
-		if u.quota.near(u.quota.limit - g.Free) {
-			u.heat.raise(now, now+int64(hotSpan))
+		if u.quota.nearlyUsed(u.quota.limit - g.Free) {
+			u.heat.markHot(now, now+int64(hotSpan))
 		}
 		if g.Held < ask.Want {
 			a.backOff(u, now) // others hold them, and are to hear of it
@@ -159,5 +159,5 @@ func (a *Agent) Fail(at time.Time, ask Ask) {
 	// Refusals are counts, which must not count twice: only that there were some is said
 	// again, for who is refused wants a larger share.
 	u.notice.refused += min(1, ask.Refused)
-	a.review(u, a.read(at))
+	a.review(u, a.coreTime(at))
 }

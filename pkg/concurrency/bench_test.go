@@ -46,14 +46,14 @@ func talk(a *concurrency.Agent, at time.Time) (asks int) {
 	for {
 		batch = a.Collect(at, true, batch[:0])
 		if len(batch) == 0 {
-			a.Drain()
+			a.TakeOutput()
 			return asks
 		}
 		asks += len(batch)
 		for _, ask := range batch {
 			a.Reply(at, ask, concurrency.Grant{Held: ask.Want, Free: ask.Limit - ask.Want})
 		}
-		a.Drain()
+		a.TakeOutput()
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 
 func TestWatchIsBounded(t *testing.T) {
 	w := NewWatch(0)
-	w.most = 2
+	w.maxUsers = 2
 	at := time.Unix(1_760_000_000, 0)
 	for _, user := range []string{"alice", "bob", "carol", "alice"} {
 		w.Observe(at, Report{Instance: "a", User: user, Active: 1, Limit: 1})
@@ -19,7 +19,7 @@ func TestWatchIsBounded(t *testing.T) {
 	at = at.Add(reportSpan)
 	w.Tick(at)
 	w.Observe(at, Report{Instance: "a", User: "carol", Active: 1, Limit: 1})
-	if users, _ := w.Users(); users != 1 || w.Dropped() != 1 {
+	if users, _ := w.WatchedUsers(); users != 1 || w.Dropped() != 1 {
 		t.Errorf("%d users, %d dropped; want carol, when the others are gone", users, w.Dropped())
 	}
 }

@@ -12,8 +12,8 @@ type clock struct {
 	setBack int64 // by how much the machine's clock was set back in all
 }
 
-// read returns the core's time at a time of the machine.
-func (c *clock) read(at time.Time) int64 {
+// coreTime returns the core's time at a time of the machine.
+func (c *clock) coreTime(at time.Time) int64 {
 	now := at.UnixNano() + c.setBack
 	if back := c.now - now; back >= int64(setBackSpan) {
 		c.setBack += back

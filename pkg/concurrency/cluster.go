@@ -31,7 +31,7 @@ func (m *membership) settled(now int64) bool { return now >= m.settleAt }
 // own place among them (0 for the first). One that was alone registers what it
 // has in progress.
 func (a *Agent) Cluster(at time.Time, instances, rank int) {
-	now := a.read(at)
+	now := a.coreTime(at)
 	before, alone := a.instances, a.alone()
 	a.instances, a.rank = max(1, instances), max(0, rank)
 	if before == a.instances {
@@ -63,7 +63,7 @@ func (a *Agent) Lost(at time.Time, lost bool) {
 	if a.lost() == lost {
 		return
 	}
-	now := a.read(at)
+	now := a.coreTime(at)
 	a.lostAt = 0
 	if lost {
 		a.lostAt = now
@@ -76,8 +76,8 @@ func (a *Agent) Lost(at time.Time, lost bool) {
 func (a *Agent) reviewAll(now int64, register bool) {
 	for _, u := range a.users {
 		l := &u.lease
-		granted := l.portion > 0 && l.pool == unheard && u.bound() <= l.held // without a word
-		if register && !granted && (u.bound() > 0 || l.told > 0) {
+		granted := l.portion > 0 && l.pool == unheard && u.upperBound() <= l.held // without a word
+		if register && !granted && (u.upperBound() > 0 || l.told > 0) {
 			l.doubtful = true
 		}
 		a.review(u, now)

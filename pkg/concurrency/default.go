@@ -40,13 +40,13 @@ const (
 	defaultOver                      // it gives none any more, but what they admitted is in progress
 )
 
-// has reports whether HAProxy may have places for a user of whom nothing is known.
-func (d *byDefault) has(name string) bool { return d.phase != defaultNone && d.of(name) }
+// mayHavePlaces reports whether HAProxy may have places for a user of whom nothing is known.
+func (d *byDefault) mayHavePlaces(name string) bool { return d.phase != defaultNone && d.of(name) }
 
 // placesOf is what has to be assumed of a user of whom nothing is known.
 func (d *byDefault) placesOf(name string) (p places) {
-	if d.has(name) {
-		p.phase, p.inside = lent, d.places
+	if d.mayHavePlaces(name) {
+		p.phase, p.inside = placesLent, d.places
 	}
 	if d.former > 0 && d.formerOf(name) {
 		p.former = d.former
@@ -58,35 +58,35 @@ func (d *byDefault) placesOf(name string) (p places) {
 // has by default: the pool takes them for held, nobody else's requests can be in progress,
 // and the process is the one that withdrawals and counts are of.
 func (a *Agent) CanBeginDefault(at time.Time, process int64) bool {
-	now := a.read(at)
+	now := a.coreTime(at)
 	return a.byDefault.phase == defaultNone && process != 0 && process == a.process &&
-		(a.alone() || a.settled(now)) && !a.lost() && !a.Draining() && !a.changing(now) && !a.young(now)
+		(a.alone() || a.settled(now)) && !a.lost() && !a.Draining() && !a.changing(now) && !a.justReplaced(now)
 }
 
 // BeginDefault says that HAProxy will be told that each of some users has so many places
 // (> 0) by default, which must be none of those that an instance without a Holding does not
 // hold. It must not be told before DefaultDenied. CanBeginDefault must just have allowed it.
 func (a *Agent) BeginDefault(at time.Time, process int64, n int, of func(user string) bool) {
-	now, d := a.read(at), &a.byDefault
+	now, d := a.coreTime(at), &a.byDefault
 	d.phase, d.process, d.places, d.of = defaultBegun, process, n, of
 	d.undenied = make(map[string]bool)
 	for name, p := range a.parked {
 		switch {
-		case !of(name) || p.phase != lent:
+		case !of(name) || p.phase != placesLent:
 		case p.inside < n: // HAProxy may forget the places, and give as many as it gives all
-			a.user(name, a.lookup(name).limit, Count{}, now)
+			a.findOrAddUser(name, a.quotaOf(name).limit, Count{}, now)
 		case p.unused(n):
-			a.park(name, places{})
+			a.setParked(name, places{})
 		}
 	}
 	for name, u := range a.users {
 		if !of(name) {
 			continue
 		}
-		if u.places.phase == lent && u.places.inside >= n {
+		if u.places.phase == placesLent && u.places.inside >= n {
 			// The answer that was to bring the places may have been too late: then HAProxy does not
 			// count those who were asked about, and gives as many places beside them.
-			if u.places.outside, u.places.beside = u.progress.total(), 0; a.free(u) >= 0 {
+			if u.places.outside, u.places.beside = u.progress.totalAsked(), 0; a.freeHere(u) >= 0 {
 				continue
 			}
 		}
@@ -101,7 +101,7 @@ func (a *Agent) BeginDefault(at time.Time, process int64, n int, of func(user st
 // Those that an answer brought are remembered: HAProxy may have been told before that there
 // are none.
 func (p places) unused(n int) bool {
-	return p.phase == lent && p.inside == n && p.lentAt == 0 && p.former == 0 && p.natives == 0
+	return p.phase == placesLent && p.inside == n && p.lentAt == 0 && p.former == 0 && p.natives == 0
 }
 
 // DefaultDenied reports whether HAProxy knows of everybody who shall have no places by
@@ -130,23 +130,23 @@ func (a *Agent) DefaultOver() int64 {
 // InUse says that the process of DefaultOver has requests of a user in progress by places.
 func (a *Agent) InUse(at time.Time, name string, n int) {
 	d := &a.byDefault
-	if _, parked := a.parked[name]; n <= 0 || parked || a.users[name] != nil || !d.has(name) {
+	if _, parked := a.parked[name]; n <= 0 || parked || a.users[name] != nil || !d.mayHavePlaces(name) {
 		return
 	}
 	p := d.placesOf(name)
 	p.inside, p.natives = max(p.inside, n), n
-	a.parkInUse(name, p, a.read(at))
+	a.parkInUse(name, p, a.coreTime(at))
 }
 
 // parkInUse remembers places that a user has by default and that are in use. Those that are more
 // than the pool takes for held are told to it, and taken back.
 func (a *Agent) parkInUse(name string, p places, now int64) {
-	a.park(name, p)
-	q := a.lookup(name)
+	a.setParked(name, p)
+	q := a.quotaOf(name)
 	if p.inside <= a.allowance(q) {
 		return
 	}
-	if u := a.user(name, q.limit, Count{}, now); u != nil {
+	if u := a.findOrAddUser(name, q.limit, Count{}, now); u != nil {
 		a.recall(u, now)
 		a.review(u, now)
 	}
@@ -178,7 +178,7 @@ func (a *Agent) replaceDefault(former bool) {
 // reviewDenial sees to it that HAProxy has an entry of a user without places.
 func (a *Agent) reviewDenial(u *user, now int64) {
 	p := &u.places
-	if p.phase != none && p.phase != ending || now < p.denyAt || !a.byDefault.has(u.name) {
+	if p.phase != placesNone && p.phase != placesEnding || now < p.denyAt || !a.byDefault.mayHavePlaces(u.name) {
 		return
 	}
 	p.denyAt = now + int64(denyAgain)
@@ -194,16 +194,16 @@ func (a *Agent) denied(u *user, now int64) {
 // Denied says that HAProxy has no places for a user, and knows for minutes that it must not
 // give them any. An answer that brought some since is known here.
 func (a *Agent) Denied(at time.Time, name string) {
-	if _, parked := a.parked[name]; parked || a.users[name] != nil || !a.byDefault.has(name) {
+	if _, parked := a.parked[name]; parked || a.users[name] != nil || !a.byDefault.mayHavePlaces(name) {
 		return
 	}
-	now := a.read(at)
-	u := a.meet(name, now)
+	now := a.coreTime(at)
+	u := a.addUnasked(name, now)
 	if u == nil {
 		return
 	}
 	u.places = places{former: u.places.former}
 	a.denied(u, now)
-	a.hold(u, now)
+	a.holdPortion(u, now)
 	a.review(u, now)
 }

@@ -13,7 +13,7 @@ func newDefaultRig(t *testing.T, n int) *rig {
 	r.pass(-5000, -1)
 	if n > 0 {
 		r.begin(-1, n)
-		r.Drain()
+		r.TakeOutput()
 	}
 	return r
 }
@@ -67,13 +67,13 @@ func TestBeginDefault(t *testing.T) {
 			r.Lend(ms(-300), "u")
 			r.Recall(ms(-100), "u")
 			r.Withdrawn(ms(-99), "u", 1)
-			r.Drain()
+			r.TakeOutput()
 		}, []string{"u"}, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newDefaultRig(t, 0)
 			tt.do(r)
-			r.Drain()
+			r.TakeOutput()
 			r.begin(-1, 4)
 			r.wantDenied(-1, tt.asked == nil)
 			r.wantWithdraw(-1, tt.asked...)
@@ -81,7 +81,7 @@ func TestBeginDefault(t *testing.T) {
 			if tt.asked != nil {
 				r.pass(0, 1500)
 				r.wantDenied(1500, false)
-				if again := r.Drain().Withdraw; len(again) == 0 {
+				if again := r.TakeOutput().Withdraw; len(again) == 0 {
 					t.Error("nobody has asked for it again")
 				}
 				r.Withdrawn(ms(1501), "u", 0)
@@ -151,7 +151,7 @@ func TestPlacesByDefault(t *testing.T) {
 	r.Progress(ms(3), "u", 10, count{Tracked: 7, Active: 1})
 	r.Withdrawn(ms(4), "u", 0)
 	r.bound("with 1", 1)
-	r.Drain()
+	r.TakeOutput()
 	r.pass(5, 119_000)
 	r.wantWithdraw(119_000)
 	r.pass(119_000, 121_900)

@@ -24,11 +24,11 @@ func Example() {
 		fmt.Printf("wants %d, holds %d\n", ask.Want, grant.Held)
 		agent.Reply(now, ask, grant)
 	}
-	fmt.Println("decided:", len(agent.Drain().Decided), "in progress:", agent.InProgress("alice"))
+	fmt.Println("decided:", len(agent.TakeOutput().Decided), "in progress:", agent.InProgress("alice"))
 
 	// HAProxy's table says that both have ended: the third one need not wait any longer.
 	agent.Progress(now.Add(time.Millisecond), "alice", limit, concurrency.Count{Tracked: 2})
-	fmt.Println("decided:", len(agent.Drain().Decided), "in progress:", agent.InProgress("alice"))
+	fmt.Println("decided:", len(agent.TakeOutput().Decided), "in progress:", agent.InProgress("alice"))
 
 	// Output:
 	// wants 3, holds 2

@@ -14,7 +14,7 @@ func (a *Agent) Held(name string) int {
 // agent knows, places that are not in use included.
 func (a *Agent) Bound(name string) int {
 	if u := a.users[name]; u != nil {
-		return u.bound()
+		return u.upperBound()
 	}
 	p, parked := a.parked[name]
 	if !parked {
@@ -25,8 +25,8 @@ func (a *Agent) Bound(name string) int {
 
 // Recall has HAProxy's places of a user withdrawn, as when the user is hot.
 func (a *Agent) Recall(at time.Time, name string) {
-	now := a.read(at)
-	if u := a.known(name, now); u != nil {
+	now := a.coreTime(at)
+	if u := a.findUser(name, now); u != nil {
 		a.recall(u, now)
 		a.review(u, now)
 	}

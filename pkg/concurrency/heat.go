@@ -18,8 +18,8 @@ type heat struct {
 
 func (h *heat) hot(now int64) bool { return now < h.until }
 
-// raise makes a user hot until a time, at least.
-func (h *heat) raise(now, until int64) {
+// markHot makes a user hot until a time, at least.
+func (h *heat) markHot(now, until int64) {
 	if !h.hot(now) { // who stays hot has had the time to yield
 		h.since = now
 	}
@@ -34,8 +34,8 @@ func (h *heat) yielded(now int64) bool { return h.hot(now) && now-h.since >= int
 // need the slots.
 func (h *heat) recovering(now int64) bool { return now-h.until < int64(calmSpan) }
 
-// near reports whether so many slots in use, or held, make a pool nearly empty.
-func (q quota) near(slots int) bool { return 100*slots >= hotPercent*q.limit }
+// nearlyUsed reports whether so many slots in use, or held, make a pool nearly empty.
+func (q quota) nearlyUsed(slots int) bool { return 100*slots >= hotPercent*q.limit }
 
 // peaks are the most requests in progress, in this peakSpan and the one before.
 type peaks struct {
@@ -43,7 +43,7 @@ type peaks struct {
 	span int64 // the number of this one
 }
 
-func (p *peaks) note(now int64, n int) {
+func (p *peaks) record(now int64, n int) {
 	switch span := now / int64(peakSpan); span {
 	case p.span:
 	case p.span + 1:
@@ -54,7 +54,7 @@ func (p *peaks) note(now int64, n int) {
 	p.most[0] = max(p.most[0], n)
 }
 
-func (p *peaks) peak() int { return max(p.most[0], p.most[1]) }
+func (p *peaks) highest() int { return max(p.most[0], p.most[1]) }
 
 // spare is how many slots are free, and since when it is so many.
 type spare struct {

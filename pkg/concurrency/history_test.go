@@ -224,7 +224,7 @@ func (p *party) giveUp() {
 
 // drain tells of what became due.
 func (p *party) drain() {
-	out := p.Drain()
+	out := p.TakeOutput()
 	allowed, refused := 0, 0
 	for _, w := range out.Decided {
 		p.waiting = slices.DeleteFunc(p.waiting, func(other *concurrency.Waiting) bool { return other == w })
@@ -238,7 +238,7 @@ func (p *party) drain() {
 		p.Tell("agent "+p.name, "decides those that wait: %s", history.Outcome(allowed, refused, 0))
 		p.begin(allowed)
 	}
-	for _, n := range out.Native {
+	for _, n := range out.TableEntries {
 		what := "to ask about each request of alice"
 		if n.Until > 0 {
 			what = fmt.Sprintf("to refuse alice by itself for %d s", n.Until-p.clock().Unix())

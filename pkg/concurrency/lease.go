@@ -40,8 +40,8 @@ type lease struct {
 // retryNow forgets that the pool had no slots.
 func (l *lease) retryNow() { l.gap, l.retryAt = 0, 0 }
 
-// over reports whether all instances hold more than there are, as after a loss.
-func (l *lease) over() bool { return l.left < 0 }
+// overcommitted reports whether all instances hold more than there are, as after a loss.
+func (l *lease) overcommitted() bool { return l.left < 0 }
 
 // exhausted reports whether the pool is known to have no slot, and those who
 // hold idle ones have had the time to give them back.
@@ -51,11 +51,11 @@ func (u *user) exhausted(now int64) bool {
 
 // demanding reports whether requests want more slots than there are.
 func (u *user) demanding(now int64) bool {
-	return u.shield.up() || u.waits.any() || now-u.waits.unmetAt < int64(demandSpan)
+	return u.refusal.inForce() || u.waits.anyWaiting() || now-u.waits.unmetAt < int64(demandSpan)
 }
 
-// free is how many more requests of the user may start here now.
-func (a *Agent) free(u *user) int { return a.capacity(u) - u.bound() }
+// freeHere is how many more requests of the user may start here now.
+func (a *Agent) freeHere(u *user) int { return a.capacity(u) - u.upperBound() }
 
 // capacity is how many requests of the user may be in progress here.
 func (a *Agent) capacity(u *user) int {
@@ -71,14 +71,14 @@ func (a *Agent) capacity(u *user) int {
 	case a.now-a.lostAt < int64(leaseSpan):
 		return u.lease.held
 	}
-	return a.part(u.quota) // the others have none of what they gave back meanwhile
+	return a.evenPart(u.quota) // the others have none of what they gave back meanwhile
 }
 
-// Free is how many more requests of a user may start now, as far as this agent knows:
+// FreeSlots is how many more requests of a user may start now, as far as this agent knows:
 // exactly, where it is alone; among several, what it holds and what the pool had when
 // it last answered, of which others may have taken since. It is never negative and
 // never above the limit. It reports false for a user who is not known, or not limited.
-func (a *Agent) Free(name string) (int, bool) {
+func (a *Agent) FreeSlots(name string) (int, bool) {
 	u := a.users[name]
 	if u == nil || u.quota.unlimited {
 		return 0, false
@@ -90,8 +90,8 @@ func (a *Agent) Free(name string) (int, bool) {
 	return max(0, min(n, u.quota.limit)), true
 }
 
-// want is how many slots the agent should hold.
-func (a *Agent) want(u *user, now int64) int {
+// wantedSlots is how many slots the agent should hold.
+func (a *Agent) wantedSlots(u *user, now int64) int {
 	n := a.toTell(u)
 	want := n
 	switch {
@@ -103,7 +103,7 @@ func (a *Agent) want(u *user, now int64) int {
 		// have left some. It is kept for whoever comes next. But what ends beyond the share
 		// goes back when more is held than there is.
 		want = max(want, a.shareOf(u, now))
-		if want == n && u.lease.held <= n+1 && !u.lease.over() {
+		if want == n && u.lease.held <= n+1 && !u.lease.overcommitted() {
 			want++
 		}
 	}
@@ -116,7 +116,7 @@ func (a *Agent) toTell(u *user) int {
 	if a.alone() {
 		return u.running()
 	}
-	return u.bound()
+	return u.upperBound()
 }
 
 // coolWant is the want of a user far from the limit: the portion, of which the pool need
@@ -124,7 +124,7 @@ func (a *Agent) toTell(u *user) int {
 func (a *Agent) coolWant(u *user, need int, now int64) int {
 	portion := u.lease.portion
 	switch {
-	case portion == 0, max(need, u.peaks.peak()) > portion:
+	case portion == 0, max(need, u.peaks.highest()) > portion:
 		return max(portion, a.idleWant(u, need))
 	case u.lease.held < portion && u.heat.recovering(now):
 		return max(need, u.lease.held) // the portion of all might make the user hot again
@@ -135,8 +135,8 @@ func (a *Agent) coolWant(u *user, need int, now int64) int {
 // idleWant is the want of a user far from the limit who needs more than the portion: as
 // many idle slots as have been in use, so that requests need not wait for the pool.
 func (a *Agent) idleWant(u *user, need int) int {
-	idle := min(max(u.peaks.peak(), need), u.quota.limit/(coolPortion*a.instances))
-	least, most := need+(idle+1)/2, max(u.peaks.peak(), need)+idle
+	idle := min(max(u.peaks.highest(), need), u.quota.limit/(coolPortion*a.instances))
+	least, most := need+(idle+1)/2, max(u.peaks.highest(), need)+idle
 	if u.lease.held >= least && u.lease.held <= most {
 		return u.lease.held // near enough: not every request is worth an ask
 	}
@@ -145,11 +145,11 @@ func (a *Agent) idleWant(u *user, need int) int {
 
 // giveUp gives up what others need more, before requests that wait could use it.
 func (a *Agent) giveUp(u *user, now int64) {
-	if !u.lease.over() || a.countsAlone() {
+	if !u.lease.overcommitted() || a.countsAlone() {
 		return
 	}
 	// The share takes nothing from others, and what runs cannot be given up.
-	if least := max(u.bound(), a.shareOf(u, now)); u.lease.held > least {
+	if least := max(u.upperBound(), a.shareOf(u, now)); u.lease.held > least {
 		u.lease.held = least
 		a.listUrgent(u)
 	}
@@ -161,7 +161,7 @@ func (a *Agent) reviewLease(u *user, now int64) {
 		return // what was held last is what an agent has that loses the pool
 	}
 	l := &u.lease
-	switch want := a.want(u, now); {
+	switch want := a.wantedSlots(u, now); {
 	case want < l.held:
 		l.held = want // before the pool hears of it, so that nobody uses them meanwhile
 		if u.heat.hot(now) {

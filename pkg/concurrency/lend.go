@@ -16,31 +16,31 @@ func (a *Agent) Lendable(at time.Time, name string) bool {
 	if u == nil {
 		return false
 	}
-	now := a.read(at)
+	now := a.coreTime(at)
 	switch {
 	case a.lost() || u.quota.unlimited || u.heat.hot(now):
 		return false // others may need the slots, or cannot be told that they are in use
-	case a.whose(u.asker) != present || a.changing(now) || a.young(now):
+	case a.askerOf(u.asker) != present || a.changing(now) || a.justReplaced(now):
 		return false // a withdrawal might reach another process than the answer
-	case u.places.phase == lent:
+	case u.places.phase == placesLent:
 		// HAProxy renews them by itself, unless they are of another generation.
 		return u.places.inside <= a.allowance(u.quota) && now-u.places.lentAt >= 2*second
-	case u.places.phase != none:
+	case u.places.phase != placesNone:
 		return false // what is being withdrawn comes to an end first
-	case u.waits.any() || u.waits.busyAt != 0 && now-u.waits.busyAt < int64(calmSpan):
+	case u.waits.anyWaiting() || u.waits.busyAt != 0 && now-u.waits.busyAt < int64(calmSpan):
 		return false // they would be withdrawn at once
 	}
 	n := a.lendable(u)
-	if a.byDefault.undenied[name] || a.byDefault.has(name) && n < a.byDefault.places {
+	if a.byDefault.undenied[name] || a.byDefault.mayHavePlaces(name) && n < a.byDefault.places {
 		return false // HAProxy may forget them, and give as many as it gives all
 	}
-	return n > 0 && u.progress.total() <= max(1, n/2) && len(a.parked) < a.config.MaxUsers
+	return n > 0 && u.progress.totalAsked() <= max(1, n/2) && len(a.parked) < a.config.MaxUsers
 }
 
 // lendable is how many places could be lent now.
 func (a *Agent) lendable(u *user) int {
 	// HAProxy tracks the request that it is told so with: that one is inside.
-	taken := max(0, u.progress.total()-1) + u.places.former
+	taken := max(0, u.progress.totalAsked()-1) + u.places.former
 	if !a.alone() {
 		return min(a.allowance(u.quota), u.lease.held) - taken
 	}
@@ -59,9 +59,9 @@ func (a *Agent) Lend(at time.Time, name string) int {
 		return 0
 	}
 	u, now := a.users[name], a.now
-	if u.places.phase == none {
-		u.places.inside, u.places.outside, u.places.beside = a.lendable(u), max(0, u.progress.total()-1), 0
-		u.places.phase = lent
+	if u.places.phase == placesNone {
+		u.places.inside, u.places.outside, u.places.beside = a.lendable(u), max(0, u.progress.totalAsked()-1), 0
+		u.places.phase = placesLent
 	}
 	u.places.lentAt = now
 	a.review(u, now)

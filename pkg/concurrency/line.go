@@ -26,17 +26,17 @@ type Waiting struct {
 // order of arrival. While there is a line nobody is admitted before it.
 type waits struct {
 	queue   []*Waiting // for an answer of the pool or HAProxy
-	line    []*Waiting // for a slot; Agent.lines counts them
+	line    []*Waiting // for a slot; Agent.inLine counts them
 	unmetAt int64      // when a request was last refused or had to wait for a slot; 0: it did not come back
 	busyAt  int64      // when a request was last refused, or found no place
 }
 
 func (w *waits) waiting() int { return len(w.queue) + len(w.line) }
 
-func (w *waits) any() bool { return w.waiting() > 0 }
+func (w *waits) anyWaiting() bool { return w.waiting() > 0 }
 
-// unmet notes that there was no slot for a request.
-func (w *waits) unmet(now int64) { w.unmetAt, w.busyAt = now, now }
+// noteUnmet notes that there was no slot for a request.
+func (w *waits) noteUnmet(now int64) { w.unmetAt, w.busyAt = now, now }
 
 // uncount is for a withdrawal of which nobody knows whether its count has who waits.
 func (w *waits) uncount() {
@@ -53,7 +53,7 @@ func (w *waits) uncount() {
 // not nil and the verdict is not valid yet. A request that is allowed holds a slot
 // until HAProxy tells of its end, or until Cancel.
 func (a *Agent) Start(at time.Time, name string, limit int, seen Count, p Places) (Verdict, *Waiting) {
-	now := a.read(at)
+	now := a.coreTime(at)
 	u, s := a.arrive(name, limit, seen, p, now)
 	if u == nil {
 		return Verdict{Allowed: true}, nil // a bound on memory refuses nobody
@@ -61,8 +61,8 @@ func (a *Agent) Start(at time.Time, name string, limit int, seen Count, p Places
 	defer a.review(u, now)
 	switch {
 	case a.admissible(u, s):
-		return a.admit(u, now, seen.Process, s), nil
-	case len(u.waits.line) > 0 || len(u.waits.queue) >= u.quota.limit || a.full(u, now):
+		return a.admitRequest(u, now, seen.Process, s), nil
+	case len(u.waits.line) > 0 || len(u.waits.queue) >= u.quota.limit || a.knownFull(u, now):
 		return a.refuse(u, now), nil // more than the limit in the queue cannot all be admitted
 	}
 	w := &Waiting{owner: u, process: seen.Process, counted: s == beside}
@@ -74,33 +74,33 @@ func (a *Agent) Start(at time.Time, name string, limit int, seen Count, p Places
 // of arrival: until a slot is free, or Timeout. It is refused at once, with a nil
 // Waiting, where too many wait already.
 func (a *Agent) Hold(at time.Time, name string, limit int, seen Count, p Places) (Verdict, *Waiting) {
-	now := a.read(at)
+	now := a.coreTime(at)
 	u, s := a.arrive(name, limit, seen, p, now)
 	if u == nil {
 		return Verdict{Allowed: true}, nil
 	}
 	defer a.review(u, now)
-	if !s.admitted() && (len(u.waits.line) >= a.config.MaxLine || a.lines >= a.config.MaxLines) {
-		u.shield.refusals++ // a full line is what HAProxy may refuse by itself
+	if !s.admitted() && (len(u.waits.line) >= a.config.MaxLine || a.inLine >= a.config.MaxLines) {
+		u.refusal.refusals++ // a full line is what HAProxy may refuse by itself
 		return a.turnAway(u, now), nil
 	}
 	// HAProxy must not refuse who may wait: the line is in the agent.
-	u.shield.patientTo, u.shield.refusals = now+int64(refreshSpan), 0
-	a.lowerShield(u, now)
+	u.refusal.patientTo, u.refusal.refusals = now+int64(refreshSpan), 0
+	a.endRefusal(u, now)
 	if a.admissible(u, s) {
-		return a.admit(u, now, seen.Process, s), nil
+		return a.admitRequest(u, now, seen.Process, s), nil
 	}
 	w := &Waiting{owner: u, process: seen.Process, counted: s == beside}
 	u.waits.line = append(u.waits.line, w)
-	a.lines++
-	u.waits.unmet(now)
+	a.inLine++
+	u.waits.noteUnmet(now)
 	return Verdict{}, w
 }
 
 // arrive takes what HAProxy says with a question, and returns how the request stands to
 // the places. The user is nil when too many are known.
 func (a *Agent) arrive(name string, limit int, seen Count, p Places, now int64) (*user, standing) {
-	u := a.user(name, limit, seen, now)
+	u := a.findOrAddUser(name, limit, seen, now)
 	if u == nil {
 		a.overflow++
 		return nil, outside
@@ -108,17 +108,17 @@ func (a *Agent) arrive(name string, limit int, seen Count, p Places, now int64) 
 	u.startedAt, u.asker = now, seen.Process
 	// First: by its standing the places may be adopted, or recalled.
 	a.distinguish(u, seen, p, now)
-	return u, a.stand(u, seen.Process, p, now)
+	return u, a.standingOf(u, seen.Process, p, now)
 }
 
 // admissible reports whether a request may start that nothing was decided of yet.
 func (a *Agent) admissible(u *user, s standing) bool {
-	return s.admitted() || len(u.waits.line) == 0 && a.free(u) > 0
+	return s.admitted() || len(u.waits.line) == 0 && a.freeHere(u) > 0
 }
 
-// full reports whether it is known that there is no slot, so that waiting for the pool
+// knownFull reports whether it is known that there is no slot, so that waiting for the pool
 // or for HAProxy's places is in vain.
-func (a *Agent) full(u *user, now int64) bool {
+func (a *Agent) knownFull(u *user, now int64) bool {
 	return !u.places.phase.recalling() && (a.countsAlone() || u.exhausted(now))
 }
 
@@ -134,12 +134,12 @@ func (a *Agent) Timeout(at time.Time, w *Waiting) Verdict {
 	if w.decided {
 		return w.Verdict
 	}
-	now, u := a.read(at), w.owner
+	now, u := a.coreTime(at), w.owner
 	switch line := a.leaveQueues(w); {
 	case line: // it has waited for a slot, not for an answer, and there was none
 		w.Verdict = a.turnAway(u, now)
-	case a.far(u, now) && (u.bound() < u.quota.limit/a.instances || u.bound() <= u.lease.held):
-		w.Verdict = a.admit(u, now, w.process, outside)
+	case a.farFromLimit(u, now) && (u.upperBound() < u.quota.limit/a.instances || u.upperBound() <= u.lease.held):
+		w.Verdict = a.admitRequest(u, now, w.process, outside)
 	default:
 		w.Verdict = a.refuse(u, now)
 	}
@@ -147,8 +147,8 @@ func (a *Agent) Timeout(at time.Time, w *Waiting) Verdict {
 	return w.Verdict
 }
 
-// far reports whether a user is far from their limit, as far as the agent knows.
-func (a *Agent) far(u *user, now int64) bool {
+// farFromLimit reports whether a user is far from their limit, as far as the agent knows.
+func (a *Agent) farFromLimit(u *user, now int64) bool {
 	// Of a limit below the number of instances, one request is so large a part that whoever
 	// uses it at all is near it: there it counts that the pool last had a slot left.
 	return !u.heat.hot(now) || u.quota.limit < a.instances && u.lease.left > 0
@@ -160,7 +160,7 @@ func (a *Agent) Withdraw(at time.Time, w *Waiting) {
 	switch {
 	case !w.decided:
 		a.leaveQueues(w)
-		a.review(w.owner, a.read(at))
+		a.review(w.owner, a.coreTime(at))
 	case w.Verdict.Allowed: // else it has no slot
 		a.Cancel(at, w.owner.name, w.process)
 	}
@@ -173,7 +173,7 @@ func (a *Agent) leaveQueues(w *Waiting) (line bool) {
 	w.decided = true
 	if i := slices.Index(queues.line, w); i >= 0 {
 		queues.line = slices.Delete(queues.line, i, i+1)
-		a.lines--
+		a.inLine--
 		return true
 	}
 	queues.queue = slices.DeleteFunc(queues.queue, func(other *Waiting) bool { return other == w })
@@ -184,14 +184,14 @@ func (a *Agent) leaveQueues(w *Waiting) (line bool) {
 // process, and will not run after all.
 func (a *Agent) Cancel(at time.Time, name string, process int64) {
 	if u := a.users[name]; u != nil {
-		u.progress.cancel(a.whose(process))
-		a.review(u, a.read(at))
+		u.progress.cancel(a.askerOf(process))
+		a.review(u, a.coreTime(at))
 	}
 }
 
-// admit notes a request that HAProxy is about to track, and that takes a slot unless it
+// admitRequest notes a request that HAProxy is about to track, and that takes a slot unless it
 // has a place.
-func (a *Agent) admit(u *user, now, process int64, s standing) Verdict {
+func (a *Agent) admitRequest(u *user, now, process int64, s standing) Verdict {
 	u.places.since++
 	switch s {
 	case outside, passed:
@@ -200,15 +200,15 @@ func (a *Agent) admit(u *user, now, process int64, s standing) Verdict {
 		u.places.beside++
 	case inside: // is counted already, as all places are
 	}
-	u.progress.admit(a.whose(process), now)
-	u.peaks.note(now, u.bound())
+	u.progress.addAdmitted(a.askerOf(process), now)
+	u.peaks.record(now, u.upperBound())
 	return Verdict{Allowed: true}
 }
 
 // refuse refuses a request.
 func (a *Agent) refuse(u *user, now int64) Verdict {
-	if now >= u.shield.patientTo {
-		u.shield.refusals++ // who may wait in line comes back, and HAProxy must let them
+	if now >= u.refusal.patientTo {
+		u.refusal.refusals++ // who may wait in line comes back, and HAProxy must let them
 	}
 	return a.turnAway(u, now)
 }
@@ -217,22 +217,22 @@ func (a *Agent) refuse(u *user, now int64) Verdict {
 func (a *Agent) turnAway(u *user, now int64) Verdict {
 	u.notice.refused++
 	u.places.turned++ // HAProxy may have tracked it before the withdrawal read its count
-	u.waits.unmet(now)
+	u.waits.noteUnmet(now)
 	return Verdict{Limit: u.quota.limit}
 }
 
-// serve decides what can be decided of those who wait.
-func (a *Agent) serve(u *user, now int64) {
+// serveWaiting decides what can be decided of those who wait.
+func (a *Agent) serveWaiting(u *user, now int64) {
 	w := &u.waits
 	for len(w.line) > 0 && a.roomFor(u, w.line[0]) { // first: it has waited longer
-		a.lines--
+		a.inLine--
 		w.line = a.decide(w.line, a.admitWaiting(u, now, w.line[0]))
 	}
 	for len(w.queue) > 0 {
 		switch {
 		case a.roomFor(u, w.queue[0]):
 			w.queue = a.decide(w.queue, a.admitWaiting(u, now, w.queue[0]))
-		case a.full(u, now): // the answer they wait for would be no
+		case a.knownFull(u, now): // the answer they wait for would be no
 			w.queue = a.decide(w.queue, a.refuse(u, now))
 		default:
 			return
@@ -242,12 +242,12 @@ func (a *Agent) serve(u *user, now int64) {
 
 // roomFor reports whether a request that waits may start: if there is a slot for it, or
 // if it has one already.
-func (a *Agent) roomFor(u *user, w *Waiting) bool { return a.free(u) > 0 || a.inRest(u, w) }
+func (a *Agent) roomFor(u *user, w *Waiting) bool { return a.freeHere(u) > 0 || a.inRest(u, w) }
 
 // inRest reports whether a request is in what is left of withdrawn places, for all of
 // which there are slots.
 func (a *Agent) inRest(u *user, w *Waiting) bool {
-	return w.counted && u.places.phase == ending && u.places.rest+u.slots()+u.places.former <= a.capacity(u)
+	return w.counted && u.places.phase == placesEnding && u.places.rest+u.slotsBesidePlaces()+u.places.former <= a.capacity(u)
 }
 
 func (a *Agent) admitWaiting(u *user, now int64, w *Waiting) Verdict {
@@ -259,7 +259,7 @@ func (a *Agent) admitWaiting(u *user, now int64, w *Waiting) Verdict {
 	case w.counted && u.places.phase.recalling(): // the withdrawal will count it in inside
 		s = beside
 	}
-	return a.admit(u, now, w.process, s)
+	return a.admitRequest(u, now, w.process, s)
 }
 
 // decide tells the first of a queue its verdict, and returns the rest.

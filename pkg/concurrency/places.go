@@ -10,19 +10,19 @@ type Places struct {
 	Places int  // requests that it may have in progress by itself
 }
 
-// phase is where the places of a user's slots are.
-type phase uint8
+// placesPhase is where the places of a user's slots are.
+type placesPhase uint8
 
 const (
-	none        phase = iota // HAProxy has no places
-	lent                     // it has, as far as known
-	recalled                 // they are to be taken back as soon as HAProxy may be asked
-	withdrawing              // it is asked to give them back, and they may still be in force
-	ending                   // they are taken back, and requests that they admitted are in progress
+	placesNone        placesPhase = iota // HAProxy has no places
+	placesLent                           // it has, as far as known
+	placesRecalled                       // they are to be taken back as soon as HAProxy may be asked
+	placesWithdrawing                    // it is asked to give them back, and they may still be in force
+	placesEnding                         // they are taken back, and requests that they admitted are in progress
 )
 
 // recalling reports whether an answer to the withdrawal is to come.
-func (p phase) recalling() bool { return p == recalled || p == withdrawing }
+func (p placesPhase) recalling() bool { return p == placesRecalled || p == placesWithdrawing }
 
 // places is what the agent knows of the places of one user. In every phase but none, at
 // most inside + outside + beside requests are in progress. Requests that HAProxy tracks in
@@ -30,7 +30,7 @@ func (p phase) recalling() bool { return p == recalled || p == withdrawing }
 // HAProxy's count was no higher than the places. Bounds are enough: that of those who were
 // asked about is exact, so that none of it lasts longer than they do.
 type places struct {
-	phase      phase
+	phase      placesPhase
 	inside     int   // the places that are lent; while ending, of the requests in HAProxy's count
 	rest       int   // HAProxy's count when last read, while ending: requests that wait are in it too
 	outside    int   // an upper bound of the requests in progress that were asked about and that HAProxy's count has not
@@ -49,13 +49,13 @@ type places struct {
 	denyAt     int64 // when HAProxy is to be told again that there are none, which it might give by default
 }
 
-// shown is how many requests are in progress of a user of whom only this is known.
-func (p places) shown() int { return min(p.natives, p.inside) + p.former }
+// shownInProgress is how many requests are in progress of a user of whom only this is known.
+func (p places) shownInProgress() int { return min(p.natives, p.inside) + p.former }
 
 // replaced is what is known of places when their HAProxy has been replaced: nobody sees
 // the end of what they admitted.
 func (p places) replaced() places {
-	if p.phase == none {
+	if p.phase == placesNone {
 		return places{former: p.former}
 	}
 	return places{former: p.former + p.inside}
@@ -73,17 +73,17 @@ const (
 
 func (s standing) admitted() bool { return s >= inside }
 
-// stand tells a request's standing, given what HAProxy says of the places it has.
-func (a *Agent) stand(u *user, process int64, p Places, now int64) standing {
+// standingOf tells a request's standing, given what HAProxy says of the places it has.
+func (a *Agent) standingOf(u *user, process int64, p Places, now int64) standing {
 	switch {
-	case a.whose(process) != present:
+	case a.askerOf(process) != present:
 		return outside // another process has other places
 	case !p.Lent:
 		a.standWithout(u, now)
 		return outside
 	}
 	switch u.places.phase {
-	case lent:
+	case placesLent:
 		if p.Places > u.places.inside {
 			break // they were lent by another agent, or are more by default than they were
 		}
@@ -93,12 +93,12 @@ func (a *Agent) stand(u *user, process int64, p Places, now int64) standing {
 		u.waits.busyAt = now
 		a.recall(u, now)
 		return beside
-	case recalled:
+	case placesRecalled:
 		if p.Here <= min(p.Places, u.places.inside) {
 			return inside // its count is read later than it was tracked
 		}
 		return beside
-	case withdrawing:
+	case placesWithdrawing:
 		// It may be tracked after the withdrawal has read the count, so it waits for the
 		// answer; unless there seems to be none.
 		if now-u.places.sentAt >= int64(withdrawAgain) && p.Here <= min(p.Places, u.places.inside) {
@@ -106,10 +106,10 @@ func (a *Agent) stand(u *user, process int64, p Places, now int64) standing {
 		}
 		return outside
 	}
-	if u.places.phase != lent && now-u.places.endedAt < int64(applySpan) {
+	if u.places.phase != placesLent && now-u.places.endedAt < int64(applySpan) {
 		return outside // it was asked about before the places were withdrawn
 	}
-	a.adopt(u, p, now)
+	a.adoptPlaces(u, p, now)
 	if p.Here <= min(p.Places, a.allowance(u.quota)) {
 		return passed
 	}
@@ -120,13 +120,13 @@ func (a *Agent) stand(u *user, process int64, p Places, now int64) standing {
 // forgotten the places, or never heard of them, so that they only take up slots. Or the
 // request was asked about before: then they matter if it finds no slot beside them.
 func (a *Agent) standWithout(u *user, now int64) {
-	if u.places.phase != lent {
+	if u.places.phase != placesLent {
 		return
 	}
 	// It may be about to have what all users have by default: then they are taken back only
 	// where nobody else has a slot.
-	idle := now-u.places.lentAt >= int64(applySpan) && !a.byDefault.has(u.name)
-	if idle || a.alone() && a.free(u) <= 0 {
+	idle := now-u.places.lentAt >= int64(applySpan) && !a.byDefault.mayHavePlaces(u.name)
+	if idle || a.alone() && a.freeHere(u) <= 0 {
 		a.recall(u, now)
 	}
 }
@@ -134,11 +134,11 @@ func (a *Agent) standWithout(u *user, now int64) {
 // distinguish lowers the bound of the requests that HAProxy admitted by itself, given what
 // its tables say with a question.
 func (a *Agent) distinguish(u *user, seen Count, p Places, now int64) {
-	if u.places.phase != ending || p.Lent || !seen.valid() {
+	if u.places.phase != placesEnding || p.Lent || !seen.isValid() {
 		return
 	}
 	// Asked sooner or by others, it may tell of a time before the withdrawal.
-	if a.whose(seen.Process) == present && now-u.places.endedAt >= int64(applySpan) {
+	if a.askerOf(seen.Process) == present && now-u.places.endedAt >= int64(applySpan) {
 		// Of the requests that were asked about, those that are neither newer nor outside
 		// are in HAProxy's count.
 		others := u.places.before + u.places.since - int(seen.Active)
@@ -146,15 +146,15 @@ func (a *Agent) distinguish(u *user, seen Count, p Places, now int64) {
 	}
 }
 
-// adopt is for places that another agent lent, before this one was started.
-func (a *Agent) adopt(u *user, p Places, now int64) {
+// adoptPlaces is for places that another agent lent, before this one was started.
+func (a *Agent) adoptPlaces(u *user, p Places, now int64) {
 	used := p.Places
 	if !a.alone() {
 		used *= 4 // by the factor of HAProxy's credit, while no agent answered
 	}
-	u.places.outside, u.places.beside = u.progress.total(), 0
+	u.places.outside, u.places.beside = u.progress.totalAsked(), 0
 	u.places.inside = max(u.places.inside, p.Here, min(used, u.quota.limit))
-	u.places.phase, u.places.lentAt = lent, 0
+	u.places.phase, u.places.lentAt = placesLent, 0
 	a.recall(u, now)
 }
 
@@ -163,28 +163,28 @@ func (a *Agent) adopt(u *user, p Places, now int64) {
 func (a *Agent) Natives(at time.Time, name string, n int) {
 	if p, ok := a.parked[name]; ok {
 		p.natives = max(0, n)
-		if a.byDefault.has(name) && p.unused(a.byDefault.places) {
+		if a.byDefault.mayHavePlaces(name) && p.unused(a.byDefault.places) {
 			p = places{} // all users have the same
 		}
-		a.park(name, p)
+		a.setParked(name, p)
 		return
 	}
-	if u := a.users[name]; u != nil && u.places.phase != none { // none: what was read is over
+	if u := a.users[name]; u != nil && u.places.phase != placesNone { // none: what was read is over
 		u.places.natives = max(0, n)
-		a.review(u, a.read(at))
+		a.review(u, a.coreTime(at))
 		return
 	}
-	if p := a.byDefault.placesOf(name); n > 0 && p.phase == lent && a.users[name] == nil && len(a.parked) < a.config.MaxUsers {
+	if p := a.byDefault.placesOf(name); n > 0 && p.phase == placesLent && a.users[name] == nil && len(a.parked) < a.config.MaxUsers {
 		p.natives = n
-		a.parkInUse(name, p, a.read(at))
+		a.parkInUse(name, p, a.coreTime(at))
 	}
 }
 
-// park keeps of a user who is not known any more what is known of the places, if that is
+// setParked keeps of a user who is not known any more what is known of the places, if that is
 // anything.
-func (a *Agent) park(name string, p places) {
-	a.inProgress += p.shown() - a.parked[name].shown() // review counts those of known users
-	if p.phase == none && p.former == 0 {
+func (a *Agent) setParked(name string, p places) {
+	a.inProgress += p.shownInProgress() - a.parked[name].shownInProgress() // review counts those of known users
+	if p.phase == placesNone && p.former == 0 {
 		delete(a.parked, name)
 		return
 	}
@@ -194,29 +194,29 @@ func (a *Agent) park(name string, p places) {
 // unparkMore knows users again whose places are more than HAProxy may have by now.
 func (a *Agent) unparkMore(now int64) {
 	for name, p := range a.parked {
-		if q := a.lookup(name); p.inside > a.allowance(q) {
-			a.user(name, q.limit, Count{}, now)
+		if q := a.quotaOf(name); p.inside > a.allowance(q) {
+			a.findOrAddUser(name, q.limit, Count{}, now)
 		}
 	}
 }
 
-// known returns a user of whom something is known, places included.
-func (a *Agent) known(name string, now int64) *user {
+// findUser returns a user of whom something is known, places included.
+func (a *Agent) findUser(name string, now int64) *user {
 	if u := a.users[name]; u != nil {
 		return u
 	}
 	if _, ok := a.parked[name]; ok {
-		return a.meet(name, now)
+		return a.addUnasked(name, now)
 	}
 	return nil
 }
 
-// meet makes a user of whom no request has come, or nil if they are not limited or too
+// addUnasked makes a user of whom no request has come, or nil if they are not limited or too
 // many are known.
-func (a *Agent) meet(name string, now int64) *user {
-	q := a.lookup(name)
+func (a *Agent) addUnasked(name string, now int64) *user {
+	q := a.quotaOf(name)
 	if _, ok := a.parked[name]; q.unlimited && !ok {
 		return nil
 	}
-	return a.user(name, q.limit, Count{}, now)
+	return a.findOrAddUser(name, q.limit, Count{}, now)
 }

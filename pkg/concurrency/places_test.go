@@ -45,7 +45,7 @@ func (r *rig) wantAsk(at int, p places, want string) *concurrency.Waiting {
 
 func (r *rig) wantWithdraw(at int, want ...string) {
 	r.t.Helper()
-	if got := r.Drain().Withdraw; !slices.Equal(got, want) {
+	if got := r.TakeOutput().Withdraw; !slices.Equal(got, want) {
 		r.t.Fatalf("at %d: Withdraw = %v, want %v", at, got, want)
 	}
 }
@@ -547,7 +547,7 @@ func TestPlacesAndBackoff(t *testing.T) {
 		t.Errorf("asked after %v ms, want again after 5 ms and 10", asked)
 	}
 	r.Limits(ms(230), func(string) int { return 200 })
-	r.Drain()
+	r.TakeOutput()
 	for at := 230; at < 300; at += 5 {
 		r.Tick(ms(at))
 	}
@@ -581,7 +581,7 @@ func TestPlacesOfABlockedUser(t *testing.T) {
 		r.ask(0, 100, count{}, places{})
 		r.Lend(ms(0), "u")
 		r.Block(ms(200), "u", concurrency.Limit{Max: 100, Release: 95})
-		if got := r.Drain().Withdraw; !slices.Equal(got, want) {
+		if got := r.TakeOutput().Withdraw; !slices.Equal(got, want) {
 			t.Errorf("%d instances: Withdraw = %v, want %v", instances, got, want)
 		}
 	}
@@ -595,7 +595,7 @@ func (r *rig) park(at int) {
 	if got := r.Stats().Users; got != 0 {
 		r.t.Fatalf("%d users are known, want none but their places", got)
 	}
-	r.Drain()
+	r.TakeOutput()
 }
 
 // TestPlacesWhenHAProxyChanges has the process that was given places end, or be replaced,
@@ -714,7 +714,7 @@ func TestNatives(t *testing.T) {
 	r.Lend(ms(0), "u")
 	r.Natives(ms(0), "u", 3)
 	r.inProgress("three and one", 4)
-	if free, ok := r.Free("u"); free != 6 || !ok {
+	if free, ok := r.FreeSlots("u"); free != 6 || !ok {
 		t.Errorf("Free = %d, %v, want 6", free, ok)
 	}
 	r.Natives(ms(0), "u", 9)

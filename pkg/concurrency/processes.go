@@ -2,8 +2,8 @@ package concurrency
 
 import "time"
 
-// deafSpan is how long after HAProxy ended questions of its last moments may still be read.
-const deafSpan = time.Second
+// ignoreSpan is how long after HAProxy ended questions of its last moments may still be read.
+const ignoreSpan = time.Second
 
 // strangerSpan is how long the present process may be silent before another one,
 // which seems to be older, is taken for the present one: clocks are set back.
@@ -20,8 +20,8 @@ type processes struct {
 	nextAt  int64 // when it first did
 	gone    int64 // the youngest that was replaced or has ended; 0: none
 
-	deafUntil  int64 // what HAProxy says with its questions is not believed until then
-	drainUntil int64 // when the requests of replaced processes are over at the latest; 0: there are none
+	ignoreUntil int64 // what HAProxy says with its questions is not believed until then
+	drainUntil  int64 // when the requests of replaced processes are over at the latest; 0: there are none
 }
 
 // An asker is a process in relation to the session.
@@ -33,9 +33,9 @@ const (
 	former                // it was replaced, and may still have requests
 )
 
-// asked takes note of a process that asks. It reports whether the session is with another
+// noteQuestion takes note of a process that asks. It reports whether the session is with another
 // one than was thought.
-func (p *processes) asked(process, now int64) (other bool) {
+func (p *processes) noteQuestion(process, now int64) (other bool) {
 	switch {
 	case process == 0: // unknown
 	case process == p.process:
@@ -43,25 +43,25 @@ func (p *processes) asked(process, now int64) (other bool) {
 	case p.process == 0:
 		// It is younger than the one that is gone. Should that one go on asking, and
 		// nobody else, the session is with the same HAProxy again.
-		if process > p.gone || now >= p.deafUntil {
-			p.adopt(process, now)
+		if process > p.gone || now >= p.ignoreUntil {
+			p.setPresent(process, now)
 		}
 	case process == p.next:
 		// The session has not changed: then it has been with this one for longer.
-		if now-p.nextAt >= int64(deafSpan) {
+		if now-p.nextAt >= int64(ignoreSpan) {
 			p.gone = max(p.gone, p.process)
-			p.adopt(process, now)
+			p.setPresent(process, now)
 			return true
 		}
 	case process > max(p.process, p.next): // a reload: the session follows within moments
 		p.next, p.nextAt = process, now
 	case now-p.askedAt >= int64(strangerSpan):
-		p.adopt(process, now)
+		p.setPresent(process, now)
 	}
 	return false
 }
 
-func (p *processes) adopt(process, now int64) {
+func (p *processes) setPresent(process, now int64) {
 	p.process, p.askedAt, p.next = process, now, 0
 	if process <= p.gone { // it was not gone: clocks, or the session, have gone back
 		p.gone = 0
@@ -80,8 +80,8 @@ func (p *processes) changing(now int64) bool {
 	return p.next != 0 && now-p.nextAt < int64(strangerSpan)
 }
 
-// whose says whose the question of a process is.
-func (p *processes) whose(process int64) asker {
+// askerOf says whose the question of a process is.
+func (p *processes) askerOf(process int64) asker {
 	switch {
 	case process == 0 || process == p.process:
 		return present
@@ -91,8 +91,8 @@ func (p *processes) whose(process int64) asker {
 	return stranger
 }
 
-// young reports whether the present HAProxy has just replaced another one.
-func (p *processes) young(now int64) bool { return p.drainUntil > 0 && now < p.deafUntil }
+// justReplaced reports whether the present HAProxy has just replaced another one.
+func (p *processes) justReplaced(now int64) bool { return p.drainUntil > 0 && now < p.ignoreUntil }
 
 // Draining reports whether a replaced HAProxy may still have requests.
 func (a *Agent) Draining() bool { return a.drainUntil > 0 }
@@ -100,7 +100,7 @@ func (a *Agent) Draining() bool { return a.drainUntil > 0 }
 // Restarted says that HAProxy has ended, and with it everything in progress but
 // what one that has started since was asked about.
 func (a *Agent) Restarted(at time.Time) {
-	a.takeOver(a.read(at), false)
+	a.takeOver(a.coreTime(at), false)
 	a.drained()
 	a.reviewAll(a.now, false)
 }
@@ -109,7 +109,7 @@ func (a *Agent) Restarted(at time.Time) {
 // reload. What was in progress goes on, and nobody tells of its end: it counts
 // until Drained, or until it must be over.
 func (a *Agent) Replaced(at time.Time) {
-	a.takeOver(a.read(at), true)
+	a.takeOver(a.coreTime(at), true)
 	a.drainUntil = a.now + int64(a.config.DrainFor)
 	a.reviewAll(a.now, false)
 }
@@ -117,27 +117,27 @@ func (a *Agent) Replaced(at time.Time) {
 // Drained says that every HAProxy but the present one has ended.
 func (a *Agent) Drained(at time.Time) {
 	a.drained()
-	a.reviewAll(a.read(at), false)
+	a.reviewAll(a.coreTime(at), false)
 }
 
 // takeOver is for a session that is with another process, beside which the one before it
 // goes on or not.
 func (a *Agent) takeOver(now int64, former bool) {
-	a.deafUntil = now + int64(deafSpan) // questions of the old process may still come in
+	a.ignoreUntil = now + int64(ignoreSpan) // questions of the old process may still come in
 	a.succeed(now)
 	a.replaceDefault(former)
 	for name, u := range a.users {
-		u.drain()
-		if a.byDefault.has(name) { // the session is with the process that has it
-			u.places.phase, u.places.inside = lent, a.byDefault.places
+		u.replaceProcess()
+		if a.byDefault.mayHavePlaces(name) { // the session is with the process that has it
+			u.places.phase, u.places.inside = placesLent, a.byDefault.places
 		}
 	}
 	for name, p := range a.parked {
 		p = p.replaced()
-		if a.byDefault.has(name) {
-			p.phase, p.inside = lent, a.byDefault.places
+		if a.byDefault.mayHavePlaces(name) {
+			p.phase, p.inside = placesLent, a.byDefault.places
 		}
-		a.park(name, p)
+		a.setParked(name, p)
 	}
 }
 
@@ -150,6 +150,6 @@ func (a *Agent) drained() {
 	}
 	for name, p := range a.parked {
 		p.former = 0
-		a.park(name, p)
+		a.setParked(name, p)
 	}
 }

@@ -21,7 +21,7 @@ type Count struct {
 	Process int64
 }
 
-func (c Count) valid() bool { return c.Active >= 0 && c.Active <= c.Tracked }
+func (c Count) isValid() bool { return c.Active >= 0 && c.Active <= c.Tracked }
 
 // progress is what is in progress of the requests that the agent was asked about. Each
 // counts from when it is admitted until HAProxy tells of its end, in one of the numbers
@@ -38,10 +38,10 @@ type progress struct {
 // present is what is in progress on the HAProxy that the session is with.
 func (p *progress) present() int { return int(p.tracked-p.ended) + len(p.pending) }
 
-func (p *progress) total() int { return p.present() + len(p.strange) + p.draining }
+func (p *progress) totalAsked() int { return p.present() + len(p.strange) + p.draining }
 
-// admit notes a request that a process is about to track.
-func (p *progress) admit(by asker, now int64) {
+// addAdmitted notes a request that a process is about to track.
+func (p *progress) addAdmitted(by asker, now int64) {
 	switch by {
 	case present:
 		p.pending = append(p.pending, now)
@@ -68,7 +68,7 @@ func (p *progress) cancel(by asker) {
 // at any moment what the one before it had ever tracked, and goes on from there. It
 // returns how many requests the agent was not asked about, or does not know any more.
 func (p *progress) advance(c Count, young bool) (unasked int) {
-	if !c.valid() {
+	if !c.isValid() {
 		return 0
 	}
 	// Counts come by two ways, and the older one may come later.
@@ -86,9 +86,9 @@ func (p *progress) advance(c Count, young bool) (unasked int) {
 	return grown - arrived
 }
 
-// push takes note of a count that HAProxy is pushing. It pushes in order: fewer requests
+// takePushed takes note of a count that HAProxy is pushing. It pushes in order: fewer requests
 // than before are those of an entry that began anew.
-func (p *progress) push(c Count, now int64) {
+func (p *progress) takePushed(c Count, now int64) {
 	if c.Tracked < p.pushed {
 		p.forgetCount()
 	}
@@ -98,9 +98,9 @@ func (p *progress) push(c Count, now int64) {
 // forgetCount is for a table that began anew.
 func (p *progress) forgetCount() { p.tracked, p.ended, p.pushed = 0, 0, 0 }
 
-// drain is for a HAProxy that was replaced with n requests. The session is with one now
+// replaceProcess is for a HAProxy that was replaced with n requests. The session is with one now
 // whose requests nobody told of.
-func (p *progress) drain(n int) {
+func (p *progress) replaceProcess(n int) {
 	p.draining += n
 	p.pending, p.strange = p.strange, nil
 	p.forgetCount()
@@ -117,8 +117,8 @@ func (p *progress) expire(now int64) {
 	}
 }
 
-// next is when the first request is to be dropped, or until if that is earlier.
-func (p *progress) next(until int64) int64 {
+// nextExpiry is when the first request is to be dropped, or until if that is earlier.
+func (p *progress) nextExpiry(until int64) int64 {
 	for _, list := range [...][]int64{p.pending, p.strange} {
 		if len(list) > 0 {
 			until = min(until, list[0]+int64(bridgeSpan))
@@ -130,30 +130,30 @@ func (p *progress) next(until int64) int64 {
 // Progress takes what HAProxy's table says of a user, with the user's limit (0: not
 // limited). It must be called in the order in which HAProxy says it.
 func (a *Agent) Progress(at time.Time, name string, limit int, c Count) {
-	if !c.valid() {
+	if !c.isValid() {
 		return
 	}
-	now := a.read(at)
+	now := a.coreTime(at)
 	u := a.users[name]
 	if u == nil {
 		if c.Active > 0 && limit > 0 {
-			u = a.user(name, limit, c, now)
+			u = a.findOrAddUser(name, limit, c, now)
 		}
 		if u == nil {
 			return // there is nothing to know, or as many as may be are known already
 		}
 	}
-	u.progress.push(c, now)
-	u.advance(c, a.young(now)) // by questions it may have come further already
+	u.progress.takePushed(c, now)
+	u.advance(c, a.justReplaced(now)) // by questions it may have come further already
 	a.setLimit(u, limit, now)
-	u.peaks.note(now, u.bound())
+	u.peaks.record(now, u.upperBound())
 	a.review(u, now)
 }
 
 // Synced says that HAProxy has pushed all it knows since an earlier time: whom it
 // has not named since has nothing in progress.
 func (a *Agent) Synced(at, since time.Time) {
-	now := a.read(at)
+	now := a.coreTime(at)
 	for _, u := range a.users {
 		p := &u.progress
 		unnamed := p.heardAt < now-int64(at.Sub(since))

@@ -13,8 +13,8 @@ type quota struct {
 	creditable bool // HAProxy may have credit for the user, as the limit file says
 }
 
-// lookup is the quota of a user as the limit file has it now.
-func (a *Agent) lookup(name string) quota {
+// quotaOf is the quota of a user as the limit file has it now.
+func (a *Agent) quotaOf(name string) quota {
 	if a.config.Lookup == nil {
 		return quota{unlimited: true}
 	}
@@ -38,8 +38,8 @@ func (a *Agent) portion(q quota) int {
 	return a.allowance(q)
 }
 
-// part is this instance's even part of the slots; the odd ones go to the first.
-func (a *Agent) part(q quota) int {
+// evenPart is this instance's even part of the slots; the odd ones go to the first.
+func (a *Agent) evenPart(q quota) int {
 	part := q.limit / a.instances
 	if a.rank < q.limit%a.instances {
 		part++
@@ -51,11 +51,11 @@ func (a *Agent) part(q quota) int {
 // now (0: not limited). Otherwise it would hear of it only with the next request,
 // which a block may refuse.
 func (a *Agent) Limits(at time.Time, limit func(user string) int) {
-	now := a.read(at)
+	now := a.coreTime(at)
 	a.settleAt = now + int64(settleSpan) // other agents may hear of it later
 	a.unparkMore(now)
 	for name, u := range a.users {
-		u.quota.creditable = a.lookup(name).creditable
+		u.quota.creditable = a.quotaOf(name).creditable
 		a.setLimit(u, limit(name), now)
 		a.setPortion(u, now)
 		a.review(u, now)
@@ -71,12 +71,12 @@ func (a *Agent) setLimit(u *user, limit int, now int64) {
 	u.quota.unlimited = unlimited
 	u.lease.retryNow() // there may be more slots than when the pool had none
 	if !unlimited {
-		u.shield.release = max(0, u.shield.release+limit-u.quota.limit) // until polygen knows
+		u.refusal.release = max(0, u.refusal.release+limit-u.quota.limit) // until polygen knows
 		u.quota.limit = limit
 	}
 	a.setPortion(u, now)
-	if u.shield.taughtAt > 0 { // HAProxy's table has an entry with the old limit
-		a.teach(u, now)
+	if u.refusal.taughtAt > 0 { // HAProxy's table has an entry with the old limit
+		a.updateTable(u, now)
 	}
 }
 
@@ -89,7 +89,7 @@ func (a *Agent) setPortion(u *user, now int64) {
 		// What the pool has not been asked for grows only when it is: others may hold it.
 		l.held = min(l.held, l.portion)
 		l.told = l.held
-		l.doubtful = l.doubtful || u.bound() > l.held
+		l.doubtful = l.doubtful || u.upperBound() > l.held
 	}
 	if u.places.inside > a.allowance(u.quota) { // else they fit what the pool takes for held
 		a.recall(u, now)

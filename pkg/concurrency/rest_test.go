@@ -49,8 +49,8 @@ func TestRestMissesNothing(t *testing.T) {
 				tracked, active = [3]int64{}, [3]int64{}
 			}
 			for range rapid.IntRange(1, 300).Draw(t, "ticks") {
-				often.Drain()
-				if out := seldom.Drain(); out.Sooner || out.Urgent {
+				often.TakeOutput()
+				if out := seldom.TakeOutput(); out.Sooner || out.Urgent {
 					until = now
 				}
 				now = now.Add(5 * time.Millisecond)
@@ -74,7 +74,7 @@ func TestRestMissesNothing(t *testing.T) {
 					seldom.Reply(now, ask, concurrency.Grant{Held: ask.Want})
 				}
 				if !now.Before(until) {
-					until = now.Add(seldom.Rest(now, 250*time.Millisecond))
+					until = now.Add(seldom.IdleFor(now, 250*time.Millisecond))
 				}
 			}
 		}
@@ -85,17 +85,17 @@ func TestRestMissesNothing(t *testing.T) {
 func TestRestOfNobody(t *testing.T) {
 	a := concurrency.NewAgent(concurrency.Config{Instance: "a"})
 	a.Tick(t0)
-	if got := a.Rest(t0, time.Second); got != time.Second {
-		t.Errorf("Rest() of an agent without users = %v, want 1 s", got)
+	if got := a.IdleFor(t0, time.Second); got != time.Second {
+		t.Errorf("IdleFor() of an agent without users = %v, want 1 s", got)
 	}
-	if a.Drain().Sooner {
+	if a.TakeOutput().Sooner {
 		t.Error("nothing has happened, and it is due sooner")
 	}
 	a.Start(t0, "alice", 4, count{}, concurrency.Places{})
-	if !a.Drain().Sooner {
+	if !a.TakeOutput().Sooner {
 		t.Error("a request has started, and nothing is due sooner")
 	}
-	if a.Drain().Sooner {
+	if a.TakeOutput().Sooner {
 		t.Error("it is said twice")
 	}
 }

@@ -89,7 +89,7 @@ func (a *Agent) shareOf(u *user, now int64) int {
 	if now < u.share.until {
 		return u.share.slots
 	}
-	return a.part(u.quota)
+	return a.evenPart(u.quota)
 }
 
 // Share takes polygen's word on how a user's slots are best divided. An instance that
@@ -98,10 +98,10 @@ func (a *Agent) Share(at time.Time, s Sharing) {
 	if a.alone() {
 		return // all slots are this instance's
 	}
-	now := a.read(at)
-	u := a.known(s.User, now)
-	if u == nil && a.portion(a.lookup(s.User)) > 0 {
-		u = a.meet(s.User, now)
+	now := a.coreTime(at)
+	u := a.findUser(s.User, now)
+	if u == nil && a.portion(a.quotaOf(s.User)) > 0 {
+		u = a.addUnasked(s.User, now)
 	}
 	if u == nil {
 		return
@@ -114,7 +114,7 @@ func (a *Agent) Share(at time.Time, s Sharing) {
 			u.share.slots = part.Slots
 		}
 	}
-	u.heat.raise(now, u.share.until)
+	u.heat.markHot(now, u.share.until)
 	if u.share.slots > before { // the others hear of it too, and give back
 		u.lease.retryNow()
 	}

@@ -334,11 +334,11 @@ func (c *cluster) pump(a *agent) {
 	a.pumping = true
 	defer func() { a.pumping = false }()
 	for {
-		out := a.core.Drain()
+		out := a.core.TakeOutput()
 		for range out.Withdraw {
 			c.withdraw(a)
 		}
-		for _, n := range out.Native {
+		for _, n := range out.TableEntries {
 			c.After(time.Millisecond, func() { a.native = n.Until })
 		}
 		for _, w := range out.Decided {
@@ -459,7 +459,7 @@ func (c *cluster) verify(a *agent) {
 	if running := a.running(); bound < running {
 		c.problem("%s takes %d to be in progress at most, of %d", a.name, bound, running)
 	}
-	free, known := a.core.Free("u")
+	free, known := a.core.FreeSlots("u")
 	if free < 0 || free > c.limit || len(c.agents) == 1 && known && c.backAt == 0 && free != max(0, c.limit-believed) {
 		c.problem("Free = %d with %d of %d in progress", free, believed, c.limit)
 	}
@@ -509,7 +509,7 @@ func (c *cluster) watchTick() {
 // decree sends polygen's policies to all agents.
 func (c *cluster) decree() {
 	d := c.watch.Decisions()
-	if d.Empty() {
+	if d.IsEmpty() {
 		return
 	}
 	c.unblocks += len(d.Unblocks)

@@ -19,7 +19,7 @@ type user struct {
 	peaks    peaks    // how many slots were in use
 	spare    spare    // for how long slots have been free
 	notice   notice   // what the pool and polygen were last told
-	shield   shield   // whether HAProxy refuses the user by itself
+	refusal  refusal  // whether HAProxy refuses the user by itself
 
 	startedAt int64 // when a request last started
 	asker     int64 // the process that then asked
@@ -28,62 +28,64 @@ type user struct {
 
 // newUser begins to know a user, whose portion is held unless it may be in doubt.
 func (a *Agent) newUser(name string, limit int, now int64) *user {
-	u := &user{name: name, quota: quota{limit: max(1, limit), creditable: a.lookup(name).creditable}}
+	u := &user{name: name, quota: quota{limit: max(1, limit), creditable: a.quotaOf(name).creditable}}
 	p, parked := a.parked[name]
 	if !parked {
 		p = a.byDefault.placesOf(name)
 	}
 	u.places = p
-	a.park(name, places{}) // review shows what was shown for them
-	a.hold(u, now)
+	a.setParked(name, places{}) // review shows what was shown for them
+	a.holdPortion(u, now)
 	a.users[name] = u
 	return u
 }
 
-// hold has a user hold what the pool takes for held of whom it has not heard.
-func (a *Agent) hold(u *user, now int64) {
+// holdPortion has a user hold what the pool takes for held of whom it has not heard.
+func (a *Agent) holdPortion(u *user, now int64) {
 	u.lease.portion = a.portion(u.quota)
 	if u.lease.held = u.lease.portion; !a.settled(now) {
 		// Others may hold all slots. Places that are lent were lent when it was settled, or
 		// were asked for.
-		u.lease.held = min(u.lease.held, u.bound())
+		u.lease.held = min(u.lease.held, u.upperBound())
 	}
 	u.lease.told = u.lease.held
 }
 
-// bound is an upper bound of the requests in progress here, whoever admitted them, and of
+// upperBound is an upper bound of the requests in progress here, whoever admitted them, and of
 // those that HAProxy may yet admit by itself. It decides; running is only shown.
-func (u *user) bound() int {
-	asked := u.progress.total()
+func (u *user) upperBound() int {
+	asked := u.progress.totalAsked()
 	switch u.places.phase {
-	case none:
+	case placesNone:
 		return asked + u.places.former
-	case ending:
+	case placesEnding:
 		// Either bound holds: by how HAProxy's count came to be, and by who is in it.
-		return min(u.places.inside+u.slots(), u.places.mostNative+asked) + u.places.former
+		return min(u.places.inside+u.slotsBesidePlaces(), u.places.mostNative+asked) + u.places.former
 	}
-	return u.places.inside + u.slots() + u.places.former
+	return u.places.inside + u.slotsBesidePlaces() + u.places.former
 }
 
 // running is how many requests are in progress here, as far as known.
 func (u *user) running() int {
-	if u.places.phase == none {
-		return u.bound() // is exact but for those on other processes
+	if u.places.phase == placesNone {
+		return u.upperBound() // is exact but for those on other processes
 	}
-	asked := u.progress.total()
-	if u.places.phase == ending {
-		return max(asked, u.bound())
+	asked := u.progress.totalAsked()
+	if u.places.phase == placesEnding {
+		return max(asked, u.upperBound())
 	}
 	// The places are an upper bound that nobody may use: what is shown is what was told.
-	return max(asked, min(asked+u.places.natives, u.places.inside+u.slots())) + u.places.former
+	return max(asked, min(asked+u.places.natives, u.places.inside+u.slotsBesidePlaces())) + u.places.former
 }
 
-// slots is how many slots requests have that the places do not count.
-func (u *user) slots() int { return min(u.places.outside+u.places.beside, u.progress.total()) }
+// slotsBesidePlaces is how many slots requests have that the places do not count.
+func (u *user) slotsBesidePlaces() int {
+	return min(u.places.outside+u.places.beside, u.progress.totalAsked())
+}
 
 // settle lowers bounds when requests that were asked about have ended.
 func (u *user) settle() {
-	asked := u.progress.total() // is exact
+	asked := u.progress.totalAsked() // is exact
 	u.places.outside, u.places.beside = min(u.places.outside, asked), min(u.places.beside, asked)
 }
 
@@ -95,14 +97,14 @@ func (u *user) advance(c Count, young bool) {
 	u.settle()
 }
 
-// drain is for a HAProxy that was replaced: what is in progress on it, and its places,
+// replaceProcess is for a HAProxy that was replaced: what is in progress on it, and its places,
 // become numbers that nobody lowers.
-func (u *user) drain() {
+func (u *user) replaceProcess() {
 	n := u.progress.present()
-	if u.places.phase != none {
-		n = min(n, u.slots()) // the others are in its places
+	if u.places.phase != placesNone {
+		n = min(n, u.slotsBesidePlaces()) // the others are in its places
 	}
-	u.progress.drain(n)
+	u.progress.replaceProcess(n)
 	u.places = u.places.replaced()
 }
 
@@ -112,8 +114,8 @@ func (a *Agent) forget(u *user, now int64) bool {
 	l := &u.lease
 	// Whatever comes begins with the same slots, and the pool has nothing to hear.
 	asNew := l.held == l.portion && l.told == l.portion || l.held == 0 && l.pool == unheard
-	told := u.places.phase == none && u.notice.active == 0 || u.places.phase == lent
-	busy := u.progress.total() > 0 || u.waits.any() || u.shield.up() || l.pool == asked || l.listed != listed{}
+	told := u.places.phase == placesNone && u.notice.active == 0 || u.places.phase == placesLent
+	busy := u.progress.totalAsked() > 0 || u.waits.anyWaiting() || u.refusal.inForce() || l.pool == asked || l.listed != listed{}
 	if now-u.startedAt < int64(forgetSpan) || busy || !asNew || !told {
 		return false
 	}
@@ -121,9 +123,9 @@ func (a *Agent) forget(u *user, now int64) bool {
 	delete(a.users, u.name)
 	delete(a.byDefault.undenied, u.name) // whoever comes is taken for one who has places
 	// Some bytes instead of a record, and none if all users have the same.
-	asAll := a.byDefault.has(u.name) && u.places.unused(a.byDefault.places)
-	if (u.places.phase == lent || u.places.former > 0) && !asAll {
-		a.park(u.name, u.places)
+	asAll := a.byDefault.mayHavePlaces(u.name) && u.places.unused(a.byDefault.places)
+	if (u.places.phase == placesLent || u.places.former > 0) && !asAll {
+		a.setParked(u.name, u.places)
 	}
 	return true
 }

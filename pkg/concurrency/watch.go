@@ -62,8 +62,8 @@ type Decisions struct {
 	Sharings []Sharing
 }
 
-// Empty reports whether there is nothing in it.
-func (d Decisions) Empty() bool { return len(d.Blocks)+len(d.Unblocks)+len(d.Sharings) == 0 }
+// IsEmpty reports whether there is nothing in it.
+func (d Decisions) IsEmpty() bool { return len(d.Blocks)+len(d.Unblocks)+len(d.Sharings) == 0 }
 
 // Watch adds up the requests in progress that the instances report, and decides
 // whom to block and how slots are shared. It is polygen's view; users far below
@@ -72,7 +72,7 @@ type Watch struct {
 	margin int
 	clock
 	instances int
-	most      int // users at a time
+	maxUsers  int // users at a time
 	users     map[string]*watched
 	dropped   uint64
 
@@ -112,20 +112,20 @@ func NewWatch(margin int) *Watch {
 		margin = DefaultMargin
 	}
 	return &Watch{
-		margin: margin, most: maxWatched, users: make(map[string]*watched),
+		margin: margin, maxUsers: maxWatched, users: make(map[string]*watched),
 		blocks: make(map[string]Limit), unblocks: make(map[string]struct{}), byHand: make(map[string]struct{}),
 	}
 }
 
 // Observe takes a report.
 func (w *Watch) Observe(at time.Time, r Report) {
-	now := w.read(at)
+	now := w.coreTime(at)
 	u := w.users[r.User]
 	if u == nil {
 		if r.Limit <= 0 {
 			return
 		}
-		if len(w.users) >= w.most {
+		if len(w.users) >= w.maxUsers {
 			w.dropped++
 			return
 		}
@@ -156,7 +156,7 @@ func (w *Watch) decide(name string, u *watched, now int64) {
 	u.blocked = blocked
 	if blocked {
 		u.blockedAt = now
-		w.block(name, u, now)
+		w.queueBlock(name, u, now)
 		return
 	}
 	u.refused = 0
@@ -164,7 +164,7 @@ func (w *Watch) decide(name string, u *watched, now int64) {
 	w.unblocks[name] = struct{}{}
 }
 
-func (w *Watch) block(name string, u *watched, now int64) {
+func (w *Watch) queueBlock(name string, u *watched, now int64) {
 	u.saidAt = now
 	if _, byHand := w.byHand[name]; !byHand { // that word reaches everybody
 		delete(w.unblocks, name)
@@ -181,8 +181,8 @@ func (u *watched) active() int {
 	return n
 }
 
-// keep drops the instances that are gone: they have nothing in progress.
-func (u *watched) keep(is func(instance string, i *reported) bool) {
+// keepInstances drops the instances that are gone: they have nothing in progress.
+func (u *watched) keepInstances(is func(instance string, i *reported) bool) {
 	for instance, i := range u.instances {
 		if !is(instance, i) {
 			delete(u.instances, instance)
@@ -194,10 +194,10 @@ func (u *watched) keep(is func(instance string, i *reported) bool) {
 // Instances tells the watch which instances there are: what any other one had
 // in progress has none.
 func (w *Watch) Instances(at time.Time, live []string) {
-	now := w.read(at)
+	now := w.coreTime(at)
 	w.instances = len(live)
 	for name, u := range w.users {
-		u.keep(func(instance string, _ *reported) bool { return slices.Contains(live, instance) })
+		u.keepInstances(func(instance string, _ *reported) bool { return slices.Contains(live, instance) })
 		w.decide(name, u, now)
 	}
 }
@@ -206,25 +206,25 @@ func (w *Watch) Instances(at time.Time, live []string) {
 // heard of for 2 s. It walks through everything, which is users near their limits,
 // and is to be called every 100 ms.
 func (w *Watch) Tick(at time.Time) {
-	now := w.read(at)
+	now := w.coreTime(at)
 	for name, u := range w.users {
-		u.keep(func(_ string, i *reported) bool { return now-i.last < int64(reportSpan) })
+		u.keepInstances(func(_ string, i *reported) bool { return now-i.last < int64(reportSpan) })
 		w.decide(name, u, now)
 		// Messages get lost, and agents forget a block that is not repeated.
 		if u.blocked && now-u.saidAt >= int64(repeatEvery) {
-			w.block(name, u, now)
+			w.queueBlock(name, u, now)
 		}
-		w.share(name, u, at)
+		w.shareSlots(name, u, at)
 		if len(u.instances) == 0 { // and so it was unblocked
 			delete(w.users, name)
 		}
 	}
 }
 
-// share divides the slots of a user near the limit. Instances that have not
+// shareSlots divides the slots of a user near the limit. Instances that have not
 // reported get none, and report when they hear of it.
-func (w *Watch) share(name string, u *watched, at time.Time) {
-	now := w.read(at)
+func (w *Watch) shareSlots(name string, u *watched, at time.Time) {
+	now := w.coreTime(at)
 	near := 100*u.active() >= nearPercent*u.limit.Max || u.refusedSince(now-int64(demandSpan))
 	if w.instances < 2 || len(u.instances) == 0 || u.limit.Max == 0 || !near {
 		return // everybody who asks finds slots
@@ -269,7 +269,7 @@ func (u *watched) refusedSince(t int64) bool {
 // and the reports that follow decide anew. All instances are told, whether the user is known
 // to be blocked or not, and before a new block.
 func (w *Watch) Unblock(at time.Time, user string) {
-	w.read(at)
+	w.coreTime(at)
 	delete(w.users, user)
 	delete(w.blocks, user)
 	w.unblocks[user], w.byHand[user] = struct{}{}, struct{}{}
@@ -298,8 +298,8 @@ func (w *Watch) Decisions() Decisions {
 // Dropped counts the reports that were passed over because too many users were watched.
 func (w *Watch) Dropped() uint64 { return w.dropped }
 
-// Users is the number of users watched, and how many of them are blocked.
-func (w *Watch) Users() (watched, blocked int) {
+// WatchedUsers is the number of users watched, and how many of them are blocked.
+func (w *Watch) WatchedUsers() (watched, blocked int) {
 	for _, u := range w.users {
 		if u.blocked {
 			blocked++

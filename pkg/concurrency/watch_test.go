@@ -246,8 +246,8 @@ func TestWatch(t *testing.T) {
 				if diff := cmp.Diff(want, got.Sharings, cmpopts.EquateEmpty()); diff != "" {
 					t.Errorf("step %d: sharings (-want +got):\n%s", i, diff)
 				}
-				if got.Empty() == (st.blocks || st.unblocks || st.sharing != nil) {
-					t.Errorf("step %d: Empty() = %v of %+v", i, got.Empty(), got)
+				if got.IsEmpty() == (st.blocks || st.unblocks || st.sharing != nil) {
+					t.Errorf("step %d: Empty() = %v of %+v", i, got.IsEmpty(), got)
 				}
 			}
 		})
@@ -267,17 +267,17 @@ func TestWatchForgets(t *testing.T) {
 	w := concurrency.NewWatch(0)
 	w.Observe(ms(0), concurrency.Report{Instance: "a", User: "u", Active: 10, Limit: 10})
 	w.Observe(ms(0), concurrency.Report{Instance: "a", User: "v", Active: 9, Limit: 10})
-	if all, blocked := w.Users(); all != 2 || blocked != 1 {
+	if all, blocked := w.WatchedUsers(); all != 2 || blocked != 1 {
 		t.Errorf("Users() = %d, %d, want 2, 1", all, blocked)
 	}
 	w.Tick(ms(2000))
-	if all, blocked := w.Users(); all != 0 || blocked != 0 {
+	if all, blocked := w.WatchedUsers(); all != 0 || blocked != 0 {
 		t.Errorf("Users() = %d, %d after 2 s, want 0, 0", all, blocked)
 	}
 	w.Observe(ms(3000), concurrency.Report{Instance: "a", User: "u", Active: 10, Limit: 10})
 	w.Instances(ms(3000), nil)
 	w.Tick(ms(3000))
-	if all, _ := w.Users(); all != 0 {
+	if all, _ := w.WatchedUsers(); all != 0 {
 		t.Errorf("Users() = %d without instances, want 0", all)
 	}
 }
@@ -346,7 +346,7 @@ func TestWatchInvariants(t *testing.T) {
 			if blocked && most <= limit.Release {
 				t.Fatalf("blocked with %d in progress, margin %d", most, limit.Release)
 			}
-			if w.Tick(ms(at)); blocked && at-said >= 200 && w.Decisions().Empty() {
+			if w.Tick(ms(at)); blocked && at-said >= 200 && w.Decisions().IsEmpty() {
 				t.Fatalf("the block was last said %d ms ago", at-said)
 			} else if blocked && at-said >= 200 {
 				said = at
@@ -354,7 +354,7 @@ func TestWatchInvariants(t *testing.T) {
 		}
 		w.Tick(ms(at + 2000))
 		w.Decisions()
-		if all, blocked := w.Users(); all+blocked != 0 {
+		if all, blocked := w.WatchedUsers(); all+blocked != 0 {
 			t.Fatalf("%d users watched and %d blocked 2 s later, want none", all, blocked)
 		}
 	})

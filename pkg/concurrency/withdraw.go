@@ -16,10 +16,10 @@ const (
 // recall has HAProxy's places withdrawn as soon as it can be done.
 func (a *Agent) recall(u *user, now int64) {
 	p := &u.places
-	if p.phase != lent {
+	if p.phase != placesLent {
 		return
 	}
-	p.phase, p.turned = recalled, 0
+	p.phase, p.turned = placesRecalled, 0
 	// The request whose answer has just lent them may not be in HAProxy's count yet.
 	p.sendAt, p.sendGap = max(now, p.lentAt+int64(applySpan)), int64(withdrawAgain)
 	a.withdraw(u, now)
@@ -31,9 +31,9 @@ func (a *Agent) withdraw(u *user, now int64) {
 	if !p.phase.recalling() || now < p.sendAt {
 		return
 	}
-	if p.phase == recalled {
+	if p.phase == placesRecalled {
 		// Whoever comes from now on may be in the count that is read, or not.
-		p.phase, p.sentAt, p.since, p.before = withdrawing, now, 0, p.outside
+		p.phase, p.sentAt, p.since, p.before = placesWithdrawing, now, 0, p.outside
 	}
 	p.sendAt, p.sendGap = now+p.sendGap, min(2*p.sendGap, int64(withdrawRarely))
 	a.out.Withdraw = append(a.out.Withdraw, u.name)
@@ -53,19 +53,19 @@ func (a *Agent) reviewPlaces(u *user, now int64) {
 // it is to be called again until there are none. It must come from the process that the
 // peers session is with, and nothing that was lent before it may come into force after it.
 func (a *Agent) Withdrawn(at time.Time, name string, rest int) {
-	now, rest := a.read(at), max(0, rest)
-	u := a.known(name, now)
+	now, rest := a.coreTime(at), max(0, rest)
+	u := a.findUser(name, now)
 	if u == nil && rest > 0 {
-		u = a.meet(name, now)
+		u = a.addUnasked(name, now)
 	}
 	if u == nil || a.changing(now) {
 		return // while HAProxy is being replaced, it may be the new one that says so
 	}
-	if u.places.phase == none && rest == 0 {
+	if u.places.phase == placesNone && rest == 0 {
 		a.denied(u, now)
 		return
 	}
-	if p := &u.places; p.phase == ending {
+	if p := &u.places; p.phase == placesEnding {
 		p.rest = min(p.rest, rest) // counts of a table that is read again and again
 		p.inside, p.mostNative = min(p.inside, p.rest), min(p.mostNative, p.rest)
 	} else {
@@ -73,7 +73,7 @@ func (a *Agent) Withdrawn(at time.Time, name string, rest int) {
 	}
 	a.denied(u, now)
 	if u.places.rest == 0 { // all of them have ended
-		u.places.phase = none
+		u.places.phase = placesNone
 	}
 	u.places.natives = min(u.places.natives, u.places.inside)
 	a.review(u, now)
@@ -83,30 +83,30 @@ func (a *Agent) Withdrawn(at time.Time, name string, rest int) {
 func (u *user) withdrawn(rest int, now int64) {
 	p := &u.places
 	switch p.phase {
-	case withdrawing:
+	case placesWithdrawing:
 		// HAProxy's count has those beside the places, and who waits or was refused.
 		// What is more than that was admitted while HAProxy took the agent for dead.
 		phantoms := p.turned + u.waits.waiting()
 		p.inside = min(rest, max(p.inside+p.beside, rest-phantoms))
 		p.beside = 0
 		p.before += rest
-	case lent, recalled:
+	case placesLent, placesRecalled:
 		// Nobody has asked for it. Who waits may have been tracked after the count was read, and
 		// so may the request whose answer has just lent the places.
 		u.waits.uncount()
 		p.inside = min(p.inside, rest)
 		u.withdrawnUnasked(rest)
-	case none:
+	case placesNone:
 		p.inside = rest // lent by another agent
 		u.withdrawnUnasked(rest)
 	}
-	p.phase, p.rest, p.mostNative, p.endedAt = ending, rest, rest, now
+	p.phase, p.rest, p.mostNative, p.endedAt = placesEnding, rest, rest, now
 }
 
 // withdrawnUnasked is for a withdrawal that this agent did not ask for: those who were
 // asked about cannot be told from those in HAProxy's count.
 func (u *user) withdrawnUnasked(rest int) {
-	asked := u.progress.total()
+	asked := u.progress.totalAsked()
 	u.places.outside, u.places.beside = asked, 0
 	u.places.since, u.places.before = asked, rest
 }

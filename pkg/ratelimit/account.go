@@ -33,10 +33,10 @@ type Account struct {
 // are lost; their debts lower the credit. internal/bus runs the same arithmetic as
 // a script inside Redis.
 func (c Account) Take(at time.Time, a Ask) (Account, Grant) {
-	c.roll(at.Add(early).Unix(), a)
+	c.advanceTo(at.Add(early).Unix(), a)
 	var total *int
 	var room int // what the total may come to
-	switch a.Second {
+	switch a.WindowStart {
 	case c.Second - 1:
 		total, room = &c.Before, c.Credit+a.Limit-max(0, c.Total-a.Limit)
 	case c.Second:
@@ -48,7 +48,7 @@ func (c Account) Take(at time.Time, a Ask) (Account, Grant) {
 		return c, Grant{}
 	}
 	*total = max(0, *total+a.Debt-a.Back)
-	granted := a.share(max(0, room-*total))
+	granted := a.grantFrom(max(0, room-*total))
 	*total += granted
 	return c, Grant{Tokens: granted, Total: *total, Limit: max(0, room)}
 }
@@ -58,9 +58,9 @@ func (c *Account) credit(a Ask) int {
 	return max(0, min(a.Burst, c.Credit+a.Limit-c.Before))
 }
 
-// roll goes on to a second. A clock that was set back by more than a moment begins
+// advanceTo goes on to a second. A clock that was set back by more than a moment begins
 // anew, with nothing saved.
-func (c *Account) roll(now int64, a Ask) {
+func (c *Account) advanceTo(now int64, a Ask) {
 	if now < c.Second-2 {
 		*c = Account{Second: now, Before: a.Limit}
 	}

@@ -86,7 +86,7 @@ func TestAccount(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			var a ratelimit.Account
 			for i, s := range tt.steps {
-				ask := ratelimit.Ask{Second: t0.Unix() + s.second, Limit: 10, Burst: 20, Debt: s.debt, Back: s.back, Need: s.need, Ahead: s.ahead, Instances: s.was}
+				ask := ratelimit.Ask{WindowStart: t0.Unix() + s.second, Limit: 10, Burst: 20, Debt: s.debt, Back: s.back, Need: s.need, Ahead: s.ahead, Instances: s.was}
 				var g ratelimit.Grant
 				a, g = a.Take(ms(s.at), ask)
 				if want := (ratelimit.Grant{Tokens: s.tokens, Total: s.total, Limit: s.limit}); g != want {
@@ -109,20 +109,20 @@ func TestAccountSpans(t *testing.T) {
 		for range rapid.IntRange(1, 60).Draw(t, "asks") {
 			at = at.Add(time.Duration(rapid.SampledFrom([]int{0, 1, 200, 600, 1000, 4000, 11_000}).Draw(t, "gap ms")) * time.Millisecond)
 			ask := ratelimit.Ask{
-				Second: at.Unix() + rapid.Int64Range(-2, 2).Draw(t, "second"), Limit: limit, Burst: burst,
+				WindowStart: at.Unix() + rapid.Int64Range(-2, 2).Draw(t, "second"), Limit: limit, Burst: burst,
 				Need: rapid.IntRange(0, 60).Draw(t, "need"), Ahead: rapid.IntRange(0, 60).Draw(t, "ahead"),
 				Instances: rapid.IntRange(1, 3).Draw(t, "instances"),
 			}
-			ask.Back = min(got[ask.Second], rapid.SampledFrom([]int{0, 0, 3, 60}).Draw(t, "back"))
-			late := ask.Second < at.Unix()-1
+			ask.Back = min(got[ask.WindowStart], rapid.SampledFrom([]int{0, 0, 3, 60}).Draw(t, "back"))
+			late := ask.WindowStart < at.Unix()-1
 			var g ratelimit.Grant
 			a, g = a.Take(at, ask)
 			if g.Tokens < 0 || g.Tokens > ask.Need+ask.Ahead {
 				t.Fatalf("Take(%+v) = %+v, want at most what was asked for", ask, g)
 			}
-			got[ask.Second] += g.Tokens
+			got[ask.WindowStart] += g.Tokens
 			if !late {
-				got[ask.Second] -= ask.Back
+				got[ask.WindowStart] -= ask.Back
 			}
 		}
 		for from := t0.Unix() - 3; from <= at.Unix()+3; from++ {
@@ -140,7 +140,7 @@ func TestAccountSpans(t *testing.T) {
 		for i := range int64(4) {
 			now := time.Unix(last+3+i, 0)
 			var g ratelimit.Grant
-			a, g = a.Take(now, ratelimit.Ask{Second: now.Unix(), Limit: limit, Burst: burst, Need: 1000})
+			a, g = a.Take(now, ratelimit.Ask{WindowStart: now.Unix(), Limit: limit, Burst: burst, Need: 1000})
 			if credit < 0 {
 				credit = g.Total - limit
 			}

@@ -40,57 +40,57 @@ type Waiting struct {
 	decided bool
 }
 
-// Native is an instruction for HAProxy's own table: refuse the key until its
-// window ends, or, with Lift, no longer. See NativeFor for longer windows than a
+// TableEntry is an instruction for HAProxy's own table: refuse the key until its
+// window ends, or, with Lift, no longer. See RefuseFor for longer windows than a
 // second. There is none for limits that are not enforced.
-type Native struct {
-	Key    Key
-	Second int64 // at which the window began
-	Limit  int
-	Lift   bool
+type TableEntry struct {
+	Key         Key
+	WindowStart int64 // at which the window began
+	Limit       int
+	Lift        bool
 }
 
 // End is the second at which the window is over.
-func (n Native) End() int64 { return n.Second + n.Key.Window.Seconds() }
+func (n TableEntry) End() int64 { return n.WindowStart + n.Key.Window.Seconds() }
 
 // Output is what became due during the calls since the last one.
 type Output struct {
-	Decided []*Waiting // requests that need not wait any longer
-	Native  []Native
+	Decided      []*Waiting // requests that need not wait any longer
+	TableEntries []TableEntry
 
 	// Withdraw names users whose credit is to be withdrawn from HAProxy, for a request
 	// waits to know what was spent of it; Recalled is the answer. A name may come again.
 	Withdraw []string
 
 	Urgent bool // Collect has something that should not wait for the next flush
-	Sooner bool // Tick or Collect has something to do sooner than Rest last said
+	Sooner bool // Tick or Collect has something to do sooner than IdleFor last said
 }
 
 // Agent decides the requests of one instance. It is not safe for concurrent use.
 type Agent struct {
-	maxUsers int
-	users    map[string]*user
-	agenda   agenda.Agenda[*bucket]
-	wanted   []*bucket // an ask for tokens is due
-	dirty    []*bucket // something is to be reported with the next flush
-	reports  []Ask     // reports for windows gone by, and asks for the next one
-	first    []Ask     // reports that go before asks
-	hurried  bool      // the reports are not to wait for the next flush
-	unheard  []Ask     // a batch that got no answer, without what it wanted
-	seq      uint64    // of the last batch
-	rest     agenda.Rest
-	out      Output
+	maxUsers       int
+	users          map[string]*user
+	agenda         agenda.Agenda[*bucket]
+	tokenRequests  []*bucket // an ask for tokens is due
+	toReport       []*bucket // something is to be reported with the next flush
+	reports        []Ask     // reports for windows gone by, and asks for the next one
+	accountReports []Ask     // reports that go before asks
+	flushUrgent    bool      // the reports are not to wait for the next flush
+	unanswered     []Ask     // a batch that got no answer, without what it wanted
+	seq            uint64    // of the last batch
+	idle           agenda.IdleTime
+	out            Output
 
 	fleet    fleet
 	reloaded int64 // the last second in which HAProxy was reloaded
 	// When HAProxy was last told to renew no credit that was given until then, ns.
 	generationAt int64
 	byDefault    spell // in which HAProxy may have credit without Lend
-	left         bool  // Leave has been called
+	leaving      bool  // Leave has been called
 	lead         int64 // how early the next window is asked for, ns
 	lost         bool  // the pool cannot be asked
 	lostAt       int64 // when it was lost, ns
-	apart        int64 // the last second of a loss that is over: others may not have reported it yet
+	apartThrough int64 // the last second of a loss that is over: others may not have reported it yet
 	overflow     uint64
 	created      uint64 // buckets, ever
 }
@@ -118,31 +118,31 @@ func (a *Agent) Start(at time.Time, name string, rates []limits.Rate, credit Cre
 	if len(rates) == 0 {
 		return Verdict{Allowed: true, Second: now / second}, nil
 	}
-	u := a.user(name)
+	u := a.findOrAddUser(name)
 	if u == nil {
 		a.overflow++
 		return Verdict{Allowed: true, Second: now / second}, nil
 	}
 	w := Waiting{owner: u, n: min(len(rates), limits.MaxRates), credit: credit}
 	for i := range w.n {
-		b := a.bucket(u, &rates[i], now)
-		a.told(b, credit, now)
-		if !b.long() {
-			b.seen.add(now)
+		b := a.findOrAddBucket(u, &rates[i], now)
+		a.observeCredit(b, credit, now)
+		if !b.longWindow() {
+			b.arrivals.record(now)
 		}
 		w.buckets[i] = b
 	}
 	v, decided := a.decide(&w, now)
 	var waiting *Waiting
 	if !decided {
-		v, waiting = a.wait(&w, now)
+		v, waiting = a.enqueue(&w, now)
 	}
 	for _, b := range w.buckets[:w.n] {
 		// What a second's limit refuses must not make a minute's lease large.
-		if b.long() && (v.Allowed || waiting != nil || v.Limit == b.rate) {
-			b.seen.add(now)
+		if b.longWindow() && (v.Allowed || waiting != nil || v.Limit == b.rate) {
+			b.arrivals.record(now)
 		}
-		a.plan(b, now)
+		a.schedule(b, now)
 	}
 	return v, waiting
 }
@@ -164,7 +164,7 @@ func (a *Agent) decide(w *Waiting, now int64) (Verdict, bool) {
 		case a.entrusted(b):
 			entrusted = true
 		case a.available(b):
-		case b.spent || a.alone(b) || a.cutOff(b):
+		case b.spent || a.decidesAlone(b) || a.cutOff(b):
 			refusing = longer(refusing, b)
 		default:
 			missing = true
@@ -182,7 +182,7 @@ func (a *Agent) decide(w *Waiting, now int64) (Verdict, bool) {
 	if missing || entrusted {
 		return Verdict{}, false
 	}
-	return a.admit(w, now), true
+	return a.admitRequest(w, now), true
 }
 
 // longer is the one of two buckets, the first of which may be nil, whose window
@@ -194,33 +194,33 @@ func longer(a, b *bucket) *bucket {
 	return a
 }
 
-func (a *Agent) admit(w *Waiting, now int64) Verdict {
+func (a *Agent) admitRequest(w *Waiting, now int64) Verdict {
 	v := Verdict{Allowed: true, Second: now / second}
 	for _, b := range w.buckets[:w.n] {
 		if a.asksLate(b, w.credit, now) {
 			b.portion.before--
-			v.Second = b.second - 1
+			v.Second = b.start - 1
 			continue
 		}
-		a.spend(b, now)
-		v.Second = max(v.Second, b.second) // the clock may run back a little
+		a.spendToken(b, now)
+		v.Second = max(v.Second, b.start) // the clock may run back a little
 	}
 	return v
 }
 
-// wait puts the request into its user's queue, unless more requests wait there
+// enqueue puts the request into its user's queue, unless more requests wait there
 // already than the limit could still admit.
-func (a *Agent) wait(on *Waiting, now int64) (Verdict, *Waiting) {
+func (a *Agent) enqueue(on *Waiting, now int64) (Verdict, *Waiting) {
 	w := *on // only a request that waits costs an allocation
 	for _, b := range w.buckets[:w.n] {
-		if !a.available(b) && b.waiting >= b.limit-b.handed() {
+		if !a.available(b) && b.waiting >= b.limit-b.handedOut() {
 			return a.refuse(b, now), nil
 		}
 	}
 	for _, b := range w.buckets[:w.n] {
 		b.waiting++
-		if b.balance < b.waiting && !a.alone(b) {
-			a.want(b)
+		if b.balance < b.waiting && !a.decidesAlone(b) {
+			a.requestTokens(b)
 		}
 	}
 	w.owner.queue = append(w.owner.queue, &w)
@@ -232,39 +232,39 @@ func (a *Agent) available(b *bucket) bool {
 	switch {
 	case a.entrusted(b):
 		return false
-	case b.balance > 0 && (b.unleased == 0 || b.long() || !a.cutOff(b)):
+	case b.balance > 0 && (b.unleased == 0 || b.longWindow() || !a.cutOff(b)):
 		return true // whoever counts a second alone must not lease on top of it
 	case a.cutOff(b):
-		return !b.spent && a.onItsOwn(b) < a.part(b)
-	case a.alone(b):
+		return !b.spent && a.admittedWithoutPool(b) < a.partWithoutPool(b)
+	case a.decidesAlone(b):
 		return b.admitted < b.limit
 	}
 	return false
 }
 
-// spend takes one token of an available bucket, or goes into debt where the
+// spendToken takes one token of an available bucket, or goes into debt where the
 // agent counts by itself.
-func (a *Agent) spend(b *bucket, now int64) {
+func (a *Agent) spendToken(b *bucket, now int64) {
 	b.admitted++
 	if b.balance > 0 {
 		b.balance--
 		if !b.spent && !b.asking && 2*b.balance < b.target(now, a.fleet.instances) {
-			a.want(b)
+			a.requestTokens(b)
 		}
 	} else {
 		b.unleased++
 		b.owed++
 		b.debt++
-		a.soil(b)
-		if a.cutOff(b) && !b.spent && !b.asking && !a.alone(b) {
-			a.want(b) // the pool may only be slow
+		a.reportAtFlush(b)
+		if a.cutOff(b) && !b.spent && !b.asking && !a.decidesAlone(b) {
+			a.requestTokens(b) // the pool may only be slow
 		}
 		if b.admitted == b.limit {
-			a.hurry() // the cluster should know at once
+			a.flushNow() // the cluster should know at once
 		}
 	}
-	if b.throttle && !b.native && !a.available(b) {
-		a.deplete(b, now)
+	if b.throttle && !b.refusing && !a.available(b) {
+		a.throttleNow(b, now)
 	}
 }
 
@@ -276,53 +276,53 @@ func (a *Agent) refuse(b *bucket, now int64) Verdict {
 	}
 	if b.pooled() && b.throttle {
 		switch {
-		case !b.native:
-			a.deplete(b, now)
-		case b.long() && now-b.nativeAt >= int64(nativeAgain):
-			a.shield(b, now) // it got through, so HAProxy has forgotten
+		case !b.refusing:
+			a.throttleNow(b, now)
+		case b.longWindow() && now-b.refusingAt >= int64(refuseAgain):
+			a.refuseInHAProxy(b, now) // it got through, so HAProxy has forgotten
 		}
 	}
-	return Verdict{Limit: b.rate, Second: b.second}
+	return Verdict{Limit: b.rate, Second: b.start}
 }
 
-// alone reports whether nobody else can have admitted requests of the bucket's
+// decidesAlone reports whether nobody else can have admitted requests of the bucket's
 // window, and nobody needs to remember them but this agent. It may restart within
 // a minute, or forget the user, and what a burst has left must be kept for longer
 // than they are remembered: such keys are leased from the pool by agents that are
 // alone as well.
-func (a *Agent) alone(b *bucket) bool {
-	return a.fleet.instances <= 1 && b.second > a.fleet.shared && !b.pooled()
+func (a *Agent) decidesAlone(b *bucket) bool {
+	return a.fleet.instances <= 1 && b.start > a.fleet.shared && !b.pooled()
 }
 
 // cutOff reports whether the pool cannot be asked for the bucket's window, or
 // could not for a part of its second. In a longer window it can be asked again as
 // soon as it is back: what was admitted meanwhile is reported to it.
-func (a *Agent) cutOff(b *bucket) bool { return a.lost || b.second <= a.apart && !b.long() }
+func (a *Agent) cutOff(b *bucket) bool { return a.lost || b.start <= a.apartThrough && !b.longWindow() }
 
-// part is what this agent may admit of a key by itself while the pool is lost: the
+// partWithoutPool is what this agent may admit of a key by itself while the pool is lost: the
 // limit, or of a window longer than a second what was left of it when the pool was
 // last heard of, if it was since the user was last forgotten; or its even part of
 // that if the key was hot when the pool was lost, or has been refused here since. What
 // HAProxy admits by itself counts against it.
-func (a *Agent) part(b *bucket) int {
+func (a *Agent) partWithoutPool(b *bucket) int {
 	all := b.rate.Max
-	if b.long() {
+	if b.longWindow() {
 		all = max(0, all-b.total)
 	}
 	n := a.sharers(b)
 	if n < 2 || b.hotUntil < a.lostAt {
-		return max(0, all-a.natives(b))
+		return max(0, all-a.admittedByHAProxy(b))
 	}
 	part := all / n
 	if a.fleet.rank%n < all%n {
 		part++ // the odd ones go to the first
 	}
-	return max(0, part-a.natives(b))
+	return max(0, part-a.admittedByHAProxy(b))
 }
 
-// onItsOwn is what this agent has admitted that counts against its part.
-func (a *Agent) onItsOwn(b *bucket) int {
-	if b.long() {
+// admittedWithoutPool is what this agent has admitted that counts against its part.
+func (a *Agent) admittedWithoutPool(b *bucket) int {
+	if b.longWindow() {
 		return b.owed
 	}
 	return b.admitted
@@ -337,54 +337,54 @@ func (a *Agent) sharers(b *bucket) int {
 	return a.fleet.instances
 }
 
-// want asks for tokens without delay.
-func (a *Agent) want(b *bucket) {
+// requestTokens asks for tokens without delay.
+func (a *Agent) requestTokens(b *bucket) {
 	a.out.Urgent = true
-	if !b.wanted {
-		b.wanted = true
-		a.wanted = append(a.wanted, b)
+	if !b.listedToAsk {
+		b.listedToAsk = true
+		a.tokenRequests = append(a.tokenRequests, b)
 	}
 }
 
-// soil notes that the bucket has something to report with the next flush.
-func (a *Agent) soil(b *bucket) {
-	if !b.dirty {
-		b.dirty = true
-		a.dirty = append(a.dirty, b)
+// reportAtFlush notes that the bucket has something to report with the next flush.
+func (a *Agent) reportAtFlush(b *bucket) {
+	if !b.listedToReport {
+		b.listedToReport = true
+		a.toReport = append(a.toReport, b)
 	}
 }
 
-// hurry has the reports sent without waiting for the next flush.
-func (a *Agent) hurry() {
+// flushNow has the reports sent without waiting for the next flush.
+func (a *Agent) flushNow() {
 	a.out.Urgent = true
-	a.hurried = true
+	a.flushUrgent = true
 }
 
-// deplete takes the word for it that there is no more: HAProxy refuses the key by
+// throttleNow takes the word for it that there is no more: HAProxy refuses the key by
 // itself until the window ends, or a probe finds tokens again.
-func (a *Agent) deplete(b *bucket, now int64) {
-	if !a.alone(b) {
-		a.exhaust(b, now)
+func (a *Agent) throttleNow(b *bucket, now int64) {
+	if !a.decidesAlone(b) {
+		a.markSpent(b, now)
 	}
 	if b.rate.Mode == limits.Enforce {
-		a.shield(b, now)
+		a.refuseInHAProxy(b, now)
 	}
 }
 
-// shield has HAProxy refuse requests of the key.
-func (a *Agent) shield(b *bucket, now int64) {
-	b.native, b.nativeAt = true, now
-	a.out.Native = append(a.out.Native, Native{Key: b.key, Second: b.second, Limit: b.rate.Max})
+// refuseInHAProxy has HAProxy refuse requests of the key.
+func (a *Agent) refuseInHAProxy(b *bucket, now int64) {
+	b.refusing, b.refusingAt = true, now
+	a.out.TableEntries = append(a.out.TableEntries, TableEntry{Key: b.key, WindowStart: b.start, Limit: b.rate.Max})
 }
 
-// unshield lets requests of the key through to the agent again.
-func (a *Agent) unshield(b *bucket) {
-	b.native = false
-	a.out.Native = append(a.out.Native, Native{Key: b.key, Second: b.second, Limit: b.rate.Max, Lift: true})
+// liftRefusal lets requests of the key through to the agent again.
+func (a *Agent) liftRefusal(b *bucket) {
+	b.refusing = false
+	a.out.TableEntries = append(a.out.TableEntries, TableEntry{Key: b.key, WindowStart: b.start, Limit: b.rate.Max, Lift: true})
 }
 
-// user returns what is known of a user, or nil when there are too many.
-func (a *Agent) user(name string) *user {
+// findOrAddUser returns what is known of a user, or nil when there are too many.
+func (a *Agent) findOrAddUser(name string) *user {
 	u := a.users[name]
 	if u == nil && len(a.users) < a.maxUsers {
 		u = &user{name: name}
@@ -393,30 +393,30 @@ func (a *Agent) user(name string) *user {
 	return u
 }
 
-// bucket returns the user's bucket for a limit, in the current window.
-func (a *Agent) bucket(u *user, r *limits.Rate, now int64) *bucket {
-	b := u.bucket(r.Class, r.Window)
+// findOrAddBucket returns the user's bucket for a limit, in the current window.
+func (a *Agent) findOrAddBucket(u *user, r *limits.Rate, now int64) *bucket {
+	b := u.findBucket(r.Class, r.Window)
 	if b == nil {
 		a.created++
 		b = &bucket{key: Key{Class: r.Class, User: u.name, Window: r.Window}, owner: u}
 		b.rate.Window = r.Window
-		b.second = beginning(now, r.Window)
+		b.start = windowStart(now, r.Window)
 		// Asks for the next window are spread, so that not all keys ask at once.
 		b.early = int64(a.created%askSteps) * int64(agenda.Tick)
 		u.buckets = append(u.buckets, b)
 	}
 	if b.rate != *r {
-		a.limited(b, r)
+		a.setLimit(b, r)
 	}
-	a.roll(b, now)
+	a.advanceWindow(b, now)
 	return b
 }
 
-// limited takes a bucket's limit, which may have changed.
-func (a *Agent) limited(b *bucket, r *limits.Rate) {
+// setLimit takes a bucket's limit, which may have changed.
+func (a *Agent) setLimit(b *bucket, r *limits.Rate) {
 	if (b.rate.Burst > 0) != (r.Burst > 0) && b.rate.Max > 0 {
-		a.close(b) // another pool has it from now on
-		b.clear()
+		a.closeWindow(b) // another pool has it from now on
+		b.clearWindow()
 	}
 	if r.Max > b.rate.Max {
 		b.spent = false // there is more
@@ -425,17 +425,17 @@ func (a *Agent) limited(b *bucket, r *limits.Rate) {
 	b.limit = r.Max + r.Burst
 }
 
-// Drain returns what has become due and forgets it. The slices are the
+// TakeOutput returns what has become due and forgets it. The slices are the
 // caller's.
-func (a *Agent) Drain() Output {
+func (a *Agent) TakeOutput() Output {
 	out := a.out
-	out.Sooner = a.rest.End(a.workDue())
+	out.Sooner = a.idle.Shortened(a.workDue())
 	a.out = Output{}
 	return out
 }
 
-// Users is the number of users known.
-func (a *Agent) Users() int { return len(a.users) }
+// KnownUsers is the number of users known.
+func (a *Agent) KnownUsers() int { return len(a.users) }
 
 // Overflowed counts the requests that were admitted uncounted because too many
 // users were known.

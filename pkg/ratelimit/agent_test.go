@@ -73,10 +73,10 @@ func TestAgentAloneReportsWhatItAdmitted(t *testing.T) {
 	for range 7 {
 		a.Start(ms(10), "u", get(5), ratelimit.NoCredit)
 	}
-	if !a.Drain().Urgent {
+	if !a.TakeOutput().Urgent {
 		t.Error("the request that reached the limit was not urgent to report")
 	}
-	want := []ratelimit.Ask{{Key: ratelimit.Key{Class: "GET", User: "u"}, Seq: 1, Second: t0.Unix(), Limit: 5, Debt: 5, Instances: 1}}
+	want := []ratelimit.Ask{{Key: ratelimit.Key{Class: "GET", User: "u"}, Seq: 1, WindowStart: t0.Unix(), Limit: 5, Debt: 5, Instances: 1}}
 	if diff := cmp.Diff(want, a.Collect(ms(11), false, nil)); diff != "" {
 		t.Errorf("without waiting for a flush: %s", diff)
 	}
@@ -87,8 +87,8 @@ func TestAgentAloneReportsWhatItAdmitted(t *testing.T) {
 
 func TestAgentRequestWithoutLimitIsAllowed(t *testing.T) {
 	a := shared(3)
-	if v, w := a.Start(t0, "u", nil, ratelimit.NoCredit); !v.Allowed || w != nil || a.Users() != 0 {
-		t.Errorf("Start = %+v, %v with %d users known, want allowed, not waiting, none known", v, w, a.Users())
+	if v, w := a.Start(t0, "u", nil, ratelimit.NoCredit); !v.Allowed || w != nil || a.KnownUsers() != 0 {
+		t.Errorf("Start = %+v, %v with %d users known, want allowed, not waiting, none known", v, w, a.KnownUsers())
 	}
 }
 
@@ -96,11 +96,11 @@ func TestAgentFirstRequestWaitsOneRoundTrip(t *testing.T) {
 	a := shared(2)
 	pool := map[poolKey]int{}
 	_, w := a.Start(ms(100), "u", get(100), ratelimit.NoCredit)
-	if w == nil || !a.Drain().Urgent {
+	if w == nil || !a.TakeOutput().Urgent {
 		t.Fatal("the first request neither waits nor is urgent")
 	}
 	exchange(a, ms(101), pool)
-	if out := a.Drain(); len(out.Decided) != 1 || out.Decided[0] != w || !w.Verdict.Allowed {
+	if out := a.TakeOutput(); len(out.Decided) != 1 || out.Decided[0] != w || !w.Verdict.Allowed {
 		t.Fatalf("after the reply: %+v, want the request allowed", out)
 	}
 	for i := range 10 { // the lease of a cool key: 100/(4·2) = 12
@@ -154,8 +154,8 @@ func TestAgentUserWithoutRequestsHoldsNothing(t *testing.T) {
 			t.Errorf("pool of second +%d = %d, want %d", k.second-t0.Unix(), total, want)
 		}
 	}
-	if a.Users() != 0 {
-		t.Errorf("Users() = %d after 5 s without requests, want 0", a.Users())
+	if a.KnownUsers() != 0 {
+		t.Errorf("Users() = %d after 5 s without requests, want 0", a.KnownUsers())
 	}
 }
 
@@ -168,11 +168,11 @@ func TestAgentLateReplyChangesNothing(t *testing.T) {
 		t.Fatalf("waiting: %v, %v; asks %v", w, w2, asks)
 	}
 	a.Reply(ms(1002), asks[0], ratelimit.Grant{Tokens: 2, Total: 2})
-	if out := a.Drain(); len(out.Decided) != 0 {
+	if out := a.TakeOutput(); len(out.Decided) != 0 {
 		t.Errorf("a grant of the last second decided %d requests, want 0", len(out.Decided))
 	}
 	back := a.Collect(ms(1003), true, nil)
-	if !slices.ContainsFunc(back, func(k ratelimit.Ask) bool { return k.Second == t0.Unix() && k.Back == 2 }) {
+	if !slices.ContainsFunc(back, func(k ratelimit.Ask) bool { return k.WindowStart == t0.Unix() && k.Back == 2 }) {
 		t.Errorf("the late tokens were not given back: %+v", back)
 	}
 }
@@ -191,7 +191,7 @@ func TestAgentTimeout(t *testing.T) {
 		}, 0},
 		{"a hot key", func(a *ratelimit.Agent) {
 			a.Start(ms(0), "u", get(10), ratelimit.NoCredit)
-			a.Hot(ms(0), ratelimit.Key{Class: "GET", User: "u"}, ms(3000), 2)
+			a.MarkHot(ms(0), ratelimit.Key{Class: "GET", User: "u"}, ms(3000), 2)
 		}, 0},
 	}
 	for _, tt := range tests {
@@ -223,7 +223,7 @@ func TestAgentTimeout(t *testing.T) {
 func TestAgentRepeatsABatchThatFailed(t *testing.T) {
 	a := ratelimit.NewAgent(ratelimit.Config{})
 	debt := func(seq uint64, n int) []ratelimit.Ask {
-		return []ratelimit.Ask{{Key: ratelimit.Key{Class: "GET", User: "u"}, Seq: seq, Second: t0.Unix(), Limit: 50, Debt: n, Instances: 1}}
+		return []ratelimit.Ask{{Key: ratelimit.Key{Class: "GET", User: "u"}, Seq: seq, WindowStart: t0.Unix(), Limit: 50, Debt: n, Instances: 1}}
 	}
 	request := func(at, n int) {
 		for range n {
@@ -258,7 +258,7 @@ func TestAgentWantsAnewWhatFailed(t *testing.T) {
 		t.Fatalf("asks %+v, want one for a token", first)
 	}
 	a.Fail(ms(20), first[0])
-	if !a.Drain().Urgent {
+	if !a.TakeOutput().Urgent {
 		t.Error("a request that waits is not urgent")
 	}
 	second := a.Collect(ms(21), false, nil)
@@ -331,21 +331,21 @@ func TestAgentQueueIsBoundedByWhatTheLimitCouldAdmit(t *testing.T) {
 
 func TestAgentThrottle(t *testing.T) {
 	key := ratelimit.Key{Class: "GET", User: "u"}
-	refuse := []ratelimit.Native{{Key: key, Second: t0.Unix(), Limit: 10}}
-	lift := []ratelimit.Native{{Key: key, Second: t0.Unix(), Limit: 10, Lift: true}}
+	refuse := []ratelimit.TableEntry{{Key: key, WindowStart: t0.Unix(), Limit: 10}}
+	lift := []ratelimit.TableEntry{{Key: key, WindowStart: t0.Unix(), Limit: 10, Lift: true}}
 
 	t.Run("a key without requests here is refused natively at once", func(t *testing.T) {
 		a := shared(2)
 		a.Throttle(ms(1), key, t0.Unix(), 10)
-		if diff := cmp.Diff(refuse, a.Drain().Native); diff != "" {
+		if diff := cmp.Diff(refuse, a.TakeOutput().TableEntries); diff != "" {
 			t.Error(diff)
 		}
 	})
 	t.Run("a throttle of another second is too late", func(t *testing.T) {
 		a := shared(2)
 		a.Throttle(ms(1001), key, t0.Unix(), 10)
-		if got := a.Drain().Native; len(got) != 0 {
-			t.Errorf("Native = %v, want none", got)
+		if got := a.TakeOutput().TableEntries; len(got) != 0 {
+			t.Errorf("TableEntries = %v, want none", got)
 		}
 	})
 	t.Run("tokens in hand are used first", func(t *testing.T) {
@@ -354,11 +354,11 @@ func TestAgentThrottle(t *testing.T) {
 		asks := a.Collect(ms(1), false, nil)
 		a.Reply(ms(2), asks[0], ratelimit.Grant{Tokens: 2, Total: 10})
 		a.Throttle(ms(3), key, t0.Unix(), 10)
-		if out := a.Drain(); len(out.Native) != 0 || !w.Verdict.Allowed {
+		if out := a.TakeOutput(); len(out.TableEntries) != 0 || !w.Verdict.Allowed {
 			t.Fatalf("with a token in hand: %+v", out)
 		}
 		a.Start(ms(4), "u", get(10), ratelimit.NoCredit)
-		if diff := cmp.Diff(refuse, a.Drain().Native); diff != "" {
+		if diff := cmp.Diff(refuse, a.TakeOutput().TableEntries); diff != "" {
 			t.Error(diff)
 		}
 	})
@@ -370,18 +370,18 @@ func TestAgentThrottle(t *testing.T) {
 			_, w := a.Start(ms(1), "u", of, ratelimit.NoCredit)
 			asks := a.Collect(ms(1), false, nil)
 			a.Throttle(ms(2), key, begins, 10) // of what the pool has just given
-			if out := a.Drain(); len(out.Native)+len(out.Decided) != 0 {
+			if out := a.TakeOutput(); len(out.TableEntries)+len(out.Decided) != 0 {
 				t.Fatalf("%s: before the pool's answer: %+v, want that it is waited for", r.Name(), out)
 			}
 			a.Reply(ms(3), asks[0], ratelimit.Grant{Tokens: 2, Total: 10})
-			if out := a.Drain(); len(out.Native) != 0 || !w.Verdict.Allowed {
+			if out := a.TakeOutput(); len(out.TableEntries) != 0 || !w.Verdict.Allowed {
 				t.Fatalf("%s: with a token in hand: %+v", r.Name(), out)
 			}
 			if v, _ := a.Start(ms(4), "u", of, ratelimit.NoCredit); !v.Allowed {
 				t.Errorf("%s: the last token was not used", r.Name())
 			}
-			want := []ratelimit.Native{{Key: key, Second: begins, Limit: 10}}
-			if diff := cmp.Diff(want, a.Drain().Native); diff != "" {
+			want := []ratelimit.TableEntry{{Key: key, WindowStart: begins, Limit: 10}}
+			if diff := cmp.Diff(want, a.TakeOutput().TableEntries); diff != "" {
 				t.Errorf("%s: then: %s", r.Name(), diff)
 			}
 		}
@@ -392,8 +392,8 @@ func TestAgentThrottle(t *testing.T) {
 		asks := a.Collect(ms(1), false, nil)
 		a.Throttle(ms(2), key, t0.Unix(), 10)
 		a.Reply(ms(3), asks[0], ratelimit.Grant{Total: 10})
-		out := a.Drain()
-		if diff := cmp.Diff(refuse, out.Native); diff != "" || len(out.Decided) != 1 || w.Verdict.Allowed {
+		out := a.TakeOutput()
+		if diff := cmp.Diff(refuse, out.TableEntries); diff != "" || len(out.Decided) != 1 || w.Verdict.Allowed {
 			t.Errorf("after the pool's answer: %+v, %s", w.Verdict, diff)
 		}
 	})
@@ -401,13 +401,13 @@ func TestAgentThrottle(t *testing.T) {
 		a := shared(2)
 		a.Start(ms(1), "u", get(10), ratelimit.NoCredit)
 		a.Reply(ms(2), a.Collect(ms(1), false, nil)[0], ratelimit.Grant{Tokens: 2, Total: 10})
-		a.Hot(ms(100), key, ms(2000), 2) // so long without a request
+		a.MarkHot(ms(100), key, ms(2000), 2) // so long without a request
 		a.Tick(ms(100))
 		a.Throttle(ms(101), key, t0.Unix(), 10)
 		if v, _ := a.Start(ms(102), "u", get(10), ratelimit.NoCredit); !v.Allowed {
 			t.Error("a token that nobody else has was not used")
 		}
-		if diff := cmp.Diff(refuse, a.Drain().Native); diff != "" {
+		if diff := cmp.Diff(refuse, a.TakeOutput().TableEntries); diff != "" {
 			t.Errorf("then: %s", diff)
 		}
 	})
@@ -417,21 +417,21 @@ func TestAgentThrottle(t *testing.T) {
 		a.Start(ms(1), "u", get(10), ratelimit.NoCredit)
 		exchange(a, ms(2), pool)
 		a.Throttle(ms(3), key, t0.Unix(), 10)
-		if diff := cmp.Diff(refuse, a.Drain().Native); diff != "" {
+		if diff := cmp.Diff(refuse, a.TakeOutput().TableEntries); diff != "" {
 			t.Fatal(diff)
 		}
 		pool[poolKey{t0.Unix(), key}] = 9
-		for at := 4; len(a.Drain().Native) == 0; at++ {
+		for at := 4; len(a.TakeOutput().TableEntries) == 0; at++ {
 			if at > 100 {
 				t.Fatal("not lifted within 100 ms")
 			}
 			a.Tick(ms(at))
 			for _, ask := range a.Collect(ms(at), true, nil) {
-				g := ratelimit.Take(pool[poolKey{ask.Second, ask.Key}], ask)
-				pool[poolKey{ask.Second, ask.Key}] = g.Total
+				g := ratelimit.Take(pool[poolKey{ask.WindowStart, ask.Key}], ask)
+				pool[poolKey{ask.WindowStart, ask.Key}] = g.Total
 				a.Reply(ms(at), ask, g)
-				if out := a.Drain(); g.Tokens > 0 {
-					if diff := cmp.Diff(lift, out.Native); diff != "" {
+				if out := a.TakeOutput(); g.Tokens > 0 {
+					if diff := cmp.Diff(lift, out.TableEntries); diff != "" {
 						t.Fatal(diff)
 					}
 					if v, _ := a.Start(ms(at), "u", get(10), ratelimit.NoCredit); !v.Allowed {
@@ -463,7 +463,7 @@ func TestAgentLost(t *testing.T) {
 			a := ratelimit.NewAgent(ratelimit.Config{})
 			a.Cluster(t0.Add(-2*time.Second), 3, rank)
 			a.Start(ms(0), "u", get(10), ratelimit.NoCredit)
-			a.Hot(ms(0), key, ms(3000), 3)
+			a.MarkHot(ms(0), key, ms(3000), 3)
 			a.Lost(ms(10), true)
 			sum += admit(a, ms(1000), 10)
 		}
@@ -499,7 +499,7 @@ func TestAgentLost(t *testing.T) {
 		a := shared(3)
 		_, w := a.Start(ms(1), "u", get(10), ratelimit.NoCredit)
 		a.Lost(ms(2), true)
-		if out := a.Drain(); len(out.Decided) != 1 || out.Decided[0] != w || !w.Verdict.Allowed {
+		if out := a.TakeOutput(); len(out.Decided) != 1 || out.Decided[0] != w || !w.Verdict.Allowed {
 			t.Errorf("Decided = %v, verdict %+v, want the one that waited, allowed", out.Decided, w.Verdict)
 		}
 	})
@@ -512,8 +512,8 @@ func TestAgentUsersAreBounded(t *testing.T) {
 			t.Errorf("the first request of user %d was refused", i)
 		}
 	}
-	if a.Users() != 3 || a.Overflowed() != 2 {
-		t.Errorf("Users() = %d, Overflowed() = %d, want 3, 2", a.Users(), a.Overflowed())
+	if a.KnownUsers() != 3 || a.Overflowed() != 2 {
+		t.Errorf("Users() = %d, Overflowed() = %d, want 3, 2", a.KnownUsers(), a.Overflowed())
 	}
 }
 
@@ -567,8 +567,8 @@ func TestAgentClockSetBack(t *testing.T) {
 			a.Tick(ms(at))
 			exchange(a, ms(at), pool)
 		}
-		if a.Users() != 0 {
-			t.Errorf("%d agents: %d users known long after the last request, want 0", instances, a.Users())
+		if a.KnownUsers() != 0 {
+			t.Errorf("%d agents: %d users known long after the last request, want 0", instances, a.KnownUsers())
 		}
 	}
 }
@@ -580,7 +580,7 @@ func TestAgentCollectIsFirstToSeeTheNewSecond(t *testing.T) {
 	pool := map[poolKey]int{}
 	_, w := a.Start(ms(999), "u", get(10), ratelimit.NoCredit)
 	exchange(a, ms(1001), pool)
-	if out := a.Drain(); len(out.Decided) != 1 || !w.Verdict.Allowed {
+	if out := a.TakeOutput(); len(out.Decided) != 1 || !w.Verdict.Allowed {
 		t.Fatalf("the request was not decided in the new second: %+v", out)
 	}
 	for i := range 5 {
@@ -642,7 +642,7 @@ func TestAgentNativeThrottleIsProbed(t *testing.T) {
 		for at := from; at < from+100; at++ {
 			a.Tick(ms(at))
 			exchange(a, ms(at), pool)
-			for _, n := range a.Drain().Native {
+			for _, n := range a.TakeOutput().TableEntries {
 				lifted = lifted || n.Lift
 			}
 		}
@@ -656,8 +656,8 @@ func TestAgentNativeThrottleIsProbed(t *testing.T) {
 		a.Reply(ms(2), asks[0], ratelimit.Grant{Tokens: 2, Total: 9})
 		a.Throttle(ms(3), key, t0.Unix(), 10)
 		a.Start(ms(4), "u", get(10), ratelimit.NoCredit)
-		if n := a.Drain().Native; len(n) != 1 {
-			t.Fatalf("Native = %v, want a throttle", n)
+		if n := a.TakeOutput().TableEntries; len(n) != 1 {
+			t.Fatalf("TableEntries = %v, want a throttle", n)
 		}
 		if !probes(a, 5, pool) {
 			t.Error("not lifted though a token was left")
@@ -669,8 +669,8 @@ func TestAgentNativeThrottleIsProbed(t *testing.T) {
 		a.Start(ms(1), "u", get(10), ratelimit.NoCredit)
 		exchange(a, ms(2), pool)
 		a.Throttle(ms(3), key, t0.Unix(), 10)
-		a.Drain()
-		a.Reply(ms(4), ratelimit.Ask{Key: key, Second: t0.Unix(), Limit: 10, Back: 1}, ratelimit.Grant{Total: 9})
+		a.TakeOutput()
+		a.Reply(ms(4), ratelimit.Ask{Key: key, WindowStart: t0.Unix(), Limit: 10, Back: 1}, ratelimit.Grant{Total: 9})
 		pool[poolKey{t0.Unix(), key}] = 9
 		if !probes(a, 5, pool) {
 			t.Error("not lifted though a token was left")
@@ -682,7 +682,7 @@ func TestAgentUserWhoReturnsIsNotForgottenTwice(t *testing.T) {
 	a := ratelimit.NewAgent(ratelimit.Config{})
 	key := ratelimit.Key{Class: "GET", User: "u"}
 	a.Start(ms(0), "u", get(10), ratelimit.NoCredit)
-	a.Hot(ms(3001), key, ms(5000), 1)
+	a.MarkHot(ms(3001), key, ms(5000), 1)
 	admitted := 0
 	for i := range 20 {
 		if v, _ := a.Start(ms(3002+i), "u", get(10), ratelimit.NoCredit); v.Allowed {
@@ -703,7 +703,7 @@ func TestAgentBatchesAreBounded(t *testing.T) {
 	}
 	total := 0
 	for rounds := 1; total < users; rounds++ {
-		if !a.Drain().Urgent {
+		if !a.TakeOutput().Urgent {
 			t.Fatalf("after %d of %d asks the rest is not urgent", total, users)
 		}
 		asks := a.Collect(ms(2), false, nil)
@@ -721,7 +721,7 @@ func TestAgentIgnoresMoreSharersThanThereAreInstances(t *testing.T) {
 	a := shared(2)
 	a.Start(ms(0), "u", get(10), ratelimit.NoCredit)
 	a.Collect(ms(0), false, nil)
-	a.Hot(ms(0), ratelimit.Key{Class: "GET", User: "u"}, ms(3000), 1<<60)
+	a.MarkHot(ms(0), ratelimit.Key{Class: "GET", User: "u"}, ms(3000), 1<<60)
 	a.Start(ms(1000), "u", get(10), ratelimit.NoCredit)
 	for _, ask := range a.Collect(ms(1000), true, nil) {
 		if ask.Instances > 2 {
@@ -776,7 +776,7 @@ func BenchmarkAgentStart(b *testing.B) {
 				if i%500 == 0 { // 5 ms
 					a.Tick(at)
 					exchange(a, at, pool)
-					a.Drain()
+					a.TakeOutput()
 					clear(pool)
 				}
 			}

@@ -19,8 +19,8 @@ type arrivals struct {
 	last       int64   // time of the last event, ns
 }
 
-// add counts one event.
-func (a *arrivals) add(now int64) {
+// record counts one event.
+func (a *arrivals) record(now int64) {
 	dt := float64(max(0, now-a.last))
 	a.fast = a.fast*math.Exp(-dt/fastAverage) + 1/fastAverage
 	a.slow = a.slow*math.Exp(-dt/slowAverage) + 1/slowAverage

@@ -12,7 +12,7 @@ import (
 // number of keys is bounded.
 func TestWatchIsBounded(t *testing.T) {
 	w := NewWatch(false)
-	w.most = 10
+	w.maxKeys = 10
 	at := time.Unix(1_760_000_000, 0)
 	alice := Key{Class: "GET", User: "alice"}
 	for i := range 100 {
@@ -20,8 +20,8 @@ func TestWatchIsBounded(t *testing.T) {
 		begin := at.Unix() / 3600 * 3600
 		w.Observe(at, "a", hour, begin, 1, 1) // spent, and so of interest for the rest of the hour
 		w.Observe(at, "b", alice, at.Unix(), 1, 10)
-		if w.Keys() > 10 {
-			t.Fatalf("%d keys are watched, want 10 at most", w.Keys())
+		if w.WatchedKeys() > 10 {
+			t.Fatalf("%d keys are watched, want 10 at most", w.WatchedKeys())
 		}
 	}
 	w.Decisions()
@@ -29,7 +29,7 @@ func TestWatchIsBounded(t *testing.T) {
 	if hints, _ := w.Decisions(); len(hints) != 1 || hints[0].Instances != 2 {
 		t.Errorf("hints = %+v, want one that both instances share alice", hints)
 	}
-	if got := w.Dropped() + uint64(w.Keys()); got < 90 || got > 101 {
-		t.Errorf("%d keys are dropped, %d watched; want 101 together, but for some that were heard of again", w.Dropped(), w.Keys())
+	if got := w.Dropped() + uint64(w.WatchedKeys()); got < 90 || got > 101 {
+		t.Errorf("%d keys are dropped, %d watched; want 101 together, but for some that were heard of again", w.Dropped(), w.WatchedKeys())
 	}
 }

@@ -24,15 +24,15 @@ const (
 	selfHot     = 80                     // per cent of the limit at which a pooled key is hot without a hint
 )
 
-// NativeFor is how long HAProxy may refuse a key by itself without hearing of it
+// RefuseFor is how long HAProxy may refuse a key by itself without hearing of it
 // again, in windows longer than a second: its table forgets an entry after that.
-// While there are requests of the key the agent repeats the Native, so that what
+// While there are requests of the key the agent repeats the TableEntry, so that what
 // HAProxy lost, and what it should not believe any more, is right again by then.
-const NativeFor = 5 * time.Second
+const RefuseFor = 5 * time.Second
 
 const (
-	nativeAgain = time.Second             // at most this often
-	nativeSpan  = NativeFor + time.Second // for this long the agent waits for the next request
+	refuseAgain = time.Second             // at most this often
+	refuseSpan  = RefuseFor + time.Second // for this long the agent waits for the next request
 )
 
 // bucket is what an agent knows of one key. Each of its concerns is a type of its own,
@@ -52,14 +52,14 @@ type bucket struct {
 	demand
 	portion portion // what HAProxy may admit by itself of the limit
 
-	wanted bool // stands in Agent.wanted
-	dirty  bool // stands in Agent.dirty
+	listedToAsk    bool // stands in Agent.tokenRequests
+	listedToReport bool // stands in Agent.toReport
 }
 
 // window is the present one of a key. All other counts of a bucket belong to it, but for
 // those that say that they are of the following one.
 type window struct {
-	second   int64 // at which it begins
+	start    int64 // at which it begins
 	limit    int   // requests that may be admitted in it; with a burst, what the pool said of it
 	admitted int   // requests admitted here
 	total    int   // handed out by the pool to all agents, as last heard
@@ -89,17 +89,17 @@ type ledger struct {
 type shortage struct {
 	spent    bool // the pool had less than was needed
 	throttle bool // polygen, or the pool itself, says that the window is spent
-	native   bool // HAProxy refuses the key by itself
+	refusing bool // HAProxy refuses the key by itself
 
-	unmet    int   // requests refused since the last probe
-	probeAt  int64 // when the pool is asked again, ns
-	probeGap int64 // from one such ask to the next, ns
-	nativeAt int64 // when HAProxy was last told to refuse the key, ns
+	unmet      int   // requests refused since the last probe
+	probeAt    int64 // when the pool is asked again, ns
+	probeGap   int64 // from one such ask to the next, ns
+	refusingAt int64 // when HAProxy was last told to refuse the key, ns
 }
 
 // demand is what may be wanted of a key. It outlives windows.
 type demand struct {
-	seen     arrivals
+	arrivals arrivals
 	waiting  int   // requests of the owner's queue that want a token
 	hotUntil int64 // until when the key may run into its limit, ns
 	sharers  int   // agents that serve the user, as polygen last said; 0 if it never did
@@ -107,7 +107,7 @@ type demand struct {
 
 // pooled reports whether the pool is asked by an agent that is alone, too: it may restart
 // within a long window, and what a burst has left is remembered for longer than a user.
-func (b *bucket) pooled() bool { return b.long() || b.rate.Burst > 0 }
+func (b *bucket) pooled() bool { return b.longWindow() || b.rate.Burst > 0 }
 
 // hot reports whether the key may run into its limit, so that a lease must be
 // small.
@@ -117,21 +117,21 @@ func (b *bucket) hot(now int64) bool { return now < b.hotUntil }
 // costs nobody anything.
 // What is reserved for HAProxy is not: it was not used, or not here.
 func (b *bucket) cool(now int64) bool {
-	return !b.hot(now) && 2*b.handed() < b.limit-b.portion.reserve
+	return !b.hot(now) && 2*b.handedOut() < b.limit-b.portion.reserve
 }
 
-// handed is the pool's total without what is reserved for HAProxy's credit, some of
+// handedOut is the pool's total without what is reserved for HAProxy's credit, some of
 // which may have come back.
-func (b *bucket) handed() int { return max(0, b.total-b.portion.reserve) }
+func (b *bucket) handedOut() int { return max(0, b.total-b.portion.reserve) }
 
 // target is the lease to hold: for a hot key what is expected in leaseSpan, for
 // a cool one a fixed part of the limit, so that only its first request waits.
 func (b *bucket) target(now int64, instances int) int {
-	n := b.seen.expected(now, leaseSpan)
+	n := b.arrivals.expected(now, leaseSpan)
 	if b.cool(now) {
 		part := coolPortion * max(1, instances)
 		cool := b.rate.Max / part
-		if b.long() { // what an agent that is killed holds is lost until the window ends
+		if b.longWindow() { // what an agent that is killed holds is lost until the window ends
 			cool = min(cool, max(longLease, cool/int(b.length()/second)))
 		}
 		n = max(n, cool)
@@ -143,25 +143,25 @@ func (b *bucket) target(now int64, instances int) int {
 // have them yet, and without them a request would be refused below the limit.
 func (b *bucket) reclaim() { b.balance, b.back = b.balance+b.back, 0 }
 
-// long reports whether the window is longer than a second.
-func (b *bucket) long() bool { return b.length() > second }
+// longWindow reports whether the window is longer than a second.
+func (b *bucket) longWindow() bool { return b.length() > second }
 
 // length is the window's, ns.
 func (b *bucket) length() int64 { return b.rate.Window.Seconds() * second }
 
 // end is when the window is over, ns.
-func (b *bucket) end() int64 { return b.second*second + b.length() }
+func (b *bucket) end() int64 { return b.start*second + b.length() }
 
 // following is the second at which the next window begins.
-func (b *bucket) following() int64 { return b.second + b.length()/second }
+func (b *bucket) following() int64 { return b.start + b.length()/second }
 
-// about makes an Ask of nothing yet, about a window that begins at a second.
-func (b *bucket) about(sec int64) Ask {
-	return Ask{Key: b.key, Second: sec, Limit: b.rate.Max, Burst: b.rate.Burst, Reserve: b.portion.reserve}
+// emptyAsk makes an Ask of nothing yet, about a window that begins at a second.
+func (b *bucket) emptyAsk(sec int64) Ask {
+	return Ask{Key: b.key, WindowStart: sec, Limit: b.rate.Max, Burst: b.rate.Burst, Reserve: b.portion.reserve}
 }
 
-// beginning is the second at which the window begins that a time is in.
-func beginning(now int64, w limits.Window) int64 {
+// windowStart is the second at which the window begins that a time is in.
+func windowStart(now int64, w limits.Window) int64 {
 	sec := now / second
 	return sec - sec%w.Seconds()
 }
@@ -175,7 +175,7 @@ type user struct {
 	withdrawAt int64 // when HAProxy's credit was last to be withdrawn; 0: Recalled has come since
 }
 
-func (u *user) bucket(class string, w limits.Window) *bucket {
+func (u *user) findBucket(class string, w limits.Window) *bucket {
 	for _, b := range u.buckets {
 		if b.key.Class == class && b.key.Window == w {
 			return b

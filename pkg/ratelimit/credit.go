@@ -37,7 +37,7 @@ const (
 )
 
 // portionPhase says who may use this instance's portion of a limit: HAProxy by itself,
-// or the agent. Agent.told, Lend and Recalled are all that change it, and roll when a
+// or the agent. Agent.observeCredit, Lend and Recalled are all that change it, and advanceWindow when a
 // recall is over.
 type portionPhase uint8
 
@@ -72,13 +72,13 @@ type portion struct {
 	before int // what the agent could still admit of the second before the bucket's
 }
 
-// agents reports whether the agent, and not HAProxy, has the portion of a second.
-func (a *Agent) agents(p *portion, sec int64) bool {
-	return p.phase != portionNone && !a.haproxys(p, sec)
+// agentHas reports whether the agent, and not HAProxy, has the portion of a second.
+func (a *Agent) agentHas(p *portion, sec int64) bool {
+	return p.phase != portionNone && !a.haproxyHas(p, sec)
 }
 
-// haproxys reports whether HAProxy has the portion of a second, or may have.
-func (a *Agent) haproxys(p *portion, sec int64) bool {
+// haproxyHas reports whether HAProxy has the portion of a second, or may have.
+func (a *Agent) haproxyHas(p *portion, sec int64) bool {
 	switch p.phase {
 	case portionNone:
 		return false
@@ -131,11 +131,11 @@ func (a *Agent) NextGeneration(at time.Time) { a.generationAt = at.UnixNano() }
 // began, the question may be older than that. Shortly before a second's end HAProxy may
 // speak of the next one.
 func (a *Agent) lapsed(b *bucket, c Credit, now int64) bool {
-	return c == Lapsed && b.portion.lentAt < a.generationAt && now-b.second*second < lendBefore
+	return c == Lapsed && b.portion.lentAt < a.generationAt && now-b.start*second < lendBefore
 }
 
-// told takes what HAProxy says with a question.
-func (a *Agent) told(b *bucket, c Credit, now int64) {
+// observeCredit takes what HAProxy says with a question.
+func (a *Agent) observeCredit(b *bucket, c Credit, now int64) {
 	p := &b.portion
 	lapsed := a.lapsed(b, c, now)
 	switch {
@@ -143,21 +143,21 @@ func (a *Agent) told(b *bucket, c Credit, now int64) {
 		p.phase = portionNone
 	case p.phase == portionRecalled: // what HAProxy says of credit is from before that
 	case lapsed:
-		p.phase, p.until, p.denied = portionWithheld, min(p.until, b.second-1), b.second
+		p.phase, p.until, p.denied = portionWithheld, min(p.until, b.start-1), b.start
 	case c == Pending:
 		if p.phase != portionLent {
-			p.phase, p.from = portionLent, b.second
+			p.phase, p.from = portionLent, b.start
 		}
-		p.denied = b.second
-	case p.phase == portionLent && (c != Withheld || b.second <= p.from): // it was asked before it began
-	case c == Withheld && (p.phase == portionLent || p.phase == portionNone && !a.alone(b)):
+		p.denied = b.start
+	case p.phase == portionLent && (c != Withheld || b.start <= p.from): // it was asked before it began
+	case c == Withheld && (p.phase == portionLent || p.phase == portionNone && !a.decidesAlone(b)):
 		// HAProxy may have spent some in this second: by a process that was reloaded since,
 		// or before a withdrawal whose answer is still to come, or was lost.
-		p.phase, p.until, p.denied = portionWithheld, b.second, b.second
+		p.phase, p.until, p.denied = portionWithheld, b.start, b.start
 	case c == Withheld:
-		p.phase, p.denied = portionWithheld, b.second
+		p.phase, p.denied = portionWithheld, b.start
 	default:
-		p.phase, p.from = portionLent, b.second
+		p.phase, p.from = portionLent, b.start
 	}
 	a.divide(b)
 	a.takePortion(b)
@@ -170,17 +170,17 @@ func (a *Agent) divide(b *bucket) {
 		p.each, p.reserve = 0, 0
 		return
 	}
-	p.each, p.reserve = a.fleet.portions(b.rate.Max, b.second)
+	p.each, p.reserve = a.fleet.portions(b.rate.Max, b.start)
 }
 
 // takePortion takes the portion of the bucket's second as tokens, unless HAProxy has it,
 // or it was taken before.
 func (a *Agent) takePortion(b *bucket) {
 	p := &b.portion
-	if !a.agents(p, b.second) || p.settled >= b.second || !a.mayTake(b.second) {
+	if !a.agentHas(p, b.start) || p.settled >= b.start || !a.mayTake(b.start) {
 		return
 	}
-	p.settled, p.counted = b.second, 0
+	p.settled, p.counted = b.start, 0
 	b.balance += p.each
 }
 
@@ -194,18 +194,20 @@ func (a *Agent) mayTake(sec int64) bool {
 // entrusted reports whether the whole limit is HAProxy's in the bucket's second: the
 // agent is alone and has given it as credit. Then the agent cannot decide anything
 // before it knows what HAProxy has spent.
-func (a *Agent) entrusted(b *bucket) bool { return a.haproxys(&b.portion, b.second) && a.alone(b) }
+func (a *Agent) entrusted(b *bucket) bool {
+	return a.haproxyHas(&b.portion, b.start) && a.decidesAlone(b)
+}
 
-// natives is how many requests of the bucket's second HAProxy admits by itself, of an
+// admittedByHAProxy is how many requests of the bucket's second HAProxy admits by itself, of an
 // agent that is not alone. Credit that it has lost is taken for unused.
-func (a *Agent) natives(b *bucket) int {
+func (a *Agent) admittedByHAProxy(b *bucket) int {
 	p := &b.portion
 	switch {
-	case p.phase == portionLent && b.second >= p.from:
+	case p.phase == portionLent && b.start >= p.from:
 		return p.each
-	case p.settled == b.second:
+	case p.settled == b.start:
 		return p.counted
-	case p.phase == portionWithheld && b.second > p.until && a.haproxys(p, b.second):
+	case p.phase == portionWithheld && b.start > p.until && a.haproxyHas(p, b.start):
 		return p.each
 	}
 	return 0
@@ -215,8 +217,8 @@ func (a *Agent) natives(b *bucket) int {
 // was on its way to the agent when the second ended. What was left of that second is for it.
 func (a *Agent) asksLate(b *bucket, c Credit, now int64) bool {
 	p := &b.portion
-	given := b.second == p.from && p.lentAt/second == b.second-1
-	return given && a.entrusted(b) && c != Spent && now-b.second*second < lendAfter
+	given := b.start == p.from && p.lentAt/second == b.start-1
+	return given && a.entrusted(b) && c != Spent && now-b.start*second < lendAfter
 }
 
 // askWithdrawal has the shell withdraw the user's credit, because a request waits to
@@ -249,8 +251,8 @@ func (a *Agent) refuseSpent(w *Waiting, now int64) Verdict {
 			}
 		}
 	}
-	if candidates < 2 && !spent.native {
-		a.deplete(spent, now)
+	if candidates < 2 && !spent.refusing {
+		a.throttleNow(spent, now)
 	}
 	return a.refuse(spent, now)
 }
@@ -273,7 +275,7 @@ func (a *Agent) EndCreditByDefault(through int64) {
 // Agreed reports whether all agents go by the same number of instances, so that HAProxy
 // may be told what each user has by default.
 func (a *Agent) Agreed(at time.Time) bool {
-	return !a.left && a.fleet.informed && a.fleet.settled(at.Unix())
+	return !a.leaving && a.fleet.informed && a.fleet.settled(at.Unix())
 }
 
 // Lendable reports whether HAProxy can have credit for these limits, which are all that
@@ -283,27 +285,27 @@ func (a *Agent) Agreed(at time.Time) bool {
 func (a *Agent) Lendable(at time.Time, name string, rates []limits.Rate) bool {
 	now := at.UnixNano()
 	sec := now / second
-	if in := now - sec*second; a.left || in < lendAfter || in >= lendBefore || !a.fleet.settled(sec) {
+	if in := now - sec*second; a.leaving || in < lendAfter || in >= lendBefore || !a.fleet.settled(sec) {
 		return false
 	}
-	u := a.user(name)
+	u := a.findOrAddUser(name)
 	if u == nil {
 		return false
 	}
 	for i := range rates {
-		if b := u.bucket(rates[i].Class, rates[i].Window); b != nil && !a.lendable(b, now) {
+		if b := u.findBucket(rates[i].Class, rates[i].Window); b != nil && !a.lendable(b, now) {
 			return false
 		}
 	}
 	for i := range rates {
-		if u.bucket(rates[i].Class, rates[i].Window) != nil {
+		if u.findBucket(rates[i].Class, rates[i].Window) != nil {
 			continue
 		}
 		// The request does not count against this one, and so far it was of no interest.
 		// That HAProxy has no credit for the others says that it has none for this one.
-		b := a.bucket(u, &rates[i], now)
-		a.told(b, Withheld, now)
-		a.plan(b, now)
+		b := a.findOrAddBucket(u, &rates[i], now)
+		a.observeCredit(b, Withheld, now)
+		a.schedule(b, now)
 		if !a.lendable(b, now) {
 			return false
 		}
@@ -313,15 +315,15 @@ func (a *Agent) Lendable(at time.Time, name string, rates []limits.Rate) bool {
 
 // lendable reports whether HAProxy can have credit for one limit.
 func (a *Agent) lendable(b *bucket, now int64) bool {
-	a.roll(b, now)
+	a.advanceWindow(b, now)
 	p := &b.portion
-	if p.phase == portionNone || p.recalled(b.second+1) || p.settled > b.second || b.second != now/second {
+	if p.phase == portionNone || p.recalled(b.start+1) || p.settled > b.start || b.start != now/second {
 		return false
 	}
-	if p.phase == portionLent && (a.alone(b) || !a.mayHave(b.second+1)) {
+	if p.phase == portionLent && (a.decidesAlone(b) || !a.mayHave(b.start+1)) {
 		return false // by default HAProxy may have it or not; then it does no harm to give it once more
 	}
-	return a.alone(b) || p.each > 0 && !b.hot(now) // nobody wants what a lone HAProxy has
+	return a.decidesAlone(b) || p.each > 0 && !b.hot(now) // nobody wants what a lone HAProxy has
 }
 
 // Lend says that HAProxy will have its portion of these limits as credit from a second
@@ -333,15 +335,15 @@ func (a *Agent) Lend(at time.Time, name string, rates []limits.Rate, from int64)
 		return
 	}
 	for i := range rates {
-		b := u.bucket(rates[i].Class, rates[i].Window)
+		b := u.findBucket(rates[i].Class, rates[i].Window)
 		if b == nil || b.portion.phase == portionNone {
 			continue
 		}
-		a.roll(b, at.UnixNano())
+		a.advanceWindow(b, at.UnixNano())
 		if p := &b.portion; p.phase == portionLent { // it may have had it already
 			from = min(from, p.from)
-			if p.denied < b.second {
-				p.again = b.second
+			if p.denied < b.start {
+				p.again = b.start
 			}
 		}
 		b.portion.phase, b.portion.from, b.portion.lentAt = portionLent, from, at.UnixNano()
@@ -360,29 +362,29 @@ func (a *Agent) Lend(at time.Time, name string, rates []limits.Rate, from int64)
 // sees to that, however late they come.
 func (a *Agent) Recalled(at time.Time, name string, rate limits.Rate, sec int64, spent int, through int64) {
 	now := at.UnixNano()
-	u := a.user(name)
-	if u == nil || a.left {
+	u := a.findOrAddUser(name)
+	if u == nil || a.leaving {
 		return
 	}
 	u.withdrawAt = 0
-	b := a.bucket(u, &rate, now)
+	b := a.findOrAddBucket(u, &rate, now)
 	if b.pooled() {
 		return
 	}
 	p := &b.portion
-	sec = min(sec, b.second+1) // no clock is further ahead
+	sec = min(sec, b.start+1) // no clock is further ahead
 	if p.phase == portionRecalled {
 		through = max(through, p.through)
 	}
-	if p.phase == portionRecalled && sec > b.second { // nothing was lent since: it only lasts longer
+	if p.phase == portionRecalled && sec > b.start { // nothing was lent since: it only lasts longer
 		p.through = through
-		a.plan(b, now)
+		a.schedule(b, now)
 		return
 	}
 	if sec <= p.again {
 		spent = max(spent, p.each)
 	}
-	if sec > b.second { // HAProxy's clock is ahead: what it spent in this second is not known
+	if sec > b.start { // HAProxy's clock is ahead: what it spent in this second is not known
 		a.spendRest(b)
 	}
 	p.phase, p.through, p.until = portionRecalled, max(through, sec), min(p.until, sec-1)
@@ -391,32 +393,32 @@ func (a *Agent) Recalled(at time.Time, name string, rate limits.Rate, sec int64,
 	switch {
 	case p.settled > sec: // that second is over
 	case p.settled == sec:
-		a.count(b, sec, max(0, spent-p.counted))
+		a.countSpentCredit(b, sec, max(0, spent-p.counted))
 		p.counted = max(p.counted, spent)
-	case a.alone(b):
-		a.count(b, sec, spent)
+	case a.decidesAlone(b):
+		a.countSpentCredit(b, sec, spent)
 		p.settled, p.counted = sec, spent
-	case sec >= b.second:
+	case sec >= b.start:
 		p.settled, p.counted = sec, spent
 		if rest := p.each - spent; rest < 0 {
-			a.count(b, sec, -rest)
+			a.countSpentCredit(b, sec, -rest)
 		} else if a.mayTake(sec) {
-			a.credit(b, sec, rest)
+			a.addTokens(b, sec, rest)
 		}
 	}
 	a.takePortion(b)
 	a.relieve(b)
-	a.serve(u, now)
+	a.serveQueue(u, now)
 	a.review(b, now)
 	if b.back > 0 {
-		a.hurry()
+		a.flushNow()
 	}
-	a.plan(b, now)
+	a.schedule(b, now)
 }
 
 // endRecall ends a recall that is over in the bucket's second.
 func (a *Agent) endRecall(b *bucket) {
-	if p := &b.portion; p.phase == portionRecalled && b.second > p.through {
+	if p := &b.portion; p.phase == portionRecalled && b.start > p.through {
 		p.phase = portionWithheld
 	}
 }
@@ -427,29 +429,29 @@ func (a *Agent) spendRest(b *bucket) {
 	switch {
 	case a.entrusted(b):
 		b.admitted = max(b.admitted, b.limit)
-	case a.haproxys(p, b.second) && p.settled < b.second:
-		p.settled, p.counted = b.second, p.each
+	case a.haproxyHas(p, b.start) && p.settled < b.start:
+		p.settled, p.counted = b.start, p.each
 	}
 }
 
-// count takes note of requests that HAProxy admitted by itself beyond the portion, or
-// alone, at all. roll does so for the next second.
-func (a *Agent) count(b *bucket, sec int64, spent int) {
+// countSpentCredit takes note of requests that HAProxy admitted by itself beyond the portion, or
+// alone, at all. advanceWindow does so for the next second.
+func (a *Agent) countSpentCredit(b *bucket, sec int64, spent int) {
 	switch {
-	case sec != b.second || spent <= 0:
-	case a.alone(b):
+	case sec != b.start || spent <= 0:
+	case a.decidesAlone(b):
 		b.admitted += spent
 	default:
 		own := min(b.balance, spent)
 		b.balance -= own
 		b.debt += spent - own
-		a.soil(b)
+		a.reportAtFlush(b)
 	}
 }
 
-// credit adds to the tokens in hand for this second or the next.
-func (a *Agent) credit(b *bucket, sec int64, tokens int) {
-	if sec == b.second {
+// addTokens adds to the tokens in hand for this second or the next.
+func (a *Agent) addTokens(b *bucket, sec int64, tokens int) {
+	if sec == b.start {
 		b.balance += tokens
 	} else if sec == b.following() {
 		b.next += tokens
@@ -460,8 +462,8 @@ func (a *Agent) credit(b *bucket, sec int64, tokens int) {
 func (a *Agent) relieve(b *bucket) {
 	if a.available(b) {
 		b.probeGap = int64(firstProbe)
-		if b.native {
-			a.unshield(b)
+		if b.refusing {
+			a.liftRefusal(b)
 		}
 	}
 }
@@ -477,7 +479,7 @@ func (a *Agent) Reloaded(at time.Time) {
 // needed of it.
 func (a *Agent) nextAsk(b *bucket, now int64) Ask {
 	p, sec := &b.portion, b.following()
-	ask := b.about(sec)
+	ask := b.emptyAsk(sec)
 	ask.Instances = a.sharers(b)
 	own, want := 0, 0
 	if p.phase != portionNone {
@@ -486,7 +488,7 @@ func (a *Agent) nextAsk(b *bucket, now int64) Ask {
 	if a.active(b, now) {
 		want = b.target(now, a.fleet.instances)
 	}
-	if !a.agents(p, sec) || p.settled >= sec || !a.mayTake(sec) {
+	if !a.agentHas(p, sec) || p.settled >= sec || !a.mayTake(sec) {
 		own = 0
 	}
 	ask.Ahead = max(0, want-own)
@@ -500,7 +502,7 @@ func (a *Agent) nextAsk(b *bucket, now int64) Ask {
 
 // keepPortion is what the agent keeps of its portion for requests that may come.
 func (a *Agent) keepPortion(b *bucket, now int64) int {
-	if a.agents(&b.portion, b.second) && a.holdsPortion(b, now) {
+	if a.agentHas(&b.portion, b.start) && a.holdsPortion(b, now) {
 		return b.portion.each
 	}
 	return 0
@@ -524,10 +526,10 @@ func (a *Agent) rollPortion(b *bucket, now int64) {
 	p := &b.portion
 	a.endRecall(b)
 	a.divide(b)
-	if p.settled == b.second && a.alone(b) {
+	if p.settled == b.start && a.decidesAlone(b) {
 		b.admitted += p.counted
 	}
-	if p.phase == portionRecalled || now-b.seen.last < int64(forgetSpan) {
+	if p.phase == portionRecalled || now-b.arrivals.last < int64(forgetSpan) {
 		a.takePortion(b)
 	}
 }
@@ -549,7 +551,7 @@ func (p *portion) setBack(sec int64) {
 func (a *Agent) setBackTo(sec int64) {
 	f := &a.fleet
 	f.shared, f.joined = min(f.shared, sec+1), min(f.joined, sec+1)
-	a.apart, a.reloaded = min(a.apart, sec), min(a.reloaded, sec)
+	a.apartThrough, a.reloaded = min(a.apartThrough, sec), min(a.reloaded, sec)
 	a.byDefault.from = min(a.byDefault.from, sec+settleSpan+1) // it may be a little ahead
 	for i := range f.former {
 		f.former[i].through = min(f.former[i].through, sec+settleSpan)

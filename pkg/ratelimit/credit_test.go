@@ -67,21 +67,21 @@ func playSteps(t *testing.T, a *ratelimit.Agent, limit int, flush bool, steps []
 		default:
 			t.Fatalf("no step %q", s.what)
 		}
-		out := a.Drain()
+		out := a.TakeOutput()
 		for range out.Withdraw {
 			got += " withdraw"
 		}
-		for _, n := range out.Native {
+		for _, n := range out.TableEntries {
 			got += map[bool]string{false: " refuse natively", true: " lift"}[n.Lift]
 		}
 		asks := a.Collect(at, flush, nil)
 		for _, ask := range asks {
-			got += fmt.Sprintf(" [%d: %d+%d -%d %d of %d]", ask.Second-t0.Unix(), ask.Need, ask.Ahead, ask.Back, ask.Debt, ask.Reserve)
+			got += fmt.Sprintf(" [%d: %d+%d -%d %d of %d]", ask.WindowStart-t0.Unix(), ask.Need, ask.Ahead, ask.Back, ask.Debt, ask.Reserve)
 		}
 		for _, ask := range asks {
 			a.Reply(at, ask, pools{totals: pool}.take(at, ask))
 		}
-		for _, d := range append(out.Decided, a.Drain().Decided...) {
+		for _, d := range append(out.Decided, a.TakeOutput().Decided...) {
 			got += " " + verdictOf(d.Verdict)
 			if d == w {
 				w = nil
@@ -210,7 +210,7 @@ func TestCreditOfOneOfSeveralLimits(t *testing.T) {
 				t.Fatalf("Start = %+v, %v, want refused", v, w)
 			}
 			var told []string
-			for _, n := range a.Drain().Native {
+			for _, n := range a.TakeOutput().TableEntries {
 				told = append(told, n.Key.Class)
 			}
 			if !slices.Equal(told, tt.native) {
@@ -368,7 +368,7 @@ func TestCreditPartsOfALostPool(t *testing.T) {
 		a := ratelimit.NewAgent(ratelimit.Config{})
 		a.Cluster(t0.Add(-10*time.Second), 2, 0)
 		a.Start(ms(100), "u", get(100), tt.said)
-		a.Hot(ms(110), ratelimit.Key{Class: "GET", User: "u"}, ms(3000), 2)
+		a.MarkHot(ms(110), ratelimit.Key{Class: "GET", User: "u"}, ms(3000), 2)
 		a.Lost(ms(120), true)
 		admitted := 0
 		for i := range 200 {
@@ -434,11 +434,11 @@ func TestCreditIsForgotten(t *testing.T) {
 		for at := 500; at <= 1000*tt.last+20; at += 5 {
 			a.Tick(ms(at))
 			exchange(a, ms(at), pool)
-			if known := a.Users(); at < 2900 && known != 1 {
+			if known := a.KnownUsers(); at < 2900 && known != 1 {
 				t.Fatalf("%s: at %d ms %d users are known, want 1", tt.name, at, known)
 			}
 		}
-		if known := a.Users(); known != 0 {
+		if known := a.KnownUsers(); known != 0 {
 			t.Errorf("%s: after %d s %d users are known, want none", tt.name, tt.last, known)
 		}
 	}

@@ -25,7 +25,7 @@
 // admits while the pool is lost it reports afterwards. What an agent holds when it is
 // killed, a few tokens of each user with requests in its last 50 ms, is lost until the
 // window ends, and so are tokens whose grant is lost on the way. Where requests are
-// refused for long, HAProxy refuses them (see NativeFor), and the pool is asked about
+// refused for long, HAProxy refuses them (see RefuseFor), and the pool is asked about
 // once a second whether tokens came back.
 //
 // HAProxy may admit requests by itself, from credit: its portion of the limit in each

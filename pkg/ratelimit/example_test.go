@@ -27,7 +27,7 @@ func Example() {
 		handedOut = grant.Total
 		agent.Reply(now, ask, grant)
 	}
-	for _, decided := range agent.Drain().Decided {
+	for _, decided := range agent.TakeOutput().Decided {
 		fmt.Println("allowed:", decided.Verdict.Allowed)
 	}
 

@@ -22,13 +22,13 @@ const maxBatch = 4096
 // of Reply or Fail, and all of a batch before the next call. A batch that failed comes
 // again, as often as it fails, and nothing else before it was heard.
 func (a *Agent) Collect(at time.Time, flush bool, asks []Ask) []Ask {
-	if reports := slices.ContainsFunc(a.unheard, func(ask Ask) bool { return ask.Debt+ask.Back > 0 }); reports {
-		asks = append(asks, a.unheard...)
-		a.unheard = nil
-		a.out.Urgent = a.out.Urgent || a.hurried || len(a.wanted)+len(a.first) > 0
+	if reports := slices.ContainsFunc(a.unanswered, func(ask Ask) bool { return ask.Debt+ask.Back > 0 }); reports {
+		asks = append(asks, a.unanswered...)
+		a.unanswered = nil
+		a.out.Urgent = a.out.Urgent || a.flushUrgent || len(a.tokenRequests)+len(a.accountReports) > 0
 		return asks
 	}
-	a.unheard = nil // what it wanted is asked for anew
+	a.unanswered = nil // what it wanted is asked for anew
 	first := len(asks)
 	asks = a.collect(at.UnixNano(), flush, asks)
 	if len(asks) > first {
@@ -43,42 +43,42 @@ func (a *Agent) Collect(at time.Time, flush bool, asks []Ask) []Ask {
 func (a *Agent) collect(now int64, flush bool, asks []Ask) []Ask {
 	room := maxBatch
 	send := func(ask Ask) bool {
-		if a.left {
+		if a.leaving {
 			ask.Need, ask.Ahead = 0, 0
 		}
 		asks = append(asks, ask)
 		return true
 	}
-	a.first = drain(a.first, &room, send)
-	a.wanted = drain(a.wanted, &room, func(b *bucket) bool {
-		a.roll(b, now) // before it is unmarked: it may want again
-		b.wanted = false
-		ask, ok := a.ask(b, now)
+	a.accountReports = takeBatch(a.accountReports, &room, send)
+	a.tokenRequests = takeBatch(a.tokenRequests, &room, func(b *bucket) bool {
+		a.advanceWindow(b, now) // before it is unmarked: it may want again
+		b.listedToAsk = false
+		ask, ok := a.makeAsk(b, now)
 		if ok {
 			asks = append(asks, ask)
 		}
 		return ok
 	})
-	if flush || a.hurried {
-		a.hurried = false
-		a.dirty = drain(a.dirty, &room, func(b *bucket) bool {
-			b.dirty = false
+	if flush || a.flushUrgent {
+		a.flushUrgent = false
+		a.toReport = takeBatch(a.toReport, &room, func(b *bucket) bool {
+			b.listedToReport = false
 			if b.debt == 0 && b.back == 0 {
 				return false
 			}
-			asks = append(asks, a.settle(b))
+			asks = append(asks, a.makeReport(b))
 			return true
 		})
-		a.reports = drain(a.reports, &room, send)
+		a.reports = takeBatch(a.reports, &room, send)
 	}
 	if room == 0 {
-		a.hurry()
+		a.flushNow()
 	}
 	return asks
 }
 
-// drain uses up the list while there is room and returns what is left.
-func drain[T any](list []T, room *int, use func(T) bool) []T {
+// takeBatch uses up the list while there is room and returns what is left.
+func takeBatch[T any](list []T, room *int, use func(T) bool) []T {
 	n := 0
 	for n < len(list) && *room > 0 {
 		if use(list[n]) {
@@ -91,23 +91,23 @@ func drain[T any](list []T, room *int, use func(T) bool) []T {
 	return list[:left]
 }
 
-// settle makes an Ask that carries what the bucket has to report.
-func (a *Agent) settle(b *bucket) Ask {
+// makeReport makes an Ask that carries what the bucket has to report.
+func (a *Agent) makeReport(b *bucket) Ask {
 	ask := Ask{
-		Key: b.key, Second: b.second, Limit: b.rate.Max, Burst: b.rate.Burst, Reserve: b.portion.reserve,
+		Key: b.key, WindowStart: b.start, Limit: b.rate.Max, Burst: b.rate.Burst, Reserve: b.portion.reserve,
 		Debt: b.debt, Back: b.back, Instances: a.sharers(b),
 	}
 	b.debt, b.back = 0, 0
 	return ask
 }
 
-// ask makes an Ask for tokens of the current window.
-func (a *Agent) ask(b *bucket, now int64) (Ask, bool) {
-	if b.asking || a.left || a.alone(b) {
+// makeAsk makes an Ask for tokens of the current window.
+func (a *Agent) makeAsk(b *bucket, now int64) (Ask, bool) {
+	if b.asking || a.leaving || a.decidesAlone(b) {
 		return Ask{}, false
 	}
 	need := max(0, b.waiting-b.balance)
-	if b.spent || b.native {
+	if b.spent || b.refusing {
 		need = max(need, 1, min(b.unmet, b.target(now, a.fleet.instances)))
 		b.unmet = 0
 	}
@@ -115,7 +115,7 @@ func (a *Agent) ask(b *bucket, now int64) (Ask, bool) {
 	if need+ahead == 0 {
 		return Ask{}, false
 	}
-	ask := a.settle(b)
+	ask := a.makeReport(b)
 	ask.Need, ask.Ahead = need, ahead
 	b.asking = true
 	return ask, true
@@ -125,15 +125,15 @@ func (a *Agent) ask(b *bucket, now int64) (Ask, bool) {
 // changes nothing but what is reported of that window.
 func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
 	now := at.UnixNano()
-	b := a.lookup(&ask.Key)
-	if b == nil || a.left || (ask.Burst > 0) != (b.rate.Burst > 0) {
+	b := a.findBucket(&ask.Key)
+	if b == nil || a.leaving || (ask.Burst > 0) != (b.rate.Burst > 0) {
 		a.giveBack(ask, g.Tokens) // nobody's, or from another pool than the bucket's
 		return
 	}
-	a.roll(b, now)
+	a.advanceWindow(b, now)
 	wanted := ask.Need+ask.Ahead > 0
 	switch {
-	case ask.Second == b.second:
+	case ask.WindowStart == b.start:
 		if wanted {
 			b.asking = false
 		}
@@ -146,10 +146,10 @@ func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
 		b.total = g.Total
 		b.owed = max(0, b.owed-ask.Debt)
 		if b.pooled() {
-			a.hear(b, ask, g, now)
+			a.learnFromPool(b, ask, g, now)
 		}
 		if g.Tokens < ask.Need || g.Total >= b.limit {
-			a.exhaust(b, now)
+			a.markSpent(b, now)
 		} else if wanted {
 			b.spent = false
 		}
@@ -158,25 +158,25 @@ func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
 		}
 		if g.Tokens > 0 {
 			b.probeGap = int64(firstProbe)
-			if b.native {
-				a.unshield(b)
+			if b.refusing {
+				a.liftRefusal(b)
 			}
 		}
-	case ask.Second == b.following() && wanted:
+	case ask.WindowStart == b.following() && wanted:
 		b.next += g.Tokens
 	default:
 		a.giveBack(ask, g.Tokens)
 		return
 	}
-	a.serve(b.owner, now)
+	a.serveQueue(b.owner, now)
 	if wanted && b.spent && !b.pooled() { // of pooled ones the refusals tell
-		a.obey(b, now)
+		a.applyThrottle(b, now)
 	}
-	a.plan(b, now)
+	a.schedule(b, now)
 }
 
-// hear takes what only pools that every agent asks say.
-func (a *Agent) hear(b *bucket, ask Ask, g Grant, now int64) {
+// learnFromPool takes what only pools that every agent asks say.
+func (a *Agent) learnFromPool(b *bucket, ask Ask, g Grant, now int64) {
 	if ask.Burst > 0 {
 		b.limit = g.Limit
 	}
@@ -189,35 +189,35 @@ func (a *Agent) hear(b *bucket, ask Ask, g Grant, now int64) {
 // never used. What it reported is sent again under the number of its batch, which the
 // pool counts once, whether it has heard it, or hears it yet, or never does.
 func (a *Agent) Fail(at time.Time, ask Ask) {
-	again := ask.only(ask.Debt, ask.Back)
+	again := ask.reportOnly(ask.Debt, ask.Back)
 	again.Seq, again.Instances = ask.Seq, ask.Instances
-	a.unheard = append(a.unheard, again) // all of them and in their order: the pool knows batches
-	b := a.lookup(&ask.Key)
+	a.unanswered = append(a.unanswered, again) // all of them and in their order: the pool knows batches
+	b := a.findBucket(&ask.Key)
 	if b == nil {
 		return
 	}
-	a.roll(b, at.UnixNano())
-	if ask.Second != b.second {
+	a.advanceWindow(b, at.UnixNano())
+	if ask.WindowStart != b.start {
 		return
 	}
 	if ask.Need+ask.Ahead > 0 {
 		b.asking = false
 	}
 	if b.waiting > 0 {
-		a.want(b)
+		a.requestTokens(b)
 	}
 }
 
-// only is an Ask of the same window that reports and wants nothing.
-func (a Ask) only(debt, back int) Ask {
-	return Ask{Key: a.Key, Second: a.Second, Limit: a.Limit, Burst: a.Burst, Reserve: a.Reserve, Debt: debt, Back: back}
+// reportOnly is an Ask of the same window that reports and wants nothing.
+func (a Ask) reportOnly(debt, back int) Ask {
+	return Ask{Key: a.Key, WindowStart: a.WindowStart, Limit: a.Limit, Burst: a.Burst, Reserve: a.Reserve, Debt: debt, Back: back}
 }
 
-// exhaust notes that the pool has nothing more for this window.
-func (a *Agent) exhaust(b *bucket, now int64) {
+// markSpent notes that the pool has nothing more for this window.
+func (a *Agent) markSpent(b *bucket, now int64) {
 	if b.probeGap == 0 || b.probeAt <= now {
 		slowest := int64(slowestGap)
-		if b.long() {
+		if b.longWindow() {
 			slowest = int64(longGap)
 		}
 		b.probeGap = min(max(2*b.probeGap, int64(firstProbe)), slowest)
@@ -227,8 +227,8 @@ func (a *Agent) exhaust(b *bucket, now int64) {
 	b.hotUntil = max(b.hotUntil, b.end()+int64(hotSpan))
 }
 
-// serve decides what can be decided of a user's queue, in the order of arrival.
-func (a *Agent) serve(u *user, now int64) {
+// serveQueue decides what can be decided of a user's queue, in the order of arrival.
+func (a *Agent) serveQueue(u *user, now int64) {
 	if len(u.queue) == 0 {
 		return
 	}
@@ -237,7 +237,7 @@ func (a *Agent) serve(u *user, now int64) {
 			return true
 		}
 		for _, b := range w.buckets[:w.n] {
-			a.roll(b, now)
+			a.advanceWindow(b, now)
 		}
 		v, decided := a.decide(w, now)
 		if decided {
@@ -247,8 +247,8 @@ func (a *Agent) serve(u *user, now int64) {
 		return decided
 	})
 	for _, b := range u.buckets {
-		if b.waiting > b.balance && !b.asking && !a.alone(b) {
-			a.want(b)
+		if b.waiting > b.balance && !b.asking && !a.decidesAlone(b) {
+			a.requestTokens(b)
 		}
 	}
 }
@@ -275,13 +275,13 @@ func (a *Agent) Timeout(at time.Time, w *Waiting) Verdict {
 	}
 	now := at.UnixNano()
 	for _, b := range w.buckets[:w.n] {
-		a.roll(b, now)
+		a.advanceWindow(b, now)
 	}
 	var v Verdict
 	if b := a.overdue(w, now); b != nil {
 		v = a.refuse(b, now)
 	} else {
-		v = a.admit(w, now)
+		v = a.admitRequest(w, now)
 	}
 	a.finish(w, v)
 	w.owner.queue = slices.DeleteFunc(w.owner.queue, func(other *Waiting) bool { return other == w })
@@ -311,7 +311,7 @@ func (a *Agent) Cancel(at time.Time, name string, rates []limits.Rate, v Verdict
 		return // it was admitted uncounted
 	}
 	for i := range rates {
-		if b := u.bucket(rates[i].Class, rates[i].Window); b != nil {
+		if b := u.findBucket(rates[i].Class, rates[i].Window); b != nil {
 			a.restore(b, v.Second, at.UnixNano())
 		}
 	}
@@ -319,11 +319,11 @@ func (a *Agent) Cancel(at time.Time, name string, rates []limits.Rate, v Verdict
 
 // restore undoes what spend did for a request of a second.
 func (a *Agent) restore(b *bucket, sec, now int64) {
-	a.roll(b, now)
+	a.advanceWindow(b, now)
 	switch {
-	case sec < b.second:
+	case sec < b.start:
 		// The window is over: what was spent is in its report.
-		a.giveBack(b.about(sec-sec%(b.length()/second)), 1)
+		a.giveBack(b.emptyAsk(sec-sec%(b.length()/second)), 1)
 		return
 	case b.admitted == 0:
 		return // it began anew meanwhile, as with a limit that has another pool
@@ -334,11 +334,11 @@ func (a *Agent) restore(b *bucket, sec, now int64) {
 		b.balance++ // the pool has counted it: it is as good as a token
 	}
 	b.admitted--
-	if b.native && a.available(b) {
-		a.unshield(b)
+	if b.refusing && a.available(b) {
+		a.liftRefusal(b)
 	}
-	a.serve(b.owner, now)
-	a.plan(b, now)
+	a.serveQueue(b.owner, now)
+	a.schedule(b, now)
 }
 
 // overdue is the bucket that refuses a request which has waited too long, or nil.
@@ -348,24 +348,24 @@ func (a *Agent) overdue(w *Waiting, now int64) *bucket {
 		if a.available(b) {
 			continue
 		}
-		if a.entrusted(b) || b.spent || !a.far(b, now) {
+		if a.entrusted(b) || b.spent || !a.farFromLimit(b, now) {
 			return b
 		}
 		part := max(1, (b.rate.Max-b.portion.reserve)/a.serving(b, now))
 		switch {
-		case b.long() && b.owed >= min(part, max(1, part/int(b.length()/second))):
+		case b.longWindow() && b.owed >= min(part, max(1, part/int(b.length()/second))):
 			return b
-		case !b.long() && b.admitted >= part && b.unleased > 0:
+		case !b.longWindow() && b.admitted >= part && b.unleased > 0:
 			return b
 		}
 	}
 	return nil
 }
 
-// far reports whether a key is far from its limit, as far as the agent knows. Of a limit
+// farFromLimit reports whether a key is far from its limit, as far as the agent knows. Of a limit
 // below the number of agents, one request is so large a part that most who use it at
 // all are near it: there it counts that something was left when the pool last answered.
-func (a *Agent) far(b *bucket, now int64) bool {
+func (a *Agent) farFromLimit(b *bucket, now int64) bool {
 	return b.cool(now) || b.rate.Max < a.fleet.instances && b.total < b.limit
 }
 
@@ -381,7 +381,7 @@ func (a *Agent) serving(b *bucket, now int64) int {
 // giveBack reports tokens that nobody here will use.
 func (a *Agent) giveBack(ask Ask, tokens int) {
 	if tokens > 0 {
-		a.report(ask.only(0, tokens))
+		a.report(ask.reportOnly(0, tokens))
 	}
 }
 
@@ -389,21 +389,21 @@ func (a *Agent) giveBack(ask Ask, tokens int) {
 // before anything is asked: what is left of a second there is credit of the next.
 func (a *Agent) report(ask Ask) {
 	switch {
-	case ask.Burst > 0 && len(a.first) < maxReports:
-		a.first = append(a.first, ask)
-		a.hurry()
+	case ask.Burst > 0 && len(a.accountReports) < maxReports:
+		a.accountReports = append(a.accountReports, ask)
+		a.flushNow()
 	case ask.Burst > 0: // the account believes a little more or less of the past than was
 	case len(a.reports) < maxReports || ask.Key.Window != limits.Second:
 		a.reports = append(a.reports, ask)
 	}
 }
 
-// lookup returns a key's bucket, or nil. It takes a pointer because a copy of so
+// findBucket returns a key's bucket, or nil. It takes a pointer because a copy of so
 // large a struct, just written, costs an agent with many reports a tenth of its time.
-func (a *Agent) lookup(k *Key) *bucket {
+func (a *Agent) findBucket(k *Key) *bucket {
 	u := a.users[k.User]
 	if u == nil {
 		return nil
 	}
-	return u.bucket(k.Class, k.Window)
+	return u.findBucket(k.Class, k.Window)
 }

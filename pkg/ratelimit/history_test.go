@@ -81,7 +81,7 @@ func (s *story) at(now int, agents ...*party) {
 
 // left is what the pool of an ask could still hand out.
 func (p pools) left(a ratelimit.Ask) int {
-	total, known := p.totals[poolKey{a.Second, a.Key}]
+	total, known := p.totals[poolKey{a.WindowStart, a.Key}]
 	if !known {
 		total = a.Reserve
 	}
@@ -121,7 +121,7 @@ func (s *story) count(n int) { s.admitted[s.clock().Unix()] += n }
 
 // drain tells of what became due.
 func (p *party) drain() {
-	out := p.Drain()
+	out := p.TakeOutput()
 	allowed, refused := 0, 0
 	for _, w := range out.Decided {
 		if w.Verdict.Allowed {
@@ -134,7 +134,7 @@ func (p *party) drain() {
 		p.count(allowed)
 		p.Tell(p.name, "decides those that wait: %s", history.Outcome(allowed, refused, 0))
 	}
-	for _, n := range out.Native {
+	for _, n := range out.TableEntries {
 		what := "refuse alice by itself until the second ends"
 		if n.Lift {
 			what = "refuse her no longer by itself"
@@ -172,7 +172,7 @@ func (p *party) tellOf(asks []ratelimit.Ask) {
 		if a.Reserve > 0 {
 			reserve = fmt.Sprintf(" (%d are reserved for HAProxies)", a.Reserve)
 		}
-		p.Tell(p.name, "to the pool, batch %d, of second %d: %s%s", a.Seq, a.Second-t0.Unix(), strings.Join(parts, ", "), reserve)
+		p.Tell(p.name, "to the pool, batch %d, of second %d: %s%s", a.Seq, a.WindowStart-t0.Unix(), strings.Join(parts, ", "), reserve)
 	}
 }
 
@@ -201,7 +201,7 @@ func (p *party) hear(asks []ratelimit.Ask) []ratelimit.Grant {
 		case g.Tokens == 0:
 			what = "takes note"
 		}
-		p.Tell("pool", "%s; of second %d it has handed out %d of %d", what, asks[i].Second-t0.Unix(), g.Total, p.limit)
+		p.Tell("pool", "%s; of second %d it has handed out %d of %d", what, asks[i].WindowStart-t0.Unix(), g.Total, p.limit)
 	}
 	return grants
 }
@@ -254,7 +254,7 @@ func (p *party) recalled(sec, spent, through int) {
 func (s *story) hot(agents ...*party) {
 	s.Tell("polygen", "says that alice is hot for three seconds, at %d instances", len(agents))
 	for _, p := range agents {
-		p.Hot(p.clock(), aliceGets, p.clock().Add(3*time.Second), len(agents))
+		p.MarkHot(p.clock(), aliceGets, p.clock().Add(3*time.Second), len(agents))
 		p.drain()
 	}
 }

@@ -21,7 +21,7 @@ func (a *Agent) Left(at time.Time, name string, rates []limits.Rate) (left int, 
 		r := &rates[i]
 		n := r.Max + r.Burst
 		if u != nil {
-			if b := u.bucket(r.Class, r.Window); b != nil && b.current(now) {
+			if b := u.findBucket(r.Class, r.Window); b != nil && b.current(now) {
 				n = min(n, a.remaining(b))
 			}
 		}
@@ -32,10 +32,10 @@ func (a *Agent) Left(at time.Time, name string, rates []limits.Rate) (left int, 
 	return left, of, ok
 }
 
-// current reports whether a time is in the bucket's window. As in roll, a clock that
+// current reports whether a time is in the bucket's window. As in advanceWindow, a clock that
 // runs back a little stays in it.
 func (b *bucket) current(now int64) bool {
-	in := now - b.second*second
+	in := now - b.start*second
 	return in >= -second && in < b.length()
 }
 
@@ -45,16 +45,16 @@ func (a *Agent) remaining(b *bucket) int {
 	case a.cutOff(b):
 		own := 0
 		if !b.spent {
-			own = max(0, a.part(b)-a.onItsOwn(b))
+			own = max(0, a.partWithoutPool(b)-a.admittedWithoutPool(b))
 		}
 		switch {
-		case b.long():
+		case b.longWindow():
 			return b.balance + own // what was leased is not counted against the part
 		case b.unleased > 0:
 			return own
 		}
 		return max(b.balance, own)
-	case a.alone(b):
+	case a.decidesAlone(b):
 		return max(0, b.limit-b.admitted)
 	case b.spent:
 		return b.balance

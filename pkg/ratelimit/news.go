@@ -32,35 +32,35 @@ func (a *Agent) Lost(at time.Time, lost bool) {
 	a.lost = lost
 	now := at.UnixNano()
 	if !lost {
-		a.apart = now / second
+		a.apartThrough = now / second
 		return
 	}
 	a.lostAt = now
 	for _, u := range a.users { // once per loss; requests wait for milliseconds only
 		for _, b := range u.buckets {
-			if b.long() { // what was about to go back would be lost until the window ends
+			if b.longWindow() { // what was about to go back would be lost until the window ends
 				b.reclaim()
 			}
 		}
-		a.serve(u, now)
+		a.serveQueue(u, now)
 	}
 }
 
-// Hot takes polygen's hint that a key comes near its limit: leases become small
+// MarkHot takes polygen's hint that a key comes near its limit: leases become small
 // until the given time. Keys without requests here need no hint.
-func (a *Agent) Hot(at time.Time, k Key, until time.Time, sharers int) {
-	b := a.lookup(&k)
+func (a *Agent) MarkHot(at time.Time, k Key, until time.Time, sharers int) {
+	b := a.findBucket(&k)
 	if b == nil {
 		return
 	}
 	now := at.UnixNano()
-	a.roll(b, now)
+	a.advanceWindow(b, now)
 	b.hotUntil = max(b.hotUntil, min(until.UnixNano(), now+3*second))
 	if !a.cutOff(b) {
 		b.sharers = max(0, min(sharers, a.fleet.instances)) // just after a loss polygen has not heard of all
 	}
 	a.review(b, now)
-	a.plan(b, now)
+	a.schedule(b, now)
 }
 
 // Throttle takes polygen's word that a key's window is spent, which begins at
@@ -69,56 +69,56 @@ func (a *Agent) Hot(at time.Time, k Key, until time.Time, sharers int) {
 // at once, if the window is a second.
 func (a *Agent) Throttle(at time.Time, k Key, sec int64, limit int) {
 	now := at.UnixNano()
-	if sec != beginning(now, k.Window) {
+	if sec != windowStart(now, k.Window) {
 		return // it came too late, or from a clock of its own
 	}
-	b := a.lookup(&k)
+	b := a.findBucket(&k)
 	switch {
 	case b == nil && k.Window == limits.Second:
-		a.out.Native = append(a.out.Native, Native{Key: k, Second: sec, Limit: limit})
+		a.out.TableEntries = append(a.out.TableEntries, TableEntry{Key: k, WindowStart: sec, Limit: limit})
 		return
 	case b == nil:
 		return // the pool says so itself, should there be requests
 	}
-	a.roll(b, now)
+	a.advanceWindow(b, now)
 	b.throttle = true
 	b.reclaim()
-	a.obey(b, now)
-	a.plan(b, now)
+	a.applyThrottle(b, now)
+	a.schedule(b, now)
 }
 
-// obey takes polygen's word, unless the agent has tokens, or the pool may have given it
+// applyThrottle takes polygen's word, unless the agent has tokens, or the pool may have given it
 // the last ones: its answer may be later than polygen's word of it.
-func (a *Agent) obey(b *bucket, now int64) {
-	if b.throttle && !b.native && !b.asking && !a.available(b) {
-		a.deplete(b, now)
-		a.serve(b.owner, now)
+func (a *Agent) applyThrottle(b *bucket, now int64) {
+	if b.throttle && !b.refusing && !b.asking && !a.available(b) {
+		a.throttleNow(b, now)
+		a.serveQueue(b.owner, now)
 	}
 }
 
 // Refusing is whether HAProxy was told to refuse a key by itself in the window that
 // begins at second sec, and the limit it was told.
 func (a *Agent) Refusing(at time.Time, k Key, sec int64) (limit int, told bool) {
-	b := a.lookup(&k)
-	if b == nil || sec != beginning(at.UnixNano(), k.Window) {
+	b := a.findBucket(&k)
+	if b == nil || sec != windowStart(at.UnixNano(), k.Window) {
 		return 0, false
 	}
-	a.roll(b, at.UnixNano())
-	return b.rate.Max, b.native
+	a.advanceWindow(b, at.UnixNano())
+	return b.rate.Max, b.refusing
 }
 
 // Leave gives back the tokens in hand that others may still use, those of windows
 // longer than a second and of bursts, and asks for nothing from now on. It is for an
 // agent that decides no more requests; what it has to say is then collected as ever.
 func (a *Agent) Leave() {
-	a.left = true
+	a.leaving = true
 	for _, u := range a.users {
 		for _, b := range u.buckets {
 			if b.pooled() {
-				a.close(b)
-				b.clear()
+				a.closeWindow(b)
+				b.clearWindow()
 			}
 		}
 	}
-	a.hurry()
+	a.flushNow()
 }

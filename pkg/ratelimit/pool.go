@@ -14,25 +14,25 @@ type Key struct {
 // An Ask is what one agent wants of, and reports to, the pool of one key's
 // window. The zero value of every number is "none".
 type Ask struct {
-	Key       Key
-	Seq       uint64 // of the batch it was collected in, which grows; see Heard. 0: of none
-	Second    int64  // at which the window begins, in seconds since the epoch
-	Limit     int    // requests that all agents together may admit in the window; > 0
-	Burst     int    // requests beyond it that a user may save up (limits.Rate.Burst); then the pool is an Account
-	Debt      int    // requests admitted without a token; they are counted whatever the limit
-	Back      int    // tokens given back unused
-	Need      int    // tokens that waiting requests need
-	Ahead     int    // tokens wanted ahead of need
-	Reserve   int    // tokens that a pool begins with as handed out; see credit.Portion. 0 with a Burst
-	Instances int    // agents that share the user's requests, this one included; 0 means 1
+	Key         Key
+	Seq         uint64 // of the batch it was collected in, which grows; see Heard. 0: of none
+	WindowStart int64  // at which the window begins, in seconds since the epoch
+	Limit       int    // requests that all agents together may admit in the window; > 0
+	Burst       int    // requests beyond it that a user may save up (limits.Rate.Burst); then the pool is an Account
+	Debt        int    // requests admitted without a token; they are counted whatever the limit
+	Back        int    // tokens given back unused
+	Need        int    // tokens that waiting requests need
+	Ahead       int    // tokens wanted ahead of need
+	Reserve     int    // tokens that a pool begins with as handed out; see credit.Portion. 0 with a Burst
+	Instances   int    // agents that share the user's requests, this one included; 0 means 1
 }
 
-// Heard is what the pool makes of an Ask of a batch that it has heard before, from the
+// Repeated is what the pool makes of an Ask of a batch that it has heard before, from the
 // same agent: nothing is counted twice, and the Total is told. A batch that got no
 // answer is sent again under its number, and may run in any order with what was sent
 // before; so whatever was lost on the way, its reports count once.
-func (a Ask) Heard() Ask {
-	return Ask{Key: a.Key, Second: a.Second, Limit: a.Limit, Burst: a.Burst, Reserve: a.Reserve, Instances: a.Instances}
+func (a Ask) Repeated() Ask {
+	return Ask{Key: a.Key, WindowStart: a.WindowStart, Limit: a.Limit, Burst: a.Burst, Reserve: a.Reserve, Instances: a.Instances}
 }
 
 // A Grant is the pool's answer to an Ask.
@@ -55,12 +55,12 @@ type Grant struct {
 // granted from there on.
 func Take(total int, a Ask) Grant {
 	total = max(0, total+a.Debt-a.Back)
-	granted := a.share(max(0, a.Limit-total))
+	granted := a.grantFrom(max(0, a.Limit-total))
 	return Grant{Tokens: granted, Total: total + granted}
 }
 
-// share is what the Ask gets of so many free tokens.
-func (a Ask) share(free int) int {
+// grantFrom is what the Ask gets of so many free tokens.
+func (a Ask) grantFrom(free int) int {
 	granted := min(a.Need, free)
 	return granted + min(a.Ahead, (free-granted)/(2*max(1, a.Instances)))
 }

@@ -27,8 +27,8 @@ func TestRestMissesNothing(t *testing.T) {
 				seldom.Start(now, name, rate, ratelimit.NoCredit)
 			}
 			for range rapid.IntRange(1, 300).Draw(t, "ticks") {
-				often.Drain()
-				if out := seldom.Drain(); out.Sooner || out.Urgent {
+				often.TakeOutput()
+				if out := seldom.TakeOutput(); out.Sooner || out.Urgent {
 					until = now
 				}
 				now = now.Add(5 * time.Millisecond)
@@ -48,7 +48,7 @@ func TestRestMissesNothing(t *testing.T) {
 					seldom.Reply(now, ask, grant)
 				}
 				if !now.Before(until) {
-					until = now.Add(seldom.Rest(now, 250*time.Millisecond))
+					until = now.Add(seldom.IdleFor(now, 250*time.Millisecond))
 				}
 			}
 		}
@@ -59,17 +59,17 @@ func TestRestMissesNothing(t *testing.T) {
 func TestRestOfNobody(t *testing.T) {
 	a := shared(2)
 	a.Tick(t0)
-	if got := a.Rest(t0, time.Second); got != time.Second {
-		t.Errorf("Rest() of an agent without users = %v, want 1 s", got)
+	if got := a.IdleFor(t0, time.Second); got != time.Second {
+		t.Errorf("IdleFor() of an agent without users = %v, want 1 s", got)
 	}
-	if a.Drain().Sooner {
+	if a.TakeOutput().Sooner {
 		t.Error("nothing has happened, and it is due sooner")
 	}
 	a.Start(t0, "alice", []limits.Rate{{Class: "GET", Max: 20, Window: limits.Second}}, ratelimit.NoCredit)
-	if !a.Drain().Sooner {
+	if !a.TakeOutput().Sooner {
 		t.Error("a user has started, and nothing is due sooner")
 	}
-	if a.Drain().Sooner {
+	if a.TakeOutput().Sooner {
 		t.Error("it is said twice")
 	}
 }

@@ -9,31 +9,31 @@ import (
 
 // Tick does what is due by time alone: leases that lie idle go back, spent keys
 // are asked about again, the next window is asked for, and what has not been
-// used for a while is forgotten. It is to be called every few milliseconds, or when Rest says.
+// used for a while is forgotten. It is to be called every few milliseconds, or when IdleFor says.
 func (a *Agent) Tick(at time.Time) {
 	now := at.UnixNano()
 	a.setBackTo(now / second)
 	a.agenda.Take(now, func(b *bucket) {
-		a.roll(b, now)
-		a.serve(b.owner, now)
+		a.advanceWindow(b, now)
+		a.serveQueue(b.owner, now)
 		if now >= a.forgetAt(b, now) && b.waiting == 0 && !b.asking {
 			a.forget(b)
 			return
 		}
 		a.review(b, now)
-		a.plan(b, now)
+		a.schedule(b, now)
 	})
 }
 
-// Rest is for how long from a time on Tick and Collect have nothing to do if nothing else is
+// IdleFor is for how long from a time on Tick and Collect have nothing to do if nothing else is
 // called, but at most a given time. As soon as that is no longer true, an Output says Sooner.
-func (a *Agent) Rest(at time.Time, most time.Duration) time.Duration {
-	return a.rest.Begin(at.UnixNano(), a.workDue(), most)
+func (a *Agent) IdleFor(at time.Time, most time.Duration) time.Duration {
+	return a.idle.Announce(at.UnixNano(), a.workDue(), most)
 }
 
 // workDue is the first time at which Tick or Collect may have something to do.
 func (a *Agent) workDue() int64 {
-	if len(a.wanted)+len(a.dirty)+len(a.reports)+len(a.first)+len(a.unheard) > 0 {
+	if len(a.tokenRequests)+len(a.toReport)+len(a.reports)+len(a.accountReports)+len(a.unanswered) > 0 {
 		return 0
 	}
 	if at, any := a.agenda.Next(); any {
@@ -42,19 +42,19 @@ func (a *Agent) workDue() int64 {
 	return agenda.Never
 }
 
-// roll moves a bucket on to the current window: what is left of the old one is
+// advanceWindow moves a bucket on to the current window: what is left of the old one is
 // reported under the old one, and what was asked for ahead becomes the balance.
 // A clock that runs back a little stays in its window; one that was set back
 // begins anew.
-func (a *Agent) roll(b *bucket, now int64) {
-	if in := now - b.second*second; in >= -second && in < b.length() {
-		if b.long() && now < b.seen.last-second {
+func (a *Agent) advanceWindow(b *bucket, now int64) {
+	if in := now - b.start*second; in >= -second && in < b.length() {
+		if b.longWindow() && now < b.arrivals.last-second {
 			a.setBack(b, now)
 		}
 		return
 	}
-	current := beginning(now, b.key.Window)
-	if current < b.second {
+	current := windowStart(now, b.key.Window)
+	if current < b.start {
 		a.setBack(b, now)
 	}
 	next := 0
@@ -65,13 +65,13 @@ func (a *Agent) roll(b *bucket, now int64) {
 	if current == b.following() {
 		before = b.limit - b.admitted
 	}
-	a.close(b)
-	b.clear()
-	b.second, b.balance, b.portion.before = current, next, before
+	a.closeWindow(b)
+	b.clearWindow()
+	b.start, b.balance, b.portion.before = current, next, before
 	a.rollPortion(b, now)
 	b.limit = b.rate.Max + b.rate.Burst // at most, until the pool is heard of
 	if b.waiting > b.balance {
-		a.want(b)
+		a.requestTokens(b)
 	}
 }
 
@@ -79,63 +79,63 @@ func (a *Agent) roll(b *bucket, now int64) {
 // future is not waited for.
 func (a *Agent) setBack(b *bucket, now int64) {
 	b.portion.setBack(now / second)
-	b.seen, b.hotUntil = arrivals{last: now}, 0
-	b.probeAt, b.nativeAt = min(b.probeAt, now), min(b.nativeAt, now)
+	b.arrivals, b.hotUntil = arrivals{last: now}, 0
+	b.probeAt, b.refusingAt = min(b.probeAt, now), min(b.refusingAt, now)
 }
 
-// close reports a bucket's window for the last time, and gives back what is left
+// closeWindow reports a bucket's window for the last time, and gives back what is left
 // of it and of the next.
-func (a *Agent) close(b *bucket) {
+func (a *Agent) closeWindow(b *bucket) {
 	if b.portion.phase == portionNone { // else the past second's pool is of no use to anybody
 		b.back += b.balance
 	}
 	if b.debt != 0 || b.back != 0 {
-		a.report(a.settle(b))
+		a.report(a.makeReport(b))
 	}
-	a.giveBack(b.about(b.following()), b.next)
+	a.giveBack(b.emptyAsk(b.following()), b.next)
 }
 
-// clear begins a window in which nothing has happened.
-func (b *bucket) clear() {
-	b.window = window{second: b.second, limit: b.limit}
+// clearWindow begins a window in which nothing has happened.
+func (b *bucket) clearWindow() {
+	b.window = window{start: b.start, limit: b.limit}
 	b.lease, b.ledger, b.shortage = lease{}, ledger{}, shortage{}
 }
 
 // review does what is due for one bucket.
 func (a *Agent) review(b *bucket, now int64) {
-	if a.alone(b) || a.left {
+	if a.decidesAlone(b) || a.leaving {
 		return
 	}
-	if keep := max(a.keep(b, now), a.keepPortion(b, now)); b.balance > keep {
+	if keep := max(a.balanceToKeep(b, now), a.keepPortion(b, now)); b.balance > keep {
 		b.back += b.balance - keep
 		b.balance = keep
 	}
 	if b.back > 0 {
-		a.soil(b)
+		a.reportAtFlush(b)
 	}
 	if a.probing(b) && now >= b.probeAt {
-		a.want(b)
+		a.requestTokens(b)
 	}
 	if a.nextDue(b, now) {
 		b.nextAsk = true
 		if ask := a.nextAsk(b, now); ask.Ahead+ask.Back > 0 {
 			a.reports = append(a.reports, ask)
-			a.hurry()
+			a.flushNow()
 		}
 	}
 }
 
-// keep is the largest balance that is not given back. While the pool is lost,
+// balanceToKeep is the largest balance that is not given back. While the pool is lost,
 // tokens of a longer window are of use here alone.
-func (a *Agent) keep(b *bucket, now int64) int {
-	if b.waiting > 0 || a.lost && b.long() {
+func (a *Agent) balanceToKeep(b *bucket, now int64) int {
+	if b.waiting > 0 || a.lost && b.longWindow() {
 		return b.balance
 	}
-	if b.portion.recalled(b.second) && !a.active(b, now) {
+	if b.portion.recalled(b.start) && !a.active(b, now) {
 		return 0 // others want it
 	}
 	target := b.target(now, a.fleet.instances)
-	if now-b.seen.last < int64(idleSpan) {
+	if now-b.arrivals.last < int64(idleSpan) {
 		return 2*target + 1
 	}
 	return min(target, 1) // a cool key's next request need not wait; a hot one's may
@@ -144,7 +144,7 @@ func (a *Agent) keep(b *bucket, now int64) int {
 // probing reports whether a spent key is wanted here all the same. While
 // HAProxy refuses by itself, nobody here sees the demand: it is believed to last.
 func (a *Agent) probing(b *bucket) bool {
-	return b.balance == 0 && !b.asking && (b.native || b.spent && b.unmet > 0)
+	return b.balance == 0 && !b.asking && (b.refusing || b.spent && b.unmet > 0)
 }
 
 // nextDue reports whether the next window should be asked for now.
@@ -155,17 +155,17 @@ func (a *Agent) nextDue(b *bucket, now int64) bool {
 // active reports whether requests of the key are to be expected, so that it is
 // worth asking for the next window.
 func (a *Agent) active(b *bucket, now int64) bool {
-	return b.native || now-b.seen.last < int64(6*idleSpan)
+	return b.refusing || now-b.arrivals.last < int64(6*idleSpan)
 }
 
-// plan puts the bucket on the agenda for the next time at which something is
+// schedule puts the bucket on the agenda for the next time at which something is
 // due for it.
-func (a *Agent) plan(b *bucket, now int64) {
+func (a *Agent) schedule(b *bucket, now int64) {
 	end := b.end()
 	due := a.forgetAt(b, now)
-	if !a.alone(b) {
+	if !a.decidesAlone(b) {
 		if b.balance > 0 {
-			due = min(due, max(now, b.seen.last)+int64(idleSpan))
+			due = min(due, max(now, b.arrivals.last)+int64(idleSpan))
 		}
 		if a.probing(b) {
 			due = min(due, b.probeAt)
@@ -184,11 +184,11 @@ func (a *Agent) plan(b *bucket, now int64) {
 // requests. What HAProxy refuses for longer than a second is probed as long as it
 // does, and what a lost pool has still to hear of is kept for it.
 func (a *Agent) forgetAt(b *bucket, now int64) int64 {
-	at := b.seen.last + int64(forgetSpan)
+	at := b.arrivals.last + int64(forgetSpan)
 	at = max(at, b.portion.forgetAt())
-	if b.long() {
-		if b.native {
-			at = max(at, b.nativeAt+int64(nativeSpan))
+	if b.longWindow() {
+		if b.refusing {
+			at = max(at, b.refusingAt+int64(refuseSpan))
 		}
 		if a.lost && b.owed+b.balance > 0 {
 			at = max(at, now+int64(hotSpan))
@@ -199,7 +199,7 @@ func (a *Agent) forgetAt(b *bucket, now int64) int64 {
 
 // forget drops a bucket, and its user with the last one.
 func (a *Agent) forget(b *bucket) {
-	a.close(b)
+	a.closeWindow(b)
 	u := b.owner
 	u.buckets = slices.DeleteFunc(u.buckets, func(other *bucket) bool { return other == b })
 	if len(u.buckets) == 0 && a.users[u.name] == u {

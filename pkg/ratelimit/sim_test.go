@@ -67,7 +67,7 @@ func (p pools) hear(from *ratelimit.Agent, at time.Time, asks []ratelimit.Ask) [
 	asks = p.mistake.in(asks)
 	for i, ask := range asks {
 		if again {
-			ask = ask.Heard()
+			ask = ask.Repeated()
 		}
 		grants[i] = p.take(at, ask)
 	}
@@ -79,7 +79,7 @@ func (p pools) take(at time.Time, ask ratelimit.Ask) (g ratelimit.Grant) {
 		p.accounts[ask.Key], g = p.accounts[ask.Key].Take(at, ask)
 		return g
 	}
-	k := poolKey{ask.Second, ask.Key}
+	k := poolKey{ask.WindowStart, ask.Key}
 	total, ok := p.totals[k]
 	if !ok {
 		total = ask.Reserve
@@ -271,7 +271,7 @@ func (c *cluster) replace(a *agent) {
 		for w := range a.waiting {
 			c.decided(a, w, a.core.Timeout(a.clock(c), w))
 		}
-		a.core.Drain()
+		a.core.TakeOutput()
 		a.core.Leave()
 		for {
 			asks := a.core.Collect(a.clock(c), true, nil)
@@ -428,7 +428,7 @@ func (c *cluster) decided(a *agent, w *ratelimit.Waiting, v ratelimit.Verdict) {
 
 // pump does what the daemon around the core does after each call.
 func (c *cluster) pump(a *agent) {
-	out := a.core.Drain()
+	out := a.core.TakeOutput()
 	for _, w := range out.Decided {
 		if _, ok := a.waiting[w]; !ok {
 			c.problem("a request was answered twice")
@@ -436,13 +436,13 @@ func (c *cluster) pump(a *agent) {
 		}
 		c.decided(a, w, w.Verdict)
 	}
-	for _, n := range out.Native {
+	for _, n := range out.TableEntries {
 		c.After(time.Millisecond, func() { // through the peers session
 			c.taught++
 			if n.Lift {
 				delete(a.native, n.Key)
 			} else {
-				a.native[n.Key] = entry{n.End(), c.Now.Add(ratelimit.NativeFor)}
+				a.native[n.Key] = entry{n.End(), c.Now.Add(ratelimit.RefuseFor)}
 			}
 		})
 	}
@@ -517,7 +517,7 @@ func (c *cluster) send(a *agent, flush bool) {
 // unheard notes tokens whose grant nobody hears of.
 func (c *cluster) unheard(asks []ratelimit.Ask, grants []ratelimit.Grant) {
 	for i, g := range grants {
-		c.gone[poolKey{asks[i].Second, asks[i].Key}] += g.Tokens
+		c.gone[poolKey{asks[i].WindowStart, asks[i].Key}] += g.Tokens
 	}
 }
 
@@ -560,7 +560,7 @@ func (c *cluster) usage(a *agent, ask ratelimit.Ask, g ratelimit.Grant) {
 		return
 	}
 	c.After(c.delay(), func() {
-		c.watch.Observe(c.Now, fmt.Sprintf("%p", a), ask.Key, ask.Second, g.Total, ask.Limit+ask.Burst)
+		c.watch.Observe(c.Now, fmt.Sprintf("%p", a), ask.Key, ask.WindowStart, g.Total, ask.Limit+ask.Burst)
 		hints, throttles := c.watch.Decisions()
 		if len(hints)+len(throttles) == 0 {
 			return
@@ -568,13 +568,13 @@ func (c *cluster) usage(a *agent, ask ratelimit.Ask, g ratelimit.Grant) {
 		for _, to := range c.agents {
 			c.After(c.delay(), func() {
 				for _, h := range hints {
-					to.core.Hot(to.clock(c), h.Key, h.Until, h.Instances)
+					to.core.MarkHot(to.clock(c), h.Key, h.Until, h.Instances)
 					if to.instances > 1 {
 						c.withdrawal(to, h.Until.Unix())
 					}
 				}
 				for _, t := range throttles {
-					to.core.Throttle(to.clock(c), t.Key, t.Second, t.Limit)
+					to.core.Throttle(to.clock(c), t.Key, t.WindowStart, t.Limit)
 				}
 				c.pump(to)
 			})

@@ -27,9 +27,9 @@ type Hint struct {
 
 // A Throttle says that a key's window is spent.
 type Throttle struct {
-	Key    Key
-	Second int64 // at which the window begins
-	Limit  int
+	Key         Key
+	WindowStart int64 // at which the window begins
+	Limit       int
 }
 
 // Watch compares the pool's totals with the limits: it is polygen's view of the
@@ -37,7 +37,7 @@ type Throttle struct {
 // concurrent use.
 type Watch struct {
 	percent int
-	most    int              // keys at a time
+	maxKeys int              // keys at a time
 	keys    map[Key]*watched // heard of since there were last too many
 	old     map[Key]*watched // not heard of since then: the first to go
 	dropped uint64
@@ -56,7 +56,7 @@ type watched struct {
 // NewWatch returns a watch that knows of nothing. A strict watch calls keys hot
 // earlier, at half of the limit.
 func NewWatch(strict bool) *Watch {
-	w := &Watch{percent: hotPercent, most: maxWatched, keys: make(map[Key]*watched)}
+	w := &Watch{percent: hotPercent, maxKeys: maxWatched, keys: make(map[Key]*watched)}
 	if strict {
 		w.percent = strictHot
 	}
@@ -81,7 +81,7 @@ func (w *Watch) Observe(at time.Time, instance string, k Key, sec int64, total, 
 	}
 	if total >= limit && o.throttled < sec {
 		o.throttled, o.over = sec, end*second
-		w.spent = append(w.spent, Throttle{Key: k, Second: sec, Limit: limit})
+		w.spent = append(w.spent, Throttle{Key: k, WindowStart: sec, Limit: limit})
 	}
 }
 
@@ -97,7 +97,7 @@ func (w *Watch) watched(k Key) *watched {
 	} else {
 		o = &watched{agents: make(map[string]int64, 1)}
 	}
-	if len(w.keys) >= w.most/2 {
+	if len(w.keys) >= w.maxKeys/2 {
 		w.dropped += uint64(len(w.old))
 		w.keys, w.old = make(map[Key]*watched), w.keys
 	}
@@ -116,8 +116,8 @@ func (o *watched) sharers(now int64) int {
 	return n
 }
 
-// Spent is how many windows have been found spent since the last Decisions.
-func (w *Watch) Spent() int { return len(w.spent) }
+// SpentWindows is how many windows have been found spent since the last Decisions.
+func (w *Watch) SpentWindows() int { return len(w.spent) }
 
 // Decisions returns what has been decided since the last call, sorted by user,
 // class and window, and forgets it.
@@ -126,7 +126,7 @@ func (w *Watch) Decisions() ([]Hint, []Throttle) {
 	w.hints, w.spent = nil, nil
 	slices.SortFunc(hints, func(a, b Hint) int { return compareKeys(a.Key, b.Key) })
 	slices.SortFunc(spent, func(a, b Throttle) int {
-		return cmp.Or(compareKeys(a.Key, b.Key), cmp.Compare(a.Second, b.Second))
+		return cmp.Or(compareKeys(a.Key, b.Key), cmp.Compare(a.WindowStart, b.WindowStart))
 	})
 	return hints, spent
 }
@@ -150,8 +150,8 @@ func (w *Watch) Forget(at time.Time) {
 	}
 }
 
-// Keys is the number of keys watched.
-func (w *Watch) Keys() int { return len(w.keys) + len(w.old) }
+// WatchedKeys is the number of keys watched.
+func (w *Watch) WatchedKeys() int { return len(w.keys) + len(w.old) }
 
 // Dropped counts the keys that were dropped because there were too many.
 func (w *Watch) Dropped() uint64 { return w.dropped }

@@ -31,7 +31,7 @@ func TestWatch(t *testing.T) {
 		return []ratelimit.Hint{{Key: k, Until: ms(at + 3000), Instances: instances}}
 	}
 	spent := func(k ratelimit.Key, sec int64) []ratelimit.Throttle {
-		return []ratelimit.Throttle{{Key: k, Second: sec, Limit: 10}}
+		return []ratelimit.Throttle{{Key: k, WindowStart: sec, Limit: 10}}
 	}
 	tests := []struct {
 		name   string
@@ -123,8 +123,8 @@ func TestWatchForgets(t *testing.T) {
 		t.Errorf("hints = %v, want one with one instance", hints)
 	}
 	w.Forget(ms(3500).Add(3 * time.Second))
-	if w.Keys() != 0 {
-		t.Errorf("Keys() = %d, want 0", w.Keys())
+	if w.WatchedKeys() != 0 {
+		t.Errorf("Keys() = %d, want 0", w.WatchedKeys())
 	}
 }
 

@@ -19,7 +19,7 @@ type rig struct {
 	rates []limits.Rate
 
 	asks    []ratelimit.Ask
-	natives []ratelimit.Native
+	natives []ratelimit.TableEntry
 }
 
 // h0 is the beginning of an hour.
@@ -52,7 +52,7 @@ func (r *rig) talk() {
 	for {
 		asks := exchangeWith(r.Agent, r.at, r.pools)
 		r.asks = append(r.asks, asks...)
-		r.natives = append(r.natives, r.Drain().Native...)
+		r.natives = append(r.natives, r.TakeOutput().TableEntries...)
 		if len(asks) == 0 {
 			return
 		}
@@ -87,7 +87,7 @@ func (r *rig) total(w limits.Window) int {
 }
 
 // told are the natives since the last call.
-func (r *rig) told() (natives []ratelimit.Native) {
+func (r *rig) told() (natives []ratelimit.TableEntry) {
 	natives, r.natives = r.natives, nil
 	return natives
 }
@@ -98,8 +98,8 @@ func TestAgentLongWindows(t *testing.T) {
 	t.Run("an agent that is alone leases them, and forgets nothing over a restart", func(t *testing.T) {
 		r := newRig(1, per(0, 0, 10, 0))
 		n := r.admitted(4, 100*time.Millisecond)
-		if r.pass(5 * time.Second); r.Users() != 0 || r.total(limits.Minute) != 4 {
-			t.Errorf("5 s later %d users are known and %d tokens taken, want 0 and 4", r.Users(), r.total(limits.Minute))
+		if r.pass(5 * time.Second); r.KnownUsers() != 0 || r.total(limits.Minute) != 4 {
+			t.Errorf("5 s later %d users are known and %d tokens taken, want 0 and 4", r.KnownUsers(), r.total(limits.Minute))
 		}
 		n += r.admitted(3, 100*time.Millisecond)
 		r.Leave()
@@ -240,14 +240,14 @@ func TestAgentThatHasLeftGivesBackWhatComesLate(t *testing.T) {
 
 // TestAgentLongNative follows what HAProxy is told of a spent minute.
 func TestAgentLongNative(t *testing.T) {
-	refuse := ratelimit.Native{Key: minute, Second: h0.Unix(), Limit: 5}
-	lift := ratelimit.Native{Key: minute, Second: h0.Unix(), Limit: 5, Lift: true}
+	refuse := ratelimit.TableEntry{Key: minute, WindowStart: h0.Unix(), Limit: 5}
+	lift := ratelimit.TableEntry{Key: minute, WindowStart: h0.Unix(), Limit: 5, Lift: true}
 	spent := func() *rig {
 		r := newRig(2, per(0, 0, 5, 0))
 		r.admitted(6, time.Millisecond)
 		return r
 	}
-	want := func(t *testing.T, what string, got []ratelimit.Native, want ...ratelimit.Native) {
+	want := func(t *testing.T, what string, got []ratelimit.TableEntry, want ...ratelimit.TableEntry) {
 		t.Helper()
 		if !slices.Equal(got, want) {
 			t.Errorf("%s: told %+v, want %+v", what, got, want)
@@ -277,11 +277,11 @@ func TestAgentLongNative(t *testing.T) {
 	t.Run("a user is not forgotten as long as HAProxy may refuse them, and then is", func(t *testing.T) {
 		r := spent()
 		r.pass(5900 * time.Millisecond)
-		if r.Users() != 1 {
-			t.Errorf("users known after 5.9 s = %d, want 1", r.Users())
+		if r.KnownUsers() != 1 {
+			t.Errorf("users known after 5.9 s = %d, want 1", r.KnownUsers())
 		}
-		if r.pass(200 * time.Millisecond); r.Users() != 0 {
-			t.Errorf("users known after 6.1 s = %d, want 0", r.Users())
+		if r.pass(200 * time.Millisecond); r.KnownUsers() != 0 {
+			t.Errorf("users known after 6.1 s = %d, want 0", r.KnownUsers())
 		}
 		r.told()
 		r.request()
@@ -324,8 +324,8 @@ func TestAgentLongNative(t *testing.T) {
 		r.at = h0.Add(7 * time.Second)
 		_, w := r.Start(r.at, "u", r.rates, ratelimit.NoCredit)
 		r.Throttle(r.at, minute, h0.Unix(), 5)
-		out := r.Drain()
-		want(t, "spent", out.Native, refuse)
+		out := r.TakeOutput()
+		want(t, "spent", out.TableEntries, refuse)
 		if len(out.Decided) != 1 || out.Decided[0] != w || w.Verdict.Allowed {
 			t.Errorf("decided %v with %+v, want the one that waited, refused", out.Decided, w.Verdict)
 		}
@@ -365,7 +365,7 @@ func TestAgentLongLoss(t *testing.T) {
 			for _, ask := range r.Collect(r.at, true, nil) {
 				r.Fail(r.at, ask)
 			}
-			r.Drain()
+			r.TakeOutput()
 		}
 	}
 	without := func(r *rig, n int) (admitted int) {
@@ -468,8 +468,8 @@ func TestAgentLongClockSetBack(t *testing.T) {
 		if n += r.admitted(20, 100*time.Millisecond); n != 10 {
 			t.Errorf("set back by %v: admitted %d in the hour, want 10", back, n)
 		}
-		if r.pass(7 * time.Second); r.Users() != 0 {
-			t.Errorf("set back by %v: %d users known 7 s after the last request, want 0", back, r.Users())
+		if r.pass(7 * time.Second); r.KnownUsers() != 0 {
+			t.Errorf("set back by %v: %d users known 7 s after the last request, want 0", back, r.KnownUsers())
 		}
 	}
 }
@@ -528,7 +528,7 @@ func TestAgentBurst(t *testing.T) {
 func TestAgentBurstAsks(t *testing.T) {
 	key := ratelimit.Key{Class: "GET", User: "u"}
 	ask := func(batch uint64, second int64) ratelimit.Ask {
-		return ratelimit.Ask{Key: key, Seq: batch, Second: h0.Unix() + second, Limit: 10, Burst: 25}
+		return ratelimit.Ask{Key: key, Seq: batch, WindowStart: h0.Unix() + second, Limit: 10, Burst: 25}
 	}
 	t.Run("what is left of a second goes back before the next is asked for", func(t *testing.T) {
 		r := newRig(2, per(10, 25, 0, 0))
@@ -539,7 +539,7 @@ func TestAgentBurstAsks(t *testing.T) {
 		back := ask(2, 0)
 		back.Back, back.Instances = 3, 2
 		asks := r.Collect(h0.Add(time.Second), false, nil)
-		if len(asks) != 2 || asks[0] != back || asks[1].Second != h0.Unix()+1 || asks[1].Need != 1 {
+		if len(asks) != 2 || asks[0] != back || asks[1].WindowStart != h0.Unix()+1 || asks[1].Need != 1 {
 			t.Errorf("asks %+v, want %+v and one that needs a token of the next second", asks, back)
 		}
 		r.Reply(h0.Add(2*time.Second), asks[1], ratelimit.Grant{Tokens: 2, Total: 2, Limit: 20})

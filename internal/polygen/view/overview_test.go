@@ -238,7 +238,7 @@ func TestLookInParts(t *testing.T) {
 func BenchmarkOverview(b *testing.B) {
 	v := crowd(b, 100_000)
 	for i := range 10_000 {
-		v.Throttled(t0, ratelimit.Throttle{Key: ratelimit.Key{Class: "GET", User: fmt.Sprintf("user-%d", i*10+9)}, Second: t0.Unix()})
+		v.Throttled(t0, ratelimit.Throttle{Key: ratelimit.Key{Class: "GET", User: fmt.Sprintf("user-%d", i*10+9)}, WindowStart: t0.Unix()})
 	}
 	for _, tt := range []struct {
 		name string

@@ -331,7 +331,7 @@ func (v *View) Throttled(at time.Time, t ratelimit.Throttle) {
 	r, _ := u.limits.Rate(w.class, w.window)
 	// The limit is remembered, because a higher one that comes later ends the throttle
 	// (see state).
-	w.spent, w.spentAt, w.spentMax = t.Second, now, r.Max
+	w.spent, w.spentAt, w.spentMax = t.WindowStart, now, r.Max
 	u.decide(decision{at: now, kind: api.Throttle, class: w.class, window: w.window, mode: r.Mode})
 }
 

@@ -62,7 +62,7 @@ func (r *rig) progress(instance, user string, active, slots, refused int) {
 }
 
 func (r *rig) throttle(class, user string) {
-	r.Throttled(r.now, ratelimit.Throttle{Key: ratelimit.Key{Class: class, User: user}, Second: r.now.Unix(), Limit: 10})
+	r.Throttled(r.now, ratelimit.Throttle{Key: ratelimit.Key{Class: class, User: user}, WindowStart: r.now.Unix(), Limit: 10})
 }
 
 // The counts of a limit, second by second.
@@ -227,7 +227,7 @@ func TestLongWindows(t *testing.T) {
 	r.Usage(r.now, key, t0.Unix(), 60)
 	r.Usage(r.now, ratelimit.Key{Class: "GET", User: "alice", Window: limits.Hour}, t0.Unix(), 100)
 	r.wait(45 * time.Second)
-	r.Throttled(r.now, ratelimit.Throttle{Key: key, Second: t0.Unix(), Limit: 60})
+	r.Throttled(r.now, ratelimit.Throttle{Key: key, WindowStart: t0.Unix(), Limit: 60})
 	r.throttle("GET", "alice") // its burst says nothing against it
 	for _, tt := range []struct {
 		after  time.Duration

@@ -5,20 +5,20 @@ import "time"
 const (
 	second    = int64(time.Second)
 	blockSpan = 2 * time.Second // a block holds for this long after its last repetition
-	shieldAt  = 5               // refusals between two repetitions of a block make HAProxy refuse by itself
+	refuseAt  = 5               // refusals between two repetitions of a block make HAProxy refuse by itself
 )
 
-// Native is an instruction for HAProxy's own table.
-type Native struct {
+// TableEntry is an instruction for HAProxy's own table.
+type TableEntry struct {
 	User  string
 	Until int64 // the epoch second until which HAProxy refuses the user by itself; 0: it does not
 	Limit int   // over the cluster; 0: the user is not limited any more
 	Cap   int   // requests in progress that HAProxy may have while nobody answers it; 0: any number
 }
 
-// shield is whether HAProxy refuses a user by itself, as it does only while polygen blocks
+// refusal is whether HAProxy refuses a user by itself, as it does only while polygen blocks
 // the user and requests are refused again and again. It is lowered as soon as there is room.
-type shield struct {
+type refusal struct {
 	until     int64 // HAProxy refuses until then unless the block is repeated; 0: it asks
 	release   int   // requests in progress at which an agent that counts alone lowers it
 	refusals  int   // since the block was last repeated; of requests that may wait in line none count
@@ -26,7 +26,7 @@ type shield struct {
 	taughtAt  int64 // when HAProxy's table was last told
 }
 
-func (s *shield) up() bool { return s.until != 0 }
+func (s *refusal) inForce() bool { return s.until != 0 }
 
 // Block takes polygen's word that a user's requests in progress have reached the
 // limit. HAProxy refuses the user by itself if requests are refused again and again;
@@ -37,16 +37,16 @@ func (a *Agent) Block(at time.Time, name string, limit Limit) {
 	if u == nil {
 		return
 	}
-	now, s := a.read(at), &u.shield
+	now, s := a.coreTime(at), &u.refusal
 	s.release = limit.Release
-	if s.up() || a.free(u) <= 0 && s.refusals >= shieldAt {
+	if s.inForce() || a.freeHere(u) <= 0 && s.refusals >= refuseAt {
 		s.until = now + int64(blockSpan)
 	}
 	s.refusals = 0 // they are counted from one repetition to the next
 	// A user who is not refused is taught now and then: the entry has what HAProxy may
 	// have in progress while nobody answers it.
-	if s.up() || now-s.taughtAt >= int64(refreshSpan) {
-		a.teach(u, now)
+	if s.inForce() || now-s.taughtAt >= int64(refreshSpan) {
+		a.updateTable(u, now)
 	}
 	if !a.alone() {
 		a.recall(u, now) // others need what is not in use
@@ -61,9 +61,9 @@ func (a *Agent) Unblock(at time.Time, name string) {
 	if u == nil {
 		return
 	}
-	now := a.read(at)
-	u.shield.until = min(u.shield.until, now) // over now, as review finds
-	u.lease.retryNow()                        // there are slots again
+	now := a.coreTime(at)
+	u.refusal.until = min(u.refusal.until, now) // over now, as review finds
+	u.lease.retryNow()                          // there are slots again
 	a.review(u, now)
 }
 
@@ -71,45 +71,45 @@ func (a *Agent) Unblock(at time.Time, name string) {
 // while HAProxy does not refuse them by itself unless the line is full.
 func (a *Agent) Patient(at time.Time, name string) {
 	if u := a.users[name]; u != nil {
-		u.shield.patientTo = a.read(at) + int64(refreshSpan)
+		u.refusal.patientTo = a.coreTime(at) + int64(refreshSpan)
 	}
 }
 
-// reviewShield lowers the shield when there is room, or when nobody says any more that
+// reviewRefusal has requests asked about again when there is room, or when nobody says any more that
 // there is none.
-func (a *Agent) reviewShield(u *user, now int64) {
-	if !u.shield.up() {
+func (a *Agent) reviewRefusal(u *user, now int64) {
+	if !u.refusal.inForce() {
 		return
 	}
-	room := a.free(u) > 0
+	room := a.freeHere(u) > 0
 	if a.countsAlone() && !u.quota.unlimited {
 		// One slot is free after each request: without a margin HAProxy's table would
 		// change with every one.
-		room = u.bound() <= min(u.shield.release, a.capacity(u)-1)
+		room = u.upperBound() <= min(u.refusal.release, a.capacity(u)-1)
 	}
-	if room || now >= u.shield.until {
+	if room || now >= u.refusal.until {
 		u.waits.unmetAt = now // there were requests, which HAProxy refused
-		a.lowerShield(u, now)
+		a.endRefusal(u, now)
 	}
 }
 
-// lowerShield lets requests through to the agent again.
-func (a *Agent) lowerShield(u *user, now int64) {
-	if u.shield.up() {
-		u.shield.until = 0
-		a.teach(u, now)
+// endRefusal lets requests through to the agent again.
+func (a *Agent) endRefusal(u *user, now int64) {
+	if u.refusal.inForce() {
+		u.refusal.until = 0
+		a.updateTable(u, now)
 	}
 }
 
-// teach brings HAProxy's table up to date.
-func (a *Agent) teach(u *user, now int64) {
-	u.shield.taughtAt = now
-	n := Native{User: u.name}
-	if u.shield.up() {
-		n.Until = (u.shield.until - a.setBack) / second // HAProxy's clock is the machine's
+// updateTable brings HAProxy's table up to date.
+func (a *Agent) updateTable(u *user, now int64) {
+	u.refusal.taughtAt = now
+	n := TableEntry{User: u.name}
+	if u.refusal.inForce() {
+		n.Until = (u.refusal.until - a.setBack) / second // HAProxy's clock is the machine's
 	}
 	if !u.quota.unlimited {
-		n.Limit, n.Cap = u.quota.limit, a.part(u.quota)
+		n.Limit, n.Cap = u.quota.limit, a.evenPart(u.quota)
 	}
-	a.out.Native = append(a.out.Native, n)
+	a.out.TableEntries = append(a.out.TableEntries, n)
 }
