@@ -86,7 +86,8 @@ func TestFileTiers(t *testing.T) {
 			if diff := cmp.Diff(tt.want, got); diff != "" || err != nil {
 				t.Errorf("Tier(%q) = %v (-want +got):\n%s", tt.user, err, diff)
 			}
-			if err := got.Limits.Validate(); err != nil {
+			claim := jobs.Claim{Job: jobs.Job{User: tt.user, ID: "1"}, Holder: "worker"}
+			if _, err := jobs.NewMemory(nil).Acquire(t.Context(), claim, got.Limits, time.Minute, false); err != nil {
 				t.Errorf("Tier(%q) has limits that no Slots take: %v", tt.user, err)
 			}
 		})

@@ -78,25 +78,23 @@ const (
 	notReadCommitted = "SL001"
 )
 
-// Slots is in a database on which Migrate has been called. It is safe for concurrent
-// use; a call uses one connection of the pool.
-type Slots struct {
+type slots struct {
 	pool  *pgxpool.Pool
 	begin atomic.Bool // calls have to begin transactions: the pool's are not read committed
 
 	acquire, renew, release, forget, reserved, sweep, waiting, user string
 }
 
-var _ jobs.Slots = (*Slots)(nil)
-
-// New returns the slots in a schema; "" is DefaultSchema. The caller closes the pool.
-func New(pool *pgxpool.Pool, schema string) *Slots {
+// New returns the slots in a schema on which Migrate has been called; "" is DefaultSchema.
+// They are safe for concurrent use; a call uses one connection of the pool, which the
+// caller closes.
+func New(pool *pgxpool.Pool, schema string) jobs.Slots {
 	if schema == "" {
 		schema = DefaultSchema
 	}
 	in := func(query string) string { return strings.ReplaceAll(query, "@schema@", quotedName(schema)) }
 	// Types are named because not all of pgx's modes ask the server for them.
-	return &Slots{
+	return jobs.Checked(&slots{
 		pool: pool,
 		acquire: in(`SELECT granted, running, in_queue, place FROM @schema@.acquire(
 			$1::bytea, $2::bytea, $3::bytea, $4::bytea, $5::int4, $6::bytea[], $7::int4[], $8::int8, $9::bool, $10::int4)`),
@@ -116,40 +114,27 @@ func New(pool *pgxpool.Pool, schema string) *Slots {
 				SELECT job, queue, NULL, NULL, 3, NULL, place FROM @schema@.line WHERE key = $1::bytea
 			) AS u WHERE kind = 3 OR left_us > 0
 			ORDER BY kind, since, CASE WHEN kind = 1 THEN job END, place`),
-	}
+	})
 }
 
-// Acquire implements jobs.Slots.
-func (s *Slots) Acquire(ctx context.Context, c jobs.Claim, l jobs.Limits, lease time.Duration, park bool) (jobs.Verdict, error) {
-	if err := first(c.Validate(), l.Validate(), jobs.ValidateSpan(lease)); err != nil {
-		return jobs.Verdict{}, err
-	}
+func (s *slots) Acquire(ctx context.Context, c jobs.Claim, l jobs.Limits, lease time.Duration, park bool) (jobs.Verdict, error) {
 	var v jobs.Verdict
 	queues, limits := arrays(l)
-	err := s.queryEach(ctx, func(r pgx.Rows) error { return r.Scan(&v.Granted, &v.Running, &v.InQueue, &v.Place) }, s.acquire,
+	err := s.queryEach(ctx, []any{&v.Granted, &v.Running, &v.InQueue, &v.Place}, func() {}, s.acquire,
 		[]byte(c.User), []byte(c.ID), []byte(c.Queue), []byte(c.Holder), toInt4(l.Total), queues, limits, micros(lease), park, jobs.MaxParked)
-	if err != nil {
-		return jobs.Verdict{}, fmt.Errorf("acquire slot: %w", err)
-	}
-	return v, nil
+	return v, err
 }
 
-// Renew implements jobs.Slots. It is a transaction for each 50 claims: if it fails, some
-// may have been renewed.
-func (s *Slots) Renew(ctx context.Context, claims []jobs.Claim, lease time.Duration) (lost []jobs.Claim, err error) {
-	if err := jobs.ValidateSpan(lease); err != nil {
-		return nil, err
-	}
+// Renew is a transaction for each 50 claims: if it fails, some may have been renewed.
+func (s *slots) Renew(ctx context.Context, claims []jobs.Claim, lease time.Duration) (lost []jobs.Claim, err error) {
 	order := make([]int, len(claims))
-	for i, c := range claims {
-		if err := c.Validate(); err != nil {
-			return nil, err
-		}
+	for i := range claims {
 		order[i] = i
 	}
 	// Claims of one user are renewed together, which takes the user's lock only once.
 	slices.SortStableFunc(order, func(i, j int) int { return strings.Compare(claims[i].User, claims[j].User) })
 	var gone []int
+	var number int // of a lost claim in its batch, from 1
 	for batch := range slices.Chunk(order, renewAtOnce) {
 		var users, ids, holders [][]byte
 		for _, i := range batch {
@@ -157,16 +142,10 @@ func (s *Slots) Renew(ctx context.Context, claims []jobs.Claim, lease time.Durat
 			ids = append(ids, []byte(claims[i].ID))
 			holders = append(holders, []byte(claims[i].Holder))
 		}
-		err := s.queryEach(ctx, func(r pgx.Rows) error {
-			var i int
-			if err := r.Scan(&i); err != nil {
-				return err
-			}
-			gone = append(gone, batch[i-1])
-			return nil
-		}, s.renew, users, ids, holders, micros(lease))
+		lose := func() { gone = append(gone, batch[number-1]) }
+		err := s.queryEach(ctx, []any{&number}, lose, s.renew, users, ids, holders, micros(lease))
 		if err != nil {
-			return nil, fmt.Errorf("renew slots: %w", err)
+			return nil, err
 		}
 	}
 	slices.Sort(gone)
@@ -176,100 +155,46 @@ func (s *Slots) Renew(ctx context.Context, claims []jobs.Claim, lease time.Durat
 	return lost, nil
 }
 
-// Release implements jobs.Slots.
-func (s *Slots) Release(ctx context.Context, c jobs.Claim, l jobs.Limits, reserve time.Duration) ([]jobs.Job, error) {
-	if err := first(c.Validate(), l.Validate(), jobs.ValidateSpan(reserve)); err != nil {
-		return nil, err
-	}
-	reserved, err := s.releaseAndReserve(ctx, c.User, []byte(c.ID), []byte(c.Holder), l, reserve)
-	if err != nil {
-		return nil, fmt.Errorf("release slot: %w", err)
-	}
-	return reserved, nil
+func (s *slots) Release(ctx context.Context, c jobs.Claim, l jobs.Limits, reserve time.Duration) ([]jobs.Job, error) {
+	return s.releaseAndReserve(ctx, c.User, []byte(c.ID), []byte(c.Holder), l, reserve)
 }
 
-// ReserveFree implements jobs.Slots.
-func (s *Slots) ReserveFree(ctx context.Context, user string, l jobs.Limits, reserve time.Duration) ([]jobs.Job, error) {
-	if err := first(jobs.ValidateUser(user), l.Validate(), jobs.ValidateSpan(reserve)); err != nil {
-		return nil, err
-	}
-	reserved, err := s.releaseAndReserve(ctx, user, nil, nil, l, reserve)
-	if err != nil {
-		return nil, fmt.Errorf("reserve free slots: %w", err)
-	}
-	return reserved, nil
+func (s *slots) ReserveFree(ctx context.Context, user string, l jobs.Limits, reserve time.Duration) ([]jobs.Job, error) {
+	return s.releaseAndReserve(ctx, user, nil, nil, l, reserve)
 }
 
 // releaseAndReserve reserves free slots, and before that releases one if job and holder
 // are not nil.
-func (s *Slots) releaseAndReserve(ctx context.Context, user string, job, holder []byte, l jobs.Limits, reserve time.Duration) ([]jobs.Job, error) {
+func (s *slots) releaseAndReserve(ctx context.Context, user string, job, holder []byte, l jobs.Limits, reserve time.Duration) ([]jobs.Job, error) {
 	queues, limits := arrays(l)
 	return s.queryJobs(ctx, user, s.release, []byte(user), job, holder, toInt4(l.Total), queues, limits, micros(reserve))
 }
 
-// Reserved implements jobs.Slots.
-func (s *Slots) Reserved(ctx context.Context, user string) ([]jobs.Job, error) {
-	if err := jobs.ValidateUser(user); err != nil {
-		return nil, err
-	}
-	reserved, err := s.queryJobs(ctx, user, s.reserved, []byte(user))
-	if err != nil {
-		return nil, fmt.Errorf("reserved jobs: %w", err)
-	}
-	return reserved, nil
+func (s *slots) Reserved(ctx context.Context, user string) ([]jobs.Job, error) {
+	return s.queryJobs(ctx, user, s.reserved, []byte(user))
 }
 
-// Forget implements jobs.Slots.
-func (s *Slots) Forget(ctx context.Context, j jobs.Job) error {
-	if err := j.Validate(); err != nil {
-		return err
-	}
-	if err := s.queryEach(ctx, nil, s.forget, []byte(j.User), []byte(j.ID)); err != nil {
-		return fmt.Errorf("forget job: %w", err)
-	}
-	return nil
+func (s *slots) Forget(ctx context.Context, j jobs.Job) error {
+	return s.queryEach(ctx, nil, func() {}, s.forget, []byte(j.User), []byte(j.ID))
 }
 
-// Waiting implements jobs.Slots. Asked for the first users, it also deletes slots whose
-// lease or reservation is over, of up to 50 users: the workers that died did not.
-func (s *Slots) Waiting(ctx context.Context, after string, n int) ([]string, error) {
-	if err := jobs.ValidatePage(after, n); err != nil {
-		return nil, err
-	}
+// Waiting, asked for the first users, also deletes slots whose lease or reservation is
+// over, of up to 50 users: the workers that died did not.
+func (s *slots) Waiting(ctx context.Context, after string, n int) (users []string, err error) {
 	if after == "" {
-		if err := s.queryEach(ctx, nil, s.sweep, sweepAtOnce); err != nil {
-			return nil, fmt.Errorf("sweep slots: %w", err)
+		if err := s.queryEach(ctx, nil, func() {}, s.sweep, sweepAtOnce); err != nil {
+			return nil, fmt.Errorf("delete ended slots: %w", err)
 		}
 	}
-	var users []string
-	err := s.queryEach(ctx, func(r pgx.Rows) error {
-		var user []byte
-		if err := r.Scan(&user); err != nil {
-			return err
-		}
-		users = append(users, string(user))
-		return nil
-	}, s.waiting, []byte(after), toInt4(n))
-	if err != nil {
-		return nil, fmt.Errorf("waiting users: %w", err)
-	}
-	return users, nil
+	var user []byte
+	err = s.queryEach(ctx, []any{&user}, func() { users = append(users, string(user)) }, s.waiting, []byte(after), toInt4(n))
+	return users, err
 }
 
-// User implements jobs.Slots.
-func (s *Slots) User(ctx context.Context, user string) (jobs.Usage, error) {
-	if err := jobs.ValidateUser(user); err != nil {
-		return jobs.Usage{}, err
-	}
-	var u jobs.Usage
-	err := s.queryEach(ctx, func(r pgx.Rows) error {
-		var (
-			id, queue, holder []byte
-			left              *int64 // nil: parked
-		)
-		if err := r.Scan(&id, &queue, &holder, &left); err != nil {
-			return err
-		}
+func (s *slots) User(ctx context.Context, user string) (u jobs.Usage, err error) {
+	var id, queue, holder []byte
+	var left *int64 // in µs; nil is a parked job
+	err = s.queryEach(ctx, []any{&id, &queue, &holder, &left}, func() {
 		job := jobs.Job{User: user, ID: string(id), Queue: string(queue)}
 		switch {
 		case left == nil:
@@ -279,58 +204,42 @@ func (s *Slots) User(ctx context.Context, user string) (jobs.Usage, error) {
 		default:
 			u.Held = append(u.Held, jobs.Slot{Job: job, Holder: string(holder), Left: time.Duration(*left) * time.Microsecond})
 		}
-		return nil
 	}, s.user, []byte(user))
-	if err != nil {
-		return jobs.Usage{}, fmt.Errorf("usage of user: %w", err)
-	}
-	return u, nil
+	return u, err
 }
 
 // queryJobs reads rows of a job and its queue.
-func (s *Slots) queryJobs(ctx context.Context, user, sql string, args ...any) (list []jobs.Job, err error) {
-	err = s.queryEach(ctx, func(r pgx.Rows) error {
-		var id, queue []byte
-		if err := r.Scan(&id, &queue); err != nil {
-			return err
-		}
+func (s *slots) queryJobs(ctx context.Context, user, sql string, args ...any) (list []jobs.Job, err error) {
+	var id, queue []byte
+	err = s.queryEach(ctx, []any{&id, &queue}, func() {
 		list = append(list, jobs.Job{User: user, ID: string(id), Queue: string(queue)})
-		return nil
 	}, sql, args...)
 	return list, err
 }
 
-// queryEach runs one statement in a read committed transaction, and calls row for each row.
-func (s *Slots) queryEach(ctx context.Context, row func(pgx.Rows) error, sql string, args ...any) error {
+// queryEach runs one statement in a read committed transaction. It reads each row into the
+// columns and then calls row.
+func (s *slots) queryEach(ctx context.Context, columns []any, row func(), sql string, args ...any) error {
+	readRows := func(rows pgx.Rows) error {
+		_, err := pgx.ForEachRow(rows, columns, func() error { row(); return nil })
+		return err
+	}
 	if !s.begin.Load() {
 		rows, err := s.pool.Query(ctx, sql, args...)
 		if err == nil {
-			err = forEachRow(rows, row)
+			err = readRows(rows)
 		}
 		var pg *pgconn.PgError
 		if !errors.As(err, &pg) || pg.Code != notReadCommitted {
 			return err
 		}
-		s.begin.Store(true) // nothing was done
+		s.begin.Store(true) // the function has refused, so that nothing was done: call it again
 	}
 	var b pgx.Batch
 	b.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
-	b.Queue(sql, args...).Query(func(rows pgx.Rows) error { return forEachRow(rows, row) })
+	b.Queue(sql, args...).Query(readRows)
 	b.Queue("COMMIT")
 	return s.pool.SendBatch(ctx, &b).Close()
-}
-
-func forEachRow(rows pgx.Rows, row func(pgx.Rows) error) error {
-	defer rows.Close()
-	for rows.Next() {
-		if row == nil {
-			continue
-		}
-		if err := row(rows); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
 }
 
 // arrays are the queues that have limits, and these.
@@ -347,13 +256,3 @@ func toInt4(n int) int32 { return int32(min(n, math.MaxInt32)) }
 
 // micros is a duration in PostgreSQL's unit of time, at least one.
 func micros(d time.Duration) int64 { return max(1, d.Microseconds()) }
-
-// first returns the first error.
-func first(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}

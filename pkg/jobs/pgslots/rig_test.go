@@ -79,7 +79,7 @@ func openWith(t testing.TB, dsn string, size int, change func(*pgxpool.Config)) 
 var schemas int
 
 // fresh returns slots in a schema of their own.
-func fresh(t testing.TB, pool *pgxpool.Pool) (slots *pgslots.Slots, schema string) {
+func fresh(t testing.TB, pool *pgxpool.Pool) (slots jobs.Slots, schema string) {
 	t.Helper()
 	schemas++
 	schema = fmt.Sprintf("Test-%d", schemas)

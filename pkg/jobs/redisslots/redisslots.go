@@ -31,43 +31,24 @@ const (
 
 // New returns Slots that are kept in Redis. The client remains the caller's, to
 // configure and to close. It may retry.
-func New(client redis.UniversalClient) jobs.Slots { return &slots{client} }
+func New(client redis.UniversalClient) jobs.Slots { return jobs.Checked(&slots{client}) }
 
 type slots struct{ client redis.UniversalClient }
 
 func (s *slots) Acquire(ctx context.Context, c jobs.Claim, l jobs.Limits, lease time.Duration, park bool) (jobs.Verdict, error) {
-	if err := first(c.Validate(), l.Validate(), jobs.ValidateSpan(lease)); err != nil {
-		return jobs.Verdict{}, fmt.Errorf("acquire a slot: %w", err)
-	}
 	args := append(beginArguments("acquire"), c.ID, c.Holder, c.Queue, micros(lease), park, jobs.MaxParked)
 	got, err := s.callForUser(ctx, c.User, withLimits(args, l)).Int64Slice()
 	if err == nil && len(got) != 4 {
 		err = fmt.Errorf("unexpected reply %v", got)
 	}
 	if err != nil {
-		return jobs.Verdict{}, fmt.Errorf("acquire a slot: %w", err)
+		return jobs.Verdict{}, err
 	}
 	return jobs.Verdict{Granted: got[0] == 1, Running: int(got[1]), InQueue: int(got[2]), Place: int(got[3])}, nil
 }
 
 // Renew is atomic for the claims of each user.
-func (s *slots) Renew(ctx context.Context, claims []jobs.Claim, lease time.Duration) ([]jobs.Claim, error) {
-	for _, c := range claims {
-		if err := c.Validate(); err != nil {
-			return nil, fmt.Errorf("renew leases: %w", err)
-		}
-	}
-	if err := jobs.ValidateSpan(lease); err != nil {
-		return nil, fmt.Errorf("renew leases: %w", err)
-	}
-	lost, err := s.renewByUser(ctx, claims, lease)
-	if err != nil {
-		return nil, fmt.Errorf("renew leases: %w", err)
-	}
-	return lost, nil
-}
-
-func (s *slots) renewByUser(ctx context.Context, claims []jobs.Claim, lease time.Duration) (lost []jobs.Claim, err error) {
+func (s *slots) Renew(ctx context.Context, claims []jobs.Claim, lease time.Duration) (lost []jobs.Claim, err error) {
 	byUser := map[string]int{} // the user's call
 	var calls []call
 	var indices [][]int // of each call's claims
@@ -109,29 +90,15 @@ func (s *slots) renewByUser(ctx context.Context, claims []jobs.Claim, lease time
 }
 
 func (s *slots) Release(ctx context.Context, c jobs.Claim, l jobs.Limits, reserve time.Duration) ([]jobs.Job, error) {
-	if err := first(c.Validate(), l.Validate(), jobs.ValidateSpan(reserve)); err != nil {
-		return nil, fmt.Errorf("release a slot: %w", err)
-	}
-	reserved, err := s.release(ctx, c, l, reserve)
-	if err != nil {
-		return nil, fmt.Errorf("release a slot: %w", err)
-	}
-	return reserved, nil
+	return s.releaseAndReserve(ctx, c, l, reserve)
 }
 
 func (s *slots) ReserveFree(ctx context.Context, user string, l jobs.Limits, reserve time.Duration) ([]jobs.Job, error) {
-	if err := first(jobs.ValidateUser(user), l.Validate(), jobs.ValidateSpan(reserve)); err != nil {
-		return nil, fmt.Errorf("reserve free slots: %w", err)
-	}
-	reserved, err := s.release(ctx, jobs.Claim{Job: jobs.Job{User: user}}, l, reserve)
-	if err != nil {
-		return nil, fmt.Errorf("reserve free slots: %w", err)
-	}
-	return reserved, nil
+	return s.releaseAndReserve(ctx, jobs.Claim{Job: jobs.Job{User: user}}, l, reserve)
 }
 
-// release reserves free slots, and before that releases a claim if it names a job.
-func (s *slots) release(ctx context.Context, c jobs.Claim, l jobs.Limits, reserve time.Duration) (reserved []jobs.Job, err error) {
+// releaseAndReserve reserves free slots, and before that releases a claim if it names a job.
+func (s *slots) releaseAndReserve(ctx context.Context, c jobs.Claim, l jobs.Limits, reserve time.Duration) (reserved []jobs.Job, err error) {
 	args := append(beginArguments("release"), c.ID, c.Holder, micros(reserve))
 	got, err := s.callForUser(ctx, c.User, withLimits(args, l)).StringSlice()
 	if err != nil {
@@ -146,40 +113,24 @@ func (s *slots) release(ctx context.Context, c jobs.Claim, l jobs.Limits, reserv
 	return reserved, nil
 }
 
-func (s *slots) Reserved(ctx context.Context, user string) ([]jobs.Job, error) {
-	if err := jobs.ValidateUser(user); err != nil {
-		return nil, fmt.Errorf("read reservations: %w", err)
-	}
+func (s *slots) Reserved(ctx context.Context, user string) (reserved []jobs.Job, err error) {
 	reply, err := s.callForUser(ctx, user, beginArguments("slots")).Slice()
 	if err != nil {
-		return nil, fmt.Errorf("read reservations: %w", err)
+		return nil, err
 	}
-	u, err := readSlots(user, reply)
-	if err != nil {
-		return nil, fmt.Errorf("read reservations: %w", err)
+	usage, err := readSlots(user, reply)
+	for _, slot := range usage.Reserved {
+		reserved = append(reserved, slot.Job)
 	}
-	var list []jobs.Job
-	for _, slot := range u.Reserved {
-		list = append(list, slot.Job)
-	}
-	return list, nil
+	return reserved, err
 }
 
 func (s *slots) Forget(ctx context.Context, j jobs.Job) error {
-	if err := j.Validate(); err != nil {
-		return fmt.Errorf("forget a job: %w", err)
-	}
-	if err := s.callForUser(ctx, j.User, append(beginArguments("forget"), j.ID)).Err(); err != nil {
-		return fmt.Errorf("forget a job: %w", err)
-	}
-	return nil
+	return s.callForUser(ctx, j.User, append(beginArguments("forget"), j.ID)).Err()
 }
 
 // Waiting asks every shard, in one round trip.
 func (s *slots) Waiting(ctx context.Context, after string, n int) ([]string, error) {
-	if err := jobs.ValidatePage(after, n); err != nil {
-		return nil, fmt.Errorf("read who waits: %w", err)
-	}
 	calls := make([]call, shards)
 	for shard := range calls {
 		calls[shard] = call{[]string{waitingKey(shard)}, append(beginArguments("waiting"), after, min(n, most),
@@ -187,13 +138,13 @@ func (s *slots) Waiting(ctx context.Context, after string, n int) ([]string, err
 	}
 	replies, err := s.callAll(ctx, calls)
 	if err != nil {
-		return nil, fmt.Errorf("read who waits: %w", err)
+		return nil, err
 	}
 	var users []string
 	for _, reply := range replies {
 		part, err := reply.StringSlice()
 		if err != nil {
-			return nil, fmt.Errorf("read who waits: %w", err)
+			return nil, err
 		}
 		users = append(users, part...)
 	}
@@ -202,18 +153,11 @@ func (s *slots) Waiting(ctx context.Context, after string, n int) ([]string, err
 }
 
 func (s *slots) User(ctx context.Context, user string) (jobs.Usage, error) {
-	if err := jobs.ValidateUser(user); err != nil {
-		return jobs.Usage{}, fmt.Errorf("read a user: %w", err)
-	}
 	reply, err := s.callForUser(ctx, user, beginArguments("user")).Slice()
 	if err != nil {
-		return jobs.Usage{}, fmt.Errorf("read a user: %w", err)
+		return jobs.Usage{}, err
 	}
-	u, err := readUser(user, reply)
-	if err != nil {
-		return jobs.Usage{}, fmt.Errorf("read a user: %w", err)
-	}
-	return u, nil
+	return readUser(user, reply)
 }
 
 // A call is one of the script.
@@ -288,13 +232,4 @@ func userKey(shard int, what, user string) string {
 func userKeys(user string) []string {
 	shard := shardOf(user)
 	return []string{waitingKey(shard), userKey(shard, "slots", user), userKey(shard, "line", user), userKey(shard, "places", user)}
-}
-
-func first(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
