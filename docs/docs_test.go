@@ -129,3 +129,114 @@ func anchor(heading string) string {
 		return -1
 	}, heading)
 }
+
+// rows are the rows of a document's tables that have so many cells, without the heads.
+func rows(t *testing.T, path string, cells int) (all [][]string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var before string
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(line, "|") || strings.HasPrefix(line, "|--") {
+			before = line
+			continue
+		}
+		row := strings.Split(strings.Trim(strings.ReplaceAll(strings.TrimSpace(line), `\|`, "¦"), "|"), "|")
+		for i := range row {
+			row[i] = strings.TrimSpace(row[i])
+		}
+		if head := !strings.HasPrefix(before, "|"); !head && len(row) == cells {
+			all = append(all, row)
+		}
+		before = line
+	}
+	if len(all) == 0 {
+		t.Fatalf("%s has no row of %d cells", path, cells)
+	}
+	return all
+}
+
+var code = regexp.MustCompile("`([^`]+)`")
+
+// Each failure has a test that exists, and is seen in metrics that exist.
+func TestFailures(t *testing.T) {
+	metrics, err := os.ReadFile("metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	metric := regexp.MustCompile(`\bsluice_[a-z_]+`)
+	text, err := os.ReadFile("failures.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := rows(t, "docs/failures.md", 5)
+	if lines := strings.Count(string(text), "\n| ") - strings.Count(string(text), "\n| what fails"); len(all) != lines {
+		t.Errorf("%d of %d rows have five cells, want all", len(all), lines)
+	}
+	for _, row := range all {
+		if named.FindString(row[4]) == "" { // TestTestsNamedInDocumentsExist looks for it
+			t.Errorf("%q: no test", row[0])
+		}
+		for _, name := range metric.FindAllString(row[3], -1) {
+			if !strings.Contains(string(metrics), "`"+name+"`") && !haproxys[name] {
+				t.Errorf("%q: docs/metrics.md has no %s", row[0], name)
+			}
+		}
+	}
+}
+
+// haproxys are tables and backends of HAProxy's that are no metrics of ours.
+var haproxys = map[string]bool{"sluice_agent": true, "sluice_address": true, "sluice_health": true, "sluice_unreadable": true}
+
+// longest is how many words one reads in ten minutes, and the code map.
+const longest = 2800
+
+// The code map names files that there are, and what they declare. The whole page stays one
+// that is read at a sitting.
+func TestCodeMap(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(root, "ARCHITECTURE.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if words := len(strings.Fields(string(page))); words > longest {
+		t.Errorf("ARCHITECTURE.md has %d words, want %d at most: what is exact belongs to a DESIGN.md or a page of docs/", words, longest)
+	}
+	for _, row := range rows(t, "ARCHITECTURE.md", 3) {
+		wanted := map[string]bool{}
+		for _, m := range code.FindAllStringSubmatch(row[2], -1) {
+			wanted[m[1]] = true
+		}
+		found := map[string]bool{}
+		for _, m := range code.FindAllStringSubmatch(row[1], -1) {
+			source, err := os.ReadFile(filepath.Join(root, m[1]))
+			if err != nil {
+				t.Errorf("%q: %v", row[0], err)
+				continue
+			}
+			any := !strings.HasSuffix(m[1], ".go") && !strings.HasSuffix(m[1], ".cfg")
+			for name := range wanted {
+				if declares(m[1], string(source), name) {
+					found[name], any = true, true
+				}
+			}
+			if !any {
+				t.Errorf("%q: %s has none of %s", row[0], m[1], row[2])
+			}
+		}
+		for name := range wanted {
+			if !found[name] {
+				t.Errorf("%q: no %s in %s", row[0], name, row[1])
+			}
+		}
+	}
+}
+
+// declares reports whether a file has a function or type, or if it is no Go file, a line.
+func declares(path, source, name string) bool {
+	if !strings.HasSuffix(path, ".go") {
+		return strings.Contains(source, name)
+	}
+	return regexp.MustCompile(`(?m)^(func (\([^)]*\) )?|type )` + regexp.QuoteMeta(name) + `\b`).MatchString(source)
+}

@@ -9,45 +9,12 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-// Everything Sluice keeps in Redis, and every channel it uses. Nothing is read
-// by scanning, everything expires, nothing is precious.
+// The keys of everything that Sluice keeps in Redis. docs/keys.md says of each which type it
+// has, how long it lives, who writes it, who reads it and what it holds; tests hold that
+// table to what is in Redis.
 //
-//	key                          type    TTL     writer                reader          holds
-//	sluice:{<n>}:requests:<s>    hash    12 s    agents, Take          agents, Take    class|user → tokens and debts of second s
-//	sluice:{<n>}:<w>:<p>:<s>     hash    w+11 s  agents, Take          agents, Take    class/w|user → the same of the window w, minute or hour, that begins at s
-//	sluice:{<n>}:burst:<f>       string  1 d     agents, Take          agents, Take    of f, class|user: second, credit, before, total, next
-//	sluice:{<n>}:heard:<k>:<i>   string  1 h     agent i, Take         agent i, Take   number of the last call of the kind k, take or burst
-//	sluice:{<n>}:slots:<user>    hash    30 s    agents, Slots         agents, Slots   instance → held, active, seq, Redis ms of the write
-//	sluice:{<n>}:moving:<i>:<u>  string  5 s     agent i, Demand       –               requests in progress of user u, bytes per second down, up
-//	sluice:{<n>}:events:<s>      hash    1 min   agents, AddEvents     polygen         start|class|user, end|user → requests that started and ended in second s
-//	sluice:{cluster}:events:<s>  hash    1 min   agents, AddEvents     polygen         start|class|tier, end|tier → the same of all users
-//	sluice:{<t>}:events:<s>:told hash    1 min   agents, AddEvents     agents          report/part → 1, of the reports that the bucket of t, n or cluster, has
-//	sluice:{cluster}:instances   zset    1 min   agents, Register      all, Register   instance → Redis ms of its last heartbeat
-//	sluice:{cluster}:versions    hash    1 min   agents, Register      all, Register   instance → version of the limits that it enforces
-//	sluice:{cluster}:problems    hash    1 min   agents, Register      all, Register   instance → why it does not fully work; a well one is not there
-//	sluice:{cluster}:shards      string  5 s     all, Register, Lead   the same        the number of shards that all must use
-//	sluice:{cluster}:leader      string  Lead's  polygen, Lead         polygen, Lead   the polygen that decides
-//	sluice:limits                hash    24 h    polygen               agents          version, source of the limit file
-//	sluice:overrides             hash    theirs  polygen               polygen         version, list of what was set by hand
-//
-//	channel            publisher          subscriber   message
-//	sluice:usage       Take, in Redis     polygen      instance; second, total, class|user of each changed pool
-//	sluice:progress    Slots, in Redis    polygen      instance; user, held, active, refused, limit of each user near the limit
-//	sluice:demand      Demand, in Redis   polygen      instance; user, in progress, bytes per second moved, usable and given
-//	sluice:starts      agents, Started    polygen      instance, span of time; user, in progress, starts in it, of each class, of every user
-//	sluice:policies    polygen            agents       internal/policy's lines
-//	sluice:unblock     polygen            polygen      polygen; user to let in by hand
-//	sluice:confirmed   agents, Confirm    polygen      instance, time, second, class|user of a policy confirm
-//	sluice:instances   Register, Leave    all          Redis' time, the instances and their limits' versions, when the instances changed
-//
-// <n> is the shard of a user. The braces are Redis Cluster's hash tags: keys that one
-// script touches lie in one slot. <p> is one of 64 parts that users are divided into, so
-// that what Redis frees at a time when an hour is over stays small: a hash of a million
-// fields holds it up for a second. A burst's account is gone as soon as its credit is full:
-// after 12 s and one more second for each limit's worth that is missing, a day at most.
-//
-// A limit over a minute or an hour costs Redis some 80 bytes for each user and class
-// seen in the window, until it is over; a burst some 200 for each that is not full.
+// A user's shard stands in braces, Redis Cluster's hash tags: keys that one script touches
+// must lie in one slot.
 const (
 	clusterTag   = "cluster"
 	instancesKey = "sluice:{cluster}:instances"

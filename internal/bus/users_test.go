@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -36,57 +37,8 @@ func TestUsersMayDoTheirPart(t *testing.T) {
 			ctx := context.Background()
 			heard := listen(t, agent, bus.PoliciesChannel, bus.InstancesChannel)
 			told := listen(t, polygen, bus.UsageChannel, bus.ProgressChannel, bus.DemandChannel, bus.StartsChannel, bus.ConfirmedChannel, bus.UnblockChannel, bus.InstancesChannel)
-			key := ratelimit.Key{Class: "GET", User: "alice"}
 			for range 2 { // the second time keys and scripts are there
-				version, _, err := polygen.Overrides(ctx, "")
-				if err != nil {
-					t.Fatal(err)
-				}
-				for what, do := range map[string]func() error{
-					"Register":  func() error { _, err := agent.Register(ctx, "a", "1", "not serving yet"); return err },
-					"Instances": func() error { _, err := polygen.Instances(ctx); return err },
-					"Time":      func() error { _, err := agent.Time(ctx); return err },
-					"Take": func() error {
-						asks := []ratelimit.Ask{{Key: key, WindowStart: 17, Limit: 9, Need: 1}, {Key: key, WindowStart: time.Now().Unix(), Limit: 9, Burst: 9, Need: 1}}
-						for _, w := range []rates.Window{rates.Minute, rates.Hour} {
-							long := key
-							long.Window = w
-							asks = append(asks, ratelimit.Ask{Key: long, WindowStart: 4_000_003_200, Limit: 9, Need: 1})
-						}
-						_, err := agent.Take(ctx, "a", asks)
-						return err
-					},
-					"Slots": func() error {
-						_, err := agent.Slots(ctx, "a", nil, []concurrency.Ask{{User: "alice", Seq: 1, Want: 1, Active: 1, Limit: 1}})
-						return err
-					},
-					"Demand": func() error {
-						return agent.Demand(ctx, "a", []bandwidth.Report{{User: "alice", Active: 1}, {User: "bob"}})
-					},
-					"Started": func() error {
-						return agent.Started(ctx, "a", time.Second, []bus.Started{{User: "alice", Starts: 1}})
-					},
-					"AddEvents": func() error {
-						of := []bus.EventsOf{{Name: "alice", Ends: 1}}
-						return agent.AddEvents(ctx, "one", bus.Events{Second: 17, Users: of, Tiers: of})
-					},
-					"TierEvents": func() error { _, err := polygen.TierEvents(ctx, 17); return err },
-					"UserEvents": func() error { _, err := polygen.UserEvents(ctx, "alice", nil, []int64{17}); return err },
-					"Confirm": func() error {
-						return agent.Confirm(ctx, bus.Confirmed{Instance: "a", At: time.Now(), Second: 17, Key: key})
-					},
-					"Lead": func() error { _, err := polygen.Lead(ctx, "p", time.Minute); return err },
-					"PublishLimits": func() error {
-						return errors.Join(polygen.PublishLimits(ctx, "1", []byte("x")), func() error { _, err := polygen.KeepLimits(ctx, "1"); return err }())
-					},
-					"PublishPolicies": func() error { return polygen.PublishPolicies(ctx, []policy.Message{policy.Limits{Version: "1"}}) },
-					"KeepOverrides": func() error {
-						_, err := polygen.KeepOverrides(ctx, version, []byte("[]"), time.Hour)
-						return err
-					},
-					"PublishUnblock": func() error { return polygen.PublishUnblock(ctx, bus.Unblock{Polygen: "p", User: "alice"}) },
-					"polygen's Time": func() error { _, err := polygen.Time(ctx); return err },
-				} {
+				for what, do := range theirPart(ctx, agent, polygen) {
 					if err := do(); err != nil {
 						t.Errorf("%s = %v", what, err)
 					}
@@ -111,6 +63,65 @@ func TestUsersMayDoTheirPart(t *testing.T) {
 			kinds(heard, bus.Policies{}, bus.Registry{})
 			kinds(told, bus.Usage{}, bus.Progress{}, bus.Demand{}, bus.Starts{}, bus.Confirmed{}, bus.Unblock{}, bus.Registry{})
 		})
+	}
+}
+
+// batches numbers the batches of asks that theirPart makes.
+var batches atomic.Uint64
+
+// theirPart is all that agents and polygen do with Redis, by name.
+func theirPart(ctx context.Context, agent, polygen *bus.Bus) map[string]func() error {
+	key := ratelimit.Key{Class: "GET", User: "alice"}
+	return map[string]func() error{
+		"Register":  func() error { _, err := agent.Register(ctx, "a", "1", "not serving yet"); return err },
+		"Instances": func() error { _, err := polygen.Instances(ctx); return err },
+		"Time":      func() error { _, err := agent.Time(ctx); return err },
+		"Take": func() error {
+			// The scripts do nothing for a batch whose number they have seen.
+			batch := batches.Add(1)
+			asks := []ratelimit.Ask{{Seq: batch, Key: key, WindowStart: 17, Limit: 9, Need: 1}, {Seq: batch, Key: key, WindowStart: time.Now().Unix(), Limit: 9, Burst: 9, Need: 1}}
+			for _, w := range []rates.Window{rates.Minute, rates.Hour} {
+				long := key
+				long.Window = w
+				asks = append(asks, ratelimit.Ask{Seq: batch, Key: long, WindowStart: 4_000_003_200, Limit: 9, Need: 1})
+			}
+			_, err := agent.Take(ctx, "a", asks)
+			return err
+		},
+		"Slots": func() error {
+			_, err := agent.Slots(ctx, "a", nil, []concurrency.Ask{{User: "alice", Seq: 1, Want: 1, Active: 1, Limit: 1}})
+			return err
+		},
+		"Demand": func() error {
+			return agent.Demand(ctx, "a", []bandwidth.Report{{User: "alice", Active: 1}, {User: "bob"}})
+		},
+		"Started": func() error {
+			return agent.Started(ctx, "a", time.Second, []bus.Started{{User: "alice", Starts: 1}})
+		},
+		"AddEvents": func() error {
+			of := []bus.EventsOf{{Name: "alice", Ends: 1}}
+			return agent.AddEvents(ctx, "one", bus.Events{Second: 17, Users: of, Tiers: of})
+		},
+		"TierEvents": func() error { _, err := polygen.TierEvents(ctx, 17); return err },
+		"UserEvents": func() error { _, err := polygen.UserEvents(ctx, "alice", nil, []int64{17}); return err },
+		"Confirm": func() error {
+			return agent.Confirm(ctx, bus.Confirmed{Instance: "a", At: time.Now(), Second: 17, Key: key})
+		},
+		"Lead": func() error { _, err := polygen.Lead(ctx, "p", 2*time.Second); return err },
+		"PublishLimits": func() error {
+			return errors.Join(polygen.PublishLimits(ctx, "1", []byte("x")), func() error { _, err := polygen.KeepLimits(ctx, "1"); return err }())
+		},
+		"PublishPolicies": func() error { return polygen.PublishPolicies(ctx, []policy.Message{policy.Limits{Version: "1"}}) },
+		"KeepOverrides": func() error {
+			version, _, err := polygen.Overrides(ctx, "")
+			if err != nil {
+				return err
+			}
+			_, err = polygen.KeepOverrides(ctx, version, []byte("[]"), time.Hour)
+			return err
+		},
+		"PublishUnblock": func() error { return polygen.PublishUnblock(ctx, bus.Unblock{Polygen: "p", User: "alice"}) },
+		"polygen's Time": func() error { _, err := polygen.Time(ctx); return err },
 	}
 }
 
