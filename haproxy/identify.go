@@ -118,7 +118,7 @@ func NeverFound(chain string, set *limits.Set) ([]string, error) {
 		return nil, nil
 	}
 	var names []string
-	for name := range set.Users() {
+	for name := range set.UserNames() {
 		if strings.ContainsAny(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") {
 			names = append(names, name)
 		}

@@ -10,7 +10,7 @@ type Result struct {
 	Sent      int64  // just before its first byte was written
 	Answered  int64  // when the head of the answer arrived at this machine's kernel
 	Received  int64  // when its last byte did, or when it was given up
-	User      int32  // index into Report.Users
+	User      int32  // index into Report.WriteUsers
 	Target    uint16 // index into Spec.Targets
 	Status    uint16 // of the answer; 0 if there was none
 	Reason    uint8  // index into Report.Reasons

@@ -64,7 +64,7 @@ func TestAsksWithTokenAndTLS(t *testing.T) {
 		} {
 			t.Run(command[0]+" "+tt.name, func(t *testing.T) {
 				var stdout, stderr bytes.Buffer
-				code := run(append(command, tt.args...), &stdout, &stderr)
+				code := runCommand(append(command, tt.args...), &stdout, &stderr)
 				want := ""
 				if tt.want != "" {
 					want = "sluice " + command[0] + ": " + tt.want + "\n"
@@ -76,7 +76,7 @@ func TestAsksWithTokenAndTLS(t *testing.T) {
 		}
 		t.Run(command[0]+" with a certificate that has expired", func(t *testing.T) {
 			var stdout, stderr bytes.Buffer
-			code := run(append(command, "--admin", "https://"+expired, "--admin-ca", ca.File, "--admin-token-file", good), &stdout, &stderr)
+			code := runCommand(append(command, "--admin", "https://"+expired, "--admin-ca", ca.File, "--admin-token-file", good), &stdout, &stderr)
 			if want := "sluice " + command[0] + ": https://" + expired + ": x509: certificate has expired or is not yet valid: "; code != 1 || !strings.HasPrefix(stderr.String(), want) {
 				t.Errorf("it ended with %d: %s\nwant %s…", code, &stderr, want)
 			}
@@ -87,7 +87,7 @@ func TestAsksWithTokenAndTLS(t *testing.T) {
 		t.Setenv("SLUICE_ADMIN_TOKEN_FILE", good)
 		t.Setenv("SLUICE_ADMIN_CA", ca.File)
 		var stdout, stderr bytes.Buffer
-		if code := run([]string{"top", "--once", "--admin", "https://" + address}, &stdout, &stderr); code != 0 {
+		if code := runCommand([]string{"top", "--once", "--admin", "https://" + address}, &stdout, &stderr); code != 0 {
 			t.Errorf("sluice top ended with %d: %s", code, &stderr)
 		}
 	})

@@ -29,7 +29,7 @@ With --key-secret-file, patterns of users are errors, because keys that hide nam
 For each error, prints file:line:column, what is wrong and what would be valid, to standard error. The exit code is 1 if any file has an error, else 0.`
 }
 
-func (c *check) run(stdout, stderr io.Writer) int {
+func (c *check) execute(stdout, stderr io.Writer) int {
 	code := 0
 	w := bufio.NewWriter(stdout)
 	for _, path := range c.Files {
@@ -45,9 +45,9 @@ func (c *check) run(stdout, stderr io.Writer) int {
 		if c.Quiet {
 			continue
 		}
-		r.Summary()
+		r.WriteSummary()
 		if c.Users {
-			r.Users()
+			r.WriteUsers()
 		}
 	}
 	if err := w.Flush(); err != nil {

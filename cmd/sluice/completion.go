@@ -27,18 +27,18 @@ zsh (after compinit): source <(sluice completion zsh)
 fish: sluice completion fish | source`
 }
 
-func (c *completion) run(stdout, stderr io.Writer) int {
+func (c *completion) execute(stdout, stderr io.Writer) int {
 	app, err := kong.New(new(commands), kong.Name("sluice"))
 	if err != nil {
 		return cli.Exit(stderr, "sluice completion", err)
 	}
-	all := words(app.Model.Node, "")
-	script := bash(all)
+	all := listCommands(app.Model.Node, "")
+	script := bashScript(all)
 	switch c.Shell {
 	case "zsh":
-		script = zsh(all)
+		script = zshScript(all)
 	case "fish":
-		script = fish(all)
+		script = fishScript(all)
 	}
 	_, err = io.WriteString(stdout, script)
 	return cli.Exit(stderr, "sluice completion", err)
@@ -63,8 +63,8 @@ type option struct {
 	noValue bool
 }
 
-// words lists a command and all below it, each before those below it.
-func words(n *kong.Node, path string) []word {
+// listCommands lists a command and all below it, each before those below it.
+func listCommands(n *kong.Node, path string) []word {
 	w := word{path: path, help: n.Help}
 	for _, f := range n.Flags {
 		if f.Hidden {
@@ -89,7 +89,7 @@ func words(n *kong.Node, path string) []word {
 			continue
 		}
 		all[0].commands = append(all[0].commands, child.Name)
-		all = append(all, words(child, strings.TrimPrefix(path+" "+child.Name, " "))...)
+		all = append(all, listCommands(child, strings.TrimPrefix(path+" "+child.Name, " "))...)
 	}
 	return all
 }
@@ -110,10 +110,10 @@ func newOption(v *kong.Value) option {
 	return o
 }
 
-// bash returns a completion function. It also runs in zsh's emulation of bash, so
+// bashScript returns a completion function. It also runs in zsh's emulation of bash, so
 // that path, words and the like, which zsh uses itself, are not names in it, and a
 // flag and its value may be one word: bash makes three words of --flag=value.
-func bash(all []word) string {
+func bashScript(all []word) string {
 	var s strings.Builder
 	s.WriteString(`# Completion of sluice for bash.
 _sluice() {
@@ -134,7 +134,7 @@ _sluice() {
 		if i := strings.LastIndexByte(w.path, ' '); i >= 0 {
 			parent, name = w.path[:i], w.path[i+1:]
 		}
-		fmt.Fprintf(&s, "      %s) at=%s ;;\n", quote(parent+"/"+name), quote(w.path))
+		fmt.Fprintf(&s, "      %s) at=%s ;;\n", shellQuote(parent+"/"+name), shellQuote(w.path))
 	}
 	s.WriteString("    esac\n  done\n  case \"$at/$prev\" in\n")
 	for _, w := range all {
@@ -142,9 +142,9 @@ _sluice() {
 			if f.noValue {
 				continue
 			}
-			names := quote(w.path + "/--" + f.name)
+			names := shellQuote(w.path + "/--" + f.name)
 			if f.short != "" {
-				names += " | " + quote(w.path+"/-"+f.short)
+				names += " | " + shellQuote(w.path+"/-"+f.short)
 			}
 			fmt.Fprintf(&s, "    %s) %s return ;;\n", names, bashReply(f))
 		}
@@ -155,9 +155,9 @@ _sluice() {
 		for _, f := range w.flags {
 			flags = append(flags, "--"+f.name)
 		}
-		fmt.Fprintf(&s, "    %s-*) %s ;;\n", quote(w.path+"/"), bashReply(option{values: flags}))
+		fmt.Fprintf(&s, "    %s-*) %s ;;\n", shellQuote(w.path+"/"), bashReply(option{values: flags}))
 		if reply := bashReply(option{values: slices.Concat(w.commands, w.operand.values), file: w.operand.file}); reply != "" {
-			fmt.Fprintf(&s, "    %s*) %s ;;\n", quote(w.path+"/"), reply)
+			fmt.Fprintf(&s, "    %s*) %s ;;\n", shellQuote(w.path+"/"), reply)
 		}
 	}
 	s.WriteString("  esac\n}\ncomplete -F _sluice sluice\n")
@@ -179,12 +179,12 @@ func bashReply(o option) string {
 	return ""
 }
 
-// zsh returns the script for bash, for zsh's own emulation of it.
-func zsh(all []word) string {
-	return "# Completion of sluice for zsh.\nautoload -U +X bashcompinit && bashcompinit\n" + bash(all)
+// zshScript returns the script for bash, for zsh's own emulation of it.
+func zshScript(all []word) string {
+	return "# Completion of sluice for zsh.\nautoload -U +X bashcompinit && bashcompinit\n" + bashScript(all)
 }
 
-func fish(all []word) string {
+func fishScript(all []word) string {
 	var s strings.Builder
 	s.WriteString("# Completion of sluice for fish.\ncomplete -c sluice -f\n")
 	help := map[string]string{}
@@ -194,17 +194,17 @@ func fish(all []word) string {
 	for _, w := range all {
 		here := fishCondition(w)
 		for _, c := range w.commands {
-			fmt.Fprintf(&s, "complete -c sluice -n %s -a %s -d %s\n", quote(here), c, quote(help[strings.TrimPrefix(w.path+" "+c, " ")]))
+			fmt.Fprintf(&s, "complete -c sluice -n %s -a %s -d %s\n", shellQuote(here), c, shellQuote(help[strings.TrimPrefix(w.path+" "+c, " ")]))
 		}
 		for _, f := range w.flags {
-			line := "complete -c sluice -n " + quote(here) + " -l " + f.name
+			line := "complete -c sluice -n " + shellQuote(here) + " -l " + f.name
 			if f.short != "" {
 				line += " -s " + f.short
 			}
-			fmt.Fprintf(&s, "%s%s -d %s\n", line, fishValue(f), quote(f.help))
+			fmt.Fprintf(&s, "%s%s -d %s\n", line, fishValue(f), shellQuote(f.help))
 		}
 		if w.operand.file || len(w.operand.values) > 0 {
-			fmt.Fprintf(&s, "complete -c sluice -n %s%s\n", quote(here), strings.Replace(fishValue(w.operand), " -r", "", 1))
+			fmt.Fprintf(&s, "complete -c sluice -n %s%s\n", shellQuote(here), strings.Replace(fishValue(w.operand), " -r", "", 1))
 		}
 	}
 	return s.String()
@@ -232,10 +232,10 @@ func fishValue(o option) string {
 	case o.file:
 		return " -r -F"
 	case len(o.values) > 0:
-		return " -r -f -a " + quote(strings.Join(o.values, " "))
+		return " -r -f -a " + shellQuote(strings.Join(o.values, " "))
 	}
 	return " -r -f"
 }
 
-// quote writes text for a shell. All three shells read ” the same way.
-func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+// shellQuote writes text for a shell. All three shells read ” the same way.
+func shellQuote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }

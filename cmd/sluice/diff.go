@@ -31,7 +31,7 @@ func (*diff) Help() string {
 The exit code is 0 if nothing differs, 1 if something does, and 2 if a file has an error.`
 }
 
-func (d *diff) run(stdout, stderr io.Writer) int {
+func (d *diff) execute(stdout, stderr io.Writer) int {
 	before, err := limitfile.Load(d.Old)
 	if err != nil {
 		fmt.Fprintln(stderr, err)

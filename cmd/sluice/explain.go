@@ -59,7 +59,7 @@ func (e *explain) Validate() error {
 	return nil
 }
 
-func (e *explain) run(stdout, stderr io.Writer) int {
+func (e *explain) execute(stdout, stderr io.Writer) int {
 	if e.Job != 0 {
 		return cli.Exit(stderr, "sluice explain", e.explainJob(stdout))
 	}
@@ -76,7 +76,7 @@ func (e *explain) run(stdout, stderr io.Writer) int {
 	}
 	var live *api.User
 	if e.Admin != "" {
-		u, err := e.ask()
+		u, err := e.askPolygen()
 		if err != nil {
 			return cli.Exit(stderr, "sluice explain", err)
 		}
@@ -101,8 +101,8 @@ func (e *explain) unknownClass(valid []string) error {
 	return fmt.Errorf("unknown class %q%s (valid: %s, where OTHER is every other method)", e.Class, hint, strings.Join(valid, ", "))
 }
 
-// ask asks a running polygen about the user.
-func (e *explain) ask() (u api.User, err error) {
+// askPolygen asks a running polygen about the user.
+func (e *explain) askPolygen() (u api.User, err error) {
 	a, err := e.client(e.Admin)
 	if err != nil {
 		return u, err

@@ -73,7 +73,7 @@ It waits for a worker.
 			if err := tt.e.Validate(); err != nil {
 				errs.WriteString("sluice explain: " + err.Error() + "\n")
 			} else {
-				code = tt.e.run(&out, &errs)
+				code = tt.e.execute(&out, &errs)
 			}
 			if diff := cmp.Diff(tt.out, out.String()); diff != "" {
 				t.Errorf("printed (-want +got):\n%s", diff)

@@ -44,7 +44,7 @@ func explained(t *testing.T, u api.User, args ...string) (stdout, asked string) 
 	t.Cleanup(server.Close)
 	var out, errs bytes.Buffer
 	args = append(append([]string{"explain"}, args...), "--limits", file, "--admin", server.Listener.Addr().String())
-	if code := run(args, &out, &errs); code != 0 || errs.Len() > 0 {
+	if code := runCommand(args, &out, &errs); code != 0 || errs.Len() > 0 {
 		t.Fatalf("sluice %q ended with %d: %s", args, code, &errs)
 	}
 	text := strings.NewReplacer(file, "FILE", server.Listener.Addr().String(), "ADDR").Replace(out.String())
@@ -136,7 +136,7 @@ func versionOf(t *testing.T) string {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if code := run([]string{"check", file}, &out, &out); code != 0 {
+	if code := runCommand([]string{"check", file}, &out, &out); code != 0 {
 		t.Fatalf("sluice check: %s", &out)
 	}
 	_, version, _ := strings.Cut(out.String(), "version ")
@@ -167,7 +167,7 @@ func TestExplainAsksSomethingElse(t *testing.T) {
 				t.Fatal(err)
 			}
 			var out, errs bytes.Buffer
-			code := run([]string{"explain", "alice", "--limits", file, "--admin", server.Listener.Addr().String()}, &out, &errs)
+			code := runCommand([]string{"explain", "alice", "--limits", file, "--admin", server.Listener.Addr().String()}, &out, &errs)
 			want := "sluice explain: " + strings.ReplaceAll(tt.want, "ADDR", server.Listener.Addr().String()) + "\n"
 			if code != 1 || out.Len() > 0 || errs.String() != want {
 				t.Errorf("it ended with %d, printed %q and %q, want 1 and %q", code, &out, &errs, want)
@@ -197,7 +197,7 @@ func TestExplainUp(t *testing.T) {
 		}
 		var out, errs bytes.Buffer
 		file := filepath.Join(filepath.Dir(u.tmp), "limits.yaml")
-		if code := run([]string{"explain", "bob", "--limits", file, "--admin", u.admin}, &out, &errs); code != 0 {
+		if code := runCommand([]string{"explain", "bob", "--limits", file, "--admin", u.admin}, &out, &errs); code != 0 {
 			return fmt.Errorf("it ended with %d: %s", code, &errs)
 		}
 		for _, want := range []string{"polygen polygen at " + u.admin + ", leading", "of 10 this second", "throttle  GET", "request-rate"} {

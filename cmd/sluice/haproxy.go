@@ -29,11 +29,11 @@ Run it again, and reload HAProxy, when the classes, the exempt addresses, the ex
 The exit code is 1 if the limit file has an error or the folder holds other things, else 0.`
 }
 
-func (h *forHAProxy) run(stdout, stderr io.Writer) int {
-	return cli.Exit(stderr, "sluice haproxy", h.write(stdout, stderr))
+func (h *forHAProxy) execute(stdout, stderr io.Writer) int {
+	return cli.Exit(stderr, "sluice haproxy", h.writeFiles(stdout, stderr))
 }
 
-func (h *forHAProxy) write(stdout, stderr io.Writer) error {
+func (h *forHAProxy) writeFiles(stdout, stderr io.Writer) error {
 	c := haproxy.Config{Identify: h.Identify}
 	if h.Limits != "" {
 		set, err := limitfile.Load(h.Limits)
@@ -44,7 +44,7 @@ func (h *forHAProxy) write(stdout, stderr io.Writer) error {
 		c.Identify = h.Identify
 		names, err := haproxy.NeverFound(h.Identify, set)
 		if err == nil && len(names) > 0 { // an error is told below
-			fmt.Fprintf(stderr, "sluice haproxy: %d user(s) are named with capital letters, and this chain finds names in small letters only (%s): write them small, or add :exact in the chain\n", len(names), terminal.Some(names))
+			fmt.Fprintf(stderr, "sluice haproxy: %d user(s) are named with capital letters, and this chain finds names in small letters only (%s): write them small, or add :exact in the chain\n", len(names), terminal.SomeNames(names))
 		}
 	}
 	addresses, paths := len(c.Exempt.Addresses), len(c.Exempt.Paths)
@@ -65,7 +65,7 @@ func (h *forHAProxy) write(stdout, stderr io.Writer) error {
 			return err
 		}
 		if len(foreign) > 0 {
-			return fmt.Errorf("%s holds other things (%s): choose another folder, or write into it with --force", h.Out, terminal.Some(foreign))
+			return fmt.Errorf("%s holds other things (%s): choose another folder, or write into it with --force", h.Out, terminal.SomeNames(foreign))
 		}
 	}
 	file, _, err := haproxy.Write(h.Out, c)

@@ -35,7 +35,7 @@ func TestByHash(t *testing.T) {
 			}))
 			defer s.Close()
 			var out, errs strings.Builder
-			if code := run(append(tt.args, "--admin", s.Listener.Addr().String()), &out, &errs); code != 0 {
+			if code := runCommand(append(tt.args, "--admin", s.Listener.Addr().String()), &out, &errs); code != 0 {
 				t.Fatalf("it ended with %d: %s", code, &errs)
 			}
 			if asked != tt.want {

@@ -23,7 +23,7 @@ func (*importWeir) Help() string {
 The exit code is 1 if the file cannot be converted; nothing is printed then but the error.`
 }
 
-func (i *importWeir) run(stdout, stderr io.Writer) int {
+func (i *importWeir) execute(stdout, stderr io.Writer) int {
 	data, err := os.ReadFile(i.File)
 	if err != nil {
 		return cli.Exit(stderr, "sluice import weir", err)

@@ -25,19 +25,19 @@ type commands struct {
 	Version    versionFlag `help:"Print the version and exit."`
 }
 
-func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() { os.Exit(runCommand(os.Args[1:], os.Stdout, os.Stderr)) }
 
-func run(args []string, stdout, stderr io.Writer) int {
+func runCommand(args []string, stdout, stderr io.Writer) int {
 	var c commands
 	line, code := cli.Parse(&c, args, stdout, stderr, "sluice",
 		"Sluice gives each user of an HTTP service a fair, bounded part of it, over a whole cluster of stock HAProxy.")
 	if line == nil {
 		return code
 	}
-	return line.Selected().Target.Addr().Interface().(runner).run(stdout, stderr)
+	return line.Selected().Target.Addr().Interface().(runner).execute(stdout, stderr)
 }
 
 // A runner is a command; its result is the process's exit code.
 type runner interface {
-	run(stdout, stderr io.Writer) int
+	execute(stdout, stderr io.Writer) int
 }

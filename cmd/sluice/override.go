@@ -68,11 +68,11 @@ func (o *override) Validate() error {
 	return nil
 }
 
-func (o *override) run(stdout, stderr io.Writer) int {
-	return cli.Exit(stderr, "sluice override", o.do(stdout))
+func (o *override) execute(stdout, stderr io.Writer) int {
+	return cli.Exit(stderr, "sluice override", o.changeOverride(stdout))
 }
 
-func (o *override) do(stdout io.Writer) error {
+func (o *override) changeOverride(stdout io.Writer) error {
 	limits, err := limitsOf(o.Limits)
 	if err != nil {
 		return err
@@ -95,22 +95,22 @@ func (o *override) do(stdout io.Writer) error {
 		if err := a.Send(ctx, http.MethodDelete, path, map[string]any{"reason": o.Reason}, &gone); err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(stdout, "%s has the limits of the limit file again; the override said %s: %s\n", userAt(gone.Name), brief(gone.Limits), terminal.Name(gone.Reason))
+		_, err = fmt.Fprintf(stdout, "%s has the limits of the limit file again; the override said %s: %s\n", userAt(gone.Name), describeFields(gone.Limits), terminal.QuoteName(gone.Reason))
 		return err
 	}
 	var set api.Override
 	if err := a.Send(ctx, http.MethodPut, path, map[string]any{"for": o.For.String(), "reason": o.Reason, "limits": limits}, &set); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(stdout, "%s has %s until %s\n", userAt(set.Name), brief(set.Limits), set.Until.Format(time.RFC3339))
+	_, err = fmt.Fprintf(stdout, "%s has %s until %s\n", userAt(set.Name), describeFields(set.Limits), set.Until.Format(time.RFC3339))
 	return err
 }
 
 func userAt(n api.Name) string {
 	if n.Endpoint == "" {
-		return terminal.Name(n.User)
+		return terminal.QuoteName(n.User)
 	}
-	return terminal.Name(n.User) + " at endpoint " + terminal.Name(n.Endpoint)
+	return terminal.QuoteName(n.User) + " at endpoint " + terminal.QuoteName(n.Endpoint)
 }
 
 func listOverrides(stdout io.Writer, all api.Overrides) error {
@@ -121,7 +121,7 @@ func listOverrides(stdout io.Writer, all api.Overrides) error {
 	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "USER\tENDPOINT\tUNTIL\tLIMITS\tBY\tREASON")
 	for _, o := range all.Overrides {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", terminal.Name(o.User), terminal.Name(cmp.Or(o.Endpoint, "-")), o.Until.Format(time.RFC3339), brief(o.Limits), terminal.Name(o.By), terminal.Name(o.Reason))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", terminal.QuoteName(o.User), terminal.QuoteName(cmp.Or(o.Endpoint, "-")), o.Until.Format(time.RFC3339), describeFields(o.Limits), terminal.QuoteName(o.By), terminal.QuoteName(o.Reason))
 		if o.Problem != "" {
 			fmt.Fprintf(w, "  not in force: %s\n", terminal.Printable(o.Problem))
 		}
@@ -129,15 +129,15 @@ func listOverrides(stdout io.Writer, all api.Overrides) error {
 	return w.Flush()
 }
 
-// brief is limits in JSON as fields and values.
-func brief(limits json.RawMessage) string {
+// describeFields is limits in JSON as fields and values.
+func describeFields(limits json.RawMessage) string {
 	var v any
 	if json.Unmarshal(limits, &v) != nil {
-		return terminal.Name(string(limits))
+		return terminal.QuoteName(string(limits))
 	}
 	tier, ok := v.(string)
 	if ok {
-		return terminal.Name("tier=" + tier)
+		return terminal.QuoteName("tier=" + tier)
 	}
 	var fields []string
 	var walk func(path string, v any)
@@ -215,11 +215,11 @@ func (*unblock) Help() string {
 	return `Lets a user in who is blocked because the requests in progress reached the limit. The user is judged anew: while as many are in progress, they are blocked again at once. To allow more, see "sluice override".`
 }
 
-func (u *unblock) run(stdout, stderr io.Writer) int {
-	return cli.Exit(stderr, "sluice unblock", u.do(stdout))
+func (u *unblock) execute(stdout, stderr io.Writer) int {
+	return cli.Exit(stderr, "sluice unblock", u.unblockUser(stdout))
 }
 
-func (u *unblock) do(stdout io.Writer) error {
+func (u *unblock) unblockUser(stdout io.Writer) error {
 	a, err := u.client(u.Admin)
 	if err != nil {
 		return err

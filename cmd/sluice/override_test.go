@@ -59,7 +59,7 @@ func TestOverrideListIsPrintable(t *testing.T) {
 	s := apitest.Serve(apitest.Cluster())
 	defer s.Close()
 	var out, errs strings.Builder
-	if code := run([]string{"override", "--list", "--admin", s.Listener.Addr().String()}, &out, &errs); code != 0 {
+	if code := runCommand([]string{"override", "--list", "--admin", s.Listener.Addr().String()}, &out, &errs); code != 0 {
 		t.Fatalf("it ended with %d: %s", code, &errs)
 	}
 	if err := apitest.PrintableOnly(out.String()); err != nil {
@@ -75,7 +75,7 @@ func TestOverrideUp(t *testing.T) {
 	u.awaitReady(t)
 	sluice := func(args ...string) (string, error) {
 		var out, errs strings.Builder
-		if code := run(append(args, "--admin", u.admin), &out, &errs); code != 0 {
+		if code := runCommand(append(args, "--admin", u.admin), &out, &errs); code != 0 {
 			return "", fmt.Errorf("sluice %q ended with %d: %s", args, code, &errs)
 		}
 		return out.String(), nil

@@ -16,7 +16,7 @@ func (*schema) Help() string {
 # yaml-language-server: $schema=limits.schema.json`
 }
 
-func (*schema) run(stdout, stderr io.Writer) int {
+func (*schema) execute(stdout, stderr io.Writer) int {
 	_, err := stdout.Write(config.Schema)
 	return cli.Exit(stderr, "sluice schema", err)
 }

@@ -66,7 +66,7 @@ func validInterval(d time.Duration) error {
 	return nil
 }
 
-func (t *top) run(stdout, stderr io.Writer) int {
+func (t *top) execute(stdout, stderr io.Writer) int {
 	ctx, stop := untilSignal()
 	defer stop()
 	a, err := t.client(t.Admin)

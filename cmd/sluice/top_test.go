@@ -52,7 +52,7 @@ func TestLiveAsksSomethingElse(t *testing.T) {
 				}))
 				defer server.Close()
 				var out, errs bytes.Buffer
-				code := run(append(command, "--admin", server.Listener.Addr().String()), &out, &errs)
+				code := runCommand(append(command, "--admin", server.Listener.Addr().String()), &out, &errs)
 				want := "sluice " + command[0] + ": " + strings.ReplaceAll(tt.want, "ADDR", server.Listener.Addr().String())
 				if tt.status != 0 {
 					want += "\n"
@@ -75,7 +75,7 @@ func TestTopAsksOnlyAboutUsers(t *testing.T) {
 	server := apitest.Serve(f)
 	defer server.Close()
 	var out, errs bytes.Buffer
-	code := run([]string{"top", "--once", "--admin", server.Listener.Addr().String()}, &out, &errs)
+	code := runCommand([]string{"top", "--once", "--admin", server.Listener.Addr().String()}, &out, &errs)
 	if code != 1 || out.Len() > 0 || !strings.Contains(errs.String(), `(a user is at "/api/v1/instances#\u009b")`) {
 		t.Errorf("it ended with %d, printed %q and %q, want 1 and the address", code, &out, &errs)
 	}

@@ -34,7 +34,7 @@ type up struct {
 	cli.Log   `embed:""`
 }
 
-func (u *up) run(stdout, stderr io.Writer) int {
+func (u *up) execute(stdout, stderr io.Writer) int {
 	if err := u.Check(); err != nil {
 		return cli.Exit(stderr, "sluice up", err)
 	}

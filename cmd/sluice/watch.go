@@ -42,7 +42,7 @@ If polygen goes away, standard error says so once, and once when it is back.`
 // Validate is called by the parser.
 func (w *watch) Validate() error { return validInterval(w.Interval) }
 
-func (w *watch) run(stdout, stderr io.Writer) int {
+func (w *watch) execute(stdout, stderr io.Writer) int {
 	ctx, stop := untilSignal()
 	defer stop()
 	a, err := w.client(w.Admin)

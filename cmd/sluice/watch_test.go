@@ -124,7 +124,7 @@ func TestTopAndWatchUp(t *testing.T) {
 			res.Body.Close()
 		}
 		var out, errs bytes.Buffer
-		if code := run([]string{"top", "--once", "--admin", u.admin}, &out, &errs); code != 0 {
+		if code := runCommand([]string{"top", "--once", "--admin", u.admin}, &out, &errs); code != 0 {
 			return fmt.Errorf("it ended with %d: %s", code, &errs)
 		}
 		rows := strings.Split(out.String(), "\n")

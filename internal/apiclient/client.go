@@ -73,7 +73,7 @@ func (a *Client) Get(ctx context.Context, path string, answer any) error {
 	if err != nil {
 		return err
 	}
-	return a.do(ctx, req, answer)
+	return a.doRequest(ctx, req, answer)
 }
 
 // Send is get for what changes something, which the body says in JSON.
@@ -87,10 +87,10 @@ func (a *Client) Send(ctx context.Context, method, path string, body, answer any
 		return err
 	}
 	req.Header.Set("Content-Type", "application/json")
-	return a.do(ctx, req, answer)
+	return a.doRequest(ctx, req, answer)
 }
 
-func (a *Client) do(ctx context.Context, req *http.Request, answer any) error {
+func (a *Client) doRequest(ctx context.Context, req *http.Request, answer any) error {
 	res, err := a.client.Do(req)
 	if err != nil {
 		return a.failed(ctx, err)
@@ -111,11 +111,11 @@ func (a *Client) do(ctx context.Context, req *http.Request, answer any) error {
 	case res.StatusCode == http.StatusBadRequest && strings.HasPrefix(string(body), "Client sent an HTTP request to an HTTPS server"):
 		return a.wrongScheme("https")
 	case res.StatusCode != http.StatusOK && err == nil && told.Error != "":
-		return fmt.Errorf("ask %s: %s", a.address, terminal.Name(told.Error))
+		return fmt.Errorf("ask %s: %s", a.address, terminal.QuoteName(told.Error))
 	case res.StatusCode == http.StatusNotFound:
-		return fmt.Errorf("what listens at %s is no polygen, or an older one without this API (it answers %s): %s", a.address, terminal.Name(res.Status), Hint)
+		return fmt.Errorf("what listens at %s is no polygen, or an older one without this API (it answers %s): %s", a.address, terminal.QuoteName(res.Status), Hint)
 	case res.StatusCode != http.StatusOK || err != nil || told.Polygen == "" || json.Unmarshal(body, answer) != nil:
-		return a.NotPolygen("it answers " + terminal.Name(res.Status))
+		return a.NotPolygen("it answers " + terminal.QuoteName(res.Status))
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 func Role(f api.From) string {
 	if f.Degraded != "" {
 		why, _, _ := strings.Cut(f.Degraded, ": ")
-		return "cut off (" + terminal.Name(why) + ")"
+		return "cut off (" + terminal.QuoteName(why) + ")"
 	}
 	if f.Leading {
 		return "leading"

@@ -41,9 +41,9 @@ func Job(ctx context.Context, worker string, access Access, id int64) (why jobs.
 	err = json.Unmarshal(body, &told)
 	switch {
 	case res.StatusCode != http.StatusOK && err == nil && told.Error != "":
-		return why, fmt.Errorf("job %d: %s", id, terminal.Name(told.Error))
+		return why, fmt.Errorf("job %d: %s", id, terminal.QuoteName(told.Error))
 	case res.StatusCode != http.StatusOK || json.Unmarshal(body, &why) != nil || why.ID != id:
-		return why, fmt.Errorf("what listens at %s does not know of jobs (it answers %s): %s", worker, terminal.Name(res.Status), WorkerHint)
+		return why, fmt.Errorf("what listens at %s does not know of jobs (it answers %s): %s", worker, terminal.QuoteName(res.Status), WorkerHint)
 	}
 	return why, nil
 }

@@ -114,15 +114,15 @@ type fact struct {
 
 func newAccount(file string, set *limits.Set, user, endpoint string) *account {
 	l, o := set.User(limits.EndpointKey(endpoint, limits.KeyOf(user))), limitfile.OriginAt(set, endpoint, user)
-	a := &account{limits: l, who: who(file, user, l, o)}
+	a := &account{limits: l, who: describeUser(file, user, l, o)}
 	if endpoint != "" {
 		a.notes = append(a.notes, "at endpoint "+endpoint)
 	}
 	if o.Comment != "" {
-		a.notes = append(a.notes, "comment: "+terminal.Name(o.Comment))
+		a.notes = append(a.notes, "comment: "+terminal.QuoteName(o.Comment))
 	}
 	if !o.Until.IsZero() {
-		a.notes = append(a.notes, until(o))
+		a.notes = append(a.notes, describeEnd(o))
 	}
 	if mode := set.Mode(); mode != limits.Enforce {
 		a.notes = append(a.notes, fmt.Sprintf("mode of the whole file: %s (%s:%d)", mode, file, o.FileMode))
@@ -132,7 +132,7 @@ func newAccount(file string, set *limits.Set, user, endpoint string) *account {
 	}
 	// Workers of jobs keep to their limits, be they stated or not. Jobs have none over all
 	// endpoints together.
-	all := terms.With(l, l.Tier != limits.ExemptTier && endpoint != limits.All)
+	all := terms.TermsWithJobs(l, l.Tier != limits.ExemptTier && endpoint != limits.All)
 	var names []string
 	for _, t := range all {
 		names = append(names, t.Name)
@@ -142,18 +142,18 @@ func newAccount(file string, set *limits.Set, user, endpoint string) *account {
 			names = append(names, f.Name)
 		}
 	}
-	for _, name := range terms.Sort(names) {
-		origin, ok := o.Field(name)
+	for _, name := range terms.SortNames(names) {
+		origin, ok := o.FieldOrigin(name)
 		if a.meaningless(name, all) {
 			continue
 		}
 		if !ok {
 			if source, ok := terms.Builtin(name, l.Tier, set.DefaultTier()); ok {
-				a.facts = append(a.facts, fact{name, terms.Value(all, name), source})
+				a.facts = append(a.facts, fact{name, terms.ValueOf(all, name), source})
 			}
 			continue
 		}
-		source := "tier " + terminal.Name(l.Tier)
+		source := "tier " + terminal.QuoteName(l.Tier)
 		switch {
 		case origin.Override:
 			source = "override"
@@ -167,29 +167,29 @@ func newAccount(file string, set *limits.Set, user, endpoint string) *account {
 		if origin.Endpoint {
 			source += " for " + terms.Endpoint(endpoint)
 		}
-		a.facts = append(a.facts, fact{name, terms.Value(all, name), fmt.Sprintf("%s, %s:%d", source, origin.File, origin.Line)})
+		a.facts = append(a.facts, fact{name, terms.ValueOf(all, name), fmt.Sprintf("%s, %s:%d", source, origin.File, origin.Line)})
 	}
 	return a
 }
 
-// who says who the user is to the limit file.
-func who(file, user string, l *limits.Limits, o limitfile.Origin) string {
-	named := fmt.Sprintf("user %s: %s:%d", terminal.Name(user), o.File, o.User)
+// describeUser says who the user is to the limit file.
+func describeUser(file, user string, l *limits.Limits, o limitfile.Origin) string {
+	named := fmt.Sprintf("user %s: %s:%d", terminal.QuoteName(user), o.File, o.User)
 	if o.Pattern != "" {
-		named = fmt.Sprintf("user %s: %s at %s:%d", terminal.Name(user), terminal.Name(o.Pattern), o.File, o.User)
+		named = fmt.Sprintf("user %s: %s at %s:%d", terminal.QuoteName(user), terminal.QuoteName(o.Pattern), o.File, o.User)
 	}
-	tier := fmt.Sprintf("tier %s (%s:%d)", terminal.Name(l.Tier), file, o.Tier)
+	tier := fmt.Sprintf("tier %s (%s:%d)", terminal.QuoteName(l.Tier), file, o.Tier)
 	switch {
 	case o.Exempt:
 		return named + ", exempt"
 	case o.Anonymous:
-		return fmt.Sprintf("user %s: not named in %s, so of the anonymous %s", terminal.Name(user), file, tier)
+		return fmt.Sprintf("user %s: not named in %s, so of the anonymous %s", terminal.QuoteName(user), file, tier)
 	case o.Unreadable:
 		return fmt.Sprintf("%s, all requests whose credentials cannot be read: of the unreadable %s", user, tier)
 	case user == limits.UnreadableKey:
 		return fmt.Sprintf("%s, all requests whose credentials cannot be read: %s has no unreadable tier, so of the default %s", user, file, tier)
 	case o.User == 0:
-		return fmt.Sprintf("user %s: not named in %s, so of the default %s", terminal.Name(user), file, tier)
+		return fmt.Sprintf("user %s: not named in %s, so of the default %s", terminal.QuoteName(user), file, tier)
 	case o.Named || o.Expired && o.Then != "":
 		return named + ", of " + tier
 	default:
@@ -197,11 +197,11 @@ func who(file, user string, l *limits.Limits, o limitfile.Origin) string {
 	}
 }
 
-// until says when what the file says of a user ends, and what follows.
-func until(o limitfile.Origin) string {
+// describeEnd says when what the file says of a user ends, and what follows.
+func describeEnd(o limitfile.Origin) string {
 	next := "the limits of their tier"
 	if o.Then != "" {
-		next = "the limits of tier " + terminal.Name(o.Then)
+		next = "the limits of tier " + terminal.QuoteName(o.Then)
 	}
 	if o.Expired {
 		return fmt.Sprintf("their overrides ended at %s: they have %s", o.Until.Format(time.RFC3339), next)

@@ -17,7 +17,7 @@ import (
 // WriteJob writes why a background job waits, as a worker told it.
 func WriteJob(out io.Writer, why jobs.Why) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "job %d, %s, in the queue %s: %s\n%s\n", why.ID, terminal.Name(why.Kind), terminal.Name(why.Queue), terminal.Name(why.State), terminal.Printable(why.Reason))
+	fmt.Fprintf(w, "job %d, %s, in the queue %s: %s\n%s\n", why.ID, terminal.QuoteName(why.Kind), terminal.QuoteName(why.Queue), terminal.QuoteName(why.State), terminal.Printable(why.Reason))
 	fmt.Fprintf(w, "  created\t%s\n", why.Created.UTC().Format(time.RFC3339))
 	if !why.Since.IsZero() {
 		fmt.Fprintf(w, "  could run since\t%s\n", why.Since.UTC().Format(time.RFC3339))
@@ -30,11 +30,11 @@ func WriteJob(out io.Writer, why jobs.Why) error {
 	if why.Max >= jobs.Unlimited {
 		most = "any number"
 	}
-	fmt.Fprintf(w, "  user\t%s, of tier %s\n", terminal.Name(why.User), terminal.Name(why.Tier))
+	fmt.Fprintf(w, "  user\t%s, of tier %s\n", terminal.QuoteName(why.User), terminal.QuoteName(why.Tier))
 	fmt.Fprintf(w, "  may run\t%s at a time%s\n", most, perService(why.Queues))
 	fmt.Fprintf(w, "  running\t%s\n", namesOfJobs(why.Running))
 	fmt.Fprintf(w, "  slots reserved\t%s\n", namesOfJobs(why.Reserved))
-	fmt.Fprintf(w, "  in the user's line\t%d%s\n", why.Parked, place(why.Place))
+	fmt.Fprintf(w, "  in the user's line\t%d%s\n", why.Parked, runNumber(why.Place))
 	if why.Behind > 0 {
 		fmt.Fprintf(w, "  held back before it\t%d\n", why.Behind)
 	}
@@ -44,12 +44,12 @@ func WriteJob(out io.Writer, why jobs.Why) error {
 func perService(queues map[string]int) string {
 	var b strings.Builder
 	for _, service := range slices.Sorted(maps.Keys(queues)) {
-		fmt.Fprintf(&b, ", %d of %s", queues[service], terminal.Name(service))
+		fmt.Fprintf(&b, ", %d of %s", queues[service], terminal.QuoteName(service))
 	}
 	return b.String()
 }
 
-func place(n int) string {
+func runNumber(n int) string {
 	if n == 0 {
 		return ""
 	}
@@ -65,7 +65,7 @@ func namesOfJobs(ids []string) string {
 	}
 	names := make([]string, 0, maxListed)
 	for _, id := range ids[:min(len(ids), maxListed)] {
-		names = append(names, terminal.Name(id))
+		names = append(names, terminal.QuoteName(id))
 	}
 	more := ""
 	if len(ids) > maxListed {

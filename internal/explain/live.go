@@ -20,36 +20,36 @@ import (
 // user's limits were read from.
 func (q Question) writeLive(out io.Writer, u api.User, version string) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "\npolygen %s at %s, %s, limits version %s\n", terminal.Name(u.Polygen), q.Admin, apiclient.Role(u.From), terminal.Name(u.Version))
+	fmt.Fprintf(w, "\npolygen %s at %s, %s, limits version %s\n", terminal.QuoteName(u.Polygen), q.Admin, apiclient.Role(u.From), terminal.QuoteName(u.Version))
 	if u.Version != version && !limits.IsHidden(u.User) { // else it is that of the file with keys in place of names
 		fmt.Fprintf(w, "  these are not those of %s, which has version %s: the use below is against polygen's\n", q.File, version)
 	}
 	if u.Seen == nil {
 		fmt.Fprintln(w, "state: ok; nothing was heard of the user")
 	} else {
-		fmt.Fprintf(w, "state: %s; last heard of at %s\n", terminal.Name(string(u.State)), clock(*u.Seen))
+		fmt.Fprintf(w, "state: %s; last heard of at %s\n", terminal.QuoteName(string(u.State)), formatTime(*u.Seen))
 	}
 	if u.Entry != nil && u.Entry.Override != nil {
 		h := u.Entry.Override
-		fmt.Fprintf(w, "override by hand until %s, by %s: %s\n", h.Until.UTC().Format(time.RFC3339), terminal.Printable(h.By), terminal.Name(h.Reason))
+		fmt.Fprintf(w, "override by hand until %s, by %s: %s\n", h.Until.UTC().Format(time.RFC3339), terminal.Printable(h.By), terminal.QuoteName(h.Reason))
 	}
 	for _, y := range u.Why {
 		until := "until less is in progress"
 		if y.Until != nil {
-			until = "until " + clock(*y.Until)
+			until = "until " + formatTime(*y.Until)
 		}
-		fmt.Fprintf(w, "  %s\t%s\tsince %s\t%s%s\n", terminal.Name(y.Limit), terminal.Name(string(y.Reason)), clock(y.Since), until, dryRun(y.Mode))
+		fmt.Fprintf(w, "  %s\t%s\tsince %s\t%s%s\n", terminal.QuoteName(y.Limit), terminal.QuoteName(string(y.Reason)), formatTime(y.Since), until, dryRun(y.Mode))
 	}
 	fmt.Fprintln(w, "use:")
 	for _, l := range u.Limits {
-		fmt.Fprintf(w, "  %s\t%s%s\n", terminal.Name(l.Name), used(l), dryRun(l.Mode))
+		fmt.Fprintf(w, "  %s\t%s%s\n", terminal.QuoteName(l.Name), describeUse(l), dryRun(l.Mode))
 	}
 	if len(u.Limits) == 0 {
 		fmt.Fprintln(w, "  no limit")
 	}
 	fmt.Fprintln(w, "requests started:")
 	for _, class := range slices.Sorted(maps.Keys(u.Started)) {
-		fmt.Fprintf(w, "  %s\t%.1f/s%s\n", terminal.Name(class), u.Started[class], unlimitedClass(u.Limits, class))
+		fmt.Fprintf(w, "  %s\t%.1f/s%s\n", terminal.QuoteName(class), u.Started[class], unlimitedClass(u.Limits, class))
 	}
 	if len(u.Started) == 0 {
 		fmt.Fprintln(w, "  none in the last seconds")
@@ -61,8 +61,8 @@ func (q Question) writeLive(out io.Writer, u api.User, version string) error {
 		fmt.Fprintln(w, "instances:")
 		fmt.Fprintln(w, "  \tin progress\tslots\tdown\tshare\tup\tshare")
 		for _, i := range u.Instances {
-			fmt.Fprintf(w, "  %s\t%d\t%d\t%s\t%s\t%s\t%s\n", terminal.Name(i.Instance), i.InProgress, i.Slots,
-				terms.PerSecond(i.Down), terms.Share(i.DownShare), terms.PerSecond(i.Up), terms.Share(i.UpShare))
+			fmt.Fprintf(w, "  %s\t%d\t%d\t%s\t%s\t%s\t%s\n", terminal.QuoteName(i.Instance), i.InProgress, i.Slots,
+				terms.PerSecond(i.Down), terms.FormatShare(i.DownShare), terms.PerSecond(i.Up), terms.FormatShare(i.UpShare))
 		}
 	}
 	if len(u.Endpoints) > 0 {
@@ -70,11 +70,11 @@ func (q Question) writeLive(out io.Writer, u api.User, version string) error {
 	}
 	fmt.Fprintln(w, "last refusals:")
 	for _, d := range u.Decisions {
-		what := terminal.Name(string(d.Kind))
+		what := terminal.QuoteName(string(d.Kind))
 		if d.Count > 0 {
 			what += fmt.Sprintf(" %d", d.Count)
 		}
-		fmt.Fprintf(w, "  %s\t%s\t%s\t%s%s\n", d.Time.UTC().Format(time.RFC3339), what, terminal.Name(d.Limit), terminal.Name(string(d.Reason)), dryRun(d.Mode))
+		fmt.Fprintf(w, "  %s\t%s\t%s\t%s%s\n", d.Time.UTC().Format(time.RFC3339), what, terminal.QuoteName(d.Limit), terminal.QuoteName(string(d.Reason)), dryRun(d.Mode))
 	}
 	if len(u.Decisions) == 0 {
 		fmt.Fprintln(w, "  none known")
@@ -99,14 +99,14 @@ func elsewhere(endpoints []string) []string {
 		if e == "" {
 			names = append(names, "everywhere else")
 		} else {
-			names = append(names, terminal.Name(e))
+			names = append(names, terminal.QuoteName(e))
 		}
 	}
 	return names
 }
 
-// used is the use of a limit, such as "7 of 10 this second, 10 in the last".
-func used(l api.Limit) string {
+// describeUse is the use of a limit, such as "7 of 10 this second, 10 in the last".
+func describeUse(l api.Limit) string {
 	switch {
 	case l.Window > 0:
 		window := map[int64]string{1: "second", 60: "minute", 3600: "hour"}[l.Window]
@@ -119,7 +119,7 @@ func used(l api.Limit) string {
 		}
 		return s
 	case strings.HasPrefix(l.Name, "bandwidth."):
-		return fmt.Sprintf("%s of %s/s", terms.PerSecond(l.Used), terms.Size(l.Max))
+		return fmt.Sprintf("%s of %s/s", terms.PerSecond(l.Used), terms.FormatBytes(l.Max))
 	default:
 		return fmt.Sprintf("%d of %d in progress", l.Used, l.Max)
 	}
@@ -132,4 +132,4 @@ func dryRun(mode string) string {
 	return ""
 }
 
-func clock(t time.Time) string { return t.UTC().Format("15:04:05.000") }
+func formatTime(t time.Time) string { return t.UTC().Format("15:04:05.000") }

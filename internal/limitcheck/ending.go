@@ -13,8 +13,8 @@ type ending struct {
 	terms.End
 }
 
-// keep adds an ending to those that are sorted by time, and keeps the first ones.
-func keep(sorted []ending, e ending, most int) []ending {
+// keepSoonest adds an ending to those that are sorted by time, and keeps the first ones.
+func keepSoonest(sorted []ending, e ending, most int) []ending {
 	i := sort.Search(len(sorted), func(i int) bool { return e.At.Before(sorted[i].At) })
 	sorted = slices.Insert(sorted, i, e)
 	return sorted[:min(len(sorted), most)]

@@ -15,7 +15,7 @@ func TestKeep(t *testing.T) {
 		order := rapid.Permutation([]int{0, 1, 2, 3, 4, 5, 6}).Draw(t, "order")
 		var got []ending
 		for _, day := range order {
-			got = keep(got, ending{End: terms.End{At: time.Unix(int64(day), 0)}}, 3)
+			got = keepSoonest(got, ending{End: terms.End{At: time.Unix(int64(day), 0)}}, 3)
 		}
 		if len(got) != 3 {
 			t.Fatalf("kept %d of %v, want 3", len(got), order)

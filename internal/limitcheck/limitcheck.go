@@ -61,44 +61,44 @@ func (r *Report) Hide(path string) error {
 	return nil
 }
 
-// Summary writes what the file says of everybody, and of each tier.
-func (r *Report) Summary() {
+// WriteSummary writes what the file says of everybody, and of each tier.
+func (r *Report) WriteSummary() {
 	set := r.set
-	r.line("%s: ok, version %s, %d tier(s), %d user(s) named", r.files.Paths[0], r.version, len(set.Tiers()), set.Len())
+	r.writeLine("%s: ok, version %s, %d tier(s), %d user(s) named", r.files.Paths[0], r.version, len(set.TierNames()), set.UserCount())
 	switch set.Mode() {
 	case limits.DryRun:
-		r.line("  DRY RUN: mode is dry-run for the whole file, so that nobody is refused")
+		r.writeLine("  DRY RUN: mode is dry-run for the whole file, so that nobody is refused")
 	case limits.Off:
-		r.line("  OFF: mode is off for the whole file, so that nobody is limited")
+		r.writeLine("  OFF: mode is off for the whole file, so that nobody is limited")
 	}
 	switch from := r.files.Paths[1:]; {
 	case len(from) > 0:
-		r.line("  users_from: %d file(s): %s", len(from), terminal.Some(from))
+		r.writeLine("  users_from: %d file(s): %s", len(from), terminal.SomeNames(from))
 	case len(r.files.Folders) > 0:
-		r.line("  users_from: no file matches")
+		r.writeLine("  users_from: no file matches")
 	}
 	if n := len(set.Patterns()); n > 0 {
-		r.line("  patterns: %d of the users named", n)
+		r.writeLine("  patterns: %d of the users named", n)
 	}
 	if names := set.Endpoints(); len(names) > 0 {
-		r.line("  endpoints: %s", terminal.Names(names))
+		r.writeLine("  endpoints: %s", terminal.QuoteNames(names))
 	}
 	if all := set.Classes(); len(all) > 0 {
-		r.line("  classes: %d: %s", len(all), terminal.Names(terms.ClassNames(all)))
+		r.writeLine("  classes: %d: %s", len(all), terminal.QuoteNames(terms.ClassNames(all)))
 	}
 	for _, q := range set.Queues() {
-		r.line("  queues of %s: %s", q.Service, terms.Workers(q))
+		r.writeLine("  queues of %s: %s", q.Service, terms.Workers(q))
 	}
 	for _, of := range exemptions {
 		if names := of.names(set.Exempt()); len(names) > 0 {
-			r.line("  exempt %s: %d: %s", of.what, len(names), terminal.Some(names))
+			r.writeLine("  exempt %s: %d: %s", of.what, len(names), terminal.SomeNames(names))
 		}
 	}
 	if line := terms.DescribeAddresses(set.AddressLimits()); line != "" {
-		r.line("  each address, at each HAProxy: %s", line)
+		r.writeLine("  each address, at each HAProxy: %s", line)
 	}
-	for _, name := range set.Tiers() {
-		r.tier(name)
+	for _, name := range set.TierNames() {
+		r.writeTier(name)
 	}
 	r.silentJobs()
 	r.ending()
@@ -114,8 +114,8 @@ var exemptions = []struct {
 	{"paths", func(e limits.Exempt) []string { return e.Paths }},
 }
 
-func (r *Report) tier(name string) {
-	l, _ := r.set.Tier(name)
+func (r *Report) writeTier(name string) {
+	l, _ := r.set.TierLimits(name)
 	mark := ""
 	if name == r.set.DefaultTier() {
 		mark += " (default)"
@@ -126,10 +126,10 @@ func (r *Report) tier(name string) {
 	if name == r.set.UnreadableTier() {
 		mark += " (unreadable)"
 	}
-	r.line("  %s%s: %s", terminal.Name(name), mark, r.describe(l))
+	r.writeLine("  %s%s: %s", terminal.QuoteName(name), mark, r.describe(l))
 	for _, endpoint := range r.set.Endpoints() {
 		if at, _ := r.set.TierAt(endpoint, name); at != l {
-			r.line("    at %s: %s", endpoint, r.describeBeside(l, at))
+			r.writeLine("    at %s: %s", endpoint, r.describeBeside(l, at))
 		}
 	}
 	together, _ := r.set.TierAt(limits.All, name)
@@ -138,8 +138,8 @@ func (r *Report) tier(name string) {
 
 // together writes the limits over all endpoints together, if there are any.
 func (r *Report) together(l *limits.Limits) {
-	if len(terms.Of(l)) > 0 {
-		r.line("    at %s: %s", terms.Endpoint(limits.All), r.describe(l))
+	if len(terms.TermsOf(l)) > 0 {
+		r.writeLine("    at %s: %s", terms.Endpoint(limits.All), r.describe(l))
 	}
 }
 
@@ -148,58 +148,58 @@ func (r *Report) together(l *limits.Limits) {
 func (r *Report) silentJobs() {
 	const most = 5
 	var tiers []string
-	names := r.set.Tiers()
+	names := r.set.TierNames()
 	for _, name := range names[:min(len(names), most)] {
-		l, _ := r.set.Tier(name)
+		l, _ := r.set.TierLimits(name)
 		if l.Jobs().Stated {
 			return
 		}
-		tiers = append(tiers, terminal.Name(name)+" "+strings.TrimPrefix(terms.JobSentence(terms.OfJobs(l.Jobs())), "jobs "))
+		tiers = append(tiers, terminal.QuoteName(name)+" "+strings.TrimPrefix(terms.JobSentence(terms.OfJobs(l.Jobs())), "jobs "))
 	}
 	if len(names) > most {
 		tiers = append(tiers, fmt.Sprintf("and so on for %d more", len(names)-most))
 	}
-	r.line("  background jobs, of which the file says nothing, at a time: %s", strings.Join(tiers, ", "))
+	r.writeLine("  background jobs, of which the file says nothing, at a time: %s", strings.Join(tiers, ", "))
 }
 
 // ending lists the users whose entries end, those that end first, and counts those
 // that have ended.
 func (r *Report) ending() {
 	const most = 10
-	if !r.ends.Any() {
+	if !r.ends.AnyEnds() {
 		return
 	}
 	var next, over []ending // sorted by time, the first only
 	more, ended := 0, 0
-	for user := range r.set.Users() {
-		e := ending{user, r.ends.Of(limits.Key(user))}
+	for user := range r.set.UserNames() {
+		e := ending{user, r.ends.EndOf(limits.Key(user))}
 		switch {
 		case e.At.IsZero():
 		case e.At.After(r.now):
-			next, more = keep(next, e, most), more+1
+			next, more = keepSoonest(next, e, most), more+1
 		default:
-			over, ended = keep(over, e, 1), ended+1
+			over, ended = keepSoonest(over, e, 1), ended+1
 		}
 	}
 	for _, e := range next {
-		r.line("  user %s ends %s", terminal.Name(e.user), e.End)
+		r.writeLine("  user %s ends %s", terminal.QuoteName(e.user), e.End)
 	}
 	if more > len(next) {
-		r.line("  and %d more user(s) end later: see --users", more-len(next))
+		r.writeLine("  and %d more user(s) end later: see --users", more-len(next))
 	}
 	if ended > 0 {
-		r.line("  %d user(s) ended, the first %s at %s: --users lists them; take them out, or give them another end",
-			ended, terminal.Name(over[0].user), over[0].At.Format(time.RFC3339Nano))
+		r.writeLine("  %d user(s) ended, the first %s at %s: --users lists them; take them out, or give them another end",
+			ended, terminal.QuoteName(over[0].user), over[0].At.Format(time.RFC3339Nano))
 	}
 }
 
-// Users writes one line a user, and one for each endpoint where a user has other limits.
-func (r *Report) Users() {
-	for user := range r.set.Users() {
+// WriteUsers writes one line a user, and one for each endpoint where a user has other limits.
+func (r *Report) WriteUsers() {
+	for user := range r.set.UserNames() {
 		key := limits.Key(user)
 		l := r.set.User(key)
 		until := ""
-		switch e := r.ends.Of(key); {
+		switch e := r.ends.EndOf(key); {
 		case e.At.IsZero():
 		case e.At.After(r.now):
 			until = " until " + e.String()
@@ -207,13 +207,13 @@ func (r *Report) Users() {
 			until = " since " + e.At.Format(time.RFC3339Nano) + ", when their own ended"
 		}
 		if l.Tier == limits.ExemptTier {
-			r.line("  user %s, exempt", terminal.Name(user))
+			r.writeLine("  user %s, exempt", terminal.QuoteName(user))
 			continue
 		}
-		r.line("  user %s, tier %s%s: %s", terminal.Name(user), terminal.Name(l.Tier), until, r.describe(l))
+		r.writeLine("  user %s, tier %s%s: %s", terminal.QuoteName(user), terminal.QuoteName(l.Tier), until, r.describe(l))
 		for _, endpoint := range r.set.Endpoints() {
 			if at := r.set.User(limits.EndpointKey(endpoint, key)); at != l {
-				r.line("    at %s: %s", endpoint, r.describeBeside(l, at))
+				r.writeLine("    at %s: %s", endpoint, r.describeBeside(l, at))
 			}
 		}
 		r.together(r.set.User(limits.EndpointKey(limits.All, key)))
@@ -224,16 +224,16 @@ func (r *Report) Users() {
 type described struct{ everywhere, here *limits.Limits }
 
 func (r *Report) describe(l *limits.Limits) string {
-	return r.once(described{everywhere: l}, func() string { return terms.Describe(l) })
+	return r.describeOnce(described{everywhere: l}, func() string { return terms.Describe(l) })
 }
 
 func (r *Report) describeBeside(everywhere, here *limits.Limits) string {
-	return r.once(described{everywhere, here}, func() string { return terms.DescribeBeside(everywhere, here) })
+	return r.describeOnce(described{everywhere, here}, func() string { return terms.DescribeBeside(everywhere, here) })
 }
 
-// once makes a line unless it was made lately: most users of a large file share their
+// describeOnce makes a line unless it was made lately: most users of a large file share their
 // limits with their tier or with many others.
-func (r *Report) once(of described, describe func() string) string {
+func (r *Report) describeOnce(of described, describe func() string) string {
 	const most = 10_000
 	line, ok := r.lines[of]
 	if !ok {
@@ -246,4 +246,4 @@ func (r *Report) once(of described, describe func() string) string {
 	return line
 }
 
-func (r *Report) line(format string, args ...any) { fmt.Fprintf(r.w, format+"\n", args...) }
+func (r *Report) writeLine(format string, args ...any) { fmt.Fprintf(r.w, format+"\n", args...) }

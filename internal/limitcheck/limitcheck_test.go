@@ -36,8 +36,8 @@ users:
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Summary()
-	r.Users()
+	r.WriteSummary()
+	r.WriteUsers()
 	want := strings.NewReplacer("FILE", file, "VERSION", r.set.Version()).Replace(`FILE: ok, version VERSION, 2 tier(s), 3 user(s) named
   DRY RUN: mode is dry-run for the whole file, so that nobody is refused
   exempt users: 1: health

@@ -19,12 +19,12 @@ func differences(a, b *limits.Limits, ignoreModes bool) []difference {
 		return nil
 	}
 	jobs := a.Jobs().Stated || b.Jobs().Stated
-	before, after := terms.With(a, jobs), terms.With(b, jobs)
+	before, after := terms.TermsWithJobs(a, jobs), terms.TermsWithJobs(b, jobs)
 	var found []difference
 	for _, name := range terms.NamesIn(before, after) {
-		d := difference{name, terms.Value(before, name), terms.Value(after, name)}
+		d := difference{name, terms.ValueOf(before, name), terms.ValueOf(after, name)}
 		if d.before == d.after || terms.LimitsNothing(d.before) && terms.LimitsNothing(d.after) ||
-			ignoreModes && terms.Value(anyMode(before), name) == terms.Value(anyMode(after), name) {
+			ignoreModes && terms.ValueOf(anyMode(before), name) == terms.ValueOf(anyMode(after), name) {
 			continue
 		}
 		found = append(found, d)

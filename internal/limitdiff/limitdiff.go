@@ -37,7 +37,7 @@ func newComparison(w io.Writer, before, after *limits.Set, now time.Time) *compa
 	c := &comparison{w: w, before: before.At(now), after: after.At(now), was: terms.NewEnds(before), is: terms.NewEnds(after), now: now}
 	a, b := before.Mode(), after.Mode()
 	c.otherModes = a != b && a != limits.Off && b != limits.Off
-	for name := range union(slices.Values(before.Endpoints()), slices.Values(after.Endpoints())) {
+	for name := range unionOf(slices.Values(before.Endpoints()), slices.Values(after.Endpoints())) {
 		c.endpoints = append(c.endpoints, name)
 	}
 	return c
@@ -46,20 +46,20 @@ func newComparison(w io.Writer, before, after *limits.Set, now time.Time) *compa
 func (c *comparison) compare() {
 	c.everybody()
 	followers := c.followers()
-	for name := range union(slices.Values(c.before.Tiers()), slices.Values(c.after.Tiers())) {
-		a, was := c.before.Tier(name)
-		b, is := c.after.Tier(name)
+	for name := range unionOf(slices.Values(c.before.TierNames()), slices.Values(c.after.TierNames())) {
+		a, was := c.before.TierLimits(name)
+		b, is := c.after.TierLimits(name)
 		switch {
 		case !was:
-			c.whole("tier "+terminal.Name(name)+": added", c.after, b, tierOf(name))
+			c.writeWhole("tier "+terminal.QuoteName(name)+": added", c.after, b, tierOf(name))
 		case !is:
-			c.whole("tier "+terminal.Name(name)+": removed", c.before, a, tierOf(name))
+			c.writeWhole("tier "+terminal.QuoteName(name)+": removed", c.before, a, tierOf(name))
 		default:
 			who := ""
 			if n := followers[name]; n > 0 {
 				who = fmt.Sprintf(" (and %d named user(s))", n)
 			}
-			c.changes(fmt.Sprintf("tier %s%s:", terminal.Name(name), who), tierOf(name))
+			c.changes(fmt.Sprintf("tier %s%s:", terminal.QuoteName(name), who), tierOf(name))
 		}
 	}
 	if c.before.DefaultTier() != c.after.DefaultTier() {
@@ -72,7 +72,7 @@ func (c *comparison) compare() {
 	if c.before.UnreadableTier() != c.after.UnreadableTier() {
 		c.changes("requests whose credentials cannot be read:", userOf(limits.UnreadableKey))
 	}
-	c.users()
+	c.compareUsers()
 }
 
 // nameless is the key of requests without a user's name (see limits.Anonymous).
@@ -80,52 +80,52 @@ const nameless = "~"
 
 // everybody compares what is said of all users.
 func (c *comparison) everybody() {
-	c.said("mode of the whole file", c.before.Mode().String(), c.after.Mode().String())
+	c.compareText("mode of the whole file", c.before.Mode().String(), c.after.Mode().String())
 	if c.otherModes {
-		c.line("  what follows leaves out limits that differ in nothing else: sluice check NEW shows their modes")
+		c.writeLine("  what follows leaves out limits that differ in nothing else: sluice check NEW shows their modes")
 	}
-	c.said("default tier", terminal.Name(c.before.DefaultTier()), terminal.Name(c.after.DefaultTier()))
+	c.compareText("default tier", terminal.QuoteName(c.before.DefaultTier()), terminal.QuoteName(c.after.DefaultTier()))
 	none := func(tier string) string {
 		if tier == "" {
 			return "none"
 		}
-		return terminal.Name(tier)
+		return terminal.QuoteName(tier)
 	}
-	c.said("anonymous tier", none(c.before.AnonymousTier()), none(c.after.AnonymousTier()))
-	c.said("unreadable tier", none(c.before.UnreadableTier()), none(c.after.UnreadableTier()))
-	c.names("endpoint", c.before.Endpoints(), c.after.Endpoints())
+	c.compareText("anonymous tier", none(c.before.AnonymousTier()), none(c.after.AnonymousTier()))
+	c.compareText("unreadable tier", none(c.before.UnreadableTier()), none(c.after.UnreadableTier()))
+	c.compareNames("endpoint", c.before.Endpoints(), c.after.Endpoints())
 	foundBefore := c.found
 	c.found = false
 	c.classes()
 	a, b := c.before.Exempt(), c.after.Exempt()
-	c.names("exempt address", a.Addresses, b.Addresses)
-	c.names("exempt path", a.Paths, b.Paths)
+	c.compareNames("exempt address", a.Addresses, b.Addresses)
+	c.compareNames("exempt path", a.Paths, b.Paths)
 	of := terms.OfAddresses(c.after.AddressLimits())
 	for i, t := range terms.OfAddresses(c.before.AddressLimits()) {
-		c.said(t.Name, t.Value, of[i].Value)
+		c.compareText(t.Name, t.Value, of[i].Value)
 	}
 	if c.found {
-		c.line("  HAProxy must learn this: write its configuration with sluice haproxy, and reload it")
+		c.writeLine("  HAProxy must learn this: write its configuration with sluice haproxy, and reload it")
 	}
 	c.found = c.found || foundBefore
-	c.names("exempt user", a.Users, b.Users)
+	c.compareNames("exempt user", a.Users, b.Users)
 	c.queues()
 }
 
-func (c *comparison) said(what, a, b string) {
+func (c *comparison) compareText(what, a, b string) {
 	if a != b {
-		c.line("%s: %s → %s", what, a, b)
+		c.writeLine("%s: %s → %s", what, a, b)
 	}
 }
 
-// names compares lists in which the order means nothing.
-func (c *comparison) names(what string, a, b []string) {
-	for name, in := range union(slices.Values(slices.Sorted(slices.Values(a))), slices.Values(slices.Sorted(slices.Values(b)))) {
+// compareNames compares lists in which the order means nothing.
+func (c *comparison) compareNames(what string, a, b []string) {
+	for name, in := range unionOf(slices.Values(slices.Sorted(slices.Values(a))), slices.Values(slices.Sorted(slices.Values(b)))) {
 		switch {
 		case !in.left:
-			c.line("%s %s: added", what, terminal.Name(name))
+			c.writeLine("%s %s: added", what, terminal.QuoteName(name))
 		case !in.right:
-			c.line("%s %s: removed", what, terminal.Name(name))
+			c.writeLine("%s %s: removed", what, terminal.QuoteName(name))
 		}
 	}
 }
@@ -135,7 +135,7 @@ func (c *comparison) names(what string, a, b []string) {
 func (c *comparison) classes() {
 	a, b := c.before.Classes(), c.after.Classes()
 	namesA, namesB := terms.ClassNames(a), terms.ClassNames(b)
-	c.names("class", namesA, namesB)
+	c.compareNames("class", namesA, namesB)
 	var bothA, bothB []string
 	for _, class := range a {
 		i := slices.Index(namesB, class.Name)
@@ -144,7 +144,7 @@ func (c *comparison) classes() {
 		}
 		bothA = append(bothA, class.Name)
 		if !reflect.DeepEqual(class, b[i]) {
-			c.line("class %s: matches other requests", class.Name)
+			c.writeLine("class %s: matches other requests", class.Name)
 		}
 	}
 	for _, name := range namesB {
@@ -153,7 +153,7 @@ func (c *comparison) classes() {
 		}
 	}
 	if !slices.Equal(bothA, bothB) {
-		c.line("classes: matched in another order: %s", terminal.Names(namesB))
+		c.writeLine("classes: matched in another order: %s", terminal.QuoteNames(namesB))
 	}
 }
 
@@ -161,8 +161,8 @@ func (c *comparison) classes() {
 // have no limits of their own.
 func (c *comparison) followers() map[string]int {
 	n := map[string]int{}
-	for name, in := range union(c.before.Users(), c.after.Users()) {
-		if key := limits.Key(name); in.both() && c.follows(key) {
+	for name, in := range unionOf(c.before.UserNames(), c.after.UserNames()) {
+		if key := limits.Key(name); in.onBoth() && c.follows(key) {
 			n[c.before.User(key).Tier]++
 		}
 	}
@@ -182,37 +182,37 @@ func (c *comparison) follows(key string) bool {
 	return at("") && at(limits.All) && !slices.ContainsFunc(c.endpoints, func(endpoint string) bool { return !at(endpoint) })
 }
 
-func (c *comparison) users() {
-	for name, in := range union(c.before.Users(), c.after.Users()) {
+func (c *comparison) compareUsers() {
+	for name, in := range unionOf(c.before.UserNames(), c.after.UserNames()) {
 		key := limits.Key(name)
 		a, b := c.before.User(key).Tier, c.after.User(key).Tier
-		title := "user " + terminal.Name(name)
-		until, differ := c.until(key)
-		both := c.before.Known(key) && c.after.Known(key) // by a pattern, too
+		title := "user " + terminal.QuoteName(name)
+		until, differ := c.compareEnds(key)
+		both := c.before.NamesUser(key) && c.after.NamesUser(key) // by a pattern, too
 		var lines []string
 		if !both || a != b || !c.follows(key) {
 			lines = c.differences(userOf(key))
 		}
 		switch {
 		case both && a != b:
-			title += fmt.Sprintf(": tier %s → %s", terminal.Name(a), terminal.Name(b))
+			title += fmt.Sprintf(": tier %s → %s", terminal.QuoteName(a), terminal.QuoteName(b))
 		case both && len(lines) == 0 && !differ:
 			continue
 		case both:
 			title += ":"
 		case in.right:
-			title += fmt.Sprintf(": added, tier %s (not named before, tier %s)", terminal.Name(b), terminal.Name(a))
+			title += fmt.Sprintf(": added, tier %s (not named before, tier %s)", terminal.QuoteName(b), terminal.QuoteName(a))
 		default:
-			title += fmt.Sprintf(": removed, tier %s (not named now, tier %s)", terminal.Name(a), terminal.Name(b))
+			title += fmt.Sprintf(": removed, tier %s (not named now, tier %s)", terminal.QuoteName(a), terminal.QuoteName(b))
 		}
 		c.changed(title, append(lines, until...))
 	}
 }
 
-// until says when a user's entry ends, if it does, and whether that differs. What
+// compareEnds says when a user's entry ends, if it does, and whether that differs. What
 // has ended is no end any more.
-func (c *comparison) until(key string) (lines []string, differ bool) {
-	a, b := c.was.Of(key), c.is.Of(key)
+func (c *comparison) compareEnds(key string) (lines []string, differ bool) {
+	a, b := c.was.EndOf(key), c.is.EndOf(key)
 	if !a.At.After(c.now) {
 		a = terms.End{}
 	}
@@ -245,16 +245,16 @@ func userOf(key string) subject {
 	}
 }
 
-// whole writes all limits of one side.
-func (c *comparison) whole(title string, set *limits.Set, l *limits.Limits, of subject) {
-	c.line("%s: %s", title, terms.Describe(l))
+// writeWhole writes all limits of one side.
+func (c *comparison) writeWhole(title string, set *limits.Set, l *limits.Limits, of subject) {
+	c.writeLine("%s: %s", title, terms.Describe(l))
 	for _, endpoint := range set.Endpoints() {
 		if at := of(set, endpoint); at != l {
-			c.line("  at %s: %s", endpoint, terms.Describe(at))
+			c.writeLine("  at %s: %s", endpoint, terms.Describe(at))
 		}
 	}
-	if together := of(set, limits.All); len(terms.Of(together)) > 0 {
-		c.line("  at %s: %s", terms.Endpoint(limits.All), terms.Describe(together))
+	if together := of(set, limits.All); len(terms.TermsOf(together)) > 0 {
+		c.writeLine("  at %s: %s", terms.Endpoint(limits.All), terms.Describe(together))
 	}
 }
 
@@ -267,13 +267,13 @@ func (c *comparison) changes(title string, of subject) {
 
 // changed writes a title, and lines below it.
 func (c *comparison) changed(title string, lines []string) {
-	c.line("%s", title)
+	c.writeLine("%s", title)
 	for _, l := range lines {
-		c.line("  %s", l)
+		c.writeLine("  %s", l)
 	}
 }
 
-func (c *comparison) line(format string, args ...any) {
+func (c *comparison) writeLine(format string, args ...any) {
 	c.found = true
 	fmt.Fprintf(c.w, format+"\n", args...)
 }

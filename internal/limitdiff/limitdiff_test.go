@@ -29,7 +29,7 @@ func TestUnion(t *testing.T) {
 		}
 		got := map[string]sides{}
 		var order []string
-		for name, in := range union(slices.Values(left), slices.Values(right)) {
+		for name, in := range unionOf(slices.Values(left), slices.Values(right)) {
 			got[name] = in
 			order = append(order, name)
 		}
@@ -50,15 +50,15 @@ func TestComparisonFindsWhatDiffers(t *testing.T) {
 			chosen[i] = n
 		}
 		after := choose(t, chosen)
-		want := before.DefaultTier() != after.DefaultTier() || !slices.Equal(before.Tiers(), after.Tiers()) ||
-			!slices.Equal(slices.Collect(before.Users()), slices.Collect(after.Users()))
+		want := before.DefaultTier() != after.DefaultTier() || !slices.Equal(before.TierNames(), after.TierNames()) ||
+			!slices.Equal(slices.Collect(before.UserNames()), slices.Collect(after.UserNames()))
 		for _, at := range []time.Time{today, today.AddDate(200, 0, 0)} {
 			for _, user := range []string{"u", "v", "nobody", "@e/u", "@e/v", "@e/nobody", "@*/u", "@*/v", "@*/nobody"} {
 				a, b := before.At(at).User(user), after.At(at).User(user)
 				want = want || a.Tier != b.Tier || len(differences(a, b, false)) > 0
 			}
 		}
-		for _, name := range before.Tiers() {
+		for _, name := range before.TierNames() {
 			for _, endpoint := range []string{"", "e", limits.All} {
 				a, _ := before.TierAt(endpoint, name)
 				if b, ok := after.TierAt(endpoint, name); ok {

@@ -26,16 +26,16 @@ func (c *comparison) queues() {
 			}
 		}
 	}
-	for service := range union(services(a), services(b)) {
+	for service := range unionOf(services(a), services(b)) {
 		before, was := of(a, service)
 		after, is := of(b, service)
 		switch {
 		case !was:
-			c.line("queues of %s: added: %s", service, terms.Workers(after))
+			c.writeLine("queues of %s: added: %s", service, terms.Workers(after))
 		case !is:
-			c.line("queues of %s: removed", service)
+			c.writeLine("queues of %s: removed", service)
 		case before != after:
-			c.line("queues of %s: %s → %s", service, terms.Workers(before), terms.Workers(after))
+			c.writeLine("queues of %s: %s → %s", service, terms.Workers(before), terms.Workers(after))
 		}
 	}
 }

@@ -5,10 +5,10 @@ import "iter"
 // sides tells which of two sequences has a name.
 type sides struct{ left, right bool }
 
-func (s sides) both() bool { return s.left && s.right }
+func (s sides) onBoth() bool { return s.left && s.right }
 
-// union yields the names of two sorted sequences, sorted, each once.
-func union(left, right iter.Seq[string]) iter.Seq2[string, sides] {
+// unionOf yields the names of two sorted sequences, sorted, each once.
+func unionOf(left, right iter.Seq[string]) iter.Seq2[string, sides] {
 	return func(yield func(string, sides) bool) {
 		nextLeft, stopLeft := iter.Pull(left)
 		defer stopLeft()

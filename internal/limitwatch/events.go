@@ -14,9 +14,9 @@ type events struct {
 	fs *fsnotify.Watcher // nil when closed
 }
 
-// watch begins to watch the folders. One that is missing is watched when it is
+// startEvents begins to watch the folders. One that is missing is watched when it is
 // there, see follow.
-func (w *Watcher) watch() *events {
+func (w *Watcher) startEvents() *events {
 	e := &events{}
 	var err error
 	if e.fs, err = w.newEvents(); err != nil {
@@ -67,7 +67,7 @@ func (e *events) follow(folders []string) (more bool) {
 	return more
 }
 
-func (e *events) close() {
+func (e *events) stopEvents() {
 	if e.fs != nil {
 		_ = e.fs.Close()
 		e.fs = nil

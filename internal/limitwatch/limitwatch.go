@@ -132,7 +132,7 @@ func (w *Watcher) Set() *limits.Set { return w.set.Load() }
 func (w *Watcher) Reload() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	_, err := w.load(true)
+	_, err := w.loadFiles(true)
 	return err
 }
 
@@ -140,16 +140,16 @@ func (w *Watcher) Reload() error {
 // on its own goroutine, with each new set that it or Reload has loaded; when
 // sets follow each other while changed runs, with the last of them.
 func (w *Watcher) Run(ctx context.Context, changed func(*limits.Set)) error {
-	events := w.watch()
-	defer events.close()
+	events := w.startEvents()
+	defer events.stopEvents()
 	poll := time.NewTicker(w.poll)
 	defer poll.Stop()
 	var settled <-chan time.Time // nil unless an event is waiting
 
-	w.check(false) // what changed between New and now
+	w.loadChanged(false) // what changed between New and now
 	for {
 		if events.follow(w.watched()) {
-			w.check(false) // what changed before it was watched
+			w.loadChanged(false) // what changed before it was watched
 		}
 		if set := w.Set(); set != w.announced {
 			w.announced = set
@@ -166,12 +166,12 @@ func (w *Watcher) Run(ctx context.Context, changed func(*limits.Set)) error {
 		case err := <-events.errors():
 			// Events may be lost; polling finds the change.
 			w.log.Warn("watching the limit file failed, going on by polling", "path", w.path, "error", err)
-			events.close()
+			events.stopEvents()
 		case <-settled:
 			settled = nil
-			w.check(false)
+			w.loadChanged(false)
 		case <-poll.C:
-			w.check(true)
+			w.loadChanged(true)
 		}
 	}
 }
@@ -198,21 +198,21 @@ func (w *Watcher) concerns(name string) bool {
 	return slices.Contains(w.folders, filepath.Dir(name)) || slices.Contains(w.folders, name)
 }
 
-// check loads the file if its content has changed, and logs what came of it. A
+// loadChanged loads the file if its content has changed, and logs what came of it. A
 // glance reads the file only if its metadata may hide a change.
-func (w *Watcher) check(glance bool) {
+func (w *Watcher) loadChanged(glance bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if glance && w.untouched() {
 		return
 	}
 	before := w.Set().Version()
-	result, err := w.load(false)
+	result, err := w.loadFiles(false)
 	set := w.Set()
 	switch result {
 	case resultChanged:
 		w.log.Info("limit file loaded", append([]any{"path", w.path, "version", set.Version(), "version_before", before,
-			"tiers", len(set.Tiers()), "users", set.Len()}, secretsOf(set)...)...)
+			"tiers", len(set.TierNames()), "users", set.UserCount()}, secretsOf(set)...)...)
 	case resultUnchanged:
 		w.log.Info("limit file is good again", "path", w.path, "version", set.Version())
 	case resultFailed:
@@ -242,10 +242,10 @@ func secretsOf(set *limits.Set) []any {
 	return []any{"secrets", strings.Join(set.Secrets().IDs(), ",")}
 }
 
-// read reads the files, and notes how they were before, so that a later change
+// readFiles reads the files, and notes how they were before, so that a later change
 // shows. What was read the last time is the guess of what is read now: a file that
 // is new to it is looked at again.
-func (w *Watcher) read() (data, secrets []byte, err error) {
+func (w *Watcher) readFiles() (data, secrets []byte, err error) {
 	stats := map[string]os.FileInfo{}
 	for _, path := range slices.Concat([]string{w.path}, w.files, w.folders) {
 		if info, err := os.Stat(path); err == nil {
@@ -268,8 +268,8 @@ func (w *Watcher) read() (data, secrets []byte, err error) {
 	return files.Data, secrets, nil
 }
 
-// parse makes a set of what was read.
-func (w *Watcher) parse(data, secrets []byte) (*limits.Set, error) {
+// parseFiles makes a set of what was read.
+func (w *Watcher) parseFiles(data, secrets []byte) (*limits.Set, error) {
 	set, err := limitfile.Parse(w.path, data)
 	if w.secrets == "" {
 		return set, err
@@ -299,11 +299,11 @@ func (w *Watcher) withoutNames(err error) error {
 	return fmt.Errorf("not valid at %s: sluice check %s says why, which may name users and so is not in the log", strings.Join(lines, ", "), w.path)
 }
 
-// load reads the files and puts a new set in use. Unless it was asked for, content
+// loadFiles reads the files and puts a new set in use. Unless it was asked for, content
 // (or an error of reading) that was there last time has no result.
-func (w *Watcher) load(asked bool) (result string, err error) {
+func (w *Watcher) loadFiles(asked bool) (result string, err error) {
 	began := time.Now()
-	data, secrets, err := w.read()
+	data, secrets, err := w.readFiles()
 	seen := ""
 	if err == nil {
 		seen = fmt.Sprintf("%x %x", sha256.Sum256(data), sha256.Sum256(secrets))
@@ -317,7 +317,7 @@ func (w *Watcher) load(asked bool) (result string, err error) {
 
 	var set *limits.Set
 	if err == nil && seen != w.good {
-		set, err = w.parse(data, secrets)
+		set, err = w.parseFiles(data, secrets)
 	}
 	switch {
 	case err != nil:
@@ -339,6 +339,6 @@ func (w *Watcher) load(asked bool) (result string, err error) {
 		w.metrics.lastSuccess.SetToCurrentTime()
 	}
 	w.metrics.reloads.WithLabelValues(result).Inc()
-	w.trace(began, result)
+	w.traceLoad(began, result)
 	return result, err
 }

@@ -423,7 +423,7 @@ func TestMetrics(t *testing.T) {
 	if err := w.Reload(); err == nil {
 		t.Fatal("Reload of a broken file = nil, want an error")
 	}
-	w.check(false) // the same broken file is no reload of its own
+	w.loadChanged(false) // the same broken file is no reload of its own
 	const want = `
 # HELP sluice_limits_reloads_total Loads of the limit file, the first one included, by result: changed, unchanged or failed.
 # TYPE sluice_limits_reloads_total counter

@@ -8,14 +8,14 @@ import (
 	"github.com/sluice-qos/sluice/internal/tracing"
 )
 
-// Trace has each load from now on recorded by the tracer; nil records none.
-func (w *Watcher) Trace(t *tracing.Tracer) { w.tracer.Store(t) }
+// SetTracer has each load from now on recorded by the tracer; nil records none.
+func (w *Watcher) SetTracer(t *tracing.Tracer) { w.tracer.Store(t) }
 
 // errRefused stands for what is wrong with the file, whose text may name users.
 var errRefused = errors.New("the limit file was refused: see the log")
 
-// trace records a load and the version in use after it.
-func (w *Watcher) trace(began time.Time, result string) {
+// traceLoad records a load and the version in use after it.
+func (w *Watcher) traceLoad(began time.Time, result string) {
 	t := w.tracer.Load()
 	if t == nil {
 		return

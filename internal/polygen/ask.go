@@ -220,7 +220,7 @@ func tellOrigin(o limitfile.Origin, out *api.User) {
 		if l.Window > 0 {
 			name = "requests." + name
 		}
-		if f, ok := o.Field(name); ok {
+		if f, ok := o.FieldOrigin(name); ok {
 			l.Origin = &api.Origin{Field: f.Name, File: f.File, Line: f.Line, Override: f.Override, Endpoint: f.Endpoint, Hand: f.Hand}
 		}
 	}

@@ -299,7 +299,7 @@ func (p *Polygen) RemoveOverride(ctx context.Context, a api.Act) (api.Override, 
 	err := errByName(a)
 	if err == nil {
 		err = p.changeHand(ctx, func(list []limits.Override) ([]limits.Override, error) {
-			i := slices.IndexFunc(list, func(o limits.Override) bool { return o.Endpoint == a.Endpoint && o.Of(users...) })
+			i := slices.IndexFunc(list, func(o limits.Override) bool { return o.Endpoint == a.Endpoint && o.AppliesTo(users...) })
 			if i < 0 {
 				return nil, api.ErrNoOverride
 			}
@@ -315,7 +315,7 @@ func (p *Polygen) RemoveOverride(ctx context.Context, a api.Act) (api.Override, 
 }
 
 func without(list []limits.Override, endpoint string, users []string) []limits.Override {
-	return slices.DeleteFunc(slices.Clone(list), func(o limits.Override) bool { return o.Endpoint == endpoint && o.Of(users...) })
+	return slices.DeleteFunc(slices.Clone(list), func(o limits.Override) bool { return o.Endpoint == endpoint && o.AppliesTo(users...) })
 }
 
 func errByName(a api.Act) error {

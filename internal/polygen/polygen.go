@@ -131,7 +131,7 @@ func New(o Options) (*Polygen, error) {
 	p.hand.metrics, p.hand.file = newHandMetrics(o.Registerer), o.Limits.Set()
 	p.hand.filed.Store(p.set.Load())
 	p.streams.gauge, p.events.lost = p.metrics.streams, p.metrics.eventsLost
-	o.Limits.Trace(o.Tracer)
+	o.Limits.SetTracer(o.Tracer)
 	return p, nil
 }
 
@@ -333,6 +333,6 @@ func (p *Polygen) ensurePublished(ctx context.Context, set *limits.Set) error {
 	if err != nil {
 		return err
 	}
-	p.options.Logger.Info("limits published", slog.String("version", set.Version()), slog.Int("users", set.Len()))
+	p.options.Logger.Info("limits published", slog.String("version", set.Version()), slog.Int("users", set.UserCount()))
 	return nil
 }

@@ -79,5 +79,5 @@ func (p *Polygen) tracePublication(ctx context.Context, began time.Time, set *li
 	if err != nil {
 		err = errNotSent
 	}
-	p.options.Tracer.Record(ctx, "publish limits", began, err, tracing.String("sluice.limits.version", set.Version()), tracing.Int("sluice.limits.users", set.Len()))
+	p.options.Tracer.Record(ctx, "publish limits", began, err, tracing.String("sluice.limits.version", set.Version()), tracing.Int("sluice.limits.users", set.UserCount()))
 }

@@ -157,7 +157,7 @@ func (a *Agent) offerCredit(ctx context.Context) error {
 		// Who shall have no credit must have an entry that says so first.
 		write = o != nil && now.After(d.ready) && (!active || !d.written) && a.limiter.credits.confirmedAgain()
 		if write = write && a.placesByDefault(now, o, process); write {
-			_, n, _ := o.set.Exact()
+			_, n, _ := o.set.ExactKeys()
 			d.pause = time.Duration(n) * time.Second / nameRate
 			d.ready = now.Add(offerAfter + d.pause) // should it fail
 		}
@@ -300,7 +300,7 @@ func (a *Agent) writeOffer(ctx context.Context, o *offer) error {
 		return err
 	}
 	var rows []runtimeapi.Row
-	keys, _, _ := o.set.Exact()
+	keys, _, _ := o.set.ExactKeys()
 	for key := range keys {
 		if credit.DefaultKey(key) && validUser(key) {
 			rows = append(rows, runtimeapi.Row{Key: key, Value: 1})

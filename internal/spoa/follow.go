@@ -129,7 +129,7 @@ func (a *Agent) fetchLimits(ctx context.Context) error {
 	a.forcing.Unlock()
 	a.metrics.limitsInForce(set.Version())
 	a.traceLimits(ctx, began, version, set)
-	a.options.Logger.Info("limits in force", slog.String("version", set.Version()), slog.Int("users", set.Len()))
+	a.options.Logger.Info("limits in force", slog.String("version", set.Version()), slog.Int("users", set.UserCount()))
 	return nil
 }
 

@@ -48,5 +48,5 @@ func (a *Agent) traceLimits(ctx context.Context, began time.Time, version string
 		a.options.Tracer.Record(ctx, "read limits", began, errNotValid, tracing.String("sluice.limits.version", version))
 		return
 	}
-	a.options.Tracer.Record(ctx, "read limits", began, nil, tracing.String("sluice.limits.version", version), tracing.Int("sluice.limits.users", set.Len()))
+	a.options.Tracer.Record(ctx, "read limits", began, nil, tracing.String("sluice.limits.version", version), tracing.Int("sluice.limits.users", set.UserCount()))
 }

@@ -390,7 +390,7 @@ func (a *Agent) teachCredit() {
 	c, instances := &a.limiter.credits, int(a.limiter.instances.Load())
 	values := peers.Values{peers.GPT0: uint64(c.generation)}
 	if set := a.limiter.set.Load(); set != nil {
-		if of, ok := set.Tier(set.DefaultTier()); ok {
+		if of, ok := set.TierLimits(set.DefaultTier()); ok {
 			requests, places := credit.Unasked(of, instances)
 			values[peers.GPC0], values[peers.GPC1] = uint64(requests), uint64(places)
 		}

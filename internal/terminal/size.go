@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Cut is text that takes at most so many columns of a terminal, with … where
+// CutToWidth is text that takes at most so many columns of a terminal, with … where
 // something is missing.
-func Cut(s string, columns int) string {
-	if Width(s) <= columns {
+func CutToWidth(s string, columns int) string {
+	if ColumnsOf(s) <= columns {
 		return s
 	}
 	n := 0
@@ -24,8 +24,8 @@ func Cut(s string, columns int) string {
 	return s
 }
 
-// Width is how many columns of a terminal a text takes.
-func Width(s string) int {
+// ColumnsOf is how many columns of a terminal a text takes.
+func ColumnsOf(s string) int {
 	n := 0
 	for _, r := range s {
 		n += runeWidth(r)
@@ -53,15 +53,15 @@ func runeWidth(r rune) int {
 	}
 }
 
-// Is is whether lines can be drawn over others there.
-func Is(f *os.File) bool {
+// IsTerminal is whether lines can be drawn over others there.
+func IsTerminal(f *os.File) bool {
 	_, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
 	return err == nil && os.Getenv("TERM") != "dumb"
 }
 
-// Size is how large a terminal is now. One that does not know, such as a serial
+// TerminalSize is how large a terminal is now. One that does not know, such as a serial
 // line, has the size that COLUMNS and LINES say, or 80 columns of 24 rows.
-func Size(f *os.File) (columns, rows int) {
+func TerminalSize(f *os.File) (columns, rows int) {
 	if size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil {
 		columns, rows = int(size.Col), int(size.Row)
 	}

@@ -21,15 +21,15 @@ func TestCut(t *testing.T) {
 		{"alice", 5, "alice"}, {"alice", 4, "ali…"}, {"alice", 1, "…"}, {"alice", 0, ""}, {"", 0, ""},
 		{"日本", 4, "日本"}, {"日本", 3, "日…"}, {"日本", 2, "…"}, {"e\u0301e\u0301", 2, "e\u0301e\u0301"},
 	} {
-		if got := Cut(tt.in, tt.columns); got != tt.want {
+		if got := CutToWidth(tt.in, tt.columns); got != tt.want {
 			t.Errorf("Cut(%q, %d) = %q, want %q", tt.in, tt.columns, got, tt.want)
 		}
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		s, columns := rapid.String().Draw(t, "s"), rapid.IntRange(0, 30).Draw(t, "columns")
-		got := Cut(s, columns)
-		if Width(got) > columns || Width(s) <= columns && got != s || !strings.HasPrefix(s, strings.TrimSuffix(got, "…")) {
-			t.Errorf("Cut(%q, %d) = %q of width %d", s, columns, got, Width(got))
+		got := CutToWidth(s, columns)
+		if ColumnsOf(got) > columns || ColumnsOf(s) <= columns && got != s || !strings.HasPrefix(s, strings.TrimSuffix(got, "…")) {
+			t.Errorf("Cut(%q, %d) = %q of width %d", s, columns, got, ColumnsOf(got))
 		}
 	})
 }
@@ -54,12 +54,12 @@ func TestSize(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Setenv("COLUMNS", tt.columns)
 			t.Setenv("LINES", tt.lines)
-			if columns, rows := Size(w); columns != tt.wantColumns || rows != tt.wantRows {
+			if columns, rows := TerminalSize(w); columns != tt.wantColumns || rows != tt.wantRows {
 				t.Errorf("Size() = %d, %d, want %d, %d", columns, rows, tt.wantColumns, tt.wantRows)
 			}
 		})
 	}
-	if Is(w) {
+	if IsTerminal(w) {
 		t.Error("a pipe is taken for a terminal")
 	}
 }
@@ -71,7 +71,7 @@ func FuzzWord(f *testing.F) {
 		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, name string) {
-		word := Word(name)
+		word := QuoteWord(name)
 		if len(strings.Fields(word)) != 1 || strings.ContainsAny(word, " \n") || word == "-" || word[0] == '#' || printableOnly(word) != nil || !utf8.ValidString(word) {
 			t.Errorf("Word(%q) = %q", name, word)
 		}

@@ -62,9 +62,9 @@ func WriteJSON(w io.Writer, object any) error {
 	return err
 }
 
-// Name is a name from a file as a terminal may have it: in quotes when it is not
+// QuoteName is a name from a file as a terminal may have it: in quotes when it is not
 // plain, so that it cannot look like something else.
-func Name(name string) string {
+func QuoteName(name string) string {
 	plain := name != "" && !strings.ContainsFunc(name, func(r rune) bool {
 		return unicode.IsSpace(r) || !unicode.IsPrint(r) || r == '"' || r == unicode.ReplacementChar
 	})
@@ -74,27 +74,27 @@ func Name(name string) string {
 	return strconv.Quote(name)
 }
 
-// Names are names from a file, with a comma between.
-func Names(names []string) string {
+// QuoteNames are names from a file, with a comma between.
+func QuoteNames(names []string) string {
 	quoted := make([]string, len(names))
 	for i, name := range names {
-		quoted[i] = Name(name)
+		quoted[i] = QuoteName(name)
 	}
 	return strings.Join(quoted, ", ")
 }
 
-// Word is a name as one word that a terminal may have, and that neither is the sign
+// QuoteWord is a name as one word that a terminal may have, and that neither is the sign
 // for none nor begins a comment.
-func Word(name string) string {
-	word := Name(name)
+func QuoteWord(name string) string {
+	word := QuoteName(name)
 	if word == "-" || word[0] == '#' {
 		word = strconv.Quote(name)
 	}
 	return strings.ReplaceAll(word, " ", `\x20`) // no other blank is left by shown
 }
 
-// Some are the first names of a list.
-func Some(names []string) string {
+// SomeNames are the first names of a list.
+func SomeNames(names []string) string {
 	const most = 5
 	if len(names) > most {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)

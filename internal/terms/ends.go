@@ -33,22 +33,22 @@ func NewEnds(set *limits.Set) *Ends {
 	return e
 }
 
-// Any reports whether anything ends, or has ended.
-func (e *Ends) Any() bool { return len(e.times) > 0 }
+// AnyEnds reports whether anything ends, or has ended.
+func (e *Ends) AnyEnds() bool { return len(e.times) > 0 }
 
-// Of returns when the entry of a key ends, past or future. An entry that ends but
+// EndOf returns when the entry of a key ends, past or future. An entry that ends but
 // changes nothing has no end.
-func (e *Ends) Of(key string) End {
-	if len(e.times) == 0 || e.same(key, e.after) {
+func (e *Ends) EndOf(key string) End {
+	if len(e.times) == 0 || e.sameLimits(key, e.after) {
 		return End{}
 	}
-	i := sort.Search(len(e.times), func(i int) bool { return !e.same(key, e.before.At(e.times[i])) })
+	i := sort.Search(len(e.times), func(i int) bool { return !e.sameLimits(key, e.before.At(e.times[i])) })
 	return End{e.times[i], e.after.User(key).Tier}
 }
 
-// same is whether the user has the limits of before in a set. Equal limits are
+// sameLimits is whether the user has the limits of before in a set. Equal limits are
 // shared, so that their address tells.
-func (e *Ends) same(key string, set *limits.Set) bool {
+func (e *Ends) sameLimits(key string, set *limits.Set) bool {
 	for _, endpoint := range e.endpoints {
 		at := limits.EndpointKey(endpoint, key)
 		if e.before.User(at) != set.User(at) {
@@ -63,5 +63,5 @@ func (e End) String() string {
 	if e.At.IsZero() {
 		return "never"
 	}
-	return e.At.Format(time.RFC3339Nano) + ", then like everybody in tier " + terminal.Name(e.Tier)
+	return e.At.Format(time.RFC3339Nano) + ", then like everybody in tier " + terminal.QuoteName(e.Tier)
 }

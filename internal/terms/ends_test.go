@@ -36,7 +36,7 @@ users:
 		{"pattern", "2030-01-01T00:00:00Z, then like everybody in tier free"},
 		{"not named", "never"},
 	} {
-		if got := e.Of(limits.Key(tt.user)).String(); got != tt.want {
+		if got := e.EndOf(limits.Key(tt.user)).String(); got != tt.want {
 			t.Errorf("of(%q) = %s, want %s", tt.user, got, tt.want)
 		}
 	}

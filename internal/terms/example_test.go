@@ -31,8 +31,8 @@ tiers:
   staff: {priority: 1}
   nothing: {requests: {GET: {second: 7, mode: off}}}
 `)
-	for _, name := range set.Tiers() {
-		tier, _ := set.Tier(name)
+	for _, name := range set.TierNames() {
+		tier, _ := set.TierLimits(name)
 		fmt.Printf("%s: %s\n", name, terms.Describe(tier))
 	}
 	// Output:
@@ -53,7 +53,7 @@ tiers:
     endpoints:
       uploads: {requests: {GET: 10}, concurrent: unlimited}
 `)
-	everywhere, _ := set.Tier("free")
+	everywhere, _ := set.TierLimits("free")
 	for _, endpoint := range set.Endpoints() {
 		here, _ := set.TierAt(endpoint, "free")
 		fmt.Printf("%s: %s\n", endpoint, terms.DescribeBeside(everywhere, here))

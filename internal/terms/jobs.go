@@ -13,15 +13,15 @@ import (
 // OfJobs are the terms of background jobs, with the number of all first.
 func OfJobs(j limits.Jobs) []Term {
 	if j.Mode == limits.Off && j.Source != limits.Builtin {
-		return nil // Limits.Off has them
+		return nil // Limits.OffFields has them
 	}
 	total := Term{Name: "jobs.total", Amount: NotLimited}
 	if j.Total > 0 {
-		total = Term{Name: total.Name, Amount: strconv.Itoa(j.Total)}.in(j.Mode)
+		total = Term{Name: total.Name, Amount: strconv.Itoa(j.Total)}.withMode(j.Mode)
 	}
 	all := []Term{total}
 	for service, n := range j.Queues {
-		all = append(all, Term{Name: "jobs.queues." + service, Amount: strconv.Itoa(n)}.in(j.Mode))
+		all = append(all, Term{Name: "jobs.queues." + service, Amount: strconv.Itoa(n)}.withMode(j.Mode))
 	}
 	if j.Class == limits.PriorityQueues {
 		all = append(all, Term{Name: "jobs.class", Amount: j.Class})
@@ -44,7 +44,7 @@ func JobSentence(all []Term) string {
 			notes = append(notes, t.Amount)
 		}
 	}
-	return noted("jobs "+amount, notes)
+	return withNotes("jobs "+amount, notes)
 }
 
 // IsOfJobs is whether a field is about background jobs, which no request counts against.
@@ -59,7 +59,7 @@ func Builtin(name, tier, defaultTier string) (source string, ok bool) {
 	case limitfile.KnowsJobs(tier):
 		return "not stated: what tiers named " + tier + " have", true
 	case tier != defaultTier:
-		return "not stated: as in the default tier " + terminal.Name(defaultTier), true
+		return "not stated: as in the default tier " + terminal.QuoteName(defaultTier), true
 	}
 	return "not stated", true
 }

@@ -2,7 +2,7 @@ package terms
 
 import "fmt"
 
-func Share(n int64) string {
+func FormatShare(n int64) string {
 	if n == 0 {
 		return "none"
 	}

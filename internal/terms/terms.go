@@ -22,7 +22,7 @@ type Term struct {
 const NotLimited = "not limited"
 
 // Value is the amount with its notes.
-func (t Term) Value() string { return noted(t.Amount, t.Notes) }
+func (t Term) Value() string { return withNotes(t.Amount, t.Notes) }
 
 // OfAddresses are what the limits of each address say: by the field's path, and as a
 // line has them. Those that there are not are "none" and "".
@@ -60,35 +60,35 @@ func DescribeAddresses(a limits.AddressLimits) string {
 	return strings.Join(words, ", ")
 }
 
-// Of are what limits say beyond the defaults, and what they say that is off, in
+// TermsOf are what limits say beyond the defaults, and what they say that is off, in
 // the order of sortTerms.
-func Of(l *limits.Limits) []Term { return With(l, l.Jobs().Stated) }
+func TermsOf(l *limits.Limits) []Term { return TermsWithJobs(l, l.Jobs().Stated) }
 
-// With are terms with those of background jobs, or without.
-func With(l *limits.Limits, jobs bool) []Term {
+// TermsWithJobs are terms with those of background jobs, or without.
+func TermsWithJobs(l *limits.Limits, jobs bool) []Term {
 	var all []Term
 	for _, r := range l.All() {
-		t := Term{Name: "requests." + r.Name(), Amount: fmt.Sprintf("%d/%s", r.Max, per(r.Window))}
+		t := Term{Name: "requests." + r.Name(), Amount: fmt.Sprintf("%d/%s", r.Max, perWindow(r.Window))}
 		if r.Burst > 0 {
 			t.Notes = append(t.Notes, fmt.Sprintf("burst %d", r.Burst))
 		}
-		all = append(all, t.in(r.Mode))
+		all = append(all, t.withMode(r.Mode))
 	}
 	if l.Concurrent > 0 {
-		all = append(all, Term{Name: "concurrent", Amount: strconv.Itoa(l.Concurrent)}.in(l.ConcurrentMode))
+		all = append(all, Term{Name: "concurrent", Amount: strconv.Itoa(l.Concurrent)}.withMode(l.ConcurrentMode))
 		if l.Wait > 0 {
 			all = append(all, Term{Name: "over_limit.concurrent", Amount: fmt.Sprintf("wait %v", l.Wait)})
 		}
 	}
 	b := l.Bandwidth
 	if b.Down > 0 {
-		all = append(all, Term{Name: "bandwidth.down", Amount: Size(b.Down) + "/s"}.in(b.Mode))
+		all = append(all, Term{Name: "bandwidth.down", Amount: FormatBytes(b.Down) + "/s"}.withMode(b.Mode))
 	}
 	if b.Up > 0 {
-		all = append(all, Term{Name: "bandwidth.up", Amount: Size(b.Up) + "/s"}.in(b.Mode))
+		all = append(all, Term{Name: "bandwidth.up", Amount: FormatBytes(b.Up) + "/s"}.withMode(b.Mode))
 	}
 	if b.DefaultShare > 0 && b.Down+b.Up > 0 { // else it is a share of nothing
-		all = append(all, Term{Name: "bandwidth.default_share", Amount: Size(b.DefaultShare) + "/s"})
+		all = append(all, Term{Name: "bandwidth.default_share", Amount: FormatBytes(b.DefaultShare) + "/s"})
 	}
 	if l.Priority != 0 {
 		all = append(all, Term{Name: "priority", Amount: strconv.Itoa(l.Priority)})
@@ -96,15 +96,15 @@ func With(l *limits.Limits, jobs bool) []Term {
 	if jobs {
 		all = append(all, OfJobs(l.Jobs())...)
 	}
-	for _, name := range l.Off() {
+	for _, name := range l.OffFields() {
 		all = append(all, Term{Name: name, Amount: limits.Off.String()})
 	}
 	slices.SortFunc(all, func(a, b Term) int { return compareTerms(a.Name, b.Name) })
 	return all
 }
 
-// in adds the mode, unless it is the usual one.
-func (t Term) in(m limits.Mode) Term {
+// withMode adds the mode, unless it is the usual one.
+func (t Term) withMode(m limits.Mode) Term {
 	if m != limits.Enforce {
 		t.Notes = append(t.Notes, m.String())
 	}
@@ -114,15 +114,15 @@ func (t Term) in(m limits.Mode) Term {
 // LimitsNothing is whether a value of a term limits nothing.
 func LimitsNothing(value string) bool { return value == NotLimited || value == limits.Off.String() }
 
-// per is the window behind a number of requests.
-func per(w limits.Window) string {
+// perWindow is the window behind a number of requests.
+func perWindow(w limits.Window) string {
 	if w == limits.Second {
 		return "s"
 	}
 	return w.String()
 }
 
-func noted(s string, notes []string) string {
+func withNotes(s string, notes []string) string {
 	if len(notes) == 0 {
 		return s
 	}
@@ -145,8 +145,8 @@ func unsaid(name string) string {
 	}
 }
 
-// Value is the term's value, or what counts when nothing is said.
-func Value(all []Term, name string) string {
+// ValueOf is the term's value, or what counts when nothing is said.
+func ValueOf(all []Term, name string) string {
 	for _, t := range all {
 		if t.Name == name {
 			return t.Value()
@@ -155,9 +155,9 @@ func Value(all []Term, name string) string {
 	return unsaid(name)
 }
 
-// Sort brings names into the order of the limit file's documentation, with the
+// SortNames brings names into the order of the limit file's documentation, with the
 // requests by class and the shorter windows first, and each only once.
-func Sort(names []string) []string {
+func SortNames(names []string) []string {
 	slices.SortFunc(names, compareTerms)
 	return slices.Compact(names)
 }
@@ -165,7 +165,7 @@ func Sort(names []string) []string {
 func compareTerms(a, b string) int {
 	classA, windowA := limits.ParseRateName(a)
 	classB, windowB := limits.ParseRateName(b)
-	return cmp.Or(cmp.Compare(rank(a), rank(b)), cmp.Compare(classA, classB), cmp.Compare(windowA, windowB))
+	return cmp.Or(cmp.Compare(rankOf(a), rankOf(b)), cmp.Compare(classA, classB), cmp.Compare(windowA, windowB))
 }
 
 // ranks are the names but those of requests. What is new to this program comes last.
@@ -174,7 +174,7 @@ var ranks = []string{
 	"over_limit", "over_limit.concurrent", "priority", "jobs", "jobs.total", "jobs.queues", "jobs.class",
 }
 
-func rank(name string) int {
+func rankOf(name string) int {
 	if strings.HasPrefix(name, "requests") {
 		return 0
 	}
@@ -190,7 +190,7 @@ func rank(name string) int {
 // Describe names the limits in one line, and what departs from the defaults: how
 // long a request over the limit of requests in progress waits, and the priority.
 func Describe(l *limits.Limits) string {
-	all := Of(l)
+	all := TermsOf(l)
 	if len(all) > 0 && all[0].Name == "priority" {
 		return NotLimited + ", " + sentence(all)
 	}
@@ -202,10 +202,10 @@ func Describe(l *limits.Limits) string {
 
 // DescribeBeside names what limits at an endpoint have other than those everywhere.
 func DescribeBeside(everywhere, here *limits.Limits) string {
-	a, b := Of(everywhere), Of(here)
+	a, b := TermsOf(everywhere), TermsOf(here)
 	var other []Term
 	for _, name := range NamesIn(a, b) {
-		if Value(a, name) == Value(b, name) {
+		if ValueOf(a, name) == ValueOf(b, name) {
 			continue
 		}
 		i := slices.IndexFunc(b, func(t Term) bool { return t.Name == name })
@@ -269,11 +269,11 @@ func NamesIn(a, b []Term) []string {
 	for _, t := range append(slices.Clip(a), b...) {
 		names = append(names, t.Name)
 	}
-	return Sort(names)
+	return SortNames(names)
 }
 
-// Size writes bytes in the largest binary unit that divides them.
-func Size(n int64) string {
+// FormatBytes writes bytes in the largest binary unit that divides them.
+func FormatBytes(n int64) string {
 	for _, u := range []struct {
 		name string
 		in   int64

@@ -32,9 +32,9 @@ var columns = []struct {
 // minName is how many columns a name keeps at least in a terminal that is too narrow.
 const minName = 8
 
-// table is the lines of a list: who says it, the names of the columns, and the users.
+// formatTable is the lines of a list: who says it, the names of the columns, and the users.
 // Names become shorter where the lines would be longer than wide; 0 is no limit.
-func table(p *picture, people bool, wide int) []string {
+func formatTable(p *picture, people bool, wide int) []string {
 	rows := [][]string{nil}
 	for _, c := range columns {
 		name := c.programs
@@ -44,12 +44,12 @@ func table(p *picture, people bool, wide int) []string {
 		rows[0] = append(rows[0], name)
 	}
 	for _, u := range p.Ranked {
-		rows = append(rows, cells(u, p.Time, people))
+		rows = append(rows, formatRow(u, p.Time, people))
 	}
 	widths, total := make([]int, len(columns)), -2
 	for i := range columns {
 		for _, r := range rows {
-			widths[i] = max(widths[i], terminal.Width(r[i]))
+			widths[i] = max(widths[i], terminal.ColumnsOf(r[i]))
 		}
 		total += widths[i] + 2
 	}
@@ -60,8 +60,8 @@ func table(p *picture, people bool, wide int) []string {
 	for _, r := range rows {
 		var b strings.Builder
 		for i, c := range columns {
-			cell := terminal.Cut(r[i], widths[i])
-			pad := strings.Repeat(" ", widths[i]-terminal.Width(cell))
+			cell := terminal.CutToWidth(r[i], widths[i])
+			pad := strings.Repeat(" ", widths[i]-terminal.ColumnsOf(cell))
 			if c.number {
 				cell = pad + cell
 			} else {
@@ -80,18 +80,18 @@ func table(p *picture, people bool, wide int) []string {
 // headline says who answers, and how many users it knows of.
 func headline(p *picture) string {
 	line := fmt.Sprintf("%s  polygen %s, %s, limits version %s, users seen: %d",
-		p.Time.UTC().Format(time.RFC3339), terminal.Name(p.Polygen), apiclient.Role(p.From), terminal.Name(p.Version), p.Seen)
+		p.Time.UTC().Format(time.RFC3339), terminal.QuoteName(p.Polygen), apiclient.Role(p.From), terminal.QuoteName(p.Version), p.Seen)
 	if p.Dropped > 0 {
 		line += fmt.Sprintf(" (forgotten, because there were too many: %d)", p.Dropped)
 	}
-	return line + ", by " + terminal.Name(string(p.Sort))
+	return line + ", by " + terminal.QuoteName(string(p.Sort))
 }
 
-// cells are what a list says of a user. None is empty or has a blank.
-func cells(u ranked, now time.Time, people bool) []string {
-	name := terminal.Word(u.User)
+// formatRow are what a list says of a user. None is empty or has a blank.
+func formatRow(u ranked, now time.Time, people bool) []string {
+	name := terminal.QuoteWord(u.User)
 	if u.Endpoint != "" {
-		name += "@" + terminal.Word(u.Endpoint)
+		name += "@" + terminal.QuoteWord(u.Endpoint)
 	}
 	seen := max(now.Sub(u.Seen), 0)
 	number := func(programs, forPeople string) string {
@@ -103,23 +103,23 @@ func cells(u ranked, now time.Time, people bool) []string {
 	limit, used := "-", "-"
 	if n := u.Nearest; n != nil {
 		percent := strconv.FormatFloat(n.Share*100, 'f', 0, 64)
-		limit, used = terminal.Word(n.Limit), number(percent, percent+"%")
+		limit, used = terminal.QuoteWord(n.Limit), number(percent, percent+"%")
 		if n.Mode != "enforce" {
-			limit += "(" + terminal.Word(n.Mode) + ")"
+			limit += "(" + terminal.QuoteWord(n.Mode) + ")"
 		}
 	}
 	return []string{
-		name, terminal.Word(u.Tier), terminal.Word(string(u.State)),
+		name, terminal.QuoteWord(u.Tier), terminal.QuoteWord(string(u.State)),
 		strconv.FormatFloat(u.Rate, 'f', 1, 64), strconv.Itoa(u.InProgress),
 		number(strconv.FormatInt(u.Down, 10), strings.ReplaceAll(terms.PerSecond(u.Down), " ", "")),
 		number(strconv.FormatInt(u.Up, 10), strings.ReplaceAll(terms.PerSecond(u.Up), " ", "")),
 		limit, used,
-		number(strconv.FormatFloat(seen.Seconds(), 'f', 1, 64), ago(seen)),
+		number(strconv.FormatFloat(seen.Seconds(), 'f', 1, 64), formatAge(seen)),
 	}
 }
 
-// ago is a time span for people: 0.4s, 12s, 3m20s.
-func ago(d time.Duration) string {
+// formatAge is a time span for people: 0.4s, 12s, 3m20s.
+func formatAge(d time.Duration) string {
 	if d < 10*time.Second {
 		return strconv.FormatFloat(d.Seconds(), 'f', 1, 64) + "s"
 	}

@@ -36,26 +36,26 @@ func Run(ctx context.Context, a *apiclient.Client, o Options, stdout, stderr io.
 	defer stop()
 	var d display = &tables{w: stdout, errs: stderr, json: o.JSON}
 	switch f, ok := stdout.(*os.File); {
-	case !ok || !terminal.Is(f) || o.JSON:
+	case !ok || !terminal.IsTerminal(f) || o.JSON:
 	case o.Once:
 		d = &tables{w: stdout, errs: stderr, people: true}
 	default:
-		s := &screen{w: f, size: func() (int, int) { return terminal.Size(f) }}
+		s := &screen{w: f, size: func() (int, int) { return terminal.TerminalSize(f) }}
 		resized := make(chan os.Signal, 1)
 		signal.Notify(resized, unix.SIGWINCH)
 		defer signal.Stop(resized)
 		redrawing.Go(func() { s.redrawOn(ctx, resized) })
 		d = s
 	}
-	return o.follow(ctx, func(ctx context.Context) (*picture, error) { return look(ctx, a, o.Sort, o.N) }, d)
+	return o.follow(ctx, func(ctx context.Context) (*picture, error) { return readPicture(ctx, a, o.Sort, o.N) }, d)
 }
 
 // display shows lists. The first call is show.
 type display interface {
-	show(*picture) error
+	showPicture(*picture) error
 	// lost says that there is no answer, for a reason; the last one came at a time.
-	lost(last time.Time, why error) error
-	end() error
+	showOutage(last time.Time, why error) error
+	finish() error
 }
 
 // follow shows one list after the other.
@@ -67,9 +67,9 @@ func (o Options) follow(ctx context.Context, ask func(context.Context) (*picture
 		case ctx.Err() != nil:
 		case err == nil:
 			last = time.Now()
-			err = d.show(p)
+			err = d.showPicture(p)
 		case !last.IsZero():
-			err = d.lost(last, err)
+			err = d.showOutage(last, err)
 		}
 		if ctx.Err() == nil && (err != nil || o.Once) {
 			return err
@@ -78,7 +78,7 @@ func (o Options) follow(ctx context.Context, ask func(context.Context) (*picture
 			if last.IsZero() {
 				return nil
 			}
-			return d.end()
+			return d.finish()
 		}
 	}
 }
@@ -104,8 +104,8 @@ type nearest struct {
 	Share float64 `json:"share"` // that is used of max
 }
 
-// look asks for the users with most, and then about each.
-func look(ctx context.Context, a *apiclient.Client, by api.Sort, n int) (*picture, error) {
+// readPicture asks for the users with most, and then about each.
+func readPicture(ctx context.Context, a *apiclient.Client, by api.Sort, n int) (*picture, error) {
 	var p picture
 	query := url.Values{"sort": {string(by)}, "n": {fmt.Sprint(n)}}
 	if err := a.Get(ctx, "/api/v1/users?"+query.Encode(), &p.Users); err != nil {
@@ -142,7 +142,7 @@ func look(ctx context.Context, a *apiclient.Client, by api.Sort, n int) (*pictur
 func askNearest(ctx context.Context, a *apiclient.Client, href string) (*nearest, error) {
 	u, err := url.Parse(href)
 	if err != nil || !strings.HasPrefix(href, "/api/v1/users/") {
-		return nil, a.NotPolygen("a user is at " + terminal.Name(href))
+		return nil, a.NotPolygen("a user is at " + terminal.QuoteName(href))
 	}
 	q := u.Query()
 	q.Set("by", "key")
@@ -185,12 +185,12 @@ type tables struct {
 	outage  apiclient.Outage
 }
 
-func (t *tables) show(p *picture) error {
+func (t *tables) showPicture(p *picture) error {
 	t.outage.Ended(t.errs, "sluice top", time.Now())
 	if t.json {
 		return terminal.WriteJSON(t.w, p)
 	}
-	lines := table(p, t.people, 0)
+	lines := formatTable(p, t.people, 0)
 	if !t.people {
 		lines[0] = "# " + lines[0]
 	}
@@ -198,12 +198,12 @@ func (t *tables) show(p *picture) error {
 	return err
 }
 
-func (t *tables) lost(last time.Time, why error) error {
+func (t *tables) showOutage(last time.Time, why error) error {
 	t.outage.Began(t.errs, "sluice top", last, why)
 	return nil
 }
 
-func (t *tables) end() error { return nil }
+func (t *tables) finish() error { return nil }
 
 // screen is one list drawn over the other in a terminal. Its methods may be called at
 // once.
@@ -217,16 +217,16 @@ type screen struct {
 	ended bool
 }
 
-func (s *screen) show(p *picture) error {
+func (s *screen) showPicture(p *picture) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.draw(p, "")
+	return s.drawPicture(p, "")
 }
 
-func (s *screen) lost(last time.Time, why error) error {
+func (s *screen) showOutage(last time.Time, why error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.draw(s.last, fmt.Sprintf("no answer since %s, for %v: %v", last.UTC().Format(time.RFC3339),
+	return s.drawPicture(s.last, fmt.Sprintf("no answer since %s, for %v: %v", last.UTC().Format(time.RFC3339),
 		time.Since(last).Round(time.Second), why))
 }
 
@@ -247,16 +247,16 @@ func (s *screen) redraw() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.last != nil && !s.ended {
-		_ = s.draw(s.last, s.note) // the next list fails alike
+		_ = s.drawPicture(s.last, s.note) // the next list fails alike
 	}
 }
 
-// draw writes from the upper left corner over what is there, all at once. The last
+// drawPicture writes from the upper left corner over what is there, all at once. The last
 // row of the terminal stays empty for the cursor, so that nothing is scrolled. The lock
 // must be held.
-func (s *screen) draw(p *picture, note string) error {
+func (s *screen) drawPicture(p *picture, note string) error {
 	columns, rows := s.size()
-	lines := table(p, true, columns)
+	lines := formatTable(p, true, columns)
 	if note != "" {
 		lines = append([]string{lines[0], note}, lines[1:]...)
 	}
@@ -268,15 +268,15 @@ func (s *screen) draw(p *picture, note string) error {
 	b.WriteString("\x1b[H") // home
 	for _, line := range lines[:min(len(lines), max(rows-1, 0))] {
 		// Cleared before it is written: behind a full line the cursor is on its last column still.
-		b.WriteString("\x1b[K" + terminal.Cut(line, columns) + "\n")
+		b.WriteString("\x1b[K" + terminal.CutToWidth(line, columns) + "\n")
 	}
 	b.WriteString("\x1b[J") // and what is below
 	_, err := io.WriteString(s.w, b.String())
 	return err
 }
 
-// end leaves the cursor on a line where the terminal's ^C is no more.
-func (s *screen) end() error {
+// finish leaves the cursor on a line where the terminal's ^C is no more.
+func (s *screen) finish() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended = true

@@ -60,7 +60,7 @@ func TestTopForPeople(t *testing.T) {
 	want := `2026-11-20T12:00:00Z  polygen one, following, limits version 0123456789ab, users seen: 12 (forgotten, because there were too many: 3), by rate
 user   tier  state  rate/s  in progress      down    up  nearest  used   seen
 alice  pro   ok       80.0            3  1.5MiB/s  0B/s  GET       80%  3m20s`
-	if diff := cmp.Diff(want, strings.Join(table(p, true, 0), "\n")); diff != "" {
+	if diff := cmp.Diff(want, strings.Join(formatTable(p, true, 0), "\n")); diff != "" {
 		t.Errorf("table() (-want +got):\n%s", diff)
 	}
 }
@@ -81,7 +81,7 @@ func TestScreen(t *testing.T) {
 		}
 		out.Reset()
 	}
-	drawn("the first scrolls what was there away, and the last row stays free", s.show(p), strings.Repeat("\n", 5)+
+	drawn("the first scrolls what was there away, and the last row stays free", s.showPicture(p), strings.Repeat("\n", 5)+
 		"\x1b[H\x1b[K2026-11-20T12:00:00Z  polygen one, following, limits version v, users…\n"+
 		"\x1b[Kuser      tier  state  rate/s  in progress  down    up  nearest  used…\n"+
 		"\x1b[Ka         t     ok        0.0            0  0B/s  0B/s  -           -…\n"+
@@ -89,20 +89,20 @@ func TestScreen(t *testing.T) {
 		"\x1b[K日本語…   t     ok        0.0            0  0B/s  0B/s  -           -…\n\x1b[J")
 	columns, rows = 20, 4
 	small := "\x1b[H\x1b[K2026-11-20T12:00:00…\n\x1b[Kuser      tier  sta…\n\x1b[Ka         t     ok …\n\x1b[J"
-	drawn("a terminal that became smaller", s.show(p), small)
+	drawn("a terminal that became smaller", s.showPicture(p), small)
 	s.redraw()
 	drawn("the same again", nil, small)
 	rows = 3
 	const lost = "\x1b[H\x1b[K2026-11-20T12:00:00…\n\x1b[Kno answer since 202…\n\x1b[J"
-	if err := s.lost(apitest.Noon, errors.New("nothing listens")); err != nil || !strings.HasPrefix(out.String(), lost) {
+	if err := s.showOutage(apitest.Noon, errors.New("nothing listens")); err != nil || !strings.HasPrefix(out.String(), lost) {
 		t.Errorf("while polygen is away: %v, %q, want the time and since when", err, &out)
 	}
 	out.Reset()
 	s.redraw()
 	drawn("and again", nil, lost)
 	rows = 1
-	drawn("one row", s.show(p), "\x1b[H\x1b[J")
-	drawn("the end", s.end(), "\r\x1b[K")
+	drawn("one row", s.showPicture(p), "\x1b[H\x1b[J")
+	drawn("the end", s.finish(), "\r\x1b[K")
 	s.redraw()
 	drawn("nothing comes after it", nil, "")
 }

@@ -55,7 +55,7 @@ func (o Options) follow(ctx context.Context, ask func(context.Context) (api.User
 		default:
 			last = time.Now()
 			away.Ended(stderr, "sluice watch", last)
-			if err := o.print(stdout, u, &told, i%asks == 0); err != nil {
+			if err := o.printNews(stdout, u, &told, i%asks == 0); err != nil {
 				return err
 			}
 		}
@@ -65,10 +65,10 @@ func (o Options) follow(ctx context.Context, ask func(context.Context) (api.User
 	}
 }
 
-// print writes what is new in an answer, and if it is time, or it has changed, how
+// printNews writes what is new in an answer, and if it is time, or it has changed, how
 // the user fares.
-func (o Options) print(stdout io.Writer, u api.User, told *story, isTime bool) error {
-	decisions, changed := told.next(u)
+func (o Options) printNews(stdout io.Writer, u api.User, told *story, isTime bool) error {
+	decisions, changed := told.addNews(u)
 	for _, d := range decisions {
 		var err error
 		if o.JSON {
@@ -107,10 +107,10 @@ type story struct {
 	was       string         // state, reasons and limits
 }
 
-// next takes an answer. It returns the decisions that are new, the oldest first, and
+// addNews takes an answer. It returns the decisions that are new, the oldest first, and
 // whether the state, its reasons or the limits have changed. Refusals that were added
 // to a decision are a decision of their own.
-func (s *story) next(u api.User) (fresh []api.Decision, changed bool) {
+func (s *story) addNews(u api.User) (fresh []api.Decision, changed bool) {
 	for _, d := range slices.Backward(u.Decisions) {
 		i := slices.IndexFunc(s.decisions, func(old api.Decision) bool {
 			return old.Time.Equal(d.Time) && old.Kind == d.Kind && old.Limit == d.Limit
@@ -151,16 +151,16 @@ func summary(u api.User) string {
 const watchTime = "2006-01-02T15:04:05.000Z07:00"
 
 func decisionLine(d api.Decision) string {
-	what := terminal.Name(string(d.Kind))
+	what := terminal.QuoteName(string(d.Kind))
 	if d.Count > 0 {
 		what += " " + strconv.Itoa(d.Count)
 	}
-	return fmt.Sprintf("%s decision: %s %s (%s)%s", d.Time.UTC().Format(watchTime), what, terminal.Name(d.Limit), terminal.Name(string(d.Reason)), marked(d.Mode))
+	return fmt.Sprintf("%s decision: %s %s (%s)%s", d.Time.UTC().Format(watchTime), what, terminal.QuoteName(d.Limit), terminal.QuoteName(string(d.Reason)), marked(d.Mode))
 }
 
 // stateLine is how a user fares.
 func stateLine(u api.User) string {
-	state := terminal.Name(string(u.State))
+	state := terminal.QuoteName(string(u.State))
 	if u.Seen == nil {
 		state += ", nothing was heard of the user"
 	}
@@ -168,12 +168,12 @@ func stateLine(u api.User) string {
 	for _, y := range u.Why {
 		until := " until less is in progress"
 		if y.Until != nil {
-			until = " until " + clock(*y.Until)
+			until = " until " + formatTime(*y.Until)
 		}
-		why = append(why, terminal.Name(y.Limit)+until+marked(y.Mode))
+		why = append(why, terminal.QuoteName(y.Limit)+until+marked(y.Mode))
 	}
 	for _, l := range u.Limits {
-		use = append(use, useOf(l)+marked(l.Mode))
+		use = append(use, describeUse(l)+marked(l.Mode))
 	}
 	for _, p := range u.Instances {
 		places = append(places, placed(p))
@@ -188,12 +188,12 @@ func stateLine(u api.User) string {
 	return u.Time.UTC().Format(watchTime) + " " + strings.Join(append(parts, places...), "; ")
 }
 
-// useOf is the use of a limit, such as "GET 7/10 (last 10)".
-func useOf(l api.Limit) string {
+// describeUse is the use of a limit, such as "GET 7/10 (last 10)".
+func describeUse(l api.Limit) string {
 	if name, ok := strings.CutPrefix(l.Name, "bandwidth."); ok {
-		return fmt.Sprintf("%s %s of %s/s", terminal.Name(name), terms.PerSecond(l.Used), terms.Size(l.Max))
+		return fmt.Sprintf("%s %s of %s/s", terminal.QuoteName(name), terms.PerSecond(l.Used), terms.FormatBytes(l.Max))
 	}
-	s := fmt.Sprintf("%s %d/%d", terminal.Name(l.Name), l.Used, l.Max)
+	s := fmt.Sprintf("%s %d/%d", terminal.QuoteName(l.Name), l.Used, l.Max)
 	if l.Burst > 0 {
 		s += fmt.Sprintf("+%d", l.Burst)
 	}
@@ -205,13 +205,13 @@ func useOf(l api.Limit) string {
 
 // placed is what one instance runs, and its share.
 func placed(p api.Place) string {
-	s := fmt.Sprintf("%s %d of %d slots", terminal.Name(p.Instance), p.InProgress, p.Slots)
+	s := fmt.Sprintf("%s %d of %d slots", terminal.QuoteName(p.Instance), p.InProgress, p.Slots)
 	for _, d := range []struct {
 		name         string
 		moved, share int64
 	}{{"down", p.Down, p.DownShare}, {"up", p.Up, p.UpShare}} {
 		if d.moved > 0 || d.share > 0 {
-			s += fmt.Sprintf(", %s %s of %s", d.name, terms.PerSecond(d.moved), terms.Share(d.share))
+			s += fmt.Sprintf(", %s %s of %s", d.name, terms.PerSecond(d.moved), terms.FormatShare(d.share))
 		}
 	}
 	return s
@@ -222,7 +222,7 @@ func marked(mode string) string {
 	if mode == "enforce" {
 		return ""
 	}
-	return " (" + terminal.Name(mode) + ")"
+	return " (" + terminal.QuoteName(mode) + ")"
 }
 
-func clock(t time.Time) string { return t.UTC().Format("15:04:05.000") }
+func formatTime(t time.Time) string { return t.UTC().Format("15:04:05.000") }

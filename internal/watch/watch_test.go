@@ -73,7 +73,7 @@ func TestStory(t *testing.T) {
 		{"there is a reason", why, nil, true},
 		{"the same reason at another time is no change, nor is use", same, nil, false},
 	} {
-		fresh, changed := s.next(step.user)
+		fresh, changed := s.addNews(step.user)
 		if diff := cmp.Diff(step.fresh, fresh); diff != "" || changed != step.changed {
 			t.Errorf("%s: next() is changed %v, want %v (-want +got):\n%s", step.name, changed, step.changed, diff)
 		}
@@ -126,9 +126,9 @@ func TestWatchJSON(t *testing.T) {
 	u := apitest.Cluster().Bob
 	u.User = apitest.Evil[2]
 	var told story
-	told.next(api.User{From: u.From})
+	told.addNews(api.User{From: u.From})
 	var out bytes.Buffer
-	if err := (Options{JSON: true}).print(&out, u, &told, true); err != nil {
+	if err := (Options{JSON: true}).printNews(&out, u, &told, true); err != nil {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")

@@ -45,7 +45,7 @@ type file struct {
 // does. The name stands for the file in errors and in a comment. What it returns
 // limitfile.Parse accepts.
 func Convert(name string, data []byte) ([]byte, error) {
-	f, err := parse(data)
+	f, err := parseFile(data)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
@@ -54,16 +54,16 @@ func Convert(name string, data []byte) ([]byte, error) {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	w := writer{file: f, fallback: fallback}
-	w.write(name)
+	w.writeFile(name)
 	if _, err := limitfile.Parse("the converted file", w.Bytes()); err != nil {
 		return nil, fmt.Errorf("%s: cannot be expressed as a limit file of Sluice: %w", name, err)
 	}
 	return w.Bytes(), nil
 }
 
-// parse reads the JSON strictly. Its errors begin with the line and the column if
+// parseFile reads the JSON strictly. Its errors begin with the line and the column if
 // they are of one place.
-func parse(data []byte) (*file, error) {
+func parseFile(data []byte) (*file, error) {
 	var f file
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()

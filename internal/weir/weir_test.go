@@ -169,7 +169,7 @@ func FuzzConvert(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%v in\n%s", err, converted)
 		}
-		weir, err := parse(data)
+		weir, err := parseFile(data)
 		if err != nil {
 			t.Fatal(err)
 		}

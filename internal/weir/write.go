@@ -21,23 +21,23 @@ type writer struct {
 	fallback string // the default tier's name
 }
 
-func (w *writer) write(name string) {
+func (w *writer) writeFile(name string) {
 	fmt.Fprintf(w, "# Converted from %s, a limit file of Weir, by sluice import weir.\n", comment(name))
-	w.header()
-	fmt.Fprintf(w, "\nversion: 1\ndefault_tier: %s\n", text(w.fallback))
-	w.classes()
+	w.writeHeader()
+	fmt.Fprintf(w, "\nversion: 1\ndefault_tier: %s\n", quoteYAML(w.fallback))
+	w.writeClasses()
 	fmt.Fprint(w, "\ntiers:\n")
 	for _, policy := range slices.Sorted(maps.Keys(w.Policies)) {
-		w.tier(policy)
+		w.writeTier(policy)
 	}
-	w.users()
+	w.writeUsers()
 }
 
-// header says what is different for all users.
-func (w *writer) header() {
+// writeHeader says what is different for all users.
+func (w *writer) writeHeader() {
 	var missing []string
 	for _, f := range fields {
-		if _, ok := w.limit(w.fallback, f.weir); !ok {
+		if _, ok := w.limitOf(w.fallback, f.weir); !ok {
 			missing = append(missing, f.weir)
 		}
 	}
@@ -50,8 +50,8 @@ func (w *writer) header() {
 	}
 }
 
-// classes says that there are the operation classes of S3, if a policy limits one.
-func (w *writer) classes() {
+// writeClasses says that there are the operation classes of S3, if a policy limits one.
+func (w *writer) writeClasses() {
 	for _, limits := range w.Policies {
 		for name := range limits {
 			if isOperation(name) {
@@ -94,9 +94,9 @@ var fields = []struct {
 	{"user_conns", ""}, {"user_bnd_dwn", ""}, {"user_bnd_up", ""},
 }
 
-// limit is what Weir enforces for a policy: its own, or that of the default
+// limitOf is what Weir enforces for a policy: its own, or that of the default
 // policy. It is false when neither names it.
-func (w *writer) limit(policy, field string) (float64, bool) {
+func (w *writer) limitOf(policy, field string) (float64, bool) {
 	for _, name := range []string{policy, w.fallback} {
 		if v, ok := w.Policies[name][field]; ok && v != -1 {
 			return v, true
@@ -105,46 +105,46 @@ func (w *writer) limit(policy, field string) (float64, bool) {
 	return 0, false
 }
 
-func (w *writer) tier(policy string) {
+func (w *writer) writeTier(policy string) {
 	var rates, bandwidth, notes []string
 	concurrent := ""
 	for _, f := range fields {
-		v, ok := w.limit(policy, f.weir)
+		v, ok := w.limitOf(policy, f.weir)
 		if !ok {
 			continue
 		}
 		switch f.weir {
 		case "user_conns":
-			n, note := whole(f.weir, math.Floor(v), v, limits.MaxConcurrent)
+			n, note := fitRange(f.weir, math.Floor(v), v, limits.MaxConcurrent)
 			concurrent, notes = strconv.FormatInt(n, 10), append(notes, note...)
 		case "user_bnd_dwn":
-			bytes, note := size(f.weir, v)
+			bytes, note := formatSize(f.weir, v)
 			bandwidth, notes = append(bandwidth, "down: "+bytes), append(notes, note...)
 		case "user_bnd_up":
-			bytes, note := size(f.weir, v)
+			bytes, note := formatSize(f.weir, v)
 			bandwidth, notes = append(bandwidth, "up: "+bytes), append(notes, note...)
 		default:
 			// Weir refuses once the count has reached the limit: 2.5 lets 3 through.
-			n, note := whole(f.weir, math.Ceil(v), v, limits.MaxPerSecond)
+			n, note := fitRange(f.weir, math.Ceil(v), v, limits.MaxPerSecond)
 			rates, notes = append(rates, fmt.Sprintf("%s: %d", f.class, n)), append(notes, note...)
 		}
 	}
 	for _, class := range operations {
-		if v, ok := w.limit(policy, prefix+class); ok {
-			n, note := whole(prefix+class, math.Ceil(v), v, limits.MaxPerSecond)
+		if v, ok := w.limitOf(policy, prefix+class); ok {
+			n, note := fitRange(prefix+class, math.Ceil(v), v, limits.MaxPerSecond)
 			rates, notes = append(rates, fmt.Sprintf("%s: %d", class, n)), append(notes, note...)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(w.Policies[policy])) {
-		if !known(name) {
-			notes = append(notes, foreign(name, plain(w.Policies[policy][name])))
+		if !isKnownField(name) {
+			notes = append(notes, foreign(name, formatNumber(w.Policies[policy][name])))
 		}
 	}
 	if len(rates)+len(bandwidth)+len(notes) == 0 && concurrent == "" {
-		fmt.Fprintf(w, "  %s: {}\n", text(policy))
+		fmt.Fprintf(w, "  %s: {}\n", quoteYAML(policy))
 		return
 	}
-	fmt.Fprintf(w, "  %s:", text(policy))
+	fmt.Fprintf(w, "  %s:", quoteYAML(policy))
 	if len(rates)+len(bandwidth) == 0 && concurrent == "" {
 		fmt.Fprint(w, " {}")
 	}
@@ -163,7 +163,7 @@ func (w *writer) tier(policy string) {
 	}
 }
 
-func (w *writer) users() {
+func (w *writer) writeUsers() {
 	fmt.Fprintln(w, "\nusers:")
 	for _, user := range slices.Sorted(maps.Keys(w.Users)) {
 		policy := w.Users[user]
@@ -180,11 +180,11 @@ func (w *writer) users() {
 			fmt.Fprintf(w, "  # %s is no policy in qos; Weir uses %s.\n", comment(policy), comment(w.fallback))
 			policy = w.fallback
 		}
-		fmt.Fprintf(w, "  %s: %s\n", text(user), text(policy))
+		fmt.Fprintf(w, "  %s: %s\n", quoteYAML(user), quoteYAML(policy))
 	}
 }
 
-func known(field string) bool {
+func isKnownField(field string) bool {
 	for _, f := range fields {
 		if f.weir == field {
 			return true
@@ -208,40 +208,40 @@ func foreign(name, value string) string {
 	return fmt.Sprintf("%s: %s has no counterpart", comment(name), value)
 }
 
-// whole brings a number into the range of a limit, and says what changed.
-func whole(field string, n, was float64, most int64) (int64, []string) {
+// fitRange brings a number into the range of a limit, and says what changed.
+func fitRange(field string, n, was float64, most int64) (int64, []string) {
 	switch {
 	case n < 1:
-		return 1, []string{fmt.Sprintf("%s was %s, which lets next to nothing through; 1 is the least here", field, plain(was))}
+		return 1, []string{fmt.Sprintf("%s was %s, which lets next to nothing through; 1 is the least here", field, formatNumber(was))}
 	case n > float64(most):
-		return most, []string{fmt.Sprintf("%s was %s; this is the most here", field, plain(was))}
+		return most, []string{fmt.Sprintf("%s was %s; this is the most here", field, formatNumber(was))}
 	case n != was:
-		return int64(n), []string{fmt.Sprintf("%s was %s", field, plain(was))}
+		return int64(n), []string{fmt.Sprintf("%s was %s", field, formatNumber(was))}
 	}
 	return int64(n), nil
 }
 
-// size writes megabytes, of 1024×1024 bytes, as a size.
-func size(field string, megabytes float64) (string, []string) {
+// formatSize writes megabytes, of 1024×1024 bytes, as a size.
+func formatSize(field string, megabytes float64) (string, []string) {
 	bytes := math.Round(megabytes * (1 << 20))
-	n, note := whole(field, bytes, bytes, limits.MaxBandwidth)
+	n, note := fitRange(field, bytes, bytes, limits.MaxBandwidth)
 	if note != nil {
-		return strconv.FormatInt(n, 10), []string{strings.Replace(note[0], plain(bytes), plain(megabytes)+" MB", 1)}
+		return strconv.FormatInt(n, 10), []string{strings.Replace(note[0], formatNumber(bytes), formatNumber(megabytes)+" MB", 1)}
 	}
 	if n%(1<<20) == 0 {
 		return strconv.FormatInt(n>>20, 10) + "MiB", nil
 	}
-	return strconv.FormatInt(n, 10), []string{fmt.Sprintf("%s was %s MB", field, plain(megabytes))}
+	return strconv.FormatInt(n, 10), []string{fmt.Sprintf("%s was %s MB", field, formatNumber(megabytes))}
 }
 
-func plain(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) }
+func formatNumber(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) }
 
 // safe is text that YAML reads as text, or as a number, which the limit file
 // takes for text.
 var safe = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@/+-]*$`)
 
-// text writes text that YAML reads as it was, in quotes where it must.
-func text(s string) string {
+// quoteYAML writes text that YAML reads as it was, in quotes where it must.
+func quoteYAML(s string) string {
 	switch strings.ToLower(s) {
 	case "true", "false", "yes", "no", "on", "off", "y", "n", "null":
 	default:

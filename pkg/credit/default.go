@@ -19,7 +19,7 @@ const (
 // bandwidth the share that the instance always has, if shares says that HAProxy's configuration
 // can keep one by default.
 func ByDefault(set *limits.Set, classes string, shares bool, instances int) (g Grant, ok bool) {
-	if _, named, exact := set.Exact(); !exact || named > maxNamed {
+	if _, named, exact := set.ExactKeys(); !exact || named > maxNamed {
 		return Grant{}, false
 	}
 	if _, _, together := set.Together(nobody); together { // no HAProxy counts over all endpoints

@@ -37,7 +37,7 @@ func (f FileTiers) Tier(_ context.Context, user string) (Tier, error) {
 
 // Named returns a tier by its name, and whether there is one.
 func (f FileTiers) Named(name string) (Tier, bool) {
-	l, ok := f.currentSet().Tier(name)
+	l, ok := f.currentSet().TierLimits(name)
 	if !ok {
 		return Tier{}, false
 	}

@@ -30,7 +30,7 @@ type NamedTiers struct {
 func (n NamedTiers) Tier(ctx context.Context, user string) (Tier, error) {
 	set := n.File.currentSet()
 	fromFile := n.File.tierFrom(set.User(user))
-	if set.Known(user) {
+	if set.NamesUser(user) {
 		return fromFile, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, orDefault(n.Timeout, 2*time.Second))
@@ -42,9 +42,9 @@ func (n NamedTiers) Tier(ctx context.Context, user string) (Tier, error) {
 	if name == "" {
 		return fromFile, err
 	}
-	l, ok := set.Tier(name)
+	l, ok := set.TierLimits(name)
 	if !ok {
-		unknown := fmt.Errorf("tier %q is not in the limit file (valid: %s)", name, strings.Join(set.Tiers(), ", "))
+		unknown := fmt.Errorf("tier %q is not in the limit file (valid: %s)", name, strings.Join(set.TierNames(), ", "))
 		return fromFile, errors.Join(err, unknown)
 	}
 	return n.File.tierFrom(l), err

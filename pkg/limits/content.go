@@ -32,9 +32,9 @@ type Content struct {
 	Named   *Set     // the Set that this one is the hidden form of; nil if there is none
 }
 
-// New makes the Set of a Content, which it keeps: callers must not use its slices and maps
+// NewSet makes the Set of a Content, which it keeps: callers must not use its slices and maps
 // any more. The Set is that of all times: nothing in it has expired (see Set.At).
-func New(content Content) *Set {
+func NewSet(content Content) *Set {
 	s := &derived{Content: content, version: version(content.Source)}
 	if s.fallback = s.Tiers[s.DefaultTier]; s.fallback == nil {
 		s.fallback = &Entry{Limits: &Limits{Tier: s.DefaultTier}, Together: &Limits{Tier: s.DefaultTier}}
@@ -53,7 +53,7 @@ func New(content Content) *Set {
 
 	until := map[int64]bool{}
 	for _, e := range s.Users {
-		e.ends(func(end int64) { until[end] = true })
+		e.eachEnd(func(end int64) { until[end] = true })
 		s.together = s.together || e.limitsTogether()
 	}
 	for _, e := range s.Tiers {
@@ -84,11 +84,11 @@ func (s *derived) exemptUsers() {
 		s.Users[key] = exemptEntry
 	}
 	s.exemptPatterns = newMatcher(s.exemptPatternNames)
-	if s.exemptPatterns.none() {
+	if s.exemptPatterns.isEmpty() {
 		return
 	}
 	for key := range s.Users {
-		if key[0] != '~' && !IsPattern(key) && s.exemptPatterns.match(key) >= 0 {
+		if key[0] != '~' && !IsPattern(key) && s.exemptPatterns.bestMatch(key) >= 0 {
 			s.Users[key] = exemptEntry
 		}
 	}
@@ -109,7 +109,7 @@ func (s *Set) WithOverrides(source []byte, overrides []Override, entries map[str
 		until[end] = true
 	}
 	for _, e := range entries {
-		e.ends(func(end int64) { until[end] = true })
+		e.eachEnd(func(end int64) { until[end] = true })
 		content.together = content.together || e.limitsTogether()
 	}
 	content.untils = slices.Sorted(maps.Keys(until))

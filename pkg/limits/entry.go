@@ -24,11 +24,11 @@ const (
 	allEndpoints      = -2 // the limits over all of them together
 )
 
-// at returns the limits at a time, at an endpoint (by index), away from endpoints, or over
+// limitsAt returns the limits at a time, at an endpoint (by index), away from endpoints, or over
 // all of them together.
-func (e *Entry) at(now int64, endpoint int) *Limits {
+func (e *Entry) limitsAt(now int64, endpoint int) *Limits {
 	if e.More != nil && e.More.Until != 0 && e.More.Until <= now {
-		return e.More.Then.at(now, endpoint)
+		return e.More.Then.limitsAt(now, endpoint)
 	}
 	switch {
 	case endpoint == allEndpoints:
@@ -39,8 +39,8 @@ func (e *Entry) at(now int64, endpoint int) *Limits {
 	return e.More.Endpoints[endpoint]
 }
 
-// each calls of with all limits of an entry, which may be none.
-func (e *Entry) each(of func(*Limits)) {
+// eachLimits calls of with all limits of an entry, which may be none.
+func (e *Entry) eachLimits(of func(*Limits)) {
 	if e == nil {
 		return
 	}
@@ -52,11 +52,11 @@ func (e *Entry) each(of func(*Limits)) {
 	for _, l := range e.More.Endpoints {
 		of(l)
 	}
-	e.More.Then.each(of)
+	e.More.Then.eachLimits(of)
 }
 
-// ends calls of with each time at which the entry, or what follows it, ends.
-func (e *Entry) ends(of func(until int64)) {
+// eachEnd calls of with each time at which the entry, or what follows it, ends.
+func (e *Entry) eachEnd(of func(until int64)) {
 	for ; e != nil && e.More != nil && e.More.Until != 0; e = e.More.Then {
 		of(e.More.Until)
 	}

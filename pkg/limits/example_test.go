@@ -55,7 +55,7 @@ func ExampleLimits_AppendRates() {
 func ExampleNew() {
 	free := limits.NewLimits(limits.Limits{Tier: "free", Concurrent: 10}, nil, nil, nil)
 	none := limits.NewLimits(limits.Limits{Tier: "free"}, nil, nil, nil)
-	set := limits.New(limits.Content{
+	set := limits.NewSet(limits.Content{
 		DefaultTier: "free",
 		Tiers:       map[string]*limits.Entry{"free": {Limits: free, Together: none}},
 	})

@@ -5,9 +5,9 @@ import "slices"
 // Secrets are those that the set was hidden with, or nil.
 func (s *Set) Secrets() *Secrets { return s.content.Secrets }
 
-// Named is the set that this one is the hidden form of: what the file says of names. It is
+// NamedSet is the set that this one is the hidden form of: what the file says of names. It is
 // nil unless the set was hidden here.
-func (s *Set) Named() *Set { return s.content.Named }
+func (s *Set) NamedSet() *Set { return s.content.Named }
 
 // Key returns the wire key of a user by their name, without endpoint: that of Keys which
 // is of the current secret.

@@ -88,11 +88,11 @@ func NewLimits(l Limits, rates []Rate, jobs *Jobs, off []string) *Limits {
 	return &l
 }
 
-// Off returns the limits that the file states and whose mode is off, so that they
+// OffFields returns the limits that the file states and whose mode is off, so that they
 // do not exist: the names of their fields, such as "requests.GET/minute",
 // "concurrent" or "bandwidth.down", sorted. It is nil if there are none, and for
 // people only: everything else in Limits is as if they were not written.
-func (l *Limits) Off() []string {
+func (l *Limits) OffFields() []string {
 	if l.off == "" {
 		return nil
 	}

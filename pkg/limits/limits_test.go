@@ -45,7 +45,7 @@ tiers:
 		{"nothing limited", "none", "GET", nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			l, _ := set.Tier(tt.tier)
+			l, _ := set.TierLimits(tt.tier)
 			got := l.AppendRates(nil, tt.class, "")
 			if !slices.Equal(got, tt.want) || (got == nil) != (tt.want == nil) {
 				t.Errorf("AppendRates(%q) of %s = %v, want %v", tt.class, tt.tier, got, tt.want)
@@ -79,7 +79,7 @@ tiers:
 		"all":  {perSecond("*", 200)},
 		"none": nil,
 	} {
-		l, _ := set.Tier(tier)
+		l, _ := set.TierLimits(tier)
 		if got := l.All(); !slices.Equal(got, want) {
 			t.Errorf("All() of %s = %v, want %v", tier, got, want)
 		}

@@ -58,7 +58,7 @@ func (s *Set) MadeUp(key string) bool {
 	if _, ok := s.content.Users[key]; ok {
 		return false
 	}
-	return key[0] == '~' || s.content.exemptPatterns.match(key) < 0
+	return key[0] == '~' || s.content.exemptPatterns.bestMatch(key) < 0
 }
 
 // Others returns the wire key that the user of a MadeUp key shares with others, at
@@ -70,7 +70,7 @@ func (s *Set) Others(key string) string {
 
 func (s *Set) othersOf(user string) string {
 	if user != "" && user[0] != '~' {
-		if i := s.content.patterns.match(user); i >= 0 {
+		if i := s.content.patterns.bestMatch(user); i >= 0 {
 			return s.content.patternOthers[i]
 		}
 		if s.content.anonymous != nil && Anonymous(user) {

@@ -71,8 +71,8 @@ func TestOthers(t *testing.T) {
 		if of := s.User(got); of != s.User(tt.key) || of.Tier != tt.tier {
 			t.Errorf("User(%q) = %+v, want the limits of %q, which are %+v", got, of, tt.key, s.User(tt.key))
 		}
-		if !s.Known(got) || !limits.IsOthers(got) || limits.IsOthers(tt.key) {
-			t.Errorf("Known(%q) = %v, IsOthers = %v, IsOthers(%q) = %v, want true, true, false", got, s.Known(got), limits.IsOthers(got), tt.key, limits.IsOthers(tt.key))
+		if !s.NamesUser(got) || !limits.IsOthers(got) || limits.IsOthers(tt.key) {
+			t.Errorf("Known(%q) = %v, IsOthers = %v, IsOthers(%q) = %v, want true, true, false", got, s.NamesUser(got), limits.IsOthers(got), tt.key, limits.IsOthers(tt.key))
 		}
 	}
 	if got := s.User("~others:gone-*").Tier; got != "free" {
@@ -111,8 +111,8 @@ func TestUnlimited(t *testing.T) {
 default_tier: none
 tiers: {none: {jobs: {total: 1}}, rate: {requests: {"*": {hour: 1}}}, slots: {concurrent: 1}, down: {bandwidth: {down: 1}}, up: {bandwidth: {up: 1}}}
 `)
-	for _, name := range s.Tiers() {
-		if l, _ := s.Tier(name); l.Unlimited() != (name == "none") {
+	for _, name := range s.TierNames() {
+		if l, _ := s.TierLimits(name); l.Unlimited() != (name == "none") {
 			t.Errorf("Unlimited() of %s = %v", name, l.Unlimited())
 		}
 	}

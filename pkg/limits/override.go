@@ -33,7 +33,7 @@ func (s *Set) Overrides() []Override {
 	return slices.DeleteFunc(slices.Clone(s.content.overrides), func(o Override) bool { return unixNano(o.Until) <= s.now })
 }
 
-// Of reports whether an override is that of any user of these names or keys.
-func (o Override) Of(users ...string) bool {
+// AppliesTo reports whether an override is that of any user of these names or keys.
+func (o Override) AppliesTo(users ...string) bool {
 	return slices.ContainsFunc(users, func(user string) bool { return o.User == user || slices.Contains(o.Also, user) })
 }

@@ -51,21 +51,21 @@ func newMatcher(patterns []string) matcher {
 			m.odd = append(m.odd, odd{first, last, parts[1 : len(parts)-1], literals, i})
 		}
 	}
-	chain(m.prefixes, strings.Compare, strings.HasPrefix)
-	chain(m.suffixes, compareReverse, strings.HasSuffix)
+	linkAffixes(m.prefixes, strings.Compare, strings.HasPrefix)
+	linkAffixes(m.suffixes, compareReverse, strings.HasSuffix)
 	slices.SortFunc(m.odd, func(a, b odd) int {
 		return cmp.Or(cmp.Compare(b.literals, a.literals), cmp.Compare(a.index, b.index))
 	})
 	return m
 }
 
-// none reports whether there are no patterns.
-func (m *matcher) none() bool { return len(m.prefixes)+len(m.suffixes)+len(m.odd) == 0 }
+// isEmpty reports whether there are no patterns.
+func (m *matcher) isEmpty() bool { return len(m.prefixes)+len(m.suffixes)+len(m.odd) == 0 }
 
-// chain sorts affixes and links each with the longest of the others that it has as
+// linkAffixes sorts affixes and links each with the longest of the others that it has as
 // an affix itself. Those before it that it has are a stack while one goes through
 // them in order.
-func chain(all []affix, compare func(a, b string) int, has func(s, affix string) bool) {
+func linkAffixes(all []affix, compare func(a, b string) int, has func(s, affix string) bool) {
 	slices.SortFunc(all, func(a, b affix) int { return compare(a.text, b.text) })
 	for i := 1; i < len(all); i++ {
 		at := i - 1
@@ -76,8 +76,8 @@ func chain(all []affix, compare func(a, b string) int, has func(s, affix string)
 	}
 }
 
-// match returns the index of the pattern of a name, or -1. It does not allocate.
-func (m *matcher) match(name string) int {
+// bestMatch returns the index of the pattern of a name, or -1. It does not allocate.
+func (m *matcher) bestMatch(name string) int {
 	best, literals := -1, -1
 	better := func(l, index int) {
 		if l > literals || l == literals && index < best {

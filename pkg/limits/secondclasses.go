@@ -9,7 +9,7 @@ import (
 // second, at whatever time and endpoint, sorted.
 func (s *Set) SecondClasses() []string {
 	found := map[string]bool{}
-	s.each(func(l *Limits) {
+	s.eachLimits(func(l *Limits) {
 		for _, r := range l.rates {
 			if r.Window == Second {
 				found[r.Class] = true
@@ -22,21 +22,21 @@ func (s *Set) SecondClasses() []string {
 // LimitsBandwidth is whether somebody's bandwidth is limited, at whatever time and endpoint.
 func (s *Set) LimitsBandwidth() bool {
 	found := false
-	s.each(func(l *Limits) { found = found || l.Bandwidth != (Bandwidth{}) })
+	s.eachLimits(func(l *Limits) { found = found || l.Bandwidth != (Bandwidth{}) })
 	return found
 }
 
-// each calls of with all limits of everybody.
-func (s *Set) each(of func(*Limits)) {
+// eachLimits calls of with all limits of everybody.
+func (s *Set) eachLimits(of func(*Limits)) {
 	for _, e := range []*Entry{s.content.fallback, s.content.anonymous, s.content.unreadable} {
-		e.each(of)
+		e.eachLimits(of)
 	}
 	for _, entries := range []map[string]*Entry{s.content.Tiers, s.content.Users, s.content.others, s.content.overridden} {
 		for _, e := range entries {
-			e.each(of)
+			e.eachLimits(of)
 		}
 	}
 	for _, e := range s.content.patternEntries {
-		e.each(of)
+		e.eachLimits(of)
 	}
 }

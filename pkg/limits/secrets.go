@@ -130,11 +130,11 @@ func IsHidden(key string) bool {
 		return false
 	}
 	mark := key[1+2*idBytes]
-	return (mark == nameMark || mark == addressMark) && isHex(key[1:1+2*idBytes]) && isHex(key[2+2*idBytes:])
+	return (mark == nameMark || mark == addressMark) && isUpperHex(key[1:1+2*idBytes]) && isUpperHex(key[2+2*idBytes:])
 }
 
-// isHex reports whether s is of upper-case hex digits alone.
-func isHex(s string) bool {
+// isUpperHex reports whether s is of upper-case hex digits alone.
+func isUpperHex(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; (c < '0' || c > '9') && (c < 'A' || c > 'F') {
 			return false

@@ -70,9 +70,9 @@ var exemptLimits = &Limits{Tier: ExemptTier}
 func (s *Set) User(key string) *Limits {
 	endpoint := awayFromEndpoints
 	if key != "" && key[0] == '@' {
-		endpoint, key = s.split(key)
+		endpoint, key = s.splitKey(key)
 	}
-	return s.at(key, endpoint)
+	return s.limitsAt(key, endpoint)
 }
 
 // Together returns the limits on a user's requests at all endpoints and away from them, taken
@@ -84,21 +84,21 @@ func (s *Set) Together(key string) (together string, of *Limits, ok bool) {
 		return "", nil, false // asked for each request: most files have none
 	}
 	_, user := SplitEndpoint(key)
-	of = s.at(user, allEndpoints)
+	of = s.limitsAt(user, allEndpoints)
 	if len(of.rates) == 0 {
 		return "", nil, false
 	}
 	return EndpointKey(All, user), of, true
 }
 
-// at returns the limits of a user's own key, at an endpoint as entry.at takes it.
-func (s *Set) at(key string, endpoint int) *Limits {
+// limitsAt returns the limits of a user's own key, at an endpoint as entry.at takes it.
+func (s *Set) limitsAt(key string, endpoint int) *Limits {
 	if s.content.overridden != nil {
 		if e, ok := s.content.overridden[key]; ok {
-			return e.at(s.now, endpoint)
+			return e.limitsAt(s.now, endpoint)
 		}
 	}
-	return s.entry(key).at(s.now, endpoint)
+	return s.entryOf(key).limitsAt(s.now, endpoint)
 }
 
 // Undeclared returns the endpoint of a wire key if the file does not declare it, and
@@ -114,16 +114,16 @@ func (s *Set) Undeclared(key string) (endpoint, counted string, ok bool) {
 	return endpoint, counted, true
 }
 
-// entry is what the file says of the user of a key, which has no endpoint.
-func (s *Set) entry(key string) *Entry {
+// entryOf is what the file says of the user of a key, which has no endpoint.
+func (s *Set) entryOf(key string) *Entry {
 	if e, ok := s.content.Users[key]; ok {
 		return e
 	}
-	return s.unnamed(key)
+	return s.entryOfUnnamed(key)
 }
 
-// split takes a key at an endpoint apart.
-func (s *Set) split(key string) (endpoint int, user string) {
+// splitKey takes a key at an endpoint apart.
+func (s *Set) splitKey(key string) (endpoint int, user string) {
 	name, user := SplitEndpoint(key)
 	return s.indexOf(name), user
 }
@@ -142,7 +142,7 @@ func (s *Set) indexOf(endpoint string) int {
 
 // FromFile is what the file says of the user of a wire key without endpoint, whatever was
 // set by hand. It is never nil.
-func (s *Set) FromFile(key string) *Entry { return s.entry(key) }
+func (s *Set) FromFile(key string) *Entry { return s.entryOf(key) }
 
 // NamesExactly reports whether the file has the user of a wire key without endpoint by
 // name, or as exempt by name, rather than by a pattern alone.
@@ -157,7 +157,7 @@ func (s *Set) PatternOf(key string) string {
 	if key == "" || key[0] == '~' {
 		return ""
 	}
-	if i := s.content.patterns.match(key); i >= 0 {
+	if i := s.content.patterns.bestMatch(key); i >= 0 {
 		return s.content.Patterns[i]
 	}
 	return ""
@@ -168,7 +168,7 @@ func (s *Set) ExemptPatternOf(key string) string {
 	if key == "" || key[0] == '~' {
 		return ""
 	}
-	if i := s.content.exemptPatterns.match(key); i >= 0 {
+	if i := s.content.exemptPatterns.bestMatch(key); i >= 0 {
 		return s.content.exemptPatternNames[i]
 	}
 	return ""
@@ -180,9 +180,9 @@ func (s *Set) Name() string { return s.content.Name }
 // Time is when the set is as it is (see At): before 1970 for the set of all times.
 func (s *Set) Time() time.Time { return time.Unix(0, s.now) }
 
-// unnamed returns the entry of a user whom the file does not name exactly.
-func (s *Set) unnamed(key string) *Entry {
-	if e := s.matched(key); e != nil {
+// entryOfUnnamed returns the entry of a user whom the file does not name exactly.
+func (s *Set) entryOfUnnamed(key string) *Entry {
+	if e := s.entryOfPattern(key); e != nil {
 		return e
 	}
 	if s.content.anonymous != nil && Anonymous(key) {
@@ -194,8 +194,8 @@ func (s *Set) unnamed(key string) *Entry {
 	return s.content.fallback
 }
 
-// matched returns the entry of the pattern that a user's key matches, or nil.
-func (s *Set) matched(key string) *Entry {
+// entryOfPattern returns the entry of the pattern that a user's key matches, or nil.
+func (s *Set) entryOfPattern(key string) *Entry {
 	if key == "" {
 		return nil
 	}
@@ -205,30 +205,30 @@ func (s *Set) matched(key string) *Entry {
 		}
 		return s.content.others[key] // nil: it is a name's hash
 	}
-	if s.content.exemptPatterns.match(key) >= 0 {
+	if s.content.exemptPatterns.bestMatch(key) >= 0 {
 		return exemptEntry
 	}
-	if i := s.content.patterns.match(key); i >= 0 {
+	if i := s.content.patterns.bestMatch(key); i >= 0 {
 		return s.content.patternEntries[i]
 	}
 	return nil
 }
 
-// Known reports whether the file names the user of this wire key, at any endpoint:
+// NamesUser reports whether the file names the user of this wire key, at any endpoint:
 // by name, by a pattern, or as exempt.
-func (s *Set) Known(key string) bool {
+func (s *Set) NamesUser(key string) bool {
 	_, key = SplitEndpoint(key)
 	if _, ok := s.content.Users[key]; ok {
 		return true
 	}
-	return s.matched(key) != nil
+	return s.entryOfPattern(key) != nil
 }
 
 // At returns the set as it is at a time: s itself, or one of the same content and
 // version in which other entries have expired.
 func (s *Set) At(t time.Time) *Set {
 	now := unixNano(t)
-	if s.expired(now) == s.expired(s.now) {
+	if s.expiredEntries(now) == s.expiredEntries(s.now) {
 		return s
 	}
 	return &Set{content: s.content, now: now}
@@ -249,14 +249,14 @@ func unixNano(t time.Time) int64 {
 // Expires returns when the next entry expires, after which At returns another
 // set, or the zero time if none does.
 func (s *Set) Expires() time.Time {
-	if n := s.expired(s.now); n < len(s.content.untils) {
+	if n := s.expiredEntries(s.now); n < len(s.content.untils) {
 		return time.Unix(0, s.content.untils[n]).UTC()
 	}
 	return time.Time{}
 }
 
-// expired counts the entries that have expired at a time.
-func (s *Set) expired(now int64) int {
+// expiredEntries counts the entries that have expired at a time.
+func (s *Set) expiredEntries(now int64) int {
 	if now == math.MaxInt64 {
 		return len(s.content.untils)
 	}
@@ -264,9 +264,9 @@ func (s *Set) expired(now int64) int {
 	return n
 }
 
-// Users yields what the file names users by, as it writes them, sorted: names and
+// UserNames yields what the file names users by, as it writes them, sorted: names and
 // patterns. Sorting takes a second for a million.
-func (s *Set) Users() iter.Seq[string] {
+func (s *Set) UserNames() iter.Seq[string] {
 	names := make([]string, 0, len(s.content.Users))
 	for key := range s.content.Users {
 		if s.content.unlisted[key] {
@@ -281,11 +281,11 @@ func (s *Set) Users() iter.Seq[string] {
 	return slices.Values(names)
 }
 
-// Exact yields the keys of all whom the file or an override by hand names, those who are
+// ExactKeys yields the keys of all whom the file or an override by hand names, those who are
 // only exempt included, in no order, of which there are n at most. ok is false if there are
 // patterns as well: then other users have limits of their own, too.
-func (s *Set) Exact() (keys iter.Seq[string], n int, ok bool) {
-	if len(s.content.patternEntries) > 0 || !s.content.exemptPatterns.none() {
+func (s *Set) ExactKeys() (keys iter.Seq[string], n int, ok bool) {
+	if len(s.content.patternEntries) > 0 || !s.content.exemptPatterns.isEmpty() {
 		return nil, 0, false
 	}
 	return func(yield func(string) bool) {
@@ -305,8 +305,8 @@ func (s *Set) Exact() (keys iter.Seq[string], n int, ok bool) {
 // Patterns returns the patterns among Users, in the order of the file.
 func (s *Set) Patterns() []string { return slices.Clone(s.content.Patterns) }
 
-// Len is the number of users whom the file names, patterns included.
-func (s *Set) Len() int { return len(s.content.Users) - len(s.content.unlisted) }
+// UserCount is the number of users whom the file names, patterns included.
+func (s *Set) UserCount() int { return len(s.content.Users) - len(s.content.unlisted) }
 
 // Mode is the mode of the whole file. Each limit's own mode has it already.
 func (s *Set) Mode() Mode { return s.content.Mode }
@@ -321,11 +321,11 @@ func (s *Set) AnonymousTier() string { return s.content.AnonymousTier }
 // UnreadableTier is the tier of UnreadableKey, or "" if it has the default tier.
 func (s *Set) UnreadableTier() string { return s.content.UnreadableTier }
 
-// Tiers returns the names of all tiers, sorted.
-func (s *Set) Tiers() []string { return slices.Clone(s.content.tierNames) }
+// TierNames returns the names of all tiers, sorted.
+func (s *Set) TierNames() []string { return slices.Clone(s.content.tierNames) }
 
-// Tier returns the limits of a tier, and whether there is such a tier.
-func (s *Set) Tier(name string) (*Limits, bool) { return s.TierAt("", name) }
+// TierLimits returns the limits of a tier, and whether there is such a tier.
+func (s *Set) TierLimits(name string) (*Limits, bool) { return s.TierAt("", name) }
 
 // TierAt returns the limits of a tier at an endpoint, and whether there is such a
 // tier. At an endpoint that the file does not declare they are the tier's; at All they
@@ -335,7 +335,7 @@ func (s *Set) TierAt(endpoint, name string) (*Limits, bool) {
 	if !ok {
 		return nil, false
 	}
-	return e.at(s.now, s.indexOf(endpoint)), true
+	return e.limitsAt(s.now, s.indexOf(endpoint)), true
 }
 
 // Endpoints returns the names of the endpoints that the file declares, sorted.

@@ -79,7 +79,7 @@ func TestSetUser(t *testing.T) {
 			if got := set.User(tt.key); got.Concurrent != tt.concurrent || (got.Tier == limits.ExemptTier) != (tt.concurrent == 0) {
 				t.Errorf("User(%q) = %+v, want concurrent %d", tt.key, got, tt.concurrent)
 			}
-			if got := set.Known(tt.key); got != tt.known {
+			if got := set.NamesUser(tt.key); got != tt.known {
 				t.Errorf("Known(%q) = %v, want %v", tt.key, got, tt.known)
 			}
 			if n := testing.AllocsPerRun(10, func() { set.User(tt.key) }); n != 0 {
@@ -87,11 +87,11 @@ func TestSetUser(t *testing.T) {
 			}
 		})
 	}
-	if got, want := set.Len(), 8; got != want {
+	if got, want := set.UserCount(), 8; got != want {
 		t.Errorf("Len() = %d, want %d: who is exempt alone is not listed", got, want)
 	}
 	want := []string{"10.9.*", "@carol", "alice", "dora", "ernie", "mon-7", "team-*", "~bob"}
-	if got := slices.Collect(set.Users()); !slices.Equal(got, want) {
+	if got := slices.Collect(set.UserNames()); !slices.Equal(got, want) {
 		t.Errorf("Users() = %q, want %q", got, want)
 	}
 	if got, want := set.Patterns(), []string{"team-*", "10.9.*"}; !slices.Equal(got, want) {
@@ -155,7 +155,7 @@ users:
 		if !got.Expires().Equal(tt.expires) {
 			t.Errorf("%s: Expires() = %v, want %v", tt.name, got.Expires(), tt.expires)
 		}
-		if got.Version() != set.Version() || !got.Known("b") {
+		if got.Version() != set.Version() || !got.NamesUser("b") {
 			t.Errorf("%s: version %s, want %s", tt.name, got.Version(), set.Version())
 		}
 		last = got
@@ -279,7 +279,7 @@ func TestExact(t *testing.T) {
 	if len(refused) > 0 {
 		t.Fatal(refused)
 	}
-	keys, n, ok := set.Exact()
+	keys, n, ok := set.ExactKeys()
 	if !ok || n < 4 {
 		t.Fatalf("Exact = %d keys, %v; want at least 4, true", n, ok)
 	}
@@ -287,7 +287,7 @@ func TestExact(t *testing.T) {
 		t.Errorf("Exact = %q, want %q", got, want)
 	}
 	for _, file := range []string{"users: {'a*': staff}\n", "exempt: {users: ['*a']}\n"} {
-		if _, _, ok := mustParse(t, head+file).Exact(); ok {
+		if _, _, ok := mustParse(t, head+file).ExactKeys(); ok {
 			t.Errorf("Exact of %s is true, want false", file)
 		}
 	}

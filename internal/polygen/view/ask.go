@@ -70,7 +70,7 @@ func (v *View) UserLately(at time.Time, key string) api.User {
 func (v *View) userSince(now, since int64, key string) api.User {
 	l := v.set.User(key)
 	out := api.User{
-		Name: api.NameOfKey(key), Tier: l.Tier, Known: v.set.Known(key),
+		Name: api.NameOfKey(key), Tier: l.Tier, Known: v.set.NamesUser(key),
 		Limits: []api.Limit{}, Instances: []api.Place{}, Decisions: []api.Decision{}, Endpoints: []string{},
 	}
 	u := v.users.get(key)

@@ -168,7 +168,7 @@ func (v *View) inForce(e *entry[user]) (l *limits.Limits, named bool) {
 		return u.limits, u.known
 	}
 	// The user was not heard of since the limits changed.
-	return v.set.User(e.key), v.set.Known(e.key)
+	return v.set.User(e.key), v.set.NamesUser(e.key)
 }
 
 // near is the limit of which the user uses the largest part, or nil without limits. Of a

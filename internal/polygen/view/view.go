@@ -126,7 +126,7 @@ func (v *View) Limits(set *limits.Set) {
 	// Users take over the new limits when they are next heard of or looked at, because
 	// there may be 100 000 of them. Strangers whom the file names now are none any more.
 	for e := range v.unknown.all() {
-		if set.Known(e.key) {
+		if set.NamesUser(e.key) {
 			v.unknown.remove(e)
 		}
 	}
@@ -156,7 +156,7 @@ func (v *View) use(now int64, key string) *user {
 	}
 	u.seen = now
 	if u.of != v.set {
-		u.of, u.limits, u.known = v.set, v.set.User(key), v.set.Known(key)
+		u.of, u.limits, u.known = v.set, v.set.User(key), v.set.NamesUser(key)
 		// Counts of a limit that is gone would be kept for ever: nothing reports it again.
 		u.windows = slices.DeleteFunc(u.windows, func(w window) bool {
 			_, ok := u.limits.Rate(w.class, w.window)

@@ -51,10 +51,10 @@ const s3Preset = "s3"
 
 const classesExample = `{LIST: {methods: [GET], query: [list-type]}}`
 
-// classes reads the name of ready-made classes, or a mapping of them.
-func (f *file) classes(n *yaml.Node) {
+// readClasses reads the name of ready-made classes, or a mapping of them.
+func (f *file) readClasses(n *yaml.Node) {
 	where := place{field: "classes"}
-	if !f.plain(n) {
+	if !f.isPlain(n) {
 		return
 	}
 	switch {
@@ -69,9 +69,9 @@ func (f *file) classes(n *yaml.Node) {
 		f.errorf(n, "%s has %d classes; at most %d are possible", where, len(n.Content)/2, maxClasses)
 		return
 	default:
-		for key, value := range f.entries(n, where, classesExample) {
-			if f.className(key, where) {
-				f.content.Classes = append(f.content.Classes, f.class(key.Value, value))
+		for key, value := range f.eachEntry(n, where, classesExample) {
+			if f.isClassName(key, where) {
+				f.content.Classes = append(f.content.Classes, f.readClass(key.Value, value))
 			}
 		}
 	}
@@ -81,7 +81,7 @@ func (f *file) classes(n *yaml.Node) {
 	}
 }
 
-func (f *file) className(n *yaml.Node, where place) bool {
+func (f *file) isClassName(n *yaml.Node, where place) bool {
 	switch {
 	case slices.Contains(classes, n.Value):
 		f.errorf(n, "%s: %s is the class of a method already; choose another name", where, n.Value)
@@ -93,63 +93,63 @@ func (f *file) className(n *yaml.Node, where place) bool {
 	return false
 }
 
-// class reads one match, or a list of them.
-func (f *file) class(name string, n *yaml.Node) limits.Class {
+// readClass reads one match, or a list of them.
+func (f *file) readClass(name string, n *yaml.Node) limits.Class {
 	where := place{kind: "class", name: name}
 	c := limits.Class{Name: name}
-	if !f.plain(n) {
+	if !f.isPlain(n) {
 		return c
 	}
 	switch {
 	case n.Kind == yaml.MappingNode:
-		c.Any = []limits.Match{f.match(where, n)}
+		c.Any = []limits.Match{f.readMatch(where, n)}
 	case n.Kind != yaml.SequenceNode:
 		f.errorf(n, "%s must be a mapping such as {methods: [GET], query: [list-type]}, or a list of such, got %s", where, describe(n))
 	case len(n.Content) == 0 || len(n.Content) > maxMatches:
 		f.errorf(n, "%s must have 1 to %d matches, got %d", where, maxMatches, len(n.Content))
 	default:
 		for _, item := range n.Content {
-			c.Any = append(c.Any, f.match(where, item))
+			c.Any = append(c.Any, f.readMatch(where, item))
 		}
 	}
 	return c
 }
 
-func (f *file) match(where place, n *yaml.Node) (m limits.Match) {
-	for key, value := range f.entries(n, where, "{methods: [GET], path_prefix: /reports/}") {
-		at := where.at(key.Value)
+func (f *file) readMatch(where place, n *yaml.Node) (m limits.Match) {
+	for key, value := range f.eachEntry(n, where, "{methods: [GET], path_prefix: /reports/}") {
+		at := where.atField(key.Value)
 		switch key.Value {
 		case "methods":
-			m.Methods = f.forms(value, at, "[GET, HEAD]", methodForm, "the name of a method in capital letters")
+			m.Methods = f.readTexts(value, at, "[GET, HEAD]", methodForm, "the name of a method in capital letters")
 		case "path_prefix":
-			f.form(&m.PathPrefix, value, at, prefixForm, "the beginning of a path, such as /reports/, without blanks, ? or #")
+			f.readText(&m.PathPrefix, value, at, prefixForm, "the beginning of a path, such as /reports/, without blanks, ? or #")
 		case "path_regex":
-			f.regex(&m.PathRegex, value, at)
+			f.readRegex(&m.PathRegex, value, at)
 		case "query":
-			m.Query = f.forms(value, at, "[list-type]", queryForm, "the key of a query: letters, digits and - _ . ~ : [ ]")
+			m.Query = f.readTexts(value, at, "[list-type]", queryForm, "the key of a query: letters, digits and - _ . ~ : [ ]")
 		case "no_query":
-			m.NoQuery = f.forms(value, at, "[acl, policy]", queryForm, "the key of a query: letters, digits and - _ . ~ : [ ]")
+			m.NoQuery = f.readTexts(value, at, "[acl, policy]", queryForm, "the key of a query: letters, digits and - _ . ~ : [ ]")
 		case "headers":
-			m.Headers = f.headers(value, at)
+			m.Headers = f.readHeaders(value, at)
 		default:
-			f.unknown(key, where, "field", matchFields)
+			f.refuseUnknown(key, where, "field", matchFields)
 		}
 	}
 	for _, key := range m.NoQuery {
 		if slices.Contains(m.Query, key) {
-			f.errorf(lookup(n, "no_query"), "%s has %s, which query has too: nothing would match", where.at("no_query"), quote(key))
+			f.errorf(lookup(n, "no_query"), "%s has %s, which query has too: nothing would match", where.atField("no_query"), quote(key))
 		}
 	}
 	return m
 }
 
-// headers reads header names and their values, "" for any.
-func (f *file) headers(n *yaml.Node, where place) (all []limits.HeaderMatch) {
+// readHeaders reads header names and their values, "" for any.
+func (f *file) readHeaders(n *yaml.Node, where place) (all []limits.HeaderMatch) {
 	if n.Kind == yaml.MappingNode && (len(n.Content) == 0 || len(n.Content)/2 > maxMatchItems) {
 		f.errorf(n, "%s must have 1 to %d headers, got %d", where, maxMatchItems, len(n.Content)/2)
 		return nil
 	}
-	for key, value := range f.entries(n, where, `{X-Kind: report, X-Trace: ""}`) {
+	for key, value := range f.eachEntry(n, where, `{X-Kind: report, X-Trace: ""}`) {
 		switch {
 		case !headerForm.MatchString(key.Value):
 			f.errorf(key, "%s: %s is not the name of a header", where, quote(key.Value))
@@ -157,13 +157,13 @@ func (f *file) headers(n *yaml.Node, where place) (all []limits.HeaderMatch) {
 		case slices.ContainsFunc(all, func(h limits.HeaderMatch) bool { return strings.EqualFold(h.Name, key.Value) }):
 			f.errorf(key, "%s has %s twice, in other letters", where, quote(key.Value))
 			continue
-		case !f.plain(value):
+		case !f.isPlain(value):
 			continue
 		case value.Kind != yaml.ScalarNode || isNull(value):
-			f.errorf(value, `%s: the value of %s must be text, or "" for any, got %s`, where, cut(key.Value), describe(value))
+			f.errorf(value, `%s: the value of %s must be text, or "" for any, got %s`, where, shorten(key.Value), describe(value))
 			continue
 		case !valueForm.MatchString(value.Value) || len(value.Value) > maxValueBytes:
-			f.errorf(value, "%s: the value of %s must be 1 to %d printable ASCII characters without blanks around them, got %s", where, cut(key.Value), maxValueBytes, quote(value.Value))
+			f.errorf(value, "%s: the value of %s must be 1 to %d printable ASCII characters without blanks around them, got %s", where, shorten(key.Value), maxValueBytes, quote(value.Value))
 			continue
 		}
 		all = append(all, limits.HeaderMatch{Name: key.Value, Value: value.Value})
@@ -171,9 +171,9 @@ func (f *file) headers(n *yaml.Node, where place) (all []limits.HeaderMatch) {
 	return all
 }
 
-// forms reads a list of texts of a form, which the error tells.
-func (f *file) forms(n *yaml.Node, where place, example string, form *regexp.Regexp, want string) (all []string) {
-	for item := range f.items(n, where, example, maxMatchItems) {
+// readTexts reads a list of texts of a form, which the error tells.
+func (f *file) readTexts(n *yaml.Node, where place, example string, form *regexp.Regexp, want string) (all []string) {
+	for item := range f.eachItem(n, where, example, maxMatchItems) {
 		if !form.MatchString(item.Value) {
 			f.errorf(item, "%s: each must be %s, got %s", where, want, quote(item.Value))
 			continue
@@ -183,10 +183,10 @@ func (f *file) forms(n *yaml.Node, where place, example string, form *regexp.Reg
 	return all
 }
 
-// form reads a text of a form, which the error tells.
-func (f *file) form(to *string, n *yaml.Node, where place, form *regexp.Regexp, want string) {
+// readText reads a text of a form, which the error tells.
+func (f *file) readText(to *string, n *yaml.Node, where place, form *regexp.Regexp, want string) {
 	switch {
-	case !f.plain(n):
+	case !f.isPlain(n):
 	case n.Kind != yaml.ScalarNode || isNull(n):
 		f.errorf(n, "%s must be %s, got %s", where, want, describe(n))
 	case !form.MatchString(n.Value):

@@ -17,22 +17,22 @@ var (
 
 const failedAuthForms = "a number of answers and a window, such as 30/min (/s, /min or /hour), or unlimited"
 
-func (f *file) failedAuth(n *yaml.Node) {
+func (f *file) readFailedAuth(n *yaml.Node) {
 	const example = "{per_address: 30/min}"
 	where := place{field: "failed_auth"}
-	f.notEmpty(n, where, example)
-	for key, value := range f.entries(n, where, example) {
+	f.refuseEmpty(n, where, example)
+	for key, value := range f.eachEntry(n, where, example) {
 		if key.Value == "per_address" {
-			f.failuresPer(value, where.at("failed_auth.per_address"))
+			f.readFailureRate(value, where.atField("failed_auth.per_address"))
 		} else {
-			f.unknown(key, where, "field", failedAuthFields)
+			f.refuseUnknown(key, where, "field", failedAuthFields)
 		}
 	}
 }
 
-// failuresPer reads a rate such as 30/min.
-func (f *file) failuresPer(n *yaml.Node, where place) {
-	if !f.plain(n) || isUnlimited(n) {
+// readFailureRate reads a rate such as 30/min.
+func (f *file) readFailureRate(n *yaml.Node, where place) {
+	if !f.isPlain(n) || isUnlimited(n) {
 		return
 	}
 	if n.Kind != yaml.ScalarNode || isNull(n) {
@@ -53,7 +53,7 @@ func parseFailures(s string) (count int, w limits.Window, err error) {
 	digits, unit, found := strings.Cut(s, "/")
 	if !found {
 		if _, err := strconv.ParseUint(s, 10, 32); err == nil {
-			return 0, 0, fmt.Errorf("has no window, got %s; write %s/min", cut(s), cut(s))
+			return 0, 0, fmt.Errorf("has no window, got %s; write %s/min", shorten(s), shorten(s))
 		}
 		return 0, 0, fmt.Errorf("must be %s, got %s", failedAuthForms, quote(s))
 	}
@@ -70,26 +70,26 @@ func parseFailures(s string) (count int, w limits.Window, err error) {
 	return 0, 0, fmt.Errorf("has the unknown window %s", choices(unit, units))
 }
 
-func (f *file) perAddress(n *yaml.Node) {
+func (f *file) readPerAddress(n *yaml.Node) {
 	const example = "{requests: 100, concurrent: 20}"
 	where := place{field: "per_address"}
-	f.notEmpty(n, where, example)
-	for key, value := range f.entries(n, where, example) {
-		at := where.at("per_address." + key.Value)
+	f.refuseEmpty(n, where, example)
+	for key, value := range f.eachEntry(n, where, example) {
+		at := where.atField("per_address." + key.Value)
 		switch key.Value {
 		case "requests":
-			f.count(&f.content.AddressLimits.Requests, at, value, limits.MaxPerSecond)
+			f.readCount(&f.content.AddressLimits.Requests, at, value, limits.MaxPerSecond)
 		case "concurrent":
-			f.count(&f.content.AddressLimits.Concurrent, at, value, limits.MaxConcurrent)
+			f.readCount(&f.content.AddressLimits.Concurrent, at, value, limits.MaxConcurrent)
 		default:
-			f.unknown(key, where, "field", perAddressFields)
+			f.refuseUnknown(key, where, "field", perAddressFields)
 		}
 	}
 }
 
-// notEmpty reports a mapping without entries: one that limits nothing is more likely
+// refuseEmpty reports a mapping without entries: one that limits nothing is more likely
 // a mistake.
-func (f *file) notEmpty(n *yaml.Node, where place, example string) {
+func (f *file) refuseEmpty(n *yaml.Node, where place, example string) {
 	if n.Kind == yaml.MappingNode && len(n.Content) == 0 {
 		f.errorf(n, "%s is empty; leave it out, or write %s", where, example)
 	}

@@ -26,20 +26,20 @@ type draft struct {
 }
 
 // requests are the request limits of a draft. They never change, and equal ones
-// are the same pointer (see drafts.requests).
+// are the same pointer (see drafts.sharedRequests).
 type requests struct{ rates []limits.Rate } // sorted by class and window; a Mode may be Off
 
-// of returns the rates, also of nil.
-func (r *requests) of() []limits.Rate {
+// asRates returns the rates, also of nil.
+func (r *requests) asRates() []limits.Rate {
 	if r == nil {
 		return nil
 	}
 	return r.rates
 }
 
-// with returns the rates with those of a class replaced.
-func (r *requests) with(class string, own []limits.Rate) []limits.Rate {
-	rates := slices.DeleteFunc(slices.Clone(r.of()), func(r limits.Rate) bool { return r.Class == class })
+// replaceClass returns the rates with those of a class replaced.
+func (r *requests) replaceClass(class string, own []limits.Rate) []limits.Rate {
+	rates := slices.DeleteFunc(slices.Clone(r.asRates()), func(r limits.Rate) bool { return r.Class == class })
 	rates = append(rates, own...)
 	slices.SortFunc(rates, func(a, b limits.Rate) int {
 		return cmp.Or(cmp.Compare(a.Class, b.Class), cmp.Compare(a.Window, b.Window))
@@ -78,8 +78,8 @@ func newDrafts() drafts {
 	}
 }
 
-// requests returns the one that has these rates, which are sorted.
-func (ds *drafts) requests(rates []limits.Rate) *requests {
+// sharedRequests returns the one that has these rates, which are sorted.
+func (ds *drafts) sharedRequests(rates []limits.Rate) *requests {
 	if len(rates) == 0 {
 		return nil
 	}
@@ -98,10 +98,10 @@ func (ds *drafts) requests(rates []limits.Rate) *requests {
 	return shared
 }
 
-// shared returns the one that says this.
-func (ds *drafts) shared(j limits.Jobs) *limits.Jobs {
+// sharedJobs returns the one that says this.
+func (ds *drafts) sharedJobs(j limits.Jobs) *limits.Jobs {
 	key := []byte(j.Class)
-	key = append(key, 0, byte(j.Mode), byte(j.Source), bit(j.Stated), bit(j.Queues != nil))
+	key = append(key, 0, byte(j.Mode), byte(j.Source), boolByte(j.Stated), boolByte(j.Queues != nil))
 	key = binary.AppendVarint(key, int64(j.Total))
 	for _, service := range slices.Sorted(maps.Keys(j.Queues)) {
 		key = append(key, service...)
@@ -115,16 +115,16 @@ func (ds *drafts) shared(j limits.Jobs) *limits.Jobs {
 	return shared
 }
 
-func bit(set bool) byte {
+func boolByte(set bool) byte {
 	if set {
 		return 1
 	}
 	return 0
 }
 
-// make returns the Limits of a draft: each limit's mode is the weakest of its own,
+// sharedLimits returns the Limits of a draft: each limit's mode is the weakest of its own,
 // the draft's and the file's, and one whose mode is off is left out.
-func (ds *drafts) make(tier string, d draft) *limits.Limits {
+func (ds *drafts) sharedLimits(tier string, d draft) *limits.Limits {
 	key := limitsKey{tier: tier, wait: d.wait, priority: d.priority}
 	scope := max(ds.mode, d.mode)
 	var off []string
@@ -151,7 +151,7 @@ func (ds *drafts) make(tier string, d draft) *limits.Limits {
 	}
 	if d.jobs != nil {
 		j, none := jobsIn(*d.jobs, scope)
-		key.jobs, off = ds.shared(j), append(off, none...)
+		key.jobs, off = ds.sharedJobs(j), append(off, none...)
 	}
 	slices.Sort(off)
 	key.off = strings.Join(off, "\n")
@@ -160,7 +160,7 @@ func (ds *drafts) make(tier string, d draft) *limits.Limits {
 		l = limits.NewLimits(limits.Limits{
 			Tier: tier, Concurrent: key.concurrent, ConcurrentMode: key.concurrentMode, Bandwidth: key.bandwidth,
 			Wait: key.wait, Priority: key.priority,
-		}, key.requests.of(), key.jobs, off)
+		}, key.requests.asRates(), key.jobs, off)
 		ds.limits[key] = l
 		ds.ids[l] = uint64(len(ds.ids) + 1)
 	}
@@ -170,24 +170,24 @@ func (ds *drafts) make(tier string, d draft) *limits.Limits {
 // effective returns the rates with the modes that they have in a scope, and the
 // fields of those that are off.
 func (ds *drafts) effective(r *requests, scope limits.Mode) (*requests, []string) {
-	same := !slices.ContainsFunc(r.of(), func(r limits.Rate) bool { return max(r.Mode, scope) != r.Mode || r.Mode == limits.Off })
+	same := !slices.ContainsFunc(r.asRates(), func(r limits.Rate) bool { return max(r.Mode, scope) != r.Mode || r.Mode == limits.Off })
 	if same {
 		return r, nil
 	}
 	var rates []limits.Rate
 	var off []string
-	for _, r := range r.of() {
+	for _, r := range r.asRates() {
 		if r.Mode = max(r.Mode, scope); r.Mode == limits.Off {
 			off = append(off, "requests."+r.Name())
 		} else {
 			rates = append(rates, r)
 		}
 	}
-	return ds.requests(rates), off
+	return ds.sharedRequests(rates), off
 }
 
-// entry returns the entry that says this, an equal one if there is one.
-func (ds *drafts) entry(e limits.Entry) *limits.Entry {
+// sharedEntry returns the entry that says this, an equal one if there is one.
+func (ds *drafts) sharedEntry(e limits.Entry) *limits.Entry {
 	key := binary.AppendUvarint(nil, ds.ids[e.Limits])
 	key = binary.AppendUvarint(key, ds.ids[e.Together])
 	if e.More != nil {

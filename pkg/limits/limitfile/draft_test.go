@@ -17,8 +17,8 @@ users:
   c: {tier: free, concurrent: 9, comment: x}
   d: {tier: free, concurrent: 9, mode: enforce}
 `)
-	free, _ := set.Tier("free")
-	trial, _ := set.Tier("trial")
+	free, _ := set.TierLimits("free")
+	trial, _ := set.TierLimits("trial")
 	for _, tt := range []struct {
 		key  string
 		want *limits.Limits

@@ -60,17 +60,17 @@ type problems struct {
 	more   int    // found after those
 }
 
-// open goes on with another file.
-func (p *problems) open(source int, file string) { p.source, p.file = source, file }
+// openSource goes on with another file.
+func (p *problems) openSource(source int, file string) { p.source, p.file = source, file }
 
-func (p *problems) any() bool { return len(p.found) > 0 }
+func (p *problems) hasErrors() bool { return len(p.found) > 0 }
 
-// full reports whether a further error would only be counted, so that nobody
+// isFull reports whether a further error would only be counted, so that nobody
 // needs to think about its text.
-func (p *problems) full() bool { return len(p.found) == maxCollected }
+func (p *problems) isFull() bool { return len(p.found) == maxCollected }
 
-func (p *problems) add(line, column int, format string, args ...any) {
-	if p.full() {
+func (p *problems) addError(line, column int, format string, args ...any) {
+	if p.isFull() {
 		p.more++
 		return
 	}

@@ -16,10 +16,10 @@ const (
 	maxEndpoints = 64
 )
 
-// endpoints reads the names of the endpoints.
-func (f *file) endpoints(n *yaml.Node) {
+// readEndpoints reads the names of the endpoints.
+func (f *file) readEndpoints(n *yaml.Node) {
 	where := place{field: "endpoints"}
-	for item := range f.items(n, where, "[uploads, api]", maxEndpoints) {
+	for item := range f.eachItem(n, where, "[uploads, api]", maxEndpoints) {
 		if !endpointForm.MatchString(item.Value) {
 			f.errorf(item, "%s: the name %s is not usable; write 1 to %d of a-z, 0-9 and -, of which the first is no -", where, quote(item.Value), limits.MaxEndpoint)
 			continue
@@ -29,35 +29,35 @@ func (f *file) endpoints(n *yaml.Node) {
 	slices.Sort(f.content.Endpoints)
 }
 
-// exempt reads who is not limited.
-func (f *file) exempt(n *yaml.Node) {
+// readExempt reads who is not limited.
+func (f *file) readExempt(n *yaml.Node) {
 	where := place{field: "exempt"}
 	x := &f.content.Exempt
-	for key, value := range f.entries(n, where, "{users: [probe], addresses: [10.0.0.0/8], paths: [/healthz]}") {
-		at := where.at("exempt." + key.Value)
+	for key, value := range f.eachEntry(n, where, "{users: [probe], addresses: [10.0.0.0/8], paths: [/healthz]}") {
+		at := where.atField("exempt." + key.Value)
 		switch key.Value {
 		case "users":
-			for item := range f.items(value, at, `[probe, "mon-*"]`, maxExempt) {
-				if !limits.IsPattern(item.Value) || f.pattern(item, at) {
+			for item := range f.eachItem(value, at, `[probe, "mon-*"]`, maxExempt) {
+				if !limits.IsPattern(item.Value) || f.isUsablePattern(item, at) {
 					x.Users = append(x.Users, item.Value)
 				}
 			}
 		case "addresses":
-			for item := range f.items(value, at, "[10.0.0.0/8, 192.0.2.7]", maxExempt) {
-				if f.address(item, at) {
+			for item := range f.eachItem(value, at, "[10.0.0.0/8, 192.0.2.7]", maxExempt) {
+				if f.isAddress(item, at) {
 					x.Addresses = append(x.Addresses, item.Value)
 				}
 			}
 		case "paths":
-			f.exemptPaths(value, at)
+			f.readExemptPaths(value, at)
 		default:
-			f.unknown(key, where, "field", exemptFields)
+			f.refuseUnknown(key, where, "field", exemptFields)
 		}
 	}
 }
 
-func (f *file) exemptPaths(n *yaml.Node, where place) {
-	for item := range f.items(n, where, `[/healthz, "/static/*"]`, maxPaths) {
+func (f *file) readExemptPaths(n *yaml.Node, where place) {
+	for item := range f.eachItem(n, where, `[/healthz, "/static/*"]`, maxPaths) {
 		switch {
 		case !pathsForm.MatchString(item.Value):
 			f.errorf(item, `%s: each must be a path such as /healthz, without blanks, ? or #, or the beginning of one with * behind it, such as "/static/*", got %s`, where, quote(item.Value))
@@ -69,8 +69,8 @@ func (f *file) exemptPaths(n *yaml.Node, where place) {
 	}
 }
 
-// address checks an IP address, or a network of them in CIDR form.
-func (f *file) address(n *yaml.Node, where place) bool {
+// isAddress checks an IP address, or a network of them in CIDR form.
+func (f *file) isAddress(n *yaml.Node, where place) bool {
 	network, err := netip.ParsePrefix(n.Value)
 	if address, err := netip.ParseAddr(n.Value); err == nil && address.Zone() == "" {
 		if address.Is4In6() {
@@ -90,8 +90,8 @@ func (f *file) address(n *yaml.Node, where place) bool {
 	return false
 }
 
-// exemptPatterns counts the patterns among the exempt users.
-func (f *file) exemptPatterns() int {
+// countExemptPatterns counts the patterns among the exempt users.
+func (f *file) countExemptPatterns() int {
 	n := 0
 	for _, name := range f.content.Exempt.Users {
 		if limits.IsPattern(name) {
@@ -101,29 +101,29 @@ func (f *file) exemptPatterns() int {
 	return n
 }
 
-// usersFrom checks the patterns of further files. Reading them is the work of
+// readUsersFrom checks the patterns of further files. Reading them is the work of
 // ReadFile.
-func (f *file) usersFrom(n *yaml.Node) {
+func (f *file) readUsersFrom(n *yaml.Node) {
 	before := len(f.found) + f.more
-	for range f.globs(n) {
+	for range f.eachGlob(n) {
 	}
 	if !f.bundled && len(f.found)+f.more == before {
 		f.errorf(n, "users_from names further files, which are not here; load the limit file by its path")
 	}
 }
 
-// globs yields the patterns of users_from.
-func (f *file) globs(n *yaml.Node) func(yield func(*yaml.Node) bool) {
+// eachGlob yields the patterns of users_from.
+func (f *file) eachGlob(n *yaml.Node) func(yield func(*yaml.Node) bool) {
 	return func(yield func(*yaml.Node) bool) {
 		where := place{field: "users_from"}
 		if n.Kind == yaml.ScalarNode {
-			if f.text(n, where) && f.glob(n, where) {
+			if f.isText(n, where) && f.isGlob(n, where) {
 				yield(n)
 			}
 			return
 		}
-		for item := range f.items(n, where, "[users.d/*.yaml]", maxGlobs) {
-			if f.glob(item, where) && !yield(item) {
+		for item := range f.eachItem(n, where, "[users.d/*.yaml]", maxGlobs) {
+			if f.isGlob(item, where) && !yield(item) {
 				return
 			}
 		}

@@ -9,51 +9,51 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-// limit reads one field of a tier or a user into d. It reports whether there is
+// readLimit reads one field of a tier or a user into d. It reports whether there is
 // such a field. What is wrong with its value it reports as an error of the file.
-func (f *file) limit(d *draft, where place, key, value *yaml.Node) bool {
+func (f *file) readLimit(d *draft, where place, key, value *yaml.Node) bool {
 	switch key.Value {
 	case "mode":
-		f.modeOf(&d.mode, where.at("mode"), value)
+		f.readMode(&d.mode, where.atField("mode"), value)
 	case "requests":
-		f.requestRates(d, where, value)
+		f.readRequests(d, where, value)
 	case "concurrent":
-		f.concurrency(d, where, value)
+		f.readConcurrent(d, where, value)
 	case "bandwidth":
-		f.bandwidth(&d.bandwidth, where, value)
+		f.readBandwidth(&d.bandwidth, where, value)
 	case "over_limit":
-		f.overLimit(&d.wait, where, value)
+		f.readOverLimit(&d.wait, where, value)
 	case "priority":
-		f.priority(&d.priority, where.at("priority"), value)
+		f.readPriority(&d.priority, where.atField("priority"), value)
 	case "jobs":
-		f.jobsOf(d, where, value)
+		f.readJobs(d, where, value)
 	default:
 		return false
 	}
 	return true
 }
 
-// concurrency reads a number, or a mapping of one and its mode.
-func (f *file) concurrency(d *draft, where place, n *yaml.Node) {
-	if !f.plain(n) {
+// readConcurrent reads a number, or a mapping of one and its mode.
+func (f *file) readConcurrent(d *draft, where place, n *yaml.Node) {
+	if !f.isPlain(n) {
 		return
 	}
-	where = where.at("concurrent")
+	where = where.atField("concurrent")
 	d.concurrent, d.concurrentMode = 0, limits.Enforce
 	if n.Kind != yaml.MappingNode {
-		f.count(&d.concurrent, where, n, limits.MaxConcurrent)
+		f.readCount(&d.concurrent, where, n, limits.MaxConcurrent)
 		return
 	}
 	limit := false
-	for key, value := range f.entries(n, where, "{limit: 10, mode: dry-run}") {
+	for key, value := range f.eachEntry(n, where, "{limit: 10, mode: dry-run}") {
 		switch key.Value {
 		case "limit":
-			f.count(&d.concurrent, where.at("concurrent.limit"), value, limits.MaxConcurrent)
+			f.readCount(&d.concurrent, where.atField("concurrent.limit"), value, limits.MaxConcurrent)
 			limit = true
 		case "mode":
-			f.modeOf(&d.concurrentMode, where.at("concurrent.mode"), value)
+			f.readMode(&d.concurrentMode, where.atField("concurrent.mode"), value)
 		default:
-			f.unknown(key, where, "field", concurrentNames)
+			f.refuseUnknown(key, where, "field", concurrentNames)
 		}
 	}
 	if !limit {
@@ -61,8 +61,8 @@ func (f *file) concurrency(d *draft, where place, n *yaml.Node) {
 	}
 }
 
-func (f *file) bandwidth(b *limits.Bandwidth, where place, n *yaml.Node) {
-	if !f.plain(n) {
+func (f *file) readBandwidth(b *limits.Bandwidth, where place, n *yaml.Node) {
+	if !f.isPlain(n) {
 		return
 	}
 	if isUnlimited(n) {
@@ -70,31 +70,31 @@ func (f *file) bandwidth(b *limits.Bandwidth, where place, n *yaml.Node) {
 		return
 	}
 	at := n // what may make the default share too large
-	for key, value := range f.entries(n, where.at("bandwidth"), "{down: 10MiB, up: 5MiB}") {
+	for key, value := range f.eachEntry(n, where.atField("bandwidth"), "{down: 10MiB, up: 5MiB}") {
 		switch key.Value {
 		case "down":
-			f.size(&b.Down, where.at("bandwidth.down"), value)
+			f.readSize(&b.Down, where.atField("bandwidth.down"), value)
 		case "up":
-			f.size(&b.Up, where.at("bandwidth.up"), value)
+			f.readSize(&b.Up, where.atField("bandwidth.up"), value)
 		case "default_share":
-			f.size(&b.DefaultShare, where.at("bandwidth.default_share"), value)
+			f.readSize(&b.DefaultShare, where.atField("bandwidth.default_share"), value)
 			at = value
 		case "mode":
-			f.modeOf(&b.Mode, where.at("bandwidth.mode"), value)
+			f.readMode(&b.Mode, where.atField("bandwidth.mode"), value)
 		default:
-			f.unknown(key, where.at("bandwidth"), "field", bandwidthFields)
+			f.refuseUnknown(key, where.atField("bandwidth"), "field", bandwidthFields)
 		}
 	}
-	f.shareFits(at, where, *b)
+	f.checkDefaultShare(at, where, *b)
 }
 
-// shareFits checks that a default share is at most each limit. n is what may make
+// checkDefaultShare checks that a default share is at most each limit. n is what may make
 // it too large.
-func (f *file) shareFits(n *yaml.Node, where place, b limits.Bandwidth) {
+func (f *file) checkDefaultShare(n *yaml.Node, where place, b limits.Bandwidth) {
 	if f.quiet {
 		return
 	}
-	where = where.at("bandwidth.default_share")
+	where = where.atField("bandwidth.default_share")
 	if b.Down > 0 && b.DefaultShare > b.Down {
 		f.errorf(n, "%s must be at most bandwidth.down, which is %d bytes, got %d", where, b.Down, b.DefaultShare)
 	}
@@ -103,20 +103,20 @@ func (f *file) shareFits(n *yaml.Node, where place, b limits.Bandwidth) {
 	}
 }
 
-func (f *file) overLimit(wait *time.Duration, where place, n *yaml.Node) {
-	for key, value := range f.entries(n, where.at("over_limit"), "{concurrent: wait 2s}") {
+func (f *file) readOverLimit(wait *time.Duration, where place, n *yaml.Node) {
+	for key, value := range f.eachEntry(n, where.atField("over_limit"), "{concurrent: wait 2s}") {
 		if key.Value == "concurrent" {
-			f.wait(wait, where.at("over_limit.concurrent"), value)
+			f.readWait(wait, where.atField("over_limit.concurrent"), value)
 		} else {
-			f.unknown(key, where.at("over_limit"), "field", overLimitFields)
+			f.refuseUnknown(key, where.atField("over_limit"), "field", overLimitFields)
 		}
 	}
 }
 
-// wait reads what becomes of a request over a limit: refuse, which is 0, or wait
+// readWait reads what becomes of a request over a limit: refuse, which is 0, or wait
 // and for how long.
-func (f *file) wait(to *time.Duration, where place, n *yaml.Node) {
-	if !f.plain(n) {
+func (f *file) readWait(to *time.Duration, where place, n *yaml.Node) {
+	if !f.isPlain(n) {
 		return
 	}
 	if n.Kind != yaml.ScalarNode || isNull(n) {
@@ -131,9 +131,9 @@ func (f *file) wait(to *time.Duration, where place, n *yaml.Node) {
 	*to = v
 }
 
-// priority reads a whole number from -MaxPriority to MaxPriority.
-func (f *file) priority(to *int, where place, n *yaml.Node) {
-	if !f.plain(n) {
+// readPriority reads a whole number from -MaxPriority to MaxPriority.
+func (f *file) readPriority(to *int, where place, n *yaml.Node) {
+	if !f.isPlain(n) {
 		return
 	}
 	if n.Kind != yaml.ScalarNode || isNull(n) {
@@ -141,12 +141,12 @@ func (f *file) priority(to *int, where place, n *yaml.Node) {
 		return
 	}
 	v, err := parsePriority(n.Value)
-	f.number(to, where, n, v, err)
+	f.setNumber(to, where, n, v, err)
 }
 
-// count reads a whole number from 1 to most, or unlimited, which is 0.
-func (f *file) count(to *int, where place, n *yaml.Node, most int) {
-	if !f.plain(n) {
+// readCount reads a whole number from 1 to most, or unlimited, which is 0.
+func (f *file) readCount(to *int, where place, n *yaml.Node, most int) {
+	if !f.isPlain(n) {
 		return
 	}
 	switch {
@@ -158,11 +158,11 @@ func (f *file) count(to *int, where place, n *yaml.Node, most int) {
 		return
 	}
 	v, err := parseCount(n.Value, most)
-	f.number(to, where, n, v, err)
+	f.setNumber(to, where, n, v, err)
 }
 
-// number takes a number that was parsed, or says what is wrong with it.
-func (f *file) number(to *int, where place, n *yaml.Node, v int, err error) {
+// setNumber takes a number that was parsed, or says what is wrong with it.
+func (f *file) setNumber(to *int, where place, n *yaml.Node, v int, err error) {
 	switch {
 	case err != nil:
 		f.errorf(n, "%s %v", where, err)
@@ -173,9 +173,9 @@ func (f *file) number(to *int, where place, n *yaml.Node, v int, err error) {
 	}
 }
 
-// size reads a size, or unlimited, which is 0.
-func (f *file) size(to *int64, where place, n *yaml.Node) {
-	if !f.plain(n) {
+// readSize reads a size, or unlimited, which is 0.
+func (f *file) readSize(to *int64, where place, n *yaml.Node) {
+	if !f.isPlain(n) {
 		return
 	}
 	switch {
@@ -194,10 +194,10 @@ func (f *file) size(to *int64, where place, n *yaml.Node) {
 	*to = v
 }
 
-// tierName reads the name of a tier of the file. It is "" after an error. When
+// readTierName reads the name of a tier of the file. It is "" after an error. When
 // the file has no tiers, which is an error already, any name is as good.
-func (f *file) tierName(n *yaml.Node, where place) string {
-	if !f.plain(n) {
+func (f *file) readTierName(n *yaml.Node, where place) string {
+	if !f.isPlain(n) {
 		return ""
 	}
 	if n.Kind != yaml.ScalarNode || isNull(n) {
@@ -212,18 +212,18 @@ func (f *file) tierName(n *yaml.Node, where place) string {
 		return n.Value
 	}
 	if len(f.tierDrafts) > 0 {
-		f.unknown(n, where, "tier", f.tierNames)
+		f.refuseUnknown(n, where, "tier", f.tierNames)
 	}
 	return ""
 }
 
-// entries yields the names and values of a mapping; the example shows one in an
+// eachEntry yields the names and values of a mapping; the example shows one in an
 // error. A name that is not text, or that was there before, is an error and left
 // out.
-func (f *file) entries(n *yaml.Node, where place, example string) iter.Seq2[*yaml.Node, *yaml.Node] {
+func (f *file) eachEntry(n *yaml.Node, where place, example string) iter.Seq2[*yaml.Node, *yaml.Node] {
 	return func(yield func(key, value *yaml.Node) bool) {
 		lines := make(map[string]int, len(n.Content)/2)
-		for key, value := range f.pairs(n, where, example) {
+		for key, value := range f.allEntries(n, where, example) {
 			if line, ok := lines[key.Value]; ok {
 				f.errorf(key, "%s has %s twice, first on line %d", where, quote(key.Value), line)
 				continue
@@ -236,10 +236,10 @@ func (f *file) entries(n *yaml.Node, where place, example string) iter.Seq2[*yam
 	}
 }
 
-// pairs is entries without regard to names that were there before.
-func (f *file) pairs(n *yaml.Node, where place, example string) iter.Seq2[*yaml.Node, *yaml.Node] {
+// allEntries is entries without regard to names that were there before.
+func (f *file) allEntries(n *yaml.Node, where place, example string) iter.Seq2[*yaml.Node, *yaml.Node] {
 	return func(yield func(key, value *yaml.Node) bool) {
-		if !f.plain(n) {
+		if !f.isPlain(n) {
 			return
 		}
 		if n.Kind != yaml.MappingNode {
@@ -247,17 +247,17 @@ func (f *file) pairs(n *yaml.Node, where place, example string) iter.Seq2[*yaml.
 			return
 		}
 		for i := 0; i+1 < len(n.Content); i += 2 {
-			if f.name(n.Content[i], where) && !yield(n.Content[i], n.Content[i+1]) {
+			if f.isName(n.Content[i], where) && !yield(n.Content[i], n.Content[i+1]) {
 				return
 			}
 		}
 	}
 }
 
-// comment reads what a person wrote about a tier or a user. It means nothing.
-func (f *file) comment(where place, n *yaml.Node) {
-	switch where = where.at("comment"); {
-	case !f.plain(n):
+// readComment reads what a person wrote about a tier or a user. It means nothing.
+func (f *file) readComment(where place, n *yaml.Node) {
+	switch where = where.atField("comment"); {
+	case !f.isPlain(n):
 	case n.Kind != yaml.ScalarNode || isNull(n):
 		f.errorf(n, "%s must be text, got %s", where, describe(n))
 	case len(n.Value) > maxComment:
@@ -268,11 +268,11 @@ func (f *file) comment(where place, n *yaml.Node) {
 // maxComment is the longest comment field, in bytes.
 const maxComment = 1000
 
-// items yields the items of a list of at most so many texts, each there once; the
+// eachItem yields the items of a list of at most so many texts, each there once; the
 // example shows one in an error. A list without items is an error.
-func (f *file) items(n *yaml.Node, where place, example string, most int) iter.Seq[*yaml.Node] {
+func (f *file) eachItem(n *yaml.Node, where place, example string, most int) iter.Seq[*yaml.Node] {
 	return func(yield func(*yaml.Node) bool) {
-		if !f.plain(n) {
+		if !f.isPlain(n) {
 			return
 		}
 		switch {
@@ -288,7 +288,7 @@ func (f *file) items(n *yaml.Node, where place, example string, most int) iter.S
 		}
 		seen := make(map[string]bool, len(n.Content))
 		for _, item := range n.Content {
-			if !f.text(item, where) {
+			if !f.isText(item, where) {
 				continue
 			}
 			if seen[item.Value] {
@@ -303,11 +303,11 @@ func (f *file) items(n *yaml.Node, where place, example string, most int) iter.S
 	}
 }
 
-// text reports whether a node is text that is not empty, or a number, which is the
+// isText reports whether a node is text that is not empty, or a number, which is the
 // text that it is written as.
-func (f *file) text(n *yaml.Node, where place) bool {
+func (f *file) isText(n *yaml.Node, where place) bool {
 	switch {
-	case !f.plain(n):
+	case !f.isPlain(n):
 	case n.Kind != yaml.ScalarNode || isNull(n):
 		f.errorf(n, "%s: each must be text, got %s", where, describe(n))
 	case n.Value == "":
@@ -320,11 +320,11 @@ func (f *file) text(n *yaml.Node, where place) bool {
 	return false
 }
 
-// name reports whether a key of a mapping is text that is there. Numbers and
+// isName reports whether a key of a mapping is text that is there. Numbers and
 // dates are the text that they are written as; what YAML reads as nothing, as
 // true or false, or as a merge is more likely a mistake.
-func (f *file) name(n *yaml.Node, where place) bool {
-	if !f.plain(n) {
+func (f *file) isName(n *yaml.Node, where place) bool {
+	if !f.isPlain(n) {
 		return false
 	}
 	switch {
@@ -342,16 +342,16 @@ func (f *file) name(n *yaml.Node, where place) bool {
 	return false
 }
 
-// plain reports whether a node does without the parts of YAML that a limit file
+// isPlain reports whether a node does without the parts of YAML that a limit file
 // may not use: aliases and anchors, which can make a small file huge, and tags.
-func (f *file) plain(n *yaml.Node) bool {
+func (f *file) isPlain(n *yaml.Node) bool {
 	switch {
 	case n.Kind == yaml.AliasNode:
-		f.errorf(n, "aliases (*%s) are not supported; write the value out", cut(n.Value))
+		f.errorf(n, "aliases (*%s) are not supported; write the value out", shorten(n.Value))
 	case n.Anchor != "":
-		f.errorf(n, "anchors (&%s) are not supported; leave it out", cut(n.Anchor))
+		f.errorf(n, "anchors (&%s) are not supported; leave it out", shorten(n.Anchor))
 	case n.Style&yaml.TaggedStyle != 0:
-		f.errorf(n, "tags (%s) are not supported; leave it out", cut(n.Tag))
+		f.errorf(n, "tags (%s) are not supported; leave it out", shorten(n.Tag))
 	default:
 		return true
 	}
@@ -360,12 +360,12 @@ func (f *file) plain(n *yaml.Node) bool {
 
 // lookup returns the value of the first entry of that name, or nil.
 func lookup(n *yaml.Node, name string) *yaml.Node {
-	_, value := find(n, name)
+	_, value := findEntry(n, name)
 	return value
 }
 
-func (f *file) unknown(key *yaml.Node, where place, what string, valid []string) {
-	if !f.full() {
+func (f *file) refuseUnknown(key *yaml.Node, where place, what string, valid []string) {
+	if !f.isFull() {
 		f.errorf(key, "%s: unknown %s %s", where, what, choices(key.Value, valid))
 		return
 	}
@@ -373,5 +373,5 @@ func (f *file) unknown(key *yaml.Node, where place, what string, valid []string)
 }
 
 func (f *file) errorf(n *yaml.Node, format string, args ...any) {
-	f.add(n.Line, n.Column, format, args...)
+	f.addError(n.Line, n.Column, format, args...)
 }

@@ -43,7 +43,7 @@ func ReadFile(path string) ([]byte, error) {
 // is not there, or too many.
 func ReadFiles(path string) (Files, error) {
 	files := Files{Paths: []string{path}}
-	data, err := read(path, MaxFileSize)
+	data, err := readAtMost(path, MaxFileSize)
 	if err != nil {
 		return files, err
 	}
@@ -63,28 +63,28 @@ func ReadFiles(path string) (Files, error) {
 				f.errorf(n, "users_from names more than %d files", maxUserFiles)
 				break
 			}
-			if found.data, err = read(found.name, left); err != nil {
+			if found.data, err = readAtMost(found.name, left); err != nil {
 				return files, err
 			}
 			left -= len(found.data)
-			found.name = from(filepath.Dir(path), found.name, n.Value)
+			found.name = relativeName(filepath.Dir(path), found.name, n.Value)
 			sources = append(sources, found)
 		}
 	}
 	slices.Sort(files.Folders)
 	files.Folders = slices.Compact(files.Folders)
 	if left < 0 {
-		f.add(1, 1, "the file and those of its users_from are larger than %d MiB", MaxFileSize>>20)
+		f.addError(1, 1, "the file and those of its users_from are larger than %d MiB", MaxFileSize>>20)
 	}
-	if f.any() {
+	if f.hasErrors() {
 		return files, f.errors()
 	}
 	files.Data = bundle(sources) // some bytes more than the files, of which Parse judges
 	return files, nil
 }
 
-// read reads a file, at most so many bytes and one.
-func read(path string, most int) ([]byte, error) {
+// readAtMost reads a file, at most so many bytes and one.
+func readAtMost(path string, most int) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("read limit file: %w", err)
@@ -103,23 +103,23 @@ func usersFromOf(data []byte) []*yaml.Node {
 	if len(data) > MaxFileSize || !bytes.Contains(data, []byte("users_from")) {
 		return nil
 	}
-	n := lookup(source{data: data}.root(), "users_from")
+	n := lookup(source{data: data}.rootNode(), "users_from")
 	if n == nil {
 		return nil
 	}
 	f := newFile("", nil)
 	globs := []*yaml.Node{}
-	for glob := range f.globs(n) {
+	for glob := range f.eachGlob(n) {
 		globs = append(globs, glob)
 	}
-	if f.any() {
+	if f.hasErrors() {
 		return nil
 	}
 	return globs
 }
 
-// glob checks a pattern of users_from.
-func (f *file) glob(n *yaml.Node, where place) bool {
+// isGlob checks a pattern of users_from.
+func (f *file) isGlob(n *yaml.Node, where place) bool {
 	_, err := filepath.Match(n.Value, "")
 	switch {
 	case errors.Is(err, filepath.ErrBadPattern):
@@ -171,8 +171,8 @@ func inFolder(folder, glob string) string {
 	return filepath.Join(plain, glob)
 }
 
-// from is the name of a file as seen from a folder, if the pattern that found it is.
-func from(folder, name, glob string) string {
+// relativeName is the name of a file as seen from a folder, if the pattern that found it is.
+func relativeName(folder, name, glob string) string {
 	if filepath.IsAbs(glob) {
 		return name
 	}

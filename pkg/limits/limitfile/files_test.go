@@ -77,10 +77,10 @@ func TestUsersFrom(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := strings.Join(slices.Collect(set.Users()), " "); got != tt.users {
+			if got := strings.Join(slices.Collect(set.UserNames()), " "); got != tt.users {
 				t.Errorf("Users() = %s, want %s", got, tt.users)
 			}
-			for user := range set.Users() {
+			for user := range set.UserNames() {
 				if got := set.User(user).Tier; got != "pro" {
 					t.Errorf("User(%s) has the tier %s, want pro", user, got)
 				}

@@ -25,7 +25,7 @@ func Hide(s *limits.Set, secrets *limits.Secrets) (*limits.Set, error) {
 		return nil, err
 	}
 	if len(source) > MaxFileSize {
-		return nil, fmt.Errorf("with the keys of %d secret(s) in place of %d users' names the limits are larger than %d MiB: remove a secret that no HAProxy uses any more, or name fewer users", len(secrets.IDs()), s.Len(), MaxFileSize>>20)
+		return nil, fmt.Errorf("with the keys of %d secret(s) in place of %d users' names the limits are larger than %d MiB: remove a secret that no HAProxy uses any more, or name fewer users", len(secrets.IDs()), s.UserCount(), MaxFileSize>>20)
 	}
 	hidden, err := parseHidden(s.Name(), source, secrets, s)
 	if err != nil {
@@ -46,30 +46,30 @@ func hiddenSource(s *limits.Set, secrets *limits.Secrets) ([]byte, error) {
 	h := hiding{secrets: secrets, problems: problems{file: s.Name()}}
 	var top *yaml.Node
 	for i, source := range sources {
-		h.open(i, s.Name())
+		h.openSource(i, s.Name())
 		if i > 0 {
-			h.open(i, beside(s.Name(), source.name))
+			h.openSource(i, nameBeside(s.Name(), source.name))
 		}
 		if i > 0 && source.isFlat() {
-			h.flat(source.data)
+			h.hideFlatFile(source.data)
 			continue
 		}
-		root := source.root()
+		root := source.rootNode()
 		if i == 0 {
 			top = root
-			h.exempt(lookup(lookup(root, "exempt"), "users"))
+			h.hideExempt(lookup(lookup(root, "exempt"), "users"))
 		}
-		h.users(lookup(root, "users"))
+		h.hideUsers(lookup(root, "users"))
 	}
-	if h.any() {
+	if h.hasErrors() {
 		return nil, h.errors()
 	}
 	var out bytes.Buffer
-	drop(top, "users", "users_from")
+	removeEntries(top, "users", "users_from")
 	for _, tier := range children(lookup(top, "tiers")) {
-		drop(tier, "comment")
+		removeEntries(tier, "comment")
 	}
-	if err := write(&out, uncommented(top)); err != nil {
+	if err := writeNode(&out, uncommented(top)); err != nil {
 		return nil, err
 	}
 	if h.lines.Len() > 0 {
@@ -95,23 +95,23 @@ type hiding struct {
 const noPatterns = "a pattern cannot match users whose names are hidden (--key-secret-file): " +
 	"a key tells nothing of the name; name each of these users, or give them the tier of all who are not named (default_tier)"
 
-// name reports whether a node names a user, and is no pattern.
-func (h *hiding) name(n *yaml.Node, field string) bool {
+// isOneUser reports whether a node names a user, and is no pattern.
+func (h *hiding) isOneUser(n *yaml.Node, field string) bool {
 	if limits.IsPattern(n.Value) {
-		h.add(n.Line, n.Column, "%s: %s", field, noPatterns)
+		h.addError(n.Line, n.Column, "%s: %s", field, noPatterns)
 		return false
 	}
 	return true
 }
 
-// exempt puts keys in place of the names in exempt.users.
-func (h *hiding) exempt(n *yaml.Node) {
+// hideExempt puts keys in place of the names in exempt.users.
+func (h *hiding) hideExempt(n *yaml.Node) {
 	if n == nil {
 		return
 	}
 	var keys []*yaml.Node
 	for _, item := range n.Content {
-		if h.name(item, "exempt.users") {
+		if h.isOneUser(item, "exempt.users") {
 			for _, key := range h.secrets.Keys(item.Value) {
 				keys = append(keys, textNode(key))
 			}
@@ -120,10 +120,10 @@ func (h *hiding) exempt(n *yaml.Node) {
 	n.Content = keys
 }
 
-// flat adds the users of a flat file, each under the keys of all secrets.
-func (h *hiding) flat(data []byte) {
+// hideFlatFile adds the users of a flat file, each under the keys of all secrets.
+func (h *hiding) hideFlatFile(data []byte) {
 	for l := range flatLines(string(data)) {
-		if key, _ := l.nodes(); !h.name(key, "users") {
+		if key, _ := l.asNodes(); !h.isOneUser(key, "users") {
 			continue
 		}
 		for _, key := range h.secrets.Keys(l.name) {
@@ -132,20 +132,20 @@ func (h *hiding) flat(data []byte) {
 	}
 }
 
-// users adds the entries of users, each under the keys of all secrets.
-func (h *hiding) users(n *yaml.Node) {
+// hideUsers adds the entries of users, each under the keys of all secrets.
+func (h *hiding) hideUsers(n *yaml.Node) {
 	for key, value := range children(n) {
-		if !h.name(key, "users") {
+		if !h.isOneUser(key, "users") {
 			continue
 		}
-		drop(value, "comment")
+		removeEntries(value, "comment")
 		value.Style = 0
 		if value.Kind == yaml.MappingNode {
 			value.Style = yaml.FlowStyle
 		}
 		var line bytes.Buffer
-		if err := write(&line, uncommented(value)); err != nil {
-			h.add(key.Line, key.Column, "users: %v", err)
+		if err := writeNode(&line, uncommented(value)); err != nil {
+			h.addError(key.Line, key.Column, "users: %v", err)
 			continue
 		}
 		for _, key := range h.secrets.Keys(key.Value) {
@@ -154,8 +154,8 @@ func (h *hiding) users(n *yaml.Node) {
 	}
 }
 
-// drop removes entries of a mapping.
-func drop(n *yaml.Node, names ...string) {
+// removeEntries removes entries of a mapping.
+func removeEntries(n *yaml.Node, names ...string) {
 	if n.Kind != yaml.MappingNode {
 		return
 	}
@@ -181,8 +181,8 @@ func textNode(text string) *yaml.Node {
 	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: text, Style: yaml.DoubleQuotedStyle}
 }
 
-// write writes a node and a newline.
-func write(out *bytes.Buffer, n *yaml.Node) error {
+// writeNode writes a node and a newline.
+func writeNode(out *bytes.Buffer, n *yaml.Node) error {
 	e := yaml.NewEncoder(out)
 	e.SetIndent(2)
 	if err := e.Encode(n); err != nil {

@@ -55,7 +55,7 @@ users:
 			t.Errorf("%s: User(%s).Jobs() (-want +got):\n%s", tt.name, tt.key, diff)
 		}
 	}
-	if got, want := set.User("grete").Off(), []string{"jobs.queues.analysis", "jobs.total"}; !slices.Equal(got, want) {
+	if got, want := set.User("grete").OffFields(), []string{"jobs.queues.analysis", "jobs.total"}; !slices.Equal(got, want) {
 		t.Errorf("Off() = %q, want %q", got, want)
 	}
 }
@@ -73,8 +73,8 @@ func TestJobsUnsaid(t *testing.T) {
 		"pro-plus":   {Total: 1, Class: limits.DefaultQueues},
 	}
 	got := map[string]limits.Jobs{}
-	for _, name := range set.Tiers() {
-		l, _ := set.Tier(name)
+	for _, name := range set.TierNames() {
+		l, _ := set.TierLimits(name)
 		got[name] = l.Jobs()
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -103,7 +103,7 @@ func TestLimitsAreSmall(t *testing.T) {
 func TestEqualJobsAreShared(t *testing.T) {
 	set := mustParse(t, "version: 1\ndefault_tier: free\ntiers: {free: {}, pro: {}}\n"+
 		"users: {a: {jobs: {queues: {x: 1, y: 2}}}, b: {jobs: {queues: {y: 2, x: 1}}}, c: {jobs: {queues: {}}}, d: {tier: pro, jobs: {queues: {x: 1}}}, e: {tier: pro, jobs: {queues: {x: 1, y: unlimited}}}}\n")
-	free, _ := set.Tier("free")
+	free, _ := set.TierLimits("free")
 	for _, tt := range [][2]string{{"a", "b"}, {"d", "e"}} {
 		if set.User(tt[0]) != set.User(tt[1]) {
 			t.Errorf("%s and %s have limits of their own, want the same", tt[0], tt[1])
@@ -192,7 +192,7 @@ users:
 			t.Errorf("Origin(%s) has %v, want %v", tt.user, got, tt.want)
 		}
 	}
-	if f, ok := OriginOf(set, "carol").Field("jobs.queues.analysis"); !ok || f.Line != 14 || !f.Override {
+	if f, ok := OriginOf(set, "carol").FieldOrigin("jobs.queues.analysis"); !ok || f.Line != 14 || !f.Override {
 		t.Errorf("carol's jobs.queues.analysis is set by %+v, %v, want line 14", f, ok)
 	}
 }

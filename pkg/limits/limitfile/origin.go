@@ -71,17 +71,17 @@ func OriginOf(s *limits.Set, user string) Origin { return OriginAt(s, "", user) 
 // all endpoints together (see Together).
 func OriginAt(s *limits.Set, endpoint, user string) Origin {
 	file, key, who := s, s.Key(user), append(s.Keys(user), user)
-	if s.Named() != nil { // what the file says is said of names
-		file, user = s.Named(), s.NameOf(user)
+	if s.NamedSet() != nil { // what the file says is said of names
+		file, user = s.NamedSet(), s.NameOf(user)
 	}
 	sources, err := unbundle(file.Source())
 	if err != nil {
 		return Origin{} // cannot be: Parse has read it
 	}
 	sources, _ = splitOverrides(sources)
-	root := sources[0].root()
+	root := sources[0].rootNode()
 	o := Origin{}
-	if mode, _ := find(root, "mode"); mode != nil {
+	if mode, _ := findEntry(root, "mode"); mode != nil {
 		o.FileMode = mode.Line
 	}
 	tier := s.User(key).Tier
@@ -94,19 +94,19 @@ func OriginAt(s *limits.Set, endpoint, user string) Origin {
 	if limits.IsPattern(name) {
 		o.Pattern = name
 	}
-	at, own := find(lookup(root, "users"), name)
+	at, own := findEntry(lookup(root, "users"), name)
 	o.File = s.Name()
 	for i := 1; i < len(sources) && at == nil; i++ {
-		at, own = sources[i].user(name)
-		o.File = beside(s.Name(), sources[i].name)
+		at, own = sources[i].entryOfUser(name)
+		o.File = nameBeside(s.Name(), sources[i].name)
 	}
 	if at == nil {
 		o.File = ""
 	} else {
 		o.User = at.Line
 	}
-	o.said(own, s.Time())
-	if s.Named() != nil {
+	o.setUserEntry(own, s.Time())
+	if s.NamedSet() != nil {
 		o.Comment = "" // free text, which may well have their name
 	}
 	o.Hand = overridesOf(s, endpoint, who...)
@@ -114,17 +114,17 @@ func OriginAt(s *limits.Set, endpoint, user string) Origin {
 	o.Anonymous = own == nil && s.AnonymousTier() != "" && limits.Anonymous(key) && !namesTier(o.Hand)
 
 	fields := collector{}
-	if key, value := find(lookup(root, "tiers"), tier); key != nil {
+	if key, value := findEntry(lookup(root, "tiers"), tier); key != nil {
 		o.Tier = key.Line
-		o.TierComment = text(lookup(value, "comment"))
-		fields.layers(value, FieldOrigin{File: s.Name()}, endpoint)
+		o.TierComment = textOf(lookup(value, "comment"))
+		fields.addLayers(value, FieldOrigin{File: s.Name()}, endpoint)
 	}
 	if own != nil && !o.Expired && !namesTier(o.Hand) {
-		fields.layers(own, FieldOrigin{File: o.File, Override: true}, endpoint)
+		fields.addLayers(own, FieldOrigin{File: o.File, Override: true}, endpoint)
 	}
 	for _, h := range o.Hand {
 		if n, err := jsonNode(h.Limits); err == nil { // Parse has read it
-			fields.layers(n, FieldOrigin{Override: true, Endpoint: h.Endpoint != "", Hand: true}, endpoint)
+			fields.addLayers(n, FieldOrigin{Override: true, Endpoint: h.Endpoint != "", Hand: true}, endpoint)
 		}
 	}
 	for _, f := range fields {
@@ -137,7 +137,7 @@ func OriginAt(s *limits.Set, endpoint, user string) Origin {
 // overridesOf are those in force that count for a user at an endpoint.
 func overridesOf(s *limits.Set, endpoint string, users ...string) []limits.Override {
 	return slices.DeleteFunc(s.Overrides(), func(o limits.Override) bool {
-		return !o.Of(users...) || o.Endpoint != "" && o.Endpoint != endpoint
+		return !o.AppliesTo(users...) || o.Endpoint != "" && o.Endpoint != endpoint
 	})
 }
 
@@ -175,24 +175,24 @@ func exemptAt(s *limits.Set, root *yaml.Node, user string) (line int, pattern st
 	return lines[user], ""
 }
 
-// said adds what a user's own entry says besides limits.
-func (o *Origin) said(n *yaml.Node, now time.Time) {
+// setUserEntry adds what a user's own entry says besides limits.
+func (o *Origin) setUserEntry(n *yaml.Node, now time.Time) {
 	if n == nil {
 		return
 	}
 	o.Named = n.Kind == yaml.ScalarNode || lookup(n, "tier") != nil
-	o.Comment = text(lookup(n, "comment"))
+	o.Comment = textOf(lookup(n, "comment"))
 	if until := lookup(n, "until"); until != nil {
 		o.Until, _ = parseTime(until.Value)
 		o.Until = o.Until.UTC()
 		o.Expired = !o.Until.After(now)
 	}
-	o.Then = text(lookup(n, "then"))
+	o.Then = textOf(lookup(n, "then"))
 }
 
-// Field returns who sets a field: the field itself, or the mapping around it that
+// FieldOrigin returns who sets a field: the field itself, or the mapping around it that
 // was set as a whole (requests: unlimited). It is false when nothing does.
-func (o Origin) Field(name string) (FieldOrigin, bool) {
+func (o Origin) FieldOrigin(name string) (FieldOrigin, bool) {
 	for ; name != ""; name = parent(name) {
 		for _, f := range o.Fields {
 			if f.Name == name {
@@ -206,95 +206,95 @@ func (o Origin) Field(name string) (FieldOrigin, bool) {
 // collector are fields by name, as one layer after the other sets them.
 type collector map[string]FieldOrigin
 
-// layers adds what a tier or a user sets everywhere, and at an endpoint. The origin
+// addLayers adds what a tier or a user sets everywhere, and at an endpoint. The origin
 // tells the rest of a FieldOrigin.
-func (c collector) layers(n *yaml.Node, origin FieldOrigin, endpoint string) {
+func (c collector) addLayers(n *yaml.Node, origin FieldOrigin, endpoint string) {
 	if mode := lookup(n, "mode"); endpoint != limits.All {
-		c.layer(n, origin)
+		c.addLayer(n, origin)
 	} else if mode != nil {
-		c.set("mode", mode, origin) // all that these limits have of everywhere
+		c.replaceField("mode", mode, origin) // all that these limits have of everywhere
 	}
 	if at := lookup(lookup(n, "endpoints"), endpoint); at != nil {
 		origin.Endpoint = true
-		c.layer(at, origin)
+		c.addLayer(at, origin)
 	}
 }
 
-// layer adds what a mapping sets, and drops what that replaces.
-func (c collector) layer(n *yaml.Node, origin FieldOrigin) {
+// addLayer adds what a mapping sets, and drops what that replaces.
+func (c collector) addLayer(n *yaml.Node, origin FieldOrigin) {
 	for key, value := range children(n) {
 		name := key.Value
 		switch {
 		case name == "jobs":
-			c.jobs(value, origin)
+			c.addJobs(value, origin)
 		case !slices.Contains(limitFieldNames, name):
 		case value.Kind != yaml.MappingNode:
-			c.set(name, value, origin)
+			c.replaceField(name, value, origin)
 		case name == "requests":
 			for class, of := range children(value) {
-				c.rate("requests."+class.Value, of, origin)
+				c.addRate("requests."+class.Value, of, origin)
 			}
 		case name == "concurrent":
-			c.set(name, lookup(value, "limit"), origin)
+			c.replaceField(name, lookup(value, "limit"), origin)
 			if mode := lookup(value, "mode"); mode != nil {
-				c.add("concurrent.mode", mode, origin)
+				c.addField("concurrent.mode", mode, origin)
 			}
 		default:
 			for key, value := range children(value) {
-				c.add(name+"."+key.Value, value, origin)
+				c.addField(name+"."+key.Value, value, origin)
 			}
 		}
 	}
 }
 
-// jobs adds what is said of background jobs. What a number or a mapping does not say
+// addJobs adds what is said of background jobs. What a number or a mapping does not say
 // stays.
-func (c collector) jobs(n *yaml.Node, origin FieldOrigin) {
+func (c collector) addJobs(n *yaml.Node, origin FieldOrigin) {
 	if n.Kind != yaml.MappingNode {
 		if !isUnlimited(n) {
-			c.set("jobs.total", n, origin)
+			c.replaceField("jobs.total", n, origin)
 			return
 		}
-		c.set("jobs.total", n, origin)
-		c.set("jobs.queues", n, origin)
+		c.replaceField("jobs.total", n, origin)
+		c.replaceField("jobs.queues", n, origin)
 		return
 	}
 	for key, value := range children(n) {
 		name := "jobs." + key.Value
 		if value.Kind != yaml.MappingNode {
-			c.set(name, value, origin)
+			c.replaceField(name, value, origin)
 		}
 		for service, limit := range children(value) {
-			c.add(name+"."+service.Value, limit, origin)
+			c.addField(name+"."+service.Value, limit, origin)
 		}
 	}
 }
 
-// rate adds the limits of a class, in place of those that were there.
-func (c collector) rate(name string, n *yaml.Node, origin FieldOrigin) {
-	c.drop(name)
+// addRate adds the limits of a class, in place of those that were there.
+func (c collector) addRate(name string, n *yaml.Node, origin FieldOrigin) {
+	c.removeField(name)
 	if n.Kind != yaml.MappingNode {
-		c.add(name, n, origin)
+		c.addField(name, n, origin)
 	}
 	for key, value := range children(n) {
 		switch key.Value {
 		case limits.Second.String():
-			c.add(name, value, origin)
+			c.addField(name, value, origin)
 		case limits.Minute.String(), limits.Hour.String():
-			c.add(name+"/"+key.Value, value, origin)
+			c.addField(name+"/"+key.Value, value, origin)
 		default:
-			c.add(name+"."+key.Value, value, origin)
+			c.addField(name+"."+key.Value, value, origin)
 		}
 	}
 }
 
-// set adds a field in place of it and all that is below it.
-func (c collector) set(name string, n *yaml.Node, origin FieldOrigin) {
-	c.drop(name)
-	c.add(name, n, origin)
+// replaceField adds a field in place of it and all that is below it.
+func (c collector) replaceField(name string, n *yaml.Node, origin FieldOrigin) {
+	c.removeField(name)
+	c.addField(name, n, origin)
 }
 
-func (c collector) drop(name string) {
+func (c collector) removeField(name string) {
 	for other := range c {
 		if below, ok := strings.CutPrefix(other, name); ok && (below == "" || below[0] == '.' || below[0] == '/') {
 			delete(c, other)
@@ -302,7 +302,7 @@ func (c collector) drop(name string) {
 	}
 }
 
-func (c collector) add(name string, n *yaml.Node, origin FieldOrigin) {
+func (c collector) addField(name string, n *yaml.Node, origin FieldOrigin) {
 	origin.Name, origin.Line = name, n.Line
 	c[name] = origin
 }
@@ -317,8 +317,8 @@ func parent(path string) string {
 	return ""
 }
 
-// text is the text of a node, "" for none.
-func text(n *yaml.Node) string {
+// textOf is the text of a node, "" for none.
+func textOf(n *yaml.Node) string {
 	if n == nil {
 		return ""
 	}
@@ -336,8 +336,8 @@ func children(n *yaml.Node) func(yield func(key, value *yaml.Node) bool) {
 	}
 }
 
-// find returns the entry of that name in a mapping, or nil.
-func find(n *yaml.Node, name string) (key, value *yaml.Node) {
+// findEntry returns the entry of that name in a mapping, or nil.
+func findEntry(n *yaml.Node, name string) (key, value *yaml.Node) {
 	for key, value := range children(n) {
 		if key.Value == name {
 			return key, value

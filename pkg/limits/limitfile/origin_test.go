@@ -76,7 +76,7 @@ func TestOriginField(t *testing.T) {
 		{"concurrent", 1}, {"requests.GET", 3}, {"requests.PUT", 2}, {"requests", 2},
 		{"bandwidth.up", 0}, {"GET", 0}, {"", 0},
 	} {
-		got, ok := o.Field(tt.field)
+		got, ok := o.FieldOrigin(tt.field)
 		if got.Line != tt.line || ok != (tt.line > 0) {
 			t.Errorf("Field(%q) = %v, %v, want line %d", tt.field, got, ok, tt.line)
 		}
@@ -96,7 +96,7 @@ func TestOriginKnowsEveryLimit(t *testing.T) {
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		set := rapid.SampledFrom(sets).Draw(t, "set")
-		user := rapid.SampledFrom(append(slices.Collect(set.Users()), "nobody")).Draw(t, "user")
+		user := rapid.SampledFrom(append(slices.Collect(set.UserNames()), "nobody")).Draw(t, "user")
 		endpoint := rapid.SampledFrom(append(set.Endpoints(), "", limits.All)).Draw(t, "endpoint")
 		l, o := set.User(limits.EndpointKey(endpoint, limits.Key(user))), OriginAt(set, endpoint, user)
 		limited := map[string]bool{
@@ -107,11 +107,11 @@ func TestOriginKnowsEveryLimit(t *testing.T) {
 		for _, r := range l.All() {
 			limited["requests."+r.Name()] = true
 		}
-		for _, name := range l.Off() {
+		for _, name := range l.OffFields() {
 			limited[name] = true
 		}
 		for field, is := range limited {
-			if f, ok := o.Field(field); is && (!ok || f.Line < 1) {
+			if f, ok := o.FieldOrigin(field); is && (!ok || f.Line < 1) {
 				t.Errorf("user %q has a limit %s, and Field = %v, %v", user, field, f, ok)
 			}
 		}

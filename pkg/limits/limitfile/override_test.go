@@ -176,7 +176,7 @@ func TestOverrides(t *testing.T) {
 			if got, want := shownLimits(l), tt.want.limits(file); got != want {
 				t.Fatalf("%s\nUser(%q) is\n%s\nwant\n%s", source, tt.key, got, want)
 			}
-			if off := l.Off(); !slices.IsSorted(off) || len(off) > 5 || file == limits.Off && shownLimits(l) != "" {
+			if off := l.OffFields(); !slices.IsSorted(off) || len(off) > 5 || file == limits.Off && shownLimits(l) != "" {
 				t.Fatalf("%s\nUser(%q) has Off() %q", source, tt.key, off)
 			}
 		}
@@ -197,8 +197,8 @@ tiers:
 		"b": "concurrent requests.GET/minute",
 		"c": "",
 	} {
-		l, _ := set.Tier(tier)
-		if got := strings.Join(l.Off(), " "); got != want {
+		l, _ := set.TierLimits(tier)
+		if got := strings.Join(l.OffFields(), " "); got != want {
 			t.Errorf("Off() of tier %s = %s, want %s", tier, got, want)
 		}
 	}

@@ -64,41 +64,41 @@ func Parse(name string, data []byte) (*limits.Set, error) {
 
 // parseHidden is Parse for the hidden form of a set (see Hide).
 func parseHidden(name string, data []byte, secrets *limits.Secrets, named *limits.Set) (*limits.Set, error) {
-	f := parse(name, data, secrets, named)
+	f := parseSources(name, data, secrets, named)
 	for _, r := range f.refused {
-		f.add(1, 1, "override by hand of user %s: %v", quote(r.User), r.Why)
+		f.addError(1, 1, "override by hand of user %s: %v", quote(r.User), r.Why)
 	}
-	if f.any() {
+	if f.hasErrors() {
 		return nil, f.errors()
 	}
 	return f.set, nil
 }
 
-// parse reads a file and those of its users_from.
-func parse(name string, data []byte, secrets *limits.Secrets, named *limits.Set) *file {
+// parseSources reads a file and those of its users_from.
+func parseSources(name string, data []byte, secrets *limits.Secrets, named *limits.Set) *file {
 	f := newFile(name, data)
 	f.content.Secrets, f.content.Named = secrets, named
 	sources, err := unbundle(data)
 	if err != nil {
-		f.add(1, 1, "%v", err)
+		f.addError(1, 1, "%v", err)
 		return f
 	}
 	for i, s := range sources[1:] {
 		if s.name != overridesName {
-			sources[i+1].name = beside(name, s.name)
+			sources[i+1].name = nameBeside(name, s.name)
 		}
 	}
 	sources[0].name = name
 	var overrides []byte
 	if f.sources, overrides = splitOverrides(sources); overrides != nil {
-		f.byHand(overrides)
+		f.readOverrides(overrides)
 	}
-	f.read(data)
+	f.readSources(data)
 	return f
 }
 
-// beside is the name of a file that is named as seen from the folder of another.
-func beside(name, other string) string {
+// nameBeside is the name of a file that is named as seen from the folder of another.
+func nameBeside(name, other string) string {
 	if filepath.IsAbs(other) {
 		return other
 	}
@@ -118,9 +118,9 @@ type file struct {
 	tierNames  []string             // sorted
 	classNames []string             // what requests may name: verbs and operation classes
 
-	users users // what is known of users so far
-	hand        // what was set by hand
-	quiet bool  // shareFits has nothing to say
+	users         users // what is known of users so far
+	overrideState       // what was set by hand
+	quiet         bool  // shareFits has nothing to say
 }
 
 func newFile(name string, data []byte) *file {
@@ -147,7 +147,7 @@ type tierDraft struct {
 // a user (at an endpoint), or something that has no name.
 type place struct{ kind, name, endpoint, field string }
 
-func (p place) at(field string) place {
+func (p place) atField(field string) place {
 	p.field = field
 	return p
 }
@@ -166,12 +166,12 @@ func (p place) String() string {
 	return s + p.field
 }
 
-// read reads all sources, which come from data.
-func (f *file) read(data []byte) {
+// readSources reads all sources, which come from data.
+func (f *file) readSources(data []byte) {
 	for i, s := range f.sources {
-		f.open(i, s.name)
+		f.openSource(i, s.name)
 		if i > 0 && s.isFlat() {
-			f.flatFile(s.data)
+			f.readFlatFile(s.data)
 			continue
 		}
 		root := f.decode(s.data)
@@ -179,26 +179,26 @@ func (f *file) read(data []byte) {
 			continue
 		}
 		if i == 0 {
-			f.root(root)
+			f.readRoot(root)
 		} else {
-			f.usersFile(root)
+			f.readUsersFile(root)
 		}
 	}
-	f.finish(data)
+	f.makeSet(data)
 }
 
-func (f *file) root(root *yaml.Node) {
+func (f *file) readRoot(root *yaml.Node) {
 	where := place{kind: "the file"}
 	version := lookup(root, "version")
-	if version != nil && !f.version(version) {
+	if version != nil && !f.readVersion(version) {
 		return // what else the file says is not for this version to judge
 	}
 	fields := map[string]*yaml.Node{}
-	for key, value := range f.entries(root, where, "{version: 1, default_tier: free, tiers: {free: {concurrent: 10}}}") {
+	for key, value := range f.eachEntry(root, where, "{version: 1, default_tier: free, tiers: {free: {concurrent: 10}}}") {
 		if slices.Contains(fileFields, key.Value) {
 			fields[key.Value] = value
 		} else {
-			f.unknown(key, where, "field", fileFields)
+			f.refuseUnknown(key, where, "field", fileFields)
 		}
 	}
 	if root.Kind != yaml.MappingNode {
@@ -207,50 +207,50 @@ func (f *file) root(root *yaml.Node) {
 	if version == nil {
 		f.errorf(root, "version is missing; begin the file with version: 1")
 	}
-	f.has(fields, "mode", func(n *yaml.Node) { f.modeOf(&f.mode, place{field: "mode"}, n) })
-	f.has(fields, "endpoints", f.endpoints)
-	f.has(fields, "classes", f.classes)
-	f.has(fields, "queues", f.queues)
-	f.has(fields, "failed_auth", f.failedAuth)
-	f.has(fields, "per_address", f.perAddress)
+	f.withField(fields, "mode", func(n *yaml.Node) { f.readMode(&f.mode, place{field: "mode"}, n) })
+	f.withField(fields, "endpoints", f.readEndpoints)
+	f.withField(fields, "classes", f.readClasses)
+	f.withField(fields, "queues", f.readQueues)
+	f.withField(fields, "failed_auth", f.readFailedAuth)
+	f.withField(fields, "per_address", f.readPerAddress)
 	f.content.Mode = f.mode
-	f.tiersAndDefaults(root, fields)
-	f.has(fields, "exempt", f.exempt)
-	f.has(fields, "users_from", f.usersFrom)
-	f.has(fields, "users", f.usersOf)
+	f.readTiersAndDefaults(root, fields)
+	f.withField(fields, "exempt", f.readExempt)
+	f.withField(fields, "users_from", f.readUsersFrom)
+	f.withField(fields, "users", f.readUsers)
 }
 
-// has calls read with the value of a field that the file has.
-func (f *file) has(fields map[string]*yaml.Node, name string, read func(*yaml.Node)) {
+// withField calls read with the value of a field that the file has.
+func (f *file) withField(fields map[string]*yaml.Node, name string, read func(*yaml.Node)) {
 	if n := fields[name]; n != nil {
 		read(n)
 	}
 }
 
-func (f *file) tiersAndDefaults(root *yaml.Node, fields map[string]*yaml.Node) {
+func (f *file) readTiersAndDefaults(root *yaml.Node, fields map[string]*yaml.Node) {
 	tiers, defaultTier := fields["tiers"], fields["default_tier"]
-	known := tiers != nil && f.tiers(tiers, text(defaultTier))
+	known := tiers != nil && f.readTiers(tiers, textOf(defaultTier))
 	if tiers == nil {
 		f.errorf(root, "tiers is missing; write one at least, such as tiers: {free: {concurrent: 10}}")
 	}
 	switch {
 	case defaultTier == nil && known:
-		f.errorf(root, "default_tier is missing; name one of the tiers: %s", list(f.tierNames))
+		f.errorf(root, "default_tier is missing; name one of the tiers: %s", joinChoices(f.tierNames))
 	case defaultTier == nil:
 		f.errorf(root, "default_tier is missing; name one of the tiers")
 	default:
-		f.content.DefaultTier = f.tierName(defaultTier, place{field: "default_tier"})
+		f.content.DefaultTier = f.readTierName(defaultTier, place{field: "default_tier"})
 	}
 	if n := fields["anonymous_tier"]; n != nil {
-		f.content.AnonymousTier = f.tierName(n, place{field: "anonymous_tier"})
+		f.content.AnonymousTier = f.readTierName(n, place{field: "anonymous_tier"})
 	}
 	if n := fields["unreadable"]; n != nil {
-		f.content.UnreadableTier = f.tierName(n, place{field: "unreadable"})
+		f.content.UnreadableTier = f.readTierName(n, place{field: "unreadable"})
 	}
 }
 
-func (f *file) version(n *yaml.Node) bool {
-	if !f.plain(n) {
+func (f *file) readVersion(n *yaml.Node) bool {
+	if !f.isPlain(n) {
 		return false
 	}
 	if n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int" {
@@ -258,16 +258,16 @@ func (f *file) version(n *yaml.Node) bool {
 		return false
 	}
 	if n.Value != "1" {
-		f.errorf(n, "version %s is not supported (valid: 1)", cut(n.Value))
+		f.errorf(n, "version %s is not supported (valid: 1)", shorten(n.Value))
 		return false
 	}
 	return true
 }
 
-// tiers reads all tiers and reports whether there are any. A tier with errors is
+// readTiers reads all tiers and reports whether there are any. A tier with errors is
 // known too, so that its users are not errors as well.
-func (f *file) tiers(n *yaml.Node, defaultTier string) bool {
-	for key, value := range f.entries(n, place{field: "tiers"}, "{free: {concurrent: 10}}") {
+func (f *file) readTiers(n *yaml.Node, defaultTier string) bool {
+	for key, value := range f.eachEntry(n, place{field: "tiers"}, "{free: {concurrent: 10}}") {
 		name := key.Value
 		if !limits.IsOwnKey(name) {
 			f.errorf(key, "the tier name %s is not usable; write 1 to %d bytes without control characters, and no ~ or @ in front", quote(name), limits.MaxOwnKey)
@@ -277,10 +277,10 @@ func (f *file) tiers(n *yaml.Node, defaultTier string) bool {
 			f.errorf(key, "the tier name exempt is taken: it is the tier of those who are under exempt")
 			continue
 		}
-		f.tierDrafts[name] = f.tier(name, value)
+		f.tierDrafts[name] = f.readTier(name, value)
 	}
 	f.tierNames = slices.Sorted(maps.Keys(f.tierDrafts))
-	f.tiersJobs(defaultTier)
+	f.completeTiersJobs(defaultTier)
 	for _, name := range f.tierNames {
 		f.content.Tiers[name] = f.tierEntry(name, f.tierDrafts[name])
 	}
@@ -290,19 +290,19 @@ func (f *file) tiers(n *yaml.Node, defaultTier string) bool {
 	return len(f.tierDrafts) > 0
 }
 
-func (f *file) tier(name string, n *yaml.Node) (d tierDraft) {
+func (f *file) readTier(name string, n *yaml.Node) (d tierDraft) {
 	where := place{kind: "tier", name: name}
 	if isNull(n) {
 		f.errorf(n, "%s has no value; write {} for a tier without limits", where)
 		return d
 	}
-	for key, value := range f.entries(n, where, "{concurrent: 10}") {
+	for key, value := range f.eachEntry(n, where, "{concurrent: 10}") {
 		switch {
 		case key.Value == "comment":
-			f.comment(where, value)
+			f.readComment(where, value)
 		case key.Value == "endpoints":
-		case !f.limit(&d.draft, where, key, value):
-			f.unknown(key, where, "field", tierFields)
+		case !f.readLimit(&d.draft, where, key, value):
+			f.refuseUnknown(key, where, "field", tierFields)
 		}
 	}
 	if at := lookup(n, "endpoints"); at != nil {
@@ -320,16 +320,16 @@ func (f *file) tier(name string, n *yaml.Node) (d tierDraft) {
 // base returns.
 func (f *file) endpointDrafts(where place, n *yaml.Node, base func(endpoint string) draft) map[string]draft {
 	at := map[string]draft{}
-	for name, fields := range f.entries(n, where.at("endpoints"), "{uploads: {concurrent: 2}}") {
+	for name, fields := range f.eachEntry(n, where.atField("endpoints"), "{uploads: {concurrent: 2}}") {
 		together := name.Value == limits.All
 		if _, ok := slices.BinarySearch(f.content.Endpoints, name.Value); !ok && (!together || len(f.content.Endpoints) == 0) {
 			switch {
 			case together:
-				f.errorf(name, `%s: "*" limits requests at all endpoints together, and the limit file declares no endpoint; declare some at the top of it, such as endpoints: [uploads]. Without endpoints, requests beside endpoints is that limit`, where.at("endpoints"))
+				f.errorf(name, `%s: "*" limits requests at all endpoints together, and the limit file declares no endpoint; declare some at the top of it, such as endpoints: [uploads]. Without endpoints, requests beside endpoints is that limit`, where.atField("endpoints"))
 			case len(f.content.Endpoints) == 0:
-				f.errorf(name, "%s: unknown endpoint %s; declare it at the top of the limit file, with endpoints: [%s]", where.at("endpoints"), quote(name.Value), cut(name.Value))
+				f.errorf(name, "%s: unknown endpoint %s; declare it at the top of the limit file, with endpoints: [%s]", where.atField("endpoints"), quote(name.Value), shorten(name.Value))
 			default:
-				f.unknown(name, where.at("endpoints"), "endpoint", append(slices.Clip(f.content.Endpoints), limits.All))
+				f.refuseUnknown(name, where.atField("endpoints"), "endpoint", append(slices.Clip(f.content.Endpoints), limits.All))
 			}
 			continue
 		}
@@ -347,16 +347,16 @@ func (f *file) endpointDrafts(where place, n *yaml.Node, base func(endpoint stri
 		if together {
 			valid, example = togetherFields, `{requests: {GET: 100, "*": 200}}`
 		}
-		for key, value := range f.entries(fields, here, example) {
+		for key, value := range f.eachEntry(fields, here, example) {
 			switch {
 			case together && slices.Contains(limitFieldNames, key.Value) && !slices.Contains(togetherFields, key.Value):
 				f.errorf(key, "%s: %s cannot be limited over all endpoints together, only requests can; write %s beside endpoints, where it counts at each endpoint apart, or at one endpoint", here, key.Value, key.Value)
-			case !f.limit(&d, here, key, value):
-				f.unknown(key, here, "field", valid)
+			case !f.readLimit(&d, here, key, value):
+				f.refuseUnknown(key, here, "field", valid)
 			}
 		}
 		if lookup(fields, "bandwidth") == nil {
-			f.shareFits(name, here, d.bandwidth)
+			f.checkDefaultShare(name, here, d.bandwidth)
 		}
 		at[name.Value] = d
 	}
@@ -365,19 +365,19 @@ func (f *file) endpointDrafts(where place, n *yaml.Node, base func(endpoint stri
 
 // tierEntry returns the entry of a tier.
 func (f *file) tierEntry(name string, d tierDraft) *limits.Entry {
-	return f.entry(f.entryOf(name, d.draft, d.at))
+	return f.sharedEntry(f.entryOf(name, d.draft, d.at))
 }
 
 // entryOf makes an entry that does not expire: of limits everywhere, and at
 // endpoints where there are others.
 func (f *file) entryOf(tier string, everywhere draft, at map[string]draft) limits.Entry {
-	e := limits.Entry{Limits: f.make(tier, everywhere), Together: f.make(tier, at[limits.All])}
+	e := limits.Entry{Limits: f.sharedLimits(tier, everywhere), Together: f.sharedLimits(tier, at[limits.All])}
 	differs := false
 	endpoints := make([]*limits.Limits, len(f.content.Endpoints))
 	for i, name := range f.content.Endpoints {
 		endpoints[i] = e.Limits
 		if d, ok := at[name]; ok {
-			endpoints[i] = f.make(tier, d)
+			endpoints[i] = f.sharedLimits(tier, d)
 			differs = differs || endpoints[i] != e.Limits
 		}
 	}

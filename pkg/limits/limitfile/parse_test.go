@@ -72,9 +72,9 @@ func TestExamples(t *testing.T) {
 			if want := "# yaml-language-server: $schema=limits.schema.json"; strings.ReplaceAll(first, "../", "") != want {
 				t.Errorf("%s begins with %s, want %s", tt.path, first, want)
 			}
-			if set.DefaultTier() != tt.defaultTier || len(set.Tiers()) != tt.tiers || set.Len() != tt.users {
+			if set.DefaultTier() != tt.defaultTier || len(set.TierNames()) != tt.tiers || set.UserCount() != tt.users {
 				t.Errorf("Load(%s) = default %s, %d tiers, %d users, want %s, %d, %d", tt.path,
-					set.DefaultTier(), len(set.Tiers()), set.Len(), tt.defaultTier, tt.tiers, tt.users)
+					set.DefaultTier(), len(set.TierNames()), set.UserCount(), tt.defaultTier, tt.tiers, tt.users)
 			}
 		})
 	}
@@ -218,15 +218,15 @@ func TestSet(t *testing.T) {
 	if got, want := set.Version(), fmt.Sprintf("%x", sha256.Sum256([]byte(source)))[:12]; got != want {
 		t.Errorf("Version() = %q, want %q", got, want)
 	}
-	if got, want := slices.Collect(set.Users()), []string{"same", long, "zoe", "~bob"}; !slices.Equal(got, want) || set.Len() != 4 {
-		t.Errorf("Users() = %q (%d), want %q", got, set.Len(), want)
+	if got, want := slices.Collect(set.UserNames()), []string{"same", long, "zoe", "~bob"}; !slices.Equal(got, want) || set.UserCount() != 4 {
+		t.Errorf("Users() = %q (%d), want %q", got, set.UserCount(), want)
 	}
-	if got, want := set.Tiers(), []string{"free", "pro"}; !slices.Equal(got, want) {
+	if got, want := set.TierNames(), []string{"free", "pro"}; !slices.Equal(got, want) {
 		t.Errorf("Tiers() = %q, want %q", got, want)
 	}
-	pro, _ := set.Tier("pro")
-	free, _ := set.Tier("free")
-	if l, ok := set.Tier("gold"); l != nil || ok {
+	pro, _ := set.TierLimits("pro")
+	free, _ := set.TierLimits("free")
+	if l, ok := set.TierLimits("gold"); l != nil || ok {
 		t.Errorf("Tier(gold) = %v, %v, want nil, false", l, ok)
 	}
 	for _, tt := range []struct {
@@ -266,7 +266,7 @@ func TestSetIsSmall(t *testing.T) {
 	set := mustParse(t, file.String())
 	after := heap()
 	if got := (int64(after) - int64(before)) / users; got > most {
-		t.Errorf("a set of %d users keeps %d bytes a user, want at most %d", set.Len(), got, most)
+		t.Errorf("a set of %d users keeps %d bytes a user, want at most %d", set.UserCount(), got, most)
 	}
 	runtime.KeepAlive(set)
 	runtime.KeepAlive(file)
@@ -316,10 +316,10 @@ func FuzzParse(f *testing.F) {
 		if a, b := print(set), print(again); a != b {
 			t.Fatalf("Parse(Source of %q) = %s, want %s", data, b, a)
 		}
-		if l, ok := set.Tier(set.DefaultTier()); !ok || set.User("~nobody") != l {
+		if l, ok := set.TierLimits(set.DefaultTier()); !ok || set.User("~nobody") != l {
 			t.Fatalf("Parse(%q): unknown users do not have the default tier", data)
 		}
-		for name := range set.Users() {
+		for name := range set.UserNames() {
 			if set.User(limits.Key(name)) == nil {
 				t.Fatalf("Parse(%q): user %q has no limits", data, name)
 			}
@@ -337,7 +337,7 @@ func print(s *limits.Set) string {
 	together := limitsTogether(s)
 	printRules(&b, s, s.Exempt(), together)
 	for at := s; ; at = at.At(at.Expires()) {
-		for name := range at.Users() {
+		for name := range at.UserNames() {
 			for _, endpoint := range append([]string{""}, at.Endpoints()...) {
 				printLimits(&b, "user", name, endpoint, at.User(limits.EndpointKey(endpoint, limits.Key(name))))
 			}
@@ -354,12 +354,12 @@ func print(s *limits.Set) string {
 
 // limitsTogether reports whether somebody has limits over all endpoints together.
 func limitsTogether(s *limits.Set) bool {
-	for _, name := range s.Tiers() {
+	for _, name := range s.TierNames() {
 		if l, _ := s.TierAt(limits.All, name); len(l.All()) > 0 {
 			return true
 		}
 	}
-	for name := range s.Users() {
+	for name := range s.UserNames() {
 		if _, _, ok := s.Together(limits.Key(name)); ok {
 			return true
 		}
@@ -387,7 +387,7 @@ func printRules(b *strings.Builder, s *limits.Set, exempt limits.Exempt, togethe
 	if x := exempt; len(x.Users)+len(x.Addresses)+len(x.Paths) > 0 {
 		fmt.Fprintf(b, "exempt: %+v\n", x)
 	}
-	for _, name := range s.Tiers() {
+	for _, name := range s.TierNames() {
 		for _, endpoint := range append([]string{""}, s.Endpoints()...) {
 			l, _ := s.TierAt(endpoint, name)
 			printLimits(b, "tier", name, endpoint, l)
@@ -412,8 +412,8 @@ func printLimits(b *strings.Builder, what, name, endpoint string, l *limits.Limi
 	if l.ConcurrentMode != limits.Enforce {
 		also += fmt.Sprintf(", concurrent %v", l.ConcurrentMode)
 	}
-	if l.Off() != nil {
-		also += fmt.Sprintf(", off %v", l.Off())
+	if l.OffFields() != nil {
+		also += fmt.Sprintf(", off %v", l.OffFields())
 	}
 	if j := l.Jobs(); j.Stated {
 		also += fmt.Sprintf(", jobs %d %v %s %v of %d", j.Total, j.Queues, j.Class, j.Mode, j.Source)

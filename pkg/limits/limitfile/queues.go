@@ -34,25 +34,25 @@ const (
 	workerForms  = "a whole number from 0 (none here) to 10000"
 )
 
-// queues reads the numbers of workers.
-func (f *file) queues(n *yaml.Node) {
+// readQueues reads the numbers of workers.
+func (f *file) readQueues(n *yaml.Node) {
 	where := place{field: "queues"}
 	if n.Kind == yaml.MappingNode && (len(n.Content) == 0 || len(n.Content)/2 > maxServices) {
 		f.errorf(n, "%s must have 1 to %d services, got %d", where, maxServices, len(n.Content)/2)
 		return
 	}
-	for key, value := range f.entries(n, where, "{analysis: {priority: 3, default: 2, scheduled: 1}}") {
-		if !f.serviceName(key, where) {
+	for key, value := range f.eachEntry(n, where, "{analysis: {priority: 3, default: 2, scheduled: 1}}") {
+		if !f.isServiceName(key, where) {
 			continue
 		}
 		q := limits.Queue{Service: key.Value}
-		f.workers(&q, where.at("queues."+key.Value), value)
+		f.readWorkers(&q, where.atField("queues."+key.Value), value)
 		f.content.Queues = append(f.content.Queues, q)
 	}
 	slices.SortFunc(f.content.Queues, func(a, b limits.Queue) int { return strings.Compare(a.Service, b.Service) })
 }
 
-func (f *file) serviceName(n *yaml.Node, where place) bool {
+func (f *file) isServiceName(n *yaml.Node, where place) bool {
 	if ValidService(n.Value) {
 		return true
 	}
@@ -60,10 +60,10 @@ func (f *file) serviceName(n *yaml.Node, where place) bool {
 	return false
 }
 
-// workers reads the numbers of a service's three queues, all of which must be there:
+// readWorkers reads the numbers of a service's three queues, all of which must be there:
 // jobs would wait for ever in one that was forgotten.
-func (f *file) workers(q *limits.Queue, where place, n *yaml.Node) {
-	if !f.plain(n) {
+func (f *file) readWorkers(q *limits.Queue, where place, n *yaml.Node) {
+	if !f.isPlain(n) {
 		return
 	}
 	all := [...]*int{&q.Priority, &q.Default, &q.Scheduled}
@@ -74,18 +74,18 @@ func (f *file) workers(q *limits.Queue, where place, n *yaml.Node) {
 			return
 		}
 		for i, item := range n.Content {
-			f.workerCount(all[i], where.at(where.field+"."+workersFields[i]), item)
+			f.readWorkerCount(all[i], where.atField(where.field+"."+workersFields[i]), item)
 		}
 	case n.Kind != yaml.MappingNode:
 		f.errorf(n, "%s must be %s, got %s", where, workersForms, describe(n))
-	case bare(n):
-		f.bareWorkers(all, where, n)
+	case hasBareNumbers(n):
+		f.readBareWorkers(all, where, n)
 	default:
-		for key, value := range f.entries(n, where, workersForms) {
+		for key, value := range f.eachEntry(n, where, workersForms) {
 			if i := slices.Index(workersFields, key.Value); i >= 0 {
-				f.workerCount(all[i], where.at(where.field+"."+key.Value), value)
+				f.readWorkerCount(all[i], where.atField(where.field+"."+key.Value), value)
 			} else {
-				f.unknown(key, where, "class", workersFields)
+				f.refuseUnknown(key, where, "class", workersFields)
 			}
 		}
 		for _, class := range workersFields {
@@ -96,9 +96,9 @@ func (f *file) workers(q *limits.Queue, where place, n *yaml.Node) {
 	}
 }
 
-// bare reports whether all that a mapping has is names that are numbers: {3, 2, 1},
+// hasBareNumbers reports whether all that a mapping has is names that are numbers: {3, 2, 1},
 // which is YAML for {3: null, 2: null, 1: null}.
-func bare(n *yaml.Node) bool {
+func hasBareNumbers(n *yaml.Node) bool {
 	for key, value := range children(n) {
 		if key.Kind != yaml.ScalarNode || key.ShortTag() != "!!int" || !isNull(value) {
 			return false
@@ -107,9 +107,9 @@ func bare(n *yaml.Node) bool {
 	return len(n.Content) > 0
 }
 
-// bareWorkers reads {3, 2, 1} in its order. A mapping has no name twice, so that two
+// readBareWorkers reads {3, 2, 1} in its order. A mapping has no name twice, so that two
 // equal numbers cannot be written so.
-func (f *file) bareWorkers(to [3]*int, where place, n *yaml.Node) {
+func (f *file) readBareWorkers(to [3]*int, where place, n *yaml.Node) {
 	var numbers []string
 	for key := range children(n) {
 		numbers = append(numbers, key.Value)
@@ -118,19 +118,19 @@ func (f *file) bareWorkers(to [3]*int, where place, n *yaml.Node) {
 	switch {
 	case twice || len(numbers) != len(to):
 		f.errorf(n, "%s must be %s, got %s, which YAML reads as names without values",
-			where, workersForms, cut("{"+strings.Join(numbers, ", ")+"}"))
+			where, workersForms, shorten("{"+strings.Join(numbers, ", ")+"}"))
 	default:
 		for i := range to {
-			if value := n.Content[2*i+1]; f.plain(n.Content[2*i]) && f.plain(value) {
-				f.workerCount(to[i], where.at(where.field+"."+workersFields[i]), n.Content[2*i])
+			if value := n.Content[2*i+1]; f.isPlain(n.Content[2*i]) && f.isPlain(value) {
+				f.readWorkerCount(to[i], where.atField(where.field+"."+workersFields[i]), n.Content[2*i])
 			}
 		}
 	}
 }
 
-// workerCount reads a whole number from 0 to MaxWorkers.
-func (f *file) workerCount(to *int, where place, n *yaml.Node) {
-	if !f.plain(n) {
+// readWorkerCount reads a whole number from 0 to MaxWorkers.
+func (f *file) readWorkerCount(to *int, where place, n *yaml.Node) {
+	if !f.isPlain(n) {
 		return
 	}
 	if n.Kind != yaml.ScalarNode || isNull(n) {
@@ -138,7 +138,7 @@ func (f *file) workerCount(to *int, where place, n *yaml.Node) {
 		return
 	}
 	v, err := ParseWorkers(n.Value)
-	f.number(to, where, n, v, err)
+	f.setNumber(to, where, n, v, err)
 }
 
 // ParseWorkers reads a number of workers: from 0 to MaxWorkers, in plain digits. The
@@ -149,7 +149,7 @@ func ParseWorkers(s string) (int, error) {
 	}
 	n, err := strconv.Atoi(s)
 	if err != nil || n > limits.MaxWorkers {
-		return 0, fmt.Errorf("must be at most %d, got %s", limits.MaxWorkers, cut(s))
+		return 0, fmt.Errorf("must be at most %d, got %s", limits.MaxWorkers, shorten(s))
 	}
 	return n, nil
 }
@@ -160,11 +160,11 @@ func ParseJobs(s string) (int, error) {
 	return parseWhole(s, limits.MaxJobs, "a whole number from 1 to 100000", "a job that may never run waits for ever")
 }
 
-// jobsOf reads the limits of a tier's or a user's background jobs: what it names
+// readJobs reads the limits of a tier's or a user's background jobs: what it names
 // replaces what was there.
-func (f *file) jobsOf(d *draft, where place, n *yaml.Node) {
-	at := where.at("jobs")
-	if !f.plain(n) {
+func (f *file) readJobs(d *draft, where place, n *yaml.Node) {
+	at := where.atField("jobs")
+	if !f.isPlain(n) {
 		return
 	}
 	if where.endpoint != "" {
@@ -181,26 +181,26 @@ func (f *file) jobsOf(d *draft, where place, n *yaml.Node) {
 	case isUnlimited(n):
 		j.Total, j.Queues, j.Source = 0, map[string]int{}, sourceOf(where)
 	case n.Kind == yaml.MappingNode:
-		for key, value := range f.entries(n, at, "{total: 3, queues: {analysis: 1}}") {
+		for key, value := range f.eachEntry(n, at, "{total: 3, queues: {analysis: 1}}") {
 			switch key.Value {
 			case "total":
-				f.count(&j.Total, where.at("jobs.total"), value, limits.MaxJobs)
+				f.readCount(&j.Total, where.atField("jobs.total"), value, limits.MaxJobs)
 				j.Source = sourceOf(where)
 			case "queues":
-				f.jobsQueues(&j, where.at("jobs.queues"), value)
+				f.readJobsQueues(&j, where.atField("jobs.queues"), value)
 			case "class":
-				f.jobsClass(&j.Class, where.at("jobs.class"), value)
+				f.readJobsClass(&j.Class, where.atField("jobs.class"), value)
 			default:
-				f.unknown(key, at, "field", jobsFields)
+				f.refuseUnknown(key, at, "field", jobsFields)
 			}
 		}
 	case n.Kind != yaml.ScalarNode || isNull(n):
 		f.errorf(n, "%s must be %s, got %s", at, jobsForms, describe(n))
 	default:
-		f.count(&j.Total, at, n, limits.MaxJobs)
+		f.readCount(&j.Total, at, n, limits.MaxJobs)
 		j.Source = sourceOf(where)
 	}
-	d.jobs = f.shared(j)
+	d.jobs = f.sharedJobs(j)
 }
 
 // sourceOf is who says what is at a place.
@@ -211,9 +211,9 @@ func sourceOf(where place) limits.JobsSource {
 	return limits.OfUser
 }
 
-// jobsQueues reads limits by service. If the file has queues, they must be there.
-func (f *file) jobsQueues(j *limits.Jobs, where place, n *yaml.Node) {
-	if !f.plain(n) {
+// readJobsQueues reads limits by service. If the file has queues, they must be there.
+func (f *file) readJobsQueues(j *limits.Jobs, where place, n *yaml.Node) {
+	if !f.isPlain(n) {
 		return
 	}
 	if isUnlimited(n) {
@@ -227,16 +227,16 @@ func (f *file) jobsQueues(j *limits.Jobs, where place, n *yaml.Node) {
 	for _, q := range f.content.Queues {
 		services = append(services, q.Service)
 	}
-	for key, value := range f.entries(n, where, "{analysis: 1}") {
-		if !f.serviceName(key, where) {
+	for key, value := range f.eachEntry(n, where, "{analysis: 1}") {
+		if !f.isServiceName(key, where) {
 			continue
 		}
 		if services != nil && !slices.Contains(services, key.Value) {
-			f.unknown(key, where, "service", services)
+			f.refuseUnknown(key, where, "service", services)
 			continue
 		}
 		most := 0
-		if f.count(&most, where.at(where.field+"."+key.Value), value, limits.MaxJobs); most > 0 {
+		if f.readCount(&most, where.atField(where.field+"."+key.Value), value, limits.MaxJobs); most > 0 {
 			j.Queues[key.Value] = most
 		} else {
 			delete(j.Queues, key.Value)
@@ -247,22 +247,22 @@ func (f *file) jobsQueues(j *limits.Jobs, where place, n *yaml.Node) {
 	}
 }
 
-func (f *file) jobsClass(to *string, where place, n *yaml.Node) {
+func (f *file) readJobsClass(to *string, where place, n *yaml.Node) {
 	switch {
-	case !f.plain(n):
+	case !f.isPlain(n):
 	case n.Kind != yaml.ScalarNode || isNull(n):
 		f.errorf(n, "%s must be priority or default, got %s", where, describe(n))
 	case n.Value == "scheduled":
 		f.errorf(n, "%s must be priority or default: the scheduled queues are for jobs that a scheduler starts, of any user", where)
 	case !slices.Contains(jobsClasses, n.Value):
-		f.unknown(n, where, "class", jobsClasses)
+		f.refuseUnknown(n, where, "class", jobsClasses)
 	default:
 		*to = n.Value
 	}
 }
 
-// tiersJobs gives every tier the jobs that it does not state itself.
-func (f *file) tiersJobs(defaultTier string) {
+// completeTiersJobs gives every tier the jobs that it does not state itself.
+func (f *file) completeTiersJobs(defaultTier string) {
 	stated := len(f.content.Queues) > 0
 	for _, d := range f.tierDrafts {
 		stated = stated || d.jobs != nil
@@ -271,7 +271,7 @@ func (f *file) tiersJobs(defaultTier string) {
 	for name, d := range f.tierDrafts {
 		j := jobsOver(d.jobs, name, defaults)
 		j.Stated = stated
-		d.jobs = f.shared(j)
+		d.jobs = f.sharedJobs(j)
 		for endpoint, at := range d.at {
 			if endpoint == limits.All {
 				continue // limits over all endpoints together are of requests alone

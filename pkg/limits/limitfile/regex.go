@@ -15,9 +15,9 @@ const (
 	maxRegexRepeats = 4 // without an upper bound: *, + and {n,}
 )
 
-// regex reads a regular expression for paths.
-func (f *file) regex(to *string, n *yaml.Node, where place) {
-	if !f.plain(n) {
+// readRegex reads a regular expression for paths.
+func (f *file) readRegex(to *string, n *yaml.Node, where place) {
+	if !f.isPlain(n) {
 		return
 	}
 	if n.Kind != yaml.ScalarNode || isNull(n) || n.ShortTag() == "!!bool" || n.Value == "" {
@@ -49,7 +49,7 @@ func checkRegex(s string) error {
 		return fmt.Errorf("is no regular expression: %w", err)
 	}
 	endless := 0
-	if err := bounded(parsed, &endless); err != nil {
+	if err := checkRepeats(parsed, &endless); err != nil {
 		return err
 	}
 	if endless > maxRegexRepeats {
@@ -61,9 +61,9 @@ func checkRegex(s string) error {
 	return nil
 }
 
-// bounded refuses the repetition of anything but one character, and counts the
+// checkRepeats refuses the repetition of anything but one character, and counts the
 // repetitions without an upper bound.
-func bounded(r *syntax.Regexp, endless *int) error {
+func checkRepeats(r *syntax.Regexp, endless *int) error {
 	switch r.Op {
 	case syntax.OpStar, syntax.OpPlus, syntax.OpRepeat:
 		of := r.Sub[0]
@@ -76,7 +76,7 @@ func bounded(r *syntax.Regexp, endless *int) error {
 		}
 	}
 	for _, sub := range r.Sub {
-		if err := bounded(sub, endless); err != nil {
+		if err := checkRepeats(sub, endless); err != nil {
 			return err
 		}
 	}

@@ -10,10 +10,10 @@ import (
 
 const burstForms = "a whole number from 1; leave it out for none"
 
-// requestRates reads the request limits of a tier or a user: what it names replaces
+// readRequests reads the request limits of a tier or a user: what it names replaces
 // what was there.
-func (f *file) requestRates(d *draft, where place, n *yaml.Node) {
-	if !f.plain(n) {
+func (f *file) readRequests(d *draft, where place, n *yaml.Node) {
+	if !f.isPlain(n) {
 		return
 	}
 	if isUnlimited(n) {
@@ -21,21 +21,21 @@ func (f *file) requestRates(d *draft, where place, n *yaml.Node) {
 		return
 	}
 	rates := d.requests
-	for key, value := range f.entries(n, where.at("requests"), `{GET: 100, "*": 200}`) {
+	for key, value := range f.eachEntry(n, where.atField("requests"), `{GET: 100, "*": 200}`) {
 		if !slices.Contains(f.classNames, key.Value) {
-			f.unknown(key, where.at("requests"), "class", f.classNames)
+			f.refuseUnknown(key, where.atField("requests"), "class", f.classNames)
 			continue
 		}
-		own, _ := f.rate(key.Value, where.at("requests."+key.Value), value)
-		rates = f.requests(rates.with(key.Value, own))
+		own, _ := f.readRate(key.Value, where.atField("requests."+key.Value), value)
+		rates = f.sharedRequests(rates.replaceClass(key.Value, own))
 	}
 	d.requests = rates
 }
 
-// rate reads the limits of one class: a number for each second, or a mapping with a
+// readRate reads the limits of one class: a number for each second, or a mapping with a
 // number for each window.
-func (f *file) rate(class string, where place, n *yaml.Node) (rates []limits.Rate, ok bool) {
-	if !f.plain(n) {
+func (f *file) readRate(class string, where place, n *yaml.Node) (rates []limits.Rate, ok bool) {
+	if !f.isPlain(n) {
 		return nil, false
 	}
 	if n.Kind != yaml.MappingNode {
@@ -44,7 +44,7 @@ func (f *file) rate(class string, where place, n *yaml.Node) (rates []limits.Rat
 			return nil, false
 		}
 		r := limits.Rate{Class: class}
-		if f.count(&r.Max, where, n, limits.MaxPerSecond); r.Max > 0 {
+		if f.readCount(&r.Max, where, n, limits.MaxPerSecond); r.Max > 0 {
 			rates = []limits.Rate{r}
 		}
 		return rates, true
@@ -52,19 +52,19 @@ func (f *file) rate(class string, where place, n *yaml.Node) (rates []limits.Rat
 	var counts [len(limits.Windows)]int
 	var burst, windows int
 	var mode limits.Mode
-	for key, value := range f.entries(n, where, "{second: 10, minute: 100}") {
-		field := where.at(where.field + "." + key.Value)
+	for key, value := range f.eachEntry(n, where, "{second: 10, minute: 100}") {
+		field := where.atField(where.field + "." + key.Value)
 		at := slices.IndexFunc(limits.Windows[:], func(w limits.Window) bool { return w.String() == key.Value })
 		switch {
 		case at >= 0:
-			f.count(&counts[at], field, value, limits.MaxPerSecond)
+			f.readCount(&counts[at], field, value, limits.MaxPerSecond)
 			windows++
 		case key.Value == "burst":
-			f.burst(&burst, field, value)
+			f.readBurst(&burst, field, value)
 		case key.Value == "mode":
-			f.modeOf(&mode, field, value)
+			f.readMode(&mode, field, value)
 		default:
-			f.unknown(key, where, "field", rateFields)
+			f.refuseUnknown(key, where, "field", rateFields)
 		}
 	}
 	if windows == 0 {
@@ -86,9 +86,9 @@ func (f *file) rate(class string, where place, n *yaml.Node) (rates []limits.Rat
 	return rates, true
 }
 
-// burst reads how many requests beyond a second's a user may save up.
-func (f *file) burst(to *int, where place, n *yaml.Node) {
-	if !f.plain(n) {
+// readBurst reads how many requests beyond a second's a user may save up.
+func (f *file) readBurst(to *int, where place, n *yaml.Node) {
+	if !f.isPlain(n) {
 		return
 	}
 	if n.Kind != yaml.ScalarNode || isNull(n) {
@@ -96,12 +96,12 @@ func (f *file) burst(to *int, where place, n *yaml.Node) {
 		return
 	}
 	v, err := parseWhole(n.Value, limits.MaxBurst, burstForms, "leave it out for none")
-	f.number(to, where, n, v, err)
+	f.setNumber(to, where, n, v, err)
 }
 
-// modeOf reads enforce, dry-run or off.
-func (f *file) modeOf(to *limits.Mode, where place, n *yaml.Node) {
-	if !f.plain(n) {
+// readMode reads enforce, dry-run or off.
+func (f *file) readMode(to *limits.Mode, where place, n *yaml.Node) {
+	if !f.isPlain(n) {
 		return
 	}
 	if n.Kind != yaml.ScalarNode || isNull(n) {
@@ -114,7 +114,7 @@ func (f *file) modeOf(to *limits.Mode, where place, n *yaml.Node) {
 			return
 		}
 	}
-	f.unknown(n, where, "mode", modeNames)
+	f.refuseUnknown(n, where, "mode", modeNames)
 }
 
 var (

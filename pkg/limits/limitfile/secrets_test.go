@@ -76,8 +76,8 @@ func TestHide(t *testing.T) {
 			if published.Version() != hidden.Version() {
 				t.Errorf("versions: hidden %s, published %s", hidden.Version(), published.Version())
 			}
-			if hidden.Len() != 2*set.Len() {
-				t.Errorf("Len = %d, want two keys for each of %d users", hidden.Len(), set.Len())
+			if hidden.UserCount() != 2*set.UserCount() {
+				t.Errorf("Len = %d, want two keys for each of %d users", hidden.UserCount(), set.UserCount())
 			}
 			sameButUsers(t, set, published)
 			for at := set; ; at = at.At(at.Expires()) {
@@ -109,14 +109,14 @@ func TestHide(t *testing.T) {
 
 // isWordOf reports whether a file has a word for other reasons than a user of that name.
 func isWordOf(s *limits.Set, word string) bool {
-	return slices.Contains(s.Tiers(), word) || slices.Contains(userFields, word) || slices.ContainsFunc(s.Exempt().Paths, func(p string) bool { return strings.Contains(p, word) }) ||
+	return slices.Contains(s.TierNames(), word) || slices.Contains(userFields, word) || slices.ContainsFunc(s.Exempt().Paths, func(p string) bool { return strings.Contains(p, word) }) ||
 		slices.ContainsFunc(limits.BuiltinClasses(), func(class string) bool { return strings.Contains(word, class) })
 }
 
 // names are the users whom a file names, those who are exempt too.
 func names(s *limits.Set) map[string]bool {
 	all := map[string]bool{}
-	for name := range s.Users() {
+	for name := range s.UserNames() {
 		all[name] = true
 	}
 	for _, name := range s.Exempt().Users {

@@ -33,7 +33,7 @@ func parseSize(s string) (int64, error) {
 	case digits == "", strings.ContainsAny(unit, ".,_"):
 		return 0, fmt.Errorf("must be %s, got %s", sizeForms, quote(s))
 	case len(digits) > 1 && digits[0] == '0':
-		return 0, fmt.Errorf("must not begin with 0, got %s", shown(s))
+		return 0, fmt.Errorf("must not begin with 0, got %s", quoteUnlessPlain(s))
 	}
 	bytes, err := parseUnit(digits, unit)
 	if err != nil {
@@ -42,7 +42,7 @@ func parseSize(s string) (int64, error) {
 	n, err := strconv.ParseInt(digits, 10, 64)
 	switch {
 	case err != nil || n > limits.MaxBandwidth/bytes:
-		return 0, fmt.Errorf("must be at most 1TiB per second, got %s", shown(s))
+		return 0, fmt.Errorf("must be at most 1TiB per second, got %s", quoteUnlessPlain(s))
 	case n == 0:
 		return 0, tooSmall(s, liftIt)
 	}
@@ -63,7 +63,7 @@ func parseUnit(digits, unit string) (int64, error) {
 		names[i] = u.name
 	}
 	if joined := strings.TrimLeft(unit, " "); slices.Contains(names, joined) {
-		return 0, fmt.Errorf("must have no blank before the unit, got %s; write %s", shown(digits+unit), digits+joined)
+		return 0, fmt.Errorf("must have no blank before the unit, got %s; write %s", quoteUnlessPlain(digits+unit), digits+joined)
 	}
 	return 0, fmt.Errorf("has the unknown unit %s", choices(unit, names))
 }
@@ -86,7 +86,7 @@ func parseWhole(s string, most int, forms, none string) (int, error) {
 	}
 	n, err := strconv.Atoi(digits)
 	if err != nil || n > most {
-		return 0, fmt.Errorf("must be at most %d, got %s", most, shown(s))
+		return 0, fmt.Errorf("must be at most %d, got %s", most, quoteUnlessPlain(s))
 	}
 	return n, nil
 }
@@ -100,7 +100,7 @@ func parsePriority(s string) (int, error) {
 	}
 	n, err := strconv.Atoi(s)
 	if err != nil || n < -limits.MaxPriority || n > limits.MaxPriority {
-		return 0, fmt.Errorf("must be %s, got %s", priorityForms, shown(s))
+		return 0, fmt.Errorf("must be %s, got %s", priorityForms, quoteUnlessPlain(s))
 	}
 	return n, nil
 }
@@ -108,15 +108,15 @@ func parsePriority(s string) (int, error) {
 const liftIt = "write unlimited to lift the limit"
 
 func tooSmall(s, none string) error {
-	return fmt.Errorf("must be 1 or more, got %s; %s", shown(s), none)
+	return fmt.Errorf("must be 1 or more, got %s; %s", quoteUnlessPlain(s), none)
 }
 
-// shown is quote without the quotes around a plain number or size.
-func shown(s string) string {
+// quoteUnlessPlain is quote without the quotes around a plain number or size.
+func quoteUnlessPlain(s string) string {
 	for _, c := range s {
 		if (c < '0' || c > '9') && (c < 'A' || c > 'z') && c != '-' {
 			return quote(s)
 		}
 	}
-	return cut(s)
+	return shorten(s)
 }

@@ -15,14 +15,14 @@ const (
 
 // quote shows what a file says in an error: in quotes, escaped, and cut.
 func quote(s string) string {
-	if short := cut(s); short != s {
+	if short := shorten(s); short != s {
 		return strconv.Quote(strings.TrimSuffix(short, "…")) + "…"
 	}
 	return strconv.Quote(s)
 }
 
-// cut shortens what is too long for an error.
-func cut(s string) string {
+// shorten shortens what is too long for an error.
+func shorten(s string) string {
 	n := 0
 	for i := range s {
 		if n == maxQuoted {
@@ -40,10 +40,10 @@ func choices(got string, valid []string) string {
 	if near := nearest(got, valid); near != "" {
 		hint = "; did you mean " + near + "? "
 	}
-	return quote(got) + hint + "(valid: " + list(valid) + ")"
+	return quote(got) + hint + "(valid: " + joinChoices(valid) + ")"
 }
 
-func list(valid []string) string {
+func joinChoices(valid []string) string {
 	rest := ""
 	if len(valid) > maxListed {
 		rest = fmt.Sprintf(", and %d more", len(valid)-maxListed)

@@ -28,14 +28,14 @@ type users struct {
 	twice map[string]bool
 }
 
-// usersFile reads a file of users_from.
-func (f *file) usersFile(root *yaml.Node) {
+// readUsersFile reads a file of users_from.
+func (f *file) readUsersFile(root *yaml.Node) {
 	where := place{kind: "a file of users_from"}
-	if version := lookup(root, "version"); version != nil && !f.version(version) {
+	if version := lookup(root, "version"); version != nil && !f.readVersion(version) {
 		return
 	}
 	var users *yaml.Node
-	for key, value := range f.entries(root, where, "{users: {alice: free}}") {
+	for key, value := range f.eachEntry(root, where, "{users: {alice: free}}") {
 		switch key.Value {
 		case "version":
 		case "users":
@@ -44,39 +44,39 @@ func (f *file) usersFile(root *yaml.Node) {
 			if slices.Contains(fileFields, key.Value) {
 				f.errorf(key, "%s has users only; write %s in %s", where, key.Value, f.sources[0].name)
 			} else {
-				f.unknown(key, where, "field", usersFileFields)
+				f.refuseUnknown(key, where, "field", usersFileFields)
 			}
 		}
 	}
 	switch {
 	case users != nil:
-		f.usersOf(users)
+		f.readUsers(users)
 	case root.Kind == yaml.MappingNode:
 		f.errorf(root, "users is missing; write users: {} for none")
 	}
 }
 
-func (f *file) usersOf(n *yaml.Node) {
-	if isNull(n) && f.plain(n) {
+func (f *file) readUsers(n *yaml.Node) {
+	if isNull(n) && f.isPlain(n) {
 		return // every user commented out
 	}
 	where := place{field: "users"}
 	if len(f.content.Users) == 0 && len(n.Content) > 1000 {
 		f.content.Users = make(map[string]*limits.Entry, len(n.Content)/2)
 	}
-	for key, value := range f.pairs(n, where, "{alice: free}") {
-		f.user(key, value)
+	for key, value := range f.allEntries(n, where, "{alice: free}") {
+		f.readUser(key, value)
 	}
 }
 
-// user reads one entry of users.
-func (f *file) user(key, value *yaml.Node) {
+// readUser reads one entry of users.
+func (f *file) readUser(key, value *yaml.Node) {
 	name := key.Value
 	pattern := limits.IsPattern(name)
-	if pattern && !f.pattern(key, place{field: "users"}) {
+	if pattern && !f.isUsablePattern(key, place{field: "users"}) {
 		return
 	}
-	e := f.userEntry(name, value)
+	e := f.readUserEntry(name, value)
 	if f.addUser(name, e) && pattern {
 		f.content.Patterns = append(f.content.Patterns, name)
 	}
@@ -86,7 +86,7 @@ func (f *file) user(key, value *yaml.Node) {
 func (f *file) addUser(name string, e *limits.Entry) bool {
 	wire := limits.FileKey(name)
 	if _, ok := f.content.Users[wire]; ok {
-		f.again(name)
+		f.noteDuplicate(name)
 		return false
 	}
 	f.content.Users[wire] = e
@@ -96,8 +96,8 @@ func (f *file) addUser(name string, e *limits.Entry) bool {
 	return true
 }
 
-// again notes that a user is named twice. Where, finish finds out.
-func (f *file) again(name string) {
+// noteDuplicate notes that a user is named twice. Where, finish finds out.
+func (f *file) noteDuplicate(name string) {
 	if f.users.twice == nil {
 		f.users.twice = map[string]bool{}
 	}
@@ -106,8 +106,8 @@ func (f *file) again(name string) {
 	}
 }
 
-// pattern checks a pattern of names, and counts it.
-func (f *file) pattern(n *yaml.Node, where place) bool {
+// isUsablePattern checks a pattern of names, and counts it.
+func (f *file) isUsablePattern(n *yaml.Node, where place) bool {
 	p := n.Value
 	literal := strings.ReplaceAll(p, limits.All, "")
 	f.users.odd += oddness(p)
@@ -138,16 +138,16 @@ func oddness(p string) int {
 	return 1
 }
 
-// userEntry reads a tier's name, or a mapping that overrides some limits of a tier
+// readUserEntry reads a tier's name, or a mapping that overrides some limits of a tier
 // (the default tier if it names none).
-func (f *file) userEntry(name string, n *yaml.Node) *limits.Entry {
+func (f *file) readUserEntry(name string, n *yaml.Node) *limits.Entry {
 	where := place{kind: "user", name: name}
 	if n.Kind == yaml.ScalarNode {
-		return f.content.Tiers[f.tierName(n, where.at("tier"))]
+		return f.content.Tiers[f.readTierName(n, where.atField("tier"))]
 	}
 	tier := f.content.DefaultTier
 	if t := lookup(n, "tier"); t != nil {
-		tier = f.tierName(t, where.at("tier"))
+		tier = f.readTierName(t, where.atField("tier"))
 	}
 	base := f.tierDrafts[tier]
 	found := len(f.found) + f.more
@@ -155,11 +155,11 @@ func (f *file) userEntry(name string, n *yaml.Node) *limits.Entry {
 	var endpoints *yaml.Node
 	overrides := false
 	var until, then *yaml.Node
-	for key, value := range f.entries(n, where, "{tier: free, concurrent: 10}") {
+	for key, value := range f.eachEntry(n, where, "{tier: free, concurrent: 10}") {
 		switch key.Value {
 		case "tier":
 		case "comment":
-			f.comment(where, value)
+			f.readComment(where, value)
 		case "until":
 			until = value
 		case "then":
@@ -168,8 +168,8 @@ func (f *file) userEntry(name string, n *yaml.Node) *limits.Entry {
 			endpoints, overrides = value, true
 		default:
 			overrides = true
-			if !f.limit(&d, where, key, value) {
-				f.unknown(key, where, "field", userFields)
+			if !f.readLimit(&d, where, key, value) {
+				f.refuseUnknown(key, where, "field", userFields)
 			}
 		}
 	}
@@ -179,10 +179,10 @@ func (f *file) userEntry(name string, n *yaml.Node) *limits.Entry {
 	at := f.userEndpoints(where, n, base, endpoints)
 	e := f.entryOf(tier, d, at)
 	if until != nil || then != nil {
-		f.expiry(&e, where, tier, overrides, until, then)
+		f.readExpiry(&e, where, tier, overrides, until, then)
 	}
-	f.remember(name, tierDraft{d, at}, tier, e)
-	return f.entry(e)
+	f.keepBase(name, tierDraft{d, at}, tier, e)
+	return f.sharedEntry(e)
 }
 
 // userEndpoints returns a user's limits at the endpoints where they differ: those of
@@ -197,7 +197,7 @@ func (f *file) userEndpoints(where place, n *yaml.Node, base tierDraft, endpoint
 			// else that is said of everywhere is said of all endpoints together.
 			d, ok := base.at[limits.All]
 			if mode := lookup(n, "mode"); mode != nil {
-				f.modeOf(&d.mode, where.at("mode"), mode)
+				f.readMode(&d.mode, where.atField("mode"), mode)
 			} else if !ok {
 				d.mode = base.mode
 			}
@@ -209,7 +209,7 @@ func (f *file) userEndpoints(where place, n *yaml.Node, base tierDraft, endpoint
 		}
 		f.quiet = true // whether the share fits is said of the result
 		for i := 0; i+1 < len(n.Content); i += 2 {
-			f.limit(&d, where, n.Content[i], n.Content[i+1])
+			f.readLimit(&d, where, n.Content[i], n.Content[i+1])
 		}
 		f.quiet = false
 		return d
@@ -225,7 +225,7 @@ func (f *file) userEndpoints(where place, n *yaml.Node, base tierDraft, endpoint
 			here := where
 			here.endpoint = endpoint
 			if b := lookup(n, "bandwidth"); b != nil {
-				f.shareFits(b, here, d.bandwidth)
+				f.checkDefaultShare(b, here, d.bandwidth)
 			}
 		}
 	}
@@ -244,19 +244,19 @@ var timeForm = regexp.MustCompile(timePattern)
 
 const timeForms = "a date such as 2026-12-01, which begins at 00:00 UTC, or a time such as 2026-12-01T18:00:00Z"
 
-// expiry reads until and then: from when on the entry is void, and which tier the
+// readExpiry reads until and then: from when on the entry is void, and which tier the
 // user has from then on.
-func (f *file) expiry(e *limits.Entry, where place, tier string, overrides bool, until, then *yaml.Node) {
+func (f *file) readExpiry(e *limits.Entry, where place, tier string, overrides bool, until, then *yaml.Node) {
 	if until == nil {
-		f.errorf(then, "%s needs until: say from when on", where.at("then"))
+		f.errorf(then, "%s needs until: say from when on", where.atField("then"))
 		return
 	}
-	at, ok := f.time(until, where.at("until"))
+	at, ok := f.readTime(until, where.atField("until"))
 	after := tier
 	if then != nil {
-		after = f.tierName(then, where.at("then"))
+		after = f.readTierName(then, where.atField("then"))
 	} else if !overrides {
-		f.errorf(until, "%s has no effect: nothing is overridden that could end; name the tier that follows with then, or leave it out", where.at("until"))
+		f.errorf(until, "%s has no effect: nothing is overridden that could end; name the tier that follows with then, or leave it out", where.atField("until"))
 		return
 	}
 	if !ok || f.content.Tiers[after] == nil {
@@ -269,9 +269,9 @@ func (f *file) expiry(e *limits.Entry, where place, tier string, overrides bool,
 	e.More = ends
 }
 
-// time reads a date or a time.
-func (f *file) time(n *yaml.Node, where place) (time.Time, bool) {
-	if !f.plain(n) {
+// readTime reads a date or a time.
+func (f *file) readTime(n *yaml.Node, where place) (time.Time, bool) {
+	if !f.isPlain(n) {
 		return time.Time{}, false
 	}
 	if n.Kind != yaml.ScalarNode || isNull(n) {
@@ -297,22 +297,22 @@ func parseTime(s string) (time.Time, error) {
 	return time.Parse(time.DateOnly, s)
 }
 
-// finish makes the set when all sources are read.
-func (f *file) finish(data []byte) {
+// makeSet makes the set when all sources are read.
+func (f *file) makeSet(data []byte) {
 	if len(f.users.twice) > 0 {
 		f.reportTwice()
 	}
-	if most := len(f.content.Patterns) + f.exemptPatterns(); most > maxPatterns {
-		f.open(0, f.sources[0].name)
-		f.add(1, 1, "the file has %d patterns of users; at most %d are possible", most, maxPatterns)
+	if most := len(f.content.Patterns) + f.countExemptPatterns(); most > maxPatterns {
+		f.openSource(0, f.sources[0].name)
+		f.addError(1, 1, "the file has %d patterns of users; at most %d are possible", most, maxPatterns)
 	}
-	if f.any() {
+	if f.hasErrors() {
 		return
 	}
 	f.content.Source = bytes.Clone(data)
-	f.set = limits.New(f.content)
+	f.set = limits.NewSet(f.content)
 	if len(f.overrides) > 0 {
-		f.setByHand()
+		f.applyOverrides()
 	}
 }
 
@@ -325,8 +325,8 @@ func (f *file) reportTwice() {
 	}
 	first := map[string]where{}
 	for i, s := range f.sources {
-		f.open(i, s.name)
-		for key := range s.entries() {
+		f.openSource(i, s.name)
+		for key := range s.eachUser() {
 			name, at := key.Value, spot{key.Line, key.Column}
 			if !f.users.twice[name] {
 				continue
@@ -336,9 +336,9 @@ func (f *file) reportTwice() {
 			case !ok:
 				first[name] = where{i, at}
 			case was.source == i:
-				f.add(at.line, at.column, "users has %s twice, first on line %d", quote(name), was.line)
+				f.addError(at.line, at.column, "users has %s twice, first on line %d", quote(name), was.line)
 			default:
-				f.add(at.line, at.column, "users: %s is named in two files, first at %s:%d:%d", quote(name), f.sources[was.source].name, was.line, was.column)
+				f.addError(at.line, at.column, "users: %s is named in two files, first at %s:%d:%d", quote(name), f.sources[was.source].name, was.line, was.column)
 			}
 		}
 	}

@@ -66,14 +66,14 @@ func cutWord(s string) (word, after string) {
 	return s, ""
 }
 
-// nodes are the name and the tier as the YAML library would have read them.
-func (l flatLine) nodes() (key, value *yaml.Node) {
+// asNodes are the name and the tier as the YAML library would have read them.
+func (l flatLine) asNodes() (key, value *yaml.Node) {
 	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: l.name, Line: l.line, Column: l.column},
 		&yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: l.tier, Line: l.line, Column: l.tierColumn}
 }
 
-// wrong says what is wrong with the form of a line, or nothing.
-func (l flatLine) wrong() string {
+// problem says what is wrong with the form of a line, or nothing.
+func (l flatLine) problem() string {
 	switch {
 	case strings.HasSuffix(l.name, ":"):
 		return "write the name without a colon, such as alice free; a file in YAML has another name than *" + flatExtension
@@ -85,9 +85,9 @@ func (l flatLine) wrong() string {
 	return ""
 }
 
-// flatFile reads a flat users file.
-func (f *file) flatFile(data []byte) {
-	if !f.readable(data) {
+// readFlatFile reads a flat users file.
+func (f *file) readFlatFile(data []byte) {
+	if !f.checkText(data) {
 		return
 	}
 	text := string(data)
@@ -95,14 +95,14 @@ func (f *file) flatFile(data []byte) {
 		f.content.Users = make(map[string]*limits.Entry, strings.Count(text, "\n"))
 	}
 	for l := range flatLines(text) {
-		if wrong := l.wrong(); wrong != "" {
-			f.add(l.line, l.column, "%s", wrong)
+		if wrong := l.problem(); wrong != "" {
+			f.addError(l.line, l.column, "%s", wrong)
 			continue
 		}
 		if f.content.Tiers[l.tier] != nil && !limits.IsPattern(l.name) {
 			f.addUser(l.name, f.content.Tiers[l.tier]) // nearly all: without nodes
 			continue
 		}
-		f.user(l.nodes())
+		f.readUser(l.asNodes())
 	}
 }

@@ -109,8 +109,8 @@ func TestMillionUsersAreSmall(t *testing.T) {
 	}
 	runtime.ReadMemStats(&m1)
 	got := (int64(heap()) - int64(before)) / users
-	if set.Len() != users || got < least || got > most {
-		t.Errorf("a set of %d users keeps %d bytes a user, want %d to %d", set.Len(), got, least, most)
+	if set.UserCount() != users || got < least || got > most {
+		t.Errorf("a set of %d users keeps %d bytes a user, want %d to %d", set.UserCount(), got, least, most)
 	}
 	if got := int64(m1.TotalAlloc-m0.TotalAlloc) / users; got > reading {
 		t.Errorf("reading %d users allocates %d bytes a user, want at most %d", users, got, reading)

@@ -38,22 +38,22 @@ func parseDuration(s string) (time.Duration, error) {
 	case whole == "", point && fraction == "", strings.Contains(fraction, "."):
 		return 0, fmt.Errorf("must be %s, got a wait of %s", waitForms, quote(s))
 	case unit == "":
-		return 0, fmt.Errorf("has no unit, got %s; write %[1]ss or %[1]sms", cut(s))
+		return 0, fmt.Errorf("has no unit, got %s; write %[1]ss or %[1]sms", shorten(s))
 	case trimmed != "ms" && trimmed != "s":
 		return 0, fmt.Errorf("has the unknown unit %s (valid: ms, s)", quote(unit))
 	case trimmed != unit:
-		return 0, fmt.Errorf("must have no blank before the unit, got %s; write %s", quote(s), cut(number)+trimmed)
+		return 0, fmt.Errorf("must have no blank before the unit, got %s; write %s", quote(s), shorten(number)+trimmed)
 	case len(whole) > 1 && whole[0] == '0':
-		return 0, fmt.Errorf("must not begin with 0, got %s", cut(s))
+		return 0, fmt.Errorf("must not begin with 0, got %s", shorten(s))
 	case unit == "ms" && point, len(fraction) > 3:
-		return 0, fmt.Errorf("must be in whole milliseconds, got %s", cut(s))
+		return 0, fmt.Errorf("must be in whole milliseconds, got %s", shorten(s))
 	}
 	d, err := time.ParseDuration(s)
 	switch {
 	case err != nil || d > limits.MaxWait:
-		return 0, fmt.Errorf("must wait at most %v, got %s", limits.MaxWait, cut(s))
+		return 0, fmt.Errorf("must wait at most %v, got %s", limits.MaxWait, shorten(s))
 	case d == 0:
-		return 0, fmt.Errorf("must wait %v or more, got %s; write refuse not to wait", time.Millisecond, cut(s))
+		return 0, fmt.Errorf("must wait %v or more, got %s; write refuse not to wait", time.Millisecond, shorten(s))
 	}
 	return d, nil
 }

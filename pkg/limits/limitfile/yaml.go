@@ -16,9 +16,9 @@ import (
 // bytes each: room for a million users with overrides.
 const maxParts = 8_000_000
 
-// parts is at least the number of values in data but one, counted by what separates
+// countParts is at least the number of values in data but one, counted by what separates
 // them.
-func parts(data []byte) int {
+func countParts(data []byte) int {
 	n := 0
 	for _, s := range []string{":", ",", "[", "{", "- ", "-\n", "-\r", "-\t", "?"} {
 		n += bytes.Count(data, []byte(s))
@@ -26,15 +26,15 @@ func parts(data []byte) int {
 	return n
 }
 
-// readable reports whether data is text that is not too long.
-func (f *file) readable(data []byte) bool {
+// checkText reports whether data is text that is not too long.
+func (f *file) checkText(data []byte) bool {
 	if len(data) > MaxFileSize {
-		f.add(1, 1, "the file is larger than %d MiB", MaxFileSize>>20)
+		f.addError(1, 1, "the file is larger than %d MiB", MaxFileSize>>20)
 		return false
 	}
 	if !utf8.Valid(data) {
 		line, column := position(data, invalidAt(data))
-		f.add(line, column, "the file is not UTF-8 text")
+		f.addError(line, column, "the file is not UTF-8 text")
 		return false
 	}
 	return true
@@ -43,11 +43,11 @@ func (f *file) readable(data []byte) bool {
 // decode returns the top node of the only YAML document in data. When there is
 // none, or it is not one, it reports that and returns nil.
 func (f *file) decode(data []byte) *yaml.Node {
-	if !f.readable(data) {
+	if !f.checkText(data) {
 		return nil
 	}
-	if n := parts(data); n > maxParts {
-		f.add(1, 1, "the file has about %d values; at most %d are possible, not counting users in files of users_from whose names end with .txt", n, maxParts)
+	if n := countParts(data); n > maxParts {
+		f.addError(1, 1, "the file has about %d values; at most %d are possible, not counting users in files of users_from whose names end with .txt", n, maxParts)
 		return nil
 	}
 	first, second, err := documents(bytes.NewReader(data))
@@ -59,7 +59,7 @@ func (f *file) decode(data []byte) *yaml.Node {
 		if f.source > 0 {
 			needs = "users"
 		}
-		f.add(1, 1, "the file is empty; it needs %s", needs)
+		f.addError(1, 1, "the file is empty; it needs %s", needs)
 	case second != nil:
 		f.errorf(second, "the file has several YAML documents; keep one, without a line ---")
 	default:
@@ -107,7 +107,7 @@ func (f *file) syntaxError(data []byte, err error) {
 			break
 		}
 	}
-	f.add(line, column, "not valid YAML: %s", problem)
+	f.addError(line, column, "not valid YAML: %s", problem)
 }
 
 // gaveUpAt returns the index in read, the part of the file that the library has
@@ -191,6 +191,6 @@ func describe(n *yaml.Node) string {
 	case n.ShortTag() == "!!str":
 		return "the text " + quote(n.Value)
 	default:
-		return cut(n.Value)
+		return shorten(n.Value)
 	}
 }

@@ -56,8 +56,8 @@ func WithOverrides(s *limits.Set, overrides []limits.Override) (*limits.Set, []R
 	if len(list) == 0 && had == nil {
 		return s, refused
 	}
-	f := parse(s.Name(), join(list), s.Secrets(), s.Named())
-	if f.any() { // too much of them: the file itself is good
+	f := parseSources(s.Name(), join(list), s.Secrets(), s.NamedSet())
+	if f.hasErrors() { // too much of them: the file itself is good
 		for _, o := range list {
 			refused = append(refused, Refused{o, f.errors()})
 		}
@@ -74,9 +74,9 @@ func WithOverrides(s *limits.Set, overrides []limits.Override) (*limits.Set, []R
 	return set.At(s.Time()), refused
 }
 
-// hand is what is known of overrides by hand while a file is read. Its zero value has
+// overrideState is what is known of overrides by hand while a file is read. Its zero value has
 // none.
-type hand struct {
+type overrideState struct {
 	overrides []limits.Override     // those that may count
 	nodes     map[string]*yaml.Node // of their limits, by id
 	refused   []Refused
@@ -98,11 +98,11 @@ type base struct {
 
 func overrideID(o limits.Override) string { return o.Endpoint + "/" + o.User }
 
-// byHand takes the overrides, before anything is read.
-func (f *file) byHand(data []byte) {
+// readOverrides takes the overrides, before anything is read.
+func (f *file) readOverrides(data []byte) {
 	list, err := DecodeOverrides(data)
 	if err != nil {
-		f.add(1, 1, "the overrides by hand are damaged: %s", cut(err.Error()))
+		f.addError(1, 1, "the overrides by hand are damaged: %s", shorten(err.Error()))
 		return
 	}
 	f.nodes, f.wanted, f.bases = map[string]*yaml.Node{}, map[string]bool{}, map[string]base{}
@@ -148,7 +148,7 @@ func checkOverride(o limits.Override) (*yaml.Node, error) {
 		return nil, fmt.Errorf("limits: %w", err)
 	}
 	for key := range children(n) {
-		if slices.Contains(notByHand, key.Value) {
+		if slices.Contains(notInOverride, key.Value) {
 			return nil, fmt.Errorf("limits: %s is for limit files; an override by hand has an end and a reason of its own", key.Value)
 		}
 	}
@@ -164,11 +164,11 @@ func checkOverride(o limits.Override) (*yaml.Node, error) {
 // orderly reports whether a time can be written, and compared.
 func orderly(t time.Time) bool { return t.IsZero() || t.Year() >= 1970 && t.Year() < 2200 }
 
-// notByHand are the fields of a user's entry that have no meaning in an override.
-var notByHand = []string{"comment", "until", "then"}
+// notInOverride are the fields of a user's entry that have no meaning in an override.
+var notInOverride = []string{"comment", "until", "then"}
 
-// remember keeps what an entry of users is made of, if an override may be over it.
-func (f *file) remember(name string, d tierDraft, tier string, e limits.Entry) {
+// keepBase keeps what an entry of users is made of, if an override may be over it.
+func (f *file) keepBase(name string, d tierDraft, tier string, e limits.Entry) {
 	if f.wanted == nil || !limits.IsPattern(name) && !f.wanted[limits.FileKey(name)] {
 		return
 	}
@@ -179,23 +179,23 @@ func (f *file) remember(name string, d tierDraft, tier string, e limits.Entry) {
 	f.bases[limits.FileKey(name)] = b
 }
 
-// setByHand gives users who have overrides an entry each that counts before all else.
-func (f *file) setByHand() {
+// applyOverrides gives users who have overrides an entry each that counts before all else.
+func (f *file) applyOverrides() {
 	f.overridden = map[string]*limits.Entry{}
 	for rest := f.overrides; len(rest) > 0; {
 		n := 1
 		for n < len(rest) && rest[n].User == rest[0].User {
 			n++
 		}
-		f.setUser(rest[:n])
+		f.overrideUser(rest[:n])
 		rest = rest[n:]
 	}
 	f.set = f.set.WithOverrides(f.set.Source(), f.inForce, f.overridden)
 }
 
-// setUser gives one user the overrides: all of them, or, if one is wrong, those that are
+// overrideUser gives one user the overrides: all of them, or, if one is wrong, those that are
 // valid together with the ones before them.
-func (f *file) setUser(overrides []limits.Override) {
+func (f *file) overrideUser(overrides []limits.Override) {
 	key := limits.FileKey(overrides[0].User)
 	fromFile := f.set.FromFile(key)
 	if fromFile.Limits.Tier == limits.ExemptTier {
@@ -205,11 +205,11 @@ func (f *file) setUser(overrides []limits.Override) {
 		return
 	}
 	b := f.baseOf(key, fromFile)
-	e, err := f.entryByHand(overrides, b, fromFile)
+	e, err := f.overriddenEntry(overrides, b, fromFile)
 	if err != nil {
 		var good []limits.Override
 		for _, o := range overrides {
-			if _, err := f.entryByHand(append(slices.Clip(good), o), b, fromFile); err != nil {
+			if _, err := f.overriddenEntry(append(slices.Clip(good), o), b, fromFile); err != nil {
 				f.refused = append(f.refused, Refused{o, err})
 				continue
 			}
@@ -218,7 +218,7 @@ func (f *file) setUser(overrides []limits.Override) {
 		if overrides = good; len(good) == 0 {
 			return
 		}
-		e, _ = f.entryByHand(good, b, fromFile)
+		e, _ = f.overriddenEntry(good, b, fromFile)
 	}
 	f.overridden[key] = e
 	for _, o := range overrides {
@@ -242,9 +242,9 @@ func (f *file) baseOf(key string, e *limits.Entry) base {
 	return base{tierDraft: f.tierDrafts[e.Limits.Tier], tier: e.Limits.Tier}
 }
 
-// entryByHand is a user's entry with overrides: one part for each time in which the
+// overriddenEntry is a user's entry with overrides: one part for each time in which the
 // same of them count over the same, and at last what the file says.
-func (f *file) entryByHand(overrides []limits.Override, b base, fromFile *limits.Entry) (*limits.Entry, error) {
+func (f *file) overriddenEntry(overrides []limits.Override, b base, fromFile *limits.Entry) (*limits.Entry, error) {
 	var ends []int64
 	for _, o := range overrides {
 		ends = append(ends, o.Until.UnixNano())
@@ -265,7 +265,7 @@ func (f *file) entryByHand(overrides []limits.Override, b base, fromFile *limits
 				continue
 			}
 			var err error
-			if over, err = f.over(f.nodes[overrideID(o)], over); err != nil {
+			if over, err = f.tryOverride(f.nodes[overrideID(o)], over); err != nil {
 				return nil, err
 			}
 		}
@@ -280,14 +280,14 @@ func (f *file) entryByHand(overrides []limits.Override, b base, fromFile *limits
 	return next, nil
 }
 
-// over reads the limits of an override over what there is. What is wrong with them is
+// tryOverride reads the limits of an override over what there is. What is wrong with them is
 // no problem of the file.
-func (f *file) over(n *yaml.Node, b base) (base, error) {
+func (f *file) tryOverride(n *yaml.Node, b base) (base, error) {
 	file := f.problems
 	f.problems = problems{}
 	defer func() { f.problems = file }()
-	b = f.overrideOf(n, b)
-	if !f.any() {
+	b = f.readOverride(n, b)
+	if !f.hasErrors() {
 		return b, nil
 	}
 	var all []string
@@ -300,39 +300,39 @@ func (f *file) over(n *yaml.Node, b base) (base, error) {
 	return b, errors.New(strings.Join(all, "; "))
 }
 
-func (f *file) overrideOf(n *yaml.Node, b base) base {
+func (f *file) readOverride(n *yaml.Node, b base) base {
 	where := place{kind: "limits"}
 	if n.Kind == yaml.ScalarNode {
-		tier := f.tierName(n, where.at("tier"))
+		tier := f.readTierName(n, where.atField("tier"))
 		return base{tierDraft: f.tierDrafts[tier], tier: tier}
 	}
 	if t := lookup(n, "tier"); t != nil {
-		tier := f.tierName(t, where.at("tier"))
+		tier := f.readTierName(t, where.atField("tier"))
 		b = base{tierDraft: f.tierDrafts[tier], tier: tier}
 	}
 	d := b.draft
 	var endpoints *yaml.Node
-	for key, value := range f.entries(n, where, `{"tier": "pro", "concurrent": 10}`) {
+	for key, value := range f.eachEntry(n, where, `{"tier": "pro", "concurrent": 10}`) {
 		switch key.Value {
 		case "tier":
 		case "endpoints":
 			endpoints = value
 		default:
-			if !f.limit(&d, where, key, value) {
-				f.unknown(key, where, "field", handFields)
+			if !f.readLimit(&d, where, key, value) {
+				f.refuseUnknown(key, where, "field", overrideFields)
 			}
 		}
 	}
 	if n.Kind == yaml.MappingNode && len(n.Content) == 0 {
 		f.errorf(n, "limits must say something, such as {\"concurrent\": 10}")
 	}
-	if f.any() {
+	if f.hasErrors() {
 		return b
 	}
 	return base{tierDraft: tierDraft{d, f.userEndpoints(where, n, b.tierDraft, endpoints)}, tier: b.tier}
 }
 
-var handFields = slices.DeleteFunc(slices.Clone(userFields), func(field string) bool { return slices.Contains(notByHand, field) })
+var overrideFields = slices.DeleteFunc(slices.Clone(userFields), func(field string) bool { return slices.Contains(notInOverride, field) })
 
 // CheckOverride says what is wrong with an override whatever the limit file says, or nil.
 func CheckOverride(o limits.Override) error {

@@ -210,8 +210,8 @@ func TestOverridesOfASet(t *testing.T) {
 	plain := mustParse(t, handFile)
 	short, long := byHand("zoe", "", `{"concurrent":5}`, time.Minute), byHand("alice", "up", `{"concurrent":6}`, time.Hour)
 	set := inForce(t, plain, short, long)
-	if set.Len() != plain.Len() || set.Known("zoe") || !slices.Equal(slices.Collect(set.Users()), slices.Collect(plain.Users())) {
-		t.Errorf("users %d, zoe known %v, want those of the file", set.Len(), set.Known("zoe"))
+	if set.UserCount() != plain.UserCount() || set.NamesUser("zoe") || !slices.Equal(slices.Collect(set.UserNames()), slices.Collect(plain.UserNames())) {
+		t.Errorf("users %d, zoe known %v, want those of the file", set.UserCount(), set.NamesUser("zoe"))
 	}
 	for _, tt := range []struct {
 		at      time.Duration
@@ -361,7 +361,7 @@ func TestWithIsWhatTheFileWouldSay(t *testing.T) {
 		}
 		set := inForce(t, plain, overrides...)
 		again, err := Parse("g", set.Source())
-		if err != nil || again.Version() != set.Version() || again.Len() != set.Len() {
+		if err != nil || again.Version() != set.Version() || again.UserCount() != set.UserCount() {
 			t.Fatalf("Parse(Source()) = %v, want the set", err)
 		}
 		first := slices.MinFunc(overrides, func(a, b limits.Override) int { return a.Until.Compare(b.Until) }).Until
