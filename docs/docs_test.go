@@ -240,3 +240,33 @@ func declares(path, source, name string) bool {
 	}
 	return regexp.MustCompile(`(?m)^(func (\([^)]*\) )?|type )` + regexp.QuoteMeta(name) + `\b`).MatchString(source)
 }
+
+// A path that a document names leads to a file or folder.
+func TestPathsInDocumentsExist(t *testing.T) {
+	folders, err := os.ReadDir(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tops []string
+	for _, d := range folders {
+		if d.IsDir() && !strings.HasPrefix(d.Name(), ".") && d.Name() != "bin" {
+			tops = append(tops, regexp.QuoteMeta(d.Name()))
+		}
+	}
+	path := regexp.MustCompile(`^(?:` + strings.Join(tops, "|") + `)/[\w./-]+$`)
+	seen := 0
+	for document, text := range files(t, ".md") {
+		for _, m := range code.FindAllStringSubmatch(fence.ReplaceAllString(text, ""), -1) {
+			if !path.MatchString(m[1]) {
+				continue
+			}
+			seen++
+			if _, err := os.Stat(filepath.Join(root, m[1])); err != nil {
+				t.Errorf("%s: %v", document, err)
+			}
+		}
+	}
+	if seen == 0 {
+		t.Error("no document names a path")
+	}
+}
