@@ -49,6 +49,22 @@ func BenchmarkSlots(b *testing.B) {
 	})
 }
 
+// BenchmarkAddEvents measures what two instances tell of a second, of n users each.
+func BenchmarkAddEvents(b *testing.B) {
+	server, addr := proctest.Redis(b)
+	for _, n := range []int{10, 100, 1000} {
+		events := make([]bus.EventsOf, n)
+		for i := range events {
+			events[i] = bus.EventsOf{Name: fmt.Sprintf("user-%d", i), Classes: []bus.StartedClass{{Class: "GET", Starts: int64(i%30 + 1)}}, Ends: int64(i%30 + 1)}
+		}
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			benchmarkAt(b, server, addr, n, 0, func(agent *bus.Bus, batch, n int) error {
+				return agent.AddEvents(context.Background(), fmt.Sprint(n, "/", batch), bus.Events{Second: int64(1_760_000_000 + n*1_000_000 + batch/2), Users: events})
+			})
+		})
+	}
+}
+
 // benchmark calls ask, which asks n times in one call; batch counts the calls.
 func benchmark(b *testing.B, ask func(agent *bus.Bus, batch, n int) error) {
 	server, addr := proctest.Redis(b)

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-qos/sluice/internal/policy"
 )
@@ -29,34 +32,37 @@ type EventsOf struct {
 const (
 	// eventsTTL is how long a bucket is kept after the last report that it got.
 	eventsTTL = time.Minute
-	// A field of a bucket is startField, the class, "|" and a name; or endField and a name.
-	startField, endField = "start|", "end|"
-	// maxEventFields is how many fields one call of the script changes, exceeded by at most
-	// the fields of one name.
-	maxEventFields = 512
+	// eventParts divide the users of a report, so that a question about one of them reads few
+	// of the others.
+	eventParts = 16
 )
 
-// AddEvents adds what an instance tells of a second to the buckets of it in Redis. Some
-// events of a failed call may be counted. The caller may send the same ones again within
-// eventsTTL: the buckets know the names of the reports that they have, and count each once.
-// So no two reports may have the same name.
-// Negative numbers and invalid classes fail the call before anything is sent.
+// AddEvents puts what an instance tells of a second into the buckets of it in Redis. Some
+// events of a failed call may be there. The caller may send the same ones again within
+// eventsTTL: a report is kept by its name, so that it counts once, and no two reports may
+// have the same name. Negative numbers and invalid classes fail the call before anything is
+// sent.
 func (b *Bus) AddEvents(ctx context.Context, report string, e Events) error {
-	var calls []call
-	byShard := make(map[int][]EventsOf, 1)
 	for _, of := range slices.Concat(e.Users, e.Tiers) {
 		if err := of.validate(); err != nil {
 			return fmt.Errorf("add events: %w", err)
 		}
 	}
-	for _, of := range e.Users {
-		shard := b.shardOf(of.Name)
-		byShard[shard] = append(byShard[shard], of)
+	users := make([][eventParts][]byte, b.shards)
+	for i := range e.Users {
+		of := &e.Users[i]
+		part := &users[b.shardOf(of.Name)][eventPartOf(of.Name)]
+		*part = of.append(*part)
 	}
-	for shard := range b.shards {
-		calls = appendEvents(calls, report, strconv.Itoa(shard), e.Second, byShard[shard])
+	var tiers []byte
+	for i := range e.Tiers {
+		tiers = e.Tiers[i].append(tiers)
 	}
-	calls = appendEvents(calls, report, clusterTag, e.Second, e.Tiers)
+	var calls []call
+	for shard := range users {
+		calls = appendEvents(calls, report, strconv.Itoa(shard), e.Second, users[shard][:])
+	}
+	calls = appendEvents(calls, report, clusterTag, e.Second, [][]byte{tiers})
 	if len(calls) == 0 {
 		return nil
 	}
@@ -78,119 +84,181 @@ func (of *EventsOf) validate() error {
 	return nil
 }
 
-// appendEvents adds the calls that count events in the bucket of a tag.
-func appendEvents(calls []call, report, tag string, second int64, events []EventsOf) []call {
-	const head = 2 // arguments before the fields
-	keys := []string{eventsKey(tag, second), reportedKey(tag, second)}
-	var args []any
-	part := 0
-	for i := range events {
-		if len(args) == 0 { // a new call, which Redis runs or does not run as a whole
-			args = append(args, int64(eventsTTL/time.Second), report+"/"+strconv.Itoa(part))
-			part++
-		}
-		of := &events[i]
-		for _, c := range of.Classes {
-			if c.Starts > 0 {
-				args = append(args, startField+c.Class+"|"+of.Name, c.Starts)
-			}
-		}
-		if of.Ends > 0 {
-			args = append(args, endField+of.Name, of.Ends)
-		}
-		if last := i == len(events)-1; len(args) > head && (last || len(args) > 2*maxEventFields) {
-			calls = append(calls, call{script: eventsScript, keys: keys, args: args})
-			args = nil
+// append writes the events of a name, as words; see internal/bus/wire.go. Of nothing it writes
+// nothing.
+func (of *EventsOf) append(text []byte) []byte {
+	var started int64 // classes
+	for _, c := range of.Classes {
+		started += min(1, c.Starts)
+	}
+	if started == 0 && of.Ends == 0 {
+		return text
+	}
+	if len(text) == 0 {
+		text = append(text, wireVersion...)
+	}
+	number := func(n int64) { text = strconv.AppendInt(append(text, ' '), n, 10) }
+	text = appendText(append(text, ' '), of.Name)
+	number(of.Ends)
+	number(started)
+	for _, c := range of.Classes {
+		if c.Starts > 0 {
+			text = appendText(append(text, ' '), c.Class)
+			number(c.Starts)
 		}
 	}
-	return calls
+	return text
 }
 
-// TierEvents reads what all instances have counted in a second, by tier.
+// decodeEvents reads a part of a report.
+func decodeEvents(text string) (all []EventsOf, err error) {
+	w := words{rest: text}
+	w.version(wireVersion)
+	for w.more() {
+		of := EventsOf{Name: w.text(), Ends: w.number()}
+		n := w.number()
+		for ; n > 0 && w.more(); n-- {
+			of.Classes = append(of.Classes, StartedClass{Class: w.text(), Starts: w.number()})
+		}
+		if n > 0 {
+			w.fail(errors.New("fewer classes than it says"))
+		}
+		if err := of.validate(); err != nil {
+			w.fail(err)
+		}
+		all = append(all, of)
+	}
+	if w.err != nil {
+		return nil, fmt.Errorf("a report of events: %w", w.err)
+	}
+	return all, nil
+}
+
+// appendEvents adds the call that puts a report into the bucket of a tag.
+func appendEvents(calls []call, report, tag string, second int64, parts [][]byte) []call {
+	args := []any{int64(eventsTTL / time.Second)}
+	for part, text := range parts {
+		if len(text) > 0 {
+			args = append(args, report+"/"+strconv.Itoa(part), text)
+		}
+	}
+	if len(args) == 1 {
+		return calls
+	}
+	return append(calls, call{script: eventsScript, keys: []string{eventsKey(tag, second)}, args: args})
+}
+
+// TierEvents reads what all instances have counted in a second, by tier. The events are sorted
+// by name, and their classes too.
 func (b *Bus) TierEvents(ctx context.Context, second int64) (all []EventsOf, err error) {
+	sums := map[string]*EventsOf{}
 	err = b.do(ctx, "tier_events", "read events", func(ctx context.Context) error {
-		fields, err := b.client.HGetAll(ctx, eventsKey(clusterTag, second)).Result()
-		if err == nil {
-			all, err = decodeEvents(fields)
-		}
-		return err
-	})
-	return all, err
-}
-
-// UserEvents reads what all instances have counted of a user and these classes, in each of
-// some seconds. The answer has their order, and a second of which nothing is known is zero.
-func (b *Bus) UserEvents(ctx context.Context, user string, classes []string, seconds []int64) ([]EventsOf, error) {
-	// The fields are named, because a bucket has those of all users of the shard.
-	fields := []string{endField + user}
-	for _, class := range classes {
-		fields = append(fields, startField+class+"|"+user)
-	}
-	events := make([]EventsOf, len(seconds))
-	err := b.do(ctx, "user_events", "read events", func(ctx context.Context) error {
-		pipe := b.client.Pipeline()
-		for _, second := range seconds {
-			pipe.HMGet(ctx, eventsKey(strconv.Itoa(b.shardOf(user)), second), fields...)
-		}
-		answers, err := pipe.Exec(ctx)
+		reports, err := b.client.HVals(ctx, eventsKey(clusterTag, second)).Result()
 		if err != nil {
 			return err
 		}
-		for i, answer := range answers {
-			found := map[string]string{}
-			values, err := answer.(interface{ Result() ([]any, error) }).Result()
+		for _, report := range reports {
+			events, err := decodeEvents(report)
 			if err != nil {
 				return err
 			}
-			for j, value := range values {
-				if text, there := value.(string); there {
-					found[fields[j]] = text
+			for _, of := range events {
+				if sums[of.Name] == nil {
+					sums[of.Name] = &EventsOf{Name: of.Name}
+				}
+				sums[of.Name].add(of)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(sums)) {
+		all = append(all, *sums[name])
+	}
+	return all, nil
+}
+
+// add adds the events of the same name, seen by another instance.
+func (of *EventsOf) add(more EventsOf) {
+	of.Ends += more.Ends
+	for _, c := range more.Classes {
+		at, known := slices.BinarySearchFunc(of.Classes, c.Class, func(c StartedClass, class string) int { return strings.Compare(c.Class, class) })
+		if !known {
+			of.Classes = slices.Insert(of.Classes, at, StartedClass{Class: c.Class})
+		}
+		of.Classes[at].Starts += c.Starts
+	}
+}
+
+// UserEvents reads what all instances have counted of a user in each of some seconds. The
+// answer has their order, and a second of which nothing is known is zero.
+func (b *Bus) UserEvents(ctx context.Context, user string, seconds []int64) ([]EventsOf, error) {
+	events := make([]EventsOf, len(seconds))
+	err := b.do(ctx, "user_events", "read events", func(ctx context.Context) error {
+		keys := make([]string, len(seconds))
+		for i, second := range seconds {
+			keys[i] = eventsKey(strconv.Itoa(b.shardOf(user)), second)
+		}
+		parts, err := b.partsOfReports(ctx, keys, eventPartOf(user))
+		if err != nil {
+			return err
+		}
+		for i := range parts {
+			events[i].Name = user
+			for _, part := range parts[i] {
+				all, err := decodeEvents(part)
+				if err != nil {
+					return err
+				}
+				for _, of := range all {
+					if of.Name == user {
+						events[i].add(of)
+					}
 				}
 			}
-			of, err := decodeEvents(found)
-			if err != nil {
-				return err
-			}
-			if len(of) > 0 {
-				events[i] = of[0]
-			}
-			events[i].Name = user
 		}
 		return nil
 	})
 	return events, err
 }
 
-// decodeEvents reads a bucket's fields. The events are sorted by name, and their classes too.
-func decodeEvents(fields map[string]string) ([]EventsOf, error) {
-	byName := map[string]*EventsOf{}
-	of := func(name string) *EventsOf {
-		if byName[name] == nil {
-			byName[name] = &EventsOf{Name: name}
-		}
-		return byName[name]
+// partsOfReports reads one part of all reports that each of some buckets has.
+func (b *Bus) partsOfReports(ctx context.Context, keys []string, part int) ([][]string, error) {
+	pipe := b.client.Pipeline()
+	fields := make([]*redis.StringSliceCmd, len(keys))
+	for i, key := range keys {
+		fields[i] = pipe.HKeys(ctx, key)
 	}
-	for field, text := range fields {
-		n, err := strconv.ParseInt(text, 10, 64)
-		if err != nil || n < 0 {
-			return nil, fmt.Errorf("field %.60q of events is %.60q", field, text)
+	if _, err := pipe.Exec(ctx); err != nil {
+		return nil, err
+	}
+	suffix := "/" + strconv.Itoa(part)
+	found := make([]*redis.SliceCmd, len(keys))
+	some := false
+	for i, key := range keys {
+		of := slices.DeleteFunc(fields[i].Val(), func(field string) bool { return !strings.HasSuffix(field, suffix) })
+		if len(of) > 0 {
+			found[i], some = pipe.HMGet(ctx, key, of...), true
 		}
-		if name, ok := strings.CutPrefix(field, endField); ok {
-			of(name).Ends = n
+	}
+	parts := make([][]string, len(keys))
+	if !some {
+		return parts, nil
+	}
+	if _, err := pipe.Exec(ctx); err != nil {
+		return nil, err
+	}
+	for i, values := range found {
+		if values == nil {
 			continue
 		}
-		rest, started := strings.CutPrefix(field, startField)
-		class, name, ok := strings.Cut(rest, "|")
-		if !started || !ok {
-			return nil, errors.New("events have a field that is none of Sluice's")
+		for _, value := range values.Val() {
+			if text, there := value.(string); there { // a bucket may have expired meanwhile
+				parts[i] = append(parts[i], text)
+			}
 		}
-		of(name).Classes = append(of(name).Classes, StartedClass{Class: class, Starts: n})
 	}
-	var all []EventsOf
-	for _, events := range byName {
-		slices.SortFunc(events.Classes, func(a, b StartedClass) int { return strings.Compare(a.Class, b.Class) })
-		all = append(all, *events)
-	}
-	slices.SortFunc(all, func(a, b EventsOf) int { return strings.Compare(a.Name, b.Name) })
-	return all, nil
+	return parts, nil
 }

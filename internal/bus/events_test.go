@@ -65,7 +65,7 @@ func eventsAddUp(t *testing.T, s *server) {
 			rt.Fatalf("TierEvents (-want +got):\n%s", diff)
 		}
 		for name, want := range users {
-			got, err := b.UserEvents(ctx, name, classes, []int64{second - 1_000_000, second})
+			got, err := b.UserEvents(ctx, name, []int64{second - 1_000_000, second})
 			if err != nil {
 				rt.Fatal(err)
 			}
@@ -132,11 +132,11 @@ func eventsRefused(t *testing.T, s *server) {
 	if n := s.do(t, "DBSIZE"); n != int64(0) {
 		t.Errorf("%d keys, want none", n)
 	}
-	for field, value := range map[string]string{"other": "1", "start|GET": "1", "end|free": "x", "end|gold": "-1"} {
+	for _, report := range []string{"", "2 4:free 1 0", "1 4:free 1", "1 4:free x 0", "1 4:free 1 1", "1 0: 1 0", "1 4:free 1 1 3:A|B 1"} {
 		s.do(t, "FLUSHALL")
-		s.do(t, "HSET", "sluice:{cluster}:events:1", field, value)
+		s.do(t, "HSET", "sluice:{cluster}:events:1:reports", "a/1/0", report)
 		if all, err := b.TierEvents(ctx, 1); err == nil {
-			t.Errorf("with %s = %q: %v, want an error", field, value, all)
+			t.Errorf("with the report %q: %v, want an error", report, all)
 		}
 	}
 }

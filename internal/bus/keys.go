@@ -118,14 +118,15 @@ func demandKey(shard int, instance, user string) string {
 	return "sluice:{" + strconv.Itoa(shard) + "}:moving:" + instance + ":" + user
 }
 
-// eventsKey is the key of what started and ended in a second: of a shard's users, or with
-// clusterTag of tiers.
+// eventsKey is the key of the reports of what started and ended in a second: of a shard's users,
+// or with clusterTag of tiers.
 func eventsKey(tag string, second int64) string {
-	return "sluice:{" + tag + "}:events:" + strconv.FormatInt(second, 10)
+	return "sluice:{" + tag + "}:events:" + strconv.FormatInt(second, 10) + ":reports"
 }
 
-// reportedKey is of the reports that the bucket of a second has.
-func reportedKey(tag string, second int64) string { return eventsKey(tag, second) + ":told" }
+// eventPartOf is the part of a report that has a user. Other bits than those of shardOf, or a
+// shard would have some of the parts only.
+func eventPartOf(user string) int { return int(xxhash.Sum64String(user) >> 32 % eventParts) }
 
 // shardOf is the shard of all of a user's pools.
 func (b *Bus) shardOf(user string) int {

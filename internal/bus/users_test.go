@@ -103,7 +103,7 @@ func theirPart(ctx context.Context, agent, polygen *bus.Bus) map[string]func() e
 			return agent.AddEvents(ctx, "one", bus.Events{Second: 17, Users: of, Tiers: of})
 		},
 		"TierEvents": func() error { _, err := polygen.TierEvents(ctx, 17); return err },
-		"UserEvents": func() error { _, err := polygen.UserEvents(ctx, "alice", nil, []int64{17}); return err },
+		"UserEvents": func() error { _, err := polygen.UserEvents(ctx, "alice", []int64{17}); return err },
 		"Confirm": func() error {
 			return agent.Confirm(ctx, bus.Confirmed{Instance: "a", At: time.Now(), Second: 17, Key: key})
 		},
@@ -159,7 +159,7 @@ func TestUsersMayDoNothingElse(t *testing.T) {
 			{"HGETALL", "sluice:{0}:slots:alice"},
 			{"SET", "sluice:{0}:burst:GET|alice", "x"},
 			{"SET", "sluice:{0}:moving:a:alice", "x"},
-			{"HSET", "sluice:{0}:events:17", "end|alice", "9"},
+			{"HSET", "sluice:{0}:events:17:reports", "a/1/0", "1 5:alice 9 0"},
 			{"EVAL", script("'HSET', KEYS[1], 'a', '1 1 1 1'"), "1", "sluice:{0}:slots:alice"},
 			{"PUBLISH", "sluice:usage", "x"},
 			{"PUBLISH", "sluice:progress", "x"},

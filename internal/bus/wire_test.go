@@ -258,6 +258,22 @@ func FuzzDecodeStarts(f *testing.F) {
 	})
 }
 
+func FuzzDecodeEvents(f *testing.F) {
+	f.Add("1 5:alice 2 1 3:GET 3 3:b b 0 0")
+	f.Add("1 5:alice 2 2 3:GET 3")
+	f.Fuzz(func(t *testing.T, text string) {
+		all, err := decodeEvents(text)
+		if err != nil {
+			return
+		}
+		for _, of := range all {
+			if err := of.validate(); err != nil {
+				t.Errorf("decodeEvents(%q) = %v: %v", text, all, err)
+			}
+		}
+	})
+}
+
 func FuzzDecodeRegistry(f *testing.F) {
 	f.Add("1 1760000000 250000 1:b 0: 3:a c 2:v1")
 	f.Fuzz(func(t *testing.T, message string) {

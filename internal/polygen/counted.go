@@ -153,13 +153,13 @@ func (p *Polygen) Events(ctx context.Context, name, endpoint string) (api.Events
 
 // EventsOfKey is Events, by the key that the cluster knows the user by.
 func (p *Polygen) EventsOfKey(ctx context.Context, key, endpoint string) (api.Events, error) {
-	set, wire := p.set.Load(), limits.EndpointKey(endpoint, key)
+	wire := limits.EndpointKey(endpoint, key)
 	end := p.lastTold()
 	seconds := make([]int64, eventSeconds)
 	for i := range seconds {
 		seconds[i] = end - eventSeconds + 1 + int64(i)
 	}
-	all, err := p.options.Bus.UserEvents(ctx, wire, set.ClassNames(), seconds)
+	all, err := p.options.Bus.UserEvents(ctx, wire, seconds)
 	if err != nil {
 		return api.Events{}, fmt.Errorf("%w: %w", api.ErrUnavailable, err)
 	}

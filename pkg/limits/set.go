@@ -345,15 +345,6 @@ func (s *Set) Endpoints() []string { return slices.Clone(s.content.Endpoints) }
 // Callers must not modify what they hold.
 func (s *Set) Classes() []Class { return slices.Clone(s.content.Classes) }
 
-// ClassNames are what a request can be of: the verbs, OTHER, and the operation classes.
-func (s *Set) ClassNames() []string {
-	names := slices.Clone(classes[1:]) // without All
-	for _, c := range s.content.Classes {
-		names = append(names, c.Name)
-	}
-	return names
-}
-
 // Exempt returns who is not limited. Callers must not modify it.
 func (s *Set) Exempt() Exempt { return s.content.Exempt }
 

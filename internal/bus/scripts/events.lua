@@ -1,16 +1,10 @@
--- Adds what one instance saw start and end in a second to the bucket of it, unless that was
--- done before: a call that timed out may have run, and is repeated.
+-- Puts what one instance saw start and end in a second into the bucket of it. A report that is
+-- repeated, because the first call timed out and may have run, has the same fields.
+-- A report is some fields: a field for each user would cost Redis more than all else together.
 --
--- KEYS  the bucket, and the hash of the reports that it has
--- ARGV  their time to live in seconds; the report; then fields, each with the number to add
+-- KEYS  the bucket
+-- ARGV  its time to live in seconds; then fields, each with its value
 
-local new = redis.call('HSETNX', KEYS[2], ARGV[2], 1)
-redis.call('EXPIRE', KEYS[2], ARGV[1])
-if new == 0 then
-  return 0
-end
-for i = 3, #ARGV, 2 do
-  redis.call('HINCRBY', KEYS[1], ARGV[i], ARGV[i + 1])
-end
+redis.call('HSET', KEYS[1], unpack(ARGV, 2))
 redis.call('EXPIRE', KEYS[1], ARGV[1])
 return 1
