@@ -11,16 +11,15 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/jobs/riverqos/internal/testworker"
 )
 
 // The figures that the documents state: go test -run '^$' -bench . -benchtime 1x
 // The worker processes are those of the tests, with five workers each.
 
-func backends(b *testing.B, bench func(b *testing.B, o testworker.Options)) {
+func backends(b *testing.B, bench func(b *testing.B, o fleetOptions)) {
 	for _, backend := range []string{"postgres", "redis"} {
 		b.Run(backend, func(b *testing.B) {
-			o := testworker.Options{Lease: 3 * time.Second, Workers: 5}
+			o := fleetOptions{Lease: 3 * time.Second, Workers: 5}
 			if backend == "redis" {
 				_, o.Redis = proctest.Redis(b)
 			}
@@ -32,7 +31,7 @@ func backends(b *testing.B, bench func(b *testing.B, o testworker.Options)) {
 // BenchmarkTenJobs is how long ten jobs of 1 s take a user with one slot, and a user
 // with three.
 func BenchmarkTenJobs(b *testing.B) {
-	backends(b, func(b *testing.B, o testworker.Options) {
+	backends(b, func(b *testing.B, o fleetOptions) {
 		for b.Loop() {
 			f := startFleet(b, 1, o)
 			for _, user := range []string{"free", "pro"} {
@@ -50,7 +49,7 @@ func BenchmarkTenJobs(b *testing.B) {
 // BenchmarkBehindAThousand is how long jobs of other users wait from their insert to
 // their start while a thousand jobs of 1 s of the first wait.
 func BenchmarkBehindAThousand(b *testing.B) {
-	backends(b, func(b *testing.B, o testworker.Options) {
+	backends(b, func(b *testing.B, o fleetOptions) {
 		for b.Loop() {
 			f := startFleet(b, 1, o)
 			f.insert(1000, "first", time.Second)
@@ -75,7 +74,7 @@ func BenchmarkBehindAThousand(b *testing.B) {
 // BenchmarkKill9 is how long after kill -9 of a worker with a lease of 3 s the next job
 // of its user starts.
 func BenchmarkKill9(b *testing.B) {
-	backends(b, func(b *testing.B, o testworker.Options) {
+	backends(b, func(b *testing.B, o fleetOptions) {
 		for b.Loop() {
 			var took []float64
 			for range 5 {

@@ -17,6 +17,7 @@ import (
 )
 
 func TestNeverMoreThanTheLimitRun(t *testing.T) {
+	t.Parallel() // it mostly waits
 	for _, c := range []struct {
 		name    string
 		total   int
@@ -30,6 +31,7 @@ func TestNeverMoreThanTheLimitRun(t *testing.T) {
 		{"three, asleep meanwhile", 3, []option{ungated, snoozing}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			r := start(t, c.options...)
 			r.tiers.set("ann", jobs.Limits{Total: c.total})
 			ids := r.insert(12, task{User: "ann", Do: "hang"}, "slow_default")
@@ -71,6 +73,7 @@ func TestALongBacklogHoldsNobodyUp(t *testing.T) {
 }
 
 func TestASlowQueueDoesNotBlockAFastOne(t *testing.T) {
+	t.Parallel() // it mostly waits
 	for _, c := range []struct {
 		name    string
 		options []option
@@ -79,6 +82,7 @@ func TestASlowQueueDoesNotBlockAFastOne(t *testing.T) {
 		{"parked and woken", []option{ungated}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			r := start(t, c.options...)
 			r.tiers.set("ann", jobs.Limits{Total: 3, Queues: map[string]int{"slow": 2}})
 			r.insert(20, task{User: "ann", Do: "hang"}, "slow_default")
@@ -101,6 +105,7 @@ func TestAQueueWithoutWorkersDoesNotBlockItsService(t *testing.T) {
 // Slots that restart without their memory, as jobs.NewMemory does with its process, know
 // nobody whom River still has as parked.
 func TestAParkedJobThatTheSlotsForgotRuns(t *testing.T) {
+	t.Parallel() // it mostly waits
 	r := start(t, ungated, sweeping, func(c *riverqos.Config, _ *river.Config) { c.Reserve = 500 * time.Millisecond })
 	first := r.insert(1, task{User: "ann", Do: "hang"}, "slow_default")
 	r.runs("ann", 1)
@@ -166,6 +171,7 @@ func TestAJobWithoutUserIsGovernedByNothing(t *testing.T) {
 }
 
 func TestTheSlotIsGivenBackHoweverAJobEnds(t *testing.T) {
+	t.Parallel() // it mostly waits
 	for _, c := range []struct {
 		do    string
 		state string // of the job then
@@ -178,6 +184,7 @@ func TestTheSlotIsGivenBackHoweverAJobEnds(t *testing.T) {
 	} {
 		for name, options := range map[string][]option{"gated": {late}, "parked": {late, ungated}} {
 			t.Run(c.do+" "+name, func(t *testing.T) {
+				t.Parallel()
 				r := start(t, options...)
 				r.insert(1, task{User: "ann", Do: c.do}, "slow_default")
 				r.finished(r.insert(3, task{User: "ann"}, "slow_default"))
@@ -204,6 +211,7 @@ type hour struct{}
 func (hour) NextRetry(*rivertype.JobRow) time.Time { return time.Now().Add(time.Hour) }
 
 func TestAnOutageOfTheSlotsCostsNoAttempt(t *testing.T) {
+	t.Parallel() // it mostly waits
 	broken := &breakable{Slots: jobs.NewMemory(nil)}
 	r := start(t, sweeping, func(c *riverqos.Config, _ *river.Config) { c.Slots = broken })
 	held := r.insert(1, task{User: "ann", Do: "hang"}, "slow_default")
@@ -224,6 +232,7 @@ func TestAnOutageOfTheSlotsCostsNoAttempt(t *testing.T) {
 }
 
 func TestALostLeaseEndsTheJobsContext(t *testing.T) {
+	t.Parallel() // it mostly waits
 	broken := &breakable{Slots: jobs.NewMemory(nil)}
 	r := start(t, sweeping, func(c *riverqos.Config, _ *river.Config) { c.Slots, c.Lease = broken, 600*time.Millisecond })
 	ids := r.insert(1, task{User: "ann", Do: "hang"}, "slow_default")
@@ -239,27 +248,6 @@ func TestALostLeaseEndsTheJobsContext(t *testing.T) {
 	if n := r.spent(); n != 1 {
 		t.Errorf("the job spent %d attempts, want 1", n)
 	}
-}
-
-// A renewal that fails is tried again long before the lease is over.
-func TestRenewalsThatFailForAMomentEndNoJob(t *testing.T) {
-	t.Parallel() // it mostly waits
-	broken := &breakable{Slots: jobs.NewMemory(nil)}
-	r := start(t, func(c *riverqos.Config, _ *river.Config) { c.Slots, c.Lease = broken, 18*time.Second })
-	ids := r.insert(1, task{User: "ann", Do: "hang"}, "slow_default")
-	r.runs("ann", 1)
-	broken.fails.Store(3)
-	proctest.Eventually(t, "a renewal succeeds after three that did not", func() error {
-		if n := broken.fails.Load(); n >= 0 {
-			return fmt.Errorf("%d more are to fail", n)
-		}
-		return nil
-	})
-	if got := r.said(1); got != "" {
-		t.Errorf("the job's context ended: %q", got)
-	}
-	close(r.gate("hang"))
-	r.finished(ids)
 }
 
 // Run may be forgotten, or end too soon.
@@ -317,8 +305,7 @@ func TestSlotsThatForgotEverythingDoNotEndJobs(t *testing.T) {
 // breakable are Slots that do not answer when they are down.
 type breakable struct {
 	jobs.Slots
-	down  atomic.Bool
-	fails atomic.Int64 // so many renewals; below 0 as many have not
+	down atomic.Bool
 }
 
 var errDown = errors.New("down")
@@ -332,9 +319,6 @@ func (b *breakable) Acquire(ctx context.Context, c jobs.Claim, l jobs.Limits, le
 
 func (b *breakable) Renew(ctx context.Context, claims []jobs.Claim, lease time.Duration) ([]jobs.Claim, error) {
 	if b.down.Load() {
-		return nil, errDown
-	}
-	if b.fails.Add(-1) >= 0 {
 		return nil, errDown
 	}
 	return b.Slots.Renew(ctx, claims, lease)

@@ -16,7 +16,6 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/jobs/riverqos"
-	"github.com/sluice-qos/sluice/jobs/riverqos/internal/testworker"
 )
 
 // fleet is several worker processes and one that inserts.
@@ -27,15 +26,15 @@ type fleet struct {
 	workers []*proctest.Process
 }
 
-func startFleet(t testing.TB, n int, o testworker.Options) *fleet {
+func startFleet(t testing.TB, n int, o fleetOptions) *fleet {
 	t.Helper()
 	ctx := context.Background()
 	f := &fleet{TB: t}
 	f.pool, o.DSN = fresh(t)
-	if _, err := f.pool.Exec(ctx, testworker.Table); err != nil {
+	if _, err := f.pool.Exec(ctx, fleetTable); err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := o.Config(ctx, f.pool)
+	cfg, err := o.config(ctx, f.pool)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +64,7 @@ func (f *fleet) insert(n int, user string, d time.Duration) {
 	f.Helper()
 	params := make([]river.InsertManyParams, n)
 	for i := range params {
-		params[i] = river.InsertManyParams{Args: testworker.Args{User: user, For: d}, InsertOpts: &river.InsertOpts{Queue: testworker.Queue}}
+		params[i] = river.InsertManyParams{Args: fleetJob{User: user, For: d}, InsertOpts: &river.InsertOpts{Queue: fleetQueue}}
 	}
 	if _, err := f.client.InsertMany(context.Background(), params); err != nil {
 		f.Fatal(err)
@@ -100,9 +99,11 @@ const (
 )
 
 func TestManyProcesses(t *testing.T) {
+	t.Parallel() // it mostly waits
 	for _, backend := range []string{"postgres", "redis"} {
 		t.Run(backend, func(t *testing.T) {
-			o := testworker.Options{Lease: 10 * time.Second, Workers: 5} // longer than workers stall on a busy machine
+			t.Parallel()
+			o := fleetOptions{Lease: 10 * time.Second, Workers: 5} // longer than workers stall on a busy machine
 			if backend == "redis" {
 				_, o.Redis = proctest.Redis(t)
 			}

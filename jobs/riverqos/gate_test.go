@@ -186,6 +186,7 @@ func TestTheSweepClosesTheGateBehindACrowd(t *testing.T) {
 }
 
 func TestGatedJobsArePutOff(t *testing.T) {
+	t.Parallel() // it mostly waits
 	r := start(t, sweeping, func(c *riverqos.Config, _ *river.Config) { c.GateFor = time.Minute })
 	r.insert(50, task{User: "ann", Do: "hang"}, "slow_default")
 	r.runs("ann", 1)
@@ -333,6 +334,7 @@ func TestInsertsInQuickSuccessionAreAnnounced(t *testing.T) {
 
 // However long one takes: it may announce the queue only when it is about to end.
 func TestAnInsertAfterASlowOneIsAnnounced(t *testing.T) {
+	t.Parallel() // it mostly waits
 	r := start(t, func(_ *riverqos.Config, rc *river.Config) {
 		rc.Hooks = append(rc.Hooks, river.HookInsertBeginFunc(func(_ context.Context, p *rivertype.JobInsertParams) error {
 			if strings.Contains(string(p.EncodedArgs), "slow") {

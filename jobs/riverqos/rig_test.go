@@ -22,7 +22,6 @@ import (
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/jobs/riverqos"
 	"github.com/sluice-qos/sluice/jobs/riverqos/internal/pgserver"
-	"github.com/sluice-qos/sluice/jobs/riverqos/internal/testworker"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 )
 
@@ -31,8 +30,8 @@ var server *pgserver.Server
 // TestMain starts one server; each test has a database of its own in it. Or it is a
 // worker of one of the tests.
 func TestMain(m *testing.M) {
-	if options := os.Getenv(testworker.Env); options != "" {
-		os.Exit(testworker.Main(options))
+	if options := os.Getenv(fleetWorkerEnv); options != "" {
+		os.Exit(fleetWorkerMain(options))
 	}
 	os.Exit(run(m))
 }

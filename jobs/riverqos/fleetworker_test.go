@@ -1,6 +1,7 @@
-// Package testworker is a process that works River's jobs, for tests in which such
-// processes die. Its jobs note in a table when they begin and end.
-package testworker
+package riverqos_test
+
+// A fleet worker is a process that works River's jobs, for tests in which such processes
+// die: the test binary, started again. Its jobs note in a table when they begin and end.
 
 import (
 	"context"
@@ -26,11 +27,11 @@ import (
 	"github.com/sluice-qos/sluice/pkg/jobs/redisslots"
 )
 
-// Env is the variable with a process's Options as JSON.
-const Env = "SLUICE_TESTWORKER"
+// fleetWorkerEnv is the variable with a process's fleetOptions as JSON.
+const fleetWorkerEnv = "SLUICE_TESTWORKER"
 
-// Options are those of a process.
-type Options struct {
+// fleetOptions are those of a process.
+type fleetOptions struct {
 	DSN     string
 	Redis   string // address of the Slots; "" has them in PostgreSQL
 	Lease   time.Duration
@@ -39,54 +40,54 @@ type Options struct {
 	Without bool // no fairness at all
 }
 
-// String is for Env.
-func (o Options) String() string {
+// String is for fleetWorkerEnv.
+func (o fleetOptions) String() string {
 	text, err := json.Marshal(o)
 	if err != nil {
 		panic(err)
 	}
-	return Env + "=" + string(text)
+	return fleetWorkerEnv + "=" + string(text)
 }
 
-// Queue is the one that the processes work.
-const Queue = "work_default"
+// fleetQueue is the one that the processes work.
+const fleetQueue = "work_default"
 
-// Args are a job's.
-type Args struct {
+// fleetJob are a job's.
+type fleetJob struct {
 	User string        `json:"user"`
 	For  time.Duration `json:"for"`
 }
 
 // Kind is River's name of the jobs.
-func (Args) Kind() string { return "work" }
+func (fleetJob) Kind() string { return "work" }
 
-// Table is where the jobs note what they do.
-const Table = `CREATE TABLE worked (job bigint, usr text, pid int, begun timestamptz NOT NULL DEFAULT clock_timestamp(), ended timestamptz)`
+// fleetTable is where the jobs note what they do.
+const fleetTable = `CREATE TABLE worked (job bigint, usr text, pid int, begun timestamptz NOT NULL DEFAULT clock_timestamp(), ended timestamptz)`
 
-// Tiers gives users whose names begin with pro three slots, and all others one.
-type Tiers struct{}
+// fleetTiers gives users whose names begin with pro three slots, and all others one.
+type fleetTiers struct{}
 
 // Tier never fails.
-func (Tiers) Tier(_ context.Context, user string) (jobs.Tier, error) {
+func (fleetTiers) Tier(_ context.Context, user string) (jobs.Tier, error) {
 	if strings.HasPrefix(user, "pro") {
 		return jobs.Tier{Name: "pro", Class: jobs.Priority, Limits: jobs.Limits{Total: 3}}, nil
 	}
 	return jobs.Tier{Name: "free", Class: jobs.Default, Limits: jobs.Limits{Total: 1}}, nil
 }
 
-// Main works until it is told to end. It prints "ready" when it begins.
-func Main(options string) int {
-	if err := runWorker(options); err != nil {
+// fleetWorkerMain works until it is told to end. It prints "ready" when it begins.
+func fleetWorkerMain(options string) int {
+	if err := runFleetWorker(options); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return 0
 }
 
-// Config is the one of a process, or of one that inserts its jobs.
-func (o Options) Config(ctx context.Context, pool *pgxpool.Pool) (riverqos.Config, error) {
+// config is the one of a process, or of one that inserts its jobs.
+func (o fleetOptions) config(ctx context.Context, pool *pgxpool.Pool) (riverqos.Config, error) {
 	cfg := riverqos.Config{
-		Pool: pool, Tiers: Tiers{}, User: riverqos.FromArgs("user"), Lease: o.Lease,
+		Pool: pool, Tiers: fleetTiers{}, User: riverqos.FromArgs("user"), Lease: o.Lease,
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)), Ungated: o.Snooze, Disabled: o.Without,
 	}
 	if o.Snooze {
@@ -103,8 +104,8 @@ func (o Options) Config(ctx context.Context, pool *pgxpool.Pool) (riverqos.Confi
 	return cfg, nil
 }
 
-func runWorker(options string) error {
-	var o Options
+func runFleetWorker(options string) error {
+	var o fleetOptions
 	if err := json.Unmarshal([]byte(options), &o); err != nil {
 		return err
 	}
@@ -115,7 +116,7 @@ func runWorker(options string) error {
 		return err
 	}
 	defer pool.Close()
-	cfg, err := o.Config(ctx, pool)
+	cfg, err := o.config(ctx, pool)
 	if err != nil {
 		return err
 	}
@@ -124,9 +125,9 @@ func runWorker(options string) error {
 		return err
 	}
 	workers := river.NewWorkers()
-	river.AddWorker(workers, river.WorkFunc(func(ctx context.Context, job *river.Job[Args]) error { return workJob(ctx, pool, job) }))
+	river.AddWorker(workers, river.WorkFunc(func(ctx context.Context, job *river.Job[fleetJob]) error { return workFleetJob(ctx, pool, job) }))
 	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{
-		Queues: map[string]river.QueueConfig{Queue: {MaxWorkers: o.Workers}}, Workers: workers, Middleware: fair.Middleware(),
+		Queues: map[string]river.QueueConfig{fleetQueue: {MaxWorkers: o.Workers}}, Workers: workers, Middleware: fair.Middleware(),
 		Logger: slog.New(slog.DiscardHandler), TestOnly: true,
 	})
 	if err != nil {
@@ -149,7 +150,7 @@ func runWorker(options string) error {
 	return errors.Join(err, stopped)
 }
 
-func workJob(ctx context.Context, pool *pgxpool.Pool, job *river.Job[Args]) error {
+func workFleetJob(ctx context.Context, pool *pgxpool.Pool, job *river.Job[fleetJob]) error {
 	if _, err := pool.Exec(ctx, "INSERT INTO worked (job, usr, pid) VALUES ($1, $2, $3)", job.ID, job.Args.User, os.Getpid()); err != nil {
 		return err
 	}
