@@ -43,87 +43,95 @@ func (g *gauge) runJob(queue string) (above string) {
 // refused is left, and comes again only when it is woken for a slot. If one wake-up were
 // lost, its line would stand for ever.
 func everyJobOnce(s *suite) {
-	users, n := 12, 1200
+	const users = 12
+	n := 1200
 	if s.Slow {
 		n = 240
 	}
-	gauges := make([]gauge, users)
-	ran := make([]atomic.Int32, n)
-	queue := make(chan jobs.Claim, 3*n)
+	fleet := &fleet{suite: s, gauges: make([]gauge, users), ran: make([]atomic.Int32, n), queue: make(chan jobs.Claim, 3*n)}
 	for i := range n {
-		queue <- job(fmt.Sprint("user", i%users), fmt.Sprint(i), [...]string{"slow", "fast", "fast"}[i/users%3])
+		fleet.queue <- job(fmt.Sprint("user", i%users), fmt.Sprint(i), [...]string{"slow", "fast", "fast"}[i/users%3])
 	}
-	index := func(j jobs.Job) int { i, _ := strconv.Atoi(j.ID); return i }
-	var left atomic.Int64
-	left.Store(int64(n))
-	done := make(chan struct{})
-	var progress atomic.Int64 // a time in ns
-	progress.Store(time.Now().UnixNano())
-
-	work := func(c jobs.Claim) error {
-		v, err := s.Slots.Acquire(s.ctx, c, loadLimits, long, true)
-		if err != nil {
-			return err
-		}
-		if !v.Granted {
-			if v.Place == 0 {
-				return fmt.Errorf("Acquire(%q) = %+v, want it granted or parked", c.Job, v)
-			}
-			return nil
-		}
-		i := index(c.Job)
-		if above := gauges[i%users].runJob(c.Queue); above != "" {
-			return fmt.Errorf("%s: %s", c.User, above)
-		}
-		if ran[i].Add(1) > 1 {
-			return fmt.Errorf("%q ran again", c.Job)
-		}
-		reserved, err := s.Slots.Release(s.ctx, c, loadLimits, long)
-		if err != nil {
-			return err
-		}
-		for _, j := range reserved {
-			queue <- job(j.User, j.ID, j.Queue)
-		}
-		progress.Store(time.Now().UnixNano())
-		if left.Add(-1) == 0 {
-			close(done)
-		}
-		return nil
-	}
+	fleet.left.Store(int64(n))
 	stop := make(chan struct{})
 	var all sync.WaitGroup
 	for range workers {
-		all.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				case c := <-queue:
-					if err := work(c); err != nil {
-						s.Error(err)
-						return
-					}
-				}
-			}
-		})
+		all.Go(func() { fleet.workUntil(stop) })
 	}
-	for waits := true; waits; {
-		select {
-		case <-done:
-			waits = false
-		case <-time.After(100 * time.Millisecond):
-			quiet := time.Since(time.Unix(0, progress.Load()))
-			if s.Failed() || quiet > patience {
-				s.Errorf("%d jobs of %d did not run", left.Load(), n)
-				waits = false
-			}
-		}
-	}
+	fleet.wait()
 	close(stop)
 	all.Wait()
 	for i := range users {
-		s.usage(fmt.Sprint("user", i), nil, nil, nil)
+		s.play(fmt.Sprintf("usage user%d -> nothing", i))
+	}
+}
+
+// fleet is the workers of everyJobOnce.
+type fleet struct {
+	*suite
+	gauges []gauge         // of the users
+	ran    []atomic.Int32  // how often each job did
+	queue  chan jobs.Claim // jobs to try, for which there is always room
+	left   atomic.Int64    // jobs that have not run
+}
+
+func (f *fleet) workUntil(stop <-chan struct{}) {
+	for {
+		select {
+		case <-stop:
+			return
+		case claim := <-f.queue:
+			if err := f.try(claim); err != nil {
+				f.Error(err)
+				return
+			}
+		}
+	}
+}
+
+// try runs a job if it gets a slot, and queues the jobs that get the slot after it.
+func (f *fleet) try(claim jobs.Claim) error {
+	verdict, err := f.Slots.Acquire(f.ctx, claim, loadLimits, long, true)
+	switch {
+	case err != nil:
+		return err
+	case !verdict.Granted && verdict.Place == 0:
+		return fmt.Errorf("Acquire(%q) = %+v, want it granted or parked", claim.Job, verdict)
+	case !verdict.Granted:
+		return nil
+	}
+	i, err := strconv.Atoi(claim.ID)
+	if err != nil {
+		return err
+	}
+	if above := f.gauges[i%len(f.gauges)].runJob(claim.Queue); above != "" {
+		return fmt.Errorf("%s: %s", claim.User, above)
+	}
+	if f.ran[i].Add(1) > 1 {
+		return fmt.Errorf("%q ran again", claim.Job)
+	}
+	reserved, err := f.Slots.Release(f.ctx, claim, loadLimits, long)
+	for _, next := range reserved {
+		f.queue <- job(next.User, next.ID, next.Queue)
+	}
+	f.left.Add(-1)
+	return err
+}
+
+// wait waits until all jobs have run, something has failed, or nothing has run for as long
+// as the suite's patience.
+func (f *fleet) wait() {
+	progress, before := time.Now(), f.left.Load()
+	for before > 0 {
+		<-time.After(10 * time.Millisecond)
+		left := f.left.Load()
+		if left < before {
+			progress, before = time.Now(), left
+		}
+		if f.Failed() || time.Since(progress) > patience {
+			f.Errorf("%d jobs of %d did not run", left, len(f.ran))
+			return
+		}
 	}
 }
 
@@ -166,29 +174,29 @@ func withoutLine(s *suite) {
 		s.Errorf("%d granted, want some", grants.Load())
 	}
 	for i := range users {
-		s.usage(fmt.Sprint("user", i), nil, nil, nil)
+		s.play(fmt.Sprintf("usage user%d -> nothing", i))
 	}
 }
 
-// oneJob has all workers try the same jobs, each as another holder.
+// oneJob has all workers try the same job, each as another holder.
 func oneJob(s *suite) {
-	one := job("alice", "1", "q")
-	s.acquire(heldBy(one, "first"), limitOf(2), granted(1, 1))
+	one := jobs.Job{User: "alice", ID: "1", Queue: "q"}
+	s.play("acquire alice:1@q!first of 2 -> granted, 1 running, 1 in its queue")
 	var all sync.WaitGroup
 	var reserved atomic.Int64
 	for worker := range workers {
 		all.Go(func() {
-			if v, err := s.Slots.Acquire(s.ctx, heldBy(one, fmt.Sprint(worker)), limitOf(1), long, true); err != nil || v != granted(1, 1) {
-				s.Errorf("Acquire = %+v, %v, want %+v", v, err, granted(1, 1))
+			verdict, err := s.Slots.Acquire(s.ctx, jobs.Claim{Job: one, Holder: fmt.Sprint(worker)}, limitOf(1), long, true)
+			if want := (jobs.Verdict{Granted: true, Running: 1, InQueue: 1}); err != nil || verdict != want {
+				s.Errorf("Acquire = %+v, %v, want %+v", verdict, err, want)
 			}
 		})
 	}
 	all.Wait()
-	two := job("alice", "2", "q")
-	s.acquire(two, limitOf(1), refused(1, 1, 1))
+	s.play("acquire alice:2@q of 1 -> refused, 1 running, 1 in its queue, place 1")
 	for worker := range workers { // one of them holds it
 		all.Go(func() {
-			list, err := s.Slots.Release(s.ctx, heldBy(one, fmt.Sprint(worker)), limitOf(1), long)
+			list, err := s.Slots.Release(s.ctx, jobs.Claim{Job: one, Holder: fmt.Sprint(worker)}, limitOf(1), long)
 			if err != nil {
 				s.Errorf("Release = %v", err)
 			}
@@ -199,7 +207,7 @@ func oneJob(s *suite) {
 	if reserved.Load() != 1 {
 		s.Errorf("the slot was reserved for %d, want 1", reserved.Load())
 	}
-	s.usage("alice", nil, []jobs.Claim{two}, nil)
+	s.play("usage alice -> reserved alice:2@q")
 }
 
 // noLostWake lets a job be refused and parked while the only slot is freed, again and
@@ -230,9 +238,9 @@ func noLostWake(s *suite) {
 			granted++
 		} else {
 			reserved++
-			s.acquire(comes, limitOf(1), jobs.Verdict{Granted: true, Running: 1, InQueue: 1})
+			s.play("acquire " + s.text(comes) + " of 1 -> granted, 1 running, 1 in its queue")
 		}
-		s.release(comes, limitOf(1))
+		s.play("release " + s.text(comes) + " of 1 -> nothing")
 	}
 	s.Logf("%d granted, %d reserved", granted, reserved)
 }
