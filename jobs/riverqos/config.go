@@ -23,7 +23,7 @@ const (
 	Snooze
 )
 
-// Config says how to be fair. Pool, Slots, Tiers and User are needed.
+// Config says how to be fair. Pool, Slots, Tiers and User are required.
 type Config struct {
 	// Pool is of the database that River's tables are in. A worker needs a connection of
 	// it beside the one that River's client listens on.
@@ -85,7 +85,7 @@ type Config struct {
 // complete returns the configuration with its defaults, or what is wrong with it.
 func (c Config) complete() (Config, error) {
 	if c.Pool == nil || c.Slots == nil || c.Tiers == nil || c.User == nil {
-		return Config{}, errors.New("riverqos: Pool, Slots, Tiers and User are needed")
+		return Config{}, errors.New("riverqos: Pool, Slots, Tiers and User are required")
 	}
 	if c.Namespace == "" {
 		c.Namespace = c.Schema
@@ -110,7 +110,7 @@ func (c Config) complete() (Config, error) {
 			*setting.value = setting.defaultValue
 		}
 		if *setting.value <= 0 {
-			return Config{}, fmt.Errorf("riverqos: %s of %v is not positive", setting.name, *setting.value)
+			return Config{}, fmt.Errorf("riverqos: %s is %v, want a positive duration", setting.name, *setting.value)
 		}
 	}
 	if c.Logger == nil {

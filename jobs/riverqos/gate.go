@@ -64,7 +64,7 @@ func (g *gate) replaceEnded(ctx context.Context, ended claimedAttempt) {
 	if err != nil {
 		g.failures.report("promote", "the gate could not let a job through", err)
 	}
-	if err != nil || slices.Contains(unmarked, ended.id) {
+	if err != nil || slices.Contains(unmarked, ended.id) { // also if it failed: the row may be unmarked
 		g.unwritten.addAttempt(ended.attempt, left)
 	}
 }
@@ -73,6 +73,8 @@ func (g *gate) replaceEnded(ctx context.Context, ended claimedAttempt) {
 // have ended now, too. It returns how many: with maxPromoted there may be more. And it
 // returns the ids of ended ones whose rows could not be marked.
 func (g *gate) letThrough(ctx context.Context, flows []sizedFlow, now ...attempt) (promoted int, unmarked []int64, err error) {
+	// The statement would count those that could not be marked before as running, and so let
+	// nobody in for them.
 	ended := g.unwritten.attemptsIn(flows)
 	promoted, unmarked, err = g.store.promote(ctx, flows, slices.Concat(ended, now))
 	if err != nil {
@@ -128,7 +130,7 @@ func (g *gate) announce(ctx context.Context, queues []string) {
 		return
 	}
 	if err := g.store.announce(ctx, queues); err != nil && ctx.Err() == nil {
-		g.failures.report("announce", "a queue could not be announced", err)
+		g.failures.report("announce", "workers could not be told of new jobs, they find them at their next poll", err)
 	}
 }
 
@@ -140,7 +142,7 @@ func (g *gate) ungateAll(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			g.failures.report("ungate", "jobs could not be let go", err)
+			g.failures.report("ungate", "jobs that the gate held back could not be released", err)
 		}
 		if freed == maxRowsPerUpdate {
 			continue

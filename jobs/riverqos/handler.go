@@ -26,7 +26,7 @@ func (f *Fairness) serveWhy(w http.ResponseWriter, r *http.Request) {
 	case errors.Is(err, ErrNoJob):
 		answer(w, http.StatusNotFound, map[string]string{"error": err.Error()})
 	case err != nil:
-		f.failures.report("why", "a question about a job could not be answered", err)
+		f.failures.report("why", "the state of a job could not be read", err)
 		answer(w, http.StatusServiceUnavailable, map[string]string{"error": "the database or the slots do not answer"})
 	default:
 		answer(w, http.StatusOK, why)

@@ -34,10 +34,11 @@ func (g *gate) insert(ctx context.Context, params []*rivertype.JobInsertParams, 
 	if !g.cfg.Ungated && len(flows) > 0 {
 		held, settle = g.holdBackExcess(ctx, flows, now)
 	}
+	// After jobs were held back: workers are told only of those that are available.
 	defer g.announcements.beginInsert(params)()
 	results, err := doInner(ctx)
-	settle(params, results)
-	if len(held) > 0 { // those before them may have ended before anybody could see them
+	settle(params, results) // also after an error, with no results: the room is free again
+	if len(held) > 0 {      // those before them may have ended before anybody could see them
 		g.rechecks.addFlows(held)
 	}
 	return results, err
@@ -62,6 +63,7 @@ func (g *gate) markUsers(params []*rivertype.JobInsertParams, now time.Time) []*
 		if param.ScheduledAt != nil && param.ScheduledAt.After(now) {
 			since = *param.ScheduledAt
 		}
+		// Without a mark of waiting, which metadata that was copied from another job may have.
 		marked, ok := addMarks(param.Metadata, map[string]any{markUser: user, markSince: seconds(since), markWait: nil})
 		if !ok {
 			continue
@@ -78,6 +80,8 @@ func (g *gate) markUsers(params []*rivertype.JobInsertParams, now time.Time) []*
 		}
 		jobs.params = append(jobs.params, param)
 	}
+	// River works jobs by priority, and those of the same in the order of their inserts: the
+	// first of each flow are those that may run now.
 	for _, jobs := range flows {
 		slices.SortStableFunc(jobs.params, func(a, b *rivertype.JobInsertParams) int { return cmp.Compare(a.Priority, b.Priority) })
 	}
@@ -125,12 +129,14 @@ func (g *gate) reserveRoom(ctx context.Context, all []*newJobs) (rooms []int, se
 	for i, inserted := range all {
 		flows[i] = inserted.flow
 	}
+	// Two inserts that count before either has noted what it let through would both find the
+	// same room.
 	unlock := g.pending.lockFlows(flows)
 	defer unlock()
 	ids := g.pending.insertedIDs(flows, time.Now())
 	rooms = make([]int, len(all))
 	crowds, visible, ok := g.countFlows(ctx, flows, ids)
-	if !ok {
+	if !ok { // inserts go on without the gate: the slots hold, and a sweep closes it behind them
 		for i, inserted := range all {
 			rooms[i] = len(inserted.params)
 		}

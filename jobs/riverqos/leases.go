@@ -107,6 +107,8 @@ func (l *leases) leaseOf(holder string) *lease {
 // job. A renewal that fails is tried again soon, so that no job ends if the Slots stand
 // still for less than about half of a lease.
 func (l *leases) runRenewals(ctx context.Context) {
+	// A call may hang for Lease/4 (see renewClaims). With the interval that is 7/12 of the
+	// lease, so that there is time for a second call that hangs, and one that succeeds.
 	interval, soon := l.cfg.Lease/3, l.cfg.Lease/20
 	timer := time.NewTimer(interval)
 	defer timer.Stop()
@@ -128,7 +130,7 @@ func (l *leases) runRenewals(ctx context.Context) {
 func (l *leases) renewAll(ctx context.Context) bool {
 	all := true
 	for claims := range slices.Chunk(l.claims(), renewBatch) {
-		all = l.renewClaims(ctx, claims) && all
+		all = l.renewClaims(ctx, claims) && all // the other batches have leases of their own
 	}
 	return all
 }
@@ -152,7 +154,7 @@ func (l *leases) renewClaims(ctx context.Context, claims []jobs.Claim) bool {
 			kept = append(kept, claim)
 		}
 	}
-	l.prolong(kept, asked.Add(l.cfg.Lease))
+	l.prolong(kept, asked.Add(l.cfg.Lease)) // before others are regained, which takes time
 	for _, claim := range lost {
 		if held := l.leaseOf(claim.Holder); held != nil && !l.regain(ctx, held) && l.remove(claim.Holder) {
 			l.endJob(held)
@@ -169,6 +171,7 @@ func (l *leases) regain(ctx context.Context, held *lease) bool {
 	if err != nil {
 		return false
 	}
+	// To acquire the slot of a job that runs elsewhere would take it from the other attempt.
 	for _, slot := range usage.Held {
 		if slot.ID == held.claim.ID {
 			return slot.Holder == held.claim.Holder

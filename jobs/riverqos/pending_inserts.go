@@ -59,6 +59,7 @@ func (p *pendingInserts) lockFlows(flows []flow) (unlock func()) {
 func (p *pendingInserts) insertedIDs(flows []flow, now time.Time) []int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	// Inserts of flows that are not counted again would stay for ever.
 	old := now.Add(-rememberFor)
 	if p.cleaned.Before(old) {
 		for flow, pending := range p.byFlow {
@@ -69,7 +70,7 @@ func (p *pendingInserts) insertedIDs(flows []flow, now time.Time) []int64 {
 	ids := []int64{} // nil would be NULL
 	for _, flow := range flows {
 		for _, insert := range p.byFlow[flow] {
-			if insert.id != 0 {
+			if insert.id != 0 { // or it is being inserted now, and nobody can see it yet
 				ids = append(ids, insert.id)
 			}
 		}

@@ -192,7 +192,8 @@ func (s *sweeper) regate(ctx context.Context, crowded flow, tooMany int) error {
 	if err != nil {
 		return err
 	}
-	// A job that a slot is reserved for is about to run, and would come back late.
+	// A job that a slot is reserved for is about to run. Behind the gate it would miss its
+	// reservation.
 	var except []int64
 	for _, job := range reserved {
 		if id, ok := s.names.riverID(job); ok {

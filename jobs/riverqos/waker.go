@@ -61,7 +61,7 @@ func (w *waker) tryWake(ctx context.Context, tries []wakeTry) {
 		results, err := w.wakeJobs(ctx, ids)
 		if err != nil {
 			w.metrics.Wakes.WithLabelValues("error").Add(float64(len(ours)))
-			w.failures.report("wake", "jobs could not be woken", err)
+			w.failures.report("wake", "jobs with a reserved slot could not be made available yet", err)
 			w.retries.planRetries(ours, time.Now())
 			return
 		}
@@ -73,7 +73,7 @@ func (w *waker) tryWake(ctx context.Context, tries []wakeTry) {
 			switch result {
 			case wakeEarly:
 				unwritten = append(unwritten, try)
-			case wakeGone:
+			case wakeGone: // nobody would take the slot until the reservation lapses
 				tries = append(tries, w.passOn(ctx, try)...)
 			}
 		}
@@ -84,13 +84,13 @@ func (w *waker) tryWake(ctx context.Context, tries []wakeTry) {
 // passOn gives the reservation of a job that does not exist any more to the user's next jobs.
 func (w *waker) passOn(ctx context.Context, gone wakeTry) (next []wakeTry) {
 	if err := w.cfg.Slots.Forget(ctx, gone.job); err != nil {
-		w.failures.report("forget", "a job that is gone could not be forgotten", err)
+		w.failures.report("forget", "the reservation of a job that is gone could not be dropped", err)
 		return nil
 	}
 	user := gone.job.User
 	reserved, err := w.cfg.Slots.ReserveFree(ctx, user, w.tiers.tierOf(ctx, user).Limits, w.cfg.Reserve)
 	if err != nil {
-		w.failures.report("hand", "a slot could not be handed on", err)
+		w.failures.report("reserve", "a slot could not be reserved for the next job", err)
 		return nil
 	}
 	w.metrics.Reserved.Add(float64(len(reserved)))

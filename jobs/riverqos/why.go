@@ -105,6 +105,8 @@ func bounds(limits jobs.Limits, service string, usage jobs.Usage) (total, queue 
 
 // reason says it in a sentence.
 func reason(why jobs.Why, total, queue bound, now time.Time, disabled bool, job string) string {
+	// River's word comes before that of the Slots, who may know less (they have lost their
+	// memory) or still have a slot that could not be given back.
 	switch {
 	case why.State == "running" && why.User != "" && !slices.Contains(why.Running, job):
 		return "River says that it runs, but it has no slot: it has just been fetched or has just ended, or its worker is dead."

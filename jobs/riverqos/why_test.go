@@ -178,8 +178,8 @@ func TestNewRefuses(t *testing.T) {
 		t.Errorf("New() = %v", err)
 	}
 	for want, change := range map[string]func(*riverqos.Config){
-		"riverqos: Pool, Slots, Tiers and User are needed": func(c *riverqos.Config) { c.Slots = nil },
-		"riverqos: Lease of -1s is not positive":           func(c *riverqos.Config) { c.Lease = -time.Second },
+		"riverqos: Pool, Slots, Tiers and User are required": func(c *riverqos.Config) { c.Slots = nil },
+		"riverqos: Lease is -1s, want a positive duration":   func(c *riverqos.Config) { c.Lease = -time.Second },
 	} {
 		cfg := good
 		change(&cfg)

@@ -44,9 +44,11 @@ func (w *worker) workInSlot(ctx context.Context, row *rivertype.JobRow, doInner 
 		return doInner(ctx)
 	}
 	user := w.userKey(row.Kind, row.EncodedArgs, row.Metadata)
-	if user == "" {
+	if user == "" { // jobs of the system have no limit
 		return doInner(ctx)
 	}
+	// The holder differs for each attempt: should River start a job twice, the later attempt
+	// takes over the slot, and the earlier one learns at its next renewal that it is lost.
 	try := claimedAttempt{
 		attempt: attempt{id: row.ID},
 		claim: jobs.Claim{
@@ -59,7 +61,7 @@ func (w *worker) workInSlot(ctx context.Context, row *rivertype.JobRow, doInner 
 	if row.AttemptedAt != nil {
 		try.attemptedAt = *row.AttemptedAt
 	}
-	asked := time.Now()
+	asked := time.Now() // not later than the lease begins in the Slots
 	verdict, err := w.acquire(ctx, try)
 	switch {
 	case err != nil:
@@ -91,7 +93,9 @@ func (w *worker) runInSlot(ctx context.Context, row *rivertype.JobRow, try claim
 	jobContext, cancel := context.WithCancelCause(ctx)
 	w.leases.addLease(&lease{claim: try.claim, limits: try.tier.Limits, until: asked.Add(w.cfg.Lease), cancel: cancel})
 	defer func() {
+		// First, or a renewal would report the slot as lost that is just given back.
 		w.leases.remove(try.claim.Holder)
+		// The job's context may have ended, and the slot has to be given back all the same.
 		w.releaser.finish(context.WithoutCancel(jobContext), try)
 		cancel(nil)
 	}()
@@ -100,7 +104,9 @@ func (w *worker) runInSlot(ctx context.Context, row *rivertype.JobRow, try claim
 	if row.Attempt <= 1 { // the waits of later attempts are River's
 		w.metrics.Waits.WithLabelValues(try.tier.Name).Observe(max(0, time.Since(marks.runnableSince(row.ScheduledAt)).Seconds()))
 	}
-	if marks.Wait != "" { // the job came by itself, with the mark of its wait
+	// The job came by itself, with the mark of its wait. If it kept that and now sleeps by its
+	// own will, it would pass for parked, and be woken too soon.
+	if marks.Wait != "" {
 		if err := river.MetadataSet(jobContext, markWait, nil); err != nil {
 			return err
 		}
@@ -110,14 +116,14 @@ func (w *worker) runInSlot(ctx context.Context, row *rivertype.JobRow, try claim
 		return nil
 	}
 	lost := errors.Is(context.Cause(jobContext), ErrLeaseLost)
-	if lost {
+	if lost { // before River hears of this attempt's end
 		w.waitForOtherAttempt(ctx, row)
 	}
 	if snooze := new(river.JobSnoozeError); errors.As(err, &snooze) { // the job's own: its wait for a slot is over
 		return errors.Join(river.MetadataSet(jobContext, markSince, nil), err)
 	}
 	// A job that lost its slot has not failed, so it is tried again without having spent an
-	// attempt.
+	// attempt. One that has cancelled itself is not needed any more, with or without a slot.
 	if stop := new(river.JobCancelError); lost && !errors.As(err, &stop) {
 		return river.JobSnooze(jitter(slotsDownSnooze, slotsDownSnooze))
 	}
@@ -142,7 +148,7 @@ func (w *worker) refuse(ctx context.Context, row *rivertype.JobRow, try claimedA
 		reason = "queue"
 	}
 	w.metrics.Refused.WithLabelValues(try.tier.Name, reason).Inc()
-	if verdict.Place == 0 {
+	if verdict.Place == 0 { // parking was not asked for, or the line is full: nobody will wake it
 		return w.snooze(ctx, row, try, w.cfg.Snooze, w.cfg.SnoozeJitter)
 	}
 	if err := w.parkJob(ctx, row, try); err != nil {

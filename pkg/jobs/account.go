@@ -49,7 +49,7 @@ func (a *account) acquire(now time.Time, c Claim, l Limits, lease time.Duration,
 		return a.verdict(true, s.queue)
 	}
 	p, parked := a.places[c.ID]
-	if !parked {
+	if !parked { // a newcomer is behind everybody
 		p = place{c.Queue, math.MaxUint64}
 	}
 	if a.hasRoom(l, p.queue) && !a.isOvertaking(l, p.order) {
@@ -91,6 +91,8 @@ func (a *account) release(now time.Time, c Claim) {
 // reserveFree reserves free slots, each for the first in the user's line whose queue has room.
 func (a *account) reserveFree(now time.Time, user string, l Limits, reserve time.Duration) (reserved []Job) {
 	a.expire(now)
+	// The queues are looked at anew for each slot: the last one may have filled its queue, whose
+	// line then must not hold up the others.
 	for len(a.slots) < l.Total {
 		queue, first := "", spot{order: math.MaxUint64}
 		for q, line := range a.lines {
@@ -111,7 +113,7 @@ func (a *account) reserveFree(now time.Time, user string, l Limits, reserve time
 
 func (a *account) forget(now time.Time, job string) {
 	a.expire(now)
-	if s := a.slots[job]; s != nil && s.holder == "" {
+	if s := a.slots[job]; s != nil && s.holder == "" { // a slot that is held is its worker's to give back
 		a.freeSlot(job, s)
 	}
 	if _, parked := a.places[job]; parked {
@@ -218,7 +220,7 @@ func (a *account) takeSlot(job string, s *slot) {
 		if a.slots == nil {
 			a.slots, a.used = map[string]*slot{}, map[string]int{}
 		}
-		a.ends = s.until
+		a.ends = s.until // what it was is of slots that are not there any more
 	}
 	a.slots[job] = s
 	a.used[s.queue]++
@@ -227,7 +229,7 @@ func (a *account) takeSlot(job string, s *slot) {
 
 func (a *account) freeSlot(job string, s *slot) {
 	delete(a.slots, job)
-	if a.used[s.queue]--; a.used[s.queue] == 0 {
+	if a.used[s.queue]--; a.used[s.queue] == 0 { // or a user of many queues would keep them all
 		delete(a.used, s.queue)
 	}
 }
@@ -243,7 +245,7 @@ func (a *account) expire(now time.Time) {
 	if len(a.slots) == 0 || now.Before(a.ends) {
 		return
 	}
-	first := true
+	first := true // only here is a.ends exact: slots that are freed or renewed leave it too early
 	for job, s := range a.slots {
 		switch {
 		case !now.Before(s.until):

@@ -58,16 +58,17 @@ func (f FileTiers) currentSet() *limits.Set {
 func (f FileTiers) tierFrom(l *limits.Limits) Tier {
 	j := l.Jobs()
 	t := Tier{Name: l.Tier, Class: Class(j.Class), Limits: Limits{Total: Unlimited}}
-	if j.Mode != limits.Enforce {
+	if j.Mode != limits.Enforce { // off, or a dry run: slots are counted, and never run out
 		return t
 	}
 	if j.Total > 0 {
 		t.Limits.Total = j.Total
 	}
+	// A user's own number is an exception from the tier's, whoever says that one.
 	if n, ok := f.Totals[l.Tier]; ok && j.Source != limits.OfUser {
 		t.Limits.Total = n
 	}
-	t.Limits.Queues = maps.Clone(j.Queues)
+	t.Limits.Queues = maps.Clone(j.Queues) // the set is shared, and a caller may change what it gets
 	return t
 }
 

@@ -41,7 +41,7 @@ func (f *LimitFile) Set() *limits.Set { return f.set.Load() }
 // a problem is over, and with the error of each new problem. It runs once at a time.
 func (f *LimitFile) Run(ctx context.Context, every time.Duration, changed func(err error)) error {
 	if every <= 0 {
-		return fmt.Errorf("watch limit file: an interval of %v is not positive", every)
+		return fmt.Errorf("watch limit file: the interval is %v, want a positive duration", every)
 	}
 	if changed == nil {
 		changed = func(error) {}
@@ -75,6 +75,7 @@ func (f *LimitFile) reload() (changed bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	// By content: a file that replaces another may have any modification time.
 	sum := sha256.Sum256(files.Data)
 	if sum == f.content {
 		return false, nil

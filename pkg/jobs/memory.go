@@ -44,7 +44,7 @@ func (m *memory) withAccount(user string, f func(a *account, now time.Time)) {
 		a = &account{}
 	}
 	f(a, m.now())
-	if a.isEmpty() {
+	if a.isEmpty() { // memory is that of users who have jobs, not of all who ever had
 		delete(s.accounts, user)
 	} else {
 		s.accounts[user] = a

@@ -30,7 +30,7 @@ type NamedTiers struct {
 func (n NamedTiers) Tier(ctx context.Context, user string) (Tier, error) {
 	set := n.File.currentSet()
 	fromFile := n.File.tierFrom(set.User(user))
-	if set.NamesUser(user) {
+	if set.NamesUser(user) { // an edit of the file counts, and no database is asked
 		return fromFile, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, orDefault(n.Timeout, 2*time.Second))
@@ -65,7 +65,7 @@ type Row interface{ Scan(dest ...any) error }
 // a hash alone (limits.Key), and not asked about.
 func Query[R Row](queryRow func(ctx context.Context, query string, args ...any) R, query string) NameFunc {
 	return func(ctx context.Context, user string) (string, error) {
-		if strings.HasPrefix(user, "~") {
+		if strings.HasPrefix(user, "~") { // a hash, which no table of users has
 			return "", nil
 		}
 		var tier sql.NullString

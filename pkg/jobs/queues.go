@@ -127,6 +127,7 @@ func QueuesOf(set *limits.Set, prefixes map[string]string, lookup func(string) (
 				}
 				continue
 			}
+			// One variable would silently set the workers of two services.
 			if other, ok := read[prefix]; ok && other != service {
 				errs = append(errs, fmt.Errorf("%s=%q is of both services %s and %s: give one another prefix", name, text, other, service))
 				continue

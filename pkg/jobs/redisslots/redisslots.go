@@ -49,6 +49,7 @@ func (s *slots) Acquire(ctx context.Context, c jobs.Claim, l jobs.Limits, lease 
 
 // Renew is atomic for the claims of each user.
 func (s *slots) Renew(ctx context.Context, claims []jobs.Claim, lease time.Duration) (lost []jobs.Claim, err error) {
+	// One call for each user: the keys of two may be in different slots of a Redis Cluster.
 	byUser := map[string]int{} // the user's call
 	var calls []call
 	var indices [][]int // of each call's claims
@@ -185,6 +186,7 @@ func (s *slots) callAll(ctx context.Context, calls []call) ([]*redis.Cmd, error)
 	_, failed := pipe.Exec(ctx) // of the first call that failed
 	for i, c := range calls {
 		err := replies[i].Err()
+		// A pipeline cannot send the script along where it is missing, as Run does for one call.
 		if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
 			replies[i] = script.Run(ctx, s.client, c.keys, c.args...)
 			err = replies[i].Err()
