@@ -67,14 +67,14 @@ func TestCreditRules(t *testing.T) {
 	for name, want := range map[string]string{
 		"short renewal": "    acl begins       var(txn.sluice_begins) -m int 0:1\n" +
 			"    acl renews       var(txn.sluice_begins) -m int 0\n" +
-			"    http-request set-var(txn.sluice_begins) sc_inc_gpc(0,0) if end_now !lasting_now !{ stopping } { sc_get_gpt(2,0),set-var(txn.sluice_read) -m found } { date(),sub(txn.sluice_read) gt 0 } { str(~),table_gpt0(sluice/credit),set-var(txn.sluice_read) -m int gt 0 } { sc_get_gpt(0,0),sub(txn.sluice_read) eq 0 } { srv_is_up(sluice_agent/agent) -m int 1 }\n" +
-			"    http-request set-var(txn.sluice_begins) int(0) if begins end_now !lasting_now\n" +
+			"    http-request set-var(txn.sluice_begins) sc_inc_gpc(0,0) if end_now !lasting_now !{ stopping } { srv_is_up(sluice_agent/agent) -m int 1 }\n" +
+			"    http-request set-var(txn.sluice_begins) int(0) if begins end_now !lasting_now { sc_get_gpt(2,0),set-var(txn.sluice_read) -m found } { date(),sub(txn.sluice_read) gt 0 } { str(~),table_gpt0(sluice/credit),set-var(txn.sluice_read) -m int gt 0 } { sc_get_gpt(0,0),sub(txn.sluice_read) eq 0 }\n" +
 			"    http-request sc-set-gpt(7,0) sc_get_gpc(1,0),add(txn.sluice_read) if renews { sc_get_gpt(6,0),set-var(txn.sluice_read) -m found }\n" +
 			"    http-request sc-set-gpt(9,0) sc_get_gpc(2,0),add(txn.sluice_read) if renews { sc_get_gpt(8,0),set-var(txn.sluice_read) -m found }\n" +
 			"    http-request sc-set-gpt(5,0) int(1) if renews\n" +
 			"    http-request sc-set-gpt(1,0) date(1) if renews\n" +
 			"    http-request set-var(txn.sluice_read) sc_clr_gpc(0,0) if begins\n" +
-			"    http-request allow if begins { method GET } { sc_get_gpt(9,0),set-var(txn.sluice_read) -m found } ticket_GET last_now ticket_now here_now place_now there_now { sc_inc_gpc(3,0) -m found }\n",
+			"    http-request allow if renews { method GET } { sc_get_gpt(9,0),set-var(txn.sluice_read) -m found } ticket_GET last_now ticket_now here_now place_now there_now { sc_inc_gpc(3,0) -m found }\n",
 		"credit classes":        "    set-var proc.sluice_classes str(\"* GET\")\n    set-var proc.sluice_tallies str(\"3 GET HEAD PUT POST DELETE PATCH OPTIONS OTHER\")\n",
 		"credit table":          "    stick-table type string len 128 size 200k expire 10m store gpt(12),gpc(11),conn_cur,server_id,bytes_in_cnt,bytes_in_rate(1s),bytes_out_cnt,bytes_out_rate(1s)\n",
 		"new tickets":           "    http-request sc-set-gpt(6,0) var(txn.sluice.each_0) if writing\n    http-request sc-set-gpt(8,0) var(txn.sluice.each_1) if writing\n",

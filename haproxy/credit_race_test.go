@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sluice-qos/sluice/internal/proctest"
 )
@@ -145,5 +147,70 @@ func TestCreditWithdrawnBehindTheShortWay(t *testing.T) {
 	}
 	if asked := r.takeTold(t); len(asked) != 1 || asked[0].Drawn != -1 {
 		t.Errorf("asked %+v, want one question that says nothing of a ticket", asked)
+	}
+}
+
+// stopped is a configuration whose threads may stand still, in requests with a field X-Pause, between what the
+// rule that begins with these words asks and what it does. The answer says in X-Asked if it went on.
+func stopped(rule string) func(cfg string) string {
+	return func(cfg string) string {
+		pattern := regexp.MustCompile(`(?m)^    http-request ` + regexp.QuoteMeta(rule) + ` if (.*)$`)
+		return strings.Replace(pattern.ReplaceAllString(cfg, "    http-request set-var(txn.test_asked) bool(true) if $1\n"+
+			"    http-request wait-for-body time 20s if { req.hdr(x-pause) -m found }\n"+
+			"    http-request "+rule+" if { var(txn.test_asked) -m found }"),
+			"    # Sluice-* headers are for answers.", "    http-response set-header X-Asked %[var(txn.test_asked)]\n    # Sluice-* headers are for answers.", 1)
+	}
+}
+
+// A thread that has seen its generation in force may stand still before it renews. When another one tells the
+// agent meanwhile that nobody renews, the agent has the whole limit of this second: the thread must not have it too.
+// Nor may it renew what was given meanwhile, for that begins with the next second.
+func TestCreditIsNotRenewedBehindAnotherGeneration(t *testing.T) {
+	t.Parallel()
+	for _, way := range []struct {
+		name   string
+		config Config
+		rule   string
+	}{
+		{"on the short way", Config{Identify: "header:X-User", CreditClasses: []string{"*", "PUT"}}, "set-var(txn.sluice_begins) sc_inc_gpc(0,0)"},
+		{"on the long way", Config{Identify: "header:X-User", AccessLog: "json"}, "set-var(txn.sluice_lock) sc_inc_gpc(0,0)"},
+	} {
+		for _, given := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, given again %t", way.name, given), func(t *testing.T) {
+				t.Parallel()
+				r := newRig(t, setup{Config: way.config, edit: stopped(way.rule)})
+				r.teachRow(t, generation, 0, 0)
+				r.lend(t, "alice", credit(unlimited, nil))
+				time.Sleep(100 * time.Millisecond) // no thread's clock is behind any more
+				goOn := r.paused(t)
+				proctest.Eventually(t, "it stands still", func() error {
+					if e := r.entry(t, "alice"); e["conn_cur"] != 1 {
+						return fmt.Errorf("entry %v", e)
+					}
+					return nil
+				})
+				r.teachRow(t, generation+1, 0, 0)
+				if given {
+					r.answerTold(func(told) vars { return credit(unlimited, nil).with("credit", uint32(generation+1)) })
+				}
+				if lapsed, asked := r.lapsed(t, httpGET("/", "X-User: alice")); !asked || lapsed != generation+1 {
+					t.Errorf("asked: %v, lapsed = %d, want %d", asked, lapsed, generation+1)
+				}
+				r.answerTold(nil)
+				got := goOn()
+				if got.Status != 200 || got.Header.Get("X-Asked") == "" {
+					t.Fatalf("status = %d, header %v, want one that stood still", got.Status, got.Header)
+				}
+				asked, e := r.takeTold(t), r.entry(t, "alice")
+				if e["gpc0"] != 0 || e["gpt5"] == 1 && e["gpt1"] == e["gpt2"]+1 {
+					t.Errorf("entry %v, want that nobody holds it, and that nobody renews in the second in which credit was given", e)
+				}
+				if !given && (len(asked) != 1 || asked[0].Lapsed != generation+1 || e["gpt5"] != 0) {
+					t.Errorf("asked %+v, entry %v; want one question of credit that is over", asked, e)
+				}
+				r.lend(t, "bob", credit(unlimited, nil).with("credit", uint32(generation+1)))
+				r.native(t, httpRequest("PUT", "/", "X-User: bob", "Content-Length: 0"))
+			})
+		}
 	}
 }

@@ -28,14 +28,14 @@ func TestCreditOfAnotherGeneration(t *testing.T) {
 	r.native(t, alice)
 	r.teachRow(t, generation+1, 0, 0)
 	proctest.Eventually(t, "the agent is told that it is over", func() error {
-		if lapsed, asked := r.lapsed(t, alice); !asked || lapsed != 1 {
-			return fmt.Errorf("asked: %v, lapsed = %d, want 1", asked, lapsed)
+		if lapsed, asked := r.lapsed(t, alice); !asked || lapsed != generation+1 {
+			return fmt.Errorf("asked: %v, lapsed = %d, want %d", asked, lapsed, generation+1)
 		}
 		return nil
 	})
 	time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(time.Second)))
-	if lapsed, asked := r.lapsed(t, alice); !asked || lapsed != 1 {
-		t.Errorf("with another generation in force, asked: %v, lapsed = %d, want 1", asked, lapsed)
+	if lapsed, asked := r.lapsed(t, alice); !asked || lapsed != generation+1 {
+		t.Errorf("with another generation in force, asked: %v, lapsed = %d, want %d", asked, lapsed, generation+1)
 	}
 	r.lend(t, "alice", credit(unlimited, nil).with("credit", uint32(generation+1)))
 	r.native(t, alice)

@@ -30,10 +30,12 @@ func BenchmarkInstructions(b *testing.B) {
 		credit    vars // nil: HAProxy without Sluice
 		drop      string
 		since     string // HAProxy's version; "" means any
+		renewed   bool   // each request is the first one of its user's second
 		filter    string // in place of the one in Lua
 	}{
 		{name: "plain"},
 		{name: "credit", credit: free},
+		{name: "credit, the first request of a user's second", credit: free, renewed: true},
 		{name: "credit, files with bandwidth", credit: free, bandwidth: true},
 		{name: "a share, held without filter and rules", credit: far, bandwidth: true, drop: `http-request |http-response |acl |option |filter `},
 		{name: "a share, held without filter", credit: far, bandwidth: true, drop: `http-(request|response) lua|filter `},
@@ -60,14 +62,25 @@ func BenchmarkInstructions(b *testing.B) {
 				}
 			}
 			r := newRig(b, s)
-			request := httpGET("/1024", "X-User: alice", "User-Agent: bench", "Accept: */*")
+			next, last := 0, 0 // names are as long as alice's
+			request := func() string {
+				if v.renewed && last > 0 {
+					next = (next + 1) % last
+				}
+				return httpGET("/1024", fmt.Sprintf("X-User: a%04d", next), "User-Agent: bench", "Accept: */*")
+			}
+			drive := r.driver(b, request)
 			if v.credit != nil {
 				r.learn(b)
 				r.teachRow(b, generation, 0, 0)
-				r.lend(b, "alice", v.credit)
-				r.native(b, request)
+				if v.renewed {
+					last = 320 + 160 + b.N + 1
+					r.answerTold(func(told) vars { return v.credit })
+					drive(last)
+				}
+				r.lend(b, fmt.Sprintf("a%04d", next), v.credit)
+				r.native(b, request())
 			}
-			drive := r.driver(b, request)
 			drive(320)
 			r.callgrind(b, "-i", "on")
 			drive(160)
@@ -142,7 +155,7 @@ func (r *rig) counted(b *testing.B) (n int) {
 }
 
 // driver opens 16 connections. What it returns sends so many requests over them in turn, and reads the answers.
-func (r *rig) driver(b *testing.B, request string) func(n int) {
+func (r *rig) driver(b *testing.B, request func() string) func(n int) {
 	b.Helper()
 	conns, answers := make([]net.Conn, 16), make([]*bufio.Reader, 16)
 	for i := range conns {
@@ -153,7 +166,7 @@ func (r *rig) driver(b *testing.B, request string) func(n int) {
 		for sent := 0; sent < n; sent += len(conns) {
 			turn := min(len(conns), n-sent)
 			for _, conn := range conns[:turn] {
-				if _, err := io.WriteString(conn, request); err != nil {
+				if _, err := io.WriteString(conn, request()); err != nil {
 					b.Fatal(err)
 				}
 			}

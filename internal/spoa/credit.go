@@ -128,7 +128,7 @@ func (q *question) creditStatus(possible bool) ratelimit.Credit {
 		return ratelimit.NoCredit
 	case q.spent:
 		return ratelimit.Spent
-	case q.lapsed:
+	case q.lapsed > 0:
 		return ratelimit.Lapsed
 	case q.places.Lent:
 		return ratelimit.Uncertain
@@ -176,7 +176,7 @@ func creditSecond(t time.Time) uint32 { return uint32(t.Unix() & (1<<31 - 1)) }
 
 // withoutCredit is for a question that counts for another key than HAProxy's.
 func (q *question) withoutCredit() {
-	q.classes, q.spent, q.drawn, q.lapsed, q.shares, q.places = "", false, false, false, false, concurrency.Places{}
+	q.classes, q.spent, q.drawn, q.lapsed, q.shares, q.places = "", false, false, 0, false, concurrency.Places{}
 }
 
 // tally counts what HAProxy admits by itself until ctx ends.

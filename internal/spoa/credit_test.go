@@ -603,10 +603,8 @@ func TestCreditOfBeforeIsNotTakenBack(t *testing.T) {
 			t.Fatal("no credit was given")
 		}
 		time.Sleep(2 * time.Second)
-		of := func(q *question) {
-			q.places, q.lapsed = concurrency.Places{Lent: true, Here: 1, Places: credit.Unlimited}, true
-		}
 		r.force(parse(t, creditLimits))
+		of := r.overSince(r.limiter.credits.generation)
 		time.Sleep(time.Second)
 		began := time.Now()
 		got := r.credited("alice", of)
@@ -625,6 +623,31 @@ func TestCreditOfBeforeIsNotTakenBack(t *testing.T) {
 	})
 }
 
+// HAProxy says that its credit is over by a generation that is not this agent's any more. It may yet be
+// taught one in between, and renew by that one.
+func TestCreditOfBeforeByAnotherGeneration(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, f := newCreditRig(t, 1)
+		if got := r.credited("alice", nil); got.credit == nil {
+			t.Fatal("no credit was given")
+		}
+		time.Sleep(2 * time.Second)
+		r.force(parse(t, creditLimits))
+		time.Sleep(time.Second)
+		r.credited("alice", r.overSince(r.limiter.credits.generation-1))
+		if diff := cmp.Diff([]string{"alice"}, f.told()); diff != "" {
+			t.Errorf("taken back (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// overSince is a question of a user whose credit is over, for HAProxy goes by a generation that is not theirs.
+func (r *rig) overSince(generation uint32) func(*question) {
+	return func(q *question) {
+		q.places, q.lapsed = concurrency.Places{Lent: true, Here: 1, Places: credit.Unlimited}, generation
+	}
+}
+
 // HAProxy speaks of its machine's second. The cluster's may have begun before, with credit in force.
 func TestCreditOfBeforeInAnotherSecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -633,9 +656,7 @@ func TestCreditOfBeforeInAnotherSecond(t *testing.T) {
 		now := time.Now()
 		r.clock.Sample(now, now, now.Add(-400*time.Millisecond))
 		time.Sleep(time.Until(now.Truncate(time.Second).Add(2*time.Second + 200*time.Millisecond)))
-		r.credited("alice", func(q *question) {
-			q.places, q.lapsed = concurrency.Places{Lent: true, Here: 1, Places: credit.Unlimited}, true
-		})
+		r.credited("alice", r.overSince(r.limiter.credits.generation))
 		if diff := cmp.Diff([]string{"alice"}, f.told()); diff != "" {
 			t.Errorf("the cluster's clock is at %v, this machine's at %v; taken back (-want +got):\n%s", r.clock.Now(), time.Now(), diff)
 		}

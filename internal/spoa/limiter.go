@@ -122,7 +122,7 @@ type question struct {
 	classes string             // that HAProxy's configuration can keep limits of by itself; "" if it has no credit
 	spent   bool               // HAProxy's own credit of this second did not suffice
 	drawn   bool               // it did, and only a place is missing: the request has its tokens
-	lapsed  bool               // it has credit of another generation, which is over
+	lapsed  uint32             // it has credit of another generation than this one, which it would renew, and that credit is over; 0: not so
 	shares  bool               // its configuration keeps shares of bandwidth with credit
 	places  concurrency.Places // what it may have in progress by itself
 }
@@ -333,8 +333,10 @@ func (l *limiter) ask(n *needs, rates *rates) {
 		if w := l.credits.withdrawals[t.key]; w != nil && w.told == 0 && t.credit == ratelimit.Withheld {
 			t.credit = ratelimit.Uncertain // nobody knows yet what was spent
 		}
-		if t.credit == ratelimit.Lapsed && now.Unix() < l.seconds(time.Now()) {
-			t.credit = ratelimit.Uncertain // it may have been in force in the cluster's second
+		if t.credit == ratelimit.Lapsed && (n.lapsed != l.credits.generation || now.Unix() < l.seconds(time.Now())) {
+			// HAProxy may yet be taught a generation between the one it spoke of and this agent's, and
+			// renew credit of that one. Or credit may have been in force in the cluster's second.
+			t.credit = ratelimit.Uncertain
 		}
 		if t.credit == ratelimit.Withheld && l.credits.mayBegin(now, t.key) {
 			t.credit = ratelimit.Pending

@@ -364,7 +364,7 @@ func (a *Agent) start(r *spop.Request) {
 	q.classes, _ = r.Arg("classes")
 	_, q.shares = r.Arg("shares")
 	q.spent, q.drawn = count(r, "spent", 1) == 1, count(r, "drawn", 1) == 1
-	q.lapsed = count(r, "lapsed", 1) == 1
+	q.lapsed = uint32(count(r, "lapsed", 31))
 	if places, lent := r.Arg("places"); lent {
 		n, _ := strconv.Atoi(places)
 		q.places = concurrency.Places{Lent: true, Here: int(count(r, "here", 31)), Places: n}
