@@ -91,11 +91,14 @@ func (d *byDefault) may(now time.Time, key string) bool {
 	return d.set != nil && sec >= d.from && begun && (!d.over || sec <= d.through) && credit.HasDefault(d.set, key)
 }
 
+// active reports whether some process of HAProxy may begin to give any.
+func (d *byDefault) active() bool { return d.set != nil && !d.over }
+
 // endOffer notes that no process gives anything by itself any more, from the end of a second
 // on; the limiter's lock is held.
 func (a *Agent) endOffer(now time.Time, through int64) {
 	d := &a.limiter.credits.byDefault
-	if d.set != nil && !d.over {
+	if d.active() {
 		a.limiter.tokens.EndCreditByDefault(through)
 	}
 	a.limiter.slots.EndDefault()
@@ -132,64 +135,96 @@ func (a *Agent) offerCredit(ctx context.Context) error {
 	if err == nil && a.sharesByDefault() {
 		shares, err = a.keepsShares(ctx, process)
 	}
-	d := &a.limiter.credits.byDefault
 	a.limiter.update(func(now time.Time) { a.reachedOffer(now, err == nil) })
 	if err != nil {
 		return err
 	}
-	var now time.Time
+	var step offerStep
 	var o *offer
-	outdated, write, ended := false, false, false
-	a.limiter.update(func(at time.Time) {
-		now = at
-		if d.process != process {
-			if d.set != nil && !d.over {
-				a.limiter.tokens.Reloaded(now)
-			}
-			a.endOffer(now, now.Unix())
-			a.limiter.credits.withdrawAgain()
-			d.process = process
-		}
-		o = a.offer(now, classes, shares)
-		active := d.set != nil && !d.over
-		outdated = active && (o == nil || o.generation != d.generation)
-		ended = !active && a.limiter.slots.DefaultOver() == int64(process)
-		// Who shall have no credit must have an entry that says so first.
-		write = o != nil && now.After(d.ready) && (!active || !d.written) && a.limiter.credits.confirmedAgain()
-		if write = write && a.placesByDefault(now, o, process); write {
-			_, n, _ := o.set.ExactKeys()
-			d.pause = time.Duration(n) * time.Second / nameRate
-			d.ready = now.Add(offerAfter + d.pause) // should it fail
-		}
-	})
-	defer func() {
-		a.limiter.update(func(time.Time) {
-			active := 0.0
-			if d.set != nil && !d.over && d.written {
-				active = 1
-			}
-			a.metrics.byDefault.Set(active)
-		})
-	}()
-	switch {
-	case outdated:
-		// Since the generation has changed, HAProxy renews nothing of it. Here it is certain that
-		// it begins nothing either.
-		cleared, err := a.tables.Clear(ctx, defaultTable)
-		if err != nil {
-			return err
-		}
-		a.limiter.update(func(now time.Time) {
-			if cleared == d.process {
-				a.endOffer(now, now.Unix()+1)
-			}
-		})
-		a.options.Logger.Debug("users of the default tier have no credit by default, for limits or instances have changed")
-	case ended:
+	a.limiter.update(func(now time.Time) { step, o = a.nextOfferStep(now, process, classes, shares) })
+	defer a.showOffer()
+	switch step {
+	case offerClears:
+		return a.clearOffer(ctx)
+	case offerEnds:
 		return a.placesInUse(ctx, process)
-	case write:
+	case offerWrites:
 		return a.writeOffer(ctx, o)
 	}
+	return nil
+}
+
+// offerStep is what is to be done next so that HAProxy knows what users have by default.
+type offerStep uint8
+
+const (
+	offerStays  offerStep = iota // HAProxy knows it, or must not yet know it
+	offerClears                  // HAProxy begins no more of what it knows
+	offerEnds                    // HAProxy has begun none for a while: who still has some?
+	offerWrites                  // HAProxy gets to know it
+)
+
+// nextOfferStep is the next step with a process of HAProxy, and what HAProxy may be told in it; the
+// limiter's lock is held.
+func (a *Agent) nextOfferStep(now time.Time, process uint64, classes string, shares bool) (offerStep, *offer) {
+	l, d := a.limiter, &a.limiter.credits.byDefault
+	if d.process != process {
+		if d.active() {
+			l.tokens.Reloaded(now)
+		}
+		a.endOffer(now, now.Unix())
+		l.credits.withdrawAgain()
+		d.process = process
+	}
+	if d.active() && !d.written && d.generation == l.credits.generation {
+		// HAProxy may have it all and begin, or not. It must not be written once more under the same
+		// generation: a request that stood still between its look at this table and the end of its entry
+		// would find the generation unchanged, and have missed rows that were cleared meanwhile: a
+		// share, or the row that says that it has limits of its own.
+		a.nextGeneration()
+	}
+	o := a.offer(now, classes, shares)
+	switch {
+	case d.active() && (o == nil || o.generation != d.generation):
+		return offerClears, nil
+	case d.active():
+		return offerStays, nil
+	case l.slots.DefaultOver() == int64(process):
+		return offerEnds, nil
+	// Who shall have no credit must have an entry that says so first.
+	case o != nil && now.After(d.ready) && l.credits.confirmedAgain() && a.placesByDefault(now, o, process):
+		_, n, _ := o.set.ExactKeys()
+		d.pause = time.Duration(n) * time.Second / nameRate
+		d.ready = now.Add(offerAfter + d.pause) // should it fail
+		return offerWrites, o
+	}
+	return offerStays, nil
+}
+
+// showOffer has the metric say whether HAProxy gives credit by default.
+func (a *Agent) showOffer() {
+	a.limiter.update(func(time.Time) {
+		active := 0.0
+		if d := &a.limiter.credits.byDefault; d.active() && d.written {
+			active = 1
+		}
+		a.metrics.byDefault.Set(active)
+	})
+}
+
+// clearOffer takes from HAProxy what users have by default. Since the generation has changed, HAProxy
+// renews nothing of it. Here it is certain that it begins nothing either.
+func (a *Agent) clearOffer(ctx context.Context) error {
+	cleared, err := a.tables.Clear(ctx, defaultTable)
+	if err != nil {
+		return err
+	}
+	a.limiter.update(func(now time.Time) {
+		if cleared == a.limiter.credits.byDefault.process {
+			a.endOffer(now, now.Unix()+1) // a second in force ends with the next one for a thread whose clock is behind
+		}
+	})
+	a.options.Logger.Debug("users of the default tier have no credit by default, for limits or instances have changed, or HAProxy may not have heard all of it")
 	return nil
 }
 
@@ -214,7 +249,7 @@ func (a *Agent) reachedOffer(now time.Time, answered bool) {
 	switch {
 	case answered:
 		d.reachedAt = now
-	case d.set != nil && !d.over && now.Sub(d.reachedAt) > unreachedSpan:
+	case d.active() && now.Sub(d.reachedAt) > unreachedSpan:
 		d.reachedAt = now
 		a.nextGeneration()
 	}
@@ -299,6 +334,31 @@ func (a *Agent) writeOffer(ctx context.Context, o *offer) error {
 	if _, err := a.tables.Clear(ctx, defaultTable); err != nil {
 		return err
 	}
+	process, err := a.tables.Set(ctx, defaultTable, a.offerRows(o))
+	if err != nil {
+		return err
+	}
+	begins, still := int64(0), false
+	a.limiter.update(func(now time.Time) { begins, still = a.beginOffer(now, o, process) })
+	if !still {
+		return nil // it is looked at anew soon
+	}
+	process, err = a.tables.Set(ctx, defaultTable, []runtimeapi.Row{
+		{Key: rowFrom, Value: uint32(begins)}, {Key: rowGeneration, Value: o.generation},
+	})
+	if err != nil {
+		return err
+	}
+	a.limiter.update(func(time.Time) {
+		d := &a.limiter.credits.byDefault
+		d.written = d.process == process && d.generation == o.generation
+	})
+	a.options.Logger.Debug("users of the default tier have credit by default", slog.String("version", o.set.Version()))
+	return nil
+}
+
+// offerRows are what HAProxy is told of an offer before it may begin with it.
+func (a *Agent) offerRows(o *offer) []runtimeapi.Row {
 	var rows []runtimeapi.Row
 	keys, _, _ := o.set.ExactKeys()
 	for key := range keys {
@@ -310,7 +370,7 @@ func (a *Agent) writeOffer(ctx context.Context, o *offer) error {
 		rows = append(rows, runtimeapi.Row{Key: "~" + strconv.Itoa(i), Value: each})
 	}
 	addresses := uint32(0)
-	if o.set.AnonymousTier() != "" {
+	if o.set.AnonymousTier() != "" { // their limits are not the default tier's
 		addresses = 1
 	}
 	rows = append(rows,
@@ -323,36 +383,23 @@ func (a *Agent) writeOffer(ctx context.Context, o *offer) error {
 			rows = append(rows, runtimeapi.Row{Key: row, Value: shareUnits(o.share[d])})
 		}
 	}
-	process, err := a.tables.Set(ctx, defaultTable, rows)
-	if err != nil {
-		return err
-	}
+	return rows
+}
+
+// beginOffer tells the cores from which second on users have what a process of HAProxy was told, if
+// that still is what they may have. It returns this machine's second in which HAProxy is to begin;
+// the limiter's lock is held.
+func (a *Agent) beginOffer(now time.Time, o *offer, process uint64) (begins int64, still bool) {
 	l, d := a.limiter, &a.limiter.credits.byDefault
-	begins, still := int64(0), false
-	l.update(func(now time.Time) {
-		if process != d.process || l.credits.generation != o.generation || l.set.Load() != o.set || !l.tokens.Agreed(now) || !a.placesByDefault(now, o, process) {
-			return
-		}
-		from := now.Unix() + offerLead
-		if d.set != nil && !d.over { // only its answer was lost, perhaps
-			from = min(from, d.from)
-		}
-		// HAProxy begins by its own clock, so it is given a second more.
-		still, begins = true, a.here(from)+1
-		l.tokens.CreditByDefault(from)
-		l.credits.classes = o.classes
-		*d = byDefault{set: o.set, generation: o.generation, process: process, begins: begins, from: from, ready: d.ready, pause: d.pause, taughtGeneration: d.taughtGeneration, taughtAt: d.taughtAt, reachedAt: d.reachedAt}
-	})
-	if !still {
-		return nil // it is looked at anew soon
+	if process != d.process || l.credits.generation != o.generation || l.set.Load() != o.set || !l.tokens.Agreed(now) || !a.placesByDefault(now, o, process) {
+		return 0, false
 	}
-	process, err = a.tables.Set(ctx, defaultTable, []runtimeapi.Row{
-		{Key: rowFrom, Value: uint32(begins)}, {Key: rowGeneration, Value: o.generation},
-	})
-	if err != nil {
-		return err
-	}
-	l.update(func(time.Time) { d.written = d.process == process && d.generation == o.generation })
-	a.options.Logger.Debug("users of the default tier have credit by default", slog.String("version", o.set.Version()))
-	return nil
+	// The cores must know before HAProxy can begin, and HAProxy begins by its own clock, so it is
+	// given a second more.
+	from := now.Unix() + offerLead
+	begins = a.here(from) + 1
+	l.tokens.CreditByDefault(from)
+	l.credits.classes = o.classes
+	*d = byDefault{set: o.set, generation: o.generation, process: process, begins: begins, from: from, ready: d.ready, pause: d.pause, taughtGeneration: d.taughtGeneration, taughtAt: d.taughtAt, reachedAt: d.reachedAt}
+	return begins, true
 }

@@ -25,7 +25,9 @@ type fakeTables struct {
 	rows    map[string]uint32
 	err     error
 	writes  int
-	shares  string // "": its configuration keeps none by default
+	begun   []uint32 // generations that it was told to begin with
+	lost    int      // so many answers to that get lost from now on
+	shares  string   // "": its configuration keeps none by default
 
 	generation uint32         // that HAProxy renews
 	inUse      map[string]int // requests in progress by places
@@ -54,6 +56,14 @@ func (f *fakeTables) Set(_ context.Context, _ string, rows []runtimeapi.Row) (ui
 	f.writes++
 	for _, row := range rows {
 		f.rows[row.Key] = row.Value
+		if row.Key != rowGeneration {
+			continue
+		}
+		f.begun = append(f.begun, row.Value)
+		if f.lost > 0 {
+			f.lost--
+			return 0, errors.New("the answer is lost")
+		}
 	}
 	return f.process, nil
 }
@@ -166,6 +176,29 @@ func TestDefaultCreditIsToldAgain(t *testing.T) {
 		look(4 * time.Second)
 		if f.rows["~"] != r.limiter.credits.generation {
 			t.Errorf("generation %d, want %d", f.rows["~"], r.limiter.credits.generation)
+		}
+	})
+}
+
+// HAProxy may have begun with what it was told when the answer is lost. It is not told the same once more: who looks at the
+// rows while they are written again would find the generation unchanged, and miss some. So there is another one.
+func TestDefaultCreditAfterALostAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, f, look := newDefaultRig(t, 2, defaultLimits)
+		f.lost = 2
+		for range 200 {
+			look(offerEvery)
+			d := &r.limiter.credits.byDefault
+			if f.rows[rowGeneration] != 0 && time.Now().Unix() >= int64(f.rows[rowFrom]) && !d.may(time.Now(), "alice") {
+				t.Fatalf("HAProxy gives by %v, and the agent does not know", f.rows)
+			}
+		}
+		now := r.limiter.credits.generation
+		if diff := cmp.Diff([]uint32{now - 2, now - 1, now}, f.begun); diff != "" {
+			t.Errorf("generations that HAProxy was told (-want +got):\n%s", diff)
+		}
+		if f.rows[rowGeneration] != now || testutil.ToFloat64(r.metrics.byDefault) != 1 {
+			t.Errorf("HAProxy knows %v, and the metric says %v; want generation %d, and 1", f.rows, testutil.ToFloat64(r.metrics.byDefault), now)
 		}
 	})
 }

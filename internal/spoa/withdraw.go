@@ -378,7 +378,7 @@ func (a *Agent) nextGeneration() {
 // that users have credit by default of, the core has just forgotten their places: so it ends; l.mu
 // is held.
 func (a *Agent) anotherProcess() {
-	if d := &a.limiter.credits.byDefault; d.set != nil && !d.over {
+	if a.limiter.credits.byDefault.active() {
 		a.nextGeneration()
 	}
 }
