@@ -86,7 +86,7 @@ func serve(ctx context.Context, o options, hangups <-chan os.Signal) error {
 	return group.Run(ctx,
 		p.Run,
 		func(ctx context.Context) error {
-			h := admin.Handler(admin.Options{Gatherer: registry, Ready: p.Ready, Reload: p.Reload, API: p, Live: p, Hand: p, Gate: gate})
+			h := admin.Handler(admin.Options{Gatherer: registry, Ready: p.Ready, Reload: p.Reload, API: p, Live: p, Overrides: p, Gate: gate})
 			return admin.Serve(ctx, l, h, log)
 		},
 		func(ctx context.Context) error { return p.ReloadOn(ctx, hangups) })

@@ -28,9 +28,9 @@ func (a Access) Scheme() string {
 	return "http"
 }
 
-// Check refuses an address that would be open to other machines: on any address but one of
+// CheckAddress refuses an address that would be open to other machines: on any address but one of
 // loopback it wants tokens and TLS.
-func (a Access) Check(address string) error {
+func (a Access) CheckAddress(address string) error {
 	host, _, err := net.SplitHostPort(address)
 	switch {
 	case err != nil:
@@ -62,7 +62,7 @@ func (a Access) Check(address string) error {
 
 // Listen listens as Check allows, to a bounded number of connections. The gate is for Options.
 func (a Access) Listen(address string, log *slog.Logger, reg prometheus.Registerer) (net.Listener, *Gate, error) {
-	if err := a.Check(address); err != nil {
+	if err := a.CheckAddress(address); err != nil {
 		return nil, nil, err
 	}
 	g, err := NewGate(a, log, reg)
@@ -73,13 +73,13 @@ func (a Access) Listen(address string, log *slog.Logger, reg prometheus.Register
 	if err != nil {
 		return nil, nil, fmt.Errorf("admin API: %w: choose another address with --admin", err)
 	}
-	l = listen.Bound(l, listen.ForAdmin(listen.Descriptors()), g.closed)
+	l = listen.BoundConnections(l, listen.ForAdmin(listen.Descriptors()), g.closed)
 	if g.certificate != nil {
 		l = tls.NewListener(l, &tls.Config{
 			MinVersion: tls.VersionTLS12,
 			NextProtos: []string{"h2", "http/1.1"},
 			GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-				return g.certificate.get(), nil
+				return g.certificate.current(), nil
 			},
 		})
 	}

@@ -53,7 +53,7 @@ func TestCheck(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got := ""
-			if err := tt.access.Check(tt.address); err != nil {
+			if err := tt.access.CheckAddress(tt.address); err != nil {
 				got = err.Error()
 			}
 			if got != tt.want {

@@ -49,13 +49,13 @@ import (
 
 // Options of the server.
 type Options struct {
-	Gatherer prometheus.Gatherer
-	Ready    func() error // why the daemon is not ready, or nil; everybody may read Told of it
-	Reload   func() error // nil if there is nothing to reload
-	API      API          // nil for none
-	Live     Live         // nil for none; it needs an API beside it
-	Hand     Hand         // nil for none; it needs an API beside it
-	Gate     *Gate        // nil lets everybody through
+	Gatherer  prometheus.Gatherer
+	Ready     func() error // why the daemon is not ready, or nil; everybody may read Told of it
+	Reload    func() error // nil if there is nothing to reload
+	API       API          // nil for none
+	Live      Live         // nil for none; it needs an API beside it
+	Overrides Overrider    // nil for none; it needs an API beside it
+	Gate      *Gate        // nil lets everybody through
 }
 
 // Handler returns the handler of the paths above.
@@ -69,15 +69,15 @@ func Handler(o Options) http.Handler {
 	mux.HandleFunc("GET /-/ready", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Connection", "close")
 		if err := o.Ready(); err != nil {
-			http.Error(w, Told(err), http.StatusServiceUnavailable)
+			http.Error(w, PublicText(err), http.StatusServiceUnavailable)
 			return
 		}
 		fmt.Fprintln(w, "ready")
 	})
 	if o.Reload != nil {
 		mux.HandleFunc("POST /-/reload", func(w http.ResponseWriter, r *http.Request) {
-			if !ownOrigin(r) {
-				http.Error(w, errOrigin.Error(), http.StatusForbidden)
+			if !fromOwnOrigin(r) {
+				http.Error(w, errForeignOrigin.Error(), http.StatusForbidden)
 				return
 			}
 			if err := o.Reload(); err != nil {
@@ -91,18 +91,18 @@ func Handler(o Options) http.Handler {
 		mux.Handle("/", page.Handler())
 		serveAPI(mux, o.API)
 	}
-	if o.Hand != nil {
-		serveHand(mux, o.Hand)
+	if o.Overrides != nil {
+		serveOverrides(mux, o.Overrides)
 	}
 	if o.Live != nil {
 		serveLive(mux, o.Live)
 	}
-	return guard(o.Gate, o.Gate.ask(mux))
+	return refuseForeignPages(o.Gate, o.Gate.requireToken(mux))
 }
 
-// Told is the text of an error of Ready without wrapped causes, which everybody may read.
+// PublicText is the text of an error of Ready without wrapped causes, which everybody may read.
 // The causes may have addresses; they are in the log.
-func Told(err error) string {
+func PublicText(err error) string {
 	text := err.Error()
 	var causes []error
 	switch wraps := err.(type) { //nolint:errorlint // this error, not those within
@@ -122,11 +122,11 @@ func Told(err error) string {
 	return cmp.Or(strings.TrimRight(text, ": "), "not ready") + " (the log says why)"
 }
 
-// guard refuses requests that pages of other sites make in the browser of somebody who may
+// refuseForeignPages refuses requests that pages of other sites make in the browser of somebody who may
 // ask: those that the browser marks as such, and those of a site that made its own name
 // mean this machine. A link from there may be followed, because the reader sees where it
 // leads. A frame is refused, because the reader may not see it.
-func guard(g *Gate, next http.Handler) http.Handler {
+func refuseForeignPages(g *Gate, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		site := r.Header.Get("Sec-Fetch-Site")
 		follows := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
@@ -134,7 +134,7 @@ func guard(g *Gate, next http.Handler) http.Handler {
 			http.Error(w, "a page of another site may not ask", http.StatusForbidden)
 			return
 		}
-		if local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok && local.IP.IsLoopback() && !ownName(r.Host) && !g.proves(r) {
+		if local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok && local.IP.IsLoopback() && !cannotBeRebound(r.Host) && !g.provenByTLS(r) {
 			http.Error(w, "this address is for this machine alone: ask for localhost or an address, not for a name", http.StatusForbidden)
 			return
 		}
@@ -142,8 +142,8 @@ func guard(g *Gate, next http.Handler) http.Handler {
 	})
 }
 
-// ownName reports whether nobody else can make a Host field mean this machine.
-func ownName(host string) bool {
+// cannotBeRebound reports whether nobody else can make a Host field mean this machine.
+func cannotBeRebound(host string) bool {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
@@ -155,11 +155,11 @@ func ownName(host string) bool {
 // under way have a second. A client who takes more than 30 s for an answer that is not a
 // stream is dropped.
 func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) error {
-	return serve(ctx, l, h, log, 30*time.Second, time.Second)
+	return serveWithin(ctx, l, h, log, 30*time.Second, time.Second)
 }
 
-// serve is Serve with these times for an answer, and for answers under way at the end.
-func serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger, answer, end time.Duration) error {
+// serveWithin is Serve with these times for an answer, and for answers under way at the end.
+func serveWithin(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger, answer, end time.Duration) error {
 	server := &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: 5 * time.Second,
@@ -172,7 +172,7 @@ func serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger
 		},
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
-	listen.Track(server)
+	listen.TrackRequests(server)
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(ended)

@@ -48,14 +48,14 @@ func serveAPI(mux *http.ServeMux, source API) {
 		})
 	}
 	get("users", func(r *http.Request) (any, error) {
-		by, n, err := listed(r.URL.Query(), api.ByRate, api.ByConcurrent, api.ByDown, api.ByUp, api.ByRecent)
+		by, n, err := parseList(r.URL.Query(), api.ByRate, api.ByConcurrent, api.ByDown, api.ByUp, api.ByRecent)
 		if err != nil {
 			return nil, err
 		}
 		return source.Users(by, n), nil
 	})
 	get("unknown-users", func(r *http.Request) (any, error) {
-		by, n, err := listed(r.URL.Query(), api.ByRecent, api.ByActive)
+		by, n, err := parseList(r.URL.Query(), api.ByRecent, api.ByActive)
 		if err != nil {
 			return nil, err
 		}
@@ -63,7 +63,7 @@ func serveAPI(mux *http.ServeMux, source API) {
 	})
 	// Not "users/{user}", which a user called "/" would not match.
 	get("users/", func(r *http.Request) (any, error) {
-		u, err := asked(strings.TrimPrefix(r.URL.EscapedPath(), "/api/v1/users/"), r.URL.Query())
+		u, err := parseUser(strings.TrimPrefix(r.URL.EscapedPath(), "/api/v1/users/"), r.URL.Query())
 		switch {
 		case err != nil:
 			return nil, err
@@ -97,8 +97,8 @@ func writeJSON(w http.ResponseWriter, status int, answer any) {
 	_ = json.NewEncoder(w).Encode(answer) // fails only if the client has gone
 }
 
-// listed reads the order and the length of a list. The first order is the default.
-func listed(q url.Values, orders ...api.Sort) (by api.Sort, n int, err error) {
+// parseList reads the order and the length of a list. The first order is the default.
+func parseList(q url.Values, orders ...api.Sort) (by api.Sort, n int, err error) {
 	by, n = orders[0], defaultN
 	if s := q.Get("sort"); s != "" {
 		if by = api.Sort(s); !slices.Contains(orders, by) {
@@ -123,8 +123,8 @@ type question struct {
 	isKey          bool // user is the key, not the name
 }
 
-// asked reads a question from the rest of a path, which is escaped, and the query.
-func asked(path string, q url.Values) (question, error) {
+// parseUser reads a question from the rest of a path, which is escaped, and the query.
+func parseUser(path string, q url.Values) (question, error) {
 	user, err := url.PathUnescape(path)
 	if err != nil || strings.Contains(path, "/") {
 		return question{}, fmt.Errorf("%.60q is no user's name: want it with a slash as %%2F, and every other byte escaped that needs it", path)

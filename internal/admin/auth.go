@@ -61,7 +61,7 @@ func NewGate(a Access, log *slog.Logger, reg prometheus.Registerer) (*Gate, erro
 			parse: func(files [][]byte) (*tokens, error) { return digestTokens(a.TokenFile, files[0]) },
 			good:  func(*tokens) { secretfile.WarnOfReaders(log, a.TokenFile) },
 		}
-		if err := g.tokens.load(); err != nil {
+		if err := g.tokens.firstRead(); err != nil {
 			return nil, fmt.Errorf("--admin-token-file: %w", err)
 		}
 	}
@@ -83,17 +83,17 @@ func NewGate(a Access, log *slog.Logger, reg prometheus.Registerer) (*Gate, erro
 				}
 			},
 		}
-		if err := g.certificate.load(); err != nil {
+		if err := g.certificate.firstRead(); err != nil {
 			return nil, fmt.Errorf("--admin-cert: %w", err)
 		}
 	}
 	return g, nil
 }
 
-// ask wants a token for every path that tells something of users or of the daemon, or
+// requireToken wants a token for every path that tells something of users or of the daemon, or
 // changes something. Health is open to all, for load balancers, and so is the page, for a
 // browser that has no token yet.
-func (g *Gate) ask(next http.Handler) http.Handler {
+func (g *Gate) requireToken(next http.Handler) http.Handler {
 	if g == nil {
 		return next
 	}
@@ -104,21 +104,21 @@ func (g *Gate) ask(next http.Handler) http.Handler {
 	for _, closed := range []string{"/api/", "/metrics", "/-/"} {
 		mux.HandleFunc(closed, func(w http.ResponseWriter, r *http.Request) {
 			if g.certificate != nil {
-				g.certificate.get() // for its metrics: connections may live long
+				g.certificate.current() // for its metrics: connections may live long
 			}
 			if g.tokens == nil {
 				next.ServeHTTP(w, r)
 				return
 			}
 			token, given := bearer(r)
-			name, ok := g.tokens.get().owner(token)
+			name, ok := g.tokens.current().ownerOf(token)
 			if !ok {
 				g.refuse(w, r, given)
 				return
 			}
 			ctx := context.WithValue(r.Context(), callerKey{}, name)
 			next.ServeHTTP(w, r.WithContext(context.WithValue(ctx, stillKey{}, func() bool {
-				_, ok := g.tokens.get().owner(token)
+				_, ok := g.tokens.current().ownerOf(token)
 				return ok
 			})))
 		})
@@ -183,10 +183,10 @@ func (r *rarely) now() (calls int) {
 	return calls
 }
 
-// proves reports whether a request comes by TLS and needs a token. Then a page of another
+// provenByTLS reports whether a request comes by TLS and needs a token. Then a page of another
 // site cannot ask by making its own name mean this machine: no certificate has that name,
 // and the page has no token.
-func (g *Gate) proves(r *http.Request) bool {
+func (g *Gate) provenByTLS(r *http.Request) bool {
 	return g != nil && g.tokens != nil && r.TLS != nil
 }
 

@@ -162,7 +162,7 @@ func TestCaller(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var got string
-			h := tt.gate.ask(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = caller(r) }))
+			h := tt.gate.requireToken(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got = caller(r) }))
 			r := httptest.NewRequest("GET", tt.path, nil)
 			r.Header.Set("Authorization", "Bearer "+tt.token)
 			h.ServeHTTP(httptest.NewRecorder(), r)
@@ -183,7 +183,7 @@ func TestCaller(t *testing.T) {
 func TestRefusalsAreLoggedNowAndThen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, _, log, _ := gated(t, annsToken)
-		h := g.ask(http.NotFoundHandler())
+		h := g.requireToken(http.NotFoundHandler())
 		refuse := func(n int, from string) {
 			for range n {
 				r := httptest.NewRequest("GET", "/metrics", nil)
@@ -212,7 +212,7 @@ func TestRefusalsAreLoggedNowAndThen(t *testing.T) {
 func TestRotatedLooksOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g, path, log, _ := gated(t, annsToken)
-		good := func(token string) bool { _, ok := g.tokens.get().owner(token); return ok }
+		good := func(token string) bool { _, ok := g.tokens.current().ownerOf(token); return ok }
 		step := func(after time.Duration, ann, bob bool) {
 			t.Helper()
 			time.Sleep(after)
@@ -377,7 +377,7 @@ func FuzzTokens(f *testing.F) {
 			r := httptest.NewRequest("GET", "/", nil)
 			r.Header.Set("Authorization", "Bearer "+s.token)
 			token, _ := bearer(r)
-			if name, ok := digests.owner(token); name != s.name || !ok {
+			if name, ok := digests.ownerOf(token); name != s.name || !ok {
 				t.Errorf("owner(%q) = %q, %v, want %q", token, name, ok, s.name)
 			}
 		}

@@ -145,8 +145,8 @@ func writeEvents(w http.ResponseWriter, m *api.Message, more <-chan *api.Message
 	}
 }
 
-// kinds reads a list of kinds of events, with commas between them; "" is all.
-func kinds(list string) ([]api.EventKind, error) {
+// parseKinds reads a list of kinds of events, with commas between them; "" is all.
+func parseKinds(list string) ([]api.EventKind, error) {
 	if list == "" {
 		return nil, nil
 	}

@@ -26,7 +26,7 @@ const liveN = 50
 // serveLive adds the paths of live answers, histories and the stream of policies.
 func serveLive(mux *http.ServeMux, live Live) {
 	mux.HandleFunc("GET /api/v1/live", func(w http.ResponseWriter, r *http.Request) {
-		q, err := watched(r.URL.Query())
+		q, err := parseWatch(r.URL.Query())
 		if err != nil {
 			writeJSON(w, http.StatusBadRequest, apiError{err.Error()})
 			return
@@ -34,7 +34,7 @@ func serveLive(mux *http.ServeMux, live Live) {
 		serveStream(w, r, func() (<-chan *api.Message, func(), error) { return live.Watch(q) })
 	})
 	mux.HandleFunc("GET /api/v1/policies", func(w http.ResponseWriter, r *http.Request) {
-		f, err := filtered(r.URL.Query())
+		f, err := parseFilter(r.URL.Query())
 		if err != nil {
 			writeJSON(w, http.StatusBadRequest, apiError{err.Error()})
 			return
@@ -44,7 +44,7 @@ func serveLive(mux *http.ServeMux, live Live) {
 	mux.HandleFunc("GET /api/v1/events/", serveEvents(live))
 	// Not "history/{user}", which a user called "/" would not match.
 	mux.HandleFunc("GET /api/v1/history/", func(w http.ResponseWriter, r *http.Request) {
-		u, err := asked(strings.TrimPrefix(r.URL.EscapedPath(), "/api/v1/history/"), r.URL.Query())
+		u, err := parseUser(strings.TrimPrefix(r.URL.EscapedPath(), "/api/v1/history/"), r.URL.Query())
 		switch {
 		case err != nil:
 			writeJSON(w, http.StatusBadRequest, apiError{err.Error()})
@@ -59,7 +59,7 @@ func serveLive(mux *http.ServeMux, live Live) {
 // serveEvents answers how many requests of one user started and ended.
 func serveEvents(live Live) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		u, err := asked(strings.TrimPrefix(r.URL.EscapedPath(), "/api/v1/events/"), r.URL.Query())
+		u, err := parseUser(strings.TrimPrefix(r.URL.EscapedPath(), "/api/v1/events/"), r.URL.Query())
 		if err != nil {
 			writeJSON(w, http.StatusBadRequest, apiError{err.Error()})
 			return
@@ -77,41 +77,41 @@ func serveEvents(live Live) http.HandlerFunc {
 	}
 }
 
-// watched reads the question of a live stream.
-func watched(q url.Values) (api.Question, error) {
-	by, n, err := listed(q, api.ByRate, api.ByConcurrent, api.ByDown, api.ByUp, api.ByRecent)
+// parseWatch reads the question of a live stream.
+func parseWatch(q url.Values) (api.Question, error) {
+	by, n, err := parseList(q, api.ByRate, api.ByConcurrent, api.ByDown, api.ByUp, api.ByRecent)
 	if err != nil {
 		return api.Question{}, err
 	}
 	if q.Get("n") == "" {
 		n = liveN
 	}
-	u, err := optional(q)
+	u, err := parseOptionalUser(q)
 	return api.Question{Sort: by, N: n, User: u.user, Endpoint: u.endpoint, IsKey: u.isKey}, err
 }
 
-// optional reads the user of a query, which may have none.
-func optional(q url.Values) (question, error) {
+// parseOptionalUser reads the user of a query, which may have none.
+func parseOptionalUser(q url.Values) (question, error) {
 	user := q.Get("user")
 	missing := user == ""
 	if missing {
 		user = "-" // stands in for the user, so that the other parameters are checked in any case
 	}
-	u, err := asked(url.PathEscape(user), q)
+	u, err := parseUser(url.PathEscape(user), q)
 	if err != nil || missing {
 		return question{}, err
 	}
 	return u, nil
 }
 
-// filtered reads which events are wanted.
-func filtered(q url.Values) (api.Filter, error) {
-	u, err := optional(q)
+// parseFilter reads which events are wanted.
+func parseFilter(q url.Values) (api.Filter, error) {
+	u, err := parseOptionalUser(q)
 	if err != nil {
 		return api.Filter{}, err
 	}
 	f := api.Filter{User: u.user, IsKey: u.isKey}
-	f.Kinds, err = kinds(q.Get("kind"))
+	f.Kinds, err = parseKinds(q.Get("kind"))
 	return f, err
 }
 

@@ -430,7 +430,7 @@ func TestOpenAPIAnswers(t *testing.T) {
 	if documented := slices.Sorted(maps.Keys(d.Paths)); !slices.Equal(documented, served) {
 		t.Fatalf("paths of the document %q, of the server %q", documented, served)
 	}
-	d.answersByHand(t)
+	d.answersOverrides(t)
 	for path, item := range d.Paths {
 		if handPath(path) {
 			continue

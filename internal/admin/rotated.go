@@ -35,31 +35,31 @@ type rotated[T any] struct {
 	seen   string // digest of the files when last read, or the error of reading them
 }
 
-// load reads the files for the first time: broken ones are an error.
-func (r *rotated[T]) load() error {
+// firstRead reads the files for the first time: broken ones are an error.
+func (r *rotated[T]) firstRead() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.looked = time.Now()
-	_, err := r.read()
+	_, err := r.readFiles()
 	return err
 }
 
-// get returns the content of the files, or the last good one while they are broken. It
+// current returns the content of the files, or the last good one while they are broken. It
 // never waits for another caller that reads them.
-func (r *rotated[T]) get() *T {
+func (r *rotated[T]) current() *T {
 	if r.mu.TryLock() {
 		defer r.mu.Unlock()
 		if now := time.Now(); now.Sub(r.looked) >= r.every {
 			r.looked = now
-			r.look()
+			r.readAgain()
 		}
 	}
 	return r.value.Load()
 }
 
-// look reads the files again, and tells of a change once.
-func (r *rotated[T]) look() {
-	switch changed, err := r.read(); {
+// readAgain reads the files again, and tells of a change once.
+func (r *rotated[T]) readAgain() {
+	switch changed, err := r.readFiles(); {
 	case !changed:
 	case err != nil:
 		r.log.Error("admin API: a file is refused, what it held before stays in use", "file", r.what, "error", err)
@@ -68,8 +68,8 @@ func (r *rotated[T]) look() {
 	}
 }
 
-// read reads the files, and takes their content if it has changed.
-func (r *rotated[T]) read() (changed bool, err error) {
+// readFiles reads the files, and takes their content if it has changed.
+func (r *rotated[T]) readFiles() (changed bool, err error) {
 	files := make([][]byte, len(r.paths))
 	seen := ""
 	for i, path := range r.paths {

@@ -27,7 +27,7 @@ func TestAnswerThatNobodyReadsEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	failed, done := make(chan error, 1), make(chan error, 1)
 	go func() {
-		done <- serve(ctx, l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		done <- serveWithin(ctx, l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			_, err := w.Write(make([]byte, 64<<20)) // more than fits in between
 			failed <- err
 		}), slog.New(slog.DiscardHandler), 200*time.Millisecond, proctest.Patience)
@@ -61,7 +61,7 @@ func TestServeFinishesWhatIsUnderWay(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	asked, ended := make(chan struct{}), make(chan error, 1)
 	go func() {
-		ended <- serve(ctx, l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		ended <- serveWithin(ctx, l, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			close(asked)
 			select {
 			case err := <-ended:
@@ -145,7 +145,7 @@ func TestStreamEndsWithItsToken(t *testing.T) {
 
 	write(t, path, "bob "+bobsToken)
 	proctest.Eventually(t, "the token is not good any more", func() error {
-		if _, ok := g.tokens.get().owner(annsToken); ok {
+		if _, ok := g.tokens.current().ownerOf(annsToken); ok {
 			return errors.New("it is")
 		}
 		return nil

@@ -99,9 +99,9 @@ func digestTokens(path string, file []byte) (*tokens, error) {
 	return &good, nil
 }
 
-// owner returns the name of a token's owner. It compares all tokens in any case, so that
+// ownerOf returns the name of a token's owner. It compares all tokens in any case, so that
 // its time does not tell which one is near.
-func (all tokens) owner(token string) (name string, ok bool) {
+func (all tokens) ownerOf(token string) (name string, ok bool) {
 	given := sha256.Sum256([]byte(token))
 	for _, t := range all {
 		if subtle.ConstantTimeCompare(given[:], t.digest[:]) == 1 {

@@ -96,7 +96,7 @@ type Entry struct {
 	Then    string     `json:"then,omitempty"`    // the user's tier from then on, if it is another
 	Expired bool       `json:"expired,omitempty"` // Until has passed
 
-	Override *InHand `json:"override,omitempty"` // in force over what the file says; File is "" if the file does not name the user
+	Override *OverrideNote `json:"override,omitempty"` // in force over what the file says; File is "" if the file does not name the user
 }
 
 // State says whether a user is refused now.

@@ -23,8 +23,8 @@ type ClassEvents struct {
 	Requests []int64 `json:"requests"`
 }
 
-// Start notes that requests of a class started in the second with this number.
-func (e *Events) Start(second int, class string, requests int64) {
+// AddStarts notes that requests of a class started in the second with this number.
+func (e *Events) AddStarts(second int, class string, requests int64) {
 	i, known := slices.BinarySearchFunc(e.Started, class, func(c ClassEvents, class string) int { return strings.Compare(c.Class, class) })
 	if !known {
 		e.Started = slices.Insert(e.Started, i, ClassEvents{class, make([]int64, len(e.Ended))})

@@ -57,12 +57,12 @@ type Options struct {
 
 // A Bus is a pool of connections to Redis, safe for concurrent use.
 type Bus struct {
-	client  redis.UniversalClient
-	shards  int
-	session string // random
-	timeout time.Duration
-	silence time.Duration // after which a subscription counts as lost
-	logger  *slog.Logger
+	client       redis.UniversalClient
+	shards       int
+	session      string // random
+	timeout      time.Duration
+	silenceLimit time.Duration // after which a subscription counts as lost
+	logger       *slog.Logger
 
 	requests  *prometheus.CounterVec   // op, result
 	seconds   *prometheus.HistogramVec // op
@@ -105,11 +105,11 @@ func Open(o Options) (*Bus, error) {
 			DisableIdentity:          true,
 			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 		}),
-		shards:  max(1, o.Shards),
-		session: rand.Text()[:8],
-		timeout: timeout,
-		silence: silenceLimit,
-		logger:  logger,
+		shards:       max(1, o.Shards),
+		session:      rand.Text()[:8],
+		timeout:      timeout,
+		silenceLimit: silenceLimit,
+		logger:       logger,
 		requests: metrics.NewCounterVec(prometheus.CounterOpts{
 			Name: "sluice_bus_requests_total", Help: "Calls to Redis by operation and result (ok, unavailable, error).",
 		}, []string{"op", "result"}),
@@ -152,12 +152,12 @@ func (b *Bus) Close() error {
 	return nil
 }
 
-// do runs one operation within the timeout, measures it, and wraps its error.
-func (b *Bus) do(ctx context.Context, op, what string, run func(context.Context) error) error {
+// callRedis runs one operation within the timeout, measures it, and wraps its error.
+func (b *Bus) callRedis(ctx context.Context, op, what string, run func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, b.timeout)
 	defer cancel()
 	start := time.Now()
-	err := wrap(what, run(ctx))
+	err := wrapError(what, run(ctx))
 	b.seconds.WithLabelValues(op).Observe(time.Since(start).Seconds())
 	came := result(err)
 	b.requests.WithLabelValues(op, came).Inc()

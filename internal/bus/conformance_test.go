@@ -186,14 +186,14 @@ var (
 				User:   user.Draw(t, "user"),
 				Window: window.Draw(t, "window"),
 			},
-			WindowStart:    1760000000 + rapid.Int64Range(0, 2).Draw(t, "second"),
-			Limit:     rapid.OneOf(rapid.IntRange(1, 30), rapid.IntRange(0, 1<<52)).Draw(t, "limit"),
-			Debt:      count.Draw(t, "debt"),
-			Back:      count.Draw(t, "back"),
-			Need:      count.Draw(t, "need"),
-			Ahead:     count.Draw(t, "ahead"),
-			Reserve:   rapid.OneOf(rapid.Just(0), rapid.IntRange(0, 20), rapid.IntRange(0, 1_000_000_000)).Draw(t, "reserve"),
-			Instances: rapid.IntRange(0, 20).Draw(t, "instances"),
+			WindowStart: 1760000000 + rapid.Int64Range(0, 2).Draw(t, "second"),
+			Limit:       rapid.OneOf(rapid.IntRange(1, 30), rapid.IntRange(0, 1<<52)).Draw(t, "limit"),
+			Debt:        count.Draw(t, "debt"),
+			Back:        count.Draw(t, "back"),
+			Need:        count.Draw(t, "need"),
+			Ahead:       count.Draw(t, "ahead"),
+			Reserve:     rapid.OneOf(rapid.Just(0), rapid.IntRange(0, 20), rapid.IntRange(0, 1_000_000_000)).Draw(t, "reserve"),
+			Instances:   rapid.IntRange(0, 20).Draw(t, "instances"),
 		}
 	})
 )
@@ -231,9 +231,9 @@ func takeIsAccountTake(t *testing.T, s *server) {
 		for range rapid.IntRange(1, 4).Draw(rt, "calls") {
 			asks := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) ratelimit.Ask {
 				return ratelimit.Ask{
-					Key:    ratelimit.Key{Class: rapid.SampledFrom([]string{"GET", "GET", "*"}).Draw(t, "class"), User: name.Draw(t, "user")},
+					Key:         ratelimit.Key{Class: rapid.SampledFrom([]string{"GET", "GET", "*"}).Draw(t, "class"), User: name.Draw(t, "user")},
 					WindowStart: start.Unix() + rapid.OneOf(rapid.Int64Range(-2, 2), rapid.Int64Range(-2000, 2000)).Draw(t, "second"),
-					Limit:  large.Draw(t, "limit"), Burst: max(1, large.Draw(t, "burst")),
+					Limit:       large.Draw(t, "limit"), Burst: max(1, large.Draw(t, "burst")),
 					Debt: small.Draw(t, "debt"), Back: small.Draw(t, "back"), Need: small.Draw(t, "need"), Ahead: small.Draw(t, "ahead"),
 					Instances: rapid.IntRange(0, 20).Draw(t, "instances"),
 				}

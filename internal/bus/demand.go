@@ -24,8 +24,8 @@ func (b *Bus) Demand(ctx context.Context, instance string, reports []bandwidth.R
 		}
 	}
 	calls := b.demandCalls(instance, reports)
-	return b.do(ctx, "demand", "report demand", func(ctx context.Context) error {
-		_, err := b.eval(ctx, calls...)
+	return b.callRedis(ctx, "demand", "report demand", func(ctx context.Context) error {
+		_, err := b.evalScripts(ctx, calls...)
 		return err
 	})
 }

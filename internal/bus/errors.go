@@ -28,8 +28,8 @@ var cannotServe = []string{
 	"BUSY ", "OOM ", "ERR max number of clients",
 }
 
-// wrap names what failed, and marks what is unavailable. It returns nil for nil.
-func wrap(operation string, err error) error {
+// wrapError names what failed, and marks what is unavailable. It returns nil for nil.
+func wrapError(operation string, err error) error {
 	switch {
 	case err == nil:
 		return nil

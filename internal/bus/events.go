@@ -66,8 +66,8 @@ func (b *Bus) AddEvents(ctx context.Context, report string, e Events) error {
 	if len(calls) == 0 {
 		return nil
 	}
-	return b.do(ctx, "events", "add events", func(ctx context.Context) error {
-		_, err := b.eval(ctx, calls...)
+	return b.callRedis(ctx, "events", "add events", func(ctx context.Context) error {
+		_, err := b.evalScripts(ctx, calls...)
 		return err
 	})
 }
@@ -113,18 +113,18 @@ func (of *EventsOf) append(text []byte) []byte {
 // decodeEvents reads a part of a report.
 func decodeEvents(text string) (all []EventsOf, err error) {
 	w := words{rest: text}
-	w.version(wireVersion)
-	for w.more() {
-		of := EventsOf{Name: w.text(), Ends: w.number()}
-		n := w.number()
-		for ; n > 0 && w.more(); n-- {
-			of.Classes = append(of.Classes, StartedClass{Class: w.text(), Starts: w.number()})
+	w.takeVersion(wireVersion)
+	for w.hasMore() {
+		of := EventsOf{Name: w.takeText(), Ends: w.takeNumber()}
+		n := w.takeNumber()
+		for ; n > 0 && w.hasMore(); n-- {
+			of.Classes = append(of.Classes, StartedClass{Class: w.takeText(), Starts: w.takeNumber()})
 		}
 		if n > 0 {
-			w.fail(errors.New("fewer classes than it says"))
+			w.failWith(errors.New("fewer classes than it says"))
 		}
 		if err := of.validate(); err != nil {
-			w.fail(err)
+			w.failWith(err)
 		}
 		all = append(all, of)
 	}
@@ -152,7 +152,7 @@ func appendEvents(calls []call, report, tag string, second int64, parts [][]byte
 // by name, and their classes too.
 func (b *Bus) TierEvents(ctx context.Context, second int64) (all []EventsOf, err error) {
 	sums := map[string]*EventsOf{}
-	err = b.do(ctx, "tier_events", "read events", func(ctx context.Context) error {
+	err = b.callRedis(ctx, "tier_events", "read events", func(ctx context.Context) error {
 		reports, err := b.client.HVals(ctx, eventsKey(clusterTag, second)).Result()
 		if err != nil {
 			return err
@@ -196,7 +196,7 @@ func (of *EventsOf) add(more EventsOf) {
 // answer has their order, and a second of which nothing is known is zero.
 func (b *Bus) UserEvents(ctx context.Context, user string, seconds []int64) ([]EventsOf, error) {
 	events := make([]EventsOf, len(seconds))
-	err := b.do(ctx, "user_events", "read events", func(ctx context.Context) error {
+	err := b.callRedis(ctx, "user_events", "read events", func(ctx context.Context) error {
 		keys := make([]string, len(seconds))
 		for i, second := range seconds {
 			keys[i] = eventsKey(strconv.Itoa(b.shardOf(user)), second)

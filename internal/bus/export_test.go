@@ -3,4 +3,4 @@ package bus
 import "time"
 
 // SetSilence is for buses of which no subscription has begun.
-func (b *Bus) SetSilence(d time.Duration) { b.silence = d }
+func (b *Bus) SetSilence(d time.Duration) { b.silenceLimit = d }

@@ -63,9 +63,9 @@ const (
 	// not in the caller's list, which may be that old.
 	slotsFresh = time.Second
 
-	// lapse is how long an instance may be silent: six heartbeats of 250 ms. What a
+	// instanceTimeout is how long an instance may be silent: six heartbeats of 250 ms. What a
 	// dead instance held is free to others within 2 s.
-	lapse = 1500 * time.Millisecond
+	instanceTimeout = 1500 * time.Millisecond
 
 	// registryTTL is how long the list of instances is kept when nobody is heard: much longer
 	// than machines stand still, for whoever is heard first would find no others.

@@ -14,19 +14,19 @@ func (b *Bus) Lead(ctx context.Context, candidate string, ttl time.Duration) (le
 	if ttl < time.Millisecond {
 		return false, fmt.Errorf("lead: ttl %v is below a millisecond", ttl)
 	}
-	return b.lead(ctx, "lead", candidate, ttl)
+	return b.changeLead(ctx, "lead", candidate, ttl)
 }
 
 // Resign ends a candidate's leadership at once. It changes nothing when another
 // one leads.
 func (b *Bus) Resign(ctx context.Context, candidate string) error {
-	_, err := b.lead(ctx, "resign", candidate, 0)
+	_, err := b.changeLead(ctx, "resign", candidate, 0)
 	return err
 }
 
-func (b *Bus) lead(ctx context.Context, action, candidate string, ttl time.Duration) (leader bool, err error) {
-	err = b.do(ctx, action, action, func(ctx context.Context) error {
-		replies, err := b.eval(ctx, call{
+func (b *Bus) changeLead(ctx context.Context, action, candidate string, ttl time.Duration) (leader bool, err error) {
+	err = b.callRedis(ctx, action, action, func(ctx context.Context) error {
+		replies, err := b.evalScripts(ctx, call{
 			script: leadScript,
 			keys:   []string{leaderKey, shardsKey},
 			args:   []any{action, candidate, b.shards, ttl.Milliseconds(), shardsTTL.Milliseconds()},

@@ -15,7 +15,7 @@ var ErrOverridesChanged = errors.New("the overrides have been changed meanwhile"
 // Overrides returns what was set by hand, as KeepOverrides kept it, and its version, ""
 // if nothing is kept. The list is nil if its version is the known one.
 func (b *Bus) Overrides(ctx context.Context, known string) (version string, list []byte, err error) {
-	err = b.do(ctx, "overrides", "read overrides", func(ctx context.Context) error {
+	err = b.callRedis(ctx, "overrides", "read overrides", func(ctx context.Context) error {
 		reply, err := b.overrides(ctx, "read", known)
 		if err != nil {
 			return err
@@ -39,7 +39,7 @@ func (b *Bus) KeepOverrides(ctx context.Context, replaced string, list []byte, n
 	sum := sha256.Sum256(list)
 	version = hex.EncodeToString(sum[:8])
 	var changed error
-	err = b.do(ctx, "keep_overrides", "keep overrides", func(ctx context.Context) error {
+	err = b.callRedis(ctx, "keep_overrides", "keep overrides", func(ctx context.Context) error {
 		reply, err := b.overrides(ctx, "keep", replaced, version, list, max(1, needed.Milliseconds()))
 		if err == nil && reply[0] != version {
 			changed = ErrOverridesChanged
@@ -53,7 +53,7 @@ func (b *Bus) KeepOverrides(ctx context.Context, replaced string, list []byte, n
 }
 
 func (b *Bus) overrides(ctx context.Context, args ...any) ([]string, error) {
-	replies, err := b.eval(ctx, call{script: overridesScript, keys: []string{overridesKey}, args: args})
+	replies, err := b.evalScripts(ctx, call{script: overridesScript, keys: []string{overridesKey}, args: args})
 	if err != nil {
 		return nil, err
 	}
@@ -81,20 +81,20 @@ type Unblock struct {
 // PublishUnblock tells all polygens that a user is let in.
 func (b *Bus) PublishUnblock(ctx context.Context, u Unblock) error {
 	message := appendText(append(appendText([]byte(wireVersion+" "), u.Polygen), ' '), u.User)
-	return b.do(ctx, "publish_unblock", "publish unblock", func(ctx context.Context) error {
+	return b.callRedis(ctx, "publish_unblock", "publish unblock", func(ctx context.Context) error {
 		return b.client.Publish(ctx, string(UnblockChannel), message).Err()
 	})
 }
 
 func decodeUnblock(message string) (Unblock, error) {
 	w := words{rest: message}
-	w.version(wireVersion)
-	u := Unblock{Polygen: w.text(), User: w.text()}
+	w.takeVersion(wireVersion)
+	u := Unblock{Polygen: w.takeText(), User: w.takeText()}
 	switch {
 	case w.rest != "":
-		w.fail(errors.New("more than its words"))
+		w.failWith(errors.New("more than its words"))
 	case u.User == "":
-		w.fail(errors.New("no user"))
+		w.failWith(errors.New("no user"))
 	}
 	return u, w.err
 }

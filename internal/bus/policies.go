@@ -19,8 +19,8 @@ const maxPublish = 64 << 10
 func (b *Bus) PublishPolicies(ctx context.Context, policies []policy.Message) error {
 	batches, tooLong := encode(policies)
 	if len(batches) > 0 {
-		err := b.do(ctx, "publish_policies", "publish policies", func(ctx context.Context) error {
-			_, err := b.eval(ctx, call{script: publishScript, keys: []string{limitsKey}, args: batches})
+		err := b.callRedis(ctx, "publish_policies", "publish policies", func(ctx context.Context) error {
+			_, err := b.evalScripts(ctx, call{script: publishScript, keys: []string{limitsKey}, args: batches})
 			return err
 		})
 		if err != nil {
@@ -56,8 +56,8 @@ func encode(policies []policy.Message) (batches []any, tooLong int) {
 // agents of its version.
 func (b *Bus) PublishLimits(ctx context.Context, version string, source []byte) error {
 	message := policy.Append(nil, policy.Limits{Version: version})
-	return b.do(ctx, "publish_limits", "publish limits", func(ctx context.Context) error {
-		_, err := b.eval(ctx, call{
+	return b.callRedis(ctx, "publish_limits", "publish limits", func(ctx context.Context) error {
+		_, err := b.evalScripts(ctx, call{
 			script: limitsScript,
 			keys:   []string{limitsKey},
 			args:   []any{version, source, int64(limitsTTL / time.Second), message},
@@ -70,8 +70,8 @@ func (b *Bus) PublishLimits(ctx context.Context, version string, source []byte) 
 // they are still the ones of the version. If not, Redis has forgotten them, or another
 // process published others.
 func (b *Bus) KeepLimits(ctx context.Context, version string) (kept bool, err error) {
-	err = b.do(ctx, "keep_limits", "keep limits", func(ctx context.Context) error {
-		replies, err := b.eval(ctx, call{
+	err = b.callRedis(ctx, "keep_limits", "keep limits", func(ctx context.Context) error {
+		replies, err := b.evalScripts(ctx, call{
 			script: keepScript,
 			keys:   []string{limitsKey},
 			args:   []any{version, int64(limitsTTL / time.Second)},
@@ -87,7 +87,7 @@ func (b *Bus) KeepLimits(ctx context.Context, version string) (kept bool, err er
 
 // Limits returns what was last published, or ErrNoLimits.
 func (b *Bus) Limits(ctx context.Context) (version string, source []byte, err error) {
-	err = b.do(ctx, "limits", "read limits", func(ctx context.Context) error {
+	err = b.callRedis(ctx, "limits", "read limits", func(ctx context.Context) error {
 		values, err := b.client.HMGet(ctx, limitsKey, "version", "source").Result()
 		if err != nil {
 			return err
@@ -111,7 +111,7 @@ func (b *Bus) Confirm(ctx context.Context, c Confirmed) error {
 		message = strconv.AppendInt(append(message, ' '), n, 10)
 	}
 	message = appendText(append(message, ' '), fieldOf(c.Key))
-	return b.do(ctx, "confirm", "confirm a throttle", func(ctx context.Context) error {
+	return b.callRedis(ctx, "confirm", "confirm a throttle", func(ctx context.Context) error {
 		return b.client.Publish(ctx, string(ConfirmedChannel), message).Err()
 	})
 }

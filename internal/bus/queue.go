@@ -17,7 +17,7 @@ type message struct {
 	payload string
 }
 
-var missed message
+var gapMarker message
 
 // A queue stands between the reading of a connection and the handling of what was read.
 // Reading must never wait: a real Redis cuts slow readers off, and the embedded one waits
@@ -32,19 +32,19 @@ type queue struct {
 
 func newQueue() *queue { return &queue{filled: make(chan struct{}, 1)} }
 
-// put appends a message. When there is no room it is dropped, put returns
+// enqueue appends a message. When there is no room it is dropped, enqueue returns
 // false, and a missed message takes its place.
-func (q *queue) put(m message) (ok bool) {
+func (q *queue) enqueue(m message) (ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	cost := messageCost + len(m.payload)
-	if ok = m == missed || q.bytes+cost <= maxQueue; ok {
+	if ok = m == gapMarker || q.bytes+cost <= maxQueue; ok {
 		q.bytes += cost
 	} else {
-		m = missed
+		m = gapMarker
 	}
 	// One missed message says as much as several in a row, which would have no bound.
-	if n := len(q.messages); m != missed || n == 0 || q.messages[n-1] != missed {
+	if n := len(q.messages); m != gapMarker || n == 0 || q.messages[n-1] != gapMarker {
 		q.messages = append(q.messages, m)
 	}
 	select {
@@ -54,8 +54,8 @@ func (q *queue) put(m message) (ok bool) {
 	return ok
 }
 
-// take removes all messages.
-func (q *queue) take() []message {
+// takeAll removes all messages.
+func (q *queue) takeAll() []message {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	messages := q.messages

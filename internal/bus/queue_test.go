@@ -19,25 +19,25 @@ func TestQueueDropsWhatDoesNotFitAndSaysSo(t *testing.T) {
 		puts []put
 		want []message
 	}{
-		{"what fits stays in order", []put{{small, true}, {missed, true}, {small, true}}, []message{small, missed, small}},
+		{"what fits stays in order", []put{{small, true}, {gapMarker, true}, {small, true}}, []message{small, gapMarker, small}},
 		{"up to the last byte", []put{{full, true}}, []message{full}},
-		{"and not one more", []put{{full, true}, {small, false}}, []message{full, missed}},
-		{"dropped ones in a row are told once", []put{{full, true}, {small, false}, {small, false}, {missed, true}}, []message{full, missed}},
-		{"a large one does not block small ones", []put{{small, true}, {full, false}, {small, true}}, []message{small, missed, small}},
+		{"and not one more", []put{{full, true}, {small, false}}, []message{full, gapMarker}},
+		{"dropped ones in a row are told once", []put{{full, true}, {small, false}, {small, false}, {gapMarker, true}}, []message{full, gapMarker}},
+		{"a large one does not block small ones", []put{{small, true}, {full, false}, {small, true}}, []message{small, gapMarker, small}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			q := newQueue()
 			for i, p := range tt.puts {
-				if ok := q.put(p.message); ok != p.ok {
+				if ok := q.enqueue(p.message); ok != p.ok {
 					t.Errorf("put number %d (%d bytes) = %v, want %v", i, len(p.payload), ok, p.ok)
 				}
 			}
 			<-q.filled
-			if got := q.take(); !cmp.Equal(got, tt.want, cmp.AllowUnexported(message{})) {
+			if got := q.takeAll(); !cmp.Equal(got, tt.want, cmp.AllowUnexported(message{})) {
 				t.Errorf("take() = %d messages, want %d", len(got), len(tt.want))
 			}
-			if !q.put(full) {
+			if !q.enqueue(full) {
 				t.Error("put after take() = false, want an empty queue")
 			}
 		})

@@ -23,8 +23,8 @@ type Registry struct {
 	Problems map[string]string
 }
 
-// add takes one instance of a reply or message.
-func (r *Registry) add(instance, version string) {
+// addInstance takes one instance of a reply or message.
+func (r *Registry) addInstance(instance, version string) {
 	r.Instances = append(r.Instances, instance)
 	if version == "" {
 		return
@@ -35,8 +35,8 @@ func (r *Registry) add(instance, version string) {
 	r.Versions[instance] = version
 }
 
-// trouble takes the problem of one instance of a reply, "" for none.
-func (r *Registry) trouble(instance, problem string) {
+// addProblem takes the problem of one instance of a reply, "" for none.
+func (r *Registry) addProblem(instance, problem string) {
 	if r.Problems == nil {
 		r.Problems = make(map[string]string) // also without a problem: nil is unknown
 	}
@@ -87,11 +87,11 @@ func (b *Bus) Instances(ctx context.Context) (Registry, error) {
 }
 
 func (b *Bus) registry(ctx context.Context, action, instance, version, problem string) (r Registry, err error) {
-	err = b.do(ctx, action, action+" instance", func(ctx context.Context) error {
-		replies, err := b.eval(ctx, call{
+	err = b.callRedis(ctx, action, action+" instance", func(ctx context.Context) error {
+		replies, err := b.evalScripts(ctx, call{
 			script: registryScript,
 			keys:   []string{instancesKey, shardsKey, versionsKey, problemsKey},
-			args:   []any{action, instance, version, b.shards, lapse.Milliseconds(), registryTTL.Milliseconds(), problem, shardsTTL.Milliseconds()},
+			args:   []any{action, instance, version, b.shards, instanceTimeout.Milliseconds(), registryTTL.Milliseconds(), problem, shardsTTL.Milliseconds()},
 		})
 		if err != nil {
 			return err
@@ -116,8 +116,8 @@ func (b *Bus) registry(ctx context.Context, action, instance, version, problem s
 			if !ok1 || !ok2 || !ok3 {
 				return &replyError{reply}
 			}
-			r.add(name, version)
-			r.trouble(name, problem)
+			r.addInstance(name, version)
+			r.addProblem(name, problem)
 		}
 		return nil
 	})

@@ -73,10 +73,10 @@ type call struct {
 	args   []any
 }
 
-// eval runs calls in one round trip and returns their replies in order. Scripts that Redis
+// evalScripts runs calls in one round trip and returns their replies in order. Scripts that Redis
 // does not know, such as after its restart, take a second one. If eval fails, some calls
 // may have run.
-func (b *Bus) eval(ctx context.Context, calls ...call) ([]any, error) {
+func (b *Bus) evalScripts(ctx context.Context, calls ...call) ([]any, error) {
 	commands := make([]once, len(calls))
 	for i, c := range calls {
 		commands[i] = c.command(ctx, "evalsha", c.script.sha)

@@ -38,17 +38,17 @@ func (b *Bus) Slots(ctx context.Context, instance string, live []string, asks []
 	}
 	batches := b.divideSlots(asks)
 	slotted := Slotted{Grants: make([]concurrency.Grant, len(asks))}
-	err := b.do(ctx, "slots", "ask for slots", func(ctx context.Context) error {
+	err := b.callRedis(ctx, "slots", "ask for slots", func(ctx context.Context) error {
 		calls := make([]call, len(batches))
 		for i, batch := range batches {
-			calls[i] = batch.call(instance, live, asks)
+			calls[i] = batch.scriptCall(instance, live, asks)
 		}
-		replies, err := b.eval(ctx, calls...)
+		replies, err := b.evalScripts(ctx, calls...)
 		if err != nil {
 			return err
 		}
 		for i, batch := range batches {
-			if slotted.Now, err = batch.read(replies[i], slotted.Grants); err != nil {
+			if slotted.Now, err = batch.readReply(replies[i], slotted.Grants); err != nil {
 				return err
 			}
 		}
@@ -101,8 +101,8 @@ func (b *Bus) divideSlots(asks []concurrency.Ask) []*slotBatch {
 	return batches
 }
 
-// call has the keys and arguments that scripts/slots.lua describes.
-func (c *slotBatch) call(instance string, live []string, asks []concurrency.Ask) call {
+// scriptCall has the keys and arguments that scripts/slots.lua describes.
+func (c *slotBatch) scriptCall(instance string, live []string, asks []concurrency.Ask) call {
 	prefix := slotsPrefix(c.shard)
 	keys := make([]string, len(c.asks))
 	args := make([]any, 0, 5+6*len(c.asks)+len(live))
@@ -119,8 +119,8 @@ func (c *slotBatch) call(instance string, live []string, asks []concurrency.Ask)
 	return call{script: slotsScript, keys: keys, args: args}
 }
 
-// read puts a reply's grants into the places of their asks.
-func (c *slotBatch) read(reply any, grants []concurrency.Grant) (time.Time, error) {
+// readReply puts a reply's grants into the places of their asks.
+func (c *slotBatch) readReply(reply any, grants []concurrency.Grant) (time.Time, error) {
 	values, ok := reply.([]any)
 	if !ok || len(values) != 2+2*len(c.asks) {
 		return time.Time{}, &replyError{reply}

@@ -46,7 +46,7 @@ func (b *Bus) Started(ctx context.Context, instance string, span time.Duration, 
 	for len(users) > 0 {
 		var message []byte
 		message, users = appendStarts(nil, instance, span, users)
-		err := b.do(ctx, "starts", "report starts", func(ctx context.Context) error {
+		err := b.callRedis(ctx, "starts", "report starts", func(ctx context.Context) error {
 			return b.client.Publish(ctx, string(StartsChannel), message).Err()
 		})
 		if err != nil {
@@ -80,24 +80,24 @@ func appendStarts(message []byte, instance string, span time.Duration, users []S
 
 func decodeStarts(message string) (Starts, error) {
 	w := words{rest: message}
-	w.version(wireVersion)
-	s := Starts{Instance: w.text()}
-	ms := w.number()
+	w.takeVersion(wireVersion)
+	s := Starts{Instance: w.takeText()}
+	ms := w.takeNumber()
 	if s.Span = time.Duration(ms) * time.Millisecond; ms == 0 || ms > time.Hour.Milliseconds() {
-		w.fail(errors.New("a span that cannot be"))
+		w.failWith(errors.New("a span that cannot be"))
 	}
-	for w.more() {
-		u := Started{User: w.text(), Active: int(w.number()), Starts: w.number()}
-		n := w.number()
-		for ; n > 0 && w.more(); n-- {
-			c := StartedClass{Class: w.text(), Starts: w.number()}
+	for w.hasMore() {
+		u := Started{User: w.takeText(), Active: int(w.takeNumber()), Starts: w.takeNumber()}
+		n := w.takeNumber()
+		for ; n > 0 && w.hasMore(); n-- {
+			c := StartedClass{Class: w.takeText(), Starts: w.takeNumber()}
 			if !policy.ValidClass(c.Class) {
-				w.fail(fmt.Errorf("%.60q is no class", c.Class))
+				w.failWith(fmt.Errorf("%.60q is no class", c.Class))
 			}
 			u.Classes = append(u.Classes, c)
 		}
 		if n > 0 {
-			w.fail(errors.New("fewer classes than it says"))
+			w.failWith(errors.New("fewer classes than it says"))
 		}
 		if w.err == nil {
 			s.Users = append(s.Users, u)

@@ -13,7 +13,7 @@ import (
 )
 
 // An Event is what Subscribe hands out: Policies, Usage, Progress, Demand, Starts, Confirmed, Unblock, Registry or Connected.
-type Event interface{ event() }
+type Event interface{ isEvent() }
 
 // Policies are the policies of one message of polygen.
 type Policies []policy.Message
@@ -23,15 +23,15 @@ type Policies []policy.Message
 // the state that it follows anew.
 type Connected struct{}
 
-func (Policies) event()  {}
-func (Usage) event()     {}
-func (Progress) event()  {}
-func (Demand) event()    {}
-func (Starts) event()    {}
-func (Confirmed) event() {}
-func (Unblock) event()   {}
-func (Registry) event()  {}
-func (Connected) event() {}
+func (Policies) isEvent()  {}
+func (Usage) isEvent()     {}
+func (Progress) isEvent()  {}
+func (Demand) isEvent()    {}
+func (Starts) isEvent()    {}
+func (Confirmed) isEvent() {}
+func (Unblock) isEvent()   {}
+func (Registry) isEvent()  {}
+func (Connected) isEvent() {}
 
 const (
 	pingEvery    = 250 * time.Millisecond
@@ -58,7 +58,7 @@ func (b *Bus) Subscribe(ctx context.Context, channels []Channel, handle func(Eve
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		s.read(ctx)
+		s.keepReading(ctx)
 	}()
 	s.dispatch(ctx)
 	<-done
@@ -76,9 +76,9 @@ type subscription struct {
 	unlogged   int       // malformed messages since the last one that was logged
 }
 
-// read keeps a session going until ctx ends. It logs a loss once, not every
+// keepReading keeps a session going until ctx ends. It logs a loss once, not every
 // attempt to repair it.
-func (s *subscription) read(ctx context.Context) {
+func (s *subscription) keepReading(ctx context.Context) {
 	lost := false
 	for {
 		subscribed, err := s.session(ctx)
@@ -106,7 +106,7 @@ func (s *subscription) session(ctx context.Context) (subscribed bool, err error)
 	conn := s.bus.client.Subscribe(ctx) // no connection yet
 	heard := newSince()
 	watched := make(chan error, 1)
-	go func() { watched <- watch(ctx, conn, heard, s.bus.silence) }()
+	go func() { watched <- pingUntilSilent(ctx, conn, heard, s.bus.silenceLimit) }()
 	defer func() {
 		cancel()
 		if silent := <-watched; silent != nil {
@@ -123,28 +123,28 @@ func (s *subscription) session(ctx context.Context) (subscribed bool, err error)
 		if err != nil {
 			return subscribed, err
 		}
-		heard.reset()
+		heard.restart()
 		switch m := m.(type) {
 		case *redis.Subscription:
 			// Each channel is confirmed by itself; until the last one is, messages are missed.
 			if confirmed++; confirmed == len(s.channels) {
 				subscribed = true
-				s.queue.put(missed)
+				s.queue.enqueue(gapMarker)
 				s.bus.logger.InfoContext(ctx, "subscribed", "channels", s.channels)
 			}
 		case *redis.Message:
-			if !s.queue.put(message{channel: Channel(m.Channel), payload: m.Payload}) {
+			if !s.queue.enqueue(message{channel: Channel(m.Channel), payload: m.Payload}) {
 				s.bus.dropped.WithLabelValues(m.Channel).Inc()
 			}
 		}
 	}
 }
 
-// watch pings a connection, and closes it when ctx ends or, with an error, when nothing has
+// pingUntilSilent pings a connection, and closes it when ctx ends or, with an error, when nothing has
 // been heard for too long. Reading by go-redis neither ends with the context nor notices
 // that the peer is silent. A read deadline would notice, but it may expire within a message
 // and lose its beginning.
-func watch(ctx context.Context, conn *redis.PubSub, heard *since, silence time.Duration) error {
+func pingUntilSilent(ctx context.Context, conn *redis.PubSub, heard *since, silence time.Duration) error {
 	defer conn.Close()
 	ticker := time.NewTicker(pingEvery)
 	defer ticker.Stop()
@@ -169,7 +169,7 @@ func (s *subscription) dispatch(ctx context.Context) {
 			return
 		case <-s.queue.filled:
 		}
-		for _, m := range s.queue.take() {
+		for _, m := range s.queue.takeAll() {
 			if ctx.Err() != nil {
 				return // not after all that waits, which may be 8 MiB
 			}
@@ -185,7 +185,7 @@ func (s *subscription) decode(m message) (event Event) {
 	var err error
 	bad := 1
 	switch m.channel {
-	case missed.channel:
+	case gapMarker.channel:
 		return Connected{}
 	case UsageChannel:
 		event, err = decodeUsage(m.payload)
@@ -243,7 +243,7 @@ type since struct {
 
 func newSince() *since { return &since{start: time.Now()} }
 
-func (s *since) reset() { s.last.Store(int64(time.Since(s.start))) }
+func (s *since) restart() { s.last.Store(int64(time.Since(s.start))) }
 
 func (s *since) elapsed() time.Duration {
 	return time.Since(s.start) - time.Duration(s.last.Load())

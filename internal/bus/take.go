@@ -66,21 +66,21 @@ func (b *Bus) Take(ctx context.Context, instance string, asks []ratelimit.Ask) (
 		return Taken{}, fmt.Errorf("take tokens: %d calls at a time, of at most %d", len(batches), maxCalls)
 	}
 	taken := Taken{Grants: make([]ratelimit.Grant, len(asks))}
-	err := b.do(ctx, "take", "take tokens", func(ctx context.Context) error {
+	err := b.callRedis(ctx, "take", "take tokens", func(ctx context.Context) error {
 		calls := make([]call, len(batches))
 		for i, batch := range batches {
 			if asks[0].Seq > 0 { // the same asks in the same order are divided into the same calls, so numbers repeat
 				batch.number = int64(asks[0].Seq*maxCalls) + int64(i)
 				batch.last = heardKey(batch.shard, batch.burst, instance, b.session)
 			}
-			calls[i] = batch.call(instance, asks)
+			calls[i] = batch.scriptCall(instance, asks)
 		}
-		replies, err := b.eval(ctx, calls...)
+		replies, err := b.evalScripts(ctx, calls...)
 		if err != nil {
 			return err
 		}
 		for i, batch := range batches {
-			if taken.Now, err = batch.read(replies[i], taken.Grants); err != nil {
+			if taken.Now, err = batch.readReply(replies[i], taken.Grants); err != nil {
 				return err
 			}
 		}
@@ -153,15 +153,15 @@ func (b *Bus) divide(asks []ratelimit.Ask) []*batch {
 			batches = append(batches, current)
 		}
 		if kind.burst {
-			current.add(hashName{}, i)
+			current.addAsk(hashName{}, i)
 		} else {
-			current.add(hashName{second: a.WindowStart, window: a.Key.Window, part: partOf(a.Key.User, a.Key.Window)}, i)
+			current.addAsk(hashName{second: a.WindowStart, window: a.Key.Window, part: partOf(a.Key.User, a.Key.Window)}, i)
 		}
 	}
 	return batches
 }
 
-func (c *batch) add(of hashName, ask int) {
+func (c *batch) addAsk(of hashName, ask int) {
 	c.asks++
 	for i := range c.hashes { // where limits are per second: this second and the next one
 		if c.hashes[i].hashName == of {
@@ -172,12 +172,12 @@ func (c *batch) add(of hashName, ask int) {
 	c.hashes = append(c.hashes, hash{hashName: of, asks: []int{ask}})
 }
 
-// head begins an instance's usage messages; the scripts put Redis' time behind it.
-func head(instance string) string {
+// usageHead begins an instance's usage messages; the scripts put Redis' time behind it.
+func usageHead(instance string) string {
 	return string(appendText([]byte(usageVersion+" "), instance))
 }
 
-func (c *batch) call(instance string, asks []ratelimit.Ask) call {
+func (c *batch) scriptCall(instance string, asks []ratelimit.Ask) call {
 	if c.burst {
 		return c.burstCall(instance, asks)
 	}
@@ -188,7 +188,7 @@ func (c *batch) call(instance string, asks []ratelimit.Ask) call {
 func (c *batch) burstCall(instance string, asks []ratelimit.Ask) call {
 	keys := make([]string, 0, c.asks+1)
 	args := make([]any, 0, 3+9*c.asks)
-	args = append(args, head(instance), c.number, int64(heardTTL/time.Second))
+	args = append(args, usageHead(instance), c.number, int64(heardTTL/time.Second))
 	for _, ask := range c.hashes[0].asks {
 		a := &asks[ask]
 		field := fieldOf(a.Key)
@@ -204,7 +204,7 @@ func (c *batch) burstCall(instance string, asks []ratelimit.Ask) call {
 func (c *batch) takeCall(instance string, asks []ratelimit.Ask) call {
 	keys := make([]string, len(c.hashes), len(c.hashes)+1)
 	args := make([]any, 0, 4+4*len(c.hashes)+7*c.asks)
-	args = append(args, head(instance), int64(requestsSpare/time.Second), c.number, int64(heardTTL/time.Second))
+	args = append(args, usageHead(instance), int64(requestsSpare/time.Second), c.number, int64(heardTTL/time.Second))
 	for i, s := range c.hashes {
 		keys[i] = requestsKey(c.shard, s.part, s.window, s.second)
 		args = append(args, s.second, s.window.Seconds(), len(s.asks), nil)
@@ -235,8 +235,8 @@ func (c *batch) withLast(keys []string) []string {
 	return append(keys, c.last)
 }
 
-// read puts a reply's grants into the places of their asks.
-func (c *batch) read(reply any, grants []ratelimit.Grant) (time.Time, error) {
+// readReply puts a reply's grants into the places of their asks.
+func (c *batch) readReply(reply any, grants []ratelimit.Grant) (time.Time, error) {
 	numbers := 2 // of each ask
 	if c.burst {
 		numbers = 3

@@ -47,27 +47,27 @@ func decodeUsage(message string) (Usage, error) {
 	w := words{rest: message}
 	timed := !strings.HasPrefix(message, wireVersion+" ") // that of older agents has no time
 	if timed {
-		w.version(usageVersion)
+		w.takeVersion(usageVersion)
 	} else {
-		w.version(wireVersion)
+		w.takeVersion(wireVersion)
 	}
-	u := Usage{Instance: w.text()}
+	u := Usage{Instance: w.takeText()}
 	if timed {
-		u.At = w.time()
+		u.At = w.takeTime()
 	}
-	for w.more() {
-		second, n := w.number(), int(w.number())
+	for w.hasMore() {
+		second, n := w.takeNumber(), int(w.takeNumber())
 		first := len(u.Entries)
 		// The number n is not trusted with memory: entries are made as words come.
-		for len(u.Entries)-first < n && w.more() {
-			u.Entries = append(u.Entries, UsageEntry{Second: second, Key: w.key()})
+		for len(u.Entries)-first < n && w.hasMore() {
+			u.Entries = append(u.Entries, UsageEntry{Second: second, Key: w.takeKey()})
 		}
 		entries := u.Entries[first:]
 		if len(entries) < n {
-			w.fail(fmt.Errorf("%d pools where it says %d", len(entries), n))
+			w.failWith(fmt.Errorf("%d pools where it says %d", len(entries), n))
 		}
 		for i := range entries {
-			entries[i].Total = int(w.number())
+			entries[i].Total = int(w.takeNumber())
 		}
 	}
 	return u, w.err
@@ -83,10 +83,10 @@ type Confirmed struct {
 
 func decodeConfirmed(message string) (Confirmed, error) {
 	w := words{rest: message}
-	w.version(wireVersion)
-	c := Confirmed{Instance: w.text(), At: w.time(), Second: w.number(), Key: w.key()}
+	w.takeVersion(wireVersion)
+	c := Confirmed{Instance: w.takeText(), At: w.takeTime(), Second: w.takeNumber(), Key: w.takeKey()}
 	if w.rest != "" {
-		w.fail(errors.New("more than its words"))
+		w.failWith(errors.New("more than its words"))
 	}
 	return c, w.err
 }
@@ -111,11 +111,11 @@ type ProgressEntry struct {
 
 func decodeProgress(message string) (Progress, error) {
 	w := words{rest: message}
-	w.version(wireVersion)
-	p := Progress{Instance: w.text()}
-	for w.more() {
-		p.Entries = append(p.Entries, ProgressEntry{User: w.text(), Held: int(w.number()), Active: int(w.number()),
-			Refused: int(w.number()), Limit: int(w.number())})
+	w.takeVersion(wireVersion)
+	p := Progress{Instance: w.takeText()}
+	for w.hasMore() {
+		p.Entries = append(p.Entries, ProgressEntry{User: w.takeText(), Held: int(w.takeNumber()), Active: int(w.takeNumber()),
+			Refused: int(w.takeNumber()), Limit: int(w.takeNumber())})
 	}
 	return p, w.err
 }
@@ -126,14 +126,14 @@ type Demand []bandwidth.Report
 
 func decodeDemand(message string) (Demand, error) {
 	w := words{rest: message}
-	w.version(wireVersion)
-	instance := w.text()
+	w.takeVersion(wireVersion)
+	instance := w.takeText()
 	var d Demand
-	for w.more() {
-		r := bandwidth.Report{Instance: instance, User: w.text(), Active: int(w.number())}
-		r.Moved = [2]int64{w.number(), w.number()}
-		r.Most = [2]int64{w.number(), w.number()}
-		r.Share = [2]int64{w.number(), w.number()}
+	for w.hasMore() {
+		r := bandwidth.Report{Instance: instance, User: w.takeText(), Active: int(w.takeNumber())}
+		r.Moved = [2]int64{w.takeNumber(), w.takeNumber()}
+		r.Most = [2]int64{w.takeNumber(), w.takeNumber()}
+		r.Share = [2]int64{w.takeNumber(), w.takeNumber()}
 		d = append(d, r)
 	}
 	return d, w.err
@@ -141,10 +141,10 @@ func decodeDemand(message string) (Demand, error) {
 
 func decodeRegistry(message string) (Registry, error) {
 	w := words{rest: message}
-	w.version(wireVersion)
-	r := Registry{Now: w.time()}
-	for w.more() {
-		r.add(w.text(), w.text())
+	w.takeVersion(wireVersion)
+	r := Registry{Now: w.takeTime()}
+	for w.hasMore() {
+		r.addInstance(w.takeText(), w.takeText())
 	}
 	return r.sorted(), w.err
 }
@@ -156,56 +156,56 @@ type words struct {
 	err  error
 }
 
-func (w *words) more() bool { return w.err == nil && w.rest != "" }
+func (w *words) hasMore() bool { return w.err == nil && w.rest != "" }
 
-func (w *words) fail(err error) {
+func (w *words) failWith(err error) {
 	if w.err == nil {
 		w.err = err
 	}
 }
 
-func (w *words) version(want string) {
+func (w *words) takeVersion(want string) {
 	var v string
 	if v, w.rest, _ = strings.Cut(w.rest, " "); v != want {
-		w.fail(fmt.Errorf("unknown version %.20q", v))
+		w.failWith(fmt.Errorf("unknown version %.20q", v))
 	}
 }
 
-func (w *words) number() int64 {
+func (w *words) takeNumber() int64 {
 	digits, rest, _ := strings.Cut(w.rest, " ")
 	w.rest = rest
 	n, err := strconv.ParseUint(digits, 10, 63) // 63 bits, so that it fits an int64
 	if err != nil {
-		w.fail(fmt.Errorf("number %.30q: %w", digits, errors.Unwrap(err)))
+		w.failWith(fmt.Errorf("number %.30q: %w", digits, errors.Unwrap(err)))
 		return 0
 	}
 	return int64(n)
 }
 
-// time reads Redis' clock: seconds and microseconds.
-func (w *words) time() time.Time {
-	sec, micro := w.number(), w.number()
+// takeTime reads Redis' clock: seconds and microseconds.
+func (w *words) takeTime() time.Time {
+	sec, micro := w.takeNumber(), w.takeNumber()
 	return time.Unix(sec, micro*1000).UTC()
 }
 
-// text copies, so that what a receiver keeps does not keep the whole message.
-func (w *words) text() string {
+// takeText copies, so that what a receiver keeps does not keep the whole message.
+func (w *words) takeText() string {
 	digits, rest, ok := strings.Cut(w.rest, ":")
 	n, err := strconv.ParseUint(digits, 10, 31) // more than any message has
 	if err != nil || !ok || n > uint64(len(rest)) || n < uint64(len(rest)) && rest[n] != ' ' {
-		w.fail(fmt.Errorf("string %.30q is not as long as it says", w.rest))
+		w.failWith(fmt.Errorf("string %.30q is not as long as it says", w.rest))
 		return ""
 	}
 	w.rest = strings.TrimPrefix(rest[n:], " ")
 	return strings.Clone(rest[:n])
 }
 
-func (w *words) key() ratelimit.Key {
-	field := w.text()
+func (w *words) takeKey() ratelimit.Key {
+	field := w.takeText()
 	name, user, ok := strings.Cut(field, "|") // the first one: a name may have more, a class has none
 	class, window := limits.ParseRateName(name)
 	if !ok || !policy.ValidClass(class) {
-		w.fail(fmt.Errorf("%.60q is not limit|user", field))
+		w.failWith(fmt.Errorf("%.60q is not limit|user", field))
 	}
 	return ratelimit.Key{Class: class, User: user, Window: window}
 }

@@ -24,7 +24,7 @@ func (a Admin) Access() admin.Access {
 }
 
 // Check refuses flags that would leave the API open to other machines.
-func (a Admin) Check() error { return a.Access().Check(a.Address) }
+func (a Admin) Check() error { return a.Access().CheckAddress(a.Address) }
 
 // Listen listens as the flags say. The gate is for the handler.
 func (a Admin) Listen(log *slog.Logger, reg prometheus.Registerer) (net.Listener, *admin.Gate, error) {

@@ -24,9 +24,9 @@ const window = 16
 // start is when this process read the machine's clock, once.
 var start = time.Now()
 
-// local is the machine's time at t, as if its clock had not been set since the
+// unsetTime is the machine's time at t, as if its clock had not been set since the
 // start of the process.
-func local(t time.Time) time.Time { return start.Add(t.Sub(start)).Round(0) }
+func unsetTime(t time.Time) time.Time { return start.Add(t.Sub(start)).Round(0) }
 
 // Clock tells the cluster's time. The zero Clock tells the machine's own. It is
 // safe for concurrent use.
@@ -44,7 +44,7 @@ type sample struct {
 }
 
 // Now is the cluster's time.
-func (c *Clock) Now() time.Time { return local(time.Now()).Add(time.Duration(c.offset.Load())) }
+func (c *Clock) Now() time.Time { return unsetTime(time.Now()).Add(time.Duration(c.offset.Load())) }
 
 // Offset is what is added to the machine's time.
 func (c *Clock) Offset() time.Duration { return time.Duration(c.offset.Load()) }
@@ -53,7 +53,7 @@ func (c *Clock) Offset() time.Duration { return time.Duration(c.offset.Load()) }
 // the question was sent and the answer received.
 func (c *Clock) Sample(sent, received, remote time.Time) {
 	roundTrip := received.Sub(sent)
-	middle := local(received).Add(-roundTrip / 2)
+	middle := unsetTime(received).Add(-roundTrip / 2)
 	s := sample{offset: remote.Round(0).Sub(middle), roundTrip: roundTrip}
 
 	c.mu.Lock()

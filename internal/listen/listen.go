@@ -30,18 +30,18 @@ type Listener struct {
 	idle list.List // of *conn: the one that has been idle for longest is the first
 }
 
-// Bound bounds a listener to so many connections, at least one. It calls closed, if there
+// BoundConnections bounds a listener to so many connections, at least one. It calls closed, if there
 // is one, with each connection that it has closed. The http.Server that serves the
 // listener must have been given to Track.
-func Bound(l net.Listener, limit int, closed func(net.Conn)) *Listener {
+func BoundConnections(l net.Listener, limit int, closed func(net.Conn)) *Listener {
 	if closed == nil {
 		closed = func(net.Conn) {}
 	}
 	return &Listener{Listener: l, limit: max(1, limit), closed: closed}
 }
 
-// Open is the number of connections.
-func (l *Listener) Open() int {
+// Connections is the number of connections.
+func (l *Listener) Connections() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.open
@@ -55,7 +55,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		c := &conn{Conn: nc, listener: l}
-		surplus := l.admit(c)
+		surplus := l.makeRoom(c)
 		if surplus == nil {
 			return c, nil
 		}
@@ -67,9 +67,9 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// admit counts a connection. It returns the one that is to be closed, if there is no
+// makeRoom counts a connection. It returns the one that is to be closed, if there is no
 // room for all: one that is idle, which is not counted any more, or the new one.
-func (l *Listener) admit(c *conn) (surplus *conn) {
+func (l *Listener) makeRoom(c *conn) (surplus *conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.open == l.limit {
@@ -135,9 +135,9 @@ func (c *conn) request(n int) {
 
 type connKey struct{}
 
-// Track has a server say which of a Listener's connections are in use, also below TLS.
+// TrackRequests has a server say which of a Listener's connections are in use, also below TLS.
 // It is called once, after the server has its handler and before it serves.
-func Track(s *http.Server) {
+func TrackRequests(s *http.Server) {
 	s.ConnContext = func(ctx context.Context, nc net.Conn) context.Context {
 		if t, ok := nc.(*tls.Conn); ok {
 			nc = t.NetConn()

@@ -32,7 +32,7 @@ func start(t *testing.T, secure bool) *rig {
 		t.Fatal(err)
 	}
 	r := &rig{hold: make(chan struct{}), held: make(chan struct{}, 3)}
-	r.Listener = Bound(l, 3, func(net.Conn) { r.closed.Add(1) })
+	r.Listener = BoundConnections(l, 3, func(net.Conn) { r.closed.Add(1) })
 	server := &http.Server{
 		ReadHeaderTimeout: time.Hour,
 		ErrorLog:          log.New(io.Discard, "", 0),
@@ -44,7 +44,7 @@ func start(t *testing.T, secure bool) *rig {
 			fmt.Fprint(w, "well")
 		}),
 	}
-	Track(server)
+	TrackRequests(server)
 	var serving net.Listener = r.Listener
 	if secure {
 		certified := httptest.NewTLSServer(nil)
@@ -103,7 +103,7 @@ func (c *client) ask(path string) error { return errors.Join(c.send(path), c.ans
 func (r *rig) awaitOpen(t *testing.T, n int) {
 	t.Helper()
 	proctest.Eventually(t, "connections are counted", func() error {
-		if got := r.Open(); got != n {
+		if got := r.Connections(); got != n {
 			return fmt.Errorf("%d are open, want %d", got, n)
 		}
 		return nil
@@ -143,7 +143,7 @@ func TestTheLongestIdleMakesRoom(t *testing.T) {
 			if _, err := silent.Read(make([]byte, 1)); err == nil {
 				t.Error("the one that never asked is still open")
 			}
-			if open, closed := r.Open(), r.closed.Load(); open != 3 || closed != 3 {
+			if open, closed := r.Connections(), r.closed.Load(); open != 3 || closed != 3 {
 				t.Errorf("%d are open and %d were closed, want 3 and 3", open, closed)
 			}
 		})

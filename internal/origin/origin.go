@@ -100,7 +100,7 @@ func (o *Origin) Serve(ctx context.Context, l net.Listener) error {
 		MaxHeaderBytes:    64 << 10,
 		BaseContext:       func(net.Listener) context.Context { return requests },
 	}
-	listen.Track(s)
+	listen.TrackRequests(s)
 	failed := make(chan error, 1)
 	go func() { failed <- s.Serve(l) }()
 	select {
@@ -121,25 +121,25 @@ func (o *Origin) Serve(ctx context.Context, l net.Listener) error {
 
 // ServeHTTP implements http.Handler.
 func (o *Origin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	o.all.begin()
-	defer o.all.end()
+	o.all.countBegin()
+	defer o.all.countEnd()
 	if o.MaxUsers > 0 {
-		if g := o.user(r.Header.Get(UserHeader)); g != nil {
-			g.begin()
-			defer g.end()
+		if g := o.userGauge(r.Header.Get(UserHeader)); g != nil {
+			g.countBegin()
+			defer g.countEnd()
 		}
 	}
 	w.Header()["Content-Type"] = plain
 	switch r.Method {
 	case http.MethodPost, http.MethodPut, http.MethodPatch:
-		sink(w, r)
+		readBody(w, r)
 		return
 	}
 	path := r.URL.Path
 	if n, ok := strings.CutPrefix(path, "/bytes/"); ok {
 		sendBytes(w, r, n)
 	} else if ms, ok := strings.CutPrefix(path, "/sleep/"); ok {
-		sleep(w, r, ms)
+		sendAfter(w, r, ms)
 	} else {
 		_, _ = io.WriteString(w, "hello "+path+"\n")
 	}
@@ -166,7 +166,7 @@ func sendBytes(w http.ResponseWriter, r *http.Request, size string) {
 	}
 }
 
-func sleep(w http.ResponseWriter, r *http.Request, ms string) {
+func sendAfter(w http.ResponseWriter, r *http.Request, ms string) {
 	n, err := strconv.ParseUint(ms, 10, 32)
 	d := time.Duration(n) * time.Millisecond
 	if err != nil || d > MaxSleep {
@@ -182,7 +182,7 @@ func sleep(w http.ResponseWriter, r *http.Request, ms string) {
 	}
 }
 
-func sink(w http.ResponseWriter, r *http.Request) {
+func readBody(w http.ResponseWriter, r *http.Request) {
 	buf := blocks.Get().(*[block]byte)
 	defer blocks.Put(buf)
 	body := http.MaxBytesReader(w, r.Body, MaxBytes)
@@ -221,8 +221,8 @@ func parseSize(s string) (int64, error) {
 	return int64(n) << shift, nil
 }
 
-// user returns the gauge of a user, nil once MaxUsers others are known.
-func (o *Origin) user(name string) *gauge {
+// userGauge returns the gauge of a user, nil once MaxUsers others are known.
+func (o *Origin) userGauge(name string) *gauge {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	g := o.users[name]
@@ -238,13 +238,13 @@ func (o *Origin) user(name string) *gauge {
 
 type gauge struct{ served, active, most atomic.Int64 }
 
-func (g *gauge) begin() {
+func (g *gauge) countBegin() {
 	n := g.active.Add(1)
 	for most := g.most.Load(); n > most && !g.most.CompareAndSwap(most, n); most = g.most.Load() {
 	}
 }
 
-func (g *gauge) end() {
+func (g *gauge) countEnd() {
 	g.active.Add(-1)
 	g.served.Add(1)
 }

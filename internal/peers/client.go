@@ -32,7 +32,7 @@ type Client struct {
 	wake      chan struct{} // holds one token when there is something to send
 
 	mu      sync.Mutex
-	live    *live
+	live    *unendedEntries
 	samples samples
 }
 
@@ -54,7 +54,7 @@ func New(opts Options) (*Client, error) {
 		c.tables = append(c.tables, t.definition(uint64(i)+1))
 		c.byName[t.Name] = i
 	}
-	c.watch(opts.Registerer)
+	c.registerGauges(opts.Registerer)
 	c.dial = func(ctx context.Context) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, opts.Network, opts.Address)
 	}
@@ -88,18 +88,18 @@ func (c *Client) TeachThen(table, key string, values Values, ttl time.Duration, 
 		return
 	}
 	if ttl <= 0 {
-		c.late(i)
+		c.countLate(i)
 		return
 	}
 	encoded := make([]byte, 0, 8)
-	for t := range c.tables[i].types {
+	for t := range c.tables[i].eachType {
 		encoded = appendVarint(encoded, values[t])
 	}
 	now := time.Now()
 
 	c.mu.Lock()
-	c.live.expire(now, c.late)
-	ok = c.live.put(i, key, encoded, now.Add(min(ttl, c.tables[i].expire)))
+	c.live.expire(now, c.countLate)
+	ok = c.live.setEntry(i, key, encoded, now.Add(min(ttl, c.tables[i].expire)))
 	if ok {
 		c.samples.follow(c.live.root.prev, now, then) // the last one
 	}
@@ -109,14 +109,14 @@ func (c *Client) TeachThen(table, key string, values Values, ttl time.Duration, 
 		c.metrics.full[i].Inc()
 		return
 	}
-	c.signal()
+	c.wakeWriter()
 }
 
-// late counts an entry of a table that ended before it could be sent.
-func (c *Client) late(table int) { c.metrics.late[table].Inc() }
+// countLate counts an entry of a table that ended before it could be sent.
+func (c *Client) countLate(table int) { c.metrics.late[table].Inc() }
 
-// signal makes the session look for something to send.
-func (c *Client) signal() {
+// wakeWriter makes the session look for something to send.
+func (c *Client) wakeWriter() {
 	select {
 	case c.wake <- struct{}{}:
 	default:
@@ -147,7 +147,7 @@ func (c *Client) Run(ctx context.Context) error {
 			gone = false
 		} else if !gone && nobodyListens(err) {
 			gone = true
-			c.changed(Session{ID: id - 1, State: Gone})
+			c.tellSession(Session{ID: id - 1, State: Gone})
 		}
 		reason := reasonOf(err)
 		c.metrics.errors.WithLabelValues(reason).Inc()
@@ -196,22 +196,22 @@ func (c *Client) session(ctx context.Context, id uint64, log *slog.Logger) (time
 	c.metrics.connected.Set(1)
 	c.metrics.sessions.Inc()
 	log.Info("peers session established", slog.Uint64("session", id))
-	c.changed(Session{ID: id, State: Up})
+	c.tellSession(Session{ID: id, State: Up})
 
-	err = s.run(ctx)
+	err = s.exchange(ctx)
 
 	c.connected.Store(false)
 	c.metrics.connected.Set(0)
-	c.changed(Session{ID: id, State: Down, Closed: reasonOf(err) == "closed" && s.silence() < silenceOfOthers})
+	c.tellSession(Session{ID: id, State: Down, Closed: reasonOf(err) == "closed" && s.silence() < maxOwnSilence})
 	lasted := max(time.Since(start), 1)
 	log.Info("peers session ended", slog.Uint64("session", id), slog.Duration("lasted", lasted))
 	return lasted, err
 }
 
-// silenceOfOthers is how long this side may have been silent, because the process was
+// maxOwnSilence is how long this side may have been silent, because the process was
 // stopped or the machine too busy, so that HAProxy still keeps the session. HAProxy gives
 // it up after 5 s.
-const silenceOfOthers = 3 * time.Second
+const maxOwnSilence = 3 * time.Second
 
 // nobodyListens reports whether HAProxy's socket is closed, or not even there.
 // While another HAProxy takes over, as in a reload, it is always open.
@@ -220,7 +220,7 @@ func nobodyListens(err error) bool {
 	return errors.As(err, &dial) && (errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT))
 }
 
-func (c *Client) changed(s Session) {
+func (c *Client) tellSession(s Session) {
 	if c.opts.OnSession != nil {
 		c.opts.OnSession(s)
 	}

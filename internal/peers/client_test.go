@@ -441,7 +441,7 @@ func FuzzSession(f *testing.F) {
 	f.Fuzz(func(t *testing.T, in []byte) {
 		s := newSession(c, 1, nil)
 		s.in = reader(in)
-		if err := s.read(); err == nil {
+		if err := s.readMessages(); err == nil {
 			t.Fatal("read() = nil, want an error at the end of the input")
 		}
 		if len(s.tables) > maxTables || len(s.owed.acks) > len(s.tables) {

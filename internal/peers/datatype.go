@@ -49,7 +49,7 @@ const (
 	rateArray       // as many rates as the table's definition says
 )
 
-func (t DataType) shape() shape {
+func (t DataType) wireShape() shape {
 	switch t {
 	case ServerID, GPT0, GPC0, ConnCnt, ConnCur, SessCnt, HTTPReqCnt, HTTPErrCnt,
 		BytesInCnt, BytesOutCnt, GPC1, HTTPFailCnt, GlitchCnt:

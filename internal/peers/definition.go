@@ -44,22 +44,22 @@ func appendDefinition(b []byte, d definition) []byte {
 // kept in data; an update's values are read up to the first of them.
 func parseDefinition(body []byte) (definition, error) {
 	r := decoder{rest: body}
-	d := definition{id: r.varint()}
-	d.name = string(r.bytes(r.varint()))
-	d.keyType = keyType(r.varint())
-	d.keyLen = r.varint()
-	d.data = r.varint()
-	d.expire = durationOf(r.varint())
+	d := definition{id: r.takeVarint()}
+	d.name = string(r.takeBytes(r.takeVarint()))
+	d.keyType = keyType(r.takeVarint())
+	d.keyLen = r.takeVarint()
+	d.data = r.takeVarint()
+	d.expire = durationOf(r.takeVarint())
 	// The parameters of arrays and rates, each behind its type.
 	for r.err == nil && len(r.rest) > 0 {
-		switch t := DataType(min(r.varint(), dataTypes)); t.shape() {
+		switch t := DataType(min(r.takeVarint(), dataTypes)); t.wireShape() {
 		case numbers:
-			d.arrays[t-gptArray] = r.varint()
+			d.arrays[t-gptArray] = r.takeVarint()
 		case rateArray:
-			d.arrays[t-gptArray] = r.varint()
-			r.varint() // its period
+			d.arrays[t-gptArray] = r.takeVarint()
+			r.takeVarint() // its period
 		case rate:
-			r.varint() // its period
+			r.takeVarint() // its period
 		default:
 			r.rest = nil // what a newer HAProxy adds cannot be told apart
 		}
@@ -79,9 +79,9 @@ func (d *definition) readable() bool {
 	return false
 }
 
-// types calls yield for each data type of the table in the order of the wire,
+// eachType calls yield for each data type of the table in the order of the wire,
 // until it returns false.
-func (d *definition) types(yield func(DataType) bool) {
+func (d *definition) eachType(yield func(DataType) bool) {
 	for rest := d.data; rest != 0; rest &= rest - 1 {
 		if !yield(DataType(bits.TrailingZeros64(rest))) {
 			return

@@ -137,13 +137,13 @@ func inWords(m message) string {
 		d, err := parseDefinition(m.body)
 		return fmt.Sprint("define ", d.name, " as ", d.id, orError(err))
 	case m.kind == tableSwitch:
-		return fmt.Sprint("switch to ", r.varint())
+		return fmt.Sprint("switch to ", r.takeVarint())
 	case m.kind == tableAck:
-		return fmt.Sprint("ack ", r.varint(), "/", r.uint32())
+		return fmt.Sprint("ack ", r.takeVarint(), "/", r.takeUint32())
 	case m.kind == tableTimed:
-		id, left := r.uint32(), time.Duration(r.uint32())*time.Millisecond
-		key := string(r.bytes(r.varint()))
-		return fmt.Sprint("teach ", id, " ", key, "=", r.varint(), " for ", left)
+		id, left := r.takeUint32(), time.Duration(r.takeUint32())*time.Millisecond
+		key := string(r.takeBytes(r.takeVarint()))
+		return fmt.Sprint("teach ", id, " ", key, "=", r.takeVarint(), " for ", left)
 	}
 	return fmt.Sprint(m)
 }

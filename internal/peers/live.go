@@ -17,12 +17,12 @@ type entry struct {
 	heapIndex  int
 }
 
-// live holds the entries that have not ended, in the order of their last
+// unendedEntries holds the entries that have not ended, in the order of their last
 // change, with a position up to which the present session has been told. A
 // change moves its entry behind the position, so an entry is in the queue at
 // most once, and a session that has to be told everything begins at the front.
 // It takes the time as an argument and is not safe for concurrent use.
-type live struct {
+type unendedEntries struct {
 	max    int // entries of each table: one that is full takes no room from another
 	byKey  map[entryKey]*entry
 	size   map[int]int // entries of each table
@@ -36,15 +36,15 @@ type entryKey struct {
 	key   string
 }
 
-func newLive(limit int) *live {
-	l := &live{max: limit, byKey: make(map[entryKey]*entry), size: make(map[int]int)}
+func newLive(limit int) *unendedEntries {
+	l := &unendedEntries{max: limit, byKey: make(map[entryKey]*entry), size: make(map[int]int)}
 	l.root.prev, l.root.next = &l.root, &l.root
 	l.unsent = &l.root
 	return l
 }
 
-// put sets an entry and reports whether there was room for it.
-func (l *live) put(table int, key string, values []byte, until time.Time) bool {
+// setEntry sets an entry and reports whether there was room for it.
+func (l *unendedEntries) setEntry(table int, key string, values []byte, until time.Time) bool {
 	e, ok := l.byKey[entryKey{table, key}]
 	if ok {
 		l.unlink(e)
@@ -74,7 +74,7 @@ const maxExpire = 1000
 
 // expire forgets the entries that have ended, and calls late with the table of each
 // that was never sent.
-func (l *live) expire(now time.Time, late func(table int)) {
+func (l *unendedEntries) expire(now time.Time, late func(table int)) {
 	for n := 0; n < maxExpire && len(l.ends) > 0 && !l.ends[0].until.After(now); n++ {
 		e := heap.Pop(&l.ends).(*entry)
 		l.unlink(e)
@@ -87,10 +87,10 @@ func (l *live) expire(now time.Time, late func(table int)) {
 }
 
 // rewind makes every entry unsent, in the present session.
-func (l *live) rewind() { l.unsent = l.root.next }
+func (l *unendedEntries) rewind() { l.unsent = l.root.next }
 
-// take returns the next entry to send, nil when all have been sent.
-func (l *live) take() *entry {
+// nextUnsent returns the next entry to send, nil when all have been sent.
+func (l *unendedEntries) nextUnsent() *entry {
 	e := l.unsent
 	if e == &l.root {
 		return nil
@@ -100,7 +100,7 @@ func (l *live) take() *entry {
 	return e
 }
 
-func (l *live) unlink(e *entry) {
+func (l *unendedEntries) unlink(e *entry) {
 	if l.unsent == e {
 		l.unsent = e.next
 	}

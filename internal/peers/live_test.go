@@ -16,14 +16,14 @@ func TestLive(t *testing.T) {
 
 	put := func(key, value string, until int, want bool) {
 		t.Helper()
-		if got := l.put(0, key, []byte(value), at(until)); got != want {
+		if got := l.setEntry(0, key, []byte(value), at(until)); got != want {
 			t.Errorf("put(%s, %s, %d) = %v, want %v", key, value, until, got, want)
 		}
 	}
 	taken := func(want ...string) {
 		t.Helper()
 		var got []string
-		for e := l.take(); e != nil; e = l.take() {
+		for e := l.nextUnsent(); e != nil; e = l.nextUnsent() {
 			got = append(got, e.key+"="+string(e.values))
 		}
 		if !slices.Equal(got, want) {
@@ -75,7 +75,7 @@ func TestLiveTellsEachSessionEverything(t *testing.T) {
 				key := strconv.Itoa(rapid.IntRange(0, 12).Draw(t, "key"))
 				f := fact{rapid.StringN(1, 1, 4).Draw(t, "value"), now.Add(time.Duration(rapid.IntRange(1, 20).Draw(t, "ttl")))}
 				_, known := model[key]
-				if got, want := l.put(0, key, []byte(f.value), f.until), known || len(model) < 8; got != want {
+				if got, want := l.setEntry(0, key, []byte(f.value), f.until), known || len(model) < 8; got != want {
 					t.Fatalf("put(%s) = %v with %d entries, want %v", key, got, len(model), want)
 				} else if got {
 					model[key] = f
@@ -93,7 +93,7 @@ func TestLiveTellsEachSessionEverything(t *testing.T) {
 				}
 			},
 			"take one": func(t *rapid.T) {
-				e := l.take()
+				e := l.nextUnsent()
 				if e == nil {
 					return
 				}
@@ -113,7 +113,7 @@ func TestLiveTellsEachSessionEverything(t *testing.T) {
 				}
 			},
 		})
-		for e := l.take(); e != nil; e = l.take() {
+		for e := l.nextUnsent(); e != nil; e = l.nextUnsent() {
 			told[e.key] = fact{string(e.values), e.until}
 		}
 		if len(told) != len(model) {

@@ -69,7 +69,7 @@ func readMessage(r *bufio.Reader) (message, error) {
 		if err != nil {
 			return message{}, err
 		}
-		if done, err = length.add(b); err != nil {
+		if done, err = length.addByte(b); err != nil {
 			return message{}, protocolErrorf("length of a message %d/%d: %v", class, kind, err)
 		}
 	}
@@ -105,7 +105,7 @@ func appendAck(b []byte, table uint64, update uint32) []byte {
 // parseAck is appendAck's inverse.
 func parseAck(body []byte) (table uint64, update uint32, err error) {
 	d := decoder{rest: body}
-	table, update = d.varint(), d.uint32()
+	table, update = d.takeVarint(), d.takeUint32()
 	if d.err != nil {
 		return 0, 0, protocolErrorf("ack: %v", d.err)
 	}
@@ -115,7 +115,7 @@ func parseAck(body []byte) (table uint64, update uint32, err error) {
 // parseSwitch is appendSwitch's inverse.
 func parseSwitch(body []byte) (table uint64, err error) {
 	d := decoder{rest: body}
-	if table = d.varint(); d.err != nil {
+	if table = d.takeVarint(); d.err != nil {
 		return 0, protocolErrorf("switch: %v", d.err)
 	}
 	return table, nil

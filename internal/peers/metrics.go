@@ -56,23 +56,23 @@ func newMetrics(reg prometheus.Registerer, tables []Table) *metrics {
 		bad:     dropped.WithLabelValues("none", "bad"),
 	}
 	for _, t := range tables {
-		m.full = append(m.full, dropped.WithLabelValues(t.label(), "full"))
-		m.late = append(m.late, dropped.WithLabelValues(t.label(), "late"))
+		m.full = append(m.full, dropped.WithLabelValues(t.metricLabel(), "full"))
+		m.late = append(m.late, dropped.WithLabelValues(t.metricLabel(), "late"))
 	}
 	return m
 }
 
-// label is the table's name in metrics.
-func (t Table) label() string { return strings.TrimPrefix(t.Name, "/") }
+// metricLabel is the table's name in metrics.
+func (t Table) metricLabel() string { return strings.TrimPrefix(t.Name, "/") }
 
-// watch has the registry ask the client how full its tables are.
-func (c *Client) watch(reg prometheus.Registerer) {
+// registerGauges has the registry ask the client how full its tables are.
+func (c *Client) registerGauges(reg prometheus.Registerer) {
 	f := promauto.With(reg)
 	for i, t := range c.opts.Teach {
 		f.NewGaugeFunc(prometheus.GaugeOpts{
 			Name:        "sluice_peers_entries",
 			Help:        "Entries that HAProxy is to know and that have not ended, by table.",
-			ConstLabels: prometheus.Labels{"table": t.label()},
+			ConstLabels: prometheus.Labels{"table": t.metricLabel()},
 		}, func() float64 { return float64(c.entries(i)) })
 	}
 	f.NewGauge(prometheus.GaugeOpts{
@@ -85,6 +85,6 @@ func (c *Client) watch(reg prometheus.Registerer) {
 func (c *Client) entries(table int) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.live.expire(time.Now(), c.late)
+	c.live.expire(time.Now(), c.countLate)
 	return c.live.size[table]
 }

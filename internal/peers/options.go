@@ -171,7 +171,7 @@ func (t Table) validate() error {
 		return errors.New("want data types")
 	}
 	for _, d := range t.Data {
-		if d.shape() != number {
+		if d.wireShape() != number {
 			return fmt.Errorf("data type %d: cannot be taught", d)
 		}
 	}

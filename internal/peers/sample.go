@@ -44,8 +44,8 @@ func (s *samples) follow(e *entry, now time.Time, then func()) {
 	*s = append(kept, sample{entry: e, at: now, then: then})
 }
 
-// sent notes that an entry is sent as this update of its table.
-func (s samples) sent(e *entry, session uint64, update uint32) {
+// markSent notes that an entry is sent as this update of its table.
+func (s samples) markSent(e *entry, session uint64, update uint32) {
 	for i := range s {
 		if f := &s[i]; f.entry == e && f.session == 0 {
 			f.session, f.table, f.update = session, e.table, update
@@ -53,9 +53,9 @@ func (s samples) sent(e *entry, session uint64, update uint32) {
 	}
 }
 
-// acked takes HAProxy's acknowledgement of a table's updates up to this one. It returns the
+// takeAcked takes HAProxy's acknowledgement of a table's updates up to this one. It returns the
 // followed entries that are among them, and does not follow these any longer.
-func (s *samples) acked(session uint64, table int, update uint32) (done []sample) {
+func (s *samples) takeAcked(session uint64, table int, update uint32) (done []sample) {
 	kept := (*s)[:0]
 	for _, f := range *s {
 		if f.session == session && f.table == table && session != 0 && int32(update-f.update) >= 0 { // the ids wrap

@@ -14,7 +14,7 @@ func TestSamples(t *testing.T) {
 			return func(s *samples) { s.follow(e, start.Add(at), nil) }
 		}
 		sent = func(e *entry, session uint64, update uint32) func(*samples) {
-			return func(s *samples) { s.sent(e, session, update) }
+			return func(s *samples) { s.markSent(e, session, update) }
 		}
 	)
 	type ack struct {
@@ -47,7 +47,7 @@ func TestSamples(t *testing.T) {
 				step(&s)
 			}
 			var took time.Duration
-			done := s.acked(tt.ack.session, tt.ack.table, tt.ack.update)
+			done := s.takeAcked(tt.ack.session, tt.ack.table, tt.ack.update)
 			for _, f := range done {
 				took = start.Add(tt.ack.at).Sub(f.at)
 			}
@@ -71,12 +71,12 @@ func TestSamplesOfThoseWhoWantToKnow(t *testing.T) {
 		e := &entry{table: 1}
 		s.follow(e, start, func() { told = append(told, i) })
 		s.follow(&entry{table: 1}, start, nil) // finds another one followed
-		s.sent(e, 1, uint32(i))
+		s.markSent(e, 1, uint32(i))
 	}
 	if len(s) != maxSamples {
 		t.Fatalf("%d entries are followed, want %d", len(s), maxSamples)
 	}
-	for _, f := range s.acked(1, 1, 9) {
+	for _, f := range s.takeAcked(1, 1, 9) {
 		f.then()
 	}
 	for i, got := range told {

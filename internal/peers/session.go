@@ -98,23 +98,23 @@ func (s *session) handshake(deadline time.Time) error {
 	return err
 }
 
-// run exchanges messages until one direction fails or ctx is done, and returns
+// exchange exchanges messages until one direction fails or ctx is done, and returns
 // the failure that came first.
-func (s *session) run(ctx context.Context) error {
+func (s *session) exchange(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var reading sync.WaitGroup
 	reading.Go(func() {
-		cancel(s.read())
+		cancel(s.readMessages())
 		_ = s.conn.Close() // a write may be under way
 	})
-	cancel(s.write(ctx))
+	cancel(s.writeOwed(ctx))
 	_ = s.conn.Close()
 	reading.Wait()
 	return context.Cause(ctx)
 }
 
-// read handles messages until one fails.
-func (s *session) read() error {
+// readMessages handles messages until one fails.
+func (s *session) readMessages() error {
 	for {
 		m, err := readMessage(s.in)
 		if err == nil {
@@ -124,7 +124,7 @@ func (s *session) read() error {
 			return fmt.Errorf("read: %w", err)
 		}
 		if s.in.Buffered() == 0 { // one answer to all that came at once
-			s.c.signal()
+			s.c.wakeWriter()
 		}
 	}
 }
@@ -145,10 +145,10 @@ func (s *session) handleControl(kind byte) error {
 	switch kind {
 	case controlHeartbeat, controlConfirm:
 	case controlResync:
-		s.owe(func(o *owed) { o.resync = true })
+		s.addOwed(func(o *owed) { o.resync = true })
 	case controlFinished, controlPartial:
-		s.owe(func(o *owed) { o.confirms++ })
-		s.c.changed(Session{ID: s.id, State: Synced})
+		s.addOwed(func(o *owed) { o.confirms++ })
+		s.c.tellSession(Session{ID: s.id, State: Synced})
 	default:
 		return protocolErrorf("control message %d", kind)
 	}
@@ -169,26 +169,26 @@ func (s *session) handleTable(m message) error {
 		}
 		return nil
 	case tableUpdate, tableIncremental, tableTimed, tableTimedIncremental:
-		return s.learn(m)
+		return s.handleUpdate(m)
 	case tableAck:
 		table, update, err := parseAck(m.body)
 		s.c.metrics.acked.Inc()
 		if err == nil {
-			s.acked(table, update)
+			s.handleAck(table, update)
 		}
 		return err
 	}
 	return protocolErrorf("table message %d", m.kind)
 }
 
-// acked measures how long HAProxy took to acknowledge, and calls the functions that wait
+// handleAck measures how long HAProxy took to acknowledge, and calls the functions that wait
 // for it. A taught table's id is its index plus 1.
-func (s *session) acked(table uint64, update uint32) {
+func (s *session) handleAck(table uint64, update uint32) {
 	if table == 0 || table > uint64(len(s.c.tables)) {
 		return
 	}
 	s.c.mu.Lock()
-	done := s.c.samples.acked(s.id, int(table)-1, update)
+	done := s.c.samples.takeAcked(s.id, int(table)-1, update)
 	s.c.mu.Unlock()
 	for _, f := range done {
 		s.c.metrics.ack.Observe(time.Since(f.at).Seconds())
@@ -215,7 +215,7 @@ func (s *session) define(body []byte) error {
 	return nil
 }
 
-func (s *session) learn(m message) error {
+func (s *session) handleUpdate(m message) error {
 	if s.table == nil {
 		return protocolErrorf("update before any table")
 	}
@@ -228,7 +228,7 @@ func (s *session) learn(m message) error {
 	}
 	s.table.last = id
 	s.c.metrics.learned.Inc()
-	s.owe(func(o *owed) { o.acks[s.table.id] = id })
+	s.addOwed(func(o *owed) { o.acks[s.table.id] = id })
 	if s.c.opts.Learn != nil {
 		u.Session, u.Table = s.id, s.table.name
 		s.c.opts.Learn(u)
@@ -236,15 +236,15 @@ func (s *session) learn(m message) error {
 	return nil
 }
 
-func (s *session) owe(add func(*owed)) {
+func (s *session) addOwed(add func(*owed)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	add(&s.owed)
 }
 
-// write asks HAProxy for all its entries, teaches it all live ones, and then sends each
+// writeOwed asks HAProxy for all its entries, teaches it all live ones, and then sends each
 // change and answer, until a write fails or ctx is done.
-func (s *session) write(ctx context.Context) error {
+func (s *session) writeOwed(ctx context.Context) error {
 	s.c.mu.Lock()
 	s.c.live.rewind()
 	s.c.mu.Unlock()
@@ -301,9 +301,9 @@ func (s *session) appendEntries(out []byte) []byte {
 	sent := 0
 
 	s.c.mu.Lock()
-	s.c.live.expire(now, s.c.late)
+	s.c.live.expire(now, s.c.countLate)
 	for len(out) < maxWrite {
-		e := s.c.live.take()
+		e := s.c.live.nextUnsent()
 		if e == nil {
 			if s.finishing {
 				s.finishing = false
@@ -332,6 +332,6 @@ func (s *session) appendEntry(out []byte, e *entry, now time.Time) []byte {
 		s.current = e.table
 	}
 	s.updates[e.table]++
-	s.c.samples.sent(e, s.id, s.updates[e.table])
+	s.c.samples.markSent(e, s.id, s.updates[e.table])
 	return appendTimed(out, s.updates[e.table], e.until.Sub(now), e.key, e.values)
 }

@@ -39,13 +39,13 @@ func (d *definition) parseUpdate(kind byte, body []byte, last uint32) (id uint32
 	r := decoder{rest: body}
 	id, u.Expire = last+1, d.expire
 	if kind == tableUpdate || kind == tableTimed {
-		id = r.uint32()
+		id = r.takeUint32()
 	}
 	if kind == tableTimed || kind == tableTimedIncremental {
-		u.Expire = durationOf(uint64(r.uint32()))
+		u.Expire = durationOf(uint64(r.takeUint32()))
 	}
 	u.Key = d.readKey(&r)
-	for t := range d.types {
+	for t := range d.eachType {
 		if !d.readValue(&r, t, &u.Values) {
 			break
 		}
@@ -59,11 +59,11 @@ func (d *definition) parseUpdate(kind byte, body []byte, last uint32) (id uint32
 func (d *definition) readKey(r *decoder) string {
 	switch d.keyType {
 	case keyString:
-		return string(r.bytes(r.varint()))
+		return string(r.takeBytes(r.takeVarint()))
 	case keyInteger:
-		return strconv.FormatUint(uint64(r.uint32()), 10)
+		return strconv.FormatUint(uint64(r.takeUint32()), 10)
 	case keyIPv4, keyIPv6:
-		if addr, ok := netip.AddrFromSlice(r.bytes(d.keyLen)); ok {
+		if addr, ok := netip.AddrFromSlice(r.takeBytes(d.keyLen)); ok {
 			return addr.String()
 		}
 		if r.err == nil {
@@ -71,25 +71,25 @@ func (d *definition) readKey(r *decoder) string {
 		}
 		return ""
 	default:
-		return string(r.bytes(d.keyLen))
+		return string(r.takeBytes(d.keyLen))
 	}
 }
 
 // readValue reads the value of one data type and reports whether the one after
 // it can be found.
 func (d *definition) readValue(r *decoder, t DataType, values *Values) bool {
-	switch t.shape() {
+	switch t.wireShape() {
 	case number:
-		values[t] = r.varint()
+		values[t] = r.takeVarint()
 	case rate:
-		skip(r, 3)
+		skipVarints(r, 3)
 	case word:
-		r.bytes(r.varint())
+		r.takeBytes(r.takeVarint())
 	case numbers:
-		skip(r, d.arrays[t-gptArray])
+		skipVarints(r, d.arrays[t-gptArray])
 	case rateArray:
 		for range 3 {
-			skip(r, d.arrays[t-gptArray])
+			skipVarints(r, d.arrays[t-gptArray])
 		}
 	default:
 		return false
@@ -97,9 +97,9 @@ func (d *definition) readValue(r *decoder, t DataType, values *Values) bool {
 	return r.err == nil
 }
 
-// skip reads n varints, or as many as there are.
-func skip(r *decoder, n uint64) {
+// skipVarints reads n varints, or as many as there are.
+func skipVarints(r *decoder, n uint64) {
 	for ; n > 0 && r.err == nil; n-- {
-		r.varint()
+		r.takeVarint()
 	}
 }

@@ -31,8 +31,8 @@ type varint struct {
 	shift uint // of the next byte; 0 before the first
 }
 
-// add takes the next byte and reports whether it was the last one.
-func (v *varint) add(b byte) (done bool, err error) {
+// addByte takes the next byte and reports whether it was the last one.
+func (v *varint) addByte(b byte) (done bool, err error) {
 	if v.shift == 0 {
 		v.value, v.shift = uint64(b), 4
 		return b < 240, nil
@@ -53,14 +53,14 @@ type decoder struct {
 	err  error
 }
 
-func (d *decoder) varint() uint64 {
+func (d *decoder) takeVarint() uint64 {
 	var v varint
 	for d.err == nil {
-		b := d.bytes(1)
+		b := d.takeBytes(1)
 		if d.err != nil {
 			break
 		}
-		done, err := v.add(b[0])
+		done, err := v.addByte(b[0])
 		if done {
 			return v.value
 		}
@@ -69,17 +69,17 @@ func (d *decoder) varint() uint64 {
 	return 0
 }
 
-// uint32 reads four bytes, big endian.
-func (d *decoder) uint32() uint32 {
-	b := d.bytes(4)
+// takeUint32 reads four bytes, big endian.
+func (d *decoder) takeUint32() uint32 {
+	b := d.takeBytes(4)
 	if d.err != nil {
 		return 0
 	}
 	return binary.BigEndian.Uint32(b)
 }
 
-// bytes returns the next n bytes of the message itself, not a copy.
-func (d *decoder) bytes(n uint64) []byte {
+// takeBytes returns the next n bytes of the message itself, not a copy.
+func (d *decoder) takeBytes(n uint64) []byte {
 	if d.err == nil && n > uint64(len(d.rest)) {
 		d.err = errShort
 	}

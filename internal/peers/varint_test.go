@@ -26,7 +26,7 @@ func TestVarintBytes(t *testing.T) {
 			t.Errorf("appendVarint(%d) = %x, want %x", tt.v, got, tt.want)
 		}
 		d := decoder{rest: tt.want}
-		if got := d.varint(); got != tt.v || d.err != nil || len(d.rest) != 0 {
+		if got := d.takeVarint(); got != tt.v || d.err != nil || len(d.rest) != 0 {
 			t.Errorf("varint(%x) = %d, %v with %d bytes left, want %d", tt.want, got, d.err, len(d.rest), tt.v)
 		}
 	}
@@ -46,7 +46,7 @@ func TestVarintRejects(t *testing.T) {
 		{"eleven bytes", bytes.Repeat([]byte{0xf0}, 11), errVarint},
 	} {
 		d := decoder{rest: tt.in}
-		if got := d.varint(); got != 0 || !errors.Is(d.err, tt.want) {
+		if got := d.takeVarint(); got != 0 || !errors.Is(d.err, tt.want) {
 			t.Errorf("%s: varint(%x) = %d, %v, want error %v", tt.name, tt.in, got, d.err, tt.want)
 		}
 	}
@@ -54,8 +54,8 @@ func TestVarintRejects(t *testing.T) {
 
 func TestDecoderStaysAtItsFirstError(t *testing.T) {
 	d := decoder{rest: []byte{1, 2, 3}}
-	d.bytes(4)
-	if v, u, b := d.varint(), d.uint32(), d.bytes(1); v != 0 || u != 0 || b != nil || !errors.Is(d.err, errShort) {
+	d.takeBytes(4)
+	if v, u, b := d.takeVarint(), d.takeUint32(), d.takeBytes(1); v != 0 || u != 0 || b != nil || !errors.Is(d.err, errShort) {
 		t.Errorf("after an error: varint %d, uint32 %d, bytes %x, error %v", v, u, b, d.err)
 	}
 }
@@ -66,14 +66,14 @@ func FuzzVarint(f *testing.F) {
 	f.Fuzz(func(t *testing.T, v uint64, in []byte) {
 		b := appendVarint(nil, v)
 		d := decoder{rest: b}
-		if got := d.varint(); got != v || d.err != nil || len(d.rest) != 0 {
+		if got := d.takeVarint(); got != v || d.err != nil || len(d.rest) != 0 {
 			t.Fatalf("varint(%x) = %d, %v, want %d", b, got, d.err, v)
 		}
 		if got := varintLen(v); got != len(b) {
 			t.Fatalf("varintLen(%d) = %d, want %d", v, got, len(b))
 		}
 		d = decoder{rest: in}
-		if got := d.varint(); d.err == nil {
+		if got := d.takeVarint(); d.err == nil {
 			// The encoding has no second spelling of a number.
 			if again := appendVarint(nil, got); !bytes.HasPrefix(in, again) {
 				t.Fatalf("varint(%x) = %d, which is written %x", in, got, again)

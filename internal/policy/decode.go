@@ -60,29 +60,29 @@ func decodeLine(line []byte) (Message, error) {
 		return nil, fmt.Errorf("%d bytes are more than %d", len(line), MaxLine)
 	}
 	f := fields{rest: string(line)}
-	if v := f.word(); v != version {
+	if v := f.takeWord(); v != version {
 		return nil, fmt.Errorf("unknown version %.20q", v)
 	}
 	var m Message
-	switch kind := f.word(); kind {
+	switch kind := f.takeWord(); kind {
 	case "throttle":
-		m = Throttle{Key: f.key(), Second: f.number(64), Limit: int(f.number(strconv.IntSize))}
+		m = Throttle{Key: f.takeKey(), Second: f.takeNumber(64), Limit: int(f.takeNumber(strconv.IntSize))}
 	case "confirm":
-		m = Confirm{Key: f.key(), Second: f.number(64)}
+		m = Confirm{Key: f.takeKey(), Second: f.takeNumber(64)}
 	case "hot":
-		m = Hot{Key: f.key(), Until: time.UnixMilli(f.number(64)).UTC(), Instances: int(f.number(strconv.IntSize))}
+		m = Hot{Key: f.takeKey(), Until: time.UnixMilli(f.takeNumber(64)).UTC(), Instances: int(f.takeNumber(strconv.IntSize))}
 	case "block":
-		m = Block{User: f.text(), Limit: int(f.number(strconv.IntSize)), Release: int(f.number(strconv.IntSize))}
+		m = Block{User: f.takeText(), Limit: int(f.takeNumber(strconv.IntSize)), Release: int(f.takeNumber(strconv.IntSize))}
 	case "unblock":
-		m = Unblock{User: f.text()}
+		m = Unblock{User: f.takeText()}
 	case "slots":
-		m = Slots{User: f.text(), Until: time.UnixMilli(f.number(64)).UTC(), Shares: f.shares()}
+		m = Slots{User: f.takeText(), Until: time.UnixMilli(f.takeNumber(64)).UTC(), Shares: f.takeSlotShares()}
 	case "share":
-		m = Share{User: f.text(), Direction: f.direction(), Shares: f.bandwidths()}
+		m = Share{User: f.takeText(), Direction: f.takeDirection(), Shares: f.takeShares()}
 	case "limits":
-		m = Limits{Version: f.text()}
+		m = Limits{Version: f.takeText()}
 	case "trace":
-		m = Trace{Parent: f.parent()}
+		m = Trace{Parent: f.takeParent()}
 	default:
 		return nil, fmt.Errorf("unknown kind %.20q", kind)
 	}
@@ -99,15 +99,15 @@ type fields struct {
 	err  error
 }
 
-// word takes what stands before the next blank.
-func (f *fields) word() string {
+// takeWord takes what stands before the next blank.
+func (f *fields) takeWord() string {
 	w, rest, _ := strings.Cut(f.rest, " ")
 	f.rest = rest
 	return w
 }
 
-func (f *fields) number(bits int) int64 {
-	w := f.word()
+func (f *fields) takeNumber(bits int) int64 {
+	w := f.takeWord()
 	n, err := strconv.ParseUint(w, 10, bits-1) // the positive half of int64 or int
 	if err != nil && f.err == nil {
 		f.err = fmt.Errorf("number %.30q: %w", w, errors.Unwrap(err))
@@ -115,8 +115,8 @@ func (f *fields) number(bits int) int64 {
 	return int64(n)
 }
 
-func (f *fields) direction() bandwidth.Direction {
-	w := f.word()
+func (f *fields) takeDirection() bandwidth.Direction {
+	w := f.takeWord()
 	for _, d := range bandwidth.Directions {
 		if d.String() == w {
 			return d
@@ -128,7 +128,7 @@ func (f *fields) direction() bandwidth.Direction {
 	return 0
 }
 
-func (f *fields) text() string {
+func (f *fields) takeText() string {
 	quoted, err := strconv.QuotedPrefix(f.rest)
 	if err == nil && quoted[0] != '"' {
 		err = strconv.ErrSyntax // Go's other two ways to quote
@@ -146,33 +146,33 @@ func (f *fields) text() string {
 
 var traceparent = regexp.MustCompile(`^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$`)
 
-func (f *fields) parent() string {
-	s := f.text()
+func (f *fields) takeParent() string {
+	s := f.takeText()
 	if f.err == nil && !traceparent.MatchString(s) {
 		f.err = fmt.Errorf("%.60q is not a traceparent", s)
 	}
 	return s
 }
 
-// shares reads the rest of the line.
-func (f *fields) shares() (shares []SlotShare) {
+// takeSlotShares reads the rest of the line.
+func (f *fields) takeSlotShares() (shares []SlotShare) {
 	for f.err == nil && f.rest != "" {
-		shares = append(shares, SlotShare{Instance: f.text(), Slots: int(f.number(strconv.IntSize))})
+		shares = append(shares, SlotShare{Instance: f.takeText(), Slots: int(f.takeNumber(strconv.IntSize))})
 	}
 	return shares
 }
 
-// bandwidths reads the rest of the line.
-func (f *fields) bandwidths() (shares []bandwidth.Share) {
+// takeShares reads the rest of the line.
+func (f *fields) takeShares() (shares []bandwidth.Share) {
 	for f.err == nil && f.rest != "" {
-		shares = append(shares, bandwidth.Share{Instance: f.text(), Bytes: f.number(64)})
+		shares = append(shares, bandwidth.Share{Instance: f.takeText(), Bytes: f.takeNumber(64)})
 	}
 	return shares
 }
 
-func (f *fields) key() ratelimit.Key {
-	class, window := limits.ParseRateName(f.text())
-	k := ratelimit.Key{Class: class, User: f.text(), Window: window}
+func (f *fields) takeKey() ratelimit.Key {
+	class, window := limits.ParseRateName(f.takeText())
+	k := ratelimit.Key{Class: class, User: f.takeText(), Window: window}
 	if !ValidClass(k.Class) && f.err == nil {
 		f.err = fmt.Errorf("class %.40q holds '|', '/' or a control byte", k.Class)
 	}

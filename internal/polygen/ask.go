@@ -12,14 +12,14 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
-// from says which polygen answers.
-func (p *Polygen) from() api.From {
+// answerHead says which polygen answers.
+func (p *Polygen) answerHead() api.From {
 	from := api.From{
-		Polygen: p.options.Name, Leading: p.leads(), Version: p.set.Load().Version(),
+		Polygen: p.options.Name, Leading: p.leadsAndSends(), Version: p.set.Load().Version(),
 		Time: p.clock.Now().UTC().Truncate(1e6),
 	}
 	if why := p.cutOff(); why != nil {
-		from.Degraded = short(why.Error())
+		from.Degraded = truncated(why.Error())
 	}
 	return from
 }
@@ -41,20 +41,20 @@ type listed struct {
 
 // lookTop makes a list of users.
 func (p *Polygen) lookTop(now time.Time, by api.Sort, n int) api.Users {
-	s := p.seen
+	s := p.dashboard
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.adopt(p.set.Load())
-	look := s.view.LookNow(now, by, n)
+	s.adoptLimits(p.set.Load())
+	look := s.view.BeginLookNow(now, by, n)
 	if by != api.ByRecent { // the view keeps users in this order
 		s.finish(look)
 	}
-	return look.Top(by)
+	return look.TopList(by)
 }
 
 // Users returns the n users with most, 1000 at most.
 func (p *Polygen) Users(by api.Sort, n int) api.Users {
-	t := &p.seen.tops
+	t := &p.dashboard.tops
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	length := shortList
@@ -65,7 +65,7 @@ func (p *Polygen) Users(by api.Sort, n int) api.Users {
 	out, now := t.lists[which], p.clock.Now()
 	if age := now.Sub(out.Time); age < 0 || age >= topFor {
 		out = p.lookTop(now, by, length)
-		out.From = p.from()
+		out.From = p.answerHead()
 		out.Time = now.UTC()
 		if t.lists == nil {
 			t.lists = make(map[listed]api.Users)
@@ -79,25 +79,25 @@ func (p *Polygen) Users(by api.Sort, n int) api.Users {
 
 // UnknownUsers returns n of the users whom the limit file does not name.
 func (p *Polygen) UnknownUsers(by api.Sort, n int) api.UnknownUsers {
-	p.seen.mu.Lock()
-	out := p.seen.view.Unknown(by, n)
-	p.seen.mu.Unlock()
-	out.From = p.from()
+	p.dashboard.mu.Lock()
+	out := p.dashboard.view.Unknown(by, n)
+	p.dashboard.mu.Unlock()
+	out.From = p.answerHead()
 	return out
 }
 
 // User returns what is known of a user, given by name.
 func (p *Polygen) User(name, endpoint string) api.User {
 	set := p.set.Load()
-	key, others := p.find(set, name, endpoint)
+	key, others := p.findKey(set, name, endpoint)
 	out := p.userOfKey(key, endpoint)
-	if !hides(set, name) {
+	if !hidesName(set, name) {
 		out.Name = api.Name{User: name, Endpoint: endpoint, Href: api.Path(name, endpoint)}
 	}
 	for _, other := range others {
 		out.Others = append(out.Others, api.NameOfKey(limits.EndpointKey(endpoint, other)))
 	}
-	p.seen.where.of(set, name, &out)
+	p.dashboard.origins.tellOf(set, name, &out)
 	return out
 }
 
@@ -107,35 +107,35 @@ func (p *Polygen) User(name, endpoint string) api.User {
 func (p *Polygen) UserOfKey(key, endpoint string) api.User {
 	out := p.userOfKey(key, endpoint)
 	if limits.IsHidden(key) {
-		p.seen.where.of(p.set.Load(), key, &out)
+		p.dashboard.origins.tellOf(p.set.Load(), key, &out)
 	}
 	return out
 }
 
 func (p *Polygen) userOfKey(key, endpoint string) api.User {
-	p.seen.mu.Lock()
-	p.seen.adopt(p.set.Load())
-	out := p.seen.view.User(p.clock.Now(), limits.EndpointKey(endpoint, key))
-	p.seen.mu.Unlock()
-	out.From = p.from()
+	p.dashboard.mu.Lock()
+	p.dashboard.adoptLimits(p.set.Load())
+	out := p.dashboard.view.User(p.clock.Now(), limits.EndpointKey(endpoint, key))
+	p.dashboard.mu.Unlock()
+	out.From = p.answerHead()
 	return out
 }
 
 // Instances returns the instances and the versions of their limits.
 func (p *Polygen) Instances() api.Instances {
-	p.seen.mu.Lock()
-	list := p.seen.fleet.list()
-	p.seen.mu.Unlock()
-	return api.Instances{From: p.from(), Instances: list}
+	p.dashboard.mu.Lock()
+	list := p.dashboard.fleet.instances()
+	p.dashboard.mu.Unlock()
+	return api.Instances{From: p.answerHead(), Instances: list}
 }
 
 // maxWhere bounds the users of whom polygen remembers where their limits come from.
 const maxWhere = 64
 
-// where remembers where users' limits come from, because finding it out means reading the
+// origins remembers where users' limits come from, because finding it out means reading the
 // whole file again. Only one question at a time does so; others are answered without it
 // meanwhile. The zero value remembers nothing.
-type where struct {
+type origins struct {
 	mu     sync.Mutex
 	set    *limits.Set
 	users  map[named]limitfile.Origin
@@ -149,8 +149,8 @@ type unknownOrigin struct {
 
 type named struct{ endpoint, user string }
 
-// of adds where the limits of a user come from. The user is named as in Set.OriginAt.
-func (w *where) of(set *limits.Set, user string, out *api.User) {
+// tellOf adds where the limits of a user come from. The user is named as in Set.OriginAt.
+func (w *origins) tellOf(set *limits.Set, user string, out *api.User) {
 	if !w.mu.TryLock() {
 		return
 	}
@@ -167,9 +167,9 @@ func (w *where) of(set *limits.Set, user string, out *api.User) {
 	tellOrigin(o, out)
 }
 
-// ofAtOnce is of, without waiting: an origin that is not known yet is found out by run, for
+// tellIfKnown is tellOf, without waiting: an origin that is not known yet is found out by findWanted, for
 // the next answer.
-func (w *where) ofAtOnce(set *limits.Set, out *api.User) {
+func (w *origins) tellIfKnown(set *limits.Set, out *api.User) {
 	who := named{out.Endpoint, out.User}
 	if w.mu.TryLock() {
 		o, ok := w.users[who]
@@ -183,9 +183,9 @@ func (w *where) ofAtOnce(set *limits.Set, out *api.User) {
 	w.wanted.Store(&unknownOrigin{set, who})
 }
 
-// run finds out what live answers want to know, until ctx ends. They ask every second, so
+// findWanted finds out what live answers want to know, until ctx ends. They ask every second, so
 // it is enough to keep the last question.
-func (w *where) run(ctx context.Context) error {
+func (w *origins) findWanted(ctx context.Context) error {
 	ticker := time.NewTicker(topFor)
 	defer ticker.Stop()
 	for {
@@ -195,7 +195,7 @@ func (w *where) run(ctx context.Context) error {
 		case <-ticker.C:
 		}
 		if u := w.wanted.Swap(nil); u != nil {
-			w.of(u.set, u.user, &api.User{Name: api.Name{Endpoint: u.endpoint}})
+			w.tellOf(u.set, u.user, &api.User{Name: api.Name{Endpoint: u.endpoint}})
 		}
 	}
 }
@@ -212,7 +212,7 @@ func tellOrigin(o limitfile.Origin, out *api.User) {
 			out.Entry = &api.Entry{}
 		}
 		h := o.Hand[len(o.Hand)-1] // that of the endpoint, if there is one
-		out.Entry.Override = &api.InHand{Reason: h.Reason, By: h.By, Until: h.Until}
+		out.Entry.Override = &api.OverrideNote{Reason: h.Reason, By: h.By, Until: h.Until}
 	}
 	for i := range out.Limits {
 		l := &out.Limits[i]

@@ -49,7 +49,7 @@ func (r *recount) growth(last int64, read func(second int64) ([]bus.EventsOf, er
 				return growth, err // this second is read with the next ones
 			}
 			for _, of := range tiers {
-				if more := r.add(*next, of); more.Ends > 0 || len(more.Classes) > 0 {
+				if more := r.growthOf(*next, of); more.Ends > 0 || len(more.Classes) > 0 {
 					growth = append(growth, more)
 				}
 			}
@@ -63,16 +63,16 @@ func (r *recount) growth(last int64, read func(second int64) ([]bus.EventsOf, er
 	return growth, nil
 }
 
-// begin has counted all seconds up to this one.
-func (r *recount) begin(last int64) {
+// startAfter has counted all seconds up to this one.
+func (r *recount) startAfter(last int64) {
 	for age := range r.next {
 		r.next[age] = last + 1
 	}
 	r.counted = map[int64]map[string]bus.EventsOf{}
 }
 
-// add returns what a tier's events of a second have more than was counted.
-func (r *recount) add(second int64, of bus.EventsOf) bus.EventsOf {
+// growthOf returns what a tier's events of a second have more than was counted.
+func (r *recount) growthOf(second int64, of bus.EventsOf) bus.EventsOf {
 	before := r.counted[second][of.Name]
 	if r.counted[second] == nil {
 		r.counted[second] = map[string]bus.EventsOf{}
@@ -92,9 +92,9 @@ func (r *recount) add(second int64, of bus.EventsOf) bus.EventsOf {
 	return more
 }
 
-// count adds up what all instances have reported of each second, by tier, until ctx ends.
+// countEvents adds up what all instances have reported of each second, by tier, until ctx ends.
 // Only the polygen that leads does so: a sum over several would count requests twice.
-func (p *Polygen) count(ctx context.Context) error {
+func (p *Polygen) countEvents(ctx context.Context) error {
 	var seconds recount
 	tiers := map[string]bool{}
 	for {
@@ -107,8 +107,8 @@ func (p *Polygen) count(ctx context.Context) error {
 		last := p.lastTold()
 		// A new leader begins with the next second: the one before it has counted the others.
 		// A next second far ahead means that the clock was set back.
-		if next := seconds.next[0]; !p.leads() || next == 0 || next > last+1 {
-			seconds.begin(last)
+		if next := seconds.next[0]; !p.leadsAndSends() || next == 0 || next > last+1 {
+			seconds.startAfter(last)
 			continue
 		}
 		events, err := seconds.growth(last, func(second int64) ([]bus.EventsOf, error) {
@@ -118,7 +118,7 @@ func (p *Polygen) count(ctx context.Context) error {
 			p.options.Logger.Debug("starts and ends not read", slog.Any("error", err))
 		}
 		for _, of := range events {
-			p.metrics.counted(tiers, of)
+			p.metrics.countEvents(tiers, of)
 		}
 	}
 }
@@ -126,8 +126,8 @@ func (p *Polygen) count(ctx context.Context) error {
 // lastTold is the last second that all instances have reported.
 func (p *Polygen) lastTold() int64 { return p.clock.Now().Add(-toldAfter).Unix() - 1 }
 
-// counted adds a tier's events to the metrics.
-func (m *metrics) counted(tiers map[string]bool, of bus.EventsOf) {
+// countEvents adds a tier's events to the metrics.
+func (m *metrics) countEvents(tiers map[string]bool, of bus.EventsOf) {
 	tier := of.Name
 	if !tiers[tier] && len(tiers) >= maxCountedTiers {
 		tier = otherTier
@@ -143,9 +143,9 @@ func (m *metrics) counted(tiers map[string]bool, of bus.EventsOf) {
 // The error is a api.ErrUnavailable if Redis does not answer.
 func (p *Polygen) Events(ctx context.Context, name, endpoint string) (api.Events, error) {
 	set := p.set.Load()
-	key, _ := p.find(set, name, endpoint)
+	key, _ := p.findKey(set, name, endpoint)
 	out, err := p.EventsOfKey(ctx, key, endpoint)
-	if err == nil && !hides(set, name) {
+	if err == nil && !hidesName(set, name) {
 		out.Name = api.Name{User: name, Endpoint: endpoint, Href: api.Path(name, endpoint)}
 	}
 	return out, err
@@ -163,11 +163,11 @@ func (p *Polygen) EventsOfKey(ctx context.Context, key, endpoint string) (api.Ev
 	if err != nil {
 		return api.Events{}, fmt.Errorf("%w: %w", api.ErrUnavailable, err)
 	}
-	out := api.Events{From: p.from(), Name: api.NameOfKey(wire), Begin: seconds[0], Step: 1, Started: []api.ClassEvents{}, Ended: make([]int64, eventSeconds)}
+	out := api.Events{From: p.answerHead(), Name: api.NameOfKey(wire), Begin: seconds[0], Step: 1, Started: []api.ClassEvents{}, Ended: make([]int64, eventSeconds)}
 	for i, of := range all {
 		out.Ended[i] = of.Ends
 		for _, c := range of.Classes {
-			out.Start(i, c.Class, c.Starts)
+			out.AddStarts(i, c.Class, c.Starts)
 		}
 	}
 	return out, nil

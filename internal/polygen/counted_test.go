@@ -68,7 +68,7 @@ func TestLateEventsAreCounted(t *testing.T) {
 	reads := 0
 	read := func(second int64) ([]bus.EventsOf, error) { reads++; return buckets[second], failing }
 	var seconds recount
-	seconds.begin(100)
+	seconds.startAfter(100)
 	last := int64(100)
 	var starts, ends int64
 	tick := func() error {
@@ -128,7 +128,7 @@ func TestLateEventsAreCounted(t *testing.T) {
 func TestClusterEventsOfManyTiers(t *testing.T) {
 	m, tiers := newMetrics(prometheus.NewRegistry()), map[string]bool{}
 	for i := range maxCountedTiers + 5 {
-		m.counted(tiers, bus.EventsOf{Name: string(rune('a' + i)), Ends: 1})
+		m.countEvents(tiers, bus.EventsOf{Name: string(rune('a' + i)), Ends: 1})
 	}
 	if n := testutil.CollectAndCount(m.clusterEnded); n != maxCountedTiers+1 {
 		t.Errorf("%d series, want %d", n, maxCountedTiers+1)

@@ -35,7 +35,7 @@ func (p *Polygen) decide(ctx context.Context, events <-chan bus.Event) error {
 			}
 		case <-tick.C:
 			began = time.Now()
-			p.tick(p.clock.Now())
+			p.tickSlots(p.clock.Now())
 		case <-bytes.C:
 			began = time.Now()
 			p.bytes.Tick(p.clock.Now())
@@ -50,7 +50,7 @@ func (p *Polygen) decide(ctx context.Context, events <-chan bus.Event) error {
 			p.review(now)
 		}
 		p.round.began = began
-		p.send(ctx)
+		p.sendPolicies(ctx)
 		p.metrics.loop.Observe(time.Since(began).Seconds())
 		p.endRound(ctx)
 	}
@@ -67,7 +67,7 @@ func (p *Polygen) observe(now time.Time, e bus.Event) {
 			before := p.rates.SpentWindows()
 			p.rates.Observe(now, e.Instance, u.Key, u.Second, u.Total, limitOf(set, u.Key))
 			if p.rates.SpentWindows() > before {
-				p.reactions.reached(u.Key, u.Second, e.At)
+				p.reactions.markSpent(u.Key, u.Second, e.At)
 			}
 		}
 		p.metrics.usage.Add(float64(len(e.Entries)))
@@ -96,9 +96,9 @@ func (p *Polygen) observe(now time.Time, e bus.Event) {
 		p.reactions.instances = e.Instances
 		p.slots.Instances(now, e.Instances)
 		p.bytes.Instances(now, e.Instances)
-		p.join(e, set.Version())
+		p.takeRegistry(e, set.Version())
 	}
-	p.see(now, set, e)
+	p.showEvent(now, set, e)
 }
 
 // countDropped sets the metrics of what the watches had no room for.
@@ -109,7 +109,7 @@ func (p *Polygen) countDropped() {
 	}
 }
 
-func (p *Polygen) tick(now time.Time) {
+func (p *Polygen) tickSlots(now time.Time) {
 	p.slots.Tick(now)
 	users, blocked := p.slots.WatchedUsers()
 	p.metrics.users.Set(float64(users))
@@ -124,16 +124,16 @@ func limitOf(set *limits.Set, k ratelimit.Key) int {
 	return r.Max + r.Burst
 }
 
-// send publishes what the watches decided, if this polygen leads. Policies that cannot be
+// sendPolicies publishes what the watches decided, if this polygen leads. Policies that cannot be
 // sent are dropped: limits hold without them, by the agents' leases, and blocks and shares
 // are repeated.
-func (p *Polygen) send(ctx context.Context) {
+func (p *Polygen) sendPolicies(ctx context.Context) {
 	hints, throttles := p.rates.Decisions()
 	d := p.slots.Decisions()
 	sharings := p.bytes.Sharings()
 	begun := p.remember(throttles, d)
 	p.tellPolicies(p.set.Load(), begun, hints, throttles, d, sharings)
-	p.over.add(p.set.Load(), throttles)
+	p.throttledUsers.addThrottles(p.set.Load(), throttles)
 	if len(hints)+len(throttles)+len(sharings) == 0 && d.IsEmpty() || !p.leading.Load() {
 		return
 	}
@@ -143,7 +143,7 @@ func (p *Polygen) send(ctx context.Context) {
 	for _, user := range d.Unblocks {
 		messages = append(messages, policy.Unblock{User: user})
 	}
-	messages = append(messages, p.reactions.ask(p.clock.Now(), p.set.Load(), throttles)...)
+	messages = append(messages, p.reactions.confirmations(p.clock.Now(), p.set.Load(), throttles)...)
 	for _, t := range throttles {
 		messages = append(messages, policy.Throttle{Key: t.Key, Second: t.WindowStart, Limit: t.Limit})
 	}
@@ -173,5 +173,5 @@ func (p *Polygen) send(ctx context.Context) {
 		}
 		return
 	}
-	p.metrics.sent(p.set.Load(), messages)
+	p.metrics.countSent(p.set.Load(), messages)
 }

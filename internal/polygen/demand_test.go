@@ -135,7 +135,7 @@ func TestShareEndToEnd(t *testing.T) {
 	if err := g.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	g.adopt(g.options.Limits.Set())
+	g.adoptFile(g.options.Limits.Set())
 	g.run(t).awaitLead(t)
 	// shares is the last word about a user's bytes down, in MiB.
 	shares := func(user string) (last string) {

@@ -32,8 +32,8 @@ type streams struct {
 	gauge prometheus.Gauge
 }
 
-// open counts one more, unless there are too many.
-func (s *streams) open() error {
+// acquire counts one more, unless there are too many.
+func (s *streams) acquire() error {
 	if n := s.n.Add(1); n > maxStreams {
 		s.n.Add(-1)
 		return errStreams
@@ -42,7 +42,7 @@ func (s *streams) open() error {
 	return nil
 }
 
-func (s *streams) close() {
+func (s *streams) release() {
 	s.n.Add(-1)
 	s.gauge.Dec()
 }
@@ -66,7 +66,7 @@ type reader struct {
 
 // Policies returns a stream of what is decided from now on, until stop is called.
 func (p *Polygen) Policies(f api.Filter) (messages <-chan *api.Message, stop func(), err error) {
-	if err := p.streams.open(); err != nil {
+	if err := p.streams.acquire(); err != nil {
 		return nil, nil, err
 	}
 	r := &reader{filter: f.By(p.set.Load()), messages: make(chan *api.Message, maxUnread)}
@@ -80,13 +80,13 @@ func (p *Polygen) Policies(f api.Filter) (messages <-chan *api.Message, stop fun
 		e.readers = slices.DeleteFunc(e.readers, func(other *reader) bool { return other == r })
 		e.any.Store(len(e.readers) > 0)
 		e.mu.Unlock()
-		p.streams.close()
+		p.streams.release()
 	}), nil
 }
 
-// tell tells the readers of an event, whose time is now if it has none. It never waits for
+// publishEvent tells the readers of an event, whose time is now if it has none. It never waits for
 // readers, and does nothing if there are none. It is safe for concurrent use.
-func (p *Polygen) tell(e api.Event) {
+func (p *Polygen) publishEvent(e api.Event) {
 	if !p.events.any.Load() {
 		return
 	}
@@ -94,15 +94,15 @@ func (p *Polygen) tell(e api.Event) {
 		e.Time = p.clock.Now()
 	}
 	e.Time = e.Time.UTC().Truncate(time.Millisecond)
-	p.events.tell(e)
+	p.events.deliver(e)
 }
 
-func (s *events) tell(e api.Event) {
+func (s *events) deliver(e api.Event) {
 	m := &api.Message{Event: string(e.Kind), Value: &e}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range s.readers {
-		if !r.filter.Passes(&e) || r.tellLost(e.Time) && r.offer(m) {
+		if !r.filter.Passes(&e) || r.tellLost(e.Time) && r.tryDeliver(m) {
 			continue
 		}
 		r.lost++
@@ -130,14 +130,14 @@ func (r *reader) tellLost(now time.Time) bool {
 	m := &api.Message{Event: string(api.LostEvent), Value: &api.Event{
 		Time: now.UTC().Truncate(time.Millisecond), Kind: api.LostEvent, Count: r.lost,
 	}}
-	if !r.offer(m) {
+	if !r.tryDeliver(m) {
 		return false
 	}
 	r.lost = 0
 	return true
 }
 
-func (r *reader) offer(m *api.Message) bool {
+func (r *reader) tryDeliver(m *api.Message) bool {
 	select {
 	case r.messages <- m:
 		return true
@@ -157,17 +157,17 @@ func (p *Polygen) tellPolicies(set *limits.Set, begun []string, hints []ratelimi
 	}
 	now := p.clock.Now()
 	for _, user := range d.Unblocks {
-		p.tell(api.Event{Time: now, Kind: api.UnblockEvent, Name: api.NameOf(user), Limit: concurrentLimit,
+		p.publishEvent(api.Event{Time: now, Kind: api.UnblockEvent, Name: api.NameOf(user), Limit: concurrentLimit,
 			Reason: api.ConcurrentRequests, Mode: set.User(user).ConcurrentMode.String()})
 	}
 	for _, t := range throttles {
 		until := time.Unix(t.WindowStart+t.Key.Window.Seconds(), 0).UTC()
-		p.tell(api.Event{Time: now, Kind: api.ThrottleEvent, Name: api.NameOf(t.Key.User), Limit: limits.RateName(t.Key.Class, t.Key.Window),
+		p.publishEvent(api.Event{Time: now, Kind: api.ThrottleEvent, Name: api.NameOf(t.Key.User), Limit: limits.RateName(t.Key.Class, t.Key.Window),
 			Reason: api.RequestRate, Max: int64(t.Limit), Until: &until, Mode: rateMode(set, t.Key).String()})
 	}
 	for _, b := range d.Blocks {
 		if _, first := slices.BinarySearch(begun, b.User); first {
-			p.tell(api.Event{Time: now, Kind: api.BlockEvent, Name: api.NameOf(b.User), Limit: concurrentLimit,
+			p.publishEvent(api.Event{Time: now, Kind: api.BlockEvent, Name: api.NameOf(b.User), Limit: concurrentLimit,
 				Reason: api.ConcurrentRequests, Max: int64(b.Max), Mode: set.User(b.User).ConcurrentMode.String()})
 		}
 	}
@@ -178,7 +178,7 @@ func (p *Polygen) tellPolicies(set *limits.Set, begun []string, hints []ratelimi
 		for _, share := range s.Shares {
 			e.Shares = append(e.Shares, api.ShareOf(share.Instance, int64(share.Slots)))
 		}
-		p.tell(e)
+		p.publishEvent(e)
 	}
 	for _, s := range sharings {
 		e := api.Event{Time: now, Kind: api.ShareEvent, Name: api.NameOf(s.User), Limit: "bandwidth." + s.Direction.String(),
@@ -186,11 +186,11 @@ func (p *Polygen) tellPolicies(set *limits.Set, begun []string, hints []ratelimi
 		for _, share := range s.Shares {
 			e.Shares = append(e.Shares, api.ShareOf(share.Instance, share.Bytes))
 		}
-		p.tell(e)
+		p.publishEvent(e)
 	}
 	for _, h := range hints {
 		until := h.Until.UTC().Truncate(time.Millisecond)
-		p.tell(api.Event{Time: now, Kind: api.HotEvent, Name: api.NameOf(h.Key.User), Limit: limits.RateName(h.Key.Class, h.Key.Window),
+		p.publishEvent(api.Event{Time: now, Kind: api.HotEvent, Name: api.NameOf(h.Key.User), Limit: limits.RateName(h.Key.Class, h.Key.Window),
 			Until: &until, Instances: h.Instances, Mode: rateMode(set, h.Key).String()})
 	}
 }

@@ -109,24 +109,24 @@ func TestEventsAsTheyHappen(t *testing.T) {
 	now := g.clock.Now()
 	progress := func(user string, active int) {
 		g.observe(now, bus.Progress{Instance: "one", Entries: []bus.ProgressEntry{{User: user, Held: active, Active: active, Limit: 5}}})
-		g.send(t.Context())
+		g.sendPolicies(t.Context())
 	}
 	g.observe(now, bus.Registry{Instances: []string{"one"}, Now: now})
 	progress("alice", 5)
 	for range 5 { // the block is repeated
 		now = now.Add(250 * time.Millisecond)
 		progress("alice", 5)
-		g.tick(now)
-		g.send(t.Context())
+		g.tickSlots(now)
+		g.sendPolicies(t.Context())
 	}
 	progress("alice", 0)
 	g.observe(now, bus.Usage{Instance: "one", Entries: []bus.UsageEntry{{Key: ratelimit.Key{Class: "GET", User: "bob"}, Second: now.Unix(), Total: 10}}})
-	g.send(t.Context())
+	g.sendPolicies(t.Context())
 	g.write(t, strings.Replace(tenGets, "GET: 10", "GET: 11", 1))
 	if err := g.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	g.adopt(g.options.Limits.Set())
+	g.adoptFile(g.options.Limits.Set())
 	version := g.set.Load().Version()
 
 	var got []string
@@ -154,7 +154,7 @@ func TestLostEvents(t *testing.T) {
 	slow, other := listen(t, g, api.Filter{}), listen(t, g, api.Filter{Kinds: []api.EventKind{api.LimitsEvent}})
 	hot := func(n int) {
 		for range n {
-			g.tell(api.Event{Kind: api.HotEvent, Name: api.NameOf("alice")})
+			g.publishEvent(api.Event{Kind: api.HotEvent, Name: api.NameOf("alice")})
 		}
 	}
 	kinds := func() string {
@@ -192,7 +192,7 @@ func TestLostEvents(t *testing.T) {
 		t.Errorf("%v events lost, want none yet", n)
 	}
 	hot(7)
-	g.second() // no room to tell of it
+	g.everySecond() // no room to tell of it
 	if got, want := kinds(), fmt.Sprint(maxUnread, " hot"); got != want || lost() != 7 {
 		t.Errorf("%s, %v lost, want %s and 7", got, lost(), want)
 	}
@@ -204,11 +204,11 @@ func TestLostEvents(t *testing.T) {
 	if got, want := kinds(), fmt.Sprint(maxUnread, " hot"); got != want {
 		t.Errorf("then %s, want %s", got, want)
 	}
-	g.second() // nothing happens, and the reader is told all the same
+	g.everySecond() // nothing happens, and the reader is told all the same
 	if got := kinds(); got != "1 lost 3" || lost() != 10 {
 		t.Errorf("then %s, %v lost in all, want 1 lost 3, and 10", got, lost())
 	}
-	g.second()
+	g.everySecond()
 	if got := kinds(); got != "" || len(other) != 0 {
 		t.Errorf("then %s, and %d events of another reader, want nothing", got, len(other))
 	}
@@ -220,7 +220,7 @@ func TestNobodyListens(t *testing.T) {
 	set := g.set.Load()
 	d := concurrency.Decisions{Unblocks: []string{"a", "b"}}
 	if n := testing.AllocsPerRun(100, func() {
-		g.tell(api.Event{Kind: api.LimitsEvent})
+		g.publishEvent(api.Event{Kind: api.LimitsEvent})
 		g.tellPolicies(set, nil, nil, nil, d, nil)
 	}); n != 0 {
 		t.Errorf("%v allocations, want none", n)

@@ -38,7 +38,7 @@ func TestOverridesExpire(t *testing.T) {
 	if err := g.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	g.adopt(g.options.Limits.Set())
+	g.adoptFile(g.options.Limits.Set())
 	version := g.set.Load().Version()
 	for _, step := range []struct {
 		name  string
@@ -79,16 +79,16 @@ func TestEndOfOverrideByHandIsAudited(t *testing.T) {
 		o.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelError}))
 	})
 	file, end := g.options.Limits.Set(), time.Now().Add(time.Hour)
-	g.hand.list = []limits.Override{{
+	g.overrides.list = []limits.Override{{
 		User: "bob", Limits: json.RawMessage(`{"concurrent":50}`), By: "ops", Reason: "launch", Since: end.Add(-time.Hour), Until: end,
 	}}
-	g.adopt(file)
+	g.adoptFile(file)
 	if got := len(g.set.Load().Overrides()); got != 1 {
 		t.Fatalf("%d overrides are in force, want 1", got)
 	}
 	now := time.Now()
 	g.clock.Sample(now, now, end) // by Redis' clock
-	g.adopt(file)
+	g.adoptFile(file)
 	g.expire(g.clock.Now())
 	if n := strings.Count(log.String(), "msg=audit action=expire result=ok user=bob"); n != 1 {
 		t.Errorf("the audit has its end %d times, want once: %s", n, log)
@@ -103,7 +103,7 @@ func TestRunningOverridesExpire(t *testing.T) {
 	if err := g.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	g.adopt(g.options.Limits.Set())
+	g.adoptFile(g.options.Limits.Set())
 	g.run(t)
 	proctest.Eventually(t, "the override expires", func() error {
 		if l := g.User("bob", "").Limits; len(l) != 1 || l[0].Max != 10 {
@@ -149,7 +149,7 @@ func TestDryRunIsCountedApart(t *testing.T) {
 	if err := g.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	g.adopt(g.options.Limits.Set())
+	g.adoptFile(g.options.Limits.Set())
 	now := g.clock.Now()
 	minute := now.Unix() / 60 * 60
 	g.observe(now, bus.Usage{Instance: "one", Entries: []bus.UsageEntry{
@@ -162,7 +162,7 @@ func TestDryRunIsCountedApart(t *testing.T) {
 	g.observe(now, bus.Registry{Instances: []string{"one", "two"}, Now: now})
 	g.observe(now, bus.Demand{{Instance: "one", User: "bob", Active: 1}})
 	proctest.Eventually(t, "the policies are sent", func() error {
-		g.send(t.Context())
+		g.sendPolicies(t.Context())
 		if testutil.ToFloat64(g.metrics.throttles[limits.DryRun]) == 0 {
 			return errors.New("not yet")
 		}

@@ -31,14 +31,14 @@ type fleet struct {
 type member struct {
 	version string
 	behind  time.Time // since when it enforces another version than wanted; zero if it does not
-	said    bool      // the log has said that it is late
+	logged  bool      // the log has said that it is late
 	problem string    // why it does not fully work; "" if it does
 	gone    time.Time // since when it is not in the registry; zero if it is
 }
 
-// late is an instance that has enforced other limits than it should for too long, or that
+// lateInstance is an instance that has enforced other limits than it should for too long, or that
 // enforces the right ones again.
-type late struct {
+type lateInstance struct {
 	instance, version string
 	behind            time.Duration // 0: it enforces the right ones again
 }
@@ -46,7 +46,7 @@ type late struct {
 // observe takes the registry and the version that all should enforce. It returns what the
 // log has to say of instances, sorted, and whether an instance has another version than
 // before, is new or gone.
-func (f *fleet) observe(r bus.Registry, want string) (say []late, changed bool) {
+func (f *fleet) observe(r bus.Registry, want string) (say []lateInstance, changed bool) {
 	if back := f.at.Sub(r.Now); back > 0 && back < lateAfter {
 		return nil, false // a newer registry was faster; if much newer, Redis' clock was set back
 	}
@@ -54,7 +54,7 @@ func (f *fleet) observe(r bus.Registry, want string) (say []late, changed bool) 
 	if f.members == nil {
 		f.members = make(map[string]*member)
 	}
-	if f.miss(r) {
+	if f.noteMissing(r) {
 		changed = true
 	}
 	for _, name := range r.Instances {
@@ -73,27 +73,27 @@ func (f *fleet) observe(r bus.Registry, want string) (say []late, changed bool) 
 		}
 		switch {
 		case m.version == want:
-			if m.said {
-				say = append(say, late{instance: name, version: m.version})
+			if m.logged {
+				say = append(say, lateInstance{instance: name, version: m.version})
 			}
-			m.behind, m.said = time.Time{}, false
+			m.behind, m.logged = time.Time{}, false
 		case m.behind.IsZero() || m.behind.After(r.Now):
 			m.behind = r.Now
-		case !m.said && r.Now.Sub(m.behind) >= lateAfter:
-			m.said = true
-			say = append(say, late{name, m.version, r.Now.Sub(m.behind)})
+		case !m.logged && r.Now.Sub(m.behind) >= lateAfter:
+			m.logged = true
+			say = append(say, lateInstance{name, m.version, r.Now.Sub(m.behind)})
 		}
 	}
 	return say, changed
 }
 
-// miss notes which instances are not in the registry. It forgets those that have been gone
+// noteMissing notes which instances are not in the registry. It forgets those that have been gone
 // for long, and those that another one has replaced: a restarted agent has another random
 // part behind its name. It reports whether an instance left.
-func (f *fleet) miss(r bus.Registry) (left bool) {
+func (f *fleet) noteMissing(r bus.Registry) (left bool) {
 	here := make(map[string]bool, len(r.Instances))
 	for _, name := range r.Instances {
-		here[stem(name)] = true
+		here[baseName(name)] = true
 	}
 	var gone []string
 	for name, m := range f.members {
@@ -104,7 +104,7 @@ func (f *fleet) miss(r bus.Registry) (left bool) {
 			*m = member{version: m.version, gone: r.Now}
 			left = true
 		}
-		if away := r.Now.Sub(m.gone); away >= goneFor || away < 0 || here[stem(name)] {
+		if away := r.Now.Sub(m.gone); away >= goneFor || away < 0 || here[baseName(name)] {
 			delete(f.members, name)
 			continue
 		}
@@ -117,16 +117,16 @@ func (f *fleet) miss(r bus.Registry) (left bool) {
 	return left
 }
 
-// stem is an instance's name without its random part.
-func stem(name string) string {
+// baseName is an instance's name without its random part.
+func baseName(name string) string {
 	if i := strings.LastIndexByte(name, '#'); i >= 0 {
 		return name[:i]
 	}
 	return name
 }
 
-// there is how many instances are in the registry.
-func (f *fleet) there() (n int) {
+// countPresent is how many instances are in the registry.
+func (f *fleet) countPresent() (n int) {
 	for _, m := range f.members {
 		if m.gone.IsZero() {
 			n++
@@ -135,8 +135,8 @@ func (f *fleet) there() (n int) {
 	return n
 }
 
-// behind is how many instances enforce other limits than they should.
-func (f *fleet) behind() (n int) {
+// countBehind is how many instances enforce other limits than they should.
+func (f *fleet) countBehind() (n int) {
 	for _, m := range f.members {
 		if !m.behind.IsZero() {
 			n++
@@ -145,8 +145,8 @@ func (f *fleet) behind() (n int) {
 	return n
 }
 
-// list is what is known of the instances, also of those gone, sorted by name.
-func (f *fleet) list() []api.Instance {
+// instances is what is known of the instances, also of those gone, sorted by name.
+func (f *fleet) instances() []api.Instance {
 	list := make([]api.Instance, 0, len(f.members))
 	for name, m := range f.members {
 		i := api.Instance{Name: name, Version: m.version, Current: m.version == f.want, Problem: strings.ToValidUTF8(m.problem, "\ufffd")}

@@ -19,7 +19,7 @@ func TestFleet(t *testing.T) {
 		after    time.Duration // since t0
 		versions map[string]string
 		want     string
-		say      []late
+		say      []lateInstance
 		changed  bool
 	}
 	for _, tt := range []struct {
@@ -40,13 +40,13 @@ func TestFleet(t *testing.T) {
 			{0, map[string]string{"a": "v1", "b": "v1"}, "v1", nil, true},
 			{time.Second, map[string]string{"a": "v2", "b": "v1"}, "v2", nil, true},
 			{5900 * time.Millisecond, map[string]string{"a": "v2", "b": "v1"}, "v2", nil, false},
-			{6 * time.Second, map[string]string{"a": "v2", "b": "v1"}, "v2", []late{{"b", "v1", 5 * time.Second}}, false},
+			{6 * time.Second, map[string]string{"a": "v2", "b": "v1"}, "v2", []lateInstance{{"b", "v1", 5 * time.Second}}, false},
 			{20 * time.Second, map[string]string{"a": "v2", "b": "v1"}, "v2", nil, false},
 		}, []api.Instance{{Name: "a", Version: "v2", Current: true}, {Name: "b", Version: "v1", Behind: 19}}},
 		{"and that it is no more", []step{
 			{0, map[string]string{"a": "v1"}, "v2", nil, true},
-			{5 * time.Second, map[string]string{"a": "v1"}, "v2", []late{{"a", "v1", 5 * time.Second}}, false},
-			{6 * time.Second, map[string]string{"a": "v2"}, "v2", []late{{"a", "v2", 0}}, true},
+			{5 * time.Second, map[string]string{"a": "v1"}, "v2", []lateInstance{{"a", "v1", 5 * time.Second}}, false},
+			{6 * time.Second, map[string]string{"a": "v2"}, "v2", []lateInstance{{"a", "v2", 0}}, true},
 			{7 * time.Second, map[string]string{"a": "v2"}, "v2", nil, false},
 		}, []api.Instance{{Name: "a", Version: "v2", Current: true}}},
 		{"one that was late for a moment is not said", []step{
@@ -68,7 +68,7 @@ func TestFleet(t *testing.T) {
 			{time.Hour, map[string]string{"a": "v1"}, "v2", nil, true},
 			{0, map[string]string{"a": "v1"}, "v2", nil, false},
 			{4 * time.Second, map[string]string{"a": "v1"}, "v2", nil, false},
-			{5 * time.Second, map[string]string{"a": "v1"}, "v2", []late{{"a", "v1", 5 * time.Second}}, false},
+			{5 * time.Second, map[string]string{"a": "v1"}, "v2", []lateInstance{{"a", "v1", 5 * time.Second}}, false},
 		}, []api.Instance{{Name: "a", Version: "v1", Behind: 5}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -84,11 +84,11 @@ func TestFleet(t *testing.T) {
 					}
 				}
 				say, changed := f.observe(r, s.want)
-				if diff := cmp.Diff(s.say, say, cmp.AllowUnexported(late{}), cmpopts.EquateEmpty()); diff != "" || changed != s.changed {
+				if diff := cmp.Diff(s.say, say, cmp.AllowUnexported(lateInstance{}), cmpopts.EquateEmpty()); diff != "" || changed != s.changed {
 					t.Errorf("after %v: changed %v, want %v; says (-want +got):\n%s", s.after, changed, s.changed, diff)
 				}
 			}
-			if diff := cmp.Diff(tt.list, f.list(), cmpopts.EquateEmpty()); diff != "" {
+			if diff := cmp.Diff(tt.list, f.instances(), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("instances differ (-want +got):\n%s", diff)
 			}
 		})
@@ -137,8 +137,8 @@ func TestFleetTellsOfThoseGone(t *testing.T) {
 			for _, r := range tt.seen {
 				_, changed = f.observe(r, "v1")
 			}
-			if diff := cmp.Diff(tt.list, f.list(), cmpopts.EquateEmpty()); diff != "" || changed != tt.changed || f.there() != tt.there || f.behind() != 0 {
-				t.Errorf("changed %v, want %v; %d there, want %d; %d behind, want 0; instances (-want +got):\n%s", changed, tt.changed, f.there(), tt.there, f.behind(), diff)
+			if diff := cmp.Diff(tt.list, f.instances(), cmpopts.EquateEmpty()); diff != "" || changed != tt.changed || f.countPresent() != tt.there || f.countBehind() != 0 {
+				t.Errorf("changed %v, want %v; %d there, want %d; %d behind, want 0; instances (-want +got):\n%s", changed, tt.changed, f.countPresent(), tt.there, f.countBehind(), diff)
 			}
 		})
 	}
@@ -151,7 +151,7 @@ func TestFleetForgetsThoseGoneFirst(t *testing.T) {
 	for i := range 3 * maxGone {
 		f.observe(bus.Registry{Now: t0.Add(time.Duration(i) * time.Second), Instances: []string{fmt.Sprintf("pod-%03d", i)}}, "v1")
 	}
-	list := f.list()
+	list := f.instances()
 	if len(list) != maxGone+1 || list[0].Name != "pod-199" || list[0].Gone == nil || list[maxGone].Gone != nil {
 		t.Errorf("%d instances, the first %+v, want %d, from pod-199 on", len(list), list[0], maxGone+1)
 	}
@@ -175,7 +175,7 @@ func TestFleetProblems(t *testing.T) {
 		{"it is well again", map[string]string{"b": "x"}, ""},
 	} {
 		f.observe(bus.Registry{Now: t0.Add(time.Duration(i) * time.Second), Instances: []string{"a"}, Problems: tt.problems}, "v1")
-		if got := f.list()[0].Problem; got != tt.want {
+		if got := f.instances()[0].Problem; got != tt.want {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
 		}
 	}

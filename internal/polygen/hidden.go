@@ -19,31 +19,33 @@ import (
 // at most.
 const mismatchEvery = 10 * time.Minute
 
-// hides reports whether the cluster knows a user who is asked for by name by a hidden key.
-func hides(set *limits.Set, name string) bool { return set.Secrets() != nil || limits.IsHidden(name) }
+// hidesName reports whether the cluster knows a user who is asked for by name by a hidden key.
+func hidesName(set *limits.Set, name string) bool {
+	return set.Secrets() != nil || limits.IsHidden(name)
+}
 
-// called is how overrides by hand name a user who is asked for: by the name, or by the
+// overrideNames is how overrides by hand name a user who is asked for: by the name, or by the
 // hidden keys, that of the current secret first.
-func called(set *limits.Set, name string) []string {
-	if hides(set, name) {
+func overrideNames(set *limits.Set, name string) []string {
+	if hidesName(set, name) {
 		return set.Keys(name)
 	}
 	return []string{name}
 }
 
-// find returns the key of a user who is asked for by name, and the other keys by which
+// findKey returns the key of a user who is asked for by name, and the other keys by which
 // there were reports. While HAProxies change over to another secret, the key is that of the
 // first secret by which there were any.
-func (p *Polygen) find(set *limits.Set, name, endpoint string) (key string, others []string) {
+func (p *Polygen) findKey(set *limits.Set, name, endpoint string) (key string, others []string) {
 	keys := set.Keys(name)
 	if len(keys) == 1 {
 		return keys[0], nil
 	}
-	p.seen.mu.Lock()
-	defer p.seen.mu.Unlock()
+	p.dashboard.mu.Lock()
+	defer p.dashboard.mu.Unlock()
 	for _, k := range keys {
 		switch {
-		case !p.seen.view.Heard(limits.EndpointKey(endpoint, k)):
+		case !p.dashboard.view.HasReport(limits.EndpointKey(endpoint, k)):
 		case key == "":
 			key = k
 		default:
@@ -56,15 +58,15 @@ func (p *Polygen) find(set *limits.Set, name, endpoint string) (key string, othe
 	return key, others
 }
 
-// hide returns the act with the user's key in place of the name, where names are hidden.
-func (p *Polygen) hide(a api.Act) api.Act {
-	if set := p.set.Load(); !a.IsKey && hides(set, a.User) {
+// hideName returns the request with the user's key in place of the name, where names are hidden.
+func (p *Polygen) hideName(a api.OverrideRequest) api.OverrideRequest {
+	if set := p.set.Load(); !a.IsKey && hidesName(set, a.User) {
 		a.User, a.IsKey = set.Key(a.User), true
 	}
 	return a
 }
 
-// errHidden stands for what was wrong with an act, whose text may have a name.
+// errHidden stands for what was wrong with a request, whose text may have a name.
 var errHidden = errors.New("what was asked for was not valid; its text is left out, because it may have a name")
 
 // hideOverrides returns overrides with users' keys in place of names, and whether there
@@ -86,11 +88,11 @@ func hideOverrides(set *limits.Set, list []limits.Override) (hidden []limits.Ove
 // keepHidden has Redis forget the names in overrides. If it cannot, they are hidden here
 // all the same.
 func (p *Polygen) keepHidden(ctx context.Context, version string, list []limits.Override) (string, []limits.Override) {
-	hidden, changed := hideOverrides(p.hand.file, list)
+	hidden, changed := hideOverrides(p.overrides.file, list)
 	if !changed {
 		return version, hidden
 	}
-	if kept, err := p.options.Bus.KeepOverrides(ctx, version, limitfile.EncodeOverrides(hidden), p.needed(hidden)); err == nil {
+	if kept, err := p.options.Bus.KeepOverrides(ctx, version, limitfile.EncodeOverrides(hidden), p.overridesTTL(hidden)); err == nil {
 		version = kept
 	}
 	return version, hidden
@@ -101,17 +103,17 @@ func (p *Polygen) keepHidden(ctx context.Context, version string, list []limits.
 func (p *Polygen) tellSecrets(now time.Time, reports map[limits.SecretOf]uint64) {
 	var foreign uint64
 	for secret, n := range reports {
-		more := n - p.seen.reports[secret]
+		more := n - p.dashboard.reports[secret]
 		p.metrics.reports.WithLabelValues(string(secret)).Add(float64(more))
-		p.seen.reports[secret] = n
+		p.dashboard.reports[secret] = n
 		if secret == limits.UnknownSecret || secret == limits.NoSecret {
 			foreign += more
 		}
 	}
-	if foreign == 0 || !p.seen.toldSecrets.IsZero() && now.Sub(p.seen.toldSecrets) < mismatchEvery {
+	if foreign == 0 || !p.dashboard.toldSecrets.IsZero() && now.Sub(p.dashboard.toldSecrets) < mismatchEvery {
 		return
 	}
-	p.seen.toldSecrets = now
+	p.dashboard.toldSecrets = now
 	p.options.Logger.Warn("instances report users by keys of a secret that polygen does not have, or by names although it has one: they count as users whom the limit file does not name; "+
 		"SLUICE_KEY_SECRET of each HAProxy must be in polygen's key secret file", slog.Uint64("reports", foreign))
 }

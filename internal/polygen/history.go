@@ -13,9 +13,9 @@ const maxHistories = 512
 // from the first question on, if it was not before.
 func (p *Polygen) History(name, endpoint string) api.History {
 	set := p.set.Load()
-	key, _ := p.find(set, name, endpoint)
+	key, _ := p.findKey(set, name, endpoint)
 	out := p.HistoryOfKey(key, endpoint)
-	if hides(set, name) {
+	if hidesName(set, name) {
 		return out
 	}
 	out.Name = api.Name{User: name, Endpoint: endpoint, Href: api.Path(name, endpoint)}
@@ -24,10 +24,10 @@ func (p *Polygen) History(name, endpoint string) api.History {
 
 // HistoryOfKey is History, by the key that the cluster knows the user by.
 func (p *Polygen) HistoryOfKey(key, endpoint string) api.History {
-	p.seen.mu.Lock()
-	p.seen.adopt(p.set.Load())
-	out := p.seen.past.History(p.clock.Now(), limits.EndpointKey(endpoint, key), p.seen.view)
-	p.seen.mu.Unlock()
-	out.From = p.from()
+	p.dashboard.mu.Lock()
+	p.dashboard.adoptLimits(p.set.Load())
+	out := p.dashboard.past.History(p.clock.Now(), limits.EndpointKey(endpoint, key), p.dashboard.view)
+	p.dashboard.mu.Unlock()
+	out.From = p.answerHead()
 	return out
 }

@@ -45,11 +45,11 @@ type watched struct {
 // Watch returns an answer at once and one every second, until stop is called. A watcher
 // that is too slow misses some.
 func (p *Polygen) Watch(q api.Question) (answers <-chan *api.Message, stop func(), err error) {
-	if err := p.streams.open(); err != nil {
+	if err := p.streams.acquire(); err != nil {
 		return nil, nil, err
 	}
-	if set := p.set.Load(); q.User != "" && !q.IsKey && hides(set, q.User) {
-		q.User, _ = p.find(set, q.User, q.Endpoint)
+	if set := p.set.Load(); q.User != "" && !q.IsKey && hidesName(set, q.User) {
+		q.User, _ = p.findKey(set, q.User, q.Endpoint)
 		q.IsKey = true
 	}
 	// Asked once here, where the limits come from is known for the answers, which do not
@@ -70,7 +70,7 @@ func (p *Polygen) Watch(q api.Question) (answers <-chan *api.Message, stop func(
 		}
 		w = &watched{watchers: make(map[chan *api.Message]bool)}
 		l.questions[q] = w
-		p.look(p.clock.Now(), topFor)
+		p.lookAtUsers(p.clock.Now(), topFor)
 		w.answer = p.answer(q)
 	}
 	c := make(chan *api.Message, 1) // room for the newest answer, which replaces one that was not read
@@ -83,12 +83,12 @@ func (p *Polygen) Watch(q api.Question) (answers <-chan *api.Message, stop func(
 			delete(l.questions, q)
 		}
 		l.mu.Unlock()
-		p.streams.close()
+		p.streams.release()
 	}), nil
 }
 
-// watch looks at the users after every full second of the cluster, until ctx ends.
-func (p *Polygen) watch(ctx context.Context) error {
+// answerWatchers looks at the users after every full second of the cluster, until ctx ends.
+func (p *Polygen) answerWatchers(ctx context.Context) error {
 	for {
 		now := p.clock.Now()
 		next := now.Add(-liveAfter).Truncate(time.Second).Add(time.Second + liveAfter)
@@ -99,24 +99,24 @@ func (p *Polygen) watch(ctx context.Context) error {
 			return nil
 		case <-timer.C:
 		}
-		p.second()
+		p.everySecond()
 	}
 }
 
-// second is what is done once a second: histories get a sample, and watchers an answer.
-func (p *Polygen) second() {
+// everySecond is what is done once a second: histories get a sample, and watchers an answer.
+func (p *Polygen) everySecond() {
 	now := p.clock.Now()
 	l := &p.live
 	l.mu.Lock()
 	if len(l.questions) > 0 {
-		p.look(now, 0)
+		p.lookAtUsers(now, 0)
 	} else {
 		l.overview, l.lists = view.Overview{}, nil // frees its memory while nobody watches
 	}
-	p.seen.mu.Lock()
-	p.seen.adopt(p.set.Load())
-	p.seen.past.Sample(now, p.seen.view)
-	p.seen.mu.Unlock()
+	p.dashboard.mu.Lock()
+	p.dashboard.adoptLimits(p.set.Load())
+	p.dashboard.past.Sample(now, p.dashboard.view)
+	p.dashboard.mu.Unlock()
 	for q, w := range l.questions {
 		w.answer = p.answer(q)
 		for c := range w.watchers {
@@ -131,9 +131,9 @@ func (p *Polygen) second() {
 	p.events.tellLost(now)
 }
 
-// look makes the overview anew if it is as old as that, or lacks what the questions need.
+// lookAtUsers makes the overview anew if it is as old as that, or lacks what the questions need.
 // The lock of live must be held.
-func (p *Polygen) look(now time.Time, old time.Duration) {
+func (p *Polygen) lookAtUsers(now time.Time, old time.Duration) {
 	l := &p.live
 	need := make(map[api.Sort]int)
 	for q := range l.questions {
@@ -157,30 +157,30 @@ func (p *Polygen) look(now time.Time, old time.Duration) {
 			need[by] = max(need[by], n)
 		}
 	}
-	s := p.seen
+	s := p.dashboard
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.adopt(p.set.Load())
-	look := s.view.Look(now, need)
+	s.adoptLimits(p.set.Load())
+	look := s.view.BeginLook(now, need)
 	s.finish(look)
 	l.overview, l.at, l.lists = look.Overview(), now, maps.Clone(need)
-	p.keep(now)
+	p.keepHistories(now)
 }
 
-// keep keeps histories of the users who are shown. The locks of live and seen must be held.
-func (p *Polygen) keep(now time.Time) {
-	l, past := &p.live, p.seen.past
+// keepHistories keeps histories of the users who are shown. The locks of live and dashboard must be held.
+func (p *Polygen) keepHistories(now time.Time) {
+	l, past := &p.live, p.dashboard.past
 	for _, s := range l.overview.Limited {
-		past.Limited(now, s.Key())
+		past.RememberLimited(now, s.Key())
 	}
 	for _, list := range l.overview.Tops {
 		for i := min(len(list), maxListed) - 1; i >= 0; i-- { // the first one last, so that it is forgotten last
-			past.Keep(now, list[i].Key())
+			past.Remember(now, list[i].Key())
 		}
 	}
 	for q := range l.questions {
 		if q.User != "" {
-			past.Keep(now, q.Key())
+			past.Remember(now, q.Key())
 		}
 	}
 }
@@ -190,7 +190,7 @@ func (p *Polygen) answer(q api.Question) *api.Message {
 	o := &p.live.overview
 	users := o.Tops[q.Sort]
 	a := &api.Live{
-		From: p.from(), Totals: o.Totals, Sort: q.Sort, Users: users[:min(q.N, len(users))], Limited: o.Limited,
+		From: p.answerHead(), Totals: o.Totals, Sort: q.Sort, Users: users[:min(q.N, len(users))], Limited: o.Limited,
 		Instances: p.Instances().Instances,
 	}
 	if q.User != "" {
@@ -201,15 +201,15 @@ func (p *Polygen) answer(q api.Question) *api.Message {
 
 // userLately is the user whom a question asks for.
 func (p *Polygen) userLately(q api.Question) *api.User {
-	p.seen.mu.Lock()
-	out := p.seen.view.UserLately(p.clock.Now(), q.Key())
-	p.seen.mu.Unlock()
-	out.From = p.from()
+	p.dashboard.mu.Lock()
+	out := p.dashboard.view.UserLately(p.clock.Now(), q.Key())
+	p.dashboard.mu.Unlock()
+	out.From = p.answerHead()
 	if !q.IsKey {
 		out.Name = api.Name{User: q.User, Endpoint: q.Endpoint, Href: api.Path(q.User, q.Endpoint)}
 	}
 	if !q.IsKey || limits.IsHidden(q.User) {
-		p.seen.where.ofAtOnce(p.set.Load(), &out)
+		p.dashboard.origins.tellIfKnown(p.set.Load(), &out)
 	}
 	return &out
 }

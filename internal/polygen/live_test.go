@@ -28,7 +28,7 @@ func (g *generator) hear() {
 	}})
 	g.observe(now, bus.Demand{{Instance: "one", User: "mover", Active: 1, Moved: [2]int64{7, 8}, Share: [2]int64{9, 10}}})
 	g.observe(now, bus.Registry{Instances: []string{"one", "two"}, Now: now, Problems: map[string]string{"two": "no peers session with HAProxy"}})
-	g.send(context.Background())
+	g.sendPolicies(context.Background())
 }
 
 func liveOf(t *testing.T, answers <-chan *api.Message) *api.Live {
@@ -55,7 +55,7 @@ func TestWatch(t *testing.T) {
 	}
 	defer stop()
 	a := liveOf(t, answers)
-	if want := (api.Totals{Users: 3, InProgress: 8, Down: 7, Up: 8, Blocked: 1, Seen: 3, Capacity: maxSeen}); a.Totals != want {
+	if want := (api.Totals{Users: 3, InProgress: 8, Down: 7, Up: 8, Blocked: 1, Seen: 3, Capacity: maxKnownUsers}); a.Totals != want {
 		t.Errorf("totals %+v, want %+v", a.Totals, want)
 	}
 	if a.Polygen != "polygen" || a.Sort != api.ByConcurrent || len(a.Users) != 1 || a.Users[0].User != "alice" || a.Users[0].Near.Limit != "concurrent" {
@@ -97,7 +97,7 @@ func TestAnswersAreShared(t *testing.T) {
 		liveOf(t, answers)
 	}
 	for range 3 {
-		g.second()
+		g.everySecond()
 		var got []*api.Message
 		for _, s := range streams {
 			got = append(got, <-s)
@@ -139,7 +139,7 @@ func TestQuestionsThatComeAndGo(t *testing.T) {
 	for i := range 300 {
 		q := api.Question{Sort: orders[i%5], N: 1 + i*3}
 		l.questions = map[api.Question]*watched{q: {}}
-		g.look(now.Add(time.Duration(i)), topFor)
+		g.lookAtUsers(now.Add(time.Duration(i)), topFor)
 		if l.at != last {
 			looks, last = looks+1, l.at
 		}
@@ -151,7 +151,7 @@ func TestQuestionsThatComeAndGo(t *testing.T) {
 		t.Errorf("the users were looked at %d times within 300 ns, want once for each list and length", looks)
 	}
 	later := now.Add(topFor + time.Millisecond)
-	g.look(later, topFor)
+	g.lookAtUsers(later, topFor)
 	if l.at != later {
 		t.Error("an old look was used again")
 	}
@@ -166,10 +166,10 @@ func TestSlowWatcherMissesSome(t *testing.T) {
 	}
 	defer stop()
 	for range 3 {
-		g.second()
+		g.everySecond()
 	}
 	g.hear()
-	g.second()
+	g.everySecond()
 	if a := liveOf(t, answers); a.Totals.Seen != 3 || len(answers) != 0 {
 		t.Errorf("%d users seen, %d answers wait, want the newest answer alone, with 3", a.Totals.Seen, len(answers))
 	}
@@ -235,9 +235,9 @@ func TestLiveRuns(t *testing.T) {
 		return nil
 	})
 	proctest.Eventually(t, "there are samples of bob, who is asked about, and of nobody else", func() error {
-		g.seen.mu.Lock()
-		kept := g.seen.past.Len()
-		g.seen.mu.Unlock()
+		g.dashboard.mu.Lock()
+		kept := g.dashboard.past.Len()
+		g.dashboard.mu.Unlock()
 		if h := g.History("bob", ""); len(h.Down) < 2 || kept != 1 {
 			return fmt.Errorf("%d samples, %d histories", len(h.Down), kept)
 		}
@@ -275,7 +275,7 @@ func TestHistories(t *testing.T) {
 	now := g.clock.Now()
 	g.observe(now, bus.Usage{Instance: "one", Entries: []bus.UsageEntry{{Key: ratelimit.Key{Class: "GET", User: "throttled"}, Second: now.Unix(), Total: 10}}})
 	g.hear()
-	kept := func() int { g.seen.mu.Lock(); defer g.seen.mu.Unlock(); return g.seen.past.Len() }
+	kept := func() int { g.dashboard.mu.Lock(); defer g.dashboard.mu.Unlock(); return g.dashboard.past.Len() }
 	if n := kept(); n != 2 {
 		t.Errorf("%d histories, want those of the throttled user and of alice, who is blocked", n)
 	}

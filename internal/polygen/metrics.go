@@ -192,8 +192,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	}
 }
 
-// sent counts policies that were sent.
-func (m *metrics) sent(set *limits.Set, messages []policy.Message) {
+// countSent counts policies that were sent.
+func (m *metrics) countSent(set *limits.Set, messages []policy.Message) {
 	for _, message := range messages {
 		switch p := message.(type) {
 		case policy.Throttle:

@@ -67,27 +67,27 @@ type Options struct {
 
 // Polygen is the policy generator.
 type Polygen struct {
-	options   Options
-	candidate string // the name and a random part
-	metrics   *metrics
-	clock     *clock.Clock
-	rates     *ratelimit.Watch   // owned by decide
-	slots     *concurrency.Watch // owned by decide
-	bytes     *bandwidth.Watch   // owned by decide
-	dropped   [3]uint64          // what the watches had passed over when the metric was last set; owned by decide
-	seen      *seen
-	over      throttled                  // owned by decide
-	reactions reactions                  // owned by decide
-	round     round                      // owned by decide
-	set       atomic.Pointer[limits.Set] // in force: without what has expired
-	leading   atomic.Bool
-	lost      atomic.Pointer[error] // why Redis cannot be reached; nil if it can
-	publish   chan struct{}         // holds one token when the limits should be published
+	options        Options
+	candidate      string // the name and a random part
+	metrics        *metrics
+	clock          *clock.Clock
+	rates          *ratelimit.Watch   // owned by decide
+	slots          *concurrency.Watch // owned by decide
+	bytes          *bandwidth.Watch   // owned by decide
+	dropped        [3]uint64          // what the watches had passed over when the metric was last set; owned by decide
+	dashboard      *dashboard
+	throttledUsers throttled                  // owned by decide
+	reactions      reactions                  // owned by decide
+	round          round                      // owned by decide
+	set            atomic.Pointer[limits.Set] // in force: without what has expired
+	leading        atomic.Bool
+	lost           atomic.Pointer[error] // why Redis cannot be reached; nil if it can
+	publish        chan struct{}         // holds one token when the limits should be published
 
-	hand    hand
-	streams streams
-	events  events
-	live    live
+	overrides overrides
+	streams   streams
+	events    events
+	live      live
 }
 
 // New checks the options and returns a polygen that does nothing until Run.
@@ -102,7 +102,7 @@ func New(o Options) (*Polygen, error) {
 	case o.Margin < 0 || o.Margin > 100:
 		return nil, fmt.Errorf("a margin of %d %%: want 0 to 100", o.Margin)
 	}
-	if err := o.UserMetrics.check(); err != nil {
+	if err := o.UserMetrics.validate(); err != nil {
 		return nil, err
 	}
 	if o.Logger == nil {
@@ -122,14 +122,14 @@ func New(o Options) (*Polygen, error) {
 		publish: make(chan struct{}, 1),
 	}
 	p.set.Store(o.Limits.Set().At(p.clock.Now()))
-	p.seen = newSeen(p.set.Load())
+	p.dashboard = newDashboard(p.set.Load())
 	if o.Registerer != nil {
 		o.Registerer.MustRegister(newUserCollector(p, o.UserMetrics))
 	}
 	p.metrics.limitsInForce(p.set.Load().Version())
 	p.lost.Store(&errNotAsked)
-	p.hand.metrics, p.hand.file = newHandMetrics(o.Registerer), o.Limits.Set()
-	p.hand.filed.Store(p.set.Load())
+	p.overrides.metrics, p.overrides.file = newOverrideMetrics(o.Registerer), o.Limits.Set()
+	p.overrides.fileInForce.Store(p.set.Load())
 	p.streams.gauge, p.events.lost = p.metrics.streams, p.metrics.eventsLost
 	o.Limits.SetTracer(o.Tracer)
 	return p, nil
@@ -140,9 +140,9 @@ func (p *Polygen) Run(ctx context.Context) error {
 	defer p.resign(ctx)
 	events := make(chan bus.Event, 1024)
 	channels := []bus.Channel{bus.UsageChannel, bus.ProgressChannel, bus.DemandChannel, bus.StartsChannel, bus.ConfirmedChannel, bus.UnblockChannel, bus.InstancesChannel}
-	p.readHand(ctx) // first, or the first decisions would be by the file alone
+	p.readOverrides(ctx) // first, or the first decisions would be by the file alone
 	return group.Run(ctx,
-		func(ctx context.Context) error { return p.options.Limits.Run(ctx, p.adopt) },
+		func(ctx context.Context) error { return p.options.Limits.Run(ctx, p.adoptFile) },
 		func(ctx context.Context) error {
 			return p.options.Bus.Subscribe(ctx, channels, func(e bus.Event) {
 				if _, ok := e.(bus.Connected); ok {
@@ -156,12 +156,12 @@ func (p *Polygen) Run(ctx context.Context) error {
 			})
 		},
 		func(ctx context.Context) error { return p.decide(ctx, events) },
-		func(ctx context.Context) error { return p.lead(ctx, events) },
+		func(ctx context.Context) error { return p.keepLeading(ctx, events) },
 		p.publishLimits,
-		p.followHand,
-		p.watch,
-		p.count,
-		p.seen.where.run,
+		p.followOverrides,
+		p.answerWatchers,
+		p.countEvents,
+		p.dashboard.origins.findWanted,
 	)
 }
 
@@ -183,8 +183,8 @@ func (p *Polygen) cutOff() error {
 	return nil
 }
 
-// leads reports whether this polygen decides, and can tell the agents.
-func (p *Polygen) leads() bool { return p.leading.Load() && p.cutOff() == nil }
+// leadsAndSends reports whether this polygen decides, and can tell the agents.
+func (p *Polygen) leadsAndSends() bool { return p.leading.Load() && p.cutOff() == nil }
 
 var errNotAsked = errors.New("not asked yet")
 
@@ -211,15 +211,15 @@ func (p *Polygen) expire(now time.Time) {
 	set := p.set.Load()
 	// Without the comparison a new file, adopted since, would be lost.
 	if present := set.At(now); present != set && p.set.CompareAndSwap(set, present) {
-		p.handExpired(set, present)
+		p.tellOfExpired(set, present)
 	}
-	file := p.hand.filed.Load()
-	if present := file.At(now); present == file || !p.hand.filed.CompareAndSwap(file, present) {
+	file := p.overrides.fileInForce.Load()
+	if present := file.At(now); present == file || !p.overrides.fileInForce.CompareAndSwap(file, present) {
 		return
 	}
 	if until := file.Expires(); !until.IsZero() && !now.Before(until) { // otherwise the clock was set back, and overrides are in force again
 		p.metrics.expired.Inc()
-		p.tell(api.Event{Kind: api.LimitsEvent, Version: set.Version(), Until: &until})
+		p.publishEvent(api.Event{Kind: api.LimitsEvent, Version: set.Version(), Until: &until})
 		p.options.Logger.Info("overrides of the limit file have expired", slog.Time("until", until), slog.String("version", set.Version()))
 	}
 }
@@ -232,12 +232,12 @@ func (p *Polygen) wantPublication() {
 	}
 }
 
-// lead tries to become, and to remain, the polygen that decides.
-func (p *Polygen) lead(ctx context.Context, events chan<- bus.Event) error {
+// keepLeading tries to become, and to remain, the polygen that decides.
+func (p *Polygen) keepLeading(ctx context.Context, events chan<- bus.Event) error {
 	ticker := time.NewTicker(renewEvery)
 	defer ticker.Stop()
 	for {
-		if err := p.renew(ctx); err != nil {
+		if err := p.renewLead(ctx); err != nil {
 			return err
 		}
 		if r, err := p.options.Bus.Instances(ctx); err == nil {
@@ -254,7 +254,7 @@ func (p *Polygen) lead(ctx context.Context, events chan<- bus.Event) error {
 	}
 }
 
-func (p *Polygen) renew(ctx context.Context) error {
+func (p *Polygen) renewLead(ctx context.Context) error {
 	began := time.Now()
 	leading, err := p.options.Bus.Lead(ctx, p.candidate, leadFor)
 	switch {
@@ -309,7 +309,7 @@ func (p *Polygen) publishLimits(ctx context.Context) error {
 		case <-announce.C:
 		}
 		// Before the overrides by hand are read, the limits would be published without them.
-		if !p.leading.Load() || !p.hand.read.Load() {
+		if !p.leading.Load() || !p.overrides.read.Load() {
 			continue
 		}
 		set := p.set.Load()

@@ -450,24 +450,24 @@ func TestMetrics(t *testing.T) {
 		{Key: ratelimit.Key{Class: "GET", User: "staff"}, Second: now.Unix(), Total: 10},
 		{Key: ratelimit.Key{Class: "GET", User: "bob"}, Second: now.Unix(), Total: 8},
 	}})
-	g.send(t.Context()) // a follower sends nothing, and drops nothing
+	g.sendPolicies(t.Context()) // a follower sends nothing, and drops nothing
 	g.leading.Store(true)
 	g.observe(now, bus.Usage{Instance: "one", Entries: []bus.UsageEntry{
 		{Key: ratelimit.Key{Class: "GET", User: "carol"}, Second: now.Unix(), Total: 10},
 	}})
-	g.send(t.Context()) // in vain: a throttle and a hint
+	g.sendPolicies(t.Context()) // in vain: a throttle and a hint
 	g.observe(now, bus.Registry{Instances: []string{"one", "two"}})
 	g.observe(now, bus.Progress{Instance: "one", Entries: []bus.ProgressEntry{
 		{User: "alice", Active: 5, Limit: 5},
 		{User: "dave", Active: 4, Limit: 5},
 		{User: "staff", Active: 100, Limit: 5},
 	}})
-	g.tick(now)
-	g.send(t.Context()) // in vain: a block, and two users' shares
+	g.tickSlots(now)
+	g.sendPolicies(t.Context()) // in vain: a block, and two users' shares
 	g.observe(now, bus.Demand{{Instance: "one", User: "mover", Active: 1}, {Instance: "one", User: "staff", Active: 1}})
-	g.send(t.Context()) // in vain: a user's shares, down and up
+	g.sendPolicies(t.Context()) // in vain: a user's shares, down and up
 	g.review(now)
-	if err := g.renew(t.Context()); err != nil {
+	if err := g.renewLead(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	golden, err := os.Open("testdata/metrics.golden")

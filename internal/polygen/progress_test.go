@@ -107,7 +107,7 @@ func TestBlockEndToEnd(t *testing.T) {
 	if err := g.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	g.adopt(g.options.Limits.Set())
+	g.adoptFile(g.options.Limits.Set())
 	g.run(t).awaitLead(t)
 	// A test that stands still for longer than a heartbeat may takes its instance away:
 	// then polygen unblocks, and blocks again. So the last policy counts.

@@ -40,8 +40,8 @@ type follows struct {
 	missing      []string  // instances, sorted
 }
 
-// reached takes the moment at which a limit was spent.
-func (r *reactions) reached(k ratelimit.Key, second int64, at time.Time) {
+// markSpent takes the moment at which a limit was spent.
+func (r *reactions) markSpent(k ratelimit.Key, second int64, at time.Time) {
 	if len(r.spent) >= reactionsPerSecond || at.IsZero() {
 		return // more than can be followed, or a message without a time
 	}
@@ -51,9 +51,9 @@ func (r *reactions) reached(k ratelimit.Key, second int64, at time.Time) {
 	r.spent[spending{k, second}] = at
 }
 
-// ask returns the throttles that the instances are to confirm, of those that are sent
+// confirmations returns the throttles that the instances are to confirm, of those that are sent
 // now.
-func (r *reactions) ask(now time.Time, set *limits.Set, throttles []ratelimit.Throttle) (ask []policy.Message) {
+func (r *reactions) confirmations(now time.Time, set *limits.Set, throttles []ratelimit.Throttle) (ask []policy.Message) {
 	defer clear(r.spent)
 	if !now.Before(r.second) || r.second.Sub(now) > time.Second {
 		r.second, r.begun = now.Add(time.Second), 0

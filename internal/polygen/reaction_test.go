@@ -22,10 +22,10 @@ func TestReactions(t *testing.T) {
 	spend := func(r *reactions, at time.Time, users ...string) []policy.Message {
 		var throttles []ratelimit.Throttle
 		for _, user := range users {
-			r.reached(get(user), at.Unix(), at)
+			r.markSpent(get(user), at.Unix(), at)
 			throttles = append(throttles, ratelimit.Throttle{Key: get(user), WindowStart: at.Unix(), Limit: 5})
 		}
-		return r.ask(at.Add(ms), set, throttles)
+		return r.confirmations(at.Add(ms), set, throttles)
 	}
 	says := func(instance, user string, at time.Duration) bus.Confirmed {
 		return bus.Confirmed{Instance: instance, At: start.Add(at), Second: start.Unix(), Key: get(user)}
@@ -100,17 +100,17 @@ func TestReactions(t *testing.T) {
 		{"a window that has not begun", reactions{instances: []string{"one"}}, "u", start.Add(-time.Second)},
 	} {
 		t.Run(tt.name+" is not followed", func(t *testing.T) {
-			tt.r.reached(get(tt.user), start.Unix(), start)
-			if asked := tt.r.ask(tt.ask, set, []ratelimit.Throttle{{Key: get(tt.user), WindowStart: start.Unix(), Limit: 5}}); len(asked) != 0 {
+			tt.r.markSpent(get(tt.user), start.Unix(), start)
+			if asked := tt.r.confirmations(tt.ask, set, []ratelimit.Throttle{{Key: get(tt.user), WindowStart: start.Unix(), Limit: 5}}); len(asked) != 0 {
 				t.Errorf("asked %v, want nothing", asked)
 			}
 		})
 	}
 	t.Run("one of an earlier decision is not followed", func(t *testing.T) {
 		r := reactions{instances: []string{"one"}}
-		r.reached(get("u"), start.Unix(), start)
-		r.ask(start, set, nil)
-		if asked := r.ask(start, set, []ratelimit.Throttle{{Key: get("u"), WindowStart: start.Unix(), Limit: 5}}); len(asked) != 0 {
+		r.markSpent(get("u"), start.Unix(), start)
+		r.confirmations(start, set, nil)
+		if asked := r.confirmations(start, set, []ratelimit.Throttle{{Key: get("u"), WindowStart: start.Unix(), Limit: 5}}); len(asked) != 0 {
 			t.Errorf("asked %v, want nothing", asked)
 		}
 	})

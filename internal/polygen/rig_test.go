@@ -292,7 +292,7 @@ func play(t *testing.T, text string, events []any, change func(*Options)) (heard
 		if err := g.Reload(); err != nil {
 			t.Fatal(err)
 		}
-		g.adopt(g.options.Limits.Set())
+		g.adoptFile(g.options.Limits.Set())
 	}
 	reload(text)
 	now := time.Now()
@@ -303,7 +303,7 @@ func play(t *testing.T, text string, events []any, change func(*Options)) (heard
 			g.observe(now, e)
 		case tick:
 			now = now.Add(time.Duration(e))
-			g.tick(now)
+			g.tickSlots(now)
 		case bytes:
 			now = now.Add(time.Duration(e))
 			g.bytes.Tick(now)
@@ -322,7 +322,7 @@ func play(t *testing.T, text string, events []any, change func(*Options)) (heard
 	for _, e := range events {
 		now = now.Add(time.Millisecond)
 		do(e)
-		g.send(t.Context())
+		g.sendPolicies(t.Context())
 	}
 	// Policies that fail to be sent, on a slow machine, would be missing.
 	if n := testutil.ToFloat64(g.metrics.dropped); n != 0 {

@@ -11,8 +11,8 @@ import (
 // of none.
 type throttled map[string]time.Time
 
-// add takes throttles that were decided. Those of limits in a dry run do not count.
-func (t *throttled) add(set *limits.Set, throttles []ratelimit.Throttle) {
+// addThrottles takes throttles that were decided. Those of limits in a dry run do not count.
+func (t *throttled) addThrottles(set *limits.Set, throttles []ratelimit.Throttle) {
 	for _, d := range throttles {
 		if rateMode(set, d.Key) != limits.Enforce {
 			continue
@@ -22,7 +22,7 @@ func (t *throttled) add(set *limits.Set, throttles []ratelimit.Throttle) {
 		}
 		user := d.Key.User
 		until, known := (*t)[user]
-		if !known && len(*t) >= maxSeen {
+		if !known && len(*t) >= maxKnownUsers {
 			continue // the metric is too low then
 		}
 		if end := time.Unix(d.WindowStart+d.Key.Window.Seconds(), 0); end.After(until) {
@@ -31,9 +31,9 @@ func (t *throttled) add(set *limits.Set, throttles []ratelimit.Throttle) {
 	}
 }
 
-// within returns how many were throttled at some time of the span until now, and
+// countWithin returns how many were throttled at some time of the span until now, and
 // forgets the others.
-func (t throttled) within(now time.Time, span time.Duration) int {
+func (t throttled) countWithin(now time.Time, span time.Duration) int {
 	for user, until := range t {
 		if now.Sub(until) >= span {
 			delete(t, user)

@@ -46,8 +46,8 @@ users: {trial: {tier: free, mode: dry-run}}
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var over throttled
-			over.add(set, tt.throttles)
-			if got := over.within(start.Add(tt.after), time.Second); got != tt.want {
+			over.addThrottles(set, tt.throttles)
+			if got := over.countWithin(start.Add(tt.after), time.Second); got != tt.want {
 				t.Errorf("within(%v after, 1s) of %v = %d, want %d", tt.after, tt.throttles, got, tt.want)
 			}
 		})
@@ -74,7 +74,7 @@ func TestMetricsOfDecisions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g.adopt(set)
+	g.adoptFile(set)
 	if got := testutil.ToFloat64(g.metrics.limitsInfo.WithLabelValues(set.Version())); got != 1 || testutil.CollectAndCount(g.metrics.limitsInfo) != 1 {
 		t.Errorf("sluice_polygen_limits_info of the new version = %v, want 1 and no other version", got)
 	}
@@ -82,7 +82,7 @@ func TestMetricsOfDecisions(t *testing.T) {
 	g.observe(now, bus.Usage{Instance: "one", Entries: []bus.UsageEntry{
 		{Key: ratelimit.Key{Class: "GET", User: "alice"}, Second: now.Unix(), Total: 10},
 	}})
-	g.send(t.Context())
+	g.sendPolicies(t.Context())
 	for _, tt := range []struct {
 		after time.Duration
 		want  float64

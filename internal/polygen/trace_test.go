@@ -44,7 +44,7 @@ func BenchmarkUntracedRound(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		p.round.began = time.Now()
-		p.send(ctx)
+		p.sendPolicies(ctx)
 		p.endRound(ctx)
 	}
 }

@@ -27,9 +27,9 @@ func TestUnblockAtAnEndpoint(t *testing.T) {
 				if err := g.Reload(); err != nil {
 					t.Fatal(err)
 				}
-				g.adopt(g.options.Limits.Set())
+				g.adoptFile(g.options.Limits.Set())
 			}
-			out, err := g.Unblock(t.Context(), api.Act{Action: api.LetIn, User: "bob", Endpoint: tt.endpoint, Reason: "r"})
+			out, err := g.Unblock(t.Context(), api.OverrideRequest{Action: api.UnblockUser, User: "bob", Endpoint: tt.endpoint, Reason: "r"})
 			if !strings.HasPrefix(fmt.Sprint(err), tt.want) || out.Sent {
 				t.Errorf("Unblock = %+v, %v, want %s", out, err, tt.want)
 			}
@@ -37,7 +37,7 @@ func TestUnblockAtAnEndpoint(t *testing.T) {
 			if errors.Is(err, api.ErrUnavailable) {
 				result = "failed"
 			}
-			if n := testutil.ToFloat64(g.hand.metrics.writes.WithLabelValues("unblock", result)); n != 1 {
+			if n := testutil.ToFloat64(g.overrides.metrics.writes.WithLabelValues("unblock", result)); n != 1 {
 				t.Errorf("writes that were %s = %v, want 1", result, n)
 			}
 		})

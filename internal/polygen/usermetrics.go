@@ -37,7 +37,7 @@ const (
 	maxUserLabel = 100
 )
 
-func (m UserMetrics) check() error {
+func (m UserMetrics) validate() error {
 	if m.Top < 0 || m.Top > MaxUserMetrics {
 		return fmt.Errorf("metrics of the %d users with most: want 0 to %d", m.Top, MaxUserMetrics)
 	}
@@ -89,11 +89,11 @@ func (c *userCollector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect sends what the users use now.
 func (c *userCollector) Collect(ch chan<- prometheus.Metric) {
-	if !c.p.leads() || len(c.names) == 0 && c.top.most == 0 {
+	if !c.p.leadsAndSends() || len(c.names) == 0 && c.top.most == 0 {
 		return
 	}
 	said := map[[2]string]bool{} // a series that comes twice makes the whole scrape fail
-	rows := c.rows()
+	rows := c.userRows()
 	for _, key := range slices.Sorted(maps.Keys(rows)) {
 		endpoint, user := limits.SplitEndpoint(key)
 		labels := [2]string{userLabel(user), userLabel(endpoint)} // so does an invalid one
@@ -101,11 +101,11 @@ func (c *userCollector) Collect(ch chan<- prometheus.Metric) {
 			continue
 		}
 		said[labels] = true
-		c.send(ch, labels, rows[key])
+		c.sendUser(ch, labels, rows[key])
 	}
 }
 
-func (c *userCollector) send(ch chan<- prometheus.Metric, who [2]string, u use) {
+func (c *userCollector) sendUser(ch chan<- prometheus.Metric, who [2]string, u userUse) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, append(who[:], labels...)...)
 	}
@@ -130,23 +130,23 @@ func (c *userCollector) send(ch chan<- prometheus.Metric, who [2]string, u use) 
 	}
 }
 
-// use is what a user uses, limited within the last second or not, and their requests
+// userUse is what a user uses, limited within the last second or not, and their requests
 // per second.
-type use struct {
+type userUse struct {
 	api.User
 	rate float64
 }
 
-// rows are the wire keys that have series, with the use of each.
-func (c *userCollector) rows() map[string]use {
-	top := c.stay()
-	set, now, seen := c.p.set.Load(), c.p.clock.Now(), c.p.seen
-	rows := map[string]use{}
+// userRows are the wire keys that have series, with the use of each.
+func (c *userCollector) userRows() map[string]userUse {
+	top := c.topKeys()
+	set, now, seen := c.p.set.Load(), c.p.clock.Now(), c.p.dashboard
+	rows := map[string]userUse{}
 	seen.mu.Lock()
 	defer seen.mu.Unlock()
-	seen.adopt(set)
-	read := func(key string) use {
-		return use{seen.view.UserLately(now, key), seen.view.Rate(now, key)}
+	seen.adoptLimits(set)
+	read := func(key string) userUse {
+		return userUse{seen.view.UserLately(now, key), seen.view.RequestRate(now, key)}
 	}
 	keys := keysOf(set, c.names)
 	for _, key := range keys {
@@ -155,7 +155,7 @@ func (c *userCollector) rows() map[string]use {
 	for _, endpoint := range set.Endpoints() {
 		for _, user := range keys {
 			key := limits.EndpointKey(endpoint, user)
-			if len(rows) < maxNamedRows && seen.view.Heard(key) {
+			if len(rows) < maxNamedRows && seen.view.HasReport(key) {
 				rows[key] = read(key)
 			}
 		}
@@ -178,8 +178,8 @@ func keysOf(set *limits.Set, names []string) []string {
 	return slices.Compact(keys)
 }
 
-// stay are the keys of the users who are among those with most, or were within topStay.
-func (c *userCollector) stay() []string {
+// topKeys are the keys of the users who are among those with most, or were within topStay.
+func (c *userCollector) topKeys() []string {
 	if c.top.most == 0 {
 		return nil
 	}

@@ -46,7 +46,7 @@ func metered(t *testing.T, m UserMetrics, events func(now time.Time) []bus.Event
 	g.leading.Store(true)
 	now := g.clock.Now()
 	for _, e := range events(now) {
-		g.see(now, set, e)
+		g.showEvent(now, set, e)
 	}
 	return g
 }
@@ -165,7 +165,7 @@ func TestUserMetricsOfTheLimited(t *testing.T) {
 		{"a dry run", []api.Why{{Reason: api.RequestRate, Mode: "dry-run"}}, map[string]float64{"request-rate": 0, "concurrent-requests": 0}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			one := oneUser{c, use{User: api.User{Why: row.why}}}
+			one := oneUser{c, userUse{User: api.User{Why: row.why}}}
 			for reason, want := range row.want {
 				text := fmt.Sprintf("# HELP sluice_user_limited %s\n# TYPE sluice_user_limited gauge\n", helpOf(t, c.limited))
 				for _, r := range []string{"concurrent-requests", "request-rate"} {
@@ -182,11 +182,11 @@ func TestUserMetricsOfTheLimited(t *testing.T) {
 // oneUser sends one user's series.
 type oneUser struct {
 	c *userCollector
-	u use
+	u userUse
 }
 
 func (o oneUser) Describe(ch chan<- *prometheus.Desc) { o.c.Describe(ch) }
-func (o oneUser) Collect(ch chan<- prometheus.Metric) { o.c.send(ch, [2]string{"u", "e"}, o.u) }
+func (o oneUser) Collect(ch chan<- prometheus.Metric) { o.c.sendUser(ch, [2]string{"u", "e"}, o.u) }
 
 func helpOf(t *testing.T, d *prometheus.Desc) string {
 	t.Helper()
@@ -222,7 +222,7 @@ func TestUserMetricsOfTheTop(t *testing.T) {
 		}
 		// Another one comes; those who were there stay.
 		now := g.clock.Now()
-		g.see(now, g.set.Load(), bus.Usage{Entries: []bus.UsageEntry{used(now, "dave", "GET", limits.Second, 10)}})
+		g.showEvent(now, g.set.Load(), bus.Usage{Entries: []bus.UsageEntry{used(now, "dave", "GET", limits.Second, 10)}})
 		time.Sleep(topFor)
 		want = append(want, `{endpoint="",tier="free",user="dave"} 10`)
 		slices.Sort(want)
@@ -366,11 +366,11 @@ func TestUserMetricsErrors(t *testing.T) {
 		"metrics of 101 users: want 100 at most":            {Users: make([]string, 101)},
 		"metrics of a user without a name":                  {Users: []string{"a", ""}},
 	} {
-		if err := m.check(); err == nil || err.Error() != want {
+		if err := m.validate(); err == nil || err.Error() != want {
 			t.Errorf("check(%+v) = %v, want %s", m, err, want)
 		}
 	}
-	if err := errors.Join(UserMetrics{}.check(), UserMetrics{Top: 100, Users: []string{"a"}}.check()); err != nil {
+	if err := errors.Join(UserMetrics{}.validate(), UserMetrics{Top: 100, Users: []string{"a"}}.validate()); err != nil {
 		t.Errorf("check = %v, want nil", err)
 	}
 }

@@ -50,7 +50,7 @@ func expressible(key string) error {
 func appendKey(line []byte, key string) []byte {
 	for i := range len(key) {
 		c := key[i]
-		if !plain(c) && c < 0x80 {
+		if !needsNoEscape(c) && c < 0x80 {
 			line = append(line, '\\')
 		}
 		line = append(line, c)
@@ -58,7 +58,7 @@ func appendKey(line []byte, key string) []byte {
 	return line
 }
 
-func plain(c byte) bool {
+func needsNoEscape(c byte) bool {
 	switch {
 	case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
 		return true
@@ -69,7 +69,7 @@ func plain(c byte) bool {
 // validWord reports whether a name of a table or variable needs no escaping.
 func validWord(name string) bool {
 	for i := range len(name) {
-		if !plain(name[i]) {
+		if !needsNoEscape(name[i]) {
 			return false
 		}
 	}
@@ -103,7 +103,7 @@ func parseEntry(line []byte, e *Entry) error {
 		if !ok {
 			continue // a part of something unknown
 		}
-		if err := e.set(name, value); err != nil {
+		if err := e.setField(name, value); err != nil {
 			return fmt.Errorf("entry %q: %s: %w", line, name, err)
 		}
 	}
@@ -162,8 +162,8 @@ func unescaped(c byte) byte {
 	return c
 }
 
-// set takes a field that is known, and leaves out any other.
-func (e *Entry) set(name, value []byte) error {
+// setField takes a field that is known, and leaves out any other.
+func (e *Entry) setField(name, value []byte) error {
 	switch string(name) {
 	case "exp":
 		n, err := parseUint(value, 32)
@@ -281,7 +281,7 @@ func variableOf(line []byte, name string) (value []byte, found bool, err error) 
 		value, ok = bytes.CutSuffix(value, []byte{'>'})
 	}
 	if !ok {
-		return nil, false, refusedError(cut(line))
+		return nil, false, refusedError(truncated(line))
 	}
 	return value, true, nil
 }
@@ -295,5 +295,5 @@ func processOf(line []byte) (uint64, error) {
 	return parseUint(value, 64)
 }
 
-// cut bounds what an error quotes.
-func cut(line []byte) []byte { return line[:min(len(line), 200)] }
+// truncated bounds what an error quotes.
+func truncated(line []byte) []byte { return line[:min(len(line), 200)] }

@@ -45,14 +45,14 @@ const (
 	// maxCalls bounds the commands under way, and a dump comes on top: HAProxy serves ten
 	// connections of its runtime API at a time (stats maxconn), of which people need some.
 	maxCalls = 4
-	// silence is how long HAProxy may say nothing before it counts as hanging, also if the
+	// answerTimeout is how long HAProxy may say nothing before it counts as hanging, also if the
 	// caller's context has more time.
-	silence = 5 * time.Second
+	answerTimeout = 5 * time.Second
 	// attempts bounds how often a line is sent. A process that stops listening at a reload
 	// drops the connections it has not accepted yet.
 	attempts = 3
-	// inUseRate bounds the entries a second that InUse reads.
-	inUseRate = 50_000
+	// inUseEntriesPerSecond bounds the entries a second that InUse reads.
+	inUseEntriesPerSecond = 50_000
 	// maxAnswerLine bounds a line of an answer: an entry of 100 gpt, 100 gpc and a long key
 	// has about 6000 bytes.
 	maxAnswerLine = 16 << 10
@@ -113,7 +113,7 @@ func (c *Client) entries(ctx context.Context, table string, keys []string, withd
 			}
 		}
 		a := answer{table: table, keys: keys[:n], withdraw: withdrawn > 0}
-		if err := c.ask(ctx, c.calls, append(append(line, ';'), askProcess...), &a); err != nil {
+		if err := c.sendLine(ctx, c.calls, append(append(line, ';'), askProcess...), &a); err != nil {
 			return entries, err
 		}
 		entries = append(entries, a.entries...)
@@ -153,7 +153,7 @@ func (c *Client) Dump(ctx context.Context, table string, rate int, each func(Ent
 		return fmt.Errorf("%d entries a second: want more", rate)
 	}
 	a := answer{table: table, each: each, rate: rate}
-	return c.ask(ctx, c.dumps, []byte(askProcess+";show table "+table+";"+askProcess), &a)
+	return c.sendLine(ctx, c.dumps, []byte(askProcess+";show table "+table+";"+askProcess), &a)
 }
 
 // InUse calls each with every entry of a table that has requests or connections in progress, and
@@ -163,8 +163,8 @@ func (c *Client) InUse(ctx context.Context, table string, each func(Entry)) (pro
 	if !validWord(table) {
 		return 0, fmt.Errorf("haproxy's table %q: not a name", table)
 	}
-	a := answer{table: table, each: each, rate: inUseRate}
-	err = c.ask(ctx, c.calls, []byte(askProcess+";show table "+table+" data.conn_cur gt 0;"+askProcess), &a)
+	a := answer{table: table, each: each, rate: inUseEntriesPerSecond}
+	err = c.sendLine(ctx, c.calls, []byte(askProcess+";show table "+table+" data.conn_cur gt 0;"+askProcess), &a)
 	return a.process, err
 }
 
@@ -200,7 +200,7 @@ func (c *Client) Set(ctx context.Context, table string, rows []Row) (process uin
 			}
 		}
 		a := answer{table: table}
-		if err := c.ask(ctx, c.calls, append(append(line, ';'), askProcess...), &a); err != nil {
+		if err := c.sendLine(ctx, c.calls, append(append(line, ';'), askProcess...), &a); err != nil {
 			return 0, err
 		}
 		if process != 0 && process != a.process {
@@ -218,7 +218,7 @@ func (c *Client) Clear(ctx context.Context, table string) (process uint64, err e
 		return 0, fmt.Errorf("haproxy's table %q: not a name", table)
 	}
 	a := answer{table: table}
-	err = c.ask(ctx, c.calls, []byte(askProcess+";clear table "+table+";"+askProcess), &a)
+	err = c.sendLine(ctx, c.calls, []byte(askProcess+";clear table "+table+";"+askProcess), &a)
 	return a.process, err
 }
 
@@ -229,12 +229,12 @@ func (c *Client) Variable(ctx context.Context, name string) (value string, proce
 		return "", 0, fmt.Errorf("haproxy's variable %q: not a name", name)
 	}
 	a := answer{variable: name}
-	err = c.ask(ctx, c.calls, []byte(askProcess+";get var "+name+";"+askProcess), &a)
+	err = c.sendLine(ctx, c.calls, []byte(askProcess+";get var "+name+";"+askProcess), &a)
 	return a.value, a.process, err
 }
 
-// ask sends a line of commands and reads the whole answer.
-func (c *Client) ask(ctx context.Context, tokens chan struct{}, line []byte, a *answer) error {
+// sendLine sends a line of commands and reads the whole answer.
+func (c *Client) sendLine(ctx context.Context, tokens chan struct{}, line []byte, a *answer) error {
 	select {
 	case tokens <- struct{}{}:
 		defer func() { <-tokens }()
@@ -242,7 +242,7 @@ func (c *Client) ask(ctx context.Context, tokens chan struct{}, line []byte, a *
 		return fmt.Errorf("haproxy's runtime API: %d calls are under way: %w", cap(tokens), ctx.Err())
 	}
 	for attempt := 1; ; attempt++ {
-		heard, err := c.askOnce(ctx, line, a)
+		heard, err := c.sendLineOnce(ctx, line, a)
 		if err == nil {
 			return nil
 		}
@@ -258,9 +258,9 @@ func dropped(err error) bool {
 	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
-// askOnce reports whether any of the answer was read.
-func (c *Client) askOnce(ctx context.Context, line []byte, a *answer) (heard bool, err error) {
-	dialer := net.Dialer{Timeout: silence}
+// sendLineOnce reports whether any of the answer was read.
+func (c *Client) sendLineOnce(ctx context.Context, line []byte, a *answer) (heard bool, err error) {
+	dialer := net.Dialer{Timeout: answerTimeout}
 	conn, err := dialer.DialContext(ctx, "unix", c.path)
 	if err != nil {
 		return false, err
@@ -268,7 +268,7 @@ func (c *Client) askOnce(ctx context.Context, line []byte, a *answer) (heard boo
 	defer conn.Close()
 	// Closing is what ends a write or read that the deadlines below would let go on.
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	if err := conn.SetWriteDeadline(time.Now().Add(silence)); err != nil {
+	if err := conn.SetWriteDeadline(time.Now().Add(answerTimeout)); err != nil {
 		return false, err
 	}
 	if _, err := conn.Write(append(line, '\n')); err != nil {
@@ -280,14 +280,14 @@ func (c *Client) askOnce(ctx context.Context, line []byte, a *answer) (heard boo
 		switch {
 		case err == nil:
 			heard = true
-			if err := a.take(text[:len(text)-1]); err != nil {
+			if err := a.takeLine(text[:len(text)-1]); err != nil {
 				return true, err
 			}
-			if err := a.pause(ctx); err != nil {
+			if err := a.keepRate(ctx); err != nil {
 				return true, err
 			}
 		case errors.Is(err, io.EOF) && len(text) == 0:
-			return heard, a.end()
+			return heard, a.checkWhole()
 		case errors.Is(err, io.EOF):
 			return true, fmt.Errorf("%w, in a line", io.ErrUnexpectedEOF)
 		default:
@@ -300,7 +300,7 @@ func (c *Client) askOnce(ctx context.Context, line []byte, a *answer) (heard boo
 type deadlineReader struct{ conn net.Conn }
 
 func (r deadlineReader) Read(p []byte) (int, error) {
-	if err := r.conn.SetReadDeadline(time.Now().Add(silence)); err != nil {
+	if err := r.conn.SetReadDeadline(time.Now().Add(answerTimeout)); err != nil {
 		return 0, err
 	}
 	return r.conn.Read(p)
@@ -369,12 +369,12 @@ type answer struct {
 // use. The key has no entry then, and so no credit.
 const unallocated = "Unable to allocate a new entry"
 
-func (a *answer) take(line []byte) error {
+func (a *answer) takeLine(line []byte) error {
 	switch {
 	case len(line) == 0:
 		return nil // behind every command, or nearly so
 	case a.whole:
-		return refusedError(cut(line))
+		return refusedError(truncated(line))
 	case !a.asked:
 		a.asked = true
 		process, err := processOf(line)
@@ -386,7 +386,7 @@ func (a *answer) take(line []byte) error {
 		a.value = string(value)
 		return err
 	case bytes.HasPrefix(line, []byte("0x")):
-		return a.entry(line)
+		return a.takeEntry(line)
 	case bytes.HasPrefix(line, []byte("# table: ")): // before each entry; an entry that is not there has none
 		return nil
 	case a.withdraw && string(line) == unallocated:
@@ -400,11 +400,11 @@ func (a *answer) take(line []byte) error {
 		return fmt.Errorf("haproxy's %s changed from %d to %d", processVariable, a.process, process)
 	}
 	a.whole = true
-	a.missing(len(a.keys))
+	a.fillMissing(len(a.keys))
 	return nil
 }
 
-func (a *answer) entry(line []byte) error {
+func (a *answer) takeEntry(line []byte) error {
 	if err := parseEntry(line, &a.scratch); err != nil {
 		return err
 	}
@@ -422,7 +422,7 @@ func (a *answer) entry(line []byte) error {
 	next := len(a.entries)
 	for ; next < len(a.keys); next++ {
 		if a.keys[next] == a.scratch.Key {
-			a.missing(next)
+			a.fillMissing(next)
 			a.entries = append(a.entries, a.scratch)
 			a.scratch = Entry{} // its slices are the caller's now
 			return nil
@@ -431,8 +431,8 @@ func (a *answer) entry(line []byte) error {
 	return fmt.Errorf("haproxy tells of the key %q, which it was not asked about here: is the len of its table %s too small?", a.scratch.Key, a.table)
 }
 
-// pause waits if each got its entries faster than it may.
-func (a *answer) pause(ctx context.Context) error {
+// keepRate waits if each got its entries faster than it may.
+func (a *answer) keepRate(ctx context.Context) error {
 	const together = 50 // entries, after which to look
 	if a.each == nil || a.told%together != 0 {
 		return nil
@@ -450,15 +450,15 @@ func (a *answer) pause(ctx context.Context) error {
 	}
 }
 
-// missing notes that the keys up to number n, of which nothing was said, have no entry.
-func (a *answer) missing(n int) {
+// fillMissing notes that the keys up to number n, of which nothing was said, have no entry.
+func (a *answer) fillMissing(n int) {
 	for len(a.entries) < n {
 		a.entries = append(a.entries, Entry{Process: a.process, Key: a.keys[len(a.entries)]})
 	}
 }
 
-// end is called when HAProxy has closed the connection.
-func (a *answer) end() error {
+// checkWhole is called when HAProxy has closed the connection.
+func (a *answer) checkWhole() error {
 	if !a.whole {
 		return fmt.Errorf("%w: haproxy closed the connection before its answer was whole", io.ErrUnexpectedEOF)
 	}

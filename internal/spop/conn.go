@@ -90,7 +90,7 @@ func (c *conn) advance() error {
 	if err != nil {
 		return err
 	}
-	f, err := c.check(raw)
+	f, err := c.checkFrame(raw)
 	if err != nil {
 		return c.reject(err)
 	}
@@ -116,18 +116,18 @@ func (c *conn) advance() error {
 		c.server.disconnected(c, f)
 		m.disconnect.Inc()
 	default:
-		room, err := c.room()
+		room, err := c.waitForRoom()
 		if err != nil {
 			return err
 		}
 		n, size := 1, len(raw)
 		for ; n < room; n++ {
-			next := whole(c.buf[c.r+size:c.w], c.server.opts.MaxFrame)
+			next := wholeFrame(c.buf[c.r+size:c.w], c.server.opts.MaxFrame)
 			if next == nil {
 				break
 			}
 			// What is not a good NOTIFY waits for the next call.
-			if f, err := c.check(next); err != nil || f.kind != frameNotify {
+			if f, err := c.checkFrame(next); err != nil || f.kind != frameNotify {
 				break
 			}
 			size += len(next)
@@ -142,8 +142,8 @@ func (c *conn) advance() error {
 	return nil
 }
 
-// check parses a frame with its length, and holds it against what came before.
-func (c *conn) check(raw []byte) (frame, error) {
+// checkFrame parses a frame with its length, and holds it against what came before.
+func (c *conn) checkFrame(raw []byte) (frame, error) {
 	f, err := parseFrame(raw[4:])
 	if err == nil && (f.kind == frameHello) == c.greeted {
 		err = rejectOrder
@@ -151,9 +151,9 @@ func (c *conn) check(raw []byte) (frame, error) {
 	return f, err
 }
 
-// whole is the frame at the front of b with its length, or nil as long as a
+// wholeFrame is the frame at the front of b with its length, or nil as long as a
 // part of it is missing or it is longer than limit.
-func whole(b []byte, limit uint32) []byte {
+func wholeFrame(b []byte, limit uint32) []byte {
 	if len(b) < 4 {
 		return nil
 	}
@@ -172,7 +172,7 @@ func (c *conn) receive() ([]byte, error) {
 	timed := false
 	for {
 		got := c.buf[c.r:c.w]
-		if raw := whole(got, limit); raw != nil {
+		if raw := wholeFrame(got, limit); raw != nil {
 			return raw, nil
 		}
 		need := 4
@@ -244,8 +244,8 @@ func (c *conn) readFailed(err error) error {
 	return err
 }
 
-// room waits until at least one NOTIFY more may be handled, and returns how many.
-func (c *conn) room() (int, error) {
+// waitForRoom waits until at least one NOTIFY more may be handled, and returns how many.
+func (c *conn) waitForRoom() (int, error) {
 	for {
 		c.mu.Lock()
 		free := c.server.opts.MaxInFlight - c.unanswered
@@ -268,7 +268,7 @@ func (c *conn) reject(err error) error {
 	if errors.As(err, &r) {
 		c.server.reject(c, r)
 	}
-	c.abort()
+	c.closeNow()
 	return err
 }
 
@@ -326,15 +326,15 @@ func (c *conn) Write(p []byte) (int, error) {
 		// them wait for something, this returns at once.
 		runtime.Gosched()
 	}
-	if err := c.flush(); err != nil {
+	if err := c.sendUnsent(); err != nil {
 		return 0, err
 	}
 	return len(p), nil
 }
 
-// flush sends until nothing is left to send. The buffer that is being sent is
+// sendUnsent sends until nothing is left to send. The buffer that is being sent is
 // out of reach of Write; the two take turns.
-func (c *conn) flush() error {
+func (c *conn) sendUnsent() error {
 	c.mu.Lock()
 	for c.err == nil && len(c.unsent) > 0 {
 		sending := c.unsent
@@ -358,13 +358,13 @@ func (c *conn) flush() error {
 	err := c.err
 	c.mu.Unlock()
 	if err != nil {
-		c.abort()
+		c.closeNow()
 	}
 	return err
 }
 
-// drain ends reading: what has been received is still answered.
-func (c *conn) drain() {
+// finishReading ends reading: what has been received is still answered.
+func (c *conn) finishReading() {
 	c.draining.Store(true)
 	_ = c.SetReadDeadline(time.Now())
 }
@@ -375,12 +375,12 @@ func (c *conn) Close() error {
 		_ = c.SetReadDeadline(time.Now().Add(linger))
 		_, _ = io.Copy(io.Discard, c.Conn)
 	}
-	c.abort()
+	c.closeNow()
 	return nil
 }
 
-// abort closes the socket at once, which ends every Read and Write.
-func (c *conn) abort() {
+// closeNow closes the socket at once, which ends every Read and Write.
+func (c *conn) closeNow() {
 	c.closing.Do(func() {
 		close(c.closed)
 		_ = c.Conn.Close()

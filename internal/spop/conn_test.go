@@ -37,7 +37,7 @@ func TestEveryQuestionIsAnsweredOnce(t *testing.T) {
 			in = append(in, disconnect(0)...)
 		}
 		mem := &memoryConn{in: in, chunk: rapid.IntRange(1, 9000).Draw(t, "chunk")}
-		s.serve(newConn(s, mem))
+		s.runConn(newConn(s, mem))
 
 		if first, err := readAnswer(bytes.NewReader(mem.writes[0])); err != nil || first.kind != 101 {
 			t.Fatalf("the first write is %v, %v, want the AGENT-HELLO and nothing else", first, err)
@@ -222,7 +222,7 @@ func FuzzGuard(f *testing.F) {
 	f.Fuzz(func(t *testing.T, chunk uint16, in []byte) {
 		mem := &memoryConn{in: in, chunk: int(chunk) + 1}
 		before, panics := allocated(), testutil.ToFloat64(s.metrics.panics)
-		s.serve(newConn(s, mem))
+		s.runConn(newConn(s, mem))
 		// What is allocated is in proportion to what came. The constant is for
 		// buffers, and for other goroutines that allocate in this process.
 		if got, limit := allocated()-before, uint64(1<<20+200*len(in)); got > limit {

@@ -99,12 +99,12 @@ func parseFrame(b []byte) (frame, error) {
 		return frame{}, rejectFragmented
 	}
 	s := scanner{rest: b[5:]}
-	f.stream = s.varint()
-	f.id = s.varint()
+	f.stream = s.takeVarint()
+	f.id = s.takeVarint()
 	if f.kind == frameNotify {
-		s.messages()
+		s.takeMessages()
 	} else {
-		s.items(&f)
+		s.takeItems(&f)
 	}
 	if s.bad != "" {
 		return frame{}, s.bad
@@ -129,7 +129,7 @@ func (s *scanner) reject(r rejection) {
 	s.rest = nil
 }
 
-func (s *scanner) bytes(n uint64) []byte {
+func (s *scanner) takeBytes(n uint64) []byte {
 	if n > uint64(len(s.rest)) {
 		s.reject(rejectLength)
 		return nil
@@ -139,16 +139,16 @@ func (s *scanner) bytes(n uint64) []byte {
 	return b
 }
 
-func (s *scanner) byte() byte {
-	if b := s.bytes(1); b != nil {
+func (s *scanner) takeByte() byte {
+	if b := s.takeBytes(1); b != nil {
 		return b[0]
 	}
 	return 0
 }
 
-// varint reads the encoding of SPOE.txt, section 3.1. Bits past the 64th are
+// takeVarint reads the encoding of SPOE.txt, section 3.1. Bits past the 64th are
 // lost, as they are in the library: both must take the same length for the same bytes.
-func (s *scanner) varint() uint64 {
+func (s *scanner) takeVarint() uint64 {
 	if len(s.rest) == 0 {
 		s.reject(rejectVarint)
 		return 0
@@ -179,45 +179,45 @@ type value struct {
 	bytes []byte
 }
 
-func (s *scanner) value() value {
-	head := s.byte()
+func (s *scanner) takeValue() value {
+	head := s.takeByte()
 	// The type is in the low bits, in spite of the order in SPOE.txt.
 	v := value{kind: head & 0x0f, flag: head&0x10 != 0}
 	switch v.kind {
 	case dataNull, dataBool:
 	case dataInt32, dataUint32, dataInt64, dataUint64:
-		v.num = s.varint()
+		v.num = s.takeVarint()
 	case dataIPv4:
-		v.bytes = s.bytes(4)
+		v.bytes = s.takeBytes(4)
 	case dataIPv6:
-		v.bytes = s.bytes(16)
+		v.bytes = s.takeBytes(16)
 	case dataString, dataBinary:
-		v.bytes = s.bytes(s.varint())
+		v.bytes = s.takeBytes(s.takeVarint())
 	default:
 		s.reject(rejectDataType)
 	}
 	return v
 }
 
-// messages reads the payload of a NOTIFY.
-func (s *scanner) messages() {
+// takeMessages reads the payload of a NOTIFY.
+func (s *scanner) takeMessages() {
 	args := 0
 	for n := 1; len(s.rest) > 0; n++ {
-		s.bytes(s.varint()) // name
-		count := int(s.byte())
+		s.takeBytes(s.takeVarint()) // name
+		count := int(s.takeByte())
 		if args += count; n > maxMessages || args > maxArgs {
 			s.reject(rejectCount)
 		}
 		for ; count > 0 && s.bad == ""; count-- {
-			s.bytes(s.varint()) // name
-			s.value()
+			s.takeBytes(s.takeVarint()) // name
+			s.takeValue()
 		}
 	}
 }
 
-// items reads the payload of a HELLO or a DISCONNECT. Of an item that comes
+// takeItems reads the payload of a HELLO or a DISCONNECT. Of an item that comes
 // twice the first counts, as it does in the library, but all must have the type.
-func (s *scanner) items(f *frame) {
+func (s *scanner) takeItems(f *frame) {
 	var seen struct{ maxFrame, healthcheck, engineID, status, message bool }
 	first := func(seen *bool) bool {
 		was := *seen
@@ -225,8 +225,8 @@ func (s *scanner) items(f *frame) {
 		return !was
 	}
 	for len(s.rest) > 0 {
-		name := s.bytes(s.varint())
-		v := s.value()
+		name := s.takeBytes(s.takeVarint())
+		v := s.takeValue()
 		if s.bad != "" {
 			return
 		}

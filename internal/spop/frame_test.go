@@ -143,7 +143,7 @@ func TestVarintIsTheLibrarys(t *testing.T) {
 			}
 		}
 		s := scanner{rest: b}
-		if got := s.varint(); got != n || len(s.rest) > 0 || s.bad != "" {
+		if got := s.takeVarint(); got != n || len(s.rest) > 0 || s.bad != "" {
 			t.Fatalf("varint(% x) = %d with %d bytes left (%q), want %d", b, got, len(s.rest), s.bad, n)
 		}
 		if got, size := varint.Uvarint(b); got != n || size != len(b) {

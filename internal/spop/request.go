@@ -29,13 +29,13 @@ func (r *Request) Message() string { return r.name }
 func (r *Request) Arg(name string) (string, bool) {
 	for i := range r.args {
 		if r.args[i].Name == name {
-			return text(r.args[i].Value)
+			return argText(r.args[i].Value)
 		}
 	}
 	return "", false
 }
 
-func text(v any) (string, bool) {
+func argText(v any) (string, bool) {
 	switch v := v.(type) {
 	case string:
 		return v, true
@@ -65,20 +65,20 @@ func text(v any) (string, bool) {
 // for which the ACK has no room left is dropped and counted: HAProxy would
 // otherwise close the connection, with everybody's requests.
 func (r *Request) SetString(name, value string) {
-	if r.fits(name, textSize(value)) {
+	if r.reserve(name, textSize(value)) {
 		r.actions.SetVar(action.ScopeTransaction, name, value)
 	}
 }
 
 // SetUint sets a variable of the transaction to a number, as SetString does.
 func (r *Request) SetUint(name string, value uint32) {
-	if r.fits(name, maxVarint) {
+	if r.reserve(name, maxVarint) {
 		r.actions.SetVar(action.ScopeTransaction, name, value)
 	}
 }
 
-// fits takes the room of a set-var action: type, number of arguments, scope, name, data type and value.
-func (r *Request) fits(name string, value int) bool {
+// reserve takes the room of a set-var action: type, number of arguments, scope, name, data type and value.
+func (r *Request) reserve(name string, value int) bool {
 	n := 3 + textSize(name) + 1 + value
 	if n > r.room {
 		r.server.droppedVariable(name)

@@ -144,7 +144,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	if stop() {
 		_ = l.Close()
 	}
-	open.drain(s.opts.DrainTimeout)
+	open.drainAll(s.opts.DrainTimeout)
 	return err
 }
 
@@ -161,7 +161,7 @@ func (s *Server) accept(ctx context.Context, l net.Listener, open *conns) error 
 		switch {
 		case err == nil:
 			pause = firstPause
-			s.admit(nc, open)
+			s.startConn(nc, open)
 		case ctx.Err() != nil:
 			return nil
 		case !temporary(err):
@@ -193,7 +193,7 @@ func temporary(err error) bool {
 	return false
 }
 
-func (s *Server) admit(nc net.Conn, open *conns) {
+func (s *Server) startConn(nc net.Conn, open *conns) {
 	if s.active.Add(1) > int64(s.opts.MaxConns) {
 		s.active.Add(-1)
 		s.metrics.refused.Inc()
@@ -205,18 +205,18 @@ func (s *Server) admit(nc net.Conn, open *conns) {
 	}
 	s.metrics.connections.Inc()
 	c := newConn(s, nc)
-	open.start(c, func() {
+	open.runTracked(c, func() {
 		defer func() {
 			s.active.Add(-1)
 			s.metrics.connections.Dec()
 		}()
-		s.serve(c)
+		s.runConn(c)
 	})
 }
 
-// serve runs the library's read loop on a connection.
-func (s *Server) serve(c *conn) {
-	defer c.abort()
+// runConn runs the library's read loop on a connection.
+func (s *Server) runConn(c *conn) {
+	defer c.closeNow()
 	defer func() {
 		// The guard lets nothing through that makes the loop panic, as far as
 		// fuzzing can tell. Should it happen, one connection ends and not the agent.
@@ -276,7 +276,7 @@ type conns struct {
 
 func newConns() *conns { return &conns{open: map[*conn]struct{}{}} }
 
-func (cs *conns) start(c *conn, serve func()) {
+func (cs *conns) runTracked(c *conn, serve func()) {
 	cs.mu.Lock()
 	cs.open[c] = struct{}{}
 	cs.mu.Unlock()
@@ -290,16 +290,16 @@ func (cs *conns) start(c *conn, serve func()) {
 	})
 }
 
-// drain lets all connections answer what they have read, closes those that are
+// drainAll lets all connections answer what they have read, closes those that are
 // left after the limit, and returns when every connection has ended.
-func (cs *conns) drain(limit time.Duration) {
-	cs.each((*conn).drain)
-	timer := time.AfterFunc(limit, func() { cs.each((*conn).abort) })
+func (cs *conns) drainAll(limit time.Duration) {
+	cs.forEach((*conn).finishReading)
+	timer := time.AfterFunc(limit, func() { cs.forEach((*conn).closeNow) })
 	defer timer.Stop()
 	cs.wg.Wait()
 }
 
-func (cs *conns) each(f func(*conn)) {
+func (cs *conns) forEach(f func(*conn)) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
 	for c := range cs.open {

@@ -576,7 +576,7 @@ func TestDrainIsNotOverruledByADeadline(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := newConn(s, &memoryConn{in: hello(), chunk: 100}) // it knows no deadlines
-	c.drain()
+	c.finishReading()
 	if n, err := c.Read(make([]byte, 100)); n != 0 || err != io.EOF {
 		t.Errorf("Read() after drain() = %d, %v, want EOF", n, err)
 	}

@@ -38,10 +38,10 @@ const (
 // environment reads variables; an empty one is not set. Surrounding blanks do not count.
 type environment func(string) string
 
-func (e environment) get(name string) string { return strings.TrimSpace(e(name)) }
+func (e environment) trimmed(name string) string { return strings.TrimSpace(e(name)) }
 
-// read checks every variable that counts. Values that may be secret are not in its errors.
-func read(getenv func(string) string) (settings, error) {
+// readEnvironment checks every variable that counts. Values that may be secret are not in its errors.
+func readEnvironment(getenv func(string) string) (settings, error) {
 	e := environment(getenv)
 	s := settings{queue: defaultQueue}
 	disabled, err := e.boolean("OTEL_SDK_DISABLED")
@@ -61,12 +61,12 @@ func read(getenv func(string) string) (settings, error) {
 }
 
 func (e environment) hasEndpoint() bool {
-	return e.get("OTEL_EXPORTER_OTLP_ENDPOINT")+e.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != ""
+	return e.trimmed("OTEL_EXPORTER_OTLP_ENDPOINT")+e.trimmed("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != ""
 }
 
 func (e environment) destination() (destination, error) {
 	const name = "OTEL_TRACES_EXPORTER"
-	switch v := e.get(name); {
+	switch v := e.trimmed(name); {
 	case v == "otlp", v == "" && e.hasEndpoint():
 		return toReceiver, nil
 	case v == "", v == "none":
@@ -81,13 +81,13 @@ func (e environment) destination() (destination, error) {
 // sampler checks what the SDK's sampler is made of.
 func (e environment) sampler() error {
 	const name, arg = "OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG"
-	switch v := strings.ToLower(e.get(name)); v {
+	switch v := strings.ToLower(e.trimmed(name)); v {
 	case "", "always_on", "always_off", "parentbased_always_on", "parentbased_always_off":
 		return nil
 	case "traceidratio", "parentbased_traceidratio":
-		r, err := strconv.ParseFloat(e.get(arg), 64)
-		if e.get(arg) != "" && (err != nil || !(r >= 0 && r <= 1)) {
-			return fmt.Errorf("%s %q: want a ratio from 0 to 1", arg, e.get(arg))
+		r, err := strconv.ParseFloat(e.trimmed(arg), 64)
+		if e.trimmed(arg) != "" && (err != nil || !(r >= 0 && r <= 1)) {
+			return fmt.Errorf("%s %q: want a ratio from 0 to 1", arg, e.trimmed(arg))
 		}
 		return nil
 	default:
@@ -141,7 +141,7 @@ func (e environment) receiver() error {
 
 func (e environment) protocol() error {
 	for _, name := range []string{"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"} {
-		switch v := e.get(name); v {
+		switch v := e.trimmed(name); v {
 		case "": // the other one may say
 		case "http/protobuf":
 			return nil
@@ -153,7 +153,7 @@ func (e environment) protocol() error {
 }
 
 func (e environment) url(name string) error {
-	v := e.get(name)
+	v := e.trimmed(name)
 	if v == "" {
 		return nil
 	}
@@ -165,7 +165,7 @@ func (e environment) url(name string) error {
 
 // pairs checks a list such as a=b,c=d; values are percent-encoded.
 func (e environment) pairs(variable string, valid func(string) bool) error {
-	v := e.get(variable)
+	v := e.trimmed(variable)
 	if v == "" {
 		return nil
 	}
@@ -192,14 +192,14 @@ func headerName(s string) bool {
 }
 
 func (e environment) compression(name string) error {
-	if v := e.get(name); v != "" && v != "gzip" && v != "none" {
+	if v := e.trimmed(name); v != "" && v != "gzip" && v != "none" {
 		return fmt.Errorf("%s %q: want gzip or none", name, v)
 	}
 	return nil
 }
 
 func (e environment) certificates(name string) error {
-	path := e.get(name)
+	path := e.trimmed(name)
 	if path == "" {
 		return nil
 	}
@@ -214,7 +214,7 @@ func (e environment) certificates(name string) error {
 }
 
 func (e environment) keyPair(certificate, key string) error {
-	c, k := e.get(certificate), e.get(key)
+	c, k := e.trimmed(certificate), e.trimmed(key)
 	switch {
 	case c == "" && k == "":
 		return nil
@@ -228,7 +228,7 @@ func (e environment) keyPair(certificate, key string) error {
 }
 
 func (e environment) boolean(name string) (bool, error) {
-	v := e.get(name)
+	v := e.trimmed(name)
 	switch strings.ToLower(v) {
 	case "true":
 		return true, nil

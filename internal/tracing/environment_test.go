@@ -43,7 +43,7 @@ func TestRead(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := read(func(name string) string { return tt.env[name] })
+			got, err := readEnvironment(func(name string) string { return tt.env[name] })
 			if err != nil || got != tt.want {
 				t.Errorf("read = %+v, %v, want %+v", got, err, tt.want)
 			}
@@ -90,7 +90,7 @@ func TestReadRefusesAndNamesTheVariable(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			env := map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": url4318, tt.variable: tt.value}
-			_, err := read(func(name string) string { return env[name] })
+			_, err := readEnvironment(func(name string) string { return env[name] })
 			if err == nil || err.Error() != tt.want {
 				t.Errorf("read = %v, want %s", err, tt.want)
 			}
@@ -101,7 +101,7 @@ func TestReadRefusesAndNamesTheVariable(t *testing.T) {
 func TestReadChecksTheSamplersArgument(t *testing.T) {
 	for arg, good := range map[string]bool{"": true, "0": true, "0.5": true, "1": true, "-0.1": false, "1.1": false, "NaN": false, "half": false} {
 		env := map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": arg}
-		if _, err := read(func(name string) string { return env[name] }); (err == nil) != good ||
+		if _, err := readEnvironment(func(name string) string { return env[name] }); (err == nil) != good ||
 			err != nil && !strings.HasPrefix(err.Error(), "OTEL_TRACES_SAMPLER_ARG ") {
 			t.Errorf("read(OTEL_TRACES_SAMPLER_ARG=%q) = %v, want good: %v", arg, err, good)
 		}
@@ -110,7 +110,7 @@ func TestReadChecksTheSamplersArgument(t *testing.T) {
 
 func TestReadNamesEveryBadVariable(t *testing.T) {
 	env := map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_TRACES_SAMPLER": "?", "OTEL_BSP_SCHEDULE_DELAY": "x"}
-	_, err := read(func(name string) string { return env[name] })
+	_, err := readEnvironment(func(name string) string { return env[name] })
 	var got []string
 	if err != nil {
 		for line := range strings.Lines(err.Error()) {
@@ -136,7 +136,7 @@ func FuzzRead(f *testing.F) {
 			return // a path
 		}
 		env := map[string]string{"OTEL_TRACES_EXPORTER": "otlp", "OTEL_TRACES_SAMPLER": "traceidratio", name: value}
-		s, err := read(func(name string) string { return env[name] })
+		s, err := readEnvironment(func(name string) string { return env[name] })
 		switch {
 		case err == nil && (s.queue < 1 || s.queue > mostQueue):
 			t.Errorf("read(%s=%q) = %+v", name, value, s)

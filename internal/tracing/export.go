@@ -13,8 +13,8 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 )
 
-// complainEvery is how often a receiver that takes no spans is logged at most.
-const complainEvery = 10 * time.Second
+// logInterval is how often a receiver that takes no spans is logged at most.
+const logInterval = 10 * time.Second
 
 // Metrics tell what becomes of spans.
 type Metrics struct {
@@ -64,15 +64,15 @@ func (e *exporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) er
 	defer context.AfterFunc(e.over, cancel)()
 	if err := e.SpanExporter.ExportSpans(ctx, spans); err != nil {
 		e.metrics.failed.Add(float64(len(spans)))
-		e.complain(err)
+		e.logFailure(err)
 		return nil
 	}
 	e.metrics.exported.Add(float64(len(spans)))
 	return nil
 }
 
-// complain logs an error, unless it has logged one lately.
-func (e *exporter) complain(err error) {
+// logFailure logs an error, unless it has logged one lately.
+func (e *exporter) logFailure(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.unlogged++
@@ -82,7 +82,7 @@ func (e *exporter) complain(err error) {
 	}
 	// A receiver's answer may be long.
 	e.log.Warn("traces not exported", slog.String("error", fmt.Sprintf("%.500s", err)), slog.Int("failures", e.unlogged))
-	e.quiet, e.unlogged = now.Add(complainEvery), 0
+	e.quiet, e.unlogged = now.Add(logInterval), 0
 }
 
 // bounded drops, and counts, spans that the processor behind it would drop silently. Those that

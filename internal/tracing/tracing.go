@@ -69,7 +69,7 @@ type Tracer struct {
 // Stop.
 func Start(ctx context.Context, o Options) (*Tracer, error) {
 	m := NewMetrics(o.Registerer)
-	s, err := read(os.Getenv)
+	s, err := readEnvironment(os.Getenv)
 	if err != nil {
 		return nil, fmt.Errorf("traces: %w", err)
 	}
@@ -84,8 +84,8 @@ func Start(ctx context.Context, o Options) (*Tracer, error) {
 	}
 	e := newExporter(m, o.Logger)
 	// What the SDK has to say beside our exporter's errors; by default it prints.
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(e.complain))
-	if e.SpanExporter, err = s.open(ctx, o.Console); err != nil {
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(e.logFailure))
+	if e.SpanExporter, err = s.openExporter(ctx, o.Console); err != nil {
 		return nil, fmt.Errorf("traces: %w", err)
 	}
 	own := []attribute.KeyValue{attribute.String("service.name", o.Service)}
@@ -102,8 +102,8 @@ func Start(ctx context.Context, o Options) (*Tracer, error) {
 	return &Tracer{tracer: provider.Tracer("github.com/sluice-qos/sluice"), provider: provider, exporter: e}, nil
 }
 
-// open makes the SDK's exporter.
-func (s settings) open(ctx context.Context, console io.Writer) (sdk.SpanExporter, error) {
+// openExporter makes the SDK's exporter.
+func (s settings) openExporter(ctx context.Context, console io.Writer) (sdk.SpanExporter, error) {
 	if s.to == toConsole {
 		return stdouttrace.New(stdouttrace.WithWriter(console))
 	}
@@ -119,18 +119,18 @@ func Stop(tracers ...*Tracer) {
 	var wg sync.WaitGroup
 	for _, t := range tracers {
 		if t != nil {
-			wg.Go(t.stop)
+			wg.Go(t.shutDown)
 		}
 	}
 	wg.Wait()
 }
 
-func (t *Tracer) stop() {
+func (t *Tracer) shutDown() {
 	ctx, cancel := context.WithTimeout(context.Background(), flushFor)
 	defer cancel()
 	defer t.exporter.abandon()
 	if err := t.provider.Shutdown(ctx); err != nil {
-		t.exporter.complain(fmt.Errorf("the last traces are lost: %w", err))
+		t.exporter.logFailure(fmt.Errorf("the last traces are lost: %w", err))
 	}
 }
 

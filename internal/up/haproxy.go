@@ -33,7 +33,7 @@ func findHAProxy(ctx context.Context, name string) (string, error) {
 	if !ok {
 		return "", fmt.Errorf("%s -v does not look like HAProxy's: %.100q", path, out)
 	}
-	if older(version, haproxy.MinVersion) {
+	if isOlder(version, haproxy.MinVersion) {
 		return "", fmt.Errorf("%s is HAProxy %s: want %s or later", path, version, haproxy.MinVersion)
 	}
 	return path, nil
@@ -48,8 +48,8 @@ func parseVersion(out string) (string, bool) {
 	return fields[2], true
 }
 
-// older compares the first two numbers of two versions.
-func older(a, b string) bool {
+// isOlder compares the first two numbers of two versions.
+func isOlder(a, b string) bool {
 	for i := range 2 {
 		x, y := number(a, i), number(b, i)
 		if x != y {
@@ -81,8 +81,8 @@ type process struct {
 	env     []string
 }
 
-// run keeps HAProxy running until ctx ends. It fails when HAProxy does.
-func (p *process) run(ctx context.Context) error {
+// runUntil keeps HAProxy running until ctx ends. It fails when HAProxy does.
+func (p *process) runUntil(ctx context.Context) error {
 	for !p.wait() {
 		select {
 		case <-ctx.Done():

@@ -374,7 +374,7 @@ func (m *machine) instanceWith(t *testing.T, address, secrets string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 2)
 	go func() { ended <- agent.Run(ctx) }()
-	go func() { ended <- proxy.run(ctx) }()
+	go func() { ended <- proxy.runUntil(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		for range 2 {

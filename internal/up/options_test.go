@@ -66,7 +66,7 @@ func TestVersions(t *testing.T) {
 			if got != tt.version || ok != (tt.version != "") {
 				t.Fatalf("parseVersion(%q) = %q, %v, want %q", tt.out, got, ok, tt.version)
 			}
-			if old := older(got, "2.6"); ok && old != tt.tooOld {
+			if old := isOlder(got, "2.6"); ok && old != tt.tooOld {
 				t.Errorf("older(%q, 2.6) = %v, want %v", got, old, tt.tooOld)
 			}
 		})

@@ -21,7 +21,7 @@ func TestPartly(t *testing.T) {
 		{"without one", errors.New("not serving yet"), "polygen: not serving yet", "polygen: not serving yet"},
 	} {
 		err := partly("polygen", tt.err)
-		if got := admin.Told(err); err.Error() != tt.text || got != tt.told {
+		if got := admin.PublicText(err); err.Error() != tt.text || got != tt.told {
 			t.Errorf("%s: partly() = %q, of which everybody is told %q, want %q and %q", tt.name, err, got, tt.text, tt.told)
 		}
 	}

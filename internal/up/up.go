@@ -82,7 +82,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	if err := free(addresses); err != nil {
+	if err := checkFree(addresses); err != nil {
 		return err
 	}
 	program, err := findHAProxy(ctx, o.HAProxy)
@@ -127,7 +127,7 @@ func Run(ctx context.Context, o Options) error {
 		defer l.Close()
 		o.Origin = l.Addr().String()
 		// It shares this process's file descriptors with the agents: its clients are one HAProxy for each.
-		bounded := listen.Bound(l, o.Instances*maxConns, nil)
+		bounded := listen.BoundConnections(l, o.Instances*maxConns, nil)
 		loops = append(loops, func(ctx context.Context) error { return origin.New().Serve(ctx, bounded) })
 	}
 	if o.Redis == "" {
@@ -171,7 +171,7 @@ func Run(ctx context.Context, o Options) error {
 		defer closeBus()
 		agents = append(agents, agent)
 		proxy := &process{program: program, dir: own, address: address, options: &o, set: set, wait: agent.Serving}
-		loops = append(loops, agent.Run, proxy.run)
+		loops = append(loops, agent.Run, proxy.runUntil)
 		if err := proxy.configure(); err != nil {
 			return err
 		}
@@ -180,16 +180,16 @@ func Run(ctx context.Context, o Options) error {
 	ready := func() error { return readiness(generator, agents, addresses) }
 	loops = append(loops,
 		func(ctx context.Context) error {
-			h := admin.Handler(admin.Options{Gatherer: registry, Ready: ready, Reload: generator.Reload, API: generator, Live: generator, Hand: generator, Gate: gate})
+			h := admin.Handler(admin.Options{Gatherer: registry, Ready: ready, Reload: generator.Reload, API: generator, Live: generator, Overrides: generator, Gate: gate})
 			return admin.Serve(ctx, adminListener, h, o.Logger)
 		},
 		func(ctx context.Context) error { return generator.ReloadOn(ctx, o.Reload) },
 		func(ctx context.Context) error {
-			if err := await(ctx, o.StartTimeout, ready); err != nil || ctx.Err() != nil {
+			if err := awaitReady(ctx, o.StartTimeout, ready); err != nil || ctx.Err() != nil {
 				return err
 			}
 			fmt.Fprintf(o.Stdout, "ready: %d instance(s) at http://%s%s, limits of %s, admin at %s://%s\n",
-				len(addresses), addresses[0], upTo(addresses), o.Limits, o.Access.Scheme(), adminListener.Addr())
+				len(addresses), addresses[0], lastPort(addresses), o.Limits, o.Access.Scheme(), adminListener.Addr())
 			return nil
 		})
 	return group.Run(ctx, loops...)
@@ -323,9 +323,9 @@ func listenAddresses(base string, n int) ([]string, error) {
 	return addresses, nil
 }
 
-// free reports which address is taken. HAProxy does not: it shares a port with
+// checkFree reports which address is taken. HAProxy does not: it shares a port with
 // any other HAProxy of the same user (SO_REUSEPORT).
-func free(addresses []string) error {
+func checkFree(addresses []string) error {
 	for i, address := range addresses {
 		l, err := net.Listen("tcp", address)
 		if err != nil {
@@ -336,7 +336,7 @@ func free(addresses []string) error {
 	return nil
 }
 
-func upTo(addresses []string) string {
+func lastPort(addresses []string) string {
 	if len(addresses) == 1 {
 		return ""
 	}
@@ -374,8 +374,8 @@ func partly(name string, err error) error {
 	return fmt.Errorf("%s: %s: %w", name, said, cause)
 }
 
-// await polls until ready returns nil or ctx ends, for so long at most.
-func await(ctx context.Context, limit time.Duration, ready func() error) error {
+// awaitReady polls until ready returns nil or ctx ends, for so long at most.
+func awaitReady(ctx context.Context, limit time.Duration, ready func() error) error {
 	deadline := time.Now().Add(limit)
 	for {
 		err := ready()

@@ -43,7 +43,7 @@ func New(most int, span time.Duration) *Names {
 // Own reports whether a name has counts of its own, which it has from now on if there
 // is room.
 func (n *Names) Own(at time.Time, name string) bool {
-	n.turn(at)
+	n.dropUnused(at)
 	h := maphash.String(n.seed, name)
 	if _, ok := n.young[h]; ok {
 		return true
@@ -57,8 +57,8 @@ func (n *Names) Own(at time.Time, name string) bool {
 	return true
 }
 
-// turn forgets what was not used for a span.
-func (n *Names) turn(now time.Time) {
+// dropUnused forgets what was not used for a span.
+func (n *Names) dropUnused(now time.Time) {
 	since := now.Sub(n.turned)
 	if since >= 0 && since < n.span {
 		return

@@ -280,7 +280,7 @@ func TestWhy(t *testing.T) {
 		{"not named", api.User{Tier: "free", Limits: []api.Limit{}}, "Not limited: the tier free sets no limit.|The limit file does not name this user: the limits of the tier free apply."},
 		{"named with a comment", api.User{Known: true, Tier: "staff", Entry: &api.Entry{File: "limits.yaml", Line: 9, Pattern: "team-*", Comment: "moving", Until: ptr(at.Add(time.Hour)), Then: "free"}},
 			"Not limited: the tier staff sets no limit.|Named in limits.yaml line 9 by the pattern team-*: “moving”.|That ends 13:00:00; then the tier is free."},
-		{"an override", api.User{Known: true, Limits: []api.Limit{byHand}, Entry: &api.Entry{Override: &api.InHand{Reason: "migration", By: "ann", Until: at.Add(time.Hour)}}},
+		{"an override", api.User{Known: true, Limits: []api.Limit{byHand}, Entry: &api.Entry{Override: &api.OverrideNote{Reason: "migration", By: "ann", Until: at.Add(time.Hour)}}},
 			"Slowed: moves 10 MiB/s down, as much as the limit allows. The limit comes from an override by hand (bandwidth.down).|Overridden by hand by ann until 13:00:00: “migration”."},
 	} {
 		if tt.user.Why == nil {

@@ -45,8 +45,8 @@ func (f *Fixed) User(name, endpoint string) api.User {
 func Serve(api admin.API) *httptest.Server { return httptest.NewServer(Handler(api)) }
 
 func Handler(api admin.API) http.Handler {
-	hand, _ := api.(admin.Hand)
-	return admin.Handler(admin.Options{Gatherer: prometheus.NewRegistry(), API: api, Hand: hand})
+	hand, _ := api.(admin.Overrider)
+	return admin.Handler(admin.Options{Gatherer: prometheus.NewRegistry(), API: api, Overrides: hand})
 }
 
 var Noon = time.Date(2026, 11, 20, 12, 0, 0, 250e6, time.UTC)

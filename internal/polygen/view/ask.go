@@ -16,15 +16,15 @@ import (
 
 // Unknown returns n of the users whom the file does not name, without From.
 func (v *View) Unknown(by api.Sort, n int) api.UnknownUsers {
-	out := api.UnknownUsers{Sort: by, Users: []api.Unknown{}, Seen: v.unknown.len(), Dropped: v.droppedUnknown, Capacity: v.unknown.max}
+	out := api.UnknownUsers{Sort: by, Users: []api.Unknown{}, Seen: v.unknown.length(), Dropped: v.droppedUnknown, Capacity: v.unknown.max}
 	add := func(e *entry[stranger]) {
 		s := e.value
 		out.Users = append(out.Users, api.Unknown{
-			Name: api.NameOfKey(e.key), Tier: v.set.User(e.key).Tier, First: moment(s.first), Seen: moment(s.seen), Reports: s.reports,
+			Name: api.NameOfKey(e.key), Tier: v.set.User(e.key).Tier, First: answerTime(s.first), Seen: answerTime(s.seen), Reports: s.reports,
 		})
 	}
 	if by != api.ByActive {
-		for e := range v.unknown.all() {
+		for e := range v.unknown.newestFirst() {
 			if len(out.Users) == n {
 				break
 			}
@@ -33,8 +33,8 @@ func (v *View) Unknown(by api.Sort, n int) api.UnknownUsers {
 		return out
 	}
 	best := top[stranger]{n: n}
-	for e := range v.unknown.all() {
-		best.offer(float64(e.value.reports), e)
+	for e := range v.unknown.newestFirst() {
+		best.consider(float64(e.value.reports), e)
 	}
 	for _, e := range best.sorted() {
 		add(e)
@@ -47,11 +47,11 @@ func (v *View) Unknown(by api.Sort, n int) api.UnknownUsers {
 func (v *View) summary(now, since int64, e *entry[user]) api.Summary {
 	u := &e.value
 	l, named := v.inForce(e)
-	state, _ := u.state(now, since, l)
+	state, _ := u.stateSince(now, since, l)
 	return api.Summary{
-		Name: api.NameOfKey(e.key), Tier: l.Tier, Known: named, State: state, Rate: u.rate(now), InProgress: u.inProgress(now),
-		Down: u.moved(now, bandwidth.Down), Up: u.moved(now, bandwidth.Up), Seen: moment(u.seen),
-		Near: u.near(now, l, len(v.live)), Started: u.started(now),
+		Name: api.NameOfKey(e.key), Tier: l.Tier, Known: named, State: state, Rate: u.requestRate(now), InProgress: u.inProgress(now),
+		Down: u.bytesMoved(now, bandwidth.Down), Up: u.bytesMoved(now, bandwidth.Up), Seen: answerTime(u.seen),
+		Near: u.nearestLimit(now, l, len(v.live)), Started: u.started(now),
 	}
 }
 
@@ -73,63 +73,63 @@ func (v *View) userSince(now, since int64, key string) api.User {
 		Name: api.NameOfKey(key), Tier: l.Tier, Known: v.set.NamesUser(key),
 		Limits: []api.Limit{}, Instances: []api.Place{}, Decisions: []api.Decision{}, Endpoints: []string{},
 	}
-	u := v.users.get(key)
+	u := v.users.lookUp(key)
 	if u == nil {
 		u = &user{} // the limits are told of every name, with nothing used
 	} else {
-		seen := moment(u.seen)
+		seen := answerTime(u.seen)
 		out.Seen = &seen
 	}
-	out.State, out.Why = u.state(now, since, l)
+	out.State, out.Why = u.stateSince(now, since, l)
 	out.InProgress = u.inProgress(now)
 	out.Started = u.started(now)
-	out.Down, out.Up = u.moved(now, bandwidth.Down), u.moved(now, bandwidth.Up)
+	out.Down, out.Up = u.bytesMoved(now, bandwidth.Down), u.bytesMoved(now, bandwidth.Up)
 	out.Limits = u.limitsOf(now, l, len(v.live))
 	for i := range u.places {
-		if p := &u.places[i]; p.fresh(now) {
-			out.Instances = append(out.Instances, p.shown(now))
+		if p := &u.places[i]; p.anyFresh(now) {
+			out.Instances = append(out.Instances, p.answer(now))
 		}
 	}
 	slices.SortFunc(out.Instances, comparePlaces)
 	for i := range u.decisions {
 		d := u.decisions[(u.first+len(u.decisions)-1-i)%len(u.decisions)]
-		out.Decisions = append(out.Decisions, d.shown())
+		out.Decisions = append(out.Decisions, d.answer())
 	}
 	// Each endpoint counts the user apart, under a key of its own.
 	endpoint, own := limits.SplitEndpoint(key)
 	for _, other := range append([]string{""}, v.set.Endpoints()...) {
-		if other != endpoint && v.users.get(limits.EndpointKey(other, own)) != nil {
+		if other != endpoint && v.users.lookUp(limits.EndpointKey(other, own)) != nil {
 			out.Endpoints = append(out.Endpoints, other)
 		}
 	}
 	return out
 }
 
-// state says whether a user is refused now, or was by a throttle that ended after since,
+// stateSince says whether a user is refused now, or was by a throttle that ended after since,
 // and why. A limit in a dry run is among the reasons, and does not change the state.
-func (u *user) state(now, since int64, l *limits.Limits) (api.State, []api.Why) {
+func (u *user) stateSince(now, since int64, l *limits.Limits) (api.State, []api.Why) {
 	state, why := api.OK, []api.Why{}
 	for i := range u.windows {
 		w := &u.windows[i]
 		r, ok := l.Rate(w.class, w.window)
-		if !ok || w.until() <= since {
+		if !ok || w.throttledUntil() <= since {
 			continue
 		}
 		// A higher limit that came after the throttle ends it, unless as much is used. Use
 		// below the limit of then means nothing: instances give back tokens that their
 		// HAProxies do not need, and the throttle holds until its window ends all the same.
-		if raised := r.Burst == 0 && r.Max > w.spentMax && w.at(w.spent*int64(time.Second), 0) < int64(r.Max); raised {
+		if raised := r.Burst == 0 && r.Max > w.spentMax && w.countAt(w.spent*int64(time.Second), 0) < int64(r.Max); raised {
 			continue
 		}
-		until := moment(w.until())
-		why = append(why, api.Why{Limit: r.Name(), Reason: api.RequestRate, Mode: r.Mode.String(), Since: moment(w.spentAt), Until: &until})
+		until := answerTime(w.throttledUntil())
+		why = append(why, api.Why{Limit: r.Name(), Reason: api.RequestRate, Mode: r.Mode.String(), Since: answerTime(w.spentAt), Until: &until})
 		if r.Mode == limits.Enforce {
 			state = api.Throttled
 		}
 	}
 	slices.SortFunc(why, func(a, b api.Why) int { return cmp.Compare(a.Limit, b.Limit) })
 	if u.blockedSince != 0 && l.Concurrent > 0 {
-		why = append(why, api.Why{Limit: concurrent, Reason: api.ConcurrentRequests, Mode: l.ConcurrentMode.String(), Since: moment(u.blockedSince)})
+		why = append(why, api.Why{Limit: concurrent, Reason: api.ConcurrentRequests, Mode: l.ConcurrentMode.String(), Since: answerTime(u.blockedSince)})
 		if l.ConcurrentMode == limits.Enforce {
 			state = api.Blocked // also of a throttled user: a throttle ends by itself, a block may not
 		}
@@ -153,7 +153,7 @@ func (u *user) limitsOf(now int64, l *limits.Limits, instances int) []api.Limit 
 		limit := api.Limit{Name: r.Name(), Max: int64(r.Max), Window: r.Window.Seconds(), Burst: r.Burst, Mode: r.Mode.String(), Last: new(int64)}
 		for i := range u.windows {
 			if w := &u.windows[i]; w.class == r.Class && w.window == r.Window {
-				limit.Used, *limit.Last = w.at(now, 0), w.at(now, 1)
+				limit.Used, *limit.Last = w.countAt(now, 0), w.countAt(now, 1)
 			}
 		}
 		if credited {
@@ -169,28 +169,28 @@ func (u *user) limitsOf(now int64, l *limits.Limits, instances int) []api.Limit 
 		all = append(all, api.Limit{Name: concurrent, Max: int64(l.Concurrent), Mode: l.ConcurrentMode.String(), Used: int64(u.inProgress(now))})
 	}
 	if l.Bandwidth.Down > 0 {
-		all = append(all, api.Limit{Name: bandwidthDown, Max: l.Bandwidth.Down, Mode: l.Bandwidth.Mode.String(), Used: u.moved(now, bandwidth.Down)})
+		all = append(all, api.Limit{Name: bandwidthDown, Max: l.Bandwidth.Down, Mode: l.Bandwidth.Mode.String(), Used: u.bytesMoved(now, bandwidth.Down)})
 	}
 	if l.Bandwidth.Up > 0 {
-		all = append(all, api.Limit{Name: bandwidthUp, Max: l.Bandwidth.Up, Mode: l.Bandwidth.Mode.String(), Used: u.moved(now, bandwidth.Up)})
+		all = append(all, api.Limit{Name: bandwidthUp, Max: l.Bandwidth.Up, Mode: l.Bandwidth.Mode.String(), Used: u.bytesMoved(now, bandwidth.Up)})
 	}
 	return all
 }
 
-// rate is the larger of two rates: the requests per second that were admitted, limited or
+// requestRate is the larger of two rates: the requests per second that were admitted, limited or
 // not, and those of the limit that counts most, in the last full second or over the last
 // minute or hour.
-func (u *user) rate(now int64) float64 {
+func (u *user) requestRate(now int64) float64 {
 	most := u.startRate(now)
 	for i := range u.windows {
 		w := &u.windows[i]
 		length := w.window.Seconds()
-		r := float64(w.at(now, 1))
+		r := float64(w.countAt(now, 1))
 		if w.window != limits.Second {
 			// A sliding window: the present one, and of the last one the part that reaches
 			// back a whole window from now, as if its requests had been spread evenly.
 			passed := float64(now)/float64(time.Second) - float64(now/int64(time.Second)/length*length)
-			r = (float64(w.at(now, 0)) + r*(1-passed/float64(length))) / float64(length)
+			r = (float64(w.countAt(now, 0)) + r*(1-passed/float64(length))) / float64(length)
 		}
 		most = max(most, r)
 	}
@@ -205,38 +205,38 @@ func (u *user) inProgress(now int64) int {
 	return n
 }
 
-func (u *user) moved(now int64, d bandwidth.Direction) int64 {
+func (u *user) bytesMoved(now int64, d bandwidth.Direction) int64 {
 	var n int64
 	for i := range u.places {
-		if p := &u.places[i]; fresh(now, p.demandAt) {
+		if p := &u.places[i]; isFresh(now, p.demandAt) {
 			n += p.moved[d]
 		}
 	}
 	return n
 }
 
-func (p *place) shown(now int64) api.Place {
+func (p *place) answer(now int64) api.Place {
 	out := api.Place{Instance: strings.ToValidUTF8(p.instance, "\ufffd"), InProgress: p.inProgress(now)}
-	if fresh(now, p.progressAt) {
+	if isFresh(now, p.progressAt) {
 		out.Slots = p.slots
 	}
-	if fresh(now, p.demandAt) {
+	if isFresh(now, p.demandAt) {
 		out.Down, out.Up = p.moved[bandwidth.Down], p.moved[bandwidth.Up]
 		out.DownShare, out.UpShare = p.share[bandwidth.Down], p.share[bandwidth.Up]
 	}
 	return out
 }
 
-func (d decision) shown() api.Decision {
-	out := api.Decision{Time: moment(d.at), Kind: d.kind, Limit: concurrent, Reason: api.ConcurrentRequests, Mode: d.mode.String(), Count: d.count}
+func (d decision) answer() api.Decision {
+	out := api.Decision{Time: answerTime(d.at), Kind: d.kind, Limit: concurrent, Reason: api.ConcurrentRequests, Mode: d.mode.String(), Count: d.count}
 	if d.kind == api.Throttle {
 		out.Limit, out.Reason = limits.RateName(d.class, d.window), api.RequestRate
 	}
 	return out
 }
 
-// moment is a time for people: UTC, to the millisecond.
-func moment(ns int64) time.Time { return time.Unix(0, ns).UTC().Truncate(time.Millisecond) }
+// answerTime is a time for people: UTC, to the millisecond.
+func answerTime(ns int64) time.Time { return time.Unix(0, ns).UTC().Truncate(time.Millisecond) }
 
 // top keeps the n entries with the largest measures; of equal ones those whose keys
 // come first.
@@ -250,17 +250,17 @@ type measured[V any] struct {
 	entry   *entry[V]
 }
 
-func (a measured[V]) less(b measured[V]) bool {
+func (a measured[V]) lessThan(b measured[V]) bool {
 	return a.measure < b.measure || a.measure == b.measure && a.entry.key > b.entry.key
 }
 
-func (t *top[V]) offer(measure float64, e *entry[V]) {
+func (t *top[V]) consider(measure float64, e *entry[V]) {
 	m := measured[V]{measure, e}
 	// Most of 100 000 users are below the least of the best, which is one comparison.
 	switch {
 	case len(t.best) < t.n:
 		heap.Push(t, m)
-	case t.n > 0 && t.best[0].less(m):
+	case t.n > 0 && t.best[0].lessThan(m):
 		t.best[0] = m
 		heap.Fix(t, 0)
 	}
@@ -269,7 +269,7 @@ func (t *top[V]) offer(measure float64, e *entry[V]) {
 // sorted returns what was kept, the largest first.
 func (t *top[V]) sorted() []*entry[V] {
 	slices.SortFunc(t.best, func(a, b measured[V]) int {
-		if a.less(b) {
+		if a.lessThan(b) {
 			return 1
 		}
 		return -1
@@ -283,7 +283,7 @@ func (t *top[V]) sorted() []*entry[V] {
 
 // Of heap.Interface.
 func (t *top[V]) Len() int           { return len(t.best) }
-func (t *top[V]) Less(i, j int) bool { return t.best[i].less(t.best[j]) }
+func (t *top[V]) Less(i, j int) bool { return t.best[i].lessThan(t.best[j]) }
 func (t *top[V]) Swap(i, j int)      { t.best[i], t.best[j] = t.best[j], t.best[i] }
 func (t *top[V]) Push(x any)         { t.best = append(t.best, x.(measured[V])) }
 

@@ -53,15 +53,15 @@ type series struct {
 // -1 is none. An empty one has none.
 type ring []int64
 
-func (r *ring) set(second, value int64) {
+func (r *ring) setSecond(second, value int64) {
 	if *r == nil {
 		*r = slices.Repeat([]int64{-1}, maxSamples)
 	}
 	(*r)[second%maxSamples] = value
 }
 
-// list is the values of the seconds from begin to end.
-func (r ring) list(begin, end int64) []*int64 {
+// between is the values of the seconds from begin to end.
+func (r ring) between(begin, end int64) []*int64 {
 	values, list := make([]int64, 0, end-begin+1), make([]*int64, 0, end-begin+1)
 	for s := begin; s <= end; s++ {
 		value := int64(-1)
@@ -81,24 +81,24 @@ func (r ring) list(begin, end int64) []*int64 {
 // NewHistories returns histories of at most so many users.
 func NewHistories(users int) *Histories { return &Histories{users: newLRU[history](users)} }
 
-// Keep remembers a user because a reader wants to see them, from now on or as before.
-func (h *Histories) Keep(at time.Time, key string) {
-	e, _ := h.users.use(key)
+// Remember remembers a user because a reader wants to see them, from now on or as before.
+func (h *Histories) Remember(at time.Time, key string) {
+	e, _ := h.users.markUsed(key)
 	e.wanted = at.UnixNano()
 }
 
-// Limited does the same for a user who is throttled or blocked, because such users are
+// RememberLimited does the same for a user who is throttled or blocked, because such users are
 // likely to be looked at soon. It takes no place of a user who was wanted within firmSpan.
-func (h *Histories) Limited(at time.Time, key string) {
-	full := h.users.len() >= h.users.max && h.users.get(key) == nil
+func (h *Histories) RememberLimited(at time.Time, key string) {
+	full := h.users.length() >= h.users.max && h.users.lookUp(key) == nil
 	if full && at.UnixNano()-h.users.oldest.value.wanted < firmSpan {
 		return
 	}
-	h.Keep(at, key)
+	h.Remember(at, key)
 }
 
 // Len is how many users are remembered.
-func (h *Histories) Len() int { return h.users.len() }
+func (h *Histories) Len() int { return h.users.length() }
 
 // Sample takes what the users used in the last full second, once for each, and forgets
 // those who were not wanted for ten minutes.
@@ -107,7 +107,7 @@ func (h *Histories) Sample(at time.Time, v *View) {
 	for h.users.oldest != nil && now-h.users.oldest.value.wanted >= historySpan {
 		h.users.remove(h.users.oldest)
 	}
-	for e := range h.users.all() {
+	for e := range h.users.newestFirst() {
 		e.value.sample(now, v, e.key)
 	}
 }
@@ -122,18 +122,18 @@ func (h *history) sample(now int64, v *View, key string) {
 	default:
 		// Missed seconds still hold the values of maxSamples seconds ago.
 		for s := h.last + 1; s < second; s++ {
-			h.put(s, -1)
+			h.setAll(s, -1)
 		}
 	}
 	h.last = second
 
-	u := v.users.get(key)
+	u := v.users.lookUp(key)
 	if u == nil {
 		u = &user{}
 	}
-	h.gauges[inProgress].set(second, int64(u.inProgress(now)))
-	h.gauges[down].set(second, u.moved(now, bandwidth.Down))
-	h.gauges[up].set(second, u.moved(now, bandwidth.Up))
+	h.gauges[inProgress].setSecond(second, int64(u.inProgress(now)))
+	h.gauges[down].setSecond(second, u.bytesMoved(now, bandwidth.Down))
+	h.gauges[up].setSecond(second, u.bytesMoved(now, bandwidth.Up))
 	// The list is made anew, for the limits may have changed: a limit that is still there
 	// keeps its values, and one that is gone takes its values along.
 	was := h.limits
@@ -146,18 +146,18 @@ func (h *history) sample(now int64, v *View, key string) {
 		if i := slices.IndexFunc(was, func(s series) bool { return s.Name == l.Name }); i >= 0 {
 			s.ring = was[i].ring
 		}
-		s.set(second, u.usedIn(second, l))
+		s.setSecond(second, u.usedIn(second, l))
 		h.limits = append(h.limits, s)
 	}
 }
 
-// put sets all values of a second.
-func (h *history) put(second, value int64) {
+// setAll sets all values of a second.
+func (h *history) setAll(second, value int64) {
 	for i := range h.gauges {
-		h.gauges[i].set(second, value)
+		h.gauges[i].setSecond(second, value)
 	}
 	for i := range h.limits {
-		h.limits[i].set(second, value)
+		h.limits[i].setSecond(second, value)
 	}
 }
 
@@ -172,7 +172,7 @@ func (u *user) usedIn(second int64, l api.Limit) int64 {
 	}
 	for i := range u.windows {
 		if w := &u.windows[i]; limits.RateName(w.class, w.window) == l.Name {
-			return w.at(second*int64(time.Second), 0)
+			return w.countAt(second*int64(time.Second), 0)
 		}
 	}
 	return 0
@@ -181,18 +181,18 @@ func (u *user) usedIn(second int64, l api.Limit) int64 {
 // History returns what is remembered of a wire key, without From, and keeps it from now
 // on. Of a user who was not kept before it has the last full second.
 func (h *Histories) History(at time.Time, key string, v *View) api.History {
-	h.Keep(at, key)
-	e := h.users.get(key)
+	h.Remember(at, key)
+	e := h.users.lookUp(key)
 	if e.last == 0 { // a chart can begin with one value, and with none it would be an error
 		e.sample(at.UnixNano(), v, key)
 	}
 	begin := max(e.first, e.last-maxSamples+1)
 	out := api.History{
 		Name: api.NameOfKey(key), Begin: begin, Step: 1, Limits: []api.LimitSeries{},
-		InProgress: e.gauges[inProgress].list(begin, e.last), Down: e.gauges[down].list(begin, e.last), Up: e.gauges[up].list(begin, e.last),
+		InProgress: e.gauges[inProgress].between(begin, e.last), Down: e.gauges[down].between(begin, e.last), Up: e.gauges[up].between(begin, e.last),
 	}
 	for _, s := range e.limits {
-		out.Limits = append(out.Limits, api.LimitSeries{Name: s.Name, Max: s.Max, Window: s.Window, Mode: s.Mode, Used: s.list(begin, e.last)})
+		out.Limits = append(out.Limits, api.LimitSeries{Name: s.Name, Max: s.Max, Window: s.Window, Mode: s.Mode, Used: s.between(begin, e.last)})
 	}
 	return out
 }

@@ -98,7 +98,7 @@ func TestHistory(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r, h := newRig(t), NewHistories(2)
-			h.Keep(r.now, "alice")
+			h.Remember(r.now, "alice")
 			tt.history(r, func(d time.Duration) { r.wait(d); h.Sample(r.now, r.View) })
 			out := h.History(r.now, "alice", r.View)
 			if out.Begin != t0.Unix()+tt.begin || out.Step != 1 || out.User != "alice" {
@@ -118,7 +118,7 @@ func TestHistory(t *testing.T) {
 // is the minute's.
 func TestHistoryOfMinutes(t *testing.T) {
 	r, h := &rig{View: New(parse(t, many), 10, 10), now: t0}, NewHistories(2)
-	h.Keep(r.now, "alice")
+	h.Remember(r.now, "alice")
 	r.wait(57 * time.Second)
 	k := ratelimit.Key{Class: "GET", User: "alice", Window: limits.Minute}
 	for i := range 5 { // the minute ends within
@@ -145,12 +145,12 @@ func TestHistoryOfMinutes(t *testing.T) {
 func TestHistoryIsBounded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		v, h := New(parse(&testing.T{}, file), 10, 10), NewHistories(1)
-		h.Keep(t0, "alice")
+		h.Remember(t0, "alice")
 		seconds := rapid.IntRange(1, 700).Draw(t, "seconds")
 		for i := range seconds {
 			at := t0.Add(time.Duration(i) * time.Second)
 			v.Usage(at, ratelimit.Key{Class: "GET", User: "alice"}, at.Unix(), i)
-			h.Keep(at, "alice")
+			h.Remember(at, "alice")
 			h.Sample(at.Add(time.Second), v)
 		}
 		out := h.History(t0.Add(time.Duration(seconds)*time.Second), "alice", v)
@@ -212,16 +212,16 @@ func TestHistoriesKept(t *testing.T) {
 			for _, s := range tt.steps {
 				at := t0.Add(s.after)
 				for _, key := range strings.Fields(s.keep) {
-					h.Keep(at, key)
+					h.Remember(at, key)
 				}
 				for _, key := range strings.Fields(s.limited) {
-					h.Limited(at, key)
+					h.RememberLimited(at, key)
 				}
 				h.Sample(at, v)
 			}
 			var got []string
 			for _, key := range []string{"a", "b", "c", "x", "y", "z"} {
-				if h.users.get(key) != nil {
+				if h.users.lookUp(key) != nil {
 					got = append(got, key)
 				}
 			}
@@ -248,7 +248,7 @@ func TestHistoryOfManyLimits(t *testing.T) {
 func TestHistoriesSample(t *testing.T) {
 	r, h := newRig(t), NewHistories(3)
 	for i, user := range []string{"alice", "bob", "carl"} {
-		h.Keep(r.now, user)
+		h.Remember(r.now, user)
 		r.use(user, i+1)
 	}
 	r.wait(time.Second)
@@ -264,7 +264,7 @@ func TestHistoriesSample(t *testing.T) {
 func BenchmarkSample(b *testing.B) {
 	v, h := crowd(b, 100_000), NewHistories(512)
 	for i := range 512 {
-		h.Keep(t0, fmt.Sprintf("user-%d", i*100))
+		h.Remember(t0, fmt.Sprintf("user-%d", i*100))
 	}
 	b.ReportAllocs()
 	for i := 1; b.Loop(); i++ {

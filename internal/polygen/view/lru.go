@@ -22,20 +22,20 @@ func newLRU[V any](most int) *lru[V] {
 	return &lru[V]{max: most, entries: make(map[string]*entry[V])}
 }
 
-func (l *lru[V]) len() int { return len(l.entries) }
+func (l *lru[V]) length() int { return len(l.entries) }
 
-// get returns the value of a key, or nil, and does not count as a use: questions must not
+// lookUp returns the value of a key, or nil, and does not count as a use: questions must not
 // keep users in place of those who send requests.
-func (l *lru[V]) get(key string) *V {
+func (l *lru[V]) lookUp(key string) *V {
 	if e := l.entries[key]; e != nil {
 		return &e.value
 	}
 	return nil
 }
 
-// use returns the value of a key, a zero one if there was none, and whether another
+// markUsed returns the value of a key, a zero one if there was none, and whether another
 // one gave way to it.
-func (l *lru[V]) use(key string) (v *V, dropped bool) {
+func (l *lru[V]) markUsed(key string) (v *V, dropped bool) {
 	e := l.entries[key]
 	switch {
 	case e == l.newest && e != nil:
@@ -84,9 +84,9 @@ func (l *lru[V]) unlink(e *entry[V]) {
 	e.newer, e.older = nil, nil
 }
 
-// all yields the entries, the most recently used first. The one that was yielded
+// newestFirst yields the entries, the most recently used first. The one that was yielded
 // may be removed.
-func (l *lru[V]) all() iter.Seq[*entry[V]] {
+func (l *lru[V]) newestFirst() iter.Seq[*entry[V]] {
 	return func(yield func(*entry[V]) bool) {
 		for e := l.newest; e != nil; {
 			older := e.older // before yield, which may remove the entry

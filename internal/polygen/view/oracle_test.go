@@ -11,8 +11,8 @@ import (
 
 // Overview looks at every user at once: see Look.
 func (v *View) Overview(at time.Time, n map[api.Sort]int) Overview {
-	l := v.Look(at, n)
-	for l.Part(v.users.len()) {
+	l := v.BeginLook(at, n)
+	for l.LookAtMore(v.users.length()) {
 	}
 	return l.Overview()
 }
@@ -20,9 +20,9 @@ func (v *View) Overview(at time.Time, n map[api.Sort]int) Overview {
 // Top returns the n users with most, without From.
 func (v *View) Top(at time.Time, by api.Sort, n int) api.Users {
 	now := at.UnixNano()
-	out := api.Users{Sort: by, Users: []api.Summary{}, Seen: v.users.len(), Dropped: v.droppedUsers, Capacity: v.users.max}
+	out := api.Users{Sort: by, Users: []api.Summary{}, Seen: v.users.length(), Dropped: v.droppedUsers, Capacity: v.users.max}
 	if by == api.ByRecent {
-		for e := range v.users.all() {
+		for e := range v.users.newestFirst() {
 			if len(out.Users) == n {
 				break
 			}
@@ -32,8 +32,8 @@ func (v *View) Top(at time.Time, by api.Sort, n int) api.Users {
 	}
 	measure := measures[by]
 	best := top[user]{n: n}
-	for e := range v.users.all() {
-		best.offer(measure(&e.value, now), e)
+	for e := range v.users.newestFirst() {
+		best.consider(measure(&e.value, now), e)
 	}
 	for _, e := range best.sorted() {
 		out.Users = append(out.Users, v.summary(now, now, e))
@@ -42,8 +42,8 @@ func (v *View) Top(at time.Time, by api.Sort, n int) api.Users {
 }
 
 var measures = map[api.Sort]func(*user, int64) float64{
-	api.ByRate:       (*user).rate,
+	api.ByRate:       (*user).requestRate,
 	api.ByConcurrent: func(u *user, now int64) float64 { return float64(u.inProgress(now)) },
-	api.ByDown:       func(u *user, now int64) float64 { return float64(u.moved(now, bandwidth.Down)) },
-	api.ByUp:         func(u *user, now int64) float64 { return float64(u.moved(now, bandwidth.Up)) },
+	api.ByDown:       func(u *user, now int64) float64 { return float64(u.bytesMoved(now, bandwidth.Down)) },
+	api.ByUp:         func(u *user, now int64) float64 { return float64(u.bytesMoved(now, bandwidth.Up)) },
 }

@@ -36,9 +36,9 @@ type Look struct {
 // sorts are the orders by a measure.
 var sorts = [...]api.Sort{api.ByRate, api.ByConcurrent, api.ByDown, api.ByUp}
 
-// Look begins a look that finds, for each order in n, so many users with most. A user
+// BeginLook begins a look that finds, for each order in n, so many users with most. A user
 // counts as throttled if they were throttled within the last second.
-func (v *View) Look(at time.Time, n map[api.Sort]int) *Look {
+func (v *View) BeginLook(at time.Time, n map[api.Sort]int) *Look {
 	l := &Look{view: v, now: at.UnixNano(), since: at.UnixNano() - lately, n: n, limited: top[user]{n: api.MaxLimited}}
 	for i, by := range sorts {
 		l.best[i].n = n[by]
@@ -46,51 +46,51 @@ func (v *View) Look(at time.Time, n map[api.Sort]int) *Look {
 	return l
 }
 
-// LookNow begins a look for Top, in which a user counts as throttled if they are now.
-func (v *View) LookNow(at time.Time, by api.Sort, n int) *Look {
-	l := v.Look(at, map[api.Sort]int{by: n})
+// BeginLookNow begins a look for Top, in which a user counts as throttled if they are now.
+func (v *View) BeginLookNow(at time.Time, by api.Sort, n int) *Look {
+	l := v.BeginLook(at, map[api.Sort]int{by: n})
 	l.since, l.limited.n = l.now, 0
 	return l
 }
 
-// Top is what the look found of one order, without From.
-func (l *Look) Top(by api.Sort) api.Users {
+// TopList is what the look found of one order, without From.
+func (l *Look) TopList(by api.Sort) api.Users {
 	o := l.Overview()
 	return api.Users{Sort: by, Users: o.Tops[by], Seen: o.Totals.Seen, Dropped: o.Totals.Dropped, Capacity: o.Totals.Capacity}
 }
 
-// Part looks at so many users more, and reports whether there are others.
-func (l *Look) Part(users int) (more bool) {
+// LookAtMore looks at so many users more, and reports whether there are others.
+func (l *Look) LookAtMore(users int) (more bool) {
 	slots := l.view.users.slots
 	end := min(l.next+users, len(slots))
 	for _, e := range slots[min(l.next, end):end] {
-		l.see(e)
+		l.countUser(e)
 	}
 	l.next = end
 	return end < len(slots)
 }
 
-// see counts one user, and keeps those with most.
-func (l *Look) see(e *entry[user]) {
+// countUser counts one user, and keeps those with most.
+func (l *Look) countUser(e *entry[user]) {
 	u, t := &e.value, &l.totals
 	if l.now-u.seen < reportSpan {
 		t.Users++
 	}
-	rate := u.rate(l.now)
-	active, down, up := u.flow(l.now)
+	rate := u.requestRate(l.now)
+	active, down, up := u.progressAndBytes(l.now)
 	t.Rate += rate
 	t.InProgress += active
 	t.Down += down
 	t.Up += up
 	for i, measure := range [...]float64{rate, float64(active), float64(down), float64(up)} {
-		l.best[i].offer(measure, e)
+		l.best[i].consider(measure, e)
 	}
 	// state looks up limits and allocates; most users are sorted out without.
 	if !u.maybeLimited(l.since) {
 		return
 	}
 	of, _ := l.view.inForce(e)
-	switch state, _ := u.state(l.now, l.since, of); state {
+	switch state, _ := u.stateSince(l.now, l.since, of); state {
 	case api.Throttled:
 		t.Throttled++
 	case api.Blocked:
@@ -98,13 +98,13 @@ func (l *Look) see(e *entry[user]) {
 	default:
 		return
 	}
-	l.limited.offer(rate, e)
+	l.limited.consider(rate, e)
 }
 
 // Overview is what the look found.
 func (l *Look) Overview() Overview {
 	users := l.view.users
-	l.totals.Seen, l.totals.Dropped, l.totals.Capacity = users.len(), l.view.droppedUsers, users.max
+	l.totals.Seen, l.totals.Dropped, l.totals.Capacity = users.length(), l.view.droppedUsers, users.max
 	list := func(entries []*entry[user]) []api.Summary {
 		all := make([]api.Summary, 0, len(entries))
 		for _, e := range entries {
@@ -124,7 +124,7 @@ func (l *Look) Overview() Overview {
 	}
 	if most := l.n[api.ByRecent]; most > 0 { // the list is in this order already, so no look is needed
 		var recent []*entry[user]
-		for e := range users.all() {
+		for e := range users.newestFirst() {
 			if len(recent) == most {
 				break
 			}
@@ -135,12 +135,12 @@ func (l *Look) Overview() Overview {
 	return out
 }
 
-// flow is the user's requests in progress, and bytes per second down and up.
-func (u *user) flow(now int64) (active int, down, up int64) {
+// progressAndBytes is the user's requests in progress, and bytes per second down and up.
+func (u *user) progressAndBytes(now int64) (active int, down, up int64) {
 	for i := range u.places {
 		p := &u.places[i]
 		active += p.inProgress(now)
-		if fresh(now, p.demandAt) {
+		if isFresh(now, p.demandAt) {
 			down += p.moved[bandwidth.Down]
 			up += p.moved[bandwidth.Up]
 		}
@@ -155,7 +155,7 @@ func (u *user) maybeLimited(since int64) bool {
 		return true
 	}
 	for i := range u.windows {
-		if u.windows[i].until() > since {
+		if u.windows[i].throttledUntil() > since {
 			return true
 		}
 	}
@@ -171,10 +171,10 @@ func (v *View) inForce(e *entry[user]) (l *limits.Limits, named bool) {
 	return v.set.User(e.key), v.set.NamesUser(e.key)
 }
 
-// near is the limit of which the user uses the largest part, or nil without limits. Of a
+// nearestLimit is the limit of which the user uses the largest part, or nil without limits. Of a
 // limit per second the last full second counts, unless the present one has reached the
 // limit already; of a longer window the present one counts.
-func (u *user) near(now int64, l *limits.Limits, instances int) *api.Near {
+func (u *user) nearestLimit(now int64, l *limits.Limits, instances int) *api.Near {
 	var nearest *api.Near
 	for _, limit := range u.limitsOf(now, l, instances) {
 		// The total of the present second has tokens that agents hold and no request has

@@ -206,8 +206,8 @@ func TestLookInParts(t *testing.T) {
 		at, n := t0.Add(time.Second), map[api.Sort]int{api.ByRate: 5, api.ByConcurrent: 30, api.ByRecent: 3}
 		want := v.Overview(at, n)
 		changes := rapid.Bool().Draw(rt, "changes")
-		l, parts := v.Look(at, n), 0
-		for l.Part(rapid.IntRange(1, 7).Draw(rt, "part")) {
+		l, parts := v.BeginLook(at, n), 0
+		for l.LookAtMore(rapid.IntRange(1, 7).Draw(rt, "part")) {
 			parts++
 			if changes {
 				use(rapid.IntRange(0, 80).Draw(rt, "user"))
@@ -224,8 +224,8 @@ func TestLookInParts(t *testing.T) {
 			}
 			seen[s.User] = true
 		}
-		if len(v.users.slots) != v.users.len() {
-			rt.Errorf("%d slots of %d users", len(v.users.slots), v.users.len())
+		if len(v.users.slots) != v.users.length() {
+			rt.Errorf("%d slots of %d users", len(v.users.slots), v.users.length())
 		}
 		for i, e := range v.users.slots {
 			if e.slot != i || v.users.entries[e.key] != e {

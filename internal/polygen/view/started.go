@@ -25,7 +25,7 @@ func (v *View) Started(at time.Time, instance string, span time.Duration, key st
 		return // there is no rate over no time
 	}
 	now := at.UnixNano()
-	p := v.report(now, key).place(now, instance)
+	p := v.reportedUser(now, key).placeOf(now, instance)
 	p.startsAt, p.startsSpan, p.started = now, span, s
 }
 
@@ -36,7 +36,7 @@ func (u *user) started(now int64) map[string]float64 {
 	var rates map[string]float64
 	for i := range u.places {
 		p := &u.places[i]
-		if !fresh(now, p.startsAt) || p.started.Starts == 0 {
+		if !isFresh(now, p.startsAt) || p.started.Starts == 0 {
 			continue
 		}
 		if rates == nil {
@@ -54,7 +54,7 @@ func (u *user) started(now int64) map[string]float64 {
 func (u *user) startRate(now int64) float64 {
 	rate := 0.0
 	for i := range u.places {
-		if p := &u.places[i]; fresh(now, p.startsAt) {
+		if p := &u.places[i]; isFresh(now, p.startsAt) {
 			rate += p.perSecond(p.started.Starts)
 		}
 	}

@@ -63,10 +63,10 @@ func TestStarted(t *testing.T) {
 			if diff := cmp.Diff(tt.want, u.Started); diff != "" {
 				t.Errorf("started (-want +got):\n%s", diff)
 			}
-			if rate := r.Rate(r.now, tt.user); rate != tt.rate || u.InProgress != tt.inProgress {
+			if rate := r.RequestRate(r.now, tt.user); rate != tt.rate || u.InProgress != tt.inProgress {
 				t.Errorf("rate %v, %d in progress, want %v and %d", rate, u.InProgress, tt.rate, tt.inProgress)
 			}
-			for _, s := range r.Look(r.now, map[api.Sort]int{api.ByRate: 5}).Top(api.ByRate).Users {
+			for _, s := range r.BeginLook(r.now, map[api.Sort]int{api.ByRate: 5}).TopList(api.ByRate).Users {
 				if diff := cmp.Diff(tt.want, s.Started); s.User == tt.user && diff != "" {
 					t.Errorf("started in the list (-want +got):\n%s", diff)
 				}

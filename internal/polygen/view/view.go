@@ -31,9 +31,9 @@ const (
 	maxDecisions = 20
 	// refusedSpan is the time in which refusals are counted together.
 	refusedSpan = int64(time.Second)
-	// memory is how long a user is remembered after the last report, and maxForgotten how
+	// forgetAfter is how long a user is remembered after the last report, and maxForgotten how
 	// many users are forgotten at a time.
-	memory       = int64(time.Hour)
+	forgetAfter  = int64(time.Hour)
 	maxForgotten = 1000
 	// noName is the key of requests without a user's name.
 	noName = "~"
@@ -125,18 +125,18 @@ func (v *View) Limits(set *limits.Set) {
 	v.set = set
 	// Users take over the new limits when they are next heard of or looked at, because
 	// there may be 100 000 of them. Strangers whom the file names now are none any more.
-	for e := range v.unknown.all() {
+	for e := range v.unknown.newestFirst() {
 		if set.NamesUser(e.key) {
 			v.unknown.remove(e)
 		}
 	}
 }
 
-// report is a user of whom an instance said something.
-func (v *View) report(now int64, key string) *user {
-	u := v.use(now, key)
+// reportedUser is a user of whom an instance said something.
+func (v *View) reportedUser(now int64, key string) *user {
+	u := v.userWithLimits(now, key)
 	if !u.known {
-		v.stranger(now, key)
+		v.noteStranger(now, key)
 	}
 	if secret := v.set.SecretOf(key); secret != "" {
 		v.reports[secret]++
@@ -148,9 +148,9 @@ func (v *View) report(now int64, key string) *user {
 // where names should be hidden.
 func (v *View) Reports() map[limits.SecretOf]uint64 { return maps.Clone(v.reports) }
 
-// use returns what is known of a key, with the limits in force.
-func (v *View) use(now int64, key string) *user {
-	u, dropped := v.users.use(key)
+// userWithLimits returns what is known of a key, with the limits in force.
+func (v *View) userWithLimits(now int64, key string) *user {
+	u, dropped := v.users.markUsed(key)
 	if dropped {
 		v.droppedUsers++
 	}
@@ -166,14 +166,14 @@ func (v *View) use(now int64, key string) *user {
 	return u
 }
 
-func (v *View) stranger(now int64, key string) {
+func (v *View) noteStranger(now int64, key string) {
 	_, user := limits.SplitEndpoint(key)
 	// The list is of names that an operator could write into the file. An address with the
 	// anonymous tier, a request without a name and unreadable credentials are none.
 	if limits.Anonymous(user) && v.set.AnonymousTier() != "" || user == noName || user == limits.UnreadableKey {
 		return
 	}
-	s, dropped := v.unknown.use(user)
+	s, dropped := v.unknown.markUsed(user)
 	if dropped {
 		v.droppedUnknown++
 	}
@@ -187,9 +187,9 @@ func (v *View) stranger(now int64, key string) {
 // Usage takes the total of a pool: the requests of a key's window that begins at a
 // second of the cluster.
 func (v *View) Usage(at time.Time, k ratelimit.Key, begin int64, total int) {
-	u := v.report(at.UnixNano(), k.User)
+	u := v.reportedUser(at.UnixNano(), k.User)
 	if w := u.window(k.Class, k.Window); w != nil {
-		w.count(at.Unix(), begin, int64(max(0, total-v.reserved(u.limits, k))))
+		w.setCount(at.Unix(), begin, int64(max(0, total-v.reserved(u.limits, k))))
 	}
 }
 
@@ -219,9 +219,9 @@ func (u *user) window(class string, of limits.Window) *window {
 	return &u.windows[len(u.windows)-1]
 }
 
-// count takes a total. Instances ask for the next window ahead of its begin, and may be
+// setCount takes a total. Instances ask for the next window ahead of its begin, and may be
 // late for the one before. A total of any other window comes from a wrong clock.
-func (w *window) count(now, begin, total int64) {
+func (w *window) setCount(now, begin, total int64) {
 	n, present := begin/w.window.Seconds(), now/w.window.Seconds()
 	if n < present-1 || n > present+1 || n < 0 {
 		return // it would replace the count of one of the three windows that matter
@@ -229,8 +229,8 @@ func (w *window) count(now, begin, total int64) {
 	w.counts[n%int64(len(w.counts))] = count{begin, total}
 }
 
-// at is the count of the window that many windows before the present one.
-func (w *window) at(now int64, before int64) int64 {
+// countAt is the count of the window that many windows before the present one.
+func (w *window) countAt(now int64, before int64) int64 {
 	n := now/int64(time.Second)/w.window.Seconds() - before
 	if n < 0 {
 		return 0
@@ -242,9 +242,9 @@ func (w *window) at(now int64, before int64) int64 {
 	return 0
 }
 
-// until is when the throttle of this limit ends, which is with its window, in ns; 0 if
+// throttledUntil is when the throttle of this limit ends, which is with its window, in ns; 0 if
 // there was none.
-func (w *window) until() int64 {
+func (w *window) throttledUntil() int64 {
 	if w.spentAt == 0 {
 		return 0
 	}
@@ -255,49 +255,49 @@ func (w *window) until() int64 {
 // slots it holds for the user, and how many requests it has refused since its last report.
 func (v *View) Progress(at time.Time, instance, key string, active, slots, refused int) {
 	now := at.UnixNano()
-	u := v.report(now, key)
-	p := u.place(now, instance)
+	u := v.reportedUser(now, key)
+	p := u.placeOf(now, instance)
 	p.progressAt, p.active, p.slots = now, active, slots
 	if refused > 0 {
-		u.refused(now, refused)
+		u.noteRefused(now, refused)
 	}
 }
 
 // Demand takes what an instance moves of a user.
 func (v *View) Demand(at time.Time, r bandwidth.Report) {
 	now := at.UnixNano()
-	p := v.report(now, r.User).place(now, r.Instance)
+	p := v.reportedUser(now, r.User).placeOf(now, r.Instance)
 	p.demandAt, p.moving, p.moved, p.share = now, r.Active, r.Moved, r.Share
 }
 
-// place returns what an instance said, and forgets what others said too long ago.
-func (u *user) place(now int64, instance string) *place {
+// placeOf returns what an instance said, and forgets what others said too long ago.
+func (u *user) placeOf(now int64, instance string) *place {
 	for i := range u.places {
 		if u.places[i].instance == instance {
 			return &u.places[i]
 		}
 	}
 	// Only here does the list grow, so it is enough to shorten it here.
-	u.places = slices.DeleteFunc(u.places, func(p place) bool { return !p.fresh(now) })
+	u.places = slices.DeleteFunc(u.places, func(p place) bool { return !p.anyFresh(now) })
 	u.places = append(u.places, place{instance: instance})
 	return &u.places[len(u.places)-1]
 }
 
-func fresh(now, at int64) bool { return at != 0 && now-at < reportSpan }
+func isFresh(now, at int64) bool { return at != 0 && now-at < reportSpan }
 
-func (p *place) fresh(now int64) bool {
-	return fresh(now, p.progressAt) || fresh(now, p.demandAt) || fresh(now, p.startsAt)
+func (p *place) anyFresh(now int64) bool {
+	return isFresh(now, p.progressAt) || isFresh(now, p.demandAt) || isFresh(now, p.startsAt)
 }
 
 // inProgress is the number of the newer of the two reports that come when something
 // changes, else that of the report of each second, which may be a second old.
 func (p *place) inProgress(now int64) int {
 	switch {
-	case fresh(now, p.progressAt) && p.progressAt >= p.demandAt:
+	case isFresh(now, p.progressAt) && p.progressAt >= p.demandAt:
 		return p.active
-	case fresh(now, p.demandAt):
+	case isFresh(now, p.demandAt):
 		return p.moving
-	case fresh(now, p.startsAt):
+	case isFresh(now, p.startsAt):
 		return p.started.Active
 	default:
 		return 0
@@ -312,7 +312,7 @@ func (v *View) Instances(live []string) {
 	v.live = slices.Clone(live)
 	// What an instance said last would count for reportSpan after its end, beside what the
 	// instances report that have taken over its users.
-	for e := range v.users.all() {
+	for e := range v.users.newestFirst() {
 		u := &e.value
 		if len(u.places) > 0 {
 			u.places = slices.DeleteFunc(u.places, func(p place) bool { return !slices.Contains(live, p.instance) })
@@ -323,7 +323,7 @@ func (v *View) Instances(live []string) {
 // Throttled takes a decision of polygen's.
 func (v *View) Throttled(at time.Time, t ratelimit.Throttle) {
 	now := at.UnixNano()
-	u := v.use(now, t.Key.User) // not report: this is no word of an instance
+	u := v.userWithLimits(now, t.Key.User) // not reportedUser: no instance has said this
 	w := u.window(t.Key.Class, t.Key.Window)
 	if w == nil {
 		return // not limited any more
@@ -332,44 +332,44 @@ func (v *View) Throttled(at time.Time, t ratelimit.Throttle) {
 	// The limit is remembered, because a higher one that comes later ends the throttle
 	// (see state).
 	w.spent, w.spentAt, w.spentMax = t.WindowStart, now, r.Max
-	u.decide(decision{at: now, kind: api.Throttle, class: w.class, window: w.window, mode: r.Mode})
+	u.noteDecision(decision{at: now, kind: api.Throttle, class: w.class, window: w.window, mode: r.Mode})
 }
 
 // Blocked takes a decision of polygen's, or its repetition. It reports whether it is
 // the first.
 func (v *View) Blocked(at time.Time, key string) (first bool) {
 	now := at.UnixNano()
-	u := v.use(now, key)
+	u := v.userWithLimits(now, key)
 	if u.blockedSince != 0 {
 		return false // polygen repeats a block every 200 ms
 	}
 	u.blockedSince = now
-	u.decide(decision{at: now, kind: api.Block, mode: u.limits.ConcurrentMode})
+	u.noteDecision(decision{at: now, kind: api.Block, mode: u.limits.ConcurrentMode})
 	return true
 }
 
 // Unblocked takes a decision of polygen's.
 func (v *View) Unblocked(at time.Time, key string) {
-	u := v.users.get(key)
+	u := v.users.lookUp(key)
 	if u == nil || u.blockedSince == 0 {
 		return
 	}
 	u.blockedSince = 0
-	u.decide(decision{at: at.UnixNano(), kind: api.Unblock, mode: u.limits.ConcurrentMode})
+	u.noteDecision(decision{at: at.UnixNano(), kind: api.Unblock, mode: u.limits.ConcurrentMode})
 }
 
-// refused counts refused requests as one decision for each refusedSpan: one for each
+// noteRefused counts refused requests as one decision for each refusedSpan: one for each
 // report would soon push all others out.
-func (u *user) refused(now int64, n int) {
+func (u *user) noteRefused(now int64, n int) {
 	if last := u.lastDecision(); last != nil && last.kind == api.Refused && now-last.at < refusedSpan {
 		last.count += n
 		return
 	}
-	u.decide(decision{at: now, kind: api.Refused, mode: u.limits.ConcurrentMode, count: n})
+	u.noteDecision(decision{at: now, kind: api.Refused, mode: u.limits.ConcurrentMode, count: n})
 }
 
-// decide remembers a decision, in place of the oldest one once there are maxDecisions.
-func (u *user) decide(d decision) {
+// noteDecision remembers a decision, in place of the oldest one once there are maxDecisions.
+func (u *user) noteDecision(d decision) {
 	if len(u.decisions) < maxDecisions {
 		u.decisions = append(u.decisions, d)
 		return
@@ -389,7 +389,7 @@ func (u *user) lastDecision() *decision {
 // of those whom the file does not name, so that no call takes long. The lists are in the
 // order of the last report, so it looks at no more users than it drops.
 func (v *View) Forget(at time.Time) {
-	forgotten := at.UnixNano() - memory
+	forgotten := at.UnixNano() - forgetAfter
 	for range maxForgotten {
 		if e := v.users.oldest; e == nil || e.value.seen > forgotten {
 			break
@@ -404,8 +404,8 @@ func (v *View) Forget(at time.Time) {
 	}
 }
 
-// Size is how many users are known, and how many of those whom the file does not name.
-func (v *View) Size() (users, unknown int) { return v.users.len(), v.unknown.len() }
+// Counts is how many users are known, and how many of those whom the file does not name.
+func (v *View) Counts() (users, unknown int) { return v.users.length(), v.unknown.length() }
 
 // Dropped is how many of each have been forgotten because there were too many.
 func (v *View) Dropped() (users, unknown uint64) { return v.droppedUsers, v.droppedUnknown }
@@ -414,7 +414,7 @@ func (v *View) Dropped() (users, unknown uint64) { return v.droppedUsers, v.drop
 // first; at most n.
 func (v *View) Newest(n int) []string {
 	keys := make([]string, 0, n)
-	for e := range v.unknown.all() {
+	for e := range v.unknown.newestFirst() {
 		if len(keys) == n {
 			break
 		}

@@ -343,7 +343,7 @@ func TestPlacesAreBounded(t *testing.T) {
 		r.progress(fmt.Sprint(i), "mover", 1, 1, 0)
 		r.wait(100 * time.Millisecond)
 	}
-	if n := len(r.users.get("mover").places); n > 21 {
+	if n := len(r.users.lookUp("mover").places); n > 21 {
 		t.Errorf("%d instances are remembered, want those of 2 s", n)
 	}
 }
@@ -455,7 +455,7 @@ func TestForgetsTheLeastRecent(t *testing.T) {
 		var recent []string // the newest last
 		dropped := 0
 		for _, key := range rapid.SliceOf(rapid.StringMatching(`[a-h]`)).Draw(t, "keys") {
-			v, gone := l.use(key)
+			v, gone := l.markUsed(key)
 			if i := slices.Index(recent, key); i >= 0 {
 				recent = slices.Delete(recent, i, i+1)
 			} else {
@@ -471,13 +471,13 @@ func TestForgetsTheLeastRecent(t *testing.T) {
 			}
 		}
 		var got []string
-		for e := range l.all() {
+		for e := range l.newestFirst() {
 			got = append([]string{e.key}, got...)
-			if l.get(e.key) != &e.value || e.value != 1 {
+			if l.lookUp(e.key) != &e.value || e.value != 1 {
 				t.Fatalf("get(%s) is not its entry's", e.key)
 			}
 		}
-		if !cmp.Equal(recent, got, cmpopts.EquateEmpty()) || l.len() != len(recent) {
+		if !cmp.Equal(recent, got, cmpopts.EquateEmpty()) || l.length() != len(recent) {
 			t.Fatalf("remembered %q, want %q", got, recent)
 		}
 	})
@@ -535,7 +535,7 @@ func TestUnknown(t *testing.T) {
 	}
 	r.wait(time.Hour - 1)
 	r.Forget(r.now)
-	if _, n := r.Size(); n == 0 {
+	if _, n := r.Counts(); n == 0 {
 		t.Error("all were forgotten before an hour had passed")
 	}
 	r.wait(1)
@@ -543,7 +543,7 @@ func TestUnknown(t *testing.T) {
 	if got := names(api.ByActive, 9); got != "" {
 		t.Errorf("an hour later: %s, want nobody", got)
 	}
-	if n, _ := r.Size(); n != 0 {
+	if n, _ := r.Counts(); n != 0 {
 		t.Errorf("an hour later: %d users, want none", n)
 	}
 }
@@ -554,10 +554,10 @@ func TestForgetInParts(t *testing.T) {
 	for i := range maxForgotten + 1 {
 		r.use(fmt.Sprint("user-", i), 1)
 	}
-	r.wait(time.Duration(memory))
+	r.wait(time.Duration(forgetAfter))
 	for _, want := range []int{1, 0} {
 		r.Forget(r.now)
-		if users, unknown := r.Size(); users != want || unknown != want {
+		if users, unknown := r.Counts(); users != want || unknown != want {
 			t.Errorf("%d users, %d unknown ones are left, want %d", users, unknown, want)
 		}
 	}

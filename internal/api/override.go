@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// Act is what an operator does by hand.
-type Act struct {
+// OverrideRequest is a change that an operator asks for: to set or remove an override, or to
+// unblock a user.
+type OverrideRequest struct {
 	Action   Action
 	User     string // the user's name, or key
 	IsKey    bool   // User is the key, not the name
@@ -19,25 +20,25 @@ type Act struct {
 	Limits json.RawMessage // the limits of an override, in the form of limits.Override
 }
 
-// Action is a kind of Act.
+// Action is a kind of OverrideRequest.
 type Action string
 
 // The actions.
 const (
 	SetOverride    Action = "override"
 	RemoveOverride Action = "remove"
-	LetIn          Action = "unblock"
+	UnblockUser    Action = "unblock"
 )
 
-// Errors of an Act that is valid itself.
+// Errors of an OverrideRequest that is valid itself.
 var (
 	ErrNoOverride  = errors.New("there is no such override")
 	ErrFull        = errors.New("there are too many overrides: remove some first")
 	ErrUnavailable = errors.New("redis does not answer")
 )
 
-// ByHand is a user's override by hand.
-type ByHand struct {
+// UserOverride is a user's override by hand.
+type UserOverride struct {
 	Name
 	Limits  json.RawMessage `json:"limits"` // as an entry of the limit file: a tier's name or a mapping
 	Reason  string          `json:"reason"`
@@ -50,14 +51,14 @@ type ByHand struct {
 // Overrides is the answer of /api/v1/overrides.
 type Overrides struct {
 	From
-	Overrides []ByHand `json:"overrides"` // sorted by user and endpoint
-	Capacity  int      `json:"capacity"`  // how many there may be
+	Overrides []UserOverride `json:"overrides"` // sorted by user and endpoint
+	Capacity  int            `json:"capacity"`  // how many there may be
 }
 
 // Override is the answer when an override was set or removed.
 type Override struct {
 	From
-	ByHand
+	UserOverride
 }
 
 // Unblocked is the answer of /api/v1/users/{user}/unblock.
@@ -70,8 +71,8 @@ type Unblocked struct {
 	Note       string `json:"note"`        // what to expect
 }
 
-// InHand is what an Entry tells of an override by hand.
-type InHand struct {
+// OverrideNote is what an Entry tells of an override by hand.
+type OverrideNote struct {
 	Reason string    `json:"reason"`
 	By     string    `json:"by"`
 	Until  time.Time `json:"until"` // when it ends by itself

@@ -20,29 +20,29 @@ import (
 	"github.com/sluice-qos/sluice/internal/api"
 )
 
-// Hand is what operators can do by hand. Its errors are those of package view, or about the
+// Overrider sets and removes overrides and unblocks users. Its errors are those of package api, or about the
 // request.
-type Hand interface {
+type Overrider interface {
 	Overrides() api.Overrides
-	Override(context.Context, api.Act) (api.Override, error)
-	RemoveOverride(context.Context, api.Act) (api.Override, error)
-	Unblock(context.Context, api.Act) (api.Unblocked, error)
-	Refuse(api.Act, error) // notes an act that was refused before one of the methods above was called
+	Override(context.Context, api.OverrideRequest) (api.Override, error)
+	RemoveOverride(context.Context, api.OverrideRequest) (api.Override, error)
+	Unblock(context.Context, api.OverrideRequest) (api.Unblocked, error)
+	Refuse(api.OverrideRequest, error) // notes a request that was refused before one of the methods above was called
 }
 
 const (
-	maxBody   = 64 << 10 // bytes
-	maxReason = 200      // characters
-	minFor    = time.Second
-	maxFor    = 7 * 24 * time.Hour
-	usualFor  = time.Hour
+	maxBody    = 64 << 10 // bytes
+	maxReason  = 200      // characters
+	minFor     = time.Second
+	maxFor     = 7 * 24 * time.Hour
+	defaultFor = time.Hour
 )
 
-// serveHand adds the paths that change something.
-func serveHand(mux *http.ServeMux, hand Hand) {
+// serveOverrides adds the paths that change something.
+func serveOverrides(mux *http.ServeMux, hand Overrider) {
 	mux.HandleFunc("GET /api/v1/overrides", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, hand.Overrides()) })
-	act := func(w http.ResponseWriter, r *http.Request, action api.Action, user string, do func(context.Context, api.Act) (any, error)) {
-		a, status, err := readAct(w, r, action, user)
+	act := func(w http.ResponseWriter, r *http.Request, action api.Action, user string, do func(context.Context, api.OverrideRequest) (any, error)) {
+		a, status, err := readRequest(w, r, action, user)
 		if err != nil {
 			hand.Refuse(a, err)
 			writeJSON(w, status, apiError{err.Error()})
@@ -59,9 +59,9 @@ func serveHand(mux *http.ServeMux, hand Hand) {
 		user := strings.TrimPrefix(r.URL.EscapedPath(), "/api/v1/overrides/")
 		switch r.Method {
 		case http.MethodPut:
-			act(w, r, api.SetOverride, user, func(ctx context.Context, a api.Act) (any, error) { return hand.Override(ctx, a) })
+			act(w, r, api.SetOverride, user, func(ctx context.Context, a api.OverrideRequest) (any, error) { return hand.Override(ctx, a) })
 		case http.MethodDelete:
-			act(w, r, api.RemoveOverride, user, func(ctx context.Context, a api.Act) (any, error) { return hand.RemoveOverride(ctx, a) })
+			act(w, r, api.RemoveOverride, user, func(ctx context.Context, a api.OverrideRequest) (any, error) { return hand.RemoveOverride(ctx, a) })
 		default:
 			notAllowed(w, r, "PUT, DELETE")
 		}
@@ -74,7 +74,7 @@ func serveHand(mux *http.ServeMux, hand Hand) {
 			notAllowed(w, r, "GET, HEAD")
 			return
 		}
-		act(w, r, api.LetIn, user, func(ctx context.Context, a api.Act) (any, error) { return hand.Unblock(ctx, a) })
+		act(w, r, api.UnblockUser, user, func(ctx context.Context, a api.OverrideRequest) (any, error) { return hand.Unblock(ctx, a) })
 	})
 }
 
@@ -84,7 +84,7 @@ func notAllowed(w http.ResponseWriter, r *http.Request, allow string) {
 	writeJSON(w, http.StatusMethodNotAllowed, apiError{"method " + r.Method + " is not allowed: use " + strings.ReplaceAll(first, ", ", " or ")})
 }
 
-// statusOf is the status that answers an act with this result.
+// statusOf is the status that answers a request with this result.
 func statusOf(err error) int {
 	switch {
 	case errors.Is(err, api.ErrNoOverride):
@@ -97,15 +97,15 @@ func statusOf(err error) int {
 	return http.StatusBadRequest
 }
 
-// readAct reads an act, as far as it can, and returns the status of an error.
-func readAct(w http.ResponseWriter, r *http.Request, action api.Action, user string) (a api.Act, status int, err error) {
-	a = api.Act{Action: action, User: user, Endpoint: r.URL.Query().Get("endpoint"), By: by(r)}
-	who, err := asked(user, r.URL.Query())
+// readRequest reads a request, as far as it can, and returns the status of an error.
+func readRequest(w http.ResponseWriter, r *http.Request, action api.Action, user string) (a api.OverrideRequest, status int, err error) {
+	a = api.OverrideRequest{Action: action, User: user, Endpoint: r.URL.Query().Get("endpoint"), By: operatorOf(r)}
+	who, err := parseUser(user, r.URL.Query())
 	if err == nil {
 		a.User, a.IsKey = who.user, who.isKey
 	}
-	if !ownOrigin(r) {
-		return a, http.StatusForbidden, errOrigin
+	if !fromOwnOrigin(r) {
+		return a, http.StatusForbidden, errForeignOrigin
 	}
 	if err != nil {
 		return a, http.StatusBadRequest, err
@@ -125,14 +125,14 @@ func readAct(w http.ResponseWriter, r *http.Request, action api.Action, user str
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
 		return a, http.StatusUnsupportedMediaType, errors.New("the body must be JSON: send Content-Type: application/json")
 	}
-	if err := parseAct(body, &a); err != nil {
+	if err := parseBody(body, &a); err != nil {
 		return a, http.StatusBadRequest, err
 	}
 	return a, 0, nil
 }
 
-// by names the client, and the address that the request came from.
-func by(r *http.Request) string {
+// operatorOf names the client, and the address that the request came from.
+func operatorOf(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
 		host = r.RemoteAddr
@@ -140,10 +140,10 @@ func by(r *http.Request) string {
 	return caller(r) + " from " + host
 }
 
-var errOrigin = errors.New("a page of another origin may not do this")
+var errForeignOrigin = errors.New("a page of another origin may not do this")
 
-// ownOrigin reports whether a request comes from a page of this address, or from no page.
-func ownOrigin(r *http.Request) bool {
+// fromOwnOrigin reports whether a request comes from a page of this address, or from no page.
+func fromOwnOrigin(r *http.Request) bool {
 	origin := r.Header.Get("Origin")
 	if origin == "" {
 		return len(r.Header["Origin"]) == 0
@@ -156,12 +156,12 @@ func ownOrigin(r *http.Request) bool {
 var fieldsOf = map[api.Action][]string{
 	api.SetOverride:    {"for", "reason", "limits"},
 	api.RemoveOverride: {"reason"},
-	api.LetIn:          {"reason"},
+	api.UnblockUser:    {"reason"},
 }
 
-// parseAct reads a body. Fields are each there once, and none is unknown.
-func parseAct(body []byte, a *api.Act) error {
-	a.For = usualFor
+// parseBody reads a body. Fields are each there once, and none is unknown.
+func parseBody(body []byte, a *api.OverrideRequest) error {
+	a.For = defaultFor
 	if !utf8.Valid(body) {
 		return errors.New("the body is not UTF-8 text")
 	}

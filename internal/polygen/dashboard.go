@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	// maxSeen bounds the users that are known: as many as are expected to be active at
+	// maxKnownUsers bounds the users that are known: as many as are expected to be active at
 	// once. Each costs about half a kilobyte, or three after many decisions about them.
-	maxSeen = 100_000
+	maxKnownUsers = 100_000
 	// maxUnknown bounds the remembered users whom the file does not name.
 	maxUnknown = 10_000
 	// unknownEvery is how often the log tells of such users, at most.
@@ -28,15 +28,15 @@ const (
 	maxVersions = 1000
 )
 
-// seen is what people may ask about. What decides does not need it.
-type seen struct {
-	mu    sync.Mutex
-	set   *limits.Set // the set that the view has
-	view  *view.View
-	past  *view.Histories
-	fleet fleet
-	where where
-	tops  tops
+// dashboard is what people may ask about. What decides does not need it.
+type dashboard struct {
+	mu      sync.Mutex
+	set     *limits.Set // the set that the view has
+	view    *view.View
+	past    *view.Histories
+	fleet   fleet
+	origins origins
+	tops    tops
 
 	// These belong to decide.
 	droppedUsers, droppedUnknown uint64                     // what the metrics were last set to
@@ -44,12 +44,12 @@ type seen struct {
 	reports                      map[limits.SecretOf]uint64 // what the metrics were last set to
 }
 
-func newSeen(set *limits.Set) *seen {
-	return &seen{set: set, view: view.New(set, maxSeen, maxUnknown), past: view.NewHistories(maxHistories), reports: map[limits.SecretOf]uint64{}}
+func newDashboard(set *limits.Set) *dashboard {
+	return &dashboard{set: set, view: view.New(set, maxKnownUsers, maxUnknown), past: view.NewHistories(maxHistories), reports: map[limits.SecretOf]uint64{}}
 }
 
-// adopt gives the view the limits in force. The lock must be held.
-func (s *seen) adopt(set *limits.Set) {
+// adoptLimits gives the view the limits in force. The lock must be held.
+func (s *dashboard) adoptLimits(set *limits.Set) {
 	if s.set != set {
 		s.set = set
 		s.view.Limits(set)
@@ -58,20 +58,20 @@ func (s *seen) adopt(set *limits.Set) {
 
 // finish looks at all users. It lets go of the lock, which must be held, now and then, so
 // that decide does not wait for the whole look.
-func (s *seen) finish(look *view.Look) {
-	for look.Part(lookAtOnce) {
+func (s *dashboard) finish(look *view.Look) {
+	for look.LookAtMore(lookAtOnce) {
 		s.mu.Unlock()
 		runtime.Gosched()
 		s.mu.Lock()
 	}
 }
 
-// see shows an event to the view.
-func (p *Polygen) see(now time.Time, set *limits.Set, e bus.Event) {
-	p.seen.mu.Lock()
-	defer p.seen.mu.Unlock()
-	p.seen.adopt(set)
-	v := p.seen.view
+// showEvent shows an event to the view.
+func (p *Polygen) showEvent(now time.Time, set *limits.Set, e bus.Event) {
+	p.dashboard.mu.Lock()
+	defer p.dashboard.mu.Unlock()
+	p.dashboard.adoptLimits(set)
+	v := p.dashboard.view
 	switch e := e.(type) {
 	case bus.Usage:
 		for _, u := range e.Entries {
@@ -111,20 +111,20 @@ func (p *Polygen) remember(throttles []ratelimit.Throttle, d concurrency.Decisio
 		return nil
 	}
 	now := p.clock.Now()
-	p.seen.mu.Lock()
-	defer p.seen.mu.Unlock()
+	p.dashboard.mu.Lock()
+	defer p.dashboard.mu.Unlock()
 	for _, user := range d.Unblocks {
-		p.seen.view.Unblocked(now, user)
+		p.dashboard.view.Unblocked(now, user)
 	}
 	for _, t := range throttles {
-		p.seen.view.Throttled(now, t)
-		p.seen.past.Limited(now, t.Key.User)
+		p.dashboard.view.Throttled(now, t)
+		p.dashboard.past.RememberLimited(now, t.Key.User)
 	}
 	for _, b := range d.Blocks {
-		if p.seen.view.Blocked(now, b.User) {
+		if p.dashboard.view.Blocked(now, b.User) {
 			begun = append(begun, b.User)
 		}
-		p.seen.past.Limited(now, b.User)
+		p.dashboard.past.RememberLimited(now, b.User)
 	}
 	return begun
 }
@@ -132,11 +132,11 @@ func (p *Polygen) remember(throttles []ratelimit.Throttle, d concurrency.Decisio
 // review does once a second what the view needs, and logs users whom the file does not
 // name.
 func (p *Polygen) review(now time.Time) {
-	s := p.seen
+	s := p.dashboard
 	s.mu.Lock()
-	s.adopt(p.set.Load())
+	s.adoptLimits(p.set.Load())
 	s.view.Forget(now)
-	users, unknown := s.view.Size()
+	users, unknown := s.view.Counts()
 	droppedUsers, droppedUnknown := s.view.Dropped()
 	var names []string
 	if unknown > 0 && (s.told.IsZero() || now.Sub(s.told) >= unknownEvery) {
@@ -147,7 +147,7 @@ func (p *Polygen) review(now time.Time) {
 	s.mu.Unlock()
 	p.tellSecrets(now, reports)
 
-	p.metrics.throttledUsers.Set(float64(p.over.within(now, time.Second)))
+	p.metrics.throttledUsers.Set(float64(p.throttledUsers.countWithin(now, time.Second)))
 	p.metrics.usersSeen.Set(float64(users))
 	p.metrics.unknownUsers.Set(float64(unknown))
 	p.metrics.usersDropped.Add(float64(droppedUsers - s.droppedUsers))
@@ -160,12 +160,12 @@ func (p *Polygen) review(now time.Time) {
 	}
 }
 
-// join takes the registry: which instances there are, and which limits they enforce.
-func (p *Polygen) join(r bus.Registry, want string) {
-	p.seen.mu.Lock()
-	say, changed := p.seen.fleet.observe(r, want)
-	instances, behind := p.seen.fleet.there(), p.seen.fleet.behind()
-	p.seen.mu.Unlock()
+// takeRegistry takes the registry: which instances there are, and which limits they enforce.
+func (p *Polygen) takeRegistry(r bus.Registry, want string) {
+	p.dashboard.mu.Lock()
+	say, changed := p.dashboard.fleet.observe(r, want)
+	instances, behind := p.dashboard.fleet.countPresent(), p.dashboard.fleet.countBehind()
+	p.dashboard.mu.Unlock()
 	p.metrics.instances.Set(float64(instances))
 	p.metrics.behind.Set(float64(behind))
 	if changed { // otherwise the series would be made anew twice a second

@@ -23,12 +23,12 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
-func act(user, set string) api.Act {
-	return api.Act{Action: api.SetOverride, User: user, By: "ops from 127.0.0.1", Reason: "launch", For: time.Hour, Limits: json.RawMessage(set)}
+func act(user, set string) api.OverrideRequest {
+	return api.OverrideRequest{Action: api.SetOverride, User: user, By: "ops from 127.0.0.1", Reason: "launch", For: time.Hour, Limits: json.RawMessage(set)}
 }
 
 // must sets an override.
-func (g *generator) must(t *testing.T, a api.Act) {
+func (g *generator) must(t *testing.T, a api.OverrideRequest) {
 	t.Helper()
 	if _, err := g.Override(t.Context(), a); err != nil {
 		t.Fatalf("Override(%s: %s) = %v", a.User, a.Limits, err)
@@ -88,7 +88,7 @@ func TestOverridesAreShared(t *testing.T) {
 		}
 		return nil
 	})
-	if _, err := three.RemoveOverride(t.Context(), api.Act{Action: api.RemoveOverride, User: "bob"}); err != nil {
+	if _, err := three.RemoveOverride(t.Context(), api.OverrideRequest{Action: api.RemoveOverride, User: "bob"}); err != nil {
 		t.Fatal(err)
 	}
 	two.awaitConcurrent(t, "bob", 5)
@@ -134,7 +134,7 @@ func TestNothingPublishedBeforeOverridesAreRead(t *testing.T) {
 	}
 	send(t, addr, "*3\r\n$3\r\nSET\r\n$16\r\nsluice:overrides\r\n$1\r\nx\r\n")
 	proctest.Eventually(t, "the limits are published", func() error {
-		g.readHand(t.Context())
+		g.readOverrides(t.Context())
 		_, _, err := g.options.Bus.Limits(t.Context())
 		return err
 	})
@@ -147,7 +147,7 @@ func TestOverridesOutliveRedis(t *testing.T) {
 	g := newGenerator(t, addr, "one", nil).run(t).awaitLead(t)
 	g.must(t, act("bob", `{"concurrent":50}`))
 	g.must(t, act("carol", `{"concurrent":60}`))
-	if _, err := g.RemoveOverride(t.Context(), api.Act{Action: api.RemoveOverride, User: "carol"}); err != nil {
+	if _, err := g.RemoveOverride(t.Context(), api.OverrideRequest{Action: api.RemoveOverride, User: "carol"}); err != nil {
 		t.Fatal(err)
 	}
 	flush(t, addr)
@@ -170,7 +170,7 @@ func TestOverridesRefused(t *testing.T) {
 	key.IsKey = true
 	for _, tt := range []struct {
 		name string
-		act  api.Act
+		act  api.OverrideRequest
 		want string
 	}{
 		{"a value", act("bob", `{"concurrent":-1}`), "limits: concurrent must be"},
@@ -182,10 +182,10 @@ func TestOverridesRefused(t *testing.T) {
 			t.Errorf("%s: Override = %v, want %s", tt.name, err, tt.want)
 		}
 	}
-	if _, err := g.RemoveOverride(t.Context(), api.Act{Action: api.RemoveOverride, User: "bob"}); !errors.Is(err, api.ErrNoOverride) {
+	if _, err := g.RemoveOverride(t.Context(), api.OverrideRequest{Action: api.RemoveOverride, User: "bob"}); !errors.Is(err, api.ErrNoOverride) {
 		t.Errorf("RemoveOverride of none = %v, want %v", err, api.ErrNoOverride)
 	}
-	if n := testutil.ToFloat64(g.hand.metrics.writes.WithLabelValues("override", "refused")); n != 4 {
+	if n := testutil.ToFloat64(g.overrides.metrics.writes.WithLabelValues("override", "refused")); n != 4 {
 		t.Errorf("refused overrides = %v, want 4", n)
 	}
 	if n := strings.Count(log.String(), "msg=audit"); n != 5 || !strings.Contains(log.String(), `action=override result=refused user=b* endpoint="" by="ops from 127.0.0.1" reason=launch`) {
@@ -200,13 +200,13 @@ func TestOverridesRefused(t *testing.T) {
 func TestOverridesWithoutRedis(t *testing.T) {
 	g := newGenerator(t, "127.0.0.1:1", "one", nil)
 	_, set := g.Override(t.Context(), act("bob", `{"concurrent":50}`))
-	_, removed := g.RemoveOverride(t.Context(), api.Act{Action: api.RemoveOverride, User: "bob"})
-	_, in := g.Unblock(t.Context(), api.Act{Action: api.LetIn, User: "bob"})
+	_, removed := g.RemoveOverride(t.Context(), api.OverrideRequest{Action: api.RemoveOverride, User: "bob"})
+	_, in := g.Unblock(t.Context(), api.OverrideRequest{Action: api.UnblockUser, User: "bob"})
 	for name, err := range map[string]error{"override": set, "remove": removed, "unblock": in} {
 		if !errors.Is(err, api.ErrUnavailable) || !strings.HasPrefix(err.Error(), "redis does not answer, ") {
 			t.Errorf("%s = %v, want %v", name, err, api.ErrUnavailable)
 		}
-		if n := testutil.ToFloat64(g.hand.metrics.writes.WithLabelValues(name, "failed")); n != 1 {
+		if n := testutil.ToFloat64(g.overrides.metrics.writes.WithLabelValues(name, "failed")); n != 1 {
 			t.Errorf("failed writes of %s = %v, want 1", name, n)
 		}
 	}
@@ -225,7 +225,7 @@ func TestFileWinsOverOverride(t *testing.T) {
 		if err := g.Reload(); err != nil {
 			t.Fatal(err)
 		}
-		g.adopt(g.options.Limits.Set())
+		g.adoptFile(g.options.Limits.Set())
 	}
 	g.must(t, act("bob", `{"tier":"moving","concurrent":50}`))
 	g.must(t, act("carol", `{"concurrent":60}`))
@@ -241,7 +241,7 @@ func TestFileWinsOverOverride(t *testing.T) {
 	if len(list) != 2 || !strings.HasPrefix(list[0].Problem, `limits: tier: unknown tier "moving"`) || list[1].Problem != "" {
 		t.Errorf("Overrides() = %+v, want that of bob with a problem", list)
 	}
-	dropped, inForce := testutil.ToFloat64(g.hand.metrics.dropped), testutil.ToFloat64(g.hand.metrics.inForce)
+	dropped, inForce := testutil.ToFloat64(g.overrides.metrics.dropped), testutil.ToFloat64(g.overrides.metrics.inForce)
 	if told := strings.Count(log.String(), "override by hand dropped"); told != 1 || dropped != 1 || inForce != 1 {
 		t.Errorf("told %d times, dropped %v, in force %v, want 1 each: %s", told, dropped, inForce, log)
 	}
@@ -259,7 +259,7 @@ func TestOverridesThatDoNotGoTogether(t *testing.T) {
 	if err := g.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	g.adopt(g.options.Limits.Set())
+	g.adoptFile(g.options.Limits.Set())
 	at := act("mover", `{"bandwidth":{"down":"2MiB"}}`)
 	at.Endpoint = "up"
 	g.must(t, at)
@@ -285,14 +285,14 @@ func TestTooManyOverrides(t *testing.T) {
 		t.Errorf("Override beyond %d = %v, want %v", len(list), err, api.ErrFull)
 	}
 	g.must(t, act("u7", `{"concurrent":50}`)) // in place of the one that u7 has
-	if n := testutil.ToFloat64(g.hand.metrics.inForce); n != limitfile.MaxOverrides {
+	if n := testutil.ToFloat64(g.overrides.metrics.inForce); n != limitfile.MaxOverrides {
 		t.Errorf("sluice_overrides = %v, want %d", n, limitfile.MaxOverrides)
 	}
 }
 
 // Two polygens at a time lose nothing.
 func TestOverridesOfTwoPolygens(t *testing.T) {
-	const each = handTries / 2 // one can lose against all writes of the other, and has tries left
+	const each = maxOverrideTries / 2 // one can lose against all writes of the other, and has tries left
 	addr := redis(t)
 	var all sync.WaitGroup
 	for _, name := range []string{"a", "b"} {
@@ -311,7 +311,7 @@ func TestOverridesOfTwoPolygens(t *testing.T) {
 	}
 	all.Wait()
 	g := newGenerator(t, addr, "c", nil)
-	g.readHand(t.Context())
+	g.readOverrides(t.Context())
 	if n := len(g.Overrides().Overrides); n != 2*each {
 		t.Errorf("%d overrides are there, want %d", n, 2*each)
 	}
@@ -339,13 +339,13 @@ func TestOverrideExpires(t *testing.T) {
 			t.Errorf("%s: limit %d, told %d times, version %s, want %d, %d and %s", step.name, got, told, g.set.Load().Version(), step.limit, step.told, version)
 		}
 	}
-	if n := testutil.ToFloat64(g.hand.metrics.inForce); n != 0 {
+	if n := testutil.ToFloat64(g.overrides.metrics.inForce); n != 0 {
 		t.Errorf("sluice_overrides = %v, want 0", n)
 	}
 	if n := testutil.ToFloat64(g.metrics.expired); n != 0 {
 		t.Errorf("sluice_limits_expired_total = %v, want 0: nothing of the file expired", n)
 	}
-	if got := present([]limits.Override{{Until: until}}, until); len(got) != 0 {
+	if got := unexpired([]limits.Override{{Until: until}}, until); len(got) != 0 {
 		t.Errorf("at its end it is present: %v", got)
 	}
 }
@@ -400,7 +400,7 @@ func TestUnblock(t *testing.T) {
 		if s := two.User("bob", "").State; s != api.Blocked {
 			return fmt.Errorf("state %s", s)
 		}
-		out, err := two.Unblock(t.Context(), api.Act{Action: api.LetIn, User: "bob", By: "ops", Reason: "r"})
+		out, err := two.Unblock(t.Context(), api.OverrideRequest{Action: api.UnblockUser, User: "bob", By: "ops", Reason: "r"})
 		if err != nil || !out.Sent || out.InProgress != 5 || out.Max != 5 || out.User != "bob" ||
 			out.Note != "the user has 5 of 5 requests in progress: unless some end, the next reports block the user again; an override of concurrent above 5 prevents that" {
 			return fmt.Errorf("Unblock = %+v, %w", out, err)

@@ -31,7 +31,7 @@ func TestAnswers(t *testing.T) {
 			g.observe(now, bus.Progress{Instance: "one", Entries: []bus.ProgressEntry{{User: "alice", Held: 6, Active: 5, Refused: 2, Limit: 5}}})
 			g.observe(now, bus.Demand{{Instance: "one", User: "mover", Active: 1, Moved: [2]int64{7, 8}, Share: [2]int64{9, 10}}})
 			g.observe(now, bus.Registry{Instances: []string{"one", "two"}, Versions: map[string]string{"one": g.set.Load().Version()}, Now: now})
-			g.send(t.Context())
+			g.sendPolicies(t.Context())
 
 			from := api.From{Polygen: "polygen", Leading: leading, Version: g.set.Load().Version()}
 			got := g.User("alice", "")
@@ -105,7 +105,7 @@ func TestOriginsAreBounded(t *testing.T) {
 	g := newGenerator(t, "127.0.0.1:1", "polygen", nil)
 	for i := range 3 * maxWhere {
 		g.User(fmt.Sprint(i), "")
-		if n := len(g.seen.where.users); n > maxWhere {
+		if n := len(g.dashboard.origins.users); n > maxWhere {
 			t.Fatalf("the origins of %d users are remembered, want at most %d", n, maxWhere)
 		}
 	}

@@ -23,36 +23,36 @@ type tool struct {
 	err     error // of all
 }
 
-func (h *tool) act(a api.Act) {
+func (h *tool) act(a api.OverrideRequest) {
 	h.done = fmt.Sprintf("%s %q key=%v at %q for %v because %q: %s", a.Action, a.User, a.IsKey, a.Endpoint, a.For, a.Reason, a.Limits)
 }
 
 func (h *tool) Overrides() api.Overrides {
-	return api.Overrides{From: sampleFrom, Overrides: []api.ByHand{sampleByHand}, Capacity: 7}
+	return api.Overrides{From: sampleFrom, Overrides: []api.UserOverride{sampleOverride}, Capacity: 7}
 }
 
-func (h *tool) Override(_ context.Context, a api.Act) (api.Override, error) {
+func (h *tool) Override(_ context.Context, a api.OverrideRequest) (api.Override, error) {
 	h.act(a)
-	return api.Override{From: sampleFrom, ByHand: sampleByHand}, h.err
+	return api.Override{From: sampleFrom, UserOverride: sampleOverride}, h.err
 }
 
-func (h *tool) RemoveOverride(_ context.Context, a api.Act) (api.Override, error) {
+func (h *tool) RemoveOverride(_ context.Context, a api.OverrideRequest) (api.Override, error) {
 	h.act(a)
-	return api.Override{From: sampleFrom, ByHand: sampleByHand}, h.err
+	return api.Override{From: sampleFrom, UserOverride: sampleOverride}, h.err
 }
 
-func (h *tool) Unblock(_ context.Context, a api.Act) (api.Unblocked, error) {
+func (h *tool) Unblock(_ context.Context, a api.OverrideRequest) (api.Unblocked, error) {
 	h.act(a)
-	return api.Unblocked{From: sampleFrom, Name: sampleByHand.Name, Sent: true, InProgress: 7, Max: 8, Note: "x"}, h.err
+	return api.Unblocked{From: sampleFrom, Name: sampleOverride.Name, Sent: true, InProgress: 7, Max: 8, Note: "x"}, h.err
 }
 
 var (
-	sampleFrom   = api.From{Polygen: "one", Leading: true, Version: "v", Time: sampleTime, Degraded: "redis cannot be reached"}
-	sampleByHand = api.ByHand{Name: api.Name{User: "alice", Endpoint: "up", Href: "/x"}, Limits: json.RawMessage(`"pro"`), Reason: "x", By: "ops",
+	sampleFrom     = api.From{Polygen: "one", Leading: true, Version: "v", Time: sampleTime, Degraded: "redis cannot be reached"}
+	sampleOverride = api.UserOverride{Name: api.Name{User: "alice", Endpoint: "up", Href: "/x"}, Limits: json.RawMessage(`"pro"`), Reason: "x", By: "ops",
 		Since: sampleTime, Until: sampleTime, Problem: "x"}
 )
 
-func (h *tool) Refuse(api.Act, error) { h.refused++ }
+func (h *tool) Refuse(api.OverrideRequest, error) { h.refused++ }
 
 func (h *tool) ask(method, path, body string, header http.Header) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, path, strings.NewReader(body))
@@ -63,7 +63,7 @@ func (h *tool) ask(method, path, body string, header http.Header) *httptest.Resp
 		r.Header[name] = v
 	}
 	w := httptest.NewRecorder()
-	Handler(Options{Gatherer: prometheus.NewRegistry(), API: sample{}, Hand: h}).ServeHTTP(w, r)
+	Handler(Options{Gatherer: prometheus.NewRegistry(), API: sample{}, Overrides: h}).ServeHTTP(w, r)
 	return w
 }
 
@@ -190,12 +190,12 @@ func TestHandErrors(t *testing.T) {
 // An operator is named by the token, and by where they came from.
 func TestBy(t *testing.T) {
 	r := httptest.NewRequest("PUT", "/", nil)
-	if got, want := by(r), anonymous+" from 192.0.2.1"; got != want {
+	if got, want := operatorOf(r), anonymous+" from 192.0.2.1"; got != want {
 		t.Errorf("by() = %q, want %q", got, want)
 	}
 	r = r.WithContext(context.WithValue(r.Context(), callerKey{}, "ops"))
 	r.RemoteAddr = "[2001:db8::1]:99"
-	if got, want := by(r), "ops from 2001:db8::1"; got != want {
+	if got, want := operatorOf(r), "ops from 2001:db8::1"; got != want {
 		t.Errorf("by() = %q, want %q", got, want)
 	}
 }
@@ -205,9 +205,9 @@ func handPath(path string) bool {
 	return strings.HasPrefix(path, "/api/v1/overrides") || strings.HasSuffix(path, "/unblock")
 }
 
-// answersByHand holds what the document says of what is done by hand against what the
+// answersOverrides holds what the document says of what is done by hand against what the
 // server does.
-func (d *document) answersByHand(t *testing.T) {
+func (d *document) answersOverrides(t *testing.T) {
 	t.Helper()
 	const set, why = `{"reason":"x","limits":"pro"}`, `{"reason":"x"}`
 	elsewhere := http.Header{"Origin": {"http://evil.example"}}
@@ -259,7 +259,7 @@ func (d *document) answersByHand(t *testing.T) {
 			}
 		}
 		body := d.schema(t, tt.operation.RequestBody.Content["application/json"].Schema)
-		if got, want := fieldsOf[map[string]api.Action{"PUT": api.SetOverride, "DELETE": api.RemoveOverride, "POST": api.LetIn}[tt.method]], len(body.Properties); len(got) != want {
+		if got, want := fieldsOf[map[string]api.Action{"PUT": api.SetOverride, "DELETE": api.RemoveOverride, "POST": api.UnblockUser}[tt.method]], len(body.Properties); len(got) != want {
 			t.Errorf("%s %s reads %q, the document has %d fields", tt.method, tt.path, got, want)
 		}
 		for _, field := range fieldsOf[api.SetOverride] {
@@ -295,10 +295,10 @@ func FuzzParseAct(f *testing.F) {
 			f.Add(byte(i), []byte(body))
 		}
 	}
-	actions := []api.Action{api.SetOverride, api.RemoveOverride, api.LetIn}
+	actions := []api.Action{api.SetOverride, api.RemoveOverride, api.UnblockUser}
 	f.Fuzz(func(t *testing.T, kind byte, body []byte) {
-		a := api.Act{Action: actions[int(kind)%len(actions)]}
-		if parseAct(body, &a) != nil {
+		a := api.OverrideRequest{Action: actions[int(kind)%len(actions)]}
+		if parseBody(body, &a) != nil {
 			return
 		}
 		if a.For < time.Second || a.For > 7*24*time.Hour || len([]rune(a.Reason)) > 200 || a.Reason == "" && a.Action != api.RemoveOverride {
@@ -314,8 +314,8 @@ func FuzzParseAct(f *testing.F) {
 		if err != nil {
 			t.Fatalf("parseAct(%q) = %+v, which is no JSON: %v", body, a, err)
 		}
-		again := api.Act{Action: a.Action}
-		if err := parseAct(data, &again); err != nil || again.Reason != a.Reason || again.For != a.For {
+		again := api.OverrideRequest{Action: a.Action}
+		if err := parseBody(data, &again); err != nil || again.Reason != a.Reason || again.For != a.For {
 			t.Fatalf("parseAct(%q) = %+v, read again %+v, %v", data, a, again, err)
 		}
 	})
