@@ -394,7 +394,7 @@ func TestComparisonTakesItsTime(t *testing.T) {
 	compares := 0
 	for _, d := range file.Decls {
 		fn, ok := d.(*ast.FuncDecl)
-		if !ok || fn.Name.Name != "owner" {
+		if !ok || fn.Name.Name != "ownerOf" {
 			continue
 		}
 		ast.Inspect(fn.Body, func(n ast.Node) bool {
@@ -416,7 +416,7 @@ func TestComparisonTakesItsTime(t *testing.T) {
 		})
 	}
 	if compares != 1 {
-		t.Errorf("owner calls subtle.ConstantTimeCompare %d times, want once", compares)
+		t.Errorf("ownerOf calls subtle.ConstantTimeCompare %d times, want once", compares)
 	}
 	if f := reflect.TypeFor[digested](); f.NumField() != 2 || f.Field(1).Type.Kind() != reflect.Array {
 		t.Errorf("what is kept of a token is %v, want its owner's name and a digest", f)
