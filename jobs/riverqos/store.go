@@ -56,6 +56,17 @@ func (s *store) queryRows(ctx context.Context, sql string, args ...any) (pgx.Row
 	return s.pool.Query(ctx, s.names.Replace(sql), args...)
 }
 
+// readAll sends a statement, and has scan read each row that it returns.
+func readAll[T any](ctx context.Context, s *store, timeout time.Duration, scan func(row pgx.CollectableRow, found *T) error, sql string, args ...any) ([]T, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	rows, _ := s.queryRows(ctx, sql, args...) // the rows have the error as well
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (found T, err error) {
+		err = scan(row, &found)
+		return found, err
+	})
+}
+
 // queryRow sends a statement that returns one row.
 func (s *store) queryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	return s.pool.QueryRow(ctx, s.names.Replace(sql), args...)
@@ -124,15 +135,12 @@ func (s *store) wakeJobs(ctx context.Context, ids []int64) (map[int64]wakeResult
 	}
 	ctx, cancel := s.within(ctx)
 	defer cancel()
-	rows, err := s.queryRows(ctx, wakeSQL, ids)
-	if err != nil {
-		return nil, err
-	}
+	rows, _ := s.queryRows(ctx, wakeSQL, ids) // the rows have the error as well
 	results := make(map[int64]wakeResult, len(ids))
 	var id int64
 	var state string
 	var waits, woken bool
-	_, err = pgx.ForEachRow(rows, []any{&id, &state, &waits, &woken}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&id, &state, &waits, &woken}, func() error {
 		switch {
 		case woken:
 			results[id] = wakeDone
@@ -201,10 +209,7 @@ func (s *store) countCrowds(ctx context.Context, flows []flow, ids []int64) (cro
 	for i, flow := range flows {
 		users[i], queues[i] = flow.user, flow.queue
 	}
-	rows, err := pool.Query(ctx, s.names.Replace(countSQL), users, queues, ids)
-	if err != nil {
-		return nil, nil, err
-	}
+	rows, _ := pool.Query(ctx, s.names.Replace(countSQL), users, queues, ids) // the rows have the error as well
 	crowds = make([]crowd, len(flows))
 	var ordinal, jobs int
 	var gated bool
@@ -223,16 +228,8 @@ func (s *store) countCrowds(ctx context.Context, flows []flow, ids []int64) (cro
 // heldBackFlows returns up to limit flows that have gated or parked jobs, those that sort
 // after one.
 func (s *store) heldBackFlows(ctx context.Context, after flow, limit int) ([]flow, error) {
-	ctx, cancel := s.within(ctx)
-	defer cancel()
-	rows, err := s.queryRows(ctx, gatedSQL, after.user, after.queue, limit)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (found flow, err error) {
-		err = row.Scan(&found.user, &found.queue)
-		return found, err
-	})
+	scan := func(row pgx.CollectableRow, found *flow) error { return row.Scan(&found.user, &found.queue) }
+	return readAll(ctx, s, s.answerTimeout, scan, gatedSQL, after.user, after.queue, limit)
 }
 
 // userJob is a job of a user.
@@ -252,16 +249,8 @@ func (s *store) longParked(ctx context.Context, users []string, age time.Duratio
 }
 
 func (s *store) userJobs(ctx context.Context, sql string, args ...any) ([]userJob, error) {
-	ctx, cancel := s.within(ctx)
-	defer cancel()
-	rows, err := s.queryRows(ctx, sql, args...)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (found userJob, err error) {
-		err = row.Scan(&found.id, &found.user)
-		return found, err
-	})
+	scan := func(row pgx.CollectableRow, found *userJob) error { return row.Scan(&found.id, &found.user) }
+	return readAll(ctx, s, s.answerTimeout, scan, sql, args...)
 }
 
 // markPassed marks jobs that have run for longer than a lease as not running any more.
@@ -273,17 +262,11 @@ func (s *store) markPassed(ctx context.Context, ids []int64, lease time.Duration
 // crowded are the flows with more than one available or running job, without the attempts
 // that have ended. Their size is how many.
 func (s *store) crowded(ctx context.Context, ended []attempt) ([]sizedFlow, error) {
-	ctx, cancel := context.WithTimeout(ctx, scanFactor*s.answerTimeout)
-	defer cancel()
 	ids, times := attemptColumns(ended)
-	rows, err := s.queryRows(ctx, crowdedSQL, ids, times)
-	if err != nil {
-		return nil, err
+	scan := func(row pgx.CollectableRow, found *sizedFlow) error {
+		return row.Scan(&found.user, &found.queue, &found.size)
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (found sizedFlow, err error) {
-		err = row.Scan(&found.user, &found.queue, &found.size)
-		return found, err
-	})
+	return readAll(ctx, s, scanFactor*s.answerTimeout, scan, crowdedSQL, ids, times)
 }
 
 // regate puts the last available jobs of a flow behind the gate, at most so many, and
@@ -316,14 +299,8 @@ type depth struct {
 }
 
 func (s *store) countDepths(ctx context.Context) ([]depth, error) {
-	ctx, cancel := context.WithTimeout(ctx, scanFactor*s.answerTimeout)
-	defer cancel()
-	rows, err := s.queryRows(ctx, depthSQL)
-	if err != nil {
-		return nil, err
+	scan := func(row pgx.CollectableRow, found *depth) error {
+		return row.Scan(&found.queue, &found.state, &found.jobs)
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (found depth, err error) {
-		err = row.Scan(&found.queue, &found.state, &found.jobs)
-		return found, err
-	})
+	return readAll(ctx, s, scanFactor*s.answerTimeout, scan, depthSQL)
 }

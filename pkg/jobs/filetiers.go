@@ -35,15 +35,6 @@ func (f FileTiers) Tier(_ context.Context, user string) (Tier, error) {
 	return f.tierFrom(f.currentSet().User(user)), nil
 }
 
-// Named returns a tier by its name, and whether there is one.
-func (f FileTiers) Named(name string) (Tier, bool) {
-	l, ok := f.currentSet().TierLimits(name)
-	if !ok {
-		return Tier{}, false
-	}
-	return f.tierFrom(l), true
-}
-
 // currentSet is the set in use, without what has expired.
 func (f FileTiers) currentSet() *limits.Set {
 	if f.Set != nil {

@@ -94,18 +94,24 @@ func TestFileTiers(t *testing.T) {
 	}
 }
 
+// tierNamed is the tier of a user who has the tier of that name.
+func tierNamed(f jobs.FileTiers, name string) (jobs.Tier, error) {
+	tiers := jobs.NamedTiers{File: f, Name: func(context.Context, string) (string, error) { return name, nil }}
+	return tiers.Tier(context.Background(), "somebody")
+}
+
 func TestFileTiersWithoutAFile(t *testing.T) {
 	for name, f := range map[string]jobs.FileTiers{
 		"no function": {}, "a function without a set": {Set: func() *limits.Set { return nil }},
 	} {
 		for want, total := range map[string]int{"free": 1, "pro": 3, "pro_plus": 3, "enterprise": 5} {
-			got, ok := f.Named(want)
-			if !ok || got.Name != want || got.Limits.Total != total || (got.Class == jobs.Priority) != (want != "free") {
-				t.Errorf("%s: Named(%s) = %+v, %v, want %d jobs", name, want, got, ok, total)
+			got, err := tierNamed(f, want)
+			if err != nil || got.Name != want || got.Limits.Total != total || (got.Class == jobs.Priority) != (want != "free") {
+				t.Errorf("%s: the tier %s is %+v, %v, want %d jobs", name, want, got, err, total)
 			}
 		}
-		if got, ok := f.Named("gold"); ok {
-			t.Errorf("%s: Named(gold) = %+v, want none", name, got)
+		if got, err := tierNamed(f, "gold"); err == nil {
+			t.Errorf("%s: the tier gold is %+v, want an error", name, got)
 		}
 		if got, err := f.Tier(context.Background(), "zoe"); err != nil || got.Name != "free" {
 			t.Errorf("%s: Tier(zoe) = %+v, %v, want free", name, got, err)
@@ -146,9 +152,9 @@ func TestFileTiersFollowTheFile(t *testing.T) {
 // TestTiersAreTheCallers: what somebody does to a tier's limits is nobody else's.
 func TestTiersAreTheCallers(t *testing.T) {
 	f := jobs.FileTiers{Set: setOf(t, tiersFile)}
-	got, _ := f.Named("pro")
+	got, _ := tierNamed(f, "pro")
 	got.Limits.Queues["analysis"] = 99
-	if again, _ := f.Named("pro"); again.Limits.Queues["analysis"] != 1 {
+	if again, _ := tierNamed(f, "pro"); again.Limits.Queues["analysis"] != 1 {
 		t.Errorf("the next one gets %v, want analysis 1", again.Limits.Queues)
 	}
 }
