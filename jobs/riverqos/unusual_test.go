@@ -138,7 +138,7 @@ func TestTiersThatHangDoNotBlockASweepForEachUser(t *testing.T) {
 	}
 }
 
-func TestAUserWhoIsNotTextIsOneOfHisOwn(t *testing.T) {
+func TestAUserWhoIsNotTextIsOneOfTheirOwn(t *testing.T) {
 	r := start(t, sweeping, func(c *riverqos.Config, _ *river.Config) {
 		c.User = func(kind string, args, metadata []byte) (string, bool) {
 			user, ok := riverqos.FromArgs("user")(kind, args, metadata)

@@ -39,13 +39,13 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, os.Stdout, o); err != nil {
+	if err := runExample(ctx, os.Stdout, o); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(ctx context.Context, out io.Writer, o options) (err error) {
+func runExample(ctx context.Context, out io.Writer, o options) (err error) {
 	if o.database == "" {
 		fmt.Fprintln(out, "starting PostgreSQL ...")
 		server, err := pgserver.Start()

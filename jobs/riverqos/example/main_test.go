@@ -30,7 +30,7 @@ func TestTheExampleRunsToItsEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out strings.Builder
-	if err := run(t.Context(), &out, options{database: server.DSN, jobs: 5, each: 50 * time.Millisecond}); err != nil {
+	if err := runExample(t.Context(), &out, options{database: server.DSN, jobs: 5, each: 50 * time.Millisecond}); err != nil {
 		t.Fatalf("run() = %v\n%s", err, &out)
 	}
 	if got, want := out.String(), "■■■■■                        ■■■■■\n\n\ndone\nAt most 1 of fred's jobs ran at a time, as many as example/limits.yaml allows. The first began "; !strings.Contains(got, want) {
@@ -81,7 +81,7 @@ func TestTheExampleTellsWhatItSaw(t *testing.T) {
 func TestTheExampleEndsWhenItIsTold(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	w := &watch{word: "▶", found: cancel}
-	if err := run(ctx, w, options{jobs: 3, each: time.Hour}); err != nil {
+	if err := runExample(ctx, w, options{jobs: 3, each: time.Hour}); err != nil {
 		t.Fatalf("run() = %v\n%s", err, w)
 	}
 	if !strings.HasSuffix(w.String(), "\nstopped\n") {

@@ -45,7 +45,7 @@ func anyBytes(s *suite) {
 			one, other := fmt.Sprint("name", i), fmt.Sprint("name", (i+1)%len(strangeNames))
 			words := strings.NewReplacer("ONE", one, "OTHER", other, "LIMITS", limits)
 			for _, step := range part {
-				s.play(words.Replace(step))
+				s.playSteps(words.Replace(step))
 			}
 		}
 	}
@@ -56,7 +56,7 @@ func anyBytes(s *suite) {
 func renewInTime(s *suite) {
 	for lease := short; ; lease *= 2 {
 		user := fmt.Sprint("alice", lease)
-		one, two := job(user, "1", "q"), job(user, "2", "q")
+		one, two := newClaim(user, "1", "q"), newClaim(user, "2", "q")
 		began := time.Now()
 		first, err1 := s.Slots.Acquire(s.ctx, one, limitOf(2), lease, true)
 		second, err2 := s.Slots.Acquire(s.ctx, two, limitOf(2), lease, true)
@@ -70,7 +70,7 @@ func renewInTime(s *suite) {
 		if err := errors.Join(err1, err2, err3); err != nil || !first.Granted || !second.Granted || len(got) > 0 {
 			s.Fatalf("Acquire = %+v and %+v, Renew = %v, %v, want both granted and nothing lost", first, second, got, err)
 		}
-		s.after(time.Millisecond, "only the other lease is over", func() error {
+		s.afterTime(time.Millisecond, "only the other lease is over", func() error {
 			usage, err := s.Slots.User(s.ctx, user)
 			if got, want := s.usageText(usage), "held "+s.jobText(one.Job); err == nil && got != want {
 				err = fmt.Errorf("the usage is %q, want %q", got, want)
@@ -82,13 +82,13 @@ func renewInTime(s *suite) {
 }
 
 func waiting(s *suite) {
-	s.play("waiting 100 -> nothing")
+	s.playSteps("waiting 100 -> nothing")
 	var all []string
 	for _, name := range strangeNames {
 		s.names = names{"user": name}
-		s.play("acquire user:1@q of 1 -> granted, 1 running, 1 in its queue")
+		s.playSteps("acquire user:1@q of 1 -> granted, 1 running, 1 in its queue")
 		if name[0] != 'a' {
-			s.play("acquire user:2@q of 1 -> refused, 1 running, 1 in its queue, place 1")
+			s.playSteps("acquire user:2@q of 1 -> refused, 1 running, 1 in its queue, place 1")
 			all = append(all, name)
 		}
 	}
@@ -112,12 +112,12 @@ func bounded(s *suite) {
 	if s.Slow {
 		return
 	}
-	s.play("acquire alice:0@q of 1 -> granted, 1 running, 1 in its queue")
+	s.playSteps("acquire alice:0@q of 1 -> granted, 1 running, 1 in its queue")
 	var all sync.WaitGroup
 	for worker := range 64 {
 		all.Go(func() {
 			for i := worker; i < jobs.MaxParked; i += 64 {
-				v, err := s.Slots.Acquire(s.ctx, job("alice", fmt.Sprint("parked", i), fmt.Sprint(i%3)), limitOf(1), long, true)
+				v, err := s.Slots.Acquire(s.ctx, newClaim("alice", fmt.Sprint("parked", i), fmt.Sprint(i%3)), limitOf(1), long, true)
 				if err != nil || v.Granted || v.Place == 0 {
 					s.Errorf("Acquire = %+v, %v, want it parked", v, err)
 					return
@@ -126,7 +126,7 @@ func bounded(s *suite) {
 		})
 	}
 	all.Wait()
-	s.play(
+	s.playSteps(
 		"acquire alice:more@q of 1 -> refused, 1 running, 1 in its queue",
 		"acquire bob:0@q of 1 -> granted, 1 running, 1 in its queue",
 		"acquire bob:1@q of 1 -> refused, 1 running, 1 in its queue, place 1",
@@ -135,7 +135,7 @@ func bounded(s *suite) {
 	if err != nil || len(u.Parked) != jobs.MaxParked {
 		s.Fatalf("User has %d parked, %v, want %d", len(u.Parked), err, jobs.MaxParked)
 	}
-	s.play(
+	s.playSteps(
 		"forget "+s.jobText(u.Parked[5000])+" -> nothing",
 		fmt.Sprintf("acquire alice:more@q of 1 -> refused, 1 running, 1 in its queue, place %d", jobs.MaxParked),
 	)
@@ -143,11 +143,11 @@ func bounded(s *suite) {
 
 func invalid(s *suite) {
 	tooLong := strings.Repeat("x", jobs.MaxName+1)
-	good := job("alice", "1", "q")
+	good := newClaim("alice", "1", "q")
 	claims := map[string]jobs.Claim{
-		"no user": job("", "1", "q"), "no job": job("alice", "", "q"), "no holder": {Job: good.Job},
-		"a long user": job(tooLong, "1", "q"), "a long job": {Job: jobs.Job{User: "alice", ID: tooLong}, Holder: "h"},
-		"a long queue": job("alice", "1", tooLong), "a long holder": {Job: good.Job, Holder: tooLong},
+		"no user": newClaim("", "1", "q"), "no job": newClaim("alice", "", "q"), "no holder": {Job: good.Job},
+		"a long user": newClaim(tooLong, "1", "q"), "a long job": {Job: jobs.Job{User: "alice", ID: tooLong}, Holder: "h"},
+		"a long queue": newClaim("alice", "1", tooLong), "a long holder": {Job: good.Job, Holder: tooLong},
 	}
 	limits := map[string]jobs.Limits{
 		"a limit of 0": {}, "a limit below 0": {Total: -1},
@@ -198,15 +198,15 @@ func invalid(s *suite) {
 	}
 	_, err := s.Slots.Waiting(s.ctx, tooLong, 1)
 	check("page after a long name", err)
-	s.play("usage alice -> nothing")
+	s.playSteps("usage alice -> nothing")
 }
 
-func ended(s *suite) {
+func endedContext(s *suite) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	one := job("alice", "1", "q")
-	s.play("acquire alice:1@q of 1 -> granted, 1 running, 1 in its queue")
-	_, acquire := s.Slots.Acquire(ctx, job("alice", "2", "q"), limitOf(9), long, true)
+	one := newClaim("alice", "1", "q")
+	s.playSteps("acquire alice:1@q of 1 -> granted, 1 running, 1 in its queue")
+	_, acquire := s.Slots.Acquire(ctx, newClaim("alice", "2", "q"), limitOf(9), long, true)
 	_, release := s.Slots.Release(ctx, one, limitOf(1), long)
 	_, renew := s.Slots.Renew(ctx, []jobs.Claim{one}, short)
 	_, reserveFree := s.Slots.ReserveFree(ctx, "alice", limitOf(1), long)
@@ -219,5 +219,5 @@ func ended(s *suite) {
 			s.Errorf("call %d: %v, want context.Canceled", i, err)
 		}
 	}
-	s.play("usage alice -> held alice:1@q")
+	s.playSteps("usage alice -> held alice:1@q")
 }

@@ -38,8 +38,8 @@ func readHistories() (titles []string, steps map[string][]string) {
 	return titles, steps
 }
 
-// play goes through the steps of a history.
-func (s *suite) play(steps ...string) {
+// playSteps goes through the steps of a history.
+func (s *suite) playSteps(steps ...string) {
 	s.Helper()
 	for _, step := range steps {
 		call, want, ok := strings.Cut(step, "-> ")
@@ -48,7 +48,7 @@ func (s *suite) play(steps ...string) {
 			s.Fatalf("%q is not a call with its answer", step)
 		}
 		check := func() error {
-			got, err := s.call(words)
+			got, err := s.callInWords(words)
 			if err == nil && got != want {
 				err = fmt.Errorf("got %q", got)
 			}
@@ -56,15 +56,15 @@ func (s *suite) play(steps ...string) {
 		}
 		if words[0] == "then" {
 			words = words[1:]
-			s.after(short, step, check)
+			s.afterTime(short, step, check)
 		} else if err := check(); err != nil {
 			s.Fatalf("%s: %v", step, err)
 		}
 	}
 }
 
-// call makes the call that the words say, and returns the answer in words.
-func (s *suite) call(words []string) (answer string, err error) {
+// callInWords makes the call that the words say, and returns the answer in words.
+func (s *suite) callInWords(words []string) (answer string, err error) {
 	operation, words := words[0], words[1:]
 	length, limits := long, jobs.Limits{}
 	if len(words) > 0 && (words[0] == "short" || words[0] == "endless") {
@@ -80,9 +80,9 @@ func (s *suite) call(words []string) (answer string, err error) {
 			claims[i] = s.claimOf(word)
 		}
 		lost, err := s.Slots.Renew(s.ctx, claims, length)
-		return list("", lost, s.text), err
+		return joinTexts("", lost, s.claimText), err
 	}
-	claim, user := s.claimOf(words[0]), s.names.real(words[0])
+	claim, user := s.claimOf(words[0]), s.names.realName(words[0])
 	var reserved []jobs.Job
 	switch operation {
 	case "acquire", "try":
@@ -93,7 +93,7 @@ func (s *suite) call(words []string) (answer string, err error) {
 	case "waiting": // so many, and after whom
 		n, _ := strconv.Atoi(words[0]) // 0 is an error of the call
 		users, err := s.Slots.Waiting(s.ctx, strings.Join(words[1:], ""), n)
-		return list("", users, func(user string) string { return user }), err
+		return joinTexts("", users, func(user string) string { return user }), err
 	case "usage":
 		usage, err := s.Slots.User(s.ctx, user)
 		return s.usageText(usage), err
@@ -106,22 +106,22 @@ func (s *suite) call(words []string) (answer string, err error) {
 	default:
 		err = fmt.Errorf("there is no operation %q", operation)
 	}
-	return list("", reserved, s.jobText), err
+	return joinTexts("", reserved, s.jobText), err
 }
 
 // names are what words of a history stand for. A word that is not among them stands for
 // itself.
 type names map[string]string
 
-func (n names) real(word string) string {
+func (n names) realName(word string) string {
 	if name, ok := n[word]; ok {
 		return name
 	}
 	return word
 }
 
-// word is the one that stands for a name.
-func (n names) word(name string) string {
+// wordFor returns the word that stands for a name.
+func (n names) wordFor(name string) string {
 	for word, real := range n {
 		if real == name {
 			return word
@@ -135,7 +135,7 @@ func (s *suite) claimOf(text string) jobs.Claim {
 	user, rest, _ := strings.Cut(text, ":")
 	id, rest, _ := strings.Cut(rest, "@")
 	queue, holder, hasHolder := strings.Cut(rest, "!")
-	claim := jobs.Claim{Job: jobs.Job{User: s.names.real(user), ID: s.names.real(id), Queue: s.names.real(queue)}, Holder: s.names.real(holder)}
+	claim := jobs.Claim{Job: jobs.Job{User: s.names.realName(user), ID: s.names.realName(id), Queue: s.names.realName(queue)}, Holder: s.names.realName(holder)}
 	if !hasHolder {
 		claim.Holder = defaultHolder(claim.Job)
 	}
@@ -160,7 +160,7 @@ func (s *suite) limitsOf(text string) (limits jobs.Limits) {
 		case err != nil || isQueue != (i > 0):
 			s.Fatalf("%q are not limits", text)
 		case isQueue:
-			limits.Queues[s.names.real(queue)] = n
+			limits.Queues[s.names.realName(queue)] = n
 		default:
 			limits.Total = n
 		}
@@ -168,17 +168,17 @@ func (s *suite) limitsOf(text string) (limits jobs.Limits) {
 	return limits
 }
 
-// text is what claimOf reads.
-func (s *suite) text(claim jobs.Claim) string {
-	text := s.names.word(claim.User) + ":" + s.names.word(claim.ID) + "@" + s.names.word(claim.Queue)
+// claimText writes what claimOf reads.
+func (s *suite) claimText(claim jobs.Claim) string {
+	text := s.names.wordFor(claim.User) + ":" + s.names.wordFor(claim.ID) + "@" + s.names.wordFor(claim.Queue)
 	if claim.Holder != defaultHolder(claim.Job) {
-		text += "!" + s.names.word(claim.Holder)
+		text += "!" + s.names.wordFor(claim.Holder)
 	}
 	return text
 }
 
 func (s *suite) jobText(job jobs.Job) string {
-	return s.text(jobs.Claim{Job: job, Holder: defaultHolder(job)})
+	return s.claimText(jobs.Claim{Job: job, Holder: defaultHolder(job)})
 }
 
 func verdictText(verdict jobs.Verdict) string {
@@ -196,7 +196,7 @@ func verdictText(verdict jobs.Verdict) string {
 // usageText has those who hold slots sorted: they are in no particular order.
 func (s *suite) usageText(usage jobs.Usage) string {
 	held := func(slot jobs.Slot) string {
-		return s.text(jobs.Claim{Job: slot.Job, Holder: slot.Holder}) + leftText(slot)
+		return s.claimText(jobs.Claim{Job: slot.Job, Holder: slot.Holder}) + leftText(slot)
 	}
 	reserved := func(slot jobs.Slot) string {
 		if slot.Holder != "" {
@@ -207,7 +207,7 @@ func (s *suite) usageText(usage jobs.Usage) string {
 	slices.SortFunc(usage.Held, func(a, b jobs.Slot) int { return strings.Compare(a.ID, b.ID) })
 	var parts []string
 	for _, part := range []string{
-		list("held ", usage.Held, held), list("reserved ", usage.Reserved, reserved), list("parked ", usage.Parked, s.jobText),
+		joinTexts("held ", usage.Held, held), joinTexts("reserved ", usage.Reserved, reserved), joinTexts("parked ", usage.Parked, s.jobText),
 	} {
 		if part != "nothing" {
 			parts = append(parts, part)
@@ -227,8 +227,8 @@ func leftText(slot jobs.Slot) string {
 	return fmt.Sprintf(" with %v left", slot.Left)
 }
 
-// list is the texts of all, or nothing.
-func list[T any](prefix string, all []T, text func(T) string) string {
+// joinTexts returns the texts of all, or the word nothing.
+func joinTexts[T any](prefix string, all []T, text func(T) string) string {
 	if len(all) == 0 {
 		return "nothing"
 	}

@@ -50,7 +50,7 @@ func everyJobOnce(s *suite) {
 	}
 	fleet := &fleet{suite: s, gauges: make([]gauge, users), ran: make([]atomic.Int32, n), queue: make(chan jobs.Claim, 3*n)}
 	for i := range n {
-		fleet.queue <- job(fmt.Sprint("user", i%users), fmt.Sprint(i), [...]string{"slow", "fast", "fast"}[i/users%3])
+		fleet.queue <- newClaim(fmt.Sprint("user", i%users), fmt.Sprint(i), [...]string{"slow", "fast", "fast"}[i/users%3])
 	}
 	fleet.left.Store(int64(n))
 	stop := make(chan struct{})
@@ -58,11 +58,11 @@ func everyJobOnce(s *suite) {
 	for range workers {
 		all.Go(func() { fleet.workUntil(stop) })
 	}
-	fleet.wait()
+	fleet.waitUntilDone()
 	close(stop)
 	all.Wait()
 	for i := range users {
-		s.play(fmt.Sprintf("usage user%d -> nothing", i))
+		s.playSteps(fmt.Sprintf("usage user%d -> nothing", i))
 	}
 }
 
@@ -81,7 +81,7 @@ func (f *fleet) workUntil(stop <-chan struct{}) {
 		case <-stop:
 			return
 		case claim := <-f.queue:
-			if err := f.try(claim); err != nil {
+			if err := f.runIfGranted(claim); err != nil {
 				f.Error(err)
 				return
 			}
@@ -89,8 +89,8 @@ func (f *fleet) workUntil(stop <-chan struct{}) {
 	}
 }
 
-// try runs a job if it gets a slot, and queues the jobs that get the slot after it.
-func (f *fleet) try(claim jobs.Claim) error {
+// runIfGranted runs a job if it gets a slot, and queues the jobs that get the slot after it.
+func (f *fleet) runIfGranted(claim jobs.Claim) error {
 	verdict, err := f.Slots.Acquire(f.ctx, claim, loadLimits, long, true)
 	switch {
 	case err != nil:
@@ -112,15 +112,15 @@ func (f *fleet) try(claim jobs.Claim) error {
 	}
 	reserved, err := f.Slots.Release(f.ctx, claim, loadLimits, long)
 	for _, next := range reserved {
-		f.queue <- job(next.User, next.ID, next.Queue)
+		f.queue <- newClaim(next.User, next.ID, next.Queue)
 	}
 	f.left.Add(-1)
 	return err
 }
 
-// wait waits until all jobs have run, something has failed, or nothing has run for as long
+// waitUntilDone waits until all jobs have run, something has failed, or nothing has run for as long
 // as the suite's patience.
-func (f *fleet) wait() {
+func (f *fleet) waitUntilDone() {
 	progress, before := time.Now(), f.left.Load()
 	for before > 0 {
 		<-time.After(10 * time.Millisecond)
@@ -145,7 +145,7 @@ func withoutLine(s *suite) {
 		all.Go(func() {
 			for i := range each {
 				n := (worker*7 + i) % users
-				c := job(fmt.Sprint("user", n), fmt.Sprint(worker, "-", i), [...]string{"slow", "fast"}[(worker+i)%2])
+				c := newClaim(fmt.Sprint("user", n), fmt.Sprint(worker, "-", i), [...]string{"slow", "fast"}[(worker+i)%2])
 				v, err := s.Slots.Acquire(s.ctx, c, loadLimits, long, false)
 				if err != nil {
 					s.Errorf("Acquire(%q) = %v", c.Job, err)
@@ -174,14 +174,14 @@ func withoutLine(s *suite) {
 		s.Errorf("%d granted, want some", grants.Load())
 	}
 	for i := range users {
-		s.play(fmt.Sprintf("usage user%d -> nothing", i))
+		s.playSteps(fmt.Sprintf("usage user%d -> nothing", i))
 	}
 }
 
 // oneJob has all workers try the same job, each as another holder.
 func oneJob(s *suite) {
 	one := jobs.Job{User: "alice", ID: "1", Queue: "q"}
-	s.play("acquire alice:1@q!first of 2 -> granted, 1 running, 1 in its queue")
+	s.playSteps("acquire alice:1@q!first of 2 -> granted, 1 running, 1 in its queue")
 	var all sync.WaitGroup
 	var reserved atomic.Int64
 	for worker := range workers {
@@ -193,7 +193,7 @@ func oneJob(s *suite) {
 		})
 	}
 	all.Wait()
-	s.play("acquire alice:2@q of 1 -> refused, 1 running, 1 in its queue, place 1")
+	s.playSteps("acquire alice:2@q of 1 -> refused, 1 running, 1 in its queue, place 1")
 	for worker := range workers { // one of them holds it
 		all.Go(func() {
 			list, err := s.Slots.Release(s.ctx, jobs.Claim{Job: one, Holder: fmt.Sprint(worker)}, limitOf(1), long)
@@ -207,7 +207,7 @@ func oneJob(s *suite) {
 	if reserved.Load() != 1 {
 		s.Errorf("the slot was reserved for %d, want 1", reserved.Load())
 	}
-	s.play("usage alice -> reserved alice:2@q")
+	s.playSteps("usage alice -> reserved alice:2@q")
 }
 
 // noLostWake lets a job be refused and parked while the only slot is freed, again and
@@ -217,7 +217,7 @@ func noLostWake(s *suite) {
 	granted, reserved := 0, 0
 	for i := range rounds {
 		user := fmt.Sprint("user", i%20)
-		holds, comes := job(user, fmt.Sprint("holds", i), "q"), job(user, fmt.Sprint("comes", i), "q")
+		holds, comes := newClaim(user, fmt.Sprint("holds", i), "q"), newClaim(user, fmt.Sprint("comes", i), "q")
 		if v, err := s.Slots.Acquire(s.ctx, holds, limitOf(1), long, false); err != nil || !v.Granted {
 			s.Fatalf("Acquire(%q) = %+v, %v, want it granted", holds.Job, v, err)
 		}
@@ -238,9 +238,9 @@ func noLostWake(s *suite) {
 			granted++
 		} else {
 			reserved++
-			s.play("acquire " + s.text(comes) + " of 1 -> granted, 1 running, 1 in its queue")
+			s.playSteps("acquire " + s.claimText(comes) + " of 1 -> granted, 1 running, 1 in its queue")
 		}
-		s.play("release " + s.text(comes) + " of 1 -> nothing")
+		s.playSteps("release " + s.claimText(comes) + " of 1 -> nothing")
 	}
 	s.Logf("%d granted, %d reserved", granted, reserved)
 }

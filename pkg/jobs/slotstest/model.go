@@ -107,7 +107,7 @@ func (m *model) unpark(j jobs.Job) {
 	m.parked = slices.DeleteFunc(m.parked, func(p jobs.Job) bool { return p.User == j.User && p.ID == j.ID })
 }
 
-func (m *model) renew(claims []jobs.Claim, lease time.Duration) (lost []jobs.Claim) {
+func (m *model) renewLeases(claims []jobs.Claim, lease time.Duration) (lost []jobs.Claim) {
 	m.expire()
 	for _, c := range claims {
 		if i := indexOf(m.held, c.Job); i >= 0 && m.held[i].Holder == c.Holder {
@@ -176,7 +176,7 @@ func (m *model) waiting(after string, n int) []string {
 	return users[:min(n, len(users))]
 }
 
-func (m *model) usage(user string) (u jobs.Usage) {
+func (m *model) usageOf(user string) (u jobs.Usage) {
 	m.expire()
 	for _, s := range m.held {
 		if s.User == user {

@@ -21,7 +21,7 @@ func random(s *suite) {
 		h := &play{suite: s, t: t, prefix: fmt.Sprintf("%08d", history), before: fmt.Sprintf("%08d~", history-1)}
 		actions := map[string]func(*rapid.T){
 			"acquire": h.acquire, "acquire too": h.acquire, "acquire also": h.acquire,
-			"renew": h.renew, "release": h.release, "release too": h.release,
+			"renew": h.renewSome, "release": h.release, "release too": h.release,
 			"reserve free": h.reserveFree, "forget": h.forget, "look": h.readAll,
 		}
 		if s.Advance != nil {
@@ -80,14 +80,14 @@ func (h *play) acquire(t *rapid.T) {
 	}
 }
 
-func (h *play) renew(t *rapid.T) {
+func (h *play) renewSome(t *rapid.T) {
 	claims := make([]jobs.Claim, rapid.IntRange(0, 5).Draw(h.t, "claims"))
 	for i := range claims {
 		claims[i] = h.anyClaim()
 	}
 	lease := h.anyDuration()
 	got, err := h.Slots.Renew(h.ctx, claims, lease)
-	if want := h.model.renew(claims, lease); err != nil || !slices.Equal(got, want) {
+	if want := h.model.renewLeases(claims, lease); err != nil || !slices.Equal(got, want) {
 		t.Fatalf("Renew(%+v, %v) = %+v, %v, want %+v", claims, lease, got, err, want)
 	}
 }
@@ -123,7 +123,7 @@ func (h *play) readAll(t *rapid.T) {
 		t.Fatalf("Reserved(%q) = %q, %v, want %q", user, reserved, err, want)
 	}
 	u, err := h.Slots.User(h.ctx, user)
-	want := h.model.usage(user)
+	want := h.model.usageOf(user)
 	if h.Advance == nil { // what is left cannot be told
 		for _, slots := range [][]jobs.Slot{u.Held, u.Reserved, want.Held, want.Reserved} {
 			for i := range slots {

@@ -35,14 +35,14 @@ func Run(t *testing.T, open func(t *testing.T) Backend) {
 	}
 	titles, steps := readHistories()
 	for _, title := range titles {
-		test(title, func(s *suite) { s.play(steps[title]...) })
+		test(title, func(s *suite) { s.playSteps(steps[title]...) })
 	}
 	test("names are any bytes", anyBytes)
 	test("renewing begins a lease anew", renewInTime)
 	test("waiting pages through the users in line", waiting)
 	test("the line is bounded", bounded)
 	test("what cannot be meant is refused", invalid)
-	test("an ended context does nothing", ended)
+	test("an ended context does nothing", endedContext)
 	test("many workers run every job once, never above the limit", everyJobOnce)
 	test("many workers without a line never go above the limit", withoutLine)
 	test("many attempts at one job take one slot", oneJob)
@@ -66,8 +66,8 @@ type suite struct {
 	names names // in the steps of histories
 }
 
-// job is a claim whose holder is named after it.
-func job(user, id, queue string) jobs.Claim {
+// newClaim returns a claim on a job whose holder is named after the job.
+func newClaim(user, id, queue string) jobs.Claim {
 	job := jobs.Job{User: user, ID: id, Queue: queue}
 	return jobs.Claim{Job: job, Holder: defaultHolder(job)}
 }
@@ -85,8 +85,8 @@ func sorted(u jobs.Usage) jobs.Usage {
 	}
 }
 
-// after lets the time go on, by d at least, and checks what then has to be so.
-func (s *suite) after(d time.Duration, what string, check func() error) {
+// afterTime lets the time go on, by d at least, and checks what then has to be so.
+func (s *suite) afterTime(d time.Duration, what string, check func() error) {
 	s.Helper()
 	var err error
 	if s.Advance != nil {
