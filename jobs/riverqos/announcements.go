@@ -67,7 +67,7 @@ func (a *announcements) beginInsert(params []*rivertype.JobInsertParams) (end fu
 			inserts = &queueInserts{}
 			a.inserts[param.Queue] = inserts
 		}
-		near := inserts.active(now)
+		near := inserts.active(now) // before this one counts
 		inserts.begun++
 		inserts.underWay++
 		began[param.Queue] = noted{near, inserts.begun}
@@ -87,6 +87,7 @@ func (a *announcements) endInsert(began map[string]noted) {
 		inserts := a.inserts[queue]
 		inserts.underWay--
 		inserts.ended = time.Now()
+		// Without another insert nearby, the announcement that River made is of this one.
 		if !note.near && inserts.begun == note.begun || len(a.queues) >= maxAnnouncements {
 			continue
 		}

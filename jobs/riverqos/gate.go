@@ -144,7 +144,7 @@ func (g *gate) ungateAll(ctx context.Context) {
 		case err != nil:
 			g.failures.report("ungate", "jobs that the gate held back could not be released", err)
 		}
-		if freed == maxRowsPerUpdate {
+		if freed == maxRowsPerUpdate { // there may be more
 			continue
 		}
 		select { // a process that is not disabled may still hold jobs back

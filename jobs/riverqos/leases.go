@@ -52,7 +52,7 @@ func (l *leases) addLease(held *lease) {
 func (l *leases) removeEnded(held *lease) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.byHolder[held.claim.Holder] != held {
+	if l.byHolder[held.claim.Holder] != held { // the job has ended, just before the timer did
 		return false
 	}
 	if left := time.Until(held.until); left > 0 { // it was renewed

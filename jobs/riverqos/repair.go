@@ -99,6 +99,7 @@ func (s *sweeper) openGate(ctx context.Context) error {
 
 // markDead marks jobs that say they run but have no slot: their workers are dead.
 func (s *sweeper) markDead(ctx context.Context, users []string) error {
+	// For longer than a lease: an attempt that was begun just now has not asked for its slot yet.
 	stale, err := s.store.longRunning(ctx, users, s.cfg.Lease)
 	if err != nil {
 		return fmt.Errorf("jobs that run for long: %w", err)
@@ -168,6 +169,7 @@ func jobsOf(slots []jobs.Slot) (all []jobs.Job) {
 // closeGate closes the gate behind jobs that did not come through it: jobs that were
 // scheduled for the same moment, retries, and inserts of a program without the gate.
 func (s *sweeper) closeGate(ctx context.Context) error {
+	// Attempts that have ended here are in nobody's way, whatever their rows say.
 	ended, _ := s.gate.unwritten.allAttempts()
 	crowds, err := s.store.crowded(ctx, ended)
 	if err != nil {
@@ -228,7 +230,7 @@ func (s *sweeper) countDepth(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("count jobs: %w", err)
 	}
-	s.metrics.Depth.Reset()
+	s.metrics.Depth.Reset() // or a queue that is empty now would keep its last number
 	for _, depth := range depths {
 		s.metrics.Depth.WithLabelValues(depth.queue, depth.state).Set(float64(depth.jobs))
 	}

@@ -58,7 +58,7 @@ func (s *sweeper) sweepWithLock(ctx context.Context) error {
 	if err != nil || lock == nil {
 		return err
 	}
-	defer lock.release()
+	defer lock.release() // after the beats have ended: one connection serves one call at a time
 	ctx, lose := context.WithCancelCause(ctx)
 	var keeping sync.WaitGroup
 	defer keeping.Wait()

@@ -57,6 +57,7 @@ func textAt(data []byte, names []string) (string, bool) {
 		}
 		data = object[name]
 	}
+	// A string of digits is a name that stays as it is, which json.Number would take, too.
 	var number json.Number
 	if len(data) > 0 && data[0] != '"' && json.Unmarshal(data, &number) == nil {
 		return storedNumber(number.String())

@@ -143,6 +143,7 @@ func (r *wakeRetries) planRetries(tries []wakeTry, now time.Time) {
 		r.byJob = map[jobs.Job]wakeTry{}
 	}
 	for _, try := range tries {
+		// Most jobs are written within some milliseconds; a database in trouble is asked less often.
 		try.next, try.delay = now.Add(try.delay), min(2*try.delay, lastWakeRetry)
 		if try.next.Before(try.giveUp) && len(r.byJob) < maxWakeRetries {
 			r.byJob[try.job] = try

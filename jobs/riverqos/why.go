@@ -30,6 +30,7 @@ func (f *Fairness) Why(ctx context.Context, id int64) (jobs.Why, error) {
 	}
 	marks := readMarks([]byte(metadata))
 	why.Since = marks.runnableSince(why.ScheduledAt)
+	// River knows neither of the two: to it, such a job is scheduled for later.
 	if why.State == "scheduled" && (marks.Wait == parked || marks.Wait == gated) {
 		why.State = marks.Wait
 	}

@@ -33,7 +33,7 @@ func (w *worker) runsElsewhere(ctx context.Context, row *rivertype.JobRow) (is b
 	err := w.store.queryRow(question, elsewhereSQL, row.ID, row.AttemptedAt).Scan(&is)
 	if err != nil && ctx.Err() == nil {
 		w.failures.report("yield", "it could not be found out whether a job that lost its slot runs elsewhere", err)
-		return true
+		return true // waiting costs time, and ending too soon may start a third attempt
 	}
 	return is
 }

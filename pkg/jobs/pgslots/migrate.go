@@ -49,6 +49,7 @@ func migrate(ctx context.Context, pool *pgxpool.Pool, schema string, steps []str
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1::int8)", int64(migrating)); err != nil {
 			return err
 		}
+		// A newer program may have made more steps than are known here: what it made can still be used.
 		done, err := version(ctx, tx, schema)
 		if err != nil || done >= len(steps) {
 			return err
@@ -75,6 +76,7 @@ func version(ctx context.Context, tx pgx.Tx, schema string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	// Not IF NOT EXISTS, for which PostgreSQL wants the right to create, even if all is there.
 	if !hasSchema {
 		if _, err := tx.Exec(ctx, "CREATE SCHEMA "+quotedName(schema)); err != nil {
 			return 0, err

@@ -133,7 +133,7 @@ func (s *slots) Forget(ctx context.Context, j jobs.Job) error {
 // Waiting asks every shard, in one round trip.
 func (s *slots) Waiting(ctx context.Context, after string, n int) ([]string, error) {
 	calls := make([]call, shards)
-	for shard := range calls {
+	for shard := range calls { // n of each: the first n may all be in one shard
 		calls[shard] = call{[]string{waitingKey(shard)}, append(beginArguments("waiting"), after, min(n, most),
 			userKey(shard, "slots", ""), userKey(shard, "line", ""), userKey(shard, "places", ""))}
 	}
