@@ -137,7 +137,11 @@ func (f *fleet) waitUntilDone() {
 
 // withoutLine has workers that come again by themselves.
 func withoutLine(s *suite) {
-	const users, each = 5, 40
+	const users = 5
+	each := 40 // attempts of each worker
+	if s.Slow {
+		each = 8
+	}
 	gauges := make([]gauge, users)
 	var all sync.WaitGroup
 	var grants, refusals atomic.Int64
@@ -213,7 +217,10 @@ func oneJob(s *suite) {
 // noLostWake lets a job be refused and parked while the only slot is freed, again and
 // again: it is granted the slot, or it is reserved for the job, but never left.
 func noLostWake(s *suite) {
-	const rounds = 300
+	rounds := 300
+	if s.Slow {
+		rounds = 60
+	}
 	granted, reserved := 0, 0
 	for i := range rounds {
 		user := fmt.Sprint("user", i%20)
