@@ -42,6 +42,7 @@ func askedAbout(t *testing.T, c *cluster.Cluster) (n float64) {
 // Users whom nobody has asked about have credit from their first request on, and those who come
 // from nowhere and are far above the limit are not admitted beyond it in any second.
 func TestCreditByDefault(t *testing.T) {
+	t.Parallel()
 	for _, instances := range []int{1, 2} {
 		t.Run(fmt.Sprint(instances, " instances"), func(t *testing.T) {
 			t.Parallel()
@@ -153,6 +154,7 @@ func placesFile(limit int) string {
 // Users of whom nobody has asked have places from their first request on, which are in use when
 // they come in far greater numbers: no more run at a time than the limit, and no fewer for long.
 func TestPlacesByDefault(t *testing.T) {
+	t.Parallel()
 	for _, instances := range []int{1, 2} {
 		t.Run(fmt.Sprint(instances, " instances"), func(t *testing.T) {
 			t.Parallel()

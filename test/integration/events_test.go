@@ -19,6 +19,7 @@ import (
 // origin has counted: of users who are far below their limit, whom HAProxy admits by
 // itself, and of those beyond it.
 func TestEventsAreWhatTheOriginCounts(t *testing.T) {
+	t.Parallel()
 	for _, instances := range []int{1, 2} {
 		t.Run(fmt.Sprint(instances, " instances"), func(t *testing.T) {
 			t.Parallel()

@@ -11,6 +11,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"testing"
@@ -59,9 +60,10 @@ func offerSpec(t *testing.T, c *cluster.Cluster, s load.Spec) *load.Report {
 			return nil
 		})
 		before := redisLosses(c)
-		r, stall := runWatched(t, c, s)
+		last := time.Now().After(end)
+		r, stall := runWatched(t, c, s, last)
 		losses := redisLosses(c) - before
-		if losses == 0 && stall < calmStall || time.Now().After(end) {
+		if losses == 0 && stall < calmStall || last {
 			return r
 		}
 		t.Logf("the machine stood still for %v, and agents took Redis for lost %v times: once more", stall, losses)
@@ -121,15 +123,22 @@ func specOf(t *testing.T, c *cluster.Cluster, user, pattern string, rate float64
 	}
 }
 
-// runWatched is runSpec, and for how long the machine stood still meanwhile.
-func runWatched(t *testing.T, c *cluster.Cluster, s load.Spec) (*load.Report, time.Duration) {
+// runWatched is runSpec, and for how long the machine stood still meanwhile. Unless the load
+// is the last one, it ends as soon as that makes it worthless.
+func runWatched(t *testing.T, c *cluster.Cluster, s load.Spec, last bool) (*load.Report, time.Duration) {
 	t.Helper()
 	c.Settle()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
+	most := calmStall
+	if last {
+		most = math.MaxInt64
+	}
 	var stalls proctest.Stalls
-	go stalls.Watch(ctx)
-	r := runSpec(t, c, s)
+	ctx, cancel := stalls.Bound(t.Context(), most)
+	defer cancel()
+	r, err := load.Run(ctx, s)
+	if err != nil && (r == nil || !proctest.Stalled(ctx)) {
+		t.Fatal(err)
+	}
 	return r, stalls.Longest()
 }
 

@@ -17,6 +17,7 @@ import (
 // With a quota of so many unknown users, a new name in each request gets what the
 // quota's users may have, and one limit more. Users whom the file names are not affected.
 func TestRandomNamesShareOneLimit(t *testing.T) {
+	t.Parallel()
 	const quota, limit, alices = 3, 10, 40
 	for _, instances := range []int{1, 2} {
 		t.Run(fmt.Sprint(instances, " instances"), func(t *testing.T) {

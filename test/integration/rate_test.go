@@ -15,6 +15,7 @@ import (
 // admitted. `make bench` measures how close it comes at higher rates.
 
 func TestRequestRateOnOneInstance(t *testing.T) {
+	t.Parallel()
 	for _, limit := range []int{10, 100, 1000} {
 		t.Run(fmt.Sprintf("limit %d", limit), func(t *testing.T) {
 			t.Parallel()
@@ -27,6 +28,7 @@ func TestRequestRateOnOneInstance(t *testing.T) {
 }
 
 func TestRequestRateOverSeveralInstances(t *testing.T) {
+	t.Parallel()
 	for _, instances := range []int{2, 4} {
 		t.Run(fmt.Sprint(instances, " instances"), func(t *testing.T) {
 			t.Parallel()
