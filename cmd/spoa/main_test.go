@@ -49,7 +49,7 @@ func startBy(t *testing.T, command []string, redis string, env ...string) (p *pr
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	admin = proctest.FreeAddr(t)
 	env = append(env, "GORACE=atexit_sleep_ms=0", "SLUICE_REDIS="+redis, "SLUICE_ADMIN="+admin,
-		"SLUICE_SPOE_LISTEN=unix:"+filepath.Join(dir, "spoa.sock"), "SLUICE_PEERS=unix:"+filepath.Join(dir, "peers.sock"))
+		"SLUICE_SPOE=unix:"+filepath.Join(dir, "spoa.sock"), "SLUICE_PEER=unix:"+filepath.Join(dir, "peers.sock"))
 	return proctest.Start(t, env, command[0], command[1:]...), admin, dir
 }
 
@@ -127,5 +127,21 @@ func TestEndsWithoutRedis(t *testing.T) {
 	}
 	if err := p.Wait(); err != nil {
 		t.Errorf("it ended with %v, want exit code 0", err)
+	}
+}
+
+// The agent and HAProxy share names of variables. An environment that was written when they
+// did not still counts, with a warning.
+func TestFormerNamesOfVariables(t *testing.T) {
+	for former, now := range renamed {
+		t.Setenv(former, "")
+		t.Setenv(now, "")
+	}
+	t.Setenv("SLUICE_SPOE", "unix@/haproxy.sock")
+	t.Setenv("SLUICE_SPOE_LISTEN", "unix:/agent.sock")
+	t.Setenv("SLUICE_PEER", "unix@/peers.sock")
+	found := useFormerNames()
+	if got, want := fmt.Sprintln(found, os.Getenv("SLUICE_SPOE"), os.Getenv("SLUICE_PEER")), "[SLUICE_SPOE_LISTEN] unix:/agent.sock unix@/peers.sock\n"; got != want {
+		t.Errorf("useFormerNames sets %s, want %s", got, want)
 	}
 }
