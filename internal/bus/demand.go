@@ -5,15 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"time"
 
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 )
 
-// Demand keeps reports of one instance in Redis, and publishes them. The reports of a
-// failed call may have been heard or not; each one is complete, so the next one repairs
-// that. A report without a user or with a negative number fails the call before anything
-// is sent.
+// Demand publishes reports of one instance. Redis keeps nothing of them: each one is
+// complete, so the next one repairs what a failed call left out. A report without a user or
+// with a negative number fails the call before anything is sent.
 func (b *Bus) Demand(ctx context.Context, instance string, reports []bandwidth.Report) error {
 	if len(reports) == 0 {
 		return nil
@@ -23,9 +21,14 @@ func (b *Bus) Demand(ctx context.Context, instance string, reports []bandwidth.R
 			return fmt.Errorf("report demand: %w", err)
 		}
 	}
-	calls := b.demandCalls(instance, reports)
 	return b.callRedis(ctx, "demand", "report demand", func(ctx context.Context) error {
-		_, err := b.evalScripts(ctx, calls...)
+		pipe := b.client.Pipeline()
+		for rest := reports; len(rest) > 0; {
+			var message []byte
+			message, rest = demandMessage(instance, rest)
+			pipe.Publish(ctx, string(DemandChannel), message)
+		}
+		_, err := pipe.Exec(ctx)
 		return err
 	})
 }
@@ -47,40 +50,16 @@ func validateReport(r bandwidth.Report) error {
 	return nil
 }
 
-// demandCalls has the keys and arguments that scripts/demand.lua describes, for
-// maxAsks reports of a shard each.
-func (b *Bus) demandCalls(instance string, reports []bandwidth.Report) []call {
-	byShard := make(map[int][]bandwidth.Report, 1)
-	for _, r := range reports {
-		shard := b.shardOf(r.User)
-		byShard[shard] = append(byShard[shard], r)
-	}
-	var calls []call
-	for shard := range b.shards { // in the order of shards, not of the map, so that calls are deterministic
-		for rest := byShard[shard]; len(rest) > 0; {
-			n := min(len(rest), maxAsks)
-			calls = append(calls, demandCall(instance, shard, rest[:n]))
-			rest = rest[n:]
-		}
-	}
-	return calls
-}
-
-func demandCall(instance string, shard int, reports []bandwidth.Report) call {
-	message := appendText([]byte(wireVersion+" "), instance)
-	args := []any{int64(demandTTL / time.Second), nil}
-	var keys []string
-	for _, r := range reports {
+// demandMessage writes the message of at most maxAsks reports, and returns the others.
+func demandMessage(instance string, reports []bandwidth.Report) (message []byte, rest []bandwidth.Report) {
+	message = appendText([]byte(wireVersion+" "), instance)
+	// A longer message would delay what is published after it.
+	n := min(len(reports), maxAsks)
+	for _, r := range reports[:n] {
 		message = appendText(append(message, ' '), r.User)
 		for _, n := range numbers(r) {
 			message = strconv.AppendInt(append(message, ' '), n, 10)
 		}
-		kept := "" // deletes the key: of a user with nothing in progress there is nothing to keep
-		if r.Active > 0 {
-			kept = fmt.Sprint(r.Active, " ", r.Moved[bandwidth.Down], " ", r.Moved[bandwidth.Up])
-		}
-		keys, args = append(keys, demandKey(shard, instance, r.User)), append(args, kept)
 	}
-	args[1] = message
-	return call{script: demandScript, keys: keys, args: args}
+	return message, reports[n:]
 }

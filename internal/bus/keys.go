@@ -55,10 +55,6 @@ const (
 	// progress write more often.
 	slotsTTL = 30 * time.Second
 
-	// demandTTL is counted from an instance's last report; it reports each user with
-	// requests in progress every 500 ms at least.
-	demandTTL = 5 * time.Second
-
 	// slotsFresh is how long after its last write an instance counts as live although it is
 	// not in the caller's list, which may be that old.
 	slotsFresh = time.Second
@@ -112,10 +108,6 @@ func heardKey(shard int, burst bool, instance, session string) string {
 // slotsPrefix is what comes before the user's name in the key of a user's slots.
 func slotsPrefix(shard int) string {
 	return "sluice:{" + strconv.Itoa(shard) + "}:slots:"
-}
-
-func demandKey(shard int, instance, user string) string {
-	return "sluice:{" + strconv.Itoa(shard) + "}:moving:" + instance + ":" + user
 }
 
 // eventsKey is the key of the reports of what started and ended in a second: of a shard's users,

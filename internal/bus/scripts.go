@@ -27,9 +27,6 @@ var burstSource string
 //go:embed scripts/slots.lua
 var slotsSource string
 
-//go:embed scripts/demand.lua
-var demandSource string
-
 //go:embed scripts/events.lua
 var eventsSource string
 
@@ -55,7 +52,6 @@ var (
 	takeScript     = newScript(takeSource)
 	burstScript    = newScript(burstSource)
 	slotsScript    = newScript(slotsSource)
-	demandScript   = newScript(demandSource)
 	eventsScript   = newScript(eventsSource)
 	registryScript = newScript(registrySource)
 	leadScript     = newScript(leadSource)

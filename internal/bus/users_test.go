@@ -158,7 +158,6 @@ func TestUsersMayDoNothingElse(t *testing.T) {
 			{"HSET", "sluice:{0}:requests:17", "GET|alice", "9"},
 			{"HGETALL", "sluice:{0}:slots:alice"},
 			{"SET", "sluice:{0}:burst:GET|alice", "x"},
-			{"SET", "sluice:{0}:moving:a:alice", "x"},
 			{"HSET", "sluice:{0}:events:17:reports", "a/1/0", "1 5:alice 9 0"},
 			{"EVAL", script("'HSET', KEYS[1], 'a', '1 1 1 1'"), "1", "sluice:{0}:slots:alice"},
 			{"PUBLISH", "sluice:usage", "x"},
