@@ -48,8 +48,8 @@ func BenchmarkLoadZipf(b *testing.B) {
 		warm, measured = 45 * time.Second, 20 * time.Second
 	)
 	for range b.N {
-		t := newTable(fmt.Sprintf("%d users, Zipf %v, %d instances, limit %d a second, %d requests a second for %v after %v", users, exponent, instances, limit, rate, measured, warm),
-			"limits", "questions ÷ requests", "calls of Redis ÷ requests", "in answers with credit", "refused", "of users below their limit", "worst second ÷ limit", "hottest: mean ÷ limit", "p50 ms", "p99 ms")
+		t := newTable(fmt.Sprintf("%d users, Zipf %v, %d instances, limit %d a second, %d requests a second for %v after %v; 'late' and 'timed out' as in LoadAccuracy, since the start", users, exponent, instances, limit, rate, measured, warm),
+			"limits", "questions ÷ requests", "calls of Redis ÷ requests", "in answers with credit", "refused", "of users below their limit", "worst second ÷ limit", "hottest: mean ÷ limit", "late", "timed out", "p50 ms", "p99 ms")
 		for _, tier := range []string{`requests: {GET: 100}`, `requests: {GET: 100}, concurrent: 50`} {
 			c := cluster.Start(b, cluster.Options{Instances: instances, MaxWait: shippedWait,
 				Limits: "version: 1\ndefault_tier: free\ntiers: {free: {" + tier + "}}\n"})
@@ -75,7 +75,7 @@ func BenchmarkLoadZipf(b *testing.B) {
 				}
 				return r
 			}
-			offer(warm, 1)
+			before := offer(warm, 1)
 			count := func() (asked, calls, grants float64) {
 				asked = sum(b, c, "sluice_requests_total", "verdict=") - sum(b, c, "sluice_requests_total", `verdict="credit"`)
 				for _, in := range c.Instances {
@@ -86,6 +86,7 @@ func BenchmarkLoadZipf(b *testing.B) {
 			asked, calls, grants := count()
 			r := offer(measured, 2)
 			askedThen, callsThen, grantsThen := count()
+			late := admittedLate(b, c, len(before.Admitted().Results)+len(r.Admitted().Results))
 			all := float64(len(r.Results))
 
 			byUser := make(map[int32][]load.Result)
@@ -112,7 +113,7 @@ func BenchmarkLoadZipf(b *testing.B) {
 			service := r.Service()
 			t.row(tier, fmt.Sprintf("%.3f", (askedThen-asked)/all), fmt.Sprintf("%.3f", (callsThen-calls)/all), fmt.Sprintf("%.4f", (grantsThen-grants)/all),
 				fmt.Sprintf("%.2f %%", 100*float64(len(r.Refused().Results))/all), fmt.Sprintf("%.4f %%", 100*float64(falsely)/all),
-				fmt.Sprintf("%.3f", worst), fmt.Sprintf("%.3f", hottest.Mean),
+				fmt.Sprintf("%.3f", worst), fmt.Sprintf("%.3f", hottest.Mean), fmt.Sprint(late), fmt.Sprint(timedOut(b, c)),
 				fmt.Sprintf("%.2f", service.Quantile(0.5).Seconds()*1000), fmt.Sprintf("%.2f", service.Quantile(0.99).Seconds()*1000))
 			c.Stop()
 		}

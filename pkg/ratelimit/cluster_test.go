@@ -2,6 +2,7 @@ package ratelimit_test
 
 import (
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -339,6 +340,39 @@ func TestClusterPauses(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// TestClusterStandstill has a pool that is silent as somebody comes whom no agent knows, who offers far more than their
+// limit, and waits of 20 ms as shipped. The pool hears of what agents admit without tokens with their next asks. So a silence
+// of some tens of ms changes nothing, unless so much is offered that even parts are used up in it. After a longer one
+// there are too many: about 18 after one of 200 ms with 1000 requests a second, as a benchmark on a busy machine once showed.
+func TestClusterStandstill(t *testing.T) {
+	const limit, agents = 100, 4
+	for _, tt := range []struct {
+		offered float64
+		pause   time.Duration
+		most    int
+	}{
+		{1000, 20 * time.Millisecond, limit},
+		{1000, 60 * time.Millisecond, limit},
+		{1000, 200 * time.Millisecond, 2 * limit},
+		{4000, 20 * time.Millisecond, limit},
+		{10000, 60 * time.Millisecond, 2 * limit},
+		{10000, 200 * time.Millisecond, 2 * limit},
+	} {
+		t.Run(fmt.Sprintf("%v a second/silent for %v", tt.offered, tt.pause), func(t *testing.T) {
+			for seed := range uint64(5) {
+				c := scenario{
+					seed: seed, agents: agents, rates: get(limit), rtt: time.Millisecond, wait: 20 * time.Millisecond,
+					pause: tt.pause, seconds: 2, load: even(agents, tt.offered),
+				}.run()
+				w, at := c.worst()
+				if got := int(math.Round(w * limit)); got > tt.most || got < limit {
+					t.Errorf("seed %d: second %d admitted %d, want %d to %d", seed, at, got, limit, tt.most)
+				}
+			}
+		})
 	}
 }
 
