@@ -6,13 +6,14 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/sluice-qos/sluice/internal/pgserver"
 )
 
 // Postgres starts PostgreSQL with an empty database on a free port and returns it
@@ -110,39 +111,18 @@ func postgresUser(t testing.TB) (uid, gid int, ok bool) {
 	if os.Geteuid() != 0 {
 		return 0, 0, false
 	}
-	u, err := user.Lookup("postgres")
-	if err != nil {
-		t.Fatalf("PostgreSQL does not run as root, and %v: as root 'apt-get install postgresql'", err)
-	}
-	uid, err = strconv.Atoi(u.Uid)
-	if err != nil {
-		t.Fatal(err)
-	}
-	gid, err = strconv.Atoi(u.Gid)
+	uid, gid, err := pgserver.Account()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return uid, gid, true
 }
 
-// postgresBin is where the newest PostgreSQL's programs are. Debian has them in a
-// directory for each version, outside of PATH.
 func postgresBin(t testing.TB) string {
 	t.Helper()
-	newest, bin := 0, ""
-	dirs, _ := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
-	for _, path := range dirs {
-		dir := filepath.Dir(path)
-		if v, err := strconv.Atoi(filepath.Base(filepath.Dir(dir))); err == nil && v > newest {
-			newest, bin = v, dir
-		}
+	dir, err := pgserver.Programs()
+	if err != nil {
+		t.Fatal(err)
 	}
-	if bin != "" {
-		return bin
-	}
-	if path, err := exec.LookPath("initdb"); err == nil {
-		return filepath.Dir(path)
-	}
-	t.Fatal("PostgreSQL is not installed: run 'scripts/setup postgresql', or as root 'apt-get install postgresql'")
-	return ""
+	return dir
 }

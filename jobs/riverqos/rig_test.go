@@ -19,9 +19,9 @@ import (
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 	"github.com/riverqueue/river/rivermigrate"
 
+	"github.com/sluice-qos/sluice/internal/pgserver"
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/jobs/riverqos"
-	"github.com/sluice-qos/sluice/jobs/riverqos/internal/pgserver"
 	"github.com/sluice-qos/sluice/pkg/jobs"
 )
 

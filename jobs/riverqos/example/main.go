@@ -23,7 +23,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/sluice-qos/sluice/jobs/riverqos/internal/pgserver"
+	"github.com/sluice-qos/sluice/internal/pgserver"
 )
 
 type options struct {

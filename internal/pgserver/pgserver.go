@@ -30,7 +30,7 @@ const starting = 30 * time.Second
 // Start makes an empty server and waits until it answers. It listens on a free port of
 // 127.0.0.1 alone, lets everybody there in, and does not wait for the disk.
 func Start() (*Server, error) {
-	bin, err := programs()
+	bin, err := Programs()
 	if err != nil {
 		return nil, err
 	}
@@ -82,22 +82,25 @@ func (s *Server) Stop() error {
 	return os.RemoveAll(s.dir)
 }
 
-// changeOwner makes the directory the user postgres', whom the server is to run as.
+// changeOwner makes the directory that of the user whom the server is to run as.
 func (s *Server) changeOwner(attr *syscall.SysProcAttr) error {
-	u, err := user.Lookup("postgres")
+	uid, gid, err := Account()
 	if err != nil {
 		return err
 	}
-	uid, err := strconv.ParseUint(u.Uid, 10, 32)
+	attr.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)} //nolint:gosec // they are those of a user
+	return os.Chown(s.dir, uid, gid)
+}
+
+// Account is the user postgres: the server does not run as root.
+func Account() (uid, gid int, err error) {
+	account, err := user.Lookup("postgres")
 	if err != nil {
-		return err
+		return 0, 0, fmt.Errorf("PostgreSQL does not run as root: %w: as root 'apt-get install postgresql'", err)
 	}
-	gid, err := strconv.ParseUint(u.Gid, 10, 32)
-	if err != nil {
-		return err
-	}
-	attr.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
-	return os.Chown(s.dir, int(uid), int(gid))
+	uid, uidErr := strconv.Atoi(account.Uid)
+	gid, gidErr := strconv.Atoi(account.Gid)
+	return uid, gid, errors.Join(uidErr, gidErr)
 }
 
 func (s *Server) waitUntilReady(ready, host, port string) (err error) {
@@ -115,8 +118,9 @@ func (s *Server) waitUntilReady(ready, host, port string) (err error) {
 	return fmt.Errorf("PostgreSQL does not answer: %w", err)
 }
 
-// programs is where the newest PostgreSQL's are. Debian has them outside of PATH.
-func programs() (dir string, err error) {
+// Programs is the directory of the newest PostgreSQL's programs. Debian has one for each
+// version, outside of PATH.
+func Programs() (dir string, err error) {
 	all, err := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
 	if err != nil {
 		return "", err
@@ -133,7 +137,7 @@ func programs() (dir string, err error) {
 	}
 	path, err := exec.LookPath("initdb")
 	if err != nil {
-		return "", errors.New("PostgreSQL is not installed: as root 'apt-get install postgresql'")
+		return "", errors.New("PostgreSQL is not installed: run 'scripts/setup postgresql', or as root 'apt-get install postgresql'")
 	}
 	return filepath.Dir(path), nil
 }
