@@ -186,9 +186,7 @@ func (f *file) readTexts(n *yaml.Node, where place, example string, form *regexp
 // readText reads a text of a form, which the error tells.
 func (f *file) readText(to *string, n *yaml.Node, where place, form *regexp.Regexp, want string) {
 	switch {
-	case !f.isPlain(n):
-	case n.Kind != yaml.ScalarNode || isNull(n):
-		f.errorf(n, "%s must be %s, got %s", where, want, describe(n))
+	case !f.isScalar(n, where, want):
 	case !form.MatchString(n.Value):
 		f.errorf(n, "%s must be %s, got %s", where, want, quote(n.Value))
 	case len(n.Value) > maxPathBytes:

@@ -32,11 +32,7 @@ func (f *file) readFailedAuth(n *yaml.Node) {
 
 // readFailureRate reads a rate such as 30/min.
 func (f *file) readFailureRate(n *yaml.Node, where place) {
-	if !f.isPlain(n) || isUnlimited(n) {
-		return
-	}
-	if n.Kind != yaml.ScalarNode || isNull(n) {
-		f.errorf(n, "%s must be %s, got %s", where, failedAuthForms, describe(n))
+	if !f.isScalar(n, where, failedAuthForms) || isUnlimited(n) {
 		return
 	}
 	count, window, err := parseFailures(n.Value)

@@ -116,56 +116,29 @@ func (f *file) readOverLimit(wait *time.Duration, where place, n *yaml.Node) {
 // readWait reads what becomes of a request over a limit: refuse, which is 0, or wait
 // and for how long.
 func (f *file) readWait(to *time.Duration, where place, n *yaml.Node) {
-	if !f.isPlain(n) {
-		return
-	}
-	if n.Kind != yaml.ScalarNode || isNull(n) {
-		f.errorf(n, "%s must be %s, got %s", where, waitForms, describe(n))
-		return
-	}
-	v, err := parseWait(n.Value)
-	if err != nil {
-		f.errorf(n, "%s %v", where, err)
-		return
-	}
-	*to = v
+	readValue(f, to, where, n, waitForms, parseWait)
 }
 
 // readPriority reads a whole number from -MaxPriority to MaxPriority.
 func (f *file) readPriority(to *int, where place, n *yaml.Node) {
-	if !f.isPlain(n) {
-		return
-	}
-	if n.Kind != yaml.ScalarNode || isNull(n) {
-		f.errorf(n, "%s must be %s, got %s", where, priorityForms, describe(n))
-		return
-	}
-	v, err := parsePriority(n.Value)
-	f.setNumber(to, where, n, v, err)
+	f.readNumber(to, where, n, priorityForms, parsePriority)
 }
 
 // readCount reads a whole number from 1 to most, or unlimited, which is 0.
 func (f *file) readCount(to *int, where place, n *yaml.Node, most int) {
-	if !f.isPlain(n) {
-		return
-	}
-	switch {
-	case n.Kind != yaml.ScalarNode || isNull(n):
-		f.errorf(n, "%s must be a whole number or unlimited, got %s", where, describe(n))
-		return
-	case n.Value == unlimited:
+	if isUnlimited(n) && f.isPlain(n) {
 		*to = 0
 		return
 	}
-	v, err := parseCount(n.Value, most)
-	f.setNumber(to, where, n, v, err)
+	f.readNumber(to, where, n, "a whole number or unlimited", func(s string) (int, error) { return parseCount(s, most) })
 }
 
-// setNumber takes a number that was parsed, or says what is wrong with it.
-func (f *file) setNumber(to *int, where place, n *yaml.Node, v int, err error) {
+// readNumber is readValue for a number, which must not be in quotes: a schema refuses it
+// there.
+func (f *file) readNumber(to *int, where place, n *yaml.Node, forms string, parse func(string) (int, error)) {
+	var v int
 	switch {
-	case err != nil:
-		f.errorf(n, "%s %v", where, err)
+	case !readValue(f, &v, where, n, forms, parse):
 	case n.ShortTag() == "!!str":
 		f.errorf(n, "%s must be a number, got text; write %d without quotes", where, v)
 	default:
@@ -173,35 +146,46 @@ func (f *file) setNumber(to *int, where place, n *yaml.Node, v int, err error) {
 	}
 }
 
+// readValue reads a scalar, and reports whether it could. Errors tell its forms; an error of
+// parse goes on where the name of the field leaves off.
+func readValue[T any](f *file, to *T, where place, n *yaml.Node, forms string, parse func(string) (T, error)) bool {
+	if !f.isScalar(n, where, forms) {
+		return false
+	}
+	v, err := parse(n.Value)
+	if err != nil {
+		f.errorf(n, "%s %v", where, err)
+		return false
+	}
+	*to = v
+	return true
+}
+
+// isScalar reports whether a node is a scalar that is not null.
+func (f *file) isScalar(n *yaml.Node, where place, forms string) bool {
+	if !f.isPlain(n) {
+		return false
+	}
+	if n.Kind != yaml.ScalarNode || isNull(n) {
+		f.errorf(n, "%s must be %s, got %s", where, forms, describe(n))
+		return false
+	}
+	return true
+}
+
 // readSize reads a size, or unlimited, which is 0.
 func (f *file) readSize(to *int64, where place, n *yaml.Node) {
-	if !f.isPlain(n) {
-		return
-	}
-	switch {
-	case n.Kind != yaml.ScalarNode || isNull(n):
-		f.errorf(n, "%s must be %s, got %s", where, sizeForms, describe(n))
-		return
-	case n.Value == unlimited:
+	if isUnlimited(n) && f.isPlain(n) {
 		*to = 0
 		return
 	}
-	v, err := parseSize(n.Value)
-	if err != nil {
-		f.errorf(n, "%s %v", where, err)
-		return
-	}
-	*to = v
+	readValue(f, to, where, n, sizeForms, parseSize)
 }
 
 // readTierName reads the name of a tier of the file. It is "" after an error. When
 // the file has no tiers, which is an error already, any name is as good.
 func (f *file) readTierName(n *yaml.Node, where place) string {
-	if !f.isPlain(n) {
-		return ""
-	}
-	if n.Kind != yaml.ScalarNode || isNull(n) {
-		f.errorf(n, "%s must be the name of a tier, got %s", where, describe(n))
+	if !f.isScalar(n, where, "the name of a tier") {
 		return ""
 	}
 	if n.ShortTag() == "!!bool" {
@@ -256,11 +240,8 @@ func (f *file) allEntries(n *yaml.Node, where place, example string) iter.Seq2[*
 
 // readComment reads what a person wrote about a tier or a user. It means nothing.
 func (f *file) readComment(where place, n *yaml.Node) {
-	switch where = where.atField("comment"); {
-	case !f.isPlain(n):
-	case n.Kind != yaml.ScalarNode || isNull(n):
-		f.errorf(n, "%s must be text, got %s", where, describe(n))
-	case len(n.Value) > maxComment:
+	where = where.atField("comment")
+	if f.isScalar(n, where, "text") && len(n.Value) > maxComment {
 		f.errorf(n, "%s is longer than %d bytes", where, maxComment)
 	}
 }

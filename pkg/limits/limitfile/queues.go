@@ -130,15 +130,7 @@ func (f *file) readBareWorkers(to [3]*int, where place, n *yaml.Node) {
 
 // readWorkerCount reads a whole number from 0 to MaxWorkers.
 func (f *file) readWorkerCount(to *int, where place, n *yaml.Node) {
-	if !f.isPlain(n) {
-		return
-	}
-	if n.Kind != yaml.ScalarNode || isNull(n) {
-		f.errorf(n, "%s must be %s, got %s", where, workerForms, describe(n))
-		return
-	}
-	v, err := ParseWorkers(n.Value)
-	f.setNumber(to, where, n, v, err)
+	f.readNumber(to, where, n, workerForms, ParseWorkers)
 }
 
 // ParseWorkers reads a number of workers: from 0 to MaxWorkers, in plain digits. The
@@ -249,9 +241,7 @@ func (f *file) readJobsQueues(j *limits.Jobs, where place, n *yaml.Node) {
 
 func (f *file) readJobsClass(to *string, where place, n *yaml.Node) {
 	switch {
-	case !f.isPlain(n):
-	case n.Kind != yaml.ScalarNode || isNull(n):
-		f.errorf(n, "%s must be priority or default, got %s", where, describe(n))
+	case !f.isScalar(n, where, "priority or default"):
 	case n.Value == "scheduled":
 		f.errorf(n, "%s must be priority or default: the scheduled queues are for jobs that a scheduler starts, of any user", where)
 	case !slices.Contains(jobsClasses, n.Value):

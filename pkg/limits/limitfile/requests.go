@@ -88,24 +88,14 @@ func (f *file) readRate(class string, where place, n *yaml.Node) (rates []limits
 
 // readBurst reads how many requests beyond a second's a user may save up.
 func (f *file) readBurst(to *int, where place, n *yaml.Node) {
-	if !f.isPlain(n) {
-		return
-	}
-	if n.Kind != yaml.ScalarNode || isNull(n) {
-		f.errorf(n, "%s must be %s, got %s", where, burstForms, describe(n))
-		return
-	}
-	v, err := parseWhole(n.Value, limits.MaxBurst, burstForms, "leave it out for none")
-	f.setNumber(to, where, n, v, err)
+	f.readNumber(to, where, n, burstForms, func(s string) (int, error) {
+		return parseWhole(s, limits.MaxBurst, burstForms, "leave it out for none")
+	})
 }
 
 // readMode reads enforce, dry-run or off.
 func (f *file) readMode(to *limits.Mode, where place, n *yaml.Node) {
-	if !f.isPlain(n) {
-		return
-	}
-	if n.Kind != yaml.ScalarNode || isNull(n) {
-		f.errorf(n, "%s must be enforce, dry-run or off, got %s", where, describe(n))
+	if !f.isScalar(n, where, "enforce, dry-run or off") {
 		return
 	}
 	for _, mode := range modes {

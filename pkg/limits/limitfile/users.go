@@ -271,11 +271,7 @@ func (f *file) readExpiry(e *limits.Entry, where place, tier string, overrides b
 
 // readTime reads a date or a time.
 func (f *file) readTime(n *yaml.Node, where place) (time.Time, bool) {
-	if !f.isPlain(n) {
-		return time.Time{}, false
-	}
-	if n.Kind != yaml.ScalarNode || isNull(n) {
-		f.errorf(n, "%s must be %s, got %s", where, timeForms, describe(n))
+	if !f.isScalar(n, where, timeForms) {
 		return time.Time{}, false
 	}
 	t, err := parseTime(n.Value)
