@@ -125,7 +125,7 @@ func TestOverrideUp(t *testing.T) {
 	says(func(list string) bool { return strings.Contains(list, "a test") }, "override", "--list")
 	file := filepath.Join(filepath.Dir(u.tmp), "limits.yaml")
 	says(func(explained string) bool {
-		return strings.Contains(explained, "override by hand until ") && strings.Contains(explained, `from 127.0.0.1: "a test"`)
+		return strings.Contains(explained, "override until ") && strings.Contains(explained, `from 127.0.0.1: "a test"`)
 	}, "explain", "bob", "--limits", file)
 	proctest.Eventually(t, "sluice override --remove", func() error {
 		_, err := sluice("override", "--remove", "bob")

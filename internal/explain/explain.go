@@ -155,11 +155,11 @@ func newAccount(file string, set *limits.Set, user, endpoint string) *account {
 		}
 		source := "tier " + terminal.QuoteName(l.Tier)
 		switch {
-		case origin.Override:
+		case origin.Layer != limitfile.TierLayer:
 			source = "override"
-		case o.Anonymous:
+		case o.TierFrom == limitfile.FromAnonymous:
 			source = "anonymous " + source
-		case o.Unreadable:
+		case o.TierFrom == limitfile.FromUnreadable:
 			source = "unreadable " + source
 		case o.User == 0:
 			source = "default " + source
@@ -180,17 +180,17 @@ func describeUser(file, user string, l *limits.Limits, o limitfile.Origin) strin
 	}
 	tier := fmt.Sprintf("tier %s (%s:%d)", terminal.QuoteName(l.Tier), file, o.Tier)
 	switch {
-	case o.Exempt:
+	case o.TierFrom == limitfile.FromExempt:
 		return named + ", exempt"
-	case o.Anonymous:
+	case o.TierFrom == limitfile.FromAnonymous:
 		return fmt.Sprintf("user %s: not named in %s, so of the anonymous %s", terminal.QuoteName(user), file, tier)
-	case o.Unreadable:
+	case o.TierFrom == limitfile.FromUnreadable:
 		return fmt.Sprintf("%s, all requests whose credentials cannot be read: of the unreadable %s", user, tier)
 	case user == limits.UnreadableKey:
 		return fmt.Sprintf("%s, all requests whose credentials cannot be read: %s has no unreadable tier, so of the default %s", user, file, tier)
 	case o.User == 0:
 		return fmt.Sprintf("user %s: not named in %s, so of the default %s", terminal.QuoteName(user), file, tier)
-	case o.Named || o.Expired && o.Then != "":
+	case o.TierFrom == limitfile.FromEntry:
 		return named + ", of " + tier
 	default:
 		return named + ", which names no tier, so of the default " + tier

@@ -31,7 +31,7 @@ func (q Question) writeLive(out io.Writer, u api.User, version string) error {
 	}
 	if u.Entry != nil && u.Entry.Override != nil {
 		h := u.Entry.Override
-		fmt.Fprintf(w, "override by hand until %s, by %s: %s\n", h.Until.UTC().Format(time.RFC3339), terminal.Printable(h.By), terminal.QuoteName(h.Reason))
+		fmt.Fprintf(w, "override until %s, by %s: %s\n", h.Until.UTC().Format(time.RFC3339), terminal.Printable(h.By), terminal.QuoteName(h.Reason))
 	}
 	for _, y := range u.Why {
 		until := "until less is in progress"

@@ -207,12 +207,12 @@ func tellOrigin(o limitfile.Origin, out *api.User) {
 			out.Entry.Until = &o.Until
 		}
 	}
-	if len(o.Hand) > 0 {
+	if len(o.Overrides) > 0 {
 		if out.Entry == nil {
 			out.Entry = &api.Entry{}
 		}
-		h := o.Hand[len(o.Hand)-1] // that of the endpoint, if there is one
-		out.Entry.Override = &api.OverrideNote{Reason: h.Reason, By: h.By, Until: h.Until}
+		override := o.Overrides[len(o.Overrides)-1] // that of the endpoint, if there is one
+		out.Entry.Override = &api.OverrideNote{Reason: override.Reason, By: override.By, Until: override.Until}
 	}
 	for i := range out.Limits {
 		l := &out.Limits[i]
@@ -221,7 +221,7 @@ func tellOrigin(o limitfile.Origin, out *api.User) {
 			name = "requests." + name
 		}
 		if f, ok := o.FieldOrigin(name); ok {
-			l.Origin = &api.Origin{Field: f.Name, File: f.File, Line: f.Line, Override: f.Override, Endpoint: f.Endpoint, Hand: f.Hand}
+			l.Origin = &api.Origin{Field: f.Name, File: f.File, Line: f.Line, Override: f.Layer != limitfile.TierLayer, Endpoint: f.Endpoint, Hand: f.Layer == limitfile.OverrideLayer}
 		}
 	}
 }

@@ -175,7 +175,7 @@ func TestOverridesRefused(t *testing.T) {
 	}{
 		{"a value", act("bob", `{"concurrent":-1}`), "limits: concurrent must be"},
 		{"a tier", act("bob", `"gold"`), `limits: tier: unknown tier "gold" (valid: free, moving, staff)`},
-		{"a pattern", act("b*", `{"concurrent":5}`), `user "b*": a pattern cannot be overridden by hand; name one user`},
+		{"a pattern", act("b*", `{"concurrent":5}`), `user "b*": a pattern cannot be overridden; name one user`},
 		{"a key", key, "an override needs the user's name, which the key does not tell"},
 	} {
 		if _, err := g.Override(t.Context(), tt.act); err == nil || !strings.HasPrefix(err.Error(), tt.want) {

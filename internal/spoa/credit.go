@@ -3,6 +3,7 @@ package spoa
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"time"
 
@@ -152,7 +153,7 @@ func (l *limiter) grant(now time.Time, q question, of *limits.Limits) *grant {
 	if !ok || limit.Limited() && !q.shares {
 		return nil
 	}
-	rates := of.All()
+	rates := slices.Collect(of.Rates())
 	if !l.tokens.Lendable(now, q.user, rates) || of.Concurrent > 0 && !l.slots.Lendable(now, q.user) {
 		return nil
 	}

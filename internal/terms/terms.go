@@ -67,7 +67,7 @@ func TermsOf(l *limits.Limits) []Term { return TermsWithJobs(l, l.Jobs().Stated)
 // TermsWithJobs are terms with those of background jobs, or without.
 func TermsWithJobs(l *limits.Limits, jobs bool) []Term {
 	var all []Term
-	for _, r := range l.All() {
+	for r := range l.Rates() {
 		t := Term{Name: "requests." + r.Name(), Amount: fmt.Sprintf("%d/%s", r.Max, perWindow(r.Window))}
 		if r.Burst > 0 {
 			t.Notes = append(t.Notes, fmt.Sprintf("burst %d", r.Burst))

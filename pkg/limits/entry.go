@@ -13,7 +13,7 @@ type More struct {
 	Endpoints []*Limits // by index in Content.Endpoints; empty if they are like everywhere
 
 	// Then is what counts from Until on. It has no Until of its own, unless the entry is of
-	// an override by hand.
+	// an override.
 	Until int64 // Unix time in ns; 0 if the entry never ends
 	Then  *Entry
 }

@@ -2,6 +2,7 @@ package limits_test
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
@@ -24,7 +25,7 @@ users:
 	}
 	for _, name := range []string{"alice", "bob", "carol"} {
 		of := set.User(limits.Key(name))
-		fmt.Println(name, of.Tier, of.Concurrent, of.All())
+		fmt.Println(name, of.Tier, of.Concurrent, slices.Collect(of.Rates()))
 	}
 	// Output:
 	// alice pro 100 [{GET second 1000 0 enforce}]

@@ -40,7 +40,7 @@ type JobsSource uint8
 const (
 	Builtin JobsSource = iota // nobody: 1 in tiers named free, 3 in pro and pro_plus, 5 in enterprise, in others that of the default tier
 	OfTier                    // the user's tier
-	OfUser                    // the user's own entry, or an override by hand
+	OfUser                    // the user's own entry, or an override
 )
 
 // Jobs are the limits of background jobs: not limited for who is exempt, and for the

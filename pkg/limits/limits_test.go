@@ -80,7 +80,7 @@ tiers:
 		"none": nil,
 	} {
 		l, _ := set.TierLimits(tier)
-		if got := l.All(); !slices.Equal(got, want) {
+		if got := slices.Collect(l.Rates()); !slices.Equal(got, want) {
 			t.Errorf("All() of %s = %v, want %v", tier, got, want)
 		}
 	}

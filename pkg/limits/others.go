@@ -44,7 +44,7 @@ func (s *derived) shareOthersKeys() {
 }
 
 // MadeUp reports whether the user of a wire key may be one of any number: neither the
-// file nor an override by hand has the exact name, and the user is not exempt. A name
+// file nor an override has the exact name, and the user is not exempt. A name
 // that only a pattern matches may be made up too. Keys that stand for many requests,
 // such as "~" and OthersKey, are not.
 func (s *Set) MadeUp(key string) bool {

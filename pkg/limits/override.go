@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Override is what an operator set by hand for a user until a time, over what the limit
+// Override is what an operator set for a user until a time, over what the limit
 // file says of that user.
 type Override struct {
 	User     string `json:"user"`               // named as in the limit file; no pattern
@@ -28,7 +28,7 @@ type Override struct {
 	Until  time.Time `json:"until"`        // when the file counts again
 }
 
-// Overrides are those set by hand that are in force, sorted by user and endpoint.
+// Overrides are those that are in force, sorted by user and endpoint.
 func (s *Set) Overrides() []Override {
 	return slices.DeleteFunc(slices.Clone(s.content.overrides), func(o Override) bool { return unixNano(o.Until) <= s.now })
 }

@@ -113,8 +113,5 @@ func (l *Limits) Rate(class string, w Window) (Rate, bool) {
 	return Rate{}, false
 }
 
-// Rates is every request limit, in the order of All, without a copy.
+// Rates is every request limit, sorted by class ("*" comes first) and window.
 func (l *Limits) Rates() iter.Seq[Rate] { return slices.Values(l.rates) }
-
-// All returns every request limit, sorted by class ("*" comes first) and window.
-func (l *Limits) All() []Rate { return slices.Clone(l.rates) }

@@ -38,7 +38,7 @@ type derived struct {
 	others        map[string]*Entry // by the keys that users share, see OthersKey
 	patternOthers []string          // those of the patterns
 
-	overrides  []Override        // set by hand, sorted by user and endpoint
+	overrides  []Override        // sorted by user and endpoint
 	overridden map[string]*Entry // of their users by key; nil for none
 
 	untils []int64 // when entries expire: Unix times in ns, sorted
@@ -53,9 +53,10 @@ var exemptEntry = &Entry{Limits: exemptLimits, Together: exemptLimits}
 var exemptLimits = &Limits{Tier: ExemptTier}
 
 // User returns the limits of the user with this wire key: Key of the name, or at an
-// endpoint EndpointKey of both. The result is never nil, and asking does not allocate.
+// endpoint EndpointKey of both. The result is never nil, and asking does not allocate, but for a name that is
+// nearly an IP address.
 //
-// Exempt users, and ExemptKey, have no limit. Of others, what was set by hand (see WithOverrides)
+// Exempt users, and ExemptKey, have no limit. Of others, an override (see WithOverrides)
 // counts before what the file says. A name in the file counts before the patterns that
 // match it, of which the one with most literal characters counts, or the earlier one. A
 // user whom the file names neither way has the anonymous tier if there is one and the
@@ -140,8 +141,8 @@ func (s *Set) indexOf(endpoint string) int {
 	return awayFromEndpoints
 }
 
-// FromFile is what the file says of the user of a wire key without endpoint, whatever was
-// set by hand. It is never nil.
+// FromFile is what the file says of the user of a wire key without endpoint, whatever
+// overrides there are. It is never nil.
 func (s *Set) FromFile(key string) *Entry { return s.entryOf(key) }
 
 // NamesExactly reports whether the file has the user of a wire key without endpoint by
@@ -281,7 +282,7 @@ func (s *Set) UserNames() iter.Seq[string] {
 	return slices.Values(names)
 }
 
-// ExactKeys yields the keys of all whom the file or an override by hand names, those who are
+// ExactKeys yields the keys of all whom the file or an override names, those who are
 // only exempt included, in no order, of which there are n at most. ok is false if there are
 // patterns as well: then other users have limits of their own, too.
 func (s *Set) ExactKeys() (keys iter.Seq[string], n int, ok bool) {
@@ -352,7 +353,7 @@ func (s *Set) Exempt() Exempt { return s.content.Exempt }
 func (s *Set) Version() string { return s.content.version }
 
 // Source is what the Set was made from: the file, or a bundle of it and those of its
-// users_from and the overrides by hand. limitfile.Parse makes an equal Set of it. Callers
+// users_from and the overrides. limitfile.Parse makes an equal Set of it. Callers
 // must not modify it.
 func (s *Set) Source() []byte { return s.content.Source }
 

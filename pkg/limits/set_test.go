@@ -80,10 +80,14 @@ func TestSetUser(t *testing.T) {
 				t.Errorf("User(%q) = %+v, want concurrent %d", tt.key, got, tt.concurrent)
 			}
 			if got := set.NamesUser(tt.key); got != tt.known {
-				t.Errorf("Known(%q) = %v, want %v", tt.key, got, tt.known)
+				t.Errorf("NamesUser(%q) = %v, want %v", tt.key, got, tt.known)
 			}
-			if n := testing.AllocsPerRun(10, func() { set.User(tt.key) }); n != 0 {
-				t.Errorf("User(%q) allocates %v times, want 0", tt.key, n)
+			most := 0.0
+			if tt.name == "almost an address" {
+				most = 1 // netip's error
+			}
+			if n := testing.AllocsPerRun(10, func() { set.User(tt.key) }); n > most {
+				t.Errorf("User(%q) allocates %v times, want %v at most", tt.key, n, most)
 			}
 		})
 	}

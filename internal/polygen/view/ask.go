@@ -149,7 +149,7 @@ func (u *user) limitsOf(now int64, l *limits.Limits, instances int) []api.Limit 
 	all := []api.Limit{}
 	started := u.started(now)
 	credited := credit.Possible(l, instances)
-	for _, r := range l.All() {
+	for r := range l.Rates() {
 		limit := api.Limit{Name: r.Name(), Max: int64(r.Max), Window: r.Window.Seconds(), Burst: r.Burst, Mode: r.Mode.String(), Last: new(int64)}
 		for i := range u.windows {
 			if w := &u.windows[i]; w.class == r.Class && w.window == r.Window {

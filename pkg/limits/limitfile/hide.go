@@ -17,7 +17,7 @@ import (
 // secret.
 //
 // Keys match no pattern, so a file with patterns of users is refused: the error is of
-// type Errors and names no user. The set must have no overrides by hand. It takes as long
+// type Errors and names no user. The set must have no overrides. It takes as long
 // as Parse, some times over.
 func Hide(s *limits.Set, secrets *limits.Secrets) (*limits.Set, error) {
 	source, err := hiddenSource(s, secrets)

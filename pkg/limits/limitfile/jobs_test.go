@@ -192,7 +192,7 @@ users:
 			t.Errorf("Origin(%s) has %v, want %v", tt.user, got, tt.want)
 		}
 	}
-	if f, ok := OriginOf(set, "carol").FieldOrigin("jobs.queues.analysis"); !ok || f.Line != 14 || !f.Override {
+	if f, ok := OriginOf(set, "carol").FieldOrigin("jobs.queues.analysis"); !ok || f.Line != 14 || f.Layer == TierLayer {
 		t.Errorf("carol's jobs.queues.analysis is set by %+v, %v, want line 14", f, ok)
 	}
 }

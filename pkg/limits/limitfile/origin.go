@@ -2,6 +2,7 @@ package limitfile
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -15,39 +16,44 @@ import (
 type Origin struct {
 	// File is the file that names the user, the limit file or one of its users_from, and
 	// User the line there. They are "" and 0 when no file does.
-	File string
-	User int
+	File    string
+	User    int
+	Pattern string // the pattern that matches the name; "" when an entry has the name itself, or there is none
+	Comment string // of the user's entry
 
-	Tier        int    // the line of the user's tier in the limit file; 0 for exempt users
-	TierComment string // the tier's comment
-
-	// Named is whether the file names the tier in the user's entry. Otherwise it is the
-	// default tier, with or without overrides, the anonymous or the unreadable one.
-	Named      bool
-	Pattern    string // the pattern that matches the name; "" when an entry has the name itself, or there is none
-	Exempt     bool   // the user is not limited; File and User are where exempt says so
-	Anonymous  bool   // the requests have no name, so that the anonymous tier counts
-	Unreadable bool   // the user is UnreadableKey, which has a tier of its own
+	Tier     int // the line of the user's tier in the limit file; 0 for exempt users
+	TierFrom TierSource
 
 	// Until is when what the file says of the user ends, zero when never, and Then the
 	// user's tier from then on. Expired is whether that was before the Set's time: the
-	// tier is then the one of Then, and nothing in Fields is an override.
+	// tier is then the one of Then, and no field is of the user's own entry.
 	Until   time.Time
 	Then    string
 	Expired bool
-	Comment string // of the user's entry
 
-	// Hand are the overrides by hand that count for the user, sorted by endpoint: those
-	// for everywhere, and those for the endpoint that was asked about. All other fields
+	// Overrides are those that count for the user, sorted by endpoint: those for
+	// everywhere, and those for the endpoint that was asked about. All other fields
 	// are what the file says, except that Tier is that of the tier which they name.
-	Hand []limits.Override
+	Overrides []limits.Override
 
 	FileMode int // the line of the mode of the whole file; 0 when it has none
 
-	// Fields are what the tier and the user's overrides set, sorted by name. An override
-	// replaces the tier's field of the same name.
+	// Fields are what the tier, the user's entry and the overrides set, sorted by name. Each
+	// replaces the field of the same name in the layer below it.
 	Fields []FieldOrigin
 }
+
+// TierSource tells why a user has their tier.
+type TierSource uint8
+
+// The sources of a tier.
+const (
+	FromDefault    TierSource = iota // no file names a tier for the user: the default one, with or without limits of their own
+	FromEntry                        // the user's entry names it, or names it as the one that follows
+	FromAnonymous                    // the requests have no name
+	FromUnreadable                   // the user is UnreadableKey, which has a tier of its own
+	FromExempt                       // the user is not limited; File and User are where exempt says so
+)
 
 // FieldOrigin is one field that a file sets, to a value or to unlimited.
 type FieldOrigin struct {
@@ -55,12 +61,21 @@ type FieldOrigin struct {
 	// is "requests." and its name ("requests.GET", "requests.GET/minute"), with
 	// "requests.GET.burst" and "requests.GET.mode" beside it.
 	Name     string
-	Line     int
-	File     string // the limit file, or the one of users_from that has the override
-	Override bool   // the user's own, not the tier's
-	Endpoint bool   // for the endpoint that was asked about, not for everywhere
-	Hand     bool   // by hand: File is "" and Line 0
+	Line     int    // 0 in OverrideLayer
+	File     string // the limit file, or the one of users_from that has the entry; "" in OverrideLayer
+	Layer    Layer
+	Endpoint bool // for the endpoint that was asked about, not for everywhere
 }
+
+// Layer is who sets a field. A higher layer counts over a lower one.
+type Layer uint8
+
+// The layers.
+const (
+	TierLayer     Layer = iota
+	EntryLayer          // the user's own entry
+	OverrideLayer       // an override, which is in no file
+)
 
 // OriginOf returns where the file sets the limits of a user, who is named as in the file,
 // or by their hidden key, or UnreadableKey. It reads Source again, which takes nearly as
@@ -86,7 +101,7 @@ func OriginAt(s *limits.Set, endpoint, user string) Origin {
 	}
 	tier := s.User(key).Tier
 	if tier == limits.ExemptTier {
-		o.Exempt, o.File = true, s.Name()
+		o.TierFrom, o.File = FromExempt, s.Name()
 		o.User, o.Pattern = exemptAt(s, root, user)
 		return o
 	}
@@ -94,44 +109,54 @@ func OriginAt(s *limits.Set, endpoint, user string) Origin {
 	if limits.IsPattern(name) {
 		o.Pattern = name
 	}
-	at, own := findEntry(lookup(root, "users"), name)
-	o.File = s.Name()
-	for i := 1; i < len(sources) && at == nil; i++ {
-		at, own = sources[i].entryOfUser(name)
-		o.File = nameBeside(s.Name(), sources[i].name)
-	}
-	if at == nil {
-		o.File = ""
-	} else {
-		o.User = at.Line
-	}
+	own := o.findUser(root, sources, s.Name(), name)
 	o.setUserEntry(own, s.Time())
 	if s.NamedSet() != nil {
 		o.Comment = "" // free text, which may well have their name
 	}
-	o.Hand = overridesOf(s, endpoint, who...)
-	o.Unreadable = s.UnreadableTier() != "" && key == limits.UnreadableKey
-	o.Anonymous = own == nil && s.AnonymousTier() != "" && limits.Anonymous(key) && !namesTier(o.Hand)
+	o.Overrides = overridesOf(s, endpoint, who...)
+	switch {
+	case s.UnreadableTier() != "" && key == limits.UnreadableKey:
+		o.TierFrom = FromUnreadable
+	case own == nil && s.AnonymousTier() != "" && limits.Anonymous(key) && !namesTier(o.Overrides):
+		o.TierFrom = FromAnonymous
+	}
+	o.setFields(root, own, s.Name(), tier, endpoint)
+	return o
+}
 
+// findUser sets where a name or pattern is among the users, and returns what is said there,
+// or nil.
+func (o *Origin) findUser(root *yaml.Node, sources []source, limitFile, name string) (own *yaml.Node) {
+	at, own := findEntry(lookup(root, "users"), name)
+	file := limitFile
+	for i := 1; i < len(sources) && at == nil; i++ {
+		at, own = sources[i].entryOfUser(name)
+		file = nameBeside(limitFile, sources[i].name)
+	}
+	if at != nil {
+		o.File, o.User = file, at.Line
+	}
+	return own
+}
+
+// setFields sets the fields of all layers.
+func (o *Origin) setFields(root, own *yaml.Node, limitFile, tier, endpoint string) {
 	fields := collector{}
 	if key, value := findEntry(lookup(root, "tiers"), tier); key != nil {
 		o.Tier = key.Line
-		o.TierComment = textOf(lookup(value, "comment"))
-		fields.addLayers(value, FieldOrigin{File: s.Name()}, endpoint)
+		fields.addLayers(value, FieldOrigin{File: limitFile}, endpoint)
 	}
-	if own != nil && !o.Expired && !namesTier(o.Hand) {
-		fields.addLayers(own, FieldOrigin{File: o.File, Override: true}, endpoint)
+	// A tier that an override names takes the place of all that the entry says.
+	if own != nil && !o.Expired && !namesTier(o.Overrides) {
+		fields.addLayers(own, FieldOrigin{File: o.File, Layer: EntryLayer}, endpoint)
 	}
-	for _, h := range o.Hand {
-		if n, err := jsonNode(h.Limits); err == nil { // Parse has read it
-			fields.addLayers(n, FieldOrigin{Override: true, Endpoint: h.Endpoint != "", Hand: true}, endpoint)
+	for _, override := range o.Overrides {
+		if n, err := jsonNode(override.Limits); err == nil { // Parse has read it
+			fields.addLayers(n, FieldOrigin{Layer: OverrideLayer, Endpoint: override.Endpoint != ""}, endpoint)
 		}
 	}
-	for _, f := range fields {
-		o.Fields = append(o.Fields, f)
-	}
-	slices.SortFunc(o.Fields, func(a, b FieldOrigin) int { return cmp.Compare(a.Name, b.Name) })
-	return o
+	o.Fields = slices.SortedFunc(maps.Values(fields), func(a, b FieldOrigin) int { return cmp.Compare(a.Name, b.Name) })
 }
 
 // overridesOf are those in force that count for a user at an endpoint.
@@ -180,7 +205,6 @@ func (o *Origin) setUserEntry(n *yaml.Node, now time.Time) {
 	if n == nil {
 		return
 	}
-	o.Named = n.Kind == yaml.ScalarNode || lookup(n, "tier") != nil
 	o.Comment = textOf(lookup(n, "comment"))
 	if until := lookup(n, "until"); until != nil {
 		o.Until, _ = parseTime(until.Value)
@@ -188,6 +212,9 @@ func (o *Origin) setUserEntry(n *yaml.Node, now time.Time) {
 		o.Expired = !o.Until.After(now)
 	}
 	o.Then = textOf(lookup(n, "then"))
+	if n.Kind == yaml.ScalarNode || lookup(n, "tier") != nil || o.Expired && o.Then != "" {
+		o.TierFrom = FromEntry
+	}
 }
 
 // FieldOrigin returns who sets a field: the field itself, or the mapping around it that

@@ -38,23 +38,23 @@ func TestOrigin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	field := func(name string, line int, override bool) FieldOrigin {
-		return FieldOrigin{Name: name, Line: line, File: "f", Override: override}
+	field := func(name string, line int, layer Layer) FieldOrigin {
+		return FieldOrigin{Name: name, Line: line, File: "f", Layer: layer}
 	}
-	pro := []FieldOrigin{field("bandwidth.down", 9, false), field("bandwidth.up", 9, false), field("requests.GET", 8, false)}
-	free := []FieldOrigin{field("concurrent", 6, false), field("requests.*", 5, false), field("requests.GET", 5, false)}
+	pro := []FieldOrigin{field("bandwidth.down", 9, TierLayer), field("bandwidth.up", 9, TierLayer), field("requests.GET", 8, TierLayer)}
+	free := []FieldOrigin{field("concurrent", 6, TierLayer), field("requests.*", 5, TierLayer), field("requests.GET", 5, TierLayer)}
 	for _, tt := range []struct {
 		name, user string
 		want       Origin
 	}{
-		{"a tier's name", "alice", Origin{File: "f", User: 12, Tier: 7, Named: true, Fields: pro}},
-		{"overrides hide what they name, all of it if unlimited", "bob", Origin{File: "f", User: 13, Tier: 7, Named: true,
-			Fields: []FieldOrigin{field("bandwidth", 16, true), field("requests.GET", 15, true)}}},
+		{"a tier's name", "alice", Origin{File: "f", User: 12, Tier: 7, TierFrom: FromEntry, Fields: pro}},
+		{"overrides hide what they name, all of it if unlimited", "bob", Origin{File: "f", User: 13, Tier: 7, TierFrom: FromEntry,
+			Fields: []FieldOrigin{field("bandwidth", 16, EntryLayer), field("requests.GET", 15, EntryLayer)}}},
 		{"overrides to the default tier", "carol", Origin{File: "f", User: 17, Tier: 4,
-			Fields: []FieldOrigin{field("concurrent", 17, true), field("requests.*", 5, false), field("requests.GET", 5, false)}}},
-		{"a name that is not its own key", "~d", Origin{File: "f", User: 18, Tier: 7, Named: true, Fields: pro}},
-		{"a class limited where the tier lifts all", "erin", Origin{File: "f", User: 19, Tier: 10, Named: true,
-			Fields: []FieldOrigin{field("requests", 10, false), field("requests.PUT", 19, true)}}},
+			Fields: []FieldOrigin{field("concurrent", 17, EntryLayer), field("requests.*", 5, TierLayer), field("requests.GET", 5, TierLayer)}}},
+		{"a name that is not its own key", "~d", Origin{File: "f", User: 18, Tier: 7, TierFrom: FromEntry, Fields: pro}},
+		{"a class limited where the tier lifts all", "erin", Origin{File: "f", User: 19, Tier: 10, TierFrom: FromEntry,
+			Fields: []FieldOrigin{field("requests", 10, TierLayer), field("requests.PUT", 19, EntryLayer)}}},
 		{"named without saying anything", "frank", Origin{File: "f", User: 20, Tier: 4, Fields: free}},
 		{"not named", "nobody", Origin{Tier: 4, Fields: free}},
 		{"no name", "", Origin{Tier: 4, Fields: free}},
@@ -68,7 +68,7 @@ func TestOrigin(t *testing.T) {
 }
 
 func TestOriginField(t *testing.T) {
-	o := Origin{Fields: []FieldOrigin{{Name: "concurrent", Line: 1, Override: false}, {Name: "requests", Line: 2, Override: true}, {Name: "requests.GET", Line: 3, Override: true}}}
+	o := Origin{Fields: []FieldOrigin{{Name: "concurrent", Line: 1}, {Name: "requests", Line: 2, Layer: EntryLayer}, {Name: "requests.GET", Line: 3, Layer: EntryLayer}}}
 	for _, tt := range []struct {
 		field string
 		line  int // 0: nobody sets it
@@ -104,7 +104,7 @@ func TestOriginKnowsEveryLimit(t *testing.T) {
 			"bandwidth.up": l.Bandwidth.Up > 0, "bandwidth.default_share": l.Bandwidth.DefaultShare > 0,
 			"over_limit.concurrent": l.Wait > 0, "priority": l.Priority != 0,
 		}
-		for _, r := range l.All() {
+		for r := range l.Rates() {
 			limited["requests."+r.Name()] = true
 		}
 		for _, name := range l.OffFields() {
@@ -115,7 +115,7 @@ func TestOriginKnowsEveryLimit(t *testing.T) {
 				t.Errorf("user %q has a limit %s, and Field = %v, %v", user, field, f, ok)
 			}
 		}
-		if (o.Tier < 1) != o.Exempt {
+		if (o.Tier < 1) != (o.TierFrom == FromExempt) {
 			t.Errorf("user %q has the tier %s on line %d", user, l.Tier, o.Tier)
 		}
 	})
@@ -166,21 +166,21 @@ func TestOriginOfMore(t *testing.T) {
 	const main, further = "limits.yaml", "users.d/a.yaml"
 	tier := func(name string, line int) FieldOrigin { return FieldOrigin{Name: name, Line: line, File: main} }
 	own := func(name string, line int) FieldOrigin {
-		return FieldOrigin{Name: name, Line: line, File: main, Override: true}
+		return FieldOrigin{Name: name, Line: line, File: main, Layer: EntryLayer}
 	}
 	there := func(f FieldOrigin) FieldOrigin { f.Endpoint = true; return f }
 	free := []FieldOrigin{tier("concurrent", 18), tier("concurrent.mode", 18), tier("mode", 14), tier("requests.GET", 16), tier("requests.GET.burst", 16),
 		tier("requests.GET.mode", 16), tier("requests.GET/minute", 16), tier("requests.PUT/hour", 17)}
 	until := time.Date(2026, 12, 1, 0, 0, 0, 0, time.UTC)
-	alice := Origin{File: main, User: 25, Tier: 12, TierComment: "for all", Comment: "launch week", Until: until, Then: "guest", FileMode: 2}
+	alice := Origin{File: main, User: 25, Tier: 12, Comment: "launch week", Until: until, Then: "guest", FileMode: 2}
 	aliceHas := func(fields ...FieldOrigin) Origin { o := alice; o.Fields = fields; return o }
 	for _, tt := range []struct {
 		name, endpoint, user string
 		at                   time.Time
 		want                 Origin
 	}{
-		{"nobody", "", "zoe", time.Time{}, Origin{Tier: 12, TierComment: "for all", FileMode: 2, Fields: free}},
-		{"nobody, at an endpoint", "up", "zoe", time.Time{}, Origin{Tier: 12, TierComment: "for all", FileMode: 2,
+		{"nobody", "", "zoe", time.Time{}, Origin{Tier: 12, FileMode: 2, Fields: free}},
+		{"nobody, at an endpoint", "up", "zoe", time.Time{}, Origin{Tier: 12, FileMode: 2,
 			Fields: []FieldOrigin{there(tier("concurrent", 21)), tier("mode", 14), there(tier("requests.GET", 22)), tier("requests.PUT/hour", 17)}}},
 		{"a whole entry hides the tier's", "", "alice", time.Time{}, aliceHas(tier("concurrent", 18), tier("concurrent.mode", 18), own("mode", 29),
 			own("requests.GET/hour", 30), tier("requests.PUT/hour", 17))},
@@ -188,15 +188,15 @@ func TestOriginOfMore(t *testing.T) {
 			own("requests.GET/hour", 30), tier("requests.PUT/hour", 17))},
 		{"an endpoint without limits of its own", "api", "alice", time.Time{}, aliceHas(tier("concurrent", 18), tier("concurrent.mode", 18), own("mode", 29),
 			own("requests.GET/hour", 30), tier("requests.PUT/hour", 17))},
-		{"expired", "", "alice", until, Origin{File: main, User: 25, Tier: 23, Comment: "launch week", Until: until, Then: "guest", Expired: true, FileMode: 2,
+		{"expired", "", "alice", until, Origin{File: main, User: 25, Tier: 23, Comment: "launch week", Until: until, Then: "guest", Expired: true, TierFrom: FromEntry, FileMode: 2,
 			Fields: []FieldOrigin{tier("concurrent", 23)}}},
-		{"by a pattern", "", "team-x", time.Time{}, Origin{File: main, User: 33, Tier: 23, Named: true, Pattern: "team-*", FileMode: 2, Fields: []FieldOrigin{tier("concurrent", 23)}}},
-		{"in a file of users_from", "", "bob", time.Time{}, Origin{File: further, User: 3, Tier: 12, TierComment: "for all", FileMode: 2, Fields: append(
-			[]FieldOrigin{{Name: "concurrent", Line: 3, File: further, Override: true}}, free[2:]...)}},
-		{"exempt", "", "probe", time.Time{}, Origin{File: main, User: 9, Exempt: true, FileMode: 2}},
-		{"exempt by a pattern", "up", "mon-1", time.Time{}, Origin{File: main, User: 10, Exempt: true, Pattern: "mon-*", FileMode: 2}},
-		{"an address", "", "10.0.0.1", time.Time{}, Origin{Tier: 23, Anonymous: true, FileMode: 2, Fields: []FieldOrigin{tier("concurrent", 23)}}},
-		{"credentials that cannot be read", "", limits.UnreadableKey, time.Time{}, Origin{Tier: 23, Unreadable: true, FileMode: 2, Fields: []FieldOrigin{tier("concurrent", 23)}}},
+		{"by a pattern", "", "team-x", time.Time{}, Origin{File: main, User: 33, Tier: 23, TierFrom: FromEntry, Pattern: "team-*", FileMode: 2, Fields: []FieldOrigin{tier("concurrent", 23)}}},
+		{"in a file of users_from", "", "bob", time.Time{}, Origin{File: further, User: 3, Tier: 12, FileMode: 2, Fields: append(
+			[]FieldOrigin{{Name: "concurrent", Line: 3, File: further, Layer: EntryLayer}}, free[2:]...)}},
+		{"exempt", "", "probe", time.Time{}, Origin{File: main, User: 9, TierFrom: FromExempt, FileMode: 2}},
+		{"exempt by a pattern", "up", "mon-1", time.Time{}, Origin{File: main, User: 10, TierFrom: FromExempt, Pattern: "mon-*", FileMode: 2}},
+		{"an address", "", "10.0.0.1", time.Time{}, Origin{Tier: 23, TierFrom: FromAnonymous, FileMode: 2, Fields: []FieldOrigin{tier("concurrent", 23)}}},
+		{"credentials that cannot be read", "", limits.UnreadableKey, time.Time{}, Origin{Tier: 23, TierFrom: FromUnreadable, FileMode: 2, Fields: []FieldOrigin{tier("concurrent", 23)}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if diff := cmp.Diff(tt.want, OriginAt(set.At(tt.at), tt.endpoint, tt.user)); diff != "" {

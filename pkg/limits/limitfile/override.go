@@ -11,7 +11,7 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-// How much may be set by hand at a time: an exception is what a person can look over,
+// How many overrides there may be: an exception is what a person can look over,
 // and all of them travel with the limits.
 const (
 	MaxOverrides     = 1000

@@ -74,7 +74,7 @@ func WithOverrides(s *limits.Set, overrides []limits.Override) (*limits.Set, []R
 	return set.At(s.Time()), refused
 }
 
-// overrideState is what is known of overrides by hand while a file is read. Its zero value has
+// overrideState is what is known of overrides while a file is read. Its zero value has
 // none.
 type overrideState struct {
 	overrides []limits.Override     // those that may count
@@ -102,7 +102,7 @@ func overrideID(o limits.Override) string { return o.Endpoint + "/" + o.User }
 func (f *file) readOverrides(data []byte) {
 	list, err := DecodeOverrides(data)
 	if err != nil {
-		f.addError(1, 1, "the overrides by hand are damaged: %s", shorten(err.Error()))
+		f.addError(1, 1, "the overrides are damaged: %s", shorten(err.Error()))
 		return
 	}
 	f.nodes, f.wanted, f.bases = map[string]*yaml.Node{}, map[string]bool{}, map[string]base{}
@@ -131,7 +131,7 @@ func checkOverride(o limits.Override) (*yaml.Node, error) {
 	case len(o.Also) >= limits.MaxSecrets || slices.ContainsFunc(o.Also, func(key string) bool { return !limits.IsHidden(key) }):
 		return nil, errors.New("also must be hidden keys of the same user")
 	case limits.IsPattern(o.User):
-		return nil, fmt.Errorf("user %s: a pattern cannot be overridden by hand; name one user", quote(o.User))
+		return nil, fmt.Errorf("user %s: a pattern cannot be overridden; name one user", quote(o.User))
 	case runes < 1 || runes > maxReason || !utf8.ValidString(o.Reason) || strings.ContainsFunc(o.Reason, func(r rune) bool { return !unicode.IsPrint(r) }) || strings.TrimSpace(o.Reason) == "":
 		return nil, fmt.Errorf("reason must be 1 to %d printable characters, got %d characters", maxReason, runes)
 	case !utf8.ValidString(o.By) || len(o.By) > maxBy:
@@ -149,7 +149,7 @@ func checkOverride(o limits.Override) (*yaml.Node, error) {
 	}
 	for key := range children(n) {
 		if slices.Contains(notInOverride, key.Value) {
-			return nil, fmt.Errorf("limits: %s is for limit files; an override by hand has an end and a reason of its own", key.Value)
+			return nil, fmt.Errorf("limits: %s is for limit files; an override has an end and a reason of its own", key.Value)
 		}
 	}
 	if o.Endpoint == "" {

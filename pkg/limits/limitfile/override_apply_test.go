@@ -17,15 +17,15 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-// handEpoch is when the tests' overrides begin.
-var handEpoch = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+// overrideEpoch is when the tests' overrides begin.
+var overrideEpoch = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
-// byHand is an override that ends so long after handEpoch.
-func byHand(user, endpoint, said string, d time.Duration) limits.Override {
-	return limits.Override{User: user, Endpoint: endpoint, Limits: json.RawMessage(said), Reason: "launch", By: "ops", Since: handEpoch, Until: handEpoch.Add(d)}
+// newOverride is an override that ends so long after overrideEpoch.
+func newOverride(user, endpoint, said string, d time.Duration) limits.Override {
+	return limits.Override{User: user, Endpoint: endpoint, Limits: json.RawMessage(said), Reason: "launch", By: "ops", Since: overrideEpoch, Until: overrideEpoch.Add(d)}
 }
 
-const handFile = `version: 1
+const overrideFile = `version: 1
 default_tier: free
 anonymous_tier: guest
 endpoints: [api, up]
@@ -60,41 +60,41 @@ func TestWith(t *testing.T) {
 		name      string
 		overrides []limits.Override
 		key       string
-		at        time.Duration // after handEpoch
+		at        time.Duration // after overrideEpoch
 		want      string
 	}{
-		{"what is not named stays what the tier gives", []limits.Override{byHand("alice", "", `{"concurrent":50}`, time.Hour)}, "alice", 0, "pro GET=100 concurrent=50 down=10485760"},
-		{"it counts at endpoints too, as in the file", []limits.Override{byHand("alice", "", `{"concurrent":50}`, time.Hour)}, "@up/alice", 0, "pro GET=130 concurrent=50 down=10485760"},
-		{"what is not named stays what the user's own entry gives", []limits.Override{byHand("dora", "", `{"concurrent":50}`, time.Hour)}, "dora", 0, "free GET=14 PUT=5 concurrent=50"},
-		{"a class leaves the others", []limits.Override{byHand("dora", "", `{"requests":{"PUT":50}}`, time.Hour)}, "dora", 0, "free GET=14 PUT=50 concurrent=4"},
-		{"a tier replaces all that the file says", []limits.Override{byHand("dora", "", `{"tier":"pro"}`, time.Hour)}, "@up/dora", 0, "pro GET=130 concurrent=13 down=10485760"},
-		{"the name of a tier alone does so too", []limits.Override{byHand("dora", "", `"pro"`, time.Hour)}, "dora", 0, "pro GET=100 concurrent=3 down=10485760"},
-		{"until it ends", []limits.Override{byHand("dora", "", `"pro"`, time.Hour)}, "dora", time.Hour, "free GET=14 PUT=5 concurrent=4"},
-		{"not a moment sooner", []limits.Override{byHand("dora", "", `"pro"`, time.Hour)}, "dora", time.Hour - 1, "pro GET=100 concurrent=3 down=10485760"},
-		{"nobody else", []limits.Override{byHand("dora", "", `"pro"`, time.Hour)}, "alice", 0, "pro GET=100 concurrent=3 down=10485760"},
-		{"whom a pattern names", []limits.Override{byHand("team-x", "", `{"concurrent":50}`, time.Hour)}, "team-x", 0, "pro GET=100 concurrent=50 down=10485760 priority=7"},
-		{"others of the pattern", []limits.Override{byHand("team-x", "", `{"concurrent":50}`, time.Hour)}, "team-y", 0, "pro GET=100 concurrent=3 down=10485760 priority=7"},
-		{"whom nothing names", []limits.Override{byHand("zoe", "", `{"concurrent":50}`, time.Hour)}, "zoe", 0, "free GET=10 PUT=5 concurrent=50"},
-		{"an address", []limits.Override{byHand("10.0.0.1", "", `{"requests":{"GET":1}}`, time.Hour)}, "10.0.0.1", 0, "guest GET=1 concurrent=2"},
-		{"a name that is hashed", []limits.Override{byHand("~odd", "", `{"concurrent":50}`, time.Hour)}, limits.Key("~odd"), 0, "free GET=10 PUT=5 concurrent=50"},
-		{"nothing is limited any more", []limits.Override{byHand("alice", "", `{"concurrent":"unlimited","requests":"unlimited","bandwidth":"unlimited"}`, time.Hour)}, "alice", 0, "pro"},
-		{"one endpoint alone", []limits.Override{byHand("alice", "api", `{"concurrent":50}`, time.Hour)}, "@api/alice", 0, "pro GET=100 concurrent=50 down=10485760"},
-		{"and not elsewhere", []limits.Override{byHand("alice", "api", `{"concurrent":50}`, time.Hour)}, "alice", 0, "pro GET=100 concurrent=3 down=10485760"},
-		{"nor at another", []limits.Override{byHand("alice", "api", `{"concurrent":50}`, time.Hour)}, "@up/alice", 0, "pro GET=130 concurrent=13 down=10485760"},
-		{"what is set for the endpoint counts there", []limits.Override{byHand("alice", "", `{"concurrent":50}`, time.Hour), byHand("alice", "up", `{"concurrent":60}`, time.Hour)}, "@up/alice", 0, "pro GET=130 concurrent=60 down=10485760"},
-		{"jobs", []limits.Override{byHand("alice", "", `{"jobs":9}`, time.Hour)}, "alice", 0, "pro GET=100 concurrent=3 down=10485760 jobs=9 map[specview:2] priority"},
-		{"jobs of whom nothing names", []limits.Override{byHand("zoe", "", `{"jobs":{"total":"unlimited","class":"priority"}}`, time.Hour)}, "zoe", 0, "free GET=10 PUT=5 concurrent=1 jobs=0 map[] priority"},
-		{"each ends by itself: first everywhere", []limits.Override{byHand("alice", "", `{"concurrent":50}`, minute), byHand("alice", "up", `{"requests":{"GET":60}}`, time.Hour)}, "@up/alice", minute, "pro GET=60 concurrent=13 down=10485760"},
-		{"or first the endpoint", []limits.Override{byHand("alice", "", `{"concurrent":50}`, time.Hour), byHand("alice", "up", `{"requests":{"GET":60}}`, minute)}, "@up/alice", minute, "pro GET=130 concurrent=50 down=10485760"},
-		{"over what the file lends until later", []limits.Override{byHand("ernie", "", `{"requests":{"GET":6}}`, minute)}, "ernie", 0, "pro GET=6 concurrent=5 down=10485760"},
-		{"which goes on when it has ended", []limits.Override{byHand("ernie", "", `{"requests":{"GET":6}}`, minute)}, "ernie", minute, "pro GET=100 concurrent=5 down=10485760"},
-		{"until it ends", []limits.Override{byHand("ernie", "", `{"requests":{"GET":6}}`, minute)}, "ernie", 30 * minute, "free GET=10 PUT=5 concurrent=1"},
-		{"over what the file lends until sooner", []limits.Override{byHand("ernie", "", `{"requests":{"GET":6}}`, time.Hour)}, "ernie", 30*minute - 1, "pro GET=6 concurrent=5 down=10485760"},
-		{"and then over what follows", []limits.Override{byHand("ernie", "", `{"requests":{"GET":6}}`, time.Hour)}, "ernie", 30 * minute, "free GET=6 PUT=5 concurrent=1"},
-		{"which is left in the end", []limits.Override{byHand("ernie", "", `{"requests":{"GET":6}}`, time.Hour)}, "ernie", time.Hour, "free GET=10 PUT=5 concurrent=1"},
+		{"what is not named stays what the tier gives", []limits.Override{newOverride("alice", "", `{"concurrent":50}`, time.Hour)}, "alice", 0, "pro GET=100 concurrent=50 down=10485760"},
+		{"it counts at endpoints too, as in the file", []limits.Override{newOverride("alice", "", `{"concurrent":50}`, time.Hour)}, "@up/alice", 0, "pro GET=130 concurrent=50 down=10485760"},
+		{"what is not named stays what the user's own entry gives", []limits.Override{newOverride("dora", "", `{"concurrent":50}`, time.Hour)}, "dora", 0, "free GET=14 PUT=5 concurrent=50"},
+		{"a class leaves the others", []limits.Override{newOverride("dora", "", `{"requests":{"PUT":50}}`, time.Hour)}, "dora", 0, "free GET=14 PUT=50 concurrent=4"},
+		{"a tier replaces all that the file says", []limits.Override{newOverride("dora", "", `{"tier":"pro"}`, time.Hour)}, "@up/dora", 0, "pro GET=130 concurrent=13 down=10485760"},
+		{"the name of a tier alone does so too", []limits.Override{newOverride("dora", "", `"pro"`, time.Hour)}, "dora", 0, "pro GET=100 concurrent=3 down=10485760"},
+		{"until it ends", []limits.Override{newOverride("dora", "", `"pro"`, time.Hour)}, "dora", time.Hour, "free GET=14 PUT=5 concurrent=4"},
+		{"not a moment sooner", []limits.Override{newOverride("dora", "", `"pro"`, time.Hour)}, "dora", time.Hour - 1, "pro GET=100 concurrent=3 down=10485760"},
+		{"nobody else", []limits.Override{newOverride("dora", "", `"pro"`, time.Hour)}, "alice", 0, "pro GET=100 concurrent=3 down=10485760"},
+		{"whom a pattern names", []limits.Override{newOverride("team-x", "", `{"concurrent":50}`, time.Hour)}, "team-x", 0, "pro GET=100 concurrent=50 down=10485760 priority=7"},
+		{"others of the pattern", []limits.Override{newOverride("team-x", "", `{"concurrent":50}`, time.Hour)}, "team-y", 0, "pro GET=100 concurrent=3 down=10485760 priority=7"},
+		{"whom nothing names", []limits.Override{newOverride("zoe", "", `{"concurrent":50}`, time.Hour)}, "zoe", 0, "free GET=10 PUT=5 concurrent=50"},
+		{"an address", []limits.Override{newOverride("10.0.0.1", "", `{"requests":{"GET":1}}`, time.Hour)}, "10.0.0.1", 0, "guest GET=1 concurrent=2"},
+		{"a name that is hashed", []limits.Override{newOverride("~odd", "", `{"concurrent":50}`, time.Hour)}, limits.Key("~odd"), 0, "free GET=10 PUT=5 concurrent=50"},
+		{"nothing is limited any more", []limits.Override{newOverride("alice", "", `{"concurrent":"unlimited","requests":"unlimited","bandwidth":"unlimited"}`, time.Hour)}, "alice", 0, "pro"},
+		{"one endpoint alone", []limits.Override{newOverride("alice", "api", `{"concurrent":50}`, time.Hour)}, "@api/alice", 0, "pro GET=100 concurrent=50 down=10485760"},
+		{"and not elsewhere", []limits.Override{newOverride("alice", "api", `{"concurrent":50}`, time.Hour)}, "alice", 0, "pro GET=100 concurrent=3 down=10485760"},
+		{"nor at another", []limits.Override{newOverride("alice", "api", `{"concurrent":50}`, time.Hour)}, "@up/alice", 0, "pro GET=130 concurrent=13 down=10485760"},
+		{"what is set for the endpoint counts there", []limits.Override{newOverride("alice", "", `{"concurrent":50}`, time.Hour), newOverride("alice", "up", `{"concurrent":60}`, time.Hour)}, "@up/alice", 0, "pro GET=130 concurrent=60 down=10485760"},
+		{"jobs", []limits.Override{newOverride("alice", "", `{"jobs":9}`, time.Hour)}, "alice", 0, "pro GET=100 concurrent=3 down=10485760 jobs=9 map[specview:2] priority"},
+		{"jobs of whom nothing names", []limits.Override{newOverride("zoe", "", `{"jobs":{"total":"unlimited","class":"priority"}}`, time.Hour)}, "zoe", 0, "free GET=10 PUT=5 concurrent=1 jobs=0 map[] priority"},
+		{"each ends by itself: first everywhere", []limits.Override{newOverride("alice", "", `{"concurrent":50}`, minute), newOverride("alice", "up", `{"requests":{"GET":60}}`, time.Hour)}, "@up/alice", minute, "pro GET=60 concurrent=13 down=10485760"},
+		{"or first the endpoint", []limits.Override{newOverride("alice", "", `{"concurrent":50}`, time.Hour), newOverride("alice", "up", `{"requests":{"GET":60}}`, minute)}, "@up/alice", minute, "pro GET=130 concurrent=50 down=10485760"},
+		{"over what the file lends until later", []limits.Override{newOverride("ernie", "", `{"requests":{"GET":6}}`, minute)}, "ernie", 0, "pro GET=6 concurrent=5 down=10485760"},
+		{"which goes on when it has ended", []limits.Override{newOverride("ernie", "", `{"requests":{"GET":6}}`, minute)}, "ernie", minute, "pro GET=100 concurrent=5 down=10485760"},
+		{"until it ends", []limits.Override{newOverride("ernie", "", `{"requests":{"GET":6}}`, minute)}, "ernie", 30 * minute, "free GET=10 PUT=5 concurrent=1"},
+		{"over what the file lends until sooner", []limits.Override{newOverride("ernie", "", `{"requests":{"GET":6}}`, time.Hour)}, "ernie", 30*minute - 1, "pro GET=6 concurrent=5 down=10485760"},
+		{"and then over what follows", []limits.Override{newOverride("ernie", "", `{"requests":{"GET":6}}`, time.Hour)}, "ernie", 30 * minute, "free GET=6 PUT=5 concurrent=1"},
+		{"which is left in the end", []limits.Override{newOverride("ernie", "", `{"requests":{"GET":6}}`, time.Hour)}, "ernie", time.Hour, "free GET=10 PUT=5 concurrent=1"},
 	} {
-		set := inForce(t, mustParse(t, handFile), tt.overrides...)
-		if got := inShort(set.At(handEpoch.Add(tt.at)).User(tt.key)); got != tt.want {
+		set := inForce(t, mustParse(t, overrideFile), tt.overrides...)
+		if got := inShort(set.At(overrideEpoch.Add(tt.at)).User(tt.key)); got != tt.want {
 			t.Errorf("%s: %q, want %q", tt.name, got, tt.want)
 		}
 	}
@@ -103,7 +103,7 @@ func TestWith(t *testing.T) {
 // inShort is what limits say.
 func inShort(l *limits.Limits) string {
 	s := l.Tier
-	for _, r := range l.All() {
+	for r := range l.Rates() {
 		s += fmt.Sprintf(" %s=%d", r.Name(), r.Max)
 	}
 	for _, f := range []struct {
@@ -123,7 +123,7 @@ func inShort(l *limits.Limits) string {
 func TestWithRefuses(t *testing.T) {
 	long := strings.Repeat("ü", 201)
 	change := func(f func(*limits.Override)) limits.Override {
-		o := byHand("alice", "", `{"concurrent":50}`, time.Hour)
+		o := newOverride("alice", "", `{"concurrent":50}`, time.Hour)
 		f(&o)
 		return o
 	}
@@ -132,36 +132,36 @@ func TestWithRefuses(t *testing.T) {
 		override limits.Override
 		want     string
 	}{
-		{"a value", byHand("alice", "", `{"concurrent":0}`, time.Hour), "limits: concurrent must be 1 or more, got 0; write unlimited to lift the limit"},
-		{"text for a number", byHand("alice", "", `{"concurrent":"5"}`, time.Hour), "limits: concurrent must be a number, got text; write 5 without quotes"},
-		{"a fraction", byHand("alice", "", `{"concurrent":1.5}`, time.Hour), `limits: concurrent must be a whole number in plain digits, or unlimited, got "1.5"`},
-		{"a field", byHand("alice", "", `{"concurent":5}`, time.Hour), `limits: unknown field "concurent"; did you mean concurrent? (valid: tier, requests, concurrent, bandwidth, over_limit, priority, mode, jobs, endpoints)`},
-		{"a field twice", byHand("alice", "", `{"concurrent":5,"concurrent":6}`, time.Hour), `limits: "concurrent" is there twice`},
-		{"a tier", byHand("alice", "", `{"tier":"gold"}`, time.Hour), `limits: tier: unknown tier "gold" (valid: free, guest, pro)`},
-		{"the name of none", byHand("alice", "", `"gold"`, time.Hour), `limits: tier: unknown tier "gold" (valid: free, guest, pro)`},
-		{"a class", byHand("alice", "", `{"requests":{"get":5}}`, time.Hour), `limits: requests: unknown class "get"; did you mean GET? (valid: "*", DELETE, GET, HEAD, OPTIONS, OTHER, PATCH, POST, PUT)`},
-		{"an endpoint", byHand("alice", "", `{"endpoints":{"upp":{"concurrent":5}}}`, time.Hour), `limits: endpoints: unknown endpoint "upp"; did you mean up? (valid: api, up, "*")`},
-		{"the endpoint itself", byHand("alice", "upp", `{"concurrent":5}`, time.Hour), `limits: endpoints: unknown endpoint "upp"; did you mean up? (valid: api, up, "*")`},
-		{"no endpoint at all", byHand("alice", "A/b", `{"concurrent":5}`, time.Hour), `endpoint "A/b" is no name of one`},
-		{"jobs at an endpoint", byHand("alice", "up", `{"jobs":5}`, time.Hour), `limits at up: jobs are counted everywhere, not at endpoints; write jobs beside endpoints`},
-		{"no jobs at all", byHand("alice", "", `{"jobs":0}`, time.Hour), `limits: jobs must be 1 or more, got 0; write unlimited to lift the limit`},
-		{"a tier at an endpoint", byHand("alice", "up", `{"tier":"pro"}`, time.Hour), `limits at up: unknown field "tier" (valid: requests, concurrent, bandwidth, over_limit, priority, mode)`},
-		{"no mapping at an endpoint", byHand("alice", "up", `"pro"`, time.Hour), `limits at "up" must be a mapping such as {"concurrent": 2}, got the text "pro"`},
-		{"a share beyond its limit", byHand("alice", "", `{"bandwidth":{"down":"1KiB"}}`, time.Hour), "limits: bandwidth.default_share must be at most bandwidth.down, which is 1024 bytes, got 1048576"},
-		{"an end of its own", byHand("alice", "", `{"concurrent":5,"until":"2026-12-01"}`, time.Hour), "limits: until is for limit files; an override by hand has an end and a reason of its own"},
-		{"nothing", byHand("alice", "", `{}`, time.Hour), `limits must say something, such as {"concurrent": 10}`},
-		{"null", byHand("alice", "", `null`, time.Hour), "limits: tier must be the name of a tier, got nothing"},
-		{"a list", byHand("alice", "", `[1]`, time.Hour), `limits must be a mapping such as {"tier": "pro", "concurrent": 10}, got a list`},
-		{"no JSON", byHand("alice", "", `{concurrent: 5}`, time.Hour), "limits: invalid character 'c'"},
-		{"more than one", byHand("alice", "", `{"concurrent":5} 6`, time.Hour), "limits: something follows it"},
-		{"a part of one", byHand("alice", "", `{"concurrent":5`, time.Hour), "limits: missing, or not complete"},
-		{"too deep", byHand("alice", "", strings.Repeat(`{"a":`, 20)+"1"+strings.Repeat("}", 20), time.Hour), "limits: nested more than 16 deep"},
-		{"no UTF-8", byHand("alice", "", "\"\xff\"", time.Hour), "limits: not UTF-8 text"},
-		{"who is exempt", byHand("probe", "", `{"concurrent":5}`, time.Hour), `user "probe" is exempt by the limit file, so nothing limits this user; an override would have no effect`},
-		{"who is exempt by a pattern", byHand("mon-1", "up", `{"concurrent":5}`, time.Hour), `user "mon-1" is exempt by the limit file, so nothing limits this user; an override would have no effect`},
-		{"a pattern", byHand("team-*", "", `{"concurrent":5}`, time.Hour), `user "team-*": a pattern cannot be overridden by hand; name one user`},
-		{"nobody", byHand("", "", `{"concurrent":5}`, time.Hour), "user must be a name in UTF-8, as in a limit file"},
-		{"a name of other bytes", byHand("\xff", "", `{"concurrent":5}`, time.Hour), "user must be a name in UTF-8, as in a limit file"},
+		{"a value", newOverride("alice", "", `{"concurrent":0}`, time.Hour), "limits: concurrent must be 1 or more, got 0; write unlimited to lift the limit"},
+		{"text for a number", newOverride("alice", "", `{"concurrent":"5"}`, time.Hour), "limits: concurrent must be a number, got text; write 5 without quotes"},
+		{"a fraction", newOverride("alice", "", `{"concurrent":1.5}`, time.Hour), `limits: concurrent must be a whole number in plain digits, or unlimited, got "1.5"`},
+		{"a field", newOverride("alice", "", `{"concurent":5}`, time.Hour), `limits: unknown field "concurent"; did you mean concurrent? (valid: tier, requests, concurrent, bandwidth, over_limit, priority, mode, jobs, endpoints)`},
+		{"a field twice", newOverride("alice", "", `{"concurrent":5,"concurrent":6}`, time.Hour), `limits: "concurrent" is there twice`},
+		{"a tier", newOverride("alice", "", `{"tier":"gold"}`, time.Hour), `limits: tier: unknown tier "gold" (valid: free, guest, pro)`},
+		{"the name of none", newOverride("alice", "", `"gold"`, time.Hour), `limits: tier: unknown tier "gold" (valid: free, guest, pro)`},
+		{"a class", newOverride("alice", "", `{"requests":{"get":5}}`, time.Hour), `limits: requests: unknown class "get"; did you mean GET? (valid: "*", DELETE, GET, HEAD, OPTIONS, OTHER, PATCH, POST, PUT)`},
+		{"an endpoint", newOverride("alice", "", `{"endpoints":{"upp":{"concurrent":5}}}`, time.Hour), `limits: endpoints: unknown endpoint "upp"; did you mean up? (valid: api, up, "*")`},
+		{"the endpoint itself", newOverride("alice", "upp", `{"concurrent":5}`, time.Hour), `limits: endpoints: unknown endpoint "upp"; did you mean up? (valid: api, up, "*")`},
+		{"no endpoint at all", newOverride("alice", "A/b", `{"concurrent":5}`, time.Hour), `endpoint "A/b" is no name of one`},
+		{"jobs at an endpoint", newOverride("alice", "up", `{"jobs":5}`, time.Hour), `limits at up: jobs are counted everywhere, not at endpoints; write jobs beside endpoints`},
+		{"no jobs at all", newOverride("alice", "", `{"jobs":0}`, time.Hour), `limits: jobs must be 1 or more, got 0; write unlimited to lift the limit`},
+		{"a tier at an endpoint", newOverride("alice", "up", `{"tier":"pro"}`, time.Hour), `limits at up: unknown field "tier" (valid: requests, concurrent, bandwidth, over_limit, priority, mode)`},
+		{"no mapping at an endpoint", newOverride("alice", "up", `"pro"`, time.Hour), `limits at "up" must be a mapping such as {"concurrent": 2}, got the text "pro"`},
+		{"a share beyond its limit", newOverride("alice", "", `{"bandwidth":{"down":"1KiB"}}`, time.Hour), "limits: bandwidth.default_share must be at most bandwidth.down, which is 1024 bytes, got 1048576"},
+		{"an end of its own", newOverride("alice", "", `{"concurrent":5,"until":"2026-12-01"}`, time.Hour), "limits: until is for limit files; an override has an end and a reason of its own"},
+		{"nothing", newOverride("alice", "", `{}`, time.Hour), `limits must say something, such as {"concurrent": 10}`},
+		{"null", newOverride("alice", "", `null`, time.Hour), "limits: tier must be the name of a tier, got nothing"},
+		{"a list", newOverride("alice", "", `[1]`, time.Hour), `limits must be a mapping such as {"tier": "pro", "concurrent": 10}, got a list`},
+		{"no JSON", newOverride("alice", "", `{concurrent: 5}`, time.Hour), "limits: invalid character 'c'"},
+		{"more than one", newOverride("alice", "", `{"concurrent":5} 6`, time.Hour), "limits: something follows it"},
+		{"a part of one", newOverride("alice", "", `{"concurrent":5`, time.Hour), "limits: missing, or not complete"},
+		{"too deep", newOverride("alice", "", strings.Repeat(`{"a":`, 20)+"1"+strings.Repeat("}", 20), time.Hour), "limits: nested more than 16 deep"},
+		{"no UTF-8", newOverride("alice", "", "\"\xff\"", time.Hour), "limits: not UTF-8 text"},
+		{"who is exempt", newOverride("probe", "", `{"concurrent":5}`, time.Hour), `user "probe" is exempt by the limit file, so nothing limits this user; an override would have no effect`},
+		{"who is exempt by a pattern", newOverride("mon-1", "up", `{"concurrent":5}`, time.Hour), `user "mon-1" is exempt by the limit file, so nothing limits this user; an override would have no effect`},
+		{"a pattern", newOverride("team-*", "", `{"concurrent":5}`, time.Hour), `user "team-*": a pattern cannot be overridden; name one user`},
+		{"nobody", newOverride("", "", `{"concurrent":5}`, time.Hour), "user must be a name in UTF-8, as in a limit file"},
+		{"a name of other bytes", newOverride("\xff", "", `{"concurrent":5}`, time.Hour), "user must be a name in UTF-8, as in a limit file"},
 		{"no reason", change(func(o *limits.Override) { o.Reason = "" }), "reason must be 1 to 200 printable characters, got 0 characters"},
 		{"a blank one", change(func(o *limits.Override) { o.Reason = " " }), "reason must be 1 to 200 printable characters, got 1 characters"},
 		{"a long one", change(func(o *limits.Override) { o.Reason = long }), "reason must be 1 to 200 printable characters, got 201 characters"},
@@ -169,12 +169,12 @@ func TestWithRefuses(t *testing.T) {
 		{"no end", change(func(o *limits.Override) { o.Until = time.Time{} }), "since and until must be times from 1970 to 2200"},
 		{"an end that cannot be written", change(func(o *limits.Override) { o.Until = time.Date(12000, 1, 1, 0, 0, 0, 0, time.UTC) }), "since and until must be times from 1970 to 2200"},
 	} {
-		plain := mustParse(t, handFile)
+		plain := mustParse(t, overrideFile)
 		set, refused := WithOverrides(plain, []limits.Override{tt.override})
 		if len(refused) != 1 || !strings.HasPrefix(refused[0].Why.Error(), tt.want) || set != plain {
 			t.Errorf("%s: With = %v, %v, want the set as it was and %s", tt.name, set == plain, refused, tt.want)
 		}
-		good := byHand("dora", "", `{"concurrent":9}`, time.Hour)
+		good := newOverride("dora", "", `{"concurrent":9}`, time.Hour)
 		set, refused = WithOverrides(plain, []limits.Override{tt.override, good})
 		if len(refused) != 1 || set.Version() != inForce(t, plain, good).Version() {
 			t.Errorf("%s, beside a good one: With = %v, %v, want the good one in force", tt.name, set.Overrides(), refused)
@@ -184,9 +184,9 @@ func TestWithRefuses(t *testing.T) {
 
 // Of those of one user that are not possible together the earlier ones count.
 func TestWithRefusesTogether(t *testing.T) {
-	everywhere := byHand("alice", "", `{"bandwidth":{"default_share":"5MiB"}}`, time.Hour)
-	at := byHand("alice", "up", `{"bandwidth":{"down":"2MiB"}}`, time.Minute)
-	plain := mustParse(t, handFile)
+	everywhere := newOverride("alice", "", `{"bandwidth":{"default_share":"5MiB"}}`, time.Hour)
+	at := newOverride("alice", "up", `{"bandwidth":{"down":"2MiB"}}`, time.Minute)
+	plain := mustParse(t, overrideFile)
 	inForce(t, plain, at)
 	set, refused := WithOverrides(plain, []limits.Override{at, everywhere})
 	want := "limits at up: bandwidth.default_share must be at most bandwidth.down, which is 2097152 bytes, got 5242880"
@@ -197,8 +197,8 @@ func TestWithRefusesTogether(t *testing.T) {
 
 // Two of the same user at one endpoint are a mistake of the caller.
 func TestWithTwice(t *testing.T) {
-	o := byHand("alice", "up", `{"concurrent":5}`, time.Hour)
-	set, refused := WithOverrides(mustParse(t, handFile), []limits.Override{o, o})
+	o := newOverride("alice", "up", `{"concurrent":5}`, time.Hour)
+	set, refused := WithOverrides(mustParse(t, overrideFile), []limits.Override{o, o})
 	if len(refused) != 1 || refused[0].Why.Error() != "the user has two overrides" || len(set.Overrides()) != 1 {
 		t.Errorf("With = %v, %v, want the first one", set.Overrides(), refused)
 	}
@@ -207,8 +207,8 @@ func TestWithTwice(t *testing.T) {
 // A set with overrides knows as many users as the file names, and which overrides are
 // in force.
 func TestOverridesOfASet(t *testing.T) {
-	plain := mustParse(t, handFile)
-	short, long := byHand("zoe", "", `{"concurrent":5}`, time.Minute), byHand("alice", "up", `{"concurrent":6}`, time.Hour)
+	plain := mustParse(t, overrideFile)
+	short, long := newOverride("zoe", "", `{"concurrent":5}`, time.Minute), newOverride("alice", "up", `{"concurrent":6}`, time.Hour)
 	set := inForce(t, plain, short, long)
 	if set.UserCount() != plain.UserCount() || set.NamesUser("zoe") || !slices.Equal(slices.Collect(set.UserNames()), slices.Collect(plain.UserNames())) {
 		t.Errorf("users %d, zoe known %v, want those of the file", set.UserCount(), set.NamesUser("zoe"))
@@ -223,7 +223,7 @@ func TestOverridesOfASet(t *testing.T) {
 		{30 * time.Minute, []limits.Override{long}, long.Until},
 		{time.Hour, nil, time.Time{}},
 	} {
-		now := set.At(handEpoch.Add(tt.at))
+		now := set.At(overrideEpoch.Add(tt.at))
 		if diff := cmp.Diff(tt.want, now.Overrides(), cmpopts.EquateEmpty()); diff != "" || !now.Expires().Equal(tt.expires) {
 			t.Errorf("after %v: expires %v, want %v; overrides (-want +got):\n%s", tt.at, now.Expires(), tt.expires, diff)
 		}
@@ -237,7 +237,7 @@ func TestOverridesOfASet(t *testing.T) {
 	if same, other := inForce(t, plain, long, short), inForce(t, plain, long); same.Version() != set.Version() || other.Version() == set.Version() || set.Version() == plain.Version() {
 		t.Error("the version does not follow what is in force")
 	}
-	at := set.At(handEpoch.Add(time.Minute))
+	at := set.At(overrideEpoch.Add(time.Minute))
 	if again, _ := WithOverrides(at, []limits.Override{short, long}); !again.Expires().Equal(at.Expires()) {
 		t.Errorf("With of a set at a time expires at %v, want %v", again.Expires(), at.Expires())
 	}
@@ -246,27 +246,27 @@ func TestOverridesOfASet(t *testing.T) {
 // A bundle with an override that is not valid, as of another build, is refused whole.
 func TestParseOfBadOverrides(t *testing.T) {
 	for data, want := range map[string]string{
-		`[{"user":"bob","limits":{"speed":1},"reason":"x","since":"2026-11-20T12:00:00Z","until":"2026-11-20T13:00:00Z"}]`: `f:1:1: override by hand of user "bob": limits: unknown field "speed"`,
-		`[{"user":"bob"}]`:                      `f:1:1: override by hand of user "bob": reason must be`,
-		`[{"x":1}]`:                             `f:1:1: the overrides by hand are damaged: overrides: json: unknown field "x"`,
-		`[] []`:                                 "f:1:1: the overrides by hand are damaged: overrides: something follows them",
-		strings.Repeat(" ", MaxOverridesSize+1): "f:1:1: the overrides by hand are damaged: overrides: larger than 1048576 bytes",
+		`[{"user":"bob","limits":{"speed":1},"reason":"x","since":"2026-11-20T12:00:00Z","until":"2026-11-20T13:00:00Z"}]`: `f:1:1: override of user "bob": limits: unknown field "speed"`,
+		`[{"user":"bob"}]`:                      `f:1:1: override of user "bob": reason must be`,
+		`[{"x":1}]`:                             `f:1:1: the overrides are damaged: overrides: json: unknown field "x"`,
+		`[] []`:                                 "f:1:1: the overrides are damaged: overrides: something follows them",
+		strings.Repeat(" ", MaxOverridesSize+1): "f:1:1: the overrides are damaged: overrides: larger than 1048576 bytes",
 	} {
-		_, err := Parse("f", bundle([]source{{"", []byte(handFile)}, {overridesName, []byte(data)}}))
+		_, err := Parse("f", bundle([]source{{"", []byte(overrideFile)}, {overridesName, []byte(data)}}))
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("Parse of %.80s = %v, want %s", data, err, want)
 		}
 	}
 	many := make([]limits.Override, MaxOverrides+1)
 	for i := range many {
-		many[i] = byHand(fmt.Sprint(i), "", `"pro"`, time.Hour)
+		many[i] = newOverride(fmt.Sprint(i), "", `"pro"`, time.Hour)
 	}
-	if _, refused := WithOverrides(mustParse(t, handFile), many); len(refused) != len(many) {
+	if _, refused := WithOverrides(mustParse(t, overrideFile), many); len(refused) != len(many) {
 		t.Errorf("With(%d overrides) refuses %d, want all", len(many), len(refused))
 	}
 }
 
-// handUsers are those of whom handFile says something, each in its own way, and others.
+// handUsers are those of whom overrideFile says something, each in its own way, and others.
 var handUsers = []string{"alice", "team-x", "ernie", "zoe", "10.0.0.1", "~odd", strings.Repeat("x", 150)}
 
 // drawLimits draws what an override may say, with a tier or without.
@@ -320,9 +320,9 @@ func drawLimits(t *rapid.T) string {
 // when all have ended it is that of the file without; and Parse makes the same set of
 // its source.
 func TestWithIsWhatTheFileWouldSay(t *testing.T) {
-	plain := mustParse(t, handFile)
+	plain := mustParse(t, overrideFile)
 	var head map[string]any
-	if err := yaml.Unmarshal([]byte(handFile), &head); err != nil {
+	if err := yaml.Unmarshal([]byte(overrideFile), &head); err != nil {
 		t.Fatal(err)
 	}
 	keys := []string{"@nowhere/zoe", limits.ExemptKey, "probe", "team-y", "nobody"}
@@ -336,7 +336,7 @@ func TestWithIsWhatTheFileWouldSay(t *testing.T) {
 		for _, user := range rapid.SliceOfNDistinct(rapid.SampledFrom(handUsers), 1, 4, rapid.ID[string]).Draw(t, "users") {
 			d := time.Duration(rapid.IntRange(1, 3600).Draw(t, "seconds")) * time.Second
 			end = max(end, d)
-			o := byHand(user, "", drawLimits(t), d)
+			o := newOverride(user, "", drawLimits(t), d)
 			overrides = append(overrides, o)
 			var entry map[string]any
 			if err := json.Unmarshal(o.Limits, &entry); err != nil {
@@ -367,16 +367,16 @@ func TestWithIsWhatTheFileWouldSay(t *testing.T) {
 		first := slices.MinFunc(overrides, func(a, b limits.Override) int { return a.Until.Compare(b.Until) }).Until
 		halfPast := time.Date(2026, 11, 20, 12, 30, 0, 0, time.UTC) // when ernie's entry ends
 		for _, key := range keys {
-			want, got := said.At(handEpoch).User(key), set.At(handEpoch).User(key)
+			want, got := said.At(overrideEpoch).User(key), set.At(overrideEpoch).User(key)
 			if diff := cmp.Diff(want, got, cmp.AllowUnexported(limits.Limits{})); diff != "" {
 				t.Fatalf("%s: with %s (-file +overrides):\n%s", key, EncodeOverrides(overrides), diff)
 			}
-			for _, at := range []time.Time{handEpoch, first.Add(-1), first, handEpoch.Add(end), halfPast} {
+			for _, at := range []time.Time{overrideEpoch, first.Add(-1), first, overrideEpoch.Add(end), halfPast} {
 				if diff := cmp.Diff(set.At(at).User(key), again.At(at).User(key), cmp.AllowUnexported(limits.Limits{})); diff != "" {
 					t.Fatalf("%s at %v: Parse(Source()) (-set +parsed):\n%s", key, at, diff)
 				}
 			}
-			after := handEpoch.Add(end)
+			after := overrideEpoch.Add(end)
 			if diff := cmp.Diff(plain.At(after).User(key), set.At(after).User(key), cmp.AllowUnexported(limits.Limits{})); diff != "" {
 				t.Fatalf("%s after all ended (-plain +overrides):\n%s", key, diff)
 			}
@@ -393,17 +393,17 @@ func merged(entry, over map[string]any) map[string]any {
 	return out
 }
 
-func TestOriginByHand(t *testing.T) {
-	plain := mustParse(t, handFile)
-	whole := byHand("dora", "", `{"concurrent":50}`, time.Hour)
-	at := byHand("dora", "up", `{"requests":{"GET":60}}`, time.Minute)
-	tier := byHand("10.0.0.1", "", `{"tier":"pro","priority":3}`, time.Hour)
-	set := inForce(t, plain, whole, at, tier).At(handEpoch)
+func TestOriginOfOverrides(t *testing.T) {
+	plain := mustParse(t, overrideFile)
+	whole := newOverride("dora", "", `{"concurrent":50}`, time.Hour)
+	at := newOverride("dora", "up", `{"requests":{"GET":60}}`, time.Minute)
+	tier := newOverride("10.0.0.1", "", `{"tier":"pro","priority":3}`, time.Hour)
+	set := inForce(t, plain, whole, at, tier).At(overrideEpoch)
 	fields := func(o Origin) (s []string) {
 		for _, f := range o.Fields {
 			line := fmt.Sprintf("%s %s:%d", f.Name, f.File, f.Line)
-			if f.Hand {
-				line = f.Name + " by hand"
+			if f.Layer == OverrideLayer {
+				line = f.Name + " override"
 			}
 			if f.Endpoint {
 				line += " there"
@@ -415,34 +415,34 @@ func TestOriginByHand(t *testing.T) {
 	for _, tt := range []struct {
 		name, endpoint, user string
 		at                   time.Duration
-		hand                 []limits.Override
+		overrides            []limits.Override
 		line, tier           int
 		fields               []string
 	}{
-		{"what is not overridden is the file's", "", "dora", 0, []limits.Override{whole}, 13, 7, []string{"concurrent by hand", "requests.GET limits.yaml:13", "requests.PUT limits.yaml:7"}},
-		{"at an endpoint both count", "up", "dora", 0, []limits.Override{whole, at}, 13, 7, []string{"concurrent by hand", "requests.GET by hand there", "requests.PUT limits.yaml:7"}},
-		{"until each ends", "up", "dora", time.Minute, []limits.Override{whole}, 13, 7, []string{"concurrent by hand", "requests.GET limits.yaml:13", "requests.PUT limits.yaml:7"}},
+		{"what is not overridden is the file's", "", "dora", 0, []limits.Override{whole}, 13, 7, []string{"concurrent override", "requests.GET limits.yaml:13", "requests.PUT limits.yaml:7"}},
+		{"at an endpoint both count", "up", "dora", 0, []limits.Override{whole, at}, 13, 7, []string{"concurrent override", "requests.GET override there", "requests.PUT limits.yaml:7"}},
+		{"until each ends", "up", "dora", time.Minute, []limits.Override{whole}, 13, 7, []string{"concurrent override", "requests.GET limits.yaml:13", "requests.PUT limits.yaml:7"}},
 		{"and all have", "up", "dora", time.Hour, nil, 13, 7, []string{"concurrent limits.yaml:13 there", "requests.GET limits.yaml:13", "requests.PUT limits.yaml:7"}},
-		{"another tier", "", "10.0.0.1", 0, []limits.Override{tier}, 0, 9, []string{"bandwidth.default_share limits.yaml:9", "bandwidth.down limits.yaml:9", "concurrent limits.yaml:9", "jobs.queues.specview limits.yaml:9", "jobs.total limits.yaml:9", "priority by hand", "requests.GET limits.yaml:9"}},
+		{"another tier", "", "10.0.0.1", 0, []limits.Override{tier}, 0, 9, []string{"bandwidth.default_share limits.yaml:9", "bandwidth.down limits.yaml:9", "concurrent limits.yaml:9", "jobs.queues.specview limits.yaml:9", "jobs.total limits.yaml:9", "priority override", "requests.GET limits.yaml:9"}},
 		{"others have none", "", "alice", 0, nil, 11, 9, []string{"bandwidth.default_share limits.yaml:9", "bandwidth.down limits.yaml:9", "concurrent limits.yaml:9", "jobs.queues.specview limits.yaml:9", "jobs.total limits.yaml:9", "requests.GET limits.yaml:9"}},
 	} {
-		o := OriginAt(set.At(handEpoch.Add(tt.at)), tt.endpoint, tt.user)
-		if diff := cmp.Diff(tt.fields, fields(o)); diff != "" || o.User != tt.line || o.Tier != tt.tier || o.Anonymous {
-			t.Errorf("%s: user line %d, tier %d, anonymous %v, want %d and %d; fields (-want +got):\n%s", tt.name, o.User, o.Tier, o.Anonymous, tt.line, tt.tier, diff)
+		o := OriginAt(set.At(overrideEpoch.Add(tt.at)), tt.endpoint, tt.user)
+		if diff := cmp.Diff(tt.fields, fields(o)); diff != "" || o.User != tt.line || o.Tier != tt.tier || o.TierFrom == FromAnonymous {
+			t.Errorf("%s: user line %d, tier %d, anonymous %v, want %d and %d; fields (-want +got):\n%s", tt.name, o.User, o.Tier, o.TierFrom == FromAnonymous, tt.line, tt.tier, diff)
 		}
-		if diff := cmp.Diff(tt.hand, o.Hand, cmpopts.EquateEmpty()); diff != "" {
-			t.Errorf("%s: by hand (-want +got):\n%s", tt.name, diff)
+		if diff := cmp.Diff(tt.overrides, o.Overrides, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s: overrides (-want +got):\n%s", tt.name, diff)
 		}
 	}
 }
 
 // Whatever is kept somewhere: it is refused, or in force as Parse of the source has it.
 func FuzzDecodeOverrides(f *testing.F) {
-	f.Add(EncodeOverrides([]limits.Override{byHand("alice", "", `{"concurrent":5,"requests":{"GET":{"minute":4,"burst":3}}}`, time.Hour), byHand("zoe", "up", `{"mode":"off"}`, time.Hour)}))
-	f.Add(EncodeOverrides([]limits.Override{byHand("ernie", "", `"pro"`, 400*time.Hour), byHand("a<b>&\u2028", "", `{"tier":"pro"}`, time.Hour)}))
+	f.Add(EncodeOverrides([]limits.Override{newOverride("alice", "", `{"concurrent":5,"requests":{"GET":{"minute":4,"burst":3}}}`, time.Hour), newOverride("zoe", "up", `{"mode":"off"}`, time.Hour)}))
+	f.Add(EncodeOverrides([]limits.Override{newOverride("ernie", "", `"pro"`, 400*time.Hour), newOverride("a<b>&\u2028", "", `{"tier":"pro"}`, time.Hour)}))
 	f.Add([]byte(`[]`))
 	f.Add([]byte(`[{"user":"a","limits":[[[[1e9]]]],"reason":"r","since":"0001-01-01T00:00:00Z","until":"2199-12-31T23:59:59+23:59"}]`))
-	set, err := Parse("f", []byte(handFile))
+	set, err := Parse("f", []byte(overrideFile))
 	if err != nil {
 		f.Fatal(err)
 	}

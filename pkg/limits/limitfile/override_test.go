@@ -113,7 +113,7 @@ func (s said) limits(file limits.Mode) string {
 
 func shownLimits(l *limits.Limits) string {
 	var all []string
-	for _, r := range l.All() {
+	for r := range l.Rates() {
 		all = append(all, fmt.Sprint(r.Name(), " ", r.Max, " ", r.Burst, " ", r.Mode))
 	}
 	if l.Concurrent > 0 {

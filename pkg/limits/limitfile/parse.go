@@ -2,7 +2,7 @@
 //
 // Parse turns a file into a limits.Set, or says everything that is wrong with it, each error
 // with its line, its column and what would be valid. WithOverrides puts in force what an
-// operator set by hand over it, Hide makes the form of it that names nobody, and OriginAt
+// operator set over it, Hide makes the form of it that names nobody, and OriginAt
 // tells which lines say what a user may do. Only ReadFile, ReadFiles and Load open files.
 package limitfile
 
@@ -66,7 +66,7 @@ func Parse(name string, data []byte) (*limits.Set, error) {
 func parseHidden(name string, data []byte, secrets *limits.Secrets, named *limits.Set) (*limits.Set, error) {
 	f := parseSources(name, data, secrets, named)
 	for _, r := range f.refused {
-		f.addError(1, 1, "override by hand of user %s: %v", quote(r.User), r.Why)
+		f.addError(1, 1, "override of user %s: %v", quote(r.User), r.Why)
 	}
 	if f.hasErrors() {
 		return nil, f.errors()
@@ -118,9 +118,9 @@ type file struct {
 	tierNames  []string             // sorted
 	classNames []string             // what requests may name: verbs and operation classes
 
-	users         users // what is known of users so far
-	overrideState       // what was set by hand
-	quiet         bool  // shareFits has nothing to say
+	users users // what is known of users so far
+	overrideState
+	quiet bool // shareFits has nothing to say
 }
 
 func newFile(name string, data []byte) *file {

@@ -248,7 +248,7 @@ func TestSet(t *testing.T) {
 		})
 	}
 	got := set.User(limits.Key("~bob"))
-	if got.Concurrent != 1 || got.Tier != "pro" || got.Wait != 2*time.Second || got.Priority != 3 || !slices.Equal(got.All(), pro.All()) {
+	if got.Concurrent != 1 || got.Tier != "pro" || got.Wait != 2*time.Second || got.Priority != 3 || !slices.Equal(slices.Collect(got.Rates()), slices.Collect(pro.Rates())) {
 		t.Errorf("User(Key(~bob)) = %+v, want pro with concurrent 1", got)
 	}
 }
@@ -355,7 +355,7 @@ func print(s *limits.Set) string {
 // limitsTogether reports whether somebody has limits over all endpoints together.
 func limitsTogether(s *limits.Set) bool {
 	for _, name := range s.TierNames() {
-		if l, _ := s.TierAt(limits.All, name); len(l.All()) > 0 {
+		if l, _ := s.TierAt(limits.All, name); len(slices.Collect(l.Rates())) > 0 {
 			return true
 		}
 	}
@@ -419,7 +419,7 @@ func printLimits(b *strings.Builder, what, name, endpoint string, l *limits.Limi
 		also += fmt.Sprintf(", jobs %d %v %s %v of %d", j.Total, j.Queues, j.Class, j.Mode, j.Source)
 	}
 	var rates []string
-	for _, r := range l.All() {
+	for r := range l.Rates() {
 		text := fmt.Sprintf("{%s %d", r.Name(), r.Max)
 		if r.Burst != 0 {
 			text += fmt.Sprintf(" burst %d", r.Burst)

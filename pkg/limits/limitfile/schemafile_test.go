@@ -291,7 +291,7 @@ func tierProperties() map[string]*schema {
 			Examples: []any{json.RawMessage(`{"uploads":{"concurrent":2}}`), json.RawMessage(`{"*":{"requests":{"GET":100}}}`)},
 		}),
 		"comment", &schema{
-			Title: "Comment", Description: "For people; explain shows it.",
+			Title: "Comment", Description: "For people; sluice explain shows that of a user.",
 			Types: []string{"string", "number", "boolean"}, MaxLength: jsonschema.Ptr(maxComment), Examples: []any{"launch week"},
 		})
 }

@@ -261,8 +261,8 @@ func TestHiddenOverride(t *testing.T) {
 		}
 	}
 	for _, who := range append(keys, "alice") {
-		if o := OriginOf(with, who); len(o.Hand) != 1 || o.User != 5 {
-			t.Errorf("%s is on line %d with %d overrides, want line 5 and one", who, o.User, len(o.Hand))
+		if o := OriginOf(with, who); len(o.Overrides) != 1 || o.User != 5 {
+			t.Errorf("%s is on line %d with %d overrides, want line 5 and one", who, o.User, len(o.Overrides))
 		}
 	}
 	if with.SecretOf(keys[1]) != limits.PreviousSecret {

@@ -95,7 +95,7 @@ func TestTogether(t *testing.T) {
 // ratesText is one word a limit, then what is special about it.
 func ratesText(l *limits.Limits) string {
 	var all []string
-	for _, r := range l.All() {
+	for r := range l.Rates() {
 		text := fmt.Sprintf("%s %d", r.Name(), r.Max)
 		if r.Burst > 0 {
 			text += fmt.Sprintf("+%d", r.Burst)
@@ -122,7 +122,7 @@ func checkTogether(s *limits.Set, user string) error {
 		key := limits.EndpointKey(endpoint, user)
 		together, of, ok := s.Together(key)
 		switch {
-		case ok != (len(l.All()) > 0):
+		case ok != (len(slices.Collect(l.Rates())) > 0):
 			return fmt.Errorf("Together(%q) = %v with the rates %s", key, ok, ratesText(l))
 		case ok && (together != mine || of != l):
 			return fmt.Errorf("Together(%q) = %q, %s, want %q, %s", key, together, ratesText(of), mine, ratesText(l))
@@ -175,7 +175,7 @@ func TestTogetherIsWhatTheFileSays(t *testing.T) {
 					t.Fatalf("%s: %v:\n%s", name, err, source)
 				}
 				got := map[string]int{}
-				for _, r := range s.User(limits.EndpointKey(limits.All, key)).All() {
+				for r := range s.User(limits.EndpointKey(limits.All, key)).Rates() {
 					got[r.Class] = r.Max
 				}
 				if !maps.Equal(got, want) {
@@ -206,7 +206,7 @@ func TestTogetherIsCheap(t *testing.T) {
 	}
 }
 
-func TestTogetherByHand(t *testing.T) {
+func TestTogetherOfOverrides(t *testing.T) {
 	set := mustParse(t, togetherFile)
 	for _, tt := range []struct {
 		name, user, limits, want string
@@ -219,7 +219,7 @@ func TestTogetherByHand(t *testing.T) {
 		{"lifted", "alice", `{"endpoints":{"*":{"requests":"unlimited"}}}`, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			with, refused := WithOverrides(set, []limits.Override{byHand(tt.user, "", tt.limits, time.Hour)})
+			with, refused := WithOverrides(set, []limits.Override{newOverride(tt.user, "", tt.limits, time.Hour)})
 			if len(refused) > 0 {
 				t.Fatalf("With refuses %v", refused)
 			}
@@ -231,11 +231,11 @@ func TestTogetherByHand(t *testing.T) {
 			}
 		})
 	}
-	if with, refused := WithOverrides(set, []limits.Override{byHand("alice", "", `{"endpoints":{"*":{"concurrent":3}}}`, time.Hour)}); with != set || len(refused) != 1 ||
+	if with, refused := WithOverrides(set, []limits.Override{newOverride("alice", "", `{"endpoints":{"*":{"concurrent":3}}}`, time.Hour)}); with != set || len(refused) != 1 ||
 		!strings.Contains(refused[0].Why.Error(), "concurrent cannot be limited over all endpoints together") {
 		t.Errorf("With what cannot be limited so = %v, want it refused", refused)
 	}
-	at := byHand("alice", limits.All, `{"requests":{"GET":3}}`, time.Hour)
+	at := newOverride("alice", limits.All, `{"requests":{"GET":3}}`, time.Hour)
 	if err := CheckOverride(at); err == nil || !strings.Contains(err.Error(), `with {"endpoints": {"*": `) {
 		t.Errorf("Check of an override at the endpoint * = %v, want how to write it", err)
 	}
@@ -243,21 +243,21 @@ func TestTogetherByHand(t *testing.T) {
 
 func TestOriginTogether(t *testing.T) {
 	set := mustParse(t, togetherFile)
-	field := func(name string, line int, override, endpoint bool) FieldOrigin {
-		return FieldOrigin{Name: name, Line: line, File: set.Name(), Override: override, Endpoint: endpoint}
+	field := func(name string, line int, layer Layer, endpoint bool) FieldOrigin {
+		return FieldOrigin{Name: name, Line: line, File: set.Name(), Layer: layer, Endpoint: endpoint}
 	}
 	free := []FieldOrigin{
-		field("requests.*", 12, false, true), field("requests.*.burst", 12, false, true), field("requests.*/hour", 12, false, true), field("requests.GET", 12, false, true),
+		field("requests.*", 12, TierLayer, true), field("requests.*.burst", 12, TierLayer, true), field("requests.*/hour", 12, TierLayer, true), field("requests.GET", 12, TierLayer, true),
 	}
 	for _, tt := range []struct {
 		user string
 		want []FieldOrigin
 	}{
 		{"alice", free},
-		{"carol", append(slices.Clip(free), field("requests.PUT", 18, true, true))},
-		{"dave", []FieldOrigin{field("requests", 19, true, true)}},
-		{"frank", append([]FieldOrigin{field("mode", 21, true, false)}, free...)},
-		{"heidi", []FieldOrigin{field("mode", 15, false, false), field("requests.GET", 15, false, true)}},
+		{"carol", append(slices.Clip(free), field("requests.PUT", 18, EntryLayer, true))},
+		{"dave", []FieldOrigin{field("requests", 19, EntryLayer, true)}},
+		{"frank", append([]FieldOrigin{field("mode", 21, EntryLayer, false)}, free...)},
+		{"heidi", []FieldOrigin{field("mode", 15, TierLayer, false), field("requests.GET", 15, TierLayer, true)}},
 		{"bob", nil},
 	} {
 		if got := OriginAt(set, limits.All, tt.user).Fields; !slices.Equal(got, tt.want) {

@@ -24,9 +24,9 @@ func TestOriginInAFlatFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	for user, want := range map[string]Origin{
-		"alice":  {File: "etc/users.txt", User: 2, Tier: 3, Named: true},
-		"bob":    {File: "etc/users.txt", User: 4, Tier: 3, Named: true},
-		"team-7": {File: "etc/users.txt", User: 6, Tier: 3, Named: true, Pattern: "team-*"},
+		"alice":  {File: "etc/users.txt", User: 2, Tier: 3, TierFrom: FromEntry},
+		"bob":    {File: "etc/users.txt", User: 4, Tier: 3, TierFrom: FromEntry},
+		"team-7": {File: "etc/users.txt", User: 6, Tier: 3, TierFrom: FromEntry, Pattern: "team-*"},
 		"nobody": {Tier: 3},
 	} {
 		got := OriginOf(set, user)
