@@ -18,8 +18,8 @@ import (
 type options struct {
 	Limits string `help:"The limit file. It is read again when it changes, on SIGHUP and on POST /-/reload." default:"/etc/sluice/limits.yaml" placeholder:"FILE" env:"SLUICE_LIMITS"`
 	Name   string `help:"Name of this polygen. Default: host name, process id and a random part." placeholder:"NAME" env:"SLUICE_POLYGEN_NAME"`
-	Strict bool   `help:"Call users hot at half of their limits, not at 80 %." env:"SLUICE_STRICT"`
-	Margin int    `name:"concurrent-margin" help:"How far, in per cent of their limit, a blocked user's requests in progress must fall before they are let in again; one request at least." default:"5" placeholder:"PERCENT" env:"SLUICE_CONCURRENT_MARGIN"`
+	Strict bool   `help:"Treat users as hot at half of their limits instead of at 80 %." env:"SLUICE_STRICT"`
+	Margin int    `name:"concurrent-margin" help:"How far, in percent of the limit, a blocked user's requests in progress must fall before the user is unblocked; at least one request." default:"5" placeholder:"PERCENT" env:"SLUICE_CONCURRENT_MARGIN"`
 
 	cli.UserMetrics `embed:""`
 	KeySecret       cli.KeySecret `embed:""`

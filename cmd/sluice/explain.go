@@ -18,13 +18,13 @@ import (
 
 type explain struct {
 	User     string `arg:"" optional:"" help:"The user, named as in the limit file; ~unreadable: all requests whose credentials cannot be read."`
-	Class    string `help:"Tell which limits a request of this class counts against: GET, PUT, …, OTHER, or a class of the file." placeholder:"CLASS" complete:"class"`
-	Endpoint string `help:"Tell of this endpoint, where the user is counted apart." placeholder:"NAME"`
+	Class    string `help:"Show only the limits that a request of this class counts against: GET, PUT, …, OTHER, or a class of the file." placeholder:"CLASS" complete:"class"`
+	Endpoint string `help:"Show the limits at this endpoint, where the user is counted separately." placeholder:"NAME"`
 	Limits   string `help:"The limit file." default:"config/limits.yaml" placeholder:"FILE" complete:"file"`
-	Admin    string `help:"Ask the polygen (or sluice up) with this admin address, host:port or https://host:port, too: the user's use, shares, state and last refusals." placeholder:"HOST:PORT"`
+	Admin    string `help:"Also ask the polygen (or sluice up) at this admin address, host:port or https://host:port, for the user's use, shares, state and last refusals." placeholder:"HOST:PORT"`
 
-	Job    int64  `help:"Tell instead why the background job with this id of River's waits." placeholder:"ID"`
-	Worker string `help:"The worker to ask about --job, any one of them: where it serves riverqos' handler, host:port or https://host:port." placeholder:"HOST:PORT"`
+	Job    int64  `help:"Show instead why the background job with this River id waits." placeholder:"ID"`
+	Worker string `help:"Worker to ask about --job; any worker will do. The address on which it serves riverqos' handler, host:port or https://host:port." placeholder:"HOST:PORT"`
 
 	Access `embed:""`
 }

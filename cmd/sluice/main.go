@@ -10,15 +10,15 @@ import (
 )
 
 type commands struct {
-	Up         up          `cmd:"" help:"Run everything on one machine: HAProxy, agents, polygen, and unless named an origin and a Redis."`
+	Up         up          `cmd:"" help:"Run everything on one machine: HAProxy, agents, polygen, and, unless given, an origin and a Redis."`
 	Check      check       `cmd:"" help:"Validate limit files and show the limits that they set."`
-	Diff       diff        `cmd:"" help:"Show what users may do under one limit file and not under another."`
+	Diff       diff        `cmd:"" help:"Show how the limits of two limit files differ."`
 	Explain    explain     `cmd:"" help:"Show a user's limits and where each comes from."`
-	Top        top         `cmd:"" help:"List the users with most, live: what they use, and the limit that each is nearest to."`
+	Top        top         `cmd:"" help:"List the most active users, live: what they use, and the limit that each is nearest to."`
 	Watch      watch       `cmd:"" help:"Follow one user: what they use of each limit, and each decision about them."`
 	Override   override    `cmd:"" help:"Set limits of one user for a time, list what was set, or end it."`
-	Unblock    unblock     `cmd:"" help:"Let a user in who is blocked by their requests in progress."`
-	Import     importing   `cmd:"" help:"Convert the limit file of another program to standard output."`
+	Unblock    unblock     `cmd:"" help:"Unblock a user who is blocked by their requests in progress."`
+	Import     importing   `cmd:"" help:"Convert the limit file of another program, and print the result."`
 	HAProxy    forHAProxy  `cmd:"" name:"haproxy" help:"Write HAProxy's configuration, with the classes and exemptions of a limit file."`
 	Schema     schema      `cmd:"" help:"Print the JSON Schema of the limit file."`
 	Completion completion  `cmd:"" help:"Print a script that completes commands in a shell."`

@@ -21,12 +21,12 @@ import (
 
 type override struct {
 	User     string        `arg:"" optional:"" help:"The user, named as in the limit file."`
-	Limits   []string      `arg:"" optional:"" name:"field=value" help:"What to set: tier=pro, concurrent=50, requests.GET=200, requests.GET/minute=1000, bandwidth.down=10MiB, requests=unlimited, …"`
-	For      time.Duration `help:"For how long, from 1s to 168h." default:"1h" placeholder:"TIME"`
-	Reason   string        `help:"Why: one line for those who wonder later." placeholder:"TEXT"`
+	Limits   []string      `arg:"" optional:"" name:"field=value" help:"Limits to set: tier=pro, concurrent=50, requests.GET=200, requests.GET/minute=1000, bandwidth.down=10MiB, requests=unlimited, …"`
+	For      time.Duration `help:"Duration, from 1s to 168h." default:"1h" placeholder:"TIME"`
+	Reason   string        `help:"Reason, one line, which the list of overrides and the audit log show." placeholder:"TEXT"`
 	List     bool          `help:"List the overrides that there are."`
 	Remove   bool          `help:"End the user's override now."`
-	Endpoint string        `help:"Only at this endpoint, where the user is counted apart." placeholder:"NAME"`
+	Endpoint string        `help:"Only at this endpoint, where the user is counted separately." placeholder:"NAME"`
 	Admin    string        `help:"Where the admin API of polygen, or of sluice up, listens: host:port, or https://host:port." default:"127.0.0.1:9090" placeholder:"HOST:PORT"`
 
 	Access `embed:""`
@@ -203,8 +203,8 @@ func limitsOf(words []string) (map[string]any, error) {
 
 type unblock struct {
 	User     string `arg:"" help:"The user, named as in the limit file, or ~HASH as sluice top shows them."`
-	Reason   string `required:"" help:"Why: one line for those who wonder later." placeholder:"TEXT"`
-	Endpoint string `help:"At this endpoint, where the user is counted apart." placeholder:"NAME"`
+	Reason   string `required:"" help:"Reason, one line, which the list of overrides and the audit log show." placeholder:"TEXT"`
+	Endpoint string `help:"At this endpoint, where the user is counted separately." placeholder:"NAME"`
 	Admin    string `help:"Where the admin API of polygen, or of sluice up, listens: host:port, or https://host:port." default:"127.0.0.1:9090" placeholder:"HOST:PORT"`
 
 	Access `embed:""`

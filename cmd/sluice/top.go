@@ -12,11 +12,11 @@ import (
 
 type top struct {
 	Admin    string        `help:"Where the admin API of polygen, or of sluice up, listens: host:port, or https://host:port." default:"127.0.0.1:9090" placeholder:"HOST:PORT"`
-	Sort     string        `help:"Who comes first: rate (most requests per second), concurrent (most in progress), down or up (most bytes per second), or recent (heard of last)." enum:"rate,concurrent,down,up,recent" default:"rate" placeholder:"ORDER"`
-	N        int           `short:"n" help:"How many users, 100 at most. A terminal shows as many of them as fit." default:"20" placeholder:"N"`
-	Interval time.Duration `help:"Time from one list to the next, 100ms or more." default:"2s" placeholder:"TIME"`
+	Sort     string        `help:"Sort order: rate (most requests per second), concurrent (most in progress), down or up (most bytes per second), or recent (heard of last)." enum:"rate,concurrent,down,up,recent" default:"rate" placeholder:"ORDER"`
+	N        int           `short:"n" help:"Maximum number of users, up to 100. A terminal shows as many of them as fit." default:"20" placeholder:"N"`
+	Interval time.Duration `help:"Refresh interval, at least 100ms." default:"2s" placeholder:"TIME"`
 	Once     bool          `help:"Print one list and exit."`
-	JSON     bool          `name:"json" help:"Print one JSON object a line for each list."`
+	JSON     bool          `name:"json" help:"Print each list as one line of JSON."`
 
 	Access `embed:""`
 }
@@ -28,7 +28,7 @@ const (
 
 // Help tells what the command prints.
 func (*top) Help() string {
-	return `Lists the users with most, again every --interval until Ctrl-C. In a terminal the list is drawn over the one before, and anew when the terminal changes its size. Elsewhere, as in a pipe or with --once, each list is a table of its own. If polygen goes away the last list stays, with the time since when, and goes on when it is back.
+	return `Lists the most active users, and refreshes the list every --interval until Ctrl-C. In a terminal each list replaces the one before, and is redrawn when the terminal changes its size. Elsewhere, as in a pipe or with --once, each list is a separate table. If polygen becomes unreachable, the last list stays, with the time since when, until polygen is back.
 
 The first line has the cluster's time, which polygen answers and whether it leads (one that follows sees the same), the version of its limits, and how many users it knows of. The columns:
 

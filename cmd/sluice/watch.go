@@ -10,9 +10,9 @@ import (
 
 type watch struct {
 	User     string        `arg:"" help:"The user, named as in the limit file, or ~HASH as sluice top shows them."`
-	Endpoint string        `help:"Follow them at this endpoint, where they are counted apart." placeholder:"NAME"`
+	Endpoint string        `help:"Follow the user at this endpoint, where users are counted separately." placeholder:"NAME"`
 	Admin    string        `help:"Where the admin API of polygen, or of sluice up, listens: host:port, or https://host:port." default:"127.0.0.1:9090" placeholder:"HOST:PORT"`
-	Interval time.Duration `help:"Time from one line to the next when nothing changes, 100ms or more." default:"1s" placeholder:"TIME"`
+	Interval time.Duration `help:"Interval between lines while nothing changes, at least 100ms." default:"1s" placeholder:"TIME"`
 	JSON     bool          `name:"json" help:"Print one JSON object a line."`
 
 	Access `embed:""`

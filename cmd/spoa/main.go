@@ -25,13 +25,13 @@ type options struct {
 	Peers    string `help:"Where HAProxy's local peer listens: unix:/path, or host:port of loopback. It has no authentication: other addresses are refused." default:"unix:/run/sluice/peers.sock" placeholder:"ADDR" env:"SLUICE_PEER"`
 	Runtime  string `help:"Path of the socket of HAProxy's runtime API, by which credit is taken back. Without it HAProxy asks about every request." default:"/run/sluice/runtime.sock" placeholder:"PATH" env:"SLUICE_RUNTIME"`
 
-	MaxWait     time.Duration `help:"Longest wait of a request for its verdict. Keep it below HAProxy's 'timeout processing'." default:"20ms" placeholder:"TIME" env:"SLUICE_MAX_WAIT"`
+	MaxWait     time.Duration `help:"Maximum time that a request waits for its verdict. Keep it below HAProxy's 'timeout processing'." default:"20ms" placeholder:"TIME" env:"SLUICE_MAX_WAIT"`
 	OnRedisLoss string        `help:"While Redis is lost: hold (enforce this instance's part of each limit) or open (admit everything)." enum:"hold,open" default:"hold" placeholder:"WHAT" env:"SLUICE_ON_REDIS_LOSS"`
-	HoldFor     time.Duration `help:"Turn hold into open when Redis has been lost for so long; 0 means never." default:"0" placeholder:"TIME" env:"SLUICE_HOLD_FOR"`
+	HoldFor     time.Duration `help:"Switch from hold to open after Redis has been lost for this long; 0 means never." default:"0" placeholder:"TIME" env:"SLUICE_HOLD_FOR"`
 
-	UnknownUsers int `help:"How many users that the limit file does not name exactly are counted each for themselves. Those beyond it share the limits of one." default:"100000" placeholder:"N" env:"SLUICE_UNKNOWN_USERS"`
+	UnknownUsers int `help:"Maximum number of users counted individually, among those that the limit file does not name exactly. Users beyond it share the limits of one user." default:"100000" placeholder:"N" env:"SLUICE_UNKNOWN_USERS"`
 
-	Drain time.Duration `help:"How long requests of a reloaded HAProxy may go on: its hard-stop-after. They count until then, or until its old process has ended." default:"10m" placeholder:"TIME" env:"SLUICE_DRAIN"`
+	Drain time.Duration `help:"How long requests of a reloaded HAProxy may continue: its hard-stop-after. They are counted until then, or until the old process has exited." default:"10m" placeholder:"TIME" env:"SLUICE_DRAIN"`
 
 	cli.Admin `embed:"" set:"serves=/metrics, /-/healthy and /-/ready" set:"address=127.0.0.1:9091"` //nolint:staticcheck // SA5008: kong takes several set
 	cli.Redis `embed:""`

@@ -29,7 +29,7 @@ type Redis struct {
 	RedisDB       int      `name:"redis-db" help:"Database number." default:"0" env:"SLUICE_REDIS_DB"`
 	RedisTLS      bool     `name:"redis-tls" help:"Connect by TLS." env:"SLUICE_REDIS_TLS"`
 	RedisCA       string   `name:"redis-ca" help:"File with the certificates to trust instead of the system's." placeholder:"FILE" type:"existingfile" env:"SLUICE_REDIS_CA"`
-	RedisShards   int      `help:"Parts that users are divided into, for Redis Cluster. The same in all processes." default:"1" env:"SLUICE_REDIS_SHARDS"`
+	RedisShards   int      `help:"Number of shards that users are divided into, for Redis Cluster. The same in all processes." default:"1" env:"SLUICE_REDIS_SHARDS"`
 }
 
 // Open connects as the flags say.

@@ -33,13 +33,25 @@ func (q Question) writeLive(out io.Writer, u api.User, version string) error {
 		h := u.Entry.Override
 		fmt.Fprintf(w, "override until %s, by %s: %s\n", h.Until.UTC().Format(time.RFC3339), terminal.Printable(h.By), terminal.QuoteName(h.Reason))
 	}
-	for _, y := range u.Why {
+	writeReasons(w, u.Why)
+	writeUse(w, u)
+	writeInstances(w, u)
+	writeRefusals(w, u.Decisions)
+	return w.Flush()
+}
+
+// writeReasons prints why the user is limited now.
+func writeReasons(w io.Writer, reasons []api.Why) {
+	for _, y := range reasons {
 		until := "until less is in progress"
 		if y.Until != nil {
 			until = "until " + formatTime(*y.Until)
 		}
 		fmt.Fprintf(w, "  %s\t%s\tsince %s\t%s%s\n", terminal.QuoteName(y.Limit), terminal.QuoteName(string(y.Reason)), formatTime(y.Since), until, dryRun(y.Mode))
 	}
+}
+
+func writeUse(w io.Writer, u api.User) {
 	fmt.Fprintln(w, "use:")
 	for _, l := range u.Limits {
 		fmt.Fprintf(w, "  %s\t%s%s\n", terminal.QuoteName(l.Name), describeUse(l), dryRun(l.Mode))
@@ -57,6 +69,9 @@ func (q Question) writeLive(out io.Writer, u api.User, version string) error {
 	if u.InProgress > 0 {
 		fmt.Fprintf(w, "  in progress\t%d\n", u.InProgress)
 	}
+}
+
+func writeInstances(w io.Writer, u api.User) {
 	if len(u.Instances) > 0 {
 		fmt.Fprintln(w, "instances:")
 		fmt.Fprintln(w, "  \tin progress\tslots\tdown\tshare\tup\tshare")
@@ -68,18 +83,20 @@ func (q Question) writeLive(out io.Writer, u api.User, version string) error {
 	if len(u.Endpoints) > 0 {
 		fmt.Fprintf(w, "counted apart at: %s (see --endpoint)\n", strings.Join(elsewhere(u.Endpoints), ", "))
 	}
+}
+
+func writeRefusals(w io.Writer, decisions []api.Decision) {
 	fmt.Fprintln(w, "last refusals:")
-	for _, d := range u.Decisions {
+	for _, d := range decisions {
 		what := terminal.QuoteName(string(d.Kind))
 		if d.Count > 0 {
 			what += fmt.Sprintf(" %d", d.Count)
 		}
 		fmt.Fprintf(w, "  %s\t%s\t%s\t%s%s\n", d.Time.UTC().Format(time.RFC3339), what, terminal.QuoteName(d.Limit), terminal.QuoteName(string(d.Reason)), dryRun(d.Mode))
 	}
-	if len(u.Decisions) == 0 {
+	if len(decisions) == 0 {
 		fmt.Fprintln(w, "  none known")
 	}
-	return w.Flush()
 }
 
 // unlimitedClass says that no limit of its own counts requests of a class.
