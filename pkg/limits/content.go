@@ -88,6 +88,7 @@ func (s *derived) exemptUsers() {
 		return
 	}
 	for key := range s.Users {
+		// A key that begins with ~ is a hash, which says nothing of the name.
 		if key[0] != '~' && !IsPattern(key) && s.exemptPatterns.bestMatch(key) >= 0 {
 			s.Users[key] = exemptEntry
 		}

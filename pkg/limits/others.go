@@ -69,6 +69,7 @@ func (s *Set) Others(key string) string {
 }
 
 func (s *Set) othersOf(user string) string {
+	// A hash matches no pattern, and is the key of no address.
 	if user != "" && user[0] != '~' {
 		if i := s.content.patterns.bestMatch(user); i >= 0 {
 			return s.content.patternOthers[i]

@@ -91,6 +91,7 @@ func (m *matcher) bestMatch(name string) int {
 		better(a.literals, a.index)
 	}
 	for i := range m.odd {
+		// They are sorted by literals: what follows is worse than the affix that was found.
 		if o := &m.odd[i]; o.literals < literals {
 			break
 		} else if o.matches(name) {

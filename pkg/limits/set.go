@@ -228,6 +228,7 @@ func (s *Set) NamesUser(key string) bool {
 // At returns the set as it is at a time: s itself, or one of the same content and
 // version in which other entries have expired.
 func (s *Set) At(t time.Time) *Set {
+	// The same set, not an equal one: callers tell a change by its address.
 	now := unixNano(t)
 	if s.expiredEntries(now) == s.expiredEntries(s.now) {
 		return s
@@ -258,6 +259,7 @@ func (s *Set) Expires() time.Time {
 
 // expiredEntries counts the entries that have expired at a time.
 func (s *Set) expiredEntries(now int64) int {
+	// What ends at now has ended, so now+1 is looked for, and this one has none.
 	if now == math.MaxInt64 {
 		return len(s.content.untils)
 	}

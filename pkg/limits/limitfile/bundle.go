@@ -82,6 +82,7 @@ func unbundle(data []byte) ([]source, error) {
 	if err != nil || n < 1 || version == "2" && n < 2 || n > maxUserFiles+2 || strconv.Itoa(n) != count {
 		return []source{{}}, fmt.Errorf("the bundle of limit files is damaged: %s is no number of files", quote(count))
 	}
+	// A bundle comes from Redis: every length and name in it is checked before it is used.
 	var sources []source
 	seen := map[string]bool{}
 	for i := range n {

@@ -75,6 +75,7 @@ func (f *file) readClasses(n *yaml.Node) {
 			}
 		}
 	}
+	// It is the list of all files until here, which an append may write into.
 	f.classNames = slices.Clone(f.classNames)
 	for _, c := range f.content.Classes {
 		f.classNames = append(f.classNames, c.Name)
@@ -154,6 +155,8 @@ func (f *file) readHeaders(n *yaml.Node, where place) (all []limits.HeaderMatch)
 		case !headerForm.MatchString(key.Value):
 			f.errorf(key, "%s: %s is not the name of a header", where, quote(key.Value))
 			continue
+		// Letters of a header's name are of either case: two matches of one could contradict
+		// each other.
 		case slices.ContainsFunc(all, func(h limits.HeaderMatch) bool { return strings.EqualFold(h.Name, key.Value) }):
 			f.errorf(key, "%s has %s twice, in other letters", where, quote(key.Value))
 			continue

@@ -80,6 +80,7 @@ func newDrafts() drafts {
 
 // sharedRequests returns the one that has these rates, which are sorted.
 func (ds *drafts) sharedRequests(rates []limits.Rate) *requests {
+	// No limits are nil, so that drafts without any are equal.
 	if len(rates) == 0 {
 		return nil
 	}
@@ -145,6 +146,7 @@ func (ds *drafts) sharedLimits(tier string, d draft) *limits.Limits {
 		}
 	} else {
 		key.bandwidth, key.bandwidth.Mode = d.bandwidth, mode
+		// A mode of no limit would keep equal limits from being shared.
 		if d.bandwidth.Down == 0 && d.bandwidth.Up == 0 {
 			key.bandwidth.Mode = limits.Enforce
 		}
@@ -153,6 +155,7 @@ func (ds *drafts) sharedLimits(tier string, d draft) *limits.Limits {
 		j, none := jobsIn(*d.jobs, scope)
 		key.jobs, off = ds.sharedJobs(j), append(off, none...)
 	}
+	// Services are a map: without an order, equal limits would not be found equal.
 	slices.Sort(off)
 	key.off = strings.Join(off, "\n")
 	l := ds.limits[key]

@@ -39,6 +39,8 @@ func (f *file) readConcurrent(d *draft, where place, n *yaml.Node) {
 		return
 	}
 	where = where.atField("concurrent")
+	// A number alone replaces the mode of the tier, too: else a limit that somebody states
+	// could go on being a dry run that they do not see.
 	d.concurrent, d.concurrentMode = 0, limits.Enforce
 	if n.Kind != yaml.MappingNode {
 		f.readCount(&d.concurrent, where, n, limits.MaxConcurrent)
@@ -192,6 +194,7 @@ func (f *file) readTierName(n *yaml.Node, where place) string {
 		f.errorf(n, "%s: YAML does not read %s as text; write it in quotes", where, n.Value)
 		return ""
 	}
+	// A tier with errors is a draft as well: its users are not told of as further errors.
 	if _, ok := f.tierDrafts[n.Value]; ok {
 		return n.Value
 	}

@@ -59,6 +59,7 @@ func ReadFiles(path string) (Files, error) {
 		files.Folders = append(files.Folders, foldersOf(filepath.Dir(path), n.Value)...)
 		for _, found := range f.filesOf(path, n, files.Paths) {
 			files.Paths = append(files.Paths, found.name)
+			// The names after it are not looked at: one error says it all.
 			if len(sources) > maxUserFiles {
 				f.errorf(n, "users_from names more than %d files", maxUserFiles)
 				break
@@ -139,6 +140,7 @@ func (f *file) isGlob(n *yaml.Node, where place) bool {
 // unless the pattern says so.
 func (f *file) filesOf(path string, glob *yaml.Node, known []string) (found []source) {
 	names, err := filepath.Glob(inFolder(filepath.Dir(path), glob.Value))
+	// A name without a file is a slip of somebody; a folder for further users may be empty.
 	exact := !strings.ContainsAny(glob.Value, wildcards)
 	if err != nil || exact && len(names) == 0 {
 		f.errorf(glob, "users_from: there is no file %s; a pattern such as users.d/*.yaml may match none", quote(glob.Value))

@@ -139,6 +139,7 @@ func (h *hiding) hideUsers(n *yaml.Node) {
 			continue
 		}
 		removeEntries(value, "comment")
+		// One line a user: the keys of all secrets repeat it.
 		value.Style = 0
 		if value.Kind == yaml.MappingNode {
 			value.Style = yaml.FlowStyle

@@ -236,6 +236,7 @@ type collector map[string]FieldOrigin
 // addLayers adds what a tier or a user sets everywhere, and at an endpoint. The origin
 // tells the rest of a FieldOrigin.
 func (c collector) addLayers(n *yaml.Node, origin FieldOrigin, endpoint string) {
+	// Of what is said of everywhere, only the mode is said of all endpoints together, too.
 	if mode := lookup(n, "mode"); endpoint != limits.All {
 		c.addLayer(n, origin)
 	} else if mode != nil {

@@ -36,6 +36,7 @@ func WithOverrides(s *limits.Set, overrides []limits.Override) (*limits.Set, []R
 	}
 	join := func(list []limits.Override) []byte {
 		switch {
+		// Clip: an append must not write into the array in which the overrides were.
 		case len(list) > 0:
 			return bundle(append(slices.Clip(files), source{overridesName, EncodeOverrides(list)}))
 		case len(files) == 1:
@@ -118,6 +119,7 @@ func (f *file) readOverrides(data []byte) {
 		f.nodes[overrideID(o)], f.wanted[limits.FileKey(o.User)] = n, true
 		f.overrides = append(f.overrides, o)
 	}
+	// Those of everywhere come before those of an endpoint, which so count over them.
 	slices.SortStableFunc(f.overrides, compareOverrides)
 }
 
@@ -252,6 +254,8 @@ func (f *file) overriddenEntry(overrides []limits.Override, b base, fromFile *li
 	if b.until != 0 && b.until < slices.Max(ends) {
 		ends = append(ends, b.until)
 	}
+	// From each end on other overrides count, or other things that the file says: one entry
+	// each, made from the last one back, because an entry has the one that follows it.
 	slices.Sort(ends)
 	ends = slices.Compact(ends)
 	next := fromFile
@@ -283,6 +287,7 @@ func (f *file) overriddenEntry(overrides []limits.Override, b base, fromFile *li
 // tryOverride reads the limits of an override over what there is. What is wrong with them is
 // no problem of the file.
 func (f *file) tryOverride(n *yaml.Node, b base) (base, error) {
+	// An override is refused by itself: the file stays good.
 	file := f.problems
 	f.problems = problems{}
 	defer func() { f.problems = file }()

@@ -190,6 +190,7 @@ func (f *file) readSources(data []byte) {
 func (f *file) readRoot(root *yaml.Node) {
 	where := place{kind: "the file"}
 	version := lookup(root, "version")
+	// Without a version the errors of this one are still told, with the one that it is missing.
 	if version != nil && !f.readVersion(version) {
 		return // what else the file says is not for this version to judge
 	}
@@ -213,6 +214,7 @@ func (f *file) readRoot(root *yaml.Node) {
 	f.withField(fields, "queues", f.readQueues)
 	f.withField(fields, "failed_auth", f.readFailedAuth)
 	f.withField(fields, "per_address", f.readPerAddress)
+	// Modes, classes, endpoints and services are known before tiers and users name them.
 	f.content.Mode = f.mode
 	f.readTiersAndDefaults(root, fields)
 	f.withField(fields, "exempt", f.readExempt)

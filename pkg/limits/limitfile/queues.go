@@ -223,6 +223,7 @@ func (f *file) readJobsQueues(j *limits.Jobs, where place, n *yaml.Node) {
 		if !f.isServiceName(key, where) {
 			continue
 		}
+		// A file without queues may limit services that workers get from their environment.
 		if services != nil && !slices.Contains(services, key.Value) {
 			f.refuseUnknown(key, where, "service", services)
 			continue

@@ -61,6 +61,7 @@ func (f *file) readUsers(n *yaml.Node) {
 		return // every user commented out
 	}
 	where := place{field: "users"}
+	// So that the map of a large file does not grow again and again.
 	if len(f.content.Users) == 0 && len(n.Content) > 1000 {
 		f.content.Users = make(map[string]*limits.Entry, len(n.Content)/2)
 	}
@@ -101,6 +102,7 @@ func (f *file) noteDuplicate(name string) {
 	if f.users.twice == nil {
 		f.users.twice = map[string]bool{}
 	}
+	// More would not be reported, and a file may name each of a million users twice.
 	if len(f.users.twice) < maxCollected {
 		f.users.twice[name] = true
 	}
@@ -146,6 +148,7 @@ func (f *file) readUserEntry(name string, n *yaml.Node) *limits.Entry {
 		return f.content.Tiers[f.readTierName(n, where.atField("tier"))]
 	}
 	tier := f.content.DefaultTier
+	// First of all fields, wherever it is written: the others are over its limits.
 	if t := lookup(n, "tier"); t != nil {
 		tier = f.readTierName(t, where.atField("tier"))
 	}
