@@ -37,7 +37,7 @@ func newComparison(w io.Writer, before, after *limits.Set, now time.Time) *compa
 	c := &comparison{w: w, before: before.At(now), after: after.At(now), was: terms.NewEnds(before), is: terms.NewEnds(after), now: now}
 	a, b := before.Mode(), after.Mode()
 	c.otherModes = a != b && a != limits.Off && b != limits.Off
-	for name := range unionOf(slices.Values(before.Endpoints()), slices.Values(after.Endpoints())) {
+	for name := range unionOf(before.Endpoints(), after.Endpoints()) {
 		c.endpoints = append(c.endpoints, name)
 	}
 	return c
@@ -46,7 +46,7 @@ func newComparison(w io.Writer, before, after *limits.Set, now time.Time) *compa
 func (c *comparison) compare() {
 	c.everybody()
 	followers := c.followers()
-	for name := range unionOf(slices.Values(c.before.TierNames()), slices.Values(c.after.TierNames())) {
+	for name := range unionOf(c.before.TierNames(), c.after.TierNames()) {
 		a, was := c.before.TierLimits(name)
 		b, is := c.after.TierLimits(name)
 		switch {
@@ -120,7 +120,7 @@ func (c *comparison) compareText(what, a, b string) {
 
 // compareNames compares lists in which the order means nothing.
 func (c *comparison) compareNames(what string, a, b []string) {
-	for name, in := range unionOf(slices.Values(slices.Sorted(slices.Values(a))), slices.Values(slices.Sorted(slices.Values(b)))) {
+	for name, in := range unionOf(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b))) {
 		switch {
 		case !in.left:
 			c.writeLine("%s %s: added", what, terminal.QuoteName(name))
@@ -161,7 +161,7 @@ func (c *comparison) classes() {
 // have no limits of their own.
 func (c *comparison) followers() map[string]int {
 	n := map[string]int{}
-	for name, in := range unionOf(c.before.UserNames(), c.after.UserNames()) {
+	for name, in := range unionOf(slices.Collect(c.before.UserNames()), slices.Collect(c.after.UserNames())) {
 		if key := limits.Key(name); in.onBoth() && c.follows(key) {
 			n[c.before.User(key).Tier]++
 		}
@@ -183,7 +183,7 @@ func (c *comparison) follows(key string) bool {
 }
 
 func (c *comparison) compareUsers() {
-	for name, in := range unionOf(c.before.UserNames(), c.after.UserNames()) {
+	for name, in := range unionOf(slices.Collect(c.before.UserNames()), slices.Collect(c.after.UserNames())) {
 		key := limits.Key(name)
 		a, b := c.before.User(key).Tier, c.after.User(key).Tier
 		title := "user " + terminal.QuoteName(name)

@@ -29,7 +29,7 @@ func TestUnion(t *testing.T) {
 		}
 		got := map[string]sides{}
 		var order []string
-		for name, in := range unionOf(slices.Values(left), slices.Values(right)) {
+		for name, in := range unionOf(left, right) {
 			got[name] = in
 			order = append(order, name)
 		}

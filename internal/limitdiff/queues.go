@@ -1,6 +1,7 @@
 package limitdiff
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/sluice-qos/sluice/internal/terms"
@@ -9,33 +10,26 @@ import (
 
 // queues compares the workers of queues.
 func (c *comparison) queues() {
-	a, b := c.before.Queues(), c.after.Queues()
-	of := func(all []limits.Queue, service string) (limits.Queue, bool) {
-		i := slices.IndexFunc(all, func(q limits.Queue) bool { return q.Service == service })
-		if i < 0 {
-			return limits.Queue{}, false
-		}
-		return all[i], true
-	}
-	services := func(all []limits.Queue) func(yield func(string) bool) {
-		return func(yield func(string) bool) {
-			for _, q := range all {
-				if !yield(q.Service) {
-					return
-				}
-			}
-		}
-	}
-	for service := range unionOf(services(a), services(b)) {
-		before, was := of(a, service)
-		after, is := of(b, service)
+	before, servicesBefore := byService(c.before.Queues())
+	after, servicesAfter := byService(c.after.Queues())
+	for service, in := range unionOf(servicesBefore, servicesAfter) {
+		was, is := before[service], after[service]
 		switch {
-		case !was:
-			c.writeLine("queues of %s: added: %s", service, terms.Workers(after))
-		case !is:
+		case !in.left:
+			c.writeLine("queues of %s: added: %s", service, terms.Workers(is))
+		case !in.right:
 			c.writeLine("queues of %s: removed", service)
-		case before != after:
-			c.writeLine("queues of %s: %s → %s", service, terms.Workers(before), terms.Workers(after))
+		case was != is:
+			c.writeLine("queues of %s: %s → %s", service, terms.Workers(was), terms.Workers(is))
 		}
 	}
+}
+
+// byService returns queues by their service, and the services, sorted.
+func byService(all []limits.Queue) (queues map[string]limits.Queue, services []string) {
+	queues = map[string]limits.Queue{}
+	for _, q := range all {
+		queues[q.Service] = q
+	}
+	return queues, slices.Sorted(maps.Keys(queues))
 }

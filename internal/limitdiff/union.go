@@ -7,29 +7,23 @@ type sides struct{ left, right bool }
 
 func (s sides) onBoth() bool { return s.left && s.right }
 
-// unionOf yields the names of two sorted sequences, sorted, each once.
-func unionOf(left, right iter.Seq[string]) iter.Seq2[string, sides] {
+// unionOf yields the names of two sorted lists, sorted, each once.
+func unionOf(left, right []string) iter.Seq2[string, sides] {
 	return func(yield func(string, sides) bool) {
-		nextLeft, stopLeft := iter.Pull(left)
-		defer stopLeft()
-		nextRight, stopRight := iter.Pull(right)
-		defer stopRight()
-		l, okL := nextLeft()
-		r, okR := nextRight()
-		for okL || okR {
-			in := sides{okL && (!okR || l <= r), okR && (!okL || r <= l)}
-			name := l
-			if !in.left {
-				name = r
+		for len(left)+len(right) > 0 {
+			in := sides{
+				len(left) > 0 && (len(right) == 0 || left[0] <= right[0]),
+				len(right) > 0 && (len(left) == 0 || right[0] <= left[0]),
+			}
+			var name string
+			if in.left {
+				name, left = left[0], left[1:]
+			}
+			if in.right {
+				name, right = right[0], right[1:]
 			}
 			if !yield(name, in) {
 				return
-			}
-			if in.left {
-				l, okL = nextLeft()
-			}
-			if in.right {
-				r, okR = nextRight()
 			}
 		}
 	}
