@@ -12,7 +12,7 @@ type difference struct{ name, before, after string }
 
 func (d difference) String() string { return d.name + ": " + d.before + " → " + d.after }
 
-// differences are the terms that differ, in the order of sortTerms. What differs in
+// differences are the terms that differ, in the order of SortNames. What differs in
 // nothing but the mode is none if modes are ignored.
 func differences(a, b *limits.Limits, ignoreModes bool) []difference {
 	if a == b {

@@ -90,7 +90,7 @@ func QuoteWord(name string) string {
 	if word == "-" || word[0] == '#' {
 		word = strconv.Quote(name)
 	}
-	return strings.ReplaceAll(word, " ", `\x20`) // no other blank is left by shown
+	return strings.ReplaceAll(word, " ", `\x20`) // no other blank is left by QuoteName
 }
 
 // SomeNames are the first names of a list.

@@ -61,7 +61,7 @@ func DescribeAddresses(a limits.AddressLimits) string {
 }
 
 // TermsOf are what limits say beyond the defaults, and what they say that is off, in
-// the order of sortTerms.
+// the order of SortNames.
 func TermsOf(l *limits.Limits) []Term { return TermsWithJobs(l, l.Jobs().Stated) }
 
 // TermsWithJobs are terms with those of background jobs, or without.

@@ -50,10 +50,10 @@ func Run(ctx context.Context, a *apiclient.Client, o Options, stdout, stderr io.
 	return o.follow(ctx, func(ctx context.Context) (*picture, error) { return readPicture(ctx, a, o.Sort, o.N) }, d)
 }
 
-// display shows lists. The first call is show.
+// display shows lists. The first call is showPicture.
 type display interface {
 	showPicture(*picture) error
-	// lost says that there is no answer, for a reason; the last one came at a time.
+	// showOutage says that there is no answer, for a reason; the last one came at a time.
 	showOutage(last time.Time, why error) error
 	finish() error
 }
