@@ -149,7 +149,7 @@ type unknownOrigin struct {
 
 type named struct{ endpoint, user string }
 
-// tellOf adds where the limits of a user come from. The user is named as in Set.OriginAt.
+// tellOf adds where the limits of a user come from. The user is named as for limitfile.OriginAt.
 func (w *origins) tellOf(set *limits.Set, user string, out *api.User) {
 	if !w.mu.TryLock() {
 		return
