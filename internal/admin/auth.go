@@ -8,18 +8,14 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/sluice-qos/sluice/internal/loglimit"
 	"github.com/sluice-qos/sluice/internal/secretfile"
 )
-
-// tellEvery is how often the log tells of requests without a good token, and of too many
-// connections, at most.
-const tellEvery = 10 * time.Second
 
 // Gate lets requests through whose clients may ask. A nil Gate lets all through. Its
 // methods are safe for concurrent use.
@@ -29,7 +25,7 @@ type Gate struct {
 	log         *slog.Logger
 
 	unauthorized, closedConns prometheus.Counter
-	refusals, closings        rarely
+	refusals, closings        loglimit.Limit
 }
 
 // NewGate reads the files of an Access. A broken file is an error now. If one is broken
@@ -139,8 +135,8 @@ func bearer(r *http.Request) (token string, given bool) {
 // It ends the connection, so that clients without a token keep none.
 func (g *Gate) refuse(w http.ResponseWriter, r *http.Request, given bool) {
 	g.unauthorized.Inc()
-	if n := g.refusals.now(); n > 0 {
-		g.log.Warn("admin API: refused for want of a good token", "remote", r.RemoteAddr, "requests", n)
+	if skipped, ok := g.refusals.Allow(); ok {
+		g.log.Warn("admin API: refused for want of a good token", "remote", r.RemoteAddr, "requests", skipped+1)
 	}
 	challenge, why := `Bearer realm="sluice"`, "a token is wanted: send it in the header Authorization: Bearer TOKEN"
 	if given {
@@ -158,29 +154,9 @@ func (g *Gate) refuse(w http.ResponseWriter, r *http.Request, given bool) {
 // closed is told of a connection that was closed because too many were open.
 func (g *Gate) closed(c net.Conn) {
 	g.closedConns.Inc()
-	if n := g.closings.now(); n > 0 {
-		g.log.Warn("admin API: too many connections are open, the longest idle ones are closed", "remote", c.RemoteAddr(), "connections", n)
+	if skipped, ok := g.closings.Allow(); ok {
+		g.log.Warn("admin API: too many connections are open, the longest idle ones are closed", "remote", c.RemoteAddr(), "connections", skipped+1)
 	}
-}
-
-// rarely lets one of many equal lines through to the log, every 10 s at most.
-type rarely struct {
-	mu     sync.Mutex // guards what follows
-	told   time.Time
-	untold int // calls since then
-}
-
-// now returns how often it was called since the last line if one is due, else 0.
-func (r *rarely) now() (calls int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	now := time.Now()
-	if r.untold++; now.Sub(r.told) < tellEvery {
-		return 0
-	}
-	calls = r.untold
-	r.told, r.untold = now, 0
-	return calls
 }
 
 // provenByTLS reports whether a request comes by TLS and needs a token. Then a page of another

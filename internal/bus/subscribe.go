@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/sluice-qos/sluice/internal/loglimit"
 	"github.com/sluice-qos/sluice/internal/policy"
 )
 
@@ -37,7 +38,6 @@ const (
 	pingEvery    = 250 * time.Millisecond
 	silenceLimit = time.Second            // a connection on which even pings stay unanswered for so long is dead
 	retryAfter   = 100 * time.Millisecond // between attempts to subscribe
-	logEvery     = 10 * time.Second       // of malformed messages
 )
 
 // Subscribe hands the events of channels to handle, one at a time, until ctx
@@ -66,14 +66,11 @@ func (b *Bus) Subscribe(ctx context.Context, channels []Channel, handle func(Eve
 }
 
 type subscription struct {
-	bus      *Bus
-	channels []string
-	queue    *queue
-	handle   func(Event)
-
-	// These two belong to the goroutine that dispatches.
-	quietUntil time.Time // when the next malformed message may be logged
-	unlogged   int       // malformed messages since the last one that was logged
+	bus          *Bus
+	channels     []string
+	queue        *queue
+	handle       func(Event)
+	malformedLog loglimit.Limit
 }
 
 // keepReading keeps a session going until ctx ends. It logs a loss once, not every
@@ -226,13 +223,9 @@ func (s *subscription) decode(m message) (event Event) {
 }
 
 func (s *subscription) logMalformed(m message, err error) {
-	s.unlogged++
-	now := time.Now()
-	if now.Before(s.quietUntil) {
-		return
+	if skipped, ok := s.malformedLog.Allow(); ok {
+		s.bus.logger.Warn("malformed message", slog.String("channel", string(m.channel)), slog.Any("error", err), slog.Int("messages", skipped+1))
 	}
-	s.bus.logger.Warn("malformed message", slog.String("channel", string(m.channel)), slog.Any("error", err), slog.Int("messages", s.unlogged))
-	s.quietUntil, s.unlogged = now.Add(logEvery), 0
 }
 
 // since is a stopwatch for several goroutines.

@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/sluice-qos/sluice/internal/loglimit"
 )
 
 // startGrace is how long HAProxy may take to start before a warning is logged.
@@ -136,7 +138,7 @@ func (c *Client) Run(ctx context.Context) error {
 		short   int    // attempts since the last session that lasted
 		retry   = c.opts.RetryMin
 		log     = c.opts.Logger.With(slog.String("peer", c.opts.Remote), slog.String("address", c.opts.Address))
-		warning rateLimit
+		warning loglimit.Limit
 	)
 	for id := uint64(1); ; {
 		established, err := c.session(ctx, id, log)
@@ -153,7 +155,7 @@ func (c *Client) Run(ctx context.Context) error {
 		c.metrics.errors.WithLabelValues(reason).Inc()
 		if reason == "dial" && id == 1 && time.Since(begun) < startGrace {
 			// HAProxy starts after its agent: that it is not there yet is no failure.
-		} else if skipped, ok := warning.allow(time.Now()); ok {
+		} else if skipped, ok := warning.Allow(); ok {
 			log.Warn("peers session failed", slog.String("reason", reason), slog.Any("error", err), slog.Int("not_logged", skipped))
 		}
 		if established > 0 {
@@ -251,22 +253,4 @@ func reasonOf(err error) string {
 		return "closed"
 	}
 	return "other"
-}
-
-// A rateLimit lets an event pass every ten seconds. The zero rateLimit lets the
-// first one pass.
-type rateLimit struct {
-	next    time.Time
-	skipped int
-}
-
-// allow reports whether the event may pass, and how many were held back before.
-func (r *rateLimit) allow(now time.Time) (skipped int, ok bool) {
-	if now.Before(r.next) {
-		r.skipped++
-		return 0, false
-	}
-	skipped = r.skipped
-	r.next, r.skipped = now.Add(10*time.Second), 0
-	return skipped, true
 }

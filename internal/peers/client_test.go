@@ -339,20 +339,6 @@ func TestShortSessionsBackOff(t *testing.T) {
 	})
 }
 
-func TestRateLimit(t *testing.T) {
-	start := time.Unix(1000, 0)
-	var r rateLimit
-	for _, tt := range []struct {
-		at      time.Duration
-		skipped int
-		ok      bool
-	}{{0, 0, true}, {time.Second, 0, false}, {9 * time.Second, 0, false}, {10 * time.Second, 2, true}, {11 * time.Second, 0, false}} {
-		if skipped, ok := r.allow(start.Add(tt.at)); skipped != tt.skipped || ok != tt.ok {
-			t.Errorf("allow(%v) = %d, %v, want %d, %v", tt.at, skipped, ok, tt.skipped, tt.ok)
-		}
-	}
-}
-
 func TestRunTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _, accept := testClient(t, nil)

@@ -1,9 +1,6 @@
 package spop
 
 import (
-	"sync"
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
@@ -67,28 +64,4 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		m.rejected.WithLabelValues(string(r))
 	}
 	return m
-}
-
-// logInterval is how often the same failure is logged at most. Counters have them all.
-const logInterval = time.Second
-
-// A logGate lets a log line through once per logInterval. The zero logGate is open.
-type logGate struct {
-	mu         sync.Mutex
-	next       time.Time
-	suppressed int
-}
-
-// open reports whether to log now, and how many times it said no since the last line.
-func (g *logGate) open() (suppressed int, ok bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	now := time.Now()
-	if now.Before(g.next) {
-		g.suppressed++
-		return 0, false
-	}
-	suppressed, g.suppressed = g.suppressed, 0
-	g.next = now.Add(logInterval)
-	return suppressed, true
 }

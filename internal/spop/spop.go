@@ -15,6 +15,8 @@ import (
 
 	"github.com/negasus/haproxy-spoe-go/worker"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-qos/sluice/internal/loglimit"
 )
 
 // A Handler decides one message of HAProxy. It runs in a goroutine of its
@@ -122,7 +124,7 @@ type Server struct {
 	metrics *metrics
 	active  atomic.Int64
 
-	rejectedLog, refusedLog, acceptLog, disconnectLog, panicLog, droppedLog logGate
+	rejectedLog, refusedLog, acceptLog, disconnectLog, panicLog, droppedLog loglimit.Limit
 }
 
 // New returns a server that serves nothing yet. It fails on options that make no sense.
@@ -168,7 +170,7 @@ func (s *Server) accept(ctx context.Context, l net.Listener, open *conns) error 
 			return fmt.Errorf("accept SPOE connection: %w", err)
 		default:
 			s.metrics.acceptErrors.Inc()
-			if n, ok := s.acceptLog.open(); ok {
+			if n, ok := s.acceptLog.Allow(); ok {
 				s.log.Warn("SPOE connection not accepted, trying again", "err", err, "suppressed", n)
 			}
 			select {
@@ -197,7 +199,7 @@ func (s *Server) startConn(nc net.Conn, open *conns) {
 	if s.active.Add(1) > int64(s.opts.MaxConns) {
 		s.active.Add(-1)
 		s.metrics.refused.Inc()
-		if n, ok := s.refusedLog.open(); ok {
+		if n, ok := s.refusedLog.Allow(); ok {
 			s.log.Warn("SPOE connection refused, too many are open", "limit", s.opts.MaxConns, "remote", nc.RemoteAddr(), "suppressed", n)
 		}
 		_ = nc.Close()
@@ -229,21 +231,21 @@ func (s *Server) runConn(c *conn) {
 
 func (s *Server) reject(c *conn, r rejection) {
 	s.metrics.rejected.WithLabelValues(string(r)).Inc()
-	if n, ok := s.rejectedLog.open(); ok {
+	if n, ok := s.rejectedLog.Allow(); ok {
 		s.log.Warn("SPOE connection rejected", "reason", string(r), "remote", c.RemoteAddr(), "suppressed", n)
 	}
 }
 
 func (s *Server) recovered(p any) {
 	s.metrics.panics.Inc()
-	if n, ok := s.panicLog.open(); ok {
+	if n, ok := s.panicLog.Allow(); ok {
 		s.log.Error("panic recovered in the SPOE server", "panic", p, "stack", string(debug.Stack()), "suppressed", n)
 	}
 }
 
 func (s *Server) droppedVariable(name string) {
 	s.metrics.dropped.Inc()
-	if n, ok := s.droppedLog.open(); ok {
+	if n, ok := s.droppedLog.Allow(); ok {
 		s.log.Warn("SPOE answer too large, variable left out", "variable", name, "suppressed", n)
 	}
 }
@@ -254,7 +256,7 @@ func (s *Server) droppedVariable(name string) {
 func (s *Server) disconnected(c *conn, f frame) {
 	if f.status <= 2 {
 		s.log.Debug("HAProxy disconnects", "remote", c.RemoteAddr(), "status", f.status, "message", f.message)
-	} else if n, ok := s.disconnectLog.open(); ok {
+	} else if n, ok := s.disconnectLog.Allow(); ok {
 		s.log.Warn("HAProxy disconnects with an error", "remote", c.RemoteAddr(), "status", f.status, "message", f.message, "suppressed", n)
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
+	"github.com/sluice-qos/sluice/internal/loglimit"
 	"github.com/sluice-qos/sluice/internal/proctest"
 )
 
@@ -656,7 +657,7 @@ func TestResetsAreNotWorthALogLine(t *testing.T) {
 	}
 }
 
-func TestRejectionsAreLoggedOnceASecond(t *testing.T) {
+func TestRejectionsAreLoggedOnceInAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var logged bytes.Buffer
 		l := newPipeListener()
@@ -670,7 +671,7 @@ func TestRejectionsAreLoggedOnceASecond(t *testing.T) {
 		for range 100 {
 			hostile()
 		}
-		time.Sleep(time.Second)
+		time.Sleep(loglimit.Interval)
 		hostile()
 		s.stop()
 		got := logged.String()

@@ -4,17 +4,14 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promauto"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
-)
 
-// logInterval is how often a receiver that takes no spans is logged at most.
-const logInterval = 10 * time.Second
+	"github.com/sluice-qos/sluice/internal/loglimit"
+)
 
 // Metrics tell what becomes of spans.
 type Metrics struct {
@@ -45,9 +42,7 @@ type exporter struct {
 	over    context.Context // ends when nothing is waited for any more
 	abandon context.CancelFunc
 
-	mu       sync.Mutex
-	quiet    time.Time // until when nothing is logged
-	unlogged int
+	failureLog loglimit.Limit
 }
 
 func newExporter(m *Metrics, log *slog.Logger) *exporter {
@@ -73,16 +68,10 @@ func (e *exporter) ExportSpans(ctx context.Context, spans []sdk.ReadOnlySpan) er
 
 // logFailure logs an error, unless it has logged one lately.
 func (e *exporter) logFailure(err error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.unlogged++
-	now := time.Now()
-	if now.Before(e.quiet) {
-		return
+	if skipped, ok := e.failureLog.Allow(); ok {
+		// A receiver's answer may be long.
+		e.log.Warn("traces not exported", slog.String("error", fmt.Sprintf("%.500s", err)), slog.Int("failures", skipped+1))
 	}
-	// A receiver's answer may be long.
-	e.log.Warn("traces not exported", slog.String("error", fmt.Sprintf("%.500s", err)), slog.Int("failures", e.unlogged))
-	e.quiet, e.unlogged = now.Add(logInterval), 0
 }
 
 // bounded drops, and counts, spans that the processor behind it would drop silently. Those that
