@@ -11,36 +11,11 @@ import (
 )
 
 type metrics struct {
-	usage, progress  prometheus.Counter
-	throttles, hints byMode
-	blocks, unblocks byMode
-	sharings, shares byMode
-	demand, starts   prometheus.Counter
-	dropped          prometheus.Counter
-	keys, leading    prometheus.Gauge
-	watchDropped     *prometheus.CounterVec // by limit
-	users            prometheus.Gauge
-	blockedUsers     prometheus.Gauge
-	lost             prometheus.Gauge
-
-	usersSeen, unknownUsers      prometheus.Gauge
-	usersDropped, unknownDropped prometheus.Counter
-	versions                     *prometheus.GaugeVec // agent, version
-	expired                      prometheus.Counter
-	reports                      *prometheus.CounterVec // secret
-
-	throttledUsers    prometheus.Gauge
-	reaction          prometheus.Histogram
-	unconfirmed       prometheus.Counter
-	confirms          prometheus.Counter
-	loop              prometheus.Histogram
-	instances, behind prometheus.Gauge
-	limitsInfo        *prometheus.GaugeVec // version
-
-	clusterStarted, clusterEnded *prometheus.CounterVec
-
-	streams    prometheus.Gauge
-	eventsLost prometheus.Counter
+	reportMetrics
+	policyMetrics
+	watchMetrics
+	fleetMetrics
+	dashboardMetrics
 }
 
 // byMode counts policies, those of limits in a dry run apart.
@@ -49,10 +24,27 @@ type byMode [2]prometheus.Counter // by limits.Mode: Enforce, DryRun
 func newMetrics(reg prometheus.Registerer) *metrics {
 	buildinfo.Register(reg, "polygen")
 	f := promauto.With(reg)
-	policies := f.NewCounterVec(prometheus.CounterOpts{
-		Name: "sluice_policies_sent_total",
-		Help: "Policies sent to the agents, by kind and mode of their limits. Agents refuse nothing for those of a dry run.",
-	}, []string{"kind", "mode"})
+	return &metrics{
+		reportMetrics:    newReportMetrics(f),
+		policyMetrics:    newPolicyMetrics(f),
+		watchMetrics:     newWatchMetrics(f),
+		fleetMetrics:     newFleetMetrics(f),
+		dashboardMetrics: newDashboardMetrics(f),
+	}
+}
+
+// reportMetrics tell of what the agents report.
+type reportMetrics struct {
+	usage          prometheus.Counter
+	progress       prometheus.Counter
+	demand         prometheus.Counter
+	starts         prometheus.Counter
+	clusterStarted *prometheus.CounterVec // tier, class
+	clusterEnded   *prometheus.CounterVec // tier
+	reports        *prometheus.CounterVec // secret
+}
+
+func newReportMetrics(f promauto.Factory) reportMetrics {
 	reports := f.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_reports_by_secret_total",
 		Help: "Reports of users, by the secret that hides their names: current or previous; unknown, which polygen does not have; or missing, for a name although polygen has a secret. Where no names are hidden there are none.",
@@ -60,13 +52,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	for _, secret := range []limits.SecretOf{limits.CurrentSecret, limits.PreviousSecret, limits.UnknownSecret, limits.NoSecret} {
 		reports.WithLabelValues(string(secret))
 	}
-	kind := func(kind string) (counters byMode) {
-		for mode := range counters {
-			counters[mode] = policies.WithLabelValues(kind, limits.Mode(mode).String())
-		}
-		return counters
-	}
-	return &metrics{
+	return reportMetrics{
 		usage: f.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_usage_entries_total",
 			Help: "Changes of the cluster's counts that polygen was told of.",
@@ -75,10 +61,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "sluice_progress_entries_total",
 			Help: "Reports of users with requests in progress near their limits.",
 		}),
-		blocks:   kind("block"),
-		unblocks: kind("unblock"),
-		sharings: kind("slots"),
-		shares:   kind("share"),
+		demand: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_demand_entries_total",
+			Help: "Reports of users with bandwidth limits.",
+		}),
 		starts: f.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_starts_entries_total",
 			Help: "Reports of users who started requests, or have some in progress, limited or not.",
@@ -91,9 +77,81 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "sluice_cluster_requests_ended_total",
 			Help: "Requests of all instances that have ended, however they ended, by their users' tier. Counted by the polygen that leads, from Redis' buckets of seconds; beyond 200 tiers the tier is other.",
 		}, []string{"tier"}),
-		demand: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_demand_entries_total",
-			Help: "Reports of users with bandwidth limits.",
+		reports: reports,
+	}
+}
+
+// policyMetrics tell of what is sent to the agents, and how soon it counts.
+type policyMetrics struct {
+	throttles   byMode
+	hints       byMode
+	blocks      byMode
+	unblocks    byMode
+	sharings    byMode
+	shares      byMode
+	confirms    prometheus.Counter
+	dropped     prometheus.Counter
+	reaction    prometheus.Histogram
+	unconfirmed prometheus.Counter
+	loop        prometheus.Histogram
+}
+
+func newPolicyMetrics(f promauto.Factory) policyMetrics {
+	policies := f.NewCounterVec(prometheus.CounterOpts{
+		Name: "sluice_policies_sent_total",
+		Help: "Policies sent to the agents, by kind and mode of their limits. Agents refuse nothing for those of a dry run.",
+	}, []string{"kind", "mode"})
+	kind := func(kind string) (counters byMode) {
+		for mode := range counters {
+			counters[mode] = policies.WithLabelValues(kind, limits.Mode(mode).String())
+		}
+		return counters
+	}
+	return policyMetrics{
+		throttles: kind("throttle"),
+		hints:     kind("hot"),
+		blocks:    kind("block"),
+		unblocks:  kind("unblock"),
+		sharings:  kind("slots"),
+		shares:    kind("share"),
+		confirms:  policies.WithLabelValues("confirm", limits.Enforce.String()),
+		dropped: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_policies_dropped_total",
+			Help: "Policies that could not be sent because Redis could not be reached.",
+		}),
+		reaction: f.NewHistogram(prometheus.HistogramOpts{
+			Name:    "sluice_throttle_reaction_seconds",
+			Help:    "Time from a limit's being spent, as Redis counts, until the last instance's HAProxy refuses the user by itself; of up to ten throttles a second.",
+			Buckets: []float64{.0005, .001, .0015, .002, .003, .005, .01, .025, .05, .1, .25, .5, 1},
+		}),
+		unconfirmed: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_throttle_reactions_unconfirmed_total",
+			Help: "Throttles of which not every instance said within 2 s that its HAProxy refuses the user: one that has tokens left and no requests of that user does not say so, and one that is not well cannot.",
+		}),
+		loop: f.NewHistogram(prometheus.HistogramOpts{
+			Name:    "sluice_polygen_loop_seconds",
+			Help:    "Time from a report's being taken up, or a tick, until the policies that follow from it are published.",
+			Buckets: []float64{.00001, .0001, .0005, .001, .0025, .005, .01, .025, .1, .25},
+		}),
+	}
+}
+
+// watchMetrics tell of what decides: the watches, and this polygen among others.
+type watchMetrics struct {
+	keys           prometheus.Gauge
+	users          prometheus.Gauge
+	blockedUsers   prometheus.Gauge
+	throttledUsers prometheus.Gauge
+	watchDropped   *prometheus.CounterVec // limit
+	leading        prometheus.Gauge
+	lost           prometheus.Gauge
+}
+
+func newWatchMetrics(f promauto.Factory) watchMetrics {
+	return watchMetrics{
+		keys: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_watched_keys",
+			Help: "Users and classes with limited requests in the last 3 s.",
 		}),
 		users: f.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_watched_users",
@@ -103,20 +161,14 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "sluice_blocked_users",
 			Help: "Users who are blocked because their requests in progress reached the limit.",
 		}),
-		throttles: kind("throttle"),
-		hints:     kind("hot"),
-		dropped: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_policies_dropped_total",
-			Help: "Policies that could not be sent because Redis could not be reached.",
+		throttledUsers: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_throttled_users",
+			Help: "Users who were over a limit of their request rate in the last second, as polygen sees it; at most 100000.",
 		}),
 		watchDropped: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "sluice_watch_dropped_total",
 			Help: "What polygen passed over because it watched too many at a time (200000 of each), by limit: keys of requests, and reports of users' concurrent and bandwidth. Limits hold without it.",
 		}, []string{"limit"}),
-		keys: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_watched_keys",
-			Help: "Users and classes with limited requests in the last 3 s.",
-		}),
 		leading: f.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_polygen_leading",
 			Help: "1 if this polygen decides, 0 if another one does.",
@@ -125,6 +177,55 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "sluice_polygen_redis_lost",
 			Help: "1 while polygen cannot reach Redis.",
 		}),
+	}
+}
+
+// fleetMetrics tell of the instances, and which limits they and this polygen have.
+type fleetMetrics struct {
+	instances  prometheus.Gauge
+	behind     prometheus.Gauge
+	versions   *prometheus.GaugeVec // agent, version
+	limitsInfo *prometheus.GaugeVec // version
+	expired    prometheus.Counter
+}
+
+func newFleetMetrics(f promauto.Factory) fleetMetrics {
+	return fleetMetrics{
+		instances: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_polygen_instances",
+			Help: "Instances in the cluster, as polygen sees it.",
+		}),
+		behind: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_instances_behind",
+			Help: "Instances that enforce another version of the limits than this polygen has.",
+		}),
+		versions: f.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "sluice_instance_limits_version",
+			Help: "1 for the version of the limits that each instance enforces; the version none before it has any.",
+		}, []string{"agent", "version"}),
+		limitsInfo: f.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "sluice_polygen_limits_info",
+			Help: "The version of the limits that polygen decides by, value 1.",
+		}, []string{"version"}),
+		expired: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_limits_expired_total",
+			Help: "Times at which overrides of the limit file expired.",
+		}),
+	}
+}
+
+// dashboardMetrics tell of what people may ask about, and how they are answered.
+type dashboardMetrics struct {
+	usersSeen      prometheus.Gauge
+	usersDropped   prometheus.Counter
+	unknownUsers   prometheus.Gauge
+	unknownDropped prometheus.Counter
+	streams        prometheus.Gauge
+	eventsLost     prometheus.Counter
+}
+
+func newDashboardMetrics(f promauto.Factory) dashboardMetrics {
+	return dashboardMetrics{
 		usersSeen: f.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_seen_users",
 			Help: "Users with some limit whose use polygen can tell; at most 100000.",
@@ -141,42 +242,6 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "sluice_unknown_users_dropped_total",
 			Help: "Users whom the limit file does not name, forgotten because there were too many others.",
 		}),
-		reports: reports,
-		throttledUsers: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_throttled_users",
-			Help: "Users who were over a limit of their request rate in the last second, as polygen sees it; at most 100000.",
-		}),
-		reaction: f.NewHistogram(prometheus.HistogramOpts{
-			Name:    "sluice_throttle_reaction_seconds",
-			Help:    "Time from a limit's being spent, as Redis counts, until the last instance's HAProxy refuses the user by itself; of up to ten throttles a second.",
-			Buckets: []float64{.0005, .001, .0015, .002, .003, .005, .01, .025, .05, .1, .25, .5, 1},
-		}),
-		unconfirmed: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_throttle_reactions_unconfirmed_total",
-			Help: "Throttles of which not every instance said within 2 s that its HAProxy refuses the user: one that has tokens left and no requests of that user does not say so, and one that is not well cannot.",
-		}),
-		confirms: policies.WithLabelValues("confirm", limits.Enforce.String()),
-		loop: f.NewHistogram(prometheus.HistogramOpts{
-			Name:    "sluice_polygen_loop_seconds",
-			Help:    "Time from a report's being taken up, or a tick, until the policies that follow from it are published.",
-			Buckets: []float64{.00001, .0001, .0005, .001, .0025, .005, .01, .025, .1, .25},
-		}),
-		instances: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_polygen_instances",
-			Help: "Instances in the cluster, as polygen sees it.",
-		}),
-		behind: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_instances_behind",
-			Help: "Instances that enforce another version of the limits than this polygen has.",
-		}),
-		limitsInfo: f.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "sluice_polygen_limits_info",
-			Help: "The version of the limits that polygen decides by, value 1.",
-		}, []string{"version"}),
-		versions: f.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "sluice_instance_limits_version",
-			Help: "1 for the version of the limits that each instance enforces; the version none before it has any.",
-		}, []string{"agent", "version"}),
 		streams: f.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_admin_streams",
 			Help: "Streams of live answers and of policies that are read, at most 64.",
@@ -184,10 +249,6 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		eventsLost: f.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_admin_events_lost_total",
 			Help: "Events that a reader of the stream of policies did not get because the reader was too slow.",
-		}),
-		expired: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_limits_expired_total",
-			Help: "Times at which overrides of the limit file expired.",
 		}),
 	}
 }
