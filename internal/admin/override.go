@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -159,56 +160,21 @@ var fieldsOf = map[api.Action][]string{
 	api.UnblockUser:    {"reason"},
 }
 
-// parseBody reads a body. Fields are each there once, and none is unknown.
+// parseBody reads a body.
 func parseBody(body []byte, a *api.OverrideRequest) error {
-	a.For = defaultFor
-	if !utf8.Valid(body) {
-		return errors.New("the body is not UTF-8 text")
-	}
-	valid := fieldsOf[a.Action]
-	d := json.NewDecoder(bytes.NewReader(body))
-	if token, err := d.Token(); err != nil || token != json.Delim('{') {
-		return fmt.Errorf("the body must be a JSON object with %s", strings.Join(valid, ", "))
-	}
-	values := map[string]json.RawMessage{}
-	for d.More() {
-		token, err := d.Token()
-		if err != nil {
-			return notJSON(err)
-		}
-		field, _ := token.(string)
-		known := false
-		for _, v := range valid {
-			known = known || v == field
-		}
-		_, twice := values[field]
-		switch {
-		case !known:
-			return fmt.Errorf("unknown field %.60q (valid: %s)", field, strings.Join(valid, ", "))
-		case twice:
-			return fmt.Errorf("%s is there twice", field)
-		}
-		var value json.RawMessage
-		if err := d.Decode(&value); err != nil {
-			return notJSON(err)
-		}
-		values[field] = value
-	}
-	if _, err := d.Token(); err != nil {
-		return notJSON(err)
-	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return errors.New("something follows the JSON object")
+	values, err := parseFields(body, fieldsOf[a.Action])
+	if err != nil {
+		return err
 	}
 	if err := textField(values, "reason", &a.Reason); err != nil {
 		return err
 	}
+	a.For = defaultFor
 	if value, ok := values["for"]; ok {
 		var text string
 		if err := textField(values, "for", &text); err != nil {
 			return err
 		}
-		var err error
 		if a.For, err = time.ParseDuration(text); err != nil || a.For < minFor || a.For > maxFor {
 			return fmt.Errorf("for must be a time from 1s to 168h, such as 15m, got %.60s", value)
 		}
@@ -218,10 +184,49 @@ func parseBody(body []byte, a *api.OverrideRequest) error {
 	}
 	n := utf8.RuneCountInString(a.Reason)
 	needed := a.Action != api.RemoveOverride || n > 0
+	// The reason is shown in the log and on the page, where control characters could forge a line.
 	if needed && (strings.TrimSpace(a.Reason) == "" || n > maxReason || strings.ContainsFunc(a.Reason, func(r rune) bool { return !unicode.IsPrint(r) })) {
 		return fmt.Errorf("reason must be 1 to %d printable characters, got %s", maxReason, strconv.Itoa(n))
 	}
 	return nil
+}
+
+// parseFields reads the fields of a JSON object. Fields are each there once, and none is unknown:
+// json.Unmarshal would take the last of two, and an operator could not tell which limits hold.
+func parseFields(body []byte, valid []string) (map[string]json.RawMessage, error) {
+	if !utf8.Valid(body) {
+		return nil, errors.New("the body is not UTF-8 text")
+	}
+	d := json.NewDecoder(bytes.NewReader(body))
+	if token, err := d.Token(); err != nil || token != json.Delim('{') {
+		return nil, fmt.Errorf("the body must be a JSON object with %s", strings.Join(valid, ", "))
+	}
+	values := map[string]json.RawMessage{}
+	for d.More() {
+		token, err := d.Token()
+		if err != nil {
+			return nil, notJSON(err)
+		}
+		field, _ := token.(string)
+		if !slices.Contains(valid, field) {
+			return nil, fmt.Errorf("unknown field %.60q (valid: %s)", field, strings.Join(valid, ", "))
+		}
+		if _, twice := values[field]; twice {
+			return nil, fmt.Errorf("%s is there twice", field)
+		}
+		var value json.RawMessage
+		if err := d.Decode(&value); err != nil {
+			return nil, notJSON(err)
+		}
+		values[field] = value
+	}
+	if _, err := d.Token(); err != nil {
+		return nil, notJSON(err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("something follows the JSON object")
+	}
+	return values, nil
 }
 
 func notJSON(err error) error { return fmt.Errorf("the body is not JSON: %w", err) }
