@@ -152,7 +152,7 @@ func FuzzAnswer(f *testing.F) {
 	f.Add("Permission denied\n\n", byte(3))
 	f.Add(`0x1: key=na\xC3\xAFve\ \=\\\t use=0 exp=1 server_key=a\ b gpc0=1`, byte(1))
 	f.Fuzz(func(t *testing.T, text string, kind byte) {
-		a := answer{table: "t"}
+		a := answer{question: question{table: "t"}}
 		switch kind % 4 {
 		case 0:
 			a.keys, a.withdraw = []string{"bob", "alice"}, true

@@ -112,7 +112,7 @@ func (c *Client) entries(ctx context.Context, table string, keys []string, withd
 				break
 			}
 		}
-		a := answer{table: table, keys: keys[:n], withdraw: withdrawn > 0}
+		a := answer{question: question{table: table, keys: keys[:n], withdraw: withdrawn > 0}}
 		if err := c.sendLine(ctx, c.calls, append(append(line, ';'), askProcess...), &a); err != nil {
 			return entries, err
 		}
@@ -152,7 +152,7 @@ func (c *Client) Dump(ctx context.Context, table string, rate int, each func(Ent
 	if rate <= 0 {
 		return fmt.Errorf("%d entries a second: want more", rate)
 	}
-	a := answer{table: table, each: each, rate: rate}
+	a := answer{question: question{table: table, each: each, rate: rate}}
 	return c.sendLine(ctx, c.dumps, []byte(askProcess+";show table "+table+";"+askProcess), &a)
 }
 
@@ -163,7 +163,7 @@ func (c *Client) InUse(ctx context.Context, table string, each func(Entry)) (pro
 	if !validWord(table) {
 		return 0, fmt.Errorf("haproxy's table %q: not a name", table)
 	}
-	a := answer{table: table, each: each, rate: inUseEntriesPerSecond}
+	a := answer{question: question{table: table, each: each, rate: inUseEntriesPerSecond}}
 	err = c.sendLine(ctx, c.calls, []byte(askProcess+";show table "+table+" data.conn_cur gt 0;"+askProcess), &a)
 	return a.process, err
 }
@@ -199,7 +199,7 @@ func (c *Client) Set(ctx context.Context, table string, rows []Row) (process uin
 				break
 			}
 		}
-		a := answer{table: table}
+		a := answer{question: question{table: table}}
 		if err := c.sendLine(ctx, c.calls, append(append(line, ';'), askProcess...), &a); err != nil {
 			return 0, err
 		}
@@ -217,7 +217,7 @@ func (c *Client) Clear(ctx context.Context, table string) (process uint64, err e
 	if !validWord(table) {
 		return 0, fmt.Errorf("haproxy's table %q: not a name", table)
 	}
-	a := answer{table: table}
+	a := answer{question: question{table: table}}
 	err = c.sendLine(ctx, c.calls, []byte(askProcess+";clear table "+table+";"+askProcess), &a)
 	return a.process, err
 }
@@ -228,7 +228,7 @@ func (c *Client) Variable(ctx context.Context, name string) (value string, proce
 	if !validWord(name) {
 		return "", 0, fmt.Errorf("haproxy's variable %q: not a name", name)
 	}
-	a := answer{variable: name}
+	a := answer{question: question{variable: name}}
 	err = c.sendLine(ctx, c.calls, []byte(askProcess+";get var "+name+";"+askProcess), &a)
 	return a.value, a.process, err
 }
@@ -344,24 +344,39 @@ func (e refusedError) advice() string {
 	return ""
 }
 
-// answer takes HAProxy's answer to one line, line by line: to askProcess, to the
-// commands about each key, or one "show table", or one "get var", and to askProcess.
-type answer struct {
+// A question is what is asked in one line: about keys of a table, about all of its entries, or
+// about a variable.
+type question struct {
 	table    string
 	keys     []string    // asked for, or
 	each     func(Entry) // gets all, or
 	variable string      // asked for
 	withdraw bool
 	rate     int // of entries a second that each gets at most
+}
+
+// A phase is how far an answer was read. They follow one another in takeLine alone.
+type phase int
+
+const (
+	phaseProcess  phase = iota // the first askProcess is not answered yet
+	phaseVariable              // the variable comes next
+	phaseEntries               // entries come, and then the answer to the last askProcess
+	phaseWhole                 // nothing may follow
+)
+
+// answer takes HAProxy's answer to one line, line by line: to askProcess, to the
+// question, and to askProcess.
+type answer struct {
+	question
+	phase phase
 
 	process uint64
-	value   string
+	value   string  // of the variable
 	entries []Entry // of keys, once the answer is whole
-	scratch Entry   // of each
-	asked   bool    // the first askProcess is answered
-	read    bool    // variable is
-	whole   bool    // the last askProcess is
-	told    int     // entries that each got
+
+	scratch Entry // of each
+	told    int   // entries that each got
 	began   time.Time
 }
 
@@ -373,15 +388,18 @@ func (a *answer) takeLine(line []byte) error {
 	switch {
 	case len(line) == 0:
 		return nil // behind every command, or nearly so
-	case a.whole:
+	case a.phase == phaseWhole:
 		return refusedError(truncated(line))
-	case !a.asked:
-		a.asked = true
+	case a.phase == phaseProcess:
+		a.phase = phaseEntries
+		if a.variable != "" {
+			a.phase = phaseVariable
+		}
 		process, err := processOf(line)
 		a.process = process
 		return err
-	case a.variable != "" && !a.read:
-		a.read = true
+	case a.phase == phaseVariable:
+		a.phase = phaseEntries
 		value, _, err := variableOf(line, a.variable)
 		a.value = string(value)
 		return err
@@ -399,7 +417,7 @@ func (a *answer) takeLine(line []byte) error {
 	if process != a.process {
 		return fmt.Errorf("haproxy's %s changed from %d to %d", processVariable, a.process, process)
 	}
-	a.whole = true
+	a.phase = phaseWhole
 	a.fillMissing(len(a.keys))
 	return nil
 }
@@ -459,7 +477,7 @@ func (a *answer) fillMissing(n int) {
 
 // checkWhole is called when HAProxy has closed the connection.
 func (a *answer) checkWhole() error {
-	if !a.whole {
+	if a.phase != phaseWhole {
 		return fmt.Errorf("%w: haproxy closed the connection before its answer was whole", io.ErrUnexpectedEOF)
 	}
 	return nil
