@@ -120,30 +120,19 @@ func Run(ctx context.Context, o Options) error {
 
 	maxConns := listen.ForSPOE(listen.Descriptors(), o.Instances, o.Origin == "")
 	if o.Origin == "" {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return fmt.Errorf("demo origin: %w", err)
-		}
-		defer l.Close()
-		o.Origin = l.Addr().String()
-		// It shares this process's file descriptors with the agents: its clients are one HAProxy for each.
-		bounded := listen.BoundConnections(l, o.Instances*maxConns, nil)
-		loops = append(loops, func(ctx context.Context) error { return origin.New().Serve(ctx, bounded) })
-	}
-	if o.Redis == "" {
-		// Anybody who could write to this Redis could throttle every user. So it is a
-		// socket in a folder that only this process's user can open, with a password besides.
-		l, err := net.Listen("unix", filepath.Join(dir, "redis.sock"))
-		if err != nil {
-			return fmt.Errorf("embedded redis: %w", err)
-		}
-		o.redisPassword = rand.Text()
-		stop, err := embedded.Start(l, o.redisPassword)
+		loop, stop, err := o.startOrigin(o.Instances * maxConns)
 		if err != nil {
 			return err
 		}
 		defer stop()
-		o.Redis = l.Addr().String()
+		loops = append(loops, loop)
+	}
+	if o.Redis == "" {
+		stop, err := o.startRedis(dir)
+		if err != nil {
+			return err
+		}
+		defer stop()
 	} else {
 		o.suffix = "#" + rand.Text()[:8] // another machine's instances may have the same names
 	}
@@ -193,6 +182,30 @@ func Run(ctx context.Context, o Options) error {
 			return nil
 		})
 	return group.Run(ctx, loops...)
+}
+
+// startOrigin starts the demo origin, for at most so many connections. The loop serves it.
+func (o *Options) startOrigin(connections int) (loop func(context.Context) error, stop func(), err error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, nil, fmt.Errorf("demo origin: %w", err)
+	}
+	o.Origin = l.Addr().String()
+	// It shares this process's file descriptors with the agents: its clients are one HAProxy for each.
+	bounded := listen.BoundConnections(l, connections, nil)
+	return func(ctx context.Context) error { return origin.New().Serve(ctx, bounded) }, func() { l.Close() }, nil
+}
+
+// startRedis starts an embedded Redis. Anybody who could write to it could throttle every user,
+// so it is a socket in a folder that only this process's user can open, with a password besides.
+func (o *Options) startRedis(dir string) (stop func(), err error) {
+	l, err := net.Listen("unix", filepath.Join(dir, "redis.sock"))
+	if err != nil {
+		return nil, fmt.Errorf("embedded redis: %w", err)
+	}
+	o.redisPassword = rand.Text()
+	o.Redis = l.Addr().String()
+	return embedded.Start(l, o.redisPassword)
 }
 
 // warnOfLimits tells of every version of the limit file that wants another HAProxy
