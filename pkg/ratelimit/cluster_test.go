@@ -347,6 +347,7 @@ func TestClusterPauses(t *testing.T) {
 // limit, and waits of 20 ms as shipped. The pool hears of what agents admit without tokens with their next asks. So a silence
 // of some tens of ms changes nothing, unless so much is offered that even parts are used up in it. After a longer one
 // there are too many: about 18 after one of 200 ms with 1000 requests a second, as a benchmark on a busy machine once showed.
+// These agents do not take the pool for lost meanwhile; real ones do after 100 ms, and then admit more, see docs/failures.md.
 func TestClusterStandstill(t *testing.T) {
 	const limit, agents = 100, 4
 	for _, tt := range []struct {
