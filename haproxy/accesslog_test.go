@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -26,6 +27,7 @@ type logLine struct {
 	Status    int    `json:"status"`
 	Verdict   string `json:"verdict"`
 	Reason    string `json:"reason"`
+	Cause     string `json:"cause"`
 	User      string `json:"user"`
 	Class     string `json:"class"`
 	Limit     *int   `json:"limit"`
@@ -69,8 +71,8 @@ func (r *rig) takeLines(t testing.TB, skip, n int) []logLine {
 		if d.More() {
 			t.Errorf("line %q has more than an object", text)
 		}
-		if keys := keysOf(t, text); len(keys) != 16 {
-			t.Errorf("line %q has the keys %q, want each of 16 once", text, keys)
+		if keys := keysOf(t, text); len(keys) != 17 {
+			t.Errorf("line %q has the keys %q, want each of 17 once", text, keys)
 		}
 		lines = append(lines, l)
 	}
@@ -116,7 +118,11 @@ func (l logLine) told() string {
 		}
 		return fmt.Sprint(*n)
 	}
-	return fmt.Sprintf("%s %s %s %d %s %s %s %s %s %s %s", l.Endpoint, l.Method, l.Path, l.Status, l.Verdict, l.Reason, l.User, l.Class,
+	why := l.Reason
+	if l.Cause != "-" { // none, of a request that was not refused
+		why += "/" + l.Cause
+	}
+	return fmt.Sprintf("%s %s %s %d %s %s %s %s %s %s %s", l.Endpoint, l.Method, l.Path, l.Status, l.Verdict, why, l.User, l.Class,
 		number(l.Limit), number(l.Remaining), number(l.Retry))
 }
 
@@ -137,8 +143,8 @@ func TestAccessLog(t *testing.T) {
 		"last":       {"class": "concurrent-requests", "limit": uint32(2), "remaining": uint32(0)},
 		"staff":      {"verdict": "exempt"},
 		"rehearsed":  {"verdict": "dry-run", "class": "GET", "limit": uint32(10), "remaining": uint32(0)},
-		"rate":       {"reason": "request-rate", "class": "GET", "limit": uint32(100), "retry": uint32(1)},
-		"concurrent": {"reason": "concurrent-requests", "limit": uint32(10)},
+		"rate":       {"reason": "request-rate", "cause": "own-count", "class": "GET", "limit": uint32(100), "retry": uint32(1)},
+		"concurrent": {"reason": "concurrent-requests", "cause": "pool", "limit": uint32(10)},
 		"patient":    {"class": "concurrent-requests", "limit": uint32(3), "remaining": uint32(1)},
 		"surplus":    {"others": limits.OthersKey, "class": "GET", "limit": uint32(9), "remaining": uint32(4)},
 	}
@@ -173,10 +179,10 @@ func TestAccessLog(t *testing.T) {
 		{"allowed after it waited", httpGET("/", "X-User: patient"), `- GET / 200 allowed - patient concurrent-requests 3 1 null`},
 		{"one name of too many", httpGET("/", "X-User: surplus"), `- GET / 200 allowed - surplus GET 9 4 null`},
 		{"one name of too many, which waited", httpGET("/", "X-User: queued"), `- GET / 200 allowed - queued GET 3 null null`},
-		{"refused by the agent", httpGET("/", "X-User: rate"), `- GET / 429 refused request-rate rate GET 100 0 1`},
-		{"refused by the agent for those in progress", httpGET("/", "X-User: concurrent"), `- GET / 429 refused concurrent-requests concurrent concurrent-requests 10 0 1`},
-		{"refused natively", httpGET("/", "X-User: bob"), `- GET / 429 refused concurrent-requests bob concurrent-requests 10 0 1`},
-		{"refused natively by a limit that is not known", httpGET("/", "X-User: carol"), `- GET / 429 refused concurrent-requests carol concurrent-requests null 0 1`},
+		{"refused by the agent", httpGET("/", "X-User: rate"), `- GET / 429 refused request-rate/own-count rate GET 100 0 1`},
+		{"refused by the agent for those in progress", httpGET("/", "X-User: concurrent"), `- GET / 429 refused concurrent-requests/pool concurrent concurrent-requests 10 0 1`},
+		{"refused natively", httpGET("/", "X-User: bob"), `- GET / 429 refused concurrent-requests/block-table bob concurrent-requests 10 0 1`},
+		{"refused natively by a limit that is not known", httpGET("/", "X-User: carol"), `- GET / 429 refused concurrent-requests/block-table carol concurrent-requests null 0 1`},
 		{"health check", httpGET("/healthz", "X-User: alice"), ``},
 		{"refused by another rule", httpGET("/own", "X-User: alice"), `- GET /own 401 - - - - null null null`},
 	} {
@@ -210,7 +216,7 @@ func TestAccessLog(t *testing.T) {
 		t.Errorf("retry after a native refusal = %v, want the minute that was taught", l.Retry)
 	}
 	l.Retry = nil
-	if want := "- GET / 429 refused request-rate dave LIST/minute 30 0 null"; l.told() != want {
+	if want := "- GET / 429 refused request-rate/throttle-table dave LIST/minute 30 0 null"; l.told() != want {
 		t.Errorf("line of a native refusal = %s, want %s", l.told(), want)
 	}
 	for _, h := range r.takeHeard(t) {
@@ -250,7 +256,7 @@ func TestAccessLogOfOtherStatus(t *testing.T) {
 	r := newRig(t, setup{Config: Config{AccessLog: "json", RefuseStatus: 503}})
 	r.refuseWith(func(question) *verdict { return &verdict{"request-rate", "GET", 100, 7, 60} })
 	r.get(t, "X-User: alice")
-	if got, want := r.takeLines(t, 0, 1)[0].told(), "- GET / 503 refused request-rate alice GET 100 0 7"; got != want {
+	if got, want := r.takeLines(t, 0, 1)[0].told(), "- GET / 503 refused request-rate/throttle-table alice GET 100 0 7"; got != want {
 		t.Errorf("line = %s, want %s", got, want)
 	}
 }
@@ -277,6 +283,36 @@ func TestAccessLogWithoutTheAgent(t *testing.T) {
 	if want := "- GET / 200 agent-silent - alice GET null null null"; last.told() != want {
 		t.Errorf("line = %s, want %s", last.told(), want)
 	}
+	// What HAProxy may admit without an agent is one request a second. Who is in a table is refused for that.
+	r.teachRow(t, 1, 1, 100)
+	r.teach(t, "block", "bob", time.Now().Add(time.Hour), 10)
+	r.get(t, "X-User: bob")
+	r.awaitLine(t, "refused concurrent-requests/block-table bob")
+	proctest.Eventually(t, "a second request in a second", func() error {
+		if got := r.get(t, "X-User: carol").Status; got != http.StatusTooManyRequests {
+			return fmt.Errorf("status %d", got)
+		}
+		return nil
+	})
+	r.awaitLine(t, "refused request-rate/agent-silent carol")
+}
+
+// awaitLine waits until a line of the access log says so, among what HAProxy writes besides.
+func (r *rig) awaitLine(t testing.TB, want string) {
+	t.Helper()
+	proctest.Eventually(t, "a line with "+want, func() error {
+		var told []string
+		for line := range strings.Lines(r.proc.Output()) {
+			var l logLine
+			if json.Unmarshal([]byte(line), &l) != nil {
+				continue // what HAProxy says of its servers
+			}
+			if told = append(told, l.told()); strings.Contains(l.told(), want) {
+				return nil
+			}
+		}
+		return fmt.Errorf("lines %q", told)
+	})
 }
 
 // Whatever a client writes, it is one line, each field once, and the user is told from

@@ -492,7 +492,7 @@ func TestRefusalsOfAnAddressAreCounted(t *testing.T) {
 	})
 	r.send(t, from("192.0.2.1", signed("key", "bad")))
 	r.send(t, from("192.0.2.1", signed("key", "good")))
-	want := "- GET / 429 refused failed-authentication - failed-authentication 1 0 3600"
+	want := "- GET / 429 refused failed-authentication/address-table - failed-authentication 1 0 3600"
 	if got := r.takeLines(t, 1, 2)[0].told(); got != want {
 		t.Errorf("the access log says %s, want %s", got, want)
 	}
@@ -511,7 +511,7 @@ func TestRefusalsOfAnAddressAreCounted(t *testing.T) {
 	}()
 	g.await(t, 1)
 	r.send(t, from("192.0.2.3", signed("key", "good")))
-	want = "- GET / 429 refused address-concurrent-requests key address-concurrent-requests 1 0 1"
+	want = "- GET / 429 refused address-concurrent-requests/address-table key address-concurrent-requests 1 0 1"
 	if got := r.takeLines(t, lines, lines+1)[0].told(); got != want {
 		t.Errorf("the access log says %s, want %s", got, want)
 	}

@@ -37,7 +37,7 @@ func TestVariablesForTheAccessLog(t *testing.T) {
 	}{
 		{"counting down", "alice", "GET", make([]args, 5), []vars{
 			left("GET", 4, 3), left("GET", 4, 2), left("GET", 4, 1), left("GET", 4, 0),
-			{"reason": "request-rate", "class": "GET", "limit": uint32(4), "retry": uint32(1)},
+			{"reason": "request-rate", "cause": "own-count", "class": "GET", "limit": uint32(4), "retry": uint32(1)},
 		}},
 		{"another verb, the minute", "alice", "PUT", make([]args, 2), []vars{left("*/minute", 5, 4), left("*/minute", 5, 3)}},
 		{"a burst", "burst", "GET", make([]args, 2), []vars{left("GET", 3, 4), left("GET", 3, 3)}},

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/clock"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
+	"github.com/sluice-qos/sluice/pkg/cause"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
@@ -138,6 +139,7 @@ type verdict struct {
 
 	others string // the key that the user shares with others; "" if they have their own
 
+	cause    cause.Cause   // of a refused request: who found that nothing is left
 	limit    int           // that refused it, in requests in progress; 0 if another did,
 	rate     limits.Rate   // which is this one
 	together bool          // the rate is that of all endpoints together
@@ -266,7 +268,7 @@ func (l *limiter) enforce(n *needs, of *limits.Limits, rates *rates) (refused ve
 		l.take(n, rates)
 	}
 	if !n.slot.Allowed {
-		v := verdict{limit: n.slot.Limit}
+		v := verdict{cause: n.slot.Cause, limit: n.slot.Limit}
 		if !n.inLine {
 			v.wait = of.Wait
 		}
@@ -274,7 +276,7 @@ func (l *limiter) enforce(n *needs, of *limits.Limits, rates *rates) (refused ve
 	}
 	if i := n.spent(); i >= 0 {
 		v := n.tokens[i].verdict
-		return verdict{rate: v.Limit, together: i == whole, retry: time.Unix(v.End(), 0).Sub(l.clock.Now())}, true
+		return verdict{cause: v.Cause, rate: v.Limit, together: i == whole, retry: time.Unix(v.End(), 0).Sub(l.clock.Now())}, true
 	}
 	return verdict{}, false
 }

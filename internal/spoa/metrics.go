@@ -12,6 +12,7 @@ type metrics struct {
 	allowed, malformed, uncounted  prometheus.Counter
 	undeclared, unheld             prometheus.Counter
 	refused                        *prometheus.CounterVec // by limit
+	refusals                       *prometheus.CounterVec // by cause
 	exempt, unreadable             prometheus.Counter
 	dryRefused, dryBytes           *prometheus.CounterVec // by limit; by direction
 	waits                          prometheus.Histogram
@@ -145,7 +146,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "sluice_dry_run_bytes_total",
 			Help: "Bytes that moved at once and that a bandwidth limit in mode dry-run would have held back, by direction.",
 		}, []string{"direction"}),
-		refused: verdicts.MustCurryWith(prometheus.Labels{"verdict": "refused"}),
+		refused:  verdicts.MustCurryWith(prometheus.Labels{"verdict": "refused"}),
+		refusals: newRefusals(f),
 		malformed: f.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_requests_malformed_total",
 			Help: "Questions without a usable user name. They are admitted.",

@@ -127,7 +127,7 @@ func TestOthersAreTrackedTogether(t *testing.T) {
 				t.Errorf("%s %v = %v, want %v", message, with, got, want)
 			}
 		}
-		refused := vars{"reason": "concurrent-requests", "limit": uint32(1)}
+		refused := vars{"reason": "concurrent-requests", "cause": "own-count", "limit": uint32(1)}
 
 		check("start-message", args{"user": "new"}, vars{"others": "~others"})
 		check("start-message", args{"user": "u1"}, vars{})

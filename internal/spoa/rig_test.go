@@ -15,6 +15,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/peers"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
+	"github.com/sluice-qos/sluice/pkg/cause"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
@@ -186,10 +187,14 @@ func (r *rig) waiting() int {
 	return len(r.limiter.forSlots)
 }
 
-// verdict leaves out when the window ends, which TestRetry looks at.
+// verdict leaves out when the window ends, which TestRetry looks at, and the cause, which
+// TestVariables does: who is refused has one that the agent can have.
 func (r *rig) verdict(q question) verdict {
 	v := r.Agent.verdict(q)
-	v.retry = 0
+	if v.allowed && v.cause != "" || !v.allowed && !slices.Contains(cause.Agent(), v.cause) {
+		r.t.Errorf("verdict(%+v) has the cause %q, allowed: %v", q, v.cause, v.allowed)
+	}
+	v.retry, v.cause = 0, ""
 	return v
 }
 

@@ -162,7 +162,7 @@ func TestShareVariables(t *testing.T) {
 		{"waited, and the place is free", 1, shareLimits, []message{{start, of("first")}, {start, of("first")}}, nil,
 			message{line, args{"user": "first", "tracked": "1", "active": "0"}}, vars{"priority": "-5", "down": uint32(196_608)}},
 		{"refused: none", 1, shareLimits, []message{{start, of("single")}}, nil,
-			message{start, of("single")}, vars{"reason": "concurrent-requests", "limit": uint32(1)}},
+			message{start, of("single")}, vars{"reason": "concurrent-requests", "cause": "own-count", "limit": uint32(1)}},
 		{"the slowest limit there is", 1, "version: 1\ndefault_tier: free\ntiers: {free: {bandwidth: {down: 1}}}\n", nil, nil,
 			message{start, of("alice")}, vars{"down": uint32(1)}},
 		{"faster than HAProxy can count", 1, "version: 1\ndefault_tier: free\ntiers: {free: {bandwidth: {down: 1TiB}}}\n", nil, nil,

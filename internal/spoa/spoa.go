@@ -403,9 +403,11 @@ func (a *Agent) start(r *spop.Request) {
 		r.SetUint("limit", uint32(v.limit))
 	case v.limit > 0:
 		r.SetString("reason", slotReason)
+		r.SetString("cause", string(v.cause))
 		r.SetUint("limit", uint32(v.limit))
 	default:
 		r.SetString("reason", rateReason)
+		r.SetString("cause", string(v.cause))
 		r.SetString("class", rateName(v.rate, v.together))
 		r.SetUint("limit", uint32(v.rate.Max))
 		r.SetUint("retry", uint32(max(1, math.Ceil(v.retry.Seconds()))))
@@ -501,6 +503,7 @@ func (a *Agent) verdict(q question) verdict {
 		}
 		came = outcome(of.Tier, "refused", limit)
 		a.metrics.refused.WithLabelValues(limit).Inc()
+		a.metrics.refusals.WithLabelValues(string(v.cause)).Inc()
 	}
 	if q.spent || !v.allowed {
 		a.starts.nearLimit(q.user)

@@ -156,7 +156,9 @@ func TestVariables(t *testing.T) {
 		args    args
 	}
 	of := func(user string) args { return args{"user": user, "class": "GET"} }
-	concurrent := func(limit uint32) vars { return vars{"reason": "concurrent-requests", "limit": limit} }
+	concurrent := func(limit uint32) vars {
+		return vars{"reason": "concurrent-requests", "cause": "own-count", "limit": limit}
+	}
 	for _, tt := range []struct {
 		name   string
 		before []ask
@@ -170,20 +172,20 @@ func TestVariables(t *testing.T) {
 		{"no user: nothing", nil, ask{start, args{"class": "GET"}}, vars{}, 0},
 		{"a user without a value: nothing", nil, ask{start, args{"user": nil}}, vars{}, 0},
 		{"refused by a rate", []ask{{start, of("rate")}, {start, of("rate")}, {start, of("rate")}, {start, of("rate")}},
-			ask{start, of("rate")}, vars{"reason": "request-rate", "class": "GET", "limit": uint32(4), "retry": uint32(1)}, 0},
+			ask{start, of("rate")}, vars{"reason": "request-rate", "cause": "own-count", "class": "GET", "limit": uint32(4), "retry": uint32(1)}, 0},
 		{"refused by an operation class, for the rest of a minute", []ask{{start, args{"user": "lister", "class": "GET", "op": "LIST"}}},
 			ask{start, args{"user": "lister", "class": "GET", "op": "LIST"}},
-			vars{"reason": "request-rate", "class": "LIST/minute", "limit": uint32(1), "retry": uint32(60), "window": uint32(60)}, 0},
+			vars{"reason": "request-rate", "cause": "pool", "class": "LIST/minute", "limit": uint32(1), "retry": uint32(60), "window": uint32(60)}, 0},
 		{"another operation", []ask{{start, args{"user": "lister", "class": "GET", "op": "LIST"}}}, ask{start, args{"user": "lister", "class": "GET", "op": nil}}, vars{}, 0},
 		{"at an endpoint that is not declared", nil, ask{start, of("@nowhere/alice")}, vars{"key": "alice"}, 0},
 		{"at several of them, each of which would have the limit again", []ask{{start, of("@a/alice")}, {start, of("@b/alice")}}, ask{start, of("@c/alice")},
-			vars{"key": "alice", "reason": "concurrent-requests", "limit": uint32(2)}, 0},
+			vars{"key": "alice", "reason": "concurrent-requests", "cause": "own-count", "limit": uint32(2)}, 0},
 		{"at one of them, whose own count means nothing", nil,
 			ask{start, args{"user": "@nowhere/alice", "class": "GET", "tracked": int32(9), "active": int32(9)}}, vars{"key": "alice"}, 0},
 		{"at one that is declared", []ask{{start, of("alice")}, {start, of("alice")}}, ask{start, of("@up/alice")}, vars{}, 0},
 		{"refused for want of a slot", []ask{{start, of("alice")}, {start, of("alice")}}, ask{start, of("alice")}, concurrent(2), 0},
 		{"told to wait", []ask{{start, of("first")}}, ask{start, of("first")}, vars{"wait": uint32(2000), "limit": uint32(1)}, 0},
-		{"waited in vain", []ask{{start, of("first")}, {start, args{"user": "first", "tracked": int32(1), "active": int32(1)}}}, ask{line, of("first")}, concurrent(1), 2 * time.Second},
+		{"waited in vain", []ask{{start, of("first")}, {start, args{"user": "first", "tracked": int32(1), "active": int32(1)}}}, ask{line, of("first")}, vars{"reason": "concurrent-requests", "cause": "line-timeout", "limit": uint32(1)}, 2 * time.Second},
 		{"waited, and the place is free", []ask{{start, of("patient")}, {start, of("patient")}},
 			ask{line, args{"user": "patient", "class": "GET", "tracked": int32(1), "active": int32(0)}}, vars{}, 0},
 		{"waited, and there is a priority", []ask{{start, of("first")}, {start, of("first")}},
@@ -192,7 +194,7 @@ func TestVariables(t *testing.T) {
 			{start, of("patient")}, {start, args{"user": "patient", "class": "GET", "tracked": int32(1), "active": int32(0)}},
 			{start, args{"user": "patient", "class": "GET", "tracked": int32(2), "active": int32(0)}}},
 			ask{line, args{"user": "patient", "class": "GET", "tracked": int32(3), "active": int32(0)}},
-			vars{"reason": "request-rate", "class": "GET", "limit": uint32(3), "retry": uint32(1)}, 0},
+			vars{"reason": "request-rate", "cause": "own-count", "class": "GET", "limit": uint32(3), "retry": uint32(1)}, 0},
 		{"what HAProxy counts, as a number", nil, ask{start, args{"user": "alice", "tracked": int64(7), "active": int64(2)}}, concurrent(2), 0},
 		{"as text", nil, ask{start, args{"user": "alice", "tracked": "7", "active": "2"}}, concurrent(2), 0},
 		{"nothing counted", nil, ask{start, args{"user": "alice", "tracked": nil, "active": nil}}, vars{}, 0},
@@ -263,7 +265,7 @@ tiers: {patient: {concurrent: 1, over_limit: {concurrent: wait 30s}}}
 		})
 		s.stop()
 	}()
-	if got, want := c.ask("wait-message", with), (vars{"reason": "concurrent-requests", "limit": uint32(1)}); !maps.Equal(got, want) {
+	if got, want := c.ask("wait-message", with), (vars{"reason": "concurrent-requests", "cause": "line-timeout", "limit": uint32(1)}); !maps.Equal(got, want) {
 		t.Errorf("the answer at the end sets %v, want %v", got, want)
 	}
 	<-stopped

@@ -342,7 +342,7 @@ func TestTogetherIsNamed(t *testing.T) {
 		check("@two/alice", left("@*/GET", 6, 2))
 		check("@two/alice", left("@*/GET", 6, 1))
 		check("alice", left("@*/GET", 6, 0))
-		check("alice", vars{"reason": "request-rate", "class": "@*/GET", "limit": uint32(6), "retry": uint32(1)})
+		check("alice", vars{"reason": "request-rate", "cause": "own-count", "class": "@*/GET", "limit": uint32(6), "retry": uint32(1)})
 		if got := testutil.ToFloat64(r.metrics.refused.WithLabelValues("@*/GET")); got != 1 {
 			t.Errorf("refusals counted = %v, want 1", got)
 		}

@@ -3,12 +3,15 @@ package concurrency
 import (
 	"slices"
 	"time"
+
+	"github.com/sluice-qos/sluice/pkg/cause"
 )
 
 // Verdict is the answer to one request.
 type Verdict struct {
 	Allowed bool
-	Limit   int // the limit that refused it; 0 if allowed
+	Limit   int         // the limit that refused it; 0 if allowed
+	Cause   cause.Cause // who found that no slot is free; "" if allowed
 }
 
 // Waiting is a request that is not decided yet. It is decided by a later call
@@ -62,8 +65,12 @@ func (a *Agent) Start(at time.Time, name string, limit int, seen Count, p Places
 	switch {
 	case a.admissible(u, s):
 		return a.admitRequest(u, now, seen.Process, s), nil
-	case len(u.waits.line) > 0 || len(u.waits.queue) >= u.quota.limit || a.knownFull(u, now):
-		return a.refuse(u, now), nil // more than the limit in the queue cannot all be admitted
+	case len(u.waits.line) > 0:
+		return a.refuse(u, cause.LineFull, now), nil // whoever stands in line comes first
+	case len(u.waits.queue) >= u.quota.limit:
+		return a.refuse(u, cause.QueueFull, now), nil // more than the limit cannot all be admitted
+	case a.knownFull(u, now):
+		return a.refuse(u, a.whoCounts(), now), nil
 	}
 	w := &Waiting{owner: u, process: seen.Process, counted: s == beside}
 	u.waits.queue = append(u.waits.queue, w)
@@ -82,7 +89,7 @@ func (a *Agent) Hold(at time.Time, name string, limit int, seen Count, p Places)
 	defer a.review(u, now)
 	if !s.admitted() && (len(u.waits.line) >= a.config.MaxLine || a.inLine >= a.config.MaxLines) {
 		u.refusal.refusals++ // a full line is what HAProxy may refuse by itself
-		return a.turnAway(u, now), nil
+		return a.turnAway(u, cause.LineFull, now), nil
 	}
 	// HAProxy must not refuse who may wait: the line is in the agent.
 	u.refusal.patientTo, u.refusal.refusals = now+int64(refreshSpan), 0
@@ -137,11 +144,13 @@ func (a *Agent) Timeout(at time.Time, w *Waiting) Verdict {
 	now, u := a.coreTime(at), w.owner
 	switch line := a.leaveQueues(w); {
 	case line: // it has waited for a slot, not for an answer, and there was none
-		w.Verdict = a.turnAway(u, now)
+		w.Verdict = a.turnAway(u, cause.LineTimeout, now)
 	case a.farFromLimit(u, now) && (u.upperBound() < u.quota.limit/a.instances || u.upperBound() <= u.lease.held):
 		w.Verdict = a.admitRequest(u, now, w.process, outside)
+	case u.places.phase.recalling():
+		w.Verdict = a.refuse(u, cause.CreditUnknown, now)
 	default:
-		w.Verdict = a.refuse(u, now)
+		w.Verdict = a.refuse(u, cause.RedisLate, now)
 	}
 	a.review(u, now)
 	return w.Verdict
@@ -206,19 +215,30 @@ func (a *Agent) admitRequest(u *user, now, process int64, s standing) Verdict {
 }
 
 // refuse refuses a request.
-func (a *Agent) refuse(u *user, now int64) Verdict {
+func (a *Agent) refuse(u *user, why cause.Cause, now int64) Verdict {
 	if now >= u.refusal.patientTo {
 		u.refusal.refusals++ // who may wait in line comes back, and HAProxy must let them
 	}
-	return a.turnAway(u, now)
+	return a.turnAway(u, why, now)
+}
+
+// whoCounts is the cause of a refusal of a user of whom it is known that no slot is free.
+func (a *Agent) whoCounts() cause.Cause {
+	switch {
+	case a.alone(): // first: who is alone has the whole limit, with Redis or without
+		return cause.OwnCount
+	case a.lost():
+		return cause.RedisLost
+	}
+	return cause.Pool
 }
 
 // turnAway refuses a request that HAProxy had better not refuse by itself.
-func (a *Agent) turnAway(u *user, now int64) Verdict {
+func (a *Agent) turnAway(u *user, why cause.Cause, now int64) Verdict {
 	u.notice.refused++
 	u.places.turned++ // HAProxy may have tracked it before the withdrawal read its count
 	u.waits.noteUnmet(now)
-	return Verdict{Limit: u.quota.limit}
+	return Verdict{Limit: u.quota.limit, Cause: why}
 }
 
 // serveWaiting decides what can be decided of those who wait.
@@ -233,7 +253,7 @@ func (a *Agent) serveWaiting(u *user, now int64) {
 		case a.roomFor(u, w.queue[0]):
 			w.queue = a.decide(w.queue, a.admitWaiting(u, now, w.queue[0]))
 		case a.knownFull(u, now): // the answer they wait for would be no
-			w.queue = a.decide(w.queue, a.refuse(u, now))
+			w.queue = a.decide(w.queue, a.refuse(u, a.whoCounts(), now))
 		default:
 			return
 		}

@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"time"
 
+	"github.com/sluice-qos/sluice/pkg/cause"
 	"github.com/sluice-qos/sluice/pkg/internal/agenda"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
@@ -22,6 +23,7 @@ type Config struct {
 type Verdict struct {
 	Allowed bool
 	Limit   limits.Rate // the limit that refused it; zero if allowed
+	Cause   cause.Cause // who found that nothing of it is left; "" if allowed
 	Second  int64       // the cluster second it was decided in, or at which the refusing limit's window began
 }
 
@@ -151,7 +153,7 @@ func (a *Agent) Start(at time.Time, name string, rates []limits.Rate, credit Cre
 // if one is spent.
 func (a *Agent) decide(w *Waiting, now int64) (Verdict, bool) {
 	missing, entrusted := false, false
-	var refusing *bucket
+	var refusing *bucket // of several, the one that stays in force longest: the client retries after it
 	for _, b := range w.buckets[:w.n] {
 		if b.balance == 0 {
 			b.reclaim()
@@ -171,7 +173,7 @@ func (a *Agent) decide(w *Waiting, now int64) (Verdict, bool) {
 		}
 	}
 	if refusing != nil {
-		return a.refuse(refusing, now), true
+		return a.refuse(refusing, a.whoCounts(refusing), now), true
 	}
 	if entrusted {
 		if w.credit == Spent {
@@ -183,6 +185,17 @@ func (a *Agent) decide(w *Waiting, now int64) (Verdict, bool) {
 		return Verdict{}, false
 	}
 	return a.admitRequest(w, now), true
+}
+
+// whoCounts is the cause of a refusal by what is known of a bucket without waiting.
+func (a *Agent) whoCounts(b *bucket) cause.Cause {
+	switch {
+	case a.decidesAlone(b): // first: who is alone has the whole limit, with Redis or without
+		return cause.OwnCount
+	case a.cutOff(b):
+		return cause.RedisLost
+	}
+	return cause.Pool
 }
 
 // longer is the one of two buckets, the first of which may be nil, whose window
@@ -214,7 +227,7 @@ func (a *Agent) enqueue(on *Waiting, now int64) (Verdict, *Waiting) {
 	w := *on // only a request that waits costs an allocation
 	for _, b := range w.buckets[:w.n] {
 		if !a.available(b) && b.waiting >= b.limit-b.handedOut() {
-			return a.refuse(b, now), nil
+			return a.refuse(b, cause.QueueFull, now), nil
 		}
 	}
 	for _, b := range w.buckets[:w.n] {
@@ -268,7 +281,7 @@ func (a *Agent) spendToken(b *bucket, now int64) {
 	}
 }
 
-func (a *Agent) refuse(b *bucket, now int64) Verdict {
+func (a *Agent) refuse(b *bucket, why cause.Cause, now int64) Verdict {
 	b.unmet++
 	if a.cutOff(b) {
 		// Others may admit as much. From its first refusal on, the key is divided; see part.
@@ -282,7 +295,7 @@ func (a *Agent) refuse(b *bucket, now int64) Verdict {
 			a.refuseInHAProxy(b, now) // it got through, so HAProxy has forgotten
 		}
 	}
-	return Verdict{Limit: b.rate, Second: b.start}
+	return Verdict{Limit: b.rate, Cause: why, Second: b.start}
 }
 
 // decidesAlone reports whether nobody else can have admitted requests of the bucket's

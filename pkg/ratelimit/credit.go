@@ -4,6 +4,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/sluice-qos/sluice/pkg/cause"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -254,7 +255,7 @@ func (a *Agent) refuseSpent(w *Waiting, now int64) Verdict {
 	if candidates < 2 && !spent.refusing {
 		a.throttleNow(spent, now)
 	}
-	return a.refuse(spent, now)
+	return a.refuse(spent, cause.CreditSpent, now)
 }
 
 // CreditByDefault says that from a second on HAProxy may have credit, without any Lend, for

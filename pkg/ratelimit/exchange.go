@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-qos/sluice/pkg/cause"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -278,8 +279,8 @@ func (a *Agent) Timeout(at time.Time, w *Waiting) Verdict {
 		a.advanceWindow(b, now)
 	}
 	var v Verdict
-	if b := a.overdue(w, now); b != nil {
-		v = a.refuse(b, now)
+	if b, why := a.overdue(w, now); b != nil {
+		v = a.refuse(b, why, now)
 	} else {
 		v = a.admitRequest(w, now)
 	}
@@ -341,25 +342,30 @@ func (a *Agent) restore(b *bucket, sec, now int64) {
 	a.schedule(b, now)
 }
 
-// overdue is the bucket that refuses a request which has waited too long, or nil.
+// overdue is the bucket that refuses a request which has waited too long, and why, or nil.
 // None is known to be spent, so it is the first one, which is over soonest.
-func (a *Agent) overdue(w *Waiting, now int64) *bucket {
+func (a *Agent) overdue(w *Waiting, now int64) (*bucket, cause.Cause) {
 	for _, b := range w.buckets[:w.n] {
 		if a.available(b) {
 			continue
 		}
-		if a.entrusted(b) || b.spent || !a.farFromLimit(b, now) {
-			return b
+		switch {
+		case a.entrusted(b):
+			return b, cause.CreditUnknown
+		case b.spent:
+			return b, cause.Pool
+		case !a.farFromLimit(b, now):
+			return b, cause.RedisLate
 		}
 		part := max(1, (b.rate.Max-b.portion.reserve)/a.serving(b, now))
 		switch {
 		case b.longWindow() && b.owed >= min(part, max(1, part/int(b.length()/second))):
-			return b
+			return b, cause.RedisLate
 		case !b.longWindow() && b.admitted >= part && b.unleased > 0:
-			return b
+			return b, cause.RedisLate
 		}
 	}
-	return nil
+	return nil, ""
 }
 
 // farFromLimit reports whether a key is far from its limit, as far as the agent knows. Of a limit
