@@ -138,6 +138,7 @@ func (a *Agent) Start(at time.Time, name string, limit Limit) [2]int64 {
 	}
 	now := at.UnixNano()
 	u.idleAt = now
+	// HAProxy tells of the request only after it has begun, and the others' shares depend on it.
 	a.updateWeight(u, now, max(1, u.active(now))) // as good as begun: polygen should know
 	a.updateTable(u, now)
 	a.schedule(u, now)
@@ -155,12 +156,14 @@ func (a *Agent) Lend(limit Limit) [2]int64 { return a.standard(limit) }
 // all instances together that is less than the smallest share.
 func (a *Agent) Lent(at time.Time, name string, limit Limit, rate [2]int64) {
 	for _, d := range Directions {
+		// Split over the instances, for each of them may have as little.
 		if rate[d] <= limit.Bytes[d]/leastPart/int64(a.instances) || limit.Bytes[d] == 0 {
 			rate[d] = 0
 		}
 	}
 	u := a.users[name]
 	if u == nil {
+		// Who has nothing to tell need not be known.
 		if rate == [2]int64{} {
 			return
 		}
@@ -170,6 +173,7 @@ func (a *Agent) Lent(at time.Time, name string, limit Limit, rate [2]int64) {
 	}
 	now := at.UnixNano()
 	u.limit = limit
+	// Without other requests nobody sees this one end, so it only lasts a minute: see lentNow.
 	u.lent, u.lentAt, u.idleAt = rate, now, now
 	if u.active(now) > 0 || u.weight > 0 {
 		a.updateWeight(u, now, u.active(now))
@@ -188,6 +192,7 @@ func (a *Agent) Active(name string) int64 {
 // active is how many requests count as in progress. Those by credit that are not held are
 // over before anyone tells: together they count as one.
 func (u *user) active(now int64) int64 {
+	// One, however many they were: a share by requests in progress is for transfers that last.
 	if u.lentNow(Down, now) > 0 || u.lentNow(Up, now) > 0 {
 		return u.count.Active + 1
 	}
@@ -205,6 +210,7 @@ func (u *user) lentNow(d Direction, now int64) int64 {
 // left out, or it would seem to have moved just now.
 func (u *user) addCount(from Source, c Count) {
 	for _, d := range Directions {
+		// The first count of a source has bytes of before. Taken as they are, they would look like a burst.
 		if !u.counted[from] && u.countAt > 0 {
 			u.offset[d] -= c.Moved[d]
 		}
@@ -221,6 +227,7 @@ func (a *Agent) Progress(at time.Time, name string, limit Limit, from Source, c 
 	now := at.UnixNano()
 	u := a.users[name]
 	if u == nil {
+		// HAProxy pushes its whole table after a reconnection: entries without requests are history.
 		if c.Active == 0 || !limit.Limited() {
 			return
 		}
@@ -232,6 +239,7 @@ func (a *Agent) Progress(at time.Time, name string, limit Limit, from Source, c 
 	u.idleAt = now
 	before := u.count
 	u.addCount(from, c)
+	// An entry that says once more that nothing is in progress changes nothing.
 	if after := u.count; after.Active > 0 || before.Active > 0 || u.weight > 0 {
 		u.count.Moved = before.Moved // what a beginning or an end is judged by
 		a.updateWeight(u, now, u.active(now))
@@ -250,6 +258,7 @@ func (a *Agent) Progress(at time.Time, name string, limit Limit, from Source, c 
 func (a *Agent) Restarted(at time.Time) {
 	now := at.UnixNano()
 	for _, u := range a.users {
+		// A new HAProxy counts from 0: the old counts would look like bytes that were taken back.
 		u.counts, u.counted, u.offset = [2]Count{}, [2]bool{}, [2]int64{}
 		u.count, u.countAt, u.weight, u.next = Count{}, 0, 0, 0
 		u.lent = [2]int64{}
@@ -268,6 +277,8 @@ func (a *Agent) Cluster(at time.Time, instances int) {
 	now := at.UnixNano()
 	was := a.instances
 	a.instances = max(1, instances)
+	// Between several and several the default share changes with the next time it is taught; polygen
+	// divides anew as soon as it has heard of the change.
 	if (was == 1) == (a.instances == 1) {
 		return
 	}
@@ -290,6 +301,7 @@ func (a *Agent) Share(at time.Time, s Sharing) {
 		return
 	}
 	now := at.UnixNano()
+	// Who is not named wants nothing, as polygen knows, and begins with the default share again.
 	u.share[s.Direction] = 0
 	for _, share := range s.Shares {
 		if share.Instance == a.config.Instance {
@@ -306,14 +318,17 @@ func (a *Agent) Limits(at time.Time, limitOf func(user string) Limit) {
 	now := at.UnixNano()
 	for name, u := range a.users {
 		limit := limitOf(name)
+		// Most users' limits are as they were, and a report for each would be a burst of messages.
 		if limit == u.limit {
 			continue
 		}
 		for _, d := range Directions {
+			// At once and by itself, for polygen may know of the new limit a second later.
 			if old := u.limit.Bytes[d]; limit.Bytes[d] < old {
 				u.share[d] = int64(float64(u.share[d]) * float64(limit.Bytes[d]) / float64(old))
 			}
 		}
+		// The table's entry says whether bodies are held, and the share may be the same.
 		if limit.DryRun != u.limit.DryRun {
 			u.taughtAt = 0
 		}
@@ -329,9 +344,11 @@ func (a *Agent) Limits(at time.Time, limitOf func(user string) Limit) {
 func (a *Agent) updateWeight(u *user, now, active int64) {
 	before := u.weight
 	switch {
+	// More counts at once, and fewer only after holdSpan: between two short requests a user has none.
 	case active >= u.weight:
 		u.weight, u.next, u.since = active, 0, now
 	case passed(now, u.since, holdSpan):
+		// Down to the most of the last holdSpan, not to what is in progress just now.
 		u.weight, u.next, u.since = max(u.next, active), active, now
 	default:
 		u.next = max(u.next, active)
@@ -339,8 +356,10 @@ func (a *Agent) updateWeight(u *user, now, active int64) {
 	for d := range u.meters {
 		m := &u.meters[d]
 		switch {
+		// What was measured is of fewer requests, which may have used less.
 		case u.weight > before:
 			m.restartLook()
+			// Where the bytes before are not known, the first count begins the measurement.
 			if before == 0 && u.countAt > 0 {
 				m.startRequests(now, u.count.Moved[d])
 			}
@@ -348,6 +367,7 @@ func (a *Agent) updateWeight(u *user, now, active int64) {
 			m.endRequests(u.countAt, u.count.Moved[d], u.limit.Bytes[d])
 		}
 	}
+	// A beginning or an end moves whole shares; all else can wait for reportEvery.
 	if (u.weight == 0) != (u.lastReport.Active == 0) {
 		a.report(u)
 		// The others' shares follow from this report. Alone, nobody waits for it: it only
@@ -362,6 +382,7 @@ func (a *Agent) measure(u *user, now int64) {
 		return
 	}
 	for d := range u.meters {
+		// Not at once: several judgements within reportEvery are one report.
 		if u.meters[d].observe(now, u.count.Moved[d], u.limit.Bytes[d]) {
 			a.agenda.Put(u, u.reported+int64(reportEvery))
 		}
@@ -370,9 +391,11 @@ func (a *Agent) measure(u *user, now int64) {
 
 // polygenShare is polygen's share of one direction; 0 if there is none.
 func (u *user) polygenShare(d Direction, now int64) int64 {
+	// Without a word for a minute polygen is gone, and an old division may be anybody's.
 	if u.limit.Bytes[d] == 0 || passed(now, u.shareAt[d], ShareFor) {
 		return 0
 	}
+	// The limit may have been lowered since.
 	return min(u.share[d], u.limit.Bytes[d])
 }
 
@@ -395,9 +418,11 @@ func (a *Agent) standard(l Limit) (share [2]int64) {
 	for _, d := range Directions {
 		switch {
 		case l.Bytes[d] == 0:
+		// Nobody else moves anything, and nobody divides.
 		case a.instances == 1:
 			share[d] = l.Bytes[d]
 		case l.Default[d] > 0:
+			// The limit may be the user's own, and below the default share of their tier.
 			share[d] = min(l.Default[d], l.Bytes[d])
 		default:
 			share[d] = max(1, l.Bytes[d]/int64(a.instances))
@@ -409,11 +434,13 @@ func (a *Agent) standard(l Limit) (share [2]int64) {
 // updateTable writes the user's share into HAProxy's table if it is not there.
 func (a *Agent) updateTable(u *user, now int64) {
 	share := a.inForce(u, now)
+	// Each entry is a message to HAProxy, which holds it for ShareFor.
 	if share == u.taught && !passed(now, u.taughtAt, teachAgain) {
 		return
 	}
 	u.taught, u.taughtAt = share, now
 	for d := range u.meters {
+		// From here on the meters judge by this share, though HAProxy may take a moment to follow.
 		u.meters[d].enforce(now, share[d])
 	}
 	a.out.TableEntries = append(a.out.TableEntries, TableEntry{User: u.name, Share: share, DryRun: u.limit.DryRun})
@@ -431,6 +458,7 @@ func (a *Agent) report(u *user) {
 func (a *Agent) Collect(at time.Time, reports []Report) []Report {
 	now := at.UnixNano()
 	for i, u := range a.reports {
+		// Else a user who is forgotten stays reachable from the array.
 		a.reports[i] = nil
 		u.marked = false
 		if a.users[u.name] != u {
@@ -462,14 +490,17 @@ func (u *user) addLent(r *Report, d Direction, now int64) {
 	if lent == 0 {
 		return
 	}
+	// With the headroom of a brief look: the rate is that of some past seconds.
 	need := max(1, lent/100*briefHeadroomPercent)
 	r.Moved[d] += lent
 	switch {
 	case u.count.Active == 0:
+		// As of any demand: so that it can show that it needs more.
 		r.Most[d] = need + u.limit.Bytes[d]/leastPart
 	case r.Most[d] > 0:
 		r.Most[d] += need
 	}
+	// A demand for all of the limit is one for any number.
 	if r.Most[d] >= u.limit.Bytes[d] {
 		r.Most[d] = 0
 	}
@@ -479,6 +510,7 @@ func (u *user) addLent(r *Report, d Direction, now int64) {
 func (a *Agent) demandChanged(u *user, now int64) bool {
 	r := a.makeReport(u, now)
 	for _, d := range Directions {
+		// By less than this polygen would not send other shares either.
 		if differs(r.Most[d], u.lastReport.Most[d], u.limit.Bytes[d]/changePart) {
 			return true
 		}
@@ -496,6 +528,7 @@ func (a *Agent) Tick(at time.Time) {
 		if u.weight > 0 {
 			a.updateWeight(u, now, u.active(now))
 		}
+		// Only when polygen knows that nothing is in progress: an end that was not reported is a share lost.
 		if u.weight == 0 && u.lastReport.Active == 0 {
 			if passed(now, u.idleAt, forgetSpan) {
 				delete(a.users, u.name)
@@ -504,6 +537,7 @@ func (a *Agent) Tick(at time.Time) {
 			a.schedule(u, now)
 			return
 		}
+		// HAProxy pushes nothing of a counter that stands still, so the meters are told the same count again.
 		if passed(now, u.countAt, pushTimeout) && u.countAt > 0 {
 			a.measure(u, now)
 		}
@@ -538,7 +572,9 @@ func (a *Agent) schedule(u *user, now int64) {
 		a.agenda.Put(u, now+int64(forgetSpan))
 		return
 	}
+	// Often enough for pushTimeout and the confirmation, whatever else is due.
 	due := now + int64(confirmEvery)/2
+	// The weight falls when holdSpan has passed, without a word of HAProxy's.
 	if u.weight != u.active(now) {
 		due = min(due, u.since+int64(holdSpan))
 	}
@@ -551,6 +587,7 @@ func (a *Agent) schedule(u *user, now int64) {
 func (a *Agent) findOrAddUser(name string, limit Limit) *user {
 	u := a.users[name]
 	if u == nil {
+		// Beyond the bound users are still held, to their default share.
 		if len(a.users) >= a.config.MaxUsers {
 			return nil
 		}

@@ -61,15 +61,19 @@ func (m *meter) enforce(now, share int64) {
 	if share == m.share {
 		return
 	}
+	// Small changes are followed without a new look, or a share that trembles would never be judged.
 	if differs(share, m.share, 0) {
+		// Of several changes within settleSpan HAProxy may still follow any: the smallest one is the safe judge.
 		if passed(now, m.sharedAt, settleSpan) || m.before == 0 || m.share < m.before {
 			m.before = m.share
 		}
 		m.sharedAt = now
+		// Who got more should show soon that they use it.
 		if share > m.share {
 			m.span = int64(briefLook)
 		}
 	}
+	// There was no share that the bytes could have been held to.
 	if m.share == 0 {
 		m.low = share
 	}
@@ -99,6 +103,7 @@ func (m *meter) observe(now, bytes, limit int64) (news bool) {
 	switch {
 	case m.begun == 0:
 		m.begun, m.low, m.base = now, m.share, bytes
+		// The look has begun while HAProxy may still follow the share of before.
 		if !passed(now, m.sharedAt, settleSpan) && m.before > 0 {
 			m.low = min(m.share, m.before)
 		}
@@ -106,12 +111,15 @@ func (m *meter) observe(now, bytes, limit int64) (news bool) {
 		m.begun, m.base = now, bytes
 	case now-m.begun >= m.span:
 		switch m.judgeLook(now-m.begun, bytes-m.base, limit) {
+		// Nearly all of the share was moved: a late push may hide the rest.
 		case unsure:
 			m.span += int64(briefLook)
 			return false
+		// The smaller share may have been what held it, so this look says nothing.
 		case disturbed:
 			m.span = int64(briefLook)
 		case judged:
+			// From now on the demand is known, and a longer look is more exact.
 			m.span, m.first, news = int64(steadyLook), 0, true
 		}
 		m.begun = 0
@@ -123,6 +131,7 @@ func (m *meter) observe(now, bytes, limit int64) (news bool) {
 // endRequests says that there are no requests any more since an instant. Those that were
 // too short to be measured are judged as a whole.
 func (m *meter) endRequests(since, bytes, limit int64) {
+	// Nothing was judged while they ran, so they count as one look.
 	if m.first > 0 && since >= m.first && bytes >= m.firstBase {
 		m.low = m.share
 		m.judgeLook(max(since-m.first, int64(shortestLook)), bytes-m.firstBase, limit)
@@ -142,6 +151,7 @@ const (
 // judgeLook takes what was moved in a span.
 func (m *meter) judgeLook(span, bytes, limit int64) outcome {
 	m.moved = int64(float64(bytes) / float64(span) * float64(second))
+	// A push may be 20 ms late: a tenth of a brief look, a fiftieth of a long one.
 	rough := span < int64(steadyLook)/2
 	need := max(1, m.moved/100*headroomPercent) + limit/leastPart
 	if rough {
@@ -156,7 +166,9 @@ func (m *meter) judgeLook(span, bytes, limit int64) outcome {
 		if m.usableRate > 0 && !m.rough && 100*m.moved >= droppedPercent*m.usableRate {
 			need = max(need, m.usableRate/100*fadePercent)
 		}
+		// A demand that was found to be below the share: growth begins anew from here.
 		m.usableRate, m.step, m.rough = need, 0, rough
+	// It moved all of the smaller share, and nobody knows what it would move of the larger.
 	case m.low < m.share && differs(m.low, m.share, 0):
 		return disturbed // it may have been the smaller share that held it
 	case m.usableRate > 0 && m.share > m.usableRate+m.usableRate/10:
@@ -166,6 +178,7 @@ func (m *meter) judgeLook(span, bytes, limit int64) outcome {
 		m.step, m.rough = max(2*m.step, limit/32+m.share/4), true
 		m.usableRate = max(m.usableRate, m.share) + m.step
 	}
+	// All of the limit is any number: no instance is given more.
 	if m.usableRate >= limit {
 		m.usableRate = 0
 	}

@@ -32,6 +32,7 @@ func divide(limit, least int64, demands []Demand) []Share {
 	var in []Demand
 	for _, d := range demands {
 		if d.Weight > 0 {
+			// Weights come from other processes, and their sum must not overflow.
 			d.Weight = min(d.Weight, maxWeight)
 			in = append(in, d)
 		}
@@ -40,6 +41,7 @@ func divide(limit, least int64, demands []Demand) []Share {
 		return nil
 	}
 	slices.SortFunc(in, func(a, b Demand) int { return cmp.Compare(a.Instance, b.Instance) })
+	// So many instances that least for each would be more than the limit have even parts.
 	least = min(least, limit/int64(len(in)))
 
 	out := make([]Share, len(in))
@@ -48,12 +50,14 @@ func divide(limit, least int64, demands []Demand) []Share {
 		out[i] = Share{Instance: d.Instance, Bytes: least}
 		left -= least
 	}
+	// First no more than each can use.
 	left = fillByWeight(out, in, left, func(d Demand, has int64) int64 {
 		if d.Most == 0 {
 			return left
 		}
 		return max(0, d.Most-has)
 	})
+	// The rest is of no use to anybody now, and whoever wants more soon has it without a message.
 	fillByWeight(out, in, left, func(Demand, int64) int64 { return left })
 	return out
 }
@@ -70,6 +74,7 @@ func fillByWeight(out []Share, in []Demand, amount int64, room func(d Demand, ha
 				weight += int64(d.Weight)
 			}
 		}
+		// All are full, or nothing is left to pour.
 		if weight == 0 || amount <= 0 {
 			break
 		}
@@ -78,6 +83,7 @@ func fillByWeight(out []Share, in []Demand, amount int64, room func(d Demand, ha
 			if full[i] {
 				continue
 			}
+			// Compared with its part of what is left, so no order of instances is preferred.
 			if most := room(d, out[i].Bytes); most <= fraction(amount, int64(d.Weight), weight) {
 				full[i], filled = true, true
 				out[i].Bytes += most
@@ -103,6 +109,7 @@ func fillByWeight(out []Share, in []Demand, amount int64, room func(d Demand, ha
 
 // fraction is amount × weight ÷ whole, exactly; weight is at most whole.
 func fraction(amount, weight, whole int64) int64 {
+	// In 128 bits: by floats, shares of large limits could add up to more than the limit.
 	high, low := bits.Mul64(uint64(amount), uint64(weight))
 	quotient, _ := bits.Div64(high, low, uint64(whole))
 	return int64(quotient)

@@ -104,9 +104,11 @@ func (w *Watch) Observe(at time.Time, r Report, limit [2]int64) {
 	now := at.UnixNano()
 	u := w.users[r.User]
 	if u == nil {
+		// The end of what was not known here is no reason to know of it.
 		if limit == [2]int64{} || r.Active == 0 {
 			return
 		}
+		// Beyond the bound users have their default shares: too little or too much, but bounded.
 		if len(w.users) >= w.maxUsers {
 			w.dropped++
 			return
@@ -119,10 +121,12 @@ func (w *Watch) Observe(at time.Time, r Report, limit [2]int64) {
 		i = &reported{}
 		u.instances[r.Instance] = i
 	}
+	// An instance without a share, or with one that it does not need, should not wait for divideEvery.
 	urgent := (i.Active == 0) != (r.Active == 0) || u.limit != limit
 	u.changed = u.changed || urgent || i.Active != r.Active || i.Most != r.Most
 	i.Report, i.last, u.limit = r, now, limit
 	for _, d := range Directions {
+		// Policies may be lost. The report says what the instance has, so no acknowledgement is needed.
 		if r.Active > 0 && passed(now, u.sentAt[d], hearSpan) && u.misses(r, d) {
 			u.sent[d], u.changed = nil, true
 		}
@@ -167,11 +171,13 @@ func (w *Watch) Tick(at time.Time) {
 	w.agenda.Take(now, func(u *watched) {
 		for instance, i := range u.instances {
 			i.last = min(i.last, now) // the clock may have been set back
+			// An instance that is gone moves nothing; one that is cut off keeps its share for ShareFor.
 			if passed(now, i.last, reportSpan) {
 				delete(u.instances, instance)
 				u.changed = true
 			}
 		}
+		// Whoever reports again is divided for anew.
 		if len(u.instances) == 0 {
 			delete(w.users, u.name)
 			return
@@ -202,6 +208,7 @@ func (w *Watch) schedule(u *watched, now int64) {
 	for _, i := range u.instances {
 		first = min(first, i.last)
 	}
+	// The next repetition is later than any report may stay away.
 	w.agenda.Put(u, first+int64(reportSpan))
 }
 
@@ -218,6 +225,7 @@ func (w *Watch) divide(u *watched, now int64) {
 			demands = append(demands, Demand{Instance: i.Instance, Weight: i.Active, Most: i.Most[d]})
 		}
 		shares := divide(u.limit[d], u.limit[d]/leastPart, demands)
+		// Unchanged shares are repeated before agents forget them, for a policy may have been lost.
 		if len(shares) == 0 || !differ(u.sent[d], shares, u.limit[d]/changePart) && !passed(now, u.sentAt[d], repeatEvery) {
 			continue
 		}
@@ -246,6 +254,7 @@ func abs(n int64) int64 { return max(n, -n) }
 func (w *Watch) Sharings() []Sharing {
 	out := w.out
 	w.out = nil
+	// The sort is stable, so of each user and direction the last word comes first.
 	slices.Reverse(out)
 	slices.SortStableFunc(out, func(a, b Sharing) int {
 		return cmp.Or(cmp.Compare(a.User, b.User), cmp.Compare(a.Direction, b.Direction))

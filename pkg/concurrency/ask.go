@@ -126,6 +126,7 @@ func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
 	l.pool, l.told = answered, g.Held
 	if !a.alone() { // else this is an answer of before, or to what only polygen needs
 		l.held, l.left = g.Held, g.Free
+		// The pool sees all instances: this is how one learns of the others' load without polygen.
 		if u.quota.nearlyUsed(u.quota.limit - g.Free) {
 			u.heat.markHot(now, now+int64(hotSpan))
 		}
@@ -140,6 +141,7 @@ func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
 
 // backOff puts off the next ask for more.
 func (a *Agent) backOff(u *user, now int64) {
+	// Below its share an instance is owed slots, so it may ask again sooner.
 	slowest := slowestBelow
 	if u.lease.held >= a.shareOf(u, now) {
 		slowest = slowestBeyond

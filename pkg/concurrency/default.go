@@ -69,6 +69,7 @@ func (a *Agent) CanBeginDefault(at time.Time, process int64) bool {
 func (a *Agent) BeginDefault(at time.Time, process int64, n int, of func(user string) bool) {
 	now, d := a.coreTime(at), &a.byDefault
 	d.phase, d.process, d.places, d.of = defaultBegun, process, n, of
+	// HAProxy gives places to everyone without an entry, so whoever must have none needs one first.
 	d.undenied = make(map[string]bool)
 	for name, p := range a.parked {
 		switch {

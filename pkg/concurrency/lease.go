@@ -83,6 +83,7 @@ func (a *Agent) FreeSlots(name string) (int, bool) {
 	if u == nil || u.quota.unlimited {
 		return 0, false
 	}
+	// running, not upperBound: what is shown to people is what is known, not what is feared.
 	n := a.capacity(u) - u.running()
 	if !a.countsAlone() {
 		n += max(0, u.lease.left)
@@ -136,6 +137,7 @@ func (a *Agent) coolWant(u *user, need int, now int64) int {
 // many idle slots as have been in use, so that requests need not wait for the pool.
 func (a *Agent) idleWant(u *user, need int) int {
 	idle := min(max(u.peaks.highest(), need), u.quota.limit/(coolPortion*a.instances))
+	// A band, or each request would change what is held by one and cost an ask.
 	least, most := need+(idle+1)/2, max(u.peaks.highest(), need)+idle
 	if u.lease.held >= least && u.lease.held <= most {
 		return u.lease.held // near enough: not every request is worth an ask

@@ -56,6 +56,7 @@ func Take(pool map[string]Holding, live []string, instance string, a Ask) Grant 
 			others += a.Portion
 		}
 	}
+	// What has been handed out is never taken back here: an instance gives up slots by its own Ask.
 	h := pool[instance]
 	if a.Seq > h.Seq { // else a later one was here first
 		held := h.Held + max(0, min(a.Want-h.Held, a.Limit-others-h.Held))

@@ -89,6 +89,7 @@ func (p *progress) advance(c Count, young bool) (unasked int) {
 // takePushed takes note of a count that HAProxy is pushing. It pushes in order: fewer requests
 // than before are those of an entry that began anew.
 func (p *progress) takePushed(c Count, now int64) {
+	// Forgotten after a while without requests, or by a HAProxy that was restarted.
 	if c.Tracked < p.pushed {
 		p.forgetCount()
 	}
@@ -108,6 +109,7 @@ func (p *progress) replaceProcess(n int) {
 
 // expire drops the requests that never came to be.
 func (p *progress) expire(now int64) {
+	// In the order of admission, so the oldest ones are in front.
 	for _, list := range []*[]int64{&p.pending, &p.strange} {
 		n := 0
 		for n < len(*list) && now-(*list)[n] >= int64(bridgeSpan) {

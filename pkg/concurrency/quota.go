@@ -64,6 +64,7 @@ func (a *Agent) Limits(at time.Time, limit func(user string) int) {
 
 // setLimit takes a user's limit (0: not limited).
 func (a *Agent) setLimit(u *user, limit int, now int64) {
+	// Of a user whose limit is lifted the last limit stays: what runs is still counted, and told.
 	unlimited := limit <= 0
 	if unlimited == u.quota.unlimited && (unlimited || limit == u.quota.limit) {
 		return

@@ -39,6 +39,7 @@ func (a *Agent) Block(at time.Time, name string, limit Limit) {
 	}
 	now, s := a.coreTime(at), &u.refusal
 	s.release = limit.Release
+	// While it is in force nobody is asked about, so no refusal is counted: the repetition alone extends it.
 	if s.inForce() || a.freeHere(u) <= 0 && s.refusals >= refuseAt {
 		s.until = now + int64(blockSpan)
 	}
@@ -104,6 +105,7 @@ func (a *Agent) endRefusal(u *user, now int64) {
 // updateTable brings HAProxy's table up to date.
 func (a *Agent) updateTable(u *user, now int64) {
 	u.refusal.taughtAt = now
+	// The zero Until lets everybody through, which is also what a forgotten entry says.
 	n := TableEntry{User: u.name}
 	if u.refusal.inForce() {
 		n.Until = (u.refusal.until - a.setBack) / second // HAProxy's clock is the machine's

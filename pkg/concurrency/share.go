@@ -40,6 +40,7 @@ func shares(limit int, demands []Demand, credits map[string]float64) (s []Share,
 		return cmp.Or(cmp.Compare(a.Slots, b.Slots), cmp.Compare(a.Instance, b.Instance))
 	})
 	// Fill up the least demands first; who wants no more leaves the rest to the others.
+	// Sorted by demand: whoever is served first wants least, so the rest's even part only grows.
 	left, served := limit, 0
 	for served < len(s) && s[served].Slots <= left/(len(s)-served) {
 		left -= s[served].Slots

@@ -125,6 +125,7 @@ func (w *Watch) Observe(at time.Time, r Report) {
 		if r.Limit <= 0 {
 			return
 		}
+		// Fail open: agents keep the limit without polygen.
 		if len(w.users) >= w.maxUsers {
 			w.dropped++
 			return
@@ -149,6 +150,7 @@ func (w *Watch) Observe(at time.Time, r Report) {
 // decide blocks or unblocks the user if that is due.
 func (w *Watch) decide(name string, u *watched, now int64) {
 	blocked := u.limit.blocks(u.blocked, u.active())
+	// A block costs HAProxy a table entry on each instance; a user at the limit would flip with each request.
 	flips := now-u.blockedAt < int64(blockGap) && u.refused < flood+2*u.limit.Max
 	if blocked == u.blocked || blocked && flips {
 		return // agents keep the limit without a block
@@ -225,6 +227,7 @@ func (w *Watch) Tick(at time.Time) {
 // reported get none, and report when they hear of it.
 func (w *Watch) shareSlots(name string, u *watched, at time.Time) {
 	now := w.coreTime(at)
+	// Far from the limit the even part is never reached, and shares would be messages for nothing.
 	near := 100*u.active() >= nearPercent*u.limit.Max || u.refusedSince(now-int64(demandSpan))
 	if w.instances < 2 || len(u.instances) == 0 || u.limit.Max == 0 || !near {
 		return // everybody who asks finds slots
@@ -272,6 +275,7 @@ func (w *Watch) Unblock(at time.Time, user string) {
 	w.coreTime(at)
 	delete(w.users, user)
 	delete(w.blocks, user)
+	// Also of a user who is not known: another polygen may have blocked them.
 	w.unblocks[user], w.byHand[user] = struct{}{}, struct{}{}
 }
 

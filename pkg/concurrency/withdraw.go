@@ -42,6 +42,7 @@ func (a *Agent) withdraw(u *user, now int64) {
 // reviewPlaces recalls the places of a user who is near the limit, and asks for what is to
 // be withdrawn by now.
 func (a *Agent) reviewPlaces(u *user, now int64) {
+	// Alone there is nobody else who could need them.
 	if u.heat.hot(now) && !a.alone() {
 		a.recall(u, now) // others need what is not in use
 	}

@@ -24,8 +24,10 @@ func Portion(limit, instances int) (each int) {
 	switch {
 	case limit <= 0:
 		return 0
+	// Nobody else admits anything, so nothing has to be left for those who ask.
 	case instances <= 1:
 		return limit
+	// Else less than two fifths of the limit would be left to whoever needs more than a portion.
 	case 5*instances > 3*limit:
 		return 0
 	}

@@ -40,10 +40,12 @@ func GrantOf(of *limits.Limits, classes string, instances int) (g Grant, ok bool
 		g.Factor = downFactor
 	}
 	uncounted := 0
+	// A limit of a class that HAProxy does not count is left over here, and would not be kept.
 	for range of.Rates() {
 		uncounted++
 	}
 	for class := range strings.FieldsSeq(classes) {
+		// A class without a limit must not stop a request that has another class's ticket.
 		each := uint32(Unlimited)
 		if r, limited := of.Rate(class, limits.Second); limited {
 			each = uint32(Portion(r.Max, instances))

@@ -12,6 +12,7 @@ import "github.com/sluice-qos/sluice/pkg/limits"
 // through, requests that wait for a place, and priorities, which HAProxy learns with the
 // agent's answer. A user with any of these is asked about with every request.
 func Possible(of *limits.Limits, instances int) bool {
+	// Each limit alone may forbid it: HAProxy admits a request without asking about any of them.
 	for r := range of.Rates() {
 		if r.Window != limits.Second || r.Burst > 0 || r.Mode != limits.Enforce || Portion(r.Max, instances) == 0 {
 			return false
@@ -23,6 +24,7 @@ func Possible(of *limits.Limits, instances int) bool {
 	case (of.Bandwidth.Down > 0 || of.Bandwidth.Up > 0) && of.Bandwidth.Mode != limits.Enforce:
 		return false
 	}
+	// HAProxy would queue the request without its priority.
 	return of.Priority == 0
 }
 

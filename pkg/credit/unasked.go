@@ -12,6 +12,7 @@ func Unasked(of *limits.Limits, instances int) (requests, places int) {
 		if r.Window != limits.Second || r.Mode != limits.Enforce {
 			continue
 		}
+		// At least 1: for a moment a user with a limit of 1 may have one request on each instance.
 		if part := max(1, (r.Max+r.Burst)/max(1, instances)); requests == 0 || part < requests {
 			requests = part
 		}

@@ -33,17 +33,21 @@ type Account struct {
 // are lost; their debts lower the credit. internal/bus runs the same arithmetic as
 // a script inside Redis.
 func (c Account) Take(at time.Time, a Ask) (Account, Grant) {
+	// The pool's clock decides which second it is; the Ask's says which second it wants.
 	c.advanceTo(at.Add(early).Unix(), a)
 	var total *int
 	var room int // what the total may come to
 	switch a.WindowStart {
 	case c.Second - 1:
+		// What the current second took beyond its limit came from the credit that this one left.
 		total, room = &c.Before, c.Credit+a.Limit-max(0, c.Total-a.Limit)
 	case c.Second:
 		total, room = &c.Total, c.credit(a)+a.Limit
 	case c.Second + 1:
+		// Its credit is not known before the current second is over.
 		total, room = &c.Next, a.Limit
 	default:
+		// Those requests ran, whenever that was: they are paid for by what was saved.
 		c.Credit = max(0, c.Credit-a.Debt)
 		return c, Grant{}
 	}
@@ -62,16 +66,20 @@ func (c *Account) credit(a Ask) int {
 // anew, with nothing saved.
 func (c *Account) advanceTo(now int64, a Ask) {
 	if now < c.Second-2 {
+		// Before is the limit, as if all of it was used: so the first second has no credit, and a clock
+		// that jumps back and forth gives nothing away.
 		*c = Account{Second: now, Before: a.Limit}
 	}
 	gap := max(0, now-c.Second)
 	c.Second += gap
+	// After three steps Before, Total and Next are 0, and each further second only adds the limit.
 	for range min(gap, 3) {
 		c.Credit = c.credit(a)
 		c.Before, c.Total, c.Next = c.Total, c.Next, 0
 	}
 	if idle := gap - 3; idle > 0 { // nothing was handed out since
 		if a.Limit > 0 && idle <= int64((a.Burst-c.Credit)/a.Limit) {
+			// Compared before it is multiplied: idle may be so long that the product overflows.
 			c.Credit += int(idle) * a.Limit
 		} else {
 			c.Credit = a.Burst

@@ -117,18 +117,22 @@ func NewAgent(c Config) *Agent {
 // the same for all of them.
 func (a *Agent) Start(at time.Time, name string, rates []limits.Rate, credit Credit) (Verdict, *Waiting) {
 	now := at.UnixNano()
+	// A user without limits costs nothing: they are not known, so that MaxUsers bounds limited users alone.
 	if len(rates) == 0 {
 		return Verdict{Allowed: true, Second: now / second}, nil
 	}
 	u := a.findOrAddUser(name)
 	if u == nil {
+		// Fail open: a bound on memory must not refuse anybody.
 		a.overflow++
 		return Verdict{Allowed: true, Second: now / second}, nil
 	}
 	w := Waiting{owner: u, n: min(len(rates), limits.MaxRates), credit: credit}
 	for i := range w.n {
 		b := a.findOrAddBucket(u, &rates[i], now)
+		// Before anything is decided: whether HAProxy or the agent has the portion depends on it.
 		a.observeCredit(b, credit, now)
+		// Of a longer window only what its limit let pass counts, see below.
 		if !b.longWindow() {
 			b.arrivals.record(now)
 		}
@@ -155,15 +159,19 @@ func (a *Agent) decide(w *Waiting, now int64) (Verdict, bool) {
 	missing, entrusted := false, false
 	var refusing *bucket // of several, the one that stays in force longest: the client retries after it
 	for _, b := range w.buckets[:w.n] {
+		// Tokens that are to go back with the next flush are still this agent's.
 		if b.balance == 0 {
 			b.reclaim()
 		}
 		switch {
 		case a.asksLate(b, w.credit, now):
+			// The bucket is of the new second already; what the agent may still admit of the old one was
+			// kept by advanceWindow.
 			if b.portion.before <= 0 {
 				refusing = longer(refusing, b)
 			}
 		case a.entrusted(b):
+			// Not yet refused, nor admitted: HAProxy alone knows what is left. Another limit may still refuse.
 			entrusted = true
 		case a.available(b):
 		case b.spent || a.decidesAlone(b) || a.cutOff(b):
@@ -172,10 +180,12 @@ func (a *Agent) decide(w *Waiting, now int64) (Verdict, bool) {
 			missing = true
 		}
 	}
+	// First: who is refused by one limit takes no token of another, and causes no withdrawal.
 	if refusing != nil {
 		return a.refuse(refusing, a.whoCounts(refusing), now), true
 	}
 	if entrusted {
+		// HAProxy has just said that the whole limit is used up; there is nothing to withdraw.
 		if w.credit == Spent {
 			return a.refuseSpent(w, now), true
 		}
@@ -211,6 +221,7 @@ func (a *Agent) admitRequest(w *Waiting, now int64) Verdict {
 	v := Verdict{Allowed: true, Second: now / second}
 	for _, b := range w.buckets[:w.n] {
 		if a.asksLate(b, w.credit, now) {
+			// Of the second before: the new second has all its tokens still.
 			b.portion.before--
 			v.Second = b.start - 1
 			continue
@@ -226,12 +237,14 @@ func (a *Agent) admitRequest(w *Waiting, now int64) Verdict {
 func (a *Agent) enqueue(on *Waiting, now int64) (Verdict, *Waiting) {
 	w := *on // only a request that waits costs an allocation
 	for _, b := range w.buckets[:w.n] {
+		// More than the limit could still admit would wait for a refusal, and hold memory meanwhile.
 		if !a.available(b) && b.waiting >= b.limit-b.handedOut() {
 			return a.refuse(b, cause.QueueFull, now), nil
 		}
 	}
 	for _, b := range w.buckets[:w.n] {
 		b.waiting++
+		// Alone a request waits for HAProxy only, and no pool is asked.
 		if b.balance < b.waiting && !a.decidesAlone(b) {
 			a.requestTokens(b)
 		}
@@ -250,6 +263,7 @@ func (a *Agent) available(b *bucket) bool {
 	case a.cutOff(b):
 		return !b.spent && a.admittedWithoutPool(b) < a.partWithoutPool(b)
 	case a.decidesAlone(b):
+		// Nobody else admits requests of this window, so the count here is the whole truth.
 		return b.admitted < b.limit
 	}
 	return false
@@ -261,10 +275,12 @@ func (a *Agent) spendToken(b *bucket, now int64) {
 	b.admitted++
 	if b.balance > 0 {
 		b.balance--
+		// Half of a lease is left for the round trip of the ask. A spent key is probed instead.
 		if !b.spent && !b.asking && 2*b.balance < b.target(now, a.fleet.instances) {
 			a.requestTokens(b)
 		}
 	} else {
+		// Admitted without a token: the pool has to hear of it, or others would admit as much again.
 		b.unleased++
 		b.owed++
 		b.debt++
@@ -276,6 +292,7 @@ func (a *Agent) spendToken(b *bucket, now int64) {
 			a.flushNow() // the cluster should know at once
 		}
 	}
+	// Polygen said before that the window is spent, and this was the last token here.
 	if b.throttle && !b.refusing && !a.available(b) {
 		a.throttleNow(b, now)
 	}
@@ -284,9 +301,10 @@ func (a *Agent) spendToken(b *bucket, now int64) {
 func (a *Agent) refuse(b *bucket, why cause.Cause, now int64) Verdict {
 	b.unmet++
 	if a.cutOff(b) {
-		// Others may admit as much. From its first refusal on, the key is divided; see part.
+		// Others may admit as much. From its first refusal on, the key is divided; see partWithoutPool.
 		b.hotUntil = max(b.hotUntil, now)
 	}
+	// A key that is not pooled waits for polygen's word; a pooled one has the pool's own.
 	if b.pooled() && b.throttle {
 		switch {
 		case !b.refusing:
@@ -323,9 +341,12 @@ func (a *Agent) partWithoutPool(b *bucket) int {
 		all = max(0, all-b.total)
 	}
 	n := a.sharers(b)
+	// A cool key was far from its limit on all agents together: dividing it would refuse users for
+	// the loss of Redis. The bound that this gives up is in DESIGN.md.
 	if n < 2 || b.hotUntil < a.lostAt {
 		return max(0, all-a.admittedByHAProxy(b))
 	}
+	// From here on others are taken to use the key too, so the parts must add up to the limit.
 	part := all / n
 	if a.fleet.rank%n < all%n {
 		part++ // the odd ones go to the first
@@ -379,6 +400,7 @@ func (a *Agent) throttleNow(b *bucket, now int64) {
 	if !a.decidesAlone(b) {
 		a.markSpent(b, now)
 	}
+	// Of a dry run HAProxy must hear nothing: its table has no word for requests to be let through.
 	if b.rate.Mode == limits.Enforce {
 		a.refuseInHAProxy(b, now)
 	}
@@ -418,6 +440,7 @@ func (a *Agent) findOrAddBucket(u *user, r *limits.Rate, now int64) *bucket {
 		b.early = int64(a.created%askSteps) * int64(agenda.Tick)
 		u.buckets = append(u.buckets, b)
 	}
+	// Each request brings the limit in force, so a reload of the limit file needs no walk through all users.
 	if b.rate != *r {
 		a.setLimit(b, r)
 	}
@@ -427,6 +450,7 @@ func (a *Agent) findOrAddBucket(u *user, r *limits.Rate, now int64) *bucket {
 
 // setLimit takes a bucket's limit, which may have changed.
 func (a *Agent) setLimit(b *bucket, r *limits.Rate) {
+	// A burst has an Account, and tokens of one pool must not be given back to the other.
 	if (b.rate.Burst > 0) != (r.Burst > 0) && b.rate.Max > 0 {
 		a.closeWindow(b) // another pool has it from now on
 		b.clearWindow()

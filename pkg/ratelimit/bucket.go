@@ -127,8 +127,10 @@ func (b *bucket) handedOut() int { return max(0, b.total-b.portion.reserve) }
 // target is the lease to hold: for a hot key what is expected in leaseSpan, for
 // a cool one a fixed part of the limit, so that only its first request waits.
 func (b *bucket) target(now int64, instances int) int {
+	// A hot key's tokens are wanted elsewhere too, so no more are held than will be used.
 	n := b.arrivals.expected(now, leaseSpan)
 	if b.cool(now) {
+		// All agents together then hold a quarter of the limit at most, whatever they do not use.
 		part := coolPortion * max(1, instances)
 		cool := b.rate.Max / part
 		if b.longWindow() { // what an agent that is killed holds is lost until the window ends

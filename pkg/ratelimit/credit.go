@@ -140,11 +140,14 @@ func (a *Agent) observeCredit(b *bucket, c Credit, now int64) {
 	p := &b.portion
 	lapsed := a.lapsed(b, c, now)
 	switch {
+	// Of a long window or a burst nothing is reserved, whatever is said of the user's other limits.
 	case c == NoCredit || b.pooled():
 		p.phase = portionNone
 	case p.phase == portionRecalled: // what HAProxy says of credit is from before that
 	case lapsed:
+		// The present second is the agent's at once: credit of an ended generation is not renewed.
 		p.phase, p.until, p.denied = portionWithheld, min(p.until, b.start-1), b.start
+	// It may begin at any moment, so from now on the portion counts as HAProxy's.
 	case c == Pending:
 		if p.phase != portionLent {
 			p.phase, p.from = portionLent, b.start
@@ -178,6 +181,7 @@ func (a *Agent) divide(b *bucket) {
 // or it was taken before.
 func (a *Agent) takePortion(b *bucket) {
 	p := &b.portion
+	// settled is the guard against taking it twice, the invariant on which the sum rests.
 	if !a.agentHas(p, b.start) || p.settled >= b.start || !a.mayTake(b.start) {
 		return
 	}
@@ -204,6 +208,7 @@ func (a *Agent) entrusted(b *bucket) bool {
 func (a *Agent) admittedByHAProxy(b *bucket) int {
 	p := &b.portion
 	switch {
+	// All of it: what HAProxy uses of it is not known before a withdrawal.
 	case p.phase == portionLent && b.start >= p.from:
 		return p.each
 	case p.settled == b.start:
@@ -218,6 +223,7 @@ func (a *Agent) admittedByHAProxy(b *bucket) int {
 // was on its way to the agent when the second ended. What was left of that second is for it.
 func (a *Agent) asksLate(b *bucket, c Credit, now int64) bool {
 	p := &b.portion
+	// Only just after the first second of credit: later the question is of the second it arrives in.
 	given := b.start == p.from && p.lentAt/second == b.start-1
 	return given && a.entrusted(b) && c != Spent && now-b.start*second < lendAfter
 }
@@ -228,6 +234,7 @@ func (a *Agent) askWithdrawal(u *user, now int64) {
 	if since := now - u.withdrawAt; since >= 0 && since < withdrawAgain {
 		return
 	}
+	// Once for all requests that wait: each would be a command in HAProxy.
 	u.withdrawAt = now
 	a.out.Withdraw = append(a.out.Withdraw, u.name)
 }
@@ -240,6 +247,7 @@ func (a *Agent) refuseSpent(w *Waiting, now int64) Verdict {
 	var spent *bucket
 	candidates := 0
 	for _, b := range w.buckets[:w.n] {
+		// Should it be the wrong one, refusing a class stops fewer requests than refusing all.
 		if a.entrusted(b) && b.key.Class != limits.All {
 			spent = b
 			candidates++
@@ -252,6 +260,7 @@ func (a *Agent) refuseSpent(w *Waiting, now int64) Verdict {
 			}
 		}
 	}
+	// To refuse in HAProxy by a limit that may have something left would refuse too many.
 	if candidates < 2 && !spent.refusing {
 		a.throttleNow(spent, now)
 	}
@@ -261,6 +270,7 @@ func (a *Agent) refuseSpent(w *Waiting, now int64) Verdict {
 // CreditByDefault says that from a second on HAProxy may have credit, without any Lend, for
 // users of whom it has not said in that second that it has none.
 func (a *Agent) CreditByDefault(from int64) {
+	// Adjoining spells are one, so that no second between them is taken for free.
 	if s := &a.byDefault; from-1 > s.through {
 		s.from = from
 	}
@@ -299,6 +309,7 @@ func (a *Agent) Lendable(at time.Time, name string, rates []limits.Rate) bool {
 		}
 	}
 	for i := range rates {
+		// All or none: HAProxy's credit is one entry for all limits of the user.
 		if u.findBucket(rates[i].Class, rates[i].Window) != nil {
 			continue
 		}
@@ -318,6 +329,7 @@ func (a *Agent) Lendable(at time.Time, name string, rates []limits.Rate) bool {
 func (a *Agent) lendable(b *bucket, now int64) bool {
 	a.advanceWindow(b, now)
 	p := &b.portion
+	// The next second's portion cannot be HAProxy's, or the agent may have disposed of it already.
 	if p.phase == portionNone || p.recalled(b.start+1) || p.settled > b.start || b.start != now/second {
 		return false
 	}
@@ -344,6 +356,7 @@ func (a *Agent) Lend(at time.Time, name string, rates []limits.Rate, from int64)
 		if p := &b.portion; p.phase == portionLent { // it may have had it already
 			from = min(from, p.from)
 			if p.denied < b.start {
+				// HAProxy may have begun by itself and spent some: then nothing of this second is given back.
 				p.again = b.start
 			}
 		}
@@ -367,6 +380,7 @@ func (a *Agent) Recalled(at time.Time, name string, rate limits.Rate, sec int64,
 	if u == nil || a.leaving {
 		return
 	}
+	// Answered: the next request that waits asks anew at once.
 	u.withdrawAt = 0
 	b := a.findOrAddBucket(u, &rate, now)
 	if b.pooled() {
@@ -375,6 +389,7 @@ func (a *Agent) Recalled(at time.Time, name string, rate limits.Rate, sec int64,
 	p := &b.portion
 	sec = min(sec, b.start+1) // no clock is further ahead
 	if p.phase == portionRecalled {
+		// Answers to two withdrawals may come in any order; the longer promise holds.
 		through = max(through, p.through)
 	}
 	if p.phase == portionRecalled && sec > b.start { // nothing was lent since: it only lasts longer
@@ -382,6 +397,7 @@ func (a *Agent) Recalled(at time.Time, name string, rate limits.Rate, sec int64,
 		a.schedule(b, now)
 		return
 	}
+	// What was spent by then cannot be known, so all of it counts: too few is safe, too many is not.
 	if sec <= p.again {
 		spent = max(spent, p.each)
 	}
@@ -395,6 +411,7 @@ func (a *Agent) Recalled(at time.Time, name string, rate limits.Rate, sec int64,
 	case p.settled > sec: // that second is over
 	case p.settled == sec:
 		a.countSpentCredit(b, sec, max(0, spent-p.counted))
+		// Told twice of one second: only what is more than the last time counts.
 		p.counted = max(p.counted, spent)
 	case a.decidesAlone(b):
 		a.countSpentCredit(b, sec, spent)
@@ -443,6 +460,7 @@ func (a *Agent) countSpentCredit(b *bucket, sec int64, spent int) {
 	case a.decidesAlone(b):
 		b.admitted += spent
 	default:
+		// Tokens in hand pay for it first; what they do not cover the pool has to hear of.
 		own := min(b.balance, spent)
 		b.balance -= own
 		b.debt += spent - own
@@ -479,6 +497,7 @@ func (a *Agent) Reloaded(at time.Time) {
 // portion, or, of a key that is hot or not in use here, to give back what will not be
 // needed of it.
 func (a *Agent) nextAsk(b *bucket, now int64) Ask {
+	// Asked ahead, so that what is given back is there for others when the second begins.
 	p, sec := &b.portion, b.following()
 	ask := b.emptyAsk(sec)
 	ask.Instances = a.sharers(b)
@@ -496,6 +515,7 @@ func (a *Agent) nextAsk(b *bucket, now int64) Ask {
 	if spare := own - want; spare > 0 && !a.holdsPortion(b, now) {
 		ask.Back = spare
 		b.next += want
+		// Settled now: advanceWindow must not take again what has been given back.
 		p.settled, p.counted = sec, 0
 	}
 	return ask
@@ -530,6 +550,7 @@ func (a *Agent) rollPortion(b *bucket, now int64) {
 	if p.settled == b.start && a.decidesAlone(b) {
 		b.admitted += p.counted
 	}
+	// A bucket that takes its portion is kept for another second: one that is idle must not go on so.
 	if p.phase == portionRecalled || now-b.arrivals.last < int64(forgetSpan) {
 		a.takePortion(b)
 	}
@@ -544,6 +565,7 @@ func (p *portion) setBack(sec int64) {
 	if p.settled > sec+longSetBack {
 		p.settled = sec
 	}
+	// Seconds come again. What was promised of later ones would hold for as long as the clock was set back.
 	p.from, p.through, p.until = min(p.from, sec), min(p.through, sec+settleSpan), min(p.until, sec)
 	p.again, p.denied = min(p.again, sec), min(p.denied, sec)
 }

@@ -24,6 +24,7 @@ const maxBatch = 4096
 // again, as often as it fails, and nothing else before it was heard.
 func (a *Agent) Collect(at time.Time, flush bool, asks []Ask) []Ask {
 	if reports := slices.ContainsFunc(a.unanswered, func(ask Ask) bool { return ask.Debt+ask.Back > 0 }); reports {
+		// As it was, and alone: the pool knows a batch by its number, and counts what it brings once.
 		asks = append(asks, a.unanswered...)
 		a.unanswered = nil
 		a.out.Urgent = a.out.Urgent || a.flushUrgent || len(a.tokenRequests)+len(a.accountReports) > 0
@@ -44,12 +45,14 @@ func (a *Agent) Collect(at time.Time, flush bool, asks []Ask) []Ask {
 func (a *Agent) collect(now int64, flush bool, asks []Ask) []Ask {
 	room := maxBatch
 	send := func(ask Ask) bool {
+		// It decides nothing any more, so tokens would be lost with it.
 		if a.leaving {
 			ask.Need, ask.Ahead = 0, 0
 		}
 		asks = append(asks, ask)
 		return true
 	}
+	// Before asks of the same batch: what is left of an account's second is credit of its next.
 	a.accountReports = takeBatch(a.accountReports, &room, send)
 	a.tokenRequests = takeBatch(a.tokenRequests, &room, func(b *bucket) bool {
 		a.advanceWindow(b, now) // before it is unmarked: it may want again
@@ -60,6 +63,7 @@ func (a *Agent) collect(now int64, flush bool, asks []Ask) []Ask {
 		}
 		return ok
 	})
+	// Reports wait for each other, 5 ms at most, so that many requests are one message.
 	if flush || a.flushUrgent {
 		a.flushUrgent = false
 		a.toReport = takeBatch(a.toReport, &room, func(b *bucket) bool {
@@ -72,6 +76,7 @@ func (a *Agent) collect(now int64, flush bool, asks []Ask) []Ask {
 		})
 		a.reports = takeBatch(a.reports, &room, send)
 	}
+	// There may be more than a batch holds: the shell is to call again at once.
 	if room == 0 {
 		a.flushNow()
 	}
@@ -88,6 +93,7 @@ func takeBatch[T any](list []T, room *int, use func(T) bool) []T {
 		n++
 	}
 	left := copy(list, list[n:])
+	// Else what was dropped stays reachable from the array.
 	clear(list[left:])
 	return list[:left]
 }
@@ -104,11 +110,13 @@ func (a *Agent) makeReport(b *bucket) Ask {
 
 // makeAsk makes an Ask for tokens of the current window.
 func (a *Agent) makeAsk(b *bucket, now int64) (Ask, bool) {
+	// One ask at a time: with two, the second would be for tokens that the first one brings.
 	if b.asking || a.leaving || a.decidesAlone(b) {
 		return Ask{}, false
 	}
 	need := max(0, b.waiting-b.balance)
 	if b.spent || b.refusing {
+		// Nobody waits for a spent key. It is asked as if somebody did, for need is granted to the last token.
 		need = max(need, 1, min(b.unmet, b.target(now, a.fleet.instances)))
 		b.unmet = 0
 	}
@@ -132,6 +140,7 @@ func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
 		return
 	}
 	a.advanceWindow(b, now)
+	// A report alone is no answer to an ask for tokens, which may still be on its way.
 	wanted := ask.Need+ask.Ahead > 0
 	switch {
 	case ask.WindowStart == b.start:
@@ -149,6 +158,7 @@ func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
 		if b.pooled() {
 			a.learnFromPool(b, ask, g, now)
 		}
+		// Less than was needed: whatever was wanted ahead, the pool has nothing for requests that exist.
 		if g.Tokens < ask.Need || g.Total >= b.limit {
 			a.markSpent(b, now)
 		} else if wanted {
@@ -163,6 +173,7 @@ func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
 				a.liftRefusal(b)
 			}
 		}
+	// The answer to what nextAsk asked for: the bucket has not advanced yet.
 	case ask.WindowStart == b.following() && wanted:
 		b.next += g.Tokens
 	default:
@@ -190,6 +201,7 @@ func (a *Agent) learnFromPool(b *bucket, ask Ask, g Grant, now int64) {
 // never used. What it reported is sent again under the number of its batch, which the
 // pool counts once, whether it has heard it, or hears it yet, or never does.
 func (a *Agent) Fail(at time.Time, ask Ask) {
+	// What it wanted is not sent again: by then something else may be needed.
 	again := ask.reportOnly(ask.Debt, ask.Back)
 	again.Seq, again.Instances = ask.Seq, ask.Instances
 	a.unanswered = append(a.unanswered, again) // all of them and in their order: the pool knows batches
@@ -198,6 +210,7 @@ func (a *Agent) Fail(at time.Time, ask Ask) {
 		return
 	}
 	a.advanceWindow(b, at.UnixNano())
+	// The window has begun anew, and has asked for itself.
 	if ask.WindowStart != b.start {
 		return
 	}
@@ -216,6 +229,7 @@ func (a Ask) reportOnly(debt, back int) Ask {
 
 // markSpent notes that the pool has nothing more for this window.
 func (a *Agent) markSpent(b *bucket, now int64) {
+	// Several answers may say so before a probe is due: the gap grows once for each probe.
 	if b.probeGap == 0 || b.probeAt <= now {
 		slowest := int64(slowestGap)
 		if b.longWindow() {
@@ -225,6 +239,7 @@ func (a *Agent) markSpent(b *bucket, now int64) {
 		b.probeAt = now + b.probeGap
 	}
 	b.spent = true
+	// A key that was used up is likely to be so in the next window.
 	b.hotUntil = max(b.hotUntil, b.end()+int64(hotSpan))
 }
 
@@ -233,6 +248,8 @@ func (a *Agent) serveQueue(u *user, now int64) {
 	if len(u.queue) == 0 {
 		return
 	}
+	// In the order of arrival. One that cannot be decided does not hold up the others: they may need
+	// other limits.
 	u.queue = slices.DeleteFunc(u.queue, func(w *Waiting) bool {
 		if w.decided {
 			return true
@@ -334,6 +351,7 @@ func (a *Agent) restore(b *bucket, sec, now int64) {
 	default:
 		b.balance++ // the pool has counted it: it is as good as a token
 	}
+	// The window's count is of requests that run.
 	b.admitted--
 	if b.refusing && a.available(b) {
 		a.liftRefusal(b)
@@ -357,6 +375,7 @@ func (a *Agent) overdue(w *Waiting, now int64) (*bucket, cause.Cause) {
 		case !a.farFromLimit(b, now):
 			return b, cause.RedisLate
 		}
+		// All agents together then admit the limit at most, or one request each if that is more.
 		part := max(1, (b.rate.Max-b.portion.reserve)/a.serving(b, now))
 		switch {
 		case b.longWindow() && b.owed >= min(part, max(1, part/int(b.length()/second))):
@@ -395,6 +414,7 @@ func (a *Agent) giveBack(ask Ask, tokens int) {
 // before anything is asked: what is left of a second there is credit of the next.
 func (a *Agent) report(ask Ask) {
 	switch {
+	// Bounded, because reports pile up while the pool is lost.
 	case ask.Burst > 0 && len(a.accountReports) < maxReports:
 		a.accountReports = append(a.accountReports, ask)
 		a.flushNow()

@@ -33,12 +33,14 @@ func (f *fleet) become(now int64, instances, rank int) {
 	switch {
 	case !f.informed:
 		f.informed, f.joined, f.shared = true, now, now // somebody may have served before it in this second
+	// Counting alone begins a second later than the word of it: the other may still admit from its lease.
 	case f.instances > 1 && instances <= 1:
 		f.shared = now + 1 // the one that went may still be finishing
 	case f.instances > 1:
 		f.shared = now
 	}
 	f.former = slices.DeleteFunc(f.former, func(o formerly) bool { return o.through < now })
+	// Others hear of a change up to settleSpan later or sooner, and reserve by the old number until then.
 	if f.instances != instances {
 		f.former = append(f.former, formerly{f.instances, now + settleSpan})
 		f.former = f.former[max(0, len(f.former)-maxFormer):]
@@ -67,6 +69,7 @@ func (f *fleet) portions(limit int, sec int64) (each, reserve int) {
 	}
 	for _, o := range f.former {
 		if o.through >= sec && o.instances > 1 {
+			// What is taken: by the largest number, which gives the smallest portion.
 			most = max(most, o.instances)
 			reserve = max(reserve, o.instances*credit.Portion(limit, o.instances))
 		}

@@ -19,6 +19,7 @@ func (a *Agent) Left(at time.Time, name string, rates []limits.Rate) (left int, 
 	u := a.users[name]
 	for i := range rates {
 		r := &rates[i]
+		// A user who is not known here has used nothing, as far as this agent knows.
 		n := r.Max + r.Burst
 		if u != nil {
 			if b := u.findBucket(r.Class, r.Window); b != nil && b.current(now) {
@@ -45,17 +46,20 @@ func (a *Agent) remaining(b *bucket) int {
 	case a.cutOff(b):
 		own := 0
 		if !b.spent {
+			// A spent key has no part: Redis said so when it was last heard.
 			own = max(0, a.partWithoutPool(b)-a.admittedWithoutPool(b))
 		}
 		switch {
 		case b.longWindow():
 			return b.balance + own // what was leased is not counted against the part
+		// As in available: who has begun to count by itself does not use its lease on top.
 		case b.unleased > 0:
 			return own
 		}
 		return max(b.balance, own)
 	case a.decidesAlone(b):
 		return max(0, b.limit-b.admitted)
+	// Nothing is left but what is in hand, whatever the total was when it was last told.
 	case b.spent:
 		return b.balance
 	}

@@ -17,6 +17,8 @@ func (a *Agent) Cluster(at time.Time, instances, rank int) {
 // RoundTrip tells the agent how long the pool takes to answer, so that it asks
 // for the next second in time.
 func (a *Agent) RoundTrip(d time.Duration) {
+	// Twice, for an answer may be slower than the mean. A quarter of a second bounds how long tokens of the
+	// next second are held in vain.
 	a.lead = max(int64(nextLead), min(2*int64(d), second/4))
 }
 
@@ -32,10 +34,12 @@ func (a *Agent) Lost(at time.Time, lost bool) {
 	a.lost = lost
 	now := at.UnixNano()
 	if !lost {
+		// Others may have admitted requests in this second that the pool has not heard of.
 		a.apartThrough = now / second
 		return
 	}
 	a.lostAt = now
+	// Whoever waits for an answer would wait in vain.
 	for _, u := range a.users { // once per loss; requests wait for milliseconds only
 		for _, b := range u.buckets {
 			if b.longWindow() { // what was about to go back would be lost until the window ends
@@ -55,6 +59,7 @@ func (a *Agent) MarkHot(at time.Time, k Key, until time.Time, sharers int) {
 	}
 	now := at.UnixNano()
 	a.advanceWindow(b, now)
+	// Never for longer than 3 s, which is polygen's hint: its clock may be ahead.
 	b.hotUntil = max(b.hotUntil, min(until.UnixNano(), now+3*second))
 	if !a.cutOff(b) {
 		b.sharers = max(0, min(sharers, a.fleet.instances)) // just after a loss polygen has not heard of all
@@ -74,6 +79,7 @@ func (a *Agent) Throttle(at time.Time, k Key, sec int64, limit int) {
 	}
 	b := a.findBucket(&k)
 	switch {
+	// HAProxy may admit requests of users whom nobody asks about here: without an entry it would go on.
 	case b == nil && k.Window == limits.Second:
 		a.out.TableEntries = append(a.out.TableEntries, TableEntry{Key: k, WindowStart: sec, Limit: limit})
 		return
@@ -81,6 +87,7 @@ func (a *Agent) Throttle(at time.Time, k Key, sec int64, limit int) {
 		return // the pool says so itself, should there be requests
 	}
 	a.advanceWindow(b, now)
+	// Noted here and acted on by applyThrottle: tokens that are in hand or on their way are still used.
 	b.throttle = true
 	b.reclaim()
 	a.applyThrottle(b, now)
@@ -114,6 +121,7 @@ func (a *Agent) Leave() {
 	a.leaving = true
 	for _, u := range a.users {
 		for _, b := range u.buckets {
+			// Tokens of a plain second are worthless in a moment, and nobody could ask for them in time.
 			if b.pooled() {
 				a.closeWindow(b)
 				b.clearWindow()

@@ -12,10 +12,12 @@ import (
 // used for a while is forgotten. It is to be called every few milliseconds, or when IdleFor says.
 func (a *Agent) Tick(at time.Time) {
 	now := at.UnixNano()
+	// Before any bucket is looked at: each is judged by what the agent knows of the seconds.
 	a.setBackTo(now / second)
 	a.agenda.Take(now, func(b *bucket) {
 		a.advanceWindow(b, now)
 		a.serveQueue(b.owner, now)
+		// A request that waits points to its buckets, and an answer that is on its way needs one to go to.
 		if now >= a.forgetAt(b, now) && b.waiting == 0 && !b.asking {
 			a.forget(b)
 			return
@@ -48,6 +50,7 @@ func (a *Agent) workDue() int64 {
 // begins anew.
 func (a *Agent) advanceWindow(b *bucket, now int64) {
 	if in := now - b.start*second; in >= -second && in < b.length() {
+		// Within a long window a clock may be set back by minutes: then what is due would wait for so long.
 		if b.longWindow() && now < b.arrivals.last-second {
 			a.setBack(b, now)
 		}
@@ -57,10 +60,12 @@ func (a *Agent) advanceWindow(b *bucket, now int64) {
 	if current < b.start {
 		a.setBack(b, now)
 	}
+	// Tokens asked for ahead are of the next window only: after a pause they are of one that is gone.
 	next := 0
 	if current == b.following() {
 		next, b.next = b.next, 0
 	}
+	// What was left of the last second is kept for requests that were on their way when it ended.
 	before := 0
 	if current == b.following() {
 		before = b.limit - b.admitted
@@ -68,6 +73,7 @@ func (a *Agent) advanceWindow(b *bucket, now int64) {
 	a.closeWindow(b)
 	b.clearWindow()
 	b.start, b.balance, b.portion.before = current, next, before
+	// After the window is set: the portion belongs to the new second.
 	a.rollPortion(b, now)
 	b.limit = b.rate.Max + b.rate.Burst // at most, until the pool is heard of
 	if b.waiting > b.balance {
@@ -92,6 +98,7 @@ func (a *Agent) closeWindow(b *bucket) {
 	if b.debt != 0 || b.back != 0 {
 		a.report(a.makeReport(b))
 	}
+	// Of a window that has not begun, others may use them.
 	a.giveBack(b.emptyAsk(b.following()), b.next)
 }
 
@@ -103,6 +110,7 @@ func (b *bucket) clearWindow() {
 
 // review does what is due for one bucket.
 func (a *Agent) review(b *bucket, now int64) {
+	// Alone nothing is leased, so nothing lies idle; whoever leaves has given back what it had.
 	if a.decidesAlone(b) || a.leaving {
 		return
 	}
@@ -128,6 +136,7 @@ func (a *Agent) review(b *bucket, now int64) {
 // balanceToKeep is the largest balance that is not given back. While the pool is lost,
 // tokens of a longer window are of use here alone.
 func (a *Agent) balanceToKeep(b *bucket, now int64) int {
+	// Whoever waits may get them in a moment.
 	if b.waiting > 0 || a.lost && b.longWindow() {
 		return b.balance
 	}
@@ -136,6 +145,7 @@ func (a *Agent) balanceToKeep(b *bucket, now int64) int {
 	}
 	target := b.target(now, a.fleet.instances)
 	if now-b.arrivals.last < int64(idleSpan) {
+		// Twice what is expected: a lease that shrank and grew with each pause would be an ask each time.
 		return 2*target + 1
 	}
 	return min(target, 1) // a cool key's next request need not wait; a hot one's may
@@ -161,6 +171,7 @@ func (a *Agent) active(b *bucket, now int64) bool {
 // schedule puts the bucket on the agenda for the next time at which something is
 // due for it.
 func (a *Agent) schedule(b *bucket, now int64) {
+	// Whatever is due by time alone must be in here: nobody looks at a bucket otherwise but with a request.
 	end := b.end()
 	due := a.forgetAt(b, now)
 	if !a.decidesAlone(b) {
@@ -174,6 +185,7 @@ func (a *Agent) schedule(b *bucket, now int64) {
 			due = min(due, end-a.lead-b.early)
 		}
 	}
+	// Something is to be said or decided when the window ends, although no request may come.
 	if b.balance+b.next+b.debt > 0 || b.spent || b.waiting > 0 || b.portion.recalled(b.following()) {
 		due = min(due, end)
 	}
@@ -185,12 +197,14 @@ func (a *Agent) schedule(b *bucket, now int64) {
 // does, and what a lost pool has still to hear of is kept for it.
 func (a *Agent) forgetAt(b *bucket, now int64) int64 {
 	at := b.arrivals.last + int64(forgetSpan)
+	// A bucket that is forgotten within the second of its portion would take that portion twice.
 	at = max(at, b.portion.forgetAt())
 	if b.longWindow() {
 		if b.refusing {
 			at = max(at, b.refusingAt+int64(refuseSpan))
 		}
 		if a.lost && b.owed+b.balance > 0 {
+			// The pool has still to hear of it, and it is lost with the bucket.
 			at = max(at, now+int64(hotSpan))
 		}
 	}
@@ -200,6 +214,7 @@ func (a *Agent) forgetAt(b *bucket, now int64) int64 {
 // forget drops a bucket, and its user with the last one.
 func (a *Agent) forget(b *bucket) {
 	a.closeWindow(b)
+	// The user goes with the last bucket. It may be another record of the same name by now.
 	u := b.owner
 	u.buckets = slices.DeleteFunc(u.buckets, func(other *bucket) bool { return other == b })
 	if len(u.buckets) == 0 && a.users[u.name] == u {

@@ -69,16 +69,20 @@ func NewWatch(strict bool) *Watch {
 func (w *Watch) Observe(at time.Time, instance string, k Key, sec int64, total, limit int) {
 	now := at.UnixNano()
 	end := sec + k.Window.Seconds()
+	// A window that does not begin where windows do, or is long over, is of a clock that is wrong: what it
+	// says would throttle users in a second that others count.
 	if limit <= 0 || sec%k.Window.Seconds() != 0 || end < now/second || sec > now/second+1 {
 		return // not limited, or from a clock of its own
 	}
 	o := w.watched(k)
 	o.last = now
 	o.agents[instance] = now
+	// A hint once each half second is enough: agents keep a key hot for three.
 	if 100*total >= w.percent*limit && now-o.hinted >= int64(hintGap) {
 		o.hinted = now
 		w.hints = append(w.hints, Hint{Key: k, Until: at.Add(hintSpan), Instances: o.sharers(now)})
 	}
+	// Once for each window: the throttle lasts until it ends.
 	if total >= limit && o.throttled < sec {
 		o.throttled, o.over = sec, end*second
 		w.spent = append(w.spent, Throttle{Key: k, WindowStart: sec, Limit: limit})
@@ -97,6 +101,7 @@ func (w *Watch) watched(k Key) *watched {
 	} else {
 		o = &watched{agents: make(map[string]int64, 1)}
 	}
+	// Two generations, so that no list in the order of use has to be kept.
 	if len(w.keys) >= w.maxKeys/2 {
 		w.dropped += uint64(len(w.old))
 		w.keys, w.old = make(map[Key]*watched), w.keys

@@ -30,6 +30,7 @@ func tickOf(ns int64) int64 { return ns / int64(Tick) }
 // what stands in the agenda already.
 func (g *Agenda[T]) Put(thing T, at int64) {
 	p := thing.place()
+	// The tick after: what is due within a tick must not be looked at before its time.
 	tick := max(tickOf(at)+1, g.done+1)
 	if p.due != 0 && p.due <= tick {
 		return
@@ -62,7 +63,9 @@ func (g *Agenda[T]) Take(now int64, look func(T)) {
 	if last-g.done > int64(len(g.slots)) {
 		g.done = last - int64(len(g.slots)) // after a long pause one round visits every slot
 	}
+	// Once a call, not with each thing that is taken: it walks through the slots.
 	defer g.findNext()
+	// The caller holds a lock that requests wait for.
 	for looks := 0; looks < maxLooks; looks++ {
 		thing, ok := g.take(last)
 		if !ok {
