@@ -28,9 +28,9 @@ That is the cluster's time and the user's state with the limits that are reached
 
 Each decision about the user has a line of its own:
 
-2026-11-20T12:30:00.250Z decision: throttle GET (request-rate)
+2026-11-20T12:30:00.250Z decision: throttle GET (request-rate, throttle-table)
 
-throttle: a request limit is reached, so that requests are refused until its window ends; block and unblock: the requests in progress reached their limit, and fell below it; refused N: instances refused that many requests for it. Counts of several lines add up. Earlier decisions are not printed: see sluice explain. Agents refuse by themselves as well, so that not every refused request of a throttle is a decision.
+throttle: a request limit is reached, so that requests are refused until its window ends; block and unblock: the requests in progress reached their limit, and fell below it; refused N: instances refused that many requests for it. In brackets are the reason and, if HAProxy refuses by itself then, the cause that its access log has. Counts of several lines add up. Earlier decisions are not printed: see sluice explain. Agents refuse by themselves as well, so that not every refused request of a throttle is a decision.
 
 With --json a line is the answer of /api/v1/users/{user}, or an object with time, user, endpoint and decision:
 

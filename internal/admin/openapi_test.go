@@ -21,6 +21,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/sluice-qos/sluice/internal/api"
+	"github.com/sluice-qos/sluice/pkg/cause"
 )
 
 // document is docs/api.openapi.yaml, as far as it is used; a key that is not here is
@@ -238,9 +239,10 @@ func (d *document) differences(t *testing.T, at string, s *schema, answer any, a
 
 // words are all values of the types that have few.
 var words = map[reflect.Type][]string{
-	reflect.TypeFor[api.State]():  {string(api.OK), string(api.Throttled), string(api.Blocked)},
-	reflect.TypeFor[api.Reason](): {string(api.RequestRate), string(api.ConcurrentRequests)},
-	reflect.TypeFor[api.Kind]():   {string(api.Throttle), string(api.Block), string(api.Unblock), string(api.Refused)},
+	reflect.TypeFor[api.State]():   {string(api.OK), string(api.Throttled), string(api.Blocked)},
+	reflect.TypeFor[api.Reason]():  {string(api.RequestRate), string(api.ConcurrentRequests)},
+	reflect.TypeFor[cause.Cause](): {string(cause.ThrottleTable), string(cause.BlockTable)},
+	reflect.TypeFor[api.Kind]():    {string(api.Throttle), string(api.Block), string(api.Unblock), string(api.Refused)},
 	reflect.TypeFor[api.EventKind](): {string(api.ThrottleEvent), string(api.BlockEvent), string(api.UnblockEvent), string(api.SlotsEvent),
 		string(api.ShareEvent), string(api.HotEvent), string(api.LimitsEvent), string(api.OverrideEvent), string(api.LostEvent)},
 }

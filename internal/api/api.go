@@ -6,6 +6,7 @@ package api
 import (
 	"time"
 
+	"github.com/sluice-qos/sluice/pkg/cause"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -120,11 +121,12 @@ const (
 
 // Why is a limit that is reached now.
 type Why struct {
-	Limit  string     `json:"limit"` // the name of a Limit
-	Reason Reason     `json:"reason"`
-	Mode   string     `json:"mode"`            // enforce, or dry-run: nobody is refused
-	Since  time.Time  `json:"since"`           // when that was decided
-	Until  *time.Time `json:"until,omitempty"` // when it ends by itself; absent for a block
+	Limit  string      `json:"limit"` // the name of a Limit
+	Reason Reason      `json:"reason"`
+	Cause  cause.Cause `json:"cause,omitempty"` // of HAProxy's refusals, as its access log has it; absent if it refuses nobody by itself
+	Mode   string      `json:"mode"`            // enforce, or dry-run: nobody is refused
+	Since  time.Time   `json:"since"`           // when that was decided
+	Until  *time.Time  `json:"until,omitempty"` // when it ends by itself; absent for a block
 }
 
 // Limit is a limit and its use.
@@ -176,12 +178,13 @@ const (
 
 // Decision is one that has to do with refusals.
 type Decision struct {
-	Time   time.Time `json:"time"` // of the first request for refused
-	Kind   Kind      `json:"kind"`
-	Limit  string    `json:"limit"` // the name of a Limit
-	Reason Reason    `json:"reason"`
-	Mode   string    `json:"mode"`            // enforce, or dry-run: it changed nothing
-	Count  int       `json:"count,omitempty"` // requests, of refused
+	Time   time.Time   `json:"time"` // of the first request for refused
+	Kind   Kind        `json:"kind"`
+	Limit  string      `json:"limit"` // the name of a Limit
+	Reason Reason      `json:"reason"`
+	Cause  cause.Cause `json:"cause,omitempty"` // of HAProxy's refusals that follow, as its access log has it; absent if none do
+	Mode   string      `json:"mode"`            // enforce, or dry-run: it changed nothing
+	Count  int         `json:"count,omitempty"` // requests, of refused
 }
 
 // UnknownUsers is the answer of /api/v1/unknown-users: users whom the limit file

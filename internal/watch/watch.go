@@ -155,7 +155,16 @@ func decisionLine(d api.Decision) string {
 	if d.Count > 0 {
 		what += " " + strconv.Itoa(d.Count)
 	}
-	return fmt.Sprintf("%s decision: %s %s (%s)%s", d.Time.UTC().Format(watchTime), what, terminal.QuoteName(d.Limit), terminal.QuoteName(string(d.Reason)), marked(d.Mode))
+	return fmt.Sprintf("%s decision: %s %s (%s)%s", d.Time.UTC().Format(watchTime), what, terminal.QuoteName(d.Limit), why(d), marked(d.Mode))
+}
+
+// why is a decision's reason and, if HAProxy's refusals that follow have one, their cause.
+func why(d api.Decision) string {
+	reason := terminal.QuoteName(string(d.Reason))
+	if d.Cause != "" {
+		reason += ", " + terminal.QuoteName(string(d.Cause))
+	}
+	return reason
 }
 
 // stateLine is how a user fares.

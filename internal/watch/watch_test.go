@@ -132,7 +132,7 @@ func TestWatchJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	if want := `{"time":"2026-11-20T12:00:00.25Z","user":"\u009b2J","endpoint":"","decision":{"time":"2026-11-20T12:00:00.25Z","kind":"throttle","limit":"GET","reason":"request-rate","mode":"enforce"}}`; lines[0] != want {
+	if want := `{"time":"2026-11-20T12:00:00.25Z","user":"\u009b2J","endpoint":"","decision":{"time":"2026-11-20T12:00:00.25Z","kind":"throttle","limit":"GET","reason":"request-rate","cause":"throttle-table","mode":"enforce"}}`; lines[0] != want {
 		t.Errorf("the decision is %s, want %s", lines[0], want)
 	}
 	var got api.User

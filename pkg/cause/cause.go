@@ -2,8 +2,8 @@
 // counted, and why nothing was left. The limit that refused says what was exceeded; the cause
 // says which part of the system decided so, from which count.
 //
-// The same word stands in the access log (cause), in the metric sluice_refusals_total, in
-// the API's decisions and in sluice watch. The constant is used where the decision is made, so
+// The same word stands in the access log (cause) and in the metric sluice_refusals_total; the API's
+// decisions and sluice watch have it of the refusals by HAProxy that follow from them. The constant is used where the decision is made, so
 // a search for it leads from a log line to the code. docs/limits.md explains each word.
 package cause
 

@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/admin"
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/terminal"
+	"github.com/sluice-qos/sluice/pkg/cause"
 )
 
 // Fixed is a polygen that always answers the same. Lists ask it by keys alone.
@@ -81,13 +82,13 @@ func Cluster() *Fixed {
 	f.List.Seen = 12
 	f.Bob = api.User{
 		From: f.List.From, State: api.Throttled, Seen: &Noon, InProgress: 5,
-		Why: []api.Why{{Limit: "GET", Reason: api.RequestRate, Mode: "enforce", Since: Noon, Until: &until}},
+		Why: []api.Why{{Limit: "GET", Reason: api.RequestRate, Cause: cause.ThrottleTable, Mode: "enforce", Since: Noon, Until: &until}},
 		Limits: []api.Limit{{Name: "GET", Max: 10, Window: 1, Mode: "enforce", Used: 12, Last: last(10)},
 			{Name: "*/minute", Max: 500, Window: 60, Burst: 7, Mode: "dry-run", Used: 12, Last: last(10)},
 			{Name: "concurrent", Max: 5, Mode: "enforce", Used: 5},
 			{Name: "bandwidth.down", Max: 10 << 20, Mode: "enforce", Used: 3 << 19}},
 		Instances: []api.Place{{Instance: "one", InProgress: 3, Slots: 4, Down: 3 << 19, DownShare: 8 << 20}, {Instance: Evil[0], InProgress: 2, Slots: 1, Up: 9}},
-		Decisions: []api.Decision{{Time: Noon, Kind: api.Throttle, Limit: "GET", Reason: api.RequestRate, Mode: "enforce"}},
+		Decisions: []api.Decision{{Time: Noon, Kind: api.Throttle, Limit: "GET", Reason: api.RequestRate, Cause: cause.ThrottleTable, Mode: "enforce"}},
 		Endpoints: []string{},
 	}
 	return f

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
+	"github.com/sluice-qos/sluice/pkg/cause"
 	"github.com/sluice-qos/sluice/pkg/credit"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
@@ -122,14 +123,14 @@ func (u *user) stateSince(now, since int64, l *limits.Limits) (api.State, []api.
 			continue
 		}
 		until := answerTime(w.throttledUntil())
-		why = append(why, api.Why{Limit: r.Name(), Reason: api.RequestRate, Mode: r.Mode.String(), Since: answerTime(w.spentAt), Until: &until})
+		why = append(why, api.Why{Limit: r.Name(), Reason: api.RequestRate, Cause: tableCause(api.Throttle, r.Mode), Mode: r.Mode.String(), Since: answerTime(w.spentAt), Until: &until})
 		if r.Mode == limits.Enforce {
 			state = api.Throttled
 		}
 	}
 	slices.SortFunc(why, func(a, b api.Why) int { return cmp.Compare(a.Limit, b.Limit) })
 	if u.blockedSince != 0 && l.Concurrent > 0 {
-		why = append(why, api.Why{Limit: concurrent, Reason: api.ConcurrentRequests, Mode: l.ConcurrentMode.String(), Since: answerTime(u.blockedSince)})
+		why = append(why, api.Why{Limit: concurrent, Reason: api.ConcurrentRequests, Cause: tableCause(api.Block, l.ConcurrentMode), Mode: l.ConcurrentMode.String(), Since: answerTime(u.blockedSince)})
 		if l.ConcurrentMode == limits.Enforce {
 			state = api.Blocked // also of a throttled user: a throttle ends by itself, a block may not
 		}
@@ -228,11 +229,25 @@ func (p *place) answer(now int64) api.Place {
 }
 
 func (d decision) answer() api.Decision {
-	out := api.Decision{Time: answerTime(d.at), Kind: d.kind, Limit: concurrent, Reason: api.ConcurrentRequests, Mode: d.mode.String(), Count: d.count}
+	out := api.Decision{Time: answerTime(d.at), Kind: d.kind, Limit: concurrent, Reason: api.ConcurrentRequests, Cause: tableCause(d.kind, d.mode), Mode: d.mode.String(), Count: d.count}
 	if d.kind == api.Throttle {
 		out.Limit, out.Reason = limits.RateName(d.class, d.window), api.RequestRate
 	}
 	return out
+}
+
+// tableCause is the cause of the refusals that follow from a decision: by then HAProxy's tables
+// have it. What the agents refuse by themselves has causes of its own, which polygen does not hear.
+func tableCause(kind api.Kind, mode limits.Mode) cause.Cause {
+	switch {
+	case mode != limits.Enforce: // no table has limits of a dry run
+		return ""
+	case kind == api.Throttle:
+		return cause.ThrottleTable
+	case kind == api.Block:
+		return cause.BlockTable
+	}
+	return ""
 }
 
 // answerTime is a time for people: UTC, to the millisecond.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
+	"github.com/sluice-qos/sluice/pkg/cause"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
@@ -127,9 +128,9 @@ func TestState(t *testing.T) {
 		{"never heard of", func(*rig) {}, api.OK, nil},
 		{"below the limit", func(r *rig) { r.use("alice", 9) }, api.OK, nil},
 		{"throttled until the second ends", func(r *rig) { r.use("alice", 10); r.throttle("GET", "alice"); r.wait(999 * time.Millisecond) },
-			api.Throttled, []api.Why{{Limit: "GET", Reason: api.RequestRate, Mode: "enforce", Since: start, Until: at(time.Second)}}},
+			api.Throttled, []api.Why{{Limit: "GET", Reason: api.RequestRate, Cause: cause.ThrottleTable, Mode: "enforce", Since: start, Until: at(time.Second)}}},
 		{"although some was given back since", func(r *rig) { r.use("alice", 10); r.throttle("GET", "alice"); r.use("alice", 7) },
-			api.Throttled, []api.Why{{Limit: "GET", Reason: api.RequestRate, Mode: "enforce", Since: start, Until: at(time.Second)}}},
+			api.Throttled, []api.Why{{Limit: "GET", Reason: api.RequestRate, Cause: cause.ThrottleTable, Mode: "enforce", Since: start, Until: at(time.Second)}}},
 		{"and no longer", func(r *rig) { r.use("alice", 10); r.throttle("GET", "alice"); r.wait(time.Second) }, api.OK, nil},
 		{"unless the limit was raised", func(r *rig) {
 			r.use("alice", 10)
@@ -147,14 +148,14 @@ func TestState(t *testing.T) {
 			r.throttle("GET", "alice")
 			r.throttle("*", "alice")
 		}, api.Throttled, []api.Why{
-			{Limit: "*", Reason: api.RequestRate, Mode: "enforce", Since: start, Until: at(time.Second)},
-			{Limit: "GET", Reason: api.RequestRate, Mode: "enforce", Since: start, Until: at(time.Second)}}},
+			{Limit: "*", Reason: api.RequestRate, Cause: cause.ThrottleTable, Mode: "enforce", Since: start, Until: at(time.Second)},
+			{Limit: "GET", Reason: api.RequestRate, Cause: cause.ThrottleTable, Mode: "enforce", Since: start, Until: at(time.Second)}}},
 		{"a class that is not limited throttles nobody", func(r *rig) { r.throttle("PUT", "alice") }, api.OK, nil},
 		{"blocked since the first block", func(r *rig) { r.Blocked(r.now, "alice"); r.wait(200 * time.Millisecond); r.Blocked(r.now, "alice") },
-			api.Blocked, []api.Why{{Limit: "concurrent", Reason: api.ConcurrentRequests, Mode: "enforce", Since: start}}},
+			api.Blocked, []api.Why{{Limit: "concurrent", Reason: api.ConcurrentRequests, Cause: cause.BlockTable, Mode: "enforce", Since: start}}},
 		{"blocked says more than throttled", func(r *rig) { r.use("alice", 10); r.throttle("GET", "alice"); r.Blocked(r.now, "alice") },
-			api.Blocked, []api.Why{{Limit: "GET", Reason: api.RequestRate, Mode: "enforce", Since: start, Until: at(time.Second)},
-				{Limit: "concurrent", Reason: api.ConcurrentRequests, Mode: "enforce", Since: start}}},
+			api.Blocked, []api.Why{{Limit: "GET", Reason: api.RequestRate, Cause: cause.ThrottleTable, Mode: "enforce", Since: start, Until: at(time.Second)},
+				{Limit: "concurrent", Reason: api.ConcurrentRequests, Cause: cause.BlockTable, Mode: "enforce", Since: start}}},
 		{"unblocked", func(r *rig) { r.Blocked(r.now, "alice"); r.Unblocked(r.now, "alice") }, api.OK, nil},
 		{"unblocked without a block", func(r *rig) { r.Unblocked(r.now, "alice") }, api.OK, nil},
 	} {
@@ -365,8 +366,8 @@ func TestDecisions(t *testing.T) {
 		{Time: *at(2 * time.Second), Kind: api.Unblock, Limit: "concurrent", Reason: api.ConcurrentRequests, Mode: "enforce"},
 		{Time: *at(2 * time.Second), Kind: api.Refused, Limit: "concurrent", Reason: api.ConcurrentRequests, Mode: "enforce", Count: 5},
 		{Time: *at(time.Second), Kind: api.Refused, Limit: "concurrent", Reason: api.ConcurrentRequests, Mode: "enforce", Count: 7},
-		{Time: *at(time.Second), Kind: api.Block, Limit: "concurrent", Reason: api.ConcurrentRequests, Mode: "enforce"},
-		{Time: t0, Kind: api.Throttle, Limit: "GET", Reason: api.RequestRate, Mode: "enforce"},
+		{Time: *at(time.Second), Kind: api.Block, Limit: "concurrent", Reason: api.ConcurrentRequests, Cause: cause.BlockTable, Mode: "enforce"},
+		{Time: t0, Kind: api.Throttle, Limit: "GET", Reason: api.RequestRate, Cause: cause.ThrottleTable, Mode: "enforce"},
 	}
 	if diff := cmp.Diff(want, r.get("alice").Decisions); diff != "" {
 		t.Errorf("decisions differ (-want +got):\n%s", diff)
