@@ -20,7 +20,7 @@ func (a Access) access() apiclient.Access {
 
 // client asks the admin API at an address.
 func (a Access) client(address string) (*apiclient.Client, error) {
-	return apiclient.New(address, a.access())
+	return apiclient.NewClient(address, a.access())
 }
 
 // untilSignal ends with Ctrl-C, a service manager's signal, or the terminal's end.

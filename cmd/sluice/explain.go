@@ -108,12 +108,12 @@ func (e *explain) askPolygen() (u api.User, err error) {
 		return u, err
 	}
 	defer a.Close()
-	return u, a.Get(context.Background(), api.Path(e.User, e.Endpoint), &u)
+	return u, a.GetJSON(context.Background(), api.Path(e.User, e.Endpoint), &u)
 }
 
 // explainJob prints why a background job waits.
 func (e *explain) explainJob(out io.Writer) error {
-	why, err := apiclient.Job(context.Background(), e.Worker, e.access(), e.Job)
+	why, err := apiclient.AskJob(context.Background(), e.Worker, e.access(), e.Job)
 	if err != nil {
 		return err
 	}

@@ -86,20 +86,20 @@ func (o *override) changeOverride(stdout io.Writer) error {
 	switch {
 	case o.List:
 		var all api.Overrides
-		if err := a.Get(ctx, "/api/v1/overrides", &all); err != nil {
+		if err := a.GetJSON(ctx, "/api/v1/overrides", &all); err != nil {
 			return err
 		}
 		return listOverrides(stdout, all)
 	case o.Remove:
 		var gone api.Override
-		if err := a.Send(ctx, http.MethodDelete, path, map[string]any{"reason": o.Reason}, &gone); err != nil {
+		if err := a.SendJSON(ctx, http.MethodDelete, path, map[string]any{"reason": o.Reason}, &gone); err != nil {
 			return err
 		}
 		_, err = fmt.Fprintf(stdout, "%s has the limits of the limit file again; the override said %s: %s\n", userAt(gone.Name), describeFields(gone.Limits), terminal.QuoteName(gone.Reason))
 		return err
 	}
 	var set api.Override
-	if err := a.Send(ctx, http.MethodPut, path, map[string]any{"for": o.For.String(), "reason": o.Reason, "limits": limits}, &set); err != nil {
+	if err := a.SendJSON(ctx, http.MethodPut, path, map[string]any{"for": o.For.String(), "reason": o.Reason, "limits": limits}, &set); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(stdout, "%s has %s until %s\n", userAt(set.Name), describeFields(set.Limits), set.Until.Format(time.RFC3339))
@@ -227,7 +227,7 @@ func (u *unblock) unblockUser(stdout io.Writer) error {
 	defer a.Close()
 	var out api.Unblocked
 	path := api.UnblockPath(u.User, u.Endpoint)
-	if err := a.Send(context.Background(), http.MethodPost, path, map[string]any{"reason": u.Reason}, &out); err != nil {
+	if err := a.SendJSON(context.Background(), http.MethodPost, path, map[string]any{"reason": u.Reason}, &out); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(stdout, "%s: unblocked: %s\n", userAt(out.Name), terminal.Printable(out.Note))

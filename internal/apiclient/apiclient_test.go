@@ -44,7 +44,7 @@ func TestTokenGoesToOnePlace(t *testing.T) {
 	defer s.Close()
 	address := s.Listener.Addr().String()
 	dir := t.TempDir()
-	a, err := New(address, Access{TokenFile: apitest.WriteFile(t, dir, "token", apitest.Token)})
+	a, err := NewClient(address, Access{TokenFile: apitest.WriteFile(t, dir, "token", apitest.Token)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func TestTokenGoesToOnePlace(t *testing.T) {
 		t.Helper()
 		var answer struct{}
 		want := "what listens at " + address + " is no polygen (it answers \"307 Temporary Redirect\"): " + Hint
-		if err := a.Get(t.Context(), "/api/v1/users", &answer); err == nil || err.Error() != want {
+		if err := a.GetJSON(t.Context(), "/api/v1/users", &answer); err == nil || err.Error() != want {
 			t.Errorf("Get() = %v, want %s", err, want)
 		}
 	}
@@ -74,7 +74,7 @@ func TestCertificateOfAnotherName(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := New("https://localhost:"+port, Access{CA: ca.File, TokenFile: apitest.WriteFile(t, dir, "token", apitest.Token)})
+	a, err := NewClient("https://localhost:"+port, Access{CA: ca.File, TokenFile: apitest.WriteFile(t, dir, "token", apitest.Token)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +83,7 @@ func TestCertificateOfAnotherName(t *testing.T) {
 		t.Errorf("the least version is %x, want TLS 1.2", v)
 	}
 	var answer struct{}
-	if err := a.Get(t.Context(), "/api/v1/users", &answer); err == nil || !strings.HasPrefix(err.Error(), "https://localhost:"+port+": x509: ") {
+	if err := a.GetJSON(t.Context(), "/api/v1/users", &answer); err == nil || !strings.HasPrefix(err.Error(), "https://localhost:"+port+": x509: ") {
 		t.Errorf("Get() = %v, want that the certificate is for another name", err)
 	}
 }
@@ -96,7 +96,7 @@ func TestNoAnswer(t *testing.T) {
 	}
 	defer silent.Close()
 	address := silent.Addr().String()
-	a, err := New(address, Access{})
+	a, err := NewClient(address, Access{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func TestNoAnswer(t *testing.T) {
 	a.client.Timeout = time.Millisecond // the error says what it usually is
 	var answer struct{}
 	want := address + " does not answer within 10s: " + Hint
-	if err := a.Get(t.Context(), "/api/v1/users", &answer); err == nil || err.Error() != want {
+	if err := a.GetJSON(t.Context(), "/api/v1/users", &answer); err == nil || err.Error() != want {
 		t.Errorf("Get() = %v, want %s", err, want)
 	}
 }

@@ -45,9 +45,9 @@ type Client struct {
 	client  http.Client
 }
 
-// New returns a client for the admin API at an address: host:port, or with http:// or https://
+// NewClient returns a client for the admin API at an address: host:port, or with http:// or https://
 // before it. It connects with the first question.
-func New(address string, access Access) (*Client, error) {
+func NewClient(address string, access Access) (*Client, error) {
 	base, err := baseURL(address)
 	if err != nil {
 		return nil, err
@@ -66,9 +66,9 @@ func New(address string, access Access) (*Client, error) {
 // Close closes idle connections.
 func (a *Client) Close() { a.client.CloseIdleConnections() }
 
-// Get reads an answer, one of package api that begins with an api.From. When ctx
+// GetJSON reads an answer, one of package api that begins with an api.From. When ctx
 // has ended the error is that of ctx.
-func (a *Client) Get(ctx context.Context, path string, answer any) error {
+func (a *Client) GetJSON(ctx context.Context, path string, answer any) error {
 	req, err := a.request(ctx, http.MethodGet, path, nil)
 	if err != nil {
 		return err
@@ -76,8 +76,8 @@ func (a *Client) Get(ctx context.Context, path string, answer any) error {
 	return a.doRequest(ctx, req, answer)
 }
 
-// Send is get for what changes something, which the body says in JSON.
-func (a *Client) Send(ctx context.Context, method, path string, body, answer any) error {
+// SendJSON is get for what changes something, which the body says in JSON.
+func (a *Client) SendJSON(ctx context.Context, method, path string, body, answer any) error {
 	data, err := json.Marshal(body)
 	if err != nil {
 		return err

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Pause waits, and says whether it may go on.
-func Pause(ctx context.Context, d time.Duration) bool {
+// WaitFor waits, and says whether it may go on.
+func WaitFor(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -25,16 +25,16 @@ type Outage struct {
 	since time.Time // of the last answer; zero: it answers
 }
 
-// Began says that there is no answer since the last one, and why.
-func (o *Outage) Began(w io.Writer, command string, last time.Time, err error) {
+// WriteBegin says that there is no answer since the last one, and why.
+func (o *Outage) WriteBegin(w io.Writer, command string, last time.Time, err error) {
 	if o.since.IsZero() {
 		o.since = last
 		fmt.Fprintf(w, "%s: no answer since %s: %v\n", command, last.UTC().Format(time.RFC3339), err)
 	}
 }
 
-// Ended says that there are answers again, if there were none.
-func (o *Outage) Ended(w io.Writer, command string, now time.Time) {
+// WriteEnd says that there are answers again, if there were none.
+func (o *Outage) WriteEnd(w io.Writer, command string, now time.Time) {
 	if !o.since.IsZero() {
 		fmt.Fprintf(w, "%s: there are answers again, after %v\n", command, now.Sub(o.since).Round(time.Second))
 		o.since = time.Time{}

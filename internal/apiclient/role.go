@@ -7,7 +7,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/terminal"
 )
 
-func Role(f api.From) string {
+func DescribeRole(f api.From) string {
 	if f.Degraded != "" {
 		why, _, _ := strings.Cut(f.Degraded, ": ")
 		return "cut off (" + terminal.QuoteName(why) + ")"

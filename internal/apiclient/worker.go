@@ -17,9 +17,9 @@ import (
 // WorkerHint says what to do without a worker that answers.
 const WorkerHint = "name the address of a worker's riverqos handler with --worker"
 
-// Job asks a worker of background jobs at an address why a job waits.
-func Job(ctx context.Context, worker string, access Access, id int64) (why jobs.Why, err error) {
-	a, err := New(worker, access)
+// AskJob asks a worker of background jobs at an address why a job waits.
+func AskJob(ctx context.Context, worker string, access Access, id int64) (why jobs.Why, err error) {
+	a, err := NewClient(worker, access)
 	if err != nil {
 		return why, errors.New(strings.ReplaceAll(err.Error(), Hint, WorkerHint))
 	}

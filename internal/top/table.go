@@ -80,7 +80,7 @@ func formatTable(p *picture, people bool, wide int) []string {
 // headline says who answers, and how many users it knows of.
 func headline(p *picture) string {
 	line := fmt.Sprintf("%s  polygen %s, %s, limits version %s, users seen: %d",
-		p.Time.UTC().Format(time.RFC3339), terminal.QuoteName(p.Polygen), apiclient.Role(p.From), terminal.QuoteName(p.Version), p.Seen)
+		p.Time.UTC().Format(time.RFC3339), terminal.QuoteName(p.Polygen), apiclient.DescribeRole(p.From), terminal.QuoteName(p.Version), p.Seen)
 	if p.Dropped > 0 {
 		line += fmt.Sprintf(" (forgotten, because there were too many: %d)", p.Dropped)
 	}

@@ -74,7 +74,7 @@ func (o Options) follow(ctx context.Context, ask func(context.Context) (*picture
 		if ctx.Err() == nil && (err != nil || o.Once) {
 			return err
 		}
-		if !apiclient.Pause(ctx, o.Interval) {
+		if !apiclient.WaitFor(ctx, o.Interval) {
 			if last.IsZero() {
 				return nil
 			}
@@ -108,7 +108,7 @@ type nearest struct {
 func readPicture(ctx context.Context, a *apiclient.Client, by api.Sort, n int) (*picture, error) {
 	var p picture
 	query := url.Values{"sort": {string(by)}, "n": {fmt.Sprint(n)}}
-	if err := a.Get(ctx, "/api/v1/users?"+query.Encode(), &p.Users); err != nil {
+	if err := a.GetJSON(ctx, "/api/v1/users?"+query.Encode(), &p.Users); err != nil {
 		return nil, err
 	}
 	users := p.Users.Users[:min(n, len(p.Users.Users))]
@@ -148,7 +148,7 @@ func askNearest(ctx context.Context, a *apiclient.Client, href string) (*nearest
 	q.Set("by", "key")
 	u.RawQuery = q.Encode()
 	var user api.User
-	if err := a.Get(ctx, u.RequestURI(), &user); err != nil {
+	if err := a.GetJSON(ctx, u.RequestURI(), &user); err != nil {
 		return nil, err
 	}
 	return nearestOf(user), nil
@@ -186,7 +186,7 @@ type tables struct {
 }
 
 func (t *tables) showPicture(p *picture) error {
-	t.outage.Ended(t.errs, "sluice top", time.Now())
+	t.outage.WriteEnd(t.errs, "sluice top", time.Now())
 	if t.json {
 		return terminal.WriteJSON(t.w, p)
 	}
@@ -199,7 +199,7 @@ func (t *tables) showPicture(p *picture) error {
 }
 
 func (t *tables) showOutage(last time.Time, why error) error {
-	t.outage.Began(t.errs, "sluice top", last, why)
+	t.outage.WriteBegin(t.errs, "sluice top", last, why)
 	return nil
 }
 

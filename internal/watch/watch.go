@@ -31,7 +31,7 @@ const maxInterval = time.Second
 // Run prints lines until ctx ends. It fails if the first question has no answer.
 func Run(ctx context.Context, a *apiclient.Client, o Options, stdout, stderr io.Writer) error {
 	ask := func(ctx context.Context) (u api.User, err error) {
-		return u, a.Get(ctx, api.PathOfShown(o.User, o.Endpoint), &u)
+		return u, a.GetJSON(ctx, api.PathOfShown(o.User, o.Endpoint), &u)
 	}
 	return o.follow(ctx, ask, stdout, stderr)
 }
@@ -51,15 +51,15 @@ func (o Options) follow(ctx context.Context, ask func(context.Context) (api.User
 		case err != nil && last.IsZero():
 			return err
 		case err != nil:
-			away.Began(stderr, "sluice watch", last, err)
+			away.WriteBegin(stderr, "sluice watch", last, err)
 		default:
 			last = time.Now()
-			away.Ended(stderr, "sluice watch", last)
+			away.WriteEnd(stderr, "sluice watch", last)
 			if err := o.printNews(stdout, u, &told, i%asks == 0); err != nil {
 				return err
 			}
 		}
-		if !apiclient.Pause(ctx, o.Interval/time.Duration(asks)) {
+		if !apiclient.WaitFor(ctx, o.Interval/time.Duration(asks)) {
 			return nil
 		}
 	}
