@@ -189,13 +189,22 @@ func (a *Agent) tally(ctx context.Context) error {
 	return a.tallies.run(ctx)
 }
 
-// tallied is the limits of a user who has had requests by credit. They are there, although
-// nobody asked about them: their place among the names of their own stays theirs.
-func (a *Agent) tallied(user string) *limits.Limits {
+// presentByCredit is told of users who have requests by credit. They are there, although nobody
+// asked about them: their place among the names of their own stays theirs.
+func (a *Agent) presentByCredit(user string) {
 	if set := a.limiter.set.Load(); set != nil && set.MadeUp(user) {
 		a.names.has(a.clock.Now(), user)
 	}
-	return a.userOf(user)
+}
+
+// forgetPlaces has the core drop places of which HAProxy's table of credit has no entry any more.
+// Each part is a turn of its own for the limiter's lock: requests must not wait for all.
+func (a *Agent) forgetPlaces(process uint64, began time.Time, shown func(user string) bool) {
+	for last := false; !last; {
+		a.limiter.update(func(now time.Time) {
+			last = a.limiter.slots.ForgetPlaces(now, int64(process), now.Add(-time.Since(began)), shown)
+		})
+	}
 }
 
 // natives takes how many requests some users have in progress by credit, and the bytes that
@@ -205,7 +214,7 @@ func (a *Agent) natives(counts []nativeCount) {
 		for i := range counts {
 			c := &counts[i]
 			a.limiter.slots.Natives(now, c.user, c.inProgress)
-			if limit := bandwidthOf(a.userOf(c.user)); limit.Limited() {
+			if limit := bandwidthOf(c.of); limit.Limited() {
 				a.limiter.bytes.Lent(now, c.user, limit, a.limiter.moved.read(now, c.user, c.bytes))
 			}
 		}

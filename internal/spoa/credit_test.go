@@ -230,7 +230,7 @@ func TestCreditBringsShares(t *testing.T) {
 
 // moves plays HAProxy's table of credit, as it is read.
 func (r *rig) moves(user string, inProgress int, bytes [2]int64) {
-	r.Agent.natives([]nativeCount{{user: user, inProgress: inProgress, bytes: bytes}})
+	r.Agent.natives([]nativeCount{{user: user, of: r.userOf(user), inProgress: inProgress, bytes: bytes}})
 }
 
 // Bytes of requests by credit that no table tells at once are demand, once they are read.

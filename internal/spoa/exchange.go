@@ -86,6 +86,7 @@ func (e *exchange) collectSlots(flush, ask bool, asks []concurrency.Ask) []concu
 			e.metrics.slotUsers.Set(float64(s.Users))
 			e.metrics.inProgress.Set(float64(s.InProgress))
 			e.metrics.line.Set(float64(s.InLine))
+			e.metrics.parked.Set(float64(s.Parked))
 		}
 		if ask {
 			asks = e.limiter.slots.Collect(now, flush, asks)

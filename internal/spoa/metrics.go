@@ -23,6 +23,7 @@ type metrics struct {
 	inLine                         prometheus.Histogram
 	inProgress, bandwidthUsers     prometheus.Gauge
 	slotUsers, line, draining      prometheus.Gauge
+	parked                         prometheus.Gauge
 	policies                       *prometheus.CounterVec // by kind
 	losses, limitErrors            prometheus.Counter
 	lost, users, instances, offset prometheus.Gauge
@@ -119,6 +120,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		bandwidthUsers: f.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_bandwidth_users",
 			Help: "Users with a bandwidth limit and a request in the last 5 s, of requests by credit only those that move more than very little.",
+		}),
+		parked: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_credit_places_users",
+			Help: "Users without a question in the last seconds of whom the agent remembers only that HAProxy may have requests of theirs in progress by credit. Ten minutes after HAProxy has forgotten them they are forgotten here.",
 		}),
 		inProgress: f.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_requests_in_progress",

@@ -202,8 +202,9 @@ func New(o Options) (*Agent, error) {
 	if o.Runtime != "" {
 		client := runtimeapi.New(o.Runtime)
 		a.runtime, a.tables = client, client
-		a.tallies = newTallies(client, a.tallied, a.starts, a.metrics, o.Logger)
+		a.tallies = newTallies(client, a.userOf, a.starts, a.metrics, o.Logger)
 		a.tallies.natives, a.tallies.inherited = a.natives, a.inherited
+		a.tallies.present, a.tallies.absent = a.presentByCredit, a.forgetPlaces
 	}
 	a.spop, err = spop.New(spop.Options{
 		Handler:  a.start,

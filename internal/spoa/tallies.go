@@ -39,6 +39,9 @@ const (
 	toldTogether = 64
 	// maxUntold is how long one of them waits for the others.
 	maxUntold = 50 * time.Millisecond
+	// presentEvery is how often the names of users with requests by credit are renewed, which are
+	// kept for nameSpan, and how often others learn who is in the table.
+	presentEvery = time.Minute
 	// maxTallyBatches bounds what waits to be told; one and the next is what there should be.
 	maxTallyBatches = 4
 )
@@ -62,7 +65,7 @@ type creditReader interface {
 // before it ends, what was admitted before this agent began, and what an entry had that
 // HAProxy forgot between two reads.
 //
-// A user costs some 60 bytes, for names are not kept.
+// A user costs some 64 bytes, for names are not kept.
 type tallies struct {
 	table  creditReader
 	of     func(user string) *limits.Limits
@@ -76,16 +79,23 @@ type tallies struct {
 	// taken their credit back, in the first read of a process that is older than this agent.
 	// nil tells nobody.
 	inherited func(user string, n int)
-	metrics   *metrics
-	log       *slog.Logger
-	quiet     time.Time // until when errors are not logged
-	failing   bool      // an error was logged, and none of the reads since went well
+	// present is told about once a minute of users who have requests by credit. nil tells nobody.
+	present func(user string)
+	// absent is told about once a minute, after a complete read, which process it was of, when
+	// it began, and who was in it. nil tells nobody.
+	absent  func(process uint64, began time.Time, shown func(user string) bool)
+	metrics *metrics
+	log     *slog.Logger
+	quiet   time.Time // until when errors are not logged
+	failing bool      // an error was logged, and none of the reads since went well
 
 	process  uint64 // which HAProxy was read, by when it began, in µs; at first: when this agent did
 	layout   tallyLayout
 	fromZero bool // entries that are new to index began when their counters were 0
 	round    uint32
 	lastRead time.Time // when the last one began
+	anew     time.Time // when slots were last numbered: of tallySlot.present
+	absentAt time.Time // when absent was last told
 
 	seed   maphash.Seed
 	index  map[uint64]int // by a hash of the user: of slots, and of counts
@@ -107,11 +117,14 @@ type tallies struct {
 type tallySlot struct {
 	round uint32 // of the last read that had the entry
 	busy  bool   // some were in progress in that read, or admitted since the one before
+
+	present uint32 // in seconds since tallies.anew, when present was last told; 0: never
 }
 
 // nativeCount is what HAProxy's table of credit says of a user.
 type nativeCount struct {
 	user       string
+	of         *limits.Limits
 	inProgress int
 	bytes      [2]int64 // that requests of theirs ever moved, by direction
 }
@@ -195,6 +208,7 @@ func (t *tallies) read(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	began := time.Now()
 	t.begin(process, layout)
 	t.round++
 	entries, beyond := 0, 0
@@ -217,6 +231,10 @@ func (t *tallies) read(ctx context.Context) error {
 	}
 	t.fromZero = true
 	t.forget()
+	if t.absent != nil && beyond == 0 && began.Sub(t.absentAt) >= presentEvery {
+		t.absentAt = began
+		t.absent(process, began, t.known)
+	}
 	t.metrics.creditUsers.Set(float64(entries))
 	t.metrics.untallied.Set(float64(beyond))
 	return nil
@@ -259,7 +277,7 @@ func (t *tallies) begin(process uint64, layout tallyLayout) {
 	// A process that began after this agent, and after the one before, has admitted nothing
 	// that was counted. What is found of an older one may have been counted by another agent.
 	t.fromZero = process > t.process
-	t.process, t.layout = process, layout
+	t.process, t.layout, t.anew = process, layout, time.Now()
 	clear(t.index)
 	t.slots, t.counts, t.free = nil, nil, nil
 	t.sums.byKind = make([]int64, len(layout.kinds))
@@ -288,10 +306,11 @@ func (t *tallies) entry(e *runtimeapi.Entry) bool {
 		s.busy = busy
 		t.starts.inCredit(e.Key, int64(e.ConnCur))
 		of := t.of(e.Key)
+		t.tellPresent(e.Key, s)
 		if len(t.untold) == 0 {
 			t.untoldSince = time.Now()
 		}
-		t.untold = append(t.untold, nativeCount{user: e.Key, inProgress: e.ConnCur, bytes: [2]int64{bandwidth.Down: e.BytesOut, bandwidth.Up: e.BytesIn}})
+		t.untold = append(t.untold, nativeCount{user: e.Key, of: of, inProgress: e.ConnCur, bytes: [2]int64{bandwidth.Down: e.BytesOut, bandwidth.Up: e.BytesIn}})
 		t.grow(e.Key, of.Tier, before, read)
 	}
 	// Of a large table few may be busy. What is told of them is compared with what HAProxy's
@@ -304,6 +323,23 @@ func (t *tallies) entry(e *runtimeapi.Entry) bool {
 		t.inherited(e.Key, e.ConnCur)
 	}
 	return true
+}
+
+// tellPresent tells present of a user. The names that it keeps are those of many minutes, and it
+// takes a lock, so that each read of each user would be too often.
+func (t *tallies) tellPresent(user string, s *tallySlot) {
+	now := 1 + uint32(time.Since(t.anew)/time.Second)
+	if t.present == nil || s.present > 0 && now-s.present < uint32(presentEvery/time.Second) {
+		return
+	}
+	s.present = now
+	t.present(user)
+}
+
+// known reports whether the last read had a user.
+func (t *tallies) known(user string) bool {
+	_, known := t.index[maphash.String(t.seed, user)]
+	return known
 }
 
 // flush tells natives and the metrics what has come up.

@@ -736,3 +736,47 @@ func BenchmarkTallies(b *testing.B) {
 		})
 	}
 }
+
+// TestTalliesTellWhoIsThere tells about once a minute of users who have requests by credit, and who
+// is in the table, as a complete read has shown.
+func TestTalliesTellWhoIsThere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTallyRig(t)
+		var told []string
+		r.present = func(user string) { told = append(told, user) }
+		r.absent = func(process uint64, began time.Time, shown func(string) bool) {
+			if process != r.table.process || !began.Equal(time.Now()) {
+				t.Errorf("process %d, at %v; want %d, now", process, began, r.table.process)
+			}
+			for _, user := range []string{"alice", "bob", "carol"} {
+				if shown(user) {
+					told = append(told, "shown "+user)
+				}
+			}
+		}
+		for _, step := range []struct {
+			name string
+			do   func()
+			want []string
+		}{
+			{"alice had requests", func() { r.has(entry("alice", 0, 5, 0, 0), entry("bob", 0, 0, 0, 0)) }, []string{"alice", "shown alice", "shown bob"}},
+			{"half a minute later", func() { time.Sleep(30 * time.Second); r.has(entry("alice", 0, 7, 0, 0)) }, nil},
+			{"a minute later", func() { time.Sleep(31 * time.Second); r.has(entry("alice", 0, 9, 0, 0), entry("carol", 1, 0, 0, 0)) }, []string{"alice", "carol", "shown alice", "shown carol"}},
+			{"alice has nothing more", func() { time.Sleep(61 * time.Second); r.has(entry("alice", 0, 9, 0, 0)) }, []string{"alice", "shown alice"}},
+			{"nor now", func() { time.Sleep(61 * time.Second) }, []string{"shown alice"}},
+		} {
+			told = nil
+			step.do()
+			r.mustRead()
+			if diff := cmp.Diff(step.want, told); diff != "" {
+				t.Errorf("%s (-want +told):\n%s", step.name, diff)
+			}
+		}
+		time.Sleep(61 * time.Second)
+		r.change(func(f *creditTableFake) { f.during = func() { f.err = errors.New("closed") } })
+		told = nil
+		if err := r.read(t.Context()); err == nil || told != nil {
+			t.Errorf("a read that fails tells %q, %v; want nothing, and an error", told, err)
+		}
+	})
+}

@@ -47,7 +47,7 @@ type Output struct {
 type Agent struct {
 	config Config
 	users  map[string]*user
-	parked map[string]places // of users of whom nothing else is known
+	parked parked // places of users of whom nothing else is known
 	agenda agenda.Agenda[*user]
 	urgent []*user // an ask is due at once
 	flush  []*user // an ask is due with the next flush
@@ -71,7 +71,7 @@ func NewAgent(c Config) *Agent {
 	setDefault(&c.MaxLines, 4000)
 	setDefault(&c.DrainFor, 10*time.Minute)
 	return &Agent{
-		config: c, users: make(map[string]*user), parked: make(map[string]places),
+		config: c, users: make(map[string]*user), parked: newParked(),
 		membership: membership{instances: 1},
 	}
 }
@@ -93,7 +93,7 @@ func (a *Agent) findOrAddUser(name string, limit int, seen Count, now int64) *us
 	u := a.users[name]
 	if u == nil {
 		// Places count whether the user is known or not.
-		if _, parked := a.parked[name]; len(a.users) >= a.config.MaxUsers && !parked {
+		if len(a.users) >= a.config.MaxUsers && !a.parked.has(name) {
 			return nil
 		}
 		u = a.newUser(name, limit, now)
@@ -206,12 +206,13 @@ type Stats struct {
 	Users      int    // known
 	InProgress int    // requests of them believed in progress
 	InLine     int    // requests that wait for a slot
+	Parked     int    // users of whom only the places are known that HAProxy may have
 	Overflowed uint64 // requests admitted uncounted because too many users were known
 }
 
 // Stats returns the agent's counts.
 func (a *Agent) Stats() Stats {
-	return Stats{Users: len(a.users), InProgress: a.inProgress, InLine: a.inLine, Overflowed: a.overflow}
+	return Stats{Users: len(a.users), InProgress: a.inProgress, InLine: a.inLine, Parked: a.parked.users, Overflowed: a.overflow}
 }
 
 // InProgress is how many requests of a user the agent believes in progress here,
@@ -220,5 +221,6 @@ func (a *Agent) InProgress(name string) int {
 	if u := a.users[name]; u != nil {
 		return u.running()
 	}
-	return a.parked[name].shownInProgress()
+	p, _ := a.parked.placesOf(name)
+	return p.shownInProgress()
 }

@@ -71,7 +71,7 @@ func (a *Agent) BeginDefault(at time.Time, process int64, n int, of func(user st
 	d.phase, d.process, d.places, d.of = defaultBegun, process, n, of
 	// HAProxy gives places to everyone without an entry, so whoever must have none needs one first.
 	d.undenied = make(map[string]bool)
-	for name, p := range a.parked {
+	for name, p := range a.parked.all() {
 		switch {
 		case !of(name) || p.phase != placesLent:
 		case p.inside < n: // HAProxy may forget the places, and give as many as it gives all
@@ -131,7 +131,7 @@ func (a *Agent) DefaultOver() int64 {
 // InUse says that the process of DefaultOver has requests of a user in progress by places.
 func (a *Agent) InUse(at time.Time, name string, n int) {
 	d := &a.byDefault
-	if _, parked := a.parked[name]; n <= 0 || parked || a.users[name] != nil || !d.mayHavePlaces(name) {
+	if n <= 0 || a.parked.has(name) || a.users[name] != nil || !d.mayHavePlaces(name) {
 		return
 	}
 	p := d.placesOf(name)
@@ -142,6 +142,7 @@ func (a *Agent) InUse(at time.Time, name string, n int) {
 // parkInUse remembers places that a user has by default and that are in use. Those that are more
 // than the pool takes for held are told to it, and taken back.
 func (a *Agent) parkInUse(name string, p places, now int64) {
+	p.parkedAt = now
 	a.setParked(name, p)
 	q := a.quotaOf(name)
 	if p.inside <= a.allowance(q) {
@@ -195,7 +196,7 @@ func (a *Agent) denied(u *user, now int64) {
 // Denied says that HAProxy has no places for a user, and knows for minutes that it must not
 // give them any. An answer that brought some since is known here.
 func (a *Agent) Denied(at time.Time, name string) {
-	if _, parked := a.parked[name]; parked || a.users[name] != nil || !a.byDefault.mayHavePlaces(name) {
+	if a.parked.has(name) || a.users[name] != nil || !a.byDefault.mayHavePlaces(name) {
 		return
 	}
 	now := a.coreTime(at)

@@ -16,7 +16,7 @@ func (a *Agent) Bound(name string) int {
 	if u := a.users[name]; u != nil {
 		return u.upperBound()
 	}
-	p, parked := a.parked[name]
+	p, parked := a.parked.placesOf(name)
 	if !parked {
 		p = a.byDefault.placesOf(name)
 	}

@@ -34,7 +34,7 @@ func (a *Agent) Lendable(at time.Time, name string) bool {
 	if a.byDefault.undenied[name] || a.byDefault.mayHavePlaces(name) && n < a.byDefault.places {
 		return false // HAProxy may forget them, and give as many as it gives all
 	}
-	return n > 0 && u.progress.totalAsked() <= max(1, n/2) && len(a.parked) < a.config.MaxUsers
+	return n > 0 && u.progress.totalAsked() <= max(1, n/2) && a.parked.users < a.config.MaxUsers
 }
 
 // lendable is how many places could be lent now.

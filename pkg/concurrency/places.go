@@ -42,6 +42,7 @@ type places struct {
 	former     int   // an upper bound of those in progress by the places of HAProxies that were replaced
 	natives    int   // requests that HAProxy admitted by itself, as last told
 	lentAt     int64 // when HAProxy was last given places
+	parkedAt   int64 // when the user was last known, or seen to use places; only of parked users
 	sentAt     int64 // when the withdrawal was first asked for, while withdrawing
 	sendAt     int64 // when it is asked for the next time
 	sendGap    int64 // from then to the time after
@@ -161,7 +162,7 @@ func (a *Agent) adoptPlaces(u *user, p Places, now int64) {
 // Natives says how many requests in progress HAProxy has admitted by itself. It is for
 // what people and polygen see: that the number is of some time ago does no harm.
 func (a *Agent) Natives(at time.Time, name string, n int) {
-	if p, ok := a.parked[name]; ok {
+	if p, ok := a.parked.placesOf(name); ok {
 		p.natives = max(0, n)
 		if a.byDefault.mayHavePlaces(name) && p.unused(a.byDefault.places) {
 			p = places{} // all users have the same
@@ -174,7 +175,7 @@ func (a *Agent) Natives(at time.Time, name string, n int) {
 		a.review(u, a.coreTime(at))
 		return
 	}
-	if p := a.byDefault.placesOf(name); n > 0 && p.phase == placesLent && a.users[name] == nil && len(a.parked) < a.config.MaxUsers {
+	if p := a.byDefault.placesOf(name); n > 0 && p.phase == placesLent && a.users[name] == nil && a.parked.users < a.config.MaxUsers {
 		p.natives = n
 		a.parkInUse(name, p, a.coreTime(at))
 	}
@@ -183,17 +184,14 @@ func (a *Agent) Natives(at time.Time, name string, n int) {
 // setParked keeps of a user who is not known any more what is known of the places, if that is
 // anything.
 func (a *Agent) setParked(name string, p places) {
-	a.inProgress += p.shownInProgress() - a.parked[name].shownInProgress() // review counts those of known users
-	if p.phase == placesNone && p.former == 0 {
-		delete(a.parked, name)
-		return
-	}
-	a.parked[name] = p
+	before, _ := a.parked.placesOf(name)
+	a.inProgress += p.shownInProgress() - before.shownInProgress() // review counts those of known users
+	a.parked.put(name, p)
 }
 
 // unparkMore knows users again whose places are more than HAProxy may have by now.
 func (a *Agent) unparkMore(now int64) {
-	for name, p := range a.parked {
+	for name, p := range a.parked.all() {
 		if q := a.quotaOf(name); p.inside > a.allowance(q) {
 			a.findOrAddUser(name, q.limit, Count{}, now)
 		}
@@ -205,7 +203,7 @@ func (a *Agent) findUser(name string, now int64) *user {
 	if u := a.users[name]; u != nil {
 		return u
 	}
-	if _, ok := a.parked[name]; ok {
+	if a.parked.has(name) {
 		return a.addUnasked(name, now)
 	}
 	return nil
@@ -215,7 +213,7 @@ func (a *Agent) findUser(name string, now int64) *user {
 // many are known.
 func (a *Agent) addUnasked(name string, now int64) *user {
 	q := a.quotaOf(name)
-	if _, ok := a.parked[name]; q.unlimited && !ok {
+	if q.unlimited && !a.parked.has(name) {
 		return nil
 	}
 	return a.findOrAddUser(name, q.limit, Count{}, now)

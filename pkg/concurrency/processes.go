@@ -132,10 +132,10 @@ func (a *Agent) takeOver(now int64, former bool) {
 			u.places.phase, u.places.inside = placesLent, a.byDefault.places
 		}
 	}
-	for name, p := range a.parked {
+	for name, p := range a.parked.all() {
 		p = p.replaced()
 		if a.byDefault.mayHavePlaces(name) {
-			p.phase, p.inside = placesLent, a.byDefault.places
+			p.phase, p.inside, p.parkedAt = placesLent, a.byDefault.places, now
 		}
 		a.setParked(name, p)
 	}
@@ -148,7 +148,7 @@ func (a *Agent) drained() {
 	for _, u := range a.users {
 		u.progress.draining, u.places.former = 0, 0
 	}
-	for name, p := range a.parked {
+	for name, p := range a.parked.all() {
 		p.former = 0
 		a.setParked(name, p)
 	}

@@ -29,7 +29,7 @@ type user struct {
 // newUser begins to know a user, whose portion is held unless it may be in doubt.
 func (a *Agent) newUser(name string, limit int, now int64) *user {
 	u := &user{name: name, quota: quota{limit: max(1, limit), creditable: a.quotaOf(name).creditable}}
-	p, parked := a.parked[name]
+	p, parked := a.parked.placesOf(name)
 	if !parked {
 		p = a.byDefault.placesOf(name)
 	}
@@ -125,6 +125,7 @@ func (a *Agent) forget(u *user, now int64) bool {
 	// Some bytes instead of a record, and none if all users have the same.
 	asAll := a.byDefault.mayHavePlaces(u.name) && u.places.unused(a.byDefault.places)
 	if (u.places.phase == placesLent || u.places.former > 0) && !asAll {
+		u.places.parkedAt = now
 		a.setParked(u.name, u.places)
 	}
 	return true
