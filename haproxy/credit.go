@@ -180,12 +180,14 @@ const maxShortRenewal = 6
 func shortRenewal(classes int, short string) string {
 	// What is read in front of the increment decides nothing, for this thread may stand still behind it while the
 	// generation changes, another thread tells the agent that nobody renews, or writes credit for the next second.
+	// The end must be over by this thread's clock: one further ahead than lasts is of others who have renewed while this
+	// thread stood still for seconds. A clock that was set back is the rules' below.
 	// To look at all of it there as well would spare some who are asked about the increment, and cost a renewal 4 %.
 	var b strings.Builder
 	b.WriteString("    acl begins       var(txn.sluice_begins) -m int 0:1\n" +
 		"    acl renews       var(txn.sluice_begins) -m int 0\n" +
 		"    http-request set-var(txn.sluice_begins) sc_inc_gpc(0,0) if end_now !lasting_now !{ stopping } { srv_is_up(sluice_agent/agent) -m int 1 }\n" +
-		"    http-request set-var(txn.sluice_begins) int(0) if begins end_now !lasting_now { sc_get_gpt(2,0),set-var(txn.sluice_read) -m found } { date(),sub(txn.sluice_read) gt 0 } { str(~),table_gpt0(sluice/credit),set-var(txn.sluice_read) -m int gt 0 } { sc_get_gpt(0,0),sub(txn.sluice_read) eq 0 }\n")
+		"    http-request set-var(txn.sluice_begins) int(0) if begins end_now { date(3),sub(txn.sluice_read) gt 2 } { sc_get_gpt(2,0),set-var(txn.sluice_read) -m found } { date(),sub(txn.sluice_read) gt 0 } { str(~),table_gpt0(sluice/credit),set-var(txn.sluice_read) -m int gt 0 } { sc_get_gpt(0,0),sub(txn.sluice_read) eq 0 }\n")
 	for i := range classes {
 		fmt.Fprintf(&b, "    http-request sc-set-gpt(%d,0) sc_get_gpc(%d,0),add(txn.sluice_read) if renews { sc_get_gpt(%d,0),set-var(txn.sluice_read) -m found }\n", 7+2*i, 1+i, 6+2*i)
 	}

@@ -68,7 +68,7 @@ func TestCreditRules(t *testing.T) {
 		"short renewal": "    acl begins       var(txn.sluice_begins) -m int 0:1\n" +
 			"    acl renews       var(txn.sluice_begins) -m int 0\n" +
 			"    http-request set-var(txn.sluice_begins) sc_inc_gpc(0,0) if end_now !lasting_now !{ stopping } { srv_is_up(sluice_agent/agent) -m int 1 }\n" +
-			"    http-request set-var(txn.sluice_begins) int(0) if begins end_now !lasting_now { sc_get_gpt(2,0),set-var(txn.sluice_read) -m found } { date(),sub(txn.sluice_read) gt 0 } { str(~),table_gpt0(sluice/credit),set-var(txn.sluice_read) -m int gt 0 } { sc_get_gpt(0,0),sub(txn.sluice_read) eq 0 }\n" +
+			"    http-request set-var(txn.sluice_begins) int(0) if begins end_now { date(3),sub(txn.sluice_read) gt 2 } { sc_get_gpt(2,0),set-var(txn.sluice_read) -m found } { date(),sub(txn.sluice_read) gt 0 } { str(~),table_gpt0(sluice/credit),set-var(txn.sluice_read) -m int gt 0 } { sc_get_gpt(0,0),sub(txn.sluice_read) eq 0 }\n" +
 			"    http-request sc-set-gpt(7,0) sc_get_gpc(1,0),add(txn.sluice_read) if renews { sc_get_gpt(6,0),set-var(txn.sluice_read) -m found }\n" +
 			"    http-request sc-set-gpt(9,0) sc_get_gpc(2,0),add(txn.sluice_read) if renews { sc_get_gpt(8,0),set-var(txn.sluice_read) -m found }\n" +
 			"    http-request sc-set-gpt(5,0) int(1) if renews\n" +

@@ -214,3 +214,29 @@ func TestCreditIsNotRenewedBehindAnotherGeneration(t *testing.T) {
 		}
 	}
 }
+
+// A thread that stood still for seconds takes an end that others have written meanwhile for none that lasts: its own
+// clock is behind. It must not renew what they have renewed, nor set the end back, behind which it would be renewed again.
+func TestCreditIsNotRenewedByAClockOfSecondsBefore(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, setup{Config: Config{Identify: "header:X-User", AccessLog: "json"}, edit: stopped("set-var(txn.sluice_lock) sc_inc_gpc(0,0)")})
+	r.teachRow(t, generation, 0, 0)
+	r.lend(t, "alice", credit(unlimited, nil))
+	time.Sleep(100 * time.Millisecond) // no thread's clock is behind any more
+	stood := int(time.Now().Unix())
+	goOn := r.paused(t)
+	proctest.Eventually(t, "others renew four seconds later", func() error {
+		r.lapsed(t, httpRequest("PUT", "/", "X-User: alice", "Content-Length: 0"))
+		if e := r.entry(t, "alice"); e["gpt1"] < stood+4 {
+			return fmt.Errorf("entry %v", e)
+		}
+		return nil
+	})
+	before := r.entry(t, "alice")["gpt1"]
+	if got := goOn(); got.Status != 200 || got.Header.Get("X-Asked") == "" {
+		t.Fatalf("status = %d, header %v, want one that stood still", got.Status, got.Header)
+	}
+	if e := r.entry(t, "alice"); e["gpt1"] < before || e["gpc0"] != 0 {
+		t.Errorf("entry %v, want an end of %d or later, and that nobody holds it", e, before)
+	}
+}
