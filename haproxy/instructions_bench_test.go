@@ -32,8 +32,10 @@ func BenchmarkInstructions(b *testing.B) {
 		since     string // HAProxy's version; "" means any
 		renewed   bool   // each request is the first one of its user's second
 		filter    string // in place of the one in Lua
+		rules     string // in the frontend of HAProxy without Sluice
 	}{
 		{name: "plain"},
+		{name: "plain, a tracked entry and three comparisons that do not renew", rules: leastCredit},
 		{name: "credit", credit: free},
 		{name: "credit, the first request of a user's second", credit: free, renewed: true},
 		{name: "credit, files with bandwidth", credit: free, bandwidth: true},
@@ -50,7 +52,7 @@ func BenchmarkInstructions(b *testing.B) {
 			s := setup{serve: (&mover{}).ServeHTTP, Config: Config{Fitted: true, Bandwidth: v.bandwidth, Identify: "header:X-User", CreditClasses: []string{"*", "GET"}}}
 			switch {
 			case v.credit == nil:
-				s.edit = plainProxy
+				s.edit = func(cfg string) string { return plainProxy(cfg, v.rules) }
 			case v.drop != "":
 				s.edit = func(cfg string) string {
 					before, held, _ := strings.Cut(cfg, "\nbackend held\n")
@@ -96,8 +98,15 @@ func BenchmarkInstructions(b *testing.B) {
 	}
 }
 
-// plainProxy is a reverse proxy without Sluice, in place of haproxy.cfg.
-func plainProxy(cfg string) string {
+// leastCredit is what credit would be if it never had to be renewed or withdrawn: the least that counting in HAProxy can cost.
+const leastCredit = `    http-request track-sc0 req.fhdr(X-User) table least
+    http-request deny if { sc_conn_cur(0) gt 1000000000 }
+    http-request deny if { sc_inc_gpc(0,0) gt 1000000000 }
+    http-request deny if { sc_inc_gpc(1,0) gt 1000000000 }
+`
+
+// plainProxy is a reverse proxy without Sluice, in place of haproxy.cfg, with these rules in its frontend.
+func plainProxy(cfg, rules string) string {
 	_, defaults, _ := strings.Cut(cfg, "\ndefaults\n")
 	defaults, _, _ = strings.Cut(defaults, "\n\n")
 	return `global
@@ -110,7 +119,9 @@ frontend http
     option httplog
     option dontlog-normal
     option forwardfor
-    default_backend origin
+` + rules + `    default_backend origin
+backend least
+    stick-table type string len 100 size 200k expire 10m store gpc(2),conn_cur
 backend origin
     server origin "${SLUICE_ORIGIN-none}"
 `
