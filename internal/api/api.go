@@ -123,7 +123,7 @@ const (
 type Why struct {
 	Limit  string      `json:"limit"` // the name of a Limit
 	Reason Reason      `json:"reason"`
-	Cause  cause.Cause `json:"cause,omitempty"` // of HAProxy's refusals, as its access log has it; absent if it refuses nobody by itself
+	Cause  cause.Cause `json:"cause,omitempty"` // of the refusals that HAProxy makes by itself, as its access log has it; absent if it makes none
 	Mode   string      `json:"mode"`            // enforce, or dry-run: nobody is refused
 	Since  time.Time   `json:"since"`           // when that was decided
 	Until  *time.Time  `json:"until,omitempty"` // when it ends by itself; absent for a block
@@ -182,7 +182,7 @@ type Decision struct {
 	Kind   Kind        `json:"kind"`
 	Limit  string      `json:"limit"` // the name of a Limit
 	Reason Reason      `json:"reason"`
-	Cause  cause.Cause `json:"cause,omitempty"` // of HAProxy's refusals that follow, as its access log has it; absent if none do
+	Cause  cause.Cause `json:"cause,omitempty"` // of the refusals that follow and that HAProxy makes by itself, as its access log has it; absent if it makes none
 	Mode   string      `json:"mode"`            // enforce, or dry-run: it changed nothing
 	Count  int         `json:"count,omitempty"` // requests, of refused
 }

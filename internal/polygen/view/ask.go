@@ -98,6 +98,14 @@ func (v *View) userSince(now, since int64, key string) api.User {
 	}
 	// Each endpoint counts the user apart, under a key of its own.
 	endpoint, own := limits.SplitEndpoint(key)
+	if endpoint == limits.All { // HAProxy's tables never have these: the agents refuse
+		for i := range out.Why {
+			out.Why[i].Cause = ""
+		}
+		for i := range out.Decisions {
+			out.Decisions[i].Cause = ""
+		}
+	}
 	for _, other := range append([]string{""}, v.set.Endpoints()...) {
 		if other != endpoint && v.users.lookUp(limits.EndpointKey(other, own)) != nil {
 			out.Endpoints = append(out.Endpoints, other)

@@ -349,6 +349,19 @@ func TestPlacesAreBounded(t *testing.T) {
 	}
 }
 
+// Limits over all endpoints together are in no table of HAProxy: the agents refuse by them.
+func TestLimitsOverAllEndpointsHaveNoTableAsCause(t *testing.T) {
+	set := parse(t, "version: 1\nendpoints: [uploads]\ndefault_tier: free\ntiers:\n  free:\n    requests: {GET: 10}\n    endpoints: {\"*\": {requests: {GET: 10}}}\n")
+	r := &rig{View: New(set, 1000, 100), now: t0}
+	key := limits.EndpointKey(limits.All, "alice")
+	r.useOf("GET", key, 10)
+	r.throttle("GET", key)
+	u := r.get(key)
+	if len(u.Why) != 1 || u.Why[0].Cause != "" || len(u.Decisions) != 1 || u.Decisions[0].Cause != "" {
+		t.Errorf("why %+v, decisions %+v, want one of each without a cause", u.Why, u.Decisions)
+	}
+}
+
 // The last decisions, newest first.
 func TestDecisions(t *testing.T) {
 	r := newRig(t)
