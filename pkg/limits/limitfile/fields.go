@@ -128,8 +128,10 @@ func (f *file) readPriority(to *int, where place, n *yaml.Node) {
 
 // readCount reads a whole number from 1 to most, or unlimited, which is 0.
 func (f *file) readCount(to *int, where place, n *yaml.Node, most int) {
-	if isUnlimited(n) && f.isPlain(n) {
-		*to = 0
+	if isUnlimited(n) {
+		if f.isPlain(n) { // else the error is told already
+			*to = 0
+		}
 		return
 	}
 	f.readNumber(to, where, n, "a whole number or unlimited", func(s string) (int, error) { return parseCount(s, most) })
@@ -177,8 +179,10 @@ func (f *file) isScalar(n *yaml.Node, where place, forms string) bool {
 
 // readSize reads a size, or unlimited, which is 0.
 func (f *file) readSize(to *int64, where place, n *yaml.Node) {
-	if isUnlimited(n) && f.isPlain(n) {
-		*to = 0
+	if isUnlimited(n) {
+		if f.isPlain(n) { // else the error is told already
+			*to = 0
+		}
 		return
 	}
 	readValue(f, to, where, n, sizeForms, parseSize)
