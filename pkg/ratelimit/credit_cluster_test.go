@@ -290,6 +290,9 @@ func TestClusterCreditInvariants(t *testing.T) {
 		if agents == 2 && s.joins > 0 {
 			most = max(most, 2) // HAProxy has a second's limit for itself when its agent hears of another one
 		}
+		if agents == 2 && s.leaves > 0 && s.lending.reload > 0 {
+			most = max(most, 2) // the one that is left is alone: what a process that is reloaded has spent of the whole limit nobody knows
+		}
 		if w, at := c.worst(); w > most {
 			t.Fatalf("second %d admitted %.3f of the limit, want at most %g", at, w, most)
 		}
