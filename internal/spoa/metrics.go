@@ -8,65 +8,115 @@ import (
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 )
 
+// metrics are the agent's, in groups by what they are about.
 type metrics struct {
-	allowed, malformed, uncounted  prometheus.Counter
-	undeclared, unheld             prometheus.Counter
-	refused                        *prometheus.CounterVec // by limit
-	refusals                       *prometheus.CounterVec // by cause
-	exempt, unreadable             prometheus.Counter
-	dryRefused, dryBytes           *prometheus.CounterVec // by limit; by direction
-	waits                          prometheus.Histogram
-	timeouts                       prometheus.Counter
-	throttled, lifted              prometheus.Counter
-	blocked, unblocked, shares     prometheus.Counter
-	lined                          prometheus.Counter
-	inLine                         prometheus.Histogram
-	inProgress, bandwidthUsers     prometheus.Gauge
-	slotUsers, line, draining      prometheus.Gauge
-	parked                         prometheus.Gauge
-	policies                       *prometheus.CounterVec // by kind
-	losses, limitErrors            prometheus.Counter
-	lost, users, instances, offset prometheus.Gauge
-	limitsInfo                     *prometheus.GaugeVec
-	byTier, started                *byTier
-	startedUsers                   prometheus.Gauge
-	eventsLost                     prometheus.Counter
-	bytes                          [2]prometheus.Counter // by direction
-	policyDelay                    prometheus.Histogram
-	policyAt                       prometheus.Gauge
-	flush                          *prometheus.HistogramVec // by lane
-	sharing                        prometheus.Counter
-	unknown, unknownMax            prometheus.Gauge
-	credited, tallyErrors          prometheus.Counter
-	creditUsers, untallied         prometheus.Gauge
-	tallyAt                        prometheus.Gauge
-	granted, withdrawals           prometheus.Counter
-	byDefault                      prometheus.Gauge
-	byDefaultErrors                prometheus.Counter
-	withdrawalsDropped             prometheus.Counter
-	withdrawalErrors               prometheus.Counter
+	verdictMetrics
+	waitMetrics
+	tableMetrics
+	userMetrics
+	clusterMetrics
+	creditMetrics
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	buildinfo.Register(reg, "spoa")
 	f := promauto.With(reg)
-	moved := f.NewCounterVec(prometheus.CounterOpts{
-		Name: "sluice_bytes_total",
-		Help: "Bytes that HAProxy moved for its users, by direction, as it tells them every few moments; of at most 100000 users at a time.",
-	}, []string{"direction"})
+	return &metrics{
+		verdictMetrics: newVerdictMetrics(f),
+		waitMetrics:    newWaitMetrics(f),
+		tableMetrics:   newTableMetrics(f),
+		userMetrics:    newUserMetrics(f),
+		clusterMetrics: newClusterMetrics(f),
+		creditMetrics:  newCreditMetrics(f),
+	}
+}
+
+// verdictMetrics count what the agent and HAProxy decide about requests.
+type verdictMetrics struct {
+	allowed, credited, exempt, lined prometheus.Counter
+	refused                          *prometheus.CounterVec // by limit
+	refusals                         *prometheus.CounterVec // by cause
+	malformed, undeclared, unheld    prometheus.Counter
+	unreadable, uncounted            prometheus.Counter
+	byTier, started                  *byTier
+	dryRefused, dryBytes             *prometheus.CounterVec // by limit; by direction
+}
+
+// waitMetrics say how long requests wait, and how many do.
+type waitMetrics struct {
+	waits, inLine prometheus.Histogram
+	timeouts      prometheus.Counter
+	line          prometheus.Gauge
+}
+
+// tableMetrics count what is written into HAProxy's tables.
+type tableMetrics struct {
+	throttled, lifted          prometheus.Counter
+	blocked, unblocked, shares prometheus.Counter
+	draining                   prometheus.Gauge
+}
+
+// userMetrics say of how many users and requests the agent knows.
+type userMetrics struct {
+	users, slotUsers, bandwidthUsers prometheus.Gauge
+	parked, inProgress, startedUsers prometheus.Gauge
+	unknown, unknownMax              prometheus.Gauge
+	sharing, eventsLost              prometheus.Counter
+	bytes                            [2]prometheus.Counter // by direction
+}
+
+// clusterMetrics are about Redis, polygen and the other instances.
+type clusterMetrics struct {
+	lost, instances, offset prometheus.Gauge
+	losses, limitErrors     prometheus.Counter
+	limitsInfo              *prometheus.GaugeVec
+	policies                *prometheus.CounterVec // by kind
+	policyDelay             prometheus.Histogram
+	policyAt                prometheus.Gauge
+	flush                   *prometheus.HistogramVec // by lane
+}
+
+// creditMetrics are about what HAProxy may admit by itself.
+type creditMetrics struct {
+	granted, withdrawals                 prometheus.Counter
+	withdrawalsDropped, withdrawalErrors prometheus.Counter
+	creditUsers, untallied, tallyAt      prometheus.Gauge
+	tallyErrors, byDefaultErrors         prometheus.Counter
+	byDefault                            prometheus.Gauge
+}
+
+func newVerdictMetrics(f promauto.Factory) verdictMetrics {
 	verdicts := f.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_requests_total",
 		Help: "Requests by verdict: credit are those that HAProxy admitted by itself, as it tells every second or, of many users, later; the agent was asked about all others. One that waits in line has another verdict later. Natively refused ones are not known.",
 	}, []string{"verdict", "limit"})
-	native := f.NewCounterVec(prometheus.CounterOpts{
-		Name: "sluice_native_throttles_total",
-		Help: "Entries written into HAProxy's throttle table, and taken back because tokens were found.",
-	}, []string{"action"})
-	blocks := f.NewCounterVec(prometheus.CounterOpts{
-		Name: "sluice_native_blocks_total",
-		Help: "Entries written into HAProxy's block table: users whom it is to refuse by itself, and users whom it is not.",
-	}, []string{"action"})
-	return &metrics{
+	return verdictMetrics{
+		allowed:  verdicts.WithLabelValues("allowed", ""),
+		credited: verdicts.WithLabelValues("credit", ""),
+		exempt:   verdicts.WithLabelValues("exempt", ""),
+		lined:    verdicts.WithLabelValues("wait", "concurrent"),
+		refused:  verdicts.MustCurryWith(prometheus.Labels{"verdict": "refused"}),
+		refusals: newRefusals(f),
+		malformed: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_requests_malformed_total",
+			Help: "Questions without a usable user name. They are admitted.",
+		}),
+		undeclared: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_undeclared_endpoint_requests_total",
+			Help: "Questions at an endpoint that the limit file does not declare. They count as requests of everywhere.",
+		}),
+		unheld: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_bandwidth_unheld_requests_total",
+			Help: "Requests of users whose bandwidth is limited, but not by this HAProxy: its files were written for limits without bandwidth.",
+		}),
+		unreadable: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_unreadable_requests_total",
+			Help: "Requests that the agent was asked about and whose credentials HAProxy could not read, or which had more than one; they share one user's limits.",
+		}),
+		uncounted: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_requests_uncounted_total",
+			Help: "Requests admitted without counting because too many users were known at the time.",
+		}),
 		byTier: newByTier(f.NewCounterVec(prometheus.CounterOpts{
 			Name: "sluice_tier_requests_total",
 			Help: "Requests as in sluice_requests_total, by their users' tier; beyond 1000 series the tier is other.",
@@ -75,43 +125,74 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "sluice_requests_started_total",
 			Help: "Requests that the agent let start, or HAProxy by credit, limited or not, by their users' tier, their verb (empty: admitted by credit, of an operation class with several verbs) and their operation class (empty: none, or admitted by credit where no class of the limit file has a limit); beyond 1000 series the tier is other. Not in it: who was refused, and who passed without a verdict.",
 		}, []string{"tier", "verb", "operation"})),
-		startedUsers: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_started_users",
-			Help: "Users, limited or not, of whom the agent told polygen in its last report of each second: those with requests started or in progress, 4096 at most.",
+		dryRefused: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "sluice_dry_run_refused_total",
+			Help: "Requests that were allowed and that a limit in mode dry-run would have refused, by limit.",
+		}, []string{"limit"}),
+		dryBytes: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "sluice_dry_run_bytes_total",
+			Help: "Bytes that moved at once and that a bandwidth limit in mode dry-run would have held back, by direction.",
+		}, []string{"direction"}),
+	}
+}
+
+func newWaitMetrics(f promauto.Factory) waitMetrics {
+	return waitMetrics{
+		waits: f.NewHistogram(prometheus.HistogramOpts{
+			Name:    "sluice_verdict_wait_seconds",
+			Help:    "Time that requests waited for tokens or slots of the cluster. Most requests never wait and are not in it.",
+			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .02, .05},
 		}),
-		eventsLost: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_event_reports_lost_total",
-			Help: "Seconds whose starts and ends Redis did not take within ten seconds, or took in part: what happened in them is missing in the buckets of events.",
+		inLine: f.NewHistogram(prometheus.HistogramOpts{
+			Name:    "sluice_line_wait_seconds",
+			Help:    "Time that requests waited in line for a slot (over_limit: wait).",
+			Buckets: []float64{.01, .05, .1, .25, .5, 1, 2, 5, 10, 30},
 		}),
-		bytes: [2]prometheus.Counter{
-			bandwidth.Down: moved.WithLabelValues(bandwidth.Down.String()),
-			bandwidth.Up:   moved.WithLabelValues(bandwidth.Up.String()),
-		},
-		policyDelay: f.NewHistogram(prometheus.HistogramOpts{
-			Name:    "sluice_policy_delay_seconds",
-			Help:    "Time from polygen's decision to the agent's having the policy, by the cluster's clock; of policies hot, which tell their time.",
-			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5},
+		timeouts: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_verdict_timeouts_total",
+			Help: "Requests that waited as long as they may and were decided without the cluster.",
 		}),
-		policyAt: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_policies_last_received_timestamp_seconds",
-			Help: "When the last policy was received from polygen, in seconds since 1970; its leader sends one every second.",
+		line: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_line_requests",
+			Help: "Requests that wait in line for a slot now.",
 		}),
-		flush: f.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "sluice_flush_seconds",
-			Help:    "Time that the agent took to gather what it reports, every 5 ms while there is anything to do, without Redis' part, by what: requests, concurrent or bandwidth.",
-			Buckets: []float64{.00001, .0001, .0005, .001, .0025, .005, .01, .025, .1},
-		}, []string{"lane"}),
+	}
+}
+
+func newTableMetrics(f promauto.Factory) tableMetrics {
+	native := f.NewCounterVec(prometheus.CounterOpts{
+		Name: "sluice_native_throttles_total",
+		Help: "Entries written into HAProxy's throttle table, and taken back because tokens were found.",
+	}, []string{"action"})
+	blocks := f.NewCounterVec(prometheus.CounterOpts{
+		Name: "sluice_native_blocks_total",
+		Help: "Entries written into HAProxy's block table: users whom it is to refuse by itself, and users whom it is not.",
+	}, []string{"action"})
+	return tableMetrics{
+		throttled: native.WithLabelValues("throttle"),
+		lifted:    native.WithLabelValues("lift"),
 		blocked:   blocks.WithLabelValues("block"),
 		unblocked: blocks.WithLabelValues("unblock"),
 		shares: f.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_native_shares_total",
 			Help: "Bandwidth shares written into HAProxy's table, of users with transfers in flight.",
 		}),
-		lined: verdicts.WithLabelValues("wait", "concurrent"),
-		inLine: f.NewHistogram(prometheus.HistogramOpts{
-			Name:    "sluice_line_wait_seconds",
-			Help:    "Time that requests waited in line for a slot (over_limit: wait).",
-			Buckets: []float64{.01, .05, .1, .25, .5, 1, 2, 5, 10, 30},
+		draining: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_haproxy_draining",
+			Help: "1 while the requests in progress of a replaced HAProxy count.",
+		}),
+	}
+}
+
+func newUserMetrics(f promauto.Factory) userMetrics {
+	moved := f.NewCounterVec(prometheus.CounterOpts{
+		Name: "sluice_bytes_total",
+		Help: "Bytes that HAProxy moved for its users, by direction, as it tells them every few moments; of at most 100000 users at a time.",
+	}, []string{"direction"})
+	return userMetrics{
+		users: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_users",
+			Help: "Users with a limited request in the last 3 s.",
 		}),
 		slotUsers: f.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_concurrent_users",
@@ -129,45 +210,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "sluice_requests_in_progress",
 			Help: "Requests in progress of users with such a limit, as the agent believes.",
 		}),
-		line: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_line_requests",
-			Help: "Requests that wait in line for a slot now.",
-		}),
-		draining: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_haproxy_draining",
-			Help: "1 while the requests in progress of a replaced HAProxy count.",
-		}),
-		allowed: verdicts.WithLabelValues("allowed", ""),
-		exempt:  verdicts.WithLabelValues("exempt", ""),
-		unreadable: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_unreadable_requests_total",
-			Help: "Requests that the agent was asked about and whose credentials HAProxy could not read, or which had more than one; they share one user's limits.",
-		}),
-		dryRefused: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "sluice_dry_run_refused_total",
-			Help: "Requests that were allowed and that a limit in mode dry-run would have refused, by limit.",
-		}, []string{"limit"}),
-		dryBytes: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "sluice_dry_run_bytes_total",
-			Help: "Bytes that moved at once and that a bandwidth limit in mode dry-run would have held back, by direction.",
-		}, []string{"direction"}),
-		refused:  verdicts.MustCurryWith(prometheus.Labels{"verdict": "refused"}),
-		refusals: newRefusals(f),
-		malformed: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_requests_malformed_total",
-			Help: "Questions without a usable user name. They are admitted.",
-		}),
-		undeclared: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_undeclared_endpoint_requests_total",
-			Help: "Questions at an endpoint that the limit file does not declare. They count as requests of everywhere.",
-		}),
-		unheld: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_bandwidth_unheld_requests_total",
-			Help: "Requests of users whose bandwidth is limited, but not by this HAProxy: its files were written for limits without bandwidth.",
-		}),
-		sharing: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_requests_sharing_total",
-			Help: "Requests of users whom the limit file does not name exactly, beyond the quota of such users: they were judged by limits that all of those share.",
+		startedUsers: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_started_users",
+			Help: "Users, limited or not, of whom the agent told polygen in its last report of each second: those with requests started or in progress, 4096 at most.",
 		}),
 		unknown: f.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_unknown_users_counted",
@@ -177,40 +222,26 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "sluice_unknown_users_counted_max",
 			Help: "The quota of such users; those beyond it share the limits of one.",
 		}),
-		uncounted: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_requests_uncounted_total",
-			Help: "Requests admitted without counting because too many users were known at the time.",
+		sharing: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_requests_sharing_total",
+			Help: "Requests of users whom the limit file does not name exactly, beyond the quota of such users: they were judged by limits that all of those share.",
 		}),
-		waits: f.NewHistogram(prometheus.HistogramOpts{
-			Name:    "sluice_verdict_wait_seconds",
-			Help:    "Time that requests waited for tokens or slots of the cluster. Most requests never wait and are not in it.",
-			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .02, .05},
+		eventsLost: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_event_reports_lost_total",
+			Help: "Seconds whose starts and ends Redis did not take within ten seconds, or took in part: what happened in them is missing in the buckets of events.",
 		}),
-		timeouts: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_verdict_timeouts_total",
-			Help: "Requests that waited as long as they may and were decided without the cluster.",
-		}),
-		throttled: native.WithLabelValues("throttle"),
-		lifted:    native.WithLabelValues("lift"),
-		policies: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "sluice_policies_received_total",
-			Help: "Policies received from polygen, by kind.",
-		}, []string{"kind"}),
+		bytes: [2]prometheus.Counter{
+			bandwidth.Down: moved.WithLabelValues(bandwidth.Down.String()),
+			bandwidth.Up:   moved.WithLabelValues(bandwidth.Up.String()),
+		},
+	}
+}
+
+func newClusterMetrics(f promauto.Factory) clusterMetrics {
+	return clusterMetrics{
 		lost: f.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_redis_lost",
 			Help: "1 while the agent goes on without Redis.",
-		}),
-		losses: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_redis_losses_total",
-			Help: "How often Redis was lost.",
-		}),
-		limitErrors: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_limits_read_errors_total",
-			Help: "Failures to read or parse the published limits. The old ones stay in force.",
-		}),
-		users: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_users",
-			Help: "Users with a limited request in the last 3 s.",
 		}),
 		instances: f.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_instances",
@@ -220,31 +251,41 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "sluice_clock_offset_seconds",
 			Help: "The cluster's time minus this machine's.",
 		}),
-		credited: verdicts.WithLabelValues("credit", ""),
-		tallyErrors: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_credit_read_errors_total",
-			Help: "Times that HAProxy's table of credit could not be read: what it admits by itself is counted later, or not at all if it ends before.",
+		losses: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_redis_losses_total",
+			Help: "How often Redis was lost.",
 		}),
-		tallyAt: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_credit_last_read_timestamp_seconds",
-			Help: "When HAProxy's table of credit was last read, in seconds since 1970: what it admitted by itself is counted up to then.",
+		limitErrors: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_limits_read_errors_total",
+			Help: "Failures to read or parse the published limits. The old ones stay in force.",
 		}),
-		creditUsers: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_credit_users",
-			Help: "Users in HAProxy's table of credit when it was last read: those who have credit, or had it in the last 10 minutes.",
+		limitsInfo: f.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "sluice_limits_info",
+			Help: "The version of the limits in force, value 1.",
+		}, []string{"version"}),
+		policies: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "sluice_policies_received_total",
+			Help: "Policies received from polygen, by kind.",
+		}, []string{"kind"}),
+		policyDelay: f.NewHistogram(prometheus.HistogramOpts{
+			Name:    "sluice_policy_delay_seconds",
+			Help:    "Time from polygen's decision to the agent's having the policy, by the cluster's clock; of policies hot, which tell their time.",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5},
 		}),
-		untallied: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_credit_users_uncounted",
-			Help: "Of those, users whose requests by credit are not counted, because 262144 others are.",
+		policyAt: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_policies_last_received_timestamp_seconds",
+			Help: "When the last policy was received from polygen, in seconds since 1970; its leader sends one every second.",
 		}),
-		byDefault: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_credit_by_default",
-			Help: "1: HAProxy gives credit by itself to users of the default tier, whom nobody has asked about.",
-		}),
-		byDefaultErrors: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_credit_by_default_errors_total",
-			Help: "Failures to tell HAProxy what users of the default tier have by default.",
-		}),
+		flush: f.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "sluice_flush_seconds",
+			Help:    "Time that the agent took to gather what it reports, every 5 ms while there is anything to do, without Redis' part, by what: requests, concurrent or bandwidth.",
+			Buckets: []float64{.00001, .0001, .0005, .001, .0025, .005, .01, .025, .1},
+		}, []string{"lane"}),
+	}
+}
+
+func newCreditMetrics(f promauto.Factory) creditMetrics {
+	return creditMetrics{
 		granted: f.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_credit_grants_total",
 			Help: "Answers that brought HAProxy credit for a user: what it admits by itself from then on.",
@@ -261,10 +302,30 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "sluice_credit_withdrawal_errors_total",
 			Help: "Calls of HAProxy's runtime API to withdraw credit that failed. They are repeated; meanwhile the cluster admits less of these users' limits than it may.",
 		}),
-		limitsInfo: f.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "sluice_limits_info",
-			Help: "The version of the limits in force, value 1.",
-		}, []string{"version"}),
+		creditUsers: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_credit_users",
+			Help: "Users in HAProxy's table of credit when it was last read: those who have credit, or had it in the last 10 minutes.",
+		}),
+		untallied: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_credit_users_uncounted",
+			Help: "Of those, users whose requests by credit are not counted, because 262144 others are.",
+		}),
+		tallyAt: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_credit_last_read_timestamp_seconds",
+			Help: "When HAProxy's table of credit was last read, in seconds since 1970: what it admitted by itself is counted up to then.",
+		}),
+		tallyErrors: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_credit_read_errors_total",
+			Help: "Times that HAProxy's table of credit could not be read: what it admits by itself is counted later, or not at all if it ends before.",
+		}),
+		byDefaultErrors: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_credit_by_default_errors_total",
+			Help: "Failures to tell HAProxy what users of the default tier have by default.",
+		}),
+		byDefault: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_credit_by_default",
+			Help: "1: HAProxy gives credit by itself to users of the default tier, whom nobody has asked about.",
+		}),
 	}
 }
 
