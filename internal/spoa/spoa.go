@@ -75,6 +75,20 @@ type Options struct {
 	Tracer     *tracing.Tracer       // nil traces nothing
 }
 
+// fromHAProxy is an address in HAProxy's spelling in ours: the agent reads the variables that HAProxy reads.
+func fromHAProxy(address string) string {
+	for _, family := range []string{"ipv4@", "ipv6@"} {
+		if hostPort, ok := strings.CutPrefix(address, family); ok {
+			return hostPort
+		}
+	}
+	path, isUnix := strings.CutPrefix(address, "unix@")
+	if isUnix || strings.HasPrefix(address, "/") {
+		return "unix:" + path
+	}
+	return address
+}
+
 func (o *Options) prepare() error {
 	if o.Instance == "" || len(o.Instance) > 200 {
 		return fmt.Errorf("instance name %q: want 1 to 200 bytes", o.Instance)
@@ -82,11 +96,8 @@ func (o *Options) prepare() error {
 	if o.Bus == nil {
 		return errors.New("no bus")
 	}
-	// HAProxy's way of writing a unix socket is as good.
 	for _, address := range []*string{&o.SPOE, &o.Peers, &o.Runtime} {
-		if path, ok := strings.CutPrefix(*address, "unix@"); ok {
-			*address = "unix:" + path
-		}
+		*address = fromHAProxy(*address)
 	}
 	for _, a := range []struct{ what, address string }{{"SPOE", o.SPOE}, {"peers", o.Peers}} {
 		if err := listen.Local(a.what, a.address); err != nil {
