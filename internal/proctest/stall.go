@@ -46,7 +46,7 @@ func (s *Stalls) Bound(ctx context.Context, most time.Duration) (bounded context
 }
 
 // Stalled reports whether a context of Bound ended because the machine stood still.
-func Stalled(ctx context.Context) bool { return context.Cause(ctx) == errStall }
+func Stalled(ctx context.Context) bool { return errors.Is(context.Cause(ctx), errStall) }
 
 func (s *Stalls) note(late time.Duration) {
 	s.mu.Lock()
