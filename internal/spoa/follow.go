@@ -237,7 +237,7 @@ func (a *Agent) beat(ctx context.Context) (int, error) {
 func (a *Agent) announced(r bus.Registry) {
 	a.limiter.update(func(now time.Time) {
 		if ahead := r.Now.Sub(a.listed); ahead >= 0 && ahead < aheadAtMost {
-			a.take(now, r)
+			a.takeInstances(now, r)
 		}
 	})
 }
@@ -250,7 +250,7 @@ func (a *Agent) joined(r bus.Registry) {
 		if back := a.listed.Sub(r.Now); back > 0 && back < beatEvery {
 			return
 		}
-		a.take(now, r)
+		a.takeInstances(now, r)
 	})
 }
 
@@ -258,9 +258,9 @@ func (a *Agent) joined(r bus.Registry) {
 // answered every beatEvery, and after a loss of Redis the first of them tells.
 const aheadAtMost = 5 * time.Second
 
-// take puts a list of instances into force; the limiter's lock is held. One that this
+// takeInstances puts a list of instances into force; the limiter's lock is held. One that this
 // instance is missing from says only that Redis has forgotten it.
-func (a *Agent) take(now time.Time, r bus.Registry) {
+func (a *Agent) takeInstances(now time.Time, r bus.Registry) {
 	rank, there := slices.BinarySearch(r.Instances, a.options.Instance)
 	if !there {
 		return

@@ -258,14 +258,14 @@ func (l *limiter) enforce(n *needs, of *limits.Limits, rates *rates) (refused ve
 	case counted && n.inLine:
 		// It waits in line for longer than a second may last: tokens taken before would be
 		// of another second.
-		if n.slot = l.slot(n.question, of); n.slot.Allowed && !l.take(n, rates) {
+		if n.slot = l.slot(n.question, of); n.slot.Allowed && !l.takeAll(n, rates) {
 			l.update(func(now time.Time) { l.slots.Cancel(now, n.user, n.seen.Process) })
 		}
 	case counted:
 		n.slots, n.patient = of.Concurrent, of.Wait > 0
-		l.take(n, rates)
+		l.takeAll(n, rates)
 	default:
-		l.take(n, rates)
+		l.takeAll(n, rates)
 	}
 	if !n.slot.Allowed {
 		v := verdict{cause: n.slot.Cause, limit: n.slot.Limit}
@@ -296,10 +296,10 @@ func (n *needs) refused() bool {
 	return n.slotWaits == nil && !n.slot.Allowed || n.spent() >= 0
 }
 
-// take takes all that the request needs, or nothing, and reports which. All pools are
+// takeAll takes all that the request needs, or nothing, and reports which. All pools are
 // asked at the same time, and the question has one deadline: several waits, one after
 // the other, would be longer than HAProxy waits, which then lets the request pass.
-func (l *limiter) take(n *needs, rates *rates) bool {
+func (l *limiter) takeAll(n *needs, rates *rates) bool {
 	if n.slots == 0 && len(rates[whole]) == 0 && len(rates[own]) == 0 {
 		n.tokens[whole].verdict.Allowed, n.tokens[own].verdict.Allowed = true, true
 		return true
@@ -422,14 +422,14 @@ func (l *limiter) allOrNone(n *needs, rates *rates) bool {
 	}
 	for i := range n.tokens {
 		if t := &n.tokens[i]; t.waits != nil {
-			l.tokens.Withdraw(now, t.waits)
+			l.tokens.Abandon(now, t.waits)
 		} else {
 			l.tokens.Cancel(now, t.key, rates[i], t.verdict)
 		}
 	}
 	switch {
 	case n.slotWaits != nil:
-		l.slots.Withdraw(now, n.slotWaits)
+		l.slots.Abandon(now, n.slotWaits)
 		n.slot.Allowed = true // it is not what refuses the request
 	case n.slots > 0 && n.slot.Allowed:
 		l.slots.Cancel(now, n.user, n.seen.Process)

@@ -685,13 +685,13 @@ func TestAgentWithdraw(t *testing.T) {
 	if len(waiting) != 2 {
 		t.Fatalf("%d requests wait, want 2", len(waiting))
 	}
-	r.Withdraw(ms(1), waiting[0]) // before it is decided
+	r.Abandon(ms(1), waiting[0]) // before it is decided
 	r.exchange(2, false)
 	if got := r.decided(); len(got) != 1 || !got[0] {
 		t.Fatalf("decided = %v, want the other one allowed", got)
 	}
 	r.inProgress("while it runs", 1)
-	r.Withdraw(ms(3), waiting[1]) // just after
+	r.Abandon(ms(3), waiting[1]) // just after
 	r.inProgress("when it does not run after all", 0)
 }
 
@@ -703,8 +703,8 @@ func TestAgentWithdrawGivesBackOnce(t *testing.T) {
 	if len(waiting) != 3 {
 		t.Fatalf("%d requests wait, want 3", len(waiting))
 	}
-	r.Withdraw(ms(1), waiting[0])
-	r.Withdraw(ms(1), waiting[0])
+	r.Abandon(ms(1), waiting[0])
+	r.Abandon(ms(1), waiting[0])
 	if v := r.Timeout(ms(1), waiting[0]); v.Allowed {
 		t.Errorf("Timeout of a withdrawn request = %+v, want not allowed", v)
 	}
@@ -715,8 +715,8 @@ func TestAgentWithdrawGivesBackOnce(t *testing.T) {
 	if v := r.Timeout(ms(3), waiting[2]); v.Allowed {
 		t.Fatalf("Timeout without a slot = %+v, want refused", v)
 	}
-	r.Withdraw(ms(4), waiting[2])
-	r.Withdraw(ms(4), waiting[0])
+	r.Abandon(ms(4), waiting[2])
+	r.Abandon(ms(4), waiting[0])
 	r.inProgress("when others were withdrawn", 1)
 }
 

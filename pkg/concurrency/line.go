@@ -163,9 +163,9 @@ func (a *Agent) farFromLimit(u *user, now int64) bool {
 	return !u.heat.hot(now) || u.quota.limit < a.instances && u.lease.left > 0
 }
 
-// Withdraw takes back a request that waits and need not be decided any more, or gives
+// Abandon takes back a request that waits and need not be decided any more, or gives
 // back the slot of one that has just been allowed and will not run.
-func (a *Agent) Withdraw(at time.Time, w *Waiting) {
+func (a *Agent) Abandon(at time.Time, w *Waiting) {
 	switch {
 	case !w.decided:
 		a.leaveQueues(w)

@@ -277,7 +277,7 @@ func (c *cluster) runtime() time.Duration {
 // introduce has a request of another user tell the agent which process it is with.
 func (c *cluster) introduce(a *agent) {
 	if _, w := a.core.Start(c.Now, "other", 1, concurrency.Count{Process: a.session.process}, concurrency.Places{}); w != nil {
-		a.core.Withdraw(c.Now, w)
+		a.core.Abandon(c.Now, w)
 	}
 }
 

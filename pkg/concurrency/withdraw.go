@@ -5,7 +5,7 @@ import "time"
 const (
 	// applySpan is how long an answer that lends places may take until HAProxy has taken it, and
 	// tracks the request of it: before that, a withdrawal that is asked for could not count that
-	// request. HAProxy waits 10 ms for an answer.
+	// request. HAProxy waits 30 ms for an answer.
 	applySpan = 100 * time.Millisecond
 	// A withdrawal that nothing came of is asked for again after withdrawAgain, and each
 	// time after twice as long, up to withdrawRarely.

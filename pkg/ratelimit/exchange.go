@@ -306,9 +306,9 @@ func (a *Agent) Timeout(at time.Time, w *Waiting) Verdict {
 	return v
 }
 
-// Withdraw takes back a request that waits and need not be decided any more, or gives
+// Abandon takes back a request that waits and need not be decided any more, or gives
 // back the tokens of one that has just been allowed and will not run.
-func (a *Agent) Withdraw(at time.Time, w *Waiting) {
+func (a *Agent) Abandon(at time.Time, w *Waiting) {
 	now := at.UnixNano()
 	switch {
 	case !w.decided:

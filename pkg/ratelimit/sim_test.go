@@ -357,7 +357,7 @@ func (c *cluster) request(a *agent) {
 			if a.core != core {
 				return
 			}
-			core.Withdraw(a.clock(c), w)
+			core.Abandon(a.clock(c), w)
 			c.pump(a)
 		})
 	} else {
