@@ -679,6 +679,25 @@ func TestAgentTimeout(t *testing.T) {
 	}
 }
 
+// A request that waits although the pool has answered waits for a slot, not for an answer.
+func TestAgentTimeoutAfterAnAnswer(t *testing.T) {
+	r := newRig(t, 2)
+	r.start(0, 1)
+	asks := r.Collect(ms(0), false, nil)
+	_, waiting := r.start(1, 1) // which that ask does not speak of
+	if len(waiting) != 1 || len(asks) != 1 {
+		t.Fatalf("%d requests wait and %d asks are sent, want 1 and 1", len(waiting), len(asks))
+	}
+	r.Reply(ms(2), asks[0], concurrency.Grant{Held: 1, Free: 9})
+	if v := r.Timeout(ms(11), waiting[0]); v.Allowed {
+		t.Errorf("Timeout = %+v, want refused", v)
+	}
+	_, waiting = r.start(12, 1)
+	if v := r.Timeout(ms(23), waiting[0]); !v.Allowed {
+		t.Errorf("Timeout when the pool is silent = %+v, want allowed", v)
+	}
+}
+
 func TestAgentWithdraw(t *testing.T) {
 	r := newRig(t, 2)
 	_, waiting := r.start(0, 2)

@@ -123,7 +123,7 @@ func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
 		return // users with an ask on its way are not forgotten, but limits may be lifted
 	}
 	now, l := a.coreTime(at), &u.lease
-	l.pool, l.told = answered, g.Held
+	l.pool, l.told, l.answeredAt = answered, g.Held, now
 	if !a.alone() { // else this is an answer of before, or to what only polygen needs
 		l.held, l.left = g.Held, g.Free
 		// The pool sees all instances: this is how one learns of the others' load without polygen.

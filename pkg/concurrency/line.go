@@ -21,6 +21,7 @@ type Waiting struct {
 
 	owner   *user
 	process int64 // that asked
+	since   int64 // when it did
 	counted bool  // HAProxy's count of the user, when the places are withdrawn, has it
 	decided bool  // it stands in neither queue any more
 }
@@ -72,7 +73,7 @@ func (a *Agent) Start(at time.Time, name string, limit int, seen Count, p Places
 	case a.knownFull(u, now):
 		return a.refuse(u, a.whoCounts(), now), nil
 	}
-	w := &Waiting{owner: u, process: seen.Process, counted: s == beside}
+	w := &Waiting{owner: u, process: seen.Process, since: now, counted: s == beside}
 	u.waits.queue = append(u.waits.queue, w)
 	return Verdict{}, w
 }
@@ -130,10 +131,11 @@ func (a *Agent) knownFull(u *user, now int64) bool {
 }
 
 // Timeout decides a request that has waited as long as it may. It is refused,
-// with one exception: of a user who is not near their limit, as far as the agent
-// knows, it admits up to its even part, and one request without a slot at least, so
-// that a stall of the pool does not refuse users who are far below their limits, nor
-// whoever's limit is smaller than the number of instances.
+// with one exception: if the pool has said nothing of the user meanwhile, and the user
+// is not near their limit, as far as the agent knows, it admits up to its even part, and
+// one request without a slot at least, so that a stall of the pool does not refuse users
+// who are far below their limits, nor whoever's limit is smaller than the number of
+// instances.
 //
 // So while the pool is silent, all instances together run without slots at most the
 // limit, or one request each if that is more.
@@ -145,7 +147,7 @@ func (a *Agent) Timeout(at time.Time, w *Waiting) Verdict {
 	switch line := a.leaveQueues(w); {
 	case line: // it has waited for a slot, not for an answer, and there was none
 		w.Verdict = a.turnAway(u, cause.LineTimeout, now)
-	case a.farFromLimit(u, now) && (u.upperBound() < u.quota.limit/a.instances || u.upperBound() <= u.lease.held):
+	case a.farFromLimit(u, now) && u.lease.silentSince(w.since) && (u.upperBound() < u.quota.limit/a.instances || u.upperBound() <= u.lease.held):
 		w.Verdict = a.admitRequest(u, now, w.process, outside)
 	case u.places.phase.recalling():
 		w.Verdict = a.refuse(u, cause.CreditUnknown, now)

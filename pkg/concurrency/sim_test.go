@@ -35,6 +35,7 @@ type cluster struct {
 	started     int
 	refused     int
 	longest     time.Duration // that a request waited for the pool
+	unheld      bool          // a request was admitted without a slot, because the pool was silent
 	problems    []string
 }
 
@@ -196,7 +197,9 @@ func (c *cluster) await(a *agent, r *request, v concurrency.Verdict, w *concurre
 	a.waiting[w] = &waiter{place: a.arrived, since: c.Now, due: c.Now.Add(most), inLine: inLine, client: decided}
 	c.After(most, func() {
 		if _, still := a.waiting[w]; still {
-			c.decided(a, w, a.core.Timeout(c.Now, w))
+			v := a.core.Timeout(c.Now, w)
+			c.unheld = c.unheld || v.Allowed
+			c.decided(a, w, v)
 			c.pump(a)
 		}
 	})
@@ -487,9 +490,11 @@ func (c *cluster) holding(name string) int {
 	return h.Held
 }
 
-// mayExceed reports whether requests can time out, which lets an instance admit
-// its part without a slot.
-func (c *cluster) mayExceed() bool { return c.link.Loss > 0 || c.link.Stall > 0 || c.pause > 0 }
+// mayExceed reports whether an instance may have admitted its part without a slot: requests
+// can time out, as they do now and then on a good link too.
+func (c *cluster) mayExceed() bool {
+	return c.unheld || c.link.Loss > 0 || c.link.Stall > 0 || c.pause > 0
+}
 
 func (c *cluster) active() (n int) {
 	for _, h := range c.pool {
