@@ -60,6 +60,7 @@ type credits struct {
 	granted     recent[time.Time]      // users whom an answer has just brought credit
 	ended       recent[time.Time]      // and from whom it was taken back, when HAProxy confirmed it
 	withdrawals map[string]*withdrawal // by user
+	processes   int                    // of HAProxy so far: what one said of withdrawals says nothing of the next
 	due         []string               // of these, whose credit is to be taken back at once
 	polls       map[string]time.Time   // and at which time it is to be looked at others
 	wake        chan struct{}          // holds one token when any is due
@@ -85,7 +86,7 @@ const (
 type withdrawal struct {
 	through int64         // the last second without
 	told    int64         // through, as the core of the rates knows it; 0: HAProxy has not confirmed yet
-	again   bool          // the old process had confirmed it, and HAProxy's new one has not
+	again   bool          // HAProxy was replaced since, and the new process has not confirmed it
 	renewed time.Time     // when HAProxy was last told, or is to be: it forgets after minutes
 	repeat  bool          // HAProxy is to be told again, although it had confirmed it
 	rest    int           // requests that HAProxy had admitted by itself, still in progress at most

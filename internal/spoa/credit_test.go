@@ -49,10 +49,15 @@ type fakeRuntime struct {
 	entries   map[string]runtimeapi.Entry
 	withdrawn []string
 	second    uint32 // of the last withdrawal
+	behind    func() // happens once HAProxy has withdrawn, and before its answer is there
 }
 
 func (f *fakeRuntime) Withdraw(_ context.Context, second uint32, keys []string) ([]runtimeapi.Entry, error) {
 	f.mu.Lock()
+	if f.behind != nil {
+		defer f.behind() // runs last
+		f.behind = nil
+	}
 	defer f.mu.Unlock()
 	if f.err != nil {
 		return nil, f.err

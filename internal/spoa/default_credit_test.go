@@ -378,6 +378,39 @@ func TestNewProcessHearsOfWithdrawals(t *testing.T) {
 	})
 }
 
+// Nor does it know of a withdrawal whose answer, which is on its way when HAProxy is replaced, is
+// the old process'.
+func TestNewProcessHearsOfWithdrawalsThatTheOldOneAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, f, look := newDefaultRig(t, 2, defaultLimits)
+		look(8 * time.Second)
+		runtime := r.runtime.(*fakeRuntime)
+		hot := func() {
+			r.apply([]policy.Message{policy.Hot{Key: ratelimit.Key{Class: "GET", User: "alice"}, Until: time.Now().Add(hotFor), Instances: 2}})
+		}
+		runtime.behind = func() {
+			f.process, f.rows = 8, map[string]uint32{}
+			look(offerEvery) // the agent finds out
+			runtime.fail(errors.New("no socket"))
+		}
+		for range 6 {
+			hot()
+			look(time.Second)
+		}
+		if got := runtime.told(); len(got) != 1 || len(f.rows) > 0 {
+			t.Fatalf("withdrawn from %v, and HAProxy knows %v, want alice once and nothing", got, f.rows)
+		}
+		runtime.fail(nil)
+		for range 5 {
+			hot()
+			look(time.Second)
+		}
+		if diff := cmp.Diff([]string{"alice", "alice"}, runtime.told()); diff != "" || f.rows["~"] == 0 {
+			t.Errorf("withdrawn (-want +got):\n%sand HAProxy knows %v, want a generation", diff, f.rows)
+		}
+	})
+}
+
 const defaultPlaces = "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 40}, concurrent: 20}, staff: {}}\nusers: {wilma: staff}\n"
 
 // by7 is a question of the process that has the tables, with what it says of the places of a user.

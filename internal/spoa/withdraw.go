@@ -91,9 +91,10 @@ func (l *limiter) withdraw(now time.Time, user string, through int64) {
 // withdrawAgain takes credit back once more from all who shall have none: a new process of
 // HAProxy has no entries that say so; l.mu is held.
 func (c *credits) withdrawAgain() {
+	c.processes++
 	c.ended.clear()
 	for user, w := range c.withdrawals {
-		w.again, w.told = w.again || w.told > 0, 0
+		w.again, w.told = true, 0
 		c.due = append(c.due, user)
 	}
 	wake(c.wake)
@@ -151,12 +152,12 @@ func (a *Agent) withdraws(ctx context.Context) error {
 		case <-due.C:
 		}
 		for {
-			fresh, again, next := a.limiter.dueWithdrawals()
-			if len(fresh)+len(again) == 0 {
+			work, next := a.limiter.dueWithdrawals()
+			if work.none() {
 				due.Reset(next)
 				break
 			}
-			err := a.takeBack(ctx, fresh, again)
+			err := a.takeBack(ctx, work)
 			if a.reached(&log, err); err != nil {
 				a.metrics.withdrawalErrors.Inc()
 				due.Reset(withdrawRetry)
@@ -184,31 +185,40 @@ func (a *Agent) reached(log *errorLog, err error) {
 	}
 }
 
+// withdrawalWork is what HAProxy is to be asked next.
+type withdrawalWork struct {
+	withdraw []string // users whose credit is to be taken back
+	read     []string // users of whom it is to be read how much is in progress
+	process  int      // of credits.processes: whom that was decided for
+}
+
+func (w withdrawalWork) none() bool { return len(w.withdraw)+len(w.read) == 0 }
+
 // takeBack withdraws the credit of some users, and reads what is in progress of others.
-func (a *Agent) takeBack(ctx context.Context, fresh, again []string) error {
+func (a *Agent) takeBack(ctx context.Context, work withdrawalWork) error {
 	ctx, cancel := context.WithTimeout(ctx, withdrawTimeout)
 	defer cancel()
-	if len(fresh) > 0 {
-		entries, err := a.runtime.Withdraw(ctx, creditSecond(a.limiter.clock.Now()), fresh)
+	if len(work.withdraw) > 0 {
+		entries, err := a.runtime.Withdraw(ctx, creditSecond(a.limiter.clock.Now()), work.withdraw)
 		if err != nil {
-			a.limiter.askAgain(fresh)
-			a.limiter.askAgain(again)
+			a.limiter.askAgain(work.withdraw)
+			a.limiter.askAgain(work.read)
 			return err
 		}
 		a.metrics.withdrawals.Add(float64(len(entries)))
-		a.limiter.update(func(now time.Time) {
+		a.takeAnswer(work.process, func(now time.Time) {
 			for i := range entries {
 				a.limiter.withdrawn(now, time.Now(), &entries[i])
 			}
 		})
 	}
-	if len(again) > 0 {
-		entries, err := a.runtime.Read(ctx, creditEntries, again)
+	if len(work.read) > 0 {
+		entries, err := a.runtime.Read(ctx, creditEntries, work.read)
 		if err != nil {
-			a.limiter.askAgain(again)
+			a.limiter.askAgain(work.read)
 			return err
 		}
-		a.limiter.update(func(now time.Time) {
+		a.takeAnswer(work.process, func(now time.Time) {
 			for i := range entries {
 				a.limiter.stillInProgress(now, &entries[i])
 			}
@@ -217,30 +227,39 @@ func (a *Agent) takeBack(ctx context.Context, fresh, again []string) error {
 	return nil
 }
 
-// dueWithdrawals are the users whose credit is to be taken back now, and those of whom it
-// is to be read how much is in progress. If there are none, something is due next.
-func (l *limiter) dueWithdrawals() (fresh, again []string, next time.Duration) {
+// takeAnswer takes what a process of HAProxy has answered, unless it was replaced meanwhile: the
+// new one has not heard of the withdrawal, and all of them are due again (withdrawAgain).
+func (a *Agent) takeAnswer(process int, take func(now time.Time)) {
+	a.limiter.update(func(now time.Time) {
+		if a.limiter.credits.processes == process {
+			take(now)
+		}
+	})
+}
+
+// dueWithdrawals is what HAProxy is to be asked now. If that is nothing, something is due next.
+func (l *limiter) dueWithdrawals() (work withdrawalWork, next time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := &l.credits
 	n := min(len(c.due), withdrawBatch)
-	fresh = slices.Clone(c.due[:n])
+	work = withdrawalWork{withdraw: slices.Clone(c.due[:n]), process: c.processes}
 	c.due = slices.Delete(c.due, 0, n)
 	now := l.clock.Now()
 	next = probeEvery
 	for user, at := range c.polls {
-		if left := at.Sub(now); left > 0 || len(fresh)+len(again) >= withdrawBatch {
+		if left := at.Sub(now); left > 0 || len(work.withdraw)+len(work.read) >= withdrawBatch {
 			next = min(next, max(left, 0))
 			continue
 		}
 		delete(c.polls, user)
 		if w := c.withdrawals[user]; w != nil && (w.told == 0 || w.repeat) {
-			fresh = append(fresh, user)
+			work.withdraw = append(work.withdraw, user)
 		} else if w != nil {
-			again = append(again, user)
+			work.read = append(work.read, user)
 		}
 	}
-	return fresh, again, next
+	return work, next
 }
 
 // askAgain puts users back of whom HAProxy did not answer.
