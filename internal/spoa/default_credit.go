@@ -70,6 +70,7 @@ type byDefault struct {
 	set        *limits.Set // whose users of the default tier have it; nil: none
 	generation uint32
 	process    uint64        // HAProxy's
+	cleared    uint64        // the process that was last told to give nothing: a new agent finds what the one before told it
 	begins     int64         // this machine's second from which on HAProxy gives it,
 	from       int64         // and the cluster's first second in which they may have it,
 	over       bool          // and whether no process is to give any from now on,
@@ -185,6 +186,10 @@ func (a *Agent) nextOfferStep(now time.Time, process uint64, classes string, sha
 	}
 	o := a.offer(now, classes, shares)
 	switch {
+	// Until it is taught this agent's generation, HAProxy would begin what the agent before offered, and
+	// this one take that for portions of its own.
+	case d.cleared != process:
+		return offerClears, nil
 	case d.active() && (o == nil || o.generation != d.generation):
 		return offerClears, nil
 	case d.active():
@@ -220,11 +225,12 @@ func (a *Agent) clearOffer(ctx context.Context) error {
 		return err
 	}
 	a.limiter.update(func(now time.Time) {
-		if cleared == a.limiter.credits.byDefault.process {
+		if d := &a.limiter.credits.byDefault; cleared == d.process {
+			d.cleared = cleared
 			a.endOffer(now, now.Unix()+1) // a second in force ends with the next one for a thread whose clock is behind
 		}
 	})
-	a.options.Logger.Debug("users of the default tier have no credit by default, for limits or instances have changed, or HAProxy may not have heard all of it")
+	a.options.Logger.Debug("users of the default tier have no credit by default, for this agent or HAProxy is new, limits or instances have changed, or HAProxy may not have heard all of it")
 	return nil
 }
 
@@ -400,6 +406,6 @@ func (a *Agent) beginOffer(now time.Time, o *offer, process uint64) (begins int6
 	begins = a.here(from) + 1
 	l.tokens.CreditByDefault(from)
 	l.credits.classes = o.classes
-	*d = byDefault{set: o.set, generation: o.generation, process: process, begins: begins, from: from, ready: d.ready, pause: d.pause, taughtGeneration: d.taughtGeneration, taughtAt: d.taughtAt, reachedAt: d.reachedAt}
+	*d = byDefault{set: o.set, generation: o.generation, process: process, cleared: d.cleared, begins: begins, from: from, ready: d.ready, pause: d.pause, taughtGeneration: d.taughtGeneration, taughtAt: d.taughtAt, reachedAt: d.reachedAt}
 	return begins, true
 }

@@ -378,6 +378,23 @@ func TestNewProcessHearsOfWithdrawals(t *testing.T) {
 	})
 }
 
+// A new agent takes back at once what the one before told HAProxy, which knows no better until it is
+// taught the new generation.
+func TestOfferOfTheAgentBeforeIsTakenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, f, look := newDefaultRig(t, 2, defaultLimits)
+		f.rows = map[string]uint32{"~": 17, "~0": 7}
+		look(offerEvery)
+		if len(f.rows) > 0 {
+			t.Errorf("HAProxy knows %v, want nothing", f.rows)
+		}
+		look(8 * time.Second)
+		if f.rows["~"] == 0 || f.rows["~"] == 17 {
+			t.Errorf("HAProxy knows %v, want a generation of this agent", f.rows)
+		}
+	})
+}
+
 // Nor does it know of a withdrawal whose answer, which is on its way when HAProxy is replaced, is
 // the old process'.
 func TestNewProcessHearsOfWithdrawalsThatTheOldOneAnswers(t *testing.T) {

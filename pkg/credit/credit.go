@@ -34,6 +34,15 @@ func Portion(limit, instances int) (each int) {
 	return max(1, limit/(4*instances))
 }
 
+// MostReserved is at least what any number of instances, of two and more up to the given one,
+// may admit by themselves of a limit together: for a while after that number has changed, they
+// go by different ones, which nobody knows all. It is never more than three fifths of the
+// limit, and not negative.
+func MostReserved(limit, most int) int {
+	// Each has 1, or less than a quarter of the limit divided by their number.
+	return max(0, limit/4, min(most, 3*limit/5))
+}
+
 // DefaultPlaces is how many requests each of the instances may have in progress by itself of
 // a user about whom nobody has asked, out of a limit of them. Of several it is the portion, which
 // is reserved for everyone. Alone it is a quarter, and where that is less than a browser's burst

@@ -79,3 +79,20 @@ func TestDefaultPlaces(t *testing.T) {
 		}
 	}
 }
+
+// TestMostReserved holds it against all numbers of instances.
+func TestMostReserved(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		most := rapid.IntRange(2, 200).Draw(t, "most")
+		limit := rapid.OneOf(rapid.IntRange(-1, 1000), rapid.IntRange(1, 1<<30)).Draw(t, "limit")
+		bound := credit.MostReserved(limit, most)
+		if bound < 0 || 5*bound > 3*max(0, limit) {
+			t.Errorf("MostReserved(%d, %d) = %d, want at most three fifths", limit, most, bound)
+		}
+		for n := 2; n <= most; n++ {
+			if all := n * credit.Portion(limit, n); all > bound {
+				t.Errorf("MostReserved(%d, %d) = %d, and %d instances have %d", limit, most, bound, n, all)
+			}
+		}
+	})
+}

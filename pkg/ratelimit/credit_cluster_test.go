@@ -176,13 +176,39 @@ func TestCreditByDefaultFindsMistakes(t *testing.T) {
 			load: func(second, agent int) float64 {
 				return even(agents, []float64{10, 0.3, 0.3, 10, 0.9, 10, 0.3, 0.1, 0.3, 1.5, 0.3, 0.3, 0.3, 10, 0.3}[second]*limit)(second, agent)
 			},
-			lending: lending{on: true, byDefault: true, skew: 20 * time.Millisecond, loss: 0.05, teach: 1500 * time.Millisecond, mistake: hideDefault},
+			lending: lending{on: true, byDefault: true, skew: 20 * time.Millisecond, loss: 0.5, teach: 1500 * time.Millisecond, mistake: hideDefault},
 		}.run()
 		w, _ := c.worst()
 		worst = max(worst, w)
 	}
 	if worst <= 1 {
 		t.Errorf("the worst second admitted %.3f of the limit, want more than 1", worst)
+	}
+}
+
+// TestClusterCreditReplaced has HAProxies that are replaced while withdrawals are on their way. If
+// their answers counted for the new process, that would spend portions which others have by then.
+func TestClusterCreditReplaced(t *testing.T) {
+	const agents, limit = 4, 30
+	run := func(m mistake) (worst float64) {
+		for seed := range uint64(20) {
+			c := scenario{
+				seed: seed, agents: agents, rates: get(limit), seconds: 12, rtt: time.Millisecond,
+				load: func(second, agent int) float64 {
+					return even(agents, []float64{0.3, 0.3, 10}[min(second, 2)]*limit)(second, agent)
+				},
+				lending: lending{on: true, byDefault: true, withdraw: 400 * time.Millisecond, reload: 2300 * time.Millisecond, mistake: m},
+			}.run()
+			w, _ := c.worst()
+			worst = max(worst, w)
+		}
+		return worst
+	}
+	if worst := run(0); worst > 1 {
+		t.Errorf("the worst second admitted %.3f of the limit, want at most 1", worst)
+	}
+	if worst := run(believeReplaced); worst <= 1 {
+		t.Errorf("with answers of processes that were replaced the worst second admitted %.3f of the limit, want more than 1", worst)
 	}
 }
 

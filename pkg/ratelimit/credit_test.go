@@ -337,8 +337,8 @@ func TestCreditOfANewAgent(t *testing.T) {
 	a := ratelimit.NewAgent(ratelimit.Config{})
 	a.Cluster(t0, 2, 0)
 	playSteps(t, a, 100, true, []credited{
-		{500, "start withheld", "[0: 1+12 -0 0 of 24] allowed"}, {990, "tick", "[0: 0+0 -11 0 of 24]"},
-		{1000, "tick", ""}, {1100, "recalled 1 0 1", ""}, {1101, "start withheld", "[1: 1+12 -0 0 of 24] allowed"}, {1200, "tick", ""},
+		{500, "start withheld", "[0: 1+12 -0 0 of 25] allowed"}, {990, "tick", "[0: 0+0 -11 0 of 25]"},
+		{1000, "tick", ""}, {1100, "recalled 1 0 1", ""}, {1101, "start withheld", "[1: 1+12 -0 0 of 25] allowed"}, {1200, "tick", ""},
 		{2000, "tick", ""}, {2100, "start withheld", "allowed"},
 	})
 }
@@ -349,7 +349,7 @@ func TestCreditAheadOfASecond(t *testing.T) {
 	a.Cluster(t0.Add(-10*time.Second), 13, 0)
 	a.Cluster(t0.Add(-5*time.Second), 13, 0)
 	playSteps(t, a, 100, true, []credited{
-		{500, "recalled 0 0 1", "[0: 0+0 -1 0 of 13]"}, {700, "cluster 12", ""}, {990, "tick", "[1: 0+0 -1 0 of 24]"},
+		{500, "recalled 0 0 1", "[0: 0+0 -1 0 of 13]"}, {700, "cluster 12", ""}, {990, "tick", "[1: 0+0 -1 0 of 25]"},
 	})
 }
 
@@ -463,14 +463,14 @@ func TestCreditReserves(t *testing.T) {
 		want                 int
 	}{
 		{"of two", 100, 2, 2, 0, 24},
-		{"one joins", 100, 12, 13, 0, 24},
+		{"one joins", 100, 12, 13, 0, 25},
 		{"one has joined", 100, 12, 13, 3 * time.Second, 13},
 		{"one joins, and now there are too many", 10, 6, 7, 0, 6},
 		{"there are too many", 10, 6, 7, 3 * time.Second, 0},
-		{"one leaves", 100, 13, 12, 0, 24},
+		{"one leaves", 100, 13, 12, 0, 25},
 		{"one leaves a few", 10, 6, 5, 0, 6},
-		{"a second one joins", 100, 1, 2, 0, 24},
-		{"the other one leaves", 100, 2, 1, 0, 24},
+		{"a second one joins", 100, 1, 2, 0, 25},
+		{"the other one leaves", 100, 2, 1, 0, 25},
 	} {
 		a := ratelimit.NewAgent(ratelimit.Config{})
 		a.Cluster(t0.Add(-10*time.Second), tt.before, 0)
@@ -479,6 +479,12 @@ func TestCreditReserves(t *testing.T) {
 		if got := reserve(a, t0.Add(tt.at), tt.limit); got != tt.want {
 			t.Errorf("%s: %d are reserved, want %d", tt.name, got, tt.want)
 		}
+	}
+	// One that joins does not know that there were two, who go on with 56 each for a moment: 3 × 37 are less.
+	third := ratelimit.NewAgent(ratelimit.Config{})
+	third.Cluster(t0, 3, 2)
+	if got := reserve(third, t0.Add(500*time.Millisecond), 450); got < 2*56 {
+		t.Errorf("the third one of a limit of 450 has %d reserved, want at least 112", got)
 	}
 }
 

@@ -63,19 +63,21 @@ func (f *fleet) settled(sec int64) bool {
 // must have reserved what any of them counts on, and nobody may take more than any of
 // them has reserved. For an agent that is alone there is no pool, so nothing is.
 func (f *fleet) portions(limit int, sec int64) (each, reserve int) {
-	most := f.instances
-	if f.instances > 1 {
-		reserve = f.instances * credit.Portion(limit, f.instances)
-	}
+	most, agreed := f.instances, sec > f.joined+settleSpan
 	for _, o := range f.former {
-		if o.through >= sec && o.instances > 1 {
+		if o.through >= sec {
 			// What is taken: by the largest number, which gives the smallest portion.
-			most = max(most, o.instances)
-			reserve = max(reserve, o.instances*credit.Portion(limit, o.instances))
+			most, agreed = max(most, o.instances), false
 		}
 	}
 	if most < 2 {
 		return 0, 0
 	}
-	return credit.Portion(limit, most), reserve
+	each = credit.Portion(limit, most)
+	if agreed {
+		return each, most * each
+	}
+	// Others may go by numbers that this agent has never heard of: whoever joins does not know
+	// how many there were, and of two changes at a time each hears in its own order.
+	return each, credit.MostReserved(limit, most)
 }

@@ -31,12 +31,13 @@ type lending struct {
 type mistake int
 
 const (
-	forgetSpent   mistake = iota + 1 // a withdrawal says that nothing was spent
-	forgetReserve                    // the pool begins at nothing
-	giveBackTwice                    // the pool takes everything twice that is given back
-	denyCredit                       // HAProxy says that it has no credit when it is spent
-	hideDefault                      // the agent does not know that HAProxy has credit without Lend
-	takeOvertaken                    // HAProxy takes credit from answers that a withdrawal has overtaken
+	forgetSpent     mistake = iota + 1 // a withdrawal says that nothing was spent
+	forgetReserve                      // the pool begins at nothing
+	giveBackTwice                      // the pool takes everything twice that is given back
+	denyCredit                         // HAProxy says that it has no credit when it is spent
+	hideDefault                        // the agent does not know that HAProxy has credit without Lend
+	takeOvertaken                      // HAProxy takes credit from answers that a withdrawal has overtaken
+	believeReplaced                    // the agent takes an answer of a process that was replaced for one of the new process
 )
 
 // in makes the mistake, if it is one of the pool's.
@@ -119,7 +120,7 @@ func (h *haproxy) draw(at time.Time, rates []limits.Rate) (bool, ratelimit.Credi
 		h.drawn, h.end, h.fresh = make(map[ratelimit.Key]int), sec+1, true
 	}
 	if !h.fresh {
-		return false, ratelimit.Withheld
+		return false, ratelimit.Uncertain // it has credit, which is of the next second
 	}
 	for _, r := range rates { // those of a class are first
 		k := keyOf(r)
@@ -156,8 +157,11 @@ func (c *cluster) native(a *agent, rates []limits.Rate) (bool, ratelimit.Credit)
 		if c.lending.mistake == denyCredit {
 			said = ratelimit.Withheld
 		}
-		if h.stopping && said == ratelimit.Withheld {
+		switch {
+		case h.stopping && said == ratelimit.Withheld:
 			said = ratelimit.Uncertain // the new process may have credit
+		case said == ratelimit.Lapsed && h.row != a.generation:
+			said = ratelimit.Uncertain // it may yet be taught the one that its credit is of, and renew it
 		}
 		return false, said
 	}
@@ -247,6 +251,10 @@ func (c *cluster) withdrawal(a *agent, through int64) {
 				return
 			}
 			a.withdrawals--
+			if a.haproxy != h && c.lending.mistake != believeReplaced { // the new process has not heard of it
+				c.withdrawal(a, through)
+				return
+			}
 			for i, r := range c.rates {
 				core.Recalled(a.clock(c), "u", r, read[i].second, read[i].spent, through)
 			}
@@ -312,7 +320,11 @@ func (c *cluster) offer(a *agent) {
 		for _, r := range c.rates {
 			d.each[keyOf(r)] = credit.Portion(r.Max, a.instances)
 		}
-		c.After(delay(), func() { h.byDefault = d })
+		c.After(delay(), func() {
+			if a.core == core {
+				h.byDefault = d
+			}
+		})
 	case a.offered > 0 && a.offered != a.generation:
 		offered := a.offered
 		c.After(delay(), func() {

@@ -254,7 +254,8 @@ func (c *cluster) start(a *agent, at time.Time) {
 	a.core.Cluster(at, a.instances, a.rank)
 	c.regenerate(a)
 	a.offered, a.offerAt, a.mayHaveThrough = 0, c.Now.Add(time.Second), 0
-	a.haproxy.withdrawn += 4 // an entry without credit stays for minutes
+	a.haproxy.withdrawn += 4          // an entry without credit stays for minutes
+	a.haproxy.byDefault = byDefault{} // what the agent before told HAProxy is taken back first
 	a.core.RoundTrip(c.rtt)
 	a.inflight = false
 }
