@@ -56,7 +56,7 @@ func TestVariablesForTheAccessLog(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t, nil)
-				r.limiter.set.Store(parse(t, spareLimits))
+				r.limiter.inForce.set.Store(parse(t, spareLimits))
 				r.run()
 				r.joined(bus.Registry{Instances: []string{"a"}})
 				time.Sleep(time.Second) // alone in this one
@@ -77,7 +77,7 @@ func TestVariablesForTheAccessLog(t *testing.T) {
 func TestAccessLogDoesNotWaitForADryRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)
-		r.limiter.set.Store(parse(t, spareLimits))
+		r.limiter.inForce.set.Store(parse(t, spareLimits))
 		r.pool.set(10*time.Millisecond, nil)
 		r.run()
 		r.joined(bus.Registry{Instances: []string{"a", "b"}})

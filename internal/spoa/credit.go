@@ -10,7 +10,6 @@ import (
 	"github.com/sluice-qos/sluice/internal/peers"
 	"github.com/sluice-qos/sluice/internal/spop"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
-	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/credit"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
@@ -114,7 +113,7 @@ func (c *credits) mayBegin(now time.Time, key string) bool {
 // will give them none by default: nobody has to take them back once more. l.mu is held.
 func (l *limiter) knowDenied(now time.Time, q question) {
 	c := &l.credits
-	if at, ended := c.ended.get(q.user); !ended || q.places.Lent || now.Sub(at) >= 2*endedSpan {
+	if at, ended := c.ended.get(q.user); !ended || q.credit.places.Lent || now.Sub(at) >= 2*endedSpan {
 		return
 	}
 	if w := c.withdrawals[q.user]; w == nil || w.told > 0 && w.rest == 0 {
@@ -122,17 +121,17 @@ func (l *limiter) knowDenied(now time.Time, q question) {
 	}
 }
 
-// creditStatus is what the core of the rates should know of a question about a user who
-// can have credit or not.
-func (q *question) creditStatus(possible bool) ratelimit.Credit {
+// status is what the core of the rates should know of a question about a user who can
+// have credit or not.
+func (c *haproxyCredit) status(possible bool) ratelimit.Credit {
 	switch {
 	case !possible:
 		return ratelimit.NoCredit
-	case q.spent:
+	case c.spent:
 		return ratelimit.Spent
-	case q.lapsed > 0:
+	case c.lapsed > 0:
 		return ratelimit.Lapsed
-	case q.places.Lent:
+	case c.places.Lent:
 		return ratelimit.Uncertain
 	}
 	return ratelimit.Withheld
@@ -143,15 +142,15 @@ func (q *question) creditStatus(possible bool) ratelimit.Credit {
 // agent has begun to count by itself.
 func (l *limiter) grant(now time.Time, q question, of *limits.Limits) *grant {
 	c := &l.credits
-	if !c.reachable || q.classes == "" || q.spent || q.inLine || c.withdrawals[q.user] != nil {
+	if !c.reachable || q.credit.classes == "" || q.credit.spent || q.inLine || c.withdrawals[q.user] != nil {
 		return nil
 	}
 	if at, just := c.granted.get(q.user); just && now.Sub(at) < grantAgain {
 		return nil
 	}
-	can, ok := credit.GrantOf(of, q.classes, int(l.instances.Load()))
+	can, ok := credit.GrantOf(of, q.credit.classes, int(l.inForce.instances.Load()))
 	limit := bandwidthOf(of)
-	if !ok || limit.Limited() && !q.shares {
+	if !ok || limit.Limited() && !q.credit.shares {
 		return nil
 	}
 	rates := slices.Collect(of.Rates())
@@ -166,7 +165,7 @@ func (l *limiter) grant(now time.Time, q question, of *limits.Limits) *grant {
 		can.Places = uint32(l.slots.Lend(now, q.user))
 	}
 	l.metrics.granted.Inc()
-	c.classes = q.classes
+	c.classes = q.credit.classes
 	return &grant{Grant: can, generation: c.generation, second: creditSecond(now), share: l.bytes.Lend(limit)}
 }
 
@@ -175,11 +174,6 @@ func (l *limiter) grant(now time.Time, q question, of *limits.Limits) *grant {
 // nor in a second in which it was. So an answer of the second of a withdrawal, or of one before, was
 // on its way then, however late it comes.
 func creditSecond(t time.Time) uint32 { return uint32(t.Unix() & (1<<31 - 1)) }
-
-// withoutCredit is for a question that counts for another key than HAProxy's.
-func (q *question) withoutCredit() {
-	q.classes, q.spent, q.drawn, q.lapsed, q.shares, q.places = "", false, false, 0, false, concurrency.Places{}
-}
 
 // tally counts what HAProxy admits by itself until ctx ends.
 func (a *Agent) tally(ctx context.Context) error {
@@ -193,7 +187,7 @@ func (a *Agent) tally(ctx context.Context) error {
 // presentByCredit is told of users who have requests by credit. They are there, although nobody
 // asked about them: their place among the names of their own stays theirs.
 func (a *Agent) presentByCredit(user string) {
-	if set := a.limiter.set.Load(); set != nil && set.MadeUp(user) {
+	if set := a.limiter.inForce.set.Load(); set != nil && set.MadeUp(user) {
 		a.names.has(a.clock.Now(), user)
 	}
 }
@@ -216,7 +210,7 @@ func (a *Agent) natives(counts []nativeCount) {
 			c := &counts[i]
 			a.limiter.slots.Natives(now, c.user, c.inProgress)
 			if limit := bandwidthOf(c.of); limit.Limited() {
-				a.limiter.bytes.Lent(now, c.user, limit, a.limiter.moved.read(now, c.user, c.bytes))
+				a.limiter.bytes.Lent(now, c.user, limit, a.limiter.bodies.moved.read(now, c.user, c.bytes))
 			}
 		}
 	})
@@ -228,7 +222,7 @@ func (a *Agent) natives(counts []nativeCount) {
 func (a *Agent) inherited(user string, n int) {
 	a.limiter.update(func(now time.Time) {
 		c := &a.limiter.credits
-		if c.withdrawals[user] != nil || a.limiter.set.Load().User(user).Concurrent == 0 {
+		if c.withdrawals[user] != nil || a.limiter.inForce.of(user).Concurrent == 0 {
 			return
 		}
 		if len(c.withdrawals) >= maxWithdrawals {

@@ -120,7 +120,7 @@ func (f *fakeRuntime) told() []string {
 func newCreditRig(t *testing.T, instances int) (*rig, *fakeRuntime) {
 	t.Helper()
 	r, f := newRig(t, nil).run(), &fakeRuntime{entries: map[string]runtimeapi.Entry{}}
-	r.limiter.set.Store(parse(t, creditLimits))
+	r.limiter.inForce.set.Store(parse(t, creditLimits))
 	r.runtime = f
 	var names []string
 	for i := range instances {
@@ -137,7 +137,7 @@ func newCreditRig(t *testing.T, instances int) (*rig, *fakeRuntime) {
 
 // credited asks as a HAProxy with credit for "*" and GET does, and returns what the answer brings.
 func (r *rig) credited(user string, change func(*question)) verdict {
-	q := question{user: user, verb: "GET", classes: "* GET"}
+	q := question{user: user, verb: "GET", credit: haproxyCredit{classes: "* GET"}}
 	if change != nil {
 		change(&q)
 	}
@@ -172,7 +172,7 @@ func TestCreditIsGranted(t *testing.T) {
 		t.Run(fmt.Sprint(tt.user, " of ", tt.instances), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r, _ := newCreditRig(t, tt.instances)
-				got := r.credited(tt.user, func(q *question) { q.shares = true })
+				got := r.credited(tt.user, func(q *question) { q.credit.shares = true })
 				if !got.allowed {
 					t.Fatalf("verdict = %+v, want allowed", got)
 				}
@@ -193,8 +193,8 @@ func TestCreditIsGranted(t *testing.T) {
 
 func TestNoCreditIsGranted(t *testing.T) {
 	for name, change := range map[string]func(*rig, *fakeRuntime, *question){
-		"to a configuration without":        func(_ *rig, _ *fakeRuntime, q *question) { q.classes = "" },
-		"where it was used up":              func(_ *rig, _ *fakeRuntime, q *question) { q.spent = true },
+		"to a configuration without":        func(_ *rig, _ *fakeRuntime, q *question) { q.credit.classes = "" },
+		"where it was used up":              func(_ *rig, _ *fakeRuntime, q *question) { q.credit.spent = true },
 		"to a configuration without shares": func(_ *rig, _ *fakeRuntime, q *question) { q.user = "bytes" },
 		"in line":                           func(_ *rig, _ *fakeRuntime, q *question) { q.inLine = true },
 		"while it could not be taken back": func(_ *rig, f *fakeRuntime, _ *question) {
@@ -235,7 +235,7 @@ func TestCreditBringsShares(t *testing.T) {
 
 // moves plays HAProxy's table of credit, as it is read.
 func (r *rig) moves(user string, inProgress int, bytes [2]int64) {
-	r.Agent.natives([]nativeCount{{user: user, of: r.userOf(user), inProgress: inProgress, bytes: bytes}})
+	r.Agent.natives([]nativeCount{{user: user, of: r.limiter.inForce.of(user), inProgress: inProgress, bytes: bytes}})
 }
 
 // Bytes of requests by credit that no table tells at once are demand, once they are read.
@@ -274,7 +274,7 @@ func TestAloneAgentCountsHAProxysCredit(t *testing.T) {
 			t.Fatalf("verdict = %+v, want credit", got)
 		}
 		time.Sleep(time.Second)
-		if got := r.credited("alice", func(q *question) { q.spent = true }); got.allowed || got.rate.Max != 40 {
+		if got := r.credited("alice", func(q *question) { q.credit.spent = true }); got.allowed || got.rate.Max != 40 {
 			t.Errorf("verdict after the credit is spent = %+v, want refused by GET", got)
 		}
 		if got := r.credited("both", nil); got.credit == nil {
@@ -282,7 +282,7 @@ func TestAloneAgentCountsHAProxysCredit(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		places := concurrency.Places{Lent: true, Here: 14, Places: 14}
-		if got := r.credited("both", func(q *question) { q.drawn, q.places = true, places }); !got.allowed {
+		if got := r.credited("both", func(q *question) { q.credit.drawn, q.credit.places = true, places }); !got.allowed {
 			t.Errorf("verdict with a ticket = %+v, want allowed", got)
 		}
 	})
@@ -300,7 +300,7 @@ func TestHotUserLosesCredit(t *testing.T) {
 		hot := func() {
 			r.apply([]policy.Message{policy.Hot{Key: get, Until: time.Now().Add(hotFor), Instances: 2}})
 		}
-		if got := r.credited("alice", func(q *question) { q.spent = true }); !got.allowed {
+		if got := r.credited("alice", func(q *question) { q.credit.spent = true }); !got.allowed {
 			t.Fatalf("verdict = %+v, want allowed by a token of the pool", got)
 		}
 		f.has("alice", 0, 3, 3, 5) // drawn 3 of 5
@@ -423,7 +423,7 @@ func TestWithdrawnPlacesAreRead(t *testing.T) {
 		time.Sleep(time.Second)
 		f.has("both", 20, 0, 15, credit.Unlimited)
 		if got := r.credited("both", func(q *question) {
-			q.drawn, q.places = true, concurrency.Places{Lent: true, Here: 15, Places: 14}
+			q.credit.drawn, q.credit.places = true, concurrency.Places{Lent: true, Here: 15, Places: 14}
 		}); !got.allowed {
 			t.Errorf("verdict with 15 of 20 in progress = %+v, want allowed", got)
 		}
@@ -649,7 +649,7 @@ func TestCreditOfBeforeByAnotherGeneration(t *testing.T) {
 // overSince is a question of a user whose credit is over, for HAProxy goes by a generation that is not theirs.
 func (r *rig) overSince(generation uint32) func(*question) {
 	return func(q *question) {
-		q.places, q.lapsed = concurrency.Places{Lent: true, Here: 1, Places: credit.Unlimited}, generation
+		q.credit.places, q.credit.lapsed = concurrency.Places{Lent: true, Here: 1, Places: credit.Unlimited}, generation
 	}
 }
 

@@ -236,7 +236,7 @@ func (a *Agent) clearOffer(ctx context.Context) error {
 
 // sharesByDefault reports whether users of the default tier need a share of bandwidth.
 func (a *Agent) sharesByDefault() bool {
-	set := a.limiter.set.Load()
+	set := a.limiter.inForce.set.Load()
 	return set != nil && bandwidthOf(credit.DefaultLimits(set)).Limited()
 }
 
@@ -322,11 +322,11 @@ type offer struct {
 // offer is what users may have by default now, or nil; the limiter's lock is held.
 func (a *Agent) offer(now time.Time, classes string, shares bool) *offer {
 	l := a.limiter
-	set := l.set.Load()
+	set := l.inForce.set.Load()
 	if set == nil || !l.tokens.Agreed(now) {
 		return nil
 	}
-	g, ok := credit.ByDefault(set, classes, shares, int(l.instances.Load()))
+	g, ok := credit.ByDefault(set, classes, shares, int(l.inForce.instances.Load()))
 	if !ok {
 		return nil
 	}
@@ -397,7 +397,7 @@ func (a *Agent) offerRows(o *offer) []runtimeapi.Row {
 // the limiter's lock is held.
 func (a *Agent) beginOffer(now time.Time, o *offer, process uint64) (begins int64, still bool) {
 	l, d := a.limiter, &a.limiter.credits.byDefault
-	if process != d.process || l.credits.generation != o.generation || l.set.Load() != o.set || !l.tokens.Agreed(now) || !a.placesByDefault(now, o, process) {
+	if process != d.process || l.credits.generation != o.generation || l.inForce.set.Load() != o.set || !l.tokens.Agreed(now) || !a.placesByDefault(now, o, process) {
 		return 0, false
 	}
 	// The cores must know before HAProxy can begin, and HAProxy begins by its own clock, so it is

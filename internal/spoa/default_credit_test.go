@@ -435,7 +435,7 @@ func by7(here, places int) func(*question) {
 	return func(q *question) {
 		q.seen.Process = 7
 		if places > 0 {
-			q.places = concurrency.Places{Lent: true, Here: here, Places: places}
+			q.credit.places = concurrency.Places{Lent: true, Here: here, Places: places}
 		}
 	}
 }

@@ -62,7 +62,7 @@ func TestDryRun(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t, nil)
-				r.limiter.set.Store(parse(t, dryLimits))
+				r.limiter.inForce.set.Store(parse(t, dryLimits))
 				r.pool.set(2*ms, nil)
 				r.run()
 				r.joined(bus.Registry{Instances: []string{"a"}})
@@ -99,7 +99,7 @@ func TestDryRunIsNotTaught(t *testing.T) {
 		}
 		r.force(of("enforce"))
 		hour := ratelimit.Key{Class: "GET", User: "alice", Window: limits.Hour}
-		r.limiter.transfers.enter("alice") // her share is in the table
+		r.limiter.bodies.transfers.enter("alice") // her share is in the table
 		r.ask("alice", "GET")
 		for range 9 {
 			r.ask("alice", "GET")
@@ -275,7 +275,7 @@ func TestOverrideEnds(t *testing.T) {
 		}{{end.Add(-1), 3}, {end, 1}} {
 			time.Sleep(time.Until(tt.at))
 			r.expire()
-			if got := r.limiter.set.Load().User("alice").Concurrent; got != tt.want {
+			if got := r.limiter.inForce.set.Load().User("alice").Concurrent; got != tt.want {
 				t.Errorf("at %v: %d at a time, want %d", tt.at, got, tt.want)
 			}
 		}

@@ -23,10 +23,10 @@ type exchange struct {
 
 func (e *exchange) run(ctx context.Context) error {
 	flushes := e.metrics.flush.WithLabelValues
-	tokens := &lane[ratelimit.Ask]{loss: &e.loss, urgent: e.limiter.tokensUrgent, sooner: e.limiter.tokensSooner, flushes: flushes("requests"), collect: e.collectTokens, send: e.sendTokens,
+	tokens := &lane[ratelimit.Ask]{loss: &e.loss, laneSignals: e.limiter.lanes.tokens, flushes: flushes("requests"), collect: e.collectTokens, send: e.sendTokens,
 		rest: e.rest(e.limiter.tokens), leave: func() { e.limiter.update(func(time.Time) { e.limiter.tokens.Leave() }) }}
-	slots := &lane[concurrency.Ask]{loss: &e.loss, urgent: e.limiter.slotsUrgent, sooner: e.limiter.slotsSooner, flushes: flushes("concurrent"), collect: e.collectSlots, send: e.sendSlots, rest: e.rest(e.limiter.slots)}
-	bytes := &lane[bandwidth.Report]{loss: &e.loss, urgent: e.limiter.bytesUrgent, sooner: e.limiter.bytesSooner, flushes: flushes("bandwidth"), collect: e.collectBytes, send: e.sendBytes, rest: e.rest(e.limiter.bytes)}
+	slots := &lane[concurrency.Ask]{loss: &e.loss, laneSignals: e.limiter.lanes.slots, flushes: flushes("concurrent"), collect: e.collectSlots, send: e.sendSlots, rest: e.rest(e.limiter.slots)}
+	bytes := &lane[bandwidth.Report]{loss: &e.loss, laneSignals: e.limiter.lanes.bytes, flushes: flushes("bandwidth"), collect: e.collectBytes, send: e.sendBytes, rest: e.rest(e.limiter.bytes)}
 	return group.Run(ctx, tokens.run, slots.run, bytes.run)
 }
 

@@ -88,7 +88,7 @@ func TestOverdueAnswerLosesRedis(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, func(o *Options) { o.MaxWait = time.Second }).run()
 		r.joined(bus.Registry{Instances: []string{"a", "b"}})
-		r.limiter.wait.Store(int64(time.Second))
+		r.limiter.redis.wait.Store(int64(time.Second))
 		r.pool.set(10*time.Second, nil)
 		go func() {
 			wait(lostAfter - ms)
@@ -123,7 +123,7 @@ func TestSlowAnswersLoseRedis(t *testing.T) {
 			r := newRig(t, nil)
 			for i, s := range tt.steps {
 				r.exchange.measure(s.roundTrip)
-				if got, wait := r.exchange.isLost(), time.Duration(r.limiter.wait.Load()); got != s.lost || wait != s.wait {
+				if got, wait := r.exchange.isLost(), time.Duration(r.limiter.redis.wait.Load()); got != s.lost || wait != s.wait {
 					t.Errorf("after round trip %d of %v: lost %v, wait %v; want %v, %v", i+1, s.roundTrip, got, wait, s.lost, s.wait)
 				}
 			}
@@ -368,7 +368,7 @@ func TestLossByEitherLane(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newSlotRig(t, func(o *Options) { o.MaxWait = time.Second }).run()
 				r.joined(bus.Registry{Instances: []string{"a", "b"}})
-				r.limiter.wait.Store(int64(time.Second))
+				r.limiter.redis.wait.Store(int64(time.Second))
 				r.pool.setTokens(tt.tokens.delay, tt.tokens.err)
 				r.pool.setSlots(tt.slots.delay, tt.slots.err)
 				r.want(tt.first, "GET", true, tt.took)

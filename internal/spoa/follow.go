@@ -80,7 +80,7 @@ func (a *Agent) apply(messages []policy.Message) {
 			a.limiter.update(func(now time.Time) { a.limiter.bytes.Share(now, s) })
 		case policy.Limits:
 			a.metrics.policies.WithLabelValues("limits").Inc()
-			if set := a.limiter.set.Load(); set == nil || set.Version() != m.Version {
+			if !a.limiter.inForce.areOf(m.Version) {
 				a.wantLimits()
 			}
 		}
@@ -116,7 +116,7 @@ func (a *Agent) fetchLimits(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if set := a.limiter.set.Load(); set != nil && set.Version() == version {
+	if a.limiter.inForce.areOf(version) {
 		return nil
 	}
 	set, err := limitfile.Parse("published limits", source)
@@ -136,7 +136,7 @@ func (a *Agent) fetchLimits(ctx context.Context) error {
 // force puts limits into force, also for users whom HAProxy refuses by itself and
 // who would not be asked about. Blocks are repeated, and so right again, in 200 ms.
 func (a *Agent) force(set *limits.Set) {
-	before := a.limiter.set.Swap(set)
+	before := a.limiter.inForce.set.Swap(set)
 	a.limiter.update(func(now time.Time) {
 		var dry []string // from now on
 		a.limiter.slots.Limits(now, func(user string) int {
@@ -161,7 +161,7 @@ func (a *Agent) force(set *limits.Set) {
 func (a *Agent) expire() {
 	a.forcing.Lock()
 	defer a.forcing.Unlock()
-	set, now := a.limiter.set.Load(), a.clock.Now()
+	set, now := a.limiter.inForce.set.Load(), a.clock.Now()
 	if set == nil || set.Expires().IsZero() || now.Before(set.Expires()) {
 		return
 	}
@@ -198,10 +198,10 @@ func (a *Agent) heartbeats(ctx context.Context) error {
 func (a *Agent) forget() {
 	a.limiter.update(func(now time.Time) {
 		a.limiter.throttles.forget(now)
-		a.limiter.dryBytes.forget(now)
-		a.limiter.moved.forget(now)
+		a.limiter.bodies.dryBytes.forget(now)
+		a.limiter.bodies.moved.forget(now)
 		a.limiter.forgetWithdrawals(now)
-		for _, user := range a.limiter.transfers.forget(now) {
+		for _, user := range a.limiter.bodies.transfers.forget(now) {
 			// From now on what each verdict says holds. Until then the entry's value must not.
 			a.teach(shareTable.Name, user, peers.Values{}, shareLiftFor)
 		}
@@ -210,11 +210,10 @@ func (a *Agent) forget() {
 
 // beat registers once and returns how many instances there are.
 func (a *Agent) beat(ctx context.Context) (int, error) {
-	version := ""
-	if set := a.limiter.set.Load(); set != nil {
+	version, problem := "", ""
+	if set := a.limiter.inForce.set.Load(); set != nil {
 		version = set.Version()
 	}
-	problem := ""
 	if err := a.Ready(); err != nil {
 		problem = err.Error()
 	}
@@ -268,7 +267,7 @@ func (a *Agent) takeInstances(now time.Time, r bus.Registry) {
 	a.listed = r.Now
 	a.metrics.instances.Set(float64(len(r.Instances)))
 	a.live.Store(&r.Instances)
-	if n := int64(len(r.Instances)); a.limiter.instances.Swap(n) != n {
+	if n := int64(len(r.Instances)); a.limiter.inForce.instances.Swap(n) != n {
 		a.nextGeneration()
 	}
 	a.limiter.tokens.Cluster(now, len(r.Instances), rank)

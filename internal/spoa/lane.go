@@ -11,9 +11,8 @@ import (
 // on its way at a time, so that none overtakes another: what comes up meanwhile
 // goes with the next.
 type lane[A any] struct {
+	laneSignals
 	loss    *loss
-	urgent  <-chan struct{}
-	sooner  <-chan struct{}     // the core has something to do in the time that rest last said
 	flushes prometheus.Observer // of seconds that collecting for a flush took
 
 	// collect takes what is to be said, with flush everything. Before a flush it

@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/cause"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
+	"github.com/sluice-qos/sluice/pkg/credit"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
@@ -20,34 +21,98 @@ import (
 type limiter struct {
 	clock   *clock.Clock
 	metrics *metrics
-	// Into HAProxy's tables; must not block.
-	throttle func(ratelimit.TableEntry)
-	block    func(concurrency.TableEntry)
-	share    func(bandwidth.TableEntry)
-	// Each holds one token when its lane of the exchange should not wait, and when it should
-	// flush again although its core had nothing to do for a while.
-	tokensUrgent, slotsUrgent, bytesUrgent chan struct{}
-	tokensSooner, slotsSooner, bytesSooner chan struct{}
+	tables  nativeTables
+	inForce limitsInForce
+	redis   redisReach
+	lanes   struct{ tokens, slots, bytes laneSignals }
+	over    chan struct{} // closed when nobody may wait in line any more
 
-	set  atomic.Pointer[limits.Set] // the limits in force
-	wait atomic.Int64               // how long a request may wait for Redis, ns
-	open atomic.Bool                // the bus is lost and requests are not to be limited
-	// instances is how many there are, this one included: limits are divided among them.
-	instances atomic.Int64
-	over      chan struct{} // closed when nobody may wait in line any more
-
-	mu         sync.Mutex
+	mu         sync.Mutex // of all that follows
 	tokens     *ratelimit.Agent
 	slots      *concurrency.Agent
 	bytes      *bandwidth.Agent
 	forTokens  waiting[*ratelimit.Waiting]
 	forSlots   waiting[*concurrency.Waiting]
-	dryBytes   byteDryRuns
-	moved      movedBytes
+	bodies     bodies
 	throttles  throttles
-	transfers  transfers
 	credits    credits
 	overflowed uint64 // requests uncounted, of which the metric knows
+}
+
+// nativeTables are how entries of the cores get into HAProxy's tables. None may block:
+// the limiter's lock is held, so that they arrive in the order in which they were decided.
+type nativeTables struct {
+	throttle func(ratelimit.TableEntry)
+	block    func(concurrency.TableEntry)
+	share    func(bandwidth.TableEntry)
+}
+
+// redisReach is what a request must know of Redis. The agent's loss decides it; it is
+// read without a lock, for every request looks at it.
+type redisReach struct {
+	wait atomic.Int64 // how long a request may wait for Redis, ns
+	open atomic.Bool  // it is lost and requests are not to be limited
+}
+
+// laneSignals wake a lane of the exchange. Each holds one token at most: a lane that
+// works takes with it whatever comes up meanwhile, so that a second one says nothing more.
+type laneSignals struct {
+	urgent chan struct{} // the lane should not wait
+	sooner chan struct{} // it should flush again although its core had nothing to do for a while
+}
+
+func newLaneSignals() laneSignals {
+	return laneSignals{urgent: make(chan struct{}, 1), sooner: make(chan struct{}, 1)}
+}
+
+// wake passes on what a core said of its lane.
+func (s laneSignals) wake(urgent, sooner bool) {
+	if urgent {
+		wake(s.urgent)
+	}
+	if sooner {
+		wake(s.sooner)
+	}
+}
+
+// bodies is what is known of the bytes that HAProxy moves for users with a bandwidth limit.
+type bodies struct {
+	moved     movedBytes
+	dryBytes  byteDryRuns
+	transfers transfers
+}
+
+// limitsInForce are the limits, and among how many instances they are divided. Both
+// change without the limiter's lock; what depends on them in its state changes under it
+// afterwards (Agent.force, Agent.takeInstances).
+type limitsInForce struct {
+	set       atomic.Pointer[limits.Set] // nil before any are known
+	instances atomic.Int64               // this one included
+}
+
+// of is a user's limits, or none before any are known.
+func (f *limitsInForce) of(user string) *limits.Limits {
+	if set := f.set.Load(); set != nil {
+		return set.User(user)
+	}
+	return &limits.Limits{}
+}
+
+// areOf reports whether the limits are those of a version.
+func (f *limitsInForce) areOf(version string) bool {
+	set := f.set.Load()
+	return set != nil && set.Version() == version
+}
+
+// possible reports whether a user can have credit: not if some of their limits are
+// counted over all endpoints together.
+func (f *limitsInForce) possible(set *limits.Set, key string, of *limits.Limits) bool {
+	return togetherOf(set, key).of == nil && f.possibleAlone(key, of)
+}
+
+// possibleAlone is possible of somebody who has no limits over all endpoints.
+func (f *limitsInForce) possibleAlone(key string, of *limits.Limits) bool {
+	return credit.PossibleKey(key) && credit.Possible(of, int(f.instances.Load()))
 }
 
 // waiting are the requests that wait for one of the cores; a channel is closed
@@ -76,39 +141,29 @@ func (m waiting[W]) remove(w W) bool {
 
 func newLimiter(c *clock.Clock, m *metrics, slots concurrency.Config) *limiter {
 	l := &limiter{
-		clock:        c,
-		metrics:      m,
-		throttle:     func(ratelimit.TableEntry) {},
-		block:        func(concurrency.TableEntry) {},
-		share:        func(bandwidth.TableEntry) {},
-		tokensUrgent: make(chan struct{}, 1),
-		slotsUrgent:  make(chan struct{}, 1),
-		bytesUrgent:  make(chan struct{}, 1),
-		tokensSooner: make(chan struct{}, 1),
-		slotsSooner:  make(chan struct{}, 1),
-		bytesSooner:  make(chan struct{}, 1),
-		over:         make(chan struct{}),
-		tokens:       ratelimit.NewAgent(ratelimit.Config{}),
-		bytes:        bandwidth.NewAgent(bandwidth.Config{Instance: slots.Instance}),
-		forTokens:    make(waiting[*ratelimit.Waiting]),
-		forSlots:     make(waiting[*concurrency.Waiting]),
-		dryBytes:     newByteDryRuns(),
-		moved:        newMovedBytes(m.bytes),
-		throttles:    newThrottles(),
-		transfers:    newTransfers(),
-		credits:      newCredits(),
+		clock:     c,
+		metrics:   m,
+		over:      make(chan struct{}),
+		tokens:    ratelimit.NewAgent(ratelimit.Config{}),
+		bytes:     bandwidth.NewAgent(bandwidth.Config{Instance: slots.Instance}),
+		forTokens: make(waiting[*ratelimit.Waiting]),
+		forSlots:  make(waiting[*concurrency.Waiting]),
+		bodies:    bodies{moved: newMovedBytes(m.bytes), dryBytes: newByteDryRuns(), transfers: newTransfers()},
+		throttles: newThrottles(),
+		credits:   newCredits(),
 	}
-	l.instances.Store(1)
+	l.lanes.tokens, l.lanes.slots, l.lanes.bytes = newLaneSignals(), newLaneSignals(), newLaneSignals()
+	l.inForce.instances.Store(1)
 	slots.Lookup = func(user string) (limit int, possible bool) {
-		set := l.set.Load()
+		set := l.inForce.set.Load()
 		if set == nil {
 			return 0, false
 		}
 		of := set.User(user)
-		return of.Concurrent, l.possible(set, user, of)
+		return of.Concurrent, l.inForce.possible(set, user, of)
 	}
 	l.slots = concurrency.NewAgent(slots)
-	l.wait.Store(int64(minWait))
+	l.redis.wait.Store(int64(minWait))
 	return l
 }
 
@@ -120,6 +175,13 @@ type question struct {
 	inLine   bool              // it has been told to wait for a slot
 	log      bool              // the access log wants to know what is left
 
+	credit haproxyCredit
+}
+
+// haproxyCredit is what HAProxy has of the user's credit at that instant. The zero one is
+// none, and no wish for any: so it is for a question that counts for another key than
+// HAProxy's.
+type haproxyCredit struct {
 	classes string             // that HAProxy's configuration can keep limits of by itself; "" if it has no credit
 	spent   bool               // HAProxy's own credit of this second did not suffice
 	drawn   bool               // it did, and only a place is missing: the request has its tokens
@@ -153,7 +215,7 @@ type verdict struct {
 // A request needs a slot and a token of each limit: all of them or none. Limits in a
 // dry run are asked last.
 func (l *limiter) decide(q question) verdict {
-	set := l.set.Load()
+	set := l.inForce.set.Load()
 	return l.decideOf(set, q, set.User(q.user), togetherOf(set, q.user))
 }
 
@@ -183,7 +245,7 @@ func rateName(r limits.Rate, together bool) string {
 
 // decideOf is decide, for a user whose limits are known.
 func (l *limiter) decideOf(set *limits.Set, q question, of *limits.Limits, all together) verdict {
-	if l.open.Load() {
+	if l.redis.open.Load() {
 		return verdict{allowed: true, priority: of.Priority}
 	}
 	var room [2 * limits.MaxRates]limits.Rate
@@ -193,13 +255,13 @@ func (l *limiter) decideOf(set *limits.Set, q question, of *limits.Limits, all t
 		var room [2 * limits.MaxRates]limits.Rate
 		rates[whole], dry[whole] = splitRates(all.of.AppendRates(room[:0:limits.MaxRates], q.verb, q.op), room[limits.MaxRates:])
 	}
-	possible := all.of == nil && l.possibleAlone(q.user, of)
-	if possible && q.drawn {
+	possible := all.of == nil && l.inForce.possibleAlone(q.user, of)
+	if possible && q.credit.drawn {
 		rates[own] = nil
 	}
 	n := needs{question: q}
 	n.tokens[whole].key, n.tokens[own].key = all.key, q.user
-	n.tokens[own].credit = q.creditStatus(possible)
+	n.tokens[own].credit = q.credit.status(possible)
 	if refused, by := l.enforce(&n, of, &rates); by {
 		return refused
 	}
@@ -322,7 +384,7 @@ func (l *limiter) ask(n *needs, rates *rates) {
 	now := l.clock.Now()
 	if n.slots > 0 {
 		l.knowDenied(now, n.question)
-		n.slot, n.slotWaits = l.slots.Start(now, n.user, n.slots, n.seen, n.places)
+		n.slot, n.slotWaits = l.slots.Start(now, n.user, n.slots, n.seen, n.credit.places)
 		if n.patient {
 			l.slots.Patient(now, n.user)
 		}
@@ -335,7 +397,7 @@ func (l *limiter) ask(n *needs, rates *rates) {
 		if w := l.credits.withdrawals[t.key]; w != nil && w.told == 0 && t.credit == ratelimit.Withheld {
 			t.credit = ratelimit.Uncertain // nobody knows yet what was spent
 		}
-		if t.credit == ratelimit.Lapsed && (n.lapsed != l.credits.generation || now.Unix() < l.seconds(time.Now())) {
+		if t.credit == ratelimit.Lapsed && (n.credit.lapsed != l.credits.generation || now.Unix() < l.seconds(time.Now())) {
 			// HAProxy may yet be taught a generation between the one it spoke of and this agent's, and
 			// renew credit of that one. Or credit may have been in force in the cluster's second.
 			t.credit = ratelimit.Uncertain
@@ -484,7 +546,7 @@ func (l *limiter) startSlot(q question, of *limits.Limits) (concurrency.Verdict,
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.knowDenied(l.clock.Now(), q)
-	v, w := start(l.clock.Now(), q.user, of.Concurrent, q.seen, q.places)
+	v, w := start(l.clock.Now(), q.user, of.Concurrent, q.seen, q.credit.places)
 	if w == nil {
 		l.act()
 		return v, nil
@@ -527,7 +589,7 @@ type patience struct {
 }
 
 func (l *limiter) forRedis() patience {
-	return patience{longest: time.Duration(l.wait.Load()), waits: l.metrics.waits, timeouts: l.metrics.timeouts}
+	return patience{longest: time.Duration(l.redis.wait.Load()), waits: l.metrics.waits, timeouts: l.metrics.timeouts}
 }
 
 // await waits for a request to be decided and reports whether it was.
@@ -576,10 +638,10 @@ func (l *limiter) actOnce() (withdrew bool) {
 		l.forSlots.decided(w)
 	}
 	for _, n := range tokens.TableEntries {
-		l.throttle(n)
+		l.tables.throttle(n)
 	}
 	for _, n := range slots.TableEntries {
-		l.block(n)
+		l.tables.block(n)
 	}
 	for _, users := range [...][]string{tokens.Withdraw, slots.Withdraw} {
 		for _, user := range users {
@@ -595,27 +657,12 @@ func (l *limiter) actOnce() (withdrew bool) {
 			wake(l.credits.wake)
 		}
 	}
-	if tokens.Urgent {
-		wake(l.tokensUrgent)
-	}
-	if slots.Urgent {
-		wake(l.slotsUrgent)
-	}
 	for _, e := range bytes.TableEntries {
-		l.share(e)
+		l.tables.share(e)
 	}
-	if bytes.Urgent {
-		wake(l.bytesUrgent)
-	}
-	if tokens.Sooner {
-		wake(l.tokensSooner)
-	}
-	if slots.Sooner {
-		wake(l.slotsSooner)
-	}
-	if bytes.Sooner {
-		wake(l.bytesSooner)
-	}
+	l.lanes.tokens.wake(tokens.Urgent, tokens.Sooner)
+	l.lanes.slots.wake(slots.Urgent, slots.Sooner)
+	l.lanes.bytes.wake(bytes.Urgent, bytes.Sooner)
 	return len(tokens.Withdraw)+len(slots.Withdraw) > 0
 }
 

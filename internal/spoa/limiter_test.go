@@ -179,7 +179,7 @@ func TestOpenLimiterAdmitsEverything(t *testing.T) {
 			r.want("alice", "GET", true, 0)
 		}
 		r.want("alice", "GET", false, 0)
-		r.limiter.open.Store(true)
+		r.limiter.redis.open.Store(true)
 		r.want("alice", "GET", true, 0)
 	})
 }
@@ -334,7 +334,7 @@ func BenchmarkDecide(b *testing.B) {
 	} {
 		b.Run(bb.name, func(b *testing.B) {
 			l := newLimiter(&clock.Clock{}, newMetrics(nil), concurrency.Config{})
-			l.set.Store(parse(b, "version: 1\ndefault_tier: t\ntiers: {t: {requests: {"+bb.limits+"}}}\n"))
+			l.inForce.set.Store(parse(b, "version: 1\ndefault_tier: t\ntiers: {t: {requests: {"+bb.limits+"}}}\n"))
 			users := make([]string, bb.users)
 			for i := range users {
 				users[i] = fmt.Sprintf("user-%d", i)
@@ -366,7 +366,7 @@ func BenchmarkDecideSlots(b *testing.B) {
 	} {
 		b.Run(bb.name, func(b *testing.B) {
 			l := newLimiter(&clock.Clock{}, newMetrics(nil), concurrency.Config{})
-			l.set.Store(parse(b, "version: 1\ndefault_tier: t\ntiers: {t: {"+bb.limits+"}}\n"))
+			l.inForce.set.Store(parse(b, "version: 1\ndefault_tier: t\ntiers: {t: {"+bb.limits+"}}\n"))
 			type user struct {
 				sync.Mutex // HAProxy tells of a user in order
 				name       string

@@ -66,7 +66,7 @@ func (l *loss) measure(roundTrip time.Duration) {
 	l.trips.add(roundTrip)
 	median := l.trips.median()
 	l.mu.Unlock()
-	l.limiter.wait.Store(int64(l.options.waitFor(median)))
+	l.limiter.redis.wait.Store(int64(l.options.waitFor(median)))
 	l.limiter.update(func(time.Time) { l.limiter.tokens.RoundTrip(median) })
 	switch {
 	case roundTrip <= l.options.MaxWait && l.briefly():
@@ -112,7 +112,7 @@ var (
 func (l *loss) isLost() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.lost && l.options.HoldFor > 0 && time.Since(l.lostAt) >= l.options.HoldFor && !l.limiter.open.Swap(true) {
+	if l.lost && l.options.HoldFor > 0 && time.Since(l.lostAt) >= l.options.HoldFor && !l.limiter.redis.open.Swap(true) {
 		l.options.Logger.Warn("redis has been lost for long: not limiting", slog.Duration("for", l.options.HoldFor))
 	}
 	return l.lost
@@ -126,7 +126,7 @@ func (l *loss) lose(why error) {
 		return
 	}
 	l.lost, l.lostAt, l.beats, l.why = true, time.Now(), 0, why
-	l.limiter.open.Store(l.options.OnLoss == Open)
+	l.limiter.redis.open.Store(l.options.OnLoss == Open)
 	l.tell(true)
 	l.metrics.lost.Set(1)
 	l.metrics.losses.Inc()
@@ -146,7 +146,7 @@ func (l *loss) find() {
 	}
 	l.lost = false
 	l.options.Tracer.Record(context.Background(), "redis lost", l.lostAt, l.why)
-	l.limiter.open.Store(false)
+	l.limiter.redis.open.Store(false)
 	l.tell(false)
 	l.metrics.lost.Set(0)
 	if l.quiet {
@@ -161,8 +161,8 @@ func (l *loss) tell(lost bool) {
 		l.limiter.tokens.Lost(now, lost)
 		l.limiter.slots.Lost(now, lost)
 	})
-	for _, sooner := range [...]chan struct{}{l.limiter.tokensSooner, l.limiter.slotsSooner, l.limiter.bytesSooner} {
-		wake(sooner) // a lane that rests knows nothing of it
+	for _, lane := range [...]laneSignals{l.limiter.lanes.tokens, l.limiter.lanes.slots, l.limiter.lanes.bytes} {
+		lane.wake(false, true) // one that rests knows nothing of it
 	}
 }
 

@@ -47,7 +47,7 @@ func TestMetrics(t *testing.T) {
 		})
 
 		// dave may have one in progress: another one is refused after a second and a half in line.
-		r.limiter.set.Store(parse(t, `version: 1
+		r.limiter.inForce.set.Store(parse(t, `version: 1
 default_tier: patient
 tiers: {patient: {concurrent: 1, over_limit: {concurrent: wait 1500ms}}, one: {concurrent: 1}, moving: {bandwidth: {down: 6MiB}}}
 users: {erin: one, frank: moving}

@@ -163,11 +163,11 @@ func TestMetricsOfWhatIsHeard(t *testing.T) {
 		}
 		r.forget()
 		wait(movedFor)
-		if r.forget(); len(r.limiter.moved.young)+len(r.limiter.moved.old) != 0 {
+		if r.forget(); len(r.limiter.bodies.moved.young)+len(r.limiter.bodies.moved.old) != 0 {
 			t.Errorf("users are remembered whom HAProxy has not told of for %v", 2*movedFor)
 		}
 		r.ask("alice", "GET")
-		if got := testutil.ToFloat64(r.metrics.byTier.counters.WithLabelValues(r.limiter.set.Load().User("alice").Tier, "allowed", "")); got != 1 {
+		if got := testutil.ToFloat64(r.metrics.byTier.counters.WithLabelValues(r.limiter.inForce.set.Load().User("alice").Tier, "allowed", "")); got != 1 {
 			t.Errorf("allowed requests of alice's tier = %v, want 1", got)
 		}
 

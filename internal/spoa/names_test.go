@@ -40,7 +40,7 @@ func quotaRig(t *testing.T, quota int, change func(*Options)) *rig {
 			change(o)
 		}
 	})
-	r.limiter.set.Store(parse(t, namesLimits))
+	r.limiter.inForce.set.Store(parse(t, namesLimits))
 	for i := range quota {
 		r.ask(fmt.Sprint("u", i+1), "PUT")
 	}
@@ -166,7 +166,7 @@ func TestLateNamesAreNotLearned(t *testing.T) {
 		if got := r.inProgress("slot-1"); got != 0 {
 			t.Errorf("%d requests in progress of a name beyond the quota, want none", got)
 		}
-		if shares, moved := r.shareUsers(), r.limiter.moved.len(); shares != 0 || moved != 0 {
+		if shares, moved := r.shareUsers(), r.limiter.bodies.moved.len(); shares != 0 || moved != 0 {
 			t.Errorf("of names beyond the quota, %d have bandwidth, and %d bytes that moved; want none", shares, moved)
 		}
 		progress("~others:slot-*", 1)
@@ -196,7 +196,7 @@ func TestQuotasOfTwoAgents(t *testing.T) {
 		quota := func(o *Options) { o.UnknownUsers = 1 }
 		a, b := newRigOn(t, p, quota), newRigOn(t, p, func(o *Options) { quota(o); o.Instance = "b" })
 		for i, r := range []*rig{a, b} {
-			r.limiter.set.Store(parse(t, namesLimits))
+			r.limiter.inForce.set.Store(parse(t, namesLimits))
 			r.run()
 			r.joined(bus.Registry{Instances: []string{"a", "b"}})
 			r.ask(fmt.Sprint("u", i+1), "PUT")

@@ -84,7 +84,7 @@ func newRig(t *testing.T, change func(*Options)) *rig {
 func newSlotRig(t *testing.T, change func(*Options)) *rig {
 	t.Helper()
 	r := newRig(t, change)
-	r.limiter.set.Store(parse(t, slotLimits))
+	r.limiter.inForce.set.Store(parse(t, slotLimits))
 	return r
 }
 
@@ -116,19 +116,19 @@ func newRigOn(t *testing.T, p *pool, change func(*Options)) *rig {
 	a.exchange.take = r.pool.take
 	a.exchange.hold = r.pool.hold
 	a.exchange.demand = r.pool.demand
-	a.limiter.throttle = func(n ratelimit.TableEntry) {
+	a.limiter.tables.throttle = func(n ratelimit.TableEntry) {
 		r.natives = append(r.natives, n)
 		a.teachThrottle(n)
 	}
-	a.limiter.block = func(n concurrency.TableEntry) {
+	a.limiter.tables.block = func(n concurrency.TableEntry) {
 		r.blocks = append(r.blocks, n)
 		a.teachBlock(n)
 	}
-	a.limiter.share = func(e bandwidth.TableEntry) {
+	a.limiter.tables.share = func(e bandwidth.TableEntry) {
 		r.shares = append(r.shares, e)
 		a.teachShare(e)
 	}
-	a.limiter.set.Store(parse(t, testLimits))
+	a.limiter.inForce.set.Store(parse(t, testLimits))
 	return r
 }
 

@@ -52,7 +52,7 @@ const mib = 1 << 20
 func newShareRig(t *testing.T, instances int, change func(*Options)) *rig {
 	t.Helper()
 	r := newRig(t, change)
-	r.limiter.set.Store(parse(t, shareLimits))
+	r.limiter.inForce.set.Store(parse(t, shareLimits))
 	r.joined(bus.Registry{Instances: []string{"a", "b", "c"}[:instances]})
 	return r
 }
@@ -171,7 +171,7 @@ func TestShareVariables(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newShareRig(t, tt.instances, nil).run()
-				r.limiter.set.Store(parse(t, tt.limits))
+				r.limiter.inForce.set.Store(parse(t, tt.limits))
 				c := r.haproxy()
 				for _, m := range tt.before {
 					c.ask(m.name, m.args)
@@ -585,7 +585,7 @@ func TestShareReachesHAProxy(t *testing.T) {
 		{"freed", [2]int64{}, "gpt0=4294967295 gpc0=4294967295"},
 		{long, [2]int64{mib, mib}, "gpt0=16384 gpc0=16384"},
 	} {
-		r.limiter.transfers.enter(tt.user)
+		r.limiter.bodies.transfers.enter(tt.user)
 		r.teachShare(bandwidth.TableEntry{User: tt.user, Share: tt.share})
 		has(tt.user, tt.want, nothing)
 	}

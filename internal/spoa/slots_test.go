@@ -102,7 +102,7 @@ func slotCluster(t *testing.T, names ...string) (*pool, []*rig) {
 	var rigs []*rig
 	for _, name := range names {
 		r := newRigOn(t, p, func(o *Options) { o.Instance = name })
-		r.limiter.set.Store(parse(t, slotLimits))
+		r.limiter.inForce.set.Store(parse(t, slotLimits))
 		r.joined(bus.Registry{Instances: names})
 		rigs = append(rigs, r.run())
 	}
@@ -164,7 +164,7 @@ func TestSlotMovesToWhoWaits(t *testing.T) {
 		a, b := rigs[0], rigs[1]
 		p.set(ms, nil)
 		for _, r := range rigs {
-			r.limiter.wait.Store(int64(20 * ms))
+			r.limiter.redis.wait.Store(int64(20 * ms))
 		}
 		b.wantSlot("alice", verdict{allowed: true}, ms)
 		b.wantSlot("alice", verdict{allowed: true}, ms)
@@ -375,7 +375,7 @@ func TestLine(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newSlotRig(t, nil).run()
-				r.wantSlot(tt.user, verdict{allowed: true, priority: r.limiter.set.Load().User(tt.user).Priority}, 0)
+				r.wantSlot(tt.user, verdict{allowed: true, priority: r.limiter.inForce.set.Load().User(tt.user).Priority}, 0)
 				if tt.user == "first" {
 					r.progress("first", 1, 1)
 				}
@@ -394,7 +394,7 @@ func TestLine(t *testing.T) {
 						word := "allowed"
 						if !v.allowed {
 							word = "refused"
-							if want := (verdict{limit: r.limiter.set.Load().User(tt.user).Concurrent}); v != want {
+							if want := (verdict{limit: r.limiter.inForce.set.Load().User(tt.user).Concurrent}); v != want {
 								t.Errorf("the verdict of %d is %+v, want %+v", i, v, want)
 							}
 						}

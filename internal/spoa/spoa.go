@@ -188,9 +188,9 @@ func New(o Options) (*Agent, error) {
 		confirms: make(confirms), confirmed: make(chan bus.Confirmed, maxConfirms)}
 	a.live.Store(&[]string{})
 	a.limiter = newLimiter(a.clock, a.metrics, concurrency.Config{Instance: o.Instance, DrainFor: o.DrainFor})
-	a.limiter.wait.Store(int64(o.waitFor(0)))
+	a.limiter.redis.wait.Store(int64(o.waitFor(0)))
 	a.names = newNames(o.UnknownUsers, a.metrics)
-	a.limiter.throttle, a.limiter.block, a.limiter.share = a.teachThrottle, a.teachBlock, a.teachShare
+	a.limiter.tables.throttle, a.limiter.tables.block, a.limiter.tables.share = a.teachThrottle, a.teachBlock, a.teachShare
 	a.exchange = &exchange{
 		loss: loss{limiter: a.limiter, metrics: a.metrics, options: &a.options},
 		take: o.Bus.Take, hold: o.Bus.Slots, demand: o.Bus.Demand,
@@ -213,7 +213,7 @@ func New(o Options) (*Agent, error) {
 	if o.Runtime != "" {
 		client := runtimeapi.New(o.Runtime)
 		a.runtime, a.tables = client, client
-		a.tallies = newTallies(client, a.userOf, a.starts, a.metrics, o.Logger)
+		a.tallies = newTallies(client, a.limiter.inForce.of, a.starts, a.metrics, o.Logger)
 		a.tallies.natives, a.tallies.inherited = a.natives, a.inherited
 		a.tallies.present, a.tallies.absent = a.presentByCredit, a.forgetPlaces
 	}
@@ -273,7 +273,7 @@ func (a *Agent) Serving() bool { return a.serving.Load() }
 // Ready reports why the agent does not fully work yet, or nil.
 func (a *Agent) Ready() error {
 	switch {
-	case a.limiter.set.Load() == nil:
+	case a.limiter.inForce.set.Load() == nil:
 		return errors.New("no limits yet: is polygen running?")
 	case !a.Serving():
 		return errors.New("not serving yet")
@@ -373,13 +373,13 @@ func (a *Agent) start(r *spop.Request) {
 	q.op, _ = r.Arg("op")
 	_, q.log = r.Arg("log")
 	q.seen = concurrency.Count{Tracked: count(r, "tracked", 32), Active: count(r, "active", 32), Process: count(r, "process", 63)}
-	q.classes, _ = r.Arg("classes")
-	_, q.shares = r.Arg("shares")
-	q.spent, q.drawn = count(r, "spent", 1) == 1, count(r, "drawn", 1) == 1
-	q.lapsed = uint32(count(r, "lapsed", 31))
+	q.credit.classes, _ = r.Arg("classes")
+	_, q.credit.shares = r.Arg("shares")
+	q.credit.spent, q.credit.drawn = count(r, "spent", 1) == 1, count(r, "drawn", 1) == 1
+	q.credit.lapsed = uint32(count(r, "lapsed", 31))
 	if places, lent := r.Arg("places"); lent {
 		n, _ := strconv.Atoi(places)
-		q.places = concurrency.Places{Lent: true, Here: int(count(r, "here", 31)), Places: n}
+		q.credit.places = concurrency.Places{Lent: true, Here: int(count(r, "here", 31)), Places: n}
 	}
 	if a.undeclared(&q) {
 		r.SetString("key", q.user)
@@ -433,7 +433,7 @@ func (a *Agent) start(r *spop.Request) {
 // as one of everywhere. It reports whether it is one: HAProxy must then use the user's
 // own key from here on, too, so that its tables count the request where this agent does.
 func (a *Agent) undeclared(q *question) bool {
-	set := a.limiter.set.Load()
+	set := a.limiter.inForce.set.Load()
 	if set == nil || !validUser(q.user) {
 		return false
 	}
@@ -443,7 +443,7 @@ func (a *Agent) undeclared(q *question) bool {
 	}
 	q.user = key
 	q.seen = concurrency.Count{Process: q.seen.Process} // HAProxy looked the other key up
-	q.withoutCredit()
+	q.credit = haproxyCredit{}
 	a.metrics.undeclared.Inc()
 	if now, next := time.Now().UnixNano(), a.undeclaredLog.Load(); now >= next && a.undeclaredLog.CompareAndSwap(next, now+int64(logGap)) {
 		a.options.Logger.Warn("a request at an endpoint that the limit file does not declare counts as one of everywhere: declare it under endpoints, or correct SLUICE_ENDPOINT or the rule that sets txn.sluice_endpoint",
@@ -478,7 +478,7 @@ func (a *Agent) verdict(q question) verdict {
 		a.metrics.malformed.Inc()
 		return verdict{allowed: true}
 	}
-	set := a.limiter.set.Load()
+	set := a.limiter.inForce.set.Load()
 	of := set.User(q.user)
 	all := togetherOf(set, q.user)
 	shares := (!of.Unlimited() || all.of != nil) && set.MadeUp(q.user) && !a.names.own(a.clock.Now(), q.user)
@@ -488,7 +488,7 @@ func (a *Agent) verdict(q question) verdict {
 		// The table was asked about the name, and knows nothing of the others. Nor can they
 		// have credit, which is by name.
 		q.seen.Tracked, q.seen.Active = 0, 0
-		q.withoutCredit()
+		q.credit = haproxyCredit{}
 	}
 	v := a.limiter.decideOf(set, q, of, all)
 	if shares {
@@ -517,7 +517,7 @@ func (a *Agent) verdict(q question) verdict {
 		a.metrics.refused.WithLabelValues(limit).Inc()
 		a.metrics.refusals.WithLabelValues(string(v.cause)).Inc()
 	}
-	if q.spent || !v.allowed {
+	if q.credit.spent || !v.allowed {
 		a.starts.nearLimit(q.user)
 	}
 	a.metrics.byTier.count(came)

@@ -261,7 +261,7 @@ func (a *Agent) reportStarts(ctx context.Context) error {
 		a.tallies.give(last)
 		reports, near = a.starts.take(reports[:0])
 		a.believe(reports)
-		events := a.events.count(reports, near, a.metrics.started.take(), func(user string) string { return a.userOf(user).Tier })
+		events := a.events.count(reports, near, a.metrics.started.take(), func(user string) string { return a.limiter.inForce.of(user).Tier })
 		events.Second = second
 		a.metrics.startedUsers.Set(float64(len(reports)))
 		if !sleep(ctx, later) {

@@ -55,7 +55,7 @@ const earlyBytes = 64
 // teachBlock has HAProxy refuse a user by itself, or no longer. Of a limit in a dry
 // run it hears that there is none.
 func (a *Agent) teachBlock(n concurrency.TableEntry) {
-	if a.userOf(n.User).ConcurrentMode != limits.Enforce {
+	if a.limiter.inForce.of(n.User).ConcurrentMode != limits.Enforce {
 		n = concurrency.TableEntry{User: n.User}
 	}
 	values := peers.Values{peers.GPC0: uint64(n.Limit), peers.GPC1: uint64(n.Cap)}
@@ -81,11 +81,11 @@ func (a *Agent) here(second int64) int64 {
 // would not lift the share: without an entry, what the request brought holds.)
 func (a *Agent) teachShare(e bandwidth.TableEntry) {
 	if e.DryRun {
-		a.limiter.dryBytes.give(a.clock.Now(), e.User, e.Share)
+		a.limiter.bodies.dryBytes.give(a.clock.Now(), e.User, e.Share)
 		e.Share = [2]int64{}
 	}
 	values := shareValues(e.Share)
-	if a.limiter.transfers.share(a.clock.Now(), e.User, values) {
+	if a.limiter.bodies.transfers.share(a.clock.Now(), e.User, values) {
 		a.writeShare(e.User, values)
 	}
 }
@@ -106,17 +106,9 @@ func (a *Agent) writeShare(user string, values peers.Values) {
 	a.teach(shareTable.Name, user, values, shareTable.Expire)
 }
 
-// userOf is a user's limits, or none before any are known.
-func (a *Agent) userOf(user string) *limits.Limits {
-	if set := a.limiter.set.Load(); set != nil {
-		return set.User(user)
-	}
-	return &limits.Limits{}
-}
-
 // learn takes what HAProxy says of a user's requests in progress and bytes.
 func (a *Agent) learn(u peers.Update) {
-	set := a.limiter.set.Load()
+	set := a.limiter.inForce.set.Load()
 	if u.Table != activeTable && u.Table != heldTable || set == nil || !validUser(u.Key) {
 		return
 	}
@@ -140,12 +132,12 @@ func (a *Agent) learn(u peers.Update) {
 	a.limiter.update(func(now time.Time) {
 		a.limiter.slots.Progress(now, u.Key, of.Concurrent, count)
 		a.limiter.bytes.Progress(now, u.Key, bandwidthOf(of), bandwidth.Asked, moved)
-		if values, due := a.limiter.transfers.progress(now, u.Key, max(active, a.limiter.bytes.Active(u.Key)), nil); due {
+		if values, due := a.limiter.bodies.transfers.progress(now, u.Key, max(active, a.limiter.bytes.Active(u.Key)), nil); due {
 			a.writeShare(u.Key, values)
 		}
-		more := a.limiter.moved.move(u.Key, bandwidth.Asked, moved.Moved)
+		more := a.limiter.bodies.moved.move(u.Key, bandwidth.Asked, moved.Moved)
 		if of.Bandwidth.Mode != limits.Enforce {
-			for d, above := range a.limiter.dryBytes.move(now, u.Key, more) {
+			for d, above := range a.limiter.bodies.dryBytes.move(now, u.Key, more) {
 				a.metrics.dryBytes.WithLabelValues(bandwidth.Direction(d).String()).Add(float64(above))
 			}
 		}
@@ -160,10 +152,10 @@ func (a *Agent) learnHeld(user string, of *limits.Limits, c bandwidth.Count) {
 	a.limiter.update(func(now time.Time) { a.limiter.bytes.Progress(now, user, limit, bandwidth.Held, c) })
 	a.limiter.update(func(now time.Time) {
 		lent := shareValues(a.limiter.bytes.Lend(limit))
-		if values, due := a.limiter.transfers.progress(now, user, max(c.Active, a.limiter.bytes.Active(user)), &lent); due {
+		if values, due := a.limiter.bodies.transfers.progress(now, user, max(c.Active, a.limiter.bytes.Active(user)), &lent); due {
 			a.writeShare(user, values)
 		}
-		a.limiter.moved.move(user, bandwidth.Held, c.Moved)
+		a.limiter.bodies.moved.move(user, bandwidth.Held, c.Moved)
 	})
 }
 
@@ -181,7 +173,7 @@ func (a *Agent) session(s peers.Session) {
 			a.limiter.slots.Restarted(now)
 			a.anotherProcess()
 			a.limiter.bytes.Restarted(now)
-			a.limiter.transfers = newTransfers()
+			a.limiter.bodies.transfers = newTransfers()
 		})
 	case peers.Synced:
 		a.limiter.update(func(now time.Time) { a.limiter.slots.Synced(now, a.up) })
@@ -192,7 +184,7 @@ func (a *Agent) session(s peers.Session) {
 			a.starts.restarted()
 			a.limiter.update(func(now time.Time) {
 				a.limiter.tokens.Reloaded(now)
-				a.limiter.transfers.replaced(now)
+				a.limiter.bodies.transfers.replaced(now)
 				a.limiter.slots.Replaced(now)
 				a.anotherProcess()
 				a.limiter.bytes.Restarted(now) // what the old one moves cannot be seen, nor changed

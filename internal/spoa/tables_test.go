@@ -49,9 +49,9 @@ func TestLearn(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := newRig(t, nil)
-			r.limiter.set.Store(nil)
+			r.limiter.inForce.set.Store(nil)
 			if tt.limits != "" {
-				r.limiter.set.Store(parse(t, tt.limits))
+				r.limiter.inForce.set.Store(parse(t, tt.limits))
 			}
 			r.learn(tt.update)
 			if got := r.inProgress(tt.update.Key); got != tt.want {

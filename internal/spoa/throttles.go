@@ -76,7 +76,7 @@ func (a *Agent) teachThrottle(n ratelimit.TableEntry) {
 		// together would only take a place. The agent refuses these requests.
 		return
 	}
-	if r, ok := a.userOf(n.Key.User).Rate(n.Key.Class, n.Key.Window); !n.Lift && (!ok || r.Mode != limits.Enforce) {
+	if r, ok := a.limiter.inForce.of(n.Key.User).Rate(n.Key.Class, n.Key.Window); !n.Lift && (!ok || r.Mode != limits.Enforce) {
 		return
 	}
 	if !a.limiter.throttles.take(a.clock.Now(), n) {

@@ -50,7 +50,7 @@ func togetherCluster(t *testing.T, names ...string) (*pool, []*rig) {
 	var rigs []*rig
 	for _, name := range names {
 		r := newRigOn(t, p, func(o *Options) { o.Instance = name })
-		r.limiter.set.Store(parse(t, togetherLimits))
+		r.limiter.inForce.set.Store(parse(t, togetherLimits))
 		r.joined(bus.Registry{Instances: names})
 		rigs = append(rigs, r.run())
 	}
@@ -255,7 +255,7 @@ func TestTogetherNeverPassesTheLimit(t *testing.T) {
 				tell(e)
 			}
 			for _, r := range rigs {
-				r.limiter.wait.Store(int64(longest)) // the pools always answer in time
+				r.limiter.redis.wait.Store(int64(longest)) // the pools always answer in time
 			}
 			for _, e := range events {
 				time.Sleep(e.after)
@@ -300,7 +300,7 @@ func TestTogetherNeverPassesTheLimit(t *testing.T) {
 func TestTogetherOfOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, func(o *Options) { o.UnknownUsers = 1 })
-		r.limiter.set.Store(parse(t, strings.Replace(togetherLimits, "default_tier: free", "default_tier: only", 1)))
+		r.limiter.inForce.set.Store(parse(t, strings.Replace(togetherLimits, "default_tier: free", "default_tier: only", 1)))
 		r.run()
 		r.ask("known", "GET")
 		admitted := 0
@@ -404,7 +404,7 @@ func TestDecideAllocates(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l := newLimiter(&clock.Clock{}, newMetrics(nil), concurrency.Config{})
-			l.set.Store(parse(t, `version: 1
+			l.inForce.set.Store(parse(t, `version: 1
 default_tier: plain
 endpoints: [one]
 tiers:

@@ -11,7 +11,6 @@ import (
 	"github.com/sluice-qos/sluice/internal/peers"
 	"github.com/sluice-qos/sluice/internal/runtimeapi"
 	"github.com/sluice-qos/sluice/pkg/credit"
-	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 // runtimeAPI takes credit back: runtimeapi.Client.
@@ -75,7 +74,7 @@ func (l *limiter) withdraw(now time.Time, user string, through int64) {
 	case through > w.through:
 		w.through = through
 		if w.told > 0 && through > w.told { // HAProxy has none: nothing of the further seconds is spent
-			for r := range l.set.Load().User(user).Rates() {
+			for r := range l.inForce.of(user).Rates() {
 				l.tokens.Recalled(now, user, r, w.told+1, 0, through)
 			}
 			w.told = through
@@ -112,22 +111,11 @@ func (c *credits) confirmedAgain() bool {
 
 // withdrawHot takes back the credit of a user who is near a limit, if they can have any.
 func (l *limiter) withdrawHot(now time.Time, key string, until time.Time) {
-	set := l.set.Load()
-	if set == nil || l.instances.Load() <= 1 || !l.possible(set, key, set.User(key)) {
+	set := l.inForce.set.Load()
+	if set == nil || l.inForce.instances.Load() <= 1 || !l.inForce.possible(set, key, set.User(key)) {
 		return
 	}
 	l.withdraw(now, key, min(until.Unix(), now.Unix()+int64(hotFor.Seconds())))
-}
-
-// possible reports whether a user can have credit: not if some of their limits are
-// counted over all endpoints together.
-func (l *limiter) possible(set *limits.Set, key string, of *limits.Limits) bool {
-	return togetherOf(set, key).of == nil && l.possibleAlone(key, of)
-}
-
-// possibleAlone is possible of somebody who has no limits over all endpoints.
-func (l *limiter) possibleAlone(key string, of *limits.Limits) bool {
-	return credit.PossibleKey(key) && credit.Possible(of, int(l.instances.Load()))
 }
 
 // withdraws takes credit back from HAProxy until ctx ends.
@@ -289,7 +277,7 @@ func (l *limiter) withdrawn(now, here time.Time, e *runtimeapi.Entry) {
 		return
 	}
 	w.through = max(w.through, now.Unix()+1) // HAProxy may have answered late; see withdraw
-	of := l.set.Load().User(e.Key)
+	of := l.inForce.of(e.Key)
 	classes := strings.Fields(c.classes)
 	// HAProxy's second is one of this machine's clock, which may be in another than the
 	// cluster's: they are the same by their numbers. Tickets of a second that has just ended here
@@ -361,7 +349,7 @@ func (l *limiter) stillInProgress(now time.Time, e *runtimeapi.Entry) {
 // tellRest tells the core of the requests in progress, and looks again later if there are
 // any; l.mu is held.
 func (l *limiter) tellRest(now time.Time, user string, w *withdrawal) {
-	if l.set.Load().User(user).Concurrent > 0 {
+	if l.inForce.of(user).Concurrent > 0 {
 		l.slots.Withdrawn(now, user, w.rest)
 	}
 	if w.rest > 0 {
@@ -406,9 +394,9 @@ func (a *Agent) anotherProcess() {
 // be asked: they have the limits of the default tier, of which each instance keeps its
 // even part; l.mu is held.
 func (a *Agent) teachCredit() {
-	c, instances := &a.limiter.credits, int(a.limiter.instances.Load())
+	c, instances := &a.limiter.credits, int(a.limiter.inForce.instances.Load())
 	values := peers.Values{peers.GPT0: uint64(c.generation)}
-	if set := a.limiter.set.Load(); set != nil {
+	if set := a.limiter.inForce.set.Load(); set != nil {
 		if of, ok := set.TierLimits(set.DefaultTier()); ok {
 			requests, places := credit.Unasked(of, instances)
 			values[peers.GPC0], values[peers.GPC1] = uint64(requests), uint64(places)
