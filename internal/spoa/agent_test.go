@@ -368,7 +368,7 @@ func TestRegistryIsFollowed(t *testing.T) {
 	go func() { done <- a.follow(ctx) }()
 	defer func() { cancel(); <-done }()
 	select {
-	case <-a.reload: // the subscription has begun
+	case <-a.limitReading.wanted: // the subscription has begun
 	case <-time.After(proctest.Patience):
 		t.Fatal("no subscription")
 	}

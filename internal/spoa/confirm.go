@@ -14,22 +14,52 @@ import (
 // them: it asks for about ten a second.
 const maxConfirms = 64
 
-// confirms are those keys, by throttle-table key, and the windows meant. The limiter's
-// lock guards them.
-type confirms map[string]policy.Confirm
+// confirmations are what polygen wants to know of throttles. The limiter's lock guards
+// what is asked.
+type confirmations struct {
+	asked    map[string]policy.Confirm // by throttle-table key, and with the window that is meant
+	answered chan bus.Confirmed
+}
+
+func newConfirmations() confirmations {
+	return confirmations{asked: make(map[string]policy.Confirm), answered: make(chan bus.Confirmed, maxConfirms)}
+}
+
+// ask remembers what polygen wants to know, if there is room.
+func (c *confirmations) ask(now time.Time, m policy.Confirm) bool {
+	for key, asked := range c.asked {
+		if now.Unix() >= asked.Second+asked.Key.Window.Seconds() {
+			delete(c.asked, key)
+		}
+	}
+	if len(c.asked) >= maxConfirms {
+		return false
+	}
+	c.asked[tableKey(m.Key)] = m
+	return true
+}
+
+// takeAsked reports whether polygen wants to know of a throttle. It is told once.
+func (c *confirmations) takeAsked(n ratelimit.TableEntry) bool {
+	if len(c.asked) == 0 {
+		return false
+	}
+	key := tableKey(n.Key)
+	asked, ok := c.asked[key]
+	// Of another window of the same key polygen has not asked: the table has one entry for all.
+	if !ok || asked.Key != n.Key || asked.Second != n.WindowStart {
+		return false
+	}
+	delete(c.asked, key)
+	return true
+}
 
 // confirm has the agent say when HAProxy refuses a key by itself: at once if it does,
 // and otherwise when it is taught to, should that happen within the window.
 func (a *Agent) confirm(now time.Time, m policy.Confirm) {
-	for key, asked := range a.confirms {
-		if now.Unix() >= asked.Second+asked.Key.Window.Seconds() {
-			delete(a.confirms, key)
-		}
-	}
-	if len(a.confirms) >= maxConfirms {
+	if !a.confirmations.ask(now, m) {
 		return
 	}
-	a.confirms[tableKey(m.Key)] = m
 	if limit, told := a.limiter.tokens.Refusing(now, m.Key, m.Second); told {
 		a.teachThrottle(ratelimit.TableEntry{Key: m.Key, WindowStart: m.Second, Limit: limit}) // once more, for the acknowledgement
 	}
@@ -38,19 +68,13 @@ func (a *Agent) confirm(now time.Time, m policy.Confirm) {
 // confirming returns what is to be done when HAProxy has acknowledged a throttle, or
 // nil if nobody wants to know.
 func (a *Agent) confirming(n ratelimit.TableEntry) func() {
-	if len(a.confirms) == 0 {
+	if !a.confirmations.takeAsked(n) {
 		return nil
 	}
-	key := tableKey(n.Key)
-	asked, ok := a.confirms[key]
-	if !ok || asked.Key != n.Key || asked.Second != n.WindowStart {
-		return nil
-	}
-	delete(a.confirms, key)
 	return func() {
 		c := bus.Confirmed{Instance: a.options.Instance, At: a.clock.Now(), Second: n.WindowStart, Key: n.Key}
 		select {
-		case a.confirmed <- c:
+		case a.confirmations.answered <- c:
 		default: // polygen counts it as not confirmed
 		}
 	}
@@ -62,7 +86,7 @@ func (a *Agent) sayConfirmed(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case c := <-a.confirmed:
+		case c := <-a.confirmations.answered:
 			if err := a.options.Bus.Confirm(ctx, c); err != nil && ctx.Err() == nil {
 				a.options.Logger.Debug("throttle not confirmed", slog.Any("error", err))
 			}

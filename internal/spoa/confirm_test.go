@@ -66,24 +66,24 @@ func TestConfirm(t *testing.T) {
 				for _, s := range tt.steps {
 					s(r, second)
 				}
-				if len(r.confirmed) > 0 {
+				if len(r.confirmations.answered) > 0 {
 					t.Error("confirmed before HAProxy had acknowledged")
 				}
 				time.Sleep(7 * time.Millisecond)
 				for _, then := range acknowledged {
 					then()
 				}
-				if len(r.confirmed) != tt.want {
-					t.Fatalf("%d confirmations, want %d", len(r.confirmed), tt.want)
+				if len(r.confirmations.answered) != tt.want {
+					t.Fatalf("%d confirmations, want %d", len(r.confirmations.answered), tt.want)
 				}
 				for range tt.want {
 					want := bus.Confirmed{Instance: r.options.Instance, At: r.clock.Now(), Second: second, Key: get}
-					if got := <-r.confirmed; got != want {
+					if got := <-r.confirmations.answered; got != want {
 						t.Errorf("confirmed %+v, want %+v", got, want)
 					}
 				}
-				if tt.want > 0 && len(r.confirms) != 0 {
-					t.Errorf("still to be confirmed: %v", r.confirms)
+				if tt.want > 0 && len(r.confirmations.asked) != 0 {
+					t.Errorf("still to be confirmed: %v", r.confirmations.asked)
 				}
 			})
 		})
@@ -98,12 +98,12 @@ func TestConfirmIsBounded(t *testing.T) {
 		for i := range 3 * maxConfirms {
 			r.confirm(now, policy.Confirm{Key: ratelimit.Key{Class: "GET", User: string(rune('a' + i))}, Second: now.Unix()})
 		}
-		if len(r.confirms) != maxConfirms {
-			t.Errorf("%d are to be confirmed, want %d", len(r.confirms), maxConfirms)
+		if len(r.confirmations.asked) != maxConfirms {
+			t.Errorf("%d are to be confirmed, want %d", len(r.confirmations.asked), maxConfirms)
 		}
 		r.confirm(now.Add(time.Second), policy.Confirm{Key: ratelimit.Key{Class: "GET", User: "z"}, Second: now.Unix() + 1})
-		if len(r.confirms) != 1 {
-			t.Errorf("%d are to be confirmed in the next second, want 1", len(r.confirms))
+		if len(r.confirmations.asked) != 1 {
+			t.Errorf("%d are to be confirmed in the next second, want 1", len(r.confirmations.asked))
 		}
 		then := slices.Repeat([]func(){r.confirming(ratelimit.TableEntry{Key: ratelimit.Key{Class: "GET", User: "z"}, WindowStart: now.Unix() + 1})}, 3*maxConfirms)
 		for _, say := range then {

@@ -1,7 +1,6 @@
 package spoa
 
 import (
-	"context"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -174,15 +173,6 @@ func (l *limiter) grant(now time.Time, q question, of *limits.Limits) *grant {
 // nor in a second in which it was. So an answer of the second of a withdrawal, or of one before, was
 // on its way then, however late it comes.
 func creditSecond(t time.Time) uint32 { return uint32(t.Unix() & (1<<31 - 1)) }
-
-// tally counts what HAProxy admits by itself until ctx ends.
-func (a *Agent) tally(ctx context.Context) error {
-	if a.tallies == nil {
-		<-ctx.Done()
-		return nil
-	}
-	return a.tallies.run(ctx)
-}
 
 // presentByCredit is told of users who have requests by credit. They are there, although nobody
 // asked about them: their place among the names of their own stays theirs.

@@ -108,10 +108,6 @@ func (a *Agent) endOffer(now time.Time, through int64) {
 
 // offersCredit sees to it that HAProxy knows what users have by default, until ctx ends.
 func (a *Agent) offersCredit(ctx context.Context) error {
-	if a.tables == nil {
-		<-ctx.Done()
-		return nil
-	}
 	ticker := time.NewTicker(offerEvery)
 	defer ticker.Stop()
 	for {

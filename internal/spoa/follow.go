@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/bus"
@@ -87,12 +89,14 @@ func (a *Agent) apply(messages []policy.Message) {
 	}
 }
 
-func (a *Agent) wantLimits() {
-	select {
-	case a.reload <- struct{}{}:
-	default:
-	}
+// limitReading puts limits into force, one set after the other: those that are read and
+// those whose time has come are of two goroutines.
+type limitReading struct {
+	wanted  chan struct{} // holds one token when the limits should be read
+	forcing sync.Mutex    // held while limits are put into force
 }
+
+func (a *Agent) wantLimits() { wake(a.limitReading.wanted) }
 
 // readLimits reads the limits whenever they may have changed.
 func (a *Agent) readLimits(ctx context.Context) error {
@@ -100,7 +104,7 @@ func (a *Agent) readLimits(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-a.reload:
+		case <-a.limitReading.wanted:
 		}
 		if err := a.fetchLimits(ctx); err != nil && ctx.Err() == nil {
 			a.metrics.limitErrors.Inc()
@@ -124,9 +128,9 @@ func (a *Agent) fetchLimits(ctx context.Context) error {
 		a.traceLimits(ctx, began, version, nil)
 		return fmt.Errorf("parse the published limits %s: %w", version, err)
 	}
-	a.forcing.Lock()
+	a.limitReading.forcing.Lock()
 	a.force(set.At(a.clock.Now()))
-	a.forcing.Unlock()
+	a.limitReading.forcing.Unlock()
 	a.metrics.limitsInForce(set.Version())
 	a.traceLimits(ctx, began, version, set)
 	a.options.Logger.Info("limits in force", slog.String("version", set.Version()), slog.Int("users", set.UserCount()))
@@ -159,8 +163,8 @@ func (a *Agent) force(set *limits.Set) {
 
 // expire puts limits into force whose time has come: what was overridden until now.
 func (a *Agent) expire() {
-	a.forcing.Lock()
-	defer a.forcing.Unlock()
+	a.limitReading.forcing.Lock()
+	defer a.limitReading.forcing.Unlock()
 	set, now := a.limiter.inForce.set.Load(), a.clock.Now()
 	if set == nil || set.Expires().IsZero() || now.Before(set.Expires()) {
 		return
@@ -222,40 +226,59 @@ func (a *Agent) beat(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	a.registered.Store(true)
+	a.membership.registered.Store(true)
 	a.clock.Sample(sent, time.Now(), r.Now)
 	a.metrics.offset.Set(a.clock.Offset().Seconds())
 	a.joined(r)
 	return len(r.Instances), nil
 }
 
-// announced takes a list of instances that was published, which is heard sooner than
-// the answer to the next heartbeat. One that is older than the last list was overtaken.
-// One that is far ahead of it is of a clock that the heartbeats did not see yet, or
-// will not: taken, it would make all that follow look old.
-func (a *Agent) announced(r bus.Registry) {
-	a.limiter.update(func(now time.Time) {
-		if ahead := r.Now.Sub(a.listed); ahead >= 0 && ahead < aheadAtMost {
-			a.takeInstances(now, r)
-		}
-	})
-}
-
-// joined takes the list of instances that Redis answered a heartbeat with. It counts
-// whatever its time: Redis' clock may have been set back, or another master's be behind.
-// Only if it is a moment older than the last list has a published one overtaken it.
-func (a *Agent) joined(r bus.Registry) {
-	a.limiter.update(func(now time.Time) {
-		if back := a.listed.Sub(r.Now); back > 0 && back < beatEvery {
-			return
-		}
-		a.takeInstances(now, r)
-	})
+// membership is this instance's place in the cluster. The list of instances comes two
+// ways, and the older one of two must not undo the newer one.
+type membership struct {
+	registered atomic.Bool              // once: there is something to leave
+	live       atomic.Pointer[[]string] // the instances in force
+	listed     time.Time                // when, by Redis' clock; the limiter's lock guards it
 }
 
 // aheadAtMost is how far a published list may be ahead of the last one: heartbeats are
 // answered every beatEvery, and after a loss of Redis the first of them tells.
 const aheadAtMost = 5 * time.Second
+
+// follows reports whether a published list is to be taken. One that is older than the
+// last list was overtaken. One that is far ahead of it is of a clock that the heartbeats
+// did not see yet, or will not: taken, it would make all that follow look old.
+func (m *membership) follows(listed time.Time) bool {
+	ahead := listed.Sub(m.listed)
+	return ahead >= 0 && ahead < aheadAtMost
+}
+
+// overtaken reports whether a published list has overtaken the answer to a heartbeat: that
+// is a moment older than the last list then. Otherwise it counts whatever its time:
+// Redis' clock may have been set back, or another master's be behind.
+func (m *membership) overtaken(listed time.Time) bool {
+	back := m.listed.Sub(listed)
+	return back > 0 && back < beatEvery
+}
+
+// announced takes a list of instances that was published, which is heard sooner than
+// the answer to the next heartbeat.
+func (a *Agent) announced(r bus.Registry) {
+	a.limiter.update(func(now time.Time) {
+		if a.membership.follows(r.Now) {
+			a.takeInstances(now, r)
+		}
+	})
+}
+
+// joined takes the list of instances that Redis answered a heartbeat with.
+func (a *Agent) joined(r bus.Registry) {
+	a.limiter.update(func(now time.Time) {
+		if !a.membership.overtaken(r.Now) {
+			a.takeInstances(now, r)
+		}
+	})
+}
 
 // takeInstances puts a list of instances into force; the limiter's lock is held. One that this
 // instance is missing from says only that Redis has forgotten it.
@@ -264,9 +287,9 @@ func (a *Agent) takeInstances(now time.Time, r bus.Registry) {
 	if !there {
 		return
 	}
-	a.listed = r.Now
+	a.membership.listed = r.Now
 	a.metrics.instances.Set(float64(len(r.Instances)))
-	a.live.Store(&r.Instances)
+	a.membership.live.Store(&r.Instances)
 	if n := int64(len(r.Instances)); a.limiter.inForce.instances.Swap(n) != n {
 		a.nextGeneration()
 	}

@@ -63,8 +63,8 @@ users: {erin: one, frank: moving}
 		r.progress("erin", 1, 1)
 		r.ask("frank", "GET")
 		// A HAProxy that was replaced goes on with both.
-		r.session(peers.Session{State: peers.Down, Closed: true})
-		r.session(peers.Session{State: peers.Up})
+		r.followSession(peers.Session{State: peers.Down, Closed: true})
+		r.followSession(peers.Session{State: peers.Up})
 		r.moved("frank", 1, 0, 0) // a transfer, which is to follow the share
 		r.drain()
 		go r.verdict(question{user: "dave", verb: "GET", inLine: true}) // still waits

@@ -288,13 +288,13 @@ func TestSharesFollow(t *testing.T) {
 		{"polygen is silent: its share lapses", []func(*rig){apply(divided("alice", bandwidth.Down, 9*mib, 3*mib)), after(61 * time.Second)},
 			[]bandwidth.TableEntry{entry(9*mib, 3*mib), entry(9*mib, 3*mib), entry(9*mib, 3*mib), entry(6*mib, 3*mib)}},
 		{"HAProxy is lost for a moment: it has kept its table", []func(*rig){func(r *rig) {
-			r.session(peers.Session{State: peers.Down})
-			r.session(peers.Session{State: peers.Up})
+			r.followSession(peers.Session{State: peers.Down})
+			r.followSession(peers.Session{State: peers.Up})
 		}, ask}, nil},
 		{"HAProxy has ended, and is back: it has nothing", []func(*rig){func(r *rig) {
-			r.session(peers.Session{State: peers.Down, Closed: true})
-			r.session(peers.Session{State: peers.Gone})
-			r.session(peers.Session{State: peers.Up})
+			r.followSession(peers.Session{State: peers.Down, Closed: true})
+			r.followSession(peers.Session{State: peers.Gone})
+			r.followSession(peers.Session{State: peers.Up})
 		}, ask}, []bandwidth.TableEntry{entry(6*mib, 3*mib)}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -401,7 +401,7 @@ func TestReportsAreTimely(t *testing.T) {
 		if heard := r.pool.reports("alice"); len(heard) < 4 || len(heard) > 8 {
 			t.Errorf("reported %d times in 2 s, want about twice a second", len(heard))
 		}
-		r.session(peers.Session{State: peers.Gone})
+		r.followSession(peers.Session{State: peers.Gone})
 		ended := time.Now()
 		synctest.Wait()
 		if heard := r.pool.reports("alice"); heard[len(heard)-1].Active != 0 || !heard[len(heard)-1].at.Equal(ended) {
@@ -666,8 +666,8 @@ func TestSharesOfAReplacedHAProxyAreForgotten(t *testing.T) {
 		r := newShareRig(t, 2, nil).run()
 		r.ask("alice", "GET")
 		r.moved("alice", 1, 0, 0)
-		r.session(peers.Session{State: peers.Down, Closed: true})
-		r.session(peers.Session{State: peers.Up})
+		r.followSession(peers.Session{State: peers.Down, Closed: true})
+		r.followSession(peers.Session{State: peers.Up})
 		wait(time.Second)
 		if heard := r.pool.reports("alice"); len(heard) == 0 || heard[len(heard)-1].Active != 0 {
 			t.Errorf("reported %+v, want at last that nothing is in progress", heard)

@@ -16,7 +16,6 @@ import (
 	"net"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -26,6 +25,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/clock"
 	"github.com/sluice-qos/sluice/internal/group"
 	"github.com/sluice-qos/sluice/internal/listen"
+	"github.com/sluice-qos/sluice/internal/loglimit"
 	"github.com/sluice-qos/sluice/internal/peers"
 	"github.com/sluice-qos/sluice/internal/runtimeapi"
 	"github.com/sluice-qos/sluice/internal/spop"
@@ -149,7 +149,6 @@ type Agent struct {
 	names    *names
 	exchange *exchange
 	starts   *starts
-	events   events   // of the goroutine that reports starts
 	tallies  *tallies // nil: HAProxy admits nothing by itself
 	peers    *peers.Client
 	runtime  runtimeAPI  // nil: HAProxy gets no credit
@@ -157,26 +156,16 @@ type Agent struct {
 	spop     *spop.Server
 	serving  atomic.Bool
 
-	listed time.Time                // of the list of instances in force; guarded by the limiter
-	live   atomic.Pointer[[]string] // that list
-	reload chan struct{}            // holds one token when the limits should be read
-
-	forcing sync.Mutex // held while limits are put into force
+	membership    membership
+	limitReading  limitReading
+	session       haproxySession
+	confirmations confirmations
 
 	// Into HAProxy's tables: peers.TeachThen.
 	teachThen func(table, key string, values peers.Values, ttl time.Duration, then func())
-	confirms  confirms
-	confirmed chan bus.Confirmed
 	workers   workers // the HAProxies that have asked
 
-	// Of the peers session, which one goroutine tells of.
-	up       time.Time // when it last came
-	replaced bool      // HAProxy closed the one before
-
-	registered atomic.Bool // once
-
-	undeclaredLog atomic.Int64 // when the next undeclared endpoint may be logged, Unix time in ns
-	unheldLog     atomic.Int64 // and the next request whose bodies are not held
+	undeclaredLog, unheldLog loglimit.Limit // of requests that HAProxy's files do not fit
 }
 
 // New checks the options and returns an agent that does nothing until Run.
@@ -184,9 +173,9 @@ func New(o Options) (*Agent, error) {
 	if err := o.prepare(); err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
-	a := &Agent{options: o, metrics: newMetrics(o.Registerer), clock: &clock.Clock{}, starts: newStarts(), events: newEvents(), reload: make(chan struct{}, 1),
-		confirms: make(confirms), confirmed: make(chan bus.Confirmed, maxConfirms)}
-	a.live.Store(&[]string{})
+	a := &Agent{options: o, metrics: newMetrics(o.Registerer), clock: &clock.Clock{}, starts: newStarts(),
+		limitReading: limitReading{wanted: make(chan struct{}, 1)}, confirmations: newConfirmations()}
+	a.membership.live.Store(&[]string{})
 	a.limiter = newLimiter(a.clock, a.metrics, concurrency.Config{Instance: o.Instance, DrainFor: o.DrainFor})
 	a.limiter.redis.wait.Store(int64(o.waitFor(0)))
 	a.names = newNames(o.UnknownUsers, a.metrics)
@@ -194,7 +183,7 @@ func New(o Options) (*Agent, error) {
 	a.exchange = &exchange{
 		loss: loss{limiter: a.limiter, metrics: a.metrics, options: &a.options},
 		take: o.Bus.Take, hold: o.Bus.Slots, demand: o.Bus.Demand,
-		live: func() []string { return *a.live.Load() },
+		live: func() []string { return *a.membership.live.Load() },
 	}
 
 	network, address := split(o.Peers)
@@ -203,7 +192,7 @@ func New(o Options) (*Agent, error) {
 		Network: network, Address: address,
 		Local: "agent", Remote: "haproxy",
 		Teach: []peers.Table{throttleTable, blockTable, shareTable, creditTable},
-		Learn: a.learn, OnSession: a.session,
+		Learn: a.learn, OnSession: a.followSession,
 		Logger: o.Logger, Registerer: o.Registerer,
 	})
 	if err != nil {
@@ -245,7 +234,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	// The exchange outlives the serving, so that the last reports are complete.
 	exchanging, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	return group.Run(ctx,
+	loops := []func(context.Context) error{
 		func(context.Context) error { return a.exchange.run(exchanging) },
 		func(ctx context.Context) error {
 			defer stop()
@@ -258,13 +247,14 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.peers.Run,
 		a.follow,
 		a.sayConfirmed,
-		a.withdraws,
-		a.tally,
-		a.offersCredit,
 		a.heartbeats,
 		a.reportStarts,
 		a.readLimits,
-	)
+	}
+	if a.runtime != nil { // credit that could not be taken back would be given for good
+		loops = append(loops, a.withdraws, a.tallies.run, a.offersCredit)
+	}
+	return group.Run(ctx, loops...)
 }
 
 // Serving reports whether HAProxy gets verdicts.
@@ -344,7 +334,7 @@ func retry[T any](ctx context.Context, log *slog.Logger, what string, f func() (
 
 // leave takes the agent out of the registry, if it was ever in it.
 func (a *Agent) leave(ctx context.Context) {
-	if !a.registered.Load() {
+	if !a.membership.registered.Load() {
 		return
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
@@ -445,9 +435,9 @@ func (a *Agent) undeclared(q *question) bool {
 	q.seen = concurrency.Count{Process: q.seen.Process} // HAProxy looked the other key up
 	q.credit = haproxyCredit{}
 	a.metrics.undeclared.Inc()
-	if now, next := time.Now().UnixNano(), a.undeclaredLog.Load(); now >= next && a.undeclaredLog.CompareAndSwap(next, now+int64(logGap)) {
+	if skipped, now := a.undeclaredLog.Allow(); now {
 		a.options.Logger.Warn("a request at an endpoint that the limit file does not declare counts as one of everywhere: declare it under endpoints, or correct SLUICE_ENDPOINT or the rule that sets txn.sluice_endpoint",
-			slog.String("endpoint", endpoint))
+			slog.String("endpoint", endpoint), slog.Int("skipped", skipped))
 	}
 	return true
 }
@@ -456,9 +446,9 @@ func (a *Agent) undeclared(q *question) bool {
 // limits without bandwidth.
 func (a *Agent) unheld(user string) {
 	a.metrics.unheld.Inc()
-	if now, next := time.Now().UnixNano(), a.unheldLog.Load(); now >= next && a.unheldLog.CompareAndSwap(next, now+int64(logGap)) {
+	if skipped, now := a.unheldLog.Allow(); now {
 		a.options.Logger.Warn("a user's bandwidth is not limited here: haproxy's files were written for limits without bandwidth; write them again (sluice haproxy), and reload haproxy",
-			slog.String("user", user))
+			slog.String("user", user), slog.Int("skipped", skipped))
 	}
 }
 

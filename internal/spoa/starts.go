@@ -247,6 +247,7 @@ func (a *Agent) reportStarts(ctx context.Context) error {
 	last := time.Now()
 	var reports []bus.Started
 	var near int
+	buckets := newEvents()
 	for {
 		now := a.clock.Now()
 		if !sleep(ctx, now.Truncate(startsEvery).Add(startsEvery).Sub(now)) {
@@ -261,13 +262,13 @@ func (a *Agent) reportStarts(ctx context.Context) error {
 		a.tallies.give(last)
 		reports, near = a.starts.take(reports[:0])
 		a.believe(reports)
-		events := a.events.count(reports, near, a.metrics.started.take(), func(user string) string { return a.limiter.inForce.of(user).Tier })
+		events := buckets.count(reports, near, a.metrics.started.take(), func(user string) string { return a.limiter.inForce.of(user).Tier })
 		events.Second = second
 		a.metrics.startedUsers.Set(float64(len(reports)))
 		if !sleep(ctx, later) {
 			return nil
 		}
-		lost, err := a.events.send(ctx, events, func(ctx context.Context, number uint64, events bus.Events) error {
+		lost, err := buckets.send(ctx, events, func(ctx context.Context, number uint64, events bus.Events) error {
 			return a.options.Bus.AddEvents(ctx, a.options.Instance+"/"+strconv.FormatUint(number, 10), events)
 		})
 		a.metrics.eventsLost.Add(float64(lost))

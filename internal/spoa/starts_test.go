@@ -194,7 +194,7 @@ sluice_requests_started_total{operation="COPY",tier="wide",verb="PUT"} 1
 `), "sluice_requests_started_total"); err != nil {
 			t.Error(err)
 		}
-		r.session(peers.Session{State: peers.Gone})
+		r.followSession(peers.Session{State: peers.Gone})
 		if got := takeStarts(r.starts); len(got) != 1 || got[0].Active != 0 {
 			t.Errorf("reported %+v when HAProxy had ended, want one user with nothing in progress", got)
 		}

@@ -159,14 +159,21 @@ func (a *Agent) learnHeld(user string, of *limits.Limits, c bandwidth.Count) {
 	})
 }
 
-// session follows the peers session: a HAProxy that was replaced goes on with
+// haproxySession is what the peers session says of the HAProxy at its other end. It is of
+// the goroutine that tells of the session.
+type haproxySession struct {
+	up       time.Time // when it last came
+	replaced bool      // HAProxy closed the one before
+}
+
+// followSession follows the peers session: a HAProxy that was replaced goes on with
 // what it had in progress, and one that has ended does not.
-func (a *Agent) session(s peers.Session) {
+func (a *Agent) followSession(s peers.Session) {
 	switch s.State {
 	case peers.Down:
-		a.replaced = s.Closed
+		a.session.replaced = s.Closed
 	case peers.Gone:
-		a.replaced = false
+		a.session.replaced = false
 		a.starts.restarted()
 		a.limiter.update(func(now time.Time) {
 			a.limiter.tokens.Reloaded(now)
@@ -176,10 +183,10 @@ func (a *Agent) session(s peers.Session) {
 			a.limiter.bodies.transfers = newTransfers()
 		})
 	case peers.Synced:
-		a.limiter.update(func(now time.Time) { a.limiter.slots.Synced(now, a.up) })
+		a.limiter.update(func(now time.Time) { a.limiter.slots.Synced(now, a.session.up) })
 	case peers.Up:
-		a.up = a.clock.Now()
-		if a.replaced {
+		a.session.up = a.clock.Now()
+		if a.session.replaced {
 			a.workers.replaced()
 			a.starts.restarted()
 			a.limiter.update(func(now time.Time) {

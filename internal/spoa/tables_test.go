@@ -101,13 +101,13 @@ func TestSessions(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newSlotRig(t, nil)
-				r.session(up)
+				r.followSession(up)
 				r.progress("wide", 7, 3)
 				for _, e := range tt.events {
 					wait(ms)
 					switch e := e.(type) {
 					case peers.Session:
-						r.session(e)
+						r.followSession(e)
 					case push:
 						r.progress("wide", e.tracked, e.active)
 					case start:
@@ -131,8 +131,8 @@ func TestDrainFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newSlotRig(t, func(o *Options) { o.DrainFor = time.Minute }).run()
 		r.progress("wide", 7, 3)
-		r.session(peers.Session{State: peers.Down, Closed: true})
-		r.session(peers.Session{State: peers.Up})
+		r.followSession(peers.Session{State: peers.Down, Closed: true})
+		r.followSession(peers.Session{State: peers.Up})
 		for _, s := range []struct {
 			after      time.Duration
 			inProgress int

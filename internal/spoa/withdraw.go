@@ -120,10 +120,6 @@ func (l *limiter) withdrawHot(now time.Time, key string, until time.Time) {
 
 // withdraws takes credit back from HAProxy until ctx ends.
 func (a *Agent) withdraws(ctx context.Context) error {
-	if a.runtime == nil {
-		<-ctx.Done()
-		return nil
-	}
 	due, probe := time.NewTimer(probeEvery), time.NewTicker(probeEvery)
 	defer due.Stop()
 	defer probe.Stop()

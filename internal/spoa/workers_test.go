@@ -306,15 +306,15 @@ func TestDrainFollowsTheProcesses(t *testing.T) {
 	address := serveSPOE(t, r.spop, "unix")
 	before := startWorker(t, address)
 	awaitKnown(t, &r.workers, 1)
-	r.session(peers.Session{State: peers.Up})
+	r.followSession(peers.Session{State: peers.Up})
 	r.progress("wide", 9, 3)
 
 	after := startWorker(t, address)
 	awaitKnown(t, &r.workers, 2)
 	retire(t, &r.workers, before)
 	knock(t, "unix", strings.TrimPrefix(address, "unix:")) // as this process, which lives on
-	r.session(peers.Session{State: peers.Down, Closed: true})
-	r.session(peers.Session{State: peers.Up})
+	r.followSession(peers.Session{State: peers.Down, Closed: true})
+	r.followSession(peers.Session{State: peers.Up})
 	r.progress("wide", 2, 2)
 	want := func(what string, inProgress int, draining float64) error {
 		if got, gauge := r.inProgress("wide"), testutil.ToFloat64(r.metrics.draining); got != inProgress || gauge != draining {
