@@ -203,8 +203,7 @@ func New(o Options) (*Agent, error) {
 		client := runtimeapi.New(o.Runtime)
 		a.runtime, a.tables = client, client
 		a.tallies = newTallies(client, a.limiter.inForce.of, a.starts, a.metrics, o.Logger)
-		a.tallies.natives, a.tallies.inherited = a.natives, a.inherited
-		a.tallies.present, a.tallies.absent = a.presentByCredit, a.forgetPlaces
+		a.tallies.hearers = tallyHearers{natives: a.natives, inherited: a.inherited, present: a.presentByCredit, absent: a.forgetPlaces}
 	}
 	a.spop, err = spop.New(spop.Options{
 		Handler:  a.start,

@@ -259,7 +259,9 @@ func (a *Agent) reportStarts(ctx context.Context) error {
 		second := a.clock.Now().Unix() - 1
 		span := min(time.Since(last), time.Hour) // no message says more
 		last = time.Now()
-		a.tallies.give(last)
+		if a.tallies != nil {
+			a.tallies.batches.give(last)
+		}
 		reports, near = a.starts.take(reports[:0])
 		a.believe(reports)
 		events := buckets.count(reports, near, a.metrics.started.take(), func(user string) string { return a.limiter.inForce.of(user).Tier })

@@ -83,7 +83,7 @@ func newTallyRig(t *testing.T) *tallyRig {
 			}
 			return a
 		}})))
-	r.tallies.natives = func(counts []nativeCount) {
+	r.tallies.hearers.natives = func(counts []nativeCount) {
 		for _, c := range counts {
 			r.natives[c.user] = c.inProgress
 		}
@@ -109,14 +109,14 @@ func (r *tallyRig) change(how func(*creditTableFake)) {
 
 func (r *tallyRig) mustRead() {
 	r.t.Helper()
-	if err := r.read(r.t.Context()); err != nil {
+	if err := r.readTable(r.t.Context()); err != nil {
 		r.t.Fatal(err)
 	}
 }
 
 // told is what starts were told until now, by user; each user's in progress is behind @.
 func (r *tallyRig) told() toldStarts {
-	r.give(time.Now())
+	r.batches.give(time.Now())
 	told := toldStarts{}
 	for _, report := range takeStarts(r.starts) {
 		told[report.User] = map[string]int64{"*": report.Starts}
@@ -203,7 +203,7 @@ func TestTallies(t *testing.T) {
 func TestTalliesTellOfBytes(t *testing.T) {
 	r := newTallyRig(t)
 	var told []string
-	r.tallies.natives = func(counts []nativeCount) {
+	r.tallies.hearers.natives = func(counts []nativeCount) {
 		for _, c := range counts {
 			told = append(told, fmt.Sprintf("%s: %d in progress, %d down, %d up", c.user, c.inProgress, c.bytes[bandwidth.Down], c.bytes[bandwidth.Up]))
 		}
@@ -241,10 +241,10 @@ func TestTalliesTellOfFewSoon(t *testing.T) {
 		r.has(entry("alice", 1, 1, 0, 0), entry("bob", 0, 0, 0, 0), entry("carol", 0, 0, 0, 0))
 		r.mustRead()
 		var told time.Time
-		r.tallies.natives = func([]nativeCount) { told = time.Now() }
+		r.tallies.hearers.natives = func([]nativeCount) { told = time.Now() }
 		begun := time.Now()
 		for i := range 3 {
-			r.entry(&r.table.entries[i])
+			r.takeEntry(&r.table.entries[i])
 			time.Sleep(maxUntold + time.Millisecond)
 		}
 		if told.IsZero() || told.Sub(begun) > 2*maxUntold {
@@ -258,7 +258,7 @@ func TestTalliesTellOfFewSoon(t *testing.T) {
 func TestTalliesTellOfInheritedRequests(t *testing.T) {
 	r := newTallyRig(t)
 	var told []string
-	r.inherited = func(user string, n int) { told = append(told, fmt.Sprint(user, " ", n)) }
+	r.hearers.inherited = func(user string, n int) { told = append(told, fmt.Sprint(user, " ", n)) }
 	with, without, idle := entry("alice", 3, 5, 0, 0), entry("bob", 4, 5, 0, 0), entry("carol", 0, 5, 0, 0)
 	with.GPT, without.GPT, idle.GPT = []uint32{7}, []uint32{0}, []uint32{0}
 	r.has(with, without, idle)
@@ -330,8 +330,8 @@ func TestTalliesAreToldEvenly(t *testing.T) {
 		if diff := cmp.Diff(toldStarts{"alice": {"*": 400, "GET": 360, "PUT": 40}, "bob": {"*": 1, "GET": 1}}, sum); diff != "" {
 			t.Errorf("told in all (-want +got):\n%s", diff)
 		}
-		if len(r.batches) != 0 {
-			t.Errorf("%d batches are left", len(r.batches))
+		if len(r.batches.ready) != 0 {
+			t.Errorf("%d batches are left", len(r.batches.ready))
 		}
 	})
 }
@@ -346,10 +346,10 @@ func TestTalliesOfManyUsers(t *testing.T) {
 	}
 	r.has(entries...)
 	r.mustRead()
-	if n := len(r.batches[0].users); n != maxGrown {
+	if n := len(r.batches.ready[0].users); n != maxGrown {
 		t.Errorf("starts are to be told of %d users, want %d", n, maxGrown)
 	}
-	for _, u := range r.batches[0].users {
+	for _, u := range r.batches.ready[0].users {
 		if u.total <= users-maxGrown {
 			t.Fatalf("starts are to be told of %s with %d requests, and not of others with more", u.user, u.total)
 		}
@@ -363,21 +363,21 @@ func TestTalliesOfManyUsers(t *testing.T) {
 		}
 		r.mustRead()
 	}
-	if len(r.batches) > maxTallyBatches {
-		t.Errorf("%d batches wait to be told, want at most %d", len(r.batches), maxTallyBatches)
+	if len(r.batches.ready) > maxTallyBatches {
+		t.Errorf("%d batches wait to be told, want at most %d", len(r.batches.ready), maxTallyBatches)
 	}
 }
 
 func TestTalliedUsersAreBounded(t *testing.T) {
 	r := newTallyRig(t)
 	for i := range uint64(maxTallied) {
-		r.index[i] = 0 // who they are does not matter
+		r.memory.index[i] = 0 // who they are does not matter
 	}
-	r.begin(r.table.process, tallyLayout{first: 2, kinds: []tallyKind{{"GET", ""}, {"PUT", ""}, {"GET", "LIST"}}})
+	r.beginProcess(r.table.process, tallyLayout{first: 2, kinds: []tallyKind{{"GET", ""}, {"PUT", ""}, {"GET", "LIST"}}})
 	for i := range uint64(maxTallied) {
-		r.index[i] = 0
+		r.memory.index[i] = 0
 	}
-	r.slots, r.counts = make([]tallySlot, 1), make([]uint32, 3)
+	r.memory.slots, r.memory.counts = make([]tallySlot, 1), make([]uint32, 3)
 	r.has(entry("alice", 0, 10, 2, 3))
 	r.mustRead()
 	if got := testutil.ToFloat64(r.metrics.untallied); got != 1 {
@@ -385,8 +385,8 @@ func TestTalliedUsersAreBounded(t *testing.T) {
 	}
 	// Those who are gone leave room.
 	r.mustRead()
-	if got := testutil.ToFloat64(r.metrics.untallied); got != 0 || len(r.index) != 1 {
-		t.Errorf("%v users uncounted, %d remembered, want 0 and 1", got, len(r.index))
+	if got := testutil.ToFloat64(r.metrics.untallied); got != 0 || len(r.memory.index) != 1 {
+		t.Errorf("%v users uncounted, %d remembered, want 0 and 1", got, len(r.memory.index))
 	}
 }
 
@@ -403,7 +403,7 @@ func TestTalliesOfAReadThatFails(t *testing.T) {
 			r.has(entry("alice", 0, 11, 2, 3), entry("bob", 0, 7, 0, 0))
 			before := r.table.process
 			r.table.during = func() { break1(r.table) }
-			if err := r.read(t.Context()); err == nil {
+			if err := r.readTable(t.Context()); err == nil {
 				t.Fatal("read() = nil, want an error")
 			}
 			if got := testutil.ToFloat64(r.metrics.credited); got != 16 {
@@ -436,7 +436,7 @@ func TestTalliesLeaveAnOldProcess(t *testing.T) {
 			r.change(func(f *creditTableFake) { f.process++ })
 		}()
 		begun := time.Now()
-		if err := r.read(ctx); err != errNewProcess {
+		if err := r.readTable(ctx); err != errNewProcess {
 			t.Errorf("read() = %v, want %v", err, errNewProcess)
 		}
 		if took := time.Since(begun); took < 10*time.Second || took > 12*time.Second {
@@ -589,10 +589,10 @@ func (s *tallyStand) send(n int, method, user, path string) (admitted int) {
 // counted reads the table, and returns what was admitted of tier free since the last time.
 func (s *tallyStand) counted() map[string]int64 {
 	s.t.Helper()
-	if err := s.read(s.t.Context()); err != nil {
+	if err := s.readTable(s.t.Context()); err != nil {
 		s.t.Fatal(err)
 	}
-	s.give(time.Now().Add(time.Hour)) // all of it
+	s.batches.give(time.Now().Add(time.Hour)) // all of it
 	counted := map[string]int64{}
 	for _, report := range takeStarts(s.starts) {
 		if report.Starts == 0 { // HAProxy may not have ended a request of which the client has the answer
@@ -655,7 +655,7 @@ func TestTalliesOfHAProxy(t *testing.T) {
 	check("after a reload", map[string]int64{"alice": 2, "alice GET": 2})
 
 	s.proc.Kill()
-	if err := s.read(t.Context()); err == nil {
+	if err := s.readTable(t.Context()); err == nil {
 		t.Error("read() of a HAProxy that is dead = nil, want an error")
 	}
 	s.start()
@@ -689,7 +689,7 @@ func TestTalliesOfRequestsInProgress(t *testing.T) {
 	inProgress := func(want int) {
 		t.Helper()
 		proctest.Eventually(t, fmt.Sprintf("alice has %d requests in progress", want), func() error {
-			if err := s.read(t.Context()); err != nil {
+			if err := s.readTable(t.Context()); err != nil {
 				return err
 			}
 			got := 0
@@ -727,10 +727,10 @@ func BenchmarkTallies(b *testing.B) {
 						f.entries[i].GPC[4]++
 					}
 				}
-				if err := t.read(b.Context()); err != nil {
+				if err := t.readTable(b.Context()); err != nil {
 					b.Fatal(err)
 				}
-				t.give(time.Now().Add(time.Hour))
+				t.batches.give(time.Now().Add(time.Hour))
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*users), "ns/entry")
 		})
@@ -743,8 +743,8 @@ func TestTalliesTellWhoIsThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newTallyRig(t)
 		var told []string
-		r.present = func(user string) { told = append(told, user) }
-		r.absent = func(process uint64, began time.Time, shown func(string) bool) {
+		r.hearers.present = func(user string) { told = append(told, user) }
+		r.hearers.absent = func(process uint64, began time.Time, shown func(string) bool) {
 			if process != r.table.process || !began.Equal(time.Now()) {
 				t.Errorf("process %d, at %v; want %d, now", process, began, r.table.process)
 			}
@@ -775,7 +775,7 @@ func TestTalliesTellWhoIsThere(t *testing.T) {
 		time.Sleep(61 * time.Second)
 		r.change(func(f *creditTableFake) { f.during = func() { f.err = errors.New("closed") } })
 		told = nil
-		if err := r.read(t.Context()); err == nil || told != nil {
+		if err := r.readTable(t.Context()); err == nil || told != nil {
 			t.Errorf("a read that fails tells %q, %v; want nothing, and an error", told, err)
 		}
 	})

@@ -123,14 +123,14 @@ func (a *Agent) withdraws(ctx context.Context) error {
 	due, probe := time.NewTimer(probeEvery), time.NewTicker(probeEvery)
 	defer due.Stop()
 	defer probe.Stop()
-	log := errorLog{log: a.options.Logger, next: time.Now().Add(startGrace)}
-	a.probe(ctx, &log)
+	failures := afterStart()
+	a.probe(ctx, &failures)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-probe.C:
-			a.probe(ctx, &log)
+			a.probe(ctx, &failures)
 			continue
 		case <-a.limiter.credits.wake:
 		case <-due.C:
@@ -142,7 +142,7 @@ func (a *Agent) withdraws(ctx context.Context) error {
 				break
 			}
 			err := a.takeBack(ctx, work)
-			if a.reached(&log, err); err != nil {
+			if a.reached(&failures, err); err != nil {
 				a.metrics.withdrawalErrors.Inc()
 				due.Reset(withdrawRetry)
 				break
@@ -152,20 +152,23 @@ func (a *Agent) withdraws(ctx context.Context) error {
 }
 
 // probe finds out whether HAProxy's runtime API answers.
-func (a *Agent) probe(ctx context.Context, log *errorLog) {
+func (a *Agent) probe(ctx context.Context, failures *failureTimes) {
 	ctx, cancel := context.WithTimeout(ctx, withdrawTimeout)
 	defer cancel()
 	_, err := a.runtime.Read(ctx, creditEntries, []string{creditRow})
-	a.reached(log, err)
+	a.reached(failures, err)
 }
 
 // reached notes whether HAProxy's runtime API answered: without it no credit is given.
-func (a *Agent) reached(log *errorLog, err error) {
+func (a *Agent) reached(failures *failureTimes, err error) {
 	a.limiter.mu.Lock()
 	defer a.limiter.mu.Unlock()
 	a.limiter.credits.reachable = err == nil
-	if err != nil && !errors.Is(err, context.Canceled) {
-		log.unreachable(err)
+	if errors.Is(err, context.Canceled) { // the agent ends: that says nothing about HAProxy
+		return
+	}
+	if warn, _ := failures.note(err); warn {
+		a.options.Logger.Warn("haproxy's runtime API does not answer: it gets no credit, and asks about every request", slog.Any("error", err))
 	}
 }
 
@@ -399,17 +402,4 @@ func (a *Agent) teachCredit() {
 		}
 	}
 	a.teach(creditTable.Name, creditRow, values, creditTable.Expire)
-}
-
-// errorLog warns now and then that the runtime API does not answer.
-type errorLog struct {
-	log  *slog.Logger
-	next time.Time
-}
-
-func (l *errorLog) unreachable(err error) {
-	if now := time.Now(); now.After(l.next) {
-		l.next = now.Add(10 * time.Second)
-		l.log.Warn("haproxy's runtime API does not answer: it gets no credit, and asks about every request", slog.Any("error", err))
-	}
 }
