@@ -20,6 +20,11 @@ RUN  ?= .
 HAPROXY ?=
 # How long each fuzz test runs.
 FUZZTIME ?= 20s
+# What random tests (pgregory.net/rapid) draw from: the same each time, so that a change's tests
+# do not fail by chance. `make random` looks for what other seeds find.
+export RAPID_SEED ?= 1
+# How many histories each random test tries in `make random`.
+CHECKS ?= 2000
 
 # The River adapter is a Go module of its own.
 RIVER := jobs/riverqos
@@ -32,6 +37,10 @@ PURE := ./pkg/ratelimit ./pkg/concurrency ./pkg/bandwidth ./pkg/limits ./pkg/lim
 # Nor has it in haproxy, which only writes files. Its tests mostly wait for HAProxy, and
 # leave the processors to the simulations.
 CALM := $(PURE) ./haproxy
+# Packages whose random tests start no HAProxy, Redis or PostgreSQL: only these can try thousands
+# of histories.
+RANDOM := $(PURE) ./pkg/credit ./pkg/quota ./pkg/internal/... ./pkg/jobs ./internal/limitcheck ./internal/limitdiff ./internal/peers \
+	./internal/policy ./internal/polygen/... ./internal/spoa ./internal/spop ./internal/terminal ./bench/load
 # Packages of the unit tests that another HAProxy may fail.
 ONHAPROXY := ./haproxy/... ./internal/peers/... ./internal/runtimeapi/... ./internal/spop/...
 
@@ -107,6 +116,9 @@ fuzz: ## fuzz every parser for FUZZTIME each
 		done; \
 	done; done
 
+random: ## try CHECKS histories in each random test, from a new seed, which a failure tells; RUN=TestCluster chooses
+	RAPID_SEED=0 RAPID_CHECKS=$(CHECKS) $(GO) test -count=1 -timeout 60m -run '$(RUN)' $(RANDOM)
+
 lint: $(LINT) ## check style, and that imports point one way
 	$(LINT) run ./...
 	cd $(RIVER) && $(LINT) run --config $(CURDIR)/.golangci.yml ./...
@@ -123,4 +135,4 @@ check: lint test ## what must pass before a commit
 clean: ## remove what was built
 	rm -rf bin
 
-.PHONY: help setup run build test test-unit test-calm test-race test-river compile-race test-integration test-matrix bench fuzz lint check clean
+.PHONY: help setup run build test test-unit test-calm test-race test-river compile-race test-integration test-matrix bench fuzz random lint check clean

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -85,5 +86,21 @@ func watch(t *testing.T, folder string) {
 	}
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Random tests of all packages draw from a seed that make gives them, so that make test has the
+// same result for the same code.
+func TestMakeFixesTheSeedOfRandomTests(t *testing.T) {
+	makefile, err := os.ReadFile("../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	show := exec.Command("make", "--no-print-directory", "-f", "-", "show-seed")
+	show.Stdin = strings.NewReader(string(makefile) + "\nshow-seed: ; @echo $$RAPID_SEED\n")
+	show.Env = []string{"PATH=" + os.Getenv("PATH")} // without what a make around this test gives it
+	seed, err := show.CombinedOutput()
+	if n, notNumber := strconv.ParseUint(strings.TrimSpace(string(seed)), 10, 64); err != nil || notNumber != nil || n == 0 {
+		t.Errorf("RAPID_SEED in make's commands = %q, %v; want a number above 0, for 0 stands for a random one", seed, err)
 	}
 }
