@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/pkg/internal/agenda"
+	"github.com/sluice-qos/sluice/pkg/internal/changes"
 )
 
 // forgetSpan is how long a user without any request is remembered.
@@ -47,13 +48,16 @@ type Output struct {
 type Agent struct {
 	config Config
 	users  map[string]*user
-	parked parked // places of users of whom nothing else is known
-	agenda agenda.Agenda[*user]
-	urgent []*user // an ask is due at once
-	flush  []*user // an ask is due with the next flush
-	out    Output
-	seq    uint64
-	idle   agenda.IdleTime
+	parked *parked // places of users of whom nothing else is known
+	// Of what concerns everybody: who has not heard of it yet hears before anything else.
+	changes changes.Changes[*user]
+	waiting map[*user]struct{} // users with requests that wait
+	agenda  agenda.Agenda[*user]
+	urgent  []*user // an ask is due at once
+	flush   []*user // an ask is due with the next flush
+	out     Output
+	seq     uint64
+	idle    agenda.IdleTime
 	clock
 	membership
 	processes
@@ -71,7 +75,7 @@ func NewAgent(c Config) *Agent {
 	setDefault(&c.MaxLines, 4000)
 	setDefault(&c.DrainFor, 10*time.Minute)
 	return &Agent{
-		config: c, users: make(map[string]*user), parked: newParked(),
+		config: c, users: make(map[string]*user), parked: newParked(), waiting: make(map[*user]struct{}),
 		membership: membership{instances: 1},
 	}
 }
@@ -86,11 +90,9 @@ func setDefault[N int | time.Duration](n *N, standard N) {
 // are known.
 func (a *Agent) findOrAddUser(name string, limit int, seen Count, now int64) *user {
 	if a.noteQuestion(seen.Process, now) {
-		for _, u := range a.users {
-			u.progress.forgetCount() // the other one's may be in it
-		}
+		a.changes.Announce(func(u *user) { u.progress.forgetCount() }) // the other one's may be in it
 	}
-	u := a.users[name]
+	u := a.known(name)
 	if u == nil {
 		// Places count whether the user is known or not.
 		if len(a.users) >= a.config.MaxUsers && !a.parked.has(name) {
@@ -98,10 +100,19 @@ func (a *Agent) findOrAddUser(name string, limit int, seen Count, now int64) *us
 		}
 		u = a.newUser(name, limit, now)
 	}
-	a.setLimit(u, limit, now)
+	a.setLimit(u, limit, a.instances, now)
 	// Another process counts in another table, and one that has ended counts nothing.
 	if now >= a.ignoreUntil && a.askerOf(seen.Process) == present {
 		u.advance(seen, a.justReplaced(now))
+	}
+	return u
+}
+
+// known is what is known of a user, who has heard of all that concerns everybody, or nil.
+func (a *Agent) known(name string) *user {
+	u := a.users[name]
+	if u != nil {
+		a.changes.CatchUp(u)
 	}
 	return u
 }
@@ -120,6 +131,11 @@ func (a *Agent) review(u *user, now int64) {
 	running := u.running()
 	a.inProgress += running - u.shown
 	u.shown = running
+	if u.waits.anyWaiting() {
+		a.waiting[u] = struct{}{}
+	} else {
+		delete(a.waiting, u)
+	}
 	if u.spare.unused(now, a.freeHere(u)) && u.heat.hot(now) {
 		u.waits.unmetAt = 0 // whoever was refused has not come back
 	}
@@ -161,7 +177,7 @@ func (a *Agent) IdleFor(at time.Time, most time.Duration) time.Duration {
 
 // workDue is the first time at which Tick or Collect may have something to do.
 func (a *Agent) workDue() int64 {
-	if len(a.urgent) > 0 || len(a.flush) > 0 {
+	if len(a.urgent) > 0 || len(a.flush) > 0 || a.catchingUp() {
 		return 0
 	}
 	due := int64(agenda.Never)
@@ -180,10 +196,12 @@ func (a *Agent) Tick(at time.Time) {
 	if a.drainUntil > 0 && now >= a.drainUntil {
 		a.Drained(at)
 	}
+	a.advanceChanges()
 	a.agenda.Take(now, func(u *user) {
 		if a.users[u.name] != u {
 			return // forgotten, and perhaps known again as another record
 		}
+		a.changes.CatchUp(u)
 		u.progress.expire(now)
 		u.settle()
 		u.peaks.record(now, u.upperBound())
@@ -218,7 +236,7 @@ func (a *Agent) Stats() Stats {
 // InProgress is how many requests of a user the agent believes in progress here,
 // those that HAProxy admitted by itself as last told.
 func (a *Agent) InProgress(name string) int {
-	if u := a.users[name]; u != nil {
+	if u := a.known(name); u != nil {
 		return u.running()
 	}
 	p, _ := a.parked.placesOf(name)

@@ -92,6 +92,7 @@ func (a *Agent) makeAsk(u *user, now int64) (Ask, bool) {
 	if l.pool == asked || a.users[u.name] != u {
 		return Ask{}, false // Reply looks again, or the user was forgotten
 	}
+	a.changes.CatchUp(u)
 	want := a.wantedSlots(u, now)
 	if want > l.held && now < l.retryAt {
 		want = max(l.held, a.toTell(u)) // what runs is held whatever the pool says
@@ -118,7 +119,7 @@ func (a *Agent) makeAsk(u *user, now int64) (Ask, bool) {
 
 // Reply takes the pool's answer to one Ask.
 func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
-	u := a.users[ask.User]
+	u := a.known(ask.User)
 	if u == nil {
 		return // users with an ask on its way are not forgotten, but limits may be lifted
 	}
@@ -153,7 +154,7 @@ func (a *Agent) backOff(u *user, now int64) {
 // Fail takes back an Ask that got no answer. The pool may have heard it or not:
 // the next Ask sets that right.
 func (a *Agent) Fail(at time.Time, ask Ask) {
-	u := a.users[ask.User]
+	u := a.known(ask.User)
 	if u == nil {
 		return
 	}

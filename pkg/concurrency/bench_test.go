@@ -3,6 +3,7 @@ package concurrency_test
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -147,4 +148,59 @@ func BenchmarkWatchTick(b *testing.B) {
 		w.Tick(at)
 		w.Decisions()
 	}
+}
+
+// BenchmarkEverybody is for how long what concerns 200 000 users holds up the requests that wait for
+// the agent's lock: 99 of 100 calls.
+func BenchmarkEverybody(b *testing.B) {
+	took := make(map[string][]time.Duration)
+	for b.Loop() {
+		for _, parked := range []bool{false, true} {
+			a, at := known(200_000, parked)
+			call := func(what string, do func()) {
+				began := time.Now()
+				do()
+				took[what] = append(took[what], time.Since(began))
+			}
+			for what, change := range map[string]func(){
+				"lost":     func() { a.Lost(at, true) },
+				"found":    func() { a.Lost(at, false) },
+				"cluster":  func() { a.Cluster(at, 5, 0) },
+				"limits":   func() { a.Limits(at, func(string) int { return 50 }) },
+				"replaced": func() { a.Replaced(at) },
+				"synced":   func() { a.Synced(at, at) },
+				"drained":  func() { a.Drained(at) },
+			} {
+				call(what, change)
+				for a.CatchingUp() {
+					call("tick", func() { a.Tick(at); a.TakeOutput() })
+				}
+			}
+		}
+	}
+	for what, all := range took {
+		slices.Sort(all)
+		b.ReportMetric(float64(all[len(all)*99/100].Microseconds()), what+"-µs")
+	}
+}
+
+// known is an agent that knows of so many users, of parked ones nothing but their places.
+func known(users int, parked bool) (*concurrency.Agent, time.Time) {
+	a := concurrency.NewAgent(concurrency.Config{Lookup: func(string) (int, bool) { return 100, true }})
+	a.Cluster(ms(-60_000), 4, 0)
+	at := ms(0)
+	for i := range users {
+		name := fmt.Sprint("user", i)
+		a.Start(at, name, 100, concurrency.Count{}, concurrency.Places{})
+		if parked {
+			a.Lend(at, name)
+		}
+	}
+	for i := 0; parked && i < 1000; i++ {
+		at = at.Add(5 * time.Millisecond)
+		a.Tick(at)
+		a.Collect(at, true, nil)
+		a.TakeOutput()
+	}
+	return a, at
 }

@@ -38,21 +38,22 @@ func (a *Agent) Cluster(at time.Time, instances, rank int) {
 		return
 	}
 	a.settleAt = now + int64(settleSpan) // others hear of it sooner or later than this one
-	a.unparkMore(now)
-	for _, u := range a.users {
-		if alone != a.alone() {
+	flipped, among := alone != a.alone(), a.instances
+	a.tellPlaces(func(u *user) {
+		if flipped {
 			u.lease.held = 0             // alone it holds nothing, and together nothing yet
 			if u.lease.pool == unheard { // else a Holding stays until it is told otherwise
 				u.lease.told = 0
 			}
 		}
-		a.setPortion(u, now)
+		// By what they were then: whatever others were given while it was the smaller portion, they may still have.
+		a.setPortion(u, among, a.now)
 		if u.places.phase.recalling() {
 			// The pool needs not hear of places that are over at once.
 			u.lease.retryAt = max(u.lease.retryAt, now+int64(applySpan))
 		}
-	}
-	a.reviewAll(now, alone != a.alone())
+		a.reconsider(u, flipped)
+	})
 }
 
 // Lost tells the agent whether the pool cannot be asked, or not in the time a
@@ -68,18 +69,16 @@ func (a *Agent) Lost(at time.Time, lost bool) {
 	if lost {
 		a.lostAt = now
 	}
-	a.reviewAll(now, !lost)
+	a.tellEverybody(func(u *user) { a.reconsider(u, !lost) }, nil)
 }
 
-// reviewAll is for what happens rarely and concerns everybody; with register for a pool
+// reconsider is for what happens rarely and concerns everybody; with register for a pool
 // that may not know what is in progress.
-func (a *Agent) reviewAll(now int64, register bool) {
-	for _, u := range a.users {
-		l := &u.lease
-		granted := l.portion > 0 && l.pool == unheard && u.upperBound() <= l.held // without a word
-		if register && !granted && (u.upperBound() > 0 || l.told > 0) {
-			l.doubtful = true
-		}
-		a.review(u, now)
+func (a *Agent) reconsider(u *user, register bool) {
+	l := &u.lease
+	granted := l.portion > 0 && l.pool == unheard && u.upperBound() <= l.held // without a word
+	if register && !granted && (u.upperBound() > 0 || l.told > 0) {
+		l.doubtful = true
 	}
+	a.review(u, a.now)
 }

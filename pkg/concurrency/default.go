@@ -60,42 +60,45 @@ func (d *byDefault) placesOf(name string) (p places) {
 func (a *Agent) CanBeginDefault(at time.Time, process int64) bool {
 	now := a.coreTime(at)
 	return a.byDefault.phase == defaultNone && process != 0 && process == a.process &&
-		(a.alone() || a.settled(now)) && !a.lost() && !a.Draining() && !a.changing(now) && !a.justReplaced(now)
+		(a.alone() || a.settled(now)) && !a.lost() && !a.Draining() && !a.changing(now) && !a.justReplaced(now) && !a.catchingUp()
 }
 
 // BeginDefault says that HAProxy will be told that each of some users has so many places
 // (> 0) by default, which must be none of those that an instance without a Holding does not
 // hold. It must not be told before DefaultDenied. CanBeginDefault must just have allowed it.
 func (a *Agent) BeginDefault(at time.Time, process int64, n int, of func(user string) bool) {
-	now, d := a.coreTime(at), &a.byDefault
+	a.coreTime(at)
+	d := &a.byDefault
 	d.phase, d.process, d.places, d.of = defaultBegun, process, n, of
 	// HAProxy gives places to everyone without an entry, so whoever must have none needs one first.
 	d.undenied = make(map[string]bool)
-	for name, p := range a.parked.all() {
-		switch {
-		case !of(name) || p.phase != placesLent:
-		case p.inside < n: // HAProxy may forget the places, and give as many as it gives all
-			a.findOrAddUser(name, a.quotaOf(name).limit, Count{}, now)
-		case p.unused(n):
-			a.setParked(name, places{})
-		}
-	}
-	for name, u := range a.users {
-		if !of(name) {
-			continue
+	deny := func(u *user) {
+		if !of(u.name) {
+			return
 		}
 		if u.places.phase == placesLent && u.places.inside >= n {
 			// The answer that was to bring the places may have been too late: then HAProxy does not
 			// count those who were asked about, and gives as many places beside them.
 			if u.places.outside, u.places.beside = u.progress.totalAsked(), 0; a.freeHere(u) >= 0 {
-				continue
+				return
 			}
 		}
-		d.undenied[name] = true
+		d.undenied[u.name] = true
 		u.places.denyAt = 0
-		a.recall(u, now)
-		a.review(u, now)
+		a.recall(u, a.now)
+		a.review(u, a.now)
 	}
+	a.tellEverybody(deny, func(name string, p places) {
+		switch {
+		case !of(name) || p.phase != placesLent:
+		case p.inside < n: // HAProxy may forget the places, and give as many as it gives all
+			if u := a.findOrAddUser(name, a.quotaOf(name).limit, Count{}, a.now); u != nil {
+				deny(u)
+			}
+		case p.unused(n):
+			a.setParked(name, places{})
+		}
+	})
 }
 
 // unused reports whether places are what each user has by default, and nothing else is known.
@@ -108,7 +111,7 @@ func (p places) unused(n int) bool {
 // DefaultDenied reports whether HAProxy knows of everybody who shall have no places by
 // default, so that it may begin.
 func (a *Agent) DefaultDenied() bool {
-	return a.byDefault.phase == defaultBegun && len(a.byDefault.undenied) == 0
+	return a.byDefault.phase == defaultBegun && len(a.byDefault.undenied) == 0 && !a.catchingUp()
 }
 
 // EndDefault says that HAProxy gives nothing by default any more, or will not in a moment.
@@ -145,7 +148,7 @@ func (a *Agent) parkInUse(name string, p places, now int64) {
 	p.parkedAt = now
 	a.setParked(name, p)
 	q := a.quotaOf(name)
-	if p.inside <= a.allowance(q) {
+	if p.inside <= q.allowance(a.instances) {
 		return
 	}
 	if u := a.findOrAddUser(name, q.limit, Count{}, now); u != nil {
@@ -158,6 +161,7 @@ func (a *Agent) parkInUse(name string, p places, now int64) {
 // requests in progress by places, as read after it had ended to give any.
 func (a *Agent) DefaultEnded() {
 	if d := &a.byDefault; d.phase == defaultOver {
+		a.catchUp() // who has not heard of the process yet has places by default
 		*d = byDefault{former: d.former, formerOf: d.formerOf}
 	}
 }

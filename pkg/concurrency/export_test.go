@@ -4,7 +4,7 @@ import "time"
 
 // Held is how many slots of a user the agent may use.
 func (a *Agent) Held(name string) int {
-	if u := a.users[name]; u != nil {
+	if u := a.known(name); u != nil {
 		return u.lease.held
 	}
 	return 0
@@ -13,7 +13,7 @@ func (a *Agent) Held(name string) int {
 // Bound is how many requests of a user may be in progress on this instance, as far as the
 // agent knows, places that are not in use included.
 func (a *Agent) Bound(name string) int {
-	if u := a.users[name]; u != nil {
+	if u := a.known(name); u != nil {
 		return u.upperBound()
 	}
 	p, parked := a.parked.placesOf(name)
@@ -34,3 +34,12 @@ func (a *Agent) Recall(at time.Time, name string) {
 
 // Divide is shares, for tests.
 var Divide = shares
+
+// CatchUp has everybody hear of what concerns them all.
+func (a *Agent) CatchUp() { a.catchUp() }
+
+// CatchUpAtOnce bounds how many hear of it in one call.
+const CatchUpAtOnce = catchUpAtOnce
+
+// CatchingUp reports whether anybody has not heard of all that concerns everybody.
+func (a *Agent) CatchingUp() bool { return a.catchingUp() }

@@ -84,7 +84,7 @@ func (a *Agent) capacity(u *user) int {
 // it last answered, of which others may have taken since. It is never negative and
 // never above the limit. It reports false for a user who is not known, or not limited.
 func (a *Agent) FreeSlots(name string) (int, bool) {
-	u := a.users[name]
+	u := a.known(name)
 	if u == nil || u.quota.unlimited {
 		return 0, false
 	}

@@ -12,7 +12,7 @@ const (
 // Lendable reports whether HAProxy may be given places for a user, with the answer to the
 // request that was just admitted.
 func (a *Agent) Lendable(at time.Time, name string) bool {
-	u := a.users[name]
+	u := a.known(name)
 	if u == nil {
 		return false
 	}
@@ -24,7 +24,7 @@ func (a *Agent) Lendable(at time.Time, name string) bool {
 		return false // a withdrawal might reach another process than the answer
 	case u.places.phase == placesLent:
 		// HAProxy renews them by itself, unless they are of another generation.
-		return u.places.inside <= a.allowance(u.quota) && now-u.places.lentAt >= 2*second
+		return u.places.inside <= u.quota.allowance(a.instances) && now-u.places.lentAt >= 2*second
 	case u.places.phase != placesNone:
 		return false // what is being withdrawn comes to an end first
 	case u.waits.anyWaiting() || u.waits.busyAt != 0 && now-u.waits.busyAt < int64(calmSpan):
@@ -42,12 +42,12 @@ func (a *Agent) lendable(u *user) int {
 	// HAProxy tracks the request that it is told so with: that one is inside.
 	taken := max(0, u.progress.totalAsked()-1) + u.places.former
 	if !a.alone() {
-		return min(a.allowance(u.quota), u.lease.held) - taken
+		return min(u.quota.allowance(a.instances), u.lease.held) - taken
 	}
 	// Some slots are kept: a burst for requests that were asked about before the answer was
 	// there, and a quarter for the time after a reload, in which the places of the old
 	// HAProxy count until it has ended.
-	free := a.allowance(u.quota) - taken
+	free := u.quota.allowance(a.instances) - taken
 	return free - min(free/2, max(burst, free/4))
 }
 
@@ -58,7 +58,7 @@ func (a *Agent) Lend(at time.Time, name string) int {
 	if !a.Lendable(at, name) {
 		return 0
 	}
-	u, now := a.users[name], a.now
+	u, now := a.known(name), a.now
 	if u.places.phase == placesNone {
 		u.places.inside, u.places.outside, u.places.beside = a.lendable(u), max(0, u.progress.totalAsked()-1), 0
 		u.places.phase = placesLent

@@ -144,6 +144,7 @@ func (a *Agent) Timeout(at time.Time, w *Waiting) Verdict {
 		return w.Verdict
 	}
 	now, u := a.coreTime(at), w.owner
+	a.changes.CatchUp(u)
 	switch line := a.leaveQueues(w); {
 	case line: // it has waited for a slot, not for an answer, and there was none
 		w.Verdict = a.turnAway(u, cause.LineTimeout, now)
@@ -170,6 +171,7 @@ func (a *Agent) farFromLimit(u *user, now int64) bool {
 func (a *Agent) Abandon(at time.Time, w *Waiting) {
 	switch {
 	case !w.decided:
+		a.changes.CatchUp(w.owner)
 		a.leaveQueues(w)
 		a.review(w.owner, a.coreTime(at))
 	case w.Verdict.Allowed: // else it has no slot
@@ -194,7 +196,7 @@ func (a *Agent) leaveQueues(w *Waiting) (line bool) {
 // Cancel gives back the slot of a request that was allowed, asked about by that
 // process, and will not run after all.
 func (a *Agent) Cancel(at time.Time, name string, process int64) {
-	if u := a.users[name]; u != nil {
+	if u := a.known(name); u != nil {
 		u.progress.cancel(a.askerOf(process))
 		a.review(u, a.coreTime(at))
 	}

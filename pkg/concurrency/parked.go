@@ -2,36 +2,48 @@ package concurrency
 
 import (
 	"hash/maphash"
-	"iter"
 	"time"
+
+	"github.com/sluice-qos/sluice/pkg/internal/changes"
 )
 
 const (
-	// parkedParts divide the users of parked, so that ForgetPlaces looks at few at a time:
-	// of 500 000 at 8000, which takes the agent's lock for a millisecond.
-	parkedParts = 64
+	// parkedParts divide the users of parked, so that few are looked at at a time: of 500 000
+	// at a thousand, for which the agent's lock is taken a millisecond at most.
+	parkedParts = 512
 	// entrySpan is how long HAProxy keeps an entry of its table of credit that nobody uses.
 	entrySpan = 10 * time.Minute
 )
 
 // parked are the places of users of whom nothing else is known. See newParked.
 type parked struct {
-	seed  maphash.Seed
-	parts [parkedParts]map[string]places
-	users int
-	next  int // the part that ForgetPlaces looks at next
+	seed    maphash.Seed
+	parts   [parkedParts]parkedPart
+	changes changes.Changes[*parkedPart]
+	users   int
+	next    int // the part that ForgetPlaces looks at next
 }
 
-func newParked() parked {
-	p := parked{seed: maphash.MakeSeed()}
+// parkedPart are some of the parked users.
+type parkedPart struct {
+	changes.Record
+	places map[string]places
+}
+
+func newParked() *parked {
+	p := &parked{seed: maphash.MakeSeed()}
 	for i := range p.parts {
-		p.parts[i] = make(map[string]places)
+		p.parts[i].places = make(map[string]places)
+		p.changes.Add(&p.parts[i])
 	}
 	return p
 }
 
+// partOf is where a user would be, which has heard of all that concerns everybody.
 func (p *parked) partOf(name string) map[string]places {
-	return p.parts[maphash.String(p.seed, name)%parkedParts]
+	part := &p.parts[maphash.String(p.seed, name)%parkedParts]
+	p.changes.CatchUp(part)
+	return part.places
 }
 
 func (p *parked) placesOf(name string) (places, bool) {
@@ -56,19 +68,6 @@ func (p *parked) put(name string, of places) {
 	p.users += len(part) - before
 }
 
-// all are the users and their places. They may be changed and dropped meanwhile.
-func (p *parked) all() iter.Seq2[string, places] {
-	return func(yield func(string, places) bool) {
-		for _, part := range p.parts {
-			for name, of := range part {
-				if !yield(name, of) {
-					return
-				}
-			}
-		}
-	}
-}
-
 // ForgetPlaces drops the places of users of whom nothing else is known, if a process of HAProxy
 // has no entry of theirs in its table of credit any more: then it has neither places of theirs
 // nor requests in progress by them. shown says who was in a complete read of that table, which
@@ -83,7 +82,9 @@ func (a *Agent) ForgetPlaces(at time.Time, process int64, began time.Time, shown
 		return true // another process may have places of theirs
 	}
 	since := now - int64(at.Sub(began)) - int64(entrySpan)
-	for name, p := range a.parked.parts[a.parked.next] {
+	part := &a.parked.parts[a.parked.next]
+	a.parked.changes.CatchUp(part)
+	for name, p := range part.places {
 		if p.phase == placesLent && p.former == 0 && max(p.lentAt, p.parkedAt) <= since && !shown(name) {
 			a.setParked(name, places{})
 		}

@@ -111,7 +111,7 @@ func (a *Agent) standingOf(u *user, process int64, p Places, now int64) standing
 		return outside // it was asked about before the places were withdrawn
 	}
 	a.adoptPlaces(u, p, now)
-	if p.Here <= min(p.Places, a.allowance(u.quota)) {
+	if p.Here <= min(p.Places, u.quota.allowance(a.instances)) {
 		return passed
 	}
 	return outside
@@ -170,7 +170,7 @@ func (a *Agent) Natives(at time.Time, name string, n int) {
 		a.setParked(name, p)
 		return
 	}
-	if u := a.users[name]; u != nil && u.places.phase != placesNone { // none: what was read is over
+	if u := a.known(name); u != nil && u.places.phase != placesNone { // none: what was read is over
 		u.places.natives = max(0, n)
 		a.review(u, a.coreTime(at))
 		return
@@ -189,18 +189,22 @@ func (a *Agent) setParked(name string, p places) {
 	a.parked.put(name, p)
 }
 
-// unparkMore knows users again whose places are more than HAProxy may have by now.
-func (a *Agent) unparkMore(now int64) {
-	for name, p := range a.parked.all() {
-		if q := a.quotaOf(name); p.inside > a.allowance(q) {
-			a.findOrAddUser(name, q.limit, Count{}, now)
+// tellPlaces has everybody hear of a change that may leave HAProxy with more places than it may have by
+// now. Whoever has more is known again.
+func (a *Agent) tellPlaces(change func(*user)) {
+	instances := a.instances
+	a.tellEverybody(change, func(name string, p places) {
+		if q := a.quotaOf(name); p.inside > q.allowance(instances) {
+			if u := a.findOrAddUser(name, q.limit, Count{}, a.now); u != nil {
+				change(u)
+			}
 		}
-	}
+	})
 }
 
 // findUser returns a user of whom something is known, places included.
 func (a *Agent) findUser(name string, now int64) *user {
-	if u := a.users[name]; u != nil {
+	if u := a.known(name); u != nil {
 		return u
 	}
 	if a.parked.has(name) {

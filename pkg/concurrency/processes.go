@@ -102,7 +102,6 @@ func (a *Agent) Draining() bool { return a.drainUntil > 0 }
 func (a *Agent) Restarted(at time.Time) {
 	a.takeOver(a.coreTime(at), false)
 	a.drained()
-	a.reviewAll(a.now, false)
 }
 
 // Replaced says that another HAProxy has taken over the session, as after a
@@ -111,13 +110,12 @@ func (a *Agent) Restarted(at time.Time) {
 func (a *Agent) Replaced(at time.Time) {
 	a.takeOver(a.coreTime(at), true)
 	a.drainUntil = a.now + int64(a.config.DrainFor)
-	a.reviewAll(a.now, false)
 }
 
 // Drained says that every HAProxy but the present one has ended.
 func (a *Agent) Drained(at time.Time) {
+	a.coreTime(at)
 	a.drained()
-	a.reviewAll(a.coreTime(at), false)
 }
 
 // takeOver is for a session that is with another process, beside which the one before it
@@ -126,30 +124,30 @@ func (a *Agent) takeOver(now int64, former bool) {
 	a.ignoreUntil = now + int64(ignoreSpan) // questions of the old process may still come in
 	a.succeed(now)
 	a.replaceDefault(former)
-	for name, u := range a.users {
+	a.tellEverybody(func(u *user) {
 		u.replaceProcess()
-		if a.byDefault.mayHavePlaces(name) { // the session is with the process that has it
+		if a.byDefault.mayHavePlaces(u.name) { // the session is with the process that has it
 			u.places.phase, u.places.inside = placesLent, a.byDefault.places
 		}
-	}
-	for name, p := range a.parked.all() {
+		a.review(u, a.now)
+	}, func(name string, p places) {
 		p = p.replaced()
 		if a.byDefault.mayHavePlaces(name) {
 			p.phase, p.inside, p.parkedAt = placesLent, a.byDefault.places, now
 		}
 		a.setParked(name, p)
-	}
+	})
 }
 
 // drained forgets what was in progress on processes that were replaced, or have ended.
 func (a *Agent) drained() {
 	a.drainUntil = 0
 	a.byDefault.former, a.byDefault.formerOf = 0, nil
-	for _, u := range a.users {
+	a.tellEverybody(func(u *user) {
 		u.progress.draining, u.places.former = 0, 0
-	}
-	for name, p := range a.parked.all() {
+		a.review(u, a.now)
+	}, func(name string, p places) {
 		p.former = 0
 		a.setParked(name, p)
-	}
+	})
 }

@@ -136,7 +136,7 @@ func (a *Agent) Progress(at time.Time, name string, limit int, c Count) {
 		return
 	}
 	now := a.coreTime(at)
-	u := a.users[name]
+	u := a.known(name)
 	if u == nil {
 		if c.Active > 0 && limit > 0 {
 			u = a.findOrAddUser(name, limit, c, now)
@@ -147,7 +147,7 @@ func (a *Agent) Progress(at time.Time, name string, limit int, c Count) {
 	}
 	u.progress.takePushed(c, now)
 	u.advance(c, a.justReplaced(now)) // by questions it may have come further already
-	a.setLimit(u, limit, now)
+	a.setLimit(u, limit, a.instances, now)
 	u.peaks.record(now, u.upperBound())
 	a.review(u, now)
 }
@@ -156,13 +156,13 @@ func (a *Agent) Progress(at time.Time, name string, limit int, c Count) {
 // has not named since has nothing in progress.
 func (a *Agent) Synced(at, since time.Time) {
 	now := a.coreTime(at)
-	for _, u := range a.users {
+	before := now - int64(at.Sub(since))
+	a.tellEverybody(func(u *user) {
 		p := &u.progress
-		unnamed := p.heardAt < now-int64(at.Sub(since))
 		// Who has started since it was heard of may be too new to be named.
-		if unnamed && p.tracked > p.ended && u.startedAt < p.heardAt {
+		if p.heardAt < before && p.tracked > p.ended && u.startedAt < p.heardAt {
 			p.ended = p.tracked
-			a.review(u, now)
+			a.review(u, a.now)
 		}
-	}
+	}, nil)
 }

@@ -22,20 +22,21 @@ func (a *Agent) quotaOf(name string) quota {
 	return quota{limit: limit, unlimited: limit <= 0, creditable: creditable}
 }
 
-// allowance is how many places HAProxy may have.
-func (a *Agent) allowance(q quota) int {
+// allowance is how many places the HAProxy of one of so many instances may have.
+func (q quota) allowance(instances int) int {
 	if !q.creditable || q.unlimited {
 		return 0
 	}
-	return credit.Portion(q.limit, a.instances)
+	return credit.Portion(q.limit, instances)
 }
 
-// portion is how many slots the pool takes an instance to hold that it has not heard of.
-func (a *Agent) portion(q quota) int {
-	if a.alone() {
+// portion is how many slots the pool takes one of so many instances to hold that it has not
+// heard of.
+func (q quota) portion(instances int) int {
+	if instances <= 1 {
 		return 0 // no pool is asked
 	}
-	return a.allowance(q)
+	return q.allowance(instances)
 }
 
 // evenPart is this instance's even part of the slots; the odd ones go to the first.
@@ -53,17 +54,17 @@ func (a *Agent) evenPart(q quota) int {
 func (a *Agent) Limits(at time.Time, limit func(user string) int) {
 	now := a.coreTime(at)
 	a.settleAt = now + int64(settleSpan) // other agents may hear of it later
-	a.unparkMore(now)
-	for name, u := range a.users {
-		u.quota.creditable = a.quotaOf(name).creditable
-		a.setLimit(u, limit(name), now)
-		a.setPortion(u, now)
-		a.review(u, now)
-	}
+	instances := a.instances
+	a.tellPlaces(func(u *user) {
+		u.quota.creditable = a.quotaOf(u.name).creditable
+		a.setLimit(u, limit(u.name), instances, a.now)
+		a.setPortion(u, instances, a.now)
+		a.review(u, a.now)
+	})
 }
 
-// setLimit takes a user's limit (0: not limited).
-func (a *Agent) setLimit(u *user, limit int, now int64) {
+// setLimit takes a user's limit (0: not limited), while there are so many instances.
+func (a *Agent) setLimit(u *user, limit, instances int, now int64) {
 	// Of a user whose limit is lifted the last limit stays: what runs is still counted, and told.
 	unlimited := limit <= 0
 	if unlimited == u.quota.unlimited && (unlimited || limit == u.quota.limit) {
@@ -75,24 +76,24 @@ func (a *Agent) setLimit(u *user, limit int, now int64) {
 		u.refusal.release = max(0, u.refusal.release+limit-u.quota.limit) // until polygen knows
 		u.quota.limit = limit
 	}
-	a.setPortion(u, now)
+	a.setPortion(u, instances, now)
 	if u.refusal.taughtAt > 0 { // HAProxy's table has an entry with the old limit
 		a.updateTable(u, now)
 	}
 }
 
 // setPortion is for a user whose limit, or the number of instances, has changed.
-func (a *Agent) setPortion(u *user, now int64) {
+func (a *Agent) setPortion(u *user, instances int, now int64) {
 	l := &u.lease
 	before := l.portion
-	l.portion = a.portion(u.quota)
+	l.portion = u.quota.portion(instances)
 	if l.portion != before && l.pool == unheard {
 		// What the pool has not been asked for grows only when it is: others may hold it.
 		l.held = min(l.held, l.portion)
 		l.told = l.held
 		l.doubtful = l.doubtful || u.upperBound() > l.held
 	}
-	if u.places.inside > a.allowance(u.quota) { // else they fit what the pool takes for held
+	if u.places.inside > u.quota.allowance(instances) { // else they fit what the pool takes for held
 		a.recall(u, now)
 	}
 }

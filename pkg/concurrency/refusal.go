@@ -33,7 +33,7 @@ func (s *refusal) inForce() bool { return s.until != 0 }
 // a few are better asked about, for each may find a slot that has just become
 // free.
 func (a *Agent) Block(at time.Time, name string, limit Limit) {
-	u := a.users[name]
+	u := a.known(name)
 	if u == nil {
 		return
 	}
@@ -58,7 +58,7 @@ func (a *Agent) Block(at time.Time, name string, limit Limit) {
 // Unblock takes polygen's word that a user's requests in progress have fallen
 // below the limit.
 func (a *Agent) Unblock(at time.Time, name string) {
-	u := a.users[name]
+	u := a.known(name)
 	if u == nil {
 		return
 	}
@@ -71,7 +71,7 @@ func (a *Agent) Unblock(at time.Time, name string) {
 // Patient says that a user's requests may wait in line when they are refused: for a
 // while HAProxy does not refuse them by itself unless the line is full.
 func (a *Agent) Patient(at time.Time, name string) {
-	if u := a.users[name]; u != nil {
+	if u := a.known(name); u != nil {
 		u.refusal.patientTo = a.coreTime(at) + int64(refreshSpan)
 	}
 }

@@ -101,7 +101,7 @@ func (a *Agent) Share(at time.Time, s Sharing) {
 	}
 	now := a.coreTime(at)
 	u := a.findUser(s.User, now)
-	if u == nil && a.portion(a.quotaOf(s.User)) > 0 {
+	if u == nil && a.quotaOf(s.User).portion(a.instances) > 0 {
 		u = a.addUnasked(s.User, now)
 	}
 	if u == nil {

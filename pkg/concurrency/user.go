@@ -1,12 +1,16 @@
 package concurrency
 
-import "github.com/sluice-qos/sluice/pkg/internal/agenda"
+import (
+	"github.com/sluice-qos/sluice/pkg/internal/agenda"
+	"github.com/sluice-qos/sluice/pkg/internal/changes"
+)
 
 // user is what an agent knows of one user: a part for each concern, whose type states its
 // invariant. Times are those of the agent's clock, and 0 means never. Whoever changes a part
 // calls Agent.review, which draws the consequences for the others.
 type user struct {
 	agenda.Place
+	changes.Record
 
 	name     string
 	quota    quota    // how many slots there are
@@ -37,12 +41,13 @@ func (a *Agent) newUser(name string, limit int, now int64) *user {
 	a.setParked(name, places{}) // review shows what was shown for them
 	a.holdPortion(u, now)
 	a.users[name] = u
+	a.changes.Add(u)
 	return u
 }
 
 // holdPortion has a user hold what the pool takes for held of whom it has not heard.
 func (a *Agent) holdPortion(u *user, now int64) {
-	u.lease.portion = a.portion(u.quota)
+	u.lease.portion = u.quota.portion(a.instances)
 	if u.lease.held = u.lease.portion; !a.settled(now) {
 		// Others may hold all slots. Places that are lent were lent when it was settled, or
 		// were asked for.
@@ -121,6 +126,7 @@ func (a *Agent) forget(u *user, now int64) bool {
 	}
 	a.inProgress -= u.shown
 	delete(a.users, u.name)
+	a.changes.Remove(u)
 	delete(a.byDefault.undenied, u.name) // whoever comes is taken for one who has places
 	// Some bytes instead of a record, and none if all users have the same.
 	asAll := a.byDefault.mayHavePlaces(u.name) && u.places.unused(a.byDefault.places)

@@ -1,0 +1,103 @@
+package concurrency_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"pgregory.net/rapid"
+
+	"github.com/sluice-qos/sluice/pkg/concurrency"
+)
+
+// Users who hear of what concerns everybody only when something concerns them fare as those do who
+// hear of it at once.
+func TestUsersCatchUpInTime(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		limit, creditable := 8, rapid.Bool().Draw(t, "creditable")
+		lookup := func(string) (int, bool) { return limit, creditable }
+		instances := rapid.IntRange(1, 4).Draw(t, "instances")
+		var agents [2]*concurrency.Agent // the second one catches up at once
+		for i := range agents {
+			agents[i] = concurrency.NewAgent(concurrency.Config{Instance: "a", DrainFor: time.Second, Lookup: lookup})
+			agents[i].Cluster(t0.Add(-time.Hour), instances, 0)
+		}
+		now, process := t0, int64(1)
+		type state struct {
+			Held, Bound, InProgress int
+			Lendable                bool
+		}
+		both := func(do func(a *concurrency.Agent) any) any {
+			got := do(agents[0])
+			want := do(agents[1])
+			agents[1].CatchUp()
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Fatalf("for who catches up at once, and who does not (-want +got):\n%s", diff)
+			}
+			return got
+		}
+		of := func(name string) {
+			both(func(a *concurrency.Agent) any {
+				return state{a.Held(name), a.Bound(name), a.InProgress(name), a.Lendable(now, name)}
+			})
+		}
+		// So many are known that the others' turn comes late.
+		for i := range 2 * concurrency.CatchUpAtOnce {
+			both(func(a *concurrency.Agent) any {
+				v, _ := a.Start(now, fmt.Sprint("of many ", i), limit, count{Process: process}, concurrency.Places{})
+				return v
+			})
+		}
+		users := []string{"u", "v", "w"}
+		for range rapid.IntRange(1, 25).Draw(t, "steps") {
+			name := rapid.SampledFrom(users).Draw(t, "user")
+			switch rapid.SampledFrom([]string{"start", "start", "start", "end", "lend", "cluster", "limits", "lost", "replaced", "restarted", "drained", "synced", "pass"}).Draw(t, "what") {
+			case "start":
+				both(func(a *concurrency.Agent) any {
+					v, w := a.Start(now, name, limit, count{Process: process}, concurrency.Places{})
+					return []any{v, w != nil}
+				})
+			case "end":
+				both(func(a *concurrency.Agent) any { a.Cancel(now, name, process); return nil })
+			case "lend":
+				both(func(a *concurrency.Agent) any { return a.Lend(now, name) })
+			case "cluster":
+				n := rapid.IntRange(1, 4).Draw(t, "instances")
+				both(func(a *concurrency.Agent) any { a.Cluster(now, n, 0); return nil })
+			case "limits":
+				limit = rapid.SampledFrom([]int{4, 8, 40}).Draw(t, "limit")
+				of := limit
+				both(func(a *concurrency.Agent) any { a.Limits(now, func(string) int { return of }); return nil })
+			case "lost":
+				lost := rapid.Bool().Draw(t, "lost")
+				both(func(a *concurrency.Agent) any { a.Lost(now, lost); return nil })
+			case "replaced":
+				process++
+				both(func(a *concurrency.Agent) any { a.Replaced(now); return nil })
+			case "restarted":
+				process++
+				both(func(a *concurrency.Agent) any { a.Restarted(now); return nil })
+			case "drained":
+				both(func(a *concurrency.Agent) any { a.Drained(now); return nil })
+			case "synced":
+				both(func(a *concurrency.Agent) any { a.Synced(now, now.Add(-time.Second)); return nil })
+			case "pass":
+				now = now.Add(time.Duration(rapid.IntRange(0, 400).Draw(t, "ms")) * time.Millisecond)
+			}
+			of(name)
+		}
+		for _, a := range agents {
+			a.CatchUp()
+		}
+		for _, name := range users {
+			of(name)
+		}
+		both(func(a *concurrency.Agent) any {
+			withdrawn := a.TakeOutput().Withdraw
+			slices.Sort(withdrawn)
+			return slices.Compact(withdrawn)
+		})
+	})
+}
