@@ -129,7 +129,7 @@ func (l logLine) told() string {
 func TestAccessLog(t *testing.T) {
 	r := newRig(t, setup{
 		Config: Config{
-			AccessLog: "json", Instance: "rack-1", RetryJitter: 1, Identify: "header,ip",
+			Env: []string{"SLUICE_ACCESS_LOG=json", "SLUICE_RETRY_JITTER=1"}, Instance: "rack-1", Identify: "header,ip",
 			Classes: []limits.Class{{Name: "LIST", Any: []limits.Match{{Query: []string{"list"}}}}},
 			Exempt:  limits.Exempt{Paths: []string{"/ping"}},
 		},
@@ -230,7 +230,7 @@ func TestAccessLog(t *testing.T) {
 // set by a rule of the operator's.
 func TestAccessLogBehindAProxy(t *testing.T) {
 	r := newRig(t, setup{
-		Config: Config{AccessLog: "json"},
+		Config: Config{Env: []string{"SLUICE_ACCESS_LOG=json"}},
 		edit: func(cfg string) string {
 			return strings.Replace(acceptProxy(cfg), "    # Rules of your own go here.",
 				"    http-request set-src req.hdr(x-forwarded-for,-1) if { src 10.0.0.0/8 }\n    http-request deny if { path /own }\n    # Rules of your own go here.", 1)
@@ -253,7 +253,7 @@ func TestAccessLogBehindAProxy(t *testing.T) {
 
 // A status of our own choice is the one that clients got.
 func TestAccessLogOfOtherStatus(t *testing.T) {
-	r := newRig(t, setup{Config: Config{AccessLog: "json", RefuseStatus: 503}})
+	r := newRig(t, setup{Config: Config{Env: []string{"SLUICE_ACCESS_LOG=json"}, RefuseStatus: 503}})
 	r.refuseWith(func(question) *verdict { return &verdict{"request-rate", "GET", 100, 7, 60} })
 	r.get(t, "X-User: alice")
 	if got, want := r.takeLines(t, 0, 1)[0].told(), "- GET / 503 refused request-rate/throttle-table alice GET 100 0 7"; got != want {
@@ -263,7 +263,7 @@ func TestAccessLogOfOtherStatus(t *testing.T) {
 
 // Requests that nobody was asked about.
 func TestAccessLogWithoutTheAgent(t *testing.T) {
-	r := newRig(t, setup{Config: Config{AccessLog: "json", CheckTimeout: 50 * time.Millisecond}, noAgent: true})
+	r := newRig(t, setup{Config: Config{Env: []string{"SLUICE_ACCESS_LOG=json", "SLUICE_CHECK_TIMEOUT=50ms"}}, noAgent: true})
 	proctest.Eventually(t, "the agent is found gone", func() error { // which HAProxy writes of, too
 		if strings.Contains(r.proc.Output(), "DOWN") {
 			return nil
@@ -318,7 +318,7 @@ func (r *rig) awaitLine(t testing.TB, want string) {
 // Whatever a client writes, it is one line, each field once, and the user is told from
 // every other.
 func TestAccessLogOfHostileRequests(t *testing.T) {
-	r := newRig(t, setup{Config: Config{AccessLog: "json", Identify: "basic,jwt:sub,header:X-User"}})
+	r := newRig(t, setup{Config: Config{Env: []string{"SLUICE_ACCESS_LOG=json"}, Identify: "basic,jwt:sub,header:X-User"}})
 	forged := `x","verdict":"allowed","user":"root","x":"`
 	for i, row := range []struct{ name, user, want string }{
 		{"quotes and braces", forged, forged},
@@ -356,7 +356,7 @@ func TestAccessLogOfHostileRequests(t *testing.T) {
 
 // Paths and methods are in the log as they came, the first kilobyte of them.
 func TestAccessLogOfHostilePaths(t *testing.T) {
-	r := newRig(t, setup{Config: Config{AccessLog: "json"}})
+	r := newRig(t, setup{Config: Config{Env: []string{"SLUICE_ACCESS_LOG=json"}}})
 	long := "/" + strings.Repeat(`"`, 2000)
 	n := 0
 	for _, row := range []struct{ name, line, method, path string }{

@@ -284,11 +284,10 @@ func TestRequestsOfAnAddress(t *testing.T) {
 func TestRequestsOfAnAddressRefused(t *testing.T) {
 	r := newRig(t, setup{
 		Config: Config{
-			Identify:    "header,ip",
-			Addresses:   limits.AddressLimits{Requests: 1},
-			Exempt:      limits.Exempt{Addresses: []string{"198.51.100.7"}, Paths: []string{"/status"}},
-			RefuseBody:  "problem",
-			RetryJitter: 1,
+			Identify:  "header,ip",
+			Addresses: limits.AddressLimits{Requests: 1},
+			Exempt:    limits.Exempt{Addresses: []string{"198.51.100.7"}, Paths: []string{"/status"}},
+			Env:       []string{"SLUICE_REFUSE_BODY=problem", "SLUICE_RETRY_JITTER=1"},
 		},
 		edit: acceptProxy,
 	})
@@ -331,7 +330,7 @@ func TestRequestsOfAnAddressRefused(t *testing.T) {
 func TestConcurrentRequestsOfAnAddress(t *testing.T) {
 	g := newGate()
 	r := newRig(t, setup{
-		Config: Config{Addresses: limits.AddressLimits{Concurrent: 3}, Threads: 4, RetryJitter: 1},
+		Config: Config{Addresses: limits.AddressLimits{Concurrent: 3}, Threads: 4, Env: []string{"SLUICE_RETRY_JITTER=1"}},
 		serve:  g.ServeHTTP,
 	})
 	var running []<-chan answer
@@ -479,7 +478,7 @@ func TestRefusalsOfAnAddressAreCounted(t *testing.T) {
 	g := newGate()
 	r := newRig(t, setup{
 		Config: Config{
-			Identify: "s3", AccessLog: "json", Metrics: metrics, RetryJitter: 1,
+			Identify: "s3", Env: []string{"SLUICE_ACCESS_LOG=json", "SLUICE_METRICS=" + metrics, "SLUICE_RETRY_JITTER=1"},
 			Addresses: limits.AddressLimits{Requests: 2, Concurrent: 1, FailedAuth: 1, FailedAuthWindow: limits.Hour},
 		},
 		serve: func(w http.ResponseWriter, q *http.Request) {

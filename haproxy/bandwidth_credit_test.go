@@ -295,7 +295,7 @@ func TestSharesOfCreditEnd(t *testing.T) {
 // Where credit cannot bring shares the agent is told, and who has a share is asked about.
 func TestNoSharesOfCredit(t *testing.T) {
 	for name, c := range map[string]Config{
-		"bounded origin":         {OriginMaxConn: 10},
+		"bounded origin":         {Env: []string{"SLUICE_ORIGIN_MAXCONN=10"}},
 		"limits of an address":   {Addresses: limits.AddressLimits{Requests: 1000}},
 		"nobody has a bandwidth": {Fitted: true},
 	} {

@@ -484,7 +484,7 @@ func TestBytesAreToldWhileTheyMove(t *testing.T) {
 // What comes of a body while the agent is asked is told, too. That of a request that is refused is not.
 func TestBytesBeforeTheVerdictAreTold(t *testing.T) {
 	const uploads, size = 20, 20_000
-	for name, config := range map[string]Config{"credit": {}, "no credit": {NoCredit: true}} {
+	for name, config := range map[string]Config{"credit": {}, "no credit": {Env: []string{"SLUICE_CREDIT=off"}}} {
 		for limited, answer := range map[string]vars{"not limited": nil, "limited": share(0, 100*mib)} {
 			t.Run(name+", "+limited, func(t *testing.T) {
 				r := newRig(t, setup{Config: config})

@@ -27,7 +27,7 @@ func BenchmarkCPU(b *testing.B) {
 		wait  = `filter spoe engine sluice-wait |http-request send-spoe-group sluice-wait |acl waits |http-request set-var\(txn.sluice.reason\) .* if waits `
 		count = `http-request (track-sc0|set-priority-class) |acl unheard |http-request .* if unheard\b`
 	)
-	s3 := Config{Endpoint: "api", Classes: limits.S3Classes()}
+	s3 := Config{Env: []string{"SLUICE_ENDPOINT=api"}, Classes: limits.S3Classes()}
 	for _, v := range []struct {
 		name   string
 		drop   string // lines of the frontend and of backend asked that are left out
@@ -35,18 +35,18 @@ func BenchmarkCPU(b *testing.B) {
 		config Config
 		target string
 	}{
-		{"plain", `http-(request|after-response) |acl |filter |use_backend `, false, Config{NoCredit: true}, "/"},
-		{"tables", `filter |http-request send-spoe-group |` + wait + `|` + count, false, Config{NoCredit: true}, "/"},
-		{"agent", wait + `|` + count, false, Config{NoCredit: true}, "/"},
-		{"progress", wait, true, Config{NoCredit: true}, "/"},
-		{"without credit", `$`, true, Config{NoCredit: true}, "/"},
+		{"plain", `http-(request|after-response) |acl |filter |use_backend `, false, Config{Env: []string{"SLUICE_CREDIT=off"}}, "/"},
+		{"tables", `filter |http-request send-spoe-group |` + wait + `|` + count, false, Config{Env: []string{"SLUICE_CREDIT=off"}}, "/"},
+		{"agent", wait + `|` + count, false, Config{Env: []string{"SLUICE_CREDIT=off"}}, "/"},
+		{"progress", wait, true, Config{Env: []string{"SLUICE_CREDIT=off"}}, "/"},
+		{"without credit", `$`, true, Config{Env: []string{"SLUICE_CREDIT=off"}}, "/"},
 		{"shipped", `$`, true, Config{}, "/"},
 		{"credit", `$`, true, Config{}, "/"},
 		{"credit of all requests", `$`, true, Config{CreditClasses: []string{"*"}}, "/"},
 		{"credit of all requests by header", `$`, true, Config{CreditClasses: []string{"*"}, Identify: "header:X-User"}, "/"},
 		{"credit of all requests by header, fitted files", `$`, true, Config{CreditClasses: []string{"*"}, Identify: "header:X-User", Fitted: true, Bandwidth: true}, "/"},
-		{"access log", `$`, true, Config{AccessLog: "json"}, "/"},
-		{"endpoint", `$`, true, Config{Endpoint: "api"}, "/"},
+		{"access log", `$`, true, Config{Env: []string{"SLUICE_ACCESS_LOG=json"}}, "/"},
+		{"endpoint", `$`, true, Config{Env: []string{"SLUICE_ENDPOINT=api"}}, "/"},
 		{"failed authentication", `$`, true, Config{Addresses: limits.AddressLimits{FailedAuth: 30, FailedAuthWindow: limits.Minute}}, "/"},
 		{"limits of an address", `$`, true, Config{Addresses: limits.AddressLimits{Requests: limits.MaxPerSecond, Concurrent: limits.MaxConcurrent}}, "/"},
 		{"s3 object", `$`, true, s3, "/bucket/key"},

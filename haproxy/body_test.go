@@ -57,7 +57,7 @@ func TestRefuseBody(t *testing.T) {
 		{503, "plain", 503, "plain"}, {503, "s3", 503, "s3"}, {503, "problem", 503, "problem"}, {503, "none", 503, "none"},
 	} {
 		t.Run(fmt.Sprintf("%d %s", row.status, row.body), func(t *testing.T) {
-			r := newRig(t, setup{Config: Config{RefuseStatus: row.status, RefuseBody: row.body}})
+			r := newRig(t, setup{Config: Config{RefuseStatus: row.status, Env: []string{"SLUICE_REFUSE_BODY=" + row.body}}})
 			r.refuseWith(func(question) *verdict { return &verdict{"request-rate", "GET/minute", 100, 7, 60} })
 			want := bodies(t, row.wantStatus)[row.want]
 			// On one connection, so that a body that must not be there would be seen.
@@ -81,7 +81,7 @@ func TestRefuseBody(t *testing.T) {
 // cannot choose is the default.
 func TestRefuseBodyOfARule(t *testing.T) {
 	r := newRig(t, setup{
-		Config: Config{RefuseStatus: 503, RefuseBody: "none"},
+		Config: Config{RefuseStatus: 503, Env: []string{"SLUICE_REFUSE_BODY=none"}},
 		edit: withRules(
 			"http-request set-var(txn.sluice_refuse_status) req.fhdr(X-Status) if { req.fhdr(X-Status) -m found }",
 			"http-request set-var(txn.sluice_refuse_status) int(429) if { req.fhdr(X-Status) 429i }",
@@ -116,7 +116,7 @@ func TestBodiesAreValid(t *testing.T) {
 	names := []string{`a"b\c`, "tab\tbell\x07", "</Error>&amp;", "%[src]", `é ✓`, `",limit":"x`, "\x1b[2J", "}"}
 	for _, body := range []string{"problem", "s3"} {
 		t.Run(body, func(t *testing.T) {
-			r := newRig(t, setup{Config: Config{RefuseBody: body, Identify: "header:X-User"}})
+			r := newRig(t, setup{Config: Config{Env: []string{"SLUICE_REFUSE_BODY=" + body}, Identify: "header:X-User"}})
 			for _, name := range names {
 				for _, reason := range []string{"request-rate", "concurrent-requests"} {
 					r.refuseWith(func(question) *verdict { return &verdict{reason, name, 100, 7, 0} })

@@ -384,7 +384,7 @@ func TestUnreadableDenied(t *testing.T) {
 
 // An endpoint counts its unreadable requests apart, as it does each user's.
 func TestUnreadableAtEndpoint(t *testing.T) {
-	r := newRig(t, setup{Config: Config{Endpoint: "uploads"}})
+	r := newRig(t, setup{Config: Config{Env: []string{"SLUICE_ENDPOINT=uploads"}}})
 	r.get(t, "Authorization: Digest x")
 	want := []question{{limits.EndpointKey("uploads", limits.UnreadableKey), "GET"}}
 	if diff := cmp.Diff(want, r.takeAsked(t)); diff != "" {

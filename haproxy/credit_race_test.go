@@ -50,7 +50,7 @@ func TestCreditWithdrawnBehindATicket(t *testing.T) {
 		t.Run(fmt.Sprintf("given again %t", again), func(t *testing.T) {
 			t.Parallel()
 			// With an access log there is no short way, whose rules cannot be paused.
-			r := newRig(t, setup{Config: Config{Identify: "header:X-User", AccessLog: "json"}, edit: pausing("    # Is it still the same credit?")})
+			r := newRig(t, setup{Config: Config{Identify: "header:X-User", Env: []string{"SLUICE_ACCESS_LOG=json"}}, edit: pausing("    # Is it still the same credit?")})
 			r.teachRow(t, generation, 0, 0)
 			r.lend(t, "alice", credit(unlimited, nil))
 			r.native(t, httpGET("/", "X-User: alice"))
@@ -84,7 +84,7 @@ func TestCreditWithdrawnBehindATicket(t *testing.T) {
 func TestCreditIsRenewedOnce(t *testing.T) {
 	t.Parallel()
 	const each = 3
-	r := newRig(t, setup{Config: Config{Identify: "header:X-User", AccessLog: "json"}, edit: pausing("    # renewed tickets: end\n")})
+	r := newRig(t, setup{Config: Config{Identify: "header:X-User", Env: []string{"SLUICE_ACCESS_LOG=json"}}, edit: pausing("    # renewed tickets: end\n")})
 	r.teachRow(t, generation, 0, 0)
 	r.lend(t, "alice", credit(unlimited, nil).with("each_0", uint32(each)))
 	goOn := r.paused(t)
@@ -173,7 +173,7 @@ func TestCreditIsNotRenewedBehindAnotherGeneration(t *testing.T) {
 		rule   string
 	}{
 		{"on the short way", Config{Identify: "header:X-User", CreditClasses: []string{"*", "PUT"}}, "set-var(txn.sluice_begins) sc_inc_gpc(0,0)"},
-		{"on the long way", Config{Identify: "header:X-User", AccessLog: "json"}, "set-var(txn.sluice_lock) sc_inc_gpc(0,0)"},
+		{"on the long way", Config{Identify: "header:X-User", Env: []string{"SLUICE_ACCESS_LOG=json"}}, "set-var(txn.sluice_lock) sc_inc_gpc(0,0)"},
 	} {
 		for _, given := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, given again %t", way.name, given), func(t *testing.T) {
@@ -219,7 +219,7 @@ func TestCreditIsNotRenewedBehindAnotherGeneration(t *testing.T) {
 // clock is behind. It must not renew what they have renewed, nor set the end back, behind which it would be renewed again.
 func TestCreditIsNotRenewedByAClockOfSecondsBefore(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, setup{Config: Config{Identify: "header:X-User", AccessLog: "json"}, edit: stopped("set-var(txn.sluice_lock) sc_inc_gpc(0,0)")})
+	r := newRig(t, setup{Config: Config{Identify: "header:X-User", Env: []string{"SLUICE_ACCESS_LOG=json"}}, edit: stopped("set-var(txn.sluice_lock) sc_inc_gpc(0,0)")})
 	r.teachRow(t, generation, 0, 0)
 	r.lend(t, "alice", credit(unlimited, nil))
 	time.Sleep(100 * time.Millisecond) // no thread's clock is behind any more

@@ -257,7 +257,7 @@ func TestCreditWithoutAgent(t *testing.T) {
 func TestPlacesWithoutAgent(t *testing.T) {
 	t.Parallel()
 	g := newGate()
-	r := newRig(t, setup{serve: g.ServeHTTP, Config: Config{Identify: "header:X-User", RetryJitter: 1}})
+	r := newRig(t, setup{serve: g.ServeHTTP, Config: Config{Identify: "header:X-User", Env: []string{"SLUICE_RETRY_JITTER=1"}}})
 	r.teachRow(t, generation, 1000, 2)
 	g.let(1)
 	r.lend(t, "alice", credit(1, nil).with("factor", uint32(3)))
@@ -385,9 +385,9 @@ func TestCreditKeys(t *testing.T) {
 		config Config
 		key    func(r *rig) string
 	}{
-		{"endpoint", Config{Identify: "header:X-User", Endpoint: "api"}, func(*rig) string { return "@api/alice" }},
+		{"endpoint", Config{Identify: "header:X-User", Env: []string{"SLUICE_ENDPOINT=api"}}, func(*rig) string { return "@api/alice" }},
 		{"secret", Config{Identify: "header:X-User", KeySecret: keySecret}, nil},
-		{"secret at an endpoint", Config{Identify: "header:X-User", KeySecret: keySecret, Endpoint: "api"}, nil},
+		{"secret at an endpoint", Config{Identify: "header:X-User", KeySecret: keySecret, Env: []string{"SLUICE_ENDPOINT=api"}}, nil},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
@@ -445,7 +445,7 @@ func TestCreditAtEndpointsOfRules(t *testing.T) {
 func TestCreditOfAnotherKey(t *testing.T) {
 	t.Parallel()
 	for _, variable := range []string{"key", "others"} {
-		r := newRig(t, setup{Config: Config{Identify: "header:X-User", Endpoint: "api"}})
+		r := newRig(t, setup{Config: Config{Identify: "header:X-User", Env: []string{"SLUICE_ENDPOINT=api"}}})
 		r.teachRow(t, generation, 0, 0)
 		r.answerTold(func(told) vars { return credit(unlimited, nil).with(variable, "bob") })
 		if got := r.get(t, "X-User: alice"); got.Status != 200 {
@@ -459,7 +459,7 @@ func TestCreditOfAnotherKey(t *testing.T) {
 
 func TestCreditInAccessLog(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, setup{Config: Config{Identify: "header:X-User", AccessLog: "json", Endpoint: "api"}})
+	r := newRig(t, setup{Config: Config{Identify: "header:X-User", Env: []string{"SLUICE_ACCESS_LOG=json", "SLUICE_ENDPOINT=api"}}})
 	r.teachRow(t, generation, 0, 0)
 	r.lend(t, "@api/alice", credit(unlimited, nil), "X-User: alice")
 	r.takeLines(t, 0, 1)
@@ -532,9 +532,9 @@ func TestWhoIsLetThroughIsNotAsked(t *testing.T) {
 		backend string // that serves who is let through
 	}{
 		{"on the short way", Config{}, "origin"},
-		{"on the long way", Config{AccessLog: "json"}, "origin"},
-		{"on the short way to a bounded origin", Config{OriginMaxConn: 2}, "asked"},
-		{"on the long way to a bounded origin", Config{OriginMaxConn: 2, AccessLog: "json"}, "asked"},
+		{"on the long way", Config{Env: []string{"SLUICE_ACCESS_LOG=json"}}, "origin"},
+		{"on the short way to a bounded origin", Config{Env: []string{"SLUICE_ORIGIN_MAXCONN=2"}}, "asked"},
+		{"on the long way to a bounded origin", Config{Env: []string{"SLUICE_ORIGIN_MAXCONN=2", "SLUICE_ACCESS_LOG=json"}}, "asked"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			row.config.Identify = "header:X-User"
@@ -570,7 +570,7 @@ func TestWhoIsLetThroughIsNotAsked(t *testing.T) {
 // there is no runtime socket.
 func TestNoCredit(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, setup{Config: Config{Identify: "header:X-User", NoCredit: true}})
+	r := newRig(t, setup{Config: Config{Identify: "header:X-User", Env: []string{"SLUICE_CREDIT=off"}}})
 	r.teachRow(t, generation, 1, 1)
 	r.answerTold(func(told) vars { return credit(unlimited, nil) })
 	for range 3 {

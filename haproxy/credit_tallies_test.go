@@ -60,7 +60,7 @@ func TestAdmittedByCreditIsCounted(t *testing.T) {
 	}{
 		{"short way", Config{}, verbs, 3},
 		{"short way of some verbs", Config{CreditClasses: []string{"*", "PUT"}}, verbs, 1},
-		{"long way", Config{AccessLog: "json"}, verbs, 3},
+		{"long way", Config{Env: []string{"SLUICE_ACCESS_LOG=json"}}, verbs, 3},
 		{"operations that have no tickets", Config{Classes: operations}, verbs, 3},
 		{"operations", Config{Classes: operations, CreditClasses: []string{"*", "PUT", "LIST"}}, classes, 1},
 	} {

@@ -217,7 +217,7 @@ func TestCreditIsExact(t *testing.T) {
 		{"fitted", Config{Identify: "header:X-User", Fitted: true}, nil, httpGET("/", "X-User: alice")},
 		{"all requests", Config{Identify: "header:X-User", CreditClasses: []string{"*"}}, []string{"*"}, httpGET("/", "X-User: alice")},
 		{"two classes", Config{Identify: "header:X-User", CreditClasses: []string{"*", "GET"}}, []string{"*", "GET"}, httpGET("/", "X-User: alice")},
-		{"long way", Config{Identify: "header:X-User", AccessLog: "json"}, nil, httpGET("/", "X-User: alice")},
+		{"long way", Config{Identify: "header:X-User", Env: []string{"SLUICE_ACCESS_LOG=json"}}, nil, httpGET("/", "X-User: alice")},
 		{"operation", Config{
 			Identify: "header:X-User", CreditClasses: []string{"*", "PUT", "LIST"},
 			Classes: []limits.Class{{Name: "LIST", Any: []limits.Match{{Query: []string{"list"}}}}},
@@ -282,7 +282,7 @@ func TestCreditOfClassBeforeAll(t *testing.T) {
 		config Config
 	}{
 		{"short way", Config{Identify: "header:X-User"}},
-		{"long way", Config{Identify: "header:X-User", AccessLog: "json"}},
+		{"long way", Config{Identify: "header:X-User", Env: []string{"SLUICE_ACCESS_LOG=json"}}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()

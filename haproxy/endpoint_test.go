@@ -59,8 +59,11 @@ func TestEndpoint(t *testing.T) {
 	}
 }
 
+// endpointName is what haproxy.cfg takes for the name of an endpoint.
+var endpointName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,23}$`)
+
 func TestEndpointOfTheEnvironment(t *testing.T) {
-	r := newRig(t, setup{Config: Config{Endpoint: "api"}, edit: withRules("http-request set-var(txn.sluice_endpoint) str(uploads) if { path -m beg /uploads }")})
+	r := newRig(t, setup{Config: Config{Env: []string{"SLUICE_ENDPOINT=api"}}, edit: withRules("http-request set-var(txn.sluice_endpoint) str(uploads) if { path -m beg /uploads }")})
 	for path, want := range map[string]string{"/": "@api/alice", "/uploads": "@uploads/alice"} {
 		r.send(t, httpGET(path, "X-User: alice"))
 		if diff := cmp.Diff([]question{{want, "GET"}}, r.takeAsked(t)); diff != "" {
@@ -73,7 +76,7 @@ func TestEndpointOfTheEnvironment(t *testing.T) {
 // HAProxy counts the request as one of everywhere.
 func TestUndeclaredEndpoint(t *testing.T) {
 	g := newGate()
-	r := newRig(t, setup{Config: Config{Endpoint: "api", AccessLog: "json"}, serve: g.ServeHTTP})
+	r := newRig(t, setup{Config: Config{Env: []string{"SLUICE_ENDPOINT=api", "SLUICE_ACCESS_LOG=json"}}, serve: g.ServeHTTP})
 	answer := func(with vars) {
 		r.answerWith(func(h heard) vars {
 			if h.Message == "start-message" && h.User == "@api/alice" {

@@ -20,8 +20,8 @@ func TestExempt(t *testing.T) {
 func testExempt(t *testing.T, fitted bool) {
 	r := newRig(t, setup{
 		Config: Config{
-			Fitted:   fitted,
-			Endpoint: "uploads",
+			Fitted: fitted,
+			Env:    []string{"SLUICE_ENDPOINT=uploads"},
 			Exempt: limits.Exempt{
 				Addresses: []string{"192.0.2.7", "198.51.100.0/24", "2001:db8::/32"},
 				Paths:     []string{"/status", "/static/*", "/a*b", "/#x"},

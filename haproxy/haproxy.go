@@ -5,9 +5,8 @@
 // variable; the table at the top of haproxy.cfg says which.
 //
 // Nothing that a caller sets is pasted into a file unchecked: header and claim
-// names, addresses and paths are validated, what a class looks for is escaped, and
-// the rest travels in the environment, which HAProxy does not parse for words or
-// quotes.
+// names, exempt addresses and paths are validated, what a class looks for is escaped,
+// and the rest travels in the environment.
 package haproxy
 
 import (
@@ -17,13 +16,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
-
-	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 // Files holds haproxy.cfg, spoe.cfg, *.lst, lua/*.lua, identify/*.cfg and
@@ -48,33 +42,6 @@ const (
 // MinVersion is the oldest HAProxy that the files run on.
 const MinVersion = "2.6"
 
-// clientTimeout is haproxy.cfg's "timeout client": a client who waits longer than
-// that for an answer is cut off.
-const clientTimeout = time.Minute
-
-// Buffers below HAProxy's own default do not hold what clients may send as
-// headers; above 1 MiB they gain nothing.
-const minBufSize, maxBufSize = 16384, 1 << 20
-
-// maxJitter, in seconds, is a day.
-const maxJitter = 86400
-
-// Bodies are the forms that a refusal's body can have. The first is the default:
-// plain with status 429, s3 with 503.
-var Bodies = []string{"auto", "plain", "problem", "s3", "none"}
-
-// AccessLogs are the forms that a line of the access log can have.
-var AccessLogs = []string{"json"}
-
-// instanceName has nothing that HAProxy would read as more than a name.
-var instanceName = regexp.MustCompile(`^[A-Za-z0-9._:@/-]{1,200}$`)
-
-// Unreadables are what may become of requests whose credentials cannot be read. The
-// first is the default: they share the limits of limits.UnreadableKey.
-var Unreadables = []string{"share", "deny"}
-
-var endpointName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,23}$`)
-
 // healthPaths are the lines of health-paths.lst for chains that do not read S3 requests. To an
 // S3 server each path is a bucket, whose owner would not be limited.
 const healthPaths = `/-/healthy
@@ -84,155 +51,6 @@ const healthPaths = `/-/healthy
 /livez
 /readyz
 `
-
-// Config is what Write can set. A zero field stays what the process's own
-// environment says, or else the default in haproxy.cfg.
-type Config struct {
-	Bind           string // SLUICE_BIND: where clients connect, such as "127.0.0.1:8080"
-	Origin         string // SLUICE_ORIGIN: the server to protect, "host:port"
-	SPOE           string // SLUICE_SPOE: where the agent answers, "unix@/path" or "127.0.0.1:port"
-	Peer           string // SLUICE_PEER: where HAProxy's peers listen, "unix@/path" or "127.0.0.1:port"
-	Runtime        string // SLUICE_RUNTIME: path of the socket by which the agent takes credit back
-	NoCredit       bool   // SLUICE_CREDIT=off: HAProxy asks about every request
-	Stats          string // SLUICE_STATS: path of the stats socket; zero: none
-	Metrics        string // SLUICE_METRICS: where HAProxy's own metrics are, "127.0.0.1:8405"; zero: nowhere
-	AccessLog      string // SLUICE_ACCESS_LOG: one of AccessLogs; zero: none
-	Instance       string // SLUICE_INSTANCE: what the access log calls this HAProxy; zero: the host's name
-	Identify       string // chain for ParseIdentify; zero: "auto"
-	Classes        []limits.Class
-	CreditClasses  []string      // that have tickets, as the function of this name says; nil: all requests, and every verb
-	Exempt         limits.Exempt // its addresses and paths; the users are the agent's
-	Addresses      limits.AddressLimits
-	Fitted         bool          // leaves out what this Config does not need: the lists that Exempt has nothing for, and the like
-	Bandwidth      bool          // of Fitted: somebody's bandwidth is limited; only then HAProxy can hold bodies, and before 2.7 buffers are large
-	KeySecret      string        // SLUICE_KEY_SECRET: hides users' names, as limits.Secrets.Current has it; zero: names are sent
-	Endpoint       string        // SLUICE_ENDPOINT: the endpoint of the limit file that this is; zero: none
-	Unreadable     string        // SLUICE_UNREADABLE: one of Unreadables
-	RefuseStatus   int           // SLUICE_REFUSE_STATUS: 429 or 503
-	RefuseBody     string        // SLUICE_REFUSE_BODY: one of Bodies
-	VerdictTimeout time.Duration // SLUICE_VERDICT_TIMEOUT: whole milliseconds, at least one
-	CheckTimeout   time.Duration // SLUICE_CHECK_TIMEOUT: whole milliseconds, at least one
-	WaitTimeout    time.Duration // SLUICE_WAIT_TIMEOUT: whole milliseconds, above every wait of the limit file, below 60s
-	HardStop       time.Duration // SLUICE_HARD_STOP: whole milliseconds, as the agent's drain time
-	RetryJitter    int           // SLUICE_RETRY_JITTER: Retry-After of requests in progress is 1 to so many seconds
-	RateJitter     int           // SLUICE_RATE_JITTER: Retry-After of request rates is up to so many seconds more
-	OriginMaxConn  int           // SLUICE_ORIGIN_MAXCONN: requests that the origin gets at a time; zero: no bound
-	BufSize        int           // SLUICE_BUFSIZE: bytes of a buffer, 16384 to 1048576
-	Threads        int           // SLUICE_THREADS; zero: one per CPU
-	MaxConn        int           // SLUICE_MAXCONN: client connections; zero: from the limit of open files
-}
-
-// env validates c and returns the variables that it sets.
-func (c Config) env() ([]string, error) {
-	var env []string
-	set := func(name, value string) { env = append(env, name+"="+value) }
-	for _, v := range []struct{ name, value string }{
-		{"SLUICE_BIND", c.Bind},
-		{"SLUICE_ORIGIN", c.Origin},
-		{"SLUICE_SPOE", c.SPOE},
-		{"SLUICE_PEER", c.Peer},
-		{"SLUICE_RUNTIME", c.Runtime},
-		{"SLUICE_STATS", c.Stats},
-		{"SLUICE_METRICS", c.Metrics},
-	} {
-		if strings.ContainsAny(v.value, " \t\r\n\x00") {
-			return nil, fmt.Errorf("%s %q: an address has no blanks", v.name, v.value)
-		}
-		if v.value != "" {
-			set(v.name, v.value)
-		}
-	}
-	if c.NoCredit {
-		set("SLUICE_CREDIT", "off")
-	}
-	if c.Unreadable != "" {
-		if !slices.Contains(Unreadables, c.Unreadable) {
-			return nil, fmt.Errorf("unreadable %q: want one of %s", c.Unreadable, strings.Join(Unreadables, ", "))
-		}
-		set("SLUICE_UNREADABLE", c.Unreadable)
-	}
-	switch c.RefuseStatus {
-	case 0:
-	case 429, 503:
-		set("SLUICE_REFUSE_STATUS", strconv.Itoa(c.RefuseStatus))
-	default:
-		return nil, fmt.Errorf("refuse status %d: want 429 or 503", c.RefuseStatus)
-	}
-	if c.RefuseBody != "" {
-		if !slices.Contains(Bodies, c.RefuseBody) {
-			return nil, fmt.Errorf("refuse body %q: want one of %s", c.RefuseBody, strings.Join(Bodies, ", "))
-		}
-		set("SLUICE_REFUSE_BODY", c.RefuseBody)
-	}
-	if c.AccessLog != "" {
-		if !slices.Contains(AccessLogs, c.AccessLog) {
-			return nil, fmt.Errorf("access log %q: want one of %s", c.AccessLog, strings.Join(AccessLogs, ", "))
-		}
-		set("SLUICE_ACCESS_LOG", c.AccessLog)
-	}
-	if c.Instance != "" {
-		if !instanceName.MatchString(c.Instance) {
-			return nil, fmt.Errorf("instance %q: want 1 to 200 letters, digits and ._:@/-", c.Instance)
-		}
-		set("SLUICE_INSTANCE", c.Instance)
-	}
-	if c.KeySecret != "" {
-		if _, err := limits.ParseSecrets([]byte(c.KeySecret)); err != nil {
-			return nil, fmt.Errorf("key secret: %w", err)
-		}
-		set("SLUICE_KEY_SECRET", c.KeySecret)
-	}
-	if c.Endpoint != "" {
-		if !endpointName.MatchString(c.Endpoint) {
-			return nil, fmt.Errorf("endpoint %q: want 1 to 24 of a-z, 0-9 and -, the first not -", c.Endpoint)
-		}
-		set("SLUICE_ENDPOINT", c.Endpoint)
-	}
-	if max(c.RetryJitter, c.RateJitter) > maxJitter {
-		return nil, fmt.Errorf("jitter %d: want %d or less", max(c.RetryJitter, c.RateJitter), maxJitter)
-	}
-	for _, v := range []struct {
-		name, env string
-		d         time.Duration
-	}{
-		{"verdict timeout", "SLUICE_VERDICT_TIMEOUT", c.VerdictTimeout},
-		{"check timeout", "SLUICE_CHECK_TIMEOUT", c.CheckTimeout},
-		{"wait timeout", "SLUICE_WAIT_TIMEOUT", c.WaitTimeout},
-		{"hard stop", "SLUICE_HARD_STOP", c.HardStop},
-	} {
-		if v.d != 0 && v.d < time.Millisecond {
-			return nil, fmt.Errorf("%s %v: want 1ms or more", v.name, v.d)
-		}
-		if v.d != 0 {
-			set(v.env, fmt.Sprintf("%dms", v.d.Milliseconds()))
-		}
-	}
-	if c.WaitTimeout >= clientTimeout {
-		return nil, fmt.Errorf("wait timeout %v: want less than %v", c.WaitTimeout, clientTimeout)
-	}
-	if c.BufSize != 0 && (c.BufSize < minBufSize || c.BufSize > maxBufSize) {
-		return nil, fmt.Errorf("buffer size %d: want %d to %d", c.BufSize, minBufSize, maxBufSize)
-	}
-	for _, v := range []struct {
-		name, env string
-		n         int
-	}{
-		{"buffer size", "SLUICE_BUFSIZE", c.BufSize},
-		{"retry jitter", "SLUICE_RETRY_JITTER", c.RetryJitter},
-		{"rate jitter", "SLUICE_RATE_JITTER", c.RateJitter},
-		{"origin's max connections", "SLUICE_ORIGIN_MAXCONN", c.OriginMaxConn},
-		{"threads", "SLUICE_THREADS", c.Threads},
-		{"max connections", "SLUICE_MAXCONN", c.MaxConn},
-	} {
-		if v.n < 0 {
-			return nil, fmt.Errorf("%s %d: want 1 or more", v.name, v.n)
-		}
-		if v.n > 0 {
-			set(v.env, strconv.Itoa(v.n))
-		}
-	}
-	return env, nil
-}
 
 // Write renders the files into dir, which it creates if need be. It returns the
 // path of haproxy.cfg and the environment that HAProxy needs besides its own.

@@ -14,7 +14,7 @@ import (
 // the last one.
 func TestMetricsSayHowFullTheTablesAre(t *testing.T) {
 	metrics := proctest.FreeAddr(t)
-	r := newRig(t, setup{Config: Config{Metrics: metrics}})
+	r := newRig(t, setup{Config: Config{Env: []string{"SLUICE_METRICS=" + metrics}}})
 	r.get(t)
 	r.refuseWith(func(question) *verdict { return &verdict{"request-rate", "GET", 1, 1, 0} })
 	r.get(t)

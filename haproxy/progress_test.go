@@ -239,9 +239,9 @@ func TestWait(t *testing.T) {
 		{"the agent forgets", nil, false, true, 429, `"concurrent-requests";q=10;qu="concurrent-requests"`},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			c := Config{WaitTimeout: longestWait}
+			c := Config{Env: []string{"SLUICE_WAIT_TIMEOUT=" + longestWait}}
 			if row.late {
-				c.WaitTimeout = 50 * time.Millisecond
+				c.Env = []string{"SLUICE_WAIT_TIMEOUT=50ms"}
 			}
 			r := newRig(t, setup{Config: c})
 			waiting, free := make(chan struct{}), make(chan struct{})
@@ -287,11 +287,11 @@ func TestReasonIsStrongerThanWait(t *testing.T) {
 }
 
 // longestWait is as long as requests can wait: HAProxy gives up on clients after a minute.
-const longestWait = 59 * time.Second
+const longestWait = "59s"
 
 func TestManyWaitAtOnce(t *testing.T) {
 	const waiters = 500
-	r := newRig(t, setup{Config: Config{WaitTimeout: longestWait}})
+	r := newRig(t, setup{Config: Config{Env: []string{"SLUICE_WAIT_TIMEOUT=" + longestWait}}})
 	free := make(chan struct{})
 	opened := sync.OnceFunc(func() { close(free) })
 	defer opened()
@@ -343,7 +343,7 @@ func TestGivesUpWaiting(t *testing.T) {
 		"half-closed": func(c *net.TCPConn) { _ = c.CloseWrite() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, setup{Config: Config{WaitTimeout: longestWait}})
+			r := newRig(t, setup{Config: Config{Env: []string{"SLUICE_WAIT_TIMEOUT=" + longestWait}}})
 			waiting, free := make(chan struct{}), make(chan struct{})
 			r.answerWith(tell(func() vars { waiting <- struct{}{}; <-free; return nil }))
 			conn := dial(t, "tcp", r.addr)
@@ -459,7 +459,7 @@ func TestHoldsTheTaughtPartWithoutAgent(t *testing.T) {
 
 func TestPriorityWhenTheOriginIsFull(t *testing.T) {
 	g := newGate()
-	r := newRig(t, setup{serve: g.ServeHTTP, Config: Config{OriginMaxConn: 1}})
+	r := newRig(t, setup{serve: g.ServeHTTP, Config: Config{Env: []string{"SLUICE_ORIGIN_MAXCONN=1"}}})
 	priority := map[string]string{"low": "10", "high": "-5", "highest": "-2047"}
 	r.answerWith(func(h heard) vars {
 		if p, ok := priority[h.User]; ok {
@@ -508,7 +508,7 @@ func TestRetryJitter(t *testing.T) {
 		{"five", 5, false, []string{"1", "2", "3", "4", "5"}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			r := newRig(t, setup{Config: Config{RetryJitter: row.jitter}})
+			r := newRig(t, setup{Config: Config{Env: []string{fmt.Sprint("SLUICE_RETRY_JITTER=", row.jitter)}}})
 			if row.native {
 				r.teach(t, "block", "bob", time.Now().Add(time.Hour), 10)
 			}
@@ -538,7 +538,7 @@ func TestRetryJitter(t *testing.T) {
 
 // A cancelled HTTP/2 stream waits no longer, from 3.0 on, and never takes a place.
 func TestGivesUpWaitingOverHTTP2(t *testing.T) {
-	r := newRig(t, setup{Config: Config{WaitTimeout: longestWait}})
+	r := newRig(t, setup{Config: Config{Env: []string{"SLUICE_WAIT_TIMEOUT=" + longestWait}}})
 	waiting, free := make(chan struct{}), make(chan struct{})
 	r.answerWith(tell(func() vars { waiting <- struct{}{}; <-free; return nil }))
 	var h2 http.Protocols

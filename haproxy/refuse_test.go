@@ -43,7 +43,7 @@ func TestAgentRefusal(t *testing.T) {
 	}
 	for _, status := range []int{429, 503} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
-			r := newRig(t, setup{Config: Config{RefuseStatus: status, RetryJitter: 1}}) // no jitter
+			r := newRig(t, setup{Config: Config{RefuseStatus: status, Env: []string{"SLUICE_RETRY_JITTER=1"}}}) // no jitter
 			r.refuseWith(func(q question) *verdict { return verdicts[q.User] })
 			for _, row := range []struct {
 				name, request string
@@ -257,7 +257,7 @@ func TestThrottleIsForgotten(t *testing.T) {
 func TestRateJitter(t *testing.T) {
 	for _, jitter := range []int{0, 1, 4} {
 		t.Run(fmt.Sprint(jitter), func(t *testing.T) {
-			r := newRig(t, setup{Config: Config{RateJitter: jitter}})
+			r := newRig(t, setup{Config: Config{Env: []string{fmt.Sprint("SLUICE_RATE_JITTER=", jitter)}}})
 			r.refuseWith(func(question) *verdict { return &verdict{"request-rate", "GET", 1, 10, 0} })
 			seen := map[string]bool{}
 			// Each of five values fails to turn up in 100 with a probability of 2e-10.
@@ -284,7 +284,7 @@ func TestRateJitter(t *testing.T) {
 func TestNativeRefusalOfLongNames(t *testing.T) {
 	const endpoint = "abcdefghijklmnopqrstuvwx"
 	class := strings.Repeat("C", 32)
-	r := newRig(t, setup{Config: Config{Endpoint: endpoint, Classes: []limits.Class{{Name: class, Any: []limits.Match{{}}}}}})
+	r := newRig(t, setup{Config: Config{Env: []string{"SLUICE_ENDPOINT=" + endpoint}, Classes: []limits.Class{{Name: class, Any: []limits.Match{{}}}}}})
 	long := strings.Repeat("n", 99)
 	key := func(end string) string { return limits.EndpointKey(endpoint, limits.Key(long+end)) }
 	if n := len(class + "|" + key("a")); n != 159 {
@@ -556,7 +556,7 @@ func TestFailsOpen(t *testing.T) {
 		})
 	})
 	t.Run("agent that accepts and says nothing", func(t *testing.T) {
-		r := newRig(t, setup{noAgent: true, Config: Config{VerdictTimeout: 30 * time.Millisecond, CheckTimeout: 100 * time.Millisecond}})
+		r := newRig(t, setup{noAgent: true, Config: Config{VerdictTimeout: 30 * time.Millisecond, Env: []string{"SLUICE_CHECK_TIMEOUT=100ms"}}})
 		l, err := net.Listen("unix", filepath.Join(r.dir, "spoa.sock"))
 		if err != nil {
 			t.Fatal(err)

@@ -70,7 +70,7 @@ func TestHiddenKeys(t *testing.T) {
 // Addresses are hidden too, names at endpoints, and what is exempt is not one.
 func TestHiddenKeysElsewhere(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, setup{Config: Config{KeySecret: keySecret, Identify: "header:X-User,ip", Endpoint: "uploads", Exempt: limits.Exempt{Paths: []string{"/exempt"}}}})
+	r := newRig(t, setup{Config: Config{KeySecret: keySecret, Identify: "header:X-User,ip", Env: []string{"SLUICE_ENDPOINT=uploads"}, Exempt: limits.Exempt{Paths: []string{"/exempt"}}}})
 	r.get(t)
 	r.get(t, "X-User: alice")
 	r.send(t, httpGET("/exempt", "X-User: alice"))
@@ -87,7 +87,7 @@ func TestUnreadableKeyIsNotHidden(t *testing.T) {
 	for endpoint, want := range map[string]string{"": limits.UnreadableKey, "uploads": limits.EndpointKey("uploads", limits.UnreadableKey)} {
 		t.Run("endpoint "+endpoint, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, setup{Config: Config{KeySecret: keySecret, Identify: "basic,header:X-User,ip", Endpoint: endpoint}})
+			r := newRig(t, setup{Config: Config{KeySecret: keySecret, Identify: "basic,header:X-User,ip", Env: []string{"SLUICE_ENDPOINT=" + endpoint}}})
 			for _, name := range [][]string{nil, {"X-User: alice"}} { // what a later fragment finds changes nothing
 				r.get(t, append(name, "Authorization: Bearer opaque")...)
 				if diff := cmp.Diff([]question{{want, "GET"}}, r.takeAsked(t)); diff != "" {
@@ -108,7 +108,7 @@ func TestHiddenNamesAreInNoTableAndNoLog(t *testing.T) {
 	for _, form := range []string{"", "json"} {
 		t.Run("access log "+form, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, setup{Config: Config{KeySecret: keySecret, AccessLog: form, Identify: "auto"}, serve: func(w http.ResponseWriter, q *http.Request) {
+			r := newRig(t, setup{Config: Config{KeySecret: keySecret, Env: []string{"SLUICE_ACCESS_LOG=" + form}, Identify: "auto"}, serve: func(w http.ResponseWriter, q *http.Request) {
 				if q.URL.Path != "/broken" {
 					return
 				}
@@ -184,7 +184,7 @@ func TestSecretIsReloaded(t *testing.T) {
 	file, env, err := Write(filepath.Join(r.dir, "own"), Config{
 		Origin: origin.Listener.Addr().String(),
 		SPOE:   "unix@" + filepath.Join(r.dir, "spoa.sock"), Peer: "unix@" + filepath.Join(r.dir, "own.sock"), Runtime: filepath.Join(r.dir, "own-runtime.sock"), Stats: filepath.Join(r.dir, "own-stats.sock"),
-		Bind: proctest.FreeAddr(t), Threads: 1, VerdictTimeout: proctest.Patience, CheckTimeout: proctest.Patience,
+		Bind: proctest.FreeAddr(t), Threads: 1, VerdictTimeout: proctest.Patience, Env: []string{patientChecks},
 	})
 	if err != nil {
 		t.Fatal(err)

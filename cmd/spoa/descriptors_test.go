@@ -48,7 +48,7 @@ func TestIdleConnectionsTurnNoLimitOff(t *testing.T) {
 	file, env, err := haproxy.Write(filepath.Join(dir, "haproxy"), haproxy.Config{
 		Bind: front, Origin: back, SPOE: "unix@" + filepath.Join(dir, "spoa.sock"), Peer: "unix@" + filepath.Join(dir, "peers.sock"),
 		Runtime:  filepath.Join(dir, "runtime.sock"),
-		Identify: "header:X-User", Threads: 1, VerdictTimeout: proctest.Patience, CheckTimeout: proctest.Patience,
+		Identify: "header:X-User", Threads: 1, VerdictTimeout: proctest.Patience, Env: []string{fmt.Sprintf("SLUICE_CHECK_TIMEOUT=%dms", proctest.Patience.Milliseconds())},
 	})
 	if err != nil {
 		t.Fatal(err)

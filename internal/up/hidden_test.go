@@ -357,11 +357,12 @@ func (m *machine) instanceWith(t *testing.T, address, secrets string) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	agent, closeBus, err := newAgent(m.Options, "one-more", dir, 1024, prometheus.NewRegistry(), nil)
+	one := &stack{Options: m.Options, registry: prometheus.NewRegistry(), maxConns: 1024}
+	t.Cleanup(one.close)
+	agent, err := one.newAgent("one-more", dir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(closeBus)
 	proxy := &process{program: m.HAProxy, dir: dir, address: address, options: &m.Options, set: set, wait: agent.Serving}
 	if proxy.options.Origin == "" {
 		origin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "x") }))

@@ -49,7 +49,7 @@ type Options struct {
 	Admin      string       // where the admin API listens
 	Access     admin.Access // to it
 	HAProxy    string       // path or name of the program
-	Unreadable string       // what becomes of requests whose credentials cannot be read: one of haproxy.Unreadables
+	Unreadable string       // what becomes of requests whose credentials cannot be read: "share" or "deny"
 	Refuse     int          // status of refusals, 429 or 503
 	Metrics    polygen.UserMetrics
 	MaxWait    time.Duration // of a request for its verdict
@@ -64,9 +64,6 @@ type Options struct {
 	Stdout, Stderr io.Writer
 	Logger         *slog.Logger
 	Reload         <-chan os.Signal // SIGHUP
-
-	redisPassword string // of the embedded one
-	suffix        string // of instances' names
 }
 
 // pollEvery is how often is looked whether something serves.
@@ -94,118 +91,187 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	part := func(name string) prometheus.Registerer {
-		return prometheus.WrapRegistererWith(prometheus.Labels{"instance": name}, registry)
-	}
-
-	generatorTracer, err := tracing.Start(ctx, tracing.Options{Service: "sluice-polygen", Logger: o.Logger, Registerer: part("polygen")})
+	s := &stack{Options: o, program: program, dir: dir, addresses: addresses, registry: prometheus.NewRegistry()}
+	defer s.close()
+	s.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	// The admin API listens first: that its address is taken is told before anything has started.
+	adminListener, gate, err := o.Access.Listen(o.Admin, o.Logger, s.registry)
 	if err != nil {
 		return err
 	}
-	agentTracer, err := tracing.Start(ctx, tracing.Options{Service: "sluice-spoa", Logger: o.Logger, Registerer: part("instances")})
+	s.atEnd(func() { adminListener.Close() })
+	for _, start := range []func(context.Context) error{s.startOrigin, s.startRedis, s.startPolygen, s.startInstances} {
+		if err := start(ctx); err != nil {
+			return err
+		}
+	}
+	s.serveAdmin(adminListener, gate)
+	return group.Run(ctx, s.loops...)
+}
+
+// stack is what Run has started so far.
+type stack struct {
+	Options
+	program   string // HAProxy's
+	dir       string // of sockets and of HAProxy's files
+	addresses []string
+	registry  *prometheus.Registry
+	loops     []func(context.Context) error // run until the context of Run ends
+	ends      []func()                      // what close calls
+
+	maxConns      int    // of an agent
+	redisPassword string // of the embedded one
+	suffix        string // of instances' names
+	watcher       *limitwatch.Watcher
+	generator     *polygen.Polygen
+	agents        []*spoa.Agent
+}
+
+func (s *stack) atEnd(f func()) { s.ends = append(s.ends, f) }
+
+// close ends what has started, the last first: an agent's bus before the Redis that it talks to.
+func (s *stack) close() {
+	for _, end := range slices.Backward(s.ends) {
+		end()
+	}
+}
+
+// registerer tells the metrics of a part from those of the others.
+func (s *stack) registerer(part string) prometheus.Registerer {
+	return prometheus.WrapRegistererWith(prometheus.Labels{"instance": part}, s.registry)
+}
+
+func (s *stack) startTracer(ctx context.Context, service, part string) (*tracing.Tracer, error) {
+	tracer, err := tracing.Start(ctx, tracing.Options{Service: service, Logger: s.Logger, Registerer: s.registerer(part)})
+	if err == nil {
+		s.atEnd(func() { tracing.Stop(tracer) })
+	}
+	return tracer, err
+}
+
+// startOrigin starts the demo origin, unless there is an origin.
+func (s *stack) startOrigin(context.Context) error {
+	s.maxConns = listen.ForSPOE(listen.Descriptors(), s.Instances, s.Origin == "")
+	if s.Origin != "" {
+		return nil
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("demo origin: %w", err)
+	}
+	s.atEnd(func() { l.Close() })
+	s.Origin = l.Addr().String()
+	// It shares this process's file descriptors with the agents: its clients are one HAProxy for each.
+	bounded := listen.BoundConnections(l, s.Instances*s.maxConns, nil)
+	s.loops = append(s.loops, func(ctx context.Context) error { return origin.New().Serve(ctx, bounded) })
+	return nil
+}
+
+// startRedis starts an embedded Redis, unless there is one. Anybody who could write to it could throttle
+// every user, so it is a socket in a folder that only this process's user can open, with a password besides.
+func (s *stack) startRedis(context.Context) error {
+	if s.Redis != "" {
+		s.suffix = "#" + rand.Text()[:8] // another machine's instances may have the same names
+		return nil
+	}
+	l, err := net.Listen("unix", filepath.Join(s.dir, "redis.sock"))
+	if err != nil {
+		return fmt.Errorf("embedded redis: %w", err)
+	}
+	s.redisPassword, s.Redis = rand.Text(), l.Addr().String()
+	stop, err := embedded.Start(l, s.redisPassword)
 	if err != nil {
 		return err
 	}
-	defer tracing.Stop(generatorTracer, agentTracer)
+	s.atEnd(stop)
+	return nil
+}
 
-	var loops []func(context.Context) error
-	adminListener, gate, err := o.Access.Listen(o.Admin, o.Logger, registry)
+// openBus connects a part to Redis.
+func (s *stack) openBus(log *slog.Logger, registerer prometheus.Registerer) (*bus.Bus, error) {
+	b, err := bus.Open(bus.Options{Addresses: []string{s.Redis}, Password: s.redisPassword, Logger: log, Registerer: registerer})
+	if err == nil {
+		s.atEnd(func() { b.Close() })
+	}
+	return b, err
+}
+
+func (s *stack) startPolygen(ctx context.Context) error {
+	log, registerer := s.Logger.With(slog.String("part", "polygen")), s.registerer("polygen")
+	tracer, err := s.startTracer(ctx, "sluice-polygen", "polygen")
 	if err != nil {
 		return err
 	}
-	defer adminListener.Close()
+	if s.watcher, err = limitwatch.NewHidden(s.Limits, s.KeySecrets, log, registerer); err != nil {
+		return err
+	}
+	b, err := s.openBus(log, registerer)
+	if err != nil {
+		return err
+	}
+	s.generator, err = polygen.New(polygen.Options{Name: "polygen", Bus: b, Limits: s.watcher, UserMetrics: s.Metrics, Logger: log, Registerer: registerer, Tracer: tracer})
+	if err != nil {
+		return err
+	}
+	first := s.watcher.Set()
+	s.loops = append(s.loops, s.generator.Run, func(ctx context.Context) error { return warnOfLimits(ctx, s.Options, s.watcher, first) },
+		func(ctx context.Context) error { return s.generator.ReloadOn(ctx, s.Reload) })
+	return nil
+}
 
-	maxConns := listen.ForSPOE(listen.Descriptors(), o.Instances, o.Origin == "")
-	if o.Origin == "" {
-		loop, stop, err := o.startOrigin(o.Instances * maxConns)
+// startInstances starts the agents, and with each its HAProxy, which waits for it.
+func (s *stack) startInstances(ctx context.Context) error {
+	tracer, err := s.startTracer(ctx, "sluice-spoa", "instances")
+	if err != nil {
+		return err
+	}
+	set := s.watcher.Set() // one version for all HAProxies
+	for i, address := range s.addresses {
+		name, dir := fmt.Sprintf("instance-%d", i+1), filepath.Join(s.dir, strconv.Itoa(i+1))
+		agent, err := s.newAgent(name, dir, tracer)
 		if err != nil {
 			return err
 		}
-		defer stop()
-		loops = append(loops, loop)
-	}
-	if o.Redis == "" {
-		stop, err := o.startRedis(dir)
-		if err != nil {
-			return err
-		}
-		defer stop()
-	} else {
-		o.suffix = "#" + rand.Text()[:8] // another machine's instances may have the same names
-	}
-
-	watcher, err := limitwatch.NewHidden(o.Limits, o.KeySecrets, o.Logger.With(slog.String("part", "polygen")), part("polygen"))
-	if err != nil {
-		return err
-	}
-	generator, closeBus, err := newPolygen(o, watcher, part("polygen"), generatorTracer)
-	if err != nil {
-		return err
-	}
-	defer closeBus()
-	set := watcher.Set()
-	loops = append(loops, generator.Run, func(ctx context.Context) error { return warnOfLimits(ctx, o, watcher, set) })
-
-	var agents []*spoa.Agent
-	for i, address := range addresses {
-		name := fmt.Sprintf("instance-%d", i+1)
-		own := filepath.Join(dir, strconv.Itoa(i+1))
-		agent, closeBus, err := newAgent(o, name, own, maxConns, part(name), agentTracer)
-		if err != nil {
-			return err
-		}
-		defer closeBus()
-		agents = append(agents, agent)
-		proxy := &process{program: program, dir: own, address: address, options: &o, set: set, wait: agent.Serving}
-		loops = append(loops, agent.Run, proxy.runUntil)
+		proxy := &process{program: s.program, dir: dir, address: address, options: &s.Options, set: set, wait: agent.Serving}
 		if err := proxy.configure(); err != nil {
 			return err
 		}
+		s.agents = append(s.agents, agent)
+		s.loops = append(s.loops, agent.Run, proxy.runUntil)
 	}
+	return nil
+}
 
-	ready := func() error { return readiness(generator, agents, addresses) }
-	loops = append(loops,
+func (s *stack) newAgent(name, dir string, tracer *tracing.Tracer) (*spoa.Agent, error) {
+	log, registerer := s.Logger.With(slog.String("instance", name)), s.registerer(name)
+	b, err := s.openBus(log, registerer)
+	if err != nil {
+		return nil, err
+	}
+	return spoa.New(spoa.Options{
+		Instance: name + s.suffix, Bus: b,
+		SPOE: "unix:" + spoeSocket(dir), Peers: "unix:" + peerSocket(dir), Runtime: runtimeSocket(dir),
+		MaxConns: s.maxConns, MaxWait: s.MaxWait, OnLoss: s.OnLoss,
+		Logger: log, Registerer: registerer, Tracer: tracer,
+	})
+}
+
+// serveAdmin serves the admin API, and tells of it when every instance serves.
+func (s *stack) serveAdmin(l net.Listener, gate *admin.Gate) {
+	ready := func() error { return readiness(s.generator, s.agents, s.addresses) }
+	s.loops = append(s.loops,
 		func(ctx context.Context) error {
-			h := admin.Handler(admin.Options{Gatherer: registry, Ready: ready, Reload: generator.Reload, API: generator, Live: generator, Overrides: generator, Gate: gate})
-			return admin.Serve(ctx, adminListener, h, o.Logger)
+			h := admin.Handler(admin.Options{Gatherer: s.registry, Ready: ready, Reload: s.generator.Reload, API: s.generator, Live: s.generator, Overrides: s.generator, Gate: gate})
+			return admin.Serve(ctx, l, h, s.Logger)
 		},
-		func(ctx context.Context) error { return generator.ReloadOn(ctx, o.Reload) },
 		func(ctx context.Context) error {
-			if err := awaitReady(ctx, o.StartTimeout, ready); err != nil || ctx.Err() != nil {
+			if err := awaitReady(ctx, s.StartTimeout, ready); err != nil || ctx.Err() != nil {
 				return err
 			}
-			fmt.Fprintf(o.Stdout, "ready: %d instance(s) at http://%s%s, limits of %s, admin at %s://%s\n",
-				len(addresses), addresses[0], lastPort(addresses), o.Limits, o.Access.Scheme(), adminListener.Addr())
+			fmt.Fprintf(s.Stdout, "ready: %d instance(s) at http://%s%s, limits of %s, admin at %s://%s\n",
+				len(s.addresses), s.addresses[0], lastPort(s.addresses), s.Limits, s.Access.Scheme(), l.Addr())
 			return nil
 		})
-	return group.Run(ctx, loops...)
-}
-
-// startOrigin starts the demo origin, for at most so many connections. The loop serves it.
-func (o *Options) startOrigin(connections int) (loop func(context.Context) error, stop func(), err error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, nil, fmt.Errorf("demo origin: %w", err)
-	}
-	o.Origin = l.Addr().String()
-	// It shares this process's file descriptors with the agents: its clients are one HAProxy for each.
-	bounded := listen.BoundConnections(l, connections, nil)
-	return func(ctx context.Context) error { return origin.New().Serve(ctx, bounded) }, func() { l.Close() }, nil
-}
-
-// startRedis starts an embedded Redis. Anybody who could write to it could throttle every user,
-// so it is a socket in a folder that only this process's user can open, with a password besides.
-func (o *Options) startRedis(dir string) (stop func(), err error) {
-	l, err := net.Listen("unix", filepath.Join(dir, "redis.sock"))
-	if err != nil {
-		return nil, fmt.Errorf("embedded redis: %w", err)
-	}
-	o.redisPassword = rand.Text()
-	o.Redis = l.Addr().String()
-	return embedded.Start(l, o.redisPassword)
 }
 
 // warnOfLimits tells of every version of the limit file that wants another HAProxy
@@ -262,39 +328,6 @@ func sameForHAProxy(set, first *limits.Set) bool {
 		(first.LimitsBandwidth() || !set.LimitsBandwidth())
 }
 
-func newPolygen(o Options, watcher *limitwatch.Watcher, reg prometheus.Registerer, tracer *tracing.Tracer) (*polygen.Polygen, func(), error) {
-	log := o.Logger.With(slog.String("part", "polygen"))
-	b, err := bus.Open(bus.Options{Addresses: []string{o.Redis}, Password: o.redisPassword, Logger: log, Registerer: reg})
-	if err != nil {
-		return nil, nil, err
-	}
-	p, err := polygen.New(polygen.Options{Name: "polygen", Bus: b, Limits: watcher, UserMetrics: o.Metrics, Logger: log, Registerer: reg, Tracer: tracer})
-	if err != nil {
-		b.Close()
-		return nil, nil, err
-	}
-	return p, func() { b.Close() }, nil
-}
-
-func newAgent(o Options, name, dir string, maxConns int, reg prometheus.Registerer, tracer *tracing.Tracer) (*spoa.Agent, func(), error) {
-	log := o.Logger.With(slog.String("instance", name))
-	b, err := bus.Open(bus.Options{Addresses: []string{o.Redis}, Password: o.redisPassword, Logger: log, Registerer: reg})
-	if err != nil {
-		return nil, nil, err
-	}
-	a, err := spoa.New(spoa.Options{
-		Instance: name + o.suffix, Bus: b,
-		SPOE: "unix:" + spoeSocket(dir), Peers: "unix:" + peerSocket(dir), Runtime: runtimeSocket(dir),
-		MaxConns: maxConns, MaxWait: o.MaxWait, OnLoss: o.OnLoss,
-		Logger: log, Registerer: reg, Tracer: tracer,
-	})
-	if err != nil {
-		b.Close()
-		return nil, nil, err
-	}
-	return a, func() { b.Close() }, nil
-}
-
 func spoeSocket(dir string) string { return filepath.Join(dir, "spoa.sock") }
 func peerSocket(dir string) string { return filepath.Join(dir, "peers.sock") }
 
@@ -309,7 +342,7 @@ func (p *process) configure() error {
 	c.SPOE, c.Peer, c.Runtime = "unix@"+spoeSocket(p.dir), "unix@"+peerSocket(p.dir), runtimeSocket(p.dir)
 	c.Stats = filepath.Join(p.dir, "stats.sock")
 	c.Instance = "instance-" + filepath.Base(p.dir)
-	c.Identify, c.RefuseStatus = p.options.Identify, p.options.Refuse
+	c.Identify, c.RefuseStatus, c.Unreadable = p.options.Identify, p.options.Refuse, p.options.Unreadable
 	c.VerdictTimeout = p.options.MaxWait + 10*time.Millisecond
 	var err error
 	p.file, p.env, err = haproxy.Write(p.dir, c)

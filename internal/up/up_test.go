@@ -376,6 +376,26 @@ tiers: {free: {requests: {"*": {hour: 4}}}, tight: {requests: {"*": {hour: 2}}}}
 	}
 }
 
+// With --unreadable deny nobody counts a request whose credentials are spoiled.
+func TestUnreadableDenied(t *testing.T) {
+	t.Parallel()
+	m := start(t, func(o *Options) { o.Identify, o.Unreadable = "basic", "deny" })
+	m.awaitReady(t)
+	r, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+m.Listen+"/bytes/1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Basic !")
+	res, err := m.client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res.Body.Close()
+	if res.StatusCode != http.StatusBadRequest {
+		t.Errorf("GET with spoiled credentials = %d, want 400", res.StatusCode)
+	}
+}
+
 // A user whom the chain never finds is told of when the file names them.
 func TestWarnsOfCapitalLetters(t *testing.T) {
 	t.Parallel()

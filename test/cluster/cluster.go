@@ -245,11 +245,14 @@ func (c *Cluster) newInstance(t testing.TB, i int) *Instance {
 		t.Fatal(err)
 	}
 	config := haproxy.ForLimits(set)
-	config.AccessLog, config.Instance = c.options.AccessLog, in.Name
+	config.Instance = in.Name
 	config.Bind, config.Origin, config.SPOE, config.Peer = in.Address, c.options.Origin, "unix@"+in.SPOE, "unix@"+in.Peers
 	config.Runtime, config.Stats, config.Identify, config.Threads = in.Runtime, in.Stats, c.options.Identify, c.options.Threads
 	config.VerdictTimeout = c.options.MaxWait + 10*time.Millisecond
-	config.CheckTimeout = 5 * c.options.MaxWait // as shipped, with the shipped wait
+	config.Env = []string{fmt.Sprintf("SLUICE_CHECK_TIMEOUT=%dms", 5*c.options.MaxWait.Milliseconds())} // as shipped, with the shipped wait
+	if c.options.AccessLog != "" {
+		config.Env = append(config.Env, "SLUICE_ACCESS_LOG="+c.options.AccessLog)
+	}
 	in.config, in.env, err = haproxy.Write(dir, config)
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,70 @@
+package haproxy
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// Config is what Write can set. A zero field stays what the process's own
+// environment says, or else the default in haproxy.cfg.
+type Config struct {
+	Bind           string        // SLUICE_BIND: where clients connect, such as "127.0.0.1:8080"
+	Origin         string        // SLUICE_ORIGIN: the server to protect, "host:port"
+	SPOE           string        // SLUICE_SPOE: where the agent answers, "unix@/path" or "127.0.0.1:port"
+	Peer           string        // SLUICE_PEER: where HAProxy's peers listen, "unix@/path" or "127.0.0.1:port"
+	Runtime        string        // SLUICE_RUNTIME: path of the socket by which the agent takes credit back
+	Stats          string        // SLUICE_STATS: path of the stats socket; zero: none
+	Instance       string        // SLUICE_INSTANCE: what the access log calls this HAProxy; zero: the host's name
+	KeySecret      string        // SLUICE_KEY_SECRET: hides users' names, as limits.Secrets.Current has it; zero: names are sent
+	Unreadable     string        // SLUICE_UNREADABLE: "share" or "deny"
+	RefuseStatus   int           // SLUICE_REFUSE_STATUS: 429 or 503
+	VerdictTimeout time.Duration // SLUICE_VERDICT_TIMEOUT, in whole milliseconds
+	Threads        int           // SLUICE_THREADS; zero: one per CPU
+	Env            []string      // other variables of the table in haproxy.cfg, as "SLUICE_CREDIT=off"
+
+	Identify      string // chain for ParseIdentify; zero: "auto"
+	Classes       []limits.Class
+	CreditClasses []string      // that have tickets, as the function of this name says; nil: all requests, and every verb
+	Exempt        limits.Exempt // its addresses and paths; the users are the agent's
+	Addresses     limits.AddressLimits
+	Fitted        bool // leaves out what this Config does not need: the lists that Exempt has nothing for, and the like
+	Bandwidth     bool // of Fitted: somebody's bandwidth is limited; only then HAProxy can hold bodies, and before 2.7 buffers are large
+}
+
+// env returns the variables that c sets. HAProxy takes each as one word, whatever is in it, and says
+// what is wrong with it; a status that haproxy.cfg has no answer for it would send as 429.
+func (c Config) env() ([]string, error) {
+	if c.RefuseStatus != 0 && c.RefuseStatus != 429 && c.RefuseStatus != 503 {
+		return nil, fmt.Errorf("refuse status %d: want 429 or 503", c.RefuseStatus)
+	}
+	var env []string
+	for _, variable := range []struct{ name, value string }{
+		{"SLUICE_BIND", c.Bind},
+		{"SLUICE_ORIGIN", c.Origin},
+		{"SLUICE_SPOE", c.SPOE},
+		{"SLUICE_PEER", c.Peer},
+		{"SLUICE_RUNTIME", c.Runtime},
+		{"SLUICE_STATS", c.Stats},
+		{"SLUICE_INSTANCE", c.Instance},
+		{"SLUICE_KEY_SECRET", c.KeySecret},
+		{"SLUICE_UNREADABLE", c.Unreadable},
+		{"SLUICE_REFUSE_STATUS", unlessZero(int64(c.RefuseStatus), "")},
+		{"SLUICE_VERDICT_TIMEOUT", unlessZero(c.VerdictTimeout.Milliseconds(), "ms")},
+		{"SLUICE_THREADS", unlessZero(int64(c.Threads), "")},
+	} {
+		if variable.value != "" {
+			env = append(env, variable.name+"="+variable.value)
+		}
+	}
+	return append(env, c.Env...), nil
+}
+
+func unlessZero(n int64, unit string) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.FormatInt(n, 10) + unit
+}
