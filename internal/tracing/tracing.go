@@ -65,11 +65,11 @@ type Tracer struct {
 }
 
 // Start returns the tracer that the environment asks for, which is nil if it asks for
-// none. A variable that is not valid is an error that names it. The caller ends the tracer with
+// none. A destination or a protocol that it cannot speak is an error that names the variable. The caller ends the tracer with
 // Stop.
 func Start(ctx context.Context, o Options) (*Tracer, error) {
 	m := NewMetrics(o.Registerer)
-	s, err := readEnvironment(os.Getenv)
+	s, err := readEnvironment()
 	if err != nil {
 		return nil, fmt.Errorf("traces: %w", err)
 	}
