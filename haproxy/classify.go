@@ -93,71 +93,89 @@ func writeRules(b *strings.Builder, class string, conditions []string) {
 
 // conditions are what a match asks for, the cheap ones first.
 func conditions(m limits.Match) ([]string, error) {
-	if err := fits(m); err != nil {
+	if err := checkSizes(m); err != nil {
 		return nil, err
 	}
 	var all []string
-	add := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
-
-	if len(m.Methods) > 0 {
-		fetch := "var(txn.sluice_class)"
-		for i, method := range m.Methods {
-			if !token.MatchString(method) || method != strings.ToUpper(method) {
-				return nil, fmt.Errorf("method %q: want a method in capitals", m.Methods[i])
-			}
-			if !slices.Contains(verbs, method) {
-				fetch = "method,upper"
-			}
+	for _, of := range []func(limits.Match) ([]string, error){methodConditions, pathConditions, queryConditions, headerConditions} {
+		some, err := of(m)
+		if err != nil {
+			return nil, err
 		}
-		add("{ %s %s }", fetch, oneOf(m.Methods))
+		all = append(all, some...)
 	}
-	if m.PathPrefix != "" {
-		if plainValue.MatchString(m.PathPrefix) {
-			add("{ path -m beg %s }", m.PathPrefix)
-		} else {
-			add("{ path -m reg '^%s' }", literal(m.PathPrefix))
+	return all, nil
+}
+
+func methodConditions(m limits.Match) ([]string, error) {
+	if len(m.Methods) == 0 {
+		return nil, nil
+	}
+	fetch := "var(txn.sluice_class)"
+	for _, method := range m.Methods {
+		if !token.MatchString(method) || method != strings.ToUpper(method) {
+			return nil, fmt.Errorf("method %q: want a method in capitals", method)
 		}
+		if !slices.Contains(verbs, method) { // its class is OTHER, as that of others
+			fetch = "method,upper"
+		}
+	}
+	return []string{fmt.Sprintf("{ %s %s }", fetch, oneOf(m.Methods))}, nil
+}
+
+func pathConditions(m limits.Match) (all []string, _ error) {
+	switch {
+	case m.PathPrefix == "":
+	case plainValue.MatchString(m.PathPrefix):
+		all = append(all, fmt.Sprintf("{ path -m beg %s }", m.PathPrefix))
+	default:
+		all = append(all, fmt.Sprintf("{ path -m reg '^%s' }", literal(m.PathPrefix)))
 	}
 	if m.PathRegex != "" {
 		expr, err := pcre(m.PathRegex)
 		if err != nil {
 			return nil, fmt.Errorf("path_regex %q: %w", m.PathRegex, err)
 		}
-		add("{ path -m reg '%s' }", expr)
+		all = append(all, fmt.Sprintf("{ path -m reg '%s' }", expr))
 	}
-	for _, key := range slices.Concat(m.Query, m.NoQuery) {
-		if key == "" {
-			return nil, errors.New("query: a key cannot be empty")
-		}
+	return all, nil
+}
+
+func queryConditions(m limits.Match) (all []string, _ error) {
+	if slices.Contains(m.Query, "") || slices.Contains(m.NoQuery, "") {
+		return nil, errors.New("query: a key cannot be empty")
 	}
 	for _, key := range m.Query {
-		add("{ query -m reg '%s' }", queryKeys([]string{key}))
+		all = append(all, fmt.Sprintf("{ query -m reg '%s' }", queryKeys([]string{key})))
 	}
-	for rest := m.NoQuery; len(rest) > 0; {
+	for rest := m.NoQuery; len(rest) > 0; { // as many as an expression has place for
 		n, size := 1, len(rest[0])
 		for n < len(rest) && size+len(rest[n]) <= maxText {
 			size += len(rest[n])
 			n++
 		}
-		add("!{ query -m reg '%s' }", queryKeys(rest[:n]))
+		all = append(all, fmt.Sprintf("!{ query -m reg '%s' }", queryKeys(rest[:n])))
 		rest = rest[n:]
-	}
-	for _, h := range m.Headers {
-		if !token.MatchString(h.Name) {
-			return nil, fmt.Errorf("header %q: want a field's name", h.Name)
-		}
-		fetch := fetchHeader(h.Name)
-		if h.Value == "" {
-			add("{ %s -m found }", fetch)
-		} else {
-			add("{ %s %s }", fetch, oneOf([]string{h.Value}))
-		}
 	}
 	return all, nil
 }
 
-// fits returns an error for what is too long for an expression of HAProxy's.
-func fits(m limits.Match) error {
+func headerConditions(m limits.Match) (all []string, _ error) {
+	for _, h := range m.Headers {
+		if !token.MatchString(h.Name) {
+			return nil, fmt.Errorf("header %q: want a field's name", h.Name)
+		}
+		comparison := "-m found"
+		if h.Value != "" {
+			comparison = oneOf([]string{h.Value})
+		}
+		all = append(all, fmt.Sprintf("{ %s %s }", fetchHeader(h.Name), comparison))
+	}
+	return all, nil
+}
+
+// checkSizes returns an error for what is too long for an expression of HAProxy's.
+func checkSizes(m limits.Match) error {
 	texts := slices.Concat([]string{m.PathPrefix, strings.Join(m.Methods, " ")}, m.Query, m.NoQuery)
 	for _, h := range m.Headers {
 		texts = append(texts, h.Name, h.Value)

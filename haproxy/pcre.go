@@ -46,41 +46,41 @@ type translation struct {
 	deep bool // parentheses are too deep
 }
 
+// fixed are expressions that stand for themselves, and their sizes in PCRE2.
+var fixed = map[syntax.Op]struct {
+	text string
+	size int
+}{
+	syntax.OpNoMatch:        {never, 8},
+	syntax.OpEmptyMatch:     {`(?:)`, 8},
+	syntax.OpBeginLine:      {`(?m:^)`, 8},
+	syntax.OpEndLine:        {`(?m:$)`, 8},
+	syntax.OpBeginText:      {`\A`, 1},
+	syntax.OpEndText:        {`\z`, 1},
+	syntax.OpWordBoundary:   {`\b`, 1},
+	syntax.OpNoWordBoundary: {`\B`, 1},
+}
+
 // write appends re and returns an upper bound of its size in PCRE2.
 func (t *translation) write(re *syntax.Regexp, depth int) int {
 	if depth > maxDepth {
 		t.deep = true
 		return 0
 	}
+	size := 0
 	switch re.Op {
-	case syntax.OpEmptyMatch:
-		return t.put(`(?:)`, 8)
 	case syntax.OpLiteral:
-		size := 0
 		for _, r := range re.Rune {
 			size += t.char(r, re.Flags&syntax.FoldCase != 0)
 		}
-		return size
 	case syntax.OpCharClass:
 		return t.class(re.Rune)
 	case syntax.OpAnyCharNotNL:
 		return t.class([]rune{0, '\n' - 1, '\n' + 1, unicode.MaxRune})
 	case syntax.OpAnyChar:
 		return t.class([]rune{0, unicode.MaxRune})
-	case syntax.OpBeginLine:
-		return t.put(`(?m:^)`, 8)
-	case syntax.OpEndLine:
-		return t.put(`(?m:$)`, 8)
-	case syntax.OpBeginText:
-		return t.put(`\A`, 1)
-	case syntax.OpEndText:
-		return t.put(`\z`, 1)
-	case syntax.OpWordBoundary:
-		return t.put(`\b`, 1)
-	case syntax.OpNoWordBoundary:
-		return t.put(`\B`, 1)
 	case syntax.OpCapture:
-		return t.write(re.Sub[0], depth)
+		return t.write(re.Sub[0], depth) // nobody reads what it captured
 	case syntax.OpStar:
 		return t.repeat(re.Sub[0], "*", 1, depth)
 	case syntax.OpPlus:
@@ -93,22 +93,22 @@ func (t *translation) write(re *syntax.Regexp, depth int) int {
 		}
 		return t.repeat(re.Sub[0], fmt.Sprintf("{%d,%d}", re.Min, re.Max), re.Max, depth)
 	case syntax.OpConcat:
-		size := 0
 		for _, sub := range re.Sub {
 			size += t.write(sub, depth)
 		}
-		return size
 	case syntax.OpAlternate:
-		size := t.put(`(?:`, 6)
+		size = t.put(`(?:`, 6)
 		for i, sub := range re.Sub {
 			if i > 0 {
 				size += t.put(`|`, 3)
 			}
 			size += t.write(sub, depth+1)
 		}
-		return size + t.put(`)`, 0)
+		t.WriteString(`)`)
+	default:
+		return t.put(fixed[re.Op].text, fixed[re.Op].size)
 	}
-	return t.put(never, 8) // OpNoMatch
+	return size
 }
 
 func (t *translation) put(s string, size int) int {
