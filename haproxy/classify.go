@@ -26,8 +26,8 @@ var (
 // for the conditions of a match.
 const lineWords = 64 - 14
 
-// maxText is how many bytes of text stand in one expression, in which a byte can
-// become about 20: see maxSize.
+// maxText is how many bytes of text stand in one expression, in which a byte can become
+// about 20: PCRE2 has 64 KiB for an expression that it has translated (pcre2api).
 const maxText = 3000
 
 // Classify returns the rules of HAProxy that set txn.sluice_op to the name of the
@@ -36,10 +36,10 @@ const maxText = 3000
 // Methods are compared in capitals, paths as the client wrote them, header values
 // as they are, with any of several fields of the name. Keys of the query are compared
 // decoded, as servers do: "?%75ploads" has the key "uploads", and what is no valid
-// encoding means no key. PathRegex is translated to HAProxy's expressions, PCRE2, and
-// sees bytes; what HAProxy has no place for is an error.
+// encoding means no key. PathRegex goes to HAProxy's PCRE2 as it is: limitfile takes only
+// expressions that RE2 and PCRE2 read alike.
 //
-// Nothing of a class stands in a rule as it is but what is made of letters, digits
+// Nothing else of a class stands in a rule as it is but what is made of letters, digits
 // and a few signs without a meaning.
 func Classify(classes []limits.Class) (string, error) {
 	var b strings.Builder
@@ -123,6 +123,9 @@ func methodConditions(m limits.Match) ([]string, error) {
 	return []string{fmt.Sprintf("{ %s %s }", fetch, oneOf(m.Methods))}, nil
 }
 
+// withoutApostrophes is for expressions that stand between apostrophes.
+var withoutApostrophes = strings.NewReplacer(`\\`, `\\`, `\'`, `\x27`, `'`, `\x27`)
+
 func pathConditions(m limits.Match) (all []string, _ error) {
 	switch {
 	case m.PathPrefix == "":
@@ -132,11 +135,11 @@ func pathConditions(m limits.Match) (all []string, _ error) {
 		all = append(all, fmt.Sprintf("{ path -m reg '^%s' }", literal(m.PathPrefix)))
 	}
 	if m.PathRegex != "" {
-		expr, err := pcre(m.PathRegex)
-		if err != nil {
-			return nil, fmt.Errorf("path_regex %q: %w", m.PathRegex, err)
+		if strings.ContainsFunc(m.PathRegex, func(r rune) bool { return r < ' ' || r > '~' }) {
+			return nil, fmt.Errorf("path_regex %q: want printable ASCII characters", m.PathRegex)
 		}
-		all = append(all, fmt.Sprintf("{ path -m reg '%s' }", expr))
+		// The parentheses keep it from being read as a flag, such as -i, or as the end of the condition.
+		all = append(all, fmt.Sprintf("{ path -m reg '(?:%s)' }", withoutApostrophes.Replace(m.PathRegex)))
 	}
 	return all, nil
 }
@@ -240,4 +243,18 @@ func hexDigit(n byte) string {
 		return string('0' + rune(n))
 	}
 	return fmt.Sprintf("[%X%x]", n, n)
+}
+
+// literal is an expression for the text itself, for everywhere in an expression.
+func literal(text string) string {
+	var b strings.Builder
+	for i := range len(text) {
+		switch c := text[i]; {
+		case 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '/' || c == '_':
+			b.WriteByte(c)
+		default:
+			fmt.Fprintf(&b, `\x%02x`, c)
+		}
+	}
+	return b.String()
 }
