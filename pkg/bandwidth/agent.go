@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/pkg/internal/agenda"
+	"github.com/sluice-qos/sluice/pkg/internal/changes"
 )
 
 const (
@@ -23,6 +24,9 @@ const (
 	// teachAgain is how often an unchanged share is written into HAProxy's table,
 	// which forgets it after ShareFor.
 	teachAgain = 20 * time.Second
+	// catchUpAtOnce bounds the users who hear in one Tick of what concerns everybody, which
+	// takes their agent's lock for less than a millisecond.
+	catchUpAtOnce = 1000
 )
 
 // Config is what an Agent needs to know once.
@@ -83,8 +87,10 @@ type Output struct {
 // Agent sees what one HAProxy moves and holds its shares. It is not safe for
 // concurrent use.
 type Agent struct {
-	config    Config
-	users     map[string]*user
+	config Config
+	users  map[string]*user
+	// Of what concerns everybody: each user hears of it before anything else is done with them.
+	changes   changes.Changes[*user]
 	agenda    agenda.Agenda[*user]
 	reports   []*user
 	idle      agenda.IdleTime
@@ -94,6 +100,7 @@ type Agent struct {
 
 type user struct {
 	agenda.Place
+	changes.Record
 	name  string
 	limit Limit
 
@@ -161,7 +168,7 @@ func (a *Agent) Lent(at time.Time, name string, limit Limit, rate [2]int64) {
 			rate[d] = 0
 		}
 	}
-	u := a.users[name]
+	u := a.known(name)
 	if u == nil {
 		// Who has nothing to tell need not be known.
 		if rate == [2]int64{} {
@@ -183,7 +190,7 @@ func (a *Agent) Lent(at time.Time, name string, limit Limit, rate [2]int64) {
 
 // Active is how many requests of a user are in progress in both sources.
 func (a *Agent) Active(name string) int64 {
-	if u := a.users[name]; u != nil {
+	if u := a.known(name); u != nil {
 		return u.count.Active
 	}
 	return 0
@@ -225,7 +232,7 @@ func (u *user) addCount(from Source, c Count) {
 // Progress takes what one of HAProxy's tables says of a user.
 func (a *Agent) Progress(at time.Time, name string, limit Limit, from Source, c Count) {
 	now := at.UnixNano()
-	u := a.users[name]
+	u := a.known(name)
 	if u == nil {
 		// HAProxy pushes its whole table after a reconnection: entries without requests are history.
 		if c.Active == 0 || !limit.Limited() {
@@ -257,7 +264,7 @@ func (a *Agent) Progress(at time.Time, name string, limit Limit, from Source, c 
 // ended, or another one has taken over, and nobody tells what that one moves.
 func (a *Agent) Restarted(at time.Time) {
 	now := at.UnixNano()
-	for _, u := range a.users {
+	a.tellEverybody(func(u *user) {
 		// A new HAProxy counts from 0: the old counts would look like bytes that were taken back.
 		u.counts, u.counted, u.offset = [2]Count{}, [2]bool{}, [2]int64{}
 		u.count, u.countAt, u.weight, u.next = Count{}, 0, 0, 0
@@ -268,8 +275,8 @@ func (a *Agent) Restarted(at time.Time) {
 		u.taughtAt = 0
 		a.report(u)
 		a.schedule(u, now)
-	}
-	a.out.Urgent = true
+		a.out.Urgent = true
+	})
 }
 
 // Cluster tells the agent how many instances there are, itself included.
@@ -282,21 +289,22 @@ func (a *Agent) Cluster(at time.Time, instances int) {
 	if (was == 1) == (a.instances == 1) {
 		return
 	}
-	for _, u := range a.users {
+	a.tellEverybody(func(u *user) {
 		if was == 1 && u.weight > 0 {
 			// It had all of it, and keeps it until polygen divides.
 			u.share, u.shareAt = u.limit.Bytes, [2]int64{now, now}
 		}
 		a.updateTable(u, now)
 		a.report(u)
-	}
+		a.out.Urgent = true
+	})
 	a.out.Urgent = true
 }
 
 // Share takes polygen's division of a user's limit. An instance that is not named
 // has no share any more.
 func (a *Agent) Share(at time.Time, s Sharing) {
-	u := a.users[s.User]
+	u := a.known(s.User)
 	if u == nil || s.Direction < Down || s.Direction > Up {
 		return
 	}
@@ -316,11 +324,11 @@ func (a *Agent) Share(at time.Time, s Sharing) {
 // now. A share shrinks with its limit at once, and grows when polygen says so.
 func (a *Agent) Limits(at time.Time, limitOf func(user string) Limit) {
 	now := at.UnixNano()
-	for name, u := range a.users {
-		limit := limitOf(name)
+	a.tellEverybody(func(u *user) {
+		limit := limitOf(u.name)
 		// Most users' limits are as they were, and a report for each would be a burst of messages.
 		if limit == u.limit {
-			continue
+			return
 		}
 		for _, d := range Directions {
 			// At once and by itself, for polygen may know of the new limit a second later.
@@ -336,7 +344,34 @@ func (a *Agent) Limits(at time.Time, limitOf func(user string) Limit) {
 		a.updateTable(u, now)
 		a.report(u)
 		a.out.Urgent = true
+	})
+}
+
+// tellEverybody has all users hear of a change: each before anything else is done with them, and all
+// within some Ticks. To look at all of them at once would hold up whoever waits for the agent's lock.
+func (a *Agent) tellEverybody(change func(*user)) {
+	a.changes.Announce(change)
+	a.advanceChanges()
+}
+
+// advanceChanges has some users hear of what concerns everybody.
+func (a *Agent) advanceChanges() {
+	for range catchUpAtOnce {
+		u, any := a.changes.First()
+		if !any {
+			return
+		}
+		a.changes.CatchUp(u)
 	}
+}
+
+// known is what is known of a user, who has heard of all that concerns everybody, or nil.
+func (a *Agent) known(name string) *user {
+	u := a.users[name]
+	if u != nil {
+		a.changes.CatchUp(u)
+	}
+	return u
 }
 
 // updateWeight takes how many requests are in progress. Those that have ended count on
@@ -460,10 +495,11 @@ func (a *Agent) Collect(at time.Time, reports []Report) []Report {
 	for i, u := range a.reports {
 		// Else a user who is forgotten stays reachable from the array.
 		a.reports[i] = nil
-		u.marked = false
 		if a.users[u.name] != u {
 			continue
 		}
+		a.changes.CatchUp(u) // while it is marked, lest it be appended
+		u.marked = false
 		u.lastReport, u.reported = a.makeReport(u, now), now
 		a.schedule(u, now)
 		reports = append(reports, u.lastReport)
@@ -521,10 +557,12 @@ func (a *Agent) demandChanged(u *user, now int64) bool {
 // Tick does what is due. It is to be called every 5 ms.
 func (a *Agent) Tick(at time.Time) {
 	now := at.UnixNano()
+	a.advanceChanges()
 	a.agenda.Take(now, func(u *user) {
 		if a.users[u.name] != u {
 			return // forgotten
 		}
+		a.changes.CatchUp(u)
 		if u.weight > 0 {
 			a.updateWeight(u, now, u.active(now))
 		}
@@ -532,6 +570,7 @@ func (a *Agent) Tick(at time.Time) {
 		if u.weight == 0 && u.lastReport.Active == 0 {
 			if passed(now, u.idleAt, forgetSpan) {
 				delete(a.users, u.name)
+				a.changes.Remove(u)
 				return
 			}
 			a.schedule(u, now)
@@ -557,7 +596,7 @@ func (a *Agent) IdleFor(at time.Time, most time.Duration) time.Duration {
 
 // workDue is the first time at which Tick or Collect may have something to do.
 func (a *Agent) workDue() int64 {
-	if len(a.reports) > 0 {
+	if len(a.reports) > 0 || a.changes.Behind() {
 		return 0
 	}
 	if at, any := a.agenda.Next(); any {
@@ -585,7 +624,7 @@ func (a *Agent) schedule(u *user, now int64) {
 }
 
 func (a *Agent) findOrAddUser(name string, limit Limit) *user {
-	u := a.users[name]
+	u := a.known(name)
 	if u == nil {
 		// Beyond the bound users are still held, to their default share.
 		if len(a.users) >= a.config.MaxUsers {
@@ -593,6 +632,7 @@ func (a *Agent) findOrAddUser(name string, limit Limit) *user {
 		}
 		u = &user{name: name}
 		a.users[name] = u
+		a.changes.Add(u)
 	}
 	u.limit = limit
 	return u

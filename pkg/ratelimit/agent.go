@@ -72,6 +72,7 @@ type Output struct {
 type Agent struct {
 	maxUsers       int
 	users          map[string]*user
+	queues         map[*user]struct{} // users whose requests wait
 	agenda         agenda.Agenda[*bucket]
 	tokenRequests  []*bucket // an ask for tokens is due
 	toReport       []*bucket // something is to be reported with the next flush
@@ -103,7 +104,7 @@ func NewAgent(c Config) *Agent {
 	if c.MaxUsers <= 0 {
 		c.MaxUsers = 500_000
 	}
-	return &Agent{maxUsers: c.MaxUsers, users: make(map[string]*user), fleet: fleet{instances: 1}, lead: int64(nextLead)}
+	return &Agent{maxUsers: c.MaxUsers, users: make(map[string]*user), queues: make(map[*user]struct{}), fleet: fleet{instances: 1}, lead: int64(nextLead)}
 }
 
 // Start decides a request that counts against the given limits (at most
@@ -250,6 +251,7 @@ func (a *Agent) enqueue(on *Waiting, now int64) (Verdict, *Waiting) {
 		}
 	}
 	w.owner.queue = append(w.owner.queue, &w)
+	a.queues[w.owner] = struct{}{}
 	return Verdict{}, &w
 }
 

@@ -250,7 +250,7 @@ func (a *Agent) serveQueue(u *user, now int64) {
 	}
 	// In the order of arrival. One that cannot be decided does not hold up the others: they may need
 	// other limits.
-	u.queue = slices.DeleteFunc(u.queue, func(w *Waiting) bool {
+	a.dropWaiting(u, func(w *Waiting) bool {
 		if w.decided {
 			return true
 		}
@@ -268,6 +268,13 @@ func (a *Agent) serveQueue(u *user, now int64) {
 		if b.waiting > b.balance && !b.asking && !a.decidesAlone(b) {
 			a.requestTokens(b)
 		}
+	}
+}
+
+// dropWaiting takes requests out of a user's queue.
+func (a *Agent) dropWaiting(u *user, gone func(*Waiting) bool) {
+	if u.queue = slices.DeleteFunc(u.queue, gone); len(u.queue) == 0 {
+		delete(a.queues, u)
 	}
 }
 
@@ -302,7 +309,7 @@ func (a *Agent) Timeout(at time.Time, w *Waiting) Verdict {
 		v = a.admitRequest(w, now)
 	}
 	a.finish(w, v)
-	w.owner.queue = slices.DeleteFunc(w.owner.queue, func(other *Waiting) bool { return other == w })
+	a.dropWaiting(w.owner, func(other *Waiting) bool { return other == w })
 	return v
 }
 
@@ -313,7 +320,7 @@ func (a *Agent) Abandon(at time.Time, w *Waiting) {
 	switch {
 	case !w.decided:
 		a.finish(w, Verdict{})
-		w.owner.queue = slices.DeleteFunc(w.owner.queue, func(other *Waiting) bool { return other == w })
+		a.dropWaiting(w.owner, func(other *Waiting) bool { return other == w })
 	case w.Verdict.Allowed:
 		for _, b := range w.buckets[:w.n] {
 			a.restore(b, w.Verdict.Second, now)

@@ -39,13 +39,13 @@ func (a *Agent) Lost(at time.Time, lost bool) {
 		return
 	}
 	a.lostAt = now
-	// Whoever waits for an answer would wait in vain.
-	for _, u := range a.users { // once per loss; requests wait for milliseconds only
-		for _, b := range u.buckets {
-			if b.longWindow() { // what was about to go back would be lost until the window ends
-				b.reclaim()
-			}
+	for _, b := range a.toReport {
+		if b.longWindow() { // what was about to go back would be lost until the window ends
+			b.reclaim()
 		}
+	}
+	// Whoever waits for an answer would wait in vain.
+	for u := range a.queues {
 		a.serveQueue(u, now)
 	}
 }
