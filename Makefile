@@ -33,13 +33,13 @@ RIVER := jobs/riverqos
 UNIT = $$($(GO) list ./pkg/jobs/... ./internal/bus ./internal/spoa ./... | grep -v -e /test/ -e /bench$$ $(CALM:.%=-e %$$))
 # Pure packages, without goroutines (see lint). Their simulations of whole clusters
 # take six times as long with the race detector, which has nothing to find in them.
-PURE := ./pkg/ratelimit ./pkg/concurrency ./pkg/bandwidth ./pkg/limits ./pkg/limits/limitfile
+PURE := ./pkg/ratelimit ./pkg/concurrency ./pkg/bandwidth ./pkg/credit ./pkg/quota ./pkg/limits ./pkg/limits/limitfile
 # Nor has it in haproxy, which only writes files. Its tests mostly wait for HAProxy, and
 # leave the processors to the simulations.
 CALM := $(PURE) ./haproxy
 # Packages whose random tests start no HAProxy, Redis or PostgreSQL: only these can try thousands
 # of histories.
-RANDOM := $(PURE) ./pkg/credit ./pkg/quota ./pkg/internal/... ./pkg/jobs ./internal/limitcheck ./internal/limitdiff ./internal/peers \
+RANDOM := $(PURE) ./pkg/internal/... ./pkg/jobs ./internal/limitcheck ./internal/limitdiff ./internal/peers \
 	./internal/policy ./internal/polygen/... ./internal/spoa ./internal/spop ./internal/terminal ./bench/load
 # Packages of the unit tests that another HAProxy may fail.
 ONHAPROXY := ./haproxy/... ./internal/peers/... ./internal/runtimeapi/... ./internal/spop/...
@@ -67,9 +67,9 @@ test-unit: setup ## run the tests of all packages, with the race detector where 
 	$(MAKE) -j 3 test-calm test-race test-river
 
 # Everything that is not compiled for the race detector is compiled with -trimpath, as the
-# commands are, and so only once.
+# commands are, and so only once. -parallel 4: what haproxy's tests do is mostly waiting.
 test-calm: build
-	$(STEADY) -trimpath -shuffle=on -- $(CALM)
+	$(STEADY) -trimpath -parallel 4 -shuffle=on -- $(CALM)
 
 test-race: build compile-race
 	$(STEADY) -race -p 3 -shuffle=on -- $(UNIT)

@@ -209,6 +209,7 @@ func (q *thread) step(l rule) {
 // However threads take turns, an address gets no request more than its limits, in no
 // second; and each second's requests are admitted to the last one before any is refused.
 func TestRulesOfAnAddressInAnyOrder(t *testing.T) {
+	t.Parallel()
 	const requests, concurrent = 3, 2
 	r, err := addressLimits(limits.AddressLimits{Requests: requests, Concurrent: concurrent}, "    # refusal: begin\n    # refusal: end\n")
 	if err != nil {

@@ -175,6 +175,7 @@ func TestFailedAuthenticationBehindAProxy(t *testing.T) {
 
 // An address is let in again when its failures are old enough.
 func TestFailedAuthenticationEnds(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, setup{
 		Config: Config{Identify: "s3", Addresses: limits.AddressLimits{FailedAuth: 1, FailedAuthWindow: limits.Second}},
 		serve:  checksSignatures,

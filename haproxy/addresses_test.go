@@ -14,6 +14,7 @@ import (
 // Neither SPOE nor peers has authentication: HAProxy does not start with an address of
 // either that other machines can reach, and says what to do.
 func TestAddressesBeyondThisMachineAreRefused(t *testing.T) {
+	t.Parallel()
 	here, err := os.Getwd()
 	if err != nil {
 		t.Fatal(err)

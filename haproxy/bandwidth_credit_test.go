@@ -39,8 +39,10 @@ func (r *rig) clocked(t testing.TB) bool {
 
 // A user is held to the share that came with their credit, and to the one that is taught.
 func TestBandwidthByCredit(t *testing.T) {
+	t.Parallel()
 	for _, k := range []kind{{false, false}, {false, true}, {true, false}} {
 		t.Run(k.String(), func(t *testing.T) {
+			t.Parallel()
 			limits := [2]int{8 * mib, 1000} // the other direction is far too small
 			if k.Up {
 				limits = [2]int{1000, 8 * mib}
@@ -75,6 +77,7 @@ func TestBandwidthByCredit(t *testing.T) {
 // Requests that were asked about without credit and with some, those that nobody was heard
 // about, and those admitted by credit have one clock.
 func TestBandwidthByCreditAndAsked(t *testing.T) {
+	t.Parallel()
 	r, m := newMover(t, setup{Config: Config{VerdictTimeout: 2 * time.Second}}, map[string]vars{"alice": share(4*mib, 0)})
 	began := time.Now()
 	f := r.flow(t, m, "alice", kind{}, 2)
@@ -124,11 +127,13 @@ func TestBandwidthByCreditAndAsked(t *testing.T) {
 
 // Small bodies are within the total, and have all of it.
 func TestSmallBodiesByCredit(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		up          bool
 		limit, size int
 	}{{false, mib, 512}, {false, mib, 4096}, {true, mib, 512}} {
 		t.Run(fmt.Sprint(kind{Up: tt.up}, " ", tt.size), func(t *testing.T) {
+			t.Parallel()
 			limits := [2]int{tt.limit, 0}
 			if tt.up {
 				limits = [2]int{0, tt.limit}
@@ -218,8 +223,10 @@ func shareRows(down, up int) map[string]uint32 {
 // A user of whom nobody has asked is held to their share from the first byte of the first request
 // on, and so are all that follow.
 func TestBandwidthByDefault(t *testing.T) {
+	t.Parallel()
 	for _, k := range []kind{{false, false}, {false, true}, {true, false}} {
 		t.Run(k.String(), func(t *testing.T) {
+			t.Parallel()
 			shares := [2]int{8 * mib, 1000} // the other direction is far too small
 			if k.Up {
 				shares = [2]int{1000, 8 * mib}

@@ -25,6 +25,7 @@ func (r *rig) rss(t testing.TB) (kib int) {
 // Users who are gone cost nothing: many after one another need no more memory than
 // the tables that hold them, and what Lua knows of the last few seconds'.
 func TestManyUsers(t *testing.T) {
+	t.Parallel()
 	const users, most = 5_000, 40 << 10
 	r, _ := newMover(t, setup{}, nil)
 	r.answerWith(func(heard) vars { return share(mib, mib) })

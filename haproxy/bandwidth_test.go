@@ -72,8 +72,10 @@ func (f *flow) neverOver(t testing.TB, began time.Time, limit float64) {
 }
 
 func TestBandwidth(t *testing.T) {
+	t.Parallel()
 	for _, k := range []kind{{false, false}, {false, true}, {true, false}, {true, true}} {
 		t.Run(k.String(), func(t *testing.T) {
+			t.Parallel()
 			// Of the direction under test; the other one is far too small.
 			limits := func(n int) vars {
 				if k.Up {
@@ -131,8 +133,10 @@ func TestDirectionsAreApart(t *testing.T) {
 }
 
 func TestTaughtShares(t *testing.T) {
+	t.Parallel()
 	for _, k := range []kind{{false, false}, {true, true}} {
 		t.Run(k.String(), func(t *testing.T) {
+			t.Parallel()
 			r, m := newMover(t, setup{}, map[string]vars{"alice": share(2*mib, 2*mib)})
 			teach := r.teacher(t)
 			f := r.flow(t, m, "alice", k, 4)
@@ -178,6 +182,7 @@ func (f *flow) until(t testing.TB, n int64, do func()) time.Duration {
 
 // The newest request's share holds for all transfers when none is taught.
 func TestNewestShareHolds(t *testing.T) {
+	t.Parallel()
 	r, m := newMover(t, setup{}, nil)
 	r.answerWith(func(heard) vars { return share(2*mib, 0) })
 	f := r.flow(t, m, "alice", kind{}, 2)
@@ -192,6 +197,7 @@ func TestNewestShareHolds(t *testing.T) {
 }
 
 func TestStalledClientsCostNothing(t *testing.T) {
+	t.Parallel()
 	r, m := newMover(t, setup{}, map[string]vars{"alice": share(16*mib, 0)})
 	for range 2 {
 		conn := dial(t, "tcp", r.addr)
@@ -204,8 +210,10 @@ func TestStalledClientsCostNothing(t *testing.T) {
 }
 
 func TestAbortedTransfersLeaveTheirShare(t *testing.T) {
+	t.Parallel()
 	for _, k := range []kind{{false, false}, {true, false}, {false, true}} {
 		t.Run(k.String(), func(t *testing.T) {
+			t.Parallel()
 			r, m := newMover(t, setup{}, map[string]vars{"alice": share(16*mib, 16*mib)})
 			stays, aborts := r.flow(t, m, "alice", k, 2), r.flow(t, m, "alice", k, 6)
 			proctest.Eventually(t, "all transfers move", func() error {
@@ -224,6 +232,7 @@ func TestAbortedTransfersLeaveTheirShare(t *testing.T) {
 
 // Small requests of a user whose share others use up are served in between.
 func TestSmallRequestsPassLargeTransfers(t *testing.T) {
+	t.Parallel()
 	r, m := newMover(t, setup{}, map[string]vars{"alice": share(mib, mib)})
 	f := r.flow(t, m, "alice", kind{}, 32)
 	f.runsAt(t, mib)
@@ -248,6 +257,7 @@ func TestSmallRequestsPassLargeTransfers(t *testing.T) {
 
 // Small bodies are within the total too.
 func TestSmallBodiesCount(t *testing.T) {
+	t.Parallel()
 	for _, up := range []bool{false, true} {
 		t.Run(kind{Up: up}.String(), func(t *testing.T) {
 			const limit, size = mib, 4096
@@ -266,6 +276,7 @@ func TestSmallBodiesCount(t *testing.T) {
 // Nor are they less than the total: what one ticket has more than a body needs serves
 // the next ones, whose own tickets then serve others.
 func TestSmallBodiesHaveTheWholeShare(t *testing.T) {
+	t.Parallel()
 	for _, size := range []int{512, 4096} {
 		t.Run(fmt.Sprintf("%d bytes", size), func(t *testing.T) {
 			limit := 1024 * size
@@ -337,6 +348,7 @@ func TestBodiesOfAllSorts(t *testing.T) {
 
 // No transfer times out because a share makes it slow.
 func TestLeastShare(t *testing.T) {
+	t.Parallel()
 	r, m := newMover(t, setup{edit: func(cfg string) string {
 		return strings.NewReplacer("timeout client 60s", "timeout client 1s", "timeout server 60s", "timeout server 1s").Replace(cfg)
 	}}, map[string]vars{"alice": {"down": uint32(1), "up": uint32(1)}})
@@ -356,6 +368,7 @@ func TestLeastShare(t *testing.T) {
 
 // Both directions of one stream wait at the same time.
 func TestBothDirectionsAtOnce(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, setup{serve: func(w http.ResponseWriter, q *http.Request) {
 		_ = http.NewResponseController(w).EnableFullDuplex()
 		w.WriteHeader(200)
@@ -395,6 +408,7 @@ func (f flusher) Write(b []byte) (int, error) {
 // After 101 the bytes of both directions are limited as bodies are, whoever let the request through. A length that the
 // origin announces besides, and that would be a small answer's, says nothing about a tunnel.
 func TestTunnels(t *testing.T) {
+	t.Parallel()
 	for name, begin := range map[string]func(t *testing.T, r *rig){
 		"asked": func(_ *testing.T, r *rig) { r.answerWith(func(heard) vars { return share(2*mib, 4*mib) }) },
 		"by credit": func(t *testing.T, r *rig) {
@@ -460,6 +474,7 @@ func drain(conn net.Conn, count *counter) {
 
 // The bytes of a long transfer reach the agent while they move.
 func TestBytesAreToldWhileTheyMove(t *testing.T) {
+	t.Parallel()
 	r, m := newMover(t, setup{}, map[string]vars{"alice": share(4*mib, 4*mib)})
 	told := r.learnBytes(t)
 	for _, k := range []kind{{}, {Up: true}} {
@@ -483,6 +498,7 @@ func TestBytesAreToldWhileTheyMove(t *testing.T) {
 
 // What comes of a body while the agent is asked is told, too. That of a request that is refused is not.
 func TestBytesBeforeTheVerdictAreTold(t *testing.T) {
+	t.Parallel()
 	const uploads, size = 20, 20_000
 	for name, config := range map[string]Config{"credit": {}, "no credit": {Env: []string{"SLUICE_CREDIT=off"}}} {
 		for limited, answer := range map[string]vars{"not limited": nil, "limited": share(0, 100*mib)} {
@@ -530,6 +546,7 @@ func TestBytesBeforeTheVerdictAreTold(t *testing.T) {
 // After a reload transfers in flight go on, held to the share that their requests were told, and the new worker knows
 // the shares that were taught.
 func TestReload(t *testing.T) {
+	t.Parallel()
 	m := &mover{}
 	r := newRig(t, setup{serve: m.ServeHTTP})
 	r.answerWith(func(heard) vars { return share(8*mib, 0) })
@@ -573,6 +590,7 @@ func line(text, prefix string) string {
 
 // The clock's own tests, run by the Lua that is in HAProxy.
 func TestClock(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	here, err := os.Getwd()
 	if err != nil {

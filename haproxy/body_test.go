@@ -45,6 +45,7 @@ func bodies(t testing.TB, status int) map[string][2]string {
 }
 
 func TestRefuseBody(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		status     int    // of the environment
 		body       string // of the environment
@@ -57,6 +58,7 @@ func TestRefuseBody(t *testing.T) {
 		{503, "plain", 503, "plain"}, {503, "s3", 503, "s3"}, {503, "problem", 503, "problem"}, {503, "none", 503, "none"},
 	} {
 		t.Run(fmt.Sprintf("%d %s", row.status, row.body), func(t *testing.T) {
+			t.Parallel()
 			r := newRig(t, setup{Config: Config{RefuseStatus: row.status, Env: []string{"SLUICE_REFUSE_BODY=" + row.body}}})
 			r.refuseWith(func(question) *verdict { return &verdict{"request-rate", "GET/minute", 100, 7, 60} })
 			want := bodies(t, row.wantStatus)[row.want]

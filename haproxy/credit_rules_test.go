@@ -526,6 +526,7 @@ func TestCreditEndsWithALimitOfBandwidth(t *testing.T) {
 // Who is let through goes to the origin at once, and what the backend "asked" costs is not theirs. Where
 // the origin's requests are bounded, one queue is for all, and that backend's rules pass them by.
 func TestWhoIsLetThroughIsNotAsked(t *testing.T) {
+	t.Parallel()
 	for _, row := range []struct {
 		name    string
 		config  Config

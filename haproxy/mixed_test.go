@@ -66,6 +66,7 @@ func (r *rig) learn(t testing.TB) func() map[string]count {
 // However requests end, nobody has any in progress once all have ended, as
 // HAProxy knows and as it told its peer.
 func TestNothingIsLeftInProgress(t *testing.T) {
+	t.Parallel()
 	const exchanges = 2700
 	r := newRig(t, setup{serve: mixed.Origin().ServeHTTP, edit: func(cfg string) string {
 		cfg = strings.Replace(cfg, "timeout server 60s", "timeout server 300ms", 1)

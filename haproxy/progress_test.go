@@ -223,6 +223,7 @@ func tell(second func() vars) func(heard) vars {
 }
 
 func TestWait(t *testing.T) {
+	t.Parallel()
 	asked := []heard{{"alice", "GET", "start-message", 0, 0, "", false}, {"alice", "GET", "wait-message", 0, 0, "", false}}
 	refused := vars{"reason": "concurrent-requests", "limit": uint32(11)}
 	for _, row := range []struct {
@@ -290,6 +291,7 @@ func TestReasonIsStrongerThanWait(t *testing.T) {
 const longestWait = "59s"
 
 func TestManyWaitAtOnce(t *testing.T) {
+	t.Parallel()
 	const waiters = 500
 	r := newRig(t, setup{Config: Config{Env: []string{"SLUICE_WAIT_TIMEOUT=" + longestWait}}})
 	free := make(chan struct{})
@@ -337,6 +339,7 @@ func TestManyWaitAtOnce(t *testing.T) {
 // a place depends on what HAProxy hears first. Nothing stays in progress. Who
 // only half-closed is served.
 func TestGivesUpWaiting(t *testing.T) {
+	t.Parallel()
 	for name, giveUp := range map[string]func(*net.TCPConn){
 		"reset":       func(c *net.TCPConn) { _ = c.SetLinger(0); _ = c.Close() },
 		"closed":      func(c *net.TCPConn) { _ = c.Close() },
@@ -538,6 +541,7 @@ func TestRetryJitter(t *testing.T) {
 
 // A cancelled HTTP/2 stream waits no longer, from 3.0 on, and never takes a place.
 func TestGivesUpWaitingOverHTTP2(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, setup{Config: Config{Env: []string{"SLUICE_WAIT_TIMEOUT=" + longestWait}}})
 	waiting, free := make(chan struct{}), make(chan struct{})
 	r.answerWith(tell(func() vars { waiting <- struct{}{}; <-free; return nil }))
