@@ -3,6 +3,7 @@ package spoa
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"strconv"
 	"time"
 
@@ -44,6 +45,9 @@ const (
 	offerEvery = 250 * time.Millisecond
 	// offerTimeout bounds the time to tell it. It may be many names.
 	offerTimeout = 10 * time.Second
+	// inUseAtOnce bounds the users of whom the core hears at a time that they have requests in
+	// progress, which takes the limiter's lock for less than a millisecond.
+	inUseAtOnce = 1000
 	// offerAfter is how long nothing must have changed before HAProxy is told: a process that
 	// was replaced has noticed by then, and so have other agents.
 	offerAfter = 2 * time.Second
@@ -290,16 +294,23 @@ func (a *Agent) placesInUse(ctx context.Context, process uint64) error {
 	if !due {
 		return nil
 	}
-	inUse := make(map[string]int)
-	read, err := a.tables.InUse(ctx, creditEntries, func(e runtimeapi.Entry) { inUse[e.Key] = e.ConnCur })
-	if err != nil {
+	var inUse []runtimeapi.Entry
+	read, err := a.tables.InUse(ctx, creditEntries, func(e runtimeapi.Entry) { inUse = append(inUse, e) })
+	if err != nil || read != process {
 		return err
 	}
-	a.limiter.update(func(now time.Time) {
-		if slots := a.limiter.slots; read == process && slots.DefaultOver() == int64(process) {
-			for user, n := range inUse {
-				slots.InUse(now, user, n)
+	// Some at a time, for requests wait for the lock.
+	slots := a.limiter.slots
+	over := func() bool { return slots.DefaultOver() == int64(process) } // it may be replaced at any time
+	for some := range slices.Chunk(inUse, inUseAtOnce) {
+		a.limiter.update(func(now time.Time) {
+			for i := 0; i < len(some) && over(); i++ {
+				slots.InUse(now, some[i].Key, some[i].ConnCur)
 			}
+		})
+	}
+	a.limiter.update(func(time.Time) {
+		if over() {
 			slots.DefaultEnded()
 		}
 	})
