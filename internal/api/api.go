@@ -146,12 +146,10 @@ type Limit struct {
 // Origin is where a limit file sets a limit.
 type Origin struct {
 	Field    string `json:"field"`    // such as requests.GET, or the mapping around it
-	File     string `json:"file"`     // the limit file, or one of its users_from
-	Line     int    `json:"line"`     // from 1
+	File     string `json:"file"`     // the limit file, or one of its users_from; "" if an override set it
+	Line     int    `json:"line"`     // from 1; 0 if an override set it
 	Override bool   `json:"override"` // the user's own, not the tier's
 	Endpoint bool   `json:"endpoint"` // for this endpoint, not for everywhere
-
-	Hand bool `json:"hand,omitempty"` // by hand: File is "" and Line 0
 }
 
 // Place is what one instance runs and may run of a user.

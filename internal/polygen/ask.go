@@ -221,7 +221,7 @@ func tellOrigin(o limitfile.Origin, out *api.User) {
 			name = "requests." + name
 		}
 		if f, ok := o.FieldOrigin(name); ok {
-			l.Origin = &api.Origin{Field: f.Name, File: f.File, Line: f.Line, Override: f.Layer != limitfile.TierLayer, Endpoint: f.Endpoint, Hand: f.Layer == limitfile.OverrideLayer}
+			l.Origin = &api.Origin{Field: f.Name, File: f.File, Line: f.Line, Override: f.Layer != limitfile.TierLayer, Endpoint: f.Endpoint}
 		}
 	}
 }

@@ -439,7 +439,7 @@ func TestUserShowsOverride(t *testing.T) {
 		t.Errorf("entry %+v, want the override, and no file", u.Entry)
 	}
 	for _, l := range u.Limits {
-		if byHand := l.Name == "concurrent"; l.Origin == nil || l.Origin.Hand != byHand || (l.Origin.Line == 0) != byHand {
+		if byHand := l.Name == "concurrent"; l.Origin == nil || (l.Origin.File == "") != byHand || (l.Origin.Line == 0) != byHand {
 			t.Errorf("%s comes from %+v, by hand %v", l.Name, l.Origin, byHand)
 		}
 	}

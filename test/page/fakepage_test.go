@@ -253,7 +253,7 @@ func TestWhy(t *testing.T) {
 	running := api.Limit{Name: "concurrent", Max: 10, Mode: "enforce", Used: 10}
 	down := api.Limit{Name: "bandwidth.down", Max: 10 << 20, Mode: "enforce", Used: 10 << 20}
 	byHand := down
-	byHand.Origin = &api.Origin{Field: "bandwidth.down", Hand: true}
+	byHand.Origin = &api.Origin{Field: "bandwidth.down", Override: true}
 	idle := gets
 	idle.Used, idle.Last = 3, ptr(int64(42))
 	b.open(f.URL)
