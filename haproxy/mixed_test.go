@@ -23,7 +23,7 @@ func (r *rig) learn(t testing.TB) func() map[string]count {
 	t.Helper()
 	var mu sync.Mutex
 	learned := map[string]count{}
-	client, err := peers.New(peers.Options{
+	client := peers.New(peers.Options{
 		Network: "unix", Address: filepath.Join(r.dir, "peer.sock"), Local: AgentPeer, Remote: LocalPeer,
 		Learn: func(u peers.Update) {
 			if u.Table != "/active" {
@@ -34,9 +34,6 @@ func (r *rig) learn(t testing.TB) func() map[string]count {
 			learned[u.Key] = count{int(u.Values[peers.ConnCur]), int(u.Values[peers.HTTPReqCnt])}
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- client.Run(ctx) }()

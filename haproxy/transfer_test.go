@@ -233,10 +233,7 @@ func (r *rig) teacher(t testing.TB) func(user string, down, up int, ttl time.Dur
 func (r *rig) peer(t testing.TB, o peers.Options) *peers.Client {
 	t.Helper()
 	o.Network, o.Address, o.Local, o.Remote = "unix", filepath.Join(r.dir, "peer.sock"), AgentPeer, LocalPeer
-	c, err := peers.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := peers.New(o)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()

@@ -38,19 +38,17 @@ type Client struct {
 	samples samples
 }
 
-// New checks the options and returns a Client that does nothing until Run.
-// Entries may be taught before.
-func New(opts Options) (*Client, error) {
-	opts = opts.withDefaults()
-	if err := opts.validate(); err != nil {
-		return nil, fmt.Errorf("peers: %w", err)
+// New returns a Client that does nothing until Run. Entries may be taught before.
+func New(opts Options) *Client {
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
 	}
 	c := &Client{
 		opts:    opts,
 		byName:  make(map[string]int),
 		metrics: newMetrics(opts.Registerer, opts.Teach),
 		wake:    make(chan struct{}, 1),
-		live:    newLive(opts.MaxEntries),
+		live:    newLive(maxEntries),
 	}
 	for i, t := range opts.Teach {
 		c.tables = append(c.tables, t.definition(uint64(i)+1))
@@ -60,7 +58,7 @@ func New(opts Options) (*Client, error) {
 	c.dial = func(ctx context.Context) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, opts.Network, opts.Address)
 	}
-	return c, nil
+	return c
 }
 
 // Connected reports whether a session with HAProxy is established.
@@ -75,7 +73,7 @@ func (c *Client) Connected() bool { return c.connected.Load() }
 //
 // Some entries are not taught, only counted: those of an unknown table, those with a key
 // that is empty, is longer than KeyLen or contains NUL, those without a positive ttl, and
-// new keys of a table that has Options.MaxEntries already.
+// new keys of a table that has maxEntries already.
 func (c *Client) Teach(table, key string, values Values, ttl time.Duration) {
 	c.TeachThen(table, key, values, ttl, nil)
 }
@@ -136,7 +134,7 @@ func (c *Client) Run(ctx context.Context) error {
 		begun   = time.Now()
 		gone    = true // nothing is known to be there
 		short   int    // attempts since the last session that lasted
-		retry   = c.opts.RetryMin
+		retry   = retryMin
 		log     = c.opts.Logger.With(slog.String("peer", c.opts.Remote), slog.String("address", c.opts.Address))
 		warning loglimit.Limit
 	)
@@ -161,8 +159,8 @@ func (c *Client) Run(ctx context.Context) error {
 		if established > 0 {
 			id++
 		}
-		if established > c.opts.RetryMax {
-			retry, short = c.opts.RetryMin, 0
+		if established > retryMax {
+			retry, short = retryMin, 0
 		}
 		if short++; established > 0 && short == 1 {
 			continue // at once, to see whether HAProxy still listens before a new HAProxy does
@@ -172,14 +170,14 @@ func (c *Client) Run(ctx context.Context) error {
 			return nil
 		case <-time.After(retry):
 		}
-		retry = min(2*retry, c.opts.RetryMax)
+		retry = min(2*retry, retryMax)
 	}
 }
 
 // session dials, and holds one session until it fails or ctx is done. It
 // returns how long the session was established, 0 when it never was.
 func (c *Client) session(ctx context.Context, id uint64, log *slog.Logger) (time.Duration, error) {
-	dialing, cancel := context.WithTimeout(ctx, c.opts.DialTimeout)
+	dialing, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	conn, err := c.dial(dialing)
 	if err != nil {

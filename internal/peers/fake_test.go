@@ -30,17 +30,13 @@ func testClient(t *testing.T, change func(*Options)) (c *Client, log *strings.Bu
 	opts := Options{
 		Network: "unix", Address: "fake", Local: "agent", Remote: "haproxy",
 		Teach:      []Table{throttle, {Name: "/block", KeyLen: 128, Expire: time.Minute, Data: []DataType{GPT0}}},
-		RetryMin:   50 * time.Millisecond,
 		Logger:     slog.New(slog.NewTextHandler(log, nil)),
 		Registerer: prometheus.NewPedanticRegistry(),
 	}
 	if change != nil {
 		change(&opts)
 	}
-	c, err := New(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c = New(opts)
 	conns := make(chan net.Conn)
 	c.dial = func(ctx context.Context) (net.Conn, error) {
 		ours, theirs := net.Pipe()

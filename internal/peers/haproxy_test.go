@@ -92,10 +92,7 @@ func (s *stand) haproxy() {
 // and waits until it has a session.
 func (s *stand) start() (c *Client, stop func()) {
 	s.t.Helper()
-	c, err := New(s.opts)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	c = New(s.opts)
 	ctx, cancel := context.WithCancel(s.t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -486,10 +483,7 @@ func TestHAProxyReloads(t *testing.T) {
 func TestHAProxyRefusesUnknownPeer(t *testing.T) {
 	s := newStand(t, "unix")
 	s.opts.Local = "stranger"
-	c, err := New(s.opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := New(s.opts)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- c.Run(ctx) }()

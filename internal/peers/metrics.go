@@ -78,7 +78,7 @@ func (c *Client) registerGauges(reg prometheus.Registerer) {
 	f.NewGauge(prometheus.GaugeOpts{
 		Name: "sluice_peers_entries_max",
 		Help: "Entries that each table may have; further ones are dropped.",
-	}).Set(float64(c.opts.MaxEntries))
+	}).Set(float64(maxEntries))
 }
 
 // entries is the number of a table's entries that have not ended.

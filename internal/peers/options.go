@@ -1,10 +1,8 @@
 package peers
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,7 +19,7 @@ type Options struct {
 	// second endpoint with the same one ends the session of the first.
 	Local, Remote string
 
-	// Teach lists the tables that entries are taught into.
+	// Teach lists the tables that entries are taught into, each of another name.
 	Teach []Table
 
 	// Learn is called for each entry that HAProxy pushes, of every table of its
@@ -38,26 +36,24 @@ type Options struct {
 	Logger *slog.Logger
 	// Registerer gets the metrics. Nil leaves them unregistered.
 	Registerer prometheus.Registerer
-
-	// MaxEntries bounds the entries of each table that have not ended: a table that is
-	// full takes no room from another. Beyond it new keys are dropped and counted.
-	// 0 means 200 000, about 40 MB for each table, and what HAProxy's tables hold.
-	MaxEntries int
-
-	// DialTimeout bounds connecting and the handshake. 0 means 2 s.
-	DialTimeout time.Duration
-	// IdleTimeout ends a session in which nothing arrives, or nothing can be
-	// written, for so long. HAProxy sends something every 3 s. 0 means 5 s,
-	// after which HAProxy gives up as well.
-	IdleTimeout time.Duration
-	// Heartbeat is how long this side is silent at most. 0 means 1 s.
-	Heartbeat time.Duration
-	// RetryMin and RetryMax bound the time between two attempts to connect; it
-	// doubles from one to the other. The attempt after a session is made at once,
-	// unless sessions end quickly. 0 means 10 ms, less than a HAProxy takes to
-	// start, and 500 ms.
-	RetryMin, RetryMax time.Duration
 }
+
+const (
+	// maxEntries bounds the entries of each table that have not ended: a table that is full takes
+	// no room from another. Beyond it new keys are dropped and counted. So many take about 40 MB for each
+	// table, and are what HAProxy's tables hold.
+	maxEntries = 200_000
+
+	dialTimeout = 2 * time.Second // of connecting and the handshake
+	// idleTimeout ends a session in which nothing arrives, or nothing can be written, for so long. HAProxy
+	// sends something every 3 s, and gives up as well after 5 s.
+	idleTimeout       = 5 * time.Second
+	heartbeatInterval = time.Second // this side is silent for so long at most
+
+	// The time between two attempts to connect doubles from one to the other. The attempt after a
+	// session is made at once, unless sessions end quickly. A HAProxy takes longer than the shorter one to start.
+	retryMin, retryMax = 10 * time.Millisecond, 500 * time.Millisecond
+)
 
 // Table is a stick table with string keys that this endpoint announces and
 // teaches. HAProxy silently ignores it unless name, key length and data types
@@ -103,79 +99,6 @@ func (s State) String() string {
 		return "gone"
 	}
 	return fmt.Sprintf("State(%d)", int(s))
-}
-
-// maxKeyLen bounds keys: a message must fit into HAProxy's buffer.
-const maxKeyLen = 4096
-
-func (o Options) withDefaults() Options {
-	setDefault(&o.MaxEntries, 200_000)
-	setDefault(&o.DialTimeout, 2*time.Second)
-	setDefault(&o.IdleTimeout, 5*time.Second)
-	setDefault(&o.Heartbeat, time.Second)
-	setDefault(&o.RetryMin, 10*time.Millisecond)
-	setDefault(&o.RetryMax, 500*time.Millisecond)
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	return o
-}
-
-func setDefault[T comparable](v *T, def T) {
-	var zero T
-	if *v == zero {
-		*v = def
-	}
-}
-
-// validate reports the first rule that the options, defaults included, break.
-func (o Options) validate() error {
-	switch o.Network {
-	case "unix", "tcp", "tcp4", "tcp6":
-	default:
-		return fmt.Errorf("network %q: want unix or tcp", o.Network)
-	}
-	if o.Address == "" {
-		return errors.New("no address")
-	}
-	for _, name := range []string{o.Local, o.Remote} {
-		if name == "" || strings.ContainsFunc(name, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
-			return fmt.Errorf("peer name %q: want a word", name)
-		}
-	}
-	if o.MaxEntries < 0 || min(o.DialTimeout, o.IdleTimeout, o.Heartbeat, o.RetryMin, o.RetryMax) < 0 {
-		return errors.New("a limit or timeout is negative")
-	}
-	seen := make(map[string]bool)
-	for _, t := range o.Teach {
-		if err := t.validate(); err != nil {
-			return fmt.Errorf("table %q: %w", t.Name, err)
-		}
-		if seen[t.Name] {
-			return fmt.Errorf("table %q: named twice", t.Name)
-		}
-		seen[t.Name] = true
-	}
-	return nil
-}
-
-func (t Table) validate() error {
-	switch {
-	case t.Name == "" || len(t.Name) > maxKeyLen:
-		return errors.New("want a name")
-	case t.KeyLen < 1 || t.KeyLen > maxKeyLen:
-		return fmt.Errorf("key length %d: want 1 to %d", t.KeyLen, maxKeyLen)
-	case t.Expire < time.Millisecond:
-		return fmt.Errorf("expire %v: want a millisecond at least", t.Expire)
-	case len(t.Data) == 0:
-		return errors.New("want data types")
-	}
-	for _, d := range t.Data {
-		if d.wireShape() != number {
-			return fmt.Errorf("data type %d: cannot be taught", d)
-		}
-	}
-	return nil
 }
 
 // definition announces the table with the given id.

@@ -61,7 +61,7 @@ func newSession(c *Client, id uint64, conn net.Conn) *session {
 		c:       c,
 		id:      id,
 		conn:    conn,
-		in:      bufio.NewReaderSize(idleReader{conn, c.opts.IdleTimeout}, maxMessage),
+		in:      bufio.NewReaderSize(idleReader{conn, idleTimeout}, maxMessage),
 		tables:  make(map[uint64]*learned),
 		defined: make([]bool, len(c.tables)),
 		current: -1,
@@ -249,7 +249,7 @@ func (s *session) writeOwed(ctx context.Context) error {
 	s.c.live.rewind()
 	s.c.mu.Unlock()
 
-	heartbeat := time.NewTicker(s.c.opts.Heartbeat)
+	heartbeat := time.NewTicker(heartbeatInterval)
 	defer heartbeat.Stop()
 	out := appendControl(nil, controlResync)
 	for {
@@ -264,7 +264,7 @@ func (s *session) writeOwed(ctx context.Context) error {
 				out = s.appendEntries(s.appendOwed(out))
 			}
 		}
-		_ = s.conn.SetWriteDeadline(time.Now().Add(s.c.opts.IdleTimeout))
+		_ = s.conn.SetWriteDeadline(time.Now().Add(idleTimeout))
 		if _, err := s.conn.Write(out); err != nil {
 			return fmt.Errorf("write: %w", err)
 		}

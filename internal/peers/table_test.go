@@ -156,7 +156,7 @@ func FuzzDefinition(f *testing.F) {
 			t.Fatalf("parseDefinition(%x) = %+v", body, d)
 		}
 		d.arrays = [3]uint64{}
-		if len(d.name) > maxKeyLen {
+		if len(d.name) > 4096 {
 			return // more than one message may hold
 		}
 		m, err := readMessage(reader(appendDefinition(nil, d)))

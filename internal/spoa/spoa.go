@@ -187,17 +187,13 @@ func New(o Options) (*Agent, error) {
 	}
 
 	network, address := split(o.Peers)
-	var err error
-	a.peers, err = peers.New(peers.Options{
+	a.peers = peers.New(peers.Options{
 		Network: network, Address: address,
 		Local: "agent", Remote: "haproxy",
 		Teach: []peers.Table{throttleTable, blockTable, shareTable, creditTable},
 		Learn: a.learn, OnSession: a.followSession,
 		Logger: o.Logger, Registerer: o.Registerer,
 	})
-	if err != nil {
-		return nil, fmt.Errorf("agent: %w", err)
-	}
 	a.teachThen = a.peers.TeachThen
 	if o.Runtime != "" {
 		client := runtimeapi.New(o.Runtime)
@@ -205,15 +201,12 @@ func New(o Options) (*Agent, error) {
 		a.tallies = newTallies(client, a.limiter.inForce.of, a.starts, a.metrics, o.Logger)
 		a.tallies.hearers = tallyHearers{natives: a.natives, inherited: a.inherited, present: a.presentByCredit, absent: a.forgetPlaces}
 	}
-	a.spop, err = spop.New(spop.Options{
+	a.spop = spop.New(spop.Options{
 		Handler:  a.start,
 		OnCheck:  a.workers.checked,
 		MaxConns: o.MaxConns,
 		Logger:   o.Logger, Registerer: o.Registerer,
 	})
-	if err != nil {
-		return nil, fmt.Errorf("agent: %w", err)
-	}
 	return a, nil
 }
 

@@ -99,7 +99,7 @@ func (c *conn) advance() error {
 	case frameHello:
 		c.r += len(raw)
 		c.greeted = true
-		size := min(f.maxFrame, c.server.opts.MaxFrame)
+		size := min(f.maxFrame, c.server.bounds.frame)
 		c.out = int(size)
 		c.ready = appendHello(nil, f, size)
 		if f.healthcheck {
@@ -122,7 +122,7 @@ func (c *conn) advance() error {
 		}
 		n, size := 1, len(raw)
 		for ; n < room; n++ {
-			next := wholeFrame(c.buf[c.r+size:c.w], c.server.opts.MaxFrame)
+			next := wholeFrame(c.buf[c.r+size:c.w], c.server.bounds.frame)
 			if next == nil {
 				break
 			}
@@ -165,10 +165,10 @@ func wholeFrame(b []byte, limit uint32) []byte {
 }
 
 // receive waits until a whole frame is in the buffer, and leaves it there. A
-// HELLO, and a frame that has begun, must arrive in HelloTimeout, however
+// HELLO, and a frame that has begun, must arrive in helloTimeout, however
 // slowly it drips.
 func (c *conn) receive() ([]byte, error) {
-	limit := c.server.opts.MaxFrame
+	limit := c.server.bounds.frame
 	timed := false
 	for {
 		got := c.buf[c.r:c.w]
@@ -188,7 +188,7 @@ func (c *conn) receive() ([]byte, error) {
 			c.setIdleDeadline()
 		} else if !timed {
 			timed = true
-			c.setDeadline(time.Now().Add(c.server.opts.HelloTimeout))
+			c.setDeadline(time.Now().Add(c.server.bounds.helloTimeout))
 		}
 		// After the deadline was set: drain may have come in between.
 		if c.draining.Load() {
@@ -215,10 +215,10 @@ func (c *conn) makeRoom(need int) {
 	}
 }
 
-// setIdleDeadline lets the connection be silent for IdleTimeout. The deadline
+// setIdleDeadline lets the connection be silent for idleTimeout. The deadline
 // is moved only when it has lost an eighth of that, because moving it is dear.
 func (c *conn) setIdleDeadline() {
-	idle := c.server.opts.IdleTimeout
+	idle := c.server.bounds.idleTimeout
 	now := time.Now()
 	if left := c.deadline.Sub(now); left < idle*7/8 || left > idle {
 		c.setDeadline(now.Add(idle))
@@ -248,7 +248,7 @@ func (c *conn) readFailed(err error) error {
 func (c *conn) waitForRoom() (int, error) {
 	for {
 		c.mu.Lock()
-		free := c.server.opts.MaxInFlight - c.unanswered
+		free := c.server.bounds.inFlight - c.unanswered
 		c.waiting = free <= 0
 		c.mu.Unlock()
 		if free > 0 {
@@ -340,7 +340,7 @@ func (c *conn) sendUnsent() error {
 		sending := c.unsent
 		c.unsent = c.spare[:0]
 		c.mu.Unlock()
-		_ = c.SetWriteDeadline(time.Now().Add(c.server.opts.WriteTimeout))
+		_ = c.SetWriteDeadline(time.Now().Add(c.server.bounds.writeTimeout))
 		_, err := c.Conn.Write(sending)
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			err = c.reject(rejectWrite)

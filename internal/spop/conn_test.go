@@ -23,10 +23,8 @@ import (
 // reads and whatever the limits.
 func TestEveryQuestionIsAnsweredOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s, err := New(Options{Handler: echo, MaxInFlight: rapid.IntRange(1, 8).Draw(t, "in flight")})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := New(Options{Handler: echo})
+		s.bounds.inFlight = rapid.IntRange(1, 8).Draw(t, "in flight")
 		// All answers together are less than maxUnsent: the goroutine that sends may get no time before all are ready.
 		users := rapid.SliceOfN(rapid.OneOf(rapid.String(), rapid.Just(strings.Repeat("u", 12000))), 0, maxUnsent/12500).Draw(t, "users")
 		in := hello()
@@ -84,10 +82,7 @@ func (c *stuckConn) Write(p []byte) (int, error) {
 
 func TestAnswersWrittenMeanwhileShareAWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, err := New(Options{Handler: echo})
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := New(Options{Handler: echo})
 		stuck := &stuckConn{take: make(chan struct{})}
 		c := newConn(s, stuck)
 		var returned atomic.Int32
@@ -129,7 +124,7 @@ func TestPeerThatDoesNotReadIsClosed(t *testing.T) {
 	t.Run("a write times out", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			l := newPipeListener()
-			s := serve(t, l, Options{WriteTimeout: 3 * time.Second})
+			s := serve(t, l, Options{}, func(b *bounds) { b.writeTimeout = 3 * time.Second })
 			c := l.dial(t).greet()
 			c.send(notify(1, message("start", long)))
 			start := time.Now()
@@ -146,7 +141,7 @@ func TestPeerThatDoesNotReadIsClosed(t *testing.T) {
 	t.Run("answers pile up", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			l := newPipeListener()
-			s := serve(t, l, Options{WriteTimeout: time.Hour})
+			s := serve(t, l, Options{}, func(b *bounds) { b.writeTimeout = time.Hour })
 			c := l.dial(t).greet()
 			sent := 0
 			for ; sent < 1000; sent++ {
@@ -170,7 +165,7 @@ func TestPeerThatDoesNotReadIsClosed(t *testing.T) {
 // Buffers change hands between writers and the flusher: every frame must come
 // out whole, under the race detector too.
 func TestConcurrentAnswersStayWhole(t *testing.T) {
-	s := serveUnix(t, Options{MaxInFlight: 1000, WriteTimeout: proctest.Patience})
+	s := serveUnix(t, Options{}, func(b *bounds) { b.inFlight = 1000; b.writeTimeout = proctest.Patience })
 	var clients sync.WaitGroup
 	for range 4 {
 		c := dial(t, s.addr).greet()
@@ -209,16 +204,14 @@ func FuzzGuard(f *testing.F) {
 	for _, tt := range frames {
 		f.Add(uint16(4096), join(hello(), sized(tt.body), notify(2)))
 	}
-	s, err := New(Options{MaxInFlight: 4, Handler: func(r *Request) {
+	s := New(Options{Handler: func(r *Request) {
 		for i := range r.args {
 			v, _ := r.Arg(r.args[i].Name)
 			r.SetString(r.Message(), v)
 		}
 		r.SetUint("n", uint32(len(r.args)))
 	}})
-	if err != nil {
-		f.Fatal(err)
-	}
+	s.bounds.inFlight = 4
 	f.Fuzz(func(t *testing.T, chunk uint16, in []byte) {
 		mem := &memoryConn{in: in, chunk: int(chunk) + 1}
 		before, panics := allocated(), testutil.ToFloat64(s.metrics.panics)
@@ -237,7 +230,7 @@ func FuzzGuard(f *testing.F) {
 			if _, err := readAnswer(out); err != nil {
 				t.Fatalf("answer: %v", err)
 			}
-			if size := before - out.Len() - 4; size > int(s.opts.MaxFrame) {
+			if size := before - out.Len() - 4; size > int(s.bounds.frame) {
 				t.Fatalf("an answer of %d bytes", size)
 			}
 		}

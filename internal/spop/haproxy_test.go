@@ -37,13 +37,13 @@ func startHAProxy(t testing.TB, patience time.Duration) proxy {
 	return proxy{t, "http://" + frontend, agent, &http.Client{Transport: tr}}
 }
 
-func (p proxy) serve(o Options) running {
+func (p proxy) serve(o Options, change ...func(*bounds)) running {
 	p.t.Helper()
 	l, err := Listen("unix:" + p.agent)
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	return serve(p.t, l, o)
+	return serve(p.t, l, o, change...)
 }
 
 // get sends a request with headers given as name, value, … and returns what the proxy answers.
@@ -164,7 +164,7 @@ func TestHAProxyGetsVerdicts(t *testing.T) {
 func TestHAProxyPipelines(t *testing.T) {
 	p := startHAProxy(t, proctest.Patience)
 	// Few in flight, so that HAProxy feels the back-pressure.
-	s := p.serve(Options{MaxInFlight: 2})
+	s := p.serve(Options{}, func(b *bounds) { b.inFlight = 2 })
 	p.asked(true)
 	const clients, requests = 32, 50
 	var wg sync.WaitGroup
@@ -201,7 +201,7 @@ func TestHAProxyOutlivesItsAgent(t *testing.T) {
 // A HAProxy with a larger buffer than the agent's limit keeps to the limit.
 func TestHAProxyKeepsToTheAgentsFrameSize(t *testing.T) {
 	p := startHAProxy(t, 300*time.Millisecond)
-	s := p.serve(Options{MaxFrame: 1000})
+	s := p.serve(Options{}, func(b *bounds) { b.frame = 1000 })
 	p.asked(true)
 	resp, err := p.get("/", "x-user", strings.Repeat("x", 2000))
 	if err != nil || resp.StatusCode != 200 || resp.Header.Get("x-user") != "" {

@@ -1,11 +1,11 @@
 package spop
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"net"
 	"runtime/debug"
 	"sync"
@@ -32,31 +32,6 @@ type Options struct {
 	// and 20 questions under way (max-waiting-frames), and one per health check.
 	MaxConns int
 
-	// MaxFrame is the largest frame in bytes, its length left out, in either
-	// direction; at least 256; 0 means 16380, HAProxy's own for its usual
-	// buffer of 16 KiB. A HAProxy that offers more is told to keep to this.
-	MaxFrame uint32
-
-	// MaxInFlight is the number of NOTIFYs of one connection handled at a time;
-	// 0 means 256. No more are read until one is answered.
-	MaxInFlight int
-
-	// HelloTimeout is how long a HELLO, or a frame once begun, may take to
-	// arrive; 0 means 5 s.
-	HelloTimeout time.Duration
-
-	// IdleTimeout is how long a connection may be silent; 0 means 5 minutes.
-	// It should exceed HAProxy's "timeout idle" and "timeout server": the end
-	// that closes first should be the one that asks.
-	IdleTimeout time.Duration
-
-	// WriteTimeout is how long HAProxy may take to read answers; 0 means 1 s.
-	WriteTimeout time.Duration
-
-	// DrainTimeout is how long Serve waits, when its context ends, for what
-	// has been asked to be answered; 0 means 1 s.
-	DrainTimeout time.Duration
-
 	// OnCheck is called with the connection of each of HAProxy's health checks, before
 	// it is answered; nil means that nobody wants to know. It must neither block, nor
 	// read, write or keep the connection.
@@ -67,59 +42,32 @@ type Options struct {
 	Registerer prometheus.Registerer // nil means that metrics are kept to oneself
 }
 
-// prepare checks options and fills in defaults.
-func (o *Options) prepare() error {
-	if o.Handler == nil {
-		return errors.New("spop: no handler")
-	}
-	if o.MaxFrame != 0 && o.MaxFrame < minMaxFrame || o.MaxFrame > math.MaxInt32 {
-		return fmt.Errorf("spop: MaxFrame is %d, want %d to %d", o.MaxFrame, minMaxFrame, math.MaxInt32)
-	}
-	if o.MaxFrame == 0 {
-		o.MaxFrame = 16380
-	}
-	for _, n := range []struct {
-		name     string
-		value    *int
-		standard int
-	}{
-		{"MaxConns", &o.MaxConns, 1024},
-		{"MaxInFlight", &o.MaxInFlight, 256},
-	} {
-		if *n.value < 0 {
-			return fmt.Errorf("spop: %s is %d, want 0 or more", n.name, *n.value)
-		}
-		if *n.value == 0 {
-			*n.value = n.standard
-		}
-	}
-	for _, d := range []struct {
-		name     string
-		value    *time.Duration
-		standard time.Duration
-	}{
-		{"HelloTimeout", &o.HelloTimeout, 5 * time.Second},
-		{"IdleTimeout", &o.IdleTimeout, 5 * time.Minute},
-		{"WriteTimeout", &o.WriteTimeout, time.Second},
-		{"DrainTimeout", &o.DrainTimeout, time.Second},
-	} {
-		if *d.value < 0 {
-			return fmt.Errorf("spop: %s is %v, want 0 or more", d.name, *d.value)
-		}
-		if *d.value == 0 {
-			*d.value = d.standard
-		}
-	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	return nil
+// bounds keep a HAProxy, or whoever has connected in its place, from taking all of the agent.
+type bounds struct {
+	frame    uint32 // largest frame in bytes, its length left out, in either direction; a HAProxy that offers more is told to keep to this
+	inFlight int    // NOTIFYs of one connection handled at a time; no more are read until one is answered
+
+	helloTimeout time.Duration // of a HELLO, or a frame once begun, to arrive
+	idleTimeout  time.Duration // of a connection that is silent
+	writeTimeout time.Duration // of HAProxy to read answers
+	drainTimeout time.Duration // of what has been asked to be answered, when the context of Serve ends
+}
+
+var usualBounds = bounds{
+	frame:        16380, // HAProxy's own for its usual buffer of 16 KiB
+	inFlight:     256,
+	helloTimeout: 5 * time.Second,
+	// More than HAProxy's "timeout idle" and "timeout server": the end that closes first should be the one that asks.
+	idleTimeout:  5 * time.Minute,
+	writeTimeout: time.Second,
+	drainTimeout: time.Second,
 }
 
 // A Server answers HAProxy's questions. Its limits hold over all listeners that
 // it serves.
 type Server struct {
 	opts    Options
+	bounds  bounds
 	log     *slog.Logger
 	metrics *metrics
 	active  atomic.Int64
@@ -127,16 +75,17 @@ type Server struct {
 	rejectedLog, refusedLog, acceptLog, disconnectLog, panicLog, droppedLog loglimit.Limit
 }
 
-// New returns a server that serves nothing yet. It fails on options that make no sense.
-func New(o Options) (*Server, error) {
-	if err := o.prepare(); err != nil {
-		return nil, err
+// New returns a server that serves nothing yet.
+func New(o Options) *Server {
+	o.MaxConns = cmp.Or(o.MaxConns, 1024)
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Server{opts: o, log: o.Logger, metrics: newMetrics(o.Registerer)}, nil
+	return &Server{opts: o, bounds: usualBounds, log: o.Logger, metrics: newMetrics(o.Registerer)}
 }
 
 // Serve answers connections from l until ctx ends or l fails for good. Then it
-// closes l, lets what has been asked be answered for DrainTimeout, closes all
+// closes l, lets what has been asked be answered for a second, closes all
 // connections and returns when their goroutines have ended. The error is nil if
 // ctx ended it. A server may serve several listeners, each in a Serve of its own.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
@@ -146,7 +95,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	if stop() {
 		_ = l.Close()
 	}
-	open.drainAll(s.opts.DrainTimeout)
+	open.drainAll(s.bounds.drainTimeout)
 	return err
 }
 
