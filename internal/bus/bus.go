@@ -3,7 +3,7 @@
 //
 // What must be atomic is a script. A call is one round trip and is sent once: a call that
 // failed may have run, and its caller must be able to bear both. No call waits for Redis
-// longer than Options.Timeout. Errors that tell of its absence match ErrUnavailable, so
+// longer than Options.Timeout, but those that carry limit files. Errors that tell of its absence match ErrUnavailable, so
 // that callers can go on alone.
 package bus
 
@@ -58,17 +58,23 @@ type Options struct {
 // A Bus is a pool of connections to Redis, safe for concurrent use.
 type Bus struct {
 	client       redis.UniversalClient
+	limitsClient redis.UniversalClient // for limit files, so that no other call waits for a connection that carries one
 	shards       int
 	session      string // random
 	timeout      time.Duration
 	silenceLimit time.Duration // after which a subscription counts as lost
 	logger       *slog.Logger
 
+	limitPublisher limitPublisher
+	limitReader    limitReader
+
 	requests  *prometheus.CounterVec   // op, result
 	seconds   *prometheus.HistogramVec // op
 	malformed *prometheus.CounterVec   // channel
 	dropped   *prometheus.CounterVec   // channel
 	answered  prometheus.Gauge
+
+	limitBytes prometheus.Counter
 }
 
 // Open makes a Bus. It does not connect: calls do, and go on doing so while
@@ -88,23 +94,8 @@ func Open(o Options) (*Bus, error) {
 	logging.Disable() // go-redis prints to stderr what it also returns
 	metrics := promauto.With(o.Registerer)
 	return &Bus{
-		client: redis.NewUniversalClient(&redis.UniversalOptions{
-			Addrs: o.Addresses, MasterName: o.MasterName, IsClusterMode: o.Cluster, DB: o.DB, TLSConfig: o.TLS,
-			Username: o.Username, Password: o.Password, SentinelUsername: o.SentinelUsername, SentinelPassword: o.SentinelPassword,
-
-			DialTimeout: timeout, ReadTimeout: timeout, WriteTimeout: timeout, PoolTimeout: timeout,
-			ContextTimeoutEnabled: true,
-
-			MaxRetries:    -1, // none: callers call again; see also once
-			DialerRetries: 1,
-
-			PipelinePoolSize: -1, // all calls are pipelines: one pool is enough
-
-			// Nothing that older servers, proxies and the embedded one lack.
-			Protocol:                 2,
-			DisableIdentity:          true,
-			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-		}),
+		client:       o.connect(timeout, timeout),
+		limitsClient: o.connect(timeout, sourceTimeout), // each call has a deadline of its own
 		shards:       max(1, o.Shards),
 		session:      rand.Text()[:8],
 		timeout:      timeout,
@@ -127,7 +118,31 @@ func Open(o Options) (*Bus, error) {
 		dropped: metrics.NewCounterVec(prometheus.CounterOpts{
 			Name: "sluice_bus_dropped_total", Help: "Published messages that came faster than they were handled.",
 		}, []string{"channel"}),
+		limitBytes: metrics.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_bus_limits_read_bytes_total", Help: "Bytes of published limit files that were read from Redis, compressed as they are there.",
+		}),
 	}, nil
+}
+
+// connect makes a pool of connections. It does not connect yet.
+func (o Options) connect(dial, call time.Duration) redis.UniversalClient {
+	return redis.NewUniversalClient(&redis.UniversalOptions{
+		Addrs: o.Addresses, MasterName: o.MasterName, IsClusterMode: o.Cluster, DB: o.DB, TLSConfig: o.TLS,
+		Username: o.Username, Password: o.Password, SentinelUsername: o.SentinelUsername, SentinelPassword: o.SentinelPassword,
+
+		DialTimeout: dial, ReadTimeout: call, WriteTimeout: call, PoolTimeout: call,
+		ContextTimeoutEnabled: true,
+
+		MaxRetries:    -1, // none: callers call again; see also once
+		DialerRetries: 1,
+
+		PipelinePoolSize: -1, // all calls are pipelines: one pool is enough
+
+		// Nothing that older servers, proxies and the embedded one lack.
+		Protocol:                 2,
+		DisableIdentity:          true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
 }
 
 func (o Options) validate() error {
@@ -146,7 +161,7 @@ func (o Options) validate() error {
 
 // Close closes all connections. Subscriptions must have ended.
 func (b *Bus) Close() error {
-	if err := b.client.Close(); err != nil {
+	if err := errors.Join(b.client.Close(), b.limitsClient.Close()); err != nil {
 		return fmt.Errorf("close redis: %w", err)
 	}
 	return nil
@@ -154,7 +169,11 @@ func (b *Bus) Close() error {
 
 // callRedis runs one operation within the timeout, measures it, and wraps its error.
 func (b *Bus) callRedis(ctx context.Context, op, what string, run func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, b.timeout)
+	return b.callRedisWithin(ctx, b.timeout, op, what, run)
+}
+
+func (b *Bus) callRedisWithin(ctx context.Context, timeout time.Duration, op, what string, run func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	start := time.Now()
 	err := wrapError(what, run(ctx))

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"time"
 
 	"github.com/sluice-qos/sluice/internal/policy"
 )
@@ -50,57 +49,6 @@ func encode(policies []policy.Message) (batches []any, tooLong int) {
 		batches = append(batches, batch)
 	}
 	return batches, tooLong
-}
-
-// PublishLimits keeps a limit file in Redis for 24 hours from now and tells all
-// agents of its version.
-func (b *Bus) PublishLimits(ctx context.Context, version string, source []byte) error {
-	message := policy.Append(nil, policy.Limits{Version: version})
-	return b.callRedis(ctx, "publish_limits", "publish limits", func(ctx context.Context) error {
-		_, err := b.evalScripts(ctx, call{
-			script: limitsScript,
-			keys:   []string{limitsKey},
-			args:   []any{version, source, int64(limitsTTL / time.Second), message},
-		})
-		return err
-	})
-}
-
-// KeepLimits keeps published limits for another 24 hours, and reports whether
-// they are still the ones of the version. If not, Redis has forgotten them, or another
-// process published others.
-func (b *Bus) KeepLimits(ctx context.Context, version string) (kept bool, err error) {
-	err = b.callRedis(ctx, "keep_limits", "keep limits", func(ctx context.Context) error {
-		replies, err := b.evalScripts(ctx, call{
-			script: keepScript,
-			keys:   []string{limitsKey},
-			args:   []any{version, int64(limitsTTL / time.Second)},
-		})
-		if err != nil {
-			return err
-		}
-		kept = replies[0] == int64(1)
-		return nil
-	})
-	return kept, err
-}
-
-// Limits returns what was last published, or ErrNoLimits.
-func (b *Bus) Limits(ctx context.Context) (version string, source []byte, err error) {
-	err = b.callRedis(ctx, "limits", "read limits", func(ctx context.Context) error {
-		values, err := b.client.HMGet(ctx, limitsKey, "version", "source").Result()
-		if err != nil {
-			return err
-		}
-		v, ok1 := values[0].(string)
-		s, ok2 := values[1].(string)
-		if !ok1 || !ok2 { // HMGET answers nil for a key or field that does not exist
-			return ErrNoLimits
-		}
-		version, source = v, []byte(s)
-		return nil
-	})
-	return version, source, err
 }
 
 // Confirm answers policy.Confirm: this instance's HAProxy refuses the key by itself

@@ -139,6 +139,8 @@ func TestUsersMayDoNothingElse(t *testing.T) {
 			{"HSET", "sluice:limits", "version", "2", "source", "x"},
 			{"DEL", "sluice:limits"},
 			{"EXPIRE", "sluice:limits", "1"},
+			{"SET", "sluice:limits:2d711642b726b04401627ca9fbac32f5", "x"},
+			{"DEL", "sluice:limits:2d711642b726b04401627ca9fbac32f5"},
 			{"EVAL", script("'HSET', 'sluice:limits', 'version', '2'"), "0"},
 			{"EVAL", script("'HSET', KEYS[1], 'version', '2'"), "1", "sluice:limits"},
 			{"HSET", "sluice:overrides", "version", "2"},
@@ -172,6 +174,7 @@ func TestUsersMayDoNothingElse(t *testing.T) {
 		}},
 		{"sluice-jobs", [][]any{
 			{"HGETALL", "sluice:limits"},
+			{"GET", "sluice:limits:2d711642b726b04401627ca9fbac32f5"},
 			{"HSET", "sluice:limits", "version", "2"},
 			{"HSET", "sluice:overrides", "version", "2"},
 			{"HGETALL", "sluice:{0}:slots:alice"},

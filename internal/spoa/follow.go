@@ -2,11 +2,9 @@ package spoa
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,7 +14,6 @@ import (
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
-	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 // beatEvery is how often an agent says that it is there.
@@ -87,54 +84,6 @@ func (a *Agent) apply(messages []policy.Message) {
 			}
 		}
 	}
-}
-
-// limitReading puts limits into force, one set after the other: those that are read and
-// those whose time has come are of two goroutines.
-type limitReading struct {
-	wanted  chan struct{} // holds one token when the limits should be read
-	forcing sync.Mutex    // held while limits are put into force
-}
-
-func (a *Agent) wantLimits() { wake(a.limitReading.wanted) }
-
-// readLimits reads the limits whenever they may have changed.
-func (a *Agent) readLimits(ctx context.Context) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-a.limitReading.wanted:
-		}
-		if err := a.fetchLimits(ctx); err != nil && ctx.Err() == nil {
-			a.metrics.limitErrors.Inc()
-			a.options.Logger.Warn("limits not read: the old ones stay in force", slog.Any("error", err))
-		}
-	}
-}
-
-// fetchLimits puts the published limits into force.
-func (a *Agent) fetchLimits(ctx context.Context) error {
-	began := time.Now()
-	version, source, err := a.options.Bus.Limits(ctx)
-	if err != nil {
-		return err
-	}
-	if a.limiter.inForce.areOf(version) {
-		return nil
-	}
-	set, err := limitfile.Parse("published limits", source)
-	if err != nil {
-		a.traceLimits(ctx, began, version, nil)
-		return fmt.Errorf("parse the published limits %s: %w", version, err)
-	}
-	a.limitReading.forcing.Lock()
-	a.force(set.At(a.clock.Now()))
-	a.limitReading.forcing.Unlock()
-	a.metrics.limitsInForce(set.Version())
-	a.traceLimits(ctx, began, version, set)
-	a.options.Logger.Info("limits in force", slog.String("version", set.Version()), slog.Int("users", set.UserCount()))
-	return nil
 }
 
 // force puts limits into force, also for users whom HAProxy refuses by itself and

@@ -68,8 +68,11 @@ type userMetrics struct {
 // clusterMetrics are about Redis, polygen and the other instances.
 type clusterMetrics struct {
 	lost, instances, offset prometheus.Gauge
-	losses, limitErrors     prometheus.Counter
+	losses                  prometheus.Counter
+	limitErrors             *prometheus.CounterVec // by reason
 	limitsInfo              *prometheus.GaugeVec
+	limitsSize              prometheus.Gauge
+	limitsDelay             prometheus.Histogram
 	policies                *prometheus.CounterVec // by kind
 	policyDelay             prometheus.Histogram
 	policyAt                prometheus.Gauge
@@ -255,9 +258,15 @@ func newClusterMetrics(f promauto.Factory) clusterMetrics {
 			Name: "sluice_redis_losses_total",
 			Help: "How often Redis was lost.",
 		}),
-		limitErrors: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_limits_read_errors_total",
-			Help: "Failures to read or parse the published limits. The old ones stay in force.",
+		limitErrors: newLimitErrors(f),
+		limitsSize: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_limits_bytes",
+			Help: "Size of the limits in force, with the files of users_from and the overrides.",
+		}),
+		limitsDelay: f.NewHistogram(prometheus.HistogramOpts{
+			Name:    "sluice_limits_delay_seconds",
+			Help:    "Time from when the agent heard of new limits, or began to ask for the first ones, until they were in force.",
+			Buckets: []float64{.01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120},
 		}),
 		limitsInfo: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "sluice_limits_info",
@@ -329,7 +338,19 @@ func newCreditMetrics(f promauto.Factory) creditMetrics {
 	}
 }
 
-func (m *metrics) limitsInForce(version string) {
+func newLimitErrors(f promauto.Factory) *prometheus.CounterVec {
+	errors := f.NewCounterVec(prometheus.CounterOpts{
+		Name: "sluice_limits_read_errors_total",
+		Help: "Failures to put the published limits into force, by reason: redis (it did not answer in time, or refused), missing (none, or not all of them, are there), checksum (they are damaged) or invalid (this version of the agent does not understand them). The old ones stay in force.",
+	}, []string{"reason"})
+	for _, reason := range []string{unreachableLimits, missingLimits, damagedLimits, invalidLimits} {
+		errors.WithLabelValues(reason)
+	}
+	return errors
+}
+
+func (m *metrics) limitsInForce(version string, size int) {
 	m.limitsInfo.Reset()
 	m.limitsInfo.WithLabelValues(version).Set(1)
+	m.limitsSize.Set(float64(size))
 }

@@ -20,8 +20,8 @@ import (
 func TestMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil).run()
-		r.metrics.limitsInForce("old")
-		r.metrics.limitsInForce("1f2e3d4c5b6a")
+		r.metrics.limitsInForce("old", 1)
+		r.metrics.limitsInForce("1f2e3d4c5b6a", 12345)
 
 		for range 5 { // 4 are allowed
 			r.ask("alice", "GET")
@@ -91,7 +91,7 @@ users: {erin: one, frank: moving}
 			"sluice_haproxy_draining", "sluice_native_shares_total", "sluice_bandwidth_users",
 			"sluice_policies_received_total", "sluice_redis_lost", "sluice_redis_losses_total",
 			"sluice_limits_read_errors_total", "sluice_users", "sluice_instances", "sluice_clock_offset_seconds",
-			"sluice_limits_info", "sluice_unreadable_requests_total"); err != nil {
+			"sluice_limits_info", "sluice_limits_bytes", "sluice_unreadable_requests_total"); err != nil {
 			t.Error(err)
 		}
 		if problems, err := testutil.GatherAndLint(r.registry); err != nil || len(problems) > 0 {

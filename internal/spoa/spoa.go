@@ -271,11 +271,13 @@ func (a *Agent) Ready() error {
 func (a *Agent) prepareToServe(ctx context.Context) (net.Listener, error) {
 	log := a.options.Logger
 	instances, err := retry(ctx, log, "redis and the published limits", func() (int, error) {
-		n, err := a.beat(ctx)
-		if err != nil {
+		if _, err := a.beat(ctx); err != nil {
 			return 0, err
 		}
-		return n, a.fetchLimits(ctx)
+		if err := a.firstLimits(ctx); err != nil {
+			return 0, err
+		}
+		return a.beat(ctx) // others may have come meanwhile
 	})
 	if err != nil {
 		return nil, err

@@ -1,0 +1,300 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-qos/sluice/internal/policy"
+)
+
+const (
+	// maxSource is the size up to which a limit file is published as a whole too, for agents
+	// of versions that know no chunks. They all read it at once.
+	maxSource = 1 << 20
+
+	// renewParts: each call of KeepLimits writes so small a part of the chunks anew. polygen
+	// calls every second, so a chunk that was lost or damaged is whole again within about a minute.
+	renewParts = 64
+
+	// supersededTTL is for agents that still read the file before.
+	supersededTTL = 10 * time.Minute
+
+	// maxPipeline bounds the bytes of chunks that are written in one call.
+	maxPipeline = 256 << 10
+
+	// An agent that has read a chunk rests for many times as long as that took. So it reads
+	// fast from a Redis that has nothing else to do, and a thousand agents that read at the same
+	// time leave room for everyone's leases, whatever the network between them: what waits for a
+	// link of 1 Gbit/s at a time is then 1000 chunks of some 12 KiB divided by restFactor, 2 ms.
+	restFactor = 50
+	// An agent without limits does not serve, and so reads faster.
+	restFactorAtStart = 10
+	maxRest           = 5 * time.Second
+
+	// sourceTimeout is for whole files, which polygens before chunks publish.
+	sourceTimeout = 30 * time.Second
+)
+
+// ErrNoChunk says that a part of the published limits is missing. polygen writes it again.
+var ErrNoChunk = errors.New("a chunk of the published limits is missing")
+
+// limitsTimeout is how long a call may take that carries so many bytes of a limit file:
+// as long as a slow link needs, because no request waits for it.
+func (b *Bus) limitsTimeout(size int) time.Duration {
+	const slowest = 64 << 10 // bytes per second
+	return 8*b.timeout + time.Duration(size)*time.Second/slowest
+}
+
+// limitPublisher has the file that this process has published last.
+type limitPublisher struct {
+	mu   sync.Mutex
+	file limitFile
+	next int // the chunk that is renewed next
+}
+
+// PublishLimits keeps a limit file in Redis for 24 hours from now and tells all
+// agents of its version. Until all of it is there, they read the one before.
+func (b *Bus) PublishLimits(ctx context.Context, version string, source []byte) error {
+	p := &b.limitPublisher
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	file := encodeLimits(version, source, p.file)
+	missing, err := b.renewChunks(ctx, file.chunks, limitsTTL)
+	if err != nil {
+		return err
+	}
+	if err := b.writeChunks(ctx, file, missing); err != nil {
+		return err
+	}
+	message := policy.Append(nil, policy.Limits{Version: version})
+	args := []any{version, file.encode(), int64(limitsTTL / time.Second), message}
+	if len(source) <= maxSource {
+		args = append(args, source)
+	}
+	err = b.callRedis(ctx, "publish_limits", "publish limits", func(ctx context.Context) error {
+		_, err := b.evalScripts(ctx, call{script: limitsScript, keys: []string{limitsKey}, args: args})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	var superseded []chunkRef
+	for _, c := range p.file.chunks {
+		if file.stored[c.sum] == nil {
+			superseded = append(superseded, c)
+		}
+	}
+	// If this fails they expire later.
+	_, _ = b.renewChunks(ctx, superseded, supersededTTL)
+	p.file, p.next = file, 0
+	return nil
+}
+
+// KeepLimits keeps published limits for another 24 hours, and reports whether
+// they are still the ones of the version, as this process has published them. If not, Redis
+// has forgotten them, or another process published others.
+func (b *Bus) KeepLimits(ctx context.Context, version string) (kept bool, err error) {
+	p := &b.limitPublisher
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.file.stored == nil || p.file.version != version {
+		return false, nil
+	}
+	err = b.callRedis(ctx, "keep_limits", "keep limits", func(ctx context.Context) error {
+		replies, err := b.evalScripts(ctx, call{
+			script: keepScript,
+			keys:   []string{limitsKey},
+			args:   []any{version, int64(limitsTTL / time.Second)},
+		})
+		if err != nil {
+			return err
+		}
+		kept = replies[0] == int64(1)
+		return nil
+	})
+	if err != nil || !kept || len(p.file.chunks) == 0 {
+		return kept, err
+	}
+	renewed := p.file.chunks[p.next:min(p.next+(len(p.file.chunks)+renewParts-1)/renewParts, len(p.file.chunks))]
+	p.next = (p.next + len(renewed)) % len(p.file.chunks)
+	return true, b.writeChunks(ctx, p.file, renewed)
+}
+
+// renewChunks sets for how long chunks are kept, and returns those that Redis does not have.
+func (b *Bus) renewChunks(ctx context.Context, chunks []chunkRef, ttl time.Duration) (missing []chunkRef, err error) {
+	if len(chunks) == 0 {
+		return nil, nil
+	}
+	err = b.callRedisWithin(ctx, b.limitsTimeout(0), "renew_limits", "renew chunks of limits", func(ctx context.Context) error {
+		pipe := b.limitsClient.Pipeline()
+		there := make([]*redis.BoolCmd, len(chunks))
+		for i, c := range chunks {
+			there[i] = pipe.Expire(ctx, chunkKey(c.sum), ttl)
+		}
+		_, err := pipe.Exec(ctx)
+		for i, c := range chunks {
+			if !there[i].Val() {
+				missing = append(missing, c)
+			}
+		}
+		return err
+	})
+	return missing, err
+}
+
+// writeChunks writes some chunks of a file.
+func (b *Bus) writeChunks(ctx context.Context, file limitFile, chunks []chunkRef) error {
+	for len(chunks) > 0 {
+		n, size := 0, 0
+		for n < len(chunks) && (n == 0 || size+chunks[n].stored <= maxPipeline) {
+			size += chunks[n].stored
+			n++
+		}
+		err := b.callRedisWithin(ctx, b.limitsTimeout(size), "write_limits", "write chunks of limits", func(ctx context.Context) error {
+			pipe := b.limitsClient.Pipeline()
+			for _, c := range chunks[:n] {
+				pipe.Set(ctx, chunkKey(c.sum), file.stored[c.sum], limitsTTL)
+			}
+			_, err := pipe.Exec(ctx)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		chunks = chunks[n:]
+	}
+	return nil
+}
+
+// limitReader has what this process has read of published limits.
+type limitReader struct {
+	mu    sync.Mutex // held while they are read
+	parts limitParts
+}
+
+// Limits returns what was last published, or ErrNoLimits. It reads only what is not in the file
+// that it returned before, and after an error only what is missing then. It takes its time: see
+// restFactor. Callers must not modify the source.
+func (b *Bus) Limits(ctx context.Context) (version string, source []byte, err error) {
+	r := &b.limitReader
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	head, err := b.limitHead(ctx)
+	if errors.Is(err, errNoHead) {
+		return b.limitSource(ctx)
+	}
+	if err != nil {
+		return "", nil, err
+	}
+	if r.parts.source != nil && r.parts.head.sum == head.sum {
+		return head.version, r.parts.source, nil
+	}
+	if err := b.readChunks(ctx, r.parts.missing(head)); err != nil {
+		return "", nil, err
+	}
+	if err := r.parts.join(head); err != nil {
+		r.parts = limitParts{} // with one of its parts something is wrong
+		return "", nil, fmt.Errorf("read limits: %w", err)
+	}
+	return head.version, r.parts.source, nil
+}
+
+// errNoHead says that the limits are of a polygen that knows no chunks. The head may be there, of
+// limits that another one published before.
+var errNoHead = errors.New("no head of the published limits")
+
+func (b *Bus) limitHead(ctx context.Context) (limitHead, error) {
+	version, text, err := b.limitFields(ctx, "limits", "head", b.limitsTimeout(0))
+	if err != nil {
+		return limitHead{}, err
+	}
+	head, err := decodeHead(text)
+	switch {
+	case text == "" || err == nil && head.version != version:
+		return limitHead{}, errNoHead
+	case err != nil:
+		return limitHead{}, fmt.Errorf("read limits: %w: head: %w", ErrDamagedLimits, err)
+	}
+	return head, nil
+}
+
+// limitSource reads a whole file.
+func (b *Bus) limitSource(ctx context.Context) (version string, source []byte, err error) {
+	version, text, err := b.limitFields(ctx, "limits_source", "source", sourceTimeout)
+	if err == nil && text == "" {
+		err = fmt.Errorf("read limits: %w", ErrNoLimits)
+	}
+	return version, []byte(text), err
+}
+
+// limitFields reads the version of the published limits, and another field if it is there.
+func (b *Bus) limitFields(ctx context.Context, op, field string, timeout time.Duration) (version, value string, err error) {
+	err = b.callRedisWithin(ctx, timeout, op, "read limits", func(ctx context.Context) error {
+		values, err := b.limitsClient.HMGet(ctx, limitsKey, "version", field).Result()
+		if err != nil {
+			return err
+		}
+		var ok bool
+		if version, ok = values[0].(string); !ok { // HMGET answers nil for a key or field that does not exist
+			return ErrNoLimits
+		}
+		value, _ = values[1].(string)
+		b.limitBytes.Add(float64(len(value)))
+		return nil
+	})
+	return version, value, err
+}
+
+// readChunks reads chunks, one at a time: nobody else's call waits in Redis for more than one.
+// The lock of the reader must be held.
+func (b *Bus) readChunks(ctx context.Context, chunks []chunkRef) error {
+	parts, factor := &b.limitReader.parts, restFactor
+	if parts.source == nil {
+		factor = restFactorAtStart
+	}
+	for i, c := range chunks {
+		began := time.Now()
+		stored, err := b.readChunk(ctx, c)
+		if err != nil {
+			return err
+		}
+		content, err := c.open(stored)
+		if err != nil {
+			return fmt.Errorf("read limits: %w", err)
+		}
+		parts.chunks[c.sum] = content
+		if i == len(chunks)-1 {
+			break
+		}
+		// At random, so that agents that began together do not go on together.
+		rest := time.Duration(float64(time.Since(began)) * float64(factor) * (0.5 + rand.Float64()))
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(min(rest, maxRest)):
+		}
+	}
+	return nil
+}
+
+func (b *Bus) readChunk(ctx context.Context, c chunkRef) (stored []byte, err error) {
+	found := true
+	err = b.callRedisWithin(ctx, b.limitsTimeout(c.stored), "limits_chunk", "read a chunk of limits", func(ctx context.Context) error {
+		stored, err = b.limitsClient.Get(ctx, chunkKey(c.sum)).Bytes()
+		if found = !errors.Is(err, redis.Nil); !found {
+			return nil
+		}
+		return err
+	})
+	b.limitBytes.Add(float64(len(stored)))
+	if err == nil && !found {
+		err = fmt.Errorf("read limits: %w: %x", ErrNoChunk, c.sum)
+	}
+	return stored, err
+}

@@ -1,0 +1,141 @@
+package spoa
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
+)
+
+const (
+	// staggerFor is how long agents wait on average, for each agent there is, before they ask for
+	// new limits: they are all told of them in the same instant.
+	staggerFor = time.Millisecond
+
+	// An agent that could not read the limits tries again after retryLimits, and after twice as
+	// long each time, up to maxRetryLimits.
+	retryLimits    = 250 * time.Millisecond
+	maxRetryLimits = 10 * time.Second
+)
+
+// stagger is how long to wait before new limits are read, with a random number from 0 to 1.
+func stagger(instances int64, random float64) time.Duration {
+	return time.Duration(2 * random * float64(staggerFor) * float64(max(1, instances)-1)) // one that is alone need not wait
+}
+
+// retryLimitsAfter is how long to wait after so many failures in a row, with a random number
+// from 0 to 1.
+func retryLimitsAfter(failures int, random float64) time.Duration {
+	wait := maxRetryLimits
+	if doublings := failures - 1; doublings < 6 {
+		wait = min(wait, retryLimits<<doublings)
+	}
+	return time.Duration((0.5 + random) * float64(wait))
+}
+
+// limitReading puts limits into force, one set after the other: those that are read and
+// those whose time has come are of two goroutines.
+type limitReading struct {
+	wanted  chan struct{} // holds one token when the limits should be read
+	forcing sync.Mutex    // held while limits are put into force
+}
+
+func (a *Agent) wantLimits() { wake(a.limitReading.wanted) }
+
+// readLimits reads the limits whenever they may have changed.
+func (a *Agent) readLimits(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.limitReading.wanted:
+		}
+		wanted := time.Now()
+		wait := stagger(a.limiter.inForce.instances.Load(), rand.Float64())
+		for failures := 1; ; failures++ {
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-time.After(wait):
+			}
+			err := a.fetchLimits(ctx, wanted)
+			if err == nil || ctx.Err() != nil {
+				break
+			}
+			a.options.Logger.Warn("limits not read: the old ones stay in force", slog.Int("failures", failures), slog.Any("error", err))
+			wait = retryLimitsAfter(failures, rand.Float64())
+		}
+	}
+}
+
+// firstLimits reads the limits, which may take long, while the agent stays registered.
+func (a *Agent) firstLimits(ctx context.Context) error {
+	read := make(chan error, 1)
+	go func() { read <- a.fetchLimits(ctx, time.Now()) }()
+	ticker := time.NewTicker(beatEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case err := <-read:
+			return err
+		case <-ticker.C:
+		}
+		if _, err := a.beat(ctx); err != nil && ctx.Err() == nil {
+			a.options.Logger.Debug("heartbeat failed", slog.Any("error", err))
+		}
+	}
+}
+
+// fetchLimits puts the published limits into force, which were wanted at a time.
+func (a *Agent) fetchLimits(ctx context.Context, wanted time.Time) error {
+	began := time.Now()
+	version, source, err := a.options.Bus.Limits(ctx)
+	if err != nil {
+		if ctx.Err() == nil {
+			a.metrics.limitErrors.WithLabelValues(limitErrorReason(err)).Inc()
+		}
+		return err
+	}
+	if a.limiter.inForce.areOf(version) {
+		return nil
+	}
+	set, err := limitfile.Parse("published limits", source)
+	if err != nil {
+		a.metrics.limitErrors.WithLabelValues(invalidLimits).Inc()
+		a.traceLimits(ctx, began, version, nil)
+		return fmt.Errorf("parse the published limits %s: %w", version, err)
+	}
+	a.limitReading.forcing.Lock()
+	a.force(set.At(a.clock.Now()))
+	a.limitReading.forcing.Unlock()
+	a.metrics.limitsInForce(set.Version(), len(source))
+	a.metrics.limitsDelay.Observe(time.Since(wanted).Seconds())
+	a.traceLimits(ctx, began, version, set)
+	a.options.Logger.Info("limits in force", slog.String("version", set.Version()), slog.Int("users", set.UserCount()), slog.Duration("after", time.Since(wanted)))
+	return nil
+}
+
+// Why limits could not be put into force, as sluice_limits_read_errors_total has it.
+const (
+	unreachableLimits = "redis"    // Redis did not answer in time, or refused
+	missingLimits     = "missing"  // none, or not all of them, are published
+	damagedLimits     = "checksum" // they are not what their checksums say
+	invalidLimits     = "invalid"  // this version of the agent does not understand them
+)
+
+func limitErrorReason(err error) string {
+	switch {
+	case errors.Is(err, bus.ErrDamagedLimits):
+		return damagedLimits
+	case errors.Is(err, bus.ErrNoLimits), errors.Is(err, bus.ErrNoChunk):
+		return missingLimits
+	default:
+		return unreachableLimits
+	}
+}
