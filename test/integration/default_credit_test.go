@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,18 +17,33 @@ import (
 	"github.com/sluice-qos/sluice/test/cluster"
 )
 
-// awaitCreditByDefault waits until every HAProxy has credit for users of the default tier.
+// awaitCreditByDefault waits until every HAProxy gives credit to users of the default tier.
 func awaitCreditByDefault(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
-	for _, in := range c.Instances {
-		proctest.Eventually(t, "users of the default tier have credit", func() error {
-			if v, err := cluster.ReadMetric(in.Admin, "sluice_credit_by_default"); err != nil || v != 1 {
-				return fmt.Errorf("%s: %v, %v", in.Name, v, err)
-			}
-			return nil
-		})
+	awaitByDefault(t, c, proctest.Patience)
+}
+
+// awaitByDefault is awaitCreditByDefault within a time.
+func awaitByDefault(t *testing.T, c *cluster.Cluster, within time.Duration) {
+	t.Helper()
+	if err := proctest.Poll(within, func() error {
+		if !givenByDefault(c) {
+			return errors.New("users of the default tier have no credit")
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
 	}
-	time.Sleep(4 * time.Second) // it begins in the third second after that at the latest
+	// It has been told from which second on, which may be none of its threads' yet.
+	for _, in := range c.Instances {
+		row, err := in.Tell("show table sluice_default key ~from")
+		_, text, found := strings.Cut(row, " gpt0=")
+		second, notNumber := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
+		if err != nil || !found || notNumber != nil {
+			t.Fatalf("%s: the second in which credit by default begins = %q, %v", in.Name, row, err)
+		}
+		time.Sleep(time.Until(time.Unix(second, 0).Add(100 * time.Millisecond)))
+	}
 }
 
 // askedAbout is how many requests the agents were asked about, and allowed.
@@ -204,15 +220,7 @@ func givenByDefault(c *cluster.Cluster) bool {
 // instances must have agreed for 30 s on how many they are.
 func awaitPlacesByDefault(t *testing.T, c *cluster.Cluster) {
 	t.Helper()
-	if err := proctest.Poll(3*proctest.Patience, func() error {
-		if !givenByDefault(c) {
-			return errors.New("users of the default tier have no credit")
-		}
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	time.Sleep(4 * time.Second)
+	awaitByDefault(t, c, 3*proctest.Patience)
 }
 
 // sleepOnce is a request of a user that is let through, and ends at once.
