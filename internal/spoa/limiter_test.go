@@ -342,7 +342,7 @@ func BenchmarkDecide(b *testing.B) {
 			b.ReportAllocs()
 			b.RunParallel(func(pb *testing.PB) {
 				for i := 0; pb.Next(); i++ {
-					l.decide(question{user: users[i%len(users)], verb: "GET"})
+					l.decideNow(question{user: users[i%len(users)], verb: "GET"})
 				}
 			})
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "starts/s")
@@ -390,7 +390,7 @@ func BenchmarkDecideSlots(b *testing.B) {
 			b.RunParallel(func(pb *testing.PB) {
 				for i := 0; pb.Next(); i++ {
 					u := &users[i%len(users)]
-					v := l.decide(question{user: u.name, verb: "GET"})
+					v := l.decideNow(question{user: u.name, verb: "GET"})
 					if v.allowed != (bb.busy == 0) {
 						b.Errorf("verdict = %+v", v)
 						return

@@ -60,6 +60,12 @@ users: {both: both, rate: rate, rita: rate, wide: wide, patient: patient, first:
 
 var alice = ratelimit.Key{Class: "GET", User: "alice"}
 
+// decideNow decides a question by the limits in force.
+func (l *limiter) decideNow(q question) verdict {
+	set := l.inForce.set.Load()
+	return l.decide(set, q, set.User(q.user), togetherOf(set, q.user))
+}
+
 // rig is an agent on a fake pool. Its tests run in synctest bubbles, in which
 // the time begins with a whole second.
 type rig struct {

@@ -83,7 +83,7 @@ func newTallyRig(t *testing.T) *tallyRig {
 			}
 			return a
 		}})))
-	r.tallies.hearers.natives = func(counts []nativeCount) {
+	r.hearers.natives = func(counts []nativeCount) {
 		for _, c := range counts {
 			r.natives[c.user] = c.inProgress
 		}
@@ -203,7 +203,7 @@ func TestTallies(t *testing.T) {
 func TestTalliesTellOfBytes(t *testing.T) {
 	r := newTallyRig(t)
 	var told []string
-	r.tallies.hearers.natives = func(counts []nativeCount) {
+	r.hearers.natives = func(counts []nativeCount) {
 		for _, c := range counts {
 			told = append(told, fmt.Sprintf("%s: %d in progress, %d down, %d up", c.user, c.inProgress, c.bytes[bandwidth.Down], c.bytes[bandwidth.Up]))
 		}
@@ -241,7 +241,7 @@ func TestTalliesTellOfFewSoon(t *testing.T) {
 		r.has(entry("alice", 1, 1, 0, 0), entry("bob", 0, 0, 0, 0), entry("carol", 0, 0, 0, 0))
 		r.mustRead()
 		var told time.Time
-		r.tallies.hearers.natives = func([]nativeCount) { told = time.Now() }
+		r.hearers.natives = func([]nativeCount) { told = time.Now() }
 		begun := time.Now()
 		for i := range 3 {
 			r.takeEntry(&r.table.entries[i])

@@ -100,7 +100,7 @@ func TestTogetherOfALoneAgent(t *testing.T) {
 					wait(s.after)
 					for n := range s.n {
 						q := question{user: s.user, verb: "GET"}
-						r.undeclared(&q)
+						r.countUndeclared(&q)
 						if got := r.verdict(q); got != s.want {
 							t.Errorf("step %d: verdict(%s), the %d., = %+v, want %+v", i, s.user, n+1, got, s.want)
 						}
@@ -414,7 +414,7 @@ users: {both: both}
 `))
 			q := question{user: tt.user, verb: "GET"}
 			if got := testing.AllocsPerRun(1000, func() {
-				if v := l.decide(q); !v.allowed {
+				if v := l.decideNow(q); !v.allowed {
 					t.Fatalf("verdict = %+v, want allowed", v)
 				}
 			}); got != tt.want {

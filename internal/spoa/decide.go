@@ -1,0 +1,257 @@
+package spoa
+
+import (
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/concurrency"
+	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+// together is what a user is limited to at all endpoints and away from them. The zero
+// together is no limit.
+type together struct {
+	key string // under which the user's requests are counted
+	of  *limits.Limits
+}
+
+func togetherOf(set *limits.Set, user string) together {
+	key, of, ok := set.Together(user)
+	if !ok {
+		return together{}
+	}
+	return together{key, of}
+}
+
+// rateName is the name of a limit for answers, the access log and metrics. One over all
+// endpoints together is told from that of the endpoint: "@*/GET" from "GET".
+func rateName(r limits.Rate, together bool) string {
+	if together {
+		return limits.EndpointKey(limits.All, r.Name())
+	}
+	return r.Name()
+}
+
+// decide answers one question of a user with these limits. It returns at once unless the
+// agent is out of what the cluster may still have, and then after the wait at most; in
+// line, after the user's.
+//
+// A request needs a slot and a token of each limit: all of them or none. Limits in a
+// dry run are asked last.
+func (l *limiter) decide(set *limits.Set, q question, of *limits.Limits, all together) verdict {
+	if l.redis.open.Load() {
+		return verdict{allowed: true, priority: of.Priority}
+	}
+	// Arrays of this function's frame: to allocate them for each request would cost more than the verdict.
+	var room [2 * limits.MaxRates]limits.Rate
+	var rates, dry rates
+	rates[own], dry[own] = splitRates(of.AppendRates(room[:0:limits.MaxRates], q.verb, q.op), room[limits.MaxRates:])
+	if all.of != nil {
+		var room [2 * limits.MaxRates]limits.Rate
+		rates[whole], dry[whole] = splitRates(all.of.AppendRates(room[:0:limits.MaxRates], q.verb, q.op), room[limits.MaxRates:])
+	}
+	possible := all.of == nil && l.inForce.possibleAlone(q.user, of)
+	if possible && q.credit.drawn {
+		rates[own] = nil // HAProxy drew the tickets: tokens of the agent would count the request twice
+	}
+	n := needs{question: q}
+	n.tokens[whole].key, n.tokens[own].key = all.key, q.user
+	n.tokens[own].credit = q.credit.status(possible)
+	if refused, by := l.enforce(&n, of, &rates); by {
+		return refused
+	}
+	// From here on the request is allowed: what a dry run says of it changes nothing.
+	rehearsed := l.rehearse(&n, of, &dry)
+	v := verdict{allowed: true, priority: of.Priority, share: l.shareOf(q.user, of)}
+	if q.log {
+		v.spare = l.spareOf(&n, of, &rates, rehearsed)
+	}
+	if possible {
+		l.update(func(now time.Time) { v.credit = l.grant(now, q, of) })
+	}
+	return v
+}
+
+// needs are what a request needs to run: a slot, if they are limited, and the tokens of
+// two keys at most. All of them or none are taken.
+type needs struct {
+	question
+
+	slots     int                 // the limit of requests in progress; 0: no slot is needed
+	patient   bool                // it may wait in line for one
+	slot      concurrency.Verdict // allowed if none is needed; not valid while it waits
+	slotWaits *concurrency.Waiting
+	slotDone  <-chan struct{} // closed when it waits no longer; nil: it does not wait
+
+	tokens [2]tokens
+}
+
+// The keys that a request counts for, in the order in which they are asked: HAProxy is
+// taught when the limit of the request's own key is spent, and would be also for a token
+// that is only taken to be given back.
+const (
+	whole = iota // over all endpoints together
+	own
+)
+
+// rates are the limits of both keys. They are no part of needs: then they would be
+// allocated for each request.
+type rates [2][]limits.Rate
+
+// tokens are one of each limit of a key, all of them or none.
+type tokens struct {
+	key    string
+	credit ratelimit.Credit
+
+	verdict ratelimit.Verdict // the zero one if nobody was asked; not valid while it waits
+	waits   *ratelimit.Waiting
+	done    <-chan struct{} // closed when it waits no longer; nil: it does not wait
+}
+
+// enforce takes what the request needs, or reports how it is refused.
+func (l *limiter) enforce(n *needs, of *limits.Limits, rates *rates) (refused verdict, by bool) {
+	n.slot.Allowed = true
+	counted := of.Concurrent > 0 && of.ConcurrentMode == limits.Enforce
+	switch {
+	case counted && n.inLine:
+		// It waits in line for longer than a second may last: tokens taken before would be
+		// of another second. A slot that is no use without them goes back.
+		if n.slot = l.slotInLine(n.question, of); n.slot.Allowed && !l.takeAll(n, rates) {
+			l.update(func(now time.Time) { l.slots.Cancel(now, n.user, n.seen.Process) })
+		}
+	case counted:
+		n.slots, n.patient = of.Concurrent, of.Wait > 0
+		l.takeAll(n, rates)
+	default:
+		l.takeAll(n, rates)
+	}
+	if !n.slot.Allowed {
+		v := verdict{cause: n.slot.Cause, limit: n.slot.Limit}
+		if !n.inLine { // who has waited is not sent to wait again
+			v.wait = of.Wait
+		}
+		return v, true
+	}
+	if i := n.refusedTokens(); i >= 0 {
+		v := n.tokens[i].verdict
+		return verdict{cause: v.Cause, rate: v.Limit, together: i == whole, retry: time.Unix(v.End(), 0).Sub(l.clock.Now())}, true
+	}
+	return verdict{}, false
+}
+
+// refusedTokens is the first of the keys whose tokens are refused, or -1.
+func (n *needs) refusedTokens() int {
+	for i := range n.tokens {
+		if t := &n.tokens[i]; t.waits == nil && !t.verdict.Allowed {
+			return i
+		}
+	}
+	return -1
+}
+
+// refused reports whether the request need not wait for anything more.
+func (n *needs) refused() bool {
+	return n.slotWaits == nil && !n.slot.Allowed || n.refusedTokens() >= 0
+}
+
+// takeAll takes all that the request needs, or nothing, and reports which. All pools are
+// asked at the same time, and the question has one deadline: several waits, one after
+// the other, would be longer than HAProxy waits, which then lets the request pass.
+func (l *limiter) takeAll(n *needs, rates *rates) bool {
+	// Most users have no limit, or HAProxy has drawn what they need: they need no lock either.
+	if n.slots == 0 && len(rates[whole]) == 0 && len(rates[own]) == 0 {
+		n.tokens[whole].verdict.Allowed, n.tokens[own].verdict.Allowed = true, true
+		return true
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer l.carryOut()
+	if l.askCores(n, rates); !n.refused() && l.mayWait(n) {
+		l.carryOut() // the lanes must hear of the wait before it begins
+		l.mu.Unlock()
+		l.awaitAll(n)
+		l.mu.Lock()
+		l.collect(n)
+	}
+	return l.allOrNone(n, rates)
+}
+
+// askCores asks for each thing that the request needs, until one is refused; l.mu is held.
+func (l *limiter) askCores(n *needs, rates *rates) {
+	now := l.clock.Now()
+	if n.slots > 0 {
+		l.knowDenied(now, n.question)
+		n.slot, n.slotWaits = l.slots.Start(now, n.user, n.slots, n.seen, n.credit.places)
+		if n.patient {
+			l.slots.Patient(now, n.user)
+		}
+		if n.slotWaits == nil && !n.slot.Allowed {
+			return
+		}
+	}
+	for i := range n.tokens {
+		t := &n.tokens[i]
+		t.credit = l.believedCredit(now, n, t)
+		t.verdict, t.waits = l.tokens.Start(now, t.key, rates[i], t.credit)
+		if t.waits == nil && !t.verdict.Allowed {
+			return
+		}
+	}
+}
+
+// believedCredit is what the core may believe of a key's credit: HAProxy tells what it has,
+// and not what it is about to have, or to lose; l.mu is held.
+func (l *limiter) believedCredit(now time.Time, n *needs, t *tokens) ratelimit.Credit {
+	switch t.credit {
+	case ratelimit.Withheld:
+		if w := l.credits.withdrawals[t.key]; w != nil && w.told == 0 {
+			return ratelimit.Uncertain // nobody knows yet what was spent
+		}
+		if l.credits.mayBegin(now, t.key) {
+			return ratelimit.Pending
+		}
+	case ratelimit.Lapsed:
+		// HAProxy may yet be taught a generation between the one it spoke of and this agent's, and
+		// renew credit of that one. Or credit may have been in force in the cluster's second.
+		if n.question.credit.lapsed != l.credits.generation || now.Unix() < l.seconds(time.Now()) {
+			return ratelimit.Uncertain
+		}
+	}
+	return t.credit
+}
+
+// allOrNone decides what is not decided yet, which waits no longer. If anything is
+// refused it gives back what was taken in vain. It reports whether all was taken; l.mu
+// is held.
+func (l *limiter) allOrNone(n *needs, rates *rates) bool {
+	now := l.clock.Now()
+	// The time is over for all of them at once. The first that is refused then decides: what would
+	// follow it is only given back.
+	if n.slotWaits != nil && !n.refused() {
+		n.slot, n.slotWaits = l.slots.Timeout(now, n.slotWaits), nil
+	}
+	for i := range n.tokens {
+		if t := &n.tokens[i]; t.waits != nil && !n.refused() {
+			t.verdict, t.waits = l.tokens.Timeout(now, t.waits), nil
+		}
+	}
+	if !n.refused() {
+		return true
+	}
+	// Nothing of it is used: with the others it can still admit another request.
+	for i := range n.tokens {
+		if t := &n.tokens[i]; t.waits != nil {
+			l.tokens.Abandon(now, t.waits)
+		} else {
+			l.tokens.Cancel(now, t.key, rates[i], t.verdict)
+		}
+	}
+	switch {
+	case n.slotWaits != nil:
+		l.slots.Abandon(now, n.slotWaits)
+		n.slot.Allowed = true // it is not what refuses the request
+	case n.slots > 0 && n.slot.Allowed:
+		l.slots.Cancel(now, n.user, n.seen.Process)
+	}
+	return false
+}

@@ -1,0 +1,87 @@
+package spoa
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/listen"
+	"github.com/sluice-qos/sluice/internal/spop"
+)
+
+// prepareToServe joins the cluster and waits for its limits, so that nothing is
+// decided without either. It registers anew with every attempt: while it waits
+// it neither lapses nor overlooks another agent that waits beside it.
+func (a *Agent) prepareToServe(ctx context.Context) (net.Listener, error) {
+	log := a.options.Logger
+	instances, err := retry(ctx, log, "redis and the published limits", func() (int, error) {
+		if _, err := a.beat(ctx); err != nil {
+			return 0, err
+		}
+		if err := a.firstLimits(ctx); err != nil {
+			return 0, err
+		}
+		return a.beat(ctx) // others may have come meanwhile
+	})
+	if err != nil {
+		return nil, err
+	}
+	// Another agent may believe that it is alone until its next heartbeat.
+	for waited := time.Duration(0); instances > 1 && waited <= beatEvery; waited += beatEvery / 2 {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(beatEvery / 2):
+		}
+		if _, err := a.beat(ctx); err != nil {
+			log.Warn("heartbeat failed", slog.Any("error", err))
+		}
+	}
+	l, err := spop.Listen(a.options.SPOE)
+	if err != nil {
+		return nil, fmt.Errorf("agent: %w", err)
+	}
+	if a.options.MaxConns < listen.EnoughSPOE {
+		log.Warn("few file descriptors: HAProxy gets no more connections than this, and requests beyond pass unasked; raise ulimit -n (LimitNOFILE= of systemd)",
+			slog.Int("connections", a.options.MaxConns), slog.Int("descriptors", listen.Descriptors()))
+	}
+	log.Info("agent ready", slog.String("spoe", a.options.SPOE), slog.String("peers", a.options.Peers))
+	return l, nil
+}
+
+// retry calls f until it succeeds or ctx ends. It logs a failure after two
+// seconds, for others may be starting too, and then one every ten.
+func retry[T any](ctx context.Context, log *slog.Logger, what string, f func() (T, error)) (T, error) {
+	next := time.Now().Add(2 * time.Second)
+	for {
+		v, err := f()
+		if err == nil || errors.Is(err, bus.ErrShards) {
+			return v, err
+		}
+		if time.Now().After(next) {
+			next = time.Now().Add(10 * time.Second)
+			log.Warn("waiting", slog.String("for", what), slog.Any("error", err))
+		}
+		select {
+		case <-ctx.Done():
+			return v, ctx.Err()
+		case <-time.After(beatEvery):
+		}
+	}
+}
+
+// leave takes the agent out of the registry, if it was ever in it.
+func (a *Agent) leave(ctx context.Context) {
+	if !a.membership.registered.Load() {
+		return
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	if err := a.options.Bus.Leave(last, a.options.Instance); err != nil {
+		a.options.Logger.Warn("could not leave the cluster: the others will notice in 2 s", slog.Any("error", err))
+	}
+}

@@ -1,0 +1,120 @@
+package spoa
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/listen"
+	"github.com/sluice-qos/sluice/internal/tracing"
+)
+
+// Options are an agent's. Fields without a stated default are required.
+type Options struct {
+	Instance string   // the name of this HAProxy and its agent, unique in the cluster
+	Bus      *bus.Bus // the caller closes it
+
+	// Neither protocol has authentication: an address that other machines can reach is an
+	// error.
+	SPOE  string // where HAProxy asks: "unix:/path" or "host:port"
+	Peers string // where HAProxy's local peer listens: "unix:/path" or "host:port"
+
+	// Runtime is the path of the socket of HAProxy's runtime API, by which credit is taken
+	// back. Without it HAProxy gets no credit and asks about every request.
+	Runtime string
+
+	// MaxConns is the number of connections that HAProxy may have at a time. 0 means as
+	// many as listen.ForSPOE gives the only agent of a process.
+	MaxConns int
+
+	// MaxWait bounds the time that a request waits for its verdict. It must be
+	// shorter than HAProxy's "timeout processing", or HAProxy lets the request
+	// pass meanwhile. 0 means 20 ms.
+	MaxWait time.Duration
+
+	// DrainFor is how long requests of a HAProxy that was replaced may go on: its
+	// hard-stop-after. 0 means 10 minutes.
+	DrainFor time.Duration
+
+	// UnknownUsers is how many users whom the limit file does not name exactly are
+	// counted each for themselves at a time. Those beyond it share the limits of one;
+	// see pkg/quota. 0 means 100 000.
+	UnknownUsers int
+
+	OnLoss  OnLoss        // while Redis is lost; "" means Hold
+	HoldFor time.Duration // Hold turns into Open after this long; 0 means never
+
+	Logger     *slog.Logger          // nil discards
+	Registerer prometheus.Registerer // nil registers nothing
+	Tracer     *tracing.Tracer       // nil traces nothing
+}
+
+// fromHAProxy is an address in HAProxy's spelling in ours: the agent reads the variables that HAProxy reads.
+func fromHAProxy(address string) string {
+	for _, family := range []string{"ipv4@", "ipv6@"} {
+		if hostPort, ok := strings.CutPrefix(address, family); ok {
+			return hostPort
+		}
+	}
+	path, isUnix := strings.CutPrefix(address, "unix@")
+	if isUnix || strings.HasPrefix(address, "/") {
+		return "unix:" + path
+	}
+	return address
+}
+
+func (o *Options) prepare() error {
+	if o.Instance == "" || len(o.Instance) > 200 {
+		return fmt.Errorf("instance name %q: want 1 to 200 bytes", o.Instance)
+	}
+	if o.Bus == nil {
+		return errors.New("no bus")
+	}
+	for _, address := range []*string{&o.SPOE, &o.Peers, &o.Runtime} {
+		*address = fromHAProxy(*address)
+	}
+	for _, a := range []struct{ what, address string }{{"SPOE", o.SPOE}, {"peers", o.Peers}} {
+		if err := listen.Local(a.what, a.address); err != nil {
+			return err
+		}
+	}
+	o.Runtime = strings.TrimPrefix(o.Runtime, "unix:")
+	if o.MaxConns == 0 {
+		o.MaxConns = listen.ForSPOE(listen.Descriptors(), 1, false)
+	}
+	if o.MaxWait == 0 {
+		o.MaxWait = 20 * time.Millisecond
+	}
+	if o.MaxWait < minWait {
+		return fmt.Errorf("longest wait %v: want at least %v", o.MaxWait, minWait)
+	}
+	switch o.OnLoss {
+	case "":
+		o.OnLoss = Hold
+	case Hold, Open:
+	default:
+		return fmt.Errorf("on loss of Redis %q: want %q or %q", o.OnLoss, Hold, Open)
+	}
+	switch {
+	case o.UnknownUsers == 0:
+		o.UnknownUsers = 100_000
+	case o.UnknownUsers < 0:
+		return fmt.Errorf("quota of %d unknown users: want 0 or more", o.UnknownUsers)
+	}
+	if o.DrainFor < 0 {
+		return fmt.Errorf("drain for %v: want 0 or more", o.DrainFor)
+	}
+	if o.HoldFor < 0 {
+		return fmt.Errorf("hold for %v: want 0 or more", o.HoldFor)
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	o.Tracer = o.Tracer.With(tracing.String("sluice.instance", o.Instance))
+	return nil
+}

@@ -1,0 +1,109 @@
+package spoa
+
+import (
+	"log/slog"
+	"strconv"
+
+	"github.com/sluice-qos/sluice/internal/spop"
+	"github.com/sluice-qos/sluice/pkg/concurrency"
+)
+
+// lineMessage is spoe.cfg's message about a request that was told to wait.
+const lineMessage = "wait-message"
+
+// question is what HAProxy asks about one request start.
+type question struct {
+	user     string            // their key, with the endpoint's name in front if there is one
+	verb, op string            // the method's class, and the operation class, "" if there is none
+	seen     concurrency.Count // what HAProxy's table says of the user
+	inLine   bool              // it has been told to wait for a slot
+	log      bool              // the access log wants to know what is left
+
+	credit haproxyCredit
+}
+
+// haproxyCredit is what HAProxy has of the user's credit at that instant. The zero one is
+// none, and no wish for any: so it is for a question that counts for another key than
+// HAProxy's.
+type haproxyCredit struct {
+	classes string             // that HAProxy's configuration can keep limits of by itself; "" if it has no credit
+	spent   bool               // HAProxy's own credit of this second did not suffice
+	drawn   bool               // it did, and only a place is missing: the request has its tokens
+	lapsed  uint32             // it has credit of another generation than this one, which it would renew, and that credit is over; 0: not so
+	shares  bool               // its configuration keeps shares of bandwidth with credit
+	places  concurrency.Places // what it may have in progress by itself
+}
+
+// readQuestion is what a message of HAProxy's asks.
+func readQuestion(r *spop.Request) question {
+	q := question{inLine: r.Message() == lineMessage}
+	q.user, _ = r.Arg("user")
+	q.verb, _ = r.Arg("class")
+	q.op, _ = r.Arg("op")
+	_, q.log = r.Arg("log")
+	q.seen = concurrency.Count{Tracked: numberArg(r, "tracked", 32), Active: numberArg(r, "active", 32), Process: numberArg(r, "process", 63)}
+	c := &q.credit
+	c.classes, _ = r.Arg("classes")
+	_, c.shares = r.Arg("shares")
+	c.spent, c.drawn = numberArg(r, "spent", 1) == 1, numberArg(r, "drawn", 1) == 1
+	c.lapsed = uint32(numberArg(r, "lapsed", 31))
+	// Without this argument HAProxy admits nothing of the user by itself. That is not 0: one that has
+	// places of which none is free admits again when a request ends.
+	if places, lent := r.Arg("places"); lent {
+		n, _ := strconv.Atoi(places)
+		c.places = concurrency.Places{Lent: true, Here: int(numberArg(r, "here", 31)), Places: n}
+	}
+	return q
+}
+
+// numberArg reads a number of so many bits; none, and one that is not valid, is 0.
+func numberArg(r *spop.Request, name string, bits int) int64 {
+	text, _ := r.Arg(name)
+	n, err := strconv.ParseUint(text, 10, bits)
+	if err != nil {
+		return 0
+	}
+	return int64(n)
+}
+
+// countUndeclared has a request at an endpoint that the limits in force do not declare count
+// as one of everywhere. It reports whether it is one: HAProxy must then use the user's
+// own key from here on, too, so that its tables count the request where this agent does.
+func (a *Agent) countUndeclared(q *question) bool {
+	set := a.limiter.inForce.set.Load()
+	if set == nil || !validUser(q.user) {
+		return false
+	}
+	endpoint, key, ok := set.Undeclared(q.user)
+	if !ok {
+		return false
+	}
+	// HAProxy looked the other key up: what its tables say is of that one, and so is credit.
+	q.user = key
+	q.seen = concurrency.Count{Process: q.seen.Process}
+	q.credit = haproxyCredit{}
+	a.metrics.undeclared.Inc()
+	if skipped, now := a.undeclaredLog.Allow(); now {
+		a.options.Logger.Warn("a request at an endpoint that the limit file does not declare counts as one of everywhere: declare it under endpoints, or correct SLUICE_ENDPOINT or the rule that sets txn.sluice_endpoint",
+			slog.String("endpoint", endpoint), slog.Int("skipped", skipped))
+	}
+	return true
+}
+
+// maxUser is the longest key that haproxy.cfg sends, in bytes: "@", an endpoint of
+// 24, "/" and a name of 100.
+const maxUser = 126
+
+// validUser reports whether the key is one that haproxy.cfg can have sent: not too
+// long, no control bytes.
+func validUser(name string) bool {
+	if name == "" || len(name) > maxUser {
+		return false
+	}
+	for i := range len(name) {
+		if c := name[i]; c < 0x20 || c == 0x7f {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,174 @@
+package spoa
+
+import (
+	"log/slog"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/spop"
+	"github.com/sluice-qos/sluice/pkg/bandwidth"
+	"github.com/sluice-qos/sluice/pkg/cause"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// verdict is the answer to a question.
+type verdict struct {
+	allowed  bool
+	priority int           // of an allowed request: HAProxy's priority class
+	share    [2]int64      // of an allowed request, by direction: bytes per second; 0: not limited
+	spare    *spare        // of an allowed request, if the access log wants to know
+	credit   *grant        // of an allowed request: what HAProxy may admit by itself from now on
+	wait     time.Duration // not yet: ask again in line, which may take so long
+
+	others string // the key that the user shares with others; "" if they have their own
+
+	cause    cause.Cause   // of a refused request: who found that nothing is left
+	limit    int           // that refused it, in requests in progress; 0 if another did,
+	rate     limits.Rate   // which is this one
+	together bool          // the rate is that of all endpoints together
+	retry    time.Duration // from now, its window ends
+}
+
+// Names of what refuses, as the variable sluice.reason has them.
+const (
+	rateReason = "request-rate"
+	slotReason = "concurrent-requests"
+)
+
+// answerQuestion answers one request start. HAProxy gets variables only if the request is
+// refused or has to wait, has a priority of its own or a share of bandwidth, or counts
+// for another key than the user's own.
+func (a *Agent) answerQuestion(r *spop.Request) {
+	q := readQuestion(r)
+	if a.countUndeclared(&q) {
+		r.SetString("key", q.user)
+	}
+	v := a.verdict(q)
+	// HAProxy tracks by this key what it lets through or makes wait: its tables must count the request
+	// where the agent does. What is refused is not tracked.
+	if v.others != "" && (v.allowed || v.wait > 0) {
+		r.SetString("others", v.others)
+	}
+	switch {
+	case v.allowed:
+		if v.share != [2]int64{} && numberArg(r, "unheld", 1) == 1 {
+			a.countUnheld(q.user)
+		}
+		v.answerAllowed(r)
+	case v.wait > 0:
+		r.SetUint("wait", uint32(v.wait.Milliseconds()))
+		r.SetUint("limit", uint32(v.limit))
+	default:
+		v.answerRefused(r)
+	}
+}
+
+func (v *verdict) answerAllowed(r *spop.Request) {
+	if v.priority != 0 {
+		r.SetString("priority", strconv.Itoa(v.priority)) // as text: it may be negative
+	}
+	for _, d := range bandwidth.Directions {
+		if v.share[d] > 0 {
+			r.SetUint(d.String(), shareUnits(v.share[d]))
+		}
+	}
+	if v.spare != nil {
+		v.spare.answer(r)
+	}
+	if v.credit != nil {
+		v.credit.answer(r)
+	}
+}
+
+func (v *verdict) answerRefused(r *spop.Request) {
+	r.SetString("cause", string(v.cause))
+	if v.limit > 0 {
+		r.SetString("reason", slotReason)
+		r.SetUint("limit", uint32(v.limit))
+		return
+	}
+	r.SetString("reason", rateReason)
+	r.SetString("class", rateName(v.rate, v.together))
+	r.SetUint("limit", uint32(v.rate.Max))
+	// Rounded up, and never 0: whoever comes back as told finds the next window begun.
+	r.SetUint("retry", uint32(max(1, math.Ceil(v.retry.Seconds()))))
+	if v.rate.Window != limits.Second {
+		r.SetUint("window", uint32(v.rate.Window.Seconds()))
+	}
+}
+
+// verdict decides one request start, and counts what came of it.
+func (a *Agent) verdict(q question) verdict {
+	if !validUser(q.user) {
+		// Not from our haproxy.cfg. To refuse would fail requests for an error of ours; see the package.
+		a.metrics.malformed.Inc()
+		return verdict{allowed: true}
+	}
+	set := a.limiter.inForce.set.Load()
+	of := set.User(q.user)
+	all := togetherOf(set, q.user)
+	// Names that nobody has to know cost memory only if they are limited at all.
+	shares := (!of.Unlimited() || all.of != nil) && set.MadeUp(q.user) && !a.names.own(a.clock.Now(), q.user)
+	if shares {
+		q.user = set.Others(q.user)
+		all = togetherOf(set, q.user)
+		// The table was asked about the name, and knows nothing of the others. Nor can they
+		// have credit, which is by name.
+		q.seen.Tracked, q.seen.Active = 0, 0
+		q.credit = haproxyCredit{}
+	}
+	v := a.limiter.decide(set, q, of, all)
+	if shares {
+		v.others = q.user
+	}
+	a.countVerdict(&q, of, &v)
+	return v
+}
+
+// countVerdict counts what came of a question. Who only waits is counted once more when
+// that is over.
+func (a *Agent) countVerdict(q *question, of *limits.Limits, v *verdict) {
+	if v.allowed {
+		a.starts.start(q.user, q.verb, q.op)
+		a.metrics.started.count(series{of.Tier, q.verb, q.op})
+	}
+	came := outcome(of.Tier, "allowed", "")
+	switch {
+	case v.allowed && of.Tier == limits.ExemptTier:
+		came = outcome(of.Tier, "exempt", "")
+		a.metrics.exempt.Inc()
+	case v.allowed:
+		a.metrics.allowed.Inc()
+	case v.wait > 0:
+		came = outcome(of.Tier, "wait", "concurrent")
+		a.metrics.lined.Inc()
+	default:
+		limit := "concurrent"
+		if v.limit == 0 {
+			limit = rateName(v.rate, v.together)
+		}
+		came = outcome(of.Tier, "refused", limit)
+		a.metrics.refused.WithLabelValues(limit).Inc()
+		a.metrics.refusals.WithLabelValues(string(v.cause)).Inc()
+	}
+	// People look for whoever is refused, and for whom HAProxy's own part does not suffice: reports of
+	// starts keep these when there is no room for all.
+	if q.credit.spent || !v.allowed {
+		a.starts.nearLimit(q.user)
+	}
+	a.metrics.byTier.count(came)
+	if _, user := limits.SplitEndpoint(q.user); user == limits.UnreadableKey {
+		a.metrics.unreadable.Inc()
+	}
+}
+
+// countUnheld counts a request of a user whose bandwidth is limited, at a HAProxy whose files were written for
+// limits without bandwidth.
+func (a *Agent) countUnheld(user string) {
+	a.metrics.unheld.Inc()
+	if skipped, now := a.unheldLog.Allow(); now {
+		a.options.Logger.Warn("a user's bandwidth is not limited here: haproxy's files were written for limits without bandwidth; write them again (sluice haproxy), and reload haproxy",
+			slog.String("user", user), slog.Int("skipped", skipped))
+	}
+}

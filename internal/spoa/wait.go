@@ -1,0 +1,177 @@
+package spoa
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-qos/sluice/pkg/concurrency"
+	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+// waiting are the requests that wait for one of the cores; a channel is closed
+// when its request is decided.
+type waiting[W comparable] map[W]chan struct{}
+
+func (m waiting[W]) add(w W) <-chan struct{} {
+	done := make(chan struct{})
+	m[w] = done
+	return done
+}
+
+func (m waiting[W]) decided(w W) {
+	if done, ok := m[w]; ok {
+		delete(m, w)
+		close(done)
+	}
+}
+
+// remove takes out a request that is not decided yet, and reports whether it was there.
+func (m waiting[W]) remove(w W) bool {
+	_, open := m[w]
+	delete(m, w)
+	return open
+}
+
+// mayWait prepares to wait for what is not decided, and reports whether anything is
+// not; l.mu is held.
+func (l *limiter) mayWait(n *needs) (any bool) {
+	if n.slotWaits != nil {
+		n.slotDone, any = l.forSlots.add(n.slotWaits), true
+	}
+	for i := range n.tokens {
+		if t := &n.tokens[i]; t.waits != nil {
+			t.done, any = l.forTokens.add(t.waits), true
+		}
+	}
+	return any
+}
+
+// awaitAll waits until all is decided, or something is refused, or the question may
+// wait no longer.
+func (l *limiter) awaitAll(n *needs) {
+	p := l.forRedis()
+	began := time.Now()
+	defer func() { p.waits.Observe(time.Since(began).Seconds()) }()
+	timer := time.NewTimer(p.longest)
+	defer timer.Stop()
+	// A channel that is nil is never ready: so are those of what is decided.
+	slot, both, single := n.slotDone, n.tokens[whole].done, n.tokens[own].done
+	for slot != nil || both != nil || single != nil {
+		allowed := true
+		select {
+		case <-slot:
+			slot, allowed = nil, n.slotWaits.Verdict.Allowed
+		case <-both:
+			both, allowed = nil, n.tokens[whole].waits.Verdict.Allowed
+		case <-single:
+			single, allowed = nil, n.tokens[own].waits.Verdict.Allowed
+		case <-timer.C:
+			p.timeouts.Inc()
+			return
+		}
+		if !allowed { // the others cannot make it allowed any more
+			return
+		}
+	}
+}
+
+// collect takes the verdicts of what was decided meanwhile; l.mu is held.
+func (l *limiter) collect(n *needs) {
+	if n.slotWaits != nil && !l.forSlots.remove(n.slotWaits) {
+		n.slot, n.slotWaits = n.slotWaits.Verdict, nil
+	}
+	for i := range n.tokens {
+		if t := &n.tokens[i]; t.waits != nil && !l.forTokens.remove(t.waits) {
+			t.verdict, t.waits = t.waits.Verdict, nil
+		}
+	}
+}
+
+// slotInLine decides about a slot, when the pool has answered if it must be asked, or when
+// one is free or the user's patience is over.
+func (l *limiter) slotInLine(q question, of *limits.Limits) concurrency.Verdict {
+	v, wait := l.startSlot(q, of)
+	if wait != nil {
+		return wait()
+	}
+	return v
+}
+
+// startSlot decides about a slot at once, or returns how to wait for the verdict.
+func (l *limiter) startSlot(q question, of *limits.Limits) (concurrency.Verdict, func() concurrency.Verdict) {
+	start, p := l.slots.Start, l.forRedis()
+	if q.inLine {
+		start, p = l.slots.Hold, patience{longest: of.Wait, waits: l.metrics.inLine, over: l.over}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.knowDenied(l.clock.Now(), q)
+	v, w := start(l.clock.Now(), q.user, of.Concurrent, q.seen, q.credit.places)
+	if w == nil {
+		l.carryOut()
+		return v, nil
+	}
+	// Before the lock is free: the answer may come at once.
+	done := l.forSlots.add(w)
+	l.carryOut()
+	return v, func() concurrency.Verdict {
+		if !awaitOne(l, l.forSlots, w, done, p) {
+			l.update(func(now time.Time) { l.slots.Timeout(now, w) })
+		}
+		return w.Verdict
+	}
+}
+
+// startToken decides about tokens at once, or returns how to wait for the verdict.
+func (l *limiter) startToken(user string, rates []limits.Rate) (ratelimit.Verdict, func() ratelimit.Verdict) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	v, w := l.tokens.Start(l.clock.Now(), user, rates, ratelimit.NoCredit)
+	if w == nil {
+		l.carryOut()
+		return v, nil
+	}
+	done := l.forTokens.add(w)
+	l.carryOut()
+	return v, func() ratelimit.Verdict {
+		if !awaitOne(l, l.forTokens, w, done, l.forRedis()) {
+			l.update(func(now time.Time) { l.tokens.Timeout(now, w) })
+		}
+		return w.Verdict
+	}
+}
+
+// patience is how a request waits.
+type patience struct {
+	longest  time.Duration
+	waits    prometheus.Observer // of seconds
+	timeouts prometheus.Counter  // nil: that it waited in vain is nothing special
+	over     <-chan struct{}     // closed when nobody may wait any longer; nil: never
+}
+
+func (l *limiter) forRedis() patience {
+	return patience{longest: time.Duration(l.redis.wait.Load()), waits: l.metrics.waits, timeouts: l.metrics.timeouts}
+}
+
+// awaitOne waits for a request to be decided and reports whether it was.
+func awaitOne[W comparable](l *limiter, all waiting[W], w W, done <-chan struct{}, p patience) bool {
+	began := time.Now()
+	defer func() { p.waits.Observe(time.Since(began).Seconds()) }()
+	timer := time.NewTimer(p.longest)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return true
+	case <-p.over:
+	case <-timer.C:
+		if p.timeouts != nil {
+			p.timeouts.Inc()
+		}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all.remove(w)
+	return false
+}
