@@ -8,9 +8,9 @@ import (
 // HAProxy asks with "log" what its access log shall say of requests that are allowed.
 // Without it none of this runs.
 
-// spare is what the access log says of an allowed request: the limit of which it
+// quotaLeft is what the access log says of an allowed request: the limit of which it
 // leaves least, and how much.
-type spare struct {
+type quotaLeft struct {
 	verdict string // instead of "allowed"; "" if that is it
 	limit   string // the limit's name; "" if there is none
 	max     int
@@ -23,16 +23,16 @@ const (
 	dryRunVerdict = "dry-run" // a limit in a dry run would have refused it
 )
 
-// spareOf is what is left for a user after a request that has taken these tokens. A
+// quotaLeftOf is what is left for a user after a request that has taken these tokens. A
 // limit in a dry run that refuses goes before all others.
-func (l *limiter) spareOf(n *needs, of *limits.Limits, rates *rates, dry rehearsal) *spare {
+func (l *limiter) quotaLeftOf(n *needs, of *limits.Limits, rates *rates, dry dryVerdict) *quotaLeft {
 	switch {
 	case of.Tier == limits.ExemptTier:
-		return &spare{verdict: exemptVerdict}
+		return &quotaLeft{verdict: exemptVerdict}
 	case dry.refused:
-		return &spare{verdict: dryRunVerdict, limit: dry.limit, max: dry.max}
+		return &quotaLeft{verdict: dryRunVerdict, limit: dry.limit, max: dry.max}
 	}
-	s := &spare{}
+	s := &quotaLeft{}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.clock.Now()
@@ -50,7 +50,7 @@ func (l *limiter) spareOf(n *needs, of *limits.Limits, rates *rates, dry rehears
 }
 
 // answer sets the variables.
-func (s *spare) answer(r *spop.Request) {
+func (s *quotaLeft) answer(r *spop.Request) {
 	if s.verdict != "" {
 		r.SetString("verdict", s.verdict)
 	}
@@ -61,9 +61,9 @@ func (s *spare) answer(r *spop.Request) {
 	}
 }
 
-// rehearsal is what limits in a dry run say of a request, as far as it is known at
-// once. The zero rehearsal is that none would refuse it.
-type rehearsal struct {
+// dryVerdict is what limits in a dry run say of a request, as far as it is known at
+// once. The zero dryVerdict is that none would refuse it.
+type dryVerdict struct {
 	refused bool
 	limit   string
 	max     int

@@ -83,8 +83,8 @@ func TestAccessLogDoesNotWaitForADryRun(t *testing.T) {
 		r.joined(bus.Registry{Instances: []string{"a", "b"}})
 		began := time.Now()
 		v := r.verdict(question{user: "dry", verb: "GET", log: true})
-		if !v.allowed || v.spare == nil || *v.spare != (spare{}) || time.Since(began) != 0 {
-			t.Errorf("verdict = %+v, spare %+v after %v, want allowed at once with nothing to say", v, v.spare, time.Since(began))
+		if !v.allowed || v.left == nil || *v.left != (quotaLeft{}) || time.Since(began) != 0 {
+			t.Errorf("verdict = %+v, left %+v after %v, want allowed at once with nothing to say", v, v.left, time.Since(began))
 		}
 		time.Sleep(time.Second)
 	})

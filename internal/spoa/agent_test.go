@@ -86,8 +86,8 @@ func TestSplit(t *testing.T) {
 		{"127.0.0.1:8079", "tcp", "127.0.0.1:8079"},
 		{"[::1]:8079", "tcp", "[::1]:8079"},
 	} {
-		if network, rest := split(tt.address); network != tt.network || rest != tt.rest {
-			t.Errorf("split(%q) = %q, %q, want %q, %q", tt.address, network, rest, tt.network, tt.rest)
+		if network, rest := splitAddress(tt.address); network != tt.network || rest != tt.rest {
+			t.Errorf("splitAddress(%q) = %q, %q, want %q, %q", tt.address, network, rest, tt.network, tt.rest)
 		}
 	}
 }
@@ -360,7 +360,7 @@ func TestRegistryIsFollowed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := a.beat(t.Context()); err != nil { // as before it serves
+	if _, err := a.heartbeat(t.Context()); err != nil { // as before it serves
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

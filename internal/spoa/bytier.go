@@ -48,14 +48,14 @@ func (b *byTier) count(of series) { b.add(of, 1) }
 func (b *byTier) add(of series, n int64) {
 	c, ok := (*b.seen.Load())[of]
 	if !ok {
-		c = b.first(of)
+		c = b.firstCounter(of)
 	}
 	c.Add(float64(n))
 	c.since.Add(n)
 }
 
-// take is what was counted since the last call, of each of the series.
-func (b *byTier) take() map[series]int64 {
+// takeCounts is what was counted since the last call, of each of the series.
+func (b *byTier) takeCounts() map[series]int64 {
 	counts := map[series]int64{}
 	for of, c := range *b.seen.Load() {
 		if n := c.since.Swap(0); n > 0 {
@@ -65,8 +65,8 @@ func (b *byTier) take() map[series]int64 {
 	return counts
 }
 
-// first is the counter of what has not come up before.
-func (b *byTier) first(of series) *tierCounter {
+// firstCounter is the counter of what has not come up before.
+func (b *byTier) firstCounter(of series) *tierCounter {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	seen := *b.seen.Load()

@@ -57,13 +57,13 @@ func TestByTierIsBounded(t *testing.T) {
 		t.Errorf("%d counters are remembered, want %d", n, maxByTier+2)
 	}
 	sum := int64(0)
-	for _, n := range b.take() {
+	for _, n := range b.takeCounts() {
 		sum += n
 	}
 	if sum != maxByTier+51 {
 		t.Errorf("%d requests are taken, want all %d", sum, maxByTier+51)
 	}
-	if again := b.take(); len(again) > 0 {
+	if again := b.takeCounts(); len(again) > 0 {
 		t.Errorf("what was taken is there again: %v", again)
 	}
 }

@@ -25,8 +25,8 @@ func newConfirmations() confirmations {
 	return confirmations{asked: make(map[string]policy.Confirm), answered: make(chan bus.Confirmed, maxConfirms)}
 }
 
-// ask remembers what polygen wants to know, if there is room.
-func (c *confirmations) ask(now time.Time, m policy.Confirm) bool {
+// remember remembers what polygen wants to know, if there is room.
+func (c *confirmations) remember(now time.Time, m policy.Confirm) bool {
 	for key, asked := range c.asked {
 		if now.Unix() >= asked.Second+asked.Key.Window.Seconds() {
 			delete(c.asked, key)
@@ -57,7 +57,7 @@ func (c *confirmations) takeAsked(n ratelimit.TableEntry) bool {
 // confirm has the agent say when HAProxy refuses a key by itself: at once if it does,
 // and otherwise when it is taught to, should that happen within the window.
 func (a *Agent) confirm(now time.Time, m policy.Confirm) {
-	if !a.confirmations.ask(now, m) {
+	if !a.confirmations.remember(now, m) {
 		return
 	}
 	if limit, told := a.limiter.tokens.Refusing(now, m.Key, m.Second); told {

@@ -19,9 +19,9 @@ func TestConfirm(t *testing.T) {
 	get := ratelimit.Key{Class: "GET", User: "u"}
 	type step = func(r *rig, second int64)
 	var (
-		asked    = func(r *rig, second int64) { r.apply(bus.Policies{policy.Confirm{Key: get, Second: second}}) }
+		asked    = func(r *rig, second int64) { r.applyPolicies(bus.Policies{policy.Confirm{Key: get, Second: second}}) }
 		throttle = func(r *rig, second int64) {
-			r.apply(bus.Policies{policy.Throttle{Key: get, Second: second, Limit: 10}})
+			r.applyPolicies(bus.Policies{policy.Throttle{Key: get, Second: second, Limit: 10}})
 		}
 		spent = func(r *rig, _ int64) {
 			for range 11 {
@@ -32,7 +32,7 @@ func TestConfirm(t *testing.T) {
 		later = func(r *rig, _ int64) { time.Sleep(time.Second) }
 		old   = func(r *rig, second int64) { asked(r, second-1) }
 		other = func(r *rig, second int64) {
-			r.apply(bus.Policies{policy.Confirm{Key: ratelimit.Key{Class: "GET", User: "u", Window: limits.Minute}, Second: second}})
+			r.applyPolicies(bus.Policies{policy.Confirm{Key: ratelimit.Key{Class: "GET", User: "u", Window: limits.Minute}, Second: second}})
 		}
 	)
 	for _, tt := range []struct {

@@ -105,12 +105,12 @@ func (c *credits) mayBegin(now time.Time, key string) bool {
 	if at, ended := c.ended.get(key); ended && now.Sub(at) < 2*endedSpan {
 		return false
 	}
-	return c.byDefault.may(now, key)
+	return c.byDefault.mayHave(now, key)
 }
 
-// knowDenied tells the core of the places of a user from whom they were taken back, so that HAProxy
+// noteDenied tells the core of the places of a user from whom they were taken back, so that HAProxy
 // will give them none by default: nobody has to take them back once more. l.mu is held.
-func (l *limiter) knowDenied(now time.Time, q question) {
+func (l *limiter) noteDenied(now time.Time, q question) {
 	c := &l.credits
 	if at, ended := c.ended.get(q.user); !ended || q.credit.places.Lent || now.Sub(at) >= 2*endedSpan {
 		return
@@ -136,10 +136,10 @@ func (c *haproxyCredit) status(possible bool) ratelimit.Credit {
 	return ratelimit.Withheld
 }
 
-// grant decides whether HAProxy gets credit for a user whose request was just allowed,
+// grantCredit decides whether HAProxy gets credit for a user whose request was just allowed,
 // and tells the cores; l.mu is held. It holds from the next second on: of this one the
 // agent has begun to count by itself.
-func (l *limiter) grant(now time.Time, q question, of *limits.Limits) *grant {
+func (l *limiter) grantCredit(now time.Time, q question, of *limits.Limits) *grant {
 	c := &l.credits
 	if !c.reachable || q.credit.classes == "" || q.credit.spent || q.inLine || c.withdrawals[q.user] != nil {
 		return nil
@@ -178,7 +178,7 @@ func creditSecond(t time.Time) uint32 { return uint32(t.Unix() & (1<<31 - 1)) }
 // asked about them: their place among the names of their own stays theirs.
 func (a *Agent) presentByCredit(user string) {
 	if set := a.limiter.inForce.set.Load(); set != nil && set.MadeUp(user) {
-		a.names.has(a.clock.Now(), user)
+		a.names.hasPlace(a.clock.Now(), user)
 	}
 }
 
@@ -192,27 +192,27 @@ func (a *Agent) forgetPlaces(process uint64, began time.Time, shown func(user st
 	}
 }
 
-// natives takes how many requests some users have in progress by credit, and the bytes that
+// takeNativeCounts takes how many requests some users have in progress by credit, and the bytes that
 // those ever moved.
-func (a *Agent) natives(counts []nativeCount) {
+func (a *Agent) takeNativeCounts(counts []nativeCount) {
 	a.limiter.update(func(now time.Time) {
 		for i := range counts {
 			c := &counts[i]
 			a.limiter.slots.Natives(now, c.user, c.inProgress)
 			if limit := bandwidthOf(c.of); limit.Limited() {
-				a.limiter.bytes.Lent(now, c.user, limit, a.limiter.bodies.moved.read(now, c.user, c.bytes))
+				a.limiter.bytes.Lent(now, c.user, limit, a.limiter.bodies.moved.countCredit(now, c.user, c.bytes))
 			}
 		}
 	})
 }
 
-// inherited takes the requests in progress of a user from whom the agent before this one took
+// takeInherited takes the requests in progress of a user from whom the agent before this one took
 // their credit back. HAProxy tells of them with no question, for it asks about this user without
 // their entry: so they are read until they have ended, as after a withdrawal of this agent.
-func (a *Agent) inherited(user string, n int) {
+func (a *Agent) takeInherited(user string, n int) {
 	a.limiter.update(func(now time.Time) {
 		c := &a.limiter.credits
-		if c.withdrawals[user] != nil || a.limiter.inForce.of(user).Concurrent == 0 {
+		if c.withdrawals[user] != nil || a.limiter.inForce.limitsOf(user).Concurrent == 0 {
 			return
 		}
 		if len(c.withdrawals) >= maxWithdrawals {
@@ -225,6 +225,6 @@ func (a *Agent) inherited(user string, n int) {
 		w := &withdrawal{through: second, told: second, renewed: now, rest: n}
 		c.withdrawals[user] = w
 		a.limiter.tellRest(now, user, w)
-		wake(c.wake)
+		notify(c.wake)
 	})
 }

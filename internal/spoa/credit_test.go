@@ -129,7 +129,7 @@ func newCreditRig(t *testing.T, instances int) (*rig, *fakeRuntime) {
 	r.joined(bus.Registry{Instances: names})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { defer close(done); _ = r.withdraws(ctx) }()
+	go func() { defer close(done); _ = r.runWithdrawals(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
 	time.Sleep(5*time.Second + 100*time.Millisecond) // all instances know how many they are
 	return r, f
@@ -222,7 +222,7 @@ func TestCreditBringsShares(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := newCreditRig(t, 2)
 		r.ask("bytes", "GET")
-		r.apply([]policy.Message{divided("bytes", bandwidth.Down, 900_000, 100_000)})
+		r.applyPolicies([]policy.Message{divided("bytes", bandwidth.Down, 900_000, 100_000)})
 		c := r.haproxy()
 		got := c.ask("start-message", args{"user": "bytes", "class": "GET", "classes": "* GET", "shares": "1"})
 		want := vars{"down": uint32(14_063), "up": uint32(5_000), "lent_down": uint32(7_813), "lent_up": uint32(5_000),
@@ -235,7 +235,7 @@ func TestCreditBringsShares(t *testing.T) {
 
 // moves plays HAProxy's table of credit, as it is read.
 func (r *rig) moves(user string, inProgress int, bytes [2]int64) {
-	r.Agent.natives([]nativeCount{{user: user, of: r.limiter.inForce.of(user), inProgress: inProgress, bytes: bytes}})
+	r.Agent.takeNativeCounts([]nativeCount{{user: user, of: r.limiter.inForce.limitsOf(user), inProgress: inProgress, bytes: bytes}})
 }
 
 // Bytes of requests by credit that no table tells at once are demand, once they are read.
@@ -298,7 +298,7 @@ func TestHotUserLosesCredit(t *testing.T) {
 		time.Sleep(time.Second)
 		get := ratelimit.Key{Class: "GET", User: "alice"}
 		hot := func() {
-			r.apply([]policy.Message{policy.Hot{Key: get, Until: time.Now().Add(hotFor), Instances: 2}})
+			r.applyPolicies([]policy.Message{policy.Hot{Key: get, Until: time.Now().Add(hotFor), Instances: 2}})
 		}
 		if got := r.credited("alice", func(q *question) { q.credit.spent = true }); !got.allowed {
 			t.Fatalf("verdict = %+v, want allowed by a token of the pool", got)
@@ -394,7 +394,7 @@ func TestCreditSaysItsSecond(t *testing.T) {
 			t.Fatalf("verdict = %+v, want credit", got)
 		}
 		first := got.credit.second
-		r.apply([]policy.Message{policy.Hot{Key: ratelimit.Key{Class: "GET", User: "alice"}, Until: time.Now().Add(hotFor), Instances: 2}})
+		r.applyPolicies([]policy.Message{policy.Hot{Key: ratelimit.Key{Class: "GET", User: "alice"}, Until: time.Now().Add(hotFor), Instances: 2}})
 		time.Sleep(200 * time.Millisecond)
 		if diff := cmp.Diff([]string{"alice"}, f.told()); diff != "" {
 			t.Errorf("withdrawn (-want +got):\n%s", diff)
@@ -404,7 +404,7 @@ func TestCreditSaysItsSecond(t *testing.T) {
 		}
 		time.Sleep(hotFor + time.Second)
 		r.forget() // it is over; a hint that comes late has none withdrawn that was given in its own second
-		r.apply([]policy.Message{policy.Hot{Key: ratelimit.Key{Class: "GET", User: "alice"}, Until: time.Now().Add(-time.Second), Instances: 2}})
+		r.applyPolicies([]policy.Message{policy.Hot{Key: ratelimit.Key{Class: "GET", User: "alice"}, Until: time.Now().Add(-time.Second), Instances: 2}})
 		time.Sleep(2 * time.Second)
 		r.forget()
 		if got := r.credited("alice", nil); got.credit == nil || got.credit.second <= f.second || f.second <= first {
@@ -451,9 +451,9 @@ func TestWithdrawnPlacesAreRead(t *testing.T) {
 func TestInheritedRequestsCount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, f := newCreditRig(t, 1)
-		r.inherited("staff", 5) // who has no such limit
+		r.takeInherited("staff", 5) // who has no such limit
 		f.hasWithoutCredit("both", 18)
-		r.inherited("both", 18)
+		r.takeInherited("both", 18)
 		for i := range 3 {
 			if got := r.credited("both", nil); got.allowed != (i < 2) || got.credit != nil {
 				t.Errorf("verdict %d beside 18 of 20 in progress = %+v, want two allowed, without credit", i, got)
@@ -554,11 +554,11 @@ func TestSpentOf(t *testing.T) {
 		{"not begun yet", 0, 10, 110, 103, 0},
 	} {
 		e := &runtimeapi.Entry{GPT: []uint32{1, 0, 0, 0, 4, tt.fresh, tt.each, tt.last}, GPC: []uint32{0, tt.drawn}}
-		if got := spentOf(e, 0); got != int(tt.want) {
+		if got := ticketsSpent(e, 0); got != int(tt.want) {
 			t.Errorf("%s: spentOf = %d, want %d", tt.name, got, tt.want)
 		}
 	}
-	if got := spentOf(&runtimeapi.Entry{}, 3); got != 0 {
+	if got := ticketsSpent(&runtimeapi.Entry{}, 3); got != 0 {
 		t.Errorf("spentOf without an entry = %d, want 0", got)
 	}
 }

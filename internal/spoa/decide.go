@@ -61,13 +61,13 @@ func (l *limiter) decide(set *limits.Set, q question, of *limits.Limits, all tog
 		return refused
 	}
 	// From here on the request is allowed: what a dry run says of it changes nothing.
-	rehearsed := l.rehearse(&n, of, &dry)
+	rehearsed := l.dryRun(&n, of, &dry)
 	v := verdict{allowed: true, priority: of.Priority, share: l.shareOf(q.user, of)}
 	if q.log {
-		v.spare = l.spareOf(&n, of, &rates, rehearsed)
+		v.left = l.quotaLeftOf(&n, of, &rates, rehearsed)
 	}
 	if possible {
-		l.update(func(now time.Time) { v.credit = l.grant(now, q, of) })
+		l.update(func(now time.Time) { v.credit = l.grantCredit(now, q, of) })
 	}
 	return v
 }
@@ -166,7 +166,7 @@ func (l *limiter) takeAll(n *needs, rates *rates) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	defer l.carryOut()
-	if l.askCores(n, rates); !n.refused() && l.mayWait(n) {
+	if l.askCores(n, rates); !n.refused() && l.beginWaits(n) {
 		l.carryOut() // the lanes must hear of the wait before it begins
 		l.mu.Unlock()
 		l.awaitAll(n)
@@ -180,7 +180,7 @@ func (l *limiter) takeAll(n *needs, rates *rates) bool {
 func (l *limiter) askCores(n *needs, rates *rates) {
 	now := l.clock.Now()
 	if n.slots > 0 {
-		l.knowDenied(now, n.question)
+		l.noteDenied(now, n.question)
 		n.slot, n.slotWaits = l.slots.Start(now, n.user, n.slots, n.seen, n.credit.places)
 		if n.patient {
 			l.slots.Patient(now, n.user)
@@ -213,7 +213,7 @@ func (l *limiter) believedCredit(now time.Time, n *needs, t *tokens) ratelimit.C
 	case ratelimit.Lapsed:
 		// HAProxy may yet be taught a generation between the one it spoke of and this agent's, and
 		// renew credit of that one. Or credit may have been in force in the cluster's second.
-		if n.question.credit.lapsed != l.credits.generation || now.Unix() < l.seconds(time.Now()) {
+		if n.question.credit.lapsed != l.credits.generation || now.Unix() < l.clusterSecond(time.Now()) {
 			return ratelimit.Uncertain
 		}
 	}

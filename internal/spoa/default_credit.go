@@ -88,8 +88,8 @@ type byDefault struct {
 	reachedAt        time.Time // when HAProxy last answered
 }
 
-// may reports whether HAProxy may have credit for a user without having been given it.
-func (d *byDefault) may(now time.Time, key string) bool {
+// mayHave reports whether HAProxy may have credit for a user without having been given it.
+func (d *byDefault) mayHave(now time.Time, key string) bool {
 	sec := now.Unix()
 	// The machine's second may be the cluster's of the next number already, or still that before.
 	begun := sec > d.from || time.Now().Unix() >= d.begins
@@ -110,8 +110,8 @@ func (a *Agent) endOffer(now time.Time, through int64) {
 	d.over, d.through, d.ready = true, through, now.Add(offerAfter+d.pause)
 }
 
-// offersCredit sees to it that HAProxy knows what users have by default, until ctx ends.
-func (a *Agent) offersCredit(ctx context.Context) error {
+// runOffers sees to it that HAProxy knows what users have by default, until ctx ends.
+func (a *Agent) runOffers(ctx context.Context) error {
 	ticker := time.NewTicker(offerEvery)
 	defer ticker.Stop()
 	for {
@@ -184,7 +184,7 @@ func (a *Agent) nextOfferStep(now time.Time, process uint64, classes string, sha
 		// share, or the row that says that it has limits of its own.
 		a.nextGeneration()
 	}
-	o := a.offer(now, classes, shares)
+	o := a.currentOffer(now, classes, shares)
 	switch {
 	// Until it is taught this agent's generation, HAProxy would begin what the agent before offered, and
 	// this one take that for portions of its own.
@@ -326,8 +326,8 @@ type offer struct {
 	share      [2]int64 // of bandwidth, by direction, in bytes per second; 0: not limited
 }
 
-// offer is what users may have by default now, or nil; the limiter's lock is held.
-func (a *Agent) offer(now time.Time, classes string, shares bool) *offer {
+// currentOffer is what users may have by default now, or nil; the limiter's lock is held.
+func (a *Agent) currentOffer(now time.Time, classes string, shares bool) *offer {
 	l := a.limiter
 	set := l.inForce.set.Load()
 	if set == nil || !l.tokens.Agreed(now) {
@@ -410,7 +410,7 @@ func (a *Agent) beginOffer(now time.Time, o *offer, process uint64) (begins int6
 	// The cores must know before HAProxy can begin, and HAProxy begins by its own clock, so it is
 	// given a second more.
 	from := now.Unix() + offerLead
-	begins = a.here(from) + 1
+	begins = a.haproxySecond(from) + 1
 	l.tokens.CreditByDefault(from)
 	l.credits.classes = o.classes
 	*d = byDefault{set: o.set, generation: o.generation, process: process, cleared: d.cleared, begins: begins, from: from, ready: d.ready, pause: d.pause, taughtGeneration: d.taughtGeneration, taughtAt: d.taughtAt, reachedAt: d.reachedAt}

@@ -124,15 +124,15 @@ func TestDefaultCreditIsOffered(t *testing.T) {
 		// Whoever it is for may have credit, whatever HAProxy says of now.
 		d := &r.limiter.credits.byDefault
 		for user, want := range map[string]bool{"alice": true, "10.0.0.1": true, "wilma": false, "~ABC": false, "@up/alice": false, "": false} {
-			if got := d.may(time.Now(), user); got != want {
+			if got := d.mayHave(time.Now(), user); got != want {
 				t.Errorf("may have credit by default: %q %v, want %v", user, got, want)
 			}
 		}
 
 		r.limiter.update(func(time.Time) { r.nextGeneration() })
 		look(offerEvery)
-		if len(f.rows) > 0 || !d.may(time.Now(), "alice") || d.may(time.Now().Add(2*time.Second), "alice") {
-			t.Errorf("another generation: HAProxy knows %v, and alice may have some %v, in 2 s %v; want nothing, true, false", f.rows, d.may(time.Now(), "alice"), d.may(time.Now().Add(2*time.Second), "alice"))
+		if len(f.rows) > 0 || !d.mayHave(time.Now(), "alice") || d.mayHave(time.Now().Add(2*time.Second), "alice") {
+			t.Errorf("another generation: HAProxy knows %v, and alice may have some %v, in 2 s %v; want nothing, true, false", f.rows, d.mayHave(time.Now(), "alice"), d.mayHave(time.Now().Add(2*time.Second), "alice"))
 		}
 		look(3 * time.Second)
 		if f.rows["~"] != r.limiter.credits.generation {
@@ -141,7 +141,7 @@ func TestDefaultCreditIsOffered(t *testing.T) {
 
 		f.process, f.rows = 8, map[string]uint32{}
 		look(offerEvery)
-		if d.may(time.Now().Add(time.Second), "alice") || testutil.ToFloat64(r.metrics.byDefault) != 0 {
+		if d.mayHave(time.Now().Add(time.Second), "alice") || testutil.ToFloat64(r.metrics.byDefault) != 0 {
 			t.Error("a new process, which knows nothing, is taken for one that has credit by default")
 		}
 		look(3 * time.Second)
@@ -160,7 +160,7 @@ func TestDefaultCreditIsToldAgain(t *testing.T) {
 		f.err = errors.New("no socket")
 		r.limiter.update(func(time.Time) { r.nextGeneration() })
 		look(5 * time.Second)
-		if !r.limiter.credits.byDefault.may(time.Now(), "alice") || testutil.ToFloat64(r.metrics.byDefaultErrors) == 0 {
+		if !r.limiter.credits.byDefault.mayHave(time.Now(), "alice") || testutil.ToFloat64(r.metrics.byDefaultErrors) == 0 {
 			t.Errorf("alice has none, and %v errors, want that she may have some, and more than 0", testutil.ToFloat64(r.metrics.byDefaultErrors))
 		}
 		before := r.limiter.credits.generation
@@ -189,7 +189,7 @@ func TestDefaultCreditAfterALostAnswer(t *testing.T) {
 		for range 200 {
 			look(offerEvery)
 			d := &r.limiter.credits.byDefault
-			if f.rows[rowGeneration] != 0 && time.Now().Unix() >= int64(f.rows[rowFrom]) && !d.may(time.Now(), "alice") {
+			if f.rows[rowGeneration] != 0 && time.Now().Unix() >= int64(f.rows[rowFrom]) && !d.mayHave(time.Now(), "alice") {
 				t.Fatalf("HAProxy gives by %v, and the agent does not know", f.rows)
 			}
 		}
@@ -217,7 +217,7 @@ func TestDefaultCreditIsNotOffered(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r, f, look := newDefaultRig(t, 2, file)
 				look(6 * time.Second)
-				if len(f.rows) > 0 || r.limiter.credits.byDefault.may(time.Now(), "alice") {
+				if len(f.rows) > 0 || r.limiter.credits.byDefault.mayHave(time.Now(), "alice") {
 					t.Errorf("HAProxy knows %v, want nothing", f.rows)
 				}
 			})
@@ -236,7 +236,7 @@ func TestDefaultCreditOfHiddenNames(t *testing.T) {
 			t.Errorf("HAProxy knows %v, want %s", f.rows, named)
 		}
 		for key, want := range map[string]bool{named: false, other: true, "~unreadable": false, "~": false} {
-			if got := r.limiter.credits.byDefault.may(time.Now(), key); got != want {
+			if got := r.limiter.credits.byDefault.mayHave(time.Now(), key); got != want {
 				t.Errorf("may have credit by default: %s %v, want %v", key, got, want)
 			}
 		}
@@ -269,7 +269,7 @@ func TestSharesByDefault(t *testing.T) {
 			t.Errorf("rows %v", f.rows)
 		}
 		f.process, f.rows, f.shares = 8, map[string]uint32{}, ""
-		if look(6 * time.Second); len(f.rows) > 0 || r.limiter.credits.byDefault.may(time.Now(), "alice") {
+		if look(6 * time.Second); len(f.rows) > 0 || r.limiter.credits.byDefault.mayHave(time.Now(), "alice") {
 			t.Errorf("a process whose configuration keeps no shares knows %v, want nothing", f.rows)
 		}
 	})
@@ -354,7 +354,7 @@ func TestNewProcessHearsOfWithdrawals(t *testing.T) {
 		look(8 * time.Second)
 		runtime := r.runtime.(*fakeRuntime)
 		hot := func() {
-			r.apply([]policy.Message{policy.Hot{Key: ratelimit.Key{Class: "GET", User: "alice"}, Until: time.Now().Add(hotFor), Instances: 2}})
+			r.applyPolicies([]policy.Message{policy.Hot{Key: ratelimit.Key{Class: "GET", User: "alice"}, Until: time.Now().Add(hotFor), Instances: 2}})
 		}
 		hot()
 		look(time.Second)
@@ -403,7 +403,7 @@ func TestNewProcessHearsOfWithdrawalsThatTheOldOneAnswers(t *testing.T) {
 		look(8 * time.Second)
 		runtime := r.runtime.(*fakeRuntime)
 		hot := func() {
-			r.apply([]policy.Message{policy.Hot{Key: ratelimit.Key{Class: "GET", User: "alice"}, Until: time.Now().Add(hotFor), Instances: 2}})
+			r.applyPolicies([]policy.Message{policy.Hot{Key: ratelimit.Key{Class: "GET", User: "alice"}, Until: time.Now().Add(hotFor), Instances: 2}})
 		}
 		runtime.behind = func() {
 			f.process, f.rows = 8, map[string]uint32{}

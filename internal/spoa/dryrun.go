@@ -26,9 +26,9 @@ func splitRates(rates, room []limits.Rate) (enforced, dry []limits.Rate) {
 	return rates[:n], dry
 }
 
-// rehearse counts what limits in a dry run would have done about a request that is
+// dryRun counts what limits in a dry run would have done about a request that is
 // allowed, and returns what of it is known at once.
-func (l *limiter) rehearse(n *needs, of *limits.Limits, rates *rates) (known rehearsal) {
+func (l *limiter) dryRun(n *needs, of *limits.Limits, rates *rates) (known dryVerdict) {
 	if of.Concurrent > 0 && of.ConcurrentMode != limits.Enforce {
 		v, wait := l.startSlot(question{user: n.user, seen: n.seen}, of)
 		if wait != nil {
@@ -39,7 +39,7 @@ func (l *limiter) rehearse(n *needs, of *limits.Limits, rates *rates) (known reh
 			}()
 		} else if !v.Allowed {
 			l.metrics.dryRefused.WithLabelValues("concurrent").Inc()
-			known = rehearsal{refused: true, limit: slotReason, max: of.Concurrent}
+			known = dryVerdict{refused: true, limit: slotReason, max: of.Concurrent}
 		}
 	}
 	for i, t := range n.tokens {
@@ -56,7 +56,7 @@ func (l *limiter) rehearse(n *needs, of *limits.Limits, rates *rates) (known reh
 		} else if !v.Allowed {
 			name := rateName(v.Limit, i == whole)
 			l.metrics.dryRefused.WithLabelValues(name).Inc()
-			known = rehearsal{refused: true, limit: name, max: v.Limit.Max}
+			known = dryVerdict{refused: true, limit: name, max: v.Limit.Max}
 		}
 	}
 	return known
@@ -83,8 +83,8 @@ const (
 
 func newByteDryRuns() byteDryRuns { return byteDryRuns{newRecent[byteDryRun](dryRunFor, maxDryRuns)} }
 
-// give takes a user's share.
-func (t *byteDryRuns) give(now time.Time, user string, share [2]int64) {
+// takeShare takes a user's share.
+func (t *byteDryRuns) takeShare(now time.Time, user string, share [2]int64) {
 	run, known := t.get(user)
 	if !known {
 		run.at = now
@@ -93,9 +93,9 @@ func (t *byteDryRuns) give(now time.Time, user string, share [2]int64) {
 	t.put(user, run)
 }
 
-// move takes how many bytes a user has moved since the last call, and returns how
+// countAbove takes how many bytes a user has moved since the last call, and returns how
 // many of them are above their share. Without a share none are.
-func (t *byteDryRuns) move(now time.Time, user string, more [2]int64) (above [2]int64) {
+func (t *byteDryRuns) countAbove(now time.Time, user string, more [2]int64) (above [2]int64) {
 	run, known := t.get(user)
 	if !known {
 		return above

@@ -99,7 +99,7 @@ func TestDryRunIsNotTaught(t *testing.T) {
 		}
 		r.force(of("enforce"))
 		hour := ratelimit.Key{Class: "GET", User: "alice", Window: limits.Hour}
-		r.limiter.bodies.transfers.enter("alice") // her share is in the table
+		r.limiter.bodies.transfers.enterTable("alice") // her share is in the table
 		r.ask("alice", "GET")
 		for range 9 {
 			r.ask("alice", "GET")
@@ -181,10 +181,10 @@ func TestByteDryRuns(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			runs, begin := newByteDryRuns(), time.Unix(1_800_000_000, 0)
 			if tt.share > 0 {
-				runs.give(begin, "alice", [2]int64{tt.share, 0})
+				runs.takeShare(begin, "alice", [2]int64{tt.share, 0})
 			}
 			for _, m := range tt.moves {
-				if got := runs.move(begin.Add(m.at), "alice", [2]int64{m.moved, m.moved}); got != [2]int64{m.above, 0} {
+				if got := runs.countAbove(begin.Add(m.at), "alice", [2]int64{m.moved, m.moved}); got != [2]int64{m.above, 0} {
 					t.Errorf("at %v: move(%d) = %v, want %d above the share down, and up none", m.at, m.moved, got, m.above)
 				}
 			}
@@ -218,7 +218,7 @@ func TestThrottles(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			all := newThrottles()
 			for i, s := range tt.steps {
-				if got := all.take(now, native(s.window, s.lift)); got != s.taken {
+				if got := all.shouldTeach(now, native(s.window, s.lift)); got != s.taken {
 					t.Errorf("step %d: take(%v, lift %v) = %v, want %v", i, s.window, s.lift, got, s.taken)
 				}
 			}
@@ -226,15 +226,15 @@ func TestThrottles(t *testing.T) {
 	}
 	t.Run("HAProxy forgets", func(t *testing.T) {
 		all := newThrottles()
-		all.take(now, native(limits.Hour, throttle))
-		if !all.take(now.Add(ratelimit.RefuseFor), native(limits.Second, throttle)) {
+		all.shouldTeach(now, native(limits.Hour, throttle))
+		if !all.shouldTeach(now.Add(ratelimit.RefuseFor), native(limits.Second, throttle)) {
 			t.Error("a throttle that HAProxy has forgotten holds off a shorter one")
 		}
 	})
 	t.Run("outdated", func(t *testing.T) {
 		for get, want := range map[string]int{"{hour: 5}": 0, "{hour: 6}": 1, "{hour: 5, mode: dry-run}": 1, "{minute: 5}": 1, "unlimited": 1} {
 			all := newThrottles()
-			all.take(now, native(limits.Hour, throttle))
+			all.shouldTeach(now, native(limits.Hour, throttle))
 			set := parse(t, "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: "+get+"}}}\n")
 			if got := all.outdated(set); len(got) != want || all.len() != 1-want || want == 1 && !got[0].Lift {
 				t.Errorf("GET: %s: outdated = %+v and %d left, want %d", get, got, all.len(), want)

@@ -37,10 +37,10 @@ func newEvents() events {
 	return events{users: make(map[string]int64), tiers: make(map[string]int64)}
 }
 
-// count returns the events of a second: of the users near a limit, who are the first ones
+// countSecond returns the events of a second: of the users near a limit, who are the first ones
 // of the reports, of the busiest of the others, and of everybody of whom an end is still to
 // be told; and by tier what all have started.
-func (e *events) count(reports []bus.Started, near int, started map[series]int64, tierOf func(user string) string) bus.Events {
+func (e *events) countSecond(reports []bus.Started, near int, started map[series]int64, tierOf func(user string) string) bus.Events {
 	slices.SortFunc(reports[near:], func(a, b bus.Started) int { return int(b.Starts - a.Starts) })
 	var events bus.Events
 	open := make(map[string]int64, len(e.users))
@@ -51,7 +51,7 @@ func (e *events) count(reports []bus.Started, near int, started map[series]int64
 		if i >= near+maxBusiest && !followed {
 			continue
 		}
-		ends, left := ended(before+u.Starts, int64(u.Active))
+		ends, left := divideEnded(before+u.Starts, int64(u.Active))
 		if left > 0 {
 			open[u.User] = left
 		}
@@ -72,7 +72,7 @@ func (e *events) count(reports []bus.Started, near int, started map[series]int64
 		sums[tier] += 0 // who started none may have ended some
 	}
 	for tier, n := range sums {
-		ends, left := ended(e.tiers[tier]+n, active[tier])
+		ends, left := divideEnded(e.tiers[tier]+n, active[tier])
 		if e.tiers[tier] = left; left == 0 {
 			delete(e.tiers, tier)
 		}
@@ -85,9 +85,9 @@ func (e *events) count(reports []bus.Started, near int, started map[series]int64
 	return events
 }
 
-// send has Redis take the events of a second, and those before that it has not taken. It
+// sendAll has Redis take the events of a second, and those before that it has not taken. It
 // returns how many seconds are given up.
-func (e *events) send(ctx context.Context, events bus.Events, add func(ctx context.Context, number uint64, events bus.Events) error) (lost int, err error) {
+func (e *events) sendAll(ctx context.Context, events bus.Events, add func(ctx context.Context, number uint64, events bus.Events) error) (lost int, err error) {
 	e.counted++
 	if e.unsent = append(e.unsent, unsent{e.counted, events}); len(e.unsent) > maxUnsent {
 		e.unsent, lost = slices.Delete(e.unsent, 0, 1), 1
@@ -101,9 +101,9 @@ func (e *events) send(ctx context.Context, events bus.Events, add func(ctx conte
 	return lost, nil
 }
 
-// ended divides requests that have started into those that have ended, and those that have
+// divideEnded divides requests that have started into those that have ended, and those that have
 // not. More may be in progress: their starts are told of later.
-func ended(started, active int64) (ends, left int64) {
+func divideEnded(started, active int64) (ends, left int64) {
 	ends = max(0, started-active)
 	return ends, started - ends
 }

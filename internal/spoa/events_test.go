@@ -47,7 +47,7 @@ func TestEventsAddUp(t *testing.T) {
 				}
 				started[series{tier, "GET", ""}] += told
 			}
-			events := e.count(reports, rapid.IntRange(0, len(reports)).Draw(rt, "near"), started, tierOf)
+			events := e.countSecond(reports, rapid.IntRange(0, len(reports)).Draw(rt, "near"), started, tierOf)
 			for _, of := range events.Users {
 				users[of.Name].ends += of.Ends
 			}
@@ -77,14 +77,14 @@ func TestEventsAreOfTheBusiest(t *testing.T) {
 	e := newEvents()
 	tierOf := func(string) string { return "free" }
 	slow := bus.Started{User: "slow", Starts: 1, Active: 1}
-	e.count([]bus.Started{slow}, 0, nil, tierOf)
+	e.countSecond([]bus.Started{slow}, 0, nil, tierOf)
 
 	reports := []bus.Started{{User: "near", Starts: 1}}
 	for i := range 2 * maxBusiest {
 		reports = append(reports, bus.Started{User: fmt.Sprint("user", i), Starts: int64(2 + i)})
 	}
 	slow.Starts, slow.Active = 0, 0
-	events := e.count(append(reports, slow), 1, nil, tierOf)
+	events := e.countSecond(append(reports, slow), 1, nil, tierOf)
 	found := map[string]bus.EventsOf{}
 	for _, of := range events.Users {
 		found[of.Name] = of
@@ -109,7 +109,7 @@ func TestEventsAreRepeated(t *testing.T) {
 	numbers := map[uint64]int64{} // of reports, and their seconds
 	send := func(second int64) {
 		t.Helper()
-		n, err := e.send(t.Context(), bus.Events{Second: second}, func(_ context.Context, number uint64, events bus.Events) error {
+		n, err := e.sendAll(t.Context(), bus.Events{Second: second}, func(_ context.Context, number uint64, events bus.Events) error {
 			if of, known := numbers[number]; known && of != events.Second {
 				t.Errorf("report %d is of second %d, and was of %d", number, events.Second, of)
 			}

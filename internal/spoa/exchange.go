@@ -24,14 +24,14 @@ type exchange struct {
 func (e *exchange) run(ctx context.Context) error {
 	flushes := e.metrics.flush.WithLabelValues
 	tokens := &lane[ratelimit.Ask]{loss: &e.loss, laneSignals: e.limiter.lanes.tokens, flushes: flushes("requests"), collect: e.collectTokens, send: e.sendTokens,
-		rest: e.rest(e.limiter.tokens), leave: func() { e.limiter.update(func(time.Time) { e.limiter.tokens.Leave() }) }}
-	slots := &lane[concurrency.Ask]{loss: &e.loss, laneSignals: e.limiter.lanes.slots, flushes: flushes("concurrent"), collect: e.collectSlots, send: e.sendSlots, rest: e.rest(e.limiter.slots)}
-	bytes := &lane[bandwidth.Report]{loss: &e.loss, laneSignals: e.limiter.lanes.bytes, flushes: flushes("bandwidth"), collect: e.collectBytes, send: e.sendBytes, rest: e.rest(e.limiter.bytes)}
+		rest: e.restOf(e.limiter.tokens), leave: func() { e.limiter.update(func(time.Time) { e.limiter.tokens.Leave() }) }}
+	slots := &lane[concurrency.Ask]{loss: &e.loss, laneSignals: e.limiter.lanes.slots, flushes: flushes("concurrent"), collect: e.collectSlots, send: e.sendSlots, rest: e.restOf(e.limiter.slots)}
+	bytes := &lane[bandwidth.Report]{loss: &e.loss, laneSignals: e.limiter.lanes.bytes, flushes: flushes("bandwidth"), collect: e.collectBytes, send: e.sendBytes, rest: e.restOf(e.limiter.bytes)}
 	return group.Run(ctx, tokens.run, slots.run, bytes.run)
 }
 
-// rest is for how long a core has nothing to do.
-func (e *exchange) rest(core interface {
+// restOf is for how long a core has nothing to do.
+func (e *exchange) restOf(core interface {
 	IdleFor(at time.Time, most time.Duration) time.Duration
 }) func() time.Duration {
 	return func() (rest time.Duration) {
@@ -59,7 +59,7 @@ func (e *exchange) collectBytes(flush, ask bool, reports []bandwidth.Report) []b
 func (e *exchange) sendBytes(ctx context.Context, reports []bandwidth.Report) error {
 	err := e.demand(ctx, e.options.Instance, reports)
 	if err != nil {
-		e.lose(err)
+		e.loseRedis(err)
 	}
 	return err
 }
@@ -125,7 +125,7 @@ type asker[Ask, Grant any] interface {
 // loss of Redis.
 func answer[Ask, Grant any](e *exchange, core asker[Ask, Grant], asks []Ask, grants []Grant, err error) {
 	if err != nil {
-		e.lose(err)
+		e.loseRedis(err)
 	}
 	e.limiter.update(func(now time.Time) {
 		for i, ask := range asks {

@@ -145,8 +145,8 @@ func TestHeartbeatFindsRedis(t *testing.T) {
 			r := newRig(t, nil)
 			r.exchange.answered(tt.roundTrip)
 			r.losses(false, 0)
-			r.exchange.lose(errAway)
-			r.exchange.lose(errOverdue) // the same loss
+			r.exchange.loseRedis(errAway)
+			r.exchange.loseRedis(errOverdue) // the same loss
 			r.losses(true, 1)
 			r.exchange.answered(tt.roundTrip)
 			r.losses(tt.lost, 1)
@@ -179,7 +179,7 @@ func TestWhatHoldsWhileRedisIsLost(t *testing.T) {
 					return n
 				}
 				r.pool.set(0, errAway)
-				r.exchange.lose(errAway)
+				r.exchange.loseRedis(errAway)
 				if got := admitted(); got != tt.first {
 					t.Errorf("admitted at first = %d, want %d", got, tt.first)
 				}
@@ -215,7 +215,7 @@ func TestHotUserIsHeldToHisPart(t *testing.T) {
 		r.want("alice", "GET", false, 0)
 		r.pool.set(0, errAway)
 		wait(time.Second)
-		r.exchange.lose(errAway)
+		r.exchange.loseRedis(errAway)
 		r.want("alice", "GET", true, 0)
 		r.want("alice", "GET", true, 0)
 		r.want("alice", "GET", false, 0)
@@ -436,7 +436,7 @@ func TestHotUserIsHeldToHisPartOfTheSlots(t *testing.T) {
 		r.pool.occupy("wide", "b", 8)
 		r.want("wide", "GET", false, minWait)
 		r.pool.set(0, errAway)
-		r.exchange.lose(errAway)
+		r.exchange.loseRedis(errAway)
 		r.want("wide", "GET", false, 0) // the others may still use what they lease
 		wait(10 * time.Second)
 		for range 4 {
@@ -496,7 +496,7 @@ func TestLanesRest(t *testing.T) {
 		if flushes() == before {
 			t.Errorf("no flush in %v after a request", flushEvery)
 		}
-		r.exchange.lose(errSlow)
+		r.exchange.loseRedis(errSlow)
 		before = flushes()
 		wait(10 * flushEvery)
 		if n := flushes() - before; n < 3*9 {

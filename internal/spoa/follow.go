@@ -29,7 +29,7 @@ func (a *Agent) follow(ctx context.Context) error {
 	return a.options.Bus.Subscribe(ctx, channels, func(e bus.Event) {
 		switch e := e.(type) {
 		case bus.Policies:
-			a.apply(e)
+			a.applyPolicies(e)
 		case bus.Registry:
 			a.announced(e)
 		case bus.Connected:
@@ -38,7 +38,7 @@ func (a *Agent) follow(ctx context.Context) error {
 	})
 }
 
-func (a *Agent) apply(messages []policy.Message) {
+func (a *Agent) applyPolicies(messages []policy.Message) {
 	defer a.traceApply(messages).End(nil)
 	a.metrics.policyAt.SetToCurrentTime()
 	for _, m := range messages {
@@ -79,7 +79,7 @@ func (a *Agent) apply(messages []policy.Message) {
 			a.limiter.update(func(now time.Time) { a.limiter.bytes.Share(now, s) })
 		case policy.Limits:
 			a.metrics.policies.WithLabelValues("limits").Inc()
-			if !a.limiter.inForce.areOf(m.Version) {
+			if !a.limiter.inForce.hasVersion(m.Version) {
 				a.wantLimits()
 			}
 		}
@@ -132,14 +132,14 @@ func (a *Agent) heartbeats(ctx context.Context) error {
 			return nil
 		case <-ticker.C:
 		}
-		a.drain()
+		a.endDraining()
 		a.expire()
 		a.forget()
-		a.names.tell(time.Now(), a.options.Logger)
+		a.names.logShared(time.Now(), a.options.Logger)
 		sent := time.Now()
-		if _, err := a.beat(ctx); err != nil {
+		if _, err := a.heartbeat(ctx); err != nil {
 			if ctx.Err() == nil {
-				a.exchange.lose(err)
+				a.exchange.loseRedis(err)
 			}
 			continue
 		}
@@ -156,13 +156,13 @@ func (a *Agent) forget() {
 		a.limiter.forgetWithdrawals(now)
 		for _, user := range a.limiter.bodies.transfers.forget(now) {
 			// From now on what each verdict says holds. Until then the entry's value must not.
-			a.teach(shareTable.Name, user, peers.Values{}, shareLiftFor)
+			a.teachEntry(shareTable.Name, user, peers.Values{}, shareLiftFor)
 		}
 	})
 }
 
-// beat registers once and returns how many instances there are.
-func (a *Agent) beat(ctx context.Context) (int, error) {
+// heartbeat registers once and returns how many instances there are.
+func (a *Agent) heartbeat(ctx context.Context) (int, error) {
 	version, problem := "", ""
 	if set := a.limiter.inForce.set.Load(); set != nil {
 		version = set.Version()
@@ -247,8 +247,8 @@ func (a *Agent) takeInstances(now time.Time, r bus.Registry) {
 	a.limiter.bytes.Cluster(now, len(r.Instances))
 }
 
-// split divides "unix:/path" or "host:port" into network and address.
-func split(address string) (network, rest string) {
+// splitAddress divides "unix:/path" or "host:port" into network and address.
+func splitAddress(address string) (network, rest string) {
 	if path, ok := strings.CutPrefix(address, "unix:"); ok {
 		return "unix", path
 	}

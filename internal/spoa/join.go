@@ -19,13 +19,13 @@ import (
 func (a *Agent) prepareToServe(ctx context.Context) (net.Listener, error) {
 	log := a.options.Logger
 	instances, err := retry(ctx, log, "redis and the published limits", func() (int, error) {
-		if _, err := a.beat(ctx); err != nil {
+		if _, err := a.heartbeat(ctx); err != nil {
 			return 0, err
 		}
 		if err := a.firstLimits(ctx); err != nil {
 			return 0, err
 		}
-		return a.beat(ctx) // others may have come meanwhile
+		return a.heartbeat(ctx) // others may have come meanwhile
 	})
 	if err != nil {
 		return nil, err
@@ -37,7 +37,7 @@ func (a *Agent) prepareToServe(ctx context.Context) (net.Listener, error) {
 			return nil, ctx.Err()
 		case <-time.After(beatEvery / 2):
 		}
-		if _, err := a.beat(ctx); err != nil {
+		if _, err := a.heartbeat(ctx); err != nil {
 			log.Warn("heartbeat failed", slog.Any("error", err))
 		}
 	}

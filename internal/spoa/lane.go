@@ -46,7 +46,7 @@ func (l *lane[A]) run(ctx context.Context) error {
 				l.leave()
 			}
 			for more := true; more; {
-				more = l.round(last, true) && last.Err() == nil
+				more = l.exchangeOnce(last, true) && last.Err() == nil
 			}
 			return nil
 		case <-timer.C:
@@ -56,25 +56,25 @@ func (l *lane[A]) run(ctx context.Context) error {
 			continue
 		case <-l.urgent:
 		}
-		l.round(last, flush)
+		l.exchangeOnce(last, flush)
 		if flush {
-			timer.Reset(max(l.pause(), flushEvery-time.Since(flushed)))
+			timer.Reset(max(l.untilFlush(), flushEvery-time.Since(flushed)))
 		}
 	}
 }
 
-// pause is for how long nothing has to be flushed from now on.
-func (l *lane[A]) pause() time.Duration {
+// untilFlush is for how long nothing has to be flushed from now on.
+func (l *lane[A]) untilFlush() time.Duration {
 	if l.loss.isLost() {
 		return 0 // it is to be noticed in time that the pool is back, or lost for too long
 	}
 	return l.rest()
 }
 
-// round is one exchange with the pool, if there is anything to say. It reports
+// exchangeOnce is one exchange with the pool, if there is anything to say. It reports
 // whether the pool took it. Should the answer be long in coming, the pool counts
 // as lost meanwhile: no request waits for it.
-func (l *lane[A]) round(ctx context.Context, flush bool) bool {
+func (l *lane[A]) exchangeOnce(ctx context.Context, flush bool) bool {
 	ask := !l.loss.isLost() || time.Since(l.tried) >= lostRetry
 	began := time.Now()
 	l.asks = l.collect(flush, ask, l.asks)
@@ -85,7 +85,7 @@ func (l *lane[A]) round(ctx context.Context, flush bool) bool {
 		return false
 	}
 	l.tried = time.Now()
-	watchdog := time.AfterFunc(lostAfter, func() { l.loss.lose(errOverdue) })
+	watchdog := time.AfterFunc(lostAfter, func() { l.loss.loseRedis(errOverdue) })
 	err := l.send(ctx, l.asks)
 	took := time.Since(l.tried)
 	watchdog.Stop()

@@ -62,13 +62,13 @@ func newLaneSignals() laneSignals {
 	return laneSignals{urgent: make(chan struct{}, 1), sooner: make(chan struct{}, 1)}
 }
 
-// wake passes on what a core said of its lane.
-func (s laneSignals) wake(urgent, sooner bool) {
+// passOn passes on what a core said of its lane.
+func (s laneSignals) passOn(urgent, sooner bool) {
 	if urgent {
-		wake(s.urgent)
+		notify(s.urgent)
 	}
 	if sooner {
-		wake(s.sooner)
+		notify(s.sooner)
 	}
 }
 
@@ -87,16 +87,16 @@ type limitsInForce struct {
 	instances atomic.Int64               // this one included
 }
 
-// of is a user's limits, or none before any are known.
-func (f *limitsInForce) of(user string) *limits.Limits {
+// limitsOf is a user's limits, or none before any are known.
+func (f *limitsInForce) limitsOf(user string) *limits.Limits {
 	if set := f.set.Load(); set != nil {
 		return set.User(user)
 	}
 	return &limits.Limits{}
 }
 
-// areOf reports whether the limits are those of a version.
-func (f *limitsInForce) areOf(version string) bool {
+// hasVersion reports whether the limits are those of a version.
+func (f *limitsInForce) hasVersion(version string) bool {
 	set := f.set.Load()
 	return set != nil && set.Version() == version
 }
@@ -181,19 +181,19 @@ func (l *limiter) carryOutOnce() (withdrew bool) {
 		// learnt of places since: it is told again.
 		if w := l.credits.withdrawals[user]; w != nil && w.told > 0 {
 			l.credits.polls[user] = l.clock.Now()
-			wake(l.credits.wake)
+			notify(l.credits.wake)
 		}
 	}
 	for _, e := range bytes.TableEntries {
 		l.tables.share(e)
 	}
-	l.lanes.tokens.wake(tokens.Urgent, tokens.Sooner)
-	l.lanes.slots.wake(slots.Urgent, slots.Sooner)
-	l.lanes.bytes.wake(bytes.Urgent, bytes.Sooner)
+	l.lanes.tokens.passOn(tokens.Urgent, tokens.Sooner)
+	l.lanes.slots.passOn(slots.Urgent, slots.Sooner)
+	l.lanes.bytes.passOn(bytes.Urgent, bytes.Sooner)
 	return len(tokens.Withdraw)+len(slots.Withdraw) > 0
 }
 
-func wake(c chan struct{}) {
+func notify(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:

@@ -194,7 +194,7 @@ func TestNativeThrottleIsLifted(t *testing.T) {
 		r.want("alice", "GET", false, 0)
 
 		second := time.Now().Unix()
-		r.apply([]policy.Message{policy.Throttle{Key: alice, Second: second, Limit: 4}})
+		r.applyPolicies([]policy.Message{policy.Throttle{Key: alice, Second: second, Limit: 4}})
 		throttle := ratelimit.TableEntry{Key: alice, WindowStart: second, Limit: 4}
 		if told := r.told(); !slices.Equal(told, []ratelimit.TableEntry{throttle}) {
 			t.Fatalf("HAProxy was told %+v, want %+v", told, throttle)
@@ -233,7 +233,7 @@ func TestNativeOrderUnderLoad(t *testing.T) {
 		}
 		wg.Go(func() {
 			for i := range 300 {
-				r.apply([]policy.Message{policy.Throttle{Key: alice, Second: time.Now().Unix(), Limit: 4}})
+				r.applyPolicies([]policy.Message{policy.Throttle{Key: alice, Second: time.Now().Unix(), Limit: 4}})
 				r.pool.fill(alice, 3+i%2)
 				time.Sleep(7 * time.Millisecond)
 			}
@@ -275,7 +275,7 @@ func TestHotUserGetsSmallLeases(t *testing.T) {
 				r.want("wilma", "GET", true, 0)
 				if tt.hint {
 					time.Sleep(time.Second)
-					r.apply([]policy.Message{policy.Hot{Key: wilma, Until: time.Now().Add(3 * time.Second), Instances: 2}})
+					r.applyPolicies([]policy.Message{policy.Hot{Key: wilma, Until: time.Now().Add(3 * time.Second), Instances: 2}})
 					r.want("wilma", "GET", true, 0)
 				}
 				if got := r.pool.total(wilma); got != tt.want {

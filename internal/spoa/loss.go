@@ -70,9 +70,9 @@ func (l *loss) measure(roundTrip time.Duration) {
 	l.limiter.update(func(time.Time) { l.limiter.tokens.RoundTrip(median) })
 	switch {
 	case roundTrip <= l.options.MaxWait && l.briefly():
-		l.find()
+		l.findRedis()
 	case median > l.options.MaxWait:
-		l.lose(errSlow)
+		l.loseRedis(errSlow)
 	}
 }
 
@@ -100,7 +100,7 @@ func (l *loss) answered(roundTrip time.Duration) {
 	again := l.beats > 1
 	l.mu.Unlock()
 	if brief || again {
-		l.find()
+		l.findRedis()
 	}
 }
 
@@ -118,8 +118,8 @@ func (l *loss) isLost() bool {
 	return l.lost
 }
 
-// lose goes on without the pool.
-func (l *loss) lose(why error) {
+// loseRedis goes on without the pool.
+func (l *loss) loseRedis(why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.lost {
@@ -127,7 +127,7 @@ func (l *loss) lose(why error) {
 	}
 	l.lost, l.lostAt, l.beats, l.why = true, time.Now(), 0, why
 	l.limiter.redis.open.Store(l.options.OnLoss == Open)
-	l.tell(true)
+	l.tellCores(true)
 	l.metrics.lost.Set(1)
 	l.metrics.losses.Inc()
 	if l.quiet = time.Since(l.logged) < logGap; l.quiet {
@@ -137,8 +137,8 @@ func (l *loss) lose(why error) {
 	l.options.Logger.Warn("redis lost: going on alone", slog.String("on_loss", string(l.options.OnLoss)), slog.Any("error", why))
 }
 
-// find goes on with the pool.
-func (l *loss) find() {
+// findRedis goes on with the pool.
+func (l *loss) findRedis() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.lost {
@@ -147,7 +147,7 @@ func (l *loss) find() {
 	l.lost = false
 	l.options.Tracer.Record(context.Background(), "redis lost", l.lostAt, l.why)
 	l.limiter.redis.open.Store(false)
-	l.tell(false)
+	l.tellCores(false)
 	l.metrics.lost.Set(0)
 	if l.quiet {
 		return
@@ -155,14 +155,14 @@ func (l *loss) find() {
 	l.options.Logger.Info("redis is back", slog.Duration("after", time.Since(l.lostAt)))
 }
 
-// tell lets the cores know that lease; shares hold without Redis.
-func (l *loss) tell(lost bool) {
+// tellCores lets the cores know that lease; shares hold without Redis.
+func (l *loss) tellCores(lost bool) {
 	l.limiter.update(func(now time.Time) {
 		l.limiter.tokens.Lost(now, lost)
 		l.limiter.slots.Lost(now, lost)
 	})
 	for _, lane := range [...]laneSignals{l.limiter.lanes.tokens, l.limiter.lanes.slots, l.limiter.lanes.bytes} {
-		lane.wake(false, true) // one that rests knows nothing of it
+		lane.passOn(false, true) // one that rests knows nothing of it
 	}
 }
 

@@ -40,7 +40,7 @@ func TestMetrics(t *testing.T) {
 		r.pool.set(time.Minute, nil)
 		r.ask("carol", "GET") // waits in vain
 		wait(lostAfter)       // which loses Redis
-		r.apply([]policy.Message{
+		r.applyPolicies([]policy.Message{
 			policy.Throttle{Key: alice, Second: time.Now().Unix(), Limit: 4},
 			policy.Hot{Key: alice, Until: time.Now().Add(time.Second), Instances: 3},
 			policy.Limits{Version: "2"},
@@ -66,12 +66,12 @@ users: {erin: one, frank: moving}
 		r.followSession(peers.Session{State: peers.Down, Closed: true})
 		r.followSession(peers.Session{State: peers.Up})
 		r.moved("frank", 1, 0, 0) // a transfer, which is to follow the share
-		r.drain()
+		r.endDraining()
 		go r.verdict(question{user: "dave", verb: "GET", inLine: true}) // still waits
 		defer wait(1500 * ms)
 		wait(2 * flushEvery)
 
-		r.apply([]policy.Message{
+		r.applyPolicies([]policy.Message{
 			policy.Block{User: "erin", Limit: 1},
 			policy.Unblock{User: "erin"},
 			policy.Slots{User: "erin", Until: time.Now().Add(time.Second)},

@@ -45,10 +45,10 @@ func newMovedBytes(counted [2]prometheus.Counter) movedBytes {
 	return movedBytes{counted, newRecent[movedUser](movedFor, maxMoved)}
 }
 
-// move takes what one of the tables counts of a user's bytes, and returns how many have
+// countTable takes what one of the tables counts of a user's bytes, and returns how many have
 // moved since the last time. The first one that is heard of a user may be old and counts
 // nothing; one that is lower than before was begun anew.
-func (m *movedBytes) move(user string, from bandwidth.Source, bytes [2]int64) (more [2]int64) {
+func (m *movedBytes) countTable(user string, from bandwidth.Source, bytes [2]int64) (more [2]int64) {
 	u, _ := m.get(user)
 	before := u.tables[from]
 	u.tables[from] = tableBytes{true, bytes}
@@ -58,18 +58,18 @@ func (m *movedBytes) move(user string, from bandwidth.Source, bytes [2]int64) (m
 				more[d] = bytes[d]
 			}
 			u.moved[d] += more[d]
-			m.count(d, more[d])
+			m.addMoved(d, more[d])
 		}
 	}
 	m.put(user, u)
 	return more
 }
 
-// read takes what the table of credit counts, and returns how many bytes per second have
+// countCredit takes what the table of credit counts, and returns how many bytes per second have
 // moved since the last time that no other table counts. Both are told at different times:
 // so this is never less than nothing, and what was counted once too soon is not counted
 // again.
-func (m *movedBytes) read(now time.Time, user string, bytes [2]int64) (rate [2]int64) {
+func (m *movedBytes) countCredit(now time.Time, user string, bytes [2]int64) (rate [2]int64) {
 	u, _ := m.get(user)
 	took := now.Sub(u.at).Seconds()
 	anew := !u.credit.known || took <= 0
@@ -84,7 +84,7 @@ func (m *movedBytes) read(now time.Time, user string, bytes [2]int64) (rate [2]i
 		}
 		if more := bytes[d] - u.base[d] - u.moved[d] - u.lent[d]; more > 0 {
 			u.lent[d] += more
-			m.count(d, more)
+			m.addMoved(d, more)
 			rate[d] = int64(float64(more) / took)
 		}
 	}
@@ -92,7 +92,7 @@ func (m *movedBytes) read(now time.Time, user string, bytes [2]int64) (rate [2]i
 	return rate
 }
 
-func (m *movedBytes) count(d bandwidth.Direction, more int64) {
+func (m *movedBytes) addMoved(d bandwidth.Direction, more int64) {
 	if more > 0 {
 		m.counted[d].Add(float64(more))
 	}

@@ -42,7 +42,7 @@ func TestMovedBytes(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			m := newTestMoved()
 			for _, s := range tt.steps {
-				m.move(s.user, bandwidth.Asked, [2]int64{bandwidth.Down: s.down, bandwidth.Up: s.up})
+				m.countTable(s.user, bandwidth.Asked, [2]int64{bandwidth.Down: s.down, bandwidth.Up: s.up})
 			}
 			if down, up := testutil.ToFloat64(m.counted[bandwidth.Down]), testutil.ToFloat64(m.counted[bandwidth.Up]); down != tt.down || up != tt.up {
 				t.Errorf("after %v: %v down and %v up, want %v and %v", tt.steps, down, up, tt.down, tt.up)
@@ -86,11 +86,11 @@ func TestMovedBytesByCredit(t *testing.T) {
 				bytes := [2]int64{bandwidth.Down: s.down}
 				switch s.table {
 				case asked:
-					m.move("alice", bandwidth.Asked, bytes)
+					m.countTable("alice", bandwidth.Asked, bytes)
 				case held:
-					m.move("alice", bandwidth.Held, bytes)
+					m.countTable("alice", bandwidth.Held, bytes)
 				default:
-					if got := m.read(now, "alice", bytes); got != [2]int64{bandwidth.Down: s.rate} {
+					if got := m.countCredit(now, "alice", bytes); got != [2]int64{bandwidth.Down: s.rate} {
 						t.Errorf("step %d: %d bytes read %v after the last time are %v per second, want %d", i, s.down, now.Sub(last), got, s.rate)
 					}
 					last = now
@@ -106,14 +106,14 @@ func TestMovedBytesByCredit(t *testing.T) {
 func TestMovedBytesForgets(t *testing.T) {
 	m, start := newTestMoved(), time.Unix(1000, 0)
 	m.forget(start)
-	m.move("alice", bandwidth.Asked, [2]int64{100})
-	m.move("bob", bandwidth.Asked, [2]int64{100})
+	m.countTable("alice", bandwidth.Asked, [2]int64{100})
+	m.countTable("bob", bandwidth.Asked, [2]int64{100})
 	m.forget(start.Add(movedFor - 1))
 	m.forget(start.Add(movedFor))
-	m.move("bob", bandwidth.Asked, [2]int64{107}) // is known
+	m.countTable("bob", bandwidth.Asked, [2]int64{107}) // is known
 	m.forget(start.Add(2 * movedFor))
-	m.move("alice", bandwidth.Asked, [2]int64{150}) // is not
-	m.move("bob", bandwidth.Asked, [2]int64{108})
+	m.countTable("alice", bandwidth.Asked, [2]int64{150}) // is not
+	m.countTable("bob", bandwidth.Asked, [2]int64{108})
 	if got := testutil.ToFloat64(m.counted[bandwidth.Down]); got != 8 {
 		t.Errorf("counted %v bytes, want bob's 8", got)
 	}
@@ -125,11 +125,11 @@ func TestMovedBytesForgets(t *testing.T) {
 func TestMovedBytesIsBounded(t *testing.T) {
 	m, start := newTestMoved(), time.Unix(1000, 0)
 	for i := range maxMoved - 1 {
-		m.move(fmt.Sprint(i), bandwidth.Asked, [2]int64{})
+		m.countTable(fmt.Sprint(i), bandwidth.Asked, [2]int64{})
 	}
 	m.forget(start)
 	for _, user := range []string{"7", "new", "one more"} {
-		m.move(user, bandwidth.Asked, [2]int64{})
+		m.countTable(user, bandwidth.Asked, [2]int64{})
 	}
 	if n := len(m.young) + len(m.old); n != maxMoved || len(m.young) != 2 {
 		t.Errorf("%d users are remembered, %d of them young, want %d and 2", n, len(m.young), maxMoved)
@@ -145,7 +145,7 @@ func BenchmarkMovedBytes(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		m.move(users[i%len(users)], bandwidth.Asked, [2]int64{int64(i), int64(i)})
+		m.countTable(users[i%len(users)], bandwidth.Asked, [2]int64{int64(i), int64(i)})
 	}
 }
 
@@ -154,7 +154,7 @@ func TestMetricsOfWhatIsHeard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil).run()
 		for _, bytes := range []uint64{100, 350} {
-			r.learn(peers.Update{Table: activeTable, Key: "alice", Values: peers.Values{peers.BytesOutCnt: bytes, peers.BytesInCnt: bytes / 50, peers.GPT0: bytes / 100}})
+			r.learnProgress(peers.Update{Table: activeTable, Key: "alice", Values: peers.Values{peers.BytesOutCnt: bytes, peers.BytesInCnt: bytes / 50, peers.GPT0: bytes / 100}})
 		}
 		for d, want := range [2]float64{bandwidth.Down: 250, bandwidth.Up: 5 + 2*earlyBytes} {
 			if got := testutil.ToFloat64(r.metrics.bytes[d]); got != want {
@@ -173,7 +173,7 @@ func TestMetricsOfWhatIsHeard(t *testing.T) {
 
 		decided := r.clock.Now()
 		wait(30 * ms)
-		r.apply([]policy.Message{policy.Hot{Key: alice, Until: decided.Add(hotFor), Instances: 2}})
+		r.applyPolicies([]policy.Message{policy.Hot{Key: alice, Until: decided.Add(hotFor), Instances: 2}})
 		if got := testutil.ToFloat64(r.metrics.policyAt); got != float64(time.Now().UnixNano())/1e9 {
 			t.Errorf("last policy at %v, want now", got)
 		}

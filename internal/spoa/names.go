@@ -40,18 +40,18 @@ func newNames(most int, m *metrics) *names {
 	return &names{metrics: m, quota: quota.New(most, nameSpan), most: most}
 }
 
-// has reports whether the user of a key is counted for themselves. At all endpoints
+// hasPlace reports whether the user of a key is counted for themselves. At all endpoints
 // together they are one of the quota.
-func (n *names) has(now time.Time, key string) bool {
+func (n *names) hasPlace(now time.Time, key string) bool {
 	_, user := limits.SplitEndpoint(key)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.quota.Own(now, user)
 }
 
-// own is has, of a request, which is counted if it shares limits.
-func (n *names) own(now time.Time, key string) bool {
-	if n.has(now, key) {
+// takePlace is hasPlace, of a request, which is counted if it shares limits.
+func (n *names) takePlace(now time.Time, key string) bool {
+	if n.hasPlace(now, key) {
 		return true
 	}
 	n.metrics.sharing.Inc()
@@ -59,8 +59,8 @@ func (n *names) own(now time.Time, key string) bool {
 	return false
 }
 
-// tell logs now and then that users share limits.
-func (n *names) tell(now time.Time, log *slog.Logger) {
+// logShared logs now and then that users share limits.
+func (n *names) logShared(now time.Time, log *slog.Logger) {
 	beyond := n.beyond.Load()
 	n.mu.Lock()
 	known := n.quota.Len()

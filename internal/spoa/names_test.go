@@ -153,7 +153,7 @@ func TestLateNamesAreNotLearned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := quotaRig(t, 1, nil)
 		progress := func(user string, active uint64) {
-			r.learn(peers.Update{Table: activeTable, Key: user, Values: peers.Values{
+			r.learnProgress(peers.Update{Table: activeTable, Key: user, Values: peers.Values{
 				peers.HTTPReqCnt: 1, peers.ConnCur: active, peers.BytesOutCnt: 1000,
 			}})
 		}
@@ -237,7 +237,7 @@ func TestTellsOfTheQuota(t *testing.T) {
 		logger := slog.New(slog.NewTextHandler(&log, nil))
 		for range 3 * 60 * 4 { // heartbeats of three minutes
 			r.ask("new", "GET")
-			r.names.tell(time.Now(), logger)
+			r.names.logShared(time.Now(), logger)
 			time.Sleep(beatEvery)
 		}
 		if got := strings.Count(log.String(), "share the limits of one"); got != 3 {

@@ -46,7 +46,7 @@ type limitReading struct {
 	forcing sync.Mutex    // held while limits are put into force
 }
 
-func (a *Agent) wantLimits() { wake(a.limitReading.wanted) }
+func (a *Agent) wantLimits() { notify(a.limitReading.wanted) }
 
 // readLimits reads the limits whenever they may have changed.
 func (a *Agent) readLimits(ctx context.Context) error {
@@ -86,7 +86,7 @@ func (a *Agent) firstLimits(ctx context.Context) error {
 			return err
 		case <-ticker.C:
 		}
-		if _, err := a.beat(ctx); err != nil && ctx.Err() == nil {
+		if _, err := a.heartbeat(ctx); err != nil && ctx.Err() == nil {
 			a.options.Logger.Debug("heartbeat failed", slog.Any("error", err))
 		}
 	}
@@ -102,7 +102,7 @@ func (a *Agent) fetchLimits(ctx context.Context, wanted time.Time) error {
 		}
 		return err
 	}
-	if a.limiter.inForce.areOf(version) {
+	if a.limiter.inForce.hasVersion(version) {
 		return nil
 	}
 	set, err := limitfile.Parse("published limits", source)

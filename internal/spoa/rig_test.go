@@ -176,7 +176,7 @@ func (r *rig) toldOfShares() []bandwidth.TableEntry {
 
 // progress plays HAProxy, which pushes what its table says of a user.
 func (r *rig) progress(user string, tracked, active uint64) {
-	r.learn(peers.Update{Table: "/active", Key: user, Values: peers.Values{peers.HTTPReqCnt: tracked, peers.ConnCur: active}})
+	r.learnProgress(peers.Update{Table: "/active", Key: user, Values: peers.Values{peers.HTTPReqCnt: tracked, peers.ConnCur: active}})
 }
 
 // inProgress is how many requests of a user the agent believes in progress.

@@ -59,14 +59,14 @@ func newShareRig(t *testing.T, instances int, change func(*Options)) *rig {
 
 // moved plays HAProxy, which pushes what its table says of a user.
 func (r *rig) moved(user string, active, down, up uint64) {
-	r.learn(peers.Update{Table: "/active", Key: user, Values: peers.Values{
+	r.learnProgress(peers.Update{Table: "/active", Key: user, Values: peers.Values{
 		peers.HTTPReqCnt: 1000, peers.ConnCur: active, peers.BytesOutCnt: down, peers.BytesInCnt: up,
 	}})
 }
 
 // held plays HAProxy, which pushes how many requests by credit it holds.
 func (r *rig) held(user string, active uint64) {
-	r.learn(peers.Update{Table: "/held", Key: user, Values: peers.Values{peers.ConnCur: active}})
+	r.learnProgress(peers.Update{Table: "/held", Key: user, Values: peers.Values{peers.ConnCur: active}})
 }
 
 // shareUsers is how many users with bandwidth limits the agent knows.
@@ -176,7 +176,7 @@ func TestShareVariables(t *testing.T) {
 				for _, m := range tt.before {
 					c.ask(m.name, m.args)
 				}
-				r.apply(tt.policies)
+				r.applyPolicies(tt.policies)
 				if got := c.ask(tt.last.name, tt.last.args); !maps.Equal(got, tt.want) {
 					t.Errorf("%s %v = %v, want %v", tt.last.name, tt.last.args, got, tt.want)
 				}
@@ -227,9 +227,9 @@ func TestSharesWhileRedisIsLost(t *testing.T) {
 		t.Run(string(tt.onLoss), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newShareRig(t, 2, func(o *Options) { o.OnLoss = tt.onLoss }).run()
-				r.exchange.lose(errAway)
+				r.exchange.loseRedis(errAway)
 				r.wantShares("alice", tt.want[0], tt.want[1])
-				r.exchange.find()
+				r.exchange.findRedis()
 				r.wantShares("alice", 6*mib, 3*mib)
 			})
 		})
@@ -245,7 +245,7 @@ func TestSharesFollow(t *testing.T) {
 	tier := func(alice string) func(*rig) {
 		return func(r *rig) { r.force(parse(r.t, "version: 1\ndefault_tier: free\ntiers: {free: "+alice+"}\n")) }
 	}
-	apply := func(m ...policy.Message) func(*rig) { return func(r *rig) { r.apply(m) } }
+	apply := func(m ...policy.Message) func(*rig) { return func(r *rig) { r.applyPolicies(m) } }
 	after := func(d time.Duration, then ...func(*rig)) func(*rig) {
 		return func(r *rig) {
 			for began := time.Now(); time.Since(began) < d; wait(100 * ms) {
@@ -329,7 +329,7 @@ func TestShareOfWhoWasInFlightBefore(t *testing.T) {
 func TestShareOfWhoHasCreditBeyondTheQuota(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newShareRig(t, 2, func(o *Options) { o.UnknownUsers = 1 }).run()
-		r.names.own(time.Now(), "bob")
+		r.names.takePlace(time.Now(), "bob")
 		r.moved("carol", 2, 0, 0)
 		r.held("alice", 2)
 		r.wantTold("at once", bandwidth.TableEntry{User: "alice", Share: [2]int64{6 * mib, 3 * mib}})
@@ -360,7 +360,7 @@ func TestReports(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := newShareRig(t, tt.instances, nil).run()
 				for n := range uint64(21) {
-					r.learn(peers.Update{Table: tt.table, Key: tt.user, Values: peers.Values{
+					r.learnProgress(peers.Update{Table: tt.table, Key: tt.user, Values: peers.Values{
 						peers.ConnCur: 2, peers.BytesOutCnt: 777 + n*down/10, peers.BytesInCnt: n * up / 10,
 					}})
 					wait(100 * ms)
@@ -453,7 +453,7 @@ func TestReportsWhileRedisIsLost(t *testing.T) {
 		wait(250 * ms) // the short ones have ended
 
 		r.pool.setBytes(0, nil)
-		r.exchange.find()
+		r.exchange.findRedis()
 		wait(600 * ms)
 		r.losses(false, 1)
 		for n := range 60 {
@@ -585,7 +585,7 @@ func TestShareReachesHAProxy(t *testing.T) {
 		{"freed", [2]int64{}, "gpt0=4294967295 gpc0=4294967295"},
 		{long, [2]int64{mib, mib}, "gpt0=16384 gpc0=16384"},
 	} {
-		r.limiter.bodies.transfers.enter(tt.user)
+		r.limiter.bodies.transfers.enterTable(tt.user)
 		r.teachShare(bandwidth.TableEntry{User: tt.user, Share: tt.share})
 		has(tt.user, tt.want, nothing)
 	}
@@ -634,7 +634,7 @@ func TestSharesEndToEnd(t *testing.T) {
 			return fmt.Errorf("the agent knows %v instances", n)
 		}
 		c.ask("start-message", args{"user": "begin", "class": "GET"})
-		s.learn(peers.Update{Table: activeTable, Key: "begin", Values: peers.Values{peers.ConnCur: 1, peers.HTTPReqCnt: 1}}) // a transfer goes on
+		s.learnProgress(peers.Update{Table: activeTable, Key: "begin", Values: peers.Values{peers.ConnCur: 1, peers.HTTPReqCnt: 1}}) // a transfer goes on
 		return nil
 	}
 	has("begin", "gpt0=16384 gpc0=16384", ask)

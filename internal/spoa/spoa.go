@@ -69,20 +69,20 @@ func New(o Options) (*Agent, error) {
 		live: func() []string { return *a.membership.live.Load() },
 	}
 
-	network, address := split(o.Peers)
+	network, address := splitAddress(o.Peers)
 	a.peers = peers.New(peers.Options{
 		Network: network, Address: address,
 		Local: "agent", Remote: "haproxy",
 		Teach: []peers.Table{throttleTable, blockTable, shareTable, creditTable},
-		Learn: a.learn, OnSession: a.followSession,
+		Learn: a.learnProgress, OnSession: a.followSession,
 		Logger: o.Logger, Registerer: o.Registerer,
 	})
 	a.teachThen = a.peers.TeachThen
 	if o.Runtime != "" {
 		client := runtimeapi.New(o.Runtime)
 		a.runtime, a.tables = client, client
-		a.tallies = newTallies(client, a.limiter.inForce.of, a.starts, a.metrics, o.Logger)
-		a.tallies.hearers = tallyHearers{natives: a.natives, inherited: a.inherited, present: a.presentByCredit, absent: a.forgetPlaces}
+		a.tallies = newTallies(client, a.limiter.inForce.limitsOf, a.starts, a.metrics, o.Logger)
+		a.tallies.hearers = tallyHearers{natives: a.takeNativeCounts, inherited: a.takeInherited, present: a.presentByCredit, absent: a.forgetPlaces}
 	}
 	a.spop = spop.New(spop.Options{
 		Handler:  a.answerQuestion,
@@ -127,7 +127,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.readLimits,
 	}
 	if a.runtime != nil { // credit that could not be taken back would be given for good
-		loops = append(loops, a.withdraws, a.tallies.run, a.offersCredit)
+		loops = append(loops, a.runWithdrawals, a.tallies.run, a.runOffers)
 	}
 	return group.Run(ctx, loops...)
 }

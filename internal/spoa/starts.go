@@ -52,7 +52,7 @@ type startShard struct {
 	index map[string]int // of entries, by user
 	// entries has room for maxStarted; spare is the same after a report is made.
 	entries, spare []started
-	hand           int   // where leastOf stopped
+	cursor         int   // where leastOf stopped
 	least          int64 // weight that some users have, and that few are below
 }
 
@@ -92,34 +92,34 @@ func newStarts() *starts {
 	return s
 }
 
-func (s *starts) shard(user string) *startShard {
+func (s *starts) shardOf(user string) *startShard {
 	return &s.shards[maphash.String(s.seed, user)%startShards]
 }
 
-// start counts a request of a verb and an operation class, "" if it has none. It does
+// countStart counts a request of a verb and an operation class, "" if it has none. It does
 // not allocate for a user who is known.
-func (s *starts) start(user, verb, op string) { s.add(user, verb, op, 1) }
+func (s *starts) countStart(user, verb, op string) { s.countStarts(user, verb, op, 1) }
 
-// add counts n requests; "" is a verb that is not known.
-func (s *starts) add(user, verb, op string, n int64) {
-	sh := s.shard(user)
+// countStarts counts n requests; "" is a verb that is not known.
+func (s *starts) countStarts(user, verb, op string, n int64) {
+	sh := s.shardOf(user)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	e := sh.entry(user)
+	e := sh.entryOf(user)
 	e.count += n
-	e.add(verb, n)
-	e.add(op, n)
+	e.addClass(verb, n)
+	e.addClass(op, n)
 }
 
 // nearLimit notes that a user is near a limit, or beyond it.
 func (s *starts) nearLimit(user string) {
-	sh := s.shard(user)
+	sh := s.shardOf(user)
 	sh.mu.Lock()
-	sh.entry(user).near = true
+	sh.entryOf(user).near = true
 	sh.mu.Unlock()
 }
 
-func (s *started) add(class string, n int64) { s.classes = addStarts(s.classes, class, n) }
+func (s *started) addClass(class string, n int64) { s.classes = addStarts(s.classes, class, n) }
 
 // addStarts adds requests of a class, "" if they have none. Classes beyond those that a report
 // may have are left out.
@@ -141,21 +141,21 @@ func addStarts(classes []bus.StartedClass, class string, n int64) []bus.StartedC
 
 // progress takes how many requests a user has in progress that were asked about.
 func (s *starts) progress(user string, active int64) {
-	s.set(user, active, func(e *started) { e.active = active })
+	s.setProgress(user, active, func(e *started) { e.active = active })
 }
 
 // inCredit takes how many a user has in progress of those since they have credit.
 func (s *starts) inCredit(user string, active int64) {
-	s.set(user, active, func(e *started) { e.inCredit = active })
+	s.setProgress(user, active, func(e *started) { e.inCredit = active })
 }
 
-// set changes the entry of a user who is known, or who has requests in progress.
-func (s *starts) set(user string, active int64, change func(*started)) {
-	sh := s.shard(user)
+// setProgress changes the entry of a user who is known, or who has requests in progress.
+func (s *starts) setProgress(user string, active int64, change func(*started)) {
+	sh := s.shardOf(user)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	if _, known := sh.index[user]; known || active > 0 {
-		change(sh.entry(user))
+		change(sh.entryOf(user))
 	}
 }
 
@@ -171,8 +171,8 @@ func (s *starts) restarted() {
 	}
 }
 
-// entry is the user's; mu is held.
-func (sh *startShard) entry(user string) *started {
+// entryOf is the user's; mu is held.
+func (sh *startShard) entryOf(user string) *started {
 	if i, ok := sh.index[user]; ok {
 		return &sh.entries[i]
 	}
@@ -195,22 +195,22 @@ func (sh *startShard) entry(user string) *started {
 func (sh *startShard) leastOf() int {
 	at := 0
 	for range sh.entries {
-		sh.hand = (sh.hand + 1) % len(sh.entries)
-		switch w := sh.entries[sh.hand].weight(); {
+		sh.cursor = (sh.cursor + 1) % len(sh.entries)
+		switch w := sh.entries[sh.cursor].weight(); {
 		case w <= sh.least:
-			return sh.hand
+			return sh.cursor
 		case w < sh.entries[at].weight():
-			at = sh.hand
+			at = sh.cursor
 		}
 	}
 	sh.least = sh.entries[at].weight()
 	return at
 }
 
-// take appends what was counted since the last call, and begins anew. Users with
+// takeReports appends what was counted since the last call, and begins anew. Users with
 // requests in progress stay. The first ones of the reports are of users near a limit: it
 // says of how many.
-func (s *starts) take(reports []bus.Started) (_ []bus.Started, near int) {
+func (s *starts) takeReports(reports []bus.Started) (_ []bus.Started, near int) {
 	for i := range s.shards {
 		sh := &s.shards[i]
 		sh.mu.Lock()
@@ -220,7 +220,7 @@ func (s *starts) take(reports []bus.Started) (_ []bus.Started, near int) {
 		clear(sh.index)
 		for j := range taken {
 			if was := &taken[j]; was.inProgress() > 0 {
-				e := sh.entry(was.user)
+				e := sh.entryOf(was.user)
 				e.active, e.inCredit = was.active, was.inCredit
 			}
 		}
@@ -260,17 +260,17 @@ func (a *Agent) reportStarts(ctx context.Context) error {
 		span := min(time.Since(last), time.Hour) // no message says more
 		last = time.Now()
 		if a.tallies != nil {
-			a.tallies.batches.give(last)
+			a.tallies.batches.giveStarts(last)
 		}
-		reports, near = a.starts.take(reports[:0])
-		a.believe(reports)
-		events := buckets.count(reports, near, a.metrics.started.take(), func(user string) string { return a.limiter.inForce.of(user).Tier })
+		reports, near = a.starts.takeReports(reports[:0])
+		a.raiseInProgress(reports)
+		events := buckets.countSecond(reports, near, a.metrics.started.takeCounts(), func(user string) string { return a.limiter.inForce.limitsOf(user).Tier })
 		events.Second = second
 		a.metrics.startedUsers.Set(float64(len(reports)))
 		if !sleep(ctx, later) {
 			return nil
 		}
-		lost, err := buckets.send(ctx, events, func(ctx context.Context, number uint64, events bus.Events) error {
+		lost, err := buckets.sendAll(ctx, events, func(ctx context.Context, number uint64, events bus.Events) error {
 			return a.options.Bus.AddEvents(ctx, a.options.Instance+"/"+strconv.FormatUint(number, 10), events)
 		})
 		a.metrics.eventsLost.Add(float64(lost))
@@ -294,9 +294,9 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// believe sets the requests in progress of users with such a limit to what is believed:
+// raiseInProgress sets the requests in progress of users with such a limit to what is believed:
 // HAProxy's table does not tell of the requests that one which was replaced still has.
-func (a *Agent) believe(reports []bus.Started) {
+func (a *Agent) raiseInProgress(reports []bus.Started) {
 	const atOnce = 256 // while the lock is held no request is decided
 	for some := range slices.Chunk(reports, atOnce) {
 		a.limiter.mu.Lock()

@@ -20,7 +20,7 @@ import (
 
 // takeStarts is a report in a fixed order.
 func takeStarts(s *starts) []bus.Started {
-	all, _ := s.take(nil)
+	all, _ := s.takeReports(nil)
 	for _, u := range all {
 		slices.SortFunc(u.Classes, func(a, b bus.StartedClass) int { return cmp.Compare(a.Class, b.Class) })
 	}
@@ -44,19 +44,19 @@ func TestStarts(t *testing.T) {
 	}{
 		{"nothing", func() {}, nil},
 		{"by user, verb and operation", func() {
-			s.start("alice", "GET", "")
-			s.start("alice", "GET", "LIST")
-			s.start("alice", "PUT", "")
-			s.start("bob", "GET", "LIST")
+			s.countStart("alice", "GET", "")
+			s.countStart("alice", "GET", "LIST")
+			s.countStart("alice", "PUT", "")
+			s.countStart("bob", "GET", "LIST")
 		}, []bus.Started{
 			{User: "alice", Starts: 3, Classes: classes("GET", 2, "LIST", 1, "PUT", 1)},
 			{User: "bob", Starts: 1, Classes: classes("GET", 1, "LIST", 1)},
 		}},
-		{"each report begins anew", func() { s.start("alice", "PUT", "") }, []bus.Started{{User: "alice", Starts: 1, Classes: classes("PUT", 1)}}},
+		{"each report begins anew", func() { s.countStart("alice", "PUT", "") }, []bus.Started{{User: "alice", Starts: 1, Classes: classes("PUT", 1)}}},
 		{"who has requests in progress is told of", func() { s.progress("carol", 2); s.progress("dave", 1) },
 			[]bus.Started{{User: "carol", Active: 2}, {User: "dave", Active: 1}}},
 		{"as long as they are", func() { s.progress("dave", 0) }, []bus.Started{{User: "carol", Active: 2}, {User: "dave"}}},
-		{"and no longer", func() { s.start("carol", "GET", "") }, []bus.Started{{User: "carol", Active: 2, Starts: 1, Classes: classes("GET", 1)}}},
+		{"and no longer", func() { s.countStart("carol", "GET", "") }, []bus.Started{{User: "carol", Active: 2, Starts: 1, Classes: classes("GET", 1)}}},
 		{"HAProxy begins anew", func() { s.restarted() }, []bus.Started{{User: "carol"}}},
 		{"the end of what nobody heard of", func() { s.progress("emil", 0) }, nil},
 	}
@@ -76,7 +76,7 @@ func TestStartsOfRandomNames(t *testing.T) {
 		names, heavy := rapid.IntRange(1, 30_000).Draw(rt, "names"), 50
 		s, truth, all := newStarts(), map[string]int64{}, 0
 		count := func(user string) {
-			s.start(user, "GET", "")
+			s.countStart(user, "GET", "")
 			truth[user]++
 			all++
 		}
@@ -113,7 +113,7 @@ func TestStartsOfRandomNames(t *testing.T) {
 func TestStartedClassesAreBounded(t *testing.T) {
 	s := newStarts()
 	for i := range 3 * maxStartedClasses {
-		s.start("alice", "GET", fmt.Sprint("OP", i))
+		s.countStart("alice", "GET", fmt.Sprint("OP", i))
 	}
 	got := takeStarts(s)
 	if len(got) != 1 || len(got[0].Classes) != maxStartedClasses || got[0].Starts != 3*maxStartedClasses {
@@ -148,7 +148,7 @@ func TestStartsAtOnce(t *testing.T) {
 	for g := range goroutines {
 		all.Go(func() {
 			for i := range each {
-				s.start(fmt.Sprint("user", (g+i)%20), "GET", "")
+				s.countStart(fmt.Sprint("user", (g+i)%20), "GET", "")
 			}
 		})
 	}
@@ -162,8 +162,8 @@ func TestStartsAtOnce(t *testing.T) {
 
 func TestStartsDoNotAllocate(t *testing.T) {
 	s := newStarts()
-	s.start("alice", "GET", "LIST")
-	if n := testing.AllocsPerRun(1000, func() { s.start("alice", "GET", "LIST") }); n != 0 {
+	s.countStart("alice", "GET", "LIST")
+	if n := testing.AllocsPerRun(1000, func() { s.countStart("alice", "GET", "LIST") }); n != 0 {
 		t.Errorf("a start allocates %v times, want none", n)
 	}
 }
@@ -177,7 +177,7 @@ func TestVerdictsCountStarts(t *testing.T) {
 		}
 		r.verdict(question{user: "staff", verb: "DELETE"}) // without any limit
 		r.verdict(question{user: "wilma", verb: "PUT", op: "COPY"})
-		r.learn(peers.Update{Table: "/active", Key: "staff", Values: peers.Values{peers.ConnCur: 3}})
+		r.learnProgress(peers.Update{Table: "/active", Key: "staff", Values: peers.Values{peers.ConnCur: 3}})
 		if diff := gocmp.Diff([]bus.Started{
 			{User: "alice", Starts: 4, Classes: classes("GET", 4)},
 			{User: "staff", Active: 3, Starts: 1, Classes: classes("DELETE", 1)},
@@ -213,7 +213,7 @@ func BenchmarkStarts(b *testing.B) {
 			s := newStarts()
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
-				s.start(names[i%users], "GET", "")
+				s.countStart(names[i%users], "GET", "")
 			}
 		})
 	}

@@ -55,23 +55,23 @@ const earlyBytes = 64
 // teachBlock has HAProxy refuse a user by itself, or no longer. Of a limit in a dry
 // run it hears that there is none.
 func (a *Agent) teachBlock(n concurrency.TableEntry) {
-	if a.limiter.inForce.of(n.User).ConcurrentMode != limits.Enforce {
+	if a.limiter.inForce.limitsOf(n.User).ConcurrentMode != limits.Enforce {
 		n = concurrency.TableEntry{User: n.User}
 	}
 	values := peers.Values{peers.GPC0: uint64(n.Limit), peers.GPC1: uint64(n.Cap)}
 	if n.Until > 0 {
-		values[peers.GPT0] = uint64(a.here(n.Until))
+		values[peers.GPT0] = uint64(a.haproxySecond(n.Until))
 		a.metrics.blocked.Inc()
 	} else {
 		a.metrics.unblocked.Inc()
 	}
-	a.teach(blockTable.Name, n.User, values, blockTable.Expire)
+	a.teachEntry(blockTable.Name, n.User, values, blockTable.Expire)
 }
 
-// here is an epoch second of the cluster by this machine's clock, which is
+// haproxySecond is an epoch second of the cluster by this machine's clock, which is
 // HAProxy's: the nearest one, lest clocks that differ by a microsecond make it
 // another.
-func (a *Agent) here(second int64) int64 {
+func (a *Agent) haproxySecond(second int64) int64 {
 	left := time.Unix(second, 0).Sub(a.clock.Now())
 	return time.Now().Add(left).Round(time.Second).Unix()
 }
@@ -81,11 +81,11 @@ func (a *Agent) here(second int64) int64 {
 // would not lift the share: without an entry, what the request brought holds.)
 func (a *Agent) teachShare(e bandwidth.TableEntry) {
 	if e.DryRun {
-		a.limiter.bodies.dryBytes.give(a.clock.Now(), e.User, e.Share)
+		a.limiter.bodies.dryBytes.takeShare(a.clock.Now(), e.User, e.Share)
 		e.Share = [2]int64{}
 	}
 	values := shareValues(e.Share)
-	if a.limiter.bodies.transfers.share(a.clock.Now(), e.User, values) {
+	if a.limiter.bodies.transfers.setShare(a.clock.Now(), e.User, values) {
 		a.writeShare(e.User, values)
 	}
 }
@@ -103,11 +103,11 @@ func shareValues(share [2]int64) peers.Values {
 
 func (a *Agent) writeShare(user string, values peers.Values) {
 	a.metrics.shares.Inc()
-	a.teach(shareTable.Name, user, values, shareTable.Expire)
+	a.teachEntry(shareTable.Name, user, values, shareTable.Expire)
 }
 
-// learn takes what HAProxy says of a user's requests in progress and bytes.
-func (a *Agent) learn(u peers.Update) {
+// learnProgress takes what HAProxy says of a user's requests in progress and bytes.
+func (a *Agent) learnProgress(u peers.Update) {
 	set := a.limiter.inForce.set.Load()
 	if u.Table != activeTable && u.Table != heldTable || set == nil || !validUser(u.Key) {
 		return
@@ -117,7 +117,7 @@ func (a *Agent) learn(u peers.Update) {
 	// A name beyond the quota is tracked in table active for itself only if it passed for want of a
 	// verdict in time. It must not take the memory that the quota is to save. Who is in table held
 	// has credit, by default perhaps, of which HAProxy's own quota bounds the names.
-	if active > 0 && !of.Unlimited() && set.MadeUp(u.Key) && !a.names.has(a.clock.Now(), u.Key) && u.Table == activeTable {
+	if active > 0 && !of.Unlimited() && set.MadeUp(u.Key) && !a.names.hasPlace(a.clock.Now(), u.Key) && u.Table == activeTable {
 		return
 	}
 	count := concurrency.Count{Tracked: int64(u.Values[peers.HTTPReqCnt]), Active: active}
@@ -135,9 +135,9 @@ func (a *Agent) learn(u peers.Update) {
 		if values, due := a.limiter.bodies.transfers.progress(now, u.Key, max(active, a.limiter.bytes.Active(u.Key)), nil); due {
 			a.writeShare(u.Key, values)
 		}
-		more := a.limiter.bodies.moved.move(u.Key, bandwidth.Asked, moved.Moved)
+		more := a.limiter.bodies.moved.countTable(u.Key, bandwidth.Asked, moved.Moved)
 		if of.Bandwidth.Mode != limits.Enforce {
-			for d, above := range a.limiter.bodies.dryBytes.move(now, u.Key, more) {
+			for d, above := range a.limiter.bodies.dryBytes.countAbove(now, u.Key, more) {
 				a.metrics.dryBytes.WithLabelValues(bandwidth.Direction(d).String()).Add(float64(above))
 			}
 		}
@@ -155,7 +155,7 @@ func (a *Agent) learnHeld(user string, of *limits.Limits, c bandwidth.Count) {
 		if values, due := a.limiter.bodies.transfers.progress(now, user, max(c.Active, a.limiter.bytes.Active(user)), &lent); due {
 			a.writeShare(user, values)
 		}
-		a.limiter.bodies.moved.move(user, bandwidth.Held, c.Moved)
+		a.limiter.bodies.moved.countTable(user, bandwidth.Held, c.Moved)
 	})
 }
 
@@ -203,8 +203,8 @@ func (a *Agent) followSession(s peers.Session) {
 	}
 }
 
-// drain ends the counting of a replaced HAProxy's requests once it has ended.
-func (a *Agent) drain() {
+// endDraining ends the counting of a replaced HAProxy's requests once it has ended.
+func (a *Agent) endDraining() {
 	var draining bool
 	a.limiter.update(func(time.Time) { draining = a.limiter.slots.Draining() })
 	if draining && a.workers.oldEnded() {
@@ -215,7 +215,7 @@ func (a *Agent) drain() {
 	a.metrics.draining.Set(map[bool]float64{true: 1}[draining])
 }
 
-// teach sets an entry of a table of HAProxy's.
-func (a *Agent) teach(table, key string, values peers.Values, ttl time.Duration) {
+// teachEntry sets an entry of a table of HAProxy's.
+func (a *Agent) teachEntry(table, key string, values peers.Values, ttl time.Duration) {
 	a.teachThen(table, key, values, ttl, nil)
 }

@@ -53,7 +53,7 @@ func TestLearn(t *testing.T) {
 			if tt.limits != "" {
 				r.limiter.inForce.set.Store(parse(t, tt.limits))
 			}
-			r.learn(tt.update)
+			r.learnProgress(tt.update)
 			if got := r.inProgress(tt.update.Key); got != tt.want {
 				t.Errorf("in progress after learn(%+v) = %d, want %d", tt.update, got, tt.want)
 			}
@@ -117,7 +117,7 @@ func TestSessions(t *testing.T) {
 						}
 					}
 				}
-				r.drain()
+				r.endDraining()
 				if got, draining := r.inProgress("wide"), testutil.ToFloat64(r.metrics.draining); got != tt.want || draining != tt.draining {
 					t.Errorf("in progress = %d (draining %v), want %d (%v)", got, draining, tt.want, tt.draining)
 				}
@@ -139,7 +139,7 @@ func TestDrainFor(t *testing.T) {
 			draining   float64
 		}{{0, 3, 1}, {time.Minute - ms, 3, 1}, {2 * flushEvery, 0, 0}} {
 			wait(s.after)
-			r.drain()
+			r.endDraining()
 			if got, draining := r.inProgress("wide"), testutil.ToFloat64(r.metrics.draining); got != s.inProgress || draining != s.draining {
 				t.Errorf("after another %v: in progress = %d (draining %v), want %d (%v)", s.after, got, draining, s.inProgress, s.draining)
 			}
@@ -158,8 +158,8 @@ func TestHere(t *testing.T) {
 				r.clock.Sample(now, now, now.Add(offset))
 				whole := offset.Round(time.Second) // the deadline is a second of the cluster, and of this machine's
 				want := now.Add(2 * time.Second).Unix()
-				if got := r.here(now.Add(2*time.Second + whole).Unix()); got != want {
-					t.Errorf("here(2 s from now) with a clock that is %v behind = %d, want %d", offset, got, want)
+				if got := r.haproxySecond(now.Add(2*time.Second + whole).Unix()); got != want {
+					t.Errorf("haproxySecond(2 s from now) with a clock that is %v behind = %d, want %d", offset, got, want)
 				}
 			})
 		})
@@ -189,7 +189,7 @@ func TestBlockPolicies(t *testing.T) {
 				for range 2 + tt.refused {
 					r.ask("alice", "GET")
 				}
-				r.apply(tt.policies)
+				r.applyPolicies(tt.policies)
 				got := r.toldOfBlocks()
 				for i := range got {
 					if got[i].Until > 0 {
@@ -227,7 +227,7 @@ func TestBlockEnds(t *testing.T) {
 				for range 6 {
 					r.ask("alice", "GET")
 				}
-				r.apply([]policy.Message{policy.Block{User: "alice", Limit: 2, Release: 1}})
+				r.applyPolicies([]policy.Message{policy.Block{User: "alice", Limit: 2, Release: 1}})
 				began := time.Now()
 				if tt.ended {
 					time.AfterFunc(500*ms, func() { r.progress("alice", 2, 1) })
@@ -254,7 +254,7 @@ func TestNewLimitsReachABlockedUser(t *testing.T) {
 		for range 6 {
 			r.ask("alice", "GET")
 		}
-		r.apply([]policy.Message{policy.Block{User: "alice", Limit: 2, Release: 1}})
+		r.applyPolicies([]policy.Message{policy.Block{User: "alice", Limit: 2, Release: 1}})
 		r.force(parse(t, strings.Replace(slotLimits, "free: {concurrent: 2}", "free: {concurrent: 20}", 1)))
 		told := r.toldOfBlocks()
 		if want := (concurrency.TableEntry{User: "alice", Limit: 20, Cap: 20}); len(told) < 2 || told[len(told)-1] != want {
@@ -286,7 +286,7 @@ func TestSlotsPolicy(t *testing.T) {
 				if got := r.ask("wide", "GET"); got.allowed {
 					t.Fatalf("verdict(wide) = %+v, want refused", got)
 				}
-				r.apply([]policy.Message{policy.Slots{User: "wide", Until: time.Now().Add(3 * time.Second), Shares: tt.shares}})
+				r.applyPolicies([]policy.Message{policy.Slots{User: "wide", Until: time.Now().Add(3 * time.Second), Shares: tt.shares}})
 				if tt.want > 2 {
 					r.pool.occupy("wide", "b", 2) // which has been told, too
 				}
@@ -400,7 +400,7 @@ func TestBlockIsReleased(t *testing.T) {
 		for range 6 {
 			r.ask("wide", "GET")
 		}
-		r.apply([]policy.Message{policy.Block{User: "wide", Limit: 8, Release: 4}})
+		r.applyPolicies([]policy.Message{policy.Block{User: "wide", Limit: 8, Release: 4}})
 		for _, s := range []struct {
 			active uint64
 			told   int // how often HAProxy was told

@@ -116,7 +116,7 @@ func (r *tallyRig) mustRead() {
 
 // told is what starts were told until now, by user; each user's in progress is behind @.
 func (r *tallyRig) told() toldStarts {
-	r.batches.give(time.Now())
+	r.batches.giveStarts(time.Now())
 	told := toldStarts{}
 	for _, report := range takeStarts(r.starts) {
 		told[report.User] = map[string]int64{"*": report.Starts}
@@ -404,7 +404,7 @@ func TestTalliesOfAReadThatFails(t *testing.T) {
 			before := r.table.process
 			r.table.during = func() { break1(r.table) }
 			if err := r.readTable(t.Context()); err == nil {
-				t.Fatal("read() = nil, want an error")
+				t.Fatal("readTable() = nil, want an error")
 			}
 			if got := testutil.ToFloat64(r.metrics.credited); got != 16 {
 				t.Errorf("%v requests by credit, want the 16 that were read", got)
@@ -437,10 +437,10 @@ func TestTalliesLeaveAnOldProcess(t *testing.T) {
 		}()
 		begun := time.Now()
 		if err := r.readTable(ctx); err != errNewProcess {
-			t.Errorf("read() = %v, want %v", err, errNewProcess)
+			t.Errorf("readTable() = %v, want %v", err, errNewProcess)
 		}
 		if took := time.Since(begun); took < 10*time.Second || took > 12*time.Second {
-			t.Errorf("read() ended after %v, want 10 to 12 s", took)
+			t.Errorf("readTable() ended after %v, want 10 to 12 s", took)
 		}
 	})
 }
@@ -592,7 +592,7 @@ func (s *tallyStand) counted() map[string]int64 {
 	if err := s.readTable(s.t.Context()); err != nil {
 		s.t.Fatal(err)
 	}
-	s.batches.give(time.Now().Add(time.Hour)) // all of it
+	s.batches.giveStarts(time.Now().Add(time.Hour)) // all of it
 	counted := map[string]int64{}
 	for _, report := range takeStarts(s.starts) {
 		if report.Starts == 0 { // HAProxy may not have ended a request of which the client has the answer
@@ -656,7 +656,7 @@ func TestTalliesOfHAProxy(t *testing.T) {
 
 	s.proc.Kill()
 	if err := s.readTable(t.Context()); err == nil {
-		t.Error("read() of a HAProxy that is dead = nil, want an error")
+		t.Error("readTable() of a HAProxy that is dead = nil, want an error")
 	}
 	s.start()
 	admit(7, 7, "GET", "alice", "/")
@@ -730,7 +730,7 @@ func BenchmarkTallies(b *testing.B) {
 				if err := t.readTable(b.Context()); err != nil {
 					b.Fatal(err)
 				}
-				t.batches.give(time.Now().Add(time.Hour))
+				t.batches.giveStarts(time.Now().Add(time.Hour))
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*users), "ns/entry")
 		})

@@ -90,8 +90,8 @@ func (b *tallyBatches) endRead(now time.Time, kinds []tallyKind) {
 	b.grown, b.leastGrown = nil, 0
 }
 
-// give tells starts what has come up until now.
-func (b *tallyBatches) give(now time.Time) {
+// giveStarts tells starts what has come up until now.
+func (b *tallyBatches) giveStarts(now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.ready = slices.DeleteFunc(b.ready, func(batch tallyBatch) bool {
@@ -111,7 +111,7 @@ func (b *tallyBatches) give(now time.Time) {
 func (u *grownUser) givePart(s *starts, kinds []tallyKind, part float64) {
 	for k, n := range u.grew {
 		if due := uint32(float64(n) * part); due > u.given[k] {
-			s.add(u.user, kinds[k].verb, kinds[k].operation, int64(due-u.given[k]))
+			s.countStarts(u.user, kinds[k].verb, kinds[k].operation, int64(due-u.given[k]))
 			u.given[k] = due
 		}
 	}

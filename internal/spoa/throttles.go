@@ -28,12 +28,12 @@ func newThrottles() throttles {
 
 func tableKey(k ratelimit.Key) string { return k.Class + "|" + k.User }
 
-// take reports whether a throttle, or a lift, is to be taught: not if a longer one
+// shouldTeach reports whether a throttle, or a lift, is to be taught: not if a longer one
 // holds.
-func (t *throttles) take(now time.Time, n ratelimit.TableEntry) bool {
+func (t *throttles) shouldTeach(now time.Time, n ratelimit.TableEntry) bool {
 	key := tableKey(n.Key)
 	held, there := t.get(key)
-	there = there && !held.over(now)
+	there = there && !held.hasEnded(now)
 	switch {
 	case n.Lift && there && held.Key.Window != n.Key.Window:
 		return false
@@ -47,8 +47,8 @@ func (t *throttles) take(now time.Time, n ratelimit.TableEntry) bool {
 	return true
 }
 
-// over reports whether HAProxy does not know the entry any more.
-func (t throttled) over(now time.Time) bool {
+// hasEnded reports whether HAProxy does not know the entry any more.
+func (t throttled) hasEnded(now time.Time) bool {
 	return now.Sub(t.taught) >= ratelimit.RefuseFor || now.Unix() >= t.End()
 }
 
@@ -76,21 +76,21 @@ func (a *Agent) teachThrottle(n ratelimit.TableEntry) {
 		// together would only take a place. The agent refuses these requests.
 		return
 	}
-	if r, ok := a.limiter.inForce.of(n.Key.User).Rate(n.Key.Class, n.Key.Window); !n.Lift && (!ok || r.Mode != limits.Enforce) {
+	if r, ok := a.limiter.inForce.limitsOf(n.Key.User).Rate(n.Key.Class, n.Key.Window); !n.Lift && (!ok || r.Mode != limits.Enforce) {
 		return
 	}
-	if !a.limiter.throttles.take(a.clock.Now(), n) {
+	if !a.limiter.throttles.shouldTeach(a.clock.Now(), n) {
 		return
 	}
 	if n.Lift {
 		a.metrics.lifted.Inc()
-		a.teach(throttleTable.Name, tableKey(n.Key), peers.Values{}, 2*time.Second)
+		a.teachEntry(throttleTable.Name, tableKey(n.Key), peers.Values{}, 2*time.Second)
 		return
 	}
 	a.metrics.throttled.Inc()
 	left := min(time.Unix(n.End(), 0).Sub(a.clock.Now()), ratelimit.RefuseFor)
 	values := peers.Values{
-		peers.GPT0: uint64(a.here(n.End())), peers.GPC0: uint64(n.Limit), peers.GPC1: uint64(n.Key.Window.Seconds()),
+		peers.GPT0: uint64(a.haproxySecond(n.End())), peers.GPC0: uint64(n.Limit), peers.GPC1: uint64(n.Key.Window.Seconds()),
 	}
 	// Before 3.2 HAProxy may keep the entry longer than its time, never shorter; it
 	// compares the deadline with its own clock.

@@ -365,7 +365,7 @@ func TestTogetherIsNotTaughtToHAProxy(t *testing.T) {
 		all := ratelimit.Key{Class: "GET", User: "@*/alice"}
 		throttle := func(k ratelimit.Key) {
 			second := time.Now().Unix()
-			a.apply([]policy.Message{policy.Hot{Key: k, Until: time.Now().Add(3 * time.Second), Instances: 2},
+			a.applyPolicies([]policy.Message{policy.Hot{Key: k, Until: time.Now().Add(3 * time.Second), Instances: 2},
 				policy.Throttle{Key: k, Second: second, Limit: 6}, policy.Confirm{Key: k, Second: second}})
 		}
 		throttle(all) // of a user whom the agent does not know

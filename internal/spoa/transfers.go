@@ -45,9 +45,9 @@ func newTransfers() transfers {
 	return transfers{newRecent[transfer](sharesFor, maxShares), make(map[string]time.Time)}
 }
 
-// share takes a user's share, and reports whether it is to be written into the table
+// setShare takes a user's share, and reports whether it is to be written into the table
 // now.
-func (t *transfers) share(now time.Time, user string, values peers.Values) bool {
+func (t *transfers) setShare(now time.Time, user string, values peers.Values) bool {
 	f, _ := t.get(user)
 	differs := f.known && f.values != values
 	if differs {
@@ -58,7 +58,7 @@ func (t *transfers) share(now time.Time, user string, values peers.Values) bool 
 	if _, there := t.table[user]; there {
 		return true
 	}
-	return !f.since.IsZero() && (differs || now.Sub(f.since) >= transferSpan) && t.enter(user)
+	return !f.since.IsZero() && (differs || now.Sub(f.since) >= transferSpan) && t.enterTable(user)
 }
 
 // progress takes how many requests HAProxy has in progress of a user, and returns the
@@ -94,7 +94,7 @@ func (t *transfers) progress(now time.Time, user string, active int64, lent *pee
 	if there || !f.known || now.Sub(f.since) < transferSpan && !other {
 		return peers.Values{}, false
 	}
-	return f.values, t.enter(user)
+	return f.values, t.enterTable(user)
 }
 
 // replaced says that another HAProxy has taken over, with the table, and without the
@@ -107,8 +107,8 @@ func (t *transfers) replaced(now time.Time) {
 	}
 }
 
-// enter notes that the table has a user, if there is room.
-func (t *transfers) enter(user string) bool {
+// enterTable notes that the table has a user, if there is room.
+func (t *transfers) enterTable(user string) bool {
 	if len(t.table) >= maxShares {
 		return false
 	}

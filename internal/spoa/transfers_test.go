@@ -23,7 +23,7 @@ func TestSharesAreTaughtForTransfers(t *testing.T) {
 	active := func(n uint64) func(*rig) { return func(r *rig) { r.moved("alice", n, 0, 0) } }
 	after := func(d time.Duration) func(*rig) { return func(*rig) { time.Sleep(d) } }
 	held := func(n uint64) func(*rig) { return func(r *rig) { r.held("alice", n) } }
-	divide := func(r *rig) { r.apply([]policy.Message{divided("alice", bandwidth.Down, 9*mib, 3*mib)}) }
+	divide := func(r *rig) { r.applyPolicies([]policy.Message{divided("alice", bandwidth.Down, 9*mib, 3*mib)}) }
 	forget := func(r *rig) { r.forget() }
 	for _, tt := range []struct {
 		name   string
@@ -80,7 +80,7 @@ func TestRandomNamesTakeNoShares(t *testing.T) {
 			r.moved(name, 1, 0, 0)
 			time.Sleep(ms)
 			r.moved(name, 0, 100, 0)
-			r.apply([]policy.Message{divided(name, bandwidth.Down, 9*mib, 3*mib)})
+			r.applyPolicies([]policy.Message{divided(name, bandwidth.Down, 9*mib, 3*mib)})
 		}
 		for key := range r.taught {
 			t.Errorf("HAProxy was taught %q, want nothing", key)

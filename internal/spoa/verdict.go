@@ -17,7 +17,7 @@ type verdict struct {
 	allowed  bool
 	priority int           // of an allowed request: HAProxy's priority class
 	share    [2]int64      // of an allowed request, by direction: bytes per second; 0: not limited
-	spare    *spare        // of an allowed request, if the access log wants to know
+	left     *quotaLeft    // of an allowed request, if the access log wants to know
 	credit   *grant        // of an allowed request: what HAProxy may admit by itself from now on
 	wait     time.Duration // not yet: ask again in line, which may take so long
 
@@ -73,8 +73,8 @@ func (v *verdict) answerAllowed(r *spop.Request) {
 			r.SetUint(d.String(), shareUnits(v.share[d]))
 		}
 	}
-	if v.spare != nil {
-		v.spare.answer(r)
+	if v.left != nil {
+		v.left.answer(r)
 	}
 	if v.credit != nil {
 		v.credit.answer(r)
@@ -109,7 +109,7 @@ func (a *Agent) verdict(q question) verdict {
 	of := set.User(q.user)
 	all := togetherOf(set, q.user)
 	// Names that nobody has to know cost memory only if they are limited at all.
-	shares := (!of.Unlimited() || all.of != nil) && set.MadeUp(q.user) && !a.names.own(a.clock.Now(), q.user)
+	shares := (!of.Unlimited() || all.of != nil) && set.MadeUp(q.user) && !a.names.takePlace(a.clock.Now(), q.user)
 	if shares {
 		q.user = set.Others(q.user)
 		all = togetherOf(set, q.user)
@@ -130,7 +130,7 @@ func (a *Agent) verdict(q question) verdict {
 // that is over.
 func (a *Agent) countVerdict(q *question, of *limits.Limits, v *verdict) {
 	if v.allowed {
-		a.starts.start(q.user, q.verb, q.op)
+		a.starts.countStart(q.user, q.verb, q.op)
 		a.metrics.started.count(series{of.Tier, q.verb, q.op})
 	}
 	came := outcome(of.Tier, "allowed", "")

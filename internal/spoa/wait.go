@@ -34,9 +34,9 @@ func (m waiting[W]) remove(w W) bool {
 	return open
 }
 
-// mayWait prepares to wait for what is not decided, and reports whether anything is
+// beginWaits prepares to wait for what is not decided, and reports whether anything is
 // not; l.mu is held.
-func (l *limiter) mayWait(n *needs) (any bool) {
+func (l *limiter) beginWaits(n *needs) (any bool) {
 	if n.slotWaits != nil {
 		n.slotDone, any = l.forSlots.add(n.slotWaits), true
 	}
@@ -107,7 +107,7 @@ func (l *limiter) startSlot(q question, of *limits.Limits) (concurrency.Verdict,
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.knowDenied(l.clock.Now(), q)
+	l.noteDenied(l.clock.Now(), q)
 	v, w := start(l.clock.Now(), q.user, of.Concurrent, q.seen, q.credit.places)
 	if w == nil {
 		l.carryOut()

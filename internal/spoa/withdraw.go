@@ -70,11 +70,11 @@ func (l *limiter) withdraw(now time.Time, user string, through int64) {
 	case w == nil:
 		c.withdrawals[user] = &withdrawal{through: through, renewed: now}
 		c.due = append(c.due, user)
-		wake(c.wake)
+		notify(c.wake)
 	case through > w.through:
 		w.through = through
 		if w.told > 0 && through > w.told { // HAProxy has none: nothing of the further seconds is spent
-			for r := range l.inForce.of(user).Rates() {
+			for r := range l.inForce.limitsOf(user).Rates() {
 				l.tokens.Recalled(now, user, r, w.told+1, 0, through)
 			}
 			w.told = through
@@ -82,7 +82,7 @@ func (l *limiter) withdraw(now time.Time, user string, through int64) {
 		if now.Sub(w.renewed) > renewWithdrawal {
 			w.renewed, w.repeat = now, true
 			c.due = append(c.due, user)
-			wake(c.wake)
+			notify(c.wake)
 		}
 	}
 }
@@ -96,7 +96,7 @@ func (c *credits) withdrawAgain() {
 		w.again, w.told = true, 0
 		c.due = append(c.due, user)
 	}
-	wake(c.wake)
+	notify(c.wake)
 }
 
 // confirmedAgain reports whether the new process has confirmed them all; l.mu is held.
@@ -118,31 +118,31 @@ func (l *limiter) withdrawHot(now time.Time, key string, until time.Time) {
 	l.withdraw(now, key, min(until.Unix(), now.Unix()+int64(hotFor.Seconds())))
 }
 
-// withdraws takes credit back from HAProxy until ctx ends.
-func (a *Agent) withdraws(ctx context.Context) error {
+// runWithdrawals takes credit back from HAProxy until ctx ends.
+func (a *Agent) runWithdrawals(ctx context.Context) error {
 	due, probe := time.NewTimer(probeEvery), time.NewTicker(probeEvery)
 	defer due.Stop()
 	defer probe.Stop()
 	failures := afterStart()
-	a.probe(ctx, &failures)
+	a.probeRuntime(ctx, &failures)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-probe.C:
-			a.probe(ctx, &failures)
+			a.probeRuntime(ctx, &failures)
 			continue
 		case <-a.limiter.credits.wake:
 		case <-due.C:
 		}
 		for {
 			work, next := a.limiter.dueWithdrawals()
-			if work.none() {
+			if work.isEmpty() {
 				due.Reset(next)
 				break
 			}
 			err := a.takeBack(ctx, work)
-			if a.reached(&failures, err); err != nil {
+			if a.noteRuntime(&failures, err); err != nil {
 				a.metrics.withdrawalErrors.Inc()
 				due.Reset(withdrawRetry)
 				break
@@ -151,16 +151,16 @@ func (a *Agent) withdraws(ctx context.Context) error {
 	}
 }
 
-// probe finds out whether HAProxy's runtime API answers.
-func (a *Agent) probe(ctx context.Context, failures *failureTimes) {
+// probeRuntime finds out whether HAProxy's runtime API answers.
+func (a *Agent) probeRuntime(ctx context.Context, failures *failureTimes) {
 	ctx, cancel := context.WithTimeout(ctx, withdrawTimeout)
 	defer cancel()
 	_, err := a.runtime.Read(ctx, creditEntries, []string{creditRow})
-	a.reached(failures, err)
+	a.noteRuntime(failures, err)
 }
 
-// reached notes whether HAProxy's runtime API answered: without it no credit is given.
-func (a *Agent) reached(failures *failureTimes, err error) {
+// noteRuntime notes whether HAProxy's runtime API answered: without it no credit is given.
+func (a *Agent) noteRuntime(failures *failureTimes, err error) {
 	a.limiter.mu.Lock()
 	defer a.limiter.mu.Unlock()
 	a.limiter.credits.reachable = err == nil
@@ -179,7 +179,7 @@ type withdrawalWork struct {
 	process  int      // of credits.processes: whom that was decided for
 }
 
-func (w withdrawalWork) none() bool { return len(w.withdraw)+len(w.read) == 0 }
+func (w withdrawalWork) isEmpty() bool { return len(w.withdraw)+len(w.read) == 0 }
 
 // takeBack withdraws the credit of some users, and reads what is in progress of others.
 func (a *Agent) takeBack(ctx context.Context, work withdrawalWork) error {
@@ -195,7 +195,7 @@ func (a *Agent) takeBack(ctx context.Context, work withdrawalWork) error {
 		a.metrics.withdrawals.Add(float64(len(entries)))
 		a.takeAnswer(work.process, func(now time.Time) {
 			for i := range entries {
-				a.limiter.withdrawn(now, time.Now(), &entries[i])
+				a.limiter.confirmWithdrawal(now, time.Now(), &entries[i])
 			}
 		})
 	}
@@ -258,10 +258,10 @@ func (l *limiter) askAgain(users []string) {
 	}
 }
 
-// withdrawn takes HAProxy's word that a user has no credit any more, and tells the cores
+// confirmWithdrawal takes HAProxy's word that a user has no credit any more, and tells the cores
 // what was spent of it in this second; l.mu is held. here is this machine's time, which
 // is HAProxy's.
-func (l *limiter) withdrawn(now, here time.Time, e *runtimeapi.Entry) {
+func (l *limiter) confirmWithdrawal(now, here time.Time, e *runtimeapi.Entry) {
 	c := &l.credits
 	w := c.withdrawals[e.Key]
 	if w == nil {
@@ -276,19 +276,19 @@ func (l *limiter) withdrawn(now, here time.Time, e *runtimeapi.Entry) {
 		return
 	}
 	w.through = max(w.through, now.Unix()+1) // HAProxy may have answered late; see withdraw
-	of := l.inForce.of(e.Key)
+	of := l.inForce.limitsOf(e.Key)
 	classes := strings.Fields(c.classes)
 	// HAProxy's second is one of this machine's clock, which may be in another than the
 	// cluster's: they are the same by their numbers. Tickets of a second that has just ended here
 	// may be of the cluster's present one. If there are none of either, nothing is spent in it.
 	second, inForce := now.Unix(), false
 	if end := int64(gpt(e, endElement)); end >= here.Unix() {
-		second, inForce = l.seconds(time.Unix(end-1, 0)), true
+		second, inForce = l.clusterSecond(time.Unix(end-1, 0)), true
 	}
 	for r := range of.Rates() {
 		spent := 0
 		if i := slices.Index(classes, r.Class); i >= 0 && inForce {
-			spent = spentOf(e, i)
+			spent = ticketsSpent(e, i)
 		}
 		l.tokens.Recalled(now, e.Key, r, second, spent, w.through)
 	}
@@ -298,14 +298,14 @@ func (l *limiter) withdrawn(now, here time.Time, e *runtimeapi.Entry) {
 	l.tellRest(now, e.Key, w)
 }
 
-// seconds is the number that the cluster gives a second of this machine's clock, which is
+// clusterSecond is the number that the cluster gives a second of this machine's clock, which is
 // HAProxy's. It may begin up to half a second sooner or later than the cluster's of that number.
-func (l *limiter) seconds(here time.Time) int64 {
+func (l *limiter) clusterSecond(here time.Time) int64 {
 	return here.Add(l.clock.Offset().Round(time.Second)).Unix()
 }
 
-// spentOf is how many tickets of a class HAProxy has admitted with in the second in force.
-func spentOf(e *runtimeapi.Entry, class int) int {
+// ticketsSpent is how many tickets of a class HAProxy has admitted with in the second in force.
+func ticketsSpent(e *runtimeapi.Entry, class int) int {
 	if gpt(e, freshElement) != 1 {
 		return 0
 	}
@@ -348,7 +348,7 @@ func (l *limiter) stillInProgress(now time.Time, e *runtimeapi.Entry) {
 // tellRest tells the core of the requests in progress, and looks again later if there are
 // any; l.mu is held.
 func (l *limiter) tellRest(now time.Time, user string, w *withdrawal) {
-	if l.inForce.of(user).Concurrent > 0 {
+	if l.inForce.limitsOf(user).Concurrent > 0 {
 		l.slots.Withdrawn(now, user, w.rest)
 	}
 	if w.rest > 0 {
@@ -401,5 +401,5 @@ func (a *Agent) teachCredit() {
 			values[peers.GPC0], values[peers.GPC1] = uint64(requests), uint64(places)
 		}
 	}
-	a.teach(creditTable.Name, creditRow, values, creditTable.Expire)
+	a.teachEntry(creditTable.Name, creditRow, values, creditTable.Expire)
 }

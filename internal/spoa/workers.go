@@ -35,11 +35,11 @@ const (
 // had in progress would count for as long as it lives.
 func (w *workers) checked(conn net.Conn) {
 	if pid := processOf(conn); pid > 0 {
-		w.note(pid)
+		w.noteCheck(pid)
 	}
 }
 
-func (w *workers) note(pid int) {
+func (w *workers) noteCheck(pid int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.seen == nil {

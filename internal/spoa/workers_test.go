@@ -65,7 +65,7 @@ func knock(t *testing.T, network, address string) {
 // beWorker checks the agent again and again, as HAProxy does, until it gets SIGUSR1,
 // and then lives on until the process is ended.
 func beWorker(address string) {
-	network, address := split(address)
+	network, address := splitAddress(address)
 	replaced := make(chan os.Signal, 1)
 	signal.Notify(replaced, syscall.SIGUSR1)
 	checks := time.NewTicker(20 * time.Millisecond)
@@ -93,7 +93,7 @@ func retire(t *testing.T, w *workers, p *proctest.Process) {
 		}
 		return nil
 	})
-	w.note(p.Pid())
+	w.noteCheck(p.Pid())
 }
 
 // startWorker starts a process that checks the agent at an address.
@@ -247,7 +247,7 @@ func TestWorkersThatAreHidden(t *testing.T) {
 			}
 			w.replaced()
 			w.since = w.since.Add(-2 * settleSpan)
-			w.note(os.Getpid())
+			w.noteCheck(os.Getpid())
 			if w.oldEnded() {
 				t.Error("oldEnded() = true, want that it cannot be told")
 			}
@@ -271,8 +271,8 @@ func TestWorkersAreBounded(t *testing.T) {
 	for range maxWorkers {
 		w.seen[-1_000_000_000-len(w.seen)] = time.Time{} // process groups that are not there
 	}
-	w.note(os.Getpid())
-	w.note(os.Getpid())
+	w.noteCheck(os.Getpid())
+	w.noteCheck(os.Getpid())
 	if got := w.known(); got != 1 {
 		t.Errorf("processes remembered = %d, want this one", got)
 	}
@@ -282,7 +282,7 @@ func TestWorkersAreBounded(t *testing.T) {
 func TestWorkersCheck(t *testing.T) {
 	t.Parallel()
 	var w workers
-	network, address := split(watch(t, &w, "unix"))
+	network, address := splitAddress(watch(t, &w, "unix"))
 	knock(t, network, address)
 	if got := w.known(); got != 0 {
 		t.Errorf("processes remembered after one has connected = %d, want none", got)
@@ -320,16 +320,16 @@ func TestDrainFollowsTheProcesses(t *testing.T) {
 		return nil
 	}
 	r.workers.settled(t, after)
-	r.drain()
+	r.endDraining()
 	if err := want("both are there", 5, 1); err != nil {
 		t.Error(err)
 	}
 	before.Kill()
 	proctest.Eventually(t, "the old one has ended", func() error {
-		r.drain()
+		r.endDraining()
 		return want("the old one has ended", 2, 0)
 	})
-	r.drain()
+	r.endDraining()
 	if err := want("later", 2, 0); err != nil {
 		t.Error(err)
 	}
