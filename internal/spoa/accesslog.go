@@ -29,19 +29,22 @@ func (l *limiter) quotaLeftOf(n *needs, of *limits.Limits, rates *rates, dry dry
 	switch {
 	case of.Tier == limits.ExemptTier:
 		return &quotaLeft{verdict: exemptVerdict}
-	case dry.refused:
+	case dry.refused: // as the log's reader would look for it
 		return &quotaLeft{verdict: dryRunVerdict, limit: dry.limit, max: dry.max}
 	}
 	s := &quotaLeft{}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.clock.Now()
+	// What is said is what is nearest to refusing. The first of two that leave as much is named: limits
+	// over all endpoints come first, as they are asked first.
 	for i, t := range n.tokens {
 		if left, rate, ok := l.tokens.Left(now, t.key, rates[i]); ok && (s.limit == "" || left < s.left) {
 			s.limit, s.max, s.left = rateName(rate, i == whole), rate.Max, left
 		}
 	}
 	if of.Concurrent > 0 && of.ConcurrentMode == limits.Enforce {
+		// A limit in a dry run does not refuse: what it leaves is not what the user has left.
 		if free, known := l.slots.FreeSlots(n.user); known && (s.limit == "" || free < s.left) {
 			s.limit, s.max, s.left = slotReason, of.Concurrent, free
 		}
@@ -51,6 +54,7 @@ func (l *limiter) quotaLeftOf(n *needs, of *limits.Limits, rates *rates, dry dry
 
 // answer sets the variables.
 func (s *quotaLeft) answer(r *spop.Request) {
+	// Without the variable HAProxy writes "allowed", so that most answers are shorter.
 	if s.verdict != "" {
 		r.SetString("verdict", s.verdict)
 	}

@@ -46,6 +46,7 @@ func (b *byTier) count(of series) { b.add(of, 1) }
 
 // add counts n requests.
 func (b *byTier) add(of series, n int64) {
+	// Without a lock: every request comes here, and hardly any is the first of its series.
 	c, ok := (*b.seen.Load())[of]
 	if !ok {
 		c = b.firstCounter(of)
@@ -58,6 +59,7 @@ func (b *byTier) add(of series, n int64) {
 func (b *byTier) takeCounts() map[series]int64 {
 	counts := map[series]int64{}
 	for of, c := range *b.seen.Load() {
+		// What is counted meanwhile is of the next call: nothing is lost, and nothing counted twice.
 		if n := c.since.Swap(0); n > 0 {
 			counts[of] = n
 		}
@@ -70,12 +72,14 @@ func (b *byTier) firstCounter(of series) *tierCounter {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	seen := *b.seen.Load()
+	// The bound is of what a limit file can make up. All that is beyond it still counts, in one series.
 	if _, known := seen[of]; !known && len(seen) >= maxByTier {
 		of = series{otherTier, of[1], ""}
 	}
 	if c, ok := seen[of]; ok {
 		return c
 	}
+	// Whoever reads the old map goes on with it: it never changes.
 	more := maps.Clone(seen)
 	more[of] = &tierCounter{Counter: b.counters.WithLabelValues(of[:]...)}
 	b.seen.Store(&more)

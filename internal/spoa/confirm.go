@@ -27,6 +27,7 @@ func newConfirmations() confirmations {
 
 // remember remembers what polygen wants to know, if there is room.
 func (c *confirmations) remember(now time.Time, m policy.Confirm) bool {
+	// What was not taught within its window will not be any more.
 	for key, asked := range c.asked {
 		if now.Unix() >= asked.Second+asked.Key.Window.Seconds() {
 			delete(c.asked, key)

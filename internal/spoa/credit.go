@@ -42,6 +42,7 @@ func (g *grant) answer(r *spop.Request) {
 	for i, each := range g.Each {
 		r.SetUint("each_"+strconv.Itoa(i), each)
 	}
+	// A direction without the variable is not limited.
 	for _, d := range bandwidth.Directions {
 		if g.share[d] > 0 {
 			r.SetUint("lent_"+d.String(), shareUnits(g.share[d]))
@@ -102,6 +103,7 @@ func newCredits() credits {
 // mayBegin reports whether HAProxy may give a user credit by itself, although it has none for
 // them now. Whom it was taken back from it gives none, as long as it remembers that.
 func (c *credits) mayBegin(now time.Time, key string) bool {
+	// To look at an entry keeps it, so its age counts. HAProxy remembers for longer than this.
 	if at, ended := c.ended.get(key); ended && now.Sub(at) < 2*endedSpan {
 		return false
 	}
@@ -115,6 +117,7 @@ func (l *limiter) noteDenied(now time.Time, q question) {
 	if at, ended := c.ended.get(q.user); !ended || q.credit.places.Lent || now.Sub(at) >= 2*endedSpan {
 		return
 	}
+	// While requests by credit are still running they occupy places, which is not the same as to have none.
 	if w := c.withdrawals[q.user]; w == nil || w.told > 0 && w.rest == 0 {
 		l.slots.Denied(now, q.user)
 	}
@@ -126,6 +129,8 @@ func (c *haproxyCredit) status(possible bool) ratelimit.Credit {
 	switch {
 	case !possible:
 		return ratelimit.NoCredit
+	// Tickets that did not suffice were spent, whatever else HAProxy has. And who can have credit may
+	// be given some at any time: without news of any it is withheld.
 	case c.spent:
 		return ratelimit.Spent
 	case c.lapsed > 0:
@@ -141,24 +146,30 @@ func (c *haproxyCredit) status(possible bool) ratelimit.Credit {
 // agent has begun to count by itself.
 func (l *limiter) grantCredit(now time.Time, q question, of *limits.Limits) *grant {
 	c := &l.credits
+	// Only what can be taken back is given. A request that was asked about because its credit was spent, or
+	// that has waited for a slot, comes of a user who is near a limit: credit would only have to go back.
 	if !c.reachable || q.credit.classes == "" || q.credit.spent || q.inLine || c.withdrawals[q.user] != nil {
 		return nil
 	}
+	// The answer before brought it from the next second on: until then questions do not show it.
 	if at, just := c.granted.get(q.user); just && now.Sub(at) < grantAgain {
 		return nil
 	}
+	// HAProxy must be able to keep each limit of the user by itself, that of their bodies too.
 	can, ok := credit.GrantOf(of, q.credit.classes, int(l.inForce.instances.Load()))
 	limit := bandwidthOf(of)
 	if !ok || limit.Limited() && !q.credit.shares {
 		return nil
 	}
 	rates := slices.Collect(of.Rates())
+	// Of both cores or none: a request needs a ticket and a place, or it is asked about.
 	if !l.tokens.Lendable(now, q.user, rates) || of.Concurrent > 0 && !l.slots.Lendable(now, q.user) {
 		return nil
 	}
 	if !c.granted.put(q.user, now) {
 		return nil // a withdrawal would not know that an answer is on its way
 	}
+	// From here on the cores count it as used: invariant 1 of ARCHITECTURE.md, before HAProxy has it.
 	l.tokens.Lend(now, q.user, rates, now.Unix()+1)
 	if of.Concurrent > 0 {
 		can.Places = uint32(l.slots.Lend(now, q.user))
@@ -199,6 +210,7 @@ func (a *Agent) takeNativeCounts(counts []nativeCount) {
 		for i := range counts {
 			c := &counts[i]
 			a.limiter.slots.Natives(now, c.user, c.inProgress)
+			// Bytes by credit are demand too: polygen would else give this share to others.
 			if limit := bandwidthOf(c.of); limit.Limited() {
 				a.limiter.bytes.Lent(now, c.user, limit, a.limiter.bodies.moved.countCredit(now, c.user, c.bytes))
 			}
@@ -212,9 +224,11 @@ func (a *Agent) takeNativeCounts(counts []nativeCount) {
 func (a *Agent) takeInherited(user string, n int) {
 	a.limiter.update(func(now time.Time) {
 		c := &a.limiter.credits
+		// One of this agent's own is followed already, and without such a limit nobody needs to know.
 		if c.withdrawals[user] != nil || a.limiter.inForce.limitsOf(user).Concurrent == 0 {
 			return
 		}
+		// They count too little then, and the metric says so: the bound is what keeps each look at all of them short.
 		if len(c.withdrawals) >= maxWithdrawals {
 			a.limiter.metrics.withdrawalsDropped.Inc()
 			return

@@ -235,7 +235,7 @@ func TestCreditBringsShares(t *testing.T) {
 
 // moves plays HAProxy's table of credit, as it is read.
 func (r *rig) moves(user string, inProgress int, bytes [2]int64) {
-	r.Agent.takeNativeCounts([]nativeCount{{user: user, of: r.limiter.inForce.limitsOf(user), inProgress: inProgress, bytes: bytes}})
+	r.takeNativeCounts([]nativeCount{{user: user, of: r.limiter.inForce.limitsOf(user), inProgress: inProgress, bytes: bytes}})
 }
 
 // Bytes of requests by credit that no table tells at once are demand, once they are read.

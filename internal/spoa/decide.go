@@ -213,7 +213,7 @@ func (l *limiter) believedCredit(now time.Time, n *needs, t *tokens) ratelimit.C
 	case ratelimit.Lapsed:
 		// HAProxy may yet be taught a generation between the one it spoke of and this agent's, and
 		// renew credit of that one. Or credit may have been in force in the cluster's second.
-		if n.question.credit.lapsed != l.credits.generation || now.Unix() < l.clusterSecond(time.Now()) {
+		if n.credit.lapsed != l.credits.generation || now.Unix() < l.clusterSecond(time.Now()) {
 			return ratelimit.Uncertain
 		}
 	}

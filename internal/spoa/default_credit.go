@@ -103,6 +103,7 @@ func (d *byDefault) active() bool { return d.set != nil && !d.over }
 // on; the limiter's lock is held.
 func (a *Agent) endOffer(now time.Time, through int64) {
 	d := &a.limiter.credits.byDefault
+	// Of one that has ended before the core knows the end.
 	if d.active() {
 		a.limiter.tokens.EndCreditByDefault(through)
 	}
@@ -133,6 +134,7 @@ func (a *Agent) offerCredit(ctx context.Context) error {
 	defer cancel()
 	classes, process, err := a.tables.Variable(ctx, classesVariable)
 	shares := false
+	// A configuration that does not hold bodies to shares can still give credit to users who need none.
 	if err == nil && a.sharesByDefault() {
 		shares, err = a.keepsShares(ctx, process)
 	}
@@ -143,6 +145,8 @@ func (a *Agent) offerCredit(ctx context.Context) error {
 	var step offerStep
 	var o *offer
 	a.limiter.update(func(now time.Time) { step, o = a.nextOfferStep(now, process, classes, shares) })
+	// Each step leaves HAProxy in a state that the next look finds again, so a step that fails is
+	// repeated, and none needs to know of the one before.
 	defer a.showOffer()
 	switch step {
 	case offerClears:
@@ -170,6 +174,7 @@ const (
 func (a *Agent) nextOfferStep(now time.Time, process uint64, classes string, shares bool) (offerStep, *offer) {
 	l, d := a.limiter, &a.limiter.credits.byDefault
 	if d.process != process {
+		// The new process has none of the rows, and what the old one gave is still running.
 		if d.active() {
 			l.tokens.Reloaded(now)
 		}
@@ -190,6 +195,7 @@ func (a *Agent) nextOfferStep(now time.Time, process uint64, classes string, sha
 	// this one take that for portions of its own.
 	case d.cleared != process:
 		return offerClears, nil
+	// What HAProxy has is not what users may have any more.
 	case d.active() && (o == nil || o.generation != d.generation):
 		return offerClears, nil
 	case d.active():
@@ -253,6 +259,7 @@ func (a *Agent) keepsShares(ctx context.Context, process uint64) (bool, error) {
 func (a *Agent) reachedOffer(now time.Time, answered bool) {
 	d := &a.limiter.credits.byDefault
 	switch {
+	// So long as it answers, withdrawals are repeated before HAProxy forgets them.
 	case answered:
 		d.reachedAt = now
 	case d.active() && now.Sub(d.reachedAt) > unreachedSpan:
@@ -265,10 +272,12 @@ func (a *Agent) reachedOffer(now time.Time, answered bool) {
 // tell of: the core counts them from then on, and everyone who shall have none has an entry that
 // says so. The limiter's lock is held.
 func (a *Agent) placesByDefault(now time.Time, o *offer, process uint64) bool {
+	// Without a limit of requests in progress nobody has to be denied any.
 	if o.Places == credit.Unlimited {
 		return true
 	}
 	slots := a.limiter.slots
+	// It is asked again each time: the core begins with the first call, and is ready once all entries are there.
 	if slots.CanBeginDefault(now, int64(process)) {
 		slots.BeginDefault(now, int64(process), int(o.Places), func(user string) bool { return credit.HasDefault(o.set, user) })
 	}
@@ -286,11 +295,14 @@ func (a *Agent) placesInUse(ctx context.Context, process uint64) error {
 	d, due := &a.limiter.credits.byDefault, false
 	a.limiter.update(func(now time.Time) {
 		generation := gpt(&rows[0], 0)
+		// HAProxy's own word: what this agent has taught may not have arrived. Another process than
+		// the one that offered knows nothing of it.
 		if generation != d.taughtGeneration || rows[0].Process != process {
 			d.taughtGeneration, d.taughtAt = generation, now
 		}
 		due = generation == a.limiter.credits.generation && now.Sub(d.taughtAt) > offerAfter
 	})
+	// Until then HAProxy may begin more, of which this look would not tell.
 	if !due {
 		return nil
 	}
@@ -330,6 +342,7 @@ type offer struct {
 func (a *Agent) currentOffer(now time.Time, classes string, shares bool) *offer {
 	l := a.limiter
 	set := l.inForce.set.Load()
+	// Another agent that does not know of this instance yet would count on more than is left.
 	if set == nil || !l.tokens.Agreed(now) {
 		return nil
 	}
@@ -344,6 +357,7 @@ func (a *Agent) currentOffer(now time.Time, classes string, shares bool) *offer 
 // writeOffer tells HAProxy: whom it is not for first, and its generation last, which it
 // compares with the one that it was taught.
 func (a *Agent) writeOffer(ctx context.Context, o *offer) error {
+	// Rows of another offer would hold for users whom this one does not name.
 	if _, err := a.tables.Clear(ctx, defaultTable); err != nil {
 		return err
 	}
@@ -353,6 +367,8 @@ func (a *Agent) writeOffer(ctx context.Context, o *offer) error {
 	}
 	begins, still := int64(0), false
 	a.limiter.update(func(now time.Time) { begins, still = a.beginOffer(now, o, process) })
+	// Limits or instances may have changed while it was written, which takes seconds with many names. Without
+	// its generation HAProxy begins nothing of it.
 	if !still {
 		return nil // it is looked at anew soon
 	}
@@ -375,6 +391,7 @@ func (a *Agent) offerRows(o *offer) []runtimeapi.Row {
 	var rows []runtimeapi.Row
 	keys, _, _ := o.set.ExactKeys()
 	for key := range keys {
+		// Those who are named have limits of their own. A key that HAProxy never makes needs no row.
 		if credit.DefaultKey(key) && validUser(key) {
 			rows = append(rows, runtimeapi.Row{Key: key, Value: 1})
 		}
@@ -392,6 +409,7 @@ func (a *Agent) offerRows(o *offer) []runtimeapi.Row {
 		runtimeapi.Row{Key: rowMost, Value: uint32(min(maxByDefault, a.options.UnknownUsers))},
 		runtimeapi.Row{Key: rowAddresses, Value: addresses})
 	for d, row := range [2]string{bandwidth.Down: rowDown, bandwidth.Up: rowUp} {
+		// No row is no limit; a share of 0 would stop every transfer.
 		if o.share[d] > 0 {
 			rows = append(rows, runtimeapi.Row{Key: row, Value: shareUnits(o.share[d])})
 		}
@@ -404,6 +422,7 @@ func (a *Agent) offerRows(o *offer) []runtimeapi.Row {
 // the limiter's lock is held.
 func (a *Agent) beginOffer(now time.Time, o *offer, process uint64) (begins int64, still bool) {
 	l, d := a.limiter, &a.limiter.credits.byDefault
+	// All that the offer was made of must still hold, for from here on HAProxy may begin.
 	if process != d.process || l.credits.generation != o.generation || l.inForce.set.Load() != o.set || !l.tokens.Agreed(now) || !a.placesByDefault(now, o, process) {
 		return 0, false
 	}

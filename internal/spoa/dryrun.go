@@ -15,6 +15,7 @@ import (
 func splitRates(rates, room []limits.Rate) (enforced, dry []limits.Rate) {
 	dry = room[:0]
 	n := 0
+	// In place: both slices are of the caller's arrays, so that nothing is allocated.
 	for _, r := range rates {
 		if r.Mode == limits.Enforce {
 			rates[n] = r
@@ -31,6 +32,8 @@ func splitRates(rates, room []limits.Rate) (enforced, dry []limits.Rate) {
 func (l *limiter) dryRun(n *needs, of *limits.Limits, rates *rates) (known dryVerdict) {
 	if of.Concurrent > 0 && of.ConcurrentMode != limits.Enforce {
 		v, wait := l.startSlot(question{user: n.user, seen: n.seen}, of)
+		// The answer does not wait for it. Who waits is bounded by the core, and each for the time
+		// that any request may wait; so are these goroutines.
 		if wait != nil {
 			go func() {
 				if !wait().Allowed {
@@ -56,6 +59,7 @@ func (l *limiter) dryRun(n *needs, of *limits.Limits, rates *rates) (known dryVe
 		} else if !v.Allowed {
 			name := rateName(v.Limit, i == whole)
 			l.metrics.dryRefused.WithLabelValues(name).Inc()
+			// The last one that refuses is what the log names.
 			known = dryVerdict{refused: true, limit: name, max: v.Limit.Max}
 		}
 	}
@@ -86,6 +90,7 @@ func newByteDryRuns() byteDryRuns { return byteDryRuns{newRecent[byteDryRun](dry
 // takeShare takes a user's share.
 func (t *byteDryRuns) takeShare(now time.Time, user string, share [2]int64) {
 	run, known := t.get(user)
+	// Before there is a share nothing is above it.
 	if !known {
 		run.at = now
 	}
@@ -97,6 +102,8 @@ func (t *byteDryRuns) takeShare(now time.Time, user string, share [2]int64) {
 // many of them are above their share. Without a share none are.
 func (t *byteDryRuns) countAbove(now time.Time, user string, more [2]int64) (above [2]int64) {
 	run, known := t.get(user)
+	// A user without a share is not in the map: whoever moves bytes without a limit in a dry run takes
+	// no room.
 	if !known {
 		return above
 	}
@@ -106,6 +113,7 @@ func (t *byteDryRuns) countAbove(now time.Time, user string, more [2]int64) (abo
 		if run.share[d] == 0 {
 			continue
 		}
+		// As the filter would: a share that was not used can be used later, for a second's worth.
 		most := int64(dryRunSpan.Seconds() * float64(run.share[d]))
 		run.left[d] = min(most, run.left[d]+int64(elapsed*float64(run.share[d])))
 		above[d] = max(0, more[d]-run.left[d])

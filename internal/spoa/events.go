@@ -48,13 +48,16 @@ func (e *events) countSecond(reports []bus.Started, near int, started map[series
 	for i, u := range reports {
 		active[tierOf(u.User)] += int64(u.Active)
 		before, followed := e.users[u.User]
+		// Of a user whom the bucket says to have requests the end must be told, however few they have.
 		if i >= near+maxBusiest && !followed {
 			continue
 		}
 		ends, left := divideEnded(before+u.Starts, int64(u.Active))
+		// The map holds only users with something left, so that it is as large as what is in progress.
 		if left > 0 {
 			open[u.User] = left
 		}
+		// Of those who only go on there is nothing to tell.
 		if u.Starts > 0 || ends > 0 {
 			events.Users = append(events.Users, bus.EventsOf{Name: u.User, Classes: u.Classes, Ends: ends})
 		}
@@ -89,6 +92,7 @@ func (e *events) countSecond(reports []bus.Started, near int, started map[series
 // returns how many seconds are given up.
 func (e *events) sendAll(ctx context.Context, events bus.Events, add func(ctx context.Context, number uint64, events bus.Events) error) (lost int, err error) {
 	e.counted++
+	// The oldest goes: its bucket is the first one that polygen will not read any more.
 	if e.unsent = append(e.unsent, unsent{e.counted, events}); len(e.unsent) > maxUnsent {
 		e.unsent, lost = slices.Delete(e.unsent, 0, 1), 1
 	}

@@ -50,6 +50,7 @@ func (e *exchange) collectBytes(flush, ask bool, reports []bandwidth.Report) []b
 		}
 		reports = e.limiter.bytes.Collect(now, reports)
 	})
+	// Unlike asks, reports are absolute: what is not sent now is said by the next one.
 	if !ask {
 		return reports[:0]
 	}
@@ -66,6 +67,7 @@ func (e *exchange) sendBytes(ctx context.Context, reports []bandwidth.Report) er
 
 func (e *exchange) collectTokens(flush, ask bool, asks []ratelimit.Ask) []ratelimit.Ask {
 	e.limiter.update(func(now time.Time) {
+		// Only a flush has the core do what is due: an urgent ask in between must not cost that much.
 		if flush {
 			e.limiter.tokens.Tick(now)
 			e.metrics.users.Set(float64(e.limiter.tokens.KnownUsers()))
@@ -88,6 +90,7 @@ func (e *exchange) collectSlots(flush, ask bool, asks []concurrency.Ask) []concu
 			e.metrics.line.Set(float64(s.InLine))
 			e.metrics.parked.Set(float64(s.Parked))
 		}
+		// A core that is not collected from keeps what it has to say, and says it when the pool is back.
 		if ask {
 			asks = e.limiter.slots.Collect(now, flush, asks)
 		}
@@ -124,11 +127,14 @@ type asker[Ask, Grant any] interface {
 // answer tells a core what came of its asks: the grants, or an error, which is a
 // loss of Redis.
 func answer[Ask, Grant any](e *exchange, core asker[Ask, Grant], asks []Ask, grants []Grant, err error) {
+	// The cores are told of the loss before they are told that their asks failed: they decide alone then.
 	if err != nil {
 		e.loseRedis(err)
 	}
 	e.limiter.update(func(now time.Time) {
 		for i, ask := range asks {
+			// It may have arrived all the same. The core asks again under the same number, or absolutely, so that
+			// it counts once: invariant 2 of ARCHITECTURE.md.
 			if err != nil {
 				core.Fail(now, ask)
 			} else {

@@ -51,12 +51,15 @@ func (l *lane[A]) run(ctx context.Context) error {
 			return nil
 		case <-timer.C:
 			flush, flushed = true, time.Now()
+		// The core has something to do before the rest is over, which it did not know when it was asked: the
+		// rhythm goes on from the last flush.
 		case <-l.sooner:
 			timer.Reset(flushEvery - time.Since(flushed))
 			continue
 		case <-l.urgent:
 		}
 		l.exchangeOnce(last, flush)
+		// An urgent exchange does not move the next flush, or a busy core would never tick.
 		if flush {
 			timer.Reset(max(l.untilFlush(), flushEvery-time.Since(flushed)))
 		}
@@ -81,6 +84,7 @@ func (l *lane[A]) exchangeOnce(ctx context.Context, flush bool) bool {
 	if flush {
 		l.flushes.Observe(time.Since(began).Seconds())
 	}
+	// Nothing is sent, so nothing is learned of Redis either: heartbeats tell whether it is there.
 	if len(l.asks) == 0 {
 		return false
 	}
@@ -91,6 +95,7 @@ func (l *lane[A]) exchangeOnce(ctx context.Context, flush bool) bool {
 	watchdog.Stop()
 	clear(l.asks)
 	l.asks = l.asks[:0]
+	// How long a failure took says nothing about how long an answer takes.
 	if err == nil {
 		l.loss.measure(took)
 	}

@@ -128,6 +128,7 @@ func newLimiter(c *clock.Clock, m *metrics, slots concurrency.Config) *limiter {
 	l.lanes.tokens, l.lanes.slots, l.lanes.bytes = newLaneSignals(), newLaneSignals(), newLaneSignals()
 	l.inForce.instances.Store(1)
 	slots.Lookup = func(user string) (limit int, possible bool) {
+		// Called by the core with the lock held; limits change without it, so the newest ones are looked up.
 		set := l.inForce.set.Load()
 		if set == nil {
 			return 0, false
@@ -158,6 +159,7 @@ func (l *limiter) carryOut() {
 // carryOutOnce is carryOut, and reports whether the cores were told of withdrawals.
 func (l *limiter) carryOutOnce() (withdrew bool) {
 	tokens, slots, bytes := l.tokens.TakeOutput(), l.slots.TakeOutput(), l.bytes.TakeOutput()
+	// Requests that wait come first: all that follows may take longer than to close a channel.
 	for _, w := range tokens.Decided {
 		l.forTokens.decided(w)
 	}
@@ -210,6 +212,7 @@ func (l *limiter) shareOf(user string, of *limits.Limits) [2]int64 {
 	defer l.mu.Unlock()
 	share := l.bytes.Start(l.clock.Now(), user, limit)
 	l.carryOut()
+	// The core divides it all the same, to count what would be held back; HAProxy hears of no share.
 	if of.Bandwidth.Mode != limits.Enforce {
 		return [2]int64{}
 	}
@@ -222,6 +225,7 @@ func bandwidthOf(of *limits.Limits) (l bandwidth.Limit) {
 	l.Bytes = [2]int64{bandwidth.Down: b.Down, bandwidth.Up: b.Up}
 	l.DryRun = b.Mode != limits.Enforce
 	for _, d := range bandwidth.Directions {
+		// A direction without a limit must not get a default share: that would be a limit.
 		if l.Bytes[d] > 0 {
 			l.Default[d] = b.DefaultShare
 		}

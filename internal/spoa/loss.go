@@ -68,6 +68,8 @@ func (l *loss) measure(roundTrip time.Duration) {
 	l.mu.Unlock()
 	l.limiter.redis.wait.Store(int64(l.options.waitFor(median)))
 	l.limiter.update(func(time.Time) { l.limiter.tokens.RoundTrip(median) })
+	// One answer in time is enough after a short loss, for nobody can have taken this instance for gone. To be lost
+	// it takes the median: a single slow answer is a busy machine.
 	switch {
 	case roundTrip <= l.options.MaxWait && l.briefly():
 		l.findRedis()
@@ -91,6 +93,7 @@ func (l *loss) briefly() bool {
 // answered notes that Redis answered a heartbeat: a lost pool is found again even
 // if there is nothing to ask it, after a long loss with the second answer.
 func (l *loss) answered(roundTrip time.Duration) {
+	// A Redis that is slower than a request may wait would be lost again with the next ask.
 	if !l.isLost() || roundTrip > l.options.MaxWait {
 		return
 	}
@@ -99,6 +102,7 @@ func (l *loss) answered(roundTrip time.Duration) {
 	l.beats++
 	again := l.beats > 1
 	l.mu.Unlock()
+	// The first heartbeat registered again; by the second one the others have heard of it.
 	if brief || again {
 		l.findRedis()
 	}
@@ -112,6 +116,7 @@ var (
 func (l *loss) isLost() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	// Looked at here because every lane comes by in each round: no timer has to be stopped.
 	if l.lost && l.options.HoldFor > 0 && time.Since(l.lostAt) >= l.options.HoldFor && !l.limiter.redis.open.Swap(true) {
 		l.options.Logger.Warn("redis has been lost for long: not limiting", slog.Duration("for", l.options.HoldFor))
 	}
@@ -122,6 +127,7 @@ func (l *loss) isLost() bool {
 func (l *loss) loseRedis(why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	// Three lanes and the heartbeats notice the same loss, which counts once.
 	if l.lost {
 		return
 	}
@@ -149,6 +155,7 @@ func (l *loss) findRedis() {
 	l.limiter.redis.open.Store(false)
 	l.tellCores(false)
 	l.metrics.lost.Set(0)
+	// Of a loss that the log did not hear of it need not hear the end.
 	if l.quiet {
 		return
 	}

@@ -52,8 +52,10 @@ func (m *movedBytes) countTable(user string, from bandwidth.Source, bytes [2]int
 	u, _ := m.get(user)
 	before := u.tables[from]
 	u.tables[from] = tableBytes{true, bytes}
+	// The first count of a user may be of long ago.
 	if before.known {
 		for _, d := range bandwidth.Directions {
+			// HAProxy has begun the entry anew, from 0.
 			if more[d] = bytes[d] - before.bytes[d]; more[d] < 0 {
 				more[d] = bytes[d]
 			}
@@ -74,14 +76,17 @@ func (m *movedBytes) countCredit(now time.Time, user string, bytes [2]int64) (ra
 	took := now.Sub(u.at).Seconds()
 	anew := !u.credit.known || took <= 0
 	for _, d := range bandwidth.Directions {
+		// Either direction tells, and both begin anew then.
 		anew = anew || bytes[d] < u.credit.bytes[d]
 	}
 	u.credit, u.at = tableBytes{true, bytes}, now
 	for _, d := range bandwidth.Directions {
+		// All of it counts as moved before: it is better to count too little once than to invent a rate.
 		if anew {
 			u.base[d], u.lent[d] = bytes[d]-u.moved[d], 0
 			continue
 		}
+		// What the other tables have told already is not told again; if they are ahead, this waits for the rest.
 		if more := bytes[d] - u.base[d] - u.moved[d] - u.lent[d]; more > 0 {
 			u.lent[d] += more
 			m.addMoved(d, more)
@@ -93,6 +98,7 @@ func (m *movedBytes) countCredit(now time.Time, user string, bytes [2]int64) (ra
 }
 
 func (m *movedBytes) addMoved(d bandwidth.Direction, more int64) {
+	// A counter must not go back.
 	if more > 0 {
 		m.counted[d].Add(float64(more))
 	}

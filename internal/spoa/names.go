@@ -66,6 +66,7 @@ func (n *names) logShared(now time.Time, log *slog.Logger) {
 	known := n.quota.Len()
 	n.mu.Unlock()
 	n.metrics.unknown.Set(float64(known))
+	// Somebody who makes up names must not be able to fill the log as well.
 	if beyond == n.told || now.Sub(n.toldAt) < tellEvery {
 		return
 	}

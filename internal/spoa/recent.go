@@ -21,6 +21,7 @@ func (r *recent[V]) get(key string) (v V, ok bool) {
 	if v, ok = r.young[key]; ok {
 		return v, true
 	}
+	// Used: it survives the next turn.
 	if v, ok = r.old[key]; ok {
 		delete(r.old, key)
 		r.young[key] = v
@@ -30,6 +31,7 @@ func (r *recent[V]) get(key string) (v V, ok bool) {
 
 // put sets an entry, and reports whether there was room.
 func (r *recent[V]) put(key string, v V) bool {
+	// Whoever is known stays: to drop them for somebody new would let a flood of names empty the map.
 	if _, known := r.get(key); !known && r.len() >= r.most {
 		return false
 	}
@@ -48,6 +50,7 @@ func (r *recent[V]) len() int { return len(r.young) + len(r.old) }
 
 // forget turns when it is time. It is to be called now and then.
 func (r *recent[V]) forget(now time.Time) {
+	// A clock that was set back would else keep entries for as long as it was set back by.
 	if since := now.Sub(r.turned); since < 0 || since >= r.span {
 		r.old, r.young, r.turned = r.young, make(map[string]V), now
 	}
