@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -64,6 +65,8 @@ type Bus struct {
 	timeout      time.Duration
 	silenceLimit time.Duration // after which a subscription counts as lost
 	logger       *slog.Logger
+	membership   membership
+	calls        atomic.Int64 // of scripts/registry.lua: their words
 
 	limitPublisher limitPublisher
 	limitReader    limitReader

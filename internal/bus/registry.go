@@ -7,124 +7,203 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // Registry is the list of the instances of a cluster.
 type Registry struct {
-	Instances []string  // sorted
+	Instances []string  // sorted; shared, so nobody may change it
 	Now       time.Time // Redis' clock, to the microsecond
 
 	// Versions has, by instance, the version of the limits that it enforces. An instance
-	// that does not enforce any yet is not in it.
+	// that does not enforce any yet is not in it. Only Instances reads the versions: of
+	// others it is nil.
 	Versions map[string]string
 
 	// Problems has, by instance, why it does not fully work. An instance that does is not
-	// in it. It is nil in events of Subscribe, whose messages have no problems.
+	// in it. Only Instances reads the problems: of others it is nil.
 	Problems map[string]string
 }
 
-// addInstance takes one instance of a reply or message.
-func (r *Registry) addInstance(instance, version string) {
-	r.Instances = append(r.Instances, instance)
-	if version == "" {
-		return
-	}
-	if r.Versions == nil {
-		r.Versions = make(map[string]string)
-	}
-	r.Versions[instance] = version
-}
+const (
+	// versionsKey has, for each instance, the version of the limits that it enforces.
+	versionsKey = "sluice:{cluster}:versions"
 
-// addProblem takes the problem of one instance of a reply, "" for none.
-func (r *Registry) addProblem(instance, problem string) {
-	if r.Problems == nil {
-		r.Problems = make(map[string]string) // also without a problem: nil is unknown
-	}
-	if problem != "" {
-		r.Problems[instance] = problem
-	}
-}
+	// problemsKey has, for each instance that does not fully work, why.
+	problemsKey = "sluice:{cluster}:problems"
 
-func (r Registry) sorted() Registry {
-	slices.Sort(r.Instances)
-	return r
-}
+	// epochKey has the epoch: it names the present membership.
+	epochKey = "sluice:{cluster}:epoch"
 
-// versionsKey has, for each instance, the version of the limits that it enforces.
-const versionsKey = "sluice:{cluster}:versions"
+	// changesKey has the last changes of the membership.
+	changesKey = "sluice:{cluster}:changes"
+)
 
-// problemsKey has, for each instance that does not fully work, why.
-const problemsKey = "sluice:{cluster}:problems"
+// registryKeys are those of scripts/registry.lua, and the first of them those of
+// scripts/heartbeat.lua.
+var registryKeys = []string{instancesKey, shardsKey, epochKey, changesKey, versionsKey, problemsKey}
 
-// maxProblem bounds what is told of a problem, in bytes.
-const maxProblem = 100
+const (
+	maxProblem = 100 // bounds what is told of a problem, in bytes
+	maxChanges = 32  // that are kept for those who missed their messages
+)
 
 // Register is an instance's heartbeat. An instance calls it before it serves, and then
 // every 250 ms, with the version of the limits that it enforces ("" for none yet) and its
 // problem ("" for none), of which the first 100 bytes are kept. Register drops the
 // instances that have been silent for 1.5 s, and tells all subscribers of InstancesChannel
 // when the membership changed. Time in which no instance was heard does not count, unless
-// the instance is new: then Redis stood still, or all machines did. A change of version or problem is told only in answers of
-// Register and Instances. It fails with ErrShards while processes with another number of
-// shards are there.
-func (b *Bus) Register(ctx context.Context, instance, version, problem string) (Registry, error) {
+// the instance is new: then Redis stood still, or all machines did. It fails with ErrShards
+// while processes with another number of shards are there.
+//
+// In a cluster that does not change, what it costs Redis does not depend on the number of
+// instances: names are sent only to those whose epoch is another.
+func (b *Bus) Register(ctx context.Context, instance, version, problem string) (r Registry, err error) {
 	if len(problem) > maxProblem {
 		problem = strings.ToValidUTF8(problem[:maxProblem], "") // the cut may be within a rune
 	}
-	return b.registry(ctx, "register", instance, version, problem)
+	said := status{version, problem}
+	err = b.callRedis(ctx, "register", "register instance", func(ctx context.Context) (err error) {
+		r, err = b.heartbeat(ctx, instance, said)
+		return err
+	})
+	b.membership.heard(instance, said, r.Now, err)
+	return r, err
 }
 
 // Leave takes an instance out of the registry without waiting for its lapse.
 func (b *Bus) Leave(ctx context.Context, instance string) error {
-	_, err := b.registry(ctx, "leave", instance, "", "")
-	return err
+	b.membership.leave(instance)
+	return b.callRedis(ctx, "leave", "leave instance", func(ctx context.Context) error {
+		_, err := b.changeRegistry(ctx, "leave", instance, status{})
+		return err
+	})
 }
 
-// Instances lists the instances without being one, and drops those that have
-// been silent, as Register does: if none is heard at all, after 3 s.
-func (b *Bus) Instances(ctx context.Context) (Registry, error) {
-	return b.registry(ctx, "list", "", "", "")
-}
-
-func (b *Bus) registry(ctx context.Context, action, instance, version, problem string) (r Registry, err error) {
-	err = b.callRedis(ctx, action, action+" instance", func(ctx context.Context) error {
-		replies, err := b.evalScripts(ctx, call{
-			script: registryScript,
-			keys:   []string{instancesKey, shardsKey, versionsKey, problemsKey},
-			args:   []any{action, instance, version, b.shards, instanceTimeout.Milliseconds(), registryTTL.Milliseconds(), problem, shardsTTL.Milliseconds()},
-		})
-		if err != nil {
+// Instances lists the instances without being one, with their versions and problems, and
+// drops those that have been silent, as Register does: if none is heard at all, after 3 s.
+// It costs Redis the more, the more instances there are.
+func (b *Bus) Instances(ctx context.Context) (r Registry, err error) {
+	err = b.callRedis(ctx, "list", "list instance", func(ctx context.Context) (err error) {
+		if r, err = b.changeRegistry(ctx, "list", "", status{}); err != nil {
 			return err
 		}
-		reply, ok := replies[0].([]any)
-		if !ok || len(reply) < 3 {
-			return &replyError{replies[0]}
-		}
-		if err := b.checkShards(reply[0]); err != nil {
+		pipe := b.client.Pipeline()
+		versions, problems := pipe.HGetAll(ctx, versionsKey), pipe.HGetAll(ctx, problemsKey)
+		if _, err = pipe.Exec(ctx); err != nil {
 			return err
 		}
-		if r.Now, ok = readTime(reply[1:]); !ok {
-			return &replyError{reply}
-		}
-		for rest := reply[3:]; len(rest) > 0; rest = rest[3:] {
-			if len(rest) < 3 {
-				return &replyError{reply}
-			}
-			name, ok1 := rest[0].(string)
-			version, ok2 := rest[1].(string)
-			problem, ok3 := rest[2].(string)
-			if !ok1 || !ok2 || !ok3 {
-				return &replyError{reply}
-			}
-			r.addInstance(name, version)
-			r.addProblem(name, problem)
-		}
+		r.Versions, r.Problems = r.told(versions), r.told(problems)
 		return nil
 	})
 	if err != nil {
 		return Registry{}, err
 	}
-	return r.sorted(), nil
+	return r, nil
+}
+
+// told is what a hash has of the instances.
+func (r Registry) told(hash *redis.MapStringStringCmd) map[string]string {
+	all := hash.Val()
+	of := make(map[string]string, len(all))
+	for _, name := range r.Instances {
+		if said := all[name]; said != "" {
+			of[name] = said
+		}
+	}
+	return of
+}
+
+// heartbeat lets scripts/registry.lua do what scripts/heartbeat.lua cannot.
+func (b *Bus) heartbeat(ctx context.Context, instance string, said status) (Registry, error) {
+	known, at, all, short := b.membership.beat(instance, said)
+	if short {
+		count := ""
+		if all {
+			count = strconv.Itoa(len(known.instances))
+		}
+		replies, err := b.evalScripts(ctx, call{
+			script: heartbeatScript,
+			keys:   registryKeys[:3],
+			args: []any{instance, b.shards, known.epoch, at, (instanceTimeout / 3).Milliseconds(), instanceTimeout.Milliseconds(),
+				shardsTTL.Milliseconds(), count},
+		})
+		if err != nil {
+			return Registry{}, err
+		}
+		if reply, ok := replies[0].([]any); ok {
+			if now, ok := readTime(reply); ok {
+				return Registry{Instances: known.instances, Now: now}, nil
+			}
+		}
+	}
+	return b.changeRegistry(ctx, "register", instance, said)
+}
+
+func (b *Bus) changeRegistry(ctx context.Context, action, instance string, said status) (Registry, error) {
+	known := b.membership.known()
+	replies, err := b.evalScripts(ctx, call{
+		script: registryScript,
+		keys:   registryKeys,
+		args: []any{action, instance, said.version, b.shards, instanceTimeout.Milliseconds(), registryTTL.Milliseconds(), said.problem,
+			shardsTTL.Milliseconds(), known.epoch, b.session + "." + strconv.FormatInt(b.calls.Add(1), 36), maxChanges},
+	})
+	if err != nil {
+		return Registry{}, err
+	}
+	reply, ok := replies[0].([]any)
+	if !ok || len(reply) < 3 {
+		return Registry{}, &replyError{replies[0]}
+	}
+	if err := b.checkShards(reply[0]); err != nil {
+		return Registry{}, err
+	}
+	now, ok := readTime(reply[1:])
+	words, ok2 := readTexts(reply[3:])
+	if !ok || !ok2 || len(words) == 0 {
+		return Registry{}, &replyError{reply}
+	}
+	if known, ok = known.catchUp(words); !ok {
+		b.membership.doubt() // the whole list is asked for next
+		return Registry{}, &replyError{reply}
+	}
+	b.membership.set(known)
+	return Registry{Instances: known.instances, Now: now}, nil
+}
+
+func readTexts(reply []any) (texts []string, ok bool) {
+	texts = make([]string, len(reply))
+	for i, value := range reply {
+		if texts[i], ok = value.(string); !ok {
+			return nil, false
+		}
+	}
+	return texts, true
+}
+
+// catchUp is the membership after a reply of scripts/registry.lua, from the epoch on.
+func (m members) catchUp(reply []string) (members, bool) {
+	epoch := reply[0]
+	if len(reply) == 1 {
+		return m, epoch == m.epoch
+	}
+	if reply[1] == "whole" {
+		whole := slices.Clone(reply[2:])
+		slices.Sort(whole)
+		return members{epoch, whole}, true
+	}
+	for _, message := range reply[2:] {
+		c, err := decodeChange(message)
+		if err != nil {
+			return m, false
+		}
+		var ok bool
+		if m, ok = m.after(c); !ok {
+			return m, false
+		}
+	}
+	return m, m.epoch == epoch
 }
 
 // checkShards compares the number of shards in force with this process's.

@@ -33,6 +33,9 @@ var eventsSource string
 //go:embed scripts/registry.lua
 var registrySource string
 
+//go:embed scripts/heartbeat.lua
+var heartbeatSource string
+
 //go:embed scripts/lead.lua
 var leadSource string
 
@@ -49,15 +52,16 @@ var keepSource string
 var overridesSource string
 
 var (
-	takeScript     = newScript(takeSource)
-	burstScript    = newScript(burstSource)
-	slotsScript    = newScript(slotsSource)
-	eventsScript   = newScript(eventsSource)
-	registryScript = newScript(registrySource)
-	leadScript     = newScript(leadSource)
-	publishScript  = newScript(publishSource)
-	limitsScript   = newScript(limitsSource)
-	keepScript     = newScript(keepSource)
+	takeScript      = newScript(takeSource)
+	burstScript     = newScript(burstSource)
+	slotsScript     = newScript(slotsSource)
+	eventsScript    = newScript(eventsSource)
+	registryScript  = newScript(registrySource)
+	leadScript      = newScript(leadSource)
+	heartbeatScript = newScript(heartbeatSource)
+	publishScript   = newScript(publishSource)
+	limitsScript    = newScript(limitsSource)
+	keepScript      = newScript(keepSource)
 
 	overridesScript = newScript(overridesSource)
 )

@@ -183,6 +183,9 @@ func (s *subscription) decode(m message) (event Event) {
 	bad := 1
 	switch m.channel {
 	case gapMarker.channel:
+		// Agents of before change the membership without a word of its epoch, so a
+		// heartbeat would not find out which of their messages were missed.
+		s.bus.membership.doubt()
 		return Connected{}
 	case UsageChannel:
 		event, err = decodeUsage(m.payload)
@@ -197,7 +200,12 @@ func (s *subscription) decode(m message) (event Event) {
 	case StartsChannel:
 		event, err = decodeStarts(m.payload)
 	case InstancesChannel:
-		event, err = decodeRegistry(m.payload)
+		var c change
+		if c, err = decodeChange(m.payload); err == nil {
+			if r, ok := s.bus.membership.take(c); ok {
+				event = r
+			}
+		}
 	case PoliciesChannel:
 		var policies Policies
 		policies, err = policy.Decode([]byte(m.payload))

@@ -3,6 +3,7 @@ package bus
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,10 +23,13 @@ import (
 //	sluice:starts     1 <instance> <milliseconds> { <user> <active> <starts> <n> n*{ <class> <starts> } }
 //	sluice:unblock    1 <polygen> <user>
 //	sluice:confirmed  1 <instance> <seconds> <microseconds> <second> <limit|user>
-//	sluice:instances  1 <seconds> <microseconds> { <instance> <version of its limits, "" for none> }
+//	sluice:instances  2 <seconds> <microseconds> <epoch before, "" for none: all are named> <epoch> <n> n*{ <instance that left> } { <instance that joined> }
+//	sluice:instances  1 <seconds> <microseconds> { <instance> <version of its limits> } from agents of before: all instances
 const (
 	wireVersion  = "1"
 	usageVersion = "2" // 1, which is still read, has no time
+
+	instancesVersion = "2" // 1, which is still read, has no epoch
 )
 
 // Usage is the pools that one instance asked in one call of Take, after it. Pools that did
@@ -139,14 +143,40 @@ func decodeDemand(message string) (Demand, error) {
 	return d, w.err
 }
 
-func decodeRegistry(message string) (Registry, error) {
+// change is a change of the membership.
+type change struct {
+	now          time.Time // when, by Redis' clock, to the microsecond
+	from         string    // the epoch before; "" if the change names all instances
+	epoch        string    // after it; "" in messages of version 1, which have none
+	left, joined []string  // in this order; joined is sorted
+}
+
+func decodeChange(message string) (change, error) {
 	w := words{rest: message}
-	w.takeVersion(wireVersion)
-	r := Registry{Now: w.takeTime()}
-	for w.hasMore() {
-		r.addInstance(w.takeText(), w.takeText())
+	if strings.HasPrefix(message, wireVersion+" ") { // that of older agents
+		w.takeVersion(wireVersion)
+		c := change{now: w.takeTime()}
+		for w.hasMore() {
+			c.joined = append(c.joined, w.takeText())
+			w.takeText() // the version
+		}
+		slices.Sort(c.joined)
+		return c, w.err
 	}
-	return r.sorted(), w.err
+	w.takeVersion(instancesVersion)
+	c := change{now: w.takeTime(), from: w.takeText(), epoch: w.takeText()}
+	left := int(w.takeNumber())
+	for len(c.left) < left && w.err == nil {
+		c.left = append(c.left, w.takeText())
+	}
+	for w.hasMore() {
+		c.joined = append(c.joined, w.takeText())
+	}
+	if c.epoch == "" {
+		w.failWith(errors.New("no epoch"))
+	}
+	slices.Sort(c.joined)
+	return c, w.err
 }
 
 // words reads a message from left to right. After an error every read returns a zero

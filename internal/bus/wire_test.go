@@ -2,6 +2,7 @@ package bus
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -157,15 +158,25 @@ func TestDecodeDemandRefuses(t *testing.T) {
 	}
 }
 
-func TestDecodeRegistry(t *testing.T) {
-	got, err := decodeRegistry("1 1760000000 250000 1:b 2:v1 3:a c 0:")
-	want := Registry{Instances: []string{"a c", "b"}, Versions: map[string]string{"b": "v1"}, Now: time.Unix(1760000000, 250e6).UTC()}
-	if diff := cmp.Diff(want, got); err != nil || diff != "" {
-		t.Errorf("decodeRegistry = %v (-want +got):\n%s", err, diff)
+func TestDecodeChange(t *testing.T) {
+	now := time.Unix(1760000000, 250e6).UTC()
+	for message, want := range map[string]change{
+		"1 1760000000 250000 1:b 2:v1 3:a c 0:":                    {now: now, joined: []string{"a c", "b"}},
+		"2 1760000000 250000 5:1-2-x 5:2-3-y 1 1:d 1:b 3:a c":      {now: now, from: "1-2-x", epoch: "2-3-y", left: []string{"d"}, joined: []string{"a c", "b"}},
+		"2 1760000000 250000 0: 5:1-0-x 0":                         {now: now, epoch: "1-0-x"},
+		"2 1760000000 250000 5:1-1-x 5:2-1-y 2 1:a 1:b 2:\x00\xff": {now: now, from: "1-1-x", epoch: "2-1-y", left: []string{"a", "b"}, joined: []string{"\x00\xff"}},
+	} {
+		got, err := decodeChange(message)
+		if diff := cmp.Diff(want, got, cmp.AllowUnexported(change{})); err != nil || diff != "" {
+			t.Errorf("decodeChange(%q) = %v (-want +got):\n%s", message, err, diff)
+		}
 	}
-	for _, bad := range []string{"", "1", "1 5", "1 5 x", "1 5 6 b", "1 5 6 1:b", "1 5 6 1:b 2:v1 1:c", "2 5 6"} {
-		if got, err := decodeRegistry(bad); err == nil {
-			t.Errorf("decodeRegistry(%q) = %v, want an error", bad, got)
+	for _, bad := range []string{
+		"", "1", "1 5", "1 5 x", "1 5 6 b", "1 5 6 1:b", "1 5 6 1:b 2:v1 1:c", "3 5 6",
+		"2 5 6", "2 5 6 1:a", "2 5 6 1:a 1:b", "2 5 6 1:a 0: 0", "2 5 6 1:a 1:b 1", "2 5 6 1:a 1:b 9999999999", "2 5 6 1:a 1:b 0 2:c",
+	} {
+		if got, err := decodeChange(bad); err == nil {
+			t.Errorf("decodeChange(%q) = %v, want an error", bad, got)
 		}
 	}
 }
@@ -274,23 +285,30 @@ func FuzzDecodeEvents(f *testing.F) {
 	})
 }
 
-func FuzzDecodeRegistry(f *testing.F) {
+func FuzzDecodeChange(f *testing.F) {
 	f.Add("1 1760000000 250000 1:b 0: 3:a c 2:v1")
+	f.Add("2 1760000000 250000 5:1-2-x 5:2-3-y 1 1:d 1:b 3:a c")
+	f.Add("2 1760000000 250000 0: 5:1-0-x 0")
 	f.Fuzz(func(t *testing.T, message string) {
-		got, err := decodeRegistry(message)
-		if err != nil {
+		got, err := decodeChange(message)
+		if err != nil || got.epoch == "" {
 			return
 		}
-		b := fmt.Appendf(nil, "1 %d %d", got.Now.Unix(), got.Now.Nanosecond()/1000)
-		for _, instance := range got.Instances {
-			b = appendText(append(b, ' '), instance)
-			b = appendText(append(b, ' '), got.Versions[instance])
-		}
-		again, err := decodeRegistry(string(b))
-		if diff := cmp.Diff(got, again); err != nil || diff != "" {
-			t.Errorf("decodeRegistry(%q) is read again as %v (-first +again):\n%s", message, err, diff)
+		again, err := decodeChange(encodeChange(got))
+		if diff := cmp.Diff(got, again, cmp.AllowUnexported(change{})); err != nil || diff != "" {
+			t.Errorf("decodeChange(%q) is read again as %v (-first +again):\n%s", message, err, diff)
 		}
 	})
+}
+
+func encodeChange(c change) string {
+	b := fmt.Appendf(nil, "2 %d %d ", c.now.Unix(), c.now.Nanosecond()/1000)
+	b = appendText(append(appendText(b, c.from), ' '), c.epoch)
+	b = fmt.Appendf(b, " %d", len(c.left))
+	for _, name := range slices.Concat(c.left, c.joined) {
+		b = appendText(append(b, ' '), name)
+	}
+	return string(b)
 }
 
 func encodeUsage(u Usage) string {

@@ -165,16 +165,13 @@ func (p *Polygen) takeRegistry(r bus.Registry, want string) {
 	p.dashboard.mu.Lock()
 	say, changed := p.dashboard.fleet.observe(r, want)
 	instances, behind := p.dashboard.fleet.countPresent(), p.dashboard.fleet.countBehind()
+	versions := p.dashboard.fleet.versions(r.Instances[:min(len(r.Instances), maxVersions)])
 	p.dashboard.mu.Unlock()
 	p.metrics.instances.Set(float64(instances))
 	p.metrics.behind.Set(float64(behind))
 	if changed { // otherwise the series would be made anew twice a second
 		p.metrics.versions.Reset()
-		for _, name := range r.Instances[:min(len(r.Instances), maxVersions)] {
-			version := r.Versions[name]
-			if version == "" {
-				version = "none"
-			}
+		for name, version := range versions {
 			p.metrics.versions.WithLabelValues(name, version).Set(1)
 		}
 	}

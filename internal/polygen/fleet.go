@@ -67,7 +67,7 @@ func (f *fleet) observe(r bus.Registry, want string) (say []lateInstance, change
 		if r.Problems != nil {
 			m.problem = r.Problems[name]
 		}
-		if version := r.Versions[name]; version != m.version {
+		if version := r.Versions[name]; r.Versions != nil && version != m.version {
 			m.version = version
 			changed = true
 		}
@@ -123,6 +123,18 @@ func baseName(name string) string {
 		return name[:i]
 	}
 	return name
+}
+
+// versions are the versions that instances enforce, "none" for none.
+func (f *fleet) versions(instances []string) map[string]string {
+	of := make(map[string]string, len(instances))
+	for _, name := range instances {
+		of[name] = "none"
+		if m := f.members[name]; m != nil && m.version != "" {
+			of[name] = m.version
+		}
+	}
+	return of
 }
 
 // countPresent is how many instances are in the registry.

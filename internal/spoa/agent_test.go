@@ -200,7 +200,7 @@ func members(t *testing.T, b *bus.Bus) []string {
 		r, err = b.Register(t.Context(), "observer", "", "")
 		return err
 	})
-	return slices.DeleteFunc(r.Instances, func(name string) bool { return name == "observer" })
+	return slices.DeleteFunc(slices.Clone(r.Instances), func(name string) bool { return name == "observer" })
 }
 
 // problemOf waits until the cluster hears this of the agent a.

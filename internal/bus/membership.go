@@ -1,0 +1,161 @@
+package bus
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// members is a membership of the registry. The zero value is not known.
+type members struct {
+	epoch     string   // "" if Redis has not named it
+	instances []string // sorted; never changed
+}
+
+// after is the membership after a change. It reports whether the change is one of this
+// membership, or says how the membership is whatever it was before.
+//
+// Numbers of epochs grow, or a forged message could lead to a false list and a second one
+// back to the epoch that Redis has, which no heartbeat would find out.
+func (m members) after(c change) (members, bool) {
+	switch {
+	case c.from == "": // its epoch is not taken, for the number may be any
+		return members{"", c.joined}, true
+	case c.from != m.epoch || numberOf(c.epoch) != numberOf(c.from)+1:
+		return m, false
+	}
+	set := make(map[string]struct{}, len(m.instances)+len(c.joined))
+	for _, name := range m.instances {
+		set[name] = struct{}{}
+	}
+	for _, name := range c.left {
+		delete(set, name)
+	}
+	for _, name := range c.joined {
+		set[name] = struct{}{}
+	}
+	return members{c.epoch, slices.Sorted(maps.Keys(set))}, true
+}
+
+// numberOf is the number that an epoch begins with.
+func numberOf(epoch string) int64 {
+	digits, _, _ := strings.Cut(epoch, "-")
+	n, _ := strconv.ParseInt(digits, 10, 64)
+	return n
+}
+
+// status is what an instance tells of itself.
+type status struct{ version, problem string }
+
+// repeatAfter is after how many heartbeats, 10 s, an instance says its status again though
+// it is what it was: a replica that became the master may not have heard of it.
+const repeatAfter = 40
+
+// In a cluster of many instances not every heartbeat looks for those that are silent: at
+// least lookouts of them do in 250 ms, and of one instance every rarely-th, for it may be one of the
+// few that are left.
+const (
+	lookouts = 16
+	rarely   = 4
+)
+
+// membership is what this process knows of the registry, and what its instances have told
+// the registry.
+type membership struct {
+	mu      sync.Mutex
+	members members
+	doubted bool              // a message may have been missed that has no epoch, so the whole list is asked for next
+	own     map[string]*heard // by instance, of those whose last heartbeat was answered
+}
+
+// heard is what Redis has heard of an instance.
+type heard struct {
+	status status
+	beats  int   // since it told its status
+	at     int64 // Redis' time at the last heartbeat in milliseconds
+}
+
+// beat tells how to send the next heartbeat: whether the short one suffices, which says
+// nothing of the status, what it knows, and whether it has to look for all instances.
+func (m *membership) beat(instance string, said status) (known members, at int64, all, short bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	h := m.own[instance]
+	if h == nil || h.status != said || h.beats >= repeatAfter || m.doubted || m.members.epoch == "" {
+		delete(m.own, instance)
+		return m.members, 0, false, false
+	}
+	h.beats++
+	every := min(rarely, max(1, len(m.members.instances)/lookouts))
+	// Instances that began together do not look together.
+	rank, _ := slices.BinarySearch(m.members.instances, instance)
+	return m.members, h.at, (rank+h.beats)%every == 0, true
+}
+
+// heard takes the answer to a heartbeat.
+func (m *membership) heard(instance string, said status, now time.Time, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err != nil {
+		delete(m.own, instance) // whether Redis heard it is not known
+		return
+	}
+	if m.own == nil {
+		m.own = make(map[string]*heard)
+	}
+	h := m.own[instance]
+	if h == nil {
+		h = &heard{status: said}
+		m.own[instance] = h
+	}
+	h.at = now.UnixMilli()
+}
+
+func (m *membership) leave(instance string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.own, instance)
+}
+
+// known is what Redis need not send again.
+func (m *membership) known() members {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.doubted {
+		return members{}
+	}
+	return m.members
+}
+
+// set takes what Redis has answered. Should a message have overtaken the answer, the next
+// heartbeat sets it right.
+func (m *membership) set(known members) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.members, m.doubted = known, false
+}
+
+// doubt lets the next heartbeat ask for the whole list.
+func (m *membership) doubt() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.doubted = true
+}
+
+// take takes a published change. It reports whether the list is known after it: whoever
+// missed the one before asks.
+func (m *membership) take(c change) (Registry, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if c.epoch == "" || c.epoch != m.members.epoch {
+		next, ok := m.members.after(c)
+		if !ok {
+			return Registry{}, false
+		}
+		m.members = next
+	}
+	return Registry{Instances: m.members.instances, Now: c.now}, true
+}

@@ -1,0 +1,98 @@
+package bus_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/proctest"
+)
+
+// BenchmarkHeartbeats measures what the heartbeats of n instances cost Redis, four a second
+// each: a run is a quarter of a second. us/heartbeat is what its scripts take, %scripts what
+// part of a processor that is, and %core what part of one Redis used for all, the network
+// included.
+func BenchmarkHeartbeats(b *testing.B) {
+	for _, n := range []int{10, 100, 400, 1000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			server, addr := proctest.Redis(b)
+			agents := openBus(b, addr)
+			beat := func(instance int) {
+				if _, err := agents.Register(context.Background(), fmt.Sprintf("edge-%04d#abcdefgh", instance), "0123456789abcdef", ""); err != nil {
+					b.Error(err)
+				}
+			}
+			round := func() {
+				began := time.Now()
+				inParallel(8, n, beat)
+				time.Sleep(250*time.Millisecond - time.Since(began))
+			}
+			round()
+			round() // all know each other
+			before, _ := server.CPU()
+			scripts := scriptTime(b, addr)
+			b.ResetTimer()
+			rounds := 0
+			for b.Loop() {
+				round()
+				rounds++
+			}
+			took := (scriptTime(b, addr) - scripts) / time.Duration(rounds)
+			after, _ := server.CPU()
+			b.ReportMetric(float64(took.Nanoseconds())/1e3/float64(n), "us/heartbeat")
+			b.ReportMetric(100*4*took.Seconds(), "%scripts")
+			b.ReportMetric(100*(after-before).Seconds()/b.Elapsed().Seconds(), "%core")
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+func openBus(b *testing.B, addr string) *bus.Bus {
+	b.Helper()
+	opened, err := bus.Open(bus.Options{Addresses: []string{addr}, Timeout: 5 * time.Second})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { opened.Close() })
+	return opened
+}
+
+// inParallel calls do for 0 to n-1, from several goroutines.
+func inParallel(goroutines, n int, do func(i int)) {
+	var all sync.WaitGroup
+	for g := range goroutines {
+		all.Go(func() {
+			for i := g; i < n; i += goroutines {
+				do(i)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// scriptTime is for how long Redis has run scripts.
+func scriptTime(b *testing.B, addr string) (sum time.Duration) {
+	b.Helper()
+	client := redis.NewClient(&redis.Options{Addr: addr, Protocol: 2, DisableIdentity: true})
+	defer client.Close()
+	stats, err := client.Info(context.Background(), "commandstats").Result()
+	if err != nil {
+		b.Fatal(err)
+	}
+	for line := range strings.Lines(stats) {
+		if name, rest, _ := strings.Cut(line, ":"); name == "cmdstat_evalsha" || name == "cmdstat_eval" {
+			var calls, usec int64
+			if _, err := fmt.Sscanf(rest, "calls=%d,usec=%d", &calls, &usec); err != nil {
+				b.Fatal(err)
+			}
+			sum += time.Duration(usec) * time.Microsecond
+		}
+	}
+	return sum
+}

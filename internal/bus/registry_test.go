@@ -1,0 +1,182 @@
+package bus_test
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/proctest"
+)
+
+// Each instance is right after its next heartbeat whatever messages it missed: none of these
+// agents hears any.
+func heartbeatsCatchUp(t *testing.T, s *server) {
+	ctx := context.Background()
+	a, other := s.open(t, bus.Options{}), s.open(t, bus.Options{})
+	var names []string // that are there beside a
+	join := func(more ...string) { names = append(names, more...) }
+	leave := func(gone ...string) {
+		names = slices.DeleteFunc(names, func(name string) bool { return slices.Contains(gone, name) })
+		for _, name := range gone {
+			if err := other.Leave(ctx, name); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, step := range []struct {
+		name   string
+		change func()
+	}{
+		{"alone", func() {}},
+		{"one joined", func() { join("b") }},
+		{"nothing changed", func() {}},
+		{"one joined and another left", func() { join("0", "c"); leave("b") }},
+		{"one left and is back", func() { leave("c"); join("c") }},
+		{"more changes than are kept", func() {
+			for i := range 40 {
+				join(fmt.Sprint("more-", i))
+			}
+		}},
+		{"all left", func() { leave(slices.Clone(names)...) }},
+		{"Redis was emptied", func() { join("d", "e"); s.do(t, "FLUSHALL") }},
+	} {
+		step.change()
+		sees(t, step.name, a, other, names)
+	}
+}
+
+// sees has a and the others register until a sees exactly them: on a slow machine one may
+// lapse meanwhile.
+func sees(t *testing.T, what string, a, other *bus.Bus, others []string) {
+	t.Helper()
+	ctx := context.Background()
+	want := slices.Sorted(slices.Values(append([]string{"a"}, others...)))
+	proctest.Eventually(t, what, func() error {
+		for _, name := range others {
+			if _, err := other.Register(ctx, name, "", ""); err != nil {
+				return err
+			}
+		}
+		r, err := a.Register(ctx, "a", "", "")
+		if err == nil && !slices.Equal(r.Instances, want) {
+			err = fmt.Errorf("Register(a) = %q, want %q", r.Instances, want)
+		}
+		return err
+	})
+}
+
+// One call may find several instances gone, and be the first of another one. All are told
+// of it at once.
+func changesTogether(t *testing.T, s *server) {
+	ctx := context.Background()
+	a, other := s.open(t, bus.Options{}), s.open(t, bus.Options{})
+	ear := listen(t, a, bus.InstancesChannel)
+	proctest.Eventually(t, "three changes in one call", func() error {
+		s.do(t, "FLUSHALL")
+		for _, name := range []string{"a", "b", "c"} {
+			if _, err := a.Register(ctx, name, "", ""); err != nil {
+				return err
+			}
+		}
+		silent := time.Now().UnixMilli() - 2000
+		s.do(t, "ZADD", "sluice:{cluster}:instances", silent, "b", silent, "c")
+		before := s.do(t, "GET", "sluice:{cluster}:epoch").(string)
+		if _, err := other.Register(ctx, "d", "", ""); err != nil {
+			return err
+		}
+		if after := s.do(t, "GET", "sluice:{cluster}:epoch").(string); !strings.HasPrefix(before, "3-3-") || !strings.HasPrefix(after, "4-2-") {
+			return fmt.Errorf("the epoch went from %s to %s, want a change of three to two in one", before, after)
+		}
+		return nil
+	})
+	proctest.Eventually(t, "announcement", func() error {
+		if r, want := ear.next(t).(bus.Registry), []string{"a", "d"}; !slices.Equal(r.Instances, want) {
+			return fmt.Errorf("was told of %q, want %q", r.Instances, want)
+		}
+		return nil
+	})
+}
+
+// A failover to a replica that lagged takes changes back, and those made since have their
+// numbers. Nobody takes one for the other.
+func registryGoesBack(t *testing.T, s *server) {
+	ctx := context.Background()
+	const instances, epoch, changes = "sluice:{cluster}:instances", "sluice:{cluster}:epoch", "sluice:{cluster}:changes"
+	a, other := s.open(t, bus.Options{}), s.open(t, bus.Options{})
+	sees(t, "two instances", a, other, []string{"b"})
+	kept := s.do(t, "GET", epoch)
+	log := s.do(t, "ZRANGE", changes, 0, -1, "WITHSCORES").([]any)
+
+	sees(t, "three instances", a, other, []string{"b", "lost"})
+	number := func() string { return strings.SplitN(s.do(t, "GET", epoch).(string), "-", 2)[0] }
+	before := number()
+
+	s.do(t, "SET", epoch, kept)
+	s.do(t, "ZREM", instances, "lost")
+	s.do(t, "DEL", changes)
+	for i := 0; i < len(log); i += 2 {
+		s.do(t, "ZADD", changes, log[i+1], log[i])
+	}
+	if _, err := s.open(t, bus.Options{}).Register(ctx, "new", "", ""); err != nil {
+		t.Fatal(err)
+	}
+	if after := number(); after != before {
+		t.Logf("the number of the epoch was %s and is %s: an instance lapsed meanwhile", before, after)
+	}
+	sees(t, "another third one", a, other, []string{"b", "new"})
+}
+
+//go:embed testdata/registry-before-epochs.lua
+var registryBeforeEpochs string
+
+// Agents of before keep the same list, and know of no epoch.
+func registryOfBefore(t *testing.T, s *server) {
+	ctx := context.Background()
+	deaf, listener := s.open(t, bus.Options{}), s.open(t, bus.Options{})
+	ear := listen(t, listener, bus.InstancesChannel)
+	before := func(action, instance string) (names []string) {
+		t.Helper()
+		reply := s.do(t, "EVAL", registryBeforeEpochs, 4, "sluice:{cluster}:instances", "sluice:{cluster}:shards", "sluice:{cluster}:versions", "sluice:{cluster}:problems",
+			action, instance, "v", 1, 1500, 60_000, "", 5000).([]any)
+		for i := 3; i < len(reply); i += 3 {
+			names = append(names, reply[i].(string))
+		}
+		slices.Sort(names)
+		return names
+	}
+	for _, step := range []struct {
+		name string
+		a    *bus.Bus
+		do   func()
+		want []string
+	}{
+		{"one of before joins", deaf, func() { before("register", "old") }, []string{"a", "old"}},
+		{"another one", deaf, func() { before("register", "old"); before("register", "older") }, []string{"a", "old", "older"}},
+		{"one leaves", deaf, func() { before("register", "old"); before("leave", "older") }, []string{"a", "old"}},
+		// The count is the same: only its messages tell.
+		{"one leaves and another joins", listener, func() { before("leave", "old"); before("register", "young") }, []string{"a", "young"}},
+	} {
+		proctest.Eventually(t, step.name, func() error {
+			step.do()
+			r, err := step.a.Register(ctx, "a", "v", "")
+			if err == nil && !slices.Equal(r.Instances, step.want) {
+				err = fmt.Errorf("Register(a) = %q, want %q", r.Instances, step.want)
+			}
+			return err
+		})
+		if got := before("list", ""); !slices.Equal(got, step.want) {
+			t.Errorf("%s: one of before lists %q, want %q", step.name, got, step.want)
+		}
+	}
+	proctest.Eventually(t, "announcement", func() error {
+		if r, want := ear.next(t).(bus.Registry), []string{"a", "young"}; !slices.Equal(r.Instances, want) {
+			return fmt.Errorf("was told of %q, want %q", r.Instances, want)
+		}
+		return nil
+	})
+}
