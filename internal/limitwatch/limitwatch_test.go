@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
@@ -88,13 +87,9 @@ func (h *harness) run() {
 	})
 }
 
-// slowPoll leaves it to events to find changes, fastPoll leaves it to polling.
+// fastPoll sees a change at once, slowPoll sees none.
+func fastPoll(w *Watcher) { w.poll = 5 * time.Millisecond }
 func slowPoll(w *Watcher) { w.poll = time.Hour }
-
-func fastPoll(w *Watcher) {
-	w.poll = 5 * time.Millisecond
-	w.newEvents = func() (*fsnotify.Watcher, error) { return nil, errors.New("no inotify") }
-}
 
 // want waits until the announced sets are exactly these.
 func (h *harness) want(announced ...int) {
@@ -149,98 +144,82 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// both runs a test once with events and no polling, once the other way round.
-func both(t *testing.T, test func(t *testing.T, how func(*Watcher))) {
-	t.Run("by events", func(t *testing.T) { test(t, slowPoll) })
-	t.Run("by polling", func(t *testing.T) { test(t, fastPoll) })
-}
-
 func TestWrittenInPlace(t *testing.T) {
-	both(t, func(t *testing.T, how func(*Watcher)) {
-		path := filepath.Join(t.TempDir(), "limits.yaml")
-		write(t, path, file(1))
-		h := start(t, path, how)
-		write(t, path, file(2))
-		h.want(2)
-		write(t, path, file(3)) // of the same size
-		h.want(2, 3)
-	})
+	path := filepath.Join(t.TempDir(), "limits.yaml")
+	write(t, path, file(1))
+	h := start(t, path, fastPoll)
+	write(t, path, file(2))
+	h.want(2)
+	write(t, path, file(3)) // of the same size
+	h.want(2, 3)
 }
 
 func TestRenamedOver(t *testing.T) {
-	both(t, func(t *testing.T, how func(*Watcher)) {
-		dir := t.TempDir()
-		path := filepath.Join(dir, "limits.yaml")
-		write(t, path, file(1))
-		h := start(t, path, how)
-		for i := 2; i <= 3; i++ {
-			write(t, filepath.Join(dir, ".limits.yaml.swp"), file(i))
-			must(t, os.Rename(filepath.Join(dir, ".limits.yaml.swp"), path))
-			h.want([]int{2, 3}[:i-1]...)
-		}
-	})
+	dir := t.TempDir()
+	path := filepath.Join(dir, "limits.yaml")
+	write(t, path, file(1))
+	h := start(t, path, fastPoll)
+	for i := 2; i <= 3; i++ {
+		write(t, filepath.Join(dir, ".limits.yaml.swp"), file(i))
+		must(t, os.Rename(filepath.Join(dir, ".limits.yaml.swp"), path))
+		h.want([]int{2, 3}[:i-1]...)
+	}
 }
 
 // TestKubernetesSwap does what the kubelet does to a mounted ConfigMap.
 func TestKubernetesSwap(t *testing.T) {
-	both(t, func(t *testing.T, how func(*Watcher)) {
-		dir := t.TempDir()
-		path := filepath.Join(dir, "limits.yaml")
-		publish := func(i int) {
-			version := fmt.Sprintf("..2024_%d", i)
-			must(t, os.Mkdir(filepath.Join(dir, version), 0o700))
-			write(t, filepath.Join(dir, version, "limits.yaml"), file(i))
-			must(t, os.Symlink(version, filepath.Join(dir, "..data_tmp")))
-			must(t, os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")))
-		}
-		publish(1)
-		must(t, os.Symlink("..data/limits.yaml", path))
-		h := start(t, path, how)
-		publish(2)
-		h.want(2)
-		must(t, os.RemoveAll(filepath.Join(dir, "..2024_1")))
-		publish(3)
-		h.want(2, 3)
-	})
+	dir := t.TempDir()
+	path := filepath.Join(dir, "limits.yaml")
+	publish := func(i int) {
+		version := fmt.Sprintf("..2024_%d", i)
+		must(t, os.Mkdir(filepath.Join(dir, version), 0o700))
+		write(t, filepath.Join(dir, version, "limits.yaml"), file(i))
+		must(t, os.Symlink(version, filepath.Join(dir, "..data_tmp")))
+		must(t, os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")))
+	}
+	publish(1)
+	must(t, os.Symlink("..data/limits.yaml", path))
+	h := start(t, path, fastPoll)
+	publish(2)
+	h.want(2)
+	must(t, os.RemoveAll(filepath.Join(dir, "..2024_1")))
+	publish(3)
+	h.want(2, 3)
 }
 
 func TestBrokenThenFixed(t *testing.T) {
-	both(t, func(t *testing.T, how func(*Watcher)) {
-		path := filepath.Join(t.TempDir(), "limits.yaml")
-		write(t, path, file(1))
-		h := start(t, path, how)
-		write(t, path, broken)
-		h.wantValid(0)
-		h.wantLogged(path + `:3:28: tier \"free\": concurrent must be 1 or more`)
-		if got := h.Set().User("anyone").Concurrent; got != 1 {
-			t.Errorf("Set() after a broken file has concurrent %d, want 1", got)
-		}
-		write(t, path, "")
-		h.wantLogged("the file is empty")
-		h.wantValid(0)
-		write(t, path, file(1)) // nothing new, but good
-		h.wantValid(1)
-		h.wantLogged("limit file is good again")
-		write(t, path, file(2))
-		h.want(2) // and neither 1 nor 0 before
-	})
+	path := filepath.Join(t.TempDir(), "limits.yaml")
+	write(t, path, file(1))
+	h := start(t, path, fastPoll)
+	write(t, path, broken)
+	h.wantValid(0)
+	h.wantLogged(path + `:3:28: tier \"free\": concurrent must be 1 or more`)
+	if got := h.Set().User("anyone").Concurrent; got != 1 {
+		t.Errorf("Set() after a broken file has concurrent %d, want 1", got)
+	}
+	write(t, path, "")
+	h.wantLogged("the file is empty")
+	h.wantValid(0)
+	write(t, path, file(1)) // nothing new, but good
+	h.wantValid(1)
+	h.wantLogged("limit file is good again")
+	write(t, path, file(2))
+	h.want(2) // and neither 1 nor 0 before
 }
 
 func TestDeletedThenBack(t *testing.T) {
-	both(t, func(t *testing.T, how func(*Watcher)) {
-		path := filepath.Join(t.TempDir(), "limits.yaml")
-		write(t, path, file(1))
-		h := start(t, path, how)
-		must(t, os.Remove(path))
-		h.wantValid(0)
-		h.wantLogged("no such file")
-		if got := h.Set().User("anyone").Concurrent; got != 1 {
-			t.Errorf("Set() without a file has concurrent %d, want 1", got)
-		}
-		write(t, path, file(2))
-		h.want(2)
-		h.wantValid(1)
-	})
+	path := filepath.Join(t.TempDir(), "limits.yaml")
+	write(t, path, file(1))
+	h := start(t, path, fastPoll)
+	must(t, os.Remove(path))
+	h.wantValid(0)
+	h.wantLogged("no such file")
+	if got := h.Set().User("anyone").Concurrent; got != 1 {
+		t.Errorf("Set() without a file has concurrent %d, want 1", got)
+	}
+	write(t, path, file(2))
+	h.want(2)
+	h.wantValid(1)
 }
 
 func TestDirectoryDeletedThenBack(t *testing.T) {
@@ -249,75 +228,33 @@ func TestDirectoryDeletedThenBack(t *testing.T) {
 		before bool // deleted before Run begins to watch
 	}{
 		{"deleted before Run", true},
-		{"deleted while watched", false},
+		{"deleted while it is watched", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "etc")
 			path := filepath.Join(dir, "limits.yaml")
 			must(t, os.Mkdir(dir, 0o700))
 			write(t, path, file(1))
-			events, err := fsnotify.NewWatcher()
-			must(t, err)
-			h := start(t, path, func(w *Watcher) {
-				w.poll = 5 * time.Millisecond
-				w.newEvents = func() (*fsnotify.Watcher, error) { return events, nil }
+			h := start(t, path, fastPoll, func(*Watcher) {
 				if tt.before {
 					must(t, os.RemoveAll(dir))
 				}
 			})
 			if !tt.before {
-				h.wantWatched(events, dir)
 				must(t, os.RemoveAll(dir))
 			}
 			h.wantValid(0)
-			h.wantWatched(events)
 			must(t, os.Mkdir(dir, 0o700))
 			write(t, path, file(2))
 			h.want(2)
-			h.wantWatched(events, dir)
 		})
-	}
-}
-
-// wantWatched waits until exactly these directories are watched.
-func (h *harness) wantWatched(events *fsnotify.Watcher, want ...string) {
-	h.t.Helper()
-	proctest.Eventually(h.t, "watched directories", func() error {
-		if got := events.WatchList(); !slices.Equal(got, want) {
-			return fmt.Errorf("got %v, want %v", got, want)
-		}
-		return nil
-	})
-}
-
-// TestEventsFail: the system's limit of watchers, or an overflow, ends events
-// but not reloading.
-func TestEventsFail(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "limits.yaml")
-	write(t, path, file(1))
-	events, err := fsnotify.NewWatcher()
-	must(t, err)
-	h := start(t, path, func(w *Watcher) {
-		w.poll = 5 * time.Millisecond
-		w.newEvents = func() (*fsnotify.Watcher, error) { return events, nil }
-	})
-	events.Errors <- fsnotify.ErrEventOverflow
-	h.wantLogged("going on by polling")
-	write(t, path, file(2))
-	h.want(2)
-	if err := events.Add(filepath.Dir(path)); !errors.Is(err, fsnotify.ErrClosed) {
-		t.Errorf("Add to the failed watcher = %v, want %v", err, fsnotify.ErrClosed)
 	}
 }
 
 func TestReload(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "limits.yaml")
 	write(t, path, file(1))
-	deaf := func(w *Watcher) { // neither events nor polling
-		fastPoll(w)
-		slowPoll(w)
-	}
-	h := start(t, path, deaf)
+	h := start(t, path, slowPoll)
 	if err := h.Reload(); err != nil {
 		t.Errorf("Reload of the same file = %v, want nil", err)
 	}
@@ -375,7 +312,7 @@ func TestNewFails(t *testing.T) {
 	}
 }
 
-func TestUntouched(t *testing.T) {
+func TestTouched(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "limits.yaml")
 	write(t, path, file(1))
 	old := time.Now().Add(-time.Hour)
@@ -387,24 +324,24 @@ func TestUntouched(t *testing.T) {
 		change func()
 		want   bool
 	}{
-		{"nothing changed", func() {}, true},
-		{"modified an hour ago to the second", func() { must(t, os.Chtimes(path, old, old.Add(time.Second))) }, false},
-		{"time put back", func() { must(t, os.Chtimes(path, old, old)) }, true},
-		{"other size at the same time", func() { write(t, path, file(10)); must(t, os.Chtimes(path, old, old)) }, false},
+		{"nothing changed", func() {}, false},
+		{"modified an hour ago to the second", func() { must(t, os.Chtimes(path, old, old.Add(time.Second))) }, true},
+		{"time put back", func() { must(t, os.Chtimes(path, old, old)) }, false},
+		{"other size at the same time", func() { write(t, path, file(10)); must(t, os.Chtimes(path, old, old)) }, true},
 		{"other file of the same size and time", func() {
 			write(t, path+"2", file(1))
 			must(t, os.Chtimes(path+"2", old, old))
 			must(t, os.Rename(path+"2", path))
-		}, false},
+		}, true},
 		{"modified just now", func() {
 			must(t, os.Chtimes(path, time.Now(), time.Now()))
 			must(t, w.Reload())
-		}, false},
-		{"gone", func() { must(t, os.Remove(path)) }, false},
+		}, true},
+		{"gone", func() { must(t, os.Remove(path)) }, true},
 	} {
 		tt.change()
-		if got := w.untouched(); got != tt.want {
-			t.Errorf("%s: untouched() = %v, want %v", tt.name, got, tt.want)
+		if got := w.Touched(); got != tt.want {
+			t.Errorf("%s: Touched() = %v, want %v", tt.name, got, tt.want)
 		}
 	}
 }
@@ -423,7 +360,7 @@ func TestMetrics(t *testing.T) {
 	if err := w.Reload(); err == nil {
 		t.Fatal("Reload of a broken file = nil, want an error")
 	}
-	w.loadChanged(false) // the same broken file is no reload of its own
+	w.loadChanged() // the same broken file is no reload of its own
 	const want = `
 # HELP sluice_limits_reloads_total Loads of the limit file, the first one included, by result: changed, unchanged or failed.
 # TYPE sluice_limits_reloads_total counter

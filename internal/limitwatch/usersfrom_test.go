@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 // layout makes a limit file with users from users.d and returns both paths.
@@ -43,7 +44,7 @@ func (h *harness) wantUser(name string, concurrent int) {
 func (h *harness) wantFailures(n float64) {
 	h.t.Helper()
 	proctest.Eventually(h.t, "failed loads", func() error {
-		if got := testutil.ToFloat64(h.metrics.reloads.WithLabelValues(resultFailed)); got < n {
+		if got := testutil.ToFloat64(h.metrics.reloads.WithLabelValues(string(limitfile.Failed))); got < n {
 			return fmt.Errorf("got %v, want %v", got, n)
 		}
 		return nil
@@ -51,73 +52,67 @@ func (h *harness) wantFailures(n float64) {
 }
 
 func TestUsersFrom(t *testing.T) {
-	both(t, func(t *testing.T, how func(*Watcher)) {
-		path, users := layout(t)
-		h := start(t, path, how)
-		alice, bob := filepath.Join(users, "alice.yaml"), filepath.Join(users, "bob.yaml")
-		write(t, alice, user("alice", 2)) // new
-		h.wantUser("alice", 2)
-		write(t, alice, user("alice", 3)) // written in place, of the same size
-		h.wantUser("alice", 3)
-		write(t, filepath.Join(users, ".bob.swp"), user("bob", 4)) // renamed to
-		must(t, os.Rename(filepath.Join(users, ".bob.swp"), bob))
-		h.wantUser("bob", 4)
-		must(t, os.Remove(alice)) // gone
-		h.wantUser("alice", 1)
-		h.wantUser("bob", 4)
-		write(t, path, file(1)) // users_from gone
-		h.wantUser("bob", 1)
-	})
+	path, users := layout(t)
+	h := start(t, path, fastPoll)
+	alice, bob := filepath.Join(users, "alice.yaml"), filepath.Join(users, "bob.yaml")
+	write(t, alice, user("alice", 2)) // new
+	h.wantUser("alice", 2)
+	write(t, alice, user("alice", 3)) // written in place, of the same size
+	h.wantUser("alice", 3)
+	write(t, filepath.Join(users, ".bob.swp"), user("bob", 4)) // renamed to
+	must(t, os.Rename(filepath.Join(users, ".bob.swp"), bob))
+	h.wantUser("bob", 4)
+	must(t, os.Remove(alice)) // gone
+	h.wantUser("alice", 1)
+	h.wantUser("bob", 4)
+	write(t, path, file(1)) // users_from gone
+	h.wantUser("bob", 1)
 }
 
 // TestUsersFromKubernetes swaps a mounted ConfigMap of users files.
 func TestUsersFromKubernetes(t *testing.T) {
-	both(t, func(t *testing.T, how func(*Watcher)) {
-		path, users := layout(t)
-		publish := func(i int) {
-			version := fmt.Sprintf("..2026_%d", i)
-			must(t, os.Mkdir(filepath.Join(users, version), 0o700))
-			write(t, filepath.Join(users, version, "team.yaml"), user("alice", i))
-			must(t, os.Symlink(version, filepath.Join(users, "..data_tmp")))
-			must(t, os.Rename(filepath.Join(users, "..data_tmp"), filepath.Join(users, "..data")))
-		}
-		publish(2)
-		must(t, os.Symlink("..data/team.yaml", filepath.Join(users, "team.yaml")))
-		h := start(t, path, how)
-		h.wantUser("alice", 2)
-		publish(3)
-		h.wantUser("alice", 3)
-		must(t, os.RemoveAll(filepath.Join(users, "..2026_2")))
-		publish(4)
-		h.wantUser("alice", 4)
-	})
+	path, users := layout(t)
+	publish := func(i int) {
+		version := fmt.Sprintf("..2026_%d", i)
+		must(t, os.Mkdir(filepath.Join(users, version), 0o700))
+		write(t, filepath.Join(users, version, "team.yaml"), user("alice", i))
+		must(t, os.Symlink(version, filepath.Join(users, "..data_tmp")))
+		must(t, os.Rename(filepath.Join(users, "..data_tmp"), filepath.Join(users, "..data")))
+	}
+	publish(2)
+	must(t, os.Symlink("..data/team.yaml", filepath.Join(users, "team.yaml")))
+	h := start(t, path, fastPoll)
+	h.wantUser("alice", 2)
+	publish(3)
+	h.wantUser("alice", 3)
+	must(t, os.RemoveAll(filepath.Join(users, "..2026_2")))
+	publish(4)
+	h.wantUser("alice", 4)
 }
 
 func TestUsersFromBroken(t *testing.T) {
-	both(t, func(t *testing.T, how func(*Watcher)) {
-		path, users := layout(t)
-		alice, bob := filepath.Join(users, "alice.yaml"), filepath.Join(users, "bob.yaml")
-		write(t, alice, user("alice", 2))
-		h := start(t, path, how)
-		write(t, bob, user("bob", 0))
-		h.wantLogged(bob + `:1:27: user \"bob\": concurrent must be 1 or more`)
-		h.wantValid(0)
-		write(t, alice, user("alice", 3)) // good, but the whole is not
-		h.wantFailures(2)
-		if got := h.Set().User("alice").Concurrent; got != 2 {
-			t.Errorf("beside a broken file alice has the limit %d, want 2 as before", got)
-		}
-		write(t, bob, user("bob", 4))
-		h.wantUser("bob", 4)
-		h.wantUser("alice", 3)
-		h.wantValid(1)
-	})
+	path, users := layout(t)
+	alice, bob := filepath.Join(users, "alice.yaml"), filepath.Join(users, "bob.yaml")
+	write(t, alice, user("alice", 2))
+	h := start(t, path, fastPoll)
+	write(t, bob, user("bob", 0))
+	h.wantLogged(bob + `:1:27: user \"bob\": concurrent must be 1 or more`)
+	h.wantValid(0)
+	write(t, alice, user("alice", 3)) // good, but the whole is not
+	h.wantFailures(2)
+	if got := h.Set().User("alice").Concurrent; got != 2 {
+		t.Errorf("beside a broken file alice has the limit %d, want 2 as before", got)
+	}
+	write(t, bob, user("bob", 4))
+	h.wantUser("bob", 4)
+	h.wantUser("alice", 3)
+	h.wantValid(1)
 }
 
 func TestUsersFromFolderComesLater(t *testing.T) {
 	path, users := layout(t)
 	must(t, os.Remove(users))
-	h := start(t, path, func(w *Watcher) { w.poll = pollInterval / 100 })
+	h := start(t, path, fastPoll)
 	must(t, os.Mkdir(users, 0o700))
 	write(t, filepath.Join(users, "alice.yaml"), user("alice", 2))
 	h.wantUser("alice", 2)
@@ -126,15 +121,15 @@ func TestUsersFromFolderComesLater(t *testing.T) {
 // TestUsersFromIsOneReload: however many files one change writes.
 func TestUsersFromIsOneReload(t *testing.T) {
 	path, users := layout(t)
-	h := start(t, path, slowPoll)
+	h := start(t, path, fastPoll)
 	h.wantUser("anyone", 1)
 	began := time.Now()
 	for i := range 20 {
 		write(t, filepath.Join(users, fmt.Sprintf("u%d.yaml", i)), user(fmt.Sprintf("u%d", i), 5))
 	}
 	h.wantUser("u19", 5)
-	changed := testutil.ToFloat64(h.metrics.reloads.WithLabelValues(resultChanged))
-	failed := testutil.ToFloat64(h.metrics.reloads.WithLabelValues(resultFailed))
+	changed := testutil.ToFloat64(h.metrics.reloads.WithLabelValues(string(limitfile.Changed)))
+	failed := testutil.ToFloat64(h.metrics.reloads.WithLabelValues(string(limitfile.Failed)))
 	// The first, one that may have been about to come of the files before, one for all,
 	// and as many as fit when the machine is slow.
 	if most := 3 + 2*time.Since(began).Seconds()/settle.Seconds(); changed+failed > most {
@@ -142,11 +137,11 @@ func TestUsersFromIsOneReload(t *testing.T) {
 	}
 }
 
-func TestUsersFromIsUntouched(t *testing.T) {
+func TestUsersFromIsTouched(t *testing.T) {
 	path, users := layout(t)
 	alice := filepath.Join(users, "alice.yaml")
 	write(t, alice, user("alice", 2))
-	h := start(t, path, func(w *Watcher) { fastPoll(w); slowPoll(w) })
+	h := start(t, path, slowPoll)
 	settleAll := func() {
 		for _, name := range []string{path, users, alice} {
 			must(t, os.Chtimes(name, old, old))
@@ -159,23 +154,17 @@ func TestUsersFromIsUntouched(t *testing.T) {
 		change func()
 		want   bool
 	}{
-		{"nothing changed", func() {}, true},
-		{"a users file changed", func() { write(t, alice, user("alice", 3)) }, false},
-		{"a new file", func() { write(t, filepath.Join(users, "bob.yaml"), user("bob", 3)) }, false},
-		{"a file less", func() { must(t, os.Remove(filepath.Join(users, "bob.yaml"))) }, false},
+		{"nothing changed", func() {}, false},
+		{"a users file changed", func() { write(t, alice, user("alice", 3)) }, true},
+		{"a new file", func() { write(t, filepath.Join(users, "bob.yaml"), user("bob", 3)) }, true},
+		{"a file less", func() { must(t, os.Remove(filepath.Join(users, "bob.yaml"))) }, true},
 	} {
 		settleAll()
 		tt.change()
-		if got := h.lockedUntouched(); got != tt.want {
-			t.Errorf("%s: untouched() = %v, want %v", tt.name, got, tt.want)
+		if got := h.Touched(); got != tt.want {
+			t.Errorf("%s: Touched() = %v, want %v", tt.name, got, tt.want)
 		}
 	}
-}
-
-func (h *harness) lockedUntouched() bool {
-	h.Watcher.mu.Lock()
-	defer h.Watcher.mu.Unlock()
-	return h.untouched()
 }
 
 // old is long ago to every file system.
@@ -183,7 +172,7 @@ var old = time.Now().Add(-time.Hour)
 
 func TestReloadOfUsersFrom(t *testing.T) {
 	path, users := layout(t)
-	h := start(t, path, func(w *Watcher) { fastPoll(w); slowPoll(w) })
+	h := start(t, path, slowPoll)
 	write(t, path, file(1)+"users_from: users.d/alice.yaml\n")
 	want := path + `:4:13: users_from: there is no file "users.d/alice.yaml"`
 	if err := h.Reload(); err == nil || !strings.HasPrefix(err.Error(), want) {

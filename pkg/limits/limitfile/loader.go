@@ -1,0 +1,152 @@
+package limitfile
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// young is the age below which a modification time says nothing: a second change within
+// the clock's grain would leave it as it is. It covers that of every file system (FAT:
+// 2 s) and small differences between clocks.
+const young = 10 * time.Second
+
+// Loader keeps a limit file and the files of its users_from loaded: it reads them again when
+// it is asked to, and keeps the last good set when one is broken, empty or gone. Nothing
+// happens by itself, so that network file systems and links, which send no events, are as
+// good as others. Its methods are safe for concurrent use.
+type Loader struct {
+	path    string
+	secrets string // path of the secrets that hide users' names; "" for none
+	set     atomic.Pointer[limits.Set]
+
+	mu    sync.Mutex             // one load at a time; guards what follows
+	seen  string                 // digest of what was loaded last, or the error of reading it
+	good  string                 // digest of set's source
+	paths []string               // files that were read last, and folders of users_from, in which a change may mean another file
+	stats map[string]os.FileInfo // of paths, from before they were read last
+}
+
+// Outcome is what came of a load.
+type Outcome string
+
+// The outcomes.
+const (
+	Same      Outcome = ""          // it was there the last time
+	Changed   Outcome = "changed"   // a new set
+	Unchanged Outcome = "unchanged" // good, and as the set that is in use
+	Failed    Outcome = "failed"    // unreadable or not valid: the set in use stays
+)
+
+// NewLoader returns a Loader without a set: the first Load makes it. With a file of secrets the users'
+// names in its sets, and in its errors, are hidden (see limits.Secrets); "" hides none.
+func NewLoader(path, secrets string) *Loader { return &Loader{path: path, secrets: secrets} }
+
+// Set returns the last good set, nil before the first one.
+func (l *Loader) Set() *limits.Set { return l.set.Load() }
+
+// Touched reports whether a file may have changed since it was read, or another one may have
+// come. It does not read them.
+func (l *Loader) Touched() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.ContainsFunc(l.paths, func(path string) bool {
+		was := l.stats[path]
+		now, err := os.Stat(path)
+		return err != nil || was == nil || !os.SameFile(now, was) || now.Size() != was.Size() ||
+			!now.ModTime().Equal(was.ModTime()) || time.Since(now.ModTime()) <= young
+	})
+}
+
+// Load reads the files and puts a new set in use. Unless it was asked for, content
+// (or an error of reading) that was there the last time is Same.
+func (l *Loader) Load(asked bool) (Outcome, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	data, secrets, err := l.readFiles()
+	// By content: a file that replaces another may have any modification time.
+	seen := fmt.Sprintf("%x %x", sha256.Sum256(data), sha256.Sum256(secrets))
+	if err != nil {
+		seen = "error: " + err.Error()
+	}
+	if seen == l.seen && !asked {
+		return Same, nil
+	}
+	l.seen = seen
+	if err != nil {
+		return Failed, err
+	}
+	if seen == l.good {
+		return Unchanged, nil
+	}
+	set, err := l.parseFiles(data, secrets)
+	if err != nil {
+		return Failed, err
+	}
+	l.good = seen
+	l.set.Store(set)
+	return Changed, nil
+}
+
+// readFiles reads the files, and notes how they were before, so that a later change
+// shows. What was read the last time is the guess of what is read now: a file that
+// is new to it is looked at again.
+func (l *Loader) readFiles() (data, secrets []byte, err error) {
+	stats := map[string]os.FileInfo{}
+	for _, path := range append([]string{l.path}, l.paths...) {
+		if info, err := os.Stat(path); err == nil {
+			stats[path] = info
+		}
+	}
+	files, err := ReadFiles(l.path)
+	l.paths, l.stats = slices.Concat(files.Paths, files.Folders), stats
+	if l.secrets == "" {
+		return files.Data, nil, err
+	}
+	l.paths = append(l.paths, l.secrets)
+	if err != nil {
+		return nil, nil, l.withoutNames(err)
+	}
+	if secrets, err = os.ReadFile(l.secrets); err != nil {
+		return nil, nil, fmt.Errorf("read key secret file: %w", err)
+	}
+	return files.Data, secrets, nil
+}
+
+// parseFiles makes a set of what was read.
+func (l *Loader) parseFiles(data, secrets []byte) (*limits.Set, error) {
+	set, err := Parse(l.path, data)
+	if l.secrets == "" {
+		return set, err
+	}
+	if err != nil {
+		return nil, l.withoutNames(err)
+	}
+	parsed, err := limits.ParseSecrets(secrets)
+	if err != nil {
+		return nil, fmt.Errorf("key secret file %s: %w", l.secrets, err)
+	}
+	return Hide(set, parsed)
+}
+
+// withoutNames tells of an error where a file is wrong, and not what it says there: that
+// may be a user's name, or what was meant to be one.
+func (l *Loader) withoutNames(err error) error {
+	var errs Errors
+	if !errors.As(err, &errs) {
+		return err
+	}
+	lines := make([]string, len(errs))
+	for i, e := range errs {
+		lines[i] = fmt.Sprintf("%s:%d:%d", e.File, e.Line, e.Column)
+	}
+	return fmt.Errorf("not valid at %s: sluice check %s says why, which may name users and so is not in the log", strings.Join(lines, ", "), l.path)
+}
