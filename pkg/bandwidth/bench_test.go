@@ -88,3 +88,34 @@ func BenchmarkWatch(b *testing.B) {
 	}
 	b.ReportMetric(perUser, "B/user")
 }
+
+// BenchmarkInstanceGone is for one of a thousand instances that is gone, of which each of 10 000
+// users uses 40.
+func BenchmarkInstanceGone(b *testing.B) {
+	const users, each = 10_000, 40
+	instances := make([]string, 1000)
+	for i := range instances {
+		instances[i] = fmt.Sprint("i", i)
+	}
+	now := time.Unix(1_700_000_000, 0)
+	w := bandwidth.NewWatch()
+	for u := range users {
+		for i := range each {
+			r := bandwidth.Report{Instance: instances[(u+25*i)%len(instances)], User: fmt.Sprint("user", u), Active: 1}
+			w.Observe(now, r, [2]int64{1 << 20, 0})
+		}
+	}
+	for b.Loop() {
+		w.Instances(now, instances[1:])
+		b.StopTimer()
+		for u := 0; u < users; u++ {
+			for i := range each {
+				if (u+25*i)%len(instances) == 0 {
+					w.Observe(now, bandwidth.Report{Instance: instances[0], User: fmt.Sprint("user", u), Active: 1}, [2]int64{1 << 20, 0})
+				}
+			}
+		}
+		w.Sharings()
+		b.StartTimer()
+	}
+}

@@ -72,11 +72,12 @@ type Sharing struct {
 // Watch is polygen's view of the users with bandwidth limits. It is not safe for
 // concurrent use.
 type Watch struct {
-	maxUsers int // users at a time
-	users    map[string]*watched
-	agenda   agenda.Agenda[*watched]
-	out      []Sharing
-	dropped  uint64
+	maxUsers  int // users at a time
+	users     map[string]*watched
+	reporting map[string]map[*watched]struct{} // instance → the users whom it has reported
+	agenda    agenda.Agenda[*watched]
+	out       []Sharing
+	dropped   uint64
 }
 
 type watched struct {
@@ -96,7 +97,9 @@ type reported struct {
 }
 
 // NewWatch returns a watch that knows of nothing.
-func NewWatch() *Watch { return &Watch{maxUsers: maxWatched, users: make(map[string]*watched)} }
+func NewWatch() *Watch {
+	return &Watch{maxUsers: maxWatched, users: make(map[string]*watched), reporting: make(map[string]map[*watched]struct{})}
+}
 
 // Observe takes a report, and the user's limits in bytes per second by direction
 // (0: not limited).
@@ -116,11 +119,7 @@ func (w *Watch) Observe(at time.Time, r Report, limit [2]int64) {
 		u = &watched{name: r.User, instances: make(map[string]*reported, 1)}
 		w.users[r.User] = u
 	}
-	i := u.instances[r.Instance]
-	if i == nil {
-		i = &reported{}
-		u.instances[r.Instance] = i
-	}
+	i := w.reportOf(u, r.Instance)
 	// An instance without a share, or with one that it does not need, should not wait for divideEvery.
 	urgent := (i.Active == 0) != (r.Active == 0) || u.limit != limit
 	u.changed = u.changed || urgent || i.Active != r.Active || i.Most != r.Most
@@ -137,6 +136,30 @@ func (w *Watch) Observe(at time.Time, r Report, limit [2]int64) {
 	w.schedule(u, now)
 }
 
+// reportOf is what was last heard of a user from an instance.
+func (w *Watch) reportOf(u *watched, instance string) *reported {
+	i := u.instances[instance]
+	if i == nil {
+		i = &reported{}
+		u.instances[instance] = i
+		if w.reporting[instance] == nil {
+			w.reporting[instance] = make(map[*watched]struct{})
+		}
+		w.reporting[instance][u] = struct{}{}
+	}
+	return i
+}
+
+// dropReport is for an instance that moves nothing of a user.
+func (w *Watch) dropReport(u *watched, instance string) {
+	delete(u.instances, instance)
+	u.changed = true
+	delete(w.reporting[instance], u)
+	if len(w.reporting[instance]) == 0 {
+		delete(w.reporting, instance)
+	}
+}
+
 // misses reports whether an instance has another share than it was sent.
 func (u *watched) misses(r Report, d Direction) bool {
 	for _, s := range u.sent[d] {
@@ -148,17 +171,19 @@ func (u *watched) misses(r Report, d Direction) bool {
 }
 
 // Instances tells the watch which instances there are: any other one moves
-// nothing.
+// nothing. It costs what those moved.
 func (w *Watch) Instances(at time.Time, live []string) {
 	now := at.UnixNano()
-	for _, u := range w.users {
-		for instance := range u.instances {
-			if !slices.Contains(live, instance) {
-				delete(u.instances, instance)
-				u.changed = true
-			}
+	is := make(map[string]bool, len(live))
+	for _, instance := range live {
+		is[instance] = true
+	}
+	for instance, users := range w.reporting {
+		if is[instance] {
+			continue
 		}
-		if u.changed {
+		for u := range users {
+			w.dropReport(u, instance)
 			w.divide(u, now)
 		}
 	}
@@ -173,8 +198,7 @@ func (w *Watch) Tick(at time.Time) {
 			i.last = min(i.last, now) // the clock may have been set back
 			// An instance that is gone moves nothing; one that is cut off keeps its share for ShareFor.
 			if passed(now, i.last, reportSpan) {
-				delete(u.instances, instance)
-				u.changed = true
+				w.dropReport(u, instance)
 			}
 		}
 		// Whoever reports again is divided for anew.

@@ -204,3 +204,54 @@ func known(users int, parked bool) (*concurrency.Agent, time.Time) {
 	}
 	return a, at
 }
+
+// BenchmarkWatch is for 100 000 users near their limits on four of a thousand instances: a Tick in
+// which a tenth of them has changed, and an instance that is gone.
+func BenchmarkWatch(b *testing.B) {
+	const users = 100_000
+	instances := make([]string, 1000)
+	for i := range instances {
+		instances[i] = fmt.Sprint("i", i)
+	}
+	names := make([]string, users)
+	for i := range names {
+		names[i] = fmt.Sprint("user", i)
+	}
+	report := func(w *concurrency.Watch, at time.Time, user, active int) {
+		for i := range 4 {
+			w.Observe(at, concurrency.Report{Instance: instances[(user+i)%len(instances)], User: names[user], Active: active, Limit: 40})
+		}
+	}
+	at := ms(0)
+	w := concurrency.NewWatch(5)
+	w.Instances(at, instances)
+	for i := range names {
+		report(w, at, i, 9)
+	}
+	w.Tick(at)
+	w.Decisions()
+	b.Run("tick", func(b *testing.B) {
+		turn := 0
+		for b.Loop() {
+			b.StopTimer()
+			for i := turn % 10; i < users; i += 10 {
+				report(w, at, i, 8+turn/10%2)
+			}
+			turn++
+			at = at.Add(100 * time.Millisecond)
+			b.StartTimer()
+			w.Tick(at)
+			w.Decisions()
+		}
+	})
+	b.Run("instance gone", func(b *testing.B) {
+		for b.Loop() {
+			w.Instances(at, instances[1:])
+			b.StopTimer()
+			for i := 0; i < users; i += len(instances) {
+				report(w, at, i, 9)
+			}
+			b.StartTimer()
+		}
+	})
+}

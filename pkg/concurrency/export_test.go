@@ -43,3 +43,10 @@ const CatchUpAtOnce = catchUpAtOnce
 
 // CatchingUp reports whether anybody has not heard of all that concerns everybody.
 func (a *Agent) CatchingUp() bool { return a.catchingUp() }
+
+// LookAtAll has the next Tick look at all users.
+func (w *Watch) LookAtAll() {
+	for _, u := range w.users {
+		w.lookAt(u, w.now)
+	}
+}

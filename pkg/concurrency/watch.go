@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"github.com/sluice-qos/sluice/pkg/internal/agenda"
 )
 
 const (
@@ -74,6 +76,8 @@ type Watch struct {
 	instances int
 	maxUsers  int // users at a time
 	users     map[string]*watched
+	agenda    agenda.Agenda[*watched]
+	reporting map[string]map[*watched]struct{} // instance → the users whom it has reported
 	dropped   uint64
 
 	// What is to be said; of a user who flipped meanwhile, the last word.
@@ -84,6 +88,8 @@ type Watch struct {
 }
 
 type watched struct {
+	agenda.Place
+	name      string
 	limit     Limit
 	instances map[string]*reported
 	credits   map[string]float64
@@ -112,7 +118,7 @@ func NewWatch(margin int) *Watch {
 		margin = DefaultMargin
 	}
 	return &Watch{
-		margin: margin, maxUsers: maxWatched, users: make(map[string]*watched),
+		margin: margin, maxUsers: maxWatched, users: make(map[string]*watched), reporting: make(map[string]map[*watched]struct{}),
 		blocks: make(map[string]Limit), unblocks: make(map[string]struct{}), byHand: make(map[string]struct{}),
 	}
 }
@@ -130,25 +136,47 @@ func (w *Watch) Observe(at time.Time, r Report) {
 			w.dropped++
 			return
 		}
-		u = &watched{instances: make(map[string]*reported, 1), credits: make(map[string]float64), blockedAt: now - int64(blockGap)}
+		u = &watched{name: r.User, instances: make(map[string]*reported, 1), credits: make(map[string]float64), blockedAt: now - int64(blockGap)}
 		w.users[r.User] = u
 	}
 	u.limit = NewLimit(r.Limit, w.margin)
-	i := u.instances[r.Instance]
-	if i == nil {
-		i = &reported{}
-		u.instances[r.Instance] = i
-	}
+	i := w.reportOf(u, r.Instance)
 	i.active, i.last = r.Active, now
 	if r.Refused > 0 { // there is demand that no number of requests in progress shows
 		i.refusedAt = now
 		u.refused += r.Refused
 	}
-	w.decide(r.User, u, now)
+	w.decide(u, now)
+	// What it says may change the shares, which are divided with the next Tick.
+	w.lookAt(u, now)
+}
+
+// reportOf is what was last heard of a user from an instance.
+func (w *Watch) reportOf(u *watched, instance string) *reported {
+	i := u.instances[instance]
+	if i == nil {
+		i = &reported{}
+		u.instances[instance] = i
+		if w.reporting[instance] == nil {
+			w.reporting[instance] = make(map[*watched]struct{})
+		}
+		w.reporting[instance][u] = struct{}{}
+	}
+	return i
+}
+
+// dropReport is for an instance that has nothing in progress of a user.
+func (w *Watch) dropReport(u *watched, instance string) {
+	delete(u.instances, instance)
+	delete(u.credits, instance)
+	delete(w.reporting[instance], u)
+	if len(w.reporting[instance]) == 0 {
+		delete(w.reporting, instance)
+	}
 }
 
 // decide blocks or unblocks the user if that is due.
-func (w *Watch) decide(name string, u *watched, now int64) {
+func (w *Watch) decide(u *watched, now int64) {
 	blocked := u.limit.blocks(u.blocked, u.active())
 	// A block costs HAProxy a table entry on each instance; a user at the limit would flip with each request.
 	flips := now-u.blockedAt < int64(blockGap) && u.refused < flood+2*u.limit.Max
@@ -158,20 +186,20 @@ func (w *Watch) decide(name string, u *watched, now int64) {
 	u.blocked = blocked
 	if blocked {
 		u.blockedAt = now
-		w.queueBlock(name, u, now)
+		w.queueBlock(u, now)
 		return
 	}
 	u.refused = 0
-	delete(w.blocks, name) // the last word is what is said
-	w.unblocks[name] = struct{}{}
+	delete(w.blocks, u.name) // the last word is what is said
+	w.unblocks[u.name] = struct{}{}
 }
 
-func (w *Watch) queueBlock(name string, u *watched, now int64) {
+func (w *Watch) queueBlock(u *watched, now int64) {
 	u.saidAt = now
-	if _, byHand := w.byHand[name]; !byHand { // that word reaches everybody
-		delete(w.unblocks, name)
+	if _, byHand := w.byHand[u.name]; !byHand { // that word reaches everybody
+		delete(w.unblocks, u.name)
 	}
-	w.blocks[name] = u.limit
+	w.blocks[u.name] = u.limit
 }
 
 // active is the user's requests in progress over all instances.
@@ -183,49 +211,96 @@ func (u *watched) active() int {
 	return n
 }
 
-// keepInstances drops the instances that are gone: they have nothing in progress.
-func (u *watched) keepInstances(is func(instance string, i *reported) bool) {
-	for instance, i := range u.instances {
-		if !is(instance, i) {
-			delete(u.instances, instance)
-			delete(u.credits, instance)
-		}
-	}
-}
-
 // Instances tells the watch which instances there are: what any other one had
-// in progress has none.
+// in progress has none. It costs what those had.
 func (w *Watch) Instances(at time.Time, live []string) {
 	now := w.coreTime(at)
 	w.instances = len(live)
-	for name, u := range w.users {
-		u.keepInstances(func(instance string, _ *reported) bool { return slices.Contains(live, instance) })
-		w.decide(name, u, now)
+	is := make(map[string]bool, len(live))
+	for _, instance := range live {
+		is[instance] = true
+	}
+	for instance, users := range w.reporting {
+		if is[instance] {
+			continue
+		}
+		for u := range users {
+			w.dropReport(u, instance)
+			w.decide(u, now)
+			w.lookAt(u, now) // the others may have its slots
+		}
 	}
 }
 
 // Tick repeats what is to be repeated, shares anew, and drops what has not been
-// heard of for 2 s. It walks through everything, which is users near their limits,
-// and is to be called every 100 ms.
+// heard of for 2 s. It costs what is due, and is to be called every 100 ms.
 func (w *Watch) Tick(at time.Time) {
 	now := w.coreTime(at)
-	for name, u := range w.users {
-		u.keepInstances(func(_ string, i *reported) bool { return now-i.last < int64(reportSpan) })
-		w.decide(name, u, now)
-		// Messages get lost, and agents forget a block that is not repeated.
-		if u.blocked && now-u.saidAt >= int64(repeatEvery) {
-			w.queueBlock(name, u, now)
-		}
-		w.shareSlots(name, u, at)
-		if len(u.instances) == 0 { // and so it was unblocked
-			delete(w.users, name)
+	for looked := -1; looked != 0; { // a call of Take looks at some thousands
+		looked = 0
+		w.agenda.Take(now, func(u *watched) {
+			looked++
+			if w.users[u.name] == u { // else they were let in by hand, which forgets what was reported
+				w.look(u, at, now)
+			}
+		})
+	}
+}
+
+// look does what is due for one user.
+func (w *Watch) look(u *watched, at time.Time, now int64) {
+	for instance, i := range u.instances {
+		if now-i.last >= int64(reportSpan) {
+			w.dropReport(u, instance)
 		}
 	}
+	w.decide(u, now)
+	// Messages get lost, and agents forget a block that is not repeated.
+	if u.blocked && now-u.saidAt >= int64(repeatEvery) {
+		w.queueBlock(u, now)
+	}
+	w.shareSlots(u, at)
+	if len(u.instances) == 0 { // and so it was unblocked
+		delete(w.users, u.name)
+		return
+	}
+	w.schedule(u, now)
+}
+
+// schedule has the user looked at when something is due though nobody reports.
+func (w *Watch) schedule(u *watched, now int64) {
+	due := u.sharedAt + int64(shareAgain)
+	if due <= now { // far from the limit, or alone: nothing is shared
+		due = now + int64(shareAgain)
+	}
+	if u.blocked {
+		due = min(due, u.saidAt+int64(repeatEvery))
+	} else if u.limit.blocks(false, u.active()) { // they were blocked not long ago
+		due = min(due, u.blockedAt+int64(blockGap))
+	}
+	for _, i := range u.instances {
+		due = min(due, i.last+int64(reportSpan))
+		if refusal := i.refusedAt + int64(demandSpan); refusal > now { // then the instance wants less
+			due = min(due, refusal)
+		}
+	}
+	if u.dealtAt > 0 {
+		if deal := u.dealtAt + int64(shareAgain); deal > now { // odd slots change hands
+			due = min(due, deal)
+		}
+	}
+	w.lookAt(u, due)
+}
+
+// lookAt has the user looked at in the first Tick at a time, or behind it.
+func (w *Watch) lookAt(u *watched, at int64) {
+	// The agenda never looks too soon, which may be a tick of its own too late.
+	w.agenda.Put(u, at-int64(agenda.Tick))
 }
 
 // shareSlots divides the slots of a user near the limit. Instances that have not
 // reported get none, and report when they hear of it.
-func (w *Watch) shareSlots(name string, u *watched, at time.Time) {
+func (w *Watch) shareSlots(u *watched, at time.Time) {
 	now := w.coreTime(at)
 	// Far from the limit the even part is never reached, and shares would be messages for nothing.
 	near := 100*u.active() >= nearPercent*u.limit.Max || u.refusedSince(now-int64(demandSpan))
@@ -256,7 +331,7 @@ func (w *Watch) shareSlots(name string, u *watched, at time.Time) {
 		return
 	}
 	u.shared, u.sharedAt = s, now
-	w.sharings = append(w.sharings, Sharing{User: name, Until: at.Add(shareFor), Shares: s})
+	w.sharings = append(w.sharings, Sharing{User: u.name, Until: at.Add(shareFor), Shares: s})
 }
 
 func (u *watched) refusedSince(t int64) bool {
@@ -273,7 +348,12 @@ func (u *watched) refusedSince(t int64) bool {
 // to be blocked or not, and before a new block.
 func (w *Watch) Unblock(at time.Time, user string) {
 	w.coreTime(at)
-	delete(w.users, user)
+	if u := w.users[user]; u != nil {
+		for instance := range u.instances {
+			w.dropReport(u, instance)
+		}
+		delete(w.users, user)
+	}
 	delete(w.blocks, user)
 	// Also of a user who is not known: another polygen may have blocked them.
 	w.unblocks[user], w.byHand[user] = struct{}{}, struct{}{}

@@ -307,7 +307,7 @@ func TestWatchDecisionsAreSorted(t *testing.T) {
 
 // TestWatchInvariants: blocked only at the limit, let in at or below the margin
 // and 2 s after the last report at the latest; a block that holds is repeated in
-// time.
+// time, which is looked at each 5 ms.
 func TestWatchInvariants(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		limit := concurrency.NewLimit(rapid.IntRange(1, 40).Draw(t, "limit"), 5)
@@ -346,16 +346,53 @@ func TestWatchInvariants(t *testing.T) {
 			if blocked && most <= limit.Release {
 				t.Fatalf("blocked with %d in progress, margin %d", most, limit.Release)
 			}
-			if w.Tick(ms(at)); blocked && at-said >= 200 && w.Decisions().IsEmpty() {
+			if w.Tick(ms(at)); blocked && at-said >= 205 && w.Decisions().IsEmpty() {
 				t.Fatalf("the block was last said %d ms ago", at-said)
-			} else if blocked && at-said >= 200 {
+			} else if blocked && at-said >= 205 {
 				said = at
 			}
 		}
-		w.Tick(ms(at + 2000))
+		w.Tick(ms(at + 2005))
 		w.Decisions()
 		if all, blocked := w.WatchedUsers(); all+blocked != 0 {
 			t.Fatalf("%d users watched and %d blocked 2 s later, want none", all, blocked)
+		}
+	})
+}
+
+// To look at whom something is due decides what to look at everybody would.
+func TestWatchMissesNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		due, all := concurrency.NewWatch(5), concurrency.NewWatch(5)
+		live := []string{"i0", "i1", "i2"}
+		at := 0
+		for _, w := range []*concurrency.Watch{due, all} {
+			w.Instances(ms(at), live)
+		}
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			at += 5 * rapid.IntRange(0, 19).Draw(t, "times 5 ms")
+			r := concurrency.Report{
+				Instance: live[rapid.IntRange(0, len(live)-1).Draw(t, "instance")], User: string(rune('u' + rapid.IntRange(0, 1).Draw(t, "user"))),
+				Active: rapid.IntRange(0, 8).Draw(t, "active"), Refused: rapid.SampledFrom([]int{0, 0, 3}).Draw(t, "refused"), Limit: 10,
+			}
+			gone := rapid.IntRange(0, 9).Draw(t, "gone") == 0
+			for _, w := range []*concurrency.Watch{due, all} {
+				w.Observe(ms(at), r)
+				if gone {
+					w.Instances(ms(at), live[:2])
+					w.Instances(ms(at), live)
+				}
+			}
+			for range rapid.IntRange(0, 25).Draw(t, "ticks") {
+				at += 100 - at%100
+				all.LookAtAll()
+				for _, w := range []*concurrency.Watch{due, all} {
+					w.Tick(ms(at))
+				}
+				if diff := cmp.Diff(all.Decisions(), due.Decisions()); diff != "" {
+					t.Fatalf("at %d ms (-everybody +whom it is due for):\n%s", at, diff)
+				}
+			}
 		}
 	})
 }
