@@ -71,6 +71,9 @@ test-unit: setup ## run the tests of all packages, with the race detector where 
 test-calm: build
 	$(STEADY) -trimpath -parallel 4 -shuffle=on -- $(CALM)
 
+# Else the race detector sleeps for a second when a package's tests are over.
+test-race test-river: export GORACE := atexit_sleep_ms=0
+
 test-race: build compile-race
 	$(STEADY) -race -p 3 -shuffle=on -- $(UNIT)
 
