@@ -30,7 +30,7 @@ CHECKS ?= 2000
 RIVER := jobs/riverqos
 
 # Those first that take longest.
-UNIT = $$($(GO) list ./pkg/jobs/... ./internal/bus ./internal/spoa ./... | grep -v -e /test/ -e /bench$$ $(CALM:.%=-e %$$))
+UNIT = $$($(GO) list ./pkg/jobs/... ./internal/bus ./internal/spoa ./internal/up ./... | grep -v -e /test/ -e /bench$$ $(CALM:.%=-e %$$))
 # Pure packages, without goroutines (see lint). Their simulations of whole clusters
 # take six times as long with the race detector, which has nothing to find in them.
 PURE := ./pkg/ratelimit ./pkg/concurrency ./pkg/bandwidth ./pkg/credit ./pkg/quota ./pkg/limits ./pkg/limits/limitfile
