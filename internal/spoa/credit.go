@@ -6,24 +6,12 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/peers"
 	"github.com/sluice-qos/sluice/internal/spop"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/credit"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
-
-// creditTable is haproxy.cfg's. It has one row: the generation of the credit that
-// HAProxy renews, and what each user may have here whom nobody could be asked about, in
-// requests a second and in requests in progress.
-var creditTable = peers.Table{
-	Name: "/credit", KeyLen: 16, Expire: time.Hour,
-	Data: []peers.DataType{peers.GPT0, peers.GPC0, peers.GPC1},
-}
-
-// creditRow is the key of the row.
-const creditRow = "~"
 
 // grant is the credit that an answer brings.
 type grant struct {

@@ -2,8 +2,13 @@ package spoa
 
 import (
 	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/sluice-qos/sluice/internal/bus"
 )
@@ -110,4 +115,73 @@ func (e *events) sendAll(ctx context.Context, events bus.Events, add func(ctx co
 func divideEnded(started, active int64) (ends, left int64) {
 	ends = max(0, started-active)
 	return ends, started - ends
+}
+
+// reportStarts tells polygen and Redis' bucket of the second, when one has ended, who has
+// started how many requests in it, and has how many in progress, until ctx ends. To polygen
+// a report that does not arrive is not sent again: the next one says what counts by then.
+func (a *Agent) reportStarts(ctx context.Context) error {
+	// Agents look at their counts together, and tell of them one after the other.
+	later := rand.N(reportWithin)
+	last := time.Now()
+	var reports []bus.Started
+	var near int
+	buckets := newEvents()
+	for {
+		now := a.clock.Now()
+		if !sleep(ctx, now.Truncate(startsEvery).Add(startsEvery).Sub(now)) {
+			return nil
+		}
+		if a.exchange.isLost() {
+			continue // it is told of when Redis is back
+		}
+		second := a.clock.Now().Unix() - 1
+		span := min(time.Since(last), time.Hour) // no message says more
+		last = time.Now()
+		if a.tallies != nil {
+			a.tallies.batches.giveStarts(last)
+		}
+		reports, near = a.starts.takeReports(reports[:0])
+		a.raiseInProgress(reports)
+		events := buckets.countSecond(reports, near, a.metrics.started.takeCounts(), func(user string) string { return a.limiter.inForce.limitsOf(user).Tier })
+		events.Second = second
+		a.metrics.startedUsers.Set(float64(len(reports)))
+		if !sleep(ctx, later) {
+			return nil
+		}
+		lost, err := buckets.sendAll(ctx, events, func(ctx context.Context, number uint64, events bus.Events) error {
+			return a.options.Bus.AddEvents(ctx, a.options.Instance+"/"+strconv.FormatUint(number, 10), events)
+		})
+		a.metrics.eventsLost.Add(float64(lost))
+		err = errors.Join(a.options.Bus.Started(ctx, a.options.Instance, span, reports), err)
+		if err != nil && ctx.Err() == nil {
+			a.options.Logger.Debug("starts and ends not reported", slog.Any("error", err))
+		}
+		clear(reports)
+	}
+}
+
+// sleep waits for a time, and reports whether ctx has not ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// raiseInProgress sets the requests in progress of users with such a limit to what is believed:
+// HAProxy's table does not tell of the requests that one which was replaced still has.
+func (a *Agent) raiseInProgress(reports []bus.Started) {
+	const atOnce = 256 // while the lock is held no request is decided
+	for some := range slices.Chunk(reports, atOnce) {
+		a.limiter.mu.Lock()
+		for i := range some {
+			some[i].Active = max(some[i].Active, a.limiter.slots.InProgress(some[i].User))
+		}
+		a.limiter.mu.Unlock()
+	}
 }

@@ -1,0 +1,55 @@
+package spoa
+
+import (
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/peers"
+	"github.com/sluice-qos/sluice/pkg/credit"
+)
+
+// creditTable is haproxy.cfg's. It has one row: the generation of the credit that
+// HAProxy renews, and what each user may have here whom nobody could be asked about, in
+// requests a second and in requests in progress.
+var creditTable = peers.Table{
+	Name: "/credit", KeyLen: 16, Expire: time.Hour,
+	Data: []peers.DataType{peers.GPT0, peers.GPC0, peers.GPC1},
+}
+
+// creditRow is the key of the row.
+const creditRow = "~"
+
+// nextGeneration begins another generation of credit: what was given before is not renewed
+// when the present second is over; l.mu is held. The highest bit is HAProxy's.
+func (a *Agent) nextGeneration() {
+	c := &a.limiter.credits
+	if c.generation++; c.generation >= 1<<31 {
+		c.generation = 1
+	}
+	a.limiter.tokens.NextGeneration(a.clock.Now())
+	a.limiter.slots.EndDefault() // HAProxy gives none of another generation
+	a.teachCredit()
+}
+
+// anotherProcess is for a session that is with another process of HAProxy. Should that be the one
+// that users have credit by default of, the core has just forgotten their places: so it ends; l.mu
+// is held.
+func (a *Agent) anotherProcess() {
+	if a.limiter.credits.byDefault.active() {
+		a.nextGeneration()
+	}
+}
+
+// teachCredit tells HAProxy the generation, and what to do for users of whom nobody could
+// be asked: they have the limits of the default tier, of which each instance keeps its
+// even part; l.mu is held.
+func (a *Agent) teachCredit() {
+	c, instances := &a.limiter.credits, int(a.limiter.inForce.instances.Load())
+	values := peers.Values{peers.GPT0: uint64(c.generation)}
+	if set := a.limiter.inForce.set.Load(); set != nil {
+		if of, ok := set.TierLimits(set.DefaultTier()); ok {
+			requests, places := credit.Unasked(of, instances)
+			values[peers.GPC0], values[peers.GPC1] = uint64(requests), uint64(places)
+		}
+	}
+	a.teachEntry(creditTable.Name, creditRow, values, creditTable.Expire)
+}
