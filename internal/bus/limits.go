@@ -35,7 +35,8 @@ const (
 	restFactor = 50
 	// An agent without limits does not serve, and so reads faster.
 	restFactorAtStart = 10
-	maxRest           = 5 * time.Second
+	// Where Redis is far away, more would only be time lost.
+	maxRest = 500 * time.Millisecond
 
 	// sourceTimeout is for whole files, which polygens before chunks publish.
 	sourceTimeout = 30 * time.Second
@@ -264,6 +265,7 @@ func (b *Bus) readChunks(ctx context.Context, chunks []chunkRef) error {
 		if err != nil {
 			return err
 		}
+		took := time.Since(began)
 		content, err := c.open(stored)
 		if err != nil {
 			return fmt.Errorf("read limits: %w", err)
@@ -273,7 +275,7 @@ func (b *Bus) readChunks(ctx context.Context, chunks []chunkRef) error {
 			break
 		}
 		// At random, so that agents that began together do not go on together.
-		rest := time.Duration(float64(time.Since(began)) * float64(factor) * (0.5 + rand.Float64()))
+		rest := time.Duration(float64(took) * float64(factor) * (0.5 + rand.Float64()))
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

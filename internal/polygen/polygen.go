@@ -25,6 +25,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/clock"
 	"github.com/sluice-qos/sluice/internal/group"
 	"github.com/sluice-qos/sluice/internal/limitwatch"
+	"github.com/sluice-qos/sluice/internal/loglimit"
 	"github.com/sluice-qos/sluice/internal/policy"
 	"github.com/sluice-qos/sluice/internal/tracing"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
@@ -301,6 +302,7 @@ func (p *Polygen) resign(ctx context.Context) {
 func (p *Polygen) publishLimits(ctx context.Context) error {
 	announce := time.NewTicker(announceEvery)
 	defer announce.Stop()
+	var failures loglimit.Limit
 	for {
 		select {
 		case <-ctx.Done():
@@ -313,8 +315,13 @@ func (p *Polygen) publishLimits(ctx context.Context) error {
 			continue
 		}
 		set := p.set.Load()
-		if err := p.ensurePublished(ctx, set); err != nil && ctx.Err() == nil {
-			p.options.Logger.Debug("limits not published", slog.String("version", set.Version()), slog.Any("error", err))
+		err := p.ensurePublished(ctx, set)
+		if err == nil || ctx.Err() != nil || p.cutOff() != nil { // the loss of Redis has a line of its own
+			continue
+		}
+		if skipped, ok := failures.Allow(); ok {
+			p.options.Logger.Warn("limits not published: agents keep those that they have",
+				slog.String("version", set.Version()), slog.Any("error", err), slog.Int("failures", skipped+1))
 		}
 	}
 }

@@ -1,0 +1,55 @@
+package polygen
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/proctest"
+)
+
+// A Redis whose users are those of a version before refuses the chunks of limits. polygen says so,
+// and publishes them when it may.
+func TestLimitsThatRedisRefusesAreLogged(t *testing.T) {
+	t.Parallel()
+	_, addr := proctest.Redis(t)
+	admin, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close()
+	answers := bufio.NewReader(admin)
+	command := func(text string) {
+		t.Helper()
+		fmt.Fprintf(admin, "%s\r\n", text)
+		if answer, err := answers.ReadString('\n'); answer != "+OK\r\n" {
+			t.Fatalf("%s: %q, %v", text, answer, err)
+		}
+	}
+	command("ACL SETUSER old on >old +@all &* ~sluice:limits ~sluice:overrides ~sluice:{cluster}:*")
+	old, err := bus.Open(bus.Options{Addresses: []string{addr}, Username: "old", Password: "old", Timeout: proctest.Patience})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { old.Close() })
+	log := &safeBuffer{}
+	g := newGenerator(t, addr, "p", func(o *Options) { o.Bus, o.Logger = old, slog.New(slog.NewTextHandler(log, nil)) })
+	g.run(t).awaitLead(t)
+	proctest.Eventually(t, "a line of the log", func() error {
+		if text := log.String(); !strings.Contains(text, "limits not published") || !strings.Contains(text, "NOPERM") {
+			return errors.New(text)
+		}
+		return nil
+	})
+	command("ACL SETUSER old ~sluice:limits:*")
+	agent := open(t, addr, 1)
+	proctest.Eventually(t, "the limits", func() error {
+		_, _, err := agent.Limits(t.Context())
+		return err
+	})
+}
