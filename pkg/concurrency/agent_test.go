@@ -1376,3 +1376,21 @@ func TestAgentGivesBackWhatIsTooMuch(t *testing.T) {
 	}
 	r.holds("at last", 5)
 }
+
+// While all instances hold more than there are, as when a request was counted twice, a slot that
+// becomes free is nobody's, of a share too: another instance may hold more than its own.
+func TestAgentGivesUpSlotsOfItsShare(t *testing.T) {
+	r := newRig(t, 2)
+	r.start(0, 3)
+	r.exchange(0, true)
+	r.start(1, 1) // in the slot that is kept idle
+	concurrency.Take(r.pool, nil, "other", concurrency.Ask{User: "u", Seq: 1, Want: 7, Active: 7, Limit: 10})
+	r.Progress(ms(1), "u", 10, count{Tracked: 4, Active: 4})
+	r.start(2, 3) // more than there are
+	r.pass(5, 50)
+	r.holds("of 10, of which the other one holds 7", 4)
+	r.Progress(ms(50), "u", 10, count{Tracked: 4, Active: 3})
+	r.pass(50, 70)
+	r.inProgress("when one has ended, though its share is 5", 3)
+	r.holds("when one has ended, though its share is 5", 3)
+}

@@ -155,8 +155,9 @@ func (a *Agent) giveUp(u *user, now int64) {
 	if !u.lease.overcommitted() || a.countsAlone() {
 		return
 	}
-	// The share takes nothing from others, and what runs cannot be given up.
-	if least := max(u.upperBound(), a.shareOf(u, now)); u.lease.held > least {
+	// What runs cannot be given up. All else must be, of a share too: another instance may hold more
+	// than its own, and need not know yet that together they hold too much.
+	if least := u.upperBound(); u.lease.held > least {
 		u.lease.held = least
 		a.listUrgent(u)
 	}
