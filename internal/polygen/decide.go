@@ -94,6 +94,8 @@ func (p *Polygen) observe(now time.Time, e bus.Event) {
 		p.slots.Unblock(now, e.User)
 	case bus.Registry:
 		p.reactions.instances = e.Instances
+		// What an instance reported counts until the registry says that it is gone, not until it is silent: what is
+		// idle reports nothing.
 		p.slots.Instances(now, e.Instances)
 		p.bytes.Instances(now, e.Instances)
 		p.takeRegistry(e, set.Version())
@@ -134,6 +136,8 @@ func (p *Polygen) sendPolicies(ctx context.Context) {
 	begun := p.remember(throttles, d)
 	p.tellPolicies(p.set.Load(), begun, hints, throttles, d, sharings)
 	p.throttledUsers.addThrottles(p.set.Load(), throttles)
+	// A follower decides too, by the same reports, so that it knows everything when it takes the lead. Only the
+	// leader sends.
 	if len(hints)+len(throttles)+len(sharings) == 0 && d.IsEmpty() || !p.leading.Load() {
 		return
 	}

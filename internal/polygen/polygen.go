@@ -331,7 +331,7 @@ func (p *Polygen) ensurePublished(ctx context.Context, set *limits.Set) error {
 	switch {
 	case err != nil:
 		return err
-	case kept:
+	case kept: // nearly always: the version is enough for agents that missed it, which then read the limits
 		return p.options.Bus.PublishPolicies(ctx, []policy.Message{policy.Limits{Version: set.Version()}})
 	}
 	began := time.Now()

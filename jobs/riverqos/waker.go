@@ -38,7 +38,7 @@ func (w *waker) wakeReserved(ctx context.Context, reserved []jobs.Job) {
 	if len(reserved) == 0 {
 		return
 	}
-	now := time.Now()
+	now := time.Now() // when the reservation is over, the slot is not the job's any more
 	tries := make([]wakeTry, len(reserved))
 	for i, job := range reserved {
 		tries[i] = wakeTry{job: job, giveUp: now.Add(min(wakeRetryFor, w.cfg.Reserve)), delay: firstWakeRetry}
@@ -145,6 +145,7 @@ func (r *wakeRetries) planRetries(tries []wakeTry, now time.Time) {
 	for _, try := range tries {
 		// Most jobs are written within some milliseconds; a database in trouble is asked less often.
 		try.next, try.delay = now.Add(try.delay), min(2*try.delay, lastWakeRetry)
+		// What is not planned here loses its reservation when that lapses, and the sweep finds it.
 		if try.next.Before(try.giveUp) && len(r.byJob) < maxWakeRetries {
 			r.byJob[try.job] = try
 		}

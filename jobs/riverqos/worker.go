@@ -197,5 +197,5 @@ func (w *worker) slotsDown(ctx context.Context, row *rivertype.JobRow, try claim
 	return w.snooze(ctx, row, try, slotsDownSnooze, slotsDownSnooze)
 }
 
-// jitter is least, and up to so much more.
+// jitter is least, and up to so much more: jobs that were refused together must not come back together.
 func jitter(least, more time.Duration) time.Duration { return least + rand.N(more+1) }

@@ -43,7 +43,9 @@ func (a *account) waiting() bool { return len(a.places) > 0 || len(a.reserved())
 
 func (a *account) acquire(now time.Time, c Claim, l Limits, lease time.Duration, park bool) Verdict {
 	a.expire(now)
-	if s := a.slots[c.ID]; s != nil { // held, or reserved for it
+	if s := a.slots[c.ID]; s != nil {
+		// It is reserved for the job, or an earlier attempt holds it. The attempt that asks last has the slot, so that
+		// a job which runs twice takes one slot and not two.
 		s.holder, s.until = c.Holder, now.Add(lease)
 		a.endsBy(s.until)
 		return a.verdict(true, s.queue)
@@ -52,6 +54,8 @@ func (a *account) acquire(now time.Time, c Claim, l Limits, lease time.Duration,
 	if !parked { // a newcomer is behind everybody
 		p = place{c.Queue, math.MaxUint64}
 	}
+	// Who is parked in a full queue is passed by, for a free slot is of no use to them. Of those who could
+	// use it the first one has it, also if another asks first.
 	if a.hasRoom(l, p.queue) && !a.isOvertaking(l, p.order) {
 		if parked {
 			a.unparkJob(c.ID)
@@ -74,7 +78,7 @@ func (a *account) renewLease(now time.Time, c Claim, lease time.Duration) bool {
 	a.expire(now)
 	s := a.slots[c.ID]
 	if s == nil || s.holder != c.Holder {
-		return false
+		return false // another attempt took it over, or it lapsed and may be another job's by now: this one has to stop
 	}
 	s.until = now.Add(lease)
 	a.endsBy(s.until)
@@ -83,6 +87,7 @@ func (a *account) renewLease(now time.Time, c Claim, lease time.Duration) bool {
 
 func (a *account) release(now time.Time, c Claim) {
 	a.expire(now)
+	// A release that comes late must not free the slot of the attempt that has taken over.
 	if s := a.slots[c.ID]; s != nil && s.holder == c.Holder {
 		a.freeSlot(c.ID, s)
 	}

@@ -94,7 +94,7 @@ func (s *Set) Together(key string) (together string, of *Limits, ok bool) {
 
 // limitsAt returns the limits of a user's own key, at an endpoint as entry.at takes it.
 func (s *Set) limitsAt(key string, endpoint int) *Limits {
-	if s.content.overridden != nil {
+	if s.content.overridden != nil { // an operator knows more of a user than the file, also than its exact entry
 		if e, ok := s.content.overridden[key]; ok {
 			return e.limitsAt(s.now, endpoint)
 		}
@@ -184,7 +184,7 @@ func (s *Set) Time() time.Time { return time.Unix(0, s.now) }
 // entryOfUnnamed returns the entry of a user whom the file does not name exactly.
 func (s *Set) entryOfUnnamed(key string) *Entry {
 	if e := s.entryOfPattern(key); e != nil {
-		return e
+		return e // a pattern is about fewer users than what follows
 	}
 	if s.content.anonymous != nil && Anonymous(key) {
 		return s.content.anonymous
@@ -206,6 +206,8 @@ func (s *Set) entryOfPattern(key string) *Entry {
 		}
 		return s.content.others[key] // nil: it is a name's hash
 	}
+	// Exempt counts first, however short its pattern: whoever has to get through must not be limited by an
+	// entry that somebody wrote for other users.
 	if s.content.exemptPatterns.bestMatch(key) >= 0 {
 		return exemptEntry
 	}

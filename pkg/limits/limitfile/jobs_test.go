@@ -185,14 +185,14 @@ users:
 		{"ernie", map[string]int{"jobs.total": 7, "jobs.queues": 18, "jobs.class": 18}},
 	} {
 		got := map[string]int{}
-		for _, f := range OriginOf(set, tt.user).Fields {
+		for _, f := range OriginAt(set, "", tt.user).Fields {
 			got[f.Name] = f.Line
 		}
 		if !maps.Equal(got, tt.want) {
 			t.Errorf("Origin(%s) has %v, want %v", tt.user, got, tt.want)
 		}
 	}
-	if f, ok := OriginOf(set, "carol").FieldOrigin("jobs.queues.analysis"); !ok || f.Line != 14 || f.Layer == TierLayer {
+	if f, ok := OriginAt(set, "", "carol").FieldOrigin("jobs.queues.analysis"); !ok || f.Line != 14 || f.Layer == TierLayer {
 		t.Errorf("carol's jobs.queues.analysis is set by %+v, %v, want line 14", f, ok)
 	}
 }

@@ -77,13 +77,10 @@ const (
 	OverrideLayer       // an override, which is in no file
 )
 
-// OriginOf returns where the file sets the limits of a user, who is named as in the file,
-// or by their hidden key, or UnreadableKey. It reads Source again, which takes nearly as
+// OriginAt returns where the file sets the limits of a user at an endpoint ("" for everywhere), or at
+// All for those over all endpoints together (see Together). The user is named as in the file, or by
+// their hidden key, or UnreadableKey. It reads Source again, which takes nearly as
 // long as Parse: it is for people's questions.
-func OriginOf(s *limits.Set, user string) Origin { return OriginAt(s, "", user) }
-
-// OriginAt is OriginOf for the limits of a user at an endpoint, or at All for those over
-// all endpoints together (see Together).
 func OriginAt(s *limits.Set, endpoint, user string) Origin {
 	file, key, who := s, s.Key(user), append(s.Keys(user), user)
 	if s.NamedSet() != nil { // what the file says is said of names

@@ -60,7 +60,7 @@ func TestOrigin(t *testing.T) {
 		{"no name", "", Origin{Tier: 4, Fields: free}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, OriginOf(set, tt.user)); diff != "" {
+			if diff := cmp.Diff(tt.want, OriginAt(set, "", tt.user)); diff != "" {
 				t.Errorf("Origin(%q) (-want +got):\n%s", tt.user, diff)
 			}
 		})

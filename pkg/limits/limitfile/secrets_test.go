@@ -205,7 +205,7 @@ users: # melchior
 			t.Errorf("%s may have %d in progress, want %d", name, got, want)
 		}
 	}
-	if o := OriginOf(hidden, "caspar"); o.User != 17 || o.Comment != "" {
+	if o := OriginAt(hidden, "", "caspar"); o.User != 17 || o.Comment != "" {
 		t.Errorf("caspar is on line %d with the comment %q, want line 17 and none", o.User, o.Comment)
 	}
 }
@@ -261,7 +261,7 @@ func TestHiddenOverride(t *testing.T) {
 		}
 	}
 	for _, who := range append(keys, "alice") {
-		if o := OriginOf(with, who); len(o.Overrides) != 1 || o.User != 5 {
+		if o := OriginAt(with, "", who); len(o.Overrides) != 1 || o.User != 5 {
 			t.Errorf("%s is on line %d with %d overrides, want line 5 and one", who, o.User, len(o.Overrides))
 		}
 	}
