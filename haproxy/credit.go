@@ -102,7 +102,7 @@ func newCreditRules(classes []string, operations []limits.Class, shares bool) (c
 		r.short = ""
 	}
 	operations = operations[:min(len(operations), maxCounters-admitted-len(countedVerbs()))]
-	kinds := r.count(admitted, operations)
+	kinds := r.countAdmitted(admitted, operations)
 	r.declared = fmt.Sprintf("    set-var proc.sluice_classes str(\"%s\")\n    set-var proc.sluice_tallies str(\"%d %s\")\n",
 		strings.Join(classes, " "), admitted, strings.Join(kinds, " "))
 	elements, bytes := 6+2*len(classes), ""
@@ -120,10 +120,10 @@ func newCreditRules(classes []string, operations []limits.Class, shares bool) (c
 // credit admits.
 func countedVerbs() []string { return creditClasses()[1:] }
 
-// count writes the rules that count a request that is admitted, in the counters from the
+// countAdmitted writes the rules that count a request that is admitted, in the counters from the
 // first one on: each by its operation class, or by its verb. It returns what they count,
 // as the agent reads it.
-func (r *creditRules) count(first int, operations []limits.Class) (kinds []string) {
+func (r *creditRules) countAdmitted(first int, operations []limits.Class) (kinds []string) {
 	counter := first
 	rule := func(kind, condition string) {
 		r.counted += fmt.Sprintf("    http-request sc-inc-gpc(%d,0) if draws %s !no_place\n", counter, condition)

@@ -56,14 +56,14 @@ const healthPaths = `/-/healthy
 // path of haproxy.cfg and the environment that HAProxy needs besides its own.
 // An error names the field of c, or the file, that is wrong.
 func Write(dir string, c Config) (file string, env []string, err error) {
-	file, env, err = write(dir, c)
+	file, env, err = writeFiles(dir, c)
 	if err != nil {
 		return "", nil, fmt.Errorf("haproxy configuration: %w", err)
 	}
 	return file, env, nil
 }
 
-func write(dir string, c Config) (file string, env []string, err error) {
+func writeFiles(dir string, c Config) (file string, env []string, err error) {
 	if env, err = c.env(); err != nil {
 		return "", nil, err
 	}

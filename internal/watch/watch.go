@@ -155,11 +155,11 @@ func decisionLine(d api.Decision) string {
 	if d.Count > 0 {
 		what += " " + strconv.Itoa(d.Count)
 	}
-	return fmt.Sprintf("%s decision: %s %s (%s)%s", d.Time.UTC().Format(watchTime), what, terminal.QuoteName(d.Limit), why(d), marked(d.Mode))
+	return fmt.Sprintf("%s decision: %s %s (%s)%s", d.Time.UTC().Format(watchTime), what, terminal.QuoteName(d.Limit), reasonOf(d), marked(d.Mode))
 }
 
-// why is a decision's reason and, if HAProxy's refusals that follow have one, their cause.
-func why(d api.Decision) string {
+// reasonOf is a decision's reason and, if HAProxy's refusals that follow have one, their cause.
+func reasonOf(d api.Decision) string {
 	reason := terminal.QuoteName(string(d.Reason))
 	if d.Cause != "" {
 		reason += ", " + terminal.QuoteName(string(d.Cause))

@@ -30,7 +30,7 @@ func Start(l net.Listener, password string) (stop func(), err error) {
 	server := redis.Server()
 	ctx, cancel := context.WithCancel(context.Background())
 	var loops sync.WaitGroup
-	loops.Go(func() { age(ctx, redis) })
+	loops.Go(func() { expireKeys(ctx, redis) })
 	loops.Go(func() {
 		for {
 			conn, err := l.Accept()
@@ -38,7 +38,7 @@ func Start(l net.Listener, password string) (stop func(), err error) {
 				return
 			}
 			if err != nil { // as when descriptors are short
-				time.Sleep(ageEvery)
+				time.Sleep(expireEvery)
 				continue
 			}
 			server.ServeConn(conn)
@@ -53,15 +53,15 @@ func Start(l net.Listener, password string) (stop func(), err error) {
 }
 
 const (
-	ageEvery = 20 * time.Millisecond
-	idle     = 20 // aging takes at most this part of the time: with very many keys it is less often
+	expireEvery = 20 * time.Millisecond
+	idle        = 20 // aging takes at most this part of the time: with very many keys it is less often
 )
 
-// age lets keys expire. miniredis can do so by itself, but then sorts all keys
+// expireKeys lets keys expire. miniredis can do so by itself, but then sorts all keys
 // at every command: half a millisecond for a thousand of them.
-func age(ctx context.Context, server *miniredis.Miniredis) {
+func expireKeys(ctx context.Context, server *miniredis.Miniredis) {
 	last := time.Now()
-	for wait := ageEvery; ; {
+	for wait := expireEvery; ; {
 		select {
 		case <-ctx.Done():
 			return
@@ -70,6 +70,6 @@ func age(ctx context.Context, server *miniredis.Miniredis) {
 		now := time.Now()
 		server.FastForward(now.Sub(last))
 		last = now
-		wait = max(ageEvery, idle*time.Since(now))
+		wait = max(expireEvery, idle*time.Since(now))
 	}
 }
