@@ -1,0 +1,182 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+const (
+	readers = 50
+	fleet   = 1000
+	gigabit = 125_000_000 // bytes per second
+)
+
+// randomUsers is a limit file of about 20 MB whose names say as much as they are long, as hidden ones do.
+func randomUsers() string {
+	var b strings.Builder
+	b.WriteString("version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 100000}}, pro: {requests: {GET: 200000}}}\nusers:\n")
+	for range 1_000_000 {
+		fmt.Fprintf(&b, "  u%012x: pro\n", rand.Uint64()>>16)
+	}
+	return b.String()
+}
+
+// reader is one agent's part of Redis, and how long its leases took.
+type reader struct {
+	bus      *bus.Bus
+	registry *prometheus.Registry
+	took     []time.Duration
+	failed   int
+}
+
+// lease asks for a token twenty times a second until ctx ends.
+func (r *reader) lease(ctx context.Context, name string) {
+	r.took, r.failed = nil, 0
+	ticker := time.NewTicker(50 * time.Millisecond)
+	defer ticker.Stop()
+	for n := uint64(time.Now().Unix() * 100); ; n++ { // a number that Redis has heard before counts no more
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		began := time.Now()
+		_, err := r.bus.Take(ctx, name, []ratelimit.Ask{{Key: ratelimit.Key{Class: "GET", User: name}, Seq: n, WindowStart: began.Unix(), Limit: 1 << 30, Need: 1}})
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			r.failed++
+		}
+		r.took = append(r.took, time.Since(began))
+	}
+}
+
+func (r *reader) bytesRead(b *testing.B) float64 {
+	families, err := r.registry.Gather()
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "sluice_bus_limits_read_bytes_total" {
+			return f.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	b.Fatal("no bytes are counted")
+	return 0
+}
+
+// leasing runs do while all readers lease, and returns the median and the 99th percentile of their calls and how many failed.
+func leasing(all []*reader, do func()) (p50, p99 time.Duration, failed int) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var leases sync.WaitGroup
+	for i, r := range all {
+		leases.Go(func() { r.lease(ctx, fmt.Sprint("agent-", i)) })
+	}
+	do()
+	cancel()
+	leases.Wait()
+	var took []time.Duration
+	for _, r := range all {
+		took, failed = append(took, r.took...), failed+r.failed
+	}
+	slices.Sort(took)
+	return took[len(took)/2], took[len(took)*99/100], failed
+}
+
+// BenchmarkLimitsFleet lets 50 agents read a limit file of a million users over a link that they
+// share, one of 1 Gbit/s and the part of it that 50 of 1000 agents have.
+func BenchmarkLimitsFleet(b *testing.B) {
+	named, random := manyUsers(1_000_000, 1), randomUsers()
+	oneMore := strings.Replace(named, "user-0500000: pro", "user-0500000: free", 1)
+	began := time.Now()
+	if _, err := limitfile.Parse("limits", []byte(named)); err != nil {
+		b.Fatal(err)
+	}
+	parse := time.Since(began)
+	t := newTable(fmt.Sprintf("Limits: %d agents read a limit file of a million users over one link, and lease 20 times a second over it; parsing takes %.1f s", readers, parse.Seconds()),
+		"names", "agents have", "link Mbit/s", "file MiB", "read per agent MiB", "slowest agent s", "1000 agents over 1 Gbit/s, with parsing s",
+		"Take p50 µs without", "with", "p99 µs without", "with", "failed")
+	for range b.N {
+		for _, run := range []struct {
+			names, before, source, has string
+			link                       int
+		}{
+			{"user-0000000", limitFile(1), named, "another file", gigabit},
+			{"user-0000000", named, oneMore, "all but a line", gigabit},
+			{"user-0000000", limitFile(1), named, "another file", gigabit * readers / fleet},
+			{"user-0000000", "", named, "none", gigabit * readers / fleet},
+			{"random", limitFile(1), random, "another file", gigabit * readers / fleet},
+		} {
+			t.row(readTogether(b, run.names, run.has, run.before, run.source, run.link, parse)...)
+		}
+	}
+}
+
+func readTogether(b *testing.B, names, has, before, source string, link int, parse time.Duration) []string {
+	server, addr := proctest.Redis(b)
+	defer server.Stop()
+	polygen, err := bus.Open(bus.Options{Addresses: []string{addr}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer polygen.Close()
+	all := make([]*reader, readers)
+	gate := proctest.Link(b, addr, link)
+	for i := range all {
+		r := &reader{registry: prometheus.NewRegistry()}
+		if r.bus, err = bus.Open(bus.Options{Addresses: []string{gate}, Registerer: r.registry}); err != nil {
+			b.Fatal(err)
+		}
+		defer r.bus.Close()
+		all[i] = r
+	}
+	if before != "" {
+		publishTo(b, polygen, all, before)
+	}
+	p50Before, p99Before, _ := leasing(all, func() { time.Sleep(5 * time.Second) })
+	readBefore := all[0].bytesRead(b)
+	var took time.Duration
+	p50, p99, failed := leasing(all, func() { took = publishTo(b, polygen, all, source) })
+	read := all[0].bytesRead(b) - readBefore
+	return []string{names, has, fmt.Sprint(link * 8 / 1_000_000), fmt.Sprintf("%.1f", float64(len(source))/(1<<20)), fmt.Sprintf("%.3f", read/(1<<20)),
+		fmt.Sprintf("%.1f", took.Seconds()), fmt.Sprintf("%.1f", read*fleet/gigabit+parse.Seconds()),
+		micro(p50Before), micro(p50), micro(p99Before), micro(p99), fmt.Sprint(failed)}
+}
+
+// publishTo publishes limits and returns how long the slowest agent took to have them.
+func publishTo(b *testing.B, polygen *bus.Bus, all []*reader, source string) time.Duration {
+	b.Helper()
+	if err := polygen.PublishLimits(b.Context(), fmt.Sprint(len(source)), []byte(source)); err != nil {
+		b.Fatal(err)
+	}
+	began := time.Now()
+	var reading sync.WaitGroup
+	for _, r := range all {
+		reading.Go(func() {
+			for {
+				_, got, err := r.bus.Limits(b.Context())
+				if err == nil && len(got) == len(source) {
+					return
+				}
+				b.Logf("%d bytes, %v", len(got), err)
+				time.Sleep(time.Second)
+			}
+		})
+	}
+	reading.Wait()
+	return time.Since(began)
+}
