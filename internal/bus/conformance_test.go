@@ -64,6 +64,7 @@ func TestConformance(t *testing.T) {
 		{"nobody is gone because all stood still", standstill},
 		{"heartbeats catch up with what was missed", heartbeatsCatchUp},
 		{"several changes at a time", changesTogether},
+		{"a change that an answer has overtaken", overtakenChange},
 		{"a registry that goes back", registryGoesBack},
 		{"instances of before epochs", registryOfBefore},
 		{"instances say which limits they enforce", versions},

@@ -67,6 +67,7 @@ const (
 type membership struct {
 	mu      sync.Mutex
 	members members
+	at      time.Time         // Redis' time when it last confirmed them
 	doubted bool              // a message may have been missed that has no epoch, so the whole list is asked for next
 	own     map[string]*heard // by instance, of those whose last heartbeat was answered
 }
@@ -111,7 +112,7 @@ func (m *membership) heard(instance string, said status, now time.Time, err erro
 		h = &heard{status: said}
 		m.own[instance] = h
 	}
-	h.at = now.UnixMilli()
+	h.at, m.at = now.UnixMilli(), now
 }
 
 func (m *membership) leave(instance string) {
@@ -132,10 +133,10 @@ func (m *membership) known() members {
 
 // set takes what Redis has answered. Should a message have overtaken the answer, the next
 // heartbeat sets it right.
-func (m *membership) set(known members) {
+func (m *membership) set(known members, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.members, m.doubted = known, false
+	m.members, m.at, m.doubted = known, now, false
 }
 
 // doubt lets the next heartbeat ask for the whole list.
@@ -150,7 +151,11 @@ func (m *membership) doubt() {
 func (m *membership) take(c change) (Registry, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if c.epoch == "" || c.epoch != m.members.epoch {
+	switch overtaken := m.members.epoch != "" && c.now.Before(m.at); {
+	// An answer of Redis was quicker. The first message of a Redis that was emptied names one instance,
+	// which would be alone for everyone who hears of it late.
+	case overtaken:
+	case c.epoch == "" || c.epoch != m.members.epoch:
 		next, ok := m.members.after(c)
 		if !ok {
 			return Registry{}, false

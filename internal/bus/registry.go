@@ -168,7 +168,7 @@ func (b *Bus) changeRegistry(ctx context.Context, action, instance string, said 
 		b.membership.doubt() // the whole list is asked for next
 		return Registry{}, &replyError{reply}
 	}
-	b.membership.set(known)
+	b.membership.set(known, now)
 	return Registry{Instances: known.instances, Now: now}, nil
 }
 

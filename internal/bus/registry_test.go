@@ -102,6 +102,30 @@ func changesTogether(t *testing.T, s *server) {
 	})
 }
 
+// The first message of a Redis that was emptied names one instance. Whoever reads it when an answer
+// has named more must not take that one for all.
+func overtakenChange(t *testing.T, s *server) {
+	a := s.open(t, bus.Options{})
+	ear := listen(t, a, bus.InstancesChannel)
+	var r bus.Registry
+	for _, name := range []string{"a", "b"} {
+		var err error
+		if r, err = a.Register(context.Background(), name, "", ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := r.Now.Add(-time.Hour).Truncate(time.Second)
+	s.do(t, "PUBLISH", "sluice:instances", fmt.Sprintf("2 %d %d 0: 8:1-1-word 0 1:b", before.Unix(), before.Nanosecond()/1000))
+	for {
+		if told := ear.next(t).(bus.Registry); told.Now.Equal(before) {
+			if want := []string{"a", "b"}; !slices.Equal(told.Instances, want) {
+				t.Errorf("was told of %q, want %q", told.Instances, want)
+			}
+			return
+		}
+	}
+}
+
 // A failover to a replica that lagged takes changes back, and those made since have their
 // numbers. Nobody takes one for the other.
 func registryGoesBack(t *testing.T, s *server) {
