@@ -27,6 +27,7 @@ const (
 // limit in a dry run that refuses goes before all others.
 func (l *limiter) quotaLeftOf(n *needs, of *limits.Limits, rates *rates, dry dryVerdict) *quotaLeft {
 	switch {
+	// Before all else: nothing was asked of the cores, so nothing is known.
 	case of.Tier == limits.ExemptTier:
 		return &quotaLeft{verdict: exemptVerdict}
 	case dry.refused: // as the log's reader would look for it

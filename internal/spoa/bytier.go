@@ -76,6 +76,7 @@ func (b *byTier) firstCounter(of series) *tierCounter {
 	if _, known := seen[of]; !known && len(seen) >= maxByTier {
 		of = series{otherTier, of[1], ""}
 	}
+	// Another request may have been first while this one waited for the lock.
 	if c, ok := seen[of]; ok {
 		return c
 	}

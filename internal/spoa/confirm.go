@@ -75,6 +75,7 @@ func (a *Agent) confirming(n ratelimit.TableEntry) func() {
 	return func() {
 		c := bus.Confirmed{Instance: a.options.Instance, At: a.clock.Now(), Second: n.WindowStart, Key: n.Key}
 		select {
+		// Called by the peers session, which must not wait.
 		case a.confirmations.answered <- c:
 		default: // polygen counts it as not confirmed
 		}

@@ -176,6 +176,7 @@ func creditSecond(t time.Time) uint32 { return uint32(t.Unix() & (1<<31 - 1)) }
 // presentByCredit is told of users who have requests by credit. They are there, although nobody
 // asked about them: their place among the names of their own stays theirs.
 func (a *Agent) presentByCredit(user string) {
+	// Whom the file names has a place in any case.
 	if set := a.limiter.inForce.set.Load(); set != nil && set.MadeUp(user) {
 		a.names.hasPlace(a.clock.Now(), user)
 	}

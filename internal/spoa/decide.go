@@ -39,6 +39,7 @@ func rateName(r limits.Rate, together bool) string {
 // A request needs a slot and a token of each limit: all of them or none. Limits in a
 // dry run are asked last.
 func (l *limiter) decide(set *limits.Set, q question, of *limits.Limits, all together) verdict {
+	// Operators asked for it (on_redis_loss: open), or Redis has been lost for longer than they let hold.
 	if l.redis.open.Load() {
 		return verdict{allowed: true, priority: of.Priority}
 	}

@@ -118,6 +118,7 @@ func (a *Agent) runOffers(ctx context.Context) error {
 			return nil
 		case <-ticker.C:
 		}
+		// Debug only: without an offer HAProxy asks about these users, which costs time and breaks no limit.
 		if err := a.offerCredit(ctx); err != nil && ctx.Err() == nil {
 			a.metrics.byDefaultErrors.Inc()
 			a.options.Logger.Debug("haproxy was not told what users have by default", slog.Any("error", err))

@@ -101,6 +101,7 @@ func (e *exchange) collectSlots(flush, ask bool, asks []concurrency.Ask) []concu
 // countOverflow counts the requests that were admitted uncounted; the limiter's
 // lock is held.
 func (e *exchange) countOverflow() {
+	// The cores count up, and a counter takes what is new.
 	n := e.limiter.tokens.Overflowed() + e.limiter.slots.Stats().Overflowed
 	e.metrics.uncounted.Add(float64(n - e.limiter.overflowed))
 	e.limiter.overflowed = n

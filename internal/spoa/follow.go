@@ -99,6 +99,7 @@ func (a *Agent) force(set *limits.Set) {
 			}
 			return of.Concurrent
 		})
+		// Nobody asks about a user whom HAProxy refuses by itself, so it has to be told.
 		for _, user := range dry {
 			a.teachBlock(concurrency.TableEntry{User: user})
 		}
@@ -137,6 +138,7 @@ func (a *Agent) heartbeats(ctx context.Context) error {
 		a.forget()
 		a.names.logShared(time.Now(), a.options.Logger)
 		sent := time.Now()
+		// What is over is dropped first: it must go on while Redis is lost.
 		if _, err := a.heartbeat(ctx); err != nil {
 			if ctx.Err() == nil {
 				a.exchange.loseRedis(err)
@@ -239,6 +241,7 @@ func (a *Agent) takeInstances(now time.Time, r bus.Registry) {
 	a.membership.listed = r.Now
 	a.metrics.instances.Set(float64(len(r.Instances)))
 	a.membership.live.Store(&r.Instances)
+	// Each part of a limit is another one from here on: credit of the old parts must not be renewed.
 	if n := int64(len(r.Instances)); a.limiter.inForce.instances.Swap(n) != n {
 		a.nextGeneration()
 	}

@@ -34,6 +34,7 @@ func (a *Agent) nextGeneration() {
 // that users have credit by default of, the core has just forgotten their places: so it ends; l.mu
 // is held.
 func (a *Agent) anotherProcess() {
+	// Without an offer nobody has places that the core does not know of.
 	if a.limiter.credits.byDefault.active() {
 		a.nextGeneration()
 	}

@@ -41,6 +41,7 @@ func (a *Agent) prepareToServe(ctx context.Context) (net.Listener, error) {
 			log.Warn("heartbeat failed", slog.Any("error", err))
 		}
 	}
+	// Only now can HAProxy connect. Until then it goes on as without an agent.
 	l, err := spop.Listen(a.options.SPOE)
 	if err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
@@ -59,6 +60,7 @@ func retry[T any](ctx context.Context, log *slog.Logger, what string, f func() (
 	next := time.Now().Add(2 * time.Second)
 	for {
 		v, err := f()
+		// A Redis that is divided otherwise never becomes right by waiting.
 		if err == nil || errors.Is(err, bus.ErrShards) {
 			return v, err
 		}
@@ -76,6 +78,7 @@ func retry[T any](ctx context.Context, log *slog.Logger, what string, f func() (
 
 // leave takes the agent out of the registry, if it was ever in it.
 func (a *Agent) leave(ctx context.Context) {
+	// There is nothing to leave, and a Redis that never answered would only delay the end.
 	if !a.membership.registered.Load() {
 		return
 	}

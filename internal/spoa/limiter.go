@@ -174,6 +174,7 @@ func (l *limiter) carryOutOnce() (withdrew bool) {
 	}
 	for _, users := range [...][]string{tokens.Withdraw, slots.Withdraw} {
 		for _, user := range users {
+			// A user who has reached their portion will reach it again at once: they have none for a while.
 			now := l.clock.Now()
 			l.withdraw(now, user, now.Add(withoutCredit).Unix())
 		}
@@ -205,6 +206,7 @@ func notify(c chan struct{}) {
 // shareOf is this instance's share of the user's bandwidth.
 func (l *limiter) shareOf(user string, of *limits.Limits) [2]int64 {
 	limit := bandwidthOf(of)
+	// Without the lock, which most users need not have.
 	if !limit.Limited() {
 		return [2]int64{}
 	}

@@ -186,6 +186,7 @@ func (r *roundTrips) add(d time.Duration) {
 
 // median is 0 when nothing was measured yet.
 func (r *roundTrips) median() time.Duration {
+	// The median, not the mean: one stall of a second must not let other requests wait longer.
 	n := min(r.n, len(r.last))
 	if n == 0 {
 		return 0

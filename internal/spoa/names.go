@@ -54,6 +54,7 @@ func (n *names) takePlace(now time.Time, key string) bool {
 	if n.hasPlace(now, key) {
 		return true
 	}
+	// Beyond the quota the request is judged all the same, by limits that all such users share.
 	n.metrics.sharing.Inc()
 	n.beyond.Add(1)
 	return false

@@ -61,6 +61,7 @@ func fromHAProxy(address string) string {
 			return hostPort
 		}
 	}
+	// HAProxy takes a path without a family for a socket.
 	path, isUnix := strings.CutPrefix(address, "unix@")
 	if isUnix || strings.HasPrefix(address, "/") {
 		return "unix:" + path
@@ -78,6 +79,7 @@ func (o *Options) prepare() error {
 	for _, address := range []*string{&o.SPOE, &o.Peers, &o.Runtime} {
 		*address = fromHAProxy(*address)
 	}
+	// Neither protocol has authentication: whoever reaches them can have anybody refused, or admitted.
 	for _, a := range []struct{ what, address string }{{"SPOE", o.SPOE}, {"peers", o.Peers}} {
 		if err := listen.Local(a.what, a.address); err != nil {
 			return err
@@ -90,6 +92,7 @@ func (o *Options) prepare() error {
 	if o.MaxWait == 0 {
 		o.MaxWait = 20 * time.Millisecond
 	}
+	// With less, an ordinary stall of the machine would decide requests without the pool.
 	if o.MaxWait < minWait {
 		return fmt.Errorf("longest wait %v: want at least %v", o.MaxWait, minWait)
 	}
@@ -101,6 +104,7 @@ func (o *Options) prepare() error {
 		return fmt.Errorf("on loss of Redis %q: want %q or %q", o.OnLoss, Hold, Open)
 	}
 	switch {
+	// 0 is the zero value of Options, so no quota at all cannot be asked for.
 	case o.UnknownUsers == 0:
 		o.UnknownUsers = 100_000
 	case o.UnknownUsers < 0:

@@ -59,6 +59,7 @@ func readQuestion(r *spop.Request) question {
 // numberArg reads a number of so many bits; none, and one that is not valid, is 0.
 func numberArg(r *spop.Request, name string, bits int) int64 {
 	text, _ := r.Arg(name)
+	// HAProxy's numbers have so many bits: what does not fit is none of them.
 	n, err := strconv.ParseUint(text, 10, bits)
 	if err != nil {
 		return 0
@@ -74,6 +75,7 @@ func (a *Agent) countUndeclared(q *question) bool {
 	if set == nil || !validUser(q.user) {
 		return false
 	}
+	// It must count somewhere, or anybody could leave their limits behind by naming an endpoint.
 	endpoint, key, ok := set.Undeclared(q.user)
 	if !ok {
 		return false
@@ -101,6 +103,7 @@ func validUser(name string) bool {
 		return false
 	}
 	for i := range len(name) {
+		// haproxy.cfg sends the digest of such a name, so this one is not from it.
 		if c := name[i]; c < 0x20 || c == 0x7f {
 			return false
 		}

@@ -78,6 +78,7 @@ func New(o Options) (*Agent, error) {
 		Logger: o.Logger, Registerer: o.Registerer,
 	})
 	a.teachThen = a.peers.TeachThen
+	// Without a way to take credit back none is given, and there is nothing to count or to offer.
 	if o.Runtime != "" {
 		client := runtimeapi.New(o.Runtime)
 		a.runtime, a.tables = client, client
@@ -101,6 +102,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	listener, err := a.prepareToServe(joining)
 	span.End(err)
 	if err != nil {
+		// To be ended while it waits for the cluster is an ordinary end.
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -138,6 +140,7 @@ func (a *Agent) Serving() bool { return a.serving.Load() }
 // Ready reports why the agent does not fully work yet, or nil.
 func (a *Agent) Ready() error {
 	switch {
+	// In the order in which they come about, so that the first one names what is waited for.
 	case a.limiter.inForce.set.Load() == nil:
 		return errors.New("no limits yet: is polygen running?")
 	case !a.Serving():

@@ -70,6 +70,7 @@ func (s *started) inProgress() int64 { return max(s.active, s.inCredit) }
 // before others of as many starts, and who is near a limit before all who are not.
 func (s *started) weight() int64 {
 	weight := s.count + s.inherited + s.inProgress()
+	// Whoever is near a limit is who people look for, however little they have started.
 	if s.near {
 		weight += nearWeight
 	}
@@ -119,6 +120,7 @@ func (s *started) addClass(class string, n int64) { s.classes = addStarts(s.clas
 // addStarts adds requests of a class, "" if they have none. Classes beyond those that a report
 // may have are left out.
 func addStarts(classes []bus.StartedClass, class string, n int64) []bus.StartedClass {
+	// Who has no operation class counts for the verb alone.
 	if class == "" {
 		return classes
 	}
@@ -128,6 +130,7 @@ func addStarts(classes []bus.StartedClass, class string, n int64) []bus.StartedC
 			return classes
 		}
 	}
+	// Left out of the classes only: the sum of all requests has them.
 	if len(classes) == maxStartedClasses {
 		return classes
 	}
@@ -149,6 +152,7 @@ func (s *starts) setProgress(user string, active int64, change func(*started)) {
 	sh := s.shardOf(user)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
+	// That nothing is in progress of somebody unknown is no reason to drive out somebody who is known.
 	if _, known := sh.index[user]; known || active > 0 {
 		change(sh.entryOf(user))
 	}
@@ -172,6 +176,8 @@ func (sh *startShard) entryOf(user string) *started {
 		return &sh.entries[i]
 	}
 	i := len(sh.entries)
+	// Space-saving: while there is room every count is exact. Then the one with least goes, and the new
+	// one inherits its count as what they may have had.
 	if i < maxStarted {
 		sh.entries = slices.Grow(sh.entries, 1)[:i+1]
 		sh.entries[i] = started{user: user, classes: sh.entries[i].classes[:0]}
@@ -192,6 +198,7 @@ func (sh *startShard) leastOf() int {
 	for range sh.entries {
 		sh.cursor = (sh.cursor + 1) % len(sh.entries)
 		switch w := sh.entries[sh.cursor].weight(); {
+		// As little as the least at the last full look, which few are below.
 		case w <= sh.least:
 			return sh.cursor
 		case w < sh.entries[at].weight():
@@ -214,6 +221,7 @@ func (s *starts) takeReports(reports []bus.Started) (_ []bus.Started, near int) 
 		sh.least = 0
 		clear(sh.index)
 		for j := range taken {
+			// Who has requests in progress is in the next report too, also if they start none.
 			if was := &taken[j]; was.inProgress() > 0 {
 				e := sh.entryOf(was.user)
 				e.active, e.inCredit = was.active, was.inCredit

@@ -59,6 +59,7 @@ func (a *Agent) teachBlock(n concurrency.TableEntry) {
 		n = concurrency.TableEntry{User: n.User}
 	}
 	values := peers.Values{peers.GPC0: uint64(n.Limit), peers.GPC1: uint64(n.Cap)}
+	// Without an end it is an unblock: the entry stays, for its limit and cap count while no agent answers.
 	if n.Until > 0 {
 		values[peers.GPT0] = uint64(a.haproxySecond(n.Until))
 		a.metrics.blocked.Inc()
@@ -80,6 +81,7 @@ func (a *Agent) haproxySecond(second int64) int64 {
 // follow it (see transfers), also if they are not limited any more. (To delete the entry
 // would not lift the share: without an entry, what the request brought holds.)
 func (a *Agent) teachShare(e bandwidth.TableEntry) {
+	// The core has divided the limit as if it held, and the counter goes by this share. HAProxy gets none.
 	if e.DryRun {
 		a.limiter.bodies.dryBytes.takeShare(a.clock.Now(), e.User, e.Share)
 		e.Share = [2]int64{}
@@ -94,6 +96,7 @@ func (a *Agent) teachShare(e bandwidth.TableEntry) {
 func shareValues(share [2]int64) peers.Values {
 	units := [2]uint64{math.MaxUint32, math.MaxUint32}
 	for _, d := range bandwidth.Directions {
+		// A direction without a limit has the largest number: an entry has a value for both.
 		if share[d] > 0 {
 			units[d] = uint64(shareUnits(share[d]))
 		}
@@ -172,6 +175,7 @@ func (a *Agent) followSession(s peers.Session) {
 	switch s.State {
 	case peers.Down:
 		a.session.replaced = s.Closed
+	// HAProxy has ended, and its requests with it.
 	case peers.Gone:
 		a.session.replaced = false
 		a.starts.restarted()
@@ -182,10 +186,12 @@ func (a *Agent) followSession(s peers.Session) {
 			a.limiter.bytes.Restarted(now)
 			a.limiter.bodies.transfers = newTransfers()
 		})
+	// All has been told anew: whoever was not told of since the session is up has nothing in progress.
 	case peers.Synced:
 		a.limiter.update(func(now time.Time) { a.limiter.slots.Synced(now, a.session.up) })
 	case peers.Up:
 		a.session.up = a.clock.Now()
+		// Another process has connected, and the old one still works on what it has: both count.
 		if a.session.replaced {
 			a.workers.replaced()
 			a.starts.restarted()
@@ -207,6 +213,7 @@ func (a *Agent) followSession(s peers.Session) {
 func (a *Agent) endDraining() {
 	var draining bool
 	a.limiter.update(func(time.Time) { draining = a.limiter.slots.Draining() })
+	// Where processes cannot be seen the core ends it after DrainFor.
 	if draining && a.workers.oldEnded() {
 		a.limiter.update(func(now time.Time) { a.limiter.slots.Drained(now) })
 		draining = false

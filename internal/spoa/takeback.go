@@ -27,6 +27,7 @@ func (a *Agent) runWithdrawals(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
+		// Also while nothing is withdrawn: whoever cannot take credit back must not give any.
 		case <-probe.C:
 			a.probeRuntime(ctx, &failures)
 			continue
@@ -35,6 +36,7 @@ func (a *Agent) runWithdrawals(ctx context.Context) error {
 		}
 		for {
 			work, next := a.limiter.dueWithdrawals()
+			// Asleep until something is due, or a core says so.
 			if work.isEmpty() {
 				due.Reset(next)
 				break
@@ -42,6 +44,7 @@ func (a *Agent) runWithdrawals(ctx context.Context) error {
 			err := a.takeBack(ctx, work)
 			if a.noteRuntime(&failures, err); err != nil {
 				a.metrics.withdrawalErrors.Inc()
+				// By then what was not answered is due again (askAgain).
 				due.Reset(withdrawRetry)
 				break
 			}
@@ -84,17 +87,21 @@ func (l *limiter) dueWithdrawals() (work withdrawalWork, next time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	c := &l.credits
+	// Those whose credit is to end go first: each of them keeps requests waiting. Looks at others have what is left.
 	n := min(len(c.due), withdrawBatch)
 	work = withdrawalWork{withdraw: slices.Clone(c.due[:n]), process: c.processes}
 	c.due = slices.Delete(c.due, 0, n)
 	now := l.clock.Now()
 	next = probeEvery
 	for user, at := range c.polls {
+		// Who does not fit into this batch is due at once with the next one: the loop goes on until
+		// there is nothing to do.
 		if left := at.Sub(now); left > 0 || len(work.withdraw)+len(work.read) >= withdrawBatch {
 			next = min(next, max(left, 0))
 			continue
 		}
 		delete(c.polls, user)
+		// Whom HAProxy has not confirmed it is asked again; of the others only what still runs matters.
 		if w := c.withdrawals[user]; w != nil && (w.told == 0 || w.repeat) {
 			work.withdraw = append(work.withdraw, user)
 		} else if w != nil {
@@ -120,6 +127,7 @@ func (a *Agent) takeBack(ctx context.Context, work withdrawalWork) error {
 	if len(work.withdraw) > 0 {
 		entries, err := a.runtime.Withdraw(ctx, creditSecond(a.limiter.clock.Now()), work.withdraw)
 		if err != nil {
+			// It may have done it all the same, and does it once more then.
 			a.limiter.askAgain(work.withdraw)
 			a.limiter.askAgain(work.read)
 			return err
@@ -131,6 +139,7 @@ func (a *Agent) takeBack(ctx context.Context, work withdrawalWork) error {
 			}
 		})
 	}
+	// After the withdrawals, which are urgent, with what is left of the time.
 	if len(work.read) > 0 {
 		entries, err := a.runtime.Read(ctx, creditEntries, work.read)
 		if err != nil {
@@ -150,6 +159,7 @@ func (a *Agent) takeBack(ctx context.Context, work withdrawalWork) error {
 // new one has not heard of the withdrawal, and all of them are due again (withdrawAgain).
 func (a *Agent) takeAnswer(process int, take func(now time.Time)) {
 	a.limiter.update(func(now time.Time) {
+		// An answer of the old one would let the core count what the new one may still spend.
 		if a.limiter.credits.processes == process {
 			take(now)
 		}

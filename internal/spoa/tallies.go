@@ -178,6 +178,7 @@ func (t *tallies) dumpTable(ctx context.Context, each func(runtimeapi.Entry)) er
 				return
 			case <-ticker.C:
 			}
+			// An error here says nothing: the read itself fails if HAProxy is away.
 			if _, process, err := t.table.Variable(ctx, tallyVariable); err == nil && process != t.process {
 				stop(errNewProcess)
 			}
@@ -243,6 +244,7 @@ func (t *tallies) takeEntry(e *runtimeapi.Entry) bool {
 // takes a lock, so that each read of each user would be too often.
 func (t *tallies) tellPresent(user string, s *tallySlot) {
 	now := 1 + uint32(time.Since(t.memory.anew)/time.Second)
+	// 0 is never: a slot that is new has told nobody, so the count begins with 1.
 	if t.hearers.present == nil || s.present > 0 && now-s.present < uint32(presentEvery/time.Second) {
 		return
 	}

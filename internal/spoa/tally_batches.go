@@ -96,6 +96,7 @@ func (b *tallyBatches) giveStarts(now time.Time) {
 	defer b.mu.Unlock()
 	b.ready = slices.DeleteFunc(b.ready, func(batch tallyBatch) bool {
 		part := 1.0
+		// A clock that was set back gives nothing, and takes nothing back.
 		if passed := now.Sub(batch.at); passed < batch.span {
 			part = max(0, passed.Seconds()/batch.span.Seconds())
 		}

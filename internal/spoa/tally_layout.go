@@ -31,6 +31,7 @@ func parseTallyLayout(text string) (tallyLayout, error) {
 		return tallyLayout{}, fmt.Errorf("HAProxy does not tell what it counts (%s): it needs the haproxy.cfg of this version, and a reload", tallyVariable)
 	}
 	first, err := strconv.Atoi(words[0])
+	// What comes from HAProxy bounds memory here: each kind costs a counter of each user.
 	if err != nil || first < 0 || len(words) == 1 || first+len(words)-1 > counters {
 		return tallyLayout{}, fmt.Errorf("%s is %.100q: want the number of a counter, and what it and each one behind it counts, up to number %d", tallyVariable, text, counters-1)
 	}

@@ -62,6 +62,7 @@ func (m *tallyMemory) slotOf(user string) (i int, known, room bool) {
 }
 
 func (m *tallyMemory) newSlot() int {
+	// Tables of many users come and go: the arrays grow only beyond what was ever in use.
 	if n := len(m.free); n > 0 {
 		i := m.free[n-1]
 		m.free = m.free[:n-1]
@@ -89,6 +90,7 @@ func (m *tallyMemory) remembers(user string) bool {
 // forgetMissing forgets the users whom the last read did not have any more.
 func (m *tallyMemory) forgetMissing() {
 	for hash, i := range m.index {
+		// Only after a complete read: one that was broken off has not seen everybody.
 		if m.slots[i].round != m.round {
 			delete(m.index, hash)
 			m.free = append(m.free, i)

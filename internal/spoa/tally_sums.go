@@ -48,6 +48,7 @@ type tierSums struct {
 
 // countGrowth counts what is new in the counters of a user, and remembers them.
 func (t *tallies) countGrowth(user, tier string, before, read []uint32) {
+	// Requests are in progress, but none has begun since.
 	if slices.Equal(before, read) {
 		return
 	}
@@ -64,6 +65,7 @@ func (t *tallies) countGrowth(user, tier string, before, read []uint32) {
 // sumByTier counts the requests that a user of a tier has started since.
 func (t *tallies) sumByTier(tier string, before, read []uint32) (all int64) {
 	s := &t.untold.sums
+	// Entries of one tier follow each other mostly, so that a counter is looked up once for many users.
 	if s.tier != tier {
 		t.flushSums()
 		s.tier = tier
@@ -78,6 +80,7 @@ func (t *tallies) sumByTier(tier string, before, read []uint32) (all int64) {
 }
 
 func (u *untoldCounts) add(c nativeCount) {
+	// The oldest of them says how long all have waited.
 	if len(u.natives) == 0 {
 		u.since = time.Now()
 	}

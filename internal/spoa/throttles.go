@@ -35,10 +35,12 @@ func (t *throttles) shouldTeach(now time.Time, n ratelimit.TableEntry) bool {
 	held, there := t.get(key)
 	there = there && !held.hasEnded(now)
 	switch {
+	// What is lifted is not what HAProxy refuses by: the other window is still spent.
 	case n.Lift && there && held.Key.Window != n.Key.Window:
 		return false
 	case !n.Lift && there && held.End() > n.End():
 		return false
+	// Those of a second are not remembered: they end before any other.
 	case !n.Lift && n.Key.Window != limits.Second:
 		t.put(key, throttled{n, now})
 	default:
@@ -57,6 +59,8 @@ func (t *throttles) outdated(set *limits.Set) (lift []ratelimit.TableEntry) {
 	for _, all := range [...]map[string]throttled{t.young, t.old} {
 		for key, n := range all {
 			r, ok := set.User(n.Key.User).Rate(n.Key.Class, n.Key.Window)
+			// Another limit may admit more, so HAProxy must ask again. If it is spent as well, the next
+			// question brings the throttle back.
 			if !ok || r.Mode != limits.Enforce || r.Max != n.Limit {
 				delete(all, key)
 				n.Lift = true

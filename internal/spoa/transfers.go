@@ -49,12 +49,14 @@ func newTransfers() transfers {
 // now.
 func (t *transfers) setShare(now time.Time, user string, values peers.Values) bool {
 	f, _ := t.get(user)
+	// The first share that is heard of is what the verdict has just said.
 	differs := f.known && f.values != values
 	if differs {
 		f.changed = now
 	}
 	f.known, f.values = true, values
 	t.put(user, f)
+	// Whoever has an entry goes by it, so it must be right.
 	if _, there := t.table[user]; there {
 		return true
 	}
@@ -67,6 +69,7 @@ func (t *transfers) setShare(now time.Time, user string, values peers.Values) bo
 func (t *transfers) progress(now time.Time, user string, active int64, lent *peers.Values) (peers.Values, bool) {
 	idle, there := t.table[user]
 	f, known := t.get(user)
+	// The entry stays for a while, so that short requests one after another do not make it come and go.
 	if active == 0 {
 		if there && idle.IsZero() {
 			t.table[user] = now
@@ -88,9 +91,11 @@ func (t *transfers) progress(now time.Time, user string, active int64, lent *pee
 		t.put(user, f)
 	}
 	other := now.Sub(f.changed) < verdictSpan
+	// By credit no answer said the share. What HAProxy goes by may be old, however long ago it changed.
 	if lent != nil {
 		other = f.values != *lent
 	}
+	// Most requests are over before it is worth an entry, unless their verdict has said another share.
 	if there || !f.known || now.Sub(f.since) < transferSpan && !other {
 		return peers.Values{}, false
 	}
@@ -101,6 +106,7 @@ func (t *transfers) progress(now time.Time, user string, active int64, lent *pee
 // requests in progress.
 func (t *transfers) replaced(now time.Time) {
 	for user, idle := range t.table {
+		// Of the new process nothing is in flight yet: the entry stays for as long as any that is idle.
 		if idle.IsZero() {
 			t.table[user] = now
 		}
@@ -109,6 +115,7 @@ func (t *transfers) replaced(now time.Time) {
 
 // enterTable notes that the table has a user, if there is room.
 func (t *transfers) enterTable(user string) bool {
+	// Beyond the bound holds what their verdicts said.
 	if len(t.table) >= maxShares {
 		return false
 	}
@@ -121,6 +128,7 @@ func (t *transfers) enterTable(user string) bool {
 func (t *transfers) forget(now time.Time) (lift []string) {
 	t.recent.forget(now)
 	for user, idle := range t.table {
+		// Never while something is in flight: without its entry a transfer would go by what its verdict said.
 		if !idle.IsZero() && now.Sub(idle) >= shareIdleSpan {
 			delete(t.table, user)
 			lift = append(lift, user)

@@ -52,6 +52,7 @@ func (a *Agent) answerQuestion(r *spop.Request) {
 	}
 	switch {
 	case v.allowed:
+		// It passes: that HAProxy cannot hold the share is an error of ours, and no failure of ours fails a request.
 		if v.share != [2]int64{} && numberArg(r, "unheld", 1) == 1 {
 			a.countUnheld(q.user)
 		}
@@ -69,6 +70,7 @@ func (v *verdict) answerAllowed(r *spop.Request) {
 		r.SetString("priority", strconv.Itoa(v.priority)) // as text: it may be negative
 	}
 	for _, d := range bandwidth.Directions {
+		// A direction without the variable is not limited.
 		if v.share[d] > 0 {
 			r.SetUint(d.String(), shareUnits(v.share[d]))
 		}
@@ -83,6 +85,7 @@ func (v *verdict) answerAllowed(r *spop.Request) {
 
 func (v *verdict) answerRefused(r *spop.Request) {
 	r.SetString("cause", string(v.cause))
+	// When a slot will be free nobody knows, so nothing is said of when to come back.
 	if v.limit > 0 {
 		r.SetString("reason", slotReason)
 		r.SetUint("limit", uint32(v.limit))
@@ -93,6 +96,7 @@ func (v *verdict) answerRefused(r *spop.Request) {
 	r.SetUint("limit", uint32(v.rate.Max))
 	// Rounded up, and never 0: whoever comes back as told finds the next window begun.
 	r.SetUint("retry", uint32(max(1, math.Ceil(v.retry.Seconds()))))
+	// HAProxy takes a second for granted: nearly all limits are of one.
 	if v.rate.Window != limits.Second {
 		r.SetUint("window", uint32(v.rate.Window.Seconds()))
 	}
@@ -129,6 +133,7 @@ func (a *Agent) verdict(q question) verdict {
 // countVerdict counts what came of a question. Who only waits is counted once more when
 // that is over.
 func (a *Agent) countVerdict(q *question, of *limits.Limits, v *verdict) {
+	// Whoever is told to wait has not started: the second question counts.
 	if v.allowed {
 		a.starts.countStart(q.user, q.verb, q.op)
 		a.metrics.started.count(series{of.Tier, q.verb, q.op})
@@ -158,6 +163,7 @@ func (a *Agent) countVerdict(q *question, of *limits.Limits, v *verdict) {
 		a.starts.nearLimit(q.user)
 	}
 	a.metrics.byTier.count(came)
+	// At any endpoint: what cannot be read is the credentials, not the address.
 	if _, user := limits.SplitEndpoint(q.user); user == limits.UnreadableKey {
 		a.metrics.unreadable.Inc()
 	}

@@ -21,6 +21,7 @@ func (m waiting[W]) add(w W) <-chan struct{} {
 }
 
 func (m waiting[W]) decided(w W) {
+	// Who has waited long enough has left, and took the verdict of Timeout.
 	if done, ok := m[w]; ok {
 		delete(m, w)
 		close(done)
@@ -37,6 +38,7 @@ func (m waiting[W]) remove(w W) bool {
 // beginWaits prepares to wait for what is not decided, and reports whether anything is
 // not; l.mu is held.
 func (l *limiter) beginWaits(n *needs) (any bool) {
+	// Before the lock is free, for the answer may come at once.
 	if n.slotWaits != nil {
 		n.slotDone, any = l.forSlots.add(n.slotWaits), true
 	}
@@ -79,6 +81,8 @@ func (l *limiter) awaitAll(n *needs) {
 
 // collect takes the verdicts of what was decided meanwhile; l.mu is held.
 func (l *limiter) collect(n *needs) {
+	// Not among those who wait any more: it was decided, perhaps after the timer had fired and before
+	// the lock was held. Such a verdict counts, or what it took would be lost.
 	if n.slotWaits != nil && !l.forSlots.remove(n.slotWaits) {
 		n.slot, n.slotWaits = n.slotWaits.Verdict, nil
 	}
@@ -102,6 +106,7 @@ func (l *limiter) slotInLine(q question, of *limits.Limits) concurrency.Verdict 
 // startSlot decides about a slot at once, or returns how to wait for the verdict.
 func (l *limiter) startSlot(q question, of *limits.Limits) (concurrency.Verdict, func() concurrency.Verdict) {
 	start, p := l.slots.Start, l.forRedis()
+	// The second question of a request is held for as long as its user may wait, not for Redis.
 	if q.inLine {
 		start, p = l.slots.Hold, patience{longest: of.Wait, waits: l.metrics.inLine, over: l.over}
 	}
@@ -128,6 +133,7 @@ func (l *limiter) startSlot(q question, of *limits.Limits) (concurrency.Verdict,
 func (l *limiter) startToken(user string, rates []limits.Rate) (ratelimit.Verdict, func() ratelimit.Verdict) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	// For dry runs alone, of which HAProxy hears nothing: there is no credit.
 	v, w := l.tokens.Start(l.clock.Now(), user, rates, ratelimit.NoCredit)
 	if w == nil {
 		l.carryOut()
@@ -164,6 +170,7 @@ func awaitOne[W comparable](l *limiter, all waiting[W], w W, done <-chan struct{
 	select {
 	case <-done:
 		return true
+	// The agent ends: a request in line would hold up the end for as long as its user may wait.
 	case <-p.over:
 	case <-timer.C:
 		if p.timeouts != nil {

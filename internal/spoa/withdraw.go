@@ -50,6 +50,7 @@ func (l *limiter) withdraw(now time.Time, user string, through int64) {
 	w := c.withdrawals[user]
 	through = max(through, now.Unix()+1) // see creditSecond
 	switch {
+	// Their credit stays reserved, so the limit holds: what is lost is use of it.
 	case w == nil && len(c.withdrawals) >= maxWithdrawals:
 		l.metrics.withdrawalsDropped.Inc()
 	case w == nil:
@@ -64,6 +65,7 @@ func (l *limiter) withdraw(now time.Time, user string, through int64) {
 			}
 			w.told = through
 		}
+		// HAProxy forgets an entry that nobody uses, and with it that this user shall have none.
 		if now.Sub(w.renewed) > renewWithdrawal {
 			w.renewed, w.repeat = now, true
 			c.due = append(c.due, user)
@@ -87,6 +89,7 @@ func (c *credits) withdrawAgain() {
 // confirmedAgain reports whether the new process has confirmed them all; l.mu is held.
 func (c *credits) confirmedAgain() bool {
 	for _, w := range c.withdrawals {
+		// Whom the new process has no entry for it would give credit by default.
 		if w.again {
 			return false
 		}
@@ -97,6 +100,7 @@ func (c *credits) confirmedAgain() bool {
 // withdrawHot takes back the credit of a user who is near a limit, if they can have any.
 func (l *limiter) withdrawHot(now time.Time, key string, until time.Time) {
 	set := l.inForce.set.Load()
+	// Alone, an agent has given the whole limit, and takes it back when its own core says so.
 	if set == nil || l.inForce.instances.Load() <= 1 || !l.inForce.possible(set, key, set.User(key)) {
 		return
 	}
@@ -108,6 +112,7 @@ func (l *limiter) forgetWithdrawals(now time.Time) {
 	l.credits.granted.forget(now)
 	l.credits.ended.forget(now)
 	for user, w := range l.credits.withdrawals {
+		// Not while requests by credit go on: the withdrawal is what counts them.
 		if w.told > 0 && w.rest == 0 && now.Unix() > w.through {
 			delete(l.credits.withdrawals, user)
 		}

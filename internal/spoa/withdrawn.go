@@ -56,10 +56,12 @@ func (l *limiter) clusterSecond(here time.Time) int64 {
 
 // ticketsSpent is how many tickets of a class HAProxy has admitted with in the second in force.
 func ticketsSpent(e *runtimeapi.Entry, class int) int {
+	// There are no tickets in the second in force, so none of it are spent.
 	if gpt(e, freshElement) != 1 {
 		return 0
 	}
 	each, last := int(gpt(e, eachElement+2*class)), gpt(e, eachElement+2*class+1)
+	// A ticket is drawn before it is known whether it suffices, so more may be drawn than there were.
 	left := max(0, int(int32(last-gpc(e, drawnElement+class))))
 	if left > each { // it began while no agent answered
 		each *= int(gpt(e, factorElement))
@@ -87,9 +89,11 @@ func (l *limiter) stillInProgress(now time.Time, e *runtimeapi.Entry) {
 // tellRest tells the core of the requests in progress, and looks again later if there are
 // any; l.mu is held.
 func (l *limiter) tellRest(now time.Time, user string, w *withdrawal) {
+	// The core knows nothing of users without such a limit. Their rest is looked at all the same: while it lasts the withdrawal does.
 	if l.inForce.limitsOf(user).Concurrent > 0 {
 		l.slots.Withdrawn(now, user, w.rest)
 	}
+	// Twice as long each time: most end at once, and a long one is not worth a question every 5 ms.
 	if w.rest > 0 {
 		w.gap = min(max(2*w.gap, firstPoll), slowestPoll)
 		l.credits.polls[user] = now.Add(w.gap)

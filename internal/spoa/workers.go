@@ -45,6 +45,7 @@ func (w *workers) noteCheck(pid int) {
 	if w.seen == nil {
 		w.seen = make(map[int]time.Time)
 	}
+	// Who cannot be remembered can be no old process either: draining ends by its time then, as over TCP.
 	if _, known := w.seen[pid]; !known && len(w.seen) >= maxWorkers {
 		if w.forgetEnded(); len(w.seen) >= maxWorkers {
 			return
@@ -61,6 +62,7 @@ func (w *workers) replaced() {
 	w.since = time.Now()
 	w.old = make(map[int]struct{})
 	for pid, last := range w.seen {
+		// One that has not checked for longer was replaced before, or has hung: nobody waits for its end.
 		if w.since.Sub(last) < recentSpan {
 			w.old[pid] = struct{}{}
 		}
@@ -77,6 +79,7 @@ func (w *workers) oldEnded() bool {
 		return false // none could be seen, or it is too early to tell old from new
 	}
 	for pid := range w.old {
+		// Alive, and it has not checked since: a new process would have.
 		if last, there := w.seen[pid]; there && last.Before(w.since.Add(lastSpan)) {
 			return false
 		}

@@ -9,6 +9,7 @@ import (
 // told.
 func processOf(conn net.Conn) int {
 	unix, ok := conn.(*net.UnixConn)
+	// Over TCP nobody says which process it is.
 	if !ok {
 		return 0
 	}
