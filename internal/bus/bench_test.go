@@ -44,7 +44,7 @@ func BenchmarkSlots(b *testing.B) {
 			asks[i] = concurrency.Ask{User: fmt.Sprintf("user-%d", (batch*n+i)%1000), Seq: seq,
 				Want: 2 + batch%5, Active: 2 + batch%3, Limit: 10}
 		}
-		_, err := agent.Slots(context.Background(), live[batch%len(live)], live, asks)
+		_, err := agent.Slots(context.Background(), live[batch%len(live)], len(live), asks)
 		return err
 	})
 }

@@ -47,7 +47,7 @@ func TestAStoppedRedisIsUnavailableInTimeAndThenUsedAgain(t *testing.T) {
 			return err
 		},
 		"Slots": func(ctx context.Context) error {
-			_, err := b.Slots(ctx, "a", nil, []concurrency.Ask{{User: "alice", Seq: 1, Want: 1, Limit: 5}})
+			_, err := b.Slots(ctx, "a", 0, []concurrency.Ask{{User: "alice", Seq: 1, Want: 1, Limit: 5}})
 			return err
 		},
 		"Register": func(ctx context.Context) error { _, err := b.Register(ctx, "a", "", ""); return err },

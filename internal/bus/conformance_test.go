@@ -50,6 +50,7 @@ func TestConformance(t *testing.T) {
 		{"large batches of slots are divided", slotsDivides},
 		{"the gone lose their slots", slotsOfTheGone},
 		{"slots of the silent", slotsOfTheSilent},
+		{"shards hear who is alive", shardsHear},
 		{"malformed slots are removed", slotsMalformed},
 		{"slots expire", slotsExpire},
 		{"users near their limits are published", progress},
@@ -601,7 +602,7 @@ func scriptsForgotten(t *testing.T, s *server) {
 			for i := range 20 {
 				asks = append(asks, concurrency.Ask{User: fmt.Sprint(i), Seq: 1, Want: 1, Limit: 9})
 			}
-			slotted, err := b.Slots(ctx, "a", nil, asks)
+			slotted, err := b.Slots(ctx, "a", 0, asks)
 			for i, g := range slotted.Grants {
 				if want := (concurrency.Grant{Held: 1, Free: 8}); g != want {
 					t.Errorf("user %d got %+v, want %+v", i, g, want)
@@ -610,6 +611,7 @@ func scriptsForgotten(t *testing.T, s *server) {
 			return err
 		}},
 		{"Register", func() error { _, err := b.Register(ctx, "a", "", ""); return err }},
+		{"Alive", func() error { return b.Alive(ctx, "a") }},
 		{"Leave", func() error { return b.Leave(ctx, "a") }},
 		{"Lead", func() error { _, err := b.Lead(ctx, "p", time.Minute); return err }},
 		{"Resign", func() error { return b.Resign(ctx, "p") }},
@@ -1081,7 +1083,7 @@ func everyKeyExpires(t *testing.T, s *server) {
 		if _, err := b.Take(ctx, "a", asks); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := b.Slots(ctx, "a", nil, []concurrency.Ask{{User: "u", Seq: 1, Want: 1, Limit: 1}, {User: "w", Seq: 1, Limit: 1}}); err != nil {
+		if _, err := b.Slots(ctx, "a", 0, []concurrency.Ask{{User: "u", Seq: 1, Want: 1, Limit: 1}, {User: "w", Seq: 1, Limit: 1}}); err != nil {
 			t.Fatal(err)
 		}
 		if err := b.Demand(ctx, "a", []bandwidth.Report{{User: "u", Active: 1}, {User: "w", Active: 1}}); err != nil {
@@ -1092,6 +1094,9 @@ func everyKeyExpires(t *testing.T, s *server) {
 			t.Fatal(err)
 		}
 		if _, err := b.Register(ctx, "a", "", "not serving yet"); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Alive(ctx, "a"); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := b.Lead(ctx, "p", time.Minute); err != nil {
@@ -1123,6 +1128,8 @@ func everyKeyExpires(t *testing.T, s *server) {
 		"sluice:{0}:heard:take:a":            time.Hour,
 		"sluice:{1}:heard:take:a":            time.Hour,
 		"sluice:{0}:heard:burst:a":           time.Hour,
+		"sluice:{0}:alive":                   time.Minute,
+		"sluice:{1}:alive":                   time.Minute,
 		"sluice:{0}:slots:u":                 30 * time.Second,
 		"sluice:{1}:slots:w":                 30 * time.Second,
 		"sluice:{0}:events:17:reports":       time.Minute,
@@ -1162,7 +1169,7 @@ func redisTime(t *testing.T, s *server) {
 	before, err1 := b.Time(ctx)
 	r, err2 := b.Register(ctx, "a", "", "")
 	taken, err3 := b.Take(ctx, "a", []ratelimit.Ask{{}})
-	slotted, err4 := b.Slots(ctx, "a", nil, []concurrency.Ask{{User: "alice", Seq: 1, Limit: 1}})
+	slotted, err4 := b.Slots(ctx, "a", 0, []concurrency.Ask{{User: "alice", Seq: 1, Limit: 1}})
 	after, err5 := b.Time(ctx)
 	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {
 		t.Fatal(err)

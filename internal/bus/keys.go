@@ -55,13 +55,16 @@ const (
 	// progress write more often.
 	slotsTTL = 30 * time.Second
 
-	// slotsFresh is how long after its last write an instance counts as live although it is
-	// not in the caller's list, which may be that old.
+	// slotsFresh is how long after its last write an instance counts as live without a look.
 	slotsFresh = time.Second
 
 	// instanceTimeout is how long an instance may be silent: six heartbeats of 250 ms. What a
 	// dead instance held is free to others within 2 s.
 	instanceTimeout = 1500 * time.Millisecond
+
+	// aliveTimeout is how long an instance may be silent in a shard, which hears of every
+	// second of its heartbeats: not before its heartbeats have been missing for 1.5 s.
+	aliveTimeout = instanceTimeout + 250*time.Millisecond
 
 	// registryTTL is how long the list of instances is kept when nobody is heard: much longer
 	// than machines stand still, for whoever is heard first would find no others.
@@ -109,6 +112,9 @@ func heardKey(shard int, burst bool, instance, session string) string {
 func slotsPrefix(shard int) string {
 	return "sluice:{" + strconv.Itoa(shard) + "}:slots:"
 }
+
+// aliveKey is the key of the instances that a shard hears of.
+func aliveKey(shard int) string { return "sluice:{" + strconv.Itoa(shard) + "}:alive" }
 
 // eventsKey is the key of the reports of what started and ended in a second: of a shard's users,
 // or with clusterTag of tiers.

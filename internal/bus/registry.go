@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -72,13 +73,15 @@ func (b *Bus) Register(ctx context.Context, instance, version, problem string) (
 	return r, err
 }
 
-// Leave takes an instance out of the registry without waiting for its lapse.
+// Leave takes an instance out of the registry, and frees its slots, without waiting for
+// its lapse.
 func (b *Bus) Leave(ctx context.Context, instance string) error {
 	b.membership.leave(instance)
-	return b.callRedis(ctx, "leave", "leave instance", func(ctx context.Context) error {
+	left := b.tellShards(ctx, "leave", instance, "left")
+	return errors.Join(left, b.callRedis(ctx, "leave", "leave instance", func(ctx context.Context) error {
 		_, err := b.changeRegistry(ctx, "leave", instance, status{})
 		return err
-	})
+	}))
 }
 
 // Instances lists the instances without being one, with their versions and problems, and

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/concurrency"
 )
 
 // BenchmarkHeartbeats measures what the heartbeats of n instances cost Redis, four a second
@@ -49,6 +50,34 @@ func BenchmarkHeartbeats(b *testing.B) {
 			b.ReportMetric(100*4*took.Seconds(), "%scripts")
 			b.ReportMetric(100*(after-before).Seconds()/b.Elapsed().Seconds(), "%core")
 			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// BenchmarkSlotsAmong measures what an ask for slots costs Redis in a cluster of n instances,
+// three of which serve the user, near the limit.
+func BenchmarkSlotsAmong(b *testing.B) {
+	for _, n := range []int{10, 100, 1000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			_, addr := proctest.Redis(b)
+			agent, ctx := openBus(b, addr), context.Background()
+			for i := range n {
+				if err := agent.Alive(ctx, fmt.Sprintf("edge-%04d#abcdefgh", i)); err != nil {
+					b.Fatal(err)
+				}
+			}
+			before, calls := time.Duration(0), 0
+			for b.Loop() {
+				if calls == 10 { // by then the script is known
+					before = scriptTime(b, addr)
+				}
+				calls++
+				ask := concurrency.Ask{User: "alice", Seq: uint64(calls), Want: 3, Active: 3, Limit: 4000, Portion: 1}
+				if _, err := agent.Slots(ctx, fmt.Sprintf("edge-%04d#abcdefgh", calls%3), n, []concurrency.Ask{ask}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64((scriptTime(b, addr)-before).Nanoseconds())/1e3/float64(max(1, calls-9)), "us/ask")
 		})
 	}
 }

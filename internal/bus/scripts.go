@@ -27,6 +27,9 @@ var burstSource string
 //go:embed scripts/slots.lua
 var slotsSource string
 
+//go:embed scripts/alive.lua
+var aliveSource string
+
 //go:embed scripts/events.lua
 var eventsSource string
 
@@ -55,6 +58,7 @@ var (
 	takeScript      = newScript(takeSource)
 	burstScript     = newScript(burstSource)
 	slotsScript     = newScript(slotsSource)
+	aliveScript     = newScript(aliveSource)
 	eventsScript    = newScript(eventsSource)
 	registryScript  = newScript(registrySource)
 	leadScript      = newScript(leadSource)

@@ -16,10 +16,13 @@ type Slotted struct {
 }
 
 // Slots answers asks from the pools in Redis as concurrency.Take would, one
-// after the other, all in one round trip. Before each of them it drops from the
-// user's pool the instances that are gone: those that are not live and have not
-// asked for a second, which is how long the caller's list may be behind.
-// The instance itself is never gone. If the ask has a portion, a field that is as old as
+// after the other, all in one round trip. The instances that are live are those that the
+// shard has heard (see Alive), or the given number if that is more: a shard that was emptied
+// hears them again within half a second. Where an ask leaves less than three tenths of the limit,
+// the instances that are gone are dropped from the user's pool before: those that the shard
+// has heard before, but not lately, and that have not asked for a second; of whom it has never
+// heard, those that have not asked for 30 s, because older agents do not call Alive. The
+// instance itself is never gone. If the ask has a portion, a field that is as old as
 // the pool's time to live does not count. An ask that is newer than the one before is
 // published when its user is near the limit, see Progress.
 //
@@ -27,7 +30,7 @@ type Slotted struct {
 // without a user, with a count below 0 or above 10^12, with a limit below 1 or
 // with a Seq that is 0 or not below 2^53 fails the call before anything is sent.
 // A limit above 2^52 counts as 2^52.
-func (b *Bus) Slots(ctx context.Context, instance string, live []string, asks []concurrency.Ask) (Slotted, error) {
+func (b *Bus) Slots(ctx context.Context, instance string, instances int, asks []concurrency.Ask) (Slotted, error) {
 	if len(asks) == 0 {
 		return Slotted{}, nil
 	}
@@ -41,7 +44,7 @@ func (b *Bus) Slots(ctx context.Context, instance string, live []string, asks []
 	err := b.callRedis(ctx, "slots", "ask for slots", func(ctx context.Context) error {
 		calls := make([]call, len(batches))
 		for i, batch := range batches {
-			calls[i] = batch.scriptCall(instance, live, asks)
+			calls[i] = batch.scriptCall(instance, instances, asks)
 		}
 		replies, err := b.evalScripts(ctx, calls...)
 		if err != nil {
@@ -102,19 +105,18 @@ func (b *Bus) divideSlots(asks []concurrency.Ask) []*slotBatch {
 }
 
 // scriptCall has the keys and arguments that scripts/slots.lua describes.
-func (c *slotBatch) scriptCall(instance string, live []string, asks []concurrency.Ask) call {
+func (c *slotBatch) scriptCall(instance string, instances int, asks []concurrency.Ask) call {
 	prefix := slotsPrefix(c.shard)
-	keys := make([]string, len(c.asks))
-	args := make([]any, 0, 5+6*len(c.asks)+len(live))
+	keys := make([]string, 0, 1+len(c.asks))
+	keys = append(keys, aliveKey(c.shard))
+	args := make([]any, 0, 7+6*len(c.asks))
 	args = append(args, instance, string(appendText([]byte(wireVersion+" "), instance)), len(prefix)+1,
-		int64(slotsTTL/time.Second), slotsFresh.Milliseconds())
-	for i, ask := range c.asks {
+		int64(slotsTTL/time.Second), slotsFresh.Milliseconds(),
+		instances, aliveTimeout.Milliseconds())
+	for _, ask := range c.asks {
 		a := &asks[ask]
-		keys[i] = prefix + a.User
+		keys = append(keys, prefix+a.User)
 		args = append(args, a.Want, a.Active, a.Seq, a.Refused, min(a.Limit, maxLimit), a.Portion)
-	}
-	for _, name := range live {
-		args = append(args, name)
 	}
 	return call{script: slotsScript, keys: keys, args: args}
 }

@@ -3,6 +3,7 @@ package bus_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"testing"
@@ -23,7 +24,7 @@ func slotsIsConcurrencyTake(t *testing.T, s *server) {
 	end := concurrency.Ask{User: "end", Refused: 1, Limit: 1}
 	heard := func(rt *rapid.T) (all []bus.Progress) {
 		end.Seq++
-		if _, err := b.Slots(ctx, "end", nil, []concurrency.Ask{end}); err != nil {
+		if _, err := b.Slots(ctx, "end", 0, []concurrency.Ask{end}); err != nil {
 			rt.Fatal(err)
 		}
 		for {
@@ -46,10 +47,11 @@ func slotsIsConcurrencyTake(t *testing.T, s *server) {
 		type seqOf struct{ instance, user string }
 		seqs := map[seqOf]uint64{} // the newest
 		var told []bus.Progress    // what polygen should be told
+		shard := heardInstances{}
 
 		call := func(rt *rapid.T) {
 			instance := rapid.SampledFrom(instances).Draw(rt, "instance")
-			live := rapid.SliceOf(rapid.SampledFrom(append(instances, "idle"))).Draw(rt, "live")
+			known := rapid.IntRange(0, 6).Draw(rt, "known")
 			var asks []concurrency.Ask
 			for range rapid.IntRange(1, 6).Draw(rt, "asks") {
 				a := slotAsk.Draw(rt, "ask")
@@ -61,22 +63,22 @@ func slotsIsConcurrencyTake(t *testing.T, s *server) {
 				seqs[of] = max(seqs[of], a.Seq)
 				asks = append(asks, a)
 			}
-			slotted, err := b.Slots(ctx, instance, live, asks)
+			slotted, err := b.Slots(ctx, instance, known, asks)
 			if err != nil {
-				rt.Fatalf("Slots(%q, %q, %+v) = %v", instance, live, asks, err)
+				rt.Fatalf("Slots(%q, %d, %+v) = %v", instance, known, asks, err)
 			}
 			var want []concurrency.Grant
 			tell := bus.Progress{Instance: instance}
 			for _, a := range asks {
 				a.Limit = min(a.Limit, 1<<52)
-				g, near := pools[a.User].ask(instance, live, a, slotted.Now)
+				g, near := pools[a.User].ask(instance, known, shard, a, slotted.Now)
 				want = append(want, g)
 				if near {
 					tell.Entries = append(tell.Entries, bus.ProgressEntry{User: a.User, Held: g.Held, Active: a.Active, Refused: a.Refused, Limit: a.Limit})
 				}
 			}
 			if diff := cmp.Diff(want, slotted.Grants); diff != "" {
-				rt.Fatalf("Slots(%q, %q, %+v) (-concurrency.Take +got):\n%s", instance, live, asks, diff)
+				rt.Fatalf("Slots(%q, %d, %+v) with %v (-concurrency.Take +got):\n%s", instance, known, asks, shard, diff)
 			}
 			if len(tell.Entries) > 0 {
 				told = append(told, tell)
@@ -92,8 +94,15 @@ func slotsIsConcurrencyTake(t *testing.T, s *server) {
 			s.do(t, "HSET", slotsKey(u), name, value)
 			pools[u][name] = value
 		}
+		hear := func(rt *rapid.T) {
+			name := rapid.SampledFrom(append(instances, "idle")).Draw(rt, "heard")
+			ago := rapid.SampledFrom([]time.Duration{-time.Hour, -2 * time.Second, 0, time.Second, 2 * time.Second, 3 * time.Second, time.Hour}).Draw(rt, "ago")
+			// No step is at the edge of the lapse, so that it does not matter how long the test takes.
+			shard[name] = time.Now().Add(-ago).UnixMilli()
+			s.do(t, "ZADD", "sluice:{0}:alive", shard[name], name)
+		}
 		for range rapid.IntRange(1, 12).Draw(rt, "steps") {
-			rapid.SampledFrom([]func(*rapid.T){call, call, store}).Draw(rt, "step")(rt)
+			rapid.SampledFrom([]func(*rapid.T){call, call, store, hear}).Draw(rt, "step")(rt)
 		}
 
 		for u, pool := range pools {
@@ -135,36 +144,84 @@ var holdingPattern = regexp.MustCompile(`^[0-9]{1,16} [0-9]{1,16} [0-9]{1,16} [0
 // A slotPool is the hash of one user.
 type slotPool map[string]string
 
-// ask is what Slots does: it drops instances that are gone, and calls concurrency.Take.
-// It also reports whether the user is near the limit and the ask is new.
-func (p slotPool) ask(instance string, live []string, a concurrency.Ask, now time.Time) (g concurrency.Grant, near bool) {
+// heardInstances is when the shard heard of instances, in milliseconds.
+type heardInstances map[string]int64
+
+// silent is since when who has not been heard is gone: time in which nobody was is no silence.
+func (heard heardInstances) silent(now int64) int64 {
+	last := now
+	if len(heard) > 0 {
+		last = slices.Max(slices.Collect(maps.Values(heard)))
+	}
+	return min(now, last+583) - 1750 // a third of 1750
+}
+
+func (heard heardInstances) count(now int64) (n int) {
+	for _, at := range heard {
+		if at > heard.silent(now) && at < now+1750 {
+			n++
+		}
+	}
+	return n
+}
+
+func (heard heardInstances) gone(name string, now, written int64) bool {
+	if at, known := heard[name]; known && at-now < 1750 {
+		return at <= heard.silent(now)
+	}
+	return max(now-written, written-now) >= 30_000
+}
+
+// ask is what Slots does: where slots are short it drops instances that are gone, and it
+// calls concurrency.Take. It also reports whether the user is near the limit and the ask is new.
+func (p slotPool) ask(instance string, known int, shard heardInstances, a concurrency.Ask, at time.Time) (g concurrency.Grant, near bool) {
+	now := at.UnixMilli()
 	pool := map[string]concurrency.Holding{}
-	before := 0
+	stale := map[string]int64{} // when they were written
 	for name, value := range p {
 		var h concurrency.Holding
 		var written int64
 		_, err := fmt.Sscanf(value, "%d %d %d %d", &h.Held, &h.Active, &h.Seq, &written)
 		large := max(uint64(h.Held), uint64(h.Active), h.Seq, uint64(written)) >= 1<<53
-		fresh := (now.UnixMilli()-written) <= 1000 && (written-now.UnixMilli()) <= 1000
-		gone := !slices.Contains(live, name) && !fresh
-		if a.Portion > 0 {
-			gone = gone || !fresh && now.UnixMilli()-written >= 30_000
-		}
-		gone = gone && name != instance
-		if err != nil || large || gone || !holdingPattern.MatchString(value) {
+		expired := a.Portion > 0 && name != instance && now-written >= 30_000
+		if err != nil || large || expired || !holdingPattern.MatchString(value) {
 			delete(p, name)
 			continue
 		}
 		pool[name] = h
+		if name != instance && max(now-written, written-now) > 1000 {
+			stale[name] = written
+		}
+	}
+	live := max(1, known, shard.count(now))
+	was := pool[instance]
+	others := a.Portion * max(0, live-1-(len(pool)-1))
+	if _, there := pool[instance]; !there {
+		others = a.Portion * max(0, live-1-len(pool))
+	}
+	for name, h := range pool {
+		if name != instance {
+			others += h.Held
+		}
+	}
+	if 10*(others+max(a.Want, a.Active, was.Held)) >= 7*a.Limit {
+		for name, written := range stale {
+			if shard.gone(name, now, written) {
+				delete(pool, name)
+				delete(p, name)
+			}
+		}
+	}
+	before := 0
+	for _, h := range pool {
 		before += h.Active
 	}
-	was := pool[instance]
 	g = concurrency.Take(pool, live, instance, a)
 	h := pool[instance]
 	if h.Seq == was.Seq {
 		return g, false
 	}
-	p[instance] = fmt.Sprintf("%d %d %d %d", h.Held, h.Active, h.Seq, now.UnixMilli())
+	p[instance] = fmt.Sprintf("%d %d %d %d", h.Held, h.Active, h.Seq, now)
 	running := max(before, before-was.Active+h.Active)
 	return g, running*10 >= a.Limit*7 || a.Refused > 0
 }
@@ -194,7 +251,7 @@ func slotsRefuses(t *testing.T, s *server) {
 	for _, tt := range tests {
 		bad := good
 		tt.spoil(&bad)
-		_, err := b.Slots(ctx, "a", nil, []concurrency.Ask{good, bad})
+		_, err := b.Slots(ctx, "a", 0, []concurrency.Ask{good, bad})
 		if want := "ask for slots: " + tt.err; err == nil || err.Error() != want {
 			t.Errorf("Slots(%s) = %v, want %s", tt.name, err, want)
 		}
@@ -202,12 +259,12 @@ func slotsRefuses(t *testing.T, s *server) {
 	if n := s.do(t, "DBSIZE"); n != int64(0) {
 		t.Errorf("%v keys, want none: nothing was sent", n)
 	}
-	if slotted, err := b.Slots(ctx, "a", nil, nil); err != nil || len(slotted.Grants) != 0 {
+	if slotted, err := b.Slots(ctx, "a", 0, nil); err != nil || len(slotted.Grants) != 0 {
 		t.Errorf("Slots(nothing) = %+v, %v", slotted, err)
 	}
 	good.Seq = 1<<53 - 1
 	for range 2 { // the second time it is not newer
-		slotted, err := b.Slots(ctx, "a", nil, []concurrency.Ask{good})
+		slotted, err := b.Slots(ctx, "a", 0, []concurrency.Ask{good})
 		if want := (concurrency.Grant{Held: 3, Free: 7}); err != nil || slotted.Grants[0] != want {
 			t.Errorf("Slots(the largest sequence number) = %+v, %v, want %+v", slotted.Grants, err, want)
 		}
@@ -221,7 +278,7 @@ func slotsDivides(t *testing.T, s *server) {
 	for i := range 2000 { // each user wants a slot more each time
 		asks = append(asks, concurrency.Ask{User: fmt.Sprint(i % 700), Seq: uint64(1 + i/700), Want: 1 + i/700, Active: 1, Limit: 2, Refused: 1 + i})
 	}
-	slotted, err := b.Slots(context.Background(), "a", []string{"a"}, asks)
+	slotted, err := b.Slots(context.Background(), "a", 1, asks)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,31 +307,40 @@ func slotsDivides(t *testing.T, s *server) {
 	}
 }
 
+// heardAgo is for how long the shard has not heard of an instance. Where it never has, it
+// is not there.
+type heardAgo map[string]time.Duration
+
+// Slots of instances that are gone are free, where they are needed.
 func slotsOfTheGone(t *testing.T, s *server) {
 	b := s.open(t, bus.Options{})
 	const held = 6 // by the other one, of 10
 	tests := []struct {
-		name string
-		live []string
-		age  time.Duration // of the other's last write
-		want int           // slots that an instance which wants all gets
+		name    string
+		heard   heardAgo
+		written time.Duration // so long ago
+		want    int           // slots that the asking instance gets
 	}{
-		{"a live one keeps its slots however long it was silent", []string{"a", "other"}, 20 * time.Second, 10 - held},
-		{"one that nobody knows yet keeps its slots", []string{"a"}, 0, 10 - held},
-		{"nor does one that asks have to be known", nil, 0, 10 - held},
-		{"a dead one loses them after a second", []string{"a"}, 1001 * time.Millisecond, 10},
-		{"one of a clock that was set back is dead", []string{"a"}, -time.Hour, 10},
-		{"and live if it is", []string{"other"}, -time.Hour, 10 - held},
-		{"a name within another is not live", []string{"a", "other2", "the other", "other "}, time.Hour, 10},
+		{"a live one keeps them", heardAgo{"a": 0, "other": 500 * time.Millisecond}, time.Hour, 10 - held},
+		{"one that is gone has asked just now", heardAgo{"a": 0, "other": 3 * time.Second}, 0, 10 - held},
+		{"one that is gone loses them", heardAgo{"a": 0, "other": 3 * time.Second}, 1001 * time.Millisecond, 10},
+		{"all stood still", heardAgo{"a": 20 * time.Second, "other": 21 * time.Second}, 20 * time.Second, 10 - held},
+		{"one was silent before all stood still", heardAgo{"a": 20 * time.Second, "other": 23 * time.Second}, 20 * time.Second, 10},
+		{"one of before, of which no shard hears", heardAgo{"a": 0}, 20 * time.Second, 10 - held},
+		{"one of before that is gone", heardAgo{"a": 0}, 31 * time.Second, 10},
+		{"one of another clock", heardAgo{"a": 0, "other": -time.Hour}, 20 * time.Second, 10 - held},
+		{"one of another clock that is gone", heardAgo{"a": 0, "other": -time.Hour}, -time.Hour, 10},
+		{"a name within another", heardAgo{"a": 0, "other2": 0, "the other": 0, "other": 3 * time.Second}, time.Hour, 10},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			// Until there was no pause of a second between the write and the ask.
 			proctest.Eventually(t, "grant", func() error {
+				s.hear(t, tt.heard)
 				s.do(t, "DEL", slotsKey("alice"))
-				written := time.Now().Add(-tt.age)
+				written := time.Now().Add(-tt.written)
 				s.do(t, "HSET", slotsKey("alice"), "other", fmt.Sprintf("%d %d 1 %d", held, held, written.UnixMilli()))
-				slotted, err := b.Slots(context.Background(), "a", tt.live, []concurrency.Ask{{User: "alice", Seq: 1, Want: 10, Limit: 10}})
+				slotted, err := b.Slots(context.Background(), "a", 2, []concurrency.Ask{{User: "alice", Seq: 1, Want: 10, Limit: 10}})
 				if err != nil || slotted.Grants[0] != (concurrency.Grant{Held: tt.want}) {
 					return fmt.Errorf("Slots = %+v, %v, want %d held", slotted.Grants, err, tt.want)
 				}
@@ -288,35 +354,47 @@ func slotsOfTheGone(t *testing.T, s *server) {
 	}
 }
 
+// hear has the shard of a bus with one have heard exactly these.
+func (s *server) hear(t *testing.T, heard heardAgo) {
+	t.Helper()
+	s.do(t, "DEL", "sluice:{0}:alive")
+	for name, ago := range heard {
+		s.do(t, "ZADD", "sluice:{0}:alive", time.Now().Add(-ago).UnixMilli(), name)
+	}
+}
+
 // Live instances that have not asked hold their portions.
 func slotsOfTheSilent(t *testing.T, s *server) {
 	b := s.open(t, bus.Options{})
+	three := heardAgo{"a": 0, "b": 0, "c": 0}
 	for _, tt := range []struct {
 		name    string
 		portion int
-		live    []string
+		known   int // instances, by the asking one
+		heard   heardAgo
 		fields  map[string]time.Duration // held 1, written so long ago
 		want    concurrency.Grant
 	}{
-		{"nobody can have credit", 0, []string{"a", "b", "c"}, nil, concurrency.Grant{Held: 10}},
-		{"two portions", 2, []string{"a", "b", "c"}, nil, concurrency.Grant{Held: 6}},
-		{"one that is named twice", 2, []string{"a", "b", "b"}, nil, concurrency.Grant{Held: 8}},
-		{"the one that asks is not named", 2, []string{"b"}, nil, concurrency.Grant{Held: 8}},
-		{"one of them has asked", 2, []string{"a", "b", "c"}, map[string]time.Duration{"b": 29 * time.Second}, concurrency.Grant{Held: 7}},
-		{"so long ago that its hash would be gone", 2, []string{"a", "b", "c"}, map[string]time.Duration{"b": 31 * time.Second}, concurrency.Grant{Held: 6}},
-		{"where nobody can have credit that counts", 0, []string{"a", "b", "c"}, map[string]time.Duration{"b": 31 * time.Second}, concurrency.Grant{Held: 9}},
-		{"one that is not known yet has asked", 2, []string{"a", "b"}, map[string]time.Duration{"c": 0}, concurrency.Grant{Held: 7}},
-		{"one that is gone had asked", 2, []string{"a", "b"}, map[string]time.Duration{"c": 5 * time.Second}, concurrency.Grant{Held: 8}},
-		{"more portions than slots", 9, []string{"a", "b", "c"}, nil, concurrency.Grant{Held: 0, Free: -8}},
+		{"nobody can have credit", 0, 3, three, nil, concurrency.Grant{Held: 10}},
+		{"two portions", 2, 3, three, nil, concurrency.Grant{Held: 6}},
+		{"the one that asks does not know of them", 2, 1, three, nil, concurrency.Grant{Held: 6}},
+		{"the shard was emptied", 2, 3, nil, nil, concurrency.Grant{Held: 6}},
+		{"one of them has asked", 2, 3, three, map[string]time.Duration{"b": 29 * time.Second}, concurrency.Grant{Held: 7}},
+		{"so long ago that its hash would be gone", 2, 3, three, map[string]time.Duration{"b": 31 * time.Second}, concurrency.Grant{Held: 6}},
+		{"where nobody can have credit that counts", 0, 3, three, map[string]time.Duration{"b": 31 * time.Second}, concurrency.Grant{Held: 9}},
+		{"one that is gone", 2, 2, heardAgo{"a": 0, "b": 0, "c": 5 * time.Second}, nil, concurrency.Grant{Held: 8}},
+		{"one that is gone had asked", 2, 2, heardAgo{"a": 0, "b": 0, "c": 5 * time.Second}, map[string]time.Duration{"c": 5 * time.Second}, concurrency.Grant{Held: 8}},
+		{"more portions than slots", 9, 3, three, nil, concurrency.Grant{Held: 0, Free: -8}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			// Until there was no pause of a second between the writes and the ask.
 			proctest.Eventually(t, "grant", func() error {
+				s.hear(t, tt.heard)
 				s.do(t, "DEL", slotsKey("alice"))
 				for name, age := range tt.fields {
 					s.do(t, "HSET", slotsKey("alice"), name, fmt.Sprintf("1 1 1 %d", time.Now().Add(-age).UnixMilli()))
 				}
-				slotted, err := b.Slots(context.Background(), "a", tt.live, []concurrency.Ask{{User: "alice", Seq: 1, Want: 10, Limit: 10, Portion: tt.portion}})
+				slotted, err := b.Slots(context.Background(), "a", tt.known, []concurrency.Ask{{User: "alice", Seq: 1, Want: 10, Limit: 10, Portion: tt.portion}})
 				if err != nil || slotted.Grants[0] != tt.want {
 					return fmt.Errorf("Slots = %+v, %v, want %+v", slotted.Grants, err, tt.want)
 				}
@@ -326,12 +404,58 @@ func slotsOfTheSilent(t *testing.T, s *server) {
 	}
 }
 
+// A shard hears of instances until they leave or are silent, not counting time in which all
+// stood still. Where slots are not short, who is gone is not looked for.
+func shardsHear(t *testing.T, s *server) {
+	b := s.open(t, bus.Options{})
+	ctx := context.Background()
+	free := func(want int) (err error) { // what another one holds of 10 is 6, or nothing
+		s.do(t, "DEL", slotsKey("alice"))
+		s.do(t, "HSET", slotsKey("alice"), "other", fmt.Sprintf("6 6 1 %d", time.Now().Add(-2*time.Second).UnixMilli()))
+		slotted, err := b.Slots(ctx, "a", 1, []concurrency.Ask{{User: "alice", Seq: 1, Want: 10, Limit: 10}})
+		if err == nil && slotted.Grants[0].Held != want {
+			err = fmt.Errorf("Slots = %+v, want %d held", slotted.Grants, want)
+		}
+		return err
+	}
+	for _, tt := range []struct {
+		name  string
+		heard heardAgo
+		do    func() error
+		want  int
+	}{
+		{"it is alive", nil, func() error { return b.Alive(ctx, "other") }, 4},
+		{"it has left", heardAgo{"a": 0, "other": 0}, func() error { return b.Leave(ctx, "other") }, 10},
+		{"it was silent", heardAgo{"a": 0, "other": 3 * time.Second}, func() error { return b.Alive(ctx, "a") }, 10},
+		{"all stood still, and the first is back", heardAgo{"a": 20 * time.Second, "other": 21 * time.Second}, func() error { return b.Alive(ctx, "a") }, 4},
+		{"it was silent before", heardAgo{"a": 20 * time.Second, "other": 23 * time.Second}, func() error { return b.Alive(ctx, "a") }, 10},
+		{"a new one does not know whether all stood still", heardAgo{"other": 3 * time.Second}, func() error { return b.Alive(ctx, "a") }, 10},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			proctest.Eventually(t, "grant", func() error {
+				s.hear(t, tt.heard)
+				if err := tt.do(); err != nil {
+					return err
+				}
+				return free(tt.want)
+			})
+		})
+	}
+	s.hear(t, heardAgo{"a": 0, "other": 3 * time.Second})
+	s.do(t, "DEL", slotsKey("alice"))
+	s.do(t, "HSET", slotsKey("alice"), "other", fmt.Sprintf("3 3 1 %d", time.Now().Add(-2*time.Second).UnixMilli()))
+	slotted, err := b.Slots(ctx, "a", 1, []concurrency.Ask{{User: "alice", Seq: 1, Want: 3, Limit: 10}})
+	if want := (concurrency.Grant{Held: 3, Free: 4}); err != nil || slotted.Grants[0] != want {
+		t.Errorf("Slots(with plenty) = %+v, %v, want %+v", slotted.Grants, err, want)
+	}
+}
+
 func slotsMalformed(t *testing.T, s *server) {
 	b := s.open(t, bus.Options{})
 	for i, value := range malformedHoldings {
 		user := fmt.Sprint(i)
 		s.do(t, "HSET", slotsKey(user), "a", value, "other", value)
-		slotted, err := b.Slots(context.Background(), "a", []string{"a", "other"}, []concurrency.Ask{{User: user, Seq: 1, Want: 10, Limit: 10}})
+		slotted, err := b.Slots(context.Background(), "a", 2, []concurrency.Ask{{User: user, Seq: 1, Want: 10, Limit: 10}})
 		if want := (concurrency.Grant{Held: 10}); err != nil || slotted.Grants[0] != want {
 			t.Errorf("Slots(with fields %q) = %+v, %v, want %+v", value, slotted.Grants, err, want)
 		}
@@ -354,7 +478,7 @@ func slotsExpire(t *testing.T, s *server) {
 		{"one that changes nothing else", concurrency.Ask{User: "alice", Seq: 3, Want: 3, Limit: 10}, false},
 		{"one that gives all back", concurrency.Ask{User: "alice", Seq: 4, Limit: 10}, false},
 	} {
-		if _, err := b.Slots(context.Background(), "a", nil, []concurrency.Ask{step.ask}); err != nil {
+		if _, err := b.Slots(context.Background(), "a", 0, []concurrency.Ask{step.ask}); err != nil {
 			t.Fatal(err)
 		}
 		if got := soon(); got != step.soon {
@@ -365,7 +489,7 @@ func slotsExpire(t *testing.T, s *server) {
 
 	// Nothing is held, but the sequence number is still known.
 	late := concurrency.Ask{User: "alice", Seq: 4, Want: 9, Limit: 10}
-	slotted, err := b.Slots(context.Background(), "a", nil, []concurrency.Ask{late})
+	slotted, err := b.Slots(context.Background(), "a", 0, []concurrency.Ask{late})
 	if want := (concurrency.Grant{Held: 0, Free: 10}); err != nil || slotted.Grants[0] != want {
 		t.Errorf("Slots(a late ask) = %+v, %v, want %+v", slotted.Grants, err, want)
 	}
@@ -379,7 +503,7 @@ func slotsExpire(t *testing.T, s *server) {
 		return nil
 	})
 	again := concurrency.Ask{User: "alice", Seq: 1, Want: 1, Active: 12, Limit: 10}
-	slotted, err = b.Slots(context.Background(), "a", nil, []concurrency.Ask{again})
+	slotted, err = b.Slots(context.Background(), "a", 0, []concurrency.Ask{again})
 	if want := (concurrency.Grant{Held: 12, Free: -2}); err != nil || slotted.Grants[0] != want {
 		t.Errorf("Slots(after the expiry) = %+v, %v, want %+v", slotted.Grants, err, want)
 	}
@@ -419,11 +543,11 @@ func progress(t *testing.T, s *server) {
 				for j := range asks {
 					asks[j].User, asks[j].Limit = user, 10
 				}
-				if _, err := b.Slots(ctx, name, []string{name, "other"}, asks); err != nil {
+				if _, err := b.Slots(ctx, name, 2, asks); err != nil {
 					t.Fatal(err)
 				}
 				end.Seq++
-				if _, err := b.Slots(ctx, "end", nil, []concurrency.Ask{end}); err != nil {
+				if _, err := b.Slots(ctx, "end", 0, []concurrency.Ask{end}); err != nil {
 					t.Fatal(err)
 				}
 				for {

@@ -74,6 +74,7 @@ func theirPart(ctx context.Context, agent, polygen *bus.Bus) map[string]func() e
 	key := ratelimit.Key{Class: "GET", User: "alice"}
 	return map[string]func() error{
 		"Register":  func() error { _, err := agent.Register(ctx, "a", "1", "not serving yet"); return err },
+		"Alive":     func() error { return agent.Alive(ctx, "a") },
 		"Instances": func() error { _, err := polygen.Instances(ctx); return err },
 		"Time":      func() error { _, err := agent.Time(ctx); return err },
 		"Take": func() error {
@@ -89,7 +90,7 @@ func theirPart(ctx context.Context, agent, polygen *bus.Bus) map[string]func() e
 			return err
 		},
 		"Slots": func() error {
-			_, err := agent.Slots(ctx, "a", nil, []concurrency.Ask{{User: "alice", Seq: 1, Want: 1, Active: 1, Limit: 1}})
+			_, err := agent.Slots(ctx, "a", 0, []concurrency.Ask{{User: "alice", Seq: 1, Want: 1, Active: 1, Limit: 1}})
 			return err
 		},
 		"Demand": func() error {

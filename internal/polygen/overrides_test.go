@@ -379,7 +379,7 @@ func TestUnblock(t *testing.T) {
 	report := func() error { // as agents do, who repeat it while it matters
 		seq++
 		_, err1 := a.bus.Register(t.Context(), "i", "", "")
-		_, err2 := a.bus.Slots(t.Context(), "i", []string{"i"}, []concurrency.Ask{{User: "bob", Seq: seq, Want: 5, Active: 5, Limit: 5}})
+		_, err2 := a.bus.Slots(t.Context(), "i", 1, []concurrency.Ask{{User: "bob", Seq: seq, Want: 5, Active: 5, Limit: 5}})
 		return errors.Join(err1, err2)
 	}
 	await := func(want ...string) {

@@ -147,7 +147,7 @@ func TestBlockEndToEnd(t *testing.T) {
 				return err
 			}
 			seq++
-			_, err := a.bus.Slots(t.Context(), "one", []string{"one"}, []concurrency.Ask{{User: "alice", Seq: seq, Want: s.active, Active: s.active, Limit: 20}})
+			_, err := a.bus.Slots(t.Context(), "one", 1, []concurrency.Ask{{User: "alice", Seq: seq, Want: s.active, Active: s.active, Limit: 20}})
 			if err != nil {
 				return err
 			}

@@ -15,10 +15,9 @@ import (
 // grants back, and reports what is moved.
 type exchange struct {
 	loss
-	take   func(context.Context, string, []ratelimit.Ask) (bus.Taken, error)               // Bus.Take
-	hold   func(context.Context, string, []string, []concurrency.Ask) (bus.Slotted, error) // Bus.Slots
-	demand func(context.Context, string, []bandwidth.Report) error                         // Bus.Demand
-	live   func() []string                                                                 // the instances
+	take   func(context.Context, string, []ratelimit.Ask) (bus.Taken, error)          // Bus.Take
+	hold   func(context.Context, string, int, []concurrency.Ask) (bus.Slotted, error) // Bus.Slots
+	demand func(context.Context, string, []bandwidth.Report) error                    // Bus.Demand
 }
 
 func (e *exchange) run(ctx context.Context) error {
@@ -114,7 +113,7 @@ func (e *exchange) sendTokens(ctx context.Context, asks []ratelimit.Ask) error {
 }
 
 func (e *exchange) sendSlots(ctx context.Context, asks []concurrency.Ask) error {
-	slotted, err := e.hold(ctx, e.options.Instance, e.live(), asks)
+	slotted, err := e.hold(ctx, e.options.Instance, int(e.limiter.inForce.instances.Load()), asks)
 	answer(e, e.limiter.slots, asks, slotted.Grants, err)
 	return err
 }

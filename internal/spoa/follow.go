@@ -2,6 +2,7 @@ package spoa
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"strings"
@@ -181,15 +182,32 @@ func (a *Agent) heartbeat(ctx context.Context) (int, error) {
 	a.clock.Sample(sent, time.Now(), r.Now)
 	a.metrics.offset.Set(a.clock.Offset().Seconds())
 	a.joined(r)
-	return len(r.Instances), nil
+	return len(r.Instances), a.tellShards(ctx)
+}
+
+// tellShards tells the shards with every second heartbeat that this instance is alive. A
+// shard that is away is no error: what asks it for slots finds out, and when it is back
+// takes nobody for gone.
+func (a *Agent) tellShards(ctx context.Context) error {
+	if a.membership.untold.Add(-1) >= 0 {
+		return nil
+	}
+	err := a.options.Bus.Alive(ctx, a.options.Instance)
+	switch {
+	case err == nil:
+		a.membership.untold.Store(1)
+	case errors.Is(err, bus.ErrUnavailable):
+		return nil
+	}
+	return err
 }
 
 // membership is this instance's place in the cluster. The list of instances comes two
 // ways, and the older one of two must not undo the newer one.
 type membership struct {
-	registered atomic.Bool              // once: there is something to leave
-	live       atomic.Pointer[[]string] // the instances in force
-	listed     time.Time                // when, by Redis' clock; the limiter's lock guards it
+	registered atomic.Bool  // once: there is something to leave
+	untold     atomic.Int32 // heartbeats since the shards were told
+	listed     time.Time    // when, by Redis' clock; the limiter's lock guards it
 }
 
 // aheadAtMost is how far a published list may be ahead of the last one: heartbeats are
@@ -240,7 +258,6 @@ func (a *Agent) takeInstances(now time.Time, r bus.Registry) {
 	}
 	a.membership.listed = r.Now
 	a.metrics.instances.Set(float64(len(r.Instances)))
-	a.membership.live.Store(&r.Instances)
 	// Each part of a limit is another one from here on: credit of the old parts must not be renewed.
 	if n := int64(len(r.Instances)); a.limiter.inForce.instances.Swap(n) != n {
 		a.nextGeneration()

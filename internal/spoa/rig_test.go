@@ -240,7 +240,7 @@ type pool struct {
 	tokens   answering
 	holds    answering
 	bytes    answering
-	live     []string // as the last ask for slots said
+	counted  int // instances, as the last ask for slots said
 	heard    []report
 }
 
@@ -396,25 +396,25 @@ func (p *pool) askedForSlots() int {
 	return p.holds.calls
 }
 
-func (p *pool) hold(ctx context.Context, instance string, live []string, asks []concurrency.Ask) (bus.Slotted, error) {
+func (p *pool) hold(ctx context.Context, instance string, instances int, asks []concurrency.Ask) (bus.Slotted, error) {
 	if err := p.answer(ctx, &p.holds); err != nil {
 		return bus.Slotted{}, err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.live = live
+	p.counted = instances
 	slotted := bus.Slotted{Now: time.Now()}
 	for _, ask := range asks {
-		slotted.Grants = append(slotted.Grants, concurrency.Take(p.of(ask.User), live, instance, ask))
+		slotted.Grants = append(slotted.Grants, concurrency.Take(p.of(ask.User), instances, instance, ask))
 	}
 	return slotted, nil
 }
 
-// instances are those that the pool was told of.
-func (p *pool) instances() []string {
+// instances is how many the pool was told of.
+func (p *pool) instances() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.live
+	return p.counted
 }
 
 // of is the pool of a user; p.mu is held.

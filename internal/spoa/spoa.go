@@ -58,7 +58,6 @@ func New(o Options) (*Agent, error) {
 	}
 	a := &Agent{options: o, metrics: newMetrics(o.Registerer), clock: &clock.Clock{}, starts: newStarts(),
 		limitReading: limitReading{wanted: make(chan struct{}, 1)}, confirmations: newConfirmations()}
-	a.membership.live.Store(&[]string{})
 	a.limiter = newLimiter(a.clock, a.metrics, concurrency.Config{Instance: o.Instance, DrainFor: o.DrainFor})
 	a.limiter.redis.wait.Store(int64(o.waitFor(0)))
 	a.names = newNames(o.UnknownUsers, a.metrics)
@@ -66,7 +65,6 @@ func New(o Options) (*Agent, error) {
 	a.exchange = &exchange{
 		loss: loss{limiter: a.limiter, metrics: a.metrics, options: &a.options},
 		take: o.Bus.Take, hold: o.Bus.Slots, demand: o.Bus.Demand,
-		live: func() []string { return *a.membership.live.Load() },
 	}
 
 	network, address := splitAddress(o.Peers)

@@ -58,7 +58,7 @@ func (r *rig) start(at, n int) (admitted int, waiting []*concurrency.Waiting) {
 func (r *rig) exchange(at int, flush bool) []concurrency.Ask {
 	asks := r.Collect(ms(at), flush, nil)
 	for _, ask := range asks {
-		r.Reply(ms(at), ask, concurrency.Take(r.pool, r.live, "me", ask))
+		r.Reply(ms(at), ask, concurrency.Take(r.pool, 1+len(r.live), "me", ask))
 	}
 	return asks
 }
@@ -575,7 +575,7 @@ func TestAgentFail(t *testing.T) {
 		_, waiting := r.start(0, 12)
 		ask := r.Collect(ms(0), false, nil)[0]
 		if heard {
-			concurrency.Take(r.pool, r.live, "me", ask)
+			concurrency.Take(r.pool, 1+len(r.live), "me", ask)
 		}
 		if again := r.Collect(ms(1), true, nil); len(again) != 0 {
 			t.Errorf("heard %v: asked again before the answer: %v", heard, again)
@@ -593,7 +593,7 @@ func TestAgentFail(t *testing.T) {
 			t.Errorf("heard %v: decided %v, want all admitted", heard, got)
 		}
 		// The first ask arrives again, late.
-		if got := concurrency.Take(r.pool, r.live, "me", ask); got.Held != 10 || r.pool["me"].Seq != asks[0].Seq {
+		if got := concurrency.Take(r.pool, 1+len(r.live), "me", ask); got.Held != 10 || r.pool["me"].Seq != asks[0].Seq {
 			t.Errorf("heard %v: a late ask was told %+v, want what is", heard, got)
 		}
 	}
@@ -1130,14 +1130,14 @@ func TestAgentBelatedReplies(t *testing.T) {
 	r := newRig(t, 2)
 	r.start(0, 8)
 	ask := r.Collect(ms(0), false, nil)[0]
-	grant := concurrency.Take(r.pool, r.live, "me", ask)
+	grant := concurrency.Take(r.pool, 1+len(r.live), "me", ask)
 	r.TakeOutput()
 	r.Reply(ms(1), ask, grant)
 	r.Progress(ms(5), "u", 10, count{Tracked: 8, Active: 8})
 	r.pass(5, 10)
 	r.Progress(ms(50), "u", 10, count{Tracked: 8, Active: 7})
 	ask = r.Collect(ms(50), true, nil)[0]
-	grant = concurrency.Take(r.pool, r.live, "me", ask)
+	grant = concurrency.Take(r.pool, 1+len(r.live), "me", ask)
 	r.Progress(ms(51), "u", 10, count{Tracked: 8, Active: 2}) // meanwhile
 	r.Reply(ms(52), ask, grant)
 	r.pass(52, 60)
@@ -1335,14 +1335,14 @@ func TestAgentAboveItsShareSettles(t *testing.T) {
 		t.Fatalf("%d waited, %d in progress, want 4 and 4", len(waiting), r.InProgress("u"))
 	}
 	r.Share(ms(2), concurrency.Sharing{User: "u", Until: ms(3000), Shares: []concurrency.Share{{Instance: "me", Slots: 2}, {Instance: "other", Slots: 8}}})
-	concurrency.Take(r.pool, nil, "other", concurrency.Ask{User: "u", Seq: 1, Want: 6, Active: 6, Limit: 10})
+	concurrency.Take(r.pool, 0, "other", concurrency.Ask{User: "u", Seq: 1, Want: 6, Active: 6, Limit: 10})
 	r.exchange(40, true)
 	_, waiting = r.start(50, 1) // finds none
 	asks := len(r.exchange(51, true))
 	for _, w := range waiting {
 		r.Timeout(ms(60), w)
 	}
-	concurrency.Take(r.pool, nil, "other", concurrency.Ask{User: "u", Seq: 2, Want: 5, Active: 5, Limit: 10})
+	concurrency.Take(r.pool, 0, "other", concurrency.Ask{User: "u", Seq: 2, Want: 5, Active: 5, Limit: 10})
 	for range 100 {
 		r.Tick(ms(150))
 		asks += len(r.exchange(150, true))
@@ -1361,7 +1361,7 @@ func TestAgentGivesBackWhatIsTooMuch(t *testing.T) {
 		t.Fatalf("%d of 7 admitted while the pool was lost, want all", n)
 	}
 	r.Progress(ms(10), "u", 10, count{Tracked: 7, Active: 7})
-	concurrency.Take(r.pool, nil, "other", concurrency.Ask{User: "u", Seq: 1, Want: 5, Active: 5, Limit: 10})
+	concurrency.Take(r.pool, 0, "other", concurrency.Ask{User: "u", Seq: 1, Want: 5, Active: 5, Limit: 10})
 	r.Lost(ms(20), false)
 	r.pass(20, 40)
 	r.holds("registered", 7)
@@ -1384,7 +1384,7 @@ func TestAgentGivesUpSlotsOfItsShare(t *testing.T) {
 	r.start(0, 3)
 	r.exchange(0, true)
 	r.start(1, 1) // in the slot that is kept idle
-	concurrency.Take(r.pool, nil, "other", concurrency.Ask{User: "u", Seq: 1, Want: 7, Active: 7, Limit: 10})
+	concurrency.Take(r.pool, 0, "other", concurrency.Ask{User: "u", Seq: 1, Want: 7, Active: 7, Limit: 10})
 	r.Progress(ms(1), "u", 10, count{Tracked: 4, Active: 4})
 	r.start(2, 3) // more than there are
 	r.pass(5, 50)

@@ -20,7 +20,7 @@ func Example() {
 		agent.Start(now, "alice", limit, concurrency.Count{}, concurrency.Places{}) // all wait for the pool
 	}
 	for _, ask := range agent.Collect(now, true, nil) {
-		grant := concurrency.Take(pool, []string{"a", "b"}, "a", ask)
+		grant := concurrency.Take(pool, 2, "a", ask)
 		fmt.Printf("wants %d, holds %d\n", ask.Want, grant.Held)
 		agent.Reply(now, ask, grant)
 	}

@@ -72,7 +72,7 @@ func (s *story) at(now int) {
 			}
 			if len(asks) == 1 && asks[0].Active == s.pool[p.name].Active && min(asks[0].Want, s.pool[p.name].Held+s.free()) == s.pool[p.name].Held {
 				vain[i]++
-				p.Reply(p.clock(), asks[0], concurrency.Take(s.pool, s.live, p.name, asks[0]))
+				p.Reply(p.clock(), asks[0], concurrency.Take(s.pool, len(s.live), p.name, asks[0]))
 				p.drain()
 				continue
 			}
@@ -271,7 +271,7 @@ func (p *party) hear(asks []concurrency.Ask) []concurrency.Grant {
 	var grants []concurrency.Grant
 	for _, a := range asks {
 		known := a.Seq <= p.pool[p.name].Seq
-		g := concurrency.Take(p.pool, p.live, p.name, a)
+		g := concurrency.Take(p.pool, len(p.live), p.name, a)
 		what := ""
 		if known {
 			what = "has heard a later one already: "

@@ -1,7 +1,5 @@
 package concurrency
 
-import "slices"
-
 // An Ask is what one instance tells the pool of one user, and what it wants of
 // it. Every number is absolute, so that an Ask which is lost, repeated or late
 // does no lasting harm: a later one sets everything right.
@@ -39,23 +37,20 @@ type Holding struct {
 // What runs is held, even above the limit: an instance that comes back after
 // the pool has forgotten it registers what it has.
 //
-// A live instance without a Holding counts as one that holds the Portion, for its
+// So many instances are live, the asking one included, and all that have a Holding are
+// among them. A live instance without a Holding counts as one that holds the Portion, for its
 // HAProxy may have lent places that nobody asked the pool for. Of itself an instance
 // says in its Ask what it has lent: without a Holding it begins with none, so that one
 // that has just joined is not granted what the others already hold.
-func Take(pool map[string]Holding, live []string, instance string, a Ask) Grant {
-	others := 0
+func Take(pool map[string]Holding, instances int, instance string, a Ask) Grant {
+	others, unheard := 0, instances-1
 	for name, h := range pool {
 		if name != instance {
 			others += h.Held
+			unheard--
 		}
 	}
-	for i, name := range live {
-		// A name that stands there twice is one instance.
-		if _, heard := pool[name]; !heard && name != instance && !slices.Contains(live[:i], name) {
-			others += a.Portion
-		}
-	}
+	others += a.Portion * max(0, unheard)
 	// What has been handed out is never taken back here: an instance gives up slots by its own Ask.
 	h := pool[instance]
 	if a.Seq > h.Seq { // else a later one was here first

@@ -432,7 +432,7 @@ func (c *cluster) take(a *agent, asks []concurrency.Ask) []concurrency.Grant {
 			continue
 		}
 		before, had, newer := c.active(), c.holding(a.name), ask.Seq > c.pool[a.name].Seq
-		grants[i] = concurrency.Take(c.pool, c.names, a.name, ask)
+		grants[i] = concurrency.Take(c.pool, len(c.names), a.name, ask)
 		held := 0
 		for _, name := range c.names {
 			held += c.holding(name)

@@ -1,45 +1,60 @@
 -- Tells the pools of users' slots what an instance runs, and asks them for slots:
 -- concurrency.Take, ask by ask, on what live instances hold.
 --
--- KEYS  for each ask the user's hash: instance -> "held active seq ms", the last
---       being Redis' time of the write
+-- KEYS  the shard's instances, see scripts/alive.lua; then for each ask the user's hash:
+--       instance -> "held active seq ms", the last being Redis' time of the write
 -- ARGV  the instance, the progress message's head, where in a key the user begins,
 --       the hashes' time to live in seconds, for how many milliseconds after its
---       write a field needs no live instance; then for each ask: want, active,
---       seq, refused, limit, portion; then the live instances
+--       write a field needs no live instance, how many instances the caller knows, lapse
+--       of an instance in milliseconds; then for each ask: want, active, seq, refused,
+--       limit, portion
 -- Returns Redis' time (seconds, microseconds), then for each ask: held, free.
 
 local call, match, format = redis.call, string.match, string.format
-local instance, from, fresh = ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[5])
+local instance, from, fresh, lapse = ARGV[1], tonumber(ARGV[3]), tonumber(ARGV[5]), tonumber(ARGV[7])
 local reply, out = call('TIME'), 2
 local now = reply[1] * 1000 + math.floor(reply[2] / 1000)
 local stamp = format(' %d', now)
 local said, words = {ARGV[2]}, 1
-local at = 6
+local at = 8
+local forgotten = now - 1000 * ARGV[4] -- when what has just expired was written
 
-local live, count -- made when they are needed: most fields are fresh
-local function lives(name)
-  if not live then
-    live, count = {}, 0 -- how many there are besides the instance
-    for i = 6 + 6 * #KEYS, #ARGV do
-      local one = ARGV[i]
-      if one ~= instance and not live[one] then count = count + 1 end
-      live[one] = true
-    end
+local since -- whom the shard has not heard since then is gone; made when it is needed
+local function silent()
+  if not since then
+    -- Time in which nobody was heard is no silence.
+    local last = call('ZREVRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2] or now
+    since = math.min(now, last + lapse / 3) - lapse
   end
-  return live[name]
+  return since
 end
 
-for k = 1, #KEYS do
+local count -- of the live instances; made when it is needed
+local function instances()
+  if not count then
+    count = call('ZCOUNT', KEYS[1], format('(%.0f', silent()), format('(%.0f', now + lapse))
+    count = math.max(1, count, ARGV[6] + 0)
+  end
+  return count
+end
+
+-- Whether an instance that has not written lately is gone. Of whom the shard has never
+-- heard, or by another clock, only the field tells.
+local function gone(name, ms)
+  local heard = call('ZSCORE', KEYS[1], name)
+  if heard and heard - now < lapse then return heard + 0 <= silent() end
+  return ms <= forgotten or ms - now >= now - forgotten
+end
+
+for k = 2, #KEYS do
   local key = KEYS[k]
   local held, seq = 0, 0 -- the instance's own
   local active = 0 -- of all, before this ask
   local ours, others = 0, 0 -- active here, held elsewhere
   local limit, portion = tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5])
-  local heard = 0 -- live instances that have a field, but for this one
-  -- Users who cannot have credit have no portion. Of the others, a field that is as old
-  -- as a hash may become counts as none, as if the hash had expired.
-  local oldest = portion > 0 and now - 1000 * ARGV[4] or 0
+  local want, runs = tonumber(ARGV[at]), tonumber(ARGV[at + 1])
+  local heard = 0 -- other instances that have a field
+  local stale, n = {}, 0 -- name, held, active and time of those who may be gone
   local stored = call('HGETALL', key)
   for i = 1, #stored, 2 do
     local name = stored[i]
@@ -51,21 +66,33 @@ for k = 1, #KEYS do
     elseif name == instance then
       held, ours, seq = h, a, s
       active = active + a
-    elseif (now - ms <= fresh and ms - now <= fresh) or (ms > oldest and lives(name)) then
-      others = others + h
-      active = active + a
-      if portion > 0 and lives(name) then heard = heard + 1 end
-    else
+    elseif portion > 0 and ms <= forgotten then
+      -- Users who cannot have credit have no portion. Of the others, a field that is as old
+      -- as a hash may become counts as none, as if the hash had expired.
       call('HDEL', key, name)
+    else
+      others, active, heard = others + h, active + a, heard + 1
+      if now - ms > fresh or ms - now > fresh then
+        stale[n + 1], stale[n + 2], stale[n + 3], stale[n + 4] = name, h, a, ms
+        n = n + 4
+      end
     end
   end
 
-  if portion > 0 then
-    lives(instance)
-    others = others + portion * (count - heard)
+  local unheard = portion > 0 and portion * math.max(0, instances() - 1 - heard) or 0
+  -- While there is plenty it does not matter who is gone. Nobody is where as much is left
+  -- as all portions together may be, so no live instance's can have been given away.
+  if n > 0 and 10 * (others + unheard + math.max(want, runs, held)) >= 7 * limit then
+    for i = 1, n, 4 do
+      if gone(stale[i], stale[i + 3]) then
+        call('HDEL', key, stale[i])
+        others, active, heard = others - stale[i + 1], active - stale[i + 2], heard - 1
+      end
+    end
+    unheard = portion > 0 and portion * math.max(0, instances() - 1 - heard) or 0
   end
+  others = others + unheard
   if ARGV[at + 2] + 0 > seq then
-    local want, runs = tonumber(ARGV[at]), tonumber(ARGV[at + 1])
     local more, room = want - held, limit - others - held
     if more > room then more = room end
     if more > 0 then held = held + more end
