@@ -86,3 +86,16 @@ func TestStalls(t *testing.T) {
 		}
 	})
 }
+
+func TestRedisClusterServes(t *testing.T) {
+	addrs := RedisCluster(t)
+	for i, addr := range addrs {
+		role, _, _ := strings.Cut(RedisCommand(t, addr, "ROLE"), "\n")
+		if want := map[bool]string{true: "master", false: "slave"}[i < 3]; role != want {
+			t.Errorf("role of node %d of %d = %q, want %q", i, len(addrs), role, want)
+		}
+	}
+	if len(addrs) != 6 {
+		t.Errorf("RedisCluster() = %q, want six addresses", addrs)
+	}
+}
