@@ -193,7 +193,9 @@ func (p *limitParts) missing(head limitHead) []chunkRef {
 func (p *limitParts) join(head limitHead) error {
 	contents := make([][]byte, len(head.chunks))
 	for i, c := range head.chunks {
-		contents[i] = p.chunks[c.sum]
+		if contents[i] = p.chunks[c.sum]; len(contents[i]) != c.size {
+			return fmt.Errorf("%w: a chunk has another size", ErrDamagedLimits)
+		}
 	}
 	source := bytes.Join(contents, nil)
 	if sha256.Sum256(source) != head.sum {

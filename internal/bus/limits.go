@@ -197,6 +197,12 @@ func (b *Bus) Limits(ctx context.Context) (version string, source []byte, err er
 		return head.version, r.parts.source, nil
 	}
 	if err := b.readChunks(ctx, r.parts.missing(head)); err != nil {
+		// A polygen of before keeps the hash, and not the chunks: then the file is in the hash.
+		if errors.Is(err, ErrNoChunk) {
+			if version, source, sourceErr := b.limitSource(ctx); sourceErr == nil && version == head.version {
+				return version, source, nil
+			}
+		}
 		return "", nil, err
 	}
 	if err := r.parts.join(head); err != nil {

@@ -106,7 +106,7 @@ func TestDryRunIsNotTaught(t *testing.T) {
 		}
 		r.limiter.update(func(now time.Time) {
 			r.teachThrottle(ratelimit.TableEntry{Key: hour, WindowStart: now.Truncate(time.Hour).Unix(), Limit: 1})
-			r.teachBlock(concurrency.TableEntry{User: "alice", Until: now.Unix() + 2, Limit: 1, Cap: 1})
+			r.limiter.slots.Block(now, "alice", concurrency.Limit{Max: 1})
 		})
 		entry := func(table, key string) peers.Values {
 			t.Helper()

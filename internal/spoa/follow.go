@@ -90,20 +90,9 @@ func (a *Agent) applyPolicies(messages []policy.Message) {
 // force puts limits into force, also for users whom HAProxy refuses by itself and
 // who would not be asked about. Blocks are repeated, and so right again, in 200 ms.
 func (a *Agent) force(set *limits.Set) {
-	before := a.limiter.inForce.set.Swap(set)
+	a.limiter.inForce.set.Store(set)
 	a.limiter.update(func(now time.Time) {
-		var dry []string // from now on
-		a.limiter.slots.Limits(now, func(user string) int {
-			of := set.User(user)
-			if of.ConcurrentMode != limits.Enforce && before != nil && before.User(user).ConcurrentMode == limits.Enforce {
-				dry = append(dry, user)
-			}
-			return of.Concurrent
-		})
-		// Nobody asks about a user whom HAProxy refuses by itself, so it has to be told.
-		for _, user := range dry {
-			a.teachBlock(concurrency.TableEntry{User: user})
-		}
+		a.limiter.slots.Limits(now, func(user string) int { return set.User(user).Concurrent })
 		a.limiter.bytes.Limits(now, func(user string) bandwidth.Limit { return bandwidthOf(set.User(user)) })
 		for _, lift := range a.limiter.throttles.outdated(set) {
 			a.teachThrottle(lift)

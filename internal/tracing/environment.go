@@ -1,7 +1,9 @@
 package tracing
 
 import (
+	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -57,9 +59,37 @@ func readEnvironment() (settings, error) {
 		s.queue = n
 	}
 	if s.to == toReceiver {
-		return s, checkProtocol()
+		return s, errors.Join(checkProtocol(), checkSecrets())
 	}
 	return s, nil
+}
+
+// checkSecrets refuses what the SDK would print as it is when it cannot read it, and that may be a
+// secret.
+func checkSecrets() error {
+	var errs []error
+	for _, traces := range []string{"", "TRACES_"} {
+		name := "OTEL_EXPORTER_OTLP_" + traces + "HEADERS"
+		for header := range strings.SplitSeq(variable(name), ",") {
+			key, value, pair := strings.Cut(header, "=")
+			_, err := url.PathUnescape(strings.TrimSpace(value))
+			if key = strings.TrimSpace(key); header != "" && (!pair || err != nil || strings.IndexFunc(key, notOfToken) >= 0 || key == "") {
+				errs = append(errs, fmt.Errorf("%s: want name=value,name=value, with the values percent-encoded (its value may be secret, and is not shown)", name))
+				break
+			}
+		}
+		name = "OTEL_EXPORTER_OTLP_" + traces + "ENDPOINT"
+		if _, err := url.Parse(variable(name)); err != nil {
+			errs = append(errs, fmt.Errorf("%s: want a URL (its value may have a password, and is not shown)", name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// notOfToken reports whether a rune cannot be in the name of a header (RFC 9110, section 5.6.2).
+func notOfToken(r rune) bool {
+	letterOrDigit := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
+	return !letterOrDigit && !strings.ContainsRune("!#$%&'*+-.^_`|~", r)
 }
 
 // checkProtocol refuses gRPC, to whose port the SDK's exporter would speak HTTP.

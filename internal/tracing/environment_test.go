@@ -45,6 +45,7 @@ func TestReadEnvironment(t *testing.T) {
 		{"the console needs no protocol", env{"OTEL_TRACES_EXPORTER": "console", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, settings{to: toConsole, queue: 2048}},
 		{"traces have a protocol of their own", env{"OTEL_EXPORTER_OTLP_ENDPOINT": url4318, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
 			"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf"}, sent},
+		{"headers", env{"OTEL_EXPORTER_OTLP_ENDPOINT": url4318, "OTEL_EXPORTER_OTLP_HEADERS": "Authorization=Bearer%20x, a-b=,"}, sent},
 		{"a queue", env{"OTEL_EXPORTER_OTLP_ENDPOINT": url4318, "OTEL_BSP_MAX_QUEUE_SIZE": "100"}, settings{to: toReceiver, endpoint: true, queue: 100}},
 	}
 	for _, tt := range tests {
@@ -65,6 +66,14 @@ func TestReadEnvironmentNamesWhatIsWrong(t *testing.T) {
 		{"JSON for traces", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "http/json",
 			`OTEL_EXPORTER_OTLP_TRACES_PROTOCOL "http/json": only http/protobuf is supported, whose usual port is 4318`},
 		{"no queue", "OTEL_BSP_MAX_QUEUE_SIZE", "0", `OTEL_BSP_MAX_QUEUE_SIZE "0": want a number above 0`},
+		{"a header without a name", "OTEL_EXPORTER_OTLP_HEADERS", "a=b,Bearer%20s3cr3t",
+			"OTEL_EXPORTER_OTLP_HEADERS: want name=value,name=value, with the values percent-encoded (its value may be secret, and is not shown)"},
+		{"a header that is not encoded", "OTEL_EXPORTER_OTLP_TRACES_HEADERS", "a=s3cr3t%",
+			"OTEL_EXPORTER_OTLP_TRACES_HEADERS: want name=value,name=value, with the values percent-encoded (its value may be secret, and is not shown)"},
+		{"a header with a blank in its name", "OTEL_EXPORTER_OTLP_HEADERS", "a s3cr3t=b",
+			"OTEL_EXPORTER_OTLP_HEADERS: want name=value,name=value, with the values percent-encoded (its value may be secret, and is not shown)"},
+		{"no URL", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://user:s3cr3t@otel:port",
+			"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT: want a URL (its value may have a password, and is not shown)"},
 		{"a queue of words", "OTEL_BSP_MAX_QUEUE_SIZE", "many", `OTEL_BSP_MAX_QUEUE_SIZE "many": want a number above 0`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

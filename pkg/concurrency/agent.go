@@ -108,13 +108,15 @@ func (a *Agent) findOrAddUser(name string, limit int, seen Count, now int64) *us
 	return u
 }
 
-// known is what is known of a user, who has heard of all that concerns everybody, or nil.
+// known is what is known of a user, who has heard of all that concerns everybody, or nil. Then what
+// is parked of them has heard of it.
 func (a *Agent) known(name string) *user {
-	u := a.users[name]
-	if u != nil {
+	if u := a.users[name]; u != nil {
 		a.changes.CatchUp(u)
+		return u
 	}
-	return u
+	a.catchUpPart(a.parked.partOf(name)) // by which they may become known
+	return a.users[name]
 }
 
 // review draws the consequences of any change of a user: it decides who waits, lowers

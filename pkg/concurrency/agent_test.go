@@ -689,11 +689,23 @@ func TestAgentTimeoutAfterAnAnswer(t *testing.T) {
 		t.Fatalf("%d requests wait and %d asks are sent, want 1 and 1", len(waiting), len(asks))
 	}
 	r.Reply(ms(2), asks[0], concurrency.Grant{Held: 1, Free: 9})
+	_, later := r.start(2, 1)
+	r.Tick(ms(8)) // the pool had too little, and is asked again after a while
+	asks = r.Collect(ms(8), true, nil)
+	r.Reply(ms(9), asks[0], concurrency.Grant{Held: 1, Free: 9})
 	if v := r.Timeout(ms(11), waiting[0]); v.Allowed {
 		t.Errorf("Timeout = %+v, want refused", v)
 	}
-	_, waiting = r.start(12, 1)
-	if v := r.Timeout(ms(23), waiting[0]); !v.Allowed {
+	if v := r.Timeout(ms(12), later[0]); v.Allowed {
+		t.Errorf("Timeout of the next one = %+v, want refused", v)
+	}
+	r.start(13, 1)
+	asks = r.Collect(ms(13), false, nil)
+	_, waiting = r.start(14, 1)
+	if len(asks) > 0 {
+		r.Reply(ms(15), asks[0], concurrency.Grant{Held: 1, Free: 9}) // which does not speak of it
+	}
+	if v := r.Timeout(ms(24), waiting[0]); !v.Allowed {
 		t.Errorf("Timeout when the pool is silent = %+v, want allowed", v)
 	}
 }

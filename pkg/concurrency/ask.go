@@ -109,7 +109,7 @@ func (a *Agent) makeAsk(u *user, now int64) (Ask, bool) {
 		User: u.name, Seq: a.seq, Want: want, Active: a.toTell(u), Refused: u.notice.refused,
 		Limit: u.quota.limit, Portion: l.portion,
 	}
-	l.pool, l.doubtful = asked, false
+	l.pool, l.doubtful, l.askedAt = asked, false, now
 	u.notice = notice{
 		active: ask.Active, at: now,
 		watched: u.heat.hot(now) || u.quota.nearlyUsed(ask.Active) || ask.Refused > 0,
@@ -124,7 +124,7 @@ func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
 		return // users with an ask on its way are not forgotten, but limits may be lifted
 	}
 	now, l := a.coreTime(at), &u.lease
-	l.pool, l.told, l.answeredAt = answered, g.Held, now
+	l.pool, l.told, l.heardAt = answered, g.Held, l.askedAt
 	if !a.alone() { // else this is an answer of before, or to what only polygen needs
 		l.held, l.left = g.Held, g.Free
 		// The pool sees all instances: this is how one learns of the others' load without polygen.

@@ -53,7 +53,7 @@ func (a *Agent) Cluster(at time.Time, instances, rank int) {
 			u.lease.retryAt = max(u.lease.retryAt, now+int64(applySpan))
 		}
 		a.reconsider(u, flipped)
-	})
+	}, a.quotaOf)
 }
 
 // Lost tells the agent whether the pool cannot be asked, or not in the time a

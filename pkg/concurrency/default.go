@@ -72,33 +72,35 @@ func (a *Agent) BeginDefault(at time.Time, process int64, n int, of func(user st
 	d.phase, d.process, d.places, d.of = defaultBegun, process, n, of
 	// HAProxy gives places to everyone without an entry, so whoever must have none needs one first.
 	d.undenied = make(map[string]bool)
-	deny := func(u *user) {
-		if !of(u.name) {
-			return
-		}
-		if u.places.phase == placesLent && u.places.inside >= n {
-			// The answer that was to bring the places may have been too late: then HAProxy does not
-			// count those who were asked about, and gives as many places beside them.
-			if u.places.outside, u.places.beside = u.progress.totalAsked(), 0; a.freeHere(u) >= 0 {
-				return
-			}
-		}
-		d.undenied[u.name] = true
-		u.places.denyAt = 0
-		a.recall(u, a.now)
-		a.review(u, a.now)
-	}
-	a.tellEverybody(deny, func(name string, p places) {
+	a.tellEverybody(a.denyDefault, func(part *parkedPart, name string, p places) {
 		switch {
-		case !of(name) || p.phase != placesLent:
+		case d.phase != defaultBegun || !of(name) || p.phase != placesLent:
 		case p.inside < n: // HAProxy may forget the places, and give as many as it gives all
-			if u := a.findOrAddUser(name, a.quotaOf(name).limit, Count{}, a.now); u != nil {
-				deny(u)
-			}
+			part.wanted = append(part.wanted, name)
 		case p.unused(n):
 			a.setParked(name, places{})
 		}
 	})
+}
+
+// denyDefault is for a user who was known when HAProxy was to begin to give places by default, and
+// may have fewer: it is told so before. It may have ended since, and then it never began.
+func (a *Agent) denyDefault(u *user) {
+	d := &a.byDefault
+	if d.phase != defaultBegun || !d.of(u.name) {
+		return
+	}
+	if u.places.phase == placesLent && u.places.inside >= d.places {
+		// The answer that was to bring the places may have been too late: then HAProxy does not
+		// count those who were asked about, and gives as many places beside them.
+		if u.places.outside, u.places.beside = u.progress.totalAsked(), 0; a.freeHere(u) >= 0 {
+			return
+		}
+	}
+	d.undenied[u.name] = true
+	u.places.denyAt = 0
+	a.recall(u, a.now)
+	a.review(u, a.now)
 }
 
 // unused reports whether places are what each user has by default, and nothing else is known.
@@ -134,7 +136,7 @@ func (a *Agent) DefaultOver() int64 {
 // InUse says that the process of DefaultOver has requests of a user in progress by places.
 func (a *Agent) InUse(at time.Time, name string, n int) {
 	d := &a.byDefault
-	if n <= 0 || a.parked.has(name) || a.users[name] != nil || !d.mayHavePlaces(name) {
+	if n <= 0 || a.known(name) != nil || a.parked.has(name) || !d.mayHavePlaces(name) {
 		return
 	}
 	p := d.placesOf(name)
@@ -200,7 +202,7 @@ func (a *Agent) denied(u *user, now int64) {
 // Denied says that HAProxy has no places for a user, and knows for minutes that it must not
 // give them any. An answer that brought some since is known here.
 func (a *Agent) Denied(at time.Time, name string) {
-	if a.parked.has(name) || a.users[name] != nil || !a.byDefault.mayHavePlaces(name) {
+	if a.known(name) != nil || a.parked.has(name) || !a.byDefault.mayHavePlaces(name) {
 		return
 	}
 	now := a.coreTime(at)

@@ -8,12 +8,12 @@ const catchUpAtOnce = 1000
 // tellEverybody has all users, and all parts of the parked ones, hear of a change: each before it is
 // used the next time, and all within some Ticks. ofUser must go by the change alone, and not by
 // what holds when it is called.
-func (a *Agent) tellEverybody(ofUser func(*user), ofParked func(name string, p places)) {
+func (a *Agent) tellEverybody(ofUser func(*user), ofParked func(part *parkedPart, name string, p places)) {
 	a.changes.Announce(ofUser)
 	if ofParked != nil {
 		a.parked.changes.Announce(func(part *parkedPart) {
 			for name, p := range part.places {
-				ofParked(name, p)
+				ofParked(part, name, p)
 			}
 		})
 	}
@@ -36,7 +36,22 @@ func (a *Agent) advanceChanges() {
 			return
 		}
 		left -= 1 + len(part.places) // before it hears: users may be known again
-		a.parked.changes.CatchUp(part)
+		a.catchUpPart(part)
+	}
+}
+
+// catchUpPart has a part of the parked users hear of what concerns everybody. Whoever is wanted for a
+// change is known only when the part has heard of all: else they would miss what came behind it.
+func (a *Agent) catchUpPart(part *parkedPart) {
+	a.parked.changes.CatchUp(part)
+	wanted := part.wanted
+	part.wanted = nil
+	for _, name := range wanted {
+		if u := a.findOrAddUser(name, a.quotaOf(name).limit, Count{}, a.now); u != nil {
+			a.recall(u, a.now)
+			a.denyDefault(u)
+			a.review(u, a.now)
+		}
 	}
 }
 

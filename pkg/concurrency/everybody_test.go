@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluice-qos/sluice/pkg/concurrency"
+	"github.com/sluice-qos/sluice/pkg/credit"
 )
 
 // Users who hear of what concerns everybody only when something concerns them fare as those do who
@@ -99,5 +100,99 @@ func TestUsersCatchUpInTime(t *testing.T) {
 			slices.Sort(withdrawn)
 			return slices.Compact(withdrawn)
 		})
+	})
+}
+
+// Parked users who hear of several changes at a time have as much in progress, at most, as those who hear
+// of each at once, and each becomes known once.
+func TestParkedUsersCatchUpInTime(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		limit := 40
+		instances := rapid.IntRange(1, 4).Draw(t, "instances")
+		var agents [2]*concurrency.Agent // the second one catches up at once
+		now, process := t0, int64(1)
+		replaced, tooMany := false, false
+		var names []string
+		for i := range 2 * concurrency.CatchUpAtOnce {
+			names = append(names, fmt.Sprint("u", i))
+		}
+		for i := range agents {
+			a := concurrency.NewAgent(concurrency.Config{Instance: "a", DrainFor: time.Minute, Lookup: func(string) (int, bool) { return limit, true }})
+			a.Cluster(t0.Add(-time.Hour), instances, 0)
+			for _, name := range names {
+				a.Start(t0, name, limit, count{Process: process}, concurrency.Places{})
+				a.Lend(t0, name)
+				a.Cancel(t0, name, process)
+			}
+			for ms := 0; ms < 2000; ms += 100 {
+				now = t0.Add(time.Duration(ms) * time.Millisecond)
+				a.Tick(now)
+				for _, ask := range a.Collect(now, true, nil) {
+					a.Reply(now, ask, concurrency.Grant{Held: ask.Want, Free: limit})
+				}
+			}
+			if got := a.Stats().Parked; got != len(names) {
+				t.Fatalf("%d users are parked, want %d", got, len(names))
+			}
+			agents[i] = a
+		}
+		lent := agents[0].Bound(names[0])
+		both := func(do func(a *concurrency.Agent)) {
+			for _, a := range agents {
+				do(a)
+			}
+			agents[1].CatchUp()
+			// A process that was replaced has no places to take back.
+			tooMany = !replaced && (tooMany || credit.Portion(limit, instances) < lent)
+		}
+		for range rapid.IntRange(1, 6).Draw(t, "changes") {
+			switch rapid.SampledFrom([]string{"cluster", "limits", "replaced", "drained", "default", "end of default", "start"}).Draw(t, "what") {
+			case "cluster":
+				instances = rapid.IntRange(1, 8).Draw(t, "instances then")
+				both(func(a *concurrency.Agent) { a.Cluster(now, instances, 0) })
+			case "limits":
+				limit = rapid.SampledFrom([]int{4, 16, 40}).Draw(t, "limit")
+				of := limit
+				both(func(a *concurrency.Agent) { a.Limits(now, func(string) int { return of }) })
+			case "replaced":
+				replaced = true
+				both(func(a *concurrency.Agent) { a.Replaced(now) })
+			case "drained":
+				both(func(a *concurrency.Agent) { a.Drained(now) })
+			case "default":
+				if agents[0].CanBeginDefault(now, process) {
+					both(func(a *concurrency.Agent) { a.BeginDefault(now, process, 3, func(string) bool { return true }) })
+				}
+			case "end of default":
+				both(func(a *concurrency.Agent) { a.EndDefault() })
+			case "start":
+				name := rapid.SampledFrom(names).Draw(t, "user")
+				both(func(a *concurrency.Agent) {
+					if v, w := a.Start(now, name, limit, count{}, concurrency.Places{}); w != nil {
+						a.Abandon(now, w)
+					} else if v.Allowed {
+						a.Cancel(now, name, 0)
+					}
+				})
+			}
+		}
+		for _, a := range agents {
+			a.CatchUp()
+			if known, records := a.Stats().Users, a.Records(); known != records {
+				t.Fatalf("%d users are known, and %d records hear of what concerns everybody", known, records)
+			}
+		}
+		for i, a := range agents {
+			withdrawn := a.TakeOutput().Withdraw
+			slices.Sort(withdrawn)
+			if n := len(slices.Compact(withdrawn)); tooMany && n < len(names) {
+				t.Fatalf("agent %d takes back the places of %d users, want of %d, who have more than they may", i, n, len(names))
+			}
+		}
+		for _, name := range names {
+			if late, at := agents[0].Bound(name), agents[1].Bound(name); late != at {
+				t.Fatalf("%s has %d in progress at most for who hears late, and %d for who hears at once", name, late, at)
+			}
+		}
 	})
 }

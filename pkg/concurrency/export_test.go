@@ -50,3 +50,6 @@ func (w *Watch) LookAtAll() {
 		w.lookAt(u, w.now)
 	}
 }
+
+// Records is how many users hear of what concerns everybody.
+func (a *Agent) Records() int { return a.changes.Len() }

@@ -28,6 +28,7 @@ type parked struct {
 type parkedPart struct {
 	changes.Record
 	places map[string]places
+	wanted []string // users whose places are to be taken back, by a change that the part has just heard of
 }
 
 func newParked() *parked {
@@ -39,15 +40,13 @@ func newParked() *parked {
 	return p
 }
 
-// partOf is where a user would be, which has heard of all that concerns everybody.
-func (p *parked) partOf(name string) map[string]places {
-	part := &p.parts[maphash.String(p.seed, name)%parkedParts]
-	p.changes.CatchUp(part)
-	return part.places
+// partOf is where a user would be.
+func (p *parked) partOf(name string) *parkedPart {
+	return &p.parts[maphash.String(p.seed, name)%parkedParts]
 }
 
 func (p *parked) placesOf(name string) (places, bool) {
-	of, ok := p.partOf(name)[name]
+	of, ok := p.partOf(name).places[name]
 	return of, ok
 }
 
@@ -58,7 +57,7 @@ func (p *parked) has(name string) bool {
 
 // put replaces what is known of a user's places, and drops users of whom that is nothing.
 func (p *parked) put(name string, of places) {
-	part := p.partOf(name)
+	part := p.partOf(name).places
 	before := len(part)
 	if of.phase == placesNone && of.former == 0 {
 		delete(part, name)
@@ -83,7 +82,7 @@ func (a *Agent) ForgetPlaces(at time.Time, process int64, began time.Time, shown
 	}
 	since := now - int64(at.Sub(began)) - int64(entrySpan)
 	part := &a.parked.parts[a.parked.next]
-	a.parked.changes.CatchUp(part)
+	a.catchUpPart(part)
 	for name, p := range part.places {
 		if p.phase == placesLent && p.former == 0 && max(p.lentAt, p.parkedAt) <= since && !shown(name) {
 			a.setParked(name, places{})

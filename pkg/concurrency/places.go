@@ -162,6 +162,7 @@ func (a *Agent) adoptPlaces(u *user, p Places, now int64) {
 // Natives says how many requests in progress HAProxy has admitted by itself. It is for
 // what people and polygen see: that the number is of some time ago does no harm.
 func (a *Agent) Natives(at time.Time, name string, n int) {
+	u := a.known(name)
 	if p, ok := a.parked.placesOf(name); ok {
 		p.natives = max(0, n)
 		if a.byDefault.mayHavePlaces(name) && p.unused(a.byDefault.places) {
@@ -170,12 +171,12 @@ func (a *Agent) Natives(at time.Time, name string, n int) {
 		a.setParked(name, p)
 		return
 	}
-	if u := a.known(name); u != nil && u.places.phase != placesNone { // none: what was read is over
+	if u != nil && u.places.phase != placesNone { // none: what was read is over
 		u.places.natives = max(0, n)
 		a.review(u, a.coreTime(at))
 		return
 	}
-	if p := a.byDefault.placesOf(name); n > 0 && p.phase == placesLent && a.users[name] == nil && a.parked.users < a.config.MaxUsers {
+	if p := a.byDefault.placesOf(name); n > 0 && p.phase == placesLent && u == nil && a.parked.users < a.config.MaxUsers {
 		p.natives = n
 		a.parkInUse(name, p, a.coreTime(at))
 	}
@@ -191,13 +192,11 @@ func (a *Agent) setParked(name string, p places) {
 
 // tellPlaces has everybody hear of a change that may leave HAProxy with more places than it may have by
 // now. Whoever has more is known again.
-func (a *Agent) tellPlaces(change func(*user)) {
+func (a *Agent) tellPlaces(change func(*user), quotaOf func(user string) quota) {
 	instances := a.instances
-	a.tellEverybody(change, func(name string, p places) {
-		if q := a.quotaOf(name); p.inside > q.allowance(instances) {
-			if u := a.findOrAddUser(name, q.limit, Count{}, a.now); u != nil {
-				change(u)
-			}
+	a.tellEverybody(change, func(part *parkedPart, name string, p places) {
+		if p.inside > quotaOf(name).allowance(instances) {
+			part.wanted = append(part.wanted, name)
 		}
 	})
 }

@@ -130,7 +130,7 @@ func (a *Agent) takeOver(now int64, former bool) {
 			u.places.phase, u.places.inside = placesLent, a.byDefault.places
 		}
 		a.review(u, a.now)
-	}, func(name string, p places) {
+	}, func(_ *parkedPart, name string, p places) {
 		p = p.replaced()
 		if a.byDefault.mayHavePlaces(name) {
 			p.phase, p.inside, p.parkedAt = placesLent, a.byDefault.places, now
@@ -146,7 +146,7 @@ func (a *Agent) drained() {
 	a.tellEverybody(func(u *user) {
 		u.progress.draining, u.places.former = 0, 0
 		a.review(u, a.now)
-	}, func(name string, p places) {
+	}, func(_ *parkedPart, name string, p places) {
 		p.former = 0
 		a.setParked(name, p)
 	})

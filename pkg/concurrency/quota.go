@@ -50,25 +50,34 @@ func (a *Agent) evenPart(q quota) int {
 
 // Limits tells the agent that limits may have changed: what each known user's is
 // now (0: not limited). Otherwise it would hear of it only with the next request,
-// which a block may refuse.
+// which a block may refuse. What HAProxy's table has of a user is written once more.
 func (a *Agent) Limits(at time.Time, limit func(user string) int) {
 	now := a.coreTime(at)
 	a.settleAt = now + int64(settleSpan) // other agents may hear of it later
 	instances := a.instances
+	quotaOf := func(name string) quota { // other limits may come before everybody has heard of these
+		n := limit(name)
+		return quota{limit: n, unlimited: n <= 0, creditable: a.quotaOf(name).creditable}
+	}
 	a.tellPlaces(func(u *user) {
 		u.quota.creditable = a.quotaOf(u.name).creditable
-		a.setLimit(u, limit(u.name), instances, a.now)
+		another := a.setLimit(u, limit(u.name), instances, a.now)
 		a.setPortion(u, instances, a.now)
+		// Whether HAProxy is to refuse by the limit at all may be another matter now, as in a dry run.
+		if !another && u.refusal.taughtAt > 0 {
+			a.updateTable(u, a.now)
+		}
 		a.review(u, a.now)
-	})
+	}, quotaOf)
 }
 
-// setLimit takes a user's limit (0: not limited), while there are so many instances.
-func (a *Agent) setLimit(u *user, limit, instances int, now int64) {
+// setLimit takes a user's limit (0: not limited), while there are so many instances, and reports whether
+// it is another one.
+func (a *Agent) setLimit(u *user, limit, instances int, now int64) bool {
 	// Of a user whose limit is lifted the last limit stays: what runs is still counted, and told.
 	unlimited := limit <= 0
 	if unlimited == u.quota.unlimited && (unlimited || limit == u.quota.limit) {
-		return
+		return false
 	}
 	u.quota.unlimited = unlimited
 	u.lease.retryNow() // there may be more slots than when the pool had none
@@ -80,6 +89,7 @@ func (a *Agent) setLimit(u *user, limit, instances int, now int64) {
 	if u.refusal.taughtAt > 0 { // HAProxy's table has an entry with the old limit
 		a.updateTable(u, now)
 	}
+	return true
 }
 
 // setPortion is for a user whose limit, or the number of instances, has changed.

@@ -86,3 +86,6 @@ func (c *Changes[T]) forget() {
 		c.missed = nil
 	}
 }
+
+// Len is the number of records.
+func (c *Changes[T]) Len() int { return c.records.Len() }
