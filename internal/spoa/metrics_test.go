@@ -35,6 +35,7 @@ func TestMetrics(t *testing.T) {
 		r.ask(limits.EndpointKey("up", limits.UnreadableKey), "GET")
 
 		r.joined(bus.Registry{Instances: []string{"a", "b", "c"}})
+		wait(10 * flushEvery) // until nothing of before is on its way, for which bob would wait, too
 		r.pool.set(2*ms, nil)
 		r.ask("bob", "GET") // waits
 		r.pool.set(time.Minute, nil)
