@@ -347,35 +347,48 @@ func TestCreditIsTakenBackOnce(t *testing.T) {
 }
 
 // A new process of HAProxy has no entries that say who shall have no credit. It gets them before it
-// has any credit by default.
+// has any credit by default. Nor does it know of a withdrawal whose answer, which is on its way when
+// HAProxy is replaced, is the old process'.
 func TestNewProcessHearsOfWithdrawals(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r, f, look := newDefaultRig(t, 2, defaultLimits)
-		look(8 * time.Second)
-		runtime := r.runtime.(*fakeRuntime)
-		hot := func() {
+	for _, onItsWay := range []bool{false, true} {
+		t.Run(fmt.Sprint("an answer is on its way ", onItsWay), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { newProcessHearsOfWithdrawals(t, onItsWay) })
+		})
+	}
+}
+
+func newProcessHearsOfWithdrawals(t *testing.T, onItsWay bool) {
+	r, f, look := newDefaultRig(t, 2, defaultLimits)
+	look(8 * time.Second)
+	runtime := r.runtime.(*fakeRuntime)
+	stayHot := func(seconds int) {
+		for range seconds {
 			r.applyPolicies([]policy.Message{policy.Hot{Key: ratelimit.Key{Class: "GET", User: "alice"}, Until: time.Now().Add(hotFor), Instances: 2}})
+			look(time.Second)
 		}
-		hot()
-		look(time.Second)
+	}
+	replace := func() {
 		f.process, f.rows = 8, map[string]uint32{}
+		look(offerEvery) // the agent finds out
 		runtime.fail(errors.New("no socket"))
-		for range 5 {
-			hot()
-			look(time.Second)
-		}
-		if got := runtime.told(); len(got) != 1 || len(f.rows) > 0 {
-			t.Fatalf("withdrawn from %v, and HAProxy knows %v, want alice once and nothing", got, f.rows)
-		}
-		runtime.fail(nil)
-		for range 5 {
-			hot()
-			look(time.Second)
-		}
-		if diff := cmp.Diff([]string{"alice", "alice"}, runtime.told()); diff != "" || f.rows["~"] == 0 {
-			t.Errorf("withdrawn (-want +got):\n%sand HAProxy knows %v, want a generation", diff, f.rows)
-		}
-	})
+	}
+	if onItsWay {
+		runtime.behind = replace
+		stayHot(1)
+	} else {
+		stayHot(1)
+		runtime.fail(errors.New("no socket"))
+		replace()
+	}
+	stayHot(5)
+	if got := runtime.told(); len(got) != 1 || len(f.rows) > 0 {
+		t.Fatalf("withdrawn from %v, and HAProxy knows %v, want alice once and nothing", got, f.rows)
+	}
+	runtime.fail(nil)
+	stayHot(5)
+	if diff := cmp.Diff([]string{"alice", "alice"}, runtime.told()); diff != "" || f.rows["~"] == 0 {
+		t.Errorf("withdrawn (-want +got):\n%sand HAProxy knows %v, want a generation", diff, f.rows)
+	}
 }
 
 // A new agent takes back at once what the one before told HAProxy, which knows no better until it is
@@ -391,39 +404,6 @@ func TestOfferOfTheAgentBeforeIsTakenBack(t *testing.T) {
 		look(8 * time.Second)
 		if f.rows["~"] == 0 || f.rows["~"] == 17 {
 			t.Errorf("HAProxy knows %v, want a generation of this agent", f.rows)
-		}
-	})
-}
-
-// Nor does it know of a withdrawal whose answer, which is on its way when HAProxy is replaced, is
-// the old process'.
-func TestNewProcessHearsOfWithdrawalsThatTheOldOneAnswers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r, f, look := newDefaultRig(t, 2, defaultLimits)
-		look(8 * time.Second)
-		runtime := r.runtime.(*fakeRuntime)
-		hot := func() {
-			r.applyPolicies([]policy.Message{policy.Hot{Key: ratelimit.Key{Class: "GET", User: "alice"}, Until: time.Now().Add(hotFor), Instances: 2}})
-		}
-		runtime.behind = func() {
-			f.process, f.rows = 8, map[string]uint32{}
-			look(offerEvery) // the agent finds out
-			runtime.fail(errors.New("no socket"))
-		}
-		for range 6 {
-			hot()
-			look(time.Second)
-		}
-		if got := runtime.told(); len(got) != 1 || len(f.rows) > 0 {
-			t.Fatalf("withdrawn from %v, and HAProxy knows %v, want alice once and nothing", got, f.rows)
-		}
-		runtime.fail(nil)
-		for range 5 {
-			hot()
-			look(time.Second)
-		}
-		if diff := cmp.Diff([]string{"alice", "alice"}, runtime.told()); diff != "" || f.rows["~"] == 0 {
-			t.Errorf("withdrawn (-want +got):\n%sand HAProxy knows %v, want a generation", diff, f.rows)
 		}
 	})
 }
