@@ -1,8 +1,6 @@
 package concurrency_test
 
-import (
-	"testing"
-)
+import "testing"
 
 // newDefaultRig is an instance alone, whose user may have 10 requests in progress, and of whose HAProxy,
 // process 1, each user but "apart" is to have so many places by default.

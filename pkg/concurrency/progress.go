@@ -1,8 +1,6 @@
 package concurrency
 
-import (
-	"time"
-)
+import "time"
 
 // bridgeSpan is how long an admitted request may take to appear in HAProxy's
 // table, as far as the agent hears of it: measured 1 to 22 ms. One that has not

@@ -11,12 +11,11 @@ import (
 const (
 	// nearPercent of the limit in progress make a user's slots worth sharing by demand.
 	nearPercent = 70
-	// repeatEvery is how often a block is repeated, and shareEvery how often
-	// shares are computed. Unchanged shares are sent again after shareAgain, and
-	// hold for shareFor. Slots that do not divide evenly change hands after
-	// shareAgain too: sooner would be a message for each user and tick, for nothing.
+	// repeatEvery is how often a block is repeated. Unchanged shares are sent again
+	// after shareAgain, and hold for shareFor. Slots that do not divide evenly change
+	// hands after shareAgain too: sooner would be a message for each user and tick, for
+	// nothing.
 	repeatEvery = 200 * time.Millisecond
-	shareEvery  = 100 * time.Millisecond
 	shareAgain  = time.Second
 	shareFor    = 3 * time.Second
 	// reportSpan is how long a report of an instance counts; instances repeat
@@ -42,19 +41,6 @@ type Report struct {
 	Active   int // requests in progress there
 	Refused  int // requests refused there since its last report
 	Limit    int // requests in progress that all instances together may have; 0 means not limited
-}
-
-// A Block says that a user's requests in progress have reached the limit.
-type Block struct {
-	User string
-	Limit
-}
-
-// A Sharing is how a user's slots are best divided among the instances.
-type Sharing struct {
-	User   string
-	Until  time.Time
-	Shares []Share // of those that want any; sorted by instance
 }
 
 // Decisions are what a Watch has decided, each sorted by user.
@@ -175,33 +161,6 @@ func (w *Watch) dropReport(u *watched, instance string) {
 	}
 }
 
-// decide blocks or unblocks the user if that is due.
-func (w *Watch) decide(u *watched, now int64) {
-	blocked := u.limit.blocks(u.blocked, u.active())
-	// A block costs HAProxy a table entry on each instance; a user at the limit would flip with each request.
-	flips := now-u.blockedAt < int64(blockGap) && u.refused < flood+2*u.limit.Max
-	if blocked == u.blocked || blocked && flips {
-		return // agents keep the limit without a block
-	}
-	u.blocked = blocked
-	if blocked {
-		u.blockedAt = now
-		w.queueBlock(u, now)
-		return
-	}
-	u.refused = 0
-	delete(w.blocks, u.name) // the last word is what is said
-	w.unblocks[u.name] = struct{}{}
-}
-
-func (w *Watch) queueBlock(u *watched, now int64) {
-	u.saidAt = now
-	if _, byHand := w.byHand[u.name]; !byHand { // that word reaches everybody
-		delete(w.unblocks, u.name)
-	}
-	w.blocks[u.name] = u.limit
-}
-
 // active is the user's requests in progress over all instances.
 func (u *watched) active() int {
 	n := 0
@@ -296,67 +255,6 @@ func (w *Watch) schedule(u *watched, now int64) {
 func (w *Watch) lookAt(u *watched, at int64) {
 	// The agenda never looks too soon, which may be a tick of its own too late.
 	w.agenda.Put(u, at-int64(agenda.Tick))
-}
-
-// shareSlots divides the slots of a user near the limit. Instances that have not
-// reported get none, and report when they hear of it.
-func (w *Watch) shareSlots(u *watched, at time.Time) {
-	now := w.coreTime(at)
-	// Far from the limit the even part is never reached, and shares would be messages for nothing.
-	near := 100*u.active() >= nearPercent*u.limit.Max || u.refusedSince(now-int64(demandSpan))
-	if w.instances < 2 || len(u.instances) == 0 || u.limit.Max == 0 || !near {
-		return // everybody who asks finds slots
-	}
-	demands := make([]Demand, 0, len(u.instances))
-	for instance, i := range u.instances {
-		want := i.active
-		if now-i.refusedAt < int64(demandSpan) {
-			want = u.limit.Max // nobody knows how much more would come
-		}
-		demands = append(demands, Demand{Instance: instance, Slots: want})
-	}
-	if now-u.dealtAt >= int64(shareAgain) {
-		// In between the credits stay as they are, so equal demands have equal shares.
-		u.dealtAt = now
-		for instance, slots := range u.withheld {
-			if u.instances[instance] != nil {
-				u.credits[instance] += slots
-			}
-		}
-	}
-	var s []Share
-	s, u.withheld = shares(u.limit.Max, demands, u.credits)
-	// Unchanged ones are repeated before they run out.
-	if slices.Equal(s, u.shared) && now-u.sharedAt < int64(shareAgain) {
-		return
-	}
-	u.shared, u.sharedAt = s, now
-	w.sharings = append(w.sharings, Sharing{User: u.name, Until: at.Add(shareFor), Shares: s})
-}
-
-func (u *watched) refusedSince(t int64) bool {
-	for _, i := range u.instances {
-		if i.refusedAt > t {
-			return true
-		}
-	}
-	return false
-}
-
-// Unblock lets a user in by hand. The block, and all reports about the user, are forgotten,
-// and the reports that follow decide anew. All instances are told, whether the user is known
-// to be blocked or not, and before a new block.
-func (w *Watch) Unblock(at time.Time, user string) {
-	w.coreTime(at)
-	if u := w.users[user]; u != nil {
-		for instance := range u.instances {
-			w.dropReport(u, instance)
-		}
-		delete(w.users, user)
-	}
-	delete(w.blocks, user)
-	// Also of a user who is not known: another polygen may have blocked them.
-	w.unblocks[user], w.byHand[user] = struct{}{}, struct{}{}
 }
 
 // Decisions returns what has been decided since the last call, and forgets it. Who was

@@ -1,0 +1,52 @@
+package concurrency
+
+import "time"
+
+// A Block says that a user's requests in progress have reached the limit.
+type Block struct {
+	User string
+	Limit
+}
+
+// decide blocks or unblocks the user if that is due.
+func (w *Watch) decide(u *watched, now int64) {
+	blocked := u.limit.blocks(u.blocked, u.active())
+	// A block costs HAProxy a table entry on each instance; a user at the limit would flip with each request.
+	flips := now-u.blockedAt < int64(blockGap) && u.refused < flood+2*u.limit.Max
+	if blocked == u.blocked || blocked && flips {
+		return // agents keep the limit without a block
+	}
+	u.blocked = blocked
+	if blocked {
+		u.blockedAt = now
+		w.queueBlock(u, now)
+		return
+	}
+	u.refused = 0
+	delete(w.blocks, u.name) // the last word is what is said
+	w.unblocks[u.name] = struct{}{}
+}
+
+func (w *Watch) queueBlock(u *watched, now int64) {
+	u.saidAt = now
+	if _, byHand := w.byHand[u.name]; !byHand { // that word reaches everybody
+		delete(w.unblocks, u.name)
+	}
+	w.blocks[u.name] = u.limit
+}
+
+// Unblock lets a user in by hand. The block, and all reports about the user, are forgotten,
+// and the reports that follow decide anew. All instances are told, whether the user is known
+// to be blocked or not, and before a new block.
+func (w *Watch) Unblock(at time.Time, user string) {
+	w.coreTime(at)
+	if u := w.users[user]; u != nil {
+		for instance := range u.instances {
+			w.dropReport(u, instance)
+		}
+		delete(w.users, user)
+	}
+	delete(w.blocks, user)
+	// Also of a user who is not known: another polygen may have blocked them.
+	w.unblocks[user], w.byHand[user] = struct{}{}, struct{}{}
+}

@@ -1,0 +1,58 @@
+package concurrency
+
+import (
+	"slices"
+	"time"
+)
+
+// A Sharing is how a user's slots are best divided among the instances.
+type Sharing struct {
+	User   string
+	Until  time.Time
+	Shares []Share // of those that want any; sorted by instance
+}
+
+// shareSlots divides the slots of a user near the limit. Instances that have not
+// reported get none, and report when they hear of it.
+func (w *Watch) shareSlots(u *watched, at time.Time) {
+	now := w.coreTime(at)
+	// Far from the limit the even part is never reached, and shares would be messages for nothing.
+	near := 100*u.active() >= nearPercent*u.limit.Max || u.refusedSince(now-int64(demandSpan))
+	if w.instances < 2 || len(u.instances) == 0 || u.limit.Max == 0 || !near {
+		return // everybody who asks finds slots
+	}
+	demands := make([]Demand, 0, len(u.instances))
+	for instance, i := range u.instances {
+		want := i.active
+		if now-i.refusedAt < int64(demandSpan) {
+			want = u.limit.Max // nobody knows how much more would come
+		}
+		demands = append(demands, Demand{Instance: instance, Slots: want})
+	}
+	if now-u.dealtAt >= int64(shareAgain) {
+		// In between the credits stay as they are, so equal demands have equal shares.
+		u.dealtAt = now
+		for instance, slots := range u.withheld {
+			if u.instances[instance] != nil {
+				u.credits[instance] += slots
+			}
+		}
+	}
+	var s []Share
+	s, u.withheld = shares(u.limit.Max, demands, u.credits)
+	// Unchanged ones are repeated before they run out.
+	if slices.Equal(s, u.shared) && now-u.sharedAt < int64(shareAgain) {
+		return
+	}
+	u.shared, u.sharedAt = s, now
+	w.sharings = append(w.sharings, Sharing{User: u.name, Until: at.Add(shareFor), Shares: s})
+}
+
+func (u *watched) refusedSince(t int64) bool {
+	for _, i := range u.instances {
+		if i.refusedAt > t {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,113 @@
+package ratelimit
+
+import (
+	"math"
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// lendAfter and lendBefore are the parts at a second's beginning and end in which no
+// credit is given. HAProxy begins with the second after the answer by its own clock,
+// and may take it for another second than the agent does.
+const (
+	lendAfter  = int64(50 * time.Millisecond)
+	lendBefore = second - int64(150*time.Millisecond)
+)
+
+// CreditByDefault says that from a second on HAProxy may have credit, without any Lend, for
+// users of whom it has not said in that second that it has none.
+func (a *Agent) CreditByDefault(from int64) {
+	// Adjoining spells are one, so that no second between them is taken for free.
+	if s := &a.byDefault; from-1 > s.through {
+		s.from = from
+	}
+	a.byDefault.through = math.MaxInt64
+}
+
+// EndCreditByDefault says that it is so through a second: behind that one, HAProxy has nothing
+// of its own in force, nor begins to.
+func (a *Agent) EndCreditByDefault(through int64) {
+	a.byDefault.through = min(a.byDefault.through, through)
+}
+
+// Agreed reports whether all agents go by the same number of instances, so that HAProxy
+// may be told what each user has by default.
+func (a *Agent) Agreed(at time.Time) bool {
+	return !a.leaving && a.fleet.informed && a.fleet.settled(at.Unix())
+}
+
+// Lendable reports whether HAProxy can have credit for these limits, which are all that
+// the user has, from the next second on: the agents agree on how many they are, HAProxy
+// has none already, it is not recalled, and nothing of the next second's was given back.
+// It is false around the end of a second, see lendAfter.
+func (a *Agent) Lendable(at time.Time, name string, rates []limits.Rate) bool {
+	now := at.UnixNano()
+	sec := now / second
+	if in := now - sec*second; a.leaving || in < lendAfter || in >= lendBefore || !a.fleet.settled(sec) {
+		return false
+	}
+	u := a.findOrAddUser(name)
+	if u == nil {
+		return false
+	}
+	for i := range rates {
+		if b := u.findBucket(rates[i].Class, rates[i].Window); b != nil && !a.lendable(b, now) {
+			return false
+		}
+	}
+	for i := range rates {
+		// All or none: HAProxy's credit is one entry for all limits of the user.
+		if u.findBucket(rates[i].Class, rates[i].Window) != nil {
+			continue
+		}
+		// The request does not count against this one, and so far it was of no interest.
+		// That HAProxy has no credit for the others says that it has none for this one.
+		b := a.findOrAddBucket(u, &rates[i], now)
+		a.observeCredit(b, Withheld, now)
+		a.schedule(b, now)
+		if !a.lendable(b, now) {
+			return false
+		}
+	}
+	return true
+}
+
+// lendable reports whether HAProxy can have credit for one limit.
+func (a *Agent) lendable(b *bucket, now int64) bool {
+	a.advanceWindow(b, now)
+	p := &b.portion
+	// The next second's portion cannot be HAProxy's, or the agent may have disposed of it already.
+	if p.phase == portionNone || p.recalled(b.start+1) || p.settled > b.start || b.start != now/second {
+		return false
+	}
+	if p.phase == portionLent && (a.decidesAlone(b) || !a.mayHave(b.start+1)) {
+		return false // by default HAProxy may have it or not; then it does no harm to give it once more
+	}
+	return a.decidesAlone(b) || p.each > 0 && !b.hot(now) // nobody wants what a lone HAProxy has
+}
+
+// Lend says that HAProxy will have its portion of these limits as credit from a second
+// on, in that one and each after it. It is to be called when an answer brings credit,
+// with no other call since Lendable said that it can.
+func (a *Agent) Lend(at time.Time, name string, rates []limits.Rate, from int64) {
+	u := a.users[name]
+	if u == nil {
+		return
+	}
+	for i := range rates {
+		b := u.findBucket(rates[i].Class, rates[i].Window)
+		if b == nil || b.portion.phase == portionNone {
+			continue
+		}
+		a.advanceWindow(b, at.UnixNano())
+		if p := &b.portion; p.phase == portionLent { // it may have had it already
+			from = min(from, p.from)
+			if p.denied < b.start {
+				// HAProxy may have begun by itself and spent some: then nothing of this second is given back.
+				p.again = b.start
+			}
+		}
+		b.portion.phase, b.portion.from, b.portion.lentAt = portionLent, from, at.UnixNano()
+	}
+}

@@ -1,0 +1,140 @@
+package ratelimit
+
+import (
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// withdrawAgain is how long an agent waits for a Recalled before it asks again.
+const withdrawAgain = int64(100 * time.Millisecond)
+
+// askWithdrawal has the shell withdraw the user's credit, because a request waits to
+// know what was spent.
+func (a *Agent) askWithdrawal(u *user, now int64) {
+	if since := now - u.withdrawAt; since >= 0 && since < withdrawAgain {
+		return
+	}
+	// Once for all requests that wait: each would be a command in HAProxy.
+	u.withdrawAt = now
+	a.out.Withdraw = append(a.out.Withdraw, u.name)
+}
+
+// Recalled says that HAProxy's credit for a limit is withdrawn, that it had drawn so
+// many tickets of it in a second, and that it will get none through another second. It
+// may be called again at any time, also for users of whom nothing is known here, and
+// when there was no credit: then nothing was spent, and the second is the present one.
+//
+// What HAProxy has not spent goes to requests that wait here, and to the pool; so does
+// its portion of each following second, before that second begins.
+//
+// Answers that were on their way when it was withdrawn must bring none any more: HAProxy
+// sees to that, however late they come.
+func (a *Agent) Recalled(at time.Time, name string, rate limits.Rate, sec int64, spent int, through int64) {
+	now := at.UnixNano()
+	u := a.findOrAddUser(name)
+	if u == nil || a.leaving {
+		return
+	}
+	// Answered: the next request that waits asks anew at once.
+	u.withdrawAt = 0
+	b := a.findOrAddBucket(u, &rate, now)
+	if b.pooled() {
+		return
+	}
+	p := &b.portion
+	sec = min(sec, b.start+1) // no clock is further ahead
+	if p.phase == portionRecalled {
+		// Answers to two withdrawals may come in any order; the longer promise holds.
+		through = max(through, p.through)
+	}
+	if p.phase == portionRecalled && sec > b.start { // nothing was lent since: it only lasts longer
+		p.through = through
+		a.schedule(b, now)
+		return
+	}
+	// What was spent by then cannot be known, so all of it counts: too few is safe, too many is not.
+	if sec <= p.again {
+		spent = max(spent, p.each)
+	}
+	if sec > b.start { // HAProxy's clock is ahead: what it spent in this second is not known
+		a.spendRest(b)
+	}
+	p.phase, p.through, p.until = portionRecalled, max(through, sec), min(p.until, sec-1)
+	a.endRecall(b)
+	a.divide(b)
+	switch {
+	case p.settled > sec: // that second is over
+	case p.settled == sec:
+		a.countSpentCredit(b, sec, max(0, spent-p.counted))
+		// Told twice of one second: only what is more than the last time counts.
+		p.counted = max(p.counted, spent)
+	case a.decidesAlone(b):
+		a.countSpentCredit(b, sec, spent)
+		p.settled, p.counted = sec, spent
+	case sec >= b.start:
+		p.settled, p.counted = sec, spent
+		if rest := p.each - spent; rest < 0 {
+			a.countSpentCredit(b, sec, -rest)
+		} else if a.mayTake(sec) {
+			a.addTokens(b, sec, rest)
+		}
+	}
+	a.takePortion(b)
+	a.relieve(b)
+	a.serveQueue(u, now)
+	a.review(b, now)
+	if b.back > 0 {
+		a.flushNow()
+	}
+	a.schedule(b, now)
+}
+
+// endRecall ends a recall that is over in the bucket's second.
+func (a *Agent) endRecall(b *bucket) {
+	if p := &b.portion; p.phase == portionRecalled && b.start > p.through {
+		p.phase = portionWithheld
+	}
+}
+
+// spendRest counts HAProxy's portion of the bucket's second as spent.
+func (a *Agent) spendRest(b *bucket) {
+	p := &b.portion
+	switch {
+	case a.entrusted(b):
+		b.admitted = max(b.admitted, b.limit)
+	case a.haproxyHas(p, b.start) && p.settled < b.start:
+		p.settled, p.counted = b.start, p.each
+	}
+}
+
+// countSpentCredit takes note of requests that HAProxy admitted by itself beyond the portion, or
+// alone, at all. advanceWindow does so for the next second.
+func (a *Agent) countSpentCredit(b *bucket, sec int64, spent int) {
+	switch {
+	case sec != b.start || spent <= 0:
+	case a.decidesAlone(b):
+		b.admitted += spent
+	default:
+		// Tokens in hand pay for it first; what they do not cover the pool has to hear of.
+		own := min(b.balance, spent)
+		b.balance -= own
+		b.debt += spent - own
+		a.reportAtFlush(b)
+	}
+}
+
+// addTokens adds to the tokens in hand for this second or the next.
+func (a *Agent) addTokens(b *bucket, sec int64, tokens int) {
+	if sec == b.start {
+		b.balance += tokens
+	} else if sec == b.following() {
+		b.next += tokens
+	}
+}
+
+// Reloaded says that HAProxy has begun a new process. What the old one has spent of this
+// second nobody can tell, so nothing of it is given back from now on.
+func (a *Agent) Reloaded(at time.Time) {
+	a.reloaded = (at.UnixNano() + lendAfter) / second // HAProxy's clock may be ahead
+}
