@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/pkg/internal/agenda"
+	"github.com/sluice-qos/sluice/pkg/internal/reports"
 )
 
 const (
@@ -72,23 +73,23 @@ type Sharing struct {
 // Watch is polygen's view of the users with bandwidth limits. It is not safe for
 // concurrent use.
 type Watch struct {
-	maxUsers  int // users at a time
-	users     map[string]*watched
-	reporting map[string]map[*watched]struct{} // instance → the users whom it has reported
-	agenda    agenda.Agenda[*watched]
-	out       []Sharing
-	dropped   uint64
+	maxUsers int // users at a time
+	users    map[string]*watched
+	reports  reports.ByInstance[reported, *watched]
+	agenda   agenda.Agenda[*watched]
+	out      []Sharing
+	dropped  uint64
 }
 
 type watched struct {
 	agenda.Place
-	name      string
-	limit     [2]int64
-	instances map[string]*reported
-	sent      [2][]Share
-	sentAt    [2]int64
-	divided   int64
-	changed   bool
+	reports.Instances[reported]
+	name    string
+	limit   [2]int64
+	sent    [2][]Share
+	sentAt  [2]int64
+	divided int64
+	changed bool
 }
 
 type reported struct {
@@ -98,7 +99,7 @@ type reported struct {
 
 // NewWatch returns a watch that knows of nothing.
 func NewWatch() *Watch {
-	return &Watch{maxUsers: maxWatched, users: make(map[string]*watched), reporting: make(map[string]map[*watched]struct{})}
+	return &Watch{maxUsers: maxWatched, users: make(map[string]*watched)}
 }
 
 // Observe takes a report, and the user's limits in bytes per second by direction
@@ -116,10 +117,10 @@ func (w *Watch) Observe(at time.Time, r Report, limit [2]int64) {
 			w.dropped++
 			return
 		}
-		u = &watched{name: r.User, instances: make(map[string]*reported, 1)}
+		u = &watched{name: r.User}
 		w.users[r.User] = u
 	}
-	i := w.reportOf(u, r.Instance)
+	i := w.reports.Of(u, r.Instance)
 	// An instance without a share, or with one that it does not need, should not wait for divideEvery.
 	urgent := (i.Active == 0) != (r.Active == 0) || u.limit != limit
 	u.changed = u.changed || urgent || i.Active != r.Active || i.Most != r.Most
@@ -136,28 +137,10 @@ func (w *Watch) Observe(at time.Time, r Report, limit [2]int64) {
 	w.schedule(u, now)
 }
 
-// reportOf is what was last heard of a user from an instance.
-func (w *Watch) reportOf(u *watched, instance string) *reported {
-	i := u.instances[instance]
-	if i == nil {
-		i = &reported{}
-		u.instances[instance] = i
-		if w.reporting[instance] == nil {
-			w.reporting[instance] = make(map[*watched]struct{})
-		}
-		w.reporting[instance][u] = struct{}{}
-	}
-	return i
-}
-
 // dropReport is for an instance that moves nothing of a user.
 func (w *Watch) dropReport(u *watched, instance string) {
-	delete(u.instances, instance)
+	w.reports.Drop(u, instance)
 	u.changed = true
-	delete(w.reporting[instance], u)
-	if len(w.reporting[instance]) == 0 {
-		delete(w.reporting, instance)
-	}
 }
 
 // misses reports whether an instance has another share than it was sent.
@@ -174,18 +157,9 @@ func (u *watched) misses(r Report, d Direction) bool {
 // nothing. It costs what those moved.
 func (w *Watch) Instances(at time.Time, live []string) {
 	now := at.UnixNano()
-	is := make(map[string]bool, len(live))
-	for _, instance := range live {
-		is[instance] = true
-	}
-	for instance, users := range w.reporting {
-		if is[instance] {
-			continue
-		}
-		for u := range users {
-			w.dropReport(u, instance)
-			w.divide(u, now)
-		}
+	for instance, u := range w.reports.Gone(live) {
+		w.dropReport(u, instance)
+		w.divide(u, now)
 	}
 }
 
@@ -194,7 +168,7 @@ func (w *Watch) Instances(at time.Time, live []string) {
 func (w *Watch) Tick(at time.Time) {
 	now := at.UnixNano()
 	w.agenda.Take(now, func(u *watched) {
-		for instance, i := range u.instances {
+		for instance, i := range u.Reports {
 			i.last = min(i.last, now) // the clock may have been set back
 			// An instance that is gone moves nothing; one that is cut off keeps its share for ShareFor.
 			if passed(now, i.last, reportSpan) {
@@ -202,7 +176,7 @@ func (w *Watch) Tick(at time.Time) {
 			}
 		}
 		// Whoever reports again is divided for anew.
-		if len(u.instances) == 0 {
+		if len(u.Reports) == 0 {
 			delete(w.users, u.name)
 			return
 		}
@@ -229,7 +203,7 @@ func (w *Watch) schedule(u *watched, now int64) {
 		return
 	}
 	first := now
-	for _, i := range u.instances {
+	for _, i := range u.Reports {
 		first = min(first, i.last)
 	}
 	// The next repetition is later than any report may stay away.
@@ -244,8 +218,8 @@ func (w *Watch) divide(u *watched, now int64) {
 			u.sent[d] = nil
 			continue
 		}
-		demands := make([]Demand, 0, len(u.instances))
-		for _, i := range u.instances {
+		demands := make([]Demand, 0, len(u.Reports))
+		for _, i := range u.Reports {
 			demands = append(demands, Demand{Instance: i.Instance, Weight: i.Active, Most: i.Most[d]})
 		}
 		shares := divide(u.limit[d], u.limit[d]/leastPart, demands)

@@ -41,7 +41,7 @@ func (w *Watch) queueBlock(u *watched, now int64) {
 func (w *Watch) Unblock(at time.Time, user string) {
 	w.coreTime(at)
 	if u := w.users[user]; u != nil {
-		for instance := range u.instances {
+		for instance := range u.Reports {
 			w.dropReport(u, instance)
 		}
 		delete(w.users, user)

@@ -18,11 +18,11 @@ func (w *Watch) shareSlots(u *watched, at time.Time) {
 	now := w.coreTime(at)
 	// Far from the limit the even part is never reached, and shares would be messages for nothing.
 	near := 100*u.active() >= nearPercent*u.limit.Max || u.refusedSince(now-int64(demandSpan))
-	if w.instances < 2 || len(u.instances) == 0 || u.limit.Max == 0 || !near {
+	if w.instances < 2 || len(u.Reports) == 0 || u.limit.Max == 0 || !near {
 		return // everybody who asks finds slots
 	}
-	demands := make([]Demand, 0, len(u.instances))
-	for instance, i := range u.instances {
+	demands := make([]Demand, 0, len(u.Reports))
+	for instance, i := range u.Reports {
 		want := i.active
 		if now-i.refusedAt < int64(demandSpan) {
 			want = u.limit.Max // nobody knows how much more would come
@@ -33,7 +33,7 @@ func (w *Watch) shareSlots(u *watched, at time.Time) {
 		// In between the credits stay as they are, so equal demands have equal shares.
 		u.dealtAt = now
 		for instance, slots := range u.withheld {
-			if u.instances[instance] != nil {
+			if u.Reports[instance] != nil {
 				u.credits[instance] += slots
 			}
 		}
@@ -49,7 +49,7 @@ func (w *Watch) shareSlots(u *watched, at time.Time) {
 }
 
 func (u *watched) refusedSince(t int64) bool {
-	for _, i := range u.instances {
+	for _, i := range u.Reports {
 		if i.refusedAt > t {
 			return true
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/pkg/internal/agenda"
+	"github.com/sluice-qos/sluice/pkg/internal/reports"
 )
 
 const (
@@ -63,7 +64,7 @@ type Watch struct {
 	maxUsers  int // users at a time
 	users     map[string]*watched
 	agenda    agenda.Agenda[*watched]
-	reporting map[string]map[*watched]struct{} // instance → the users whom it has reported
+	reports   reports.ByInstance[reported, *watched]
 	dropped   uint64
 
 	// What is to be said; of a user who flipped meanwhile, the last word.
@@ -75,10 +76,10 @@ type Watch struct {
 
 type watched struct {
 	agenda.Place
-	name      string
-	limit     Limit
-	instances map[string]*reported
-	credits   map[string]float64
+	name  string
+	limit Limit
+	reports.Instances[reported]
+	credits map[string]float64
 
 	blocked   bool
 	blockedAt int64 // when it last became so
@@ -104,7 +105,7 @@ func NewWatch(margin int) *Watch {
 		margin = DefaultMargin
 	}
 	return &Watch{
-		margin: margin, maxUsers: maxWatched, users: make(map[string]*watched), reporting: make(map[string]map[*watched]struct{}),
+		margin: margin, maxUsers: maxWatched, users: make(map[string]*watched),
 		blocks: make(map[string]Limit), unblocks: make(map[string]struct{}), byHand: make(map[string]struct{}),
 	}
 }
@@ -122,11 +123,11 @@ func (w *Watch) Observe(at time.Time, r Report) {
 			w.dropped++
 			return
 		}
-		u = &watched{name: r.User, instances: make(map[string]*reported, 1), credits: make(map[string]float64), blockedAt: now - int64(blockGap)}
+		u = &watched{name: r.User, credits: make(map[string]float64), blockedAt: now - int64(blockGap)}
 		w.users[r.User] = u
 	}
 	u.limit = NewLimit(r.Limit, w.margin)
-	i := w.reportOf(u, r.Instance)
+	i := w.reports.Of(u, r.Instance)
 	i.active, i.last = r.Active, now
 	if r.Refused > 0 { // there is demand that no number of requests in progress shows
 		i.refusedAt = now
@@ -137,34 +138,16 @@ func (w *Watch) Observe(at time.Time, r Report) {
 	w.lookAt(u, now)
 }
 
-// reportOf is what was last heard of a user from an instance.
-func (w *Watch) reportOf(u *watched, instance string) *reported {
-	i := u.instances[instance]
-	if i == nil {
-		i = &reported{}
-		u.instances[instance] = i
-		if w.reporting[instance] == nil {
-			w.reporting[instance] = make(map[*watched]struct{})
-		}
-		w.reporting[instance][u] = struct{}{}
-	}
-	return i
-}
-
 // dropReport is for an instance that has nothing in progress of a user.
 func (w *Watch) dropReport(u *watched, instance string) {
-	delete(u.instances, instance)
+	w.reports.Drop(u, instance)
 	delete(u.credits, instance)
-	delete(w.reporting[instance], u)
-	if len(w.reporting[instance]) == 0 {
-		delete(w.reporting, instance)
-	}
 }
 
 // active is the user's requests in progress over all instances.
 func (u *watched) active() int {
 	n := 0
-	for _, i := range u.instances {
+	for _, i := range u.Reports {
 		n += i.active
 	}
 	return n
@@ -175,19 +158,10 @@ func (u *watched) active() int {
 func (w *Watch) Instances(at time.Time, live []string) {
 	now := w.coreTime(at)
 	w.instances = len(live)
-	is := make(map[string]bool, len(live))
-	for _, instance := range live {
-		is[instance] = true
-	}
-	for instance, users := range w.reporting {
-		if is[instance] {
-			continue
-		}
-		for u := range users {
-			w.dropReport(u, instance)
-			w.decide(u, now)
-			w.lookAt(u, now) // the others may have its slots
-		}
+	for instance, u := range w.reports.Gone(live) {
+		w.dropReport(u, instance)
+		w.decide(u, now)
+		w.lookAt(u, now) // the others may have its slots
 	}
 }
 
@@ -208,7 +182,7 @@ func (w *Watch) Tick(at time.Time) {
 
 // look does what is due for one user.
 func (w *Watch) look(u *watched, at time.Time, now int64) {
-	for instance, i := range u.instances {
+	for instance, i := range u.Reports {
 		if now-i.last >= int64(reportSpan) {
 			w.dropReport(u, instance)
 		}
@@ -219,7 +193,7 @@ func (w *Watch) look(u *watched, at time.Time, now int64) {
 		w.queueBlock(u, now)
 	}
 	w.shareSlots(u, at)
-	if len(u.instances) == 0 { // and so it was unblocked
+	if len(u.Reports) == 0 { // and so it was unblocked
 		delete(w.users, u.name)
 		return
 	}
@@ -237,7 +211,7 @@ func (w *Watch) schedule(u *watched, now int64) {
 	} else if u.limit.blocks(false, u.active()) { // they were blocked not long ago
 		due = min(due, u.blockedAt+int64(blockGap))
 	}
-	for _, i := range u.instances {
+	for _, i := range u.Reports {
 		due = min(due, i.last+int64(reportSpan))
 		if refusal := i.refusedAt + int64(demandSpan); refusal > now { // then the instance wants less
 			due = min(due, refusal)
