@@ -10,8 +10,8 @@ import (
 
 // Access are the flags of commands that ask an admin API, beside --admin.
 type Access struct {
-	AdminTokenFile string `help:"File with the token for the admin API. The first one is sent, and only by https or to this machine." placeholder:"FILE" complete:"file" env:"SLUICE_ADMIN_TOKEN_FILE"`
-	AdminCA        string `name:"admin-ca" help:"File with the CA certificates to trust for an https --admin, instead of the system's." placeholder:"FILE" complete:"file" env:"SLUICE_ADMIN_CA"`
+	AdminTokenFile string `help:"File with the token for the admin API. The first one is sent, and only by https or to this machine." placeholder:"FILE" predictor:"file" env:"SLUICE_ADMIN_TOKEN_FILE"`
+	AdminCA        string `name:"admin-ca" help:"File with the CA certificates to trust for an https --admin, instead of the system's." placeholder:"FILE" predictor:"file" env:"SLUICE_ADMIN_CA"`
 }
 
 func (a Access) access() apiclient.Access {

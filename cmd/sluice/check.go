@@ -11,11 +11,11 @@ import (
 )
 
 type check struct {
-	Files []string `arg:"" name:"file" help:"Limit files to check." complete:"file"`
+	Files []string `arg:"" name:"file" help:"Limit files to check." predictor:"file"`
 	Users bool     `help:"Also print the limits of each user whom a file names, sorted by name."`
 	Quiet bool     `short:"q" help:"Print errors only."`
 
-	KeySecretFile string `help:"Also check whether users' names can be hidden with the secrets of this file, as polygen's flag of the same name does." placeholder:"FILE" complete:"file"`
+	KeySecretFile string `help:"Also check whether users' names can be hidden with the secrets of this file, as polygen's flag of the same name does." placeholder:"FILE" predictor:"file"`
 }
 
 // Help tells what the command prints and when it fails.

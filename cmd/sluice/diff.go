@@ -19,8 +19,8 @@ const (
 )
 
 type diff struct {
-	Old   string `arg:"" help:"The current limit file." complete:"file"`
-	New   string `arg:"" help:"The new limit file." complete:"file"`
+	Old   string `arg:"" help:"The current limit file." predictor:"file"`
+	New   string `arg:"" help:"The new limit file." predictor:"file"`
 	Quiet bool   `short:"q" help:"Print errors only; the exit code tells whether they differ."`
 }
 

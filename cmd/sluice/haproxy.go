@@ -14,9 +14,9 @@ import (
 )
 
 type forHAProxy struct {
-	Limits   string `help:"Limit file whose classes, exempt addresses and paths, limits of addresses, and limited classes go into the configuration. Default: none." complete:"file" placeholder:"FILE"`
+	Limits   string `help:"Limit file whose classes, exempt addresses and paths, limits of addresses, and limited classes go into the configuration. Default: none." predictor:"file" placeholder:"FILE"`
 	Identify string `help:"How to find the user: header:X-User, s3, jwt:sub, basic, ip, auto, or a comma-separated chain of them. With :lower or :exact behind header:X-User, jwt:sub or basic, names are in small letters, or as they are; only those of basic are in small letters without." default:"auto" placeholder:"CHAIN"`
-	Out      string `help:"The folder to write. Default: print haproxy.cfg." complete:"file" placeholder:"DIR"`
+	Out      string `help:"The folder to write. Default: print haproxy.cfg." predictor:"file" placeholder:"DIR"`
 	Force    bool   `help:"Write into a folder that holds other things, too, and over a haproxy.cfg of another origin."`
 }
 

@@ -13,7 +13,7 @@ type importing struct {
 }
 
 type importWeir struct {
-	File string `arg:"" help:"The JSON file with user_to_qos_id and qos." complete:"file"`
+	File string `arg:"" help:"The JSON file with user_to_qos_id and qos." predictor:"file"`
 }
 
 // Help tells what becomes of what.

@@ -25,7 +25,12 @@ type commands struct {
 	Version    versionFlag `help:"Print the version and exit."`
 }
 
-func main() { os.Exit(runCommand(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() {
+	if asked, err := answerShell(os.Stdout); asked {
+		os.Exit(cli.Exit(os.Stderr, "sluice", err))
+	}
+	os.Exit(runCommand(os.Args[1:], os.Stdout, os.Stderr))
+}
 
 func runCommand(args []string, stdout, stderr io.Writer) int {
 	var c commands

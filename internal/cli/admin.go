@@ -13,9 +13,9 @@ import (
 // serves, and address, its usual address.
 type Admin struct {
 	Address   string `name:"admin" help:"Where to serve ${serves}. Other machines than this one can be let in with a token and TLS, by the three flags that follow." default:"${address}" placeholder:"ADDR" env:"SLUICE_ADMIN"`
-	TokenFile string `name:"admin-token-file" help:"File with the tokens that are asked for: a line is NAME TOKEN, or TOKEN, of 16 characters or more. It is read again when it changes." placeholder:"FILE" complete:"file" env:"SLUICE_ADMIN_TOKEN_FILE"`
-	Cert      string `name:"admin-cert" help:"File with the certificate for TLS, and those up to its authority. It is read again when it changes." placeholder:"FILE" complete:"file" env:"SLUICE_ADMIN_CERT"`
-	Key       string `name:"admin-key" help:"File with the key of --admin-cert." placeholder:"FILE" complete:"file" env:"SLUICE_ADMIN_KEY"`
+	TokenFile string `name:"admin-token-file" help:"File with the tokens that are asked for: a line is NAME TOKEN, or TOKEN, of 16 characters or more. It is read again when it changes." placeholder:"FILE" predictor:"file" env:"SLUICE_ADMIN_TOKEN_FILE"`
+	Cert      string `name:"admin-cert" help:"File with the certificate for TLS, and those up to its authority. It is read again when it changes." placeholder:"FILE" predictor:"file" env:"SLUICE_ADMIN_CERT"`
+	Key       string `name:"admin-key" help:"File with the key of --admin-cert." placeholder:"FILE" predictor:"file" env:"SLUICE_ADMIN_KEY"`
 }
 
 // Access is who may ask.
