@@ -68,19 +68,6 @@ func TestLiveAsksSomethingElse(t *testing.T) {
 	}
 }
 
-// A list may not lead the question about a user elsewhere.
-func TestTopAsksOnlyAboutUsers(t *testing.T) {
-	f := apitest.Cluster()
-	f.List.Users[2].Href = "/api/v1/instances#\u009b"
-	server := apitest.Serve(f)
-	defer server.Close()
-	var out, errs bytes.Buffer
-	code := runCommand([]string{"top", "--once", "--admin", server.Listener.Addr().String()}, &out, &errs)
-	if code != 1 || out.Len() > 0 || !strings.Contains(errs.String(), `(a user is at "/api/v1/instances#\u009b")`) {
-		t.Errorf("it ended with %d, printed %q and %q, want 1 and the address", code, &out, &errs)
-	}
-}
-
 // window is a terminal that a program runs in.
 type window struct {
 	keyboard *os.File

@@ -37,10 +37,7 @@ func baseURL(address string) (string, error) {
 
 // transport trusts whom the flags say. It uses no proxy.
 func (a Access) transport() (*http.Transport, error) {
-	t := &http.Transport{
-		MaxConnsPerHost: AtOnce, MaxIdleConnsPerHost: AtOnce,
-		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
-	}
+	t := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
 	if a.CA == "" {
 		return t, nil
 	}

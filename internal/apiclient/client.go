@@ -21,8 +21,6 @@ import (
 )
 
 const (
-	// AtOnce is how many questions a Client asks at a time.
-	AtOnce = 4
 	// Hint says what to do without a polygen that answers.
 	Hint = "name the address of a polygen's admin API with --admin"
 
@@ -115,14 +113,9 @@ func (a *Client) doRequest(ctx context.Context, req *http.Request, answer any) e
 	case res.StatusCode == http.StatusNotFound:
 		return fmt.Errorf("what listens at %s is no polygen, or an older one without this API (it answers %s): %s", a.address, terminal.QuoteName(res.Status), Hint)
 	case res.StatusCode != http.StatusOK || err != nil || told.Polygen == "" || json.Unmarshal(body, answer) != nil:
-		return a.NotPolygen("it answers " + terminal.QuoteName(res.Status))
+		return fmt.Errorf("what listens at %s is no polygen (it answers %s): %s", a.address, terminal.QuoteName(res.Status), Hint)
 	}
 	return nil
-}
-
-// NotPolygen is the error that something else answers, which shows in this.
-func (a *Client) NotPolygen(shows string) error {
-	return fmt.Errorf("what listens at %s is no polygen (%s): %s", a.address, shows, Hint)
 }
 
 // failed says why there is no answer.

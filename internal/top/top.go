@@ -104,77 +104,21 @@ type nearest struct {
 	Share float64 `json:"share"` // that is used of max
 }
 
-// readPicture asks for the users with most, and then about each.
+// readPicture asks for the users with most.
 func readPicture(ctx context.Context, a *apiclient.Client, by api.Sort, n int) (*picture, error) {
 	var p picture
 	query := url.Values{"sort": {string(by)}, "n": {fmt.Sprint(n)}}
 	if err := a.GetJSON(ctx, "/api/v1/users?"+query.Encode(), &p.Users); err != nil {
 		return nil, err
 	}
-	users := p.Users.Users[:min(n, len(p.Users.Users))]
-	p.Ranked = make([]ranked, len(users))
-	errs := make([]error, len(users))
-	next := make(chan int)
-	var all sync.WaitGroup
-	for range apiclient.AtOnce {
-		all.Go(func() {
-			for i := range next {
-				p.Ranked[i].Summary = users[i]
-				p.Ranked[i].Nearest, errs[i] = askNearest(ctx, a, users[i].Href)
-			}
-		})
-	}
-	for i := range users {
-		next <- i
-	}
-	close(next)
-	all.Wait()
-	for _, err := range errs { // the first, for they are all alike
-		if err != nil {
-			return nil, err
+	for _, u := range p.Users.Users {
+		r := ranked{Summary: u}
+		if near := u.Near; near != nil {
+			r.Nearest = &nearest{near.Limit, near.Mode, near.Used, near.Max, float64(near.Used) / float64(near.Max)}
 		}
+		p.Ranked = append(p.Ranked, r)
 	}
 	return &p, nil
-}
-
-// askNearest asks about a user by key, even if the list has the name: for a name polygen
-// would read the limit file to tell where each limit is from.
-func askNearest(ctx context.Context, a *apiclient.Client, href string) (*nearest, error) {
-	u, err := url.Parse(href)
-	if err != nil || !strings.HasPrefix(href, "/api/v1/users/") {
-		return nil, a.NotPolygen("a user is at " + terminal.QuoteName(href))
-	}
-	q := u.Query()
-	q.Set("by", "key")
-	u.RawQuery = q.Encode()
-	var user api.User
-	if err := a.GetJSON(ctx, u.RequestURI(), &user); err != nil {
-		return nil, err
-	}
-	return nearestOf(user), nil
-}
-
-// nearestOf is the limit that a user is refused for, else the one of which the user uses
-// the largest part; of equal ones the first.
-func nearestOf(u api.User) *nearest {
-	refused := map[string]bool{}
-	for _, w := range u.Why {
-		refused[w.Limit] = w.Mode == "enforce"
-	}
-	var best *nearest
-	for _, l := range u.Limits {
-		n := nearest{Limit: l.Name, Mode: l.Mode, Used: l.Used, Max: l.Max, Share: 1}
-		if l.Window == 1 && l.Last != nil { // the present second may just have begun
-			n.Used = max(n.Used, *l.Last)
-		}
-		if n.Max > 0 {
-			n.Share = float64(n.Used) / float64(n.Max)
-		}
-		if best == nil || refused[n.Limit] && !refused[best.Limit] || refused[n.Limit] == refused[best.Limit] && n.Share > best.Share {
-			best = &n
-		}
-	}
-	return best
 }
 
 // tables are lists one after the other: of JSON, for programs, or for people.

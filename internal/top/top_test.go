@@ -18,40 +18,6 @@ import (
 	"github.com/sluice-qos/sluice/internal/api/apitest"
 )
 
-func TestNearest(t *testing.T) {
-	limit := func(name string, used, most int64) api.Limit {
-		return api.Limit{Name: name, Max: most, Mode: "enforce", Used: used}
-	}
-	window := func(name string, length, used, last, most int64) api.Limit {
-		return api.Limit{Name: name, Max: most, Window: length, Mode: "enforce", Used: used, Last: &last}
-	}
-	for _, tt := range []struct {
-		name string
-		user api.User
-		want *nearest
-	}{
-		{"who has no limit is near none", api.User{}, nil},
-		{"the largest part, not the largest number", api.User{Limits: []api.Limit{limit("GET", 10, 100), limit("concurrent", 1, 2)}},
-			&nearest{"concurrent", "enforce", 1, 2, 0.5}},
-		{"the first of equal ones", api.User{Limits: []api.Limit{limit("*", 5, 10), limit("GET", 1, 2)}}, &nearest{"*", "enforce", 5, 10, 0.5}},
-		{"of a second the full one before counts, too", api.User{Limits: []api.Limit{window("GET", 1, 1, 9, 10), window("PUT", 1, 5, 0, 10)}},
-			&nearest{"GET", "enforce", 9, 10, 0.9}},
-		{"of a longer window it does not", api.User{Limits: []api.Limit{window("GET/hour", 3600, 1, 9, 10), window("PUT", 1, 5, 0, 10)}},
-			&nearest{"PUT", "enforce", 5, 10, 0.5}},
-		{"the limit that refuses comes first", api.User{Limits: []api.Limit{limit("GET", 10, 10), limit("concurrent", 4, 5)},
-			Why: []api.Why{{Limit: "concurrent", Mode: "enforce"}}}, &nearest{"concurrent", "enforce", 4, 5, 0.8}},
-		{"a dry run refuses nobody", api.User{Limits: []api.Limit{limit("GET", 10, 10), limit("concurrent", 4, 5)},
-			Why: []api.Why{{Limit: "concurrent", Mode: "dry-run"}}}, &nearest{"GET", "enforce", 10, 10, 1}},
-		{"a limit of nothing is full", api.User{Limits: []api.Limit{limit("GET", 0, 0)}}, &nearest{"GET", "enforce", 0, 0, 1}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, nearestOf(tt.user)); diff != "" {
-				t.Errorf("nearestOf(%+v) (-want +got):\n%s", tt.user, diff)
-			}
-		})
-	}
-}
-
 // The list for people: units, and no sign of a comment.
 func TestTopForPeople(t *testing.T) {
 	p := &picture{Users: apitest.Cluster().List, Ranked: []ranked{{Summary: apitest.Cluster().List.Users[0], Nearest: &nearest{"GET", "enforce", 80, 100, 0.8}}}}

@@ -16,23 +16,16 @@ import (
 	"github.com/sluice-qos/sluice/pkg/cause"
 )
 
-// Fixed is a polygen that always answers the same. Lists ask it by keys alone.
+// Fixed is a polygen that always answers the same.
 type Fixed struct {
 	admin.API
 	List api.Users
-	keys map[string]api.User // by key and endpoint
-	Bob  api.User            // the answer for every name
+	Bob  api.User // the answer for every name
 }
 
 func (f *Fixed) Users(by api.Sort, n int) api.Users {
 	u := f.List
 	u.Sort, u.Users = by, u.Users[:min(n, len(u.Users))]
-	return u
-}
-
-func (f *Fixed) UserOfKey(key, endpoint string) api.User {
-	u := f.keys[key+"@"+endpoint]
-	u.From = f.List.From
 	return u
 }
 
@@ -60,20 +53,17 @@ var Evil = []string{"\x1b[31mred\x07", "\xff\xfe", "\u009b2J", "\u202egnp"}
 func Cluster() *Fixed {
 	ago := func(d time.Duration) time.Time { return Noon.Add(-d) }
 	until, last := Noon.Add(750*time.Millisecond), func(n int64) *int64 { return &n }
-	f := &Fixed{keys: map[string]api.User{
-		"alice@": {Limits: []api.Limit{{Name: "GET", Max: 100, Window: 1, Mode: "enforce", Used: 5, Last: last(80)},
-			{Name: "GET/hour", Max: 1000, Window: 3600, Mode: "enforce", Used: 700, Last: last(999)}}},
-		"carol d@uploads": {Why: []api.Why{{Limit: "PUT", Mode: "enforce", Until: &until}}, Limits: []api.Limit{
-			{Name: "PUT", Max: 4, Window: 1, Mode: "enforce", Used: 5, Last: new(int64)}, {Name: "concurrent", Max: 1, Mode: "dry-run", Used: 9}}},
-		"~AB@": {Limits: []api.Limit{{Name: "concurrent", Max: 8, Mode: "dry-run", Used: 7}}},
-	}}
+	f := &Fixed{}
 	add := func(name, endpoint string, s api.Summary) {
 		s.Name = api.Name{User: name, Endpoint: endpoint, Href: api.Path(name, endpoint)}
 		f.List.Users = append(f.List.Users, s)
 	}
-	add("alice", "", api.Summary{Tier: "pro", Known: true, State: api.OK, Rate: 80, InProgress: 3, Down: 3 << 19, Seen: ago(300 * time.Millisecond)})
-	add("carol d", "uploads", api.Summary{Tier: "free", State: api.Throttled, Rate: 4.25, Up: 12, Seen: ago(0)})
-	add("~AB", "", api.Summary{Tier: "free", State: api.Blocked, InProgress: 7, Seen: ago(200 * time.Second)})
+	add("alice", "", api.Summary{Tier: "pro", Known: true, State: api.OK, Rate: 80, InProgress: 3, Down: 3 << 19, Seen: ago(300 * time.Millisecond),
+		Near: &api.Near{Limit: "GET", Max: 100, Window: 1, Mode: "enforce", Used: 80}})
+	add("carol d", "uploads", api.Summary{Tier: "free", State: api.Throttled, Rate: 4.25, Up: 12, Seen: ago(0),
+		Near: &api.Near{Limit: "PUT", Max: 4, Window: 1, Mode: "enforce", Used: 5}})
+	add("~AB", "", api.Summary{Tier: "free", State: api.Blocked, InProgress: 7, Seen: ago(200 * time.Second),
+		Near: &api.Near{Limit: "concurrent", Max: 8, Mode: "dry-run", Used: 7}})
 	add("#root", "", api.Summary{Tier: "staff", State: api.OK, Seen: Noon.Add(time.Second)})
 	for _, name := range Evil {
 		add(name, "", api.Summary{Tier: "free", State: api.OK, Seen: ago(0)})

@@ -48,11 +48,11 @@ func (v *View) Unknown(by api.Sort, n int) api.UnknownUsers {
 func (v *View) summary(now, since int64, e *entry[user]) api.Summary {
 	u := &e.value
 	l, named := v.inForce(e)
-	state, _ := u.stateSince(now, since, l)
+	state, why := u.stateSince(now, since, l)
 	return api.Summary{
 		Name: api.NameOfKey(e.key), Tier: l.Tier, Known: named, State: state, Rate: u.requestRate(now), InProgress: u.inProgress(now),
 		Down: u.bytesMoved(now, bandwidth.Down), Up: u.bytesMoved(now, bandwidth.Up), Seen: answerTime(u.seen),
-		Near: u.nearestLimit(now, l, len(v.live)), Started: u.started(now),
+		Near: u.nearestLimit(now, l, len(v.live), why), Started: u.started(now),
 	}
 }
 

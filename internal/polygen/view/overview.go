@@ -1,6 +1,8 @@
 package view
 
 import (
+	"math"
+	"slices"
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/api"
@@ -171,10 +173,18 @@ func (v *View) inForce(e *entry[user]) (l *limits.Limits, named bool) {
 	return v.set.User(e.key), v.set.NamesUser(e.key)
 }
 
-// nearestLimit is the limit of which the user uses the largest part, or nil without limits. Of a
-// limit per second the last full second counts, unless the present one has reached the
-// limit already; of a longer window the present one counts.
-func (u *user) nearestLimit(now int64, l *limits.Limits, instances int) *api.Near {
+// nearestLimit is the limit that the user is refused for, by these reasons, or else the one of which the user uses
+// the largest part; nil without limits. Of a limit per second the last full second counts, unless the present one
+// has reached the limit already; of a longer window the present one counts.
+func (u *user) nearestLimit(now int64, l *limits.Limits, instances int, why []api.Why) *api.Near {
+	part := func(limit api.Limit) float64 {
+		// A user who is blocked stays so until less is in progress, and may be nearer to another limit meanwhile.
+		if slices.ContainsFunc(why, func(y api.Why) bool { return y.Limit == limit.Name && y.Mode == limits.Enforce.String() }) {
+			return math.Inf(1)
+		}
+		return float64(limit.Used) / float64(limit.Max)
+	}
+	var most float64
 	var nearest *api.Near
 	for _, limit := range u.limitsOf(now, l, instances) {
 		// The total of the present second has tokens that agents hold and no request has
@@ -182,7 +192,8 @@ func (u *user) nearestLimit(now int64, l *limits.Limits, instances int) *api.Nea
 		if limit.Last != nil && limit.Window == 1 && limit.Used < limit.Max {
 			limit.Used = *limit.Last
 		}
-		if nearest == nil || float64(limit.Used)/float64(limit.Max) > float64(nearest.Used)/float64(nearest.Max) {
+		if p := part(limit); nearest == nil || p > most {
+			most = p
 			nearest = &api.Near{Limit: limit.Name, Max: limit.Max, Used: limit.Used, Window: limit.Window, Mode: limit.Mode}
 		}
 	}

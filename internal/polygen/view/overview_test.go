@@ -113,6 +113,13 @@ func TestNear(t *testing.T) {
 		{"the present one counts only once it is spent", file, func(r *rig) { r.use("alice", 1); r.wait(time.Second); r.use("alice", 9) }, &api.Near{Limit: "GET", Max: 10, Used: 1, Window: 1, Mode: "enforce"}},
 		{"the present one, spent", file, func(r *rig) { r.use("alice", 1); r.wait(time.Second); r.use("alice", 10) }, &api.Near{Limit: "GET", Max: 10, Used: 10, Window: 1, Mode: "enforce"}},
 		{"in progress", file, func(r *rig) { r.use("alice", 6); r.progress("a", "alice", 4, 5, 0) }, &api.Near{Limit: "concurrent", Max: 5, Used: 4, Mode: "enforce"}},
+		{"blocked, and little in progress", file, func(r *rig) {
+			r.use("alice", 9)
+			r.wait(time.Second)
+			r.progress("a", "alice", 4, 5, 0)
+			r.Blocked(r.now, "alice")
+		},
+			&api.Near{Limit: "concurrent", Max: 5, Used: 4, Mode: "enforce"}},
 		{"of a minute the present one", many, func(r *rig) {
 			k := ratelimit.Key{Class: "GET", User: "alice", Window: limits.Minute}
 			r.Usage(r.now, k, r.now.Unix(), 60)
