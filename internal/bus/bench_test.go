@@ -16,7 +16,7 @@ import (
 )
 
 // BenchmarkTake measures one agent that waits for each answer, so that its time
-// per operation is the round trip, and what 8 for each processor get. Redis' own
+// per operation is the round trip, the same with 16 shards in one Redis, and what 8 for each processor get. Redis' own
 // processor time says what it could do with a processor to itself.
 func BenchmarkTake(b *testing.B) {
 	benchmark(b, func(agent *bus.Bus, batch, n int) error {
@@ -58,7 +58,7 @@ func BenchmarkAddEvents(b *testing.B) {
 			events[i] = bus.EventsOf{Name: fmt.Sprintf("user-%d", i), Classes: []bus.StartedClass{{Class: "GET", Starts: int64(i%30 + 1)}}, Ends: int64(i%30 + 1)}
 		}
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			benchmarkAt(b, server, addr, n, 0, func(agent *bus.Bus, batch, n int) error {
+			benchmarkAt(b, server, addr, n, 0, 1, func(agent *bus.Bus, batch, n int) error {
 				return agent.AddEvents(context.Background(), fmt.Sprint(n, "/", batch), bus.Events{Second: int64(1_760_000_000 + n*1_000_000 + batch/2), Users: events})
 			})
 		})
@@ -69,8 +69,9 @@ func BenchmarkAddEvents(b *testing.B) {
 func benchmark(b *testing.B, ask func(agent *bus.Bus, batch, n int) error) {
 	server, addr := proctest.Redis(b)
 	for _, n := range []int{1, 16, 256} {
-		b.Run(fmt.Sprintf("redis/one/%d", n), func(b *testing.B) { benchmarkAt(b, server, addr, n, 0, ask) })
-		b.Run(fmt.Sprintf("redis/all/%d", n), func(b *testing.B) { benchmarkAt(b, server, addr, n, 8, ask) })
+		b.Run(fmt.Sprintf("redis/one/%d", n), func(b *testing.B) { benchmarkAt(b, server, addr, n, 0, 1, ask) })
+		b.Run(fmt.Sprintf("redis/one/%d/16 shards", n), func(b *testing.B) { benchmarkAt(b, server, addr, n, 0, 16, ask) })
+		b.Run(fmt.Sprintf("redis/all/%d", n), func(b *testing.B) { benchmarkAt(b, server, addr, n, 8, 1, ask) })
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -82,11 +83,11 @@ func benchmark(b *testing.B, ask func(agent *bus.Bus, batch, n int) error) {
 		b.Fatal(err)
 	}
 	defer stop()
-	b.Run("embedded/one/16", func(b *testing.B) { benchmarkAt(b, nil, addr, 16, 0, ask) })
+	b.Run("embedded/one/16", func(b *testing.B) { benchmarkAt(b, nil, addr, 16, 0, 1, ask) })
 }
 
-func benchmarkAt(b *testing.B, server *proctest.Process, addr string, n, parallel int, ask func(agent *bus.Bus, batch, n int) error) {
-	agent, err := bus.Open(bus.Options{Addresses: []string{addr}, Timeout: 5 * time.Second})
+func benchmarkAt(b *testing.B, server *proctest.Process, addr string, n, parallel, shards int, ask func(agent *bus.Bus, batch, n int) error) {
+	agent, err := bus.Open(bus.Options{Addresses: []string{addr}, Shards: shards, Timeout: 5 * time.Second})
 	if err != nil {
 		b.Fatal(err)
 	}
