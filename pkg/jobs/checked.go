@@ -14,74 +14,60 @@ func Checked(backEnd Slots) Slots { return checked{backEnd} }
 
 type checked struct{ backEnd Slots }
 
-func (c checked) Acquire(ctx context.Context, claim Claim, limits Limits, lease time.Duration, park bool) (verdict Verdict, err error) {
-	if err = cmp.Or(ctx.Err(), claim.validate(), limits.validate(), validateLease(lease)); err == nil {
-		verdict, err = c.backEnd.Acquire(ctx, claim, limits, lease, park)
-	}
-	return verdict, operationError("acquire a slot", err)
+func (c checked) Acquire(ctx context.Context, claim Claim, limits Limits, lease time.Duration, park bool) (Verdict, error) {
+	return call(ctx, "acquire a slot", cmp.Or(claim.validate(), limits.validate(), validateLease(lease)),
+		func() (Verdict, error) { return c.backEnd.Acquire(ctx, claim, limits, lease, park) })
 }
 
-func (c checked) Renew(ctx context.Context, claims []Claim, lease time.Duration) (lost []Claim, err error) {
-	err = cmp.Or(ctx.Err(), validateLease(lease))
+func (c checked) Renew(ctx context.Context, claims []Claim, lease time.Duration) ([]Claim, error) {
+	invalid := validateLease(lease)
 	for _, claim := range claims {
-		err = cmp.Or(err, claim.validate())
+		invalid = cmp.Or(invalid, claim.validate())
 	}
-	if err == nil {
-		lost, err = c.backEnd.Renew(ctx, claims, lease)
-	}
-	return lost, operationError("renew leases", err)
+	return call(ctx, "renew leases", invalid, func() ([]Claim, error) { return c.backEnd.Renew(ctx, claims, lease) })
 }
 
-func (c checked) Release(ctx context.Context, claim Claim, limits Limits, reserve time.Duration) (reserved []Job, err error) {
-	if err = cmp.Or(ctx.Err(), claim.validate(), limits.validate(), validateLease(reserve)); err == nil {
-		reserved, err = c.backEnd.Release(ctx, claim, limits, reserve)
-	}
-	return reserved, operationError("release a slot", err)
+func (c checked) Release(ctx context.Context, claim Claim, limits Limits, reserve time.Duration) ([]Job, error) {
+	return call(ctx, "release a slot", cmp.Or(claim.validate(), limits.validate(), validateLease(reserve)),
+		func() ([]Job, error) { return c.backEnd.Release(ctx, claim, limits, reserve) })
 }
 
-func (c checked) ReserveFree(ctx context.Context, user string, limits Limits, reserve time.Duration) (reserved []Job, err error) {
-	if err = cmp.Or(ctx.Err(), validateUser(user), limits.validate(), validateLease(reserve)); err == nil {
-		reserved, err = c.backEnd.ReserveFree(ctx, user, limits, reserve)
-	}
-	return reserved, operationError("reserve free slots", err)
+func (c checked) ReserveFree(ctx context.Context, user string, limits Limits, reserve time.Duration) ([]Job, error) {
+	return call(ctx, "reserve free slots", cmp.Or(validateUser(user), limits.validate(), validateLease(reserve)),
+		func() ([]Job, error) { return c.backEnd.ReserveFree(ctx, user, limits, reserve) })
 }
 
-func (c checked) Reserved(ctx context.Context, user string) (reserved []Job, err error) {
-	if err = cmp.Or(ctx.Err(), validateUser(user)); err == nil {
-		reserved, err = c.backEnd.Reserved(ctx, user)
-	}
-	return reserved, operationError("read a user's reservations", err)
+func (c checked) Reserved(ctx context.Context, user string) ([]Job, error) {
+	return call(ctx, "read a user's reservations", validateUser(user), func() ([]Job, error) { return c.backEnd.Reserved(ctx, user) })
 }
 
-func (c checked) Forget(ctx context.Context, job Job) (err error) {
-	if err = cmp.Or(ctx.Err(), job.validate()); err == nil {
-		err = c.backEnd.Forget(ctx, job)
-	}
-	return operationError("forget a job", err)
+func (c checked) Forget(ctx context.Context, job Job) error {
+	_, err := call(ctx, "forget a job", job.validate(), func() (any, error) { return nil, c.backEnd.Forget(ctx, job) })
+	return err
 }
 
-func (c checked) Waiting(ctx context.Context, after string, n int) (users []string, err error) {
-	if err = cmp.Or(ctx.Err(), validateLength("user", after)); n < 1 {
-		err = cmp.Or(err, fmt.Errorf("page of %d users: %w", n, ErrInvalid))
+func (c checked) Waiting(ctx context.Context, after string, n int) ([]string, error) {
+	invalid := validateLength("user", after)
+	if n < 1 {
+		invalid = fmt.Errorf("page of %d users: %w", n, ErrInvalid)
 	}
-	if err == nil {
-		users, err = c.backEnd.Waiting(ctx, after, n)
-	}
-	return users, operationError("read waiting users", err)
+	return call(ctx, "read waiting users", invalid, func() ([]string, error) { return c.backEnd.Waiting(ctx, after, n) })
 }
 
-func (c checked) User(ctx context.Context, user string) (usage Usage, err error) {
-	if err = cmp.Or(ctx.Err(), validateUser(user)); err == nil {
-		usage, err = c.backEnd.User(ctx, user)
-	}
-	return usage, operationError("read a user's slots", err)
+func (c checked) User(ctx context.Context, user string) (Usage, error) {
+	return call(ctx, "read a user's slots", validateUser(user), func() (Usage, error) { return c.backEnd.User(ctx, user) })
 }
 
-func operationError(operation string, err error) error {
-	if err == nil {
-		return nil
+// call calls the back end, unless the arguments are invalid or the context has ended.
+func call[T any](ctx context.Context, operation string, invalid error, backEnd func() (T, error)) (answer T, err error) {
+	// Back ends may not look at the context before they have done something.
+	if err = cmp.Or(ctx.Err(), invalid); err == nil {
+		answer, err = backEnd()
 	}
-	return fmt.Errorf("%s: %w", operation, err)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", operation, err)
+	}
+	return answer, err
 }
 
 func (j Job) validate() error {

@@ -2,7 +2,6 @@ package jobs
 
 import (
 	"context"
-	"hash/maphash"
 	"slices"
 	"sync"
 	"time"
@@ -14,40 +13,30 @@ func NewMemory(now func() time.Time) Slots {
 	if now == nil {
 		now = time.Now
 	}
-	m := &memory{now: now, seed: maphash.MakeSeed()}
-	for i := range m.shards {
-		m.shards[i].accounts = map[string]*account{}
-	}
-	return Checked(m)
+	return Checked(&memory{now: now, accounts: map[string]*account{}})
 }
 
-// memory divides the users into shards, each with a lock of its own.
 type memory struct {
-	now    func() time.Time
-	seed   maphash.Seed
-	shards [64]shard
-}
-
-type shard struct {
+	now      func() time.Time
 	mu       sync.Mutex
-	accounts map[string]*account // by user; none is empty
-	_        [48]byte            // a cache line each
+	accounts map[string]*account // by user; those of users who have nothing are deleted
 }
 
 // withAccount runs f on a user's account, at a time that does not go back between calls.
 func (m *memory) withAccount(user string, f func(a *account, now time.Time)) {
-	s := &m.shards[maphash.String(m.seed, user)%uint64(len(m.shards))]
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	a := s.accounts[user]
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	a := m.accounts[user]
 	if a == nil {
 		a = &account{}
+		m.accounts[user] = a
 	}
-	f(a, m.now())
+	// With the lock held: a time that was read before it could be older than what is stored.
+	now := m.now()
+	a.expire(now)
+	f(a, now)
 	if a.isEmpty() { // memory is that of users who have jobs, not of all who ever had
-		delete(s.accounts, user)
-	} else {
-		s.accounts[user] = a
+		delete(m.accounts, user)
 	}
 }
 
@@ -69,62 +58,49 @@ func (m *memory) Renew(_ context.Context, claims []Claim, lease time.Duration) (
 
 func (m *memory) Release(_ context.Context, c Claim, l Limits, reserve time.Duration) (reserved []Job, _ error) {
 	m.withAccount(c.User, func(a *account, now time.Time) {
-		a.release(now, c)
-		reserved = a.reserveFree(now, c.User, l, reserve)
+		a.release(c)
+		reserved = a.reserveFree(now, l, reserve)
 	})
 	return reserved, nil
 }
 
 func (m *memory) ReserveFree(_ context.Context, user string, l Limits, reserve time.Duration) (reserved []Job, _ error) {
-	m.withAccount(user, func(a *account, now time.Time) { reserved = a.reserveFree(now, user, l, reserve) })
+	m.withAccount(user, func(a *account, now time.Time) { reserved = a.reserveFree(now, l, reserve) })
 	return reserved, nil
 }
 
-func (m *memory) Reserved(_ context.Context, user string) (jobs []Job, _ error) {
-	m.withAccount(user, func(a *account, now time.Time) {
-		a.expire(now)
-		for _, job := range a.reserved() {
-			jobs = append(jobs, Job{user, job, a.slots[job].queue})
-		}
-	})
-	return jobs, nil
+func (m *memory) Reserved(ctx context.Context, user string) (jobs []Job, err error) {
+	usage, err := m.User(ctx, user)
+	for _, slot := range usage.Reserved {
+		jobs = append(jobs, slot.Job)
+	}
+	return jobs, err
 }
 
 func (m *memory) Forget(_ context.Context, j Job) error {
-	m.withAccount(j.User, func(a *account, now time.Time) { a.forget(now, j.ID) })
+	m.withAccount(j.User, func(a *account, _ time.Time) { a.forget(j.ID) })
 	return nil
 }
 
 // Waiting goes through all users that have anything, and forgets those whose leases
 // are over: workers that died did not.
-func (m *memory) Waiting(_ context.Context, after string, n int) ([]string, error) {
-	var users []string
-	for i := range m.shards {
-		users = append(users, m.shards[i].waiting(m.now, after)...)
+func (m *memory) Waiting(_ context.Context, after string, n int) (users []string, _ error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.now()
+	for user, a := range m.accounts {
+		switch a.expire(now); {
+		case a.isEmpty():
+			delete(m.accounts, user)
+		case user > after && a.waiting():
+			users = append(users, user)
+		}
 	}
 	slices.Sort(users)
 	return users[:min(n, len(users))], nil
 }
 
-func (s *shard) waiting(now func() time.Time, after string) (users []string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	at := now()
-	for user, a := range s.accounts {
-		switch a.expire(at); {
-		case a.isEmpty():
-			delete(s.accounts, user)
-		case user > after && a.waiting():
-			users = append(users, user)
-		}
-	}
-	return users
-}
-
 func (m *memory) User(_ context.Context, user string) (u Usage, _ error) {
-	m.withAccount(user, func(a *account, now time.Time) {
-		a.expire(now)
-		u = a.usageAt(now, user)
-	})
+	m.withAccount(user, func(a *account, now time.Time) { u = a.usageAt(now) })
 	return u, nil
 }

@@ -141,83 +141,81 @@ func bounded(s *suite) {
 	)
 }
 
-func invalid(s *suite) {
-	tooLong := strings.Repeat("x", jobs.MaxName+1)
-	good := newClaim("alice", "1", "q")
-	claims := map[string]jobs.Claim{
-		"no user": newClaim("", "1", "q"), "no job": newClaim("alice", "", "q"), "no holder": {Job: good.Job},
-		"a long user": newClaim(tooLong, "1", "q"), "a long job": {Job: jobs.Job{User: "alice", ID: tooLong}, Holder: "h"},
-		"a long queue": newClaim("alice", "1", tooLong), "a long holder": {Job: good.Job, Holder: tooLong},
-	}
-	limits := map[string]jobs.Limits{
-		"a limit of 0": {}, "a limit below 0": {Total: -1},
-		"a queue's limit of 0":     {Total: 1, Queues: map[string]int{"x": 0}},
-		"a queue's limit below 0":  {Total: 1, Queues: map[string]int{"x": -1}},
-		"a limit of a long queue":  {Total: 1, Queues: map[string]int{tooLong: 1}},
-		"a limit of queue q below": {Total: 1, Queues: map[string]int{"q": 0}},
-	}
-	check := func(what string, errs ...error) {
-		s.Helper()
-		for i, err := range errs {
-			if !errors.Is(err, jobs.ErrInvalid) {
-				s.Errorf("%s, call %d: %v, want ErrInvalid", what, i, err)
-			}
-		}
-	}
-	for name, c := range claims {
-		_, acquire := s.Slots.Acquire(s.ctx, c, limitOf(1), long, true)
-		_, release := s.Slots.Release(s.ctx, c, limitOf(1), long)
-		_, renew := s.Slots.Renew(s.ctx, []jobs.Claim{good, c}, long)
-		check(name, acquire, release, renew)
-		if c.Holder != "" && len(c.Holder) <= jobs.MaxName {
-			check(name, s.Slots.Forget(s.ctx, c.Job))
-		}
-	}
-	for _, user := range []string{"", tooLong} {
-		_, reserveFree := s.Slots.ReserveFree(s.ctx, user, limitOf(1), long)
-		_, reserved := s.Slots.Reserved(s.ctx, user)
-		_, usage := s.Slots.User(s.ctx, user)
-		check(fmt.Sprintf("user of %d bytes", len(user)), reserveFree, reserved, usage)
-	}
-	for name, l := range limits {
-		_, acquire := s.Slots.Acquire(s.ctx, good, l, long, true)
-		_, release := s.Slots.Release(s.ctx, good, l, long)
-		_, reserveFree := s.Slots.ReserveFree(s.ctx, "alice", l, long)
-		check(name, acquire, release, reserveFree)
-	}
-	for _, d := range []time.Duration{0, -time.Second} {
-		_, acquire := s.Slots.Acquire(s.ctx, good, limitOf(1), d, true)
-		_, release := s.Slots.Release(s.ctx, good, limitOf(1), d)
-		_, reserveFree := s.Slots.ReserveFree(s.ctx, "alice", limitOf(1), d)
-		_, renew := s.Slots.Renew(s.ctx, []jobs.Claim{good}, d)
-		check(fmt.Sprintf("lease of %v", d), acquire, release, reserveFree, renew)
-	}
-	for _, n := range []int{0, -1} {
-		_, err := s.Slots.Waiting(s.ctx, "", n)
-		check(fmt.Sprintf("page of %d", n), err)
-	}
-	_, err := s.Slots.Waiting(s.ctx, tooLong, 1)
-	check("page after a long name", err)
-	s.playSteps("usage alice -> nothing")
+// arguments are those of all methods, each of which takes some of them.
+type arguments struct {
+	claim  jobs.Claim
+	user   string
+	limits jobs.Limits
+	length time.Duration // of a lease or reservation
+	after  string
+	page   int
 }
 
-func endedContext(s *suite) {
-	ctx, cancel := context.WithCancel(context.Background())
+// refusedCalls makes calls with one argument that is wrong, and calls whose context has
+// ended. Those that take it have to fail without doing anything.
+func refusedCalls(s *suite) {
+	s.playSteps("acquire alice:1@q of 1 -> granted, 1 running, 1 in its queue", "acquire alice:2@q of 1 -> refused, 1 running, 1 in its queue, place 1")
+	const ofClaim, ofLimits, ofLength = "acquire release renew", "acquire release reserve", "acquire release reserve renew"
+	tooLong := strings.Repeat("x", jobs.MaxName+1)
+	for _, wrong := range []struct {
+		calls  string
+		change func(*arguments)
+	}{
+		{ofClaim + " forget", func(a *arguments) { a.claim.User = "" }},
+		{ofClaim + " forget", func(a *arguments) { a.claim.User = tooLong }},
+		{ofClaim + " forget", func(a *arguments) { a.claim.ID = "" }},
+		{ofClaim + " forget", func(a *arguments) { a.claim.ID = tooLong }},
+		{ofClaim + " forget", func(a *arguments) { a.claim.Queue = tooLong }},
+		{ofClaim, func(a *arguments) { a.claim.Holder = "" }},
+		{ofClaim, func(a *arguments) { a.claim.Holder = tooLong }},
+		{"reserve reserved usage", func(a *arguments) { a.user = "" }},
+		{"reserve reserved usage", func(a *arguments) { a.user = tooLong }},
+		{ofLimits, func(a *arguments) { a.limits.Total = 0 }},
+		{ofLimits, func(a *arguments) { a.limits.Total = -1 }},
+		{ofLimits, func(a *arguments) { a.limits.Queues = map[string]int{"x": 0} }},
+		{ofLimits, func(a *arguments) { a.limits.Queues = map[string]int{tooLong: 1} }},
+		{ofLength, func(a *arguments) { a.length = 0 }},
+		{ofLength, func(a *arguments) { a.length = -time.Second }},
+		{"waiting", func(a *arguments) { a.page = 0 }},
+		{"waiting", func(a *arguments) { a.page = -1 }},
+		{"waiting", func(a *arguments) { a.after = tooLong }},
+	} {
+		a := arguments{newClaim("alice", "1", "q"), "alice", limitOf(9), long, "", 1}
+		wrong.change(&a)
+		s.wantErrors(s.ctx, a, wrong.calls, jobs.ErrInvalid)
+	}
+	ctx, cancel := context.WithCancel(s.ctx)
 	cancel()
-	one := newClaim("alice", "1", "q")
-	s.playSteps("acquire alice:1@q of 1 -> granted, 1 running, 1 in its queue")
-	_, acquire := s.Slots.Acquire(ctx, newClaim("alice", "2", "q"), limitOf(9), long, true)
-	_, release := s.Slots.Release(ctx, one, limitOf(1), long)
-	_, renew := s.Slots.Renew(ctx, []jobs.Claim{one}, short)
-	_, reserveFree := s.Slots.ReserveFree(ctx, "alice", limitOf(1), long)
-	_, reserved := s.Slots.Reserved(ctx, "alice")
-	_, waiting := s.Slots.Waiting(ctx, "", 1)
-	_, usage := s.Slots.User(ctx, "alice")
-	errs := []error{acquire, release, renew, reserveFree, reserved, waiting, usage, s.Slots.Forget(ctx, one.Job)}
-	for i, err := range errs {
-		if !errors.Is(err, context.Canceled) {
-			s.Errorf("call %d: %v, want context.Canceled", i, err)
+	good := arguments{newClaim("alice", "1", "q"), "alice", limitOf(9), short, "", 1}
+	s.wantErrors(ctx, good, ofLength+" forget reserved usage waiting", context.Canceled)
+	s.playSteps("usage alice -> held alice:1@q; parked alice:2@q")
+}
+
+// wantErrors makes the calls of these names, and checks that all fail with an error.
+func (s *suite) wantErrors(ctx context.Context, a arguments, calls string, want error) {
+	s.Helper()
+	for _, call := range strings.Fields(calls) {
+		var err error
+		switch call {
+		case "acquire":
+			_, err = s.Slots.Acquire(ctx, a.claim, a.limits, a.length, true)
+		case "release":
+			_, err = s.Slots.Release(ctx, a.claim, a.limits, a.length)
+		case "renew":
+			_, err = s.Slots.Renew(ctx, []jobs.Claim{newClaim("alice", "1", "q"), a.claim}, a.length)
+		case "forget":
+			err = s.Slots.Forget(ctx, a.claim.Job)
+		case "reserve":
+			_, err = s.Slots.ReserveFree(ctx, a.user, a.limits, a.length)
+		case "reserved":
+			_, err = s.Slots.Reserved(ctx, a.user)
+		case "usage":
+			_, err = s.Slots.User(ctx, a.user)
+		case "waiting":
+			_, err = s.Slots.Waiting(ctx, a.after, a.page)
+		}
+		if !errors.Is(err, want) {
+			s.Errorf("%s of %.300v: %v, want %v", call, a, err, want)
 		}
 	}
-	s.playSteps("usage alice -> held alice:1@q")
 }

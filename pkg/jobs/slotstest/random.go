@@ -1,24 +1,27 @@
 package slotstest
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"pgregory.net/rapid"
 
 	"github.com/sluice-qos/sluice/pkg/jobs"
 )
 
-// random compares the back end with the model after every call of a random history.
-// Where time can be advanced, leases end in it. Each history has users of its own,
-// which sort behind those of the histories before it.
+// random compares the back end with jobs.NewMemory, which is the simplest there is, after
+// every call of a random history. Where time can be advanced, leases end in it. Each
+// history has users of its own, which sort behind those of the histories before it.
 func random(s *suite) {
 	history := 0
 	rapid.Check(s.T, func(t *rapid.T) {
 		history++
 		h := &play{suite: s, t: t, prefix: fmt.Sprintf("%08d", history), before: fmt.Sprintf("%08d~", history-1)}
+		h.model = jobs.NewMemory(func() time.Time { return h.now })
 		actions := map[string]func(*rapid.T){
 			"acquire": h.acquire, "acquire too": h.acquire, "acquire also": h.acquire,
 			"renew": h.renewSome, "release": h.release, "release too": h.release,
@@ -36,7 +39,8 @@ type play struct {
 	t      *rapid.T
 	prefix string // of the history's users
 	before string // sorts between these and those of the histories before
-	model  model
+	model  jobs.Slots
+	now    time.Time // the model's
 }
 
 func (h *play) anyUser() string {
@@ -72,80 +76,70 @@ func (h *play) anyDuration() time.Duration {
 	return time.Duration(rapid.SampledFrom([]int{1, 5, 20, 3_600_000}).Draw(h.t, "ms")) * time.Millisecond
 }
 
-func (h *play) acquire(t *rapid.T) {
+func (h *play) acquire(*rapid.T) {
 	c, l, lease, park := h.anyClaim(), h.anyLimits(), h.anyDuration(), rapid.IntRange(0, 3).Draw(h.t, "park") > 0
-	got, err := h.Slots.Acquire(h.ctx, c, l, lease, park)
-	if want := h.model.acquire(c, l, lease, park); err != nil || got != want {
-		t.Fatalf("Acquire(%+v, %v, %v, %v) = %+v, %v, want %+v", c, l, lease, park, got, err, want)
-	}
+	compare(h, "Acquire", func(slots jobs.Slots) (jobs.Verdict, error) { return slots.Acquire(h.ctx, c, l, lease, park) })
 }
 
-func (h *play) renewSome(t *rapid.T) {
+func (h *play) renewSome(*rapid.T) {
 	claims := make([]jobs.Claim, rapid.IntRange(0, 5).Draw(h.t, "claims"))
 	for i := range claims {
 		claims[i] = h.anyClaim()
 	}
 	lease := h.anyDuration()
-	got, err := h.Slots.Renew(h.ctx, claims, lease)
-	if want := h.model.renewLeases(claims, lease); err != nil || !slices.Equal(got, want) {
-		t.Fatalf("Renew(%+v, %v) = %+v, %v, want %+v", claims, lease, got, err, want)
-	}
+	compare(h, "Renew", func(slots jobs.Slots) ([]jobs.Claim, error) { return slots.Renew(h.ctx, claims, lease) })
 }
 
-func (h *play) release(t *rapid.T) {
+func (h *play) release(*rapid.T) {
 	c, l, reserve := h.anyClaim(), h.anyLimits(), h.anyDuration()
-	got, err := h.Slots.Release(h.ctx, c, l, reserve)
-	if want := h.model.release(c, l, reserve); err != nil || !slices.Equal(got, want) {
-		t.Fatalf("Release(%+v, %v, %v) = %q, %v, want %q", c, l, reserve, got, err, want)
-	}
+	compare(h, "Release", func(slots jobs.Slots) ([]jobs.Job, error) { return slots.Release(h.ctx, c, l, reserve) })
 }
 
-func (h *play) reserveFree(t *rapid.T) {
+func (h *play) reserveFree(*rapid.T) {
 	user, l, reserve := h.anyUser(), h.anyLimits(), h.anyDuration()
-	got, err := h.Slots.ReserveFree(h.ctx, user, l, reserve)
-	if want := h.model.reserveFree(user, l, reserve); err != nil || !slices.Equal(got, want) {
-		t.Fatalf("ReserveFree(%q, %v, %v) = %q, %v, want %q", user, l, reserve, got, err, want)
-	}
+	compare(h, "ReserveFree", func(slots jobs.Slots) ([]jobs.Job, error) { return slots.ReserveFree(h.ctx, user, l, reserve) })
 }
 
-func (h *play) forget(t *rapid.T) {
+func (h *play) forget(*rapid.T) {
 	j := h.anyClaim().Job
-	if err := h.Slots.Forget(h.ctx, j); err != nil {
-		t.Fatalf("Forget(%q) = %v", j, err)
-	}
-	h.model.forget(j)
+	compare(h, "Forget", func(slots jobs.Slots) (any, error) { return nil, slots.Forget(h.ctx, j) })
 }
 
-func (h *play) readAll(t *rapid.T) {
+func (h *play) readAll(*rapid.T) {
 	user := h.anyUser()
-	reserved, err := h.Slots.Reserved(h.ctx, user)
-	if want := h.model.reservedOf(user); err != nil || !slices.Equal(reserved, want) {
-		t.Fatalf("Reserved(%q) = %q, %v, want %q", user, reserved, err, want)
-	}
-	u, err := h.Slots.User(h.ctx, user)
-	want := h.model.usageOf(user)
-	if h.Advance == nil { // what is left cannot be told
-		for _, slots := range [][]jobs.Slot{u.Held, u.Reserved, want.Held, want.Reserved} {
-			for i := range slots {
-				slots[i].Left = 0
+	compare(h, "Reserved", func(slots jobs.Slots) ([]jobs.Job, error) { return slots.Reserved(h.ctx, user) })
+	compare(h, "User", func(slots jobs.Slots) (jobs.Usage, error) {
+		u, err := slots.User(h.ctx, user)
+		// Those who hold slots are in no particular order.
+		slices.SortFunc(u.Held, func(a, b jobs.Slot) int { return cmp.Compare(a.ID, b.ID) })
+		for _, list := range [][]jobs.Slot{u.Held, u.Reserved} {
+			for i := range list {
+				if h.Advance == nil { // what is left cannot be told
+					list[i].Left = 0
+				}
 			}
 		}
-	}
-	if diff := cmp.Diff(sorted(want), sorted(u)); err != nil || diff != "" {
-		t.Fatalf("User(%q): %v (-want +got):\n%s", user, err, diff)
-	}
+		return u, err
+	})
 	after, n := h.before, rapid.IntRange(1, 4).Draw(h.t, "page")
 	if rapid.Bool().Draw(h.t, "after a user") {
 		after = h.anyUser()
 	}
-	users, err := h.Slots.Waiting(h.ctx, after, n)
-	if want := h.model.waiting(after, n); err != nil || !slices.Equal(users, want) {
-		t.Fatalf("Waiting(%q, %d) = %q, %v, want %q", after, n, users, err, want)
+	compare(h, "Waiting", func(slots jobs.Slots) ([]string, error) { return slots.Waiting(h.ctx, after, n) })
+}
+
+// compare makes a call of the model and of the back end.
+func compare[T any](h *play, method string, call func(jobs.Slots) (T, error)) {
+	want, invalid := call(h.model)
+	got, err := call(h.Slots)
+	// Nobody is promised whether an empty list is nil.
+	if diff := gocmp.Diff(want, got, cmpopts.EquateEmpty()); err != nil || invalid != nil || diff != "" {
+		h.t.Fatalf("%s: %v, and of the model %v (-want +got):\n%s", method, err, invalid, diff)
 	}
 }
 
 func (h *play) passTime(*rapid.T) {
 	d := time.Duration(rapid.SampledFrom([]int{1, 4, 15, 100}).Draw(h.t, "ms")) * time.Millisecond
 	h.Advance(d)
-	h.model.now += d
+	h.now = h.now.Add(d)
 }

@@ -2,9 +2,7 @@
 package slotstest
 
 import (
-	"cmp"
 	"context"
-	"slices"
 	"testing"
 	"time"
 
@@ -41,13 +39,10 @@ func Run(t *testing.T, open func(t *testing.T) Backend) {
 	test("renewing begins a lease anew", renewInTime)
 	test("waiting pages through the users in line", waiting)
 	test("the line is bounded", bounded)
-	test("what cannot be meant is refused", invalid)
-	test("an ended context does nothing", endedContext)
+	test("a call that cannot be meant, or whose context has ended, does nothing", refusedCalls)
 	test("many workers run every job once, never above the limit", everyJobOnce)
-	test("many workers without a line never go above the limit", withoutLine)
 	test("many attempts at one job take one slot", oneJob)
-	test("a job that is parked while a slot is freed is woken", noLostWake)
-	test("random calls do what the model does", random)
+	test("random calls do what those of NewMemory do", random)
 }
 
 const (
@@ -73,17 +68,6 @@ func newClaim(user, id, queue string) jobs.Claim {
 }
 
 func limitOf(n int) jobs.Limits { return jobs.Limits{Total: n} }
-
-// sorted brings those who hold slots, who are in no particular order, into one, and
-// makes empty lists alike.
-func sorted(u jobs.Usage) jobs.Usage {
-	slices.SortFunc(u.Held, func(a, b jobs.Slot) int { return cmp.Compare(a.ID, b.ID) })
-	return jobs.Usage{
-		Held:     append([]jobs.Slot{}, u.Held...),
-		Reserved: append([]jobs.Slot{}, u.Reserved...),
-		Parked:   append([]jobs.Job{}, u.Parked...),
-	}
-}
 
 // afterTime lets the time go on, by d at least, and checks what then has to be so.
 func (s *suite) afterTime(d time.Duration, what string, check func() error) {
