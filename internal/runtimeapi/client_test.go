@@ -67,7 +67,7 @@ func TestAnswersThatAreNotWhole(t *testing.T) {
 		{"entry twice", process7 + "\n" + aliceEntry + aliceEntry + process7,
 			`haproxy tells of the key "alice", which it was not asked about here: is the len of its table sluice_credit too small?`},
 		{"number that is none", process7 + "\n" + strings.ReplaceAll(aliceEntry, "gpc0=5", "gpc0=-5") + process7,
-			`entry "0x55: key=alice use=0 exp=600000 conn_cur=1 gpt0=0 gpt1=3 gpc0=-5": gpc0: "-5" is not a number of 32 bits`},
+			`entry "0x55: key=alice use=0 exp=600000 conn_cur=1 gpt0=0 gpt1=3 gpc0=-5": gpc0: strconv.ParseUint: parsing "-5": invalid syntax`},
 		{"line without end", process7 + strings.Repeat("x", maxAnswerLine), "bufio: buffer full"},
 		{"not HAProxy", "HTTP/1.1 400 Bad Request\r\n\r\n", `haproxy said "HTTP/1.1 400 Bad Request\r"`},
 	} {

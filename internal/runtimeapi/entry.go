@@ -30,58 +30,13 @@ const (
 	maxKey = 1000
 )
 
-// expressible reports why a key cannot be put into a command. A line break ends a
-// command, whatever stands before it, and a NUL the key.
-func expressible(key string) error {
-	if key == "" || len(key) > maxKey {
-		return fmt.Errorf("key of %d bytes: haproxy's runtime API takes 1 to %d", len(key), maxKey)
-	}
-	for i := range len(key) {
-		if c := key[i]; c < 0x20 || c == 0x7f {
-			return fmt.Errorf("key %q: control bytes cannot be given to haproxy's runtime API", key)
-		}
-	}
-	return nil
-}
-
-// appendKey appends a key as one word of a command. HAProxy takes a backslash in front
-// of any character, and the character as it is; "<<" at the end of a line would
-// begin a payload, so even that is escaped. Bytes of UTF-8 mean nothing to it.
-func appendKey(line []byte, key string) []byte {
-	for i := range len(key) {
-		c := key[i]
-		if !needsNoEscape(c) && c < 0x80 {
-			line = append(line, '\\')
-		}
-		line = append(line, c)
-	}
-	return line
-}
-
-func needsNoEscape(c byte) bool {
-	switch {
-	case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
-		return true
-	}
-	return c == '-' || c == '_' || c == '.' || c == '/' || c == ':'
-}
-
-// validWord reports whether a name of a table or variable needs no escaping.
-func validWord(name string) bool {
-	for i := range len(name) {
-		if !needsNoEscape(name[i]) {
-			return false
-		}
-	}
-	return name != ""
-}
-
 // parseEntry reads a line of "show table", such as
 //
 //	0x7f6373071330: key=a\ b use=0 exp=600000 shard=0 conn_cur=0 gpt0=5 gpt1=0 gpc0=0
 //
 // into e, whose slices it uses again. What it does not know it leaves out.
 func parseEntry(line []byte, e *Entry) error {
+	// A dump has hundreds of thousands of lines: the arrays of the one before are used again.
 	*e = Entry{Found: true, GPT: e.GPT[:0], GPC: e.GPC[:0]}
 	_, rest, ok := bytes.Cut(line, []byte(": key="))
 	if !ok {
@@ -101,7 +56,8 @@ func parseEntry(line []byte, e *Entry) error {
 		field, rest, _ = bytes.Cut(rest, []byte{' '})
 		name, value, ok := bytes.Cut(field, []byte{'='})
 		if !ok {
-			continue // a part of something unknown
+			// A part of something unknown, such as server_key, whose value may have blanks.
+			continue
 		}
 		if err := e.setField(name, value); err != nil {
 			return fmt.Errorf("entry %q: %s: %w", line, name, err)
@@ -129,6 +85,7 @@ func parseKey(text []byte) (key string, rest []byte, err error) {
 		case i+1 == len(text):
 			return "", nil, errors.New("the key ends with a backslash")
 		case text[i+1] == 'x':
+			// Bytes that are not printable, of which names in UTF-8 are made.
 			if i+4 > len(text) {
 				return "", nil, errors.New("the key ends within an escaped byte")
 			}
@@ -164,25 +121,26 @@ func unescaped(c byte) byte {
 
 // setField takes a field that is known, and leaves out any other.
 func (e *Entry) setField(name, value []byte) error {
+	// The widths are HAProxy's: what does not fit is no number of its own, and is not to be cut.
 	switch string(name) {
 	case "exp":
-		n, err := parseUint(value, 32)
+		n, err := strconv.ParseUint(string(value), 10, 32)
 		e.Expires = time.Duration(n) * time.Millisecond
 		return err
 	case "conn_cur":
-		n, err := parseUint(value, 32)
+		n, err := strconv.ParseUint(string(value), 10, 32)
 		e.ConnCur = int(n)
 		return err
 	case "bytes_in_cnt":
-		n, err := parseUint(value, 63)
+		n, err := strconv.ParseUint(string(value), 10, 63)
 		e.BytesIn = int64(n)
 		return err
 	case "bytes_out_cnt":
-		n, err := parseUint(value, 63)
+		n, err := strconv.ParseUint(string(value), 10, 63)
 		e.BytesOut = int64(n)
 		return err
 	case "http_req_cnt":
-		n, err := parseUint(value, 32)
+		n, err := strconv.ParseUint(string(value), 10, 32)
 		e.HTTPReqCnt = uint32(n)
 		return err
 	}
@@ -202,6 +160,8 @@ func (e *Entry) nextElement(text []byte) (behind []byte, ok bool) {
 	if len(text) < 4 || text[0] != 'g' || text[1] != 'p' {
 		return nil, false
 	}
+	// Every condition that fails leaves the field to setField, which tells what is wrong with it: here
+	// only what is right is read.
 	array := &e.GPC
 	if text[2] == 't' {
 		array = &e.GPT
@@ -231,69 +191,22 @@ func digits(text []byte, from int) (n uint64, end int) {
 
 // setElement takes an element of an array, of which HAProxy prints one after the other.
 func setElement(array *[]uint32, index, value []byte) error {
-	i, err := parseUint(index, 32)
+	i, err := strconv.ParseUint(string(index), 10, 32)
 	if err != nil {
 		return nil //nolint:nilerr // gpc0_rate(1000) and the like
 	}
-	n, err := parseUint(value, 32)
+	n, err := strconv.ParseUint(string(value), 10, 32)
 	switch {
 	case err != nil:
 		return err
 	case i >= maxArray:
+		// Else a line could make this allocate what its number says.
 		return fmt.Errorf("want at most %d elements", maxArray)
 	}
+	// HAProxy prints all elements in their order. One that is missing in between is 0.
 	for uint64(len(*array)) <= i {
 		*array = append(*array, 0)
 	}
 	(*array)[i] = uint32(n)
 	return nil
 }
-
-// parseUint reads digits, without the garbage that strconv makes of a byte slice.
-func parseUint(digits []byte, bits int) (uint64, error) {
-	if len(digits) == 0 || len(digits) > 20 {
-		return 0, fmt.Errorf("%q is not a number", digits)
-	}
-	limit := uint64(1)<<(bits-1)<<1 - 1 // all bits
-	var n uint64
-	for _, c := range digits {
-		d := uint64(c - '0')
-		if c < '0' || c > '9' || n > (limit-d)/10 {
-			return 0, fmt.Errorf("%q is not a number of %d bits", digits, bits)
-		}
-		n = n*10 + d
-	}
-	return n, nil
-}
-
-// variableOf reads an answer of "get var", such as
-//
-//	proc.sluice_process: type=sint value=<1795329825725885>
-func variableOf(line []byte, name string) (value []byte, found bool, err error) {
-	if string(line) == "Variable not found." {
-		return nil, false, nil
-	}
-	after, ok := bytes.CutPrefix(line, []byte(name+": type="))
-	if ok {
-		_, value, ok = bytes.Cut(after, []byte(" value=<"))
-	}
-	if ok {
-		value, ok = bytes.CutSuffix(value, []byte{'>'})
-	}
-	if !ok {
-		return nil, false, refusedError(truncated(line))
-	}
-	return value, true, nil
-}
-
-// processOf reads an answer about processVariable; 0 is one that is not set.
-func processOf(line []byte) (uint64, error) {
-	value, found, err := variableOf(line, processVariable)
-	if err != nil || !found {
-		return 0, err
-	}
-	return parseUint(value, 64)
-}
-
-// truncated bounds what an error quotes.
-func truncated(line []byte) []byte { return line[:min(len(line), 200)] }
