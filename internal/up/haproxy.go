@@ -1,17 +1,12 @@
 package up
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"os"
 	"os/exec"
-	"strconv"
+	"path/filepath"
+	"slices"
 	"strings"
-	"sync"
-	"syscall"
 	"time"
 
 	"github.com/sluice-qos/sluice/haproxy"
@@ -21,6 +16,7 @@ import (
 // findHAProxy resolves the program and checks that its version is one that the
 // shipped files run on.
 func findHAProxy(ctx context.Context, name string) (string, error) {
+	// Found once and named by its path from then on, so that every instance runs the same HAProxy.
 	path, err := exec.LookPath(name)
 	if err != nil {
 		return "", fmt.Errorf("%w: install HAProxy %s or later (Debian: apt-get install haproxy), or name it with --haproxy", err, haproxy.MinVersion)
@@ -33,6 +29,7 @@ func findHAProxy(ctx context.Context, name string) (string, error) {
 	if !ok {
 		return "", fmt.Errorf("%s -v does not look like HAProxy's: %.100q", path, out)
 	}
+	// Said now, because an older one would only say which word of haproxy.cfg it does not know.
 	if isOlder(version, haproxy.MinVersion) {
 		return "", fmt.Errorf("%s is HAProxy %s: want %s or later", path, version, haproxy.MinVersion)
 	}
@@ -41,6 +38,7 @@ func findHAProxy(ctx context.Context, name string) (string, error) {
 
 // parseVersion reads "HAProxy version 2.6.12-1+deb12u4 2026/10/17 - …".
 func parseVersion(out string) (string, bool) {
+	// Older ones say "HA-Proxy version": the first word is not looked at, so that they are told as too old.
 	fields := strings.Fields(out)
 	if len(fields) < 3 || fields[1] != "version" {
 		return "", false
@@ -48,25 +46,13 @@ func parseVersion(out string) (string, bool) {
 	return fields[2], true
 }
 
-// isOlder compares the first two numbers of two versions.
-func isOlder(a, b string) bool {
-	for i := range 2 {
-		x, y := number(a, i), number(b, i)
-		if x != y {
-			return x < y
-		}
-	}
-	return false
-}
-
-func number(version string, i int) int {
-	parts := strings.SplitN(version, ".", i+2)
-	if len(parts) <= i {
-		return 0
-	}
-	digits := strings.TrimRightFunc(parts[i], func(r rune) bool { return r < '0' || r > '9' })
-	n, _ := strconv.Atoi(digits)
-	return n
+// isOlder compares the first two numbers of two versions. One that is missing is 0.
+func isOlder(version, than string) bool {
+	var a, b [2]int
+	// Whatever follows, such as -dev5 or a third number, changes nothing of what a release can do.
+	_, _ = fmt.Sscanf(version, "%d.%d", &a[0], &a[1])
+	_, _ = fmt.Sscanf(than, "%d.%d", &b[0], &b[1])
+	return slices.Compare(a[:], b[:]) < 0
 }
 
 // process is one instance's HAProxy.
@@ -81,75 +67,36 @@ type process struct {
 	env     []string
 }
 
-// runUntil keeps HAProxy running until ctx ends. It fails when HAProxy does.
-func (p *process) runUntil(ctx context.Context) error {
-	for !p.wait() {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(pollEvery):
-		}
-	}
-	last := &tail{to: p.options.Stderr}
-	cmd := exec.Command(p.program, "-db", "-f", p.file)
-	cmd.Env = append(os.Environ(), p.env...)
-	cmd.Stdout, cmd.Stderr = last, last
-	cmd.SysProcAttr = &syscall.SysProcAttr{
-		Setpgid:   true,            // Ctrl-C reaches us alone, and we stop it in order
-		Pdeathsig: syscall.SIGTERM, // should this process be killed
-	}
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("start haproxy: %w", err)
-	}
-	var exit error
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		exit = cmd.Wait()
-	}()
-	select {
-	case <-ended:
-		return fmt.Errorf("haproxy at %s ended: %w\n%s", p.address, exitOf(exit), last)
-	case <-ctx.Done():
-	}
-	_ = cmd.Process.Signal(syscall.SIGTERM)
-	select {
-	case <-ended:
-	case <-time.After(3 * time.Second):
-		_ = cmd.Process.Kill()
-		<-ended
-	}
-	return nil
-}
+func spoeSocket(dir string) string { return filepath.Join(dir, "spoa.sock") }
 
-// exitOf names an end without an error.
-func exitOf(err error) error {
-	if err == nil {
-		return errors.New("exit status 0")
-	}
+func peerSocket(dir string) string { return filepath.Join(dir, "peers.sock") }
+
+// runtimeSocket is where HAProxy's runtime API listens for the agent.
+func runtimeSocket(dir string) string { return filepath.Join(dir, "runtime.sock") }
+
+// configure writes the instance's HAProxy configuration.
+func (p *process) configure() error {
+	// Fitted to the limits of the start. What of them changes later in a way that HAProxy must know
+	// is told by warnOfLimits: to reload HAProxy as its child is a service manager's job.
+	c := haproxy.ForLimits(p.set)
+	c.KeySecret = currentSecret(p.set)
+	c.Bind, c.Origin = p.address, p.options.Origin
+	c.SPOE, c.Peer, c.Runtime = "unix@"+spoeSocket(p.dir), "unix@"+peerSocket(p.dir), runtimeSocket(p.dir)
+	c.Stats = filepath.Join(p.dir, "stats.sock")
+	c.Instance = "instance-" + filepath.Base(p.dir)
+	c.Identify, c.RefuseStatus, c.Unreadable = p.options.Identify, p.options.Refuse, p.options.Unreadable
+	// HAProxy waits for longer than its agent, so that an answer of the last moment arrives: 10 ms,
+	// as with the defaults of the two (20 and 30 ms).
+	c.VerdictTimeout = p.options.MaxWait + 10*time.Millisecond
+	var err error
+	p.file, p.env, err = haproxy.Write(p.dir, c)
 	return err
 }
 
-// tail passes output on and remembers the end of it.
-type tail struct {
-	to io.Writer
-
-	mu  sync.Mutex
-	buf []byte
-}
-
-func (t *tail) Write(b []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.buf = append(t.buf, b...)
-	if over := len(t.buf) - 4096; over > 0 {
-		t.buf = t.buf[over:]
+// currentSecret is the secret that hides users' names, "" for none.
+func currentSecret(set *limits.Set) string {
+	if set.Secrets() == nil {
+		return ""
 	}
-	return t.to.Write(b)
-}
-
-func (t *tail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return string(bytes.TrimSpace(t.buf))
+	return set.Secrets().Current()
 }
