@@ -54,7 +54,11 @@ func serveOverrides(mux *http.ServeMux, hand Overrider) {
 			writeJSON(w, statusOf(err), apiError{err.Error()})
 			return
 		}
-		writeJSON(w, http.StatusOK, answer)
+		status = http.StatusOK
+		if o, ok := answer.(api.Override); ok && o.Unsafe != "" {
+			status = http.StatusAccepted
+		}
+		writeJSON(w, status, answer)
 	}
 	overrides := func(w http.ResponseWriter, r *http.Request) {
 		user := strings.TrimPrefix(r.URL.EscapedPath(), "/api/v1/overrides/")

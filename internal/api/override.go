@@ -59,6 +59,10 @@ type Overrides struct {
 type Override struct {
 	From
 	UserOverride
+	// Unsafe is why the change, which is in force, could still be lost: not all replicas of Redis
+	// have it. It is lost only if Redis fails over and this polygen ends before Redis has it again.
+	// Absent when it is safe.
+	Unsafe string `json:"unsafe,omitempty"`
 }
 
 // Unblocked is the answer of /api/v1/users/{user}/unblock.

@@ -103,16 +103,17 @@ func (a *Client) doRequest(ctx context.Context, req *http.Request, answer any) e
 		Error string `json:"error"`
 	}
 	err = json.Unmarshal(body, &told)
+	ok := res.StatusCode == http.StatusOK || res.StatusCode == http.StatusAccepted
 	switch {
 	case res.StatusCode == http.StatusUnauthorized:
 		return a.unauthorized()
 	case res.StatusCode == http.StatusBadRequest && strings.HasPrefix(string(body), "Client sent an HTTP request to an HTTPS server"):
 		return a.wrongScheme("https")
-	case res.StatusCode != http.StatusOK && err == nil && told.Error != "":
+	case !ok && err == nil && told.Error != "":
 		return fmt.Errorf("ask %s: %s", a.address, terminal.QuoteName(told.Error))
 	case res.StatusCode == http.StatusNotFound:
 		return fmt.Errorf("what listens at %s is no polygen, or an older one without this API (it answers %s): %s", a.address, terminal.QuoteName(res.Status), Hint)
-	case res.StatusCode != http.StatusOK || err != nil || told.Polygen == "" || json.Unmarshal(body, answer) != nil:
+	case !ok || err != nil || told.Polygen == "" || json.Unmarshal(body, answer) != nil:
 		return fmt.Errorf("what listens at %s is no polygen (it answers %s): %s", a.address, terminal.QuoteName(res.Status), Hint)
 	}
 	return nil

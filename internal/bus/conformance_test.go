@@ -1108,11 +1108,11 @@ func everyKeyExpires(t *testing.T, s *server) {
 		if err := b.PublishPolicies(ctx, []policy.Message{policy.Limits{Version: "1"}}); err != nil {
 			t.Fatal(err)
 		}
-		known, _, err := b.Overrides(ctx, "")
+		kept, err := b.Overrides(ctx, "")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := b.KeepOverrides(ctx, known, []byte("[]"), time.Hour); err != nil {
+		if _, err := b.KeepOverrides(ctx, kept.Version, bus.KeptOverrides{List: []byte("[]")}, time.Hour, time.Millisecond); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1,59 +1,93 @@
 package bus
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"strings"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // ErrOverridesChanged says that another process has replaced the overrides meanwhile: read
 // them again, and try again.
 var ErrOverridesChanged = errors.New("the overrides have been changed meanwhile")
 
-// Overrides returns what was set by hand, as KeepOverrides kept it, and its version, ""
-// if nothing is kept. The list is nil if its version is the known one.
-func (b *Bus) Overrides(ctx context.Context, known string) (version string, list []byte, err error) {
+// KeptOverrides are what is kept of overrides by hand. The zero value is what a Redis that was
+// emptied has.
+type KeptOverrides struct {
+	Version string // "" if nothing is kept
+	List    []byte // those that were set
+	Removed []byte // those that were removed before their end; nil if nobody has said
+
+	// Unsafe is why Redis may still lose them when it fails over, or "". It is told of what was
+	// just kept, and only to who waited for the replicas.
+	Unsafe string
+}
+
+// removalsVersion begins the versions of lists beside which removals are kept. A polygen that knows of
+// none leaves it out.
+const removalsVersion = "2-"
+
+// LacksRemovals reports whether the last writer was a polygen that keeps no removals: whoever is
+// missing in its list was removed.
+func (k KeptOverrides) LacksRemovals() bool { return !strings.HasPrefix(k.Version, removalsVersion) }
+
+// Overrides returns what is kept of overrides by hand. The lists are nil if the version is
+// the known one.
+func (b *Bus) Overrides(ctx context.Context, known string) (kept KeptOverrides, err error) {
 	err = b.callRedis(ctx, "overrides", "read overrides", func(ctx context.Context) error {
-		reply, err := b.overrides(ctx, "read", known)
+		reply, err := b.overrides(ctx, b.client, "read", known)
 		if err != nil {
 			return err
 		}
-		version = reply[0]
-		if len(reply) > 1 {
-			list = []byte(reply[1])
+		kept.Version = reply[0]
+		if len(reply) > 2 {
+			kept.List, kept.Removed = []byte(reply[1]), []byte(reply[2])
 		}
 		return nil
 	})
-	return version, list, err
+	return kept, err
 }
 
-// KeepOverrides replaces what was set by hand, and returns the version of the list. The
-// list is kept for the time needed, and at least as long as the one that it replaces would
+// KeepOverrides replaces what is kept of overrides by hand, and returns it with its version.
+// It is kept for the time needed, and at least as long as what it replaces would
 // have been. KeepOverrides fails with ErrOverridesChanged if the version in force is
-// another than the one to be replaced.
-func (b *Bus) KeepOverrides(ctx context.Context, replaced string, list []byte, needed time.Duration) (version string, err error) {
-	// The version depends on the list alone, so that a call that failed and ran all the
+// another than the one to be replaced. It waits for so long until all replicas have it too.
+func (b *Bus) KeepOverrides(ctx context.Context, replaced string, keep KeptOverrides, needed, await time.Duration) (KeptOverrides, error) {
+	// The version depends on the lists alone, so that a call that failed and ran all the
 	// same, and is repeated, ends in the same state.
-	sum := sha256.Sum256(list)
-	version = hex.EncodeToString(sum[:8])
+	sum := sha256.Sum256(bytes.Join([][]byte{keep.List, keep.Removed}, []byte{0}))
+	keep.Version = removalsVersion + hex.EncodeToString(sum[:8])
 	var changed error
-	err = b.callRedis(ctx, "keep_overrides", "keep overrides", func(ctx context.Context) error {
-		reply, err := b.overrides(ctx, "keep", replaced, version, list, max(1, needed.Milliseconds()))
-		if err == nil && reply[0] != version {
+	var conn *redis.Conn
+	err := b.callRedis(ctx, "keep_overrides", "keep overrides", func(ctx context.Context) (err error) {
+		if conn, err = b.connTo(ctx, overridesKey); err != nil {
+			return err
+		}
+		reply, err := b.overrides(ctx, conn, "keep", replaced, keep.Version, keep.List, keep.Removed, max(1, needed.Milliseconds()))
+		if err == nil && reply[0] != keep.Version {
 			changed = ErrOverridesChanged
 		}
 		return err
 	})
+	if conn != nil {
+		defer conn.Close()
+	}
 	if err == nil {
 		err = changed // Redis has answered: this is no error of do, which would count it
 	}
-	return version, err
+	if err == nil && await > 0 {
+		keep.Unsafe = b.awaitReplicas(ctx, conn, await)
+	}
+	return keep, err
 }
 
-func (b *Bus) overrides(ctx context.Context, args ...any) ([]string, error) {
-	replies, err := b.evalScripts(ctx, call{script: overridesScript, keys: []string{overridesKey}, args: args})
+func (b *Bus) overrides(ctx context.Context, to pipeliner, args ...any) ([]string, error) {
+	replies, err := evalScripts(ctx, to, call{script: overridesScript, keys: []string{overridesKey}, args: args})
 	if err != nil {
 		return nil, err
 	}

@@ -20,18 +20,21 @@ func overrides(t *testing.T, s *server) {
 	ctx := context.Background()
 	read := func(known, version, list string) {
 		t.Helper()
-		v, got, err := b.Overrides(ctx, known)
-		if err != nil || v != version || string(got) != list {
-			t.Errorf("Overrides(%q) = %q, %q, %v, want %q, %q", known, v, got, err, version, list)
+		got, err := b.Overrides(ctx, known)
+		if err != nil || got.Version != version || string(got.List) != list || list != "" && string(got.Removed) != "without "+list {
+			t.Errorf("Overrides(%q) = %q, %v, want %q, %q", known, got, err, version, list)
 		}
 	}
 	keep := func(replaced, list string, needed time.Duration, want error) string {
 		t.Helper()
-		v, err := b.KeepOverrides(ctx, replaced, []byte(list), needed)
+		kept, err := b.KeepOverrides(ctx, replaced, bus.KeptOverrides{List: []byte(list), Removed: []byte("without " + list)}, needed, time.Millisecond)
 		if !errors.Is(err, want) {
 			t.Errorf("KeepOverrides(%q, %q) = %v, want %v", replaced, list, err, want)
 		}
-		return v
+		if kept.Unsafe != "" || kept.LacksRemovals() {
+			t.Errorf("KeepOverrides(%q, %q) = %+v, want it safe", replaced, list, kept)
+		}
+		return kept.Version
 	}
 	lives := func(least, most time.Duration) {
 		t.Helper()
@@ -66,7 +69,7 @@ func overrides(t *testing.T, s *server) {
 	read(one, "", "")
 	keep(one, "x", time.Hour, bus.ErrOverridesChanged)
 	s.do(t, "SET", "sluice:overrides", "no hash")
-	if _, _, err := b.Overrides(ctx, ""); err == nil || errors.Is(err, bus.ErrUnavailable) {
+	if _, err := b.Overrides(ctx, ""); err == nil || errors.Is(err, bus.ErrUnavailable) {
 		t.Errorf("Overrides of something else = %v, want an error that time does not cure", err)
 	}
 }
@@ -81,9 +84,10 @@ func overridesTogether(t *testing.T, s *server) {
 		all.Go(func() {
 			for i := range each {
 				for {
-					version, list, err := b.Overrides(ctx, "")
+					kept, err := b.Overrides(ctx, "")
 					if err == nil {
-						_, err = b.KeepOverrides(ctx, version, append(list, fmt.Sprintf("%d-%d\n", w, i)...), time.Hour)
+						more := bus.KeptOverrides{List: append(kept.List, fmt.Sprintf("%d-%d\n", w, i)...)}
+						_, err = b.KeepOverrides(ctx, kept.Version, more, time.Hour, 0)
 					}
 					if err == nil {
 						break
@@ -97,11 +101,11 @@ func overridesTogether(t *testing.T, s *server) {
 		})
 	}
 	all.Wait()
-	_, list, err := s.open(t, bus.Options{}).Overrides(ctx, "")
+	kept, err := s.open(t, bus.Options{}).Overrides(ctx, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	lines := slices.Sorted(strings.Lines(string(list)))
+	lines := slices.Sorted(strings.Lines(string(kept.List)))
 	if distinct := len(slices.Compact(lines)); distinct != writers*each {
 		t.Errorf("%d of %d writes are there", distinct, writers*each)
 	}

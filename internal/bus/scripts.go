@@ -81,13 +81,20 @@ type call struct {
 // does not know, such as after its restart, take a second one. If eval fails, some calls
 // may have run.
 func (b *Bus) evalScripts(ctx context.Context, calls ...call) ([]any, error) {
+	return evalScripts(ctx, b.client, calls...)
+}
+
+// pipeliner is a pool of connections, or one connection.
+type pipeliner interface{ Pipeline() redis.Pipeliner }
+
+func evalScripts(ctx context.Context, to pipeliner, calls ...call) ([]any, error) {
 	commands := make([]once, len(calls))
 	for i, c := range calls {
 		commands[i] = c.command(ctx, "evalsha", c.script.sha)
 	}
 	var failed error // of all commands, as when the connection is refused
 	run := func(send []once) {
-		pipe := b.client.Pipeline()
+		pipe := to.Pipeline()
 		for _, command := range send {
 			_ = pipe.Process(ctx, command)
 		}

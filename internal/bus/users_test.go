@@ -114,11 +114,14 @@ func theirPart(ctx context.Context, agent, polygen *bus.Bus) map[string]func() e
 		},
 		"PublishPolicies": func() error { return polygen.PublishPolicies(ctx, []policy.Message{policy.Limits{Version: "1"}}) },
 		"KeepOverrides": func() error {
-			version, _, err := polygen.Overrides(ctx, "")
+			kept, err := polygen.Overrides(ctx, "")
 			if err != nil {
 				return err
 			}
-			_, err = polygen.KeepOverrides(ctx, version, []byte("[]"), time.Hour)
+			kept, err = polygen.KeepOverrides(ctx, kept.Version, bus.KeptOverrides{List: []byte("[]")}, time.Hour, time.Second)
+			if kept.Unsafe != "" {
+				return errors.New(kept.Unsafe)
+			}
 			return err
 		},
 		"PublishUnblock": func() error { return polygen.PublishUnblock(ctx, bus.Unblock{Polygen: "p", User: "alice"}) },

@@ -79,7 +79,7 @@ func TestEndOfOverrideByHandIsAudited(t *testing.T) {
 		o.Logger = slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelError}))
 	})
 	file, end := g.options.Limits.Set(), time.Now().Add(time.Hour)
-	g.overrides.list = []limits.Override{{
+	g.overrides.state.list = []limits.Override{{
 		User: "bob", Limits: json.RawMessage(`{"concurrent":50}`), By: "ops", Reason: "launch", Since: end.Add(-time.Hour), Until: end,
 	}}
 	g.adoptFile(file)

@@ -1,14 +1,12 @@
 package polygen
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/pkg/limits"
-	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
 // Where users' names are hidden (see limits.Secrets) the cluster knows users by their keys
@@ -69,33 +67,23 @@ func (p *Polygen) hideName(a api.OverrideRequest) api.OverrideRequest {
 // errHidden stands for what was wrong with a request, whose text may have a name.
 var errHidden = errors.New("what was asked for was not valid; its text is left out, because it may have a name")
 
-// hideOverrides returns overrides with users' keys in place of names, and whether there
-// were names. There are some that were set before names were hidden.
-func hideOverrides(set *limits.Set, list []limits.Override) (hidden []limits.Override, changed bool) {
+// hidden is the state with users' keys in place of names, where names are hidden. There are some
+// names that were set before. What is hidden here, Redis is told in place of them.
+func (s overrideState) hidden(set *limits.Set) overrideState {
 	if set.Secrets() == nil {
-		return list, false
+		return s
 	}
-	for _, o := range list {
-		if !limits.IsHidden(o.User) {
-			keys := set.Keys(o.User)
-			o.User, o.Also, changed = keys[0], keys[1:], true
+	hide := func(list []limits.Override) (hidden []limits.Override) {
+		for _, o := range list {
+			if !limits.IsHidden(o.User) {
+				keys := set.Keys(o.User)
+				o.User, o.Also = keys[0], keys[1:]
+			}
+			hidden = append(hidden, o)
 		}
-		hidden = append(hidden, o)
+		return hidden
 	}
-	return hidden, changed
-}
-
-// keepHidden has Redis forget the names in overrides. If it cannot, they are hidden here
-// all the same.
-func (p *Polygen) keepHidden(ctx context.Context, version string, list []limits.Override) (string, []limits.Override) {
-	hidden, changed := hideOverrides(p.overrides.file, list)
-	if !changed {
-		return version, hidden
-	}
-	if kept, err := p.options.Bus.KeepOverrides(ctx, version, limitfile.EncodeOverrides(hidden), p.overridesTTL(hidden)); err == nil {
-		version = kept
-	}
-	return version, hidden
+	return overrideState{hide(s.list), hide(s.removed)}
 }
 
 // tellSecrets counts, by secret, the keys that instances reported, and logs those of a

@@ -152,9 +152,9 @@ func TestOverridesOutliveRedis(t *testing.T) {
 	}
 	flush(t, addr)
 	proctest.Eventually(t, "Redis has it again", func() error {
-		_, data, err := g.options.Bus.Overrides(t.Context(), "")
-		if err != nil || !strings.Contains(string(data), "bob") || strings.Contains(string(data), "carol") {
-			return fmt.Errorf("Redis has %s, %v", data, err)
+		kept, err := g.options.Bus.Overrides(t.Context(), "")
+		if err != nil || !strings.Contains(string(kept.List), "bob") || strings.Contains(string(kept.List), "carol") || !strings.Contains(string(kept.Removed), "carol") {
+			return fmt.Errorf("Redis has %s, %v", kept, err)
 		}
 		return nil
 	})
@@ -278,7 +278,7 @@ func TestTooManyOverrides(t *testing.T) {
 	for i := range list {
 		list[i] = limits.Override{User: fmt.Sprint("u", i), Limits: json.RawMessage(`{"concurrent":7}`), Reason: "r", Until: time.Now().Add(time.Hour)}
 	}
-	if _, err := g.options.Bus.KeepOverrides(t.Context(), "", limitfile.EncodeOverrides(list), time.Hour); err != nil {
+	if _, err := g.keepOverrides(t.Context(), "", overrideState{list: list}, 0); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := g.Override(t.Context(), act("bob", `{"concurrent":50}`)); !errors.Is(err, api.ErrFull) {

@@ -2,20 +2,20 @@
 --
 -- KEYS  overrides
 -- ARGV  'read' and the version that the caller knows, or
---       'keep', the version that it replaces ('' for none), the new version and list,
---       and how long they are needed, in milliseconds
+--       'keep', the version that it replaces ('' for none), the new version, list and
+--       removals, and how long they are needed, in milliseconds
 -- Returns the version in force then, '' for none; when a reader does not know that
--- version, the list too. The list is kept at least as long as the one before it would
--- have been, so that a polygen that missed a removal can still find it later.
+-- version, the list and the removals too. They are kept at least as long as those before
+-- them would have been: a polygen of before removals knows no other way to hear of one late.
 
 local version = redis.call('HGET', KEYS[1], 'version') or ''
 if ARGV[1] == 'read' then
   if version == '' or version == ARGV[2] then return {version} end
-  return {version, redis.call('HGET', KEYS[1], 'list') or ''}
+  return {version, redis.call('HGET', KEYS[1], 'list') or '', redis.call('HGET', KEYS[1], 'removed') or ''}
 end
 
 if version ~= ARGV[2] then return {version} end
-local ttl = math.max(redis.call('PTTL', KEYS[1]), tonumber(ARGV[5]))
-redis.call('HSET', KEYS[1], 'version', ARGV[3], 'list', ARGV[4])
+local ttl = math.max(redis.call('PTTL', KEYS[1]), tonumber(ARGV[6]))
+redis.call('HSET', KEYS[1], 'version', ARGV[3], 'list', ARGV[4], 'removed', ARGV[5])
 redis.call('PEXPIRE', KEYS[1], ttl)
 return {ARGV[3]}

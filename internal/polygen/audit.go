@@ -1,0 +1,64 @@
+package polygen
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/api"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// Refuse notes a request that was refused before any method here was called for it.
+func (p *Polygen) Refuse(a api.OverrideRequest, why error) {
+	if p.set.Load().Secrets() != nil {
+		why = errHidden // the text may quote the user's name
+	}
+	p.auditWrite(p.hideName(a), time.Time{}, a.Limits, "", why)
+}
+
+// maxAudited bounds a text of the audit, in bytes.
+const maxAudited = 2000
+
+// auditWrite counts and logs a request, whatever came of it. A zero until means that it has no
+// end. Unsafe is why what was done could still be lost, or "".
+func (p *Polygen) auditWrite(a api.OverrideRequest, until time.Time, set []byte, unsafe string, err error) {
+	result := "ok"
+	switch {
+	case unsafe != "":
+		result, err = "unsafe", errors.New(unsafe)
+	case errors.Is(err, api.ErrUnavailable):
+		result = "failed"
+	case err != nil:
+		result = "refused"
+	}
+	p.overrides.metrics.writes.WithLabelValues(string(a.Action), result).Inc()
+	p.tellAudit(string(a.Action), result, limits.Override{User: a.User, Endpoint: a.Endpoint, By: a.By, Reason: a.Reason, Until: until, Limits: set}, err)
+}
+
+func (p *Polygen) tellAudit(action, result string, o limits.Override, err error) {
+	attrs := []slog.Attr{
+		slog.String("action", action), slog.String("result", result), slog.String("user", truncated(o.User)), slog.String("endpoint", truncated(o.Endpoint)),
+		slog.String("by", truncated(o.By)), slog.String("reason", truncated(o.Reason)),
+	}
+	if !o.Until.IsZero() {
+		attrs = append(attrs, slog.Time("until", o.Until))
+	}
+	if len(o.Limits) > 0 {
+		attrs = append(attrs, slog.String("limits", truncated(string(o.Limits))))
+	}
+	if err != nil {
+		attrs = append(attrs, slog.String("error", truncated(err.Error())))
+	}
+	line := slog.NewRecord(time.Now(), slog.LevelInfo, "audit", 0)
+	line.AddAttrs(attrs...)
+	_ = p.options.Logger.Handler().Handle(context.Background(), line) // whatever the level of the log
+}
+
+func truncated(s string) string {
+	if len(s) > maxAudited {
+		return s[:maxAudited] + "…"
+	}
+	return s
+}

@@ -1,0 +1,79 @@
+package polygen
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/api"
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// Unblock lets a user in by hand: all polygens forget that the user is blocked, and the
+// one that leads tells the instances.
+func (p *Polygen) Unblock(ctx context.Context, a api.OverrideRequest) (api.Unblocked, error) {
+	set := p.set.Load()
+	// All polygens and agents are told of every key of the user: while HAProxies change over
+	// from one secret to another, each of the keys may be the blocked one.
+	key, keys := a.User, []string{a.User}
+	if !a.IsKey {
+		key, _ = p.findKey(set, a.User, a.Endpoint)
+		keys = set.Keys(a.User)
+	}
+	a = p.hideName(a)
+	u := p.userOfKey(key, a.Endpoint)
+	l := set.User(limits.EndpointKey(a.Endpoint, key))
+	out := api.Unblocked{From: u.From, Name: u.Name, InProgress: u.InProgress, Max: l.Concurrent}
+	if !a.IsKey {
+		out.Name = api.Name{User: a.User, Endpoint: a.Endpoint, Href: api.Path(a.User, a.Endpoint)}
+	}
+	if err := errEndpoint(set, a.Endpoint); err != nil {
+		p.auditWrite(a, time.Time{}, nil, "", err)
+		return out, err
+	}
+	var err error
+	for _, key := range keys {
+		if err == nil {
+			err = p.options.Bus.PublishUnblock(ctx, bus.Unblock{Polygen: p.options.Name, User: limits.EndpointKey(a.Endpoint, key)})
+		}
+	}
+	if err != nil {
+		err = fmt.Errorf("%w, so nobody was told for certain: %w", api.ErrUnavailable, err)
+	}
+	out.Sent = err == nil
+	out.Note = unblockNote(u, out)
+	p.auditWrite(a, time.Time{}, nil, "", err)
+	return out, err
+}
+
+// errEndpoint is why there is no endpoint of that name, or nil. "", which is everywhere
+// else, always exists.
+func errEndpoint(set *limits.Set, name string) error {
+	valid := set.Endpoints()
+	switch {
+	case name == "" || slices.Contains(valid, name):
+		return nil
+	case len(valid) == 0:
+		return fmt.Errorf("unknown endpoint %q: the limit file has none", name)
+	}
+	return fmt.Errorf("unknown endpoint %q (valid: %s)", name, strings.Join(valid, ", "))
+}
+
+// unblockNote says what an operator can expect after letting a user in.
+func unblockNote(u api.User, out api.Unblocked) string {
+	switch {
+	case out.Max == 0:
+		return "the user has no limit of requests in progress, so nothing blocks them"
+	case u.State == api.Throttled:
+		return "the user is throttled by a limit of requests, which ends by itself; unblocking does not change that, an override of that limit does"
+	case out.InProgress >= out.Max:
+		return fmt.Sprintf("the user has %d of %d requests in progress: unless some end, the next reports block the user again; an override of concurrent above %d prevents that",
+			out.InProgress, out.Max, out.InProgress)
+	case u.State == api.OK:
+		return "the user was not known to be blocked"
+	}
+	return "the user is let in, and is blocked again when their requests in progress reach the limit"
+}
