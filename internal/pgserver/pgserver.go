@@ -3,6 +3,7 @@
 package pgserver
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -16,111 +17,138 @@ import (
 	"time"
 )
 
-// Server is a running one.
+// Server is one that listens on 127.0.0.1 alone and lets everybody there in.
 type Server struct {
 	DSN string // of the superuser postgres and the database of that name
 
-	cmd *exec.Cmd
-	dir string
+	programs, dir string // where the programs are, and the data
+	host, port    string
+	attributes    *syscall.SysProcAttr // of its processes
+	running       *exec.Cmd            // nil while it does not run
+	log           bytes.Buffer         // of the server; to be read when it has ended
 }
 
 // starting bounds how long the server may take until it answers.
 const starting = 30 * time.Second
 
-// Start makes an empty server and waits until it answers. It listens on a free port of
-// 127.0.0.1 alone, lets everybody there in, and does not wait for the disk.
+// Start makes an empty server on a free port, and runs it.
 func Start() (*Server, error) {
-	bin, err := Programs()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{}
-	if s.dir, err = os.MkdirTemp("", "postgres-"); err != nil {
+	l.Close()
+	s, err := Init(l.Addr().String())
+	if err != nil {
 		return nil, err
 	}
-	attr := &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for us: we end it when we are done
-	if os.Geteuid() == 0 {                      // whom the server refuses
-		if err := s.changeOwner(attr); err != nil {
-			return nil, errors.Join(err, s.Stop())
-		}
-	}
-	initdb := exec.Command(filepath.Join(bin, "initdb"), "--pgdata="+s.dir, "--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync")
-	initdb.SysProcAttr, initdb.Dir = attr, "/"
-	if out, err := initdb.CombinedOutput(); err != nil {
-		return nil, errors.Join(fmt.Errorf("initdb: %w: %s", err, out), s.Stop())
-	}
-	addr, err := freeAddress()
-	if err != nil {
-		return nil, errors.Join(err, s.Stop())
-	}
-	host, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		return nil, errors.Join(err, s.Stop())
-	}
-	cmd := exec.Command(filepath.Join(bin, "postgres"), "-D", s.dir, "-c", "listen_addresses="+host, "-c", "port="+port,
-		"-c", "unix_socket_directories=", "-c", "fsync=off", "-c", "max_connections=200")
-	cmd.SysProcAttr, cmd.Dir = attr, "/"
-	if err := cmd.Start(); err != nil {
-		return nil, errors.Join(err, s.Stop())
-	}
-	s.cmd = cmd
-	s.DSN = fmt.Sprintf("postgres://postgres@%s/postgres?sslmode=disable", addr)
-	if err := s.waitUntilReady(filepath.Join(bin, "pg_isready"), host, port); err != nil {
+	if err := s.Run(); err != nil {
 		return nil, errors.Join(err, s.Stop())
 	}
 	return s, nil
 }
 
-// Stop ends the server, clients or not, and deletes its directory.
-func (s *Server) Stop() error {
-	if s.cmd != nil {
-		_ = s.cmd.Process.Signal(syscall.SIGINT) // a fast shutdown
-		kill := time.AfterFunc(5*time.Second, func() { _ = s.cmd.Process.Kill() })
-		_ = s.cmd.Wait()
-		kill.Stop()
+// Init makes an empty server, which does not run yet. Stop deletes it.
+func Init(addr string) (_ *Server, err error) {
+	// Ctrl-C is for us: we end it when we are done, and the kernel does should we be killed.
+	s := &Server{attributes: &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}}
+	if s.host, s.port, err = net.SplitHostPort(addr); err != nil {
+		return nil, err
 	}
-	return os.RemoveAll(s.dir)
+	s.DSN = fmt.Sprintf("postgres://postgres@%s/postgres?sslmode=disable", addr)
+	if s.programs, err = findPrograms(); err != nil {
+		return nil, err
+	}
+	if s.dir, err = os.MkdirTemp("", "postgres-"); err != nil {
+		return nil, err
+	}
+	if os.Geteuid() == 0 { // whom the server refuses
+		if err := s.changeUser(); err != nil {
+			return nil, errors.Join(err, s.Stop())
+		}
+	}
+	initdb := s.command("initdb", "--pgdata="+s.dir, "--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync")
+	if out, err := initdb.CombinedOutput(); err != nil {
+		return nil, errors.Join(fmt.Errorf("initdb: %w: %s", err, out), s.Stop())
+	}
+	return s, nil
 }
 
-// changeOwner makes the directory that of the user whom the server is to run as.
-func (s *Server) changeOwner(attr *syscall.SysProcAttr) error {
-	uid, gid, err := Account()
-	if err != nil {
+// Run runs the server, and waits until it answers. It does not wait for the disk, unless a
+// setting "fsync=on" makes it. One that was killed recovers from its log, as after a crash.
+func (s *Server) Run(settings ...string) error {
+	var args []string
+	for _, setting := range append([]string{"listen_addresses=" + s.host, "port=" + s.port, "unix_socket_directories=", "fsync=off", "max_connections=200"}, settings...) {
+		args = append(args, "-c", setting)
+	}
+	cmd := s.command("postgres", append([]string{"-D", s.dir}, args...)...)
+	cmd.Stdout, cmd.Stderr = &s.log, &s.log
+	if err := cmd.Start(); err != nil {
 		return err
 	}
-	attr.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)} //nolint:gosec // they are those of a user
-	return os.Chown(s.dir, uid, gid)
-}
-
-// Account is the user postgres: the server does not run as root.
-func Account() (uid, gid int, err error) {
-	account, err := user.Lookup("postgres")
-	if err != nil {
-		return 0, 0, fmt.Errorf("PostgreSQL does not run as root: %w: as root 'apt-get install postgresql'", err)
-	}
-	uid, uidErr := strconv.Atoi(account.Uid)
-	gid, gidErr := strconv.Atoi(account.Gid)
-	return uid, gid, errors.Join(uidErr, gidErr)
-}
-
-func (s *Server) waitUntilReady(ready, host, port string) (err error) {
+	s.running = cmd
 	ctx, cancel := context.WithTimeout(context.Background(), starting)
 	defer cancel()
-	for ctx.Err() == nil {
-		if err = exec.CommandContext(ctx, ready, "--host="+host, "--port="+port, "--timeout=1").Run(); err == nil {
+	for {
+		err := exec.CommandContext(ctx, filepath.Join(s.programs, "pg_isready"), "--host="+s.host, "--port="+s.port, "--timeout=1").Run()
+		if err == nil {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
+			s.end(syscall.SIGKILL)
+			return fmt.Errorf("PostgreSQL does not answer: %w\n%s", err, &s.log)
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
-	return fmt.Errorf("PostgreSQL does not answer: %w", err)
 }
 
-// Programs is the directory of the newest PostgreSQL's programs. Debian has one for each
+// Kill ends the server as a crash does. It can be run again.
+func (s *Server) Kill() { s.end(syscall.SIGKILL) }
+
+// Stop ends the server, clients or not, and deletes its directory.
+func (s *Server) Stop() error {
+	s.end(syscall.SIGINT) // a fast shutdown
+	return os.RemoveAll(s.dir)
+}
+
+func (s *Server) end(how syscall.Signal) {
+	running := s.running
+	if running == nil {
+		return
+	}
+	s.running = nil
+	_ = running.Process.Signal(how)
+	kill := time.AfterFunc(5*time.Second, func() { _ = running.Process.Kill() })
+	_ = running.Wait()
+	kill.Stop()
+}
+
+// command is a program of PostgreSQL's, as the server's user, who may not be allowed where we run.
+func (s *Server) command(program string, args ...string) *exec.Cmd {
+	cmd := exec.Command(filepath.Join(s.programs, program), args...)
+	cmd.SysProcAttr, cmd.Dir = s.attributes, "/"
+	return cmd
+}
+
+// changeUser makes the programs run, and the directory belong to, the user postgres.
+func (s *Server) changeUser() error {
+	account, err := user.Lookup("postgres")
+	if err != nil {
+		return fmt.Errorf("PostgreSQL does not run as root: %w: as root 'apt-get install postgresql'", err)
+	}
+	uid, uidErr := strconv.ParseUint(account.Uid, 10, 31)
+	gid, gidErr := strconv.ParseUint(account.Gid, 10, 31)
+	if err := errors.Join(uidErr, gidErr); err != nil {
+		return err
+	}
+	s.attributes.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+	return os.Chown(s.dir, int(uid), int(gid))
+}
+
+// findPrograms is the directory of the newest PostgreSQL's programs. Debian has one for each
 // version, outside of PATH.
-func Programs() (dir string, err error) {
+func findPrograms() (dir string, err error) {
 	all, err := filepath.Glob("/usr/lib/postgresql/*/bin/initdb")
 	if err != nil {
 		return "", err
@@ -140,13 +168,4 @@ func Programs() (dir string, err error) {
 		return "", errors.New("PostgreSQL is not installed: run 'scripts/setup postgresql', or as root 'apt-get install postgresql'")
 	}
 	return filepath.Dir(path), nil
-}
-
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
 }

@@ -6,22 +6,21 @@ import (
 )
 
 func TestPostgresReturnsAfterItWasKilled(t *testing.T) {
-	data := InitPostgres(t)
-	u, err := url.Parse(data.DSN)
+	server := Postgres(t)
+	u, err := url.Parse(server.DSN)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, fsync := range []string{"fsync=off", "fsync=on"} {
-		p := data.Start(t, fsync)
+	for range 2 {
 		if err := dial(u.Host); err != nil {
 			t.Fatalf("dial(%s) = %v", u.Host, err)
 		}
-		p.Kill()
-		if p.Running() {
-			t.Error("Running() after Kill() = true")
-		}
+		server.Kill()
 		if err := dial(u.Host); err == nil {
 			t.Error("the address still answers after Kill()")
+		}
+		if err := server.Run("fsync=on"); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 // that is set up as it comes, fsync included. p99 is of a pair, in microseconds.
 func BenchmarkPairs(b *testing.B) {
 	const users, goroutines = 200, 64
-	_, dsn := proctest.Postgres(b, "fsync=on")
+	dsn := proctest.Postgres(b, "fsync=on").DSN
 	for _, size := range []int{4, 8, 16, 32} {
 		b.Run(fmt.Sprintf("connections=%d", size), func(b *testing.B) {
 			slots, _ := fresh(b, open(b, dsn, size))

@@ -136,9 +136,8 @@ func cancelled(t *testing.T, dsn string) {
 // back, in the same pool. What had reached its log is still so.
 func TestServerDies(t *testing.T) {
 	ctx := context.Background()
-	data := proctest.InitPostgres(t)
-	server := data.Start(t, "fsync=on")
-	pool := open(t, data.DSN, 4)
+	server := proctest.Postgres(t, "fsync=on")
+	pool := open(t, server.DSN, 4)
 	slots, _ := fresh(t, pool)
 	held, parked := job("alice", "held"), job("alice", "parked")
 	for _, c := range []jobs.Claim{held, parked} {
@@ -160,7 +159,9 @@ func TestServerDies(t *testing.T) {
 		t.Errorf("Acquire without a server = %+v, %v, want an error", v, err)
 	}
 
-	data.Start(t, "fsync=on")
+	if err := server.Run("fsync=on"); err != nil {
+		t.Fatal(err)
+	}
 	var lost []jobs.Claim
 	proctest.Eventually(t, "renew after the server is back", func() (err error) {
 		lost, err = slots.Renew(ctx, []jobs.Claim{held, parked}, long)

@@ -19,7 +19,7 @@ const long = time.Hour // of leases that must not end while a test runs
 // TestSlots shares one server between its tests, each of which has a schema of its own.
 func TestSlots(t *testing.T) {
 	// Deadlocks are found at once, and dead rows stay.
-	_, dsn := proctest.Postgres(t, "deadlock_timeout=10ms", "autovacuum=off")
+	dsn := proctest.Postgres(t, "deadlock_timeout=10ms", "autovacuum=off").DSN
 	for _, c := range []struct {
 		name string
 		run  func(t *testing.T, dsn string)
