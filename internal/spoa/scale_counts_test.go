@@ -3,8 +3,11 @@ package spoa
 import (
 	"bufio"
 	"fmt"
+	"maps"
+	"math"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -27,6 +30,9 @@ type counts struct {
 	agents  float64            // seconds of CPU, of the fleet's HAProxies too
 	polygen float64            // seconds of CPU
 	read    float64            // bytes that polygen has read
+	usage   float64            // entries of usage that polygen was told of
+	delays  bucketCounts       // from polygen's decision to the agents
+	loops   bucketCounts       // of polygen
 
 	timeouts float64 // verdicts without Redis' answer
 	losses   float64 // how often an agent went on without Redis
@@ -51,10 +57,17 @@ func count(b *testing.B, f *fleet, polygen *cluster.Polygen, redis []string) cou
 			b.Fatal(err)
 		}
 		for _, family := range families {
-			if family.GetName() != "sluice_bus_requests_total" {
-				continue
-			}
-			for _, m := range family.GetMetric() { // its labels are sorted: op, result
+			for _, m := range family.GetMetric() {
+				if h := m.GetHistogram(); h != nil && family.GetName() == "sluice_policy_delay_seconds" {
+					for _, bucket := range h.GetBucket() {
+						c.delays.add(bucket.GetUpperBound(), float64(bucket.GetCumulativeCount()))
+					}
+					c.delays.add(math.Inf(1), float64(h.GetSampleCount()))
+				}
+				if family.GetName() != "sluice_bus_requests_total" {
+					continue
+				}
+				// Its labels are sorted: op, result.
 				c.addCalls(m.GetLabel()[0].GetValue(), m.GetLabel()[1].GetValue(), m.GetCounter().GetValue())
 			}
 		}
@@ -67,6 +80,12 @@ func count(b *testing.B, f *fleet, polygen *cluster.Polygen, redis []string) cou
 	}
 	for _, m := range polygenCalls.FindAllStringSubmatch(text, -1) {
 		c.addCalls(m[1], m[2], number(b, m[3]))
+	}
+	for _, m := range polygenUsage.FindAllStringSubmatch(text, -1) {
+		c.usage += number(b, m[1])
+	}
+	for _, m := range polygenLoops.FindAllStringSubmatch(text, -1) {
+		c.loops.add(number(b, m[1]), number(b, m[2]))
 	}
 	for _, addr := range redis {
 		c.nodes = append(c.nodes, countNode(b, addr))
@@ -83,6 +102,39 @@ func count(b *testing.B, f *fleet, polygen *cluster.Polygen, redis []string) cou
 	c.agents = time.Duration(usage.Utime.Nano() + usage.Stime.Nano()).Seconds()
 	c.seconds = time.Since(scaleBegan).Seconds()
 	return c
+}
+
+var (
+	polygenUsage = regexp.MustCompile(`(?m)^sluice_usage_entries_total (.*)$`)
+	polygenLoops = regexp.MustCompile(`(?m)^sluice_polygen_loop_seconds_bucket\{le="(.*)"\} (.*)$`)
+)
+
+// bucketCounts is a histogram: it has, by upper bound, how many were not above it.
+type bucketCounts map[float64]float64
+
+func (h *bucketCounts) add(le, n float64) {
+	if *h == nil {
+		*h = make(bucketCounts)
+	}
+	(*h)[le] += n
+}
+
+func (h bucketCounts) minus(before bucketCounts) bucketCounts {
+	d := make(bucketCounts)
+	for le, n := range h {
+		d[le] = n - before[le]
+	}
+	return d
+}
+
+// quantile is the bound of the bucket that it is in.
+func (h bucketCounts) quantile(q float64) float64 {
+	for _, le := range slices.Sorted(maps.Keys(h)) {
+		if h[le] >= q*h[math.Inf(1)] {
+			return le
+		}
+	}
+	return math.NaN()
 }
 
 var polygenCalls = regexp.MustCompile(`(?m)^sluice_bus_requests_total\{op="(.*)",result="(.*)"\} (.*)$`)
@@ -135,7 +187,7 @@ func number(b *testing.B, text string) float64 {
 // minus is what was counted between two readings.
 func (c counts) minus(before counts) counts {
 	d := counts{calls: make(map[string]float64), seconds: c.seconds - before.seconds, agents: c.agents - before.agents, polygen: c.polygen - before.polygen,
-		read: c.read - before.read, timeouts: c.timeouts - before.timeouts, failed: c.failed - before.failed, losses: c.losses - before.losses}
+		read: c.read - before.read, usage: c.usage - before.usage, delays: c.delays.minus(before.delays), loops: c.loops.minus(before.loops), timeouts: c.timeouts - before.timeouts, failed: c.failed - before.failed, losses: c.losses - before.losses}
 	for op, n := range c.calls {
 		d.calls[op] = n - before.calls[op]
 	}

@@ -39,7 +39,7 @@ type fleet struct {
 type edge struct {
 	*Agent
 	bus      *bus.Bus
-	registry *prometheus.Registry // of the bus alone
+	registry *prometheus.Registry // of the bus, and of what the agent's own metrics are needed for
 
 	mu   sync.Mutex // also orders what the agent is told
 	rows map[string]*peers.Values
@@ -87,6 +87,7 @@ func newEdge(b *testing.B, redis []string, o Options) *edge {
 	if e.Agent, err = New(o); err != nil {
 		b.Fatal(err)
 	}
+	e.registry.MustRegister(e.metrics.policyDelay)
 	return e
 }
 
@@ -126,26 +127,49 @@ func playPeer(conn net.Conn) {
 		}
 	}
 	const accepted, finished, heartbeat = "200\n", "\x00\x01", "\x00\x04"
+	over := make(chan struct{})
+	defer close(over)
 	go func() {
 		for _, err := io.WriteString(conn, accepted+finished); err == nil; _, err = io.WriteString(conn, heartbeat) {
-			time.Sleep(time.Second)
+			select {
+			case <-over:
+				return
+			case <-time.After(time.Second):
+			}
 		}
 	}()
 	_, _ = io.Copy(io.Discard, in) // until the agent ends
 }
 
-// offer asks random agents about random users, so many questions a second in all, and returns
-// when all requests have ended.
-func (f *fleet) offer(users uint64, rate float64, d time.Duration) *load.Report {
+// scaleLoad is what a fleet is asked.
+type scaleLoad struct {
+	limits string  // the file
+	limit  int     // requests per second of each user in it
+	rate   float64 // questions a second in all
+	// next is whom the next question is about, and which of the agents is asked.
+	next func(random *rand.Rand) func(agents int) (user int32, agent int)
+}
+
+// zipfLoad asks random agents about users of whom a few send most.
+func zipfLoad(rate, users uint64) scaleLoad {
+	return scaleLoad{scaleLimits, scaleLimit, float64(rate), func(random *rand.Rand) func(int) (int32, int) {
+		zipf := rand.NewZipf(random, scaleExponent, 1, users-1)
+		return func(agents int) (int32, int) { return int32(zipf.Uint64()), random.IntN(agents) }
+	}}
+}
+
+// offer asks the questions of a load, and returns when all requests have ended.
+func (f *fleet) offer(l scaleLoad, d time.Duration) *load.Report {
 	random := rand.New(rand.NewPCG(1, 0))
-	zipf := rand.NewZipf(random, scaleExponent, 1, users-1)
+	next := l.next(random)
 	start := time.Now()
 	report := &load.Report{Start: start, Duration: d}
 	var mu sync.Mutex
 	var all sync.WaitGroup
-	for due := start; due.Before(start.Add(d)); due = due.Add(time.Duration(random.ExpFloat64() / rate * 1e9)) {
+	for due := start; due.Before(start.Add(d)); due = due.Add(time.Duration(random.ExpFloat64() / l.rate * 1e9)) {
 		time.Sleep(time.Until(due))
-		user, e := int32(zipf.Uint64()), f.edges[random.IntN(len(f.edges))]
+		user, agent := next(len(f.edges))
+		e := f.edges[agent]
 		all.Go(func() {
 			r := load.Result{User: user, Scheduled: due.UnixNano(), Sent: time.Now().UnixNano(), Status: 429}
 			ends, admitted := e.ask(fmt.Sprintf("user-%06d", user))

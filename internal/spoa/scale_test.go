@@ -44,23 +44,32 @@ tiers: {free: {requests: {GET: 100}, concurrent: 20, bandwidth: {down: 10MiB}}}
 // SLUICE_SCALE_USERS (1000000) change that. Two cores have no room for more: agents that lose Redis
 // for want of a processor go on alone, cost nothing, and are not exact.
 func BenchmarkScale(b *testing.B) {
-	sizes := os.Getenv("SLUICE_SCALE_AGENTS")
-	if sizes == "" {
-		sizes = "10,100,400"
-	}
 	rate, users := scaleNumber(b, "SLUICE_SCALE_RATE", 200), scaleNumber(b, "SLUICE_SCALE_USERS", 1_000_000)
 	for range b.N {
 		var results []scaleResult
-		for text := range strings.SplitSeq(sizes, ",") {
-			n, err := strconv.Atoi(text)
-			if err != nil || n < 2 {
-				b.Fatalf("SLUICE_SCALE_AGENTS=%s: want numbers from 2 on, with commas between them", sizes)
-			}
-			results = append(results, runScale(b, n, rate, users))
-			printScale(results, rate, users)
+		for _, n := range scaleSizes(b, "10,100,400") {
+			results = append(results, runScale(b, n, zipfLoad(rate, users)))
+			fmt.Printf("\nA fleet: %d questions a second in all, of %d users, Zipf %v, who may have %d requests/s, 20 in progress and 10 MiB/s each;\n", rate, users, scaleExponent, scaleLimit)
+			printScale(results)
 		}
 	}
 	b.ReportMetric(0, "ns/op")
+}
+
+// scaleSizes are the numbers of agents to measure.
+func scaleSizes(b *testing.B, byDefault string) (sizes []int) {
+	text := os.Getenv("SLUICE_SCALE_AGENTS")
+	if text == "" {
+		text = byDefault
+	}
+	for one := range strings.SplitSeq(text, ",") {
+		n, err := strconv.Atoi(one)
+		if err != nil || n < 2 {
+			b.Fatalf("SLUICE_SCALE_AGENTS=%s: want numbers from 2 on, with commas between them", text)
+		}
+		sizes = append(sizes, n)
+	}
+	return sizes
 }
 
 func scaleNumber(b *testing.B, variable string, byDefault uint64) uint64 {
@@ -83,11 +92,11 @@ type scaleResult struct {
 	worst           float64 // second of any user: admitted ÷ limit
 }
 
-func runScale(b *testing.B, n int, rate, users uint64) (r scaleResult) {
+func runScale(b *testing.B, n int, l scaleLoad) (r scaleResult) {
 	// The whole of a size ends before the next one begins.
 	b.Run(fmt.Sprint("agents=", n), func(b *testing.B) {
 		redis := proctest.RedisCluster(b)
-		polygen := startScalePolygen(b, redis)
+		polygen := startScalePolygen(b, redis, l.limits)
 		f := startFleet(b, n, redis)
 		time.Sleep(2 * time.Second) // all have heard of each other
 		before := count(b, f, polygen, redis)
@@ -95,40 +104,40 @@ func runScale(b *testing.B, n int, rate, users uint64) (r scaleResult) {
 		r = scaleResult{agents: n, idle: count(b, f, polygen, redis).minus(before)}
 
 		offered := make(chan *load.Report, 1)
-		go func() { offered <- f.offer(users, float64(rate), scaleWarm+scaleMeasure) }()
+		go func() { offered <- f.offer(l, scaleWarm+scaleMeasure) }()
 		time.Sleep(scaleWarm)
 		before = count(b, f, polygen, redis)
 		time.Sleep(scaleMeasure - 500*time.Millisecond) // the load is still on
 		r.load = count(b, f, polygen, redis).minus(before)
-		r.judge(<-offered)
+		r.judge(<-offered, l.limit)
 		f.stop()
 	})
 	return r
 }
 
 // judge compares what was admitted of each user in each whole second with the limit.
-func (r *scaleResult) judge(report *load.Report) {
+func (r *scaleResult) judge(report *load.Report, limit int) {
 	r.asked, r.admitted = len(report.Results), len(report.Admitted().Results)
 	byUser := make(map[int32][]load.Result)
 	for _, x := range report.Results {
 		byUser[x.User] = append(byUser[x.User], x)
 	}
 	for _, results := range byUser {
-		if len(results) > scaleLimit { // no second of the others can have more
+		if len(results) > limit { // no second of the others can have more
 			one := *report
 			one.Results = results
-			r.worst = max(r.worst, one.Ratios(scaleLimit, 2*time.Millisecond).Max)
+			r.worst = max(r.worst, one.Ratios(limit, 2*time.Millisecond).Max)
 		}
 	}
 }
 
-func startScalePolygen(b *testing.B, redis []string) *cluster.Polygen {
+func startScalePolygen(b *testing.B, redis []string, limits string) *cluster.Polygen {
 	dir := b.TempDir()
 	command, file := filepath.Join(dir, "polygen"), filepath.Join(dir, "limits.yaml")
 	if out, err := exec.Command("go", "build", "-trimpath", "-o", command, "github.com/sluice-qos/sluice/cmd/polygen").CombinedOutput(); err != nil {
 		b.Fatalf("build polygen: %v\n%s", err, out)
 	}
-	if err := os.WriteFile(file, []byte(scaleLimits), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(limits), 0o600); err != nil {
 		b.Fatal(err)
 	}
 	p := &cluster.Polygen{Admin: proctest.FreeAddr(b)}
@@ -159,6 +168,9 @@ var figures = []figure{
 	{"kB/s in", 0, func(c *counts, _ float64) float64 { return c.redis().in / 1e3 / c.seconds }},
 	{"kB/s out", 0, func(c *counts, _ float64) float64 { return c.redis().out / 1e3 / c.seconds }},
 	{"kB/s to each agent", 2, func(c *counts, agents float64) float64 { return (c.redis().out - c.read) / 1e3 / c.seconds / agents }},
+	{"ms from a hint's decision to an agent, p99", 1, func(c *counts, _ float64) float64 { return 1e3 * c.delays.quantile(.99) }},
+	{"ms of polygen's loop, p99", 1, func(c *counts, _ float64) float64 { return 1e3 * c.loops.quantile(.99) }},
+	{"entries of usage to polygen/s", 0, func(c *counts, _ float64) float64 { return c.usage / c.seconds }},
 	{"kB/s to polygen", 0, func(c *counts, _ float64) float64 { return c.read / 1e3 / c.seconds }},
 	{"CPU %: busiest master", 1, func(c *counts, _ float64) float64 { return percent(c, c.nodes[c.busiest()].cpu) }},
 	{"second master", 1, func(c *counts, _ float64) float64 { return percent(c, c.nodes[(c.busiest()+1)%3].cpu) }},
@@ -183,10 +195,9 @@ func (c *counts) busiest() (most int) {
 	return most
 }
 
-func printScale(results []scaleResult, rate, users uint64) {
-	fmt.Printf("\nA fleet: %d questions a second in all, of %d users, Zipf %v, who may have %d requests/s, 20 in progress and 10 MiB/s each;\n"+
-		"Redis Cluster of 3 masters and 3 replicas, %d shards. Without questions → with them; × is the growth per doubling of the\n"+
-		"number of agents: 1 stays, 2 is linear. µs are those of INFO commandstats. The agents' CPU has the load generator's in it.\n", rate, users, scaleExponent, scaleLimit, scaleShards)
+func printScale(results []scaleResult) {
+	fmt.Printf("Redis Cluster of 3 masters and 3 replicas, %d shards. Without questions → with them; × is the growth per doubling of the\n"+
+		"number of agents: 1 stays, 2 is linear. µs are those of INFO commandstats. The agents' CPU has the load generator's in it.\n", scaleShards)
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	defer w.Flush()
 	row := func(name string, cell func(r *scaleResult) string) {
