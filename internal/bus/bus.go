@@ -68,6 +68,8 @@ type Bus struct {
 	membership   membership
 	calls        atomic.Int64 // of scripts/registry.lua: their words
 
+	deaf deaf
+
 	limitPublisher limitPublisher
 	limitReader    limitReader
 
@@ -76,6 +78,9 @@ type Bus struct {
 	malformed *prometheus.CounterVec   // channel
 	dropped   *prometheus.CounterVec   // channel
 	answered  prometheus.Gauge
+
+	policyLines, policyBytes *prometheus.CounterVec // kind
+	unheard                  prometheus.Counter
 
 	limitBytes prometheus.Counter
 }
@@ -121,6 +126,17 @@ func Open(o Options) (*Bus, error) {
 		dropped: metrics.NewCounterVec(prometheus.CounterOpts{
 			Name: "sluice_bus_dropped_total", Help: "Published messages that came faster than they were handled.",
 		}, []string{"channel"}),
+		policyLines: metrics.NewCounterVec(prometheus.CounterOpts{
+			Name: "sluice_bus_policies_total",
+			Help: "Policies sent or received, by kind: one that is sent to each of some instances counts once for each, one that is sent to all counts once.",
+		}, []string{"kind"}),
+		policyBytes: metrics.NewCounterVec(prometheus.CounterOpts{
+			Name: "sluice_bus_policy_bytes_total", Help: "Bytes of these policies, by kind.",
+		}, []string{"kind"}),
+		unheard: metrics.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_bus_policies_unheard_total",
+			Help: "Messages for one instance that nobody heard, and that were sent to all instances instead: it is an older agent, may not subscribe to its own channel, or has lost its connection.",
+		}),
 		limitBytes: metrics.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_bus_limits_read_bytes_total", Help: "Bytes of published limit files that were read from Redis, compressed as they are there.",
 		}),

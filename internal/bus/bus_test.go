@@ -402,12 +402,30 @@ func listen(t *testing.T, b *bus.Bus, channels ...bus.Channel) ear {
 	return e
 }
 
+// listenOwn is listen to an instance's own channel.
+func listenOwn(t *testing.T, b *bus.Bus, instance string) ear {
+	t.Helper()
+	e := make(ear, 10_000)
+	listenBy(t, func(ctx context.Context) {
+		_ = b.SubscribeOwn(ctx, instance, func(event bus.Event) { e <- event })
+	})
+	e.connected(t)
+	return e
+}
+
 func listenWith(t *testing.T, b *bus.Bus, handle func(bus.Event), channels ...bus.Channel) {
+	listenBy(t, func(ctx context.Context) {
+		_ = b.Subscribe(ctx, channels, handle) // what it returns has its own test
+	})
+}
+
+// listenBy calls what subscribes, until the test ends.
+func listenBy(t *testing.T, subscribe func(context.Context)) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = b.Subscribe(ctx, channels, handle) // what it returns has its own test
+		subscribe(ctx)
 	}()
 	t.Cleanup(func() {
 		cancel()

@@ -77,6 +77,7 @@ func TestConformance(t *testing.T) {
 		{"no override is lost to another writer", overridesTogether},
 		{"who is let in by hand is told", unblocks},
 		{"policies arrive in order", policies},
+		{"policies go to whom they concern", policiesToEach},
 		{"malformed messages are counted", malformed},
 		{"a slow handler loses messages and is told", slowHandler},
 		{"every key expires", everyKeyExpires},

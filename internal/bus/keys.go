@@ -34,10 +34,14 @@ const (
 	DemandChannel    Channel = "sluice:demand"
 	StartsChannel    Channel = "sluice:starts"
 	PoliciesChannel  Channel = "sluice:policies"
+	OwnChannel       Channel = "sluice:policies:<instance>" // see SubscribeOwn
 	ConfirmedChannel Channel = "sluice:confirmed"
 	UnblockChannel   Channel = "sluice:unblock"
 	InstancesChannel Channel = "sluice:instances"
 )
+
+// ownChannel is the channel of the policies that concern one instance.
+func ownChannel(instance string) string { return string(PoliciesChannel) + ":" + instance }
 
 const (
 	// requestsSpare is how long the pool of a window is kept after the window, so that late

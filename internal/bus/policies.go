@@ -3,7 +3,13 @@ package bus
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-qos/sluice/internal/policy"
 )
@@ -12,34 +18,185 @@ import (
 // would delay what is published after it.
 const maxPublish = 64 << 10
 
+// maxTogether bounds the messages for single instances that are sent in one round trip.
+const maxTogether = 512
+
+// deafFor is for how long an instance that did not hear its own channel is told over the
+// one of all instances, before its own is tried again.
+const deafFor = 5 * time.Second
+
 // PublishPolicies sends policies to all agents, in order. A policy longer than
 // policy.MaxLine, which no agent would read, is left out, and PublishPolicies fails after
 // it has sent the others.
 func (b *Bus) PublishPolicies(ctx context.Context, policies []policy.Message) error {
-	batches, tooLong := encode(policies)
-	if len(batches) > 0 {
-		err := b.callRedis(ctx, "publish_policies", "publish policies", func(ctx context.Context) error {
-			_, err := b.evalScripts(ctx, call{script: publishScript, keys: []string{limitsKey}, args: batches})
-			return err
-		})
-		if err != nil {
-			return err
-		}
+	addressed := make([]policy.Addressed, len(policies))
+	for i, m := range policies {
+		addressed[i].Message = m
 	}
-	if tooLong > 0 {
-		return fmt.Errorf("publish policies: %d are longer than %d bytes", tooLong, policy.MaxLine)
+	return b.PublishTo(ctx, addressed)
+}
+
+// PublishTo sends policies to the instances that each of them concerns, in order, those for
+// one instance together over its own channel. Before other policies that are sent together
+// comes a policy.Trace, if one is among them. Of policies that are too long see PublishPolicies.
+//
+// An instance whose own channel nobody hears is an older agent, or one that may not subscribe
+// to it, or one that has lost its connection: what concerns it is sent to all instances, which
+// hear it as from an older polygen. So agents and polygens may be replaced in any order.
+func (b *Bus) PublishTo(ctx context.Context, policies []policy.Addressed) error {
+	m := b.divideMail(policies)
+	if err := b.publishToAll(ctx, &m, m.toAll); err != nil {
+		return err
+	}
+	missed, silent := b.publishToEach(ctx, &m)
+	if err := b.publishToAll(ctx, &m, missed); err != nil {
+		return err // Redis is away, so nobody is known to be deaf
+	}
+	b.deaf.add(silent)
+	if len(m.tooLong) > 0 {
+		return fmt.Errorf("publish policies: %d are longer than %d bytes", len(m.tooLong), policy.MaxLine)
 	}
 	return nil
 }
 
-// encode joins policies to batches of about maxPublish bytes.
-func encode(policies []policy.Message) (batches []any, tooLong int) {
-	var batch, line []byte
-	for _, p := range policies {
-		if line = policy.Append(line[:0], p); len(line) > policy.MaxLine {
-			tooLong++
+// mail is policies by whom they are sent to. The numbers are indices.
+type mail struct {
+	policies  []policy.Addressed
+	trace     policy.Message // before all others, or nil
+	toAll     []int
+	instances []string // with a message of their own, sorted
+	toEach    map[string][]int
+	tooLong   map[int]bool
+}
+
+// divideMail divides policies. What one deaf instance needs all hear, so nobody else needs it.
+func (b *Bus) divideMail(policies []policy.Addressed) mail {
+	m := mail{policies: policies, toEach: make(map[string][]int), tooLong: make(map[int]bool)}
+	deaf := b.deaf.now()
+	for i, p := range policies {
+		if _, ok := p.Message.(policy.Trace); ok {
+			m.trace = p.Message
 			continue
 		}
+		if p.To == nil || len(deaf) > 0 && slices.ContainsFunc(p.To, func(to string) bool { return deaf[to] }) {
+			m.toAll = append(m.toAll, i)
+			continue
+		}
+		for _, to := range p.To {
+			m.toEach[to] = append(m.toEach[to], i)
+		}
+	}
+	m.instances = slices.Sorted(maps.Keys(m.toEach))
+	return m
+}
+
+// publishToAll sends some of the policies to all instances.
+func (b *Bus) publishToAll(ctx context.Context, m *mail, which []int) error {
+	batches := b.encode(m, which, "")
+	if len(batches) == 0 {
+		return nil
+	}
+	return b.callRedis(ctx, "publish_policies", "publish policies", func(ctx context.Context) error {
+		_, err := b.evalScripts(ctx, call{script: publishScript, keys: []string{limitsKey}, args: batches})
+		return err
+	})
+}
+
+// publishToEach sends each instance what concerns it alone. It returns the policies that not
+// all of these heard, and who did not.
+func (b *Bus) publishToEach(ctx context.Context, m *mail) (missed []int, silent []string) {
+	unheard := map[int]bool{}
+	for instances := range slices.Chunk(m.instances, maxTogether) {
+		heard := make([]*redis.IntCmd, len(instances)) // how many do, of the last batch
+		// The calls that failed say so one by one.
+		_ = b.callRedis(ctx, "publish_policies", "publish policies", func(ctx context.Context) error {
+			pipe := b.client.Pipeline()
+			for i, instance := range instances {
+				for _, batch := range b.encode(m, m.toEach[instance], instance) {
+					heard[i] = b.publishOwn(ctx, pipe, instance, batch)
+				}
+			}
+			_, err := pipe.Exec(ctx)
+			return err
+		})
+		for i, instance := range instances {
+			if c := heard[i]; c == nil || c.Err() == nil && c.Val() > 0 {
+				continue
+			}
+			silent = append(silent, instance)
+			for _, which := range m.toEach[instance] {
+				unheard[which] = true
+			}
+		}
+	}
+	b.unheard.Add(float64(len(silent)))
+	return slices.Sorted(maps.Keys(unheard)), silent
+}
+
+// publishOwn publishes over an instance's own channel. In a cluster that is one of a shard, which
+// only the shard's nodes carry; any other would go to all nodes.
+func (b *Bus) publishOwn(ctx context.Context, pipe redis.Pipeliner, instance string, batch any) *redis.IntCmd {
+	if b.sharded() {
+		return pipe.SPublish(ctx, ownChannel(instance), batch)
+	}
+	return pipe.Publish(ctx, ownChannel(instance), batch)
+}
+
+// sharded reports whether channels of single instances are channels of shards.
+func (b *Bus) sharded() bool {
+	_, cluster := b.client.(*redis.ClusterClient)
+	return cluster
+}
+
+// deaf are the instances that did not hear their own channels lately.
+type deaf struct {
+	mu    sync.Mutex
+	until map[string]time.Time
+}
+
+func (d *deaf) add(instances []string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, instance := range instances {
+		if d.until == nil {
+			d.until = make(map[string]time.Time)
+		}
+		d.until[instance] = time.Now().Add(deafFor)
+	}
+}
+
+// now is whom they are now; it forgets the others.
+func (d *deaf) now() map[string]bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	names := make(map[string]bool, len(d.until))
+	for name, until := range d.until {
+		if time.Now().After(until) {
+			delete(d.until, name)
+			continue
+		}
+		names[name] = true
+	}
+	return names
+}
+
+// encode joins some of the policies to batches of about maxPublish bytes: for an instance, or
+// for all ("").
+func (b *Bus) encode(m *mail, which []int, instance string) (batches []any) {
+	var batch, line []byte
+	for _, i := range which {
+		said := m.policies[i].Message
+		if instance != "" {
+			said = policy.For(said, instance)
+		}
+		if line = policy.Append(line[:0], said); len(line) > policy.MaxLine {
+			m.tooLong[i] = true
+			continue
+		}
+		if len(batch) == 0 && m.trace != nil {
+			batch = policy.Append(batch, m.trace)
+		}
+		b.countPolicy(line)
 		if batch = append(batch, line...); len(batch) >= maxPublish {
 			batches = append(batches, batch)
 			batch = nil
@@ -48,7 +205,14 @@ func encode(policies []policy.Message) (batches []any, tooLong int) {
 	if len(batch) > 0 {
 		batches = append(batches, batch)
 	}
-	return batches, tooLong
+	return batches
+}
+
+// countPolicy counts the line of a policy that is sent or was received, by the line's kind.
+func (b *Bus) countPolicy(line []byte) {
+	kind := policy.KindOf(line)
+	b.policyLines.WithLabelValues(kind).Inc()
+	b.policyBytes.WithLabelValues(kind).Add(float64(len(line)))
 }
 
 // Confirm answers policy.Confirm: this instance's HAProxy refuses the key by itself

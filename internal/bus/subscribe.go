@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -38,6 +39,8 @@ const (
 	pingEvery    = 250 * time.Millisecond
 	silenceLimit = time.Second            // a connection on which even pings stay unanswered for so long is dead
 	retryAfter   = 100 * time.Millisecond // between attempts to subscribe
+
+	refusedRetryAfter = 5 * time.Second // the same, to a channel that a policy's sender can do without
 )
 
 // Subscribe hands the events of channels to handle, one at a time, until ctx
@@ -51,10 +54,24 @@ func (b *Bus) Subscribe(ctx context.Context, channels []Channel, handle func(Eve
 	if len(channels) == 0 {
 		return errors.New("subscribe: no channel")
 	}
-	s := &subscription{bus: b, queue: newQueue(), handle: handle}
+	s := &subscription{bus: b, handle: handle}
 	for _, c := range channels {
 		s.channels = append(s.channels, string(c))
 	}
+	return s.run(ctx)
+}
+
+// SubscribeOwn hands the policies that concern one instance alone to handle, as Subscribe does
+// with those for all; see PublishTo. In a cluster its connection is to the node that has the
+// instance's channel, so the loss of that node does not keep back what all instances hear.
+// Where Redis refuses, because it is too old or its users are, it tries less often.
+func (b *Bus) SubscribeOwn(ctx context.Context, instance string, handle func(Event)) error {
+	return (&subscription{bus: b, channels: []string{ownChannel(instance)}, own: true, handle: handle}).run(ctx)
+}
+
+// run reads and hands out until ctx ends.
+func (s *subscription) run(ctx context.Context) error {
+	s.queue = newQueue()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -68,6 +85,7 @@ func (b *Bus) Subscribe(ctx context.Context, channels []Channel, handle func(Eve
 type subscription struct {
 	bus          *Bus
 	channels     []string
+	own          bool // one instance's channel
 	queue        *queue
 	handle       func(Event)
 	malformedLog loglimit.Limit
@@ -86,15 +104,29 @@ func (s *subscription) keepReading(ctx context.Context) {
 			s.bus.logger.WarnContext(ctx, "subscription lost", "error", err)
 		}
 		lost = true
+		wait := retryAfter
+		if s.own && isRefusal(err) {
+			wait = refusedRetryAfter
+		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(retryAfter):
+		case <-time.After(wait):
 		}
 	}
 }
 
-var errSilent = errors.New("no answer to pings")
+// isRefusal reports whether Redis would refuse again what it has refused. It would not when
+// the channel's slot has another node now.
+func isRefusal(err error) bool {
+	var refused redis.Error
+	return errors.As(err, &refused) && !strings.HasPrefix(err.Error(), "MOVED ") && !strings.HasPrefix(err.Error(), "CLUSTERDOWN ")
+}
+
+var (
+	errSilent = errors.New("no answer to pings")
+	errEnded  = errors.New("the node has given the channel away")
+)
 
 // session reads from one connection until it fails or ctx ends. It reports
 // whether it came to be subscribed.
@@ -111,7 +143,11 @@ func (s *subscription) session(ctx context.Context) (subscribed bool, err error)
 		}
 	}()
 
-	if err := conn.Subscribe(ctx, s.channels...); err != nil {
+	subscribe := conn.Subscribe
+	if s.own && s.bus.sharded() {
+		subscribe = conn.SSubscribe
+	}
+	if err := subscribe(ctx, s.channels...); err != nil {
 		return false, err
 	}
 	confirmed := 0
@@ -123,6 +159,9 @@ func (s *subscription) session(ctx context.Context) (subscribed bool, err error)
 		heard.restart()
 		switch m := m.(type) {
 		case *redis.Subscription:
+			if m.Kind == "sunsubscribe" {
+				return subscribed, errEnded
+			}
 			// Each channel is confirmed by itself; until the last one is, messages are missed.
 			if confirmed++; confirmed == len(s.channels) {
 				subscribed = true
@@ -130,8 +169,12 @@ func (s *subscription) session(ctx context.Context) (subscribed bool, err error)
 				s.bus.logger.InfoContext(ctx, "subscribed", "channels", s.channels)
 			}
 		case *redis.Message:
-			if !s.queue.enqueue(message{channel: Channel(m.Channel), payload: m.Payload}) {
-				s.bus.dropped.WithLabelValues(m.Channel).Inc()
+			channel := Channel(m.Channel)
+			if s.own {
+				channel = OwnChannel
+			}
+			if !s.queue.enqueue(message{channel: channel, payload: m.Payload}) {
+				s.bus.dropped.WithLabelValues(string(channel)).Inc()
 			}
 		}
 	}
@@ -185,7 +228,9 @@ func (s *subscription) decode(m message) (event Event) {
 	case gapMarker.channel:
 		// Agents of before change the membership without a word of its epoch, so a
 		// heartbeat would not find out which of their messages were missed.
-		s.bus.membership.doubt()
+		if !s.own {
+			s.bus.membership.doubt()
+		}
 		return Connected{}
 	case UsageChannel:
 		event, err = decodeUsage(m.payload)
@@ -206,9 +251,12 @@ func (s *subscription) decode(m message) (event Event) {
 				event = r
 			}
 		}
-	case PoliciesChannel:
+	case PoliciesChannel, OwnChannel:
 		var policies Policies
 		policies, err = policy.Decode([]byte(m.payload))
+		for _, p := range policies {
+			s.bus.countPolicy(policy.Append(nil, p))
+		}
 		var skipped *policy.SkippedError
 		if errors.As(err, &skipped) {
 			bad = skipped.Lines
@@ -224,7 +272,7 @@ func (s *subscription) decode(m message) (event Event) {
 	s.logMalformed(m, err)
 	// Lines of policies are independent of each other, so the good ones count. Of any other
 	// message the part before the error may be wrong as well.
-	if m.channel == PoliciesChannel {
+	if m.channel == PoliciesChannel || m.channel == OwnChannel {
 		return event
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/sluice-qos/sluice/internal/bus"
@@ -36,6 +37,7 @@ func TestUsersMayDoTheirPart(t *testing.T) {
 			polygen := s.open(t, bus.Options{Username: "sluice-polygen", Password: "sluice-polygen", Shards: 2})
 			ctx := context.Background()
 			heard := listen(t, agent, bus.PoliciesChannel, bus.InstancesChannel)
+			own := listenOwn(t, agent, "a")
 			told := listen(t, polygen, bus.UsageChannel, bus.ProgressChannel, bus.DemandChannel, bus.StartsChannel, bus.ConfirmedChannel, bus.UnblockChannel, bus.InstancesChannel)
 			for range 2 { // the second time keys and scripts are there
 				for what, do := range theirPart(ctx, agent, polygen) {
@@ -61,6 +63,7 @@ func TestUsersMayDoTheirPart(t *testing.T) {
 				}
 			}
 			kinds(heard, bus.Policies{}, bus.Registry{})
+			kinds(own, bus.Policies{})
 			kinds(told, bus.Usage{}, bus.Progress{}, bus.Demand{}, bus.Starts{}, bus.Confirmed{}, bus.Unblock{}, bus.Registry{})
 		})
 	}
@@ -113,6 +116,9 @@ func theirPart(ctx context.Context, agent, polygen *bus.Bus) map[string]func() e
 			return errors.Join(polygen.PublishLimits(ctx, "1", []byte("x")), func() error { _, err := polygen.KeepLimits(ctx, "1"); return err }())
 		},
 		"PublishPolicies": func() error { return polygen.PublishPolicies(ctx, []policy.Message{policy.Limits{Version: "1"}}) },
+		"PublishTo": func() error {
+			return polygen.PublishTo(ctx, []policy.Addressed{{Message: policy.Unblock{User: "alice"}, To: []string{"a"}}})
+		},
 		"KeepOverrides": func() error {
 			kept, err := polygen.Overrides(ctx, "")
 			if err != nil {
@@ -153,6 +159,8 @@ func TestUsersMayDoNothingElse(t *testing.T) {
 			{"SET", "sluice:{cluster}:leader", "a"},
 			{"DEL", "sluice:{cluster}:leader"},
 			{"PUBLISH", "sluice:policies", "1 block \"alice\""},
+			{"PUBLISH", "sluice:policies:edge-1#a", "1 block \"alice\""},
+			{"SPUBLISH", "sluice:policies:edge-1#a", "1 block \"alice\""},
 			{"PUBLISH", "sluice:unblock", "1 \"p\" \"alice\""},
 			{"EVAL", script("'PUBLISH', 'sluice:policies', 'x'"), "0"},
 			{"EVAL", script("'PUBLISH', 'sluice:unblock', 'x'"), "0"},
@@ -173,6 +181,7 @@ func TestUsersMayDoNothingElse(t *testing.T) {
 			{"PUBLISH", "sluice:confirmed", "x"},
 			{"EVAL", script("'PUBLISH', 'sluice:usage', 'x'"), "0"},
 			{"SUBSCRIBE", "sluice:policies"},
+			{"SSUBSCRIBE", "sluice:policies:edge-1#a"},
 			{"PSUBSCRIBE", "*"},
 			{"HGETALL", "sluice:jobs:{100}:slots:alice"},
 		}},
@@ -223,5 +232,28 @@ func TestUsersMayDoNothingElse(t *testing.T) {
 				t.Errorf("%s: %q = %v, want NOPERM", tt.user, command, err)
 			}
 		}
+	}
+}
+
+// An agent that may not subscribe to its own channel, for Redis' users are of before, has its policies
+// from the channel of all instances.
+func TestAgentOfUsersOfBefore(t *testing.T) {
+	s := startRedis(t)
+	s.do(t, "ACL", "SETUSER", "before", "on", ">before", "+@all", "~*", "resetchannels", "&sluice:policies", "&sluice:instances")
+	agent, polygen := s.open(t, bus.Options{Username: "before", Password: "before"}), s.open(t, bus.Options{})
+	heard := listen(t, agent, bus.PoliciesChannel)
+	own := make(ear, 10)
+	listenBy(t, func(ctx context.Context) { _ = agent.SubscribeOwn(ctx, "a", func(e bus.Event) { own <- e }) })
+	want := bus.Policies{policy.Unblock{User: "alice"}}
+	for range 2 {
+		if err := polygen.PublishTo(t.Context(), []policy.Addressed{{Message: want[0], To: []string{"a"}}}); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, heard.next(t)); diff != "" {
+			t.Errorf("heard (-want +got):\n%s", diff)
+		}
+	}
+	if len(own) > 0 {
+		t.Errorf("its own channel has %v", <-own)
 	}
 }

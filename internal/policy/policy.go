@@ -15,8 +15,8 @@
 package policy
 
 import (
+	"bytes"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
@@ -104,9 +104,12 @@ type Trace struct {
 }
 
 // Kind is the message's kind, as its line has it: "throttle" and the like.
-func Kind(m Message) string {
-	kind, _, _ := strings.Cut(string(m.appendKind(nil)[1:]), " ")
-	return kind
+func Kind(m Message) string { return KindOf(m.appendKind([]byte(version))) }
+
+// KindOf is the kind of a line that Append has made.
+func KindOf(line []byte) string {
+	kind, _, _ := bytes.Cut(line[len(version)+1:], []byte{' '})
+	return string(kind)
 }
 
 // Append appends m's line to b. The numbers must be in their ranges and the

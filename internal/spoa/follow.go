@@ -39,47 +39,49 @@ func (a *Agent) follow(ctx context.Context) error {
 	})
 }
 
+// followOwn applies what polygen sends to this instance alone.
+func (a *Agent) followOwn(ctx context.Context) error {
+	return a.options.Bus.SubscribeOwn(ctx, a.options.Instance, func(e bus.Event) {
+		if policies, ok := e.(bus.Policies); ok { // after a Connected there is nothing to read: what matters is repeated
+			a.applyPolicies(policies)
+		}
+	})
+}
+
 func (a *Agent) applyPolicies(messages []policy.Message) {
 	defer a.traceApply(messages).End(nil)
 	a.metrics.policyAt.SetToCurrentTime()
 	for _, m := range messages {
+		a.metrics.policies.WithLabelValues(policy.Kind(m)).Inc()
 		switch m := m.(type) {
 		case policy.Throttle:
-			a.metrics.policies.WithLabelValues("throttle").Inc()
 			a.limiter.update(func(now time.Time) {
 				a.limiter.tokens.Throttle(now, m.Key, m.Second, m.Limit)
 			})
 		case policy.Confirm:
-			a.metrics.policies.WithLabelValues("confirm").Inc()
 			a.limiter.update(func(now time.Time) { a.confirm(now, m) })
 		case policy.Hot:
-			a.metrics.policies.WithLabelValues("hot").Inc()
 			a.limiter.update(func(now time.Time) {
 				a.metrics.policyDelay.Observe(max(0, now.Sub(m.Until.Add(-hotFor)).Seconds()))
 				a.limiter.tokens.MarkHot(now, m.Key, m.Until, m.Instances)
 				a.limiter.withdrawHot(now, m.Key.User, m.Until)
 			})
 		case policy.Block:
-			a.metrics.policies.WithLabelValues("block").Inc()
 			a.limiter.update(func(now time.Time) {
 				a.limiter.slots.Block(now, m.User, concurrency.Limit{Max: m.Limit, Release: m.Release})
 			})
 		case policy.Unblock:
-			a.metrics.policies.WithLabelValues("unblock").Inc()
 			a.limiter.update(func(now time.Time) { a.limiter.slots.Unblock(now, m.User) })
 		case policy.Slots:
-			a.metrics.policies.WithLabelValues("slots").Inc()
 			s := concurrency.Sharing{User: m.User, Until: m.Until}
 			for _, share := range m.Shares {
 				s.Shares = append(s.Shares, concurrency.Share(share))
 			}
 			a.limiter.update(func(now time.Time) { a.limiter.slots.Share(now, s) })
 		case policy.Share:
-			a.metrics.policies.WithLabelValues("share").Inc()
 			s := bandwidth.Sharing{User: m.User, Direction: m.Direction, Shares: m.Shares}
 			a.limiter.update(func(now time.Time) { a.limiter.bytes.Share(now, s) })
 		case policy.Limits:
-			a.metrics.policies.WithLabelValues("limits").Inc()
 			if !a.limiter.inForce.hasVersion(m.Version) {
 				a.wantLimits()
 			}

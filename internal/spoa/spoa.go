@@ -121,6 +121,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		},
 		a.peers.Run,
 		a.follow,
+		a.followOwn,
 		a.sayConfirmed,
 		a.heartbeats,
 		a.reportStarts,
