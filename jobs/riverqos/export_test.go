@@ -26,18 +26,15 @@ func (f *Fairness) Unwritten() int {
 func Plans(ctx context.Context, pool *pgxpool.Pool) (map[string]string, error) {
 	plans := map[string]string{}
 	names := tableNames("")
-	for name, q := range map[string]struct {
-		sql  string
-		args []any
-	}{
-		"count":    {countSQL, []any{[]string{"ann"}, []string{"slow"}, []int64{1}}},
-		"promote":  {promoteSQL, []any{[]string{"ann"}, []string{"slow"}, []int32{1}, []int64{1}, []time.Time{time.Unix(1, 0)}}},
-		"gated":    {gatedSQL, []any{"", "", 100}},
-		"stale":    {staleSQL, []any{[]string{"ann"}, 1.0}},
-		"strays":   {straysSQL, []any{[]string{"ann"}, 1.0}},
-		"crowded":  {crowdedSQL, []any{[]int64{1}, []time.Time{time.Unix(1, 0)}}},
-		"regate":   {regateSQL, []any{"ann", "slow", 1, []int64{1}, 1.0}},
-		"postpone": {postponeSQL, []any{1.0, 1}},
+	for name, args := range map[string][]any{
+		"count":    {[]string{"ann"}, []string{"slow"}, []int64{1}},
+		"promote":  {[]string{"ann"}, []string{"slow"}, []int32{1}, []int64{1}, []time.Time{time.Unix(1, 0)}},
+		"gated":    {"", "", 100},
+		"stale":    {[]string{"ann"}, 1.0},
+		"strays":   {[]string{"ann"}, 1.0},
+		"crowded":  {[]int64{1}, []time.Time{time.Unix(1, 0)}},
+		"regate":   {"ann", "slow", 1, []int64{1}, 1.0},
+		"postpone": {1.0, 1},
 	} {
 		err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 			if _, err := tx.Exec(ctx, "SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off"); err != nil {
@@ -47,7 +44,7 @@ func Plans(ctx context.Context, pool *pgxpool.Pool) (map[string]string, error) {
 			if _, err := tx.Exec(ctx, "DROP INDEX river_job_prioritized_fetching_index, river_job_state_and_finalized_at_index"); err != nil {
 				return err
 			}
-			rows, err := tx.Query(ctx, "EXPLAIN "+names.Replace(q.sql), q.args...)
+			rows, err := tx.Query(ctx, "EXPLAIN "+statement(names, name), args...)
 			if err != nil {
 				return err
 			}

@@ -21,8 +21,8 @@ import (
 // rescues in an hour. A row that is locked cannot be marked: see unwritten.go.
 
 const (
-	// recheckDelay is the time after which the gate looks again at users whose jobs it held
-	// back.
+	// recheckDelay is the time after which the gate looks again at what was inserted: River's
+	// FetchCooldown.
 	recheckDelay = 100 * time.Millisecond
 	// unwrittenInterval is the time between two looks at attempts whose end is not written.
 	unwrittenInterval = time.Second / 2
@@ -31,12 +31,12 @@ const (
 )
 
 // flow is a user's jobs in one of River's queues.
-type flow struct{ user, queue string }
+type flow struct{ User, Queue string }
 
 // sizedFlow is a flow and how many of its jobs may be available or running at a time.
 type sizedFlow struct {
 	flow
-	size int
+	Size int
 }
 
 // gate lets as many jobs of each flow be available to workers as may run at once.
@@ -45,16 +45,13 @@ type gate struct {
 	countTimeout   time.Duration // the constant of this name, but in tests
 	lastUnanswered atomic.Int64  // when a count last got no answer, in ms since 1970
 
-	pending       pendingInserts
-	unwritten     unwrittenEnds
-	rechecks      rechecks
-	announcements announcements
-	work          chan struct{} // of capacity 1: there are rechecks or announcements
+	pending   pendingInserts
+	unwritten unwrittenEnds
+	rechecks  *rechecks
 }
 
 func newGate(shared *resources) *gate {
-	work := make(chan struct{}, 1)
-	return &gate{resources: shared, countTimeout: countTimeout, rechecks: rechecks{work: work}, announcements: announcements{work: work}, work: work}
+	return &gate{resources: shared, countTimeout: countTimeout, rechecks: newRechecks()}
 }
 
 // replaceEnded lets jobs through in the place of one that has ended.
@@ -85,23 +82,28 @@ func (g *gate) letThrough(ctx context.Context, flows []sizedFlow, now ...attempt
 	return promoted, unmarked, nil
 }
 
-// runRechecks looks at users soon after their jobs were held back, until the context ends.
-// The jobs before them may have ended before the held ones were visible, and then nothing
-// but the sweep would let these in. It also announces queues again.
+// runRechecks looks at users soon after their jobs were held back, until the context ends,
+// and announces the queues that have got jobs.
 func (g *gate) runRechecks(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-g.work:
+		case <-g.rechecks.work:
 		}
-		select { // the inserts whose jobs were held back may not be committed yet
+		// The inserts may not be committed yet.
+		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(recheckDelay):
 		}
-		g.recheck(ctx, g.rechecks.takeFlows())
-		g.announce(ctx, g.announcements.takeQueues())
+		flows, queues := g.rechecks.takeAll()
+		// The jobs before those that were held back may have ended before these were visible, and
+		// then nothing but the sweep would let them in.
+		g.recheck(ctx, flows)
+		// River announces at most one insert into a queue within its FetchCooldown. Workers would
+		// find the jobs of the other ones at their next poll only.
+		g.announce(ctx, queues)
 	}
 }
 

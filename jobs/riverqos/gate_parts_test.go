@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/riverqueue/river/rivertype"
@@ -63,59 +62,6 @@ func TestPendingInserts(t *testing.T) {
 	}
 }
 
-func TestAnnouncements(t *testing.T) {
-	for _, c := range []struct {
-		name    string
-		inserts func(a *announcements)
-		want    []string // queues to announce again
-	}{
-		{"one insert announces itself", func(a *announcements) { a.beginInsert(insertParams("slow"))() }, nil},
-		{"one soon after another", func(a *announcements) {
-			a.beginInsert(insertParams("slow"))()
-			time.Sleep(nearInserts - 1)
-			a.beginInsert(insertParams("slow"))()
-		}, []string{"slow"}},
-		{"one later", func(a *announcements) {
-			a.beginInsert(insertParams("slow"))()
-			time.Sleep(nearInserts)
-			a.beginInsert(insertParams("slow"))()
-		}, nil},
-		{"one that begins while another one is under way", func(a *announcements) {
-			end := a.beginInsert(insertParams("slow"))
-			time.Sleep(time.Hour)
-			a.beginInsert(insertParams("slow"))
-			end()
-		}, []string{"slow"}},
-		{"into different queues", func(a *announcements) {
-			a.beginInsert(insertParams("slow"))()
-			a.beginInsert(insertParams("fast"))()
-		}, nil},
-		{"of jobs that are not available", func(a *announcements) {
-			params := insertParams("slow")
-			params[0].State = rivertype.JobStateScheduled
-			a.beginInsert(params)()
-			a.beginInsert(params)()
-		}, nil},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				list := announcements{work: make(chan struct{}, 1)}
-				time.Sleep(time.Hour)
-				c.inserts(&list)
-				if got := len(list.work) == 1; got != (c.want != nil) {
-					t.Errorf("the loop is told = %v, want %v", got, c.want != nil)
-				}
-				if got := list.takeQueues(); !slices.Equal(got, c.want) {
-					t.Errorf("take() = %q, want %q", got, c.want)
-				}
-				if got := list.takeQueues(); len(got) != 0 {
-					t.Errorf("take() again = %q, want none", got)
-				}
-			})
-		})
-	}
-}
-
 func TestUnwrittenEnds(t *testing.T) {
 	one, two := attempt{1, time.Unix(1, 0)}, attempt{2, time.Unix(1, 0)}
 	var ends unwrittenEnds
@@ -137,14 +83,20 @@ func TestUnwrittenEnds(t *testing.T) {
 }
 
 func TestRechecks(t *testing.T) {
-	list := rechecks{work: make(chan struct{}, 1)}
-	list.addFlows([]sizedFlow{{ann, 1}})
-	list.addFlows([]sizedFlow{{ann, 2}})
-	if got := list.takeFlows(); !slices.Equal(got, []sizedFlow{{ann, 2}}) || len(list.work) != 1 {
-		t.Errorf("take() = %v, want ann's with the last size", got)
+	list := newRechecks()
+	held := insertParams("later")
+	held[0].State = rivertype.JobStateScheduled
+	list.add(nil, held)
+	if len(list.work) != 0 {
+		t.Error("an insert of jobs that are not available is work")
 	}
-	if got := list.takeFlows(); len(got) != 0 {
-		t.Errorf("take() again = %v, want none", got)
+	list.add([]sizedFlow{{ann, 1}}, held)
+	list.add([]sizedFlow{{ann, 2}}, insertParams("slow"))
+	if flows, queues := list.takeAll(); !slices.Equal(flows, []sizedFlow{{ann, 2}}) || !slices.Equal(queues, []string{"slow"}) || len(list.work) != 1 {
+		t.Errorf("takeAll() = %v, %q, want ann's flow with the last size, and the queue slow", flows, queues)
+	}
+	if flows, queues := list.takeAll(); len(flows)+len(queues) != 0 {
+		t.Errorf("takeAll() again = %v, %q, want none", flows, queues)
 	}
 }
 

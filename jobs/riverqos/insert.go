@@ -34,13 +34,9 @@ func (g *gate) insert(ctx context.Context, params []*rivertype.JobInsertParams, 
 	if !g.cfg.Ungated && len(flows) > 0 {
 		held, settle = g.holdBackExcess(ctx, flows, now)
 	}
-	// After jobs were held back: workers are told only of those that are available.
-	defer g.announcements.beginInsert(params)()
 	results, err := doInner(ctx)
 	settle(params, results) // also after an error, with no results: the room is free again
-	if len(held) > 0 {      // those before them may have ended before anybody could see them
-		g.rechecks.addFlows(held)
-	}
+	g.rechecks.add(held, params)
 	return results, err
 }
 
@@ -93,7 +89,7 @@ func (g *gate) holdBackExcess(ctx context.Context, all []*newJobs, now time.Time
 	var limited []*newJobs
 	budget := g.tiers.budget()
 	for _, inserted := range all {
-		if inserted.size = budget.sizeOf(ctx, inserted.flow); inserted.size < jobs.Unlimited {
+		if inserted.Size = budget.sizeOf(ctx, inserted.flow); inserted.Size < jobs.Unlimited {
 			limited = append(limited, inserted)
 		}
 	}
@@ -145,7 +141,7 @@ func (g *gate) reserveRoom(ctx context.Context, all []*newJobs) (rooms []int, se
 	invisible := g.pending.invisible(flows, visible)
 	for i, inserted := range all {
 		if !crowds[i].gated { // or those that wait already would come later than the new ones
-			rooms[i] = min(len(inserted.params), max(0, inserted.size-crowds[i].jobs-invisible[i]))
+			rooms[i] = min(len(inserted.params), max(0, inserted.Size-crowds[i].jobs-invisible[i]))
 		}
 	}
 	return rooms, g.pending.beginInsert(all, rooms, time.Now())

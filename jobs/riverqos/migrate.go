@@ -2,14 +2,10 @@ package riverqos
 
 import (
 	"context"
-	_ "embed"
 	"fmt"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 )
-
-//go:embed sql/indexes.sql
-var indexesSQL string
 
 // Migrate makes the two indexes on River's table that the gate counts with. It may be
 // called by any number of programs at any time, after River's own migrations. It locks
@@ -24,7 +20,7 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, schema string) error {
 	if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtext('sluice:migrate'))"); err != nil { // IF NOT EXISTS is not safe against another's
 		return fmt.Errorf("riverqos: migrate: %w", err)
 	}
-	if _, err := tx.Conn().PgConn().Exec(ctx, tableNames(schema).Replace(indexesSQL)).ReadAll(); err != nil {
+	if _, err := tx.Conn().PgConn().Exec(ctx, statement(tableNames(schema), "indexes")).ReadAll(); err != nil {
 		return fmt.Errorf("riverqos: migrate: %w", err)
 	}
 	if err := tx.Commit(ctx); err != nil {

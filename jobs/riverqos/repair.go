@@ -68,7 +68,7 @@ func (s *sweeper) heldBack(ctx context.Context, do func(flows []flow, users []st
 		}
 		users := make([]string, len(flows))
 		for i, flow := range flows {
-			users[i] = flow.user
+			users[i] = flow.User
 		}
 		if err := do(flows, users); err != nil || len(flows) < usersPerPage {
 			return err
@@ -142,18 +142,18 @@ func (s *sweeper) wakeStrays(ctx context.Context) error {
 func (s *sweeper) unknownToSlots(ctx context.Context, rows []userJob, among func(jobs.Usage) []jobs.Job) (ids []int64, err error) {
 	known := map[string]map[string]bool{} // jobs by user
 	for _, row := range rows {
-		if known[row.user] == nil {
-			usage, err := within(ctx, s.store.answerTimeout, func(ctx context.Context) (jobs.Usage, error) { return s.cfg.Slots.User(ctx, row.user) })
+		if known[row.User] == nil {
+			usage, err := within(ctx, s.store.answerTimeout, func(ctx context.Context) (jobs.Usage, error) { return s.cfg.Slots.User(ctx, row.User) })
 			if err != nil {
 				return nil, fmt.Errorf("slots of a user: %w", err)
 			}
-			known[row.user] = map[string]bool{}
+			known[row.User] = map[string]bool{}
 			for _, job := range among(usage) {
-				known[row.user][job.ID] = true
+				known[row.User][job.ID] = true
 			}
 		}
-		if !known[row.user][s.names.slotsJob(row.user, row.id, "").ID] {
-			ids = append(ids, row.id)
+		if !known[row.User][s.names.slotsJob(row.User, row.ID, "").ID] {
+			ids = append(ids, row.ID)
 		}
 	}
 	return ids, nil
@@ -177,7 +177,7 @@ func (s *sweeper) closeGate(ctx context.Context) error {
 	}
 	failures, budget := userFailures{log: s.failures}, s.tiers.budget()
 	for _, crowd := range crowds {
-		tooMany := crowd.size - budget.sizeOf(ctx, crowd.flow)
+		tooMany := crowd.Size - budget.sizeOf(ctx, crowd.flow)
 		if tooMany <= 0 {
 			continue
 		}
@@ -190,7 +190,7 @@ func (s *sweeper) closeGate(ctx context.Context) error {
 
 // regate puts the last jobs of a flow behind the gate again.
 func (s *sweeper) regate(ctx context.Context, crowded flow, tooMany int) error {
-	reserved, err := within(ctx, s.store.answerTimeout, func(ctx context.Context) ([]jobs.Job, error) { return s.reserved(ctx, crowded.user) })
+	reserved, err := within(ctx, s.store.answerTimeout, func(ctx context.Context) ([]jobs.Job, error) { return s.reserved(ctx, crowded.User) })
 	if err != nil {
 		return err
 	}
@@ -232,7 +232,7 @@ func (s *sweeper) countDepth(ctx context.Context) error {
 	}
 	s.metrics.Depth.Reset() // or a queue that is empty now would keep its last number
 	for _, depth := range depths {
-		s.metrics.Depth.WithLabelValues(depth.queue, depth.state).Set(float64(depth.jobs))
+		s.metrics.Depth.WithLabelValues(depth.Queue, depth.State).Set(float64(depth.Jobs))
 	}
 	return nil
 }

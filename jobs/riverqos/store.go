@@ -2,7 +2,7 @@ package riverqos
 
 import (
 	"context"
-	_ "embed"
+	"embed"
 	"math"
 	"strings"
 	"time"
@@ -24,7 +24,11 @@ const (
 	maxPromoted = 5000
 )
 
-// store is River's table of jobs. All statements are here and in sql/.
+//go:embed sql/*.sql
+var statements embed.FS
+
+// store is River's table of jobs. All statements are here and in sql/, by whose names they
+// are called.
 type store struct {
 	pool          *pgxpool.Pool
 	connections   *connections
@@ -34,6 +38,15 @@ type store struct {
 
 func newStore(pool *pgxpool.Pool, schema string) *store {
 	return &store{pool: pool, connections: newConnections(pool), names: tableNames(schema), answerTimeout: answerTimeout}
+}
+
+// statement is the one in sql/ of a name.
+func statement(names *strings.Replacer, name string) string {
+	text, err := statements.ReadFile("sql/" + name + ".sql")
+	if err != nil {
+		panic(err) // a constant of this package is wrong
+	}
+	return names.Replace(string(text))
 }
 
 // tableNames puts the table and River's channel into a statement.
@@ -52,68 +65,30 @@ func (s *store) within(ctx context.Context) (context.Context, context.CancelFunc
 }
 
 // queryRows sends a statement that returns rows.
-func (s *store) queryRows(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	return s.pool.Query(ctx, s.names.Replace(sql), args...)
+func (s *store) queryRows(ctx context.Context, name string, args ...any) (pgx.Rows, error) {
+	return s.pool.Query(ctx, statement(s.names, name), args...)
 }
 
-// readAll sends a statement, and has scan read each row that it returns.
-func readAll[T any](ctx context.Context, s *store, timeout time.Duration, scan func(row pgx.CollectableRow, found *T) error, sql string, args ...any) ([]T, error) {
+// readAll sends a statement, and reads the rows that it returns: a field of T for each column.
+func readAll[T any](ctx context.Context, s *store, timeout time.Duration, name string, args ...any) ([]T, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	rows, _ := s.queryRows(ctx, sql, args...) // the rows have the error as well
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (found T, err error) {
-		err = scan(row, &found)
-		return found, err
-	})
+	rows, _ := s.queryRows(ctx, name, args...) // the rows have the error as well
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[T])
 }
 
 // queryRow sends a statement that returns one row.
-func (s *store) queryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	return s.pool.QueryRow(ctx, s.names.Replace(sql), args...)
+func (s *store) queryRow(ctx context.Context, name string, args ...any) pgx.Row {
+	return s.pool.QueryRow(ctx, statement(s.names, name), args...)
 }
 
 // execute sends a statement that returns nothing, and returns how many rows it changed.
-func (s *store) execute(ctx context.Context, sql string, args ...any) (rows int, err error) {
+func (s *store) execute(ctx context.Context, name string, args ...any) (rows int, err error) {
 	ctx, cancel := s.within(ctx)
 	defer cancel()
-	tag, err := s.pool.Exec(ctx, s.names.Replace(sql), args...)
+	tag, err := s.pool.Exec(ctx, statement(s.names, name), args...)
 	return int(tag.RowsAffected()), err
 }
-
-var (
-	//go:embed sql/wake.sql
-	wakeSQL string
-	//go:embed sql/promote.sql
-	promoteSQL string
-	//go:embed sql/count.sql
-	countSQL string
-	//go:embed sql/gated.sql
-	gatedSQL string
-	//go:embed sql/stale.sql
-	staleSQL string
-	//go:embed sql/strays.sql
-	straysSQL string
-	//go:embed sql/mark_passed.sql
-	markPassedSQL string
-	//go:embed sql/crowded.sql
-	crowdedSQL string
-	//go:embed sql/regate.sql
-	regateSQL string
-	//go:embed sql/postpone.sql
-	postponeSQL string
-	//go:embed sql/ungate.sql
-	ungateSQL string
-	//go:embed sql/depth.sql
-	depthSQL string
-	//go:embed sql/why.sql
-	whySQL string
-	//go:embed sql/ahead.sql
-	aheadSQL string
-	//go:embed sql/announce.sql
-	announceSQL string
-	//go:embed sql/elsewhere.sql
-	elsewhereSQL string
-)
 
 // wakeResult is what became of a try to wake a job.
 type wakeResult int
@@ -135,7 +110,7 @@ func (s *store) wakeJobs(ctx context.Context, ids []int64) (map[int64]wakeResult
 	}
 	ctx, cancel := s.within(ctx)
 	defer cancel()
-	rows, _ := s.queryRows(ctx, wakeSQL, ids) // the rows have the error as well
+	rows, _ := s.queryRows(ctx, "wake", ids) // the rows have the error as well
 	results := make(map[int64]wakeResult, len(ids))
 	var id int64
 	var state string
@@ -159,8 +134,8 @@ func (s *store) wakeJobs(ctx context.Context, ids []int64) (map[int64]wakeResult
 // columns are the users, queues and sizes of flows, for unnest.
 func columns(flows []sizedFlow) (users, queues []string, sizes []int32) {
 	for _, sized := range flows {
-		users, queues = append(users, sized.user), append(queues, sized.queue)
-		sizes = append(sizes, int32(min(sized.size, math.MaxInt32))) //nolint:gosec // it fits
+		users, queues = append(users, sized.User), append(queues, sized.Queue)
+		sizes = append(sizes, int32(min(sized.Size, math.MaxInt32))) //nolint:gosec // it fits
 	}
 	return users, queues, sizes
 }
@@ -182,12 +157,12 @@ func (s *store) promote(ctx context.Context, flows []sizedFlow, ended []attempt)
 	defer cancel()
 	users, queues, sizes := columns(flows)
 	ids, times := attemptColumns(ended)
-	err = s.queryRow(ctx, promoteSQL, users, queues, sizes, ids, times).Scan(&promoted, &unmarked)
+	err = s.queryRow(ctx, "promote", users, queues, sizes, ids, times).Scan(&promoted, &unmarked)
 	return promoted, unmarked, err
 }
 
 func (s *store) announce(ctx context.Context, queues []string) error {
-	_, err := s.execute(ctx, announceSQL, queues)
+	_, err := s.execute(ctx, "announce", queues)
 	return err
 }
 
@@ -207,9 +182,9 @@ func (s *store) countCrowds(ctx context.Context, flows []flow, ids []int64) (cro
 	defer done()
 	users, queues := make([]string, len(flows)), make([]string, len(flows))
 	for i, flow := range flows {
-		users[i], queues[i] = flow.user, flow.queue
+		users[i], queues[i] = flow.User, flow.Queue
 	}
-	rows, _ := pool.Query(ctx, s.names.Replace(countSQL), users, queues, ids) // the rows have the error as well
+	rows, _ := pool.Query(ctx, statement(s.names, "count"), users, queues, ids) // the rows have the error as well
 	crowds = make([]crowd, len(flows))
 	var ordinal, jobs int
 	var gated bool
@@ -228,34 +203,28 @@ func (s *store) countCrowds(ctx context.Context, flows []flow, ids []int64) (cro
 // heldBackFlows returns up to limit flows that have gated or parked jobs, those that sort
 // after one.
 func (s *store) heldBackFlows(ctx context.Context, after flow, limit int) ([]flow, error) {
-	scan := func(row pgx.CollectableRow, found *flow) error { return row.Scan(&found.user, &found.queue) }
-	return readAll(ctx, s, s.answerTimeout, scan, gatedSQL, after.user, after.queue, limit)
+	return readAll[flow](ctx, s, s.answerTimeout, "gated", after.User, after.Queue, limit)
 }
 
 // userJob is a job of a user.
 type userJob struct {
-	id   int64
-	user string
+	ID   int64
+	User string
 }
 
 // longRunning returns the users' jobs whose rows say that they have run for longer than a lease.
 func (s *store) longRunning(ctx context.Context, users []string, lease time.Duration) ([]userJob, error) {
-	return s.userJobs(ctx, staleSQL, users, lease.Seconds())
+	return readAll[userJob](ctx, s, s.answerTimeout, "stale", users, lease.Seconds())
 }
 
 // longParked returns the users' jobs that have been parked for longer than an age.
 func (s *store) longParked(ctx context.Context, users []string, age time.Duration) ([]userJob, error) {
-	return s.userJobs(ctx, straysSQL, users, age.Seconds())
-}
-
-func (s *store) userJobs(ctx context.Context, sql string, args ...any) ([]userJob, error) {
-	scan := func(row pgx.CollectableRow, found *userJob) error { return row.Scan(&found.id, &found.user) }
-	return readAll(ctx, s, s.answerTimeout, scan, sql, args...)
+	return readAll[userJob](ctx, s, s.answerTimeout, "strays", users, age.Seconds())
 }
 
 // markPassed marks jobs that have run for longer than a lease as not running any more.
 func (s *store) markPassed(ctx context.Context, ids []int64, lease time.Duration) error {
-	_, err := s.execute(ctx, markPassedSQL, ids, lease.Seconds())
+	_, err := s.execute(ctx, "mark_passed", ids, lease.Seconds())
 	return err
 }
 
@@ -263,10 +232,7 @@ func (s *store) markPassed(ctx context.Context, ids []int64, lease time.Duration
 // that have ended. Their size is how many.
 func (s *store) crowded(ctx context.Context, ended []attempt) ([]sizedFlow, error) {
 	ids, times := attemptColumns(ended)
-	scan := func(row pgx.CollectableRow, found *sizedFlow) error {
-		return row.Scan(&found.user, &found.queue, &found.size)
-	}
-	return readAll(ctx, s, scanFactor*s.answerTimeout, scan, crowdedSQL, ids, times)
+	return readAll[sizedFlow](ctx, s, scanFactor*s.answerTimeout, "crowded", ids, times)
 }
 
 // regate puts the last available jobs of a flow behind the gate, at most so many, and
@@ -275,32 +241,29 @@ func (s *store) regate(ctx context.Context, flow flow, jobs int, except []int64,
 	if except == nil {
 		except = []int64{} // nil would be NULL
 	}
-	return s.execute(ctx, regateSQL, flow.user, flow.queue, min(jobs, maxPromoted), except, comeBack.Seconds())
+	return s.execute(ctx, "regate", flow.User, flow.Queue, min(jobs, maxPromoted), except, comeBack.Seconds())
 }
 
 // postpone puts off the time at which gated jobs become available by themselves, of up to so
 // many, and returns of how many.
 func (s *store) postpone(ctx context.Context, comeBack time.Duration, limit int) (int, error) {
-	return s.execute(ctx, postponeSQL, comeBack.Seconds(), limit)
+	return s.execute(ctx, "postpone", comeBack.Seconds(), limit)
 }
 
 // ungate lets up to so many jobs go that were held back, and returns how many it were.
 func (s *store) ungate(ctx context.Context, limit int) (freed int, err error) {
 	ctx, cancel := s.within(ctx)
 	defer cancel()
-	err = s.queryRow(ctx, ungateSQL, limit).Scan(&freed)
+	err = s.queryRow(ctx, "ungate", limit).Scan(&freed)
 	return freed, err
 }
 
 // depth is how many jobs of a queue are in a state.
 type depth struct {
-	queue, state string
-	jobs         int
+	Queue, State string
+	Jobs         int
 }
 
 func (s *store) countDepths(ctx context.Context) ([]depth, error) {
-	scan := func(row pgx.CollectableRow, found *depth) error {
-		return row.Scan(&found.queue, &found.state, &found.jobs)
-	}
-	return readAll(ctx, s, scanFactor*s.answerTimeout, scan, depthSQL)
+	return readAll[depth](ctx, s, scanFactor*s.answerTimeout, "depth")
 }

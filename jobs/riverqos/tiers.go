@@ -90,5 +90,5 @@ func (r *tierReader) sizesOf(ctx context.Context, flows []flow) []sizedFlow {
 
 // sizeOf returns how many of a flow's jobs may be available or running at a time.
 func (b *tierBudget) sizeOf(ctx context.Context, flow flow) int {
-	return b.tierOf(ctx, flow.user).Limits.Of(service(flow.queue))
+	return b.tierOf(ctx, flow.User).Limits.Of(service(flow.Queue))
 }

@@ -15,10 +15,9 @@ const (
 	// wakeRetryFor is how long a process tries to wake a job; after that the sweep does. River
 	// writes within 250 ms, unless it is in trouble.
 	wakeRetryFor = 2 * time.Second
-	// A job is tried again after firstWakeRetry, then after twice as long each time, and
-	// at most after lastWakeRetry. Most are written within some milliseconds.
-	firstWakeRetry = 10 * time.Millisecond
-	lastWakeRetry  = 100 * time.Millisecond
+	// wakeRetryInterval is the time between two tries, each of which is one statement for all
+	// jobs. Most are written within some milliseconds.
+	wakeRetryInterval = 25 * time.Millisecond
 )
 
 // waker makes jobs available to workers when slots have been reserved for them.
@@ -30,7 +29,7 @@ type waker struct {
 }
 
 func newWaker(shared *resources) *waker {
-	return &waker{resources: shared, wakeJobs: shared.store.wakeJobs, retries: wakeRetries{added: make(chan struct{}, 1)}}
+	return &waker{resources: shared, wakeJobs: shared.store.wakeJobs}
 }
 
 // wakeReserved makes jobs available for which slots are reserved.
@@ -41,7 +40,7 @@ func (w *waker) wakeReserved(ctx context.Context, reserved []jobs.Job) {
 	now := time.Now() // when the reservation is over, the slot is not the job's any more
 	tries := make([]wakeTry, len(reserved))
 	for i, job := range reserved {
-		tries[i] = wakeTry{job: job, giveUp: now.Add(min(wakeRetryFor, w.cfg.Reserve)), delay: firstWakeRetry}
+		tries[i] = wakeTry{job, now.Add(min(wakeRetryFor, w.cfg.Reserve))}
 	}
 	w.tryWake(ctx, tries)
 }
@@ -95,77 +94,49 @@ func (w *waker) passOn(ctx context.Context, gone wakeTry) (next []wakeTry) {
 	}
 	w.metrics.Reserved.Add(float64(len(reserved)))
 	for _, job := range reserved {
-		next = append(next, wakeTry{job: job, giveUp: gone.giveUp, delay: firstWakeRetry})
+		next = append(next, wakeTry{job, gone.giveUp})
 	}
 	return next
 }
 
 // runRetries wakes jobs that could not be woken at once.
 func (w *waker) runRetries(ctx context.Context) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-w.retries.added:
-		case <-timer.C:
+	callEvery(ctx, wakeRetryInterval, func() {
+		if tries := w.retries.takeAll(); len(tries) > 0 {
+			w.tryWake(ctx, tries)
 		}
-		due, next := w.retries.takeDue(time.Now())
-		if len(due) > 0 {
-			w.tryWake(ctx, due)
-			next = 0 // look again
-		}
-		timer.Reset(next)
-	}
+	})
 }
 
-// wakeTry is a try to wake a job.
+// wakeTry is a try to wake a job, which is not tried again after giveUp.
 type wakeTry struct {
 	job    jobs.Job
-	next   time.Time     // when it is tried again
-	giveUp time.Time     // it is not tried after this
-	delay  time.Duration // from one try to the next
+	giveUp time.Time
 }
 
 // wakeRetries are the jobs that this process tries to wake again.
 type wakeRetries struct {
 	mu    sync.Mutex
-	byJob map[jobs.Job]wakeTry
-	added chan struct{} // of capacity 1: there are new ones
+	tries []wakeTry
 }
 
-// planRetries plans the next try of jobs, unless they have been tried for long enough.
+// planRetries plans another try of jobs, unless they have been tried for long enough.
 func (r *wakeRetries) planRetries(tries []wakeTry, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.byJob == nil {
-		r.byJob = map[jobs.Job]wakeTry{}
-	}
 	for _, try := range tries {
-		// Most jobs are written within some milliseconds; a database in trouble is asked less often.
-		try.next, try.delay = now.Add(try.delay), min(2*try.delay, lastWakeRetry)
 		// What is not planned here loses its reservation when that lapses, and the sweep finds it.
-		if try.next.Before(try.giveUp) && len(r.byJob) < maxWakeRetries {
-			r.byJob[try.job] = try
+		if now.Before(try.giveUp) && len(r.tries) < maxWakeRetries {
+			r.tries = append(r.tries, try)
 		}
 	}
-	signal(r.added)
 }
 
-// takeDue removes and returns the tries whose time has come, and how long it is until the
-// next.
-func (r *wakeRetries) takeDue(now time.Time) (due []wakeTry, next time.Duration) {
+// takeAll removes and returns all.
+func (r *wakeRetries) takeAll() []wakeTry {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	next = time.Hour // there is none
-	for job, try := range r.byJob {
-		if try.next.After(now) {
-			next = min(next, try.next.Sub(now))
-			continue
-		}
-		due = append(due, try)
-		delete(r.byJob, job)
-	}
-	return due, next
+	tries := r.tries
+	r.tries = nil
+	return tries
 }

@@ -55,10 +55,10 @@ func TestWaker(t *testing.T) {
 			wake:  []string{"app.1"}, calls: map[int64]int{1: 4}, slots: []string{"app.1"}, results: map[string]int{"early": 3, "done": 1},
 		},
 		{
-			// After 10, 20, 40 and 80 ms, and then each 100 ms until 2 s are over.
+			// At once, and then each 25 ms until 2 s are over.
 			name:  "a job that River never writes is left to the sweep",
 			table: fakeTable{answers: map[int64][]wakeResult{1: {early}}},
-			wake:  []string{"app.1"}, calls: map[int64]int{1: 23}, slots: []string{"app.1"}, results: map[string]int{"early": 23},
+			wake:  []string{"app.1"}, calls: map[int64]int{1: 81}, slots: []string{"app.1"}, results: map[string]int{"early": 81},
 		},
 		{
 			name:  "a database that does not answer is asked again",
@@ -94,7 +94,7 @@ func TestWaker(t *testing.T) {
 				}
 				shared := sharedOf(slots)
 				c.table.calls = map[int64]int{}
-				waker := &waker{resources: shared, wakeJobs: c.table.wake, retries: wakeRetries{added: make(chan struct{}, 1)}}
+				waker := &waker{resources: shared, wakeJobs: c.table.wake}
 				running, stop := context.WithCancel(t.Context())
 				defer stop()
 				go waker.runRetries(running)
@@ -127,7 +127,7 @@ func TestWaker(t *testing.T) {
 						t.Errorf("%v wake-ups are counted as %s, want %d", got, result, c.results[result])
 					}
 				}
-				if tries := len(waker.retries.byJob); tries != 0 {
+				if tries := len(waker.retries.tries); tries != 0 {
 					t.Errorf("%d jobs are to be tried again, want 0", tries)
 				}
 			})
@@ -136,20 +136,17 @@ func TestWaker(t *testing.T) {
 }
 
 func TestWakeRetriesAreBounded(t *testing.T) {
-	retries := wakeRetries{added: make(chan struct{}, 1)}
+	var retries wakeRetries
 	now := time.Unix(0, 0)
 	tries := make([]wakeTry, maxWakeRetries+5)
 	for i := range tries {
-		tries[i] = wakeTry{job: namespace("app").slotsJob("ann", int64(i+1), "slow"), giveUp: now.Add(time.Minute), delay: firstWakeRetry}
+		tries[i].giveUp = now.Add(time.Minute)
 	}
 	retries.planRetries(tries, now)
-	if due, next := retries.takeDue(now); len(due) != 0 || next != firstWakeRetry {
-		t.Errorf("takeDue() = %d jobs, %v, want none and %v", len(due), next, firstWakeRetry)
+	if due := retries.takeAll(); len(due) != maxWakeRetries {
+		t.Errorf("takeAll() = %d jobs, want %d", len(due), maxWakeRetries)
 	}
-	if due, _ := retries.takeDue(now.Add(firstWakeRetry)); len(due) != maxWakeRetries {
-		t.Errorf("takeDue() = %d jobs, want %d", len(due), maxWakeRetries)
-	}
-	if due, next := retries.takeDue(now.Add(time.Hour)); len(due) != 0 || next != time.Hour {
-		t.Errorf("takeDue() = %d jobs, %v, want none and %v", len(due), next, time.Hour)
+	if due := retries.takeAll(); len(due) != 0 {
+		t.Errorf("takeAll() again = %d jobs, want none", len(due))
 	}
 }

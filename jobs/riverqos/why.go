@@ -20,7 +20,7 @@ func (f *Fairness) Why(ctx context.Context, id int64) (jobs.Why, error) {
 	why := jobs.Why{ID: id}
 	var args, metadata string
 	var now time.Time
-	err := f.store.queryRow(ctx, whySQL, id).
+	err := f.store.queryRow(ctx, "why", id).
 		Scan(&why.State, &why.Kind, &why.Queue, &why.Attempt, &why.Created, &why.ScheduledAt, &args, &metadata, &now)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
@@ -65,7 +65,7 @@ func (f *Fairness) addUser(ctx context.Context, why *jobs.Why) (total, queue bou
 		}
 	}
 	if why.State == gated {
-		if err := f.store.queryRow(ctx, aheadSQL, why.User, why.Queue, why.ID).Scan(&why.Behind); err != nil {
+		if err := f.store.queryRow(ctx, "ahead", why.User, why.Queue, why.ID).Scan(&why.Behind); err != nil {
 			return bound{}, bound{}, fmt.Errorf("jobs before job %d: %w", why.ID, err)
 		}
 	}

@@ -30,7 +30,7 @@ func (w *worker) waitForOtherAttempt(ctx context.Context, row *rivertype.JobRow)
 func (w *worker) runsElsewhere(ctx context.Context, row *rivertype.JobRow) (is bool) {
 	question, cancel := context.WithTimeout(ctx, finishTimeout)
 	defer cancel()
-	err := w.store.queryRow(question, elsewhereSQL, row.ID, row.AttemptedAt).Scan(&is)
+	err := w.store.queryRow(question, "elsewhere", row.ID, row.AttemptedAt).Scan(&is)
 	if err != nil && ctx.Err() == nil {
 		w.failures.report("yield", "it could not be found out whether a job that lost its slot runs elsewhere", err)
 		return true // waiting costs time, and ending too soon may start a third attempt
