@@ -65,16 +65,12 @@ func runExample(ctx context.Context, out io.Writer, o options) (err error) {
 		return err
 	}
 	defer slots.Close()
-	schema := newSchema()
-	drop, err := prepare(ctx, pool, schema)
+	w := newWorker(pool, slots, o.jobs)
+	drop, err := w.prepare(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, drop()) }()
-	w, err := newWorker(pool, slots, schema)
-	if err != nil {
-		return err
-	}
 	stop, err := w.startRiver(ctx)
 	if err != nil {
 		return err
@@ -83,5 +79,5 @@ func runExample(ctx context.Context, out io.Writer, o options) (err error) {
 	if err := w.insert(ctx, o); err != nil {
 		return err
 	}
-	return w.showProgress(ctx, out, o)
+	return w.showProgress(ctx, out)
 }

@@ -26,17 +26,17 @@ func TestTheExampleRunsToItsEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	if _, err := prepare(t.Context(), pool, newSchema()); err != nil { // and then it was killed
+	if _, err := newWorker(pool, pool, 0).prepare(t.Context()); err != nil { // and then it was killed
 		t.Fatal(err)
 	}
 	var out strings.Builder
 	if err := runExample(t.Context(), &out, options{database: server.DSN, jobs: 5, each: 50 * time.Millisecond}); err != nil {
 		t.Fatalf("run() = %v\n%s", err, &out)
 	}
-	if got, want := out.String(), "■■■■■                        ■■■■■\n\n\ndone\nAt most 1 of fred's jobs ran at a time, as many as example/limits.yaml allows. The first began "; !strings.Contains(got, want) {
+	if got, want := out.String(), "■■■■■                        ■■■■■\n\ndone\nAt most 1 of fred's jobs ran at a time; example/limits.yaml allows 1. The first began "; !strings.Contains(got, want) {
 		t.Errorf("it wrote\n%s\nwant in it\n%s", got, want)
 	}
-	if want := "That the others waited cost no attempt: each job spent 1.\n"; !strings.HasSuffix(out.String(), want) {
+	if want := "Waiting for a slot costs no attempt: the most that a job spent is 1.\n"; !strings.HasSuffix(out.String(), want) {
 		t.Errorf("it wrote\n%s\nwant an end of\n%s", &out, want)
 	}
 	var schemas int
@@ -51,30 +51,19 @@ func TestTheExampleRunsToItsEnd(t *testing.T) {
 	}
 }
 
-func TestTheExampleTellsWhatItSaw(t *testing.T) {
-	var seen tally
-	at := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-	seen.inserted(at)
-	for _, now := range []time.Duration{1500 * time.Millisecond, 2 * time.Second, 3 * time.Second} {
-		seen.jobBegan("fred", at.Add(now))
-		if now == 2*time.Second {
+func TestTheExampleCountsWhatRuns(t *testing.T) {
+	seen := newTally(4)
+	for _, after := range []time.Duration{1500 * time.Millisecond, 2 * time.Second, 3 * time.Second} {
+		seen.jobBegan("fred", seen.since.Add(after))
+		if after == 2*time.Second {
 			seen.jobEnded("fred")
 		}
 	}
-	if got, want := seen.userTally("fred"), (user{running: 2, most: 2, first: 1500 * time.Millisecond}); got != want {
-		t.Errorf("user(fred) = %+v, want %+v", got, want)
+	if got, want := *seen.of["fred"], (userTally{running: 2, most: 2, done: 1, first: 1500 * time.Millisecond}); got != want {
+		t.Errorf("fred's = %+v, want %+v", got, want)
 	}
-	for _, c := range []struct {
-		most, limit int
-		want        string
-	}{
-		{2, 1, "MORE than the 1 that example/limits.yaml allows"},
-		{2, 3, "fewer than the 3 that example/limits.yaml allows"},
-		{3, 3, "as many as example/limits.yaml allows"},
-	} {
-		if got := compareWithLimit(c.most, c.limit); got != c.want {
-			t.Errorf("judge(%d, %d) = %q, want %q", c.most, c.limit, got, c.want)
-		}
+	if got, done := seen.draw(); got != "■▶▶·                         ····" || done {
+		t.Errorf("draw() = %q, %t", got, done)
 	}
 }
 

@@ -23,34 +23,12 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
-// newSchema names one for all tables of the example. Each run has its own: one that was
-// killed has left its tables.
-func newSchema() string { return "sluice_example_" + strings.ToLower(rand.Text()[:10]) }
+// users are those who insert jobs. That paula pays is in the limit file, which knows
+// nothing of fred.
+var users = []string{"fred", "paula"}
 
-// prepare makes the tables: River's, the indexes that the gate needs, and the slots.
-func prepare(ctx context.Context, pool *pgxpool.Pool, schema string) (drop func() error, err error) {
-	if _, err := pool.Exec(ctx, "CREATE SCHEMA "+schema); err != nil {
-		return nil, err
-	}
-	drop = func() error {
-		_, err := pool.Exec(context.WithoutCancel(ctx), "DROP SCHEMA "+schema+" CASCADE")
-		return err
-	}
-	m, err := rivermigrate.New(riverpgxv5.New(pool), &rivermigrate.Config{Schema: schema, Logger: logger()})
-	if err != nil {
-		return nil, errors.Join(err, drop())
-	}
-	if _, err := m.Migrate(ctx, rivermigrate.DirectionUp, nil); err != nil {
-		return nil, errors.Join(err, drop())
-	}
-	if err := riverqos.Migrate(ctx, pool, schema); err != nil {
-		return nil, errors.Join(err, drop())
-	}
-	if err := pgslots.Migrate(ctx, pool, schema); err != nil {
-		return nil, errors.Join(err, drop())
-	}
-	return drop, nil
-}
+//go:embed limits.yaml
+var limitFile []byte
 
 // analysis is a job. Its user is in its arguments.
 type analysis struct {
@@ -60,34 +38,44 @@ type analysis struct {
 
 func (analysis) Kind() string { return "analysis" }
 
-func (w *worker) analyse(ctx context.Context, job *river.Job[analysis]) error {
-	w.tally.jobBegan(job.Args.User, time.Now())
-	defer w.tally.jobEnded(job.Args.User)
-	select {
-	case <-time.After(job.Args.Each):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// users are those who insert jobs. That paula pays is in the limit file, which knows
-// nothing of fred.
-var users = []string{"fred", "paula"}
-
-//go:embed limits.yaml
-var limitFile []byte
-
 type worker struct {
-	pool   *pgxpool.Pool
-	schema string
-	tiers  jobs.Tiers
-	tally  tally
-	fair   *riverqos.Fairness
-	client *river.Client[pgx.Tx]
+	pool, slots *pgxpool.Pool
+	schema      string // of all tables. Each run has its own: one that was killed has left its tables
+	tiers       jobs.FileTiers
+	fair        *riverqos.Fairness
+	client      *river.Client[pgx.Tx]
+	tally       *tally
 }
 
-func newWorker(pool, slots *pgxpool.Pool, schema string) (*worker, error) {
+func newWorker(pool, slots *pgxpool.Pool, jobsEach int) *worker {
+	return &worker{pool: pool, slots: slots, schema: "sluice_example_" + strings.ToLower(rand.Text()[:10]), tally: newTally(jobsEach)}
+}
+
+// prepare makes the tables: River's, the indexes that the gate needs, and the slots.
+func (w *worker) prepare(ctx context.Context) (drop func() error, err error) {
+	if _, err := w.pool.Exec(ctx, "CREATE SCHEMA "+w.schema); err != nil {
+		return nil, err
+	}
+	drop = func() error {
+		_, err := w.pool.Exec(context.WithoutCancel(ctx), "DROP SCHEMA "+w.schema+" CASCADE")
+		return err
+	}
+	migrator, err := rivermigrate.New(riverpgxv5.New(w.pool), &rivermigrate.Config{Schema: w.schema, Logger: logger()})
+	if err == nil {
+		_, err = migrator.Migrate(ctx, rivermigrate.DirectionUp, nil)
+	}
+	// After River's, for the indexes are on its table.
+	if err == nil {
+		err = errors.Join(riverqos.Migrate(ctx, w.pool, w.schema), pgslots.Migrate(ctx, w.slots, w.schema))
+	}
+	if err != nil {
+		return nil, errors.Join(err, drop())
+	}
+	return drop, nil
+}
+
+// startRiver works jobs, and runs fairness for as long as River works.
+func (w *worker) startRiver(ctx context.Context) (stop func() error, err error) {
 	set, err := limitfile.Parse("limits.yaml", limitFile) // jobs.OpenLimitFile for one that is edited meanwhile
 	if err != nil {
 		return nil, err
@@ -96,24 +84,22 @@ func newWorker(pool, slots *pgxpool.Pool, schema string) (*worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &worker{pool: pool, schema: schema, tiers: jobs.FileTiers{Set: func() *limits.Set { return set }}}
+	w.tiers.Set = func() *limits.Set { return set }
 	w.fair, err = riverqos.New(riverqos.Config{
-		Pool: pool, Schema: schema, Slots: pgslots.New(slots, schema), Tiers: w.tiers, User: riverqos.FromArgs("user"), Logger: logger(),
+		Pool: w.pool, Schema: w.schema, Slots: pgslots.New(w.slots, w.schema), Tiers: w.tiers, User: riverqos.FromArgs("user"), Logger: logger(),
 	})
 	if err != nil {
 		return nil, err
 	}
 	workers := river.NewWorkers()
 	river.AddWorker(workers, river.WorkFunc(w.analyse))
-	w.client, err = river.NewClient(riverpgxv5.New(pool), &river.Config{
-		Schema: schema, Workers: workers, Middleware: w.fair.Middleware(), Logger: logger(),
+	w.client, err = river.NewClient(riverpgxv5.New(w.pool), &river.Config{
+		Schema: w.schema, Workers: workers, Middleware: w.fair.Middleware(), Logger: logger(),
 		Queues: riverqos.QueueConfigs(queues),
 	})
-	return w, err
-}
-
-// startRiver runs fairness for as long as River works.
-func (w *worker) startRiver(ctx context.Context) (stop func() error, err error) {
+	if err != nil {
+		return nil, err
+	}
 	running, end := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan error, 1)
 	go func() { ended <- w.fair.Run(running) }()
@@ -125,9 +111,20 @@ func (w *worker) startRiver(ctx context.Context) (stop func() error, err error) 
 		stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()
 		err := w.client.StopAndCancel(stopping)
-		end()
+		end() // behind the client: the slots of its last jobs are given back, and renewed until then
 		return errors.Join(err, <-ended)
 	}, nil
+}
+
+func (w *worker) analyse(ctx context.Context, job *river.Job[analysis]) error {
+	w.tally.jobBegan(job.Args.User, time.Now())
+	select {
+	case <-time.After(job.Args.Each):
+		w.tally.jobEnded(job.Args.User)
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 func (w *worker) insert(ctx context.Context, o options) error {
@@ -138,7 +135,6 @@ func (w *worker) insert(ctx context.Context, o options) error {
 			params = append(params, river.InsertManyParams{Args: analysis{user, o.each}, InsertOpts: opts})
 		}
 	}
-	w.tally.inserted(time.Now())
 	_, err := w.client.InsertMany(ctx, params)
 	return err
 }
