@@ -2,19 +2,12 @@ package peers
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io"
 	"log/slog"
 	"net"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
-
-	"github.com/sluice-qos/sluice/internal/loglimit"
 )
 
 // startGrace is how long HAProxy may take to start before a warning is logged.
@@ -82,22 +75,27 @@ func (c *Client) Teach(table, key string, values Values, ttl time.Duration) {
 // entry. It is never called if that takes more than 5 s, if HAProxy goes away meanwhile, or
 // if too many entries are followed. It must not block.
 func (c *Client) TeachThen(table, key string, values Values, ttl time.Duration, then func()) {
+	// HAProxy would cut such a key, or take it for that of another user, and silently ignores a table that it
+	// does not have: none of it may be sent, and the caller can do nothing about it.
 	i, ok := c.byName[table]
 	if !ok || key == "" || uint64(len(key)) >= c.tables[i].keyLen || strings.IndexByte(key, 0) >= 0 {
 		c.metrics.bad.Inc()
 		return
 	}
 	if ttl <= 0 {
+		// Taught all the same it would live as long as the table lets it.
 		c.countLate(i)
 		return
 	}
 	encoded := make([]byte, 0, 8)
+	// Encoded now rather than when it is sent, under no lock: a session may be writing many.
 	for t := range c.tables[i].eachType {
 		encoded = appendVarint(encoded, values[t])
 	}
 	now := time.Now()
 
 	c.mu.Lock()
+	// Here, so that what has ended makes room for what comes, and no goroutine is needed for it.
 	c.live.expire(now, c.countLate)
 	ok = c.live.setEntry(i, key, encoded, now.Add(min(ttl, c.tables[i].expire)))
 	if ok {
@@ -118,137 +116,8 @@ func (c *Client) countLate(table int) { c.metrics.late[table].Inc() }
 // wakeWriter makes the session look for something to send.
 func (c *Client) wakeWriter() {
 	select {
+	// One token is enough: whoever wakes up looks at everything there is.
 	case c.wake <- struct{}{}:
 	default:
 	}
-}
-
-// Run keeps a session with HAProxy until the context is done, and then returns
-// nil. It fails only when the Client is running already.
-func (c *Client) Run(ctx context.Context) error {
-	if !c.running.CompareAndSwap(false, true) {
-		return errors.New("peers: the client is running already")
-	}
-	defer c.running.Store(false)
-	var (
-		begun   = time.Now()
-		gone    = true // nothing is known to be there
-		short   int    // attempts since the last session that lasted
-		retry   = retryMin
-		log     = c.opts.Logger.With(slog.String("peer", c.opts.Remote), slog.String("address", c.opts.Address))
-		warning loglimit.Limit
-	)
-	for id := uint64(1); ; {
-		established, err := c.session(ctx, id, log)
-		if ctx.Err() != nil {
-			return nil
-		}
-		if established > 0 {
-			gone = false
-		} else if !gone && nobodyListens(err) {
-			gone = true
-			c.tellSession(Session{ID: id - 1, State: Gone})
-		}
-		reason := reasonOf(err)
-		c.metrics.errors.WithLabelValues(reason).Inc()
-		if reason == "dial" && id == 1 && time.Since(begun) < startGrace {
-			// HAProxy starts after its agent: that it is not there yet is no failure.
-		} else if skipped, ok := warning.Allow(); ok {
-			log.Warn("peers session failed", slog.String("reason", reason), slog.Any("error", err), slog.Int("not_logged", skipped))
-		}
-		if established > 0 {
-			id++
-		}
-		if established > retryMax {
-			retry, short = retryMin, 0
-		}
-		if short++; established > 0 && short == 1 {
-			continue // at once, to see whether HAProxy still listens before a new HAProxy does
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(retry):
-		}
-		retry = min(2*retry, retryMax)
-	}
-}
-
-// session dials, and holds one session until it fails or ctx is done. It
-// returns how long the session was established, 0 when it never was.
-func (c *Client) session(ctx context.Context, id uint64, log *slog.Logger) (time.Duration, error) {
-	dialing, cancel := context.WithTimeout(ctx, dialTimeout)
-	defer cancel()
-	conn, err := c.dial(dialing)
-	if err != nil {
-		return 0, dialError{err}
-	}
-	defer conn.Close()
-	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-
-	s := newSession(c, id, conn)
-	deadline, _ := dialing.Deadline()
-	if err := s.handshake(deadline); err != nil {
-		return 0, fmt.Errorf("handshake: %w", err)
-	}
-	start := time.Now()
-	c.connected.Store(true)
-	c.metrics.connected.Set(1)
-	c.metrics.sessions.Inc()
-	log.Info("peers session established", slog.Uint64("session", id))
-	c.tellSession(Session{ID: id, State: Up})
-
-	err = s.exchange(ctx)
-
-	c.connected.Store(false)
-	c.metrics.connected.Set(0)
-	c.tellSession(Session{ID: id, State: Down, Closed: reasonOf(err) == "closed" && s.silence() < maxOwnSilence})
-	lasted := max(time.Since(start), 1)
-	log.Info("peers session ended", slog.Uint64("session", id), slog.Duration("lasted", lasted))
-	return lasted, err
-}
-
-// maxOwnSilence is how long this side may have been silent, because the process was
-// stopped or the machine too busy, so that HAProxy still keeps the session. HAProxy gives
-// it up after 5 s.
-const maxOwnSilence = 3 * time.Second
-
-// nobodyListens reports whether HAProxy's socket is closed, or not even there.
-// While another HAProxy takes over, as in a reload, it is always open.
-func nobodyListens(err error) bool {
-	var dial dialError
-	return errors.As(err, &dial) && (errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ENOENT))
-}
-
-func (c *Client) tellSession(s Session) {
-	if c.opts.OnSession != nil {
-		c.opts.OnSession(s)
-	}
-}
-
-// A dialError is a failure to reach HAProxy at all.
-type dialError struct{ error }
-
-func (e dialError) Unwrap() error { return e.error }
-
-// reasonOf maps an error to a label of sluice_peers_errors_total.
-func reasonOf(err error) string {
-	var (
-		dial     dialError
-		refused  statusError
-		protocol protocolError
-	)
-	switch {
-	case errors.As(err, &dial):
-		return "dial"
-	case errors.As(err, &refused):
-		return "refused"
-	case errors.As(err, &protocol):
-		return "protocol"
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		return "timeout"
-	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
-		return "closed"
-	}
-	return "other"
 }

@@ -43,6 +43,7 @@ func appendDefinition(b []byte, d definition) []byte {
 // parseDefinition reads a definition. Data types that are not known here are
 // kept in data; an update's values are read up to the first of them.
 func parseDefinition(body []byte) (definition, error) {
+	// In the order of the wire. The decoder remembers its first error, which is looked at once, at the end.
 	r := decoder{rest: body}
 	d := definition{id: r.takeVarint()}
 	d.name = string(r.takeBytes(r.takeVarint()))
@@ -53,6 +54,7 @@ func parseDefinition(body []byte) (definition, error) {
 	// The parameters of arrays and rates, each behind its type.
 	for r.err == nil && len(r.rest) > 0 {
 		switch t := DataType(min(r.takeVarint(), dataTypes)); t.wireShape() {
+		// How many elements an update has is said here alone.
 		case numbers:
 			d.arrays[t-gptArray] = r.takeVarint()
 		case rateArray:
@@ -82,6 +84,7 @@ func (d *definition) readable() bool {
 // eachType calls yield for each data type of the table in the order of the wire,
 // until it returns false.
 func (d *definition) eachType(yield func(DataType) bool) {
+	// By the bits that are set, because an update has values for these and no place for others.
 	for rest := d.data; rest != 0; rest &= rest - 1 {
 		if !yield(DataType(bits.TrailingZeros64(rest))) {
 			return

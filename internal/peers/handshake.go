@@ -37,6 +37,7 @@ func (s statusError) Error() string {
 // readStatus reads the answer to a hello, "200\n", byte by byte: what follows
 // belongs to the session. Any other status is returned as a statusError.
 func readStatus(r *bufio.Reader) error {
+	// Not a line of any length: HAProxy answers with three digits, and what follows is not text.
 	var line [4]byte
 	for i := range line {
 		b, err := r.ReadByte()
@@ -49,6 +50,7 @@ func readStatus(r *bufio.Reader) error {
 	if err != nil || status < 100 || line[3] != '\n' {
 		return protocolErrorf("status line %q", line[:])
 	}
+	// Told by its number, for most of them are a name that is wrong in one of the two configurations.
 	if status != statusOK {
 		return statusError(status)
 	}

@@ -48,9 +48,12 @@ func (l *unendedEntries) setEntry(table int, key string, values []byte, until ti
 	e, ok := l.byKey[entryKey{table, key}]
 	if ok {
 		l.unlink(e)
+		// Only the last of several changes is sent: values are absolute.
 		e.values, e.until, e.sent = values, until, false
 		heap.Fix(&l.ends, e.heapIndex)
 	} else {
+		// New keys are refused, not old ones dropped: to forget one that HAProxy was taught would not take it
+		// out of there.
 		if l.size[table] >= l.max {
 			return false
 		}
@@ -59,9 +62,11 @@ func (l *unendedEntries) setEntry(table int, key string, values []byte, until ti
 		heap.Push(&l.ends, e)
 		l.size[table]++
 	}
+	// Behind all others, and so behind the position of what was sent, if it was sent before.
 	e.prev, e.next = l.root.prev, &l.root
 	e.prev.next, e.next.prev = e, e
 	if l.unsent == &l.root {
+		// Nothing waited to be sent, so the position was at the end.
 		l.unsent = e
 	}
 	return true
@@ -80,6 +85,7 @@ func (l *unendedEntries) expire(now time.Time, late func(table int)) {
 		l.unlink(e)
 		delete(l.byKey, entryKey{e.table, e.key})
 		l.size[e.table]--
+		// HAProxy would have to be told of something that is over.
 		if !e.sent {
 			late(e.table)
 		}
@@ -95,12 +101,14 @@ func (l *unendedEntries) nextUnsent() *entry {
 	if e == &l.root {
 		return nil
 	}
+	// Set although the write may fail: the next session begins with all of them in any case.
 	e.sent = true
 	l.unsent = e.next
 	return e
 }
 
 func (l *unendedEntries) unlink(e *entry) {
+	// Else the position would stay at an entry that is in no ring.
 	if l.unsent == e {
 		l.unsent = e.next
 	}

@@ -60,6 +60,7 @@ func readMessage(r *bufio.Reader) (message, error) {
 		return message{}, err
 	}
 	m := message{class: class, kind: kind}
+	// Types below have no body, not even a length.
 	if kind < 128 {
 		return m, nil
 	}
@@ -73,6 +74,8 @@ func readMessage(r *bufio.Reader) (message, error) {
 			return message{}, protocolErrorf("length of a message %d/%d: %v", class, kind, err)
 		}
 	}
+	// Before it is waited for: a length that cannot be right means that this side and HAProxy no longer read
+	// at the same place.
 	if length.value > maxMessage {
 		return message{}, protocolErrorf("message %d/%d of %d bytes, at most %d are accepted", class, kind, length.value, maxMessage)
 	}
@@ -105,6 +108,7 @@ func appendAck(b []byte, table uint64, update uint32) []byte {
 // parseAck is appendAck's inverse.
 func parseAck(body []byte) (table uint64, update uint32, err error) {
 	d := decoder{rest: body}
+	// Two forms of number in one message: that is how HAProxy writes it.
 	table, update = d.takeVarint(), d.takeUint32()
 	if d.err != nil {
 		return 0, 0, protocolErrorf("ack: %v", d.err)

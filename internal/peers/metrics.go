@@ -55,6 +55,7 @@ func newMetrics(reg prometheus.Registerer, tables []Table) *metrics {
 		taught:  updates.WithLabelValues("teach"),
 		bad:     dropped.WithLabelValues("none", "bad"),
 	}
+	// Made now, so that a dashboard shows 0 and not nothing until the first one is dropped.
 	for _, t := range tables {
 		m.full = append(m.full, dropped.WithLabelValues(t.metricLabel(), "full"))
 		m.late = append(m.late, dropped.WithLabelValues(t.metricLabel(), "late"))
@@ -85,6 +86,8 @@ func (c *Client) registerGauges(reg prometheus.Registerer) {
 func (c *Client) entries(table int) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	// Teach drops what has ended when it is called. While nobody is refused it is not, and this would show
+	// entries that are over.
 	c.live.expire(time.Now(), c.countLate)
 	return c.live.size[table]
 }

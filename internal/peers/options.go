@@ -110,6 +110,7 @@ func (t Table) definition(id uint64) definition {
 		keyLen:  uint64(t.KeyLen) + 1, // HAProxy counts the NUL that ends a string
 		expire:  t.Expire,
 	}
+	// HAProxy ignores the table unless these are exactly the bits of its own.
 	for _, dt := range t.Data {
 		d.data |= 1 << dt
 	}

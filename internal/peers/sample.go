@@ -47,6 +47,7 @@ func (s *samples) follow(e *entry, now time.Time, then func()) {
 // markSent notes that an entry is sent as this update of its table.
 func (s samples) markSent(e *entry, session uint64, update uint32) {
 	for i := range s {
+		// Once it was sent, a later change of the entry is another update, which is not followed.
 		if f := &s[i]; f.entry == e && f.session == 0 {
 			f.session, f.table, f.update = session, e.table, update
 		}

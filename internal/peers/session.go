@@ -3,7 +3,6 @@ package peers
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -77,6 +76,7 @@ type idleReader struct {
 }
 
 func (r idleReader) Read(b []byte) (int, error) {
+	// HAProxy sends a heartbeat when it has nothing else to say, so silence means that it hangs or is gone.
 	_ = r.SetReadDeadline(time.Now().Add(r.timeout)) // a closed connection fails in Read
 	return r.Conn.Read(b)
 }
@@ -85,6 +85,7 @@ func (r idleReader) Read(b []byte) (int, error) {
 func (s *session) silence() time.Duration { return time.Since(time.Unix(0, s.wrote.Load())) }
 
 func (s *session) handshake(deadline time.Time) error {
+	// One deadline for the connection and its handshake: who retries should not wait for twice as long.
 	_ = s.conn.SetWriteDeadline(deadline)
 	if _, err := s.conn.Write(appendHello(nil, s.c.opts.Remote, s.c.opts.Local, os.Getpid())); err != nil {
 		return err
@@ -107,231 +108,10 @@ func (s *session) exchange(ctx context.Context) error {
 		cancel(s.readMessages())
 		_ = s.conn.Close() // a write may be under way
 	})
+	// Whichever direction fails first tells why: the other one then fails only because the connection is
+	// closed.
 	cancel(s.writeOwed(ctx))
 	_ = s.conn.Close()
 	reading.Wait()
 	return context.Cause(ctx)
-}
-
-// readMessages handles messages until one fails.
-func (s *session) readMessages() error {
-	for {
-		m, err := readMessage(s.in)
-		if err == nil {
-			err = s.handle(m)
-		}
-		if err != nil {
-			return fmt.Errorf("read: %w", err)
-		}
-		if s.in.Buffered() == 0 { // one answer to all that came at once
-			s.c.wakeWriter()
-		}
-	}
-}
-
-func (s *session) handle(m message) error {
-	switch m.class {
-	case classControl:
-		return s.handleControl(m.kind)
-	case classTable:
-		return s.handleTable(m)
-	case classError:
-		return protocolErrorf("HAProxy reports error %d", m.kind)
-	}
-	return protocolErrorf("message of class %d", m.class)
-}
-
-func (s *session) handleControl(kind byte) error {
-	switch kind {
-	case controlHeartbeat, controlConfirm:
-	case controlResync:
-		s.addOwed(func(o *owed) { o.resync = true })
-	case controlFinished, controlPartial:
-		s.addOwed(func(o *owed) { o.confirms++ })
-		s.c.tellSession(Session{ID: s.id, State: Synced})
-	default:
-		return protocolErrorf("control message %d", kind)
-	}
-	return nil
-}
-
-func (s *session) handleTable(m message) error {
-	switch m.kind {
-	case tableDefinition:
-		return s.define(m.body)
-	case tableSwitch:
-		id, err := parseSwitch(m.body)
-		if err != nil {
-			return err
-		}
-		if s.table = s.tables[id]; s.table == nil {
-			return protocolErrorf("switch to table %d, which is not defined", id)
-		}
-		return nil
-	case tableUpdate, tableIncremental, tableTimed, tableTimedIncremental:
-		return s.handleUpdate(m)
-	case tableAck:
-		table, update, err := parseAck(m.body)
-		s.c.metrics.acked.Inc()
-		if err == nil {
-			s.handleAck(table, update)
-		}
-		return err
-	}
-	return protocolErrorf("table message %d", m.kind)
-}
-
-// handleAck measures how long HAProxy took to acknowledge, and calls the functions that wait
-// for it. A taught table's id is its index plus 1.
-func (s *session) handleAck(table uint64, update uint32) {
-	if table == 0 || table > uint64(len(s.c.tables)) {
-		return
-	}
-	s.c.mu.Lock()
-	done := s.c.samples.takeAcked(s.id, int(table)-1, update)
-	s.c.mu.Unlock()
-	for _, f := range done {
-		s.c.metrics.ack.Observe(time.Since(f.at).Seconds())
-		if f.then != nil {
-			f.then()
-		}
-	}
-}
-
-func (s *session) define(body []byte) error {
-	d, err := parseDefinition(body)
-	if err != nil {
-		return err
-	}
-	// HAProxy repeats the definition whenever it switches to the table.
-	if s.table = s.tables[d.id]; s.table == nil {
-		if len(s.tables) >= maxTables {
-			return protocolErrorf("more than %d tables", maxTables)
-		}
-		s.table = &learned{}
-		s.tables[d.id] = s.table
-	}
-	s.table.definition = d
-	return nil
-}
-
-func (s *session) handleUpdate(m message) error {
-	if s.table == nil {
-		return protocolErrorf("update before any table")
-	}
-	if !s.table.readable() {
-		return nil
-	}
-	id, u, err := s.table.parseUpdate(m.kind, m.body, s.table.last)
-	if err != nil {
-		return err
-	}
-	s.table.last = id
-	s.c.metrics.learned.Inc()
-	s.addOwed(func(o *owed) { o.acks[s.table.id] = id })
-	if s.c.opts.Learn != nil {
-		u.Session, u.Table = s.id, s.table.name
-		s.c.opts.Learn(u)
-	}
-	return nil
-}
-
-func (s *session) addOwed(add func(*owed)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	add(&s.owed)
-}
-
-// writeOwed asks HAProxy for all its entries, teaches it all live ones, and then sends each
-// change and answer, until a write fails or ctx is done.
-func (s *session) writeOwed(ctx context.Context) error {
-	s.c.mu.Lock()
-	s.c.live.rewind()
-	s.c.mu.Unlock()
-
-	heartbeat := time.NewTicker(heartbeatInterval)
-	defer heartbeat.Stop()
-	out := appendControl(nil, controlResync)
-	for {
-		out = s.appendEntries(s.appendOwed(out))
-		for len(out) == 0 {
-			select {
-			case <-ctx.Done():
-				return errors.New("session over")
-			case <-heartbeat.C:
-				out = appendControl(out, controlHeartbeat)
-			case <-s.c.wake:
-				out = s.appendEntries(s.appendOwed(out))
-			}
-		}
-		_ = s.conn.SetWriteDeadline(time.Now().Add(idleTimeout))
-		if _, err := s.conn.Write(out); err != nil {
-			return fmt.Errorf("write: %w", err)
-		}
-		s.wrote.Store(time.Now().UnixNano())
-		out = out[:0]
-	}
-}
-
-// appendOwed appends the answers that HAProxy waits for.
-func (s *session) appendOwed(out []byte) []byte {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for table, update := range s.owed.acks {
-		out = appendAck(out, table, update)
-	}
-	clear(s.owed.acks)
-	for ; s.owed.confirms > 0; s.owed.confirms-- {
-		out = appendControl(out, controlConfirm)
-	}
-	if s.owed.resync {
-		s.owed.resync = false
-		s.finishing = true
-		s.c.mu.Lock()
-		s.c.live.rewind()
-		s.c.mu.Unlock()
-	}
-	return out
-}
-
-// appendEntries appends unsent entries until all are, or the write is large
-// enough.
-func (s *session) appendEntries(out []byte) []byte {
-	now := time.Now()
-	sent := 0
-
-	s.c.mu.Lock()
-	s.c.live.expire(now, s.c.countLate)
-	for len(out) < maxWrite {
-		e := s.c.live.nextUnsent()
-		if e == nil {
-			if s.finishing {
-				s.finishing = false
-				out = appendControl(out, controlFinished)
-			}
-			break
-		}
-		out = s.appendEntry(out, e, now)
-		sent++
-	}
-	s.c.mu.Unlock()
-
-	s.c.metrics.taught.Add(float64(sent))
-	return out
-}
-
-func (s *session) appendEntry(out []byte, e *entry, now time.Time) []byte {
-	if s.current != e.table {
-		d := s.c.tables[e.table]
-		if s.defined[e.table] {
-			out = appendSwitch(out, d.id)
-		} else {
-			out = appendDefinition(out, d)
-			s.defined[e.table] = true
-		}
-		s.current = e.table
-	}
-	s.updates[e.table]++
-	s.c.samples.markSent(e, s.id, s.updates[e.table])
-	return appendTimed(out, s.updates[e.table], e.until.Sub(now), e.key, e.values)
 }

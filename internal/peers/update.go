@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"strconv"
 	"time"
+
+	spoevarint "github.com/negasus/haproxy-spoe-go/varint"
 )
 
 // An Update is one entry of a stick table as HAProxy pushed it.
@@ -19,6 +21,7 @@ type Update struct {
 // appendTimed appends a timed update of the table that was announced or
 // switched to last. values are the encoded values of its data types.
 func appendTimed(b []byte, id uint32, left time.Duration, key string, values []byte) []byte {
+	// Timed, so that the entry ends in HAProxy when it ends here, whatever the "expire" of the table is.
 	b = append(b, classTable, tableTimed)
 	b = appendVarint(b, uint64(8+varintLen(uint64(len(key)))+len(key)+len(values)))
 	b = binary.BigEndian.AppendUint32(b, id)
@@ -29,14 +32,15 @@ func appendTimed(b []byte, id uint32, left time.Duration, key string, values []b
 }
 
 func varintLen(v uint64) int {
-	var b [10]byte
-	return len(appendVarint(b[:0], v))
+	var b [maxVarint]byte
+	return spoevarint.PutUvarint(b[:], v)
 }
 
 // parseUpdate reads an update of any of the four kinds. last is the id of the
 // update before it. The update's Session and Table are the caller's to set.
 func (d *definition) parseUpdate(kind byte, body []byte, last uint32) (id uint32, u Update, err error) {
 	r := decoder{rest: body}
+	// What the short kinds leave out follows from the update before and from the table.
 	id, u.Expire = last+1, d.expire
 	if kind == tableUpdate || kind == tableTimed {
 		id = r.takeUint32()
@@ -45,6 +49,8 @@ func (d *definition) parseUpdate(kind byte, body []byte, last uint32) (id uint32
 		u.Expire = durationOf(uint64(r.takeUint32()))
 	}
 	u.Key = d.readKey(&r)
+	// Until the first type that is not known: how long its value is cannot be told, nor where the next one
+	// begins.
 	for t := range d.eachType {
 		if !d.readValue(&r, t, &u.Values) {
 			break
@@ -63,6 +69,7 @@ func (d *definition) readKey(r *decoder) string {
 	case keyInteger:
 		return strconv.FormatUint(uint64(r.takeUint32()), 10)
 	case keyIPv4, keyIPv6:
+		// The length is that of the definition, which HAProxy may have wrong for the type.
 		if addr, ok := netip.AddrFromSlice(r.takeBytes(d.keyLen)); ok {
 			return addr.String()
 		}
@@ -88,6 +95,7 @@ func (d *definition) readValue(r *decoder, t DataType, values *Values) bool {
 	case numbers:
 		skipVarints(r, d.arrays[t-gptArray])
 	case rateArray:
+		// A rate is three numbers, and this side needs none of them.
 		for range 3 {
 			skipVarints(r, d.arrays[t-gptArray])
 		}
@@ -99,6 +107,7 @@ func (d *definition) readValue(r *decoder, t DataType, values *Values) bool {
 
 // skipVarints reads n varints, or as many as there are.
 func skipVarints(r *decoder, n uint64) {
+	// It ends with the message, even if the definition promised 2⁶⁴ elements.
 	for ; n > 0 && r.err == nil; n-- {
 		r.takeVarint()
 	}

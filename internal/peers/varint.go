@@ -3,7 +3,12 @@ package peers
 import (
 	"encoding/binary"
 	"errors"
+
+	spoevarint "github.com/negasus/haproxy-spoe-go/varint"
 )
+
+// maxVarint is the length of 2⁶⁴−1.
+const maxVarint = 10
 
 var (
 	errShort  = errors.New("message ends too early")
@@ -14,14 +19,8 @@ var (
 // byte below 240, otherwise four bits in the first byte and seven in each
 // further one (doc/peers-v2.0.txt, "Encoded Integer").
 func appendVarint(b []byte, v uint64) []byte {
-	if v < 240 {
-		return append(b, byte(v))
-	}
-	b = append(b, byte(v)|0xf0)
-	for v = (v - 240) >> 4; v >= 128; v = (v - 128) >> 7 {
-		b = append(b, byte(v)|0x80)
-	}
-	return append(b, byte(v))
+	var buf [maxVarint]byte
+	return append(b, buf[:spoevarint.PutUvarint(buf[:], v)]...)
 }
 
 // A varint is read byte by byte, so that a stream and a slice share one reader.
@@ -37,6 +36,8 @@ func (v *varint) addByte(b byte) (done bool, err error) {
 		v.value, v.shift = uint64(b), 4
 		return b < 240, nil
 	}
+	// A number of more than 64 bits would come out as a small one: as a length, or a count of bytes, it would
+	// be believed.
 	part := uint64(b) << v.shift
 	if part>>v.shift != uint64(b) || v.value+part < part {
 		return false, errVarint
@@ -80,6 +81,7 @@ func (d *decoder) takeUint32() uint32 {
 
 // takeBytes returns the next n bytes of the message itself, not a copy.
 func (d *decoder) takeBytes(n uint64) []byte {
+	// Compared as it was sent, before it becomes an int.
 	if d.err == nil && n > uint64(len(d.rest)) {
 		d.err = errShort
 	}

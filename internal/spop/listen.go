@@ -27,6 +27,8 @@ func Listen(address string) (net.Listener, error) {
 		}
 		return l, nil
 	}
+	// An agent that was killed leaves its socket behind, and the kernel lets nobody listen on a path that is
+	// there.
 	if err := removeStale(path); err != nil {
 		return nil, fmt.Errorf("listen for SPOE: %w", err)
 	}
@@ -34,6 +36,7 @@ func Listen(address string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for SPOE: %w", err)
 	}
+	// The umask decides what a new socket allows. HAProxy runs as another user of the same group.
 	if err := os.Chmod(path, socketMode); err != nil {
 		return nil, fmt.Errorf("listen for SPOE: %w", errors.Join(err, l.Close()))
 	}
@@ -50,9 +53,11 @@ func removeStale(path string) error {
 	if err != nil {
 		return err
 	}
+	// A wrong path must not cost the operator a file.
 	if info.Mode().Type() != fs.ModeSocket {
 		return fmt.Errorf("%s exists and is not a socket", path)
 	}
+	// Only asking tells a socket that is served from one that is left over.
 	conn, err := net.Dial("unix", path)
 	if err == nil {
 		_ = conn.Close()

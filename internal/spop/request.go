@@ -27,6 +27,7 @@ func (r *Request) Message() string { return r.name }
 // booleans 1 and 0 as HAProxy writes them, addresses in their usual form, and
 // binary data the bytes themselves. Of arguments of one name the first counts.
 func (r *Request) Arg(name string) (string, bool) {
+	// A message has some ten arguments: to look through them is quicker than to make a map of them.
 	for i := range r.args {
 		if r.args[i].Name == name {
 			return argText(r.args[i].Value)
@@ -79,6 +80,7 @@ func (r *Request) SetUint(name string, value uint32) {
 
 // reserve takes the room of a set-var action: type, number of arguments, scope, name, data type and value.
 func (r *Request) reserve(name string, value int) bool {
+	// The action as SPOE.txt has it, section 3.4.
 	n := 3 + textSize(name) + 1 + value
 	if n > r.room {
 		r.server.droppedVariable(name)
