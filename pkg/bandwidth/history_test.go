@@ -2,7 +2,6 @@ package bandwidth_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -33,6 +32,11 @@ type story struct {
 	all   []*party
 }
 
+const words = `
+An instance is one HAProxy and its agent. The downloads of user alice are limited in bytes per second, over all
+instances together. A share is an instance's part of that limit: its HAProxy holds the downloads there to it.
+Agents report what is in progress, what it moves and what it could use, and polygen divides the limit.`
+
 // A party is one instance: its agent, and what its HAProxy moves.
 type party struct {
 	*story
@@ -54,7 +58,7 @@ type party struct {
 // other for long. The share of those of whom polygen has said nothing is 1 MB/s.
 func tell(t *testing.T, limit int64, instances int, title, about, diagram string) (*story, []*party) {
 	s := &story{
-		Book: history.New(t, title, about, diagram), t: t, watch: bandwidth.NewWatch(),
+		Book: history.New(t, title, diagram, about, words), t: t, watch: bandwidth.NewWatch(),
 		limit: bandwidth.Limit{Bytes: [2]int64{limit * megabyte, 0}, Default: [2]int64{megabyte, 0}},
 	}
 	var names []string
@@ -91,17 +95,10 @@ func (s *story) at(now int) {
 	}
 	for _, p := range s.all {
 		if p.again > 0 {
-			p.Tell("agent "+p.name, "has said the same to polygen %s more", times(p.again))
+			p.Tell("agent "+p.name, "has reported the same %s more", history.Times(p.again))
 			p.again = 0
 		}
 	}
-}
-
-func times(n int) string {
-	if n == 1 {
-		return "once"
-	}
-	return fmt.Sprint(n, " times")
 }
 
 // rate is what HAProxy's transfers move now.
@@ -137,11 +134,11 @@ func (p *party) begin(most float64) *float64 {
 	if p.active == 0 {
 		p.share, p.next = share[bandwidth.Down], share[bandwidth.Down]
 	}
-	client := "as fast as it may"
+	client := ""
 	if most > 0 {
-		client = "by a client of " + mb(int64(most))
+		client = " by a client that can take " + mb(int64(most))
 	}
-	p.Tell("agent "+p.name, "is asked about a download %s: it begins with %s", client, mb(share[bandwidth.Down]))
+	p.Tell("agent "+p.name, "is asked about a download%s, which begins with a share of %s", client, mb(share[bandwidth.Down]))
 	p.transfers = append(p.transfers, &most)
 	p.active++
 	p.push()
@@ -151,7 +148,7 @@ func (p *party) begin(most float64) *float64 {
 // end has the first so many transfers end.
 func (p *party) end(n int) {
 	p.transfers, p.active = p.transfers[n:], p.active-int64(n)
-	p.Tell("HAProxy "+p.name, "tells that %d ended, and %d go on", n, p.active)
+	p.Tell("HAProxy "+p.name, "says that %s ended, and %d go on", history.Plural(n, "download"), p.active)
 	p.push()
 }
 
@@ -163,7 +160,7 @@ func (p *party) drain() {
 		share := e.Share[bandwidth.Down]
 		if share != p.next {
 			p.next, p.nextAt = share, p.Now()+50*time.Millisecond
-			p.Tell("agent "+p.name, "tells HAProxy a share of %s", mb(share))
+			p.Tell("agent "+p.name, "sets HAProxy's share to %s", mb(share))
 		}
 	}
 	for _, r := range p.Collect(p.clock(), nil) {
@@ -184,19 +181,19 @@ func (p *party) tellOf(r bandwidth.Report) {
 		return
 	}
 	p.said = r
-	can := "can use more"
+	can := "could move more"
 	if r.Most[d] > 0 {
-		can = "can use " + mb(r.Most[d])
+		can = "could move " + mb(r.Most[d])
 	}
 	if r.Active == 0 {
-		p.Tell("agent "+p.name, "to polygen: nothing in progress")
+		p.Tell("agent "+p.name, "reports that nothing is in progress")
 		return
 	}
-	share := "no share"
+	share := "that it has no share"
 	if r.Share[d] > 0 {
-		share = "share " + mb(r.Share[d])
+		share = "a share of " + mb(r.Share[d])
 	}
-	p.Tell("agent "+p.name, "to polygen: %d in progress, %s moved, %s; %s", r.Active, mb(r.Moved[d]), can, share)
+	p.Tell("agent "+p.name, "reports %s in progress at %s that %s, and %s", history.Plural(r.Active, "download"), mb(r.Moved[d]), can, share)
 }
 
 // near is as good as the same, to a reader.
@@ -209,12 +206,12 @@ func (s *story) publish() {
 		var parts []string
 		for _, share := range sharing.Shares {
 			sum += share.Bytes
-			parts = append(parts, fmt.Sprintf("%s at %s", mb(share.Bytes), share.Instance))
+			parts = append(parts, fmt.Sprintf("%s for %s", mb(share.Bytes), share.Instance))
 		}
 		if sum > s.limit.Bytes[sharing.Direction] {
 			s.t.Errorf("at %v shares add up to %d, want at most %d", s.Now(), sum, s.limit.Bytes[sharing.Direction])
 		}
-		s.Tell("polygen", "divides: %s", strings.Join(parts, ", "))
+		s.Tell("polygen", "divides the limit: %s", history.List(parts))
 		for _, p := range s.all {
 			if p.deaf {
 				s.Tell("agent "+p.name, "does not hear of it")
@@ -239,7 +236,7 @@ func (s *story) sum(most float64) {
 	if total > most*limit {
 		s.t.Errorf("at %v all move %.0f, want at most %.2f of %.0f", s.Now(), total, most, limit)
 	}
-	s.Tell("(all)", "%s of %s: %s", mb(int64(total)), mb(int64(limit)), strings.Join(parts, " and "))
+	s.Tell("the cluster", "moves %s, of a limit of %s: %s", mb(int64(total)), mb(int64(limit)), history.List(parts))
 }
 
 const twoSharers = `
@@ -260,8 +257,9 @@ func TestHistories(t *testing.T) {
 
 func coldUser(t *testing.T) {
 	s, all := tell(t, 10, 2, "A cold user in a cluster", `
-A user whom no agent knows downloads at both instances. A download begins with the default share of 1
-MB/s. Some milliseconds later polygen divides the limit of 10 MB/s by what is in progress.`, twoSharers)
+This history shows how a limit of 10 MB/s comes to be divided between two instances. A user whom no agent
+knows downloads at both. A download begins with the default share of 1 MB/s. Some milliseconds later
+polygen divides the limit by how many downloads are in progress at each.`, twoSharers)
 	a, b := all[0], all[1]
 	s.Part("Three downloads begin at instance a.")
 	s.at(100)
@@ -270,12 +268,12 @@ MB/s. Some milliseconds later polygen divides the limit of 10 MB/s by what is in
 	a.begin(0)
 	s.at(1000)
 	s.sum(exactly)
-	s.Part("One begins at b.")
+	s.Part("Another download begins at b.")
 	b.begin(0)
 	s.sum(1.11)
 	s.at(2000)
 	s.sum(exactly)
-	s.Part("All of a's end. What has ended counts for 0.2 s, in case others follow.")
+	s.Part("All of a's downloads end. What has ended counts for another 0.2 s, in case others follow.")
 	a.end(3)
 	s.at(3000)
 	s.sum(exactly)
@@ -284,11 +282,12 @@ MB/s. Some milliseconds later polygen divides the limit of 10 MB/s by what is in
 
 func slowClient(t *testing.T) {
 	s, all := tell(t, 10, 2, "A share that cannot be used", `
-A client at instance b can do 2 MB/s only. Its agent finds out from what HAProxy moves: b keeps that, 5 %
-more and half a per cent of the limit, and a gets the rest. When the client becomes faster it moves all
-of its share, and is given more at a time.`, twoSharers)
+This history shows that a part of the limit which one instance cannot use goes to the other. A client at
+instance b can take only 2 MB/s. Its agent finds out from what HAProxy moves: b keeps that, 5 % more and
+half a per cent of the limit, and a gets the rest. When the client becomes faster it moves all of its
+share, and is given more step by step.`, twoSharers)
 	a, b := all[0], all[1]
-	s.Part("A download at each instance.")
+	s.Part("A download begins at each instance.")
 	s.at(100)
 	a.begin(0)
 	client := b.begin(2)
@@ -303,29 +302,30 @@ of its share, and is given more at a time.`, twoSharers)
 
 func lentShares(t *testing.T) {
 	s, all := tell(t, 10, 2, "Requests by credit", `
-HAProxy has credit and asks nobody. What is admitted by credit begins with the share that every instance
-may always have, for it stays as it is while the credit lasts. A large body is told of at once, by a
-table of its own; small answers are seen when the agent reads the table of credit.`, twoSharers)
+This history shows how bandwidth is divided when HAProxy has credit, that is, when it admits requests without
+asking. These begin with the share that every instance may always have, for it stays as it is while the
+credit lasts. HAProxy tells of a large body at once, in a table of its own; the agent sees small answers
+when it reads the table of credit.`, twoSharers)
 	a, b := all[0], all[1]
-	s.Part("The answer that brings the credit to b says the share.")
+	s.Part("The answer that brings credit to HAProxy b says its share, too.")
 	s.at(100)
-	b.Tell("agent b", "lends with %s for each instance", mb(b.Lend(s.limit)[bandwidth.Down]))
+	b.Tell("agent b", "gives HAProxy credit, and with it a share of %s", mb(b.Lend(s.limit)[bandwidth.Down]))
 	s.Part("A download at a has all of the limit.")
 	a.begin(0)
 	s.at(1000)
 	s.sum(exactly)
-	s.Part("At b small answers move 0.6 MB/s by credit. The agent reads of it: polygen leaves them room.")
+	s.Part("At b small answers move 0.6 MB/s by credit. The agent reads that, and polygen leaves them room.")
 	b.Tell("HAProxy b", "has moved 0.60 MB/s by credit")
 	b.Lent(s.clock(), "alice", s.limit, [2]int64{600_000, 0})
 	b.drain()
 	s.at(2000)
-	s.Part("So little that it is not worth a report: 0.02 MB/s, less than 0.5 % of the limit for the two of them.")
+	s.Part("Now it is so little that it is not worth a report: 0.02 MB/s, less than 0.5 % of the limit for both instances.")
 	b.Tell("HAProxy b", "has moved 0.02 MB/s by credit")
 	b.Lent(s.clock(), "alice", s.limit, [2]int64{20_000, 0})
 	b.drain()
 	s.at(3000)
 	s.sum(exactly)
-	s.Part("A large body by credit, which HAProxy holds to the share and tells of.")
+	s.Part("HAProxy b admits a download by credit. It holds that to the share, and tells of it.")
 	b.share, b.next = megabyte, megabyte
 	var any float64
 	b.transfers, b.active = append(b.transfers, &any), 1
@@ -352,10 +352,11 @@ func (s *story) held(p *party, now int) {
 
 func lostPolygen(t *testing.T) {
 	s, all := tell(t, 10, 2, "Polygen is lost, and found again", `
-Nobody divides the limit anew, be it that polygen is gone or Redis. Each HAProxy goes on with its last
-share, for 60 s. Then each instance has the default of 1 MB/s, until somebody divides again.`, twoSharers)
+This history shows what holds when polygen is gone, or Redis, and nobody divides the limit. Each HAProxy goes
+on with its last share, for 60 s. Then each instance has the default share of 1 MB/s, until somebody
+divides again.`, twoSharers)
 	a, b := all[0], all[1]
-	s.Part("Three downloads at a, one at b.")
+	s.Part("Three downloads begin at instance a, and one at b.")
 	s.at(100)
 	a.begin(0)
 	a.begin(0)
@@ -369,7 +370,7 @@ share, for 60 s. Then each instance has the default of 1 MB/s, until somebody di
 	b.begin(0)
 	s.at(50_000)
 	s.sum(exactly)
-	s.Part("60 s after the last word of polygen's the shares end.")
+	s.Part("The shares end 60 s after polygen's last word.")
 	s.at(70_000)
 	s.sum(exactly)
 	s.Part("Another polygen leads. It knows nobody, and divides among those whom it has heard.")
@@ -381,20 +382,21 @@ share, for 60 s. Then each instance has the default of 1 MB/s, until somebody di
 
 func reloadedHAProxy(t *testing.T) {
 	s, all := tell(t, 10, 2, "HAProxy is reloaded, and its old process still moves", `
-The new process has nothing in progress. Nobody tells what the old one moves: it goes on with the share
-that it has, and until it has ended the user may have the limit and that share.`, `
+This history shows a time at which alice may have more than the limit. The new process has nothing
+in progress. Nobody tells what the old one moves: it goes on with the share that it has, and until it has
+ended alice may have the limit and that share.`, `
                 ┌─ old process: moves its share, tells nobody
     HAProxy a ──┤
                 └─ new process: nothing in progress ──▶ agent a ──▶ polygen
 `)
 	a, b := all[0], all[1]
-	s.Part("A download at each instance.")
+	s.Part("A download begins at each instance.")
 	s.at(100)
 	a.begin(0)
 	b.begin(0)
 	s.at(2000)
 	s.sum(exactly)
-	s.Part("The reload: agent a says at once that nothing is in progress.")
+	s.Part("HAProxy a is reloaded, and its agent says at once that nothing is in progress.")
 	a.old, a.transfers, a.active, a.moved = a.rate(), nil, 0, 0
 	a.Restarted(s.clock())
 	a.Tell("HAProxy a", "is another process now; the old one moves %s", mb(int64(a.old)))
@@ -413,10 +415,10 @@ that it has, and until it has ended the user may have the limit and that share.`
 
 func lostShare(t *testing.T) {
 	s, all := tell(t, 10, 2, "A share that is lost on its way", `
-Reports say the share that the instance was given. One that has another share than it was sent 0.25 s
-ago has missed it, and all are told again.`, twoSharers)
+This history shows why shares need no acknowledgement. Reports say which share the instance has. One that
+has another share than it was sent 0.25 s ago has missed the message, and all are told again.`, twoSharers)
 	a, b := all[0], all[1]
-	s.Part("A download at b.")
+	s.Part("A download begins at b.")
 	s.at(100)
 	b.begin(0)
 	s.at(2000)
@@ -435,10 +437,11 @@ ago has missed it, and all are told again.`, twoSharers)
 
 func newLimit(t *testing.T) {
 	s, all := tell(t, 10, 2, "The limit changes", `
-A limit that becomes smaller is kept at once: each agent makes its share smaller by itself. One that
-grows waits for polygen, for the other instances' shares are not known.`, twoSharers)
+This history shows what an edit of the limit file does to downloads in progress. A limit that becomes smaller
+is kept at once: each agent makes its share smaller by itself. One that grows waits for polygen, for an
+agent does not know the other instances' shares.`, twoSharers)
 	a, b := all[0], all[1]
-	s.Part("Three downloads at a, one at b.")
+	s.Part("Three downloads begin at instance a, and one at b.")
 	s.at(100)
 	a.begin(0)
 	a.begin(0)
@@ -446,11 +449,11 @@ grows waits for polygen, for the other instances' shares are not known.`, twoSha
 	b.begin(0)
 	s.at(2000)
 	s.sum(exactly)
-	s.Part("The limit is 4 MB/s now.")
+	s.Part("The limit becomes 4 MB/s.")
 	s.change(4)
 	s.at(3000)
 	s.sum(exactly)
-	s.Part("It is 20 MB/s now.")
+	s.Part("It becomes 20 MB/s.")
 	s.change(20)
 	s.at(4000)
 	s.sum(exactly)

@@ -3,7 +3,6 @@ package concurrency_test
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -26,6 +25,12 @@ type story struct {
 	away  bool // the pool does not answer
 }
 
+const words = `
+An instance is one HAProxy and its agent. A slot is the right to have one request of alice's in progress, and
+all instances together may hold as many slots as the limit. The pool in Redis knows how many each of them
+holds. In an ask an agent says how many slots it wants to hold in all and how many requests it has in
+progress, so that the latest ask is all that the pool needs to know.`
+
 // A party is one instance: its agent, and what its HAProxy counts.
 type party struct {
 	*story
@@ -42,7 +47,7 @@ type party struct {
 
 // tell begins a story with so many instances, who have known of each other for long.
 func tell(t *testing.T, limit, instances int, credit bool, title, about, diagram string) (*story, []*party) {
-	s := &story{Book: history.New(t, title, about, diagram), t: t, limit: limit, pool: map[string]concurrency.Holding{}}
+	s := &story{Book: history.New(t, title, diagram, about, words), t: t, limit: limit, pool: map[string]concurrency.Holding{}}
 	for i := range instances {
 		name := string(rune('a' + i))
 		p := &party{story: s, name: name, asked: count{Process: 1}, Agent: concurrency.NewAgent(concurrency.Config{
@@ -82,10 +87,10 @@ func (s *story) at(now int) {
 	}
 	for i, p := range s.all {
 		if n := vain[i]; n > 0 {
-			s.Tell("agent "+p.name, "has asked the pool %s more, which changed nothing", history.Plural(n, "time"))
+			s.Tell("agent "+p.name, "has asked the pool %s more, which changed nothing", history.Times(n))
 		}
 		if n := lost[i]; n > 0 {
-			s.Tell("agent "+p.name, "has asked the pool %s more, and got no answer", history.Plural(n, "time"))
+			s.Tell("agent "+p.name, "has asked the pool %s more, and got no answer", history.Times(n))
 		}
 	}
 	s.At(time.Duration(now) * time.Millisecond)
@@ -117,7 +122,7 @@ func (p *party) requests(n int, patient bool) {
 	allowed, refused, waiting := 0, 0, 0
 	credit := ""
 	if p.lent {
-		credit = fmt.Sprintf(", beyond %s in HAProxy's count and %s", history.Plural(p.here, "request"), history.Plural(p.places, "place"))
+		credit = fmt.Sprintf(", for HAProxy counts %s of the user in its %s", history.Plural(p.here, "request"), history.Plural(p.places, "place"))
 	}
 	for range n {
 		seen, places := p.seen()
@@ -158,7 +163,7 @@ func (p *party) begin(n int) {
 func (p *party) end(n int) {
 	p.asked.Active -= int64(n)
 	p.here = max(p.native, p.here-n)
-	p.Tell("HAProxy "+p.name, "tells that %s ended; of those it asked about %d remain", history.Plural(n, "request"), p.asked.Active)
+	p.Tell("HAProxy "+p.name, "says that %s ended; of those it asked about, %d go on", history.Plural(n, "request"), p.asked.Active)
 	p.Progress(p.clock(), "alice", p.limit, p.asked)
 	p.drain()
 }
@@ -170,7 +175,7 @@ func (p *party) natively(n int) {
 		p.t.Fatalf("HAProxy would not admit %d beside %d, of %d places", n, p.here, p.places)
 	}
 	p.here, p.native = p.here+n, p.native+n
-	p.Tell("HAProxy "+p.name, "admits %s by itself: its count is %d of %s", history.Plural(n, "request"), p.here, history.Plural(p.places, "place"))
+	p.Tell("HAProxy "+p.name, "admits %s by itself: it counts %d in its %s", history.Plural(n, "request"), p.here, history.Plural(p.places, "place"))
 	p.check()
 }
 
@@ -186,14 +191,14 @@ func (p *party) lend() {
 	if p.here > 1 {
 		p.here = 1 // HAProxy counts the request that brought them, and none of before
 	}
-	p.Tell("agent "+p.name, "lends HAProxy %s with the answer", history.Plural(p.places, "place"))
+	p.Tell("agent "+p.name, "lends HAProxy %s with its answer", history.Plural(p.places, "place"))
 	p.drain()
 }
 
 // withdrawn is the answer of HAProxy's runtime API: its count of the user.
 func (p *party) withdrawn() {
 	p.lent = false
-	p.Tell("HAProxy "+p.name, "has no places any more; its count is %d", p.here)
+	p.Tell("HAProxy "+p.name, "has no places any more, and counts %d of the user", p.here)
 	p.Withdrawn(p.clock(), "alice", p.here)
 	p.drain()
 }
@@ -201,7 +206,7 @@ func (p *party) withdrawn() {
 // endNatively has requests end that HAProxy admitted by itself, of which it does not tell.
 func (p *party) endNatively(n int) {
 	p.native, p.here = p.native-n, p.here-n
-	p.Tell("HAProxy "+p.name, "has %s end that it admitted by itself, and tells nobody", history.Plural(n, "request"))
+	p.Tell("HAProxy "+p.name, "sees %s end that it admitted by itself, and tells nobody", history.Plural(n, "request"))
 }
 
 // giveUp has those that wait do so no longer.
@@ -235,15 +240,15 @@ func (p *party) drain() {
 		}
 	}
 	if allowed+refused > 0 {
-		p.Tell("agent "+p.name, "decides those that wait: %s", history.Outcome(allowed, refused, 0))
+		p.Tell("agent "+p.name, "decides %s that waited: %s", history.Plural(allowed+refused, "request"), history.Outcome(allowed, refused, 0))
 		p.begin(allowed)
 	}
 	for _, n := range out.TableEntries {
-		what := "to ask about each request of alice"
+		what := "to ask about each of alice's requests"
 		if n.Until > 0 {
 			what = fmt.Sprintf("to refuse alice by itself for %d s", n.Until-p.clock().Unix())
 		}
-		p.Tell("agent "+p.name, "tells HAProxy %s, and to have %d at most should nobody answer", what, n.Cap)
+		p.Tell("agent "+p.name, "tells HAProxy %s, and to admit up to %d should nobody answer", what, n.Cap)
 	}
 	for range out.Withdraw {
 		p.Tell("agent "+p.name, "withdraws HAProxy's places")
@@ -260,9 +265,9 @@ func (p *party) tellOf(asks []concurrency.Ask) {
 	for _, a := range asks {
 		refused := ""
 		if a.Refused > 0 {
-			refused = fmt.Sprintf(", %d refused meanwhile", a.Refused)
+			refused = fmt.Sprintf(", and has refused %d meanwhile", a.Refused)
 		}
-		p.Tell("agent "+p.name, "to the pool, number %d: wants to hold %d, has %d in progress%s", a.Seq, a.Want, a.Active, refused)
+		p.Tell("agent "+p.name, "asks the pool (number %d): it wants to hold %s and has %d in progress%s", a.Seq, history.Plural(a.Want, "slot"), a.Active, refused)
 	}
 }
 
@@ -274,9 +279,9 @@ func (p *party) hear(asks []concurrency.Ask) []concurrency.Grant {
 		g := concurrency.Take(p.pool, len(p.live), p.name, a)
 		what := ""
 		if known {
-			what = "has heard a later one already: "
+			what = "has heard a later ask already: it "
 		}
-		p.Tell("pool", "%sinstance %s holds %d of %d, %d free", what, p.name, g.Held, a.Limit, max(0, g.Free))
+		p.Tell("the pool", "%slets instance %s hold %d of %d slots and has %d left", what, p.name, g.Held, a.Limit, max(0, g.Free))
 		grants = append(grants, g)
 	}
 	return grants
@@ -329,9 +334,9 @@ func (s *story) sum() {
 		if p.Bound("alice") < p.running() {
 			s.t.Errorf("agent %s takes %d for the most, and %d are in progress", p.name, p.Bound("alice"), p.running())
 		}
-		bounds = append(bounds, fmt.Sprintf("%d at %s", p.Bound("alice"), p.name))
+		bounds = append(bounds, fmt.Sprintf("agent %s counts %d", p.name, p.Bound("alice")))
 	}
-	s.Tell("(all)", "%d of %d are in progress; agents go by %s", s.inProgress(), s.limit, strings.Join(bounds, " and "))
+	s.Tell("the cluster", "has %s in progress, of at most %d; %s", history.Plural(s.inProgress(), "request"), s.limit, history.List(bounds))
 }
 
 const twoInstances = `
@@ -351,9 +356,10 @@ func TestHistories(t *testing.T) {
 
 func coldUser(t *testing.T) {
 	s, all := tell(t, 10, 2, false, "A cold user in a cluster", `
-A user whom no agent knows comes to both instances with more requests than the limit of 10 in
-progress. The first ones wait for the pool. Near the limit each instance holds what it runs, and what
-ends at one of them is given back for the other.`, twoInstances)
+This history shows why there are never more than 10 requests in progress, the limit, and how slots go to
+where they are needed. A user whom no agent knows comes to both instances with more requests than that.
+The first ones wait for the pool. Near the limit each instance holds what it runs, and what ends at one of
+them is given back for the other.`, twoInstances)
 	a, b := all[0], all[1]
 	s.Part("Eight requests come to each HAProxy.")
 	s.at(100)
@@ -385,10 +391,10 @@ ends at one of them is given back for the other.`, twoInstances)
 
 func placesLentAndWithdrawn(t *testing.T) {
 	s, all := tell(t, 40, 2, true, "Places are lent and withdrawn", `
-Far from the limit of 40 nobody is asked: HAProxy admits requests by itself while its count is within
-its places, a portion of 5 that counts as held by each live instance. A request that finds more in
-HAProxy's count is asked about; then the places are withdrawn, and what they admitted counts until it
-has ended.`, twoInstances)
+This history shows how HAProxy comes to admit requests without asking, and how that ends without a request
+above the limit of 40. HAProxy admits requests by itself while its count of the user is within its places:
+a portion of 5, which counts as held for each live instance. About a request that finds more in HAProxy's
+count it asks. Then the places are withdrawn, and what they admitted counts until it has ended.`, twoInstances)
 	a := all[0]
 	s.Part("A first request needs no ask, for the instance holds its portion. The answer lends places.")
 	s.at(100)
@@ -406,12 +412,12 @@ has ended.`, twoInstances)
 	a.withdrawn()
 	a.flush()
 	s.sum()
-	s.Part("The shell reads HAProxy's count until nothing is left of what the places admitted.")
+	s.Part("From now on HAProxy's count is read again and again, until nothing is left of what the places admitted.")
 	s.at(420)
 	a.endNatively(3)
 	s.at(421)
 	a.Withdrawn(a.clock(), "alice", a.here)
-	s.Tell("HAProxy a", "counts %d", a.here)
+	s.Tell("HAProxy a", "counts %d now", a.here)
 	a.drain()
 	s.sum()
 	s.at(440)
@@ -420,7 +426,7 @@ has ended.`, twoInstances)
 	s.at(441)
 	a.here = 0
 	a.Withdrawn(a.clock(), "alice", 0)
-	s.Tell("HAProxy a", "counts nothing")
+	s.Tell("HAProxy a", "counts none now")
 	a.drain()
 	s.at(1000)
 	s.sum()
@@ -429,9 +435,10 @@ has ended.`, twoInstances)
 
 func waitingInLine(t *testing.T) {
 	s, all := tell(t, 3, 1, false, "Requests that wait in line", `
-The user's requests may wait for a slot, up to their deadline. They are served in the order in which
-they came. An instance that is alone decides by itself; what it tells the pool is for who watches the
-user. A limit of 3 requests in progress.`, `
+This history shows requests that wait for a slot instead of being refused, as a tier may allow. The limit is 3
+requests in progress. Those that wait are served in the order in which they came, or refused when their
+deadline is over. An instance that is alone decides by itself; what it tells the pool is for polygen,
+which shows it.`, `
     client 5 ─ client 4 ─▶ │ 3 in progress │ ─▶ origin
               the line
 `)
@@ -440,11 +447,11 @@ user. A limit of 3 requests in progress.`, `
 	s.at(100)
 	a.requests(5, true)
 	s.sum()
-	s.Part("One ends, and the first in line is served.")
+	s.Part("One request ends, and the first in line is served.")
 	s.at(200)
 	a.end(1)
 	s.sum()
-	s.Part("The other one has waited for as long as it may.")
+	s.Part("The other request has waited for as long as it may.")
 	s.at(1100)
 	a.giveUp()
 	s.at(1200)
@@ -456,8 +463,9 @@ user. A limit of 3 requests in progress.`, `
 
 func lostRedis(t *testing.T) {
 	s, all := tell(t, 12, 2, false, "Redis is lost, and found again", `
-Without the pool nothing waits. Of a user near the limit an agent admits what it holds, and after a
-second its even part of the limit: 6 of 12. When Redis is back it hears what is in progress.`, twoInstances)
+This history shows what agents do without their pool. Nothing waits for it. Of a user near the limit an agent
+admits what it holds, and after a second its even part of the limit: 6 of 12. When Redis is back it hears
+what is in progress, and decides again.`, twoInstances)
 	a, b := all[0], all[1]
 	s.Part("The user is near the limit: instance a runs 8, and b 2.")
 	s.at(100)
@@ -479,7 +487,7 @@ second its even part of the limit: 6 of 12. When Redis is back it hears what is 
 		p.drain()
 	}
 	s.sum()
-	s.Part("After a second each goes by its part: b may have 6, and a, which has 8, gets none.")
+	s.Part("After a second each agent goes by its part of 6. Instance b may have that many, and a, which has 8, gets none.")
 	s.at(1300)
 	a.requests(1, false)
 	a.end(3)
@@ -504,8 +512,9 @@ second its even part of the limit: 6 of 12. When Redis is back it hears what is 
 
 func reloadedHAProxy(t *testing.T) {
 	s, all := tell(t, 10, 1, false, "HAProxy is reloaded, and its old process still has requests", `
-The new process counts from nothing, and the old one's requests go on. Nobody tells of their end, so all
-of them count until the old process has ended. A limit of 10 requests in progress.`, `
+This history shows why a reload does not break the limit of 10 requests in progress. The new process counts
+from nothing, and the old one's requests go on. Nobody tells of their end, so all of them count until the
+old process has ended.`, `
                 ┌─ old process: 6 in progress, tells nobody of their end
     HAProxy a ──┤
                 └─ new process: counts from 0 ──▶ agent a
@@ -515,11 +524,11 @@ of them count until the old process has ended. A limit of 10 requests in progres
 	s.at(100)
 	a.requests(6, false)
 	s.sum()
-	s.Part("The reload: another process takes over the session with the agent.")
+	s.Part("HAProxy is reloaded: another process takes over the session with the agent.")
 	s.at(1000)
 	a.old, a.asked = int(a.asked.Active), count{Process: 2}
 	a.Replaced(a.clock())
-	s.Tell("HAProxy a", "is another process now")
+	s.Tell("HAProxy a", "is another process now, which counts nothing")
 	a.drain()
 	a.requests(6, false)
 	s.sum()
@@ -541,14 +550,14 @@ of them count until the old process has ended. A limit of 10 requests in progres
 
 func lateMessages(t *testing.T) {
 	s, all := tell(t, 10, 2, false, "Messages that are late, lost and out of order", `
-Asks are absolute numbers with a number of their own. The pool hears each instance's latest, whatever
-comes when: an ask that is late changes nothing, and an answer that was lost is made good by the next
-ask. A limit of 10 requests in progress.`, `
+This history shows that messages may be late, be lost or overtake each other without a slot that is held
+twice, or lost. Each ask has a number, and the pool goes by the highest: an ask that comes late changes
+nothing. An answer that was lost is made good by the next ask. The limit is 10 requests in progress.`, `
     agent a ──▶ number 4: wants 7 ──────────────────────▶ pool   late: changes nothing
     agent a ──▶ number 5: wants 4 ──▶ pool
 `)
 	a, b := all[0], all[1]
-	s.Part("The answer to the first ask is lost. The request waits for 20 ms, and is admitted: nothing known is against it.")
+	s.Part("The answer to the first ask is lost. The request waits for 20 ms and is admitted, for nothing that is known speaks against it.")
 	s.at(100)
 	a.requests(1, false)
 	first := a.send()

@@ -21,8 +21,15 @@ type story struct {
 	limit int
 	pool  pools
 
+	reserve  int           // as last told
 	admitted map[int64]int // by second, by whomever
 }
+
+const words = `
+An instance is one HAProxy and its agent. User alice may send so many GETs in each second, over all instances.
+A token is the right to admit one of them, and the pool in Redis has as many tokens of each second as the
+limit. Without credit HAProxy asks its agent about each request, and the agent takes tokens from the pool.
+With credit HAProxy admits some in each second by itself: its portion, which the pool has reserved.`
 
 // A party is one instance.
 type party struct {
@@ -37,7 +44,7 @@ var aliceGets = ratelimit.Key{Class: "GET", User: "alice"}
 
 // tell begins a story with so many agents, who have known of each other for long.
 func tell(t *testing.T, limit, agents int, title, about, diagram string) (*story, []*party) {
-	s := &story{Book: history.New(t, title, about, diagram), t: t, limit: limit, pool: newPools(), admitted: map[int64]int{}}
+	s := &story{Book: history.New(t, title, diagram, about, words), t: t, limit: limit, pool: newPools(), admitted: map[int64]int{}}
 	var all []*party
 	for i := range agents {
 		p := s.agent(string(rune('a' + i)))
@@ -73,7 +80,7 @@ func (s *story) at(now int, agents ...*party) {
 	}
 	for i, n := range vain {
 		if n > 0 {
-			s.Tell(agents[i].name, "has asked the pool %s more, in vain", history.Plural(n, "time"))
+			s.Tell(agents[i].name, "has asked the pool %s more, in vain", history.Times(n))
 		}
 	}
 	s.At(time.Duration(now) * time.Millisecond)
@@ -97,8 +104,7 @@ func (p *party) clock() time.Time { return p.story.clock().Add(-p.behind) }
 func (p *party) requests(n int, credit ratelimit.Credit) {
 	p.t.Helper()
 	said := map[ratelimit.Credit]string{
-		ratelimit.NoCredit: "", ratelimit.Withheld: ", of which HAProxy has none by itself", ratelimit.Spent: ", after HAProxy's own of this second",
-		ratelimit.Uncertain: ", of which HAProxy has some by itself",
+		ratelimit.NoCredit: "", ratelimit.Withheld: ", for which HAProxy has no credit", ratelimit.Spent: " beyond HAProxy's credit of this second",
 	}[credit]
 	allowed, refused, waiting := 0, 0, 0
 	for range n {
@@ -132,17 +138,17 @@ func (p *party) drain() {
 	}
 	if allowed+refused > 0 {
 		p.count(allowed)
-		p.Tell(p.name, "decides those that wait: %s", history.Outcome(allowed, refused, 0))
+		p.Tell(p.name, "decides %s that waited: %s", history.Plural(allowed+refused, "request"), history.Outcome(allowed, refused, 0))
 	}
 	for _, n := range out.TableEntries {
-		what := "refuse alice by itself until the second ends"
+		what := "refuse alice's GETs by itself until the second ends"
 		if n.Lift {
-			what = "refuse her no longer by itself"
+			what = "refuse them no longer by itself"
 		}
 		p.Tell(p.name, "tells HAProxy to %s", what)
 	}
 	for range out.Withdraw {
-		p.Tell(p.name, "takes HAProxy's credit back")
+		p.Tell(p.name, "has HAProxy's credit taken back")
 	}
 }
 
@@ -154,25 +160,29 @@ func (p *party) send() []ratelimit.Ask {
 }
 
 func (p *party) tellOf(asks []ratelimit.Ask) {
+	var seconds []string
 	for _, a := range asks {
 		var parts []string
 		if a.Need > 0 {
-			parts = append(parts, fmt.Sprintf("needs %d", a.Need))
+			parts = append(parts, fmt.Sprintf("needs %s", history.Plural(a.Need, "token")))
 		}
 		if a.Ahead > 0 {
-			parts = append(parts, fmt.Sprintf("would like %d ahead", a.Ahead))
+			parts = append(parts, fmt.Sprintf("would like %d ahead of need", a.Ahead))
 		}
 		if a.Debt > 0 {
 			parts = append(parts, fmt.Sprintf("has admitted %d without a token", a.Debt))
 		}
 		if a.Back > 0 {
-			parts = append(parts, fmt.Sprintf("gives %d back", a.Back))
+			parts = append(parts, fmt.Sprintf("gives %s back", history.Plural(a.Back, "token")))
 		}
 		reserve := ""
-		if a.Reserve > 0 {
-			reserve = fmt.Sprintf(" (%d are reserved for HAProxies)", a.Reserve)
+		if a.Reserve != p.reserve {
+			p.reserve, reserve = a.Reserve, fmt.Sprintf(", and %d are reserved for the HAProxies' portions", a.Reserve)
 		}
-		p.Tell(p.name, "to the pool, batch %d, of second %d: %s%s", a.Seq, a.WindowStart-t0.Unix(), strings.Join(parts, ", "), reserve)
+		seconds = append(seconds, fmt.Sprintf("of second %d it %s%s", a.WindowStart-t0.Unix(), history.List(parts), reserve))
+	}
+	if len(asks) > 0 {
+		p.Tell(p.name, "sends batch %d to the pool: %s", asks[0].Seq, strings.Join(seconds, "; "))
 	}
 }
 
@@ -192,16 +202,20 @@ func (p *party) hear(asks []ratelimit.Ask) []ratelimit.Grant {
 	known := p.pool.heard[p.Agent] >= asks[0].Seq
 	grants := p.pool.hear(p.Agent, p.story.clock(), asks)
 	for i, g := range grants {
-		what := fmt.Sprintf("hands out %s to %s", history.Plural(g.Tokens, "token"), p.name)
+		what := fmt.Sprintf("hands %s to %s", history.Plural(g.Tokens, "token"), p.name)
 		switch {
 		case known:
-			what = "has heard this before"
+			what = "has heard this batch before, and changes nothing"
 		case g.Tokens == 0 && asks[i].Need+asks[i].Ahead > 0:
 			what = "has nothing left for " + p.name
+		case g.Tokens > 0 && asks[i].Debt > 0:
+			what += fmt.Sprintf(" and counts %d more", asks[i].Debt)
+		case asks[i].Debt > 0:
+			what = fmt.Sprintf("counts %d more", asks[i].Debt)
 		case g.Tokens == 0:
-			what = "takes note"
+			what = fmt.Sprintf("takes %s back", history.Plural(asks[i].Back, "token"))
 		}
-		p.Tell("pool", "%s; of second %d it has handed out %d of %d", what, asks[i].WindowStart-t0.Unix(), g.Total, p.limit)
+		p.Tell("the pool", "%s: of second %d it has now handed out %d of %d", what, asks[i].WindowStart-t0.Unix(), g.Total, p.limit)
 	}
 	return grants
 }
@@ -240,13 +254,13 @@ func (p *party) lend(each int) {
 	}
 	from := p.clock().Unix() + 1
 	p.Lend(p.clock(), "alice", get(p.limit), from)
-	p.Tell(p.name, "gives HAProxy credit with the answer: %d a second, from second %d on", each, from-t0.Unix())
+	p.Tell(p.name, "gives HAProxy credit with its answer: %d requests a second, from second %d on", each, from-t0.Unix())
 }
 
 // recalled says what HAProxy had spent when its credit was taken back.
 func (p *party) recalled(sec, spent, through int) {
 	p.Recalled(p.clock(), "alice", get(p.limit)[0], t0.Unix()+int64(sec), spent, t0.Unix()+int64(through))
-	p.Tell(p.name, "hears that HAProxy's credit is gone through second %d, and that %d of second %d's were spent", through, spent, sec)
+	p.Tell(p.name, "hears that HAProxy has no credit any more, through second %d, and that %d of second %d's were spent", through, spent, sec)
 	p.drain()
 }
 
@@ -276,7 +290,7 @@ func (s *story) sum(second, most int) {
 	if n > most {
 		s.t.Errorf("second %d: %d were admitted, want at most %d", second, n, most)
 	}
-	s.Tell("(all)", "second %d: %d of %d were admitted", second, n, s.limit)
+	s.Tell("the cluster", "has admitted %s in second %d; the limit is %d", history.Plural(n, "request"), second, s.limit)
 }
 
 const twoInstances = `
@@ -296,10 +310,10 @@ func TestHistories(t *testing.T) {
 
 func coldUser(t *testing.T) {
 	s, all := tell(t, 20, 2, "A cold user in a cluster", `
-A user whom no agent knows comes to both instances at once, with far more than the limit of
-20 GETs a second. The first request of each agent waits for the pool, the others with it. The
-pool begins with the HAProxies' portions handed out (4 of 20), because a HAProxy that had credit
-could spend its portion without asking anybody.`, twoInstances)
+This history shows why nobody gets more than the limit in the first second either. A user whom no agent
+knows comes to both instances at once, with far more than the limit of 20 GETs a second. The first request
+of each agent waits for the pool, the others with it. The pool begins with the HAProxies' portions handed
+out (4 of 20), because a HAProxy that had credit could spend its portion without asking anybody.`, twoInstances)
 	a, b := all[0], all[1]
 	s.Part("Second 0 has begun a while ago. Twelve requests come to each HAProxy.")
 	s.at(300)
@@ -310,13 +324,13 @@ could spend its portion without asking anybody.`, twoInstances)
 	a.deliver(first...)
 	b.deliver(second...)
 	s.hot(a, b)
-	s.Part("Who asks and finds nothing asks the pool again now and then, for others may give something back.")
+	s.Part("An agent that finds nothing left asks the pool again now and then, for others may give something back.")
 	s.at(305)
 	a.requests(3, ratelimit.Withheld)
 	s.throttle(0, a, b)
 	s.at(1000, a, b)
 	s.sum(0, 20)
-	s.Part("HAProxy refused for the rest of the second, so nobody was asked, and each agent has given its HAProxy's portion back ahead of second 1: all of the limit is in the pool.")
+	s.Part("The HAProxies refused by themselves for the rest of the second, so no agent was asked. Each agent has given its HAProxy's portion of second 1 back before that began: all of the limit is in the pool.")
 	s.at(1001)
 	a.requests(12, ratelimit.Withheld)
 	b.requests(12, ratelimit.Withheld)
@@ -331,11 +345,12 @@ could spend its portion without asking anybody.`, twoInstances)
 
 func creditGivenAndWithdrawn(t *testing.T) {
 	s, all := tell(t, 100, 2, "Credit is given and withdrawn", `
-Far from the limit nobody is asked: HAProxy admits 12 a second by itself, a portion that every
-agent has reserved in the pool. When the user becomes hot the credit is taken back, so that all of
-the limit can go to where the requests are. A limit of 100 GETs a second.`, twoInstances)
+This history shows how HAProxy comes to admit requests without asking, and why that never breaks the limit
+of 100 GETs a second. Far from the limit HAProxy admits 12 a second by itself, a portion that every agent
+has reserved in the pool. When the user becomes hot, that is near the limit, the credit is taken back, so
+that all of the limit can go to where the requests are.`, twoInstances)
 	a, b := all[0], all[1]
-	s.Part("A first request. The answer brings credit, which begins with the next second.")
+	s.Part("A first request comes. Its answer brings credit, which begins with the next second.")
 	s.at(400)
 	a.requests(1, ratelimit.Withheld)
 	a.flush()
@@ -378,10 +393,11 @@ the limit can go to where the requests are. A limit of 100 GETs a second.`, twoI
 
 func lostRedis(t *testing.T) {
 	s, all := tell(t, 40, 2, "Redis is lost, and found again", `
-Without the pool nothing waits. Of a hot user each agent admits its part of the limit, 20 of
-40 a second. What was admitted meanwhile is reported when Redis is back.`, twoInstances)
+This history shows what agents do without their pool. Nothing waits for it. Of a hot user, one near the
+limit, each agent admits its part of the limit by itself: 20 of 40 a second. What was admitted meanwhile is
+reported when Redis is back, so that the second in which it comes back is not above the limit.`, twoInstances)
 	a, b := all[0], all[1]
-	s.Part("alice is hot at both instances.")
+	s.Part("alice comes to both instances, and polygen calls the user hot.")
 	s.at(100)
 	a.requests(1, ratelimit.NoCredit)
 	a.flush()
@@ -398,12 +414,12 @@ Without the pool nothing waits. Of a hot user each agent admits its part of the 
 		s.Tell(p.name, "takes Redis for lost")
 		p.drain()
 	}
-	s.Part("Each agent goes by itself.")
+	s.Part("Each agent goes on by itself.")
 	s.at(1100)
 	a.requests(30, ratelimit.NoCredit)
 	b.requests(10, ratelimit.NoCredit)
 	s.sum(1, 40)
-	s.Part("Redis is back. The other agent may still have to report this second, so its rest is not leased.")
+	s.Part("Redis is back. The other agent may still have to report what it admitted in this second, so each keeps to its part until the second ends.")
 	s.at(1500)
 	for _, p := range all {
 		p.Lost(p.clock(), false)
@@ -416,7 +432,7 @@ Without the pool nothing waits. Of a hot user each agent admits its part of the 
 	b.flush()
 	s.at(2000, a, b)
 	s.sum(1, 40)
-	s.Part("The next second is as ever.")
+	s.Part("The next second is as any other.")
 	s.at(2100)
 	a.requests(30, ratelimit.NoCredit)
 	b.requests(30, ratelimit.NoCredit)
@@ -429,9 +445,10 @@ Without the pool nothing waits. Of a hot user each agent admits its part of the 
 
 func reloadedHAProxy(t *testing.T) {
 	s, all := tell(t, 100, 2, "HAProxy is reloaded, and its old process still spends", `
-The new process of HAProxy has an empty table, and says so. The old one may have credit until its
-second ends, and what it spent nobody reads any more. So all of its portion counts as spent in that
-second, and the next one belongs to the new process.`, `
+This history shows why a reload does not break the limit of 100 GETs a second. The new process of HAProxy
+has an empty table, and says so. The old one may have credit until its second ends, and what it spent
+nobody reads any more. So all of its portion counts as spent in that second, and the next second's belongs
+to the new process.`, `
                 ┌─ old process: still has credit, until the second ends
     HAProxy a ──┤
                 └─ new process: has none ──▶ agent a ──▶ pool (Redis)
@@ -444,7 +461,7 @@ second, and the next one belongs to the new process.`, `
 	a.lend(12)
 	s.at(1200, a, b)
 	a.natively(5, "")
-	s.Part("The reload. Its agent takes the credit back at once, but only the new process answers.")
+	s.Part("HAProxy a is reloaded. Its agent takes the credit back at once, but only the new process answers.")
 	s.at(1300, a, b)
 	a.Reloaded(a.clock())
 	s.Tell(a.name, "hears that HAProxy was reloaded")
@@ -470,9 +487,10 @@ second, and the next one belongs to the new process.`, `
 
 func skewedClocks(t *testing.T) {
 	s, all := tell(t, 10, 2, "Clocks that are 30 ms apart", `
-Agents go by the clock of Redis, as each of them estimates it. One that is behind asks for tokens of a
-second that is over elsewhere. It gets those of that second's pool and of no other, and admits none of
-them in the next second. Both agents expect requests, so they ask ahead. A limit of 10 GETs a second.`, `
+This history shows that agents need not agree on the time to the millisecond. Agents go by the clock of
+Redis, as each of them estimates it. One that is behind asks for tokens of a second that is over
+elsewhere. It gets those of that second's pool and of no other, and admits nothing with them in its next
+second. The limit is 10 GETs a second. Both agents expect requests, so they ask ahead of need.`, `
     agent a: ───────────────│ second 1 ──────▶
     agent b: ─────────────────│ second 1 ────▶    30 ms later
 `)
@@ -492,11 +510,11 @@ them in the next second. Both agents expect requests, so they ask ahead. A limit
 	b.requests(9, ratelimit.NoCredit)
 	b.flush()
 	s.at(1040, a, b)
-	s.Part("The request of agent b that came before was of second 0. In second 1 the pool is agent a's, who was first.")
+	s.Part("What agent b admitted before was of second 0. Of second 1 agent a, who was first, has nearly all.")
 	b.requests(9, ratelimit.NoCredit)
 	b.flush()
 	s.at(1100, a, b)
-	s.Tell("(all)", "agents admitted %d in second 0 and %d in second 1 by an exact clock: requests of one agent's last second are in another's next one",
+	s.Tell("the cluster", "has admitted %d in second 0 and %d in second 1 by an exact clock, for agent b's second 0 ended later",
 		s.admitted[t0.Unix()], s.admitted[t0.Unix()+1])
 	for second, total := range map[int64]int{0: 10, 1: 10} {
 		if got := s.pool.totals[poolKey{t0.Unix() + second, aliceGets}]; got > total {
@@ -508,9 +526,10 @@ them in the next second. Both agents expect requests, so they ask ahead. A limit
 
 func lateMessages(t *testing.T) {
 	s, all := tell(t, 10, 1, "Messages that are late, lost and repeated", `
-Reports have the number of their batch. One that got no answer is sent again under its number, whether
-the pool has heard it or not, and counts once. An answer that comes when its second is over changes
-nothing. A limit of 10 GETs a second, and a second agent that is only there to make it a cluster.`, `
+This history shows that messages may be late, be lost or come twice without a token that is counted twice,
+or not at all. Reports have the number of their batch. One that got no answer is sent again under its
+number, whether the pool has heard it or not, and the pool counts it once. An answer that comes when its
+second is over admits nobody. The limit is 10 GETs a second; there is another agent, which does nothing.`, `
     agent a ──▶ batch 2 ──▶ pool        heard, counted
     agent a ◀── (lost) ◀─── pool
     agent a ──▶ batch 2 ──▶ pool        heard before: nothing is counted
@@ -518,19 +537,20 @@ nothing. A limit of 10 GETs a second, and a second agent that is only there to m
 	a := all[0]
 	a.Cluster(t0.Add(-10*time.Second), 2, 0)
 	a.Cluster(t0.Add(-time.Second), 2, 0)
-	s.Part("The answer to the first ask is lost. The request waits for 20 ms, and then gives up: of a user who is not hot one agent's even part may pass.")
+	s.Part("The answer to the first ask is lost. The requests wait for 20 ms. Then the agent decides without the pool: of a user who is not hot, its even part of the limit may pass.")
 	s.at(100)
 	a.requests(2, ratelimit.NoCredit)
 	asks := a.send()
 	a.hear(asks)
 	s.at(120)
+	allowed := 0
 	for _, w := range a.waits {
-		v := a.Timeout(a.clock(), w)
-		a.Tell(a.name, "gives up waiting for a request: allowed %v", v.Allowed)
-		if v.Allowed {
-			a.count(1)
+		if a.Timeout(a.clock(), w).Allowed {
+			allowed++
 		}
 	}
+	a.count(allowed)
+	a.Tell(a.name, "gives up waiting for an answer: %s", history.Outcome(allowed, len(a.waits)-allowed, 0))
 	s.at(200)
 	a.lose(asks)
 	s.Part("What it had to report is reported, with a number of its own.")
@@ -540,13 +560,13 @@ nothing. A limit of 10 GETs a second, and a second agent that is only there to m
 	a.lose(report)
 	s.Part("That answer was lost, too. The batch comes again, and changes nothing.")
 	a.flush()
-	s.Part("An ask whose answer takes longer than its second.")
+	s.Part("An ask for tokens gets its answer when its second is over. The tokens go back, and the requests get some of the new second.")
 	s.at(900)
 	a.requests(3, ratelimit.NoCredit)
 	asks = a.send()
 	grants := a.hear(asks)
 	s.at(1050)
-	s.Tell(a.name, "hears this answer now")
+	s.Tell(a.name, "hears this answer only now")
 	a.answer(asks, grants)
 	s.at(1100, a)
 	a.requests(2, ratelimit.NoCredit)

@@ -11,9 +11,16 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 )
 
 var update = flag.Bool("update", false, "write the histories in testdata anew")
+
+// width is that of the text, in characters.
+const width = 104
+
+// indent is where sentences begin, behind their time.
+const indent = 10
 
 // A Book is one history. Its times are relative to the beginning of a second.
 type Book struct {
@@ -21,17 +28,47 @@ type Book struct {
 	title string
 	text  strings.Builder
 	now   time.Duration
-	last  string // the time of the last line
+
+	// What one of them does at one instant is one paragraph, which is written when another
+	// one begins.
+	paragraph string
+	who, last string // whose it is, and the time of the last one
 }
 
-// New begins a history with what it is about and, if there is one, with a diagram.
-func New(t testing.TB, title, about, diagram string) *Book {
+// New begins a history: with a diagram if there is one, with what the history shows and
+// why, and with the words that it uses.
+func New(t testing.TB, title, diagram, about, words string) *Book {
 	b := &Book{t: t, title: title}
-	fmt.Fprintf(&b.text, "%s\n%s\n\n%s\n", title, strings.Repeat("=", len(title)), strings.TrimSpace(about))
+	fmt.Fprintf(&b.text, "%s\n%s\n", title, strings.Repeat("=", len(title)))
 	if diagram = strings.Trim(diagram, "\n"); diagram != "" {
 		fmt.Fprintf(&b.text, "\n%s\n", diagram)
 	}
+	for _, paragraph := range []string{about, words} {
+		if paragraph != "" {
+			fmt.Fprintf(&b.text, "\n%s\n", wrap(paragraph, 0))
+		}
+	}
 	return b
+}
+
+// wrap breaks a paragraph into lines, all but the first of which are indented.
+func wrap(paragraph string, indent int) string {
+	var text strings.Builder
+	column := indent
+	for i, word := range strings.Fields(paragraph) {
+		switch length := utf8.RuneCountInString(word); {
+		case i == 0:
+			column += length
+		case column+1+length > width:
+			text.WriteString("\n" + strings.Repeat(" ", indent))
+			column = indent + length
+		default:
+			text.WriteByte(' ')
+			column += 1 + length
+		}
+		text.WriteString(word)
+	}
+	return text.String()
 }
 
 // At says when what follows happens.
@@ -42,34 +79,66 @@ func (b *Book) Now() time.Duration { return b.now }
 
 // Part begins a part of the history: a sentence or two of what is about to happen.
 func (b *Book) Part(about string) {
-	fmt.Fprintf(&b.text, "\n%s\n\n", strings.TrimSpace(about))
+	b.endParagraph()
+	fmt.Fprintf(&b.text, "\n%s\n\n", wrap(about, 0))
 	b.last = ""
 }
 
-// Tell writes what somebody does or learns. Lines of one instant have the time once.
+// Tell writes a sentence: what somebody does or learns, without the point.
 func (b *Book) Tell(who, format string, args ...any) {
-	at := fmt.Sprintf("%.3f", b.now.Seconds())
-	if at == b.last {
-		at = ""
+	at := fmt.Sprintf("%.3f s", b.now.Seconds())
+	sentence := fmt.Sprintf(format, args...) + "."
+	if b.paragraph != "" && at == b.last && who == b.who {
+		b.paragraph += " It " + sentence
+		return
 	}
-	fmt.Fprintf(&b.text, "%8s  %-10s %s\n", at, who, fmt.Sprintf(format, args...))
-	if at != "" {
+	b.endParagraph()
+	b.paragraph, b.who = strings.ToUpper(who[:1])+who[1:]+" "+sentence, who
+	if at == b.last {
+		at = "" // what happens at one instant has the time once
+	} else {
 		b.last = at
+	}
+	fmt.Fprintf(&b.text, "%*s  ", indent-2, at)
+}
+
+func (b *Book) endParagraph() {
+	if b.paragraph != "" {
+		fmt.Fprintln(&b.text, wrap(b.paragraph, indent))
+		b.paragraph = ""
 	}
 }
 
-// Outcome says what became of requests: so many admitted, refused and waiting.
+// Outcome says what becomes of requests: so many are admitted, refused and wait.
 func Outcome(admitted, refused, waiting int) string {
 	var parts []string
 	for _, of := range []struct {
-		n    int
-		what string
-	}{{admitted, "admitted"}, {refused, "refused"}, {waiting, "waiting"}} {
-		if of.n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", of.n, of.what))
+		n           int
+		verb, after string
+	}{{admitted, "admits", ""}, {refused, "refuses", ""}, {waiting, "lets", " wait"}} {
+		which := fmt.Sprint(of.n)
+		switch {
+		case of.n == 0:
+			continue
+		case of.n == 1 && admitted+refused+waiting == 1:
+			which = "it"
+		case of.n == 2 && admitted+refused+waiting == 2:
+			which = "both"
+		case of.n == admitted+refused+waiting:
+			which = fmt.Sprint("all ", of.n)
 		}
+		parts = append(parts, of.verb+" "+which+of.after)
 	}
-	return strings.Join(parts, ", ")
+	return "it " + List(parts)
+}
+
+// List joins parts as a sentence does.
+func List(parts []string) string {
+	if len(parts) < 2 {
+		return strings.Join(parts, "")
+	}
+	last := len(parts) - 1
+	return strings.Join(parts[:last], ", ") + " and " + parts[last]
 }
 
 // Plural is a number of things, each called what.
@@ -80,9 +149,21 @@ func Plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
+// Times is how often something happened.
+func Times(n int) string {
+	switch n {
+	case 1:
+		return "once"
+	case 2:
+		return "twice"
+	}
+	return fmt.Sprint(n, " times")
+}
+
 // Check compares the history with the file testdata/NAME.txt.
 func (b *Book) Check(name string) {
 	b.t.Helper()
+	b.endParagraph()
 	path := filepath.Join("testdata", name+".txt")
 	got := b.text.String()
 	if *update {

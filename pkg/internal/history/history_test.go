@@ -16,12 +16,13 @@ func (f *failing) Fatalf(string, ...any) { f.failed = true; panic(f) }
 
 // write is a short history of two steps, the last of which is given.
 func write(t testing.TB, last string) *Book {
-	b := New(t, "Two steps", "Somebody takes two steps.", "\n   a ──▶ b\n")
+	b := New(t, "Two steps", "\n   a ──▶ b\n", "Somebody takes two steps.", "A step is a word or two.")
 	b.Part("The first part.")
 	b.Tell("a", "takes step %d", 1)
 	b.At(1500 * time.Millisecond)
 	b.Tell("b", "sees it")
 	b.Tell("a", "takes %s", last)
+	b.Tell("a", "says so, at such length that what it says and what it did before cannot stand in one line of the file")
 	return b
 }
 
@@ -37,8 +38,10 @@ func TestBook(t *testing.T) {
 			b.Tell("b", "sees more")
 			return b
 		},
-		"a line less": func(f *failing) *Book { return New(f, "Two steps", "Somebody takes two steps.", "   a ──▶ b") },
-		"no file":     func(f *failing) *Book { return New(f, "Two steps", "", "") },
+		"a line less": func(f *failing) *Book {
+			return New(f, "Two steps", "   a ──▶ b", "Somebody takes two steps.", "")
+		},
+		"no file": func(f *failing) *Book { return New(f, "Two steps", "", "", "") },
 	} {
 		f := &failing{TB: t}
 		file := map[bool]string{false: "two-steps", true: "none"}[name == "no file"]
