@@ -132,8 +132,8 @@ func (p *Polygen) Instances() api.Instances {
 // maxWhere bounds the users of whom polygen remembers where their limits come from.
 const maxWhere = 64
 
-// origins remembers where users' limits come from, because finding it out means reading the
-// whole file again. Only one question at a time does so; others are answered without it
+// origins remembers where users' limits come from, because finding it out by a hidden key means making
+// the keys of all users. Only one question at a time does so; others are answered without it
 // meanwhile. The zero value remembers nothing.
 type origins struct {
 	mu     sync.Mutex

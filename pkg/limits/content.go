@@ -24,9 +24,12 @@ type Content struct {
 	AddressLimits AddressLimits
 	Queues        []Queue // sorted by service
 
-	Users    map[string]*Entry // by FileKey of the name or pattern
+	Entries  []*Entry          // what is said of users; the same may be there more than once
+	Users    map[string]Named  // by FileKey of the name or pattern
 	Names    map[string]string // by key: the names and patterns whose key is not the name
 	Patterns []string          // those of Users, in the order of the file
+
+	Origins any // what the reader notes of where the file says what; the Set only keeps it
 
 	Secrets *Secrets // that the keys in Users are made with; nil if they are not hidden
 	Named   *Set     // the Set that this one is the hidden form of; nil if there is none
@@ -40,19 +43,19 @@ func NewSet(content Content) *Set {
 		s.fallback = &Entry{Limits: &Limits{Tier: s.DefaultTier}, Together: &Limits{Tier: s.DefaultTier}}
 	}
 	if s.Users == nil {
-		s.Users = map[string]*Entry{}
+		s.Users = map[string]Named{}
 	}
 	s.tierNames = slices.Sorted(maps.Keys(s.Tiers))
 	s.anonymous, s.unreadable = s.Tiers[s.AnonymousTier], s.Tiers[s.UnreadableTier]
 	s.patterns = newMatcher(s.Patterns)
 	for _, pattern := range s.Patterns {
-		s.patternEntries = append(s.patternEntries, s.Users[FileKey(pattern)])
+		s.patternEntries = append(s.patternEntries, s.Entries[s.Users[FileKey(pattern)].Entry])
 	}
 	s.shareOthersKeys()
 	s.exemptUsers()
 
 	until := map[int64]bool{}
-	for _, e := range s.Users {
+	for _, e := range s.Entries {
 		e.eachEnd(func(end int64) { until[end] = true })
 		s.together = s.together || e.limitsTogether()
 	}
@@ -71,26 +74,38 @@ func (e *Entry) limitsTogether() bool {
 // exemptUsers gives those who are exempt no limits, whatever else the file says of
 // them. Who is exempt by name, and not named under users, is unlisted.
 func (s *derived) exemptUsers() {
+	if len(s.Exempt.Users) == 0 {
+		return
+	}
 	s.unlisted = map[string]bool{}
+	exempt := uint32(len(s.Entries))
+	s.Entries = append(s.Entries, exemptEntry)
 	for _, name := range s.Exempt.Users {
 		if IsPattern(name) {
 			s.exemptPatternNames = append(s.exemptPatternNames, name)
 			continue
 		}
 		key := FileKey(name)
-		if _, ok := s.Users[key]; !ok {
+		named, ok := s.Users[key]
+		if !ok {
 			s.unlisted[key] = true
 		}
-		s.Users[key] = exemptEntry
+		s.Users[key] = Named{exempt, named.Line}
 	}
 	s.exemptPatterns = newMatcher(s.exemptPatternNames)
-	if s.exemptPatterns.isEmpty() {
-		return
-	}
-	for key := range s.Users {
+	counts := make([]bool, len(s.Entries))
+	for key, named := range s.Users {
 		// A key that begins with ~ is a hash, which says nothing of the name.
 		if key[0] != '~' && !IsPattern(key) && s.exemptPatterns.bestMatch(key) >= 0 {
-			s.Users[key] = exemptEntry
+			named.Entry = exempt
+			s.Users[key] = named
+		}
+		counts[named.Entry] = true
+	}
+	// What is said of exempt users alone has no end that matters, and no limits.
+	for i := range s.Entries {
+		if !counts[i] {
+			s.Entries[i] = nil
 		}
 	}
 }

@@ -8,6 +8,12 @@ type Entry struct {
 	More     *More   // nil for most, so that an entry for each of many users is small
 }
 
+// Named is that a file names a user or a pattern. It is small, because there may be millions.
+type Named struct {
+	Entry uint32 // the index in Content.Entries of what the file says
+	Line  uint32 // where it says so, as the reader numbers lines
+}
+
 // More is what few entries have.
 type More struct {
 	Endpoints []*Limits // by index in Content.Endpoints; empty if they are like everywhere

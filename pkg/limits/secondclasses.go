@@ -28,15 +28,12 @@ func (s *Set) LimitsBandwidth() bool {
 
 // eachLimits calls of with all limits of everybody.
 func (s *Set) eachLimits(of func(*Limits)) {
-	for _, e := range []*Entry{s.content.fallback, s.content.anonymous, s.content.unreadable} {
+	for _, e := range slices.Concat(s.content.Entries, []*Entry{s.content.fallback}) {
 		e.eachLimits(of)
 	}
-	for _, entries := range []map[string]*Entry{s.content.Tiers, s.content.Users, s.content.others, s.content.overridden} {
+	for _, entries := range []map[string]*Entry{s.content.Tiers, s.content.overridden} {
 		for _, e := range entries {
 			e.eachLimits(of)
 		}
-	}
-	for _, e := range s.content.patternEntries {
-		e.eachLimits(of)
 	}
 }

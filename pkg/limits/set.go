@@ -117,8 +117,8 @@ func (s *Set) Undeclared(key string) (endpoint, counted string, ok bool) {
 
 // entryOf is what the file says of the user of a key, which has no endpoint.
 func (s *Set) entryOf(key string) *Entry {
-	if e, ok := s.content.Users[key]; ok {
-		return e
+	if named, ok := s.content.Users[key]; ok {
+		return s.content.Entries[named.Entry]
 	}
 	return s.entryOfUnnamed(key)
 }
@@ -145,12 +145,15 @@ func (s *Set) indexOf(endpoint string) int {
 // overrides there are. It is never nil.
 func (s *Set) FromFile(key string) *Entry { return s.entryOf(key) }
 
-// NamesExactly reports whether the file has the user of a wire key without endpoint by
-// name, or as exempt by name, rather than by a pattern alone.
-func (s *Set) NamesExactly(key string) bool {
-	_, ok := s.content.Users[key]
-	return ok
+// Named is where the file has the user of a wire key without endpoint by name, or as exempt by name,
+// rather than by a pattern alone. Of a pattern's own key it is where the pattern is.
+func (s *Set) Named(key string) (Named, bool) {
+	named, ok := s.content.Users[key]
+	return named, ok
 }
+
+// Origins is what the reader of the file has noted of where it says what (see Content).
+func (s *Set) Origins() any { return s.content.Origins }
 
 // PatternOf is the pattern of users that a wire key without endpoint matches, or "": none,
 // or the key is no name. A user who is named exactly, or exempt, may match one too.

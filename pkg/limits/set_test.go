@@ -296,3 +296,15 @@ func TestExact(t *testing.T) {
 		}
 	}
 }
+
+// What a file says of users who are exempt has no end, and limits nobody.
+func TestExemptUsersHaveNoLimits(t *testing.T) {
+	set := mustParse(t, "version: 1\ndefault_tier: free\ntiers: {free: {}}\nexempt: {users: [probe, \"mon-*\"]}\n"+
+		"users: {probe: {requests: {GET: 5}, until: 2026-12-01}, mon-1: {bandwidth: {up: 1MB}, until: 2026-12-02}}\n")
+	if got := set.Expires(); !got.IsZero() {
+		t.Errorf("Expires() = %v, want never", got)
+	}
+	if classes := set.SecondClasses(); len(classes) > 0 || set.LimitsBandwidth() {
+		t.Errorf("SecondClasses() = %v, LimitsBandwidth() = %v, want nothing", classes, set.LimitsBandwidth())
+	}
+}

@@ -1,6 +1,7 @@
 package limitfile
 
 import (
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -52,8 +53,7 @@ const s3Preset = "s3"
 const classesExample = `{LIST: {methods: [GET], query: [list-type]}}`
 
 // readClasses reads the name of ready-made classes, or a mapping of them.
-func (f *file) readClasses(n *yaml.Node) {
-	where := place{field: "classes"}
+func (f *file) readClasses(where place, n *yaml.Node) {
 	if !f.isPlain(n) {
 		return
 	}
@@ -116,26 +116,43 @@ func (f *file) readClass(name string, n *yaml.Node) limits.Class {
 	return c
 }
 
-func (f *file) readMatch(where place, n *yaml.Node) (m limits.Match) {
-	for key, value := range f.eachEntry(n, where, "{methods: [GET], path_prefix: /reports/}") {
-		at := where.atField(key.Value)
-		switch key.Value {
-		case "methods":
-			m.Methods = f.readTexts(value, at, "[GET, HEAD]", methodForm, "the name of a method in capital letters")
-		case "path_prefix":
-			f.readText(&m.PathPrefix, value, at, prefixForm, "the beginning of a path, such as /reports/, without blanks, ? or #")
-		case "path_regex":
-			f.readRegex(&m.PathRegex, value, at)
-		case "query":
-			m.Query = f.readTexts(value, at, "[list-type]", queryForm, "the key of a query: letters, digits and - _ . ~ : [ ]")
-		case "no_query":
-			m.NoQuery = f.readTexts(value, at, "[acl, policy]", queryForm, "the key of a query: letters, digits and - _ . ~ : [ ]")
-		case "headers":
-			m.Headers = f.readHeaders(value, at)
-		default:
-			f.refuseUnknown(key, where, "field", matchFields)
-		}
+var matchFields = fields[limits.Match]{
+	texts("methods", "[GET, HEAD]", methodForm, "the name of a method in capital letters", func(m *limits.Match) *[]string { return &m.Methods }),
+	scalar("path_prefix", prefixes, func(m *limits.Match) *string { return &m.PathPrefix }),
+	{"path_regex", (*file).readRegex},
+	texts("query", "[list-type]", queryForm, queryWords, func(m *limits.Match) *[]string { return &m.Query }),
+	texts("no_query", "[acl, policy]", queryForm, queryWords, func(m *limits.Match) *[]string { return &m.NoQuery }),
+	{"headers", (*file).readHeaders},
+}
+
+const (
+	queryWords  = "the key of a query: letters, digits and - _ . ~ : [ ]"
+	prefixWords = "the beginning of a path, such as /reports/, without blanks, ? or #"
+)
+
+var prefixes = kind[string]{forms: prefixWords, parse: func(s string) (string, error) {
+	switch {
+	case !prefixForm.MatchString(s):
+		return "", fmt.Errorf("must be %s, got %s", prefixWords, quote(s))
+	case len(s) > maxPathBytes:
+		return "", fmt.Errorf("must have at most %d bytes, got %d", maxPathBytes, len(s))
 	}
+	return s, nil
+}}
+
+// texts is a field with a list of texts of a form, which the error tells.
+func texts(name, example string, form *regexp.Regexp, want string, in func(*limits.Match) *[]string) field[limits.Match] {
+	return list(name, example, maxMatchItems, in, func(f *file, item *yaml.Node, at place) bool {
+		if form.MatchString(item.Value) {
+			return true
+		}
+		f.errorf(item, "%s: each must be %s, got %s", at, want, quote(item.Value))
+		return false
+	})
+}
+
+func (f *file) readMatch(where place, n *yaml.Node) (m limits.Match) {
+	readFields(f, &m, where, n, "{methods: [GET], path_prefix: /reports/}", matchFields)
 	for _, key := range m.NoQuery {
 		if slices.Contains(m.Query, key) {
 			f.errorf(lookup(n, "no_query"), "%s has %s, which query has too: nothing would match", where.atField("no_query"), quote(key))
@@ -145,56 +162,26 @@ func (f *file) readMatch(where place, n *yaml.Node) (m limits.Match) {
 }
 
 // readHeaders reads header names and their values, "" for any.
-func (f *file) readHeaders(n *yaml.Node, where place) (all []limits.HeaderMatch) {
+func (f *file) readHeaders(m *limits.Match, where place, n *yaml.Node) {
 	if n.Kind == yaml.MappingNode && (len(n.Content) == 0 || len(n.Content)/2 > maxMatchItems) {
 		f.errorf(n, "%s must have 1 to %d headers, got %d", where, maxMatchItems, len(n.Content)/2)
-		return nil
+		return
 	}
 	for key, value := range f.eachEntry(n, where, `{X-Kind: report, X-Trace: ""}`) {
 		switch {
 		case !headerForm.MatchString(key.Value):
 			f.errorf(key, "%s: %s is not the name of a header", where, quote(key.Value))
-			continue
 		// Letters of a header's name are of either case: two matches of one could contradict
 		// each other.
-		case slices.ContainsFunc(all, func(h limits.HeaderMatch) bool { return strings.EqualFold(h.Name, key.Value) }):
+		case slices.ContainsFunc(m.Headers, func(h limits.HeaderMatch) bool { return strings.EqualFold(h.Name, key.Value) }):
 			f.errorf(key, "%s has %s twice, in other letters", where, quote(key.Value))
-			continue
 		case !f.isPlain(value):
-			continue
 		case value.Kind != yaml.ScalarNode || isNull(value):
 			f.errorf(value, `%s: the value of %s must be text, or "" for any, got %s`, where, shorten(key.Value), describe(value))
-			continue
 		case !valueForm.MatchString(value.Value) || len(value.Value) > maxValueBytes:
 			f.errorf(value, "%s: the value of %s must be 1 to %d printable ASCII characters without blanks around them, got %s", where, shorten(key.Value), maxValueBytes, quote(value.Value))
-			continue
+		default:
+			m.Headers = append(m.Headers, limits.HeaderMatch{Name: key.Value, Value: value.Value})
 		}
-		all = append(all, limits.HeaderMatch{Name: key.Value, Value: value.Value})
-	}
-	return all
-}
-
-// readTexts reads a list of texts of a form, which the error tells.
-func (f *file) readTexts(n *yaml.Node, where place, example string, form *regexp.Regexp, want string) (all []string) {
-	for item := range f.eachItem(n, where, example, maxMatchItems) {
-		if !form.MatchString(item.Value) {
-			f.errorf(item, "%s: each must be %s, got %s", where, want, quote(item.Value))
-			continue
-		}
-		all = append(all, item.Value)
-	}
-	return all
-}
-
-// readText reads a text of a form, which the error tells.
-func (f *file) readText(to *string, n *yaml.Node, where place, form *regexp.Regexp, want string) {
-	switch {
-	case !f.isScalar(n, where, want):
-	case !form.MatchString(n.Value):
-		f.errorf(n, "%s must be %s, got %s", where, want, quote(n.Value))
-	case len(n.Value) > maxPathBytes:
-		f.errorf(n, "%s must have at most %d bytes, got %d", where, maxPathBytes, len(n.Value))
-	default:
-		*to = n.Value
 	}
 }

@@ -58,6 +58,7 @@ type problems struct {
 	source int
 	found  Errors // the first maxCollected
 	more   int    // found after those
+	quiet  bool   // what is wrong is known already
 }
 
 // openSource goes on with another file.
@@ -65,12 +66,17 @@ func (p *problems) openSource(source int, file string) { p.source, p.file = sour
 
 func (p *problems) hasErrors() bool { return len(p.found) > 0 }
 
+func (p *problems) count() int { return len(p.found) + p.more }
+
 // isFull reports whether a further error would only be counted, so that nobody
 // needs to think about its text.
 func (p *problems) isFull() bool { return len(p.found) == maxCollected }
 
 func (p *problems) addError(line, column int, format string, args ...any) {
-	if p.isFull() {
+	switch {
+	case p.quiet:
+		return
+	case p.isFull():
 		p.more++
 		return
 	}

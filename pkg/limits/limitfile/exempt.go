@@ -17,8 +17,7 @@ const (
 )
 
 // readEndpoints reads the names of the endpoints.
-func (f *file) readEndpoints(n *yaml.Node) {
-	where := place{field: "endpoints"}
+func (f *file) readEndpoints(where place, n *yaml.Node) {
 	for item := range f.eachItem(n, where, "[uploads, api]", maxEndpoints) {
 		if !endpointForm.MatchString(item.Value) {
 			f.errorf(item, "%s: the name %s is not usable; write 1 to %d of a-z, 0-9 and -, of which the first is no -", where, quote(item.Value), limits.MaxEndpoint)
@@ -29,44 +28,32 @@ func (f *file) readEndpoints(n *yaml.Node) {
 	slices.Sort(f.content.Endpoints)
 }
 
-// readExempt reads who is not limited.
-func (f *file) readExempt(n *yaml.Node) {
-	where := place{field: "exempt"}
-	x := &f.content.Exempt
-	for key, value := range f.eachEntry(n, where, "{users: [probe], addresses: [10.0.0.0/8], paths: [/healthz]}") {
-		at := where.atField("exempt." + key.Value)
-		switch key.Value {
-		case "users":
-			for item := range f.eachItem(value, at, `[probe, "mon-*"]`, maxExempt) {
-				if !limits.IsPattern(item.Value) || f.isUsablePattern(item, at) {
-					x.Users = append(x.Users, item.Value)
-				}
-			}
-		case "addresses":
-			for item := range f.eachItem(value, at, "[10.0.0.0/8, 192.0.2.7]", maxExempt) {
-				if f.isAddress(item, at) {
-					x.Addresses = append(x.Addresses, item.Value)
-				}
-			}
-		case "paths":
-			f.readExemptPaths(value, at)
-		default:
-			f.refuseUnknown(key, where, "field", exemptFields)
-		}
-	}
+var exemptFields = fields[limits.Exempt]{
+	list("users", `[probe, "mon-*"]`, maxExempt, func(x *limits.Exempt) *[]string { return &x.Users }, (*file).isExemptUser),
+	list("addresses", "[10.0.0.0/8, 192.0.2.7]", maxExempt, func(x *limits.Exempt) *[]string { return &x.Addresses }, (*file).isAddress),
+	list("paths", `[/healthz, "/static/*"]`, maxPaths, func(x *limits.Exempt) *[]string { return &x.Paths }, (*file).isExemptPath),
 }
 
-func (f *file) readExemptPaths(n *yaml.Node, where place) {
-	for item := range f.eachItem(n, where, `[/healthz, "/static/*"]`, maxPaths) {
-		switch {
-		case !pathsForm.MatchString(item.Value):
-			f.errorf(item, `%s: each must be a path such as /healthz, without blanks, ? or #, or the beginning of one with * behind it, such as "/static/*", got %s`, where, quote(item.Value))
-		case len(item.Value) > maxPathBytes:
-			f.errorf(item, "%s: each must have at most %d bytes, got %d", where, maxPathBytes, len(item.Value))
-		default:
-			f.content.Exempt.Paths = append(f.content.Exempt.Paths, item.Value)
-		}
+// readExempt reads who is not limited.
+func (f *file) readExempt(where place, n *yaml.Node) {
+	readFields(f, &f.content.Exempt, where, n, "{users: [probe], addresses: [10.0.0.0/8], paths: [/healthz]}", exemptFields)
+}
+
+func (f *file) isExemptUser(n *yaml.Node, where place) bool {
+	f.origins.exempt[n.Value] = n.Line
+	return !limits.IsPattern(n.Value) || f.isUsablePattern(n, where)
+}
+
+func (f *file) isExemptPath(n *yaml.Node, where place) bool {
+	switch {
+	case !pathsForm.MatchString(n.Value):
+		f.errorf(n, `%s: each must be a path such as /healthz, without blanks, ? or #, or the beginning of one with * behind it, such as "/static/*", got %s`, where, quote(n.Value))
+	case len(n.Value) > maxPathBytes:
+		f.errorf(n, "%s: each must have at most %d bytes, got %d", where, maxPathBytes, len(n.Value))
+	default:
+		return true
 	}
+	return false
 }
 
 // isAddress checks an IP address, or a network of them in CIDR form.
@@ -102,30 +89,12 @@ func (f *file) countExemptPatterns() int {
 }
 
 // readUsersFrom checks the patterns of further files. Reading them is the work of
-// ReadFile.
-func (f *file) readUsersFrom(n *yaml.Node) {
-	before := len(f.found) + f.more
+// ReadFiles.
+func (f *file) readUsersFrom(_ place, n *yaml.Node) {
+	before := f.count()
 	for range f.eachGlob(n) {
 	}
-	if !f.bundled && len(f.found)+f.more == before {
+	if !f.bundled && f.count() == before {
 		f.errorf(n, "users_from names further files, which are not here; load the limit file by its path")
-	}
-}
-
-// eachGlob yields the patterns of users_from.
-func (f *file) eachGlob(n *yaml.Node) func(yield func(*yaml.Node) bool) {
-	return func(yield func(*yaml.Node) bool) {
-		where := place{field: "users_from"}
-		if n.Kind == yaml.ScalarNode {
-			if f.isText(n, where) && f.isGlob(n, where) {
-				yield(n)
-			}
-			return
-		}
-		for item := range f.eachItem(n, where, "[users.d/*.yaml]", maxGlobs) {
-			if f.isGlob(item, where) && !yield(item) {
-				return
-			}
-		}
 	}
 }

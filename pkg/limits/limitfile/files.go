@@ -29,17 +29,9 @@ type Files struct {
 	Paths, Folders []string
 }
 
-// ReadFile returns what Parse makes a Set of: the limit file at a path, or a bundle
-// of it and the files of its users_from if it has any. What is wrong with the file
-// itself is for Parse to say. It stops after MaxFileSize and one byte, which Parse
-// then refuses.
-func ReadFile(path string) ([]byte, error) {
-	files, err := ReadFiles(path)
-	return files.Data, err
-}
-
-// ReadFiles is ReadFile for those who want to know when to read again. An error is
-// about a file that cannot be read, or of type Errors if users_from names one that
+// ReadFiles reads the limit file at a path, and the files of its users_from if it has any.
+// What is wrong with the file itself is for Parse to say. It stops after MaxFileSize and one
+// byte, which Parse then refuses. An error is about a file that cannot be read, or of type Errors if users_from names one that
 // is not there, or too many.
 func ReadFiles(path string) (Files, error) {
 	files := Files{Paths: []string{path}}
@@ -104,11 +96,11 @@ func usersFromOf(data []byte) []*yaml.Node {
 	if len(data) > MaxFileSize || !bytes.Contains(data, []byte("users_from")) {
 		return nil
 	}
-	n := lookup(source{data: data}.rootNode(), "users_from")
+	f := newFile("", nil)
+	n := lookup(f.decode(data), "users_from")
 	if n == nil {
 		return nil
 	}
-	f := newFile("", nil)
 	globs := []*yaml.Node{}
 	for glob := range f.eachGlob(n) {
 		globs = append(globs, glob)
@@ -117,6 +109,24 @@ func usersFromOf(data []byte) []*yaml.Node {
 		return nil
 	}
 	return globs
+}
+
+// eachGlob yields the patterns of users_from.
+func (f *file) eachGlob(n *yaml.Node) func(yield func(*yaml.Node) bool) {
+	return func(yield func(*yaml.Node) bool) {
+		where := place{field: "users_from"}
+		if n.Kind == yaml.ScalarNode {
+			if f.isText(n, where) && f.isGlob(n, where) {
+				yield(n)
+			}
+			return
+		}
+		for item := range f.eachItem(n, where, "[users.d/*.yaml]", maxGlobs) {
+			if f.isGlob(item, where) && !yield(item) {
+				return
+			}
+		}
+	}
 }
 
 // isGlob checks a pattern of users_from.

@@ -119,8 +119,8 @@ func TestUsersFromErrors(t *testing.T) {
 				"a.d:1:29: user \"carol\": concurrent must be 1 or more, got 0; write unlimited to lift the limit\n" +
 				"b.d:2:8: user \"bob\": tier: unknown tier \"silver\" (valid: free, pro)"},
 		{"a user in two files", "'*.d'\nusers: {alice: pro}", map[string]string{"b.d": "users:\n  bob: pro\n  alice: pro\n", "a.d": "users: {bob: pro}"},
-			"b.d:2:3: users: \"bob\" is named in two files, first at a.d:1:9\n" +
-				"b.d:3:3: users: \"alice\" is named in two files, first at limits.yaml:5:9"},
+			"b.d:2:3: users: \"bob\" is named in two files, first at a.d:1\n" +
+				"b.d:3:3: users: \"alice\" is named in two files, first at limits.yaml:5"},
 		{"a user twice in one file", "a.d", map[string]string{"a.d": "users:\n  bob: pro\n  bob: free\n  bob: free\n"},
 			"a.d:3:3: users has \"bob\" twice, first on line 2\na.d:4:3: users has \"bob\" twice, first on line 2"},
 		{"lines of a flat file", "a.txt", map[string]string{"a.txt": "alice pro\nbob\n é  gold\ncarol: pro\ndora pro free\na**b pro\nerik #pro\n"},
@@ -132,7 +132,7 @@ func TestUsersFromErrors(t *testing.T) {
 				"a.txt:7:1: each line must be a user's name and a tier, such as alice free; a name with blanks, and limits of a user's own, need a file in YAML"},
 		{"a flat file that is no text", "a.txt", map[string]string{"a.txt": "alice pro\nb\xff pro\n"}, "a.txt:2:2: the file is not UTF-8 text"},
 		{"a user twice in flat files", "'*.txt'", map[string]string{"a.txt": "alice pro\nbob pro\nalice free\n", "b.txt": "# b\n bob pro\n"},
-			"a.txt:3:1: users has \"alice\" twice, first on line 1\nb.txt:2:2: users: \"bob\" is named in two files, first at a.txt:2:1"},
+			"a.txt:3:1: users has \"alice\" twice, first on line 1\nb.txt:2:2: users: \"bob\" is named in two files, first at a.txt:2"},
 		{"more than users", "a.d", map[string]string{"a.d": "version: 1\ntiers: {}\nusers: {}\nuser: {}\n"},
 			"a.d:2:1: a file of users_from has users only; write tiers in limits.yaml\n" +
 				"a.d:4:1: a file of users_from: unknown field \"user\"; did you mean users? (valid: version, users)"},

@@ -54,7 +54,7 @@ func hiddenSource(s *limits.Set, secrets *limits.Secrets) ([]byte, error) {
 			h.hideFlatFile(source.data)
 			continue
 		}
-		root := source.rootNode()
+		root := h.decode(source.data)
 		if i == 0 {
 			top = root
 			h.hideExempt(lookup(lookup(root, "exempt"), "users"))

@@ -1,6 +1,128 @@
 package limitfile
 
-import "github.com/sluice-qos/sluice/pkg/limits"
+import (
+	"maps"
+	"regexp"
+	"slices"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// maxServices bounds the services of queues, and those that limits of jobs name.
+const maxServices = 256
+
+// servicePattern is what River takes as the name of a queue (validateQueueName in its
+// client.go: at most 64 bytes), with the longest class, _scheduled, behind it.
+const (
+	servicePattern = `^[a-z0-9]+([_-][a-z0-9]+)*$`
+	maxService     = 64 - len("_scheduled")
+)
+
+var serviceForm = regexp.MustCompile(servicePattern)
+
+// ValidService reports whether a service may have queues of this name.
+func ValidService(name string) bool { return len(name) <= maxService && serviceForm.MatchString(name) }
+
+const jobsForms = "a whole number, a mapping such as {total: 3, queues: {analysis: 1}}, or unlimited"
+
+var jobsClasses = []string{limits.PriorityQueues, limits.DefaultQueues}
+
+var jobsFields = fields[limits.Jobs]{
+	{"total", (*file).readJobsTotal},
+	{"queues", (*file).readJobsQueues},
+	{"class", (*file).readJobsClass},
+}
+
+// readJobs reads the limits of a tier's or a user's background jobs: what it names
+// replaces what was there.
+func (f *file) readJobs(d *draft, at place, n *yaml.Node) {
+	if !f.isPlain(n) {
+		return
+	}
+	j := limits.Jobs{}
+	if d.jobs != nil {
+		j = *d.jobs
+		// Drafts with equal jobs share them, the map included.
+		j.Queues = maps.Clone(j.Queues)
+	}
+	j.Stated = true
+	switch {
+	case n.Kind == yaml.MappingNode:
+		readFields(f, &j, at, n, "{total: 3, queues: {analysis: 1}}", jobsFields)
+	case n.Kind != yaml.ScalarNode || isNull(n):
+		f.errorf(n, "%s must be %s, got %s", at, jobsForms, describe(n))
+	default:
+		f.readJobsTotal(&j, at, n)
+		// Unlimited is all of it, while a number leaves the tier's limits of queues.
+		if isUnlimited(n) {
+			f.readJobsQueues(&j, at.below("queues"), n)
+		}
+	}
+	d.jobs = f.sharedJobs(j)
+}
+
+func (f *file) readJobsTotal(j *limits.Jobs, at place, n *yaml.Node) {
+	jobCounts.read(f, &j.Total, at, n)
+	j.Source = limits.OfUser
+	if at.kind == "tier" {
+		j.Source = limits.OfTier
+	}
+}
+
+// readJobsQueues reads limits by service. If the file has queues, they must be there.
+func (f *file) readJobsQueues(j *limits.Jobs, at place, n *yaml.Node) {
+	if !f.isPlain(n) {
+		return
+	}
+	if isUnlimited(n) {
+		// Not nil, which says nothing: the default tier's queues would count (see jobsOver).
+		j.Queues = map[string]int{}
+		f.replace(at, n)
+		return
+	}
+	if j.Queues == nil {
+		j.Queues = map[string]int{}
+	}
+	var services []string
+	for _, q := range f.content.Queues {
+		services = append(services, q.Service)
+	}
+	for key, value := range f.eachEntry(n, at, "{analysis: 1}") {
+		if !f.isServiceName(key, at) {
+			continue
+		}
+		// A file without queues may limit services that workers get from their environment.
+		if services != nil && !slices.Contains(services, key.Value) {
+			f.refuseUnknown(key, at, "service", services)
+			continue
+		}
+		most := 0
+		if jobCounts.read(f, &most, at.below(key.Value), value); most > 0 {
+			j.Queues[key.Value] = most
+		} else {
+			delete(j.Queues, key.Value)
+		}
+	}
+	// Of those of the tier as well, which is why the mapping alone cannot tell.
+	if len(j.Queues) > maxServices {
+		f.errorf(n, "%s has %d services; at most %d are possible", at, len(j.Queues), maxServices)
+	}
+}
+
+func (f *file) readJobsClass(j *limits.Jobs, at place, n *yaml.Node) {
+	switch {
+	case !f.isScalar(n, at, "priority or default"):
+	case n.Value == "scheduled":
+		f.errorf(n, "%s must be priority or default: the scheduled queues are for jobs that a scheduler starts, of any user", at)
+	case !slices.Contains(jobsClasses, n.Value):
+		f.refuseUnknown(n, at, "class", jobsClasses)
+	default:
+		j.Class = n.Value
+		f.mark(at, n)
+	}
+}
 
 // builtinJobs are what tiers of these names have if they do not say.
 var builtinJobs = map[string]limits.Jobs{
@@ -16,6 +138,28 @@ func KnowsJobs(tier string) bool { _, ok := builtinJobs[tier]; return ok }
 
 // otherJobs are those of a default tier of another name.
 var otherJobs = limits.Jobs{Total: 1, Class: limits.DefaultQueues}
+
+// completeTiersJobs gives every tier the jobs that it does not state itself.
+func (f *file) completeTiersJobs(defaultTier string) {
+	stated := len(f.content.Queues) > 0
+	for _, tier := range f.tiers {
+		stated = stated || tier.jobs != nil
+	}
+	defaults := jobsOver(f.tiers[defaultTier].jobs, defaultTier, otherJobs)
+	for name, tier := range f.tiers {
+		j := jobsOver(tier.jobs, name, defaults)
+		j.Stated = stated
+		tier.jobs = f.sharedJobs(j)
+		for endpoint, at := range tier.at {
+			if endpoint == limits.All {
+				continue // limits over all endpoints together are of requests alone
+			}
+			at.jobs = tier.jobs
+			tier.at[endpoint] = at
+		}
+		f.tiers[name] = tier
+	}
+}
 
 // jobsOver completes what a tier says of jobs, nil if nothing, from those of the default
 // tier. Queues that are nil say nothing.

@@ -4,10 +4,9 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"sort"
 	"strings"
 	"time"
-
-	"gopkg.in/yaml.v3"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
@@ -79,81 +78,82 @@ const (
 
 // OriginAt returns where the file sets the limits of a user at an endpoint ("" for everywhere), or at
 // All for those over all endpoints together (see Together). The user is named as in the file, or by
-// their hidden key, or UnreadableKey. It reads Source again, which takes nearly as
-// long as Parse: it is for people's questions.
+// their hidden key, or UnreadableKey. By a hidden key it looks at all users, otherwise at no more than
+// was noted of this one when the file was read.
 func OriginAt(s *limits.Set, endpoint, user string) Origin {
 	file, key, who := s, s.Key(user), append(s.Keys(user), user)
 	if s.NamedSet() != nil { // what the file says is said of names
 		file, user = s.NamedSet(), s.NameOf(user)
 	}
-	sources, err := unbundle(file.Source())
-	if err != nil {
-		return Origin{} // cannot be: Parse has read it
+	noted, ok := file.Origins().(*origins)
+	if !ok {
+		return Origin{} // the set was made of no file
 	}
-	sources, _ = splitOverrides(sources)
-	root := sources[0].rootNode()
-	o := Origin{}
-	if mode, _ := findEntry(root, "mode"); mode != nil {
-		o.FileMode = mode.Line
-	}
+	o := Origin{FileMode: noted.mode}
 	tier := s.User(key).Tier
 	if tier == limits.ExemptTier {
-		o.TierFrom, o.File = FromExempt, s.Name()
-		o.User, o.Pattern = exemptAt(s, root, user)
+		o.TierFrom, o.File, o.User = FromExempt, s.Name(), noted.exempt[user]
+		if o.User == 0 {
+			o.Pattern = file.ExemptPatternOf(limits.Key(user))
+			o.User = noted.exempt[o.Pattern]
+		}
 		return o
 	}
-	name := namedBy(s, key, user)
-	if limits.IsPattern(name) {
-		o.Pattern = name
+	own := o.findUser(file, noted, user)
+	if own != nil {
+		o.setUserEntry(own, file.FromFile(file.Key(user)), s.Time())
 	}
-	own := o.findUser(root, sources, s.Name(), name)
-	o.setUserEntry(own, s.Time())
 	if s.NamedSet() != nil {
 		o.Comment = "" // free text, which may well have their name
 	}
 	o.Overrides = overridesOf(s, endpoint, who...)
+	named := o.setFields(noted, s.Origins().(*origins), own, tier, endpoint)
 	switch {
 	case s.UnreadableTier() != "" && key == limits.UnreadableKey:
 		o.TierFrom = FromUnreadable
-	case own == nil && s.AnonymousTier() != "" && limits.Anonymous(key) && !namesTier(o.Overrides):
+	case own == nil && s.AnonymousTier() != "" && limits.Anonymous(key) && !named:
 		o.TierFrom = FromAnonymous
 	}
-	o.setFields(root, own, s.Name(), tier, endpoint)
 	return o
 }
 
-// findUser sets where a name or pattern is among the users, and returns what is said there,
-// or nil.
-func (o *Origin) findUser(root *yaml.Node, sources []source, limitFile, name string) (own *yaml.Node) {
-	at, own := findEntry(lookup(root, "users"), name)
-	file := limitFile
-	for i := 1; i < len(sources) && at == nil; i++ {
-		at, own = sources[i].entryOfUser(name)
-		file = nameBeside(limitFile, sources[i].name)
-	}
-	if at != nil {
-		o.File, o.User = file, at.Line
-	}
-	return own
-}
-
-// setFields sets the fields of all layers.
-func (o *Origin) setFields(root, own *yaml.Node, limitFile, tier, endpoint string) {
-	fields := collector{}
-	if key, value := findEntry(lookup(root, "tiers"), tier); key != nil {
-		o.Tier = key.Line
-		fields.addLayers(value, FieldOrigin{File: limitFile}, endpoint)
-	}
-	// A tier that an override names takes the place of all that the entry says.
-	if own != nil && !o.Expired && !namesTier(o.Overrides) {
-		fields.addLayers(own, FieldOrigin{File: o.File, Layer: EntryLayer}, endpoint)
-	}
-	for _, override := range o.Overrides {
-		if n, err := jsonNode(override.Limits); err == nil { // Parse has read it
-			fields.addLayers(n, FieldOrigin{Layer: OverrideLayer, Endpoint: override.Endpoint != ""}, endpoint)
+// findUser sets where a user, or a pattern that matches the name, is among the users, and returns
+// how the entry is written, or nil.
+func (o *Origin) findUser(file *limits.Set, noted *origins, user string) *written {
+	key := file.Key(user)
+	at, ok := file.Named(key)
+	if !ok {
+		user = file.PatternOf(key)
+		if at, ok = file.Named(user); !ok {
+			return nil
 		}
 	}
-	o.Fields = slices.SortedFunc(maps.Values(fields), func(a, b FieldOrigin) int { return cmp.Compare(a.Name, b.Name) })
+	if limits.IsPattern(user) {
+		o.Pattern = user
+	}
+	var in fileOrigin
+	in, o.User = noted.find(at.Line)
+	o.File = in.name
+	return noted.entries[at.Entry]
+}
+
+// find returns a line of all files together as one of its file.
+func (o *origins) find(line uint32) (file fileOrigin, inFile int) {
+	after := sort.Search(len(o.files), func(i int) bool { return o.files[i].before >= int(line) })
+	file = o.files[after-1]
+	return file, int(line) - file.before
+}
+
+// setUserEntry adds what a user's own entry says besides limits.
+func (o *Origin) setUserEntry(w *written, e *limits.Entry, now time.Time) {
+	o.Comment, o.Then = w.comment, w.then
+	if e.More != nil && e.More.Until != 0 {
+		o.Until = time.Unix(0, e.More.Until).UTC()
+		o.Expired = !o.Until.After(now)
+	}
+	if w.tier || o.Expired && o.Then != "" {
+		o.TierFrom = FromEntry
+	}
 }
 
 // overridesOf are those in force that count for a user at an endpoint.
@@ -163,55 +163,25 @@ func overridesOf(s *limits.Set, endpoint string, users ...string) []limits.Overr
 	})
 }
 
-// namesTier reports whether overrides take the place of all that a file says.
-func namesTier(overrides []limits.Override) bool {
-	return slices.ContainsFunc(overrides, func(o limits.Override) bool {
-		n, err := jsonNode(o.Limits)
-		return err == nil && (n.Kind == yaml.ScalarNode || lookup(n, "tier") != nil)
-	})
-}
-
-// namedBy is what the file names a user by: the name, a pattern, or "" for neither.
-func namedBy(s *limits.Set, key, user string) string {
-	if s.NamesExactly(key) {
-		return user
+// setFields sets the fields of all layers, and reports whether an override names a tier.
+func (o *Origin) setFields(noted, ofOverrides *origins, own *written, tier, endpoint string) (named bool) {
+	for _, override := range o.Overrides {
+		w := ofOverrides.overrides[overrideID(override)]
+		named = named || w.tier
 	}
-	return s.PatternOf(key)
-}
-
-// exemptAt returns the line of exempt.users that names a user, and the pattern with
-// which it does.
-func exemptAt(s *limits.Set, root *yaml.Node, user string) (line int, pattern string) {
-	users := lookup(lookup(root, "exempt"), "users")
-	if users == nil {
-		return 0, ""
+	all := collector{}
+	of := noted.tiers[tier]
+	o.Tier = of.line
+	all.addLayer(of.written, FieldOrigin{File: noted.files[0].name, Line: of.line}, endpoint)
+	// A tier that an override names takes the place of all that the entry says.
+	if own != nil && !o.Expired && !named {
+		all.addLayer(own, FieldOrigin{File: o.File, Line: o.User, Layer: EntryLayer}, endpoint)
 	}
-	lines := map[string]int{}
-	for _, n := range users.Content {
-		lines[n.Value] = n.Line
+	for _, override := range o.Overrides {
+		all.addLayer(ofOverrides.overrides[overrideID(override)], FieldOrigin{Layer: OverrideLayer}, endpoint)
 	}
-	if lines[user] == 0 {
-		pattern = s.ExemptPatternOf(limits.Key(user))
-		return lines[pattern], pattern
-	}
-	return lines[user], ""
-}
-
-// setUserEntry adds what a user's own entry says besides limits.
-func (o *Origin) setUserEntry(n *yaml.Node, now time.Time) {
-	if n == nil {
-		return
-	}
-	o.Comment = textOf(lookup(n, "comment"))
-	if until := lookup(n, "until"); until != nil {
-		o.Until, _ = parseTime(until.Value)
-		o.Until = o.Until.UTC()
-		o.Expired = !o.Until.After(now)
-	}
-	o.Then = textOf(lookup(n, "then"))
-	if n.Kind == yaml.ScalarNode || lookup(n, "tier") != nil || o.Expired && o.Then != "" {
-		o.TierFrom = FromEntry
-	}
+	o.Fields = slices.SortedFunc(maps.Values(all), func(a, b FieldOrigin) int { return cmp.Compare(a.Name, b.Name) })
+	return named
 }
 
 // FieldOrigin returns who sets a field: the field itself, or the mapping around it that
@@ -227,111 +197,6 @@ func (o Origin) FieldOrigin(name string) (FieldOrigin, bool) {
 	return FieldOrigin{}, false
 }
 
-// collector are fields by name, as one layer after the other sets them.
-type collector map[string]FieldOrigin
-
-// addLayers adds what a tier or a user sets everywhere, and at an endpoint. The origin
-// tells the rest of a FieldOrigin.
-func (c collector) addLayers(n *yaml.Node, origin FieldOrigin, endpoint string) {
-	// Of what is said of everywhere, only the mode is said of all endpoints together, too.
-	if mode := lookup(n, "mode"); endpoint != limits.All {
-		c.addLayer(n, origin)
-	} else if mode != nil {
-		c.replaceField("mode", mode, origin) // all that these limits have of everywhere
-	}
-	if at := lookup(lookup(n, "endpoints"), endpoint); at != nil {
-		origin.Endpoint = true
-		c.addLayer(at, origin)
-	}
-}
-
-// addLayer adds what a mapping sets, and drops what that replaces.
-func (c collector) addLayer(n *yaml.Node, origin FieldOrigin) {
-	for key, value := range children(n) {
-		name := key.Value
-		switch {
-		case name == "jobs":
-			c.addJobs(value, origin)
-		case !slices.Contains(limitFieldNames, name):
-		case value.Kind != yaml.MappingNode:
-			c.replaceField(name, value, origin)
-		case name == "requests":
-			for class, of := range children(value) {
-				c.addRate("requests."+class.Value, of, origin)
-			}
-		case name == "concurrent":
-			c.replaceField(name, lookup(value, "limit"), origin)
-			if mode := lookup(value, "mode"); mode != nil {
-				c.addField("concurrent.mode", mode, origin)
-			}
-		default:
-			for key, value := range children(value) {
-				c.addField(name+"."+key.Value, value, origin)
-			}
-		}
-	}
-}
-
-// addJobs adds what is said of background jobs. What a number or a mapping does not say
-// stays.
-func (c collector) addJobs(n *yaml.Node, origin FieldOrigin) {
-	if n.Kind != yaml.MappingNode {
-		if !isUnlimited(n) {
-			c.replaceField("jobs.total", n, origin)
-			return
-		}
-		c.replaceField("jobs.total", n, origin)
-		c.replaceField("jobs.queues", n, origin)
-		return
-	}
-	for key, value := range children(n) {
-		name := "jobs." + key.Value
-		if value.Kind != yaml.MappingNode {
-			c.replaceField(name, value, origin)
-		}
-		for service, limit := range children(value) {
-			c.addField(name+"."+service.Value, limit, origin)
-		}
-	}
-}
-
-// addRate adds the limits of a class, in place of those that were there.
-func (c collector) addRate(name string, n *yaml.Node, origin FieldOrigin) {
-	c.removeField(name)
-	if n.Kind != yaml.MappingNode {
-		c.addField(name, n, origin)
-	}
-	for key, value := range children(n) {
-		switch key.Value {
-		case limits.Second.String():
-			c.addField(name, value, origin)
-		case limits.Minute.String(), limits.Hour.String():
-			c.addField(name+"/"+key.Value, value, origin)
-		default:
-			c.addField(name+"."+key.Value, value, origin)
-		}
-	}
-}
-
-// replaceField adds a field in place of it and all that is below it.
-func (c collector) replaceField(name string, n *yaml.Node, origin FieldOrigin) {
-	c.removeField(name)
-	c.addField(name, n, origin)
-}
-
-func (c collector) removeField(name string) {
-	for other := range c {
-		if below, ok := strings.CutPrefix(other, name); ok && (below == "" || below[0] == '.' || below[0] == '/') {
-			delete(c, other)
-		}
-	}
-}
-
-func (c collector) addField(name string, n *yaml.Node, origin FieldOrigin) {
-	origin.Name, origin.Line = name, n.Line
-	c[name] = origin
-}
-
 // parent is the path of the mapping around a field, or "".
 func parent(path string) string {
 	for i := len(path) - 1; i > 0; i-- {
@@ -342,31 +207,51 @@ func parent(path string) string {
 	return ""
 }
 
-// textOf is the text of a node, "" for none.
-func textOf(n *yaml.Node) string {
-	if n == nil {
-		return ""
-	}
-	return n.Value
-}
+// collector are fields by name, as one layer after the other sets them.
+type collector map[string]FieldOrigin
 
-// children yields the entries of a mapping; anything else has none.
-func children(n *yaml.Node) func(yield func(key, value *yaml.Node) bool) {
-	return func(yield func(key, value *yaml.Node) bool) {
-		for i := 0; n != nil && n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
-			if !yield(n.Content[i], n.Content[i+1]) {
-				return
-			}
+// addLayer adds what is written of everywhere and of an endpoint, and drops what that replaces. The
+// origin is that of the layer.
+func (c collector) addLayer(w *written, origin FieldOrigin, endpoint string) {
+	for _, m := range w.marks {
+		switch {
+		// Of what is said of everywhere, only the mode is said of all endpoints together, too.
+		case m.endpoint == "" && endpoint == limits.All && m.path != "mode":
+		case m.endpoint != "" && m.endpoint != endpoint:
+		case m.line == dropped:
+			c.removeField(fieldName(m.path))
+		default:
+			of := origin
+			of.Name, of.Line, of.Endpoint = fieldName(m.path), origin.Line+m.line, m.endpoint != ""
+			c[of.Name] = of
 		}
 	}
 }
 
-// findEntry returns the entry of that name in a mapping, or nil.
-func findEntry(n *yaml.Node, name string) (key, value *yaml.Node) {
-	for key, value := range children(n) {
-		if key.Value == name {
-			return key, value
+// fieldName is the name of a field by its path in the file, where a limit may be a mapping.
+func fieldName(path string) string {
+	switch path {
+	case "concurrent.limit":
+		return "concurrent"
+	case "jobs": // a number, in place of a mapping with the total
+		return "jobs.total"
+	}
+	parts := strings.Split(path, ".")
+	if len(parts) < 3 || parts[0] != "requests" {
+		return path
+	}
+	for _, w := range limits.Windows {
+		if parts[2] == w.String() {
+			return "requests." + limits.RateName(parts[1], w)
 		}
 	}
-	return nil, nil
+	return path
+}
+
+func (c collector) removeField(name string) {
+	for other := range c {
+		if below, ok := strings.CutPrefix(other, name); ok && (below == "" || below[0] == '.' || below[0] == '/') {
+			delete(c, other)
+		}
+	}
 }

@@ -205,3 +205,24 @@ func TestOriginOfMore(t *testing.T) {
 		})
 	}
 }
+
+// A field that a user sets everywhere is no later said than one at an endpoint, although it is read
+// again for each endpoint of the tier.
+func TestOriginOfAFieldSetTwice(t *testing.T) {
+	set := mustParse(t, `version: 1
+default_tier: free
+endpoints: [api, up]
+tiers: {free: {endpoints: {up: {concurrent: 2}}}}
+users:
+  alice:
+    concurrent: 5
+    endpoints:
+      api: {concurrent: 9}
+      up: {concurrent: 7}
+`)
+	for endpoint, line := range map[string]int{"": 7, "api": 9, "up": 10} {
+		if f, _ := OriginAt(set, endpoint, "alice").FieldOrigin("concurrent"); f.Line != line || f.Endpoint != (endpoint != "") {
+			t.Errorf("at %q concurrent is set by %+v, want line %d", endpoint, f, line)
+		}
+	}
+}

@@ -7,6 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"gopkg.in/yaml.v3"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
@@ -59,3 +65,52 @@ func DecodeOverrides(data []byte) ([]limits.Override, error) {
 	}
 	return list, nil
 }
+
+// CheckOverride says what is wrong with an override whatever the limit file says, or nil.
+func CheckOverride(o limits.Override) error {
+	_, err := checkOverride(o)
+	return err
+}
+
+// checkOverride says what is wrong with an override whatever the file says, and returns its
+// limits.
+func checkOverride(o limits.Override) (*yaml.Node, error) {
+	runes := utf8.RuneCountInString(o.Reason)
+	switch {
+	case o.User == "" || !utf8.ValidString(o.User):
+		return nil, errors.New("user must be a name in UTF-8, as in a limit file")
+	case len(o.Also) >= limits.MaxSecrets || slices.ContainsFunc(o.Also, func(key string) bool { return !limits.IsHidden(key) }):
+		return nil, errors.New("also must be hidden keys of the same user")
+	case limits.IsPattern(o.User):
+		return nil, fmt.Errorf("user %s: a pattern cannot be overridden; name one user", quote(o.User))
+	case runes < 1 || runes > maxReason || !utf8.ValidString(o.Reason) || strings.ContainsFunc(o.Reason, func(r rune) bool { return !unicode.IsPrint(r) }) || strings.TrimSpace(o.Reason) == "":
+		return nil, fmt.Errorf("reason must be 1 to %d printable characters, got %d characters", maxReason, runes)
+	case !utf8.ValidString(o.By) || len(o.By) > maxBy:
+		return nil, fmt.Errorf("by must be UTF-8 text of at most %d bytes", maxBy)
+	case o.Endpoint == limits.All:
+		return nil, errors.New(`limits over all endpoints together are set everywhere, with {"endpoints": {"*": {"requests": {"GET": 100}}}}`)
+	case o.Endpoint != "" && !endpointForm.MatchString(o.Endpoint):
+		return nil, fmt.Errorf("endpoint %s is no name of one", quote(o.Endpoint))
+	case !orderly(o.Since) || !orderly(o.Until) || o.Until.UnixNano() <= 0:
+		return nil, errors.New("since and until must be times from 1970 to 2200")
+	}
+	n, err := jsonNode(o.Limits)
+	if err != nil {
+		return nil, fmt.Errorf("limits: %w", err)
+	}
+	for key := range children(n) {
+		if slices.Contains(notInOverride, key.Value) {
+			return nil, fmt.Errorf("limits: %s is for limit files; an override has an end and a reason of its own", key.Value)
+		}
+	}
+	if o.Endpoint == "" {
+		return n, nil
+	}
+	if n.Kind != yaml.MappingNode {
+		return nil, fmt.Errorf("limits at %s must be a mapping such as {\"concurrent\": 2}, got %s", quote(o.Endpoint), describe(n))
+	}
+	return mappingNode("endpoints", mappingNode(o.Endpoint, n)), nil
+}
+
+// orderly reports whether a time can be written, and compared.
+func orderly(t time.Time) bool { return t.IsZero() || t.Year() >= 1970 && t.Year() < 2200 }

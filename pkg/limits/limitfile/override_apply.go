@@ -5,9 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"gopkg.in/yaml.v3"
 
@@ -31,20 +28,6 @@ func WithOverrides(s *limits.Set, overrides []limits.Override) (*limits.Set, []R
 		return s, nil // cannot be: Parse has read it
 	}
 	files, had := splitOverrides(sources)
-	if len(overrides) == 0 && had == nil {
-		return s, nil
-	}
-	join := func(list []limits.Override) []byte {
-		switch {
-		// Clip: an append must not write into the array in which the overrides were.
-		case len(list) > 0:
-			return bundle(append(slices.Clip(files), source{overridesName, EncodeOverrides(list)}))
-		case len(files) == 1:
-			return files[0].data
-		default:
-			return bundle(files)
-		}
-	}
 	var refused []Refused
 	var list []limits.Override // that can be encoded
 	for _, o := range overrides {
@@ -57,7 +40,7 @@ func WithOverrides(s *limits.Set, overrides []limits.Override) (*limits.Set, []R
 	if len(list) == 0 && had == nil {
 		return s, refused
 	}
-	f := parseSources(s.Name(), join(list), s.Secrets(), s.NamedSet())
+	f := parseSources(s.Name(), bundleWith(files, list), s.Secrets(), s.NamedSet())
 	if f.hasErrors() { // too much of them: the file itself is good
 		for _, o := range list {
 			refused = append(refused, Refused{o, f.errors()})
@@ -70,9 +53,22 @@ func WithOverrides(s *limits.Set, overrides []limits.Override) (*limits.Set, []R
 		if len(set.Overrides()) == 0 && had == nil {
 			return s, refused
 		}
-		set = set.WithOverrides(join(f.inForce), f.inForce, f.overridden)
+		// Agents parse the source, and would refuse all of it for one of these.
+		set = set.WithOverrides(bundleWith(files, f.inForce), f.inForce, f.overridden)
 	}
 	return set.At(s.Time()), refused
+}
+
+// bundleWith is the source of a set with overrides.
+func bundleWith(files []source, overrides []limits.Override) []byte {
+	switch {
+	// Clip: an append must not write into the array in which the overrides were.
+	case len(overrides) > 0:
+		return bundle(append(slices.Clip(files), source{overridesName, EncodeOverrides(overrides)}))
+	case len(files) == 1:
+		return files[0].data
+	}
+	return bundle(files)
 }
 
 // overrideState is what is known of overrides while a file is read. Its zero value has
@@ -88,11 +84,9 @@ type overrideState struct {
 	overridden map[string]*limits.Entry // by key of their users
 }
 
-// base is what an override is over: a tier, with what the file overrides.
+// base is what an override is over: what the file says of a user.
 type base struct {
-	tierDraft
-	tier string
-
+	layer
 	until int64  // Unix time in ns from which it is the tier then; 0 if it never is
 	then  string // its name
 }
@@ -123,58 +117,13 @@ func (f *file) readOverrides(data []byte) {
 	slices.SortStableFunc(f.overrides, compareOverrides)
 }
 
-// checkOverride says what is wrong with an override whatever the file says, and returns its
-// limits.
-func checkOverride(o limits.Override) (*yaml.Node, error) {
-	runes := utf8.RuneCountInString(o.Reason)
-	switch {
-	case o.User == "" || !utf8.ValidString(o.User):
-		return nil, errors.New("user must be a name in UTF-8, as in a limit file")
-	case len(o.Also) >= limits.MaxSecrets || slices.ContainsFunc(o.Also, func(key string) bool { return !limits.IsHidden(key) }):
-		return nil, errors.New("also must be hidden keys of the same user")
-	case limits.IsPattern(o.User):
-		return nil, fmt.Errorf("user %s: a pattern cannot be overridden; name one user", quote(o.User))
-	case runes < 1 || runes > maxReason || !utf8.ValidString(o.Reason) || strings.ContainsFunc(o.Reason, func(r rune) bool { return !unicode.IsPrint(r) }) || strings.TrimSpace(o.Reason) == "":
-		return nil, fmt.Errorf("reason must be 1 to %d printable characters, got %d characters", maxReason, runes)
-	case !utf8.ValidString(o.By) || len(o.By) > maxBy:
-		return nil, fmt.Errorf("by must be UTF-8 text of at most %d bytes", maxBy)
-	case o.Endpoint == limits.All:
-		return nil, errors.New(`limits over all endpoints together are set everywhere, with {"endpoints": {"*": {"requests": {"GET": 100}}}}`)
-	case o.Endpoint != "" && !endpointForm.MatchString(o.Endpoint):
-		return nil, fmt.Errorf("endpoint %s is no name of one", quote(o.Endpoint))
-	case !orderly(o.Since) || !orderly(o.Until) || o.Until.UnixNano() <= 0:
-		return nil, errors.New("since and until must be times from 1970 to 2200")
-	}
-	n, err := jsonNode(o.Limits)
-	if err != nil {
-		return nil, fmt.Errorf("limits: %w", err)
-	}
-	for key := range children(n) {
-		if slices.Contains(notInOverride, key.Value) {
-			return nil, fmt.Errorf("limits: %s is for limit files; an override has an end and a reason of its own", key.Value)
-		}
-	}
-	if o.Endpoint == "" {
-		return n, nil
-	}
-	if n.Kind != yaml.MappingNode {
-		return nil, fmt.Errorf("limits at %s must be a mapping such as {\"concurrent\": 2}, got %s", quote(o.Endpoint), describe(n))
-	}
-	return mappingNode("endpoints", mappingNode(o.Endpoint, n)), nil
-}
-
-// orderly reports whether a time can be written, and compared.
-func orderly(t time.Time) bool { return t.IsZero() || t.Year() >= 1970 && t.Year() < 2200 }
-
-// notInOverride are the fields of a user's entry that have no meaning in an override.
-var notInOverride = []string{"comment", "until", "then"}
-
 // keepBase keeps what an entry of users is made of, if an override may be over it.
-func (f *file) keepBase(name string, d tierDraft, tier string, e limits.Entry) {
+func (f *file) keepBase(name string, l layer, e limits.Entry) {
+	// Of a pattern it is not known yet whether it matches one of their users.
 	if f.wanted == nil || !limits.IsPattern(name) && !f.wanted[limits.FileKey(name)] {
 		return
 	}
-	b := base{tierDraft: d, tier: tier}
+	b := base{layer: l}
 	if e.More != nil && e.More.Until != 0 {
 		b.until, b.then = e.More.Until, e.More.Then.Limits.Tier
 	}
@@ -195,40 +144,28 @@ func (f *file) applyOverrides() {
 	f.set = f.set.WithOverrides(f.set.Source(), f.inForce, f.overridden)
 }
 
-// overrideUser gives one user the overrides: all of them, or, if one is wrong, those that are
-// valid together with the ones before them.
+// overrideUser gives one user the overrides that are valid together with the ones before them.
 func (f *file) overrideUser(overrides []limits.Override) {
 	key := limits.FileKey(overrides[0].User)
 	fromFile := f.set.FromFile(key)
-	if fromFile.Limits.Tier == limits.ExemptTier {
-		for _, o := range overrides {
-			f.refused = append(f.refused, Refused{o, fmt.Errorf("user %s is exempt by the limit file, so nothing limits this user; an override would have no effect", quote(o.User))})
-		}
-		return
-	}
 	b := f.baseOf(key, fromFile)
-	e, err := f.overriddenEntry(overrides, b, fromFile)
-	if err != nil {
-		var good []limits.Override
-		for _, o := range overrides {
-			if _, err := f.overriddenEntry(append(slices.Clip(good), o), b, fromFile); err != nil {
-				f.refused = append(f.refused, Refused{o, err})
-				continue
-			}
-			good = append(good, o)
-		}
-		if overrides = good; len(good) == 0 {
-			return
-		}
-		e, _ = f.overriddenEntry(good, b, fromFile)
-	}
-	f.overridden[key] = e
+	var good []limits.Override
 	for _, o := range overrides {
+		e, err := f.overriddenEntry(append(slices.Clip(good), o), b, fromFile)
+		if fromFile.Limits.Tier == limits.ExemptTier {
+			err = fmt.Errorf("user %s is exempt by the limit file, so nothing limits this user; an override would have no effect", quote(o.User))
+		}
+		if err != nil {
+			f.refused = append(f.refused, Refused{o, err})
+			continue
+		}
+		good = append(good, o)
+		f.overridden[key] = e
 		for _, also := range o.Also {
 			f.overridden[also] = e
 		}
 	}
-	f.inForce = append(f.inForce, overrides...)
+	f.inForce = append(f.inForce, good...)
 }
 
 // baseOf is what the file says of a user, for overrides to be over.
@@ -241,7 +178,7 @@ func (f *file) baseOf(key string, e *limits.Entry) base {
 			return b
 		}
 	}
-	return base{tierDraft: f.tierDrafts[e.Limits.Tier], tier: e.Limits.Tier}
+	return base{layer: f.tiers[e.Limits.Tier]}
 }
 
 // overriddenEntry is a user's entry with overrides: one part for each time in which the
@@ -257,28 +194,27 @@ func (f *file) overriddenEntry(overrides []limits.Override, b base, fromFile *li
 	// From each end on other overrides count, or other things that the file says: one entry
 	// each, made from the last one back, because an entry has the one that follows it.
 	slices.Sort(ends)
-	ends = slices.Compact(ends)
 	next := fromFile
-	for _, end := range slices.Backward(ends) {
-		over := base{tierDraft: b.tierDraft, tier: b.tier}
+	for _, end := range slices.Backward(slices.Compact(ends)) {
+		over := b.layer
 		if b.until != 0 && b.until < end {
-			over = base{tierDraft: f.tierDrafts[b.then], tier: b.then}
+			over = f.tiers[b.then]
 		}
 		for _, o := range overrides {
 			if o.Until.UnixNano() < end {
 				continue
 			}
 			var err error
-			if over, err = f.tryOverride(f.nodes[overrideID(o)], over); err != nil {
+			if over, err = f.tryOverride(o, over); err != nil {
 				return nil, err
 			}
 		}
-		e := f.entryOf(over.tier, over.draft, over.at)
-		m := &limits.More{Until: end, Then: next}
+		e := f.entryOf(over)
+		ends := &limits.More{Until: end, Then: next}
 		if e.More != nil {
-			m.Endpoints = e.More.Endpoints
+			ends.Endpoints = e.More.Endpoints
 		}
-		e.More = m
+		e.More = ends
 		next = &e
 	}
 	return next, nil
@@ -286,61 +222,36 @@ func (f *file) overriddenEntry(overrides []limits.Override, b base, fromFile *li
 
 // tryOverride reads the limits of an override over what there is. What is wrong with them is
 // no problem of the file.
-func (f *file) tryOverride(n *yaml.Node, b base) (base, error) {
+func (f *file) tryOverride(o limits.Override, over layer) (layer, error) {
 	// An override is refused by itself: the file stays good.
 	file := f.problems
 	f.problems = problems{}
 	defer func() { f.problems = file }()
-	b = f.readOverride(n, b)
+	n := f.nodes[overrideID(o)]
+	f.beginEntry(n)
+	over = f.readOverride(n, over)
 	if !f.hasErrors() {
-		return b, nil
+		f.origins.overrides[overrideID(o)] = f.takeWritten()
+		return over, nil
 	}
 	var all []string
 	for _, e := range f.found[:min(len(f.found), 3)] {
 		all = append(all, e.Message)
 	}
-	if more := len(f.found) + f.more - len(all); more > 0 {
+	if more := f.count() - len(all); more > 0 {
 		all = append(all, fmt.Sprintf("and %d more", more))
 	}
-	return b, errors.New(strings.Join(all, "; "))
+	return over, errors.New(strings.Join(all, "; "))
 }
 
-func (f *file) readOverride(n *yaml.Node, b base) base {
+func (f *file) readOverride(n *yaml.Node, over layer) layer {
 	where := place{kind: "limits"}
+	over = f.layerUnder(where, n, over)
 	if n.Kind == yaml.ScalarNode {
-		tier := f.readTierName(n, where.atField("tier"))
-		return base{tierDraft: f.tierDrafts[tier], tier: tier}
-	}
-	if t := lookup(n, "tier"); t != nil {
-		tier := f.readTierName(t, where.atField("tier"))
-		b = base{tierDraft: f.tierDrafts[tier], tier: tier}
-	}
-	d := b.draft
-	var endpoints *yaml.Node
-	for key, value := range f.eachEntry(n, where, `{"tier": "pro", "concurrent": 10}`) {
-		switch key.Value {
-		case "tier":
-		case "endpoints":
-			endpoints = value
-		default:
-			if !f.readLimit(&d, where, key, value) {
-				f.refuseUnknown(key, where, "field", overrideFields)
-			}
-		}
+		return over
 	}
 	if n.Kind == yaml.MappingNode && len(n.Content) == 0 {
 		f.errorf(n, "limits must say something, such as {\"concurrent\": 10}")
 	}
-	if f.hasErrors() {
-		return b
-	}
-	return base{tierDraft: tierDraft{d, f.userEndpoints(where, n, b.tierDraft, endpoints)}, tier: b.tier}
-}
-
-var overrideFields = slices.DeleteFunc(slices.Clone(userFields), func(field string) bool { return slices.Contains(notInOverride, field) })
-
-// CheckOverride says what is wrong with an override whatever the limit file says, or nil.
-func CheckOverride(o limits.Override) error {
-	_, err := checkOverride(o)
-	return err
+	return f.readEntry(over, where, n, `{"tier": "pro", "concurrent": 10}`, overrideFields).layer
 }

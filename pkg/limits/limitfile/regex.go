@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"gopkg.in/yaml.v3"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 const (
@@ -16,19 +18,19 @@ const (
 )
 
 // readRegex reads a regular expression for paths.
-func (f *file) readRegex(to *string, n *yaml.Node, where place) {
+func (f *file) readRegex(m *limits.Match, at place, n *yaml.Node) {
 	if !f.isPlain(n) {
 		return
 	}
 	if n.Kind != yaml.ScalarNode || isNull(n) || n.ShortTag() == "!!bool" || n.Value == "" {
-		f.errorf(n, "%s must be a regular expression such as '^/[^/]+/?$', got %s", where, describe(n))
+		f.errorf(n, "%s must be a regular expression such as '^/[^/]+/?$', got %s", at, describe(n))
 		return
 	}
 	if err := checkRegex(n.Value); err != nil {
-		f.errorf(n, "%s %v", where, err)
+		f.errorf(n, "%s %v", at, err)
 		return
 	}
-	*to = n.Value
+	m.PathRegex = n.Value
 }
 
 // checkRegex accepts the regular expressions of RE2 that PCRE, which HAProxy uses,

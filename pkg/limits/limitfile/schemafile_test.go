@@ -236,7 +236,7 @@ func schemaQueues() *schema {
 		Title: "Queues of background jobs", Description: "How many workers a process has for each of a service's three queues: NAME_priority, NAME_default and NAME_scheduled. A name is of a-z and 0-9, with single _ or - between them. Environment variables such as ANALYSIS_QUEUE_PRIORITY_WORKERS come before this.",
 		Type: "object", MinProperties: jsonschema.Ptr(1), MaxProperties: jsonschema.Ptr(maxServices), PropertyNames: serviceNames(),
 		AdditionalProperties: &schema{AnyOf: []*schema{
-			{Type: "object", AdditionalProperties: nothing(), Required: workersFields, Properties: map[string]*schema{
+			{Type: "object", AdditionalProperties: nothing(), Required: workersFields.names(), Properties: map[string]*schema{
 				"priority":  workers("Priority", "For jobs of tiers that pay."),
 				"default":   workers("Default", "For jobs of all other users."),
 				"scheduled": workers("Scheduled", "For jobs that a scheduler starts, of any user."),
@@ -353,7 +353,7 @@ func limitProperties() map[string]*schema {
 // togetherProperties are the fields of limits over all endpoints together.
 func togetherProperties() map[string]*schema {
 	properties := limitProperties()
-	maps.DeleteFunc(properties, func(name string, _ *schema) bool { return !slices.Contains(togetherFields, name) })
+	maps.DeleteFunc(properties, func(name string, _ *schema) bool { return !slices.Contains(togetherFields.names(), name) })
 	return properties
 }
 

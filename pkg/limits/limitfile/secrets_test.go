@@ -109,7 +109,7 @@ func TestHide(t *testing.T) {
 
 // isWordOf reports whether a file has a word for other reasons than a user of that name.
 func isWordOf(s *limits.Set, word string) bool {
-	return slices.Contains(s.TierNames(), word) || slices.Contains(userFields, word) || slices.ContainsFunc(s.Exempt().Paths, func(p string) bool { return strings.Contains(p, word) }) ||
+	return slices.Contains(s.TierNames(), word) || slices.Contains(userFields.names(), word) || slices.ContainsFunc(s.Exempt().Paths, func(p string) bool { return strings.Contains(p, word) }) ||
 		slices.ContainsFunc(limits.BuiltinClasses(), func(class string) bool { return strings.Contains(word, class) })
 }
 

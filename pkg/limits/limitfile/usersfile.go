@@ -91,16 +91,18 @@ func (f *file) readFlatFile(data []byte) {
 		return
 	}
 	text := string(data)
+	// So that the map of a million users does not grow again and again.
 	if len(f.content.Users) == 0 {
-		f.content.Users = make(map[string]*limits.Entry, strings.Count(text, "\n"))
+		f.content.Users = make(map[string]limits.Named, strings.Count(text, "\n"))
 	}
 	for l := range flatLines(text) {
 		if wrong := l.problem(); wrong != "" {
 			f.addError(l.line, l.column, "%s", wrong)
 			continue
 		}
-		if f.content.Tiers[l.tier] != nil && !limits.IsPattern(l.name) {
-			f.addUser(l.name, f.content.Tiers[l.tier]) // nearly all: without nodes
+		// Nearly all, and without nodes, which would take longer to make than all else.
+		if entry, ok := f.scalars[l.tier]; ok && !limits.IsPattern(l.name) {
+			f.addNamed(l.name, l.line, l.column, entry)
 			continue
 		}
 		f.readUser(l.asNodes())

@@ -8,8 +8,6 @@ import (
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-const waitForms = "refuse, or wait and a duration from 1ms to 30s, such as wait 2s"
-
 // parseWait reads what becomes of a request over a limit: refuse, which is 0, or
 // wait and a duration up to MaxWait. The error goes on where the name of the field
 // leaves off.

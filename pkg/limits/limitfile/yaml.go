@@ -27,14 +27,14 @@ func countParts(data []byte) int {
 }
 
 // checkText reports whether data is text that is not too long.
-func (f *file) checkText(data []byte) bool {
+func (p *problems) checkText(data []byte) bool {
 	if len(data) > MaxFileSize {
-		f.addError(1, 1, "the file is larger than %d MiB", MaxFileSize>>20)
+		p.addError(1, 1, "the file is larger than %d MiB", MaxFileSize>>20)
 		return false
 	}
 	if !utf8.Valid(data) {
 		line, column := position(data, invalidAt(data))
-		f.addError(line, column, "the file is not UTF-8 text")
+		p.addError(line, column, "the file is not UTF-8 text")
 		return false
 	}
 	return true
@@ -42,26 +42,26 @@ func (f *file) checkText(data []byte) bool {
 
 // decode returns the top node of the only YAML document in data. When there is
 // none, or it is not one, it reports that and returns nil.
-func (f *file) decode(data []byte) *yaml.Node {
-	if !f.checkText(data) {
+func (p *problems) decode(data []byte) *yaml.Node {
+	if !p.checkText(data) {
 		return nil
 	}
 	if n := countParts(data); n > maxParts {
-		f.addError(1, 1, "the file has about %d values; at most %d are possible, not counting users in files of users_from whose names end with .txt", n, maxParts)
+		p.addError(1, 1, "the file has about %d values; at most %d are possible, not counting users in files of users_from whose names end with .txt", n, maxParts)
 		return nil
 	}
 	first, second, err := documents(bytes.NewReader(data))
 	switch {
 	case err != nil:
-		f.syntaxError(data, err)
+		p.syntaxError(data, err)
 	case first == nil || len(first.Content) != 1 || isNull(first.Content[0]):
 		needs := "version, default_tier and tiers"
-		if f.source > 0 {
+		if p.source > 0 {
 			needs = "users"
 		}
-		f.addError(1, 1, "the file is empty; it needs %s", needs)
+		p.addError(1, 1, "the file is empty; it needs %s", needs)
 	case second != nil:
-		f.errorf(second, "the file has several YAML documents; keep one, without a line ---")
+		p.errorf(second, "the file has several YAML documents; keep one, without a line ---")
 	default:
 		return first.Content[0]
 	}
@@ -94,7 +94,7 @@ func documents(r io.Reader) (first, second *yaml.Node, err error) {
 // the line where the surrounding construct begins, or none, and never a column.
 // So data is read again byte by byte: what the library has asked for when it
 // gives up tells where it was.
-func (f *file) syntaxError(data []byte, err error) {
+func (p *problems) syntaxError(data []byte, err error) {
 	t := &trickle{data: data}
 	if _, _, again := documents(t); again != nil {
 		err = again
@@ -107,7 +107,7 @@ func (f *file) syntaxError(data []byte, err error) {
 			break
 		}
 	}
-	f.addError(line, column, "not valid YAML: %s", problem)
+	p.addError(line, column, "not valid YAML: %s", problem)
 }
 
 // gaveUpAt returns the index in read, the part of the file that the library has
@@ -175,22 +175,4 @@ func invalidAt(data []byte) int {
 		at += size
 	}
 	return at
-}
-
-func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
-
-// describe says what kind of thing a node is, for "must be …, got …".
-func describe(n *yaml.Node) string {
-	switch {
-	case n.Kind == yaml.MappingNode:
-		return "a mapping"
-	case n.Kind == yaml.SequenceNode:
-		return "a list"
-	case isNull(n):
-		return "nothing"
-	case n.ShortTag() == "!!str":
-		return "the text " + quote(n.Value)
-	default:
-		return shorten(n.Value)
-	}
 }

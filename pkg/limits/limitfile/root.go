@@ -1,0 +1,177 @@
+package limitfile
+
+import (
+	"maps"
+	"slices"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// The fields of a limit file, and of one of its users_from, as errors list them.
+var (
+	fileFields      = []string{"version", "default_tier", "tiers", "users", "mode", "anonymous_tier", "unreadable", "users_from", "endpoints", "classes", "exempt", "queues", "failed_auth", "per_address"}
+	usersFileFields = []string{"version", "users"}
+)
+
+func (f *file) readRoot(root *yaml.Node) {
+	where := place{kind: "the file"}
+	version := lookup(root, "version")
+	// Without a version the errors of this one are still told, with the one that it is missing.
+	if version != nil && !f.readVersion(version) {
+		return // what else the file says is not for this version to judge
+	}
+	said := map[string]*yaml.Node{}
+	for key, value := range f.eachEntry(root, where, "{version: 1, default_tier: free, tiers: {free: {concurrent: 10}}}") {
+		if slices.Contains(fileFields, key.Value) {
+			said[key.Value] = value
+		} else {
+			f.refuseUnknown(key, where, "field", fileFields)
+		}
+	}
+	if root.Kind != yaml.MappingNode {
+		return
+	}
+	if version == nil {
+		f.errorf(root, "version is missing; begin the file with version: 1")
+	}
+	read := func(name string, read func(at place, n *yaml.Node)) {
+		if n := said[name]; n != nil {
+			read(place{field: name}, n)
+		}
+	}
+	// Modes, classes, endpoints and services are known before tiers and users name them.
+	read("mode", f.readFileMode)
+	read("endpoints", f.readEndpoints)
+	read("classes", f.readClasses)
+	read("queues", f.readQueues)
+	read("failed_auth", f.readFailedAuth)
+	read("per_address", f.readPerAddress)
+	f.readTiersAndDefaults(root, said)
+	read("exempt", f.readExempt)
+	read("users_from", f.readUsersFrom)
+	read("users", f.readUsers)
+}
+
+// readUsersFile reads a file of users_from.
+func (f *file) readUsersFile(root *yaml.Node) {
+	where := place{kind: "a file of users_from"}
+	if version := lookup(root, "version"); version != nil && !f.readVersion(version) {
+		return
+	}
+	var users *yaml.Node
+	for key, value := range f.eachEntry(root, where, "{users: {alice: free}}") {
+		switch {
+		case key.Value == "users":
+			users = value
+		case key.Value == "version":
+		case slices.Contains(fileFields, key.Value):
+			f.errorf(key, "%s has users only; write %s in %s", where, key.Value, f.sources[0].name)
+		default:
+			f.refuseUnknown(key, where, "field", usersFileFields)
+		}
+	}
+	switch {
+	case users != nil:
+		f.readUsers(place{field: "users"}, users)
+	case root.Kind == yaml.MappingNode:
+		f.errorf(root, "users is missing; write users: {} for none")
+	}
+}
+
+func (f *file) readVersion(n *yaml.Node) bool {
+	switch {
+	case !f.isPlain(n):
+	case n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int":
+		f.errorf(n, "version must be the number 1, got %s", describe(n))
+	case n.Value != "1":
+		f.errorf(n, "version %s is not supported (valid: 1)", shorten(n.Value))
+	default:
+		return true
+	}
+	return false
+}
+
+func (f *file) readFileMode(at place, n *yaml.Node) {
+	f.readMode(&f.mode, at, n)
+	f.content.Mode, f.origins.mode = f.mode, n.Line
+}
+
+func (f *file) readTiersAndDefaults(root *yaml.Node, said map[string]*yaml.Node) {
+	tiers, defaultTier := said["tiers"], said["default_tier"]
+	if tiers == nil {
+		f.errorf(root, "tiers is missing; write one at least, such as tiers: {free: {concurrent: 10}}")
+	} else {
+		f.readTiers(tiers, defaultTier)
+	}
+	switch {
+	case defaultTier != nil:
+	case len(f.tiers) > 0:
+		f.errorf(root, "default_tier is missing; name one of the tiers: %s", joinChoices(f.tierNames))
+	default:
+		f.errorf(root, "default_tier is missing; name one of the tiers")
+	}
+	for field, to := range map[string]*string{
+		"default_tier": &f.content.DefaultTier, "anonymous_tier": &f.content.AnonymousTier, "unreadable": &f.content.UnreadableTier,
+	} {
+		if n := said[field]; n != nil {
+			*to = f.readTierName(n, place{field: field})
+		}
+	}
+}
+
+// readTiers reads all tiers. A tier with errors is known too, so that its users are not errors
+// as well.
+func (f *file) readTiers(n, defaultTier *yaml.Node) {
+	for key, value := range f.eachEntry(n, place{field: "tiers"}, "{free: {concurrent: 10}}") {
+		switch {
+		case !limits.IsOwnKey(key.Value):
+			f.errorf(key, "the tier name %s is not usable; write 1 to %d bytes without control characters, and no ~ or @ in front", quote(key.Value), limits.MaxOwnKey)
+		case key.Value == limits.ExemptTier:
+			f.errorf(key, "the tier name exempt is taken: it is the tier of those who are under exempt")
+		default:
+			f.tiers[key.Value] = f.readTier(key, value)
+		}
+	}
+	f.tierNames = slices.Sorted(maps.Keys(f.tiers))
+	byDefault := ""
+	if defaultTier != nil {
+		byDefault = defaultTier.Value
+	}
+	f.completeTiersJobs(byDefault)
+	for name, tier := range f.tiers {
+		f.content.Tiers[name] = f.sharedEntry(f.entryOf(tier))
+		f.recordTier(name)
+	}
+	if n.Kind == yaml.MappingNode && len(n.Content) == 0 {
+		f.errorf(n, "tiers is empty; write one at least, such as {free: {concurrent: 10}}")
+	}
+}
+
+func (f *file) readTier(key, n *yaml.Node) layer {
+	where := place{kind: "tier", name: key.Value}
+	f.beginEntry(key)
+	if isNull(n) {
+		f.errorf(n, "%s has no value; write {} for a tier without limits", where)
+		return layer{tier: key.Value}
+	}
+	e := f.readEntry(layer{tier: key.Value}, where, n, "{concurrent: 10}", tierFields)
+	f.origins.tiers[key.Value] = tierOrigin{key.Line, f.takeWritten()}
+	return e.layer
+}
+
+// readTierName reads the name of a tier of the file. It is "" after an error. When
+// the file has no tiers, which is an error already, any name is as good.
+func (f *file) readTierName(n *yaml.Node, where place) string {
+	switch _, ok := f.tiers[n.Value]; {
+	case !f.isScalar(n, where, "the name of a tier"):
+	case n.ShortTag() == "!!bool":
+		f.errorf(n, "%s: YAML does not read %s as text; write it in quotes", where, n.Value)
+	case ok:
+		return n.Value
+	case len(f.tiers) > 0:
+		f.refuseUnknown(n, where, "tier", f.tierNames)
+	}
+	return ""
+}
