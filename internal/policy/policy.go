@@ -1,5 +1,5 @@
-// Package policy holds the messages that polygen sends to every agent, and
-// their form on the wire: text, one message a line, so that a person can read
+// Package policy holds the messages that polygen sends to agents, and their
+// form on the wire: text, one message a line, so that a person can read
 // what a channel carries.
 //
 //	1 throttle "GET" "alice" 1760000000 100
@@ -44,7 +44,7 @@ type Throttle struct {
 	Limit  int   // the limit that was reached, in requests per window; >= 0
 }
 
-// Confirm asks every agent to say (bus.Confirm) when HAProxy refuses a key by itself
+// Confirm asks agents to say (bus.Confirm) when HAProxy refuses a key by itself
 // in a window.
 type Confirm struct {
 	Key    ratelimit.Key

@@ -43,6 +43,7 @@ func (p *Polygen) decide(ctx context.Context, events <-chan bus.Event) error {
 			began = time.Now()
 			now := p.clock.Now()
 			p.rates.Forget(now)
+			p.audience.forget(now)
 			p.metrics.keys.Set(float64(p.rates.WatchedKeys()))
 			p.countDropped()
 			p.metrics.unconfirmed.Add(float64(p.reactions.giveUp(now)))
@@ -64,6 +65,7 @@ func (p *Polygen) observe(now time.Time, e bus.Event) {
 		for _, u := range e.Entries {
 			// The watch tells only that a limit was spent; the moment is needed to measure how
 			// long the HAProxies take to refuse.
+			p.audience.report(u.Key.User, e.Instance)
 			before := p.rates.SpentWindows()
 			p.rates.Observe(now, e.Instance, u.Key, u.Second, u.Total, limitOf(set, u.Key))
 			if p.rates.SpentWindows() > before {
@@ -73,6 +75,7 @@ func (p *Polygen) observe(now time.Time, e bus.Event) {
 		p.metrics.usage.Add(float64(len(e.Entries)))
 	case bus.Progress:
 		for _, u := range e.Entries {
+			p.audience.report(u.User, e.Instance)
 			p.slots.Observe(now, concurrency.Report{
 				Instance: e.Instance, User: u.User, Active: u.Active, Refused: u.Refused, Limit: set.User(u.User).Concurrent,
 			})
@@ -80,11 +83,15 @@ func (p *Polygen) observe(now time.Time, e bus.Event) {
 		p.metrics.progress.Add(float64(len(e.Entries)))
 	case bus.Demand:
 		for _, r := range e {
+			p.audience.report(r.User, r.Instance)
 			b := set.User(r.User).Bandwidth
 			p.bytes.Observe(now, r, [2]int64{bandwidth.Down: b.Down, bandwidth.Up: b.Up})
 		}
 		p.metrics.demand.Add(float64(len(e)))
 	case bus.Starts:
+		for _, u := range e.Users {
+			p.audience.report(u.User, e.Instance)
+		}
 		p.metrics.starts.Add(float64(len(e.Users)))
 	case bus.Confirmed:
 		if took, done := p.reactions.confirmed(e); done {
@@ -93,7 +100,7 @@ func (p *Polygen) observe(now time.Time, e bus.Event) {
 	case bus.Unblock:
 		p.slots.Unblock(now, e.User)
 	case bus.Registry:
-		p.reactions.instances = e.Instances
+		p.reactions.instances, p.audience.live = e.Instances, e.Instances
 		// What an instance reported counts until the registry says that it is gone, not until it is silent: what is
 		// idle reports nothing.
 		p.slots.Instances(now, e.Instances)
@@ -130,52 +137,74 @@ func limitOf(set *limits.Set, k ratelimit.Key) int {
 // sent are dropped: limits hold without them, by the agents' leases, and blocks and shares
 // are repeated.
 func (p *Polygen) sendPolicies(ctx context.Context) {
-	hints, throttles := p.rates.Decisions()
-	d := p.slots.Decisions()
-	sharings := p.bytes.Sharings()
-	begun := p.remember(throttles, d)
-	p.tellPolicies(p.set.Load(), begun, hints, throttles, d, sharings)
-	p.throttledUsers.addThrottles(p.set.Load(), throttles)
+	d := decisions{late: p.rates.Latecomers(), Decisions: p.slots.Decisions(), shares: p.bytes.Sharings()}
+	d.hints, d.throttles = p.rates.Decisions()
+	begun := p.remember(d.throttles, d.Decisions)
+	p.tellPolicies(p.set.Load(), begun, d.hints, d.throttles, d.Decisions, d.shares)
+	p.throttledUsers.addThrottles(p.set.Load(), d.throttles)
 	// A follower decides too, by the same reports, so that it knows everything when it takes the lead. Only the
 	// leader sends.
-	if len(hints)+len(throttles)+len(sharings) == 0 && d.IsEmpty() || !p.leading.Load() {
+	if !p.leading.Load() {
 		return
 	}
-	// The more urgent ones come first: a user who is let in waits for that, and confirmations
-	// are asked for before the throttles that they are about. Hints only save questions.
-	messages := make([]policy.Message, 0, len(hints)+len(throttles)+len(d.Blocks)+len(d.Unblocks)+len(d.Sharings)+len(sharings))
-	for _, user := range d.Unblocks {
-		messages = append(messages, policy.Unblock{User: user})
+	policies := p.address(p.clock.Now(), &d)
+	if len(policies) == 0 {
+		return
 	}
-	messages = append(messages, p.reactions.confirmations(p.clock.Now(), p.set.Load(), throttles)...)
-	for _, t := range throttles {
-		messages = append(messages, policy.Throttle{Key: t.Key, Second: t.WindowStart, Limit: t.Limit})
+	traced, span := p.tracePublishing(ctx, policies)
+	err := p.options.Bus.PublishTo(ctx, traced)
+	span.End(err)
+	if err != nil {
+		p.metrics.dropped.Add(float64(len(policies)))
+		if ctx.Err() == nil {
+			p.options.Logger.Debug("policies not sent", slog.Int("policies", len(policies)), slog.Any("error", err))
+		}
+		return
+	}
+	p.metrics.countSent(p.set.Load(), policies)
+}
+
+// decisions are what the watches decided in a round.
+type decisions struct {
+	hints           []ratelimit.Hint
+	throttles, late []ratelimit.Throttle
+	concurrency.Decisions
+	shares []bandwidth.Sharing
+}
+
+// address makes the policies of decisions, each with the instances that it concerns. The
+// more urgent ones come first: a user who is let in waits for that, and confirmations are
+// asked for before the throttles that they are about. Hints only save questions.
+func (p *Polygen) address(now time.Time, d *decisions) (policies []policy.Addressed) {
+	set, a := p.set.Load(), &p.audience
+	add := func(m policy.Message, to []string) { policies = append(policies, policy.Addressed{Message: m, To: to}) }
+	// A block lapses sooner than who serves the user is forgotten, so all who have it are told.
+	for _, user := range d.Unblocks {
+		add(policy.Unblock{User: user}, a.of(user))
+	}
+	policies = append(policies, p.reactions.confirmations(now, set, d.throttles, a.of)...)
+	for _, t := range d.throttles {
+		add(policy.Throttle{Key: t.Key, Second: t.WindowStart, Limit: t.Limit}, a.of(t.Key.User))
+	}
+	for _, t := range d.late {
+		add(policy.Throttle{Key: t.Key, Second: t.WindowStart, Limit: t.Limit}, []string{t.Instance})
 	}
 	for _, b := range d.Blocks {
-		messages = append(messages, policy.Block{User: b.User, Limit: b.Max, Release: b.Release})
+		add(policy.Block{User: b.User, Limit: b.Max, Release: b.Release}, a.of(b.User))
 	}
 	for _, s := range d.Sharings {
 		m := policy.Slots{User: s.User, Until: s.Until}
 		for _, share := range s.Shares {
 			m.Shares = append(m.Shares, policy.SlotShare(share))
 		}
-		messages = append(messages, m)
+		add(m, a.ofReserved(now, set, appeal{"slots", "", s.User}))
 	}
-	for _, s := range sharings {
-		messages = append(messages, policy.Share(s))
+	for _, s := range d.shares {
+		add(policy.Share(s), a.of(s.User))
 	}
-	for _, h := range hints {
-		messages = append(messages, policy.Hot{Key: h.Key, Until: h.Until, Instances: h.Instances})
+	for _, h := range d.hints {
+		to := a.ofReserved(now, set, appeal{"hot", limits.RateName(h.Key.Class, h.Key.Window), h.Key.User})
+		add(policy.Hot{Key: h.Key, Until: h.Until, Instances: h.Instances}, to)
 	}
-	traced, span := p.tracePublishing(ctx, messages)
-	err := p.options.Bus.PublishPolicies(ctx, traced)
-	span.End(err)
-	if err != nil {
-		p.metrics.dropped.Add(float64(len(messages)))
-		if ctx.Err() == nil {
-			p.options.Logger.Debug("policies not sent", slog.Int("policies", len(messages)), slog.Any("error", err))
-		}
-		return
-	}
-	p.metrics.countSent(p.set.Load(), messages)
+	return policies
 }

@@ -99,7 +99,7 @@ type policyMetrics struct {
 func newPolicyMetrics(f promauto.Factory) policyMetrics {
 	policies := f.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_policies_sent_total",
-		Help: "Policies sent to the agents, by kind and mode of their limits. Agents refuse nothing for those of a dry run.",
+		Help: "Policies sent to the agents that they concern, each counted once, by kind and mode of their limits. Agents refuse nothing for those of a dry run.",
 	}, []string{"kind", "mode"})
 	kind := func(kind string) (counters byMode) {
 		for mode := range counters {
@@ -121,12 +121,12 @@ func newPolicyMetrics(f promauto.Factory) policyMetrics {
 		}),
 		reaction: f.NewHistogram(prometheus.HistogramOpts{
 			Name:    "sluice_throttle_reaction_seconds",
-			Help:    "Time from a limit's being spent, as Redis counts, until the last instance's HAProxy refuses the user by itself; of up to ten throttles a second.",
+			Help:    "Time from a limit's being spent, as Redis counts, until the last HAProxy of the instances that serve the user refuses by itself; of up to ten throttles a second.",
 			Buckets: []float64{.0005, .001, .0015, .002, .003, .005, .01, .025, .05, .1, .25, .5, 1},
 		}),
 		unconfirmed: f.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_throttle_reactions_unconfirmed_total",
-			Help: "Throttles of which not every instance said within 2 s that its HAProxy refuses the user: one that has tokens left and no requests of that user does not say so, and one that is not well cannot.",
+			Help: "Throttles of which not every instance that serves the user said within 2 s that its HAProxy refuses the user: one that has tokens left and no requests of that user does not say so, and one that is not well cannot.",
 		}),
 		loop: f.NewHistogram(prometheus.HistogramOpts{
 			Name:    "sluice_polygen_loop_seconds",
@@ -254,9 +254,9 @@ func newDashboardMetrics(f promauto.Factory) dashboardMetrics {
 }
 
 // countSent counts policies that were sent.
-func (m *metrics) countSent(set *limits.Set, messages []policy.Message) {
+func (m *metrics) countSent(set *limits.Set, messages []policy.Addressed) {
 	for _, message := range messages {
-		switch p := message.(type) {
+		switch p := message.Message.(type) {
 		case policy.Throttle:
 			m.throttles[rateMode(set, p.Key)].Inc()
 		case policy.Confirm:

@@ -1,5 +1,5 @@
 // Package polygen compares the cluster's use with the limits and sends the
-// policies that follow to every agent. It also publishes the limits, so that a
+// policies that follow to the agents that they concern. It also publishes the limits, so that a
 // fleet never enforces two files.
 //
 // It works by events: Redis tells it of every change of a pool. Its decisions are made by
@@ -79,6 +79,7 @@ type Polygen struct {
 	dashboard      *dashboard
 	throttledUsers throttled                  // owned by decide
 	reactions      reactions                  // owned by decide
+	audience       audience                   // owned by decide
 	round          round                      // owned by decide
 	set            atomic.Pointer[limits.Set] // in force: without what has expired
 	leading        atomic.Bool

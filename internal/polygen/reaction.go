@@ -51,9 +51,9 @@ func (r *reactions) markSpent(k ratelimit.Key, second int64, at time.Time) {
 	r.spent[spending{k, second}] = at
 }
 
-// confirmations returns the throttles that the instances are to confirm, of those that are sent
-// now.
-func (r *reactions) confirmations(now time.Time, set *limits.Set, throttles []ratelimit.Throttle) (ask []policy.Message) {
+// confirmations returns the throttles that the instances which hear of them are to confirm, of
+// those that are sent now. Who serves a user is nil for all.
+func (r *reactions) confirmations(now time.Time, set *limits.Set, throttles []ratelimit.Throttle, serving func(user string) []string) (ask []policy.Addressed) {
 	defer clear(r.spent)
 	if !now.Before(r.second) || r.second.Sub(now) > time.Second {
 		r.second, r.begun = now.Add(time.Second), 0
@@ -71,14 +71,19 @@ func (r *reactions) confirmations(now time.Time, set *limits.Set, throttles []ra
 		if r.followed == nil {
 			r.followed = make(map[spending]*follows)
 		}
-		r.followed[which] = &follows{since: since, asked: now, missing: slices.Clone(r.instances)}
-		ask = append(ask, policy.Confirm{Key: t.Key, Second: t.WindowStart})
+		to := serving(t.Key.User)
+		missing := slices.Clone(to)
+		if to == nil {
+			missing = slices.Clone(r.instances)
+		}
+		r.followed[which] = &follows{since: since, asked: now, missing: missing}
+		ask = append(ask, policy.Addressed{Message: policy.Confirm{Key: t.Key, Second: t.WindowStart}, To: to})
 	}
 	return ask
 }
 
 // confirmed takes an instance's confirmation. If it is the last one, it returns how long
-// the throttle took to reach every HAProxy.
+// the throttle took to reach every HAProxy that was asked.
 func (r *reactions) confirmed(c bus.Confirmed) (took time.Duration, done bool) {
 	which := spending{c.Key, c.Second}
 	f := r.followed[which]

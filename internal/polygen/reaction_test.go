@@ -2,6 +2,7 @@ package polygen
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -18,14 +19,15 @@ func TestReactions(t *testing.T) {
 	}
 	const ms = time.Millisecond
 	start := time.Unix(1000, 0)
+	all := func(string) []string { return nil }
 	get := func(user string) ratelimit.Key { return ratelimit.Key{Class: "GET", User: user} }
-	spend := func(r *reactions, at time.Time, users ...string) []policy.Message {
+	spend := func(r *reactions, at time.Time, users ...string) []policy.Addressed {
 		var throttles []ratelimit.Throttle
 		for _, user := range users {
 			r.markSpent(get(user), at.Unix(), at)
 			throttles = append(throttles, ratelimit.Throttle{Key: get(user), WindowStart: at.Unix(), Limit: 5})
 		}
-		return r.confirmations(at.Add(ms), set, throttles)
+		return r.confirmations(at.Add(ms), set, throttles, all)
 	}
 	says := func(instance, user string, at time.Duration) bus.Confirmed {
 		return bus.Confirmed{Instance: instance, At: start.Add(at), Second: start.Unix(), Key: get(user)}
@@ -33,7 +35,7 @@ func TestReactions(t *testing.T) {
 
 	t.Run("it took until the last instance", func(t *testing.T) {
 		r := reactions{instances: []string{"one", "two"}}
-		if asked := spend(&r, start, "u"); len(asked) != 1 || asked[0] != (policy.Confirm{Key: get("u"), Second: 1000}) {
+		if asked := spend(&r, start, "u"); len(asked) != 1 || asked[0].To != nil || asked[0].Message != (policy.Confirm{Key: get("u"), Second: 1000}) {
 			t.Fatalf("asked %v, want u", asked)
 		}
 		for _, tt := range []struct {
@@ -55,6 +57,17 @@ func TestReactions(t *testing.T) {
 		}
 		if n := r.giveUp(start.Add(time.Hour)); n != 0 {
 			t.Errorf("gave up %d, want none", n)
+		}
+	})
+	t.Run("of those that serve the user", func(t *testing.T) {
+		r := reactions{instances: []string{"one", "two"}}
+		r.markSpent(get("u"), start.Unix(), start)
+		asked := r.confirmations(start, set, []ratelimit.Throttle{{Key: get("u"), WindowStart: start.Unix(), Limit: 5}}, func(string) []string { return []string{"two"} })
+		if len(asked) != 1 || !slices.Equal(asked[0].To, []string{"two"}) {
+			t.Errorf("asked %v, want two", asked)
+		}
+		if took, done := r.confirmed(says("two", "u", ms)); took != ms || !done {
+			t.Errorf("took %v, %v, want %v", took, done, ms)
 		}
 	})
 	t.Run("one that refused before Redis counted took no time", func(t *testing.T) {
@@ -101,7 +114,7 @@ func TestReactions(t *testing.T) {
 	} {
 		t.Run(tt.name+" is not followed", func(t *testing.T) {
 			tt.r.markSpent(get(tt.user), start.Unix(), start)
-			if asked := tt.r.confirmations(tt.ask, set, []ratelimit.Throttle{{Key: get(tt.user), WindowStart: start.Unix(), Limit: 5}}); len(asked) != 0 {
+			if asked := tt.r.confirmations(tt.ask, set, []ratelimit.Throttle{{Key: get(tt.user), WindowStart: start.Unix(), Limit: 5}}, all); len(asked) != 0 {
 				t.Errorf("asked %v, want nothing", asked)
 			}
 		})
@@ -109,8 +122,8 @@ func TestReactions(t *testing.T) {
 	t.Run("one of an earlier decision is not followed", func(t *testing.T) {
 		r := reactions{instances: []string{"one"}}
 		r.markSpent(get("u"), start.Unix(), start)
-		r.confirmations(start, set, nil)
-		if asked := r.confirmations(start, set, []ratelimit.Throttle{{Key: get("u"), WindowStart: start.Unix(), Limit: 5}}); len(asked) != 0 {
+		r.confirmations(start, set, nil, all)
+		if asked := r.confirmations(start, set, []ratelimit.Throttle{{Key: get("u"), WindowStart: start.Unix(), Limit: 5}}, all); len(asked) != 0 {
 			t.Errorf("asked %v, want nothing", asked)
 		}
 	})

@@ -24,21 +24,21 @@ type round struct {
 // tracePublishing begins the spans of a round that sends: its own, and that of the
 // sending, which the caller ends. It returns what is to be sent: the messages, and before
 // them the name of the span.
-func (p *Polygen) tracePublishing(ctx context.Context, messages []policy.Message) ([]policy.Message, *tracing.Span) {
+func (p *Polygen) tracePublishing(ctx context.Context, messages []policy.Addressed) ([]policy.Addressed, *tracing.Span) {
 	if p.options.Tracer == nil {
 		return messages, nil
 	}
 	ctx, p.round.span = p.options.Tracer.Begin(ctx, "decide", p.round.began)
 	p.round.span.Set(policyCounts(messages)...)
 	_, publishing := p.options.Tracer.Begin(ctx, "publish policies", time.Time{})
-	return append([]policy.Message{policy.Trace{Parent: publishing.Parent()}}, messages...), publishing
+	return append([]policy.Addressed{{Message: policy.Trace{Parent: publishing.Parent()}}}, messages...), publishing
 }
 
 // policyCounts are the numbers of messages, by kind and of all.
-func policyCounts(messages []policy.Message) []tracing.Attr {
+func policyCounts(messages []policy.Addressed) []tracing.Attr {
 	counts := map[string]int{"total": len(messages)}
 	for _, m := range messages {
-		counts[policy.Kind(m)]++
+		counts[policy.Kind(m.Message)]++
 	}
 	attrs := make([]tracing.Attr, 0, len(counts))
 	for kind, n := range counts {

@@ -11,7 +11,7 @@ import (
 
 func TestUntracedRoundsCostNothing(t *testing.T) {
 	p := newGenerator(t, "127.0.0.1:1", "a", nil).Polygen
-	messages := []policy.Message{policy.Unblock{User: "alice"}}
+	messages := []policy.Addressed{{Message: policy.Unblock{User: "alice"}}}
 	ctx := t.Context()
 	if n := testing.AllocsPerRun(100, func() {
 		p.round.began = time.Now()
@@ -28,7 +28,7 @@ func TestUntracedRoundsCostNothing(t *testing.T) {
 
 func TestPolicyCounts(t *testing.T) {
 	got := map[string]int64{}
-	for _, a := range policyCounts([]policy.Message{policy.Unblock{}, policy.Throttle{}, policy.Throttle{}, policy.Hot{}}) {
+	for _, a := range policyCounts([]policy.Addressed{{Message: policy.Unblock{}}, {Message: policy.Throttle{}}, {Message: policy.Throttle{}}, {Message: policy.Hot{}}}) {
 		got[string(a.Key)] = a.Value.AsInt64()
 	}
 	want := map[string]int64{"sluice.policies.unblock": 1, "sluice.policies.throttle": 2, "sluice.policies.hot": 1, "sluice.policies.total": 4}

@@ -173,6 +173,8 @@ func countNode(b *testing.B, addr string) (n nodeCounts) {
 	n.out = value("total_net_output_bytes") - value("total_net_repl_output_bytes")
 	n.scripts, n.scriptMicroseconds = command("evalsha")
 	n.publishes, n.publishMicros = command("publish")
+	own, ownMicros := command("spublish") // over channels of single agents
+	n.publishes, n.publishMicros = n.publishes+own, n.publishMicros+ownMicros
 	return n
 }
 

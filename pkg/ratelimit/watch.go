@@ -30,6 +30,7 @@ type Throttle struct {
 	Key         Key
 	WindowStart int64 // at which the window begins
 	Limit       int
+	Instance    string // the only one that is to hear of it, see Latecomers; "": all that serve the user
 }
 
 // Watch compares the pool's totals with the limits: it is polygen's view of the
@@ -43,6 +44,7 @@ type Watch struct {
 	dropped uint64
 	hints   []Hint
 	spent   []Throttle
+	late    []Throttle
 }
 
 type watched struct {
@@ -76,6 +78,10 @@ func (w *Watch) Observe(at time.Time, instance string, k Key, sec int64, total, 
 	}
 	o := w.watched(k)
 	o.last = now
+	// Whoever begins to serve the user now did not hear that the window is spent.
+	if _, serves := o.agents[instance]; !serves && o.throttled == sec && now < o.over {
+		w.late = append(w.late, Throttle{Key: k, WindowStart: sec, Limit: limit, Instance: instance})
+	}
 	o.agents[instance] = now
 	// A hint once each half second is enough: agents keep a key hot for three.
 	if 100*total >= w.percent*limit && now-o.hinted >= int64(hintGap) {
@@ -134,6 +140,14 @@ func (w *Watch) Decisions() ([]Hint, []Throttle) {
 		return cmp.Or(compareKeys(a.Key, b.Key), cmp.Compare(a.WindowStart, b.WindowStart))
 	})
 	return hints, spent
+}
+
+// Latecomers are throttles of windows that were found spent before, each for an instance that
+// was first heard of since then; those since the last call.
+func (w *Watch) Latecomers() []Throttle {
+	late := w.late
+	w.late = nil
+	return late
 }
 
 // Forget drops what was not heard of for a while. It walks through everything

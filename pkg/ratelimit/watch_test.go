@@ -128,6 +128,37 @@ func TestWatchForgets(t *testing.T) {
 	}
 }
 
+// An instance that begins to serve a user whose window is spent is told so, once.
+func TestWatchTellsLatecomers(t *testing.T) {
+	w := ratelimit.NewWatch(false)
+	k := ratelimit.Key{Class: "GET", User: "u"}
+	late := func(second int64, instance string) []ratelimit.Throttle {
+		return []ratelimit.Throttle{{Key: k, WindowStart: second, Limit: 10, Instance: instance}}
+	}
+	s := t0.Unix()
+	for i, step := range []struct {
+		at       int // ms
+		instance string
+		second   int64
+		total    int
+		late     []ratelimit.Throttle
+	}{
+		{1, "a", s, 10, nil}, // which has spent it
+		{2, "b", s, 10, late(s, "b")},
+		{3, "b", s, 10, nil},
+		{4, "c", s + 1, 1, nil}, // of a window that is not spent
+		{1000, "d", s + 1, 9, nil},
+		{1001, "a", s + 1, 10, nil},
+		{1002, "e", s + 1, 10, late(s+1, "e")},
+		{1003, "f", s, 10, nil}, // of one that is over
+	} {
+		w.Observe(ms(step.at), step.instance, k, step.second, step.total, 10)
+		if diff := cmp.Diff(step.late, w.Latecomers()); diff != "" {
+			t.Errorf("step %d (-want +got):\n%s", i, diff)
+		}
+	}
+}
+
 func TestWatchDecisionsAreSorted(t *testing.T) {
 	w := ratelimit.NewWatch(false)
 	for _, k := range []ratelimit.Key{{Class: "PUT", User: "b"}, {Class: "GET", User: "b"}, {Class: "PUT", User: "a"}} {

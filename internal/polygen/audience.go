@@ -1,0 +1,100 @@
+package polygen
+
+import (
+	"slices"
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/credit"
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+const (
+	// audienceSpan is how long an instance serves a user after its last report of the user, at
+	// least, and twice that at most. Instances tell of all their users every second.
+	audienceSpan = 3 * time.Second
+	// maxAudience bounds the users of whom it is known who serves them. What concerns others
+	// goes to all instances.
+	maxAudience = 200_000
+	// appealEvery is how often all instances are told what else goes to those alone who serve the
+	// user, where all hold a part of the limit: it holds for 3 s (hintSpan, shareFor).
+	appealEvery = 2 * time.Second
+)
+
+// audience knows which instances serve a user, by what they report of them, and so whom a
+// policy concerns. Its zero value sends everything to all. It is for one goroutine.
+type audience struct {
+	live          []string            // the instances, sorted; nil: not known yet
+	heard, before map[string][]string // by user, the instances, sorted: since turned, and in the span before that
+	full          bool                // users had no room in heard
+	turned        time.Time
+	appeals       map[appeal]time.Time // when all instances were told last
+}
+
+// appeal is what all instances are told now and then.
+type appeal struct{ kind, limit, user string }
+
+// report takes that an instance has told of a user.
+func (a *audience) report(user, instance string) {
+	serve, known := a.heard[user]
+	if !known && len(a.heard) >= maxAudience {
+		a.full = true
+		return
+	}
+	if a.heard == nil {
+		a.heard = make(map[string][]string)
+	}
+	if at, found := slices.BinarySearch(serve, instance); !found {
+		a.heard[user] = slices.Insert(serve, at, instance)
+	}
+}
+
+// forget forgets who has not told of a user for long.
+func (a *audience) forget(now time.Time) {
+	if a.turned.IsZero() {
+		a.turned = now
+	}
+	if passed := now.Sub(a.turned); passed < audienceSpan && passed >= 0 {
+		return
+	}
+	// Two maps that take turns need no time for each report, and no look at all of them.
+	a.before, a.heard, a.full, a.turned = a.heard, nil, false, now
+	for told, at := range a.appeals {
+		if passed := now.Sub(at); passed >= appealEvery || passed < 0 {
+			delete(a.appeals, told)
+		}
+	}
+}
+
+// of is who serves a user, sorted; nil stands for all instances. They are told of users of whom
+// nothing is known, and of everyone until this polygen has heard for a while who serves whom.
+func (a *audience) of(user string) []string {
+	heard, before := a.heard[user], a.before[user]
+	if a.live == nil || a.before == nil || len(heard)+len(before) == 0 || a.full && heard == nil {
+		return nil
+	}
+	serve := make([]string, 0, len(heard)+len(before))
+	serve = append(append(serve, heard...), before...)
+	slices.Sort(serve)
+	// Nobody hears what is sent to those that are gone, and all would be told it instead.
+	return slices.DeleteFunc(slices.Compact(serve), func(instance string) bool {
+		_, there := slices.BinarySearch(a.live, instance)
+		return !there
+	})
+}
+
+// ofReserved is of, for what tells instances to give up what they hold of a limit. Where HAProxies can
+// have credit, each instance holds a part, whether it serves the user or not: then it is all
+// instances at first, and from time to time for those that have begun since.
+func (a *audience) ofReserved(now time.Time, set *limits.Set, told appeal) []string {
+	if !credit.PossibleKey(told.user) || !credit.Possible(set.User(told.user), len(a.live)) {
+		return a.of(told.user)
+	}
+	if passed := now.Sub(a.appeals[told]); passed < appealEvery && passed >= 0 {
+		return a.of(told.user)
+	}
+	if a.appeals == nil {
+		a.appeals = make(map[appeal]time.Time)
+	}
+	a.appeals[told] = now
+	return nil
+}

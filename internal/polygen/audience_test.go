@@ -1,0 +1,209 @@
+package polygen
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/policy"
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+// hearing is an audience that has heard for long enough.
+func hearing(start time.Time, live ...string) *audience {
+	a := &audience{live: live, before: map[string][]string{}}
+	a.forget(start)
+	return a
+}
+
+func TestAudience(t *testing.T) {
+	start := time.Unix(1000, 0)
+	a := &audience{}
+	check := func(what string, want ...string) {
+		t.Helper()
+		if got := a.of("u"); !slices.Equal(got, want) || (got == nil) != (want == nil) {
+			t.Errorf("%s: %q, want %q", what, got, want)
+		}
+	}
+	check("nothing known")
+	a.live = []string{"one", "three", "two"}
+	a.forget(start)
+	a.report("u", "two")
+	check("heard for a moment only")
+	a.forget(start.Add(audienceSpan - 1))
+	check("not for long enough")
+	a.forget(start.Add(audienceSpan))
+	check("who has told lately", "two")
+	a.report("u", "one")
+	a.report("u", "one")
+	a.report("v", "three")
+	check("and who does now, sorted", "one", "two")
+	a.forget(start.Add(2*audienceSpan - 1))
+	check("for as long as they tell", "one", "two")
+	a.forget(start.Add(2 * audienceSpan))
+	check("and a while longer", "one")
+	a.report("u", "gone")
+	check("who is not there is not told", "one")
+	a.live = []string{"two"}
+	if got := a.of("u"); got == nil || len(got) > 0 {
+		t.Errorf("all are gone: %q, want nobody", got)
+	}
+	a.live = []string{"one", "three", "two"}
+	a.forget(start.Add(3 * audienceSpan))
+	a.report("x", "one")
+	a.forget(start.Add(4 * audienceSpan))
+	check("nobody has told for long")
+	a.report("u", "one")
+	a.forget(start) // the clock was set back
+	check("the clock set back", "one")
+}
+
+// Of users beyond the bound it is not known who serves them, so all are told.
+func TestAudienceIsBounded(t *testing.T) {
+	a := hearing(time.Unix(1000, 0), "one", "two")
+	a.report("u", "one")
+	a.forget(time.Unix(1010, 0))
+	for i := range maxAudience + 1 {
+		a.report(fmt.Sprint(i), "one")
+	}
+	a.report("u", "two")
+	if len(a.heard) != maxAudience {
+		t.Errorf("%d users, want %d", len(a.heard), maxAudience)
+	}
+	if got := a.of("u"); got != nil {
+		t.Errorf("a user of whom the last report had no room: %q, want all", got)
+	}
+	if got := a.of("7"); !slices.Equal(got, []string{"one"}) {
+		t.Errorf("a user who had room: %q, want one", got)
+	}
+	a.forget(time.Unix(1020, 0))
+	a.report("u", "two")
+	if got := a.of("u"); !slices.Equal(got, []string{"two"}) {
+		t.Errorf("after a while: %q, want two", got)
+	}
+}
+
+// What makes instances give up their parts reaches all of them where all have one.
+func TestAudienceOfReservedParts(t *testing.T) {
+	set, err := limitfile.Parse("limits.yaml", []byte(`version: 1
+default_tier: many
+tiers: {many: {requests: {GET: 100}}, few: {requests: {GET: 3}}, long: {requests: {GET: {minute: 6000}}}}
+users: {few: few, long: long}
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := time.Unix(1000, 0)
+	a := hearing(start, "one", "three", "two")
+	for _, user := range []string{"many", "few", "long", "~unreadable"} {
+		a.report(user, "two")
+	}
+	all := []string(nil)
+	for i, tt := range []struct {
+		after      time.Duration
+		kind, user string
+		want       []string
+	}{
+		{0, "hot", "many", all},
+		{0, "slots", "many", all},
+		{time.Second, "hot", "many", []string{"two"}},
+		{appealEvery, "hot", "many", all},
+		{appealEvery + 1, "hot", "many", []string{"two"}},
+		{0, "hot", "many", all}, // the clock was set back
+		// No part of a limit that is too small, or that HAProxy cannot keep.
+		{0, "hot", "few", []string{"two"}},
+		{0, "hot", "long", []string{"two"}},
+		{0, "hot", "~unreadable", []string{"two"}},
+	} {
+		if got := a.ofReserved(start.Add(tt.after), set, appeal{tt.kind, "GET", tt.user}); !slices.Equal(got, tt.want) || (got == nil) != (tt.want == nil) {
+			t.Errorf("%d: %q, want %q", i, got, tt.want)
+		}
+	}
+	a.forget(start.Add(audienceSpan))
+	if len(a.appeals) != 0 {
+		t.Errorf("remembered: %v, want nothing", a.appeals)
+	}
+}
+
+// While agents are replaced, each hears what concerns it: those that have a channel of their own there, and
+// older ones where all hear it.
+func TestPoliciesDuringAnUpgrade(t *testing.T) {
+	addr := redis(t)
+	old := startAgents(t, addr)
+	newer := &agents{t: t, bus: old.bus}
+	ctx, cancel := context.WithCancel(t.Context())
+	connected, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = newer.bus.SubscribeOwn(ctx, "newer", func(e bus.Event) {
+			if e == (bus.Connected{}) {
+				close(connected)
+				return
+			}
+			newer.mu.Lock()
+			defer newer.mu.Unlock()
+			newer.heard = append(newer.heard, e.(bus.Policies)...)
+		})
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	<-connected
+
+	g := newGenerator(t, addr, "polygen", nil)
+	g.write(t, "version: 1\ndefault_tier: few\ntiers: {few: {requests: {GET: 3}}}\n")
+	if err := g.Reload(); err != nil {
+		t.Fatal(err)
+	}
+	g.adoptFile(g.options.Limits.Set())
+	g.leading.Store(true)
+	now := time.Now()
+	g.audience = *hearing(now, "newer", "old", "other")
+	key := func(user string) ratelimit.Key { return ratelimit.Key{Class: "GET", User: user} }
+	spend := func(instance, user string) {
+		g.observe(now, bus.Usage{Instance: instance, Entries: []bus.UsageEntry{{Second: now.Unix(), Key: key(user), Total: 3}}})
+		g.sendPolicies(t.Context())
+	}
+	want := func(user string) []policy.Message {
+		return []policy.Message{
+			policy.Throttle{Key: key(user), Second: now.Unix(), Limit: 3},
+			policy.Hot{Key: key(user), Until: now.Add(3 * time.Second).UTC().Truncate(time.Millisecond), Instances: 1},
+		}
+	}
+	spend("newer", "of newer")
+	spend("old", "of old")
+	spend("newer", "of both")
+	spend("old", "of both")
+	if err := g.options.Bus.PublishTo(t.Context(), []policy.Addressed{{Message: policy.Limits{Version: "end"}}, {Message: policy.Limits{Version: "end"}, To: []string{"newer"}}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range []*agents{old, newer} {
+		proctest.Eventually(t, "the last message", func() error {
+			if len(a.versions()) == 0 {
+				return errors.New("not heard")
+			}
+			return nil
+		})
+	}
+	for _, tt := range []struct {
+		user       string
+		old, newer []policy.Message
+	}{
+		{"of newer", nil, want("of newer")},
+		{"of old", want("of old"), nil},
+		{"of both", want("of both")[:1], want("of both")}, // what the older one has missed
+	} {
+		if diff := cmp.Diff(tt.old, old.about(tt.user)); diff != "" {
+			t.Errorf("%s: all heard (-want +got):\n%s", tt.user, diff)
+		}
+		if diff := cmp.Diff(tt.newer, newer.about(tt.user)); diff != "" {
+			t.Errorf("%s: the newer one heard (-want +got):\n%s", tt.user, diff)
+		}
+	}
+}
