@@ -6,26 +6,17 @@ import (
 	"time"
 )
 
-// keyType is the type of a table's keys on the wire.
-type keyType uint64
-
-const (
-	keyInteger keyType = 2
-	keyIPv4    keyType = 4
-	keyIPv6    keyType = 5
-	keyString  keyType = 6
-	keyBinary  keyType = 7
-)
+// keyString is a string's number among the types of keys. Tables with other keys are not read.
+const keyString = 6
 
 // A definition is a table as one side announces it.
 type definition struct {
 	id      uint64 // the table's number in later messages; each side has its own
 	name    string
-	keyType keyType
+	keyType uint64
 	keyLen  uint64 // bytes; of a string key one more than HAProxy's "len"
 	data    uint64 // a bit for each DataType
 	expire  time.Duration
-	arrays  [3]uint64 // elements of gptArray, gpcArray, gpcRateArray
 }
 
 // appendDefinition announces a table of plain numbers.
@@ -33,52 +24,29 @@ func appendDefinition(b []byte, d definition) []byte {
 	body := appendVarint(nil, d.id)
 	body = appendVarint(body, uint64(len(d.name)))
 	body = append(body, d.name...)
-	body = appendVarint(body, uint64(d.keyType))
+	body = appendVarint(body, d.keyType)
 	body = appendVarint(body, d.keyLen)
 	body = appendVarint(body, d.data)
 	body = appendVarint(body, milliseconds(d.expire))
 	return appendTableMessage(b, tableDefinition, body)
 }
 
-// parseDefinition reads a definition. Data types that are not known here are
-// kept in data; an update's values are read up to the first of them.
+// parseDefinition reads a definition. Data types that are no plain numbers are kept in data;
+// an update's values are read up to the first of them.
 func parseDefinition(body []byte) (definition, error) {
 	// In the order of the wire. The decoder remembers its first error, which is looked at once, at the end.
 	r := decoder{rest: body}
 	d := definition{id: r.takeVarint()}
 	d.name = string(r.takeBytes(r.takeVarint()))
-	d.keyType = keyType(r.takeVarint())
+	d.keyType = r.takeVarint()
 	d.keyLen = r.takeVarint()
 	d.data = r.takeVarint()
 	d.expire = durationOf(r.takeVarint())
-	// The parameters of arrays and rates, each behind its type.
-	for r.err == nil && len(r.rest) > 0 {
-		switch t := DataType(min(r.takeVarint(), dataTypes)); t.wireShape() {
-		// How many elements an update has is said here alone.
-		case numbers:
-			d.arrays[t-gptArray] = r.takeVarint()
-		case rateArray:
-			d.arrays[t-gptArray] = r.takeVarint()
-			r.takeVarint() // its period
-		case rate:
-			r.takeVarint() // its period
-		default:
-			r.rest = nil // what a newer HAProxy adds cannot be told apart
-		}
-	}
+	// What follows are the parameters of rates and arrays, which are not read.
 	if r.err != nil {
 		return definition{}, protocolErrorf("definition: %v", r.err)
 	}
 	return d, nil
-}
-
-// readable reports whether the table's updates can be read.
-func (d *definition) readable() bool {
-	switch d.keyType {
-	case keyInteger, keyIPv4, keyIPv6, keyString, keyBinary:
-		return true
-	}
-	return false
 }
 
 // eachType calls yield for each data type of the table in the order of the wire,

@@ -356,8 +356,6 @@ func TestHAProxyTellsRequestsInProgress(t *testing.T) {
 	if u.Session != 1 || u.Expire <= 9*time.Minute || u.Expire > 10*time.Minute {
 		t.Errorf("update of session %d expires in %v, want session 1 and 10m", u.Session, u.Expire)
 	}
-	// A table with rates, arrays and address keys is read as well.
-	eventuallyEqual(t, "key of the table of addresses", "127.0.0.1", func() string { return s.learned("/rates", "127.0.0.1").Key })
 }
 
 // A new client is taught by HAProxy, and HAProxy by it, at once.

@@ -124,9 +124,8 @@ func (s *session) handleUpdate(m message) error {
 	if s.table == nil {
 		return protocolErrorf("update before any table")
 	}
-	// Of a key type that is not known, such as a newer HAProxy may have. The other tables are read all the
-	// same.
-	if !s.table.readable() {
+	// A table of an operator's own. It needs no answer, and the others are read all the same.
+	if s.table.keyType != keyString {
 		return nil
 	}
 	id, u, err := s.table.parseUpdate(m.kind, m.body, s.table.last)

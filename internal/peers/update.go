@@ -2,8 +2,6 @@ package peers
 
 import (
 	"encoding/binary"
-	"net/netip"
-	"strconv"
 	"time"
 
 	spoevarint "github.com/negasus/haproxy-spoe-go/varint"
@@ -13,7 +11,7 @@ import (
 type Update struct {
 	Session uint64        // the session it came in, as in [Session]
 	Table   string        // the table's name on the wire, such as "/active"
-	Key     string        // a string or binary key as it is; an address or integer as text
+	Key     string        // as it is
 	Values  Values        // absolute, not differences
 	Expire  time.Duration // until HAProxy forgets the entry, should nothing else happen to it
 }
@@ -48,67 +46,17 @@ func (d *definition) parseUpdate(kind byte, body []byte, last uint32) (id uint32
 	if kind == tableTimed || kind == tableTimedIncremental {
 		u.Expire = durationOf(uint64(r.takeUint32()))
 	}
-	u.Key = d.readKey(&r)
-	// Until the first type that is not known: how long its value is cannot be told, nor where the next one
-	// begins.
+	u.Key = string(r.takeBytes(r.takeVarint()))
 	for t := range d.eachType {
-		if !d.readValue(&r, t, &u.Values) {
+		// Of a rate or an array the length is not known here, and so not where the next value begins. No
+		// table that the agent reads has one.
+		if plainNumbers>>t&1 == 0 {
 			break
 		}
+		u.Values[t] = r.takeVarint()
 	}
 	if r.err != nil {
 		return 0, Update{}, protocolErrorf("update of table %q: %v", d.name, r.err)
 	}
 	return id, u, nil
-}
-
-func (d *definition) readKey(r *decoder) string {
-	switch d.keyType {
-	case keyString:
-		return string(r.takeBytes(r.takeVarint()))
-	case keyInteger:
-		return strconv.FormatUint(uint64(r.takeUint32()), 10)
-	case keyIPv4, keyIPv6:
-		// The length is that of the definition, which HAProxy may have wrong for the type.
-		if addr, ok := netip.AddrFromSlice(r.takeBytes(d.keyLen)); ok {
-			return addr.String()
-		}
-		if r.err == nil {
-			r.err = protocolError("an address of " + strconv.FormatUint(d.keyLen, 10) + " bytes")
-		}
-		return ""
-	default:
-		return string(r.takeBytes(d.keyLen))
-	}
-}
-
-// readValue reads the value of one data type and reports whether the one after
-// it can be found.
-func (d *definition) readValue(r *decoder, t DataType, values *Values) bool {
-	switch t.wireShape() {
-	case number:
-		values[t] = r.takeVarint()
-	case rate:
-		skipVarints(r, 3)
-	case word:
-		r.takeBytes(r.takeVarint())
-	case numbers:
-		skipVarints(r, d.arrays[t-gptArray])
-	case rateArray:
-		// A rate is three numbers, and this side needs none of them.
-		for range 3 {
-			skipVarints(r, d.arrays[t-gptArray])
-		}
-	default:
-		return false
-	}
-	return r.err == nil
-}
-
-// skipVarints reads n varints, or as many as there are.
-func skipVarints(r *decoder, n uint64) {
-	// It ends with the message, even if the definition promised 2⁶⁴ elements.
-	for ; n > 0 && r.err == nil; n-- {
-		r.takeVarint()
-	}
 }
