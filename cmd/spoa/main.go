@@ -5,11 +5,9 @@ import (
 	"context"
 	"crypto/rand"
 	"log/slog"
-	"maps"
 	"os"
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/admin"
@@ -40,27 +38,8 @@ type options struct {
 
 func main() { os.Exit(run()) }
 
-// renamed has environment variables by their former names. HAProxy's configuration has the
-// names of now.
-var renamed = map[string]string{"SLUICE_SPOE_LISTEN": "SLUICE_SPOE", "SLUICE_PEERS": "SLUICE_PEER"}
-
-// useFormerNames gives the variables that are set by their former names the names of now, and
-// returns the former ones, sorted. A former name goes before its new one: an environment that
-// HAProxy and its agent share, and that was written when the names differed, has both, and what
-// is for the agent has the former one.
-func useFormerNames() (found []string) {
-	for _, former := range slices.Sorted(maps.Keys(renamed)) {
-		if value := os.Getenv(former); value != "" {
-			_ = os.Setenv(renamed[former], value) // fails only for names that cannot be
-			found = append(found, former)
-		}
-	}
-	return found
-}
-
 func run() int {
 	var o options
-	former := useFormerNames()
 	line, code := cli.Parse(&o, os.Args[1:], os.Stdout, os.Stderr, "spoa", "Sluice's agent beside one HAProxy: answers each request start with a verdict, "+
 		"exchanges leases with the other agents through Redis, and writes policies into HAProxy's tables.\n\n"+
 		"Every flag can also be set by the environment variable in brackets.")
@@ -70,10 +49,10 @@ func run() int {
 	economize()
 	ctx, _, stop := cli.Signals()
 	defer stop()
-	return cli.Exit(os.Stderr, "spoa", serve(ctx, o, former))
+	return cli.Exit(os.Stderr, "spoa", serve(ctx, o))
 }
 
-func serve(ctx context.Context, o options, former []string) error {
+func serve(ctx context.Context, o options) error {
 	if o.Instance == "" {
 		name, err := os.Hostname()
 		if err != nil {
@@ -85,9 +64,6 @@ func serve(ctx context.Context, o options, former []string) error {
 		return err
 	}
 	log := o.Logger(os.Stderr).With(slog.String("instance", o.Instance))
-	for _, name := range former {
-		log.Warn("an environment variable is set by its former name, which a later version will not read", slog.String("former", name), slog.String("use", renamed[name]))
-	}
 	registry := cli.NewRegistry()
 	tracer, err := tracing.Start(ctx, tracing.Options{Service: "sluice-spoa", Instance: o.Instance, Logger: log, Registerer: registry})
 	if err != nil {

@@ -129,19 +129,3 @@ func TestEndsWithoutRedis(t *testing.T) {
 		t.Errorf("it ended with %v, want exit code 0", err)
 	}
 }
-
-// The agent and HAProxy share names of variables. An environment that was written when they
-// did not still counts, with a warning.
-func TestFormerNamesOfVariables(t *testing.T) {
-	for former, now := range renamed {
-		t.Setenv(former, "")
-		t.Setenv(now, "")
-	}
-	t.Setenv("SLUICE_SPOE", "unix@/haproxy.sock")
-	t.Setenv("SLUICE_SPOE_LISTEN", "unix:/agent.sock")
-	t.Setenv("SLUICE_PEER", "unix@/peers.sock")
-	found := useFormerNames()
-	if got, want := fmt.Sprintln(found, os.Getenv("SLUICE_SPOE"), os.Getenv("SLUICE_PEER")), "[SLUICE_SPOE_LISTEN] unix:/agent.sock unix@/peers.sock\n"; got != want {
-		t.Errorf("useFormerNames sets %s, want %s", got, want)
-	}
-}

@@ -7,12 +7,8 @@ import (
 	"io"
 	"net/url"
 	"os"
-	"os/signal"
 	"strings"
-	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/apiclient"
@@ -30,22 +26,13 @@ type Options struct {
 
 // Run shows lists until ctx ends. In a terminal each is drawn over the one before.
 func Run(ctx context.Context, a *apiclient.Client, o Options, stdout, stderr io.Writer) error {
-	ctx, stop := context.WithCancel(ctx)
-	var redrawing sync.WaitGroup
-	defer redrawing.Wait()
-	defer stop()
 	var d display = &tables{w: stdout, errs: stderr, json: o.JSON}
 	switch f, ok := stdout.(*os.File); {
 	case !ok || !terminal.IsTerminal(f) || o.JSON:
 	case o.Once:
 		d = &tables{w: stdout, errs: stderr, people: true}
 	default:
-		s := &screen{w: f, size: func() (int, int) { return terminal.TerminalSize(f) }}
-		resized := make(chan os.Signal, 1)
-		signal.Notify(resized, unix.SIGWINCH)
-		defer signal.Stop(resized)
-		redrawing.Go(func() { s.redrawOn(ctx, resized) })
-		d = s
+		d = &screen{w: f, size: func() (int, int) { return terminal.TerminalSize(f) }}
 	}
 	return o.follow(ctx, func(ctx context.Context) (*picture, error) { return readPicture(ctx, a, o.Sort, o.N) }, d)
 }
@@ -149,55 +136,22 @@ func (t *tables) showOutage(last time.Time, why error) error {
 
 func (t *tables) finish() error { return nil }
 
-// screen is one list drawn over the other in a terminal. Its methods may be called at
-// once.
+// screen is one list drawn over the other in a terminal.
 type screen struct {
 	w    io.Writer
-	size func() (columns, rows int) // may change
-
-	mu    sync.Mutex // guards what follows, and w
-	last  *picture   // nil: nothing is drawn yet
-	note  string     // that is drawn with it; "" for none
-	ended bool
+	size func() (columns, rows int) // may change: what is drawn next is of the size of then
+	last *picture                   // nil: nothing is drawn yet
 }
 
-func (s *screen) showPicture(p *picture) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.drawPicture(p, "")
-}
+func (s *screen) showPicture(p *picture) error { return s.drawPicture(p, "") }
 
 func (s *screen) showOutage(last time.Time, why error) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	return s.drawPicture(s.last, fmt.Sprintf("no answer since %s, for %v: %v", last.UTC().Format(time.RFC3339),
 		time.Since(last).Round(time.Second), why))
 }
 
-// redrawOn draws the same again on each signal, as when the terminal has become another
-// size, until ctx ends.
-func (s *screen) redrawOn(ctx context.Context, signals <-chan os.Signal) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-signals:
-			s.redraw()
-		}
-	}
-}
-
-func (s *screen) redraw() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.last != nil && !s.ended {
-		_ = s.drawPicture(s.last, s.note) // the next list fails alike
-	}
-}
-
 // drawPicture writes from the upper left corner over what is there, all at once. The last
-// row of the terminal stays empty for the cursor, so that nothing is scrolled. The lock
-// must be held.
+// row of the terminal stays empty for the cursor, so that nothing is scrolled.
 func (s *screen) drawPicture(p *picture, note string) error {
 	columns, rows := s.size()
 	lines := formatTable(p, true, columns)
@@ -208,7 +162,7 @@ func (s *screen) drawPicture(p *picture, note string) error {
 	if s.last == nil {
 		b.WriteString(strings.Repeat("\n", max(rows-1, 0))) // keeps what was there to scroll back to
 	}
-	s.last, s.note = p, note
+	s.last = p
 	b.WriteString("\x1b[H") // home
 	for _, line := range lines[:min(len(lines), max(rows-1, 0))] {
 		// Cleared before it is written: behind a full line the cursor is on its last column still.
@@ -221,9 +175,6 @@ func (s *screen) drawPicture(p *picture, note string) error {
 
 // finish leaves the cursor on a line where the terminal's ^C is no more.
 func (s *screen) finish() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ended = true
 	_, err := io.WriteString(s.w, "\r\x1b[K")
 	return err
 }

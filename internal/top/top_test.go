@@ -56,21 +56,15 @@ func TestScreen(t *testing.T) {
 	columns, rows = 20, 4
 	small := "\x1b[H\x1b[K2026-11-20T12:00:00…\n\x1b[Kuser      tier  sta…\n\x1b[Ka         t     ok …\n\x1b[J"
 	drawn("a terminal that became smaller", s.showPicture(p), small)
-	s.redraw()
-	drawn("the same again", nil, small)
 	rows = 3
 	const lost = "\x1b[H\x1b[K2026-11-20T12:00:00…\n\x1b[Kno answer since 202…\n\x1b[J"
 	if err := s.showOutage(apitest.Noon, errors.New("nothing listens")); err != nil || !strings.HasPrefix(out.String(), lost) {
 		t.Errorf("while polygen is away: %v, %q, want the time and since when", err, &out)
 	}
 	out.Reset()
-	s.redraw()
-	drawn("and again", nil, lost)
 	rows = 1
 	drawn("one row", s.showPicture(p), "\x1b[H\x1b[J")
 	drawn("the end", s.finish(), "\r\x1b[K")
-	s.redraw()
-	drawn("nothing comes after it", nil, "")
 }
 
 // In a pipe an outage is told once, and its end; there is no list meanwhile.

@@ -2,6 +2,7 @@ package weir
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"math"
@@ -9,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
@@ -240,7 +240,7 @@ func formatNumber(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64)
 // takes for text.
 var safe = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@/+-]*$`)
 
-// quoteYAML writes text that YAML reads as it was, in quotes where it must.
+// quoteYAML writes text that YAML reads as it was, in quotes where it must: those of JSON, which is YAML.
 func quoteYAML(s string) string {
 	switch strings.ToLower(s) {
 	case "true", "false", "yes", "no", "on", "off", "y", "n", "null":
@@ -249,21 +249,8 @@ func quoteYAML(s string) string {
 			return s
 		}
 	}
-	var b strings.Builder
-	b.WriteByte('"')
-	for _, r := range s {
-		switch {
-		case r == '"' || r == '\\':
-			b.WriteByte('\\')
-			b.WriteRune(r)
-		case unicode.IsPrint(r):
-			b.WriteRune(r)
-		default:
-			fmt.Fprintf(&b, `\U%08X`, r)
-		}
-	}
-	b.WriteByte('"')
-	return b.String()
+	quoted, _ := json.Marshal(s) // fails for no text
+	return string(quoted)
 }
 
 // comment writes text that ends no comment.
