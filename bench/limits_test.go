@@ -135,7 +135,7 @@ func readTogether(b *testing.B, names, has, before, source string, link int, par
 	}
 	defer polygen.Close()
 	all := make([]*reader, readers)
-	gate := proctest.Link(b, addr, link)
+	gate := proctest.NewLink(b, addr, link).Addr
 	for i := range all {
 		r := &reader{registry: prometheus.NewRegistry()}
 		if r.bus, err = bus.Open(bus.Options{Addresses: []string{gate}, Registerer: r.registry}); err != nil {

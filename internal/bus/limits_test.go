@@ -246,7 +246,7 @@ func TestLimitsOverASlowNetwork(t *testing.T) {
 	}
 	s.do(t, "HDEL", "sluice:limits", "source")
 	const timeout = 250 * time.Millisecond
-	slow := proctest.Link(t, s.addr, 200<<10)
+	slow := proctest.NewLink(t, s.addr, 200<<10).Addr
 	b, err := bus.Open(bus.Options{Addresses: []string{slow}, Timeout: timeout})
 	if err != nil {
 		t.Fatal(err)

@@ -369,12 +369,12 @@ func lost(t *testing.T, in *cluster.Instance, want float64) error {
 // may wait.
 func TestRedisSlow(t *testing.T) {
 	t.Parallel()
-	var line *slowLine
+	var line *proctest.Link
 	_, r, at := underLoad(t, func() *cluster.Cluster {
 		_, redis := proctest.Redis(t)
-		line = newSlowLine(t, redis)
-		return cluster.Start(t, cluster.Options{Instances: 2, Limits: limitFile(100), MaxWait: shortWait, Redis: line.addr})
-	}, func(*cluster.Cluster) { line.delay.Store(int64(100 * time.Millisecond)) })
+		line = proctest.NewLink(t, redis, 0)
+		return cluster.Start(t, cluster.Options{Instances: 2, Limits: limitFile(100), MaxWait: shortWait, Redis: line.Addr})
+	}, func(*cluster.Cluster) { line.Delay.Store(int64(50 * time.Millisecond)) })
 	checkAnswered(t, r)
 	checkCalm(t, r, shortWait)
 	checkQuick(t, after(r, at.Add(time.Second)), "later than a second after Redis became slow")
