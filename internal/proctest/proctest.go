@@ -8,26 +8,16 @@
 package proctest
 
 import (
-	"bytes"
-	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/sluice-qos/sluice/deploy/redis"
 )
-
-// Patience bounds every wait for something that is certain to happen. It is
-// long because a test must not fail on a machine that is merely slow.
-const Patience = time.Minute
 
 // Process is a running child process.
 type Process struct {
@@ -115,62 +105,6 @@ func (p *Process) Running() bool {
 // CPU is the processor time, user and system, that the process has used so far.
 func (p *Process) CPU() (time.Duration, error) { return cpuOf(p.Pid()) }
 
-// Redis starts redis-server without persistence on a free port and returns it
-// with its address. Further arguments are passed on.
-func Redis(t testing.TB, args ...string) (*Process, string) {
-	t.Helper()
-	addr := FreeAddr(t)
-	return RedisAt(t, addr, args...), addr
-}
-
-// RedisWithUsers starts redis-server with the users of deploy/redis/users.acl, whose
-// passwords are their names. The default user may do everything, for the test itself.
-func RedisWithUsers(t testing.TB, args ...string) (*Process, string) {
-	t.Helper()
-	var users strings.Builder
-	for line := range strings.Lines(redis.Users) {
-		name := strings.Fields(line)[1]
-		fmt.Fprintf(&users, "%s on >%s\n", strings.TrimSpace(line), name)
-	}
-	file := filepath.Join(t.TempDir(), "users.acl")
-	if err := os.WriteFile(file, []byte(users.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return Redis(t, append([]string{"--aclfile", file}, args...)...)
-}
-
-// RedisAt starts redis-server at an address: for tests in which it dies and
-// returns.
-func RedisAt(t testing.TB, addr string, args ...string) *Process {
-	t.Helper()
-	host, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	args = append([]string{"--bind", host, "--port", port, "--save", "", "--appendonly", "no", "--dir", t.TempDir()}, args...)
-	p := Start(t, nil, lookup(t, "redis-server"), args...)
-	p.waitFor(t, "redis-server at "+addr, func() error {
-		conn, err := net.DialTimeout("tcp", addr, time.Second)
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		_ = conn.SetDeadline(time.Now().Add(time.Second))
-		if _, err := conn.Write([]byte("PING\r\n")); err != nil {
-			return err
-		}
-		reply := make([]byte, 5)
-		if _, err := conn.Read(reply); err != nil {
-			return err
-		}
-		if !bytes.HasPrefix(reply, []byte("+PONG")) {
-			return fmt.Errorf("answered %q", reply)
-		}
-		return nil
-	})
-	return p
-}
-
 // HAProxyPath is the HAProxy under test: $SLUICE_HAPROXY, or haproxy from PATH.
 func HAProxyPath(t testing.TB) string {
 	t.Helper()
@@ -205,46 +139,6 @@ func HAProxyVersion(t testing.TB) string {
 	return version
 }
 
-// Eventually polls until check returns nil, and fails the test with its last
-// error when Patience is over.
-func Eventually(t testing.TB, what string, check func() error) {
-	t.Helper()
-	if err := Poll(Patience, check); err != nil {
-		t.Fatalf("%s: %v", what, err)
-	}
-}
-
-// Poll calls check every few milliseconds until it returns nil or the time is
-// over, and returns its last error.
-func Poll(limit time.Duration, check func() error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
-	for {
-		err := check()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("not within %v: %w", limit, err)
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
-}
-
-// AwaitHour is the beginning of tests that count in hours, which are those of the clock: it
-// waits for the next one unless a minute of this one is left.
-func AwaitHour() { awaitWindow(time.Hour, time.Minute) }
-
-// AwaitMinute is AwaitHour for tests that count in minutes: they have 30 seconds at least.
-func AwaitMinute() { awaitWindow(time.Minute, 30*time.Second) }
-
-func awaitWindow(window, least time.Duration) {
-	if left := time.Until(time.Now().Truncate(window).Add(window)); left < least {
-		time.Sleep(left)
-	}
-}
-
 func (p *Process) waitFor(t testing.TB, what string, check func() error) {
 	t.Helper()
 	err := Poll(Patience, func() error {
@@ -259,18 +153,6 @@ func (p *Process) waitFor(t testing.TB, what string, check func() error) {
 	if err != nil {
 		t.Fatalf("%s: %v\n%s", what, err, p.Output())
 	}
-}
-
-func dial(addr string) error {
-	network := "tcp"
-	if strings.HasPrefix(addr, "/") {
-		network = "unix"
-	}
-	conn, err := net.DialTimeout(network, addr, time.Second)
-	if err != nil {
-		return err
-	}
-	return conn.Close()
 }
 
 func lookup(t testing.TB, program string) string {

@@ -24,42 +24,6 @@ const NotLimited = "not limited"
 // Value is the amount with its notes.
 func (t Term) Value() string { return withNotes(t.Amount, t.Notes) }
 
-// OfAddresses are what the limits of each address say: by the field's path, and as a
-// line has them. Those that there are not are "none" and "".
-func OfAddresses(a limits.AddressLimits) []AddressTerm {
-	number := func(n int) string {
-		if n == 0 {
-			return "none"
-		}
-		return strconv.Itoa(n)
-	}
-	all := []AddressTerm{
-		{"failed_auth.per_address", cmp.Or(a.FailedAuthString(), "none"), "failed authentication " + a.FailedAuthString()},
-		{"per_address.requests", number(a.Requests), fmt.Sprintf("%d/s", a.Requests)},
-		{"per_address.concurrent", number(a.Concurrent), fmt.Sprintf("%d in progress", a.Concurrent)},
-	}
-	for i, t := range all {
-		if t.Value == "none" {
-			all[i].InLine = ""
-		}
-	}
-	return all
-}
-
-// AddressTerm is one limit of each address.
-type AddressTerm struct{ Name, Value, InLine string }
-
-// DescribeAddresses is a line about the limits of each address, "" without any.
-func DescribeAddresses(a limits.AddressLimits) string {
-	var words []string
-	for _, t := range OfAddresses(a) {
-		if t.InLine != "" {
-			words = append(words, t.InLine)
-		}
-	}
-	return strings.Join(words, ", ")
-}
-
 // TermsOf are what limits say beyond the defaults, and what they say that is off, in
 // the order of SortNames.
 func TermsOf(l *limits.Limits) []Term { return TermsWithJobs(l, l.Jobs().Stated) }
@@ -185,82 +149,6 @@ func rankOf(name string) int {
 		return i
 	}
 	return len(ranks)
-}
-
-// Describe names the limits in one line, and what departs from the defaults: how
-// long a request over the limit of requests in progress waits, and the priority.
-func Describe(l *limits.Limits) string {
-	all := TermsOf(l)
-	if len(all) > 0 && all[0].Name == "priority" {
-		return NotLimited + ", " + sentence(all)
-	}
-	if len(all) == 0 {
-		return NotLimited
-	}
-	return sentence(all)
-}
-
-// DescribeBeside names what limits at an endpoint have other than those everywhere.
-func DescribeBeside(everywhere, here *limits.Limits) string {
-	a, b := TermsOf(everywhere), TermsOf(here)
-	var other []Term
-	for _, name := range NamesIn(a, b) {
-		if ValueOf(a, name) == ValueOf(b, name) {
-			continue
-		}
-		i := slices.IndexFunc(b, func(t Term) bool { return t.Name == name })
-		if i < 0 {
-			other = append(other, Term{Name: name, Amount: unsaid(name)})
-		} else {
-			other = append(other, b[i])
-		}
-	}
-	if len(other) == 0 {
-		return "the same"
-	}
-	return sentence(other) + "; else the same"
-}
-
-// sentence puts terms one after the other.
-func sentence(all []Term) string {
-	var parts []string
-	waits := slices.IndexFunc(all, func(t Term) bool { return t.Name == "over_limit.concurrent" })
-	told := false // with the requests in progress
-	for _, t := range all {
-		class, isRate := strings.CutPrefix(t.Name, "requests.")
-		switch {
-		case isRate:
-			parts = append(parts, rateName(class, t)+" "+t.Value())
-		case t.Name == "concurrent" && !LimitsNothing(t.Amount):
-			t.Amount += " in progress"
-			if told = waits >= 0; told {
-				t.Notes = append(slices.Clip(t.Notes), "more "+all[waits].Value())
-			}
-			parts = append(parts, t.Value())
-		case t.Name == "over_limit.concurrent" && told:
-		case t.Name == "jobs.total":
-			parts = append(parts, JobSentence(all))
-		case strings.HasPrefix(t.Name, "jobs."):
-		case t.Name == "bandwidth.default_share":
-			parts = append(parts, "default share "+t.Value())
-		default:
-			parts = append(parts, strings.TrimPrefix(t.Name, "bandwidth.")+" "+t.Value())
-		}
-	}
-	return strings.Join(parts, ", ")
-}
-
-// rateName is a rate's name for a sentence: "all" is everything together, and
-// there is no window if the amount tells it.
-func rateName(name string, t Term) string {
-	class, w := limits.ParseRateName(name)
-	if class == limits.All {
-		class = "all"
-	}
-	if LimitsNothing(t.Amount) {
-		return limits.RateName(class, w)
-	}
-	return class
 }
 
 // NamesIn are the names of terms of either, sorted.

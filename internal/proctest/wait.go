@@ -1,0 +1,66 @@
+package proctest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Patience bounds every wait for something that is certain to happen. It is
+// long because a test must not fail on a machine that is merely slow.
+const Patience = time.Minute
+
+// Eventually polls until check returns nil, and fails the test with its last
+// error when Patience is over.
+func Eventually(t testing.TB, what string, check func() error) {
+	t.Helper()
+	if err := Poll(Patience, check); err != nil {
+		t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// Poll calls check every few milliseconds until it returns nil or the time is
+// over, and returns its last error.
+func Poll(limit time.Duration, check func() error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	for {
+		err := check()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("not within %v: %w", limit, err)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// AwaitHour is the beginning of tests that count in hours, which are those of the clock: it
+// waits for the next one unless a minute of this one is left.
+func AwaitHour() { awaitWindow(time.Hour, time.Minute) }
+
+// AwaitMinute is AwaitHour for tests that count in minutes: they have 30 seconds at least.
+func AwaitMinute() { awaitWindow(time.Minute, 30*time.Second) }
+
+func awaitWindow(window, least time.Duration) {
+	if left := time.Until(time.Now().Truncate(window).Add(window)); left < least {
+		time.Sleep(left)
+	}
+}
+
+func dial(addr string) error {
+	network := "tcp"
+	if strings.HasPrefix(addr, "/") {
+		network = "unix"
+	}
+	conn, err := net.DialTimeout(network, addr, time.Second)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}

@@ -1,0 +1,139 @@
+package cluster
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-qos/sluice/haproxy"
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
+)
+
+// Instance is one HAProxy and its agent.
+type Instance struct {
+	Name    string
+	Address string // where clients connect
+	Admin   string // the agent's
+	Stats   string // path of HAProxy's stats socket
+	SPOE    string // path of the agent's socket
+	Peers   string // path of HAProxy's peers socket
+	Runtime string // path of the socket of HAProxy's runtime API
+	HAProxy *proctest.Process
+	Agent   *proctest.Process
+
+	cluster *Cluster
+	config  string
+	env     []string
+}
+
+func (c *Cluster) newInstance(t testing.TB, i int) *Instance {
+	t.Helper()
+	dir := filepath.Join(c.dir, strconv.Itoa(i+1))
+	in := &Instance{
+		Name:    "instance-" + strconv.Itoa(i+1),
+		Address: proctest.FreeAddr(t),
+		Admin:   proctest.FreeAddr(t),
+		Stats:   filepath.Join(dir, "stats.sock"),
+		SPOE:    filepath.Join(dir, "spoa.sock"),
+		Peers:   filepath.Join(dir, "peers.sock"),
+		Runtime: filepath.Join(dir, "runtime.sock"),
+		cluster: c,
+	}
+	set, err := limitfile.Load(c.LimitsFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := haproxy.ForLimits(set)
+	config.Instance = in.Name
+	config.Bind, config.Origin, config.SPOE, config.Peer = in.Address, c.options.Origin, "unix@"+in.SPOE, "unix@"+in.Peers
+	config.Runtime, config.Stats, config.Identify, config.Threads = in.Runtime, in.Stats, c.options.Identify, c.options.Threads
+	config.VerdictTimeout = c.options.MaxWait + 10*time.Millisecond
+	config.Env = []string{fmt.Sprintf("SLUICE_CHECK_TIMEOUT=%dms", 5*c.options.MaxWait.Milliseconds())} // as shipped, with the shipped wait
+	if c.options.AccessLog != "" {
+		config.Env = append(config.Env, "SLUICE_ACCESS_LOG="+c.options.AccessLog)
+	}
+	in.config, in.env, err = haproxy.Write(dir, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(c.options.Rules) > 0 {
+		in.addRules(t, c.options.Rules)
+	}
+	return in
+}
+
+// addRules writes rules into haproxy.cfg as operators do.
+func (in *Instance) addRules(t testing.TB, rules []string) {
+	t.Helper()
+	const own = "    # Rules of your own go here."
+	cfg, err := os.ReadFile(in.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, after, found := strings.Cut(string(cfg), own)
+	if !found {
+		t.Fatalf("haproxy.cfg does not say %q", own)
+	}
+	edited := before + "    " + strings.Join(rules, "\n    ") + "\n\n" + own + after
+	if err := os.WriteFile(in.config, []byte(edited), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// StartAgent starts the instance's agent, or starts it again.
+func (in *Instance) StartAgent(t testing.TB) {
+	t.Helper()
+	name := in.Name
+	if in.cluster.options.OneName {
+		name = "one-name"
+	}
+	args := []string{
+		"--instance", name, "--spoe", "unix:" + in.SPOE, "--peers", "unix:" + in.Peers, "--runtime", in.Runtime,
+		"--admin", in.Admin, "--redis", in.cluster.RedisAddr, "--max-wait", in.cluster.options.MaxWait.String(),
+	}
+	in.Agent = proctest.Start(t, in.cluster.options.Env, filepath.Join(in.cluster.bin, "spoa"), append(args, in.cluster.options.SPOAArgs...)...)
+	in.Agent.Name += " of " + in.Name
+	proctest.Eventually(t, in.Name+"'s agent serves", func() error {
+		if !in.Agent.Running() {
+			t.Fatalf("the agent ended:\n%s", in.Agent.Output())
+		}
+		conn, err := net.Dial("unix", in.SPOE)
+		if err == nil {
+			conn.Close()
+		}
+		return err
+	})
+}
+
+// StartHAProxy starts the instance's HAProxy, or starts it again.
+func (in *Instance) StartHAProxy(t testing.TB) {
+	t.Helper()
+	if in.cluster.options.Master {
+		in.HAProxy = proctest.Start(t, in.env, proctest.HAProxyPath(t), "-W", "-db", "-f", in.config)
+		proctest.Eventually(t, in.Name+"'s HAProxy accepts connections", func() error {
+			conn, err := net.Dial("tcp", in.Address)
+			if err == nil {
+				conn.Close()
+			}
+			return err
+		})
+	} else {
+		in.HAProxy = proctest.HAProxy(t, in.config, in.Address, in.env...)
+	}
+	in.HAProxy.Name = "haproxy of " + in.Name
+}
+
+// AwaitReady waits until the agent says that all of the instance works.
+func (in *Instance) AwaitReady(t testing.TB) {
+	t.Helper()
+	proctest.Eventually(t, in.Name+" is ready", func() error {
+		_, err := Get(in.Admin, "/-/ready")
+		return err
+	})
+}
