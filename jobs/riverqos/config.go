@@ -29,7 +29,7 @@ type Config struct {
 	// it beside the one that River's client listens on.
 	//
 	// A Fairness also has connections of its own, which are made as the Pool's are and
-	// add "sluice" to their application_name: up to two with which inserts count, so that
+	// add "sluice" to their application_name: one with which inserts count, so that
 	// one in a transaction needs no second connection of the Pool, and with Run one that
 	// keeps the sweep's lock. They are made when they are needed, and closed after a
 	// minute or two in which they are not, or when Run ends. A goroutine that watches

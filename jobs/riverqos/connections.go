@@ -11,10 +11,8 @@ import (
 )
 
 const (
-	// maxCounts is how many inserts count at a time. The others wait: it takes a millisecond.
-	maxCounts = 2
-	// maxConnections bounds the connections. At most those of maxCounts and the sweep's are in
-	// use; the others are room for dead ones, which pgx takes up to 15 s to close.
+	// maxConnections bounds the connections. At most one with which inserts count and the
+	// sweep's are in use; the others are room for dead ones, which pgx takes up to 15 s to close.
 	maxConnections = 8
 	// maxIdle is after what time a connection is closed that nobody needs.
 	maxIdle = time.Minute
@@ -28,31 +26,10 @@ const (
 // the same pool, as many inserts at a time as the pool has connections would all wait for
 // each other. And the transaction in which the sweep has its lock is never given back.
 type connections struct {
-	like     *pgxpool.Pool
-	counting chan struct{} // of the capacity maxCounts; has a message for each that is under way
+	like *pgxpool.Pool
 
 	mu   sync.Mutex
 	pool *pgxpool.Pool // nil until it is needed, and after closePool
-}
-
-func newConnections(like *pgxpool.Pool) *connections {
-	return &connections{like: like, counting: make(chan struct{}, maxCounts)}
-}
-
-// toCount is openPool for a count. It waits until fewer than maxCounts are under way, or the
-// context ends; done has to be called when the count has ended.
-func (c *connections) toCount(ctx context.Context) (pool *pgxpool.Pool, done func(), err error) {
-	select {
-	case c.counting <- struct{}{}:
-	case <-ctx.Done():
-		return nil, nil, ctx.Err()
-	}
-	done = func() { <-c.counting }
-	if pool, err = c.openPool(); err != nil {
-		done()
-		return nil, nil, err
-	}
-	return pool, done, nil
 }
 
 // openPool returns the pool, which connects to nothing before it is used.

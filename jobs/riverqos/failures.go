@@ -21,20 +21,16 @@ type failureLog struct {
 // report counts a failure, and logs it once in a while.
 func (l *failureLog) report(operation, message string, err error) {
 	l.metrics.Errors.WithLabelValues(operation).Inc()
-	if l.shouldLog(operation, time.Now()) {
-		l.log.Warn(message, slog.Any("error", err)) //nolint:sloglint // constant at all its callers
-	}
-}
-
-func (l *failureLog) shouldLog(operation string, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	now := time.Now()
+	// An outage fails many calls a second, all for the same reason.
 	if now.Sub(l.last[operation]) < logInterval {
-		return false
+		return
 	}
 	if l.last == nil {
 		l.last = map[string]time.Time{}
 	}
 	l.last[operation] = now
-	return true
+	l.log.Warn(message, slog.Any("error", err)) //nolint:sloglint // constant at all its callers
 }

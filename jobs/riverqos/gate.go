@@ -45,13 +45,14 @@ type gate struct {
 	countTimeout   time.Duration // the constant of this name, but in tests
 	lastUnanswered atomic.Int64  // when a count last got no answer, in ms since 1970
 
+	counting  chan struct{} // of capacity 1: an insert counts
 	pending   pendingInserts
 	unwritten unwrittenEnds
 	rechecks  *rechecks
 }
 
 func newGate(shared *resources) *gate {
-	return &gate{resources: shared, countTimeout: countTimeout, rechecks: newRechecks()}
+	return &gate{resources: shared, countTimeout: countTimeout, counting: make(chan struct{}, 1), rechecks: newRechecks()}
 }
 
 // replaceEnded lets jobs through in the place of one that has ended.

@@ -125,43 +125,41 @@ func (g *gate) reserveRoom(ctx context.Context, all []*newJobs) (rooms []int, se
 	for i, inserted := range all {
 		flows[i] = inserted.flow
 	}
-	// Two inserts that count before either has noted what it let through would both find the
-	// same room.
-	unlock := g.pending.lockFlows(flows)
-	defer unlock()
-	ids := g.pending.insertedIDs(flows, time.Now())
+	// Without an answer inserts go on without the gate: the slots hold, and a sweep closes it
+	// behind them.
 	rooms = make([]int, len(all))
-	crowds, visible, ok := g.countFlows(ctx, flows, ids)
-	if !ok { // inserts go on without the gate: the slots hold, and a sweep closes it behind them
-		for i, inserted := range all {
-			rooms[i] = len(inserted.params)
+	for i, inserted := range all {
+		rooms[i] = len(inserted.params)
+	}
+	counting, cancel := context.WithTimeout(ctx, g.countTimeout)
+	defer cancel()
+	// One at a time: two inserts that count before either has noted what it let through would
+	// both find the same room.
+	select {
+	case g.counting <- struct{}{}:
+		defer func() { <-g.counting }()
+	case <-counting.Done():
+		return rooms, nothingPending
+	}
+	if time.Since(time.UnixMilli(g.lastUnanswered.Load())) < gateBackoff {
+		return rooms, nothingPending
+	}
+	crowds, visible, err := g.store.countCrowds(counting, flows, g.pending.insertedIDs(flows, time.Now()))
+	if err != nil {
+		// If the caller's context has ended, that says nothing about the database.
+		if ctx.Err() == nil {
+			g.lastUnanswered.Store(time.Now().UnixMilli())
+			g.failures.report("count", "the gate could not count a user's jobs", err)
 		}
 		return rooms, nothingPending
 	}
 	invisible := g.pending.invisible(flows, visible)
 	for i, inserted := range all {
-		if !crowds[i].gated { // or those that wait already would come later than the new ones
-			rooms[i] = min(len(inserted.params), max(0, inserted.Size-crowds[i].jobs-invisible[i]))
+		rooms[i] = min(rooms[i], max(0, inserted.Size-crowds[i].jobs-invisible[i]))
+		// Those that wait already would come later than the new ones.
+		if crowds[i].gated {
+			rooms[i] = 0
 		}
 	}
 	return rooms, g.pending.beginInsert(all, rooms, time.Now())
-}
-
-// countFlows asks the database what is before new jobs of each flow. It is not ok if there
-// is no answer, or was none a moment ago.
-func (g *gate) countFlows(ctx context.Context, flows []flow, ids []int64) (crowds []crowd, visible []int64, ok bool) {
-	if time.Since(time.UnixMilli(g.lastUnanswered.Load())) < gateBackoff {
-		return nil, nil, false
-	}
-	counting, cancel := context.WithTimeout(ctx, g.countTimeout)
-	defer cancel()
-	crowds, visible, err := g.store.countCrowds(counting, flows, ids)
-	if err == nil {
-		return crowds, visible, true
-	}
-	if ctx.Err() == nil { // else it is the caller's context that ended
-		g.lastUnanswered.Store(time.Now().UnixMilli())
-		g.failures.report("count", "the gate could not count a user's jobs", err)
-	}
-	return nil, nil, false
 }

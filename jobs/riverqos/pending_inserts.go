@@ -1,7 +1,6 @@
 package riverqos
 
 import (
-	"hash/maphash"
 	"slices"
 	"sync"
 	"time"
@@ -17,8 +16,6 @@ const rememberFor = time.Minute
 // see yet. Without them a transaction that inserts a thousand jobs one by one would let all
 // of them through.
 type pendingInserts struct {
-	locks [64]sync.Mutex // of flows, held from a count to what it lets through
-
 	mu      sync.Mutex
 	byFlow  map[flow][]pendingInsert
 	cleaned time.Time // when the old ones were last thrown away
@@ -34,26 +31,6 @@ type settleFunc func([]*rivertype.JobInsertParams, []*rivertype.JobInsertResult)
 
 // nothingPending is for an insert that the gate did not count.
 func nothingPending([]*rivertype.JobInsertParams, []*rivertype.JobInsertResult) {}
-
-var lockSeed = maphash.MakeSeed()
-
-// lockFlows keeps others from counting the same flows.
-func (p *pendingInserts) lockFlows(flows []flow) (unlock func()) {
-	var which []int
-	for _, flow := range flows {
-		which = append(which, int(maphash.Comparable(lockSeed, flow)%uint64(len(p.locks)))) //nolint:gosec // below 64
-	}
-	slices.Sort(which) // in one order, so that nobody waits in a circle
-	which = slices.Compact(which)
-	for _, i := range which {
-		p.locks[i].Lock()
-	}
-	return func() {
-		for _, i := range which {
-			p.locks[i].Unlock()
-		}
-	}
-}
 
 // insertedIDs returns the ids of the flows' jobs that may be visible by now.
 func (p *pendingInserts) insertedIDs(flows []flow, now time.Time) []int64 {

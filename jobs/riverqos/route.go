@@ -14,7 +14,7 @@ import (
 func (f *Fairness) Route(ctx context.Context, user, service string, scheduled bool) *river.InsertOpts {
 	var tier jobs.Tier
 	if user != "" && !scheduled {
-		tier = f.tiers.tierOf(ctx, limitFileKey(user))
+		tier = f.tiers.budget().tierOf(ctx, limitFileKey(user))
 	}
 	return &river.InsertOpts{Queue: jobs.Route(service, tier, scheduled)}
 }

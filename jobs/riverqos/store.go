@@ -37,7 +37,7 @@ type store struct {
 }
 
 func newStore(pool *pgxpool.Pool, schema string) *store {
-	return &store{pool: pool, connections: newConnections(pool), names: tableNames(schema), answerTimeout: answerTimeout}
+	return &store{pool: pool, connections: &connections{like: pool}, names: tableNames(schema), answerTimeout: answerTimeout}
 }
 
 // statement is the one in sql/ of a name.
@@ -175,11 +175,10 @@ type crowd struct {
 // countCrowds returns the crowd of each flow, and which of the ids are of jobs that are visible. The
 // context ends in time.
 func (s *store) countCrowds(ctx context.Context, flows []flow, ids []int64) (crowds []crowd, visible []int64, err error) {
-	pool, done, err := s.connections.toCount(ctx)
+	pool, err := s.connections.openPool()
 	if err != nil {
 		return nil, nil, err
 	}
-	defer done()
 	users, queues := make([]string, len(flows)), make([]string, len(flows))
 	for i, flow := range flows {
 		users[i], queues[i] = flow.User, flow.Queue

@@ -9,7 +9,7 @@ import (
 )
 
 // tierTimeout bounds how long an insert, or a page of a sweep, waits for Tiers that do not
-// answer.
+// answer. A worker is more patient: see acquireTimeout.
 const tierTimeout = 2 * time.Second
 
 // tierReader asks for the tiers of users. An error has been dealt with when a method
@@ -18,21 +18,6 @@ type tierReader struct {
 	tiers    jobs.Tiers
 	failures *failureLog
 	timeout  time.Duration // tierTimeout, but in tests
-}
-
-// tierOf returns the tier of a user.
-func (r *tierReader) tierOf(ctx context.Context, user string) jobs.Tier {
-	tier, _ := r.askTier(ctx, user)
-	return tier
-}
-
-// askTier is tierOf, and reports whether the Tiers answered without an error.
-func (r *tierReader) askTier(ctx context.Context, user string) (tier jobs.Tier, ok bool) {
-	tier, err := r.tiers.Tier(ctx, user)
-	if err != nil {
-		r.failures.report("tier", "the tier of a user could not be found", err)
-	}
-	return usable(tier), err == nil
 }
 
 // usable raises limits below 1, which no Slots take: jobs are never rejected.
@@ -58,6 +43,7 @@ type tierBudget struct {
 
 func (r *tierReader) budget() *tierBudget { return &tierBudget{r, r.timeout} }
 
+// tierOf returns the tier of a user.
 func (b *tierBudget) tierOf(ctx context.Context, user string) jobs.Tier {
 	tier, _ := b.askTier(ctx, user)
 	return tier
@@ -68,14 +54,16 @@ func (b *tierBudget) askTier(ctx context.Context, user string) (tier jobs.Tier, 
 	ctx, cancel := context.WithTimeout(ctx, b.left)
 	defer cancel()
 	began := time.Now()
-	if tier, ok = b.reader.askTier(ctx, user); ok {
-		return tier, true
+	tier, err := b.reader.tiers.Tier(ctx, user)
+	if err == nil {
+		return usable(tier), true
 	}
+	b.reader.failures.report("tier", "the tier of a user could not be found", err)
 	// A clock that was read before or after the timer's would leave a rest.
 	if b.left -= time.Since(began); ctx.Err() != nil {
 		b.left = 0
 	}
-	return tier, false
+	return usable(tier), false
 }
 
 // sizesOf returns the sizes of several flows, within one budget.

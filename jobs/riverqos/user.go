@@ -36,18 +36,6 @@ func FromMetadata(key string) UserFunc {
 	return func(_ string, _, metadata []byte) (string, bool) { return textAt(metadata, []string{key}) }
 }
 
-// First is the first of the functions that finds a user.
-func First(funcs ...UserFunc) UserFunc {
-	return func(kind string, args, metadata []byte) (string, bool) {
-		for _, f := range funcs {
-			if user, ok := f(kind, args, metadata); ok {
-				return user, true
-			}
-		}
-		return "", false
-	}
-}
-
 // textAt is the string or number at a path of names.
 func textAt(data []byte, names []string) (string, bool) {
 	for _, name := range names {

@@ -37,9 +37,6 @@ func TestUserFuncs(t *testing.T) {
 		{"one name is enough", riverqos.FromArgs("user"), `{"user": "ann"}`, `{}`, "ann", true},
 		{"a key of the metadata", meta, `{"tenant": "no"}`, `{"tenant": "bob"}`, "bob", true},
 		{"not in the metadata", meta, `{"tenant": "no"}`, `{}`, "", false},
-		{"the first that finds one", riverqos.First(path, meta), `{"owner": {}}`, `{"tenant": "bob"}`, "bob", true},
-		{"the first wins", riverqos.First(path, meta), `{"owner": {"id": "ann"}}`, `{"tenant": "bob"}`, "ann", true},
-		{"none finds one", riverqos.First(path, meta), `{}`, `{}`, "", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if user, ok := c.f("kind", []byte(c.args), []byte(c.metadata)); user != c.user || ok != c.ok {

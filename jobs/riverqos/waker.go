@@ -87,7 +87,7 @@ func (w *waker) passOn(ctx context.Context, gone wakeTry) (next []wakeTry) {
 		return nil
 	}
 	user := gone.job.User
-	reserved, err := w.cfg.Slots.ReserveFree(ctx, user, w.tiers.tierOf(ctx, user).Limits, w.cfg.Reserve)
+	reserved, err := w.cfg.Slots.ReserveFree(ctx, user, w.tiers.budget().tierOf(ctx, user).Limits, w.cfg.Reserve)
 	if err != nil {
 		w.failures.report("reserve", "a slot could not be reserved for the next job", err)
 		return nil

@@ -46,7 +46,7 @@ func (f *Fairness) Why(ctx context.Context, id int64) (jobs.Why, error) {
 
 // addUser adds what is known of the job's user, and returns what bounds the user's jobs.
 func (f *Fairness) addUser(ctx context.Context, why *jobs.Why) (total, queue bound, err error) {
-	tier := f.tiers.tierOf(ctx, why.User)
+	tier := f.tiers.budget().tierOf(ctx, why.User)
 	why.Tier, why.Service, why.Max, why.Queues = tier.Name, service(why.Queue), tier.Limits.Total, tier.Limits.Queues
 	usage, err := f.cfg.Slots.User(ctx, why.User)
 	if err != nil {

@@ -55,14 +55,18 @@ func (w *worker) workInSlot(ctx context.Context, row *rivertype.JobRow, doInner 
 			Job:    w.names.slotsJob(user, row.ID, service(row.Queue)),
 			Holder: w.process + "." + strconv.FormatUint(w.claims.Add(1), 10),
 		},
-		tier:  w.tierWithin(ctx, user),
+		tier:  (&tierBudget{w.tiers, acquireTimeout}).tierOf(ctx, user),
 		queue: row.Queue,
 	}
 	if row.AttemptedAt != nil {
 		try.attemptedAt = *row.AttemptedAt
 	}
-	asked := time.Now() // not later than the lease begins in the Slots
-	verdict, err := w.acquire(ctx, try)
+	// Read before the call: the lease must not be taken to last longer than it does in the Slots.
+	asked := time.Now()
+	// Bounded here, because River's own time-outs begin with the job itself.
+	verdict, err := within(ctx, acquireTimeout, func(ctx context.Context) (jobs.Verdict, error) {
+		return w.cfg.Slots.Acquire(ctx, try.claim, try.tier.Limits, w.cfg.Lease, w.cfg.Mode == Park)
+	})
 	switch {
 	case err != nil:
 		return w.slotsDown(ctx, row, try, err)
@@ -70,21 +74,6 @@ func (w *worker) workInSlot(ctx context.Context, row *rivertype.JobRow, doInner 
 		return w.refuse(ctx, row, try, verdict)
 	}
 	return w.runInSlot(ctx, row, try, asked, doInner)
-}
-
-// tierWithin returns the tier of a user, with a time-out, which holds if the Tiers heed their context. It
-// is needed because River's own time-outs begin with the job itself.
-func (w *worker) tierWithin(ctx context.Context, user string) jobs.Tier {
-	ctx, cancel := context.WithTimeout(ctx, acquireTimeout)
-	defer cancel()
-	return w.tiers.tierOf(ctx, user)
-}
-
-// acquire is Slots.Acquire with a time-out, for the same reason.
-func (w *worker) acquire(ctx context.Context, try claimedAttempt) (jobs.Verdict, error) {
-	ctx, cancel := context.WithTimeout(ctx, acquireTimeout)
-	defer cancel()
-	return w.cfg.Slots.Acquire(ctx, try.claim, try.tier.Limits, w.cfg.Lease, w.cfg.Mode == Park)
 }
 
 // runInSlot runs a job that has a slot, and gives the slot back however the job ends, also after
@@ -111,7 +100,10 @@ func (w *worker) runInSlot(ctx context.Context, row *rivertype.JobRow, try claim
 			return err
 		}
 	}
-	err := w.runCounted(jobContext, try.tier.Name, doInner)
+	running := w.metrics.Running.WithLabelValues(try.tier.Name)
+	running.Inc()
+	defer running.Dec() // also after a panic
+	err := doInner(jobContext)
 	if err == nil {
 		return nil
 	}
@@ -128,14 +120,6 @@ func (w *worker) runInSlot(ctx context.Context, row *rivertype.JobRow, try claim
 		return river.JobSnooze(jitter(slotsDownSnooze, slotsDownSnooze))
 	}
 	return err
-}
-
-// runCounted does the job itself, and counts it as running.
-func (w *worker) runCounted(ctx context.Context, tier string, doInner func(context.Context) error) error {
-	running := w.metrics.Running.WithLabelValues(tier)
-	running.Inc()
-	defer running.Dec()
-	return doInner(ctx)
 }
 
 // refuse keeps a job that got no slot for later.

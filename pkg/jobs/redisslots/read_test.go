@@ -1,7 +1,6 @@
 package redisslots
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -9,48 +8,28 @@ import (
 	"github.com/sluice-qos/sluice/pkg/jobs"
 )
 
-// FuzzReadLine: what Redis has is read as what the script has written, or refused.
-func FuzzReadLine(f *testing.F) {
-	f.Add("001q0000000000000001job")
-	f.Add("00000000000000000001\x00\xff")
-	f.Add("512")
-	f.Add("-01q0000000000000001job")
-	f.Add("")
-	f.Fuzz(func(t *testing.T, member string) {
-		line, err := readLine("alice", []any{member})
-		if err != nil {
-			return
-		}
-		if len(line) != 1 || line[0].User != "alice" {
-			t.Fatalf("readLine(%q) = %q, want one job of alice", member, line)
-		}
-		n := len(line[0].Queue)
-		if again := fmt.Sprintf("%03d%s%s%s", n, line[0].Queue, member[3+n:19+n], line[0].ID); again != member {
-			t.Fatalf("readLine(%q) = %q, which would be written as %q", member, line, again)
-		}
+func TestAUsageIsReadInOrder(t *testing.T) {
+	usage, err := readUsage("alice", []string{
+		"p", "0000000000000003", "a", "", "x", "0", "p", "0000000000000010", "a", "", "y", "0", "p", "0000000000000002", "bb", "", "z", "0",
+		"h", "0000000000000000", "a", "w", "2", "5", "h", "0000000000000000", "", "w", "1", "5",
 	})
-}
-
-func TestReadLineIsInOrder(t *testing.T) {
-	line, err := readLine("alice", []any{"001a0000000000000003x", "001a0000000000000010y", "002bb0000000000000002z"})
-	want := []jobs.Job{{User: "alice", ID: "z", Queue: "bb"}, {User: "alice", ID: "x", Queue: "a"}, {User: "alice", ID: "y", Queue: "a"}}
-	if diff := cmp.Diff(want, line); err != nil || diff != "" {
-		t.Errorf("readLine: %v (-want +got):\n%s", err, diff)
+	job := func(id, queue string) jobs.Job { return jobs.Job{User: "alice", ID: id, Queue: queue} }
+	want := jobs.Usage{
+		Held:   []jobs.Slot{{Job: job("1", ""), Holder: "w", Left: 5000}, {Job: job("2", "a"), Holder: "w", Left: 5000}},
+		Parked: []jobs.Job{job("z", "bb"), job("x", "a"), job("y", "a")},
+	}
+	if diff := cmp.Diff(want, usage); err != nil || diff != "" {
+		t.Errorf("readUsage: %v (-want +got):\n%s", err, diff)
 	}
 }
 
 func TestWhatIsNoReplyIsRefused(t *testing.T) {
-	for name, reply := range map[string][]any{
-		"no line":              {[]any{}},
-		"a line of numbers":    {[]any{}, []any{int64(1)}},
-		"no lists":             {"a", "b"},
-		"half a slot":          {[]any{"h", int64(1), "q"}, []any{}},
-		"a state of no text":   {[]any{int64(1), int64(1), "q", "h", "j", int64(1)}, []any{}},
-		"a lease of no number": {[]any{"h", int64(1), "q", "h", "j", "1"}, []any{}},
-		"a short spot":         {[]any{}, []any{"001q000000000000001"}},
+	for name, reply := range map[string][]string{
+		"half a slot":          {"h", "1", "q"},
+		"a lease of no number": {"h", "1", "q", "h", "j", "x"},
 	} {
-		if u, err := readUser("alice", reply); err == nil {
-			t.Errorf("%s: readUser(%v) = %+v, want an error", name, reply, u)
+		if u, err := readUsage("alice", reply); err == nil {
+			t.Errorf("%s: readUsage(%v) = %+v, want an error", name, reply, u)
 		}
 	}
 }

@@ -115,11 +115,7 @@ func (s *slots) releaseAndReserve(ctx context.Context, c jobs.Claim, l jobs.Limi
 }
 
 func (s *slots) Reserved(ctx context.Context, user string) (reserved []jobs.Job, err error) {
-	reply, err := s.callForUser(ctx, user, beginArguments("slots")).Slice()
-	if err != nil {
-		return nil, err
-	}
-	usage, err := readSlots(user, reply)
+	usage, err := s.usage(ctx, user, "slots")
 	for _, slot := range usage.Reserved {
 		reserved = append(reserved, slot.Job)
 	}
@@ -154,11 +150,15 @@ func (s *slots) Waiting(ctx context.Context, after string, n int) ([]string, err
 }
 
 func (s *slots) User(ctx context.Context, user string) (jobs.Usage, error) {
-	reply, err := s.callForUser(ctx, user, beginArguments("user")).Slice()
+	return s.usage(ctx, user, "user")
+}
+
+func (s *slots) usage(ctx context.Context, user, operation string) (jobs.Usage, error) {
+	reply, err := s.callForUser(ctx, user, beginArguments(operation)).StringSlice()
 	if err != nil {
 		return jobs.Usage{}, err
 	}
-	return readUser(user, reply)
+	return readUsage(user, reply)
 }
 
 // A call is one of the script.

@@ -78,14 +78,20 @@ end
 -- queue begin with this, and are before it and ':'.
 local function of(queue) return format('%03d', #queue) .. queue end
 
+-- spot takes a member apart: queue, order, job, and where the queue ends.
+local function spot(member)
+  local to = 3 + tonumber(sub(member, 1, 3))
+  return sub(member, 4, to), sub(member, to + 1, to + 16), sub(member, to + 17), to
+end
+
 -- heads are the first of each queue's line: queue, order, job.
 local function heads()
   local list, from = {}, '-'
   while true do
     local first = call('ZRANGEBYLEX', line, from, '+', 'LIMIT', 0, 1)[1]
     if not first then return list end
-    local to = 3 + tonumber(sub(first, 1, 3))
-    list[#list + 1] = {sub(first, 4, to), sub(first, to + 1, to + 16), sub(first, to + 17)}
+    local queue, order, id, to = spot(first)
+    list[#list + 1] = {queue, order, id}
     from = '(' .. sub(first, 1, to) .. ':'
   end
 end
@@ -230,20 +236,25 @@ function run.forget()
   return {}
 end
 
--- -> state, order, queue, holder, job and what is left, by turns, of each slot
+-- -> six texts of each slot: state, order, queue, holder, job and what is left
 function run.slots()
   local list = {}
   for id, s in pairs(taken) do
-    local n = #list
-    list[n + 1], list[n + 2], list[n + 3] = s[1], s[3], s[4]
-    list[n + 4], list[n + 5], list[n + 6] = s[5], id, s[2] - now
+    for _, value in ipairs({s[1], format('%016.0f', s[3]), s[4], s[5], id, text(s[2] - now)}) do list[#list + 1] = value end
   end
   if lapsed then settle(#heads()) end
   return list
 end
 
--- -> what slots returns, and the line
-function run.user() return {run.slots(), call('ZRANGE', line, 0, -1)} end
+-- -> what slots returns, and the same of the parked jobs, whose state is p
+function run.user()
+  local list = run.slots()
+  for _, member in ipairs(call('ZRANGE', line, 0, -1)) do
+    local queue, order, id = spot(member)
+    for _, value in ipairs({'p', order, queue, '', id, '0'}) do list[#list + 1] = value end
+  end
+  return list
+end
 
 -- the user after whom to begin, how many, what the keys of slots, lines and places
 -- begin with -> users. Those who wait no more are found here, and dropped.
