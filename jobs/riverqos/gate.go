@@ -132,7 +132,7 @@ func (g *gate) announce(ctx context.Context, queues []string) {
 	if len(queues) == 0 {
 		return
 	}
-	if err := g.store.announce(ctx, queues); err != nil && ctx.Err() == nil {
+	if _, err := g.store.execute(ctx, "announce", queues); err != nil && ctx.Err() == nil {
 		g.failures.report("announce", "workers could not be told of new jobs, they find them at their next poll", err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -12,18 +13,15 @@ import (
 // the table against writing while it builds them: with a large table in use, run the
 // statements of sql/indexes.sql by hand, with CREATE INDEX CONCURRENTLY.
 func Migrate(ctx context.Context, pool *pgxpool.Pool, schema string) error {
-	tx, err := pool.Begin(ctx)
+	err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		// CREATE INDEX IF NOT EXISTS is not safe against another one at the same time.
+		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtext('sluice:migrate'))"); err != nil {
+			return err
+		}
+		_, err := tx.Conn().PgConn().Exec(ctx, statement(tableNames(schema), "indexes")).ReadAll()
+		return err
+	})
 	if err != nil {
-		return fmt.Errorf("riverqos: migrate: %w", err)
-	}
-	defer func() { _ = tx.Rollback(ctx) }()
-	if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(hashtext('sluice:migrate'))"); err != nil { // IF NOT EXISTS is not safe against another's
-		return fmt.Errorf("riverqos: migrate: %w", err)
-	}
-	if _, err := tx.Conn().PgConn().Exec(ctx, statement(tableNames(schema), "indexes")).ReadAll(); err != nil {
-		return fmt.Errorf("riverqos: migrate: %w", err)
-	}
-	if err := tx.Commit(ctx); err != nil {
 		return fmt.Errorf("riverqos: migrate: %w", err)
 	}
 	return nil

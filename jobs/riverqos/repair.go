@@ -40,7 +40,7 @@ func (s *sweeper) reserveFreeSlots(ctx context.Context) error {
 // reserveFree reserves a user's free slots, and returns all jobs of the user for which
 // slots are reserved.
 func (s *sweeper) reserveFree(ctx context.Context, user string, limits jobs.Limits) ([]jobs.Job, error) {
-	ctx, cancel := s.store.within(ctx)
+	ctx, cancel := context.WithTimeout(ctx, s.store.answerTimeout)
 	defer cancel()
 	reserved, err := s.cfg.Slots.ReserveFree(ctx, user, limits, s.cfg.Reserve)
 	if err != nil {
@@ -62,7 +62,7 @@ func (s *sweeper) reserved(ctx context.Context, user string) ([]jobs.Job, error)
 // users.
 func (s *sweeper) heldBack(ctx context.Context, do func(flows []flow, users []string) error) error {
 	for after := (flow{}); ; {
-		flows, err := s.store.heldBackFlows(ctx, after, usersPerPage)
+		flows, err := readAll[flow](ctx, s.store, s.store.answerTimeout, "gated", after.User, after.Queue, usersPerPage)
 		if err != nil || len(flows) == 0 {
 			return err
 		}
@@ -100,7 +100,7 @@ func (s *sweeper) openGate(ctx context.Context) error {
 // markDead marks jobs that say they run but have no slot: their workers are dead.
 func (s *sweeper) markDead(ctx context.Context, users []string) error {
 	// For longer than a lease: an attempt that was begun just now has not asked for its slot yet.
-	stale, err := s.store.longRunning(ctx, users, s.cfg.Lease)
+	stale, err := readAll[userJob](ctx, s.store, s.store.answerTimeout, "stale", users, s.cfg.Lease.Seconds())
 	if err != nil {
 		return fmt.Errorf("jobs that run for long: %w", err)
 	}
@@ -108,7 +108,8 @@ func (s *sweeper) markDead(ctx context.Context, users []string) error {
 	if err != nil || len(dead) == 0 {
 		return err
 	}
-	return s.store.markPassed(ctx, dead, s.cfg.Lease)
+	_, err = s.store.execute(ctx, "mark_passed", dead, s.cfg.Lease.Seconds())
+	return err
 }
 
 // wakeStrays makes parked jobs available that are in no line any more, so that they try
@@ -116,7 +117,7 @@ func (s *sweeper) markDead(ctx context.Context, users []string) error {
 // ended before River had written that the job was parked.
 func (s *sweeper) wakeStrays(ctx context.Context) error {
 	return s.heldBack(ctx, func(_ []flow, users []string) error {
-		parked, err := s.store.longParked(ctx, users, s.cfg.Reserve)
+		parked, err := readAll[userJob](ctx, s.store, s.store.answerTimeout, "strays", users, s.cfg.Reserve.Seconds())
 		if err != nil {
 			return fmt.Errorf("parked jobs: %w", err)
 		}
@@ -215,7 +216,7 @@ func (s *sweeper) regate(ctx context.Context, crowded flow, tooMany int) error {
 // would otherwise pass the gate then.
 func (s *sweeper) postponeGated(ctx context.Context) error {
 	for {
-		postponed, err := s.store.postpone(ctx, s.cfg.GateFor, maxRowsPerUpdate)
+		postponed, err := s.store.execute(ctx, "postpone", s.cfg.GateFor.Seconds(), maxRowsPerUpdate)
 		if err != nil || postponed < maxRowsPerUpdate {
 			return err
 		}
@@ -226,7 +227,7 @@ func (s *sweeper) postponeGated(ctx context.Context) error {
 }
 
 func (s *sweeper) countDepth(ctx context.Context) error {
-	depths, err := s.store.countDepths(ctx)
+	depths, err := readAll[depth](ctx, s.store, scanFactor*s.store.answerTimeout, "depth")
 	if err != nil {
 		return fmt.Errorf("count jobs: %w", err)
 	}

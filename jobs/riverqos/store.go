@@ -59,21 +59,11 @@ func tableNames(schema string) *strings.Replacer {
 	return strings.NewReplacer("@table@", table, "@channel@", "concat("+schemaSQL+", '.river_insert')")
 }
 
-// within ends a statement in time.
-func (s *store) within(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, s.answerTimeout)
-}
-
-// queryRows sends a statement that returns rows.
-func (s *store) queryRows(ctx context.Context, name string, args ...any) (pgx.Rows, error) {
-	return s.pool.Query(ctx, statement(s.names, name), args...)
-}
-
 // readAll sends a statement, and reads the rows that it returns: a field of T for each column.
 func readAll[T any](ctx context.Context, s *store, timeout time.Duration, name string, args ...any) ([]T, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	rows, _ := s.queryRows(ctx, name, args...) // the rows have the error as well
+	rows, _ := s.pool.Query(ctx, statement(s.names, name), args...) // the rows have the error as well
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[T])
 }
 
@@ -84,7 +74,7 @@ func (s *store) queryRow(ctx context.Context, name string, args ...any) pgx.Row 
 
 // execute sends a statement that returns nothing, and returns how many rows it changed.
 func (s *store) execute(ctx context.Context, name string, args ...any) (rows int, err error) {
-	ctx, cancel := s.within(ctx)
+	ctx, cancel := context.WithTimeout(ctx, s.answerTimeout)
 	defer cancel()
 	tag, err := s.pool.Exec(ctx, statement(s.names, name), args...)
 	return int(tag.RowsAffected()), err
@@ -103,31 +93,31 @@ const (
 // String is the label of the metric.
 func (w wakeResult) String() string { return [...]string{"gone", "early", "awake", "done"}[w] }
 
+// wakeRow is a job that was to be woken.
+type wakeRow struct {
+	ID           int64
+	State        string
+	Waits, Woken bool
+}
+
 // wakeJobs makes those of the jobs available that are parked or gated.
 func (s *store) wakeJobs(ctx context.Context, ids []int64) (map[int64]wakeResult, error) {
 	if len(ids) == 0 {
 		return nil, nil
 	}
-	ctx, cancel := s.within(ctx)
-	defer cancel()
-	rows, _ := s.queryRows(ctx, "wake", ids) // the rows have the error as well
+	rows, err := readAll[wakeRow](ctx, s, s.answerTimeout, "wake", ids)
 	results := make(map[int64]wakeResult, len(ids))
-	var id int64
-	var state string
-	var waits, woken bool
-	_, err := pgx.ForEachRow(rows, []any{&id, &state, &waits, &woken}, func() error {
+	for _, row := range rows {
 		switch {
-		case woken:
-			results[id] = wakeDone
-		case state == "running", waits: // it runs by now or still, or waits because it is locked
-			results[id] = wakeEarly
-		case state == "available":
-			results[id] = wakeAwake
-		default:
-			results[id] = wakeGone
+		case row.Woken:
+			results[row.ID] = wakeDone
+		// It runs by now, or still, or waits because it is locked.
+		case row.State == "running", row.Waits:
+			results[row.ID] = wakeEarly
+		case row.State == "available":
+			results[row.ID] = wakeAwake
 		}
-		return nil
-	})
+	}
 	return results, err
 }
 
@@ -153,17 +143,12 @@ func attemptColumns(attempts []attempt) (ids []int64, times []time.Time) {
 // maxPromoted there may be more. Some attempts have ended though their rows may still say
 // that they run; it marks these rows, and returns the ids of the jobs for which it could not.
 func (s *store) promote(ctx context.Context, flows []sizedFlow, ended []attempt) (promoted int, unmarked []int64, err error) {
-	ctx, cancel := s.within(ctx)
+	ctx, cancel := context.WithTimeout(ctx, s.answerTimeout)
 	defer cancel()
 	users, queues, sizes := columns(flows)
 	ids, times := attemptColumns(ended)
 	err = s.queryRow(ctx, "promote", users, queues, sizes, ids, times).Scan(&promoted, &unmarked)
 	return promoted, unmarked, err
-}
-
-func (s *store) announce(ctx context.Context, queues []string) error {
-	_, err := s.execute(ctx, "announce", queues)
-	return err
 }
 
 // crowd is what is before a new job of a user in a queue.
@@ -199,32 +184,10 @@ func (s *store) countCrowds(ctx context.Context, flows []flow, ids []int64) (cro
 	return crowds, visible, err
 }
 
-// heldBackFlows returns up to limit flows that have gated or parked jobs, those that sort
-// after one.
-func (s *store) heldBackFlows(ctx context.Context, after flow, limit int) ([]flow, error) {
-	return readAll[flow](ctx, s, s.answerTimeout, "gated", after.User, after.Queue, limit)
-}
-
 // userJob is a job of a user.
 type userJob struct {
 	ID   int64
 	User string
-}
-
-// longRunning returns the users' jobs whose rows say that they have run for longer than a lease.
-func (s *store) longRunning(ctx context.Context, users []string, lease time.Duration) ([]userJob, error) {
-	return readAll[userJob](ctx, s, s.answerTimeout, "stale", users, lease.Seconds())
-}
-
-// longParked returns the users' jobs that have been parked for longer than an age.
-func (s *store) longParked(ctx context.Context, users []string, age time.Duration) ([]userJob, error) {
-	return readAll[userJob](ctx, s, s.answerTimeout, "strays", users, age.Seconds())
-}
-
-// markPassed marks jobs that have run for longer than a lease as not running any more.
-func (s *store) markPassed(ctx context.Context, ids []int64, lease time.Duration) error {
-	_, err := s.execute(ctx, "mark_passed", ids, lease.Seconds())
-	return err
 }
 
 // crowded are the flows with more than one available or running job, without the attempts
@@ -243,15 +206,9 @@ func (s *store) regate(ctx context.Context, flow flow, jobs int, except []int64,
 	return s.execute(ctx, "regate", flow.User, flow.Queue, min(jobs, maxPromoted), except, comeBack.Seconds())
 }
 
-// postpone puts off the time at which gated jobs become available by themselves, of up to so
-// many, and returns of how many.
-func (s *store) postpone(ctx context.Context, comeBack time.Duration, limit int) (int, error) {
-	return s.execute(ctx, "postpone", comeBack.Seconds(), limit)
-}
-
 // ungate lets up to so many jobs go that were held back, and returns how many it were.
 func (s *store) ungate(ctx context.Context, limit int) (freed int, err error) {
-	ctx, cancel := s.within(ctx)
+	ctx, cancel := context.WithTimeout(ctx, s.answerTimeout)
 	defer cancel()
 	err = s.queryRow(ctx, "ungate", limit).Scan(&freed)
 	return freed, err
@@ -261,8 +218,4 @@ func (s *store) ungate(ctx context.Context, limit int) (freed int, err error) {
 type depth struct {
 	Queue, State string
 	Jobs         int
-}
-
-func (s *store) countDepths(ctx context.Context) ([]depth, error) {
-	return readAll[depth](ctx, s, scanFactor*s.answerTimeout, "depth")
 }

@@ -26,7 +26,7 @@ type sweepLock struct {
 
 // lockSweeps takes the lock, or returns nil if another process has it.
 func (s *store) lockSweeps(ctx context.Context, schema string, timeout time.Duration) (*sweepLock, error) {
-	ctx, cancel := s.within(ctx)
+	ctx, cancel := context.WithTimeout(ctx, s.answerTimeout)
 	defer cancel()
 	pool, err := s.connections.openPool()
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"regexp"
-	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -92,24 +91,16 @@ func version(ctx context.Context, tx pgx.Tx, schema string) (int, error) {
 }
 
 // readSteps reads the files, whose names begin with 001, 002 and so on.
-func readSteps(schema string) ([]string, error) {
-	files, err := fs.Glob(migrations, "migrations/*.sql") // sorted
-	if err != nil {
-		return nil, err
-	}
-	var steps []string
-	for i, file := range files {
-		number, _, _ := strings.Cut(strings.TrimPrefix(file, "migrations/"), "_")
-		if v, err := strconv.Atoi(number); err != nil || v != i+1 {
-			return nil, fmt.Errorf("%s is not step %d", file, i+1)
-		}
+func readSteps(schema string) (steps []string, err error) {
+	files, err := fs.Glob(migrations, "migrations/*.sql")
+	for _, file := range files { // sorted
 		text, err := migrations.ReadFile(file)
 		if err != nil {
 			return nil, err
 		}
 		steps = append(steps, strings.ReplaceAll(string(text), "@schema@", quotedName(schema)))
 	}
-	return steps, nil
+	return steps, err
 }
 
 func quotedName(parts ...string) string { return pgx.Identifier(parts).Sanitize() }

@@ -51,33 +51,20 @@ func anyBytes(s *suite) {
 	}
 }
 
-// renewInTime cannot tell whether leases that may end did not, unless it was quick enough:
-// where the clock goes by itself it tries longer and longer ones.
-func renewInTime(s *suite) {
-	for lease := short; ; lease *= 2 {
-		user := fmt.Sprint("alice", lease)
-		one, two := newClaim(user, "1", "q"), newClaim(user, "2", "q")
-		began := time.Now()
-		first, err1 := s.Slots.Acquire(s.ctx, one, limitOf(2), lease, true)
-		second, err2 := s.Slots.Acquire(s.ctx, two, limitOf(2), lease, true)
-		if s.Advance != nil {
-			s.Advance(lease - time.Millisecond)
+func renewForLonger(s *suite) {
+	one := newClaim("alice", "1", "q")
+	s.playSteps("acquire alice:1@q of 2 -> granted, 1 running, 1 in its queue", "acquire alice:2@q of 2 -> granted, 2 running, 2 in its queue")
+	if lost, err := s.Slots.Renew(s.ctx, []jobs.Claim{one}, 2*long); err != nil || len(lost) > 0 {
+		s.Fatalf("Renew = %v, %v, want nothing lost", lost, err)
+	}
+	usage, err := s.Slots.User(s.ctx, "alice")
+	for _, slot := range usage.Held {
+		if (slot.Left > long) != (slot.Job == one.Job) {
+			s.Errorf("%v are left of %q's slot, want more than %v of the one that was renewed alone", slot.Left, slot.ID, long)
 		}
-		got, err3 := s.Slots.Renew(s.ctx, []jobs.Claim{one}, long)
-		if s.Advance == nil && time.Since(began) >= lease {
-			continue
-		}
-		if err := errors.Join(err1, err2, err3); err != nil || !first.Granted || !second.Granted || len(got) > 0 {
-			s.Fatalf("Acquire = %+v and %+v, Renew = %v, %v, want both granted and nothing lost", first, second, got, err)
-		}
-		s.afterTime(time.Millisecond, "only the other lease is over", func() error {
-			usage, err := s.Slots.User(s.ctx, user)
-			if got, want := s.usageText(usage), "held "+s.jobText(one.Job); err == nil && got != want {
-				err = fmt.Errorf("the usage is %q, want %q", got, want)
-			}
-			return err
-		})
-		return
+	}
+	if err != nil || len(usage.Held) != 2 {
+		s.Errorf("User = %+v, %v, want two slots held", usage, err)
 	}
 }
 

@@ -36,7 +36,7 @@ func Run(t *testing.T, open func(t *testing.T) Backend) {
 		test(title, func(s *suite) { s.playSteps(steps[title]...) })
 	}
 	test("names are any bytes", anyBytes)
-	test("renewing begins a lease anew", renewInTime)
+	test("renewing may make a lease longer", renewForLonger)
 	test("waiting pages through the users in line", waiting)
 	test("the line is bounded", bounded)
 	test("a call that cannot be meant, or whose context has ended, does nothing", refusedCalls)
