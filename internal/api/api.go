@@ -17,7 +17,7 @@ import (
 // From says who answers. Every answer begins with it.
 type From struct {
 	Polygen string    `json:"polygen"` // its name
-	Leading bool      `json:"leading"` // false: it sees the same, and another one decides
+	Leading bool      `json:"leading"` // false: it sees the same, and another one leads
 	Version string    `json:"version"` // of the limits that it has
 	Time    time.Time `json:"time"`    // of the cluster, when it answered
 	// Degraded is why it does not fully work, so that what it says may be old; absent

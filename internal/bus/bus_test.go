@@ -51,7 +51,7 @@ func TestAStoppedRedisIsUnavailableInTimeAndThenUsedAgain(t *testing.T) {
 			return err
 		},
 		"Register": func(ctx context.Context) error { _, err := b.Register(ctx, "a", "", ""); return err },
-		"Lead":     func(ctx context.Context) error { _, err := b.Lead(ctx, "a", time.Second); return err },
+		"Lead":     func(ctx context.Context) error { _, err := b.Lead(ctx, candidacy("a", time.Second)); return err },
 		"PublishPolicies": func(ctx context.Context) error {
 			return b.PublishPolicies(ctx, []policy.Message{policy.Limits{Version: "1"}})
 		},

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/parts"
 	"github.com/sluice-qos/sluice/internal/policy"
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
@@ -71,6 +73,7 @@ func TestConformance(t *testing.T) {
 		{"instances say which limits they enforce", versions},
 		{"instances say why they do not fully work", problems},
 		{"one candidate leads", lead},
+		{"parts are leased to one each", leases},
 		{"another number of shards is refused", shards},
 		{"limits are kept and announced", limits},
 		{"overrides are kept and replaced", overrides},
@@ -614,8 +617,8 @@ func scriptsForgotten(t *testing.T, s *server) {
 		{"Register", func() error { _, err := b.Register(ctx, "a", "", ""); return err }},
 		{"Alive", func() error { return b.Alive(ctx, "a") }},
 		{"Leave", func() error { return b.Leave(ctx, "a") }},
-		{"Lead", func() error { _, err := b.Lead(ctx, "p", time.Minute); return err }},
-		{"Resign", func() error { return b.Resign(ctx, "p") }},
+		{"Lead", func() error { _, err := b.Lead(ctx, candidacy("p", time.Minute)); return err }},
+		{"Resign", func() error { return b.Resign(ctx, candidacy("p", 0)) }},
 		{"PublishPolicies", func() error { return b.PublishPolicies(ctx, []policy.Message{policy.Limits{Version: "1"}}) }},
 		{"PublishLimits", func() error { return b.PublishLimits(ctx, "1", []byte("x")) }},
 		{"KeepLimits", func() error { _, err := b.KeepLimits(ctx, "1"); return err }},
@@ -837,37 +840,93 @@ func problems(t *testing.T, s *server) {
 	}
 }
 
+// asked numbers what candidates of these tests ask, all of them together.
+var asked atomic.Int64
+
+// candidacy asks for the lead, and for a part.
+func candidacy(name string, ttl time.Duration) bus.Candidacy {
+	return bus.Candidacy{Name: name, Address: "at " + name, For: ttl, Ask: parts.Ask{Number: asked.Add(1), Take: 1}}
+}
+
+// Parts are leased to one each, until they are given back, or not renewed.
+func leases(t *testing.T, s *server) {
+	b := s.open(t, bus.Options{})
+	ctx := context.Background()
+	ask := func(name string, ttl time.Duration, take int, giveBack ...int) bus.Lead {
+		t.Helper()
+		c := candidacy(name, ttl)
+		c.Take, c.GiveBack = take, parts.SetOf(giveBack...)
+		lead, err := b.Lead(ctx, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return lead
+	}
+	holds := func(lead bus.Lead, free int, held ...int) {
+		t.Helper()
+		if lead.Held != parts.SetOf(held...) || lead.Free != free {
+			t.Errorf("it holds %v, %d are free, want %v and %d", lead.Held.Numbers(), lead.Free, held, free)
+		}
+	}
+	holds(ask("a", time.Hour, 3), 61, 0, 1, 2)
+	holds(ask("b", time.Hour, 2), 59, 3, 4)
+	holds(ask("a", time.Hour, 0, 1, 3), 60, 0, 2) // it cannot give back what another one has
+	both := ask("b", time.Hour, 64)
+	if both.Held.Len() != 62 || both.Held.Has(0) || both.Held.Has(2) || both.Free != 0 {
+		t.Errorf("b holds %v, want all but those of a", both.Held.Numbers())
+	}
+	if want := map[string]string{"a": "at a", "b": "at b"}; !cmp.Equal(both.Addresses, want) || !cmp.Equal(both.Polygens, []string{"a", "b"}) || both.Leader != "a" {
+		t.Errorf("polygens %q at %q, led by %q, want %q, led by a", both.Polygens, both.Addresses, both.Leader, want)
+	}
+	late := candidacy("b", time.Hour)
+	late.Number, late.GiveBack = 1, parts.All
+	if lead, err := b.Lead(ctx, late); err != nil || lead.Held != 0 || len(lead.Polygens) != 0 {
+		t.Errorf("a late ask = %+v, %v, want nothing", lead, err)
+	}
+	holds(ask("b", time.Hour, 0), 0, both.Held.Numbers()...)
+	if err := b.Resign(ctx, candidacy("b", 0)); err != nil {
+		t.Fatal(err)
+	}
+	ask("a", 50*time.Millisecond, 0) // its last
+	proctest.Eventually(t, "takeover", func() error {
+		if lead := ask("c", time.Hour, 64); lead.Held != parts.All || !cmp.Equal(lead.Polygens, []string{"c"}) || lead.Leader != "c" {
+			return fmt.Errorf("c has %+v", lead)
+		}
+		return nil
+	})
+}
+
 func lead(t *testing.T, s *server) {
 	b := s.open(t, bus.Options{})
 	ctx := context.Background()
 	leads := func(candidate string, ttl time.Duration, want bool) {
 		t.Helper()
-		if got, err := b.Lead(ctx, candidate, ttl); err != nil || got != want {
+		if got, err := b.Lead(ctx, candidacy(candidate, ttl)); err != nil || (got.Leader == candidate) != want {
 			t.Fatalf("Lead(%s, %v) = %v, %v, want %v", candidate, ttl, got, err, want)
 		}
 	}
 	leads("a", time.Hour, true)
 	leads("b", time.Hour, false)
 	leads("a", time.Hour, true)
-	if err := b.Resign(ctx, "b"); err != nil {
+	if err := b.Resign(ctx, candidacy("b", 0)); err != nil {
 		t.Fatal(err)
 	}
 	leads("b", time.Hour, false)
-	if err := b.Resign(ctx, "a"); err != nil {
+	if err := b.Resign(ctx, candidacy("a", 0)); err != nil {
 		t.Fatal(err)
 	}
 	leads("b", time.Hour, true)
 
 	leads("b", 50*time.Millisecond, true) // its last
 	proctest.Eventually(t, "takeover", func() error {
-		got, err := b.Lead(ctx, "a", time.Hour)
-		if !got {
+		got, err := b.Lead(ctx, candidacy("a", time.Hour))
+		if got.Leader != "a" {
 			return fmt.Errorf("Lead(a) = %v, %v, want true", got, err)
 		}
 		return nil
 	})
 	leads("b", time.Hour, false)
-	if _, err := b.Lead(ctx, "b", 0); err == nil {
+	if _, err := b.Lead(ctx, candidacy("b", 0)); err == nil {
 		t.Error("Lead(b, 0) = nil, want an error")
 	}
 }
@@ -883,10 +942,10 @@ func shards(t *testing.T, s *server) {
 	if !errors.Is(err, bus.ErrShards) || err.Error() != want {
 		t.Errorf("Register = %v, want %s", err, want)
 	}
-	if leads, err := four.Lead(ctx, "p", time.Hour); leads || !errors.Is(err, bus.ErrShards) {
+	if leads, err := four.Lead(ctx, candidacy("p", time.Hour)); leads.Leader != "" || !errors.Is(err, bus.ErrShards) {
 		t.Errorf("Lead = %v, %v, want %v", leads, err, bus.ErrShards)
 	}
-	if leads, err := one.Lead(ctx, "q", time.Hour); !leads || err != nil {
+	if leads, err := one.Lead(ctx, candidacy("q", time.Hour)); leads.Leader != "q" || err != nil {
 		t.Errorf("Lead with the right number = %v, %v, want true", leads, err)
 	}
 	if r, err := one.Register(ctx, "a", "", ""); err != nil || !cmp.Equal(r.Instances, []string{"a"}) {
@@ -895,7 +954,7 @@ func shards(t *testing.T, s *server) {
 
 	// When all of them are gone, and with them the key, the number may change.
 	s.do(t, "DEL", "sluice:{cluster}:shards")
-	if leads, err := four.Lead(ctx, "q", time.Hour); !leads || err != nil {
+	if leads, err := four.Lead(ctx, candidacy("q", time.Hour)); leads.Leader != "q" || err != nil {
 		t.Errorf("Lead once the others are gone = %v, %v, want true", leads, err)
 	}
 	if _, err := one.Register(ctx, "a", "", ""); !errors.Is(err, bus.ErrShards) {
@@ -1100,7 +1159,7 @@ func everyKeyExpires(t *testing.T, s *server) {
 		if err := b.Alive(ctx, "a"); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := b.Lead(ctx, "p", time.Minute); err != nil {
+		if _, err := b.Lead(ctx, candidacy("p", time.Minute)); err != nil {
 			t.Fatal(err)
 		}
 		if err := b.PublishLimits(ctx, "1", []byte("x")); err != nil {
@@ -1143,6 +1202,9 @@ func everyKeyExpires(t *testing.T, s *server) {
 		"sluice:{cluster}:versions":          time.Minute,
 		"sluice:{cluster}:problems":          time.Minute,
 		"sluice:{cluster}:leader":            time.Minute,
+		"sluice:{cluster}:polygens":          time.Minute,
+		"sluice:{cluster}:part:0":            time.Minute,
+		"sluice:{cluster}:part:1":            time.Minute,
 		"sluice:limits":                      24 * time.Hour,
 		"sluice:limits:":                     24 * time.Hour,
 	}

@@ -20,6 +20,7 @@ const (
 	instancesKey = "sluice:{cluster}:instances"
 	shardsKey    = "sluice:{cluster}:shards"
 	leaderKey    = "sluice:{cluster}:leader"
+	polygensKey  = "sluice:{cluster}:polygens"
 	limitsKey    = "sluice:limits"
 	overridesKey = "sluice:overrides"
 )
@@ -48,8 +49,8 @@ const (
 	// reports find it; a second longer if its newest field came early.
 	requestsSpare = 11 * time.Second
 
-	// parts divide the users of a window longer than a second.
-	parts = 64
+	// windowParts divide the users of a window longer than a second.
+	windowParts = 64
 
 	// heardTTL is how long a call may be repeated, or be late, without counting twice.
 	// It is counted from the agent's last call to the shard.
@@ -143,5 +144,5 @@ func partOf(user string, w limits.Window) int {
 	}
 	// Other bits than those of shardOf: with the same ones, a shard would have only some of
 	// the parts.
-	return int(xxhash.Sum64String(user) >> 32 % parts)
+	return int(xxhash.Sum64String(user) >> 32 % windowParts)
 }

@@ -3,43 +3,101 @@ package bus
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"strconv"
 	"time"
+
+	"github.com/sluice-qos/sluice/internal/parts"
 )
 
-// Lead asks to become the one polygen that decides, or to remain it, for ttl from now. If
-// calls come every third of ttl, two may be lost. A leader whose Lead has not succeeded
-// for ttl must assume that it was replaced. It fails with ErrShards while processes with
-// another number of shards are there.
-func (b *Bus) Lead(ctx context.Context, candidate string, ttl time.Duration) (leader bool, err error) {
-	if ttl < time.Millisecond {
-		return false, fmt.Errorf("lead: ttl %v is below a millisecond", ttl)
-	}
-	return b.changeLead(ctx, "lead", candidate, ttl)
+// Candidacy is how a polygen asks for the lead, and for parts of the users.
+type Candidacy struct {
+	Name    string        // of the polygen, no other's
+	Address string        // where other polygens ask it; "" if they cannot
+	For     time.Duration // how long the lead, the leases and the polygen itself last
+	parts.Ask
 }
 
-// Resign ends a candidate's leadership at once. It changes nothing when another
-// one leads.
-func (b *Bus) Resign(ctx context.Context, candidate string) error {
-	_, err := b.changeLead(ctx, "resign", candidate, 0)
+// Lead is the answer to a Candidacy.
+type Lead struct {
+	parts.Answer
+	Addresses map[string]string // of Polygens
+}
+
+// Lead asks for the lead of what concerns the whole cluster, or to keep it, and for leases of parts. Both last
+// for c.For from now. If calls come every quarter of that, three may be lost. A polygen whose Lead has not
+// succeeded for so long must assume that it was replaced. It fails with ErrShards while processes
+// with another number of shards are there.
+func (b *Bus) Lead(ctx context.Context, c Candidacy) (Lead, error) {
+	if c.For < time.Millisecond {
+		return Lead{}, fmt.Errorf("lead: %v is below a millisecond", c.For)
+	}
+	return b.changeLead(ctx, "lead", c)
+}
+
+// Resign ends a candidate's lead and leases at once.
+func (b *Bus) Resign(ctx context.Context, c Candidacy) error {
+	_, err := b.changeLead(ctx, "resign", c)
 	return err
 }
 
-func (b *Bus) changeLead(ctx context.Context, action, candidate string, ttl time.Duration) (leader bool, err error) {
+func (b *Bus) changeLead(ctx context.Context, action string, c Candidacy) (lead Lead, err error) {
+	keys := []string{leaderKey, shardsKey, polygensKey}
+	for part := range parts.Count {
+		keys = append(keys, leaseKey(part))
+	}
+	args := []any{action, c.Name, b.shards, c.For.Milliseconds(), shardsTTL.Milliseconds(), c.Number, c.Address, c.Take}
+	for _, part := range c.GiveBack.Numbers() {
+		args = append(args, part)
+	}
 	err = b.callRedis(ctx, action, action, func(ctx context.Context) error {
-		replies, err := b.evalScripts(ctx, call{
-			script: leadScript,
-			keys:   []string{leaderKey, shardsKey},
-			args:   []any{action, candidate, b.shards, ttl.Milliseconds(), shardsTTL.Milliseconds()},
-		})
+		replies, err := b.evalScripts(ctx, call{script: leadScript, keys: keys, args: args})
 		if err != nil {
 			return err
 		}
 		reply, ok := replies[0].([]any)
-		if !ok || len(reply) != 2 {
+		if !ok || len(reply) == 0 {
 			return &replyError{replies[0]}
 		}
-		leader = reply[1] == int64(1)
-		return b.checkShards(reply[0])
+		if err := b.checkShards(reply[0]); err != nil {
+			return err
+		}
+		lead, ok = readLead(reply)
+		if !ok {
+			return &replyError{reply}
+		}
+		return nil
 	})
-	return leader && err == nil, err
+	return lead, err
 }
+
+func readLead(reply []any) (lead Lead, ok bool) {
+	if len(reply) != 5 {
+		return Lead{}, false
+	}
+	leader, ok1 := reply[1].(string)
+	free, ok2 := reply[2].(int64)
+	held, ok3 := reply[3].([]any)
+	polygens, ok4 := reply[4].([]any)
+	if !ok1 || !ok2 || !ok3 || !ok4 {
+		return Lead{}, false
+	}
+	lead.Leader, lead.Free, lead.Addresses = leader, int(free), make(map[string]string, len(polygens)/2)
+	for _, v := range held {
+		n, ok := v.(int64)
+		if !ok || n < 0 || n >= parts.Count {
+			return Lead{}, false
+		}
+		lead.Held |= parts.SetOf(int(n))
+	}
+	for pair := range slices.Chunk(polygens, 2) {
+		name, _ := pair[0].(string)
+		lead.Addresses[name], _ = pair[len(pair)-1].(string)
+	}
+	lead.Polygens = slices.Sorted(maps.Keys(lead.Addresses))
+	return lead, true
+}
+
+// leaseKey is the key of the lease of a part of the users.
+func leaseKey(part int) string { return "sluice:{cluster}:part:" + strconv.Itoa(part) }

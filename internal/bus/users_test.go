@@ -49,7 +49,7 @@ func TestUsersMayDoTheirPart(t *testing.T) {
 					t.Errorf("Limits = %q, %q, %v, want those that polygen has published", version, source, err)
 				}
 			}
-			if err := errors.Join(agent.Leave(ctx, "a"), polygen.Resign(ctx, "p")); err != nil {
+			if err := errors.Join(agent.Leave(ctx, "a"), polygen.Resign(ctx, candidacy("p", 0))); err != nil {
 				t.Error(err)
 			}
 			kinds := func(e ear, want ...bus.Event) {
@@ -111,7 +111,7 @@ func theirPart(ctx context.Context, agent, polygen *bus.Bus) map[string]func() e
 		"Confirm": func() error {
 			return agent.Confirm(ctx, bus.Confirmed{Instance: "a", At: time.Now(), Second: 17, Key: key})
 		},
-		"Lead": func() error { _, err := polygen.Lead(ctx, "p", 2*time.Second); return err },
+		"Lead": func() error { _, err := polygen.Lead(ctx, candidacy("p", 2*time.Second)); return err },
 		"PublishLimits": func() error {
 			return errors.Join(polygen.PublishLimits(ctx, "1", []byte("x")), func() error { _, err := polygen.KeepLimits(ctx, "1"); return err }())
 		},

@@ -162,7 +162,7 @@ func TestPoliciesDuringAnUpgrade(t *testing.T) {
 		t.Fatal(err)
 	}
 	g.adoptFile(g.options.Limits.Set())
-	g.leading.Store(true)
+	g.decideAll(true)
 	now := time.Now()
 	g.audience = *hearing(now, "newer", "old", "other")
 	key := func(user string) ratelimit.Key { return ratelimit.Key{Class: "GET", User: user} }

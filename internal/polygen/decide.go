@@ -3,9 +3,11 @@ package polygen
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/parts"
 	"github.com/sluice-qos/sluice/internal/policy"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
@@ -142,11 +144,9 @@ func (p *Polygen) sendPolicies(ctx context.Context) {
 	begun := p.remember(d.throttles, d.Decisions)
 	p.tellPolicies(p.set.Load(), begun, d.hints, d.throttles, d.Decisions, d.shares)
 	p.throttledUsers.addThrottles(p.set.Load(), d.throttles)
-	// A follower decides too, by the same reports, so that it knows everything when it takes the lead. Only the
-	// leader sends.
-	if !p.leading.Load() {
-		return
-	}
+	// It decides about the users of others too, by the same reports, so that it knows everything when it takes over a
+	// part. It sends what is about its own.
+	d.keep(p.division.mine(time.Now()))
 	policies := p.address(p.clock.Now(), &d)
 	if len(policies) == 0 {
 		return
@@ -170,6 +170,24 @@ type decisions struct {
 	throttles, late []ratelimit.Throttle
 	concurrency.Decisions
 	shares []bandwidth.Sharing
+}
+
+// keep leaves what is about users of some parts.
+func (d *decisions) keep(mine parts.Set) {
+	if mine == parts.All { // of the only polygen, mostly
+		return
+	}
+	ofThrottle := func(t ratelimit.Throttle) string { return t.Key.User }
+	d.hints = ownOf(mine, d.hints, func(h ratelimit.Hint) string { return h.Key.User })
+	d.throttles, d.late = ownOf(mine, d.throttles, ofThrottle), ownOf(mine, d.late, ofThrottle)
+	d.shares = ownOf(mine, d.shares, func(s bandwidth.Sharing) string { return s.User })
+	d.Blocks = ownOf(mine, d.Blocks, func(b concurrency.Block) string { return b.User })
+	d.Unblocks = ownOf(mine, d.Unblocks, func(user string) string { return user })
+	d.Sharings = ownOf(mine, d.Sharings, func(s concurrency.Sharing) string { return s.User })
+}
+
+func ownOf[T any](mine parts.Set, list []T, user func(T) string) []T {
+	return slices.DeleteFunc(list, func(v T) bool { return !mine.HasUser(user(v)) })
 }
 
 // address makes the policies of decisions, each with the instances that it concerns. The

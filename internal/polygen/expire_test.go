@@ -144,7 +144,7 @@ func TestDryRunIsCountedApart(t *testing.T) {
 	addr := redis(t)
 	a := startAgents(t, addr)
 	g := newGenerator(t, addr, "polygen", nil)
-	g.leading.Store(true)
+	g.decideAll(true)
 	g.write(t, dry)
 	if err := g.Reload(); err != nil {
 		t.Fatal(err)

@@ -144,6 +144,7 @@ type watchMetrics struct {
 	throttledUsers prometheus.Gauge
 	watchDropped   *prometheus.CounterVec // limit
 	leading        prometheus.Gauge
+	parts          prometheus.Gauge
 	lost           prometheus.Gauge
 }
 
@@ -171,7 +172,11 @@ func newWatchMetrics(f promauto.Factory) watchMetrics {
 		}, []string{"limit"}),
 		leading: f.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_polygen_leading",
-			Help: "1 if this polygen decides, 0 if another one does.",
+			Help: "1 if this polygen leads: it publishes the limits, and counts what concerns the whole cluster; 0 if another one does.",
+		}),
+		parts: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_polygen_parts",
+			Help: "Parts of the users that this polygen decides about; all polygens together have 64.",
 		}),
 		lost: f.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_polygen_redis_lost",

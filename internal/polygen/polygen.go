@@ -4,8 +4,9 @@
 //
 // It works by events: Redis tells it of every change of a pool. Its decisions are made by
 // pkg/ratelimit, pkg/concurrency and pkg/bandwidth. No limit depends on it for safety, and
-// what it sends lapses by itself. Of several polygens one leads and sends its decisions;
-// the others follow what happens and take over within three seconds.
+// what it sends lapses by itself. Several polygens divide the users (package parts): each sends what it
+// decides about its own, and the others take over within three seconds. One of them leads: it
+// publishes the limits, and counts what concerns the whole cluster.
 package polygen
 
 import (
@@ -26,6 +27,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/group"
 	"github.com/sluice-qos/sluice/internal/limitwatch"
 	"github.com/sluice-qos/sluice/internal/loglimit"
+	"github.com/sluice-qos/sluice/internal/parts"
 	"github.com/sluice-qos/sluice/internal/policy"
 	"github.com/sluice-qos/sluice/internal/tracing"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
@@ -35,10 +37,6 @@ import (
 )
 
 const (
-	// leadFor is how long a leader leads without renewing, and renewEvery how
-	// often it renews: a follower takes over within leadFor + renewEvery.
-	leadFor    = 2 * time.Second
-	renewEvery = 500 * time.Millisecond
 	// announceEvery is how often the version of the limits is repeated, for agents that
 	// missed it, and how often Redis is asked whether it still has the limits.
 	announceEvery = time.Second
@@ -83,6 +81,7 @@ type Polygen struct {
 	round          round                      // owned by decide
 	set            atomic.Pointer[limits.Set] // in force: without what has expired
 	leading        atomic.Bool
+	division       division
 	lost           atomic.Pointer[error] // why Redis cannot be reached; nil if it can
 	publish        chan struct{}         // holds one token when the limits should be published
 
@@ -123,6 +122,7 @@ func New(o Options) (*Polygen, error) {
 		bytes:   bandwidth.NewWatch(),
 		publish: make(chan struct{}, 1),
 	}
+	p.division.of = parts.New(leadFor)
 	p.set.Store(o.Limits.Set().At(p.clock.Now()))
 	p.dashboard = newDashboard(p.set.Load())
 	if o.Registerer != nil {
@@ -231,70 +231,6 @@ func (p *Polygen) wantPublication() {
 	select {
 	case p.publish <- struct{}{}:
 	default: // it is going to look anyway
-	}
-}
-
-// keepLeading tries to become, and to remain, the polygen that decides.
-func (p *Polygen) keepLeading(ctx context.Context, events chan<- bus.Event) error {
-	ticker := time.NewTicker(renewEvery)
-	defer ticker.Stop()
-	for {
-		if err := p.renewLead(ctx); err != nil {
-			return err
-		}
-		if r, err := p.options.Bus.Instances(ctx); err == nil {
-			select {
-			case events <- r:
-			case <-ctx.Done():
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
-	}
-}
-
-func (p *Polygen) renewLead(ctx context.Context) error {
-	began := time.Now()
-	leading, err := p.options.Bus.Lead(ctx, p.candidate, leadFor)
-	switch {
-	case errors.Is(err, bus.ErrShards):
-		return err // a mistake in the configuration, which ends this process
-	case err != nil:
-		p.metrics.lost.Set(1)
-		p.metrics.leading.Set(0) // it cannot send anything, and another one may lead
-		if before := p.lost.Swap(&err); (before == nil || before == &errNotAsked) && ctx.Err() == nil {
-			p.options.Logger.Warn("redis cannot be reached: no policies are sent", slog.Any("error", err))
-		}
-		return nil // the leader of before goes on: two leaders only say the same twice
-	}
-	// Windows begin by Redis' clock, so polygen follows it.
-	sent := time.Now()
-	if now, err := p.options.Bus.Time(ctx); err == nil {
-		p.clock.Sample(sent, time.Now(), now)
-	}
-	p.metrics.lost.Set(0)
-	if before := p.lost.Swap(nil); before != nil && before != &errNotAsked {
-		p.options.Logger.Info("redis is back")
-		p.wantPublication()
-	}
-	if leading != p.leading.Swap(leading) {
-		p.options.Logger.Info("leadership changed", slog.Bool("leading", leading))
-		p.traceLead(ctx, began, leading)
-		p.wantPublication() // the new leader's file may be another one
-	}
-	p.metrics.leading.Set(map[bool]float64{true: 1}[leading])
-	return nil
-}
-
-// resign lets another polygen lead at once, not only after leadFor.
-func (p *Polygen) resign(ctx context.Context) {
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-	defer cancel()
-	if err := p.options.Bus.Resign(last, p.candidate); err != nil {
-		p.options.Logger.Warn("could not resign: another takes over when the lead has lapsed", slog.Any("error", err))
 	}
 }
 

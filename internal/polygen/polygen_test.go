@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/parts"
 	"github.com/sluice-qos/sluice/internal/policy"
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -198,59 +199,6 @@ func TestHotCountsInstances(t *testing.T) {
 	})
 }
 
-// One leads, the other watches in silence and goes on where the first leaves off.
-func TestFollowerTakesOver(t *testing.T) {
-	t.Parallel()
-	addr := redis(t)
-	a := startAgents(t, addr)
-	first := newGenerator(t, addr, "first", nil).run(t).awaitLead(t)
-	second := newGenerator(t, addr, "second", nil).run(t)
-	a.awaitWatched(first)
-	a.awaitWatched(second)
-	proctest.Eventually(t, "a follower is ready", second.Ready)
-
-	spend := func(user string) {
-		t.Helper()
-		attempt := 0
-		proctest.Eventually(t, user+" is throttled", func() error {
-			attempt++
-			name := fmt.Sprintf("%s-%d", user, attempt)
-			if _, err := a.use("one", map[ratelimit.Key]int{{Class: "GET", User: name}: 10}); err != nil {
-				return err
-			}
-			return proctest.Poll(time.Second, func() error {
-				if len(a.about(name)) == 0 {
-					return errors.New("nothing heard")
-				}
-				return nil
-			})
-		})
-	}
-	spend("alice")
-	proctest.Eventually(t, "the follower sees what the leader sees", func() error {
-		if one, two := testutil.ToFloat64(first.metrics.usage), testutil.ToFloat64(second.metrics.usage); two == 0 || one == 0 {
-			return fmt.Errorf("usage: %v and %v", one, two)
-		}
-		return nil
-	})
-	if sent := testutil.ToFloat64(second.metrics.throttles[limits.Enforce]) + testutil.ToFloat64(second.metrics.hints[limits.Enforce]); sent != 0 {
-		t.Errorf("policies sent by the follower = %v, want 0", sent)
-	}
-
-	first.stop()
-	if err := first.wait(t); err != nil {
-		t.Errorf("Run() = %v when its context ended, want nil", err)
-	}
-	second.awaitLead(t)
-	spend("bob")
-	proctest.Eventually(t, "the new leader counts what it sent", func() error { // agents may hear of it before
-		if testutil.ToFloat64(second.metrics.throttles[limits.Enforce]) == 0 {
-			return errors.New("no throttle")
-		}
-		return nil
-	})
-}
-
 // Two that were given one name are two: in containers even the host's name and the process
 // id may be the same.
 func TestTwoOfOneNameNeverBothLead(t *testing.T) {
@@ -274,15 +222,15 @@ func TestLeaderResigns(t *testing.T) {
 	addr := redis(t)
 	heir := open(t, addr, 1)
 	g := newGenerator(t, addr, "polygen", nil).run(t).awaitLead(t)
-	if leads, err := heir.Lead(t.Context(), "heir", leadFor); leads || err != nil {
-		t.Errorf("Lead() beside a leader = %v, %v, want false", leads, err)
+	if lead, err := heir.Lead(t.Context(), candidacy("heir")); lead.Leader != g.candidate || err != nil {
+		t.Errorf("Lead() beside a leader = %v, %v, want that it leads", lead, err)
 	}
 	g.stop()
 	if err := g.wait(t); err != nil {
 		t.Errorf("Run() = %v when its context ended, want nil", err)
 	}
-	if leads, err := heir.Lead(t.Context(), "heir", leadFor); !leads || err != nil {
-		t.Errorf("Lead() after the leader's end = %v, %v, want true at once", leads, err)
+	if lead, err := heir.Lead(t.Context(), candidacy("heir")); lead.Leader != "heir" || lead.Free != parts.Count || err != nil {
+		t.Errorf("Lead() after the leader's end = %v, %v, want the lead and all parts free at once", lead, err)
 	}
 }
 
@@ -292,7 +240,7 @@ func TestLeadLapses(t *testing.T) {
 	addr := redis(t)
 	dead := open(t, addr, 1)
 	proctest.Eventually(t, "another one leads", func() error {
-		_, err := dead.Lead(t.Context(), "dead", leadFor)
+		_, err := dead.Lead(t.Context(), candidacy("dead"))
 		return err
 	})
 	a := startAgents(t, addr)
@@ -416,7 +364,7 @@ func TestRunFailsWithAnotherNumberOfShards(t *testing.T) {
 	addr := redis(t)
 	other := open(t, addr, 3)
 	proctest.Eventually(t, "another one leads", func() error {
-		_, err := other.Lead(t.Context(), "other", leadFor)
+		_, err := other.Lead(t.Context(), candidacy("other"))
 		return err
 	})
 	g := newGenerator(t, addr, "polygen", nil).run(t)
@@ -451,7 +399,7 @@ func TestMetrics(t *testing.T) {
 		{Key: ratelimit.Key{Class: "GET", User: "bob"}, Second: now.Unix(), Total: 8},
 	}})
 	g.sendPolicies(t.Context()) // a follower sends nothing, and drops nothing
-	g.leading.Store(true)
+	g.decideAll(true)
 	g.observe(now, bus.Usage{Instance: "one", Entries: []bus.UsageEntry{
 		{Key: ratelimit.Key{Class: "GET", User: "carol"}, Second: now.Unix(), Total: 10},
 	}})
@@ -479,7 +427,7 @@ func TestMetrics(t *testing.T) {
 		"sluice_usage_entries_total", "sluice_policies_sent_total", "sluice_policies_dropped_total",
 		"sluice_seen_users", "sluice_seen_users_dropped_total", "sluice_unknown_users", "sluice_unknown_users_dropped_total",
 		"sluice_instance_limits_version", "sluice_limits_expired_total",
-		"sluice_progress_entries_total", "sluice_demand_entries_total", "sluice_watched_keys", "sluice_watched_users", "sluice_blocked_users", "sluice_polygen_leading", "sluice_polygen_redis_lost"); err != nil {
+		"sluice_progress_entries_total", "sluice_demand_entries_total", "sluice_watched_keys", "sluice_watched_users", "sluice_blocked_users", "sluice_polygen_leading", "sluice_polygen_parts", "sluice_polygen_redis_lost"); err != nil {
 		t.Error(err)
 	}
 	if problems, err := testutil.GatherAndLint(g.registry); err != nil || len(problems) > 0 {

@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/bus/embedded"
 	"github.com/sluice-qos/sluice/internal/limitwatch"
+	"github.com/sluice-qos/sluice/internal/parts"
 	"github.com/sluice-qos/sluice/internal/policy"
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
@@ -151,6 +152,32 @@ func (g *generator) write(t testing.TB, text string) {
 	if err := os.WriteFile(g.file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// decideAll has one that does not run lead, with all parts, or with none.
+func (g *generator) decideAll(all bool) {
+	g.leading.Store(all)
+	g.division.of = parts.New(time.Hour)
+	if all {
+		g.division.take(time.Now(), parts.Answer{Held: parts.All})
+	}
+}
+
+// awaitParts waits until it decides about so many parts.
+func (g *generator) awaitParts(t *testing.T, want int) *generator {
+	t.Helper()
+	proctest.Eventually(t, fmt.Sprintf("%s has %d parts", g.options.Name, want), func() error {
+		if got := g.division.mine(time.Now()).Len(); got != want {
+			return fmt.Errorf("it has %d", got)
+		}
+		return nil
+	})
+	return g
+}
+
+// candidacy is how another polygen asks for the lead, and for no part.
+func candidacy(name string) bus.Candidacy {
+	return bus.Candidacy{Name: name, For: leadFor, Ask: parts.Ask{Number: time.Now().UnixNano()}}
 }
 
 func (g *generator) awaitLead(t *testing.T) *generator {
@@ -286,7 +313,7 @@ func play(t *testing.T, text string, events []any, change func(*Options)) (heard
 	addr := redis(t)
 	a := startAgents(t, addr)
 	g := newGenerator(t, addr, "polygen", change)
-	g.leading.Store(true)
+	g.decideAll(true)
 	reload := func(text string) {
 		g.write(t, text)
 		if err := g.Reload(); err != nil {
@@ -310,7 +337,7 @@ func play(t *testing.T, text string, events []any, change func(*Options)) (heard
 		case file:
 			reload(string(e))
 		case lead:
-			g.leading.Store(bool(e))
+			g.decideAll(bool(e))
 		case together:
 			for _, e := range e {
 				do(e)

@@ -13,7 +13,7 @@ import (
 )
 
 // Unblock lets a user in by hand: all polygens forget that the user is blocked, and the
-// one that leads tells the instances.
+// one that decides about the user tells the instances.
 func (p *Polygen) Unblock(ctx context.Context, a api.OverrideRequest) (api.Unblocked, error) {
 	set := p.set.Load()
 	// All polygens and agents are told of every key of the user: while HAProxies change over

@@ -1,20 +1,69 @@
--- Makes a candidate the leader, or keeps it, or lets it resign.
+-- Makes a candidate the leader, or keeps it, and leases it parts of the users; or lets it resign.
 --
--- KEYS  leader, shards
+-- KEYS  leader, shards, polygens (a hash: candidate -> the number of what it asked last, when, for how long that
+--       holds in milliseconds, and its address), and the parts
 -- ARGV  'lead' or 'resign', candidate, number of shards, time to live of the
---       leadership and of the number of shards in milliseconds
+--       leadership, the leases and the candidate, and of the number of shards, in milliseconds; the number of what is asked,
+--       the candidate's address, how many parts to take, and which to give back (the first one is 0)
 -- Returns the number of shards in force (in which case, if it is another, nothing
--- was done) and 1 if the candidate leads, else 0.
+-- was done), the leader, how many parts are free, those that the candidate holds, and the polygens that were
+-- heard lately with their addresses. An ask that is not above the last one heard changes nothing, and is answered with the
+-- leader alone.
 
 local shards = redis.call('GET', KEYS[2]) or ARGV[3]
-if shards ~= ARGV[3] then return {shards, 0} end
+if shards ~= ARGV[3] then return {shards} end
 
-local leader = redis.call('GET', KEYS[1]) or ARGV[2]
-if ARGV[1] == 'resign' then
-  if leader == ARGV[2] then redis.call('DEL', KEYS[1]) end
-  return {shards, 0}
+local candidate, ttl = ARGV[2], tonumber(ARGV[4])
+local leader = redis.call('GET', KEYS[1]) or ''
+local last = redis.call('HGET', KEYS[3], candidate)
+if last and tonumber(string.match(last, '^%d+')) >= tonumber(ARGV[6]) then return {shards, leader, 0, {}, {}} end
+
+local resigns = ARGV[1] == 'resign'
+if resigns then
+  if leader == candidate then redis.call('DEL', KEYS[1]) end
+  redis.call('HDEL', KEYS[3], candidate)
+else
+  redis.call('SET', KEYS[2], shards, 'PX', ARGV[5])
+  if leader == '' or leader == candidate then
+    leader = candidate
+    redis.call('SET', KEYS[1], leader, 'PX', ttl)
+  end
 end
-redis.call('SET', KEYS[2], shards, 'PX', ARGV[5])
-if leader ~= ARGV[2] then return {shards, 0} end
-redis.call('SET', KEYS[1], leader, 'PX', ARGV[4])
-return {shards, 1}
+
+local given = {}
+for i = 9, #ARGV do given[tonumber(ARGV[i])] = true end
+local take, free, held = resigns and 0 or tonumber(ARGV[8]), 0, {}
+for part = 0, #KEYS - 4 do
+  local key = KEYS[4 + part]
+  local holder = redis.call('GET', key)
+  if holder == candidate and (resigns or given[part]) then
+    redis.call('DEL', key)
+    holder = false
+  elseif not holder and take > 0 then
+    holder, take = candidate, take - 1
+  end
+  if holder == candidate then
+    redis.call('SET', key, candidate, 'PX', ttl)
+    held[#held + 1] = part
+  elseif not holder then
+    free = free + 1
+  end
+end
+if resigns then return {shards, leader, free, {}, {}} end
+
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+redis.call('HSET', KEYS[3], candidate, string.format('%s %.0f %.0f %s', ARGV[6], now, ttl, ARGV[7]))
+redis.call('PEXPIRE', KEYS[3], math.max(ttl, redis.call('PTTL', KEYS[3])))
+local heard, polygens = redis.call('HGETALL', KEYS[3]), {}
+for i = 1, #heard, 2 do
+  local at, holds, address = string.match(heard[i + 1], '^%d+ (%d+) (%d+) (.*)$')
+  -- One of the future was heard by another master's clock, or by one that was set back.
+  if math.abs(now - at) < tonumber(holds) then
+    polygens[#polygens + 1] = heard[i]
+    polygens[#polygens + 1] = address
+  else
+    redis.call('HDEL', KEYS[3], heard[i])
+  end
+end
+return {shards, leader, free, held, polygens}

@@ -1,0 +1,133 @@
+package polygen
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/parts"
+	"github.com/sluice-qos/sluice/internal/policy"
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+// userOf is a user of a part, another one for each attempt.
+func userOf(part, attempt int) string {
+	for i := 0; ; i++ {
+		if user := fmt.Sprintf("user-%d-%d", attempt, i); parts.Of(user) == part {
+			return user
+		}
+	}
+}
+
+// throttles is how often each user was throttled.
+func (a *agents) throttles() map[string]int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n := map[string]int{}
+	for _, m := range a.heard {
+		if m, ok := m.(policy.Throttle); ok {
+			n[m.Key.User]++
+		}
+	}
+	return n
+}
+
+// throttleEverywhere has a user of each part spend a limit, until all are throttled, each once.
+func (a *agents) throttleEverywhere(attempt *int) {
+	a.t.Helper()
+	proctest.Eventually(a.t, "a user of each part is throttled", func() error {
+		*attempt++ // each with users of its own: a slow machine may let a second go by
+		uses := map[ratelimit.Key]int{}
+		for part := range parts.Count {
+			uses[ratelimit.Key{Class: "GET", User: userOf(part, *attempt)}] = 10
+		}
+		if _, err := a.use("one", uses); err != nil {
+			return err
+		}
+		return proctest.Poll(time.Second, func() error {
+			heard := a.throttles()
+			for k := range uses {
+				if heard[k.User] > 1 {
+					a.t.Fatalf("%s of part %d was throttled %d times: two polygens decide", k.User, parts.Of(k.User), heard[k.User])
+				}
+				if heard[k.User] == 0 {
+					return fmt.Errorf("nothing heard of %s of part %d", k.User, parts.Of(k.User))
+				}
+			}
+			return nil
+		})
+	})
+}
+
+// Three divide the users, and each sends what is about its own. If one dies, or joins, only its parts move, and all
+// users are decided about again.
+func TestPolygensDivideTheUsers(t *testing.T) {
+	t.Parallel()
+	_, addr := proctest.Redis(t)
+	a, attempt := startAgents(t, addr), 0
+	cut := proctest.StartRelay(t, addr)
+	one := newGenerator(t, addr, "one", nil).run(t).awaitParts(t, parts.Count)
+	two := newGenerator(t, cut.Addr, "two", func(o *Options) {
+		b, err := bus.Open(bus.Options{Addresses: []string{cut.Addr}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { b.Close() })
+		o.Bus = b
+	}).run(t)
+	two.awaitParts(t, parts.Count/2)
+	three := newGenerator(t, addr, "three", nil).run(t)
+	one.awaitParts(t, 22)
+	two.awaitParts(t, 22)
+	three.awaitParts(t, 20)
+	for _, g := range []*generator{one, two, three} {
+		a.awaitWatched(g)
+	}
+	a.throttleEverywhere(&attempt)
+
+	before := [2]parts.Set{one.division.mine(time.Now()), three.division.mine(time.Now())}
+	cut.Hold() // as if it had died
+	one.awaitParts(t, parts.Count/2)
+	three.awaitParts(t, parts.Count/2)
+	two.awaitParts(t, 0) // and it knows
+	for i, g := range []*generator{one, three} {
+		if lost := before[i] &^ g.division.mine(time.Now()); lost != 0 {
+			t.Errorf("%s lost the parts %v when another one died", g.options.Name, lost.Numbers())
+		}
+	}
+	a.throttleEverywhere(&attempt)
+
+	cut.To(addr)
+	before = [2]parts.Set{one.division.mine(time.Now()), three.division.mine(time.Now())}
+	two.awaitParts(t, 20)
+	for i, g := range []*generator{one.awaitParts(t, 22), three.awaitParts(t, 22)} {
+		if more := g.division.mine(time.Now()) &^ before[i]; more != 0 {
+			t.Errorf("%s got the parts %v when another one came", g.options.Name, more.Numbers())
+		}
+	}
+	a.throttleEverywhere(&attempt)
+
+	three.stop() // which gives its parts back at once
+	if err := three.wait(t); err != nil {
+		t.Fatal(err)
+	}
+	one.awaitParts(t, parts.Count/2)
+	two.awaitParts(t, parts.Count/2)
+	a.throttleEverywhere(&attempt)
+}
+
+// A polygen of a version before, which leads without a word of parts, decides alone. When it ends, the others begin.
+func TestOlderPolygenDecidesAlone(t *testing.T) {
+	t.Parallel()
+	_, addr := proctest.Redis(t)
+	proctest.RedisCommand(t, addr, "SET", "sluice:{cluster}:leader", "older#one")
+	g := newGenerator(t, addr, "newer", nil).run(t)
+	proctest.Eventually(t, "it has asked", g.Ready)
+	if mine := g.division.mine(time.Now()); mine != 0 || g.leading.Load() {
+		t.Errorf("it leads %v, and decides about %v, beside an older one", g.leading.Load(), mine.Numbers())
+	}
+	proctest.RedisCommand(t, addr, "DEL", "sluice:{cluster}:leader")
+	g.awaitLead(t).awaitParts(t, parts.Count)
+}
