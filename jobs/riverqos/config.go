@@ -87,11 +87,13 @@ func (c Config) complete() (Config, error) {
 	if c.Pool == nil || c.Slots == nil || c.Tiers == nil || c.User == nil {
 		return Config{}, errors.New("riverqos: Pool, Slots, Tiers and User are required")
 	}
+	// River counts jobs from 1 in each schema.
 	if c.Namespace == "" {
 		c.Namespace = c.Schema
 	}
 	if c.Lease == 0 {
-		c.Lease = 15 * time.Second // before the others: the default of Sweep depends on it
+		// Before the others, for the default of Sweep depends on it.
+		c.Lease = 15 * time.Second
 	}
 	for _, setting := range []struct {
 		name         string
@@ -109,6 +111,7 @@ func (c Config) complete() (Config, error) {
 		if *setting.value == 0 {
 			*setting.value = setting.defaultValue
 		}
+		// A ticker of 0 would panic, and a lease of less would be over before the job begins.
 		if *setting.value <= 0 {
 			return Config{}, fmt.Errorf("riverqos: %s is %v, want a positive duration", setting.name, *setting.value)
 		}

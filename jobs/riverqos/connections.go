@@ -36,6 +36,7 @@ type connections struct {
 func (c *connections) openPool() (*pgxpool.Pool, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	// Made late, so that a program that neither inserts nor sweeps has no connection more.
 	if c.pool == nil {
 		pool, err := pgxpool.NewWithConfig(context.Background(), smallConfig(c.like.Config()))
 		if err != nil {
@@ -48,12 +49,16 @@ func (c *connections) openPool() (*pgxpool.Pool, error) {
 
 // smallConfig makes a program's configuration one of few connections.
 func smallConfig(config *pgxpool.Config) *pgxpool.Config {
+	// None is kept for later: they are beside those that the program has planned for.
 	config.MaxConns, config.MinConns, config.MinIdleConns = maxConnections, 0, 0
 	config.MaxConnIdleTime, config.HealthCheckPeriod = maxIdle, maxIdle
-	config.PingTimeout = time.Second // pgx's default is for ever
+	// pgx's default is for ever.
+	config.PingTimeout = time.Second
 	if timeout := config.ConnConfig.ConnectTimeout; timeout <= 0 || timeout > answerTimeout {
-		config.ConnConfig.ConnectTimeout = answerTimeout // an attempt goes on in the background, and counts
+		// An attempt goes on in the background when nobody waits any more, and counts as one of the few.
+		config.ConnConfig.ConnectTimeout = answerTimeout
 	}
+	// The map is shared with the program's own pool.
 	params := map[string]string{}
 	maps.Copy(params, config.ConnConfig.RuntimeParams)
 	params["application_name"] = strings.TrimSpace(params["application_name"] + " sluice")
@@ -66,6 +71,7 @@ func smallConfig(config *pgxpool.Config) *pgxpool.Config {
 func (c *connections) closePool() {
 	c.mu.Lock()
 	pool := c.pool
+	// Not with the lock held, for which an insert would wait as long as for the server.
 	c.pool = nil
 	c.mu.Unlock()
 	if pool == nil {

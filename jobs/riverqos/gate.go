@@ -62,7 +62,9 @@ func (g *gate) replaceEnded(ctx context.Context, ended claimedAttempt) {
 	if err != nil {
 		g.failures.report("promote", "the gate could not let a job through", err)
 	}
-	if err != nil || slices.Contains(unmarked, ended.id) { // also if it failed: the row may be unmarked
+	// Also if it failed, for the row may be unmarked. Somebody else would count the attempt as
+	// running until River has written its end.
+	if err != nil || slices.Contains(unmarked, ended.id) {
 		g.unwritten.addAttempt(ended.attempt, left)
 	}
 }
@@ -78,6 +80,7 @@ func (g *gate) letThrough(ctx context.Context, flows []sizedFlow, now ...attempt
 	if err != nil {
 		return 0, nil, err
 	}
+	// What is marked now nobody counts any more, whenever River writes its end.
 	g.unwritten.keepOnly(ended, unmarked)
 	g.metrics.Promoted.Add(float64(promoted))
 	return promoted, unmarked, nil
@@ -113,15 +116,18 @@ func (g *gate) runRechecks(ctx context.Context) {
 func (g *gate) runUnwritten(ctx context.Context) {
 	callEvery(ctx, unwrittenInterval, func() {
 		_, flows := g.unwritten.allAttempts()
+		// By the limits of now, which may have changed since the attempts ended.
 		g.recheck(ctx, g.tiers.sizesOf(ctx, flows))
 	})
 }
 
 // recheck lets jobs through where there is room. If it fails, the sweep does so later.
 func (g *gate) recheck(ctx context.Context, flows []sizedFlow) {
+	// Nearly always, and a statement for nobody would cost as much as one for many.
 	if len(flows) == 0 {
 		return
 	}
+	// A context that has ended is the end of Run, and no failure.
 	if _, _, err := g.letThrough(ctx, flows); err != nil && ctx.Err() == nil {
 		g.failures.report("promote", "the gate could not let a job through", err)
 	}
@@ -147,10 +153,12 @@ func (g *gate) ungateAll(ctx context.Context) {
 		case err != nil:
 			g.failures.report("ungate", "jobs that the gate held back could not be released", err)
 		}
-		if freed == maxRowsPerUpdate { // there may be more
+		// There may be more: a backlog is freed in steps, so that no statement locks all of it.
+		if freed == maxRowsPerUpdate {
 			continue
 		}
-		select { // a process that is not disabled may still hold jobs back
+		// A process that is not disabled yet may still hold jobs back.
+		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(g.cfg.Sweep):

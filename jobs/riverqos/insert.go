@@ -27,6 +27,7 @@ func (g *gate) insert(ctx context.Context, params []*rivertype.JobInsertParams, 
 	if g.cfg.Disabled {
 		return doInner(ctx)
 	}
+	// One time for the whole insert: a job that is due now must not pass for one of later.
 	now := time.Now()
 	flows := g.markUsers(params, now)
 	var held []sizedFlow
@@ -35,7 +36,8 @@ func (g *gate) insert(ctx context.Context, params []*rivertype.JobInsertParams, 
 		held, settle = g.holdBackExcess(ctx, flows, now)
 	}
 	results, err := doInner(ctx)
-	settle(params, results) // also after an error, with no results: the room is free again
+	// Also after an error, with no results: the room that was reserved is free again.
+	settle(params, results)
 	g.rechecks.add(held, params)
 	return results, err
 }
@@ -52,6 +54,7 @@ func (g *gate) markUsers(params []*rivertype.JobInsertParams, now time.Time) []*
 	byFlow := map[flow]*newJobs{}
 	for _, param := range params {
 		user := g.userKey(param.Kind, param.EncodedArgs, param.Metadata)
+		// A job without a user is governed by nothing, and never held back.
 		if user == "" {
 			continue
 		}
@@ -61,12 +64,15 @@ func (g *gate) markUsers(params []*rivertype.JobInsertParams, now time.Time) []*
 		}
 		// Without a mark of waiting, which metadata that was copied from another job may have.
 		marked, ok := addMarks(param.Metadata, map[string]any{markUser: user, markSince: seconds(since), markWait: nil})
+		// Metadata that is no object cannot say whose job it is. The slots hold it all the same.
 		if !ok {
 			continue
 		}
 		param.Metadata = marked
+		// It waits by its own will, and does not stand before others. The sweep looks at it when it
+		// is due.
 		if param.State != rivertype.JobStateAvailable || since != now {
-			continue // it waits by its own will
+			continue
 		}
 		key := flow{user, param.Queue}
 		jobs := byFlow[key]
@@ -86,6 +92,7 @@ func (g *gate) markUsers(params []*rivertype.JobInsertParams, now time.Time) []*
 
 // holdBackExcess holds back the jobs that are too many, and returns the flows that have such.
 func (g *gate) holdBackExcess(ctx context.Context, all []*newJobs, now time.Time) (held []sizedFlow, settle settleFunc) {
+	// Who has no limit is not counted, which spares most inserts the question.
 	var limited []*newJobs
 	budget := g.tiers.budget()
 	for _, inserted := range all {
@@ -101,6 +108,7 @@ func (g *gate) holdBackExcess(ctx context.Context, all []*newJobs, now time.Time
 		if rooms[i] < len(inserted.params) {
 			held = append(held, inserted.sizedFlow)
 		}
+		// The first by priority go through, and the others wait.
 		for _, param := range inserted.params[rooms[i]:] {
 			g.holdBack(param, now)
 		}
@@ -111,9 +119,11 @@ func (g *gate) holdBackExcess(ctx context.Context, all []*newJobs, now time.Time
 // holdBack makes a job one that the gate will let through.
 func (g *gate) holdBack(param *rivertype.JobInsertParams, now time.Time) {
 	marked, ok := addMarks(param.Metadata, map[string]any{markWait: gated})
-	if !ok { // it could be marked before
+	// It could be marked before. A job that is scheduled without the mark nobody would let in.
+	if !ok {
 		return
 	}
+	// Not all at the same instant, should nobody run the sweep.
 	at := now.Add(jitter(g.cfg.GateFor, g.cfg.GateFor/10))
 	param.Metadata, param.State, param.ScheduledAt = marked, rivertype.JobStateScheduled, &at
 }

@@ -52,10 +52,13 @@ func (l *leases) addLease(held *lease) {
 func (l *leases) removeEnded(held *lease) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.byHolder[held.claim.Holder] != held { // the job has ended, just before the timer did
+	// The job has ended, just before the timer did: its slot was given back, not lost.
+	if l.byHolder[held.claim.Holder] != held {
 		return false
 	}
-	if left := time.Until(held.until); left > 0 { // it was renewed
+	// It was renewed. A renewal does not touch the timer, because there are many of them and
+	// few ends.
+	if left := time.Until(held.until); left > 0 {
 		held.timer.Reset(left)
 		return false
 	}
@@ -91,6 +94,7 @@ func (l *leases) prolong(claims []jobs.Claim, until time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, claim := range claims {
+		// A job may have ended while the renewal was under way.
 		if held := l.byHolder[claim.Holder]; held != nil {
 			held.until = until
 		}
@@ -130,7 +134,8 @@ func (l *leases) runRenewals(ctx context.Context) {
 func (l *leases) renewAll(ctx context.Context) bool {
 	all := true
 	for claims := range slices.Chunk(l.claims(), renewBatch) {
-		all = l.renewClaims(ctx, claims) && all // the other batches have leases of their own
+		// A batch that fails must not keep the others from being renewed.
+		all = l.renewClaims(ctx, claims) && all
 	}
 	return all
 }
@@ -138,7 +143,8 @@ func (l *leases) renewAll(ctx context.Context) bool {
 func (l *leases) renewClaims(ctx context.Context, claims []jobs.Claim) bool {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Lease/4)
 	defer cancel()
-	asked := time.Now() // the lease begins when the Slots hear this, which is not earlier
+	// The lease begins when the Slots hear this, which is not earlier.
+	asked := time.Now()
 	lost, err := l.cfg.Slots.Renew(ctx, claims, l.cfg.Lease)
 	if err != nil {
 		l.failures.report("renew", "leases could not be renewed", err)
@@ -154,7 +160,9 @@ func (l *leases) renewClaims(ctx context.Context, claims []jobs.Claim) bool {
 			kept = append(kept, claim)
 		}
 	}
-	l.prolong(kept, asked.Add(l.cfg.Lease)) // before others are regained, which takes time
+	// Before others are regained, which takes time: these must not end meanwhile.
+	l.prolong(kept, asked.Add(l.cfg.Lease))
+	// The Slots may have lost their memory: then nobody else has these slots either.
 	for _, claim := range lost {
 		if held := l.leaseOf(claim.Holder); held != nil && !l.regain(ctx, held) && l.remove(claim.Holder) {
 			l.endJob(held)
@@ -168,6 +176,7 @@ func (l *leases) renewClaims(ctx context.Context, claims []jobs.Claim) bool {
 // is no room.
 func (l *leases) regain(ctx context.Context, held *lease) bool {
 	usage, err := l.cfg.Slots.User(ctx, held.claim.User)
+	// Whether it runs elsewhere is not known, and two attempts at a time are worse than none.
 	if err != nil {
 		return false
 	}
@@ -177,13 +186,15 @@ func (l *leases) regain(ctx context.Context, held *lease) bool {
 			return slot.Holder == held.claim.Holder
 		}
 	}
+	// Not parked: a job that runs has no use for a place in a line.
 	asked := time.Now()
 	verdict, err := l.cfg.Slots.Acquire(ctx, held.claim, held.limits, l.cfg.Lease, false)
 	if err != nil || !verdict.Granted {
 		return false
 	}
 	l.prolong([]jobs.Claim{held.claim}, asked.Add(l.cfg.Lease))
-	if l.leaseOf(held.claim.Holder) == nil { // the job ended meanwhile, and nobody else gives this slot back
+	// The job ended meanwhile, gave back the slot it had lost, and nobody gives this one back.
+	if l.leaseOf(held.claim.Holder) == nil {
 		l.releaser.releaseLater(claimedAttempt{claim: held.claim, tier: jobs.Tier{Limits: held.limits}})
 	}
 	return true

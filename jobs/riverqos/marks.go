@@ -28,6 +28,7 @@ func addMarks(metadata []byte, marks map[string]any) (_ []byte, ok bool) {
 		object = map[string]json.RawMessage{}
 	}
 	for name, value := range marks {
+		// Taken out and not set to null: it may have been copied from another job.
 		if value == nil {
 			delete(object, name)
 			continue

@@ -30,6 +30,7 @@ func (n namespace) riverID(job jobs.Job) (int64, bool) {
 		}
 		name = rest
 	}
+	// What another program keeps in the same Slots need not be a number.
 	id, err := strconv.ParseInt(name, 10, 64)
 	return id, err == nil && id > 0
 }

@@ -44,10 +44,12 @@ func (p *pendingInserts) insertedIDs(flows []flow, now time.Time) []int64 {
 		}
 		p.cleaned = now
 	}
-	ids := []int64{} // nil would be NULL
+	// An array without elements: nil would be NULL, with which nothing is visible.
+	ids := []int64{}
 	for _, flow := range flows {
 		for _, insert := range p.byFlow[flow] {
-			if insert.id != 0 { // or it is being inserted now, and nobody can see it yet
+			// Those without an id are being inserted now, and nobody can see them yet.
+			if insert.id != 0 {
 				ids = append(ids, insert.id)
 			}
 		}
@@ -61,6 +63,7 @@ func (p *pendingInserts) invisible(flows []flow, visible []int64) []int {
 	defer p.mu.Unlock()
 	counts := make([]int, len(flows))
 	for i, flow := range flows {
+		// What the database counts itself must not be counted here, too.
 		left := slices.DeleteFunc(p.byFlow[flow], func(insert pendingInsert) bool { return slices.Contains(visible, insert.id) })
 		p.setPending(flow, left)
 		counts[i] = len(left)
@@ -88,6 +91,7 @@ func (p *pendingInserts) beginInsert(flows []*newJobs, rooms []int, now time.Tim
 	for i, jobs := range flows {
 		for _, param := range jobs.params[:rooms[i]] {
 			let[param] = jobs.flow
+			// Before it is inserted: the next insert may count before this one has an id.
 			p.setPending(jobs.flow, append(p.byFlow[jobs.flow], pendingInsert{at: now}))
 		}
 	}
@@ -108,7 +112,8 @@ func (p *pendingInserts) settle(key flow, began time.Time, id int64) {
 	pending := p.byFlow[key]
 	i := slices.IndexFunc(pending, func(insert pendingInsert) bool { return insert.id == 0 && insert.at.Equal(began) })
 	switch {
-	case i < 0: // it took longer than rememberFor
+	// It took longer than rememberFor, after which it was taken for rolled back.
+	case i < 0:
 	case id != 0:
 		pending[i].id = id
 	default:

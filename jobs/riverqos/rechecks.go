@@ -30,6 +30,7 @@ func (r *rechecks) add(held []sizedFlow, params []*rivertype.JobInsertParams) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, sized := range held {
+		// The last size counts, for the limits may have changed.
 		if len(r.sizes) < maxRechecks {
 			r.sizes[sized.flow] = sized.Size
 		}

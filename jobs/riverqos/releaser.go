@@ -43,9 +43,12 @@ type releaser struct {
 func (r *releaser) finish(ctx context.Context, ended claimedAttempt) {
 	ctx, cancel := context.WithTimeout(ctx, finishTimeout)
 	defer cancel()
-	if tier, ok := r.tiers.budget().askTier(ctx, ended.claim.User); ok { // the limits may have changed while the job ran
+	// The limits may have changed while the job ran, and the slot goes to the next job by
+	// those of now. Without an answer the old ones are the best that is known.
+	if tier, ok := r.tiers.budget().askTier(ctx, ended.claim.User); ok {
 		ended.tier = tier
 	}
+	// The worker does not wait for Slots that do not answer: it has other jobs to run.
 	if !r.release(ctx, ended) {
 		r.releaseLater(ended)
 	}
@@ -60,6 +63,7 @@ func (r *releaser) release(ctx context.Context, ended claimedAttempt) bool {
 	}
 	r.metrics.Reserved.Add(float64(len(reserved)))
 	r.waker.wakeReserved(ctx, reserved)
+	// Only now: the jobs that were woken count as before those that the gate lets in.
 	if !r.cfg.Ungated {
 		r.gate.replaceEnded(ctx, ended)
 	}
@@ -77,6 +81,7 @@ func (r *releaser) releaseLater(ended claimedAttempt) {
 // runReleases gives slots back whose release failed, until their leases are over.
 func (r *releaser) runReleases(ctx context.Context) {
 	callEvery(ctx, releaseInterval, func() { r.releaseAgain(ctx) })
+	// The context has ended, and the slots that are still held would be lost for a lease.
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastReleaseTimeout)
 	defer cancel()
 	r.releaseAgain(last)
@@ -90,11 +95,14 @@ func (r *releaser) releaseAgain(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, finishTimeout)
 	defer cancel()
 	for i, ended := range unreleased {
+		// The slot is free by now, and may be another job's.
 		if time.Now().After(ended.leaseUntil) {
-			continue // the slot is free by now
+			continue
 		}
-		if !r.release(ctx, ended) { // the same Slots would not answer for the others either
+		// The same Slots would not answer for the others either.
+		if !r.release(ctx, ended) {
 			r.mu.Lock()
+			// In their order, for the lease of the first is over first.
 			r.unreleased = append(unreleased[i:], r.unreleased...)
 			r.mu.Unlock()
 			return

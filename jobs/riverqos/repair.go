@@ -22,6 +22,7 @@ func (s *sweeper) reserveFreeSlots(ctx context.Context) error {
 		}
 		budget := s.tiers.budget()
 		for _, user := range users {
+			// By the tier of now: a limit that was raised lets more in, although no slot became free.
 			reserved, err := s.reserveFree(ctx, user, budget.tierOf(ctx, user).Limits)
 			if err := failures.addResult(ctx, err); err != nil {
 				return err
@@ -30,6 +31,7 @@ func (s *sweeper) reserveFreeSlots(ctx context.Context) error {
 			// be dead.
 			s.waker.wakeReserved(ctx, reserved)
 		}
+		// By name and not by number: users come and go between two pages.
 		if len(users) < usersPerPage {
 			return nil
 		}
@@ -63,6 +65,7 @@ func (s *sweeper) reserved(ctx context.Context, user string) ([]jobs.Job, error)
 func (s *sweeper) heldBack(ctx context.Context, do func(flows []flow, users []string) error) error {
 	for after := (flow{}); ; {
 		flows, err := readAll[flow](ctx, s.store, s.store.answerTimeout, "gated", after.User, after.Queue, usersPerPage)
+		// Those that are held back in the meantime are behind this page, or the next sweep's.
 		if err != nil || len(flows) == 0 {
 			return err
 		}
@@ -85,6 +88,7 @@ func (s *sweeper) openGate(ctx context.Context) error {
 		if err := s.markDead(ctx, users); err != nil {
 			return err
 		}
+		// One statement lets in so many at most, lest it lock rows for long.
 		for {
 			promoted, _, err := s.gate.letThrough(ctx, sized)
 			if err != nil {
@@ -121,6 +125,7 @@ func (s *sweeper) wakeStrays(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("parked jobs: %w", err)
 		}
+		// Also those that hold a slot: such a job runs, though its row does not say so yet.
 		strays, err := s.unknownToSlots(ctx, parked, func(usage jobs.Usage) []jobs.Job {
 			return slices.Concat(jobsOf(usage.Held), jobsOf(usage.Reserved), usage.Parked)
 		})
@@ -143,6 +148,7 @@ func (s *sweeper) wakeStrays(ctx context.Context) error {
 func (s *sweeper) unknownToSlots(ctx context.Context, rows []userJob, among func(jobs.Usage) []jobs.Job) (ids []int64, err error) {
 	known := map[string]map[string]bool{} // jobs by user
 	for _, row := range rows {
+		// Once for each user, however many of their jobs are looked at.
 		if known[row.User] == nil {
 			usage, err := within(ctx, s.store.answerTimeout, func(ctx context.Context) (jobs.Usage, error) { return s.cfg.Slots.User(ctx, row.User) })
 			if err != nil {
@@ -153,6 +159,7 @@ func (s *sweeper) unknownToSlots(ctx context.Context, rows []userJob, among func
 				known[row.User][job.ID] = true
 			}
 		}
+		// The Slots name jobs by River's ids, and by the namespace.
 		if !known[row.User][s.names.slotsJob(row.User, row.ID, "").ID] {
 			ids = append(ids, row.ID)
 		}
@@ -178,6 +185,7 @@ func (s *sweeper) closeGate(ctx context.Context) error {
 	}
 	failures, budget := userFailures{log: s.failures}, s.tiers.budget()
 	for _, crowd := range crowds {
+		// At the limit is not above it: those who wait are behind the gate already.
 		tooMany := crowd.Size - budget.sizeOf(ctx, crowd.flow)
 		if tooMany <= 0 {
 			continue
@@ -203,6 +211,7 @@ func (s *sweeper) regate(ctx context.Context, crowded flow, tooMany int) error {
 			except = append(except, id)
 		}
 	}
+	// Fewer than were asked for are all that there are: the others are locked, or gone.
 	for regated := maxPromoted; regated == maxPromoted && tooMany > 0; tooMany -= regated {
 		if regated, err = s.store.regate(ctx, crowded, tooMany, except, s.cfg.GateFor); err != nil {
 			return fmt.Errorf("hold jobs back: %w", err)
@@ -220,6 +229,7 @@ func (s *sweeper) postponeGated(ctx context.Context) error {
 		if err != nil || postponed < maxRowsPerUpdate {
 			return err
 		}
+		// The end of Run, or the loss of the lock, does not wait for a long backlog.
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -231,7 +241,8 @@ func (s *sweeper) countDepth(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("count jobs: %w", err)
 	}
-	s.metrics.Depth.Reset() // or a queue that is empty now would keep its last number
+	// Or a queue that is empty now would keep its last number.
+	s.metrics.Depth.Reset()
 	for _, depth := range depths {
 		s.metrics.Depth.WithLabelValues(depth.Queue, depth.State).Set(float64(depth.Jobs))
 	}

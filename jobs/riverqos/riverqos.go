@@ -111,7 +111,8 @@ func (f *Fairness) Run(ctx context.Context) error {
 		return nil
 	}
 	defer f.store.connections.closePool()
-	f.metrics.Sweeps.WithLabelValues("done") // 0 so far: nobody sweeps is an alert, also if nobody ever has
+	// 0 so far: that nobody sweeps is an alert, also if nobody ever has.
+	f.metrics.Sweeps.WithLabelValues("done")
 	var loops sync.WaitGroup
 	for _, loop := range []func(context.Context){
 		f.leases.runRenewals, f.waker.runRetries, f.gate.runRechecks, f.gate.runUnwritten, f.releaser.runReleases, f.sweeper.runSweeps,
@@ -132,6 +133,7 @@ func callEvery(ctx context.Context, interval time.Duration, do func()) {
 			return
 		case <-timer.C:
 			do()
+			// Not a ticker: after a call that took long the next one should not follow at once.
 			timer.Reset(interval)
 		}
 	}

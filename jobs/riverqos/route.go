@@ -13,6 +13,7 @@ import (
 // is no user.
 func (f *Fairness) Route(ctx context.Context, user, service string, scheduled bool) *river.InsertOpts {
 	var tier jobs.Tier
+	// The queues for no user and for scheduled jobs are the same for all tiers.
 	if user != "" && !scheduled {
 		tier = f.tiers.budget().tierOf(ctx, limitFileKey(user))
 	}

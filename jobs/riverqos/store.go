@@ -44,13 +44,15 @@ func newStore(pool *pgxpool.Pool, schema string) *store {
 func statement(names *strings.Replacer, name string) string {
 	text, err := statements.ReadFile("sql/" + name + ".sql")
 	if err != nil {
-		panic(err) // a constant of this package is wrong
+		// Only a constant of this package can be wrong, and every test of it would find out.
+		panic(err)
 	}
 	return names.Replace(string(text))
 }
 
 // tableNames puts the table and River's channel into a statement.
 func tableNames(schema string) *strings.Replacer {
+	// Without a schema the search path finds the table, and River names its channel by that.
 	table, schemaSQL := "river_job", "current_schema()"
 	if schema != "" {
 		table = pgx.Identifier{schema, "river_job"}.Sanitize()
@@ -63,7 +65,8 @@ func tableNames(schema string) *strings.Replacer {
 func readAll[T any](ctx context.Context, s *store, timeout time.Duration, name string, args ...any) ([]T, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	rows, _ := s.pool.Query(ctx, statement(s.names, name), args...) // the rows have the error as well
+	// The rows have the error as well.
+	rows, _ := s.pool.Query(ctx, statement(s.names, name), args...)
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[T])
 }
 
@@ -102,6 +105,7 @@ type wakeRow struct {
 
 // wakeJobs makes those of the jobs available that are parked or gated.
 func (s *store) wakeJobs(ctx context.Context, ids []int64) (map[int64]wakeResult, error) {
+	// Often, for most jobs that end have nobody behind them.
 	if len(ids) == 0 {
 		return nil, nil
 	}
@@ -125,6 +129,7 @@ func (s *store) wakeJobs(ctx context.Context, ids []int64) (map[int64]wakeResult
 func columns(flows []sizedFlow) (users, queues []string, sizes []int32) {
 	for _, sized := range flows {
 		users, queues = append(users, sized.User), append(queues, sized.Queue)
+		// Unlimited is as much as the column takes.
 		sizes = append(sizes, int32(min(sized.Size, math.MaxInt32))) //nolint:gosec // it fits
 	}
 	return users, queues, sizes
@@ -132,7 +137,8 @@ func columns(flows []sizedFlow) (users, queues []string, sizes []int32) {
 
 // attemptColumns are the jobs and times of attempts, for unnest.
 func attemptColumns(attempts []attempt) (ids []int64, times []time.Time) {
-	ids, times = make([]int64, len(attempts)), make([]time.Time, len(attempts)) // not nil, which is NULL
+	// Not nil, which is NULL: nothing is in it, and nothing is not in it.
+	ids, times = make([]int64, len(attempts)), make([]time.Time, len(attempts))
 	for i, attempt := range attempts {
 		ids[i], times[i] = attempt.id, attempt.attemptedAt
 	}
@@ -168,13 +174,15 @@ func (s *store) countCrowds(ctx context.Context, flows []flow, ids []int64) (cro
 	for i, flow := range flows {
 		users[i], queues[i] = flow.User, flow.Queue
 	}
+	// Not of s.pool, all of whose connections may be those of inserts that wait for this.
 	rows, _ := pool.Query(ctx, statement(s.names, "count"), users, queues, ids) // the rows have the error as well
 	crowds = make([]crowd, len(flows))
 	var ordinal, jobs int
 	var gated bool
 	var found []int64
 	_, err = pgx.ForEachRow(rows, []any{&ordinal, &jobs, &gated, &found}, func() error {
-		if ordinal == 0 { // the last row, which is of no flow
+		// The last row is of no flow.
+		if ordinal == 0 {
 			visible = found
 		} else {
 			crowds[ordinal-1] = crowd{jobs, gated}
@@ -200,8 +208,9 @@ func (s *store) crowded(ctx context.Context, ended []attempt) ([]sizedFlow, erro
 // regate puts the last available jobs of a flow behind the gate, at most so many, and
 // returns how many it were. Without a sweep they come back after a time.
 func (s *store) regate(ctx context.Context, flow flow, jobs int, except []int64, comeBack time.Duration) (int, error) {
+	// nil would be NULL, and no job is different from all of NULL.
 	if except == nil {
-		except = []int64{} // nil would be NULL
+		except = []int64{}
 	}
 	return s.execute(ctx, "regate", flow.User, flow.Queue, min(jobs, maxPromoted), except, comeBack.Seconds())
 }

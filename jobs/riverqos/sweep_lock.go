@@ -41,6 +41,7 @@ func (s *store) lockSweeps(ctx context.Context, schema string, timeout time.Dura
 	var leads bool
 	err = transaction.QueryRow(ctx, "SELECT pg_try_advisory_xact_lock(hashtext('sluice:sweep:' || current_database()), hashtext($1::text)) "+
 		"FROM set_config('idle_in_transaction_session_timeout', $2, true)", schema, fmt.Sprint(timeout.Milliseconds())).Scan(&leads)
+	// The transaction would be idle, and the server would end it with an error in its log.
 	if err != nil || !leads {
 		lock.release()
 		return nil, err
@@ -57,6 +58,7 @@ func (l *sweepLock) keepAlive(ctx context.Context) error {
 			return nil
 		case <-time.After(l.timeout / lockBeats):
 		}
+		// Any statement will do: the server ends a transaction that is silent.
 		_, err := within(ctx, l.answerTimeout, func(ctx context.Context) (pgconn.CommandTag, error) { return l.transaction.Exec(ctx, "SELECT 1") })
 		if err != nil {
 			return fmt.Errorf("keep the sweep's lock: %w", err)

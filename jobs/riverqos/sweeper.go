@@ -34,11 +34,13 @@ type sweeper struct {
 // runSweeps sweeps whenever it has the lock, until the context ends.
 func (s *sweeper) runSweeps(ctx context.Context) {
 	for ctx.Err() == nil {
+		// What fails with the end of Run is no failure.
 		if err := s.sweepWithLock(ctx); err != nil && ctx.Err() == nil {
 			s.metrics.Sweeps.WithLabelValues("error").Inc()
 			s.failures.report("sweep", "a sweep failed", err)
 		}
-		s.metrics.Depth.Reset() // the process that sweeps now has these series
+		// The process that sweeps now has these series: two of them would be added up.
+		s.metrics.Depth.Reset()
 		s.waitForNext(ctx)
 	}
 }
@@ -55,10 +57,12 @@ func (s *sweeper) waitForNext(ctx context.Context) {
 // sweepWithLock sweeps for as long as it has the lock.
 func (s *sweeper) sweepWithLock(ctx context.Context) error {
 	lock, err := s.store.lockSweeps(ctx, s.cfg.Schema, s.lockTimeout)
+	// Another process sweeps, for all.
 	if err != nil || lock == nil {
 		return err
 	}
-	defer lock.release() // after the beats have ended: one connection serves one call at a time
+	// After the beats have ended, for one connection serves one call at a time.
+	defer lock.release()
 	ctx, lose := context.WithCancelCause(ctx)
 	var keeping sync.WaitGroup
 	defer keeping.Wait()
@@ -66,7 +70,8 @@ func (s *sweeper) sweepWithLock(ctx context.Context) error {
 	keeping.Go(func() { lose(lock.keepAlive(ctx)) })
 	err = s.sweepAgain(ctx)
 	if ctx.Err() != nil {
-		return context.Cause(ctx) // why the lock was lost, rather than the sweep's "context canceled"
+		// Why the lock was lost, rather than the sweep's "context canceled".
+		return context.Cause(ctx)
 	}
 	return err
 }
@@ -84,6 +89,7 @@ func (s *sweeper) sweepAgain(ctx context.Context) error {
 		{interval: s.cfg.GateFor / postponeFraction, do: s.postponeGated},
 	}
 	for ctx.Err() == nil {
+		// With an error the lock is given up: another process may reach what this one cannot.
 		if err := s.sweepOnce(ctx); err != nil {
 			return err
 		}
@@ -109,6 +115,7 @@ func (s *sweeper) sweepOnce(ctx context.Context) error {
 	if s.cfg.Ungated {
 		return nil
 	}
+	// Opened before it is closed: what is closed then does not come back in the same sweep.
 	if err := s.openGate(ctx); err != nil {
 		return err
 	}
@@ -123,10 +130,12 @@ type userFailures struct {
 
 // addResult takes the result of a user, and returns the error if the sweep has to end with it.
 func (f *userFailures) addResult(ctx context.Context, err error) error {
+	// The database and the Slots answer: what failed before was about single users.
 	if err == nil {
 		f.inRow = 0
 		return nil
 	}
+	// With the context's end every call fails, whoever it is for.
 	if f.inRow++; f.inRow >= maxUserFailures || ctx.Err() != nil {
 		return err
 	}

@@ -26,7 +26,8 @@ func usable(tier jobs.Tier) jobs.Tier {
 	queues := tier.Limits.Queues
 	for queue, limit := range queues {
 		if limit < 1 {
-			tier.Limits.Queues = maps.Clone(tier.Limits.Queues) // the Tiers' own is shared
+			// The Tiers' own is shared with other jobs of the tier.
+			tier.Limits.Queues = maps.Clone(tier.Limits.Queues)
 			tier.Limits.Queues[queue] = 1
 		}
 	}
@@ -55,6 +56,7 @@ func (b *tierBudget) askTier(ctx context.Context, user string) (tier jobs.Tier, 
 	defer cancel()
 	began := time.Now()
 	tier, err := b.reader.tiers.Tier(ctx, user)
+	// However slow: a database that answers late still answers.
 	if err == nil {
 		return usable(tier), true
 	}

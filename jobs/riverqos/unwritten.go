@@ -29,6 +29,7 @@ type unwrittenEnds struct {
 func (u *unwrittenEnds) attemptsIn(flows []sizedFlow) (attempts []attempt) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	// Nearly always: rows are locked by others rarely.
 	if len(u.flows) == 0 {
 		return nil
 	}
@@ -51,6 +52,7 @@ func (u *unwrittenEnds) allAttempts() (attempts []attempt, flows []flow) {
 	listed := map[flow]bool{}
 	for attempt, flow := range u.flows {
 		attempts = append(attempts, attempt)
+		// Many attempts may be of one user, who is to be looked at once.
 		if !listed[flow] {
 			listed[flow] = true
 			flows = append(flows, flow)
@@ -65,6 +67,7 @@ func (u *unwrittenEnds) addAttempt(ended attempt, left flow) {
 	if u.flows == nil {
 		u.flows = map[attempt]flow{}
 	}
+	// A transaction that holds many rows for long must not fill the memory.
 	if len(u.flows) < maxUnwritten {
 		u.flows[ended] = left
 	}

@@ -70,6 +70,7 @@ func storedNumber(number string) (string, bool) {
 			return "", false
 		}
 	}
+	// Checked before it is computed: a client may send 1e999999999.
 	if len(mantissa) > maxDigits || number == "" {
 		return "", false
 	}

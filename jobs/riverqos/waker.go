@@ -37,7 +37,8 @@ func (w *waker) wakeReserved(ctx context.Context, reserved []jobs.Job) {
 	if len(reserved) == 0 {
 		return
 	}
-	now := time.Now() // when the reservation is over, the slot is not the job's any more
+	// No longer than the reservation lasts: the slot is not the job's any more then.
+	now := time.Now()
 	tries := make([]wakeTry, len(reserved))
 	for i, job := range reserved {
 		tries[i] = wakeTry{job, now.Add(min(wakeRetryFor, w.cfg.Reserve))}
@@ -49,11 +50,13 @@ func (w *waker) wakeReserved(ctx context.Context, reserved []jobs.Job) {
 func (w *waker) tryWake(ctx context.Context, tries []wakeTry) {
 	ctx, cancel := context.WithTimeout(ctx, finishTimeout)
 	defer cancel()
-	for len(tries) > 0 { // again for the jobs that get the slots of those that are gone
+	// Again for the jobs that get the slots of those that are gone.
+	for len(tries) > 0 {
 		var ids []int64
 		ours := tries[:0:0]
 		for _, try := range tries {
-			if id, ok := w.names.riverID(try.job); ok { // jobs of other namespaces have wakers of their own
+			// Jobs of other namespaces are in other databases, which have wakers of their own.
+			if id, ok := w.names.riverID(try.job); ok {
 				ids, ours = append(ids, id), append(ours, try)
 			}
 		}
@@ -61,6 +64,7 @@ func (w *waker) tryWake(ctx context.Context, tries []wakeTry) {
 		if err != nil {
 			w.metrics.Wakes.WithLabelValues("error").Add(float64(len(ours)))
 			w.failures.report("wake", "jobs with a reserved slot could not be made available yet", err)
+			// The statement may have been done, but a job that is available already takes no harm.
 			w.retries.planRetries(ours, time.Now())
 			return
 		}
@@ -70,9 +74,11 @@ func (w *waker) tryWake(ctx context.Context, tries []wakeTry) {
 			result := results[ids[i]]
 			w.metrics.Wakes.WithLabelValues(result.String()).Inc()
 			switch result {
+			// River writes some milliseconds after the worker has refused the job.
 			case wakeEarly:
 				unwritten = append(unwritten, try)
-			case wakeGone: // nobody would take the slot until the reservation lapses
+			// Nobody would take the slot until the reservation lapses.
+			case wakeGone:
 				tries = append(tries, w.passOn(ctx, try)...)
 			}
 		}
@@ -82,6 +88,7 @@ func (w *waker) tryWake(ctx context.Context, tries []wakeTry) {
 
 // passOn gives the reservation of a job that does not exist any more to the user's next jobs.
 func (w *waker) passOn(ctx context.Context, gone wakeTry) (next []wakeTry) {
+	// First, or the job's reservation would fill the slot that is to be passed on.
 	if err := w.cfg.Slots.Forget(ctx, gone.job); err != nil {
 		w.failures.report("forget", "the reservation of a job that is gone could not be dropped", err)
 		return nil

@@ -23,6 +23,7 @@ func (f *Fairness) Why(ctx context.Context, id int64) (jobs.Why, error) {
 	err := f.store.queryRow(ctx, "why", id).
 		Scan(&why.State, &why.Kind, &why.Queue, &why.Attempt, &why.Created, &why.ScheduledAt, &args, &metadata, &now)
 	switch {
+	// River deletes jobs some time after their end.
 	case errors.Is(err, pgx.ErrNoRows):
 		return jobs.Why{}, ErrNoJob
 	case err != nil:
@@ -35,6 +36,7 @@ func (f *Fairness) Why(ctx context.Context, id int64) (jobs.Why, error) {
 		why.State = marks.Wait
 	}
 	var total, queue bound
+	// Of the arguments and not of the mark: a job that Sluice has not seen yet has no mark.
 	if why.User = f.userKey(why.Kind, []byte(args), []byte(metadata)); why.User != "" {
 		if total, queue, err = f.addUser(ctx, &why); err != nil {
 			return jobs.Why{}, err
@@ -60,10 +62,12 @@ func (f *Fairness) addUser(ctx context.Context, why *jobs.Why) (total, queue bou
 	}
 	why.Parked = len(usage.Parked)
 	for i, job := range usage.Parked {
+		// The place of now and not of when it was parked: others before it may be gone.
 		if job.ID == f.names.slotsJob(why.User, why.ID, "").ID {
 			why.Place = i + 1
 		}
 	}
+	// Only the gate has an order of its own: parked jobs stand in the line of the Slots.
 	if why.State == gated {
 		if err := f.store.queryRow(ctx, "ahead", why.User, why.Queue, why.ID).Scan(&why.Behind); err != nil {
 			return bound{}, bound{}, fmt.Errorf("jobs before job %d: %w", why.ID, err)
@@ -86,7 +90,9 @@ func (b bound) isFull() bool { return b.taken >= b.limit }
 // bounds are the limits of all of a user's jobs and of those in a service. The latter
 // is the former if the service has no limit of its own, or one that cannot be reached.
 func bounds(limits jobs.Limits, service string, usage jobs.Usage) (total, queue bound) {
+	// A reserved slot is taken: nobody else may have it.
 	total = bound{"in all", limits.Total, len(usage.Held) + len(usage.Reserved), len(usage.Parked)}
+	// To name the service would say that another one's jobs could run.
 	if limits.Of(service) == limits.Total {
 		return total, total
 	}
@@ -127,10 +133,12 @@ func reason(why jobs.Why, total, queue bound, now time.Time, disabled bool, job 
 		return "It waits for a worker. Fairness is disabled."
 	case slices.Contains(why.Reserved, job):
 		return "A slot is reserved for it; it waits for a worker."
+	// Before the numbers, which would read as nonsense.
 	case why.State == gated && queue.limit >= jobs.Unlimited:
 		return "Its user has no limit any more: the next sweep lets it through."
 	case why.State == gated:
 		return fmt.Sprintf("Its user may run %d at a time %s, and %d of their jobs go before it.", queue.limit, queue.where, queue.taken+queue.parked+why.Behind)
+	// The total first: while it is full, room in the queue is of no use.
 	case why.State == parked && why.Place > 0 && total.isFull():
 		return slotsTaken(total, why.Place)
 	case why.State == parked && why.Place > 0 && queue.isFull():

@@ -40,11 +40,13 @@ type worker struct {
 
 // workInSlot runs a job in a slot of its user, or returns what makes River keep it for later.
 func (w *worker) workInSlot(ctx context.Context, row *rivertype.JobRow, doInner func(context.Context) error) error {
+	// No slot is asked for then, so that jobs run also when the Slots do not answer.
 	if w.cfg.Disabled {
 		return doInner(ctx)
 	}
 	user := w.userKey(row.Kind, row.EncodedArgs, row.Metadata)
-	if user == "" { // jobs of the system have no limit
+	// Jobs of the system have no limit, and nobody's line to wait in.
+	if user == "" {
 		return doInner(ctx)
 	}
 	// The holder differs for each attempt: should River start a job twice, the later attempt
@@ -58,6 +60,7 @@ func (w *worker) workInSlot(ctx context.Context, row *rivertype.JobRow, doInner 
 		tier:  (&tierBudget{w.tiers, acquireTimeout}).tierOf(ctx, user),
 		queue: row.Queue,
 	}
+	// With the id it names the attempt: River keeps the row when it tries the job again.
 	if row.AttemptedAt != nil {
 		try.attemptedAt = *row.AttemptedAt
 	}
@@ -68,6 +71,7 @@ func (w *worker) workInSlot(ctx context.Context, row *rivertype.JobRow, doInner 
 		return w.cfg.Slots.Acquire(ctx, try.claim, try.tier.Limits, w.cfg.Lease, w.cfg.Mode == Park)
 	})
 	switch {
+	// Not granted for all that is known. A job that runs uncounted would break the limit.
 	case err != nil:
 		return w.slotsDown(ctx, row, try, err)
 	case !verdict.Granted:
@@ -80,6 +84,7 @@ func (w *worker) workInSlot(ctx context.Context, row *rivertype.JobRow, doInner 
 // a panic. The lease began when the slot was asked for.
 func (w *worker) runInSlot(ctx context.Context, row *rivertype.JobRow, try claimedAttempt, asked time.Time, doInner func(context.Context) error) error {
 	jobContext, cancel := context.WithCancelCause(ctx)
+	// Before the job begins: it must not run for a moment without somebody who renews its lease.
 	w.leases.addLease(&lease{claim: try.claim, limits: try.tier.Limits, until: asked.Add(w.cfg.Lease), cancel: cancel})
 	defer func() {
 		// First, or a renewal would report the slot as lost that is just given back.
@@ -90,7 +95,8 @@ func (w *worker) runInSlot(ctx context.Context, row *rivertype.JobRow, try claim
 	}()
 
 	marks := readMarks(row.Metadata)
-	if row.Attempt <= 1 { // the waits of later attempts are River's
+	// The waits of later attempts are River's: they would hide how long users wait for slots.
+	if row.Attempt <= 1 {
 		w.metrics.Waits.WithLabelValues(try.tier.Name).Observe(max(0, time.Since(marks.runnableSince(row.ScheduledAt)).Seconds()))
 	}
 	// The job came by itself, with the mark of its wait. If it kept that and now sleeps by its
@@ -100,18 +106,17 @@ func (w *worker) runInSlot(ctx context.Context, row *rivertype.JobRow, try claim
 			return err
 		}
 	}
-	running := w.metrics.Running.WithLabelValues(try.tier.Name)
-	running.Inc()
-	defer running.Dec() // also after a panic
-	err := doInner(jobContext)
+	err := w.runCounted(jobContext, try.tier.Name, doInner)
 	if err == nil {
 		return nil
 	}
 	lost := errors.Is(context.Cause(jobContext), ErrLeaseLost)
-	if lost { // before River hears of this attempt's end
+	// Before River hears of this attempt's end, which it would write over the other attempt's.
+	if lost {
 		w.waitForOtherAttempt(ctx, row)
 	}
-	if snooze := new(river.JobSnoozeError); errors.As(err, &snooze) { // the job's own: its wait for a slot is over
+	// The job sleeps by its own will. Its wait for a slot is over, and the next one begins anew.
+	if snooze := new(river.JobSnoozeError); errors.As(err, &snooze) {
 		return errors.Join(river.MetadataSet(jobContext, markSince, nil), err)
 	}
 	// A job that lost its slot has not failed, so it is tried again without having spent an
@@ -122,9 +127,19 @@ func (w *worker) runInSlot(ctx context.Context, row *rivertype.JobRow, try claim
 	return err
 }
 
+// runCounted does the job itself, and counts it as running.
+func (w *worker) runCounted(ctx context.Context, tier string, doInner func(context.Context) error) error {
+	running := w.metrics.Running.WithLabelValues(tier)
+	running.Inc()
+	// A panic is River's to handle, and the job does not run any more after one.
+	defer running.Dec()
+	return doInner(ctx)
+}
+
 // refuse keeps a job that got no slot for later.
 func (w *worker) refuse(ctx context.Context, row *rivertype.JobRow, try claimedAttempt, verdict jobs.Verdict) error {
-	limits, reason := try.tier.Limits, "line" // other jobs of the user are before it
+	// A slot that is free, and yet refused, is for other jobs of the user, which came before.
+	limits, reason := try.tier.Limits, "line"
 	switch {
 	case verdict.Running >= limits.Total:
 		reason = "total"
@@ -132,12 +147,14 @@ func (w *worker) refuse(ctx context.Context, row *rivertype.JobRow, try claimedA
 		reason = "queue"
 	}
 	w.metrics.Refused.WithLabelValues(try.tier.Name, reason).Inc()
-	if verdict.Place == 0 { // parking was not asked for, or the line is full: nobody will wake it
+	// Parking was not asked for, or the line is full: nobody will wake the job.
+	if verdict.Place == 0 {
 		return w.snooze(ctx, row, try, w.cfg.Snooze, w.cfg.SnoozeJitter)
 	}
 	if err := w.parkJob(ctx, row, try); err != nil {
 		return err
 	}
+	// A snooze spends no attempt. It ends by itself should every wake-up be lost.
 	return river.JobSnooze(jitter(w.cfg.ParkFor, w.cfg.ParkFor/10))
 }
 
@@ -167,13 +184,17 @@ func (w *worker) markSince(ctx context.Context, row *rivertype.JobRow) error {
 
 // slotsDown keeps a job for later if it is not known whether it has a slot.
 func (w *worker) slotsDown(ctx context.Context, row *rivertype.JobRow, try claimedAttempt, err error) error {
-	w.releaser.releaseLater(try) // the call may have been heard: then the slot must be given back
-	if ctx.Err() != nil {        // the worker stops, or the job was cancelled: River knows which
+	// The call may have been heard: then the slot must be given back, or it is lost for a lease.
+	w.releaser.releaseLater(try)
+	// The worker stops, or the job was cancelled. River knows which, and writes it.
+	if ctx.Err() != nil {
 		return fmt.Errorf("acquire a slot: %w", ctx.Err())
 	}
 	w.failures.report("acquire", "the slots do not answer, jobs wait", err)
 	w.metrics.Refused.WithLabelValues(try.tier.Name, "unreachable").Inc()
-	if w.cfg.Mode == Park { // the job may stand in the line, and then it must be possible to wake it
+	// The job may stand in the line. Then a slot may be reserved for it, and without the mark
+	// nobody could wake it.
+	if w.cfg.Mode == Park {
 		if err := w.parkJob(ctx, row, try); err != nil {
 			return err
 		}

@@ -15,6 +15,7 @@ const yieldInterval = time.Second
 // of this one would have River start a third, which would take the slot of the second, and
 // so on.
 func (w *worker) waitForOtherAttempt(ctx context.Context, row *rivertype.JobRow) {
+	// Polled, for River tells nobody when an attempt ends, and this happens after failures only.
 	for w.runsElsewhere(ctx, row) {
 		select {
 		case <-ctx.Done():
@@ -33,7 +34,8 @@ func (w *worker) runsElsewhere(ctx context.Context, row *rivertype.JobRow) (is b
 	err := w.store.queryRow(question, "elsewhere", row.ID, row.AttemptedAt).Scan(&is)
 	if err != nil && ctx.Err() == nil {
 		w.failures.report("yield", "it could not be found out whether a job that lost its slot runs elsewhere", err)
-		return true // waiting costs time, and ending too soon may start a third attempt
+		// Waiting costs time, and ending too soon may start a third attempt.
+		return true
 	}
 	return is
 }

@@ -56,7 +56,8 @@ func (a *account) acquire(now time.Time, c Claim, l Limits, lease time.Duration,
 func (a *account) renewLease(now time.Time, c Claim, lease time.Duration) bool {
 	s := a.slotOf(c.ID)
 	if s == nil || s.Holder != c.Holder {
-		return false // another attempt took it over, or it lapsed and may be another job's by now: this one has to stop
+		// Another attempt took it over, or it lapsed and may be another job's by now: this one has to stop.
+		return false
 	}
 	s.until = now.Add(lease)
 	return true

@@ -51,6 +51,7 @@ func NewCache(name NameFunc, cfg CacheConfig) *Cache {
 	cfg.NotFoundTTL = orDefault(cfg.NotFoundTTL, 10*time.Second)
 	cfg.Retry = orDefault(cfg.Retry, 5*time.Second)
 	cfg.Timeout = orDefault(cfg.Timeout, 2*time.Second)
+	// No process is to remember all users whom it has ever worked for.
 	if cfg.MaxUsers <= 0 {
 		cfg.MaxUsers = 100_000
 	}
@@ -65,7 +66,8 @@ func (c *Cache) Name(ctx context.Context, user string) (string, error) {
 	case fresh:
 		c.hits.Add(1)
 		return last, nil
-	case f == nil: // a caller who cannot wait for an answer causes no question
+	// A caller who cannot wait for an answer causes no question.
+	case f == nil:
 		return last, ctx.Err()
 	}
 	c.misses.Add(1)
@@ -83,7 +85,8 @@ func (c *Cache) Name(ctx context.Context, user string) (string, error) {
 	if err := ctx.Err(); err != nil {
 		return last, err
 	}
-	return last, f.ctx.Err() // the function goes on after its context has ended
+	// The function may go on after its context has ended, and nobody waits for that.
+	return last, f.ctx.Err()
 }
 
 // lookUp returns what was known of a user, and whether that is fresh. If not, the flight
@@ -94,9 +97,11 @@ func (c *Cache) lookUp(user string, begin bool) (last string, f *flight, fresh b
 	k, ok := c.young[user]
 	if !ok {
 		if k, ok = c.old[user]; ok {
-			c.rememberUser(user, k) // a use: the user outlives the next change of generations
+			// A use: the user outlives the next change of generations.
+			c.rememberUser(user, k)
 		}
 	}
+	// Also a name that failed to be found anew: until then nobody asks.
 	if ok && time.Now().Before(k.until) {
 		return k.tier, nil, true
 	}
@@ -122,7 +127,9 @@ func (c *Cache) answerFlight(f *flight, user, last string) {
 	switch {
 	case f.err != nil:
 		c.failed.Add(1)
-		f.tier, ttl = last, c.cfg.Retry // the old name is remembered anew, so that not every caller asks
+		// The old name is remembered anew, so that not every caller asks a database in trouble.
+		f.tier, ttl = last, c.cfg.Retry
+	// Sooner than others: a user who has just paid is not to wait for long.
 	case f.tier == "":
 		ttl = c.cfg.NotFoundTTL
 	}
@@ -130,6 +137,7 @@ func (c *Cache) answerFlight(f *flight, user, last string) {
 	c.rememberUser(user, remembered{f.tier, time.Now().Add(ttl)})
 	delete(c.flights, user)
 	c.mu.Unlock()
+	// With the answer remembered, or a caller who was told of it could ask again.
 	close(f.done)
 }
 
@@ -146,6 +154,7 @@ func (c *Cache) safely(ctx context.Context, user string) (tier string, err error
 
 // rememberUser remembers a user, and forgets those who were not asked about lately.
 func (c *Cache) rememberUser(user string, k remembered) {
+	// Two maps take the place of a list by time of use, at half of its memory.
 	if _, ok := c.young[user]; !ok && len(c.young) >= max(1, c.cfg.MaxUsers/2) {
 		c.young, c.old = map[string]remembered{}, c.young
 	}

@@ -21,6 +21,7 @@ func (c checked) Acquire(ctx context.Context, claim Claim, limits Limits, lease 
 
 func (c checked) Renew(ctx context.Context, claims []Claim, lease time.Duration) ([]Claim, error) {
 	invalid := validateLease(lease)
+	// All of them before any is renewed: a call is refused as a whole.
 	for _, claim := range claims {
 		invalid = cmp.Or(invalid, claim.validate())
 	}
@@ -48,6 +49,7 @@ func (c checked) Forget(ctx context.Context, job Job) error {
 
 func (c checked) Waiting(ctx context.Context, after string, n int) ([]string, error) {
 	invalid := validateLength("user", after)
+	// Who asks for pages of nobody would ask for ever.
 	if n < 1 {
 		invalid = fmt.Errorf("page of %d users: %w", n, ErrInvalid)
 	}
@@ -80,6 +82,7 @@ func (l Limits) validate() error {
 	if l.Total < 1 {
 		return fmt.Errorf("limit %d: %w", l.Total, ErrInvalid)
 	}
+	// Jobs of a queue whose limit is 0 would wait for ever.
 	for queue, n := range l.Queues {
 		if err := validateLength("queue", queue); err != nil {
 			return err
@@ -102,6 +105,7 @@ func validateLease(length time.Duration) error {
 }
 
 func validateName(what, name string) error {
+	// Slots would give all that have no name one slot.
 	if name == "" {
 		return fmt.Errorf("no %s: %w", what, ErrInvalid)
 	}

@@ -35,6 +35,7 @@ func FromEnv(lookup func(string) (string, bool)) (Env, error) {
 	var errs []error
 	read := func(name string, parse func(text string) error) {
 		text, _ := lookup(name)
+		// As in a Compose file, where a variable that is passed on is set and empty.
 		if text == "" {
 			return
 		}
@@ -63,6 +64,7 @@ func FromEnv(lookup func(string) (string, bool)) (Env, error) {
 		e.Jitter, err = parseSpan(text, 0)
 		return err
 	})
+	// Nothing of it counts then: a limit that was meant must not be the default by a slip.
 	if len(errs) > 0 {
 		return Env{}, errors.Join(errs...)
 	}
@@ -82,6 +84,7 @@ func parseSwitch(text string) (bool, error) {
 // parseSpan reads a duration such as 30s or 1m30s, or seconds.
 func parseSpan(text string, least time.Duration) (time.Duration, error) {
 	seconds := text
+	// Seconds are what most tools' variables have.
 	if strings.Trim(text, "0123456789.") == "" {
 		seconds += "s"
 	}
@@ -89,6 +92,7 @@ func parseSpan(text string, least time.Duration) (time.Duration, error) {
 	if err != nil {
 		return 0, errors.New("must be a duration such as 30s or 1m30s, or a number of seconds")
 	}
+	// Without a least one a job over the limit would be tried again and again, without a pause.
 	if d < least || d > maxSnooze {
 		return 0, fmt.Errorf("must be from %v to %v", least, maxSnooze)
 	}

@@ -39,6 +39,7 @@ func (f FileTiers) Tier(_ context.Context, user string) (Tier, error) {
 func (f FileTiers) currentSet() *limits.Set {
 	if f.Set != nil {
 		if set := f.Set(); set != nil {
+			// Overrides with an end are over without an edit of the file.
 			return set.At(time.Now())
 		}
 	}
@@ -49,9 +50,11 @@ func (f FileTiers) currentSet() *limits.Set {
 func (f FileTiers) tierFrom(l *limits.Limits) Tier {
 	j := l.Jobs()
 	t := Tier{Name: l.Tier, Class: Class(j.Class), Limits: Limits{Total: Unlimited}}
-	if j.Mode != limits.Enforce { // off, or a dry run: slots are counted, and never run out
+	// Off, or a dry run: slots are counted and shown, and never run out.
+	if j.Mode != limits.Enforce {
 		return t
 	}
+	// A tier may limit its queues alone.
 	if j.Total > 0 {
 		t.Limits.Total = j.Total
 	}
@@ -59,7 +62,8 @@ func (f FileTiers) tierFrom(l *limits.Limits) Tier {
 	if n, ok := f.Totals[l.Tier]; ok && j.Source != limits.OfUser {
 		t.Limits.Total = n
 	}
-	t.Limits.Queues = maps.Clone(j.Queues) // the set is shared, and a caller may change what it gets
+	// The set is shared, and a caller may change what it gets.
+	t.Limits.Queues = maps.Clone(j.Queues)
 	return t
 }
 
@@ -67,7 +71,8 @@ func (f FileTiers) tierFrom(l *limits.Limits) Tier {
 var withoutFile = sync.OnceValue(func() *limits.Set {
 	set, err := limitfile.Parse("tiers", []byte("version: 1\ndefault_tier: free\ntiers: {free: {}, pro: {}, pro_plus: {}, enterprise: {}}\n"))
 	if err != nil {
-		panic(err) // cannot be: it is always the same
+		// It is always the same text.
+		panic(err)
 	}
 	return set
 })

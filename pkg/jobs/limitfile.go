@@ -18,6 +18,7 @@ type LimitFile struct{ loader *limitfile.Loader }
 // OpenLimitFile loads a file. The error is that of limitfile.Load.
 func OpenLimitFile(path string) (*LimitFile, error) {
 	f := &LimitFile{limitfile.NewLoader(path, "")}
+	// The first one has to be good: there is no last good content yet to go by.
 	if _, err := f.loader.Load(true); err != nil {
 		return nil, err
 	}
@@ -31,6 +32,7 @@ func (f *LimitFile) Set() *limits.Set { return f.loader.Set() }
 // returns as nil. It calls changed (if not nil) with nil when another content counts, or
 // a problem is over, and with the error of each new problem. It runs once at a time.
 func (f *LimitFile) Run(ctx context.Context, every time.Duration, changed func(err error)) error {
+	// A ticker would panic.
 	if every <= 0 {
 		return fmt.Errorf("watch limit file: the interval is %v, want a positive duration", every)
 	}
@@ -42,6 +44,7 @@ func (f *LimitFile) Run(ctx context.Context, every time.Duration, changed func(e
 			return nil
 		case <-tick.C:
 		}
+		// Read anew and not watched: editors and Kubernetes replace files in ways that watchers miss.
 		if outcome, err := f.loader.Load(false); outcome != limitfile.Same && changed != nil {
 			changed(err)
 		}

@@ -10,6 +10,7 @@ import (
 // NewMemory returns Slots for the workers of one process: nothing of it is shared, or
 // kept when the process ends. The time is now's; nil means time.Now.
 func NewMemory(now func() time.Time) Slots {
+	// Other back ends are compared with this one in a time that tests make.
 	if now == nil {
 		now = time.Now
 	}
@@ -35,7 +36,8 @@ func (m *memory) withAccount(user string, f func(a *account, now time.Time)) {
 	now := m.now()
 	a.expire(now)
 	f(a, now)
-	if a.isEmpty() { // memory is that of users who have jobs, not of all who ever had
+	// Memory is that of users who have jobs, not of all who ever had.
+	if a.isEmpty() {
 		delete(m.accounts, user)
 	}
 }
@@ -46,6 +48,7 @@ func (m *memory) Acquire(_ context.Context, c Claim, l Limits, lease time.Durati
 }
 
 func (m *memory) Renew(_ context.Context, claims []Claim, lease time.Duration) (lost []Claim, _ error) {
+	// One by one: claims of one call are of many users, whose slots have nothing to do with each other.
 	for _, c := range claims {
 		m.withAccount(c.User, func(a *account, now time.Time) {
 			if !a.renewLease(now, c, lease) {

@@ -30,19 +30,23 @@ type NamedTiers struct {
 func (n NamedTiers) Tier(ctx context.Context, user string) (Tier, error) {
 	set := n.File.currentSet()
 	fromFile := n.File.tierFrom(set.User(user))
-	if set.NamesUser(user) { // an edit of the file counts, and no database is asked
+	// An exception in the file counts at once, whatever the database says, and needs none.
+	if set.NamesUser(user) {
 		return fromFile, nil
 	}
+	// A worker waits for the answer before each job.
 	ctx, cancel := context.WithTimeout(ctx, orDefault(n.Timeout, 2*time.Second))
 	defer cancel()
 	name, err := n.Name(ctx, user)
 	if err != nil {
 		err = fmt.Errorf("find tier: %w", err)
 	}
+	// With an error or without one: a new user needs no set-up.
 	if name == "" {
 		return fromFile, err
 	}
 	l, ok := set.TierLimits(name)
+	// A tier that was removed from the file must not end a user's jobs.
 	if !ok {
 		unknown := fmt.Errorf("tier %q is not in the limit file (valid: %s)", name, strings.Join(set.TierNames(), ", "))
 		return fromFile, errors.Join(err, unknown)
@@ -65,12 +69,14 @@ type Row interface{ Scan(dest ...any) error }
 // a hash alone (limits.Key), and not asked about.
 func Query[R Row](queryRow func(ctx context.Context, query string, args ...any) R, query string) NameFunc {
 	return func(ctx context.Context, user string) (string, error) {
-		if strings.HasPrefix(user, "~") { // a hash, which no table of users has
+		// A hash, which no table of users has.
+		if strings.HasPrefix(user, "~") {
 			return "", nil
 		}
 		var tier sql.NullString
 		switch err := queryRow(ctx, query, user).Scan(&tier); {
-		case errors.Is(err, sql.ErrNoRows): // pgx.ErrNoRows is one
+		// pgx.ErrNoRows is one, too.
+		case errors.Is(err, sql.ErrNoRows):
 			return "", nil
 		case err != nil:
 			return "", fmt.Errorf("query: %w", err)

@@ -48,6 +48,7 @@ func (q Queues) Workers() map[string]int {
 	all := map[string]int{}
 	for service, w := range q {
 		for _, class := range Classes {
+			// River refuses a queue without workers.
 			if n := w.Of(class); n > 0 {
 				all[QueueName(service, class)] = n
 			}
@@ -63,6 +64,7 @@ func QueueName(service string, c Class) string { return service + "_" + string(c
 // service, without a class.
 func Split(queue string) (service string, c Class) {
 	for _, class := range Classes {
+		// A queue of the bare class belongs to no service.
 		if service, ok := strings.CutSuffix(queue, "_"+string(class)); ok && service != "" {
 			return service, class
 		}
@@ -75,6 +77,7 @@ func Split(queue string) (service string, c Class) {
 // zero Tier, and goes to the default queue.
 func Route(service string, t Tier, scheduled bool) string {
 	switch {
+	// Of whichever tier: nobody waits for what a scheduler starts.
 	case scheduled:
 		return QueueName(service, Scheduled)
 	case t.Class == "":
@@ -102,8 +105,10 @@ func QueuesOf(set *limits.Set, prefixes map[string]string, lookup func(string) (
 			q[s.Service] = Workers{s.Priority, s.Default, s.Scheduled}
 		}
 	}
+	// Services that only have a prefix join q below, and the file states nothing of those.
 	inFile := maps.Clone(q)
 	for service := range prefixes {
+		// A service with a prefix may have variables alone.
 		if _, there := q[service]; !there {
 			q[service] = Workers{}
 		}
@@ -118,6 +123,7 @@ func QueuesOf(set *limits.Set, prefixes map[string]string, lookup func(string) (
 			continue
 		}
 		_, stated := inFile[service]
+		// All of them, also after an error: who sets variables wants to know all that is wrong.
 		for _, class := range Classes {
 			name := prefix + "_QUEUE_" + strings.ToUpper(string(class)) + "_WORKERS"
 			text, _ := lookup(name)
@@ -142,6 +148,7 @@ func QueuesOf(set *limits.Set, prefixes map[string]string, lookup func(string) (
 		}
 		q[service] = w
 	}
+	// No half of it: a queue without workers would stand still without a word.
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
@@ -158,6 +165,7 @@ func prefixOf(service string, prefixes map[string]string) (string, error) {
 		return "", fmt.Errorf("service %q: want 1 to 54 of a-z and 0-9, with single _ or - between them", service)
 	case !ok:
 		return strings.ToUpper(strings.ReplaceAll(service, "-", "_")), nil
+	// No shell can set such a variable.
 	case !prefixForm.MatchString(prefix):
 		return "", fmt.Errorf("service %s: %q cannot begin the name of a variable", service, prefix)
 	}

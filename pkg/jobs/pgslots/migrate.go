@@ -29,6 +29,7 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, schema string) error {
 	if schema == "" {
 		schema = DefaultSchema
 	}
+	// PostgreSQL would cut a longer name, and two schemas could be one.
 	if !goodName.MatchString(schema) {
 		return fmt.Errorf("schema %q: want up to 63 letters, digits, blanks, _ and -", schema)
 	}
@@ -45,6 +46,7 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, schema string) error {
 func migrate(ctx context.Context, pool *pgxpool.Pool, schema string, steps []string) error {
 	// Read committed, so that what is read with the lock is what was written before it.
 	return pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		// Many workers start at once, and one of them migrates.
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1::int8)", int64(migrating)); err != nil {
 			return err
 		}
@@ -93,7 +95,8 @@ func version(ctx context.Context, tx pgx.Tx, schema string) (int, error) {
 // readSteps reads the files, whose names begin with 001, 002 and so on.
 func readSteps(schema string) (steps []string, err error) {
 	files, err := fs.Glob(migrations, "migrations/*.sql")
-	for _, file := range files { // sorted
+	// Glob sorts them, which is their order.
+	for _, file := range files {
 		text, err := migrations.ReadFile(file)
 		if err != nil {
 			return nil, err

@@ -119,6 +119,7 @@ func New(pool *pgxpool.Pool, schema string) jobs.Slots {
 
 func (s *slots) Acquire(ctx context.Context, c jobs.Claim, l jobs.Limits, lease time.Duration, park bool) (jobs.Verdict, error) {
 	var v jobs.Verdict
+	// Names are bytea: text has no zero byte, and only valid UTF-8.
 	queues, limits := arrays(l)
 	err := s.queryEach(ctx, []any{&v.Granted, &v.Running, &v.InQueue, &v.Place}, func() {}, s.acquire,
 		[]byte(c.User), []byte(c.ID), []byte(c.Queue), []byte(c.Holder), toInt4(l.Total), queues, limits, micros(lease), park, jobs.MaxParked)
@@ -145,9 +146,11 @@ func (s *slots) Renew(ctx context.Context, claims []jobs.Claim, lease time.Durat
 		lose := func() { gone = append(gone, batch[number-1]) }
 		err := s.queryEach(ctx, []any{&number}, lose, s.renew, users, ids, holders, micros(lease))
 		if err != nil {
+			// Those of the batches before are renewed, and may be renewed once more.
 			return nil, err
 		}
 	}
+	// In the order of the claims, as the caller knows them.
 	slices.Sort(gone)
 	for _, i := range gone {
 		lost = append(lost, claims[i])
@@ -181,6 +184,7 @@ func (s *slots) Forget(ctx context.Context, j jobs.Job) error {
 // Waiting, asked for the first users, also deletes slots whose lease or reservation is
 // over, of up to 50 users: the workers that died did not.
 func (s *slots) Waiting(ctx context.Context, after string, n int) (users []string, err error) {
+	// Once for each sweep through all pages.
 	if after == "" {
 		if err := s.queryEach(ctx, nil, func() {}, s.sweep, sweepAtOnce); err != nil {
 			return nil, fmt.Errorf("delete ended slots: %w", err)
@@ -193,10 +197,12 @@ func (s *slots) Waiting(ctx context.Context, after string, n int) (users []strin
 
 func (s *slots) User(ctx context.Context, user string) (u jobs.Usage, err error) {
 	var id, queue, holder []byte
-	var left *int64 // in µs; nil is a parked job
+	// In µs. A parked job has none.
+	var left *int64
 	err = s.queryEach(ctx, []any{&id, &queue, &holder, &left}, func() {
 		job := jobs.Job{User: user, ID: string(id), Queue: string(queue)}
 		switch {
+		// Only slots have a lease or a reservation, of which something is left.
 		case left == nil:
 			u.Parked = append(u.Parked, job)
 		case holder == nil:
@@ -224,6 +230,7 @@ func (s *slots) queryEach(ctx context.Context, columns []any, row func(), sql st
 		_, err := pgx.ForEachRow(rows, columns, func() error { row(); return nil })
 		return err
 	}
+	// A statement alone is a transaction, and read committed unless somebody has set otherwise.
 	if !s.begin.Load() {
 		rows, err := s.pool.Query(ctx, sql, args...)
 		if err == nil {
@@ -233,8 +240,11 @@ func (s *slots) queryEach(ctx context.Context, columns []any, row func(), sql st
 		if !errors.As(err, &pg) || pg.Code != notReadCommitted {
 			return err
 		}
-		s.begin.Store(true) // the function has refused, so that nothing was done: call it again
+		// The function has refused before it did anything, so it can be called again. The pool's setting does
+		// not change, and each call would be refused first.
+		s.begin.Store(true)
 	}
+	// A batch is one round trip, as the statement alone is.
 	var b pgx.Batch
 	b.Queue("BEGIN ISOLATION LEVEL READ COMMITTED")
 	b.Queue(sql, args...).Query(readRows)
@@ -244,9 +254,11 @@ func (s *slots) queryEach(ctx context.Context, columns []any, row func(), sql st
 
 // arrays are the queues that have limits, and these.
 func arrays(l jobs.Limits) (queues [][]byte, limits []int32) {
-	queues, limits = [][]byte{}, []int32{} // not NULL
+	// Empty arrays and not nil ones, which are NULL.
+	queues, limits = [][]byte{}, []int32{}
 	for queue := range l.Queues {
 		queues = append(queues, []byte(queue))
+		// No more than the total, so that the function compares each with one number.
 		limits = append(limits, toInt4(l.Of(queue)))
 	}
 	return queues, limits

@@ -38,6 +38,7 @@ type slots struct{ client redis.UniversalClient }
 func (s *slots) Acquire(ctx context.Context, c jobs.Claim, l jobs.Limits, lease time.Duration, park bool) (jobs.Verdict, error) {
 	args := append(beginArguments("acquire"), c.ID, c.Holder, c.Queue, micros(lease), park, jobs.MaxParked)
 	got, err := s.callForUser(ctx, c.User, withLimits(args, l)).Int64Slice()
+	// What is no answer must not pass for a refusal: the job would be parked in no line.
 	if err == nil && len(got) != 4 {
 		err = fmt.Errorf("unexpected reply %v", got)
 	}
@@ -50,6 +51,7 @@ func (s *slots) Acquire(ctx context.Context, c jobs.Claim, l jobs.Limits, lease 
 // Renew is atomic for the claims of each user.
 func (s *slots) Renew(ctx context.Context, claims []jobs.Claim, lease time.Duration) (lost []jobs.Claim, err error) {
 	// One call for each user: the keys of two may be in different slots of a Redis Cluster.
+	// A user's claims together, because each call reads all of the user's slots.
 	byUser := map[string]int{} // the user's call
 	var calls []call
 	var indices [][]int // of each call's claims
@@ -83,6 +85,7 @@ func (s *slots) Renew(ctx context.Context, claims []jobs.Claim, lease time.Durat
 			}
 		}
 	}
+	// In the order of the claims, as the caller knows them.
 	slices.Sort(gone)
 	for _, i := range gone {
 		lost = append(lost, claims[i])
@@ -101,6 +104,7 @@ func (s *slots) ReserveFree(ctx context.Context, user string, l jobs.Limits, res
 // releaseAndReserve reserves free slots, and before that releases a claim if it names a job.
 func (s *slots) releaseAndReserve(ctx context.Context, c jobs.Claim, l jobs.Limits, reserve time.Duration) (reserved []jobs.Job, err error) {
 	args := append(beginArguments("release"), c.ID, c.Holder, micros(reserve))
+	// One call for both: nobody else may take the slot between the two.
 	got, err := s.callForUser(ctx, c.User, withLimits(args, l)).StringSlice()
 	if err != nil {
 		return nil, err
@@ -115,6 +119,7 @@ func (s *slots) releaseAndReserve(ctx context.Context, c jobs.Claim, l jobs.Limi
 }
 
 func (s *slots) Reserved(ctx context.Context, user string) (reserved []jobs.Job, err error) {
+	// Not "user", with which would come the line: ten thousand jobs, of which nothing is needed.
 	usage, err := s.usage(ctx, user, "slots")
 	for _, slot := range usage.Reserved {
 		reserved = append(reserved, slot.Job)
@@ -129,7 +134,8 @@ func (s *slots) Forget(ctx context.Context, j jobs.Job) error {
 // Waiting asks every shard, in one round trip.
 func (s *slots) Waiting(ctx context.Context, after string, n int) ([]string, error) {
 	calls := make([]call, shards)
-	for shard := range calls { // n of each: the first n may all be in one shard
+	for shard := range calls {
+		// n of each, for the first n of all may be in one shard.
 		calls[shard] = call{[]string{waitingKey(shard)}, append(beginArguments("waiting"), after, min(n, most),
 			userKey(shard, "slots", ""), userKey(shard, "line", ""), userKey(shard, "places", ""))}
 	}
@@ -146,6 +152,7 @@ func (s *slots) Waiting(ctx context.Context, after string, n int) ([]string, err
 		users = append(users, part...)
 	}
 	slices.Sort(users)
+	// What is cut off comes with the next page, which begins after the last of these.
 	return users[:min(n, len(users))], nil
 }
 
@@ -175,6 +182,7 @@ func (s *slots) callForUser(ctx context.Context, user string, args []any) *redis
 // callAll makes calls in one round trip, and again those for which Redis did not know
 // the script.
 func (s *slots) callAll(ctx context.Context, calls []call) ([]*redis.Cmd, error) {
+	// A pipeline of nothing asks nobody, and must not pass for an answer after the context's end.
 	if len(calls) == 0 {
 		return nil, ctx.Err()
 	}
@@ -183,15 +191,17 @@ func (s *slots) callAll(ctx context.Context, calls []call) ([]*redis.Cmd, error)
 	for i, c := range calls {
 		replies[i] = script.EvalSha(ctx, pipe, c.keys, c.args...)
 	}
-	_, failed := pipe.Exec(ctx) // of the first call that failed
+	// The error of the first call that failed. The others may have been done.
+	_, failed := pipe.Exec(ctx)
 	for i, c := range calls {
 		err := replies[i].Err()
-		// A pipeline cannot send the script along where it is missing, as Run does for one call.
+		// Redis forgets its scripts when it restarts. A pipeline cannot send the script along where it is missing, as Run does for one call.
 		if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
 			replies[i] = script.Run(ctx, s.client, c.keys, c.args...)
 			err = replies[i].Err()
 		} else if err == nil && replies[i].Val() == nil {
-			err = failed // it was not sent
+			// Neither an answer nor an error: the call was not sent, because the connection broke before.
+			err = failed
 		}
 		if err != nil {
 			return nil, err
@@ -202,6 +212,7 @@ func (s *slots) callAll(ctx context.Context, calls []call) ([]*redis.Cmd, error)
 
 // beginArguments begins a call's arguments.
 func beginArguments(operation string) []any {
+	// The script finds the user's name in a key by what is before it, which is equally long in all of them.
 	return append(make([]any, 0, 16), operation, len(userKey(0, "slots", ""))+1, int64(ttl/time.Second))
 }
 
@@ -209,6 +220,7 @@ func beginArguments(operation string) []any {
 func withLimits(args []any, l jobs.Limits) []any {
 	args = append(args, min(l.Total, most))
 	for queue, n := range l.Queues {
+		// Redis' numbers are floating point, and exact only so far.
 		args = append(args, queue, min(n, l.Total, most))
 	}
 	return args
@@ -216,9 +228,11 @@ func withLimits(args []any, l jobs.Limits) []any {
 
 // micros rounds up: no span is 0. A century is for ever.
 func micros(d time.Duration) int64 {
+	// Down to nothing would be a lease that is over when it begins.
 	return int64((min(d, 100*365*24*time.Hour) + time.Microsecond - 1) / time.Microsecond)
 }
 
+// shardOf is the same in all processes, whatever they are written in.
 func shardOf(user string) int { return int(xxhash.Sum64String(user) % shards) }
 
 // hashTag names a shard in as many bytes as any other.
