@@ -51,10 +51,12 @@ func isBundle(data []byte) bool { return bytes.HasPrefix(data, []byte(bundleMark
 // bundle puts files into one.
 func bundle(sources []source) []byte {
 	var b bytes.Buffer
+	// The lowest that will do, so that an older agent reads all that it can understand.
 	version := 1
 	if _, overrides := splitOverrides(sources); overrides != nil {
 		version = 2
 	}
+	// No archive of a library: the same files must be the same bytes, of which the version is made.
 	fmt.Fprintf(&b, "%s%d %d\n", bundleMark, version, len(sources))
 	for _, s := range sources {
 		fmt.Fprintf(&b, "%d %s\n", len(s.data), strconv.Quote(s.name))
@@ -79,6 +81,7 @@ func unbundle(data []byte) ([]source, error) {
 		return []source{{}}, fmt.Errorf("the bundle of limit files has version %s; only 1 and 2 are known", quote(version))
 	}
 	n, err := strconv.Atoi(count)
+	// The number is bounded before anything is made room for, and written in one way only.
 	if err != nil || n < 1 || version == "2" && n < 2 || n > maxUserFiles+2 || strconv.Itoa(n) != count {
 		return []source{{}}, fmt.Errorf("the bundle of limit files is damaged: %s is no number of files", quote(count))
 	}
@@ -89,6 +92,7 @@ func unbundle(data []byte) ([]source, error) {
 		s, after, err := nextFile(rest)
 		switch {
 		case err != nil:
+		// The limit file has no name in it, because each process gives it its own.
 		case (s.name == "") != (i == 0):
 			err = fmt.Errorf("file %d has the name %s", i, quote(s.name))
 		case (s.name == overridesName) != (version == "2" && i > 0 && i == n-1):
@@ -117,6 +121,7 @@ func nextFile(data []byte) (s source, rest []byte, err error) {
 	switch {
 	case !ok || sizeErr != nil || nameErr != nil || n < 0 || strconv.Itoa(n) != size || strconv.Quote(name) != quoted:
 		return s, nil, fmt.Errorf("%s is no length and name of a file", quote(string(line)))
+	// The newline behind it shows a wrong length, which would shift all that follows.
 	case n >= len(rest) || rest[n] != '\n':
 		return s, nil, fmt.Errorf("%s has not its length of %d bytes", quote(name), n)
 	}

@@ -3,7 +3,7 @@ package limitfile
 import (
 	"cmp"
 	"encoding/binary"
-	"maps"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -39,6 +39,7 @@ func (r *requests) asRates() []limits.Rate {
 
 // replaceClass returns the rates with those of a class replaced.
 func (r *requests) replaceClass(class string, own []limits.Rate) []limits.Rate {
+	// Cloned, because the users of the tier have the same ones.
 	rates := slices.DeleteFunc(slices.Clone(r.asRates()), func(r limits.Rate) bool { return r.Class == class })
 	rates = append(rates, own...)
 	slices.SortFunc(rates, func(a, b limits.Rate) int {
@@ -58,17 +59,11 @@ type drafts struct {
 	entries map[string]*limits.Entry
 }
 
-// limitsKey is what Limits say.
+// limitsKey is what Limits say: a draft in which each limit has the mode that counts.
 type limitsKey struct {
-	tier           string
-	requests       *requests
-	concurrent     int
-	concurrentMode limits.Mode
-	bandwidth      limits.Bandwidth
-	wait           time.Duration
-	priority       int
-	jobs           *limits.Jobs
-	off            string
+	tier string
+	draft
+	off string
 }
 
 func newDrafts() drafts {
@@ -84,6 +79,7 @@ func (ds *drafts) sharedRequests(rates []limits.Rate) *requests {
 	if len(rates) == 0 {
 		return nil
 	}
+	// By hand, not by fmt: a file may have requests of its own for each of many users.
 	var key []byte
 	for _, r := range rates {
 		key = append(key, r.Class...)
@@ -93,6 +89,7 @@ func (ds *drafts) sharedRequests(rates []limits.Rate) *requests {
 	}
 	shared := ds.rates[string(key)]
 	if shared == nil {
+		// Clipped: an append while rates were collected has left room, which would be kept.
 		shared = &requests{slices.Clip(rates)}
 		ds.rates[string(key)] = shared
 	}
@@ -101,78 +98,72 @@ func (ds *drafts) sharedRequests(rates []limits.Rate) *requests {
 
 // sharedJobs returns the one that says this.
 func (ds *drafts) sharedJobs(j limits.Jobs) *limits.Jobs {
-	key := []byte(j.Class)
-	key = append(key, 0, byte(j.Mode), byte(j.Source), boolByte(j.Stated), boolByte(j.Queues != nil))
-	key = binary.AppendVarint(key, int64(j.Total))
-	for _, service := range slices.Sorted(maps.Keys(j.Queues)) {
-		key = append(key, service...)
-		key = binary.AppendUvarint(append(key, 0), uint64(j.Queues[service]))
+	// fmt sorts maps, and says the same of an empty one as of none, which says nothing.
+	key := fmt.Sprint(j, j.Queues == nil)
+	if ds.jobs[key] == nil {
+		ds.jobs[key] = &j
 	}
-	shared := ds.jobs[string(key)]
-	if shared == nil {
-		shared = &j
-		ds.jobs[string(key)] = shared
-	}
-	return shared
-}
-
-func boolByte(set bool) byte {
-	if set {
-		return 1
-	}
-	return 0
+	return ds.jobs[key]
 }
 
 // sharedLimits returns the Limits of a draft: each limit's mode is the weakest of its own,
 // the draft's and the file's, and one whose mode is off is left out.
 func (ds *drafts) sharedLimits(tier string, d draft) *limits.Limits {
-	key := limitsKey{tier: tier, wait: d.wait, priority: d.priority}
 	scope := max(ds.mode, d.mode)
+	// It is in the modes of the limits from here on: the same limits are the same, wherever their mode is from.
+	d.mode = limits.Enforce
 	var off []string
-	key.requests, off = ds.effective(d.requests, scope)
-	if mode := max(scope, d.concurrentMode); d.concurrent > 0 {
-		if mode == limits.Off {
-			off = append(off, "concurrent")
-		} else {
-			key.concurrent, key.concurrentMode = d.concurrent, mode
-		}
+	d.requests, off = ds.effective(d.requests, scope)
+	if d.concurrentMode = max(scope, d.concurrentMode); d.concurrentMode == limits.Off && d.concurrent > 0 {
+		off, d.concurrent = append(off, "concurrent"), 0
 	}
-	if mode := max(scope, d.bandwidth.Mode); mode == limits.Off {
-		if d.bandwidth.Down > 0 {
-			off = append(off, "bandwidth.down")
-		}
-		if d.bandwidth.Up > 0 {
-			off = append(off, "bandwidth.up")
-		}
-	} else {
-		key.bandwidth, key.bandwidth.Mode = d.bandwidth, mode
-		// A mode of no limit would keep equal limits from being shared.
-		if d.bandwidth.Down == 0 && d.bandwidth.Up == 0 {
-			key.bandwidth.Mode = limits.Enforce
-		}
+	// A mode of no limit would keep equal limits from being shared; so below.
+	if d.concurrent == 0 {
+		d.concurrentMode = limits.Enforce
 	}
+	off = append(off, turnBandwidthOff(&d.bandwidth, scope)...)
+	// Limits over all endpoints together say nothing of jobs.
 	if d.jobs != nil {
 		j, none := jobsIn(*d.jobs, scope)
-		key.jobs, off = ds.sharedJobs(j), append(off, none...)
+		d.jobs, off = ds.sharedJobs(j), append(off, none...)
 	}
 	// Services are a map: without an order, equal limits would not be found equal.
 	slices.Sort(off)
-	key.off = strings.Join(off, "\n")
+	key := limitsKey{tier, d, strings.Join(off, "\n")}
 	l := ds.limits[key]
 	if l == nil {
 		l = limits.NewLimits(limits.Limits{
-			Tier: tier, Concurrent: key.concurrent, ConcurrentMode: key.concurrentMode, Bandwidth: key.bandwidth,
-			Wait: key.wait, Priority: key.priority,
-		}, key.requests.asRates(), key.jobs, off)
+			Tier: tier, Concurrent: d.concurrent, ConcurrentMode: d.concurrentMode, Bandwidth: d.bandwidth, Wait: d.wait, Priority: d.priority,
+		}, d.requests.asRates(), d.jobs, off)
 		ds.limits[key] = l
 		ds.ids[l] = uint64(len(ds.ids) + 1)
 	}
 	return l
 }
 
+// turnBandwidthOff gives a bandwidth the mode that it has in a scope, and returns its limits that are off.
+func turnBandwidthOff(b *limits.Bandwidth, scope limits.Mode) (off []string) {
+	b.Mode = max(scope, b.Mode)
+	if b.Mode == limits.Off {
+		if b.Down > 0 {
+			off = append(off, "bandwidth.down")
+		}
+		if b.Up > 0 {
+			off = append(off, "bandwidth.up")
+		}
+		// With the share, which is of no limit any more.
+		*b = limits.Bandwidth{}
+	}
+	if b.Down == 0 && b.Up == 0 {
+		b.Mode = limits.Enforce
+	}
+	return off
+}
+
 // effective returns the rates with the modes that they have in a scope, and the
 // fields of those that are off.
 func (ds *drafts) effective(r *requests, scope limits.Mode) (*requests, []string) {
+	// Nearly always, and then nothing has to be made.
 	same := !slices.ContainsFunc(r.asRates(), func(r limits.Rate) bool { return max(r.Mode, scope) != r.Mode || r.Mode == limits.Off })
 	if same {
 		return r, nil
@@ -191,6 +182,7 @@ func (ds *drafts) effective(r *requests, scope limits.Mode) (*requests, []string
 
 // sharedEntry returns the entry that says this, an equal one if there is one.
 func (ds *drafts) sharedEntry(e limits.Entry) *limits.Entry {
+	// By number: limits that say the same are one, so that what they say need not be compared.
 	key := binary.AppendUvarint(nil, ds.ids[e.Limits])
 	key = binary.AppendUvarint(key, ds.ids[e.Together])
 	if e.More != nil {
@@ -198,7 +190,7 @@ func (ds *drafts) sharedEntry(e limits.Entry) *limits.Entry {
 		if e.More.Then != nil {
 			key = binary.AppendUvarint(key, ds.ids[e.More.Then.Limits])
 		}
-		key = append(key, '@')
+		key = append(key, '@') // no limits of an endpoint are the Then of another entry
 		for _, l := range e.More.Endpoints {
 			key = binary.AppendUvarint(key, ds.ids[l])
 		}

@@ -68,6 +68,7 @@ const maxComment = 1000
 // readEntry reads what a mapping says over a layer.
 func (f *file) readEntry(over layer, where place, n *yaml.Node, example string, all fields[entry]) entry {
 	found := f.count()
+	// It begins as a copy of the layer: what the mapping does not name stays as it is there.
 	e := &f.entry
 	*e = entry{layer: layer{draft: over.draft, tier: over.tier}}
 	readFields(f, e, where, n, example, all)
@@ -82,6 +83,7 @@ func (f *file) readEntry(over layer, where place, n *yaml.Node, example string, 
 // that is given.
 func (f *file) layerUnder(where place, n *yaml.Node, otherwise layer) layer {
 	if n.Kind != yaml.ScalarNode {
+		// It may stand behind the fields that lie over it.
 		if n = lookup(n, "tier"); n == nil {
 			return otherwise
 		}
@@ -98,10 +100,12 @@ func (f *file) readAtEndpoints(e *entry, below layer, where place, n *yaml.Node)
 	}
 	e.at = map[string]draft{}
 	for _, endpoint := range slices.Sorted(maps.Keys(below.at)) {
+		// Those that the mapping names are read below, over the same.
 		if e.endpoints != nil && lookup(e.endpoints, endpoint) != nil {
 			continue
 		}
 		e.at[endpoint] = f.draftAt(endpoint, e, below, where, n)
+		// The user's share may be too large for the tier's limit here, of which the user's entry says nothing.
 		if bandwidth := lookup(n, "bandwidth"); bandwidth != nil && endpoint != limits.All {
 			f.checkDefaultShare(bandwidth, where.atEndpoint(endpoint), e.at[endpoint].bandwidth)
 		}
@@ -110,6 +114,7 @@ func (f *file) readAtEndpoints(e *entry, below layer, where place, n *yaml.Node)
 		return
 	}
 	for name, value := range f.eachEntry(e.endpoints, where.atField("endpoints"), "{uploads: {concurrent: 2}}") {
+		// One that is not declared would be limits that no request has.
 		if f.isEndpoint(name, where.atField("endpoints")) {
 			d := f.draftAt(name.Value, e, below, where, n)
 			f.readEndpoint(&d, where.atEndpoint(name.Value), name, value)
@@ -150,6 +155,7 @@ func (f *file) isEndpoint(n *yaml.Node, where place) bool {
 	switch {
 	case ok || together && len(declared) > 0:
 		return true
+	// With one frontend there is nothing to take together, and requests beside endpoints says the same.
 	case together:
 		f.errorf(n, `%s: "*" limits requests at all endpoints together, and the limit file declares no endpoint; declare some at the top of it, such as endpoints: [uploads]. Without endpoints, requests beside endpoints is that limit`, where)
 	case len(declared) == 0:
@@ -193,9 +199,11 @@ func (f *file) refuseAtEndpoint(where place, key, value *yaml.Node) bool {
 // entryOf makes an entry that does not expire: of limits everywhere, and at
 // endpoints where there are others.
 func (f *file) entryOf(l layer) limits.Entry {
+	// Over all endpoints together the zero draft limits nothing, which is what no layer at All means.
 	e := limits.Entry{Limits: f.sharedLimits(l.tier, l.draft), Together: f.sharedLimits(l.tier, l.at[limits.All])}
 	differs := false
 	endpoints := make([]*limits.Limits, len(f.content.Endpoints))
+	// By index and not by name: each request is looked up at its endpoint.
 	for i, name := range f.content.Endpoints {
 		endpoints[i] = e.Limits
 		if d, ok := l.at[name]; ok {

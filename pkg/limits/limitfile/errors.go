@@ -85,12 +85,14 @@ func (p *problems) addError(line, column int, format string, args ...any) {
 
 // errors returns what was found as Parse reports it.
 func (p *problems) errors() Errors {
+	// In the order of the files, because fields are read in another one: what others name comes first.
 	slices.SortStableFunc(p.found, func(a, b *Error) int {
 		return cmp.Or(cmp.Compare(a.source, b.source), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})
 	if len(p.found) <= maxErrors {
 		return p.found
 	}
+	// What is left out is told at the place of the first of it, so that the list stays sorted.
 	next := p.found[maxErrors]
 	more := len(p.found) - maxErrors + p.more
 	text := fmt.Sprintf("and %d more errors", more)

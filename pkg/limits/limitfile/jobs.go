@@ -65,6 +65,7 @@ func (f *file) readJobs(d *draft, at place, n *yaml.Node) {
 
 func (f *file) readJobsTotal(j *limits.Jobs, at place, n *yaml.Node) {
 	jobCounts.read(f, &j.Total, at, n)
+	// Also for unlimited: that nobody limits the total is said by somebody, too.
 	j.Source = limits.OfUser
 	if at.kind == "tier" {
 		j.Source = limits.OfTier
@@ -82,6 +83,7 @@ func (f *file) readJobsQueues(j *limits.Jobs, at place, n *yaml.Node) {
 		f.replace(at, n)
 		return
 	}
+	// Those of the tier stay unless they are named: a user who needs more of one service needs no list of all.
 	if j.Queues == nil {
 		j.Queues = map[string]int{}
 	}
@@ -99,6 +101,7 @@ func (f *file) readJobsQueues(j *limits.Jobs, at place, n *yaml.Node) {
 			continue
 		}
 		most := 0
+		// Unlimited takes a service out of those with a limit, so that it has room for the total.
 		if jobCounts.read(f, &most, at.below(key.Value), value); most > 0 {
 			j.Queues[key.Value] = most
 		} else {
@@ -141,10 +144,12 @@ var otherJobs = limits.Jobs{Total: 1, Class: limits.DefaultQueues}
 
 // completeTiersJobs gives every tier the jobs that it does not state itself.
 func (f *file) completeTiersJobs(defaultTier string) {
+	// Once a file speaks of jobs, people want to see those of all tiers.
 	stated := len(f.content.Queues) > 0
 	for _, tier := range f.tiers {
 		stated = stated || tier.jobs != nil
 	}
+	// The default tier first: others take its numbers.
 	defaults := jobsOver(f.tiers[defaultTier].jobs, defaultTier, otherJobs)
 	for name, tier := range f.tiers {
 		j := jobsOver(tier.jobs, name, defaults)
@@ -172,12 +177,14 @@ func jobsOver(j *limits.Jobs, name string, defaults limits.Jobs) limits.Jobs {
 		return known
 	}
 	out := *j
+	// A tier that says the class or some queues alone says nothing of the total.
 	if out.Source == limits.Builtin {
 		out.Total = known.Total
 		if out.Queues == nil {
 			out.Queues = known.Queues
 		}
 	}
+	// An empty map and none are the same from here on, and must be for limits to be shared.
 	if len(out.Queues) == 0 {
 		out.Queues = nil
 	}
@@ -194,9 +201,11 @@ func jobsIn(j limits.Jobs, m limits.Mode) (out limits.Jobs, off []string) {
 	if len(j.Queues) == 0 {
 		out.Queues = nil
 	}
+	// A dry run keeps the numbers, which people see; it limits nothing, because nobody counts jobs that would wait.
 	if m != limits.Off {
 		return out, nil
 	}
+	// What the file does not state cannot be off.
 	if j.Source != limits.Builtin && j.Total > 0 {
 		off = append(off, "jobs.total")
 		for service := range j.Queues {

@@ -23,6 +23,7 @@ func jsonNode(data []byte) (*yaml.Node, error) {
 		return nil, errors.New("not UTF-8 text")
 	}
 	d := json.NewDecoder(bytes.NewReader(data))
+	// As they are written, because errors show them, and 1e3 must not become a thousand.
 	d.UseNumber()
 	n, err := readNode(d, 0)
 	switch {
@@ -42,6 +43,7 @@ func readNode(d *json.Decoder, depth int) (*yaml.Node, error) {
 	if err != nil {
 		return nil, err
 	}
+	// It comes from the API and from Redis, and recursion takes memory.
 	if depth > maxJSONDepth {
 		return nil, fmt.Errorf("nested more than %d deep", maxJSONDepth)
 	}
@@ -59,6 +61,7 @@ func readNode(d *json.Decoder, depth int) (*yaml.Node, error) {
 				return nil, err
 			}
 			if v == '{' && len(n.Content)%2 == 0 {
+				// The library would take the last one, and the operator may have meant the first.
 				if keys[item.Value] {
 					return nil, fmt.Errorf("%s is there twice", quote(item.Value))
 				}

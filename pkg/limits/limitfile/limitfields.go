@@ -66,12 +66,14 @@ func (f *file) readRequests(d *draft, at place, n *yaml.Node) {
 		f.replace(at, n)
 		return
 	}
+	// Class by class: what the tier says of a class that is not named here stays.
 	rates := d.requests
 	for key, value := range f.eachEntry(n, at, `{GET: 100, "*": 200}`) {
 		if !slices.Contains(f.classNames, key.Value) {
 			f.refuseUnknown(key, at, "class", f.classNames)
 			continue
 		}
+		// Also after an error in it, so that the other classes are read over the same.
 		own := f.readRate(key.Value, at.below(key.Value), value)
 		rates = f.sharedRequests(rates.replaceClass(key.Value, own))
 	}
@@ -98,10 +100,12 @@ func (f *file) readRate(class string, at place, n *yaml.Node) (rates []limits.Ra
 		perSecond.read(f, &r.counts[limits.Second], at, n)
 	}
 	for _, w := range limits.Windows {
+		// Unlimited in one window is no limit there; the others count.
 		if r.counts[w] == 0 {
 			continue
 		}
 		rate := limits.Rate{Class: class, Window: w, Max: r.counts[w], Mode: r.mode}
+		// A burst is what was left unused in the seconds before, so that no other window has one.
 		if w == limits.Second {
 			rate.Burst = r.burst
 		}
@@ -150,7 +154,9 @@ func (f *file) readBandwidth(d *draft, at place, n *yaml.Node) {
 		f.replace(at, n)
 		return
 	}
+	// Field by field, unlike the requests of a class: a direction that is not named stays as the tier has it.
 	readFields(f, d, at, n, "{down: 10MiB, up: 5MiB}", bandwidthFields)
+	// The error is where the share is, or else where the limit is that has become too small for it.
 	share := lookup(n, "default_share")
 	if share == nil {
 		share = n
@@ -162,6 +168,7 @@ func (f *file) readBandwidth(d *draft, at place, n *yaml.Node) {
 // it too large.
 func (f *file) checkDefaultShare(n *yaml.Node, where place, b limits.Bandwidth) {
 	where = where.atField("bandwidth.default_share")
+	// A share above the limit would give one instance more than all of them may give.
 	if b.Down > 0 && b.DefaultShare > b.Down {
 		f.errorf(n, "%s must be at most bandwidth.down, which is %d bytes, got %d", where, b.Down, b.DefaultShare)
 	}

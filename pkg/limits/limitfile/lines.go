@@ -3,6 +3,7 @@ package limitfile
 import (
 	"encoding/binary"
 	"slices"
+	"strconv"
 
 	"gopkg.in/yaml.v3"
 
@@ -89,6 +90,7 @@ func (r *recorder) beginEntry(name *yaml.Node) {
 
 // takeWritten returns how the entry is written, which is kept.
 func (r *recorder) takeWritten() *written {
+	// Cloned, because the next entry is noted in the same marks.
 	w := r.written
 	w.marks = slices.Clone(w.marks)
 	return &w
@@ -114,6 +116,7 @@ func (f *file) addMark(at place, line int) {
 // record returns the index of an entry that is written as the one that was read last: the same
 // for all that say the same in the same way.
 func (f *file) record(e limits.Entry) uint32 {
+	// By address: entries and ways to write them are shared already, so that equal ones are one.
 	r := recorded{f.sharedEntry(e), f.sharedWritten()}
 	i, ok := f.records[r]
 	if !ok {
@@ -126,8 +129,10 @@ func (f *file) record(e limits.Entry) uint32 {
 // sharedWritten returns how the entry is written that was read last, as one that is shared by all
 // that are written so.
 func (r *recorder) sharedWritten() *written {
-	key := append(append(r.key[:0], r.written.then...), 0)
-	key = append(append(key, r.written.comment...), 0, boolByte(r.written.tier))
+	// Into the same bytes again: a file may have an entry for each of many users.
+	key := strconv.AppendBool(r.key[:0], r.written.tier)
+	key = append(append(key, r.written.then...), 0)
+	key = append(append(key, r.written.comment...), 0)
 	for _, m := range r.written.marks {
 		key = append(append(key, m.path...), 0)
 		key = append(append(key, m.endpoint...), 0)
@@ -150,5 +155,6 @@ func (f *file) addRecord(e *limits.Entry, w *written) uint32 {
 
 // recordTier notes the entry of all users of whom a file says the name of a tier alone.
 func (f *file) recordTier(name string) {
+	// One for all of them, so that a line of a flat file needs no more than to look its tier up.
 	f.scalars[name] = f.addRecord(f.content.Tiers[name], &written{tier: true})
 }

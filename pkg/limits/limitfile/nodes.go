@@ -17,6 +17,8 @@ func (f *file) eachEntry(n *yaml.Node, where place, example string) iter.Seq2[*y
 			lines = make(map[string]int, len(n.Content)/2)
 		}
 		for key, value := range f.allEntries(n, where, example) {
+			// The first one counts, and further ones are told with its line: which of them was meant, nobody but
+			// whoever wrote them knows.
 			first, twice := lines[key.Value]
 			if lines == nil {
 				name, _ := findEntry(n, key.Value)
@@ -45,6 +47,7 @@ func (f *file) allEntries(n *yaml.Node, where place, example string) iter.Seq2[*
 			f.errorf(n, "%s must be a mapping such as %s, got %s", where, example, describe(n))
 			return
 		}
+		// A name that is refused does not hide what is wrong with the others.
 		for i := 0; i+1 < len(n.Content); i += 2 {
 			if f.isName(n.Content[i], where) && !yield(n.Content[i], n.Content[i+1]) {
 				return
@@ -64,6 +67,7 @@ func (f *file) eachItem(n *yaml.Node, where place, example string, most int) ite
 		case n.Kind != yaml.SequenceNode:
 			f.errorf(n, "%s must be a list such as %s, got %s", where, example, describe(n))
 			return
+		// An empty list may be meant as nobody or as everybody.
 		case len(n.Content) == 0:
 			f.errorf(n, "%s is empty; leave it out, or write a list such as %s", where, example)
 			return
@@ -71,6 +75,7 @@ func (f *file) eachItem(n *yaml.Node, where place, example string, most int) ite
 			f.errorf(n, "%s has %d items; at most %d are possible", where, len(n.Content), most)
 			return
 		}
+		// Only now is it known to be short: what comes before must not grow with the file.
 		seen := make(map[string]bool, len(n.Content))
 		for _, item := range n.Content {
 			if !f.isText(item, where) {
@@ -95,12 +100,11 @@ func (f *file) isText(n *yaml.Node, where place) bool {
 	case !f.isPlain(n):
 	case n.Kind != yaml.ScalarNode || isNull(n):
 		f.errorf(n, "%s: each must be text, got %s", where, describe(n))
+	// The empty text is what a value that was forgotten becomes when it is in quotes.
 	case n.Value == "":
 		f.errorf(n, "%s: each must be text, got nothing", where)
-	case n.ShortTag() == "!!bool":
-		f.errorf(n, "%s: YAML does not read %s as text; write it in quotes", where, n.Value)
 	default:
-		return true
+		return !f.refuseBool(n, where)
 	}
 	return false
 }
@@ -109,32 +113,40 @@ func (f *file) isText(n *yaml.Node, where place) bool {
 // dates are the text that they are written as; what YAML reads as nothing, as
 // true or false, or as a merge is more likely a mistake.
 func (f *file) isName(n *yaml.Node, where place) bool {
-	if !f.isPlain(n) {
-		return false
-	}
 	switch {
+	case !f.isPlain(n):
 	case n.Kind != yaml.ScalarNode:
 		f.errorf(n, "%s: a name must be text, got %s", where, describe(n))
+	// Merging would need the rules of YAML for what counts, and people know others.
 	case n.ShortTag() == "!!merge":
 		f.errorf(n, "%s: merging (<<) is not supported; write the values out", where)
 	case n.Value == "":
 		f.errorf(n, "%s: a name must not be empty", where)
-	case n.ShortTag() == "!!null" || n.ShortTag() == "!!bool":
-		f.errorf(n, "%s: YAML does not read %s as text; write it in quotes", where, n.Value)
 	default:
-		return true
+		return !f.refuseBool(n, where)
 	}
 	return false
+}
+
+// refuseBool refuses what looks like text and is none to YAML, such as a user who is called true.
+func (f *file) refuseBool(n *yaml.Node, where place) bool {
+	if tag := n.ShortTag(); tag != "!!bool" && tag != "!!null" {
+		return false
+	}
+	f.errorf(n, "%s: YAML does not read %s as text; write it in quotes", where, n.Value)
+	return true
 }
 
 // isPlain reports whether a node does without the parts of YAML that a limit file
 // may not use: aliases and anchors, which can make a small file huge, and tags.
 func (f *file) isPlain(n *yaml.Node) bool {
 	switch {
+	// The library has not followed the alias: a node of a few bytes may stand for gigabytes.
 	case n.Kind == yaml.AliasNode:
 		f.errorf(n, "aliases (*%s) are not supported; write the value out", shorten(n.Value))
 	case n.Anchor != "":
 		f.errorf(n, "anchors (&%s) are not supported; leave it out", shorten(n.Anchor))
+	// A tag may make any text of a number, which the error about the value would then deny.
 	case n.Style&yaml.TaggedStyle != 0:
 		f.errorf(n, "tags (%s) are not supported; leave it out", shorten(n.Tag))
 	default:
@@ -150,6 +162,7 @@ func lookup(n *yaml.Node, name string) *yaml.Node {
 }
 
 func (f *file) refuseUnknown(key *yaml.Node, where place, what string, valid []string) {
+	// To find what is nearest takes long, and a file may have a million unknown names.
 	if !f.isFull() {
 		f.errorf(key, "%s: unknown %s %s", where, what, choices(key.Value, valid))
 		return

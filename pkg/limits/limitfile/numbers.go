@@ -57,6 +57,7 @@ func parseSize(s string) (int64, error) {
 	digits := s[:len(s)-len(strings.TrimLeft(s, "0123456789"))]
 	unit := s[len(digits):]
 	switch {
+	// A number below zero is told like zero: both are meant as none, and there is a word for that.
 	case strings.HasPrefix(s, "-") && strings.TrimLeft(s[1:], "0123456789") != s[1:]:
 		return 0, tooSmall(s, liftIt)
 	case digits == "", strings.ContainsAny(unit, ".,_"):
@@ -64,6 +65,7 @@ func parseSize(s string) (int64, error) {
 	case !isPlainNumber(digits):
 		return 0, fmt.Errorf("must not begin with 0, got %s", quoteUnlessPlain(s))
 	}
+	// Before the number, which may be too large in one unit and not in another.
 	bytes, err := parseUnit(digits, unit)
 	if err != nil {
 		return 0, err
@@ -92,6 +94,7 @@ func parseUnit(digits, unit string) (int64, error) {
 		}
 		names[i] = u.name
 	}
+	// Other programs accept the blank, and YAML takes it for a part of the text.
 	if joined := strings.TrimLeft(unit, " "); slices.Contains(names, joined) {
 		return 0, fmt.Errorf("must have no blank before the unit, got %s; write %s", quoteUnlessPlain(digits+unit), digits+joined)
 	}
@@ -111,6 +114,7 @@ func parseWhole(s string, most int, forms, none string) (int, error) {
 	if !isPlainNumber(digits) {
 		return 0, fmt.Errorf("must be %s, got %s", forms, quote(s))
 	}
+	// Zero is refused, because to some it means none and to others no limit.
 	if digits != s || digits == "0" {
 		return 0, tooSmall(s, none)
 	}
@@ -127,6 +131,7 @@ func parsePriority(s string) (int, error) {
 		return 0, fmt.Errorf("must be %s, got %s", priorityForms, quote(s))
 	}
 	n, err := strconv.Atoi(s)
+	// HAProxy would cut it to its range, and two priorities would be one.
 	if err != nil || n < -limits.MaxPriority || n > limits.MaxPriority {
 		return 0, fmt.Errorf("must be %s, got %s", priorityForms, quoteUnlessPlain(s))
 	}
@@ -140,6 +145,7 @@ func ParseWorkers(s string) (int, error) {
 		return 0, fmt.Errorf("must be %s, got %s", workerForms, quote(s))
 	}
 	n, err := strconv.Atoi(s)
+	// River refuses more when it starts, which is too late to see the file.
 	if err != nil || n > limits.MaxWorkers {
 		return 0, fmt.Errorf("must be at most %d, got %s", limits.MaxWorkers, shorten(s))
 	}
@@ -162,6 +168,7 @@ type failureRate struct {
 func parseFailures(s string) (failureRate, error) {
 	digits, unit, found := strings.Cut(s, "/")
 	if !found {
+		// A number alone is the likeliest mistake, and per second would be a bad guess.
 		if _, err := strconv.ParseUint(s, 10, 32); err == nil {
 			return failureRate{}, fmt.Errorf("has no window, got %s; write %s/min", shorten(s), shorten(s))
 		}

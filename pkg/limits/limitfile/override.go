@@ -32,6 +32,7 @@ const (
 func EncodeOverrides(overrides []limits.Override) []byte {
 	list := append([]limits.Override{}, overrides...)
 	for i := range list {
+		// The same overrides must be the same bytes, wherever they were set.
 		list[i].Since, list[i].Until = list[i].Since.UTC(), list[i].Until.UTC()
 	}
 	slices.SortStableFunc(list, compareOverrides)
@@ -48,15 +49,18 @@ func compareOverrides(a, b limits.Override) int {
 
 // DecodeOverrides reads them. What they say is for WithOverrides to judge.
 func DecodeOverrides(data []byte) ([]limits.Override, error) {
+	// Before it is decoded, which takes several times as much memory.
 	if len(data) > MaxOverridesSize {
 		return nil, fmt.Errorf("overrides: larger than %d bytes", MaxOverridesSize)
 	}
 	var list []limits.Override
 	d := json.NewDecoder(bytes.NewReader(data))
+	// A field that this build does not know might change what the override means.
 	d.DisallowUnknownFields()
 	if err := d.Decode(&list); err != nil {
 		return nil, fmt.Errorf("overrides: %w", err)
 	}
+	// Decode stops behind the list, and what follows would be lost in silence.
 	if d.More() {
 		return nil, errors.New("overrides: something follows them")
 	}
@@ -81,12 +85,14 @@ func checkOverride(o limits.Override) (*yaml.Node, error) {
 		return nil, errors.New("user must be a name in UTF-8, as in a limit file")
 	case len(o.Also) >= limits.MaxSecrets || slices.ContainsFunc(o.Also, func(key string) bool { return !limits.IsHidden(key) }):
 		return nil, errors.New("also must be hidden keys of the same user")
+	// Overrides are found by key, for each request.
 	case limits.IsPattern(o.User):
 		return nil, fmt.Errorf("user %s: a pattern cannot be overridden; name one user", quote(o.User))
 	case runes < 1 || runes > maxReason || !utf8.ValidString(o.Reason) || strings.ContainsFunc(o.Reason, func(r rune) bool { return !unicode.IsPrint(r) }) || strings.TrimSpace(o.Reason) == "":
 		return nil, fmt.Errorf("reason must be 1 to %d printable characters, got %d characters", maxReason, runes)
 	case !utf8.ValidString(o.By) || len(o.By) > maxBy:
 		return nil, fmt.Errorf("by must be UTF-8 text of at most %d bytes", maxBy)
+	// There is one way to write them, in which they stand beside what limits each endpoint.
 	case o.Endpoint == limits.All:
 		return nil, errors.New(`limits over all endpoints together are set everywhere, with {"endpoints": {"*": {"requests": {"GET": 100}}}}`)
 	case o.Endpoint != "" && !endpointForm.MatchString(o.Endpoint):
@@ -94,10 +100,12 @@ func checkOverride(o limits.Override) (*yaml.Node, error) {
 	case !orderly(o.Since) || !orderly(o.Until) || o.Until.UnixNano() <= 0:
 		return nil, errors.New("since and until must be times from 1970 to 2200")
 	}
+	// The file's own reader judges them, so that both accept the same.
 	n, err := jsonNode(o.Limits)
 	if err != nil {
 		return nil, fmt.Errorf("limits: %w", err)
 	}
+	// With words of their own: as unknown fields they would seem to be typing mistakes.
 	for key := range children(n) {
 		if slices.Contains(notInOverride, key.Value) {
 			return nil, fmt.Errorf("limits: %s is for limit files; an override has an end and a reason of its own", key.Value)

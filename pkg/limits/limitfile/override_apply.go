@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"gopkg.in/yaml.v3"
 
@@ -37,9 +36,11 @@ func WithOverrides(s *limits.Set, overrides []limits.Override) (*limits.Set, []R
 		}
 		list = append(list, o)
 	}
+	// The same set, so that its version and whoever compares its address see no change.
 	if len(list) == 0 && had == nil {
 		return s, refused
 	}
+	// From the source: what entries were made of is not kept, for a million users and the few of them with overrides.
 	f := parseSources(s.Name(), bundleWith(files, list), s.Secrets(), s.NamedSet())
 	if f.hasErrors() { // too much of them: the file itself is good
 		for _, o := range list {
@@ -56,6 +57,7 @@ func WithOverrides(s *limits.Set, overrides []limits.Override) (*limits.Set, []R
 		// Agents parse the source, and would refuse all of it for one of these.
 		set = set.WithOverrides(bundleWith(files, f.inForce), f.inForce, f.overridden)
 	}
+	// What has expired in s must not come back.
 	return set.At(s.Time()), refused
 }
 
@@ -102,6 +104,7 @@ func (f *file) readOverrides(data []byte) {
 	}
 	f.nodes, f.wanted, f.bases = map[string]*yaml.Node{}, map[string]bool{}, map[string]base{}
 	for _, o := range list {
+		// Checked again: a bundle comes from Redis, perhaps from a newer build.
 		n, err := checkOverride(o)
 		if err == nil && f.nodes[overrideID(o)] != nil {
 			err = errors.New("the user has two overrides")
@@ -135,6 +138,7 @@ func (f *file) applyOverrides() {
 	f.overridden = map[string]*limits.Entry{}
 	for rest := f.overrides; len(rest) > 0; {
 		n := 1
+		// They are sorted, so that those of one user stand together.
 		for n < len(rest) && rest[n].User == rest[0].User {
 			n++
 		}
@@ -159,99 +163,13 @@ func (f *file) overrideUser(overrides []limits.Override) {
 			f.refused = append(f.refused, Refused{o, err})
 			continue
 		}
+		// One after the other: those before count, and one that is not possible with them is refused alone.
 		good = append(good, o)
 		f.overridden[key] = e
+		// HAProxies that still have a previous secret know the user by these.
 		for _, also := range o.Also {
 			f.overridden[also] = e
 		}
 	}
 	f.inForce = append(f.inForce, good...)
-}
-
-// baseOf is what the file says of a user, for overrides to be over.
-func (f *file) baseOf(key string, e *limits.Entry) base {
-	if b, ok := f.bases[key]; ok {
-		return b
-	}
-	if _, named := f.content.Users[key]; !named {
-		if b, ok := f.bases[f.set.PatternOf(key)]; ok {
-			return b
-		}
-	}
-	return base{layer: f.tiers[e.Limits.Tier]}
-}
-
-// overriddenEntry is a user's entry with overrides: one part for each time in which the
-// same of them count over the same, and at last what the file says.
-func (f *file) overriddenEntry(overrides []limits.Override, b base, fromFile *limits.Entry) (*limits.Entry, error) {
-	var ends []int64
-	for _, o := range overrides {
-		ends = append(ends, o.Until.UnixNano())
-	}
-	if b.until != 0 && b.until < slices.Max(ends) {
-		ends = append(ends, b.until)
-	}
-	// From each end on other overrides count, or other things that the file says: one entry
-	// each, made from the last one back, because an entry has the one that follows it.
-	slices.Sort(ends)
-	next := fromFile
-	for _, end := range slices.Backward(slices.Compact(ends)) {
-		over := b.layer
-		if b.until != 0 && b.until < end {
-			over = f.tiers[b.then]
-		}
-		for _, o := range overrides {
-			if o.Until.UnixNano() < end {
-				continue
-			}
-			var err error
-			if over, err = f.tryOverride(o, over); err != nil {
-				return nil, err
-			}
-		}
-		e := f.entryOf(over)
-		ends := &limits.More{Until: end, Then: next}
-		if e.More != nil {
-			ends.Endpoints = e.More.Endpoints
-		}
-		e.More = ends
-		next = &e
-	}
-	return next, nil
-}
-
-// tryOverride reads the limits of an override over what there is. What is wrong with them is
-// no problem of the file.
-func (f *file) tryOverride(o limits.Override, over layer) (layer, error) {
-	// An override is refused by itself: the file stays good.
-	file := f.problems
-	f.problems = problems{}
-	defer func() { f.problems = file }()
-	n := f.nodes[overrideID(o)]
-	f.beginEntry(n)
-	over = f.readOverride(n, over)
-	if !f.hasErrors() {
-		f.origins.overrides[overrideID(o)] = f.takeWritten()
-		return over, nil
-	}
-	var all []string
-	for _, e := range f.found[:min(len(f.found), 3)] {
-		all = append(all, e.Message)
-	}
-	if more := f.count() - len(all); more > 0 {
-		all = append(all, fmt.Sprintf("and %d more", more))
-	}
-	return over, errors.New(strings.Join(all, "; "))
-}
-
-func (f *file) readOverride(n *yaml.Node, over layer) layer {
-	where := place{kind: "limits"}
-	over = f.layerUnder(where, n, over)
-	if n.Kind == yaml.ScalarNode {
-		return over
-	}
-	if n.Kind == yaml.MappingNode && len(n.Content) == 0 {
-		f.errorf(n, "limits must say something, such as {\"concurrent\": 10}")
-	}
-	return f.readEntry(over, where, n, `{"tier": "pro", "concurrent": 10}`, overrideFields).layer
 }

@@ -165,9 +165,7 @@ func (f *file) readTier(key, n *yaml.Node) layer {
 // the file has no tiers, which is an error already, any name is as good.
 func (f *file) readTierName(n *yaml.Node, where place) string {
 	switch _, ok := f.tiers[n.Value]; {
-	case !f.isScalar(n, where, "the name of a tier"):
-	case n.ShortTag() == "!!bool":
-		f.errorf(n, "%s: YAML does not read %s as text; write it in quotes", where, n.Value)
+	case !f.isScalar(n, where, "the name of a tier") || f.refuseBool(n, where):
 	case ok:
 		return n.Value
 	case len(f.tiers) > 0:

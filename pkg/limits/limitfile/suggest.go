@@ -15,6 +15,7 @@ const (
 
 // quote shows what a file says in an error: in quotes, escaped, and cut.
 func quote(s string) string {
+	// Cut before it is quoted: an escape must not be cut in half.
 	if short := shorten(s); short != s {
 		return strconv.Quote(strings.TrimSuffix(short, "…")) + "…"
 	}
@@ -45,6 +46,7 @@ func choices(got string, valid []string) string {
 
 func joinChoices(valid []string) string {
 	rest := ""
+	// A file may have ten thousand tiers, and the error is a line in a log.
 	if len(valid) > maxListed {
 		rest = fmt.Sprintf(", and %d more", len(valid)-maxListed)
 		valid = valid[:maxListed]
@@ -62,12 +64,14 @@ func joinChoices(valid []string) string {
 // nearest returns the valid choice that differs least from got, or "" when none
 // is near: at most one change for every three characters, case aside.
 func nearest(got string, valid []string) string {
+	// The distance takes the product of both lengths, and nobody mistypes a name that long.
 	if len(got) > maxQuoted {
 		return ""
 	}
 	got = strings.ToLower(got)
 	best, least := "", max(1, len(got)/3)+1
 	for _, v := range valid {
+		// Not all of it may be changed: every name of two letters would be near every other.
 		if d := distance(got, strings.ToLower(v)); d < least && d < len(v) {
 			best, least = v, d
 		}
@@ -92,6 +96,7 @@ func distance(a, b string) int {
 				replace++
 			}
 			row[j] = min(replace, last[j]+1, row[j-1]+1)
+			// Two letters in the wrong order are one slip of the hand, not two.
 			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
 				row[j] = min(row[j], before[j-2]+1)
 			}

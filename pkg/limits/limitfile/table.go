@@ -43,6 +43,7 @@ func readFields[T any](f *file, to *T, at place, n *yaml.Node, example string, a
 func readFieldsOr[T any](f *file, to *T, at place, n *yaml.Node, example string, all fields[T], refused func(key, value *yaml.Node) bool) {
 	for key, value := range f.eachEntry(n, at, example) {
 		if i := all.indexOf(key.Value); i >= 0 {
+			// In the order of the file: no field depends on one beside it, but for tier, which is looked up before.
 			all[i].read(f, to, at.below(key.Value), value)
 		} else if !refused(key, value) {
 			f.refuseUnknown(key, at, "field", all.names())
@@ -61,30 +62,27 @@ type kind[T any] struct {
 
 // read reads a scalar, and leaves what was there if it is not valid.
 func (k kind[T]) read(f *file, to *T, at place, n *yaml.Node) {
-	if !f.isPlain(n) {
-		return
-	}
-	if k.lifts && isUnlimited(n) {
-		var none T
-		*to = none
-		f.mark(at, n)
-		return
-	}
 	if !f.isScalar(n, at, k.forms) {
 		return
 	}
-	v, err := k.parse(n.Value)
+	var v T
+	var err error
+	lifted := k.lifts && isUnlimited(n)
+	if !lifted {
+		// What is written, not what YAML makes of it: to YAML 010 is eight, and 1_000 is a number.
+		v, err = k.parse(n.Value)
+	}
 	switch {
 	case err != nil:
 		f.errorf(n, "%s %v", at, err)
 	// The schema refuses a number in quotes, so that an editor would call wrong what is accepted here.
-	case k.number && n.ShortTag() == "!!str":
+	case k.number && !lifted && n.ShortTag() == "!!str":
 		f.errorf(n, "%s must be a number, got text; write %v without quotes", at, v)
+	case k.silent:
+		*to = v
 	default:
 		*to = v
-		if !k.silent {
-			f.mark(at, n)
-		}
+		f.mark(at, n)
 	}
 }
 
@@ -102,6 +100,7 @@ func modeField[S any](in func(*S) *limits.Mode) field[S] {
 func list[S any](name, example string, most int, in func(*S) *[]string, isValid func(f *file, item *yaml.Node, at place) bool) field[S] {
 	return field[S]{name, func(f *file, to *S, at place, n *yaml.Node) {
 		for item := range f.eachItem(n, at, example, most) {
+			// One that is refused is left out, so that nothing that follows is told of it again.
 			if isValid(f, item, at) {
 				all := in(to)
 				*all = append(*all, item.Value)

@@ -17,6 +17,7 @@ func parseWait(s string) (time.Duration, error) {
 	}
 	length, ok := strings.CutPrefix(s, "wait ")
 	if !ok {
+		// A duration alone is clear in what it means, so the error has it as it must be written.
 		if _, err := parseDuration(s); err == nil {
 			return 0, fmt.Errorf("must be %s, got %s; write wait %s", waitForms, quote(s), s)
 		}
@@ -28,6 +29,7 @@ func parseWait(s string) (time.Duration, error) {
 // parseDuration reads a duration such as 250ms, 2s or 1.5s: whole milliseconds, as
 // HAProxy counts them, from one to MaxWait.
 func parseDuration(s string) (time.Duration, error) {
+	// By hand, because time.ParseDuration reads 1h1m and .5s and -2s, of which the schema knows nothing.
 	number := s[:len(s)-len(strings.TrimLeft(s, "0123456789."))]
 	whole, fraction, point := strings.Cut(number, ".")
 	unit := s[len(number):]
@@ -43,6 +45,7 @@ func parseDuration(s string) (time.Duration, error) {
 		return 0, fmt.Errorf("must have no blank before the unit, got %s; write %s", quote(s), shorten(number)+trimmed)
 	case len(whole) > 1 && whole[0] == '0':
 		return 0, fmt.Errorf("must not begin with 0, got %s", shorten(s))
+	// HAProxy's timeouts are whole milliseconds.
 	case unit == "ms" && point, len(fraction) > 3:
 		return 0, fmt.Errorf("must be in whole milliseconds, got %s", shorten(s))
 	}

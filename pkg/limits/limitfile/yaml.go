@@ -7,6 +7,7 @@ import (
 	"io"
 	"regexp"
 	"strings"
+	"testing/iotest"
 	"unicode/utf8"
 
 	"gopkg.in/yaml.v3"
@@ -32,8 +33,9 @@ func (p *problems) checkText(data []byte) bool {
 		p.addError(1, 1, "the file is larger than %d MiB", MaxFileSize>>20)
 		return false
 	}
+	// Before YAML reads it: the library's own error about bytes has no place.
 	if !utf8.Valid(data) {
-		line, column := position(data, invalidAt(data))
+		line, column := position(data, bytes.IndexRune(data, utf8.RuneError))
 		p.addError(line, column, "the file is not UTF-8 text")
 		return false
 	}
@@ -46,6 +48,7 @@ func (p *problems) decode(data []byte) *yaml.Node {
 	if !p.checkText(data) {
 		return nil
 	}
+	// Counted before it is read: the library has no bound, and a file of 64 MiB may take many times as much memory.
 	if n := countParts(data); n > maxParts {
 		p.addError(1, 1, "the file has about %d values; at most %d are possible, not counting users in files of users_from whose names end with .txt", n, maxParts)
 		return nil
@@ -54,12 +57,14 @@ func (p *problems) decode(data []byte) *yaml.Node {
 	switch {
 	case err != nil:
 		p.syntaxError(data, err)
+	// A file that was truncated to nothing must not lift all limits.
 	case first == nil || len(first.Content) != 1 || isNull(first.Content[0]):
 		needs := "version, default_tier and tiers"
 		if p.source > 0 {
 			needs = "users"
 		}
 		p.addError(1, 1, "the file is empty; it needs %s", needs)
+	// Whoever joins two files in this way expects both to count.
 	case second != nil:
 		p.errorf(second, "the file has several YAML documents; keep one, without a line ---")
 	default:
@@ -72,6 +77,7 @@ func (p *problems) decode(data []byte) *yaml.Node {
 // panic of the YAML library, which strange input may cause, becomes an error.
 func documents(r io.Reader) (first, second *yaml.Node, err error) {
 	defer func() {
+		// Daemons read the file while they serve, and it must not end them.
 		if p := recover(); p != nil {
 			err = fmt.Errorf("yaml: %v", p)
 		}
@@ -95,12 +101,14 @@ func documents(r io.Reader) (first, second *yaml.Node, err error) {
 // So data is read again byte by byte: what the library has asked for when it
 // gives up tells where it was.
 func (p *problems) syntaxError(data []byte, err error) {
-	t := &trickle{data: data}
-	if _, _, again := documents(t); again != nil {
+	rest := bytes.NewReader(data)
+	// The error may differ with how much is read at a time; it is that of this reading that has the place.
+	if _, _, again := documents(iotest.OneByteReader(rest)); again != nil {
 		err = again
 	}
+	read := data[:len(data)-rest.Len()]
 	problem := linePrefix.ReplaceAllString(err.Error(), "")
-	line, column := position(data, gaveUpAt(data[:t.read], problem))
+	line, column := position(data, gaveUpAt(read, problem))
 	for _, h := range syntaxHints {
 		if strings.Contains(problem, h.problem) {
 			problem += "; " + h.hint
@@ -114,6 +122,7 @@ func (p *problems) syntaxError(data []byte, err error) {
 // read, of what it did not like: the beginning of a token, for which it looks at
 // four characters, or the last character. Blanks are never it.
 func gaveUpAt(read []byte, problem string) int {
+	// The library reads four characters ahead of a token, and one of a control character.
 	back := 4
 	if strings.Contains(problem, "control characters") || strings.Contains(problem, "end of stream") {
 		back = 1
@@ -122,6 +131,7 @@ func gaveUpAt(read []byte, problem string) int {
 		_, size := utf8.DecodeLastRune(read)
 		read = read[:len(read)-size]
 	}
+	// Blanks before the place are never what it did not like.
 	read = bytes.TrimRight(read, " \r\n")
 	_, size := utf8.DecodeLastRune(read)
 	return len(read) - size
@@ -142,37 +152,9 @@ var syntaxHints = []struct{ problem, hint string }{
 	{"max depth", "a limit file is four levels deep"},
 }
 
-// trickle is a reader that hands out a byte at a time and counts.
-type trickle struct {
-	data []byte
-	read int
-}
-
-func (t *trickle) Read(p []byte) (int, error) {
-	if t.read == len(t.data) {
-		return 0, io.EOF
-	}
-	n := copy(p, t.data[t.read:t.read+1])
-	t.read += n
-	return n, nil
-}
-
 // position returns the line and the column (in characters) of data[at].
 func position(data []byte, at int) (line, column int) {
 	before := data[:min(at, len(data))]
 	start := bytes.LastIndexByte(before, '\n') + 1
 	return bytes.Count(before, []byte("\n")) + 1, utf8.RuneCount(before[start:]) + 1
-}
-
-// invalidAt returns the index of the first byte that is not UTF-8.
-func invalidAt(data []byte) int {
-	at := 0
-	for at < len(data) {
-		r, size := utf8.DecodeRune(data[at:])
-		if r == utf8.RuneError && size <= 1 {
-			break
-		}
-		at += size
-	}
-	return at
 }

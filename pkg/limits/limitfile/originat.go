@@ -1,0 +1,178 @@
+package limitfile
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"sort"
+	"strings"
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// OriginAt returns where the file sets the limits of a user at an endpoint ("" for everywhere), or at
+// All for those over all endpoints together (see Together). The user is named as in the file, or by
+// their hidden key, or UnreadableKey. By a hidden key it looks at all users, otherwise at no more than
+// was noted of this one when the file was read.
+func OriginAt(s *limits.Set, endpoint, user string) Origin {
+	file, key, who := s, s.Key(user), append(s.Keys(user), user)
+	if s.NamedSet() != nil { // what the file says is said of names
+		file, user = s.NamedSet(), s.NameOf(user)
+	}
+	noted, ok := file.Origins().(*origins)
+	if !ok {
+		return Origin{} // the set was made of no file
+	}
+	o := Origin{FileMode: noted.mode}
+	// The set as it is now knows the tier, with patterns, ends and overrides; only the lines are looked up here.
+	tier := s.User(key).Tier
+	if tier == limits.ExemptTier {
+		o.TierFrom, o.File, o.User = FromExempt, s.Name(), noted.exempt[user]
+		// A name counts before patterns, as in the set.
+		if o.User == 0 {
+			o.Pattern = file.ExemptPatternOf(limits.Key(user))
+			o.User = noted.exempt[o.Pattern]
+		}
+		return o
+	}
+	own := o.findUser(file, noted, user)
+	if own != nil {
+		o.setUserEntry(own, file.FromFile(file.Key(user)), s.Time())
+	}
+	if s.NamedSet() != nil {
+		o.Comment = "" // free text, which may well have their name
+	}
+	o.Overrides = overridesOf(s, endpoint, who...)
+	named := o.setFields(noted, s.Origins().(*origins), own, tier, endpoint)
+	switch {
+	// No file can name these requests, so that an entry is none of theirs.
+	case s.UnreadableTier() != "" && key == limits.UnreadableKey:
+		o.TierFrom = FromUnreadable
+	case own == nil && s.AnonymousTier() != "" && limits.Anonymous(key) && !named:
+		o.TierFrom = FromAnonymous
+	}
+	return o
+}
+
+// findUser sets where a user, or a pattern that matches the name, is among the users, and returns
+// how the entry is written, or nil.
+func (o *Origin) findUser(file *limits.Set, noted *origins, user string) *written {
+	key := file.Key(user)
+	at, ok := file.Named(key)
+	if !ok {
+		// Of a user who is named exactly no pattern counts, however well it matches.
+		user = file.PatternOf(key)
+		if at, ok = file.Named(user); !ok {
+			return nil
+		}
+	}
+	if limits.IsPattern(user) {
+		o.Pattern = user
+	}
+	var in fileOrigin
+	in, o.User = noted.find(at.Line)
+	o.File = in.name
+	return noted.entries[at.Entry]
+}
+
+// find returns a line of all files together as one of its file.
+func (o *origins) find(line uint32) (file fileOrigin, inFile int) {
+	// The last file that begins before the line.
+	after := sort.Search(len(o.files), func(i int) bool { return o.files[i].before >= int(line) })
+	file = o.files[after-1]
+	return file, int(line) - file.before
+}
+
+// setUserEntry adds what a user's own entry says besides limits.
+func (o *Origin) setUserEntry(w *written, e *limits.Entry, now time.Time) {
+	o.Comment, o.Then = w.comment, w.then
+	if e.More != nil && e.More.Until != 0 {
+		o.Until = time.Unix(0, e.More.Until).UTC()
+		o.Expired = !o.Until.After(now)
+	}
+	// After an entry's end the tier that follows is one that it names.
+	if w.tier || o.Expired && o.Then != "" {
+		o.TierFrom = FromEntry
+	}
+}
+
+// overridesOf are those in force that count for a user at an endpoint.
+func overridesOf(s *limits.Set, endpoint string, users ...string) []limits.Override {
+	return slices.DeleteFunc(s.Overrides(), func(o limits.Override) bool {
+		return !o.AppliesTo(users...) || o.Endpoint != "" && o.Endpoint != endpoint
+	})
+}
+
+// setFields sets the fields of all layers, and reports whether an override names a tier.
+func (o *Origin) setFields(noted, ofOverrides *origins, own *written, tier, endpoint string) (named bool) {
+	for _, override := range o.Overrides {
+		// Before the layers: what the entry says is left out if an override names a tier.
+		w := ofOverrides.overrides[overrideID(override)]
+		named = named || w.tier
+	}
+	all := collector{}
+	of := noted.tiers[tier]
+	o.Tier = of.line
+	all.addLayer(of.written, FieldOrigin{File: noted.files[0].name, Line: of.line}, endpoint)
+	// A tier that an override names takes the place of all that the entry says.
+	if own != nil && !o.Expired && !named {
+		all.addLayer(own, FieldOrigin{File: o.File, Line: o.User, Layer: EntryLayer}, endpoint)
+	}
+	for _, override := range o.Overrides {
+		all.addLayer(ofOverrides.overrides[overrideID(override)], FieldOrigin{Layer: OverrideLayer}, endpoint)
+	}
+	o.Fields = slices.SortedFunc(maps.Values(all), func(a, b FieldOrigin) int { return cmp.Compare(a.Name, b.Name) })
+	return named
+}
+
+// collector are fields by name, as one layer after the other sets them.
+type collector map[string]FieldOrigin
+
+// addLayer adds what is written of everywhere and of an endpoint, and drops what that replaces. The
+// origin is that of the layer.
+func (c collector) addLayer(w *written, origin FieldOrigin, endpoint string) {
+	for _, m := range w.marks {
+		switch {
+		// Of what is said of everywhere, only the mode is said of all endpoints together, too.
+		case m.endpoint == "" && endpoint == limits.All && m.path != "mode":
+		case m.endpoint != "" && m.endpoint != endpoint:
+		case m.line == dropped:
+			c.removeField(fieldName(m.path))
+		default:
+			of := origin
+			of.Name, of.Line, of.Endpoint = fieldName(m.path), origin.Line+m.line, m.endpoint != ""
+			c[of.Name] = of
+		}
+	}
+}
+
+// fieldName is the name of a field by its path in the file, where a limit may be a mapping.
+func fieldName(path string) string {
+	switch path {
+	case "concurrent.limit":
+		return "concurrent"
+	case "jobs": // a number, in place of a mapping with the total
+		return "jobs.total"
+	}
+	parts := strings.Split(path, ".")
+	// Of the other fields of three parts, none is a limit by windows.
+	if len(parts) < 3 || parts[0] != "requests" {
+		return path
+	}
+	for _, w := range limits.Windows {
+		if parts[2] == w.String() {
+			return "requests." + limits.RateName(parts[1], w)
+		}
+	}
+	return path
+}
+
+func (c collector) removeField(name string) {
+	for other := range c {
+		// Both kinds of names that lie below: requests.GET.burst and requests.GET/minute.
+		if below, ok := strings.CutPrefix(other, name); ok && (below == "" || below[0] == '.' || below[0] == '/') {
+			delete(c, other)
+		}
+	}
+}

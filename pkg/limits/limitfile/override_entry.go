@@ -1,0 +1,106 @@
+package limitfile
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"gopkg.in/yaml.v3"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
+)
+
+// baseOf is what the file says of a user, for overrides to be over.
+func (f *file) baseOf(key string, e *limits.Entry) base {
+	if b, ok := f.bases[key]; ok {
+		return b
+	}
+	// A user whom the file names by a tier alone has no base, and no pattern counts for them.
+	if _, named := f.content.Users[key]; !named {
+		if b, ok := f.bases[f.set.PatternOf(key)]; ok {
+			return b
+		}
+	}
+	return base{layer: f.tiers[e.Limits.Tier]}
+}
+
+// overriddenEntry is a user's entry with overrides: one part for each time in which the
+// same of them count over the same, and at last what the file says.
+func (f *file) overriddenEntry(overrides []limits.Override, b base, fromFile *limits.Entry) (*limits.Entry, error) {
+	var ends []int64
+	for _, o := range overrides {
+		ends = append(ends, o.Until.UnixNano())
+	}
+	// If the file's own end is the last one, the entry that is left has it itself.
+	if b.until != 0 && b.until < slices.Max(ends) {
+		ends = append(ends, b.until)
+	}
+	// From each end on other overrides count, or other things that the file says: one entry
+	// each, made from the last one back, because an entry has the one that follows it.
+	slices.Sort(ends)
+	next := fromFile
+	for _, end := range slices.Backward(slices.Compact(ends)) {
+		over := b.layer
+		if b.until != 0 && b.until < end {
+			over = f.tiers[b.then]
+		}
+		for _, o := range overrides {
+			// This one has ended by then.
+			if o.Until.UnixNano() < end {
+				continue
+			}
+			var err error
+			if over, err = f.tryOverride(o, over); err != nil {
+				return nil, err
+			}
+		}
+		e := f.entryOf(over)
+		ends := &limits.More{Until: end, Then: next}
+		if e.More != nil {
+			ends.Endpoints = e.More.Endpoints
+		}
+		e.More = ends
+		next = &e
+	}
+	return next, nil
+}
+
+// tryOverride reads the limits of an override over what there is. What is wrong with them is
+// no problem of the file.
+func (f *file) tryOverride(o limits.Override, over layer) (layer, error) {
+	// An override is refused by itself: the file stays good.
+	file := f.problems
+	f.problems = problems{}
+	defer func() { f.problems = file }()
+	n := f.nodes[overrideID(o)]
+	// Each time it is read, which is the same each time: only the layer below differs.
+	f.beginEntry(n)
+	over = f.readOverride(n, over)
+	if !f.hasErrors() {
+		f.origins.overrides[overrideID(o)] = f.takeWritten()
+		return over, nil
+	}
+	var all []string
+	// Without their places: an override is a line of JSON that nobody has before their eyes.
+	for _, e := range f.found[:min(len(f.found), 3)] {
+		all = append(all, e.Message)
+	}
+	if more := f.count() - len(all); more > 0 {
+		all = append(all, fmt.Sprintf("and %d more", more))
+	}
+	return over, errors.New(strings.Join(all, "; "))
+}
+
+func (f *file) readOverride(n *yaml.Node, over layer) layer {
+	where := place{kind: "limits"}
+	over = f.layerUnder(where, n, over)
+	if n.Kind == yaml.ScalarNode {
+		return over
+	}
+	// It would be in force, and tell everybody that something is overridden.
+	if n.Kind == yaml.MappingNode && len(n.Content) == 0 {
+		f.errorf(n, "limits must say something, such as {\"concurrent\": 10}")
+	}
+	return f.readEntry(over, where, n, `{"tier": "pro", "concurrent": 10}`, overrideFields).layer
+}
