@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strconv"
 	"strings"
 )
@@ -40,7 +41,27 @@ func splitOverrides(sources []source) (files []source, overrides []byte) {
 	if sources[last].name != overridesName {
 		return sources, nil
 	}
+	// At its full length, so that an append does not write into what follows.
 	return sources[:last:last], sources[last].data
+}
+
+// openSources returns the files of a set's source, named as in errors, and the overrides.
+func openSources(name string, data []byte) (files []source, overrides []byte, err error) {
+	sources, err := unbundle(data)
+	files, overrides = splitOverrides(sources)
+	for i, s := range files[1:] {
+		files[i+1].name = nameBeside(name, s.name)
+	}
+	files[0].name = name
+	return files, overrides, err
+}
+
+// nameBeside is the name of a file that is named as seen from the folder of another.
+func nameBeside(name, other string) string {
+	if filepath.IsAbs(other) {
+		return other
+	}
+	return filepath.Join(filepath.Dir(name), other)
 }
 
 // maxUserFiles bounds the files of users_from.

@@ -59,17 +59,20 @@ func (f *file) readClasses(where place, n *yaml.Node) {
 	}
 	switch {
 	case n.Kind == yaml.ScalarNode && n.Value == s3Preset:
+		// None can be added: which class a request matches first would depend on an order that the file does not show.
 		f.content.Classes = limits.S3Classes()
 	case n.Kind != yaml.MappingNode:
 		f.errorf(n, "%s must be s3, or a mapping such as %s, got %s", where, classesExample, describe(n))
 		return
 	case len(n.Content) == 0:
 		f.errorf(n, "%s is empty; leave it out, or write s3 or a mapping such as %s", where, classesExample)
+	// Each request that has none is compared with every class.
 	case len(n.Content)/2 > maxClasses:
 		f.errorf(n, "%s has %d classes; at most %d are possible", where, len(n.Content)/2, maxClasses)
 		return
 	default:
 		for key, value := range f.eachEntry(n, where, classesExample) {
+			// In the order of the file, because the first that matches is the request's.
 			if f.isClassName(key, where) {
 				f.content.Classes = append(f.content.Classes, f.readClass(key.Value, value))
 			}
@@ -84,6 +87,7 @@ func (f *file) readClasses(where place, n *yaml.Node) {
 
 func (f *file) isClassName(n *yaml.Node, where place) bool {
 	switch {
+	// A limit on GET would else be two limits, and nobody could say which.
 	case slices.Contains(classes, n.Value):
 		f.errorf(n, "%s: %s is the class of a method already; choose another name", where, n.Value)
 	case !classForm.MatchString(n.Value):
@@ -102,6 +106,7 @@ func (f *file) readClass(name string, n *yaml.Node) limits.Class {
 		return c
 	}
 	switch {
+	// One match is the usual case, and needs no list.
 	case n.Kind == yaml.MappingNode:
 		c.Any = []limits.Match{f.readMatch(where, n)}
 	case n.Kind != yaml.SequenceNode:
@@ -134,6 +139,7 @@ var prefixes = kind[string]{forms: prefixWords, parse: func(s string) (string, e
 	switch {
 	case !prefixForm.MatchString(s):
 		return "", fmt.Errorf("must be %s, got %s", prefixWords, quote(s))
+	// It becomes a word in a line of HAProxy's configuration.
 	case len(s) > maxPathBytes:
 		return "", fmt.Errorf("must have at most %d bytes, got %d", maxPathBytes, len(s))
 	}
@@ -154,6 +160,7 @@ func texts(name, example string, form *regexp.Regexp, want string, in func(*limi
 func (f *file) readMatch(where place, n *yaml.Node) (m limits.Match) {
 	readFields(f, &m, where, n, "{methods: [GET], path_prefix: /reports/}", matchFields)
 	for _, key := range m.NoQuery {
+		// It would never hold, and the class would be there without a request.
 		if slices.Contains(m.Query, key) {
 			f.errorf(lookup(n, "no_query"), "%s has %s, which query has too: nothing would match", where.atField("no_query"), quote(key))
 		}
@@ -163,6 +170,7 @@ func (f *file) readMatch(where place, n *yaml.Node) (m limits.Match) {
 
 // readHeaders reads header names and their values, "" for any.
 func (f *file) readHeaders(m *limits.Match, where place, n *yaml.Node) {
+	// Before the entries are looked at, of which there may be millions.
 	if n.Kind == yaml.MappingNode && (len(n.Content) == 0 || len(n.Content)/2 > maxMatchItems) {
 		f.errorf(n, "%s must have 1 to %d headers, got %d", where, maxMatchItems, len(n.Content)/2)
 		return
@@ -176,8 +184,10 @@ func (f *file) readHeaders(m *limits.Match, where place, n *yaml.Node) {
 		case slices.ContainsFunc(m.Headers, func(h limits.HeaderMatch) bool { return strings.EqualFold(h.Name, key.Value) }):
 			f.errorf(key, "%s has %s twice, in other letters", where, quote(key.Value))
 		case !f.isPlain(value):
+		// Nothing is no value for any: whoever forgets a value would match more than they mean.
 		case value.Kind != yaml.ScalarNode || isNull(value):
 			f.errorf(value, `%s: the value of %s must be text, or "" for any, got %s`, where, shorten(key.Value), describe(value))
+		// It becomes a word in a line of HAProxy's configuration, too.
 		case !valueForm.MatchString(value.Value) || len(value.Value) > maxValueBytes:
 			f.errorf(value, "%s: the value of %s must be 1 to %d printable ASCII characters without blanks around them, got %s", where, shorten(key.Value), maxValueBytes, quote(value.Value))
 		default:

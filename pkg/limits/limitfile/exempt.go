@@ -25,6 +25,7 @@ func (f *file) readEndpoints(where place, n *yaml.Node) {
 		}
 		f.content.Endpoints = append(f.content.Endpoints, item.Value)
 	}
+	// The order means nothing, and a sorted list is looked up faster.
 	slices.Sort(f.content.Endpoints)
 }
 
@@ -40,6 +41,7 @@ func (f *file) readExempt(where place, n *yaml.Node) {
 }
 
 func (f *file) isExemptUser(n *yaml.Node, where place) bool {
+	// Before the check: what is refused makes no set, so that its line is never asked for.
 	f.origins.exempt[n.Value] = n.Line
 	return !limits.IsPattern(n.Value) || f.isUsablePattern(n, where)
 }
@@ -60,6 +62,7 @@ func (f *file) isExemptPath(n *yaml.Node, where place) bool {
 func (f *file) isAddress(n *yaml.Node, where place) bool {
 	network, err := netip.ParsePrefix(n.Value)
 	if address, err := netip.ParseAddr(n.Value); err == nil && address.Zone() == "" {
+		// One way to write an address, so that it shows when it is there twice.
 		if address.Is4In6() {
 			f.errorf(n, "%s: %s is an IPv4 address; write %s", where, n.Value, address.Unmap())
 			return false
@@ -69,6 +72,7 @@ func (f *file) isAddress(n *yaml.Node, where place) bool {
 	switch {
 	case err != nil || network.Addr().Is4In6():
 		f.errorf(n, `%s: each must be an IP address, or a network such as 10.0.0.0/8 or "2001:db8::/32", got %s`, where, quote(n.Value))
+	// Whoever writes a host's bits means the host, or has the length wrong.
 	case network != network.Masked():
 		f.errorf(n, "%s: %s is an address in a network; write %s for the network, or the address alone", where, n.Value, network.Masked())
 	default:
@@ -94,6 +98,7 @@ func (f *file) readUsersFrom(_ place, n *yaml.Node) {
 	before := f.count()
 	for range f.eachGlob(n) {
 	}
+	// Without them all their users would have the default tier, and nobody would notice.
 	if !f.bundled && f.count() == before {
 		f.errorf(n, "users_from names further files, which are not here; load the limit file by its path")
 	}

@@ -31,8 +31,8 @@ type Files struct {
 
 // ReadFiles reads the limit file at a path, and the files of its users_from if it has any.
 // What is wrong with the file itself is for Parse to say. It stops after MaxFileSize and one
-// byte, which Parse then refuses. An error is about a file that cannot be read, or of type Errors if users_from names one that
-// is not there, or too many.
+// byte, which Parse then refuses. An error is about a file that cannot be read, or of type Errors
+// if users_from names one that is not there, or too many.
 func ReadFiles(path string) (Files, error) {
 	files := Files{Paths: []string{path}}
 	data, err := readAtMost(path, MaxFileSize)
@@ -41,11 +41,13 @@ func ReadFiles(path string) (Files, error) {
 	}
 	files.Data = data
 	globs := usersFromOf(data)
+	// The file alone, without a bundle around it: its version is that of the file.
 	if globs == nil {
 		return files, nil
 	}
 	f := newFile(path, nil)
 	sources := []source{{"", data}}
+	// All of them together, because all of them are published as one.
 	left := MaxFileSize - len(data)
 	for _, n := range globs {
 		files.Folders = append(files.Folders, foldersOf(filepath.Dir(path), n.Value)...)
@@ -56,10 +58,12 @@ func ReadFiles(path string) (Files, error) {
 				f.errorf(n, "users_from names more than %d files", maxUserFiles)
 				break
 			}
+			// One byte more than is left shows that it is too much, and no file is read beyond that.
 			if found.data, err = readAtMost(found.name, left); err != nil {
 				return files, err
 			}
 			left -= len(found.data)
+			// As seen from the limit file: the bundle, and so the version, is the same on every machine.
 			found.name = relativeName(filepath.Dir(path), found.name, n.Value)
 			sources = append(sources, found)
 		}
@@ -93,6 +97,7 @@ func readAtMost(path string, most int) ([]byte, error) {
 // usersFromOf returns the patterns of users_from, or nil if there are none or they
 // are not valid, which is for Parse to say.
 func usersFromOf(data []byte) []*yaml.Node {
+	// Most files have none, and need not be parsed to see that.
 	if len(data) > MaxFileSize || !bytes.Contains(data, []byte("users_from")) {
 		return nil
 	}
@@ -158,15 +163,18 @@ func (f *file) filesOf(path string, glob *yaml.Node, known []string) (found []so
 	}
 	slices.Sort(names)
 	for _, name := range names {
+		// What an editor leaves beside a file must not become users.
 		hidden := strings.HasPrefix(filepath.Base(name), ".") && !strings.HasPrefix(filepath.Base(glob.Value), ".")
 		if hidden || slices.ContainsFunc(known, func(k string) bool { return filepath.Clean(k) == filepath.Clean(name) }) {
 			continue
 		}
 		info, err := os.Stat(name)
 		switch {
+		// A pattern may match folders as well as files, and means the files.
 		case err == nil && info.IsDir() && !exact:
 		case err == nil && !info.Mode().IsRegular():
 			f.errorf(glob, "users_from: %s is no file", quote(name))
+		// A link that leads nowhere is found too, and reading it is the error.
 		default:
 			found = append(found, source{name: name})
 		}
@@ -179,6 +187,7 @@ func inFolder(folder, glob string) string {
 	if filepath.IsAbs(glob) {
 		return glob
 	}
+	// A folder called a[1] would else match another one.
 	plain := strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(folder)
 	return filepath.Join(plain, glob)
 }
@@ -188,6 +197,7 @@ func relativeName(folder, name, glob string) string {
 	if filepath.IsAbs(glob) {
 		return name
 	}
+	// Of what Glob found from this folder there always is one.
 	if relative, err := filepath.Rel(folder, name); err == nil {
 		return relative
 	}
@@ -209,11 +219,13 @@ func foldersOf(folder, glob string) []string {
 				next = append(next, filepath.Join(folder, part))
 				continue
 			}
+			// A new folder in here could match this part of the pattern.
 			folders = append(folders, folder)
 			inside, _ := os.ReadDir(folder)
 			for _, entry := range inside {
 				name := filepath.Join(folder, entry.Name())
 				info, err := os.Stat(name) // what a link leads to
+				// The pattern was checked, so that there is no error but that of the file.
 				if ok, _ := filepath.Match(part, entry.Name()); ok && err == nil && info.IsDir() {
 					next = append(next, name)
 				}

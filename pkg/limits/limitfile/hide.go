@@ -24,9 +24,11 @@ func Hide(s *limits.Set, secrets *limits.Secrets) (*limits.Set, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Agents would refuse it, all of it.
 	if len(source) > MaxFileSize {
 		return nil, fmt.Errorf("with the keys of %d secret(s) in place of %d users' names the limits are larger than %d MiB: remove a secret that no HAProxy uses any more, or name fewer users", len(secrets.IDs()), s.UserCount(), MaxFileSize>>20)
 	}
+	// By the text and not by the set: agents parse the text, and both must be the same.
 	hidden, err := parseHidden(s.Name(), source, secrets, s)
 	if err != nil {
 		// What is wrong is about keys, and on lines that no file has.
@@ -38,23 +40,19 @@ func Hide(s *limits.Set, secrets *limits.Secrets) (*limits.Set, error) {
 // hiddenSource is the text of the file and those of its users_from as one file, with users'
 // keys in place of their names, and without comments.
 func hiddenSource(s *limits.Set, secrets *limits.Secrets) ([]byte, error) {
-	sources, err := unbundle(s.Source())
+	files, _, err := openSources(s.Name(), s.Source())
 	if err != nil {
 		return nil, err // cannot be: Parse has read it
 	}
-	sources, _ = splitOverrides(sources)
-	h := hiding{secrets: secrets, problems: problems{file: s.Name()}}
+	h := hiding{secrets: secrets}
 	var top *yaml.Node
-	for i, source := range sources {
-		h.openSource(i, s.Name())
-		if i > 0 {
-			h.openSource(i, nameBeside(s.Name(), source.name))
-		}
-		if i > 0 && source.isFlat() {
-			h.hideFlatFile(source.data)
+	for i, file := range files {
+		h.openSource(i, file.name)
+		if i > 0 && file.isFlat() {
+			h.hideFlatFile(file.data)
 			continue
 		}
-		root := h.decode(source.data)
+		root := h.decode(file.data)
 		if i == 0 {
 			top = root
 			h.hideExempt(lookup(lookup(root, "exempt"), "users"))
@@ -65,6 +63,7 @@ func hiddenSource(s *limits.Set, secrets *limits.Secrets) ([]byte, error) {
 		return nil, h.errors()
 	}
 	var out bytes.Buffer
+	// Users follow behind the rest, by key. Whoever parses it has no other files.
 	removeEntries(top, "users", "users_from")
 	for _, tier := range children(lookup(top, "tiers")) {
 		removeEntries(tier, "comment")
@@ -76,6 +75,7 @@ func hiddenSource(s *limits.Set, secrets *limits.Secrets) ([]byte, error) {
 		out.WriteString("users:\n")
 		out.Write(h.lines.Bytes())
 	}
+	// In one file if that will do, which an agent reads that knows no bundles.
 	if h.flatLines.Len() == 0 {
 		return out.Bytes(), nil
 	}
@@ -111,6 +111,7 @@ func (h *hiding) hideExempt(n *yaml.Node) {
 	}
 	var keys []*yaml.Node
 	for _, item := range n.Content {
+		// Under the keys of all secrets, like other users, while HAProxies change over one by one.
 		if h.isOneUser(item, "exempt.users") {
 			for _, key := range h.secrets.Keys(item.Value) {
 				keys = append(keys, textNode(key))
@@ -127,6 +128,7 @@ func (h *hiding) hideFlatFile(data []byte) {
 			continue
 		}
 		for _, key := range h.secrets.Keys(l.name) {
+			// Neither the line's comment nor what else the file has: a name may be anywhere in it.
 			fmt.Fprintf(&h.flatLines, "%s %s\n", key, l.tier)
 		}
 	}
@@ -145,6 +147,7 @@ func (h *hiding) hideUsers(n *yaml.Node) {
 			value.Style = yaml.FlowStyle
 		}
 		var line bytes.Buffer
+		// The encoder writes a newline behind it, and quotes what needs it.
 		if err := writeNode(&line, uncommented(value)); err != nil {
 			h.addError(key.Line, key.Column, "users: %v", err)
 			continue
@@ -157,6 +160,7 @@ func (h *hiding) hideUsers(n *yaml.Node) {
 
 // removeEntries removes entries of a mapping.
 func removeEntries(n *yaml.Node, names ...string) {
+	// A user may be the name of a tier.
 	if n.Kind != yaml.MappingNode {
 		return
 	}
@@ -171,6 +175,7 @@ func removeEntries(n *yaml.Node, names ...string) {
 
 // uncommented is a node without what follows a # in it.
 func uncommented(n *yaml.Node) *yaml.Node {
+	// The library keeps comments, in which people write names.
 	n.HeadComment, n.LineComment, n.FootComment = "", "", ""
 	for _, child := range n.Content {
 		uncommented(child)

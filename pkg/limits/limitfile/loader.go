@@ -61,6 +61,7 @@ func (l *Loader) Touched() bool {
 	return slices.ContainsFunc(l.paths, func(path string) bool {
 		was := l.stats[path]
 		now, err := os.Stat(path)
+		// Not the content: a file of 64 MiB would be read twice a second.
 		return err != nil || was == nil || !os.SameFile(now, was) || now.Size() != was.Size() ||
 			!now.ModTime().Equal(was.ModTime()) || time.Since(now.ModTime()) <= young
 	})
@@ -77,6 +78,7 @@ func (l *Loader) Load(asked bool) (Outcome, error) {
 	if err != nil {
 		seen = "error: " + err.Error()
 	}
+	// Of an error, too: it is told once, not twice a second.
 	if seen == l.seen && !asked {
 		return Same, nil
 	}
@@ -84,6 +86,7 @@ func (l *Loader) Load(asked bool) (Outcome, error) {
 	if err != nil {
 		return Failed, err
 	}
+	// A broken file that was put right again: the set is in use already.
 	if seen == l.good {
 		return Unchanged, nil
 	}
@@ -101,12 +104,14 @@ func (l *Loader) Load(asked bool) (Outcome, error) {
 // is new to it is looked at again.
 func (l *Loader) readFiles() (data, secrets []byte, err error) {
 	stats := map[string]os.FileInfo{}
+	// Before they are read: a change meanwhile shows as one after it, and is read again.
 	for _, path := range append([]string{l.path}, l.paths...) {
 		if info, err := os.Stat(path); err == nil {
 			stats[path] = info
 		}
 	}
 	files, err := ReadFiles(l.path)
+	// Also after an error, so that the file that is missing is looked for.
 	l.paths, l.stats = slices.Concat(files.Paths, files.Folders), stats
 	if l.secrets == "" {
 		return files.Data, nil, err
@@ -123,6 +128,7 @@ func (l *Loader) readFiles() (data, secrets []byte, err error) {
 
 // parseFiles makes a set of what was read.
 func (l *Loader) parseFiles(data, secrets []byte) (*limits.Set, error) {
+	// Before the secrets, so that a file that is wrong is told as what it is.
 	set, err := Parse(l.path, data)
 	if l.secrets == "" {
 		return set, err
@@ -146,6 +152,7 @@ func (l *Loader) withoutNames(err error) error {
 	}
 	lines := make([]string, len(errs))
 	for i, e := range errs {
+		// A place names nobody, and sluice check tells the rest to whoever may read the file.
 		lines[i] = fmt.Sprintf("%s:%d:%d", e.File, e.Line, e.Column)
 	}
 	return fmt.Errorf("not valid at %s: sluice check %s says why, which may name users and so is not in the log", strings.Join(lines, ", "), l.path)

@@ -8,7 +8,6 @@ package limitfile
 
 import (
 	"bytes"
-	"path/filepath"
 
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
@@ -55,16 +54,11 @@ func parseHidden(name string, data []byte, secrets *limits.Secrets, named *limit
 func parseSources(name string, data []byte, secrets *limits.Secrets, named *limits.Set) *file {
 	f := newFile(name, data)
 	f.content.Secrets, f.content.Named = secrets, named
-	sources, err := unbundle(data)
-	if err != nil {
+	var overrides []byte
+	var err error
+	if f.sources, overrides, err = openSources(name, data); err != nil {
 		f.addError(1, 1, "%v", err)
 		return f
-	}
-	var overrides []byte
-	f.sources, overrides = splitOverrides(sources)
-	f.sources[0].name = name
-	for i, s := range f.sources[1:] {
-		f.sources[i+1].name = nameBeside(name, s.name)
 	}
 	// Before the users, of whom those with overrides are kept as they are written.
 	if overrides != nil {
@@ -73,14 +67,6 @@ func parseSources(name string, data []byte, secrets *limits.Secrets, named *limi
 	f.readSources()
 	f.makeSet(data)
 	return f
-}
-
-// nameBeside is the name of a file that is named as seen from the folder of another.
-func nameBeside(name, other string) string {
-	if filepath.IsAbs(other) {
-		return other
-	}
-	return filepath.Join(filepath.Dir(name), other)
 }
 
 // file is a limit file, and those of its users_from, while they are read.
@@ -125,6 +111,7 @@ func (f *file) readSources() {
 	for i, s := range f.sources {
 		f.openSource(i, s.name)
 		f.beginFile(s.name, lines)
+		// One more than it has newlines, for the last line.
 		lines += bytes.Count(s.data, []byte("\n")) + 1
 		if i > 0 && s.isFlat() {
 			f.readFlatFile(s.data)
@@ -143,6 +130,7 @@ func (f *file) readSources() {
 
 // makeSet makes the set when all sources are read.
 func (f *file) makeSet(data []byte) {
+	// Of all files together, so that it can be known only now.
 	if most := len(f.content.Patterns) + f.countExemptPatterns(); most > maxPatterns {
 		f.openSource(0, f.sources[0].name)
 		f.addError(1, 1, "the file has %d patterns of users; at most %d are possible", most, maxPatterns)

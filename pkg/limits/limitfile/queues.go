@@ -27,10 +27,12 @@ func (f *file) readQueues(where place, n *yaml.Node) {
 	for key, value := range f.eachEntry(n, where, "{analysis: {priority: 3, default: 2, scheduled: 1}}") {
 		if f.isServiceName(key, where) {
 			q := limits.Queue{Service: key.Value}
+			// Also one with errors is known, so that tiers that limit its jobs are not errors as well.
 			f.readWorkers(&q, where.below(key.Value), value)
 			f.content.Queues = append(f.content.Queues, q)
 		}
 	}
+	// The file's order means nothing, and sluice diff compares sorted lists.
 	slices.SortFunc(f.content.Queues, func(a, b limits.Queue) int { return strings.Compare(a.Service, b.Service) })
 }
 
@@ -64,6 +66,7 @@ func (f *file) readWorkers(q *limits.Queue, where place, n *yaml.Node) {
 	// A mapping has no name twice: two equal numbers cannot be written so.
 	case bare != nil && (len(bare) != len(workersFields) || len(different) < len(bare)):
 		f.errorf(n, "%s must be %s, got %s, which YAML reads as names without values", where, workersForms, shorten("{"+strings.Join(written, ", ")+"}"))
+	// What looks like a list to people is one here: nothing else can be meant.
 	case bare != nil:
 		f.readInOrder(q, where, bare)
 	default:
@@ -75,6 +78,7 @@ func (f *file) readWorkers(q *limits.Queue, where place, n *yaml.Node) {
 			}
 		}
 		for _, class := range workersFields.names() {
+			// Zero must be written: jobs in a queue that was forgotten would wait for ever.
 			if lookup(n, class) == nil {
 				f.errorf(n, "%s has no %s; write %[2]s: 0 if nobody works that queue here", where, class)
 			}
@@ -92,6 +96,7 @@ func (f *file) readInOrder(q *limits.Queue, where place, numbers []*yaml.Node) {
 // which is YAML for {3: null, 2: null, 1: null}. They are nil for any other.
 func bareNumbers(n *yaml.Node) (bare []*yaml.Node) {
 	for key, value := range children(n) {
+		// One entry that is a field makes all of it a mapping, in which the numbers are the mistake.
 		if key.Kind != yaml.ScalarNode || key.ShortTag() != "!!int" || !isNull(value) || value.Anchor != "" || value.Style&yaml.TaggedStyle != 0 {
 			return nil
 		}

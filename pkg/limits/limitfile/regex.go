@@ -22,6 +22,7 @@ func (f *file) readRegex(m *limits.Match, at place, n *yaml.Node) {
 	if !f.isPlain(n) {
 		return
 	}
+	// An empty expression would match all paths, which is what no expression says.
 	if n.Kind != yaml.ScalarNode || isNull(n) || n.ShortTag() == "!!bool" || n.Value == "" {
 		f.errorf(n, "%s must be a regular expression such as '^/[^/]+/?$', got %s", at, describe(n))
 		return
@@ -41,9 +42,11 @@ func checkRegex(s string) error {
 	if len(s) > maxRegexBytes {
 		return fmt.Errorf("must have at most %d bytes, got %d", maxRegexBytes, len(s))
 	}
+	// First, because what is not the same has better words for what is wrong than either library.
 	if err := sameInPCRE(s); err != nil {
 		return err
 	}
+	// The tree is what tells a repetition from a star in a class.
 	parsed, err := syntax.Parse(s, syntax.Perl)
 	if problem := (*syntax.Error)(nil); errors.As(err, &problem) {
 		return fmt.Errorf("is no regular expression: %s: %s", problem.Code, quote(problem.Expr))
@@ -54,9 +57,11 @@ func checkRegex(s string) error {
 	if err := checkRepeats(parsed, &endless); err != nil {
 		return err
 	}
+	// Each of them multiplies the ways to match by the length of the path.
 	if endless > maxRegexRepeats {
 		return fmt.Errorf("repeats without an upper bound %d times (*, + or {n,}); at most %d are possible, because HAProxy tries all ways to match", endless, maxRegexRepeats)
 	}
+	// It has bounds of its own, such as those for counted repetitions within each other.
 	if _, err := regexp.Compile(s); err != nil {
 		return fmt.Errorf("is no regular expression: %w", err)
 	}
@@ -69,10 +74,12 @@ func checkRepeats(r *syntax.Regexp, endless *int) error {
 	switch r.Op {
 	case syntax.OpStar, syntax.OpPlus, syntax.OpRepeat:
 		of := r.Sub[0]
+		// What has one character matches in one way, wherever it begins.
 		one := of.Op == syntax.OpCharClass || of.Op == syntax.OpAnyChar || of.Op == syntax.OpAnyCharNotNL || of.Op == syntax.OpLiteral && len(of.Rune) == 1
 		if !one {
 			return fmt.Errorf("repeats %s; only single characters and classes of them may be repeated, because HAProxy tries all ways to match", quote(of.String()))
 		}
+		// One with a bound adds at most that many ways.
 		if r.Op != syntax.OpRepeat || r.Max < 0 {
 			*endless++
 		}
@@ -91,6 +98,7 @@ func sameInPCRE(s string) error {
 	inClass := false
 	for i := 0; i < len(s); i++ {
 		switch c := s[i]; {
+		// Beyond ASCII it depends on PCRE's options whether it sees characters or bytes.
 		case c < 0x20 || c > 0x7e:
 			return fmt.Errorf("must be in printable ASCII characters, got %s", quote(s))
 		case c == '\\':
@@ -98,6 +106,7 @@ func sameInPCRE(s string) error {
 			if i == len(s) {
 				return errors.New(`ends with a \ that escapes nothing`)
 			}
+			// Of all letters behind a backslash, both know these, and mean the same of what a path can hold.
 			letters := "dDwWsSbB"
 			if inClass {
 				letters = "dDwWsS"
@@ -106,6 +115,7 @@ func sameInPCRE(s string) error {
 				return fmt.Errorf(`has \%c in it, which means different things to HAProxy and to others (valid: %s, and \ before punctuation)`, s[i], escapes(letters))
 			}
 		case inClass:
+			// It may be a character, or begin a class such as [:alpha:]. With a backslash it is the character.
 			if c == '[' {
 				return errors.New(`has a [ inside of [ ]; write \[`)
 			}
@@ -117,13 +127,16 @@ func sameInPCRE(s string) error {
 			if strings.HasPrefix(s[i+1:], "^") {
 				i++
 			}
+			// Some take it for the end of an empty class, others for a character of it.
 			if strings.HasPrefix(s[i+1:], "]") {
 				return errors.New(`has a ] that begins a class; write \]`)
 			}
 		case c == '(' && strings.HasPrefix(s[i+1:], "?"):
+			// Look-ahead and atomic groups are PCRE's alone, and a name would be of no use.
 			if rest := s[i+2:]; !strings.HasPrefix(rest, ":") && !strings.HasPrefix(rest, "i)") && !strings.HasPrefix(rest, "i:") {
 				return errors.New("has a group that begins with (? (valid: (?:, (?i) and (?i:)")
 			}
+		// {,3} is a repetition to newer versions of PCRE, and four characters to others.
 		case c == '{' && !repeatForm.MatchString(s[i:]):
 			return errors.New(`has a { that begins no {n}, {n,} or {n,m}; write \{`)
 		}

@@ -24,12 +24,14 @@ func (f *file) readRoot(root *yaml.Node) {
 	}
 	said := map[string]*yaml.Node{}
 	for key, value := range f.eachEntry(root, where, "{version: 1, default_tier: free, tiers: {free: {concurrent: 10}}}") {
+		// All are collected first, because they are read in another order than they are written.
 		if slices.Contains(fileFields, key.Value) {
 			said[key.Value] = value
 		} else {
 			f.refuseUnknown(key, where, "field", fileFields)
 		}
 	}
+	// That it is none was told, and all fields would be missing.
 	if root.Kind != yaml.MappingNode {
 		return
 	}
@@ -66,6 +68,7 @@ func (f *file) readUsersFile(root *yaml.Node) {
 		case key.Value == "users":
 			users = value
 		case key.Value == "version":
+		// Known, and in the wrong file: the error says where it belongs.
 		case slices.Contains(fileFields, key.Value):
 			f.errorf(key, "%s has users only; write %s in %s", where, key.Value, f.sources[0].name)
 		default:
@@ -85,6 +88,7 @@ func (f *file) readVersion(n *yaml.Node) bool {
 	case !f.isPlain(n):
 	case n.Kind != yaml.ScalarNode || n.ShortTag() != "!!int":
 		f.errorf(n, "version must be the number 1, got %s", describe(n))
+	// A later version may mean another thing by every field.
 	case n.Value != "1":
 		f.errorf(n, "version %s is not supported (valid: 1)", shorten(n.Value))
 	default:
@@ -126,6 +130,7 @@ func (f *file) readTiersAndDefaults(root *yaml.Node, said map[string]*yaml.Node)
 func (f *file) readTiers(n, defaultTier *yaml.Node) {
 	for key, value := range f.eachEntry(n, place{field: "tiers"}, "{free: {concurrent: 10}}") {
 		switch {
+		// In the form of names that are their own keys, so that it can be shown and sent as it is.
 		case !limits.IsOwnKey(key.Value):
 			f.errorf(key, "the tier name %s is not usable; write 1 to %d bytes without control characters, and no ~ or @ in front", quote(key.Value), limits.MaxOwnKey)
 		case key.Value == limits.ExemptTier:
@@ -139,6 +144,7 @@ func (f *file) readTiers(n, defaultTier *yaml.Node) {
 	if defaultTier != nil {
 		byDefault = defaultTier.Value
 	}
+	// Now that all tiers are read: others take the jobs of the default one, wherever it stands.
 	f.completeTiersJobs(byDefault)
 	for name, tier := range f.tiers {
 		f.content.Tiers[name] = f.sharedEntry(f.entryOf(tier))
@@ -152,6 +158,7 @@ func (f *file) readTiers(n, defaultTier *yaml.Node) {
 func (f *file) readTier(key, n *yaml.Node) layer {
 	where := place{kind: "tier", name: key.Value}
 	f.beginEntry(key)
+	// No limits at all must be written down: a value that was forgotten looks the same.
 	if isNull(n) {
 		f.errorf(n, "%s has no value; write {} for a tier without limits", where)
 		return layer{tier: key.Value}

@@ -65,6 +65,7 @@ func (f *file) refuseTwice(name string, line, column int, first limits.Named) {
 	switch in, at := f.origins.find(first.Line); {
 	case f.isFull(): // a file may name each of a million users twice
 		f.more++
+	// Within one file the line is enough.
 	case in.name == f.sources[f.source].name:
 		f.addError(line, column, "users has %s twice, first on line %d", quote(name), at)
 	default:
@@ -76,10 +77,12 @@ func (f *file) refuseTwice(name string, line, column int, first limits.Named) {
 // (the default tier if it names none). It returns the index in limits.Content.Entries.
 func (f *file) readUserEntry(key, n *yaml.Node) uint32 {
 	where := place{kind: "user", name: key.Value}
+	// Nearly all users, for whom nothing needs to be noted but their tier.
 	if n.Kind == yaml.ScalarNode {
 		return f.scalars[f.readTierName(n, where.atField("tier"))]
 	}
 	f.beginEntry(key)
+	// Not counted as an error of the entry: what it says can be judged over no tier as well.
 	over := f.layerUnder(where, n, f.tiers[f.content.DefaultTier])
 	found := f.count()
 	e := f.readEntry(over, where, n, "{tier: free, concurrent: 10}", userFields)
@@ -90,6 +93,7 @@ func (f *file) readUserEntry(key, n *yaml.Node) uint32 {
 	if e.until != nil || e.then != nil {
 		f.readExpiry(&entry, &e, where)
 	}
+	// Before it is shared: an override needs the drafts, which nobody else keeps.
 	f.keepBase(key.Value, e.layer, entry)
 	return f.record(entry)
 }
@@ -105,6 +109,8 @@ func (f *file) isUsablePattern(n *yaml.Node, where place) bool {
 	switch {
 	case strings.Contains(p, "**"):
 		f.errorf(n, "%s: the pattern %s has ** in it; one * stands for any run of characters", where, quote(p))
+	// Patterns are compared with keys. A key that is a hash tells nothing of its name, and one that begins
+	// with @ has an endpoint in front.
 	case p[0] == '~' || p[0] == '@':
 		f.errorf(n, "%s: the pattern %s matches nobody: a name that begins with %c is known by its hash alone; write the whole name", where, quote(p), p[0])
 	case len(literal) > limits.MaxOwnKey:
@@ -162,12 +168,14 @@ func (f *file) readExpiry(to *limits.Entry, e *entry, where place) {
 		return
 	}
 	var at time.Time
+	// The time is read before the tier, so that both are told of in one go.
 	times.read(f, &at, where.atField("until"), e.until)
 	after := e.tier
 	if e.then != nil {
 		after = f.readTierName(e.then, where.atField("then"))
 		f.written.then = after
 	} else if !e.sets {
+		// The user would go on as before, and whoever wrote the end expects that something does end.
 		f.errorf(e.until, "%s has no effect: nothing is overridden that could end; name the tier that follows with then, or leave it out", where.atField("until"))
 		return
 	}
@@ -175,6 +183,7 @@ func (f *file) readExpiry(to *limits.Entry, e *entry, where place) {
 		return
 	}
 	ends := &limits.More{Until: at.UnixNano(), Then: f.content.Tiers[after]}
+	// The limits at endpoints are in More as well.
 	if to.More != nil {
 		ends.Endpoints = to.More.Endpoints
 	}

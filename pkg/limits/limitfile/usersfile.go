@@ -47,6 +47,7 @@ func flatLines(text string) iter.Seq[flatLine] {
 			l := flatLine{line: line, column: len(words) - len(name) + 1}
 			name, after := cutWord(name)
 			tier := strings.TrimLeft(after, blanks)
+			// In characters, as errors count, and only from the name on: blanks before it are one byte each.
 			l.tierColumn = l.column + len([]rune(words[l.column-1:len(words)-len(tier)]))
 			l.name = name
 			l.tier, after = cutWord(tier)
@@ -75,10 +76,13 @@ func (l flatLine) asNodes() (key, value *yaml.Node) {
 // problem says what is wrong with the form of a line, or nothing.
 func (l flatLine) problem() string {
 	switch {
+	// First of all, because this is YAML in a file with the wrong name, and its every line would be an error.
 	case strings.HasSuffix(l.name, ":"):
 		return "write the name without a colon, such as alice free; a file in YAML has another name than *" + flatExtension
+	// A third word is not passed over: it may be the rest of a name with a blank.
 	case l.tier == "" || l.tier[0] == '#' || l.rest != "" && l.rest[0] != '#':
 		return "each line must be a user's name and a tier, such as alice free; a name with blanks, and limits of a user's own, need a file in YAML"
+	// YAML can write them visibly; here they could be in a name that looks like another.
 	case strings.ContainsFunc(l.name, isControl):
 		return "the name " + quote(l.name) + " has control characters; name this user in a file in YAML"
 	}
