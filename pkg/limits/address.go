@@ -8,6 +8,7 @@ import "net/netip"
 // key at an endpoint only the part after the endpoint counts.
 func Anonymous(key string) bool {
 	_, key = SplitEndpoint(key)
+	// Of a hidden name nothing can be seen but the mark that HAProxy has set.
 	if IsHidden(key) {
 		return key[1+2*idBytes] == addressMark
 	}

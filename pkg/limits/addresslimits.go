@@ -28,6 +28,7 @@ func (a AddressLimits) FailedAuthString() string {
 // unless the mode of the file is Enforce, for HAProxy cannot try a limit without
 // refusing anybody.
 func (s *Set) AddressLimits() AddressLimits {
+	// Nothing tells HAProxy to count and not to refuse, so that a dry run of them is none of them.
 	if s.content.Mode != Enforce {
 		return AddressLimits{}
 	}

@@ -39,6 +39,7 @@ type Content struct {
 // any more. The Set is that of all times: nothing in it has expired (see Set.At).
 func NewSet(content Content) *Set {
 	s := &derived{Content: content, version: version(content.Source)}
+	// A Content that somebody made by hand may have no tiers, and User never returns nil.
 	if s.fallback = s.Tiers[s.DefaultTier]; s.fallback == nil {
 		s.fallback = &Entry{Limits: &Limits{Tier: s.DefaultTier}, Together: &Limits{Tier: s.DefaultTier}}
 	}
@@ -47,14 +48,17 @@ func NewSet(content Content) *Set {
 	}
 	s.tierNames = slices.Sorted(maps.Keys(s.Tiers))
 	s.anonymous, s.unreadable = s.Tiers[s.AnonymousTier], s.Tiers[s.UnreadableTier]
+	// Here and not at each question: looking a user up must not allocate.
 	s.patterns = newMatcher(s.Patterns)
 	for _, pattern := range s.Patterns {
 		s.patternEntries = append(s.patternEntries, s.Entries[s.Users[FileKey(pattern)].Entry])
 	}
 	s.shareOthersKeys()
+	// After all else: it takes the place of what the file says of them elsewhere.
 	s.exemptUsers()
 
 	until := map[int64]bool{}
+	// What many users share is looked at once, and not once for each of them.
 	for _, e := range s.Entries {
 		e.eachEnd(func(end int64) { until[end] = true })
 		s.together = s.together || e.limitsTogether()
@@ -62,6 +66,7 @@ func NewSet(content Content) *Set {
 	for _, e := range s.Tiers {
 		s.together = s.together || e.limitsTogether()
 	}
+	// Without the doubles: a thousand entries that end on one day are one change of the set.
 	s.untils = slices.Sorted(maps.Keys(until))
 	return &Set{content: s, now: math.MinInt64}
 }
@@ -74,6 +79,7 @@ func (e *Entry) limitsTogether() bool {
 // exemptUsers gives those who are exempt no limits, whatever else the file says of
 // them. Who is exempt by name, and not named under users, is unlisted.
 func (s *derived) exemptUsers() {
+	// Most files, whose million users need not be looked through.
 	if len(s.Exempt.Users) == 0 {
 		return
 	}
@@ -86,6 +92,7 @@ func (s *derived) exemptUsers() {
 			continue
 		}
 		key := FileKey(name)
+		// The line stays: it is still where the file names this user.
 		named, ok := s.Users[key]
 		if !ok {
 			s.unlisted[key] = true
@@ -114,6 +121,7 @@ func (s *derived) exemptUsers() {
 // of any that s has: the entries, by key of their users, count before what the file says.
 // A reader of limit files has made them of the overrides.
 func (s *Set) WithOverrides(source []byte, overrides []Override, entries map[string]*Entry) *Set {
+	// A copy, because s is in use. What it points to is the same and never changes.
 	content := *s.content
 	content.Source, content.version = source, version(source)
 	content.overrides, content.overridden = overrides, entries
@@ -121,9 +129,11 @@ func (s *Set) WithOverrides(source []byte, overrides []Override, entries map[str
 		content.overridden = nil // asked for each request: most sets have none
 	}
 	until := map[int64]bool{}
+	// With the ends of overrides that s had: one too many costs a comparison, and changes nothing.
 	for _, end := range s.content.untils {
 		until[end] = true
 	}
+	// An override ends, and so do what it is over and what follows it.
 	for _, e := range entries {
 		e.eachEnd(func(end int64) { until[end] = true })
 		content.together = content.together || e.limitsTogether()

@@ -33,12 +33,14 @@ const (
 // limitsAt returns the limits at a time, at an endpoint (by index), away from endpoints, or over
 // all of them together.
 func (e *Entry) limitsAt(now int64, endpoint int) *Limits {
+	// An entry ends at the beginning of the instant: until a date is until its first moment.
 	if e.More != nil && e.More.Until != 0 && e.More.Until <= now {
 		return e.More.Then.limitsAt(now, endpoint)
 	}
 	switch {
 	case endpoint == allEndpoints:
 		return e.Together
+	// An endpoint that this file has not: after a reload requests may still come with the ones of before.
 	case e.More == nil || endpoint < 0 || endpoint >= len(e.More.Endpoints):
 		return e.Limits
 	}
@@ -58,11 +60,13 @@ func (e *Entry) eachLimits(of func(*Limits)) {
 	for _, l := range e.More.Endpoints {
 		of(l)
 	}
+	// What follows later counts as well: whoever asks wants to know what can ever be.
 	e.More.Then.eachLimits(of)
 }
 
 // eachEnd calls of with each time at which the entry, or what follows it, ends.
 func (e *Entry) eachEnd(of func(until int64)) {
+	// With overrides there may be several, one after the other.
 	for ; e != nil && e.More != nil && e.More.Until != 0; e = e.More.Then {
 		of(e.More.Until)
 	}

@@ -19,6 +19,7 @@ func (s *Set) Key(name string) string {
 // hidden is its own, with secrets and without.
 func (s *Set) Keys(name string) []string {
 	switch {
+	// It stands for many requests and is no name, so that there is nothing to hide.
 	case name == UnreadableKey:
 		return []string{name}
 	case s.content.Secrets == nil:
@@ -30,6 +31,7 @@ func (s *Set) Keys(name string) []string {
 // FileKey is the key of what a file, or somebody who asks, calls a user: their name, or
 // their hidden key.
 func FileKey(name string) string {
+	// A file may name a user by key, when its author must not know the name.
 	if IsHidden(name) {
 		return name
 	}
@@ -40,9 +42,11 @@ func FileKey(name string) string {
 // all users: it is for people's questions.
 func (s *Set) NameOf(key string) string {
 	named := s.content.Named
+	// Only who is named has a name to be found; for others all keys would be made for nothing.
 	if _, ok := s.content.Users[key]; !ok || named == nil || !IsHidden(key) {
 		return key
 	}
+	// A key tells nothing of its name: the keys of all names are made until one is this key.
 	for wire := range named.content.Users {
 		name := wire
 		if other, ok := named.content.Names[wire]; ok {

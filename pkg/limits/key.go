@@ -30,6 +30,7 @@ func Key(user string) string {
 	if IsOwnKey(user) {
 		return user
 	}
+	// In capitals, as HAProxy's converter hex writes it.
 	sum := sha256.Sum256([]byte(user))
 	return "~" + strings.ToUpper(hex.EncodeToString(sum[:]))
 }
@@ -59,6 +60,7 @@ func SplitEndpoint(key string) (endpoint, user string) {
 	if key == "" || key[0] != '@' {
 		return "", key
 	}
+	// Endpoints have no slash in their names, and a user's key may have.
 	at := strings.IndexByte(key, '/')
 	if at < 0 {
 		return "", key
@@ -71,6 +73,7 @@ func IsOwnKey(user string) bool {
 	if user == "" || len(user) > MaxOwnKey || user[0] == '~' || user[0] == '@' {
 		return false
 	}
+	// Byte by byte, as HAProxy looks at it: a name need not be UTF-8.
 	for i := range len(user) {
 		if c := user[i]; c < 0x20 || c == 0x7f {
 			return false

@@ -84,6 +84,7 @@ type Limits struct {
 // window, and these limits of background jobs, nil for none. off names the limits that are
 // stated and off, sorted. rates and jobs must not be modified any more.
 func NewLimits(l Limits, rates []Rate, jobs *Jobs, off []string) *Limits {
+	// The receiver is a copy, so that the caller's limits stay as they are.
 	l.rates, l.jobs, l.off = rates, jobs, strings.Join(off, "\n")
 	return &l
 }
@@ -93,6 +94,7 @@ func NewLimits(l Limits, rates []Rate, jobs *Jobs, off []string) *Limits {
 // "concurrent" or "bandwidth.down", sorted. It is nil if there are none, and for
 // people only: everything else in Limits is as if they were not written.
 func (l *Limits) OffFields() []string {
+	// Kept as one text and not as a list, because nearly all limits have none.
 	if l.off == "" {
 		return nil
 	}

@@ -23,6 +23,7 @@ const maxOthersPattern = 60
 
 // othersOf is the key of the names beyond the quota that match a pattern.
 func othersOf(pattern string) string {
+	// A key must fit HAProxy's tables, with a class and an endpoint in front of it.
 	if len(pattern) > maxOthersPattern {
 		sum := sha256.Sum256([]byte(pattern))
 		pattern = All + hex.EncodeToString(sum[:16]) // a pattern, as the key of no other kind is
@@ -32,10 +33,12 @@ func othersOf(pattern string) string {
 
 // shareOthersKeys makes the keys of users beyond a quota, and what they mean.
 func (s *derived) shareOthersKeys() {
+	// They are looked up like users, so that who shares a key has the limits of its line.
 	s.others = map[string]*Entry{OthersKey: s.fallback}
 	if s.anonymous != nil {
 		s.others[anonymousOthers] = s.anonymous
 	}
+	// One key for each pattern: a flood of names that match one uses up nothing of another's.
 	for i, pattern := range s.Patterns {
 		key := othersOf(pattern)
 		s.patternOthers = append(s.patternOthers, key)
@@ -52,12 +55,14 @@ func (s *Set) MadeUp(key string) bool {
 	if key == "" || key == "~" || key[0] == '~' && key[1] >= 'a' { // hashes are in capitals
 		return false
 	}
+	// An operator has named this user, who therefore exists.
 	if _, ok := s.content.overridden[key]; ok {
 		return false
 	}
 	if _, ok := s.content.Users[key]; ok {
 		return false
 	}
+	// Who is exempt is not counted against a quota, for there is nothing to limit.
 	return key[0] == '~' || s.content.exemptPatterns.bestMatch(key) < 0
 }
 

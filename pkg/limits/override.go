@@ -30,6 +30,7 @@ type Override struct {
 
 // Overrides are those that are in force, sorted by user and endpoint.
 func (s *Set) Overrides() []Override {
+	// The set knows all, and those that have ended by its time count no more.
 	return slices.DeleteFunc(slices.Clone(s.content.overrides), func(o Override) bool { return unixNano(o.Until) <= s.now })
 }
 

@@ -40,8 +40,10 @@ func newMatcher(patterns []string) matcher {
 	var m matcher
 	for i, p := range patterns {
 		parts := strings.Split(p, All)
+		// In characters, as people count which pattern says more.
 		literals := utf8.RuneCountInString(p) - (len(parts) - 1)
 		first, last := parts[0], parts[len(parts)-1]
+		// Nearly all patterns are of the first two kinds, and are found by binary search.
 		switch {
 		case len(parts) == 2 && last == "":
 			m.prefixes = append(m.prefixes, affix{first, literals, i, -1})
@@ -51,8 +53,10 @@ func newMatcher(patterns []string) matcher {
 			m.odd = append(m.odd, odd{first, last, parts[1 : len(parts)-1], literals, i})
 		}
 	}
+	// Suffixes are prefixes of the reversed texts, and are sorted as such.
 	linkAffixes(m.prefixes, strings.Compare, strings.HasPrefix)
 	linkAffixes(m.suffixes, compareReverse, strings.HasSuffix)
+	// The best first, so that the first that matches is the one.
 	slices.SortFunc(m.odd, func(a, b odd) int {
 		return cmp.Or(cmp.Compare(b.literals, a.literals), cmp.Compare(a.index, b.index))
 	})
@@ -68,6 +72,7 @@ func (m *matcher) isEmpty() bool { return len(m.prefixes)+len(m.suffixes)+len(m.
 func linkAffixes(all []affix, compare func(a, b string) int, has func(s, affix string) bool) {
 	slices.SortFunc(all, func(a, b affix) int { return compare(a.text, b.text) })
 	for i := 1; i < len(all); i++ {
+		// What the one before begins with, this one may begin with as well; nothing in between can be longer.
 		at := i - 1
 		for at >= 0 && !has(all[i].text, all[at].text) {
 			at = all[at].shorter
@@ -80,6 +85,7 @@ func linkAffixes(all []affix, compare func(a, b string) int, has func(s, affix s
 func (m *matcher) bestMatch(name string) int {
 	best, literals := -1, -1
 	better := func(l, index int) {
+		// Of two that say as much the first of the file, so that its author can decide.
 		if l > literals || l == literals && index < best {
 			best, literals = index, l
 		}
@@ -113,6 +119,8 @@ func longest(all []affix, name string, compare func(a, b string) int, has func(s
 			high = mid
 		}
 	}
+	// The greatest that is not after the name need not be a prefix of it, but every prefix of the name that is
+	// in the list is linked from it.
 	for at := low - 1; at >= 0; at = all[at].shorter {
 		if has(name, all[at].text) {
 			return &all[at]
@@ -132,11 +140,13 @@ func compareReverse(a, b string) int {
 }
 
 func (o *odd) matches(name string) bool {
+	// The ends must not overlap: a*a does not match a.
 	if len(name) < len(o.first)+len(o.last) || !strings.HasPrefix(name, o.first) || !strings.HasSuffix(name, o.last) {
 		return false
 	}
 	name = name[len(o.first) : len(name)-len(o.last)]
 	for _, text := range o.inner {
+		// The first place will do: what a later one leaves is no longer.
 		at := strings.Index(name, text)
 		if at < 0 {
 			return false

@@ -73,6 +73,7 @@ func RateName(class string, w Window) string {
 // slash, all of it is the class.
 func ParseRateName(name string) (class string, w Window) {
 	if class, window, ok := strings.Cut(name, "/"); ok {
+		// Only a window's name is one: a class may have any other text behind a slash.
 		for _, w := range Windows[1:] {
 			if window == w.String() {
 				return class, w
@@ -90,6 +91,7 @@ const MaxRates = 3 * len(Windows)
 // its operation class's ("" if it has none), then those of All, the shorter windows
 // first. With room for MaxRates in dst it does not allocate.
 func (l *Limits) AppendRates(dst []Rate, verb, class string) []Rate {
+	// From what says most of the request to what says nothing of it.
 	for _, of := range [...]string{verb, class, All} {
 		if of == "" {
 			continue

@@ -51,19 +51,23 @@ const nameMark, addressMark = '.', ':'
 // current one first. What is empty or begins with # is a comment. Errors tell the line
 // and nothing of what it holds.
 func ParseSecrets(file []byte) (*Secrets, error) {
+	// Before it is looked at, for somebody may have given the wrong file.
 	if len(file) > maxSecretsFile {
 		return nil, fmt.Errorf("it is larger than %d bytes", maxSecretsFile)
 	}
 	s := &Secrets{}
 	for i, line := range strings.Split(string(file), "\n") {
+		// An editor on another system may have left a carriage return.
 		text, n := strings.TrimSpace(line), i+1
 		if text == "" || text[0] == '#' {
 			continue
 		}
 		key, err := base64.StdEncoding.Strict().DecodeString(text)
 		switch {
+		// The library passes over newlines within, of which HAProxy's variable has none.
 		case err != nil || strings.ContainsAny(text, "\r\n"):
 			return nil, fmt.Errorf("line %d is no base64: want one secret, such as from: openssl rand -base64 32", n)
+		// What is shorter may be guessed; what is longer than a block would only be hashed first.
 		case len(key) < minSecret || len(key) > maxSecret:
 			return nil, fmt.Errorf("line %d: a secret of %d bytes: want %d to %d, such as from: openssl rand -base64 32", n, len(key), minSecret, maxSecret)
 		case slices.ContainsFunc(s.all, func(other secret) bool { return bytes.Equal(other.key, key) }):
@@ -81,6 +85,7 @@ func ParseSecrets(file []byte) (*Secrets, error) {
 
 // digest is the beginning of an HMAC-SHA256, in upper-case hex digits as HAProxy writes it.
 func digest(key []byte, text string, length int) string {
+	// An HMAC, because a plain hash of a name can be found by trying all names.
 	mac := hmac.New(sha256.New, key)
 	mac.Write([]byte(text))
 	return strings.ToUpper(hex.EncodeToString(mac.Sum(nil)[:length]))
@@ -93,6 +98,7 @@ func (s *Secrets) Current() string { return base64.StdEncoding.EncodeToString(s.
 // An id tells which secret a key is of, and nothing of the secret.
 func (s *Secrets) IDs() []string {
 	ids := make([]string, len(s.all))
+	// Of all secrets, so that HAProxies can change over one by one.
 	for i, secret := range s.all {
 		ids[i] = secret.id
 	}
@@ -112,6 +118,7 @@ func (s *Secrets) Keys(name string) []string {
 	if IsHidden(name) {
 		return []string{name}
 	}
+	// In the clear, because addresses have a tier of their own, and nobody else sees the name.
 	mark := byte(nameMark)
 	if looksLikeAddress(name) {
 		mark = addressMark
@@ -126,6 +133,7 @@ func (s *Secrets) Keys(name string) []string {
 // IsHidden reports whether a user's key, without endpoint, is one that Secrets makes. No
 // name is: HAProxy makes another key of what begins with "~".
 func IsHidden(key string) bool {
+	// The length first: it tells nearly all keys apart, and is asked of each.
 	if len(key) != hiddenLength || key[0] != '~' {
 		return false
 	}
@@ -191,6 +199,7 @@ func (s *Set) SecretOf(key string) SecretOf {
 		switch i := slices.IndexFunc(s.content.Secrets.all, func(secret secret) bool { return secret.id == key[1:1+2*idBytes] }); {
 		case i == 0:
 			return CurrentSecret
+		// A key of a previous secret is right, but tells which HAProxy is still to be changed.
 		case i > 0:
 			return PreviousSecret
 		}

@@ -90,6 +90,7 @@ func bundle(sources []source) []byte {
 // unbundle takes a bundle apart, without copying. What is none is the one file that
 // it holds. The result has one file at least, also with an error.
 func unbundle(data []byte) ([]source, error) {
+	// What is not one is a limit file, as every set's source was before there were bundles.
 	if !isBundle(data) {
 		return []source{{data: data}}, nil
 	}
@@ -124,6 +125,7 @@ func unbundle(data []byte) ([]source, error) {
 		if err != nil {
 			return []source{{}}, fmt.Errorf("the bundle of limit files is damaged: %w", err)
 		}
+		// Two files of one name would be one place in errors.
 		seen[s.name] = true
 		sources, rest = append(sources, s), after
 	}
@@ -137,6 +139,7 @@ func unbundle(data []byte) ([]source, error) {
 func nextFile(data []byte) (s source, rest []byte, err error) {
 	line, rest, ok := bytes.Cut(data, []byte("\n"))
 	size, quoted, _ := strings.Cut(string(line), " ")
+	// All must read back as it was written: the same set must have the same source, and so one version.
 	n, sizeErr := strconv.Atoi(size)
 	name, nameErr := strconv.Unquote(quoted)
 	switch {

@@ -76,6 +76,7 @@ func (p *problems) addError(line, column int, format string, args ...any) {
 	switch {
 	case p.quiet:
 		return
+	// They are counted all the same, because the last line tells how many there are.
 	case p.isFull():
 		p.more++
 		return

@@ -60,6 +60,7 @@ func (f *file) isExemptPath(n *yaml.Node, where place) bool {
 
 // isAddress checks an IP address, or a network of them in CIDR form.
 func (f *file) isAddress(n *yaml.Node, where place) bool {
+	// A network first, so that its error is at hand if it is no address either.
 	network, err := netip.ParsePrefix(n.Value)
 	if address, err := netip.ParseAddr(n.Value); err == nil && address.Zone() == "" {
 		// One way to write an address, so that it shows when it is there twice.

@@ -50,7 +50,7 @@ func ReadFiles(path string) (Files, error) {
 	// All of them together, because all of them are published as one.
 	left := MaxFileSize - len(data)
 	for _, n := range globs {
-		files.Folders = append(files.Folders, foldersOf(filepath.Dir(path), n.Value)...)
+		files.Folders = append(files.Folders, foldersOf(path, n.Value)...)
 		for _, found := range f.filesOf(path, n, files.Paths) {
 			files.Paths = append(files.Paths, found.name)
 			// The names after it are not looked at: one error says it all.
@@ -205,35 +205,15 @@ func relativeName(folder, name, glob string) string {
 }
 
 // foldersOf returns the folders in which a new file or folder could match a pattern.
-func foldersOf(folder, glob string) []string {
-	if filepath.IsAbs(glob) {
-		folder = string(filepath.Separator)
+func foldersOf(path, glob string) (folders []string) {
+	dir := filepath.Dir(glob)
+	for ; strings.ContainsAny(dir, wildcards); dir = filepath.Dir(dir) {
+		// The pattern was checked, so that there is no error. A file that matches does no harm here.
+		found, _ := filepath.Glob(inFolder(filepath.Dir(path), dir))
+		folders = append(folders, found...)
 	}
-	var folders []string
-	in := []string{folder} // the folders that match the pattern so far
-	parts := strings.FieldsFunc(filepath.Dir(glob), func(r rune) bool { return r == filepath.Separator })
-	for _, part := range parts {
-		var next []string
-		for _, folder := range in {
-			if !strings.ContainsAny(part, wildcards) {
-				next = append(next, filepath.Join(folder, part))
-				continue
-			}
-			// A new folder in here could match this part of the pattern.
-			folders = append(folders, folder)
-			inside, _ := os.ReadDir(folder)
-			for _, entry := range inside {
-				name := filepath.Join(folder, entry.Name())
-				info, err := os.Stat(name) // what a link leads to
-				// The pattern was checked, so that there is no error but that of the file.
-				if ok, _ := filepath.Match(part, entry.Name()); ok && err == nil && info.IsDir() {
-					next = append(next, name)
-				}
-			}
-		}
-		in = next
-	}
-	return append(folders, in...)
+	// Whether it is there or not: it may come.
+	return append(folders, nameBeside(path, dir))
 }
 
 // wildcards make a pattern of a name.

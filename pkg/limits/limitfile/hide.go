@@ -44,6 +44,7 @@ func hiddenSource(s *limits.Set, secrets *limits.Secrets) ([]byte, error) {
 	if err != nil {
 		return nil, err // cannot be: Parse has read it
 	}
+	// Of the text once more, because the set does not keep how entries are written.
 	h := hiding{secrets: secrets}
 	var top *yaml.Node
 	for i, file := range files {
@@ -65,6 +66,7 @@ func hiddenSource(s *limits.Set, secrets *limits.Secrets) ([]byte, error) {
 	var out bytes.Buffer
 	// Users follow behind the rest, by key. Whoever parses it has no other files.
 	removeEntries(top, "users", "users_from")
+	// Free text of people, who may have written for whom the tier is.
 	for _, tier := range children(lookup(top, "tiers")) {
 		removeEntries(tier, "comment")
 	}

@@ -19,6 +19,7 @@ const maxJSONDepth = 16
 // values, so that one code judges both. Numbers are as they are written. A key that is
 // there twice is an error.
 func jsonNode(data []byte) (*yaml.Node, error) {
+	// encoding/json would put other characters in place of what is not UTF-8, and accept it.
 	if !utf8.Valid(data) {
 		return nil, errors.New("not UTF-8 text")
 	}
@@ -32,6 +33,7 @@ func jsonNode(data []byte) (*yaml.Node, error) {
 	case err != nil:
 		return nil, err
 	}
+	// A decoder stops behind the first value.
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return nil, errors.New("something follows it")
 	}
@@ -74,6 +76,7 @@ func readNode(d *json.Decoder, depth int) (*yaml.Node, error) {
 		n.Tag, n.Value = "!!str", v
 	case json.Number:
 		n.Tag, n.Value = "!!int", v.String()
+		// The tags that the YAML library gives: the reader tells a fraction from a number by them.
 		if strings.ContainsAny(n.Value, ".eE") {
 			n.Tag = "!!float"
 		}

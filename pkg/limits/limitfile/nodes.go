@@ -43,6 +43,7 @@ func (f *file) allEntries(n *yaml.Node, where place, example string) iter.Seq2[*
 		if !f.isPlain(n) {
 			return
 		}
+		// With an example, because most such mistakes are a value in place of a mapping of values.
 		if n.Kind != yaml.MappingNode {
 			f.errorf(n, "%s must be a mapping such as %s, got %s", where, example, describe(n))
 			return
@@ -179,6 +180,7 @@ func (f *file) isScalar(n *yaml.Node, where place, forms string) bool {
 	if !f.isPlain(n) {
 		return false
 	}
+	// A value that was forgotten is null to YAML, and would be read as empty text.
 	if n.Kind != yaml.ScalarNode || isNull(n) {
 		f.errorf(n, "%s must be %s, got %s", where, forms, describe(n))
 		return false
@@ -212,6 +214,7 @@ func isUnlimited(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.Valu
 // children yields the entries of a mapping; anything else has none.
 func children(n *yaml.Node) func(yield func(key, value *yaml.Node) bool) {
 	return func(yield func(key, value *yaml.Node) bool) {
+		// Without judging names: whoever asks has had the mapping checked, or needs no more than what is good.
 		for i := 0; n != nil && n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
 			if !yield(n.Content[i], n.Content[i+1]) {
 				return

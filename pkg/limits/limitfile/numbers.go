@@ -88,6 +88,7 @@ func parseUnit(digits, unit string) (int64, error) {
 		return 1, nil
 	}
 	names := make([]string, len(units))
+	// In one spelling only: mb may be megabytes or megabits to different people.
 	for i, u := range units {
 		if u.name == unit {
 			return u.bytes, nil
@@ -141,6 +142,7 @@ func parsePriority(s string) (int, error) {
 // ParseWorkers reads a number of workers: from 0 to MaxWorkers, in plain digits. The
 // error goes on where the name of the number leaves off.
 func ParseWorkers(s string) (int, error) {
+	// Zero is a number of workers: none in this process.
 	if !isPlainNumber(s) {
 		return 0, fmt.Errorf("must be %s, got %s", workerForms, quote(s))
 	}
@@ -174,6 +176,7 @@ func parseFailures(s string) (failureRate, error) {
 		}
 		return failureRate{}, fmt.Errorf("must be %s, got %s", failedAuthForms, quote(s))
 	}
+	// Its errors are those of other numbers, zero included.
 	count, err := parseWhole(digits, limits.MaxPerSecond, failedAuthForms, liftIt)
 	if err != nil {
 		return failureRate{}, err

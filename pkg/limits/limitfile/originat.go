@@ -59,6 +59,7 @@ func OriginAt(s *limits.Set, endpoint, user string) Origin {
 // how the entry is written, or nil.
 func (o *Origin) findUser(file *limits.Set, noted *origins, user string) *written {
 	key := file.Key(user)
+	// By the exact name first, as the set looks it up.
 	at, ok := file.Named(key)
 	if !ok {
 		// Of a user who is named exactly no pattern counts, however well it matches.
@@ -112,6 +113,7 @@ func (o *Origin) setFields(noted, ofOverrides *origins, own *written, tier, endp
 		named = named || w.tier
 	}
 	all := collector{}
+	// The tier is the one that counts now: after an entry's end, that which follows.
 	of := noted.tiers[tier]
 	o.Tier = of.line
 	all.addLayer(of.written, FieldOrigin{File: noted.files[0].name, Line: of.line}, endpoint)

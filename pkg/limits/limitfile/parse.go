@@ -57,6 +57,7 @@ func parseSources(name string, data []byte, secrets *limits.Secrets, named *limi
 	var overrides []byte
 	var err error
 	if f.sources, overrides, err = openSources(name, data); err != nil {
+		// No place in it means anything to people: they have written no bundle.
 		f.addError(1, 1, "%v", err)
 		return f
 	}
@@ -110,6 +111,7 @@ func (f *file) readSources() {
 	lines := 0 // of the sources before
 	for i, s := range f.sources {
 		f.openSource(i, s.name)
+		// Also for a file that turns out to be bad: the lines of the others count from it.
 		f.beginFile(s.name, lines)
 		// One more than it has newlines, for the last line.
 		lines += bytes.Count(s.data, []byte("\n")) + 1

@@ -37,6 +37,7 @@ func (p place) String() string {
 	default:
 		s += " at " + p.endpoint
 	}
+	// At the top of the file a field is all there is to say.
 	if s != "" && p.field != "" {
 		s += ": "
 	}

@@ -16,28 +16,15 @@ var (
 )
 
 func (f *file) readRoot(root *yaml.Node) {
-	where := place{kind: "the file"}
-	version := lookup(root, "version")
-	// Without a version the errors of this one are still told, with the one that it is missing.
-	if version != nil && !f.readVersion(version) {
-		return // what else the file says is not for this version to judge
-	}
-	said := map[string]*yaml.Node{}
-	for key, value := range f.eachEntry(root, where, "{version: 1, default_tier: free, tiers: {free: {concurrent: 10}}}") {
-		// All are collected first, because they are read in another order than they are written.
-		if slices.Contains(fileFields, key.Value) {
-			said[key.Value] = value
-		} else {
-			f.refuseUnknown(key, where, "field", fileFields)
-		}
-	}
-	// That it is none was told, and all fields would be missing.
-	if root.Kind != yaml.MappingNode {
+	said, ok := f.collect(root, place{kind: "the file"}, "{version: 1, default_tier: free, tiers: {free: {concurrent: 10}}}", fileFields)
+	if !ok {
 		return
 	}
-	if version == nil {
+	// The errors of this version are still told: it is the only one so far.
+	if said["version"] == nil {
 		f.errorf(root, "version is missing; begin the file with version: 1")
 	}
+	// The order is that of what names what, not that of the file.
 	read := func(name string, read func(at place, n *yaml.Node)) {
 		if n := said[name]; n != nil {
 			read(place{field: name}, n)
@@ -58,29 +45,34 @@ func (f *file) readRoot(root *yaml.Node) {
 
 // readUsersFile reads a file of users_from.
 func (f *file) readUsersFile(root *yaml.Node) {
-	where := place{kind: "a file of users_from"}
-	if version := lookup(root, "version"); version != nil && !f.readVersion(version) {
-		return
+	said, ok := f.collect(root, place{kind: "a file of users_from"}, "{users: {alice: free}}", usersFileFields)
+	if users := said["users"]; users != nil {
+		f.readUsers(place{field: "users"}, users)
+	} else if ok {
+		// An empty file may be one that somebody has not finished to write.
+		f.errorf(root, "users is missing; write users: {} for none")
 	}
-	var users *yaml.Node
-	for key, value := range f.eachEntry(root, where, "{users: {alice: free}}") {
+}
+
+// collect returns the fields of a file by name, because they are read in another order than they are
+// written. It reports whether the file is a mapping of a version that is known.
+func (f *file) collect(root *yaml.Node, where place, example string, valid []string) (said map[string]*yaml.Node, ok bool) {
+	if version := lookup(root, "version"); version != nil && !f.readVersion(version) {
+		return nil, false // what else the file says is not for this version to judge
+	}
+	said = map[string]*yaml.Node{}
+	for key, value := range f.eachEntry(root, where, example) {
 		switch {
-		case key.Value == "users":
-			users = value
-		case key.Value == "version":
+		case slices.Contains(valid, key.Value):
+			said[key.Value] = value
 		// Known, and in the wrong file: the error says where it belongs.
 		case slices.Contains(fileFields, key.Value):
 			f.errorf(key, "%s has users only; write %s in %s", where, key.Value, f.sources[0].name)
 		default:
-			f.refuseUnknown(key, where, "field", usersFileFields)
+			f.refuseUnknown(key, where, "field", valid)
 		}
 	}
-	switch {
-	case users != nil:
-		f.readUsers(place{field: "users"}, users)
-	case root.Kind == yaml.MappingNode:
-		f.errorf(root, "users is missing; write users: {} for none")
-	}
+	return said, root.Kind == yaml.MappingNode
 }
 
 func (f *file) readVersion(n *yaml.Node) bool {
@@ -99,6 +91,7 @@ func (f *file) readVersion(n *yaml.Node) bool {
 
 func (f *file) readFileMode(at place, n *yaml.Node) {
 	f.readMode(&f.mode, at, n)
+	// A second time, because drafts need it before the set does.
 	f.content.Mode, f.origins.mode = f.mode, n.Line
 }
 
@@ -110,6 +103,7 @@ func (f *file) readTiersAndDefaults(root *yaml.Node, said map[string]*yaml.Node)
 		f.readTiers(tiers, defaultTier)
 	}
 	switch {
+	// That it is missing is told with what it could be, if that is known.
 	case defaultTier != nil:
 	case len(f.tiers) > 0:
 		f.errorf(root, "default_tier is missing; name one of the tiers: %s", joinChoices(f.tierNames))
@@ -119,6 +113,7 @@ func (f *file) readTiersAndDefaults(root *yaml.Node, said map[string]*yaml.Node)
 	for field, to := range map[string]*string{
 		"default_tier": &f.content.DefaultTier, "anonymous_tier": &f.content.AnonymousTier, "unreadable": &f.content.UnreadableTier,
 	} {
+		// Of each it is known only now whether there is such a tier.
 		if n := said[field]; n != nil {
 			*to = f.readTierName(n, place{field: field})
 		}

@@ -43,12 +43,14 @@ func parseDuration(s string) (time.Duration, error) {
 		return 0, fmt.Errorf("has the unknown unit %s (valid: ms, s)", quote(unit))
 	case trimmed != unit:
 		return 0, fmt.Errorf("must have no blank before the unit, got %s; write %s", quote(s), shorten(number)+trimmed)
+	// 010 is ten to some programs and eight to others; the schema has none of them.
 	case len(whole) > 1 && whole[0] == '0':
 		return 0, fmt.Errorf("must not begin with 0, got %s", shorten(s))
 	// HAProxy's timeouts are whole milliseconds.
 	case unit == "ms" && point, len(fraction) > 3:
 		return 0, fmt.Errorf("must be in whole milliseconds, got %s", shorten(s))
 	}
+	// What is left is a form that it reads as people do.
 	d, err := time.ParseDuration(s)
 	switch {
 	case err != nil || d > limits.MaxWait:

@@ -109,6 +109,7 @@ func (p *problems) syntaxError(data []byte, err error) {
 	read := data[:len(data)-rest.Len()]
 	problem := linePrefix.ReplaceAllString(err.Error(), "")
 	line, column := position(data, gaveUpAt(read, problem))
+	// The library's words are about tokens, and people think of lines and quotes.
 	for _, h := range syntaxHints {
 		if strings.Contains(problem, h.problem) {
 			problem += "; " + h.hint
@@ -154,6 +155,7 @@ var syntaxHints = []struct{ problem, hint string }{
 
 // position returns the line and the column (in characters) of data[at].
 func position(data []byte, at int) (line, column int) {
+	// What is missing at the end is told behind the last character.
 	before := data[:min(at, len(data))]
 	start := bytes.LastIndexByte(before, '\n') + 1
 	return bytes.Count(before, []byte("\n")) + 1, utf8.RuneCount(before[start:]) + 1
