@@ -52,8 +52,8 @@ type meter struct {
 
 	moved      int64 // bytes per second, as last measured
 	usableRate int64 // bytes per second that can be used; 0: any number
-	step       int64 // by which most grew last
-	rough      bool  // most is from a brief look
+	step       int64 // by which usableRate grew last
+	rough      bool  // usableRate is from a brief look
 }
 
 // enforce says which share is in force from now on.

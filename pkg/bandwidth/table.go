@@ -12,7 +12,7 @@ type TableEntry struct {
 
 // Lend returns the shares, by Direction, that requests admitted by credit begin with: the
 // same ones for every instance, whatever polygen divides meanwhile, for HAProxy keeps
-// them for as long as the credit. Who has transfers in flight is held to what Entries say.
+// them for as long as the credit. Who has transfers in flight is held to what TableEntries say.
 func (a *Agent) Lend(limit Limit) [2]int64 { return a.standard(limit) }
 
 // Share takes polygen's division of a user's limit. An instance that is not named

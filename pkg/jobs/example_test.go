@@ -6,7 +6,34 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/pkg/jobs"
+	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
+
+// The limit file says how many of a user's jobs run at a time, and which queues they go to.
+func ExampleRoute() {
+	set, err := limitfile.Parse("limits.yaml", []byte(`
+version: 1
+default_tier: free
+tiers:
+  free: {jobs: 1}
+  pro: {jobs: {total: 3, queues: {analysis: 2}}}
+users:
+  ann: pro
+`))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	tiers := jobs.FileTiers{Set: func() *limits.Set { return set }}
+	for _, user := range []string{"ann", "bob"} {
+		tier, err := tiers.Tier(context.Background(), user)
+		fmt.Println(user, tier.Name, tier.Limits.Total, tier.Limits.Of("analysis"), jobs.Route("analysis", tier, false), err)
+	}
+	// Output:
+	// ann pro 3 2 analysis_priority <nil>
+	// bob free 1 1 analysis_default <nil>
+}
 
 // A user may run one job at a time. A second job is parked, and its slot is reserved when
 // the first one ends.

@@ -15,7 +15,7 @@ type Key struct {
 // window. The zero value of every number is "none".
 type Ask struct {
 	Key         Key
-	Seq         uint64 // of the batch it was collected in, which grows; see Heard. 0: of none
+	Seq         uint64 // of the batch it was collected in, which grows; see Repeated. 0: of none
 	WindowStart int64  // at which the window begins, in seconds since the epoch
 	Limit       int    // requests that all agents together may admit in the window; > 0
 	Burst       int    // requests beyond it that a user may save up (limits.Rate.Burst); then the pool is an Account
