@@ -1,7 +1,6 @@
 package haproxy
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 
@@ -120,59 +119,34 @@ const ticketRules = `    # Each request draws a ticket; the counter is atomic, s
     http-request sc-set-gpt(5,2) var(txn.sluice_lease),div(4) if address_spent
 `
 
-// withAddresses is haproxy.cfg with the limits of each address in place.
-func withAddresses(cfg string, a limits.AddressLimits) (string, error) {
-	r, err := addressLimits(a, cfg)
-	if err != nil {
-		return "", err
-	}
-	for _, part := range []struct{ name, rules string }{
-		{"failed authentication", r.failures},
-		{"limits of an address", r.requests},
-		{"refusals of an address", r.refusals},
-	} {
-		if cfg, err = between(cfg, part.name, part.rules); err != nil {
-			return "", err
-		}
-	}
+// putAddresses puts the limits of each address in place.
+func putAddresses(cfg *edition, a limits.AddressLimits) {
+	r := addressLimits(a, cfg.part("refusal"))
+	cfg.put("failed authentication", r.failures)
+	cfg.put("limits of an address", r.requests)
+	cfg.put("refusals of an address", r.refusals)
 	if r.requests != "" {
-		if cfg, err = tablesFirst(cfg); err != nil {
-			return "", err
-		}
+		askTablesFirst(cfg)
 	}
-	return cfg + r.sections, nil
+	cfg.text += r.sections
 }
 
-// tablesFirst is haproxy.cfg where what is refused for its user, or for its address, draws no ticket of the
+// askTablesFirst has what is refused for its user, or for its address, draw no ticket of the
 // other: the tables are asked before the limits of an address, and those before credit. There is no short way then.
-func tablesFirst(cfg string) (string, error) {
+func askTablesFirst(cfg *edition) {
 	const limits = "    # limits of an address: begin\n"
-	tables, err := partOf(cfg, "tables")
-	if err != nil {
-		return "", err
-	}
-	for _, name := range []string{"tables", "short way"} {
-		if cfg, err = between(cfg, name, ""); err != nil {
-			return "", err
-		}
-	}
 	const lookup = "http-request set-var(txn.sluice_credit) var(txn.sluice_user),table_gpt(0,sluice_credit)"
-	if strings.Count(cfg, limits) != 1 || strings.Count(cfg, lookup) != 1 {
-		return "", errors.New("haproxy.cfg has no place for tables before the limits of an address and credit")
-	}
-	cfg = strings.Replace(cfg, lookup, lookup+" if !refused", 1)
-	return strings.Replace(cfg, limits, tables+limits, 1), nil
+	tables := cfg.part("tables")
+	cfg.put("tables", "")
+	cfg.put("short way", "")
+	cfg.replace(lookup, lookup+" if !refused")
+	cfg.replace(limits, tables+limits)
 }
 
-// addressLimits compiles the limits of each address. cfg is haproxy.cfg, whose part
-// "refusal" is what the answers are made of.
-func addressLimits(a limits.AddressLimits, cfg string) (r addressRules, err error) {
+// addressLimits compiles the limits of each address. refusal are the rules that the answers are made of.
+func addressLimits(a limits.AddressLimits, refusal string) (r addressRules) {
 	if a == (limits.AddressLimits{}) {
-		return r, nil
-	}
-	refusal, err := partOf(cfg, "refusal")
-	if err != nil {
-		return r, err
+		return r
 	}
 	r.failures = addressVar
 	var store []string
@@ -208,7 +182,7 @@ func addressLimits(a limits.AddressLimits, cfg string) (r addressRules, err erro
 		store = append(store, fmt.Sprintf("gpc(%d)", counters))
 	}
 	r.sections = fmt.Sprintf(addressTable, expire, strings.Join(store, ",")) + r.sections
-	return r, nil
+	return r
 }
 
 // answer adds the backend that answers for one reason: it does as backend asked does, and knows

@@ -211,10 +211,7 @@ func (q *thread) step(l rule) {
 func TestRulesOfAnAddressInAnyOrder(t *testing.T) {
 	t.Parallel()
 	const requests, concurrent = 3, 2
-	r, err := addressLimits(limits.AddressLimits{Requests: requests, Concurrent: concurrent}, "    # refusal: begin\n    # refusal: end\n")
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := addressLimits(limits.AddressLimits{Requests: requests, Concurrent: concurrent}, "")
 	lines := parseRules(t, r.requests)
 	acls := map[string]string{}
 	for _, l := range lines {

@@ -56,11 +56,11 @@ func BenchmarkCPU(b *testing.B) {
 	} {
 		b.Run(v.name, func(b *testing.B) {
 			r := newRig(b, setup{Config: v.config, edit: func(cfg string) string {
-				cfg, err := between(cfg, "bandwidth", "")
-				if err != nil {
-					b.Fatal(err)
+				e := &edition{text: cfg}
+				if e.put("bandwidth", ""); e.err != nil {
+					b.Fatal(e.err)
 				}
-				return without(v.drop)(cfg)
+				return without(v.drop)(e.text)
 			}})
 			if v.peer {
 				r.learn(b)

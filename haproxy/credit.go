@@ -1,7 +1,6 @@
 package haproxy
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -202,42 +201,33 @@ func shortRenewal(classes int, short string) string {
 	return b.String()
 }
 
-// withCredit is haproxy.cfg with the rules for c's classes in place. Where addresses have
-// limits, sticky counter 2 is not free.
-func (c Config) withCredit(cfg string) (string, error) {
-	classes := c.CreditClasses
-	if classes == nil {
-		classes = creditClasses()
+// creditClasses are the classes that have tickets.
+func (c Config) creditClasses() []string {
+	if c.CreditClasses == nil {
+		return creditClasses()
 	}
-	r, err := newCreditRules(classes, c.Classes, c.lendsShares())
-	if err != nil {
-		return "", err
+	return c.CreditClasses
+}
+
+// putCredit puts the rules for c's classes in place.
+func (c Config) putCredit(cfg *edition, r creditRules) {
+	cfg.put("credit classes", r.declared)
+	cfg.put("credit table", r.table)
+	cfg.put("renewed tickets", r.renewed)
+	cfg.put("tickets of operations", r.operations)
+	cfg.put("tickets of verbs", r.drawn)
+	cfg.put("new tickets", r.given)
+	cfg.put("default tickets", r.byDefault)
+	cfg.put("admitted by credit", r.counted)
+	cfg.put("short tickets", r.short)
+	cfg.put("short renewal", r.beginning)
+	c.putShares(cfg, len(c.creditClasses()))
+	if c.Addresses == (limits.AddressLimits{}) {
+		return
 	}
-	for _, part := range []struct{ name, rules string }{
-		{"credit classes", r.declared},
-		{"credit table", r.table},
-		{"renewed tickets", r.renewed},
-		{"tickets of operations", r.operations},
-		{"tickets of verbs", r.drawn},
-		{"new tickets", r.given},
-		{"default tickets", r.byDefault},
-		{"admitted by credit", r.counted},
-		{"short tickets", r.short},
-		{"short renewal", r.beginning},
-	} {
-		if cfg, err = between(cfg, part.name, part.rules); err != nil {
-			return "", err
-		}
-	}
-	if cfg, err = c.withShares(cfg, len(classes)); err != nil || c.Addresses == (limits.AddressLimits{}) {
-		return cfg, err
-	}
-	// The requests that nobody is heard about are counted by counter 0, where it is free.
+	// Where addresses have limits, sticky counter 2 is theirs. The requests that nobody is heard about are
+	// counted by counter 0, where it is free.
 	const track, count = "track-sc2 var(txn.sluice_user),concat(|,txn.sluice_now) table sluice_unheard", "sc_inc_gpc0(2),sub(txn.sluice_unheard)"
-	if !strings.Contains(cfg, "    http-request "+track) || !strings.Contains(cfg, count) {
-		return "", errors.New("haproxy.cfg has no rules for requests that nobody is heard about")
-	}
-	cfg = strings.Replace(cfg, "    http-request "+track, "    http-request set-var(txn.sluice_unheard) int(0) if credited || bandwidth\n    http-request "+strings.Replace(track, "sc2", "sc0", 1), 1)
-	cfg = strings.Replace(cfg, count, strings.Replace(count, "(2)", "(0)", 1), 1)
-	return cfg, nil
+	cfg.replace("    http-request "+track, "    http-request set-var(txn.sluice_unheard) int(0) if credited || bandwidth\n    http-request "+strings.Replace(track, "sc2", "sc0", 1))
+	cfg.replace(count, strings.Replace(count, "(2)", "(0)", 1))
 }

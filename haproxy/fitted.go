@@ -2,7 +2,6 @@ package haproxy
 
 import (
 	"errors"
-	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -29,23 +28,17 @@ func (i Identifier) readsCredentials() bool { return i.Kind != "header" && i.Kin
 // that there is an entry of that key, and that it is not an endpoint's.
 const shortName = ` { var(txn.sluice_user) -m reg '^[^~@\x00-\x1f\x7f][^\x00-\x1f\x7f]{0,99}\z' }`
 
-// withoutNeedless is haproxy.cfg without what c and its chain of identifiers cannot need: each
-// condition that never holds costs every request.
-func (c Config) withoutNeedless(cfg string, chain []Identifier) (_ string, err error) {
+// leaveOutNeedless leaves out what c and its chain of identifiers cannot need: each condition that never
+// holds costs every request.
+func (c Config) leaveOutNeedless(cfg *edition, chain []Identifier) {
 	if !c.Fitted {
-		return cfg, nil
+		return
 	}
 	var needless []string // expressions, of lines or parts of lines
 	if !c.Bandwidth {
-		if strings.Count(cfg, largeBuffers) != 1 {
-			return "", fmt.Errorf("haproxy.cfg has no size of buffers %s", largeBuffers)
-		}
-		cfg = strings.Replace(cfg, largeBuffers, smallBuffers, 1)
-		for name, lines := range map[string]string{"bandwidth": "", "unheld": "    set-var proc.sluice_unheld int(1)\n"} {
-			if cfg, err = between(cfg, name, lines); err != nil {
-				return "", err
-			}
-		}
+		cfg.replace(largeBuffers, smallBuffers)
+		cfg.put("bandwidth", "")
+		cfg.put("unheld", "    set-var proc.sluice_unheld int(1)\n")
 	}
 	if !slices.ContainsFunc(chain, Identifier.readsS3) {
 		needless = append(needless, `(?m)^    # Beside a presigned URL .*\n`, `(?m)^    http-request set-var\(txn\.sluice_unreadable\) int\(2\) if \{ var\(txn\.sluice_s3_id\) .*\n`)
@@ -54,7 +47,7 @@ func (c Config) withoutNeedless(cfg string, chain []Identifier) (_ string, err e
 		needless = append(needless, ` !\{ var\(txn\.sluice_unreadable\) -m found \}`)
 		// A field's value has no NUL, at which tables cut keys: HAProxy refuses it, and README.md says that rules of one's own
 		// must not write it. Of all names that are not keys, only an endpoint's have an entry.
-		cfg = strings.Replace(cfg, shortName, "", 1)
+		cfg.text = strings.Replace(cfg.text, shortName, "", 1)
 	}
 	if len(chain) == 1 && !chain[0].readsCredentials() {
 		needless = append(needless, `(?m) if !\{ var\(txn\.sluice_user\) -m len gt 0 \}$`) // nobody has found a name before
@@ -75,12 +68,11 @@ func (c Config) withoutNeedless(cfg string, chain []Identifier) (_ string, err e
 		needless = append(needless, `(?m)^    acl (?:exempt_below|path_odd) .*\n`, `(?m)^    http-request .* exempt_below !?path_odd\n`, ` !exempt_below\b`)
 	}
 	for _, expression := range needless {
-		cfg = regexp.MustCompile(expression).ReplaceAllString(cfg, "")
+		cfg.text = regexp.MustCompile(expression).ReplaceAllString(cfg.text, "")
 	}
-	if c.Addresses != (limits.AddressLimits{}) {
-		return cfg, nil // there is no short way
+	if c.Addresses == (limits.AddressLimits{}) { // else there is no short way
+		c.putShortWayFirst(cfg, chain)
 	}
-	return c.shortWayFirst(cfg, chain)
 }
 
 // trackUser is how the rule of the short way begins that looks for the user's entry, and foundUser how the
@@ -90,36 +82,26 @@ const (
 	foundUser = "http-request set-var(txn.sluice_user) "
 )
 
-// shortWayFirst is haproxy.cfg with the rules of health checks behind the short way, which lets none through. A name
+// putShortWayFirst puts the rules of health checks behind the short way, which lets none through. A name
 // that stands in a field of its own is read there by the short way, twice, which costs less than to keep it in a variable; it is
 // kept behind the short way, for requests that did not pass. Whose bandwidth is limited needs it in any case.
-func (c Config) shortWayFirst(cfg string, chain []Identifier) (string, error) {
+func (c Config) putShortWayFirst(cfg *edition, chain []Identifier) {
 	const end = "    # short way: end\n"
-	health, err := partOf(cfg, "health checks")
-	if err != nil {
-		return "", err
+	_, rest, found := strings.Cut(cfg.text, trackUser)
+	conditions, _, ended := strings.Cut(rest, "\n")
+	if (!found || !ended) && cfg.err == nil {
+		cfg.err = errors.New("haproxy.cfg has no short way with a rule that looks for the user's entry")
 	}
-	identify, err := partOf(cfg, "identify")
-	if err != nil {
-		return "", err
-	}
-	before, rest, found := strings.Cut(cfg, trackUser)
-	conditions, after, ended := strings.Cut(rest, "\n")
-	if !found || !ended || !strings.Contains(after, end) {
-		return "", errors.New("haproxy.cfg has no short way with a rule that looks for the user's entry")
-	}
-	conditions += " !health"
-	track, behind := trackUser+conditions+"\n", "    # health checks: begin\n"+health+"    # health checks: end\n"
+	track := trackUser + conditions + " !health\n"
+	behind := "    # health checks: begin\n" + cfg.part("health checks") + "    # health checks: end\n"
 	if len(chain) == 1 && chain[0].Kind == "header" && !c.Bandwidth {
+		identify := cfg.part("identify")
 		name := regexp.MustCompile(`(?m)` + regexp.QuoteMeta(foundUser) + `(.*)$`)
-		track = name.ReplaceAllString(withoutComments(identify), "http-request track-sc0 $1 table sluice_credit if { $1,"+strings.ReplaceAll(conditions, "$", "$$"))
+		track = name.ReplaceAllString(withoutComments(identify), "http-request track-sc0 $1 table sluice_credit if { $1,"+strings.ReplaceAll(conditions+" !health", "$", "$$"))
 		behind += identify
-		if before, err = between(before, "identify", ""); err != nil {
-			return "", err
-		}
+		cfg.put("identify", "")
 	}
-	if before, err = between(before, "health checks", ""); err != nil {
-		return "", err
-	}
-	return before + track + strings.Replace(after, end, end+behind, 1), nil
+	cfg.put("health checks", "")
+	cfg.replace(trackUser+conditions+"\n", track)
+	cfg.replace(end, end+behind)
 }

@@ -154,22 +154,21 @@ func (c Config) files() (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg := files["haproxy.cfg"]
-	if cfg, err = between(cfg, "identify", chain); err != nil {
+	credit, err := newCreditRules(c.creditClasses(), c.Classes, c.lendsShares())
+	if err != nil {
 		return nil, err
 	}
-	if cfg, err = between(cfg, "classify", rules); err != nil {
-		return nil, err
+	cfg := &edition{text: files["haproxy.cfg"]}
+	cfg.put("identify", chain)
+	cfg.put("classify", rules)
+	// In this order: the limits of addresses move rules of credit, and what is needless is looked for in all.
+	c.putCredit(cfg, credit)
+	putAddresses(cfg, c.Addresses)
+	c.leaveOutNeedless(cfg, identifiers)
+	if cfg.err != nil {
+		return nil, cfg.err
 	}
-	if cfg, err = c.withCredit(cfg); err != nil {
-		return nil, err
-	}
-	if cfg, err = withAddresses(cfg, c.Addresses); err != nil {
-		return nil, err
-	}
-	if files["haproxy.cfg"], err = c.withoutNeedless(cfg, identifiers); err != nil {
-		return nil, err
-	}
+	files["haproxy.cfg"] = cfg.text
 	lists, err := exemptLists(c.Exempt)
 	if err != nil {
 		return nil, err
@@ -197,25 +196,4 @@ func (c Config) chain() (identifiers []Identifier, text string, err error) {
 		b.WriteString(lines)
 	}
 	return identifiers, b.String(), nil
-}
-
-// between puts lines between haproxy.cfg's marks of that name.
-func between(cfg, name, lines string) (string, error) {
-	begin, end := "    # "+name+": begin\n", "    # "+name+": end\n"
-	before, rest, begun := strings.Cut(cfg, begin)
-	_, after, ended := strings.Cut(rest, end)
-	if !begun || !ended {
-		return "", fmt.Errorf("haproxy.cfg has no marks for %s", name)
-	}
-	return before + begin + lines + end + after, nil
-}
-
-// partOf is what stands between haproxy.cfg's marks of that name.
-func partOf(cfg, name string) (string, error) {
-	_, rest, begun := strings.Cut(cfg, "    # "+name+": begin\n")
-	text, _, ended := strings.Cut(rest, "    # "+name+": end\n")
-	if !begun || !ended {
-		return "", fmt.Errorf("haproxy.cfg has no marks for %s", name)
-	}
-	return text, nil
 }

@@ -215,9 +215,10 @@ func TestWrite(t *testing.T) {
 // marked is what stands between the marks of that name.
 func marked(t testing.TB, cfg, name string) string {
 	t.Helper()
-	lines, err := partOf(cfg, name)
-	if err != nil {
-		t.Fatal(err)
+	e := &edition{text: cfg}
+	lines := e.part(name)
+	if e.err != nil {
+		t.Fatal(e.err)
 	}
 	return lines
 }

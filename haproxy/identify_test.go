@@ -367,12 +367,12 @@ func FuzzParseIdentify(f *testing.F) {
 		if err != nil || !cmp.Equal(again, got) {
 			t.Errorf("ParseIdentify(%q) = %v, %v, want %v", words, again, err, got)
 		}
-		bare, err := between(shipped(t, "haproxy.cfg"), "identify", "")
-		if err != nil {
-			t.Fatal(err)
+		bare := &edition{text: shipped(t, "haproxy.cfg")}
+		if bare.put("identify", ""); bare.err != nil {
+			t.Fatal(bare.err)
 		}
 		cfg, err := Render(Config{Identify: chain})
-		if want := strings.Count(bare, "\n") + lines; err != nil || strings.Count(cfg, "\n") != want {
+		if want := strings.Count(bare.text, "\n") + lines; err != nil || strings.Count(cfg, "\n") != want {
 			t.Errorf("Render(%v) has %d lines, %v, want %d", got, strings.Count(cfg, "\n"), err, want)
 		}
 	})

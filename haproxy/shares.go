@@ -31,38 +31,27 @@ func (c Config) lendsShares() bool {
 // shareElements are behind those of the classes: the first is the share down, the second up.
 func shareElements(classes int) (down, up int) { return 6 + 2*classes, 7 + 2*classes }
 
-// withShares is haproxy.cfg with the numbers of the elements that shares have for so many
-// classes, or without shares.
-func (c Config) withShares(cfg string, classes int) (string, error) {
-	const begin, end = "# limited by credit: begin\n", "# limited by credit: end\n"
-	before, rest, begun := strings.Cut(cfg, begin)
-	held, after, ended := strings.Cut(rest, end)
-	if !begun || !ended {
-		return "", fmt.Errorf("haproxy.cfg has no marks for %s", "limited by credit")
-	}
+// putShares puts the numbers of the elements that shares have for so many classes, or leaves shares out.
+func (c Config) putShares(cfg *edition, classes int) {
 	down, up := shareElements(classes)
 	shippedDown, shippedUp := shareElements(len(creditClasses()))
 	numbers := strings.NewReplacer(
 		fmt.Sprintf("gpt(%d,0)", shippedDown), fmt.Sprintf("gpt(%d,0)", down),
 		fmt.Sprintf("gpt(%d,0)", shippedUp), fmt.Sprintf("gpt(%d,0)", up))
-	if !c.lendsShares() {
-		held = ""
+	lent := func(rules string) string {
+		if !c.lendsShares() {
+			return ""
+		}
+		return numbers.Replace(rules)
 	}
-	cfg = before + begin + numbers.Replace(held) + end + after
+	// A section, so that its marks are not indented.
+	if before, held, after := cfg.cut("limited by credit", ""); cfg.err == nil {
+		cfg.text = before + lent(held) + after
+	}
 	for _, name := range sharesOfCredit {
-		rules, err := partOf(cfg, name)
-		if err != nil {
-			return "", err
-		}
-		if rules = numbers.Replace(rules); !c.lendsShares() {
-			rules = ""
-		}
-		if cfg, err = between(cfg, name, rules); err != nil {
-			return "", err
-		}
+		cfg.put(name, lent(cfg.part(name)))
 	}
-	if c.Addresses == (limits.AddressLimits{}) {
-		return cfg, nil
+	if c.Addresses != (limits.AddressLimits{}) {
+		cfg.put("requests in progress", bandwidthWithoutCredit)
 	}
-	return between(cfg, "requests in progress", bandwidthWithoutCredit)
 }

@@ -1,0 +1,48 @@
+package haproxy
+
+import (
+	"fmt"
+	"strings"
+)
+
+// An edition is haproxy.cfg while it is edited. Parts of it stand between marks, which are comments with
+// the part's name. A mark or a text that is not there is an error, after which nothing more is edited: the
+// files are ours, so tests find out, and whoever edits looks once, at the end.
+type edition struct {
+	text string
+	err  error
+}
+
+// cut returns what stands before, between and behind the marks of a part. The marks belong to the outer two.
+func (e *edition) cut(name, indent string) (before, part, after string) {
+	begin, end := indent+"# "+name+": begin\n", indent+"# "+name+": end\n"
+	before, rest, begun := strings.Cut(e.text, begin)
+	part, after, ended := strings.Cut(rest, end)
+	if (!begun || !ended) && e.err == nil {
+		e.err = fmt.Errorf("haproxy.cfg has no marks for %s", name)
+	}
+	return before + begin, part, end + after
+}
+
+// part is the text of a part.
+func (e *edition) part(name string) string {
+	_, text, _ := e.cut(name, "    ")
+	return text
+}
+
+// put puts lines in place of a part.
+func (e *edition) put(name, lines string) {
+	if before, _, after := e.cut(name, "    "); e.err == nil {
+		e.text = before + lines + after
+	}
+}
+
+// replace replaces a text that is there exactly once.
+func (e *edition) replace(old, text string) {
+	if strings.Count(e.text, old) != 1 && e.err == nil {
+		e.err = fmt.Errorf("haproxy.cfg has not exactly once %q", old)
+	}
+	if e.err == nil {
+		e.text = strings.Replace(e.text, old, text, 1)
+	}
+}
