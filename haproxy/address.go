@@ -125,6 +125,7 @@ func putAddresses(cfg *edition, a limits.AddressLimits) {
 	cfg.put("failed authentication", r.failures)
 	cfg.put("limits of an address", r.requests)
 	cfg.put("refusals of an address", r.refusals)
+	// Only limits that draw tickets. Failed authentications are refused before a user is named.
 	if r.requests != "" {
 		askTablesFirst(cfg)
 	}
@@ -136,6 +137,8 @@ func putAddresses(cfg *edition, a limits.AddressLimits) {
 func askTablesFirst(cfg *edition) {
 	const limits = "    # limits of an address: begin\n"
 	const lookup = "http-request set-var(txn.sluice_credit) var(txn.sluice_user),table_gpt(0,sluice_credit)"
+	// As shipped credit goes first, because it is what most requests have. A ticket of an address is gone once
+	// it is drawn, so here everything that only looks is asked before.
 	tables := cfg.part("tables")
 	cfg.put("tables", "")
 	cfg.put("short way", "")
@@ -145,13 +148,16 @@ func askTablesFirst(cfg *edition) {
 
 // addressLimits compiles the limits of each address. refusal are the rules that the answers are made of.
 func addressLimits(a limits.AddressLimits, refusal string) (r addressRules) {
+	// Not even a table: each tracked entry costs every request.
 	if a == (limits.AddressLimits{}) {
 		return r
 	}
+	// Every rule needs it, and the first of them stands first.
 	r.failures = addressVar
 	var store []string
 	counters, expire := 0, int64(10)
 	if a.FailedAuth > 0 {
+		// A rate of HAProxy's own: it needs no rules that begin and end a window.
 		window := a.FailedAuthWindow.Seconds()
 		r.failures += fmt.Sprintf(failureRules, a.FailedAuth, window)
 		r.answer(addressRefusals[0].backend, refusal, addressRefusals[0].reason, a.FailedAuth, window)
@@ -165,6 +171,7 @@ func addressLimits(a limits.AddressLimits, refusal string) (r addressRules) {
 	if a.Requests > 0 {
 		r.requests += fmt.Sprintf(spentRule, a.Requests)
 	}
+	// Before the tickets: who is refused for too much in progress has drawn none.
 	if a.Concurrent > 0 {
 		r.requests += fmt.Sprintf(concurrentRules, a.Concurrent)
 		r.answer(addressRefusals[2].backend, refusal, addressRefusals[2].reason, a.Concurrent, 0)
@@ -175,6 +182,7 @@ func addressLimits(a limits.AddressLimits, refusal string) (r addressRules) {
 	if a.Requests > 0 {
 		r.requests += fmt.Sprintf(ticketRules, a.Requests)
 		r.answer(addressRefusals[1].backend, refusal, addressRefusals[1].reason, a.Requests, 1)
+		// One that failures may have, and one for each slot of tickets.
 		counters = 5
 		store = append(store, "gpt(6)")
 	}
@@ -196,6 +204,7 @@ func (r *addressRules) answer(backend, refusal, reason string, limit int, window
     http-request set-var(txn.sluice.retry) int(%[2]d)
 `, reason, window)
 	}
+	// The same rules as those of backend asked, so that all refusals have one form. The comments are there once.
 	r.sections += withoutComments(refusal)
 }
 

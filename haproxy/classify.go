@@ -44,14 +44,20 @@ const maxText = 3000
 func Classify(classes []limits.Class) (string, error) {
 	var b strings.Builder
 	for _, c := range classes {
+		// Checked although limitfile does: the name is pasted into the configuration here, and this package
+		// takes classes from any caller.
 		if !className.MatchString(c.Name) {
 			return "", fmt.Errorf("class %q: want 1 to 32 of A-Z, 0-9 and _, the first a letter", c.Name)
 		}
 		for _, m := range c.Any {
+			// What cannot be said in HAProxy's words is an error of the file, now: a class that matched
+			// something else would have the wrong limit.
 			conditions, err := conditions(m)
 			if err != nil {
 				return "", fmt.Errorf("class %s: %w", c.Name, err)
 			}
+			// A rule for each match, for HAProxy has no brackets: any of them sets the class, if none before
+			// has.
 			writeRules(&b, c.Name, conditions)
 		}
 	}
@@ -64,6 +70,7 @@ func writeRules(b *strings.Builder, class string, conditions []string) {
 	var parts []string
 	words := 0
 	for _, c := range conditions {
+		// HAProxy refuses a line of more words, with an error about a file that the operator did not write.
 		n := len(strings.Fields(c)) // no blanks but those between words
 		if len(parts) == 0 || words+n > lineWords {
 			parts, words = append(parts, ""), 0
@@ -71,6 +78,7 @@ func writeRules(b *strings.Builder, class string, conditions []string) {
 		parts[len(parts)-1] += " " + c
 		words += n
 	}
+	// A class without conditions is that of every request that no class before it has.
 	if len(parts) == 0 {
 		parts = []string{""}
 	}
@@ -93,10 +101,12 @@ func writeRules(b *strings.Builder, class string, conditions []string) {
 
 // conditions are what a match asks for, the cheap ones first.
 func conditions(m limits.Match) ([]string, error) {
+	// Before anything is translated, so that no expression is built that nobody can use.
 	if err := checkSizes(m); err != nil {
 		return nil, err
 	}
 	var all []string
+	// HAProxy stops at the first condition that does not hold: what is cheap and rarely holds comes first.
 	for _, of := range []func(limits.Match) ([]string, error){methodConditions, pathConditions, queryConditions, headerConditions} {
 		some, err := of(m)
 		if err != nil {
@@ -116,6 +126,8 @@ func methodConditions(m limits.Match) ([]string, error) {
 		if !token.MatchString(method) || method != strings.ToUpper(method) {
 			return nil, fmt.Errorf("method %q: want a method in capitals", method)
 		}
+		// One of them is enough to look at the method itself, which costs more than a variable that is there
+		// already.
 		if !slices.Contains(verbs, method) { // its class is OTHER, as that of others
 			fetch = "method,upper"
 		}
@@ -151,6 +163,8 @@ func queryConditions(m limits.Match) (all []string, _ error) {
 	for _, key := range m.Query {
 		all = append(all, fmt.Sprintf("{ query -m reg '%s' }", queryKeys([]string{key})))
 	}
+	// Together, because each expression reads the whole query. Of Query each key has to be there, which one
+	// expression cannot say.
 	for rest := m.NoQuery; len(rest) > 0; { // as many as an expression has place for
 		n, size := 1, len(rest[0])
 		for n < len(rest) && size+len(rest[n]) <= maxText {
@@ -168,6 +182,7 @@ func headerConditions(m limits.Match) (all []string, _ error) {
 		if !token.MatchString(h.Name) {
 			return nil, fmt.Errorf("header %q: want a field's name", h.Name)
 		}
+		// A field that is there with an empty value is there.
 		comparison := "-m found"
 		if h.Value != "" {
 			comparison = oneOf([]string{h.Value})
@@ -184,6 +199,7 @@ func checkSizes(m limits.Match) error {
 		texts = append(texts, h.Name, h.Value)
 	}
 	for _, t := range texts {
+		// Said here by its beginning. PCRE2 would say only that an expression is too large.
 		if len(t) > maxText {
 			return fmt.Errorf("%.20q… has %d bytes, want %d at most", t, len(t), maxText)
 		}

@@ -40,6 +40,8 @@ func (c Config) env() ([]string, error) {
 	if c.RefuseStatus != 0 && c.RefuseStatus != 429 && c.RefuseStatus != 503 {
 		return nil, fmt.Errorf("refuse status %d: want 429 or 503", c.RefuseStatus)
 	}
+	// What is not set is left out rather than set empty: then the process's own environment decides, and after
+	// it haproxy.cfg.
 	var env []string
 	for _, variable := range []struct{ name, value string }{
 		{"SLUICE_BIND", c.Bind},

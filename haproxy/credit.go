@@ -21,6 +21,8 @@ func creditClasses() []string { return slices.Concat([]string{limits.All}, verbs
 // class, because the file has changed since or has more than can be kept, have no credit:
 // the agent is asked about each of their requests.
 func CreditClasses(set *limits.Set) []string {
+	// Longer windows have no tickets: what is left of a minute no table of HAProxy's can tell, so users with
+	// such limits are asked about.
 	limited := set.SecondClasses()
 	classes := []string{limits.All}
 	for _, verb := range creditClasses()[1:] {
@@ -33,6 +35,8 @@ func CreditClasses(set *limits.Set) []string {
 			classes = append(classes, class)
 		}
 	}
+	// The last ones go, which are operations: their users are asked about with each request, and no limit is
+	// lost.
 	return classes[:min(len(classes), maxCreditClasses)]
 }
 
@@ -64,11 +68,14 @@ type creditRules struct {
 
 func newCreditRules(classes []string, operations []limits.Class, shares bool) (creditRules, error) {
 	var r creditRules
+	// The rules of haproxy.cfg itself draw the ticket of "*" as that of class 0.
 	if len(classes) == 0 || len(classes) > maxCreditClasses || classes[0] != limits.All {
 		return r, fmt.Errorf("classes that have tickets %q: want 1 to %d, the first %q", classes, maxCreditClasses, limits.All)
 	}
 	admitted := 1 + len(classes) // the first counter of what was admitted
 	for i, class := range classes {
+		// Elements of gpt: how many tickets a second has, and the last one of the present second. Counter of
+		// gpc: the last one that was drawn, which only grows.
 		each, last, drawn := 6+2*i, 7+2*i, 1+i
 		r.renewed += fmt.Sprintf("    http-request sc-set-gpt(%[2]d,0) sc_get_gpc(%[3]d,0),add(txn.sluice_tickets) if renewing !lasting { sc_get_gpt(%[1]d,0),mul(txn.sluice_factor),set-var(txn.sluice_tickets) -m found }\n", each, last, drawn)
 		r.given += fmt.Sprintf("    http-request sc-set-gpt(%d,0) var(txn.sluice.each_%d) if writing\n", each, i)
@@ -76,6 +83,8 @@ func newCreditRules(classes []string, operations []limits.Class, shares bool) (c
 		draw := fmt.Sprintf("    http-request set-var(txn.sluice_over) sc_inc_gpc(%[2]d,0),sub(txn.sluice_last),and(4294967295) if %%s { sc_get_gpt(%[1]d,0),set-var(txn.sluice_last) -m found }\n", last, drawn)
 		switch {
 		case class == limits.All:
+		// The verb is a variable already. An operation needs the rules of the classes to have run, and the
+		// short way is before them.
 		case slices.Contains(creditClasses(), class):
 			r.drawn += fmt.Sprintf(draw, fmt.Sprintf("{ var(txn.sluice_draws) -m str %s }", class))
 			if slices.Contains(shortMethods, class) {
@@ -90,6 +99,7 @@ func newCreditRules(classes []string, operations []limits.Class, shares bool) (c
 			return r, fmt.Errorf("class that has tickets %q: want a verb, or 1 to 32 of A-Z, 0-9 and _, the first a letter", class)
 		}
 	}
+	// Users may be limited by no verb at all. Their requests pass the short way with the ticket of all.
 	for _, method := range shortMethods {
 		if !slices.Contains(classes, method) { // a ticket of "*" alone
 			r.short += fmt.Sprintf("    http-request allow if { method %s } end_now lasting_now"+shortAll, method, admitted+slices.Index(countedVerbs(), method))
@@ -100,6 +110,8 @@ func newCreditRules(classes []string, operations []limits.Class, shares bool) (c
 	} else {
 		r.short = ""
 	}
+	// HAProxy refuses a table with more counters. Beyond them requests count by their verb alone, for people
+	// only.
 	operations = operations[:min(len(operations), maxCounters-admitted-len(countedVerbs()))]
 	kinds := r.countAdmitted(admitted, operations)
 	r.declared = fmt.Sprintf("    set-var proc.sluice_classes str(\"%s\")\n    set-var proc.sluice_tallies str(\"%d %s\")\n",
@@ -129,10 +141,12 @@ func (r *creditRules) countAdmitted(first int, operations []limits.Class) (kinds
 		kinds = append(kinds, kind)
 		counter++
 	}
+	// A request counts once: by its operation if it has one, else by its verb.
 	other := ""
 	if len(operations) > 0 {
 		other = " !counted"
 	}
+	// All of them, limited or not: people want to see what users do.
 	for _, verb := range countedVerbs() {
 		rule(verb, fmt.Sprintf("{ var(txn.sluice_class) -m str %s }%s", verb, other))
 	}
@@ -151,6 +165,7 @@ func (r *creditRules) countAdmitted(first int, operations []limits.Class) (kinds
 func verbOf(o limits.Class) string {
 	verb := ""
 	for _, m := range o.Any {
+		// Without the verb the agent could not add such a request to those of its verb.
 		if len(m.Methods) != 1 {
 			return ""
 		}
@@ -187,12 +202,15 @@ func shortRenewal(classes int, short string) string {
 		"    acl renews       var(txn.sluice_begins) -m int 0\n" +
 		"    http-request set-var(txn.sluice_begins) sc_inc_gpc(0,0) if end_now !lasting_now !{ stopping } { srv_is_up(sluice_agent/agent) -m int 1 }\n" +
 		"    http-request set-var(txn.sluice_begins) int(0) if begins end_now { date(3),sub(txn.sluice_read) gt 2 } { sc_get_gpt(2,0),set-var(txn.sluice_read) -m found } { date(),sub(txn.sluice_read) gt 0 } { str(~),table_gpt0(sluice/credit),set-var(txn.sluice_read) -m int gt 0 } { sc_get_gpt(0,0),sub(txn.sluice_read) eq 0 }\n")
+	// Of each class: the last ticket of the new second is the last one that was drawn, and as many more as it
+	// has.
 	for i := range classes {
 		fmt.Fprintf(&b, "    http-request sc-set-gpt(%d,0) sc_get_gpc(%d,0),add(txn.sluice_read) if renews { sc_get_gpt(%d,0),set-var(txn.sluice_read) -m found }\n", 7+2*i, 1+i, 6+2*i)
 	}
 	b.WriteString("    http-request sc-set-gpt(5,0) int(1) if renews\n" +
 		"    http-request sc-set-gpt(1,0) date(1) if renews\n" +
 		"    http-request set-var(txn.sluice_read) sc_clr_gpc(0,0) if begins\n")
+	// Verbs that have tickets of their own, and GET: each line costs every request that comes without credit.
 	for line := range strings.Lines(short) {
 		if ofClass := strings.Contains(line, "} ticket_"); ofClass || strings.Contains(line, "{ method GET }") {
 			b.WriteString(strings.Replace(strings.Replace(line, "http-request allow if ", "http-request allow if renews ", 1), " end_now lasting_now", "", 1)) // it is lasting
@@ -222,6 +240,7 @@ func (c Config) putCredit(cfg *edition, r creditRules) {
 	cfg.put("short tickets", r.short)
 	cfg.put("short renewal", r.beginning)
 	c.putShares(cfg, len(c.creditClasses()))
+	// Sticky counter 2 is free for what haproxy.cfg uses it for.
 	if c.Addresses == (limits.AddressLimits{}) {
 		return
 	}

@@ -32,6 +32,8 @@ func (e *edition) part(name string) string {
 
 // put puts lines in place of a part.
 func (e *edition) put(name, lines string) {
+	// The marks stay, for a part may be put in place more than once, and so that people find it in what was
+	// written.
 	if before, _, after := e.cut(name, "    "); e.err == nil {
 		e.text = before + lines + after
 	}
@@ -39,6 +41,7 @@ func (e *edition) put(name, lines string) {
 
 // replace replaces a text that is there exactly once.
 func (e *edition) replace(old, text string) {
+	// Twice is as wrong as never: nobody would notice which of the two was meant.
 	if strings.Count(e.text, old) != 1 && e.err == nil {
 		e.err = fmt.Errorf("haproxy.cfg has not exactly once %q", old)
 	}

@@ -17,6 +17,7 @@ var listedPath = regexp.MustCompile(`^/[!-~]*$`)
 // lists, by the list's name.
 func exemptLists(e limits.Exempt) (map[string]string, error) {
 	lists := map[string]string{}
+	// In files rather than words of a rule, which has place for some sixty.
 	for _, text := range e.Addresses {
 		network, err := parseNetwork(text)
 		if err != nil {
@@ -30,6 +31,7 @@ func exemptLists(e limits.Exempt) (map[string]string, error) {
 		if folder {
 			name = "exempt-prefixes.lst"
 		}
+		// A line break would make two lines of one path, and the second could exempt everything.
 		if !listedPath.MatchString(prefix) {
 			return nil, fmt.Errorf("exempt path %q: want a path as clients write it, from its first / on", path)
 		}

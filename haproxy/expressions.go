@@ -8,6 +8,7 @@ import (
 // oneOf is the comparison with any of some texts.
 func oneOf(texts []string) string {
 	escaped := make([]string, len(texts))
+	// HAProxy compares words faster than expressions, and a line has place for some.
 	plain := len(texts) <= len(verbs)
 	for i, t := range texts {
 		plain = plain && plainValue.MatchString(t)
@@ -23,6 +24,7 @@ func oneOf(texts []string) string {
 // the line, in which an apostrophe ends what it began, and for the list of arguments,
 // in which a backslash takes the meaning from an apostrophe.
 func fetchHeader(name string) string {
+	// As nearly all fields are. What else RFC 9110 allows in a name means something to HAProxy.
 	if plainName.MatchString(name) {
 		return "req.fhdr(" + name + ")"
 	}
@@ -33,6 +35,7 @@ func fetchHeader(name string) string {
 func queryKeys(keys []string) string {
 	exprs := make([]string, len(keys))
 	for i, key := range keys {
+		// Byte by byte: a client may encode each of them or not.
 		for j := range len(key) {
 			exprs[i] += encoded(key[j])
 		}
@@ -44,6 +47,7 @@ func queryKeys(keys []string) string {
 func encoded(c byte) string {
 	percent := "%" + hexDigit(c>>4) + hexDigit(c&15)
 	switch c {
+	// Unencoded they would end the key, or mean another byte.
 	case '&', '=', '+', '%':
 		return percent
 	case ' ':
@@ -63,6 +67,8 @@ func hexDigit(n byte) string {
 func literal(text string) string {
 	var b strings.Builder
 	for i := range len(text) {
+		// By what is known to be harmless, not by what is known to mean something: PCRE2, HAProxy's words and
+		// its quotes each have their own list.
 		switch c := text[i]; {
 		case 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '/' || c == '_':
 			b.WriteByte(c)

@@ -40,6 +40,7 @@ func (c Config) leaveOutNeedless(cfg *edition, chain []Identifier) {
 		cfg.put("bandwidth", "")
 		cfg.put("unheld", "    set-var proc.sluice_unheld int(1)\n")
 	}
+	// Nobody sets what these rules look at.
 	if !slices.ContainsFunc(chain, Identifier.readsS3) {
 		needless = append(needless, `(?m)^    # Beside a presigned URL .*\n`, `(?m)^    http-request set-var\(txn\.sluice_unreadable\) int\(2\) if \{ var\(txn\.sluice_s3_id\) .*\n`)
 	}
@@ -52,6 +53,7 @@ func (c Config) leaveOutNeedless(cfg *edition, chain []Identifier) {
 	if len(chain) == 1 && !chain[0].readsCredentials() {
 		needless = append(needless, `(?m) if !\{ var\(txn\.sluice_user\) -m len gt 0 \}$`) // nobody has found a name before
 	}
+	// A list that is empty now stays empty: to fill it, the files are written anew.
 	folder := func(path string) bool { return strings.HasSuffix(path, "*") }
 	folders := slices.ContainsFunc(c.Exempt.Paths, folder)
 	paths := slices.ContainsFunc(c.Exempt.Paths, func(path string) bool { return !folder(path) })
@@ -67,6 +69,7 @@ func (c Config) leaveOutNeedless(cfg *edition, chain []Identifier) {
 	if !folders {
 		needless = append(needless, `(?m)^    acl (?:exempt_below|path_odd) .*\n`, `(?m)^    http-request .* exempt_below !?path_odd\n`, ` !exempt_below\b`)
 	}
+	// By expressions, because one condition stands in many rules.
 	for _, expression := range needless {
 		cfg.text = regexp.MustCompile(expression).ReplaceAllString(cfg.text, "")
 	}

@@ -64,6 +64,7 @@ func Write(dir string, c Config) (file string, env []string, err error) {
 }
 
 func writeFiles(dir string, c Config) (file string, env []string, err error) {
+	// Everything is rendered before anything is written: what is wrong leaves the folder as it was.
 	if env, err = c.env(); err != nil {
 		return "", nil, err
 	}
@@ -71,6 +72,7 @@ func writeFiles(dir string, c Config) (file string, env []string, err error) {
 	if err != nil {
 		return "", nil, err
 	}
+	// The path stands in front of every file that haproxy.cfg reads, wherever HAProxy is started.
 	if dir, err = filepath.Abs(dir); err != nil {
 		return "", nil, err
 	}
@@ -106,6 +108,7 @@ func Foreign(dir string) ([]string, error) {
 		switch {
 		case err != nil || name == "." || name == "lua" && e.IsDir():
 			return err
+		// A link would have the files written somewhere else.
 		case !slices.Contains(written, filepath.ToSlash(name)) || !e.Type().IsRegular():
 			found = append(found, name)
 		case name == written[0]:
@@ -113,6 +116,7 @@ func Foreign(dir string) ([]string, error) {
 			if err != nil {
 				return err
 			}
+			// By its first line, which says whose file it is: another version of ours differs in the rest.
 			if ours, _ := Files.ReadFile(name); firstLine(text) != firstLine(ours) {
 				found = append(found, name)
 			}
@@ -122,6 +126,7 @@ func Foreign(dir string) ([]string, error) {
 		}
 		return nil
 	})
+	// To make it is what the command is for.
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -169,6 +174,7 @@ func (c Config) files() (map[string]string, error) {
 		return nil, cfg.err
 	}
 	files["haproxy.cfg"] = cfg.text
+	// Added to what the lists have as they are shipped.
 	lists, err := exemptLists(c.Exempt)
 	if err != nil {
 		return nil, err

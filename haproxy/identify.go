@@ -60,6 +60,7 @@ func ParseIdentify(chain string) ([]Identifier, error) {
 	for _, word := range strings.Split(chain, ",") {
 		word = strings.TrimSpace(word)
 		name, _, _ := strings.Cut(word, ":")
+		// The text becomes rules, so only what is known is taken.
 		k, ok := kinds[name]
 		if !ok {
 			return nil, fmt.Errorf("identify %q: no identifier %q; valid are %s", chain, name, validIdentifiers)
@@ -111,6 +112,7 @@ func NeverFound(chain string, set *limits.Set) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	// An address has no capitals. Of auto one part keeps them, so that every name may be found.
 	keepsCase := func(i Identifier) bool {
 		return i.Kind != "ip" && i.Case != "lower" && (i.Kind != "basic" || i.Case == "exact")
 	}
@@ -133,6 +135,7 @@ func (i Identifier) fragment() (string, error) {
 		return "", err
 	}
 	lines := string(text)
+	// The default in the fragment reads the environment: what the chain says goes before it.
 	if i.Param != "" {
 		lines = strings.ReplaceAll(lines, kinds[i.Kind].paramDefault, i.Param)
 	}

@@ -38,6 +38,7 @@ func (c Config) putShares(cfg *edition, classes int) {
 	numbers := strings.NewReplacer(
 		fmt.Sprintf("gpt(%d,0)", shippedDown), fmt.Sprintf("gpt(%d,0)", down),
 		fmt.Sprintf("gpt(%d,0)", shippedUp), fmt.Sprintf("gpt(%d,0)", up))
+	// Without anybody to hold, each rule that looks for a share would cost every request.
 	lent := func(rules string) string {
 		if !c.lendsShares() {
 			return ""
@@ -51,6 +52,7 @@ func (c Config) putShares(cfg *edition, classes int) {
 	for _, name := range sharesOfCredit {
 		cfg.put(name, lent(cfg.part(name)))
 	}
+	// The sticky counter that these requests have elsewhere is the addresses'.
 	if c.Addresses != (limits.AddressLimits{}) {
 		cfg.put("requests in progress", bandwidthWithoutCredit)
 	}
