@@ -35,13 +35,16 @@ func (a Access) CheckAddress(address string) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("address %q: want host:port", address)
+	// Half a pair is a mistake, and must not mean plain HTTP.
 	case a.Cert == "" && a.Key != "":
 		return errors.New("--admin-key is set without --admin-cert")
 	case a.Cert != "" && a.Key == "":
 		return errors.New("--admin-cert is set without --admin-key")
+	// Whoever is on this machine may read the processes' memory, or their files, as well.
 	case listen.Loopback(host):
 		return nil
 	}
+	// All that is missing at once: people set these flags one restart at a time otherwise.
 	var missing []string
 	if a.TokenFile == "" {
 		missing = append(missing, "--admin-token-file")
@@ -65,6 +68,7 @@ func (a Access) Listen(address string, log *slog.Logger, reg prometheus.Register
 	if err := a.CheckAddress(address); err != nil {
 		return nil, nil, err
 	}
+	// Broken files are an error before the address is taken.
 	g, err := NewGate(a, log, reg)
 	if err != nil {
 		return nil, nil, err
@@ -73,7 +77,9 @@ func (a Access) Listen(address string, log *slog.Logger, reg prometheus.Register
 	if err != nil {
 		return nil, nil, fmt.Errorf("admin API: %w: choose another address with --admin", err)
 	}
+	// Below TLS, so that clients who never finish its handshake count, too.
 	l = listen.BoundConnections(l, listen.ForAdmin(listen.Descriptors()), g.closed)
+	// Asked for with each handshake: a new certificate needs no restart.
 	if g.certificate != nil {
 		l = tls.NewListener(l, &tls.Config{
 			MinVersion: tls.VersionTLS12,

@@ -68,6 +68,7 @@ func Handler(o Options) http.Handler {
 	})
 	mux.HandleFunc("GET /-/ready", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Connection", "close")
+		// Without the causes, for everybody may ask this. They are in the log.
 		if err := o.Ready(); err != nil {
 			http.Error(w, PublicText(err), http.StatusServiceUnavailable)
 			return
@@ -76,6 +77,7 @@ func Handler(o Options) http.Handler {
 	})
 	if o.Reload != nil {
 		mux.HandleFunc("POST /-/reload", func(w http.ResponseWriter, r *http.Request) {
+			// A form of another site needs no permission to send a POST.
 			if !fromOwnOrigin(r) {
 				http.Error(w, errForeignOrigin.Error(), http.StatusForbidden)
 				return
@@ -87,6 +89,7 @@ func Handler(o Options) http.Handler {
 			fmt.Fprintln(w, "reloaded")
 		})
 	}
+	// An agent has neither: what it knows of users is its part of them.
 	if o.API != nil {
 		mux.Handle("/", page.Handler())
 		serveAPI(mux, o.API)
@@ -97,6 +100,7 @@ func Handler(o Options) http.Handler {
 	if o.Live != nil {
 		serveLive(mux, o.Live)
 	}
+	// Before the token is looked at: a page of another site must not even find out whether one is wanted.
 	return refuseForeignPages(o.Gate, o.Gate.requireToken(mux))
 }
 
@@ -105,6 +109,7 @@ func Handler(o Options) http.Handler {
 func PublicText(err error) string {
 	text := err.Error()
 	var causes []error
+	// The text of a wrapped error stands in that of the error around it, which is cut there.
 	switch wraps := err.(type) { //nolint:errorlint // this error, not those within
 	case interface{ Unwrap() error }:
 		causes = []error{wraps.Unwrap()}
@@ -128,12 +133,17 @@ func PublicText(err error) string {
 // leads. A frame is refused, because the reader may not see it.
 func refuseForeignPages(g *Gate, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// No page can set this field: it is the browser that says where a request comes from. Older ones do
+		// not, and programs never.
 		site := r.Header.Get("Sec-Fetch-Site")
+		// A GET changes nothing here, and its answer the other site cannot read.
 		follows := r.Method == http.MethodGet && r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document"
 		if (site == "cross-site" || site == "same-site") && !follows {
 			http.Error(w, "a page of another site may not ask", http.StatusForbidden)
 			return
 		}
+		// A site can have its own name lead to 127.0.0.1, and is then of the same origin for the browser. Only
+		// the name in the Host field gives it away.
 		if local, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok && local.IP.IsLoopback() && !cannotBeRebound(r.Host) && !g.provenByTLS(r) {
 			http.Error(w, "this address is for this machine alone: ask for localhost or an address, not for a name", http.StatusForbidden)
 			return
@@ -144,9 +154,12 @@ func refuseForeignPages(g *Gate, next http.Handler) http.Handler {
 
 // cannotBeRebound reports whether nobody else can make a Host field mean this machine.
 func cannotBeRebound(host string) bool {
+	// The port is left out where it is that of the scheme.
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
+	// Names below localhost lead to this machine in every browser (RFC 6761), and of an address nobody has the
+	// say.
 	host = strings.ToLower(strings.Trim(host, "[]"))
 	return host == "" || host == "localhost" || strings.HasSuffix(host, ".localhost") || net.ParseIP(host) != nil
 }
@@ -160,6 +173,8 @@ func Serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger
 
 // serveWithin is Serve with these times for an answer, and for answers under way at the end.
 func serveWithin(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger, answer, end time.Duration) error {
+	// Each bound is far above what an answer takes, and keeps a client who does nothing from holding a
+	// connection.
 	server := &http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: 5 * time.Second,
@@ -172,12 +187,14 @@ func serveWithin(ctx context.Context, l net.Listener, h http.Handler, log *slog.
 		},
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
+	// So that a client without a request under way is the first to make room for another.
 	listen.TrackRequests(server)
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(ended)
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), end)
 		defer cancel()
+		// Streams have ended by then: they are told that the server ends.
 		if server.Shutdown(last) != nil {
 			_ = server.Close()
 		}

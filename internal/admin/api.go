@@ -38,6 +38,7 @@ var apiPaths = []string{
 
 // serveAPI adds the paths of the API. Every answer is JSON, errors too.
 func serveAPI(mux *http.ServeMux, source API) {
+	// What an answer can fail with is what was asked: polygen has everything in memory.
 	get := func(path string, answer func(*http.Request) (any, error)) {
 		mux.HandleFunc("GET /api/v1/"+path, func(w http.ResponseWriter, r *http.Request) {
 			if a, err := answer(r); err != nil {
@@ -75,6 +76,7 @@ func serveAPI(mux *http.ServeMux, source API) {
 	})
 	get("instances", func(*http.Request) (any, error) { return source.Instances(), nil })
 	mux.HandleFunc("/api/", func(w http.ResponseWriter, r *http.Request) {
+		// Behind all paths that are there. It answers in JSON, too, as clients of the API expect.
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
 			w.Header().Set("Allow", "GET, HEAD")
 			writeJSON(w, http.StatusMethodNotAllowed, apiError{"method " + r.Method + " is not allowed: use GET"})
@@ -91,6 +93,7 @@ type apiError struct {
 func writeJSON(w http.ResponseWriter, status int, answer any) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
+	// What users do is in it: no proxy and no browser is to keep that.
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
@@ -99,6 +102,7 @@ func writeJSON(w http.ResponseWriter, status int, answer any) {
 
 // parseList reads the order and the length of a list. The first order is the default.
 func parseList(q url.Values, orders ...api.Sort) (by api.Sort, n int, err error) {
+	// A question without parameters is answered, so that one can begin with curl.
 	by, n = orders[0], defaultN
 	if s := q.Get("sort"); s != "" {
 		if by = api.Sort(s); !slices.Contains(orders, by) {
@@ -109,6 +113,7 @@ func parseList(q url.Values, orders ...api.Sort) (by api.Sort, n int, err error)
 			return "", 0, fmt.Errorf("unknown sort %.40q (valid: %s)", s, strings.Join(valid, ", "))
 		}
 	}
+	// More than a page can show, and less than would make an answer of megabytes.
 	if s := q.Get("n"); s != "" {
 		if n, err = strconv.Atoi(s); err != nil || n < 1 || n > maxN {
 			return "", 0, fmt.Errorf("n=%.40q: want a number from 1 to %d", s, maxN)
@@ -125,11 +130,13 @@ type question struct {
 
 // parseUser reads a question from the rest of a path, which is escaped, and the query.
 func parseUser(path string, q url.Values) (question, error) {
+	// From the path as it was sent: net/http has unescaped what it shows, and a user may be called "a/b".
 	user, err := url.PathUnescape(path)
 	if err != nil || strings.Contains(path, "/") {
 		return question{}, fmt.Errorf("%.60q is no user's name: want it with a slash as %%2F, and every other byte escaped that needs it", path)
 	}
 	u := question{user: user, endpoint: q.Get("endpoint")}
+	// Lists have keys where names are hidden, and a key may look like a name.
 	switch by := q.Get("by"); by {
 	case "", "name":
 	case "key":
@@ -138,6 +145,7 @@ func parseUser(path string, q url.Values) (question, error) {
 		return question{}, fmt.Errorf("unknown by %.40q (valid: name, key)", by)
 	}
 	switch {
+	// Longer names no request can have. Without a bound each question could cost megabytes.
 	case user == "" || len(user) > maxName:
 		return question{}, fmt.Errorf("a user's name of %d bytes: want 1 to %d", len(user), maxName)
 	case !validEndpoint(u.endpoint):
@@ -152,6 +160,7 @@ func validEndpoint(name string) bool {
 	if name == limits.All {
 		return true
 	}
+	// By the rule of the limit file, so that a wrong name is an error and not an endpoint without users.
 	for i := range len(name) {
 		if c := name[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') && (c != '-' || i == 0) {
 			return false

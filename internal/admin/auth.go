@@ -51,6 +51,7 @@ func NewGate(a Access, log *slog.Logger, reg prometheus.Registerer) (*Gate, erro
 			Help: "Connections to the admin API closed because too many were open: the one that was idle for longest or, if none was, the new one.",
 		}),
 	}
+	// Read now: a daemon that cannot let anybody in should not start.
 	if a.TokenFile != "" {
 		g.tokens = &rotated[tokens]{
 			what: "token", paths: []string{a.TokenFile}, log: log, every: lookEvery, valid: valid.WithLabelValues("token"),
@@ -94,6 +95,8 @@ func (g *Gate) requireToken(next http.Handler) http.Handler {
 		return next
 	}
 	mux := http.NewServeMux() // which finds the same path in a request as the one of next
+	// By name, and everything else is closed: a path that is added later needs a token until somebody decides
+	// otherwise.
 	for _, open := range []string{"/", "/-/healthy", "/-/ready"} {
 		mux.Handle(open, next)
 	}
@@ -102,11 +105,13 @@ func (g *Gate) requireToken(next http.Handler) http.Handler {
 			if g.certificate != nil {
 				g.certificate.current() // for its metrics: connections may live long
 			}
+			// Only on loopback: CheckAddress wants tokens for any other address.
 			if g.tokens == nil {
 				next.ServeHTTP(w, r)
 				return
 			}
 			token, given := bearer(r)
+			// With each request, so that a token that was taken out of the file ends at once.
 			name, ok := g.tokens.current().ownerOf(token)
 			if !ok {
 				g.refuse(w, r, given)
@@ -125,6 +130,7 @@ func (g *Gate) requireToken(next http.Handler) http.Handler {
 // bearer returns the token of a request.
 func bearer(r *http.Request) (token string, given bool) {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	// RFC 9110, section 11.1: the name of a scheme is read in any case.
 	if !strings.EqualFold(scheme, "Bearer") {
 		return "", false
 	}
@@ -135,15 +141,18 @@ func bearer(r *http.Request) (token string, given bool) {
 // It ends the connection, so that clients without a token keep none.
 func (g *Gate) refuse(w http.ResponseWriter, r *http.Request, given bool) {
 	g.unauthorized.Inc()
+	// Not the token: one that is nearly right would stand in the log.
 	if skipped, ok := g.refusals.Allow(); ok {
 		g.log.Warn("admin API: refused for want of a good token", "remote", r.RemoteAddr, "requests", skipped+1)
 	}
+	// The page asks for a token when it sees the first, and says that it is wrong when it sees the second.
 	challenge, why := `Bearer realm="sluice"`, "a token is wanted: send it in the header Authorization: Bearer TOKEN"
 	if given {
 		challenge, why = challenge+`, error="invalid_token"`, "the token is not known here"
 	}
 	w.Header().Set("WWW-Authenticate", challenge)
 	w.Header().Set("Connection", "close")
+	// In the form of the answer that was asked for.
 	if strings.HasPrefix(r.URL.Path, "/api/") {
 		writeJSON(w, http.StatusUnauthorized, apiError{why})
 		return
@@ -163,6 +172,7 @@ func (g *Gate) closed(c net.Conn) {
 // site cannot ask by making its own name mean this machine: no certificate has that name,
 // and the page has no token.
 func (g *Gate) provenByTLS(r *http.Request) bool {
+	// All three: without TLS the other site could be answered in place of this server.
 	return g != nil && g.tokens != nil && r.TLS != nil
 }
 

@@ -29,6 +29,7 @@ const maxBatch = 64
 // serveStream answers with server-sent events until the reader goes or is too slow, the
 // server ends, or the messages do.
 func serveStream(w http.ResponseWriter, r *http.Request, open func() (<-chan *api.Message, func(), error)) {
+	// Before the stream is opened, of which there are only so many.
 	if r.Method == http.MethodHead {
 		streamHeader(w)
 		return
@@ -46,6 +47,7 @@ func streamHeader(w http.ResponseWriter) {
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-store")
+	// The names in it are of any bytes, and no browser is to take them for a page.
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("X-Accel-Buffering", "no") // tells proxies not to buffer
 	w.WriteHeader(http.StatusOK)
@@ -57,6 +59,7 @@ func (p pace) stream(w http.ResponseWriter, r *http.Request, messages <-chan *ap
 	defer cutShort(control, ended)()
 	// send writes and sends; the end of the server cuts it short.
 	send := func(write func() error) bool {
+		// A reader who takes nothing is dropped. Tests write into a buffer, which has no deadlines.
 		if err := control.SetWriteDeadline(time.Now().Add(p.write)); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 			return false
 		}
@@ -65,6 +68,7 @@ func (p pace) stream(w http.ResponseWriter, r *http.Request, messages <-chan *ap
 			return false
 		default:
 		}
+		// A stream may go on for days, and its token be taken back meanwhile.
 		if !mayStill(r.Context()) {
 			return false
 		}
@@ -76,6 +80,7 @@ func (p pace) stream(w http.ResponseWriter, r *http.Request, messages <-chan *ap
 	}
 
 	streamHeader(w)
+	// Proxies and browsers pass on nothing until the first bytes come.
 	if !send(func() error { return comment(w, "the stream begins") }) {
 		return
 	}
@@ -87,6 +92,7 @@ func (p pace) stream(w http.ResponseWriter, r *http.Request, messages <-chan *ap
 			return
 		case <-ended:
 			return
+		// So that proxies do not take it for dead, and a reader who is gone is noticed.
 		case <-alive.C:
 			if !send(func() error { return comment(w, "nothing new") }) {
 				return
@@ -103,6 +109,7 @@ func (p pace) stream(w http.ResponseWriter, r *http.Request, messages <-chan *ap
 // cutShort ends a write that waits for the reader when the server ends, until stop is
 // called.
 func cutShort(control *http.ResponseController, ended <-chan struct{}) (stop func()) {
+	// A goroutine of its own, because the one that writes is the one that waits.
 	over, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
@@ -126,10 +133,12 @@ func comment(w http.ResponseWriter, text string) error {
 
 // writeEvents writes a message, and those that wait behind it.
 func writeEvents(w http.ResponseWriter, m *api.Message, more <-chan *api.Message) error {
+	// What waits goes out together: each Flush is a write, and with TLS a record.
 	for n := 0; ; n++ {
 		if _, err := fmt.Fprintf(w, "event: %s\ndata: %s\n\n", m.Event, m.JSON()); err != nil {
 			return err
 		}
+		// Bounded, so that the end of the server is looked for in between.
 		if n == maxBatch {
 			return nil
 		}
@@ -151,6 +160,7 @@ func parseKinds(list string) ([]api.EventKind, error) {
 		return nil, nil
 	}
 	var all []api.EventKind
+	// A kind that does not exist would be a stream in which nothing ever comes.
 	for _, s := range strings.Split(list, ",") {
 		kind := api.EventKind(s)
 		if !slices.Contains(api.EventKinds, kind) {

@@ -64,10 +64,12 @@ func serveEvents(live Live) http.HandlerFunc {
 			writeJSON(w, http.StatusBadRequest, apiError{err.Error()})
 			return
 		}
+		// By name the user may have several keys, while HAProxies change over to another secret.
 		of := live.Events
 		if u.isKey {
 			of = live.EventsOfKey
 		}
+		// It reads Redis, so it ends when the client goes.
 		events, err := of(r.Context(), u.user, u.endpoint)
 		if err != nil {
 			writeJSON(w, statusOf(err), apiError{err.Error()})
@@ -83,6 +85,7 @@ func parseWatch(q url.Values) (api.Question, error) {
 	if err != nil {
 		return api.Question{}, err
 	}
+	// Fewer than in a list that is asked for once: this comes every second.
 	if q.Get("n") == "" {
 		n = liveN
 	}
@@ -92,6 +95,7 @@ func parseWatch(q url.Values) (api.Question, error) {
 
 // parseOptionalUser reads the user of a query, which may have none.
 func parseOptionalUser(q url.Values) (question, error) {
+	// A stream may be about nobody, but a user who is named must be one that there can be.
 	user := q.Get("user")
 	missing := user == ""
 	if missing {
@@ -110,6 +114,7 @@ func parseFilter(q url.Values) (api.Filter, error) {
 	if err != nil {
 		return api.Filter{}, err
 	}
+	// At whatever endpoint: decisions about one user are few.
 	f := api.Filter{User: u.user, IsKey: u.isKey}
 	f.Kinds, err = parseKinds(q.Get("kind"))
 	return f, err

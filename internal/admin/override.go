@@ -43,6 +43,7 @@ const (
 func serveOverrides(mux *http.ServeMux, hand Overrider) {
 	mux.HandleFunc("GET /api/v1/overrides", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, hand.Overrides()) })
 	act := func(w http.ResponseWriter, r *http.Request, action api.Action, user string, do func(context.Context, api.OverrideRequest) (any, error)) {
+		// Even what is refused is noted, with who asked for it: the audit log is to show attempts.
 		a, status, err := readRequest(w, r, action, user)
 		if err != nil {
 			hand.Refuse(a, err)
@@ -60,7 +61,9 @@ func serveOverrides(mux *http.ServeMux, hand Overrider) {
 		}
 		writeJSON(w, status, answer)
 	}
+	// One function for all methods, because a pattern with a method would not match a user called "/".
 	overrides := func(w http.ResponseWriter, r *http.Request) {
+		// As it was sent, for a user may have a slash in the name.
 		user := strings.TrimPrefix(r.URL.EscapedPath(), "/api/v1/overrides/")
 		switch r.Method {
 		case http.MethodPut:
@@ -74,6 +77,7 @@ func serveOverrides(mux *http.ServeMux, hand Overrider) {
 	mux.HandleFunc("/api/v1/overrides/", overrides)
 	mux.HandleFunc("/api/v1/overrides", func(w http.ResponseWriter, r *http.Request) { notAllowed(w, r, "GET, HEAD") })
 	mux.HandleFunc("POST /api/v1/users/", func(w http.ResponseWriter, r *http.Request) {
+		// A user may be called "unblock", and then the path ends with it twice.
 		user, ok := strings.CutSuffix(strings.TrimPrefix(r.URL.EscapedPath(), "/api/v1/users/"), "/unblock")
 		if !ok {
 			notAllowed(w, r, "GET, HEAD")
@@ -105,6 +109,8 @@ func statusOf(err error) int {
 // readRequest reads a request, as far as it can, and returns the status of an error.
 func readRequest(w http.ResponseWriter, r *http.Request, action api.Action, user string) (a api.OverrideRequest, status int, err error) {
 	a = api.OverrideRequest{Action: action, User: user, Endpoint: r.URL.Query().Get("endpoint"), By: operatorOf(r)}
+	// First, so that the note of a refusal says whom it was about. What it does not allow is an error further
+	// down.
 	who, err := parseUser(user, r.URL.Query())
 	if err == nil {
 		a.User, a.IsKey = who.user, who.isKey
@@ -115,6 +121,7 @@ func readRequest(w http.ResponseWriter, r *http.Request, action api.Action, user
 	if err != nil {
 		return a, http.StatusBadRequest, err
 	}
+	// Read as a whole, for it is small and nothing of it may be done before all of it is known to be right.
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	var large *http.MaxBytesError
 	switch {
@@ -127,6 +134,7 @@ func readRequest(w http.ResponseWriter, r *http.Request, action api.Action, user
 	if action == api.RemoveOverride && len(body) == 0 {
 		return a, 0, nil
 	}
+	// A form of another site can send text, and nothing of this type without being asked for permission.
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
 		return a, http.StatusUnsupportedMediaType, errors.New("the body must be JSON: send Content-Type: application/json")
 	}
@@ -138,6 +146,7 @@ func readRequest(w http.ResponseWriter, r *http.Request, action api.Action, user
 
 // operatorOf names the client, and the address that the request came from.
 func operatorOf(r *http.Request) string {
+	// Of the connection: fields such as X-Forwarded-For anybody can write.
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
 		host = r.RemoteAddr
@@ -150,9 +159,12 @@ var errForeignOrigin = errors.New("a page of another origin may not do this")
 // fromOwnOrigin reports whether a request comes from a page of this address, or from no page.
 func fromOwnOrigin(r *http.Request) bool {
 	origin := r.Header.Get("Origin")
+	// An empty field is not the same as none: a page whose origin the browser hides sends "null" or nothing in
+	// it.
 	if origin == "" {
 		return len(r.Header["Origin"]) == 0
 	}
+	// Host and port alone: behind a proxy that ends TLS the schemes differ.
 	u, err := url.Parse(origin)
 	return err == nil && u.Host != "" && strings.EqualFold(u.Host, r.Host)
 }
@@ -173,16 +185,19 @@ func parseBody(body []byte, a *api.OverrideRequest) error {
 	if err := textField(values, "reason", &a.Reason); err != nil {
 		return err
 	}
+	// Never without an end: who forgets an override would have it forever.
 	a.For = defaultFor
 	if value, ok := values["for"]; ok {
 		var text string
 		if err := textField(values, "for", &text); err != nil {
 			return err
 		}
+		// What is to hold for longer than a week belongs into the limit file.
 		if a.For, err = time.ParseDuration(text); err != nil || a.For < minFor || a.For > maxFor {
 			return fmt.Errorf("for must be a time from 1s to 168h, such as 15m, got %.60s", value)
 		}
 	}
+	// What they say is judged by polygen, against the limit file that is in force.
 	if a.Limits = values["limits"]; a.Limits == nil && a.Action == api.SetOverride {
 		return errors.New(`limits is missing; write them as in the limit file, such as {"concurrent": 50}`)
 	}
@@ -198,9 +213,11 @@ func parseBody(body []byte, a *api.OverrideRequest) error {
 // parseFields reads the fields of a JSON object. Fields are each there once, and none is unknown:
 // json.Unmarshal would take the last of two, and an operator could not tell which limits hold.
 func parseFields(body []byte, valid []string) (map[string]json.RawMessage, error) {
+	// encoding/json would put U+FFFD in place of other bytes, without a word.
 	if !utf8.Valid(body) {
 		return nil, errors.New("the body is not UTF-8 text")
 	}
+	// Token by token, because a map does not tell that a field was there twice.
 	d := json.NewDecoder(bytes.NewReader(body))
 	if token, err := d.Token(); err != nil || token != json.Delim('{') {
 		return nil, fmt.Errorf("the body must be a JSON object with %s", strings.Join(valid, ", "))
@@ -212,6 +229,7 @@ func parseFields(body []byte, valid []string) (map[string]json.RawMessage, error
 			return nil, notJSON(err)
 		}
 		field, _ := token.(string)
+		// An override with a misspelled field would hold, and not do what it says.
 		if !slices.Contains(valid, field) {
 			return nil, fmt.Errorf("unknown field %.60q (valid: %s)", field, strings.Join(valid, ", "))
 		}
@@ -227,6 +245,7 @@ func parseFields(body []byte, valid []string) (map[string]json.RawMessage, error
 	if _, err := d.Token(); err != nil {
 		return nil, notJSON(err)
 	}
+	// As twice the same field: nobody could tell which of the two objects is meant.
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
 		return nil, errors.New("something follows the JSON object")
 	}
@@ -238,6 +257,7 @@ func notJSON(err error) error { return fmt.Errorf("the body is not JSON: %w", er
 // textField reads a text; "" if the field is missing.
 func textField(values map[string]json.RawMessage, field string, to *string) error {
 	value, ok := values[field]
+	// null would pass for an empty text.
 	if ok && (len(value) == 0 || value[0] != '"' || json.Unmarshal(value, to) != nil) {
 		return fmt.Errorf("%s must be text, got %.60s", field, value)
 	}

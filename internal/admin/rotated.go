@@ -47,6 +47,7 @@ func (r *rotated[T]) firstRead() error {
 // current returns the content of the files, or the last good one while they are broken. It
 // never waits for another caller that reads them.
 func (r *rotated[T]) current() *T {
+	// Reading a file may hang, such as on a network file system. The requests meanwhile go by what is known.
 	if r.mu.TryLock() {
 		defer r.mu.Unlock()
 		if now := time.Now(); now.Sub(r.looked) >= r.every {
@@ -70,6 +71,7 @@ func (r *rotated[T]) readAgain() {
 
 // readFiles reads the files, and takes their content if it has changed.
 func (r *rotated[T]) readFiles() (changed bool, err error) {
+	// All of them, for a certificate and its key belong together.
 	files := make([][]byte, len(r.paths))
 	seen := ""
 	for i, path := range r.paths {
@@ -79,19 +81,24 @@ func (r *rotated[T]) readFiles() (changed bool, err error) {
 		}
 		seen += fmt.Sprintf("%x ", sha256.Sum256(files[i]))
 	}
+	// By content: editors and Kubernetes replace files in ways that leave times and names as they were.
 	if seen == r.seen {
 		return false, nil
 	}
+	// Also of content that is broken, so that it is told once and not with every request.
 	r.seen = seen
 	var value *T
 	if err == nil {
 		value, err = r.parse(files)
 	}
+	// What is broken changes nothing: to let nobody in any more, or everybody, would be worse than the former
+	// tokens.
 	if err != nil {
 		r.valid.Set(0)
 		return true, err
 	}
 	r.valid.Set(1)
+	// Before anybody is told of it, and in one step: nobody sees half of it.
 	r.value.Store(value)
 	r.good(value)
 	return true, nil

@@ -33,6 +33,7 @@ type secret struct{ name, token string }
 func parseTokens(file []byte) ([]secret, error) {
 	var all []secret
 	lines := map[string]int{} // by token
+	// Errors have the number of the line and never its text, which may be most of a token.
 	for i, line := range strings.Split(string(file), "\n") {
 		words, n := strings.Fields(line), i+1
 		if len(words) == 0 || strings.HasPrefix(words[0], "#") {
@@ -42,6 +43,7 @@ func parseTokens(file []byte) ([]secret, error) {
 		if len(words) == 2 {
 			s.name = words[0]
 		}
+		// Before anything of the file is in force: half a token file would lock somebody out who was let in.
 		switch before := lines[s.token]; {
 		case len(words) > 2:
 			return nil, fmt.Errorf("line %d: want NAME TOKEN, or TOKEN", n)
@@ -51,6 +53,7 @@ func parseTokens(file []byte) ([]secret, error) {
 			return nil, fmt.Errorf("line %d: a token of %d characters: want %d to %d, such as from: openssl rand -hex 32", n, len(s.token), minToken, maxToken)
 		case !tokenForm.MatchString(s.token):
 			return nil, fmt.Errorf("line %d: a token has a-z, A-Z, 0-9, . _ ~ + / and -, and = at its end", n)
+		// One of the two owners would never be named in the audit log.
 		case before > 0:
 			return nil, fmt.Errorf("line %d: the token of line %d again", n, before)
 		case len(all) == maxTokens:
@@ -59,6 +62,7 @@ func parseTokens(file []byte) ([]secret, error) {
 		lines[s.token] = n
 		all = append(all, s)
 	}
+	// An empty file is a mistake of whoever writes it, not a wish to let everybody or nobody in.
 	if len(all) == 0 {
 		return nil, errors.New("it holds no token")
 	}
@@ -75,6 +79,7 @@ func ReadToken(path string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("token file %s: %w", path, err)
 	}
+	// As the help of --admin-token-file says of a file with several.
 	return all[0].token, nil
 }
 
@@ -102,6 +107,7 @@ func digestTokens(path string, file []byte) (*tokens, error) {
 // ownerOf returns the name of a token's owner. It compares all tokens in any case, so that
 // its time does not tell which one is near.
 func (all tokens) ownerOf(token string) (name string, ok bool) {
+	// Of equal length whatever the client sent, which ConstantTimeCompare needs.
 	given := sha256.Sum256([]byte(token))
 	for _, t := range all {
 		if subtle.ConstantTimeCompare(given[:], t.digest[:]) == 1 {

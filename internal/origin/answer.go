@@ -13,14 +13,17 @@ import (
 
 // ServeHTTP implements http.Handler.
 func (o *Origin) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	// Counted before anything is read of it, so that what HAProxy lets through at once is seen as such.
 	o.all.countBegin()
 	defer o.all.countEnd()
+	// Not for benchmarks, in which a lock for each request would be measured.
 	if o.MaxUsers > 0 {
 		if g := o.userGauge(r.Header.Get(UserHeader)); g != nil {
 			g.countBegin()
 			defer g.countEnd()
 		}
 	}
+	// Not by Set, which makes a slice for each request.
 	w.Header()["Content-Type"] = plain
 	switch r.Method {
 	case http.MethodPost, http.MethodPut, http.MethodPatch:
@@ -45,6 +48,7 @@ func sendBytes(w http.ResponseWriter, r *http.Request, size string) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+	// Else net/http would send it in chunks, and a client could not tell an answer that was cut off.
 	w.Header().Set("Content-Length", strconv.FormatInt(n, 10))
 	if r.Method == http.MethodHead {
 		return
@@ -70,13 +74,16 @@ func sendAfter(w http.ResponseWriter, r *http.Request, ms string) {
 	select {
 	case <-timer.C:
 		_, _ = io.WriteString(w, "slept "+ms+" ms\n")
+	// Not slept through: a request that nobody waits for must not count as in progress.
 	case <-r.Context().Done(): // the client went away, or Serve ends
 	}
 }
 
 func readBody(w http.ResponseWriter, r *http.Request) {
+	// Used again: uploads come by the thousand in benchmarks.
 	buf := blocks.Get().(*[block]byte)
 	defer blocks.Put(buf)
+	// It also has net/http close the connection, so that the rest of the body is not read.
 	body := http.MaxBytesReader(w, r.Body, MaxBytes)
 	var size int64
 	for {
@@ -101,12 +108,14 @@ func readBody(w http.ResponseWriter, r *http.Request) {
 // parseSize reads a number of bytes, 0 to MaxBytes, such as "512" or "10MiB".
 func parseSize(s string) (int64, error) {
 	digits, shift := s, 0
+	// As in the limit file, so that people can try what they have written there.
 	for i, unit := range []string{"KiB", "MiB", "GiB"} {
 		if d, ok := strings.CutSuffix(s, unit); ok {
 			digits, shift = d, 10*(i+1)
 		}
 	}
 	n, err := strconv.ParseUint(digits, 10, 64)
+	// The first comparison keeps the shift of the second from losing bits.
 	if err != nil || n > math.MaxInt64>>shift || int64(n)<<shift > MaxBytes {
 		return 0, fmt.Errorf("size %q: want 0 to %d bytes, such as 512, 64KiB or 10MiB", s, MaxBytes)
 	}

@@ -87,8 +87,10 @@ func (o *Origin) UserCounts(user string) Counts {
 // It closes the listener, which may be one of listen.Bound. Any other error is the
 // listener's.
 func (o *Origin) Serve(ctx context.Context, l net.Listener) error {
+	// Requests outlive ctx by the time that they have to finish.
 	requests, cut := context.WithCancel(context.WithoutCancel(ctx))
 	defer cut()
+	// Behind HAProxy, which has its own time-outs: these only keep what is left over from staying for good.
 	s := &http.Server{
 		Handler:           o,
 		ReadHeaderTimeout: 10 * time.Second,
@@ -100,11 +102,13 @@ func (o *Origin) Serve(ctx context.Context, l net.Listener) error {
 	failed := make(chan error, 1)
 	go func() { failed <- s.Serve(l) }()
 	select {
+	// Only a listener that fails ends here: Serve returns for nothing else while nobody shuts it down.
 	case err := <-failed:
 		_ = s.Close()
 		return fmt.Errorf("serve %s: %w", l.Addr(), err)
 	case <-ctx.Done():
 	}
+	// Shutdown waits for the requests; who sleeps for a minute is cut off.
 	deadline, stop := context.WithTimeout(requests, drain)
 	defer stop()
 	if s.Shutdown(deadline) != nil {
@@ -119,7 +123,9 @@ func (o *Origin) Serve(ctx context.Context, l net.Listener) error {
 func (o *Origin) userGauge(name string) *gauge {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	// A map of pointers: what counts goes on without this lock.
 	g := o.users[name]
+	// Bounded, because clients choose the names.
 	if g == nil && len(o.users) < o.MaxUsers {
 		if o.users == nil {
 			o.users = make(map[string]*gauge)
@@ -134,6 +140,7 @@ type gauge struct{ served, active, most atomic.Int64 }
 
 func (g *gauge) countBegin() {
 	n := g.active.Add(1)
+	// Another request may have raised it meanwhile, to more or to less than this one saw.
 	for most := g.most.Load(); n > most && !g.most.CompareAndSwap(most, n); most = g.most.Load() {
 	}
 }

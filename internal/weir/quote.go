@@ -13,6 +13,7 @@ var safe = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@/+-]*$`)
 
 // quoteYAML writes text that YAML reads as it was, in quotes where it must: those of JSON, which is YAML.
 func quoteYAML(s string) string {
+	// Words that YAML reads as something else than text, in one version or the other.
 	switch strings.ToLower(s) {
 	case "true", "false", "yes", "no", "on", "off", "y", "n", "null":
 	default:

@@ -55,6 +55,7 @@ func Convert(name string, data []byte) ([]byte, error) {
 	}
 	w := writer{file: f, fallback: fallback}
 	w.writeFile(name)
+	// What is printed must be a file that polygen takes: names and numbers of Weir's may be none of Sluice's.
 	if _, err := limitfile.Parse("the converted file", w.Bytes()); err != nil {
 		return nil, fmt.Errorf("%s: cannot be expressed as a limit file of Sluice: %w", name, err)
 	}
@@ -66,9 +67,12 @@ func Convert(name string, data []byte) ([]byte, error) {
 func parseFile(data []byte) (*file, error) {
 	var f file
 	d := json.NewDecoder(bytes.NewReader(data))
+	// A field that is misspelled would be left out silently, and with it limits.
 	d.DisallowUnknownFields()
+	// Numbers as they are: Weir takes fractions of requests, which write.go rounds.
 	err := d.Decode(&f)
 	if err == nil {
+		// Two files in one: the second would be lost.
 		if _, more := d.Token(); !errors.Is(more, io.EOF) {
 			return nil, errors.New("there is more after the JSON object; keep one object")
 		}
@@ -82,6 +86,7 @@ func parseFile(data []byte) (*file, error) {
 		return nil, fmt.Errorf("%s: not valid JSON: the file ends too early", position(data, int64(len(data))))
 	case errors.As(err, &syntax):
 		return nil, fmt.Errorf("%s: not valid JSON: %w", position(data, syntax.Offset-1), err)
+	// In words, for encoding/json names types of Go.
 	case errors.As(err, &kind):
 		where := ""
 		if kind.Field != "" {
@@ -108,6 +113,7 @@ var wants = map[string]string{
 
 // fallback is the name of the policy that counts where nothing else is said.
 func (f *file) fallback() (string, error) {
+	// As Weir does: "common" counts only in files from before there was DEFAULT.
 	if _, ok := f.Policies[defaultPolicy]; ok {
 		return defaultPolicy, nil
 	}
@@ -115,11 +121,13 @@ func (f *file) fallback() (string, error) {
 	if _, ok := f.Policies[name]; named && ok {
 		return name, nil
 	}
+	// Sluice has no limits of its own to fall back on, and must not make some up.
 	return "", fmt.Errorf("there is no default policy; add %s to qos, with the limits of users without a policy", defaultPolicy)
 }
 
 // position is the line and the column, in bytes from 1, of data[at].
 func position(data []byte, at int64) string {
+	// encoding/json may tell a place behind the end, where the file is cut off.
 	before := data[:min(max(at, 0), int64(len(data)))]
 	line := bytes.Count(before, []byte("\n")) + 1
 	return fmt.Sprintf("%d:%d", line, len(before)-bytes.LastIndexByte(before, '\n'))

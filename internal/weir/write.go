@@ -26,6 +26,7 @@ func (w *writer) writeFile(name string) {
 	fmt.Fprintf(w, "\nversion: 1\ndefault_tier: %s\n", quoteYAML(w.fallback))
 	w.writeClasses()
 	fmt.Fprint(w, "\ntiers:\n")
+	// Sorted, as all that comes from a map: the same file is converted into the same text.
 	for _, policy := range slices.Sorted(maps.Keys(w.Policies)) {
 		w.writeTier(policy)
 	}
@@ -40,6 +41,8 @@ func (w *writer) writeHeader() {
 			missing = append(missing, f.weir)
 		}
 	}
+	// A file that says nothing of a limit means one in Weir and none here. Nobody would notice that before it
+	// is too late.
 	if len(missing) > 0 {
 		fmt.Fprintf(w, "#\n# %s does not name these limits:\n#   %s\n"+
 			"# What nobody names Weir limits by itself: to 1000 requests per second of a verb,\n"+
@@ -51,6 +54,7 @@ func (w *writer) writeHeader() {
 
 // writeClasses says that there are the operation classes of S3, if a policy limits one.
 func (w *writer) writeClasses() {
+	// Said once, if any policy has one: it costs HAProxy a little with every request.
 	for _, limits := range w.Policies {
 		for name := range limits {
 			if isOperation(name) {
@@ -96,6 +100,7 @@ var fields = []struct {
 // limitOf is what Weir enforces for a policy: its own, or that of the default
 // policy. It is false when neither names it.
 func (w *writer) limitOf(policy, field string) (float64, bool) {
+	// -1 says "as in DEFAULT", and in DEFAULT itself nothing.
 	for _, name := range []string{policy, w.fallback} {
 		if v, ok := w.Policies[name][field]; ok && v != -1 {
 			return v, true
@@ -128,13 +133,16 @@ func (w *writer) writeTier(policy string) {
 			rates, notes = append(rates, fmt.Sprintf("%s: %d", f.class, n)), append(notes, note...)
 		}
 	}
+	// In the order of Sluice's classes, so that the same file always comes out the same.
 	for _, class := range operations {
 		if v, ok := w.limitOf(policy, prefix+class); ok {
 			n, note := fitRange(prefix+class, math.Ceil(v), v, limits.MaxPerSecond)
 			rates, notes = append(rates, fmt.Sprintf("%s: %d", class, n)), append(notes, note...)
 		}
 	}
+	// Of the policy's own alone: those of DEFAULT stand at its tier.
 	for _, name := range slices.Sorted(maps.Keys(w.Policies[policy])) {
+		// Nothing is left out silently.
 		if !isKnownField(name) {
 			notes = append(notes, foreign(name, formatNumber(w.Policies[policy][name])))
 		}
@@ -144,6 +152,7 @@ func (w *writer) writeTier(policy string) {
 		return
 	}
 	fmt.Fprintf(w, "  %s:", quoteYAML(policy))
+	// YAML takes a key with nothing but comments behind it for null.
 	if len(rates)+len(bandwidth) == 0 && concurrent == "" {
 		fmt.Fprint(w, " {}")
 	}
@@ -151,6 +160,7 @@ func (w *writer) writeTier(policy string) {
 	for _, note := range notes {
 		fmt.Fprintf(w, "    # %s\n", note)
 	}
+	// In the order of the limit file's documentation.
 	if len(rates) > 0 {
 		fmt.Fprintf(w, "    requests: {%s}\n", strings.Join(rates, ", "))
 	}
@@ -164,6 +174,7 @@ func (w *writer) writeTier(policy string) {
 
 func (w *writer) writeUsers() {
 	fmt.Fprintln(w, "\nusers:")
+	// Each on a line of its own, with what is said of it above: the file is for people from now on.
 	for _, user := range slices.Sorted(maps.Keys(w.Users)) {
 		policy := w.Users[user]
 		_, known := w.Policies[policy]
@@ -175,6 +186,7 @@ func (w *writer) writeUsers() {
 			fmt.Fprintf(w, "  # %s is Weir's name for requests of nobody, with %s. It has no counterpart:\n"+
 				"  # who such requests count for is how users are identified, not this file.\n", commonUser, comment(policy))
 			continue
+		// Weir does not complain either. The user keeps the limits that they have there.
 		case !known:
 			fmt.Fprintf(w, "  # %s is no policy in qos; Weir uses %s.\n", comment(policy), comment(w.fallback))
 			policy = w.fallback
@@ -199,6 +211,7 @@ var className = regexp.MustCompile(`^[A-Z][A-Z0-9_]{0,31}$`)
 func foreign(name, value string) string {
 	class, ok := strings.CutPrefix(name, prefix)
 	switch {
+	// Weir counts five verbs. To take over a name that it ignores would bring a limit that was never in force.
 	case ok && slices.Contains(limits.BuiltinClasses(), class):
 		return fmt.Sprintf("%s: %s is none of Weir's limits; if it shall be one, add %s: %s to requests", name, value, class, value)
 	case ok && className.MatchString(class):
