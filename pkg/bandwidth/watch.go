@@ -10,13 +10,6 @@ import (
 )
 
 const (
-	// leastPart of the limit is the smallest share of an instance with requests in
-	// progress: 1/leastPart of it, so that it can show that it needs more.
-	leastPart = 200
-	// changePercent is by how much a share must change, and changePart by which part
-	// of the limit, to be sent before it is due for repetition.
-	changePercent = 3
-	changePart    = 200
 	// divideEvery is how often shares are computed for a demand that changes (for
 	// instances that begin or end it is done at once), repeatEvery how often they are
 	// sent again, and reportSpan how long a report counts.
@@ -209,43 +202,6 @@ func (w *Watch) schedule(u *watched, now int64) {
 	// The next repetition is later than any report may stay away.
 	w.agenda.Put(u, first+int64(reportSpan))
 }
-
-// divide computes the user's shares, and has them sent if they changed.
-func (w *Watch) divide(u *watched, now int64) {
-	u.divided, u.changed = now, false
-	for _, d := range Directions {
-		if u.limit[d] == 0 {
-			u.sent[d] = nil
-			continue
-		}
-		demands := make([]Demand, 0, len(u.Reports))
-		for _, i := range u.Reports {
-			demands = append(demands, Demand{Instance: i.Instance, Weight: i.Active, Most: i.Most[d]})
-		}
-		shares := divide(u.limit[d], u.limit[d]/leastPart, demands)
-		// Unchanged shares are repeated before agents forget them, for a policy may have been lost.
-		if len(shares) == 0 || !differ(u.sent[d], shares, u.limit[d]/changePart) && !passed(now, u.sentAt[d], repeatEvery) {
-			continue
-		}
-		u.sent[d], u.sentAt[d] = shares, now
-		w.out = append(w.out, Sharing{User: u.name, Direction: d, Shares: shares})
-	}
-}
-
-// differ reports whether any share is another one.
-func differ(a, b []Share, little int64) bool {
-	return !slices.EqualFunc(a, b, func(a, b Share) bool {
-		return a.Instance == b.Instance && !differs(a.Bytes, b.Bytes, little)
-	})
-}
-
-// differs reports whether numbers differ by more than a few per cent, and by more
-// than a little. 0 is different from all others.
-func differs(a, b, little int64) bool {
-	return (a == 0) != (b == 0) || abs(a-b) > little && 100*abs(a-b) > changePercent*max(a, b)
-}
-
-func abs(n int64) int64 { return max(n, -n) }
 
 // Sharings returns what has been decided since the last call, sorted by user and
 // direction, the last word of each, and forgets it.

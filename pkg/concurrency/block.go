@@ -2,6 +2,16 @@ package concurrency
 
 import "time"
 
+const (
+	// repeatEvery is how often a block is repeated.
+	repeatEvery = 200 * time.Millisecond
+	// blockGap is the least time between two blocks of a user, so that the user's state does
+	// not change more than twice in it. The exception is a flood: as many refused requests
+	// since the user was let in as flood and twice the limit together.
+	blockGap = 1100 * time.Millisecond
+	flood    = 100
+)
+
 // A Block says that a user's requests in progress have reached the limit.
 type Block struct {
 	User string

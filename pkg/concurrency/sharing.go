@@ -5,6 +5,18 @@ import (
 	"time"
 )
 
+const (
+	// nearPercent of the limit in progress make a user's slots worth sharing by demand.
+	nearPercent = 70
+	// demandSpan is how long a refusal says that an instance wants more.
+	demandSpan = 500 * time.Millisecond
+	// Unchanged shares are sent again after shareAgain, and hold for shareFor. Slots that do
+	// not divide evenly change hands after shareAgain too: sooner would be a message for each
+	// user and tick, for nothing.
+	shareAgain = time.Second
+	shareFor   = 3 * time.Second
+)
+
 // A Sharing is how a user's slots are best divided among the instances.
 type Sharing struct {
 	User   string

@@ -10,26 +10,10 @@ import (
 )
 
 const (
-	// nearPercent of the limit in progress make a user's slots worth sharing by demand.
-	nearPercent = 70
-	// repeatEvery is how often a block is repeated. Unchanged shares are sent again
-	// after shareAgain, and hold for shareFor. Slots that do not divide evenly change
-	// hands after shareAgain too: sooner would be a message for each user and tick, for
-	// nothing.
-	repeatEvery = 200 * time.Millisecond
-	shareAgain  = time.Second
-	shareFor    = 3 * time.Second
 	// reportSpan is how long a report of an instance counts; instances repeat
 	// theirs every reportEvery.
 	reportSpan  = 2 * time.Second
 	reportEvery = 500 * time.Millisecond
-	// demandSpan is how long a refusal says that an instance wants more.
-	demandSpan = 500 * time.Millisecond
-	// blockGap is the least time between two blocks of a user, so that the user's state does
-	// not change more than twice in it. The exception is a flood: as many refused requests
-	// since the user was let in as flood and twice the limit together.
-	blockGap = 1100 * time.Millisecond
-	flood    = 100
 	// maxWatched bounds the users that are watched. Others are not blocked by HAProxy
 	// itself, and have even shares of their slots; agents keep the limit all the same.
 	maxWatched = 200_000
