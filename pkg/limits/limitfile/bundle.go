@@ -38,6 +38,7 @@ const overridesName = "\x00overrides"
 // splitOverrides takes the overrides off the files of a bundle; nil for none.
 func splitOverrides(sources []source) (files []source, overrides []byte) {
 	last := len(sources) - 1
+	// They stand at the end, so that the files alone are the beginning.
 	if sources[last].name != overridesName {
 		return sources, nil
 	}
@@ -81,6 +82,7 @@ func bundle(sources []source) []byte {
 	fmt.Fprintf(&b, "%s%d %d\n", bundleMark, version, len(sources))
 	for _, s := range sources {
 		fmt.Fprintf(&b, "%d %s\n", len(s.data), strconv.Quote(s.name))
+		// As it is: lines and columns in errors are those of the file.
 		b.Write(s.data)
 		b.WriteByte('\n')
 	}
@@ -129,6 +131,7 @@ func unbundle(data []byte) ([]source, error) {
 		seen[s.name] = true
 		sources, rest = append(sources, s), after
 	}
+	// What nobody reads must not be in what the version is made of.
 	if len(rest) > 0 {
 		return []source{{}}, errors.New("the bundle of limit files is damaged: something follows the last file")
 	}

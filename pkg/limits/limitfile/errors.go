@@ -2,9 +2,9 @@ package limitfile
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
-	"strings"
 )
 
 const (
@@ -36,11 +36,7 @@ type Errors []*Error
 
 // Error returns one line for each error.
 func (e Errors) Error() string {
-	lines := make([]string, len(e))
-	for i, err := range e {
-		lines[i] = err.Error()
-	}
-	return strings.Join(lines, "\n")
+	return errors.Join(e.Unwrap()...).Error()
 }
 
 // Unwrap lets errors.As find an *Error.

@@ -85,6 +85,7 @@ func (f *file) isAddress(n *yaml.Node, where place) bool {
 // countExemptPatterns counts the patterns among the exempt users.
 func (f *file) countExemptPatterns() int {
 	n := 0
+	// They are tried for each user, like those of users, so that one bound holds for both.
 	for _, name := range f.content.Exempt.Users {
 		if limits.IsPattern(name) {
 			n++

@@ -107,6 +107,7 @@ func usersFromOf(data []byte) []*yaml.Node {
 		return nil
 	}
 	globs := []*yaml.Node{}
+	// Judged by the same code as in Parse, so that both agree on what is valid.
 	for glob := range f.eachGlob(n) {
 		globs = append(globs, glob)
 	}
@@ -121,6 +122,7 @@ func (f *file) eachGlob(n *yaml.Node) func(yield func(*yaml.Node) bool) {
 	return func(yield func(*yaml.Node) bool) {
 		where := place{field: "users_from"}
 		if n.Kind == yaml.ScalarNode {
+			// One alone needs no list around it.
 			if f.isText(n, where) && f.isGlob(n, where) {
 				yield(n)
 			}
@@ -157,6 +159,7 @@ func (f *file) filesOf(path string, glob *yaml.Node, known []string) (found []so
 	names, err := filepath.Glob(inFolder(filepath.Dir(path), glob.Value))
 	// A name without a file is a slip of somebody; a folder for further users may be empty.
 	exact := !strings.ContainsAny(glob.Value, wildcards)
+	// A pattern that matches nothing is for users who are still to come.
 	if err != nil || exact && len(names) == 0 {
 		f.errorf(glob, "users_from: there is no file %s; a pattern such as users.d/*.yaml may match none", quote(glob.Value))
 		return nil

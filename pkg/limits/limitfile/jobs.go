@@ -155,6 +155,7 @@ func (f *file) completeTiersJobs(defaultTier string) {
 		j := jobsOver(tier.jobs, name, defaults)
 		j.Stated = stated
 		tier.jobs = f.sharedJobs(j)
+		// Jobs are counted everywhere; whoever looks at an endpoint sees the same.
 		for endpoint, at := range tier.at {
 			if endpoint == limits.All {
 				continue // limits over all endpoints together are of requests alone
@@ -173,6 +174,7 @@ func jobsOver(j *limits.Jobs, name string, defaults limits.Jobs) limits.Jobs {
 	if !ok {
 		known = limits.Jobs{Total: defaults.Total, Queues: defaults.Queues, Class: limits.DefaultQueues}
 	}
+	// A tier that says nothing has what its name gives it, which is documented for each.
 	if j == nil {
 		return known
 	}

@@ -187,6 +187,7 @@ func (f *file) readMode(to *limits.Mode, at place, n *yaml.Node) {
 		f.refuseUnknown(n, at, "mode", modeNames)
 		return
 	}
+	// The names are in the order of the modes.
 	*to = limits.Mode(i)
 	f.mark(at, n)
 }

@@ -132,7 +132,8 @@ func (r *recorder) sharedWritten() *written {
 	// Into the same bytes again: a file may have an entry for each of many users.
 	key := strconv.AppendBool(r.key[:0], r.written.tier)
 	key = append(append(key, r.written.then...), 0)
-	key = append(append(key, r.written.comment...), 0)
+	// Quoted, because a comment may have any bytes in it, those between the other parts included.
+	key = strconv.AppendQuote(key, r.written.comment)
 	for _, m := range r.written.marks {
 		key = append(append(key, m.path...), 0)
 		key = append(append(key, m.endpoint...), 0)

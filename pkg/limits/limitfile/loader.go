@@ -58,6 +58,7 @@ func (l *Loader) Set() *limits.Set { return l.set.Load() }
 func (l *Loader) Touched() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	// By looking, and not by events, of which network file systems send none.
 	return slices.ContainsFunc(l.paths, func(path string) bool {
 		was := l.stats[path]
 		now, err := os.Stat(path)

@@ -82,6 +82,7 @@ func (f *file) eachItem(n *yaml.Node, where place, example string, most int) ite
 			if !f.isText(item, where) {
 				continue
 			}
+			// What is there twice is a slip in one of both places, and the other was meant.
 			if seen[item.Value] {
 				f.errorf(item, "%s has %s twice", where, quote(item.Value))
 				continue
@@ -131,6 +132,7 @@ func (f *file) isName(n *yaml.Node, where place) bool {
 
 // refuseBool refuses what looks like text and is none to YAML, such as a user who is called true.
 func (f *file) refuseBool(n *yaml.Node, where place) bool {
+	// A number or a date is the text that it is written as, and may well be a name.
 	if tag := n.ShortTag(); tag != "!!bool" && tag != "!!null" {
 		return false
 	}
@@ -172,6 +174,7 @@ func (f *file) refuseUnknown(key *yaml.Node, where place, what string, valid []s
 }
 
 func (p *problems) errorf(n *yaml.Node, format string, args ...any) {
+	// Of JSON the lines are 0: whoever asks about overrides has no use for a place.
 	p.addError(n.Line, n.Column, format, args...)
 }
 

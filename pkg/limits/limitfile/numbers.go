@@ -43,14 +43,11 @@ func counts(most int) kind[int] {
 	}}
 }
 
-// units are the units of a size. A plain number is bytes.
-var units = []struct {
-	name  string
-	bytes int64
-}{
-	{"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9},
-	{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40},
-}
+// The units of a size. A plain number is bytes.
+var (
+	unitNames = []string{"kB", "MB", "GB", "KiB", "MiB", "GiB", "TiB"}
+	unitBytes = []int64{1e3, 1e6, 1e9, 1 << 10, 1 << 20, 1 << 30, 1 << 40}
+)
 
 // parseSize reads a size such as 5000, 500kB or 10MiB as bytes, from 1 to MaxBandwidth.
 func parseSize(s string) (int64, error) {
@@ -87,30 +84,28 @@ func parseUnit(digits, unit string) (int64, error) {
 	if unit == "" {
 		return 1, nil
 	}
-	names := make([]string, len(units))
 	// In one spelling only: mb may be megabytes or megabits to different people.
-	for i, u := range units {
-		if u.name == unit {
-			return u.bytes, nil
-		}
-		names[i] = u.name
+	if i := slices.Index(unitNames, unit); i >= 0 {
+		return unitBytes[i], nil
 	}
 	// Other programs accept the blank, and YAML takes it for a part of the text.
-	if joined := strings.TrimLeft(unit, " "); slices.Contains(names, joined) {
+	if joined := strings.TrimLeft(unit, " "); slices.Contains(unitNames, joined) {
 		return 0, fmt.Errorf("must have no blank before the unit, got %s; write %s", quoteUnlessPlain(digits+unit), digits+joined)
 	}
-	return 0, fmt.Errorf("has the unknown unit %s", choices(unit, names))
+	return 0, fmt.Errorf("has the unknown unit %s", choices(unit, unitNames))
 }
 
 // isPlainNumber reports whether a text is of digits alone, as people write a number. Go
 // and YAML read others too, such as 0x10, 1_000 and 010, each in its own way.
 func isPlainNumber(s string) bool {
+	// Not by its value: +5 and 5.0 are five, and the schema has one way to write it.
 	return s != "" && strings.Trim(s, "0123456789") == "" && (s[0] != '0' || s == "0")
 }
 
 // parseWhole reads a whole number from 1 to most, of which forms and none tell in
 // errors what is valid and how to say that there is no such number.
 func parseWhole(s string, most int, forms, none string) (int, error) {
+	// So that a number below zero is told to be too small, and not to be no number.
 	digits := strings.TrimPrefix(s, "-")
 	if !isPlainNumber(digits) {
 		return 0, fmt.Errorf("must be %s, got %s", forms, quote(s))
@@ -181,14 +176,13 @@ func parseFailures(s string) (failureRate, error) {
 	if err != nil {
 		return failureRate{}, err
 	}
-	var valid []string
-	for _, window := range limits.Windows {
-		if window.Unit() == unit {
-			return failureRate{count, window}, nil
-		}
-		valid = append(valid, window.Unit())
+	// Each at the number of its window.
+	units := []string{limits.Second.Unit(), limits.Minute.Unit(), limits.Hour.Unit()}
+	w := slices.Index(units, unit)
+	if w < 0 {
+		return failureRate{}, fmt.Errorf("has the unknown window %s", choices(unit, units))
 	}
-	return failureRate{}, fmt.Errorf("has the unknown window %s", choices(unit, valid))
+	return failureRate{count, limits.Window(w)}, nil
 }
 
 func tooSmall(s, none string) error {

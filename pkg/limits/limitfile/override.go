@@ -79,6 +79,7 @@ func CheckOverride(o limits.Override) error {
 // checkOverride says what is wrong with an override whatever the file says, and returns its
 // limits.
 func checkOverride(o limits.Override) (*yaml.Node, error) {
+	// In characters, as whoever writes it counts.
 	runes := utf8.RuneCountInString(o.Reason)
 	switch {
 	case o.User == "" || !utf8.ValidString(o.User):

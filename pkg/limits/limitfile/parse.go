@@ -4,6 +4,11 @@
 // with its line, its column and what would be valid. WithOverrides puts in force what an
 // operator set over it, Hide makes the form of it that names nobody, and OriginAt
 // tells which lines say what a user may do. Only ReadFiles and Load open files.
+//
+// To read it, begin here: files.go finds the files and bundle.go makes one source of them; yaml.go
+// makes nodes of a source and root.go takes the top of it apart. entry.go reads tiers, users and
+// overrides by the tables of limitfields.go, which table.go goes through, over the drafts of
+// draft.go; users.go and usersfile.go read who has them. lines.go notes where all of it stands.
 package limitfile
 
 import (

@@ -88,6 +88,7 @@ func (f *file) readWorkers(q *limits.Queue, where place, n *yaml.Node) {
 
 func (f *file) readInOrder(q *limits.Queue, where place, numbers []*yaml.Node) {
 	for i, class := range workersFields {
+		// With the class in the error, which the list does not show.
 		class.read(f, q, where.below(class.name), numbers[i])
 	}
 }

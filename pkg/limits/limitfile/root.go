@@ -97,6 +97,7 @@ func (f *file) readFileMode(at place, n *yaml.Node) {
 
 func (f *file) readTiersAndDefaults(root *yaml.Node, said map[string]*yaml.Node) {
 	tiers, defaultTier := said["tiers"], said["default_tier"]
+	// Users may all be in files of users_from, but tiers have no other place.
 	if tiers == nil {
 		f.errorf(root, "tiers is missing; write one at least, such as tiers: {free: {concurrent: 10}}")
 	} else {
@@ -105,6 +106,7 @@ func (f *file) readTiersAndDefaults(root *yaml.Node, said map[string]*yaml.Node)
 	switch {
 	// That it is missing is told with what it could be, if that is known.
 	case defaultTier != nil:
+	// Unless the file has none at all: then whatever is named cannot be judged.
 	case len(f.tiers) > 0:
 		f.errorf(root, "default_tier is missing; name one of the tiers: %s", joinChoices(f.tierNames))
 	default:

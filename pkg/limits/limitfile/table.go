@@ -78,6 +78,7 @@ func (k kind[T]) read(f *file, to *T, at place, n *yaml.Node) {
 	// The schema refuses a number in quotes, so that an editor would call wrong what is accepted here.
 	case k.number && !lifted && n.ShortTag() == "!!str":
 		f.errorf(n, "%s must be a number, got text; write %v without quotes", at, v)
+	// Where a comment or an end stands is known by the entry's line.
 	case k.silent:
 		*to = v
 	default:
@@ -88,6 +89,7 @@ func (k kind[T]) read(f *file, to *T, at place, n *yaml.Node) {
 
 // scalar is a field of a kind, which is in an S.
 func scalar[S, T any](name string, k kind[T], in func(*S) *T) field[S] {
+	// By a function and not by a pointer: the table is one for all tiers and users.
 	return field[S]{name, func(f *file, to *S, at place, n *yaml.Node) { k.read(f, in(to), at, n) }}
 }
 

@@ -40,6 +40,7 @@ func flatLines(text string) iter.Seq[flatLine] {
 		for line := 1; text != ""; line++ {
 			var words string
 			words, text, _ = strings.Cut(text, "\n")
+			// Cut, not split: a million lines would be a million slices of words.
 			name := strings.TrimLeft(words, blanks)
 			if name == "" || name[0] == '#' {
 				continue
@@ -69,6 +70,7 @@ func cutWord(s string) (word, after string) {
 
 // asNodes are the name and the tier as the YAML library would have read them.
 func (l flatLine) asNodes() (key, value *yaml.Node) {
+	// So that the few lines that need a closer look are judged by the same code as YAML.
 	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: l.name, Line: l.line, Column: l.column},
 		&yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: l.tier, Line: l.line, Column: l.tierColumn}
 }
