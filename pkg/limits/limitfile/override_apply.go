@@ -48,12 +48,12 @@ func WithOverrides(s *limits.Set, overrides []limits.Override) (*limits.Set, []R
 		}
 		return s, refused
 	}
+	refused = append(refused, f.refused...)
+	if len(f.inForce) == 0 && had == nil {
+		return s, refused
+	}
 	set := f.set
 	if len(f.refused) > 0 {
-		refused = append(refused, f.refused...)
-		if len(set.Overrides()) == 0 && had == nil {
-			return s, refused
-		}
 		// Agents parse the source, and would refuse all of it for one of these.
 		set = set.WithOverrides(bundleWith(files, f.inForce), f.inForce, f.overridden)
 	}

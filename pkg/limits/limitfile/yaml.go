@@ -58,14 +58,14 @@ func (p *problems) decode(data []byte) *yaml.Node {
 	case err != nil:
 		p.syntaxError(data, err)
 	// A file that was truncated to nothing must not lift all limits.
-	case first == nil || len(first.Content) != 1 || isNull(first.Content[0]):
+	case len(first.Content) != 1 || isNull(first.Content[0]):
 		needs := "version, default_tier and tiers"
 		if p.source > 0 {
 			needs = "users"
 		}
 		p.addError(1, 1, "the file is empty; it needs %s", needs)
 	// Whoever joins two files in this way expects both to count.
-	case second != nil:
+	case !second.IsZero():
 		p.errorf(second, "the file has several YAML documents; keep one, without a line ---")
 	default:
 		return first.Content[0]
@@ -73,7 +73,7 @@ func (p *problems) decode(data []byte) *yaml.Node {
 	return nil
 }
 
-// documents reads the first two documents; those that do not exist are nil. A
+// documents reads the first two documents; those that do not exist are zero. A
 // panic of the YAML library, which strange input may cause, becomes an error.
 func documents(r io.Reader) (first, second *yaml.Node, err error) {
 	defer func() {
@@ -83,17 +83,15 @@ func documents(r io.Reader) (first, second *yaml.Node, err error) {
 		}
 	}()
 	decoder := yaml.NewDecoder(r)
-	for _, doc := range []**yaml.Node{&first, &second} {
-		var n yaml.Node
-		switch err := decoder.Decode(&n); {
-		case errors.Is(err, io.EOF):
-			return first, second, nil
-		case err != nil:
-			return nil, nil, err
-		}
-		*doc = &n
+	first, second = &yaml.Node{}, &yaml.Node{}
+	if err = decoder.Decode(first); err == nil {
+		// A second one is read for the error that it is, and no further ones.
+		err = decoder.Decode(second)
 	}
-	return first, second, nil
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return first, second, err
 }
 
 // syntaxError reports what the YAML library could not read. The library tells
