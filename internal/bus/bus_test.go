@@ -152,7 +152,7 @@ func TestSubscribeComesBackAfterRedis(t *testing.T) {
 	b := s.open(t, bus.Options{})
 	ear := listen(t, b, bus.UsageChannel, bus.PoliciesChannel)
 	take := func() error {
-		_, err := b.Take(context.Background(), "a", []ratelimit.Ask{{Key: ratelimit.Key{Class: "GET"}, WindowStart: 17, Limit: 5, Need: 1}})
+		_, err := b.Take(context.Background(), "a", []ratelimit.Ask{{Key: ratelimit.Key{Class: "GET"}, WindowStart: 17, Limit: 2, Need: 1}})
 		return err
 	}
 	if err := take(); err != nil {

@@ -34,9 +34,12 @@ const (
 )
 
 // Take answers asks from the pools in Redis as ratelimit.Take would, and those
-// with a burst as ratelimit.Account.Take at Redis' time, one after the other, and
-// publishes the totals that changed, all in one round trip. Asks may be of different
-// windows and seconds. An ask of only zeros reads the pool's total.
+// with a burst as ratelimit.Account.Take at Redis' time, one after the other, all in one
+// round trip. Totals of at least half of the limit and the burst are published when they
+// change, and when they leave less than an ask with Untold needs. Of windows longer than a
+// second, whose use polygen cannot add up, they also are when they begin, and when they pass
+// another 32nd of the limit. Asks may be of different windows and seconds. An ask of only
+// zeros reads the pool's total.
 //
 // Of the asks of a failed call, all, some or none may have been counted, or may be
 // later: a Redis that was stopped goes on with what it was sent. So the asks of one
@@ -187,7 +190,7 @@ func (c *batch) scriptCall(instance string, asks []ratelimit.Ask) call {
 // burstCall has the keys and arguments that scripts/burst.lua describes.
 func (c *batch) burstCall(instance string, asks []ratelimit.Ask) call {
 	keys := make([]string, 0, c.asks+1)
-	args := make([]any, 0, 3+9*c.asks)
+	args := make([]any, 0, 3+10*c.asks)
 	args = append(args, usageHead(instance), c.number, int64(heardTTL/time.Second))
 	for _, ask := range c.hashes[0].asks {
 		a := &asks[ask]
@@ -195,7 +198,7 @@ func (c *batch) burstCall(instance string, asks []ratelimit.Ask) call {
 		keys = append(keys, burstKey(c.shard, field))
 		usage := appendText(append(strconv.AppendInt(nil, a.WindowStart, 10), " 1 "...), field)
 		args = append(args, a.WindowStart, usage, a.Debt, a.Back, a.Need, a.Ahead,
-			min(a.Limit, maxLimit), min(a.Burst, maxLimit), max(1, a.Instances))
+			min(a.Limit, maxLimit), min(a.Burst, maxLimit), max(1, a.Instances), a.Untold)
 	}
 	return call{script: burstScript, keys: c.withLast(keys), args: args}
 }
@@ -203,25 +206,17 @@ func (c *batch) burstCall(instance string, asks []ratelimit.Ask) call {
 // takeCall has the keys and arguments that scripts/take.lua describes.
 func (c *batch) takeCall(instance string, asks []ratelimit.Ask) call {
 	keys := make([]string, len(c.hashes), len(c.hashes)+1)
-	args := make([]any, 0, 4+4*len(c.hashes)+7*c.asks)
+	args := make([]any, 0, 4+3*len(c.hashes)+8*c.asks)
 	args = append(args, usageHead(instance), int64(requestsSpare/time.Second), c.number, int64(heardTTL/time.Second))
 	for i, s := range c.hashes {
 		keys[i] = requestsKey(c.shard, s.part, s.window, s.second)
-		args = append(args, s.second, s.window.Seconds(), len(s.asks), nil)
-		usage := strconv.AppendInt(nil, s.second, 10)
-		usage = strconv.AppendInt(append(usage, ' '), int64(len(s.asks)), 10)
-		// The text about this hash for the usage message has its place before the fields. It
-		// is made here, except for the totals, so that the script has less to do.
-		usageAt := len(args) - 1
+		args = append(args, s.second, s.window.Seconds(), len(s.asks))
 		for _, ask := range s.asks {
-			field := fieldOf(asks[ask].Key)
-			args = append(args, field)
-			usage = appendText(append(usage, ' '), field)
+			args = append(args, fieldOf(asks[ask].Key))
 		}
-		args[usageAt] = usage
 		for _, ask := range s.asks {
 			a := &asks[ask]
-			args = append(args, a.Debt-a.Back, a.Need, a.Ahead, min(a.Limit, maxLimit), max(1, a.Instances), a.Reserve)
+			args = append(args, a.Debt-a.Back, a.Need, a.Ahead, min(a.Limit, maxLimit), max(1, a.Instances), a.Reserve, a.Untold)
 		}
 	}
 	return call{script: takeScript, keys: c.withLast(keys), args: args}

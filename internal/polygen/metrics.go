@@ -55,7 +55,7 @@ func newReportMetrics(f promauto.Factory) reportMetrics {
 	return reportMetrics{
 		usage: f.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_usage_entries_total",
-			Help: "Changes of the cluster's counts that polygen was told of.",
+			Help: "Changes of the cluster's counts that polygen was told of: of keys with half of their limits used, and of some others of longer windows.",
 		}),
 		progress: f.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_progress_entries_total",
@@ -152,7 +152,7 @@ func newWatchMetrics(f promauto.Factory) watchMetrics {
 	return watchMetrics{
 		keys: f.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_watched_keys",
-			Help: "Users and classes with limited requests in the last 3 s.",
+			Help: "Users and classes with requests in the last 3 s who were near their limits.",
 		}),
 		users: f.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_watched_users",

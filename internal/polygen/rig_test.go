@@ -238,7 +238,7 @@ func (a *agents) use(instance string, counts map[ratelimit.Key]int) (second int6
 	}
 	var asks []ratelimit.Ask
 	for k, n := range counts {
-		asks = append(asks, ratelimit.Ask{Key: k, WindowStart: now.Unix(), Limit: 1_000_000, Debt: n})
+		asks = append(asks, ratelimit.Ask{Key: k, WindowStart: now.Unix(), Limit: 1, Debt: n})
 	}
 	_, err = a.bus.Take(a.t.Context(), instance, asks)
 	return now.Unix(), err

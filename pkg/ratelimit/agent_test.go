@@ -411,6 +411,27 @@ func TestAgentThrottle(t *testing.T) {
 			t.Errorf("then: %s", diff)
 		}
 	})
+	t.Run("until it has come, asks say that it has not", func(t *testing.T) {
+		a := shared(2)
+		for _, step := range []struct {
+			at     int // ms, each in a second of its own
+			told   bool
+			untold bool
+		}{{1, false, true}, {1001, true, false}, {2001, false, true}} {
+			if step.told {
+				a.Start(ms(step.at), "u", get(10), ratelimit.NoCredit)
+				a.Reply(ms(step.at), a.Collect(ms(step.at), false, nil)[0], ratelimit.Grant{Total: 10})
+				a.Throttle(ms(step.at), key, ms(step.at).Unix(), 10)
+			}
+			a.Start(ms(step.at), "u", get(10), ratelimit.NoCredit)
+			a.Tick(ms(step.at + 500)) // a spent key is asked about again after a while
+			for _, ask := range a.Collect(ms(step.at+500), false, nil) {
+				if ask.Need > 0 && ask.Untold != step.untold {
+					t.Errorf("at %d ms: %+v, want untold %v", step.at, ask, step.untold)
+				}
+			}
+		}
+	})
 	t.Run("tokens given back elsewhere lift it, and it returns", func(t *testing.T) {
 		a := shared(2)
 		pool := map[poolKey]int{{t0.Unix(), key}: 10}

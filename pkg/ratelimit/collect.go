@@ -117,7 +117,7 @@ func (a *Agent) makeAsk(b *bucket, now int64) (Ask, bool) {
 		return Ask{}, false
 	}
 	ask := a.makeReport(b)
-	ask.Need, ask.Ahead = need, ahead
+	ask.Need, ask.Ahead, ask.Untold = need, ahead, !b.throttle
 	b.asking = true
 	return ask, true
 }

@@ -24,6 +24,7 @@ type Ask struct {
 	Need        int    // tokens that waiting requests need
 	Ahead       int    // tokens wanted ahead of need
 	Reserve     int    // tokens that a pool begins with as handed out; see credit.Portion. 0 with a Burst
+	Untold      bool   // nobody has said here that the window is spent: should it be, polygen is to hear of the agent
 	Instances   int    // agents that share the user's requests, this one included; 0 means 1
 }
 

@@ -1,10 +1,13 @@
--- Takes tokens from accounts and reports to them: ratelimit.Account.Take, ask by ask.
+-- Takes tokens from accounts and reports to them: ratelimit.Account.Take, ask by ask. Those of
+-- which half or more of the limit and the burst together is handed out in a second are
+-- published, as scripts/take.lua does.
 --
 -- KEYS  for each ask its account: "second credit before total next"; then, if the call
 --       has a number, that of the last call of the same kind, agent and shard
 -- ARGV  the usage message's head, the call's number or 0, for how many seconds it is
 --       remembered; then for each ask: its second, what the usage
---       message says before its total, debt, back, need, ahead, limit, burst, instances
+--       message says before its total, debt, back, need, ahead, limit, burst, instances,
+--       and 1 if the instance does not know that the second is spent, else 0
 -- Returns Redis' time (seconds, microseconds), then for each ask: tokens, total, limit.
 -- A call whose number is not above the last one was heard before: it counts nothing.
 
@@ -13,7 +16,7 @@ local max, min, floor = math.max, math.min, math.floor
 local reply, out = redis.call('TIME'), 2
 local now = tonumber(reply[1])
 if tonumber(reply[2]) >= 990000 then now = now + 1 end -- 10 ms early
-local usage, said, changed = {ARGV[1], reply[1], reply[2]}, 3, false
+local usage, said = {ARGV[1], reply[1], reply[2]}, 3
 local at = 4
 
 local accounts, heard = #KEYS, false
@@ -66,10 +69,11 @@ for k = 1, accounts do
     tokens = min(need, free)
     tokens = tokens + min(ahead, floor((free - tokens) / (2 * instances)))
     total = total + tokens
-    changed = changed or total ~= totals[which]
+    if not heard and 2 * total >= limit + burst and (total ~= totals[which] or ARGV[at + 9] == '1' and tokens < need) then
+      usage[said + 1], usage[said + 2] = ARGV[at + 1], format('%d', total)
+      said = said + 2
+    end
     totals[which] = total
-    usage[said + 1], usage[said + 2] = ARGV[at + 1], format('%d', total)
-    said = said + 2
   else
     credit = max(0, credit - debt)
   end
@@ -83,10 +87,10 @@ for k = 1, accounts do
 
   reply[out + 1], reply[out + 2], reply[out + 3] = tokens, total, max(0, room or 0)
   out = out + 3
-  at = at + 9
+  at = at + 10
 end
 
-if changed then
+if said > 3 then
   redis.call('PUBLISH', 'sluice:usage', table.concat(usage, ' '))
 end
 return reply

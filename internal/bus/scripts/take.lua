@@ -1,19 +1,22 @@
--- Takes tokens from pools and reports to them: ratelimit.Take, ask by ask.
+-- Takes tokens from pools and reports to them: ratelimit.Take, ask by ask. Pools of which half
+-- or more is handed out are published when they change, or when they are found empty by an
+-- instance that does not know it. Of the others those of windows longer than a second are
+-- published when they begin, and when they pass another 32nd of the limit.
 --
 -- KEYS  one hash for each window: class|user -> total; then, if the call has a number,
 --       that of the last call of the same kind, agent and shard
 -- ARGV  the usage message's head, for how many seconds a hash outlives its window, the
 --       call's number or 0, for how many seconds it is remembered; then for each hash
---       the second at which the window begins, its length, the
---       number n of asks, what the usage message says before their totals, their n
---       fields, and n times: debt - back, need, ahead, limit, instances, reserve. A field that
+--       the second at which the window begins, its length, the number n of asks, their n
+--       fields, and n times: debt - back, need, ahead, limit, instances, reserve, and 1 if the
+--       instance does not know that the window is spent, else 0. A field that
 --       does not exist is a pool that begins with the reserve handed out.
 -- Returns Redis' time (seconds, microseconds), then for each ask: tokens, total. A call
 -- whose number is not above the last one was heard before: it changes nothing.
 
-local tonumber, format = tonumber, string.format
+local tonumber, format, floor = tonumber, string.format, math.floor
 local reply, out = redis.call('TIME'), 2
-local usage, said, changed = {ARGV[1], reply[1], reply[2]}, 3, false
+local usage, said = {ARGV[1], reply[1], reply[2]}, 3
 local at = 5
 
 local hashes, heard = #KEYS, false
@@ -26,11 +29,11 @@ end
 
 for k = 1, hashes do
   local n = tonumber(ARGV[at + 2])
-  local field, num = at + 4, at + 4 + n
+  local field, num = at + 3, at + 3 + n
   local stored = redis.call('HMGET', KEYS[k], unpack(ARGV, field, num - 1))
   local totals, write, written = {}, {}, 0 -- totals: of what this call changed
-  said = said + 1
-  usage[said] = ARGV[at + 3]
+  local head, told, telling = said, {}, 0 -- told: totals to publish, whose fields usage has
+  said = said + 2
 
   for i = 1, n do
     local name = ARGV[field]
@@ -48,7 +51,7 @@ for k = 1, hashes do
       if tokens > free then tokens = free end
       local ahead = tonumber(ARGV[num + 2])
       if ahead > 0 then
-        local most = math.floor((free - tokens) / (2 * ARGV[num + 4]))
+        local most = floor((free - tokens) / (2 * ARGV[num + 4]))
         if ahead > most then ahead = most end
         tokens = tokens + ahead
       end
@@ -61,15 +64,31 @@ for k = 1, hashes do
       write[written + 1], write[written + 2] = name, text
       written = written + 2
     end
-    said = said + 1
-    usage[said] = text
+    if not heard then
+      local limit, tell = tonumber(ARGV[num + 3]), false
+      if 2 * total >= limit then
+        tell = total ~= before or ARGV[num + 6] == '1' and tokens < tonumber(ARGV[num + 1])
+      elseif ARGV[at + 1] ~= '1' and total ~= before then
+        tell = (before or 0) == 0 or floor(32 * total / limit) ~= floor(32 * before / limit)
+      end
+      if tell then
+        telling, said = telling + 1, said + 1
+        told[telling], usage[said] = text, #name .. ':' .. name
+      end
+    end
     reply[out + 1], reply[out + 2] = tokens, total
     out = out + 2
-    field, num = field + 1, num + 6
+    field, num = field + 1, num + 7
   end
 
+  if telling > 0 then
+    usage[head + 1], usage[head + 2] = ARGV[at], telling
+    for i = 1, telling do usage[said + i] = told[i] end
+    said = said + telling
+  else
+    said = head
+  end
   if written > 0 then
-    changed = true
     -- A hash comes into being by a new field, so it always has its time to live: until
     -- a while after the window, whatever the agent took for the time.
     if redis.call('HSET', KEYS[k], unpack(write)) > 0 then
@@ -82,7 +101,7 @@ for k = 1, hashes do
   at = num
 end
 
-if changed then
-  redis.call('PUBLISH', 'sluice:usage', table.concat(usage, ' '))
+if said > 3 then
+  redis.call('PUBLISH', 'sluice:usage', table.concat(usage, ' ', 1, said))
 end
 return reply

@@ -11,7 +11,6 @@ import (
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/cause"
-	"github.com/sluice-qos/sluice/pkg/credit"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -49,10 +48,11 @@ func (v *View) summary(now, since int64, e *entry[user]) api.Summary {
 	u := &e.value
 	l, named := v.inForce(e)
 	state, why := u.stateSince(now, since, l)
+	started := v.startedBy(now, e.key, u)
 	return api.Summary{
 		Name: api.NameOfKey(e.key), Tier: l.Tier, Known: named, State: state, Rate: u.requestRate(now), InProgress: u.inProgress(now),
 		Down: u.bytesMoved(now, bandwidth.Down), Up: u.bytesMoved(now, bandwidth.Up), Seen: answerTime(u.seen),
-		Near: u.nearestLimit(now, l, len(v.live), why), Started: u.started(now),
+		Near: u.nearestLimit(now, l, started, why), Started: started,
 	}
 }
 
@@ -83,9 +83,9 @@ func (v *View) userSince(now, since int64, key string) api.User {
 	}
 	out.State, out.Why = u.stateSince(now, since, l)
 	out.InProgress = u.inProgress(now)
-	out.Started = u.started(now)
+	out.Started = v.startedBy(now, key, u)
 	out.Down, out.Up = u.bytesMoved(now, bandwidth.Down), u.bytesMoved(now, bandwidth.Up)
-	out.Limits = u.limitsOf(now, l, len(v.live))
+	out.Limits = u.limitsOf(now, l, out.Started)
 	for i := range u.places {
 		if p := &u.places[i]; p.anyFresh(now) {
 			out.Instances = append(out.Instances, p.answer(now))
@@ -153,11 +153,10 @@ const (
 	bandwidthUp   = "bandwidth.up"
 )
 
-// limitsOf are the limits of a user and how much of each is used, with so many instances.
-func (u *user) limitsOf(now int64, l *limits.Limits, instances int) []api.Limit {
+// limitsOf are the limits of a user and how much of each is used, by the pools and by what was
+// started lately (see startedBy).
+func (u *user) limitsOf(now int64, l *limits.Limits, started map[string]float64) []api.Limit {
 	all := []api.Limit{}
-	started := u.started(now)
-	credited := credit.Possible(l, instances)
 	for r := range l.Rates() {
 		limit := api.Limit{Name: r.Name(), Max: int64(r.Max), Window: r.Window.Seconds(), Burst: r.Burst, Mode: r.Mode.String(), Last: new(int64)}
 		for i := range u.windows {
@@ -165,10 +164,10 @@ func (u *user) limitsOf(now int64, l *limits.Limits, instances int) []api.Limit 
 				limit.Used, *limit.Last = w.countAt(now, 0), w.countAt(now, 1)
 			}
 		}
-		if credited {
-			// Requests that HAProxy admits by credit are in no pool; the instances report
-			// them each second. Those of the pool are among the reported ones: the larger
-			// number counts, not the sum.
+		if r.Window == limits.Second {
+			// Pools tell only of users near their limits, and of no request by credit: of all others
+			// the instances report each second. Those of the pool are among the reported ones, so
+			// the larger number counts, not the sum.
 			native := int64(math.Round(started[r.Class]))
 			limit.Used, *limit.Last = max(limit.Used, native), max(*limit.Last, native)
 		}

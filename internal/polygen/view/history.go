@@ -138,7 +138,7 @@ func (h *history) sample(now int64, v *View, key string) {
 	// keeps its values, and one that is gone takes its values along.
 	was := h.limits
 	h.limits = nil
-	for _, l := range u.limitsOf(now, v.set.User(key), len(v.live)) {
+	for _, l := range u.limitsOf(now, v.set.User(key), v.startedBy(now, key, u)) {
 		if len(h.limits) == maxSeries {
 			break
 		}

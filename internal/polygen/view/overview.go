@@ -176,7 +176,7 @@ func (v *View) inForce(e *entry[user]) (l *limits.Limits, named bool) {
 // nearestLimit is the limit that the user is refused for, by these reasons, or else the one of which the user uses
 // the largest part; nil without limits. Of a limit per second the last full second counts, unless the present one
 // has reached the limit already; of a longer window the present one counts.
-func (u *user) nearestLimit(now int64, l *limits.Limits, instances int, why []api.Why) *api.Near {
+func (u *user) nearestLimit(now int64, l *limits.Limits, started map[string]float64, why []api.Why) *api.Near {
 	part := func(limit api.Limit) float64 {
 		// A user who is blocked stays so until less is in progress, and may be nearer to another limit meanwhile.
 		if slices.ContainsFunc(why, func(y api.Why) bool { return y.Limit == limit.Name && y.Mode == limits.Enforce.String() }) {
@@ -186,7 +186,7 @@ func (u *user) nearestLimit(now int64, l *limits.Limits, instances int, why []ap
 	}
 	var most float64
 	var nearest *api.Near
-	for _, limit := range u.limitsOf(now, l, instances) {
+	for _, limit := range u.limitsOf(now, l, started) {
 		// The total of the present second has tokens that agents hold and no request has
 		// used. Once it is the whole limit, the next request beyond is refused all the same.
 		if limit.Last != nil && limit.Window == 1 && limit.Used < limit.Max {

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-qos/sluice/internal/api"
+	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 func (r *rig) started(instance, user string, active int, starts int64, classes ...ClassStarts) {
@@ -82,6 +83,30 @@ func TestInProgressFarBelowTheLimit(t *testing.T) {
 	for _, l := range r.get("alice").Limits {
 		if l.Name == concurrent && l.Used != 2 {
 			t.Errorf("%d of %d in progress, want 2", l.Used, l.Max)
+		}
+	}
+}
+
+// Far below a limit of requests no pool tells what is used of it: the instances' reports do.
+func TestRequestsFarBelowTheLimit(t *testing.T) {
+	r := newRig(t)
+	r.Limits(parse(t, "version: 1\ndefault_tier: a\nendpoints: [web]\ntiers: {a: {requests: {GET: {second: 100, minute: 600}}, endpoints: {\"*\": {requests: {GET: 50}}}}}\n"))
+	r.started("one", "alice", 0, 3, ClassStarts{"GET", 3})
+	r.started("two", "alice", 0, 5, ClassStarts{"GET", 4}, ClassStarts{"PUT", 1})
+	r.started("one", limits.EndpointKey("web", "alice"), 0, 20, ClassStarts{"GET", 20})
+	for _, tt := range []struct {
+		key, limit string
+		used       int64
+	}{
+		{"alice", "GET", 7},
+		{"alice", "GET/minute", 0}, // of which the pool tells
+		{limits.EndpointKey("web", "alice"), "GET", 20},
+		{limits.EndpointKey(limits.All, "alice"), "GET", 27},
+	} {
+		for _, l := range r.get(tt.key).Limits {
+			if l.Name == tt.limit && (l.Used != tt.used || *l.Last != tt.used) {
+				t.Errorf("%s of %s: used %d, last %d, want %d", tt.limit, tt.key, l.Used, *l.Last, tt.used)
+			}
 		}
 	}
 }

@@ -1,7 +1,7 @@
 // Package view remembers what the users of a cluster use, and what was decided
 // about them, for people who ask.
 //
-// It hears what polygen hears: the changes of the pools in Redis, the requests in
+// It hears what polygen hears: the changes of the pools in Redis that are near their limits, the requests in
 // progress of users near their limits, what users with bandwidth limits move, and every
 // second which requests of all users were started and are in progress, limited or not. It
 // decides nothing and nothing depends on it.
