@@ -60,8 +60,8 @@ type Slots interface {
 	// long as it has a slot, a reservation or a place in the line.
 	Acquire(ctx context.Context, c Claim, l Limits, lease time.Duration, park bool) (Verdict, error)
 
-	// Renew begins the leases of claims anew, and returns those that are lost: the lease
-	// had ended, or another holder has the job.
+	// Renew begins the leases of claims anew, and returns those that are lost, in any order:
+	// the lease had ended, or another holder has the job.
 	Renew(ctx context.Context, claims []Claim, lease time.Duration) (lost []Claim, err error)
 
 	// Release gives a slot back, and then does what ReserveFree does. If the holder has no

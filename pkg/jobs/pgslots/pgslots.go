@@ -80,32 +80,19 @@ func (s *slots) Acquire(ctx context.Context, c jobs.Claim, l jobs.Limits, lease 
 
 // Renew is a transaction for each 50 claims: if it fails, some may have been renewed.
 func (s *slots) Renew(ctx context.Context, claims []jobs.Claim, lease time.Duration) (lost []jobs.Claim, err error) {
-	order := make([]int, len(claims))
-	for i := range claims {
-		order[i] = i
-	}
 	// Claims of one user are renewed together, which takes the user's lock only once.
-	slices.SortStableFunc(order, func(i, j int) int { return strings.Compare(claims[i].User, claims[j].User) })
-	var gone []int
+	claims = slices.SortedStableFunc(slices.Values(claims), func(a, b jobs.Claim) int { return strings.Compare(a.User, b.User) })
 	var number int // of a lost claim in its batch, from 1
-	for batch := range slices.Chunk(order, renewAtOnce) {
+	for batch := range slices.Chunk(claims, renewAtOnce) {
 		var users, ids, holders [][]byte
-		for _, i := range batch {
-			users = append(users, []byte(claims[i].User))
-			ids = append(ids, []byte(claims[i].ID))
-			holders = append(holders, []byte(claims[i].Holder))
+		for _, c := range batch {
+			users, ids, holders = append(users, []byte(c.User)), append(ids, []byte(c.ID)), append(holders, []byte(c.Holder))
 		}
-		lose := func() { gone = append(gone, batch[number-1]) }
-		err := s.queryEach(ctx, []any{&number}, lose, s.renew, users, ids, holders, micros(lease))
+		err := s.queryEach(ctx, []any{&number}, func() { lost = append(lost, batch[number-1]) }, s.renew, users, ids, holders, micros(lease))
 		if err != nil {
 			// Those of the batches before are renewed, and may be renewed once more.
 			return nil, err
 		}
-	}
-	// In the order of the claims, as the caller knows them.
-	slices.Sort(gone)
-	for _, i := range gone {
-		lost = append(lost, claims[i])
 	}
 	return lost, nil
 }
@@ -182,7 +169,8 @@ func (s *slots) queryEach(ctx context.Context, columns []any, row func(), sql st
 		_, err := pgx.ForEachRow(rows, columns, func() error { row(); return nil })
 		return err
 	}
-	// A statement alone is a transaction, and read committed unless somebody has set otherwise.
+	// A statement alone is a transaction, and read committed unless somebody has set otherwise. Always to send
+	// the batch below was measured to cost a quarter of the pairs.
 	if !s.begin.Load() {
 		rows, err := s.pool.Query(ctx, sql, args...)
 		if err == nil {

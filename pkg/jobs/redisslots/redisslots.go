@@ -50,45 +50,38 @@ func (s *slots) Acquire(ctx context.Context, c jobs.Claim, l jobs.Limits, lease 
 
 // Renew is atomic for the claims of each user.
 func (s *slots) Renew(ctx context.Context, claims []jobs.Claim, lease time.Duration) (lost []jobs.Claim, err error) {
-	// One call for each user: the keys of two may be in different slots of a Redis Cluster.
-	// A user's claims together, because each call reads all of the user's slots.
-	byUser := map[string]int{} // the user's call
+	// One call for each user: it reads all of the user's slots, and the keys of two users may be
+	// in different slots of a Redis Cluster.
+	byUser := map[string][]jobs.Claim{}
+	for _, c := range claims {
+		byUser[c.User] = append(byUser[c.User], c)
+	}
 	var calls []call
-	var indices [][]int // of each call's claims
-	for i, c := range claims {
-		n, ok := byUser[c.User]
-		if !ok {
-			n = len(calls)
-			byUser[c.User] = n
-			calls = append(calls, call{userKeys(c.User), append(beginArguments("renew"), micros(lease))})
-			indices = append(indices, nil)
+	var order [][]jobs.Claim // of each call
+	for user, claims := range byUser {
+		args := append(beginArguments("renew"), micros(lease))
+		for _, c := range claims {
+			args = append(args, c.ID, c.Holder)
 		}
-		calls[n].args = append(calls[n].args, c.ID, c.Holder)
-		indices[n] = append(indices[n], i)
+		calls, order = append(calls, call{userKeys(user), args}), append(order, claims)
 	}
 	replies, err := s.callAll(ctx, calls)
 	if err != nil {
 		return nil, err
 	}
-	var gone []int
 	for n, reply := range replies {
 		kept, err := reply.Int64Slice()
-		if err == nil && len(kept) != len(indices[n]) {
+		if err == nil && len(kept) != len(order[n]) {
 			err = fmt.Errorf("unexpected reply %v", kept)
 		}
 		if err != nil {
 			return nil, err
 		}
-		for k, i := range indices[n] {
-			if kept[k] == 0 {
-				gone = append(gone, i)
+		for i, c := range order[n] {
+			if kept[i] == 0 {
+				lost = append(lost, c)
 			}
 		}
-	}
-	// In the order of the claims, as the caller knows them.
-	slices.Sort(gone)
-	for _, i := range gone {
-		lost = append(lost, claims[i])
 	}
 	return lost, nil
 }

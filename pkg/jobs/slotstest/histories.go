@@ -80,6 +80,7 @@ func (s *suite) callInWords(words []string) (answer string, err error) {
 			claims[i] = s.claimOf(word)
 		}
 		lost, err := s.Slots.Renew(s.ctx, claims, length)
+		sortClaims(lost)
 		return joinTexts("", lost, s.claimText), err
 	}
 	claim, user := s.claimOf(words[0]), s.names.realName(words[0])

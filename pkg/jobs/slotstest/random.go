@@ -87,7 +87,11 @@ func (h *play) renewSome(*rapid.T) {
 		claims[i] = h.anyClaim()
 	}
 	lease := h.anyDuration()
-	compare(h, "Renew", func(slots jobs.Slots) ([]jobs.Claim, error) { return slots.Renew(h.ctx, claims, lease) })
+	compare(h, "Renew", func(slots jobs.Slots) ([]jobs.Claim, error) {
+		lost, err := slots.Renew(h.ctx, claims, lease)
+		sortClaims(lost)
+		return lost, err
+	})
 }
 
 func (h *play) release(*rapid.T) {

@@ -3,6 +3,8 @@ package slotstest
 
 import (
 	"context"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -65,6 +67,13 @@ type suite struct {
 func newClaim(user, id, queue string) jobs.Claim {
 	job := jobs.Job{User: user, ID: id, Queue: queue}
 	return jobs.Claim{Job: job, Holder: defaultHolder(job)}
+}
+
+// sortClaims brings claims that were lost into one order: they come in any.
+func sortClaims(claims []jobs.Claim) {
+	slices.SortFunc(claims, func(a, b jobs.Claim) int {
+		return strings.Compare(a.User+"\x00"+a.ID+"\x00"+a.Holder, b.User+"\x00"+b.ID+"\x00"+b.Holder)
+	})
 }
 
 func limitOf(n int) jobs.Limits { return jobs.Limits{Total: n} }
