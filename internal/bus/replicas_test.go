@@ -11,8 +11,9 @@ import (
 
 // In Redis Cluster the replica of the node that has the key is waited for.
 func TestReplicasOfACluster(t *testing.T) {
+	addrs, _ := proctest.RedisCluster(t)
 	t.Parallel()
-	b, err := bus.Open(bus.Options{Addresses: proctest.RedisCluster(t)[:1], Cluster: true, Shards: 4, Timeout: proctest.Patience})
+	b, err := bus.Open(bus.Options{Addresses: addrs[:1], Cluster: true, Shards: 4, Timeout: proctest.Patience})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -88,7 +88,7 @@ func TestStalls(t *testing.T) {
 }
 
 func TestRedisClusterServes(t *testing.T) {
-	addrs := RedisCluster(t)
+	addrs, _ := RedisCluster(t)
 	for i, addr := range addrs {
 		role, _, _ := strings.Cut(RedisCommand(t, addr, "ROLE"), "\n")
 		if want := map[bool]string{true: "master", false: "slave"}[i < 3]; role != want {

@@ -21,9 +21,16 @@ func Redis(t testing.TB, args ...string) (*Process, string) {
 	return RedisAt(t, addr, args...), addr
 }
 
-// RedisWithUsers starts redis-server with the users of deploy/redis/users.acl, whose
-// passwords are their names. The default user may do everything, for the test itself.
+// RedisWithUsers starts redis-server with the users of RedisUsers. The default user may do
+// everything, for the test itself.
 func RedisWithUsers(t testing.TB, args ...string) (*Process, string) {
+	t.Helper()
+	return Redis(t, append([]string{"--aclfile", RedisUsers(t)}, args...)...)
+}
+
+// RedisUsers writes a file of the users of deploy/redis/users.acl, whose passwords are their names, and
+// returns its path.
+func RedisUsers(t testing.TB) string {
 	t.Helper()
 	var users strings.Builder
 	for line := range strings.Lines(redis.Users) {
@@ -34,7 +41,7 @@ func RedisWithUsers(t testing.TB, args ...string) (*Process, string) {
 	if err := os.WriteFile(file, []byte(users.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return Redis(t, append([]string{"--aclfile", file}, args...)...)
+	return file
 }
 
 // RedisAt starts redis-server at an address: for tests in which it dies and

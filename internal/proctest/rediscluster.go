@@ -3,20 +3,24 @@ package proctest
 import (
 	"errors"
 	"net"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
 )
 
 // RedisCluster starts a Redis Cluster of three masters and three replicas, and returns their
-// addresses once it serves, the masters' first.
-func RedisCluster(t testing.TB) (addrs []string) {
+// addresses and processes once it serves, the masters' first.
+// Further arguments are passed on to each server.
+func RedisCluster(t testing.TB, more ...string) (addrs []string, nodes []*Process) {
 	t.Helper()
+	dir := memoryDir(t)
 	for range 6 {
 		addr := FreeAddr(t)
 		// By default it is the client's port plus 10000, which may be another test's.
 		_, clusterPort, _ := net.SplitHostPort(FreeAddr(t))
-		RedisAt(t, addr, "--cluster-enabled", "yes", "--cluster-port", clusterPort)
+		nodes = append(nodes, RedisAt(t, addr, append([]string{"--cluster-enabled", "yes", "--cluster-port", clusterPort,
+			"--repl-diskless-sync-delay", "0", "--dir", dir, "--cluster-config-file", "nodes-" + clusterPort}, more...)...))
 		addrs = append(addrs, addr)
 	}
 	args := append([]string{"--cluster-yes", "--cluster-replicas", "1", "--cluster", "create"}, addrs...)
@@ -36,7 +40,19 @@ func RedisCluster(t testing.TB) (addrs []string) {
 			return nil
 		})
 	}
-	return addrs
+	return addrs, nodes
+}
+
+// memoryDir is a directory in memory, where there is one. A node that votes waits until its file is
+// on the disk, and answers nobody meanwhile: on a busy machine for longer than agents wait.
+func memoryDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "redis")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
 }
 
 // RedisCommand sends a command to one server, and returns what redis-cli prints of the answer.

@@ -46,7 +46,7 @@ type edge struct {
 }
 
 // startFleet starts n agents, and returns when all of them serve.
-func startFleet(b *testing.B, n int, redis []string) *fleet {
+func startFleet(b testing.TB, n int, redis bus.Options) *fleet {
 	dir, err := os.MkdirTemp("", "scale") // not b.TempDir: its path may be too long for a unix socket
 	if err != nil {
 		b.Fatal(err)
@@ -77,10 +77,11 @@ func startFleet(b *testing.B, n int, redis []string) *fleet {
 	return f
 }
 
-func newEdge(b *testing.B, redis []string, o Options) *edge {
+func newEdge(b testing.TB, redis bus.Options, o Options) *edge {
 	e := &edge{registry: prometheus.NewRegistry(), rows: make(map[string]*peers.Values)}
 	var err error
-	if e.bus, err = bus.Open(bus.Options{Addresses: redis, Cluster: true, Shards: scaleShards, Timeout: 5 * time.Second, Registerer: e.registry}); err != nil {
+	redis.Registerer = e.registry
+	if e.bus, err = bus.Open(redis); err != nil {
 		b.Fatal(err)
 	}
 	o.Bus, o.MaxWait = e.bus, time.Second
@@ -101,7 +102,7 @@ func (f *fleet) stop() {
 
 // playPeers plays the peers sockets of all HAProxies: it takes what it is taught and says that
 // it is there. It acknowledges nothing.
-func playPeers(b *testing.B, path string) {
+func playPeers(b testing.TB, path string) {
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		b.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/bench/load"
+	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/test/cluster"
 )
@@ -95,9 +96,9 @@ type scaleResult struct {
 func runScale(b *testing.B, n int, l scaleLoad) (r scaleResult) {
 	// The whole of a size ends before the next one begins.
 	b.Run(fmt.Sprint("agents=", n), func(b *testing.B) {
-		redis := proctest.RedisCluster(b)
+		redis, _ := proctest.RedisCluster(b)
 		polygen := startScalePolygen(b, redis, l.limits)
-		f := startFleet(b, n, redis)
+		f := startFleet(b, n, bus.Options{Addresses: redis, Cluster: true, Shards: scaleShards, Timeout: 5 * time.Second})
 		time.Sleep(2 * time.Second) // all have heard of each other
 		before := count(b, f, polygen, redis)
 		time.Sleep(scaleIdle)
