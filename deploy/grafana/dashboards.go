@@ -173,6 +173,7 @@ func health() *dashboard.DashboardBuilder {
 		WithPanel(alarm("Leading polygens", units.Short, `sum(sluice_polygen_leading)`, below(1))).
 		WithPanel(alarm("HAProxys connected", units.PercentUnit, `avg(sluice_peers_connected{instance=~"$instance"})`, below(1))).
 		WithPanel(alarm("Agents without Redis", units.Short, `sum(sluice_redis_lost{instance=~"$instance"})`, from(1))).
+		WithPanel(alarm("Shards lost, at most", units.Short, `max(sluice_redis_lost_shards{instance=~"$instance"})`, from(1))).
 		WithPanel(alarm("Limit file good", units.Short, `min(sluice_limits_valid)`, below(1))).
 		WithPanel(alarm("Instances on old limits", units.Short, `max(sluice_instances_behind and on (job, instance) sluice_polygen_leading == 1)`, from(1))).
 		WithPanel(alarm("Fullest table", units.PercentUnit,

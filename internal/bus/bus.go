@@ -199,11 +199,27 @@ func (b *Bus) callRedisWithin(ctx context.Context, timeout time.Duration, op, wh
 	b.seconds.WithLabelValues(op).Observe(time.Since(start).Seconds())
 	came := result(err)
 	b.requests.WithLabelValues(op, came).Inc()
-	if came == "ok" {
+	switch came {
+	case "ok":
 		b.answered.SetToCurrentTime()
+	case "unavailable":
+		b.findMasters(ctx)
 	}
 	return err
 }
+
+// findMasters has the clients of a Redis Cluster ask anew which nodes are masters, in the background: by
+// themselves they would ask a replica that has been promoted up to ten seconds later.
+func (b *Bus) findMasters(ctx context.Context) {
+	for _, client := range [...]redis.UniversalClient{b.client, b.limitsClient} {
+		if cluster, ok := client.(*redis.ClusterClient); ok {
+			cluster.ReloadState(ctx)
+		}
+	}
+}
+
+// Shards is the number of parts that users are divided into.
+func (b *Bus) Shards() int { return b.shards }
 
 func result(err error) string {
 	switch {

@@ -614,7 +614,7 @@ func scriptsForgotten(t *testing.T, s *server) {
 			return err
 		}},
 		{"Register", func() error { _, err := b.Register(ctx, "a", "", ""); return err }},
-		{"Alive", func() error { return b.Alive(ctx, "a") }},
+		{"Alive", func() error { return b.EachShard(func(shard int) error { return b.Alive(ctx, "a", shard) }) }},
 		{"Leave", func() error { return b.Leave(ctx, "a") }},
 		{"Lead", func() error { _, err := b.Lead(ctx, candidacy("p", time.Minute)); return err }},
 		{"Resign", func() error { return b.Resign(ctx, candidacy("p", 0)) }},
@@ -1155,7 +1155,7 @@ func everyKeyExpires(t *testing.T, s *server) {
 		if _, err := b.Register(ctx, "a", "", "not serving yet"); err != nil {
 			t.Fatal(err)
 		}
-		if err := b.Alive(ctx, "a"); err != nil {
+		if err := b.EachShard(func(shard int) error { return b.Alive(ctx, "a", shard) }); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := b.Lead(ctx, candidacy("p", time.Minute)); err != nil {

@@ -51,7 +51,7 @@ func (b *Bus) AddEvents(ctx context.Context, report string, e Events) error {
 	users := make([][eventParts][]byte, b.shards)
 	for i := range e.Users {
 		of := &e.Users[i]
-		part := &users[b.shardOf(of.Name)][eventPartOf(of.Name)]
+		part := &users[b.ShardOf(of.Name)][eventPartOf(of.Name)]
 		*part = of.append(*part)
 	}
 	var tiers []byte
@@ -199,7 +199,7 @@ func (b *Bus) UserEvents(ctx context.Context, user string, seconds []int64) ([]E
 	err := b.callRedis(ctx, "user_events", "read events", func(ctx context.Context) error {
 		keys := make([]string, len(seconds))
 		for i, second := range seconds {
-			keys[i] = eventsKey(strconv.Itoa(b.shardOf(user)), second)
+			keys[i] = eventsKey(strconv.Itoa(b.ShardOf(user)), second)
 		}
 		parts, err := b.partsOfReports(ctx, keys, eventPartOf(user))
 		if err != nil {

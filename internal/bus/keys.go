@@ -127,12 +127,15 @@ func eventsKey(tag string, second int64) string {
 	return "sluice:{" + tag + "}:events:" + strconv.FormatInt(second, 10) + ":reports"
 }
 
-// eventPartOf is the part of a report that has a user. Other bits than those of shardOf, or a
+// eventPartOf is the part of a report that has a user. Other bits than those of ShardOf, or a
 // shard would have some of the parts only.
 func eventPartOf(user string) int { return int(xxhash.Sum64String(user) >> 32 % eventParts) }
 
-// shardOf is the shard of all of a user's pools.
-func (b *Bus) shardOf(user string) int {
+// ShardOf is the shard of all of a user's pools, from 0 on.
+func (b *Bus) ShardOf(user string) int {
+	if b.shards == 1 {
+		return 0
+	}
 	// All processes must agree, also of different versions: the hash may not change.
 	return int(xxhash.Sum64String(user) % uint64(b.shards))
 }
@@ -142,7 +145,7 @@ func partOf(user string, w limits.Window) int {
 	if w == limits.Second {
 		return 0
 	}
-	// Other bits than those of shardOf: with the same ones, a shard would have only some of
+	// Other bits than those of ShardOf: with the same ones, a shard would have only some of
 	// the parts.
 	return int(xxhash.Sum64String(user) >> 32 % windowParts)
 }

@@ -77,7 +77,7 @@ func (b *Bus) Register(ctx context.Context, instance, version, problem string) (
 // its lapse.
 func (b *Bus) Leave(ctx context.Context, instance string) error {
 	b.membership.leave(instance)
-	left := b.tellShards(ctx, "leave", instance, "left")
+	left := b.EachShard(func(shard int) error { return b.tellShard(ctx, "leave", instance, shard, "left") })
 	return errors.Join(left, b.callRedis(ctx, "leave", "leave instance", func(ctx context.Context) error {
 		_, err := b.changeRegistry(ctx, "leave", instance, status{})
 		return err

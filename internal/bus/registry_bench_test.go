@@ -62,7 +62,7 @@ func BenchmarkSlotsAmong(b *testing.B) {
 			_, addr := proctest.Redis(b)
 			agent, ctx := openBus(b, addr), context.Background()
 			for i := range n {
-				if err := agent.Alive(ctx, fmt.Sprintf("edge-%04d#abcdefgh", i)); err != nil {
+				if err := agent.Alive(ctx, fmt.Sprintf("edge-%04d#abcdefgh", i), 0); err != nil {
 					b.Fatal(err)
 				}
 			}

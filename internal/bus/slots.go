@@ -92,7 +92,7 @@ func (b *Bus) divideSlots(asks []concurrency.Ask) []*slotBatch {
 	var batches []*slotBatch
 	open := make(map[int]*slotBatch, 1) // by shard
 	for i, a := range asks {
-		shard := b.shardOf(a.User)
+		shard := b.ShardOf(a.User)
 		current := open[shard]
 		if current == nil || len(current.asks) == maxAsks {
 			current = &slotBatch{shard: shard}

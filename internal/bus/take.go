@@ -48,6 +48,9 @@ const (
 // counts once, and one that was counted before is granted nothing. Redis remembers the
 // numbers for an hour. Asks with the number 0 are of no batch.
 //
+// A call waits for all masters of a Redis Cluster that it asks, and fails if one of them does: so
+// agents ask for the users of one shard at a time.
+//
 // An ask whose class is not policy.ValidClass, that counts below 0 or above 10^12, or that
 // has a burst over more than a second, fails the call before anything is sent. A limit or
 // burst above 2^52 counts as 2^52.
@@ -148,7 +151,7 @@ func (b *Bus) divide(asks []ratelimit.Ask) []*batch {
 	open := make(map[batchKind]*batch, 1)
 	for i := range asks {
 		a := &asks[i]
-		kind := batchKind{shard: b.shardOf(a.Key.User), burst: a.Burst > 0}
+		kind := batchKind{shard: b.ShardOf(a.Key.User), burst: a.Burst > 0}
 		current := open[kind]
 		if current == nil || current.asks == maxAsks {
 			current = &batch{batchKind: kind}

@@ -77,7 +77,7 @@ func theirPart(ctx context.Context, agent, polygen *bus.Bus) map[string]func() e
 	key := ratelimit.Key{Class: "GET", User: "alice"}
 	return map[string]func() error{
 		"Register":  func() error { _, err := agent.Register(ctx, "a", "1", "not serving yet"); return err },
-		"Alive":     func() error { return agent.Alive(ctx, "a") },
+		"Alive":     func() error { return agent.Alive(ctx, "a", 0) },
 		"Instances": func() error { _, err := polygen.Instances(ctx); return err },
 		"Time":      func() error { _, err := agent.Time(ctx); return err },
 		"Take": func() error {

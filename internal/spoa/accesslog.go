@@ -40,13 +40,13 @@ func (l *limiter) quotaLeftOf(n *needs, of *limits.Limits, rates *rates, dry dry
 	// What is said is what is nearest to refusing. The first of two that leave as much is named: limits
 	// over all endpoints come first, as they are asked first.
 	for i, t := range n.tokens {
-		if left, rate, ok := l.tokens.Left(now, t.key, rates[i]); ok && (s.limit == "" || left < s.left) {
+		if left, rate, ok := l.coresOf(t.key).tokens.Left(now, t.key, rates[i]); ok && (s.limit == "" || left < s.left) {
 			s.limit, s.max, s.left = rateName(rate, i == whole), rate.Max, left
 		}
 	}
 	if of.Concurrent > 0 && of.ConcurrentMode == limits.Enforce {
 		// A limit in a dry run does not refuse: what it leaves is not what the user has left.
-		if free, known := l.slots.FreeSlots(n.user); known && (s.limit == "" || free < s.left) {
+		if free, known := l.coresOf(n.user).slots.FreeSlots(n.user); known && (s.limit == "" || free < s.left) {
 			s.limit, s.max, s.left = slotReason, of.Concurrent, free
 		}
 	}

@@ -61,7 +61,7 @@ func (a *Agent) confirm(now time.Time, m policy.Confirm) {
 	if !a.confirmations.remember(now, m) {
 		return
 	}
-	if limit, told := a.limiter.tokens.Refusing(now, m.Key, m.Second); told {
+	if limit, told := a.limiter.coresOf(m.Key.User).tokens.Refusing(now, m.Key, m.Second); told {
 		a.teachThrottle(ratelimit.TableEntry{Key: m.Key, WindowStart: m.Second, Limit: limit}) // once more, for the acknowledgement
 	}
 }

@@ -107,7 +107,7 @@ func (l *limiter) noteDenied(now time.Time, q question) {
 	}
 	// While requests by credit are still running they occupy places, which is not the same as to have none.
 	if w := c.withdrawals[q.user]; w == nil || w.told > 0 && w.rest == 0 {
-		l.slots.Denied(now, q.user)
+		l.coresOf(q.user).slots.Denied(now, q.user)
 	}
 }
 
@@ -151,16 +151,17 @@ func (l *limiter) grantCredit(now time.Time, q question, of *limits.Limits) *gra
 	}
 	rates := slices.Collect(of.Rates())
 	// Of both cores or none: a request needs a ticket and a place, or it is asked about.
-	if !l.tokens.Lendable(now, q.user, rates) || of.Concurrent > 0 && !l.slots.Lendable(now, q.user) {
+	s := l.coresOf(q.user)
+	if !s.tokens.Lendable(now, q.user, rates) || of.Concurrent > 0 && !s.slots.Lendable(now, q.user) {
 		return nil
 	}
 	if !c.granted.put(q.user, now) {
 		return nil // a withdrawal would not know that an answer is on its way
 	}
 	// From here on the cores count it as used: invariant 1 of ARCHITECTURE.md, before HAProxy has it.
-	l.tokens.Lend(now, q.user, rates, now.Unix()+1)
+	s.tokens.Lend(now, q.user, rates, now.Unix()+1)
 	if of.Concurrent > 0 {
-		can.Places = uint32(l.slots.Lend(now, q.user))
+		can.Places = uint32(s.slots.Lend(now, q.user))
 	}
 	l.metrics.granted.Inc()
 	c.classes = q.credit.classes
@@ -185,10 +186,13 @@ func (a *Agent) presentByCredit(user string) {
 // forgetPlaces has the core drop places of which HAProxy's table of credit has no entry any more.
 // Each part is a turn of its own for the limiter's lock: requests must not wait for all.
 func (a *Agent) forgetPlaces(process uint64, began time.Time, shown func(user string) bool) {
-	for last := false; !last; {
-		a.limiter.update(func(now time.Time) {
-			last = a.limiter.slots.ForgetPlaces(now, int64(process), now.Add(-time.Since(began)), shown)
-		})
+	for _, s := range a.limiter.shards {
+		for last := false; !last; {
+			a.limiter.update(func(now time.Time) {
+				a.limiter.touch(s)
+				last = s.slots.ForgetPlaces(now, int64(process), now.Add(-time.Since(began)), shown)
+			})
+		}
 	}
 }
 
@@ -198,7 +202,7 @@ func (a *Agent) takeNativeCounts(counts []nativeCount) {
 	a.limiter.update(func(now time.Time) {
 		for i := range counts {
 			c := &counts[i]
-			a.limiter.slots.Natives(now, c.user, c.inProgress)
+			a.limiter.coresOf(c.user).slots.Natives(now, c.user, c.inProgress)
 			// Bytes by credit are demand too: polygen would else give this share to others.
 			if limit := bandwidthOf(c.of); limit.Limited() {
 				a.limiter.bytes.Lent(now, c.user, limit, a.limiter.bodies.moved.countCredit(now, c.user, c.bytes))

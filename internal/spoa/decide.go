@@ -40,14 +40,14 @@ func rateName(r limits.Rate, together bool) string {
 // dry run are asked last.
 func (l *limiter) decide(set *limits.Set, q question, of *limits.Limits, all together) verdict {
 	// Operators asked for it (on_redis_loss: open), or Redis has been lost for longer than they let hold.
-	if l.redis.open.Load() {
+	if l.shardOf(q.user).reach.open.Load() {
 		return verdict{allowed: true, priority: of.Priority}
 	}
 	// Arrays of this function's frame: to allocate them for each request would cost more than the verdict.
 	var room [2 * limits.MaxRates]limits.Rate
 	var rates, dry rates
 	rates[own], dry[own] = splitRates(of.AppendRates(room[:0:limits.MaxRates], q.verb, q.op), room[limits.MaxRates:])
-	if all.of != nil {
+	if all.of != nil && !l.shardOf(all.key).reach.open.Load() {
 		var room [2 * limits.MaxRates]limits.Rate
 		rates[whole], dry[whole] = splitRates(all.of.AppendRates(room[:0:limits.MaxRates], q.verb, q.op), room[limits.MaxRates:])
 	}
@@ -118,7 +118,7 @@ func (l *limiter) enforce(n *needs, of *limits.Limits, rates *rates) (refused ve
 		// It waits in line for longer than a second may last: tokens taken before would be
 		// of another second. A slot that is no use without them goes back.
 		if n.slot = l.slotInLine(n.question, of); n.slot.Allowed && !l.takeAll(n, rates) {
-			l.update(func(now time.Time) { l.slots.Cancel(now, n.user, n.seen.Process) })
+			l.update(func(now time.Time) { l.coresOf(n.user).slots.Cancel(now, n.user, n.seen.Process) })
 		}
 	case counted:
 		n.slots, n.patient = of.Concurrent, of.Wait > 0
@@ -182,9 +182,10 @@ func (l *limiter) askCores(n *needs, rates *rates) {
 	now := l.clock.Now()
 	if n.slots > 0 {
 		l.noteDenied(now, n.question)
-		n.slot, n.slotWaits = l.slots.Start(now, n.user, n.slots, n.seen, n.credit.places)
+		s := l.coresOf(n.user).slots
+		n.slot, n.slotWaits = s.Start(now, n.user, n.slots, n.seen, n.credit.places)
 		if n.patient {
-			l.slots.Patient(now, n.user)
+			s.Patient(now, n.user)
 		}
 		if n.slotWaits == nil && !n.slot.Allowed {
 			return
@@ -193,7 +194,7 @@ func (l *limiter) askCores(n *needs, rates *rates) {
 	for i := range n.tokens {
 		t := &n.tokens[i]
 		t.credit = l.believedCredit(now, n, t)
-		t.verdict, t.waits = l.tokens.Start(now, t.key, rates[i], t.credit)
+		t.verdict, t.waits = l.coresOf(t.key).tokens.Start(now, t.key, rates[i], t.credit)
 		if t.waits == nil && !t.verdict.Allowed {
 			return
 		}
@@ -229,11 +230,11 @@ func (l *limiter) allOrNone(n *needs, rates *rates) bool {
 	// The time is over for all of them at once. The first that is refused then decides: what would
 	// follow it is only given back.
 	if n.slotWaits != nil && !n.refused() {
-		n.slot, n.slotWaits = l.slots.Timeout(now, n.slotWaits), nil
+		n.slot, n.slotWaits = l.coresOf(n.user).slots.Timeout(now, n.slotWaits), nil
 	}
 	for i := range n.tokens {
 		if t := &n.tokens[i]; t.waits != nil && !n.refused() {
-			t.verdict, t.waits = l.tokens.Timeout(now, t.waits), nil
+			t.verdict, t.waits = l.coresOf(t.key).tokens.Timeout(now, t.waits), nil
 		}
 	}
 	if !n.refused() {
@@ -242,17 +243,17 @@ func (l *limiter) allOrNone(n *needs, rates *rates) bool {
 	// Nothing of it is used: with the others it can still admit another request.
 	for i := range n.tokens {
 		if t := &n.tokens[i]; t.waits != nil {
-			l.tokens.Abandon(now, t.waits)
+			l.coresOf(t.key).tokens.Abandon(now, t.waits)
 		} else {
-			l.tokens.Cancel(now, t.key, rates[i], t.verdict)
+			l.coresOf(t.key).tokens.Cancel(now, t.key, rates[i], t.verdict)
 		}
 	}
 	switch {
 	case n.slotWaits != nil:
-		l.slots.Abandon(now, n.slotWaits)
+		l.coresOf(n.user).slots.Abandon(now, n.slotWaits)
 		n.slot.Allowed = true // it is not what refuses the request
 	case n.slots > 0 && n.slot.Allowed:
-		l.slots.Cancel(now, n.user, n.seen.Process)
+		l.coresOf(n.user).slots.Cancel(now, n.user, n.seen.Process)
 	}
 	return false
 }

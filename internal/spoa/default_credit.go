@@ -101,10 +101,12 @@ func (d *byDefault) active() bool { return d.set != nil && !d.over }
 func (a *Agent) endOffer(now time.Time, through int64) {
 	d := &a.limiter.credits.byDefault
 	// Of one that has ended before the core knows the end.
-	if d.active() {
-		a.limiter.tokens.EndCreditByDefault(through)
+	for _, s := range a.limiter.allCores() {
+		if d.active() {
+			s.tokens.EndCreditByDefault(through)
+		}
+		s.slots.EndDefault()
 	}
-	a.limiter.slots.EndDefault()
 	d.over, d.through, d.ready = true, through, now.Add(offerAfter+d.pause)
 }
 
@@ -174,7 +176,9 @@ func (a *Agent) nextOfferStep(now time.Time, process uint64, classes string, sha
 	if d.process != process {
 		// The new process has none of the rows, and what the old one gave is still running.
 		if d.active() {
-			l.tokens.Reloaded(now)
+			for _, s := range l.allCores() {
+				s.tokens.Reloaded(now)
+			}
 		}
 		a.endOffer(now, now.Unix())
 		l.credits.withdrawAgain()
@@ -198,7 +202,7 @@ func (a *Agent) nextOfferStep(now time.Time, process uint64, classes string, sha
 		return offerClears, nil
 	case d.active():
 		return offerStays, nil
-	case l.slots.DefaultOver() == int64(process):
+	case l.defaultOver(process):
 		return offerEnds, nil
 	// Who shall have no credit must have an entry that says so first.
 	case o != nil && now.After(d.ready) && l.credits.confirmedAgain() && a.placesByDefault(now, o, process):

@@ -469,11 +469,11 @@ func TestPlacesByDefaultAreOffered(t *testing.T) {
 		r.limiter.update(func(time.Time) { r.nextGeneration() })
 		look(3 * time.Second)
 		inUse := func(user string) (n int) {
-			r.limiter.update(func(time.Time) { n = r.limiter.slots.InProgress(user) })
+			r.limiter.update(func(time.Time) { n = r.limiter.allCores()[0].slots.InProgress(user) })
 			return n
 		}
-		if r.limiter.slots.DefaultOver() != 7 || inUse("carol") != 0 {
-			t.Fatalf("process %d has ended to give places, and carol has %d in progress; want 7 and 0 as long as HAProxy renews what was", r.limiter.slots.DefaultOver(), inUse("carol"))
+		if r.limiter.allCores()[0].slots.DefaultOver() != 7 || inUse("carol") != 0 {
+			t.Fatalf("process %d has ended to give places, and carol has %d in progress; want 7 and 0 as long as HAProxy renews what was", r.limiter.allCores()[0].slots.DefaultOver(), inUse("carol"))
 		}
 		f.generation = r.limiter.credits.generation
 		look(offerAfter + 2*offerEvery)

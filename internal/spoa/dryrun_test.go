@@ -106,7 +106,7 @@ func TestDryRunIsNotTaught(t *testing.T) {
 		}
 		r.limiter.update(func(now time.Time) {
 			r.teachThrottle(ratelimit.TableEntry{Key: hour, WindowStart: now.Truncate(time.Hour).Unix(), Limit: 1})
-			r.limiter.slots.Block(now, "alice", concurrency.Limit{Max: 1})
+			r.limiter.allCores()[0].slots.Block(now, "alice", concurrency.Limit{Max: 1})
 		})
 		entry := func(table, key string) peers.Values {
 			t.Helper()
@@ -148,7 +148,7 @@ func TestDryRunIsNotTaught(t *testing.T) {
 		// polygen may speak of whom nothing is known here, and of a limit of before.
 		r.limiter.update(func(now time.Time) {
 			zoe := ratelimit.Key{Class: "*", User: "zoe"}
-			r.limiter.tokens.Throttle(now, zoe, now.Unix(), 5)
+			r.limiter.allCores()[0].tokens.Throttle(now, zoe, now.Unix(), 5)
 			r.teachThrottle(ratelimit.TableEntry{Key: hour, WindowStart: now.Truncate(time.Hour).Unix(), Limit: 1})
 		})
 		r.limiter.mu.Lock()

@@ -132,7 +132,7 @@ func (a *Agent) reportStarts(ctx context.Context) error {
 		if !sleep(ctx, now.Truncate(startsEvery).Add(startsEvery).Sub(now)) {
 			return nil
 		}
-		if a.exchange.isLost() {
+		if a.limiter.allLost() {
 			continue // it is told of when Redis is back
 		}
 		second := a.clock.Now().Unix() - 1
@@ -145,6 +145,10 @@ func (a *Agent) reportStarts(ctx context.Context) error {
 		a.raiseInProgress(reports)
 		events := buckets.countSecond(reports, near, a.metrics.started.takeCounts(), func(user string) string { return a.limiter.inForce.limitsOf(user).Tier })
 		events.Second = second
+		// A report is repeated until all of it was taken, and what comes behind it waits.
+		if n := len(events.Users); a.limiter.dropLost(&events) < n {
+			a.metrics.eventsLost.Inc()
+		}
 		a.metrics.startedUsers.Set(float64(len(reports)))
 		if !sleep(ctx, later) {
 			return nil
@@ -180,7 +184,7 @@ func (a *Agent) raiseInProgress(reports []bus.Started) {
 	for some := range slices.Chunk(reports, atOnce) {
 		a.limiter.mu.Lock()
 		for i := range some {
-			some[i].Active = max(some[i].Active, a.limiter.slots.InProgress(some[i].User))
+			some[i].Active = max(some[i].Active, a.limiter.shardOf(some[i].User).slots.InProgress(some[i].User))
 		}
 		a.limiter.mu.Unlock()
 	}

@@ -14,27 +14,52 @@ import (
 // exchange carries asks for tokens and for slots to the pools in Redis, and
 // grants back, and reports what is moved.
 type exchange struct {
-	loss
+	calls
+	limiter  *limiter
+	metrics  *metrics
+	options  *Options
+	links    []*link // by shard
+	channels loss    // of what is published
+}
+
+// calls are what an agent asks Redis.
+type calls struct {
 	take   func(context.Context, string, []ratelimit.Ask) (bus.Taken, error)          // Bus.Take
 	hold   func(context.Context, string, int, []concurrency.Ask) (bus.Slotted, error) // Bus.Slots
 	demand func(context.Context, string, []bandwidth.Report) error                    // Bus.Demand
 }
 
+func newExchange(l *limiter, m *metrics, o *Options) *exchange {
+	e := &exchange{calls: calls{take: o.Bus.Take, hold: o.Bus.Slots, demand: o.Bus.Demand}, limiter: l, metrics: m, options: o}
+	e.channels.limiter, e.channels.metrics, e.channels.options = l, m, o
+	for _, s := range l.shards {
+		s.reach.wait.Store(int64(o.waitFor(0)))
+		e.links = append(e.links, &link{calls: &e.calls, loss: loss{limiter: l, metrics: m, options: o, shard: s}})
+	}
+	return e
+}
+
 func (e *exchange) run(ctx context.Context) error {
 	flushes := e.metrics.flush.WithLabelValues
-	tokens := &lane[ratelimit.Ask]{loss: &e.loss, laneSignals: e.limiter.lanes.tokens, flushes: flushes("requests"), collect: e.collectTokens, send: e.sendTokens,
-		rest: e.restOf(e.limiter.tokens), leave: func() { e.limiter.update(func(time.Time) { e.limiter.tokens.Leave() }) }}
-	slots := &lane[concurrency.Ask]{loss: &e.loss, laneSignals: e.limiter.lanes.slots, flushes: flushes("concurrent"), collect: e.collectSlots, send: e.sendSlots, rest: e.restOf(e.limiter.slots)}
-	bytes := &lane[bandwidth.Report]{loss: &e.loss, laneSignals: e.limiter.lanes.bytes, flushes: flushes("bandwidth"), collect: e.collectBytes, send: e.sendBytes, rest: e.restOf(e.limiter.bytes)}
-	return group.Run(ctx, tokens.run, slots.run, bytes.run)
+	bytes := &lane[bandwidth.Report]{loss: &e.channels, laneSignals: e.limiter.bandwidth, flushes: flushes("bandwidth"), collect: e.collectBytes, send: e.sendBytes, rest: restOf(e.limiter, e.limiter.bytes)}
+	loops := []func(context.Context) error{bytes.run}
+	// Each shard has lanes of its own: one that does not answer holds up no other's asks.
+	for _, k := range e.links {
+		s := k.shard
+		tokens := &lane[ratelimit.Ask]{loss: &k.loss, laneSignals: s.lanes.tokens, flushes: flushes("requests"), collect: k.collectTokens, send: k.sendTokens,
+			rest: restOf(e.limiter, s.tokens), leave: func() { k.update(func(time.Time) { s.tokens.Leave() }) }}
+		slots := &lane[concurrency.Ask]{loss: &k.loss, laneSignals: s.lanes.slots, flushes: flushes("concurrent"), collect: k.collectSlots, send: k.sendSlots, rest: restOf(e.limiter, s.slots)}
+		loops = append(loops, tokens.run, slots.run)
+	}
+	return group.Run(ctx, loops...)
 }
 
 // restOf is for how long a core has nothing to do.
-func (e *exchange) restOf(core interface {
+func restOf(l *limiter, core interface {
 	IdleFor(at time.Time, most time.Duration) time.Duration
 }) func() time.Duration {
 	return func() (rest time.Duration) {
-		e.limiter.update(func(now time.Time) { rest = core.IdleFor(now, longestRest) })
+		l.update(func(now time.Time) { rest = core.IdleFor(now, longestRest) })
 		return rest
 	}
 }
@@ -59,62 +84,87 @@ func (e *exchange) collectBytes(flush, ask bool, reports []bandwidth.Report) []b
 func (e *exchange) sendBytes(ctx context.Context, reports []bandwidth.Report) error {
 	err := e.demand(ctx, e.options.Instance, reports)
 	if err != nil {
-		e.loseRedis(err)
+		e.channels.loseRedis(err)
 	}
 	return err
 }
 
-func (e *exchange) collectTokens(flush, ask bool, asks []ratelimit.Ask) []ratelimit.Ask {
-	e.limiter.update(func(now time.Time) {
+// link carries what the cores of a shard say to it, and back what it answers.
+type link struct {
+	loss
+	calls *calls
+}
+
+// update lets the cores of the shard take news, and carries out what follows.
+func (k *link) update(news func(now time.Time)) {
+	k.limiter.update(func(now time.Time) {
+		k.limiter.touch(k.shard)
+		news(now)
+	})
+}
+
+func (k *link) collectTokens(flush, ask bool, asks []ratelimit.Ask) []ratelimit.Ask {
+	k.update(func(now time.Time) {
 		// Only a flush has the core do what is due: an urgent ask in between must not cost that much.
 		if flush {
-			e.limiter.tokens.Tick(now)
-			e.metrics.users.Set(float64(e.limiter.tokens.KnownUsers()))
-			e.countOverflow()
+			k.shard.tokens.Tick(now)
+			k.metrics.users.Set(float64(k.limiter.sum(func(s *shard) int { return s.tokens.KnownUsers() })))
+			k.limiter.countOverflow()
 		}
 		if ask {
-			asks = e.limiter.tokens.Collect(now, flush, asks)
+			asks = k.shard.tokens.Collect(now, flush, asks)
 		}
 	})
 	return asks
 }
 
-func (e *exchange) collectSlots(flush, ask bool, asks []concurrency.Ask) []concurrency.Ask {
-	e.limiter.update(func(now time.Time) {
+func (k *link) collectSlots(flush, ask bool, asks []concurrency.Ask) []concurrency.Ask {
+	k.update(func(now time.Time) {
 		if flush {
-			e.limiter.slots.Tick(now)
-			s := e.limiter.slots.Stats()
-			e.metrics.slotUsers.Set(float64(s.Users))
-			e.metrics.inProgress.Set(float64(s.InProgress))
-			e.metrics.line.Set(float64(s.InLine))
-			e.metrics.parked.Set(float64(s.Parked))
+			k.shard.slots.Tick(now)
+			k.limiter.showSlots()
 		}
 		// A core that is not collected from keeps what it has to say, and says it when the pool is back.
 		if ask {
-			asks = e.limiter.slots.Collect(now, flush, asks)
+			asks = k.shard.slots.Collect(now, flush, asks)
 		}
 	})
 	return asks
 }
 
-// countOverflow counts the requests that were admitted uncounted; the limiter's
-// lock is held.
-func (e *exchange) countOverflow() {
-	// The cores count up, and a counter takes what is new.
-	n := e.limiter.tokens.Overflowed() + e.limiter.slots.Stats().Overflowed
-	e.metrics.uncounted.Add(float64(n - e.limiter.overflowed))
-	e.limiter.overflowed = n
+// showSlots has the metrics say what the cores know of requests in progress; l.mu is held.
+func (l *limiter) showSlots() {
+	var all concurrency.Stats
+	for _, s := range l.shards {
+		of := s.slots.Stats()
+		all.Users, all.InProgress, all.InLine, all.Parked = all.Users+of.Users, all.InProgress+of.InProgress, all.InLine+of.InLine, all.Parked+of.Parked
+	}
+	l.metrics.slotUsers.Set(float64(all.Users))
+	l.metrics.inProgress.Set(float64(all.InProgress))
+	l.metrics.line.Set(float64(all.InLine))
+	l.metrics.parked.Set(float64(all.Parked))
 }
 
-func (e *exchange) sendTokens(ctx context.Context, asks []ratelimit.Ask) error {
-	taken, err := e.take(ctx, e.options.Instance, asks)
-	answer(e, e.limiter.tokens, asks, taken.Grants, err)
+// countOverflow counts the requests that were admitted uncounted; l.mu is held.
+func (l *limiter) countOverflow() {
+	var n uint64
+	for _, s := range l.shards {
+		n += s.tokens.Overflowed() + s.slots.Stats().Overflowed
+	}
+	// The cores count up, and a counter takes what is new.
+	l.metrics.uncounted.Add(float64(n - l.overflowed))
+	l.overflowed = n
+}
+
+func (k *link) sendTokens(ctx context.Context, asks []ratelimit.Ask) error {
+	taken, err := k.calls.take(ctx, k.options.Instance, asks)
+	answer(k, k.shard.tokens, asks, taken.Grants, err)
 	return err
 }
 
-func (e *exchange) sendSlots(ctx context.Context, asks []concurrency.Ask) error {
-	slotted, err := e.hold(ctx, e.options.Instance, int(e.limiter.inForce.instances.Load()), asks)
-	answer(e, e.limiter.slots, asks, slotted.Grants, err)
+func (k *link) sendSlots(ctx context.Context, asks []concurrency.Ask) error {
+	slotted, err := k.calls.hold(ctx, k.options.Instance, int(k.limiter.inForce.instances.Load()), asks)
+	answer(k, k.shard.slots, asks, slotted.Grants, err)
 	return err
 }
 
@@ -125,13 +175,13 @@ type asker[Ask, Grant any] interface {
 }
 
 // answer tells a core what came of its asks: the grants, or an error, which is a
-// loss of Redis.
-func answer[Ask, Grant any](e *exchange, core asker[Ask, Grant], asks []Ask, grants []Grant, err error) {
+// loss of the shard.
+func answer[Ask, Grant any](k *link, core asker[Ask, Grant], asks []Ask, grants []Grant, err error) {
 	// The cores are told of the loss before they are told that their asks failed: they decide alone then.
 	if err != nil {
-		e.loseRedis(err)
+		k.loseRedis(err)
 	}
-	e.limiter.update(func(now time.Time) {
+	k.update(func(now time.Time) {
 		for i, ask := range asks {
 			// It may have arrived all the same. The core asks again under the same number, or absolutely, so that
 			// it counts once: invariant 2 of ARCHITECTURE.md.

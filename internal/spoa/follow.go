@@ -56,28 +56,28 @@ func (a *Agent) applyPolicies(messages []policy.Message) {
 		switch m := m.(type) {
 		case policy.Throttle:
 			a.limiter.update(func(now time.Time) {
-				a.limiter.tokens.Throttle(now, m.Key, m.Second, m.Limit)
+				a.limiter.coresOf(m.Key.User).tokens.Throttle(now, m.Key, m.Second, m.Limit)
 			})
 		case policy.Confirm:
 			a.limiter.update(func(now time.Time) { a.confirm(now, m) })
 		case policy.Hot:
 			a.limiter.update(func(now time.Time) {
 				a.metrics.policyDelay.Observe(max(0, now.Sub(m.Until.Add(-hotFor)).Seconds()))
-				a.limiter.tokens.MarkHot(now, m.Key, m.Until, m.Instances)
+				a.limiter.coresOf(m.Key.User).tokens.MarkHot(now, m.Key, m.Until, m.Instances)
 				a.limiter.withdrawHot(now, m.Key.User, m.Until)
 			})
 		case policy.Block:
 			a.limiter.update(func(now time.Time) {
-				a.limiter.slots.Block(now, m.User, concurrency.Limit{Max: m.Limit, Release: m.Release})
+				a.limiter.coresOf(m.User).slots.Block(now, m.User, concurrency.Limit{Max: m.Limit, Release: m.Release})
 			})
 		case policy.Unblock:
-			a.limiter.update(func(now time.Time) { a.limiter.slots.Unblock(now, m.User) })
+			a.limiter.update(func(now time.Time) { a.limiter.coresOf(m.User).slots.Unblock(now, m.User) })
 		case policy.Slots:
 			s := concurrency.Sharing{User: m.User, Until: m.Until}
 			for _, share := range m.Shares {
 				s.Shares = append(s.Shares, concurrency.Share(share))
 			}
-			a.limiter.update(func(now time.Time) { a.limiter.slots.Share(now, s) })
+			a.limiter.update(func(now time.Time) { a.limiter.coresOf(m.User).slots.Share(now, s) })
 		case policy.Share:
 			s := bandwidth.Sharing{User: m.User, Direction: m.Direction, Shares: m.Shares}
 			a.limiter.update(func(now time.Time) { a.limiter.bytes.Share(now, s) })
@@ -94,7 +94,9 @@ func (a *Agent) applyPolicies(messages []policy.Message) {
 func (a *Agent) force(set *limits.Set) {
 	a.limiter.inForce.set.Store(set)
 	a.limiter.update(func(now time.Time) {
-		a.limiter.slots.Limits(now, func(user string) int { return set.User(user).Concurrent })
+		for _, s := range a.limiter.allCores() {
+			s.slots.Limits(now, func(user string) int { return set.User(user).Concurrent })
+		}
 		a.limiter.bytes.Limits(now, func(user string) bandwidth.Limit { return bandwidthOf(set.User(user)) })
 		for _, lift := range a.limiter.throttles.outdated(set) {
 			a.teachThrottle(lift)
@@ -129,15 +131,11 @@ func (a *Agent) heartbeats(ctx context.Context) error {
 		a.expire()
 		a.forget()
 		a.names.logShared(time.Now(), a.options.Logger)
-		sent := time.Now()
-		// What is over is dropped first: it must go on while Redis is lost.
-		if _, err := a.heartbeat(ctx); err != nil {
-			if ctx.Err() == nil {
-				a.exchange.loseRedis(err)
-			}
-			continue
-		}
-		a.exchange.answered(time.Since(sent))
+		// What is over is dropped first: it must go on while Redis is lost. What came of the heartbeat is
+		// noted by part of Redis.
+		_, _ = a.heartbeat(ctx)
+		names, why := a.limiter.lostParts()
+		a.lossLog.note(names, why, &a.options)
 	}
 }
 
@@ -155,8 +153,21 @@ func (a *Agent) forget() {
 	})
 }
 
-// heartbeat registers once and returns how many instances there are.
+// heartbeat registers once, tells the shards that this instance is alive, and returns how many
+// instances there are.
 func (a *Agent) heartbeat(ctx context.Context) (int, error) {
+	// In this order: when a shard is used again, the others have heard that this instance is back.
+	instances, err := a.register(ctx)
+	if ctx.Err() == nil {
+		a.noteRegistry(err)
+	}
+	if !a.membership.registered.Load() {
+		return 0, err // nobody has to hear of it yet
+	}
+	return instances, errors.Join(err, a.tellShards(ctx))
+}
+
+func (a *Agent) register(ctx context.Context) (int, error) {
 	version, problem := "", ""
 	if set := a.limiter.inForce.set.Load(); set != nil {
 		version = set.Version()
@@ -173,33 +184,65 @@ func (a *Agent) heartbeat(ctx context.Context) (int, error) {
 	a.clock.Sample(sent, time.Now(), r.Now)
 	a.metrics.offset.Set(a.clock.Offset().Seconds())
 	a.joined(r)
-	return len(r.Instances), a.tellShards(ctx)
+	return len(r.Instances), nil
 }
 
-// tellShards tells the shards with every second heartbeat that this instance is alive. A
-// shard that is away is no error: what asks it for slots finds out, and when it is back
-// takes nobody for gone.
+// noteRegistry notes whether the registry has answered. Without it the list of instances stays as it
+// was, and no limit depends on more of it.
+func (a *Agent) noteRegistry(err error) {
+	a.limiter.update(func(time.Time) {
+		l := &a.limiter.lost
+		if l.registry && err == nil {
+			a.membership.found = time.Now()
+		}
+		if l.registry = err != nil; l.registry {
+			l.why = err
+		}
+		a.limiter.showLost()
+	})
+}
+
+// tellShards tells each shard with every second heartbeat that this instance is alive, and with each
+// one while it is lost: that is how it is found again. A shard that is away is no error: who asks it
+// finds out, and when it is back it takes nobody for gone.
 func (a *Agent) tellShards(ctx context.Context) error {
-	if a.membership.untold.Add(-1) >= 0 {
-		return nil
-	}
-	err := a.options.Bus.Alive(ctx, a.options.Instance)
-	switch {
-	case err == nil:
-		a.membership.untold.Store(1)
-	case errors.Is(err, bus.ErrUnavailable):
-		return nil
-	}
-	return err
+	return a.options.Bus.EachShard(func(shard int) error {
+		link, untold := a.exchange.links[shard], &a.membership.untold[shard]
+		if *untold--; *untold >= 0 && !link.isLost() {
+			return nil
+		}
+		sent := time.Now()
+		err := a.options.Bus.Alive(ctx, a.options.Instance, shard)
+		switch {
+		case err == nil:
+			*untold = 1
+			link.answered(time.Since(sent))
+			return nil
+		case ctx.Err() == nil:
+			link.loseRedis(err)
+		}
+		if errors.Is(err, bus.ErrUnavailable) {
+			return nil
+		}
+		return err
+	})
 }
 
 // membership is this instance's place in the cluster. The list of instances comes two
 // ways, and the older one of two must not undo the newer one.
 type membership struct {
-	registered atomic.Bool  // once: there is something to leave
-	untold     atomic.Int32 // heartbeats since the shards were told
-	listed     time.Time    // when, by Redis' clock; the limiter's lock guards it
+	registered atomic.Bool // once: there is something to leave
+	untold     []int       // by shard: heartbeats until it is told again; of the goroutine of the heartbeats
+
+	// The limiter's lock guards these.
+	listed time.Time // when, by Redis' clock
+	found  time.Time // when the registry last answered after it had not
 }
+
+// forgottenFor is for how long a registry that was lost may not know all instances: those that
+// it has forgotten register again meanwhile, as do those that have not reached it yet. It is as long as the
+// registry itself waits for a heartbeat.
+const forgottenFor = 1500 * time.Millisecond
 
 // aheadAtMost is how far a published list may be ahead of the last one: heartbeats are
 // answered every beatEvery, and after a loss of Redis the first of them tells.
@@ -247,14 +290,21 @@ func (a *Agent) takeInstances(now time.Time, r bus.Registry) {
 	if !there {
 		return
 	}
+	// Nor is anybody gone because the registry was away.
+	away := a.limiter.lost.registry || time.Since(a.membership.found) < forgottenFor
+	if away && int64(len(r.Instances)) < a.limiter.inForce.instances.Load() {
+		return
+	}
 	a.membership.listed = r.Now
 	a.metrics.instances.Set(float64(len(r.Instances)))
 	// Each part of a limit is another one from here on: credit of the old parts must not be renewed.
 	if n := int64(len(r.Instances)); a.limiter.inForce.instances.Swap(n) != n {
 		a.nextGeneration()
 	}
-	a.limiter.tokens.Cluster(now, len(r.Instances), rank)
-	a.limiter.slots.Cluster(now, len(r.Instances), rank)
+	for _, s := range a.limiter.allCores() {
+		s.tokens.Cluster(now, len(r.Instances), rank)
+		s.slots.Cluster(now, len(r.Instances), rank)
+	}
 	a.limiter.bytes.Cluster(now, len(r.Instances))
 }
 

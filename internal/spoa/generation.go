@@ -25,8 +25,11 @@ func (a *Agent) nextGeneration() {
 	if c.generation++; c.generation >= 1<<31 {
 		c.generation = 1
 	}
-	a.limiter.tokens.NextGeneration(a.clock.Now())
-	a.limiter.slots.EndDefault() // HAProxy gives none of another generation
+	now := a.clock.Now()
+	for _, s := range a.limiter.allCores() {
+		s.tokens.NextGeneration(now)
+		s.slots.EndDefault() // HAProxy gives none of another generation
+	}
 	a.teachCredit()
 }
 

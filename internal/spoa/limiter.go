@@ -1,6 +1,7 @@
 package spoa
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,20 +14,21 @@ import (
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
-// limiter is the shell around the three cores: a lock, the clock, and the requests
+// limiter is the shell around the cores: a lock, the clock, and the requests
 // that wait. What the cores have to say to others it hands on.
 type limiter struct {
-	clock   *clock.Clock
-	metrics *metrics
-	tables  nativeTables
-	inForce limitsInForce
-	redis   redisReach
-	lanes   struct{ tokens, slots, bytes laneSignals }
-	over    chan struct{} // closed when nobody may wait in line any more
+	clock     *clock.Clock
+	metrics   *metrics
+	tables    nativeTables
+	inForce   limitsInForce
+	shards    []*shard
+	divide    func(user string) int // the number of a user's shard
+	bandwidth laneSignals           // of the lane of bytes
+	over      chan struct{}         // closed when nobody may wait in line any more
 
 	mu         sync.Mutex // of all that follows
-	tokens     *ratelimit.Agent
-	slots      *concurrency.Agent
+	touched    []*shard   // whose cores may have something to say
+	lost       lost
 	bytes      *bandwidth.Agent
 	forTokens  waiting[*ratelimit.Waiting]
 	forSlots   waiting[*concurrency.Waiting]
@@ -42,13 +44,6 @@ type nativeTables struct {
 	throttle func(ratelimit.TableEntry)
 	block    func(concurrency.TableEntry)
 	share    func(bandwidth.TableEntry)
-}
-
-// redisReach is what a request must know of Redis. The agent's loss decides it; it is
-// read without a lock, for every request looks at it.
-type redisReach struct {
-	wait atomic.Int64 // how long a request may wait for Redis, ns
-	open atomic.Bool  // it is lost and requests are not to be limited
 }
 
 // laneSignals wake a lane of the exchange. Each holds one token at most: a lane that
@@ -112,12 +107,14 @@ func (f *limitsInForce) possibleAlone(key string, of *limits.Limits) bool {
 	return credit.PossibleKey(key) && credit.Possible(of, int(f.instances.Load()))
 }
 
-func newLimiter(c *clock.Clock, m *metrics, slots concurrency.Config) *limiter {
+// newLimiter divides users into shards, which must be as many as those of the bus.
+func newLimiter(c *clock.Clock, m *metrics, slots concurrency.Config, shards int, divide func(user string) int) *limiter {
 	l := &limiter{
 		clock:     c,
 		metrics:   m,
 		over:      make(chan struct{}),
-		tokens:    ratelimit.NewAgent(ratelimit.Config{}),
+		divide:    divide,
+		bandwidth: newLaneSignals(),
 		bytes:     bandwidth.NewAgent(bandwidth.Config{Instance: slots.Instance}),
 		forTokens: make(waiting[*ratelimit.Waiting]),
 		forSlots:  make(waiting[*concurrency.Waiting]),
@@ -125,7 +122,6 @@ func newLimiter(c *clock.Clock, m *metrics, slots concurrency.Config) *limiter {
 		throttles: newThrottles(),
 		credits:   newCredits(),
 	}
-	l.lanes.tokens, l.lanes.slots, l.lanes.bytes = newLaneSignals(), newLaneSignals(), newLaneSignals()
 	l.inForce.instances.Store(1)
 	slots.Lookup = func(user string) (limit int, possible bool) {
 		// Called by the core with the lock held; limits change without it, so the newest ones are looked up.
@@ -136,8 +132,8 @@ func newLimiter(c *clock.Clock, m *metrics, slots concurrency.Config) *limiter {
 		of := set.User(user)
 		return of.Concurrent, l.inForce.possible(set, user, of)
 	}
-	l.slots = concurrency.NewAgent(slots)
-	l.redis.wait.Store(int64(minWait))
+	l.shards = newShards(shards, slots)
+	l.lost.shards = make([]bool, shards)
 	return l
 }
 
@@ -151,14 +147,26 @@ func (l *limiter) update(news func(now time.Time)) {
 
 // carryOut does what the cores say; l.mu is held, so that it happens in order.
 func (l *limiter) carryOut() {
-	if l.carryOutOnce() { // a withdrawal that lasts longer may have decided requests that wait
-		l.carryOutOnce()
+	bytes := l.bytes.TakeOutput()
+	for _, e := range bytes.TableEntries {
+		l.tables.share(e)
+	}
+	l.bandwidth.passOn(bytes.Urgent, bytes.Sooner)
+	// A withdrawal that lasts longer may have decided requests that wait: then its core is touched once more.
+	for round := 0; round < 2 && len(l.touched) > 0; round++ {
+		n := len(l.touched)
+		for i := range n {
+			s := l.touched[i]
+			s.touched = false
+			l.carryOutOf(s)
+		}
+		l.touched = slices.Delete(l.touched, 0, n)
 	}
 }
 
-// carryOutOnce is carryOut, and reports whether the cores were told of withdrawals.
-func (l *limiter) carryOutOnce() (withdrew bool) {
-	tokens, slots, bytes := l.tokens.TakeOutput(), l.slots.TakeOutput(), l.bytes.TakeOutput()
+// carryOutOf does what the cores of a shard say.
+func (l *limiter) carryOutOf(s *shard) {
+	tokens, slots := s.tokens.TakeOutput(), s.slots.TakeOutput()
 	// Requests that wait come first: all that follows may take longer than to close a channel.
 	for _, w := range tokens.Decided {
 		l.forTokens.decided(w)
@@ -187,13 +195,8 @@ func (l *limiter) carryOutOnce() (withdrew bool) {
 			notify(l.credits.wake)
 		}
 	}
-	for _, e := range bytes.TableEntries {
-		l.tables.share(e)
-	}
-	l.lanes.tokens.passOn(tokens.Urgent, tokens.Sooner)
-	l.lanes.slots.passOn(slots.Urgent, slots.Sooner)
-	l.lanes.bytes.passOn(bytes.Urgent, bytes.Sooner)
-	return len(tokens.Withdraw)+len(slots.Withdraw) > 0
+	s.lanes.tokens.passOn(tokens.Urgent, tokens.Sooner)
+	s.lanes.slots.passOn(slots.Urgent, slots.Sooner)
 }
 
 func notify(c chan struct{}) {

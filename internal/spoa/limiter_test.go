@@ -179,7 +179,7 @@ func TestOpenLimiterAdmitsEverything(t *testing.T) {
 			r.want("alice", "GET", true, 0)
 		}
 		r.want("alice", "GET", false, 0)
-		r.limiter.redis.open.Store(true)
+		r.limiter.shards[0].reach.open.Store(true)
 		r.want("alice", "GET", true, 0)
 	})
 }
@@ -333,7 +333,7 @@ func BenchmarkDecide(b *testing.B) {
 		{"one user without limits", "PUT: 1", 1, 1},
 	} {
 		b.Run(bb.name, func(b *testing.B) {
-			l := newLimiter(&clock.Clock{}, newMetrics(nil), concurrency.Config{})
+			l := newLimiter(&clock.Clock{}, newMetrics(nil), concurrency.Config{}, 1, nil)
 			l.inForce.set.Store(parse(b, "version: 1\ndefault_tier: t\ntiers: {t: {requests: {"+bb.limits+"}}}\n"))
 			users := make([]string, bb.users)
 			for i := range users {
@@ -365,7 +365,7 @@ func BenchmarkDecideSlots(b *testing.B) {
 		{"one user, over the limit", "concurrent: 10", 1, 10},
 	} {
 		b.Run(bb.name, func(b *testing.B) {
-			l := newLimiter(&clock.Clock{}, newMetrics(nil), concurrency.Config{})
+			l := newLimiter(&clock.Clock{}, newMetrics(nil), concurrency.Config{}, 1, nil)
 			l.inForce.set.Store(parse(b, "version: 1\ndefault_tier: t\ntiers: {t: {"+bb.limits+"}}\n"))
 			type user struct {
 				sync.Mutex // HAProxy tells of a user in order
@@ -378,7 +378,7 @@ func BenchmarkDecideSlots(b *testing.B) {
 				defer u.Unlock()
 				u.tracked++
 				c := concurrency.Count{Tracked: u.tracked + bb.busy, Active: bb.busy}
-				l.update(func(now time.Time) { l.slots.Progress(now, u.name, 1_000_000, c) })
+				l.update(func(now time.Time) { l.coresOf(u.name).slots.Progress(now, u.name, 1_000_000, c) })
 			}
 			for i := range users {
 				users[i].name = fmt.Sprintf("user-%d", i)

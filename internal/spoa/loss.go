@@ -30,8 +30,6 @@ const (
 	// gone (they do after 1.5 s): then it must have registered again, and they must
 	// have heard of it, before it leases again.
 	longLoss = time.Second
-	// logGap is how often losses are logged at most.
-	logGap = 10 * time.Second
 )
 
 // OnLoss says what an agent does while Redis is lost.
@@ -43,20 +41,19 @@ const (
 	Open OnLoss = "open" // admit everything
 )
 
-// loss knows whether Redis can be reached in time, and for how long it could not.
+// loss knows whether a shard of Redis can be reached in time, and for how long it could not.
 type loss struct {
 	limiter *limiter
 	metrics *metrics
 	options *Options
+	shard   *shard // nil: of what is published, which no limit depends on
 
 	mu     sync.Mutex // the watchdogs run beside the lanes
 	trips  roundTrips
 	lost   bool
 	lostAt time.Time
-	beats  int       // heartbeats answered since then
-	logged time.Time // when a loss was last logged
-	quiet  bool      // this loss was not
-	why    error     // the pool was lost last
+	beats  int   // heartbeats answered since then
+	why    error // the pool was lost last
 }
 
 // measure adapts to how long the pool takes to answer. A pool that takes longer
@@ -66,8 +63,13 @@ func (l *loss) measure(roundTrip time.Duration) {
 	l.trips.add(roundTrip)
 	median := l.trips.median()
 	l.mu.Unlock()
-	l.limiter.redis.wait.Store(int64(l.options.waitFor(median)))
-	l.limiter.update(func(time.Time) { l.limiter.tokens.RoundTrip(median) })
+	if s := l.shard; s != nil {
+		s.reach.wait.Store(int64(l.options.waitFor(median)))
+		l.limiter.update(func(time.Time) {
+			l.limiter.touch(s)
+			s.tokens.RoundTrip(median)
+		})
+	}
 	// One answer in time is enough after a short loss, for nobody can have taken this instance for gone. To be lost
 	// it takes the median: a single slow answer is a busy machine.
 	switch {
@@ -87,7 +89,7 @@ func (o *Options) waitFor(median time.Duration) time.Duration {
 func (l *loss) briefly() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return !l.lost || time.Since(l.lostAt) < longLoss
+	return !l.lost || l.shard == nil || time.Since(l.lostAt) < longLoss
 }
 
 // answered notes that Redis answered a heartbeat: a lost pool is found again even
@@ -117,8 +119,8 @@ func (l *loss) isLost() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	// Looked at here because every lane comes by in each round: no timer has to be stopped.
-	if l.lost && l.options.HoldFor > 0 && time.Since(l.lostAt) >= l.options.HoldFor && !l.limiter.redis.open.Swap(true) {
-		l.options.Logger.Warn("redis has been lost for long: not limiting", slog.Duration("for", l.options.HoldFor))
+	if l.lost && l.shard != nil && l.options.HoldFor > 0 && time.Since(l.lostAt) >= l.options.HoldFor && !l.shard.reach.open.Swap(true) {
+		l.options.Logger.Warn("redis has been lost for long: not limiting", slog.Int("shard", l.shard.number), slog.Duration("for", l.options.HoldFor))
 	}
 	return l.lost
 }
@@ -127,20 +129,17 @@ func (l *loss) isLost() bool {
 func (l *loss) loseRedis(why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	// Three lanes and the heartbeats notice the same loss, which counts once.
+	// Both lanes and the heartbeats notice the same loss, which counts once.
 	if l.lost {
 		return
 	}
 	l.lost, l.lostAt, l.beats, l.why = true, time.Now(), 0, why
-	l.limiter.redis.open.Store(l.options.OnLoss == Open)
-	l.tellCores(true)
-	l.metrics.lost.Set(1)
-	l.metrics.losses.Inc()
-	if l.quiet = time.Since(l.logged) < logGap; l.quiet {
-		return // it comes and goes: the metric tells how often
+	if l.shard == nil {
+		return
 	}
-	l.logged = time.Now()
-	l.options.Logger.Warn("redis lost: going on alone", slog.String("on_loss", string(l.options.OnLoss)), slog.Any("error", why))
+	l.shard.reach.open.Store(l.options.OnLoss == Open)
+	l.tellCores(true)
+	l.metrics.losses.Inc()
 }
 
 // findRedis goes on with the pool.
@@ -151,24 +150,27 @@ func (l *loss) findRedis() {
 		return
 	}
 	l.lost = false
-	l.options.Tracer.Record(context.Background(), "redis lost", l.lostAt, l.why)
-	l.limiter.redis.open.Store(false)
-	l.tellCores(false)
-	l.metrics.lost.Set(0)
-	// Of a loss that the log did not hear of it need not hear the end.
-	if l.quiet {
+	if l.shard == nil {
 		return
 	}
-	l.options.Logger.Info("redis is back", slog.Duration("after", time.Since(l.lostAt)))
+	l.options.Tracer.Record(context.Background(), "redis lost", l.lostAt, l.why)
+	l.shard.reach.open.Store(false)
+	l.tellCores(false)
 }
 
 // tellCores lets the cores know that lease; shares hold without Redis.
 func (l *loss) tellCores(lost bool) {
 	l.limiter.update(func(now time.Time) {
-		l.limiter.tokens.Lost(now, lost)
-		l.limiter.slots.Lost(now, lost)
+		l.limiter.touch(l.shard)
+		l.shard.tokens.Lost(now, lost)
+		l.shard.slots.Lost(now, lost)
+		l.limiter.lost.shards[l.shard.number] = lost
+		if lost {
+			l.limiter.lost.why = l.why
+		}
+		l.limiter.showLost()
 	})
-	for _, lane := range [...]laneSignals{l.limiter.lanes.tokens, l.limiter.lanes.slots, l.limiter.lanes.bytes} {
+	for _, lane := range [...]laneSignals{l.shard.lanes.tokens, l.shard.lanes.slots} {
 		lane.passOn(false, true) // one that rests knows nothing of it
 	}
 }

@@ -67,16 +67,16 @@ type userMetrics struct {
 
 // clusterMetrics are about Redis, polygen and the other instances.
 type clusterMetrics struct {
-	lost, instances, offset prometheus.Gauge
-	losses                  prometheus.Counter
-	limitErrors             *prometheus.CounterVec // by reason
-	limitsInfo              *prometheus.GaugeVec
-	limitsSize              prometheus.Gauge
-	limitsDelay             prometheus.Histogram
-	policies                *prometheus.CounterVec // by kind
-	policyDelay             prometheus.Histogram
-	policyAt                prometheus.Gauge
-	flush                   *prometheus.HistogramVec // by lane
+	lost, lostShards, instances, offset prometheus.Gauge
+	losses                              prometheus.Counter
+	limitErrors                         *prometheus.CounterVec // by reason
+	limitsInfo                          *prometheus.GaugeVec
+	limitsSize                          prometheus.Gauge
+	limitsDelay                         prometheus.Histogram
+	policies                            *prometheus.CounterVec // by kind
+	policyDelay                         prometheus.Histogram
+	policyAt                            prometheus.Gauge
+	flush                               *prometheus.HistogramVec // by lane
 }
 
 // creditMetrics are about what HAProxy may admit by itself.
@@ -244,7 +244,11 @@ func newClusterMetrics(f promauto.Factory) clusterMetrics {
 	return clusterMetrics{
 		lost: f.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_redis_lost",
-			Help: "1 while the agent goes on without Redis.",
+			Help: "1 while the agent goes on without Redis, or without a part of it.",
+		}),
+		lostShards: f.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_redis_lost_shards",
+			Help: "Shards of Redis that the agent goes on without.",
 		}),
 		instances: f.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_instances",
@@ -256,7 +260,7 @@ func newClusterMetrics(f promauto.Factory) clusterMetrics {
 		}),
 		losses: f.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_redis_losses_total",
-			Help: "How often Redis was lost.",
+			Help: "How often a shard of Redis was lost.",
 		}),
 		limitErrors: newLimitErrors(f),
 		limitsSize: f.NewGauge(prometheus.GaugeOpts{

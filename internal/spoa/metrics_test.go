@@ -90,7 +90,7 @@ users: {erin: one, frank: moving}
 			"sluice_verdict_wait_seconds", "sluice_verdict_timeouts_total", "sluice_native_throttles_total",
 			"sluice_native_blocks_total", "sluice_line_wait_seconds", "sluice_line_requests", "sluice_concurrent_users",
 			"sluice_haproxy_draining", "sluice_native_shares_total", "sluice_bandwidth_users",
-			"sluice_policies_received_total", "sluice_redis_lost", "sluice_redis_losses_total",
+			"sluice_policies_received_total", "sluice_redis_lost", "sluice_redis_lost_shards", "sluice_redis_losses_total",
 			"sluice_limits_read_errors_total", "sluice_users", "sluice_instances", "sluice_clock_offset_seconds",
 			"sluice_limits_info", "sluice_limits_bytes", "sluice_unreadable_requests_total"); err != nil {
 			t.Error(err)

@@ -86,7 +86,7 @@ func TestNamesBeyondTheQuotaShareOneLimit(t *testing.T) {
 		for key := range r.limiter.throttles.young {
 			t.Errorf("a long throttle of %s, want none", key)
 		}
-		if users := r.limiter.tokens.KnownUsers(); users > 8 {
+		if users := r.limiter.allCores()[0].tokens.KnownUsers(); users > 8 {
 			t.Errorf("%d users are counted, want alice, the two of the quota and five keys that others share at most", users)
 		}
 	})

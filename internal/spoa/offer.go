@@ -27,7 +27,7 @@ func (a *Agent) currentOffer(now time.Time, classes string, shares bool) *offer 
 	l := a.limiter
 	set := l.inForce.set.Load()
 	// Another agent that does not know of this instance yet would count on more than is left.
-	if set == nil || !l.tokens.Agreed(now) {
+	if set == nil || !l.agreed(now) {
 		return nil
 	}
 	g, ok := credit.ByDefault(set, classes, shares, int(l.inForce.instances.Load()))
@@ -37,6 +37,10 @@ func (a *Agent) currentOffer(now time.Time, classes string, shares bool) *offer 
 	share := l.bytes.Lend(bandwidthOf(credit.DefaultLimits(set)))
 	return &offer{Grant: g, generation: l.credits.generation, set: set, classes: classes, share: share}
 }
+
+// agreed reports whether all agents go by the same number of instances; the cores of all shards were
+// told of it alike.
+func (l *limiter) agreed(now time.Time) bool { return l.shards[0].tokens.Agreed(now) }
 
 // sharesByDefault reports whether users of the default tier need a share of bandwidth.
 func (a *Agent) sharesByDefault() bool {
@@ -120,14 +124,16 @@ func (a *Agent) offerRows(o *offer) []runtimeapi.Row {
 func (a *Agent) beginOffer(now time.Time, o *offer, process uint64) (begins int64, still bool) {
 	l, d := a.limiter, &a.limiter.credits.byDefault
 	// All that the offer was made of must still hold, for from here on HAProxy may begin.
-	if process != d.process || l.credits.generation != o.generation || l.inForce.set.Load() != o.set || !l.tokens.Agreed(now) || !a.placesByDefault(now, o, process) {
+	if process != d.process || l.credits.generation != o.generation || l.inForce.set.Load() != o.set || !l.agreed(now) || !a.placesByDefault(now, o, process) {
 		return 0, false
 	}
 	// The cores must know before HAProxy can begin, and HAProxy begins by its own clock, so it is
 	// given a second more.
 	from := now.Unix() + offerLead
 	begins = a.haproxySecond(from) + 1
-	l.tokens.CreditByDefault(from)
+	for _, s := range l.allCores() {
+		s.tokens.CreditByDefault(from)
+	}
 	l.credits.classes = o.classes
 	*d = byDefault{set: o.set, generation: o.generation, process: process, cleared: d.cleared, begins: begins, from: from, ready: d.ready, pause: d.pause, taughtGeneration: d.taughtGeneration, taughtAt: d.taughtAt, reachedAt: d.reachedAt}
 	return begins, true
@@ -158,12 +164,22 @@ func (a *Agent) placesByDefault(now time.Time, o *offer, process uint64) bool {
 	if o.Places == credit.Unlimited {
 		return true
 	}
-	slots := a.limiter.slots
-	// It is asked again each time: the core begins with the first call, and is ready once all entries are there.
-	if slots.CanBeginDefault(now, int64(process)) {
-		slots.BeginDefault(now, int64(process), int(o.Places), func(user string) bool { return credit.HasDefault(o.set, user) })
+	// It is asked again each time: a core begins with the first call, and is ready once all entries are there.
+	denied := true
+	for _, s := range a.limiter.allCores() {
+		if s.slots.CanBeginDefault(now, int64(process)) {
+			s.slots.BeginDefault(now, int64(process), int(o.Places), func(user string) bool { return credit.HasDefault(o.set, user) })
+		}
+		denied = denied && s.slots.DefaultDenied()
 	}
-	return slots.DefaultDenied()
+	return denied
+}
+
+// defaultOver reports whether a process has ended to give places by default of which the cores do not
+// know yet whose requests are in progress by them; l.mu is held. A core whose shard was lost may
+// never have begun.
+func (l *limiter) defaultOver(process uint64) bool {
+	return slices.ContainsFunc(l.shards, func(s *shard) bool { return s.slots.DefaultOver() == int64(process) })
 }
 
 // placesInUse tells the core whose requests are in progress by places that users had by default,
@@ -194,18 +210,21 @@ func (a *Agent) placesInUse(ctx context.Context, process uint64) error {
 		return err
 	}
 	// Some at a time, for requests wait for the lock.
-	slots := a.limiter.slots
-	over := func() bool { return slots.DefaultOver() == int64(process) } // it may be replaced at any time
+	over := func(s *shard) bool { return s.slots.DefaultOver() == int64(process) } // it may be replaced at any time
 	for some := range slices.Chunk(inUse, inUseAtOnce) {
 		a.limiter.update(func(now time.Time) {
-			for i := 0; i < len(some) && over(); i++ {
-				slots.InUse(now, some[i].Key, some[i].ConnCur)
+			for i := range some {
+				if s := a.limiter.coresOf(some[i].Key); over(s) {
+					s.slots.InUse(now, some[i].Key, some[i].ConnCur)
+				}
 			}
 		})
 	}
 	a.limiter.update(func(time.Time) {
-		if over() {
-			slots.DefaultEnded()
+		for _, s := range a.limiter.allCores() {
+			if over(s) {
+				s.slots.DefaultEnded()
+			}
 		}
 	})
 	return nil

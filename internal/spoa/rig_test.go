@@ -183,7 +183,7 @@ func (r *rig) progress(user string, tracked, active uint64) {
 func (r *rig) inProgress(user string) int {
 	r.limiter.mu.Lock()
 	defer r.limiter.mu.Unlock()
-	return r.limiter.slots.InProgress(user)
+	return r.limiter.allCores()[0].slots.InProgress(user)
 }
 
 // waiting is how many requests wait for a slot, or for the pool of slots.

@@ -164,7 +164,7 @@ func TestSlotMovesToWhoWaits(t *testing.T) {
 		a, b := rigs[0], rigs[1]
 		p.set(ms, nil)
 		for _, r := range rigs {
-			r.limiter.redis.wait.Store(int64(20 * ms))
+			r.limiter.shards[0].reach.wait.Store(int64(20 * ms))
 		}
 		b.wantSlot("alice", verdict{allowed: true}, ms)
 		b.wantSlot("alice", verdict{allowed: true}, ms)
@@ -257,7 +257,7 @@ func TestQuestionWaitsOnce(t *testing.T) {
 				}
 				a.limiter.mu.Lock()
 				waiting := len(a.limiter.forTokens)
-				left, _, _ := a.limiter.tokens.Left(time.Now(), "both", []limits.Rate{{Class: "GET", Max: 3}})
+				left, _, _ := a.limiter.allCores()[0].tokens.Left(time.Now(), "both", []limits.Rate{{Class: "GET", Max: 3}})
 				a.limiter.mu.Unlock()
 				if waiting != 0 {
 					t.Errorf("%d requests still wait for a token", waiting)

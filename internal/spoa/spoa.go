@@ -40,6 +40,7 @@ type Agent struct {
 	serving  atomic.Bool
 
 	membership    membership
+	lossLog       lossLog
 	limitReading  limitReading
 	session       haproxySession
 	confirmations confirmations
@@ -58,14 +59,11 @@ func New(o Options) (*Agent, error) {
 	}
 	a := &Agent{options: o, metrics: newMetrics(o.Registerer), clock: &clock.Clock{}, starts: newStarts(),
 		limitReading: limitReading{wanted: make(chan struct{}, 1)}, confirmations: newConfirmations()}
-	a.limiter = newLimiter(a.clock, a.metrics, concurrency.Config{Instance: o.Instance, DrainFor: o.DrainFor})
-	a.limiter.redis.wait.Store(int64(o.waitFor(0)))
+	a.limiter = newLimiter(a.clock, a.metrics, concurrency.Config{Instance: o.Instance, DrainFor: o.DrainFor}, o.Bus.Shards(), o.Bus.ShardOf)
 	a.names = newNames(o.UnknownUsers, a.metrics)
 	a.limiter.tables.throttle, a.limiter.tables.block, a.limiter.tables.share = a.teachThrottle, a.teachBlock, a.teachShare
-	a.exchange = &exchange{
-		loss: loss{limiter: a.limiter, metrics: a.metrics, options: &a.options},
-		take: o.Bus.Take, hold: o.Bus.Slots, demand: o.Bus.Demand,
-	}
+	a.membership.untold = make([]int, o.Bus.Shards())
+	a.exchange = newExchange(a.limiter, a.metrics, &a.options)
 
 	network, address := splitAddress(o.Peers)
 	a.peers = peers.New(peers.Options{

@@ -133,7 +133,7 @@ func (a *Agent) learnProgress(u peers.Update) {
 	}
 	a.starts.progress(u.Key, active)
 	a.limiter.update(func(now time.Time) {
-		a.limiter.slots.Progress(now, u.Key, of.Concurrent, count)
+		a.limiter.coresOf(u.Key).slots.Progress(now, u.Key, of.Concurrent, count)
 		a.limiter.bytes.Progress(now, u.Key, bandwidthOf(of), bandwidth.Asked, moved)
 		if values, due := a.limiter.bodies.transfers.progress(now, u.Key, max(active, a.limiter.bytes.Active(u.Key)), nil); due {
 			a.writeShare(u.Key, values)
@@ -180,15 +180,21 @@ func (a *Agent) followSession(s peers.Session) {
 		a.session.replaced = false
 		a.starts.restarted()
 		a.limiter.update(func(now time.Time) {
-			a.limiter.tokens.Reloaded(now)
-			a.limiter.slots.Restarted(now)
+			for _, s := range a.limiter.allCores() {
+				s.tokens.Reloaded(now)
+				s.slots.Restarted(now)
+			}
 			a.anotherProcess()
 			a.limiter.bytes.Restarted(now)
 			a.limiter.bodies.transfers = newTransfers()
 		})
 	// All has been told anew: whoever was not told of since the session is up has nothing in progress.
 	case peers.Synced:
-		a.limiter.update(func(now time.Time) { a.limiter.slots.Synced(now, a.session.up) })
+		a.limiter.update(func(now time.Time) {
+			for _, s := range a.limiter.allCores() {
+				s.slots.Synced(now, a.session.up)
+			}
+		})
 	case peers.Up:
 		a.session.up = a.clock.Now()
 		// Another process has connected, and the old one still works on what it has: both count.
@@ -196,9 +202,11 @@ func (a *Agent) followSession(s peers.Session) {
 			a.workers.replaced()
 			a.starts.restarted()
 			a.limiter.update(func(now time.Time) {
-				a.limiter.tokens.Reloaded(now)
 				a.limiter.bodies.transfers.replaced(now)
-				a.limiter.slots.Replaced(now)
+				for _, s := range a.limiter.allCores() {
+					s.tokens.Reloaded(now)
+					s.slots.Replaced(now)
+				}
 				a.anotherProcess()
 				a.limiter.bytes.Restarted(now) // what the old one moves cannot be seen, nor changed
 			})
@@ -212,10 +220,18 @@ func (a *Agent) followSession(s peers.Session) {
 // endDraining ends the counting of a replaced HAProxy's requests once it has ended.
 func (a *Agent) endDraining() {
 	var draining bool
-	a.limiter.update(func(time.Time) { draining = a.limiter.slots.Draining() })
+	a.limiter.update(func(time.Time) {
+		for _, s := range a.limiter.shards {
+			draining = draining || s.slots.Draining()
+		}
+	})
 	// Where processes cannot be seen the core ends it after DrainFor.
 	if draining && a.workers.oldEnded() {
-		a.limiter.update(func(now time.Time) { a.limiter.slots.Drained(now) })
+		a.limiter.update(func(now time.Time) {
+			for _, s := range a.limiter.allCores() {
+				s.slots.Drained(now)
+			}
+		})
 		draining = false
 		a.options.Logger.Info("the replaced haproxy has ended")
 	}

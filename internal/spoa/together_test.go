@@ -147,8 +147,8 @@ func TestTogetherWaitsOnce(t *testing.T) {
 				}
 				a.limiter.mu.Lock()
 				waiting := len(a.limiter.forTokens)
-				ownLeft, _, _ := a.limiter.tokens.Left(time.Now(), own.User, []limits.Rate{{Class: "GET", Max: 3}})
-				allLeft, _, _ := a.limiter.tokens.Left(time.Now(), all.User, []limits.Rate{{Class: "GET", Max: 4}})
+				ownLeft, _, _ := a.limiter.allCores()[0].tokens.Left(time.Now(), own.User, []limits.Rate{{Class: "GET", Max: 3}})
+				allLeft, _, _ := a.limiter.allCores()[0].tokens.Left(time.Now(), all.User, []limits.Rate{{Class: "GET", Max: 4}})
 				a.limiter.mu.Unlock()
 				if waiting != 0 {
 					t.Errorf("%d requests still wait for a token", waiting)
@@ -255,7 +255,7 @@ func TestTogetherNeverPassesTheLimit(t *testing.T) {
 				tell(e)
 			}
 			for _, r := range rigs {
-				r.limiter.redis.wait.Store(int64(longest)) // the pools always answer in time
+				r.limiter.shards[0].reach.wait.Store(int64(longest)) // the pools always answer in time
 			}
 			for _, e := range events {
 				time.Sleep(e.after)
@@ -403,7 +403,7 @@ func TestDecideAllocates(t *testing.T) {
 		{"and a limit over all endpoints", "@one/both", 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			l := newLimiter(&clock.Clock{}, newMetrics(nil), concurrency.Config{})
+			l := newLimiter(&clock.Clock{}, newMetrics(nil), concurrency.Config{}, 1, nil)
 			l.inForce.set.Store(parse(t, `version: 1
 default_tier: plain
 endpoints: [one]

@@ -53,7 +53,7 @@ func (l *limiter) beginWaits(n *needs) (any bool) {
 // awaitAll waits until all is decided, or something is refused, or the question may
 // wait no longer.
 func (l *limiter) awaitAll(n *needs) {
-	p := l.forRedis()
+	p := l.forRedis(n.tokens[whole].key, n.user)
 	began := time.Now()
 	defer func() { p.waits.Observe(time.Since(began).Seconds()) }()
 	timer := time.NewTimer(p.longest)
@@ -105,13 +105,15 @@ func (l *limiter) slotInLine(q question, of *limits.Limits) concurrency.Verdict 
 
 // startSlot decides about a slot at once, or returns how to wait for the verdict.
 func (l *limiter) startSlot(q question, of *limits.Limits) (concurrency.Verdict, func() concurrency.Verdict) {
-	start, p := l.slots.Start, l.forRedis()
+	s, p := l.shardOf(q.user), l.forRedis(q.user)
+	start := s.slots.Start
 	// The second question of a request is held for as long as its user may wait, not for Redis.
 	if q.inLine {
-		start, p = l.slots.Hold, patience{longest: of.Wait, waits: l.metrics.inLine, over: l.over}
+		start, p = s.slots.Hold, patience{longest: of.Wait, waits: l.metrics.inLine, over: l.over}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.touch(s)
 	l.noteDenied(l.clock.Now(), q)
 	v, w := start(l.clock.Now(), q.user, of.Concurrent, q.seen, q.credit.places)
 	if w == nil {
@@ -123,7 +125,7 @@ func (l *limiter) startSlot(q question, of *limits.Limits) (concurrency.Verdict,
 	l.carryOut()
 	return v, func() concurrency.Verdict {
 		if !awaitOne(l, l.forSlots, w, done, p) {
-			l.update(func(now time.Time) { l.slots.Timeout(now, w) })
+			l.update(func(now time.Time) { l.coresOf(q.user).slots.Timeout(now, w) })
 		}
 		return w.Verdict
 	}
@@ -134,7 +136,7 @@ func (l *limiter) startToken(user string, rates []limits.Rate) (ratelimit.Verdic
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	// For dry runs alone, of which HAProxy hears nothing: there is no credit.
-	v, w := l.tokens.Start(l.clock.Now(), user, rates, ratelimit.NoCredit)
+	v, w := l.coresOf(user).tokens.Start(l.clock.Now(), user, rates, ratelimit.NoCredit)
 	if w == nil {
 		l.carryOut()
 		return v, nil
@@ -142,8 +144,8 @@ func (l *limiter) startToken(user string, rates []limits.Rate) (ratelimit.Verdic
 	done := l.forTokens.add(w)
 	l.carryOut()
 	return v, func() ratelimit.Verdict {
-		if !awaitOne(l, l.forTokens, w, done, l.forRedis()) {
-			l.update(func(now time.Time) { l.tokens.Timeout(now, w) })
+		if !awaitOne(l, l.forTokens, w, done, l.forRedis(user)) {
+			l.update(func(now time.Time) { l.coresOf(user).tokens.Timeout(now, w) })
 		}
 		return w.Verdict
 	}
@@ -157,8 +159,8 @@ type patience struct {
 	over     <-chan struct{}     // closed when nobody may wait any longer; nil: never
 }
 
-func (l *limiter) forRedis() patience {
-	return patience{longest: time.Duration(l.redis.wait.Load()), waits: l.metrics.waits, timeouts: l.metrics.timeouts}
+func (l *limiter) forRedis(keys ...string) patience {
+	return patience{longest: l.waitFor(keys...), waits: l.metrics.waits, timeouts: l.metrics.timeouts}
 }
 
 // awaitOne waits for a request to be decided and reports whether it was.

@@ -61,7 +61,7 @@ func (l *limiter) withdraw(now time.Time, user string, through int64) {
 		w.through = through
 		if w.told > 0 && through > w.told { // HAProxy has none: nothing of the further seconds is spent
 			for r := range l.inForce.limitsOf(user).Rates() {
-				l.tokens.Recalled(now, user, r, w.told+1, 0, through)
+				l.coresOf(user).tokens.Recalled(now, user, r, w.told+1, 0, through)
 			}
 			w.told = through
 		}

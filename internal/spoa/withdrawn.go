@@ -40,7 +40,7 @@ func (l *limiter) confirmWithdrawal(now, here time.Time, e *runtimeapi.Entry) {
 		if i := slices.Index(classes, r.Class); i >= 0 && inForce {
 			spent = ticketsSpent(e, i)
 		}
-		l.tokens.Recalled(now, e.Key, r, second, spent, w.through)
+		l.coresOf(e.Key).tokens.Recalled(now, e.Key, r, second, spent, w.through)
 	}
 	c.ended.put(e.Key, now)
 	w.told, w.again = w.through, false
@@ -91,7 +91,7 @@ func (l *limiter) stillInProgress(now time.Time, e *runtimeapi.Entry) {
 func (l *limiter) tellRest(now time.Time, user string, w *withdrawal) {
 	// The core knows nothing of users without such a limit. Their rest is looked at all the same: while it lasts the withdrawal does.
 	if l.inForce.limitsOf(user).Concurrent > 0 {
-		l.slots.Withdrawn(now, user, w.rest)
+		l.coresOf(user).slots.Withdrawn(now, user, w.rest)
 	}
 	// Twice as long each time: most end at once, and a long one is not worth a question every 5 ms.
 	if w.rest > 0 {

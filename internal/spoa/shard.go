@@ -1,0 +1,97 @@
+package spoa
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-qos/sluice/pkg/concurrency"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+// shard is one of the parts that Redis divides users into. Each has cores of its own, which know of
+// no other: so a master that falls silent concerns its shards' users, and nobody else.
+type shard struct {
+	number int
+	lanes  struct{ tokens, slots laneSignals }
+	reach  redisReach
+
+	// The limiter's lock guards what follows; see limiter.coresOf.
+	tokens  *ratelimit.Agent
+	slots   *concurrency.Agent
+	touched bool // stands in limiter.touched
+}
+
+// redisReach is what a request must know of a shard. The agent's loss decides it; it is
+// read without a lock, for every request looks at it.
+type redisReach struct {
+	wait atomic.Int64 // how long a request may wait for Redis, ns
+	open atomic.Bool  // it is lost and requests are not to be limited
+}
+
+const (
+	maxUsers = 500_000 // that the cores of all shards know of at a time
+	// maxLine bounds the requests of one user that wait in line, and maxLines those of all users. With
+	// many shards it may be more: a user may have as many as one in any case.
+	maxLine, maxLines = 500, 4000
+)
+
+func newShards(n int, slots concurrency.Config) []*shard {
+	shards := make([]*shard, n)
+	slots.MaxUsers = maxUsers / n
+	slots.MaxLine, slots.MaxLines = maxLine, max(maxLine, maxLines/n)
+	for i := range shards {
+		s := &shard{number: i, tokens: ratelimit.NewAgent(ratelimit.Config{MaxUsers: slots.MaxUsers}), slots: concurrency.NewAgent(slots)}
+		s.lanes.tokens, s.lanes.slots = newLaneSignals(), newLaneSignals()
+		s.reach.wait.Store(int64(minWait))
+		shards[i] = s
+	}
+	return shards
+}
+
+// shardOf is a user's shard.
+func (l *limiter) shardOf(user string) *shard {
+	if len(l.shards) == 1 {
+		return l.shards[0]
+	}
+	return l.shards[l.divide(user)]
+}
+
+// coresOf is a user's shard for whoever uses its cores: what they say then is carried out; l.mu is held.
+func (l *limiter) coresOf(user string) *shard {
+	s := l.shardOf(user)
+	l.touch(s)
+	return s
+}
+
+// allCores is every shard for whoever uses the cores of all; l.mu is held.
+func (l *limiter) allCores() []*shard {
+	for _, s := range l.shards {
+		l.touch(s)
+	}
+	return l.shards
+}
+
+func (l *limiter) touch(s *shard) {
+	if !s.touched {
+		s.touched = true
+		l.touched = append(l.touched, s)
+	}
+}
+
+// sum adds up what the shards say; l.mu is held.
+func (l *limiter) sum(of func(*shard) int) (n int) {
+	for _, s := range l.shards {
+		n += of(s)
+	}
+	return n
+}
+
+// waitFor is how long a request may wait for the shards of its keys.
+func (l *limiter) waitFor(keys ...string) (longest time.Duration) {
+	for _, key := range keys {
+		if key != "" {
+			longest = max(longest, time.Duration(l.shardOf(key).reach.wait.Load()))
+		}
+	}
+	return longest
+}

@@ -1,0 +1,155 @@
+package spoa
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/pkg/cause"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+// Of two shards one is lost: its users' limits are kept alone, and the other's go on.
+func TestALostShardConcernsItsUsers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, err := bus.Open(bus.Options{Addresses: []string{"127.0.0.1:1"}, Shards: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		r := newRig(t, func(o *Options) { o.Bus, o.HoldFor = b, 3*time.Second })
+		away := b.ShardOf("alice")
+		r.exchange.take = func(ctx context.Context, instance string, asks []ratelimit.Ask) (bus.Taken, error) {
+			shard := b.ShardOf(asks[0].Key.User)
+			for _, ask := range asks {
+				if b.ShardOf(ask.Key.User) != shard {
+					t.Errorf("one call asks for %s and %s, who are in two shards", asks[0].Key.User, ask.Key.User)
+				}
+			}
+			if shard == away {
+				<-time.After(time.Minute) // it holds up nobody else
+				return bus.Taken{}, errAway
+			}
+			return r.pool.take(ctx, instance, asks)
+		}
+		other := "bob"
+		for b.ShardOf(other) == away {
+			other += "b"
+		}
+		r.run()
+		r.joined(bus.Registry{Instances: []string{"a", "b"}})
+		r.pool.set(ms, nil)
+		go r.ask("alice", "GET")
+		wait(lostAfter)
+		for range 2 {
+			r.want(other, "GET", true, ms)
+			wait(time.Second)
+		}
+		if !r.exchange.links[away].isLost() || r.exchange.links[1-away].isLost() || r.limiter.allLost() {
+			t.Errorf("shard %d is lost: %v, the other one: %v, want that one alone", away, r.exchange.links[away].isLost(), r.exchange.links[1-away].isLost())
+		}
+		for _, metric := range []prometheus.Collector{r.metrics.lost, r.metrics.lostShards, r.metrics.losses} {
+			if got := testutil.ToFloat64(metric); got != 1 {
+				t.Errorf("a metric of what is lost is %v, want 1", got)
+			}
+		}
+		causes := map[string]cause.Cause{"alice": cause.RedisLost, other: cause.Pool}
+		for user, want := range causes {
+			var last verdict
+			for range 9 {
+				last = r.Agent.verdict(question{user: user, verb: "GET"})
+			}
+			if last.allowed || last.cause != want {
+				t.Errorf("the last of nine requests of %s: %+v, want it refused by %q", user, last, want)
+			}
+		}
+		wait(time.Second)
+		for range 9 {
+			r.want("alice", "GET", true, 0) // held for long enough
+		}
+		if v := r.ask(other, "GET"); !v.allowed {
+			t.Errorf("verdict(%s) = %+v in the next second, want it allowed", other, v)
+		}
+		for range 9 {
+			r.ask(other, "GET")
+		}
+		r.want(other, "GET", false, 0)
+	})
+}
+
+// A registry that was away does not know all instances when it is back, if it was emptied: nobody is
+// gone for that.
+func TestNobodyIsGoneWithTheRegistry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, nil)
+		all, some := bus.Registry{Instances: []string{"a", "b", "c"}}, bus.Registry{Instances: []string{"a"}}
+		for _, step := range []struct {
+			name     string
+			registry error
+			listed   bus.Registry
+			after    time.Duration
+			want     int64
+		}{
+			{"all are there", nil, all, 0, 3},
+			{"the registry is lost", errAway, some, time.Minute, 3},
+			{"it is back, and was emptied", nil, some, 0, 3},
+			{"one more is heard again", nil, bus.Registry{Instances: []string{"a", "b"}}, forgottenFor - ms, 3},
+			{"who has not been heard by now is gone", nil, bus.Registry{Instances: []string{"a", "b"}}, ms, 2},
+			{"who joins is not waited for", nil, all, 0, 3},
+		} {
+			wait(step.after)
+			r.noteRegistry(step.registry)
+			r.joined(step.listed)
+			if got := r.limiter.inForce.instances.Load(); got != step.want {
+				t.Errorf("%s: %d instances, want %d", step.name, got, step.want)
+			}
+		}
+	})
+}
+
+// The log names all shards that are lost with a master in one line, and not those that come and go.
+func TestLossLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		b, err := bus.Open(bus.Options{Addresses: []string{"127.0.0.1:1"}, Shards: 16})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		o := &Options{Bus: b, OnLoss: Hold, Logger: slog.New(slog.NewTextHandler(&log, nil))}
+		var g lossLog
+		for _, step := range []struct {
+			names string
+			lasts time.Duration
+			want  string // in the log, after it has lasted
+		}{
+			{"", time.Hour, ""},
+			{"3", 250 * ms, ""},
+			{"3 7", 500 * ms, ""}, // they are noticed one after the other
+			{"3 7 registry", 2 * time.Second, `"redis lost: going on alone for users of these shards" shards="3 7 registry" of=16 on_loss=hold error=overdue`},
+			{"3", 5 * time.Second, ""},
+			{"", 2 * time.Second, `"redis is back" after=7s`},
+			{"3", time.Second, ""}, // comes and goes
+			{"", 3 * time.Second, ""},
+			{"5", 2 * time.Second, `shards=5`},
+			{"5 6", 20 * time.Second, `shards="5 6"`},
+		} {
+			log.Reset()
+			for began := time.Now(); time.Since(began) < step.lasts; time.Sleep(beatEvery) {
+				g.note(step.names, errors.New("overdue"), o)
+			}
+			if said := log.String(); !strings.Contains(said, step.want) || (said == "") != (step.want == "") || strings.Count(said, "\n") > 1 {
+				t.Errorf("while %q are lost the log says %q, want %q", step.names, said, step.want)
+			}
+		}
+	})
+}

@@ -1,0 +1,325 @@
+package spoa
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
+)
+
+const (
+	shardedLimit = 60 // requests per second, of users that are offered a multiple of it
+	shardedSlots = 6  // requests in progress
+
+	shardedLimits = `version: 1
+default_tier: rate
+tiers:
+  rate: {requests: {GET: 60}}
+  hour: {requests: {GET: {hour: 170000}}}
+  slots: {concurrent: 6}
+users: {rate-*: rate, hour-*: hour, slots-*: slots}
+`
+	clusterShards = 12
+	clusterAgents = 3
+)
+
+// shardedRig is some agents on a Redis Cluster, and users of each of its masters who ask all agents
+// without a pause.
+type shardedRig struct {
+	t        *testing.T
+	addrs    []string
+	nodes    []*proctest.Process
+	fleet    *fleet
+	users    []*shardedUser
+	masters  []int  // of the shards, when the cluster was made
+	registry int    // the master of the registry
+	stop     func() // ends the load
+	stalls   atomic.Pointer[proctest.Stalls]
+}
+
+// shardedUser asks for much more than their limit, at all agents.
+type shardedUser struct {
+	name   string
+	shard  int
+	master int // of their shard, when the cluster was made
+
+	mu       sync.Mutex
+	certain  map[int64]int // admitted, by cluster second
+	possible map[int64]int // admitted, in this second or the one after it
+	admitted int           // ever
+
+	inProgress, most atomic.Int64
+}
+
+func newShardedRig(t *testing.T) *shardedRig {
+	r := &shardedRig{t: t}
+	r.addrs, r.nodes = proctest.RedisCluster(t, "--cluster-require-full-coverage", "no", "--aclfile", proctest.RedisUsers(t))
+	r.findMasters()
+	redis := bus.Options{Addresses: r.addrs, Cluster: true, Shards: clusterShards, Username: "sluice-polygen", Password: "sluice-polygen"}
+	b, err := bus.Open(redis)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if err := b.PublishLimits(t.Context(), "v", []byte(shardedLimits)); err != nil {
+		t.Fatal(err)
+	}
+	for master := range 3 {
+		for _, kind := range []string{"rate", "hour", "slots"} {
+			for i := 0; ; i++ {
+				u := &shardedUser{name: fmt.Sprintf("%s-%d", kind, i), certain: map[int64]int{}, possible: map[int64]int{}}
+				if u.shard = b.ShardOf(u.name); r.masters[u.shard] == master {
+					u.master = master
+					r.users = append(r.users, u)
+					break
+				}
+			}
+		}
+	}
+	redis.Username, redis.Password = "sluice-agent", "sluice-agent"
+	r.fleet = startFleet(t, clusterAgents, redis)
+	proctest.Eventually(t, "all agents know of each other", func() error {
+		for _, e := range r.fleet.edges {
+			if n := e.limiter.inForce.instances.Load(); n != clusterAgents {
+				return fmt.Errorf("%s knows of %d", e.options.Instance, n)
+			}
+		}
+		return nil
+	})
+	return r
+}
+
+// findMasters notes to which nodes the cluster has given the shards and the registry.
+func (r *shardedRig) findMasters() {
+	of := func(tag any) int {
+		var slot int
+		_, _ = fmt.Sscan(proctest.RedisCommand(r.t, r.addrs[0], "CLUSTER", "KEYSLOT", fmt.Sprintf("{%v}", tag)), &slot)
+		return min(slot/5461, 2)
+	}
+	for shard := range clusterShards {
+		r.masters = append(r.masters, of(shard))
+	}
+	r.registry = of("cluster")
+}
+
+// load has all users ask all agents until stop is called.
+func (r *shardedRig) load() (stop func()) {
+	ctx, cancel := context.WithCancel(r.t.Context())
+	var asking sync.WaitGroup
+	for _, u := range r.users {
+		for _, e := range r.fleet.edges {
+			asking.Go(func() {
+				for ctx.Err() == nil {
+					u.ask(e)
+				}
+			})
+		}
+	}
+	r.stop = sync.OnceFunc(func() { cancel(); asking.Wait() })
+	return r.stop
+}
+
+// ask asks once, and rests.
+func (u *shardedUser) ask(e *edge) {
+	before := e.clock.Now().Unix()
+	ends, admitted := e.ask(u.name)
+	after := e.clock.Now().Unix()
+	if admitted {
+		n := u.inProgress.Add(1)
+		for most := u.most.Load(); n > most && !u.most.CompareAndSwap(most, n); most = u.most.Load() {
+		}
+		u.mu.Lock()
+		u.admitted++
+		if before == after {
+			u.certain[before]++
+		} else {
+			u.possible[before]++
+		}
+		u.mu.Unlock()
+	}
+	time.Sleep(8 * time.Millisecond)
+	if admitted {
+		u.inProgress.Add(-1)
+		ends()
+	}
+}
+
+// seconds leaves some seconds of the cluster out and waits until some more have passed. It returns the
+// first one of these and that after the last.
+func (r *shardedRig) seconds(leave, n int64) (from, to int64) {
+	clock := r.fleet.edges[0].clock
+	from = clock.Now().Unix() + 1 + leave
+	to = from + n
+	time.Sleep(time.Unix(to, 0).Sub(clock.Now()))
+	return from, to
+}
+
+// admits checks what was admitted of a user in each of some seconds, in parts of the limit.
+func (r *shardedRig) admits(u *shardedUser, from, to int64, least, most float64) {
+	r.t.Helper()
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for s := from; s < to; s++ {
+		low, high := u.certain[s], u.certain[s]+u.possible[s]+u.possible[s-1]
+		if float64(low) > most*shardedLimit || float64(high) < least*shardedLimit {
+			r.t.Errorf("%s, of master %d: %d to %d requests were admitted in second %d, want %.2f to %.2f of %d", u.name, u.master, low, high, s-from, least, most, shardedLimit)
+		}
+	}
+}
+
+// exact checks that some users have their limits in the seconds that it waits for, which it returns.
+func (r *shardedRig) exact(leave, seconds int64, of func(*shardedUser) bool) (from, to int64) {
+	r.t.Helper()
+	r.forgetLosses()
+	from, to = r.seconds(leave, seconds)
+	for _, u := range r.users {
+		switch {
+		case !of(u) || r.lostMeanwhile(u.shard):
+		case strings.HasPrefix(u.name, "rate"):
+			r.admits(u, from, to, 0.8, 1)
+		case strings.HasPrefix(u.name, "slots"):
+			if most := u.most.Load(); most > shardedSlots {
+				r.t.Errorf("%s, of master %d: %d requests in progress, want %d at most", u.name, u.master, most, shardedSlots)
+			}
+		}
+	}
+	return from, to
+}
+
+// countedOnce ends the load, and checks that what was admitted of users' hours is what their pools
+// have. Some tokens that a master had granted were lost when it did not answer. What agents admitted alone
+// meanwhile was more than that.
+func (r *shardedRig) countedOnce() {
+	const lostTokens = 200
+	r.t.Helper()
+	r.stop()
+	for _, u := range r.users {
+		if !strings.HasPrefix(u.name, "hour") {
+			continue
+		}
+		key := ratelimit.Key{Class: "GET", User: u.name, Window: limits.Hour}
+		hour := r.fleet.edges[0].clock.Now().Unix() / 3600 * 3600
+		proctest.Eventually(r.t, fmt.Sprintf("the pool of %s, of master %d", u.name, u.master), func() error {
+			taken, err := r.fleet.edges[0].bus.Take(r.t.Context(), "test", []ratelimit.Ask{{Key: key, WindowStart: hour, Limit: 170000}})
+			if err != nil {
+				return err
+			}
+			if got := taken.Grants[0].Total; got < u.admitted || got > u.admitted+lostTokens {
+				return fmt.Errorf("%d requests were admitted, and it has %d", u.admitted, got)
+			}
+			return nil
+		})
+	}
+}
+
+// lost waits until the agents have lost the shards of a master and no others, -1 for none.
+func (r *shardedRig) lost(master int) {
+	r.t.Helper()
+	want := lost{shards: make([]bool, clusterShards)}
+	for shard := range want.shards {
+		want.shards[shard] = r.masters[shard] == master
+	}
+	want.registry = r.registry == master
+	for _, e := range r.fleet.edges {
+		proctest.Eventually(r.t, fmt.Sprintf("%s without master %d", e.options.Instance, master), func() error {
+			if names, why := e.limiter.lostParts(); names != want.names() {
+				return fmt.Errorf("lost are %q (%w), want %q", names, why, want.names())
+			}
+			return nil
+		})
+	}
+}
+
+// forgetLosses begins to look for losses anew.
+func (r *shardedRig) forgetLosses() {
+	r.stalls.Store(&proctest.Stalls{})
+	go r.stalls.Load().Watch(r.t.Context())
+	r.eachLink(func(k *link) { k.why = nil })
+}
+
+// lostMeanwhile reports whether an agent has lost a shard since forgetLosses. That is a failure unless the machine
+// has stood still: then nothing can be said of the shard's users.
+func (r *shardedRig) lostMeanwhile(shard int) (was bool) {
+	r.t.Helper()
+	r.eachLink(func(k *link) {
+		if k.shard.number != shard || k.why == nil {
+			return
+		}
+		if was = true; r.stalls.Load().Longest() < lostAfter/4 {
+			r.t.Errorf("an agent has lost shard %d: %v", shard, k.why)
+		}
+	})
+	return was
+}
+
+func (r *shardedRig) eachLink(call func(*link)) {
+	for _, e := range r.fleet.edges {
+		for _, k := range e.exchange.links {
+			k.mu.Lock()
+			call(k)
+			k.mu.Unlock()
+		}
+	}
+}
+
+// fallsBack checks what users of a lost master had, whose agents went on alone from a second on.
+func (r *shardedRig) fallsBack(master int, from, to int64) {
+	r.t.Helper()
+	for _, u := range r.users {
+		if u.master == master && strings.HasPrefix(u.name, "rate") {
+			r.admits(u, from, from+1, 0, clusterAgents)
+			r.admits(u, from+1, to, 0.5, 1)
+		}
+	}
+}
+
+func (r *shardedRig) signal(node int, s syscall.Signal) {
+	r.t.Helper()
+	if err := r.nodes[node].Signal(s); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// A master that falls silent, or is killed, concerns the users of its shards, and nobody else. Redis'
+// users are those of deploy/redis/users.acl.
+func TestShardsFailAlone(t *testing.T) {
+	t.Parallel()
+	proctest.AwaitHour()
+	r := newShardedRig(t)
+	everyone := func(*shardedUser) bool { return true }
+	defer r.load()()
+	r.exact(1, 1, everyone)
+
+	stopped := (r.registry + 1) % 3
+	r.signal(stopped, syscall.SIGSTOP)
+	from, to := r.exact(0, 3, func(u *shardedUser) bool { return u.master != stopped })
+	r.fallsBack(stopped, from, to)
+	r.lost(stopped)
+	r.signal(stopped, syscall.SIGCONT)
+	r.lost(-1)
+	r.exact(1, 1, everyone)
+
+	// Its replica takes over when the others have missed it for so long.
+	for _, addr := range r.addrs {
+		proctest.RedisCommand(t, addr, "CONFIG", "SET", "cluster-node-timeout", "1000")
+	}
+	r.nodes[r.registry].Kill()
+	r.exact(0, 1, func(u *shardedUser) bool { return u.master != r.registry })
+	for _, e := range r.fleet.edges {
+		if n := e.limiter.inForce.instances.Load(); n != clusterAgents {
+			t.Errorf("%s knows of %d instances without the registry, want %d", e.options.Instance, n, clusterAgents)
+		}
+	}
+	r.lost(-1)
+	r.exact(1, 1, everyone)
+	r.countedOnce()
+}
