@@ -145,7 +145,7 @@ func (g *Gate) refuse(w http.ResponseWriter, r *http.Request, given bool) {
 	if skipped, ok := g.refusals.Allow(); ok {
 		g.log.Warn("admin API: refused for want of a good token", "remote", r.RemoteAddr, "requests", skipped+1)
 	}
-	// The page asks for a token when it sees the first, and says that it is wrong when it sees the second.
+	// RFC 6750, section 3: what is wrong is said of a token that was sent, and nothing where none was.
 	challenge, why := `Bearer realm="sluice"`, "a token is wanted: send it in the header Authorization: Bearer TOKEN"
 	if given {
 		challenge, why = challenge+`, error="invalid_token"`, "the token is not known here"
