@@ -52,15 +52,10 @@ func (a Access) CheckAddress(address string) error {
 	if a.Cert == "" {
 		missing = append(missing, "--admin-cert", "--admin-key")
 	}
-	switch n := len(missing); n {
-	case 0:
+	if len(missing) == 0 {
 		return nil
-	case 1:
-		return fmt.Errorf("address %q can be reached from other machines: set %s, or use 127.0.0.1", address, missing[0])
-	default:
-		return fmt.Errorf("address %q can be reached from other machines: set %s and %s, or use 127.0.0.1", address,
-			strings.Join(missing[:n-1], ", "), missing[n-1])
 	}
+	return fmt.Errorf("address %q can be reached from other machines: set %s, or use 127.0.0.1", address, strings.Join(missing, " and "))
 }
 
 // Listen listens as Check allows, to a bounded number of connections. The gate is for Options.

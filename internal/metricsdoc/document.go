@@ -28,23 +28,18 @@ without asking (` + "`sluice_throttle_reaction_seconds`" + `), and its parts: ag
 
 // Document is docs/metrics.md.
 func Document() (string, error) {
-	agent, err := Agent()
-	if err != nil {
-		return "", err
-	}
-	generator, err := Generator()
-	if err != nil {
-		return "", err
-	}
-	worker, err := Worker()
-	if err != nil {
-		return "", err
-	}
 	var b strings.Builder
 	b.WriteString(intro)
-	table(&b, "spoa", agent)
-	table(&b, "polygen", generator)
-	table(&b, "Workers of background jobs", worker)
+	for _, section := range []struct {
+		title string
+		list  func() ([]metriclist.Metric, error)
+	}{{"spoa", Agent}, {"polygen", Generator}, {"Workers of background jobs", Worker}} {
+		metrics, err := section.list()
+		if err != nil {
+			return "", err
+		}
+		table(&b, section.title, metrics)
+	}
 	return b.String(), nil
 }
 

@@ -5,6 +5,7 @@ package metricsdoc
 import (
 	_ "embed"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -24,22 +25,34 @@ import (
 
 //go:generate go test -run ^TestDocumentIsCurrent$ -update .
 
+// A daemon registers its metrics, as it does when it is made. It is not run.
+type daemon func(prometheus.Registerer, *bus.Bus) error
+
 // Agent lists the metrics of spoa, sorted by name.
-func Agent() ([]metriclist.Metric, error) {
+func Agent() ([]metriclist.Metric, error) { return daemon(registerAgent).list() }
+
+// Generator lists the metrics of polygen, sorted by name.
+func Generator() ([]metriclist.Metric, error) { return daemon(registerGenerator).list() }
+
+func (d daemon) list() ([]metriclist.Metric, error) {
 	r := metriclist.New(prometheus.NewPedanticRegistry())
-	if err := registerAgent(r); err != nil {
+	if err := d.register(r); err != nil {
 		return nil, err
 	}
 	return r.Metrics()
 }
 
-// Generator lists the metrics of polygen, sorted by name.
-func Generator() ([]metriclist.Metric, error) {
-	r := metriclist.New(prometheus.NewPedanticRegistry())
-	if err := registerGenerator(r); err != nil {
-		return nil, err
+// register also registers what all daemons have.
+func (d daemon) register(reg prometheus.Registerer) error {
+	tracing.NewMetrics(reg)
+	if _, err := admin.NewGate(admin.Access{}, slog.New(slog.DiscardHandler), reg); err != nil {
+		return err
 	}
-	return r.Metrics()
+	b, err := bus.Open(bus.Options{Addresses: []string{"127.0.0.1:1"}, Registerer: reg}) // nobody connects to it
+	if err != nil {
+		return err
+	}
+	return errors.Join(d(reg, b), b.Close())
 }
 
 // workerMetrics are those of jobs/riverqos, a module that this one does not know. A test
@@ -56,34 +69,12 @@ func Worker() (metrics []metriclist.Metric, err error) {
 	return metrics, nil
 }
 
-// nowhere is a Redis that nobody connects to: the daemons are made and not run.
-const nowhere = "127.0.0.1:1"
-
-func registerAgent(reg prometheus.Registerer) error {
-	tracing.NewMetrics(reg)
-	if _, err := admin.NewGate(admin.Access{}, slog.New(slog.DiscardHandler), reg); err != nil {
-		return err
-	}
-	b, err := bus.Open(bus.Options{Addresses: []string{nowhere}, Registerer: reg})
-	if err != nil {
-		return err
-	}
-	_, err = spoa.New(spoa.Options{Instance: "doc", Bus: b, SPOE: "unix:none", Peers: "unix:none", Registerer: reg})
-	if err != nil {
-		return err
-	}
-	return b.Close()
+func registerAgent(reg prometheus.Registerer, b *bus.Bus) error {
+	_, err := spoa.New(spoa.Options{Instance: "doc", Bus: b, SPOE: "unix:none", Peers: "unix:none", Registerer: reg})
+	return err
 }
 
-func registerGenerator(reg prometheus.Registerer) error {
-	tracing.NewMetrics(reg)
-	if _, err := admin.NewGate(admin.Access{}, slog.New(slog.DiscardHandler), reg); err != nil {
-		return err
-	}
-	b, err := bus.Open(bus.Options{Addresses: []string{nowhere}, Registerer: reg})
-	if err != nil {
-		return err
-	}
+func registerGenerator(reg prometheus.Registerer, b *bus.Bus) error {
 	folder, err := os.MkdirTemp("", "sluice-metrics-")
 	if err != nil {
 		return fmt.Errorf("make a limit file: %w", err)
@@ -98,29 +89,20 @@ func registerGenerator(reg prometheus.Registerer) error {
 		return err
 	}
 	_, err = polygen.New(polygen.Options{Name: "doc", Bus: b, Limits: watcher, Registerer: reg})
-	if err != nil {
-		return err
-	}
-	return b.Close()
+	return err
 }
 
 // Series lists the names of all series of the daemons and workers, sorted.
 func Series() ([]string, error) {
-	agent, err := Agent()
-	if err != nil {
-		return nil, err
-	}
-	generator, err := Generator()
-	if err != nil {
-		return nil, err
-	}
-	worker, err := Worker()
-	if err != nil {
-		return nil, err
-	}
 	var names []string
-	for _, m := range slices.Concat(agent, generator, worker) {
-		names = append(names, m.Series()...)
+	for _, list := range []func() ([]metriclist.Metric, error){Agent, Generator, Worker} {
+		metrics, err := list()
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range metrics {
+			names = append(names, m.Series()...)
+		}
 	}
 	slices.Sort(names)
 	return slices.Compact(names), nil

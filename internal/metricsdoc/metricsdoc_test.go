@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/sluice-qos/sluice/internal/admin"
 	"github.com/sluice-qos/sluice/internal/cli"
@@ -47,8 +46,8 @@ func TestPromtoolAcceptsTheMetrics(t *testing.T) {
 		t.Fatal("promtool is missing: run scripts/setup promtool, or install Debian's package prometheus")
 	}
 	for _, tt := range []struct {
-		name     string
-		register func(prometheus.Registerer) error
+		name string
+		daemon
 	}{{"spoa", registerAgent}, {"polygen", registerGenerator}} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := metriclist.New(cli.NewRegistry())
