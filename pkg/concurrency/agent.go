@@ -90,7 +90,8 @@ func setDefault[N int | time.Duration](n *N, standard N) {
 // are known.
 func (a *Agent) findOrAddUser(name string, limit int, seen Count, now int64) *user {
 	if a.noteQuestion(seen.Process, now) {
-		a.changes.Announce(func(u *user) { u.progress.forgetCount() }) // the other one's may be in it
+		// The other process's requests may be in the count.
+		a.changes.Announce(func(u *user) { u.progress.forgetCount() })
 	}
 	u := a.known(name)
 	if u == nil {
@@ -115,7 +116,8 @@ func (a *Agent) known(name string) *user {
 		a.changes.CatchUp(u)
 		return u
 	}
-	a.catchUpPart(a.parked.partOf(name)) // by which they may become known
+	// By its part users may become known whom nobody had a record of.
+	a.catchUpPart(a.parked.partOf(name))
 	return a.users[name]
 }
 
@@ -129,7 +131,8 @@ func (a *Agent) review(u *user, now int64) {
 	a.reviewDenial(u, now)
 	a.giveUp(u, now)
 	a.serveWaiting(u, now)
-	a.reviewRefusal(u, now) // there is room only if who waits leaves some
+	// There is room only if those who wait leave some.
+	a.reviewRefusal(u, now)
 	running := u.running()
 	a.inProgress += running - u.shown
 	u.shown = running
@@ -139,78 +142,14 @@ func (a *Agent) review(u *user, now int64) {
 		delete(a.waiting, u)
 	}
 	if u.spare.unused(now, a.freeHere(u)) && u.heat.hot(now) {
-		u.waits.unmetAt = 0 // whoever was refused has not come back
+		// Whoever was refused has not come back.
+		u.waits.unmetAt = 0
 	}
 	a.reviewLease(u, now)
 	if a.askDue(u, now) {
 		a.listForFlush(u)
 	}
 	a.schedule(u, now)
-}
-
-// schedule puts the user on the agenda for the next time at which something is due.
-func (a *Agent) schedule(u *user, now int64) {
-	// Whatever happens, a user is looked at so often: peaks fall, refusals grow old, users
-	// become idle. So nothing below may come too late by more than that.
-	next := u.progress.nextExpiry(now + int64(peakSpan))
-	if u.notice.refused > 0 {
-		next = min(next, u.notice.at+int64(refusedSpan))
-	}
-	if u.lease.retryAt > now && !a.countsAlone() && u.demanding(now) {
-		next = min(next, u.lease.retryAt)
-	}
-	if u.spare.slots > 0 && u.waits.unmetAt > 0 && u.heat.hot(now) {
-		next = min(next, u.spare.since+int64(idleSpan))
-	}
-	if u.refusal.inForce() {
-		next = min(next, u.refusal.until)
-	}
-	if u.places.phase.recalling() {
-		next = min(next, u.places.sendAt)
-	}
-	a.agenda.Put(u, next)
-}
-
-// IdleFor is for how long from a time on Tick and Collect have nothing to do if nothing else is
-// called, but at most a given time. As soon as that is no longer true, an Output says Sooner.
-func (a *Agent) IdleFor(at time.Time, most time.Duration) time.Duration {
-	return a.idle.Announce(a.coreTime(at), a.workDue(), most)
-}
-
-// workDue is the first time at which Tick or Collect may have something to do.
-func (a *Agent) workDue() int64 {
-	if len(a.urgent) > 0 || len(a.flush) > 0 || a.catchingUp() {
-		return 0
-	}
-	due := int64(agenda.Never)
-	if at, any := a.agenda.Next(); any {
-		due = at
-	}
-	if a.drainUntil > 0 {
-		due = min(due, a.drainUntil)
-	}
-	return due
-}
-
-// Tick does what is due. It is to be called every 5 ms, or when IdleFor says.
-func (a *Agent) Tick(at time.Time) {
-	now := a.coreTime(at)
-	if a.drainUntil > 0 && now >= a.drainUntil {
-		a.Drained(at)
-	}
-	a.advanceChanges()
-	a.agenda.Take(now, func(u *user) {
-		if a.users[u.name] != u {
-			return // forgotten, and perhaps known again as another record
-		}
-		a.changes.CatchUp(u)
-		u.progress.expire(now)
-		u.settle()
-		u.peaks.record(now, u.upperBound())
-		if !a.forget(u, now) {
-			a.review(u, now)
-		}
-	})
 }
 
 // TakeOutput returns what has become due and forgets it. The slices are the caller's.

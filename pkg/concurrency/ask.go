@@ -31,11 +31,14 @@ func (a *Agent) askDue(u *user, now int64) bool {
 	switch {
 	case l.doubtful,
 		u.notice.refused > 0 && since >= int64(refusedSpan),
-		n != u.notice.active && (near || u.notice.watched), // polygen hears last that the user is not near any more
-		near && n > 0 && since >= int64(reportEvery):       // what polygen is not told again it forgets
+		// Polygen hears last that the user is not near any more.
+		n != u.notice.active && (near || u.notice.watched),
+		// What polygen is not told again it forgets.
+		near && n > 0 && since >= int64(reportEvery):
 		return true
 	case a.alone():
-		return l.told > 0 && n == 0 // once: nobody else needs to know
+		// Once is enough, for nobody else needs to know.
+		return l.told > 0 && n == 0
 	}
 	// A Holding of the portion may expire: then the pool takes it for granted.
 	lasts := l.pool != unheard && l.held+l.portion > 0 && l.held != l.portion
@@ -73,14 +76,16 @@ func (a *Agent) Collect(at time.Time, flush bool, asks []Ask) []Ask {
 			}
 		}
 		left := copy(list, list[n:])
-		clear(list[left:]) // lest forgotten users stay in memory
+		// Forgotten users would stay in memory by the array.
+		clear(list[left:])
 		return list[:left]
 	}
 	a.urgent = take(a.urgent, func(l *listed) { l.urgent = false })
 	if flush {
 		a.flush = take(a.flush, func(l *listed) { l.flush = false })
 	}
-	if len(asks) == full { // there may be more
+	// There may be more than a batch, which the next call has.
+	if len(asks) == full {
 		a.out.Urgent = true
 	}
 	return asks
@@ -90,20 +95,25 @@ func (a *Agent) Collect(at time.Time, flush bool, asks []Ask) []Ask {
 func (a *Agent) makeAsk(u *user, now int64) (Ask, bool) {
 	l := &u.lease
 	if l.pool == asked || a.users[u.name] != u {
-		return Ask{}, false // Reply looks again, or the user was forgotten
+		// Reply looks again, or the user was forgotten.
+		return Ask{}, false
 	}
 	a.changes.CatchUp(u)
 	want := a.wantedSlots(u, now)
 	if want > l.held && now < l.retryAt {
-		want = max(l.held, a.toTell(u)) // what runs is held whatever the pool says
+		// What runs is held, whatever the pool says.
+		want = max(l.held, a.toTell(u))
 	}
 	if (want == l.told || a.alone()) && !a.askDue(u, now) {
-		return Ask{}, false // it was listed, and nothing came of it
+		// It was listed for something that came to nothing.
+		return Ask{}, false
 	}
 	if u.waits.anyWaiting() && l.gap > 0 {
-		u.notice.refused = max(u.notice.refused, 1) // so that those with idle slots hear of it in time
+		// So those with idle slots hear in time that somebody needs them.
+		u.notice.refused = max(u.notice.refused, 1)
 	}
-	l.held = min(l.held, want) // as in review: the pool may give the rest away before it answers
+	// As in review: the pool may give the rest away before it answers.
+	l.held = min(l.held, want)
 	a.seq++
 	ask := Ask{
 		User: u.name, Seq: a.seq, Want: want, Active: a.toTell(u), Refused: u.notice.refused,
@@ -121,18 +131,21 @@ func (a *Agent) makeAsk(u *user, now int64) (Ask, bool) {
 func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
 	u := a.known(ask.User)
 	if u == nil {
-		return // users with an ask on its way are not forgotten, but limits may be lifted
+		// Users with an ask on its way are not forgotten, but limits may be lifted.
+		return
 	}
 	now, l := a.coreTime(at), &u.lease
 	l.pool, l.told, l.heardAt = answered, g.Held, l.askedAt
-	if !a.alone() { // else this is an answer of before, or to what only polygen needs
+	// Alone, this is an answer of before, or to what only polygen needs.
+	if !a.alone() {
 		l.held, l.left = g.Held, g.Free
 		// The pool sees all instances: this is how one learns of the others' load without polygen.
 		if u.quota.nearlyUsed(u.quota.limit - g.Free) {
 			u.heat.markHot(now, now+int64(hotSpan))
 		}
 		if g.Held < ask.Want {
-			a.backOff(u, now) // others hold them, and are to hear of it
+			// Others hold them, and have to hear first that they are needed.
+			a.backOff(u, now)
 		} else {
 			l.retryNow()
 		}

@@ -24,7 +24,8 @@ func (w *Watch) decide(u *watched, now int64) {
 	// A block costs HAProxy a table entry on each instance; a user at the limit would flip with each request.
 	flips := now-u.blockedAt < int64(blockGap) && u.refused < flood+2*u.limit.Max
 	if blocked == u.blocked || blocked && flips {
-		return // agents keep the limit without a block
+		// Agents keep the limit without a block.
+		return
 	}
 	u.blocked = blocked
 	if blocked {
@@ -33,13 +34,15 @@ func (w *Watch) decide(u *watched, now int64) {
 		return
 	}
 	u.refused = 0
-	delete(w.blocks, u.name) // the last word is what is said
+	// The last word is what is said: an unblock takes the place of a block.
+	delete(w.blocks, u.name)
 	w.unblocks[u.name] = struct{}{}
 }
 
 func (w *Watch) queueBlock(u *watched, now int64) {
 	u.saidAt = now
-	if _, byHand := w.byHand[u.name]; !byHand { // that word reaches everybody
+	// An unblock by hand reaches everybody, whatever is decided after it.
+	if _, byHand := w.byHand[u.name]; !byHand {
 		delete(w.unblocks, u.name)
 	}
 	w.blocks[u.name] = u.limit

@@ -37,12 +37,15 @@ func (a *Agent) Cluster(at time.Time, instances, rank int) {
 	if before == a.instances {
 		return
 	}
-	a.settleAt = now + int64(settleSpan) // others hear of it sooner or later than this one
+	// Others hear of it sooner or later than this one.
+	a.settleAt = now + int64(settleSpan)
 	flipped, among := alone != a.alone(), a.instances
 	a.tellPlaces(func(u *user) {
 		if flipped {
-			u.lease.held = 0             // alone it holds nothing, and together nothing yet
-			if u.lease.pool == unheard { // else a Holding stays until it is told otherwise
+			// Alone it holds nothing, and together nothing yet.
+			u.lease.held = 0
+			// A Holding that the pool has stays until it is told otherwise.
+			if u.lease.pool == unheard {
 				u.lease.told = 0
 			}
 		}
@@ -76,7 +79,8 @@ func (a *Agent) Lost(at time.Time, lost bool) {
 // that may not know what is in progress.
 func (a *Agent) reconsider(u *user, register bool) {
 	l := &u.lease
-	granted := l.portion > 0 && l.pool == unheard && u.upperBound() <= l.held // without a word
+	// Only a portion is held without a word of the pool's.
+	granted := l.portion > 0 && l.pool == unheard && u.upperBound() <= l.held
 	if register && !granted && (u.upperBound() > 0 || l.told > 0) {
 		l.doubtful = true
 	}

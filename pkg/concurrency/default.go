@@ -75,7 +75,8 @@ func (a *Agent) BeginDefault(at time.Time, process int64, n int, of func(user st
 	a.tellEverybody(a.denyDefault, func(part *parkedPart, name string, p places) {
 		switch {
 		case d.phase != defaultBegun || !of(name) || p.phase != placesLent:
-		case p.inside < n: // HAProxy may forget the places, and give as many as it gives all
+		// HAProxy may forget the places, and give as many as it gives all.
+		case p.inside < n:
 			part.wanted = append(part.wanted, name)
 		case p.unused(n):
 			a.setParked(name, places{})
@@ -163,7 +164,8 @@ func (a *Agent) parkInUse(name string, p places, now int64) {
 // requests in progress by places, as read after it had ended to give any.
 func (a *Agent) DefaultEnded() {
 	if d := &a.byDefault; d.phase == defaultOver {
-		a.catchUp() // who has not heard of the process yet has places by default
+		// Who has not heard of the process yet has places by default.
+		a.catchUp()
 		*d = byDefault{former: d.former, formerOf: d.formerOf}
 	}
 }

@@ -18,7 +18,8 @@ func (a *Agent) tellEverybody(ofUser func(*user), ofParked func(part *parkedPart
 		})
 	}
 	for u := range a.waiting {
-		a.changes.CatchUp(u) // requests wait for it
+		// Requests of theirs wait for what has changed.
+		a.changes.CatchUp(u)
 	}
 	a.advanceChanges()
 }
@@ -35,7 +36,8 @@ func (a *Agent) advanceChanges() {
 		if !any {
 			return
 		}
-		left -= 1 + len(part.places) // before it hears: users may be known again
+		// Counted before it hears of anything, for users may be known again by that.
+		left -= 1 + len(part.places)
 		a.catchUpPart(part)
 	}
 }

@@ -20,7 +20,8 @@ func (h *heat) hot(now int64) bool { return now < h.until }
 
 // markHot makes a user hot until a time, at least.
 func (h *heat) markHot(now, until int64) {
-	if !h.hot(now) { // who stays hot has had the time to yield
+	// Who stays hot has had the time to yield.
+	if !h.hot(now) {
 		h.since = now
 	}
 	h.until = max(h.until, until)
@@ -48,7 +49,8 @@ func (p *peaks) record(now int64, n int) {
 	case p.span:
 	case p.span + 1:
 		p.most, p.span = [2]int{0, p.most[0]}, span
-	default: // nobody looked for longer: what was then does not count any more
+	// Nobody looked for longer, so that what was then does not count any more.
+	default:
 		p.most, p.span = [2]int{}, span
 	}
 	p.most[0] = max(p.most[0], n)

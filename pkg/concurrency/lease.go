@@ -71,13 +71,16 @@ func (a *Agent) capacity(u *user) int {
 	case a.alone():
 		return u.quota.limit
 	case !a.lost():
-		return min(u.lease.held, u.quota.limit) // what runs is held, even above the limit
+		// What runs is held, even above the limit.
+		return min(u.lease.held, u.quota.limit)
 	case u.heat.until < a.lostAt:
-		return u.quota.limit // far from it, a user is not refused for the pool's loss
+		// Far from the limit a user is not refused for the pool's loss.
+		return u.quota.limit
 	case a.now-a.lostAt < int64(leaseSpan):
 		return u.lease.held
 	}
-	return a.evenPart(u.quota) // the others have none of what they gave back meanwhile
+	// The others have none of what they gave back meanwhile.
+	return a.evenPart(u.quota)
 }
 
 // FreeSlots is how many more requests of a user may start now, as far as this agent knows:
@@ -103,7 +106,8 @@ func (a *Agent) wantedSlots(u *user, now int64) int {
 	want := n
 	switch {
 	case a.alone(), u.quota.unlimited:
-	case !u.heat.hot(now): // who waits needs slots too
+	// Who waits needs slots, too.
+	case !u.heat.hot(now):
 		want = a.coolWant(u, n+u.waits.waiting(), now)
 	case u.demanding(now):
 		// Beyond the share only what runs; if that is not enough one more, for others may
@@ -114,7 +118,8 @@ func (a *Agent) wantedSlots(u *user, now int64) int {
 			want++
 		}
 	}
-	return max(n, min(want, u.quota.limit)) // what runs is told, even above the limit
+	// What runs is told, even above the limit.
+	return max(n, min(want, u.quota.limit))
 }
 
 // toTell is what the pool and polygen hear of requests in progress: what counts against
@@ -134,7 +139,8 @@ func (a *Agent) coolWant(u *user, need int, now int64) int {
 	case portion == 0, max(need, u.peaks.highest()) > portion:
 		return max(portion, a.idleWant(u, need))
 	case u.lease.held < portion && u.heat.recovering(now):
-		return max(need, u.lease.held) // the portion of all might make the user hot again
+		// The portions of all might make the user hot again.
+		return max(need, u.lease.held)
 	}
 	return portion
 }
@@ -146,7 +152,8 @@ func (a *Agent) idleWant(u *user, need int) int {
 	// A band, or each request would change what is held by one and cost an ask.
 	least, most := need+(idle+1)/2, max(u.peaks.highest(), need)+idle
 	if u.lease.held >= least && u.lease.held <= most {
-		return u.lease.held // near enough: not every request is worth an ask
+		// It is near enough: not every request is worth an ask.
+		return u.lease.held
 	}
 	return most
 }
@@ -167,19 +174,23 @@ func (a *Agent) giveUp(u *user, now int64) {
 // reviewLease lowers what is held to what is wanted, and has more asked for.
 func (a *Agent) reviewLease(u *user, now int64) {
 	if a.countsAlone() {
-		return // what was held last is what an agent has that loses the pool
+		// What was held last is all that an agent has which loses the pool.
+		return
 	}
 	l := &u.lease
 	switch want := a.wantedSlots(u, now); {
 	case want < l.held:
-		l.held = want // before the pool hears of it, so that nobody uses them meanwhile
+		// Given up before the pool hears of it, so that nobody here uses them meanwhile.
+		l.held = want
 		if u.heat.hot(now) {
 			if l.left <= 0 {
-				l.retryAt = max(l.retryAt, now+int64(slowestBelow)) // others first
+				// The others come first.
+				l.retryAt = max(l.retryAt, now+int64(slowestBelow))
 			}
 			a.listUrgent(u)
 		}
-		a.listForFlush(u) // also if the ask now finds another one on its way
+		// Listed also if the ask now finds another one on its way.
+		a.listForFlush(u)
 	case want > l.held && now >= l.retryAt:
 		a.listUrgent(u)
 	}

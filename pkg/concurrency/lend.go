@@ -19,20 +19,25 @@ func (a *Agent) Lendable(at time.Time, name string) bool {
 	now := a.coreTime(at)
 	switch {
 	case a.lost() || u.quota.unlimited || u.heat.hot(now):
-		return false // others may need the slots, or cannot be told that they are in use
+		// Others may need the slots, or cannot be told that they are in use.
+		return false
 	case a.askerOf(u.asker) != present || a.changing(now) || a.justReplaced(now):
-		return false // a withdrawal might reach another process than the answer
+		// A withdrawal might reach another process than the answer.
+		return false
 	case u.places.phase == placesLent:
 		// HAProxy renews them by itself, unless they are of another generation.
 		return u.places.inside <= u.quota.allowance(a.instances) && now-u.places.lentAt >= 2*second
 	case u.places.phase != placesNone:
-		return false // what is being withdrawn comes to an end first
+		// What is being withdrawn has to come to an end first.
+		return false
 	case u.waits.anyWaiting() || u.waits.busyAt != 0 && now-u.waits.busyAt < int64(calmSpan):
-		return false // they would be withdrawn at once
+		// They would be withdrawn at once.
+		return false
 	}
 	n := a.lendable(u)
 	if a.byDefault.undenied[name] || a.byDefault.mayHavePlaces(name) && n < a.byDefault.places {
-		return false // HAProxy may forget them, and give as many as it gives all
+		// HAProxy may forget them, and give as many as it gives all.
+		return false
 	}
 	return n > 0 && u.progress.totalAsked() <= max(1, n/2) && a.parked.users < a.config.MaxUsers
 }

@@ -1,7 +1,6 @@
 package concurrency
 
 import (
-	"slices"
 	"time"
 
 	"github.com/sluice-qos/sluice/pkg/cause"
@@ -60,16 +59,19 @@ func (a *Agent) Start(at time.Time, name string, limit int, seen Count, p Places
 	now := a.coreTime(at)
 	u, s := a.arrive(name, limit, seen, p, now)
 	if u == nil {
-		return Verdict{Allowed: true}, nil // a bound on memory refuses nobody
+		// A bound on memory refuses nobody.
+		return Verdict{Allowed: true}, nil
 	}
 	defer a.review(u, now)
 	switch {
 	case a.admissible(u, s):
 		return a.admitRequest(u, now, seen.Process, s), nil
 	case len(u.waits.line) > 0:
-		return a.refuse(u, cause.LineFull, now), nil // whoever stands in line comes first
+		// Whoever stands in line comes first.
+		return a.refuse(u, cause.LineFull, now), nil
 	case len(u.waits.queue) >= u.quota.limit:
-		return a.refuse(u, cause.QueueFull, now), nil // more than the limit cannot all be admitted
+		// More than the limit cannot all be admitted, whatever the pool answers.
+		return a.refuse(u, cause.QueueFull, now), nil
 	case a.knownFull(u, now):
 		return a.refuse(u, a.whoCounts(), now), nil
 	}
@@ -89,7 +91,8 @@ func (a *Agent) Hold(at time.Time, name string, limit int, seen Count, p Places)
 	}
 	defer a.review(u, now)
 	if !s.admitted() && (len(u.waits.line) >= a.config.MaxLine || a.inLine >= a.config.MaxLines) {
-		u.refusal.refusals++ // a full line is what HAProxy may refuse by itself
+		// A full line is what HAProxy may refuse by itself.
+		u.refusal.refusals++
 		return a.turnAway(u, cause.LineFull, now), nil
 	}
 	// HAProxy must not refuse who may wait: the line is in the agent.
@@ -146,7 +149,8 @@ func (a *Agent) Timeout(at time.Time, w *Waiting) Verdict {
 	now, u := a.coreTime(at), w.owner
 	a.changes.CatchUp(u)
 	switch line := a.leaveQueues(w); {
-	case line: // it has waited for a slot, not for an answer, and there was none
+	// It has waited for a slot and not for an answer, and there was none.
+	case line:
 		w.Verdict = a.turnAway(u, cause.LineTimeout, now)
 	case a.farFromLimit(u, now) && u.lease.silentSince(w.since) && (u.upperBound() < u.quota.limit/a.instances || u.upperBound() <= u.lease.held):
 		w.Verdict = a.admitRequest(u, now, w.process, outside)
@@ -166,42 +170,6 @@ func (a *Agent) farFromLimit(u *user, now int64) bool {
 	return !u.heat.hot(now) || u.quota.limit < a.instances && u.lease.left > 0
 }
 
-// Abandon takes back a request that waits and need not be decided any more, or gives
-// back the slot of one that has just been allowed and will not run.
-func (a *Agent) Abandon(at time.Time, w *Waiting) {
-	switch {
-	case !w.decided:
-		a.changes.CatchUp(w.owner)
-		a.leaveQueues(w)
-		a.review(w.owner, a.coreTime(at))
-	case w.Verdict.Allowed: // else it has no slot
-		a.Cancel(at, w.owner.name, w.process)
-	}
-}
-
-// leaveQueues takes a request out of the queue it waits in, undecided, and reports
-// whether that was the line.
-func (a *Agent) leaveQueues(w *Waiting) (line bool) {
-	queues := &w.owner.waits
-	w.decided = true
-	if i := slices.Index(queues.line, w); i >= 0 {
-		queues.line = slices.Delete(queues.line, i, i+1)
-		a.inLine--
-		return true
-	}
-	queues.queue = slices.DeleteFunc(queues.queue, func(other *Waiting) bool { return other == w })
-	return false
-}
-
-// Cancel gives back the slot of a request that was allowed, asked about by that
-// process, and will not run after all.
-func (a *Agent) Cancel(at time.Time, name string, process int64) {
-	if u := a.known(name); u != nil {
-		u.progress.cancel(a.askerOf(process))
-		a.review(u, a.coreTime(at))
-	}
-}
-
 // admitRequest notes a request that HAProxy is about to track, and that takes a slot unless it
 // has a place.
 func (a *Agent) admitRequest(u *user, now, process int64, s standing) Verdict {
@@ -211,7 +179,8 @@ func (a *Agent) admitRequest(u *user, now, process int64, s standing) Verdict {
 		u.places.outside++
 	case beside:
 		u.places.beside++
-	case inside: // is counted already, as all places are
+	// It is counted already, as all places are.
+	case inside:
 	}
 	u.progress.addAdmitted(a.askerOf(process), now)
 	u.peaks.record(now, u.upperBound())
@@ -221,7 +190,8 @@ func (a *Agent) admitRequest(u *user, now, process int64, s standing) Verdict {
 // refuse refuses a request.
 func (a *Agent) refuse(u *user, why cause.Cause, now int64) Verdict {
 	if now >= u.refusal.patientTo {
-		u.refusal.refusals++ // who may wait in line comes back, and HAProxy must let them
+		// Who may wait in line comes back to do so, and HAProxy must let them.
+		u.refusal.refusals++
 	}
 	return a.turnAway(u, why, now)
 }
@@ -229,7 +199,8 @@ func (a *Agent) refuse(u *user, why cause.Cause, now int64) Verdict {
 // whoCounts is the cause of a refusal of a user of whom it is known that no slot is free.
 func (a *Agent) whoCounts() cause.Cause {
 	switch {
-	case a.alone(): // first: who is alone has the whole limit, with Redis or without
+	// First, for who is alone has the whole limit, with Redis or without.
+	case a.alone():
 		return cause.OwnCount
 	case a.lost():
 		return cause.RedisLost
@@ -240,7 +211,8 @@ func (a *Agent) whoCounts() cause.Cause {
 // turnAway refuses a request that HAProxy had better not refuse by itself.
 func (a *Agent) turnAway(u *user, why cause.Cause, now int64) Verdict {
 	u.notice.refused++
-	u.places.turned++ // HAProxy may have tracked it before the withdrawal read its count
+	// HAProxy may have tracked it before the withdrawal read its count.
+	u.places.turned++
 	u.waits.noteUnmet(now)
 	return Verdict{Limit: u.quota.limit, Cause: why}
 }

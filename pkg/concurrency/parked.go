@@ -78,7 +78,8 @@ func (p *parked) put(name string, of places) {
 func (a *Agent) ForgetPlaces(at time.Time, process int64, began time.Time, shown func(name string) bool) (last bool) {
 	now := a.coreTime(at)
 	if process == 0 || process != a.process || a.changing(now) {
-		return true // another process may have places of theirs
+		// Another process may have places of theirs.
+		return true
 	}
 	since := now - int64(at.Sub(began)) - int64(entrySpan)
 	part := &a.parked.parts[a.parked.next]

@@ -78,7 +78,8 @@ func (s standing) admitted() bool { return s >= inside }
 func (a *Agent) standingOf(u *user, process int64, p Places, now int64) standing {
 	switch {
 	case a.askerOf(process) != present:
-		return outside // another process has other places
+		// Another process has other places.
+		return outside
 	case !p.Lent:
 		a.standWithout(u, now)
 		return outside
@@ -86,7 +87,8 @@ func (a *Agent) standingOf(u *user, process int64, p Places, now int64) standing
 	switch u.places.phase {
 	case placesLent:
 		if p.Places > u.places.inside {
-			break // they were lent by another agent, or are more by default than they were
+			// They were lent by another agent, or are more by default than they were.
+			break
 		}
 		if p.Here <= u.places.inside {
 			return inside
@@ -96,7 +98,8 @@ func (a *Agent) standingOf(u *user, process int64, p Places, now int64) standing
 		return beside
 	case placesRecalled:
 		if p.Here <= min(p.Places, u.places.inside) {
-			return inside // its count is read later than it was tracked
+			// Its count is read later than it was tracked.
+			return inside
 		}
 		return beside
 	case placesWithdrawing:
@@ -108,7 +111,8 @@ func (a *Agent) standingOf(u *user, process int64, p Places, now int64) standing
 		return outside
 	}
 	if u.places.phase != placesLent && now-u.places.endedAt < int64(applySpan) {
-		return outside // it was asked about before the places were withdrawn
+		// It was asked about before the places were withdrawn.
+		return outside
 	}
 	a.adoptPlaces(u, p, now)
 	if p.Here <= min(p.Places, u.quota.allowance(a.instances)) {
@@ -151,7 +155,8 @@ func (a *Agent) distinguish(u *user, seen Count, p Places, now int64) {
 func (a *Agent) adoptPlaces(u *user, p Places, now int64) {
 	used := p.Places
 	if !a.alone() {
-		used *= 4 // by the factor of HAProxy's credit, while no agent answered
+		// HAProxy uses as many times its credit while no agent answers.
+		used *= 4
 	}
 	u.places.outside, u.places.beside = u.progress.totalAsked(), 0
 	u.places.inside = max(u.places.inside, p.Here, min(used, u.quota.limit))
@@ -171,7 +176,8 @@ func (a *Agent) Natives(at time.Time, name string, n int) {
 		a.setParked(name, p)
 		return
 	}
-	if u != nil && u.places.phase != placesNone { // none: what was read is over
+	// Without places, what was read is over.
+	if u != nil && u.places.phase != placesNone {
 		u.places.natives = max(0, n)
 		a.review(u, a.coreTime(at))
 		return
@@ -186,7 +192,8 @@ func (a *Agent) Natives(at time.Time, name string, n int) {
 // anything.
 func (a *Agent) setParked(name string, p places) {
 	before, _ := a.parked.placesOf(name)
-	a.inProgress += p.shownInProgress() - before.shownInProgress() // review counts those of known users
+	// Those of known users review counts.
+	a.inProgress += p.shownInProgress() - before.shownInProgress()
 	a.parked.put(name, p)
 }
 

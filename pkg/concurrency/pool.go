@@ -53,7 +53,8 @@ func Take(pool map[string]Holding, instances int, instance string, a Ask) Grant 
 	others += a.Portion * max(0, unheard)
 	// What has been handed out is never taken back here: an instance gives up slots by its own Ask.
 	h := pool[instance]
-	if a.Seq > h.Seq { // else a later one was here first
+	// An ask that is late must not undo a later one that was here first.
+	if a.Seq > h.Seq {
 		held := h.Held + max(0, min(a.Want-h.Held, a.Limit-others-h.Held))
 		h = Holding{Held: max(min(held, a.Want), a.Active), Active: a.Active, Seq: a.Seq}
 		pool[instance] = h

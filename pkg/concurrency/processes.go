@@ -53,7 +53,8 @@ func (p *processes) noteQuestion(process, now int64) (other bool) {
 			p.setPresent(process, now)
 			return true
 		}
-	case process > max(p.process, p.next): // a reload: the session follows within moments
+	// After a reload the session follows within moments.
+	case process > max(p.process, p.next):
 		p.next, p.nextAt = process, now
 	case now-p.askedAt >= int64(strangerSpan):
 		p.setPresent(process, now)
@@ -63,7 +64,8 @@ func (p *processes) noteQuestion(process, now int64) (other bool) {
 
 func (p *processes) setPresent(process, now int64) {
 	p.process, p.askedAt, p.next = process, now, 0
-	if process <= p.gone { // it was not gone: clocks, or the session, have gone back
+	// It was not gone: clocks, or the session, have gone back.
+	if process <= p.gone {
 		p.gone = 0
 	}
 }
@@ -121,12 +123,14 @@ func (a *Agent) Drained(at time.Time) {
 // takeOver is for a session that is with another process, beside which the one before it
 // goes on or not.
 func (a *Agent) takeOver(now int64, former bool) {
-	a.ignoreUntil = now + int64(ignoreSpan) // questions of the old process may still come in
+	// Questions of the old process may still come in.
+	a.ignoreUntil = now + int64(ignoreSpan)
 	a.succeed(now)
 	a.replaceDefault(former)
 	a.tellEverybody(func(u *user) {
 		u.replaceProcess()
-		if a.byDefault.mayHavePlaces(u.name) { // the session is with the process that has it
+		// The session is with the process that has the places.
+		if a.byDefault.mayHavePlaces(u.name) {
 			u.places.phase, u.places.inside = placesLent, a.byDefault.places
 		}
 		a.review(u, a.now)

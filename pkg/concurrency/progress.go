@@ -43,9 +43,11 @@ func (p *progress) addAdmitted(by asker, now int64) {
 	switch by {
 	case present:
 		p.pending = append(p.pending, now)
-	case stranger: // the session may soon be with it: then they are pending
+	// The session may soon be with it, and then they are pending.
+	case stranger:
 		p.strange = append(p.strange, now)
-	case former: // nobody tells of their ends
+	// Nobody tells of their ends.
+	case former:
 		p.draining++
 	}
 }
@@ -57,7 +59,8 @@ func (p *progress) cancel(by asker) {
 		p.draining--
 	case by == stranger && len(p.strange) > 0:
 		p.strange = p.strange[:len(p.strange)-1]
-	case len(p.pending) > 0: // else HAProxy tracks it, and will tell of its end
+	// HAProxy has tracked the others, and will tell of their ends.
+	case len(p.pending) > 0:
 		p.pending = p.pending[:len(p.pending)-1]
 	}
 }
@@ -140,11 +143,13 @@ func (a *Agent) Progress(at time.Time, name string, limit int, c Count) {
 			u = a.findOrAddUser(name, limit, c, now)
 		}
 		if u == nil {
-			return // there is nothing to know, or as many as may be are known already
+			// There is nothing to know, or as many as may be are known already.
+			return
 		}
 	}
 	u.progress.takePushed(c, now)
-	u.advance(c, a.justReplaced(now)) // by questions it may have come further already
+	// By questions it may have come further already.
+	u.advance(c, a.justReplaced(now))
 	a.setLimit(u, limit, a.instances, now)
 	u.peaks.record(now, u.upperBound())
 	a.review(u, now)

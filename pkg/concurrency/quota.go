@@ -53,9 +53,11 @@ func (a *Agent) evenPart(q quota) int {
 // which a block may refuse. What HAProxy's table has of a user is written once more.
 func (a *Agent) Limits(at time.Time, limit func(user string) int) {
 	now := a.coreTime(at)
-	a.settleAt = now + int64(settleSpan) // other agents may hear of it later
+	// Other agents may hear of it later.
+	a.settleAt = now + int64(settleSpan)
 	instances := a.instances
-	quotaOf := func(name string) quota { // other limits may come before everybody has heard of these
+	// Other limits may come before everybody has heard of these.
+	quotaOf := func(name string) quota {
 		n := limit(name)
 		return quota{limit: n, unlimited: n <= 0, creditable: a.quotaOf(name).creditable}
 	}
@@ -80,13 +82,15 @@ func (a *Agent) setLimit(u *user, limit, instances int, now int64) bool {
 		return false
 	}
 	u.quota.unlimited = unlimited
-	u.lease.retryNow() // there may be more slots than when the pool had none
+	// There may be more slots than when the pool had none.
+	u.lease.retryNow()
 	if !unlimited {
 		u.refusal.release = max(0, u.refusal.release+limit-u.quota.limit) // until polygen knows
 		u.quota.limit = limit
 	}
 	a.setPortion(u, instances, now)
-	if u.refusal.taughtAt > 0 { // HAProxy's table has an entry with the old limit
+	// HAProxy's table has an entry with the old limit.
+	if u.refusal.taughtAt > 0 {
 		a.updateTable(u, now)
 	}
 	return true
@@ -103,7 +107,8 @@ func (a *Agent) setPortion(u *user, instances int, now int64) {
 		l.told = l.held
 		l.doubtful = l.doubtful || u.upperBound() > l.held
 	}
-	if u.places.inside > u.quota.allowance(instances) { // else they fit what the pool takes for held
+	// As long as they fit what the pool takes for held, they do no harm.
+	if u.places.inside > u.quota.allowance(instances) {
 		a.recall(u, now)
 	}
 }

@@ -43,14 +43,16 @@ func (a *Agent) Block(at time.Time, name string, limit Limit) {
 	if s.inForce() || a.freeHere(u) <= 0 && s.refusals >= refuseAt {
 		s.until = now + int64(blockSpan)
 	}
-	s.refusals = 0 // they are counted from one repetition to the next
+	// Refusals are counted from one repetition to the next.
+	s.refusals = 0
 	// A user who is not refused is taught now and then: the entry has what HAProxy may
 	// have in progress while nobody answers it.
 	if s.inForce() || now-s.taughtAt >= int64(refreshSpan) {
 		a.updateTable(u, now)
 	}
 	if !a.alone() {
-		a.recall(u, now) // others need what is not in use
+		// Others need what is not in use.
+		a.recall(u, now)
 	}
 	a.review(u, now)
 }
@@ -63,8 +65,10 @@ func (a *Agent) Unblock(at time.Time, name string) {
 		return
 	}
 	now := a.coreTime(at)
-	u.refusal.until = min(u.refusal.until, now) // over now, as review finds
-	u.lease.retryNow()                          // there are slots again
+	// It is over now, as review finds.
+	u.refusal.until = min(u.refusal.until, now)
+	// There are slots again, so the wait for a retry is over.
+	u.lease.retryNow()
 	a.review(u, now)
 }
 
@@ -89,7 +93,8 @@ func (a *Agent) reviewRefusal(u *user, now int64) {
 		room = u.upperBound() <= min(u.refusal.release, a.capacity(u)-1)
 	}
 	if room || now >= u.refusal.until {
-		u.waits.unmetAt = now // there were requests, which HAProxy refused
+		// There were requests, which HAProxy refused.
+		u.waits.unmetAt = now
 		a.endRefusal(u, now)
 	}
 }
@@ -108,7 +113,8 @@ func (a *Agent) updateTable(u *user, now int64) {
 	// The zero Until lets everybody through, which is also what a forgotten entry says.
 	n := TableEntry{User: u.name}
 	if u.refusal.inForce() {
-		n.Until = (u.refusal.until - a.setBack) / second // HAProxy's clock is the machine's
+		// HAProxy goes by its machine's clock, and not by the cluster's.
+		n.Until = (u.refusal.until - a.setBack) / second
 	}
 	if !u.quota.unlimited {
 		n.Limit, n.Cap = u.quota.limit, a.evenPart(u.quota)

@@ -51,7 +51,8 @@ func shares(limit int, demands []Demand, credits map[string]float64) (s []Share,
 		wanting[i].Slots = 0
 	}
 	if len(wanting) == 0 {
-		wanting = s // all have what they want, and divide what is left
+		// All have what they want, and divide what is left.
+		wanting = s
 	}
 	withheld = divide(wanting, left, credits)
 	slices.SortFunc(s, func(a, b Share) int { return cmp.Compare(a.Instance, b.Instance) })
@@ -69,7 +70,8 @@ func divide(among []Share, slots int, credits map[string]float64) map[string]flo
 	withheld := make(map[string]float64, len(among))
 	for i := range among {
 		got := even
-		if i < odd { // to those who have waited longest for one
+		// The odd ones go to those who have waited longest for one.
+		if i < odd {
 			got++
 		}
 		among[i].Slots += got
@@ -97,7 +99,8 @@ func (a *Agent) shareOf(u *user, now int64) int {
 // has nothing of the user lets the pool know, which else would count its portion.
 func (a *Agent) Share(at time.Time, s Sharing) {
 	if a.alone() {
-		return // all slots are this instance's
+		// All slots are this instance's.
+		return
 	}
 	now := a.coreTime(at)
 	u := a.findUser(s.User, now)
@@ -116,7 +119,8 @@ func (a *Agent) Share(at time.Time, s Sharing) {
 		}
 	}
 	u.heat.markHot(now, u.share.until)
-	if u.share.slots > before { // the others hear of it too, and give back
+	// The others hear of it too, and give back what they hold above theirs.
+	if u.share.slots > before {
 		u.lease.retryNow()
 	}
 	a.review(u, now)

@@ -31,13 +31,15 @@ func (w *Watch) shareSlots(u *watched, at time.Time) {
 	// Far from the limit the even part is never reached, and shares would be messages for nothing.
 	near := 100*u.active() >= nearPercent*u.limit.Max || u.refusedSince(now-int64(demandSpan))
 	if w.instances < 2 || len(u.Reports) == 0 || u.limit.Max == 0 || !near {
-		return // everybody who asks finds slots
+		// Everybody who asks finds slots.
+		return
 	}
 	demands := make([]Demand, 0, len(u.Reports))
 	for instance, i := range u.Reports {
 		want := i.active
 		if now-i.refusedAt < int64(demandSpan) {
-			want = u.limit.Max // nobody knows how much more would come
+			// Nobody knows how much more would come.
+			want = u.limit.Max
 		}
 		demands = append(demands, Demand{Instance: instance, Slots: want})
 	}

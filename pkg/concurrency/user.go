@@ -73,7 +73,8 @@ func (u *user) upperBound() int {
 // running is how many requests are in progress here, as far as known.
 func (u *user) running() int {
 	if u.places.phase == placesNone {
-		return u.upperBound() // is exact but for those on other processes
+		// It is exact but for those on other processes.
+		return u.upperBound()
 	}
 	asked := u.progress.totalAsked()
 	if u.places.phase == placesEnding {
@@ -97,7 +98,8 @@ func (u *user) settle() {
 // advance takes a count of HAProxy's table of requests that were asked about.
 func (u *user) advance(c Count, young bool) {
 	unasked := u.progress.advance(c, young)
-	u.places.outside += unasked // no place was kept for them
+	// No place was kept for them.
+	u.places.outside += unasked
 	u.places.since += unasked
 	u.settle()
 }
@@ -107,7 +109,8 @@ func (u *user) advance(c Count, young bool) {
 func (u *user) replaceProcess() {
 	n := u.progress.present()
 	if u.places.phase != placesNone {
-		n = min(n, u.slotsBesidePlaces()) // the others are in its places
+		// The others are in its places.
+		n = min(n, u.slotsBesidePlaces())
 	}
 	u.progress.replaceProcess(n)
 	u.places = u.places.replaced()
@@ -127,7 +130,8 @@ func (a *Agent) forget(u *user, now int64) bool {
 	a.inProgress -= u.shown
 	delete(a.users, u.name)
 	a.changes.Remove(u)
-	delete(a.byDefault.undenied, u.name) // whoever comes is taken for one who has places
+	// Whoever comes is taken for one who has places.
+	delete(a.byDefault.undenied, u.name)
 	// Some bytes instead of a record, and none if all users have the same.
 	asAll := a.byDefault.mayHavePlaces(u.name) && u.places.unused(a.byDefault.places)
 	if (u.places.phase == placesLent || u.places.former > 0) && !asAll {

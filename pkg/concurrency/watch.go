@@ -1,8 +1,6 @@
 package concurrency
 
 import (
-	"cmp"
-	"slices"
 	"time"
 
 	"github.com/sluice-qos/sluice/pkg/internal/agenda"
@@ -27,16 +25,6 @@ type Report struct {
 	Refused  int // requests refused there since its last report
 	Limit    int // requests in progress that all instances together may have; 0 means not limited
 }
-
-// Decisions are what a Watch has decided, each sorted by user.
-type Decisions struct {
-	Blocks   []Block
-	Unblocks []string
-	Sharings []Sharing
-}
-
-// IsEmpty reports whether there is nothing in it.
-func (d Decisions) IsEmpty() bool { return len(d.Blocks)+len(d.Unblocks)+len(d.Sharings) == 0 }
 
 // Watch adds up the requests in progress that the instances report, and decides
 // whom to block and how slots are shared. It is polygen's view; users far below
@@ -113,7 +101,8 @@ func (w *Watch) Observe(at time.Time, r Report) {
 	u.limit = NewLimit(r.Limit, w.margin)
 	i := w.reports.Of(u, r.Instance)
 	i.active, i.last = r.Active, now
-	if r.Refused > 0 { // there is demand that no number of requests in progress shows
+	// There is demand that no number of requests in progress shows.
+	if r.Refused > 0 {
 		i.refusedAt = now
 		u.refused += r.Refused
 	}
@@ -145,7 +134,8 @@ func (w *Watch) Instances(at time.Time, live []string) {
 	for instance, u := range w.reports.Gone(live) {
 		w.dropReport(u, instance)
 		w.decide(u, now)
-		w.lookAt(u, now) // the others may have its slots
+		// The others may have its slots.
+		w.lookAt(u, now)
 	}
 }
 
@@ -153,11 +143,13 @@ func (w *Watch) Instances(at time.Time, live []string) {
 // heard of for 2 s. It costs what is due, and is to be called every 100 ms.
 func (w *Watch) Tick(at time.Time) {
 	now := w.coreTime(at)
-	for looked := -1; looked != 0; { // a call of Take looks at some thousands
+	// Again and again, for a call of Take looks at some thousands.
+	for looked := -1; looked != 0; {
 		looked = 0
 		w.agenda.Take(now, func(u *watched) {
 			looked++
-			if w.users[u.name] == u { // else they were let in by hand, which forgets what was reported
+			// Otherwise they were let in by hand, which forgets what was reported.
+			if w.users[u.name] == u {
 				w.look(u, at, now)
 			}
 		})
@@ -177,7 +169,8 @@ func (w *Watch) look(u *watched, at time.Time, now int64) {
 		w.queueBlock(u, now)
 	}
 	w.shareSlots(u, at)
-	if len(u.Reports) == 0 { // and so it was unblocked
+	// With the last report gone it was unblocked above.
+	if len(u.Reports) == 0 {
 		delete(w.users, u.name)
 		return
 	}
@@ -187,7 +180,8 @@ func (w *Watch) look(u *watched, at time.Time, now int64) {
 // schedule has the user looked at when something is due though nobody reports.
 func (w *Watch) schedule(u *watched, now int64) {
 	due := u.sharedAt + int64(shareAgain)
-	if due <= now { // far from the limit, or alone: nothing is shared
+	// Far from the limit, or alone, nothing is shared.
+	if due <= now {
 		due = now + int64(shareAgain)
 	}
 	if u.blocked {
@@ -197,12 +191,14 @@ func (w *Watch) schedule(u *watched, now int64) {
 	}
 	for _, i := range u.Reports {
 		due = min(due, i.last+int64(reportSpan))
-		if refusal := i.refusedAt + int64(demandSpan); refusal > now { // then the instance wants less
+		// After the refusal has lost its meaning, the instance wants less.
+		if refusal := i.refusedAt + int64(demandSpan); refusal > now {
 			due = min(due, refusal)
 		}
 	}
 	if u.dealtAt > 0 {
-		if deal := u.dealtAt + int64(shareAgain); deal > now { // odd slots change hands
+		// Odd slots change hands then.
+		if deal := u.dealtAt + int64(shareAgain); deal > now {
 			due = min(due, deal)
 		}
 	}
@@ -213,26 +209,6 @@ func (w *Watch) schedule(u *watched, now int64) {
 func (w *Watch) lookAt(u *watched, at int64) {
 	// The agenda never looks too soon, which may be a tick of its own too late.
 	w.agenda.Put(u, at-int64(agenda.Tick))
-}
-
-// Decisions returns what has been decided since the last call, and forgets it. Who was
-// let in by hand may be among both Unblocks and Blocks: then the block is the later one.
-func (w *Watch) Decisions() Decisions {
-	d := Decisions{Sharings: w.sharings}
-	for name, limit := range w.blocks {
-		d.Blocks = append(d.Blocks, Block{User: name, Limit: limit})
-	}
-	for name := range w.unblocks {
-		d.Unblocks = append(d.Unblocks, name)
-	}
-	clear(w.blocks)
-	clear(w.unblocks)
-	clear(w.byHand)
-	w.sharings = nil
-	slices.SortFunc(d.Blocks, func(a, b Block) int { return cmp.Compare(a.User, b.User) })
-	slices.Sort(d.Unblocks)
-	slices.SortStableFunc(d.Sharings, func(a, b Sharing) int { return cmp.Compare(a.User, b.User) })
-	return d
 }
 
 // Dropped counts the reports that were passed over because too many users were watched.

@@ -44,7 +44,8 @@ func (a *Agent) withdraw(u *user, now int64) {
 func (a *Agent) reviewPlaces(u *user, now int64) {
 	// Alone there is nobody else who could need them.
 	if u.heat.hot(now) && !a.alone() {
-		a.recall(u, now) // others need what is not in use
+		// Others need what is not in use.
+		a.recall(u, now)
 	}
 	a.withdraw(u, now)
 }
@@ -60,20 +61,23 @@ func (a *Agent) Withdrawn(at time.Time, name string, rest int) {
 		u = a.addUnasked(name, now)
 	}
 	if u == nil || a.changing(now) {
-		return // while HAProxy is being replaced, it may be the new one that says so
+		// While HAProxy is being replaced, it may be the new one that says so.
+		return
 	}
 	if u.places.phase == placesNone && rest == 0 {
 		a.denied(u, now)
 		return
 	}
 	if p := &u.places; p.phase == placesEnding {
-		p.rest = min(p.rest, rest) // counts of a table that is read again and again
+		// Counts of a table that is read again and again only fall.
+		p.rest = min(p.rest, rest)
 		p.inside, p.mostNative = min(p.inside, p.rest), min(p.mostNative, p.rest)
 	} else {
 		u.withdrawn(rest, now)
 	}
 	a.denied(u, now)
-	if u.places.rest == 0 { // all of them have ended
+	// All of them have ended.
+	if u.places.rest == 0 {
 		u.places.phase = placesNone
 	}
 	u.places.natives = min(u.places.natives, u.places.inside)
@@ -98,7 +102,8 @@ func (u *user) withdrawn(rest int, now int64) {
 		p.inside = min(p.inside, rest)
 		u.withdrawnUnasked(rest)
 	case placesNone:
-		p.inside = rest // lent by another agent
+		// They were lent by another agent.
+		p.inside = rest
 		u.withdrawnUnasked(rest)
 	}
 	p.phase, p.rest, p.mostNative, p.endedAt = placesEnding, rest, rest, now
