@@ -37,6 +37,7 @@ type Config struct {
 // env returns the variables that c sets. HAProxy takes each as one word, whatever is in it, and says
 // what is wrong with it; a status that haproxy.cfg has no answer for it would send as 429.
 func (c Config) env() ([]string, error) {
+	// The one value that HAProxy itself would not complain of.
 	if c.RefuseStatus != 0 && c.RefuseStatus != 429 && c.RefuseStatus != 503 {
 		return nil, fmt.Errorf("refuse status %d: want 429 or 503", c.RefuseStatus)
 	}

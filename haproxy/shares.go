@@ -33,6 +33,7 @@ func shareElements(classes int) (down, up int) { return 6 + 2*classes, 7 + 2*cla
 
 // putShares puts the numbers of the elements that shares have for so many classes, or leaves shares out.
 func (c Config) putShares(cfg *edition, classes int) {
+	// Behind the classes, of which a limit file may need fewer than haproxy.cfg has as shipped.
 	down, up := shareElements(classes)
 	shippedDown, shippedUp := shareElements(len(creditClasses()))
 	numbers := strings.NewReplacer(

@@ -31,6 +31,7 @@ func (a Access) Scheme() string {
 // CheckAddress refuses an address that would be open to other machines: on any address but one of
 // loopback it wants tokens and TLS.
 func (a Access) CheckAddress(address string) error {
+	// By what is written, and not by what a name leads to: that may change behind the back of a check.
 	host, _, err := net.SplitHostPort(address)
 	switch {
 	case err != nil:

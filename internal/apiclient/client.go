@@ -89,12 +89,7 @@ func (a *Client) SendJSON(ctx context.Context, method, path string, body, answer
 }
 
 func (a *Client) doRequest(ctx context.Context, req *http.Request, answer any) error {
-	res, err := a.client.Do(req)
-	if err != nil {
-		return a.failed(ctx, err)
-	}
-	defer res.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	res, body, err := a.fetch(req)
 	if err != nil {
 		return a.failed(ctx, err)
 	}
@@ -117,6 +112,17 @@ func (a *Client) doRequest(ctx context.Context, req *http.Request, answer any) e
 		return fmt.Errorf("what listens at %s is no polygen (it answers %s): %s", a.address, terminal.QuoteName(res.Status), Hint)
 	}
 	return nil
+}
+
+// fetch returns an answer with its body, as much of it as an answer may have.
+func (a *Client) fetch(req *http.Request) (*http.Response, []byte, error) {
+	res, err := a.client.Do(req)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	return res, body, err
 }
 
 // failed says why there is no answer.

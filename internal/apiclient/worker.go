@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"strconv"
 	"strings"
@@ -28,14 +27,9 @@ func AskJob(ctx context.Context, worker string, access Access, id int64) (why jo
 	if err != nil {
 		return why, err
 	}
-	res, err := a.client.Do(req)
+	res, body, err := a.fetch(req)
 	if err != nil {
 		return why, fmt.Errorf("ask %s: %s: %s", worker, terminal.Printable(err.Error()), WorkerHint)
-	}
-	defer res.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
-	if err != nil {
-		return why, fmt.Errorf("ask %s: %s", worker, terminal.Printable(err.Error()))
 	}
 	var told struct{ Error string }
 	err = json.Unmarshal(body, &told)

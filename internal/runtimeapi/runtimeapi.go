@@ -79,6 +79,7 @@ func (c *Client) Withdraw(ctx context.Context, second uint32, keys []string) ([]
 // Read returns the entries of a table that have the keys, in their order. One that does
 // not exist has Found false.
 func (c *Client) Read(ctx context.Context, table string, keys []string) ([]Entry, error) {
+	// Any second but 0 would take the credit.
 	return c.entries(ctx, table, keys, 0)
 }
 
@@ -174,6 +175,7 @@ func (c *Client) Variable(ctx context.Context, name string) (value string, proce
 // ask sends one command about a table or a variable.
 func (c *Client) ask(ctx context.Context, tokens chan struct{}, q question, command string) (*answer, error) {
 	a := &answer{question: q}
+	// One of the two is empty. Neither is escaped in the command, so it must need none.
 	if !validWord(q.table + q.variable) {
 		return a, fmt.Errorf("haproxy's %q: not a name", q.table+q.variable)
 	}
