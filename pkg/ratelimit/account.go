@@ -77,7 +77,8 @@ func (c *Account) advanceTo(now int64, a Ask) {
 		c.Credit = c.credit(a)
 		c.Before, c.Total, c.Next = c.Total, c.Next, 0
 	}
-	if idle := gap - 3; idle > 0 { // nothing was handed out since
+	// Nothing was handed out in the seconds between.
+	if idle := gap - 3; idle > 0 {
 		if a.Limit > 0 && idle <= int64((a.Burst-c.Credit)/a.Limit) {
 			// Compared before it is multiplied: idle may be so long that the product overflows.
 			c.Credit += int(idle) * a.Limit

@@ -127,11 +127,13 @@ func (a *Agent) findOrAddBucket(u *user, r *limits.Rate, now int64) *bucket {
 func (a *Agent) setLimit(b *bucket, r *limits.Rate) {
 	// A burst has an Account, and tokens of one pool must not be given back to the other.
 	if (b.rate.Burst > 0) != (r.Burst > 0) && b.rate.Max > 0 {
-		a.closeWindow(b) // another pool has it from now on
+		// Another pool has it from now on.
+		a.closeWindow(b)
 		b.clearWindow()
 	}
 	if r.Max > b.rate.Max {
-		b.spent = false // there is more
+		// There is more than when it was found to be spent.
+		b.spent = false
 	}
 	b.rate = *r
 	b.limit = r.Max + r.Burst

@@ -33,7 +33,8 @@ func (a *Agent) partWithoutPool(b *bucket) int {
 	// From here on others are taken to use the key too, so the parts must add up to the limit.
 	part := all / n
 	if a.fleet.rank%n < all%n {
-		part++ // the odd ones go to the first
+		// The odd ones go to the first.
+		part++
 	}
 	return max(0, part-a.admittedByHAProxy(b))
 }

@@ -133,7 +133,8 @@ func (b *bucket) target(now int64, instances int) int {
 		// All agents together then hold a quarter of the limit at most, whatever they do not use.
 		part := coolPortion * max(1, instances)
 		cool := b.rate.Max / part
-		if b.longWindow() { // what an agent that is killed holds is lost until the window ends
+		// What an agent that is killed holds is lost until the window ends.
+		if b.longWindow() {
 			cool = min(cool, max(longLease, cool/int(b.length()/second)))
 		}
 		n = max(n, cool)

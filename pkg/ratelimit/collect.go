@@ -22,7 +22,8 @@ func (a *Agent) Collect(at time.Time, flush bool, asks []Ask) []Ask {
 		a.out.Urgent = a.out.Urgent || a.flushUrgent || len(a.tokenRequests)+len(a.accountReports) > 0
 		return asks
 	}
-	a.unanswered = nil // what it wanted is asked for anew
+	// What it wanted is asked for anew.
+	a.unanswered = nil
 	first := len(asks)
 	asks = a.collect(at.UnixNano(), flush, asks)
 	if len(asks) > first {
@@ -47,7 +48,8 @@ func (a *Agent) collect(now int64, flush bool, asks []Ask) []Ask {
 	// Before asks of the same batch: what is left of an account's second is credit of its next.
 	a.accountReports = takeBatch(a.accountReports, &room, send)
 	a.tokenRequests = takeBatch(a.tokenRequests, &room, func(b *bucket) bool {
-		a.advanceWindow(b, now) // before it is unmarked: it may want again
+		// Before it is unmarked, for it may want again.
+		a.advanceWindow(b, now)
 		b.listedToAsk = false
 		ask, ok := a.makeAsk(b, now)
 		if ok {

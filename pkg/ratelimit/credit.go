@@ -54,7 +54,8 @@ func (a *Agent) observeCredit(b *bucket, c Credit, now int64) {
 	// Of a long window or a burst nothing is reserved, whatever is said of the user's other limits.
 	case c == NoCredit || b.pooled():
 		p.phase = portionNone
-	case p.phase == portionRecalled: // what HAProxy says of credit is from before that
+	// What HAProxy says of credit is from before that.
+	case p.phase == portionRecalled:
 	case lapsed:
 		// The present second is the agent's at once: credit of an ended generation is not renewed.
 		p.phase, p.until, p.denied = portionWithheld, min(p.until, b.start-1), b.start

@@ -58,7 +58,8 @@ func (a *Agent) Start(at time.Time, name string, rates []limits.Rate, credit Cre
 // if one is spent.
 func (a *Agent) decide(w *Waiting, now int64) (Verdict, bool) {
 	missing, entrusted := false, false
-	var refusing *bucket // of several, the one that stays in force longest: the client retries after it
+	// Of several, the one that stays in force longest: the client retries after it.
+	var refusing *bucket
 	for _, b := range w.buckets[:w.n] {
 		// Tokens that are to go back with the next flush are still this agent's.
 		if b.balance == 0 {
@@ -101,7 +102,8 @@ func (a *Agent) decide(w *Waiting, now int64) (Verdict, bool) {
 // whoCounts is the cause of a refusal by what is known of a bucket without waiting.
 func (a *Agent) whoCounts(b *bucket) cause.Cause {
 	switch {
-	case a.decidesAlone(b): // first: who is alone has the whole limit, with Redis or without
+	// First, for who is alone has the whole limit, with Redis or without.
+	case a.decidesAlone(b):
 		return cause.OwnCount
 	case a.cutOff(b):
 		return cause.RedisLost
@@ -128,7 +130,8 @@ func (a *Agent) admitRequest(w *Waiting, now int64) Verdict {
 			continue
 		}
 		a.spendToken(b, now)
-		v.Second = max(v.Second, b.start) // the clock may run back a little
+		// The clock may run back a little.
+		v.Second = max(v.Second, b.start)
 	}
 	return v
 }
@@ -139,7 +142,8 @@ func (a *Agent) available(b *bucket) bool {
 	case a.entrusted(b):
 		return false
 	case b.balance > 0 && (b.unleased == 0 || b.longWindow() || !a.cutOff(b)):
-		return true // whoever counts a second alone must not lease on top of it
+		// Whoever counts a second alone must not lease on top of it.
+		return true
 	case a.cutOff(b):
 		return !b.spent && a.admittedWithoutPool(b) < a.partWithoutPool(b)
 	case a.decidesAlone(b):
@@ -166,10 +170,12 @@ func (a *Agent) spendToken(b *bucket, now int64) {
 		b.debt++
 		a.reportAtFlush(b)
 		if a.cutOff(b) && !b.spent && !b.asking && !a.decidesAlone(b) {
-			a.requestTokens(b) // the pool may only be slow
+			// The pool may only be slow, and then it should know of what was admitted.
+			a.requestTokens(b)
 		}
 		if b.admitted == b.limit {
-			a.flushNow() // the cluster should know at once
+			// The cluster should know at once that nothing is left.
+			a.flushNow()
 		}
 	}
 	// Polygen said before that the window is spent, and this was the last token here.
@@ -190,7 +196,8 @@ func (a *Agent) refuse(b *bucket, why cause.Cause, now int64) Verdict {
 		case !b.refusing:
 			a.throttleNow(b, now)
 		case b.longWindow() && now-b.refusingAt >= int64(refuseAgain):
-			a.refuseInHAProxy(b, now) // it got through, so HAProxy has forgotten
+			// It got through, so HAProxy has forgotten the refusal.
+			a.refuseInHAProxy(b, now)
 		}
 	}
 	return Verdict{Limit: b.rate, Cause: why, Second: b.start}

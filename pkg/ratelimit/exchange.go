@@ -12,7 +12,8 @@ func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
 	now := at.UnixNano()
 	b := a.findBucket(&ask.Key)
 	if b == nil || a.leaving || (ask.Burst > 0) != (b.rate.Burst > 0) {
-		a.giveBack(ask, g.Tokens) // nobody's, or from another pool than the bucket's
+		// They are nobody's, or from another pool than the bucket's.
+		a.giveBack(ask, g.Tokens)
 		return
 	}
 	a.advanceWindow(b, now)
@@ -27,7 +28,8 @@ func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
 		// pool must not count both.
 		paid := min(b.debt, g.Tokens)
 		b.debt -= paid
-		b.owed, b.unleased = max(0, b.owed-paid), max(0, b.unleased-paid) // some of it may be HAProxy's
+		// Some of the debt may be HAProxy's, which is in neither of these.
+		b.owed, b.unleased = max(0, b.owed-paid), max(0, b.unleased-paid)
 		b.balance += g.Tokens - paid
 		b.total = g.Total
 		b.owed = max(0, b.owed-ask.Debt)
@@ -41,7 +43,8 @@ func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
 			b.spent = false
 		}
 		if b.pooled() && (wanted || b.spent) {
-			b.throttle = b.spent // nobody needs polygen's word who asks the pool in any case
+			// Nobody needs polygen's word who asks the pool in any case.
+			b.throttle = b.spent
 		}
 		if g.Tokens > 0 {
 			b.probeGap = int64(firstProbe)
@@ -57,7 +60,8 @@ func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
 		return
 	}
 	a.serveQueue(b.owner, now)
-	if wanted && b.spent && !b.pooled() { // of pooled ones the refusals tell
+	// Of pooled ones the refusals tell HAProxy.
+	if wanted && b.spent && !b.pooled() {
 		a.applyThrottle(b, now)
 	}
 	a.schedule(b, now)
@@ -80,7 +84,8 @@ func (a *Agent) Fail(at time.Time, ask Ask) {
 	// What it wanted is not sent again: by then something else may be needed.
 	again := ask.reportOnly(ask.Debt, ask.Back)
 	again.Seq, again.Instances = ask.Seq, ask.Instances
-	a.unanswered = append(a.unanswered, again) // all of them and in their order: the pool knows batches
+	// All of them and in their order, for the pool knows batches.
+	a.unanswered = append(a.unanswered, again)
 	b := a.findBucket(&ask.Key)
 	if b == nil {
 		return

@@ -32,10 +32,12 @@ func (f *fleet) become(now int64, instances, rank int) {
 	instances, rank = max(1, instances), max(0, rank)
 	switch {
 	case !f.informed:
-		f.informed, f.joined, f.shared = true, now, now // somebody may have served before it in this second
+		// Somebody may have served before it in this second.
+		f.informed, f.joined, f.shared = true, now, now
 	// Counting alone begins a second later than the word of it: the other may still admit from its lease.
 	case f.instances > 1 && instances <= 1:
-		f.shared = now + 1 // the one that went may still be finishing
+		// The one that went may still be finishing.
+		f.shared = now + 1
 	case f.instances > 1:
 		f.shared = now
 	}

@@ -51,7 +51,8 @@ func (a *Agent) remaining(b *bucket) int {
 		}
 		switch {
 		case b.longWindow():
-			return b.balance + own // what was leased is not counted against the part
+			// What was leased is not counted against the part.
+			return b.balance + own
 		// As in available: who has begun to count by itself does not use its lease on top.
 		case b.unleased > 0:
 			return own

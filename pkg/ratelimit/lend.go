@@ -82,9 +82,11 @@ func (a *Agent) lendable(b *bucket, now int64) bool {
 		return false
 	}
 	if p.phase == portionLent && (a.decidesAlone(b) || !a.mayHave(b.start+1)) {
-		return false // by default HAProxy may have it or not; then it does no harm to give it once more
+		// By default HAProxy may have it or not. Then it does no harm to give it once more.
+		return false
 	}
-	return a.decidesAlone(b) || p.each > 0 && !b.hot(now) // nobody wants what a lone HAProxy has
+	// Alone, nobody else wants what HAProxy has.
+	return a.decidesAlone(b) || p.each > 0 && !b.hot(now)
 }
 
 // Lend says that HAProxy will have its portion of these limits as credit from a second
@@ -101,7 +103,8 @@ func (a *Agent) Lend(at time.Time, name string, rates []limits.Rate, from int64)
 			continue
 		}
 		a.advanceWindow(b, at.UnixNano())
-		if p := &b.portion; p.phase == portionLent { // it may have had it already
+		// HAProxy may have had it already.
+		if p := &b.portion; p.phase == portionLent {
 			from = min(from, p.from)
 			if p.denied < b.start {
 				// HAProxy may have begun by itself and spent some: then nothing of this second is given back.

@@ -40,7 +40,8 @@ func (a *Agent) Lost(at time.Time, lost bool) {
 	}
 	a.lostAt = now
 	for _, b := range a.toReport {
-		if b.longWindow() { // what was about to go back would be lost until the window ends
+		// What was about to go back would be lost until the window ends.
+		if b.longWindow() {
 			b.reclaim()
 		}
 	}
@@ -62,7 +63,8 @@ func (a *Agent) MarkHot(at time.Time, k Key, until time.Time, sharers int) {
 	// Never for longer than 3 s, which is polygen's hint: its clock may be ahead.
 	b.hotUntil = max(b.hotUntil, min(until.UnixNano(), now+3*second))
 	if !a.cutOff(b) {
-		b.sharers = max(0, min(sharers, a.fleet.instances)) // just after a loss polygen has not heard of all
+		// Just after a loss polygen has not heard of all of them.
+		b.sharers = max(0, min(sharers, a.fleet.instances))
 	}
 	a.review(b, now)
 	a.schedule(b, now)
@@ -75,7 +77,8 @@ func (a *Agent) MarkHot(at time.Time, k Key, until time.Time, sharers int) {
 func (a *Agent) Throttle(at time.Time, k Key, sec int64, limit int) {
 	now := at.UnixNano()
 	if sec != windowStart(now, k.Window) {
-		return // it came too late, or from a clock of its own
+		// It came too late, or by another clock.
+		return
 	}
 	b := a.findBucket(&k)
 	switch {
@@ -84,7 +87,8 @@ func (a *Agent) Throttle(at time.Time, k Key, sec int64, limit int) {
 		a.out.TableEntries = append(a.out.TableEntries, TableEntry{Key: k, WindowStart: sec, Limit: limit})
 		return
 	case b == nil:
-		return // the pool says so itself, should there be requests
+		// The pool says so itself, should there be requests.
+		return
 	}
 	a.advanceWindow(b, now)
 	// Noted here and acted on by applyThrottle: tokens that are in hand or on their way are still used.

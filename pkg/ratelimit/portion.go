@@ -211,7 +211,8 @@ func (a *Agent) setBackTo(sec int64) {
 	f := &a.fleet
 	f.shared, f.joined = min(f.shared, sec+1), min(f.joined, sec+1)
 	a.apartThrough, a.reloaded = min(a.apartThrough, sec), min(a.reloaded, sec)
-	a.byDefault.from = min(a.byDefault.from, sec+settleSpan+1) // it may be a little ahead
+	// It may be a little ahead.
+	a.byDefault.from = min(a.byDefault.from, sec+settleSpan+1)
 	for i := range f.former {
 		f.former[i].through = min(f.former[i].through, sec+settleSpan)
 	}

@@ -43,12 +43,14 @@ func (a *Agent) Recalled(at time.Time, name string, rate limits.Rate, sec int64,
 		return
 	}
 	p := &b.portion
-	sec = min(sec, b.start+1) // no clock is further ahead
+	// No clock is further ahead.
+	sec = min(sec, b.start+1)
 	if p.phase == portionRecalled {
 		// Answers to two withdrawals may come in any order; the longer promise holds.
 		through = max(through, p.through)
 	}
-	if p.phase == portionRecalled && sec > b.start { // nothing was lent since: it only lasts longer
+	// Nothing was lent since, so the recall only lasts longer.
+	if p.phase == portionRecalled && sec > b.start {
 		p.through = through
 		a.schedule(b, now)
 		return
@@ -57,14 +59,16 @@ func (a *Agent) Recalled(at time.Time, name string, rate limits.Rate, sec int64,
 	if sec <= p.again {
 		spent = max(spent, p.each)
 	}
-	if sec > b.start { // HAProxy's clock is ahead: what it spent in this second is not known
+	// HAProxy's clock is ahead, and what it spent in this second is not known.
+	if sec > b.start {
 		a.spendRest(b)
 	}
 	p.phase, p.through, p.until = portionRecalled, max(through, sec), min(p.until, sec-1)
 	a.endRecall(b)
 	a.divide(b)
 	switch {
-	case p.settled > sec: // that second is over
+	// That second is over, and what was spent in it changes nothing.
+	case p.settled > sec:
 	case p.settled == sec:
 		a.countSpentCredit(b, sec, max(0, spent-p.counted))
 		// Told twice of one second: only what is more than the last time counts.
@@ -136,5 +140,6 @@ func (a *Agent) addTokens(b *bucket, sec int64, tokens int) {
 // Reloaded says that HAProxy has begun a new process. What the old one has spent of this
 // second nobody can tell, so nothing of it is given back from now on.
 func (a *Agent) Reloaded(at time.Time) {
-	a.reloaded = (at.UnixNano() + lendAfter) / second // HAProxy's clock may be ahead
+	// HAProxy's clock may be ahead.
+	a.reloaded = (at.UnixNano() + lendAfter) / second
 }

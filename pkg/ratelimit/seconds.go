@@ -75,7 +75,8 @@ func (a *Agent) advanceWindow(b *bucket, now int64) {
 	b.start, b.balance, b.portion.before = current, next, before
 	// After the window is set: the portion belongs to the new second.
 	a.rollPortion(b, now)
-	b.limit = b.rate.Max + b.rate.Burst // at most, until the pool is heard of
+	// It is at most that, until the pool is heard of.
+	b.limit = b.rate.Max + b.rate.Burst
 	if b.waiting > b.balance {
 		a.requestTokens(b)
 	}
@@ -141,14 +142,16 @@ func (a *Agent) balanceToKeep(b *bucket, now int64) int {
 		return b.balance
 	}
 	if b.portion.recalled(b.start) && !a.active(b, now) {
-		return 0 // others want it
+		// Others want it.
+		return 0
 	}
 	target := b.target(now, a.fleet.instances)
 	if now-b.arrivals.last < int64(idleSpan) {
 		// Twice what is expected: a lease that shrank and grew with each pause would be an ask each time.
 		return 2*target + 1
 	}
-	return min(target, 1) // a cool key's next request need not wait; a hot one's may
+	// A cool key's next request need not wait; a hot one's may.
+	return min(target, 1)
 }
 
 // probing reports whether a spent key is wanted here all the same. While

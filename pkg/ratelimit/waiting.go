@@ -23,7 +23,8 @@ type Waiting struct {
 // enqueue puts the request into its user's queue, unless more requests wait there
 // already than the limit could still admit.
 func (a *Agent) enqueue(on *Waiting, now int64) (Verdict, *Waiting) {
-	w := *on // only a request that waits costs an allocation
+	// Only a request that waits costs an allocation.
+	w := *on
 	for _, b := range w.buckets[:w.n] {
 		// More than the limit could still admit would wait for a refusal, and hold memory meanwhile.
 		if !a.available(b) && b.waiting >= b.limit-b.handedOut() {
@@ -175,7 +176,8 @@ func (a *Agent) Abandon(at time.Time, w *Waiting) {
 func (a *Agent) Cancel(at time.Time, name string, rates []limits.Rate, v Verdict) {
 	u := a.users[name]
 	if u == nil || !v.Allowed {
-		return // it was admitted uncounted
+		// It was admitted uncounted.
+		return
 	}
 	for i := range rates {
 		if b := u.findBucket(rates[i].Class, rates[i].Window); b != nil {
@@ -193,12 +195,15 @@ func (a *Agent) restore(b *bucket, sec, now int64) {
 		a.giveBack(b.emptyAsk(sec-sec%(b.length()/second)), 1)
 		return
 	case b.admitted == 0:
-		return // it began anew meanwhile, as with a limit that has another pool
-	case b.debt > 0: // not reported yet: then the pool need not hear of it
+		// It began anew meanwhile, as with a limit that has another pool.
+		return
+	// It is not reported yet, so the pool need not hear of it.
+	case b.debt > 0:
 		b.debt--
 		b.owed, b.unleased = max(0, b.owed-1), max(0, b.unleased-1)
 	default:
-		b.balance++ // the pool has counted it: it is as good as a token
+		// The pool has counted it, so it is as good as a token.
+		b.balance++
 	}
 	// The window's count is of requests that run.
 	b.admitted--

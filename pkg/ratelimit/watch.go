@@ -74,7 +74,8 @@ func (w *Watch) Observe(at time.Time, instance string, k Key, sec int64, total, 
 	// A window that does not begin where windows do, or is long over, is of a clock that is wrong: what it
 	// says would throttle users in a second that others count.
 	if limit <= 0 || sec%k.Window.Seconds() != 0 || end < now/second || sec > now/second+1 {
-		return // not limited, or from a clock of its own
+		// It is not limited, or from another clock.
+		return
 	}
 	o := w.watched(k)
 	o.last = now
@@ -156,7 +157,8 @@ func (w *Watch) Forget(at time.Time) {
 	now := at.UnixNano()
 	for _, keys := range [...]map[Key]*watched{w.keys, w.old} {
 		for k, o := range keys {
-			if now-o.last >= int64(watchSpan) && now >= o.over { // a spent hour is called spent once
+			// A spent hour is called spent once.
+			if now-o.last >= int64(watchSpan) && now >= o.over {
 				delete(keys, k)
 				continue
 			}
