@@ -74,6 +74,7 @@ func TestConformance(t *testing.T) {
 		{"instances say why they do not fully work", problems},
 		{"one candidate leads", lead},
 		{"parts are leased to one each", leases},
+		{"polygens write to each other", letters},
 		{"another number of shards is refused", shards},
 		{"limits are kept and announced", limits},
 		{"overrides are kept and replaced", overrides},

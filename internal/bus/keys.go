@@ -39,6 +39,7 @@ const (
 	ConfirmedChannel Channel = "sluice:confirmed"
 	UnblockChannel   Channel = "sluice:unblock"
 	InstancesChannel Channel = "sluice:instances"
+	PolygensChannel  Channel = "sluice:polygens"
 )
 
 // ownChannel is the channel of the policies that concern one instance.

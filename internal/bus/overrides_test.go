@@ -134,3 +134,26 @@ func unblocks(t *testing.T, s *server) {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
 }
+
+func letters(t *testing.T, s *server) {
+	b := s.open(t, bus.Options{})
+	ear := listen(t, b, bus.PolygensChannel)
+	want := []bus.Event{}
+	for _, l := range []bus.Letter{{To: "", Body: []byte(`{"a": 1}`)}, {To: "one two#X", Body: []byte("\x00ü 3:abc")}} {
+		if err := b.Send(context.Background(), l); err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, l)
+	}
+	for _, bad := range []string{"", "2 0: x", "1 0:", "1 5:x y"} {
+		s.do(t, "PUBLISH", "sluice:polygens", bad)
+	}
+	last := bus.Letter{To: "last", Body: []byte("x")}
+	if err := b.Send(context.Background(), last); err != nil {
+		t.Fatal(err)
+	}
+	got := []bus.Event{ear.next(t), ear.next(t), ear.next(t)}
+	if diff := cmp.Diff(append(want, last), got); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+}

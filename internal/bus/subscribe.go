@@ -14,7 +14,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/policy"
 )
 
-// An Event is what Subscribe hands out: Policies, Usage, Progress, Demand, Starts, Confirmed, Unblock, Registry or Connected.
+// An Event is what Subscribe hands out: Policies, Usage, Progress, Demand, Starts, Confirmed, Unblock, Letter, Registry or Connected.
 type Event interface{ isEvent() }
 
 // Policies are the policies of one message of polygen.
@@ -244,6 +244,8 @@ func (s *subscription) decode(m message) (event Event) {
 		event, err = decodeDemand(m.payload)
 	case StartsChannel:
 		event, err = decodeStarts(m.payload)
+	case PolygensChannel:
+		event, err = decodeLetter(m.payload)
 	case InstancesChannel:
 		var c change
 		if c, err = decodeChange(m.payload); err == nil {

@@ -131,6 +131,7 @@ func theirPart(ctx context.Context, agent, polygen *bus.Bus) map[string]func() e
 			return err
 		},
 		"PublishUnblock": func() error { return polygen.PublishUnblock(ctx, bus.Unblock{Polygen: "p", User: "alice"}) },
+		"Send":           func() error { return polygen.Send(ctx, bus.Letter{Body: []byte("x")}) },
 		"polygen's Time": func() error { _, err := polygen.Time(ctx); return err },
 	}
 }

@@ -16,15 +16,20 @@ import (
 	"time"
 
 	"github.com/cespare/xxhash/v2"
+
+	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 // Count is how many parts there are, and so how many polygens can have work. All processes must agree, also of
 // different versions: it may not change, nor may Of.
 const Count = 64
 
-// Of is the part of a user, given by wire key. It takes other bits of the hash than shards and the parts of
-// windows do.
-func Of(user string) int { return int(xxhash.Sum64String(user) >> 48 % Count) }
+// Of is the part of a user, given by wire key. At all endpoints a user is in one part. It takes other bits of the
+// hash than shards and the parts of windows do.
+func Of(key string) int {
+	_, user := limits.SplitEndpoint(key)
+	return int(xxhash.Sum64String(user) >> 48 % Count)
+}
 
 // A Set is a set of parts: bit n is part n. The zero value is empty.
 type Set uint64
@@ -92,10 +97,16 @@ type Division struct {
 	until  [Count]time.Time
 	share  int // the most parts to hold
 	giving Set // given back, and Redis has not confirmed that yet
+	kept   Set
 }
 
 // New returns a Division that holds nothing, with leases of this length.
-func New(lease time.Duration) *Division { return &Division{lease: lease} }
+func New(lease time.Duration) *Division { return &Division{lease: lease, kept: All} }
+
+// Kept are the parts that this polygen has to know of: those that it held by the last answer, whether it may still
+// decide about them or not. It is all of them before the first answer, and beside a polygen that knows of
+// no parts, whose place it may have to take.
+func (d *Division) Kept() Set { return d.kept }
 
 // Mine are the parts that this polygen decides about now.
 func (d *Division) Mine(now time.Time) (mine Set) {
@@ -116,25 +127,29 @@ func (d *Division) Ask(now time.Time) Ask {
 		d.until[part] = time.Time{}
 	}
 	d.giving |= more
+	if d.share > 0 {
+		d.kept &^= more
+	}
 	return Ask{Number: d.number, GiveBack: d.giving, Take: max(0, d.share-(mine&^more).Len())}
 }
 
 // Take takes the answer to the last Ask, which was sent at a time. It reports whether asking again at once would
 // change something.
 func (d *Division) Take(sent time.Time, a Answer) (again bool) {
-	d.giving = 0
+	d.giving, d.kept = 0, a.Held
 	for part := range d.until {
 		d.until[part] = time.Time{}
 		if a.Held.Has(part) {
 			d.until[part] = sent.Add(d.lease)
 		}
 	}
-	d.share = 0
 	// A polygen of a version before leads without asking for parts, and decides about all users.
-	if a.Leader == "" || slices.Contains(a.Polygens, a.Leader) {
-		polygens := max(1, len(a.Polygens))
-		d.share = (Count + polygens - 1) / polygens
+	if a.Leader != "" && !slices.Contains(a.Polygens, a.Leader) {
+		d.share, d.kept = 0, All
+		return a.Held != 0
 	}
+	polygens := max(1, len(a.Polygens))
+	d.share = (Count + polygens - 1) / polygens
 	held := a.Held.Len()
 	return held > d.share || held < d.share && a.Free > 0
 }

@@ -1,6 +1,7 @@
 package polygen
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/api"
+	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
@@ -40,16 +42,22 @@ type listed struct {
 }
 
 // lookTop makes a list of users.
-func (p *Polygen) lookTop(now time.Time, by api.Sort, n int) api.Users {
+func (p *Polygen) lookTop(now time.Time, by api.Sort, n int) view.Overview {
 	s := p.dashboard
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.adoptLimits(p.set.Load())
-	look := s.view.BeginLookNow(now, by, n)
+	look := s.view.BeginLookNow(now, map[api.Sort]int{by: n})
 	if by != api.ByRecent { // the view keeps users in this order
 		s.finish(look)
 	}
-	return look.TopList(by)
+	return look.Overview()
+}
+
+// ownTop are the n users with most of those whom this polygen knows.
+func (p *Polygen) ownTop(by api.Sort, n int) []api.Summary {
+	o := p.lookTop(p.clock.Now(), by, n)
+	return o.Tops[by]
 }
 
 // Users returns the n users with most, 1000 at most.
@@ -64,8 +72,12 @@ func (p *Polygen) Users(by api.Sort, n int) api.Users {
 	which := listed{by, length}
 	out, now := t.lists[which], p.clock.Now()
 	if age := now.Sub(out.Time); age < 0 || age >= topFor {
-		out = p.lookTop(now, by, length)
-		out.From = p.answerHead()
+		need := map[api.Sort]int{by: length}
+		o := p.lookTop(now, by, length)
+		replies, missing := p.askOthers(question{Tops: need, Now: true})
+		mergeOverview(&o, replies, need)
+		out = api.Users{From: p.answerHead(), Sort: by, Users: o.Tops[by], Seen: o.Totals.Seen, Dropped: o.Totals.Dropped, Capacity: o.Totals.Capacity}
+		out.Degraded = cmp.Or(out.Degraded, missing)
 		out.Time = now.UTC()
 		if t.lists == nil {
 			t.lists = make(map[listed]api.Users)
@@ -82,7 +94,10 @@ func (p *Polygen) UnknownUsers(by api.Sort, n int) api.UnknownUsers {
 	p.dashboard.mu.Lock()
 	out := p.dashboard.view.Unknown(by, n)
 	p.dashboard.mu.Unlock()
+	replies, missing := p.askOthers(question{Unknown: by, UnknownN: n})
+	mergeUnknown(&out, replies, n)
 	out.From = p.answerHead()
+	out.Degraded = cmp.Or(out.Degraded, missing)
 	return out
 }
 
@@ -113,11 +128,17 @@ func (p *Polygen) UserOfKey(key, endpoint string) api.User {
 }
 
 func (p *Polygen) userOfKey(key, endpoint string) api.User {
+	wire := limits.EndpointKey(endpoint, key)
+	replies, missing := p.askOthersOf(wire, question{Users: [][]byte{[]byte(wire)}, Now: true})
 	p.dashboard.mu.Lock()
 	p.dashboard.adoptLimits(p.set.Load())
-	out := p.dashboard.view.User(p.clock.Now(), limits.EndpointKey(endpoint, key))
+	out := p.dashboard.view.User(p.clock.Now(), wire)
 	p.dashboard.mu.Unlock()
+	if u, known := userIn(replies, 0); known {
+		out = u
+	}
 	out.From = p.answerHead()
+	out.Degraded = cmp.Or(out.Degraded, missing)
 	return out
 }
 

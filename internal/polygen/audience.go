@@ -48,6 +48,9 @@ func (a *audience) report(user, instance string) {
 	}
 }
 
+// doubt sends everything to all until the polygen has heard for a while who serves whom.
+func (a *audience) doubt() { a.before, a.turned = nil, time.Time{} }
+
 // forget forgets who has not told of a user for long.
 func (a *audience) forget(now time.Time) {
 	if a.turned.IsZero() {

@@ -59,8 +59,46 @@ func (p *Polygen) decide(ctx context.Context, events <-chan bus.Event) error {
 	}
 }
 
+// adoptParts forgets the users of parts that others have now. The watches forget them by themselves, within seconds.
+func (p *Polygen) adoptParts() {
+	kept := p.division.kept()
+	if kept == p.kept {
+		return
+	}
+	if kept&^p.kept != 0 {
+		p.audience.doubt() // of those that are new nobody knows yet who serves them
+	}
+	p.kept = kept
+	p.dashboard.mu.Lock()
+	defer p.dashboard.mu.Unlock()
+	p.dashboard.view.Keep(kept.HasUser)
+}
+
+// ownEvent leaves what is about users of the parts that are kept.
+func (p *Polygen) ownEvent(e bus.Event) bus.Event {
+	if p.kept == parts.All { // of the only polygen, mostly
+		return e
+	}
+	switch e := e.(type) {
+	case bus.Usage:
+		e.Entries = ownOf(p.kept, e.Entries, func(u bus.UsageEntry) string { return u.Key.User })
+		return e
+	case bus.Progress:
+		e.Entries = ownOf(p.kept, e.Entries, func(u bus.ProgressEntry) string { return u.User })
+		return e
+	case bus.Demand:
+		return bus.Demand(ownOf(p.kept, e, func(r bandwidth.Report) string { return r.User }))
+	case bus.Starts:
+		e.Users = ownOf(p.kept, e.Users, func(u bus.Started) string { return u.User })
+		return e
+	}
+	return e
+}
+
 func (p *Polygen) observe(now time.Time, e bus.Event) {
 	p.round.events++
+	p.adoptParts()
+	e = p.ownEvent(e)
 	set := p.set.Load()
 	switch e := e.(type) {
 	case bus.Usage:
@@ -135,17 +173,17 @@ func limitOf(set *limits.Set, k ratelimit.Key) int {
 	return r.Max + r.Burst
 }
 
-// sendPolicies publishes what the watches decided, if this polygen leads. Policies that cannot be
+// sendPolicies publishes what the watches decided about the users of this polygen. Policies that cannot be
 // sent are dropped: limits hold without them, by the agents' leases, and blocks and shares
 // are repeated.
 func (p *Polygen) sendPolicies(ctx context.Context) {
 	d := decisions{late: p.rates.Latecomers(), Decisions: p.slots.Decisions(), shares: p.bytes.Sharings()}
 	d.hints, d.throttles = p.rates.Decisions()
+	d.keep(p.kept) // not the ends of what was known before of users of others
 	begun := p.remember(d.throttles, d.Decisions)
 	p.tellPolicies(p.set.Load(), begun, d.hints, d.throttles, d.Decisions, d.shares)
 	p.throttledUsers.addThrottles(p.set.Load(), d.throttles)
-	// It decides about the users of others too, by the same reports, so that it knows everything when it takes over a
-	// part. It sends what is about its own.
+	// What it knows of, and may not decide about: parts whose lease lapsed, and all while an older polygen leads.
 	d.keep(p.division.mine(time.Now()))
 	policies := p.address(p.clock.Now(), &d)
 	if len(policies) == 0 {

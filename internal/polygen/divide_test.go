@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/parts"
 	"github.com/sluice-qos/sluice/internal/policy"
 	"github.com/sluice-qos/sluice/internal/proctest"
@@ -67,24 +66,14 @@ func TestPolygensDivideTheUsers(t *testing.T) {
 	t.Parallel()
 	_, addr := proctest.Redis(t)
 	a, attempt := startAgents(t, addr), 0
-	cut := proctest.StartRelay(t, addr)
 	one := newGenerator(t, addr, "one", nil).run(t).awaitParts(t, parts.Count)
-	two := newGenerator(t, cut.Addr, "two", func(o *Options) {
-		b, err := bus.Open(bus.Options{Addresses: []string{cut.Addr}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { b.Close() })
-		o.Bus = b
-	}).run(t)
+	two, cut := cutOffable(t, addr, "two")
+	two.run(t)
 	two.awaitParts(t, parts.Count/2)
 	three := newGenerator(t, addr, "three", nil).run(t)
 	one.awaitParts(t, 22)
 	two.awaitParts(t, 22)
 	three.awaitParts(t, 20)
-	for _, g := range []*generator{one, two, three} {
-		a.awaitWatched(g)
-	}
 	a.throttleEverywhere(&attempt)
 
 	before := [2]parts.Set{one.division.mine(time.Now()), three.division.mine(time.Now())}

@@ -72,9 +72,10 @@ func (p *Polygen) Policies(f api.Filter) (messages <-chan *api.Message, stop fun
 	r := &reader{filter: f.By(p.set.Load()), messages: make(chan *api.Message, maxUnread)}
 	e := &p.events
 	e.mu.Lock()
-	defer e.mu.Unlock()
 	e.readers = append(e.readers, r)
 	e.any.Store(true)
+	e.mu.Unlock()
+	p.listenToOthers()
 	return r.messages, sync.OnceFunc(func() {
 		e.mu.Lock()
 		e.readers = slices.DeleteFunc(e.readers, func(other *reader) bool { return other == r })
@@ -87,7 +88,7 @@ func (p *Polygen) Policies(f api.Filter) (messages <-chan *api.Message, stop fun
 // publishEvent tells the readers of an event, whose time is now if it has none. It never waits for
 // readers, and does nothing if there are none. It is safe for concurrent use.
 func (p *Polygen) publishEvent(e api.Event) {
-	if !p.events.any.Load() {
+	if !p.anyReader() {
 		return
 	}
 	if e.Time.IsZero() {
@@ -95,7 +96,17 @@ func (p *Polygen) publishEvent(e api.Event) {
 	}
 	e.Time = e.Time.UTC().Truncate(time.Millisecond)
 	p.events.deliver(e)
+	// Of limits, and of overrides that end, each polygen tells its readers by itself.
+	if everywhere := e.Kind == api.LimitsEvent || e.Kind == api.OverrideEvent && e.Note == overrideEnded; !everywhere && p.others.tell(e) {
+		p.events.lost.Inc()
+	}
 }
+
+// anyReader reports whether somebody reads events, here or at another polygen.
+func (p *Polygen) anyReader() bool { return p.events.any.Load() || p.others.haveReaders() }
+
+// overrideEnded is the note of an override that has ended by itself.
+const overrideEnded = "ended"
 
 func (s *events) deliver(e api.Event) {
 	m := &api.Message{Event: string(e.Kind), Value: &e}
@@ -152,7 +163,7 @@ const concurrentLimit = "concurrent"
 // tellPolicies tells of what was decided, be it sent or not. Of blocks those who are
 // told of are the users whose blocks begin: the others are repetitions.
 func (p *Polygen) tellPolicies(set *limits.Set, begun []string, hints []ratelimit.Hint, throttles []ratelimit.Throttle, d concurrency.Decisions, sharings []bandwidth.Sharing) {
-	if !p.events.any.Load() {
+	if !p.anyReader() {
 		return
 	}
 	now := p.clock.Now()

@@ -39,11 +39,17 @@ func (p *Polygen) findKey(set *limits.Set, name, endpoint string) (key string, o
 	if len(keys) == 1 {
 		return keys[0], nil
 	}
+	var wires [][]byte
+	for _, k := range keys {
+		wires = append(wires, wireOf(endpoint, k))
+	}
+	replies, _ := p.askOthers(question{Users: wires})
 	p.dashboard.mu.Lock()
 	defer p.dashboard.mu.Unlock()
-	for _, k := range keys {
+	for i, k := range keys {
+		u, _ := userIn(replies, i)
 		switch {
-		case !p.dashboard.view.HasReport(limits.EndpointKey(endpoint, k)):
+		case u.Seen == nil && !p.dashboard.view.HasReport(string(wires[i])):
 		case key == "":
 			key = k
 		default:

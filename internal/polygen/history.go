@@ -1,6 +1,8 @@
 package polygen
 
 import (
+	"cmp"
+
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
@@ -24,10 +26,18 @@ func (p *Polygen) History(name, endpoint string) api.History {
 
 // HistoryOfKey is History, by the key that the cluster knows the user by.
 func (p *Polygen) HistoryOfKey(key, endpoint string) api.History {
+	wire := limits.EndpointKey(endpoint, key)
+	replies, missing := p.askOthersOf(wire, question{History: []byte(wire)})
 	p.dashboard.mu.Lock()
 	p.dashboard.adoptLimits(p.set.Load())
-	out := p.dashboard.past.History(p.clock.Now(), limits.EndpointKey(endpoint, key), p.dashboard.view)
+	out := p.dashboard.past.History(p.clock.Now(), wire, p.dashboard.view)
 	p.dashboard.mu.Unlock()
+	for _, r := range replies {
+		if r.History != nil {
+			out = *r.History
+		}
+	}
 	out.From = p.answerHead()
+	out.Degraded = cmp.Or(out.Degraded, missing)
 	return out
 }

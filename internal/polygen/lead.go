@@ -31,6 +31,13 @@ func (d *division) mine(now time.Time) parts.Set {
 	return d.of.Mine(now)
 }
 
+// kept are the parts that this polygen knows of.
+func (d *division) kept() parts.Set {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.of.Kept()
+}
+
 func (d *division) ask(now time.Time) parts.Ask {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -115,6 +122,7 @@ func (p *Polygen) askForLead(ctx context.Context) (leading bool, err error) {
 			return false, err
 		}
 		leading = lead.Leader == p.candidate
+		p.others.set(p.candidate, lead.Polygens)
 		if !p.division.take(sent, lead.Answer) {
 			break
 		}

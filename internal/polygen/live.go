@@ -1,6 +1,7 @@
 package polygen
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"sync"
@@ -31,9 +32,11 @@ type live struct {
 	mu        sync.Mutex
 	questions map[api.Question]*watched
 
-	overview view.Overview    // of the last look at all users
-	at       time.Time        // when that was
-	lists    map[api.Sort]int // how many users its lists were to have, by order
+	overview view.Overview       // of the last look at all users, those of other polygens among them
+	users    map[string]api.User // by wire key, those who are asked for and known to others
+	missing  string              // whose knowledge is missing
+	at       time.Time           // when that was
+	lists    map[api.Sort]int    // how many users its lists were to have, by order
 }
 
 // watched is the last answer of a question, and its watchers.
@@ -53,12 +56,13 @@ func (p *Polygen) Watch(q api.Question) (answers <-chan *api.Message, stop func(
 		q.IsKey = true
 	}
 	// Asked once here, where the limits come from is known for the answers, which do not
-	// wait for it.
+	// wait for it, and so is what another polygen knows of the user.
+	var user api.User
 	switch {
 	case q.User != "" && !q.IsKey:
-		p.User(q.User, q.Endpoint)
-	case limits.IsHidden(q.User):
-		p.UserOfKey(q.User, q.Endpoint)
+		user = p.User(q.User, q.Endpoint)
+	case q.User != "":
+		user = p.UserOfKey(q.User, q.Endpoint)
 	}
 	l := &p.live
 	l.mu.Lock()
@@ -71,6 +75,9 @@ func (p *Polygen) Watch(q api.Question) (answers <-chan *api.Message, stop func(
 		w = &watched{watchers: make(map[chan *api.Message]bool)}
 		l.questions[q] = w
 		p.lookAtUsers(p.clock.Now(), topFor)
+		if l.users[q.Key()].Seen == nil && user.Seen != nil && !p.division.kept().HasUser(q.Key()) {
+			l.users[q.Key()] = user
+		}
 		w.answer = p.answer(q)
 	}
 	c := make(chan *api.Message, 1) // room for the newest answer, which replaces one that was not read
@@ -117,6 +124,7 @@ func (p *Polygen) everySecond() {
 	p.dashboard.adoptLimits(p.set.Load())
 	p.dashboard.past.Sample(now, p.dashboard.view)
 	p.dashboard.mu.Unlock()
+	p.listenToOthers()
 	for q, w := range l.questions {
 		w.answer = p.answer(q)
 		for c := range w.watchers {
@@ -159,28 +167,38 @@ func (p *Polygen) lookAtUsers(now time.Time, old time.Duration) {
 	}
 	s := p.dashboard
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.adoptLimits(p.set.Load())
 	look := s.view.BeginLook(now, need)
 	s.finish(look)
 	l.overview, l.at, l.lists = look.Overview(), now, maps.Clone(need)
-	p.keepHistories(now)
-}
-
-// keepHistories keeps histories of the users who are shown. The locks of live and dashboard must be held.
-func (p *Polygen) keepHistories(now time.Time) {
-	l, past := &p.live, p.dashboard.past
-	for _, s := range l.overview.Limited {
-		past.RememberLimited(now, s.Key())
-	}
-	for _, list := range l.overview.Tops {
-		for i := min(len(list), maxListed) - 1; i >= 0; i-- { // the first one last, so that it is forgotten last
-			past.Remember(now, list[i].Key())
-		}
-	}
+	s.rememberShown(now, l.overview)
+	ask := question{Tops: need}
 	for q := range l.questions {
 		if q.User != "" {
-			past.Remember(now, q.Key())
+			s.past.Remember(now, q.Key())
+			ask.Users = append(ask.Users, []byte(q.Key()))
+		}
+	}
+	s.mu.Unlock()
+	var replies []*reply
+	replies, l.missing = p.askOthers(ask)
+	mergeOverview(&l.overview, replies, need)
+	l.users = make(map[string]api.User, len(ask.Users))
+	for i, key := range ask.Users {
+		if u, known := userIn(replies, i); known {
+			l.users[string(key)] = u
+		}
+	}
+}
+
+// rememberShown keeps histories of the users who are shown. The lock must be held.
+func (s *dashboard) rememberShown(now time.Time, o view.Overview) {
+	for _, u := range o.Limited {
+		s.past.RememberLimited(now, u.Key())
+	}
+	for _, list := range o.Tops {
+		for i := min(len(list), maxListed) - 1; i >= 0; i-- { // the first one last, so that it is forgotten last
+			s.past.Remember(now, list[i].Key())
 		}
 	}
 }
@@ -193,6 +211,7 @@ func (p *Polygen) answer(q api.Question) *api.Message {
 		From: p.answerHead(), Totals: o.Totals, Sort: q.Sort, Users: users[:min(q.N, len(users))], Limited: o.Limited,
 		Instances: p.Instances().Instances,
 	}
+	a.Degraded = cmp.Or(a.Degraded, p.live.missing)
 	if q.User != "" {
 		a.User = p.userLately(q)
 	}
@@ -204,6 +223,9 @@ func (p *Polygen) userLately(q api.Question) *api.User {
 	p.dashboard.mu.Lock()
 	out := p.dashboard.view.UserLately(p.clock.Now(), q.Key())
 	p.dashboard.mu.Unlock()
+	if u, known := p.live.users[q.Key()]; known {
+		out = u
+	}
 	out.From = p.answerHead()
 	if !q.IsKey {
 		out.Name = api.Name{User: q.User, Endpoint: q.Endpoint, Href: api.Path(q.User, q.Endpoint)}

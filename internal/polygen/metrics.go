@@ -145,6 +145,8 @@ type watchMetrics struct {
 	watchDropped   *prometheus.CounterVec // limit
 	leading        prometheus.Gauge
 	parts          prometheus.Gauge
+	unanswered     prometheus.Counter
+	lettersDropped prometheus.Counter
 	lost           prometheus.Gauge
 }
 
@@ -173,6 +175,14 @@ func newWatchMetrics(f promauto.Factory) watchMetrics {
 		leading: f.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_polygen_leading",
 			Help: "1 if this polygen leads: it publishes the limits, and counts what concerns the whole cluster; 0 if another one does.",
+		}),
+		unanswered: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_polygen_unanswered_total",
+			Help: "Questions that another polygen did not answer within 250 ms: the answer of the API said that something is missing.",
+		}),
+		lettersDropped: f.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_polygen_letters_dropped_total",
+			Help: "Messages of other polygens that came faster than they were read.",
 		}),
 		parts: f.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_polygen_parts",

@@ -294,7 +294,7 @@ func (p *Polygen) tellOfExpired(was, is *limits.Set) {
 	for _, o := range was.Overrides() {
 		if !containsOverride(left, o) {
 			p.tellAudit("expire", "ok", o, nil)
-			p.tellOverride(o, "ended")
+			p.tellOverride(o, overrideEnded)
 		}
 	}
 }

@@ -82,6 +82,8 @@ type Polygen struct {
 	set            atomic.Pointer[limits.Set] // in force: without what has expired
 	leading        atomic.Bool
 	division       division
+	others         others
+	kept           parts.Set             // of which the watches and the view know; owned by decide
 	lost           atomic.Pointer[error] // why Redis cannot be reached; nil if it can
 	publish        chan struct{}         // holds one token when the limits should be published
 
@@ -122,7 +124,8 @@ func New(o Options) (*Polygen, error) {
 		bytes:   bandwidth.NewWatch(),
 		publish: make(chan struct{}, 1),
 	}
-	p.division.of = parts.New(leadFor)
+	p.division.of, p.kept = parts.New(leadFor), parts.All
+	p.others.questions, p.others.answers, p.others.dropped = make(chan letter, maxLetters), make(chan letter, maxLetters), p.metrics.lettersDropped
 	p.set.Store(o.Limits.Set().At(p.clock.Now()))
 	p.dashboard = newDashboard(p.set.Load())
 	if o.Registerer != nil {
@@ -161,6 +164,9 @@ func (p *Polygen) Run(ctx context.Context) error {
 		func(ctx context.Context) error { return p.keepLeading(ctx, events) },
 		p.publishLimits,
 		p.followOverrides,
+		p.hearOthers,
+		p.answerOthers,
+		p.readAnswers,
 		p.answerWatchers,
 		p.countEvents,
 		p.dashboard.origins.findWanted,

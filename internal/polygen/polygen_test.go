@@ -303,8 +303,7 @@ func TestFollowerKeepsItsLimitsToItself(t *testing.T) {
 	if err := second.Reload(); err != nil {
 		t.Fatal(err)
 	}
-	second.run(t)
-	a.awaitWatched(second)
+	second.run(t).awaitParts(t, parts.Count/2)
 	second.wantPublication()
 	proctest.Eventually(t, "the wish is looked at", func() error {
 		if len(second.publish) > 0 {

@@ -50,8 +50,8 @@ func (m UserMetrics) validate() error {
 	return nil
 }
 
-// userCollector reads the view when Prometheus asks. Only the polygen that leads has
-// series: all polygens see the same, and sums over them would count it twice.
+// userCollector reads the view when Prometheus asks. Each polygen has series of its own users: no user
+// has series of two.
 type userCollector struct {
 	p     *Polygen
 	names []string // of the named users
@@ -67,7 +67,7 @@ func newUserCollector(p *Polygen, m UserMetrics) *userCollector {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, append([]string{"user", "endpoint"}, labels...), nil)
 	}
-	const whose = " of users with series of their own (--user-metrics), by the polygen that leads."
+	const whose = " of users with series of their own (--user-metrics), by the polygen that decides about the user."
 	c.rate = desc("sluice_user_requests_per_second", "Requests per second that were admitted, limited or not, or on average over the last minute or hour where that is more,"+whose, "tier")
 	c.progress = desc("sluice_user_requests_in_progress", "Requests in progress,"+whose)
 	c.bytes = desc("sluice_user_bytes_per_second", "Bytes per second moved under a bandwidth limit,"+whose, "direction")
@@ -89,7 +89,7 @@ func (c *userCollector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect sends what the users use now.
 func (c *userCollector) Collect(ch chan<- prometheus.Metric) {
-	if !c.p.leadsAndSends() || len(c.names) == 0 && c.top.most == 0 {
+	if c.p.cutOff() != nil || len(c.names) == 0 && c.top.most == 0 {
 		return
 	}
 	said := map[[2]string]bool{} // a series that comes twice makes the whole scrape fail
@@ -149,6 +149,8 @@ func (c *userCollector) userRows() map[string]userUse {
 		return userUse{seen.view.UserLately(now, key), seen.view.RequestRate(now, key)}
 	}
 	keys := keysOf(set, c.names)
+	kept := c.p.division.kept()
+	keys = slices.DeleteFunc(keys, func(key string) bool { return !kept.HasUser(key) })
 	for _, key := range keys {
 		rows[key] = read(key) // also without reports: a graph should show 0, not a gap
 	}
@@ -185,12 +187,12 @@ func (c *userCollector) topKeys() []string {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.top.update(time.Now(), busiest(c.p.Users, c.top.most/2))
+	return c.top.update(time.Now(), busiest(c.p.ownTop, c.top.most/2))
 }
 
 // busiest are the keys of the n users with most requests per second. If fewer have any,
 // users with most bytes follow, and then those with most requests in progress.
-func busiest(list func(api.Sort, int) api.Users, n int) []string {
+func busiest(list func(api.Sort, int) []api.Summary, n int) []string {
 	var keys []string
 	for _, by := range []struct {
 		sort api.Sort
@@ -204,7 +206,7 @@ func busiest(list func(api.Sort, int) api.Users, n int) []string {
 		if len(keys) == n {
 			break
 		}
-		for _, s := range list(by.sort, n).Users {
+		for _, s := range list(by.sort, n) {
 			key := limits.EndpointKey(s.Endpoint, s.User)
 			if len(keys) < n && by.of(s) > 0 && !slices.Contains(keys, key) {
 				keys = append(keys, key)

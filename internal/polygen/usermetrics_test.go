@@ -17,6 +17,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/parts"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -143,9 +144,9 @@ func TestUserMetrics(t *testing.T) {
 		if problems, err := testutil.GatherAndLint(g.registry); err != nil || len(problems) > 0 {
 			t.Errorf("lint: %v, %v", problems, err)
 		}
-		g.leading.Store(false)
+		g.division.take(time.Now(), parts.Answer{})
 		if got := g.series(t); len(got) > 0 {
-			t.Errorf("a polygen that does not lead has %d series, want none", len(got))
+			t.Errorf("a polygen that decides about other users has the series %q, want none", got)
 		}
 	})
 }
@@ -244,9 +245,7 @@ func TestBusiest(t *testing.T) {
 		api.ByConcurrent: {{Name: api.Name{User: "f"}, InProgress: 1}, {Name: api.Name{User: "zero"}}},
 	}
 	for n, want := range map[int][]string{1: {"a"}, 2: {"a", "@e/b"}, 3: {"a", "@e/b", "c"}, 5: {"a", "@e/b", "c", "d", "f"}, 9: {"a", "@e/b", "c", "d", "f"}} {
-		got := busiest(func(by api.Sort, n int) api.Users {
-			return api.Users{Users: lists[by][:min(n, len(lists[by]))]}
-		}, n)
+		got := busiest(func(by api.Sort, n int) []api.Summary { return lists[by][:min(n, len(lists[by]))] }, n)
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("busiest(%d) (-want +got):\n%s", n, diff)
 		}

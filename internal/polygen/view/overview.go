@@ -48,17 +48,11 @@ func (v *View) BeginLook(at time.Time, n map[api.Sort]int) *Look {
 	return l
 }
 
-// BeginLookNow begins a look for Top, in which a user counts as throttled if they are now.
-func (v *View) BeginLookNow(at time.Time, by api.Sort, n int) *Look {
-	l := v.BeginLook(at, map[api.Sort]int{by: n})
+// BeginLookNow begins a look in which a user counts as throttled if they are now, for lists alone.
+func (v *View) BeginLookNow(at time.Time, n map[api.Sort]int) *Look {
+	l := v.BeginLook(at, n)
 	l.since, l.limited.n = l.now, 0
 	return l
-}
-
-// TopList is what the look found of one order, without From.
-func (l *Look) TopList(by api.Sort) api.Users {
-	o := l.Overview()
-	return api.Users{Sort: by, Users: o.Tops[by], Seen: o.Totals.Seen, Dropped: o.Totals.Dropped, Capacity: o.Totals.Capacity}
 }
 
 // LookAtMore looks at so many users more, and reports whether there are others.

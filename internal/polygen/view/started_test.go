@@ -67,7 +67,7 @@ func TestStarted(t *testing.T) {
 			if rate := r.RequestRate(r.now, tt.user); rate != tt.rate || u.InProgress != tt.inProgress {
 				t.Errorf("rate %v, %d in progress, want %v and %d", rate, u.InProgress, tt.rate, tt.inProgress)
 			}
-			for _, s := range r.BeginLook(r.now, map[api.Sort]int{api.ByRate: 5}).TopList(api.ByRate).Users {
+			for _, s := range r.BeginLook(r.now, map[api.Sort]int{api.ByRate: 5}).Overview().Tops[api.ByRate] {
 				if diff := cmp.Diff(tt.want, s.Started); s.User == tt.user && diff != "" {
 					t.Errorf("started in the list (-want +got):\n%s", diff)
 				}

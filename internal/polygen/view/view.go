@@ -404,6 +404,20 @@ func (v *View) Forget(at time.Time) {
 	}
 }
 
+// Keep forgets all users but those who are to be kept.
+func (v *View) Keep(kept func(key string) bool) {
+	for e := range v.users.newestFirst() {
+		if !kept(e.key) {
+			v.users.remove(e)
+		}
+	}
+	for e := range v.unknown.newestFirst() {
+		if !kept(e.key) { // at endpoints the user may be in other parts, and comes again with the next report
+			v.unknown.remove(e)
+		}
+	}
+}
+
 // Counts is how many users are known, and how many of those whom the file does not name.
 func (v *View) Counts() (users, unknown int) { return v.users.length(), v.unknown.length() }
 

@@ -1,0 +1,90 @@
+package polygen
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/sluice-qos/sluice/internal/api"
+	"github.com/sluice-qos/sluice/internal/polygen/view"
+)
+
+// mergeOverview adds what other polygens know to what this one does: sums, and of each list those with most. No user is
+// known to two of them.
+func mergeOverview(o *view.Overview, replies []*reply, n map[api.Sort]int) {
+	for _, r := range replies {
+		addTotals(&o.Totals, r.Totals)
+		for by, list := range r.Tops {
+			o.Tops[by] = append(o.Tops[by], list...)
+		}
+		o.Limited = append(o.Limited, r.Limited...)
+	}
+	if len(replies) == 0 {
+		return
+	}
+	for by, list := range o.Tops {
+		o.Tops[by] = mostOf(list, by, n[by])
+	}
+	o.Limited = mostOf(o.Limited, api.ByRate, api.MaxLimited)
+}
+
+func addTotals(t *api.Totals, more api.Totals) {
+	t.Users += more.Users
+	t.Rate += more.Rate
+	t.InProgress += more.InProgress
+	t.Down += more.Down
+	t.Up += more.Up
+	t.Throttled += more.Throttled
+	t.Blocked += more.Blocked
+	t.Seen += more.Seen
+	t.Dropped += more.Dropped
+	t.Capacity += more.Capacity
+}
+
+// mostOf are the n users with most, those with most first.
+func mostOf(list []api.Summary, by api.Sort, n int) []api.Summary {
+	measure := func(s api.Summary) float64 {
+		switch by {
+		case api.ByConcurrent:
+			return float64(s.InProgress)
+		case api.ByDown:
+			return float64(s.Down)
+		case api.ByUp:
+			return float64(s.Up)
+		case api.ByRecent:
+			return float64(s.Seen.UnixNano())
+		}
+		return s.Rate
+	}
+	slices.SortStableFunc(list, func(a, b api.Summary) int {
+		return cmp.Or(cmp.Compare(measure(b), measure(a)), cmp.Compare(a.Href, b.Href))
+	})
+	return list[:min(n, len(list))]
+}
+
+// mergeUnknown adds users whom the limit file does not name.
+func mergeUnknown(out *api.UnknownUsers, replies []*reply, n int) {
+	for _, r := range replies {
+		out.Seen, out.Dropped, out.Capacity = out.Seen+r.Unknown.Seen, out.Dropped+r.Unknown.Dropped, out.Capacity+r.Unknown.Capacity
+		out.Users = append(out.Users, r.Unknown.Users...)
+	}
+	if len(replies) == 0 {
+		return
+	}
+	slices.SortStableFunc(out.Users, func(a, b api.Unknown) int {
+		if out.Sort == api.ByActive {
+			return cmp.Or(cmp.Compare(b.Reports, a.Reports), cmp.Compare(a.Href, b.Href))
+		}
+		return cmp.Or(b.Seen.Compare(a.Seen), cmp.Compare(a.Href, b.Href))
+	})
+	out.Users = out.Users[:min(n, len(out.Users))]
+}
+
+// userIn is the user who was asked for at an index of a question.
+func userIn(replies []*reply, index int) (u api.User, known bool) {
+	for _, r := range replies {
+		if u, known = r.Users[index]; known {
+			return u, true
+		}
+	}
+	return u, false
+}
