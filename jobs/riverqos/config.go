@@ -72,9 +72,7 @@ type Config struct {
 	// GateFor is after what time a gated job becomes available should nobody run Run; 0
 	// means 1 h. Run keeps putting it off.
 	GateFor time.Duration
-	// Sweep is the time between two sweeps; 0 means 1 s, or an eighth of the lease if that
-	// is less.
-	Sweep time.Duration
+	sweep   time.Duration // from one sweep to the next; 0 but in tests: 1 s, or an eighth of the lease if that is less
 
 	// Logger is told of what went wrong; nil discards. It never sees a job's arguments.
 	Logger *slog.Logger
@@ -92,7 +90,7 @@ func (c Config) complete() (Config, error) {
 		c.Namespace = c.Schema
 	}
 	if c.Lease == 0 {
-		// Before the others, for the default of Sweep depends on it.
+		// Before the others, for the default of sweep depends on it.
 		c.Lease = 15 * time.Second
 	}
 	for _, setting := range []struct {
@@ -106,7 +104,7 @@ func (c Config) complete() (Config, error) {
 		{"SnoozeJitter", &c.SnoozeJitter, 10 * time.Second},
 		{"ParkFor", &c.ParkFor, 5 * time.Minute},
 		{"GateFor", &c.GateFor, time.Hour},
-		{"Sweep", &c.Sweep, min(time.Second, c.Lease/8)},
+		{"sweep", &c.sweep, min(time.Second, c.Lease/8)},
 	} {
 		if *setting.value == 0 {
 			*setting.value = setting.defaultValue

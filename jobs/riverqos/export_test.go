@@ -10,6 +10,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
+// SweptEvery is the configuration with so much time from one sweep to the next.
+func (c Config) SweptEvery(d time.Duration) Config {
+	c.sweep = d
+	return c
+}
+
 // CountDepth is what the sweep does now and then.
 func (f *Fairness) CountDepth(ctx context.Context) error { return f.sweeper.countDepth(ctx) }
 

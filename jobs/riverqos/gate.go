@@ -161,7 +161,7 @@ func (g *gate) ungateAll(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(g.cfg.Sweep):
+		case <-time.After(g.cfg.sweep):
 		}
 	}
 }

@@ -56,8 +56,8 @@ func TestALockedJobHoldsUpNoSweep(t *testing.T) {
 	}
 	defer r.lock(id)()
 	fair, err := riverqos.New(riverqos.Config{
-		Pool: r.pool, Slots: jobs.NewMemory(nil), Tiers: &tiers{}, User: riverqos.FromArgs("user"), Registry: r.reg, Sweep: 20 * time.Millisecond,
-	})
+		Pool: r.pool, Slots: jobs.NewMemory(nil), Tiers: &tiers{}, User: riverqos.FromArgs("user"), Registry: r.reg,
+	}.SweptEvery(20 * time.Millisecond))
 	if err != nil {
 		t.Fatal(err)
 	}

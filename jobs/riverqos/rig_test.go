@@ -194,8 +194,8 @@ func (r *rig) startWorker(options ...option) {
 	river.AddWorker(workers, river.WorkFunc(r.work))
 	cfg := riverqos.Config{
 		Pool: r.pool, Slots: r.slots, Tiers: r.tiers, User: riverqos.FromArgs("user"), Registry: r.reg,
-		Sweep: seldom, Logger: slog.New(slog.NewTextHandler(r.Output(), nil)),
-	}
+		Logger: slog.New(slog.NewTextHandler(r.Output(), nil)),
+	}.SweptEvery(seldom)
 	rcfg := &river.Config{
 		Queues:  map[string]river.QueueConfig{"slow_default": {MaxWorkers: 5}, "fast_default": {MaxWorkers: 5}, river.QueueDefault: {MaxWorkers: 5}},
 		Workers: workers, Logger: slog.New(slog.DiscardHandler), FetchPollInterval: seldom, TestOnly: true,
@@ -368,7 +368,7 @@ func (r *rig) spent() (n int) {
 
 // sweeping repairs things, and polls.
 func sweeping(c *riverqos.Config, rc *river.Config) {
-	c.Sweep, rc.FetchPollInterval = 200*time.Millisecond, time.Second
+	*c, rc.FetchPollInterval = c.SweptEvery(200*time.Millisecond), time.Second
 }
 
 func ungated(c *riverqos.Config, _ *river.Config) { c.Ungated = true }

@@ -183,8 +183,8 @@ func TestADatabaseThatWasSilentIsSweptAgain(t *testing.T) {
 		name string
 		cfg  riverqos.Config
 	}{
-		{"by the sweeps", riverqos.Config{Sweep: 100 * time.Millisecond}},
-		{"by what lets all jobs go", riverqos.Config{Sweep: 100 * time.Millisecond, Disabled: true}},
+		{"by the sweeps", riverqos.Config{}.SweptEvery(100 * time.Millisecond)},
+		{"by what lets all jobs go", riverqos.Config{Disabled: true}.SweptEvery(100 * time.Millisecond)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -213,7 +213,7 @@ func TestADatabaseThatWasSilentIsSweptAgain(t *testing.T) {
 func TestRunEndsWhileTheDatabaseIsSilent(t *testing.T) {
 	t.Parallel()
 	r := &rig{TB: t, reg: prometheus.NewRegistry()}
-	h, fair, _ := behind(t, riverqos.Config{Sweep: time.Second, Registry: r.reg})
+	h, fair, _ := behind(t, riverqos.Config{Registry: r.reg}.SweptEvery(time.Second))
 	stop := running(t, fair)
 	proctest.Eventually(t, "it sweeps", func() error { return r.counted("sluice_jobs_sweeps_total", "done") })
 	h.silence()
@@ -281,8 +281,8 @@ func TestSlotsThatHangEndASweep(t *testing.T) {
 				park(t, slots, fmt.Sprint("user", i))
 			}
 			fair, err := riverqos.New(riverqos.Config{
-				Pool: pool, Slots: slots, Tiers: &tiers{}, User: riverqos.FromArgs("user"), Registry: r.reg, Sweep: time.Hour,
-			})
+				Pool: pool, Slots: slots, Tiers: &tiers{}, User: riverqos.FromArgs("user"), Registry: r.reg,
+			}.SweptEvery(time.Hour))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -50,7 +50,7 @@ func (s *sweeper) runSweeps(ctx context.Context) {
 func (s *sweeper) waitForNext(ctx context.Context) {
 	select {
 	case <-ctx.Done():
-	case <-time.After(s.cfg.Sweep - rand.N(s.cfg.Sweep/4+1)):
+	case <-time.After(s.cfg.sweep - rand.N(s.cfg.sweep/4+1)):
 	}
 }
 
@@ -85,7 +85,7 @@ func (s *sweeper) sweepAgain(ctx context.Context) error {
 		last     time.Time
 	}{
 		{interval: depthInterval, do: s.countDepth},
-		{interval: straySweeps * s.cfg.Sweep, do: s.wakeStrays},
+		{interval: straySweeps * s.cfg.sweep, do: s.wakeStrays},
 		{interval: s.cfg.GateFor / postponeFraction, do: s.postponeGated},
 	}
 	for ctx.Err() == nil {

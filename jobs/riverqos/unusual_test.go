@@ -103,7 +103,7 @@ func TestTiersThatHangDoNotBlockASweepForEachUser(t *testing.T) {
 			r := &rig{TB: t, reg: prometheus.NewRegistry()}
 			h := &hanging{Tiers: &tiers{}}
 			pool, _ := fresh(t)
-			cfg := riverqos.Config{Pool: pool, Slots: jobs.NewMemory(nil), Tiers: h, User: riverqos.FromArgs("user"), Registry: r.reg, Sweep: time.Hour}
+			cfg := riverqos.Config{Pool: pool, Slots: jobs.NewMemory(nil), Tiers: h, User: riverqos.FromArgs("user"), Registry: r.reg}.SweptEvery(time.Hour)
 			for _, o := range options {
 				o(&cfg, nil)
 			}
@@ -224,8 +224,8 @@ func TestASweepThatFailsForAUserGoesOn(t *testing.T) {
 			fair, err := riverqos.New(riverqos.Config{
 				Pool: pool, Slots: slots, Tiers: tiersFunc(func(context.Context, string) (jobs.Tier, error) {
 					return jobs.Tier{Limits: jobs.Limits{Total: 2}}, nil // raised
-				}), User: riverqos.FromArgs("user"), Registry: r.reg, Sweep: time.Hour,
-			})
+				}), User: riverqos.FromArgs("user"), Registry: r.reg,
+			}.SweptEvery(time.Hour))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -288,11 +288,11 @@ func TestASweepChangesAnyNumberOfJobs(t *testing.T) {
 				t.Fatal(err)
 			}
 			fair, err := riverqos.New(riverqos.Config{
-				Pool: r.pool, Slots: jobs.NewMemory(nil), User: riverqos.FromArgs("user"), Registry: r.reg, Sweep: time.Hour,
+				Pool: r.pool, Slots: jobs.NewMemory(nil), User: riverqos.FromArgs("user"), Registry: r.reg,
 				Tiers: tiersFunc(func(context.Context, string) (jobs.Tier, error) {
 					return jobs.Tier{Limits: jobs.Limits{Total: c.limit}}, nil
 				}),
-			})
+			}.SweptEvery(time.Hour))
 			if err != nil {
 				t.Fatal(err)
 			}

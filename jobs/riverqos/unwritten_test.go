@@ -21,7 +21,7 @@ func byHand(t *testing.T) (r *rig, other *riverqos.Fairness) {
 	r = &rig{TB: t, slots: jobs.NewMemory(nil), reg: prometheus.NewRegistry()}
 	r.pool, _ = fresh(t)
 	process := func() *riverqos.Fairness {
-		f, err := riverqos.New(riverqos.Config{Pool: r.pool, Slots: r.slots, Tiers: &tiers{}, User: riverqos.FromArgs("user"), Sweep: seldom})
+		f, err := riverqos.New(riverqos.Config{Pool: r.pool, Slots: r.slots, Tiers: &tiers{}, User: riverqos.FromArgs("user")}.SweptEvery(seldom))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,7 +14,7 @@ import (
 // Of ann's jobs, one runs in each of two services, and two more of slow wait.
 func TestWhyNamesTheLimitThatIsFull(t *testing.T) {
 	r := start(t, func(c *riverqos.Config, rc *river.Config) {
-		c.Sweep = time.Hour
+		*c = c.SweptEvery(time.Hour)
 		rc.Queues["slow_priority"] = river.QueueConfig{MaxWorkers: 1}
 	})
 	proctest.Eventually(t, "the only sweep is over", func() error { return r.counted("sluice_jobs_sweeps_total", "done") })
