@@ -107,7 +107,9 @@ func (g *gate) runRechecks(ctx context.Context) {
 		g.recheck(ctx, flows)
 		// River announces at most one insert into a queue within its FetchCooldown. Workers would
 		// find the jobs of the other ones at their next poll only.
-		g.announce(ctx, queues)
+		if _, err := g.store.execute(ctx, "announce", queues); err != nil && ctx.Err() == nil {
+			g.failures.report("announce", "workers could not be told of new jobs, they find them at their next poll", err)
+		}
 	}
 }
 
@@ -130,16 +132,6 @@ func (g *gate) recheck(ctx context.Context, flows []sizedFlow) {
 	// A context that has ended is the end of Run, and no failure.
 	if _, _, err := g.letThrough(ctx, flows); err != nil && ctx.Err() == nil {
 		g.failures.report("promote", "the gate could not let a job through", err)
-	}
-}
-
-// announce tells workers that queues have jobs.
-func (g *gate) announce(ctx context.Context, queues []string) {
-	if len(queues) == 0 {
-		return
-	}
-	if _, err := g.store.execute(ctx, "announce", queues); err != nil && ctx.Err() == nil {
-		g.failures.report("announce", "workers could not be told of new jobs, they find them at their next poll", err)
 	}
 }
 

@@ -23,7 +23,7 @@ func (s *sweeper) reserveFreeSlots(ctx context.Context) error {
 		budget := s.tiers.budget()
 		for _, user := range users {
 			// By the tier of now: a limit that was raised lets more in, although no slot became free.
-			reserved, err := s.reserveFree(ctx, user, budget.tierOf(ctx, user).Limits)
+			reserved, err := s.reserveAll(ctx, user, budget.tierOf(ctx, user).Limits)
 			if err := failures.addResult(ctx, err); err != nil {
 				return err
 			}
@@ -39,25 +39,15 @@ func (s *sweeper) reserveFreeSlots(ctx context.Context) error {
 	}
 }
 
-// reserveFree reserves a user's free slots, and returns all jobs of the user for which
-// slots are reserved.
-func (s *sweeper) reserveFree(ctx context.Context, user string, limits jobs.Limits) ([]jobs.Job, error) {
+// reserveAll reserves a user's free slots, and returns all jobs of the user for which slots
+// are reserved.
+func (s *sweeper) reserveAll(ctx context.Context, user string, limits jobs.Limits) ([]jobs.Job, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.store.answerTimeout)
 	defer cancel()
-	reserved, err := s.cfg.Slots.ReserveFree(ctx, user, limits, s.cfg.Reserve)
-	if err != nil {
-		return nil, fmt.Errorf("reserve free slots: %w", err)
+	if _, err := s.reserveFree(ctx, user, limits); err != nil {
+		return nil, err
 	}
-	s.metrics.Reserved.Add(float64(len(reserved)))
-	return s.reserved(ctx, user)
-}
-
-func (s *sweeper) reserved(ctx context.Context, user string) ([]jobs.Job, error) {
-	reserved, err := s.cfg.Slots.Reserved(ctx, user)
-	if err != nil {
-		return nil, fmt.Errorf("reserved jobs: %w", err)
-	}
-	return reserved, nil
+	return s.cfg.Slots.Reserved(ctx, user)
 }
 
 // heldBack calls do with the flows that have gated or parked jobs, page by page, and their
@@ -199,7 +189,7 @@ func (s *sweeper) closeGate(ctx context.Context) error {
 
 // regate puts the last jobs of a flow behind the gate again.
 func (s *sweeper) regate(ctx context.Context, crowded flow, tooMany int) error {
-	reserved, err := within(ctx, s.store.answerTimeout, func(ctx context.Context) ([]jobs.Job, error) { return s.reserved(ctx, crowded.User) })
+	reserved, err := within(ctx, s.store.answerTimeout, func(ctx context.Context) ([]jobs.Job, error) { return s.cfg.Slots.Reserved(ctx, crowded.User) })
 	if err != nil {
 		return err
 	}

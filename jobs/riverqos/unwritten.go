@@ -1,6 +1,8 @@
 package riverqos
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"time"
 )
@@ -49,16 +51,12 @@ func (u *unwrittenEnds) attemptsIn(flows []sizedFlow) (attempts []attempt) {
 func (u *unwrittenEnds) allAttempts() (attempts []attempt, flows []flow) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	// Many attempts may be of one user, who is to be looked at once.
 	listed := map[flow]bool{}
 	for attempt, flow := range u.flows {
-		attempts = append(attempts, attempt)
-		// Many attempts may be of one user, who is to be looked at once.
-		if !listed[flow] {
-			listed[flow] = true
-			flows = append(flows, flow)
-		}
+		attempts, listed[flow] = append(attempts, attempt), true
 	}
-	return attempts, flows
+	return attempts, slices.Collect(maps.Keys(listed))
 }
 
 func (u *unwrittenEnds) addAttempt(ended attempt, left flow) {

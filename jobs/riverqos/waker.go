@@ -86,6 +86,13 @@ func (w *waker) tryWake(ctx context.Context, tries []wakeTry) {
 	}
 }
 
+// reserveFree reserves a user's free slots, and counts them.
+func (r *resources) reserveFree(ctx context.Context, user string, limits jobs.Limits) ([]jobs.Job, error) {
+	reserved, err := r.cfg.Slots.ReserveFree(ctx, user, limits, r.cfg.Reserve)
+	r.metrics.Reserved.Add(float64(len(reserved)))
+	return reserved, err
+}
+
 // passOn gives the reservation of a job that does not exist any more to the user's next jobs.
 func (w *waker) passOn(ctx context.Context, gone wakeTry) (next []wakeTry) {
 	// First, or the job's reservation would fill the slot that is to be passed on.
@@ -94,12 +101,11 @@ func (w *waker) passOn(ctx context.Context, gone wakeTry) (next []wakeTry) {
 		return nil
 	}
 	user := gone.job.User
-	reserved, err := w.cfg.Slots.ReserveFree(ctx, user, w.tiers.budget().tierOf(ctx, user).Limits, w.cfg.Reserve)
+	reserved, err := w.reserveFree(ctx, user, w.tiers.budget().tierOf(ctx, user).Limits)
 	if err != nil {
 		w.failures.report("reserve", "a slot could not be reserved for the next job", err)
 		return nil
 	}
-	w.metrics.Reserved.Add(float64(len(reserved)))
 	for _, job := range reserved {
 		next = append(next, wakeTry{job, gone.giveUp})
 	}
