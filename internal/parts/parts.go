@@ -4,7 +4,9 @@
 //
 // Two never decide about one part: a polygen decides until its lease's length after it *sent* what
 // renewed it, and Redis ends the lease that long after it *heard* it. A part that is given back is not decided
-// about any more when Redis hears of it. While Redis cannot be reached for a lease's length nobody decides.
+// about any more when Redis hears of it. While Redis cannot be reached for a lease's length nobody decides. A Redis
+// that has forgotten leases, emptied or failed over, may give them to others: then two decide for half a second, and
+// say the same.
 //
 // Each polygen holds Count divided by the number of polygens at most, rounded up, and takes what is free below
 // that. So one that joins, leaves or dies moves only its parts.

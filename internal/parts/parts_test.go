@@ -54,6 +54,26 @@ func TestAnOlderLeaderDecidesAlone(t *testing.T) {
 	}
 }
 
+// What was given back in a message that comes late, when the part was taken again, is not given back.
+func TestALateMessageGivesNothingBack(t *testing.T) {
+	r, now := redis{heard: map[string]time.Time{}, numbers: map[string]int64{}}, time.Unix(1000, 0)
+	d := New(lease)
+	d.Take(now, r.ask(now, "a", d.Ask(now), false))
+	d.Take(now, r.ask(now, "a", d.Ask(now), false))
+	d.Take(now, Answer{Held: All, Polygens: []string{"a", "b"}, Leader: "a"})
+	late := d.Ask(now) // gives half of them back to b, which ends meanwhile
+	if late.GiveBack.Len() != Count/2 {
+		t.Fatalf("it gives back %v, want half", late.GiveBack.Numbers())
+	}
+	d.Take(now, r.ask(now, "a", d.Ask(now), false))
+	d.Take(now, r.ask(now, "a", d.Ask(now), false))
+	held := d.Mine(now)
+	r.ask(now, "a", late, false)
+	if got := r.ask(now, "b", Ask{Number: 1, Take: Count}, false); got.Held&held != 0 {
+		t.Errorf("b has the parts %v, about which a decides", (got.Held & held).Numbers())
+	}
+}
+
 // redis does what scripts/lead.lua does.
 type redis struct {
 	holder  [Count]string

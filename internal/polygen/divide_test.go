@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/parts"
 	"github.com/sluice-qos/sluice/internal/policy"
 	"github.com/sluice-qos/sluice/internal/proctest"
@@ -119,4 +120,29 @@ func TestOlderPolygenDecidesAlone(t *testing.T) {
 	}
 	proctest.RedisCommand(t, addr, "DEL", "sluice:{cluster}:leader")
 	g.awaitLead(t).awaitParts(t, parts.Count)
+}
+
+// BenchmarkReports is what a polygen does for a report of a user, of so many polygens. Reading it comes to that, and is
+// not divided.
+func BenchmarkReports(b *testing.B) {
+	const users, together = 50_000, 100
+	keys := make([]ratelimit.Key, users)
+	for i := range keys {
+		keys[i] = ratelimit.Key{Class: "GET", User: fmt.Sprint("user-", i)}
+	}
+	for _, polygens := range []int{1, 2, 4, 8} {
+		g := newGenerator(b, "127.0.0.1:1", "one", nil)
+		g.division.take(time.Now(), parts.Answer{Held: parts.All >> (parts.Count - parts.Count/polygens)})
+		b.Run(fmt.Sprint("polygens=", polygens), func(b *testing.B) {
+			now, entries := time.Now(), make([]bus.UsageEntry, together)
+			for i := 0; b.Loop(); i += together {
+				for j := range entries {
+					entries[j] = bus.UsageEntry{Key: keys[(i+j)%users], Second: now.Unix(), Total: 3}
+				}
+				g.observe(now, bus.Usage{Instance: "one", Entries: entries})
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/together, "ns/report")
+			b.ReportMetric(float64(g.knows()), "users")
+		})
+	}
 }

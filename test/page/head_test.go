@@ -52,6 +52,11 @@ func TestCutOff(t *testing.T) {
 	f.set(func(f *fake) { f.live.Degraded = strings.Repeat("x", 2000) + "<b>" })
 	b.awaitText("#degraded-why", "xxx")
 	b.check("a reason without an end")
+	f.set(func(f *fake) { f.live.Degraded = "polygen two does not answer: what it knows is missing here" })
+	b.awaitText("#leading", "incomplete")
+	if got := b.text(".degraded"); !strings.Contains(got, "Some users are missing here.") || !strings.Contains(got, "polygen two does not answer") {
+		t.Errorf("without another polygen's answer it says %q", got)
+	}
 	f.set(func(f *fake) { f.live.Leading, f.live.Degraded = true, "" })
 	b.awaitText("#leading", "leads")
 	if got := b.text(".degraded"); got != "" {
