@@ -15,7 +15,7 @@ func Checked(backEnd Slots) Slots { return checked{backEnd} }
 type checked struct{ backEnd Slots }
 
 func (c checked) Acquire(ctx context.Context, claim Claim, limits Limits, lease time.Duration, park bool) (Verdict, error) {
-	return call(ctx, "acquire a slot", cmp.Or(claim.validate(), limits.validate(), validateLease(lease)),
+	return callBackEnd(ctx, "acquire a slot", cmp.Or(claim.validate(), limits.validate(), validateLease(lease)),
 		func() (Verdict, error) { return c.backEnd.Acquire(ctx, claim, limits, lease, park) })
 }
 
@@ -25,25 +25,25 @@ func (c checked) Renew(ctx context.Context, claims []Claim, lease time.Duration)
 	for _, claim := range claims {
 		invalid = cmp.Or(invalid, claim.validate())
 	}
-	return call(ctx, "renew leases", invalid, func() ([]Claim, error) { return c.backEnd.Renew(ctx, claims, lease) })
+	return callBackEnd(ctx, "renew leases", invalid, func() ([]Claim, error) { return c.backEnd.Renew(ctx, claims, lease) })
 }
 
 func (c checked) Release(ctx context.Context, claim Claim, limits Limits, reserve time.Duration) ([]Job, error) {
-	return call(ctx, "release a slot", cmp.Or(claim.validate(), limits.validate(), validateLease(reserve)),
+	return callBackEnd(ctx, "release a slot", cmp.Or(claim.validate(), limits.validate(), validateLease(reserve)),
 		func() ([]Job, error) { return c.backEnd.Release(ctx, claim, limits, reserve) })
 }
 
 func (c checked) ReserveFree(ctx context.Context, user string, limits Limits, reserve time.Duration) ([]Job, error) {
-	return call(ctx, "reserve free slots", cmp.Or(validateUser(user), limits.validate(), validateLease(reserve)),
+	return callBackEnd(ctx, "reserve free slots", cmp.Or(validateUser(user), limits.validate(), validateLease(reserve)),
 		func() ([]Job, error) { return c.backEnd.ReserveFree(ctx, user, limits, reserve) })
 }
 
 func (c checked) Reserved(ctx context.Context, user string) ([]Job, error) {
-	return call(ctx, "read a user's reservations", validateUser(user), func() ([]Job, error) { return c.backEnd.Reserved(ctx, user) })
+	return callBackEnd(ctx, "read a user's reservations", validateUser(user), func() ([]Job, error) { return c.backEnd.Reserved(ctx, user) })
 }
 
 func (c checked) Forget(ctx context.Context, job Job) error {
-	_, err := call(ctx, "forget a job", job.validate(), func() (any, error) { return nil, c.backEnd.Forget(ctx, job) })
+	_, err := callBackEnd(ctx, "forget a job", job.validate(), func() (any, error) { return nil, c.backEnd.Forget(ctx, job) })
 	return err
 }
 
@@ -53,15 +53,15 @@ func (c checked) Waiting(ctx context.Context, after string, n int) ([]string, er
 	if n < 1 {
 		invalid = fmt.Errorf("page of %d users: %w", n, ErrInvalid)
 	}
-	return call(ctx, "read waiting users", invalid, func() ([]string, error) { return c.backEnd.Waiting(ctx, after, n) })
+	return callBackEnd(ctx, "read waiting users", invalid, func() ([]string, error) { return c.backEnd.Waiting(ctx, after, n) })
 }
 
 func (c checked) User(ctx context.Context, user string) (Usage, error) {
-	return call(ctx, "read a user's slots", validateUser(user), func() (Usage, error) { return c.backEnd.User(ctx, user) })
+	return callBackEnd(ctx, "read a user's slots", validateUser(user), func() (Usage, error) { return c.backEnd.User(ctx, user) })
 }
 
-// call calls the back end, unless the arguments are invalid or the context has ended.
-func call[T any](ctx context.Context, operation string, invalid error, backEnd func() (T, error)) (answer T, err error) {
+// callBackEnd calls it, unless the arguments are invalid or the context has ended.
+func callBackEnd[T any](ctx context.Context, operation string, invalid error, backEnd func() (T, error)) (answer T, err error) {
 	// Back ends may not look at the context before they have done something.
 	if err = cmp.Or(ctx.Err(), invalid); err == nil {
 		answer, err = backEnd()

@@ -66,6 +66,20 @@ func (a *Agent) Recalled(at time.Time, name string, rate limits.Rate, sec int64,
 	p.phase, p.through, p.until = portionRecalled, max(through, sec), min(p.until, sec-1)
 	a.endRecall(b)
 	a.divide(b)
+	a.settleRecalled(b, sec, spent)
+	a.takePortion(b)
+	a.relieve(b)
+	a.serveQueue(u, now)
+	a.review(b, now)
+	if b.back > 0 {
+		a.flushNow()
+	}
+	a.schedule(b, now)
+}
+
+// settleRecalled settles the portion of a second of which HAProxy had drawn so many tickets.
+func (a *Agent) settleRecalled(b *bucket, sec int64, spent int) {
+	p := &b.portion
 	switch {
 	// That second is over, and what was spent in it changes nothing.
 	case p.settled > sec:
@@ -84,14 +98,6 @@ func (a *Agent) Recalled(at time.Time, name string, rate limits.Rate, sec int64,
 			a.addTokens(b, sec, rest)
 		}
 	}
-	a.takePortion(b)
-	a.relieve(b)
-	a.serveQueue(u, now)
-	a.review(b, now)
-	if b.back > 0 {
-		a.flushNow()
-	}
-	a.schedule(b, now)
 }
 
 // endRecall ends a recall that is over in the bucket's second.

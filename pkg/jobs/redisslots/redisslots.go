@@ -91,6 +91,7 @@ func (s *slots) Release(ctx context.Context, c jobs.Claim, l jobs.Limits, reserv
 }
 
 func (s *slots) ReserveFree(ctx context.Context, user string, l jobs.Limits, reserve time.Duration) ([]jobs.Job, error) {
+	// A claim without a job is nobody's, and releases nothing.
 	return s.releaseAndReserve(ctx, jobs.Claim{Job: jobs.Job{User: user}}, l, reserve)
 }
 
@@ -169,6 +170,7 @@ type call struct {
 
 // callForUser calls the script for a user.
 func (s *slots) callForUser(ctx context.Context, user string, args []any) *redis.Cmd {
+	// Run sends the script along where Redis does not know it.
 	return script.Run(ctx, s.client, userKeys(user), args...)
 }
 

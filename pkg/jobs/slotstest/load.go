@@ -89,7 +89,7 @@ func (f *fleet) runIfGranted(claim jobs.Claim) error {
 	case !verdict.Granted:
 		return nil
 	}
-	if err := f.run(user, claim.Queue); err != nil {
+	if err := f.runJob(user, claim.Queue); err != nil {
 		return err
 	}
 	if f.ran[i].Add(1) > 1 {
@@ -103,9 +103,9 @@ func (f *fleet) runIfGranted(claim jobs.Claim) error {
 	return err
 }
 
-// run is a job that runs. It fails if too many do meanwhile, as the workers count them,
+// runJob is a job that runs. It fails if too many do meanwhile, as the workers count them,
 // whatever the back end says.
-func (f *fleet) run(user int, queue string) error {
+func (f *fleet) runJob(user int, queue string) error {
 	running := f.running[user]
 	running[queue].Add(1)
 	slow, fast := running["slow"].Load(), running["fast"].Load()
