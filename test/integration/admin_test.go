@@ -44,7 +44,7 @@ func TestAdminBeyondThisMachine(t *testing.T) {
 			more    []string
 			missing string
 		}{
-			{nil, "--admin-token-file, --admin-cert and --admin-key"},
+			{nil, "--admin-token-file and --admin-cert and --admin-key"},
 			{[]string{"--admin-token-file", tokens}, "--admin-cert and --admin-key"},
 			{[]string{"--admin-cert", cert, "--admin-key", key}, "--admin-token-file"},
 		} {
