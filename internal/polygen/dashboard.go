@@ -103,8 +103,8 @@ func startedOf(u bus.Started) view.Started {
 	return s
 }
 
-// remember shows the view what was decided, whether it is sent or not: a polygen that
-// follows answers questions, too. It returns the users whose blocks begin, sorted; other
+// remember shows the view what was decided, whether it is sent or not: while a polygen of a version before decides
+// this one answers questions, too. It returns the users whose blocks begin, sorted; other
 // blocks are repetitions.
 func (p *Polygen) remember(throttles []ratelimit.Throttle, d concurrency.Decisions) (begun []string) {
 	if len(throttles)+len(d.Blocks)+len(d.Unblocks) == 0 {

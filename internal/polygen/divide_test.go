@@ -2,6 +2,7 @@ package polygen
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -120,6 +121,25 @@ func TestOlderPolygenDecidesAlone(t *testing.T) {
 	}
 	proctest.RedisCommand(t, addr, "DEL", "sluice:{cluster}:leader")
 	g.awaitLead(t).awaitParts(t, parts.Count)
+}
+
+// A Redis that forgets the leases gives them anew, to one polygen each.
+func TestLeasesAfterAFlush(t *testing.T) {
+	t.Parallel()
+	_, addr := proctest.Redis(t)
+	one := newGenerator(t, addr, "one", nil).run(t)
+	two := newGenerator(t, addr, "two", nil).run(t)
+	one.awaitParts(t, parts.Count/2)
+	two.awaitParts(t, parts.Count/2)
+	flush(t, addr)
+	proctest.Eventually(t, "each part has one polygen again", func() error {
+		first, second := one.division.mine(time.Now()), two.division.mine(time.Now())
+		kept := proctest.RedisCommand(t, addr, "EXISTS", "sluice:{cluster}:part:0", "sluice:{cluster}:part:63")
+		if first&second != 0 || first|second != parts.All || strings.TrimSpace(kept) != "2" {
+			return fmt.Errorf("%v, %v, Redis has %s of 2 leases", first.Numbers(), second.Numbers(), kept)
+		}
+		return nil
+	})
 }
 
 // BenchmarkReports is what a polygen does for a report of a user, of so many polygens. Reading it comes to that, and is
