@@ -15,6 +15,7 @@ type ending struct {
 
 // keepSoonest adds an ending to those that are sorted by time, and keeps the first ones.
 func keepSoonest(sorted []ending, e ending, most int) []ending {
+	// Behind those of the same time, so that the first in the file stays the first.
 	i := sort.Search(len(sorted), func(i int) bool { return e.At.Before(sorted[i].At) })
 	sorted = slices.Insert(sorted, i, e)
 	return sorted[:min(len(sorted), most)]

@@ -28,6 +28,7 @@ type Report struct {
 
 // New reads a limit file, with its files of users. An error says where it is wrong.
 func New(w io.Writer, path string, now time.Time) (*Report, error) {
+	// Not limitfile.Load: the summary tells which files there are.
 	files, err := limitfile.ReadFiles(path)
 	if err != nil {
 		return nil, err
@@ -37,6 +38,7 @@ func New(w io.Writer, path string, now time.Time) (*Report, error) {
 		return nil, err
 	}
 	return &Report{
+		// The ends are of the set of all times, in which nothing has ended: what is over is listed as well.
 		w: w, files: files, set: set.At(now), now: now,
 		ends: terms.NewEnds(set), lines: map[described]string{}, version: set.Version(),
 	}, nil
@@ -53,6 +55,7 @@ func (r *Report) Hide(path string) error {
 	if err != nil {
 		return fmt.Errorf("key secret file %s: %w", path, err)
 	}
+	// As polygen does it, so that what it would refuse is known before the file is in use.
 	hidden, err := limitfile.Hide(r.set, secrets)
 	if err != nil {
 		return err
@@ -66,6 +69,7 @@ func (r *Report) WriteSummary() {
 	set := r.set
 	r.writeLine("%s: ok, version %s, %d tier(s), %d user(s) named", r.files.Paths[0], r.version, len(set.TierNames()), set.UserCount())
 	switch set.Mode() {
+	// In capitals, because it is the one line that tells that nothing below it has an effect.
 	case limits.DryRun:
 		r.writeLine("  DRY RUN: mode is dry-run for the whole file, so that nobody is refused")
 	case limits.Off:
@@ -74,9 +78,11 @@ func (r *Report) WriteSummary() {
 	switch from := r.files.Paths[1:]; {
 	case len(from) > 0:
 		r.writeLine("  users_from: %d file(s): %s", len(from), terminal.SomeNames(from))
+	// Not an error: the folder is for users who are still to come. But whoever mistypes it must see it.
 	case len(r.files.Folders) > 0:
 		r.writeLine("  users_from: no file matches")
 	}
+	// A pattern is one of the users named, and may stand for thousands.
 	if n := len(set.Patterns()); n > 0 {
 		r.writeLine("  patterns: %d of the users named", n)
 	}
@@ -89,6 +95,7 @@ func (r *Report) WriteSummary() {
 	for _, q := range set.Queues() {
 		r.writeLine("  queues of %s: %s", q.Service, terms.Workers(q))
 	}
+	// How many, and some of them: who is never limited is what people look over first.
 	for _, of := range exemptions {
 		if names := of.names(set.Exempt()); len(names) > 0 {
 			r.writeLine("  exempt %s: %d: %s", of.what, len(names), terminal.SomeNames(names))
@@ -117,6 +124,7 @@ var exemptions = []struct {
 func (r *Report) writeTier(name string) {
 	l, _ := r.set.TierLimits(name)
 	mark := ""
+	// A tier may be all of these at once.
 	if name == r.set.DefaultTier() {
 		mark += " (default)"
 	}
@@ -128,6 +136,7 @@ func (r *Report) writeTier(name string) {
 	}
 	r.writeLine("  %s%s: %s", terminal.QuoteName(name), mark, r.describe(l))
 	for _, endpoint := range r.set.Endpoints() {
+		// By address: what is the same is shared, and not worth a line.
 		if at, _ := r.set.TierAt(endpoint, name); at != l {
 			r.writeLine("    at %s: %s", endpoint, r.describeBeside(l, at))
 		}
@@ -138,6 +147,7 @@ func (r *Report) writeTier(name string) {
 
 // together writes the limits over all endpoints together, if there are any.
 func (r *Report) together(l *limits.Limits) {
+	// Most tiers have none, and a line that says so would be one for every tier.
 	if len(terms.TermsOf(l)) > 0 {
 		r.writeLine("    at %s: %s", terms.Endpoint(limits.All), r.describe(l))
 	}
@@ -151,6 +161,7 @@ func (r *Report) silentJobs() {
 	names := r.set.TierNames()
 	for _, name := range names[:min(len(names), most)] {
 		l, _ := r.set.TierLimits(name)
+		// Then the tiers' own lines have them.
 		if l.Jobs().Stated {
 			return
 		}
@@ -166,18 +177,21 @@ func (r *Report) silentJobs() {
 // that have ended.
 func (r *Report) ending() {
 	const most = 10
+	// So that a million users are not looked through for nothing.
 	if !r.ends.AnyEnds() {
 		return
 	}
 	var next, over []ending // sorted by time, the first only
 	more, ended := 0, 0
 	for user := range r.set.UserNames() {
+		// One after the other, without a list of all: only the first few are shown.
 		e := ending{user, r.ends.EndOf(limits.Key(user))}
 		switch {
 		case e.At.IsZero():
 		case e.At.After(r.now):
 			next, more = keepSoonest(next, e, most), more+1
 		default:
+			// The first one shows for how long the file has not been tidied up.
 			over, ended = keepSoonest(over, e, 1), ended+1
 		}
 	}
@@ -206,6 +220,7 @@ func (r *Report) WriteUsers() {
 		default:
 			until = " since " + e.At.Format(time.RFC3339Nano) + ", when their own ended"
 		}
+		// Nothing else of what the file says of them counts.
 		if l.Tier == limits.ExemptTier {
 			r.writeLine("  user %s, exempt", terminal.QuoteName(user))
 			continue
@@ -237,6 +252,7 @@ func (r *Report) describeOnce(of described, describe func() string) string {
 	const most = 10_000
 	line, ok := r.lines[of]
 	if !ok {
+		// All at once: which of them comes again is not known, and to make them anew costs little.
 		if len(r.lines) == most {
 			clear(r.lines)
 		}

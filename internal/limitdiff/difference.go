@@ -15,14 +15,17 @@ func (d difference) String() string { return d.name + ": " + d.before + " → " 
 // differences are the terms that differ, in the order of SortNames. What differs in
 // nothing but the mode is none if modes are ignored.
 func differences(a, b *limits.Limits, ignoreModes bool) []difference {
+	// Only of who is exempt under both files, which share nothing else.
 	if a == b {
 		return nil
 	}
+	// In a file that says nothing of jobs they follow from the tier's name, and differ with that alone.
 	jobs := a.Jobs().Stated || b.Jobs().Stated
 	before, after := terms.TermsWithJobs(a, jobs), terms.TermsWithJobs(b, jobs)
 	var found []difference
 	for _, name := range terms.NamesIn(before, after) {
 		d := difference{name, terms.ValueOf(before, name), terms.ValueOf(after, name)}
+		// Not limited and off differ in words, and in nothing that a user would notice.
 		if d.before == d.after || terms.LimitsNothing(d.before) && terms.LimitsNothing(d.after) ||
 			ignoreModes && terms.ValueOf(anyMode(before), name) == terms.ValueOf(anyMode(after), name) {
 			continue

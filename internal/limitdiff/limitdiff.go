@@ -36,6 +36,7 @@ type comparison struct {
 func newComparison(w io.Writer, before, after *limits.Set, now time.Time) *comparison {
 	c := &comparison{w: w, before: before.At(now), after: after.At(now), was: terms.NewEnds(before), is: terms.NewEnds(after), now: now}
 	a, b := before.Mode(), after.Mode()
+	// With off there are no limits to compare, and every one of them differs in more than its mode.
 	c.otherModes = a != b && a != limits.Off && b != limits.Off
 	for name := range unionOf(before.Endpoints(), after.Endpoints()) {
 		c.endpoints = append(c.endpoints, name)
@@ -45,8 +46,10 @@ func newComparison(w io.Writer, before, after *limits.Set, now time.Time) *compa
 
 func (c *comparison) compare() {
 	c.everybody()
+	// Before the tiers, whose titles tell how many users a change concerns.
 	followers := c.followers()
 	for name := range unionOf(c.before.TierNames(), c.after.TierNames()) {
+		// In the order of names, so that the same files give the same text.
 		a, was := c.before.TierLimits(name)
 		b, is := c.after.TierLimits(name)
 		switch {
@@ -56,6 +59,7 @@ func (c *comparison) compare() {
 			c.writeWhole("tier "+terminal.QuoteName(name)+": removed", c.before, a, tierOf(name))
 		default:
 			who := ""
+			// One line for all of them: their own lines would say the tier's change a thousand times.
 			if n := followers[name]; n > 0 {
 				who = fmt.Sprintf(" (and %d named user(s))", n)
 			}
@@ -63,10 +67,12 @@ func (c *comparison) compare() {
 		}
 	}
 	if c.before.DefaultTier() != c.after.DefaultTier() {
+		// Somebody must stand for all who are not named.
 		someone := limits.Key("") // which no file can name, and no pattern matches
 		c.changes("users not named in the file:", userOf(someone))
 	}
 	if c.before.AnonymousTier() != c.after.AnonymousTier() {
+		// Also of who is anonymous one stands for all.
 		c.changes("anonymous users:", userOf(nameless))
 	}
 	if c.before.UnreadableTier() != c.after.UnreadableTier() {
@@ -94,12 +100,14 @@ func (c *comparison) everybody() {
 	c.compareText("anonymous tier", none(c.before.AnonymousTier()), none(c.after.AnonymousTier()))
 	c.compareText("unreadable tier", none(c.before.UnreadableTier()), none(c.after.UnreadableTier()))
 	c.compareNames("endpoint", c.before.Endpoints(), c.after.Endpoints())
+	// What is HAProxy's to know is told apart: without a reload half of the change would be in force.
 	foundBefore := c.found
 	c.found = false
 	c.classes()
 	a, b := c.before.Exempt(), c.after.Exempt()
 	c.compareNames("exempt address", a.Addresses, b.Addresses)
 	c.compareNames("exempt path", a.Paths, b.Paths)
+	// Both lists have the same terms, limited or not.
 	of := terms.OfAddresses(c.after.AddressLimits())
 	for i, t := range terms.OfAddresses(c.before.AddressLimits()) {
 		c.compareText(t.Name, t.Value, of[i].Value)
@@ -120,6 +128,7 @@ func (c *comparison) compareText(what, a, b string) {
 
 // compareNames compares lists in which the order means nothing.
 func (c *comparison) compareNames(what string, a, b []string) {
+	// Sorted, because a list that was only put in another order is the same to everybody.
 	for name, in := range unionOf(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b))) {
 		switch {
 		case !in.left:
@@ -135,6 +144,7 @@ func (c *comparison) compareNames(what string, a, b []string) {
 func (c *comparison) classes() {
 	a, b := c.before.Classes(), c.after.Classes()
 	namesA, namesB := terms.ClassNames(a), terms.ClassNames(b)
+	// First which there are, then what became of those that are in both.
 	c.compareNames("class", namesA, namesB)
 	var bothA, bothB []string
 	for _, class := range a {
@@ -143,6 +153,7 @@ func (c *comparison) classes() {
 			continue
 		}
 		bothA = append(bothA, class.Name)
+		// What the difference means for a request cannot be told in a line; that there is one can.
 		if !reflect.DeepEqual(class, b[i]) {
 			c.writeLine("class %s: matches other requests", class.Name)
 		}
@@ -152,6 +163,7 @@ func (c *comparison) classes() {
 			bothB = append(bothB, name)
 		}
 	}
+	// Only of those in both: a class that is added or removed is told already.
 	if !slices.Equal(bothA, bothB) {
 		c.writeLine("classes: matched in another order: %s", terminal.QuoteNames(namesB))
 	}

@@ -13,6 +13,7 @@ func (c *comparison) queues() {
 	before, servicesBefore := byService(c.before.Queues())
 	after, servicesAfter := byService(c.after.Queues())
 	for service, in := range unionOf(servicesBefore, servicesAfter) {
+		// Zero for a service that is not there; which of them is, unionOf knows.
 		was, is := before[service], after[service]
 		switch {
 		case !in.left:

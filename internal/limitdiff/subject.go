@@ -29,6 +29,7 @@ func userOf(key string) subject {
 func (c *comparison) writeWhole(title string, set *limits.Set, l *limits.Limits, of subject) {
 	c.writeLine("%s: %s", title, terms.Describe(l))
 	for _, endpoint := range set.Endpoints() {
+		// By address, because what is the same is shared.
 		if at := of(set, endpoint); at != l {
 			c.writeLine("  at %s: %s", endpoint, terms.Describe(at))
 		}
@@ -68,6 +69,7 @@ func (c *comparison) differences(of subject) []string {
 	}
 	for _, endpoint := range c.endpoints {
 		here := differences(of(c.before, endpoint), of(c.after, endpoint), c.otherModes)
+		// What changed in the same way there would only be said again.
 		if slices.Equal(here, everywhere) {
 			continue
 		}
@@ -78,11 +80,13 @@ func (c *comparison) differences(of subject) []string {
 			}
 		}
 		for _, d := range everywhere {
+			// Without this line it would seem to have changed there, too.
 			if !slices.ContainsFunc(here, func(h difference) bool { return h.name == d.name }) {
 				lines = append(lines, "  "+d.name+": as before")
 			}
 		}
 	}
+	// They count beside the others, so that none of them stands for another.
 	if together := differences(of(c.before, limits.All), of(c.after, limits.All), c.otherModes); len(together) > 0 {
 		lines = append(lines, "at "+terms.Endpoint(limits.All)+":")
 		for _, d := range together {

@@ -14,6 +14,7 @@ import (
 func (c *comparison) followers() map[string]int {
 	n := map[string]int{}
 	for name, in := range unionOf(slices.Collect(c.before.UserNames()), slices.Collect(c.after.UserNames())) {
+		// Who is in one file only has a line of their own.
 		if key := limits.Key(name); in.onBoth() && c.follows(key) {
 			n[c.before.User(key).Tier]++
 		}
@@ -31,6 +32,7 @@ func (c *comparison) follows(key string) bool {
 		here := limits.EndpointKey(endpoint, key)
 		return c.before.User(here) == tierBefore && c.after.User(here) == tierAfter
 	}
+	// Everywhere first, where nearly all differ if they do.
 	return at("") && at(limits.All) && !slices.ContainsFunc(c.endpoints, func(endpoint string) bool { return !at(endpoint) })
 }
 
@@ -39,9 +41,11 @@ func (c *comparison) compareUsers() {
 		key := limits.Key(name)
 		a, b := c.before.User(key).Tier, c.after.User(key).Tier
 		title := "user " + terminal.QuoteName(name)
+		// Also of those whose limits are the same now: one of the two may end tomorrow.
 		until, differ := c.compareEnds(key)
 		both := c.before.NamesUser(key) && c.after.NamesUser(key) // by a pattern, too
 		var lines []string
+		// For followers the line of their tier has said it, and a file may have a million of them.
 		if !both || a != b || !c.follows(key) {
 			lines = c.differences(userOf(key))
 		}
@@ -52,6 +56,7 @@ func (c *comparison) compareUsers() {
 			continue
 		case both:
 			title += ":"
+		// By name in one file and by nothing in the other: what they had before is the default.
 		case in.right:
 			title += fmt.Sprintf(": added, tier %s (not named before, tier %s)", terminal.QuoteName(b), terminal.QuoteName(a))
 		default:
@@ -65,6 +70,7 @@ func (c *comparison) compareUsers() {
 // has ended is no end any more.
 func (c *comparison) compareEnds(key string) (lines []string, differ bool) {
 	a, b := c.was.EndOf(key), c.is.EndOf(key)
+	// What has ended counts in what they may do now, and is no end any more.
 	if !a.At.After(c.now) {
 		a = terms.End{}
 	}

@@ -81,6 +81,7 @@ func NewHidden(path, secrets string, log *slog.Logger, reg prometheus.Registerer
 			}),
 		},
 	}
+	// From the start, so that the first failure is a change from 0 to 1 and an alert sees it.
 	for _, result := range []limitfile.Outcome{limitfile.Changed, limitfile.Unchanged, limitfile.Failed} {
 		w.metrics.reloads.WithLabelValues(string(result))
 	}
@@ -112,6 +113,7 @@ func (w *Watcher) Run(ctx context.Context, changed func(*limits.Set)) error {
 
 	w.loadChanged() // what changed between New and now
 	for {
+		// By address: a set that was loaded while changed ran is announced once, whoever loaded it.
 		if set := w.Set(); set != w.announced {
 			w.announced = set
 			changed(set)
@@ -121,6 +123,7 @@ func (w *Watcher) Run(ctx context.Context, changed func(*limits.Set)) error {
 			return nil
 		case <-w.wake:
 		case <-poll.C:
+			// A file that goes on changing is read all the same, settle after its first change.
 			if settled == nil && w.Touched() {
 				settled = time.After(settle)
 			}
@@ -135,6 +138,7 @@ func (w *Watcher) Run(ctx context.Context, changed func(*limits.Set)) error {
 func (w *Watcher) loadChanged() {
 	before := w.Set().Version()
 	result, err := w.loadFiles(false)
+	// After the load, so that the log has the version that is in use from here on.
 	set := w.Set()
 	switch result {
 	case limitfile.Changed:
@@ -164,16 +168,19 @@ func (w *Watcher) loadFiles(asked bool) (limitfile.Outcome, error) {
 	result, err := w.Load(asked)
 	var told error
 	switch result {
+	// Twice a second, nearly always: neither counted nor traced.
 	case limitfile.Same:
 		return result, nil
 	case limitfile.Failed:
 		told = errRefused
 		w.metrics.valid.Set(0)
 	case limitfile.Changed:
+		// Each time, because the rights of the file may have changed with it.
 		if w.secrets != "" {
 			secretfile.WarnOfReaders(w.log, w.secrets)
 		}
 		select {
+		// Without waiting: Run may be in changed, which may take its time.
 		case w.wake <- struct{}{}:
 		default: // Run will see this set as well
 		}
