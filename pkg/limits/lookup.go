@@ -27,6 +27,10 @@ var exemptLimits = &Limits{Tier: ExemptTier}
 // everywhere. Of a key of Together these are the limits of Together, which are none for
 // a user without them.
 func (s *Set) User(key string) *Limits {
+	// Nearly all keys have no endpoint, and this is asked for each request.
+	if key == "" || key[0] != '@' {
+		return s.limitsAt(key, awayFromEndpoints)
+	}
 	endpoint, user := SplitEndpoint(key)
 	return s.limitsAt(user, s.indexOf(endpoint))
 }

@@ -3,8 +3,9 @@ package limitfile
 import (
 	"cmp"
 	"encoding/binary"
-	"fmt"
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -98,12 +99,19 @@ func (ds *drafts) sharedRequests(rates []limits.Rate) *requests {
 
 // sharedJobs returns the one that says this.
 func (ds *drafts) sharedJobs(j limits.Jobs) *limits.Jobs {
-	// fmt sorts maps, and says the same of an empty one as of none, which says nothing.
-	key := fmt.Sprint(j, j.Queues == nil)
-	if ds.jobs[key] == nil {
-		ds.jobs[key] = &j
+	// By hand, not by fmt: it is asked for each user with limits of their own, as every tier has jobs.
+	key := append([]byte(j.Class), 0, byte(j.Mode), byte(j.Source))
+	key = strconv.AppendBool(strconv.AppendBool(key, j.Stated), j.Queues != nil)
+	key = binary.AppendVarint(key, int64(j.Total))
+	for _, service := range slices.Sorted(maps.Keys(j.Queues)) {
+		key = binary.AppendUvarint(append(append(key, service...), 0), uint64(j.Queues[service]))
 	}
-	return ds.jobs[key]
+	shared := ds.jobs[string(key)]
+	if shared == nil {
+		shared = &j
+		ds.jobs[string(key)] = shared
+	}
+	return shared
 }
 
 // sharedLimits returns the Limits of a draft: each limit's mode is the weakest of its own,
