@@ -83,12 +83,14 @@ func TestNamesBeyondTheQuotaShareOneLimit(t *testing.T) {
 		if got, want := testutil.ToFloat64(r.metrics.sharing), 6*20.; got != want {
 			t.Errorf("sluice_requests_sharing_total = %v, want %v", got, want)
 		}
-		for key := range r.limiter.throttles.young {
-			t.Errorf("a long throttle of %s, want none", key)
-		}
-		if users := r.limiter.allCores()[0].tokens.KnownUsers(); users > 8 {
-			t.Errorf("%d users are counted, want alice, the two of the quota and five keys that others share at most", users)
-		}
+		r.limiter.update(func(time.Time) {
+			for key := range r.limiter.throttles.young {
+				t.Errorf("a long throttle of %s, want none", key)
+			}
+			if users := r.limiter.allCores()[0].tokens.KnownUsers(); users > 8 {
+				t.Errorf("%d users are counted, want alice, the two of the quota and five keys that others share at most", users)
+			}
+		})
 	})
 }
 
