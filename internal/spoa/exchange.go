@@ -33,7 +33,7 @@ func newExchange(l *limiter, m *metrics, o *Options) *exchange {
 	e := &exchange{calls: calls{take: o.Bus.Take, hold: o.Bus.Slots, demand: o.Bus.Demand}, limiter: l, metrics: m, options: o}
 	e.channels.limiter, e.channels.metrics, e.channels.options = l, m, o
 	for _, s := range l.shards {
-		s.reach.wait.Store(int64(o.waitFor(0)))
+		s.reach.wait.Store(int64(o.longestWait(0)))
 		e.links = append(e.links, &link{calls: &e.calls, loss: loss{limiter: l, metrics: m, options: o, shard: s}})
 	}
 	return e

@@ -64,7 +64,7 @@ func (l *loss) measure(roundTrip time.Duration) {
 	median := l.trips.median()
 	l.mu.Unlock()
 	if s := l.shard; s != nil {
-		s.reach.wait.Store(int64(l.options.waitFor(median)))
+		s.reach.wait.Store(int64(l.options.longestWait(median)))
 		l.limiter.update(func(time.Time) {
 			l.limiter.touch(s)
 			s.tokens.RoundTrip(median)
@@ -80,8 +80,8 @@ func (l *loss) measure(roundTrip time.Duration) {
 	}
 }
 
-// waitFor is how long a request may wait while the pool takes so long to answer.
-func (o *Options) waitFor(median time.Duration) time.Duration {
+// longestWait is how long a request may wait at most while the pool takes so long to answer.
+func (o *Options) longestWait(median time.Duration) time.Duration {
 	return min(max(minWait, o.MaxWait/2, waitFactor*median), o.MaxWait)
 }
 

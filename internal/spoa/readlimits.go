@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/pkg/bandwidth"
+	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
 
@@ -119,6 +121,34 @@ func (a *Agent) fetchLimits(ctx context.Context, wanted time.Time) error {
 	a.traceLimits(ctx, began, version, set)
 	a.options.Logger.Info("limits in force", slog.String("version", set.Version()), slog.Int("users", set.UserCount()), slog.Duration("after", time.Since(wanted)))
 	return nil
+}
+
+// force puts limits into force, also for users whom HAProxy refuses by itself and
+// who would not be asked about. Blocks are repeated, and so right again, in 200 ms.
+func (a *Agent) force(set *limits.Set) {
+	a.limiter.inForce.set.Store(set)
+	a.limiter.update(func(now time.Time) {
+		for _, s := range a.limiter.allCores() {
+			s.slots.Limits(now, func(user string) int { return set.User(user).Concurrent })
+		}
+		a.limiter.bytes.Limits(now, func(user string) bandwidth.Limit { return bandwidthOf(set.User(user)) })
+		for _, lift := range a.limiter.throttles.outdated(set) {
+			a.teachThrottle(lift)
+		}
+		a.nextGeneration()
+	})
+}
+
+// expire puts limits into force whose time has come: what was overridden until now.
+func (a *Agent) expire() {
+	a.limitReading.forcing.Lock()
+	defer a.limitReading.forcing.Unlock()
+	set, now := a.limiter.inForce.set.Load(), a.clock.Now()
+	if set == nil || set.Expires().IsZero() || now.Before(set.Expires()) {
+		return
+	}
+	a.force(set.At(now))
+	a.options.Logger.Info("overrides of the limit file have ended", slog.String("version", set.Version()))
 }
 
 // Why limits could not be put into force, as sluice_limits_read_errors_total has it.

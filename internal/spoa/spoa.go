@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -146,4 +147,12 @@ func (a *Agent) Ready() error {
 		return errors.New("no peers session with HAProxy")
 	}
 	return nil
+}
+
+// splitAddress divides "unix:/path" or "host:port" into network and address.
+func splitAddress(address string) (network, rest string) {
+	if path, ok := strings.CutPrefix(address, "unix:"); ok {
+		return "unix", path
+	}
+	return "tcp", address
 }

@@ -1,0 +1,206 @@
+package spoa
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/peers"
+)
+
+// beatEvery is how often an agent says that it is there.
+const beatEvery = 250 * time.Millisecond
+
+// heartbeats keeps the agent in the registry and its clock right.
+func (a *Agent) heartbeats(ctx context.Context) error {
+	ticker := time.NewTicker(beatEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+		a.endDraining()
+		a.expire()
+		a.forget()
+		a.names.logShared(time.Now(), a.options.Logger)
+		// What is over is dropped first: it must go on while Redis is lost. What came of the heartbeat is
+		// noted by part of Redis.
+		_, _ = a.heartbeat(ctx)
+		names, why := a.limiter.lostParts()
+		a.lossLog.note(names, why, &a.options)
+	}
+}
+
+// forget drops what is over.
+func (a *Agent) forget() {
+	a.limiter.update(func(now time.Time) {
+		a.limiter.throttles.forget(now)
+		a.limiter.bodies.dryBytes.forget(now)
+		a.limiter.bodies.moved.forget(now)
+		a.limiter.forgetWithdrawals(now)
+		for _, user := range a.limiter.bodies.transfers.forget(now) {
+			// From now on what each verdict says holds. Until then the entry's value must not.
+			a.teachEntry(shareTable.Name, user, peers.Values{}, shareLiftFor)
+		}
+	})
+}
+
+// heartbeat registers once, tells the shards that this instance is alive, and returns how many
+// instances there are.
+func (a *Agent) heartbeat(ctx context.Context) (int, error) {
+	// In this order: when a shard is used again, the others have heard that this instance is back.
+	instances, err := a.register(ctx)
+	if ctx.Err() == nil {
+		a.noteRegistry(err)
+	}
+	if !a.membership.registered.Load() {
+		return 0, err // nobody has to hear of it yet
+	}
+	return instances, errors.Join(err, a.tellShards(ctx))
+}
+
+func (a *Agent) register(ctx context.Context) (int, error) {
+	version, problem := "", ""
+	if set := a.limiter.inForce.set.Load(); set != nil {
+		version = set.Version()
+	}
+	if err := a.Ready(); err != nil {
+		problem = err.Error()
+	}
+	sent := time.Now()
+	r, err := a.options.Bus.Register(ctx, a.options.Instance, version, problem)
+	if err != nil {
+		return 0, err
+	}
+	a.membership.registered.Store(true)
+	a.clock.Sample(sent, time.Now(), r.Now)
+	a.metrics.offset.Set(a.clock.Offset().Seconds())
+	a.joined(r)
+	return len(r.Instances), nil
+}
+
+// noteRegistry notes whether the registry has answered. Without it the list of instances stays as it
+// was, and no limit depends on more of it.
+func (a *Agent) noteRegistry(err error) {
+	a.limiter.update(func(time.Time) {
+		l := &a.limiter.lost
+		if l.registry && err == nil {
+			a.membership.found = time.Now()
+		}
+		if l.registry = err != nil; l.registry {
+			l.why = err
+		}
+		a.limiter.showLost()
+	})
+}
+
+// tellShards tells each shard with every second heartbeat that this instance is alive, and with each
+// one while it is lost: that is how it is found again. A shard that is away is no error: who asks it
+// finds out, and when it is back it takes nobody for gone.
+func (a *Agent) tellShards(ctx context.Context) error {
+	return a.options.Bus.EachShard(func(shard int) error {
+		link, untold := a.exchange.links[shard], &a.membership.untold[shard]
+		if *untold--; *untold >= 0 && !link.isLost() {
+			return nil
+		}
+		sent := time.Now()
+		err := a.options.Bus.Alive(ctx, a.options.Instance, shard)
+		switch {
+		case err == nil:
+			*untold = 1
+			link.answered(time.Since(sent))
+			return nil
+		case ctx.Err() == nil:
+			link.loseRedis(err)
+		}
+		if errors.Is(err, bus.ErrUnavailable) {
+			return nil
+		}
+		return err
+	})
+}
+
+// membership is this instance's place in the cluster. The list of instances comes two
+// ways, and the older one of two must not undo the newer one.
+type membership struct {
+	registered atomic.Bool // once: there is something to leave
+	untold     []int       // by shard: heartbeats until it is told again; of the goroutine of the heartbeats
+
+	// The limiter's lock guards these.
+	listed time.Time // when, by Redis' clock
+	found  time.Time // when the registry last answered after it had not
+}
+
+// forgottenFor is for how long a registry that was lost may not know all instances: those that
+// it has forgotten register again meanwhile, as do those that have not reached it yet. It is as long as the
+// registry itself waits for a heartbeat.
+const forgottenFor = 1500 * time.Millisecond
+
+// aheadAtMost is how far a published list may be ahead of the last one: heartbeats are
+// answered every beatEvery, and after a loss of Redis the first of them tells.
+const aheadAtMost = 5 * time.Second
+
+// follows reports whether a published list is to be taken. One that is older than the
+// last list was overtaken. One that is far ahead of it is of a clock that the heartbeats
+// did not see yet, or will not: taken, it would make all that follow look old.
+func (m *membership) follows(listed time.Time) bool {
+	ahead := listed.Sub(m.listed)
+	return ahead >= 0 && ahead < aheadAtMost
+}
+
+// overtaken reports whether a published list has overtaken the answer to a heartbeat: that
+// is a moment older than the last list then. Otherwise it counts whatever its time:
+// Redis' clock may have been set back, or another master's be behind.
+func (m *membership) overtaken(listed time.Time) bool {
+	back := m.listed.Sub(listed)
+	return back > 0 && back < beatEvery
+}
+
+// announced takes a list of instances that was published, which is heard sooner than
+// the answer to the next heartbeat.
+func (a *Agent) announced(r bus.Registry) {
+	a.limiter.update(func(now time.Time) {
+		if a.membership.follows(r.Now) {
+			a.takeInstances(now, r)
+		}
+	})
+}
+
+// joined takes the list of instances that Redis answered a heartbeat with.
+func (a *Agent) joined(r bus.Registry) {
+	a.limiter.update(func(now time.Time) {
+		if !a.membership.overtaken(r.Now) {
+			a.takeInstances(now, r)
+		}
+	})
+}
+
+// takeInstances puts a list of instances into force; the limiter's lock is held. One that this
+// instance is missing from says only that Redis has forgotten it.
+func (a *Agent) takeInstances(now time.Time, r bus.Registry) {
+	rank, there := slices.BinarySearch(r.Instances, a.options.Instance)
+	if !there {
+		return
+	}
+	// Nor is anybody gone because the registry was away.
+	away := a.limiter.lost.registry || time.Since(a.membership.found) < forgottenFor
+	if away && int64(len(r.Instances)) < a.limiter.inForce.instances.Load() {
+		return
+	}
+	a.membership.listed = r.Now
+	a.metrics.instances.Set(float64(len(r.Instances)))
+	// Each part of a limit is another one from here on: credit of the old parts must not be renewed.
+	if n := int64(len(r.Instances)); a.limiter.inForce.instances.Swap(n) != n {
+		a.nextGeneration()
+	}
+	for _, s := range a.limiter.allCores() {
+		s.tokens.Cluster(now, len(r.Instances), rank)
+		s.slots.Cluster(now, len(r.Instances), rank)
+	}
+	a.limiter.bytes.Cluster(now, len(r.Instances))
+}
