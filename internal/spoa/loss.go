@@ -125,7 +125,7 @@ func (l *loss) isLost() bool {
 	return l.lost
 }
 
-// loseRedis goes on without the pool.
+// loseRedis goes on without the pool, because an ask or a heartbeat has failed, is overdue, or took too long.
 func (l *loss) loseRedis(why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -142,7 +142,7 @@ func (l *loss) loseRedis(why error) {
 	l.metrics.losses.Inc()
 }
 
-// findRedis goes on with the pool.
+// findRedis goes on with the pool, because one of them was answered in time.
 func (l *loss) findRedis() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -100,7 +100,7 @@ func (a *Agent) noteRegistry(err error) {
 }
 
 // tellShards tells each shard with every second heartbeat that this instance is alive, and with each
-// one while it is lost: that is how it is found again. A shard that is away is no error: who asks it
+// one while it is lost: that is how it is found again (loss.answered). A shard that is away is no error: who asks it
 // finds out, and when it is back it takes nobody for gone.
 func (a *Agent) tellShards(ctx context.Context) error {
 	return a.options.Bus.EachShard(func(shard int) error {

@@ -147,7 +147,7 @@ func (u *watched) misses(r Report, d Direction) bool {
 }
 
 // Instances tells the watch which instances there are: any other one moves
-// nothing. It costs what those moved.
+// nothing, and those that are left share anew at once what it had. It costs what those moved.
 func (w *Watch) Instances(at time.Time, live []string) {
 	now := at.UnixNano()
 	for instance, u := range w.reports.Gone(live) {

@@ -126,8 +126,8 @@ func (u *watched) active() int {
 	return n
 }
 
-// Instances tells the watch which instances there are: what any other one had
-// in progress has none. It costs what those had.
+// Instances tells the watch which instances there are. Any other one is gone, with what it had in
+// progress: its users are decided about, and their slots shared, anew at once. It costs what those had.
 func (w *Watch) Instances(at time.Time, live []string) {
 	now := w.coreTime(at)
 	w.instances = len(live)
