@@ -108,7 +108,7 @@ func New(o Options) (*Polygen, error) {
 	}
 	p := &Polygen{
 		options: o,
-		// Without it, two polygens that were given one name by mistake would both take the
+		// Without the random part, two polygens that were given one name by mistake would both take the
 		// lead for their own, and neither would ever give it up.
 		candidate: o.Name + "#" + rand.Text()[:8],
 
@@ -117,10 +117,13 @@ func New(o Options) (*Polygen, error) {
 		rates:   ratelimit.NewWatch(o.Strict),
 		slots:   concurrency.NewWatch(o.Margin),
 		bytes:   bandwidth.NewWatch(),
+		// One token is enough: whoever finds it there knows that the limits are going to be looked at after this.
 		publish: make(chan struct{}, 1),
 	}
 	p.division.of, p.kept = parts.New(leadFor), parts.All
 	p.others.questions, p.others.answers, p.others.dropped = make(chan letter, maxLetters), make(chan letter, maxLetters), p.metrics.lettersDropped
+	// The API answers before Run begins, by the limits of the file alone: overrides by hand are read in Run. For
+	// this reason nothing is published before overrides.read.
 	p.set.Store(o.Limits.Set().At(p.clock.Now()))
 	p.dashboard = newDashboard(p.set.Load())
 	if o.Registerer != nil {
@@ -138,23 +141,14 @@ func New(o Options) (*Polygen, error) {
 // Run works until ctx ends; then it lets another polygen lead.
 func (p *Polygen) Run(ctx context.Context) error {
 	defer p.resign(ctx)
+	// A burst of reports waits here until a round takes them all. Beyond that they wait in the subscription, which
+	// has a bound, counts what it drops, and says Connected after it.
 	events := make(chan bus.Event, 1024)
-	channels := []bus.Channel{bus.UsageChannel, bus.ProgressChannel, bus.DemandChannel, bus.StartsChannel, bus.ConfirmedChannel, bus.UnblockChannel, bus.InstancesChannel}
-	p.readOverrides(ctx) // first, or the first decisions would be by the file alone
+	// Otherwise the first decisions would be by the file alone.
+	p.readOverrides(ctx)
 	return group.Run(ctx,
 		func(ctx context.Context) error { return p.options.Limits.Run(ctx, p.adoptFile) },
-		func(ctx context.Context) error {
-			return p.options.Bus.Subscribe(ctx, channels, func(e bus.Event) {
-				if _, ok := e.(bus.Connected); ok {
-					p.wantPublication() // a Redis that was away may have forgotten the limits
-					return
-				}
-				select {
-				case events <- e:
-				case <-ctx.Done():
-				}
-			})
-		},
+		func(ctx context.Context) error { return p.hearAgents(ctx, events) },
 		func(ctx context.Context) error { return p.decide(ctx, events) },
 		func(ctx context.Context) error { return p.keepLeading(ctx, events) },
 		p.publishLimits,
@@ -168,6 +162,23 @@ func (p *Polygen) Run(ctx context.Context) error {
 	)
 }
 
+// hearAgents takes what the agents report, and what operators want of all polygens, until ctx ends.
+func (p *Polygen) hearAgents(ctx context.Context, events chan<- bus.Event) error {
+	channels := []bus.Channel{bus.UsageChannel, bus.ProgressChannel, bus.DemandChannel, bus.StartsChannel, bus.ConfirmedChannel, bus.UnblockChannel, bus.InstancesChannel}
+	return p.options.Bus.Subscribe(ctx, channels, func(e bus.Event) {
+		// A Redis that was away may have forgotten the limits. Reports that were missed are no loss: the next ones
+		// are absolute.
+		if _, ok := e.(bus.Connected); ok {
+			p.wantPublication()
+			return
+		}
+		select {
+		case events <- e:
+		case <-ctx.Done():
+		}
+	})
+}
+
 // Ready reports why polygen does not work, or nil. A polygen that follows is
 // ready.
 func (p *Polygen) Ready() error {
@@ -177,9 +188,10 @@ func (p *Polygen) Ready() error {
 	return nil
 }
 
-// cutOff is why polygen can hear nothing of the agents and tell them nothing, or nil. One
-// that has not asked Redis yet is not cut off.
+// cutOff is why polygen can hear nothing of the agents and tell them nothing, or nil.
 func (p *Polygen) cutOff() error {
+	// One that has not asked Redis yet is not ready, and not cut off either: answers of its first milliseconds
+	// would call a healthy cluster degraded.
 	if why := p.lost.Load(); why != nil && why != &errNotAsked {
 		return p.Ready()
 	}
@@ -201,6 +213,7 @@ func (p *Polygen) ReloadOn(ctx context.Context, signals <-chan os.Signal) error 
 		case <-ctx.Done():
 			return nil
 		case <-signals:
+			// An operator's mistake in the file must not end what enforces the last good one.
 			if err := p.Reload(); err != nil {
 				p.options.Logger.Error("reload failed: the old limits stay in force", slog.Any("error", err))
 			}
@@ -212,15 +225,19 @@ func (p *Polygen) ReloadOn(ctx context.Context, signals <-chan os.Signal) error 
 // is over.
 func (p *Polygen) expire(now time.Time) {
 	set := p.set.Load()
-	// Without the comparison a new file, adopted since, would be lost.
+	// adoptFile and changeOverrides put sets into force from other goroutines: a plain store would undo what
+	// they did since the load.
 	if present := set.At(now); present != set && p.set.CompareAndSwap(set, present) {
 		p.tellOfExpired(set, present)
 	}
+	// The set in force holds the overrides by hand, too, whose ends are told one by one above. What expires of the
+	// file alone shows only in a set of the file alone.
 	file := p.overrides.fileInForce.Load()
 	if present := file.At(now); present == file || !p.overrides.fileInForce.CompareAndSwap(file, present) {
 		return
 	}
-	if until := file.Expires(); !until.IsZero() && !now.Before(until) { // otherwise the clock was set back, and overrides are in force again
+	// Otherwise the clock was set back, and overrides are in force again: nothing has expired.
+	if until := file.Expires(); !until.IsZero() && !now.Before(until) {
 		p.metrics.expired.Inc()
 		p.publishEvent(api.Event{Kind: api.LimitsEvent, Version: set.Version(), Until: &until})
 		p.options.Logger.Info("overrides of the limit file have expired", slog.Time("until", until), slog.String("version", set.Version()))

@@ -18,7 +18,8 @@ const announceEvery = time.Second
 func (p *Polygen) wantPublication() {
 	select {
 	case p.publish <- struct{}{}:
-	default: // it is going to look anyway
+	default:
+		// A look is due already, and will find what this caller has changed, for it was changed before the call.
 	}
 }
 
@@ -35,13 +36,16 @@ func (p *Polygen) publishLimits(ctx context.Context) error {
 		case <-p.publish:
 		case <-announce.C:
 		}
-		// Before the overrides by hand are read, the limits would be published without them.
+		// Only one publishes: two with different files would replace each other's limits in turns. And before
+		// the overrides by hand are read, the limits would be published without them.
 		if !p.leading.Load() || !p.overrides.read.Load() {
 			continue
 		}
 		set := p.set.Load()
 		err := p.ensurePublished(ctx, set)
-		if err == nil || ctx.Err() != nil || p.cutOff() != nil { // the loss of Redis has a line of its own
+		// The loss of Redis has a log line of its own. This one is for a Redis that answers, and refuses to keep the
+		// limits: one whose users are those of a version before.
+		if err == nil || ctx.Err() != nil || p.cutOff() != nil {
 			continue
 		}
 		if skipped, ok := failures.Allow(); ok {
@@ -56,7 +60,9 @@ func (p *Polygen) ensurePublished(ctx context.Context, set *limits.Set) error {
 	switch {
 	case err != nil:
 		return err
-	case kept: // nearly always: the version is enough for agents that missed it, which then read the limits
+	case kept:
+		// Nearly always. An agent that missed the version reads the limits now; to send them every second would
+		// cost as much as the file is long, for each agent.
 		return p.options.Bus.PublishPolicies(ctx, []policy.Message{policy.Limits{Version: set.Version()}})
 	}
 	began := time.Now()
