@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/credit"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
@@ -78,8 +79,21 @@ func (a *audience) of(user string) []string {
 	serve := make([]string, 0, len(heard)+len(before))
 	serve = append(append(serve, heard...), before...)
 	slices.Sort(serve)
-	// Nobody hears what is sent to those that are gone, and all would be told it instead.
-	return slices.DeleteFunc(slices.Compact(serve), func(instance string) bool {
+	return a.ofLive(slices.Compact(serve))
+}
+
+// ofShares is whom a division of bandwidth concerns. Who had shares before is known of users of whom
+// this polygen has heard for a while.
+func (a *audience) ofShares(s *bandwidth.Sharing) []string {
+	if a.live == nil || a.before == nil {
+		return nil
+	}
+	return a.ofLive(s.Concerned())
+}
+
+// ofLive drops those that are gone: nobody hears what is sent to them, and all would be told it instead.
+func (a *audience) ofLive(instances []string) []string {
+	return slices.DeleteFunc(instances, func(instance string) bool {
 		_, there := slices.BinarySearch(a.live, instance)
 		return !there
 	})

@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/policy"
 	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
@@ -88,6 +89,20 @@ func TestAudienceIsBounded(t *testing.T) {
 	a.report("u", "two")
 	if got := a.of("u"); !slices.Equal(got, []string{"two"}) {
 		t.Errorf("after a while: %q, want two", got)
+	}
+}
+
+// Shares concern who has one and who had one, whoever else serves the user.
+func TestAudienceOfShares(t *testing.T) {
+	s := bandwidth.Sharing{User: "u", Shares: []bandwidth.Share{{Instance: "two", Bytes: 1}}, Before: []string{"gone", "one"}}
+	a := hearing(time.Unix(1000, 0), "one", "three", "two")
+	a.report("u", "three")
+	if got, want := a.ofShares(&s), []string{"one", "two"}; !slices.Equal(got, want) {
+		t.Errorf("ofShares = %q, want %q", got, want)
+	}
+	a.doubt()
+	if got := a.ofShares(&s); got != nil {
+		t.Errorf("while it is not known who had shares: %q, want all instances", got)
 	}
 }
 

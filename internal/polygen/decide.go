@@ -256,7 +256,7 @@ func (p *Polygen) address(now time.Time, d *decisions) (policies []policy.Addres
 		add(m, a.ofReserved(now, set, appeal{"slots", "", s.User}))
 	}
 	for _, s := range d.shares {
-		add(policy.Share(s), a.of(s.User))
+		add(policy.Share{User: s.User, Direction: s.Direction, Shares: s.Shares}, a.ofShares(&s))
 	}
 	for _, h := range d.hints {
 		to := a.ofReserved(now, set, appeal{"hot", limits.RateName(h.Key.Class, h.Key.Window), h.Key.User})

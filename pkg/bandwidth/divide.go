@@ -29,9 +29,23 @@ func (w *Watch) divide(u *watched, now int64) {
 		if len(shares) == 0 || !differ(u.sent[d], shares, u.limit[d]/changePart) && !passed(now, u.sentAt[d], repeatEvery) {
 			continue
 		}
+		w.send(u, d, shares)
 		u.sent[d], u.sentAt[d] = shares, now
-		w.out = append(w.out, Sharing{User: u.name, Direction: d, Shares: shares})
 	}
+}
+
+// send has a division fetched. One before it that was not fetched yet is replaced, and who had a share
+// before that one has heard of neither.
+func (w *Watch) send(u *watched, d Direction, shares []Share) {
+	at := u.out[d]
+	if at >= len(w.out) || w.out[at].User != u.name || w.out[at].Direction != d {
+		at = len(w.out)
+		u.out[d], w.out = at, append(w.out, Sharing{User: u.name, Direction: d})
+		for _, s := range u.sent[d] {
+			w.out[at].Before = append(w.out[at].Before, s.Instance)
+		}
+	}
+	w.out[at].Shares = shares
 }
 
 // differ reports whether any share is another one.

@@ -2,6 +2,7 @@ package bandwidth_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -212,7 +213,11 @@ func (s *story) publish() {
 			s.t.Errorf("at %v shares add up to %d, want at most %d", s.Now(), sum, s.limit.Bytes[sharing.Direction])
 		}
 		s.Tell("polygen", "divides the limit: %s", history.List(parts))
+		concerned := sharing.Concerned()
 		for _, p := range s.all {
+			if !slices.Contains(concerned, p.name) {
+				continue
+			}
 			if p.deaf {
 				s.Tell("agent "+p.name, "does not hear of it")
 				continue

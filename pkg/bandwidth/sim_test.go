@@ -2,6 +2,7 @@ package bandwidth_test
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
@@ -159,9 +160,10 @@ func (c *cluster) publish() {
 		if c.silent {
 			continue
 		}
+		concerned := s.Concerned()
 		for _, h := range c.haproxies {
 			c.After(time.Millisecond+time.Duration(c.Rand.IntN(3))*time.Millisecond, func() {
-				if !h.down {
+				if !h.down && slices.Contains(concerned, h.name) {
 					h.core.Share(c.Now, s)
 					c.pump(h)
 				}

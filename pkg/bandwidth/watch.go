@@ -61,6 +61,20 @@ type Sharing struct {
 	User      string
 	Direction Direction
 	Shares    []Share // of the instances with requests in progress; sorted by instance
+	// Before are the instances that had a share when the user's limit was divided last: those that
+	// are not in Shares must hear that theirs has ended. Sorted.
+	Before []string
+}
+
+// Concerned is whom a division concerns, sorted. The others had no share and have none: what begins
+// there has the default share, whatever the division is.
+func (s *Sharing) Concerned() []string {
+	concerned := slices.Clone(s.Before)
+	for _, share := range s.Shares {
+		concerned = append(concerned, share.Instance)
+	}
+	slices.Sort(concerned)
+	return slices.Compact(concerned)
 }
 
 // Watch is polygen's view of the users with bandwidth limits. It is not safe for
@@ -81,6 +95,7 @@ type watched struct {
 	limit   [2]int64
 	sent    [2][]Share
 	sentAt  [2]int64
+	out     [2]int // where in Watch.out its last division is, unless that was fetched
 	divided int64
 	changed bool
 }
@@ -121,7 +136,7 @@ func (w *Watch) Observe(at time.Time, r Report, limit [2]int64) {
 	for _, d := range Directions {
 		// Policies may be lost. The report says what the instance has, so no acknowledgement is needed.
 		if r.Active > 0 && passed(now, u.sentAt[d], hearSpan) && u.misses(r, d) {
-			u.sent[d], u.changed = nil, true
+			u.sentAt[d], u.changed = 0, true
 		}
 	}
 	if urgent || u.changed && passed(now, u.divided, divideEvery) {
@@ -168,8 +183,9 @@ func (w *Watch) Tick(at time.Time) {
 				w.dropReport(u, instance)
 			}
 		}
-		// Whoever reports again is divided for anew.
-		if len(u.Reports) == 0 {
+		// Whoever reports again is divided for anew. Until then the last instance has the share that it
+		// ended with, for as long as its agent remembers the user, and must hear if another one begins.
+		if len(u.Reports) == 0 && passed(now, u.divided, forgetSpan) {
 			delete(w.users, u.name)
 			return
 		}
@@ -208,12 +224,10 @@ func (w *Watch) schedule(u *watched, now int64) {
 func (w *Watch) Sharings() []Sharing {
 	out := w.out
 	w.out = nil
-	// The sort is stable, so of each user and direction the last word comes first.
-	slices.Reverse(out)
-	slices.SortStableFunc(out, func(a, b Sharing) int {
+	slices.SortFunc(out, func(a, b Sharing) int {
 		return cmp.Or(cmp.Compare(a.User, b.User), cmp.Compare(a.Direction, b.Direction))
 	})
-	return slices.CompactFunc(out, func(a, b Sharing) bool { return a.User == b.User && a.Direction == b.Direction })
+	return out
 }
 
 // Dropped counts the reports that were passed over because too many users were watched.

@@ -2,6 +2,7 @@ package bandwidth_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -159,6 +160,47 @@ func TestWatchDirectionsAreApart(t *testing.T) {
 	}
 }
 
+// A division concerns who has a share, and who had one in the division before.
+func TestSharingConcerns(t *testing.T) {
+	const ms = time.Millisecond
+	w, ticked := bandwidth.NewWatch(), time.Duration(0)
+	for _, s := range []struct {
+		at      time.Duration
+		reports string // instances with a request in progress; "-a": a has none any more
+		want    string
+	}{
+		{0, "a", "[a]"},
+		{10 * ms, "b", "[a b]"},
+		{20 * ms, "-a", "[a b]"},
+		{30 * ms, "c", "[b c]"},
+		{40 * ms, "d -c", "[b c d]"}, // of the division between nobody heard
+		{50 * ms, "-b -d", "[b d]"},  // the last one has its share on
+		{4 * time.Second, "a", "[a d]"},
+		{5 * time.Second, "-a", ""},
+		{20 * time.Second, "b", "[b]"}, // by then the agent has forgotten the user
+	} {
+		for ; ticked < s.at; ticked += 50 * ms {
+			w.Tick(t0.Add(ticked))
+		}
+		w.Sharings() // repetitions
+		for report := range strings.FieldsSeq(s.reports) {
+			instance, ended := strings.CutPrefix(report, "-")
+			r := bandwidth.Report{User: "alice", Instance: instance, Active: 1}
+			if ended {
+				r.Active = 0
+			}
+			w.Observe(t0.Add(s.at), r, [2]int64{1000, 0})
+		}
+		got := ""
+		for _, sharing := range w.Sharings() {
+			got += fmt.Sprint(sharing.Concerned())
+		}
+		if got != s.want {
+			t.Errorf("at %v (%s) it concerns %s, want %s", s.at, s.reports, got, s.want)
+		}
+	}
+}
+
 func TestWatchForgets(t *testing.T) {
 	w := bandwidth.NewWatch()
 	for i := range 1000 {
@@ -168,10 +210,10 @@ func TestWatchForgets(t *testing.T) {
 	if got := w.WatchedUsers(); got != 500 {
 		t.Errorf("Users() = %d, want the 500 with requests in progress", got)
 	}
-	for at := time.Second; at <= 3*time.Second; at += 50 * time.Millisecond {
+	for at := time.Second; at <= 9*time.Second; at += 50 * time.Millisecond {
 		w.Tick(t0.Add(at))
 	}
 	if got := w.WatchedUsers(); got != 0 {
-		t.Errorf("Users() after 3 s of silence = %d, want 0", got)
+		t.Errorf("Users() after 9 s of silence = %d, want 0", got)
 	}
 }
