@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/sluice-qos/sluice/internal/loglimit"
+	"github.com/sluice-qos/sluice/internal/metric"
 	"github.com/sluice-qos/sluice/internal/secretfile"
 )
 
@@ -31,25 +31,17 @@ type Gate struct {
 // NewGate reads the files of an Access. A broken file is an error now. If one is broken
 // later, what it held before stays in force.
 func NewGate(a Access, log *slog.Logger, reg prometheus.Registerer) (*Gate, error) {
-	factory := promauto.With(reg)
-	valid := factory.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "sluice_admin_file_valid",
-		Help: "1 if the file of the admin API (token or certificate) was good when it was last looked at, 0 if it is broken or gone and what it held before is in use.",
-	}, []string{"file"})
-	expiry := factory.NewGauge(prometheus.GaugeOpts{
-		Name: "sluice_admin_certificate_expiry_timestamp_seconds",
-		Help: "When the certificate of the admin API expires, in seconds since 1970; 0 without TLS.",
-	})
+	factory := metric.With(reg)
+	valid := factory.Gauges("sluice_admin_file_valid",
+		"1 if the file of the admin API (token or certificate) was good when it was last looked at, 0 if it is broken or gone and what it held before is in use.", "file")
+	expiry := factory.Gauge("sluice_admin_certificate_expiry_timestamp_seconds",
+		"When the certificate of the admin API expires, in seconds since 1970; 0 without TLS.")
 	g := &Gate{
 		log: log,
-		unauthorized: factory.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_admin_unauthorized_total",
-			Help: "Requests to the admin API refused because they had no token, or an unknown one.",
-		}),
-		closedConns: factory.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_admin_closed_connections_total",
-			Help: "Connections to the admin API closed because too many were open: the one that was idle for longest or, if none was, the new one.",
-		}),
+		unauthorized: factory.Counter("sluice_admin_unauthorized_total",
+			"Requests to the admin API refused because they had no token, or an unknown one."),
+		closedConns: factory.Counter("sluice_admin_closed_connections_total",
+			"Connections to the admin API closed because too many were open: the one that was idle for longest or, if none was, the new one."),
 	}
 	// Read now: a daemon that cannot let anybody in should not start.
 	if a.TokenFile != "" {

@@ -18,10 +18,11 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/sluice-qos/sluice/internal/metric"
 )
 
 // DefaultTimeout is a quarter of a second. It is longer than the pauses of a healthy Redis
@@ -100,7 +101,7 @@ func Open(o Options) (*Bus, error) {
 		logger = slog.New(slog.DiscardHandler)
 	}
 	logging.Disable() // go-redis prints to stderr what it also returns
-	metrics := promauto.With(o.Registerer)
+	metrics := metric.With(o.Registerer)
 	return &Bus{
 		client:       o.connect(timeout, timeout),
 		limitsClient: o.connect(timeout, sourceTimeout), // each call has a deadline of its own
@@ -109,37 +110,24 @@ func Open(o Options) (*Bus, error) {
 		timeout:      timeout,
 		silenceLimit: silenceLimit,
 		logger:       logger,
-		requests: metrics.NewCounterVec(prometheus.CounterOpts{
-			Name: "sluice_bus_requests_total", Help: "Calls to Redis by operation and result (ok, unavailable, error).",
-		}, []string{"op", "result"}),
-		seconds: metrics.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "sluice_bus_seconds", Help: "Duration of calls to Redis in seconds.",
-			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5},
-		}, []string{"op"}),
-		malformed: metrics.NewCounterVec(prometheus.CounterOpts{
-			Name: "sluice_bus_malformed_total", Help: "Published messages, or policies in them, that were not understood.",
-		}, []string{"channel"}),
-		answered: metrics.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_bus_last_success_timestamp_seconds",
-			Help: "When Redis last answered a call, in seconds since 1970; 0 before it ever did.",
-		}),
-		dropped: metrics.NewCounterVec(prometheus.CounterOpts{
-			Name: "sluice_bus_dropped_total", Help: "Published messages that came faster than they were handled.",
-		}, []string{"channel"}),
-		policyLines: metrics.NewCounterVec(prometheus.CounterOpts{
-			Name: "sluice_bus_policies_total",
-			Help: "Policies sent or received, by kind: one that is sent to each of some instances counts once for each, one that is sent to all counts once.",
-		}, []string{"kind"}),
-		policyBytes: metrics.NewCounterVec(prometheus.CounterOpts{
-			Name: "sluice_bus_policy_bytes_total", Help: "Bytes of these policies, by kind.",
-		}, []string{"kind"}),
-		unheard: metrics.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_bus_policies_unheard_total",
-			Help: "Messages for one instance that nobody heard, and that were sent to all instances instead: it is an older agent, may not subscribe to its own channel, or has lost its connection.",
-		}),
-		limitBytes: metrics.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_bus_limits_read_bytes_total", Help: "Bytes of published limit files that were read from Redis, compressed as they are there.",
-		}),
+		requests: metrics.Counters("sluice_bus_requests_total",
+			"Calls to Redis by operation and result (ok, unavailable, error).", "op", "result"),
+		seconds: metrics.Histograms("sluice_bus_seconds",
+			"Duration of calls to Redis in seconds.", "op", .0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5),
+		malformed: metrics.Counters("sluice_bus_malformed_total",
+			"Published messages, or policies in them, that were not understood.", "channel"),
+		answered: metrics.Gauge("sluice_bus_last_success_timestamp_seconds",
+			"When Redis last answered a call, in seconds since 1970; 0 before it ever did."),
+		dropped: metrics.Counters("sluice_bus_dropped_total",
+			"Published messages that came faster than they were handled.", "channel"),
+		policyLines: metrics.Counters("sluice_bus_policies_total",
+			"Policies sent or received, by kind: one that is sent to each of some instances counts once for each, one that is sent to all counts once.", "kind"),
+		policyBytes: metrics.Counters("sluice_bus_policy_bytes_total",
+			"Bytes of these policies, by kind.", "kind"),
+		unheard: metrics.Counter("sluice_bus_policies_unheard_total",
+			"Messages for one instance that nobody heard, and that were sent to all instances instead: it is an older agent, may not subscribe to its own channel, or has lost its connection."),
+		limitBytes: metrics.Counter("sluice_bus_limits_read_bytes_total",
+			"Bytes of published limit files that were read from Redis, compressed as they are there."),
 	}, nil
 }
 

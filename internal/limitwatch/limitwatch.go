@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
 
+	"github.com/sluice-qos/sluice/internal/metric"
 	"github.com/sluice-qos/sluice/internal/secretfile"
 	"github.com/sluice-qos/sluice/internal/tracing"
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -58,7 +58,7 @@ func New(path string, log *slog.Logger, reg prometheus.Registerer) (*Watcher, er
 // NewHidden is New for sets in which users' names are hidden by the secrets of a file (see
 // limits.Secrets), which is watched like the limit file. "" hides none.
 func NewHidden(path, secrets string, log *slog.Logger, reg prometheus.Registerer) (*Watcher, error) {
-	factory := promauto.With(reg)
+	factory := metric.With(reg)
 	w := &Watcher{
 		Loader:  limitfile.NewLoader(path, secrets),
 		path:    path,
@@ -67,18 +67,12 @@ func NewHidden(path, secrets string, log *slog.Logger, reg prometheus.Registerer
 		wake:    make(chan struct{}, 1),
 		poll:    pollInterval,
 		metrics: metrics{
-			reloads: factory.NewCounterVec(prometheus.CounterOpts{
-				Name: "sluice_limits_reloads_total",
-				Help: "Loads of the limit file, the first one included, by result: changed, unchanged or failed.",
-			}, []string{"result"}),
-			lastSuccess: factory.NewGauge(prometheus.GaugeOpts{
-				Name: "sluice_limits_last_success_timestamp_seconds",
-				Help: "When the limit file was last loaded without an error, in seconds since 1970.",
-			}),
-			valid: factory.NewGauge(prometheus.GaugeOpts{
-				Name: "sluice_limits_valid",
-				Help: "1 if the limit file was good when it was last looked at, 0 if it is broken or gone and older limits are in use.",
-			}),
+			reloads: factory.Counters("sluice_limits_reloads_total",
+				"Loads of the limit file, the first one included, by result: changed, unchanged or failed.", "result"),
+			lastSuccess: factory.Gauge("sluice_limits_last_success_timestamp_seconds",
+				"When the limit file was last loaded without an error, in seconds since 1970."),
+			valid: factory.Gauge("sluice_limits_valid",
+				"1 if the limit file was good when it was last looked at, 0 if it is broken or gone and older limits are in use."),
 		},
 	}
 	// From the start, so that the first failure is a change from 0 to 1 and an alert sees it.

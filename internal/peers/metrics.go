@@ -5,7 +5,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
+
+	"github.com/sluice-qos/sluice/internal/metric"
 )
 
 type metrics struct {
@@ -20,37 +21,23 @@ type metrics struct {
 }
 
 func newMetrics(reg prometheus.Registerer, tables []Table) *metrics {
-	f := promauto.With(reg)
-	updates := f.NewCounterVec(prometheus.CounterOpts{
-		Name: "sluice_peers_updates_total",
-		Help: "Stick table updates exchanged with HAProxy, by direction: learn (from HAProxy) or teach.",
-	}, []string{"direction"})
-	dropped := f.NewCounterVec(prometheus.CounterOpts{
-		Name: "sluice_peers_dropped_total",
-		Help: "Entries that HAProxy was not taught, by table and reason: full (the table has too many live ones), late (ended before they could be sent), bad (an impossible table or key, table is none).",
-	}, []string{"table", "reason"})
+	f := metric.With(reg)
+	updates := f.Counters("sluice_peers_updates_total",
+		"Stick table updates exchanged with HAProxy, by direction: learn (from HAProxy) or teach.", "direction")
+	dropped := f.Counters("sluice_peers_dropped_total",
+		"Entries that HAProxy was not taught, by table and reason: full (the table has too many live ones), late (ended before they could be sent), bad (an impossible table or key, table is none).", "table", "reason")
 	m := &metrics{
-		ack: f.NewHistogram(prometheus.HistogramOpts{
-			Name:    "sluice_peers_ack_seconds",
-			Help:    "Time from an entry's being decided until HAProxy acknowledged it, and so refuses by itself or not any more; of some entries.",
-			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1},
-		}),
-		connected: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_peers_connected",
-			Help: "1 while a peers session with HAProxy is established, else 0.",
-		}),
-		sessions: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_peers_sessions_total",
-			Help: "Peers sessions established with HAProxy.",
-		}),
-		acked: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_peers_acks_total",
-			Help: "Acknowledgements received from HAProxy; one may stand for many updates.",
-		}),
-		errors: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "sluice_peers_errors_total",
-			Help: "Peers sessions that ended or could not start, by reason: dial, refused, protocol, timeout, closed or other.",
-		}, []string{"reason"}),
+		ack: f.Histogram("sluice_peers_ack_seconds",
+			"Time from an entry's being decided until HAProxy acknowledged it, and so refuses by itself or not any more; of some entries.",
+			.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1),
+		connected: f.Gauge("sluice_peers_connected",
+			"1 while a peers session with HAProxy is established, else 0."),
+		sessions: f.Counter("sluice_peers_sessions_total",
+			"Peers sessions established with HAProxy."),
+		acked: f.Counter("sluice_peers_acks_total",
+			"Acknowledgements received from HAProxy; one may stand for many updates."),
+		errors: f.Counters("sluice_peers_errors_total",
+			"Peers sessions that ended or could not start, by reason: dial, refused, protocol, timeout, closed or other.", "reason"),
 		learned: updates.WithLabelValues("learn"),
 		taught:  updates.WithLabelValues("teach"),
 		bad:     dropped.WithLabelValues("none", "bad"),
@@ -68,7 +55,7 @@ func (t Table) metricLabel() string { return strings.TrimPrefix(t.Name, "/") }
 
 // registerGauges has the registry ask the client how full its tables are.
 func (c *Client) registerGauges(reg prometheus.Registerer) {
-	f := promauto.With(reg)
+	f := metric.With(reg)
 	for i, t := range c.opts.Teach {
 		f.NewGaugeFunc(prometheus.GaugeOpts{
 			Name:        "sluice_peers_entries",
@@ -76,10 +63,8 @@ func (c *Client) registerGauges(reg prometheus.Registerer) {
 			ConstLabels: prometheus.Labels{"table": t.metricLabel()},
 		}, func() float64 { return float64(c.entries(i)) })
 	}
-	f.NewGauge(prometheus.GaugeOpts{
-		Name: "sluice_peers_entries_max",
-		Help: "Entries that each table may have; further ones are dropped.",
-	}).Set(float64(maxEntries))
+	f.Gauge("sluice_peers_entries_max",
+		"Entries that each table may have; further ones are dropped.").Set(float64(maxEntries))
 }
 
 // entries is the number of a table's entries that have not ended.

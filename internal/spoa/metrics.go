@@ -2,10 +2,11 @@ package spoa
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/sluice-qos/sluice/internal/buildinfo"
+	"github.com/sluice-qos/sluice/internal/metric"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
+	"github.com/sluice-qos/sluice/pkg/cause"
 )
 
 // metrics are the agent's, in groups by what they are about.
@@ -20,7 +21,7 @@ type metrics struct {
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	buildinfo.Register(reg, "spoa")
-	f := promauto.With(reg)
+	f := metric.With(reg)
 	return &metrics{
 		verdictMetrics: newVerdictMetrics(f),
 		waitMetrics:    newWaitMetrics(f),
@@ -88,11 +89,9 @@ type creditMetrics struct {
 	byDefault                            prometheus.Gauge
 }
 
-func newVerdictMetrics(f promauto.Factory) verdictMetrics {
-	verdicts := f.NewCounterVec(prometheus.CounterOpts{
-		Name: "sluice_requests_total",
-		Help: "Requests by verdict: credit are those that HAProxy admitted by itself, as it tells every second or, of many users, later; the agent was asked about all others. One that waits in line has another verdict later. Natively refused ones are not known.",
-	}, []string{"verdict", "limit"})
+func newVerdictMetrics(f metric.Factory) verdictMetrics {
+	verdicts := f.Counters("sluice_requests_total",
+		"Requests by verdict: credit are those that HAProxy admitted by itself, as it tells every second or, of many users, later; the agent was asked about all others. One that waits in line has another verdict later. Natively refused ones are not known.", "verdict", "limit")
 	return verdictMetrics{
 		allowed:  verdicts.WithLabelValues("allowed", ""),
 		credited: verdicts.WithLabelValues("credit", ""),
@@ -100,139 +99,83 @@ func newVerdictMetrics(f promauto.Factory) verdictMetrics {
 		lined:    verdicts.WithLabelValues("wait", "concurrent"),
 		refused:  verdicts.MustCurryWith(prometheus.Labels{"verdict": "refused"}),
 		refusals: newRefusals(f),
-		malformed: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_requests_malformed_total",
-			Help: "Questions without a usable user name. They are admitted.",
-		}),
-		undeclared: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_undeclared_endpoint_requests_total",
-			Help: "Questions at an endpoint that the limit file does not declare. They count as requests of everywhere.",
-		}),
-		unheld: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_bandwidth_unheld_requests_total",
-			Help: "Requests of users whose bandwidth is limited, but not by this HAProxy: its files were written for limits without bandwidth.",
-		}),
-		unreadable: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_unreadable_requests_total",
-			Help: "Requests that the agent was asked about and whose credentials HAProxy could not read, or which had more than one; they share one user's limits.",
-		}),
-		uncounted: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_requests_uncounted_total",
-			Help: "Requests admitted without counting because too many users were known at the time.",
-		}),
-		byTier: newByTier(f.NewCounterVec(prometheus.CounterOpts{
-			Name: "sluice_tier_requests_total",
-			Help: "Requests as in sluice_requests_total, by their users' tier; beyond 1000 series the tier is other.",
-		}, []string{"tier", "verdict", "limit"})),
-		started: newByTier(f.NewCounterVec(prometheus.CounterOpts{
-			Name: "sluice_requests_started_total",
-			Help: "Requests that the agent let start, or HAProxy by credit, limited or not, by their users' tier, their verb (empty: admitted by credit, of an operation class with several verbs) and their operation class (empty: none, or admitted by credit where no class of the limit file has a limit); beyond 1000 series the tier is other. Not in it: who was refused, and who passed without a verdict.",
-		}, []string{"tier", "verb", "operation"})),
-		dryRefused: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "sluice_dry_run_refused_total",
-			Help: "Requests that were allowed and that a limit in mode dry-run would have refused, by limit.",
-		}, []string{"limit"}),
-		dryBytes: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "sluice_dry_run_bytes_total",
-			Help: "Bytes that moved at once and that a bandwidth limit in mode dry-run would have held back, by direction.",
-		}, []string{"direction"}),
+		malformed: f.Counter("sluice_requests_malformed_total",
+			"Questions without a usable user name. They are admitted."),
+		undeclared: f.Counter("sluice_undeclared_endpoint_requests_total",
+			"Questions at an endpoint that the limit file does not declare. They count as requests of everywhere."),
+		unheld: f.Counter("sluice_bandwidth_unheld_requests_total",
+			"Requests of users whose bandwidth is limited, but not by this HAProxy: its files were written for limits without bandwidth."),
+		unreadable: f.Counter("sluice_unreadable_requests_total",
+			"Requests that the agent was asked about and whose credentials HAProxy could not read, or which had more than one; they share one user's limits."),
+		uncounted: f.Counter("sluice_requests_uncounted_total",
+			"Requests admitted without counting because too many users were known at the time."),
+		byTier: newByTier(f.Counters("sluice_tier_requests_total",
+			"Requests as in sluice_requests_total, by their users' tier; beyond 1000 series the tier is other.", "tier", "verdict", "limit")),
+		started: newByTier(f.Counters("sluice_requests_started_total",
+			"Requests that the agent let start, or HAProxy by credit, limited or not, by their users' tier, their verb (empty: admitted by credit, of an operation class with several verbs) and their operation class (empty: none, or admitted by credit where no class of the limit file has a limit); beyond 1000 series the tier is other. Not in it: who was refused, and who passed without a verdict.", "tier", "verb", "operation")),
+		dryRefused: f.Counters("sluice_dry_run_refused_total",
+			"Requests that were allowed and that a limit in mode dry-run would have refused, by limit.", "limit"),
+		dryBytes: f.Counters("sluice_dry_run_bytes_total",
+			"Bytes that moved at once and that a bandwidth limit in mode dry-run would have held back, by direction.", "direction"),
 	}
 }
 
-func newWaitMetrics(f promauto.Factory) waitMetrics {
+func newWaitMetrics(f metric.Factory) waitMetrics {
 	return waitMetrics{
-		waits: f.NewHistogram(prometheus.HistogramOpts{
-			Name:    "sluice_verdict_wait_seconds",
-			Help:    "Time that requests waited for tokens or slots of the cluster. Most requests never wait and are not in it.",
-			Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .02, .05},
-		}),
-		inLine: f.NewHistogram(prometheus.HistogramOpts{
-			Name:    "sluice_line_wait_seconds",
-			Help:    "Time that requests waited in line for a slot (over_limit: wait).",
-			Buckets: []float64{.01, .05, .1, .25, .5, 1, 2, 5, 10, 30},
-		}),
-		timeouts: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_verdict_timeouts_total",
-			Help: "Requests that waited as long as they may and were decided without the cluster.",
-		}),
-		line: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_line_requests",
-			Help: "Requests that wait in line for a slot now.",
-		}),
+		waits: f.Histogram("sluice_verdict_wait_seconds",
+			"Time that requests waited for tokens or slots of the cluster. Most requests never wait and are not in it.",
+			.0001, .00025, .0005, .001, .0025, .005, .01, .02, .05),
+		inLine: f.Histogram("sluice_line_wait_seconds",
+			"Time that requests waited in line for a slot (over_limit: wait).",
+			.01, .05, .1, .25, .5, 1, 2, 5, 10, 30),
+		timeouts: f.Counter("sluice_verdict_timeouts_total",
+			"Requests that waited as long as they may and were decided without the cluster."),
+		line: f.Gauge("sluice_line_requests",
+			"Requests that wait in line for a slot now."),
 	}
 }
 
-func newTableMetrics(f promauto.Factory) tableMetrics {
-	native := f.NewCounterVec(prometheus.CounterOpts{
-		Name: "sluice_native_throttles_total",
-		Help: "Entries written into HAProxy's throttle table, and taken back because tokens were found.",
-	}, []string{"action"})
-	blocks := f.NewCounterVec(prometheus.CounterOpts{
-		Name: "sluice_native_blocks_total",
-		Help: "Entries written into HAProxy's block table: users whom it is to refuse by itself, and users whom it is not.",
-	}, []string{"action"})
+func newTableMetrics(f metric.Factory) tableMetrics {
+	native := f.Counters("sluice_native_throttles_total",
+		"Entries written into HAProxy's throttle table, and taken back because tokens were found.", "action")
+	blocks := f.Counters("sluice_native_blocks_total",
+		"Entries written into HAProxy's block table: users whom it is to refuse by itself, and users whom it is not.", "action")
 	return tableMetrics{
 		throttled: native.WithLabelValues("throttle"),
 		lifted:    native.WithLabelValues("lift"),
 		blocked:   blocks.WithLabelValues("block"),
 		unblocked: blocks.WithLabelValues("unblock"),
-		shares: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_native_shares_total",
-			Help: "Bandwidth shares written into HAProxy's table, of users with transfers in flight.",
-		}),
-		draining: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_haproxy_draining",
-			Help: "1 while the requests in progress of a replaced HAProxy count.",
-		}),
+		shares: f.Counter("sluice_native_shares_total",
+			"Bandwidth shares written into HAProxy's table, of users with transfers in flight."),
+		draining: f.Gauge("sluice_haproxy_draining",
+			"1 while the requests in progress of a replaced HAProxy count."),
 	}
 }
 
-func newUserMetrics(f promauto.Factory) userMetrics {
-	moved := f.NewCounterVec(prometheus.CounterOpts{
-		Name: "sluice_bytes_total",
-		Help: "Bytes that HAProxy moved for its users, by direction, as it tells them every few moments; of at most 100000 users at a time.",
-	}, []string{"direction"})
+func newUserMetrics(f metric.Factory) userMetrics {
+	moved := f.Counters("sluice_bytes_total",
+		"Bytes that HAProxy moved for its users, by direction, as it tells them every few moments; of at most 100000 users at a time.", "direction")
 	return userMetrics{
-		users: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_users",
-			Help: "Users with a limited request in the last 3 s.",
-		}),
-		slotUsers: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_concurrent_users",
-			Help: "Users with a limit of requests in progress and a request in the last second.",
-		}),
-		bandwidthUsers: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_bandwidth_users",
-			Help: "Users with a bandwidth limit and a request in the last 5 s, of requests by credit only those that move more than very little.",
-		}),
-		parked: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_credit_places_users",
-			Help: "Users without a question in the last seconds of whom the agent remembers only that HAProxy may have requests of theirs in progress by credit. Ten minutes after HAProxy has forgotten them they are forgotten here.",
-		}),
-		inProgress: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_requests_in_progress",
-			Help: "Requests in progress of users with such a limit, as the agent believes.",
-		}),
-		startedUsers: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_started_users",
-			Help: "Users, limited or not, of whom the agent told polygen in its last report of each second: those with requests started or in progress, 4096 at most.",
-		}),
-		unknown: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_unknown_users_counted",
-			Help: "Users whom the limit file does not name exactly that are counted each for themselves, with a request in the last 10 to 20 minutes.",
-		}),
-		unknownMax: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_unknown_users_counted_max",
-			Help: "The quota of such users; those beyond it share the limits of one.",
-		}),
-		sharing: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_requests_sharing_total",
-			Help: "Requests of users whom the limit file does not name exactly, beyond the quota of such users: they were judged by limits that all of those share.",
-		}),
-		eventsLost: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_event_reports_lost_total",
-			Help: "Seconds whose starts and ends Redis did not take within ten seconds, or took in part: what happened in them is missing in the buckets of events.",
-		}),
+		users: f.Gauge("sluice_users",
+			"Users with a limited request in the last 3 s."),
+		slotUsers: f.Gauge("sluice_concurrent_users",
+			"Users with a limit of requests in progress and a request in the last second."),
+		bandwidthUsers: f.Gauge("sluice_bandwidth_users",
+			"Users with a bandwidth limit and a request in the last 5 s, of requests by credit only those that move more than very little."),
+		parked: f.Gauge("sluice_credit_places_users",
+			"Users without a question in the last seconds of whom the agent remembers only that HAProxy may have requests of theirs in progress by credit. Ten minutes after HAProxy has forgotten them they are forgotten here."),
+		inProgress: f.Gauge("sluice_requests_in_progress",
+			"Requests in progress of users with such a limit, as the agent believes."),
+		startedUsers: f.Gauge("sluice_started_users",
+			"Users, limited or not, of whom the agent told polygen in its last report of each second: those with requests started or in progress, 4096 at most."),
+		unknown: f.Gauge("sluice_unknown_users_counted",
+			"Users whom the limit file does not name exactly that are counted each for themselves, with a request in the last 10 to 20 minutes."),
+		unknownMax: f.Gauge("sluice_unknown_users_counted_max",
+			"The quota of such users; those beyond it share the limits of one."),
+		sharing: f.Counter("sluice_requests_sharing_total",
+			"Requests of users whom the limit file does not name exactly, beyond the quota of such users: they were judged by limits that all of those share."),
+		eventsLost: f.Counter("sluice_event_reports_lost_total",
+			"Seconds whose starts and ends Redis did not take within ten seconds, or took in part: what happened in them is missing in the buckets of events."),
 		bytes: [2]prometheus.Counter{
 			bandwidth.Down: moved.WithLabelValues(bandwidth.Down.String()),
 			bandwidth.Up:   moved.WithLabelValues(bandwidth.Up.String()),
@@ -240,120 +183,86 @@ func newUserMetrics(f promauto.Factory) userMetrics {
 	}
 }
 
-func newClusterMetrics(f promauto.Factory) clusterMetrics {
+func newClusterMetrics(f metric.Factory) clusterMetrics {
 	return clusterMetrics{
-		lost: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_redis_lost",
-			Help: "1 while the agent goes on without Redis, or without a part of it.",
-		}),
-		lostShards: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_redis_lost_shards",
-			Help: "Shards of Redis that the agent goes on without.",
-		}),
-		instances: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_instances",
-			Help: "Instances in the cluster, as this one sees it.",
-		}),
-		offset: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_clock_offset_seconds",
-			Help: "The cluster's time minus this machine's.",
-		}),
-		losses: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_redis_losses_total",
-			Help: "How often a shard of Redis was lost.",
-		}),
+		lost: f.Gauge("sluice_redis_lost",
+			"1 while the agent goes on without Redis, or without a part of it."),
+		lostShards: f.Gauge("sluice_redis_lost_shards",
+			"Shards of Redis that the agent goes on without."),
+		instances: f.Gauge("sluice_instances",
+			"Instances in the cluster, as this one sees it."),
+		offset: f.Gauge("sluice_clock_offset_seconds",
+			"The cluster's time minus this machine's."),
+		losses: f.Counter("sluice_redis_losses_total",
+			"How often a shard of Redis was lost."),
 		limitErrors: newLimitErrors(f),
-		limitsSize: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_limits_bytes",
-			Help: "Size of the limits in force, with the files of users_from and the overrides.",
-		}),
-		limitsDelay: f.NewHistogram(prometheus.HistogramOpts{
-			Name:    "sluice_limits_delay_seconds",
-			Help:    "Time from when the agent heard of new limits, or began to ask for the first ones, until they were in force.",
-			Buckets: []float64{.01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120},
-		}),
-		limitsInfo: f.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "sluice_limits_info",
-			Help: "The version of the limits in force, value 1.",
-		}, []string{"version"}),
-		policies: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "sluice_policies_received_total",
-			Help: "Policies received from polygen, by kind.",
-		}, []string{"kind"}),
-		policyDelay: f.NewHistogram(prometheus.HistogramOpts{
-			Name:    "sluice_policy_delay_seconds",
-			Help:    "Time from polygen's decision to the agent's having the policy, by the cluster's clock; of policies hot, which tell their time.",
-			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5},
-		}),
-		policyAt: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_policies_last_received_timestamp_seconds",
-			Help: "When the last policy was received from polygen, in seconds since 1970; its leader sends one every second.",
-		}),
-		flush: f.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "sluice_flush_seconds",
-			Help:    "Time that the agent took to gather what it reports, every 5 ms while there is anything to do, without Redis' part, by what: requests, concurrent or bandwidth.",
-			Buckets: []float64{.00001, .0001, .0005, .001, .0025, .005, .01, .025, .1},
-		}, []string{"lane"}),
+		limitsSize: f.Gauge("sluice_limits_bytes",
+			"Size of the limits in force, with the files of users_from and the overrides."),
+		limitsDelay: f.Histogram("sluice_limits_delay_seconds",
+			"Time from when the agent heard of new limits, or began to ask for the first ones, until they were in force.",
+			.01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120),
+		limitsInfo: f.Gauges("sluice_limits_info",
+			"The version of the limits in force, value 1.", "version"),
+		policies: f.Counters("sluice_policies_received_total",
+			"Policies received from polygen, by kind.", "kind"),
+		policyDelay: f.Histogram("sluice_policy_delay_seconds",
+			"Time from polygen's decision to the agent's having the policy, by the cluster's clock; of policies hot, which tell their time.",
+			.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5),
+		policyAt: f.Gauge("sluice_policies_last_received_timestamp_seconds",
+			"When the last policy was received from polygen, in seconds since 1970; its leader sends one every second."),
+		flush: f.Histograms("sluice_flush_seconds",
+			"Time that the agent took to gather what it reports, every 5 ms while there is anything to do, without Redis' part, by what: requests, concurrent or bandwidth.", "lane", .00001, .0001, .0005, .001, .0025, .005, .01, .025, .1),
 	}
 }
 
-func newCreditMetrics(f promauto.Factory) creditMetrics {
+func newCreditMetrics(f metric.Factory) creditMetrics {
 	return creditMetrics{
-		granted: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_credit_grants_total",
-			Help: "Answers that brought HAProxy credit for a user: what it admits by itself from then on.",
-		}),
-		withdrawals: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_credit_withdrawals_total",
-			Help: "Users near a limit whose credit HAProxy has confirmed to have withdrawn.",
-		}),
-		withdrawalsDropped: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_credit_withdrawals_dropped_total",
-			Help: "Users near a limit who kept their credit because 10000 others have none. The cluster admits less of their limits than it may.",
-		}),
-		withdrawalErrors: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_credit_withdrawal_errors_total",
-			Help: "Calls of HAProxy's runtime API to withdraw credit that failed. They are repeated; meanwhile the cluster admits less of these users' limits than it may.",
-		}),
-		creditUsers: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_credit_users",
-			Help: "Users in HAProxy's table of credit when it was last read: those who have credit, or had it in the last 10 minutes.",
-		}),
-		untallied: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_credit_users_uncounted",
-			Help: "Of those, users whose requests by credit are not counted, because 262144 others are.",
-		}),
-		tallyAt: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_credit_last_read_timestamp_seconds",
-			Help: "When HAProxy's table of credit was last read, in seconds since 1970: what it admitted by itself is counted up to then.",
-		}),
-		tallyErrors: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_credit_read_errors_total",
-			Help: "Times that HAProxy's table of credit could not be read: what it admits by itself is counted later, or not at all if it ends before.",
-		}),
-		byDefaultErrors: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_credit_by_default_errors_total",
-			Help: "Failures to tell HAProxy what users of the default tier have by default.",
-		}),
-		byDefault: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_credit_by_default",
-			Help: "1: HAProxy gives credit by itself to users of the default tier, whom nobody has asked about.",
-		}),
+		granted: f.Counter("sluice_credit_grants_total",
+			"Answers that brought HAProxy credit for a user: what it admits by itself from then on."),
+		withdrawals: f.Counter("sluice_credit_withdrawals_total",
+			"Users near a limit whose credit HAProxy has confirmed to have withdrawn."),
+		withdrawalsDropped: f.Counter("sluice_credit_withdrawals_dropped_total",
+			"Users near a limit who kept their credit because 10000 others have none. The cluster admits less of their limits than it may."),
+		withdrawalErrors: f.Counter("sluice_credit_withdrawal_errors_total",
+			"Calls of HAProxy's runtime API to withdraw credit that failed. They are repeated; meanwhile the cluster admits less of these users' limits than it may."),
+		creditUsers: f.Gauge("sluice_credit_users",
+			"Users in HAProxy's table of credit when it was last read: those who have credit, or had it in the last 10 minutes."),
+		untallied: f.Gauge("sluice_credit_users_uncounted",
+			"Of those, users whose requests by credit are not counted, because 262144 others are."),
+		tallyAt: f.Gauge("sluice_credit_last_read_timestamp_seconds",
+			"When HAProxy's table of credit was last read, in seconds since 1970: what it admitted by itself is counted up to then."),
+		tallyErrors: f.Counter("sluice_credit_read_errors_total",
+			"Times that HAProxy's table of credit could not be read: what it admits by itself is counted later, or not at all if it ends before."),
+		byDefaultErrors: f.Counter("sluice_credit_by_default_errors_total",
+			"Failures to tell HAProxy what users of the default tier have by default."),
+		byDefault: f.Gauge("sluice_credit_by_default",
+			"1: HAProxy gives credit by itself to users of the default tier, whom nobody has asked about."),
 	}
 }
 
-func newLimitErrors(f promauto.Factory) *prometheus.CounterVec {
-	errors := f.NewCounterVec(prometheus.CounterOpts{
-		Name: "sluice_limits_read_errors_total",
-		Help: "Failures to put the published limits into force, by reason: redis (it did not answer in time, or refused), missing (none, or not all of them, are there), checksum (they are damaged) or invalid (this version of the agent does not understand them). The old ones stay in force.",
-	}, []string{"reason"})
+func newLimitErrors(f metric.Factory) *prometheus.CounterVec {
+	errors := f.Counters("sluice_limits_read_errors_total",
+		"Failures to put the published limits into force, by reason: redis (it did not answer in time, or refused), missing (none, or not all of them, are there), checksum (they are damaged) or invalid (this version of the agent does not understand them). The old ones stay in force.", "reason")
+	// All of them are there from the start: an alert on an increase never sees a series that begins with its first error.
 	for _, reason := range []string{unreachableLimits, missingLimits, damagedLimits, invalidLimits} {
 		errors.WithLabelValues(reason)
 	}
 	return errors
 }
 
+// newRefusals makes a counter for each cause for which the agent refuses requests.
+func newRefusals(f metric.Factory) *prometheus.CounterVec {
+	refusals := f.Counters("sluice_refusals_total",
+		"Requests that the agent refused, by cause: which part of the system counted, and found that nothing of the limit was left. docs/limits.md explains each word; the access log has it too.", "cause")
+	// As above: a cause that never occurred reads 0, and is not taken for one that does not exist.
+	for _, c := range cause.Agent() {
+		refusals.WithLabelValues(string(c))
+	}
+	return refusals
+}
+
 func (m *metrics) limitsInForce(version string, size int) {
+	// The version before would else stay a series of 1, and two versions be in force.
 	m.limitsInfo.Reset()
 	m.limitsInfo.WithLabelValues(version).Set(1)
 	m.limitsSize.Set(float64(size))
