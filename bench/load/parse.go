@@ -191,12 +191,17 @@ func (p *parser) readHead(head []byte) error {
 	}
 	p.status = status
 	p.keepAlive = p.keepAlive && !closes
-	// RFC 9112 section 6.3
+	p.expectBody(length, chunked, coded)
+	return nil
+}
+
+// expectBody decides where the answer ends: RFC 9112 section 6.3.
+func (p *parser) expectBody(length int64, chunked, coded bool) {
 	switch {
-	case status == 101: // what follows is no HTTP
+	case p.status == 101: // what follows is no HTTP
 		p.keepAlive = false
 		p.state = ended
-	case p.head || status == 204 || status == 304:
+	case p.head || p.status == 204 || p.status == 304:
 		p.state = ended
 	case chunked:
 		p.state = inChunkSize
@@ -209,7 +214,6 @@ func (p *parser) readHead(head []byte) error {
 		p.left = length
 		p.state = inBody
 	}
-	return nil
 }
 
 // statusLine reads a line such as "HTTP/1.1 200 OK".

@@ -115,13 +115,9 @@ func (s *Slicer) close(c *conn) {
 // way. An error means that the Slicer is of no more use.
 func (s *Slicer) Run(d time.Duration) (Slice, error) {
 	slice := Slice{Others: make(map[int]int)}
-	// Opened before the slice's time begins, and before any answer can come.
-	for _, c := range s.connections {
-		if c.state == closed {
-			if err := s.connect(c); err != nil {
-				return slice, fmt.Errorf("load: %w", err)
-			}
-		}
+	// Before the slice's time begins, and before any answer can come.
+	if err := s.connectClosed(); err != nil {
+		return slice, err
 	}
 	started := time.Now()
 	waiting, last, yielded := 0, started, started
@@ -175,6 +171,17 @@ func (s *Slicer) Run(d time.Duration) (Slice, error) {
 	slice.Elapsed = last.Sub(started)
 	slices.Sort(slice.Times)
 	return slice, nil
+}
+
+func (s *Slicer) connectClosed() error {
+	for _, c := range s.connections {
+		if c.state == closed {
+			if err := s.connect(c); err != nil {
+				return fmt.Errorf("load: %w", err)
+			}
+		}
+	}
+	return nil
 }
 
 // send sends the next request on a connection.

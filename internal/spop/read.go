@@ -63,33 +63,39 @@ func (c *conn) advance() error {
 		c.server.disconnected(c, f)
 		m.disconnect.Inc()
 	default:
-		// Nothing is read meanwhile: HAProxy feels that, and opens another connection or lets its time-out
-		// decide. The library would start a goroutine for each, however many are under way.
-		room, err := c.waitForRoom()
-		if err != nil {
-			return err
-		}
-		// Handed over together, so that their answers are ready together and need one write: a system call
-		// costs as much as several verdicts.
-		n, size := 1, len(raw)
-		for ; n < room; n++ {
-			next := wholeFrame(c.buf[c.r+size:c.w], c.server.bounds.frame)
-			if next == nil {
-				break
-			}
-			// What is not a good NOTIFY waits for the next call.
-			if f, err := c.checkFrame(next); err != nil || f.kind != frameNotify {
-				break
-			}
-			size += len(next)
-		}
-		c.ready = c.buf[c.r : c.r+size]
-		c.r += size
-		c.mu.Lock()
-		c.unanswered += n
-		c.mu.Unlock()
-		m.notify.Add(float64(n))
+		return c.handOver(raw)
 	}
+	return nil
+}
+
+// handOver makes a NOTIFY ready, together with those behind it that have arrived and may be handled.
+func (c *conn) handOver(first []byte) error {
+	// Nothing is read meanwhile: HAProxy feels that, and opens another connection or lets its time-out
+	// decide. The library would start a goroutine for each, however many are under way.
+	room, err := c.waitForRoom()
+	if err != nil {
+		return err
+	}
+	// Handed over together, so that their answers are ready together and need one write: a system call
+	// costs as much as several verdicts.
+	n, size := 1, len(first)
+	for ; n < room; n++ {
+		next := wholeFrame(c.buf[c.r+size:c.w], c.server.bounds.frame)
+		if next == nil {
+			break
+		}
+		// What is not a good NOTIFY waits for the next call.
+		if f, err := c.checkFrame(next); err != nil || f.kind != frameNotify {
+			break
+		}
+		size += len(next)
+	}
+	c.ready = c.buf[c.r : c.r+size]
+	c.r += size
+	c.mu.Lock()
+	c.unanswered += n
+	c.mu.Unlock()
+	c.server.metrics.notify.Add(float64(n))
 	return nil
 }
 

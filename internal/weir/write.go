@@ -109,9 +109,13 @@ func (w *writer) limitOf(policy, field string) (float64, bool) {
 	return 0, false
 }
 
-func (w *writer) writeTier(policy string) {
-	var rates, bandwidth, notes []string
-	concurrent := ""
+// tier is what a policy says in the words of the limit file: empty where it says nothing.
+type tier struct {
+	rates, bandwidth, notes []string
+	concurrent              string
+}
+
+func (w *writer) tierOf(policy string) (t tier) {
 	for _, f := range fields {
 		v, ok := w.limitOf(policy, f.weir)
 		if !ok {
@@ -120,55 +124,59 @@ func (w *writer) writeTier(policy string) {
 		switch f.weir {
 		case "user_conns":
 			n, note := fitRange(f.weir, math.Floor(v), v, limits.MaxConcurrent)
-			concurrent, notes = strconv.FormatInt(n, 10), append(notes, note...)
+			t.concurrent, t.notes = strconv.FormatInt(n, 10), append(t.notes, note...)
 		case "user_bnd_dwn":
 			bytes, note := formatSize(f.weir, v)
-			bandwidth, notes = append(bandwidth, "down: "+bytes), append(notes, note...)
+			t.bandwidth, t.notes = append(t.bandwidth, "down: "+bytes), append(t.notes, note...)
 		case "user_bnd_up":
 			bytes, note := formatSize(f.weir, v)
-			bandwidth, notes = append(bandwidth, "up: "+bytes), append(notes, note...)
+			t.bandwidth, t.notes = append(t.bandwidth, "up: "+bytes), append(t.notes, note...)
 		default:
-			// Weir refuses once the count has reached the limit: 2.5 lets 3 through.
-			n, note := fitRange(f.weir, math.Ceil(v), v, limits.MaxPerSecond)
-			rates, notes = append(rates, fmt.Sprintf("%s: %d", f.class, n)), append(notes, note...)
+			t.addRate(f.class, f.weir, v)
 		}
 	}
 	// In the order of Sluice's classes, so that the same file always comes out the same.
 	for _, class := range operations {
 		if v, ok := w.limitOf(policy, prefix+class); ok {
-			n, note := fitRange(prefix+class, math.Ceil(v), v, limits.MaxPerSecond)
-			rates, notes = append(rates, fmt.Sprintf("%s: %d", class, n)), append(notes, note...)
+			t.addRate(class, prefix+class, v)
 		}
 	}
 	// Of the policy's own alone: those of DEFAULT stand at its tier.
 	for _, name := range slices.Sorted(maps.Keys(w.Policies[policy])) {
 		// Nothing is left out silently.
 		if !isKnownField(name) {
-			notes = append(notes, foreign(name, formatNumber(w.Policies[policy][name])))
+			t.notes = append(t.notes, foreign(name, formatNumber(w.Policies[policy][name])))
 		}
 	}
-	if len(rates)+len(bandwidth)+len(notes) == 0 && concurrent == "" {
-		fmt.Fprintf(w, "  %s: {}\n", quoteYAML(policy))
-		return
-	}
+	return t
+}
+
+func (t *tier) addRate(class, field string, v float64) {
+	// Weir refuses once the count has reached the limit: 2.5 lets 3 through.
+	n, note := fitRange(field, math.Ceil(v), v, limits.MaxPerSecond)
+	t.rates, t.notes = append(t.rates, fmt.Sprintf("%s: %d", class, n)), append(t.notes, note...)
+}
+
+func (w *writer) writeTier(policy string) {
+	t := w.tierOf(policy)
 	fmt.Fprintf(w, "  %s:", quoteYAML(policy))
 	// YAML takes a key with nothing but comments behind it for null.
-	if len(rates)+len(bandwidth) == 0 && concurrent == "" {
+	if len(t.rates)+len(t.bandwidth) == 0 && t.concurrent == "" {
 		fmt.Fprint(w, " {}")
 	}
 	fmt.Fprintln(w)
-	for _, note := range notes {
+	for _, note := range t.notes {
 		fmt.Fprintf(w, "    # %s\n", note)
 	}
 	// In the order of the limit file's documentation.
-	if len(rates) > 0 {
-		fmt.Fprintf(w, "    requests: {%s}\n", strings.Join(rates, ", "))
+	if len(t.rates) > 0 {
+		fmt.Fprintf(w, "    requests: {%s}\n", strings.Join(t.rates, ", "))
 	}
-	if concurrent != "" {
-		fmt.Fprintf(w, "    concurrent: %s\n", concurrent)
+	if t.concurrent != "" {
+		fmt.Fprintf(w, "    concurrent: %s\n", t.concurrent)
 	}
-	if len(bandwidth) > 0 {
-		fmt.Fprintf(w, "    bandwidth: {%s}\n", strings.Join(bandwidth, ", "))
+	if len(t.bandwidth) > 0 {
+		fmt.Fprintf(w, "    bandwidth: {%s}\n", strings.Join(t.bandwidth, ", "))
 	}
 }
 
