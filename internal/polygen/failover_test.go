@@ -15,8 +15,8 @@ import (
 
 // replicated is a Redis with a replica, and a way to them that follows a failover.
 type replicated struct {
-	clients *proctest.Relay // leads to the master
-	link    *proctest.Relay // from the replica to the master
+	clients *proctest.Link // leads to the master
+	link    *proctest.Link // from the replica to the master
 	replica string
 }
 
@@ -24,7 +24,7 @@ func startReplicated(t *testing.T) replicated {
 	t.Helper()
 	_, master := proctest.Redis(t, "--repl-diskless-sync-delay", "0")
 	_, replica := proctest.Redis(t)
-	r := replicated{proctest.StartRelay(t, master), proctest.StartRelay(t, master), replica}
+	r := replicated{proctest.NewLink(t, master, 0), proctest.NewLink(t, master, 0), replica}
 	host, port, _ := net.SplitHostPort(r.link.Addr)
 	proctest.RedisCommand(t, replica, "REPLICAOF", host, port)
 	proctest.Eventually(t, "the replica follows", func() error {

@@ -20,9 +20,9 @@ import (
 )
 
 // cutOffable is a polygen whose way to Redis can be cut.
-func cutOffable(t *testing.T, addr, name string) (*generator, *proctest.Relay) {
+func cutOffable(t *testing.T, addr, name string) (*generator, *proctest.Link) {
 	t.Helper()
-	way := proctest.StartRelay(t, addr)
+	way := proctest.NewLink(t, addr, 0)
 	g := newGenerator(t, way.Addr, name, func(o *Options) {
 		b, err := bus.Open(bus.Options{Addresses: []string{way.Addr}})
 		if err != nil {
