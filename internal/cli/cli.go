@@ -22,36 +22,61 @@ import (
 
 // Redis are the flags that say how to reach Redis.
 type Redis struct {
-	Redis         []string `help:"Address of Redis, host:port. Several are the nodes of a Redis Cluster, or Sentinels with --redis-master." default:"127.0.0.1:6379" placeholder:"ADDR" env:"SLUICE_REDIS"`
-	RedisMaster   string   `help:"Name of the master that the Sentinels watch." placeholder:"NAME" env:"SLUICE_REDIS_MASTER"`
-	RedisUser     string   `help:"User for Redis' ACL." placeholder:"NAME" env:"SLUICE_REDIS_USER"`
-	RedisPassword string   `help:"Password. Prefer the environment variable: a command line is visible to others." placeholder:"PASSWORD" env:"SLUICE_REDIS_PASSWORD"`
-	RedisDB       int      `name:"redis-db" help:"Database number." default:"0" env:"SLUICE_REDIS_DB"`
-	RedisTLS      bool     `name:"redis-tls" help:"Connect by TLS." env:"SLUICE_REDIS_TLS"`
-	RedisCA       string   `name:"redis-ca" help:"File with the certificates to trust instead of the system's." placeholder:"FILE" type:"existingfile" env:"SLUICE_REDIS_CA"`
-	RedisShards   int      `help:"Number of shards that users are divided into, for Redis Cluster. The same in all processes." default:"1" env:"SLUICE_REDIS_SHARDS"`
+	Redis            []string `help:"Address of Redis, host:port. Several are the nodes of a Redis Cluster, or Sentinels with --redis-master." default:"127.0.0.1:6379" placeholder:"ADDR" env:"SLUICE_REDIS"`
+	RedisMaster      string   `help:"Name of the master that the Sentinels watch." placeholder:"NAME" env:"SLUICE_REDIS_MASTER"`
+	RedisUser        string   `help:"User for Redis' ACL." placeholder:"NAME" env:"SLUICE_REDIS_USER"`
+	RedisPassword    string   `help:"Password. Prefer the environment variable: a command line is visible to others." placeholder:"PASSWORD" env:"SLUICE_REDIS_PASSWORD"`
+	SentinelUser     string   `name:"redis-sentinel-user" help:"User for the ACL of the Sentinels themselves." placeholder:"NAME" env:"SLUICE_REDIS_SENTINEL_USER"`
+	SentinelPassword string   `name:"redis-sentinel-password" help:"Its password. Prefer the environment variable." placeholder:"PASSWORD" env:"SLUICE_REDIS_SENTINEL_PASSWORD"`
+	RedisDB          int      `name:"redis-db" help:"Database number." default:"0" env:"SLUICE_REDIS_DB"`
+	RedisTLS         bool     `name:"redis-tls" help:"Connect by TLS." env:"SLUICE_REDIS_TLS"`
+	RedisCA          string   `name:"redis-ca" help:"File with the certificates to trust instead of the system's." placeholder:"FILE" type:"existingfile" env:"SLUICE_REDIS_CA"`
+	RedisCert        string   `help:"File with the certificate to show to a Redis that wants one (tls-auth-clients). It is read again for each connection." placeholder:"FILE" type:"existingfile" env:"SLUICE_REDIS_CERT"`
+	RedisKey         string   `help:"File with its key." placeholder:"FILE" type:"existingfile" env:"SLUICE_REDIS_KEY"`
+	RedisShards      int      `help:"Number of shards that users are divided into, for Redis Cluster. The same in all processes." default:"1" env:"SLUICE_REDIS_SHARDS"`
 }
 
 // Open connects as the flags say.
 func (r Redis) Open(log *slog.Logger, reg prometheus.Registerer) (*bus.Bus, error) {
-	o := bus.Options{
+	secure, err := r.tls()
+	if err != nil {
+		return nil, err
+	}
+	return bus.Open(bus.Options{
 		Addresses: r.Redis, MasterName: r.RedisMaster, Username: r.RedisUser, Password: r.RedisPassword,
-		DB: r.RedisDB, Shards: r.RedisShards, Logger: log, Registerer: reg,
+		SentinelUsername: r.SentinelUser, SentinelPassword: r.SentinelPassword,
+		DB: r.RedisDB, TLS: secure, Shards: r.RedisShards, Logger: log, Registerer: reg,
+	})
+}
+
+// tls is nil for connections without it.
+func (r Redis) tls() (*tls.Config, error) {
+	if !r.RedisTLS && r.RedisCA == "" && r.RedisCert == "" {
+		return nil, nil
 	}
-	if r.RedisTLS || r.RedisCA != "" {
-		o.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
-	}
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if r.RedisCA != "" {
 		pem, err := os.ReadFile(r.RedisCA)
 		if err != nil {
 			return nil, err
 		}
-		o.TLS.RootCAs = x509.NewCertPool()
-		if !o.TLS.RootCAs.AppendCertsFromPEM(pem) {
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(pem) {
 			return nil, fmt.Errorf("%s holds no certificate in PEM form", r.RedisCA)
 		}
 	}
-	return bus.Open(o)
+	if r.RedisCert != "" {
+		// Certificates of machines live for days: one that was replaced meanwhile is shown without a restart.
+		show := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			pair, err := tls.LoadX509KeyPair(r.RedisCert, r.RedisKey)
+			return &pair, err
+		}
+		if _, err := show(nil); err != nil {
+			return nil, fmt.Errorf("--redis-cert and --redis-key: %w", err)
+		}
+		config.GetClientCertificate = show
+	}
+	return config, nil
 }
 
 // Log are the flags of the log, which goes to standard error.

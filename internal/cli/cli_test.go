@@ -3,16 +3,9 @@ package cli
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/big"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/internal/testcert"
 )
 
 func TestExit(t *testing.T) {
@@ -140,6 +134,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"too many shards", Redis{Redis: []string{"a:1"}, RedisShards: 2000}, "redis: 2000 shards are not from 1 to 1024"},
 		{"a cluster's database", Redis{Redis: []string{"a:1", "b:1"}, RedisDB: 3}, "redis: a cluster has no database 3"},
 		{"a certificate file that is missing", Redis{Redis: []string{"a:1"}, RedisCA: dir + "/none.pem"}, "open " + dir + "/none.pem: no such file or directory"},
+		{"a certificate without its key", Redis{Redis: []string{"a:1"}, RedisCert: empty}, "--redis-cert and --redis-key: open : no such file or directory"},
 		{"a certificate file without any", Redis{Redis: []string{"a:1"}, RedisCA: empty}, empty + " holds no certificate in PEM form"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -158,11 +153,12 @@ func TestOpenRefuses(t *testing.T) {
 // authority of one's own.
 func TestOpenReachesRedis(t *testing.T) {
 	dir := t.TempDir()
-	cert, key := certificate(t, dir)
+	ca := testcert.New(t, dir)
+	cert, key := ca.Issue(t, dir, time.Now().Add(time.Hour))
 	plain, secure := proctest.FreeAddr(t), proctest.FreeAddr(t)
 	_, port, _ := strings.Cut(secure, ":")
 	proctest.RedisAt(t, plain, "--user", "sluice", "on", ">secret", "allcommands", "allkeys", "allchannels",
-		"--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert, "--tls-auth-clients", "no")
+		"--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", ca.File)
 	for _, tt := range []struct {
 		name string
 		r    Redis
@@ -171,7 +167,8 @@ func TestOpenReachesRedis(t *testing.T) {
 		{"plainly", Redis{Redis: []string{plain}}, ""},
 		{"as a user", Redis{Redis: []string{plain}, RedisUser: "sluice", RedisPassword: "secret", RedisDB: 3}, ""},
 		{"with a wrong password", Redis{Redis: []string{plain}, RedisUser: "sluice", RedisPassword: "guess"}, "WRONGPASS"},
-		{"by TLS", Redis{Redis: []string{secure}, RedisCA: cert}, ""},
+		{"by TLS", Redis{Redis: []string{secure}, RedisCA: ca.File, RedisCert: cert, RedisKey: key}, ""},
+		{"by TLS without the certificate that it wants", Redis{Redis: []string{secure}, RedisCA: ca.File}, "certificate"},
 		{"by TLS with an authority that nobody knows", Redis{Redis: []string{secure}, RedisTLS: true}, "certificate"},
 		{"a database that is not there", Redis{Redis: []string{plain}, RedisDB: 99}, "DB index is out of range"},
 	} {
@@ -197,41 +194,6 @@ func TestOpenReachesRedis(t *testing.T) {
 			})
 		})
 	}
-}
-
-// certificate writes one that signs itself, for 127.0.0.1, and its key.
-func certificate(t *testing.T, dir string) (cert, key string) {
-	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range []struct {
-		path  *string
-		name  string
-		block *pem.Block
-	}{
-		{&cert, "cert.pem", &pem.Block{Type: "CERTIFICATE", Bytes: der}},
-		{&key, "key.pem", &pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}},
-	} {
-		*f.path = filepath.Join(dir, f.name)
-		if err := os.WriteFile(*f.path, pem.EncodeToMemory(f.block), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return cert, key
 }
 
 func TestSignals(t *testing.T) {
