@@ -15,6 +15,7 @@ package parts
 import (
 	"math/bits"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -26,10 +27,12 @@ import (
 // different versions: it may not change, nor may Of.
 const Count = 64
 
-// Of is the part of a user, given by wire key. At all endpoints a user is in one part. It takes other bits of the
-// hash than shards and the parts of windows do.
+// Of is the part of a user, given by wire key.
 func Of(key string) int {
+	// Without the endpoint, so that one polygen knows a user at all endpoints: a question about them is one question.
 	_, user := limits.SplitEndpoint(key)
+	// Other bits of the hash than those that shards and the parts of windows take, or the users of a part would be
+	// on few shards.
 	return int(xxhash.Sum64String(user) >> 48 % Count)
 }
 
@@ -66,12 +69,12 @@ func (s Set) Numbers() (numbers []int) {
 	return numbers
 }
 
-// last are the n highest parts of the set.
-func (s Set) last(n int) (last Set) {
+// highest are the n highest parts of the set.
+func (s Set) highest(n int) (highest Set) {
 	for range n {
-		last |= 1 << (bits.Len64(uint64(s&^last)) - 1)
+		highest |= 1 << (bits.Len64(uint64(s&^highest)) - 1)
 	}
-	return last
+	return highest
 }
 
 // An Ask is what a polygen asks Redis for: to renew its leases, but for those that it gives back, and to lease
@@ -92,26 +95,39 @@ type Answer struct {
 	Leader   string   // who leads the cluster; "" for nobody
 }
 
-// Division is what one polygen holds. New makes one. It is for one goroutine at a time.
+// Division is what one polygen holds. New makes one. It is safe for concurrent use: who decides looks at it while who
+// renews the leases changes it.
 type Division struct {
-	lease  time.Duration
+	lease time.Duration
+
+	mu     sync.Mutex
 	number int64 // of the last Ask
 	until  [Count]time.Time
 	share  int // the most parts to hold
 	giving Set // given back, and Redis has not confirmed that yet
-	kept   Set
+	known  Set
 }
 
 // New returns a Division that holds nothing, with leases of this length.
-func New(lease time.Duration) *Division { return &Division{lease: lease, kept: All} }
+func New(lease time.Duration) *Division { return &Division{lease: lease, known: All} }
 
-// Kept are the parts that this polygen has to know of: those that it held by the last answer, whether it may still
+// KnownParts are the parts that this polygen has to know of: those that it held by the last answer, whether it may still
 // decide about them or not. It is all of them before the first answer, and beside a polygen that knows of
 // no parts, whose place it may have to take.
-func (d *Division) Kept() Set { return d.kept }
+func (d *Division) KnownParts() Set {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.known
+}
 
-// Mine are the parts that this polygen decides about now.
-func (d *Division) Mine(now time.Time) (mine Set) {
+// DecidedParts are the parts that this polygen decides about now.
+func (d *Division) DecidedParts(now time.Time) Set {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.decided(now)
+}
+
+func (d *Division) decided(now time.Time) (mine Set) {
 	for part, until := range d.until {
 		if now.Before(until) {
 			mine |= 1 << part
@@ -120,44 +136,57 @@ func (d *Division) Mine(now time.Time) (mine Set) {
 	return mine
 }
 
-// Ask is what to send to Redis now. What it gives back is not decided about any more.
-func (d *Division) Ask(now time.Time) Ask {
+// NextAsk is what to send to Redis now. What it gives back is not decided about any more.
+func (d *Division) NextAsk(now time.Time) Ask {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.number++
-	mine := d.Mine(now)
-	more := mine.last(max(0, mine.Len()-d.share))
+	mine := d.decided(now)
+	more := mine.highest(max(0, mine.Len()-d.share))
+	// Before the message goes out: another polygen may decide as soon as Redis has it.
 	for _, part := range more.Numbers() {
 		d.until[part] = time.Time{}
 	}
+	// Again with each Ask until an answer comes, for this one may be lost.
 	d.giving |= more
+	// With a share of 0 an older polygen decides about all, and this one goes on knowing of all.
 	if d.share > 0 {
-		d.kept &^= more
+		d.known &^= more
 	}
+	// The first Ask takes nothing: how many others there are only the answer says, and what this one took
+	// beyond its share would change hands twice.
 	return Ask{Number: d.number, GiveBack: d.giving, Take: max(0, d.share-(mine&^more).Len())}
 }
 
-// Take takes the answer to the last Ask, which was sent at a time. It reports whether asking again at once would
+// TakeAnswer takes the answer to the last Ask, which was sent at a time. It reports whether asking again at once would
 // change something.
-func (d *Division) Take(sent time.Time, a Answer) (again bool) {
-	d.giving, d.kept = 0, a.Held
+func (d *Division) TakeAnswer(sent time.Time, a Answer) (again bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.giving, d.known = 0, a.Held
 	for part := range d.until {
 		d.until[part] = time.Time{}
+		// From when it was sent, not from now: Redis counts from when it heard it, which is between the two.
 		if a.Held.Has(part) {
 			d.until[part] = sent.Add(d.lease)
 		}
 	}
 	// A polygen of a version before leads without asking for parts, and decides about all users.
 	if a.Leader != "" && !slices.Contains(a.Polygens, a.Leader) {
-		d.share, d.kept = 0, All
+		d.share, d.known = 0, All
 		return a.Held != 0
 	}
 	polygens := max(1, len(a.Polygens))
+	// Rounded up, or some parts would be nobody's.
 	d.share = (Count + polygens - 1) / polygens
 	held := a.Held.Len()
 	return held > d.share || held < d.share && a.Free > 0
 }
 
-// Drop lets go of everything at once, and returns what to tell Redis.
-func (d *Division) Drop() Ask {
+// DropAll lets go of everything at once, and returns what to tell Redis.
+func (d *Division) DropAll() Ask {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.share, d.number = 0, d.number+1
 	d.until = [Count]time.Time{}
 	return Ask{Number: d.number, GiveBack: All}

@@ -16,8 +16,8 @@ func TestSet(t *testing.T) {
 	if got := s.Numbers(); !slices.Equal(got, []int{0, 5, 63}) || s.Len() != 3 || !s.Has(63) || s.Has(1) {
 		t.Errorf("SetOf = %v, want 0, 5 and 63", got)
 	}
-	if got := s.last(2); got != SetOf(5, 63) {
-		t.Errorf("last(2) = %v, want 5 and 63", got.Numbers())
+	if got := s.highest(2); got != SetOf(5, 63) {
+		t.Errorf("highest(2) = %v, want 5 and 63", got.Numbers())
 	}
 	if All.Len() != Count {
 		t.Errorf("All has %d parts, want %d", All.Len(), Count)
@@ -42,14 +42,14 @@ func TestOf(t *testing.T) {
 
 func TestAnOlderLeaderDecidesAlone(t *testing.T) {
 	d, now := New(lease), time.Unix(1000, 0)
-	if again := d.Take(now, Answer{Free: Count, Polygens: []string{"a"}, Leader: "older"}); again || d.Ask(now).Take != 0 {
+	if again := d.TakeAnswer(now, Answer{Free: Count, Polygens: []string{"a"}, Leader: "older"}); again || d.NextAsk(now).Take != 0 {
 		t.Error("it takes parts beside a leader that knows of none")
 	}
-	if again := d.Take(now, Answer{Free: Count, Polygens: []string{"a"}, Leader: "a"}); !again || d.Ask(now).Take != Count {
+	if again := d.TakeAnswer(now, Answer{Free: Count, Polygens: []string{"a"}, Leader: "a"}); !again || d.NextAsk(now).Take != Count {
 		t.Error("it does not take all parts alone")
 	}
-	d.Take(now, Answer{Held: All, Polygens: []string{"a"}, Leader: "a"})
-	if d.Take(now, Answer{Held: All, Polygens: []string{"a"}, Leader: "older"}); d.Ask(now).GiveBack != All || d.Mine(now) != 0 {
+	d.TakeAnswer(now, Answer{Held: All, Polygens: []string{"a"}, Leader: "a"})
+	if d.TakeAnswer(now, Answer{Held: All, Polygens: []string{"a"}, Leader: "older"}); d.NextAsk(now).GiveBack != All || d.DecidedParts(now) != 0 {
 		t.Error("it goes on beside a leader that knows of no parts")
 	}
 }
@@ -58,16 +58,16 @@ func TestAnOlderLeaderDecidesAlone(t *testing.T) {
 func TestALateMessageGivesNothingBack(t *testing.T) {
 	r, now := redis{heard: map[string]time.Time{}, numbers: map[string]int64{}}, time.Unix(1000, 0)
 	d := New(lease)
-	d.Take(now, r.ask(now, "a", d.Ask(now), false))
-	d.Take(now, r.ask(now, "a", d.Ask(now), false))
-	d.Take(now, Answer{Held: All, Polygens: []string{"a", "b"}, Leader: "a"})
-	late := d.Ask(now) // gives half of them back to b, which ends meanwhile
+	d.TakeAnswer(now, r.ask(now, "a", d.NextAsk(now), false))
+	d.TakeAnswer(now, r.ask(now, "a", d.NextAsk(now), false))
+	d.TakeAnswer(now, Answer{Held: All, Polygens: []string{"a", "b"}, Leader: "a"})
+	late := d.NextAsk(now) // gives half of them back to b, which ends meanwhile
 	if late.GiveBack.Len() != Count/2 {
 		t.Fatalf("it gives back %v, want half", late.GiveBack.Numbers())
 	}
-	d.Take(now, r.ask(now, "a", d.Ask(now), false))
-	d.Take(now, r.ask(now, "a", d.Ask(now), false))
-	held := d.Mine(now)
+	d.TakeAnswer(now, r.ask(now, "a", d.NextAsk(now), false))
+	d.TakeAnswer(now, r.ask(now, "a", d.NextAsk(now), false))
+	held := d.DecidedParts(now)
 	r.ask(now, "a", late, false)
 	if got := r.ask(now, "b", Ask{Number: 1, Take: Count}, false); got.Held&held != 0 {
 		t.Errorf("b has the parts %v, about which a decides", (got.Held & held).Numbers())
@@ -170,7 +170,7 @@ func (c *cluster) join() *polygen {
 }
 
 func (c *cluster) send(p *polygen) {
-	ask, sent := p.division.Ask(c.now), c.now
+	ask, sent := p.division.NextAsk(c.now), c.now
 	p.answer, p.patience, p.next = nil, c.now.Add(250*time.Millisecond), c.now.Add(500*time.Millisecond)
 	there := c.delay()
 	if there < 0 {
@@ -184,7 +184,7 @@ func (c *cluster) send(p *polygen) {
 		}
 		p.answerAt = now.Add(back)
 		p.answer = func(time.Time) {
-			if p.division.Take(sent, answer) {
+			if p.division.TakeAnswer(sent, answer) {
 				p.next = c.now
 			}
 		}
@@ -217,7 +217,7 @@ func (c *cluster) step() {
 func (c *cluster) deciders() (n [Count]int) {
 	for _, p := range c.polygens {
 		if !p.dead {
-			for _, part := range p.division.Mine(c.now).Numbers() {
+			for _, part := range p.division.DecidedParts(c.now).Numbers() {
 				n[part]++
 			}
 		}
@@ -258,7 +258,7 @@ func TestNeverTwoDeciders(t *testing.T) {
 				p.dead = c.alive() > 1
 			case "resign":
 				if !p.dead && c.alive() > 1 {
-					c.redis.ask(c.now, p.name, p.division.Drop(), true)
+					c.redis.ask(c.now, p.name, p.division.DropAll(), true)
 					p.dead = true
 				}
 			case "pause":
@@ -283,7 +283,7 @@ func TestNeverTwoDeciders(t *testing.T) {
 			t.Fatalf("after three good seconds deciders of each part: %v", n)
 		}
 		for _, p := range c.polygens {
-			if held := p.division.Mine(c.now).Len(); !p.dead && held > most {
+			if held := p.division.DecidedParts(c.now).Len(); !p.dead && held > most {
 				t.Fatalf("%s of %d has %d parts, want %d at most", p.name, c.alive(), held, most)
 			}
 		}
@@ -300,7 +300,7 @@ func TestOnlyItsPartsMove(t *testing.T) {
 	}
 	held := func() (sets []Set) {
 		for _, p := range c.polygens {
-			sets = append(sets, p.division.Mine(c.now))
+			sets = append(sets, p.division.DecidedParts(c.now))
 		}
 		return sets
 	}

@@ -15,8 +15,7 @@ import (
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
-// decide owns the watches: reports of the agents go in, policies come out. It alone touches
-// them, so they need no lock.
+// decide owns the watches: reports of the agents go in, policies come out.
 func (p *Polygen) decide(ctx context.Context, events <-chan bus.Event) error {
 	forget := time.NewTicker(time.Second)
 	defer forget.Stop()
@@ -24,6 +23,8 @@ func (p *Polygen) decide(ctx context.Context, events <-chan bus.Event) error {
 	defer tick.Stop()
 	bytes := time.NewTicker(bytesEvery)
 	defer bytes.Stop()
+	// One goroutine alone touches the watches, so they need no lock. Whoever asks of users reads the view instead,
+	// which has one, and holds it for a thousand users at most.
 	for {
 		var began time.Time
 		select {
@@ -32,7 +33,9 @@ func (p *Polygen) decide(ctx context.Context, events <-chan bus.Event) error {
 		case e := <-events:
 			began = time.Now()
 			p.observe(p.clock.Now(), e)
-			for range len(events) { // the policies of all that waits are sent in one call
+			// The policies of all that waits are sent in one call, so that more load makes rounds longer, not more.
+			// What comes during the round waits for the next one, or a flood would keep policies back for ever.
+			for range len(events) {
 				p.observe(p.clock.Now(), <-events)
 			}
 		case <-tick.C:
@@ -49,6 +52,7 @@ func (p *Polygen) decide(ctx context.Context, events <-chan bus.Event) error {
 			p.metrics.keys.Set(float64(p.rates.WatchedKeys()))
 			p.countDropped()
 			p.metrics.unconfirmed.Add(float64(p.reactions.giveUp(now)))
+			// Here, for the loop wakes each second anyway: an override that is over holds for a second more at most.
 			p.expire(now)
 			p.review(now)
 		}
@@ -59,16 +63,20 @@ func (p *Polygen) decide(ctx context.Context, events <-chan bus.Event) error {
 	}
 }
 
-// adoptParts forgets the users of parts that others have now. The watches forget them by themselves, within seconds.
+// adoptParts forgets the users of parts that others have now.
 func (p *Polygen) adoptParts() {
-	kept := p.division.kept()
+	kept := p.division.KnownParts()
 	if kept == p.kept {
 		return
 	}
+	// Of the users who are new here this polygen has passed over the reports: an instance that serves one of
+	// them, and has not reported them since, would not be told of a block.
 	if kept&^p.kept != 0 {
-		p.audience.doubt() // of those that are new nobody knows yet who serves them
+		p.audience.doubt()
 	}
 	p.kept = kept
+	// The view would keep the others for an hour, and each would be in the lists of two polygens. The watches
+	// forget them within seconds by themselves.
 	p.dashboard.mu.Lock()
 	defer p.dashboard.mu.Unlock()
 	p.dashboard.view.Keep(kept.HasUser)
@@ -76,7 +84,8 @@ func (p *Polygen) adoptParts() {
 
 // ownEvent leaves what is about users of the parts that are kept.
 func (p *Polygen) ownEvent(e bus.Event) bus.Event {
-	if p.kept == parts.All { // of the only polygen, mostly
+	// Nearly always, for most clusters have one polygen: no list is walked.
+	if p.kept == parts.All {
 		return e
 	}
 	switch e := e.(type) {
@@ -97,17 +106,18 @@ func (p *Polygen) ownEvent(e bus.Event) bus.Event {
 
 func (p *Polygen) observe(now time.Time, e bus.Event) {
 	p.round.events++
+	// Before the event: what it says of users of a part that was just given away must not bring them back.
 	p.adoptParts()
 	e = p.ownEvent(e)
 	set := p.set.Load()
 	switch e := e.(type) {
 	case bus.Usage:
 		for _, u := range e.Entries {
-			// The watch tells only that a limit was spent; the moment is needed to measure how
-			// long the HAProxies take to refuse.
 			p.audience.report(u.Key.User, e.Instance)
 			before := p.rates.SpentWindows()
 			p.rates.Observe(now, e.Instance, u.Key, u.Second, u.Total, limitOf(set, u.Key))
+			// The watch tells only that a limit was spent. When, by Redis' clock, only this message says: the
+			// time until the HAProxies refuse is measured from then.
 			if p.rates.SpentWindows() > before {
 				p.reactions.markSpent(u.Key, u.Second, e.At)
 			}
@@ -129,6 +139,8 @@ func (p *Polygen) observe(now time.Time, e bus.Event) {
 		}
 		p.metrics.demand.Add(float64(len(e)))
 	case bus.Starts:
+		// No watch needs them. They are of every user each second, so they tell who serves those whom nothing else
+		// is reported of.
 		for _, u := range e.Users {
 			p.audience.report(u.User, e.Instance)
 		}
@@ -159,6 +171,7 @@ func (p *Polygen) countDropped() {
 }
 
 func (p *Polygen) tickSlots(now time.Time) {
+	// Blocks lapse in the agents unless they are repeated, also while nothing is reported.
 	p.slots.Tick(now)
 	users, blocked := p.slots.WatchedUsers()
 	p.metrics.users.Set(float64(users))
@@ -166,25 +179,29 @@ func (p *Polygen) tickSlots(now time.Time) {
 }
 
 // limitOf is how many requests the limit of the key's class and window admits in one
-// window at most, bursts included, or 0 if there is no limit. A limit in a dry run counts
-// like any other; the agents do not refuse for it.
+// window at most, bursts included, or 0 if there is no limit.
 func limitOf(set *limits.Set, k ratelimit.Key) int {
+	// A limit in a dry run counts like any other, for operators want to see what it would do. The agents know by
+	// the same limits not to refuse for it.
 	r, _ := set.User(k.User).Rate(k.Class, k.Window)
 	return r.Max + r.Burst
 }
 
-// sendPolicies publishes what the watches decided about the users of this polygen. Policies that cannot be
-// sent are dropped: limits hold without them, by the agents' leases, and blocks and shares
-// are repeated.
+// sendPolicies publishes what the watches decided about the users of this polygen.
 func (p *Polygen) sendPolicies(ctx context.Context) {
 	d := decisions{late: p.rates.Latecomers(), Decisions: p.slots.Decisions(), shares: p.bytes.Sharings()}
 	d.hints, d.throttles = p.rates.Decisions()
-	d.keep(p.kept) // not the ends of what was known before of users of others
+	// A watch ends what it knew of a user, whose part another polygen has by now, with an unblock or a new
+	// division of their limit. The other one knows better.
+	d.keep(p.kept)
+	// Remembered and told whether they are sent or not: readers of a polygen that lost a lease should see what it
+	// sees, for it may have to decide again.
 	begun := p.remember(d.throttles, d.Decisions)
 	p.tellPolicies(p.set.Load(), begun, d.hints, d.throttles, d.Decisions, d.shares)
 	p.throttledUsers.addThrottles(p.set.Load(), d.throttles)
-	// What it knows of, and may not decide about: parts whose lease lapsed, and all while an older polygen leads.
-	d.keep(p.division.mine(time.Now()))
+	// It still knows of parts whose lease lapsed, and of all while an older polygen leads, but two that send about
+	// one user would block and unblock them in turns. Leases are held by this machine's clock, not the cluster's.
+	d.keep(p.division.DecidedParts(time.Now()))
 	policies := p.address(p.clock.Now(), &d)
 	if len(policies) == 0 {
 		return
@@ -192,6 +209,8 @@ func (p *Polygen) sendPolicies(ctx context.Context) {
 	traced, span := p.tracePublishing(ctx, policies)
 	err := p.options.Bus.PublishTo(ctx, traced)
 	span.End(err)
+	// Dropped, not kept for later: by then a throttle's window may be over. Limits hold without policies, by the
+	// agents' leases, and blocks and shares are repeated.
 	if err != nil {
 		p.metrics.dropped.Add(float64(len(policies)))
 		if ctx.Err() == nil {
@@ -212,7 +231,7 @@ type decisions struct {
 
 // keep leaves what is about users of some parts.
 func (d *decisions) keep(mine parts.Set) {
-	if mine == parts.All { // of the only polygen, mostly
+	if mine == parts.All {
 		return
 	}
 	ofThrottle := func(t ratelimit.Throttle) string { return t.Key.User }
@@ -228,16 +247,17 @@ func ownOf[T any](mine parts.Set, list []T, user func(T) string) []T {
 	return slices.DeleteFunc(list, func(v T) bool { return !mine.HasUser(user(v)) })
 }
 
-// address makes the policies of decisions, each with the instances that it concerns. The
-// more urgent ones come first: a user who is let in waits for that, and confirmations are
-// asked for before the throttles that they are about. Hints only save questions.
+// address makes the policies of decisions, each with the instances that it concerns, the more urgent ones first.
 func (p *Polygen) address(now time.Time, d *decisions) (policies []policy.Addressed) {
 	set, a := p.set.Load(), &p.audience
 	add := func(m policy.Message, to []string) { policies = append(policies, policy.Addressed{Message: m, To: to}) }
-	// A block lapses sooner than who serves the user is forgotten, so all who have it are told.
+	// First, for the user's requests wait for it. A block lapses sooner than who serves the user is forgotten, so
+	// all who have it are told.
 	for _, user := range d.Unblocks {
 		add(policy.Unblock{User: user}, a.of(user))
 	}
+	// Before the throttles that they are about: an agent that has written one already would write it once more, and
+	// the second acknowledgement would be measured.
 	policies = append(policies, p.reactions.confirmations(now, set, d.throttles, a.of)...)
 	for _, t := range d.throttles {
 		add(policy.Throttle{Key: t.Key, Second: t.WindowStart, Limit: t.Limit}, a.of(t.Key.User))
@@ -258,6 +278,7 @@ func (p *Polygen) address(now time.Time, d *decisions) (policies []policy.Addres
 	for _, s := range d.shares {
 		add(policy.Share{User: s.User, Direction: s.Direction, Shares: s.Shares}, a.ofShares(&s))
 	}
+	// Last, for they only save questions.
 	for _, h := range d.hints {
 		to := a.ofReserved(now, set, appeal{"hot", limits.RateName(h.Key.Class, h.Key.Window), h.Key.User})
 		add(policy.Hot{Key: h.Key, Until: h.Until, Instances: h.Instances}, to)

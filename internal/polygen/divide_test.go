@@ -78,23 +78,23 @@ func TestPolygensDivideTheUsers(t *testing.T) {
 	three.awaitParts(t, 20)
 	a.throttleEverywhere(&attempt)
 
-	before := [2]parts.Set{one.division.mine(time.Now()), three.division.mine(time.Now())}
+	before := [2]parts.Set{one.division.DecidedParts(time.Now()), three.division.DecidedParts(time.Now())}
 	cut.Hold() // as if it had died
 	one.awaitParts(t, parts.Count/2)
 	three.awaitParts(t, parts.Count/2)
 	two.awaitParts(t, 0) // and it knows
 	for i, g := range []*generator{one, three} {
-		if lost := before[i] &^ g.division.mine(time.Now()); lost != 0 {
+		if lost := before[i] &^ g.division.DecidedParts(time.Now()); lost != 0 {
 			t.Errorf("%s lost the parts %v when another one died", g.options.Name, lost.Numbers())
 		}
 	}
 	a.throttleEverywhere(&attempt)
 
 	cut.To(addr)
-	before = [2]parts.Set{one.division.mine(time.Now()), three.division.mine(time.Now())}
+	before = [2]parts.Set{one.division.DecidedParts(time.Now()), three.division.DecidedParts(time.Now())}
 	two.awaitParts(t, 20)
 	for i, g := range []*generator{one.awaitParts(t, 22), three.awaitParts(t, 22)} {
-		if more := g.division.mine(time.Now()) &^ before[i]; more != 0 {
+		if more := g.division.DecidedParts(time.Now()) &^ before[i]; more != 0 {
 			t.Errorf("%s got the parts %v when another one came", g.options.Name, more.Numbers())
 		}
 	}
@@ -116,7 +116,7 @@ func TestOlderPolygenDecidesAlone(t *testing.T) {
 	proctest.RedisCommand(t, addr, "SET", "sluice:{cluster}:leader", "older#one")
 	g := newGenerator(t, addr, "newer", nil).run(t)
 	proctest.Eventually(t, "it has asked", g.Ready)
-	if mine := g.division.mine(time.Now()); mine != 0 || g.leading.Load() {
+	if mine := g.division.DecidedParts(time.Now()); mine != 0 || g.leading.Load() {
 		t.Errorf("it leads %v, and decides about %v, beside an older one", g.leading.Load(), mine.Numbers())
 	}
 	proctest.RedisCommand(t, addr, "DEL", "sluice:{cluster}:leader")
@@ -133,7 +133,7 @@ func TestLeasesAfterAFlush(t *testing.T) {
 	two.awaitParts(t, parts.Count/2)
 	flush(t, addr)
 	proctest.Eventually(t, "each part has one polygen again", func() error {
-		first, second := one.division.mine(time.Now()), two.division.mine(time.Now())
+		first, second := one.division.DecidedParts(time.Now()), two.division.DecidedParts(time.Now())
 		kept := proctest.RedisCommand(t, addr, "EXISTS", "sluice:{cluster}:part:0", "sluice:{cluster}:part:63")
 		if first&second != 0 || first|second != parts.All || strings.TrimSpace(kept) != "2" {
 			return fmt.Errorf("%v, %v, Redis has %s of 2 leases", first.Numbers(), second.Numbers(), kept)
@@ -152,7 +152,7 @@ func BenchmarkReports(b *testing.B) {
 	}
 	for _, polygens := range []int{1, 2, 4, 8} {
 		g := newGenerator(b, "127.0.0.1:1", "one", nil)
-		g.division.take(time.Now(), parts.Answer{Held: parts.All >> (parts.Count - parts.Count/polygens)})
+		g.division.TakeAnswer(time.Now(), parts.Answer{Held: parts.All >> (parts.Count - parts.Count/polygens)})
 		b.Run(fmt.Sprint("polygens=", polygens), func(b *testing.B) {
 			now, entries := time.Now(), make([]bus.UsageEntry, together)
 			for i := 0; b.Loop(); i += together {

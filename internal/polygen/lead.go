@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/bus"
@@ -18,45 +17,8 @@ const (
 	renewEvery = 500 * time.Millisecond
 )
 
-// division is which parts of the users this polygen decides about.
-type division struct {
-	mu sync.Mutex
-	of *parts.Division
-}
-
-// mine are the parts that are this polygen's at a time of this machine's clock.
-func (d *division) mine(now time.Time) parts.Set {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.of.Mine(now)
-}
-
-// kept are the parts that this polygen knows of.
-func (d *division) kept() parts.Set {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.of.Kept()
-}
-
-func (d *division) ask(now time.Time) parts.Ask {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.of.Ask(now)
-}
-
-func (d *division) take(sent time.Time, a parts.Answer) (again bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.of.Take(sent, a)
-}
-
-func (d *division) drop() parts.Ask {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.of.Drop()
-}
-
-// keepLeading tries to become, and to remain, the polygen that leads, and to have its share of the parts.
+// keepLeading tries to become, and to remain, the polygen that leads, and to have its share of the parts. It fails
+// if the processes of the cluster are configured differently.
 func (p *Polygen) keepLeading(ctx context.Context, events chan<- bus.Event) error {
 	ticker := time.NewTicker(renewEvery)
 	defer ticker.Stop()
@@ -64,6 +26,8 @@ func (p *Polygen) keepLeading(ctx context.Context, events chan<- bus.Event) erro
 		if err := p.renewLead(ctx); err != nil {
 			return err
 		}
+		// Asked for, although each change is published: a message may be lost, and an instance that died says
+		// nothing.
 		if r, err := p.options.Bus.Instances(ctx); err == nil {
 			select {
 			case events <- r:
@@ -81,17 +45,21 @@ func (p *Polygen) keepLeading(ctx context.Context, events chan<- bus.Event) erro
 func (p *Polygen) renewLead(ctx context.Context) error {
 	began := time.Now()
 	leading, err := p.askForLead(ctx)
-	p.metrics.parts.Set(float64(p.division.mine(time.Now()).Len()))
+	p.metrics.parts.Set(float64(p.division.DecidedParts(time.Now()).Len()))
 	switch {
 	case errors.Is(err, bus.ErrShards):
-		return err // a mistake in the configuration, which ends this process
+		// No attempt after this one would succeed, and keys of users on two numbers of shards count apart: each user
+		// would have their limits twice. So this process ends.
+		return err
 	case err != nil:
 		p.metrics.lost.Set(1)
-		p.metrics.leading.Set(0) // it cannot send anything, and another one may lead
+		// It cannot send anything, and another one may lead by now. It goes on as what it was all the same: what it
+		// decides lapses with its leases, and two leaders only say the same twice.
+		p.metrics.leading.Set(0)
 		if before := p.lost.Swap(&err); (before == nil || before == &errNotAsked) && ctx.Err() == nil {
 			p.options.Logger.Warn("redis cannot be reached: no policies are sent", slog.Any("error", err))
 		}
-		return nil // the leader of before goes on: two leaders only say the same twice
+		return nil
 	}
 	// Windows begin by Redis' clock, so polygen follows it.
 	sent := time.Now()
@@ -101,29 +69,33 @@ func (p *Polygen) renewLead(ctx context.Context) error {
 	p.metrics.lost.Set(0)
 	if before := p.lost.Swap(nil); before != nil && before != &errNotAsked {
 		p.options.Logger.Info("redis is back")
+		// It may have been restarted without what it had, and an agent that comes back first would find no limits.
 		p.wantPublication()
 	}
 	if leading != p.leading.Swap(leading) {
 		p.options.Logger.Info("leadership changed", slog.Bool("leading", leading))
 		p.traceLead(ctx, began, leading)
-		p.wantPublication() // the new leader's file may be another one
+		// The new leader's file may be another one than that which the last one published.
+		p.wantPublication()
 	}
 	p.metrics.leading.Set(map[bool]float64{true: 1}[leading])
 	return nil
 }
 
-// askForLead asks for the lead and for parts, once more if the answer says that others should have more, or
-// this polygen could.
+// askForLead asks for the lead and for parts.
 func (p *Polygen) askForLead(ctx context.Context) (leading bool, err error) {
+	// An ask goes by what the answer before it said of the others. So a second one at once gives a new polygen its
+	// part, or takes that of one that died, half a second sooner. A third one would find what the second left.
 	for range 2 {
 		sent := time.Now()
-		lead, err := p.options.Bus.Lead(ctx, p.candidacy(p.division.ask(sent)))
+		lead, err := p.options.Bus.Lead(ctx, p.candidacy(p.division.NextAsk(sent)))
 		if err != nil {
 			return false, err
 		}
 		leading = lead.Leader == p.candidate
+		// From the same answer as the parts: whoever may know of a user is asked.
 		p.others.set(p.candidate, lead.Polygens)
-		if !p.division.take(sent, lead.Answer) {
+		if !p.division.TakeAnswer(sent, lead.Answer) {
 			break
 		}
 	}
@@ -136,9 +108,11 @@ func (p *Polygen) candidacy(ask parts.Ask) bus.Candidacy {
 
 // resign lets others lead and decide at once, not only after leadFor.
 func (p *Polygen) resign(ctx context.Context) {
+	// Run's context has ended. A Redis that does not answer must not hold up the end of the process for long: then
+	// the leases lapse.
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	if err := p.options.Bus.Resign(last, p.candidacy(p.division.drop())); err != nil {
+	if err := p.options.Bus.Resign(last, p.candidacy(p.division.DropAll())); err != nil {
 		p.options.Logger.Warn("could not resign: another takes over when the lead has lapsed", slog.Any("error", err))
 	}
 }

@@ -75,7 +75,7 @@ func (p *Polygen) Watch(q api.Question) (answers <-chan *api.Message, stop func(
 		w = &watched{watchers: make(map[chan *api.Message]bool)}
 		l.questions[q] = w
 		p.lookAtUsers(p.clock.Now(), topFor)
-		if l.users[q.Key()].Seen == nil && user.Seen != nil && !p.division.kept().HasUser(q.Key()) {
+		if l.users[q.Key()].Seen == nil && user.Seen != nil && !p.division.KnownParts().HasUser(q.Key()) {
 			l.users[q.Key()] = user
 		}
 		w.answer = p.answer(q)

@@ -76,7 +76,7 @@ type Polygen struct {
 	round          round                      // owned by decide
 	set            atomic.Pointer[limits.Set] // in force: without what has expired
 	leading        atomic.Bool
-	division       division
+	division       *parts.Division // which users this polygen decides about
 	others         others
 	kept           parts.Set             // of which the watches and the view know; owned by decide
 	lost           atomic.Pointer[error] // why Redis cannot be reached; nil if it can
@@ -120,7 +120,7 @@ func New(o Options) (*Polygen, error) {
 		// One token is enough: whoever finds it there knows that the limits are going to be looked at after this.
 		publish: make(chan struct{}, 1),
 	}
-	p.division.of, p.kept = parts.New(leadFor), parts.All
+	p.division, p.kept = parts.New(leadFor), parts.All
 	p.others.questions, p.others.answers, p.others.dropped = make(chan letter, maxLetters), make(chan letter, maxLetters), p.metrics.lettersDropped
 	// The API answers before Run begins, by the limits of the file alone: overrides by hand are read in Run. For
 	// this reason nothing is published before overrides.read.

@@ -157,9 +157,9 @@ func (g *generator) write(t testing.TB, text string) {
 // decideAll has one that does not run lead, with all parts, or with none.
 func (g *generator) decideAll(all bool) {
 	g.leading.Store(all)
-	g.division.of = parts.New(time.Hour)
+	g.division = parts.New(time.Hour)
 	if all {
-		g.division.take(time.Now(), parts.Answer{Held: parts.All})
+		g.division.TakeAnswer(time.Now(), parts.Answer{Held: parts.All})
 	}
 }
 
@@ -167,7 +167,7 @@ func (g *generator) decideAll(all bool) {
 func (g *generator) awaitParts(t *testing.T, want int) *generator {
 	t.Helper()
 	proctest.Eventually(t, fmt.Sprintf("%s has %d parts", g.options.Name, want), func() error {
-		if got := g.division.mine(time.Now()).Len(); got != want {
+		if got := g.division.DecidedParts(time.Now()).Len(); got != want {
 			return fmt.Errorf("it has %d", got)
 		}
 		return nil

@@ -138,7 +138,7 @@ func (o *others) endWait(number int64) {
 
 // askOthers asks all other polygens, and says which of them did not answer in time.
 func (p *Polygen) askOthers(q question) (replies []*reply, missing string) {
-	if p.division.kept() == parts.All { // nobody knows more
+	if p.division.KnownParts() == parts.All { // nobody knows more
 		return nil, ""
 	}
 	number, answers, from := p.others.await()
@@ -223,7 +223,7 @@ func (p *Polygen) readAnswers(ctx context.Context) error {
 
 // answerOther says what this polygen knows.
 func (p *Polygen) answerOther(q question) (out reply) {
-	now, kept := p.clock.Now(), p.division.kept()
+	now, kept := p.clock.Now(), p.division.KnownParts()
 	if q.Tops != nil {
 		out = p.lookOwn(now, q)
 	}
@@ -275,7 +275,7 @@ func (p *Polygen) lookOwn(now time.Time, q question) reply {
 
 // askOthersOf asks the other polygens what is known of a user by wire key, unless it is this one that knows.
 func (p *Polygen) askOthersOf(wire string, q question) (replies []*reply, missing string) {
-	if p.division.kept().HasUser(wire) {
+	if p.division.KnownParts().HasUser(wire) {
 		return nil, ""
 	}
 	return p.askOthers(q)

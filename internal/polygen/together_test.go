@@ -125,7 +125,7 @@ func TestPolygensAnswerTogether(t *testing.T) {
 			case m := <-events:
 				if e := m.Value.(*api.Event); e.Kind == api.ThrottleEvent {
 					for _, g := range []*generator{one, two} {
-						told[g] = told[g] || g.division.kept().HasUser(e.User)
+						told[g] = told[g] || g.division.KnownParts().HasUser(e.User)
 					}
 				}
 			default:

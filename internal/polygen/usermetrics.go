@@ -149,7 +149,7 @@ func (c *userCollector) userRows() map[string]userUse {
 		return userUse{seen.view.UserLately(now, key), seen.view.RequestRate(now, key)}
 	}
 	keys := keysOf(set, c.names)
-	kept := c.p.division.kept()
+	kept := c.p.division.KnownParts()
 	keys = slices.DeleteFunc(keys, func(key string) bool { return !kept.HasUser(key) })
 	for _, key := range keys {
 		rows[key] = read(key) // also without reports: a graph should show 0, not a gap

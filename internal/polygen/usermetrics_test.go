@@ -144,7 +144,7 @@ func TestUserMetrics(t *testing.T) {
 		if problems, err := testutil.GatherAndLint(g.registry); err != nil || len(problems) > 0 {
 			t.Errorf("lint: %v, %v", problems, err)
 		}
-		g.division.take(time.Now(), parts.Answer{})
+		g.division.TakeAnswer(time.Now(), parts.Answer{})
 		if got := g.series(t); len(got) > 0 {
 			t.Errorf("a polygen that decides about other users has the series %q, want none", got)
 		}
