@@ -99,7 +99,7 @@ func TestDryRunIsNotTaught(t *testing.T) {
 		}
 		r.force(of("enforce"))
 		hour := ratelimit.Key{Class: "GET", User: "alice", Window: limits.Hour}
-		r.limiter.bodies.transfers.enterTable("alice") // her share is in the table
+		r.limiter.update(func(time.Time) { r.limiter.bodies.transfers.enterTable("alice") }) // her share is in the table
 		r.ask("alice", "GET")
 		for range 9 {
 			r.ask("alice", "GET")

@@ -60,7 +60,9 @@ func TestSharesAreTaughtForTransfers(t *testing.T) {
 				for _, e := range tt.events {
 					e(r)
 				}
+				r.limiter.mu.Lock() // a lane may be teaching
 				got, taught := r.taught["sluice_share alice"]
+				r.limiter.mu.Unlock()
 				if taught != (tt.want != nil) || taught && got != *tt.want {
 					t.Errorf("HAProxy's table says %v (%v), want %v", got, taught, tt.want)
 				}
@@ -82,9 +84,11 @@ func TestRandomNamesTakeNoShares(t *testing.T) {
 			r.moved(name, 0, 100, 0)
 			r.applyPolicies([]policy.Message{divided(name, bandwidth.Down, 9*mib, 3*mib)})
 		}
-		for key := range r.taught {
-			t.Errorf("HAProxy was taught %q, want nothing", key)
-		}
+		r.limiter.update(func(time.Time) {
+			for key := range r.taught {
+				t.Errorf("HAProxy was taught %q, want nothing", key)
+			}
+		})
 		if got := testutil.ToFloat64(r.metrics.shares); got != 0 {
 			t.Errorf("sluice_native_shares_total = %v, want 0", got)
 		}
