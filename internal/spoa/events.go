@@ -95,14 +95,14 @@ func (e *events) countSecond(reports []bus.Started, near int, started map[series
 
 // sendAll has Redis take the events of a second, and those before that it has not taken. It
 // returns how many seconds are given up.
-func (e *events) sendAll(ctx context.Context, events bus.Events, add func(ctx context.Context, number uint64, events bus.Events) error) (lost int, err error) {
+func (e *events) sendAll(ctx context.Context, events bus.Events, add func(ctx context.Context, number uint64, events *bus.Events) error) (lost int, err error) {
 	e.counted++
 	// The oldest goes: its bucket is the first one that polygen will not read any more.
 	if e.unsent = append(e.unsent, unsent{e.counted, events}); len(e.unsent) > maxUnsent {
 		e.unsent, lost = slices.Delete(e.unsent, 0, 1), 1
 	}
 	for len(e.unsent) > 0 {
-		if err := add(ctx, e.unsent[0].number, e.unsent[0].events); err != nil {
+		if err := add(ctx, e.unsent[0].number, &e.unsent[0].events); err != nil {
 			return lost, err // the others would wait as long for nothing
 		}
 		e.unsent = slices.Delete(e.unsent, 0, 1)
@@ -145,16 +145,13 @@ func (a *Agent) reportStarts(ctx context.Context) error {
 		a.raiseInProgress(reports)
 		events := buckets.countSecond(reports, near, a.metrics.started.takeCounts(), func(user string) string { return a.limiter.inForce.limitsOf(user).Tier })
 		events.Second = second
-		// A report is repeated until all of it was taken, and what comes behind it waits.
-		if n := len(events.Users); a.limiter.dropLost(&events) < n {
-			a.metrics.eventsLost.Inc()
-		}
 		a.metrics.startedUsers.Set(float64(len(reports)))
 		if !sleep(ctx, later) {
 			return nil
 		}
-		lost, err := buckets.sendAll(ctx, events, func(ctx context.Context, number uint64, events bus.Events) error {
-			return a.options.Bus.AddEvents(ctx, a.options.Instance+"/"+strconv.FormatUint(number, 10), events)
+		lost, err := buckets.sendAll(ctx, events, func(ctx context.Context, number uint64, events *bus.Events) error {
+			a.dropLost(events)
+			return a.options.Bus.AddEvents(ctx, a.options.Instance+"/"+strconv.FormatUint(number, 10), *events)
 		})
 		a.metrics.eventsLost.Add(float64(lost))
 		err = errors.Join(a.options.Bus.Started(ctx, a.options.Instance, span, reports), err)
@@ -182,10 +179,10 @@ func sleep(ctx context.Context, d time.Duration) bool {
 func (a *Agent) raiseInProgress(reports []bus.Started) {
 	const atOnce = 256 // while the lock is held no request is decided
 	for some := range slices.Chunk(reports, atOnce) {
-		a.limiter.mu.Lock()
-		for i := range some {
-			some[i].Active = max(some[i].Active, a.limiter.shardOf(some[i].User).slots.InProgress(some[i].User))
-		}
-		a.limiter.mu.Unlock()
+		a.limiter.update(func(time.Time) {
+			for i := range some {
+				some[i].Active = max(some[i].Active, a.limiter.coresOf(some[i].User).slots.InProgress(some[i].User))
+			}
+		})
 	}
 }

@@ -4,12 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"pgregory.net/rapid"
 
 	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/policy"
 )
 
 // Over time as many requests end as have started and are not in progress, of each user
@@ -109,7 +114,7 @@ func TestEventsAreRepeated(t *testing.T) {
 	numbers := map[uint64]int64{} // of reports, and their seconds
 	send := func(second int64) {
 		t.Helper()
-		n, err := e.sendAll(t.Context(), bus.Events{Second: second}, func(_ context.Context, number uint64, events bus.Events) error {
+		n, err := e.sendAll(t.Context(), bus.Events{Second: second}, func(_ context.Context, number uint64, events *bus.Events) error {
 			if of, known := numbers[number]; known && of != events.Second {
 				t.Errorf("report %d is of second %d, and was of %d", number, events.Second, of)
 			}
@@ -154,4 +159,69 @@ func TestEventsAreRepeated(t *testing.T) {
 	if len(numbers) != reports+1 {
 		t.Error("another report of the same second has the number of one before")
 	}
+}
+
+// A report that a lost shard did not take holds up the others no longer than until the loss is
+// noticed: what is of the lost shard's users is left out, whenever it was counted.
+func TestEventsOfALostShardHoldUpNoOthers(t *testing.T) {
+	b, err := bus.Open(bus.Options{Addresses: []string{"127.0.0.1:1"}, Shards: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	r := newRig(t, func(o *Options) { o.Bus = b })
+	of := func(names ...string) (users []bus.EventsOf) {
+		for _, name := range names {
+			users = append(users, bus.EventsOf{Name: name, Ends: 1})
+		}
+		return users
+	}
+	away, other := "alice", "bob"
+	for b.ShardOf(other) == b.ShardOf(away) {
+		other += "b"
+	}
+	taken, e := map[int64][]bus.EventsOf{}, newEvents()
+	send := func(second int64) error {
+		_, err := e.sendAll(t.Context(), bus.Events{Second: second, Users: of(away, other, away)}, func(_ context.Context, _ uint64, events *bus.Events) error {
+			if r.dropLost(events); slices.ContainsFunc(events.Users, func(of bus.EventsOf) bool { return of.Name == away }) {
+				return errAway
+			}
+			taken[events.Second] = events.Users
+			return nil
+		})
+		return err
+	}
+	if err := send(1); !errors.Is(err, errAway) {
+		t.Fatalf("before the loss is known: %v, want %v", err, errAway)
+	}
+	r.exchange.links[b.ShardOf(away)].loseRedis(errAway)
+	if err := send(2); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff(map[int64][]bus.EventsOf{1: of(other), 2: of(other)}, taken); diff != "" {
+		t.Errorf("taken, by second (-want +got):\n%s", diff)
+	}
+	if got := testutil.ToFloat64(r.metrics.eventsLost); got != 2 {
+		t.Errorf("%v reports were lost in part, want 2", got)
+	}
+}
+
+// To look at a user may have the core decide something, which is carried out at once.
+func TestRaisingWhatIsInProgressIsCarriedOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newSlotRig(t, nil)
+		name := func(i int) string { return fmt.Sprint("user-", i) }
+		const users = 1500 // more than hear of new limits at once
+		for i := range users {
+			r.ask(name(i), "GET")
+			r.applyPolicies([]policy.Message{policy.Block{User: name(i), Limit: 2, Release: 1}})
+		}
+		r.force(parse(t, strings.Replace(slotLimits, "free: {concurrent: 2}", "free: {concurrent: 5}", 1)))
+		told := len(r.toldOfBlocks())
+		reports := []bus.Started{{User: name(users - 1)}}
+		r.raiseInProgress(reports)
+		if blocks := r.toldOfBlocks(); reports[0].Active != 1 || len(blocks) != told+1 || blocks[told].User != name(users-1) || blocks[told].Limit != 5 {
+			t.Errorf("%d in progress, and HAProxy was told %+v, want 1 and that the user's limit is 5", reports[0].Active, blocks[told:])
+		}
+	})
 }

@@ -54,12 +54,12 @@ func (l *lost) count() (n int) {
 
 // showLost has the metrics say what is lost; l.mu is held.
 func (l *limiter) showLost() {
-	n := l.lost.count()
-	l.metrics.lostShards.Set(float64(n))
-	l.metrics.lost.Set(0)
+	n, any := l.lost.count(), 0.0
 	if n > 0 || l.lost.registry {
-		l.metrics.lost.Set(1)
+		any = 1
 	}
+	l.metrics.lostShards.Set(float64(n))
+	l.metrics.lost.Set(any) // at once: a scrape in between must not find that nothing is lost
 }
 
 // lostParts names what is lost, and says why the last of it was.
@@ -69,12 +69,16 @@ func (l *limiter) lostParts() (names string, why error) {
 	return l.lost.names(), l.lost.why
 }
 
-// dropLost leaves users out of a report whose shards are lost, and returns how many are in it.
-func (l *limiter) dropLost(events *bus.Events) int {
+// dropLost leaves users out of a report whose shards are lost. It is called whenever the report is sent, for it is
+// repeated until all of it was taken, and what comes behind it waits.
+func (a *Agent) dropLost(events *bus.Events) {
+	l, n := a.limiter, len(events.Users)
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	events.Users = slices.DeleteFunc(events.Users, func(of bus.EventsOf) bool { return l.lost.shards[l.shardOf(of.Name).number] })
-	return len(events.Users)
+	l.mu.Unlock()
+	if len(events.Users) < n {
+		a.metrics.eventsLost.Inc()
+	}
 }
 
 // allLost reports whether there is no shard that can be reached.
