@@ -89,7 +89,7 @@ func serve(ctx context.Context, o options) error {
 		return err
 	}
 	return group.Run(ctx, agent.Run, func(ctx context.Context) error {
-		return admin.Serve(ctx, l, admin.Handler(admin.Options{Gatherer: registry, Ready: agent.Ready, Gate: gate}), log)
+		return admin.Serve(ctx, l, admin.Handler(admin.Options{Gatherer: registry, Ready: agent.Ready, Lost: agent.Lost, Gate: gate}), log)
 	})
 }
 

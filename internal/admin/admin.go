@@ -50,12 +50,13 @@ import (
 // Options of the server.
 type Options struct {
 	Gatherer  prometheus.Gatherer
-	Ready     func() error // why the daemon is not ready, or nil; everybody may read Told of it
-	Reload    func() error // nil if there is nothing to reload
-	API       API          // nil for none
-	Live      Live         // nil for none; it needs an API beside it
-	Overrides Overrider    // nil for none; it needs an API beside it
-	Gate      *Gate        // nil lets everybody through
+	Ready     func() error  // why the daemon is not ready, or nil; everybody may read PublicText of it
+	Lost      func() string // the shards of Redis that it goes on without, "" for none; nil if it never does
+	Reload    func() error  // nil if there is nothing to reload
+	API       API           // nil for none
+	Live      Live          // nil for none; it needs an API beside it
+	Overrides Overrider     // nil for none; it needs an API beside it
+	Gate      *Gate         // nil lets everybody through
 }
 
 // Handler returns the handler of the paths above.
@@ -66,14 +67,9 @@ func Handler(o Options) http.Handler {
 		w.Header().Set("Connection", "close") // clients who may ask without a token keep no connection
 		fmt.Fprintln(w, "healthy")
 	})
-	mux.HandleFunc("GET /-/ready", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("GET /-/ready", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Connection", "close")
-		// Without the causes, for everybody may ask this. They are in the log.
-		if err := o.Ready(); err != nil {
-			http.Error(w, PublicText(err), http.StatusServiceUnavailable)
-			return
-		}
-		fmt.Fprintln(w, "ready")
+		o.answerReady(w, strings.Contains(r.Header.Get("Accept"), "application/json"))
 	})
 	if o.Reload != nil {
 		mux.HandleFunc("POST /-/reload", func(w http.ResponseWriter, r *http.Request) {
@@ -102,6 +98,36 @@ func Handler(o Options) http.Handler {
 	}
 	// Before the token is looked at: a page of another site must not even find out whether one is wanted.
 	return refuseForeignPages(o.Gate, o.Gate.requireToken(mux))
+}
+
+// readiness is the answer of /-/ready to who wants JSON.
+type readiness struct {
+	Ready     bool   `json:"ready"`
+	Reason    string `json:"reason,omitempty"`     // why it is not
+	RedisLost string `json:"redis_lost,omitempty"` // "3 7 registry", or "all": shards
+}
+
+// answerReady says why the daemon is not ready, or that it is, and what it goes on without.
+func (o *Options) answerReady(w http.ResponseWriter, asJSON bool) {
+	said, status, text := readiness{Ready: true}, http.StatusOK, "ready"
+	if err := o.Ready(); err != nil {
+		// Without the causes, for everybody may ask this. They are in the log.
+		said, status = readiness{Reason: PublicText(err)}, http.StatusServiceUnavailable
+		text = said.Reason
+	}
+	if o.Lost != nil {
+		// A lost shard does not make it unready: whoever took its HAProxy away would lose the limits that it still holds.
+		if said.RedisLost = o.Lost(); said.RedisLost != "" {
+			text += "\nredis lost: shards " + said.RedisLost
+		}
+	}
+	if asJSON {
+		writeJSON(w, status, said)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	fmt.Fprintln(w, text)
 }
 
 // PublicText is the text of an error of Ready without wrapped causes, which everybody may read.

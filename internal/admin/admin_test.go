@@ -56,6 +56,30 @@ func TestHandler(t *testing.T) {
 	}
 }
 
+// An agent without some shards of Redis is ready, and names them.
+func TestReadyNamesLostShards(t *testing.T) {
+	for _, tt := range []struct {
+		err          error
+		lost, accept string
+		status       int
+		want         string
+	}{
+		{nil, "3 7 registry", "", 200, "ready\nredis lost: shards 3 7 registry\n"},
+		{nil, "3 7 registry", "application/json", 200, `{"ready":true,"redis_lost":"3 7 registry"}` + "\n"},
+		{nil, "", "application/json", 200, `{"ready":true}` + "\n"},
+		{errors.New("not serving yet"), "all", "", 503, "not serving yet\nredis lost: shards all\n"},
+		{errors.New("not serving yet"), "all", "application/json", 503, `{"ready":false,"reason":"not serving yet","redis_lost":"all"}` + "\n"},
+	} {
+		h := Handler(Options{Gatherer: prometheus.NewRegistry(), Ready: func() error { return tt.err }, Lost: func() string { return tt.lost }})
+		r, w := httptest.NewRequest("GET", "/-/ready", nil), httptest.NewRecorder()
+		r.Header.Set("Accept", tt.accept)
+		h.ServeHTTP(w, r)
+		if w.Code != tt.status || w.Body.String() != tt.want {
+			t.Errorf("GET /-/ready as %q while %q are lost = %d %q, want %d %q", tt.accept, tt.lost, w.Code, w.Body, tt.status, tt.want)
+		}
+	}
+}
+
 func TestServeEndsWithItsContext(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -69,6 +69,13 @@ func (l *limiter) lostParts() (names string, why error) {
 	return l.lost.names(), l.lost.why
 }
 
+// Lost names the shards of Redis that the agent goes on without, such as "3 7 registry", or "all";
+// "" for none.
+func (a *Agent) Lost() string {
+	names, _ := a.limiter.lostParts()
+	return names
+}
+
 // dropLost leaves users out of a report whose shards are lost. It is called whenever the report is sent, for it is
 // repeated until all of it was taken, and what comes behind it waits.
 func (a *Agent) dropLost(events *bus.Events) {

@@ -71,6 +71,8 @@ func (a *Agent) register(ctx context.Context) (int, error) {
 	}
 	if err := a.Ready(); err != nil {
 		problem = err.Error()
+	} else if lost := a.Lost(); lost != "" {
+		problem = "redis lost: shards " + lost
 	}
 	sent := time.Now()
 	r, err := a.options.Bus.Register(ctx, a.options.Instance, version, problem)

@@ -46,7 +46,7 @@ func readiness(p *polygen.Polygen, agents []*spoa.Agent, addresses []string) err
 }
 
 // partly names the part that is not ready: in front of what its error wraps, so that
-// admin.Told has both.
+// admin.PublicText has both.
 func partly(name string, err error) error {
 	cause := errors.Unwrap(err)
 	if cause == nil {
