@@ -33,6 +33,7 @@ func (c *confirmations) remember(now time.Time, m policy.Confirm) bool {
 			delete(c.asked, key)
 		}
 	}
+	// Polygen does not wait for the answer: it counts a throttle that was not confirmed.
 	if len(c.asked) >= maxConfirms {
 		return false
 	}
@@ -42,6 +43,7 @@ func (c *confirmations) remember(now time.Time, m policy.Confirm) bool {
 
 // takeAsked reports whether polygen wants to know of a throttle. It is told once.
 func (c *confirmations) takeAsked(n ratelimit.TableEntry) bool {
+	// Nearly always: each throttle that is taught comes by here, under the limiter's lock.
 	if len(c.asked) == 0 {
 		return false
 	}
@@ -62,7 +64,8 @@ func (a *Agent) confirm(now time.Time, m policy.Confirm) {
 		return
 	}
 	if limit, told := a.limiter.coresOf(m.Key.User).tokens.Refusing(now, m.Key, m.Second); told {
-		a.teachThrottle(ratelimit.TableEntry{Key: m.Key, WindowStart: m.Second, Limit: limit}) // once more, for the acknowledgement
+		// Once more: only an entry that is sent now has an acknowledgement to come.
+		a.teachThrottle(ratelimit.TableEntry{Key: m.Key, WindowStart: m.Second, Limit: limit})
 	}
 }
 
@@ -75,9 +78,9 @@ func (a *Agent) confirming(n ratelimit.TableEntry) func() {
 	return func() {
 		c := bus.Confirmed{Instance: a.options.Instance, At: a.clock.Now(), Second: n.WindowStart, Key: n.Key}
 		select {
-		// Called by the peers session, which must not wait.
 		case a.confirmations.answered <- c:
-		default: // polygen counts it as not confirmed
+		// Called by the peers session, which must not wait for Redis. Polygen counts it as not confirmed.
+		default:
 		}
 	}
 }

@@ -47,13 +47,15 @@ func (l *limiter) decide(set *limits.Set, q question, of *limits.Limits, all tog
 	var room [2 * limits.MaxRates]limits.Rate
 	var rates, dry rates
 	rates[own], dry[own] = splitRates(of.AppendRates(room[:0:limits.MaxRates], q.verb, q.op), room[limits.MaxRates:])
+	// That key may lie in another shard of Redis, of which the same holds.
 	if all.of != nil && !l.shardOf(all.key).reach.open.Load() {
 		var room [2 * limits.MaxRates]limits.Rate
 		rates[whole], dry[whole] = splitRates(all.of.AppendRates(room[:0:limits.MaxRates], q.verb, q.op), room[limits.MaxRates:])
 	}
 	possible := all.of == nil && l.inForce.possibleAlone(q.user, of)
+	// HAProxy drew the tickets: tokens of the agent would count the request twice.
 	if possible && q.credit.drawn {
-		rates[own] = nil // HAProxy drew the tickets: tokens of the agent would count the request twice
+		rates[own] = nil
 	}
 	n := needs{question: q}
 	n.tokens[whole].key, n.tokens[own].key = all.key, q.user
@@ -67,6 +69,7 @@ func (l *limiter) decide(set *limits.Set, q question, of *limits.Limits, all tog
 	if q.log {
 		v.left = l.quotaLeftOf(&n, of, &rates, rehearsed)
 	}
+	// Who can have none is not to wait for the lock once more.
 	if possible {
 		l.update(func(now time.Time) { v.credit = l.grantCredit(now, q, of) })
 	}
@@ -128,7 +131,8 @@ func (l *limiter) enforce(n *needs, of *limits.Limits, rates *rates) (refused ve
 	}
 	if !n.slot.Allowed {
 		v := verdict{cause: n.slot.Cause, limit: n.slot.Limit}
-		if !n.inLine { // who has waited is not sent to wait again
+		// Who has waited is not sent to wait again: the wait is a bound, of all questions about a request together.
+		if !n.inLine {
 			v.wait = of.Wait
 		}
 		return v, true
@@ -168,7 +172,8 @@ func (l *limiter) takeAll(n *needs, rates *rates) bool {
 	defer l.mu.Unlock()
 	defer l.carryOut()
 	if l.askCores(n, rates); !n.refused() && l.beginWaits(n) {
-		l.carryOut() // the lanes must hear of the wait before it begins
+		// The lanes must hear of the ask before the wait for its answer begins.
+		l.carryOut()
 		l.mu.Unlock()
 		l.awaitAll(n)
 		l.mu.Lock()
@@ -180,6 +185,7 @@ func (l *limiter) takeAll(n *needs, rates *rates) bool {
 // askCores asks for each thing that the request needs, until one is refused; l.mu is held.
 func (l *limiter) askCores(n *needs, rates *rates) {
 	now := l.clock.Now()
+	// The slot comes first: if it is refused, no token was taken that would have to go back.
 	if n.slots > 0 {
 		l.noteDenied(now, n.question)
 		s := l.coresOf(n.user).slots
@@ -206,9 +212,11 @@ func (l *limiter) askCores(n *needs, rates *rates) {
 func (l *limiter) believedCredit(now time.Time, n *needs, t *tokens) ratelimit.Credit {
 	switch t.credit {
 	case ratelimit.Withheld:
+		// It is being taken back, and nobody knows yet what was spent of it.
 		if w := l.credits.withdrawals[t.key]; w != nil && w.told == 0 {
-			return ratelimit.Uncertain // nobody knows yet what was spent
+			return ratelimit.Uncertain
 		}
+		// HAProxy had none of theirs when it asked, and may have begun some by default since, for a request beside this one.
 		if l.credits.mayBegin(now, t.key) {
 			return ratelimit.Pending
 		}
@@ -251,7 +259,8 @@ func (l *limiter) allOrNone(n *needs, rates *rates) bool {
 	switch {
 	case n.slotWaits != nil:
 		l.coresOf(n.user).slots.Abandon(now, n.slotWaits)
-		n.slot.Allowed = true // it is not what refuses the request
+		// Not the slot refuses the request but a token: enforce looks at this to name the cause.
+		n.slot.Allowed = true
 	case n.slots > 0 && n.slot.Allowed:
 		l.coresOf(n.user).slots.Cancel(now, n.user, n.seen.Process)
 	}

@@ -112,20 +112,14 @@ func (a *Agent) endOffer(now time.Time, through int64) {
 
 // runOffers sees to it that HAProxy knows what users have by default, until ctx ends.
 func (a *Agent) runOffers(ctx context.Context) error {
-	ticker := time.NewTicker(offerEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-		}
+	for sleep(ctx, offerEvery) {
 		// Debug only: without an offer HAProxy asks about these users, which costs time and breaks no limit.
 		if err := a.offerCredit(ctx); err != nil && ctx.Err() == nil {
 			a.metrics.byDefaultErrors.Inc()
 			a.options.Logger.Debug("haproxy was not told what users have by default", slog.Any("error", err))
 		}
 	}
+	return nil
 }
 
 // offerCredit tells HAProxy what users have by default, if it should know something else.

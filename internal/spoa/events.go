@@ -67,7 +67,9 @@ func (e *events) countSecond(reports []bus.Started, near int, started map[series
 			events.Users = append(events.Users, bus.EventsOf{Name: u.User, Classes: u.Classes, Ends: ends})
 		}
 	}
-	e.users = open // of those who are not reported any more nothing is known
+	// Of those who are not reported any more nothing is known, so no end of theirs will be told: the map does not
+	// grow with users who have gone.
+	e.users = open
 
 	starts := map[string][]bus.StartedClass{} // by tier
 	sums := map[string]int64{}
@@ -76,8 +78,9 @@ func (e *events) countSecond(reports []bus.Started, near int, started map[series
 		sums[tier] += n
 		starts[tier] = addStarts(addStarts(starts[tier], verb, n), operation, n)
 	}
+	// A tier that has started none may have ended some.
 	for tier := range e.tiers {
-		sums[tier] += 0 // who started none may have ended some
+		sums[tier] += 0
 	}
 	for tier, n := range sums {
 		ends, left := divideEnded(e.tiers[tier]+n, active[tier])
@@ -111,8 +114,9 @@ func (e *events) sendAll(ctx context.Context, events bus.Events, add func(ctx co
 }
 
 // divideEnded divides requests that have started into those that have ended, and those that have
-// not. More may be in progress: their starts are told of later.
+// not.
 func divideEnded(started, active int64) (ends, left int64) {
+	// More may be in progress than have started: those that HAProxy admits by itself are read from its table later.
 	ends = max(0, started-active)
 	return ends, started - ends
 }
@@ -132,11 +136,13 @@ func (a *Agent) reportStarts(ctx context.Context) error {
 		if !sleep(ctx, now.Truncate(startsEvery).Add(startsEvery).Sub(now)) {
 			return nil
 		}
+		// Nothing is taken out of the counts meanwhile: the first report after the loss has all of it.
 		if a.limiter.allLost() {
-			continue // it is told of when Redis is back
+			continue
 		}
 		second := a.clock.Now().Unix() - 1
-		span := min(time.Since(last), time.Hour) // no message says more
+		// Polygens take a message about more for malformed (bus.decodeStarts).
+		span := min(time.Since(last), time.Hour)
 		last = time.Now()
 		if a.tallies != nil {
 			a.tallies.batches.giveStarts(last)
@@ -158,26 +164,16 @@ func (a *Agent) reportStarts(ctx context.Context) error {
 		if err != nil && ctx.Err() == nil {
 			a.options.Logger.Debug("starts and ends not reported", slog.Any("error", err))
 		}
+		// The array is used again, and must not keep names of users who have gone.
 		clear(reports)
-	}
-}
-
-// sleep waits for a time, and reports whether ctx has not ended.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }
 
 // raiseInProgress sets the requests in progress of users with such a limit to what is believed:
 // HAProxy's table does not tell of the requests that one which was replaced still has.
 func (a *Agent) raiseInProgress(reports []bus.Started) {
-	const atOnce = 256 // while the lock is held no request is decided
+	// While the lock is held no request is decided.
+	const atOnce = 256
 	for some := range slices.Chunk(reports, atOnce) {
 		a.limiter.update(func(time.Time) {
 			for i := range some {

@@ -33,6 +33,7 @@ func newExchange(l *limiter, m *metrics, o *Options) *exchange {
 	e := &exchange{calls: calls{take: o.Bus.Take, hold: o.Bus.Slots, demand: o.Bus.Demand}, limiter: l, metrics: m, options: o}
 	e.channels.limiter, e.channels.metrics, e.channels.options = l, m, o
 	for _, s := range l.shards {
+		// Before the first answer nobody knows how long one takes.
 		s.reach.wait.Store(int64(o.longestWait(0)))
 		e.links = append(e.links, &link{calls: &e.calls, loss: loss{limiter: l, metrics: m, options: o, shard: s}})
 	}
@@ -59,6 +60,7 @@ func restOf(l *limiter, core interface {
 	IdleFor(at time.Time, most time.Duration) time.Duration
 }) func() time.Duration {
 	return func() (rest time.Duration) {
+		// The core notes that it was told how long the rest is: from then on news that cannot wait for its end say Sooner.
 		l.update(func(now time.Time) { rest = core.IdleFor(now, longestRest) })
 		return rest
 	}
@@ -83,6 +85,7 @@ func (e *exchange) collectBytes(flush, ask bool, reports []bandwidth.Report) []b
 
 func (e *exchange) sendBytes(ctx context.Context, reports []bandwidth.Report) error {
 	err := e.demand(ctx, e.options.Instance, reports)
+	// No shard of it: what is published needs none, and shares that are in force go on without new reports.
 	if err != nil {
 		e.channels.loseRedis(err)
 	}

@@ -15,10 +15,12 @@ func afterStart() failureTimes { return failureTimes{quiet: time.Now().Add(start
 // note takes how a try went, and reports whether to warn of it, or that it goes well again.
 func (f *failureTimes) note(err error) (warn, again bool) {
 	now := time.Now()
+	// Only a failure that the log has heard of has an end that it must hear of.
 	if err == nil {
 		again, f.failing = f.failing, false
 		return false, again
 	}
+	// What is tried again within a second mostly fails for the same reason.
 	if now.Before(f.quiet) {
 		return false, false
 	}

@@ -24,7 +24,8 @@ func (a *Agent) follow(ctx context.Context) error {
 		case bus.Registry:
 			a.announced(e)
 		case bus.Connected:
-			a.wantLimits() // a new set may have been missed
+			// A new set may have been announced while nobody listened. Polygen repeats the version, but later than now.
+			a.wantLimits()
 		}
 	})
 }
@@ -32,7 +33,8 @@ func (a *Agent) follow(ctx context.Context) error {
 // followOwn applies what polygen sends to this instance alone.
 func (a *Agent) followOwn(ctx context.Context) error {
 	return a.options.Bus.SubscribeOwn(ctx, a.options.Instance, func(e bus.Event) {
-		if policies, ok := e.(bus.Policies); ok { // after a Connected there is nothing to read: what matters is repeated
+		// After a Connected there is nothing to read: polygen repeats the policies that matter while they do.
+		if policies, ok := e.(bus.Policies); ok {
 			a.applyPolicies(policies)
 		}
 	})
@@ -52,6 +54,7 @@ func (a *Agent) applyPolicies(messages []policy.Message) {
 			a.limiter.update(func(now time.Time) { a.confirm(now, m) })
 		case policy.Hot:
 			a.limiter.update(func(now time.Time) {
+				// Two machines' estimates of Redis' clock differ by some microseconds: a delay below 0 is one of 0.
 				a.metrics.policyDelay.Observe(max(0, now.Sub(m.Until.Add(-hotFor)).Seconds()))
 				a.limiter.coresOf(m.Key.User).tokens.MarkHot(now, m.Key, m.Until, m.Instances)
 				a.limiter.withdrawHot(now, m.Key.User, m.Until)
@@ -72,6 +75,7 @@ func (a *Agent) applyPolicies(messages []policy.Message) {
 			s := bandwidth.Sharing{User: m.User, Direction: m.Direction, Shares: m.Shares}
 			a.limiter.update(func(now time.Time) { a.limiter.bytes.Share(now, s) })
 		case policy.Limits:
+			// Polygen repeats the version, for agents that missed it: nearly always it is in force already.
 			if !a.limiter.inForce.hasVersion(m.Version) {
 				a.wantLimits()
 			}

@@ -19,17 +19,20 @@ var creditTable = peers.Table{
 const creditRow = "~"
 
 // nextGeneration begins another generation of credit: what was given before is not renewed
-// when the present second is over; l.mu is held. The highest bit is HAProxy's.
+// when the present second is over; l.mu is held.
 func (a *Agent) nextGeneration() {
 	c := &a.limiter.credits
+	// The highest bit is HAProxy's, and 0 is no generation.
 	if c.generation++; c.generation >= 1<<31 {
 		c.generation = 1
 	}
 	now := a.clock.Now()
 	for _, s := range a.limiter.allCores() {
 		s.tokens.NextGeneration(now)
-		s.slots.EndDefault() // HAProxy gives none of another generation
+		// HAProxy compares the generation of its offer with the one that it is taught, and gives nothing of another.
+		s.slots.EndDefault()
 	}
+	// After the cores: once HAProxy renews credit of the new one, they must know of it.
 	a.teachCredit()
 }
 
@@ -49,6 +52,7 @@ func (a *Agent) anotherProcess() {
 func (a *Agent) teachCredit() {
 	c, instances := &a.limiter.credits, int(a.limiter.inForce.instances.Load())
 	values := peers.Values{peers.GPT0: uint64(c.generation)}
+	// Before any limits are known there is nothing to hold anybody to.
 	if set := a.limiter.inForce.set.Load(); set != nil {
 		if of, ok := set.TierLimits(set.DefaultTier()); ok {
 			requests, places := credit.Unasked(of, instances)

@@ -25,18 +25,18 @@ func (a *Agent) prepareToServe(ctx context.Context) (net.Listener, error) {
 		if err := a.firstLimits(ctx); err != nil {
 			return 0, err
 		}
-		return a.heartbeat(ctx) // others may have come meanwhile
+		// To read the limits may take many seconds, in which others may have come: alone it would not lease.
+		return a.heartbeat(ctx)
 	})
 	if err != nil {
 		return nil, err
 	}
 	// Another agent may believe that it is alone until its next heartbeat.
 	for waited := time.Duration(0); instances > 1 && waited <= beatEvery; waited += beatEvery / 2 {
-		select {
-		case <-ctx.Done():
+		if !sleep(ctx, beatEvery/2) {
 			return nil, ctx.Err()
-		case <-time.After(beatEvery / 2):
 		}
+		// What matters is the wait: the next heartbeat repeats one that fails.
 		if _, err := a.heartbeat(ctx); err != nil {
 			log.Warn("heartbeat failed", slog.Any("error", err))
 		}
@@ -68,10 +68,8 @@ func retry[T any](ctx context.Context, log *slog.Logger, what string, f func() (
 			next = time.Now().Add(10 * time.Second)
 			log.Warn("waiting", slog.String("for", what), slog.Any("error", err))
 		}
-		select {
-		case <-ctx.Done():
+		if !sleep(ctx, beatEvery) {
 			return v, ctx.Err()
-		case <-time.After(beatEvery):
 		}
 	}
 }
@@ -82,6 +80,7 @@ func (a *Agent) leave(ctx context.Context) {
 	if !a.membership.registered.Load() {
 		return
 	}
+	// A second at most: the others notice by themselves after little more.
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	if err := a.options.Bus.Leave(last, a.options.Instance); err != nil {

@@ -68,8 +68,9 @@ func (l *lane[A]) run(ctx context.Context) error {
 
 // untilFlush is for how long nothing has to be flushed from now on.
 func (l *lane[A]) untilFlush() time.Duration {
+	// However little there is to say: that the pool is back, or lost for too long, is noticed by whoever comes by.
 	if l.loss.isLost() {
-		return 0 // it is to be noticed in time that the pool is back, or lost for too long
+		return 0
 	}
 	return l.rest()
 }
@@ -78,6 +79,7 @@ func (l *lane[A]) untilFlush() time.Duration {
 // whether the pool took it. Should the answer be long in coming, the pool counts
 // as lost meanwhile: no request waits for it.
 func (l *lane[A]) exchangeOnce(ctx context.Context, flush bool) bool {
+	// A pool that is lost is asked now and then: that is one way to find out that it is back.
 	ask := !l.loss.isLost() || time.Since(l.tried) >= lostRetry
 	began := time.Now()
 	l.asks = l.collect(flush, ask, l.asks)
@@ -89,10 +91,12 @@ func (l *lane[A]) exchangeOnce(ctx context.Context, flush bool) bool {
 		return false
 	}
 	l.tried = time.Now()
+	// Beside the call, whose own time-out is longer than requests may wait: an answer that comes late still counts.
 	watchdog := time.AfterFunc(lostAfter, func() { l.loss.loseRedis(errOverdue) })
 	err := l.send(ctx, l.asks)
 	took := time.Since(l.tried)
 	watchdog.Stop()
+	// The array is used again, and must not keep the names of the users who were asked for.
 	clear(l.asks)
 	l.asks = l.asks[:0]
 	// How long a failure took says nothing about how long an answer takes.

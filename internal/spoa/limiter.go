@@ -90,15 +90,15 @@ func (f *limitsInForce) limitsOf(user string) *limits.Limits {
 	return &limits.Limits{}
 }
 
-// hasVersion reports whether the limits are those of a version.
+// hasVersion reports whether the limits in force are those of a version.
 func (f *limitsInForce) hasVersion(version string) bool {
 	set := f.set.Load()
 	return set != nil && set.Version() == version
 }
 
-// possible reports whether a user can have credit: not if some of their limits are
-// counted over all endpoints together.
+// possible reports whether a user can have credit.
 func (f *limitsInForce) possible(set *limits.Set, key string, of *limits.Limits) bool {
+	// HAProxy's entry is of the key at one endpoint, so it cannot hold what is counted over all of them together.
 	return togetherOf(set, key).of == nil && f.possibleAlone(key, of)
 }
 
@@ -122,6 +122,7 @@ func newLimiter(c *clock.Clock, m *metrics, slots concurrency.Config, shards int
 		throttles: newThrottles(),
 		credits:   newCredits(),
 	}
+	// As the cores: until it has heard of others an agent is alone. With 0 a part of a limit would be no number.
 	l.inForce.instances.Store(1)
 	slots.Lookup = func(user string) (limit int, possible bool) {
 		// Called by the core with the lock held; limits change without it, so the newest ones are looked up.
@@ -139,13 +140,15 @@ func newLimiter(c *clock.Clock, m *metrics, slots concurrency.Config, shards int
 
 // update lets the cores take news, and carries out what follows.
 func (l *limiter) update(news func(now time.Time)) {
+	// One turn of the lock for both: HAProxy must be taught in the order in which the cores decide, or an entry
+	// that was lifted could come after the lift and stay.
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	news(l.clock.Now())
 	l.carryOut()
 }
 
-// carryOut does what the cores say; l.mu is held, so that it happens in order.
+// carryOut does what the cores say; l.mu is held.
 func (l *limiter) carryOut() {
 	bytes := l.bytes.TakeOutput()
 	for _, e := range bytes.TableEntries {
@@ -202,6 +205,7 @@ func (l *limiter) carryOutOf(s *shard) {
 func notify(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
+	// The token that is there was not taken yet: whoever takes it sees this news too.
 	default:
 	}
 }

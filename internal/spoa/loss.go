@@ -63,6 +63,7 @@ func (l *loss) measure(roundTrip time.Duration) {
 	l.trips.add(roundTrip)
 	median := l.trips.median()
 	l.mu.Unlock()
+	// No request waits for what is published.
 	if s := l.shard; s != nil {
 		s.reach.wait.Store(int64(l.options.longestWait(median)))
 		l.limiter.update(func(time.Time) {
@@ -82,6 +83,7 @@ func (l *loss) measure(roundTrip time.Duration) {
 
 // longestWait is how long a request may wait at most while the pool takes so long to answer.
 func (o *Options) longestWait(median time.Duration) time.Duration {
+	// A Redis that is fast today may stall for a moment: half of what the operator allows is waited for in any case.
 	return min(max(minWait, o.MaxWait/2, waitFactor*median), o.MaxWait)
 }
 
@@ -89,6 +91,7 @@ func (o *Options) longestWait(median time.Duration) time.Duration {
 func (l *loss) briefly() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	// Nobody is taken for gone for what they do not publish.
 	return !l.lost || l.shard == nil || time.Since(l.lostAt) < longLoss
 }
 
@@ -134,6 +137,7 @@ func (l *loss) loseRedis(why error) {
 		return
 	}
 	l.lost, l.lostAt, l.beats, l.why = true, time.Now(), 0, why
+	// No core decides otherwise because nobody hears what is published.
 	if l.shard == nil {
 		return
 	}
@@ -153,6 +157,7 @@ func (l *loss) findRedis() {
 	if l.shard == nil {
 		return
 	}
+	// Only now: a span is recorded with its end.
 	l.options.Tracer.Record(context.Background(), "redis lost", l.lostAt, l.why)
 	l.shard.reach.open.Store(false)
 	l.tellCores(false)
@@ -170,8 +175,9 @@ func (l *loss) tellCores(lost bool) {
 		}
 		l.limiter.showLost()
 	})
+	// A lane that rests knows nothing of it, and would wait for up to longestRest before it notices.
 	for _, lane := range [...]laneSignals{l.shard.lanes.tokens, l.shard.lanes.slots} {
-		lane.passOn(false, true) // one that rests knows nothing of it
+		lane.passOn(false, true)
 	}
 }
 

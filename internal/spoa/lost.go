@@ -33,6 +33,7 @@ func (l *lost) names() string {
 			names = append(names, fmt.Sprint(number))
 		}
 	}
+	// A cluster may have 1024 of them, and a log line is read by people.
 	if len(names) == len(l.shards) && len(names) > 1 {
 		names = []string{"all"}
 	}
@@ -59,7 +60,8 @@ func (l *limiter) showLost() {
 		any = 1
 	}
 	l.metrics.lostShards.Set(float64(n))
-	l.metrics.lost.Set(any) // at once: a scrape in between must not find that nothing is lost
+	// At once: a scrape in between must not find that nothing is lost.
+	l.metrics.lost.Set(any)
 }
 
 // lostParts names what is lost, and says why the last of it was.
@@ -76,11 +78,12 @@ func (a *Agent) Lost() string {
 	return names
 }
 
-// dropLost leaves users out of a report whose shards are lost. It is called whenever the report is sent, for it is
-// repeated until all of it was taken, and what comes behind it waits.
+// dropLost leaves users out of a report whose shards are lost. It is called whenever the report is sent.
 func (a *Agent) dropLost(events *bus.Events) {
 	l, n := a.limiter, len(events.Users)
 	l.mu.Lock()
+	// One call for all shards fails if one of them does, and is repeated until all of it was taken: these users would hold
+	// up what comes behind it.
 	events.Users = slices.DeleteFunc(events.Users, func(of bus.EventsOf) bool { return l.lost.shards[l.shardOf(of.Name).number] })
 	l.mu.Unlock()
 	if len(events.Users) < n {
@@ -107,6 +110,7 @@ type lossLog struct {
 // note takes what is lost now.
 func (g *lossLog) note(names string, why error, o *Options) {
 	now := time.Now()
+	// Each time that another one joins them the wait begins anew: a line with half of them would be followed by another.
 	if names != g.names {
 		g.names, g.since = names, now
 	}
@@ -118,6 +122,7 @@ func (g *lossLog) note(names string, why error, o *Options) {
 	// It comes and goes: the metric tells how often.
 	case now.Sub(g.at) < logGap:
 	default:
+		// What is lost may change while it lasts: its end is told with the time since it began.
 		if g.told == "" {
 			g.began = g.since
 		}

@@ -58,8 +58,10 @@ func (a *Agent) heartbeat(ctx context.Context) (int, error) {
 	if ctx.Err() == nil {
 		a.noteRegistry(err)
 	}
+	// Shards keep a portion of users' slots for each instance that they hear of: one that is not in the cluster must not be
+	// among them.
 	if !a.membership.registered.Load() {
-		return 0, err // nobody has to hear of it yet
+		return 0, err
 	}
 	return instances, errors.Join(err, a.tellShards(ctx))
 }
@@ -74,6 +76,7 @@ func (a *Agent) register(ctx context.Context) (int, error) {
 	} else if lost := a.Lost(); lost != "" {
 		problem = "redis lost: shards " + lost
 	}
+	// The answer has Redis' time of some instant between the two: the clock needs both.
 	sent := time.Now()
 	r, err := a.options.Bus.Register(ctx, a.options.Instance, version, problem)
 	if err != nil {
@@ -102,11 +105,12 @@ func (a *Agent) noteRegistry(err error) {
 }
 
 // tellShards tells each shard with every second heartbeat that this instance is alive, and with each
-// one while it is lost: that is how it is found again (loss.answered). A shard that is away is no error: who asks it
-// finds out, and when it is back it takes nobody for gone.
+// one while it is lost.
 func (a *Agent) tellShards(ctx context.Context) error {
 	return a.options.Bus.EachShard(func(shard int) error {
 		link, untold := a.exchange.links[shard], &a.membership.untold[shard]
+		// Every second one is half the cost, and the lapse allows for three. The answer to one is how a lost shard is
+		// found again (loss.answered): there each one counts.
 		if *untold--; *untold >= 0 && !link.isLost() {
 			return nil
 		}
@@ -120,6 +124,8 @@ func (a *Agent) tellShards(ctx context.Context) error {
 		case ctx.Err() == nil:
 			link.loseRedis(err)
 		}
+		// A shard that is away is no error of this instance's: whoever asks it finds out, and when it is back it takes
+		// nobody for gone.
 		if errors.Is(err, bus.ErrUnavailable) {
 			return nil
 		}
@@ -147,18 +153,18 @@ const forgottenFor = 1500 * time.Millisecond
 // answered every beatEvery, and after a loss of Redis the first of them tells.
 const aheadAtMost = 5 * time.Second
 
-// follows reports whether a published list is to be taken. One that is older than the
-// last list was overtaken. One that is far ahead of it is of a clock that the heartbeats
-// did not see yet, or will not: taken, it would make all that follow look old.
+// follows reports whether a published list is to be taken.
 func (m *membership) follows(listed time.Time) bool {
+	// One that is older than the last list was overtaken. One that is far ahead of it is of a clock that the heartbeats
+	// did not see yet, or will not: taken, it would make all that follow look old.
 	ahead := listed.Sub(m.listed)
 	return ahead >= 0 && ahead < aheadAtMost
 }
 
-// overtaken reports whether a published list has overtaken the answer to a heartbeat: that
-// is a moment older than the last list then. Otherwise it counts whatever its time:
-// Redis' clock may have been set back, or another master's be behind.
+// overtaken reports whether a published list has overtaken the answer to a heartbeat.
 func (m *membership) overtaken(listed time.Time) bool {
+	// Then the answer is a moment older than the last list. One that is much older counts: Redis' clock may have been set
+	// back, or another master's be behind, and every list from now on would look old.
 	back := m.listed.Sub(listed)
 	return back > 0 && back < beatEvery
 }
@@ -182,14 +188,15 @@ func (a *Agent) joined(r bus.Registry) {
 	})
 }
 
-// takeInstances puts a list of instances into force; the limiter's lock is held. One that this
-// instance is missing from says only that Redis has forgotten it.
+// takeInstances puts a list of instances into force; the limiter's lock is held.
 func (a *Agent) takeInstances(now time.Time, r bus.Registry) {
+	// A list that this instance is missing from says only that Redis has forgotten it: the next heartbeat puts it back.
 	rank, there := slices.BinarySearch(r.Instances, a.options.Instance)
 	if !there {
 		return
 	}
-	// Nor is anybody gone because the registry was away.
+	// Nor is anybody gone because the registry was away. To take one for gone who is not would have all others admit
+	// that one's part of each limit too.
 	away := a.limiter.lost.registry || time.Since(a.membership.found) < forgottenFor
 	if away && int64(len(r.Instances)) < a.limiter.inForce.instances.Load() {
 		return

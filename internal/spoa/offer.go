@@ -52,7 +52,8 @@ func (a *Agent) sharesByDefault() bool {
 // users have by default.
 func (a *Agent) keepsShares(ctx context.Context, process uint64) (bool, error) {
 	value, of, err := a.tables.Variable(ctx, sharesVariable)
-	return value != "" && of == process, err // another process may have another configuration
+	// Another process may have another configuration.
+	return value != "" && of == process, err
 }
 
 // writeOffer tells HAProxy: whom it is not for first, and its generation last, which it
@@ -71,7 +72,7 @@ func (a *Agent) writeOffer(ctx context.Context, o *offer) error {
 	// Limits or instances may have changed while it was written, which takes seconds with many names. Without
 	// its generation HAProxy begins nothing of it.
 	if !still {
-		return nil // it is looked at anew soon
+		return nil
 	}
 	process, err = a.tables.Set(ctx, defaultTable, []runtimeapi.Row{
 		{Key: rowFrom, Value: uint32(begins)}, {Key: rowGeneration, Value: o.generation},
@@ -101,7 +102,8 @@ func (a *Agent) offerRows(o *offer) []runtimeapi.Row {
 		rows = append(rows, runtimeapi.Row{Key: "~" + strconv.Itoa(i), Value: each})
 	}
 	addresses := uint32(0)
-	if o.set.AnonymousTier() != "" { // their limits are not the default tier's
+	// Users who are an address have the limits of that tier then, not of the default tier.
+	if o.set.AnonymousTier() != "" {
 		addresses = 1
 	}
 	rows = append(rows,
@@ -135,7 +137,9 @@ func (a *Agent) beginOffer(now time.Time, o *offer, process uint64) (begins int6
 		s.tokens.CreditByDefault(from)
 	}
 	l.credits.classes = o.classes
-	*d = byDefault{set: o.set, generation: o.generation, process: process, cleared: d.cleared, begins: begins, from: from, ready: d.ready, pause: d.pause, taughtGeneration: d.taughtGeneration, taughtAt: d.taughtAt, reachedAt: d.reachedAt}
+	// It is not written yet: should the call that follows fail, HAProxy may have begun it or not (nextOfferStep).
+	d.set, d.generation, d.process, d.begins, d.from = o.set, o.generation, process, begins, from
+	d.over, d.through, d.written = false, 0, false
 	return begins, true
 }
 
@@ -149,7 +153,8 @@ func (a *Agent) clearOffer(ctx context.Context) error {
 	a.limiter.update(func(now time.Time) {
 		if d := &a.limiter.credits.byDefault; cleared == d.process {
 			d.cleared = cleared
-			a.endOffer(now, now.Unix()+1) // a second in force ends with the next one for a thread whose clock is behind
+			// A second in force ends with the next one for a thread whose clock is behind.
+			a.endOffer(now, now.Unix()+1)
 		}
 	})
 	a.options.Logger.Debug("users of the default tier have no credit by default, for this agent or HAProxy is new, limits or instances have changed, or HAProxy may not have heard all of it")
@@ -209,8 +214,8 @@ func (a *Agent) placesInUse(ctx context.Context, process uint64) error {
 	if err != nil || read != process {
 		return err
 	}
-	// Some at a time, for requests wait for the lock.
-	over := func(s *shard) bool { return s.slots.DefaultOver() == int64(process) } // it may be replaced at any time
+	// Some at a time, for requests wait for the lock. In between HAProxy may be replaced, so each core is asked again.
+	over := func(s *shard) bool { return s.slots.DefaultOver() == int64(process) }
 	for some := range slices.Chunk(inUse, inUseAtOnce) {
 		a.limiter.update(func(now time.Time) {
 			for i := range some {

@@ -70,6 +70,7 @@ func fromHAProxy(address string) string {
 }
 
 func (o *Options) prepare() error {
+	// It is part of each of this instance's messages, and of keys in Redis: what has no bound here has none there.
 	if o.Instance == "" || len(o.Instance) > 200 {
 		return fmt.Errorf("instance name %q: want 1 to 200 bytes", o.Instance)
 	}
@@ -97,6 +98,7 @@ func (o *Options) prepare() error {
 		return fmt.Errorf("longest wait %v: want at least %v", o.MaxWait, minWait)
 	}
 	switch o.OnLoss {
+	// Limits hold, in parts, while Redis is lost; that they end then has to be asked for.
 	case "":
 		o.OnLoss = Hold
 	case Hold, Open:

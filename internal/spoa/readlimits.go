@@ -28,16 +28,19 @@ const (
 
 // stagger is how long to wait before new limits are read, with a random number from 0 to 1.
 func stagger(instances int64, random float64) time.Duration {
-	return time.Duration(2 * random * float64(staggerFor) * float64(max(1, instances)-1)) // one that is alone need not wait
+	// Twice a random part, so that the mean is what is said above. One that is alone need not wait.
+	return time.Duration(2 * random * float64(staggerFor) * float64(max(1, instances)-1))
 }
 
 // retryLimitsAfter is how long to wait after so many failures in a row, with a random number
 // from 0 to 1.
 func retryLimitsAfter(failures int, random float64) time.Duration {
 	wait := maxRetryLimits
+	// The sixth doubling is longer in any case, and after a night of failures the shift would overflow.
 	if doublings := failures - 1; doublings < 6 {
 		wait = min(wait, retryLimits<<doublings)
 	}
+	// At random: agents that Redis refused together would else come back together.
 	return time.Duration((0.5 + random) * float64(wait))
 }
 
@@ -61,12 +64,11 @@ func (a *Agent) readLimits(ctx context.Context) error {
 		wanted := time.Now()
 		wait := stagger(a.limiter.inForce.instances.Load(), rand.Float64())
 		for failures := 1; ; failures++ {
-			select {
-			case <-ctx.Done():
+			if !sleep(ctx, wait) {
 				return nil
-			case <-time.After(wait):
 			}
 			err := a.fetchLimits(ctx, wanted)
+			// What came up while it was read left a token: then they are read once more.
 			if err == nil || ctx.Err() != nil {
 				break
 			}
@@ -76,8 +78,9 @@ func (a *Agent) readLimits(ctx context.Context) error {
 	}
 }
 
-// firstLimits reads the limits, which may take long, while the agent stays registered.
+// firstLimits reads the limits, while the agent stays registered.
 func (a *Agent) firstLimits(ctx context.Context) error {
+	// With room for the result, so that the reader ends also when nobody waits for it any more.
 	read := make(chan error, 1)
 	go func() { read <- a.fetchLimits(ctx, time.Now()) }()
 	ticker := time.NewTicker(beatEvery)
@@ -88,6 +91,7 @@ func (a *Agent) firstLimits(ctx context.Context) error {
 			return err
 		case <-ticker.C:
 		}
+		// A large file takes many seconds, and after 1.5 the others take whoever is silent for gone.
 		if _, err := a.heartbeat(ctx); err != nil && ctx.Err() == nil {
 			a.options.Logger.Debug("heartbeat failed", slog.Any("error", err))
 		}
@@ -104,6 +108,7 @@ func (a *Agent) fetchLimits(ctx context.Context, wanted time.Time) error {
 		}
 		return err
 	}
+	// To force the same limits once more would begin another generation of credit, and so cost questions.
 	if a.limiter.inForce.hasVersion(version) {
 		return nil
 	}
@@ -124,10 +129,13 @@ func (a *Agent) fetchLimits(ctx context.Context, wanted time.Time) error {
 }
 
 // force puts limits into force, also for users whom HAProxy refuses by itself and
-// who would not be asked about. Blocks are repeated, and so right again, in 200 ms.
+// who would not be asked about.
 func (a *Agent) force(set *limits.Set) {
+	// Requests are decided by the new ones from here on, without the lock. The cores hear of them next: until then they
+	// may say something that is right for the old ones, which is repaired below.
 	a.limiter.inForce.set.Store(set)
 	a.limiter.update(func(now time.Time) {
+		// Blocks are repeated, and so right again, in 200 ms.
 		for _, s := range a.limiter.allCores() {
 			s.slots.Limits(now, func(user string) int { return set.User(user).Concurrent })
 		}
@@ -135,12 +143,14 @@ func (a *Agent) force(set *limits.Set) {
 		for _, lift := range a.limiter.throttles.outdated(set) {
 			a.teachThrottle(lift)
 		}
+		// What HAProxy has is of the old limits.
 		a.nextGeneration()
 	})
 }
 
 // expire puts limits into force whose time has come: what was overridden until now.
 func (a *Agent) expire() {
+	// A set that is just being read must not come between this look and its being put into force: it would be lost.
 	a.limitReading.forcing.Lock()
 	defer a.limitReading.forcing.Unlock()
 	set, now := a.limiter.inForce.set.Load(), a.clock.Now()
@@ -163,6 +173,7 @@ func limitErrorReason(err error) string {
 	switch {
 	case errors.Is(err, bus.ErrDamagedLimits):
 		return damagedLimits
+	// Polygen repairs either: it writes again what Redis has forgotten.
 	case errors.Is(err, bus.ErrNoLimits), errors.Is(err, bus.ErrNoChunk):
 		return missingLimits
 	default:

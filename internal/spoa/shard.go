@@ -37,6 +37,7 @@ const (
 
 func newShards(n int, slots concurrency.Config) []*shard {
 	shards := make([]*shard, n)
+	// Of memory, so it is for all of them together; shards have about as many users each.
 	slots.MaxUsers = maxUsers / n
 	slots.MaxLine, slots.MaxLines = maxLine, max(maxLine, maxLines/n)
 	for i := range shards {
@@ -50,6 +51,7 @@ func newShards(n int, slots concurrency.Config) []*shard {
 
 // shardOf is a user's shard.
 func (l *limiter) shardOf(user string) *shard {
+	// Nearly everywhere: no request has to pay for a hash then.
 	if len(l.shards) == 1 {
 		return l.shards[0]
 	}
@@ -72,6 +74,7 @@ func (l *limiter) allCores() []*shard {
 }
 
 func (l *limiter) touch(s *shard) {
+	// Noted and not looked for: a look at the output of each of 1024 shards for each request would cost more than the request.
 	if !s.touched {
 		s.touched = true
 		l.touched = append(l.touched, s)
@@ -88,6 +91,7 @@ func (l *limiter) sum(of func(*shard) int) (n int) {
 
 // waitFor is how long a request may wait for the shards of its keys.
 func (l *limiter) waitFor(keys ...string) (longest time.Duration) {
+	// The longest: the answers are waited for at the same time.
 	for _, key := range keys {
 		if key != "" {
 			longest = max(longest, time.Duration(l.shardOf(key).reach.wait.Load()))

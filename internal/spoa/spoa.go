@@ -75,7 +75,7 @@ func New(o Options) (*Agent, error) {
 		Logger: o.Logger, Registerer: o.Registerer,
 	})
 	a.teachThen = a.peers.TeachThen
-	// Without a way to take credit back none is given, and there is nothing to count or to offer.
+	// Without a way to take credit back none is given, for it would be for good: there is nothing to count or to offer.
 	if o.Runtime != "" {
 		client := runtimeapi.New(o.Runtime)
 		a.runtime, a.tables = client, client
@@ -94,6 +94,8 @@ func New(o Options) (*Agent, error) {
 // Run works until ctx ends; then it answers what has been asked, reports what
 // it admitted, and leaves the cluster.
 func (a *Agent) Run(ctx context.Context) error {
+	// Last of all: as soon as this instance has left, the others divide its part among them, so the pools must have
+	// its last reports by then.
 	defer a.leave(ctx)
 	joining, span := a.options.Tracer.Begin(ctx, "join the cluster", time.Time{})
 	listener, err := a.prepareToServe(joining)
@@ -126,7 +128,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		a.reportStarts,
 		a.readLimits,
 	}
-	if a.runtime != nil { // credit that could not be taken back would be given for good
+	if a.runtime != nil {
 		loops = append(loops, a.runWithdrawals, a.tallies.run, a.runOffers)
 	}
 	return group.Run(ctx, loops...)
@@ -147,6 +149,18 @@ func (a *Agent) Ready() error {
 		return errors.New("no peers session with HAProxy")
 	}
 	return nil
+}
+
+// sleep waits for a time, and reports whether ctx has not ended.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
 }
 
 // splitAddress divides "unix:/path" or "host:port" into network and address.

@@ -62,9 +62,12 @@ type started struct {
 	inCredit  int64              // requests in progress since the user has credit, asked about or not
 }
 
-// inProgress is how many requests the user has in progress. Those asked about while the
-// user had credit are in both counts, and there are hardly any others.
-func (s *started) inProgress() int64 { return max(s.active, s.inCredit) }
+// inProgress is how many requests the user has in progress.
+func (s *started) inProgress() int64 {
+	// Those asked about while the user had credit are in both counts, and there are hardly any others: a sum would be
+	// nearly twice the truth.
+	return max(s.active, s.inCredit)
+}
 
 // weight is by what the user with least is found. Who has requests in progress stays
 // before others of as many starts, and who is near a limit before all who are not.
@@ -111,8 +114,9 @@ func (s *starts) countStarts(user, verb, op string, n int64) {
 func (s *starts) nearLimit(user string) {
 	sh := s.shardOf(user)
 	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	// Also of a user who has started none: whoever is refused each time is who people look for.
 	sh.entryOf(user).near = true
-	sh.mu.Unlock()
 }
 
 func (s *started) addClass(class string, n int64) { s.classes = addStarts(s.classes, class, n) }
@@ -190,11 +194,11 @@ func (sh *startShard) entryOf(user string) *started {
 	return &sh.entries[i]
 }
 
-// leastOf is the index of a user with least. To look through all costs less than to keep
-// them in order with each request, and is seldom needed: of random names nearly all have
-// as little, and the hand goes from one to the next.
+// leastOf is the index of a user with least.
 func (sh *startShard) leastOf() int {
 	at := 0
+	// To look through all costs less than to keep them in order with each request, and is seldom needed: of random
+	// names nearly all have as little, and the cursor goes from one to the next.
 	for range sh.entries {
 		sh.cursor = (sh.cursor + 1) % len(sh.entries)
 		switch w := sh.entries[sh.cursor].weight(); {
@@ -216,6 +220,7 @@ func (s *starts) takeReports(reports []bus.Started) (_ []bus.Started, near int) 
 	for i := range s.shards {
 		sh := &s.shards[i]
 		sh.mu.Lock()
+		// Two arrays in turns: requests go on in the other one while this one is read, and nothing is allocated each second.
 		taken := sh.entries
 		sh.entries, sh.spare = sh.spare[:0], taken
 		sh.least = 0
@@ -232,6 +237,7 @@ func (s *starts) takeReports(reports []bus.Started) (_ []bus.Started, near int) 
 		for j := range taken {
 			e := &taken[j]
 			reports = append(reports, bus.Started{User: e.user, Active: int(e.inProgress()), Classes: append([]bus.StartedClass(nil), e.classes...), Starts: e.count})
+			// Swapped to the front: of more users than a bucket has room for these must be told.
 			if last := len(reports) - 1; e.near {
 				reports[near], reports[last] = reports[last], reports[near]
 				near++

@@ -39,6 +39,7 @@ const shareUnit = 64
 // shareUnits is a share as HAProxy takes it: at least one unit, for none would not
 // be a limit.
 func shareUnits(bytes int64) uint32 {
+	// Rounded, so that shares of all instances together are the limit in the mean.
 	return uint32(min(max(1, (bytes+shareUnit/2)/shareUnit), math.MaxUint32))
 }
 
@@ -55,6 +56,7 @@ const earlyBytes = 64
 // teachBlock has HAProxy refuse a user by itself, or no longer. Of a limit in a dry
 // run it hears that there is none.
 func (a *Agent) teachBlock(n concurrency.TableEntry) {
+	// The core counts it as if it held, for the metrics and the log: what it decides must refuse nobody.
 	if a.limiter.inForce.limitsOf(n.User).ConcurrentMode != limits.Enforce {
 		n = concurrency.TableEntry{User: n.User}
 	}
@@ -70,9 +72,9 @@ func (a *Agent) teachBlock(n concurrency.TableEntry) {
 }
 
 // haproxySecond is an epoch second of the cluster by this machine's clock, which is
-// HAProxy's: the nearest one, lest clocks that differ by a microsecond make it
-// another.
+// HAProxy's.
 func (a *Agent) haproxySecond(second int64) int64 {
+	// The nearest one: cut off, two clocks that differ by a microsecond would make it the second before.
 	left := time.Unix(second, 0).Sub(a.clock.Now())
 	return time.Now().Add(left).Round(time.Second).Unix()
 }
@@ -174,6 +176,7 @@ type haproxySession struct {
 func (a *Agent) followSession(s peers.Session) {
 	switch s.State {
 	case peers.Down:
+		// Whether it was replaced or has ended is known by what follows: another process's Up, or Gone.
 		a.session.replaced = s.Closed
 	// HAProxy has ended, and its requests with it.
 	case peers.Gone:
@@ -186,6 +189,7 @@ func (a *Agent) followSession(s peers.Session) {
 			}
 			a.anotherProcess()
 			a.limiter.bytes.Restarted(now)
+			// Its tables ended with it, so nobody has an entry any more.
 			a.limiter.bodies.transfers = newTransfers()
 		})
 	// All has been told anew: whoever was not told of since the session is up has nothing in progress.
@@ -208,7 +212,8 @@ func (a *Agent) followSession(s peers.Session) {
 					s.slots.Replaced(now)
 				}
 				a.anotherProcess()
-				a.limiter.bytes.Restarted(now) // what the old one moves cannot be seen, nor changed
+				// What the old one still moves cannot be seen, nor changed.
+				a.limiter.bytes.Restarted(now)
 			})
 			a.metrics.draining.Set(1)
 			a.options.Logger.Info("haproxy was replaced: its requests in progress count until it has ended",

@@ -56,6 +56,7 @@ func (a *Agent) runWithdrawals(ctx context.Context) error {
 func (a *Agent) probeRuntime(ctx context.Context, failures *failureTimes) {
 	ctx, cancel := context.WithTimeout(ctx, withdrawTimeout)
 	defer cancel()
+	// Of one row that need not be there: an answer is all that is wanted.
 	_, err := a.runtime.Read(ctx, creditEntries, []string{creditRow})
 	a.noteRuntime(failures, err)
 }
@@ -65,7 +66,8 @@ func (a *Agent) noteRuntime(failures *failureTimes, err error) {
 	a.limiter.mu.Lock()
 	defer a.limiter.mu.Unlock()
 	a.limiter.credits.reachable = err == nil
-	if errors.Is(err, context.Canceled) { // the agent ends: that says nothing about HAProxy
+	// The agent ends: that says nothing about HAProxy.
+	if errors.Is(err, context.Canceled) {
 		return
 	}
 	if warn, _ := failures.note(err); warn {

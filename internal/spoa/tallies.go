@@ -78,15 +78,8 @@ func newTallies(table creditReader, of func(user string) *limits.Limits, s *star
 
 // run reads the table until ctx ends.
 func (t *tallies) run(ctx context.Context) error {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
 	t.failure = afterStart()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-timer.C:
-		}
+	for wait := time.Duration(0); sleep(ctx, wait); {
 		begun := time.Now()
 		err := t.readTable(ctx)
 		if ctx.Err() != nil {
@@ -94,8 +87,9 @@ func (t *tallies) run(ctx context.Context) error {
 		}
 		t.tellHealth(err)
 		// A read of a large table takes longer than a second: HAProxy has a rest all the same.
-		timer.Reset(max(tallyEvery/10, tallyEvery-time.Since(begun)))
+		wait = max(tallyEvery/10, tallyEvery-time.Since(begun))
 	}
+	return nil
 }
 
 // tellHealth has metrics and log say how a read went.
@@ -126,6 +120,7 @@ func (t *tallies) readTable(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// From before the first entry: places that are given later may be missing in what is read, and are not forgotten for it.
 	began := time.Now()
 	t.beginProcess(process, layout)
 	t.memory.round++
@@ -167,6 +162,7 @@ func (t *tallies) readTable(ctx context.Context) error {
 func (t *tallies) dumpTable(ctx context.Context, each func(runtimeapi.Entry)) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	watched := make(chan struct{})
+	// The watch compares with t.process, which the next read may change: it has ended by then.
 	defer func() { stop(nil); <-watched }()
 	go func() {
 		defer close(watched)
@@ -213,8 +209,9 @@ func (t *tallies) takeEntry(e *runtimeapi.Entry) bool {
 		return false
 	}
 	before := m.countersOf(i)
+	// Another agent may have counted it: no count may be above the truth.
 	if !known && !t.fromZero {
-		copy(before, read) // another agent may have counted it
+		copy(before, read)
 	}
 	s := &m.slots[i]
 	s.round = m.round

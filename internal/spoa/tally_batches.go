@@ -46,6 +46,7 @@ type grownUser struct {
 // addGrown notes how much the counters of a user grew in this read, all together by
 // total. Only those who grew most are kept, for starts have no room for more.
 func (b *tallyBatches) addGrown(user string, total int64, before, read []uint32) {
+	// Below the least of those who are kept already: nearly all of a large table, who cost no memory then.
 	if total <= b.leastGrown {
 		return
 	}
@@ -67,7 +68,8 @@ func (b *tallyBatches) keepMost() {
 		return cmp.Or(cmp.Compare(y.total, x.total), strings.Compare(x.user, y.user))
 	})
 	if len(b.grown) > maxGrown {
-		clear(b.grown[maxGrown:]) // so that their memory is not held
+		// So that their memory is not held.
+		clear(b.grown[maxGrown:])
 		b.grown = b.grown[:maxGrown]
 	}
 }
@@ -76,6 +78,7 @@ func (b *tallyBatches) keepMost() {
 func (b *tallyBatches) endRead(now time.Time, kinds []tallyKind) {
 	b.keepMost()
 	span := tallyEvery
+	// How long the next read will take is not known; the one before is the best guess.
 	if !b.lastRead.IsZero() {
 		span = now.Sub(b.lastRead)
 	}

@@ -66,7 +66,8 @@ func (m *tallyMemory) newSlot() int {
 	if n := len(m.free); n > 0 {
 		i := m.free[n-1]
 		m.free = m.free[:n-1]
-		clear(m.countersOf(i)) // whoever had the slot before has left theirs
+		// Whoever had the slot before has left theirs.
+		clear(m.countersOf(i))
 		m.slots[i] = tallySlot{}
 		return i
 	}

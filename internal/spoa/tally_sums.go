@@ -53,8 +53,9 @@ func (t *tallies) countGrowth(user, tier string, before, read []uint32) {
 		return
 	}
 	for k := range read {
+		// HAProxy had forgotten the entry, and began another from 0.
 		if read[k] < before[k] {
-			clear(before) // HAProxy had forgotten the entry, and began another
+			clear(before)
 			break
 		}
 	}
@@ -93,7 +94,8 @@ func (t *tallies) flushUntold() {
 	if t.hearers.natives != nil && len(u.natives) > 0 {
 		t.hearers.natives(u.natives)
 	}
-	clear(u.natives) // so that no name is kept
+	// The array is used again, and must not keep names.
+	clear(u.natives)
 	u.natives = u.natives[:0]
 	t.flushSums()
 }

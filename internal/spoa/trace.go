@@ -13,6 +13,7 @@ import (
 // traceApply begins a span for policies that come with the name of the span that sent
 // them. Others have none: a polygen that does not trace sends some every second.
 func (a *Agent) traceApply(messages []policy.Message) *tracing.Span {
+	// Nearly everywhere: what is counted below would be for nobody.
 	if a.options.Tracer == nil {
 		return nil
 	}
@@ -37,7 +38,7 @@ func (a *Agent) traceApply(messages []policy.Message) *tracing.Span {
 	return span
 }
 
-// errNotValid stands for what is wrong with limits, whose text may name users.
+// errNotValid stands for what is wrong with limits.
 var errNotValid = errors.New("the limits are not valid: see the log")
 
 // traceLimits records that limits were read; without a set they were not valid.
@@ -45,6 +46,7 @@ func (a *Agent) traceLimits(ctx context.Context, began time.Time, version string
 	if a.options.Tracer == nil {
 		return
 	}
+	// The parser's error may name users: the log has it.
 	if set == nil {
 		a.options.Tracer.Record(ctx, "read limits", began, errNotValid, tracing.String("sluice.limits.version", version))
 		return

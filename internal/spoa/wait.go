@@ -15,6 +15,7 @@ import (
 type waiting[W comparable] map[W]chan struct{}
 
 func (m waiting[W]) add(w W) <-chan struct{} {
+	// Closed and not sent to: whoever decides must not wait for a request that has just left.
 	done := make(chan struct{})
 	m[w] = done
 	return done
@@ -73,7 +74,8 @@ func (l *limiter) awaitAll(n *needs) {
 			p.timeouts.Inc()
 			return
 		}
-		if !allowed { // the others cannot make it allowed any more
+		// What the others will say cannot make it allowed any more.
+		if !allowed {
 			return
 		}
 	}
@@ -124,6 +126,7 @@ func (l *limiter) startSlot(q question, of *limits.Limits) (concurrency.Verdict,
 	done := l.forSlots.add(w)
 	l.carryOut()
 	return v, func() concurrency.Verdict {
+		// Should it have been decided since the timer fired, Timeout returns that verdict: no slot is lost.
 		if !awaitOne(l, l.forSlots, w, done, p) {
 			l.update(func(now time.Time) { l.coresOf(q.user).slots.Timeout(now, w) })
 		}

@@ -48,7 +48,8 @@ const (
 func (l *limiter) withdraw(now time.Time, user string, through int64) {
 	c := &l.credits
 	w := c.withdrawals[user]
-	through = max(through, now.Unix()+1) // see creditSecond
+	// An answer of this second may still be on its way to HAProxy: see creditSecond.
+	through = max(through, now.Unix()+1)
 	switch {
 	// Their credit stays reserved, so the limit holds: what is lost is use of it.
 	case w == nil && len(c.withdrawals) >= maxWithdrawals:
@@ -59,7 +60,8 @@ func (l *limiter) withdraw(now time.Time, user string, through int64) {
 		notify(c.wake)
 	case through > w.through:
 		w.through = through
-		if w.told > 0 && through > w.told { // HAProxy has none: nothing of the further seconds is spent
+		// HAProxy has confirmed that it has none: nothing of the further seconds is spent.
+		if w.told > 0 && through > w.told {
 			for r := range l.inForce.limitsOf(user).Rates() {
 				l.coresOf(user).tokens.Recalled(now, user, r, w.told+1, 0, through)
 			}
@@ -78,6 +80,7 @@ func (l *limiter) withdraw(now time.Time, user string, through int64) {
 // HAProxy has no entries that say so; l.mu is held.
 func (c *credits) withdrawAgain() {
 	c.processes++
+	// The new one has no entries: that credit was taken back once keeps it from nothing.
 	c.ended.clear()
 	for user, w := range c.withdrawals {
 		w.again, w.told = true, 0

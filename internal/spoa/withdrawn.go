@@ -17,15 +17,18 @@ func (l *limiter) confirmWithdrawal(now, here time.Time, e *runtimeapi.Entry) {
 	if w == nil {
 		return
 	}
-	if gpt(e, 0) != 0 { // a request that was about to give itself credit has written since
+	// A request that was about to give itself credit has written since: it is taken back once more.
+	if gpt(e, 0) != 0 {
 		c.polls[e.Key] = now.Add(firstPoll)
 		return
 	}
 	w.repeat = false
-	if w.told > 0 { // what was spent before is known, and nothing was since
+	// What was spent before is known, and nothing was since.
+	if w.told > 0 {
 		return
 	}
-	w.through = max(w.through, now.Unix()+1) // HAProxy may have answered late; see withdraw
+	// HAProxy may have answered in a later second than it was asked in; see withdraw.
+	w.through = max(w.through, now.Unix()+1)
 	of := l.inForce.limitsOf(e.Key)
 	classes := strings.Fields(c.classes)
 	// HAProxy's second is one of this machine's clock, which may be in another than the
@@ -63,25 +66,27 @@ func ticketsSpent(e *runtimeapi.Entry, class int) int {
 	each, last := int(gpt(e, eachElement+2*class)), gpt(e, eachElement+2*class+1)
 	// A ticket is drawn before it is known whether it suffices, so more may be drawn than there were.
 	left := max(0, int(int32(last-gpc(e, drawnElement+class))))
-	if left > each { // it began while no agent answered
+	// They began while no agent answered: then each part is so many times larger.
+	if left > each {
 		each *= int(gpt(e, factorElement))
 	}
 	return max(0, each-left)
 }
 
 // stillInProgress takes how many requests a user without credit has in progress that
-// HAProxy had admitted by itself. They only become fewer: new ones are asked about, and
-// not counted there; l.mu is held.
+// HAProxy had admitted by itself; l.mu is held.
 func (l *limiter) stillInProgress(now time.Time, e *runtimeapi.Entry) {
 	w := l.credits.withdrawals[e.Key]
 	if w == nil {
 		return
 	}
-	if gpt(e, 0) != 0 { // HAProxy has forgotten that they have none, and has begun by itself
-		w.told, w.rest = 0, e.ConnCur // so what it spent is not known: as at first
+	// HAProxy has forgotten that they have none, and has begun by itself: what it spent is not known, as at first.
+	if gpt(e, 0) != 0 {
+		w.told, w.rest = 0, e.ConnCur
 		l.credits.polls[e.Key] = now.Add(firstPoll)
 		return
 	}
+	// They only become fewer: new ones are asked about, and not counted there.
 	w.rest = min(w.rest, e.ConnCur)
 	l.tellRest(now, e.Key, w)
 }

@@ -75,8 +75,9 @@ func (w *workers) oldEnded() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.forgetEnded()
+	// None could be seen, or it is too early to tell old from new: to end the count too soon would admit above the limit.
 	if len(w.old) == 0 || time.Since(w.since) < settleSpan {
-		return false // none could be seen, or it is too early to tell old from new
+		return false
 	}
 	for pid := range w.old {
 		// Alive, and it has not checked since: a new process would have.
