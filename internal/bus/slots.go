@@ -17,11 +17,10 @@ type Slotted struct {
 
 // Slots answers asks from the pools in Redis as concurrency.Take would, one
 // after the other, all in one round trip. The instances that are live are those that the
-// shard has heard (see Alive), or the given number if that is more: a shard that was emptied
-// hears them again within half a second. Where an ask leaves less than three tenths of the limit,
-// the instances that are gone are dropped from the user's pool before: those that the shard
-// has heard before, but not lately, and that have not asked for a second; of whom it has never
-// heard, those that have not asked for 30 s, because older agents do not call Alive. The
+// shard has heard (see Alive), or the given number if that is more. Where an ask leaves less than
+// three tenths of the limit, the instances that are gone are dropped from the user's pool before: those
+// that the shard has heard before, but that have neither called Alive nor asked lately; of whom it has
+// never heard, those that have not asked for 30 s, because older agents do not call Alive. The
 // instance itself is never gone. If the ask has a portion, a field that is as old as
 // the pool's time to live does not count. An ask that is newer than the one before is
 // published when its user is near the limit, see Progress.
@@ -109,10 +108,10 @@ func (c *slotBatch) scriptCall(instance string, instances int, asks []concurrenc
 	prefix := slotsPrefix(c.shard)
 	keys := make([]string, 0, 1+len(c.asks))
 	keys = append(keys, aliveKey(c.shard))
-	args := make([]any, 0, 7+6*len(c.asks))
+	args := make([]any, 0, 8+6*len(c.asks))
 	args = append(args, instance, string(appendText([]byte(wireVersion+" "), instance)), len(prefix)+1,
 		int64(slotsTTL/time.Second), slotsFresh.Milliseconds(),
-		instances, aliveTimeout.Milliseconds())
+		instances, aliveTimeout.Milliseconds(), (aliveTimeout + AliveEvery(instances) - heldAliveEvery).Milliseconds())
 	for _, ask := range c.asks {
 		a := &asks[ask]
 		keys = append(keys, prefix+a.User)

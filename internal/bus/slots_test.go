@@ -156,9 +156,9 @@ func (heard heardInstances) silent(now int64) int64 {
 	return min(now, last+583) - 1750 // a third of 1750
 }
 
-func (heard heardInstances) count(now int64) (n int) {
+func (heard heardInstances) count(now int64, known int) (n int) {
 	for _, at := range heard {
-		if at > heard.silent(now) && at < now+1750 {
+		if at > heard.silent(now)-bus.AliveEvery(known).Milliseconds()+500 && at < now+1750 {
 			n++
 		}
 	}
@@ -167,6 +167,9 @@ func (heard heardInstances) count(now int64) (n int) {
 
 func (heard heardInstances) gone(name string, now, written int64) bool {
 	if at, known := heard[name]; known && at-now < 1750 {
+		if written <= now {
+			at = max(at, written)
+		}
 		return at <= heard.silent(now)
 	}
 	return max(now-written, written-now) >= 30_000
@@ -193,7 +196,7 @@ func (p slotPool) ask(instance string, known int, shard heardInstances, a concur
 			stale[name] = written
 		}
 	}
-	live := max(1, known, shard.count(now))
+	live := max(1, known, shard.count(now, known))
 	was := pool[instance]
 	others := a.Portion * max(0, live-1-(len(pool)-1))
 	if _, there := pool[instance]; !there {
@@ -323,9 +326,11 @@ func slotsOfTheGone(t *testing.T, s *server) {
 	}{
 		{"a live one keeps them", heardAgo{"a": 0, "other": 500 * time.Millisecond}, time.Hour, 10 - held},
 		{"one that is gone has asked just now", heardAgo{"a": 0, "other": 3 * time.Second}, 0, 10 - held},
-		{"one that is gone loses them", heardAgo{"a": 0, "other": 3 * time.Second}, 1001 * time.Millisecond, 10},
+		{"one that is gone asked later than it told", heardAgo{"a": 0, "other": 3 * time.Second}, 1200 * time.Millisecond, 10 - held},
+		{"one that is gone loses them", heardAgo{"a": 0, "other": 3 * time.Second}, 1751 * time.Millisecond, 10},
+		{"all stood still after it had asked, and told long before", heardAgo{"a": 20 * time.Second, "other": 23 * time.Second}, 20 * time.Second, 10 - held},
 		{"all stood still", heardAgo{"a": 20 * time.Second, "other": 21 * time.Second}, 20 * time.Second, 10 - held},
-		{"one was silent before all stood still", heardAgo{"a": 20 * time.Second, "other": 23 * time.Second}, 20 * time.Second, 10},
+		{"one was silent before all stood still", heardAgo{"a": 20 * time.Second, "other": 23 * time.Second}, 23 * time.Second, 10},
 		{"one of before, of which no shard hears", heardAgo{"a": 0}, 20 * time.Second, 10 - held},
 		{"one of before that is gone", heardAgo{"a": 0}, 31 * time.Second, 10},
 		{"one of another clock", heardAgo{"a": 0, "other": -time.Hour}, 20 * time.Second, 10 - held},
@@ -383,6 +388,7 @@ func slotsOfTheSilent(t *testing.T, s *server) {
 		{"so long ago that its hash would be gone", 2, 3, three, map[string]time.Duration{"b": 31 * time.Second}, concurrency.Grant{Held: 6}},
 		{"where nobody can have credit that counts", 0, 3, three, map[string]time.Duration{"b": 31 * time.Second}, concurrency.Grant{Held: 9}},
 		{"one that is gone", 2, 2, heardAgo{"a": 0, "b": 0, "c": 5 * time.Second}, nil, concurrency.Grant{Held: 8}},
+		{"of many, one that is idle", 2, 160, heardAgo{"a": 0, "b": 0, "c": 5 * time.Second}, nil, concurrency.Grant{Held: 0, Free: 10 - 2*159}},
 		{"one that is gone had asked", 2, 2, heardAgo{"a": 0, "b": 0, "c": 5 * time.Second}, map[string]time.Duration{"c": 5 * time.Second}, concurrency.Grant{Held: 8}},
 		{"more portions than slots", 9, 3, three, nil, concurrency.Grant{Held: 0, Free: -8}},
 	} {

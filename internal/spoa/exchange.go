@@ -27,10 +27,11 @@ type calls struct {
 	take   func(context.Context, string, []ratelimit.Ask) (bus.Taken, error)          // Bus.Take
 	hold   func(context.Context, string, int, []concurrency.Ask) (bus.Slotted, error) // Bus.Slots
 	demand func(context.Context, string, []bandwidth.Report) error                    // Bus.Demand
+	alive  func(ctx context.Context, instance string, shard int) error                // Bus.Alive
 }
 
 func newExchange(l *limiter, m *metrics, o *Options) *exchange {
-	e := &exchange{calls: calls{take: o.Bus.Take, hold: o.Bus.Slots, demand: o.Bus.Demand}, limiter: l, metrics: m, options: o}
+	e := &exchange{calls: calls{take: o.Bus.Take, hold: o.Bus.Slots, demand: o.Bus.Demand, alive: o.Bus.Alive}, limiter: l, metrics: m, options: o}
 	e.channels.limiter, e.channels.metrics, e.channels.options = l, m, o
 	for _, s := range l.shards {
 		// Before the first answer nobody knows how long one takes.

@@ -3,6 +3,7 @@ package spoa
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -104,21 +105,27 @@ func (a *Agent) noteRegistry(err error) {
 	})
 }
 
-// tellShards tells each shard with every second heartbeat that this instance is alive, and with each
-// one while it is lost.
+// tellShards tells shards that this instance is alive: those where it may hold slots with every second
+// heartbeat, others as seldom as suffices among so many instances, and one that is lost with each.
 func (a *Agent) tellShards(ctx context.Context) error {
+	held := a.limiter.mayHoldSlots()
+	rest := int(bus.AliveEvery(int(a.limiter.inForce.instances.Load())) / beatEvery)
 	return a.options.Bus.EachShard(func(shard int) error {
 		link, untold := a.exchange.links[shard], &a.membership.untold[shard]
 		// Every second one is half the cost, and the lapse allows for three. The answer to one is how a lost shard is
 		// found again (loss.answered): there each one counts.
+		if held[shard] {
+			*untold = min(*untold, 1)
+		}
 		if *untold--; *untold >= 0 && !link.isLost() {
 			return nil
 		}
 		sent := time.Now()
-		err := a.options.Bus.Alive(ctx, a.options.Instance, shard)
+		err := a.exchange.alive(ctx, a.options.Instance, shard)
 		switch {
 		case err == nil:
-			*untold = 1
+			// Instances that began together do not tell together for long: between them nobody would be heard.
+			*untold = rest - 1 - rand.IntN(max(1, rest/4))
 			link.answered(time.Since(sent))
 			return nil
 		case ctx.Err() == nil:

@@ -99,3 +99,15 @@ func (l *limiter) waitFor(keys ...string) (longest time.Duration) {
 	}
 	return longest
 }
+
+// mayHoldSlots is by shard whether this instance may hold slots that the pool does not take it to
+// hold in any case: of users whom the core has forgotten it holds the portion.
+func (l *limiter) mayHoldSlots() []bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	hold := make([]bool, len(l.shards))
+	for i, s := range l.shards {
+		hold[i] = s.slots.Stats().Users > 0
+	}
+	return hold
+}

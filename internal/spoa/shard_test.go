@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -83,6 +85,53 @@ func TestALostShardConcernsItsUsers(t *testing.T) {
 			r.ask(other, "GET")
 		}
 		r.want(other, "GET", false, 0)
+	})
+}
+
+// Shards where nothing is held hear the less often of an instance, the more instances there are.
+func TestIdleShardsAreToldSeldom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, err := bus.Open(bus.Options{Addresses: []string{"127.0.0.1:1"}, Shards: 16})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		r := newRig(t, func(o *Options) { o.Bus = b })
+		r.limiter.inForce.set.Store(parse(t, slotLimits))
+		held := b.ShardOf("alice")
+		away, idle := (held+1)%16, (held+2)%16
+		var told [16]atomic.Int64
+		r.exchange.alive = func(_ context.Context, _ string, shard int) error {
+			told[shard].Add(1)
+			if shard == away {
+				return bus.ErrUnavailable
+			}
+			return nil
+		}
+		r.run()
+		r.pool.set(ms, nil)
+		for _, tt := range []struct{ instances, least, most int }{{2, 100, 100}, {31, 100, 100}, {64, 25, 33}, {160, 10, 14}, {1000, 10, 14}} {
+			all := []string{"a"}
+			for i := range tt.instances - 1 {
+				all = append(all, fmt.Sprintf("b%04d", i))
+			}
+			r.joined(bus.Registry{Instances: all})
+			r.ask("alice", "GET")
+			for i := range told {
+				told[i].Store(0)
+			}
+			for range 200 {
+				if err := r.tellShards(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if n := int(told[idle].Load()); n < tt.least || n > tt.most {
+				t.Errorf("of %d instances an idle shard hears %d times in 200 heartbeats, want %d to %d", tt.instances, n, tt.least, tt.most)
+			}
+			if n, m := told[held].Load(), told[away].Load(); n != 100 || m != 200 {
+				t.Errorf("of %d instances a shard with slots hears %d times in 200 heartbeats, a lost one %d times, want 100 and 200", tt.instances, n, m)
+			}
+		}
 	})
 }
 

@@ -11,7 +11,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + (time[2] - time[2] % 1000) / 1000
 local heard = redis.call('ZSCORE', KEYS[1], ARGV[1])
 if ARGV[4] == 'left' then
-  if heard then redis.call('ZADD', KEYS[1], now - 2 * ARGV[2], ARGV[1]) end
+  if heard then redis.call('ZADD', KEYS[1], now - ARGV[3] / 2, ARGV[1]) end
   return 1
 end
 if not heard then

@@ -6,8 +6,8 @@
 -- ARGV  the instance, the progress message's head, where in a key the user begins,
 --       the hashes' time to live in seconds, for how many milliseconds after its
 --       write a field needs no live instance, how many instances the caller knows, lapse
---       of an instance in milliseconds; then for each ask: want, active, seq, refused,
---       limit, portion
+--       of an instance that holds slots and of any other one in milliseconds; then for each
+--       ask: want, active, seq, refused, limit, portion
 -- Returns Redis' time (seconds, microseconds), then for each ask: held, free.
 
 local call, match, format = redis.call, string.match, string.format
@@ -16,33 +16,37 @@ local reply, out = call('TIME'), 2
 local now = reply[1] * 1000 + math.floor(reply[2] / 1000)
 local stamp = format(' %d', now)
 local said, words = {ARGV[2]}, 1
-local at = 8
+local at = 9
 local forgotten = now - 1000 * ARGV[4] -- when what has just expired was written
 
-local since -- whom the shard has not heard since then is gone; made when it is needed
-local function silent()
-  if not since then
+local counted -- up to when silence counts; made when it is needed
+local function silentFor(span)
+  if not counted then
     -- Time in which nobody was heard is no silence.
     local last = call('ZREVRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2] or now
-    since = math.min(now, last + lapse / 3) - lapse
+    counted = math.min(now, last + lapse / 3)
   end
-  return since
+  return counted - span
 end
 
 local count -- of the live instances; made when it is needed
 local function instances()
   if not count then
-    count = call('ZCOUNT', KEYS[1], format('(%.0f', silent()), format('(%.0f', now + lapse))
+    count = call('ZCOUNT', KEYS[1], format('(%.0f', silentFor(ARGV[8])), format('(%.0f', now + lapse))
     count = math.max(1, count, ARGV[6] + 0)
   end
   return count
 end
 
--- Whether an instance that has not written lately is gone. Of whom the shard has never
--- heard, or by another clock, only the field tells.
+-- Whether an instance that has not written lately is gone: what it wrote is a word of it, too.
+-- Of whom the shard has never heard, or by another clock, only the field tells.
 local function gone(name, ms)
   local heard = call('ZSCORE', KEYS[1], name)
-  if heard and heard - now < lapse then return heard + 0 <= silent() end
+  if heard and heard - now < lapse then
+    heard = heard + 0
+    if ms > heard and ms <= now then heard = ms end
+    return heard <= silentFor(lapse)
+  end
   return ms <= forgotten or ms - now >= now - forgotten
 end
 
