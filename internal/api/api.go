@@ -238,6 +238,11 @@ const (
 	ByActive     Sort = "active" // of unknown users: reported most often
 )
 
+// NameAt is a user, by name, at an endpoint.
+func NameAt(user, endpoint string) Name {
+	return Name{User: user, Endpoint: endpoint, Href: Path(user, endpoint)}
+}
+
 // NameOfKey is the user of a wire key.
 func NameOfKey(key string) Name {
 	endpoint, user := limits.SplitEndpoint(key)

@@ -18,8 +18,9 @@ import (
 func (p *Polygen) answerHead() api.From {
 	from := api.From{
 		Polygen: p.options.Name, Leading: p.leadsAndSends(), Version: p.set.Load().Version(),
-		Time: p.clock.Now().UTC().Truncate(1e6),
+		Time: p.clock.Now().UTC().Truncate(time.Millisecond),
 	}
+	// What it knows is from before then. To answer nothing would help nobody who looks for the reason.
 	if why := p.cutOff(); why != nil {
 		from.Degraded = truncated(why.Error())
 	}
@@ -41,39 +42,30 @@ type listed struct {
 	length int
 }
 
-// lookTop makes a list of users.
+// lookTop makes a list of the n users with most of those whom this polygen knows.
 func (p *Polygen) lookTop(now time.Time, by api.Sort, n int) view.Overview {
-	s := p.dashboard
-	s.mu.Lock()
+	s := p.lockDashboard()
 	defer s.mu.Unlock()
-	s.adoptLimits(p.set.Load())
 	look := s.view.BeginLookNow(now, map[api.Sort]int{by: n})
-	if by != api.ByRecent { // the view keeps users in this order
+	// The view keeps its users in the order of the last report, so for that one no look at all of them is needed.
+	if by != api.ByRecent {
 		s.finish(look)
 	}
 	return look.Overview()
 }
 
-// ownTop are the n users with most of those whom this polygen knows.
-func (p *Polygen) ownTop(by api.Sort, n int) []api.Summary {
-	o := p.lookTop(p.clock.Now(), by, n)
-	return o.Tops[by]
-}
-
 // Users returns the n users with most, 1000 at most.
 func (p *Polygen) Users(by api.Sort, n int) api.Users {
 	t := &p.dashboard.tops
+	// Held while a list is made, so that those who ask meanwhile have the same one.
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	length := shortList
-	if n > shortList {
-		length = api.MaxTop
-	}
-	which := listed{by, length}
+	which := listed{by, listLength(n)}
 	out, now := t.lists[which], p.clock.Now()
+	// Less than 0 is a clock that was set back: the list would be good for as long.
 	if age := now.Sub(out.Time); age < 0 || age >= topFor {
-		need := map[api.Sort]int{by: length}
-		o := p.lookTop(now, by, length)
+		need := map[api.Sort]int{by: which.length}
+		o := p.lookTop(now, by, which.length)
 		replies, missing := p.askOthers(question{Tops: need, Now: true})
 		mergeOverview(&o, replies, need)
 		out = api.Users{From: p.answerHead(), Sort: by, Users: o.Tops[by], Seen: o.Totals.Seen, Dropped: o.Totals.Dropped, Capacity: o.Totals.Capacity}
@@ -84,16 +76,26 @@ func (p *Polygen) Users(by api.Sort, n int) api.Users {
 		}
 		t.lists[which] = out
 	}
+	// A copy, for the caller may write into what others are given.
 	out.Users = slices.Clone(out.Users[:min(n, len(out.Users))])
 	out.Time = out.Time.Truncate(time.Microsecond)
 	return out
 }
 
+// listLength is how many users are looked for, for a question about n: one of two lengths, so that questions that
+// differ a little share a look.
+func listLength(n int) int {
+	if n > shortList {
+		return api.MaxTop
+	}
+	return shortList
+}
+
 // UnknownUsers returns n of the users whom the limit file does not name.
 func (p *Polygen) UnknownUsers(by api.Sort, n int) api.UnknownUsers {
-	p.dashboard.mu.Lock()
-	out := p.dashboard.view.Unknown(by, n)
-	p.dashboard.mu.Unlock()
+	s := p.lockDashboard()
+	out := s.view.Unknown(by, n)
+	s.mu.Unlock()
 	replies, missing := p.askOthers(question{Unknown: by, UnknownN: n})
 	mergeUnknown(&out, replies, n)
 	out.From = p.answerHead()
@@ -106,8 +108,9 @@ func (p *Polygen) User(name, endpoint string) api.User {
 	set := p.set.Load()
 	key, others := p.findKey(set, name, endpoint)
 	out := p.userOfKey(key, endpoint)
+	// Where names are hidden only the key leaves polygen.
 	if !hidesName(set, name) {
-		out.Name = api.Name{User: name, Endpoint: endpoint, Href: api.Path(name, endpoint)}
+		out.Name = api.NameAt(name, endpoint)
 	}
 	for _, other := range others {
 		out.Others = append(out.Others, api.NameOfKey(limits.EndpointKey(endpoint, other)))
@@ -116,11 +119,10 @@ func (p *Polygen) User(name, endpoint string) api.User {
 	return out
 }
 
-// UserOfKey returns what is known of a user, given by the key that the cluster knows. It
-// tells where the file sets the limits only of a hidden key: any other user has a name to
-// ask by.
+// UserOfKey returns what is known of a user, given by the key that the cluster knows.
 func (p *Polygen) UserOfKey(key, endpoint string) api.User {
 	out := p.userOfKey(key, endpoint)
+	// Any other user has a name to ask by, and in the file nothing is found by the hash of a name.
 	if limits.IsHidden(key) {
 		p.dashboard.origins.tellOf(p.set.Load(), key, &out)
 	}
@@ -130,10 +132,9 @@ func (p *Polygen) UserOfKey(key, endpoint string) api.User {
 func (p *Polygen) userOfKey(key, endpoint string) api.User {
 	wire := limits.EndpointKey(endpoint, key)
 	replies, missing := p.askOthersOf(wire, question{Users: [][]byte{[]byte(wire)}, Now: true})
-	p.dashboard.mu.Lock()
-	p.dashboard.adoptLimits(p.set.Load())
-	out := p.dashboard.view.User(p.clock.Now(), wire)
-	p.dashboard.mu.Unlock()
+	s := p.lockDashboard()
+	out := s.view.User(p.clock.Now(), wire)
+	s.mu.Unlock()
 	if u, known := userIn(replies, 0); known {
 		out = u
 	}
@@ -172,11 +173,14 @@ type named struct{ endpoint, user string }
 
 // tellOf adds where the limits of a user come from. The user is named as for limitfile.OriginAt.
 func (w *origins) tellOf(set *limits.Set, user string, out *api.User) {
+	// One question at a time may take seconds of a processor. The others are answered without it: the limits are
+	// the answer, and where they come from a help.
 	if !w.mu.TryLock() {
 		return
 	}
 	defer w.mu.Unlock()
-	if w.set != set || len(w.users) >= maxWhere { // beginning anew is simpler than choosing whom to forget
+	// To begin anew is simpler than to choose whom to forget, and somebody who looks asks for one user again and again.
+	if w.set != set || len(w.users) >= maxWhere {
 		w.set, w.users = set, make(map[named]limitfile.Origin)
 	}
 	who := named{out.Endpoint, user}
@@ -192,6 +196,7 @@ func (w *origins) tellOf(set *limits.Set, user string, out *api.User) {
 // the next answer.
 func (w *origins) tellIfKnown(set *limits.Set, out *api.User) {
 	who := named{out.Endpoint, out.User}
+	// The lock of live is held here: to wait would hold up the answers of all streams.
 	if w.mu.TryLock() {
 		o, ok := w.users[who]
 		ok = ok && w.set == set
@@ -204,8 +209,7 @@ func (w *origins) tellIfKnown(set *limits.Set, out *api.User) {
 	w.wanted.Store(&unknownOrigin{set, who})
 }
 
-// findWanted finds out what live answers want to know, until ctx ends. They ask every second, so
-// it is enough to keep the last question.
+// findWanted finds out what live answers want to know, until ctx ends.
 func (w *origins) findWanted(ctx context.Context) error {
 	ticker := time.NewTicker(topFor)
 	defer ticker.Stop()
@@ -215,6 +219,7 @@ func (w *origins) findWanted(ctx context.Context) error {
 			return nil
 		case <-ticker.C:
 		}
+		// The last question alone: live answers ask again every second, so each has its turn.
 		if u := w.wanted.Swap(nil); u != nil {
 			w.tellOf(u.set, u.user, &api.User{Name: api.Name{Endpoint: u.endpoint}})
 		}
@@ -232,12 +237,14 @@ func tellOrigin(o limitfile.Origin, out *api.User) {
 		if out.Entry == nil {
 			out.Entry = &api.Entry{}
 		}
-		override := o.Overrides[len(o.Overrides)-1] // that of the endpoint, if there is one
+		// The last is that of the endpoint, if there is one, and the one whose limits count there.
+		override := o.Overrides[len(o.Overrides)-1]
 		out.Entry.Override = &api.OverrideNote{Reason: override.Reason, By: override.By, Until: override.Until}
 	}
 	for i := range out.Limits {
 		l := &out.Limits[i]
 		name := l.Name
+		// In answers limits of requests are named by class, in the file by the path of the field.
 		if l.Window > 0 {
 			name = "requests." + name
 		}

@@ -12,8 +12,9 @@ import (
 
 // Refuse notes a request that was refused before any method here was called for it.
 func (p *Polygen) Refuse(a api.OverrideRequest, why error) {
+	// The text may quote the user's name.
 	if p.set.Load().Secrets() != nil {
-		why = errHidden // the text may quote the user's name
+		why = errHidden
 	}
 	p.auditWrite(p.hideName(a), time.Time{}, a.Limits, "", why)
 }
@@ -27,6 +28,7 @@ func (p *Polygen) auditWrite(a api.OverrideRequest, until time.Time, set []byte,
 	result := "ok"
 	switch {
 	case unsafe != "":
+		// It was done. What could go wrong yet belongs to the line all the same.
 		result, err = "unsafe", errors.New(unsafe)
 	case errors.Is(err, api.ErrUnavailable):
 		result = "failed"
@@ -51,12 +53,14 @@ func (p *Polygen) tellAudit(action, result string, o limits.Override, err error)
 	if err != nil {
 		attrs = append(attrs, slog.String("error", truncated(err.Error())))
 	}
+	// Past the level of the log: who turns it up to warnings must not lose the audit.
 	line := slog.NewRecord(time.Now(), slog.LevelInfo, "audit", 0)
 	line.AddAttrs(attrs...)
-	_ = p.options.Logger.Handler().Handle(context.Background(), line) // whatever the level of the log
+	_ = p.options.Logger.Handler().Handle(context.Background(), line)
 }
 
 func truncated(s string) string {
+	// What comes from outside may be as long as the body of a request.
 	if len(s) > maxAudited {
 		return s[:maxAudited] + "…"
 	}

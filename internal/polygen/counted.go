@@ -45,8 +45,9 @@ func (r *recount) growth(last int64, read func(second int64) ([]bus.EventsOf, er
 		next := &r.next[age]
 		for *next = max(*next, last+1-maxCountedBehind); *next <= last; *next++ {
 			tiers, err := read(*next)
+			// This second is read with the next ones. What has grown before it counts, for it is not read again.
 			if err != nil {
-				return growth, err // this second is read with the next ones
+				return growth, err
 			}
 			for _, of := range tiers {
 				if more := r.growthOf(*next, of); more.Ends > 0 || len(more.Classes) > 0 {
@@ -56,6 +57,7 @@ func (r *recount) growth(last int64, read func(second int64) ([]bus.EventsOf, er
 		}
 	}
 	for second := range r.counted {
+		// Read at the last age: nobody compares with it any more.
 		if second < r.next[len(r.next)-1] {
 			delete(r.counted, second)
 		}
@@ -78,6 +80,7 @@ func (r *recount) growthOf(second int64, of bus.EventsOf) bus.EventsOf {
 		r.counted[second] = map[string]bus.EventsOf{}
 	}
 	r.counted[second][of.Name] = of
+	// A bucket may have less than before, when Redis fell back to a replica that lagged. Counters only grow.
 	more := bus.EventsOf{Name: of.Name, Ends: max(0, of.Ends-before.Ends)}
 	for _, class := range of.Classes {
 		for _, counted := range before.Classes {
@@ -93,7 +96,6 @@ func (r *recount) growthOf(second int64, of bus.EventsOf) bus.EventsOf {
 }
 
 // countEvents adds up what all instances have reported of each second, by tier, until ctx ends.
-// Only the polygen that leads does so: a sum over several would count requests twice.
 func (p *Polygen) countEvents(ctx context.Context) error {
 	var seconds recount
 	tiers := map[string]bool{}
@@ -105,7 +107,8 @@ func (p *Polygen) countEvents(ctx context.Context) error {
 		case <-time.After(now.Add(-toldAfter).Truncate(time.Second).Add(time.Second + toldAfter).Sub(now)):
 		}
 		last := p.lastTold()
-		// A new leader begins with the next second: the one before it has counted the others.
+		// Only the polygen that leads counts: a sum over several would have each request twice. A new
+		// leader begins with the next second, for the one before it has counted the others.
 		// A next second far ahead means that the clock was set back.
 		if next := seconds.next[0]; !p.leadsAndSends() || next == 0 || next > last+1 {
 			seconds.startAfter(last)
@@ -129,6 +132,7 @@ func (p *Polygen) lastTold() int64 { return p.clock.Now().Add(-toldAfter).Unix()
 // countEvents adds a tier's events to the metrics.
 func (m *metrics) countEvents(tiers map[string]bool, of bus.EventsOf) {
 	tier := of.Name
+	// Limit files change, and the series of a tier that is gone stays until the process ends.
 	if !tiers[tier] && len(tiers) >= maxCountedTiers {
 		tier = otherTier
 	}
@@ -146,7 +150,7 @@ func (p *Polygen) Events(ctx context.Context, name, endpoint string) (api.Events
 	key, _ := p.findKey(set, name, endpoint)
 	out, err := p.EventsOfKey(ctx, key, endpoint)
 	if err == nil && !hidesName(set, name) {
-		out.Name = api.Name{User: name, Endpoint: endpoint, Href: api.Path(name, endpoint)}
+		out.Name = api.NameAt(name, endpoint)
 	}
 	return out, err
 }
@@ -154,6 +158,7 @@ func (p *Polygen) Events(ctx context.Context, name, endpoint string) (api.Events
 // EventsOfKey is Events, by the key that the cluster knows the user by.
 func (p *Polygen) EventsOfKey(ctx context.Context, key, endpoint string) (api.Events, error) {
 	wire := limits.EndpointKey(endpoint, key)
+	// Not up to now: a second that some instances have not told of yet would look like a dip.
 	end := p.lastTold()
 	seconds := make([]int64, eventSeconds)
 	for i := range seconds {
@@ -164,6 +169,7 @@ func (p *Polygen) EventsOfKey(ctx context.Context, key, endpoint string) (api.Ev
 		return api.Events{}, fmt.Errorf("%w: %w", api.ErrUnavailable, err)
 	}
 	out := api.Events{From: p.answerHead(), Name: api.NameOfKey(wire), Begin: seconds[0], Step: 1, Started: []api.ClassEvents{}, Ended: make([]int64, eventSeconds)}
+	// Each second apart, and nothing is computed from it: docs/events.md says why no limit is decided by starts and ends.
 	for i, of := range all {
 		out.Ended[i] = of.Ends
 		for _, c := range of.Classes {

@@ -48,8 +48,17 @@ func newDashboard(set *limits.Set) *dashboard {
 	return &dashboard{set: set, view: view.New(set, maxKnownUsers, maxUnknown), past: view.NewHistories(maxHistories), reports: map[limits.SecretOf]uint64{}}
 }
 
+// lockDashboard returns the dashboard, locked, with the limits in force.
+func (p *Polygen) lockDashboard() *dashboard {
+	s := p.dashboard
+	s.mu.Lock()
+	s.adoptLimits(p.set.Load())
+	return s
+}
+
 // adoptLimits gives the view the limits in force. The lock must be held.
 func (s *dashboard) adoptLimits(set *limits.Set) {
+	// By whoever looks next, not by who puts limits into force: that holds a lock of its own, and would wait for this.
 	if s.set != set {
 		s.set = set
 		s.view.Limits(set)
@@ -60,6 +69,7 @@ func (s *dashboard) adoptLimits(set *limits.Set) {
 // that decide does not wait for the whole look.
 func (s *dashboard) finish(look *view.Look) {
 	for look.LookAtMore(lookAtOnce) {
+		// A mutex that is taken again at once is mostly taken by who let it go. The other goroutine needs a turn.
 		s.mu.Unlock()
 		runtime.Gosched()
 		s.mu.Lock()
@@ -67,11 +77,9 @@ func (s *dashboard) finish(look *view.Look) {
 }
 
 // showEvent shows an event to the view.
-func (p *Polygen) showEvent(now time.Time, set *limits.Set, e bus.Event) {
-	p.dashboard.mu.Lock()
+func (p *Polygen) showEvent(now time.Time, e bus.Event) {
+	v := p.lockDashboard().view
 	defer p.dashboard.mu.Unlock()
-	p.dashboard.adoptLimits(set)
-	v := p.dashboard.view
 	switch e := e.(type) {
 	case bus.Usage:
 		for _, u := range e.Entries {
@@ -103,16 +111,17 @@ func startedOf(u bus.Started) view.Started {
 	return s
 }
 
-// remember shows the view what was decided, whether it is sent or not: while a polygen of a version before decides
-// this one answers questions, too. It returns the users whose blocks begin, sorted; other
-// blocks are repetitions.
+// remember shows the view what was decided. It returns the users whose blocks begin, sorted; other blocks are
+// repetitions.
 func (p *Polygen) remember(throttles []ratelimit.Throttle, d concurrency.Decisions) (begun []string) {
+	// Twenty times a second there is nothing, and who looks at all users should not be held up for it.
 	if len(throttles)+len(d.Blocks)+len(d.Unblocks) == 0 {
 		return nil
 	}
 	now := p.clock.Now()
 	p.dashboard.mu.Lock()
 	defer p.dashboard.mu.Unlock()
+	// As in address: a user who is let in and blocked in one round is blocked after it.
 	for _, user := range d.Unblocks {
 		p.dashboard.view.Unblocked(now, user)
 	}
@@ -132,9 +141,7 @@ func (p *Polygen) remember(throttles []ratelimit.Throttle, d concurrency.Decisio
 // review does once a second what the view needs, and logs users whom the file does not
 // name.
 func (p *Polygen) review(now time.Time) {
-	s := p.dashboard
-	s.mu.Lock()
-	s.adoptLimits(p.set.Load())
+	s := p.lockDashboard()
 	s.view.Forget(now)
 	users, unknown := s.view.Counts()
 	droppedUsers, droppedUnknown := s.view.Dropped()
@@ -144,10 +151,12 @@ func (p *Polygen) review(now time.Time) {
 		names = slices.DeleteFunc(s.view.Newest(unknownNamed), func(key string) bool { return s.set.SecretOf(key) == limits.NoSecret })
 	}
 	reports := s.view.Reports()
+	// The log may be a pipe that nobody reads for a while: whoever waits for it must not hold the lock.
 	s.mu.Unlock()
 	p.tellSecrets(now, reports)
 
 	p.metrics.throttledUsers.Set(float64(p.throttledUsers.countWithin(now, time.Second)))
+	// The view counts since it was made, and Prometheus wants what is new.
 	p.metrics.usersSeen.Set(float64(users))
 	p.metrics.unknownUsers.Set(float64(unknown))
 	p.metrics.usersDropped.Add(float64(droppedUsers - s.droppedUsers))
@@ -169,14 +178,18 @@ func (p *Polygen) takeRegistry(r bus.Registry, want string) {
 	p.dashboard.mu.Unlock()
 	p.metrics.instances.Set(float64(instances))
 	p.metrics.behind.Set(float64(behind))
-	if changed { // otherwise the series would be made anew twice a second
+	// Otherwise up to a thousand series would be made anew twice a second, and a scrape in between find some of them
+	// missing.
+	if changed {
 		p.metrics.versions.Reset()
 		for name, version := range versions {
 			p.metrics.versions.WithLabelValues(name, version).Set(1)
 		}
 	}
+	// The instances enforce what the leader has published. The file of another polygen may be older or newer, which
+	// is no fault of theirs.
 	if !p.leading.Load() {
-		return // a follower's file may be older, or newer, than the one in force
+		return
 	}
 	for _, l := range say {
 		if l.behind == 0 {

@@ -159,7 +159,7 @@ func (p *Polygen) observe(now time.Time, e bus.Event) {
 		p.bytes.Instances(now, e.Instances)
 		p.takeRegistry(e, set.Version())
 	}
-	p.showEvent(now, set, e)
+	p.showEvent(now, e)
 }
 
 // countDropped sets the metrics of what the watches had no room for.

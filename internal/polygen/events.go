@@ -34,6 +34,7 @@ type streams struct {
 
 // acquire counts one more, unless there are too many.
 func (s *streams) acquire() error {
+	// Counted first and taken back: of two that come at once for the last place, a look before would let both in.
 	if n := s.n.Add(1); n > maxStreams {
 		s.n.Add(-1)
 		return errStreams
@@ -75,6 +76,7 @@ func (p *Polygen) Policies(f api.Filter) (messages <-chan *api.Message, stop fun
 	e.readers = append(e.readers, r)
 	e.any.Store(true)
 	e.mu.Unlock()
+	// Now, or what the others decide would be missing until the next second.
 	p.listenToOthers()
 	return r.messages, sync.OnceFunc(func() {
 		e.mu.Lock()
@@ -88,6 +90,7 @@ func (p *Polygen) Policies(f api.Filter) (messages <-chan *api.Message, stop fun
 // publishEvent tells the readers of an event, whose time is now if it has none. It never waits for
 // readers, and does nothing if there are none. It is safe for concurrent use.
 func (p *Polygen) publishEvent(e api.Event) {
+	// Nearly always, and an event costs some allocations for each policy.
 	if !p.anyReader() {
 		return
 	}
@@ -96,7 +99,7 @@ func (p *Polygen) publishEvent(e api.Event) {
 	}
 	e.Time = e.Time.UTC().Truncate(time.Millisecond)
 	p.events.deliver(e)
-	// Of limits, and of overrides that end, each polygen tells its readers by itself.
+	// Of limits, and of overrides that end, each polygen finds out by itself: its readers would hear them twice.
 	if everywhere := e.Kind == api.LimitsEvent || e.Kind == api.OverrideEvent && e.Note == overrideEnded; !everywhere && p.others.tell(e) {
 		p.events.lost.Inc()
 	}
@@ -113,6 +116,7 @@ func (s *events) deliver(e api.Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range s.readers {
+		// What was lost is told before what comes after it, so that a reader knows where the gap is.
 		if !r.filter.Passes(&e) || r.tellLost(e.Time) && r.tryDeliver(m) {
 			continue
 		}
@@ -126,6 +130,7 @@ func (s *events) tellLost(now time.Time) {
 	if !s.any.Load() {
 		return
 	}
+	// Each second: with the next event alone, a reader who has caught up might hear of the gap hours later.
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, r := range s.readers {
@@ -149,6 +154,7 @@ func (r *reader) tellLost(now time.Time) bool {
 }
 
 func (r *reader) tryDeliver(m *api.Message) bool {
+	// decide waits for nobody: a browser that was put to sleep must not hold up the policies.
 	select {
 	case r.messages <- m:
 		return true
@@ -177,6 +183,7 @@ func (p *Polygen) tellPolicies(set *limits.Set, begun []string, hints []ratelimi
 			Reason: api.RequestRate, Max: int64(t.Limit), Until: &until, Mode: rateMode(set, t.Key).String()})
 	}
 	for _, b := range d.Blocks {
+		// A block is sent five times a second while it holds. A reader wants its beginning.
 		if _, first := slices.BinarySearch(begun, b.User); first {
 			p.publishEvent(api.Event{Time: now, Kind: api.BlockEvent, Name: api.NameOf(b.User), Limit: concurrentLimit,
 				Reason: api.ConcurrentRequests, Max: int64(b.Max), Mode: set.User(b.User).ConcurrentMode.String()})
@@ -192,6 +199,7 @@ func (p *Polygen) tellPolicies(set *limits.Set, begun []string, hints []ratelimi
 		p.publishEvent(e)
 	}
 	for _, s := range sharings {
+		// All instances at once: a share alone does not tell whether the limit is used up.
 		e := api.Event{Time: now, Kind: api.ShareEvent, Name: api.NameOf(s.User), Limit: "bandwidth." + s.Direction.String(),
 			Mode: set.User(s.User).Bandwidth.Mode.String()}
 		for _, share := range s.Shares {

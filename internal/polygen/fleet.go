@@ -47,8 +47,10 @@ type lateInstance struct {
 // log has to say of instances, sorted, and whether an instance has another version than
 // before, is new or gone.
 func (f *fleet) observe(r bus.Registry, want string) (say []lateInstance, changed bool) {
+	// A newer registry was faster: what this one says is over. One that is much newer is from before Redis' clock
+	// was set back, and would stand for good.
 	if back := f.at.Sub(r.Now); back > 0 && back < lateAfter {
-		return nil, false // a newer registry was faster; if much newer, Redis' clock was set back
+		return nil, false
 	}
 	f.at, f.want = r.Now, want
 	if f.members == nil {
@@ -59,11 +61,13 @@ func (f *fleet) observe(r bus.Registry, want string) (say []lateInstance, change
 	}
 	for _, name := range r.Instances {
 		m := f.members[name]
+		// One that comes back under its name has begun anew: what it lacked before it went tells nothing.
 		if m == nil || !m.gone.IsZero() {
 			m = &member{}
 			f.members[name] = m
 			changed = true
 		}
+		// A registry that was published names who is there alone. The one that is read twice a second has the rest.
 		if r.Problems != nil {
 			m.problem = r.Problems[name]
 		}
@@ -73,11 +77,13 @@ func (f *fleet) observe(r bus.Registry, want string) (say []lateInstance, change
 		}
 		switch {
 		case m.version == want:
+			// Nobody was told that it lagged behind, so nobody waits to hear that it has caught up.
 			if m.logged {
 				say = append(say, lateInstance{instance: name, version: m.version})
 			}
 			m.behind, m.logged = time.Time{}, false
 		case m.behind.IsZero() || m.behind.After(r.Now):
+			// Also when Redis' clock was set back: a time to come would never be lateAfter ago.
 			m.behind = r.Now
 		case !m.logged && r.Now.Sub(m.behind) >= lateAfter:
 			m.logged = true
@@ -87,10 +93,10 @@ func (f *fleet) observe(r bus.Registry, want string) (say []lateInstance, change
 	return say, changed
 }
 
-// noteMissing notes which instances are not in the registry. It forgets those that have been gone
-// for long, and those that another one has replaced: a restarted agent has another random
-// part behind its name. It reports whether an instance left.
+// noteMissing notes which instances are not in the registry, and forgets those that have been gone
+// for long or have been replaced. It reports whether an instance left.
 func (f *fleet) noteMissing(r bus.Registry) (left bool) {
+	// A restarted agent has another random part behind its name. Its last process is not missed.
 	here := make(map[string]bool, len(r.Instances))
 	for _, name := range r.Instances {
 		here[baseName(name)] = true
@@ -100,6 +106,7 @@ func (f *fleet) noteMissing(r bus.Registry) (left bool) {
 		if _, there := slices.BinarySearch(r.Instances, name); there {
 			continue
 		}
+		// It is not behind or in trouble any more. The version stays, for people ask what it last enforced.
 		if m.gone.IsZero() {
 			*m = member{version: m.version, gone: r.Now}
 			left = true
@@ -110,6 +117,7 @@ func (f *fleet) noteMissing(r bus.Registry) (left bool) {
 		}
 		gone = append(gone, name)
 	}
+	// Of too many, as when machines come and go all day, those that left last are asked about.
 	slices.SortFunc(gone, func(a, b string) int { return f.members[b].gone.Compare(f.members[a].gone) })
 	for _, name := range gone[min(len(gone), maxGone):] {
 		delete(f.members, name)

@@ -10,8 +10,7 @@ import (
 )
 
 // Where users' names are hidden (see limits.Secrets) the cluster knows users by their keys
-// alone. Operators may ask by name. Only the key goes further than this file, and answers
-// have the key.
+// alone. Operators may ask by name. Only the key goes further than this file: into answers, the audit and Redis.
 
 // mismatchEvery is how often the log tells of keys of a secret that polygen does not have,
 // at most.
@@ -19,6 +18,8 @@ const mismatchEvery = 10 * time.Minute
 
 // hidesName reports whether the cluster knows a user who is asked for by name by a hidden key.
 func hidesName(set *limits.Set, name string) bool {
+	// What has the form of a hidden key is taken for one, also without secrets: HAProxies may hide names from a
+	// polygen that has none.
 	return set.Secrets() != nil || limits.IsHidden(name)
 }
 
@@ -32,13 +33,14 @@ func overrideNames(set *limits.Set, name string) []string {
 }
 
 // findKey returns the key of a user who is asked for by name, and the other keys by which
-// there were reports. While HAProxies change over to another secret, the key is that of the
-// first secret by which there were any.
+// there were reports.
 func (p *Polygen) findKey(set *limits.Set, name, endpoint string) (key string, others []string) {
 	keys := set.Keys(name)
+	// Nearly always: there are more only while HAProxies change over to another secret.
 	if len(keys) == 1 {
 		return keys[0], nil
 	}
+	// By each of the keys the user may be in another part, and so known to another polygen.
 	var wires [][]byte
 	for _, k := range keys {
 		wires = append(wires, wireOf(endpoint, k))
@@ -50,7 +52,9 @@ func (p *Polygen) findKey(set *limits.Set, name, endpoint string) (key string, o
 		u, _ := userIn(replies, i)
 		switch {
 		case u.Seen == nil && !p.dashboard.view.HasReport(string(wires[i])):
+			// No HAProxy has this secret yet, or any more.
 		case key == "":
+			// The first by which there were reports, the current secret before the others.
 			key = k
 		default:
 			others = append(others, k)
@@ -79,6 +83,7 @@ func (s overrideState) hidden(set *limits.Set) overrideState {
 	if set.Secrets() == nil {
 		return s
 	}
+	// By the keys of all secrets: which of them a HAProxy uses, nobody knows here.
 	hide := func(list []limits.Override) (hidden []limits.Override) {
 		for _, o := range list {
 			if !limits.IsHidden(o.User) {
@@ -104,6 +109,7 @@ func (p *Polygen) tellSecrets(now time.Time, reports map[limits.SecretOf]uint64)
 			foreign += more
 		}
 	}
+	// A HAProxy with a wrong secret may report thousands of users a second, and one line says what is to be done.
 	if foreign == 0 || !p.dashboard.toldSecrets.IsZero() && now.Sub(p.dashboard.toldSecrets) < mismatchEvery {
 		return
 	}

@@ -17,21 +17,21 @@ func (p *Polygen) History(name, endpoint string) api.History {
 	set := p.set.Load()
 	key, _ := p.findKey(set, name, endpoint)
 	out := p.HistoryOfKey(key, endpoint)
-	if hidesName(set, name) {
-		return out
+	if !hidesName(set, name) {
+		out.Name = api.NameAt(name, endpoint)
 	}
-	out.Name = api.Name{User: name, Endpoint: endpoint, Href: api.Path(name, endpoint)}
 	return out
 }
 
 // HistoryOfKey is History, by the key that the cluster knows the user by.
 func (p *Polygen) HistoryOfKey(key, endpoint string) api.History {
 	wire := limits.EndpointKey(endpoint, key)
+	// Before the lock is taken: who decides must not wait a quarter of a second for others' answers.
 	replies, missing := p.askOthersOf(wire, question{History: []byte(wire)})
-	p.dashboard.mu.Lock()
-	p.dashboard.adoptLimits(p.set.Load())
-	out := p.dashboard.past.History(p.clock.Now(), wire, p.dashboard.view)
-	p.dashboard.mu.Unlock()
+	s := p.lockDashboard()
+	out := s.past.History(p.clock.Now(), wire, s.view)
+	s.mu.Unlock()
+	// At most one has it: the polygen of the user's part. What this one has of the user is a line of zeros.
 	for _, r := range replies {
 		if r.History != nil {
 			out = *r.History

@@ -51,6 +51,7 @@ func (p *Polygen) Watch(q api.Question) (answers <-chan *api.Message, stop func(
 	if err := p.streams.acquire(); err != nil {
 		return nil, nil, err
 	}
+	// Once, not with each answer: it may mean to ask the other polygens.
 	if set := p.set.Load(); q.User != "" && !q.IsKey && hidesName(set, q.User) {
 		q.User, _ = p.findKey(set, q.User, q.Endpoint)
 		q.IsKey = true
@@ -74,18 +75,23 @@ func (p *Polygen) Watch(q api.Question) (answers <-chan *api.Message, stop func(
 		}
 		w = &watched{watchers: make(map[chan *api.Message]bool)}
 		l.questions[q] = w
+		// Whoever opens a page should see it at once, and twenty pages that are opened together should not mean
+		// twenty looks at all users.
 		p.lookAtUsers(p.clock.Now(), topFor)
+		// The look of before did not ask for this user.
 		if l.users[q.Key()].Seen == nil && user.Seen != nil && !p.division.KnownParts().HasUser(q.Key()) {
 			l.users[q.Key()] = user
 		}
 		w.answer = p.answer(q)
 	}
-	c := make(chan *api.Message, 1) // room for the newest answer, which replaces one that was not read
+	// Room for the newest answer, which replaces one that was not read.
+	c := make(chan *api.Message, 1)
 	c <- w.answer
 	w.watchers[c] = true
 	return c, sync.OnceFunc(func() {
 		l.mu.Lock()
 		delete(w.watchers, c)
+		// Else its answer would be made for nobody every second.
 		if len(w.watchers) == 0 {
 			delete(l.questions, q)
 		}
@@ -118,21 +124,24 @@ func (p *Polygen) everySecond() {
 	if len(l.questions) > 0 {
 		p.lookAtUsers(now, 0)
 	} else {
-		l.overview, l.lists = view.Overview{}, nil // frees its memory while nobody watches
+		// Lists of a thousand users may be some megabytes, and most of the time nobody watches.
+		l.overview, l.lists = view.Overview{}, nil
 	}
-	p.dashboard.mu.Lock()
-	p.dashboard.adoptLimits(p.set.Load())
-	p.dashboard.past.Sample(now, p.dashboard.view)
-	p.dashboard.mu.Unlock()
+	s := p.lockDashboard()
+	s.past.Sample(now, s.view)
+	s.mu.Unlock()
+	// Again each second: a polygen that was restarted has forgotten who listens, and a letter may be lost.
 	p.listenToOthers()
 	for q, w := range l.questions {
 		w.answer = p.answer(q)
 		for c := range w.watchers {
+			// A watcher who is slow misses an answer, and has the newest one. Nobody else writes, so there is room
+			// after that.
 			select {
-			case <-c: // an answer that was not read
+			case <-c:
 			default:
 			}
-			c <- w.answer // nobody else writes
+			c <- w.answer
 		}
 	}
 	l.mu.Unlock()
@@ -145,11 +154,7 @@ func (p *Polygen) lookAtUsers(now time.Time, old time.Duration) {
 	l := &p.live
 	need := make(map[api.Sort]int)
 	for q := range l.questions {
-		length := shortList
-		if q.N > shortList {
-			length = api.MaxTop
-		}
-		need[q.Sort] = max(need[q.Sort], length)
+		need[q.Sort] = max(need[q.Sort], listLength(q.N))
 	}
 	if age := now.Sub(l.at); age >= 0 && age < old {
 		enough := true
@@ -165,9 +170,7 @@ func (p *Polygen) lookAtUsers(now time.Time, old time.Duration) {
 			need[by] = max(need[by], n)
 		}
 	}
-	s := p.dashboard
-	s.mu.Lock()
-	s.adoptLimits(p.set.Load())
+	s := p.lockDashboard()
 	look := s.view.BeginLook(now, need)
 	s.finish(look)
 	l.overview, l.at, l.lists = look.Overview(), now, maps.Clone(need)
@@ -179,6 +182,7 @@ func (p *Polygen) lookAtUsers(now time.Time, old time.Duration) {
 			ask.Users = append(ask.Users, []byte(q.Key()))
 		}
 	}
+	// The others may need a quarter of a second, for which decide must not wait.
 	s.mu.Unlock()
 	var replies []*reply
 	replies, l.missing = p.askOthers(ask)
@@ -197,7 +201,8 @@ func (s *dashboard) rememberShown(now time.Time, o view.Overview) {
 		s.past.RememberLimited(now, u.Key())
 	}
 	for _, list := range o.Tops {
-		for i := min(len(list), maxListed) - 1; i >= 0; i-- { // the first one last, so that it is forgotten last
+		// The first one last, so that it is forgotten last.
+		for i := min(len(list), maxListed) - 1; i >= 0; i-- {
 			s.past.Remember(now, list[i].Key())
 		}
 	}
@@ -223,12 +228,13 @@ func (p *Polygen) userLately(q api.Question) *api.User {
 	p.dashboard.mu.Lock()
 	out := p.dashboard.view.UserLately(p.clock.Now(), q.Key())
 	p.dashboard.mu.Unlock()
+	// Of a user of another part this polygen knows nothing, and says so with zeros.
 	if u, known := p.live.users[q.Key()]; known {
 		out = u
 	}
 	out.From = p.answerHead()
 	if !q.IsKey {
-		out.Name = api.Name{User: q.User, Endpoint: q.Endpoint, Href: api.Path(q.User, q.Endpoint)}
+		out.Name = api.NameAt(q.User, q.Endpoint)
 	}
 	if !q.IsKey || limits.IsHidden(q.User) {
 		p.dashboard.origins.tellIfKnown(p.set.Load(), &out)

@@ -8,9 +8,9 @@ import (
 	"github.com/sluice-qos/sluice/internal/polygen/view"
 )
 
-// mergeOverview adds what other polygens know to what this one does: sums, and of each list those with most. No user is
-// known to two of them.
+// mergeOverview adds what other polygens know to what this one does: sums, and of each list those with most.
 func mergeOverview(o *view.Overview, replies []*reply, n map[api.Sort]int) {
+	// Sums are right, and lists have nobody twice, because each user is known to the polygen of their part alone.
 	for _, r := range replies {
 		addTotals(&o.Totals, r.Totals)
 		for by, list := range r.Tops {
@@ -18,9 +18,11 @@ func mergeOverview(o *view.Overview, replies []*reply, n map[api.Sort]int) {
 		}
 		o.Limited = append(o.Limited, r.Limited...)
 	}
+	// Most clusters have one polygen, whose lists are sorted.
 	if len(replies) == 0 {
 		return
 	}
+	// The n with most of all are among the n with most of each.
 	for by, list := range o.Tops {
 		o.Tops[by] = mostOf(list, by, n[by])
 	}
@@ -55,6 +57,7 @@ func mostOf(list []api.Summary, by api.Sort, n int) []api.Summary {
 		}
 		return s.Rate
 	}
+	// Equal ones by name, or pages would show them in another order each second, as the answers came in.
 	slices.SortStableFunc(list, func(a, b api.Summary) int {
 		return cmp.Or(cmp.Compare(measure(b), measure(a)), cmp.Compare(a.Href, b.Href))
 	})
@@ -63,6 +66,7 @@ func mostOf(list []api.Summary, by api.Sort, n int) []api.Summary {
 
 // mergeUnknown adds users whom the limit file does not name.
 func mergeUnknown(out *api.UnknownUsers, replies []*reply, n int) {
+	// A name is listed without its endpoint, and all endpoints of a user are in one part: nobody comes twice.
 	for _, r := range replies {
 		out.Seen, out.Dropped, out.Capacity = out.Seen+r.Unknown.Seen, out.Dropped+r.Unknown.Dropped, out.Capacity+r.Unknown.Capacity
 		out.Users = append(out.Users, r.Unknown.Users...)
@@ -81,6 +85,7 @@ func mergeUnknown(out *api.UnknownUsers, replies []*reply, n int) {
 
 // userIn is the user who was asked for at an index of a question.
 func userIn(replies []*reply, index int) (u api.User, known bool) {
+	// At most one says anything: a polygen is silent about users of other parts.
 	for _, r := range replies {
 		if u, known = r.Users[index]; known {
 			return u, true

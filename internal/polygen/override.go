@@ -28,7 +28,7 @@ func (p *Polygen) Overrides() api.Overrides {
 
 func overrideAnswer(o limits.Override) api.UserOverride {
 	return api.UserOverride{
-		Name:   api.Name{User: o.User, Endpoint: o.Endpoint, Href: api.Path(o.User, o.Endpoint)},
+		Name:   api.NameAt(o.User, o.Endpoint),
 		Limits: o.Limits, Reason: o.Reason, By: o.By, Since: o.Since.UTC(), Until: o.Until.UTC(),
 	}
 }

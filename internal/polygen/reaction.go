@@ -42,8 +42,9 @@ type follows struct {
 
 // markSpent takes the moment at which a limit was spent.
 func (r *reactions) markSpent(k ratelimit.Key, second int64, at time.Time) {
+	// More than can be followed, or a message of version 1, which has no time.
 	if len(r.spent) >= reactionsPerSecond || at.IsZero() {
-		return // more than can be followed, or a message without a time
+		return
 	}
 	if r.spent == nil {
 		r.spent = make(map[spending]time.Time)
@@ -54,18 +55,23 @@ func (r *reactions) markSpent(k ratelimit.Key, second int64, at time.Time) {
 // confirmations returns the throttles that the instances which hear of them are to confirm, of
 // those that are sent now. Who serves a user is nil for all.
 func (r *reactions) confirmations(now time.Time, set *limits.Set, throttles []ratelimit.Throttle, serving func(user string) []string) (ask []policy.Addressed) {
+	// What was spent and is not among the throttles was for a polygen that decides about the user.
 	defer clear(r.spent)
+	// Also when the clock was set back: until then nothing would be followed.
 	if !now.Before(r.second) || r.second.Sub(now) > time.Second {
 		r.second, r.begun = now.Add(time.Second), 0
 	}
 	for _, t := range throttles {
 		which := spending{t.Key, t.WindowStart}
 		since, known := r.spent[which]
+		// A window that has not begun may be spent ahead, and nobody refuses for it yet. For a limit in a dry run
+		// nobody ever does. Either would be a reaction of seconds, or one that never comes.
 		if !known || r.begun >= reactionsPerSecond || len(r.instances) == 0 || t.WindowStart > now.Unix() || rateMode(set, t.Key) != limits.Enforce {
-			continue // a window that has not begun may be spent ahead, and nobody refuses for it yet
+			continue
 		}
+		// HAProxy has no throttle for limits over all endpoints together: the agents refuse.
 		if endpoint, _ := limits.SplitEndpoint(t.Key.User); endpoint == limits.All {
-			continue // HAProxy has no throttle for limits over all endpoints together: agents refuse
+			continue
 		}
 		r.begun++
 		if r.followed == nil {
@@ -95,20 +101,24 @@ func (r *reactions) confirmed(c bus.Confirmed) (took time.Duration, done bool) {
 		return 0, false
 	}
 	f.missing = slices.Delete(f.missing, i, i+1)
-	if c.At.After(f.last) { // confirmations need not come in the order of their times
+	// Confirmations need not come in the order of their times: each instance has a connection of its own.
+	if c.At.After(f.last) {
 		f.last = c.At
 	}
 	if len(f.missing) > 0 {
 		return 0, false
 	}
 	delete(r.followed, which)
-	return max(0, f.last.Sub(f.since)), true // an instance's idea of Redis' clock may be a little behind
+	// An instance's idea of Redis' clock may be a little behind.
+	return max(0, f.last.Sub(f.since)), true
 }
 
 // giveUp forgets the throttles that were not confirmed everywhere in time, and returns
 // how many there were.
 func (r *reactions) giveUp(now time.Time) (n int) {
 	for which, f := range r.followed {
+		// From when they were asked: a throttle that polygen decided late is its own slowness, and is measured. Less
+		// than 0 is a clock that was set back, which would keep the throttle for as long.
 		if late := now.Sub(f.asked); late >= reactionSpan || late < 0 {
 			delete(r.followed, which)
 			n++

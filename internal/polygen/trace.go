@@ -28,9 +28,11 @@ func (p *Polygen) tracePublishing(ctx context.Context, messages []policy.Address
 	if p.options.Tracer == nil {
 		return messages, nil
 	}
+	// Begun in the past: before a round has sent something nobody wants its span.
 	ctx, p.round.span = p.options.Tracer.Begin(ctx, "decide", p.round.began)
 	p.round.span.Set(policyCounts(messages)...)
 	_, publishing := p.options.Tracer.Begin(ctx, "publish policies", time.Time{})
+	// A message of its own, which agents of before skip: their spans have no parent then.
 	return append([]policy.Addressed{{Message: policy.Trace{Parent: publishing.Parent()}}}, messages...), publishing
 }
 
@@ -50,6 +52,7 @@ func policyCounts(messages []policy.Addressed) []tracing.Attr {
 // endRound ends the round's span. One that sent nothing has a span if it was slow.
 func (p *Polygen) endRound(ctx context.Context) {
 	if t := p.options.Tracer; t != nil {
+		// What held it up held up policies, too: those of the round after it.
 		if p.round.span == nil && time.Since(p.round.began) > slowRound {
 			_, p.round.span = t.Begin(ctx, "decide", p.round.began)
 		}
@@ -68,7 +71,7 @@ func (p *Polygen) traceLead(ctx context.Context, began time.Time, leading bool) 
 	p.options.Tracer.Record(ctx, name, began, nil)
 }
 
-// errNotSent stands for errors whose text may tell too much.
+// errNotSent stands for an error of Redis in traces.
 var errNotSent = errors.New("redis did not take the limits")
 
 // tracePublication records that limits were published, or not.
@@ -76,6 +79,7 @@ func (p *Polygen) tracePublication(ctx context.Context, began time.Time, set *li
 	if p.options.Tracer == nil {
 		return
 	}
+	// A span goes to whoever collects traces. The text of Redis' error may quote what was sent: users' names.
 	if err != nil {
 		err = errNotSent
 	}

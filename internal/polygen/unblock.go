@@ -28,8 +28,9 @@ func (p *Polygen) Unblock(ctx context.Context, a api.OverrideRequest) (api.Unblo
 	l := set.User(limits.EndpointKey(a.Endpoint, key))
 	out := api.Unblocked{From: u.From, Name: u.Name, InProgress: u.InProgress, Max: l.Concurrent}
 	if !a.IsKey {
-		out.Name = api.Name{User: a.User, Endpoint: a.Endpoint, Href: api.Path(a.User, a.Endpoint)}
+		out.Name = api.NameAt(a.User, a.Endpoint)
 	}
+	// Otherwise a typing error would be answered with "sent".
 	if err := errEndpoint(set, a.Endpoint); err != nil {
 		p.auditWrite(a, time.Time{}, nil, "", err)
 		return out, err
@@ -40,6 +41,7 @@ func (p *Polygen) Unblock(ctx context.Context, a api.OverrideRequest) (api.Unblo
 			err = p.options.Bus.PublishUnblock(ctx, bus.Unblock{Polygen: p.options.Name, User: limits.EndpointKey(a.Endpoint, key)})
 		}
 	}
+	// A message whose answer was lost may have been published: to say that nobody was told would be a guess.
 	if err != nil {
 		err = fmt.Errorf("%w, so nobody was told for certain: %w", api.ErrUnavailable, err)
 	}
@@ -64,6 +66,7 @@ func errEndpoint(set *limits.Set, name string) error {
 
 // unblockNote says what an operator can expect after letting a user in.
 func unblockNote(u api.User, out api.Unblocked) string {
+	// What an operator should do next comes before what merely is so.
 	switch {
 	case out.Max == 0:
 		return "the user has no limit of requests in progress, so nothing blocks them"

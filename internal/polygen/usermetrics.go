@@ -89,14 +89,17 @@ func (c *userCollector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect sends what the users use now.
 func (c *userCollector) Collect(ch chan<- prometheus.Metric) {
+	// Without Redis it knows only what was. A gap in a graph says so, and a line that goes on flat does not.
 	if c.p.cutOff() != nil || len(c.names) == 0 && c.top.most == 0 {
 		return
 	}
-	said := map[[2]string]bool{} // a series that comes twice makes the whole scrape fail
+	said := map[[2]string]bool{}
 	rows := c.userRows()
 	for _, key := range slices.Sorted(maps.Keys(rows)) {
 		endpoint, user := limits.SplitEndpoint(key)
-		labels := [2]string{userLabel(user), userLabel(endpoint)} // so does an invalid one
+		labels := [2]string{userLabel(user), userLabel(endpoint)}
+		// A series that comes twice makes the whole scrape fail, and two names may have one label: of a hash it has
+		// some digits.
 		if said[labels] {
 			continue
 		}
@@ -115,6 +118,7 @@ func (c *userCollector) sendUser(ch chan<- prometheus.Metric, who [2]string, u u
 	gauge(c.bytes, float64(u.Up), "up")
 	for _, l := range u.Limits {
 		used := l.Used
+		// The present second is cut off by the scrape at a random instant: its use would be a sawtooth.
 		if l.Window == limits.Second.Seconds() && l.Last != nil {
 			used = *l.Last
 		}
@@ -123,6 +127,7 @@ func (c *userCollector) sendUser(ch chan<- prometheus.Metric, who [2]string, u u
 	}
 	for _, reason := range []api.Reason{api.RequestRate, api.ConcurrentRequests} {
 		limited := 0.0
+		// A dry run refuses nobody.
 		if slices.ContainsFunc(u.Why, func(w api.Why) bool { return w.Reason == reason && w.Mode == limits.Enforce.String() }) {
 			limited = 1
 		}
@@ -139,30 +144,32 @@ type userUse struct {
 
 // userRows are the wire keys that have series, with the use of each.
 func (c *userCollector) userRows() map[string]userUse {
+	// Before the lock, which it takes itself.
 	top := c.topKeys()
-	set, now, seen := c.p.set.Load(), c.p.clock.Now(), c.p.dashboard
-	rows := map[string]userUse{}
-	seen.mu.Lock()
+	now, seen := c.p.clock.Now(), c.p.lockDashboard()
 	defer seen.mu.Unlock()
-	seen.adoptLimits(set)
+	set, rows := seen.set, map[string]userUse{}
 	read := func(key string) userUse {
 		return userUse{seen.view.UserLately(now, key), seen.view.RequestRate(now, key)}
 	}
-	keys := keysOf(set, c.names)
+	// Those of others would be 0 here, beside what their polygens tell of them.
 	kept := c.p.division.KnownParts()
-	keys = slices.DeleteFunc(keys, func(key string) bool { return !kept.HasUser(key) })
+	keys := slices.DeleteFunc(keysOf(set, c.names), func(key string) bool { return !kept.HasUser(key) })
+	// Also without reports: a graph should show 0, not a gap.
 	for _, key := range keys {
-		rows[key] = read(key) // also without reports: a graph should show 0, not a gap
+		rows[key] = read(key)
 	}
 	for _, endpoint := range set.Endpoints() {
 		for _, user := range keys {
 			key := limits.EndpointKey(endpoint, user)
+			// Here only with reports: most users never come to most endpoints, and each pair is ten series.
 			if len(rows) < maxNamedRows && seen.view.HasReport(key) {
 				rows[key] = read(key)
 			}
 		}
 	}
 	for _, key := range top {
+		// The view may have forgotten one who was among those with most some minutes ago.
 		if u := read(key); u.Seen != nil {
 			rows[key] = u
 		}
@@ -174,6 +181,7 @@ func (c *userCollector) userRows() map[string]userUse {
 func keysOf(set *limits.Set, names []string) []string {
 	var keys []string
 	for _, name := range names {
+		// By the keys of all secrets: while one takes the place of another, the user's use is in both.
 		keys = append(keys, set.Keys(name)...)
 	}
 	slices.Sort(keys)
@@ -187,7 +195,9 @@ func (c *userCollector) topKeys() []string {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.top.update(time.Now(), busiest(c.p.ownTop, c.top.most/2))
+	// Its own users alone: the others' polygens have series of theirs.
+	list := func(by api.Sort, n int) []api.Summary { return c.p.lookTop(c.p.clock.Now(), by, n).Tops[by] }
+	return c.top.update(time.Now(), busiest(list, c.top.most/2))
 }
 
 // busiest are the keys of the n users with most requests per second. If fewer have any,
@@ -208,6 +218,7 @@ func busiest(list func(api.Sort, int) []api.Summary, n int) []string {
 		}
 		for _, s := range list(by.sort, n) {
 			key := limits.EndpointKey(s.Endpoint, s.User)
+			// Who uses nothing is in a list only because it is not full.
 			if len(keys) < n && by.of(s) > 0 && !slices.Contains(keys, key) {
 				keys = append(keys, key)
 			}
@@ -233,6 +244,7 @@ func (t *topUsers) update(now time.Time, top []string) []string {
 		t.last[key] = now
 	}
 	keys := slices.Sorted(maps.Keys(t.last))
+	// Among users who change with each scrape those of topStay could be a hundred times as many as there are places.
 	if len(keys) > t.most {
 		slices.SortStableFunc(keys, func(a, b string) int { return t.last[b].Compare(t.last[a]) })
 		for _, key := range keys[t.most:] {
@@ -244,16 +256,17 @@ func (t *topUsers) update(now time.Time, top []string) []string {
 	return keys
 }
 
-// userLabel is a user's name as a label: UTF-8 of at most maxUserLabel bytes. A name that
-// is not UTF-8, or is longer, is cut, and some digits of its hash tell it from others.
+// userLabel is a user's name as a label: UTF-8 of at most maxUserLabel bytes.
 func userLabel(name string) string {
 	if utf8.ValidString(name) && len(name) <= maxUserLabel {
 		return name
 	}
+	// Two names that are alike for so long, or once they are UTF-8, are told apart by some digits of their hashes.
 	sum := sha256.Sum256([]byte(name))
 	hash := "~" + hex.EncodeToString(sum[:8])
 	valid := strings.ToValidUTF8(name, "\ufffd")
 	end := min(len(valid), maxUserLabel-len(hash))
+	// Not within a character, or the label would not be UTF-8 after all.
 	for end < len(valid) && !utf8.RuneStart(valid[end]) {
 		end--
 	}

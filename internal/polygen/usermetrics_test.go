@@ -47,7 +47,7 @@ func metered(t *testing.T, m UserMetrics, events func(now time.Time) []bus.Event
 	g.leading.Store(true)
 	now := g.clock.Now()
 	for _, e := range events(now) {
-		g.showEvent(now, set, e)
+		g.showEvent(now, e)
 	}
 	return g
 }
@@ -223,7 +223,7 @@ func TestUserMetricsOfTheTop(t *testing.T) {
 		}
 		// Another one comes; those who were there stay.
 		now := g.clock.Now()
-		g.showEvent(now, g.set.Load(), bus.Usage{Entries: []bus.UsageEntry{used(now, "dave", "GET", limits.Second, 10)}})
+		g.showEvent(now, bus.Usage{Entries: []bus.UsageEntry{used(now, "dave", "GET", limits.Second, 10)}})
 		time.Sleep(topFor)
 		want = append(want, `{endpoint="",tier="free",user="dave"} 10`)
 		slices.Sort(want)

@@ -31,7 +31,7 @@ func (f *Fixed) Users(by api.Sort, n int) api.Users {
 
 func (f *Fixed) User(name, endpoint string) api.User {
 	u := f.Bob
-	u.Name = api.Name{User: name, Endpoint: endpoint, Href: api.Path(name, endpoint)}
+	u.Name = api.NameAt(name, endpoint)
 	return u
 }
 
@@ -55,7 +55,7 @@ func Cluster() *Fixed {
 	until, last := Noon.Add(750*time.Millisecond), func(n int64) *int64 { return &n }
 	f := &Fixed{}
 	add := func(name, endpoint string, s api.Summary) {
-		s.Name = api.Name{User: name, Endpoint: endpoint, Href: api.Path(name, endpoint)}
+		s.Name = api.NameAt(name, endpoint)
 		f.List.Users = append(f.List.Users, s)
 	}
 	add("alice", "", api.Summary{Tier: "pro", Known: true, State: api.OK, Rate: 80, InProgress: 3, Down: 3 << 19, Seen: ago(300 * time.Millisecond),
