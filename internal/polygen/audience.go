@@ -26,7 +26,7 @@ const (
 type audience struct {
 	live          []string            // the instances, sorted; nil: not known yet
 	heard, before map[string][]string // by user, the instances, sorted: since turned, and in the span before that
-	full          bool                // users had no room in heard
+	full, wasFull bool                // users had no room in heard, and in before
 	turned        time.Time
 	appeals       map[appeal]time.Time // when all instances were told last
 }
@@ -61,7 +61,8 @@ func (a *audience) forget(now time.Time) {
 		return
 	}
 	// Two maps that take turns need no time for each report, and no look at all of them.
-	a.before, a.heard, a.full, a.turned = a.heard, nil, false, now
+	a.before, a.heard, a.turned = a.heard, nil, now
+	a.wasFull, a.full = a.full, false
 	for told, at := range a.appeals {
 		if passed := now.Sub(at); passed >= appealEvery || passed < 0 {
 			delete(a.appeals, told)
@@ -73,7 +74,8 @@ func (a *audience) forget(now time.Time) {
 // nothing is known, and of everyone until this polygen has heard for a while who serves whom.
 func (a *audience) of(user string) []string {
 	heard, before := a.heard[user], a.before[user]
-	if a.live == nil || a.before == nil || len(heard)+len(before) == 0 || a.full && heard == nil {
+	// Who had no room in one of the maps may be served by others than the other map says.
+	if a.live == nil || a.before == nil || len(heard)+len(before) == 0 || a.full && heard == nil || a.wasFull && before == nil {
 		return nil
 	}
 	serve := make([]string, 0, len(heard)+len(before))

@@ -87,6 +87,11 @@ func TestAudienceIsBounded(t *testing.T) {
 	}
 	a.forget(time.Unix(1020, 0))
 	a.report("u", "two")
+	if got := a.of("u"); got != nil {
+		t.Errorf("a user of whom the reports before the last had no room: %q, want all", got)
+	}
+	a.forget(time.Unix(1030, 0))
+	a.report("u", "two")
 	if got := a.of("u"); !slices.Equal(got, []string{"two"}) {
 		t.Errorf("after a while: %q, want two", got)
 	}
