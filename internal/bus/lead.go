@@ -3,7 +3,6 @@ package bus
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -13,25 +12,18 @@ import (
 
 // Candidacy is how a polygen asks for the lead, and for parts of the users.
 type Candidacy struct {
-	Name    string        // of the polygen, no other's
-	Address string        // where other polygens ask it; "" if they cannot
-	For     time.Duration // how long the lead, the leases and the polygen itself last
+	Name string        // of the polygen, no other's
+	For  time.Duration // how long the lead, the leases and the polygen itself last
 	parts.Ask
-}
-
-// Lead is the answer to a Candidacy.
-type Lead struct {
-	parts.Answer
-	Addresses map[string]string // of Polygens
 }
 
 // Lead asks for the lead of what concerns the whole cluster, or to keep it, and for leases of parts. Both last
 // for c.For from now. If calls come every quarter of that, three may be lost. A polygen whose Lead has not
 // succeeded for so long must assume that it was replaced. It fails with ErrShards while processes
 // with another number of shards are there.
-func (b *Bus) Lead(ctx context.Context, c Candidacy) (Lead, error) {
+func (b *Bus) Lead(ctx context.Context, c Candidacy) (parts.Answer, error) {
 	if c.For < time.Millisecond {
-		return Lead{}, fmt.Errorf("lead: %v is below a millisecond", c.For)
+		return parts.Answer{}, fmt.Errorf("lead: %v is below a millisecond", c.For)
 	}
 	return b.changeLead(ctx, "lead", c)
 }
@@ -42,12 +34,12 @@ func (b *Bus) Resign(ctx context.Context, c Candidacy) error {
 	return err
 }
 
-func (b *Bus) changeLead(ctx context.Context, action string, c Candidacy) (lead Lead, err error) {
+func (b *Bus) changeLead(ctx context.Context, action string, c Candidacy) (lead parts.Answer, err error) {
 	keys := []string{leaderKey, shardsKey, polygensKey}
 	for part := range parts.Count {
 		keys = append(keys, leaseKey(part))
 	}
-	args := []any{action, c.Name, b.shards, c.For.Milliseconds(), shardsTTL.Milliseconds(), c.Number, c.Address, c.Take}
+	args := []any{action, c.Name, b.shards, c.For.Milliseconds(), shardsTTL.Milliseconds(), c.Number, c.Take}
 	for _, part := range c.GiveBack.Numbers() {
 		args = append(args, part)
 	}
@@ -72,30 +64,30 @@ func (b *Bus) changeLead(ctx context.Context, action string, c Candidacy) (lead 
 	return lead, err
 }
 
-func readLead(reply []any) (lead Lead, ok bool) {
+func readLead(reply []any) (lead parts.Answer, ok bool) {
 	if len(reply) != 5 {
-		return Lead{}, false
+		return lead, false
 	}
 	leader, ok1 := reply[1].(string)
 	free, ok2 := reply[2].(int64)
 	held, ok3 := reply[3].([]any)
 	polygens, ok4 := reply[4].([]any)
 	if !ok1 || !ok2 || !ok3 || !ok4 {
-		return Lead{}, false
+		return lead, false
 	}
-	lead.Leader, lead.Free, lead.Addresses = leader, int(free), make(map[string]string, len(polygens)/2)
+	lead.Leader, lead.Free = leader, int(free)
 	for _, v := range held {
 		n, ok := v.(int64)
 		if !ok || n < 0 || n >= parts.Count {
-			return Lead{}, false
+			return parts.Answer{}, false
 		}
 		lead.Held |= parts.SetOf(int(n))
 	}
-	for pair := range slices.Chunk(polygens, 2) {
-		name, _ := pair[0].(string)
-		lead.Addresses[name], _ = pair[len(pair)-1].(string)
+	for _, v := range polygens {
+		name, _ := v.(string)
+		lead.Polygens = append(lead.Polygens, name)
 	}
-	lead.Polygens = slices.Sorted(maps.Keys(lead.Addresses))
+	slices.Sort(lead.Polygens)
 	return lead, true
 }
 

@@ -1,13 +1,13 @@
 -- Makes a candidate the leader, or keeps it, and leases it parts of the users; or lets it resign.
 --
--- KEYS  leader, shards, polygens (a hash: candidate -> the number of what it asked last, when, for how long that
---       holds in milliseconds, and its address), and the parts
+-- KEYS  leader, shards, polygens (a hash: candidate -> the number of what it asked last, when, and for how long that
+--       holds in milliseconds), and the parts
 -- ARGV  'lead' or 'resign', candidate, number of shards, time to live of the
 --       leadership, the leases and the candidate, and of the number of shards, in milliseconds; the number of what is asked,
---       the candidate's address, how many parts to take, and which to give back (the first one is 0)
+--       how many parts to take, and which to give back (the first one is 0)
 -- Returns the number of shards in force (in which case, if it is another, nothing
 -- was done), the leader, how many parts are free, those that the candidate holds, and the polygens that were
--- heard lately with their addresses. An ask that is not above the last one heard changes nothing, and is answered with the
+-- heard lately. An ask that is not above the last one heard changes nothing, and is answered with the
 -- leader alone.
 
 local shards = redis.call('GET', KEYS[2]) or ARGV[3]
@@ -31,8 +31,8 @@ else
 end
 
 local given = {}
-for i = 9, #ARGV do given[tonumber(ARGV[i])] = true end
-local take, free, held = resigns and 0 or tonumber(ARGV[8]), 0, {}
+for i = 8, #ARGV do given[tonumber(ARGV[i])] = true end
+local take, free, held = resigns and 0 or tonumber(ARGV[7]), 0, {}
 for part = 0, #KEYS - 4 do
   local key = KEYS[4 + part]
   local holder = redis.call('GET', key)
@@ -53,15 +53,16 @@ if resigns then return {shards, leader, free, {}, {}} end
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-redis.call('HSET', KEYS[3], candidate, string.format('%s %.0f %.0f %s', ARGV[6], now, ttl, ARGV[7]))
+redis.call('HSET', KEYS[3], candidate, string.format('%s %.0f %.0f', ARGV[6], now, ttl))
 redis.call('PEXPIRE', KEYS[3], math.max(ttl, redis.call('PTTL', KEYS[3])))
 local heard, polygens = redis.call('HGETALL', KEYS[3]), {}
 for i = 1, #heard, 2 do
-  local at, holds, address = string.match(heard[i + 1], '^%d+ (%d+) (%d+) (.*)$')
-  -- One of the future was heard by another master's clock, or by one that was set back.
-  if math.abs(now - at) < tonumber(holds) then
+  local at, holds = string.match(heard[i + 1], '^%d+ (%d+) (%d+)')
+  -- One of the future was heard by another master's clock, or by one that was set back. The leader is there for as
+  -- long as it leads: its key may last a moment longer, and without a word of it the others would take it for a
+  -- polygen that knows of no parts, and give theirs back.
+  if math.abs(now - at) < tonumber(holds) or heard[i] == leader then
     polygens[#polygens + 1] = heard[i]
-    polygens[#polygens + 1] = address
   else
     redis.call('HDEL', KEYS[3], heard[i])
   end
