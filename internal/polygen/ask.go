@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/api"
+	"github.com/sluice-qos/sluice/internal/parts"
 	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
@@ -66,7 +67,7 @@ func (p *Polygen) Users(by api.Sort, n int) api.Users {
 	if age := now.Sub(out.Time); age < 0 || age >= topFor {
 		need := map[api.Sort]int{by: which.length}
 		o := p.lookTop(now, by, which.length)
-		replies, missing := p.askOthers(question{Tops: need, Now: true})
+		replies, missing := p.askOthers(parts.All, question{Tops: need, Now: true})
 		mergeOverview(&o, replies, need)
 		out = api.Users{From: p.answerHead(), Sort: by, Users: o.Tops[by], Seen: o.Totals.Seen, Dropped: o.Totals.Dropped, Capacity: o.Totals.Capacity}
 		out.Degraded = cmp.Or(out.Degraded, missing)
@@ -96,7 +97,7 @@ func (p *Polygen) UnknownUsers(by api.Sort, n int) api.UnknownUsers {
 	s := p.lockDashboard()
 	out := s.view.Unknown(by, n)
 	s.mu.Unlock()
-	replies, missing := p.askOthers(question{Unknown: by, UnknownN: n})
+	replies, missing := p.askOthers(parts.All, question{Unknown: by, UnknownN: n})
 	mergeUnknown(&out, replies, n)
 	out.From = p.answerHead()
 	out.Degraded = cmp.Or(out.Degraded, missing)
@@ -131,7 +132,8 @@ func (p *Polygen) UserOfKey(key, endpoint string) api.User {
 
 func (p *Polygen) userOfKey(key, endpoint string) api.User {
 	wire := limits.EndpointKey(endpoint, key)
-	replies, missing := p.askOthersOf(wire, question{Users: [][]byte{[]byte(wire)}, Now: true})
+	users := [][]byte{[]byte(wire)}
+	replies, missing := p.askOthers(partsOf(users...), question{Users: users, Now: true})
 	s := p.lockDashboard()
 	out := s.view.User(p.clock.Now(), wire)
 	s.mu.Unlock()

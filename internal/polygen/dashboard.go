@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/parts"
 	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -32,6 +33,7 @@ const (
 type dashboard struct {
 	mu      sync.Mutex
 	set     *limits.Set // the set that the view has
+	kept    parts.Set   // the parts whose users the view and the histories have
 	view    *view.View
 	past    *view.Histories
 	fleet   fleet
@@ -45,14 +47,17 @@ type dashboard struct {
 }
 
 func newDashboard(set *limits.Set) *dashboard {
-	return &dashboard{set: set, view: view.New(set, maxKnownUsers, maxUnknown), past: view.NewHistories(maxHistories), reports: map[limits.SecretOf]uint64{}}
+	return &dashboard{set: set, kept: parts.All, view: view.New(set, maxKnownUsers, maxUnknown), past: view.NewHistories(maxHistories), reports: map[limits.SecretOf]uint64{}}
 }
 
-// lockDashboard returns the dashboard, locked, with the limits in force.
+// lockDashboard returns the dashboard, locked, with the limits in force and the users who are known now.
 func (p *Polygen) lockDashboard() *dashboard {
 	s := p.dashboard
 	s.mu.Lock()
 	s.adoptLimits(p.set.Load())
+	// Who asks a moment after parts were given back must not be told of their users: the polygen that has them tells
+	// of them, too.
+	s.adoptParts(p.division.KnownParts())
 	return s
 }
 
@@ -63,6 +68,17 @@ func (s *dashboard) adoptLimits(set *limits.Set) {
 		s.set = set
 		s.view.Limits(set)
 	}
+}
+
+// adoptParts forgets the users of parts that others have now. Of parts that are new no history is true: it would say that
+// their users had used nothing. The lock must be held.
+func (s *dashboard) adoptParts(kept parts.Set) {
+	if s.kept == kept {
+		return
+	}
+	s.past.Keep((s.kept & kept).HasUser)
+	s.view.Keep(kept.HasUser)
+	s.kept = kept
 }
 
 // finish looks at all users. It lets go of the lock, which must be held, now and then, so
@@ -80,6 +96,8 @@ func (s *dashboard) finish(look *view.Look) {
 func (p *Polygen) showEvent(now time.Time, e bus.Event) {
 	v := p.lockDashboard().view
 	defer p.dashboard.mu.Unlock()
+	// By which the event was sorted out: should there be newer ones, the next question adopts them.
+	p.dashboard.adoptParts(p.kept)
 	switch e := e.(type) {
 	case bus.Usage:
 		for _, u := range e.Entries {
@@ -121,6 +139,7 @@ func (p *Polygen) remember(throttles []ratelimit.Throttle, d concurrency.Decisio
 	now := p.clock.Now()
 	p.dashboard.mu.Lock()
 	defer p.dashboard.mu.Unlock()
+	p.dashboard.adoptParts(p.kept)
 	// As in address: a user who is let in and blocked in one round is blocked after it.
 	for _, user := range d.Unblocks {
 		p.dashboard.view.Unblocked(now, user)

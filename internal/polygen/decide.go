@@ -63,7 +63,8 @@ func (p *Polygen) decide(ctx context.Context, events <-chan bus.Event) error {
 	}
 }
 
-// adoptParts forgets the users of parts that others have now.
+// adoptParts takes up which parts are kept now. The view forgets the users of others with the next event, and the watches by
+// themselves, within seconds.
 func (p *Polygen) adoptParts() {
 	kept := p.division.KnownParts()
 	if kept == p.kept {
@@ -75,11 +76,6 @@ func (p *Polygen) adoptParts() {
 		p.audience.doubt()
 	}
 	p.kept = kept
-	// The view would keep the others for an hour, and each would be in the lists of two polygens. The watches
-	// forget them within seconds by themselves.
-	p.dashboard.mu.Lock()
-	defer p.dashboard.mu.Unlock()
-	p.dashboard.view.Keep(kept.HasUser)
 }
 
 // ownEvent leaves what is about users of the parts that are kept.

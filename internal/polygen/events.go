@@ -100,8 +100,8 @@ func (p *Polygen) publishEvent(e api.Event) {
 	e.Time = e.Time.UTC().Truncate(time.Millisecond)
 	p.events.deliver(e)
 	// Of limits, and of overrides that end, each polygen finds out by itself: its readers would hear them twice.
-	if everywhere := e.Kind == api.LimitsEvent || e.Kind == api.OverrideEvent && e.Note == overrideEnded; !everywhere && p.others.tell(e) {
-		p.events.lost.Inc()
+	if everywhere := e.Kind == api.LimitsEvent || e.Kind == api.OverrideEvent && e.Note == overrideEnded; !everywhere {
+		p.others.tell(e)
 	}
 }
 
@@ -122,6 +122,19 @@ func (s *events) deliver(e api.Event) {
 		}
 		r.lost++
 		s.lost.Inc()
+	}
+}
+
+// miss notes that no reader gets so many events of other polygens. Which ones they are, and so who wanted them, is not known.
+func (s *events) miss(n int) {
+	if n <= 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.readers {
+		r.lost += n
+		s.lost.Add(float64(n))
 	}
 }
 

@@ -45,7 +45,7 @@ func (p *Polygen) findKey(set *limits.Set, name, endpoint string) (key string, o
 	for _, k := range keys {
 		wires = append(wires, wireOf(endpoint, k))
 	}
-	replies, _ := p.askOthers(question{Users: wires})
+	replies, _ := p.askOthers(partsOf(wires...), question{Users: wires})
 	p.dashboard.mu.Lock()
 	defer p.dashboard.mu.Unlock()
 	for i, k := range keys {

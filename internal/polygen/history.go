@@ -27,15 +27,13 @@ func (p *Polygen) History(name, endpoint string) api.History {
 func (p *Polygen) HistoryOfKey(key, endpoint string) api.History {
 	wire := limits.EndpointKey(endpoint, key)
 	// Before the lock is taken: who decides must not wait a quarter of a second for others' answers.
-	replies, missing := p.askOthersOf(wire, question{History: []byte(wire)})
-	s := p.lockDashboard()
-	out := s.past.History(p.clock.Now(), wire, s.view)
-	s.mu.Unlock()
-	// At most one has it: the polygen of the user's part. What this one has of the user is a line of zeros.
-	for _, r := range replies {
-		if r.History != nil {
-			out = *r.History
-		}
+	replies, missing := p.askOthers(partsOf([]byte(wire)), question{History: []byte(wire)})
+	out, known := historyIn(replies)
+	// Not of a user of another polygen: the histories here would remember zeros from then on.
+	if !known {
+		s := p.lockDashboard()
+		out = s.past.History(p.clock.Now(), wire, s.view)
+		s.mu.Unlock()
 	}
 	out.From = p.answerHead()
 	out.Degraded = cmp.Or(out.Degraded, missing)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/api"
+	"github.com/sluice-qos/sluice/internal/parts"
 	"github.com/sluice-qos/sluice/internal/polygen/view"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
@@ -177,15 +178,18 @@ func (p *Polygen) lookAtUsers(now time.Time, old time.Duration) {
 	s.rememberShown(now, l.overview)
 	ask := question{Tops: need}
 	for q := range l.questions {
-		if q.User != "" {
+		if q.User == "" {
+			continue
+		}
+		ask.Users = append(ask.Users, []byte(q.Key()))
+		if s.kept.HasUser(q.Key()) { // else another polygen remembers: here there would be nothing but zeros
 			s.past.Remember(now, q.Key())
-			ask.Users = append(ask.Users, []byte(q.Key()))
 		}
 	}
 	// The others may need a quarter of a second, for which decide must not wait.
 	s.mu.Unlock()
 	var replies []*reply
-	replies, l.missing = p.askOthers(ask)
+	replies, l.missing = p.askOthers(parts.All, ask)
 	mergeOverview(&l.overview, replies, need)
 	l.users = make(map[string]api.User, len(ask.Users))
 	for i, key := range ask.Users {

@@ -93,3 +93,13 @@ func userIn(replies []*reply, index int) (u api.User, known bool) {
 	}
 	return u, false
 }
+
+// historyIn is the history that was asked for.
+func historyIn(replies []*reply) (h api.History, known bool) {
+	for _, r := range replies {
+		if r.History != nil {
+			return *r.History, true
+		}
+	}
+	return h, false
+}

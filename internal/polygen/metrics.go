@@ -178,11 +178,11 @@ func newWatchMetrics(f promauto.Factory) watchMetrics {
 		}),
 		unanswered: f.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_polygen_unanswered_total",
-			Help: "Questions that another polygen did not answer within 250 ms: the answer of the API said that something is missing.",
+			Help: "Questions that another polygen did not answer within 250 ms although it may know of the users: the answer of the API said that something is missing.",
 		}),
 		lettersDropped: f.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_polygen_letters_dropped_total",
-			Help: "Messages of other polygens that came faster than they were read.",
+			Help: "Messages of other polygens that came faster than they were read, or could not be read.",
 		}),
 		parts: f.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_polygen_parts",
@@ -263,7 +263,7 @@ func newDashboardMetrics(f promauto.Factory) dashboardMetrics {
 		}),
 		eventsLost: f.NewCounter(prometheus.CounterOpts{
 			Name: "sluice_admin_events_lost_total",
-			Help: "Events that a reader of the stream of policies did not get because the reader was too slow.",
+			Help: "Events that a reader of the stream of policies did not get because the reader was too slow, or because there were too many for polygens to tell each other.",
 		}),
 	}
 }

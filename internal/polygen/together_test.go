@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -153,30 +154,99 @@ func TestPolygensAnswerTogether(t *testing.T) {
 	}
 }
 
-// Questions that nobody has time to answer wait in a bounded queue.
-func TestQuestionsAreBounded(t *testing.T) {
+// A question about a user waits for the polygen that knows of the user, and for no other. What nobody has is said to be missing.
+func TestWhoIsAsked(t *testing.T) {
 	addr := redis(t)
-	g, asker := newGenerator(t, addr, "slow", nil), newGenerator(t, addr, "asker", nil)
+	one, two := newGenerator(t, addr, "one", nil), newGenerator(t, addr, "two", nil)
 	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = g.hearOthers(ctx) // and nobody answers
-	}()
-	defer func() { cancel(); <-done }()
-	proctest.Eventually(t, "one is too many", func() error {
-		for range maxLetters {
-			if err := asker.send(t.Context(), "", letter{Ask: &question{}}); err != nil {
-				return err
+	var loops sync.WaitGroup
+	for _, run := range []func(context.Context) error{one.hearOthers, one.readAnswers, two.hearOthers, two.answerOthers} {
+		loops.Go(func() { _ = run(ctx) })
+	}
+	defer loops.Wait()
+	defer cancel()
+	now := time.Now()
+	two.observe(now, bus.Usage{Instance: "i", Entries: []bus.UsageEntry{{Key: ratelimit.Key{Class: "GET", User: userOf(1, 0)}, Second: now.Unix(), Total: 3}}})
+	one.decideAll(false)
+	two.decideAll(false)
+	one.division.TakeAnswer(now, parts.Answer{Held: parts.SetOf(0)})
+	two.division.TakeAnswer(now, parts.Answer{Held: parts.All &^ parts.SetOf(0, 63)})
+	const silent, anew = "polygen silent does not answer: what it knows is missing here", "polygens divide the users anew: what is known of some of them is missing here"
+	for _, tt := range []struct {
+		name, others string
+		part         int
+		seen         bool
+		user, list   string // degraded
+	}{
+		{"its own user", "silent#1", 0, false, "", silent},
+		{"a user of one that answers", "silent#1", 1, true, "", silent},
+		{"a user of one that does not", "silent#1", 63, false, silent, silent},
+		{"a user of nobody", "", 63, false, anew, anew},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			names := []string{two.candidate}
+			if tt.others != "" {
+				names = append(names, tt.others)
 			}
+			one.others.set(one.candidate, names)
+			proctest.Eventually(t, "the answers", func() error { // the subscriptions begin, and a slow machine may need longer than an answer may take
+				u, h, list := one.User(userOf(tt.part, 0), ""), one.History(userOf(tt.part, 0), ""), one.UnknownUsers(api.ByRecent, 10)
+				if u.Degraded != tt.user || h.Degraded != tt.user || (u.Seen != nil) != tt.seen || list.Degraded != tt.list {
+					return fmt.Errorf("degraded %q, %q, %q, seen %v, want %q, %q, %v", u.Degraded, h.Degraded, list.Degraded, u.Seen, tt.user, tt.list, tt.seen)
+				}
+				return nil
+			})
+		})
+	}
+	if got := missingWithout([]string{"a#1", "b#2"}); got != "polygens a, b do not answer: what they know is missing here" {
+		t.Errorf("two are silent: %q", got)
+	}
+}
+
+// From the moment in which parts are given back nobody is told of their users here, for another polygen tells of them. Histories of
+// before say nothing when a part comes back.
+func TestPartsThatAreGivenBack(t *testing.T) {
+	g := newGenerator(t, "127.0.0.1:1", "one", nil)
+	g.decideAll(true)
+	now := time.Now()
+	use := func() {
+		usage := bus.Usage{Instance: "i"}
+		for part := range parts.Count {
+			usage.Entries = append(usage.Entries, bus.UsageEntry{Key: ratelimit.Key{Class: "GET", User: userOf(part, 0)}, Second: now.Unix(), Total: 3})
 		}
-		if testutil.ToFloat64(g.metrics.lettersDropped) == 0 {
-			return errors.New("none is dropped")
+		g.observe(now, usage)
+	}
+	use()
+	g.HistoryOfKey(userOf(1, 0), "")
+	g.HistoryOfKey(userOf(2, 0), "")
+	looks := func(want int) {
+		t.Helper()
+		out := g.answerOther(question{Now: true, Tops: map[api.Sort]int{api.ByRate: api.MaxTop}, Unknown: api.ByRecent, UnknownN: api.MaxTop})
+		if len(out.Tops[api.ByRate]) != want || out.Totals.Seen != want || out.Unknown.Seen != want || out.Parts.Len() != want {
+			t.Errorf("it tells of %d users, %d in all, %d unknown, of %d parts, want %d",
+				len(out.Tops[api.ByRate]), out.Totals.Seen, out.Unknown.Seen, out.Parts.Len(), want)
 		}
-		return nil
-	})
-	if n := len(g.others.questions); n != maxLetters {
-		t.Errorf("%d wait, want %d", n, maxLetters)
+	}
+	looks(parts.Count)
+	g.division.TakeAnswer(now, parts.Answer{Held: parts.SetOf(1)})
+	looks(1)
+	g.HistoryOfKey(userOf(2, 0), "") // nobody else answers
+	g.division.TakeAnswer(now, parts.Answer{Held: parts.SetOf(1, 2, 3)})
+	use()
+	looks(3)
+	if n := g.dashboard.past.Len(); n != 1 {
+		t.Errorf("%d histories, want that of the user who was here all the time", n)
+	}
+	// One that is asked about a user of another polygen has no history to remember.
+	if _, stop, err := g.Watch(api.Question{Sort: api.ByRate, N: 1, User: userOf(5, 0)}); err != nil {
+		t.Fatal(err)
+	} else {
+		defer stop()
+	}
+	g.dashboard.mu.Lock()
+	defer g.dashboard.mu.Unlock()
+	if n := g.dashboard.past.Len(); n != 3 {
+		t.Errorf("%d histories, want those of the three users of its own", n)
 	}
 }
 

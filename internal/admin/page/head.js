@@ -53,7 +53,7 @@ function points(samples) {
 // status, which is read aloud: it may be another one each second.
 export function showFrom(from) {
   const cut = Boolean(from.degraded);
-  const partial = cut && from.degraded.startsWith("polygen "); // another one did not answer
+  const partial = cut && from.degraded.startsWith("polygen"); // others did not answer
   text($("polygen"), from.polygen);
   text($("leading"), partial ? "incomplete" : cut ? "cut off" : from.leading ? "leads" : "follows");
   attribute($("leading"), "data-state", cut ? "cut" : undefined);

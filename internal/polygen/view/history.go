@@ -97,6 +97,15 @@ func (h *Histories) RememberLimited(at time.Time, key string) {
 	h.Remember(at, key)
 }
 
+// Keep forgets all users but those who are to be kept.
+func (h *Histories) Keep(kept func(key string) bool) {
+	for e := range h.users.newestFirst() {
+		if !kept(e.key) {
+			h.users.remove(e)
+		}
+	}
+}
+
 // Len is how many users are remembered.
 func (h *Histories) Len() int { return h.users.length() }
 

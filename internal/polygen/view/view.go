@@ -412,7 +412,7 @@ func (v *View) Keep(kept func(key string) bool) {
 		}
 	}
 	for e := range v.unknown.newestFirst() {
-		if !kept(e.key) { // at endpoints the user may be in other parts, and comes again with the next report
+		if !kept(e.key) {
 			v.unknown.remove(e)
 		}
 	}
