@@ -15,6 +15,7 @@ import (
 func (p *Polygen) Overrides() api.Overrides {
 	h := &p.overrides
 	h.mu.Lock()
+	// Also those that the limit file does not allow: an operator looks for them, and finds why here.
 	list, problems := unexpired(h.state.list, p.clock.Now()), h.problems
 	h.mu.Unlock()
 	out := api.Overrides{From: p.answerHead(), Overrides: []api.UserOverride{}, Capacity: limitfile.MaxOverrides}
@@ -35,6 +36,7 @@ func overrideAnswer(o limits.Override) api.UserOverride {
 
 // Override sets an override, in place of the one that the user has.
 func (p *Polygen) Override(ctx context.Context, a api.OverrideRequest) (api.Override, error) {
+	// By the keys of all secrets, for the user may be known by each; then the name is gone.
 	users := overrideNames(p.set.Load(), a.User)
 	a = p.hideName(a)
 	now := p.clock.Now().UTC().Truncate(time.Millisecond)
@@ -49,11 +51,13 @@ func (p *Polygen) Override(ctx context.Context, a api.OverrideRequest) (api.Over
 	}
 	if err == nil {
 		unsafe, err = p.changeOverrides(ctx, func(s *overrideState) error {
+			// Stamped with each try, or a write by another polygen since, with a clock ahead of this, would win.
 			o.Since = s.stamp(now)
 			*s = s.merge(overrideState{list: []limits.Override{o}})
 			return nil
 		})
 	}
+	// Whatever came of it: who tried what is the audit's business, too.
 	p.auditWrite(a, o.Until, o.Limits, unsafe, err)
 	if err == nil {
 		p.tellOverride(o, "set: "+o.Reason)
@@ -71,6 +75,7 @@ func (p *Polygen) RemoveOverride(ctx context.Context, a api.OverrideRequest) (ap
 	if err == nil {
 		unsafe, err = p.changeOverrides(ctx, func(s *overrideState) (err error) {
 			var there bool
+			// Said, not passed over: a name that was mistyped would seem to be done.
 			if removed, there = s.find(a.Endpoint, users); !there {
 				return api.ErrNoOverride
 			}
@@ -86,6 +91,7 @@ func (p *Polygen) RemoveOverride(ctx context.Context, a api.OverrideRequest) (ap
 }
 
 func errByName(a api.OverrideRequest) error {
+	// Overrides are kept by name, and the key of a long name is its hash.
 	if a.IsKey && !limits.IsHidden(a.User) {
 		return errors.New("an override needs the user's name, which the key does not tell")
 	}

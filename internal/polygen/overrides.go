@@ -84,6 +84,7 @@ func newOverrideMetrics(reg prometheus.Registerer) overrideMetrics {
 			Help: "What was to be done by hand through the admin API, by action (override, remove, unblock) and result: ok, unsafe because not all replicas of Redis have it yet, refused, or failed because Redis did not answer.",
 		}, []string{"action", "result"}),
 	}
+	// From the start, so that the first failure is a change from 0 to 1 and an alert sees it.
 	for _, action := range []api.Action{api.SetOverride, api.RemoveOverride, api.UnblockUser} {
 		for _, result := range []string{"ok", "unsafe", "refused", "failed"} {
 			m.writes.WithLabelValues(string(action), result)
@@ -92,13 +93,15 @@ func newOverrideMetrics(reg prometheus.Registerer) overrideMetrics {
 	return m
 }
 
-// adoptFile takes a new limit file. Overrides that it does not allow are out of force.
+// adoptFile takes a new limit file.
 func (p *Polygen) adoptFile(file *limits.Set) {
 	h := &p.overrides
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.file = file
 	h.fileInForce.Store(file.At(p.clock.Now()))
+	// Overrides that it does not allow are out of force, and stay in the state: the file before may come back, and
+	// other polygens may still have it.
 	set, refused := limitfile.WithOverrides(file, h.state.list)
 	p.enforce(set, refused)
 }
@@ -109,10 +112,12 @@ func (p *Polygen) enforce(set *limits.Set, refused []limitfile.Refused) {
 	now := p.clock.Now()
 	set = set.At(now)
 	was := p.set.Swap(set)
-	p.tellOfExpired(was, was.At(now)) // nobody was told yet of overrides that ended since the last look
+	// Nobody was told yet of overrides that ended since the last look, and expire will not find them in the new set.
+	p.tellOfExpired(was, was.At(now))
 	problems := make(map[overrideKey]string, len(refused))
 	for _, r := range refused {
 		why := r.Why.Error()
+		// Told once: the set is made again with each override that somebody sets.
 		if problems[overrideKeyOf(r.Override)] = why; h.problems[overrideKeyOf(r.Override)] != why {
 			h.metrics.dropped.Inc()
 			p.options.Logger.Warn("override by hand dropped: the limit file does not allow it any more",
@@ -121,6 +126,7 @@ func (p *Polygen) enforce(set *limits.Set, refused []limitfile.Refused) {
 	}
 	h.problems = problems
 	h.metrics.inForce.Set(float64(len(set.Overrides())))
+	// The same limits, made anew, are no event.
 	if was.Version() != set.Version() {
 		p.metrics.limitsInForce(set.Version())
 		p.publishEvent(api.Event{Kind: api.LimitsEvent, Version: set.Version()})
@@ -150,10 +156,13 @@ func (p *Polygen) readOverrides(ctx context.Context) {
 	err := p.fetchOverrides(ctx)
 	switch {
 	case ctx.Err() != nil || errors.Is(err, bus.ErrUnavailable):
-		return // the limits cannot be published either
+		// Nothing was read, and the limits cannot be published either.
+		return
 	case errors.Is(err, bus.ErrOverridesChanged):
-		return // another polygen was faster: the next look finds what it wrote
-	case err != nil && !h.read.Load(): // waiting does not help, and the limits of the file are better than none
+		// Another polygen was faster: the next look finds what it wrote.
+		return
+	case err != nil && !h.read.Load():
+		// A Redis that answers, and refuses: to wait does not help, and the limits of the file are better than none.
 		p.options.Logger.Warn("overrides by hand cannot be read: going on without", slog.Any("error", err))
 	}
 	if !h.read.Swap(true) {
@@ -162,10 +171,10 @@ func (p *Polygen) readOverrides(ctx context.Context) {
 }
 
 // fetchOverrides reads what Redis keeps if it has changed, merges it with what is known here, and puts that
-// into force. If Redis lacks some of it, for it was emptied, failed over to a replica that lagged behind, or
-// another polygen was faster, it is told again. The lock must be held.
+// into force. If Redis lacks some of it, it is told again. The lock must be held.
 func (p *Polygen) fetchOverrides(ctx context.Context) error {
 	h := &p.overrides
+	// The version alone comes back, mostly: each polygen asks twice a second.
 	kept, err := p.options.Bus.Overrides(ctx, h.version)
 	if err != nil || kept.Version == h.version {
 		return err
@@ -181,10 +190,12 @@ func (p *Polygen) fetchOverrides(ctx context.Context) error {
 		return nil
 	}
 	theirs = theirs.presentAt(now)
+	// A Redis without a version was emptied, which removes nothing.
 	if kept.Version != "" && kept.LacksRemovals() {
 		known = known.withoutMissing(theirs.list, known.stamp(now))
 	}
 	merged := known.hidden(h.file).merge(theirs.hidden(h.file))
+	// Each side had room, and both together may not: two polygens wrote while a failover kept them apart.
 	if dropped := merged.fit(); dropped > 0 {
 		h.metrics.surplus.Add(float64(dropped))
 		p.options.Logger.Warn("more overrides by hand than there may be: the oldest were let go", slog.Int("overrides", dropped))
@@ -192,13 +203,18 @@ func (p *Polygen) fetchOverrides(ctx context.Context) error {
 	h.state = merged
 	set, refused := limitfile.WithOverrides(h.file, merged.list)
 	p.enforce(set, refused)
+	// It was emptied, failed over to a replica that lagged behind, or another polygen wrote without what is known
+	// here. Only by being told again it has what was acknowledged.
 	lacks := !merged.equal(theirs)
 	if lacks || kept.Version != "" && kept.LacksRemovals() {
+		// Without the replicas: nobody waits for this to be acknowledged. If it fails, h.version is still the one of
+		// before, so that the next look tries again.
 		if kept, err = p.keepOverrides(ctx, kept.Version, merged, 0); err != nil {
-			return err // the next look finds the version of before, and tries again
+			return err
 		}
 	}
 	h.version = kept.Version
+	// What this polygen knew nothing of is not restored by it: it only wrote the same in another way.
 	if lacks && !known.equal(overrideState{}) {
 		h.metrics.restored.Inc()
 		p.options.Logger.Info("redis lacked overrides by hand: it was told again", slog.Int("overrides", len(merged.list)), slog.Int("removals", len(merged.removed)))
@@ -222,6 +238,8 @@ func decodeOverrides(kept bus.KeptOverrides) (s overrideState, err error) {
 // keepOverrides writes a state into Redis, in place of that of a version.
 func (p *Polygen) keepOverrides(ctx context.Context, replaced string, s overrideState, await time.Duration) (bus.KeptOverrides, error) {
 	keep := bus.KeptOverrides{List: limitfile.EncodeOverrides(s.list), Removed: limitfile.EncodeOverrides(s.removed)}
+	// Longer than the last one holds, or polygens would find Redis emptied while it does, and restore what is about
+	// to end.
 	needed := max(0, s.lastUntil().Sub(p.clock.Now())) + overridesKeptLonger
 	return p.options.Bus.KeepOverrides(ctx, replaced, keep, needed, await)
 }
@@ -233,11 +251,13 @@ func (p *Polygen) changeOverrides(ctx context.Context, change func(*overrideStat
 	h := &p.overrides
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	ctx = context.WithoutCancel(ctx) // the client may go, but the audit needs the outcome
+	// The client may go, but the audit needs the outcome.
+	ctx = context.WithoutCancel(ctx)
 	for range maxOverrideTries {
+		// First, for the change is made to what all polygens know, not to what was here half a second ago.
 		err := p.fetchOverrides(ctx)
 		if errors.Is(err, bus.ErrOverridesChanged) {
-			continue // another polygen was faster: the change is made to what it wrote
+			continue
 		}
 		if err != nil {
 			return "", fmt.Errorf("%w, and nothing was changed: %w", api.ErrUnavailable, err)
@@ -251,12 +271,14 @@ func (p *Polygen) changeOverrides(ctx context.Context, change func(*overrideStat
 			return "", err
 		}
 		kept, err := p.keepOverrides(ctx, h.version, next, awaitReplicas)
+		// Another polygen was faster: the change is made again, to what it wrote.
 		if errors.Is(err, bus.ErrOverridesChanged) {
 			continue
 		}
 		if err != nil {
 			return "", fmt.Errorf("%w, so it is not certain that it was changed; GET /api/v1/overrides tells when it is back: %w", api.ErrUnavailable, err)
 		}
+		// In Redis before here: what is in force and nobody else knows would end with this process.
 		h.version, h.state = kept.Version, next
 		p.enforce(set, refused)
 		return kept.Unsafe, nil
@@ -267,6 +289,7 @@ func (p *Polygen) changeOverrides(ctx context.Context, change func(*overrideStat
 // tryOverrides returns the limits with the overrides of a state, or why it may not be the next one.
 func (p *Polygen) tryOverrides(next overrideState) (set *limits.Set, refused []limitfile.Refused, err error) {
 	h := &p.overrides
+	// Refused now, where somebody reads why, and not let go by fit later.
 	if !fits(next.list) || !fits(next.removed) {
 		return nil, nil, fmt.Errorf("%w; %d are possible, and as many removed ones, each of %d bytes together", api.ErrFull, limitfile.MaxOverrides, limitfile.MaxOverridesSize)
 	}
@@ -276,6 +299,7 @@ func (p *Polygen) tryOverrides(next overrideState) (set *limits.Set, refused []l
 		case !containsOverride(h.state.list, r.Override):
 			return nil, nil, r.Why
 		case h.problems[overrideKeyOf(r.Override)] == "":
+			// It was in force. One that was out of force before is no reason to refuse another one.
 			return nil, nil, fmt.Errorf("it does not go with the override of %q at endpoint %q: %w", r.User, r.Endpoint, r.Why)
 		}
 	}

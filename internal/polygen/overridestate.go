@@ -22,11 +22,12 @@ type overrideState struct {
 	removed []limits.Override
 }
 
-// stamp is the time of the next write: now, or just after the last one that is known, for clocks
-// differ and may be set back.
+// stamp is the time of the next write: now, or just after the last one that is known.
 func (s *overrideState) stamp(now time.Time) time.Time {
 	last := now.UTC().Truncate(time.Millisecond)
 	for _, o := range slices.Concat(s.list, s.removed) {
+		// The clocks of polygens differ and may be set back: a write that is older than what it replaces would lose
+		// against it in every merge.
 		if !o.Since.Before(last) {
 			last = o.Since.Add(time.Millisecond)
 		}
@@ -61,12 +62,11 @@ func (s *overrideState) find(endpoint string, users []string) (limits.Override, 
 	return s.list[i], true
 }
 
-// set takes an override, unless a later write of the user is known. Of two that replace each other
-// the one that is replaced may last longer, and come back with an old copy of Redis: it counts as
-// removed.
-func (s *overrideState) set(o limits.Override) {
+// add takes an override, unless a later write of the user is known.
+func (s *overrideState) add(o limits.Override) {
 	for i, r := range s.removed {
 		if sameUser(o, r) && o.Since.Before(r.Since) {
+			// A third copy of the override may turn up for as long as it would have lasted.
 			s.removed[i].Until = later(r.Until, o.Until)
 			return
 		}
@@ -76,6 +76,8 @@ func (s *overrideState) set(o limits.Override) {
 		before, o = o, before
 	}
 	s.list = append(slices.DeleteFunc(s.list, func(b limits.Override) bool { return sameUser(b, o) }), o)
+	// The one that is replaced would last longer, and come back with an old copy of Redis when this one has ended: it
+	// counts as removed.
 	if there && before.Until.After(o.Until) {
 		s.remove(removalOf(before, o.Since))
 	}
@@ -86,8 +88,10 @@ func removalOf(o limits.Override, at time.Time) limits.Override {
 	return limits.Override{User: o.User, Also: o.Also, Endpoint: o.Endpoint, Since: at, Until: o.Until}
 }
 
-// remove takes a removal. Removals of one user become one.
+// remove takes a removal.
 func (s *overrideState) remove(r limits.Override) {
+	// Removals of one user become one, the latest, for as long as the longest: or somebody who sets and removes all
+	// day would fill the list.
 	s.removed = slices.DeleteFunc(s.removed, func(other limits.Override) bool {
 		if !sameUser(other, r) {
 			return false
@@ -100,6 +104,7 @@ func (s *overrideState) remove(r limits.Override) {
 		return true
 	})
 	s.list = slices.DeleteFunc(s.list, func(o limits.Override) bool {
+		// What was set after the removal stays, whichever was heard of first.
 		gone := sameUser(o, r) && o.Since.Before(r.Since)
 		if gone {
 			r.Until = later(r.Until, o.Until)
@@ -119,20 +124,22 @@ func later(a, b time.Time) time.Time {
 // merge is what two states know together. It is the same whichever comes first.
 func (s overrideState) merge(other overrideState) overrideState {
 	var all overrideState
+	// Removals first: add compares with them, and they find nothing to remove yet.
 	for _, r := range slices.Concat(s.removed, other.removed) {
 		all.remove(r)
 	}
 	for _, o := range slices.Concat(s.list, other.list) {
-		all.set(o)
+		all.add(o)
 	}
 	all.settle()
 	return all
 }
 
-// settle writes what the state knows in one way only, or polygens that heard of the same in another order
-// would tell Redis in turns. An override outdoes all earlier writes for as long as it lasts itself, so
-// a removal beside it is of its time, and is there only if it lasts longer.
+// settle writes what the state knows in one way only.
 func (s *overrideState) settle() {
+	// Otherwise polygens that heard of the same in another order would tell Redis in turns, for ever. An override
+	// outdoes all earlier writes for as long as it lasts itself, so a removal beside it is of its time, and is
+	// there only if it lasts longer.
 	s.removed = slices.DeleteFunc(s.removed, func(r limits.Override) bool {
 		o, there := s.find(r.Endpoint, namesOf(r))
 		return there && !o.Until.Before(r.Until)
@@ -150,6 +157,7 @@ func (s *overrideState) settle() {
 func (s overrideState) withoutMissing(list []limits.Override, at time.Time) overrideState {
 	out := overrideState{slices.Clone(s.list), slices.Clone(s.removed)}
 	there := overrideState{list: list}
+	// That polygen decides by its list alone, so what is in force here and not there would be limits of two kinds.
 	for _, o := range s.list {
 		if _, ok := there.find(o.Endpoint, namesOf(o)); !ok {
 			out.remove(removalOf(o, at))
@@ -164,6 +172,7 @@ func (s *overrideState) fit() (dropped int) {
 		if fits(*list) {
 			continue
 		}
+		// The latest, in an order that all polygens share: if each let others go, they would tell Redis in turns.
 		latest := slices.SortedFunc(slices.Values(*list), func(a, b limits.Override) int { return compareWrites(b, a) })
 		kept, size := 0, len("[]")
 		for ; kept < min(len(latest), limitfile.MaxOverrides); kept++ {
