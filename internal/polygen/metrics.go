@@ -2,9 +2,9 @@ package polygen
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/sluice-qos/sluice/internal/buildinfo"
+	"github.com/sluice-qos/sluice/internal/metric"
 	"github.com/sluice-qos/sluice/internal/policy"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
@@ -23,7 +23,7 @@ type byMode [2]prometheus.Counter // by limits.Mode: Enforce, DryRun
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	buildinfo.Register(reg, "polygen")
-	f := promauto.With(reg)
+	f := metric.With(reg)
 	return &metrics{
 		reportMetrics:    newReportMetrics(f),
 		policyMetrics:    newPolicyMetrics(f),
@@ -44,39 +44,27 @@ type reportMetrics struct {
 	reports        *prometheus.CounterVec // secret
 }
 
-func newReportMetrics(f promauto.Factory) reportMetrics {
-	reports := f.NewCounterVec(prometheus.CounterOpts{
-		Name: "sluice_reports_by_secret_total",
-		Help: "Reports of users, by the secret that hides their names: current or previous; unknown, which polygen does not have; or missing, for a name although polygen has a secret. Where no names are hidden there are none.",
-	}, []string{"secret"})
+func newReportMetrics(f metric.Factory) reportMetrics {
+	reports := f.Counters("sluice_reports_by_secret_total",
+		"Reports of users, by the secret that hides their names: current or previous; unknown, which polygen does not have; or missing, for a name although polygen has a secret. Where no names are hidden there are none.", "secret")
+	// All from the start: rate() does not see the first value of a series that begins with it, and one report
+	// by a foreign secret is what an alert is about.
 	for _, secret := range []limits.SecretOf{limits.CurrentSecret, limits.PreviousSecret, limits.UnknownSecret, limits.NoSecret} {
 		reports.WithLabelValues(string(secret))
 	}
 	return reportMetrics{
-		usage: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_usage_entries_total",
-			Help: "Changes of the cluster's counts that polygen was told of: of keys with half of their limits used, and of some others of longer windows.",
-		}),
-		progress: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_progress_entries_total",
-			Help: "Reports of users with requests in progress near their limits.",
-		}),
-		demand: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_demand_entries_total",
-			Help: "Reports of users with bandwidth limits.",
-		}),
-		starts: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_starts_entries_total",
-			Help: "Reports of users who started requests, or have some in progress, limited or not.",
-		}),
-		clusterStarted: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "sluice_cluster_requests_started_total",
-			Help: "Requests that all instances have admitted, limited or not, by their users' tier, and by class: each counts for its verb, and for its operation class if it has one. Counted by the polygen that leads, from Redis' buckets of seconds; beyond 200 tiers the tier is other.",
-		}, []string{"tier", "class"}),
-		clusterEnded: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "sluice_cluster_requests_ended_total",
-			Help: "Requests of all instances that have ended, however they ended, by their users' tier. Counted by the polygen that leads, from Redis' buckets of seconds; beyond 200 tiers the tier is other.",
-		}, []string{"tier"}),
+		usage: f.Counter("sluice_usage_entries_total",
+			"Changes of the cluster's counts that polygen was told of: of keys with half of their limits used, and of some others of longer windows."),
+		progress: f.Counter("sluice_progress_entries_total",
+			"Reports of users with requests in progress near their limits."),
+		demand: f.Counter("sluice_demand_entries_total",
+			"Reports of users with bandwidth limits."),
+		starts: f.Counter("sluice_starts_entries_total",
+			"Reports of users who started requests, or have some in progress, limited or not."),
+		clusterStarted: f.Counters("sluice_cluster_requests_started_total",
+			"Requests that all instances have admitted, limited or not, by their users' tier, and by class: each counts for its verb, and for its operation class if it has one. Counted by the polygen that leads, from Redis' buckets of seconds; beyond 200 tiers the tier is other.", "tier", "class"),
+		clusterEnded: f.Counters("sluice_cluster_requests_ended_total",
+			"Requests of all instances that have ended, however they ended, by their users' tier. Counted by the polygen that leads, from Redis' buckets of seconds; beyond 200 tiers the tier is other.", "tier"),
 		reports: reports,
 	}
 }
@@ -96,11 +84,10 @@ type policyMetrics struct {
 	loop        prometheus.Histogram
 }
 
-func newPolicyMetrics(f promauto.Factory) policyMetrics {
-	policies := f.NewCounterVec(prometheus.CounterOpts{
-		Name: "sluice_policies_sent_total",
-		Help: "Policies sent to the agents that they concern, each counted once, by kind and mode of their limits. Agents refuse nothing for those of a dry run.",
-	}, []string{"kind", "mode"})
+func newPolicyMetrics(f metric.Factory) policyMetrics {
+	policies := f.Counters("sluice_policies_sent_total",
+		"Policies sent to the agents that they concern, each counted once, by kind and mode of their limits. Agents refuse nothing for those of a dry run.", "kind", "mode")
+	// Looked up once, for every policy that is sent is counted: a look-up hashes both labels and takes a lock.
 	kind := func(kind string) (counters byMode) {
 		for mode := range counters {
 			counters[mode] = policies.WithLabelValues(kind, limits.Mode(mode).String())
@@ -115,24 +102,17 @@ func newPolicyMetrics(f promauto.Factory) policyMetrics {
 		sharings:  kind("slots"),
 		shares:    kind("share"),
 		confirms:  policies.WithLabelValues("confirm", limits.Enforce.String()),
-		dropped: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_policies_dropped_total",
-			Help: "Policies that could not be sent because Redis could not be reached.",
-		}),
-		reaction: f.NewHistogram(prometheus.HistogramOpts{
-			Name:    "sluice_throttle_reaction_seconds",
-			Help:    "Time from a limit's being spent, as Redis counts, until the last HAProxy of the instances that serve the user refuses by itself; of up to ten throttles a second.",
-			Buckets: []float64{.0005, .001, .0015, .002, .003, .005, .01, .025, .05, .1, .25, .5, 1},
-		}),
-		unconfirmed: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_throttle_reactions_unconfirmed_total",
-			Help: "Throttles of which not every instance that serves the user said within 2 s that its HAProxy refuses the user: one that has tokens left and no requests of that user does not say so, and one that is not well cannot.",
-		}),
-		loop: f.NewHistogram(prometheus.HistogramOpts{
-			Name:    "sluice_polygen_loop_seconds",
-			Help:    "Time from a report's being taken up, or a tick, until the policies that follow from it are published.",
-			Buckets: []float64{.00001, .0001, .0005, .001, .0025, .005, .01, .025, .1, .25},
-		}),
+		dropped: f.Counter("sluice_policies_dropped_total",
+			"Policies that could not be sent because Redis could not be reached."),
+		reaction: f.Histogram("sluice_throttle_reaction_seconds",
+			"Time from a limit's being spent, as Redis counts, until the last HAProxy of the instances that serve the user refuses by itself; of up to ten throttles a second.",
+			// Fine up to 3 ms: a healthy cluster needs 0.2 to 1.8 ms (bench LoadReaction), and 10 ms is slow.
+			.0005, .001, .0015, .002, .003, .005, .01, .025, .05, .1, .25, .5, 1),
+		unconfirmed: f.Counter("sluice_throttle_reactions_unconfirmed_total",
+			"Throttles of which not every instance that serves the user said within 2 s that its HAProxy refuses the user: one that has tokens left and no requests of that user does not say so, and one that is not well cannot."),
+		loop: f.Histogram("sluice_polygen_loop_seconds",
+			"Time from a report's being taken up, or a tick, until the policies that follow from it are published.",
+			.00001, .0001, .0005, .001, .0025, .005, .01, .025, .1, .25),
 	}
 }
 
@@ -150,48 +130,28 @@ type watchMetrics struct {
 	lost           prometheus.Gauge
 }
 
-func newWatchMetrics(f promauto.Factory) watchMetrics {
+func newWatchMetrics(f metric.Factory) watchMetrics {
 	return watchMetrics{
-		keys: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_watched_keys",
-			Help: "Users and classes with requests in the last 3 s who were near their limits.",
-		}),
-		users: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_watched_users",
-			Help: "Users whose requests in progress are near their limits.",
-		}),
-		blockedUsers: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_blocked_users",
-			Help: "Users who are blocked because their requests in progress reached the limit.",
-		}),
-		throttledUsers: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_throttled_users",
-			Help: "Users who were over a limit of their request rate in the last second, as polygen sees it; at most 100000.",
-		}),
-		watchDropped: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "sluice_watch_dropped_total",
-			Help: "What polygen passed over because it watched too many at a time (200000 of each), by limit: keys of requests, and reports of users' concurrent and bandwidth. Limits hold without it.",
-		}, []string{"limit"}),
-		leading: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_polygen_leading",
-			Help: "1 if this polygen leads: it publishes the limits, and counts what concerns the whole cluster; 0 if another one does.",
-		}),
-		unanswered: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_polygen_unanswered_total",
-			Help: "Questions that another polygen did not answer within 250 ms although it may know of the users: the answer of the API said that something is missing.",
-		}),
-		lettersDropped: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_polygen_letters_dropped_total",
-			Help: "Messages of other polygens that came faster than they were read, or could not be read.",
-		}),
-		parts: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_polygen_parts",
-			Help: "Parts of the users that this polygen decides about; all polygens together have 64.",
-		}),
-		lost: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_polygen_redis_lost",
-			Help: "1 while polygen cannot reach Redis.",
-		}),
+		keys: f.Gauge("sluice_watched_keys",
+			"Users and classes with requests in the last 3 s who were near their limits."),
+		users: f.Gauge("sluice_watched_users",
+			"Users whose requests in progress are near their limits."),
+		blockedUsers: f.Gauge("sluice_blocked_users",
+			"Users who are blocked because their requests in progress reached the limit."),
+		throttledUsers: f.Gauge("sluice_throttled_users",
+			"Users who were over a limit of their request rate in the last second, as polygen sees it; at most 100000."),
+		watchDropped: f.Counters("sluice_watch_dropped_total",
+			"What polygen passed over because it watched too many at a time (200000 of each), by limit: keys of requests, and reports of users' concurrent and bandwidth. Limits hold without it.", "limit"),
+		leading: f.Gauge("sluice_polygen_leading",
+			"1 if this polygen leads: it publishes the limits, and counts what concerns the whole cluster; 0 if another one does."),
+		unanswered: f.Counter("sluice_polygen_unanswered_total",
+			"Questions that another polygen did not answer within 250 ms although it may know of the users: the answer of the API said that something is missing."),
+		lettersDropped: f.Counter("sluice_polygen_letters_dropped_total",
+			"Messages of other polygens that came faster than they were read, or could not be read."),
+		parts: f.Gauge("sluice_polygen_parts",
+			"Parts of the users that this polygen decides about; all polygens together have 64."),
+		lost: f.Gauge("sluice_polygen_redis_lost",
+			"1 while polygen cannot reach Redis."),
 	}
 }
 
@@ -204,28 +164,18 @@ type fleetMetrics struct {
 	expired    prometheus.Counter
 }
 
-func newFleetMetrics(f promauto.Factory) fleetMetrics {
+func newFleetMetrics(f metric.Factory) fleetMetrics {
 	return fleetMetrics{
-		instances: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_polygen_instances",
-			Help: "Instances in the cluster, as polygen sees it.",
-		}),
-		behind: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_instances_behind",
-			Help: "Instances that enforce another version of the limits than this polygen has.",
-		}),
-		versions: f.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "sluice_instance_limits_version",
-			Help: "1 for the version of the limits that each instance enforces; the version none before it has any.",
-		}, []string{"agent", "version"}),
-		limitsInfo: f.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "sluice_polygen_limits_info",
-			Help: "The version of the limits that polygen decides by, value 1.",
-		}, []string{"version"}),
-		expired: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_limits_expired_total",
-			Help: "Times at which overrides of the limit file expired.",
-		}),
+		instances: f.Gauge("sluice_polygen_instances",
+			"Instances in the cluster, as polygen sees it."),
+		behind: f.Gauge("sluice_instances_behind",
+			"Instances that enforce another version of the limits than this polygen has."),
+		versions: f.Gauges("sluice_instance_limits_version",
+			"1 for the version of the limits that each instance enforces; the version none before it has any.", "agent", "version"),
+		limitsInfo: f.Gauges("sluice_polygen_limits_info",
+			"The version of the limits that polygen decides by, value 1.", "version"),
+		expired: f.Counter("sluice_limits_expired_total",
+			"Times at which overrides of the limit file expired."),
 	}
 }
 
@@ -239,38 +189,28 @@ type dashboardMetrics struct {
 	eventsLost     prometheus.Counter
 }
 
-func newDashboardMetrics(f promauto.Factory) dashboardMetrics {
+func newDashboardMetrics(f metric.Factory) dashboardMetrics {
 	return dashboardMetrics{
-		usersSeen: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_seen_users",
-			Help: "Users with some limit whose use polygen can tell; at most 100000.",
-		}),
-		usersDropped: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_seen_users_dropped_total",
-			Help: "Users whose use was forgotten because there were too many others.",
-		}),
-		unknownUsers: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_unknown_users",
-			Help: "Users with some limit, seen in the last hour, whom the limit file does not name; at most 10000.",
-		}),
-		unknownDropped: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_unknown_users_dropped_total",
-			Help: "Users whom the limit file does not name, forgotten because there were too many others.",
-		}),
-		streams: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_admin_streams",
-			Help: "Streams of live answers and of policies that are read, at most 64.",
-		}),
-		eventsLost: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_admin_events_lost_total",
-			Help: "Events that a reader of the stream of policies did not get because the reader was too slow, or because there were too many for polygens to tell each other.",
-		}),
+		usersSeen: f.Gauge("sluice_seen_users",
+			"Users with some limit whose use polygen can tell; at most 100000."),
+		usersDropped: f.Counter("sluice_seen_users_dropped_total",
+			"Users whose use was forgotten because there were too many others."),
+		unknownUsers: f.Gauge("sluice_unknown_users",
+			"Users with some limit, seen in the last hour, whom the limit file does not name; at most 10000."),
+		unknownDropped: f.Counter("sluice_unknown_users_dropped_total",
+			"Users whom the limit file does not name, forgotten because there were too many others."),
+		streams: f.Gauge("sluice_admin_streams",
+			"Streams of live answers and of policies that are read, at most 64."),
+		eventsLost: f.Counter("sluice_admin_events_lost_total",
+			"Events that a reader of the stream of policies did not get because the reader was too slow, or because there were too many for polygens to tell each other."),
 	}
 }
 
 // countSent counts policies that were sent.
 func (m *metrics) countSent(set *limits.Set, messages []policy.Addressed) {
 	for _, message := range messages {
+		// By the mode of the limits in force now. A policy does not say it: the agents know by the same limits
+		// whether they refuse for it.
 		switch p := message.Message.(type) {
 		case policy.Throttle:
 			m.throttles[rateMode(set, p.Key)].Inc()
@@ -290,14 +230,17 @@ func (m *metrics) countSent(set *limits.Set, messages []policy.Addressed) {
 	}
 }
 
-// rateMode is the mode of a key's limit; of one that is not limited any more, Enforce.
+// rateMode is the mode of a key's limit.
 func rateMode(set *limits.Set, k ratelimit.Key) limits.Mode {
+	// The zero Rate of a key that is not limited any more has the zero mode, Enforce: the decision was made while
+	// the limit held.
 	r, _ := set.User(k.User).Rate(k.Class, k.Window)
 	return r.Mode
 }
 
 // limitsInForce tells of the version that polygen decides by.
 func (m *metrics) limitsInForce(version string) {
+	// Else the version of before would be told beside this one until the process ends.
 	m.limitsInfo.Reset()
 	m.limitsInfo.WithLabelValues(version).Set(1)
 }

@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/metric"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 )
@@ -61,28 +61,18 @@ type overrideMetrics struct {
 }
 
 func newOverrideMetrics(reg prometheus.Registerer) overrideMetrics {
-	f := promauto.With(reg)
+	f := metric.With(reg)
 	m := overrideMetrics{
-		inForce: f.NewGauge(prometheus.GaugeOpts{
-			Name: "sluice_overrides",
-			Help: "Overrides by hand that are in force.",
-		}),
-		dropped: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_overrides_dropped_total",
-			Help: "Overrides by hand that went out of force because the limit file does not allow them any more.",
-		}),
-		restored: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_overrides_restored_total",
-			Help: "Times that Redis lacked overrides by hand, or removals of them, and this polygen wrote them again.",
-		}),
-		surplus: f.NewCounter(prometheus.CounterOpts{
-			Name: "sluice_overrides_surplus_total",
-			Help: "Overrides by hand, and removals of them, that were let go because Redis and this polygen together had more than there may be.",
-		}),
-		writes: f.NewCounterVec(prometheus.CounterOpts{
-			Name: "sluice_admin_writes_total",
-			Help: "What was to be done by hand through the admin API, by action (override, remove, unblock) and result: ok, unsafe because not all replicas of Redis have it yet, refused, or failed because Redis did not answer.",
-		}, []string{"action", "result"}),
+		inForce: f.Gauge("sluice_overrides",
+			"Overrides by hand that are in force."),
+		dropped: f.Counter("sluice_overrides_dropped_total",
+			"Overrides by hand that went out of force because the limit file does not allow them any more."),
+		restored: f.Counter("sluice_overrides_restored_total",
+			"Times that Redis lacked overrides by hand, or removals of them, and this polygen wrote them again."),
+		surplus: f.Counter("sluice_overrides_surplus_total",
+			"Overrides by hand, and removals of them, that were let go because Redis and this polygen together had more than there may be."),
+		writes: f.Counters("sluice_admin_writes_total",
+			"What was to be done by hand through the admin API, by action (override, remove, unblock) and result: ok, unsafe because not all replicas of Redis have it yet, refused, or failed because Redis did not answer.", "action", "result"),
 	}
 	// From the start, so that the first failure is a change from 0 to 1 and an alert sees it.
 	for _, action := range []api.Action{api.SetOverride, api.RemoveOverride, api.UnblockUser} {
