@@ -23,6 +23,7 @@ func (v *View) Unknown(by api.Sort, n int) api.UnknownUsers {
 			Name: api.NameOfKey(e.key), Tier: v.set.User(e.key).Tier, First: answerTime(s.first), Seen: answerTime(s.seen), Reports: s.reports,
 		})
 	}
+	// The list is in this order already: no more of it is walked than is answered.
 	if by != api.ByActive {
 		for e := range v.unknown.newestFirst() {
 			if len(out.Users) == n {
@@ -69,14 +70,16 @@ func (v *View) UserLately(at time.Time, key string) api.User {
 }
 
 func (v *View) userSince(now, since int64, key string) api.User {
+	// Not the limits that were noted with the last report: those of a user of whom there was none are asked for, too.
 	l := v.set.User(key)
 	out := api.User{
 		Name: api.NameOfKey(key), Tier: l.Tier, Known: v.set.NamesUser(key),
 		Limits: []api.Limit{}, Instances: []api.Place{}, Decisions: []api.Decision{}, Endpoints: []string{},
 	}
 	u := v.users.lookUp(key)
+	// The limits are told of every name, with nothing used.
 	if u == nil {
-		u = &user{} // the limits are told of every name, with nothing used
+		u = &user{}
 	} else {
 		seen := answerTime(u.seen)
 		out.Seen = &seen
@@ -87,18 +90,21 @@ func (v *View) userSince(now, since int64, key string) api.User {
 	out.Down, out.Up = u.bytesMoved(now, bandwidth.Down), u.bytesMoved(now, bandwidth.Up)
 	out.Limits = u.limitsOf(now, l, out.Started)
 	for i := range u.places {
+		// One that has said nothing for reportSpan has nothing of the user any more, or is dead.
 		if p := &u.places[i]; p.anyFresh(now) {
 			out.Instances = append(out.Instances, p.answer(now))
 		}
 	}
 	slices.SortFunc(out.Instances, comparePlaces)
+	// The last one first. It stands just before the oldest one, whose place the next one takes.
 	for i := range u.decisions {
 		d := u.decisions[(u.first+len(u.decisions)-1-i)%len(u.decisions)]
 		out.Decisions = append(out.Decisions, d.answer())
 	}
 	// Each endpoint counts the user apart, under a key of its own.
 	endpoint, own := limits.SplitEndpoint(key)
-	if endpoint == limits.All { // HAProxy's tables never have these: the agents refuse
+	// HAProxy's tables never have limits over all endpoints: the agents refuse, with causes of their own.
+	if endpoint == limits.All {
 		for i := range out.Why {
 			out.Why[i].Cause = ""
 		}
@@ -121,6 +127,7 @@ func (u *user) stateSince(now, since int64, l *limits.Limits) (api.State, []api.
 	for i := range u.windows {
 		w := &u.windows[i]
 		r, ok := l.Rate(w.class, w.window)
+		// A limit that is gone refuses nobody, whatever was spent of it.
 		if !ok || w.throttledUntil() <= since {
 			continue
 		}
@@ -140,7 +147,8 @@ func (u *user) stateSince(now, since int64, l *limits.Limits) (api.State, []api.
 	if u.blockedSince != 0 && l.Concurrent > 0 {
 		why = append(why, api.Why{Limit: concurrent, Reason: api.ConcurrentRequests, Cause: tableCause(api.Block, l.ConcurrentMode), Mode: l.ConcurrentMode.String(), Since: answerTime(u.blockedSince)})
 		if l.ConcurrentMode == limits.Enforce {
-			state = api.Blocked // also of a throttled user: a throttle ends by itself, a block may not
+			// Also of a throttled user: a throttle ends by itself, a block may not.
+			state = api.Blocked
 		}
 	}
 	return state, why
@@ -189,6 +197,7 @@ func (u *user) limitsOf(now int64, l *limits.Limits, started map[string]float64)
 // not, and those of the limit that counts most, in the last full second or over the last
 // minute or hour.
 func (u *user) requestRate(now int64) float64 {
+	// Pools tell nothing of what is not limited or far from its limit. Starts come once a second, after the pools.
 	most := u.startRate(now)
 	for i := range u.windows {
 		w := &u.windows[i]
@@ -216,6 +225,7 @@ func (u *user) inProgress(now int64) int {
 func (u *user) bytesMoved(now int64, d bandwidth.Direction) int64 {
 	var n int64
 	for i := range u.places {
+		// Instances repeat it while anything moves, so what is not fresh has ended.
 		if p := &u.places[i]; isFresh(now, p.demandAt) {
 			n += p.moved[d]
 		}
@@ -247,7 +257,8 @@ func (d decision) answer() api.Decision {
 // have it. What the agents refuse by themselves has causes of its own, which polygen does not hear.
 func tableCause(kind api.Kind, mode limits.Mode) cause.Cause {
 	switch {
-	case mode != limits.Enforce: // no table has limits of a dry run
+	case mode != limits.Enforce:
+		// No table has limits of a dry run: nobody is refused.
 		return ""
 	case kind == api.Throttle:
 		return cause.ThrottleTable
@@ -278,7 +289,8 @@ func (a measured[V]) lessThan(b measured[V]) bool {
 
 func (t *top[V]) consider(measure float64, e *entry[V]) {
 	m := measured[V]{measure, e}
-	// Most of 100 000 users are below the least of the best, which is one comparison.
+	// Most of 100 000 users are below the least of the best, which is one comparison. A sort would need seventeen
+	// for each.
 	switch {
 	case len(t.best) < t.n:
 		heap.Push(t, m)

@@ -54,6 +54,7 @@ type series struct {
 type ring []int64
 
 func (r *ring) setSecond(second, value int64) {
+	// Only now: 2.4 KB each, and most users have no bandwidth limit, for one.
 	if *r == nil {
 		*r = slices.Repeat([]int64{-1}, maxSamples)
 	}
@@ -62,6 +63,7 @@ func (r *ring) setSecond(second, value int64) {
 
 // between is the values of the seconds from begin to end.
 func (r ring) between(begin, end int64) []*int64 {
+	// JSON wants null where there is none, so the answer has pointers: into one list, not to 300 values each by itself.
 	values, list := make([]int64, 0, end-begin+1), make([]*int64, 0, end-begin+1)
 	for s := begin; s <= end; s++ {
 		value := int64(-1)
@@ -88,8 +90,10 @@ func (h *Histories) Remember(at time.Time, key string) {
 }
 
 // RememberLimited does the same for a user who is throttled or blocked, because such users are
-// likely to be looked at soon. It takes no place of a user who was wanted within firmSpan.
+// likely to be looked at soon.
 func (h *Histories) RememberLimited(at time.Time, key string) {
+	// A thousand users may be throttled in a second. The history that somebody looks at, and wants again each
+	// second, must not give way to theirs.
 	full := h.users.length() >= h.users.max && h.users.lookUp(key) == nil
 	if full && at.UnixNano()-h.users.oldest.value.wanted < firmSpan {
 		return
@@ -122,11 +126,14 @@ func (h *Histories) Sample(at time.Time, v *View) {
 }
 
 func (h *history) sample(now int64, v *View, key string) {
-	second := now/int64(time.Second) - 1 // the present one is not full yet
+	// The present second is not full yet.
+	second := now/int64(time.Second) - 1
 	switch {
 	case second <= h.last && h.last-second < 2:
-		return // it was taken, perhaps just before the clock was set back by a little
-	case second < h.last, second-h.last >= maxSamples: // the clock was set back, or too much is missing
+		// It was taken, perhaps just before the clock was set back by a little.
+		return
+	case second < h.last, second-h.last >= maxSamples:
+		// The clock was set back by much, or too much is missing: no value of before is of one of the last seconds.
 		*h = history{wanted: h.wanted, first: second}
 	default:
 		// Missed seconds still hold the values of maxSamples seconds ago.
@@ -137,6 +144,7 @@ func (h *history) sample(now int64, v *View, key string) {
 	h.last = second
 
 	u := v.users.lookUp(key)
+	// Zeros, not nothing: the user is quiet, which is an answer.
 	if u == nil {
 		u = &user{}
 	}
@@ -192,7 +200,8 @@ func (u *user) usedIn(second int64, l api.Limit) int64 {
 func (h *Histories) History(at time.Time, key string, v *View) api.History {
 	h.Remember(at, key)
 	e := h.users.lookUp(key)
-	if e.last == 0 { // a chart can begin with one value, and with none it would be an error
+	// A chart can begin with one value, and with none it would be an error.
+	if e.last == 0 {
 		e.sample(at.UnixNano(), v, key)
 	}
 	begin := max(e.first, e.last-maxSamples+1)

@@ -39,7 +39,8 @@ func (l *lru[V]) markUsed(key string) (v *V, dropped bool) {
 	e := l.entries[key]
 	switch {
 	case e == l.newest && e != nil:
-		return &e.value, false // several reports of one user often come together
+		// Several reports of one user often come together.
+		return &e.value, false
 	case e != nil:
 		l.unlink(e)
 	default:
@@ -63,10 +64,11 @@ func (l *lru[V]) markUsed(key string) (v *V, dropped bool) {
 func (l *lru[V]) remove(e *entry[V]) {
 	l.unlink(e)
 	delete(l.entries, e.key)
-	// The last entry takes the free slot, so that slots has no gaps.
+	// The last entry takes the free slot, so that slots has no gaps. A look that has passed the slot misses it.
 	end := len(l.slots) - 1
 	last := l.slots[end]
 	l.slots[e.slot], last.slot = last, e.slot
+	// Else the array would keep the entry after its removal, until somebody takes the place.
 	l.slots[end], l.slots = nil, l.slots[:end]
 }
 
@@ -81,6 +83,7 @@ func (l *lru[V]) unlink(e *entry[V]) {
 	} else {
 		l.oldest = e.newer
 	}
+	// The newest has none newer, if it is to be that. A look that still holds a removed one must not keep its neighbours.
 	e.newer, e.older = nil, nil
 }
 
@@ -89,7 +92,8 @@ func (l *lru[V]) unlink(e *entry[V]) {
 func (l *lru[V]) newestFirst() iter.Seq[*entry[V]] {
 	return func(yield func(*entry[V]) bool) {
 		for e := l.newest; e != nil; {
-			older := e.older // before yield, which may remove the entry
+			// Before yield, which may remove the entry.
+			older := e.older
 			if !yield(e) {
 				return
 			}

@@ -69,6 +69,7 @@ func (l *Look) LookAtMore(users int) (more bool) {
 // countUser counts one user, and keeps those with most.
 func (l *Look) countUser(e *entry[user]) {
 	u, t := &e.value, &l.totals
+	// The others are remembered for an hour, and use nothing now.
 	if l.now-u.seen < reportSpan {
 		t.Users++
 	}
@@ -100,6 +101,7 @@ func (l *Look) countUser(e *entry[user]) {
 // Overview is what the look found.
 func (l *Look) Overview() Overview {
 	users := l.view.users
+	// As they are at the end of the look, not added up in it: users may have come and gone meanwhile.
 	l.totals.Seen, l.totals.Dropped, l.totals.Capacity = users.length(), l.view.droppedUsers, users.max
 	list := func(entries []*entry[user]) []api.Summary {
 		all := make([]api.Summary, 0, len(entries))
@@ -118,7 +120,8 @@ func (l *Look) Overview() Overview {
 			out.Tops[by] = list(l.best[i].sorted())
 		}
 	}
-	if most := l.n[api.ByRecent]; most > 0 { // the list is in this order already, so no look is needed
+	// The list is in this order already, so no look is needed.
+	if most := l.n[api.ByRecent]; most > 0 {
 		var recent []*entry[user]
 		for e := range users.newestFirst() {
 			if len(recent) == most {
@@ -160,6 +163,7 @@ func (u *user) maybeLimited(since int64) bool {
 
 // inForce are the limits of a user, and whether the file names them.
 func (v *View) inForce(e *entry[user]) (l *limits.Limits, named bool) {
+	// Noted with the last report, so most users of a list need no look-up.
 	if u := &e.value; u.of == v.set {
 		return u.limits, u.known
 	}

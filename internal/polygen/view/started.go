@@ -21,8 +21,9 @@ type ClassStarts struct {
 
 // Started takes what an instance saw of a user in a span of time that has just ended.
 func (v *View) Started(at time.Time, instance string, span time.Duration, key string, s Started) {
+	// There is no rate over no time. The span comes from another process.
 	if span <= 0 {
-		return // there is no rate over no time
+		return
 	}
 	now := at.UnixNano()
 	p := v.reportedUser(now, key).placeOf(now, instance)
@@ -39,6 +40,7 @@ func (u *user) started(now int64) map[string]float64 {
 		if !isFresh(now, p.startsAt) || p.started.Starts == 0 {
 			continue
 		}
+		// Only now: a look at all users makes no map for those who start nothing.
 		if rates == nil {
 			rates = make(map[string]float64, 1+len(p.started.Classes))
 		}
@@ -50,10 +52,11 @@ func (u *user) started(now int64) map[string]float64 {
 	return rates
 }
 
-// startedBy is started of a wire key. Under the one of limits over all endpoints together nothing
-// is started: that is the sum of the others.
+// startedBy is started of a wire key.
 func (v *View) startedBy(now int64, key string, u *user) map[string]float64 {
 	endpoint, own := limits.SplitEndpoint(key)
+	// Under the key of limits over all endpoints together no request starts: HAProxy never has it. What counts for
+	// them is the sum of what started at each.
 	if endpoint != limits.All {
 		return u.started(now)
 	}

@@ -135,6 +135,7 @@ func (v *View) Limits(set *limits.Set) {
 // reportedUser is a user of whom an instance said something.
 func (v *View) reportedUser(now int64, key string) *user {
 	u := v.userWithLimits(now, key)
+	// With reports, not questions: an operator who mistypes a name should not find it in the list.
 	if !u.known {
 		v.noteStranger(now, key)
 	}
@@ -155,6 +156,7 @@ func (v *View) userWithLimits(now int64, key string) *user {
 		v.droppedUsers++
 	}
 	u.seen = now
+	// Looked up once for each set of limits, not with each report of each instance.
 	if u.of != v.set {
 		u.of, u.limits, u.known = v.set, v.set.User(key), v.set.NamesUser(key)
 		// Counts of a limit that is gone would be kept for ever: nothing reports it again.
@@ -194,9 +196,9 @@ func (v *View) Usage(at time.Time, k ratelimit.Key, begin int64, total int) {
 }
 
 // reserved is what the pool of a second begins with: the requests that the HAProxies may
-// admit by themselves. It is no use: how many they did admit, the instances say afterwards
-// (see Started).
+// admit by themselves.
 func (v *View) reserved(l *limits.Limits, k ratelimit.Key) int {
+	// It is no use: how many they did admit, the instances say afterwards (see Started). One that is alone asks no pool.
 	r, limited := l.Rate(k.Class, k.Window)
 	if n := len(v.live); limited && n > 1 && credit.Possible(l, n) {
 		return n * credit.Portion(r.Max, n)
@@ -223,8 +225,9 @@ func (u *user) window(class string, of limits.Window) *window {
 // late for the one before. A total of any other window comes from a wrong clock.
 func (w *window) setCount(now, begin, total int64) {
 	n, present := begin/w.window.Seconds(), now/w.window.Seconds()
+	// It would replace the count of one of the three windows that matter.
 	if n < present-1 || n > present+1 || n < 0 {
-		return // it would replace the count of one of the three windows that matter
+		return
 	}
 	w.counts[n%int64(len(w.counts))] = count{begin, total}
 }
@@ -232,6 +235,7 @@ func (w *window) setCount(now, begin, total int64) {
 // countAt is the count of the window that many windows before the present one.
 func (w *window) countAt(now int64, before int64) int64 {
 	n := now/int64(time.Second)/w.window.Seconds() - before
+	// Only in tests is it 1970. There is no count before it, and no place for one.
 	if n < 0 {
 		return 0
 	}
@@ -292,6 +296,7 @@ func (p *place) anyFresh(now int64) bool {
 // inProgress is the number of the newer of the two reports that come when something
 // changes, else that of the report of each second, which may be a second old.
 func (p *place) inProgress(now int64) int {
+	// Never the sum of them: all three are of the same requests.
 	switch {
 	case isFresh(now, p.progressAt) && p.progressAt >= p.demandAt:
 		return p.active
@@ -323,14 +328,16 @@ func (v *View) Instances(live []string) {
 // Throttled takes a decision of polygen's.
 func (v *View) Throttled(at time.Time, t ratelimit.Throttle) {
 	now := at.UnixNano()
-	u := v.userWithLimits(now, t.Key.User) // not reportedUser: no instance has said this
+	// Not reportedUser: no instance has said this.
+	u := v.userWithLimits(now, t.Key.User)
 	w := u.window(t.Key.Class, t.Key.Window)
+	// Decided by the limits of a moment ago: the key is not limited any more.
 	if w == nil {
-		return // not limited any more
+		return
 	}
 	r, _ := u.limits.Rate(w.class, w.window)
 	// The limit is remembered, because a higher one that comes later ends the throttle
-	// (see state).
+	// (see stateSince).
 	w.spent, w.spentAt, w.spentMax = t.WindowStart, now, r.Max
 	u.noteDecision(decision{at: now, kind: api.Throttle, class: w.class, window: w.window, mode: r.Mode})
 }
@@ -340,8 +347,9 @@ func (v *View) Throttled(at time.Time, t ratelimit.Throttle) {
 func (v *View) Blocked(at time.Time, key string) (first bool) {
 	now := at.UnixNano()
 	u := v.userWithLimits(now, key)
+	// polygen repeats a block every 200 ms, and people want to know since when the user is blocked.
 	if u.blockedSince != 0 {
-		return false // polygen repeats a block every 200 ms
+		return false
 	}
 	u.blockedSince = now
 	u.noteDecision(decision{at: now, kind: api.Block, mode: u.limits.ConcurrentMode})
@@ -351,6 +359,7 @@ func (v *View) Blocked(at time.Time, key string) (first bool) {
 // Unblocked takes a decision of polygen's.
 func (v *View) Unblocked(at time.Time, key string) {
 	u := v.users.lookUp(key)
+	// An unblock by hand is sent of any user. Of one who was not blocked it is no decision to show.
 	if u == nil || u.blockedSince == 0 {
 		return
 	}
@@ -358,9 +367,9 @@ func (v *View) Unblocked(at time.Time, key string) {
 	u.noteDecision(decision{at: at.UnixNano(), kind: api.Unblock, mode: u.limits.ConcurrentMode})
 }
 
-// noteRefused counts refused requests as one decision for each refusedSpan: one for each
-// report would soon push all others out.
+// noteRefused counts refused requests as one decision for each refusedSpan.
 func (u *user) noteRefused(now int64, n int) {
+	// One for each report, of which there are many a second, would soon push all other decisions out.
 	if last := u.lastDecision(); last != nil && last.kind == api.Refused && now-last.at < refusedSpan {
 		last.count += n
 		return
@@ -386,10 +395,11 @@ func (u *user) lastDecision() *decision {
 }
 
 // Forget drops users who have not been heard of for an hour: at most 1000 of all, and 1000
-// of those whom the file does not name, so that no call takes long. The lists are in the
-// order of the last report, so it looks at no more users than it drops.
+// of those whom the file does not name.
 func (v *View) Forget(at time.Time) {
 	forgotten := at.UnixNano() - forgetAfter
+	// A bound, because decide waits for this, and a name list that somebody made up may end all at once. The lists
+	// are in the order of the last report, so no more users are looked at than dropped.
 	for range maxForgotten {
 		if e := v.users.oldest; e == nil || e.value.seen > forgotten {
 			break
