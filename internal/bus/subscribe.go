@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -40,7 +41,7 @@ const (
 	silenceLimit = time.Second            // a connection on which even pings stay unanswered for so long is dead
 	retryAfter   = 100 * time.Millisecond // between attempts to subscribe
 
-	refusedRetryAfter = 5 * time.Second // the same, to a channel that a policy's sender can do without
+	refusedRetryAfter = 5 * time.Second // the same, to a channel that Redis refuses, and that can be done without
 )
 
 // Subscribe hands the events of channels to handle, one at a time, until ctx
@@ -104,16 +105,22 @@ func (s *subscription) keepReading(ctx context.Context) {
 			s.bus.logger.WarnContext(ctx, "subscription lost", "error", err)
 		}
 		lost = true
-		wait := retryAfter
-		if s.own && isRefusal(err) {
-			wait = refusedRetryAfter
-		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(wait):
+		case <-time.After(s.retryWait(err)):
 		}
 	}
+}
+
+// retryWait is how long to wait after an error.
+func (s *subscription) retryWait(err error) time.Duration {
+	// Users of a version before know neither an instance's channel nor that of polygens: each attempt is a connection, and
+	// refused for as long as Redis has these users.
+	if isRefusal(err) && (s.own || slices.Contains(s.channels, string(PolygensChannel)) && strings.HasPrefix(err.Error(), "NOPERM ")) {
+		return refusedRetryAfter
+	}
+	return retryAfter
 }
 
 // isRefusal reports whether Redis would refuse again what it has refused. It would not when
