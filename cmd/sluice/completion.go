@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 
 	"github.com/alecthomas/kong"
@@ -51,6 +52,10 @@ func answerShell(stdout io.Writer) (asked bool, err error) {
 	line := os.Getenv("COMP_LINE")
 	if line == "" {
 		return false, nil
+	}
+	// Words behind the cursor complete nothing: without this the word at the cursor would be taken for another one.
+	if point, err := strconv.Atoi(os.Getenv("COMP_POINT")); err == nil && 0 <= point && point < len(line) {
+		line = line[:point]
 	}
 	// The last word of --flag=value; to bash, which alone says for which key it asks, these are
 	// two words, because = divides words there (COMP_WORDBREAKS).
