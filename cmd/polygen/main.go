@@ -34,7 +34,7 @@ func main() { os.Exit(run()) }
 func run() int {
 	var o options
 	line, code := cli.Parse(&o, os.Args[1:], os.Stdout, os.Stderr, "polygen", "Sluice's policy generator: publishes the limits, compares the cluster's use with them, "+
-		"and sends policies to the agents that they concern. Run two or more: they divide the users, and what one leaves that ends the others take over within three seconds.\n\n"+
+		"and sends policies to the agents that they concern. Run two or more: they divide the users among them, and when one ends the others take over its users within three seconds.\n\n"+
 		"Every flag can also be set by the environment variable in brackets.")
 	if line == nil {
 		return code
