@@ -103,9 +103,12 @@ func TestBandwidthByCreditAndAsked(t *testing.T) {
 	time.Sleep(time.Until(time.Now().Truncate(time.Second).Add(1100 * time.Millisecond)))
 	join(r.flow(t, m, "alice", kind{}, 2))
 	f.runsAt(t, 4*mib)
-	if text := r.cli(t, "show table sluice/active key alice"); !strings.Contains(text, "conn_cur=4") {
-		t.Errorf("table active has %s; want 4 requests in progress that were asked about", text)
-	}
+	proctest.Eventually(t, "4 requests in progress that were asked about", func() error {
+		if text := r.cli(t, "show table sluice/active key alice"); !strings.Contains(text, "conn_cur=4") {
+			return fmt.Errorf("table active has %s", text)
+		}
+		return nil
+	})
 
 	answer := make(chan struct{})
 	defer close(answer)
