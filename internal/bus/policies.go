@@ -53,6 +53,7 @@ func (b *Bus) PublishTo(ctx context.Context, policies []policy.Addressed) error 
 		return err // Redis is away, so nobody is known to be deaf
 	}
 	b.deaf.add(silent)
+	b.unheard.Add(float64(len(silent)))
 	if len(m.tooLong) > 0 {
 		return fmt.Errorf("publish policies: %d are longer than %d bytes", len(m.tooLong), policy.MaxLine)
 	}
@@ -129,7 +130,6 @@ func (b *Bus) publishToEach(ctx context.Context, m *mail) (missed []int, silent 
 			}
 		}
 	}
-	b.unheard.Add(float64(len(silent)))
 	return slices.Sorted(maps.Keys(unheard)), silent
 }
 

@@ -1,10 +1,14 @@
 package bus_test
 
 import (
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/policy"
@@ -72,5 +76,25 @@ func policiesToEach(t *testing.T, s *server) {
 		if n := s.metric(t, "sluice_bus_policies_unheard_total"); n != step.unheard {
 			t.Errorf("%s: unheard = %v, want %v", step.name, n, step.unheard)
 		}
+	}
+}
+
+// While Redis is away nobody is told anything in another way.
+func TestUnheardWhileRedisIsAway(t *testing.T) {
+	metrics := prometheus.NewRegistry()
+	b, err := bus.Open(bus.Options{Addresses: []string{"127.0.0.1:1"}, Registerer: metrics})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	err = b.PublishTo(t.Context(), []policy.Addressed{{Message: policy.Unblock{User: "alice"}, To: []string{"a", "b"}}})
+	if !errors.Is(err, bus.ErrUnavailable) {
+		t.Errorf("PublishTo = %v, want %v", err, bus.ErrUnavailable)
+	}
+	const none = "# HELP sluice_bus_policies_unheard_total Messages for one instance that nobody heard, and that were sent to all instances instead: " +
+		"it is an older agent, may not subscribe to its own channel, or has lost its connection.\n" +
+		"# TYPE sluice_bus_policies_unheard_total counter\nsluice_bus_policies_unheard_total 0\n"
+	if err := testutil.GatherAndCompare(metrics, strings.NewReader(none), "sluice_bus_policies_unheard_total"); err != nil {
+		t.Error(err)
 	}
 }

@@ -123,11 +123,11 @@ func (s *subscription) retryWait(err error) time.Duration {
 	return retryAfter
 }
 
-// isRefusal reports whether Redis would refuse again what it has refused. It would not when
-// the channel's slot has another node now.
+// isRefusal reports whether Redis would refuse again what it has refused. It would not while it starts, or when the
+// channel's slot has another node now.
 func isRefusal(err error) bool {
 	var refused redis.Error
-	return errors.As(err, &refused) && !strings.HasPrefix(err.Error(), "MOVED ") && !strings.HasPrefix(err.Error(), "CLUSTERDOWN ")
+	return errors.As(err, &refused) && !unavailable(err)
 }
 
 var (
