@@ -9,19 +9,46 @@ import (
 	"testing"
 )
 
+// RedisNode is a server that can be started again with what it has kept.
+type RedisNode struct {
+	*Process
+	Addr string
+
+	args []string
+}
+
+// StartRedisNode starts a server in a folder of its own.
+func StartRedisNode(t testing.TB, args ...string) *RedisNode {
+	t.Helper()
+	n := &RedisNode{Addr: FreeAddr(t), args: append([]string{"--repl-diskless-sync-delay", "0", "--dir", memoryDir(t)}, args...)}
+	n.Restart(t)
+	return n
+}
+
+// Restart starts a server again that has ended.
+func (n *RedisNode) Restart(t testing.TB) {
+	t.Helper()
+	n.Process = RedisAt(t, n.Addr, n.args...)
+}
+
 // RedisCluster starts a Redis Cluster of three masters and three replicas, and returns their
 // addresses and processes once it serves, the masters' first.
 // Further arguments are passed on to each server.
-func RedisCluster(t testing.TB, more ...string) (addrs []string, nodes []*Process) {
+func RedisCluster(t testing.TB, more ...string) (addrs []string, nodes []*RedisNode) {
 	t.Helper()
-	dir := memoryDir(t)
-	for range 6 {
-		addr := FreeAddr(t)
+	return RedisClusterOf(t, func(int, string) []string { return more })
+}
+
+// RedisClusterOf is RedisCluster with arguments of each server's own, which may depend on the address at
+// which it hears the other nodes.
+func RedisClusterOf(t testing.TB, more func(node int, bus string) []string) (addrs []string, nodes []*RedisNode) {
+	t.Helper()
+	for i := range 6 {
 		// By default it is the client's port plus 10000, which may be another test's.
-		_, clusterPort, _ := net.SplitHostPort(FreeAddr(t))
-		nodes = append(nodes, RedisAt(t, addr, append([]string{"--cluster-enabled", "yes", "--cluster-port", clusterPort,
-			"--repl-diskless-sync-delay", "0", "--dir", dir, "--cluster-config-file", "nodes-" + clusterPort}, more...)...))
-		addrs = append(addrs, addr)
+		bus := FreeAddr(t)
+		_, clusterPort, _ := net.SplitHostPort(bus)
+		n := StartRedisNode(t, append([]string{"--cluster-enabled", "yes", "--cluster-port", clusterPort}, more(i, bus)...)...)
+		addrs, nodes = append(addrs, n.Addr), append(nodes, n)
 	}
 	args := append([]string{"--cluster-yes", "--cluster-replicas", "1", "--cluster", "create"}, addrs...)
 	if out, err := exec.Command(lookup(t, "redis-cli"), args...).CombinedOutput(); err != nil {

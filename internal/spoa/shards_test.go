@@ -37,7 +37,7 @@ users: {rate-*: rate, hour-*: hour, slots-*: slots}
 type shardedRig struct {
 	t        *testing.T
 	addrs    []string
-	nodes    []*proctest.Process
+	nodes    []*proctest.RedisNode
 	fleet    *fleet
 	users    []*shardedUser
 	masters  []int  // of the shards, when the cluster was made
