@@ -18,6 +18,8 @@ RUN  ?= .
 # HAProxy for the integration tests: a path, or a version (3.0, 3.2) to fetch.
 # Empty: the one in PATH.
 HAPROXY ?=
+# Redis for the integration tests: empty for the one in PATH, or valkey to fetch that.
+REDIS ?=
 # How long each fuzz test runs.
 FUZZTIME ?= 20s
 # What random tests (pgregory.net/rapid) draw from: the same each time, so that a change's tests
@@ -43,6 +45,8 @@ RANDOM := $(PURE) ./pkg/internal/... ./pkg/jobs ./internal/limitcheck ./internal
 	./internal/policy ./internal/polygen/... ./internal/spoa ./internal/spop ./internal/terminal ./bench/load
 # Packages of the unit tests that another HAProxy may fail.
 ONHAPROXY := ./haproxy/... ./internal/peers/... ./internal/runtimeapi/... ./internal/spop/...
+# And those that another Redis may fail.
+ONREDIS := ./internal/bus ./pkg/jobs/redisslots
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 20
@@ -85,22 +89,24 @@ compile-race: # what both modules need, before both would compile it at the same
 
 # -parallel 3: most of their time is waiting. With more of them at a time a machine with two
 # cores stalls now and then, and what has to come in time does not.
-test-integration: setup build ## run whole clusters of real processes; HAPROXY=3.0 or a path chooses another HAProxy
+test-integration: setup build ## run whole clusters of real processes; HAPROXY=3.0 or a path chooses another HAProxy, REDIS=valkey another Redis
 	@scripts/setup chromium
 	@haproxy='$(HAPROXY)'; \
-	case "$$haproxy" in [0-9].[0-9]) scripts/setup patchelf; haproxy=$$(scripts/haproxy-version "$$haproxy" | tail -n 1);; esac; \
+	case "$$haproxy" in [0-9].[0-9]) scripts/setup patchelf; haproxy=$$(scripts/fetch-program "haproxy-$$haproxy" | tail -n 1);; esac; \
 	export SLUICE_HAPROXY="$$haproxy"; \
-	echo "HAProxy: $$("$${haproxy:-haproxy}" -v | head -n 1)"; \
-	$(STEADY) -trimpath -count=1 -p 1 -parallel 3 -timeout 20m -run '$(RUN)' -- $(ONHAPROXY) ./test/...
+	case '$(REDIS)' in valkey) scripts/setup patchelf; PATH=$$(scripts/fetch-program valkey | tail -n 1):$$PATH;; esac; \
+	echo "HAProxy: $$("$${haproxy:-haproxy}" -v | head -n 1)"; redis-server -v; \
+	$(STEADY) -trimpath -count=1 -p 1 -parallel 3 -timeout 20m -run '$(RUN)' -- $(ONHAPROXY) $(if $(REDIS),$(ONREDIS)) ./test/...
 
-test-matrix: ## run the integration tests on HAProxy 2.6, 3.0 and 3.2
+test-matrix: ## run the integration tests on HAProxy 2.6, 3.0 and 3.2, and on Valkey
 	$(MAKE) test-integration
 	$(MAKE) test-integration HAPROXY=3.0
 	$(MAKE) test-integration HAPROXY=3.2
+	$(MAKE) test-integration REDIS=valkey ONHAPROXY=
 
 bench: build ## measure accuracy, reaction and cost, and print tables; RUN=Cost chooses
 	@haproxy='$(HAPROXY)'; \
-	case "$$haproxy" in [0-9].[0-9]) scripts/setup patchelf; haproxy=$$(scripts/haproxy-version "$$haproxy" | tail -n 1);; esac; \
+	case "$$haproxy" in [0-9].[0-9]) scripts/setup patchelf; haproxy=$$(scripts/fetch-program "haproxy-$$haproxy" | tail -n 1);; esac; \
 	export SLUICE_HAPROXY="$$haproxy"; \
 	$(GO) test -count=1 -timeout 60m -run '^$$' -bench '$(RUN)' -benchtime 1x ./bench; \
 	$(GO) test -count=1 -timeout 60m -run '^$$' -bench '$(RUN)' -skip Accuracy -benchtime 40000x ./haproxy; \
