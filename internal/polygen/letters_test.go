@@ -64,6 +64,51 @@ func TestOldQuestionsAreNotAnswered(t *testing.T) {
 	}
 }
 
+// Others are asked for what they decide by those alone who do not know of all users themselves.
+func TestWhoListens(t *testing.T) {
+	addr := redis(t)
+	g, other := newGenerator(t, addr, "one", nil), newGenerator(t, addr, "two", nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = other.hearOthers(ctx)
+	}()
+	defer func() { cancel(); <-done }()
+	heard := func() letter { // the first one that came
+		proctest.Eventually(t, "a letter", func() error {
+			if err := g.send(t.Context(), "", letter{Number: 7}); err != nil || len(other.others.questions) == 0 {
+				return errors.Join(errors.New("none yet"), err)
+			}
+			return nil
+		})
+		first := <-other.others.questions
+		for len(other.others.questions) > 0 {
+			<-other.others.questions
+		}
+		return first
+	}
+	heard()
+	_, stop, err := g.Policies(api.Filter{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	g.listenToOthers()
+	if l := heard(); l.Listens {
+		t.Error("one that knows of all users asks for what others decide")
+	}
+	g.decideAll(false)
+	g.division.TakeAnswer(time.Now(), parts.Answer{Held: parts.SetOf(1)})
+	proctest.Eventually(t, "one that knows of some asks", func() error {
+		g.listenToOthers()
+		if l := heard(); !l.Listens {
+			return errors.New("it does not")
+		}
+		return nil
+	})
+}
+
 // What does not fit into a letter the readers at the other polygen are told to have lost, and so they are of a
 // letter that came too fast.
 func TestEventsLostBetweenPolygens(t *testing.T) {

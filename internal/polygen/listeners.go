@@ -73,7 +73,8 @@ func (p *Polygen) sendEvents(ctx context.Context) {
 
 // listenToOthers has the others send what they decide, while somebody reads that here.
 func (p *Polygen) listenToOthers() {
-	if !p.events.any.Load() || p.others.alone() {
+	// Beside a polygen of a version before each knows of all users: readers would hear the same from each.
+	if !p.events.any.Load() || p.division.KnownParts() == parts.All {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), othersAnswerWithin)
@@ -86,10 +87,4 @@ func (o *others) haveReaders() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return len(o.listeners) > 0
-}
-
-func (o *others) alone() bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return len(o.names) == 0
 }
