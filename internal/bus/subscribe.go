@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -117,7 +116,7 @@ func (s *subscription) keepReading(ctx context.Context) {
 func (s *subscription) retryWait(err error) time.Duration {
 	// Users of a version before know neither an instance's channel nor that of polygens: each attempt is a connection, and
 	// refused for as long as Redis has these users.
-	if isRefusal(err) && (s.own || slices.Contains(s.channels, string(PolygensChannel)) && strings.HasPrefix(err.Error(), "NOPERM ")) {
+	if isRefusal(err) && (s.own || slices.Contains(s.channels, string(PolygensChannel))) {
 		return refusedRetryAfter
 	}
 	return retryAfter
