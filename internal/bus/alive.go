@@ -32,21 +32,19 @@ func (b *Bus) Alive(ctx context.Context, instance string, shard int) error {
 }
 
 func (b *Bus) tellShard(ctx context.Context, op, instance string, shard int, left string) error {
-	return b.callRedis(ctx, op, "tell a shard of an instance", func(ctx context.Context) error {
-		_, err := b.evalScripts(ctx, call{
-			script: aliveScript, keys: []string{aliveKey(shard)},
-			args: []any{instance, aliveTimeout.Milliseconds(), registryTTL.Milliseconds(), left},
-		})
-		return err
+	_, err := b.runScripts(ctx, op, "tell a shard of an instance", call{
+		script: aliveScript, keys: []string{aliveKey(shard)},
+		args: []any{instance, aliveTimeout.Milliseconds(), registryTTL.Milliseconds(), left},
 	})
+	return err
 }
 
-// EachShard calls a function for each shard, for all of them at the same time: one that is away
-// delays no other.
+// EachShard calls a function for each shard, for all of them at the same time.
 func (b *Bus) EachShard(call func(shard int) error) error {
 	if b.shards == 1 {
 		return call(0)
 	}
+	// One that is away takes the whole time-out, which is as long as from one heartbeat to the next: it delays no other.
 	errs := make([]error, b.shards)
 	var calls sync.WaitGroup
 	for shard := range errs {

@@ -100,12 +100,15 @@ func Open(o Options) (*Bus, error) {
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
 	}
-	logging.Disable() // go-redis prints to stderr what it also returns
+	// go-redis prints to stderr what it also returns.
+	logging.Disable()
 	metrics := metric.With(o.Registerer)
 	return &Bus{
-		client:       o.connect(timeout, timeout),
-		limitsClient: o.connect(timeout, sourceTimeout), // each call has a deadline of its own
+		client: o.connect(timeout, timeout),
+		// Each of its calls has a deadline of its own, of which this is the longest.
+		limitsClient: o.connect(timeout, sourceTimeout),
 		shards:       max(1, o.Shards),
+		// An agent that starts again counts its calls from 1: Redis must not take them for those that it has heard.
 		session:      rand.Text()[:8],
 		timeout:      timeout,
 		silenceLimit: silenceLimit,
@@ -138,12 +141,16 @@ func (o Options) connect(dial, call time.Duration) redis.UniversalClient {
 		Username: o.Username, Password: o.Password, SentinelUsername: o.SentinelUsername, SentinelPassword: o.SentinelPassword,
 
 		DialTimeout: dial, ReadTimeout: call, WriteTimeout: call, PoolTimeout: call,
+		// Or a call would end with these and not with its context.
 		ContextTimeoutEnabled: true,
 
-		MaxRetries:    -1, // none: callers call again; see also once
+		// Callers call again, and know what may count twice; see also once. Five dials, which go-redis tries by itself,
+		// would outlast every call.
+		MaxRetries:    -1,
 		DialerRetries: 1,
 
-		PipelinePoolSize: -1, // all calls are pipelines: one pool is enough
+		// All calls are pipelines: one pool is enough.
+		PipelinePoolSize: -1,
 
 		// Nothing that older servers, proxies and the embedded one lack.
 		Protocol:                 2,
@@ -156,6 +163,7 @@ func (o Options) validate() error {
 	switch {
 	case len(o.Addresses) == 0:
 		return errors.New("redis: no address")
+	// Each of them costs each agent two lanes, two cores and two heartbeats a second.
 	case o.Shards < 0 || o.Shards > 1024:
 		return fmt.Errorf("redis: %d shards are not from 1 to 1024", o.Shards)
 	case o.Timeout < 0:
@@ -168,10 +176,27 @@ func (o Options) validate() error {
 
 // Close closes all connections. Subscriptions must have ended.
 func (b *Bus) Close() error {
+	// Both, also if the first one fails.
 	if err := errors.Join(b.client.Close(), b.limitsClient.Close()); err != nil {
 		return fmt.Errorf("close redis: %w", err)
 	}
 	return nil
+}
+
+// publish publishes a message of one of our channels.
+func (b *Bus) publish(ctx context.Context, op, what string, channel Channel, message []byte) error {
+	return b.callRedis(ctx, op, what, func(ctx context.Context) error {
+		return b.client.Publish(ctx, string(channel), message).Err()
+	})
+}
+
+// runScripts runs some scripts as one operation; see evalScripts.
+func (b *Bus) runScripts(ctx context.Context, op, what string, calls ...call) (replies []any, err error) {
+	err = b.callRedis(ctx, op, what, func(ctx context.Context) error {
+		replies, err = b.evalScripts(ctx, calls...)
+		return err
+	})
+	return replies, err
 }
 
 // callRedis runs one operation within the timeout, measures it, and wraps its error.
@@ -183,6 +208,7 @@ func (b *Bus) callRedisWithin(ctx context.Context, timeout time.Duration, op, wh
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	start := time.Now()
+	// Failures are measured too: what waited for the time-out is what an operator looks for.
 	err := wrapError(what, run(ctx))
 	b.seconds.WithLabelValues(op).Observe(time.Since(start).Seconds())
 	came := result(err)
@@ -191,13 +217,13 @@ func (b *Bus) callRedisWithin(ctx context.Context, timeout time.Duration, op, wh
 	case "ok":
 		b.answered.SetToCurrentTime()
 	case "unavailable":
+		// By itself go-redis would ask a replica that has been promoted up to ten seconds later.
 		b.findMasters(ctx)
 	}
 	return err
 }
 
-// findMasters has the clients of a Redis Cluster ask anew which nodes are masters, in the background: by
-// themselves they would ask a replica that has been promoted up to ten seconds later.
+// findMasters has the clients of a Redis Cluster ask anew which nodes are masters, in the background.
 func (b *Bus) findMasters(ctx context.Context) {
 	for _, client := range [...]redis.UniversalClient{b.client, b.limitsClient} {
 		if cluster, ok := client.(*redis.ClusterClient); ok {
@@ -211,10 +237,12 @@ func (b *Bus) Shards() int { return b.shards }
 
 func result(err error) string {
 	switch {
-	case err == nil || errors.Is(err, ErrNoLimits): // Redis has answered that there are none
+	// Redis has answered that there are none.
+	case err == nil || errors.Is(err, ErrNoLimits):
 		return "ok"
 	case errors.Is(err, ErrUnavailable):
 		return "unavailable"
+	// Redis has answered, and refused: that does not pass by waiting.
 	default:
 		return "error"
 	}

@@ -16,12 +16,14 @@ func (b *Bus) Demand(ctx context.Context, instance string, reports []bandwidth.R
 	if len(reports) == 0 {
 		return nil
 	}
+	// Before anything is sent: polygens take a message with one wrong number for malformed, and hear nothing of the others.
 	for _, r := range reports {
 		if err := validateReport(r); err != nil {
 			return fmt.Errorf("report demand: %w", err)
 		}
 	}
 	return b.callRedis(ctx, "demand", "report demand", func(ctx context.Context) error {
+		// All of them in one round trip: the lane waits for it.
 		pipe := b.client.Pipeline()
 		for rest := reports; len(rest) > 0; {
 			var message []byte

@@ -48,9 +48,11 @@ func unavailable(err error) bool {
 		return false
 	}
 	var reply redis.Error
+	// No answer: refused, reset, timed out, no such node.
 	if !errors.As(err, &reply) {
-		return true // no answer: refused, reset, timed out, no such node
+		return true
 	}
+	// By the words, because Redis has no other names for its errors.
 	for _, prefix := range cannotServe {
 		if strings.HasPrefix(reply.Error(), prefix) {
 			return true

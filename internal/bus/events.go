@@ -2,7 +2,7 @@ package bus
 
 import (
 	"context"
-	"errors"
+
 	"fmt"
 	"maps"
 	"slices"
@@ -43,6 +43,7 @@ const (
 // have the same name. Negative numbers and invalid classes fail the call before anything is
 // sent.
 func (b *Bus) AddEvents(ctx context.Context, report string, e Events) error {
+	// Before anything is sent: one wrong number would make this part of the bucket unreadable for everybody.
 	for _, of := range slices.Concat(e.Users, e.Tiers) {
 		if err := of.validate(); err != nil {
 			return fmt.Errorf("add events: %w", err)
@@ -51,9 +52,12 @@ func (b *Bus) AddEvents(ctx context.Context, report string, e Events) error {
 	users := make([][eventParts][]byte, b.shards)
 	for i := range e.Users {
 		of := &e.Users[i]
+		// In parts, so that a question about one user reads few of the others, and not a field for each user: that would
+		// cost Redis more than all else together.
 		part := &users[b.ShardOf(of.Name)][eventPartOf(of.Name)]
 		*part = of.append(*part)
 	}
+	// A tier has users in all shards: its bucket lies with what concerns the whole cluster.
 	var tiers []byte
 	for i := range e.Tiers {
 		tiers = e.Tiers[i].append(tiers)
@@ -66,10 +70,8 @@ func (b *Bus) AddEvents(ctx context.Context, report string, e Events) error {
 	if len(calls) == 0 {
 		return nil
 	}
-	return b.callRedis(ctx, "events", "add events", func(ctx context.Context) error {
-		_, err := b.evalScripts(ctx, calls...)
-		return err
-	})
+	_, err := b.runScripts(ctx, "events", "add events", calls...)
+	return err
 }
 
 func (of *EventsOf) validate() error {
@@ -87,27 +89,17 @@ func (of *EventsOf) validate() error {
 // append writes the events of a name, as words; see internal/bus/wire.go. Of nothing it writes
 // nothing.
 func (of *EventsOf) append(text []byte) []byte {
-	var started int64 // classes
-	for _, c := range of.Classes {
-		started += min(1, c.Starts)
-	}
-	if started == 0 && of.Ends == 0 {
+	// What is 0 takes no words.
+	started := slices.DeleteFunc(slices.Clone(of.Classes), func(c StartedClass) bool { return c.Starts == 0 })
+	if len(started) == 0 && of.Ends == 0 {
 		return text
 	}
 	if len(text) == 0 {
 		text = append(text, wireVersion...)
 	}
-	number := func(n int64) { text = strconv.AppendInt(append(text, ' '), n, 10) }
 	text = appendText(append(text, ' '), of.Name)
-	number(of.Ends)
-	number(started)
-	for _, c := range of.Classes {
-		if c.Starts > 0 {
-			text = appendText(append(text, ' '), c.Class)
-			number(c.Starts)
-		}
-	}
-	return text
+	text = strconv.AppendInt(append(text, ' '), of.Ends, 10)
+	return appendClasses(text, started)
 }
 
 // decodeEvents reads a part of a report.
@@ -115,14 +107,8 @@ func decodeEvents(text string) (all []EventsOf, err error) {
 	w := words{rest: text}
 	w.takeVersion(wireVersion)
 	for w.hasMore() {
-		of := EventsOf{Name: w.takeText(), Ends: w.takeNumber()}
-		n := w.takeNumber()
-		for ; n > 0 && w.hasMore(); n-- {
-			of.Classes = append(of.Classes, StartedClass{Class: w.takeText(), Starts: w.takeNumber()})
-		}
-		if n > 0 {
-			w.failWith(errors.New("fewer classes than it says"))
-		}
+		of := EventsOf{Name: w.takeText(), Ends: w.takeNumber(), Classes: w.takeClasses()}
+		// From another process, and perhaps from another version of it.
 		if err := of.validate(); err != nil {
 			w.failWith(err)
 		}
@@ -138,10 +124,12 @@ func decodeEvents(text string) (all []EventsOf, err error) {
 func appendEvents(calls []call, report, tag string, second int64, parts [][]byte) []call {
 	args := []any{int64(eventsTTL / time.Second)}
 	for part, text := range parts {
+		// The field has the report's name, so that a report which is repeated replaces itself.
 		if len(text) > 0 {
 			args = append(args, report+"/"+strconv.Itoa(part), text)
 		}
 	}
+	// Redis refuses to set no fields, and an empty bucket says no more than none.
 	if len(args) == 1 {
 		return calls
 	}
@@ -157,6 +145,7 @@ func (b *Bus) TierEvents(ctx context.Context, second int64) (all []EventsOf, err
 		if err != nil {
 			return err
 		}
+		// Added up here, and not by Redis as they come: a report that is repeated must count once.
 		for _, report := range reports {
 			events, err := decodeEvents(report)
 			if err != nil {
@@ -184,6 +173,7 @@ func (b *Bus) TierEvents(ctx context.Context, second int64) (all []EventsOf, err
 func (of *EventsOf) add(more EventsOf) {
 	of.Ends += more.Ends
 	for _, c := range more.Classes {
+		// Sorted all the time, so that the answer does not depend on who reported first.
 		at, known := slices.BinarySearchFunc(of.Classes, c.Class, func(c StartedClass, class string) int { return strings.Compare(c.Class, class) })
 		if !known {
 			of.Classes = slices.Insert(of.Classes, at, StartedClass{Class: c.Class})
@@ -212,6 +202,7 @@ func (b *Bus) UserEvents(ctx context.Context, user string, seconds []int64) ([]E
 				if err != nil {
 					return err
 				}
+				// A part has a sixteenth of all users of the shard.
 				for _, of := range all {
 					if of.Name == user {
 						events[i].add(of)
@@ -226,6 +217,7 @@ func (b *Bus) UserEvents(ctx context.Context, user string, seconds []int64) ([]E
 
 // partsOfReports reads one part of all reports that each of some buckets has.
 func (b *Bus) partsOfReports(ctx context.Context, keys []string, part int) ([][]string, error) {
+	// Their names first, and then one part of each: all parts together are sixteen times as much to send.
 	pipe := b.client.Pipeline()
 	fields := make([]*redis.StringSliceCmd, len(keys))
 	for i, key := range keys {
@@ -244,6 +236,7 @@ func (b *Bus) partsOfReports(ctx context.Context, keys []string, part int) ([][]
 		}
 	}
 	parts := make([][]string, len(keys))
+	// An empty pipeline is no call: most users are in no bucket of most seconds.
 	if !some {
 		return parts, nil
 	}
@@ -255,7 +248,8 @@ func (b *Bus) partsOfReports(ctx context.Context, keys []string, part int) ([][]
 			continue
 		}
 		for _, value := range values.Val() {
-			if text, there := value.(string); there { // a bucket may have expired meanwhile
+			// A bucket may have expired between the two calls.
+			if text, there := value.(string); there {
 				parts[i] = append(parts[i], text)
 			}
 		}

@@ -104,9 +104,10 @@ func burstKey(shard int, field string) string {
 	return "sluice:{" + strconv.Itoa(shard) + "}:burst:" + field
 }
 
-// heardKey is the key of the last call's number. The session tells an agent from an
-// earlier one of the same name, whose numbers say nothing about this one's.
+// heardKey is the key of the last call's number.
 func heardKey(shard int, burst bool, instance, session string) string {
+	// Two scripts hear of the calls, each of its own: the number of one says nothing about the other's. Nor do those of an
+	// earlier agent of the same name: it had another session.
 	kind := "take:"
 	if burst {
 		kind = "burst:"
@@ -128,12 +129,15 @@ func eventsKey(tag string, second int64) string {
 	return "sluice:{" + tag + "}:events:" + strconv.FormatInt(second, 10) + ":reports"
 }
 
-// eventPartOf is the part of a report that has a user. Other bits than those of ShardOf, or a
-// shard would have some of the parts only.
-func eventPartOf(user string) int { return int(xxhash.Sum64String(user) >> 32 % eventParts) }
+// eventPartOf is the part of a report that has a user.
+func eventPartOf(user string) int {
+	// Other bits than those of ShardOf, or a shard would have some of the parts only.
+	return int(xxhash.Sum64String(user) >> 32 % eventParts)
+}
 
 // ShardOf is the shard of all of a user's pools, from 0 on.
 func (b *Bus) ShardOf(user string) int {
+	// Nearly everywhere, and it is asked of each user of each call.
 	if b.shards == 1 {
 		return 0
 	}

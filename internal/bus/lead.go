@@ -22,6 +22,7 @@ type Candidacy struct {
 // succeeded for so long must assume that it was replaced. It fails with ErrShards while processes
 // with another number of shards are there.
 func (b *Bus) Lead(ctx context.Context, c Candidacy) (parts.Answer, error) {
+	// Redis counts in milliseconds, and refuses a time to live of none.
 	if c.For < time.Millisecond {
 		return parts.Answer{}, fmt.Errorf("lead: %v is below a millisecond", c.For)
 	}
@@ -35,6 +36,7 @@ func (b *Bus) Resign(ctx context.Context, c Candidacy) error {
 }
 
 func (b *Bus) changeLead(ctx context.Context, action string, c Candidacy) (lead parts.Answer, err error) {
+	// All that the script may touch, also parts that are not asked for: a Redis Cluster wants to know them before.
 	keys := []string{leaderKey, shardsKey, polygensKey}
 	for part := range parts.Count {
 		keys = append(keys, leaseKey(part))
@@ -52,6 +54,7 @@ func (b *Bus) changeLead(ctx context.Context, action string, c Candidacy) (lead 
 		if !ok || len(reply) == 0 {
 			return &replyError{replies[0]}
 		}
+		// Nothing was done then, and the reply ends here.
 		if err := b.checkShards(reply[0]); err != nil {
 			return err
 		}
@@ -78,6 +81,7 @@ func readLead(reply []any) (lead parts.Answer, ok bool) {
 	lead.Leader, lead.Free = leader, int(free)
 	for _, v := range held {
 		n, ok := v.(int64)
+		// A polygen that holds parts which do not exist has others, which it does not know of.
 		if !ok || n < 0 || n >= parts.Count {
 			return parts.Answer{}, false
 		}
@@ -87,6 +91,7 @@ func readLead(reply []any) (lead parts.Answer, ok bool) {
 		name, _ := v.(string)
 		lead.Polygens = append(lead.Polygens, name)
 	}
+	// A hash of Redis has no order, and all polygens must count them alike.
 	slices.Sort(lead.Polygens)
 	return lead, true
 }

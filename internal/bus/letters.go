@@ -16,15 +16,14 @@ func (Letter) isEvent() {}
 // Send publishes a letter to the polygens.
 func (b *Bus) Send(ctx context.Context, l Letter) error {
 	message := append(append(appendText([]byte(wireVersion+" "), l.To), ' '), l.Body...)
-	return b.callRedis(ctx, "send_letter", "send a letter to polygens", func(ctx context.Context) error {
-		return b.client.Publish(ctx, string(PolygensChannel), message).Err()
-	})
+	return b.publish(ctx, "send_letter", "send a letter to polygens", PolygensChannel, message)
 }
 
 func decodeLetter(message string) (Letter, error) {
 	w := words{rest: message}
 	w.takeVersion(wireVersion)
 	l := Letter{To: w.takeText(), Body: []byte(w.rest)}
+	// What it says is not looked at here, but it says something.
 	if w.rest == "" {
 		w.failWith(errors.New("it says nothing"))
 	}

@@ -61,7 +61,7 @@ type limitFile struct {
 	stored map[chunkSum][]byte // the chunks, compressed
 }
 
-// encodeLimits divides and compresses a limit file, but for the chunks that the one before had too.
+// encodeLimits divides and compresses a limit file.
 func encodeLimits(version string, source []byte, before limitFile) limitFile {
 	f := limitFile{
 		limitHead: limitHead{version: version, sum: sha256.Sum256(source)},
@@ -71,6 +71,7 @@ func encodeLimits(version string, source []byte, before limitFile) limitFile {
 		n := chunkEnd(source)
 		sum := sumOf(source[:n])
 		stored := before.stored[sum]
+		// Most chunks of a file that was changed are those of the file before: they are compressed already.
 		if stored == nil {
 			stored = compress(source[:n])
 		}
@@ -81,10 +82,9 @@ func encodeLimits(version string, source []byte, before limitFile) limitFile {
 	return f
 }
 
-// chunkEnd is where the first chunk of a text ends: after a line that is the last of its chunk
-// by its own content, so that lines which come or go move no other chunk's ends. Longer lines
-// are so more often, or chunks of long lines would be larger.
+// chunkEnd is where the first chunk of a text ends.
 func chunkEnd(text []byte) int {
+	// Also within a line: one of a megabyte must not keep everybody else's calls waiting for a chunk of a megabyte.
 	text = text[:min(len(text), maxChunk)]
 	for end := 0; end < len(text); {
 		line := text[end:]
@@ -92,6 +92,8 @@ func chunkEnd(text []byte) int {
 			line = line[:i+1]
 		}
 		end += len(line)
+		// After a line that is the last of its chunk by its own content, so that lines which come or go move no other
+		// chunk's ends. Longer lines are so more often, or chunks of long lines would be larger.
 		if end >= minChunk && xxhash.Sum64(line)%chunkSpread < uint64(len(line)) {
 			return end
 		}
@@ -101,14 +103,16 @@ func chunkEnd(text []byte) int {
 
 func compress(content []byte) []byte {
 	var b bytes.Buffer
-	w, _ := flate.NewWriter(&b, flate.DefaultCompression) // fails for unknown levels only
-	_, _ = w.Write(content)                               // a Buffer takes everything
+	// It fails for unknown levels only, and a Buffer takes everything.
+	w, _ := flate.NewWriter(&b, flate.DefaultCompression)
+	_, _ = w.Write(content)
 	_ = w.Close()
 	return b.Bytes()
 }
 
 // open is the content of a chunk as Redis has it.
 func (c chunkRef) open(stored []byte) ([]byte, error) {
+	// As much as the head says, and no more: what is damaged may decompress to gigabytes.
 	content := make([]byte, c.size)
 	r := flate.NewReader(bytes.NewReader(stored))
 	if _, err := io.ReadFull(r, content); err != nil {
@@ -144,6 +148,7 @@ func decodeHead(text string) (limitHead, error) {
 		var c chunkRef
 		w.takeSum(c.sum[:])
 		c.size, c.stored = int(w.takeNumber()), int(w.takeNumber())
+		// Memory of this size is made before the chunk is read.
 		if c.size == 0 || c.size > maxChunk {
 			w.failWith(fmt.Errorf("a chunk of %d bytes", c.size))
 		}
@@ -168,9 +173,10 @@ type limitParts struct {
 	chunks map[chunkSum][]byte
 }
 
-// missing are the chunks of a file that are to be read. Those that are neither of it nor of the
-// last whole file are forgotten.
+// missing are the chunks of a file that are to be read.
 func (p *limitParts) missing(head limitHead) []chunkRef {
+	// Chunks that are neither of this file nor of the last whole one are forgotten: those of files that were replaced
+	// before they were read would add up.
 	chunks := make(map[chunkSum][]byte)
 	for _, c := range p.head.chunks {
 		chunks[c.sum] = p.chunks[c.sum]
@@ -183,6 +189,7 @@ func (p *limitParts) missing(head limitHead) []chunkRef {
 		} else if !wanted[c.sum] {
 			missing = append(missing, c)
 		}
+		// A file may have the same chunk twice: it is read once.
 		wanted[c.sum] = true
 	}
 	p.chunks = chunks
@@ -193,11 +200,13 @@ func (p *limitParts) missing(head limitHead) []chunkRef {
 func (p *limitParts) join(head limitHead) error {
 	contents := make([][]byte, len(head.chunks))
 	for i, c := range head.chunks {
+		// A head may name a chunk twice, with two sizes.
 		if contents[i] = p.chunks[c.sum]; len(contents[i]) != c.size {
 			return fmt.Errorf("%w: a chunk has another size", ErrDamagedLimits)
 		}
 	}
 	source := bytes.Join(contents, nil)
+	// Each chunk is right by itself; this says that they are all there, in their order.
 	if sha256.Sum256(source) != head.sum {
 		return fmt.Errorf("%w: the whole has another checksum", ErrDamagedLimits)
 	}

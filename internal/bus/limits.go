@@ -45,9 +45,10 @@ const (
 // ErrNoChunk says that a part of the published limits is missing. polygen writes it again.
 var ErrNoChunk = errors.New("a chunk of the published limits is missing")
 
-// limitsTimeout is how long a call may take that carries so many bytes of a limit file:
-// as long as a slow link needs, because no request waits for it.
+// limitsTimeout is how long a call may take that carries so many bytes of a limit file.
 func (b *Bus) limitsTimeout(size int) time.Duration {
+	// As long as a slow link needs, because no request waits for it: a call that was broken off would be repeated, and
+	// never succeed.
 	const slowest = 64 << 10 // bytes per second
 	return 8*b.timeout + time.Duration(size)*time.Second/slowest
 }
@@ -66,6 +67,7 @@ func (b *Bus) PublishLimits(ctx context.Context, version string, source []byte) 
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	file := encodeLimits(version, source, p.file)
+	// Chunks first, the head last: until all of them are there, agents read the file before.
 	missing, err := b.renewChunks(ctx, file.chunks, limitsTTL)
 	if err != nil {
 		return err
@@ -75,23 +77,21 @@ func (b *Bus) PublishLimits(ctx context.Context, version string, source []byte) 
 	}
 	message := policy.Append(nil, policy.Limits{Version: version})
 	args := []any{version, file.encode(), int64(limitsTTL / time.Second), message}
+	// For agents of versions before chunks. They all read it at the same time, so a large one would be no help to them.
 	if len(source) <= maxSource {
 		args = append(args, source)
 	}
-	err = b.callRedis(ctx, "publish_limits", "publish limits", func(ctx context.Context) error {
-		_, err := b.evalScripts(ctx, call{script: limitsScript, keys: []string{limitsKey}, args: args})
-		return err
-	})
-	if err != nil {
+	if _, err = b.runScripts(ctx, "publish_limits", "publish limits", call{script: limitsScript, keys: []string{limitsKey}, args: args}); err != nil {
 		return err
 	}
+	// Not deleted: agents may be reading the file before, and do so slowly.
 	var superseded []chunkRef
 	for _, c := range p.file.chunks {
 		if file.stored[c.sum] == nil {
 			superseded = append(superseded, c)
 		}
 	}
-	// If this fails they expire later.
+	// If this fails they expire as they would have without another file, a day after the last renewal.
 	_, _ = b.renewChunks(ctx, superseded, supersededTTL)
 	p.file, p.next = file, 0
 	return nil
@@ -104,24 +104,20 @@ func (b *Bus) KeepLimits(ctx context.Context, version string) (kept bool, err er
 	p := &b.limitPublisher
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	// What another process has published may be the same, but which chunks it has this one does not know.
 	if p.file.stored == nil || p.file.version != version {
 		return false, nil
 	}
-	err = b.callRedis(ctx, "keep_limits", "keep limits", func(ctx context.Context) error {
-		replies, err := b.evalScripts(ctx, call{
-			script: keepScript,
-			keys:   []string{limitsKey},
-			args:   []any{version, int64(limitsTTL / time.Second)},
-		})
-		if err != nil {
-			return err
-		}
-		kept = replies[0] == int64(1)
-		return nil
+	replies, err := b.runScripts(ctx, "keep_limits", "keep limits", call{
+		script: keepScript, keys: []string{limitsKey}, args: []any{version, int64(limitsTTL / time.Second)},
 	})
-	if err != nil || !kept || len(p.file.chunks) == 0 {
-		return kept, err
+	if err != nil || replies[0] != int64(1) {
+		return false, err
 	}
+	if len(p.file.chunks) == 0 {
+		return true, nil
+	}
+	// Some with each call: all at once would be as many bytes as a publication, every second.
 	renewed := p.file.chunks[p.next:min(p.next+(len(p.file.chunks)+renewParts-1)/renewParts, len(p.file.chunks))]
 	p.next = (p.next + len(renewed)) % len(p.file.chunks)
 	return true, b.writeChunks(ctx, p.file, renewed)
@@ -134,6 +130,7 @@ func (b *Bus) renewChunks(ctx context.Context, chunks []chunkRef, ttl time.Durat
 	}
 	err = b.callRedisWithin(ctx, b.limitsTimeout(0), "renew_limits", "renew chunks of limits", func(ctx context.Context) error {
 		pipe := b.limitsClient.Pipeline()
+		// The answer to EXPIRE says whether there is such a key, so what is there is kept by the same round trip.
 		there := make([]*redis.BoolCmd, len(chunks))
 		for i, c := range chunks {
 			there[i] = pipe.Expire(ctx, chunkKey(c.sum), ttl)
@@ -153,6 +150,7 @@ func (b *Bus) renewChunks(ctx context.Context, chunks []chunkRef, ttl time.Durat
 func (b *Bus) writeChunks(ctx context.Context, file limitFile, chunks []chunkRef) error {
 	for len(chunks) > 0 {
 		n, size := 0, 0
+		// One at least, however large it is.
 		for n < len(chunks) && (n == 0 || size+chunks[n].stored <= maxPipeline) {
 			size += chunks[n].stored
 			n++
@@ -183,16 +181,19 @@ type limitReader struct {
 // that it returned before, and after an error only what is missing then. It takes its time: see
 // restFactor. Callers must not modify the source.
 func (b *Bus) Limits(ctx context.Context) (version string, source []byte, err error) {
+	// One reader at a time: a second one would read the same chunks beside the first.
 	r := &b.limitReader
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	head, err := b.limitHead(ctx)
+	// Polygens and agents may be replaced in any order, so whole files are still read.
 	if errors.Is(err, errNoHead) {
 		return b.limitSource(ctx)
 	}
 	if err != nil {
 		return "", nil, err
 	}
+	// By its checksum, which says that nothing is to be read; a version is what its publisher calls it.
 	if r.parts.source != nil && r.parts.head.sum == head.sum {
 		return head.version, r.parts.source, nil
 	}
@@ -206,14 +207,14 @@ func (b *Bus) Limits(ctx context.Context) (version string, source []byte, err er
 		return "", nil, err
 	}
 	if err := r.parts.join(head); err != nil {
-		r.parts = limitParts{} // with one of its parts something is wrong
+		// With one of its chunks something is wrong, and nobody knows with which: all are read anew.
+		r.parts = limitParts{}
 		return "", nil, fmt.Errorf("read limits: %w", err)
 	}
 	return head.version, r.parts.source, nil
 }
 
-// errNoHead says that the limits are of a polygen that knows no chunks. The head may be there, of
-// limits that another one published before.
+// errNoHead says that the limits are of a polygen that knows no chunks.
 var errNoHead = errors.New("no head of the published limits")
 
 func (b *Bus) limitHead(ctx context.Context) (limitHead, error) {
@@ -223,6 +224,7 @@ func (b *Bus) limitHead(ctx context.Context) (limitHead, error) {
 	}
 	head, err := decodeHead(text)
 	switch {
+	// A polygen that knows no chunks sets the version and the source, and leaves the head of the limits before.
 	case text == "" || err == nil && head.version != version:
 		return limitHead{}, errNoHead
 	case err != nil:
@@ -248,7 +250,8 @@ func (b *Bus) limitFields(ctx context.Context, op, field string, timeout time.Du
 			return err
 		}
 		var ok bool
-		if version, ok = values[0].(string); !ok { // HMGET answers nil for a key or field that does not exist
+		// HMGET answers nil for a key or field that does not exist.
+		if version, ok = values[0].(string); !ok {
 			return ErrNoLimits
 		}
 		value, _ = values[1].(string)
@@ -258,13 +261,14 @@ func (b *Bus) limitFields(ctx context.Context, op, field string, timeout time.Du
 	return version, value, err
 }
 
-// readChunks reads chunks, one at a time: nobody else's call waits in Redis for more than one.
-// The lock of the reader must be held.
+// readChunks reads chunks. The lock of the reader must be held.
 func (b *Bus) readChunks(ctx context.Context, chunks []chunkRef) error {
 	parts, factor := &b.limitReader.parts, restFactor
+	// An agent without limits does not serve: that others wait a little longer is the lesser evil.
 	if parts.source == nil {
 		factor = restFactorAtStart
 	}
+	// One at a time: nobody else's call waits in Redis for more than one.
 	for i, c := range chunks {
 		began := time.Now()
 		stored, err := b.readChunk(ctx, c)
@@ -276,7 +280,9 @@ func (b *Bus) readChunks(ctx context.Context, chunks []chunkRef) error {
 		if err != nil {
 			return fmt.Errorf("read limits: %w", err)
 		}
+		// Kept also if a later one fails: the next call reads only what is missing then.
 		parts.chunks[c.sum] = content
+		// The limits are wanted: after the last one there is nothing to rest for.
 		if i == len(chunks)-1 {
 			break
 		}
@@ -295,6 +301,7 @@ func (b *Bus) readChunk(ctx context.Context, c chunkRef) (stored []byte, err err
 	found := true
 	err = b.callRedisWithin(ctx, b.limitsTimeout(c.stored), "limits_chunk", "read a chunk of limits", func(ctx context.Context) error {
 		stored, err = b.limitsClient.Get(ctx, chunkKey(c.sum)).Bytes()
+		// Redis has answered that there is none: for the metrics that is no failure of the call.
 		if found = !errors.Is(err, redis.Nil); !found {
 			return nil
 		}

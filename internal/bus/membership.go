@@ -17,16 +17,17 @@ type members struct {
 
 // after is the membership after a change. It reports whether the change is one of this
 // membership, or says how the membership is whatever it was before.
-//
-// Numbers of epochs grow, or a forged message could lead to a false list and a second one
-// back to the epoch that Redis has, which no heartbeat would find out.
 func (m members) after(c change) (members, bool) {
 	switch {
-	case c.from == "": // its epoch is not taken, for the number may be any
+	// It names all instances. Its epoch is not taken, for the number may be any: the next heartbeat asks for it.
+	case c.from == "":
 		return members{"", c.joined}, true
+	// Numbers of epochs grow. Or a forged message could lead to a false list, and a second one back to the epoch that
+	// Redis has, which no heartbeat would find out.
 	case c.from != m.epoch || numberOf(c.epoch) != numberOf(c.from)+1:
 		return m, false
 	}
+	// Another list and not this one changed: it is shared with all who were told of it.
 	set := make(map[string]struct{}, len(m.instances)+len(c.joined))
 	for _, name := range m.instances {
 		set[name] = struct{}{}
@@ -43,6 +44,7 @@ func (m members) after(c change) (members, bool) {
 // numberOf is the number that an epoch begins with.
 func numberOf(epoch string) int64 {
 	digits, _, _ := strings.Cut(epoch, "-")
+	// Redis counts from 1: what is no number is 0.
 	n, _ := strconv.ParseInt(digits, 10, 64)
 	return n
 }
@@ -85,11 +87,14 @@ func (m *membership) beat(instance string, said status) (known members, at int64
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	h := m.own[instance]
+	// The short heartbeat says nothing of the status, and compares epochs: there must be one, and nothing to tell.
 	if h == nil || h.status != said || h.beats >= repeatAfter || m.doubted || m.members.epoch == "" {
+		// Until the answer comes nobody knows what Redis has heard.
 		delete(m.own, instance)
 		return m.members, 0, false, false
 	}
 	h.beats++
+	// A look costs Redis the more, the more instances there are, and one of them need not be made by all of them.
 	every := min(rarely, max(1, len(m.members.instances)/lookouts))
 	// Instances that began together do not look together.
 	rank, _ := slices.BinarySearch(m.members.instances, instance)
@@ -100,8 +105,9 @@ func (m *membership) beat(instance string, said status) (known members, at int64
 func (m *membership) heard(instance string, said status, now time.Time, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	// Whether Redis has heard it is not known: the next heartbeat says all.
 	if err != nil {
-		delete(m.own, instance) // whether Redis heard it is not known
+		delete(m.own, instance)
 		return
 	}
 	if m.own == nil {
@@ -112,12 +118,14 @@ func (m *membership) heard(instance string, said status, now time.Time, err erro
 		h = &heard{status: said}
 		m.own[instance] = h
 	}
+	// Changes that were published before this answer are in it, however late they come (take).
 	h.at, m.at = now.UnixMilli(), now
 }
 
 func (m *membership) leave(instance string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	// Should it come back, its first heartbeat must say all: Redis has forgotten its status.
 	delete(m.own, instance)
 }
 
@@ -125,17 +133,18 @@ func (m *membership) leave(instance string) {
 func (m *membership) known() members {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	// To know nothing is to be told everything.
 	if m.doubted {
 		return members{}
 	}
 	return m.members
 }
 
-// set takes what Redis has answered. Should a message have overtaken the answer, the next
-// heartbeat sets it right.
+// set takes what Redis has answered.
 func (m *membership) set(known members, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	// Should a message have overtaken the answer, the epochs differ at the next heartbeat, which sets it right.
 	m.members, m.at, m.doubted = known, now, false
 }
 
@@ -146,8 +155,7 @@ func (m *membership) doubt() {
 	m.doubted = true
 }
 
-// take takes a published change. It reports whether the list is known after it: whoever
-// missed the one before asks.
+// take takes a published change. It reports whether the list is known after it.
 func (m *membership) take(c change) (Registry, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -157,6 +165,7 @@ func (m *membership) take(c change) (Registry, bool) {
 	case overtaken:
 	case c.epoch == "" || c.epoch != m.members.epoch:
 		next, ok := m.members.after(c)
+		// Whoever missed the one before asks: a list without an instance would make each part of a limit too large.
 		if !ok {
 			return Registry{}, false
 		}

@@ -45,6 +45,7 @@ func (b *Bus) Overrides(ctx context.Context, known string) (kept KeptOverrides, 
 			return err
 		}
 		kept.Version = reply[0]
+		// Of the version that is known already Redis says no more: every polygen asks twice a second.
 		if len(reply) > 2 {
 			kept.List, kept.Removed = []byte(reply[1]), []byte(reply[2])
 		}
@@ -60,14 +61,17 @@ func (b *Bus) Overrides(ctx context.Context, known string) (kept KeptOverrides, 
 func (b *Bus) KeepOverrides(ctx context.Context, replaced string, keep KeptOverrides, needed, await time.Duration) (KeptOverrides, error) {
 	// The version depends on the lists alone, so that a call that failed and ran all the
 	// same, and is repeated, ends in the same state.
+	// With a byte between them that neither has: what is moved from one list to the other is another version.
 	sum := sha256.Sum256(bytes.Join([][]byte{keep.List, keep.Removed}, []byte{0}))
 	keep.Version = removalsVersion + hex.EncodeToString(sum[:8])
 	var changed error
+	// Of one connection, for awaitReplicas.
 	var conn *redis.Conn
 	err := b.callRedis(ctx, "keep_overrides", "keep overrides", func(ctx context.Context) (err error) {
 		if conn, err = b.connTo(ctx, overridesKey); err != nil {
 			return err
 		}
+		// A time to live of 0 would delete what was just kept.
 		reply, err := b.overrides(ctx, conn, "keep", replaced, keep.Version, keep.List, keep.Removed, max(1, needed.Milliseconds()))
 		if err == nil && reply[0] != keep.Version {
 			changed = ErrOverridesChanged
@@ -77,9 +81,11 @@ func (b *Bus) KeepOverrides(ctx context.Context, replaced string, keep KeptOverr
 	if conn != nil {
 		defer conn.Close()
 	}
+	// Redis has answered: for the metrics that is no failure of the call.
 	if err == nil {
-		err = changed // Redis has answered: this is no error of do, which would count it
+		err = changed
 	}
+	// Whatever comes of this, they are kept: only the caller can say whether that is enough.
 	if err == nil && await > 0 {
 		keep.Unsafe = b.awaitReplicas(ctx, conn, await)
 	}
@@ -115,9 +121,7 @@ type Unblock struct {
 // PublishUnblock tells all polygens that a user is let in.
 func (b *Bus) PublishUnblock(ctx context.Context, u Unblock) error {
 	message := appendText(append(appendText([]byte(wireVersion+" "), u.Polygen), ' '), u.User)
-	return b.callRedis(ctx, "publish_unblock", "publish unblock", func(ctx context.Context) error {
-		return b.client.Publish(ctx, string(UnblockChannel), message).Err()
-	})
+	return b.publish(ctx, "publish_unblock", "publish unblock", UnblockChannel, message)
 }
 
 func decodeUnblock(message string) (Unblock, error) {

@@ -49,11 +49,13 @@ func (b *Bus) PublishTo(ctx context.Context, policies []policy.Addressed) error 
 		return err
 	}
 	missed, silent := b.publishToEach(ctx, &m)
+	// Redis is away if this fails, so nobody is known to be deaf.
 	if err := b.publishToAll(ctx, &m, missed); err != nil {
-		return err // Redis is away, so nobody is known to be deaf
+		return err
 	}
 	b.deaf.add(silent)
 	b.unheard.Add(float64(len(silent)))
+	// At last: one that is too long holds up no other.
 	if len(m.tooLong) > 0 {
 		return fmt.Errorf("publish policies: %d are longer than %d bytes", len(m.tooLong), policy.MaxLine)
 	}
@@ -70,7 +72,7 @@ type mail struct {
 	tooLong   map[int]bool
 }
 
-// divideMail divides policies. What one deaf instance needs all hear, so nobody else needs it.
+// divideMail divides policies.
 func (b *Bus) divideMail(policies []policy.Addressed) mail {
 	m := mail{policies: policies, toEach: make(map[string][]int), tooLong: make(map[int]bool)}
 	deaf := b.deaf.now()
@@ -79,6 +81,7 @@ func (b *Bus) divideMail(policies []policy.Addressed) mail {
 			m.trace = p.Message
 			continue
 		}
+		// What one deaf instance needs all hear, so nobody needs it over their own channel.
 		if p.To == nil || len(deaf) > 0 && slices.ContainsFunc(p.To, func(to string) bool { return deaf[to] }) {
 			m.toAll = append(m.toAll, i)
 			continue
@@ -97,10 +100,9 @@ func (b *Bus) publishToAll(ctx context.Context, m *mail, which []int) error {
 	if len(batches) == 0 {
 		return nil
 	}
-	return b.callRedis(ctx, "publish_policies", "publish policies", func(ctx context.Context) error {
-		_, err := b.evalScripts(ctx, call{script: publishScript, keys: []string{limitsKey}, args: batches})
-		return err
-	})
+	// By a script, so that one node carries all of them in their order; see scripts/publish.lua.
+	_, err := b.runScripts(ctx, "publish_policies", "publish policies", call{script: publishScript, keys: []string{limitsKey}, args: batches})
+	return err
 }
 
 // publishToEach sends each instance what concerns it alone. It returns the policies that not
@@ -108,7 +110,8 @@ func (b *Bus) publishToAll(ctx context.Context, m *mail, which []int) error {
 func (b *Bus) publishToEach(ctx context.Context, m *mail) (missed []int, silent []string) {
 	unheard := map[int]bool{}
 	for instances := range slices.Chunk(m.instances, maxTogether) {
-		heard := make([]*redis.IntCmd, len(instances)) // how many do, of the last batch
+		// By the last batch: one connection carries them in their order, and what matters is repeated to a new one.
+		heard := make([]*redis.IntCmd, len(instances))
 		// The calls that failed say so one by one.
 		_ = b.callRedis(ctx, "publish_policies", "publish policies", func(ctx context.Context) error {
 			pipe := b.client.Pipeline()
@@ -121,6 +124,7 @@ func (b *Bus) publishToEach(ctx context.Context, m *mail) (missed []int, silent 
 			return err
 		})
 		for i, instance := range instances {
+			// Without any batch all of it was too long, and nobody has missed it for being deaf.
 			if c := heard[i]; c == nil || c.Err() == nil && c.Val() > 0 {
 				continue
 			}
@@ -133,9 +137,9 @@ func (b *Bus) publishToEach(ctx context.Context, m *mail) (missed []int, silent 
 	return slices.Sorted(maps.Keys(unheard)), silent
 }
 
-// publishOwn publishes over an instance's own channel. In a cluster that is one of a shard, which
-// only the shard's nodes carry; any other would go to all nodes.
+// publishOwn publishes over an instance's own channel.
 func (b *Bus) publishOwn(ctx context.Context, pipe redis.Pipeliner, instance string, batch any) *redis.IntCmd {
+	// Only the nodes of the channel's slot carry it. Any other message goes to all nodes of a cluster.
 	if b.sharded() {
 		return pipe.SPublish(ctx, ownChannel(instance), batch)
 	}
@@ -171,6 +175,7 @@ func (d *deaf) now() map[string]bool {
 	defer d.mu.Unlock()
 	names := make(map[string]bool, len(d.until))
 	for name, until := range d.until {
+		// Its own channel is tried again: it may have connected since.
 		if time.Now().After(until) {
 			delete(d.until, name)
 			continue
@@ -186,6 +191,8 @@ func (b *Bus) encode(m *mail, which []int, instance string) (batches []any) {
 	var batch, line []byte
 	for _, i := range which {
 		said := m.policies[i].Message
+		// Its own part of what is divided: messages for a user whom all instances serve would else grow with the square of
+		// their number.
 		if instance != "" {
 			said = policy.For(said, instance)
 		}
@@ -193,6 +200,7 @@ func (b *Bus) encode(m *mail, which []int, instance string) (batches []any) {
 			m.tooLong[i] = true
 			continue
 		}
+		// In front of each batch: an agent reads one without the others.
 		if len(batch) == 0 && m.trace != nil {
 			batch = policy.Append(batch, m.trace)
 		}
@@ -223,7 +231,5 @@ func (b *Bus) Confirm(ctx context.Context, c Confirmed) error {
 		message = strconv.AppendInt(append(message, ' '), n, 10)
 	}
 	message = appendText(append(message, ' '), fieldOf(c.Key))
-	return b.callRedis(ctx, "confirm", "confirm a throttle", func(ctx context.Context) error {
-		return b.client.Publish(ctx, string(ConfirmedChannel), message).Err()
-	})
+	return b.publish(ctx, "confirm", "confirm a throttle", ConfirmedChannel, message)
 }

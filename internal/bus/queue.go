@@ -38,6 +38,7 @@ func (q *queue) enqueue(m message) (ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	cost := messageCost + len(m.payload)
+	// The marker of a gap has room in any case, or the gap would be hidden just when messages are lost.
 	if ok = m == gapMarker || q.bytes+cost <= maxQueue; ok {
 		q.bytes += cost
 	} else {
@@ -49,7 +50,8 @@ func (q *queue) enqueue(m message) (ok bool) {
 	}
 	select {
 	case q.filled <- struct{}{}:
-	default: // the reader was told already, and takes all that is there
+	// The reader was told already, and takes all that is there.
+	default:
 	}
 	return ok
 }
@@ -59,6 +61,7 @@ func (q *queue) takeAll() []message {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	messages := q.messages
+	// Another array from here on: these are handled while more come.
 	q.messages, q.bytes = nil, 0
 	return messages
 }

@@ -61,14 +61,16 @@ const (
 // In a cluster that does not change, what it costs Redis does not depend on the number of
 // instances: names are sent only to those whose epoch is another.
 func (b *Bus) Register(ctx context.Context, instance, version, problem string) (r Registry, err error) {
+	// It is for people, and kept for each instance. The cut may be within a rune.
 	if len(problem) > maxProblem {
-		problem = strings.ToValidUTF8(problem[:maxProblem], "") // the cut may be within a rune
+		problem = strings.ToValidUTF8(problem[:maxProblem], "")
 	}
 	said := status{version, problem}
 	err = b.callRedis(ctx, "register", "register instance", func(ctx context.Context) (err error) {
 		r, err = b.heartbeat(ctx, instance, said)
 		return err
 	})
+	// Also of a failure: the next heartbeat must not rely on this one's having been heard.
 	b.membership.heard(instance, said, r.Now, err)
 	return r, err
 }
@@ -77,6 +79,7 @@ func (b *Bus) Register(ctx context.Context, instance, version, problem string) (
 // its lapse.
 func (b *Bus) Leave(ctx context.Context, instance string) error {
 	b.membership.leave(instance)
+	// The shards first: the others ask for its slots as soon as they hear that it has left.
 	left := b.EachShard(func(shard int) error { return b.tellShard(ctx, "leave", instance, shard, "left") })
 	return errors.Join(left, b.callRedis(ctx, "leave", "leave instance", func(ctx context.Context) error {
 		_, err := b.changeRegistry(ctx, "leave", instance, status{})
@@ -92,6 +95,7 @@ func (b *Bus) Instances(ctx context.Context) (r Registry, err error) {
 		if r, err = b.changeRegistry(ctx, "list", "", status{}); err != nil {
 			return err
 		}
+		// Read only here, for the API: heartbeats would cost the more, the more instances there are.
 		pipe := b.client.Pipeline()
 		versions, problems := pipe.HGetAll(ctx, versionsKey), pipe.HGetAll(ctx, problemsKey)
 		if _, err = pipe.Exec(ctx); err != nil {
@@ -110,6 +114,7 @@ func (b *Bus) Instances(ctx context.Context) (r Registry, err error) {
 func (r Registry) told(hash *redis.MapStringStringCmd) map[string]string {
 	all := hash.Val()
 	of := make(map[string]string, len(all))
+	// Of those in the list alone: the hash was read later, and may have others.
 	for _, name := range r.Instances {
 		if said := all[name]; said != "" {
 			of[name] = said
@@ -123,6 +128,7 @@ func (b *Bus) heartbeat(ctx context.Context, instance string, said status) (Regi
 	known, at, all, short := b.membership.beat(instance, said)
 	if short {
 		count := ""
+		// The number is how the script finds out that somebody is silent: to count is cheaper than to compare names.
 		if all {
 			count = strconv.Itoa(len(known.instances))
 		}
@@ -135,6 +141,7 @@ func (b *Bus) heartbeat(ctx context.Context, instance string, said status) (Regi
 		if err != nil {
 			return Registry{}, err
 		}
+		// Anything else, and a plain 0, says that it has changed nothing, and that the long one has to decide.
 		if reply, ok := replies[0].([]any); ok {
 			if now, ok := readTime(reply); ok {
 				return Registry{Instances: known.instances, Now: now}, nil
@@ -146,6 +153,7 @@ func (b *Bus) heartbeat(ctx context.Context, instance string, said status) (Regi
 
 func (b *Bus) changeRegistry(ctx context.Context, action, instance string, said status) (Registry, error) {
 	known := b.membership.known()
+	// The word of a call is no other call's: an epoch that Redis makes once more after it has forgotten some is another.
 	replies, err := b.evalScripts(ctx, call{
 		script: registryScript,
 		keys:   registryKeys,
@@ -159,16 +167,19 @@ func (b *Bus) changeRegistry(ctx context.Context, action, instance string, said 
 	if !ok || len(reply) < 3 {
 		return Registry{}, &replyError{replies[0]}
 	}
+	// Nothing was done then: users would be in other shards than where the others look for them.
 	if err := b.checkShards(reply[0]); err != nil {
 		return Registry{}, err
 	}
 	now, ok := readTime(reply[1:])
 	words, ok2 := readTexts(reply[3:])
+	// A list that is half understood would have instances gone that are not.
 	if !ok || !ok2 || len(words) == 0 {
 		return Registry{}, &replyError{reply}
 	}
+	// The changes do not lead from what is known to the epoch: the whole list is asked for next.
 	if known, ok = known.catchUp(words); !ok {
-		b.membership.doubt() // the whole list is asked for next
+		b.membership.doubt()
 		return Registry{}, &replyError{reply}
 	}
 	b.membership.set(known, now)
@@ -188,14 +199,17 @@ func readTexts(reply []any) (texts []string, ok bool) {
 // catchUp is the membership after a reply of scripts/registry.lua, from the epoch on.
 func (m members) catchUp(reply []string) (members, bool) {
 	epoch := reply[0]
+	// Nothing follows if the caller knows the epoch. A reply that says so of another one is not to be believed.
 	if len(reply) == 1 {
 		return m, epoch == m.epoch
 	}
 	if reply[1] == "whole" {
+		// Redis has them by when they were heard.
 		whole := slices.Clone(reply[2:])
 		slices.Sort(whole)
 		return members{epoch, whole}, true
 	}
+	// The messages that were published, so that a change means the same to who heard it and to who missed it.
 	for _, message := range reply[2:] {
 		c, err := decodeChange(message)
 		if err != nil {
@@ -206,6 +220,7 @@ func (m members) catchUp(reply []string) (members, bool) {
 			return m, false
 		}
 	}
+	// All of them were there, and none that Redis has not told of.
 	return m, m.epoch == epoch
 }
 

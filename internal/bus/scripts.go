@@ -3,7 +3,7 @@ package bus
 import (
 	"context"
 	"crypto/sha1"
-	_ "embed"
+	"embed"
 	"encoding/hex"
 	"strings"
 
@@ -13,61 +13,32 @@ import (
 // A script runs inside Redis, atomically. Redis knows it by its SHA-1.
 type script struct{ source, sha string }
 
-func newScript(source string) script {
-	sum := sha1.Sum([]byte(source))
-	return script{source: source, sha: hex.EncodeToString(sum[:])}
+//go:embed scripts/*.lua
+var scripts embed.FS
+
+func newScript(name string) script {
+	source, err := scripts.ReadFile("scripts/" + name + ".lua")
+	// Built into the program, or not there in any of its runs: the first test finds out.
+	if err != nil {
+		panic(err)
+	}
+	sum := sha1.Sum(source)
+	return script{source: string(source), sha: hex.EncodeToString(sum[:])}
 }
 
-//go:embed scripts/take.lua
-var takeSource string
-
-//go:embed scripts/burst.lua
-var burstSource string
-
-//go:embed scripts/slots.lua
-var slotsSource string
-
-//go:embed scripts/alive.lua
-var aliveSource string
-
-//go:embed scripts/events.lua
-var eventsSource string
-
-//go:embed scripts/registry.lua
-var registrySource string
-
-//go:embed scripts/heartbeat.lua
-var heartbeatSource string
-
-//go:embed scripts/lead.lua
-var leadSource string
-
-//go:embed scripts/publish.lua
-var publishSource string
-
-//go:embed scripts/limits.lua
-var limitsSource string
-
-//go:embed scripts/keep.lua
-var keepSource string
-
-//go:embed scripts/overrides.lua
-var overridesSource string
-
 var (
-	takeScript      = newScript(takeSource)
-	burstScript     = newScript(burstSource)
-	slotsScript     = newScript(slotsSource)
-	aliveScript     = newScript(aliveSource)
-	eventsScript    = newScript(eventsSource)
-	registryScript  = newScript(registrySource)
-	leadScript      = newScript(leadSource)
-	heartbeatScript = newScript(heartbeatSource)
-	publishScript   = newScript(publishSource)
-	limitsScript    = newScript(limitsSource)
-	keepScript      = newScript(keepSource)
-
-	overridesScript = newScript(overridesSource)
+	takeScript      = newScript("take")
+	burstScript     = newScript("burst")
+	slotsScript     = newScript("slots")
+	aliveScript     = newScript("alive")
+	eventsScript    = newScript("events")
+	registryScript  = newScript("registry")
+	leadScript      = newScript("lead")
+	heartbeatScript = newScript("heartbeat")
+	publishScript   = newScript("publish")
+	limitsScript    = newScript("limits")
+	keepScript      = newScript("keep")
+	overridesScript = newScript("overrides")
 )
 
 // A call is one run of a script.
@@ -88,12 +59,14 @@ func (b *Bus) evalScripts(ctx context.Context, calls ...call) ([]any, error) {
 type pipeliner interface{ Pipeline() redis.Pipeliner }
 
 func evalScripts(ctx context.Context, to pipeliner, calls ...call) ([]any, error) {
+	// By their names: they are some kilobytes each, many times as much as what most calls say.
 	commands := make([]once, len(calls))
 	for i, c := range calls {
 		commands[i] = c.command(ctx, "evalsha", c.script.sha)
 	}
 	var failed error // of all commands, as when the connection is refused
 	run := func(send []once) {
+		// To a cluster's node these go in their order; the order of a user's asks is that of their shard's batches.
 		pipe := to.Pipeline()
 		for _, command := range send {
 			_ = pipe.Process(ctx, command)
@@ -119,14 +92,16 @@ func evalScripts(ctx context.Context, to pipeliner, calls ...call) ([]any, error
 		if err := command.Err(); err != nil {
 			return nil, err
 		}
+		// go-redis tells of a refused password for all of them, and in no command.
 		if replies[i] = command.Val(); replies[i] == nil && failed != nil {
-			return nil, failed // go-redis tells of a refused password here, and in no command
+			return nil, failed
 		}
 	}
 	return replies, nil
 }
 
 func (c call) command(ctx context.Context, name, which string) once {
+	// All at once: a call of 256 asks has some 2000 arguments.
 	args := make([]any, 0, 3+len(c.keys)+len(c.args))
 	args = append(args, name, which, len(c.keys))
 	for _, key := range c.keys {

@@ -33,6 +33,7 @@ func (b *Bus) Slots(ctx context.Context, instance string, instances int, asks []
 	if len(asks) == 0 {
 		return Slotted{}, nil
 	}
+	// Before anything is sent: an error in the caller must not leave some asks of a batch counted and others not.
 	for _, a := range asks {
 		if err := validateSlots(a); err != nil {
 			return Slotted{}, fmt.Errorf("ask for slots: %w", err)
@@ -68,9 +69,11 @@ func validateSlots(a concurrency.Ask) error {
 		return errors.New("no user")
 	case a.Limit < 1:
 		return fmt.Errorf("limit %d is below 1", a.Limit)
-	case a.Seq == 0 || a.Seq >= 1<<53: // above, Lua's numbers, which are float64, are not exact
+	// Lua's numbers are float64, and not exact from 2^53 on: an ask could look older than the one before.
+	case a.Seq == 0 || a.Seq >= 1<<53:
 		return fmt.Errorf("sequence number %d is not from 1 to %d", a.Seq, 1<<53-1)
 	}
+	// Below 0 a pool would hand out more than its limit.
 	for _, n := range [...]int{a.Want, a.Active, a.Refused, a.Portion} {
 		if n < 0 || n > maxCount {
 			return fmt.Errorf("count %d is not from 0 to %d", n, maxCount)
@@ -85,14 +88,15 @@ type slotBatch struct {
 	asks  []int // indices
 }
 
-// divideSlots keeps the order of the asks of each user: a shard's batches are
-// sent in order.
+// divideSlots divides asks by shard.
 func (b *Bus) divideSlots(asks []concurrency.Ask) []*slotBatch {
+	// The asks of a user stay in their order: a shard's batches are sent in the order in which they were opened.
 	var batches []*slotBatch
 	open := make(map[int]*slotBatch, 1) // by shard
 	for i, a := range asks {
 		shard := b.ShardOf(a.User)
 		current := open[shard]
+		// Redis serves nobody else while a script runs.
 		if current == nil || len(current.asks) == maxAsks {
 			current = &slotBatch{shard: shard}
 			open[shard] = current
@@ -123,6 +127,7 @@ func (c *slotBatch) scriptCall(instance string, instances int, asks []concurrenc
 // readReply puts a reply's grants into the places of their asks.
 func (c *slotBatch) readReply(reply any, grants []concurrency.Grant) (time.Time, error) {
 	values, ok := reply.([]any)
+	// Counted before anything is taken: a grant in the place of another would be somebody else's slots.
 	if !ok || len(values) != 2+2*len(c.asks) {
 		return time.Time{}, &replyError{reply}
 	}

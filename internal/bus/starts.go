@@ -40,16 +40,15 @@ type StartedClass struct {
 // Started publishes what an instance saw in a span of time. Redis keeps nothing of it: a
 // polygen that misses it hears the next one.
 func (b *Bus) Started(ctx context.Context, instance string, span time.Duration, users []Started) error {
+	// Polygens divide by it.
 	if span < time.Millisecond {
 		return fmt.Errorf("report starts: a span of %v", span)
 	}
+	// Each message by itself: a polygen that loses one still knows of the users in the others.
 	for len(users) > 0 {
 		var message []byte
 		message, users = appendStarts(nil, instance, span, users)
-		err := b.callRedis(ctx, "starts", "report starts", func(ctx context.Context) error {
-			return b.client.Publish(ctx, string(StartsChannel), message).Err()
-		})
-		if err != nil {
+		if err := b.publish(ctx, "starts", "report starts", StartsChannel, message); err != nil {
 			return err
 		}
 	}
@@ -60,22 +59,44 @@ func (b *Bus) Started(ctx context.Context, instance string, span time.Duration, 
 // the others.
 func appendStarts(message []byte, instance string, span time.Duration, users []Started) (_ []byte, rest []Started) {
 	message = appendText(append(message, wireVersion+" "...), instance)
+	// One negative number would make the whole message malformed.
 	number := func(n int64) { message = strconv.AppendInt(append(message, ' '), max(0, n), 10) }
-	text := func(s string) { message = appendText(append(message, ' '), s) }
 	number(span.Milliseconds())
 	for len(users) > 0 && len(message) < maxStartedMessage {
 		u := users[0]
 		users = users[1:]
-		text(u.User)
+		message = appendText(append(message, ' '), u.User)
 		number(int64(u.Active))
 		number(u.Starts)
-		number(int64(len(u.Classes)))
-		for _, c := range u.Classes {
-			text(c.Class)
-			number(c.Starts)
-		}
+		message = appendClasses(message, u.Classes)
 	}
 	return message, users
+}
+
+// appendClasses writes how many requests of each class were admitted, for takeClasses.
+func appendClasses(message []byte, classes []StartedClass) []byte {
+	message = strconv.AppendInt(append(message, ' '), int64(len(classes)), 10)
+	for _, c := range classes {
+		message = appendText(append(message, ' '), c.Class)
+		message = strconv.AppendInt(append(message, ' '), max(0, c.Starts), 10)
+	}
+	return message
+}
+
+func (w *words) takeClasses() (classes []StartedClass) {
+	n := w.takeNumber()
+	// What it says of their number is not trusted with memory: classes are made as words come.
+	for ; n > 0 && w.hasMore(); n-- {
+		c := StartedClass{Class: w.takeText(), Starts: w.takeNumber()}
+		if c.Class == "" || !policy.ValidClass(c.Class) {
+			w.failWith(fmt.Errorf("%.60q is no class", c.Class))
+		}
+		classes = append(classes, c)
+	}
+	if n > 0 {
+		w.failWith(errors.New("fewer classes than it says"))
+	}
+	return classes
 }
 
 func decodeStarts(message string) (Starts, error) {
@@ -87,18 +108,8 @@ func decodeStarts(message string) (Starts, error) {
 		w.failWith(errors.New("a span that cannot be"))
 	}
 	for w.hasMore() {
-		u := Started{User: w.takeText(), Active: int(w.takeNumber()), Starts: w.takeNumber()}
-		n := w.takeNumber()
-		for ; n > 0 && w.hasMore(); n-- {
-			c := StartedClass{Class: w.takeText(), Starts: w.takeNumber()}
-			if !policy.ValidClass(c.Class) {
-				w.failWith(fmt.Errorf("%.60q is no class", c.Class))
-			}
-			u.Classes = append(u.Classes, c)
-		}
-		if n > 0 {
-			w.failWith(errors.New("fewer classes than it says"))
-		}
+		u := Started{User: w.takeText(), Active: int(w.takeNumber()), Starts: w.takeNumber(), Classes: w.takeClasses()}
+		// Only whole ones: after an error every word reads as nothing, and would be a user without a name.
 		if w.err == nil {
 			s.Users = append(s.Users, u)
 		}

@@ -73,6 +73,7 @@ func (b *Bus) SubscribeOwn(ctx context.Context, instance string, handle func(Eve
 func (s *subscription) run(ctx context.Context) error {
 	s.queue = newQueue()
 	done := make(chan struct{})
+	// Reading never waits for handling: a real Redis cuts slow readers off.
 	go func() {
 		defer close(done)
 		s.keepReading(ctx)
@@ -91,8 +92,7 @@ type subscription struct {
 	malformedLog loglimit.Limit
 }
 
-// keepReading keeps a session going until ctx ends. It logs a loss once, not every
-// attempt to repair it.
+// keepReading keeps a session going until ctx ends.
 func (s *subscription) keepReading(ctx context.Context) {
 	lost := false
 	for {
@@ -100,6 +100,7 @@ func (s *subscription) keepReading(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		// A loss is told once, and not each attempt to repair it: there are ten a second.
 		if subscribed || !lost {
 			s.bus.logger.WarnContext(ctx, "subscription lost", "error", err)
 		}
@@ -122,10 +123,10 @@ func (s *subscription) retryWait(err error) time.Duration {
 	return retryAfter
 }
 
-// isRefusal reports whether Redis would refuse again what it has refused. It would not while it starts, or when the
-// channel's slot has another node now.
+// isRefusal reports whether Redis would refuse again what it has refused.
 func isRefusal(err error) bool {
 	var refused redis.Error
+	// Not while it starts, or when the channel's slot has another node now.
 	return errors.As(err, &refused) && !unavailable(err)
 }
 
@@ -138,12 +139,14 @@ var (
 // whether it came to be subscribed.
 func (s *subscription) session(ctx context.Context) (subscribed bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
-	conn := s.bus.client.Subscribe(ctx) // no connection yet
+	// Without channels there is no connection yet: the watch begins before it.
+	conn := s.bus.client.Subscribe(ctx)
 	heard := newSince()
 	watched := make(chan error, 1)
 	go func() { watched <- pingUntilSilent(ctx, conn, heard, s.bus.silenceLimit) }()
 	defer func() {
 		cancel()
+		// The watch has closed the connection, and knows why; the reader only finds it closed.
 		if silent := <-watched; silent != nil {
 			err = silent
 		}
@@ -162,20 +165,24 @@ func (s *subscription) session(ctx context.Context) (subscribed bool, err error)
 		if err != nil {
 			return subscribed, err
 		}
+		// Whatever comes shows that the connection lives, and if nothing is published the answers to pings do.
 		heard.restart()
 		switch m := m.(type) {
 		case *redis.Subscription:
+			// The slot has moved to another node, which knows nothing of this connection.
 			if m.Kind == "sunsubscribe" {
 				return subscribed, errEnded
 			}
 			// Each channel is confirmed by itself; until the last one is, messages are missed.
 			if confirmed++; confirmed == len(s.channels) {
 				subscribed = true
+				// Behind what an earlier connection has read: the receiver reads anew when it has handled that.
 				s.queue.enqueue(gapMarker)
 				s.bus.logger.InfoContext(ctx, "subscribed", "channels", s.channels)
 			}
 		case *redis.Message:
 			channel := Channel(m.Channel)
+			// For decode and the metrics: an instance's name is no label.
 			if s.own {
 				channel = OwnChannel
 			}
@@ -187,10 +194,10 @@ func (s *subscription) session(ctx context.Context) (subscribed bool, err error)
 }
 
 // pingUntilSilent pings a connection, and closes it when ctx ends or, with an error, when nothing has
-// been heard for too long. Reading by go-redis neither ends with the context nor notices
-// that the peer is silent. A read deadline would notice, but it may expire within a message
-// and lose its beginning.
+// been heard for too long.
 func pingUntilSilent(ctx context.Context, conn *redis.PubSub, heard *since, silence time.Duration) error {
+	// Reading by go-redis neither ends with the context nor notices that the peer is silent. A read deadline would
+	// notice, but it may expire within a message and lose its beginning.
 	defer conn.Close()
 	ticker := time.NewTicker(pingEvery)
 	defer ticker.Stop()
@@ -203,7 +210,8 @@ func pingUntilSilent(ctx context.Context, conn *redis.PubSub, heard *since, sile
 		if heard.elapsed() > silence {
 			return errSilent
 		}
-		_ = conn.Ping(ctx) // if it fails, so does the reader
+		// If it fails, so does the reader.
+		_ = conn.Ping(ctx)
 	}
 }
 
@@ -216,8 +224,9 @@ func (s *subscription) dispatch(ctx context.Context) {
 		case <-s.queue.filled:
 		}
 		for _, m := range s.queue.takeAll() {
+			// Not after all that waits, which may be 8 MiB.
 			if ctx.Err() != nil {
-				return // not after all that waits, which may be 8 MiB
+				return
 			}
 			if event := s.decode(m); event != nil {
 				s.handle(event)
@@ -255,6 +264,7 @@ func (s *subscription) decode(m message) (event Event) {
 	case InstancesChannel:
 		var c change
 		if c, err = decodeChange(m.payload); err == nil {
+			// A change that does not follow on the last one is no error: the next heartbeat brings the list.
 			if r, ok := s.bus.membership.take(c); ok {
 				event = r
 			}
@@ -265,6 +275,7 @@ func (s *subscription) decode(m message) (event Event) {
 		for _, p := range policies {
 			s.bus.countPolicy(policy.Append(nil, p))
 		}
+		// Each line that an older agent does not know counts: that is how an operator finds out which one is behind.
 		var skipped *policy.SkippedError
 		if errors.As(err, &skipped) {
 			bad = skipped.Lines
@@ -276,6 +287,7 @@ func (s *subscription) decode(m message) (event Event) {
 	if err == nil {
 		return event
 	}
+	// Whoever may publish is trusted, but versions differ while processes are replaced: it is counted, and ends nothing.
 	s.bus.malformed.WithLabelValues(string(m.channel)).Add(float64(bad))
 	s.logMalformed(m, err)
 	// Lines of policies are independent of each other, so the good ones count. Of any other
@@ -298,6 +310,7 @@ type since struct {
 	last  atomic.Int64 // time.Duration after start
 }
 
+// newSince begins now. It counts by the monotonic clock: one that is set makes no connection look silent.
 func newSince() *since { return &since{start: time.Now()} }
 
 func (s *since) restart() { s.last.Store(int64(time.Since(s.start))) }

@@ -58,6 +58,7 @@ func (b *Bus) Take(ctx context.Context, instance string, asks []ratelimit.Ask) (
 	if len(asks) == 0 {
 		return Taken{}, nil
 	}
+	// Before anything is sent: an error in the caller must not leave some asks of a batch counted and others not.
 	for _, a := range asks {
 		if err := validate(a); err != nil {
 			return Taken{}, fmt.Errorf("take tokens: %w", err)
@@ -68,6 +69,7 @@ func (b *Bus) Take(ctx context.Context, instance string, asks []ratelimit.Ask) (
 		}
 	}
 	batches := b.divide(asks)
+	// The numbers of the calls of one batch must not reach those of the next, which would count as heard.
 	if len(batches) > maxCalls {
 		return Taken{}, fmt.Errorf("take tokens: %d calls at a time, of at most %d", len(batches), maxCalls)
 	}
@@ -75,7 +77,9 @@ func (b *Bus) Take(ctx context.Context, instance string, asks []ratelimit.Ask) (
 	err := b.callRedis(ctx, "take", "take tokens", func(ctx context.Context) error {
 		calls := make([]call, len(batches))
 		for i, batch := range batches {
-			if asks[0].Seq > 0 { // the same asks in the same order are divided into the same calls, so numbers repeat
+			// The same asks in the same order are divided into the same calls, so a batch that is sent again has the same
+			// numbers.
+			if asks[0].Seq > 0 {
 				batch.number = int64(asks[0].Seq*maxCalls) + int64(i)
 				batch.last = heardKey(batch.shard, batch.burst, instance, b.session)
 			}
@@ -99,15 +103,18 @@ func (b *Bus) Take(ctx context.Context, instance string, asks []ratelimit.Ask) (
 }
 
 func validate(a ratelimit.Ask) error {
+	// The bar and the slash divide a field into limit and user: with one in a class, two keys could have one field.
 	if !policy.ValidClass(a.Key.Class) {
 		return fmt.Errorf("class %.40q holds '|', '/' or a control byte", a.Key.Class)
 	}
-	if a.Burst != 0 && a.Key.Window != limits.Second { // an account has no other window
+	// An account is filled each second: it has no other window.
+	if a.Burst != 0 && a.Key.Window != limits.Second {
 		return fmt.Errorf("burst in a window of one %s", a.Key.Window)
 	}
 	if a.Burst < 0 {
 		return fmt.Errorf("burst %d is negative", a.Burst)
 	}
+	// Below 0 a pool would hand out more than its limit, and above it Lua does not count exactly.
 	for _, n := range [...]int{a.Debt, a.Back, a.Need, a.Ahead, a.Instances, a.Reserve} {
 		if n < 0 || n > maxCount {
 			return fmt.Errorf("count %d is not from 0 to %d", n, maxCount)
@@ -144,13 +151,15 @@ type hashName struct {
 	part   int
 }
 
-// divide keeps the order of the asks of each key: all of them are in one hash of
-// one shard, and a shard's batches are sent in order.
+// divide divides asks by shard and by script.
 func (b *Bus) divide(asks []ratelimit.Ask) []*batch {
+	// The asks of a key stay in their order: all of them are in one hash of one shard, and a shard's batches are sent in
+	// the order in which they were opened.
 	var batches []*batch
 	open := make(map[batchKind]*batch, 1)
 	for i := range asks {
 		a := &asks[i]
+		// An account is another type of key than a pool, with a script of its own.
 		kind := batchKind{shard: b.ShardOf(a.Key.User), burst: a.Burst > 0}
 		current := open[kind]
 		if current == nil || current.asks == maxAsks {
@@ -169,7 +178,8 @@ func (b *Bus) divide(asks []ratelimit.Ask) []*batch {
 
 func (c *batch) addAsk(of hashName, ask int) {
 	c.asks++
-	for i := range c.hashes { // where limits are per second: this second and the next one
+	// There are two of them where limits are per second: this second and the next one. A map would cost more.
+	for i := range c.hashes {
 		if c.hashes[i].hashName == of {
 			c.hashes[i].asks = append(c.hashes[i].asks, ask)
 			return
@@ -200,6 +210,7 @@ func (c *batch) burstCall(instance string, asks []ratelimit.Ask) call {
 		field := fieldOf(a.Key)
 		keys = append(keys, burstKey(c.shard, field))
 		usage := appendText(append(strconv.AppendInt(nil, a.WindowStart, 10), " 1 "...), field)
+		// Debt and what comes back stand apart: of a second that is over only the debt counts.
 		args = append(args, a.WindowStart, usage, a.Debt, a.Back, a.Need, a.Ahead,
 			min(a.Limit, maxLimit), min(a.Burst, maxLimit), max(1, a.Instances), a.Untold)
 	}
@@ -219,6 +230,7 @@ func (c *batch) takeCall(instance string, asks []ratelimit.Ask) call {
 		}
 		for _, ask := range s.asks {
 			a := &asks[ask]
+			// Instances are what is divided by.
 			args = append(args, a.Debt-a.Back, a.Need, a.Ahead, min(a.Limit, maxLimit), max(1, a.Instances), a.Reserve, a.Untold)
 		}
 	}
@@ -227,6 +239,7 @@ func (c *batch) takeCall(instance string, asks []ratelimit.Ask) call {
 
 // withLast adds the key of the last call's number, if this call has one.
 func (c *batch) withLast(keys []string) []string {
+	// A call without a number is sent once, and need not be known again.
 	if c.number == 0 {
 		return keys
 	}
@@ -236,10 +249,12 @@ func (c *batch) withLast(keys []string) []string {
 // readReply puts a reply's grants into the places of their asks.
 func (c *batch) readReply(reply any, grants []ratelimit.Grant) (time.Time, error) {
 	numbers := 2 // of each ask
+	// Of an account the limit of the second too, which what was saved up has raised.
 	if c.burst {
 		numbers = 3
 	}
 	values, ok := reply.([]any)
+	// Counted before anything is taken: a grant in the place of another would be somebody else's tokens.
 	if !ok || len(values) != 2+numbers*c.asks {
 		return time.Time{}, &replyError{reply}
 	}

@@ -49,7 +49,8 @@ type UsageEntry struct {
 
 func decodeUsage(message string) (Usage, error) {
 	w := words{rest: message}
-	timed := !strings.HasPrefix(message, wireVersion+" ") // that of older agents has no time
+	// The message of older agents has no time.
+	timed := !strings.HasPrefix(message, wireVersion+" ")
 	if timed {
 		w.takeVersion(usageVersion)
 	} else {
@@ -89,6 +90,7 @@ func decodeConfirmed(message string) (Confirmed, error) {
 	w := words{rest: message}
 	w.takeVersion(wireVersion)
 	c := Confirmed{Instance: w.takeText(), At: w.takeTime(), Second: w.takeNumber(), Key: w.takeKey()}
+	// More words are those of a version that this one does not know, and may mean something else by the first ones.
 	if w.rest != "" {
 		w.failWith(errors.New("more than its words"))
 	}
@@ -153,7 +155,8 @@ type change struct {
 
 func decodeChange(message string) (change, error) {
 	w := words{rest: message}
-	if strings.HasPrefix(message, wireVersion+" ") { // that of older agents
+	// Older agents name all instances, and no epoch.
+	if strings.HasPrefix(message, wireVersion+" ") {
 		w.takeVersion(wireVersion)
 		c := change{now: w.takeTime()}
 		for w.hasMore() {
@@ -166,15 +169,18 @@ func decodeChange(message string) (change, error) {
 	w.takeVersion(instancesVersion)
 	c := change{now: w.takeTime(), from: w.takeText(), epoch: w.takeText()}
 	left := int(w.takeNumber())
+	// The number is not trusted with memory: names are made as words come.
 	for len(c.left) < left && w.err == nil {
 		c.left = append(c.left, w.takeText())
 	}
 	for w.hasMore() {
 		c.joined = append(c.joined, w.takeText())
 	}
+	// Without one it would be taken for that of an older agent, which names all instances.
 	if c.epoch == "" {
 		w.failWith(errors.New("no epoch"))
 	}
+	// Whoever looks for a name in a list of instances takes it to be sorted.
 	slices.Sort(c.joined)
 	return c, w.err
 }
@@ -189,6 +195,7 @@ type words struct {
 func (w *words) hasMore() bool { return w.err == nil && w.rest != "" }
 
 func (w *words) failWith(err error) {
+	// What follows the first error is wrong because of it.
 	if w.err == nil {
 		w.err = err
 	}
@@ -204,7 +211,8 @@ func (w *words) takeVersion(want string) {
 func (w *words) takeNumber() int64 {
 	digits, rest, _ := strings.Cut(w.rest, " ")
 	w.rest = rest
-	n, err := strconv.ParseUint(digits, 10, 63) // 63 bits, so that it fits an int64
+	// 63 bits, so that it fits an int64.
+	n, err := strconv.ParseUint(digits, 10, 63)
 	if err != nil {
 		w.failWith(fmt.Errorf("number %.30q: %w", digits, errors.Unwrap(err)))
 		return 0
@@ -218,21 +226,24 @@ func (w *words) takeTime() time.Time {
 	return time.Unix(sec, micro*1000).UTC()
 }
 
-// takeText copies, so that what a receiver keeps does not keep the whole message.
 func (w *words) takeText() string {
 	digits, rest, ok := strings.Cut(w.rest, ":")
-	n, err := strconv.ParseUint(digits, 10, 31) // more than any message has
+	// 31 bits, more than any message has. A length that fits but does not end before a blank is wrong as well: what
+	// follows would be read as other words than were written.
+	n, err := strconv.ParseUint(digits, 10, 31)
 	if err != nil || !ok || n > uint64(len(rest)) || n < uint64(len(rest)) && rest[n] != ' ' {
 		w.failWith(fmt.Errorf("string %.30q is not as long as it says", w.rest))
 		return ""
 	}
 	w.rest = strings.TrimPrefix(rest[n:], " ")
+	// A copy: what a receiver keeps, for minutes perhaps, must not keep the whole message.
 	return strings.Clone(rest[:n])
 }
 
 func (w *words) takeKey() ratelimit.Key {
 	field := w.takeText()
-	name, user, ok := strings.Cut(field, "|") // the first one: a name may have more, a class has none
+	// The first one: a name may have more, a class has none.
+	name, user, ok := strings.Cut(field, "|")
 	class, window := limits.ParseRateName(name)
 	if !ok || !policy.ValidClass(class) {
 		w.failWith(fmt.Errorf("%.60q is not limit|user", field))
@@ -242,6 +253,7 @@ func (w *words) takeKey() ratelimit.Key {
 
 // fieldOf is the text of a key in pools and messages: the limit's name, "|" and the user.
 func fieldOf(k ratelimit.Key) string {
+	// Nearly all limits are of a second, and a field is in each ask and each message.
 	if k.Window == limits.Second {
 		return k.Class + "|" + k.User
 	}

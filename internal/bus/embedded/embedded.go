@@ -37,7 +37,8 @@ func Start(l net.Listener, password string) (stop func(), err error) {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			if err != nil { // as when descriptors are short
+			// As when descriptors are short: without a pause this would take a processor until there are some.
+			if err != nil {
 				time.Sleep(expireEvery)
 				continue
 			}
@@ -46,6 +47,7 @@ func Start(l net.Listener, password string) (stop func(), err error) {
 	})
 	return func() {
 		cancel()
+		// No connection comes to a server that is closed after this.
 		_ = l.Close()
 		loops.Wait()
 		redis.Close()
@@ -57,9 +59,9 @@ const (
 	idle        = 20 // aging takes at most this part of the time: with very many keys it is less often
 )
 
-// expireKeys lets keys expire. miniredis can do so by itself, but then sorts all keys
-// at every command: half a millisecond for a thousand of them.
+// expireKeys lets keys expire.
 func expireKeys(ctx context.Context, server *miniredis.Miniredis) {
+	// miniredis can do so by itself, but then sorts all keys at every command: half a millisecond for a thousand of them.
 	last := time.Now()
 	for wait := expireEvery; ; {
 		select {
