@@ -37,6 +37,7 @@ type appeal struct{ kind, limit, user string }
 // report takes that an instance has told of a user.
 func (a *audience) report(user, instance string) {
 	serve, known := a.heard[user]
+	// Who has no room is served by all, as before policies were addressed: more messages, and nobody who misses one.
 	if !known && len(a.heard) >= maxAudience {
 		a.full = true
 		return
@@ -49,14 +50,15 @@ func (a *audience) report(user, instance string) {
 	}
 }
 
-// doubt sends everything to all until the polygen has heard for a while who serves whom.
-func (a *audience) doubt() { a.before, a.turned = nil, time.Time{} }
+// startOver sends everything to all until the polygen has heard for a while who serves whom.
+func (a *audience) startOver() { a.before, a.turned = nil, time.Time{} }
 
 // forget forgets who has not told of a user for long.
 func (a *audience) forget(now time.Time) {
 	if a.turned.IsZero() {
 		a.turned = now
 	}
+	// Less than 0 is a clock that was set back: it would keep who served somebody hours ago.
 	if passed := now.Sub(a.turned); passed < audienceSpan && passed >= 0 {
 		return
 	}
@@ -70,11 +72,11 @@ func (a *audience) forget(now time.Time) {
 	}
 }
 
-// of is who serves a user, sorted; nil stands for all instances. They are told of users of whom
-// nothing is known, and of everyone until this polygen has heard for a while who serves whom.
-func (a *audience) of(user string) []string {
+// serving is who serves a user, sorted; nil stands for all instances.
+func (a *audience) serving(user string) []string {
 	heard, before := a.heard[user], a.before[user]
-	// Who had no room in one of the maps may be served by others than the other map says.
+	// All are told of users of whom nothing is known, and of everyone until this polygen has heard for a while who
+	// serves whom: one message too many costs little, and one too few a block that does not hold somewhere. Who had no room in one of the maps may be served by others than the other map says.
 	if a.live == nil || a.before == nil || len(heard)+len(before) == 0 || a.full && heard == nil || a.wasFull && before == nil {
 		return nil
 	}
@@ -84,9 +86,9 @@ func (a *audience) of(user string) []string {
 	return a.ofLive(slices.Compact(serve))
 }
 
-// ofShares is whom a division of bandwidth concerns. Who had shares before is known of users of whom
-// this polygen has heard for a while.
+// ofShares is whom a division of bandwidth concerns.
 func (a *audience) ofShares(s *bandwidth.Sharing) []string {
+	// Who had shares before is known of users of whom this polygen has heard for a while.
 	if a.live == nil || a.before == nil {
 		return nil
 	}
@@ -101,15 +103,15 @@ func (a *audience) ofLive(instances []string) []string {
 	})
 }
 
-// ofReserved is of, for what tells instances to give up what they hold of a limit. Where HAProxies can
-// have credit, each instance holds a part, whether it serves the user or not: then it is all
-// instances at first, and from time to time for those that have begun since.
+// ofReserved is serving, for what tells instances to give up what they hold of a limit.
 func (a *audience) ofReserved(now time.Time, set *limits.Set, told appeal) []string {
+	// Where HAProxies can have credit, each instance holds a part, whether it serves the user or not: then it is all
+	// instances at first, and from time to time for those that have begun since.
 	if !credit.PossibleKey(told.user) || !credit.Possible(set.User(told.user), len(a.live)) {
-		return a.of(told.user)
+		return a.serving(told.user)
 	}
 	if passed := now.Sub(a.appeals[told]); passed < appealEvery && passed >= 0 {
-		return a.of(told.user)
+		return a.serving(told.user)
 	}
 	if a.appeals == nil {
 		a.appeals = make(map[appeal]time.Time)

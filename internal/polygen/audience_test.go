@@ -30,7 +30,7 @@ func TestAudience(t *testing.T) {
 	a := &audience{}
 	check := func(what string, want ...string) {
 		t.Helper()
-		if got := a.of("u"); !slices.Equal(got, want) || (got == nil) != (want == nil) {
+		if got := a.serving("u"); !slices.Equal(got, want) || (got == nil) != (want == nil) {
 			t.Errorf("%s: %q, want %q", what, got, want)
 		}
 	}
@@ -54,7 +54,7 @@ func TestAudience(t *testing.T) {
 	a.report("u", "gone")
 	check("who is not there is not told", "one")
 	a.live = []string{"two"}
-	if got := a.of("u"); got == nil || len(got) > 0 {
+	if got := a.serving("u"); got == nil || len(got) > 0 {
 		t.Errorf("all are gone: %q, want nobody", got)
 	}
 	a.live = []string{"one", "three", "two"}
@@ -79,20 +79,20 @@ func TestAudienceIsBounded(t *testing.T) {
 	if len(a.heard) != maxAudience {
 		t.Errorf("%d users, want %d", len(a.heard), maxAudience)
 	}
-	if got := a.of("u"); got != nil {
+	if got := a.serving("u"); got != nil {
 		t.Errorf("a user of whom the last report had no room: %q, want all", got)
 	}
-	if got := a.of("7"); !slices.Equal(got, []string{"one"}) {
+	if got := a.serving("7"); !slices.Equal(got, []string{"one"}) {
 		t.Errorf("a user who had room: %q, want one", got)
 	}
 	a.forget(time.Unix(1020, 0))
 	a.report("u", "two")
-	if got := a.of("u"); got != nil {
+	if got := a.serving("u"); got != nil {
 		t.Errorf("a user of whom the reports before the last had no room: %q, want all", got)
 	}
 	a.forget(time.Unix(1030, 0))
 	a.report("u", "two")
-	if got := a.of("u"); !slices.Equal(got, []string{"two"}) {
+	if got := a.serving("u"); !slices.Equal(got, []string{"two"}) {
 		t.Errorf("after a while: %q, want two", got)
 	}
 }
@@ -105,7 +105,7 @@ func TestAudienceOfShares(t *testing.T) {
 	if got, want := a.ofShares(&s), []string{"one", "two"}; !slices.Equal(got, want) {
 		t.Errorf("ofShares = %q, want %q", got, want)
 	}
-	a.doubt()
+	a.startOver()
 	if got := a.ofShares(&s); got != nil {
 		t.Errorf("while it is not known who had shares: %q, want all instances", got)
 	}

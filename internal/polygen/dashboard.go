@@ -192,7 +192,7 @@ func (p *Polygen) review(now time.Time) {
 func (p *Polygen) takeRegistry(r bus.Registry, want string) {
 	p.dashboard.mu.Lock()
 	say, changed := p.dashboard.fleet.observe(r, want)
-	instances, behind := p.dashboard.fleet.countPresent(), p.dashboard.fleet.countBehind()
+	instances, behind := p.dashboard.fleet.counts()
 	versions := p.dashboard.fleet.versions(r.Instances[:min(len(r.Instances), maxVersions)])
 	p.dashboard.mu.Unlock()
 	p.metrics.instances.Set(float64(instances))

@@ -73,7 +73,7 @@ func (p *Polygen) adoptParts() {
 	// Of the users who are new here this polygen has passed over the reports: an instance that serves one of
 	// them, and has not reported them since, would not be told of a block.
 	if kept&^p.kept != 0 {
-		p.audience.doubt()
+		p.audience.startOver()
 	}
 	p.kept = kept
 }
@@ -250,19 +250,19 @@ func (p *Polygen) address(now time.Time, d *decisions) (policies []policy.Addres
 	// First, for the user's requests wait for it. A block lapses sooner than who serves the user is forgotten, so
 	// all who have it are told.
 	for _, user := range d.Unblocks {
-		add(policy.Unblock{User: user}, a.of(user))
+		add(policy.Unblock{User: user}, a.serving(user))
 	}
 	// Before the throttles that they are about: an agent that has written one already would write it once more, and
 	// the second acknowledgement would be measured.
-	policies = append(policies, p.reactions.confirmations(now, set, d.throttles, a.of)...)
+	policies = append(policies, p.reactions.confirmations(now, set, d.throttles, a.serving)...)
 	for _, t := range d.throttles {
-		add(policy.Throttle{Key: t.Key, Second: t.WindowStart, Limit: t.Limit}, a.of(t.Key.User))
+		add(policy.Throttle{Key: t.Key, Second: t.WindowStart, Limit: t.Limit}, a.serving(t.Key.User))
 	}
 	for _, t := range d.late {
 		add(policy.Throttle{Key: t.Key, Second: t.WindowStart, Limit: t.Limit}, []string{t.Instance})
 	}
 	for _, b := range d.Blocks {
-		add(policy.Block{User: b.User, Limit: b.Max, Release: b.Release}, a.of(b.User))
+		add(policy.Block{User: b.User, Limit: b.Max, Release: b.Release}, a.serving(b.User))
 	}
 	for _, s := range d.Sharings {
 		m := policy.Slots{User: s.User, Until: s.Until}

@@ -101,7 +101,7 @@ func (p *Polygen) publishEvent(e api.Event) {
 	p.events.deliver(e)
 	// Of limits, and of overrides that end, each polygen finds out by itself: its readers would hear them twice.
 	if everywhere := e.Kind == api.LimitsEvent || e.Kind == api.OverrideEvent && e.Note == overrideEnded; !everywhere {
-		p.others.tell(e)
+		p.others.queueEvent(e)
 	}
 }
 

@@ -145,24 +145,17 @@ func (f *fleet) versions(instances []string) map[string]string {
 	return of
 }
 
-// countPresent is how many instances are in the registry.
-func (f *fleet) countPresent() (n int) {
+// counts are how many instances are in the registry, and how many of them enforce other limits than they should.
+func (f *fleet) counts() (present, behind int) {
 	for _, m := range f.members {
 		if m.gone.IsZero() {
-			n++
+			present++
 		}
-	}
-	return n
-}
-
-// countBehind is how many instances enforce other limits than they should.
-func (f *fleet) countBehind() (n int) {
-	for _, m := range f.members {
 		if !m.behind.IsZero() {
-			n++
+			behind++
 		}
 	}
-	return n
+	return present, behind
 }
 
 // instances is what is known of the instances, also of those gone, sorted by name.

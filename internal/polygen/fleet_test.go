@@ -137,8 +137,9 @@ func TestFleetTellsOfThoseGone(t *testing.T) {
 			for _, r := range tt.seen {
 				_, changed = f.observe(r, "v1")
 			}
-			if diff := cmp.Diff(tt.list, f.instances(), cmpopts.EquateEmpty()); diff != "" || changed != tt.changed || f.countPresent() != tt.there || f.countBehind() != 0 {
-				t.Errorf("changed %v, want %v; %d there, want %d; %d behind, want 0; instances (-want +got):\n%s", changed, tt.changed, f.countPresent(), tt.there, f.countBehind(), diff)
+			present, behind := f.counts()
+			if diff := cmp.Diff(tt.list, f.instances(), cmpopts.EquateEmpty()); diff != "" || changed != tt.changed || present != tt.there || behind != 0 {
+				t.Errorf("changed %v, want %v; %d there, want %d; %d behind, want 0; instances (-want +got):\n%s", changed, tt.changed, present, tt.there, behind, diff)
 			}
 		})
 	}

@@ -43,7 +43,7 @@ func (p *Polygen) findKey(set *limits.Set, name, endpoint string) (key string, o
 	// By each of the keys the user may be in another part, and so known to another polygen.
 	var wires [][]byte
 	for _, k := range keys {
-		wires = append(wires, wireOf(endpoint, k))
+		wires = append(wires, []byte(limits.EndpointKey(endpoint, k)))
 	}
 	replies, _ := p.askOthers(partsOf(wires...), question{Users: wires})
 	p.dashboard.mu.Lock()

@@ -94,7 +94,7 @@ func (p *Polygen) askForLead(ctx context.Context) (leading bool, err error) {
 		}
 		leading = lead.Leader == p.candidate
 		// From the same answer as the parts: whoever may know of a user is asked.
-		p.others.set(p.candidate, lead.Polygens)
+		p.others.setNames(p.candidate, lead.Polygens)
 		if !p.division.TakeAnswer(sent, lead) {
 			break
 		}

@@ -46,15 +46,16 @@ type others struct {
 	lost      int                  // events that had no room
 }
 
-func (o *others) set(self string, polygens []string) {
+func (o *others) setNames(self string, polygens []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.names = slices.DeleteFunc(slices.Clone(polygens), func(name string) bool { return name == self })
 }
 
-// hearOthers takes the letters of other polygens until ctx ends. Its subscription is its own: should Redis refuse it, for
-// its users are those of a version before, all else works.
+// hearOthers takes the letters of other polygens until ctx ends.
 func (p *Polygen) hearOthers(ctx context.Context) error {
+	// A subscription of its own: should Redis refuse it, for its users are those of a version before, agents are
+	// heard all the same.
 	return p.options.Bus.Subscribe(ctx, []bus.Channel{bus.PolygensChannel}, func(e bus.Event) {
 		if l, ok := e.(bus.Letter); ok {
 			p.takeLetter(l)
@@ -64,6 +65,7 @@ func (p *Polygen) hearOthers(ctx context.Context) error {
 
 // takeLetter has a letter wait to be read, if it is for this polygen.
 func (p *Polygen) takeLetter(l bus.Letter) {
+	// Before it is read: of many polygens most answers are for another one.
 	if l.To != "" && l.To != p.candidate {
 		return
 	}
@@ -73,6 +75,7 @@ func (p *Polygen) takeLetter(l bus.Letter) {
 		p.others.dropped.Inc()
 		return
 	case read.From == p.candidate:
+		// Its own question: what is published over the channel of all comes back.
 		return
 	}
 	read.heard = time.Now()
@@ -80,6 +83,7 @@ func (p *Polygen) takeLetter(l bus.Letter) {
 	if l.To != "" {
 		to = p.others.answers
 	}
+	// Not waited for: the subscription would fall behind, and who asks gives up after a quarter of a second anyway.
 	select {
 	case to <- read:
 	default:
@@ -88,14 +92,15 @@ func (p *Polygen) takeLetter(l bus.Letter) {
 	}
 }
 
-// await is how the answers to a question come, and from whom.
-func (o *others) await() (number int64, answers chan letter, from []string) {
+// awaitAnswers is how the answers to a question come, and from whom.
+func (o *others) awaitAnswers() (number int64, answers chan letter, from []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.number++
 	if o.waiting == nil {
 		o.waiting = make(map[int64]chan letter)
 	}
+	// Room for all, so that who reads letters never waits for who asked.
 	answers = make(chan letter, len(o.names))
 	o.waiting[o.number] = answers
 	return o.number, answers, slices.Clone(o.names)
@@ -104,8 +109,9 @@ func (o *others) await() (number int64, answers chan letter, from []string) {
 func (o *others) answered(l letter) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	// Nobody waits any more, and the channel is nil; or one answered twice, and it is full.
 	select {
-	case o.waiting[l.Number] <- l: // nobody waits any more: never
+	case o.waiting[l.Number] <- l:
 	default:
 	}
 }
@@ -139,7 +145,7 @@ func (p *Polygen) answerLetter(ctx context.Context, l letter) {
 	// Nobody waits for the answer to an older one. To work them off would keep those that follow waiting as long.
 	if l.Ask != nil && time.Since(l.heard) < othersAnswerWithin {
 		answer := p.answerOther(*l.Ask)
-		_ = p.send(ctx, l.From, letter{Number: l.Number, Reply: &answer})
+		_ = p.sendLetter(ctx, l.From, letter{Number: l.Number, Reply: &answer})
 	}
 }
 
@@ -162,15 +168,17 @@ func (p *Polygen) readAnswer(l letter) {
 	for _, e := range l.Events {
 		p.events.deliver(e)
 	}
+	// After those that came: they are of before the gap.
 	p.events.miss(l.Lost)
 }
 
-func (p *Polygen) send(ctx context.Context, to string, l letter) error {
+func (p *Polygen) sendLetter(ctx context.Context, to string, l letter) error {
 	l.From = p.candidate
 	body, err := json.Marshal(l)
 	if err == nil {
 		err = p.options.Bus.Send(ctx, bus.Letter{To: to, Body: body})
 	}
+	// At debug: the loss of Redis has a line of its own, and who asked hears what is missing.
 	if err != nil && ctx.Err() == nil {
 		p.options.Logger.Debug("letter to other polygens not sent", slog.Any("error", err))
 	}

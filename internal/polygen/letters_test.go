@@ -29,7 +29,7 @@ func TestQuestionsAreBounded(t *testing.T) {
 	defer func() { cancel(); <-done }()
 	proctest.Eventually(t, "one is too many", func() error {
 		for range maxLetters {
-			if err := asker.send(t.Context(), "", letter{Ask: &question{}}); err != nil {
+			if err := asker.sendLetter(t.Context(), "", letter{Ask: &question{}}); err != nil {
 				return err
 			}
 		}
@@ -77,7 +77,7 @@ func TestWhoListens(t *testing.T) {
 	defer func() { cancel(); <-done }()
 	heard := func() letter { // the first one that came
 		proctest.Eventually(t, "a letter", func() error {
-			if err := g.send(t.Context(), "", letter{Number: 7}); err != nil || len(other.others.questions) == 0 {
+			if err := g.sendLetter(t.Context(), "", letter{Number: 7}); err != nil || len(other.others.questions) == 0 {
 				return errors.Join(errors.New("none yet"), err)
 			}
 			return nil
@@ -181,12 +181,12 @@ func FuzzLetter(f *testing.F) {
 	f.Add([]byte(`{"From":"a","Reply":{"Tops":{"rate":null},"Users":{"0":null},"Unknown":null},"Number":1}`))
 	g := newGenerator(f, "127.0.0.1:1", "fuzzed", nil)
 	g.decideAll(true)
-	g.others.set("", []string{"other#1"})
+	g.others.setNames("", []string{"other#1"})
 	if _, _, err := g.Policies(api.Filter{User: "bob"}); err != nil {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		number, answers, _ := g.others.await()
+		number, answers, _ := g.others.awaitAnswers()
 		defer g.others.endWait(number)
 		g.takeLetter(bus.Letter{Body: body})
 		g.takeLetter(bus.Letter{To: g.candidate, Body: body})

@@ -27,18 +27,20 @@ func (o *others) addListener(name string, until time.Time) {
 	if o.listeners == nil {
 		o.listeners = make(map[string]time.Time)
 	}
+	// No more polygens than there are parts have work: names that somebody made up fill no memory.
 	if len(o.listeners) < parts.Count {
 		o.listeners[name] = until
 	}
 }
 
-// tell keeps an event for the other polygens that have readers, who are sent it soon, or are told that it is lost.
-func (o *others) tell(e api.Event) {
+// queueEvent keeps an event for the other polygens that have readers, who are sent it soon, or are told that it is lost.
+func (o *others) queueEvent(e api.Event) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
 	case len(o.listeners) == 0:
 	case len(o.events) >= maxUnread, o.shares+len(e.Shares) > maxToldShares:
+		// Redis is away, or more is decided than anybody can read. Who decides does not wait.
 		o.lost++
 	default:
 		o.events, o.shares = append(o.events, e), o.shares+len(e.Shares)
@@ -50,6 +52,7 @@ func (o *others) takeEvents(now time.Time) (to []string, said letter) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for name, until := range o.listeners {
+		// Its last reader has gone, or it has: nobody says goodbye, for that could be lost.
 		if now.After(until) {
 			delete(o.listeners, name)
 			continue
@@ -67,19 +70,20 @@ func (p *Polygen) sendEvents(ctx context.Context) {
 		return
 	}
 	for _, name := range to {
-		_ = p.send(ctx, name, said)
+		_ = p.sendLetter(ctx, name, said)
 	}
 }
 
 // listenToOthers has the others send what they decide, while somebody reads that here.
 func (p *Polygen) listenToOthers() {
-	// Beside a polygen of a version before each knows of all users: readers would hear the same from each.
+	// Sent to those alone who ask for it: mostly nobody reads events, anywhere. And beside a polygen of a version
+	// before each knows of all users: readers would hear the same from each.
 	if !p.events.any.Load() || p.division.KnownParts() == parts.All {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), othersAnswerWithin)
 	defer cancel()
-	_ = p.send(ctx, "", letter{Listens: true})
+	_ = p.sendLetter(ctx, "", letter{Listens: true})
 }
 
 // haveReaders reports whether other polygens have readers of what is decided.

@@ -8,7 +8,6 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/parts"
-	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
 // Each polygen knows of the users of its parts alone. Asked by somebody, it asks the others by way of Redis, for
@@ -45,18 +44,22 @@ type reply struct {
 // askOthers asks the other polygens about users of some parts, unless this one knows of all of these. It waits until who
 // knows of them has answered, and says what is missing.
 func (p *Polygen) askOthers(about parts.Set, q question) (replies []*reply, missing string) {
+	// Mostly none: the only polygen knows of all, and so does one beside an older polygen that leads.
 	unknown := about &^ p.division.KnownParts()
 	if unknown == 0 {
 		return nil, ""
 	}
-	number, answers, silent := p.others.await()
+	number, answers, silent := p.others.awaitAnswers()
 	defer p.others.endWait(number)
 	ctx, cancel := context.WithTimeout(context.Background(), othersAnswerWithin)
 	defer cancel()
-	if len(silent) > 0 && p.send(ctx, "", letter{Number: number, Ask: &q}) == nil {
+	// To all, although who has a part is known to Redis: by the time of the question another one may have it.
+	if len(silent) > 0 && p.sendLetter(ctx, "", letter{Number: number, Ask: &q}) == nil {
+		// Not for the whole time, and not for those who know of nobody that is asked about.
 		for unknown != 0 && len(silent) > 0 && ctx.Err() == nil {
 			select {
 			case l := <-answers:
+				// One reply of each: two would count its users twice.
 				if at := slices.Index(silent, l.From); at >= 0 {
 					silent = slices.Delete(silent, at, at+1)
 					unknown &^= l.Reply.Parts
@@ -69,12 +72,12 @@ func (p *Polygen) askOthers(about parts.Set, q question) (replies []*reply, miss
 	if unknown == 0 {
 		return replies, ""
 	}
+	// The answer is given without them, and says so: what most polygens know is better than an error.
 	p.metrics.unanswered.Add(float64(len(silent)))
 	return replies, missingWithout(silent)
 }
 
-// missingWithout says what is missing where some polygens did not answer. If all did, some users have none: they have
-// just been given back, or the lease of a polygen that died has not lapsed yet. The page knows these texts by their
+// missingWithout says what is missing where some polygens did not answer. The page knows these texts by their
 // first word.
 func missingWithout(silent []string) string {
 	for i, name := range silent {
@@ -82,6 +85,8 @@ func missingWithout(silent []string) string {
 	}
 	switch len(silent) {
 	case 0:
+		// All have answered, and some users have no polygen: they have just been given back, or the lease of one that
+		// died has not lapsed yet.
 		return "polygens divide the users anew: what is known of some of them is missing here"
 	case 1:
 		return "polygen " + silent[0] + " does not answer: what it knows is missing here"
@@ -115,7 +120,8 @@ func (q question) bounded() question {
 func (p *Polygen) answerOther(q question) (out reply) {
 	q = q.bounded()
 	now, kept := p.clock.Now(), p.division.KnownParts()
-	if kept == parts.All { // also before its first answer from Redis, when it knows of nobody
+	// All is also what it is before its first answer from Redis, when it has heard of nobody.
+	if kept == parts.All {
 		kept = p.division.DecidedParts(time.Now())
 	}
 	if q.Tops != nil {
@@ -125,6 +131,7 @@ func (p *Polygen) answerOther(q question) (out reply) {
 	s := p.lockDashboard()
 	defer s.mu.Unlock()
 	for i, key := range q.Users {
+		// Silence, for zeros would stand beside what the polygen of that part says.
 		if !kept.HasUser(string(key)) {
 			continue
 		}
@@ -134,6 +141,7 @@ func (p *Polygen) answerOther(q question) (out reply) {
 		if q.Now {
 			out.Users[i] = s.view.User(now, string(key))
 		} else {
+			// A page shows the user, and asks for the history next: it begins with the first question.
 			out.Users[i] = s.view.UserLately(now, string(key))
 			s.past.Remember(now, string(key))
 		}
@@ -159,11 +167,9 @@ func (p *Polygen) lookOwn(now time.Time, q question) reply {
 	look := begin(now, q.Tops)
 	s.finish(look)
 	o := look.Overview()
+	// For a page, where whoever opens one of them wants to see the last minutes. A list alone opens nobody.
 	if !q.Now {
 		s.rememberShown(now, o)
 	}
 	return reply{Totals: o.Totals, Tops: o.Tops, Limited: o.Limited}
 }
-
-// wireOf is a key as questions have it.
-func wireOf(endpoint, key string) []byte { return []byte(limits.EndpointKey(endpoint, key)) }

@@ -188,7 +188,7 @@ func TestWhoIsAsked(t *testing.T) {
 			if tt.others != "" {
 				names = append(names, tt.others)
 			}
-			one.others.set(one.candidate, names)
+			one.others.setNames(one.candidate, names)
 			proctest.Eventually(t, "the answers", func() error { // the subscriptions begin, and a slow machine may need longer than an answer may take
 				u, h, list := one.User(userOf(tt.part, 0), ""), one.History(userOf(tt.part, 0), ""), one.UnknownUsers(api.ByRecent, 10)
 				if u.Degraded != tt.user || h.Degraded != tt.user || (u.Seen != nil) != tt.seen || list.Degraded != tt.list {

@@ -50,9 +50,10 @@ func (v *View) summary(now, since int64, e *entry[user]) api.Summary {
 	l, named := v.inForce(e)
 	state, why := u.stateSince(now, since, l)
 	started := v.startedBy(now, e.key, u)
+	active, moved := u.progressAndBytes(now)
 	return api.Summary{
-		Name: api.NameOfKey(e.key), Tier: l.Tier, Known: named, State: state, Rate: u.requestRate(now), InProgress: u.inProgress(now),
-		Down: u.bytesMoved(now, bandwidth.Down), Up: u.bytesMoved(now, bandwidth.Up), Seen: answerTime(u.seen),
+		Name: api.NameOfKey(e.key), Tier: l.Tier, Known: named, State: state, Rate: u.requestRate(now), InProgress: active,
+		Down: moved[bandwidth.Down], Up: moved[bandwidth.Up], Seen: answerTime(u.seen),
 		Near: u.nearestLimit(now, l, started, why), Started: started,
 	}
 }
@@ -85,9 +86,9 @@ func (v *View) userSince(now, since int64, key string) api.User {
 		out.Seen = &seen
 	}
 	out.State, out.Why = u.stateSince(now, since, l)
-	out.InProgress = u.inProgress(now)
+	active, moved := u.progressAndBytes(now)
+	out.InProgress, out.Down, out.Up = active, moved[bandwidth.Down], moved[bandwidth.Up]
 	out.Started = v.startedBy(now, key, u)
-	out.Down, out.Up = u.bytesMoved(now, bandwidth.Down), u.bytesMoved(now, bandwidth.Up)
 	out.Limits = u.limitsOf(now, l, out.Started)
 	for i := range u.places {
 		// One that has said nothing for reportSpan has nothing of the user any more, or is dead.
@@ -101,7 +102,6 @@ func (v *View) userSince(now, since int64, key string) api.User {
 		d := u.decisions[(u.first+len(u.decisions)-1-i)%len(u.decisions)]
 		out.Decisions = append(out.Decisions, d.answer())
 	}
-	// Each endpoint counts the user apart, under a key of its own.
 	endpoint, own := limits.SplitEndpoint(key)
 	// HAProxy's tables never have limits over all endpoints: the agents refuse, with causes of their own.
 	if endpoint == limits.All {
@@ -112,6 +112,7 @@ func (v *View) userSince(now, since int64, key string) api.User {
 			out.Decisions[i].Cause = ""
 		}
 	}
+	// Each endpoint counts the user apart, under a key of its own: who finds nothing here may find it there.
 	for _, other := range append([]string{""}, v.set.Endpoints()...) {
 		if other != endpoint && v.users.lookUp(limits.EndpointKey(other, own)) != nil {
 			out.Endpoints = append(out.Endpoints, other)
@@ -165,6 +166,7 @@ const (
 // started lately (see startedBy).
 func (u *user) limitsOf(now int64, l *limits.Limits, started map[string]float64) []api.Limit {
 	all := []api.Limit{}
+	active, moved := u.progressAndBytes(now)
 	for r := range l.Rates() {
 		limit := api.Limit{Name: r.Name(), Max: int64(r.Max), Window: r.Window.Seconds(), Burst: r.Burst, Mode: r.Mode.String(), Last: new(int64)}
 		for i := range u.windows {
@@ -182,16 +184,29 @@ func (u *user) limitsOf(now int64, l *limits.Limits, started map[string]float64)
 		all = append(all, limit)
 	}
 	if l.Concurrent > 0 {
-		all = append(all, api.Limit{Name: concurrent, Max: int64(l.Concurrent), Mode: l.ConcurrentMode.String(), Used: int64(u.inProgress(now))})
+		all = append(all, api.Limit{Name: concurrent, Max: int64(l.Concurrent), Mode: l.ConcurrentMode.String(), Used: int64(active)})
 	}
 	if l.Bandwidth.Down > 0 {
-		all = append(all, api.Limit{Name: bandwidthDown, Max: l.Bandwidth.Down, Mode: l.Bandwidth.Mode.String(), Used: u.bytesMoved(now, bandwidth.Down)})
+		all = append(all, api.Limit{Name: bandwidthDown, Max: l.Bandwidth.Down, Mode: l.Bandwidth.Mode.String(), Used: moved[bandwidth.Down]})
 	}
 	if l.Bandwidth.Up > 0 {
-		all = append(all, api.Limit{Name: bandwidthUp, Max: l.Bandwidth.Up, Mode: l.Bandwidth.Mode.String(), Used: u.bytesMoved(now, bandwidth.Up)})
+		all = append(all, api.Limit{Name: bandwidthUp, Max: l.Bandwidth.Up, Mode: l.Bandwidth.Mode.String(), Used: moved[bandwidth.Up]})
 	}
 	return all
 }
+
+// RequestRate is the requests per second of a wire key, as Summary has it. It is 0 for an
+// unknown user.
+func (v *View) RequestRate(at time.Time, key string) float64 {
+	u := v.users.lookUp(key)
+	if u == nil {
+		return 0
+	}
+	return u.requestRate(at.UnixNano())
+}
+
+// HasReport reports whether there was a report of a wire key that is still remembered.
+func (v *View) HasReport(key string) bool { return v.users.lookUp(key) != nil }
 
 // requestRate is the larger of two rates: the requests per second that were admitted, limited or
 // not, and those of the limit that counts most, in the last full second or over the last
@@ -214,23 +229,19 @@ func (u *user) requestRate(now int64) float64 {
 	return most
 }
 
-func (u *user) inProgress(now int64) int {
-	n := 0
+// progressAndBytes is the user's requests in progress, and bytes per second by direction.
+func (u *user) progressAndBytes(now int64) (active int, moved [2]int64) {
 	for i := range u.places {
-		n += u.places[i].inProgress(now)
-	}
-	return n
-}
-
-func (u *user) bytesMoved(now int64, d bandwidth.Direction) int64 {
-	var n int64
-	for i := range u.places {
+		p := &u.places[i]
+		active += p.inProgress(now)
 		// Instances repeat it while anything moves, so what is not fresh has ended.
-		if p := &u.places[i]; isFresh(now, p.demandAt) {
-			n += p.moved[d]
+		if isFresh(now, p.demandAt) {
+			for d := range moved {
+				moved[d] += p.moved[d]
+			}
 		}
 	}
-	return n
+	return active, moved
 }
 
 func (p *place) answer(now int64) api.Place {

@@ -102,13 +102,7 @@ func (h *Histories) RememberLimited(at time.Time, key string) {
 }
 
 // Keep forgets all users but those who are to be kept.
-func (h *Histories) Keep(kept func(key string) bool) {
-	for e := range h.users.newestFirst() {
-		if !kept(e.key) {
-			h.users.remove(e)
-		}
-	}
-}
+func (h *Histories) Keep(kept func(key string) bool) { h.users.keepOnly(kept) }
 
 // Len is how many users are remembered.
 func (h *Histories) Len() int { return h.users.length() }
@@ -148,9 +142,10 @@ func (h *history) sample(now int64, v *View, key string) {
 	if u == nil {
 		u = &user{}
 	}
-	h.gauges[inProgress].setSecond(second, int64(u.inProgress(now)))
-	h.gauges[down].setSecond(second, u.bytesMoved(now, bandwidth.Down))
-	h.gauges[up].setSecond(second, u.bytesMoved(now, bandwidth.Up))
+	active, moved := u.progressAndBytes(now)
+	h.gauges[inProgress].setSecond(second, int64(active))
+	h.gauges[down].setSecond(second, moved[bandwidth.Down])
+	h.gauges[up].setSecond(second, moved[bandwidth.Up])
 	// The list is made anew, for the limits may have changed: a limit that is still there
 	// keeps its values, and one that is gone takes its values along.
 	was := h.limits
@@ -204,6 +199,7 @@ func (h *Histories) History(at time.Time, key string, v *View) api.History {
 	if e.last == 0 {
 		e.sample(at.UnixNano(), v, key)
 	}
+	// What stands in a ring for a second before that is of a later one.
 	begin := max(e.first, e.last-maxSamples+1)
 	out := api.History{
 		Name: api.NameOfKey(key), Begin: begin, Step: 1, Limits: []api.LimitSeries{},

@@ -87,6 +87,15 @@ func (l *lru[V]) unlink(e *entry[V]) {
 	e.newer, e.older = nil, nil
 }
 
+// keepOnly removes the entries that are not to be kept.
+func (l *lru[V]) keepOnly(kept func(key string) bool) {
+	for e := range l.newestFirst() {
+		if !kept(e.key) {
+			l.remove(e)
+		}
+	}
+}
+
 // newestFirst yields the entries, the most recently used first. The one that was yielded
 // may be removed.
 func (l *lru[V]) newestFirst() iter.Seq[*entry[V]] {

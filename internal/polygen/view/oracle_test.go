@@ -43,7 +43,13 @@ func (v *View) Top(at time.Time, by api.Sort, n int) api.Users {
 
 var measures = map[api.Sort]func(*user, int64) float64{
 	api.ByRate:       (*user).requestRate,
-	api.ByConcurrent: func(u *user, now int64) float64 { return float64(u.inProgress(now)) },
-	api.ByDown:       func(u *user, now int64) float64 { return float64(u.bytesMoved(now, bandwidth.Down)) },
-	api.ByUp:         func(u *user, now int64) float64 { return float64(u.bytesMoved(now, bandwidth.Up)) },
+	api.ByConcurrent: func(u *user, now int64) float64 { active, _ := u.progressAndBytes(now); return float64(active) },
+	api.ByDown: func(u *user, now int64) float64 {
+		_, moved := u.progressAndBytes(now)
+		return float64(moved[bandwidth.Down])
+	},
+	api.ByUp: func(u *user, now int64) float64 {
+		_, moved := u.progressAndBytes(now)
+		return float64(moved[bandwidth.Up])
+	},
 }

@@ -74,7 +74,8 @@ func (l *Look) countUser(e *entry[user]) {
 		t.Users++
 	}
 	rate := u.requestRate(l.now)
-	active, down, up := u.progressAndBytes(l.now)
+	active, moved := u.progressAndBytes(l.now)
+	down, up := moved[bandwidth.Down], moved[bandwidth.Up]
 	t.Rate += rate
 	t.InProgress += active
 	t.Down += down
@@ -95,6 +96,7 @@ func (l *Look) countUser(e *entry[user]) {
 	default:
 		return
 	}
+	// Of too many those with the highest rates: a client that sends most in vain is whom a reader looks for.
 	l.limited.consider(rate, e)
 }
 
@@ -132,19 +134,6 @@ func (l *Look) Overview() Overview {
 		out.Tops[api.ByRecent] = list(recent)
 	}
 	return out
-}
-
-// progressAndBytes is the user's requests in progress, and bytes per second down and up.
-func (u *user) progressAndBytes(now int64) (active int, down, up int64) {
-	for i := range u.places {
-		p := &u.places[i]
-		active += p.inProgress(now)
-		if isFresh(now, p.demandAt) {
-			down += p.moved[bandwidth.Down]
-			up += p.moved[bandwidth.Up]
-		}
-	}
-	return active, down, up
 }
 
 // maybeLimited is true for all users who are throttled or blocked, and false for most of

@@ -125,11 +125,7 @@ func (v *View) Limits(set *limits.Set) {
 	v.set = set
 	// Users take over the new limits when they are next heard of or looked at, because
 	// there may be 100 000 of them. Strangers whom the file names now are none any more.
-	for e := range v.unknown.newestFirst() {
-		if set.NamesUser(e.key) {
-			v.unknown.remove(e)
-		}
-	}
+	v.unknown.keepOnly(func(key string) bool { return !set.NamesUser(key) })
 }
 
 // reportedUser is a user of whom an instance said something.
@@ -416,16 +412,9 @@ func (v *View) Forget(at time.Time) {
 
 // Keep forgets all users but those who are to be kept.
 func (v *View) Keep(kept func(key string) bool) {
-	for e := range v.users.newestFirst() {
-		if !kept(e.key) {
-			v.users.remove(e)
-		}
-	}
-	for e := range v.unknown.newestFirst() {
-		if !kept(e.key) {
-			v.unknown.remove(e)
-		}
-	}
+	v.users.keepOnly(kept)
+	// They are kept by name, without an endpoint, which leaves a user in the same part.
+	v.unknown.keepOnly(kept)
 }
 
 // Counts is how many users are known, and how many of those whom the file does not name.
