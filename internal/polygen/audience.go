@@ -76,7 +76,8 @@ func (a *audience) forget(now time.Time) {
 func (a *audience) serving(user string) []string {
 	heard, before := a.heard[user], a.before[user]
 	// All are told of users of whom nothing is known, and of everyone until this polygen has heard for a while who
-	// serves whom: one message too many costs little, and one too few a block that does not hold somewhere. Who had no room in one of the maps may be served by others than the other map says.
+	// serves whom: one message too many costs little, and one too few a block that does not hold somewhere.
+	// Who had no room in one of the maps may be served by others than the other map says.
 	if a.live == nil || a.before == nil || len(heard)+len(before) == 0 || a.full && heard == nil || a.wasFull && before == nil {
 		return nil
 	}

@@ -54,7 +54,7 @@ type series struct {
 type ring []int64
 
 func (r *ring) setSecond(second, value int64) {
-	// Only now: 2.4 KB each, and most users have no bandwidth limit, for one.
+	// With the first sample, 2.4 KB each: a user who is pushed out before it has cost nothing.
 	if *r == nil {
 		*r = slices.Repeat([]int64{-1}, maxSamples)
 	}
