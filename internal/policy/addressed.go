@@ -14,24 +14,24 @@ type Addressed struct {
 	To []string // instances, each once; nil: all
 }
 
-// For is what a message says to one instance: of what is divided its own part alone, or the
-// messages of a user whom all instances serve would grow with the square of their number.
+// For is what a message says to one instance: of what is divided its own part alone.
 func For(m Message, instance string) Message {
+	// Else the messages of a user whom all instances serve would grow with the square of their number.
 	switch m := m.(type) {
 	case Slots:
-		at, named := slices.BinarySearchFunc(m.Shares, instance, func(s SlotShare, name string) int { return strings.Compare(s.Instance, name) })
-		m.Shares = ownPart(m.Shares, at, named)
+		m.Shares = ownPart(m.Shares, instance, func(s SlotShare) string { return s.Instance })
 		return m
 	case Share:
-		at, named := slices.BinarySearchFunc(m.Shares, instance, func(s bandwidth.Share, name string) int { return strings.Compare(s.Instance, name) })
-		m.Shares = ownPart(m.Shares, at, named)
+		m.Shares = ownPart(m.Shares, instance, func(s bandwidth.Share) string { return s.Instance })
 		return m
 	}
 	return m
 }
 
-// ownPart is the part at an index, or none.
-func ownPart[S any](parts []S, at int, named bool) []S {
+// ownPart is the part of an instance, or none.
+func ownPart[S any](parts []S, instance string, of func(S) string) []S {
+	at, named := slices.BinarySearchFunc(parts, instance, func(s S, name string) int { return strings.Compare(of(s), name) })
+	// The message goes out all the same: an instance that is not named has a share of 0, and must hear so.
 	if !named {
 		return nil
 	}

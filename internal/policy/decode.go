@@ -32,6 +32,7 @@ func (e *SkippedError) Unwrap() error { return e.First }
 // error is then a *SkippedError beside the messages of all other lines. A batch
 // longer than MaxBatch is refused as a whole.
 func Decode(batch []byte) ([]Message, error) {
+	// As a whole: the end of what fits may be the middle of a line.
 	if len(batch) > MaxBatch {
 		return nil, fmt.Errorf("batch of %d bytes is longer than %d", len(batch), MaxBatch)
 	}
@@ -40,11 +41,13 @@ func Decode(batch []byte) ([]Message, error) {
 	for n := 1; len(batch) > 0; n++ {
 		var line []byte
 		line, batch, _ = bytes.Cut(batch, []byte{'\n'})
+		// Each line by itself, so that a newer polygen may send kinds that this agent does not know.
 		m, err := decodeLine(line)
 		if err == nil {
 			messages = append(messages, m)
 			continue
 		}
+		// The first one says enough: the others are mostly of the same kind.
 		if skipped.Lines++; skipped.Lines == 1 {
 			skipped.First = fmt.Errorf("line %d: %w", n, err)
 		}
@@ -59,7 +62,9 @@ func decodeLine(line []byte) (Message, error) {
 	if len(line) > MaxLine {
 		return nil, fmt.Errorf("%d bytes are more than %d", len(line), MaxLine)
 	}
+	// A copy, once for all fields: names that are kept must not keep the batch.
 	f := fields{rest: string(line)}
+	// Before the kind: in another version the words may mean anything.
 	if v := f.takeWord(); v != version {
 		return nil, fmt.Errorf("unknown version %.20q", v)
 	}
@@ -84,10 +89,12 @@ func decodeLine(line []byte) (Message, error) {
 	case "trace":
 		m = Trace{Parent: f.takeParent()}
 	default:
+		// Of a newer polygen. The caller skips the line: limits hold without any policy.
 		return nil, fmt.Errorf("unknown kind %.20q", kind)
 	}
-	if f.err == nil && f.rest != "" {
-		f.err = errors.New("more than its fields")
+	// What is more than its fields would be meant for a decision that this agent does not make.
+	if f.rest != "" {
+		f.fail(errors.New("more than its fields"))
 	}
 	return m, f.err
 }
@@ -99,8 +106,15 @@ type fields struct {
 	err  error
 }
 
+func (f *fields) fail(err error) {
+	if f.err == nil {
+		f.err = err
+	}
+}
+
 // takeWord takes what stands before the next blank.
 func (f *fields) takeWord() string {
+	// A word that is missing reads as "", which is no version, kind, number or direction.
 	w, rest, _ := strings.Cut(f.rest, " ")
 	f.rest = rest
 	return w
@@ -108,9 +122,10 @@ func (f *fields) takeWord() string {
 
 func (f *fields) takeNumber(bits int) int64 {
 	w := f.takeWord()
-	n, err := strconv.ParseUint(w, 10, bits-1) // the positive half of int64 or int
-	if err != nil && f.err == nil {
-		f.err = fmt.Errorf("number %.30q: %w", w, errors.Unwrap(err))
+	// The positive half of int64 or int, on a machine of 32 bits too: no field may be negative.
+	n, err := strconv.ParseUint(w, 10, bits-1)
+	if err != nil {
+		f.fail(fmt.Errorf("number %.30q: %w", w, errors.Unwrap(err)))
 	}
 	return int64(n)
 }
@@ -118,29 +133,28 @@ func (f *fields) takeNumber(bits int) int64 {
 func (f *fields) takeDirection() bandwidth.Direction {
 	w := f.takeWord()
 	for _, d := range bandwidth.Directions {
+		// The word that limit files and metrics have, too.
 		if d.String() == w {
 			return d
 		}
 	}
-	if f.err == nil {
-		f.err = fmt.Errorf("direction %.20q is neither down nor up", w)
-	}
+	f.fail(fmt.Errorf("direction %.20q is neither down nor up", w))
 	return 0
 }
 
 func (f *fields) takeText() string {
 	quoted, err := strconv.QuotedPrefix(f.rest)
+	// Go has two other ways to quote, of which polygen uses none: one text has one form.
 	if err == nil && quoted[0] != '"' {
-		err = strconv.ErrSyntax // Go's other two ways to quote
+		err = strconv.ErrSyntax
 	}
 	if err != nil {
-		if f.err == nil {
-			f.err = fmt.Errorf("quoted string: %w", err)
-		}
+		f.fail(fmt.Errorf("quoted string: %w", err))
 		return ""
 	}
 	f.rest = strings.TrimPrefix(f.rest[len(quoted):], " ")
-	s, _ := strconv.Unquote(quoted) // QuotedPrefix has checked it
+	// QuotedPrefix has checked it.
+	s, _ := strconv.Unquote(quoted)
 	return s
 }
 
@@ -148,14 +162,16 @@ var traceparent = regexp.MustCompile(`^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$
 
 func (f *fields) takeParent() string {
 	s := f.takeText()
-	if f.err == nil && !traceparent.MatchString(s) {
-		f.err = fmt.Errorf("%.60q is not a traceparent", s)
+	// It goes on to whoever collects traces, and a writer to Redis must not choose what they read.
+	if !traceparent.MatchString(s) {
+		f.fail(fmt.Errorf("%.60q is not a traceparent", s))
 	}
 	return s
 }
 
 // takeSlotShares reads the rest of the line.
 func (f *fields) takeSlotShares() (shares []SlotShare) {
+	// Until the first error, after which nothing is taken from the rest any more.
 	for f.err == nil && f.rest != "" {
 		shares = append(shares, SlotShare{Instance: f.takeText(), Slots: int(f.takeNumber(strconv.IntSize))})
 	}
@@ -173,8 +189,9 @@ func (f *fields) takeShares() (shares []bandwidth.Share) {
 func (f *fields) takeKey() ratelimit.Key {
 	class, window := limits.ParseRateName(f.takeText())
 	k := ratelimit.Key{Class: class, User: f.takeText(), Window: window}
-	if !ValidClass(k.Class) && f.err == nil {
-		f.err = fmt.Errorf("class %.40q holds '|', '/' or a control byte", k.Class)
+	// HAProxy's tables have "class|user" as one key: a class with a '|' would be that of another user.
+	if !ValidClass(k.Class) {
+		f.fail(fmt.Errorf("class %.40q holds '|', '/' or a control byte", k.Class))
 	}
 	return k
 }

@@ -108,6 +108,7 @@ func Kind(m Message) string { return KindOf(m.appendKind([]byte(version))) }
 
 // KindOf is the kind of a line that Append has made.
 func KindOf(line []byte) string {
+	// From the line, which whoever counts policies has made anyway.
 	kind, _, _ := bytes.Cut(line[len(version)+1:], []byte{' '})
 	return string(kind)
 }
@@ -182,6 +183,7 @@ func appendNumber(b []byte, n int64) []byte { return strconv.AppendInt(append(b,
 // key, and before the '/' of a window's name: it holds neither byte, nor a control
 // byte.
 func ValidClass(class string) bool {
+	// Bytes, not characters: HAProxy compares bytes, and none of these is part of a longer character in UTF-8.
 	for i := range len(class) {
 		if c := class[i]; c == '|' || c == '/' || c < ' ' || c == 0x7f {
 			return false
