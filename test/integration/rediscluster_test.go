@@ -310,21 +310,45 @@ func hourly(t *testing.T, c *cluster.Cluster) int {
 	return len(r.Admitted().Results)
 }
 
-// overrideBob sets a limit by hand, and waits until all agents have it.
-func overrideBob(t *testing.T, c *cluster.Cluster) {
+// overrideBob sets a limit by hand, and waits until all agents have it. It returns the version of the limits with it.
+func overrideBob(t *testing.T, c *cluster.Cluster) (version string) {
 	t.Helper()
-	versions := func() (list api.Instances) {
-		if err := json.Unmarshal([]byte(told(t, c.Polygens[0], "GET", "/api/v1/instances", "")), &list); err != nil {
-			t.Fatal(err)
-		}
-		return list
-	}
-	before := versions().Instances[0].Version
+	before := instancesOf(t, c)[0].Version
 	told(t, c.Polygens[0], "PUT", "/api/v1/overrides/bob", fmt.Sprintf(`{"for":"10m","reason":"a test","limits":{"requests":{"GET":%d}}}`, overriddenLimit))
 	proctest.Eventually(t, "the agents have it", func() error {
-		for _, in := range versions().Instances {
-			if in.Version == before {
+		for _, in := range instancesOf(t, c) {
+			if version = in.Version; version == before {
 				return fmt.Errorf("%s has not", in.Name)
+			}
+		}
+		return nil
+	})
+	return version
+}
+
+func instancesOf(t *testing.T, c *cluster.Cluster) []api.Instance {
+	t.Helper()
+	var list api.Instances
+	if err := json.Unmarshal([]byte(told(t, c.Polygens[0], "GET", "/api/v1/instances", "")), &list); err != nil {
+		t.Fatal(err)
+	}
+	return list.Instances
+}
+
+// keepsOverride checks that one of some servers has, and all agents work with, what overrideBob has set.
+func keepsOverride(t *testing.T, c *cluster.Cluster, version string, servers ...*proctest.RedisNode) {
+	t.Helper()
+	proctest.Eventually(t, "the override", func() error {
+		var kept []string
+		for _, n := range servers {
+			kept = append(kept, proctest.RedisCommand(t, n.Addr, "HGET", "sluice:overrides", "list"))
+		}
+		if !strings.Contains(fmt.Sprint(kept), "bob") {
+			return fmt.Errorf("Redis has %q", kept)
+		}
+		for _, in := range instancesOf(t, c) {
+			if in.Version != version || !in.Current {
+				return fmt.Errorf("%s has %s, want %s", in.Name, in.Version, version)
 			}
 		}
 		return nil
@@ -345,7 +369,7 @@ func TestRedisClusterRestarted(t *testing.T) {
 			s := newSecured(t)
 			r := startRedisCluster(t, s, "--appendonly", tt.appendonly)
 			c := cluster.Start(t, s.options(redisDayLimits, r.addrs, "--redis-shards", fmt.Sprint(redisShards)))
-			overrideBob(t, c)
+			version := overrideBob(t, c)
 			used := 0
 			proctest.Eventually(t, "an hour's limit of 100 is used", func() error {
 				if used += hourly(t, c); used < 90 {
@@ -372,6 +396,7 @@ func TestRedisClusterRestarted(t *testing.T) {
 				found.to.Sub(killed), started.Unix()-day.report.Start.Unix(), back.to.Sub(started))
 			day.exact("alice", redisLimit, 0.4, period{killed, found.to}, back)
 			day.exact("bob", overriddenLimit, 0.4, period{killed, found.to}, back)
+			keepsOverride(t, c, version, r.nodes...)
 			day.exactAfter(c, "bob", overriddenLimit)
 			more := hourly(t, c)
 			t.Logf("of an hour's limit of 100, %d requests were admitted before and %d after", used, more)

@@ -70,7 +70,7 @@ func TestSentinelsFailOver(t *testing.T) {
 				return nil
 			})
 			c := cluster.Start(t, s.options(redisDayLimits, sentinels, "--redis-master", "sluice", "--redis-sentinel-user", "sluice", "--redis-sentinel-password", "sluice"))
-			overrideBob(t, c)
+			version := overrideBob(t, c)
 			var gone time.Time
 			var found, used period
 			day := throughout(t, c, 2, []string{"alice", "bob"}, func() {
@@ -86,6 +86,7 @@ func TestSentinelsFailOver(t *testing.T) {
 			day.exact("bob", overriddenLimit, 0.4, period{gone, found.to}, used)
 			awaitRole(t, replica.Addr, "master")
 			proctest.Eventually(t, "polygen leads", func() error { return allReady(c) })
+			keepsOverride(t, c, version, replica)
 			day.exactAfter(c, "alice", redisLimit)
 			day.exactAfter(c, "bob", overriddenLimit)
 		})
