@@ -3,10 +3,13 @@ package riverqos
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/riverqueue/river/rivertype"
 )
 
@@ -117,4 +120,31 @@ func TestUserFailures(t *testing.T) {
 	if err := failures.addResult(ended, failed); !errors.Is(err, failed) {
 		t.Errorf("add(%v) = %v when the sweep has to end, want it", failed, err)
 	}
+}
+
+// An insert whose turn to count does not come in time goes ahead, says so, and keeps those that follow from
+// waiting as long.
+func TestInsertsThatWaitInVainToCount(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMetrics(nil)
+		g := newGate(&resources{failures: &failureLog{log: slog.New(slog.DiscardHandler), metrics: m}, metrics: m})
+		g.counting <- struct{}{} // another insert counts, slowly
+		all := []*newJobs{{sizedFlow{ann, 1}, insertParams("slow", "slow")}}
+		for i, want := range []time.Duration{countTimeout, 0} {
+			began := time.Now()
+			if rooms, _ := g.reserveRoom(t.Context(), all); !slices.Equal(rooms, []int{2}) || time.Since(began) != want {
+				t.Errorf("insert %d has room for %v after %v, want both jobs after %v", i, rooms, time.Since(began), want)
+			}
+		}
+		if got := testutil.ToFloat64(m.Errors.WithLabelValues("count")); got != 1 {
+			t.Errorf("%v failures are counted, want 1", got)
+		}
+		g.lastUnanswered.Store(0)
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		g.reserveRoom(gone, all)
+		if got := testutil.ToFloat64(m.Errors.WithLabelValues("count")); got != 1 || g.lastUnanswered.Load() != 0 {
+			t.Errorf("%v failures, want no more by a caller that has given up", got)
+		}
+	})
 }

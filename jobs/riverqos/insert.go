@@ -141,6 +141,9 @@ func (g *gate) reserveRoom(ctx context.Context, all []*newJobs) (rooms []int, se
 	for i, inserted := range all {
 		rooms[i] = len(inserted.params)
 	}
+	if g.unanswered() {
+		return rooms, nothingPending
+	}
 	counting, cancel := context.WithTimeout(ctx, g.countTimeout)
 	defer cancel()
 	// One at a time: two inserts that count before either has noted what it let through would
@@ -149,18 +152,16 @@ func (g *gate) reserveRoom(ctx context.Context, all []*newJobs) (rooms []int, se
 	case g.counting <- struct{}{}:
 		defer func() { <-g.counting }()
 	case <-counting.Done():
+		g.noteUnanswered(ctx, counting.Err())
 		return rooms, nothingPending
 	}
-	if time.Since(time.UnixMilli(g.lastUnanswered.Load())) < gateBackoff {
+	// The insert before this one may have had no answer.
+	if g.unanswered() {
 		return rooms, nothingPending
 	}
 	crowds, visible, err := g.store.countCrowds(counting, flows, g.pending.insertedIDs(flows, time.Now()))
 	if err != nil {
-		// If the caller's context has ended, that says nothing about the database.
-		if ctx.Err() == nil {
-			g.lastUnanswered.Store(time.Now().UnixMilli())
-			g.failures.report("count", "the gate could not count a user's jobs", err)
-		}
+		g.noteUnanswered(ctx, err)
 		return rooms, nothingPending
 	}
 	invisible := g.pending.invisible(flows, visible)
@@ -172,4 +173,18 @@ func (g *gate) reserveRoom(ctx context.Context, all []*newJobs) (rooms []int, se
 		}
 	}
 	return rooms, g.pending.beginInsert(all, rooms, time.Now())
+}
+
+// unanswered reports whether inserts do not ask, because there was no answer.
+func (g *gate) unanswered() bool {
+	return time.Since(time.UnixMilli(g.lastUnanswered.Load())) < gateBackoff
+}
+
+// noteUnanswered notes that an insert was not counted in time.
+func (g *gate) noteUnanswered(ctx context.Context, err error) {
+	// If the caller's context has ended, that says nothing about the database.
+	if ctx.Err() == nil {
+		g.lastUnanswered.Store(time.Now().UnixMilli())
+		g.failures.report("count", "the gate could not count a user's jobs", err)
+	}
 }
