@@ -112,8 +112,8 @@ func (a *Agent) tellShards(ctx context.Context) error {
 	rest := int(bus.AliveEvery(int(a.limiter.inForce.instances.Load())) / beatEvery)
 	return a.options.Bus.EachShard(func(shard int) error {
 		link, untold := a.exchange.links[shard], &a.membership.untold[shard]
-		// Every second one is half the cost, and the lapse allows for three. The answer to one is how a lost shard is
-		// found again (loss.answered): there each one counts.
+		// Slots of an instance that is gone are free within 2 s, so that shard must hear of it more often. The answer is how
+		// a lost shard is found again (loss.answered): there each heartbeat counts.
 		if held[shard] {
 			*untold = min(*untold, 1)
 		}

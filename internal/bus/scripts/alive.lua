@@ -14,6 +14,7 @@ if ARGV[4] == 'left' then
   if heard then redis.call('ZADD', KEYS[1], now - ARGV[3] / 2, ARGV[1]) end
   return 1
 end
+-- Only here, and not with each heartbeat: nobody is added without it, so the list cannot grow.
 if not heard then
   redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now - ARGV[3])
   redis.call('ZREMRANGEBYSCORE', KEYS[1], now + ARGV[2], '+inf') -- of another clock

@@ -15,11 +15,13 @@ local tonumber, format = tonumber, string.format
 local max, min, floor = math.max, math.min, math.floor
 local reply, out = redis.call('TIME'), 2
 local now = tonumber(reply[1])
-if tonumber(reply[2]) >= 990000 then now = now + 1 end -- 10 ms early
+-- 10 ms early, for agents whose clocks are a little ahead: what is asked for the second before is still granted.
+if tonumber(reply[2]) >= 990000 then now = now + 1 end
 local usage, said = {ARGV[1], reply[1], reply[2]}, 3
 local at = 4
 
 local accounts, heard = #KEYS, false
+-- A Redis that was stopped goes on with what it was sent, after the agent has sent it again. Either lets the seconds pass.
 if ARGV[2] ~= '0' then
   local last = KEYS[accounts]
   accounts = accounts - 1
@@ -39,16 +41,19 @@ for k = 1, accounts do
   local second, credit = tonumber(s or 0), tonumber(c or 0)
   local totals = {tonumber(b or 0), tonumber(t or 0), tonumber(n or 0)} -- before, now, next
 
-  if now < second - 2 then -- the clock was set back
+  -- The clock was set back. As if all of the limit was used: one that jumps back and forth gives nothing away.
+  if now < second - 2 then
     second, credit, totals = now, 0, {limit, 0, 0}
   end
   local gap = max(0, now - second)
   second = second + gap
+  -- After three steps nothing is used of any second that is kept, and each further one only adds the limit.
   for i = 1, min(gap, 3) do
     credit = left(credit, totals[1])
     totals = {totals[2], totals[3], 0}
   end
   if gap > 3 then
+    -- Numbers of Lua do not overflow: what is too large is more than any burst.
     local idle = (gap - 3) * limit
     if limit > 0 and idle <= burst - credit then credit = credit + idle else credit = burst end
   end
@@ -74,6 +79,7 @@ for k = 1, accounts do
       said = said + 2
     end
     totals[which] = total
+  -- Of a second that is over, or not begun, nothing is handed out. What has run in it has run.
   else
     credit = max(0, credit - debt)
   end

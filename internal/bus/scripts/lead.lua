@@ -10,12 +10,14 @@
 -- heard lately. An ask that is not above the last one heard changes nothing, and is answered with the
 -- leader alone.
 
+-- Who looks for users in other shards must not lead: nobody would find what it decides.
 local shards = redis.call('GET', KEYS[2]) or ARGV[3]
 if shards ~= ARGV[3] then return {shards} end
 
 local candidate, ttl = ARGV[2], tonumber(ARGV[4])
 local leader = redis.call('GET', KEYS[1]) or ''
 local last = redis.call('HGET', KEYS[3], candidate)
+-- One that waited in a Redis that was stopped: what it gave back may be taken again since.
 if last and tonumber(string.match(last, '^%d+')) >= tonumber(ARGV[6]) then return {shards, leader, 0, {}, {}} end
 
 local resigns = ARGV[1] == 'resign'
@@ -54,6 +56,7 @@ if resigns then return {shards, leader, free, {}, {}} end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 redis.call('HSET', KEYS[3], candidate, string.format('%s %.0f %.0f', ARGV[6], now, ttl))
+-- Another candidate may have said that it holds for longer.
 redis.call('PEXPIRE', KEYS[3], math.max(ttl, redis.call('PTTL', KEYS[3])))
 local heard, polygens = redis.call('HGETALL', KEYS[3]), {}
 for i = 1, #heard, 2 do

@@ -14,6 +14,7 @@ if ARGV[1] == 'read' then
   return {version, redis.call('HGET', KEYS[1], 'list') or '', redis.call('HGET', KEYS[1], 'removed') or ''}
 end
 
+-- Somebody else was first: what they set is not in the caller's list, and would be lost.
 if version ~= ARGV[2] then return {version} end
 local ttl = math.max(redis.call('PTTL', KEYS[1]), tonumber(ARGV[6]))
 redis.call('HSET', KEYS[1], 'version', ARGV[3], 'list', ARGV[4], 'removed', ARGV[5])

@@ -96,11 +96,13 @@ for k = 2, #KEYS do
     unheard = portion > 0 and portion * math.max(0, instances() - 1 - heard) or 0
   end
   others = others + unheard
+  -- An ask that was overtaken must not undo the later one: it is told what is held.
   if ARGV[at + 2] + 0 > seq then
     local more, room = want - held, limit - others - held
     if more > room then more = room end
     if more > 0 then held = held + more end
     if held > want then held = want end
+    -- What runs is held, even above the limit: an instance that comes back registers what it has.
     if held < runs then held = runs end
 
     local text = format('%d', held) -- faster than what Lua does with a number

@@ -20,6 +20,7 @@ local usage, said = {ARGV[1], reply[1], reply[2]}, 3
 local at = 5
 
 local hashes, heard = #KEYS, false
+-- A Redis that was stopped goes on with what it was sent, after the agent has sent it again.
 if ARGV[3] ~= '0' then
   local last = KEYS[hashes]
   hashes = hashes - 1
@@ -50,6 +51,7 @@ for k = 1, hashes do
       tokens = tonumber(ARGV[num + 1])
       if tokens > free then tokens = free end
       local ahead = tonumber(ARGV[num + 2])
+      -- Half of an even part of the rest: the last tokens are for requests that exist, not for those that may come.
       if ahead > 0 then
         local most = floor((free - tokens) / (2 * ARGV[num + 4]))
         if ahead > most then ahead = most end
@@ -59,6 +61,7 @@ for k = 1, hashes do
     end
 
     local text = format('%d', total) -- faster than what Lua and Redis do with a number
+    -- One that is asked twice in a call goes on from here, for the hash is written once.
     if total ~= before and not heard then
       totals[name] = total
       write[written + 1], write[written + 2] = name, text
@@ -81,6 +84,7 @@ for k = 1, hashes do
     field, num = field + 1, num + 7
   end
 
+  -- Of a hash that nothing is said of its head is taken back too: most calls publish nothing.
   if telling > 0 then
     usage[head + 1], usage[head + 2] = ARGV[at], telling
     for i = 1, telling do usage[said + i] = told[i] end
