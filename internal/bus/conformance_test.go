@@ -889,8 +889,19 @@ func leases(t *testing.T, s *server) {
 		t.Errorf("a late ask = %+v, %v, want nothing", lead, err)
 	}
 	holds(ask("b", time.Hour, 0), 0, both.Held.Numbers()...)
-	if err := b.Resign(ctx, candidacy("b", 0)); err != nil {
+	late = candidacy("b", time.Hour)
+	late.Take = 64
+	if err := b.Resign(ctx, candidacy("b", time.Hour)); err != nil {
 		t.Fatal(err)
+	}
+	// One that was under way when it resigned, also after others were heard.
+	for range 2 {
+		if lead, err := b.Lead(ctx, late); err != nil || lead.Held != 0 {
+			t.Errorf("a late ask of one that resigned = %+v, %v, want nothing", lead, err)
+		}
+		if lead := ask("a", time.Hour, 0); !cmp.Equal(lead.Polygens, []string{"a"}) || lead.Free != 62 {
+			t.Errorf("then %d parts are free, of %q, want 62, and a alone", lead.Free, lead.Polygens)
+		}
 	}
 	ask("a", 50*time.Millisecond, 0) // its last
 	proctest.Eventually(t, "takeover", func() error {

@@ -114,12 +114,12 @@ func (r *redis) ask(now time.Time, name string, a Ask, resigns bool) (out Answer
 			out.Free++
 		}
 	}
+	r.numbers[name] = a.Number
 	if resigns {
 		delete(r.heard, name)
-		delete(r.numbers, name)
 		return Answer{}
 	}
-	r.heard[name], r.numbers[name] = now, a.Number
+	r.heard[name] = now
 	for other, at := range r.heard {
 		if now.Sub(at) >= lease {
 			delete(r.heard, other)

@@ -1,7 +1,7 @@
 -- Makes a candidate the leader, or keeps it, and leases it parts of the users; or lets it resign.
 --
 -- KEYS  leader, shards, polygens (a hash: candidate -> the number of what it asked last, when, and for how long that
---       holds in milliseconds), and the parts
+--       holds in milliseconds: below 0 of one that resigned), and the parts
 -- ARGV  'lead' or 'resign', candidate, number of shards, time to live of the
 --       leadership, the leases and the candidate, and of the number of shards, in milliseconds; the number of what is asked,
 --       how many parts to take, and which to give back (the first one is 0)
@@ -21,9 +21,15 @@ local last = redis.call('HGET', KEYS[3], candidate)
 if last and tonumber(string.match(last, '^%d+')) >= tonumber(ARGV[6]) then return {shards, leader, 0, {}, {}} end
 
 local resigns = ARGV[1] == 'resign'
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- Of one that resigned the number is kept as long as an ask of its may be under way: that one would lead and
+-- hold parts again, and nobody would decide about them. It holds for less than nothing, and so is none of the polygens.
+redis.call('HSET', KEYS[3], candidate, string.format('%s %.0f %.0f', ARGV[6], now, resigns and -ttl or ttl))
+-- Another candidate may have said that it holds for longer.
+redis.call('PEXPIRE', KEYS[3], math.max(ttl, redis.call('PTTL', KEYS[3])))
 if resigns then
   if leader == candidate then redis.call('DEL', KEYS[1]) end
-  redis.call('HDEL', KEYS[3], candidate)
 else
   redis.call('SET', KEYS[2], shards, 'PX', ARGV[5])
   if leader == '' or leader == candidate then
@@ -53,20 +59,16 @@ for part = 0, #KEYS - 4 do
 end
 if resigns then return {shards, leader, free, {}, {}} end
 
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-redis.call('HSET', KEYS[3], candidate, string.format('%s %.0f %.0f', ARGV[6], now, ttl))
--- Another candidate may have said that it holds for longer.
-redis.call('PEXPIRE', KEYS[3], math.max(ttl, redis.call('PTTL', KEYS[3])))
 local heard, polygens = redis.call('HGETALL', KEYS[3]), {}
 for i = 1, #heard, 2 do
-  local at, holds = string.match(heard[i + 1], '^%d+ (%d+) (%d+)')
+  local at, holds = string.match(heard[i + 1], '^%d+ (%d+) (%-?%d+)')
+  local age = math.abs(now - at)
   -- One of the future was heard by another master's clock, or by one that was set back. The leader is there for as
   -- long as it leads: its key may last a moment longer, and without a word of it the others would take it for a
   -- polygen that knows of no parts, and give theirs back.
-  if math.abs(now - at) < tonumber(holds) or heard[i] == leader then
+  if age < tonumber(holds) or heard[i] == leader then
     polygens[#polygens + 1] = heard[i]
-  else
+  elseif age >= math.abs(holds) then
     redis.call('HDEL', KEYS[3], heard[i])
   end
 end
