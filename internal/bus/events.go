@@ -155,7 +155,7 @@ func (b *Bus) TierEvents(ctx context.Context, second int64) (all []EventsOf, err
 				if sums[of.Name] == nil {
 					sums[of.Name] = &EventsOf{Name: of.Name}
 				}
-				sums[of.Name].add(of)
+				sums[of.Name].addCounts(of)
 			}
 		}
 		return nil
@@ -169,8 +169,8 @@ func (b *Bus) TierEvents(ctx context.Context, second int64) (all []EventsOf, err
 	return all, nil
 }
 
-// add adds the events of the same name, seen by another instance.
-func (of *EventsOf) add(more EventsOf) {
+// addCounts adds the events of the same name, seen by another instance.
+func (of *EventsOf) addCounts(more EventsOf) {
 	of.Ends += more.Ends
 	for _, c := range more.Classes {
 		// Sorted all the time, so that the answer does not depend on who reported first.
@@ -205,7 +205,7 @@ func (b *Bus) UserEvents(ctx context.Context, user string, seconds []int64) ([]E
 				// A part has a sixteenth of all users of the shard.
 				for _, of := range all {
 					if of.Name == user {
-						events[i].add(of)
+						events[i].addCounts(of)
 					}
 				}
 			}

@@ -33,7 +33,7 @@ var ErrDamagedLimits = errors.New("the published limits are damaged")
 // the whole file.
 type chunkSum [16]byte
 
-func sumOf(content []byte) chunkSum {
+func checksum(content []byte) chunkSum {
 	sum := sha256.Sum256(content)
 	return chunkSum(sum[:len(chunkSum{})])
 }
@@ -69,7 +69,7 @@ func encodeLimits(version string, source []byte, before limitFile) limitFile {
 	}
 	for len(source) > 0 {
 		n := chunkEnd(source)
-		sum := sumOf(source[:n])
+		sum := checksum(source[:n])
 		stored := before.stored[sum]
 		// Most chunks of a file that was changed are those of the file before: they are compressed already.
 		if stored == nil {
@@ -110,8 +110,8 @@ func compress(content []byte) []byte {
 	return b.Bytes()
 }
 
-// open is the content of a chunk as Redis has it.
-func (c chunkRef) open(stored []byte) ([]byte, error) {
+// decompress is the content of a chunk as Redis has it.
+func (c chunkRef) decompress(stored []byte) ([]byte, error) {
 	// As much as the head says, and no more: what is damaged may decompress to gigabytes.
 	content := make([]byte, c.size)
 	r := flate.NewReader(bytes.NewReader(stored))
@@ -119,7 +119,7 @@ func (c chunkRef) open(stored []byte) ([]byte, error) {
 		return nil, fmt.Errorf("%w: chunk %x: %w", ErrDamagedLimits, c.sum, err)
 	}
 	// What might follow is not read: the checksum says that nothing is missing.
-	if sumOf(content) != c.sum {
+	if checksum(content) != c.sum {
 		return nil, fmt.Errorf("%w: chunk %x has another checksum", ErrDamagedLimits, c.sum)
 	}
 	return content, nil
@@ -196,8 +196,8 @@ func (p *limitParts) missing(head limitHead) []chunkRef {
 	return missing
 }
 
-// join makes the whole file of a head whose chunks have all been read.
-func (p *limitParts) join(head limitHead) error {
+// assemble makes the whole file of a head whose chunks have all been read.
+func (p *limitParts) assemble(head limitHead) error {
 	contents := make([][]byte, len(head.chunks))
 	for i, c := range head.chunks {
 		// A head may name a chunk twice, with two sizes.

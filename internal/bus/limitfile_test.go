@@ -14,7 +14,7 @@ import (
 // put keeps what a reader gets of a file's missing chunks, and returns how many bytes it had to read.
 func (p *limitParts) put(t interface{ Fatal(...any) }, f limitFile) (read int) {
 	for _, c := range p.missing(f.limitHead) {
-		content, err := c.open(f.stored[c.sum])
+		content, err := c.decompress(f.stored[c.sum])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,10 +54,10 @@ func TestReaderHasEachFileExactly(t *testing.T) {
 				rt.Fatalf("a head is read as %+v, %v, want %+v", head, err, file.limitHead)
 			}
 			if missing := parts.missing(head); len(missing) > 0 && rapid.Bool().Draw(rt, "only a part is read") {
-				parts.chunks[missing[0].sum], _ = missing[0].open(file.stored[missing[0].sum])
+				parts.chunks[missing[0].sum], _ = missing[0].decompress(file.stored[missing[0].sum])
 			} else {
 				parts.put(rt, file)
-				if err := parts.join(head); err != nil || !bytes.Equal(parts.source, source) {
+				if err := parts.assemble(head); err != nil || !bytes.Equal(parts.source, source) {
 					rt.Fatalf("version %d has %d bytes, %v, want the %d published", version, len(parts.source), err, len(source))
 				}
 				if again := parts.put(rt, file); again != 0 {
@@ -101,7 +101,7 @@ func TestOneChangedLineIsReadAlone(t *testing.T) {
 	} {
 		var parts limitParts
 		parts.put(t, whole)
-		if err := parts.join(whole.limitHead); err != nil {
+		if err := parts.assemble(whole.limitHead); err != nil {
 			t.Fatal(err)
 		}
 		delta := encodeLimits("2", []byte(strings.Join(changed, "")), whole)
@@ -124,7 +124,7 @@ func TestDamagedChunksAreRefused(t *testing.T) {
 		"shorter":                    compress(content[:c.size-1]),
 		"no compression to speak of": content,
 	} {
-		if _, err := c.open(damaged); !errors.Is(err, ErrDamagedLimits) {
+		if _, err := c.decompress(damaged); !errors.Is(err, ErrDamagedLimits) {
 			t.Errorf("%s: open = %v, want %v", name, err, ErrDamagedLimits)
 		}
 	}
@@ -132,7 +132,7 @@ func TestDamagedChunksAreRefused(t *testing.T) {
 	head := f.limitHead
 	head.sum[3]++
 	parts.put(t, f)
-	if err := parts.join(head); !errors.Is(err, ErrDamagedLimits) || parts.source != nil {
+	if err := parts.assemble(head); !errors.Is(err, ErrDamagedLimits) || parts.source != nil {
 		t.Errorf("a whole of another checksum: join = %v, want %v", err, ErrDamagedLimits)
 	}
 }
@@ -159,7 +159,7 @@ func FuzzOpenChunk(f *testing.F) {
 	c := file.chunks[0]
 	f.Add(file.stored[c.sum])
 	f.Fuzz(func(t *testing.T, stored []byte) {
-		if content, err := c.open(stored); err == nil && !bytes.Equal(content, source) {
+		if content, err := c.decompress(stored); err == nil && !bytes.Equal(content, source) {
 			t.Errorf("open(%q) = %q, want %q", stored, content, source)
 		}
 	})

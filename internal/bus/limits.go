@@ -206,7 +206,7 @@ func (b *Bus) Limits(ctx context.Context) (version string, source []byte, err er
 		}
 		return "", nil, err
 	}
-	if err := r.parts.join(head); err != nil {
+	if err := r.parts.assemble(head); err != nil {
 		// With one of its chunks something is wrong, and nobody knows with which: all are read anew.
 		r.parts = limitParts{}
 		return "", nil, fmt.Errorf("read limits: %w", err)
@@ -276,7 +276,7 @@ func (b *Bus) readChunks(ctx context.Context, chunks []chunkRef) error {
 			return err
 		}
 		took := time.Since(began)
-		content, err := c.open(stored)
+		content, err := c.decompress(stored)
 		if err != nil {
 			return fmt.Errorf("read limits: %w", err)
 		}

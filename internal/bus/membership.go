@@ -140,16 +140,16 @@ func (m *membership) known() members {
 	return m.members
 }
 
-// set takes what Redis has answered.
-func (m *membership) set(known members, now time.Time) {
+// replace takes what Redis has answered.
+func (m *membership) replace(known members, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	// Should a message have overtaken the answer, the epochs differ at the next heartbeat, which sets it right.
 	m.members, m.at, m.doubted = known, now, false
 }
 
-// doubt lets the next heartbeat ask for the whole list.
-func (m *membership) doubt() {
+// askForAll lets the next heartbeat ask for the whole list.
+func (m *membership) askForAll() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.doubted = true

@@ -53,7 +53,7 @@ func (b *Bus) PublishTo(ctx context.Context, policies []policy.Addressed) error 
 	if err := b.publishToAll(ctx, &m, missed); err != nil {
 		return err
 	}
-	b.deaf.add(silent)
+	b.deaf.remember(silent)
 	b.unheard.Add(float64(len(silent)))
 	// At last: one that is too long holds up no other.
 	if len(m.tooLong) > 0 {
@@ -75,7 +75,7 @@ type mail struct {
 // divideMail divides policies.
 func (b *Bus) divideMail(policies []policy.Addressed) mail {
 	m := mail{policies: policies, toEach: make(map[string][]int), tooLong: make(map[int]bool)}
-	deaf := b.deaf.now()
+	deaf := b.deaf.current()
 	for i, p := range policies {
 		if _, ok := p.Message.(policy.Trace); ok {
 			m.trace = p.Message
@@ -158,7 +158,7 @@ type deaf struct {
 	until map[string]time.Time
 }
 
-func (d *deaf) add(instances []string) {
+func (d *deaf) remember(instances []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, instance := range instances {
@@ -169,8 +169,8 @@ func (d *deaf) add(instances []string) {
 	}
 }
 
-// now is whom they are now; it forgets the others.
-func (d *deaf) now() map[string]bool {
+// current is whom they are now; it forgets the others.
+func (d *deaf) current() map[string]bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	names := make(map[string]bool, len(d.until))

@@ -101,7 +101,7 @@ func (b *Bus) Instances(ctx context.Context) (r Registry, err error) {
 		if _, err = pipe.Exec(ctx); err != nil {
 			return err
 		}
-		r.Versions, r.Problems = r.told(versions), r.told(problems)
+		r.Versions, r.Problems = r.saidBy(versions), r.saidBy(problems)
 		return nil
 	})
 	if err != nil {
@@ -110,8 +110,8 @@ func (b *Bus) Instances(ctx context.Context) (r Registry, err error) {
 	return r, nil
 }
 
-// told is what a hash has of the instances.
-func (r Registry) told(hash *redis.MapStringStringCmd) map[string]string {
+// saidBy is what a hash has of the instances.
+func (r Registry) saidBy(hash *redis.MapStringStringCmd) map[string]string {
 	all := hash.Val()
 	of := make(map[string]string, len(all))
 	// Of those in the list alone: the hash was read later, and may have others.
@@ -179,10 +179,10 @@ func (b *Bus) changeRegistry(ctx context.Context, action, instance string, said 
 	}
 	// The changes do not lead from what is known to the epoch: the whole list is asked for next.
 	if known, ok = known.catchUp(words); !ok {
-		b.membership.doubt()
+		b.membership.askForAll()
 		return Registry{}, &replyError{reply}
 	}
-	b.membership.set(known, now)
+	b.membership.replace(known, now)
 	return Registry{Instances: known.instances, Now: now}, nil
 }
 

@@ -244,7 +244,7 @@ func (s *subscription) decode(m message) (event Event) {
 		// Agents of before change the membership without a word of its epoch, so a
 		// heartbeat would not find out which of their messages were missed.
 		if !s.own {
-			s.bus.membership.doubt()
+			s.bus.membership.askForAll()
 		}
 		return Connected{}
 	case UsageChannel:

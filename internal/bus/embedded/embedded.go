@@ -56,7 +56,7 @@ func Start(l net.Listener, password string) (stop func(), err error) {
 
 const (
 	expireEvery = 20 * time.Millisecond
-	idle        = 20 // aging takes at most this part of the time: with very many keys it is less often
+	idle        = 20 // aging takes at most this part of the time
 )
 
 // expireKeys lets keys expire.
@@ -70,8 +70,10 @@ func expireKeys(ctx context.Context, server *miniredis.Miniredis) {
 		case <-time.After(wait):
 		}
 		now := time.Now()
+		// What has passed, and not what was waited for: a machine that stands still would keep keys for longer.
 		server.FastForward(now.Sub(last))
 		last = now
+		// With very many keys a pass takes long, and nobody is served meanwhile.
 		wait = max(expireEvery, idle*time.Since(now))
 	}
 }
