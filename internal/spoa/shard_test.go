@@ -202,3 +202,36 @@ func TestLossLog(t *testing.T) {
 		}
 	})
 }
+
+// Of two instances, one that alone cannot reach the registry goes on with leases, and the other one, which
+// takes it for gone, with the whole limit.
+func TestRegistryOutOfReachOfOneOfTwo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPool()
+		a, b := newRigOn(t, p, nil).run(), newRigOn(t, p, func(o *Options) { o.Instance = "b" }).run()
+		p.set(ms, nil)
+		for _, r := range []*rig{a, b} {
+			r.joined(bus.Registry{Instances: []string{"a", "b"}})
+			r.force(parse(t, "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 100}}}\n"))
+		}
+		a.noteRegistry(errAway)
+		wait(5 * time.Second)
+		b.joined(bus.Registry{Instances: []string{"b"}, Now: time.Now()})
+		wait(3 * time.Second)
+		for range 4 {
+			admitted := map[*rig]int{}
+			for range 150 {
+				for _, r := range []*rig{a, b, a, b} {
+					if r.ask("alice", "GET").allowed {
+						admitted[r]++
+					}
+				}
+				wait(4 * ms)
+			}
+			if admitted[a] > 100 || admitted[b] != 100 {
+				t.Errorf("%d and %d requests were admitted in a second, want 100 at most by leases, and 100", admitted[a], admitted[b])
+			}
+			wait(time.Until(time.Now().Truncate(time.Second).Add(time.Second)))
+		}
+	})
+}
