@@ -2,6 +2,7 @@ package polygen
 
 import (
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -151,9 +152,10 @@ func BenchmarkReports(b *testing.B) {
 		keys[i] = ratelimit.Key{Class: "GET", User: fmt.Sprint("user-", i)}
 	}
 	for _, polygens := range []int{1, 2, 4, 8} {
-		g := newGenerator(b, "127.0.0.1:1", "one", nil)
+		g, perUser := newGenerator(b, "127.0.0.1:1", "one", nil), 0.0
 		g.division.TakeAnswer(time.Now(), parts.Answer{Held: parts.All >> (parts.Count - parts.Count/polygens)})
 		b.Run(fmt.Sprint("polygens=", polygens), func(b *testing.B) {
+			known, heap := g.knows(), heapInUse()
 			now, entries := time.Now(), make([]bus.UsageEntry, together)
 			for i := 0; b.Loop(); i += together {
 				for j := range entries {
@@ -163,6 +165,17 @@ func BenchmarkReports(b *testing.B) {
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/together, "ns/report")
 			b.ReportMetric(float64(g.knows()), "users")
+			if known = g.knows() - known; known > 0 { // not by a run before
+				perUser = float64(heapInUse()-heap) / float64(known)
+			}
+			b.ReportMetric(perUser, "B/user")
 		})
 	}
+}
+
+func heapInUse() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
 }

@@ -2,6 +2,7 @@ package spoa
 
 import (
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/clock"
 	"github.com/sluice-qos/sluice/internal/policy"
+	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
@@ -350,6 +352,36 @@ func BenchmarkDecide(b *testing.B) {
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "starts/s")
 		})
 	}
+}
+
+// BenchmarkMemoryOfUsers measures what an agent keeps of a user with each kind of limit and a request
+// in progress.
+func BenchmarkMemoryOfUsers(b *testing.B) {
+	const users = 100_000
+	for b.Loop() {
+		l := newLimiter(&clock.Clock{}, newMetrics(nil), concurrency.Config{}, 1, nil)
+		l.inForce.set.Store(parse(b, "version: 1\ndefault_tier: t\ntiers: {t: {requests: {GET: 100}, concurrent: 20, bandwidth: {down: 10MiB}}}\n"))
+		l.tables.share = func(bandwidth.TableEntry) {}
+		limit := bandwidth.Limit{Bytes: [2]int64{10 << 20, 0}}
+		before := heapInUse()
+		for i := range users {
+			name := fmt.Sprintf("user-%06d", i)
+			l.decideNow(question{user: name, verb: "GET"})
+			l.update(func(now time.Time) {
+				l.coresOf(name).slots.Progress(now, name, 20, concurrency.Count{Tracked: 1, Active: 1})
+				l.bytes.Progress(now, name, limit, bandwidth.Asked, bandwidth.Count{Active: 1})
+			})
+		}
+		b.ReportMetric(float64(heapInUse()-before)/users, "B/user")
+		runtime.KeepAlive(l)
+	}
+}
+
+func heapInUse() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
 }
 
 // BenchmarkDecideSlots measures the same with a limit of requests in progress, and

@@ -29,6 +29,7 @@ type counts struct {
 	nodes   []nodeCounts       // the masters' first
 	agents  float64            // seconds of CPU, of the fleet's HAProxies too
 	polygen float64            // seconds of CPU
+	memory  [2]float64         // bytes at the end: of the agents, with the load generator, and of polygen
 	read    float64            // bytes that polygen has read
 	usage   float64            // entries of usage that polygen was told of
 	delays  bucketCounts       // from polygen's decision to the agents
@@ -95,6 +96,7 @@ func count(b *testing.B, f *fleet, polygen *cluster.Polygen, redis []string) cou
 		b.Fatal(err)
 	}
 	c.polygen, c.read = cpu.Seconds(), bytesRead(b, polygen.Process)
+	c.memory = [2]float64{resident(b, os.Getpid()), resident(b, polygen.Pid())}
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
 		b.Fatal(err)
@@ -156,6 +158,15 @@ func bytesRead(b *testing.B, p *proctest.Process) float64 {
 	return number(b, n)
 }
 
+// resident is how much memory a process has.
+func resident(b *testing.B, pid int) float64 {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	if err != nil {
+		b.Fatal(err)
+	}
+	return number(b, strings.Fields(string(text))[1]) * float64(os.Getpagesize())
+}
+
 func countNode(b *testing.B, addr string) (n nodeCounts) {
 	info := make(map[string]string)
 	lines := bufio.NewScanner(strings.NewReader(proctest.RedisCommand(b, addr, "INFO", "all")))
@@ -188,7 +199,7 @@ func number(b *testing.B, text string) float64 {
 
 // minus is what was counted between two readings.
 func (c counts) minus(before counts) counts {
-	d := counts{calls: make(map[string]float64), seconds: c.seconds - before.seconds, agents: c.agents - before.agents, polygen: c.polygen - before.polygen,
+	d := counts{memory: c.memory, calls: make(map[string]float64), seconds: c.seconds - before.seconds, agents: c.agents - before.agents, polygen: c.polygen - before.polygen,
 		read: c.read - before.read, usage: c.usage - before.usage, delays: c.delays.minus(before.delays), loops: c.loops.minus(before.loops), timeouts: c.timeouts - before.timeouts, failed: c.failed - before.failed, losses: c.losses - before.losses}
 	for op, n := range c.calls {
 		d.calls[op] = n - before.calls[op]

@@ -179,6 +179,8 @@ var figures = []figure{
 	{"three replicas", 1, func(c *counts, _ float64) float64 { return percent(c, c.nodes[3].cpu+c.nodes[4].cpu+c.nodes[5].cpu) }},
 	{"polygen", 1, func(c *counts, _ float64) float64 { return percent(c, c.polygen) }},
 	{"all agents", 1, func(c *counts, _ float64) float64 { return percent(c, c.agents) }},
+	{"MB of memory: each agent", 1, func(c *counts, agents float64) float64 { return c.memory[0] / 1e6 / agents }},
+	{"polygen", 0, func(c *counts, _ float64) float64 { return c.memory[1] / 1e6 }},
 	{"verdicts timed out", 0, func(c *counts, _ float64) float64 { return c.timeouts }},
 	{"Redis lost", 0, func(c *counts, _ float64) float64 { return c.losses }},
 	{"calls failed", 0, func(c *counts, _ float64) float64 { return c.failed }},
