@@ -270,19 +270,7 @@ func (s *subscription) decode(m message) (event Event) {
 			}
 		}
 	case PoliciesChannel, OwnChannel:
-		var policies Policies
-		policies, err = policy.Decode([]byte(m.payload))
-		for _, p := range policies {
-			s.bus.countPolicy(policy.Append(nil, p))
-		}
-		// Each line that an older agent does not know counts: that is how an operator finds out which one is behind.
-		var skipped *policy.SkippedError
-		if errors.As(err, &skipped) {
-			bad = skipped.Lines
-		}
-		if len(policies) > 0 {
-			event = policies
-		}
+		event, bad, err = s.bus.decodePolicies(m.payload)
 	}
 	if err == nil {
 		return event
@@ -296,6 +284,24 @@ func (s *subscription) decode(m message) (event Event) {
 		return event
 	}
 	return nil
+}
+
+// decodePolicies returns nil for a message of which no line was understood, and how many lines were not.
+func (b *Bus) decodePolicies(payload string) (event Event, bad int, err error) {
+	policies, err := policy.Decode([]byte(payload))
+	for _, p := range policies {
+		b.countPolicy(policy.Append(nil, p))
+	}
+	if len(policies) > 0 {
+		event = Policies(policies)
+	}
+	bad = 1
+	// Each line that an older agent does not know counts: that is how an operator finds out which one is behind.
+	var skipped *policy.SkippedError
+	if errors.As(err, &skipped) {
+		bad = skipped.Lines
+	}
+	return event, bad, err
 }
 
 func (s *subscription) logMalformed(m message, err error) {
