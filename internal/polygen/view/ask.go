@@ -169,10 +169,8 @@ func (u *user) limitsOf(now int64, l *limits.Limits, started map[string]float64)
 	active, moved := u.progressAndBytes(now)
 	for r := range l.Rates() {
 		limit := api.Limit{Name: r.Name(), Max: int64(r.Max), Window: r.Window.Seconds(), Burst: r.Burst, Mode: r.Mode.String(), Last: new(int64)}
-		for i := range u.windows {
-			if w := &u.windows[i]; w.class == r.Class && w.window == r.Window {
-				limit.Used, *limit.Last = w.countAt(now, 0), w.countAt(now, 1)
-			}
+		if w := u.findWindow(r.Class, r.Window); w != nil {
+			limit.Used, *limit.Last = w.countAt(now, 0), w.countAt(now, 1)
 		}
 		if r.Window == limits.Second {
 			// Pools tell only of users near their limits, and of no request by credit: of all others

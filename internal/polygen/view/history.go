@@ -111,9 +111,7 @@ func (h *Histories) Len() int { return h.users.length() }
 // those who were not wanted for ten minutes.
 func (h *Histories) Sample(at time.Time, v *View) {
 	now := at.UnixNano()
-	for h.users.oldest != nil && now-h.users.oldest.value.wanted >= historySpan {
-		h.users.remove(h.users.oldest)
-	}
+	h.users.removeOldest(h.users.max, func(h *history) bool { return now-h.wanted >= historySpan })
 	for e := range h.users.newestFirst() {
 		e.value.sample(now, v, e.key)
 	}
@@ -182,10 +180,8 @@ func (u *user) usedIn(second int64, l api.Limit) int64 {
 	case 1:
 		return *l.Last
 	}
-	for i := range u.windows {
-		if w := &u.windows[i]; limits.RateName(w.class, w.window) == l.Name {
-			return w.countAt(second*int64(time.Second), 0)
-		}
+	if w := u.findWindow(limits.ParseRateName(l.Name)); w != nil {
+		return w.countAt(second*int64(time.Second), 0)
 	}
 	return 0
 }

@@ -87,6 +87,14 @@ func (l *lru[V]) unlink(e *entry[V]) {
 	e.newer, e.older = nil, nil
 }
 
+// removeOldest removes the least recently used entries that are over, and returns at the first one that is not, or
+// after so many.
+func (l *lru[V]) removeOldest(most int, over func(*V) bool) {
+	for ; most > 0 && l.oldest != nil && over(&l.oldest.value); most-- {
+		l.remove(l.oldest)
+	}
+}
+
 // keepOnly removes the entries that are not to be kept.
 func (l *lru[V]) keepOnly(kept func(key string) bool) {
 	for e := range l.newestFirst() {

@@ -202,12 +202,21 @@ func (v *View) reserved(l *limits.Limits, k ratelimit.Key) int {
 	return 0
 }
 
-// window returns the counts of a limit, or nil if there is no such limit.
-func (u *user) window(class string, of limits.Window) *window {
+// findWindow returns the counts of a limit, or nil if there are none yet.
+func (u *user) findWindow(class string, of limits.Window) *window {
+	// A list, not a map: a user has few limits, and most have counts of one or none.
 	for i := range u.windows {
 		if w := &u.windows[i]; w.class == class && w.window == of {
 			return w
 		}
+	}
+	return nil
+}
+
+// window returns the counts of a limit, or nil if there is no such limit.
+func (u *user) window(class string, of limits.Window) *window {
+	if w := u.findWindow(class, of); w != nil {
+		return w
 	}
 	r, ok := u.limits.Rate(class, of)
 	if !ok {
@@ -396,18 +405,8 @@ func (v *View) Forget(at time.Time) {
 	forgotten := at.UnixNano() - forgetAfter
 	// A bound, because decide waits for this, and a name list that somebody made up may end all at once. The lists
 	// are in the order of the last report, so no more users are looked at than dropped.
-	for range maxForgotten {
-		if e := v.users.oldest; e == nil || e.value.seen > forgotten {
-			break
-		}
-		v.users.remove(v.users.oldest)
-	}
-	for range maxForgotten {
-		if e := v.unknown.oldest; e == nil || e.value.seen > forgotten {
-			break
-		}
-		v.unknown.remove(v.unknown.oldest)
-	}
+	v.users.removeOldest(maxForgotten, func(u *user) bool { return u.seen <= forgotten })
+	v.unknown.removeOldest(maxForgotten, func(s *stranger) bool { return s.seen <= forgotten })
 }
 
 // Keep forgets all users but those who are to be kept.
