@@ -96,21 +96,26 @@ func (e *events) countSecond(reports []bus.Started, near int, started map[series
 	return events
 }
 
-// sendAll has Redis take the events of a second, and those before that it has not taken. It
-// returns how many seconds are given up.
-func (e *events) sendAll(ctx context.Context, events bus.Events, add func(ctx context.Context, number uint64, events *bus.Events) error) (lost int, err error) {
+// sendAll has Redis take the events of a second, and those before that it has not taken, but for what divide says
+// to be away. It returns how many seconds are given up.
+func (e *events) sendAll(ctx context.Context, events bus.Events, divide func(bus.Events) (reachable, away bus.Events),
+	add func(ctx context.Context, number uint64, events bus.Events) error) (lost int, err error) {
 	e.counted++
 	// The oldest goes: its bucket is the first one that polygen will not read any more.
 	if e.unsent = append(e.unsent, unsent{e.counted, events}); len(e.unsent) > maxUnsent {
 		e.unsent, lost = slices.Delete(e.unsent, 0, 1), 1
 	}
-	for len(e.unsent) > 0 {
-		if err := add(ctx, e.unsent[0].number, &e.unsent[0].events); err != nil {
-			return lost, err // the others would wait as long for nothing
+	for i := range e.unsent {
+		u := &e.unsent[i]
+		reachable, away := divide(u.events)
+		// The others would wait as long for nothing.
+		if err = add(ctx, u.number, reachable); err != nil {
+			break
 		}
-		e.unsent = slices.Delete(e.unsent, 0, 1)
+		u.events = away
 	}
-	return lost, nil
+	e.unsent = slices.DeleteFunc(e.unsent, func(u unsent) bool { return len(u.events.Users)+len(u.events.Tiers) == 0 })
+	return lost, err
 }
 
 // divideEnded divides requests that have started into those that have ended, and those that have
@@ -155,9 +160,8 @@ func (a *Agent) reportStarts(ctx context.Context) error {
 		if !sleep(ctx, later) {
 			return nil
 		}
-		lost, err := buckets.sendAll(ctx, events, func(ctx context.Context, number uint64, events *bus.Events) error {
-			a.dropLost(events)
-			return a.options.Bus.AddEvents(ctx, a.options.Instance+"/"+strconv.FormatUint(number, 10), *events)
+		lost, err := buckets.sendAll(ctx, events, a.limiter.divideLost, func(ctx context.Context, number uint64, events bus.Events) error {
+			return a.options.Bus.AddEvents(ctx, a.options.Instance+"/"+strconv.FormatUint(number, 10), events)
 		})
 		a.metrics.eventsLost.Add(float64(lost))
 		err = errors.Join(a.options.Bus.Started(ctx, a.options.Instance, span, reports), err)

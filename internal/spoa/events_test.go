@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	"pgregory.net/rapid"
 
 	"github.com/sluice-qos/sluice/internal/bus"
@@ -114,7 +113,8 @@ func TestEventsAreRepeated(t *testing.T) {
 	numbers := map[uint64]int64{} // of reports, and their seconds
 	send := func(second int64) {
 		t.Helper()
-		n, err := e.sendAll(t.Context(), bus.Events{Second: second}, func(_ context.Context, number uint64, events *bus.Events) error {
+		all := func(events bus.Events) (reachable, away bus.Events) { return events, bus.Events{} }
+		n, err := e.sendAll(t.Context(), bus.Events{Second: second, Tiers: []bus.EventsOf{{Name: "free", Ends: 1}}}, all, func(_ context.Context, number uint64, events bus.Events) error {
 			if of, known := numbers[number]; known && of != events.Second {
 				t.Errorf("report %d is of second %d, and was of %d", number, events.Second, of)
 			}
@@ -161,48 +161,70 @@ func TestEventsAreRepeated(t *testing.T) {
 	}
 }
 
-// A report that a lost shard did not take holds up the others no longer than until the loss is
-// noticed: what is of the lost shard's users is left out, whenever it was counted.
+// What a lost shard, or the registry, did not take holds up the rest no longer than until the loss is noticed, whenever
+// it was counted. It is taken when that is back.
 func TestEventsOfALostShardHoldUpNoOthers(t *testing.T) {
 	b, err := bus.Open(bus.Options{Addresses: []string{"127.0.0.1:1"}, Shards: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	r := newRig(t, func(o *Options) { o.Bus = b })
-	of := func(names ...string) (users []bus.EventsOf) {
-		for _, name := range names {
-			users = append(users, bus.EventsOf{Name: name, Ends: 1})
-		}
-		return users
-	}
-	away, other := "alice", "bob"
-	for b.ShardOf(other) == b.ShardOf(away) {
+	near, other := "alice", "bob"
+	for b.ShardOf(other) == b.ShardOf(near) {
 		other += "b"
 	}
-	taken, e := map[int64][]bus.EventsOf{}, newEvents()
-	send := func(second int64) error {
-		_, err := e.sendAll(t.Context(), bus.Events{Second: second, Users: of(away, other, away)}, func(_ context.Context, _ uint64, events *bus.Events) error {
-			if r.dropLost(events); slices.ContainsFunc(events.Users, func(of bus.EventsOf) bool { return of.Name == away }) {
-				return errAway
+	of := func(names ...string) (all []bus.EventsOf) {
+		for _, name := range names {
+			all = append(all, bus.EventsOf{Name: name, Ends: 1})
+		}
+		return all
+	}
+	for _, tt := range []struct {
+		name       string
+		lose, find func(r *rig)
+		away, rest []string
+	}{
+		{"a shard", func(r *rig) { r.exchange.links[b.ShardOf(near)].loseRedis(errAway) }, func(r *rig) { r.exchange.links[b.ShardOf(near)].findRedis() },
+			[]string{near}, []string{other, "free"}},
+		{"the registry", func(r *rig) { r.noteRegistry(errAway) }, func(r *rig) { r.noteRegistry(nil) }, []string{"free"}, []string{near, other}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, func(o *Options) { o.Bus = b })
+			taken, e, back := map[int64][]string{}, newEvents(), false
+			send := func(second int64) error {
+				_, err := e.sendAll(t.Context(), bus.Events{Second: second, Users: of(near, other), Tiers: of("free")}, r.limiter.divideLost, func(_ context.Context, _ uint64, events bus.Events) error {
+					var names []string
+					for _, of := range slices.Concat(events.Users, events.Tiers) {
+						names = append(names, of.Name)
+					}
+					if !back && slices.Contains(names, tt.away[0]) {
+						return errAway
+					}
+					taken[events.Second] = append(taken[events.Second], names...)
+					return nil
+				})
+				return err
 			}
-			taken[events.Second] = events.Users
-			return nil
+			if err := send(1); !errors.Is(err, errAway) {
+				t.Fatalf("before the loss is known: %v, want %v", err, errAway)
+			}
+			tt.lose(r)
+			if err := send(2); err != nil {
+				t.Error(err)
+			}
+			if diff := cmp.Diff(map[int64][]string{1: tt.rest, 2: tt.rest}, taken); diff != "" {
+				t.Errorf("taken, by second (-want +got):\n%s", diff)
+			}
+			tt.find(r)
+			back = true
+			if err := send(3); err != nil {
+				t.Error(err)
+			}
+			all := slices.Concat(tt.rest, tt.away)
+			if diff := cmp.Diff(map[int64][]string{1: all, 2: all, 3: {near, other, "free"}}, taken); diff != "" {
+				t.Errorf("taken when it is back, by second (-want +got):\n%s", diff)
+			}
 		})
-		return err
-	}
-	if err := send(1); !errors.Is(err, errAway) {
-		t.Fatalf("before the loss is known: %v, want %v", err, errAway)
-	}
-	r.exchange.links[b.ShardOf(away)].loseRedis(errAway)
-	if err := send(2); err != nil {
-		t.Error(err)
-	}
-	if diff := cmp.Diff(map[int64][]bus.EventsOf{1: of(other), 2: of(other)}, taken); diff != "" {
-		t.Errorf("taken, by second (-want +got):\n%s", diff)
-	}
-	if got := testutil.ToFloat64(r.metrics.eventsLost); got != 2 {
-		t.Errorf("%v reports were lost in part, want 2", got)
 	}
 }
 

@@ -3,7 +3,6 @@ package spoa
 import (
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"time"
 
@@ -78,17 +77,30 @@ func (a *Agent) Lost() string {
 	return names
 }
 
-// dropLost leaves users out of a report whose shards are lost. It is called whenever the report is sent.
-func (a *Agent) dropLost(events *bus.Events) {
-	l, n := a.limiter, len(events.Users)
+// divideLost divides a report of events into what Redis can take now, and what belongs to its parts that are lost.
+func (l *limiter) divideLost(all bus.Events) (reachable, away bus.Events) {
 	l.mu.Lock()
-	// One call for all shards fails if one of them does, and is repeated until all of it was taken: these users would hold
-	// up what comes behind it.
-	events.Users = slices.DeleteFunc(events.Users, func(of bus.EventsOf) bool { return l.lost.shards[l.shardOf(of.Name).number] })
-	l.mu.Unlock()
-	if len(events.Users) < n {
-		a.metrics.eventsLost.Inc()
+	defer l.mu.Unlock()
+	if l.lost.count() == 0 && !l.lost.registry {
+		return all, bus.Events{}
 	}
+	// One call for all shards fails if one of them does, and is repeated until all of it was taken: what is away would
+	// hold up the rest, and what comes behind it.
+	reachable.Second, away.Second = all.Second, all.Second
+	for _, of := range all.Users {
+		part := &reachable
+		if l.lost.shards[l.shardOf(of.Name).number] {
+			part = &away
+		}
+		part.Users = append(part.Users, of)
+	}
+	// Tiers have users in all shards, and their bucket is where the registry is.
+	if l.lost.registry {
+		away.Tiers = all.Tiers
+	} else {
+		reachable.Tiers = all.Tiers
+	}
+	return reachable, away
 }
 
 // allLost reports whether there is no shard that can be reached.
