@@ -32,7 +32,7 @@ func splitRates(rates, room []limits.Rate) (enforced, dry []limits.Rate) {
 func (l *limiter) dryRun(n *needs, of *limits.Limits, rates *rates) (known dryVerdict) {
 	if of.Concurrent > 0 && of.ConcurrentMode != limits.Enforce {
 		// Without places by credit: HAProxy has been told of no such limit, so it has none.
-		v, wait := l.startSlot(question{user: n.user, seen: n.seen}, of)
+		v, wait := l.startSlot(question{user: n.user, seen: n.seen}, of, patience{longest: l.waitFor(n.user)})
 		// The answer does not wait for it. Who waits is bounded by the core, and each for the time
 		// that any request may wait; so are these goroutines.
 		if wait != nil {
@@ -50,7 +50,7 @@ func (l *limiter) dryRun(n *needs, of *limits.Limits, rates *rates) (known dryVe
 		if len(rates[i]) == 0 {
 			continue
 		}
-		v, wait := l.startToken(t.key, rates[i])
+		v, wait := l.startToken(t.key, rates[i], patience{longest: l.waitFor(t.key)})
 		if wait != nil {
 			go func() {
 				if v := wait(); !v.Allowed {

@@ -79,6 +79,8 @@ func TestDryRun(t *testing.T) {
 				if got := testutil.ToFloat64(r.metrics.exempt); (got > 0) != (tt.want == nil) {
 					t.Errorf("%v requests were exempt", got)
 				}
+				// That a dry run waits for the pool is no request's wait.
+				r.wantMetric("sluice_verdict_wait_seconds", "sluice_verdict_wait_seconds_count 0")
 				for _, limit := range []string{"GET", "PUT", "*", "*/hour", "concurrent"} {
 					if got := r.dry(limit); got != tt.want[limit] {
 						t.Errorf("would have been refused by %s: %v, want %v", limit, got, tt.want[limit])

@@ -54,10 +54,9 @@ func (l *limiter) beginWaits(n *needs) (any bool) {
 // awaitAll waits until all is decided, or something is refused, or the question may
 // wait no longer.
 func (l *limiter) awaitAll(n *needs) {
-	p := l.forRedis(n.tokens[whole].key, n.user)
 	began := time.Now()
-	defer func() { p.waits.Observe(time.Since(began).Seconds()) }()
-	timer := time.NewTimer(p.longest)
+	defer func() { l.metrics.waits.Observe(time.Since(began).Seconds()) }()
+	timer := time.NewTimer(l.waitFor(n.tokens[whole].key, n.user))
 	defer timer.Stop()
 	// A channel that is nil is never ready: so are those of what is decided.
 	slot, both, single := n.slotDone, n.tokens[whole].done, n.tokens[own].done
@@ -71,7 +70,7 @@ func (l *limiter) awaitAll(n *needs) {
 		case <-single:
 			single, allowed = nil, n.tokens[own].waits.Verdict.Allowed
 		case <-timer.C:
-			p.timeouts.Inc()
+			l.metrics.timeouts.Inc()
 			return
 		}
 		// What the others will say cannot make it allowed any more.
@@ -95,10 +94,9 @@ func (l *limiter) collect(n *needs) {
 	}
 }
 
-// slotInLine decides about a slot, when the pool has answered if it must be asked, or when
-// one is free or the user's patience is over.
+// slotInLine decides about a slot when one is free or the user's patience is over.
 func (l *limiter) slotInLine(q question, of *limits.Limits) concurrency.Verdict {
-	v, wait := l.startSlot(q, of)
+	v, wait := l.startSlot(q, of, patience{longest: of.Wait, waits: l.metrics.inLine, over: l.over})
 	if wait != nil {
 		return wait()
 	}
@@ -106,12 +104,12 @@ func (l *limiter) slotInLine(q question, of *limits.Limits) concurrency.Verdict 
 }
 
 // startSlot decides about a slot at once, or returns how to wait for the verdict.
-func (l *limiter) startSlot(q question, of *limits.Limits) (concurrency.Verdict, func() concurrency.Verdict) {
-	s, p := l.shardOf(q.user), l.forRedis(q.user)
+func (l *limiter) startSlot(q question, of *limits.Limits, p patience) (concurrency.Verdict, func() concurrency.Verdict) {
+	s := l.shardOf(q.user)
 	start := s.slots.Start
 	// The second question of a request is held for as long as its user may wait, not for Redis.
 	if q.inLine {
-		start, p = s.slots.Hold, patience{longest: of.Wait, waits: l.metrics.inLine, over: l.over}
+		start = s.slots.Hold
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -134,11 +132,11 @@ func (l *limiter) startSlot(q question, of *limits.Limits) (concurrency.Verdict,
 	}
 }
 
-// startToken decides about tokens at once, or returns how to wait for the verdict.
-func (l *limiter) startToken(user string, rates []limits.Rate) (ratelimit.Verdict, func() ratelimit.Verdict) {
+// startToken decides about tokens of a dry run at once, or returns how to wait for the verdict.
+func (l *limiter) startToken(user string, rates []limits.Rate, p patience) (ratelimit.Verdict, func() ratelimit.Verdict) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	// For dry runs alone, of which HAProxy hears nothing: there is no credit.
+	// HAProxy hears nothing of dry runs: there is no credit.
 	v, w := l.coresOf(user).tokens.Start(l.clock.Now(), user, rates, ratelimit.NoCredit)
 	if w == nil {
 		l.carryOut()
@@ -147,29 +145,26 @@ func (l *limiter) startToken(user string, rates []limits.Rate) (ratelimit.Verdic
 	done := l.forTokens.add(w)
 	l.carryOut()
 	return v, func() ratelimit.Verdict {
-		if !awaitOne(l, l.forTokens, w, done, l.forRedis(user)) {
+		if !awaitOne(l, l.forTokens, w, done, p) {
 			l.update(func(now time.Time) { l.coresOf(user).tokens.Timeout(now, w) })
 		}
 		return w.Verdict
 	}
 }
 
-// patience is how a request waits.
+// patience is how somebody waits for a core.
 type patience struct {
-	longest  time.Duration
-	waits    prometheus.Observer // of seconds
-	timeouts prometheus.Counter  // nil: that it waited in vain is nothing special
-	over     <-chan struct{}     // closed when nobody may wait any longer; nil: never
-}
-
-func (l *limiter) forRedis(keys ...string) patience {
-	return patience{longest: l.waitFor(keys...), waits: l.metrics.waits, timeouts: l.metrics.timeouts}
+	longest time.Duration
+	waits   prometheus.Observer // of seconds; nil: no request waits, as in a dry run
+	over    <-chan struct{}     // closed when nobody may wait any longer; nil: never
 }
 
 // awaitOne waits for a request to be decided and reports whether it was.
 func awaitOne[W comparable](l *limiter, all waiting[W], w W, done <-chan struct{}, p patience) bool {
 	began := time.Now()
-	defer func() { p.waits.Observe(time.Since(began).Seconds()) }()
+	if p.waits != nil {
+		defer func() { p.waits.Observe(time.Since(began).Seconds()) }()
+	}
 	timer := time.NewTimer(p.longest)
 	defer timer.Stop()
 	select {
@@ -178,9 +173,6 @@ func awaitOne[W comparable](l *limiter, all waiting[W], w W, done <-chan struct{
 	// The agent ends: a request in line would hold up the end for as long as its user may wait.
 	case <-p.over:
 	case <-timer.C:
-		if p.timeouts != nil {
-			p.timeouts.Inc()
-		}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
