@@ -112,8 +112,6 @@ func (k *link) collectTokens(flush, ask bool, asks []ratelimit.Ask) []ratelimit.
 		// Only a flush has the core do what is due: an urgent ask in between must not cost that much.
 		if flush {
 			k.shard.tokens.Tick(now)
-			k.metrics.users.Set(float64(k.limiter.sum(func(s *shard) int { return s.tokens.KnownUsers() })))
-			k.limiter.countOverflow()
 		}
 		if ask {
 			asks = k.shard.tokens.Collect(now, flush, asks)
@@ -126,7 +124,6 @@ func (k *link) collectSlots(flush, ask bool, asks []concurrency.Ask) []concurren
 	k.update(func(now time.Time) {
 		if flush {
 			k.shard.slots.Tick(now)
-			k.limiter.showSlots()
 		}
 		// A core that is not collected from keeps what it has to say, and says it when the pool is back.
 		if ask {
@@ -134,30 +131,6 @@ func (k *link) collectSlots(flush, ask bool, asks []concurrency.Ask) []concurren
 		}
 	})
 	return asks
-}
-
-// showSlots has the metrics say what the cores know of requests in progress; l.mu is held.
-func (l *limiter) showSlots() {
-	var all concurrency.Stats
-	for _, s := range l.shards {
-		of := s.slots.Stats()
-		all.Users, all.InProgress, all.InLine, all.Parked = all.Users+of.Users, all.InProgress+of.InProgress, all.InLine+of.InLine, all.Parked+of.Parked
-	}
-	l.metrics.slotUsers.Set(float64(all.Users))
-	l.metrics.inProgress.Set(float64(all.InProgress))
-	l.metrics.line.Set(float64(all.InLine))
-	l.metrics.parked.Set(float64(all.Parked))
-}
-
-// countOverflow counts the requests that were admitted uncounted; l.mu is held.
-func (l *limiter) countOverflow() {
-	var n uint64
-	for _, s := range l.shards {
-		n += s.tokens.Overflowed() + s.slots.Stats().Overflowed
-	}
-	// The cores count up, and a counter takes what is new.
-	l.metrics.uncounted.Add(float64(n - l.overflowed))
-	l.overflowed = n
 }
 
 func (k *link) sendTokens(ctx context.Context, asks []ratelimit.Ask) error {

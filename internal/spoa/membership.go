@@ -28,6 +28,7 @@ func (a *Agent) heartbeats(ctx context.Context) error {
 		a.endDraining()
 		a.expire()
 		a.forget()
+		a.limiter.showCores()
 		a.names.logShared(time.Now(), a.options.Logger)
 		// What is over is dropped first: it must go on while Redis is lost. What came of the heartbeat is
 		// noted by part of Redis.

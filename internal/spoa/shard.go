@@ -81,12 +81,27 @@ func (l *limiter) touch(s *shard) {
 	}
 }
 
-// sum adds up what the shards say; l.mu is held.
-func (l *limiter) sum(of func(*shard) int) (n int) {
+// showCores has the metrics say what the cores of all shards know. It looks at each of them, so it is not for what
+// happens in each shard.
+func (l *limiter) showCores() {
+	var all concurrency.Stats
+	users, overflowed := 0, uint64(0)
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for _, s := range l.shards {
-		n += of(s)
+		of := s.slots.Stats()
+		all.Users, all.InProgress, all.InLine, all.Parked = all.Users+of.Users, all.InProgress+of.InProgress, all.InLine+of.InLine, all.Parked+of.Parked
+		users += s.tokens.KnownUsers()
+		overflowed += s.tokens.Overflowed() + of.Overflowed
 	}
-	return n
+	l.metrics.users.Set(float64(users))
+	l.metrics.slotUsers.Set(float64(all.Users))
+	l.metrics.inProgress.Set(float64(all.InProgress))
+	l.metrics.line.Set(float64(all.InLine))
+	l.metrics.parked.Set(float64(all.Parked))
+	// The cores count up, and a counter takes what is new.
+	l.metrics.uncounted.Add(float64(overflowed - l.overflowed))
+	l.overflowed = overflowed
 }
 
 // waitFor is how long a request may wait for the shards of its keys.

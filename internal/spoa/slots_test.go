@@ -505,6 +505,7 @@ func TestLineIsCounted(t *testing.T) {
 			wg.Go(func() { r.inLine("first") })
 		}
 		wait(time.Second)
+		r.limiter.showCores()
 		for _, m := range []struct {
 			name string
 			want string
@@ -517,6 +518,7 @@ func TestLineIsCounted(t *testing.T) {
 		}
 		wg.Wait()
 		wait(flushEvery)
+		r.limiter.showCores()
 		r.wantMetric("sluice_line_requests", "sluice_line_requests 0")
 		r.wantMetric("sluice_requests_total", `sluice_requests_total{limit="concurrent",verdict="refused"} 3`)
 		r.wantMetric("sluice_line_wait_seconds", "sluice_line_wait_seconds_count 3", "sluice_line_wait_seconds_sum 6")
