@@ -3,7 +3,6 @@ package spoa
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -122,8 +121,8 @@ func (l *loss) isLost() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	// Looked at here because every lane comes by in each round: no timer has to be stopped.
-	if l.lost && l.shard != nil && l.options.HoldFor > 0 && time.Since(l.lostAt) >= l.options.HoldFor && !l.shard.reach.open.Swap(true) {
-		l.options.Logger.Warn("redis has been lost for long: not limiting", slog.Int("shard", l.shard.number), slog.Duration("for", l.options.HoldFor))
+	if l.lost && l.shard != nil && l.options.HoldFor > 0 && time.Since(l.lostAt) >= l.options.HoldFor {
+		l.shard.reach.open.Store(true)
 	}
 	return l.lost
 }

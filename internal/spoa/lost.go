@@ -3,6 +3,7 @@ package spoa
 import (
 	"fmt"
 	"log/slog"
+	"strconv"
 	"strings"
 	"time"
 
@@ -15,6 +16,9 @@ const (
 	steadyFor = time.Second
 	// logGap is how often losses are logged at most.
 	logGap = 10 * time.Second
+	// maxNamed is how many shards are named at most. A cluster may have 1024 of them, each heartbeat carries their names,
+	// and a log line is read by people.
+	maxNamed = 32
 )
 
 // lost is which parts of Redis are lost; the limiter's lock guards it.
@@ -27,14 +31,17 @@ type lost struct {
 // names are the parts that are lost, "" for none.
 func (l *lost) names() string {
 	var names []string
+	n := l.count()
 	for number, lost := range l.shards {
-		if lost {
-			names = append(names, fmt.Sprint(number))
+		if lost && len(names) < maxNamed {
+			names = append(names, strconv.Itoa(number))
 		}
 	}
-	// A cluster may have 1024 of them, and a log line is read by people.
-	if len(names) == len(l.shards) && len(names) > 1 {
+	switch {
+	case n == len(l.shards) && n > 1:
 		names = []string{"all"}
+	case n > maxNamed:
+		names = append(names, fmt.Sprintf("and %d more", n-maxNamed))
 	}
 	if l.registry {
 		names = append(names, "registry")
@@ -103,6 +110,17 @@ func (l *limiter) divideLost(all bus.Events) (reachable, away bus.Events) {
 	return reachable, away
 }
 
+// openShards is for how many lost shards users are not limited any more, because they were held for long enough.
+func (a *Agent) openShards() (n int) {
+	for _, s := range a.limiter.shards {
+		// Of --on-redis-loss open the log hears when they are lost.
+		if s.reach.open.Load() && a.options.OnLoss == Hold {
+			n++
+		}
+	}
+	return n
+}
+
 // allLost reports whether there is no shard that can be reached.
 func (l *limiter) allLost() bool {
 	l.mu.Lock()
@@ -112,34 +130,55 @@ func (l *limiter) allLost() bool {
 
 // lossLog tells the log what is lost, in one line whatever that is. It is for one goroutine.
 type lossLog struct {
-	names string    // that are lost
-	since time.Time // when they came to be these
-	told  string    // of which the log knows
-	began time.Time // when the loss began that the log knows of
-	at    time.Time // when the log last heard of a loss
+	lost  steady[string] // the names of what is
+	open  steady[int]    // for how many shards nobody is limited
+	began time.Time      // when the loss began that the log knows of
+	at    time.Time      // when the log last heard of a loss
+}
+
+// steady is something of which the log is told when it has been the same for steadyFor.
+type steady[T comparable] struct {
+	now, told T
+	since     time.Time // when it came to be what it is
+}
+
+// take takes what it is now, and reports whether the log should be told.
+func (s *steady[T]) take(value T) bool {
+	// Each time that another one joins them the wait begins anew: a line with half of them would be followed by another.
+	if value != s.now {
+		s.now, s.since = value, time.Now()
+	}
+	return s.now != s.told && time.Since(s.since) >= steadyFor
 }
 
 // note takes what is lost now.
 func (g *lossLog) note(names string, why error, o *Options) {
-	now := time.Now()
-	// Each time that another one joins them the wait begins anew: a line with half of them would be followed by another.
-	if names != g.names {
-		g.names, g.since = names, now
-	}
 	switch {
-	case names == g.told || now.Sub(g.since) < steadyFor:
+	case !g.lost.take(names):
 	case names == "":
-		g.told = ""
-		o.Logger.Info("redis is back", slog.Duration("after", g.since.Sub(g.began)))
+		g.lost.told = ""
+		o.Logger.Info("redis is back", slog.Duration("after", g.lost.since.Sub(g.began)))
 	// It comes and goes: the metric tells how often.
-	case now.Sub(g.at) < logGap:
+	case time.Since(g.at) < logGap:
 	default:
 		// What is lost may change while it lasts: its end is told with the time since it began.
-		if g.told == "" {
-			g.began = g.since
+		if g.lost.told == "" {
+			g.began = g.lost.since
 		}
-		g.told, g.at = names, now
+		g.lost.told, g.at = names, time.Now()
 		o.Logger.Warn("redis lost: going on alone for users of these shards", slog.String("shards", names), slog.Int("of", o.Bus.Shards()),
 			slog.String("on_loss", string(o.OnLoss)), slog.Any("error", why))
 	}
+}
+
+// noteOpen takes for how many shards users are not limited now.
+func (g *lossLog) noteOpen(shards int, o *Options) {
+	if !g.open.take(shards) {
+		return
+	}
+	// That they are fewer, the line says that Redis is back, or what is still lost.
+	if shards > g.open.told {
+		o.Logger.Warn("redis has been lost for long: not limiting users of so many shards", slog.Int("shards", shards), slog.Int("of", o.Bus.Shards()), slog.Duration("for", o.HoldFor))
+	}
+	g.open.told = shards
 }

@@ -35,6 +35,7 @@ func (a *Agent) heartbeats(ctx context.Context) error {
 		_, _ = a.heartbeat(ctx)
 		names, why := a.limiter.lostParts()
 		a.lossLog.note(names, why, &a.options)
+		a.lossLog.noteOpen(a.openShards(), &a.options)
 	}
 }
 

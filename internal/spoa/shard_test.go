@@ -203,6 +203,70 @@ func TestLossLog(t *testing.T) {
 	})
 }
 
+// Of shards that were lost together the log hears in one line that their users are not limited any more.
+func TestLogOfOpenShards(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		b, err := bus.Open(bus.Options{Addresses: []string{"127.0.0.1:1"}, Shards: 16})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer b.Close()
+		r := newRig(t, func(o *Options) {
+			o.Bus, o.HoldFor, o.Logger = b, 3*time.Second, slog.New(slog.NewTextHandler(&log, nil))
+		})
+		said := func(d time.Duration) string {
+			log.Reset()
+			for began := time.Now(); time.Since(began) < d; time.Sleep(beatEvery) {
+				for _, link := range r.exchange.links {
+					link.isLost() // as lanes look at it
+				}
+				r.lossLog.noteOpen(r.openShards(), &r.options)
+			}
+			return log.String()
+		}
+		for _, shard := range []int{3, 7, 12} {
+			r.exchange.links[shard].loseRedis(errAway)
+			if early := said(500 * ms); early != "" {
+				t.Errorf("after half a second the log says %q, want nothing", early)
+			}
+		}
+		want := `msg="redis has been lost for long: not limiting users of so many shards" shards=3 of=16 for=3s`
+		if got := said(time.Minute); strings.Count(got, "\n") != 1 || !strings.Contains(got, want) {
+			t.Errorf("the log says %q, want one line with %q", got, want)
+		}
+		r.exchange.links[3].findRedis()
+		if got := said(time.Minute); got != "" {
+			t.Errorf("when one is back the log says %q, want nothing", got)
+		}
+	})
+}
+
+// However many shards are lost, few are named.
+func TestLostShardsNamed(t *testing.T) {
+	for _, tt := range []struct {
+		shards, lost int
+		want         string
+	}{{1, 1, "0"}, {4, 0, ""}, {4, 2, "0 1"}, {4, 4, "all"}, {1024, 1024, "all"}, {64, 32, namesTo(32)}, {1024, 33, namesTo(32) + " and 1 more"}, {1024, 341, namesTo(32) + " and 309 more"}} {
+		l := lost{shards: make([]bool, tt.shards)}
+		for shard := range tt.lost {
+			l.shards[shard] = true
+		}
+		if got := l.names(); got != tt.want {
+			t.Errorf("%d of %d shards are named %q, want %q", tt.lost, tt.shards, got, tt.want)
+		}
+	}
+}
+
+// namesTo are so many numbers of shards.
+func namesTo(n int) string {
+	var all []string
+	for shard := range n {
+		all = append(all, fmt.Sprint(shard))
+	}
+	return strings.Join(all, " ")
+}
+
 // Of two instances, one that alone cannot reach the registry goes on with leases, and the other one, which
 // takes it for gone, with the whole limit.
 func TestRegistryOutOfReachOfOneOfTwo(t *testing.T) {
