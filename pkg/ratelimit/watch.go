@@ -3,15 +3,21 @@ package ratelimit
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 )
 
 const (
-	hintGap    = 500 * time.Millisecond // a key is called hot at most this often
-	hintSpan   = 3 * time.Second        // for this long
-	watchSpan  = 3 * time.Second        // an agent that was not heard of for this long shares a key no more
-	hotPercent = 80                     // of the limit, at which a key is called hot
-	strictHot  = 50                     // the same in strict mode
+	hintSpan = 3 * time.Second // for this long a key is called hot
+	// hintGap is for how long it is not called so again: of keys that are hot in every second that is every
+	// other one, so the next hint comes before the last one ends.
+	hintGap = 1500 * time.Millisecond
+	// newcomerGap is the same if an agent has begun to serve the user, which did not hear the last hint.
+	newcomerGap = 500 * time.Millisecond
+
+	watchSpan  = 3 * time.Second // an agent that was not heard of for this long shares a key no more
+	hotPercent = 80              // of the limit, at which a key is called hot
+	strictHot  = 50              // the same in strict mode
 
 	// maxWatched bounds the keys that are watched. A key that is dropped is only called
 	// hot or spent later than it might be: no limit depends on it.
@@ -39,8 +45,9 @@ type Throttle struct {
 type Watch struct {
 	percent int
 	maxKeys int              // keys at a time
-	keys    map[Key]*watched // heard of since there were last too many
+	keys    map[Key]*watched // heard of since turned, or since there were last too many
 	old     map[Key]*watched // not heard of since then: the first to go
+	turned  int64            // ns
 	dropped uint64
 	hints   []Hint
 	spent   []Throttle
@@ -51,8 +58,14 @@ type watched struct {
 	throttled int64 // the last second whose window was called spent
 	over      int64 // when that window is, ns
 	hinted    int64
-	last      int64            // when anybody was last heard of
-	agents    map[string]int64 // instance → when it was last heard of
+	newcomer  bool     // an agent has begun to serve the user since then
+	agents    []sharer // by instance
+}
+
+// A sharer is an agent that serves a key's user. A key has a few of them, so a list costs less than a map.
+type sharer struct {
+	instance string
+	last     int64 // when it was last heard of, ns
 }
 
 // NewWatch returns a watch that knows of nothing. A strict watch calls keys hot
@@ -78,15 +91,19 @@ func (w *Watch) Observe(at time.Time, instance string, k Key, sec int64, total, 
 		return
 	}
 	o := w.watched(k)
-	o.last = now
-	// Whoever begins to serve the user now did not hear that the window is spent.
-	if _, serves := o.agents[instance]; !serves && o.throttled == sec && now < o.over {
-		w.late = append(w.late, Throttle{Key: k, WindowStart: sec, Limit: limit, Instance: instance})
+	if o.heard(now, instance) {
+		o.newcomer = true
+		// Whoever begins to serve the user now did not hear that the window is spent.
+		if o.throttled == sec && now < o.over {
+			w.late = append(w.late, Throttle{Key: k, WindowStart: sec, Limit: limit, Instance: instance})
+		}
 	}
-	o.agents[instance] = now
-	// A hint once each half second is enough: agents keep a key hot for three.
-	if 100*total >= w.percent*limit && now-o.hinted >= int64(hintGap) {
-		o.hinted = now
+	gap := int64(hintGap)
+	if o.newcomer {
+		gap = int64(newcomerGap)
+	}
+	if 100*total >= w.percent*limit && now-o.hinted >= gap {
+		o.hinted, o.newcomer = now, false
 		w.hints = append(w.hints, Hint{Key: k, Until: at.Add(hintSpan), Instances: o.sharers(now)})
 	}
 	// Once for each window: the throttle lasts until it ends.
@@ -106,7 +123,7 @@ func (w *Watch) watched(k Key) *watched {
 	if o = w.old[k]; o != nil {
 		delete(w.old, k)
 	} else {
-		o = &watched{agents: make(map[string]int64, 1)}
+		o = &watched{}
 	}
 	// Two generations, so that no list in the order of use has to be kept.
 	if len(w.keys) >= w.maxKeys/2 {
@@ -117,11 +134,29 @@ func (w *Watch) watched(k Key) *watched {
 	return o
 }
 
+// heard notes that an agent serves the key, and reports whether it has begun to.
+func (o *watched) heard(now int64, instance string) (begins bool) {
+	compare := func(s sharer, instance string) int { return strings.Compare(s.instance, instance) }
+	at, found := slices.BinarySearchFunc(o.agents, instance, compare)
+	if found {
+		begins = !o.agents[at].shares(now)
+		o.agents[at].last = now
+		return begins
+	}
+	// Only here does the list grow, so it is enough to shorten it here.
+	o.agents = slices.DeleteFunc(o.agents, func(s sharer) bool { return !s.shares(now) })
+	at, _ = slices.BinarySearchFunc(o.agents, instance, compare)
+	o.agents = slices.Insert(o.agents, at, sharer{instance, now})
+	return true
+}
+
+func (s sharer) shares(now int64) bool { return now-s.last < int64(watchSpan) }
+
 // sharers counts the agents that serve the key.
 func (o *watched) sharers(now int64) int {
 	n := 0
-	for _, last := range o.agents {
-		if now-last < int64(watchSpan) {
+	for _, s := range o.agents {
+		if s.shares(now) {
 			n++
 		}
 	}
@@ -151,24 +186,23 @@ func (w *Watch) Latecomers() []Throttle {
 	return late
 }
 
-// Forget drops what was not heard of for a while. It walks through everything
-// and is to be called about once a second.
+// Forget drops what was not heard of for a while: after 3 s at the earliest, and 6 s at the latest if it is
+// called once a second.
 func (w *Watch) Forget(at time.Time) {
 	now := at.UnixNano()
-	for _, keys := range [...]map[Key]*watched{w.keys, w.old} {
-		for k, o := range keys {
-			// A spent hour is called spent once.
-			if now-o.last >= int64(watchSpan) && now >= o.over {
-				delete(keys, k)
-				continue
-			}
-			for instance, last := range o.agents {
-				if now-last >= int64(watchSpan) {
-					delete(o.agents, instance)
-				}
-			}
+	// Less than 0 is a clock that was set back: it would keep keys for hours.
+	if passed := now - w.turned; passed < int64(watchSpan) && passed >= 0 {
+		return
+	}
+	// Two generations that take turns, not a walk through all keys: reports wait meanwhile, of 100 000 keys for longer
+	// than a decision may take.
+	for k, o := range w.old {
+		// A spent hour is called spent once.
+		if now < o.over {
+			w.keys[k] = o
 		}
 	}
+	w.keys, w.old, w.turned = make(map[Key]*watched), w.keys, now
 }
 
 // WatchedKeys is the number of keys watched.

@@ -2,7 +2,6 @@ package ratelimit_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -47,11 +46,21 @@ func TestWatch(t *testing.T) {
 			{at: 6, instance: "a", key: get, second: s, total: 9, limit: 10},
 			{at: 7, instance: "a", key: get, second: s, total: 10, limit: 10},
 		}},
-		{"the hint is repeated after half a second, the throttle in the next second", false, []step{
+		{"the hint is repeated before it ends, the throttle in the next second", false, []step{
 			{at: 0, instance: "a", key: get, second: s, total: 10, limit: 10, hints: hint(get, 0, 1), spent: spent(get, s)},
-			{at: 499, instance: "a", key: get, second: s, total: 10, limit: 10},
-			{at: 500, instance: "a", key: get, second: s, total: 10, limit: 10, hints: hint(get, 500, 1)},
-			{at: 1000, instance: "a", key: get, second: s + 1, total: 10, limit: 10, hints: hint(get, 1000, 1), spent: spent(get, s+1)},
+			{at: 999, instance: "a", key: get, second: s, total: 10, limit: 10},
+			{at: 1000, instance: "a", key: get, second: s + 1, total: 10, limit: 10, spent: spent(get, s+1)},
+			{at: 1499, instance: "a", key: get, second: s + 1, total: 10, limit: 10},
+			{at: 1500, instance: "a", key: get, second: s + 1, total: 10, limit: 10, hints: hint(get, 1500, 1)},
+		}},
+		{"sooner for an instance that has begun to serve the user", false, []step{
+			{at: 0, instance: "a", key: get, second: s, total: 8, limit: 10, hints: hint(get, 0, 1)},
+			{at: 1, instance: "b", key: get, second: s, total: 8, limit: 10},
+			{at: 499, instance: "a", key: get, second: s, total: 8, limit: 10},
+			{at: 500, instance: "a", key: get, second: s, total: 8, limit: 10, hints: hint(get, 500, 2)},
+			{at: 1100, instance: "b", key: get, second: s + 1, total: 8, limit: 10},
+			{at: 3499, instance: "b", key: get, second: s + 3, total: 8, limit: 10, hints: hint(get, 3499, 2)},
+			{at: 4099, instance: "a", key: get, second: s + 4, total: 8, limit: 10, hints: hint(get, 4099, 2)},
 		}},
 		{"strict: hot from half of the limit", true, []step{
 			{at: 0, instance: "a", key: get, second: s, total: 4, limit: 10},
@@ -75,7 +84,7 @@ func TestWatch(t *testing.T) {
 		{"a minute is called spent once, for as long as it lasts", false, []step{
 			{at: 0, instance: "a", key: long, second: m, total: 10, limit: 10, hints: hint(long, 0, 1), spent: spent(long, m)},
 			{at: 4000, forget: true, instance: "a", key: long, second: m, total: 10, limit: 10, hints: hint(long, 4000, 1)},
-			{at: 39_900, forget: true, instance: "a", key: long, second: m, total: 10, limit: 10, hints: hint(long, 39_900, 1)},
+			{at: 39_300, forget: true, instance: "a", key: long, second: m, total: 10, limit: 10, hints: hint(long, 39_300, 1)},
 			{at: 39_990, instance: "a", key: long, second: m + 60, total: 10, limit: 10, spent: spent(long, m+60)},
 			{at: 40_900, instance: "a", key: long, second: m, total: 10, limit: 10, hints: hint(long, 40_900, 1)},
 			{at: 42_000, instance: "a", key: long, second: m, total: 10, limit: 10},
@@ -122,9 +131,11 @@ func TestWatchForgets(t *testing.T) {
 	if hints, _ := w.Decisions(); len(hints) != 1 || hints[0].Instances != 1 {
 		t.Errorf("hints = %v, want one with one instance", hints)
 	}
-	w.Forget(ms(3500).Add(3 * time.Second))
-	if w.WatchedKeys() != 0 {
-		t.Errorf("Keys() = %d, want 0", w.WatchedKeys())
+	for i, want := range []int{1, 1, 0} {
+		w.Forget(ms(6499 + 3000*i))
+		if got := w.WatchedKeys(); got != want {
+			t.Errorf("WatchedKeys() = %d at %d, want %d", got, 6499+3000*i, want)
+		}
 	}
 }
 
