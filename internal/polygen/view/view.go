@@ -14,6 +14,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/api"
@@ -281,15 +282,19 @@ func (v *View) Demand(at time.Time, r bandwidth.Report) {
 
 // placeOf returns what an instance said, and forgets what others said too long ago.
 func (u *user) placeOf(now int64, instance string) *place {
-	for i := range u.places {
-		if u.places[i].instance == instance {
-			return &u.places[i]
-		}
+	// They are sorted: a user may be served by a thousand.
+	find := func() (int, bool) {
+		return slices.BinarySearchFunc(u.places, instance, func(p place, instance string) int { return strings.Compare(p.instance, instance) })
+	}
+	at, found := find()
+	if found {
+		return &u.places[at]
 	}
 	// Only here does the list grow, so it is enough to shorten it here.
 	u.places = slices.DeleteFunc(u.places, func(p place) bool { return !p.anyFresh(now) })
-	u.places = append(u.places, place{instance: instance})
-	return &u.places[len(u.places)-1]
+	at, _ = find()
+	u.places = slices.Insert(u.places, at, place{instance: instance})
+	return &u.places[at]
 }
 
 func isFresh(now, at int64) bool { return at != 0 && now-at < reportSpan }
@@ -314,7 +319,7 @@ func (p *place) inProgress(now int64) int {
 	}
 }
 
-// Instances tells the view which instances there are: any other one runs nothing.
+// Instances tells the view which instances there are, sorted: any other one runs nothing.
 func (v *View) Instances(live []string) {
 	if slices.Equal(live, v.live) {
 		return
@@ -325,7 +330,10 @@ func (v *View) Instances(live []string) {
 	for e := range v.users.newestFirst() {
 		u := &e.value
 		if len(u.places) > 0 {
-			u.places = slices.DeleteFunc(u.places, func(p place) bool { return !slices.Contains(live, p.instance) })
+			u.places = slices.DeleteFunc(u.places, func(p place) bool {
+				_, lives := slices.BinarySearch(live, p.instance)
+				return !lives
+			})
 		}
 	}
 }
