@@ -16,37 +16,53 @@ const (
 	// maxAudience bounds the users of whom it is known who serves them. What concerns others
 	// goes to all instances.
 	maxAudience = 200_000
+	// fewServe is how many instances are told by a message of each, however few there are besides.
+	fewServe = 8
 	// appealEvery is how often all instances are told what else goes to those alone who serve the
-	// user, where all hold a part of the limit: it holds for 3 s (hintSpan, shareFor).
-	appealEvery = 2 * time.Second
+	// user, where all hold a part of the limit: it holds for 3 s (hintSpan, shareFor), and hints are not repeated sooner.
+	appealEvery = 1500 * time.Millisecond
 )
 
 // audience knows which instances serve a user, by what they report of them, and so whom a
 // policy concerns. Its zero value sends everything to all. It is for one goroutine.
 type audience struct {
-	live          []string            // the instances, sorted; nil: not known yet
-	heard, before map[string][]string // by user, the instances, sorted: since turned, and in the span before that
-	full, wasFull bool                // users had no room in heard, and in before
+	live          []string           // the instances, sorted; nil: not known yet
+	heard, before map[string]*served // by user: of whom there were reports since turned, and of whom there were in the span before that alone
+	full, wasFull bool               // users had no room in heard, and in before
 	turned        time.Time
 	appeals       map[appeal]time.Time // when all instances were told last
 }
+
+// served is who serves a user: the instances that have reported them since the audience turned, and in the
+// span before that, sorted. A user in audience.before has only the latter, which are still called heard.
+type served struct{ heard, before []string }
 
 // appeal is what all instances are told now and then.
 type appeal struct{ kind, limit, user string }
 
 // report takes that an instance has told of a user.
 func (a *audience) report(user, instance string) {
-	serve, known := a.heard[user]
-	// Who has no room is served by all, as before policies were addressed: more messages, and nobody who misses one.
-	if !known && len(a.heard) >= maxAudience {
-		a.full = true
-		return
+	s := a.heard[user]
+	if s == nil {
+		// Who has no room is served by all, as before policies were addressed: more messages, and nobody who misses one.
+		if len(a.heard) >= maxAudience {
+			a.full = true
+			return
+		}
+		if s = a.before[user]; s == nil {
+			s = &served{}
+		} else {
+			delete(a.before, user)
+		}
+		// The lists take turns, as the maps do: most users are served by the same instances all the time.
+		s.heard, s.before = s.before[:0], s.heard
+		if a.heard == nil {
+			a.heard = make(map[string]*served)
+		}
+		a.heard[user] = s
 	}
-	if a.heard == nil {
-		a.heard = make(map[string][]string)
-	}
-	if at, found := slices.BinarySearch(serve, instance); !found {
-		a.heard[user] = slices.Insert(serve, at, instance)
+	if at, found := slices.BinarySearch(s.heard, instance); !found {
+		s.heard = slices.Insert(s.heard, at, instance)
 	}
 }
 
@@ -72,19 +88,43 @@ func (a *audience) forget(now time.Time) {
 	}
 }
 
+// concerned is whom to send what is the same for all who serve a user; nil stands for all instances.
+func (a *audience) concerned(user string) []string {
+	serve := a.serving(user)
+	// One message that all hear costs less than one for each of most of them.
+	if len(serve) >= fewServe && 2*len(serve) >= len(a.live) {
+		return nil
+	}
+	return serve
+}
+
 // serving is who serves a user, sorted; nil stands for all instances.
 func (a *audience) serving(user string) []string {
-	heard, before := a.heard[user], a.before[user]
+	var now, then []string
+	if s := a.heard[user]; s != nil {
+		now, then = s.heard, s.before
+	} else if s := a.before[user]; s != nil {
+		then = s.heard
+	}
 	// All are told of users of whom nothing is known, and of everyone until this polygen has heard for a while who
 	// serves whom: one message too many costs little, and one too few a block that does not hold somewhere.
 	// Who had no room in one of the maps may be served by others than the other map says.
-	if a.live == nil || a.before == nil || len(heard)+len(before) == 0 || a.full && heard == nil || a.wasFull && before == nil {
+	if a.live == nil || a.before == nil || len(now)+len(then) == 0 || a.full && len(now) == 0 || a.wasFull && len(then) == 0 {
 		return nil
 	}
-	serve := make([]string, 0, len(heard)+len(before))
-	serve = append(append(serve, heard...), before...)
-	slices.Sort(serve)
-	return a.ofLive(slices.Compact(serve))
+	// Both are sorted, and nearly always the same.
+	serve := make([]string, 0, max(len(now), len(then)))
+	for len(now)+len(then) > 0 {
+		next := &now
+		if len(now) == 0 || len(then) > 0 && then[0] < now[0] {
+			next = &then
+		}
+		if n := len(serve); n == 0 || serve[n-1] != (*next)[0] {
+			serve = append(serve, (*next)[0])
+		}
+		*next = (*next)[1:]
+	}
+	return a.ofLive(serve)
 }
 
 // ofShares is whom a division of bandwidth concerns.

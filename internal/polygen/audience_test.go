@@ -20,7 +20,7 @@ import (
 
 // hearing is an audience that has heard for long enough.
 func hearing(start time.Time, live ...string) *audience {
-	a := &audience{live: live, before: map[string][]string{}}
+	a := &audience{live: live, before: map[string]*served{}}
 	a.forget(start)
 	return a
 }
@@ -94,6 +94,32 @@ func TestAudienceIsBounded(t *testing.T) {
 	a.report("u", "two")
 	if got := a.serving("u"); !slices.Equal(got, []string{"two"}) {
 		t.Errorf("after a while: %q, want two", got)
+	}
+}
+
+// What is the same for most of the instances goes to all in one message.
+func TestAudienceOfMost(t *testing.T) {
+	live := make([]string, 2*fewServe)
+	for i := range live {
+		live[i] = fmt.Sprintf("%02d", i)
+	}
+	a := hearing(time.Unix(1000, 0), live...)
+	for i, instance := range live {
+		a.report("u", instance)
+		want := live[:i+1]
+		if i+1 >= fewServe {
+			want = nil
+		}
+		if got := a.concerned("u"); !slices.Equal(got, want) {
+			t.Errorf("%d serve the user, of %d: %q, want %q", i+1, len(live), got, want)
+		}
+		if got := a.serving("u"); !slices.Equal(got, live[:i+1]) {
+			t.Errorf("serving = %q, want %q", got, live[:i+1])
+		}
+	}
+	a.live = live[:3]
+	if got := a.concerned("u"); !slices.Equal(got, live[:3]) {
+		t.Errorf("all of a few: %q, want %q", got, live[:3])
 	}
 }
 

@@ -27,16 +27,17 @@ func (p *Polygen) decide(ctx context.Context, events <-chan bus.Event) error {
 	// which has one, and holds it for a thousand users at most.
 	for {
 		var began time.Time
+		var heard []bus.Event
 		select {
 		case <-ctx.Done():
 			return nil
 		case e := <-events:
 			began = time.Now()
-			p.observe(p.clock.Now(), e)
+			heard = append(heard, p.observe(p.clock.Now(), e))
 			// The policies of all that waits are sent in one call, so that more load makes rounds longer, not more.
 			// What comes during the round waits for the next one, or a flood would keep policies back for ever.
 			for range len(events) {
-				p.observe(p.clock.Now(), <-events)
+				heard = append(heard, p.observe(p.clock.Now(), <-events))
 			}
 		case <-tick.C:
 			began = time.Now()
@@ -57,7 +58,13 @@ func (p *Polygen) decide(ctx context.Context, events <-chan bus.Event) error {
 			p.review(now)
 		}
 		p.round.began = began
-		p.sendPolicies(ctx)
+		sent := p.sendPolicies(ctx)
+		// Nothing is decided by the view, so it hears while Redis takes the policies.
+		for _, e := range heard {
+			p.showEvent(p.clock.Now(), e)
+		}
+		// One round at a time, or a policy could overtake one that was decided before it.
+		<-sent
 		p.metrics.loop.Observe(time.Since(began).Seconds())
 		p.endRound(ctx)
 	}
@@ -100,7 +107,8 @@ func (p *Polygen) ownEvent(e bus.Event) bus.Event {
 	return e
 }
 
-func (p *Polygen) observe(now time.Time, e bus.Event) {
+// observe lets the watches take an event. It returns what of it is about users of the parts that are kept, for the view.
+func (p *Polygen) observe(now time.Time, e bus.Event) bus.Event {
 	p.round.events++
 	// Before the event: what it says of users of a part that was just given away must not bring them back.
 	p.adoptParts()
@@ -155,7 +163,7 @@ func (p *Polygen) observe(now time.Time, e bus.Event) {
 		p.bytes.Instances(now, e.Instances)
 		p.takeRegistry(e, set.Version())
 	}
-	p.showEvent(now, e)
+	return e
 }
 
 // countDropped sets the metrics of what the watches had no room for.
@@ -183,8 +191,8 @@ func limitOf(set *limits.Set, k ratelimit.Key) int {
 	return r.Max + r.Burst
 }
 
-// sendPolicies publishes what the watches decided about the users of this polygen.
-func (p *Polygen) sendPolicies(ctx context.Context) {
+// takeDecisions returns what the watches decided about the users of this polygen.
+func (p *Polygen) takeDecisions() decisions {
 	d := decisions{late: p.rates.Latecomers(), Decisions: p.slots.Decisions(), shares: p.bytes.Sharings()}
 	d.hints, d.throttles = p.rates.Decisions()
 	// A watch ends what it knew of a user, whose part another polygen has by now, with an unblock or a new
@@ -198,23 +206,35 @@ func (p *Polygen) sendPolicies(ctx context.Context) {
 	// It still knows of parts whose lease lapsed, and of all while an older polygen leads, but two that send about
 	// one user would block and unblock them in turns. Leases are held by this machine's clock, not the cluster's.
 	d.keep(p.division.DecidedParts(time.Now()))
+	return d
+}
+
+// sendPolicies begins to publish what the watches decided. The channel is closed when Redis has taken it, or has not.
+func (p *Polygen) sendPolicies(ctx context.Context) (sent <-chan struct{}) {
+	done := make(chan struct{})
+	d := p.takeDecisions()
 	policies := p.address(p.clock.Now(), &d)
 	if len(policies) == 0 {
-		return
+		close(done)
+		return done
 	}
 	traced, span := p.tracePublishing(ctx, policies)
-	err := p.options.Bus.PublishTo(ctx, traced)
-	span.End(err)
-	// Dropped, not kept for later: by then a throttle's window may be over. Limits hold without policies, by the
-	// agents' leases, and blocks and shares are repeated.
-	if err != nil {
+	go func() {
+		defer close(done)
+		err := p.options.Bus.PublishTo(ctx, traced)
+		span.End(err)
+		if err == nil {
+			p.metrics.countSent(p.set.Load(), policies)
+			return
+		}
+		// Dropped, not kept for later: by then a throttle's window may be over. Limits hold without policies, by the
+		// agents' leases, and blocks and shares are repeated.
 		p.metrics.dropped.Add(float64(len(policies)))
 		if ctx.Err() == nil {
 			p.options.Logger.Debug("policies not sent", slog.Int("policies", len(policies)), slog.Any("error", err))
 		}
-		return
-	}
-	p.metrics.countSent(p.set.Load(), policies)
+	}()
+	return done
 }
 
 // decisions are what the watches decided in a round.
@@ -254,9 +274,9 @@ func (p *Polygen) address(now time.Time, d *decisions) (policies []policy.Addres
 	}
 	// Before the throttles that they are about: an agent that has written one already would write it once more, and
 	// the second acknowledgement would be measured.
-	policies = append(policies, p.reactions.confirmations(now, set, d.throttles, a.serving)...)
+	policies = append(policies, p.reactions.confirmations(now, set, d.throttles, a.concerned)...)
 	for _, t := range d.throttles {
-		add(policy.Throttle{Key: t.Key, Second: t.WindowStart, Limit: t.Limit}, a.serving(t.Key.User))
+		add(policy.Throttle{Key: t.Key, Second: t.WindowStart, Limit: t.Limit}, a.concerned(t.Key.User))
 	}
 	for _, t := range d.late {
 		add(policy.Throttle{Key: t.Key, Second: t.WindowStart, Limit: t.Limit}, []string{t.Instance})

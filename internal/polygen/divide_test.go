@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -171,6 +172,87 @@ func BenchmarkReports(b *testing.B) {
 			b.ReportMetric(perUser, "B/user")
 		})
 	}
+}
+
+// BenchmarkSpent is what a polygen does for a report, besides reading it and sending what follows, if the limits of
+// so many users are spent in every second: each is reported three times by the agents that serve the user, all of which tell of
+// their starts.
+func BenchmarkSpent(b *testing.B) {
+	for _, users := range []int{10_000, 50_000, 100_000} {
+		b.Run(fmt.Sprint("users=", users), func(b *testing.B) { benchmarkSpent(b, users, 100, 3) })
+	}
+	b.Run("users=1000/everywhere", func(b *testing.B) { benchmarkSpent(b, 1000, 1000, 1000) })
+}
+
+// benchmarkSpent plays a cluster of so many agents, of which serve serve each user.
+func benchmarkSpent(b *testing.B, users, agents, serve int) {
+	const together, asks, limit = 10, 3, 10
+	g := newGenerator(b, "127.0.0.1:1", "one", nil)
+	g.decideAll(true)
+	names, keys := make([]string, agents), make([]ratelimit.Key, users)
+	for i := range names {
+		names[i] = fmt.Sprintf("edge-%04d#abcdefgh", i)
+	}
+	for i := range keys {
+		keys[i] = ratelimit.Key{Class: "GET", User: fmt.Sprintf("user-%06d", i)}
+	}
+	g.observe(time.Now(), bus.Registry{Instances: names, Now: time.Now()})
+	reports, policies, heap := 0, 0, heapInUse()
+	second := func(now time.Time) {
+		round := 0
+		observe := func(e bus.Event) {
+			g.observe(now, e)
+			if round++; round%10 == 0 {
+				d := g.takeDecisions()
+				policies += len(g.address(now, &d))
+			}
+		}
+		for at := 0; at < users; at += together {
+			for ask := range asks {
+				u := bus.Usage{Instance: names[(at/together*serve+(ask+int(now.Unix()))%serve)%agents], At: now}
+				for _, k := range keys[at : at+together] {
+					u.Entries = append(u.Entries, bus.UsageEntry{Key: k, Second: now.Unix(), Total: limit - asks + 1 + ask})
+				}
+				reports += together
+				observe(u)
+			}
+			for of := range serve {
+				s := bus.Starts{Instance: names[(at/together*serve+of)%agents], Span: time.Second}
+				for _, k := range keys[at : at+together] {
+					s.Users = append(s.Users, bus.Started{User: k.User, Starts: 4, Classes: []bus.StartedClass{{Class: "GET", Starts: 4}}})
+				}
+				reports += together
+				observe(s)
+			}
+		}
+		g.rates.Forget(now)
+		g.audience.forget(now)
+	}
+	now := time.Now().Truncate(time.Second)
+	for range 8 { // until it is known who serves whom
+		now = now.Add(time.Second)
+		second(now)
+	}
+	b.ResetTimer()
+	reports, policies = 0, 0
+	used := processorTime(b)
+	for b.Loop() {
+		now = now.Add(time.Second)
+		second(now)
+	}
+	b.ReportMetric(float64((processorTime(b)-used).Nanoseconds())/float64(reports), "CPU-ns/report")
+	b.ReportMetric(float64(policies)/float64(b.N)/float64(users), "policies/user-s")
+	b.ReportMetric(float64(heapInUse()-heap)/float64(users), "B/user")
+	runtime.KeepAlive(g)
+}
+
+// processorTime is what this process has used, with its collector.
+func processorTime(b *testing.B) time.Duration {
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
 func heapInUse() uint64 {

@@ -147,6 +147,11 @@ func (g *generator) wait(t *testing.T) error {
 	}
 }
 
+// observe takes an event of one that does not run, and sendPolicies sends what follows, both as a round does.
+func (g *generator) observe(now time.Time, e bus.Event) { g.showEvent(now, g.Polygen.observe(now, e)) }
+
+func (g *generator) sendPolicies(ctx context.Context) { <-g.Polygen.sendPolicies(ctx) }
+
 func (g *generator) write(t testing.TB, text string) {
 	t.Helper()
 	if err := os.WriteFile(g.file, []byte(text), 0o600); err != nil {
