@@ -45,6 +45,7 @@ func (b *Bus) PublishPolicies(ctx context.Context, policies []policy.Message) er
 // hear it as from an older polygen. So agents and polygens may be replaced in any order.
 func (b *Bus) PublishTo(ctx context.Context, policies []policy.Addressed) error {
 	m := b.divideMail(policies)
+	defer func() { b.countPolicies(m.sent) }()
 	if err := b.publishToAll(ctx, &m, m.toAll); err != nil {
 		return err
 	}
@@ -70,11 +71,13 @@ type mail struct {
 	instances []string // with a message of their own, sorted
 	toEach    map[string][]int
 	tooLong   map[int]bool
+	lines     [][]byte // of the policies that say the same to everybody, once they are needed
+	sent      lineCounts
 }
 
 // divideMail divides policies.
 func (b *Bus) divideMail(policies []policy.Addressed) mail {
-	m := mail{policies: policies, toEach: make(map[string][]int), tooLong: make(map[int]bool)}
+	m := mail{policies: policies, toEach: make(map[string][]int), tooLong: make(map[int]bool), lines: make([][]byte, len(policies)), sent: make(lineCounts)}
 	deaf := b.deaf.current()
 	for i, p := range policies {
 		if _, ok := p.Message.(policy.Trace); ok {
@@ -96,7 +99,7 @@ func (b *Bus) divideMail(policies []policy.Addressed) mail {
 
 // publishToAll sends some of the policies to all instances.
 func (b *Bus) publishToAll(ctx context.Context, m *mail, which []int) error {
-	batches := b.encode(m, which, "")
+	batches := m.encode(which, "")
 	if len(batches) == 0 {
 		return nil
 	}
@@ -116,7 +119,7 @@ func (b *Bus) publishToEach(ctx context.Context, m *mail) (missed []int, silent 
 		_ = b.callRedis(ctx, "publish_policies", "publish policies", func(ctx context.Context) error {
 			pipe := b.client.Pipeline()
 			for i, instance := range instances {
-				for _, batch := range b.encode(m, m.toEach[instance], instance) {
+				for _, batch := range m.encode(m.toEach[instance], instance) {
 					heard[i] = b.publishOwn(ctx, pipe, instance, batch)
 				}
 			}
@@ -187,16 +190,11 @@ func (d *deaf) current() map[string]bool {
 
 // encode joins some of the policies to batches of about maxPublish bytes: for an instance, or
 // for all ("").
-func (b *Bus) encode(m *mail, which []int, instance string) (batches []any) {
-	var batch, line []byte
+func (m *mail) encode(which []int, instance string) (batches []any) {
+	var batch []byte
 	for _, i := range which {
-		said := m.policies[i].Message
-		// Its own part of what is divided: messages for a user whom all instances serve would else grow with the square of
-		// their number.
-		if instance != "" {
-			said = policy.For(said, instance)
-		}
-		if line = policy.Append(line[:0], said); len(line) > policy.MaxLine {
+		line := m.lineFor(i, instance)
+		if len(line) > policy.MaxLine {
 			m.tooLong[i] = true
 			continue
 		}
@@ -204,7 +202,7 @@ func (b *Bus) encode(m *mail, which []int, instance string) (batches []any) {
 		if len(batch) == 0 && m.trace != nil {
 			batch = policy.Append(batch, m.trace)
 		}
-		b.countPolicy(line)
+		m.sent.add(line)
 		if batch = append(batch, line...); len(batch) >= maxPublish {
 			batches = append(batches, batch)
 			batch = nil
@@ -216,11 +214,38 @@ func (b *Bus) encode(m *mail, which []int, instance string) (batches []any) {
 	return batches
 }
 
-// countPolicy counts the line of a policy that is sent or was received, by the line's kind.
-func (b *Bus) countPolicy(line []byte) {
+// lineFor is what a policy says to an instance, or to all ("").
+func (m *mail) lineFor(i int, instance string) []byte {
+	said := m.policies[i].Message
+	// Its own part of what is divided: messages for a user whom all instances serve would else grow with the square of
+	// their number.
+	if instance != "" && policy.IsDivided(said) {
+		return policy.Append(nil, policy.For(said, instance))
+	}
+	if m.lines[i] == nil {
+		m.lines[i] = policy.Append(nil, said)
+	}
+	return m.lines[i]
+}
+
+// lineCounts are how many lines of policies there are of each kind, and how many bytes they have.
+type lineCounts map[string]lineCount
+
+type lineCount struct{ lines, bytes int }
+
+func (c lineCounts) add(line []byte) {
 	kind := policy.KindOf(line)
-	b.policyLines.WithLabelValues(kind).Inc()
-	b.policyBytes.WithLabelValues(kind).Add(float64(len(line)))
+	n := c[kind]
+	c[kind] = lineCount{n.lines + 1, n.bytes + len(line)}
+}
+
+// countPolicies counts the lines of policies that were sent or received together: to find a metric takes as long as
+// to write a line.
+func (b *Bus) countPolicies(counts lineCounts) {
+	for kind, n := range counts {
+		b.policyLines.WithLabelValues(kind).Add(float64(n.lines))
+		b.policyBytes.WithLabelValues(kind).Add(float64(n.bytes))
+	}
 }
 
 // Confirm answers policy.Confirm: this instance's HAProxy refuses the key by itself

@@ -289,9 +289,13 @@ func (s *subscription) decode(m message) (event Event) {
 // decodePolicies returns nil for a message of which no line was understood, and how many lines were not.
 func (b *Bus) decodePolicies(payload string) (event Event, bad int, err error) {
 	policies, err := policy.Decode([]byte(payload))
+	var line []byte
+	counts := make(lineCounts)
 	for _, p := range policies {
-		b.countPolicy(policy.Append(nil, p))
+		line = policy.Append(line[:0], p)
+		counts.add(line)
 	}
+	b.countPolicies(counts)
 	if len(policies) > 0 {
 		event = Policies(policies)
 	}

@@ -14,6 +14,15 @@ type Addressed struct {
 	To []string // instances, each once; nil: all
 }
 
+// IsDivided reports whether a message says something else to each instance; see For.
+func IsDivided(m Message) bool {
+	switch m.(type) {
+	case Slots, Share:
+		return true
+	}
+	return false
+}
+
 // For is what a message says to one instance: of what is divided its own part alone.
 func For(m Message, instance string) Message {
 	// Else the messages of a user whom all instances serve would grow with the square of their number.
