@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/group"
 	"github.com/sluice-qos/sluice/internal/limitwatch"
 	"github.com/sluice-qos/sluice/internal/polygen"
+	"github.com/sluice-qos/sluice/internal/systemd"
 	"github.com/sluice-qos/sluice/internal/tracing"
 )
 
@@ -83,8 +84,10 @@ func serve(ctx context.Context, o options, hangups <-chan os.Signal) error {
 	if err != nil {
 		return err
 	}
+	service := systemd.Service{Started: p.Ready, Ready: p.Ready, Probe: func() { p.Instances() }}
 	return group.Run(ctx,
 		p.Run,
+		service.Run,
 		func(ctx context.Context) error {
 			h := admin.Handler(admin.Options{Gatherer: registry, Ready: p.Ready, Reload: p.Reload, API: p, Live: p, Overrides: p, Gate: gate})
 			return admin.Serve(ctx, l, h, log)

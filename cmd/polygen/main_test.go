@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -42,12 +43,12 @@ func TestScripts(t *testing.T) {
 const good = "version: 1\ndefault_tier: free\ntiers: {free: {requests: {GET: 10}}}\n"
 
 // start starts a polygen that is set up by its environment alone.
-func start(t *testing.T, redis string) (p *proctest.Process, admin, limits string) {
+func start(t *testing.T, redis string, env ...string) (p *proctest.Process, admin, limits string) {
 	t.Helper()
 	limits = filepath.Join(t.TempDir(), "limits.yaml")
 	write(t, limits, good)
 	admin = proctest.FreeAddr(t)
-	env := []string{"GORACE=atexit_sleep_ms=0", "SLUICE_REDIS=" + redis, "SLUICE_ADMIN=" + admin, "SLUICE_LIMITS=" + limits}
+	env = append(env, "GORACE=atexit_sleep_ms=0", "SLUICE_REDIS="+redis, "SLUICE_ADMIN="+admin, "SLUICE_LIMITS="+limits)
 	return proctest.Start(t, env, "polygen"), admin, limits
 }
 
@@ -295,4 +296,18 @@ func TestEndsWithoutRedis(t *testing.T) {
 	if err := p.Wait(); err != nil {
 		t.Errorf("it ended with %v, want exit code 0", err)
 	}
+}
+
+func TestTellsSystemd(t *testing.T) {
+	t.Parallel()
+	env, heard := proctest.Systemd(t, 300*time.Millisecond)
+	_, redis := proctest.Redis(t)
+	p, _, _ := start(t, redis, env...)
+	heard("STATUS=ready")
+	heard("READY=1")
+	heard("WATCHDOG=1")
+	if err := p.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	heard("STOPPING=1")
 }

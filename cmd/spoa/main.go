@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/cli"
 	"github.com/sluice-qos/sluice/internal/group"
 	"github.com/sluice-qos/sluice/internal/spoa"
+	"github.com/sluice-qos/sluice/internal/systemd"
 	"github.com/sluice-qos/sluice/internal/tracing"
 )
 
@@ -88,7 +89,8 @@ func serve(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	return group.Run(ctx, agent.Run, func(ctx context.Context) error {
+	service := systemd.Service{Started: agent.Started, Ready: agent.Ready, Probe: func() { agent.Lost() }}
+	return group.Run(ctx, agent.Run, service.Run, func(ctx context.Context) error {
 		return admin.Serve(ctx, l, admin.Handler(admin.Options{Gatherer: registry, Ready: agent.Ready, Lost: agent.Lost, Gate: gate}), log)
 	})
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -128,4 +129,17 @@ func TestEndsWithoutRedis(t *testing.T) {
 	if err := p.Wait(); err != nil {
 		t.Errorf("it ended with %v, want exit code 0", err)
 	}
+}
+
+func TestTellsSystemd(t *testing.T) {
+	t.Parallel()
+	env, heard := proctest.Systemd(t, 300*time.Millisecond)
+	_, redis := proctest.Redis(t)
+	p, _, _ := start(t, redis, env...)
+	heard("STATUS=not ready: no limits yet: is polygen running?")
+	heard("WATCHDOG=1")
+	if err := p.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	heard("STOPPING=1")
 }

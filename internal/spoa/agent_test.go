@@ -226,6 +226,9 @@ func TestAgentBesideHAProxy(t *testing.T) {
 		}
 		return nil
 	})
+	if err := s.Started(); err != nil { // HAProxy starts after this
+		t.Errorf("Started() without HAProxy = %v, want nil", err)
+	}
 	if got := text(s.Ready()); got != "no peers session with HAProxy" {
 		t.Errorf("Ready() without HAProxy = %q", got)
 	}

@@ -137,15 +137,24 @@ func (a *Agent) Run(ctx context.Context) error {
 // Serving reports whether HAProxy gets verdicts.
 func (a *Agent) Serving() bool { return a.serving.Load() }
 
-// Ready reports why the agent does not fully work yet, or nil.
-func (a *Agent) Ready() error {
+// Started reports why the agent does not answer HAProxy yet, or nil.
+func (a *Agent) Started() error {
 	switch {
 	// In the order in which they come about, so that the first one names what is waited for.
 	case a.limiter.inForce.set.Load() == nil:
 		return errors.New("no limits yet: is polygen running?")
 	case !a.Serving():
 		return errors.New("not serving yet")
-	case !a.peers.Connected():
+	}
+	return nil
+}
+
+// Ready reports why the agent does not fully work yet, or nil.
+func (a *Agent) Ready() error {
+	if err := a.Started(); err != nil {
+		return err
+	}
+	if !a.peers.Connected() {
 		return errors.New("no peers session with HAProxy")
 	}
 	return nil

@@ -1,0 +1,74 @@
+// Package systemd tells systemd how a daemon is: started, what it waits for, alive, ending. A
+// process that systemd did not start tells nobody.
+package systemd
+
+import (
+	"context"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+)
+
+const (
+	// lookEvery is how often the daemon is looked at. systemd starts HAProxy after the agent, so
+	// each wait is a part of a machine's start.
+	lookEvery = 100 * time.Millisecond
+	// startedWithin is when a daemon counts as started, ready or not. It goes on waiting for what it
+	// lacks, which the unit's status names; if systemd waited with it, no HAProxy would start on a
+	// machine that cannot reach Redis, and systemd would end the daemon again and again.
+	startedWithin = 10 * time.Second
+)
+
+// Service is a daemon as systemd sees it.
+type Service struct {
+	Started func() error // why it cannot do its work yet, or nil: what is ordered behind it waits
+	Ready   func() error // what it lacks, or nil, for the unit's status
+	Probe   func()       // returns while the daemon works: it takes the lock that the daemon's work takes
+}
+
+// Run tells systemd of the service until ctx ends.
+func (s Service) Run(ctx context.Context) error {
+	within, err := daemon.SdWatchdogEnabled(false)
+	if err != nil {
+		return err
+	}
+	return s.report(ctx, within, func(state string) error {
+		_, err := daemon.SdNotify(false, state)
+		return err
+	})
+}
+
+// report tells of the service by tell. If within is not 0, systemd ends a daemon from which it has heard
+// nothing for so long.
+func (s Service) report(ctx context.Context, within time.Duration, tell func(state string) error) error {
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	began, probed := time.Now(), time.Now()
+	started, status := false, ""
+	for {
+		now := "ready"
+		if err := s.Ready(); err != nil {
+			now = "not ready: " + err.Error()
+		}
+		if now != status {
+			status = now
+			// systemd that is gone for a moment, as while it is upgraded, hears the next message.
+			_ = tell("STATUS=" + status)
+		}
+		if !started && (s.Started() == nil || time.Since(began) >= startedWithin) {
+			started = tell(daemon.SdNotifyReady) == nil
+		}
+		// Three times in the time, so that one that is late, or lost, ends nothing.
+		if within > 0 && time.Since(probed) >= within/3 {
+			probed = time.Now()
+			s.Probe()
+			_ = tell(daemon.SdNotifyWatchdog)
+		}
+		select {
+		case <-ctx.Done():
+			_ = tell(daemon.SdNotifyStopping)
+			return nil
+		case <-look.C:
+		}
+	}
+}
