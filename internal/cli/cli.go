@@ -12,12 +12,14 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/secretfile"
 )
 
 // Redis are the flags that say how to reach Redis.
@@ -25,9 +27,11 @@ type Redis struct {
 	Redis            []string `help:"Address of Redis, host:port. Several are the nodes of a Redis Cluster, or Sentinels with --redis-master." default:"127.0.0.1:6379" placeholder:"ADDR" env:"SLUICE_REDIS"`
 	RedisMaster      string   `help:"Name of the master that the Sentinels watch." placeholder:"NAME" env:"SLUICE_REDIS_MASTER"`
 	RedisUser        string   `help:"User for Redis' ACL." placeholder:"NAME" env:"SLUICE_REDIS_USER"`
-	RedisPassword    string   `help:"Password. Prefer the environment variable: a command line is visible to others." placeholder:"PASSWORD" env:"SLUICE_REDIS_PASSWORD"`
+	RedisPassword    string   `help:"Password. Prefer --redis-password-file, or the environment variable: a command line is visible to others." placeholder:"PASSWORD" env:"SLUICE_REDIS_PASSWORD"`
+	PasswordFile     string   `name:"redis-password-file" help:"File with the password in its first line." placeholder:"FILE" predictor:"file" env:"SLUICE_REDIS_PASSWORD_FILE"`
 	SentinelUser     string   `name:"redis-sentinel-user" help:"User for the ACL of the Sentinels themselves." placeholder:"NAME" env:"SLUICE_REDIS_SENTINEL_USER"`
-	SentinelPassword string   `name:"redis-sentinel-password" help:"Its password. Prefer the environment variable." placeholder:"PASSWORD" env:"SLUICE_REDIS_SENTINEL_PASSWORD"`
+	SentinelPassword string   `name:"redis-sentinel-password" help:"Its password. Prefer --redis-sentinel-password-file, or the environment variable." placeholder:"PASSWORD" env:"SLUICE_REDIS_SENTINEL_PASSWORD"`
+	SentinelFile     string   `name:"redis-sentinel-password-file" help:"File with that password in its first line." placeholder:"FILE" predictor:"file" env:"SLUICE_REDIS_SENTINEL_PASSWORD_FILE"`
 	RedisDB          int      `name:"redis-db" help:"Database number." default:"0" env:"SLUICE_REDIS_DB"`
 	RedisTLS         bool     `name:"redis-tls" help:"Connect by TLS." env:"SLUICE_REDIS_TLS"`
 	RedisCA          string   `name:"redis-ca" help:"File with the certificates to trust instead of the system's." placeholder:"FILE" type:"existingfile" env:"SLUICE_REDIS_CA"`
@@ -42,11 +46,40 @@ func (r Redis) Open(log *slog.Logger, reg prometheus.Registerer) (*bus.Bus, erro
 	if err != nil {
 		return nil, err
 	}
+	password, err := passwordOf("--redis-password", r.RedisPassword, r.PasswordFile, log)
+	if err != nil {
+		return nil, err
+	}
+	sentinelPassword, err := passwordOf("--redis-sentinel-password", r.SentinelPassword, r.SentinelFile, log)
+	if err != nil {
+		return nil, err
+	}
 	return bus.Open(bus.Options{
-		Addresses: r.Redis, MasterName: r.RedisMaster, Username: r.RedisUser, Password: r.RedisPassword,
-		SentinelUsername: r.SentinelUser, SentinelPassword: r.SentinelPassword,
+		Addresses: r.Redis, MasterName: r.RedisMaster, Username: r.RedisUser, Password: password,
+		SentinelUsername: r.SentinelUser, SentinelPassword: sentinelPassword,
 		DB: r.RedisDB, TLS: secure, Shards: r.RedisShards, Logger: log, Registerer: reg,
 	})
+}
+
+// passwordOf is what a flag says, or the file of the flag of the same name with -file.
+func passwordOf(flag, given, file string, log *slog.Logger) (string, error) {
+	switch {
+	case file == "":
+		return given, nil
+	case given != "":
+		return "", fmt.Errorf("%s and %s-file exclude each other", flag, flag)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return "", fmt.Errorf("%s-file: %w", flag, err)
+	}
+	// Without one the connection would be another user's, and be refused much later, or not at all.
+	line, _, _ := strings.Cut(string(text), "\n")
+	if line = strings.TrimSuffix(line, "\r"); line == "" {
+		return "", fmt.Errorf("%s-file: %s has no password in its first line", flag, file)
+	}
+	secretfile.WarnOfReaders(log, file)
+	return line, nil
 }
 
 // tls is nil for connections without it.

@@ -121,9 +121,11 @@ func TestLogger(t *testing.T) {
 
 func TestOpenRefuses(t *testing.T) {
 	dir := t.TempDir()
-	empty := filepath.Join(dir, "empty.pem")
-	if err := os.WriteFile(empty, []byte("nothing"), 0o600); err != nil {
-		t.Fatal(err)
+	empty, blank := filepath.Join(dir, "empty.pem"), filepath.Join(dir, "blank")
+	for file, text := range map[string]string{empty: "nothing", blank: "\nsecret\n"} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for _, tt := range []struct {
 		name string
@@ -133,6 +135,9 @@ func TestOpenRefuses(t *testing.T) {
 		{"no address", Redis{}, "redis: no address"},
 		{"too many shards", Redis{Redis: []string{"a:1"}, RedisShards: 2000}, "redis: 2000 shards are not from 1 to 1024"},
 		{"a cluster's database", Redis{Redis: []string{"a:1", "b:1"}, RedisDB: 3}, "redis: a cluster has no database 3"},
+		{"two passwords", Redis{Redis: []string{"a:1"}, RedisPassword: "x", PasswordFile: blank}, "--redis-password and --redis-password-file exclude each other"},
+		{"a password file that is missing", Redis{Redis: []string{"a:1"}, PasswordFile: dir + "/none"}, "--redis-password-file: open " + dir + "/none: no such file or directory"},
+		{"a password file whose first line is empty", Redis{Redis: []string{"a:1"}, SentinelFile: blank}, "--redis-sentinel-password-file: " + blank + " has no password in its first line"},
 		{"a certificate file that is missing", Redis{Redis: []string{"a:1"}, RedisCA: dir + "/none.pem"}, "open " + dir + "/none.pem: no such file or directory"},
 		{"a certificate without its key", Redis{Redis: []string{"a:1"}, RedisCert: empty}, "--redis-cert and --redis-key: open : no such file or directory"},
 		{"a certificate file without any", Redis{Redis: []string{"a:1"}, RedisCA: empty}, empty + " holds no certificate in PEM form"},
@@ -155,6 +160,10 @@ func TestOpenReachesRedis(t *testing.T) {
 	dir := t.TempDir()
 	ca := testcert.New(t, dir)
 	cert, key := ca.Issue(t, dir, time.Now().Add(time.Hour))
+	password := filepath.Join(dir, "password")
+	if err := os.WriteFile(password, []byte("secret\r\nof Redis\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	plain, secure := proctest.FreeAddr(t), proctest.FreeAddr(t)
 	_, port, _ := strings.Cut(secure, ":")
 	proctest.RedisAt(t, plain, "--user", "sluice", "on", ">secret", "allcommands", "allkeys", "allchannels",
@@ -166,6 +175,7 @@ func TestOpenReachesRedis(t *testing.T) {
 	}{
 		{"plainly", Redis{Redis: []string{plain}}, ""},
 		{"as a user", Redis{Redis: []string{plain}, RedisUser: "sluice", RedisPassword: "secret", RedisDB: 3}, ""},
+		{"with the password of a file", Redis{Redis: []string{plain}, RedisUser: "sluice", PasswordFile: password}, ""},
 		{"with a wrong password", Redis{Redis: []string{plain}, RedisUser: "sluice", RedisPassword: "guess"}, "WRONGPASS"},
 		{"by TLS", Redis{Redis: []string{secure}, RedisCA: ca.File, RedisCert: cert, RedisKey: key}, ""},
 		{"by TLS without the certificate that it wants", Redis{Redis: []string{secure}, RedisCA: ca.File}, "certificate"},
