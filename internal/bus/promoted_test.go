@@ -20,8 +20,9 @@ func TestReportsToAPromotedReplicaCountOnce(t *testing.T) {
 	t.Parallel()
 	proctest.AwaitHour()
 	const shards = 6
-	addrs, nodes := proctest.RedisCluster(t)
-	b, err := bus.Open(bus.Options{Addresses: addrs, Cluster: true, Shards: shards})
+	with := proctest.NewSecureRedis(t)
+	secure, addrs, nodes := proctest.SecureRedisCluster(t, with)
+	b, err := bus.Open(bus.Options{Addresses: secure, Cluster: true, Shards: shards, TLS: with.Client(t), Username: "sluice-agent", Password: "sluice-agent"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,9 +11,10 @@ import (
 
 // In Redis Cluster the replica of the node that has the key is waited for.
 func TestReplicasOfACluster(t *testing.T) {
-	addrs, _ := proctest.RedisCluster(t)
+	with := proctest.NewSecureRedis(t)
+	secure, _, _ := proctest.SecureRedisCluster(t, with)
 	t.Parallel()
-	b, err := bus.Open(bus.Options{Addresses: addrs[:1], Cluster: true, Shards: 4, Timeout: proctest.Patience})
+	b, err := bus.Open(bus.Options{Addresses: secure[:1], Cluster: true, Shards: 4, Timeout: proctest.Patience, TLS: with.Client(t), Username: "sluice-polygen", Password: "sluice-polygen"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,8 @@ package proctest
 
 import (
 	"bytes"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"net"
 	"os"
@@ -11,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sluice-qos/sluice/deploy/redis"
+	"github.com/sluice-qos/sluice/internal/testcert"
 )
 
 // Redis starts redis-server without persistence on a free port and returns it
@@ -42,6 +45,40 @@ func RedisUsers(t testing.TB) string {
 		t.Fatal(err)
 	}
 	return file
+}
+
+// SecureRedis is how Redis is started, and reached, that wants a certificate of everybody, and has the users of RedisUsers.
+type SecureRedis struct {
+	Args          []string // of the server, without its port
+	CA, Cert, Key string   // files of who connects
+}
+
+// NewSecureRedis makes certificates and users until the test ends.
+func NewSecureRedis(t testing.TB) SecureRedis {
+	t.Helper()
+	dir := t.TempDir()
+	ca := testcert.New(t, dir)
+	cert, key := ca.Issue(t, dir, time.Now().Add(time.Hour))
+	return SecureRedis{
+		Args: []string{"--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", ca.File, "--tls-replication", "yes", "--aclfile", RedisUsers(t)},
+		CA:   ca.File, Cert: cert, Key: key,
+	}
+}
+
+// Client is how to connect to it.
+func (s SecureRedis) Client(t testing.TB) *tls.Config {
+	t.Helper()
+	pair, err := tls.LoadX509KeyPair(s.Cert, s.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca, err := os.ReadFile(s.CA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(ca)
+	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, RootCAs: roots}
 }
 
 // RedisAt starts redis-server at an address: for tests in which it dies and

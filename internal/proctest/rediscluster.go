@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -39,6 +40,24 @@ func RedisCluster(t testing.TB, more ...string) (addrs []string, nodes []*RedisN
 	return RedisClusterOf(t, func(int, string) []string { return more })
 }
 
+// SecureRedisCluster is RedisCluster whose clients and nodes connect by TLS to other addresses, which are
+// returned too; the test itself needs none.
+func SecureRedisCluster(t testing.TB, s SecureRedis, more ...string) (secure, addrs []string, nodes []*RedisNode) {
+	t.Helper()
+	addrs, nodes = RedisClusterOf(t, func(int, string) []string {
+		addr := FreeAddr(t)
+		secure = append(secure, addr)
+		return slices.Concat(s.Args, []string{"--tls-port", PortOf(addr), "--tls-cluster", "yes"}, more)
+	})
+	return secure, addrs, nodes
+}
+
+// PortOf is the port of an address.
+func PortOf(addr string) string {
+	_, port, _ := net.SplitHostPort(addr)
+	return port
+}
+
 // RedisClusterOf is RedisCluster with arguments of each server's own, which may depend on the address at
 // which it hears the other nodes.
 func RedisClusterOf(t testing.TB, more func(node int, bus string) []string) (addrs []string, nodes []*RedisNode) {
@@ -46,8 +65,7 @@ func RedisClusterOf(t testing.TB, more func(node int, bus string) []string) (add
 	for i := range 6 {
 		// By default it is the client's port plus 10000, which may be another test's.
 		bus := FreeAddr(t)
-		_, clusterPort, _ := net.SplitHostPort(bus)
-		n := StartRedisNode(t, append([]string{"--cluster-enabled", "yes", "--cluster-port", clusterPort}, more(i, bus)...)...)
+		n := StartRedisNode(t, append([]string{"--cluster-enabled", "yes", "--cluster-port", PortOf(bus)}, more(i, bus)...)...)
 		addrs, nodes = append(addrs, n.Addr), append(nodes, n)
 	}
 	args := append([]string{"--cluster-yes", "--cluster-replicas", "1", "--cluster", "create"}, addrs...)

@@ -4,7 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -14,7 +14,6 @@ import (
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/proctest"
-	"github.com/sluice-qos/sluice/internal/testcert"
 	"github.com/sluice-qos/sluice/test/cluster"
 )
 
@@ -24,24 +23,15 @@ const redisLimit = 50
 // redisShards is how many shards users are divided into on a Redis Cluster.
 const redisShards = 12
 
-// secured is how Redis is started, and reached, that wants a certificate of everybody and a password.
-type secured struct{ server, client []string }
+// secured is Redis with TLS and users.
+type secured struct{ proctest.SecureRedis }
 
-func newSecured(t *testing.T) secured {
-	t.Helper()
-	dir := t.TempDir()
-	ca := testcert.New(t, dir)
-	cert, key := ca.Issue(t, dir, time.Now().Add(time.Hour))
-	return secured{
-		server: []string{"--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", ca.File, "--tls-replication", "yes", "--aclfile", proctest.RedisUsers(t)},
-		client: []string{"--redis-ca", ca.File, "--redis-cert", cert, "--redis-key", key},
-	}
-}
+func newSecured(t *testing.T) secured { return secured{proctest.NewSecureRedis(t)} }
 
 // options are those of two instances, whose agents and polygen are Redis' users of deploy/redis/users.acl.
 func (s secured) options(limits string, redis []string, more ...string) cluster.Options {
 	as := func(user string) []string {
-		return slices.Concat(s.client, more, []string{"--redis-user", user, "--redis-password", user})
+		return append([]string{"--redis-ca", s.CA, "--redis-cert", s.Cert, "--redis-key", s.Key, "--redis-user", user, "--redis-password", user}, more...)
 	}
 	return cluster.Options{Instances: 2, Limits: limits, Redis: strings.Join(redis, ","), SPOAArgs: as("sluice-agent"), PolygenArgs: as("sluice-polygen")}
 }
@@ -62,8 +52,8 @@ func startRedisCluster(t *testing.T, s secured, more ...string) *redisCluster {
 		tls := proctest.FreeAddr(t)
 		clients, nodes := proctest.NewLink(t, tls, 0), proctest.NewLink(t, toNodes, 0)
 		r.lines, r.addrs = append(r.lines, []*proctest.Link{clients, nodes}), append(r.addrs, clients.Addr)
-		return slices.Concat(s.server, []string{"--tls-port", portOf(tls), "--tls-cluster", "yes", "--cluster-announce-ip", "127.0.0.1",
-			"--cluster-announce-tls-port", portOf(clients.Addr), "--cluster-announce-bus-port", portOf(nodes.Addr),
+		return slices.Concat(s.Args, []string{"--tls-port", proctest.PortOf(tls), "--tls-cluster", "yes", "--cluster-announce-ip", "127.0.0.1",
+			"--cluster-announce-tls-port", proctest.PortOf(clients.Addr), "--cluster-announce-bus-port", proctest.PortOf(nodes.Addr),
 			// By which the lines know whose connection it is.
 			"--bind-source-addr", nodeIP(node),
 			"--cluster-require-full-coverage", "no", "--cluster-node-timeout", "1000"}, more)
@@ -75,11 +65,6 @@ func startRedisCluster(t *testing.T, s secured, more ...string) *redisCluster {
 	t.Cleanup(func() { b.Close() })
 	r.bus = b
 	return r
-}
-
-func portOf(addr string) string {
-	_, port, _ := net.SplitHostPort(addr)
-	return port
 }
 
 func nodeIP(node int) string { return fmt.Sprintf("127.0.1.%d", node+1) }
@@ -256,28 +241,36 @@ func (d redisDay) exactAfter(c *cluster.Cluster, user string, limit int) {
 	}
 }
 
-// A master that lives, but is cut off, is replaced by its replica. It is without the other nodes, and agents reach it
-// still, or without both. Users of other masters notice nothing, and its own have no more than the limit but in the
-// seconds in which it goes and another one is there. The cluster has TLS, with certificates of clients, and users.
+// A master that lives, but is cut off, is replaced by its replica: that of the registry from everybody, and another one
+// from the other nodes, while agents reach it still. Users of other masters notice nothing, and its own have no more than
+// the limit but in the seconds in which it goes and another one is there. No instance is taken for gone, and polygen
+// leads again. The cluster has TLS, with certificates of clients, and users.
 func TestMasterCutOff(t *testing.T) {
 	t.Parallel()
-	for name, fromClients := range map[string]bool{"from everybody": true, "from the other nodes": false} {
+	for name, registry := range map[string]bool{"the registry, from everybody": true, "another one, from the other nodes": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newSecured(t)
 			r := startRedisCluster(t, s)
 			c := cluster.Start(t, s.options(limitFile(redisLimit), r.addrs, "--redis-shards", fmt.Sprint(redisShards)))
-			master := (r.masterOf("cluster") + 1) % 3
+			master := r.masterOf("cluster")
+			if !registry {
+				master = (master + 1) % 3
+			}
 			shards, far := r.shardsOf(master)
 			_, near := r.shardsOf((master + 1) % 3)
+			losses := len(strings.Fields(strings.TrimSuffix(shards, "registry")))
 			var cut, healed time.Time
 			var found, replaced period
-			day := throughout(t, c, float64(2*len(strings.Fields(shards))), []string{far, near}, func() {
-				r.cutOff(master, fromClients)
+			instances := map[float64]bool{}
+			day := throughout(t, c, float64(2*losses), []string{far, near}, func() {
+				r.cutOff(master, registry)
 				cut = time.Now()
 				found = awaitLost(t, c, shards)
+				countInstances(t, c, instances)
 				replaced = awaitLost(t, c, "")
 				wholeSeconds(1)
+				countInstances(t, c, instances)
 				r.heal()
 				healed = time.Now()
 				awaitRole(t, r.nodes[master].Addr, "slave")
@@ -287,7 +280,19 @@ func TestMasterCutOff(t *testing.T) {
 			day.exact(near, redisLimit, 0.9)
 			day.exact(far, redisLimit, 0.4, period{cut, found.to}, replaced)
 			day.exactAfter(c, far, redisLimit)
+			if day.calm && !maps.Equal(instances, map[float64]bool{2: true}) {
+				t.Errorf("agents took the cluster to have so many instances: %v, want 2 all the time", instances)
+			}
+			proctest.Eventually(t, "polygen leads", func() error { return allReady(c) })
 		})
+	}
+}
+
+// countInstances notes how many instances each agent knows of.
+func countInstances(t *testing.T, c *cluster.Cluster, known map[float64]bool) {
+	t.Helper()
+	for _, in := range c.Instances {
+		known[in.Metric(t, "sluice_instances")] = true
 	}
 }
 

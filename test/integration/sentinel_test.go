@@ -29,8 +29,8 @@ func startSentinels(t *testing.T, s secured, master string) (addrs []string) {
 		addr := proctest.FreeAddr(t)
 		addrs = append(addrs, addr)
 		text := fmt.Sprintf("bind 127.0.0.1\nport 0\ntls-port %s\ndir %s\nsentinel monitor sluice 127.0.0.1 %s 2\nsentinel down-after-milliseconds sluice 1000\nsentinel failover-timeout sluice 5000\n",
-			portOf(addr), t.TempDir(), portOf(master)) + sentinelUsers
-		for option := range slices.Chunk(s.server, 2) {
+			proctest.PortOf(addr), t.TempDir(), proctest.PortOf(master)) + sentinelUsers
+		for option := range slices.Chunk(s.Args, 2) {
 			if option[0] != "--aclfile" {
 				text += strings.TrimPrefix(option[0], "--") + " " + option[1] + "\n"
 			}
@@ -60,8 +60,8 @@ func TestSentinelsFailOver(t *testing.T) {
 			t.Parallel()
 			s := newSecured(t)
 			tls := []string{proctest.FreeAddr(t), proctest.FreeAddr(t)}
-			master := proctest.StartRedisNode(t, append(slices.Clone(s.server), "--tls-port", portOf(tls[0]))...)
-			replica := proctest.StartRedisNode(t, append(slices.Clone(s.server), "--tls-port", portOf(tls[1]), "--replicaof", "127.0.0.1", portOf(tls[0]))...)
+			master := proctest.StartRedisNode(t, append(slices.Clone(s.Args), "--tls-port", proctest.PortOf(tls[0]))...)
+			replica := proctest.StartRedisNode(t, append(slices.Clone(s.Args), "--tls-port", proctest.PortOf(tls[1]), "--replicaof", "127.0.0.1", proctest.PortOf(tls[0]))...)
 			sentinels := startSentinels(t, s, tls[0])
 			proctest.Eventually(t, "the replica follows", func() error {
 				if said := proctest.RedisCommand(t, replica.Addr, "INFO", "replication"); !strings.Contains(said, "master_link_status:up") {
