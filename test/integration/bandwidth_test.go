@@ -243,7 +243,9 @@ func TestBandwidthByDefault(t *testing.T) {
 					}
 				}
 				cold("at one instance", 1, limit)
-				cold("at each instance", instances, limit)
+				if instances > 1 {
+					cold("at each instance", instances, limit)
+				}
 				c.SetLimits(t, bandwidthLimits(2*limit))
 				for _, in := range c.Instances {
 					proctest.Eventually(t, "it has the new limits", func() error {

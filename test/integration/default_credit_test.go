@@ -126,7 +126,7 @@ func TestInstanceJoinsOneWithCreditByDefault(t *testing.T) {
 		both[1].AwaitReady(t)
 		joined = time.Now()
 	}()
-	r := offerOnce(t, c, "wild", "even", 1000, 10*time.Second)
+	r := offerOnce(t, c, "wild", "even", 1000, 8*time.Second)
 	<-done
 	checkAnswered(t, r)
 	c.Instances = both

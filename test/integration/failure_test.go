@@ -315,31 +315,36 @@ func TestAllPolygensStopped(t *testing.T) {
 	checkHolds(t, r, at.Add(-2*time.Second), at.Add(6*time.Second), most)
 }
 
-// TestRedisGone kills Redis, or stops it, under load. Users who were hot keep
+// TestRedisGone kills Redis, which has TLS and users, or stops it, under load. Users who were hot keep
 // their limit, divided among the instances; others keep theirs.
 func TestRedisGone(t *testing.T) {
 	t.Parallel()
 	for _, how := range []struct {
 		name string
-		gone func(*cluster.Cluster)
-		back func(*testing.T, *cluster.Cluster)
+		gone func(*proctest.RedisNode)
+		back func(*testing.T, *proctest.RedisNode)
 	}{
-		{"killed", func(c *cluster.Cluster) { c.Redis.Kill() }, func(t *testing.T, c *cluster.Cluster) { c.Redis = proctest.RedisAt(t, c.RedisAddr) }},
-		{"stopped", func(c *cluster.Cluster) { _ = c.Redis.Signal(syscall.SIGSTOP) }, func(_ *testing.T, c *cluster.Cluster) { _ = c.Redis.Signal(syscall.SIGCONT) }},
+		{"killed", func(n *proctest.RedisNode) { n.Kill() }, func(t *testing.T, n *proctest.RedisNode) { n.Restart(t) }},
+		{"stopped", func(n *proctest.RedisNode) { _ = n.Signal(syscall.SIGSTOP) }, func(_ *testing.T, n *proctest.RedisNode) { _ = n.Signal(syscall.SIGCONT) }},
 	} {
 		t.Run(how.name, func(t *testing.T) {
 			t.Parallel()
 			var noticed, back time.Time
+			var redis *proctest.RedisNode
 			c, r, at := underLoad(t, func() *cluster.Cluster {
-				return cluster.Start(t, cluster.Options{Instances: 2, Limits: limitFile(100), MaxWait: shortWait})
+				s, addr := newSecured(t), proctest.FreeAddr(t)
+				redis = proctest.StartRedisNode(t, append(s.Args, "--tls-port", proctest.PortOf(addr))...)
+				o := s.options(limitFile(100), []string{addr})
+				o.MaxWait = shortWait
+				return cluster.Start(t, o)
 			}, func(c *cluster.Cluster) {
-				how.gone(c)
+				how.gone(redis)
 				for _, in := range c.Instances {
 					proctest.Eventually(t, in.Name+" noticed", func() error { return lost(t, in, 1) })
 				}
 				noticed = time.Now()
 				time.Sleep(2500 * time.Millisecond)
-				how.back(t, c)
+				how.back(t, redis)
 				back = time.Now()
 				for _, in := range c.Instances {
 					proctest.Eventually(t, in.Name+" found Redis again", func() error { return lost(t, in, 0) })

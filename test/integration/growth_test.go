@@ -3,8 +3,8 @@ package integration
 import (
 	"errors"
 	"fmt"
-	"net"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,33 +17,38 @@ import (
 // TestGrowFromOneRedisToACluster takes the steps of docs/operations.md: the only Redis
 // becomes the first node of a cluster, agents and polygen are started again with its nodes, and
 // half of the slots move to the second node under load. No request fails, and limits are
-// exact after each step, and while the slots move.
+// exact after each step, and while the slots move. Both have TLS, with certificates of clients, and users.
 func TestGrowFromOneRedisToACluster(t *testing.T) {
 	t.Parallel()
-	shards := []string{"--redis-shards", "16"}
-	c := cluster.Start(t, cluster.Options{Instances: 2, Limits: limitFile(100), SPOAArgs: shards, PolygenArgs: shards})
-	exact := func(user string) {
+	s := newSecured(t)
+	node := func(addr, tls string, more ...string) *proctest.Process {
+		return proctest.RedisAt(t, addr, slices.Concat(s.Args, []string{"--tls-port", proctest.PortOf(tls)}, more)...)
+	}
+	first, firstTLS := proctest.FreeAddr(t), proctest.FreeAddr(t)
+	alone := node(first, firstTLS)
+	c := cluster.Start(t, s.options(limitFile(100), []string{firstTLS}, "--redis-shards", "16"))
+	exact := func(user string, d time.Duration) {
 		t.Helper()
-		r := offer(t, c, user, "even", 500, 3*time.Second)
+		r := offer(t, c, user, "even", 500, d)
 		checkAnswered(t, r)
 		checkLimit(t, r, 100, 0.9)
 	}
-	exact("before")
+	exact("before", 2*time.Second)
 
-	first := c.RedisAddr
-	c.Redis.Stop()
+	alone.Stop()
 	for _, in := range c.Instances {
 		proctest.Eventually(t, in.Name+" noticed", func() error { return lost(t, in, 1) })
 	}
-	c.Redis = clusterNode(t, first)
+	asNode := []string{"--tls-cluster", "yes", "--cluster-enabled", "yes", "--cluster-port"}
+	firstBus, secondBus := proctest.PortOf(proctest.FreeAddr(t)), proctest.PortOf(proctest.FreeAddr(t))
+	node(first, firstTLS, append(asNode, firstBus)...)
 	proctest.RedisCommand(t, first, "CLUSTER", "ADDSLOTSRANGE", "0", "16383")
 	proctest.Eventually(t, "the agents and polygen are back", func() error { return allReady(c) })
-	exact("one-node")
+	exact("one-node", 2*time.Second)
 
-	second := proctest.FreeAddr(t)
-	clusterNode(t, second)
-	host, port, _ := net.SplitHostPort(second)
-	proctest.RedisCommand(t, first, "CLUSTER", "MEET", host, port, nodeClusterPort(t, second))
+	second, secondTLS := proctest.FreeAddr(t), proctest.FreeAddr(t)
+	node(second, secondTLS, append(asNode, secondBus)...)
+	proctest.RedisCommand(t, first, "CLUSTER", "MEET", "127.0.0.1", proctest.PortOf(secondTLS), secondBus)
 	proctest.Eventually(t, "both nodes know each other", func() error {
 		for _, node := range []string{first, second} {
 			if said := proctest.RedisCommand(t, node, "CLUSTER", "INFO"); !strings.Contains(said, "cluster_known_nodes:2") || !strings.Contains(said, "cluster_state:ok") {
@@ -52,7 +57,7 @@ func TestGrowFromOneRedisToACluster(t *testing.T) {
 		}
 		return nil
 	})
-	c.RedisAddr = first + "," + second
+	c.RedisAddr = firstTLS + "," + secondTLS
 	for _, in := range c.Instances {
 		in.Agent.Stop()
 		in.StartAgent(t)
@@ -66,13 +71,13 @@ func TestGrowFromOneRedisToACluster(t *testing.T) {
 	time.Sleep(3 * time.Second)
 	moved := make(chan error, 1)
 	go func() {
-		out, err := exec.Command("redis-cli", "--cluster", "rebalance", first, "--cluster-use-empty-masters").CombinedOutput()
+		out, err := exec.Command("redis-cli", "--tls", "--cacert", s.CA, "--cert", s.Cert, "--key", s.Key, "--cluster", "rebalance", firstTLS, "--cluster-use-empty-masters").CombinedOutput()
 		if err != nil {
 			err = fmt.Errorf("redis-cli --cluster rebalance: %w\n%s", err, out)
 		}
 		moved <- err
 	}()
-	exact("moving")
+	exact("moving", 3*time.Second)
 	if err := <-moved; err != nil {
 		t.Fatal(err)
 	}
@@ -81,21 +86,7 @@ func TestGrowFromOneRedisToACluster(t *testing.T) {
 			t.Errorf("no shard of users is at %s after the slots have moved", node)
 		}
 	}
-	exact("after")
-}
-
-// clusterNode starts a Redis in cluster mode, with no slots.
-func clusterNode(t *testing.T, addr string) *proctest.Process {
-	t.Helper()
-	_, clusterPort, _ := net.SplitHostPort(proctest.FreeAddr(t))
-	return proctest.RedisAt(t, addr, "--cluster-enabled", "yes", "--cluster-port", clusterPort)
-}
-
-// nodeClusterPort is the port by which the nodes of a cluster speak with this one.
-func nodeClusterPort(t *testing.T, addr string) string {
-	t.Helper()
-	said := strings.Fields(proctest.RedisCommand(t, addr, "CONFIG", "GET", "cluster-port"))
-	return said[len(said)-1]
+	exact("after", 2*time.Second)
 }
 
 // allReady is what one of the agents or polygen lacks.
