@@ -73,15 +73,18 @@ func TestSentinelsFailOver(t *testing.T) {
 			version := overrideBob(t, c)
 			var gone time.Time
 			var found, used period
+			var over *failover
 			day := throughout(t, c, 2, []string{"alice", "bob"}, func() {
+				over = watchFailover(t, c, "0 registry")
 				gone = time.Now()
 				tt.gone(master)
-				found = awaitLost(t, c, "0 registry")
-				used = awaitLost(t, c, "")
+				found = over.found()
+				used = over.replaced(replica)
 				wholeSeconds(1)
 				tt.back(master)
 			})
 			t.Logf("the master was gone at second %d, found after %v, and the replica used after %v", gone.Unix()-day.report.Start.Unix(), found.to.Sub(gone), used.to.Sub(gone))
+			over.check(day)
 			day.exact("alice", redisLimit, 0.4, period{gone, found.to}, used)
 			day.exact("bob", overriddenLimit, 0.4, period{gone, found.to}, used)
 			awaitRole(t, replica.Addr, "master")
