@@ -76,6 +76,7 @@ type Bus struct {
 
 	requests  *prometheus.CounterVec   // op, result
 	seconds   *prometheus.HistogramVec // op
+	messages  *prometheus.CounterVec   // channel
 	malformed *prometheus.CounterVec   // channel
 	dropped   *prometheus.CounterVec   // channel
 	answered  prometheus.Gauge
@@ -117,6 +118,8 @@ func Open(o Options) (*Bus, error) {
 			"Calls to Redis by operation and result (ok, unavailable, error).", "op", "result"),
 		seconds: metrics.Histograms("sluice_bus_seconds",
 			"Duration of calls to Redis in seconds.", "op", .0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5),
+		messages: metrics.Counters("sluice_bus_messages_total",
+			"Published messages that were read, by channel, those of all shards together.", "channel"),
 		malformed: metrics.Counters("sluice_bus_malformed_total",
 			"Published messages, or policies in them, that were not understood.", "channel"),
 		answered: metrics.Gauge("sluice_bus_last_success_timestamp_seconds",

@@ -10,6 +10,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -150,7 +152,7 @@ func TestSubscribeComesBackAfterRedis(t *testing.T) {
 	process := proctest.RedisAt(t, addr)
 	s := newServer(t, addr)
 	b := s.open(t, bus.Options{})
-	ear := listen(t, b, bus.UsageChannel, bus.PoliciesChannel)
+	ear := listenToReports(t, b, bus.Usage{})
 	take := func() error {
 		_, err := b.Take(context.Background(), "a", []ratelimit.Ask{{Key: ratelimit.Key{Class: "GET"}, WindowStart: 17, Limit: 2, Need: 1}})
 		return err
@@ -166,7 +168,7 @@ func TestSubscribeComesBackAfterRedis(t *testing.T) {
 		t.Errorf("Take without Redis = %v, want %v", err, bus.ErrUnavailable)
 	}
 	proctest.RedisAt(t, addr)
-	ear.connected(t)
+	ear.hears(t)
 	// The first call finds neither its script nor its pool.
 	proctest.Eventually(t, "Take", take)
 	if u := ear.next(t).(bus.Usage); u.Entries[0].Total != 1 {
@@ -250,11 +252,13 @@ func TestSubscribeEndsWithItsContext(t *testing.T) {
 		b := newServer(t, addr).openAt(t, at)
 		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 		defer cancel()
-		if err := b.Subscribe(ctx, []bus.Channel{bus.UsageChannel}, func(bus.Event) {}); !errors.Is(err, context.DeadlineExceeded) {
+		if err := b.Subscribe(ctx, []bus.Channel{bus.PoliciesChannel}, func(bus.Event) {}); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Subscribe(%s) = %v, want %v", at, err, context.DeadlineExceeded)
 		}
-		if err := b.Subscribe(context.Background(), nil, nil); err == nil {
-			t.Error("Subscribe(no channel) = nil, want an error")
+		for _, none := range [][]bus.Channel{nil, {bus.UsageChannel}} {
+			if err := b.Subscribe(context.Background(), none, nil); err == nil {
+				t.Errorf("Subscribe(%q) = nil, want an error", none)
+			}
 		}
 	}
 }
@@ -402,6 +406,48 @@ func listen(t *testing.T, b *bus.Bus, channels ...bus.Channel) ear {
 	return e
 }
 
+// listenToReports is listen to the channels of all shards. Other events than these are left out.
+func listenToReports(t *testing.T, b *bus.Bus, kinds ...bus.Event) ear {
+	t.Helper()
+	e, wanted := make(ear, 10_000), make(chan []int, 1)
+	all := make([]int, b.Shards())
+	for shard := range all {
+		all[shard] = shard
+	}
+	wanted <- all
+	listenBy(t, func(ctx context.Context) {
+		_ = b.SubscribeReports(ctx, wanted, func(event bus.Event) {
+			if slices.ContainsFunc(append(kinds, bus.Heard{}), func(kind bus.Event) bool { return reflect.TypeOf(kind) == reflect.TypeOf(event) }) {
+				e <- event
+			}
+		})
+	})
+	for range all {
+		e.hears(t)
+	}
+	return e
+}
+
+// hears waits until a shard's reports are heard.
+func (e ear) hears(t *testing.T) {
+	t.Helper()
+	for {
+		if heard, ok := e.any(t).(bus.Heard); ok && !heard.Lost {
+			return
+		}
+	}
+}
+
+// publish publishes a message, over a channel of a shard as agents do.
+func (s *server) publish(t *testing.T, channel, message string) {
+	t.Helper()
+	command := "PUBLISH"
+	if s.cluster && strings.Contains(channel, "{") {
+		command = "SPUBLISH"
+	}
+	s.do(t, command, channel, message)
+}
+
 // listenOwn is listen to an instance's own channel.
 func listenOwn(t *testing.T, b *bus.Bus, instance string) ear {
 	t.Helper()
@@ -433,11 +479,13 @@ func listenBy(t *testing.T, subscribe func(context.Context)) {
 	})
 }
 
-// next is the next event but Connected.
+// next is the next event but those of connections.
 func (e ear) next(t *testing.T) bus.Event {
 	t.Helper()
 	for {
-		if event := e.any(t); event != (bus.Connected{}) {
+		switch event := e.any(t).(type) {
+		case bus.Connected, bus.Heard:
+		default:
 			return event
 		}
 	}

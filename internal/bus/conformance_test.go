@@ -102,7 +102,7 @@ func TestConformance(t *testing.T) {
 
 func takeIsRatelimitTake(t *testing.T, s *server) {
 	b := s.open(t, bus.Options{Shards: 3})
-	ear := listen(t, b, bus.UsageChannel)
+	ear := listenToReports(t, b, bus.Usage{})
 	iteration := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		iteration++
@@ -142,15 +142,7 @@ func takeIsRatelimitTake(t *testing.T, s *server) {
 			}
 		}
 
-		// Messages are in order, so those of the calls above are before this one's.
-		if _, err := b.Take(context.Background(), "end", []ratelimit.Ask{{Key: ratelimit.Key{Class: "end"}, Debt: 1}}); err != nil {
-			rt.Fatal(err)
-		}
-		for {
-			u, ok := ear.next(t).(bus.Usage)
-			if !ok || u.Instance == "end" {
-				break
-			}
+		for _, u := range ear.usage(t, b) {
 			if u.Instance != instance {
 				rt.Fatalf("usage of %q, want %q", u.Instance, instance)
 			}
@@ -169,13 +161,34 @@ func takeIsRatelimitTake(t *testing.T, s *server) {
 				rt.Fatalf("Take(probe of %+v) = %+v, %v, want %+v", p, taken.Grants, err, want)
 			}
 		}
-		if _, err := b.Take(context.Background(), "end", []ratelimit.Ask{{Key: ratelimit.Key{Class: "end"}, Debt: 1}}); err != nil {
-			rt.Fatal(err)
-		}
-		if u, ok := ear.next(t).(bus.Usage); !ok || u.Instance != "end" {
+		if u := ear.usage(t, b); len(u) > 0 {
 			rt.Fatalf("a probe was published: %+v", u)
 		}
 	})
+}
+
+// usage is what is heard of all shards until now.
+func (e ear) usage(t *testing.T, b *bus.Bus) (heard []bus.Usage) {
+	t.Helper()
+	// Messages of a shard are in order, so those of calls before are before this one's.
+	ended := map[int]bool{}
+	for i := 0; len(ended) < b.Shards(); i++ {
+		if user := fmt.Sprint("end-", i); !ended[b.ShardOf(user)] {
+			ended[b.ShardOf(user)] = true
+			if _, err := b.Take(context.Background(), "end", []ratelimit.Ask{{Key: ratelimit.Key{Class: "end", User: user}, Debt: 1}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for len(ended) > 0 {
+		u := e.next(t).(bus.Usage)
+		if u.Instance != "end" {
+			heard = append(heard, u)
+			continue
+		}
+		delete(ended, b.ShardOf(u.Entries[0].Key.User))
+	}
+	return heard
 }
 
 // isTold is whether an ask is published, of a pool that had handed out so much before. One that did
@@ -219,7 +232,7 @@ var (
 
 func takeIsAccountTake(t *testing.T, s *server) {
 	b := s.open(t, bus.Options{})
-	ear := listen(t, b, bus.UsageChannel)
+	ear := listenToReports(t, b, bus.Usage{})
 	name := rapid.OneOf(rapid.SampledFrom([]string{"alice", "bob"}), user)
 	small := rapid.OneOf(rapid.Just(0), rapid.IntRange(0, 12), rapid.IntRange(0, 12), rapid.IntRange(0, 1_000_000_000_000))
 	large := rapid.OneOf(rapid.IntRange(0, 30), rapid.IntRange(0, 30), rapid.IntRange(0, 1<<52))
@@ -368,7 +381,7 @@ func accountsExpire(t *testing.T, s *server) {
 // second, in one call.
 func windows(t *testing.T, s *server) {
 	b := s.open(t, bus.Options{Shards: 2})
-	ear := listen(t, b, bus.UsageChannel)
+	ear := listenToReports(t, b, bus.Usage{})
 	now, err := b.Time(context.Background())
 	if err != nil {
 		t.Fatal(err)
@@ -543,7 +556,7 @@ func takeCountsOnce(t *testing.T, s *server) {
 
 func takeDivides(t *testing.T, s *server) {
 	b := s.open(t, bus.Options{})
-	ear := listen(t, b, bus.UsageChannel)
+	ear := listenToReports(t, b, bus.Usage{})
 	var asks []ratelimit.Ask
 	for i := range 1000 {
 		asks = append(asks, ratelimit.Ask{Key: ratelimit.Key{Class: "GET", User: fmt.Sprint(i % 300)}, WindowStart: 17, Limit: 3, Need: 1})
@@ -845,7 +858,7 @@ var asked atomic.Int64
 
 // candidacy asks for the lead, and for a part.
 func candidacy(name string, ttl time.Duration) bus.Candidacy {
-	return bus.Candidacy{Name: name, For: ttl, Ask: parts.Ask{Number: asked.Add(1), Take: 1}}
+	return bus.Candidacy{Name: name, For: ttl, Ask: parts.Ask{Number: asked.Add(1), Take: 1, Wanted: parts.All.Numbers()}}
 }
 
 // Parts are leased to one each, until they are given back, or not renewed.
@@ -855,7 +868,7 @@ func leases(t *testing.T, s *server) {
 	ask := func(name string, ttl time.Duration, take int, giveBack ...int) parts.Answer {
 		t.Helper()
 		c := candidacy(name, ttl)
-		c.Take, c.GiveBack = take, parts.SetOf(giveBack...)
+		c.Take, c.GiveBack, c.Wanted = take, parts.SetOf(giveBack...), slices.Concat([]int{2, 1}, parts.All.Numbers())
 		lead, err := b.Lead(ctx, c)
 		if err != nil {
 			t.Fatal(err)
@@ -864,11 +877,12 @@ func leases(t *testing.T, s *server) {
 	}
 	holds := func(lead parts.Answer, free int, held ...int) {
 		t.Helper()
-		if lead.Held != parts.SetOf(held...) || lead.Free != free {
-			t.Errorf("it holds %v, %d are free, want %v and %d", lead.Held.Numbers(), lead.Free, held, free)
+		if lead.Held != parts.SetOf(held...) || lead.Free.Len() != free || lead.Free&lead.Held != 0 {
+			t.Errorf("it holds %v, %v are free, want %v and %d", lead.Held.Numbers(), lead.Free.Numbers(), held, free)
 		}
 	}
-	holds(ask("a", time.Hour, 3), 61, 0, 1, 2)
+	holds(ask("a", time.Hour, 2), 62, 1, 2) // in the order in which it would
+	holds(ask("a", time.Hour, 1), 61, 0, 1, 2)
 	holds(ask("b", time.Hour, 2), 59, 3, 4)
 	holds(ask("a", time.Hour, 0, 1, 3), 60, 0, 2) // it cannot give back what another one has
 	both := ask("b", time.Hour, 64)
@@ -878,11 +892,6 @@ func leases(t *testing.T, s *server) {
 	if want := []string{"a", "b"}; !cmp.Equal(both.Polygens, want) || both.Leader != "a" {
 		t.Errorf("polygens %q, led by %q, want %q, led by a", both.Polygens, both.Leader, want)
 	}
-	// Its key may last a moment longer than it is heard of, and while it does it is no polygen that knows of no parts.
-	s.do(t, "HSET", "sluice:{cluster}:polygens", "a", "0 1 1")
-	if lead := ask("b", time.Hour, 0); !cmp.Equal(lead.Polygens, []string{"a", "b"}) || lead.Leader != "a" {
-		t.Errorf("polygens %q, led by %q, want the leader among them", lead.Polygens, lead.Leader)
-	}
 	late := candidacy("b", time.Hour)
 	late.Number, late.GiveBack = 1, parts.All
 	if lead, err := b.Lead(ctx, late); err != nil || lead.Held != 0 || len(lead.Polygens) != 0 {
@@ -890,7 +899,7 @@ func leases(t *testing.T, s *server) {
 	}
 	holds(ask("b", time.Hour, 0), 0, both.Held.Numbers()...)
 	late = candidacy("b", time.Hour)
-	late.Take = 64
+	late.Take, late.Wanted = 64, parts.All.Numbers()
 	if err := b.Resign(ctx, candidacy("b", time.Hour)); err != nil {
 		t.Fatal(err)
 	}
@@ -899,8 +908,8 @@ func leases(t *testing.T, s *server) {
 		if lead, err := b.Lead(ctx, late); err != nil || lead.Held != 0 {
 			t.Errorf("a late ask of one that resigned = %+v, %v, want nothing", lead, err)
 		}
-		if lead := ask("a", time.Hour, 0); !cmp.Equal(lead.Polygens, []string{"a"}) || lead.Free != 62 {
-			t.Errorf("then %d parts are free, of %q, want 62, and a alone", lead.Free, lead.Polygens)
+		if lead := ask("a", time.Hour, 0); !cmp.Equal(lead.Polygens, []string{"a"}) || lead.Free.Len() != 62 {
+			t.Errorf("then %v are free, of %q, want 62, and a alone", lead.Free.Numbers(), lead.Polygens)
 		}
 	}
 	ask("a", 50*time.Millisecond, 0) // its last
@@ -1046,24 +1055,25 @@ func policies(t *testing.T, s *server) {
 
 func malformed(t *testing.T, s *server) {
 	b := s.open(t, bus.Options{})
-	ear := listen(t, b, bus.UsageChannel, bus.ProgressChannel, bus.PoliciesChannel, bus.InstancesChannel)
+	ear, told := listen(t, b, bus.PoliciesChannel, bus.InstancesChannel), listenToReports(t, b, bus.Usage{}, bus.Progress{})
 	good := policy.Throttle{Key: ratelimit.Key{Class: "GET", User: "alice"}, Second: 17, Limit: 5}
 	for _, m := range []struct{ channel, payload string }{
-		{"sluice:usage", ""},
-		{"sluice:usage", "2 1:a 7 8 17 9223372036854775807 "},
+		{"sluice:{0}:usage", ""},
+		{"sluice:{0}:usage", "2 1:a 7 8 17 9223372036854775807 "},
 		{"sluice:instances", "\x00"},
-		{"sluice:progress", "1 1:a 1:u 1 2 3"},
+		{"sluice:{0}:progress", "1 1:a 1:u 1 2 3"},
 		{"sluice:policies", "nonsense\n" + string(policy.Append(nil, good)) + "1 defer \"x\"\n"},
 		{"sluice:policies", strings.Repeat("\n", policy.MaxBatch+1)},
-		{"sluice:usage", "2 1:a 7 8 17 1 5:GET|u 5"},
+		{"sluice:policies", string(policy.Append(nil, good))},
+		{"sluice:{0}:usage", "2 1:a 7 8 17 1 5:GET|u 5"},
 	} {
-		s.do(t, "PUBLISH", m.channel, m.payload)
+		s.publish(t, m.channel, m.payload)
 	}
 	want := []bus.Event{
-		bus.Policies{good},
+		bus.Policies{good}, bus.Policies{good},
 		bus.Usage{Instance: "a", At: time.Unix(7, 8000).UTC(), Entries: []bus.UsageEntry{{Second: 17, Key: ratelimit.Key{Class: "GET", User: "u"}, Total: 5}}},
 	}
-	if diff := cmp.Diff(want, []bus.Event{ear.next(t), ear.next(t)}); diff != "" {
+	if diff := cmp.Diff(want, []bus.Event{ear.next(t), ear.next(t), told.next(t)}); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
 	err := testutil.GatherAndCompare(s.registry, strings.NewReader(`
@@ -1071,14 +1081,14 @@ func malformed(t *testing.T, s *server) {
 # TYPE sluice_bus_malformed_total counter
 sluice_bus_malformed_total{channel="sluice:instances"} 1
 sluice_bus_malformed_total{channel="sluice:policies"} 3
-sluice_bus_malformed_total{channel="sluice:progress"} 1
-sluice_bus_malformed_total{channel="sluice:usage"} 2
+sluice_bus_malformed_total{channel="sluice:{<n>}:progress"} 1
+sluice_bus_malformed_total{channel="sluice:{<n>}:usage"} 2
 `), "sluice_bus_malformed_total")
 	if err != nil {
 		t.Error(err)
 	}
-	if n := strings.Count(s.log.String(), "malformed message"); n != 1 {
-		t.Errorf("%d malformed messages were logged, want the first alone:\n%s", n, s.log.String())
+	if n := strings.Count(s.log.String(), "malformed message"); n != 2 {
+		t.Errorf("%d malformed messages were logged, want the first of each subscription alone:\n%s", n, s.log.String())
 	}
 }
 

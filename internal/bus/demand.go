@@ -22,17 +22,15 @@ func (b *Bus) Demand(ctx context.Context, instance string, reports []bandwidth.R
 			return fmt.Errorf("report demand: %w", err)
 		}
 	}
-	return b.callRedis(ctx, "demand", "report demand", func(ctx context.Context) error {
-		// All of them in one round trip: the lane waits for it.
-		pipe := b.client.Pipeline()
-		for rest := reports; len(rest) > 0; {
+	var all []report
+	for shard, rest := range byShard(b, reports, func(r bandwidth.Report) string { return r.User }) {
+		for len(rest) > 0 {
 			var message []byte
 			message, rest = demandMessage(instance, rest)
-			pipe.Publish(ctx, string(DemandChannel), message)
+			all = append(all, report{shard, message})
 		}
-		_, err := pipe.Exec(ctx)
-		return err
-	})
+	}
+	return b.publishReports(ctx, "demand", "report demand", DemandChannel, all...)
 }
 
 // numbers are those of a report, in the order of the message.

@@ -24,7 +24,7 @@ var report = rapid.Custom(func(t *rapid.T) bandwidth.Report {
 
 func demand(t *testing.T, s *server) {
 	b := s.open(t, bus.Options{})
-	ear := listen(t, b, bus.DemandChannel)
+	ear := listenToReports(t, b, bus.Demand{})
 	rapid.Check(t, func(rt *rapid.T) {
 		s.do(t, "FLUSHALL")
 		instance := rapid.SampledFrom([]string{"a", "b 1:x\x00\xff", "7"}).Draw(rt, "instance")
@@ -75,7 +75,7 @@ func demandRefuses(t *testing.T, s *server) {
 
 func demandDivides(t *testing.T, s *server) {
 	b := s.open(t, bus.Options{Shards: 3})
-	ear := listen(t, b, bus.DemandChannel)
+	ear := listenToReports(t, b, bus.Demand{})
 	var reports []bandwidth.Report
 	for i := range 1500 {
 		reports = append(reports, bandwidth.Report{User: fmt.Sprint(i), Active: i + 1})

@@ -2,10 +2,12 @@ package bus
 
 import (
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
 
+	"github.com/sluice-qos/sluice/internal/parts"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
@@ -25,22 +27,31 @@ const (
 	overridesKey = "sluice:overrides"
 )
 
-// A Channel is a channel of Redis that Subscribe can listen to.
+// A Channel is a channel of Redis, as metrics and docs/keys.md name it.
 type Channel string
 
-// The channels.
+// The channels that Subscribe can listen to, and the one of SubscribeOwn.
 const (
-	UsageChannel     Channel = "sluice:usage"
-	ProgressChannel  Channel = "sluice:progress"
-	DemandChannel    Channel = "sluice:demand"
-	StartsChannel    Channel = "sluice:starts"
 	PoliciesChannel  Channel = "sluice:policies"
-	OwnChannel       Channel = "sluice:policies:<instance>" // see SubscribeOwn
-	ConfirmedChannel Channel = "sluice:confirmed"
-	UnblockChannel   Channel = "sluice:unblock"
+	OwnChannel       Channel = "sluice:policies:<instance>"
 	InstancesChannel Channel = "sluice:instances"
 	PolygensChannel  Channel = "sluice:polygens"
 )
+
+// The channels of each shard, about its users: see SubscribeReports.
+const (
+	UsageChannel     Channel = "sluice:{<n>}:usage"
+	ProgressChannel  Channel = "sluice:{<n>}:progress"
+	DemandChannel    Channel = "sluice:{<n>}:demand"
+	StartsChannel    Channel = "sluice:{<n>}:starts"
+	ConfirmedChannel Channel = "sluice:{<n>}:confirmed"
+	UnblockChannel   Channel = "sluice:{<n>}:unblock"
+)
+
+// ofShard is the channel of a shard.
+func (c Channel) ofShard(shard int) string {
+	return strings.Replace(string(c), "<n>", strconv.Itoa(shard), 1)
+}
 
 // ownChannel is the channel of the policies that concern one instance.
 func ownChannel(instance string) string { return string(PoliciesChannel) + ":" + instance }
@@ -137,12 +148,7 @@ func eventPartOf(user string) int {
 
 // ShardOf is the shard of all of a user's pools, from 0 on.
 func (b *Bus) ShardOf(user string) int {
-	// Nearly everywhere, and it is asked of each user of each call.
-	if b.shards == 1 {
-		return 0
-	}
-	// All processes must agree, also of different versions: the hash may not change.
-	return int(xxhash.Sum64String(user) % uint64(b.shards))
+	return parts.Shards(b.shards).ShardOf(user)
 }
 
 // partOf is the part of all of a user's pools in a window.

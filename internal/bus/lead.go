@@ -41,8 +41,8 @@ func (b *Bus) changeLead(ctx context.Context, action string, c Candidacy) (lead 
 	for part := range parts.Count {
 		keys = append(keys, leaseKey(part))
 	}
-	args := []any{action, c.Name, b.shards, c.For.Milliseconds(), shardsTTL.Milliseconds(), c.Number, c.Take}
-	for _, part := range c.GiveBack.Numbers() {
+	args := []any{action, c.Name, b.shards, c.For.Milliseconds(), shardsTTL.Milliseconds(), c.Number, c.Take, c.GiveBack.Len()}
+	for _, part := range slices.Concat(c.GiveBack.Numbers(), c.Wanted) {
 		args = append(args, part)
 	}
 	err = b.callRedis(ctx, action, action, func(ctx context.Context) error {
@@ -72,21 +72,13 @@ func readLead(reply []any) (lead parts.Answer, ok bool) {
 		return lead, false
 	}
 	leader, ok1 := reply[1].(string)
-	free, ok2 := reply[2].(int64)
-	held, ok3 := reply[3].([]any)
+	free, ok2 := readParts(reply[2])
+	held, ok3 := readParts(reply[3])
 	polygens, ok4 := reply[4].([]any)
 	if !ok1 || !ok2 || !ok3 || !ok4 {
 		return lead, false
 	}
-	lead.Leader, lead.Free = leader, int(free)
-	for _, v := range held {
-		n, ok := v.(int64)
-		// A polygen that holds parts which do not exist has others, which it does not know of.
-		if !ok || n < 0 || n >= parts.Count {
-			return parts.Answer{}, false
-		}
-		lead.Held |= parts.SetOf(int(n))
-	}
+	lead.Leader, lead.Free, lead.Held = leader, free, held
 	for _, v := range polygens {
 		name, _ := v.(string)
 		lead.Polygens = append(lead.Polygens, name)
@@ -94,6 +86,16 @@ func readLead(reply []any) (lead parts.Answer, ok bool) {
 	// A hash of Redis has no order, and all polygens must count them alike.
 	slices.Sort(lead.Polygens)
 	return lead, true
+}
+
+func readParts(reply any) (set parts.Set, ok bool) {
+	numbers, ok := reply.([]any)
+	for _, v := range numbers {
+		n, is := v.(int64)
+		ok = ok && is && n >= 0 && n < parts.Count
+		set |= parts.SetOf(int(n))
+	}
+	return set, ok
 }
 
 // leaseKey is the key of the lease of a part of the users.

@@ -118,10 +118,10 @@ type Unblock struct {
 	User    string // the user's key
 }
 
-// PublishUnblock tells all polygens that a user is let in.
+// PublishUnblock tells the polygens that hear the user's shard that the user is let in.
 func (b *Bus) PublishUnblock(ctx context.Context, u Unblock) error {
 	message := appendText(append(appendText([]byte(wireVersion+" "), u.Polygen), ' '), u.User)
-	return b.publish(ctx, "publish_unblock", "publish unblock", UnblockChannel, message)
+	return b.publishReports(ctx, "publish_unblock", "publish unblock", UnblockChannel, report{b.ShardOf(u.User), message})
 }
 
 func decodeUnblock(message string) (Unblock, error) {

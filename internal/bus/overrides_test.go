@@ -113,7 +113,7 @@ func overridesTogether(t *testing.T, s *server) {
 
 func unblocks(t *testing.T, s *server) {
 	b := s.open(t, bus.Options{})
-	ear := listen(t, b, bus.UnblockChannel)
+	ear := listenToReports(t, b, bus.Unblock{})
 	want := []bus.Event{}
 	for _, user := range []string{"alice", "@up/a b:c\x00\xff", " "} {
 		u := bus.Unblock{Polygen: "one two", User: user}
@@ -123,7 +123,7 @@ func unblocks(t *testing.T, s *server) {
 		want = append(want, u)
 	}
 	for _, bad := range []string{"", "2 1:a 1:u", "1 1:a", "1 1:a 0:", "1 1:a 1:u 1:v"} {
-		s.do(t, "PUBLISH", "sluice:unblock", bad)
+		s.publish(t, "sluice:{0}:unblock", bad)
 	}
 	last := bus.Unblock{User: "last"}
 	if err := b.PublishUnblock(context.Background(), last); err != nil {

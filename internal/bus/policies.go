@@ -256,5 +256,5 @@ func (b *Bus) Confirm(ctx context.Context, c Confirmed) error {
 		message = strconv.AppendInt(append(message, ' '), n, 10)
 	}
 	message = appendText(append(message, ' '), fieldOf(c.Key))
-	return b.publish(ctx, "confirm", "confirm a throttle", ConfirmedChannel, message)
+	return b.publishReports(ctx, "confirm", "confirm a throttle", ConfirmedChannel, report{b.ShardOf(c.Key.User), message})
 }

@@ -10,14 +10,19 @@ const (
 	messageCost = 128
 )
 
-// A message is one that was published. The zero message, missed, says that others may have
-// been lost before it.
+// A message is one that was published, or says something of the messages of its shard.
 type message struct {
 	channel Channel
 	payload string
+	shard   int // or noShard
 }
 
-var gapMarker message
+const (
+	gapChannel  Channel = ""     // others may have been lost before it
+	lostChannel Channel = "lost" // those that follow are not heard
+)
+
+func gapOf(shard int) message { return message{channel: gapChannel, shard: shard} }
 
 // A queue stands between the reading of a connection and the handling of what was read.
 // Reading must never wait: a real Redis cuts slow readers off, and the embedded one waits
@@ -28,25 +33,27 @@ type queue struct {
 	mu       sync.Mutex
 	messages []message
 	bytes    int
+	gaps     map[int]bool // by shard, whether its last message is a gap
 }
 
-func newQueue() *queue { return &queue{filled: make(chan struct{}, 1)} }
+func newQueue() *queue { return &queue{filled: make(chan struct{}, 1), gaps: make(map[int]bool)} }
 
 // enqueue appends a message. When there is no room it is dropped, enqueue returns
-// false, and a missed message takes its place.
+// false, and a gap takes its place.
 func (q *queue) enqueue(m message) (ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	cost := messageCost + len(m.payload)
-	// The marker of a gap has room in any case, or the gap would be hidden just when messages are lost.
-	if ok = m == gapMarker || q.bytes+cost <= maxQueue; ok {
+	// A gap has room in any case, or it would be hidden just when messages are lost.
+	if ok = m.channel == gapChannel || q.bytes+cost <= maxQueue; ok {
 		q.bytes += cost
 	} else {
-		m = gapMarker
+		m = gapOf(m.shard)
 	}
-	// One missed message says as much as several in a row, which would have no bound.
-	if n := len(q.messages); m != gapMarker || n == 0 || q.messages[n-1] != gapMarker {
+	// One gap says as much as several in a row, which would have no bound.
+	if gap := m.channel == gapChannel; !gap || !q.gaps[m.shard] {
 		q.messages = append(q.messages, m)
+		q.gaps[m.shard] = gap
 	}
 	select {
 	case q.filled <- struct{}{}:
@@ -63,5 +70,6 @@ func (q *queue) takeAll() []message {
 	messages := q.messages
 	// Another array from here on: these are handled while more come.
 	q.messages, q.bytes = nil, 0
+	clear(q.gaps)
 	return messages
 }

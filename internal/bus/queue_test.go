@@ -8,8 +8,9 @@ import (
 )
 
 func TestQueueDropsWhatDoesNotFitAndSaysSo(t *testing.T) {
-	full := message{UsageChannel, strings.Repeat("x", maxQueue-messageCost)}
-	small := message{PoliciesChannel, "small"}
+	full := message{UsageChannel, strings.Repeat("x", maxQueue-messageCost), 1}
+	small := message{PoliciesChannel, "small", 1}
+	gapMarker, other := gapOf(1), gapOf(2)
 	type put struct {
 		message
 		ok bool
@@ -23,6 +24,7 @@ func TestQueueDropsWhatDoesNotFitAndSaysSo(t *testing.T) {
 		{"up to the last byte", []put{{full, true}}, []message{full}},
 		{"and not one more", []put{{full, true}, {small, false}}, []message{full, gapMarker}},
 		{"dropped ones in a row are told once", []put{{full, true}, {small, false}, {small, false}, {gapMarker, true}}, []message{full, gapMarker}},
+		{"those of two shards are told by shard", []put{{full, true}, {small, false}, {message{shard: 2, payload: "x", channel: UsageChannel}, false}, {small, false}}, []message{full, gapMarker, other}},
 		{"a large one does not block small ones", []put{{small, true}, {full, false}, {small, true}}, []message{small, gapMarker, small}},
 	}
 	for _, tt := range tests {

@@ -44,7 +44,7 @@ func (b *Bus) Slots(ctx context.Context, instance string, instances int, asks []
 	err := b.callRedis(ctx, "slots", "ask for slots", func(ctx context.Context) error {
 		calls := make([]call, len(batches))
 		for i, batch := range batches {
-			calls[i] = batch.scriptCall(instance, instances, asks)
+			calls[i] = batch.scriptCall(b.reportTo(ProgressChannel, batch.shard), instance, instances, asks)
 		}
 		replies, err := b.evalScripts(ctx, calls...)
 		if err != nil {
@@ -108,14 +108,14 @@ func (b *Bus) divideSlots(asks []concurrency.Ask) []*slotBatch {
 }
 
 // scriptCall has the keys and arguments that scripts/slots.lua describes.
-func (c *slotBatch) scriptCall(instance string, instances int, asks []concurrency.Ask) call {
+func (c *slotBatch) scriptCall(to reportChannel, instance string, instances int, asks []concurrency.Ask) call {
 	prefix := slotsPrefix(c.shard)
 	keys := make([]string, 0, 1+len(c.asks))
 	keys = append(keys, aliveKey(c.shard))
-	args := make([]any, 0, 8+6*len(c.asks))
+	args := make([]any, 0, 10+6*len(c.asks))
 	args = append(args, instance, string(appendText([]byte(wireVersion+" "), instance)), len(prefix)+1,
 		int64(slotsTTL/time.Second), slotsFresh.Milliseconds(),
-		instances, aliveTimeout.Milliseconds(), (aliveTimeout + AliveEvery(instances) - heldAliveEvery).Milliseconds())
+		instances, aliveTimeout.Milliseconds(), (aliveTimeout + AliveEvery(instances) - heldAliveEvery).Milliseconds(), to.command, to.name)
 	for _, ask := range c.asks {
 		a := &asks[ask]
 		keys = append(keys, prefix+a.User)

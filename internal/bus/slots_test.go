@@ -19,7 +19,7 @@ import (
 
 func slotsIsConcurrencyTake(t *testing.T, s *server) {
 	b := s.open(t, bus.Options{})
-	ear := listen(t, b, bus.ProgressChannel)
+	ear := listenToReports(t, b, bus.Progress{})
 	ctx := context.Background()
 	end := concurrency.Ask{User: "end", Refused: 1, Limit: 1}
 	heard := func(rt *rapid.T) (all []bus.Progress) {
@@ -276,7 +276,7 @@ func slotsRefuses(t *testing.T, s *server) {
 
 func slotsDivides(t *testing.T, s *server) {
 	b := s.open(t, bus.Options{Shards: 2})
-	ear := listen(t, b, bus.ProgressChannel)
+	ear := listenToReports(t, b, bus.Progress{})
 	var asks []concurrency.Ask
 	for i := range 2000 { // each user wants a slot more each time
 		asks = append(asks, concurrency.Ask{User: fmt.Sprint(i % 700), Seq: uint64(1 + i/700), Want: 1 + i/700, Active: 1, Limit: 2, Refused: 1 + i})
@@ -517,7 +517,7 @@ func slotsExpire(t *testing.T, s *server) {
 
 func progress(t *testing.T, s *server) {
 	b := s.open(t, bus.Options{})
-	ear := listen(t, b, bus.ProgressChannel)
+	ear := listenToReports(t, b, bus.Progress{})
 	ctx := context.Background()
 	entry := func(held, active, refused int) bus.ProgressEntry {
 		return bus.ProgressEntry{Held: held, Active: active, Refused: refused, Limit: 10}

@@ -44,15 +44,15 @@ func (b *Bus) Started(ctx context.Context, instance string, span time.Duration, 
 	if span < time.Millisecond {
 		return fmt.Errorf("report starts: a span of %v", span)
 	}
-	// Each message by itself: a polygen that loses one still knows of the users in the others.
-	for len(users) > 0 {
-		var message []byte
-		message, users = appendStarts(nil, instance, span, users)
-		if err := b.publish(ctx, "starts", "report starts", StartsChannel, message); err != nil {
-			return err
+	var all []report
+	for shard, rest := range byShard(b, users, func(u Started) string { return u.User }) {
+		for len(rest) > 0 {
+			var message []byte
+			message, rest = appendStarts(nil, instance, span, rest)
+			all = append(all, report{shard, message})
 		}
 	}
-	return nil
+	return b.publishReports(ctx, "starts", "report starts", StartsChannel, all...)
 }
 
 // appendStarts writes a message about as many of the users as it may hold, and returns

@@ -25,7 +25,7 @@ var startsOf = rapid.Custom(func(t *rapid.T) bus.Started {
 
 func startsPublished(t *testing.T, s *server) {
 	b := s.open(t, bus.Options{})
-	ear := listen(t, b, bus.StartsChannel)
+	ear := listenToReports(t, b, bus.Starts{})
 	rapid.Check(t, func(rt *rapid.T) {
 		instance := rapid.SampledFrom([]string{"a", "b 1:x\x00\xff", "7"}).Draw(rt, "instance")
 		span := time.Duration(rapid.IntRange(1, 5000).Draw(rt, "ms")) * time.Millisecond

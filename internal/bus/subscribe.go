@@ -3,8 +3,11 @@ package bus
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -14,7 +17,8 @@ import (
 	"github.com/sluice-qos/sluice/internal/policy"
 )
 
-// An Event is what Subscribe hands out: Policies, Usage, Progress, Demand, Starts, Confirmed, Unblock, Letter, Registry or Connected.
+// An Event is what Subscribe hands out: Policies, Usage, Progress, Demand, Starts, Confirmed, Unblock, Letter, Registry,
+// Heard or Connected.
 type Event interface{ isEvent() }
 
 // Policies are the policies of one message of polygen.
@@ -54,11 +58,15 @@ func (b *Bus) Subscribe(ctx context.Context, channels []Channel, handle func(Eve
 	if len(channels) == 0 {
 		return errors.New("subscribe: no channel")
 	}
-	s := &subscription{bus: b, handle: handle}
-	for _, c := range channels {
-		s.channels = append(s.channels, string(c))
+	named := make(map[string]Channel, len(channels))
+	for _, channel := range channels {
+		if strings.Contains(string(channel), "<") {
+			return fmt.Errorf("subscribe: %s stands for many channels", channel)
+		}
+		named[string(channel)] = channel
 	}
-	return s.run(ctx)
+	s := &subscription{bus: b, queue: newQueue(), handle: handle}
+	return s.run(ctx, (&ear{subscription: s, shard: noShard, channels: named}).keepReading)
 }
 
 // SubscribeOwn hands the policies that concern one instance alone to handle, as Subscribe does
@@ -66,34 +74,47 @@ func (b *Bus) Subscribe(ctx context.Context, channels []Channel, handle func(Eve
 // instance's channel, so the loss of that node does not keep back what all instances hear.
 // Where Redis refuses, because it is too old or its users are, it tries less often.
 func (b *Bus) SubscribeOwn(ctx context.Context, instance string, handle func(Event)) error {
-	return (&subscription{bus: b, channels: []string{ownChannel(instance)}, own: true, handle: handle}).run(ctx)
+	s := &subscription{bus: b, queue: newQueue(), handle: handle, own: true}
+	own := &ear{subscription: s, shard: noShard, channels: map[string]Channel{ownChannel(instance): OwnChannel}, sharded: b.sharded()}
+	return s.run(ctx, own.keepReading)
 }
 
-// run reads and hands out until ctx ends.
-func (s *subscription) run(ctx context.Context) error {
-	s.queue = newQueue()
+// A subscription is what is handed to one handler.
+type subscription struct {
+	bus          *Bus
+	queue        *queue
+	handle       func(Event)
+	own          bool // to one instance's channel
+	malformedLog loglimit.Limit
+}
+
+// run hands out what read puts into the queue, until ctx ends.
+func (s *subscription) run(ctx context.Context, read func(context.Context)) error {
 	done := make(chan struct{})
 	// Reading never waits for handling: a real Redis cuts slow readers off.
 	go func() {
 		defer close(done)
-		s.keepReading(ctx)
+		read(ctx)
 	}()
 	s.dispatch(ctx)
 	<-done
 	return ctx.Err()
 }
 
-type subscription struct {
-	bus          *Bus
-	channels     []string
-	own          bool // one instance's channel
-	queue        *queue
-	handle       func(Event)
-	malformedLog loglimit.Limit
+// noShard is that of what is not about the users of one shard.
+const noShard = -1
+
+// An ear keeps one connection that hears some channels of a subscription.
+type ear struct {
+	*subscription
+	shard    int                // whose reports it hears, or noShard
+	channels map[string]Channel // by their names in Redis
+	sharded  bool               // they are channels of a slot of a Redis Cluster
+	older    bool               // the node has none of these
 }
 
 // keepReading keeps a session going until ctx ends.
-func (s *subscription) keepReading(ctx context.Context) {
+func (s *ear) keepReading(ctx context.Context) {
 	lost := false
 	for {
 		subscribed, err := s.session(ctx)
@@ -102,9 +123,16 @@ func (s *subscription) keepReading(ctx context.Context) {
 		}
 		// A loss is told once, and not each attempt to repair it: there are ten a second.
 		if subscribed || !lost {
-			s.bus.logger.WarnContext(ctx, "subscription lost", "error", err)
+			s.bus.logger.WarnContext(ctx, "subscription lost", s.heard(), slog.Any("error", err))
+			if s.shard != noShard {
+				s.queue.enqueue(message{channel: lostChannel, shard: s.shard})
+			}
 		}
 		lost = true
+		// Its slot may have another node now, which agents' calls would tell, and there are none here.
+		if s.sharded {
+			s.bus.findMasters(ctx)
+		}
 		select {
 		case <-ctx.Done():
 			return
@@ -114,10 +142,9 @@ func (s *subscription) keepReading(ctx context.Context) {
 }
 
 // retryWait is how long to wait after an error.
-func (s *subscription) retryWait(err error) time.Duration {
-	// Users of a version before know neither an instance's channel nor that of polygens: each attempt is a connection, and
-	// refused for as long as Redis has these users.
-	if isRefusal(err) && (s.own || slices.Contains(s.channels, string(PolygensChannel))) {
+func (s *ear) retryWait(err error) time.Duration {
+	// It can be done without an instance's own channel, and each attempt is a connection.
+	if isRefusal(err) && s.own {
 		return refusedRetryAfter
 	}
 	return retryAfter
@@ -137,7 +164,7 @@ var (
 
 // session reads from one connection until it fails or ctx ends. It reports
 // whether it came to be subscribed.
-func (s *subscription) session(ctx context.Context) (subscribed bool, err error) {
+func (s *ear) session(ctx context.Context) (subscribed bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	// Without channels there is no connection yet: the watch begins before it.
 	conn := s.bus.client.Subscribe(ctx)
@@ -152,17 +179,15 @@ func (s *subscription) session(ctx context.Context) (subscribed bool, err error)
 		}
 	}()
 
-	subscribe := conn.Subscribe
-	if s.own && s.bus.sharded() {
-		subscribe = conn.SSubscribe
-	}
-	if err := subscribe(ctx, s.channels...); err != nil {
+	if err := s.subscribe(ctx, conn); err != nil {
 		return false, err
 	}
 	confirmed := 0
 	for {
 		m, err := conn.Receive(ctx)
 		if err != nil {
+			// The next session does without: a Redis Cluster before version 7 has no channels of slots.
+			s.older = s.shard != noShard && isUnknownCommand(err)
 			return subscribed, err
 		}
 		// Whatever comes shows that the connection lives, and if nothing is published the answers to pings do.
@@ -177,20 +202,36 @@ func (s *subscription) session(ctx context.Context) (subscribed bool, err error)
 			if confirmed++; confirmed == len(s.channels) {
 				subscribed = true
 				// Behind what an earlier connection has read: the receiver reads anew when it has handled that.
-				s.queue.enqueue(gapMarker)
-				s.bus.logger.InfoContext(ctx, "subscribed", "channels", s.channels)
+				s.queue.enqueue(gapOf(s.shard))
+				s.bus.logger.InfoContext(ctx, "subscribed", s.heard())
 			}
 		case *redis.Message:
-			channel := Channel(m.Channel)
-			// For decode and the metrics: an instance's name is no label.
-			if s.own {
-				channel = OwnChannel
-			}
-			if !s.queue.enqueue(message{channel: channel, payload: m.Payload}) {
+			// By what documents call it: metrics have no label for each instance or shard.
+			channel := s.channels[m.Channel]
+			s.bus.messages.WithLabelValues(string(channel)).Inc()
+			if !s.queue.enqueue(message{channel: channel, payload: m.Payload, shard: s.shard}) {
 				s.bus.dropped.WithLabelValues(string(channel)).Inc()
 			}
 		}
 	}
+}
+
+// subscribe asks for the channels. Redis answers later.
+func (s *ear) subscribe(ctx context.Context, conn *redis.PubSub) error {
+	if s.sharded && !s.older {
+		return conn.SSubscribe(ctx, s.names()...)
+	}
+	return conn.Subscribe(ctx, s.names()...)
+}
+
+func (s *ear) names() []string { return slices.Sorted(maps.Keys(s.channels)) }
+
+// heard is what it hears, for the log.
+func (s *ear) heard() slog.Attr {
+	if s.shard != noShard {
+		return slog.Int("shard", s.shard)
+	}
+	return slog.Any("channels", s.names())
 }
 
 // pingUntilSilent pings a connection, and closes it when ctx ends or, with an error, when nothing has
@@ -240,13 +281,18 @@ func (s *subscription) decode(m message) (event Event) {
 	var err error
 	bad := 1
 	switch m.channel {
-	case gapMarker.channel:
+	case gapChannel:
+		if m.shard != noShard {
+			return Heard{Shard: m.shard}
+		}
 		// Agents of before change the membership without a word of its epoch, so a
 		// heartbeat would not find out which of their messages were missed.
 		if !s.own {
 			s.bus.membership.askForAll()
 		}
 		return Connected{}
+	case lostChannel:
+		return Heard{Shard: m.shard, Lost: true}
 	case UsageChannel:
 		event, err = decodeUsage(m.payload)
 	case ProgressChannel:

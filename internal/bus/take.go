@@ -83,7 +83,7 @@ func (b *Bus) Take(ctx context.Context, instance string, asks []ratelimit.Ask) (
 				batch.number = int64(asks[0].Seq*maxCalls) + int64(i)
 				batch.last = heardKey(batch.shard, batch.burst, instance, b.session)
 			}
-			calls[i] = batch.scriptCall(instance, asks)
+			calls[i] = batch.scriptCall(b.reportTo(UsageChannel, batch.shard), instance, asks)
 		}
 		replies, err := b.evalScripts(ctx, calls...)
 		if err != nil {
@@ -193,18 +193,18 @@ func usageHead(instance string) string {
 	return string(appendText([]byte(usageVersion+" "), instance))
 }
 
-func (c *batch) scriptCall(instance string, asks []ratelimit.Ask) call {
+func (c *batch) scriptCall(to reportChannel, instance string, asks []ratelimit.Ask) call {
 	if c.burst {
-		return c.burstCall(instance, asks)
+		return c.burstCall(to, instance, asks)
 	}
-	return c.takeCall(instance, asks)
+	return c.takeCall(to, instance, asks)
 }
 
 // burstCall has the keys and arguments that scripts/burst.lua describes.
-func (c *batch) burstCall(instance string, asks []ratelimit.Ask) call {
+func (c *batch) burstCall(to reportChannel, instance string, asks []ratelimit.Ask) call {
 	keys := make([]string, 0, c.asks+1)
-	args := make([]any, 0, 3+10*c.asks)
-	args = append(args, usageHead(instance), c.number, int64(heardTTL/time.Second))
+	args := make([]any, 0, 5+10*c.asks)
+	args = append(args, usageHead(instance), to.command, to.name, c.number, int64(heardTTL/time.Second))
 	for _, ask := range c.hashes[0].asks {
 		a := &asks[ask]
 		field := fieldOf(a.Key)
@@ -218,10 +218,10 @@ func (c *batch) burstCall(instance string, asks []ratelimit.Ask) call {
 }
 
 // takeCall has the keys and arguments that scripts/take.lua describes.
-func (c *batch) takeCall(instance string, asks []ratelimit.Ask) call {
+func (c *batch) takeCall(to reportChannel, instance string, asks []ratelimit.Ask) call {
 	keys := make([]string, len(c.hashes), len(c.hashes)+1)
-	args := make([]any, 0, 4+3*len(c.hashes)+8*c.asks)
-	args = append(args, usageHead(instance), int64(requestsSpare/time.Second), c.number, int64(heardTTL/time.Second))
+	args := make([]any, 0, 6+3*len(c.hashes)+8*c.asks)
+	args = append(args, usageHead(instance), to.command, to.name, int64(requestsSpare/time.Second), c.number, int64(heardTTL/time.Second))
 	for i, s := range c.hashes {
 		keys[i] = requestsKey(c.shard, s.part, s.window, s.second)
 		args = append(args, s.second, s.window.Seconds(), len(s.asks))

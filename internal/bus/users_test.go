@@ -38,7 +38,8 @@ func TestUsersMayDoTheirPart(t *testing.T) {
 			ctx := context.Background()
 			heard := listen(t, agent, bus.PoliciesChannel, bus.InstancesChannel)
 			own := listenOwn(t, agent, "a")
-			told := listen(t, polygen, bus.UsageChannel, bus.ProgressChannel, bus.DemandChannel, bus.StartsChannel, bus.ConfirmedChannel, bus.UnblockChannel, bus.InstancesChannel)
+			told := listen(t, polygen, bus.InstancesChannel)
+			reported := listenToReports(t, polygen, bus.Usage{}, bus.Progress{}, bus.Demand{}, bus.Starts{}, bus.Confirmed{}, bus.Unblock{})
 			for range 2 { // the second time keys and scripts are there
 				for what, do := range theirPart(ctx, agent, polygen) {
 					if err := do(); err != nil {
@@ -64,7 +65,8 @@ func TestUsersMayDoTheirPart(t *testing.T) {
 			}
 			kinds(heard, bus.Policies{}, bus.Registry{})
 			kinds(own, bus.Policies{})
-			kinds(told, bus.Usage{}, bus.Progress{}, bus.Demand{}, bus.Starts{}, bus.Confirmed{}, bus.Unblock{}, bus.Registry{})
+			kinds(told, bus.Registry{})
+			kinds(reported, bus.Usage{}, bus.Progress{}, bus.Demand{}, bus.Starts{}, bus.Confirmed{}, bus.Unblock{})
 		})
 	}
 }
@@ -162,10 +164,11 @@ func TestUsersMayDoNothingElse(t *testing.T) {
 			{"PUBLISH", "sluice:policies", "1 block \"alice\""},
 			{"PUBLISH", "sluice:policies:edge-1#a", "1 block \"alice\""},
 			{"SPUBLISH", "sluice:policies:edge-1#a", "1 block \"alice\""},
-			{"PUBLISH", "sluice:unblock", "1 \"p\" \"alice\""},
+			{"SPUBLISH", "sluice:{0}:unblock", "1 \"p\" \"alice\""},
 			{"EVAL", script("'PUBLISH', 'sluice:policies', 'x'"), "0"},
-			{"EVAL", script("'PUBLISH', 'sluice:unblock', 'x'"), "0"},
-			{"SUBSCRIBE", "sluice:usage"},
+			{"EVAL", script("'PUBLISH', 'sluice:{0}:unblock', 'x'"), "0"},
+			{"SUBSCRIBE", "sluice:{0}:usage"},
+			{"SSUBSCRIBE", "sluice:{0}:usage"},
 			{"PSUBSCRIBE", "*"},
 			{"HGETALL", "sluice:jobs:{100}:slots:alice"},
 		}},
@@ -175,12 +178,12 @@ func TestUsersMayDoNothingElse(t *testing.T) {
 			{"SET", "sluice:{0}:burst:GET|alice", "x"},
 			{"HSET", "sluice:{0}:events:17:reports", "a/1/0", "1 5:alice 9 0"},
 			{"EVAL", script("'HSET', KEYS[1], 'a', '1 1 1 1'"), "1", "sluice:{0}:slots:alice"},
-			{"PUBLISH", "sluice:usage", "x"},
-			{"PUBLISH", "sluice:progress", "x"},
-			{"PUBLISH", "sluice:demand", "x"},
-			{"PUBLISH", "sluice:starts", "x"},
-			{"PUBLISH", "sluice:confirmed", "x"},
-			{"EVAL", script("'PUBLISH', 'sluice:usage', 'x'"), "0"},
+			{"PUBLISH", "sluice:{0}:usage", "x"},
+			{"SPUBLISH", "sluice:{0}:progress", "x"},
+			{"PUBLISH", "sluice:{0}:demand", "x"},
+			{"SPUBLISH", "sluice:{0}:starts", "x"},
+			{"PUBLISH", "sluice:{0}:confirmed", "x"},
+			{"EVAL", script("'PUBLISH', 'sluice:{0}:usage', 'x'"), "0"},
 			{"SUBSCRIBE", "sluice:policies"},
 			{"SSUBSCRIBE", "sluice:policies:edge-1#a"},
 			{"PSUBSCRIBE", "*"},
@@ -195,7 +198,7 @@ func TestUsersMayDoNothingElse(t *testing.T) {
 			{"EVAL", script("'HSET', KEYS[1], 'version', '2'"), "1", "sluice:limits"},
 			{"SET", "sluice:{cluster}:leader", "a"},
 			{"PUBLISH", "sluice:policies", "x"},
-			{"PUBLISH", "sluice:usage", "x"},
+			{"PUBLISH", "sluice:{0}:usage", "x"},
 			{"EVAL", script("'PUBLISH', 'sluice:policies', 'x'"), "0"},
 			{"SUBSCRIBE", "sluice:policies"},
 		}},

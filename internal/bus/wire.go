@@ -15,19 +15,20 @@ import (
 )
 
 // The messages that scripts publish are words with a blank between them: numbers,
-// and strings of any bytes as "<length>:<bytes>". The first word is the version.
+// and strings of any bytes as "<length>:<bytes>". The first word is the version. Those without
+// "sluice:" are of the channels of a shard.
 //
-//	sluice:usage      2 <instance> <seconds> <microseconds> { <second> <n> n*{ <limit|user> } n*{ <total> } } with the limit's name: class or class/window
-//	sluice:progress   1 <instance> { <user> <held> <active> <refused> <limit> }
-//	sluice:demand     1 <instance> { <user> <active> <moved> <most> <share> } with two numbers, down and up, for the last three
-//	sluice:starts     1 <instance> <milliseconds> { <user> <active> <starts> <n> n*{ <class> <starts> } }
-//	sluice:unblock    1 <polygen> <user>
-//	sluice:confirmed  1 <instance> <seconds> <microseconds> <second> <limit|user>
+//	usage             2 <instance> <seconds> <microseconds> { <second> <n> n*{ <limit|user> } n*{ <total> } } with the limit's name: class or class/window
+//	progress          1 <instance> { <user> <held> <active> <refused> <limit> }
+//	demand            1 <instance> { <user> <active> <moved> <most> <share> } with two numbers, down and up, for the last three
+//	starts            1 <instance> <milliseconds> { <user> <active> <starts> <n> n*{ <class> <starts> } }
+//	unblock           1 <polygen> <user>
+//	confirmed         1 <instance> <seconds> <microseconds> <second> <limit|user>
 //	sluice:instances  2 <seconds> <microseconds> <epoch before, "" for none: all are named> <epoch> <n> n*{ <instance that left> } { <instance that joined> }
 //	sluice:instances  1 <seconds> <microseconds> { <instance> <version of its limits> } from agents of before: all instances
 const (
 	wireVersion  = "1"
-	usageVersion = "2" // 1, which is still read, has no time
+	usageVersion = "2"
 
 	instancesVersion = "2" // 1, which is still read, has no epoch
 )
@@ -36,7 +37,7 @@ const (
 // not change may be among them, and a pool that was asked twice is there twice, in order.
 type Usage struct {
 	Instance string
-	At       time.Time // when Redis counted, by its clock, to the microsecond; zero in messages of version 1
+	At       time.Time // when Redis counted, by its clock, to the microsecond
 	Entries  []UsageEntry
 }
 
@@ -49,17 +50,8 @@ type UsageEntry struct {
 
 func decodeUsage(message string) (Usage, error) {
 	w := words{rest: message}
-	// The message of older agents has no time.
-	timed := !strings.HasPrefix(message, wireVersion+" ")
-	if timed {
-		w.takeVersion(usageVersion)
-	} else {
-		w.takeVersion(wireVersion)
-	}
-	u := Usage{Instance: w.takeText()}
-	if timed {
-		u.At = w.takeTime()
-	}
+	w.takeVersion(usageVersion)
+	u := Usage{Instance: w.takeText(), At: w.takeTime()}
 	for w.hasMore() {
 		second, n := w.takeNumber(), int(w.takeNumber())
 		first := len(u.Entries)

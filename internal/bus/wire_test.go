@@ -25,7 +25,6 @@ func TestDecodeUsage(t *testing.T) {
 		name, message string
 		want          Usage
 	}{
-		{"of an older agent", "1 4:host 17 1 9:GET|alice 5", Usage{Instance: "host", Entries: []UsageEntry{entry(17, "GET", "alice", 5)}}},
 		{"nothing changed", "2 4:host 7 8", Usage{Instance: "host", At: at}},
 		{"one pool", "2 4:host 7 8 17 1 9:GET|alice 5", Usage{Instance: "host", At: at, Entries: []UsageEntry{entry(17, "GET", "alice", 5)}}},
 		{"two seconds", "2 4:host 7 8 17 2 5:GET|a 5:PUT|a 5 6 18 1 3:*|a 7", Usage{Instance: "host", At: at, Entries: []UsageEntry{

@@ -9,32 +9,18 @@
 // say the same.
 //
 // Each polygen holds Count divided by the number of polygens at most, rounded up, and takes what is free below
-// that. So one that joins, leaves or dies moves only its parts.
+// that. So one that joins, leaves or dies moves only its parts. Which ones it takes and gives back it chooses so that they
+// lie in few of Redis' shards: it hears what is reported of all users of these.
 package parts
 
 import (
 	"math/bits"
-	"slices"
 	"sync"
 	"time"
-
-	"github.com/cespare/xxhash/v2"
-
-	"github.com/sluice-qos/sluice/pkg/limits"
 )
 
-// Count is how many parts there are, and so how many polygens can have work. All processes must agree, also of
-// different versions: it may not change, nor may Of.
+// Count is how many parts there are, and so how many polygens can have work. All processes must agree: it may not change.
 const Count = 64
-
-// Of is the part of a user, given by wire key.
-func Of(key string) int {
-	// Without the endpoint, so that one polygen knows a user at all endpoints: a question about them is one question.
-	_, user := limits.SplitEndpoint(key)
-	// Other bits of the hash than those that shards and the parts of windows take, or the users of a part would be
-	// on few shards.
-	return int(xxhash.Sum64String(user) >> 48 % Count)
-}
 
 // A Set is a set of parts: bit n is part n. The zero value is empty.
 type Set uint64
@@ -55,9 +41,6 @@ func SetOf(numbers ...int) (s Set) {
 // Has reports whether a part is in the set.
 func (s Set) Has(part int) bool { return s>>part&1 != 0 }
 
-// HasUser reports whether the part of a user is in the set.
-func (s Set) HasUser(user string) bool { return s.Has(Of(user)) }
-
 // Len is how many parts are in the set.
 func (s Set) Len() int { return bits.OnesCount64(uint64(s)) }
 
@@ -69,14 +52,6 @@ func (s Set) Numbers() (numbers []int) {
 	return numbers
 }
 
-// highest are the n highest parts of the set.
-func (s Set) highest(n int) (highest Set) {
-	for range n {
-		highest |= 1 << (bits.Len64(uint64(s&^highest)) - 1)
-	}
-	return highest
-}
-
 // An Ask is what a polygen asks Redis for: to renew its leases, but for those that it gives back, and to lease
 // it up to Take of the parts that are free.
 type Ask struct {
@@ -85,12 +60,13 @@ type Ask struct {
 	Number   int64
 	GiveBack Set
 	Take     int
+	Wanted   []int // parts, in the order in which they are taken, as far as they are free
 }
 
 // An Answer is what Redis says.
 type Answer struct {
 	Held     Set      // leased to who asked
-	Free     int      // parts that are leased to nobody
+	Free     Set      // leased to nobody
 	Polygens []string // that have asked lately, the one that asks among them
 	Leader   string   // who leads the cluster; "" for nobody
 }
@@ -98,26 +74,40 @@ type Answer struct {
 // Division is what one polygen holds. New makes one. It is safe for concurrent use: who decides looks at it while who
 // renews the leases changes it.
 type Division struct {
-	lease time.Duration
+	lease  time.Duration
+	shards Shards
 
 	mu     sync.Mutex
 	number int64 // of the last Ask
 	until  [Count]time.Time
-	share  int // the most parts to hold
+	share  int // the most parts to hold; 0 before the first answer
 	giving Set // given back, and Redis has not confirmed that yet
 	known  Set
+	free   Set // by the last answer
 }
 
 // New returns a Division that holds nothing, with leases of this length.
-func New(lease time.Duration) *Division { return &Division{lease: lease, known: All} }
+func New(lease time.Duration, shards Shards) *Division {
+	return &Division{lease: lease, shards: shards, known: All}
+}
 
 // KnownParts are the parts that this polygen has to know of: those that it held by the last answer, whether it may still
-// decide about them or not. It is all of them before the first answer, and beside a polygen that knows of
-// no parts, whose place it may have to take.
+// decide about them or not. It is all of them before the first answer.
 func (d *Division) KnownParts() Set {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.known
+}
+
+// HeardShards are the shards whose reports this polygen has to hear, sorted: those of the parts that it held by the last
+// answer. They are none before that, for most of them are others'.
+func (d *Division) HeardShards() []int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.share == 0 {
+		return nil
+	}
+	return d.shards.Of(d.known)
 }
 
 // DecidedParts are the parts that this polygen decides about now.
@@ -142,20 +132,21 @@ func (d *Division) NextAsk(now time.Time) Ask {
 	defer d.mu.Unlock()
 	d.number++
 	mine := d.decided(now)
-	more := mine.highest(max(0, mine.Len()-d.share))
+	more := d.shards.toGiveBack(mine, max(0, mine.Len()-d.share))
 	// Before the message goes out: another polygen may decide as soon as Redis has it.
 	for _, part := range more.Numbers() {
 		d.until[part] = time.Time{}
 	}
 	// Again with each Ask until an answer comes, for this one may be lost.
 	d.giving |= more
-	// With a share of 0 an older polygen decides about all, and this one goes on knowing of all.
-	if d.share > 0 {
-		d.known &^= more
-	}
+	d.known &^= more
 	// The first Ask takes nothing: how many others there are only the answer says, and what this one took
 	// beyond its share would change hands twice.
-	return Ask{Number: d.number, GiveBack: d.giving, Take: max(0, d.share-(mine&^more).Len())}
+	ask := Ask{Number: d.number, GiveBack: d.giving, Take: max(0, d.share-(mine&^more).Len())}
+	if ask.Take > 0 {
+		ask.Wanted = d.shards.byPreference(mine&^more, d.free&^more)
+	}
+	return ask
 }
 
 // TakeAnswer takes the answer to the last Ask, which was sent at a time. It reports whether asking again at once would
@@ -163,7 +154,7 @@ func (d *Division) NextAsk(now time.Time) Ask {
 func (d *Division) TakeAnswer(sent time.Time, a Answer) (again bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.giving, d.known = 0, a.Held
+	d.giving, d.known, d.free = 0, a.Held, a.Free
 	for part := range d.until {
 		d.until[part] = time.Time{}
 		// From when it was sent, not from now: Redis counts from when it heard it, which is between the two.
@@ -171,16 +162,11 @@ func (d *Division) TakeAnswer(sent time.Time, a Answer) (again bool) {
 			d.until[part] = sent.Add(d.lease)
 		}
 	}
-	// A polygen of a version before leads without asking for parts, and decides about all users.
-	if a.Leader != "" && !slices.Contains(a.Polygens, a.Leader) {
-		d.share, d.known = 0, All
-		return a.Held != 0
-	}
 	polygens := max(1, len(a.Polygens))
 	// Rounded up, or some parts would be nobody's.
 	d.share = (Count + polygens - 1) / polygens
 	held := a.Held.Len()
-	return held > d.share || held < d.share && a.Free > 0
+	return held > d.share || held < d.share && a.Free != 0
 }
 
 // DropAll lets go of everything at once, and returns what to tell Redis.

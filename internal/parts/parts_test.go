@@ -16,48 +16,15 @@ func TestSet(t *testing.T) {
 	if got := s.Numbers(); !slices.Equal(got, []int{0, 5, 63}) || s.Len() != 3 || !s.Has(63) || s.Has(1) {
 		t.Errorf("SetOf = %v, want 0, 5 and 63", got)
 	}
-	if got := s.highest(2); got != SetOf(5, 63) {
-		t.Errorf("highest(2) = %v, want 5 and 63", got.Numbers())
-	}
 	if All.Len() != Count {
 		t.Errorf("All has %d parts, want %d", All.Len(), Count)
-	}
-}
-
-// All processes must agree, also of different versions.
-func TestOf(t *testing.T) {
-	for user, want := range map[string]int{"alice": 35, "bob": 7, "@up/alice": 35, "": 6} {
-		if got := Of(user); got != want {
-			t.Errorf("Of(%q) = %d, want %d", user, got, want)
-		}
-	}
-	counts := [Count]int{}
-	for i := range 64_000 {
-		counts[Of(fmt.Sprint("user-", i))]++
-	}
-	if least, most := slices.Min(counts[:]), slices.Max(counts[:]); least < 850 || most > 1150 {
-		t.Errorf("parts of 64000 users have from %d to %d, want about 1000 each", least, most)
-	}
-}
-
-func TestAnOlderLeaderDecidesAlone(t *testing.T) {
-	d, now := New(lease), time.Unix(1000, 0)
-	if again := d.TakeAnswer(now, Answer{Free: Count, Polygens: []string{"a"}, Leader: "older"}); again || d.NextAsk(now).Take != 0 {
-		t.Error("it takes parts beside a leader that knows of none")
-	}
-	if again := d.TakeAnswer(now, Answer{Free: Count, Polygens: []string{"a"}, Leader: "a"}); !again || d.NextAsk(now).Take != Count {
-		t.Error("it does not take all parts alone")
-	}
-	d.TakeAnswer(now, Answer{Held: All, Polygens: []string{"a"}, Leader: "a"})
-	if d.TakeAnswer(now, Answer{Held: All, Polygens: []string{"a"}, Leader: "older"}); d.NextAsk(now).GiveBack != All || d.DecidedParts(now) != 0 {
-		t.Error("it goes on beside a leader that knows of no parts")
 	}
 }
 
 // What was given back in a message that comes late, when the part was taken again, is not given back.
 func TestALateMessageGivesNothingBack(t *testing.T) {
 	r, now := redis{heard: map[string]time.Time{}, numbers: map[string]int64{}}, time.Unix(1000, 0)
-	d := New(lease)
+	d := New(lease, 1)
 	d.TakeAnswer(now, r.ask(now, "a", d.NextAsk(now), false))
 	d.TakeAnswer(now, r.ask(now, "a", d.NextAsk(now), false))
 	d.TakeAnswer(now, Answer{Held: All, Polygens: []string{"a", "b"}, Leader: "a"})
@@ -69,7 +36,7 @@ func TestALateMessageGivesNothingBack(t *testing.T) {
 	d.TakeAnswer(now, r.ask(now, "a", d.NextAsk(now), false))
 	held := d.DecidedParts(now)
 	r.ask(now, "a", late, false)
-	if got := r.ask(now, "b", Ask{Number: 1, Take: Count}, false); got.Held&held != 0 {
+	if got := r.ask(now, "b", Ask{Number: 1, Take: Count, Wanted: All.Numbers()}, false); got.Held&held != 0 {
 		t.Errorf("b has the parts %v, about which a decides", (got.Held & held).Numbers())
 	}
 }
@@ -101,17 +68,21 @@ func (r *redis) ask(now time.Time, name string, a Ask, resigns bool) (out Answer
 		if r.holder[p] != "" && !now.Before(r.until[p]) {
 			r.holder[p] = ""
 		}
-		switch {
-		case r.holder[p] == name && (resigns || a.GiveBack.Has(p)):
+		if r.holder[p] == name && (resigns || a.GiveBack.Has(p)) {
 			r.holder[p] = ""
-		case r.holder[p] == "" && a.Take > 0:
+		}
+	}
+	for _, p := range a.Wanted {
+		if r.holder[p] == "" && a.Take > 0 {
 			r.holder[p], a.Take = name, a.Take-1
 		}
+	}
+	for p := range r.holder {
 		switch r.holder[p] {
 		case name:
 			r.until[p], out.Held = now.Add(lease), out.Held|SetOf(p)
 		case "":
-			out.Free++
+			out.Free |= SetOf(p)
 		}
 	}
 	r.numbers[name] = a.Number
@@ -153,6 +124,7 @@ type message struct {
 // cluster is a simulated one, in steps of 10 ms.
 type cluster struct {
 	now      time.Time
+	shards   Shards
 	redis    redis
 	polygens []*polygen
 	wire     []message
@@ -160,11 +132,11 @@ type cluster struct {
 }
 
 func newCluster(delay func() time.Duration) *cluster {
-	return &cluster{now: time.Unix(1000, 0), redis: redis{heard: map[string]time.Time{}, numbers: map[string]int64{}}, delay: delay}
+	return &cluster{now: time.Unix(1000, 0), shards: 1, redis: redis{heard: map[string]time.Time{}, numbers: map[string]int64{}}, delay: delay}
 }
 
 func (c *cluster) join() *polygen {
-	p := &polygen{name: fmt.Sprint("p", len(c.polygens)), division: New(lease), next: c.now}
+	p := &polygen{name: fmt.Sprint("p", len(c.polygens)), division: New(lease, c.shards), next: c.now}
 	c.polygens = append(c.polygens, p)
 	return p
 }
@@ -213,6 +185,12 @@ func (c *cluster) step() {
 	}
 }
 
+func (c *cluster) run(d time.Duration) {
+	for range d / (10 * time.Millisecond) {
+		c.step()
+	}
+}
+
 // deciders is how many decide for each part, those that stand still among them: they may go on at any moment.
 func (c *cluster) deciders() (n [Count]int) {
 	for _, p := range c.polygens {
@@ -246,6 +224,7 @@ func TestNeverTwoDeciders(t *testing.T) {
 			}
 			return delays.Draw(t, "delay")
 		})
+		c.shards = rapid.SampledFrom([]Shards{1, 3, 16, 64, 100}).Draw(t, "shards")
 		c.join()
 		for range rapid.IntRange(1, 12).Draw(t, "incidents") {
 			p := c.polygens[rapid.IntRange(0, len(c.polygens)-1).Draw(t, "polygen")]
@@ -293,11 +272,6 @@ func TestNeverTwoDeciders(t *testing.T) {
 // One that joins or dies moves its parts only, within three seconds.
 func TestOnlyItsPartsMove(t *testing.T) {
 	c := newCluster(func() time.Duration { return 0 })
-	run := func(d time.Duration) {
-		for range d / (10 * time.Millisecond) {
-			c.step()
-		}
-	}
 	held := func() (sets []Set) {
 		for _, p := range c.polygens {
 			sets = append(sets, p.division.DecidedParts(c.now))
@@ -306,10 +280,10 @@ func TestOnlyItsPartsMove(t *testing.T) {
 	}
 	c.join()
 	c.join()
-	run(3 * time.Second)
+	c.run(3 * time.Second)
 	two := held()
 	third := c.join()
-	run(3 * time.Second)
+	c.run(3 * time.Second)
 	three := held()
 	for i := range two {
 		if three[i]&^two[i] != 0 || three[i].Len() < 21 {
@@ -317,7 +291,7 @@ func TestOnlyItsPartsMove(t *testing.T) {
 		}
 	}
 	third.dead = true
-	run(3 * time.Second)
+	c.run(3 * time.Second)
 	for i, after := range held()[:2] {
 		if three[i]&^after != 0 || after.Len() != Count/2 {
 			t.Errorf("polygen %d had %v, and %v after another one died", i, three[i].Numbers(), after.Numbers())

@@ -33,7 +33,9 @@ const (
 type dashboard struct {
 	mu      sync.Mutex
 	set     *limits.Set // the set that the view has
-	kept    parts.Set   // the parts whose users the view and the histories have
+	shards  parts.Shards
+	kept    parts.Set // the parts whose users the view and the histories have
+	learns  learning
 	view    *view.View
 	past    *view.Histories
 	fleet   fleet
@@ -46,8 +48,8 @@ type dashboard struct {
 	reports                      map[limits.SecretOf]uint64 // what the metrics were last set to
 }
 
-func newDashboard(set *limits.Set) *dashboard {
-	return &dashboard{set: set, kept: parts.All, view: view.New(set, maxKnownUsers, maxUnknown), past: view.NewHistories(maxHistories), reports: map[limits.SecretOf]uint64{}}
+func newDashboard(set *limits.Set, shards parts.Shards) *dashboard {
+	return &dashboard{set: set, shards: shards, kept: parts.All, view: view.New(set, maxKnownUsers, maxUnknown), past: view.NewHistories(maxHistories), reports: map[limits.SecretOf]uint64{}}
 }
 
 // lockDashboard returns the dashboard, locked, with the limits in force and the users who are known now.
@@ -76,8 +78,9 @@ func (s *dashboard) adoptParts(kept parts.Set) {
 	if s.kept == kept {
 		return
 	}
-	s.past.Keep((s.kept & kept).HasUser)
-	s.view.Keep(kept.HasUser)
+	s.past.Keep(func(user string) bool { return s.shards.HasUser(s.kept&kept, user) })
+	s.view.Keep(func(user string) bool { return s.shards.HasUser(kept, user) })
+	s.learns.begin(time.Now(), kept&^s.kept)
 	s.kept = kept
 }
 
@@ -117,6 +120,8 @@ func (p *Polygen) showEvent(now time.Time, e bus.Event) {
 		}
 	case bus.Registry:
 		v.Instances(e.Instances)
+	case bus.Heard:
+		p.dashboard.learns.hear(time.Now(), p.shards, e)
 	}
 }
 

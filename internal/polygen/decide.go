@@ -91,17 +91,18 @@ func (p *Polygen) ownEvent(e bus.Event) bus.Event {
 	if p.kept == parts.All {
 		return e
 	}
+	own := p.usersOf(p.kept)
 	switch e := e.(type) {
 	case bus.Usage:
-		e.Entries = ownOf(p.kept, e.Entries, func(u bus.UsageEntry) string { return u.Key.User })
+		e.Entries = ownOf(own, e.Entries, func(u bus.UsageEntry) string { return u.Key.User })
 		return e
 	case bus.Progress:
-		e.Entries = ownOf(p.kept, e.Entries, func(u bus.ProgressEntry) string { return u.User })
+		e.Entries = ownOf(own, e.Entries, func(u bus.ProgressEntry) string { return u.User })
 		return e
 	case bus.Demand:
-		return bus.Demand(ownOf(p.kept, e, func(r bandwidth.Report) string { return r.User }))
+		return bus.Demand(ownOf(own, e, func(r bandwidth.Report) string { return r.User }))
 	case bus.Starts:
-		e.Users = ownOf(p.kept, e.Users, func(u bus.Started) string { return u.User })
+		e.Users = ownOf(own, e.Users, func(u bus.Started) string { return u.User })
 		return e
 	}
 	return e
@@ -155,6 +156,9 @@ func (p *Polygen) observe(now time.Time, e bus.Event) bus.Event {
 		}
 	case bus.Unblock:
 		p.slots.Unblock(now, e.User)
+	case bus.Heard:
+		// What was missed may have said who serves a user. All else is said again: reports are absolute.
+		p.audience.startOver()
 	case bus.Registry:
 		p.reactions.instances, p.audience.live = e.Instances, e.Instances
 		// What an instance reported counts until the registry says that it is gone, not until it is silent: what is
@@ -197,15 +201,15 @@ func (p *Polygen) takeDecisions() decisions {
 	d.hints, d.throttles = p.rates.Decisions()
 	// A watch ends what it knew of a user, whose part another polygen has by now, with an unblock or a new
 	// division of their limit. The other one knows better.
-	d.keep(p.kept)
+	d.keep(p.usersOf(p.kept))
 	// Remembered and told whether they are sent or not: readers of a polygen that lost a lease should see what it
 	// sees, for it may have to decide again.
 	begun := p.remember(d.throttles, d.Decisions)
 	p.tellPolicies(p.set.Load(), begun, d.hints, d.throttles, d.Decisions, d.shares)
 	p.throttledUsers.addThrottles(p.set.Load(), d.throttles)
-	// It still knows of parts whose lease lapsed, and of all while an older polygen leads, but two that send about
-	// one user would block and unblock them in turns. Leases are held by this machine's clock, not the cluster's.
-	d.keep(p.division.DecidedParts(time.Now()))
+	// It still knows of parts whose lease lapsed, but two that send about one user would block and unblock them in
+	// turns. Leases are held by this machine's clock, not the cluster's.
+	d.keep(p.usersOf(p.division.DecidedParts(time.Now())))
 	return d
 }
 
@@ -245,11 +249,16 @@ type decisions struct {
 	shares []bandwidth.Sharing
 }
 
-// keep leaves what is about users of some parts.
-func (d *decisions) keep(mine parts.Set) {
-	if mine == parts.All {
-		return
-	}
+// users tells who belongs to a set of users.
+type users func(user string) bool
+
+// usersOf are the users of some parts.
+func (p *Polygen) usersOf(set parts.Set) users {
+	return func(user string) bool { return p.shards.HasUser(set, user) }
+}
+
+// keep leaves what is about some users.
+func (d *decisions) keep(mine users) {
 	ofThrottle := func(t ratelimit.Throttle) string { return t.Key.User }
 	d.hints = ownOf(mine, d.hints, func(h ratelimit.Hint) string { return h.Key.User })
 	d.throttles, d.late = ownOf(mine, d.throttles, ofThrottle), ownOf(mine, d.late, ofThrottle)
@@ -259,8 +268,8 @@ func (d *decisions) keep(mine parts.Set) {
 	d.Sharings = ownOf(mine, d.Sharings, func(s concurrency.Sharing) string { return s.User })
 }
 
-func ownOf[T any](mine parts.Set, list []T, user func(T) string) []T {
-	return slices.DeleteFunc(list, func(v T) bool { return !mine.HasUser(user(v)) })
+func ownOf[T any](mine users, list []T, user func(T) string) []T {
+	return slices.DeleteFunc(list, func(v T) bool { return !mine(user(v)) })
 }
 
 // address makes the policies of decisions, each with the instances that it concerns, the more urgent ones first.

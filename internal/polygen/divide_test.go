@@ -3,6 +3,7 @@ package polygen
 import (
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -15,10 +16,13 @@ import (
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
-// userOf is a user of a part, another one for each attempt.
-func userOf(part, attempt int) string {
+// userOf is a user of a part where there is one shard, another one for each attempt.
+func userOf(part, attempt int) string { return userAmong(1, part, attempt) }
+
+// userAmong is a user of a part where there are so many shards.
+func userAmong(shards parts.Shards, part, attempt int) string {
 	for i := 0; ; i++ {
-		if user := fmt.Sprintf("user-%d-%d", attempt, i); parts.Of(user) == part {
+		if user := fmt.Sprintf("user-%d-%d", attempt, i); shards.PartOf(user) == part {
 			return user
 		}
 	}
@@ -40,11 +44,12 @@ func (a *agents) throttles() map[string]int {
 // throttleEverywhere has a user of each part spend a limit, until all are throttled, each once.
 func (a *agents) throttleEverywhere(attempt *int) {
 	a.t.Helper()
+	shards := parts.Shards(a.bus.Shards())
 	proctest.Eventually(a.t, "a user of each part is throttled", func() error {
 		*attempt++ // each with users of its own: a slow machine may let a second go by
 		uses := map[ratelimit.Key]int{}
 		for part := range parts.Count {
-			uses[ratelimit.Key{Class: "GET", User: userOf(part, *attempt)}] = 10
+			uses[ratelimit.Key{Class: "GET", User: userAmong(shards, part, *attempt)}] = 10
 		}
 		if _, err := a.use("one", uses); err != nil {
 			return err
@@ -53,10 +58,10 @@ func (a *agents) throttleEverywhere(attempt *int) {
 			heard := a.throttles()
 			for k := range uses {
 				if heard[k.User] > 1 {
-					a.t.Fatalf("%s of part %d was throttled %d times: two polygens decide", k.User, parts.Of(k.User), heard[k.User])
+					a.t.Fatalf("%s of part %d was throttled %d times: two polygens decide", k.User, shards.PartOf(k.User), heard[k.User])
 				}
 				if heard[k.User] == 0 {
-					return fmt.Errorf("nothing heard of %s of part %d", k.User, parts.Of(k.User))
+					return fmt.Errorf("nothing heard of %s of part %d", k.User, shards.PartOf(k.User))
 				}
 			}
 			return nil
@@ -111,20 +116,6 @@ func TestPolygensDivideTheUsers(t *testing.T) {
 	a.throttleEverywhere(&attempt)
 }
 
-// A polygen of a version before, which leads without a word of parts, decides alone. When it ends, the others begin.
-func TestOlderPolygenDecidesAlone(t *testing.T) {
-	t.Parallel()
-	_, addr := proctest.Redis(t)
-	proctest.RedisCommand(t, addr, "SET", "sluice:{cluster}:leader", "older#one")
-	g := newGenerator(t, addr, "newer", nil).run(t)
-	proctest.Eventually(t, "it has asked", g.Ready)
-	if mine := g.division.DecidedParts(time.Now()); mine != 0 || g.leading.Load() {
-		t.Errorf("it leads %v, and decides about %v, beside an older one", g.leading.Load(), mine.Numbers())
-	}
-	proctest.RedisCommand(t, addr, "DEL", "sluice:{cluster}:leader")
-	g.awaitLead(t).awaitParts(t, parts.Count)
-}
-
 // A Redis that forgets the leases gives them anew, to one polygen each.
 func TestLeasesAfterAFlush(t *testing.T) {
 	t.Parallel()
@@ -144,27 +135,43 @@ func TestLeasesAfterAFlush(t *testing.T) {
 	})
 }
 
-// BenchmarkReports is what a polygen does for a report of a user, of so many polygens. Reading it comes to that, and is
-// not divided.
+// BenchmarkReports is what a polygen does for a report of a user, of so many polygens, on sixteen shards. Reading it, which comes to
+// that, is divided as its calls are: it does not hear the other shards.
 func BenchmarkReports(b *testing.B) {
-	const users, together = 50_000, 100
-	keys := make([]ratelimit.Key, users)
-	for i := range keys {
-		keys[i] = ratelimit.Key{Class: "GET", User: fmt.Sprint("user-", i)}
+	const users, together, shards = 50_000, 100, parts.Shards(16)
+	var keys [shards][]ratelimit.Key
+	for i := range users {
+		k := ratelimit.Key{Class: "GET", User: fmt.Sprint("user-", i)}
+		shard := shards.ShardOf(k.User)
+		keys[shard] = append(keys[shard], k)
 	}
 	for _, polygens := range []int{1, 2, 4, 8} {
-		g, perUser := newGenerator(b, "127.0.0.1:1", "one", nil), 0.0
-		g.division.TakeAnswer(time.Now(), parts.Answer{Held: parts.All >> (parts.Count - parts.Count/polygens)})
+		g, perUser := newGenerator(b, "127.0.0.1:1", "one", func(o *Options) {
+			o.Bus = open(b, "127.0.0.1:1", int(shards))
+		}), 0.0
+		var held parts.Set
+		for shard := range int(shards) / polygens {
+			held |= shards.Parts(shard)
+		}
+		g.division.TakeAnswer(time.Now(), parts.Answer{Held: held})
+		heard := g.division.HeardShards()
 		b.Run(fmt.Sprint("polygens=", polygens), func(b *testing.B) {
-			known, heap := g.knows(), heapInUse()
+			known, heap, read := g.knows(), heapInUse(), 0
 			now, entries := time.Now(), make([]bus.UsageEntry, together)
-			for i := 0; b.Loop(); i += together {
+			for i := 0; b.Loop(); i++ {
+				shard := i % int(shards)
+				if !slices.Contains(heard, shard) {
+					continue
+				}
+				of := keys[shard]
 				for j := range entries {
-					entries[j] = bus.UsageEntry{Key: keys[(i+j)%users], Second: now.Unix(), Total: 3}
+					entries[j] = bus.UsageEntry{Key: of[(i/int(shards)*together+j)%len(of)], Second: now.Unix(), Total: 3}
 				}
 				g.observe(now, bus.Usage{Instance: "one", Entries: entries})
+				read += together
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/together, "ns/report")
+			b.ReportMetric(float64(read)/float64(b.N)/together, "read/report")
 			b.ReportMetric(float64(g.knows()), "users")
 			if known = g.knows() - known; known > 0 { // not by a run before
 				perUser = float64(heapInUse()-heap) / float64(known)

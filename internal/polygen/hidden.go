@@ -45,7 +45,7 @@ func (p *Polygen) findKey(set *limits.Set, name, endpoint string) (key string, o
 	for _, k := range keys {
 		wires = append(wires, []byte(limits.EndpointKey(endpoint, k)))
 	}
-	replies, _ := p.askOthers(partsOf(wires...), question{Users: wires})
+	replies, _ := p.askOthers(p.partsOf(wires...), question{Users: wires})
 	p.dashboard.mu.Lock()
 	defer p.dashboard.mu.Unlock()
 	for i, k := range keys {

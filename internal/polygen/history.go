@@ -27,7 +27,7 @@ func (p *Polygen) History(name, endpoint string) api.History {
 func (p *Polygen) HistoryOfKey(key, endpoint string) api.History {
 	wire := limits.EndpointKey(endpoint, key)
 	// Before the lock is taken: who decides must not wait a quarter of a second for others' answers.
-	replies, missing := p.askOthers(partsOf([]byte(wire)), question{History: []byte(wire)})
+	replies, missing := p.askOthers(p.partsOf([]byte(wire)), question{History: []byte(wire)})
 	out, known := historyIn(replies)
 	// Not of a user of another polygen: the histories here would remember zeros from then on.
 	if !known {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/sluice-qos/sluice/internal/bus"
@@ -22,9 +23,18 @@ const (
 func (p *Polygen) keepLeading(ctx context.Context, events chan<- bus.Event) error {
 	ticker := time.NewTicker(renewEvery)
 	defer ticker.Stop()
+	var heard []int
 	for {
 		if err := p.renewLead(ctx); err != nil {
 			return err
+		}
+		// At once, for of parts that are new here nothing is known before.
+		if now := p.division.HeardShards(); !slices.Equal(now, heard) {
+			heard = now
+			select {
+			case p.heardShards <- heard:
+			case <-ctx.Done():
+			}
 		}
 		// Asked for, although each change is published: a message may be lost, and an instance that died says
 		// nothing.
@@ -46,6 +56,7 @@ func (p *Polygen) renewLead(ctx context.Context) error {
 	began := time.Now()
 	leading, err := p.askForLead(ctx)
 	p.metrics.parts.Set(float64(p.division.DecidedParts(time.Now()).Len()))
+	p.metrics.learning.Set(float64(p.learningParts().Len()))
 	switch {
 	case errors.Is(err, bus.ErrShards):
 		// No attempt after this one would succeed, and keys of users on two numbers of shards count apart: each user

@@ -28,7 +28,7 @@ func (o *others) addListener(name string, until time.Time) {
 		o.listeners = make(map[string]time.Time)
 	}
 	// No more polygens than there are parts have work: names that somebody made up fill no memory.
-	if len(o.listeners) < parts.Count {
+	if _, known := o.listeners[name]; known || len(o.listeners) < parts.Count {
 		o.listeners[name] = until
 	}
 }
@@ -76,8 +76,7 @@ func (p *Polygen) sendEvents(ctx context.Context) {
 
 // listenToOthers has the others send what they decide, while somebody reads that here.
 func (p *Polygen) listenToOthers() {
-	// Sent to those alone who ask for it: mostly nobody reads events, anywhere. And beside a polygen of a version
-	// before each knows of all users: readers would hear the same from each.
+	// Sent to those alone who ask for it: mostly nobody reads events, anywhere.
 	if !p.events.any.Load() || p.division.KnownParts() == parts.All {
 		return
 	}

@@ -80,7 +80,7 @@ func (p *Polygen) Watch(q api.Question) (answers <-chan *api.Message, stop func(
 		// twenty looks at all users.
 		p.lookAtUsers(p.clock.Now(), topFor)
 		// The look of before did not ask for this user.
-		if l.users[q.Key()].Seen == nil && user.Seen != nil && !p.division.KnownParts().HasUser(q.Key()) {
+		if l.users[q.Key()].Seen == nil && user.Seen != nil && !p.shards.HasUser(p.division.KnownParts(), q.Key()) {
 			l.users[q.Key()] = user
 		}
 		w.answer = p.answer(q)
@@ -182,7 +182,7 @@ func (p *Polygen) lookAtUsers(now time.Time, old time.Duration) {
 			continue
 		}
 		ask.Users = append(ask.Users, []byte(q.Key()))
-		if s.kept.HasUser(q.Key()) { // else another polygen remembers: here there would be nothing but zeros
+		if s.shards.HasUser(s.kept, q.Key()) { // else another polygen remembers: here there would be nothing but zeros
 			s.past.Remember(now, q.Key())
 		}
 	}

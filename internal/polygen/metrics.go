@@ -125,6 +125,7 @@ type watchMetrics struct {
 	watchDropped   *prometheus.CounterVec // limit
 	leading        prometheus.Gauge
 	parts          prometheus.Gauge
+	learning       prometheus.Gauge
 	unanswered     prometheus.Counter
 	lettersDropped prometheus.Counter
 	lost           prometheus.Gauge
@@ -150,6 +151,8 @@ func newWatchMetrics(f metric.Factory) watchMetrics {
 			"Messages of other polygens that came faster than they were read, or could not be read."),
 		parts: f.Gauge("sluice_polygen_parts",
 			"Parts of the users that this polygen decides about; all polygens together have 64."),
+		learning: f.Gauge("sluice_polygen_learning_parts",
+			"Parts of the users of whom this polygen does not know all yet: it has just taken them over, or does not hear their shard of Redis."),
 		lost: f.Gauge("sluice_polygen_redis_lost",
 			"1 while polygen cannot reach Redis."),
 	}

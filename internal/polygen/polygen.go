@@ -76,7 +76,9 @@ type Polygen struct {
 	round          round                      // owned by decide
 	set            atomic.Pointer[limits.Set] // in force: without what has expired
 	leading        atomic.Bool
+	shards         parts.Shards    // that users are divided into, in Redis
 	division       *parts.Division // which users this polygen decides about
+	heardShards    chan []int      // whose reports to hear, from who renews the leases
 	others         others
 	kept           parts.Set             // of which the watches and the view know; owned by decide
 	lost           atomic.Pointer[error] // why Redis cannot be reached; nil if it can
@@ -120,12 +122,13 @@ func New(o Options) (*Polygen, error) {
 		// One token is enough: whoever finds it there knows that the limits are going to be looked at after this.
 		publish: make(chan struct{}, 1),
 	}
-	p.division, p.kept = parts.New(leadFor), parts.All
+	p.shards, p.heardShards = parts.Shards(o.Bus.Shards()), make(chan []int)
+	p.division, p.kept = parts.New(leadFor, p.shards), parts.All
 	p.others.questions, p.others.answers, p.others.dropped = make(chan letter, maxLetters), make(chan letter, maxLetters), p.metrics.lettersDropped
 	// The API answers before Run begins, by the limits of the file alone: overrides by hand are read in Run. For
 	// this reason nothing is published before overrides.read.
 	p.set.Store(o.Limits.Set().At(p.clock.Now()))
-	p.dashboard = newDashboard(p.set.Load())
+	p.dashboard = newDashboard(p.set.Load(), p.shards)
 	if o.Registerer != nil {
 		o.Registerer.MustRegister(newUserCollector(p, o.UserMetrics))
 	}
@@ -148,7 +151,8 @@ func (p *Polygen) Run(ctx context.Context) error {
 	p.readOverrides(ctx)
 	return group.Run(ctx,
 		func(ctx context.Context) error { return p.options.Limits.Run(ctx, p.adoptFile) },
-		func(ctx context.Context) error { return p.hearAgents(ctx, events) },
+		func(ctx context.Context) error { return p.hearInstances(ctx, events) },
+		func(ctx context.Context) error { return p.hearReports(ctx, events) },
 		func(ctx context.Context) error { return p.decide(ctx, events) },
 		func(ctx context.Context) error { return p.keepLeading(ctx, events) },
 		p.publishLimits,
@@ -162,12 +166,20 @@ func (p *Polygen) Run(ctx context.Context) error {
 	)
 }
 
-// hearAgents takes what the agents report, and what operators want of all polygens, until ctx ends.
-func (p *Polygen) hearAgents(ctx context.Context, events chan<- bus.Event) error {
-	channels := []bus.Channel{bus.UsageChannel, bus.ProgressChannel, bus.DemandChannel, bus.StartsChannel, bus.ConfirmedChannel, bus.UnblockChannel, bus.InstancesChannel}
-	return p.options.Bus.Subscribe(ctx, channels, func(e bus.Event) {
-		// A Redis that was away may have forgotten the limits. Reports that were missed are no loss: the next ones
-		// are absolute.
+// hearReports takes what is reported of the users of the shards in which this polygen has parts, until ctx ends.
+func (p *Polygen) hearReports(ctx context.Context, events chan<- bus.Event) error {
+	return p.options.Bus.SubscribeReports(ctx, p.heardShards, func(e bus.Event) {
+		select {
+		case events <- e:
+		case <-ctx.Done():
+		}
+	})
+}
+
+// hearInstances takes which instances there are until ctx ends.
+func (p *Polygen) hearInstances(ctx context.Context, events chan<- bus.Event) error {
+	return p.options.Bus.Subscribe(ctx, []bus.Channel{bus.InstancesChannel}, func(e bus.Event) {
+		// A Redis that was away may have forgotten the limits.
 		if _, ok := e.(bus.Connected); ok {
 			p.wantPublication()
 			return

@@ -229,7 +229,7 @@ func TestLeaderResigns(t *testing.T) {
 	if err := g.wait(t); err != nil {
 		t.Errorf("Run() = %v when its context ended, want nil", err)
 	}
-	if lead, err := heir.Lead(t.Context(), candidacy("heir")); lead.Leader != "heir" || lead.Free != parts.Count || err != nil {
+	if lead, err := heir.Lead(t.Context(), candidacy("heir")); lead.Leader != "heir" || lead.Free != parts.All || err != nil {
 		t.Errorf("Lead() after the leader's end = %v, %v, want the lead and all parts free at once", lead, err)
 	}
 }

@@ -162,7 +162,7 @@ func (g *generator) write(t testing.TB, text string) {
 // decideAll has one that does not run lead, with all parts, or with none.
 func (g *generator) decideAll(all bool) {
 	g.leading.Store(all)
-	g.division = parts.New(time.Hour)
+	g.division = parts.New(time.Hour, g.shards)
 	if all {
 		g.division.TakeAnswer(time.Now(), parts.Answer{Held: parts.All})
 	}
@@ -208,7 +208,12 @@ type agents struct {
 
 func startAgents(t *testing.T, addr string) *agents {
 	t.Helper()
-	a := &agents{t: t, bus: open(t, addr, 1)}
+	return startAgentsOn(t, open(t, addr, 1))
+}
+
+func startAgentsOn(t *testing.T, b *bus.Bus) *agents {
+	t.Helper()
+	a := &agents{t: t, bus: b}
 	ctx, cancel := context.WithCancel(t.Context())
 	connected, done := make(chan struct{}), make(chan struct{})
 	var once sync.Once

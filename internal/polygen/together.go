@@ -2,6 +2,7 @@ package polygen
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -32,22 +33,24 @@ type question struct {
 
 // reply is what one polygen knows of it. Of users of others it says nothing.
 type reply struct {
-	Parts   parts.Set // whose users it knows
-	Totals  api.Totals
-	Tops    map[api.Sort][]api.Summary
-	Limited []api.Summary
-	Users   map[int]api.User // by index in the question
-	History *api.History
-	Unknown api.UnknownUsers
+	Parts    parts.Set // whose users it knows
+	Learning parts.Set // of them, of which not all is known yet
+	Totals   api.Totals
+	Tops     map[api.Sort][]api.Summary
+	Limited  []api.Summary
+	Users    map[int]api.User // by index in the question
+	History  *api.History
+	Unknown  api.UnknownUsers
 }
 
 // askOthers asks the other polygens about users of some parts, unless this one knows of all of these. It waits until who
 // knows of them has answered, and says what is missing.
 func (p *Polygen) askOthers(about parts.Set, q question) (replies []*reply, missing string) {
-	// Mostly none: the only polygen knows of all, and so does one beside an older polygen that leads.
+	learning := p.learningParts()
+	// Mostly none: the only polygen knows of all.
 	unknown := about &^ p.division.KnownParts()
 	if unknown == 0 {
-		return nil, ""
+		return nil, missingOf(about, learning)
 	}
 	number, answers, silent := p.others.awaitAnswers()
 	defer p.others.endWait(number)
@@ -63,6 +66,7 @@ func (p *Polygen) askOthers(about parts.Set, q question) (replies []*reply, miss
 				if at := slices.Index(silent, l.From); at >= 0 {
 					silent = slices.Delete(silent, at, at+1)
 					unknown &^= l.Reply.Parts
+					learning |= l.Reply.Learning
 					replies = append(replies, l.Reply)
 				}
 			case <-ctx.Done():
@@ -70,7 +74,7 @@ func (p *Polygen) askOthers(about parts.Set, q question) (replies []*reply, miss
 		}
 	}
 	if unknown == 0 {
-		return replies, ""
+		return replies, missingOf(about, learning)
 	}
 	// The answer is given without them, and says so: what most polygens know is better than an error.
 	p.metrics.unanswered.Add(float64(len(silent)))
@@ -94,10 +98,21 @@ func missingWithout(silent []string) string {
 	return "polygens " + strings.Join(silent, ", ") + " do not answer: what they know is missing here"
 }
 
+// missingOf says what is missing while polygens learn of some of the users that are asked about.
+func missingOf(about, learning parts.Set) string {
+	switch learning &= about; {
+	case learning == 0:
+		return ""
+	case about != parts.All:
+		return "polygens are learning: not all is known of this user yet"
+	}
+	return fmt.Sprintf("polygens are learning: of about %d %% of the users not all is known yet", max(1, 100*learning.Len()/parts.Count))
+}
+
 // partsOf are the parts of users, given by wire key.
-func partsOf(wires ...[]byte) (of parts.Set) {
+func (p *Polygen) partsOf(wires ...[]byte) (of parts.Set) {
 	for _, wire := range wires {
-		of |= parts.SetOf(parts.Of(string(wire)))
+		of |= parts.SetOf(p.shards.PartOf(string(wire)))
 	}
 	return of
 }
@@ -127,12 +142,12 @@ func (p *Polygen) answerOther(q question) (out reply) {
 	if q.Tops != nil {
 		out = p.lookOwn(now, q)
 	}
-	out.Parts = kept
+	out.Parts, out.Learning = kept, p.learningParts()
 	s := p.lockDashboard()
 	defer s.mu.Unlock()
 	for i, key := range q.Users {
 		// Silence, for zeros would stand beside what the polygen of that part says.
-		if !kept.HasUser(string(key)) {
+		if !p.shards.HasUser(kept, string(key)) {
 			continue
 		}
 		if out.Users == nil {
@@ -146,7 +161,7 @@ func (p *Polygen) answerOther(q question) (out reply) {
 			s.past.Remember(now, string(key))
 		}
 	}
-	if len(q.History) > 0 && kept.HasUser(string(q.History)) {
+	if len(q.History) > 0 && p.shards.HasUser(kept, string(q.History)) {
 		h := s.past.History(now, string(q.History), s.view)
 		out.History = &h
 	}

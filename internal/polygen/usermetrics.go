@@ -153,7 +153,7 @@ func (c *userCollector) userRows() map[string]userUse {
 		return userUse{seen.view.UserLately(now, key), seen.view.RequestRate(now, key)}
 	}
 	// Those of others would be 0 here, beside what their polygens tell of them.
-	keys := slices.DeleteFunc(keysOf(set, c.names), func(key string) bool { return !seen.kept.HasUser(key) })
+	keys := slices.DeleteFunc(keysOf(set, c.names), func(key string) bool { return !seen.shards.HasUser(seen.kept, key) })
 	// Also without reports: a graph should show 0, not a gap.
 	for _, key := range keys {
 		rows[key] = read(key)

@@ -616,10 +616,11 @@ func TestSharesEndToEnd(t *testing.T) {
 	other := open(t, addr, 1) // the other instance's and polygen's
 	heard := make(chan bandwidth.Report, 1)
 	ctx, cancel := context.WithCancel(t.Context())
-	subscribed := make(chan struct{})
+	subscribed, wanted := make(chan struct{}), make(chan []int, 1)
+	wanted <- []int{0}
 	go func() {
 		defer close(subscribed)
-		_ = other.Subscribe(ctx, []bus.Channel{bus.DemandChannel}, func(e bus.Event) {
+		_ = other.SubscribeReports(ctx, wanted, func(e bus.Event) {
 			if d, ok := e.(bus.Demand); ok {
 				select {
 				case heard <- d[0]:

@@ -143,7 +143,7 @@ func TestGarbageOnTheBus(t *testing.T) {
 		"", "x", "1 throttle", "1 throttle \"GET\" \"alice\" x y\n", "9 throttle \"GET\" \"alice\" 1 1\n",
 		strings.Repeat("a", 100_000), "1 hot \"GET\" \"alice\"\n\x00\xff", "1 limits \"no-such-version\"\n",
 	} {
-		for _, channel := range []string{"sluice:policies", "sluice:usage", "sluice:instances"} {
+		for _, channel := range []string{"sluice:policies", "sluice:{0}:usage", "sluice:instances"} {
 			publish(t, c.RedisAddr, channel, message)
 		}
 	}

@@ -4,8 +4,8 @@
 --
 -- KEYS  for each ask its account: "second credit before total next"; then, if the call
 --       has a number, that of the last call of the same kind, agent and shard
--- ARGV  the usage message's head, the call's number or 0, for how many seconds it is
---       remembered; then for each ask: its second, what the usage
+-- ARGV  the usage message's head, the command that publishes it, its channel, the call's number
+--       or 0, for how many seconds it is remembered; then for each ask: its second, what the usage
 --       message says before its total, debt, back, need, ahead, limit, burst, instances,
 --       and 1 if the instance does not know that the second is spent, else 0
 -- Returns Redis' time (seconds, microseconds), then for each ask: tokens, total, limit.
@@ -18,15 +18,15 @@ local now = tonumber(reply[1])
 -- 10 ms early, for agents whose clocks are a little ahead: what is asked for the second before is still granted.
 if tonumber(reply[2]) >= 990000 then now = now + 1 end
 local usage, said = {ARGV[1], reply[1], reply[2]}, 3
-local at = 4
+local at = 6
 
 local accounts, heard = #KEYS, false
 -- A Redis that was stopped goes on with what it was sent, after the agent has sent it again. Either lets the seconds pass.
-if ARGV[2] ~= '0' then
+if ARGV[4] ~= '0' then
   local last = KEYS[accounts]
   accounts = accounts - 1
-  heard = (tonumber(redis.call('GET', last) or 0) or 0) >= tonumber(ARGV[2])
-  if not heard then redis.call('SET', last, ARGV[2], 'EX', ARGV[3]) end
+  heard = (tonumber(redis.call('GET', last) or 0) or 0) >= tonumber(ARGV[4])
+  if not heard then redis.call('SET', last, ARGV[4], 'EX', ARGV[5]) end
 end
 
 for k = 1, accounts do
@@ -97,6 +97,8 @@ for k = 1, accounts do
 end
 
 if said > 3 then
-  redis.call('PUBLISH', 'sluice:usage', table.concat(usage, ' '))
+  -- SPUBLISH in a Redis Cluster, which has no such command before version 7.
+  local message = table.concat(usage, ' ')
+  if type(redis.pcall(ARGV[2], ARGV[3], message)) == 'table' then redis.call('PUBLISH', ARGV[3], message) end
 end
 return reply

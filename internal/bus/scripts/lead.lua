@@ -4,9 +4,10 @@
 --       holds in milliseconds: below 0 of one that resigned), and the parts
 -- ARGV  'lead' or 'resign', candidate, number of shards, time to live of the
 --       leadership, the leases and the candidate, and of the number of shards, in milliseconds; the number of what is asked,
---       how many parts to take, and which to give back (the first one is 0)
+--       how many parts to take, how many to give back, these (the first one is 0), and then those that it would take, in
+--       that order
 -- Returns the number of shards in force (in which case, if it is another, nothing
--- was done), the leader, how many parts are free, those that the candidate holds, and the polygens that were
+-- was done), the leader, which parts are free, those that the candidate holds, and the polygens that were
 -- heard lately. An ask that is not above the last one heard changes nothing, and is answered with the
 -- leader alone.
 
@@ -18,7 +19,7 @@ local candidate, ttl = ARGV[2], tonumber(ARGV[4])
 local leader = redis.call('GET', KEYS[1]) or ''
 local last = redis.call('HGET', KEYS[3], candidate)
 -- One that waited in a Redis that was stopped: what it gave back may be taken again since.
-if last and tonumber(string.match(last, '^%d+')) >= tonumber(ARGV[6]) then return {shards, leader, 0, {}, {}} end
+if last and tonumber(string.match(last, '^%d+')) >= tonumber(ARGV[6]) then return {shards, leader, {}, {}, {}} end
 
 local resigns = ARGV[1] == 'resign'
 local time = redis.call('TIME')
@@ -38,35 +39,40 @@ else
   end
 end
 
-local given = {}
-for i = 8, #ARGV do given[tonumber(ARGV[i])] = true end
-local take, free, held = resigns and 0 or tonumber(ARGV[7]), 0, {}
+local given, holders = {}, {}
+for i = 9, 8 + ARGV[8] do given[tonumber(ARGV[i])] = true end
 for part = 0, #KEYS - 4 do
-  local key = KEYS[4 + part]
-  local holder = redis.call('GET', key)
-  if holder == candidate and (resigns or given[part]) then
-    redis.call('DEL', key)
-    holder = false
-  elseif not holder and take > 0 then
-    holder, take = candidate, take - 1
-  end
-  if holder == candidate then
-    redis.call('SET', key, candidate, 'PX', ttl)
-    held[#held + 1] = part
-  elseif not holder then
-    free = free + 1
+  holders[part] = redis.call('GET', KEYS[4 + part])
+  if holders[part] == candidate and (resigns or given[part]) then
+    redis.call('DEL', KEYS[4 + part])
+    holders[part] = false
   end
 end
-if resigns then return {shards, leader, free, {}, {}} end
+if resigns then return {shards, leader, {}, {}, {}} end
+
+local take = tonumber(ARGV[7])
+for i = 9 + ARGV[8], #ARGV do
+  local part = tonumber(ARGV[i])
+  if take > 0 and not holders[part] then
+    holders[part], take = candidate, take - 1
+  end
+end
+local free, held = {}, {}
+for part = 0, #KEYS - 4 do
+  if holders[part] == candidate then
+    redis.call('SET', KEYS[4 + part], candidate, 'PX', ttl)
+    held[#held + 1] = part
+  elseif not holders[part] then
+    free[#free + 1] = part
+  end
+end
 
 local heard, polygens = redis.call('HGETALL', KEYS[3]), {}
 for i = 1, #heard, 2 do
   local at, holds = string.match(heard[i + 1], '^%d+ (%d+) (%-?%d+)')
   local age = math.abs(now - at)
-  -- One of the future was heard by another master's clock, or by one that was set back. The leader is there for as
-  -- long as it leads: its key may last a moment longer, and without a word of it the others would take it for a
-  -- polygen that knows of no parts, and give theirs back.
-  if age < tonumber(holds) or heard[i] == leader then
+  -- One of the future was heard by another master's clock, or by one that was set back.
+  if age < tonumber(holds) then
     polygens[#polygens + 1] = heard[i]
   elseif age >= math.abs(holds) then
     redis.call('HDEL', KEYS[3], heard[i])

@@ -6,8 +6,9 @@
 -- ARGV  the instance, the progress message's head, where in a key the user begins,
 --       the hashes' time to live in seconds, for how many milliseconds after its
 --       write a field needs no live instance, how many instances the caller knows, lapse
---       of an instance that holds slots and of any other one in milliseconds; then for each
---       ask: want, active, seq, refused, limit, portion
+--       of an instance that holds slots and of any other one in milliseconds; the command that
+--       publishes the message, its channel; then for each ask: want, active, seq, refused,
+--       limit, portion
 -- Returns Redis' time (seconds, microseconds), then for each ask: held, free.
 
 local call, match, format = redis.call, string.match, string.format
@@ -16,7 +17,7 @@ local reply, out = call('TIME'), 2
 local now = reply[1] * 1000 + math.floor(reply[2] / 1000)
 local stamp = format(' %d', now)
 local said, words = {ARGV[2]}, 1
-local at = 9
+local at = 11
 local forgotten = now - 1000 * ARGV[4] -- when what has just expired was written
 
 local counted -- up to when silence counts; made when it is needed
@@ -123,6 +124,8 @@ for k = 2, #KEYS do
 end
 
 if words > 1 then
-  call('PUBLISH', 'sluice:progress', table.concat(said, ' '))
+  -- SPUBLISH in a Redis Cluster, which has no such command before version 7.
+  local message = table.concat(said, ' ')
+  if type(redis.pcall(ARGV[9], ARGV[10], message)) == 'table' then redis.call('PUBLISH', ARGV[10], message) end
 end
 return reply

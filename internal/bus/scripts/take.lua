@@ -5,7 +5,8 @@
 --
 -- KEYS  one hash for each window: class|user -> total; then, if the call has a number,
 --       that of the last call of the same kind, agent and shard
--- ARGV  the usage message's head, for how many seconds a hash outlives its window, the
+-- ARGV  the usage message's head, the command that publishes it, its channel, for how many
+--       seconds a hash outlives its window, the
 --       call's number or 0, for how many seconds it is remembered; then for each hash
 --       the second at which the window begins, its length, the number n of asks, their n
 --       fields, and n times: debt - back, need, ahead, limit, instances, reserve, and 1 if the
@@ -17,15 +18,15 @@
 local tonumber, format, floor = tonumber, string.format, math.floor
 local reply, out = redis.call('TIME'), 2
 local usage, said = {ARGV[1], reply[1], reply[2]}, 3
-local at = 5
+local at = 7
 
 local hashes, heard = #KEYS, false
 -- A Redis that was stopped goes on with what it was sent, after the agent has sent it again.
-if ARGV[3] ~= '0' then
+if ARGV[5] ~= '0' then
   local last = KEYS[hashes]
   hashes = hashes - 1
-  heard = (tonumber(redis.call('GET', last) or 0) or 0) >= tonumber(ARGV[3])
-  if not heard then redis.call('SET', last, ARGV[3], 'EX', ARGV[4]) end
+  heard = (tonumber(redis.call('GET', last) or 0) or 0) >= tonumber(ARGV[5])
+  if not heard then redis.call('SET', last, ARGV[5], 'EX', ARGV[6]) end
 end
 
 for k = 1, hashes do
@@ -96,7 +97,7 @@ for k = 1, hashes do
     -- A hash comes into being by a new field, so it always has its time to live: until
     -- a while after the window, whatever the agent took for the time.
     if redis.call('HSET', KEYS[k], unpack(write)) > 0 then
-      local length, spare = tonumber(ARGV[at + 1]), tonumber(ARGV[2])
+      local length, spare = tonumber(ARGV[at + 1]), tonumber(ARGV[4])
       local left = ARGV[at] + length + spare - reply[1]
       left = math.max(spare + 1, math.min(length + spare, left))
       redis.call('EXPIRE', KEYS[k], format('%d', left))
@@ -106,6 +107,8 @@ for k = 1, hashes do
 end
 
 if said > 3 then
-  redis.call('PUBLISH', 'sluice:usage', table.concat(usage, ' ', 1, said))
+  -- SPUBLISH in a Redis Cluster, which has no such command before version 7.
+  local message = table.concat(usage, ' ', 1, said)
+  if type(redis.pcall(ARGV[2], ARGV[3], message)) == 'table' then redis.call('PUBLISH', ARGV[3], message) end
 end
 return reply
