@@ -52,13 +52,22 @@ func numberOf(epoch string) int64 {
 // status is what an instance tells of itself.
 type status struct{ version, problem string }
 
-// repeatAfter is after how many heartbeats, 10 s, an instance says its status again though
-// it is what it was: a replica that became the master may not have heard of it.
+func newStatus(version, problem string) status {
+	// It is for people, and kept for each instance. The cut may be within a rune.
+	if len(problem) > maxProblem {
+		problem = strings.ToValidUTF8(problem[:maxProblem], "")
+	}
+	return status{version, problem}
+}
+
+// repeatAfter is after how many heartbeats, 10 s in a small cluster, an instance says its
+// status again though it is what it was: a replica that became the master may not have heard
+// of it.
 const repeatAfter = 40
 
 // In a cluster of many instances not every heartbeat looks for those that are silent: at
-// least lookouts of them do in 250 ms, and of one instance every rarely-th, for it may be one of the
-// few that are left.
+// least lookouts of them do from one heartbeat of an instance to the next, and of one instance
+// every rarely-th, for it may be one of the few that are left.
 const (
 	lookouts = 16
 	rarely   = 4
@@ -69,16 +78,46 @@ const (
 type membership struct {
 	mu      sync.Mutex
 	members members
-	at      time.Time         // Redis' time when it last confirmed them
-	doubted bool              // a message may have been missed that has no epoch, so the whole list is asked for next
+	at      time.Time // Redis' time when it last confirmed them
+	trust   trust
 	own     map[string]*heard // by instance, of those whose last heartbeat was answered
 }
+
+// trust is how much of the membership is known.
+type trust int
+
+const (
+	trusted trust = iota // as of the last message
+	behind               // a message was missed: the next heartbeat brings what has changed
+	doubted              // one may have been missed that has no epoch, so the whole list is asked for next
+)
 
 // heard is what Redis has heard of an instance.
 type heard struct {
 	status status
-	beats  int   // since it told its status
-	at     int64 // Redis' time at the last heartbeat in milliseconds
+	beats  int       // since it told its status
+	at     int64     // Redis' time at the last heartbeat in milliseconds
+	began  time.Time // when that was sent
+}
+
+// due reports whether an instance has to register now.
+func (m *membership) due(instance string, said status, now time.Time) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	h := m.own[instance]
+	// The last one was not answered, so Redis may be away: found again it is by the next ones. Or there is news for it.
+	if h == nil || h.status != said {
+		return true
+	}
+	_, there := slices.BinarySearch(m.members.instances, instance)
+	// Or Redis may have news. Nobody waits longer for them in a large cluster than in a small one, unless they do not
+	// know that they have missed any.
+	if !there || m.trust != trusted || m.members.epoch == "" {
+		return true
+	}
+	// Whoever asks does it every BeatEvery, but not exactly: rather a little early than a whole turn late.
+	p := paceOf(m.members.epoch)
+	return p == 1 || now.Sub(h.began) > p.every()-BeatEvery/2
 }
 
 // beat tells how to send the next heartbeat: whether the short one suffices, which says
@@ -88,7 +127,7 @@ func (m *membership) beat(instance string, said status) (known members, at int64
 	defer m.mu.Unlock()
 	h := m.own[instance]
 	// The short heartbeat says nothing of the status, and compares epochs: there must be one, and nothing to tell.
-	if h == nil || h.status != said || h.beats >= repeatAfter || m.doubted || m.members.epoch == "" {
+	if h == nil || h.status != said || h.beats >= repeatAfter || m.trust == doubted || m.members.epoch == "" {
 		// Until the answer comes nobody knows what Redis has heard.
 		delete(m.own, instance)
 		return m.members, 0, false, false
@@ -102,7 +141,7 @@ func (m *membership) beat(instance string, said status) (known members, at int64
 }
 
 // heard takes the answer to a heartbeat.
-func (m *membership) heard(instance string, said status, now time.Time, err error) {
+func (m *membership) heard(instance string, said status, began, now time.Time, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	// Whether Redis has heard it is not known: the next heartbeat says all.
@@ -119,7 +158,11 @@ func (m *membership) heard(instance string, said status, now time.Time, err erro
 		m.own[instance] = h
 	}
 	// Changes that were published before this answer are in it, however late they come (take).
-	h.at, m.at = now.UnixMilli(), now
+	h.at, h.began, m.at = now.UnixMilli(), began, now
+	// Nothing was missed if the short heartbeat sufficed: the message was of no change.
+	if m.trust == behind {
+		m.trust = trusted
+	}
 }
 
 func (m *membership) leave(instance string) {
@@ -134,7 +177,7 @@ func (m *membership) known() members {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	// To know nothing is to be told everything.
-	if m.doubted {
+	if m.trust == doubted {
 		return members{}
 	}
 	return m.members
@@ -145,14 +188,14 @@ func (m *membership) replace(known members, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	// Should a message have overtaken the answer, the epochs differ at the next heartbeat, which sets it right.
-	m.members, m.at, m.doubted = known, now, false
+	m.members, m.at, m.trust = known, now, trusted
 }
 
 // askForAll lets the next heartbeat ask for the whole list.
 func (m *membership) askForAll() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.doubted = true
+	m.trust = doubted
 }
 
 // take takes a published change. It reports whether the list is known after it.
@@ -167,6 +210,7 @@ func (m *membership) take(c change) (Registry, bool) {
 		next, ok := m.members.after(c)
 		// Whoever missed the one before asks: a list without an instance would make each part of a limit too large.
 		if !ok {
+			m.trust = max(m.trust, behind)
 			return Registry{}, false
 		}
 		m.members = next

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -51,28 +50,31 @@ const (
 )
 
 // Register is an instance's heartbeat. An instance calls it before it serves, and then
-// every 250 ms, with the version of the limits that it enforces ("" for none yet) and its
-// problem ("" for none), of which the first 100 bytes are kept. Register drops the
-// instances that have been silent for 1.5 s, and tells all subscribers of InstancesChannel
-// when the membership changed. Time in which no instance was heard does not count, unless
-// the instance is new: then Redis stood still, or all machines did. It fails with ErrShards
-// while processes with another number of shards are there.
+// when HeartbeatDue says, with the version of the limits that it enforces ("" for none yet)
+// and its problem ("" for none), of which the first 100 bytes are kept. Register drops the
+// instances that have been silent for their Lapse, and tells all subscribers of
+// InstancesChannel when the membership changed. Time in which no instance was heard does not
+// count, unless the instance is new: then Redis stood still, or all machines did. It fails
+// with ErrShards while processes with another number of shards are there.
 //
 // In a cluster that does not change, what it costs Redis does not depend on the number of
 // instances: names are sent only to those whose epoch is another.
 func (b *Bus) Register(ctx context.Context, instance, version, problem string) (r Registry, err error) {
-	// It is for people, and kept for each instance. The cut may be within a rune.
-	if len(problem) > maxProblem {
-		problem = strings.ToValidUTF8(problem[:maxProblem], "")
-	}
-	said := status{version, problem}
+	said, began := newStatus(version, problem), time.Now()
 	err = b.callRedis(ctx, "register", "register instance", func(ctx context.Context) (err error) {
 		r, err = b.heartbeat(ctx, instance, said)
 		return err
 	})
 	// Also of a failure: the next heartbeat must not rely on this one's having been heard.
-	b.membership.heard(instance, said, r.Now, err)
+	b.membership.heard(instance, said, began, r.Now, err)
 	return r, err
+}
+
+// HeartbeatDue reports whether an instance that asks every BeatEvery should call Register
+// now, because the rhythm of a cluster of this size says so, or because there is something
+// to tell Redis or to find out.
+func (b *Bus) HeartbeatDue(instance, version, problem string) bool {
+	return b.membership.due(instance, newStatus(version, problem), time.Now())
 }
 
 // Leave takes an instance out of the registry, and frees its slots, without waiting for
@@ -88,7 +90,8 @@ func (b *Bus) Leave(ctx context.Context, instance string) error {
 }
 
 // Instances lists the instances without being one, with their versions and problems, and
-// drops those that have been silent, as Register does: if none is heard at all, after 3 s.
+// drops those that have been silent, as Register does: if none is heard at all, after twice
+// their lapse.
 // It costs Redis the more, the more instances there are.
 func (b *Bus) Instances(ctx context.Context) (r Registry, err error) {
 	err = b.callRedis(ctx, "list", "list instance", func(ctx context.Context) (err error) {
@@ -127,7 +130,8 @@ func (r Registry) saidBy(hash *redis.MapStringStringCmd) map[string]string {
 func (b *Bus) heartbeat(ctx context.Context, instance string, said status) (Registry, error) {
 	known, at, all, short := b.membership.beat(instance, said)
 	if short {
-		count := ""
+		pace := paceOf(known.epoch)
+		count, lapse := "", pace.lapse()
 		// The number is how the script finds out that somebody is silent: to count is cheaper than to compare names.
 		if all {
 			count = strconv.Itoa(len(known.instances))
@@ -135,8 +139,8 @@ func (b *Bus) heartbeat(ctx context.Context, instance string, said status) (Regi
 		replies, err := b.evalScripts(ctx, call{
 			script: heartbeatScript,
 			keys:   registryKeys[:3],
-			args: []any{instance, b.shards, known.epoch, at, (instanceTimeout / 3).Milliseconds(), instanceTimeout.Milliseconds(),
-				shardsTTL.Milliseconds(), count},
+			args: []any{instance, b.shards, known.epoch, at, (lapse / 3).Milliseconds(), lapse.Milliseconds(),
+				shardsTTL.Milliseconds(), count, pace.fraction()},
 		})
 		if err != nil {
 			return Registry{}, err
@@ -158,7 +162,8 @@ func (b *Bus) changeRegistry(ctx context.Context, action, instance string, said 
 		script: registryScript,
 		keys:   registryKeys,
 		args: []any{action, instance, said.version, b.shards, instanceTimeout.Milliseconds(), registryTTL.Milliseconds(), said.problem,
-			shardsTTL.Milliseconds(), known.epoch, b.session + "." + strconv.FormatInt(b.calls.Add(1), 36), maxChanges},
+			shardsTTL.Milliseconds(), known.epoch, b.session + "." + strconv.FormatInt(b.calls.Add(1), 36), maxChanges,
+			fullRhythm, int(slowestPace)},
 	})
 	if err != nil {
 		return Registry{}, err

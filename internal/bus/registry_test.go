@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -203,4 +204,125 @@ func registryOfBefore(t *testing.T, s *server) {
 		}
 		return nil
 	})
+}
+
+// fleet registers the instances 0 to n-1 until the registry has them.
+func fleet(t *testing.T, s *server, b *bus.Bus, n int) (epoch string) {
+	t.Helper()
+	proctest.Eventually(t, fmt.Sprintf("%d instances", n), func() error {
+		there := s.do(t, "ZCARD", "sluice:{cluster}:instances")
+		if there == int64(n) {
+			epoch = s.do(t, "GET", "sluice:{cluster}:epoch").(string)
+			return nil
+		}
+		for from := 0; from < n; from += 50 {
+			inParallel(8, min(50, n-from), func(i int) { _, _ = b.Register(context.Background(), fmt.Sprint(from+i), "", "") })
+			s.heard(t, 0, n-1, silence{0, 8}) // on a slow machine the first ones would lapse before the last ones come
+		}
+		return fmt.Errorf("there were %v instances, want %d", there, n)
+	})
+	return epoch
+}
+
+// heard puts into the registry when the instances from one number to another were heard.
+func (s *server) heard(t *testing.T, from, to int, at silence) {
+	t.Helper()
+	now := s.do(t, "TIME").([]any)
+	seconds, _ := strconv.ParseInt(now[0].(string), 10, 64)
+	micros, _ := strconv.ParseInt(now[1].(string), 10, 64)
+	score := strconv.FormatFloat(float64(seconds*1000+micros/1000-at.ago)+float64(at.pace)/16, 'f', 4, 64)
+	command := []any{"ZADD", "sluice:{cluster}:instances", "XX"}
+	for i := from; i <= to; i++ {
+		command = append(command, score, i)
+	}
+	s.do(t, command...)
+}
+
+// silence is how long ago an instance was heard last, in milliseconds, and at which pace it beats.
+type silence struct {
+	ago  int64
+	pace int
+}
+
+// A cluster grows from 10 instances to 1000, most of which die. Nobody who lives is gone, whichever rhythm
+// they have heard of, and the dead are when they were silent for six of their heartbeats.
+func rhythmFollows(t *testing.T, s *server) {
+	ctx := context.Background()
+	b := s.open(t, bus.Options{})
+	for _, tt := range []struct {
+		instances int
+		pace      string
+	}{{10, ""}, {250, ""}, {251, "~2"}, {1000, "~4"}} {
+		epoch := fleet(t, s, b, tt.instances)
+		if _, pace, marked := strings.Cut(epoch, "~"); marked != (tt.pace != "") || marked && "~"+pace != tt.pace {
+			t.Errorf("the epoch of %d instances is %s, want it to end with %q", tt.instances, epoch, tt.pace)
+		}
+	}
+	for _, step := range []struct {
+		name   string
+		dead   int       // of the thousand, how many have been silent for too long
+		silent []silence // of the first ones
+		gone   []int     // of these
+	}{
+		{"of 1000", 0, []silence{{5500, 4}, {6100, 4}, {5500, 1}, {6100, 1}}, []int{1, 3}},
+		{"990 die at once, and not all have heard of it", 990, []silence{{5500, 4}, {6100, 4}, {1400, 1}, {1600, 1}}, []int{1, 3}},
+	} {
+		proctest.Eventually(t, step.name, func() error {
+			fleet(t, s, b, 1000)
+			s.heard(t, 0, 999, silence{0, 4})
+			if step.dead > 0 {
+				s.heard(t, 1000-step.dead, 999, silence{6100, 4})
+			}
+			// Who lists them finds out who is dead, and nobody else knows it yet.
+			if _, err := s.open(t, bus.Options{}).Instances(ctx); err != nil {
+				return err
+			}
+			var want []string
+			for i := range 1000 - step.dead {
+				if !slices.Contains(step.gone, i) {
+					want = append(want, fmt.Sprint(i))
+				}
+			}
+			for i, of := range step.silent {
+				s.heard(t, i, i, of)
+			}
+			r, err := b.Register(ctx, "4", "", "")
+			if slices.Sort(want); err == nil && !slices.Equal(r.Instances, want) {
+				err = fmt.Errorf("there are %d instances, want %d without %v", len(r.Instances), len(want), step.gone)
+			}
+			return err
+		})
+	}
+}
+
+//go:embed testdata/registry-before-rhythms.lua
+var registryBeforeRhythms string
+
+// Agents of before take for gone whoever does not beat four times a second: while one of them is there, all do.
+func rhythmOfBefore(t *testing.T, s *server) {
+	b := s.open(t, bus.Options{})
+	call := 0
+	before := func(action string) {
+		t.Helper()
+		call++
+		s.do(t, "EVAL", registryBeforeRhythms, 6, "sluice:{cluster}:instances", "sluice:{cluster}:shards", "sluice:{cluster}:epoch", "sluice:{cluster}:changes",
+			"sluice:{cluster}:versions", "sluice:{cluster}:problems", action, "old", "v", 1, 1500, 60_000, "", 5000, "", fmt.Sprint("word.", call), 32)
+	}
+	for _, step := range []struct {
+		name string
+		do   func()
+		want bool // whether the epoch has a pace
+	}{
+		{"all are new", func() { fleet(t, s, b, 300) }, true},
+		{"one of before joins", func() { before("register") }, false},
+		{"a new one joins beside it", func() { _, _ = b.Register(context.Background(), "new", "", "") }, false},
+		{"the one of before leaves", func() { before("leave") }, false},
+		{"another new one joins", func() { _, _ = b.Register(context.Background(), "newer", "", "") }, true},
+	} {
+		s.heard(t, 0, 299, silence{-1000, 2}) // also on a slow machine nobody lapses meanwhile
+		step.do()
+		if epoch := s.do(t, "GET", "sluice:{cluster}:epoch").(string); strings.Contains(epoch, "~") != step.want {
+			t.Errorf("%s: the epoch is %s, want a pace: %v", step.name, epoch, step.want)
+		}
+	}
 }

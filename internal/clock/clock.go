@@ -18,7 +18,7 @@ import (
 
 // window is the number of samples that are compared. At one sample every
 // 250 ms it spans 4 s, in which clocks drift apart by less than a millisecond
-// even at 100 ppm.
+// even at 100 ppm; in a cluster of 2000 instances 32 s, and 3 ms.
 const window = 16
 
 // start is when this process read the machine's clock, once.

@@ -31,7 +31,7 @@ func (a *Agent) prepareToServe(ctx context.Context) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Another agent may believe that it is alone until its next heartbeat.
+	// Another agent may believe that it is alone until its next heartbeat. Where heartbeats are rarer nobody does.
 	for waited := time.Duration(0); instances > 1 && waited <= beatEvery; waited += beatEvery / 2 {
 		if !sleep(ctx, beatEvery/2) {
 			return nil, ctx.Err()
@@ -84,6 +84,6 @@ func (a *Agent) leave(ctx context.Context) {
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	if err := a.options.Bus.Leave(last, a.options.Instance); err != nil {
-		a.options.Logger.Warn("could not leave the cluster: the others will notice in 2 s", slog.Any("error", err))
+		a.options.Logger.Warn("could not leave the cluster: the others will notice when its heartbeats are missing", slog.Any("error", err))
 	}
 }

@@ -26,7 +26,7 @@ const (
 	// lostRetry is how often a lost pool is asked all the same.
 	lostRetry = 100 * time.Millisecond
 	// longLoss is after how long the others may have taken this instance for
-	// gone (they do after 1.5 s): then it must have registered again, and they must
+	// gone (they do after 1.5 s, in a large cluster later): then it must have registered again, and they must
 	// have heard of it, before it leases again.
 	longLoss = time.Second
 )

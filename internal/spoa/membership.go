@@ -12,8 +12,9 @@ import (
 	"github.com/sluice-qos/sluice/internal/peers"
 )
 
-// beatEvery is how often an agent says that it is there.
-const beatEvery = 250 * time.Millisecond
+// beatEvery is how often an agent looks whether it has to say that it is there; in a cluster of up to 250
+// instances it always has to.
+const beatEvery = bus.BeatEvery
 
 // heartbeats keeps the agent in the registry and its clock right.
 func (a *Agent) heartbeats(ctx context.Context) error {
@@ -32,11 +33,22 @@ func (a *Agent) heartbeats(ctx context.Context) error {
 		a.names.logShared(time.Now(), a.options.Logger)
 		// What is over is dropped first: it must go on while Redis is lost. What came of the heartbeat is
 		// noted by part of Redis.
-		_, _ = a.heartbeat(ctx)
+		a.beat(ctx)
 		names, why := a.limiter.lostParts()
 		a.lossLog.note(names, why, &a.options)
 		a.lossLog.noteOpen(a.openShards(), &a.options)
 	}
+}
+
+// beat does what is due every beatEvery.
+func (a *Agent) beat(ctx context.Context) {
+	if version, problem := a.status(); a.options.Bus.HeartbeatDue(a.options.Instance, version, problem) {
+		_, _ = a.heartbeat(ctx)
+		return
+	}
+	// How soon a dead instance's slots are free, and a lost shard is found again, does not depend on how many instances
+	// there are.
+	_ = a.tellShards(ctx)
 }
 
 // forget drops what is over.
@@ -69,8 +81,8 @@ func (a *Agent) heartbeat(ctx context.Context) (int, error) {
 	return instances, errors.Join(err, a.tellShards(ctx))
 }
 
-func (a *Agent) register(ctx context.Context) (int, error) {
-	version, problem := "", ""
+// status is what the registry is told: which limits are in force, and why this instance does not fully work.
+func (a *Agent) status() (version, problem string) {
 	if set := a.limiter.inForce.set.Load(); set != nil {
 		version = set.Version()
 	}
@@ -79,6 +91,11 @@ func (a *Agent) register(ctx context.Context) (int, error) {
 	} else if lost := a.Lost(); lost != "" {
 		problem = "redis lost: shards " + lost
 	}
+	return version, problem
+}
+
+func (a *Agent) register(ctx context.Context) (int, error) {
+	version, problem := a.status()
 	// The answer has Redis' time of some instant between the two: the clock needs both.
 	sent := time.Now()
 	r, err := a.options.Bus.Register(ctx, a.options.Instance, version, problem)
@@ -107,15 +124,15 @@ func (a *Agent) noteRegistry(err error) {
 	})
 }
 
-// tellShards tells shards that this instance is alive: those where it may hold slots with every second
-// heartbeat, others as seldom as suffices among so many instances, and one that is lost with each.
+// tellShards tells shards that this instance is alive: those where it may hold slots every second time
+// that it is called, others as seldom as suffices among so many instances, and one that is lost each time.
 func (a *Agent) tellShards(ctx context.Context) error {
 	held := a.limiter.mayHoldSlots()
 	rest := int(bus.AliveEvery(int(a.limiter.inForce.instances.Load())) / beatEvery)
 	return a.options.Bus.EachShard(func(shard int) error {
 		link, untold := a.exchange.links[shard], &a.membership.untold[shard]
 		// Slots of an instance that is gone are free within 2 s, so that shard must hear of it more often. The answer is how
-		// a lost shard is found again (loss.answered): there each heartbeat counts.
+		// a lost shard is found again (loss.answered): it is asked for each time.
 		if held[shard] {
 			*untold = min(*untold, 1)
 		}
@@ -146,20 +163,15 @@ func (a *Agent) tellShards(ctx context.Context) error {
 // ways, and the older one of two must not undo the newer one.
 type membership struct {
 	registered atomic.Bool // once: there is something to leave
-	untold     []int       // by shard: heartbeats until it is told again; of the goroutine of the heartbeats
+	untold     []int       // by shard: calls of tellShards until it is told again; of the goroutine of the heartbeats
 
 	// The limiter's lock guards these.
 	listed time.Time // when, by Redis' clock
-	found  time.Time // when the registry last answered after it had not
+	found  time.Time // when the registry last answered after it had, or may have, been away
 }
 
-// forgottenFor is for how long a registry that was lost may not know all instances: those that
-// it has forgotten register again meanwhile, as do those that have not reached it yet. It is as long as the
-// registry itself waits for a heartbeat.
-const forgottenFor = 1500 * time.Millisecond
-
 // aheadAtMost is how far a published list may be ahead of the last one: heartbeats are
-// answered every beatEvery, and after a loss of Redis the first of them tells.
+// answered every two seconds or more often, and after a loss of Redis the first of them tells.
 const aheadAtMost = 5 * time.Second
 
 // follows reports whether a published list is to be taken.
@@ -197,6 +209,25 @@ func (a *Agent) joined(r bus.Registry) {
 	})
 }
 
+// mayBeForgotten reports whether the registry may not know all instances; the limiter's lock is held. To take one
+// for gone who is not would have all others admit that one's part of each limit too.
+func (a *Agent) mayBeForgotten() bool {
+	// Those that it has forgotten register again when it is back, as do those that have not reached it yet: for that it
+	// waits for as long as for a heartbeat.
+	return a.limiter.lost.registry || time.Since(a.membership.found) < bus.Lapse(int(a.limiter.inForce.instances.Load()))
+}
+
+// listening notes that what is published may have been missed until now.
+func (a *Agent) listening() {
+	a.limiter.update(func(time.Time) {
+		// A Redis that was restarted in between may have forgotten the instances. Where heartbeats are rare they may not
+		// have found that out, and the connection has.
+		if bus.HeartbeatEvery(int(a.limiter.inForce.instances.Load())) > beatEvery {
+			a.membership.found = time.Now()
+		}
+	})
+}
+
 // takeInstances puts a list of instances into force; the limiter's lock is held.
 func (a *Agent) takeInstances(now time.Time, r bus.Registry) {
 	// A list that this instance is missing from says only that Redis has forgotten it: the next heartbeat puts it back.
@@ -204,10 +235,7 @@ func (a *Agent) takeInstances(now time.Time, r bus.Registry) {
 	if !there {
 		return
 	}
-	// Nor is anybody gone because the registry was away. To take one for gone who is not would have all others admit
-	// that one's part of each limit too.
-	away := a.limiter.lost.registry || time.Since(a.membership.found) < forgottenFor
-	if away && int64(len(r.Instances)) < a.limiter.inForce.instances.Load() {
+	if len(r.Instances) < int(a.limiter.inForce.instances.Load()) && a.mayBeForgotten() {
 		return
 	}
 	a.membership.listed = r.Now

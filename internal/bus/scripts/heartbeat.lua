@@ -4,7 +4,7 @@
 -- ARGV  the instance, number of shards, the epoch that it knows, Redis' time at its last
 --       heartbeat, after how long without one nobody may have been heard, lapse, time to live
 --       of the number of shards, all in milliseconds; how many instances the epoch has if all
---       are to be looked at, else ''
+--       are to be looked at, else ''; the fraction of a score that tells the pace
 -- Returns Redis' time (seconds, microseconds), or 0 if scripts/registry.lua has to decide:
 -- then nothing was done.
 
@@ -22,5 +22,5 @@ if ARGV[8] ~= '' then
   call('PEXPIRE', KEYS[2], ARGV[7])
 end
 -- It changes no score if it is not there any more, or was heard in this millisecond.
-if call('ZADD', KEYS[1], 'XX', 'CH', format('%d', now), ARGV[1]) == 0 then return 0 end -- faster than what Lua does with a number
+if call('ZADD', KEYS[1], 'XX', 'CH', format('%d', now) .. ARGV[9], ARGV[1]) == 0 then return 0 end -- faster than what Lua does with a number
 return time

@@ -4,15 +4,17 @@
 --
 -- Each membership has an epoch of its own: a number that grows, how many instances it has,
 -- and a word that no other call has, so that a Redis which has forgotten some of them
--- makes none again.
+-- makes none again. A large one's ends with its pace, see rhythm.go: how many times slower than
+-- in a small cluster instances beat, and are taken for gone. Each score is when the instance was
+-- heard, in milliseconds, and in sixteenths of one the pace at which it beats.
 --
 -- KEYS  instances, shards, epoch, changes (a zset: message -> number of the epoch that it
 --       leads to), versions (a hash: instance -> that of its limits), problems (a hash:
 --       instance -> why it does not fully work; a well one is not there)
 -- ARGV  'register', 'leave' or 'list', instance, the version of its limits, number of
---       shards, lapse and time to live in milliseconds, its problem ('' if it is well),
---       time to live of the number of shards, the epoch that the caller knows, the word,
---       how many changes are kept
+--       shards, lapse at pace 1 and time to live in milliseconds, its problem ('' if it is
+--       well), time to live of the number of shards, the epoch that the caller knows, the
+--       word, how many changes are kept, how many instances beat at pace 1, the slowest pace
 -- Returns the number of shards in force (in which case, if it is another, nothing was
 -- done), Redis' time (seconds, microseconds), the epoch, and if the caller knows another
 -- one 'changes' and the messages since that one, or 'whole' and all names.
@@ -27,35 +29,50 @@ local number, count = string.match(epoch, '^(%d+)-(%d+)-')
 number, count = tonumber(number or 0), tonumber(count or 0)
 -- Agents of before change the membership without a word of its epoch.
 local known = redis.call('ZCARD', KEYS[1]) == count
+local pace = tonumber(string.match(epoch, '~(%d+)$') or 1)
+local lapse = ARGV[5] * pace
 
-local joined, left = {}, {}
-local function take(from, to)
-  for _, name in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], from, to)) do left[#left + 1] = name end
-  redis.call('ZREMRANGEBYSCORE', KEYS[1], from, to)
+-- The pace at which the instance of a score beats; 0 of one of a version before, which beats at 1.
+local function beats(score)
+  local own = score % 1 * 16
+  return own % 1 == 0 and own <= ARGV[13] + 0 and own or 0
 end
 
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local joined, left = {}, {}
+-- An instance may not have heard yet that it should beat faster: it is gone when it was silent
+-- for so many lapses of its own pace, too.
+local function take(from, to, lapses)
+  local found = redis.call('ZRANGEBYSCORE', KEYS[1], from, to, 'WITHSCORES')
+  for i = 1, #found, 2 do
+    if math.abs(now - found[i + 1]) >= lapses * ARGV[5] * beats(found[i + 1]) then
+      left[#left + 1] = found[i]
+      redis.call('ZREM', KEYS[1], found[i])
+    end
+  end
+end
+
 -- A score of the future is that of another master's clock, or of one set back.
-take(now + ARGV[5], '+inf')
+take(now + lapse, '+inf', 0)
 -- While Redis or all machines stand still, nobody is heard, and that is no instance's own
 -- silence: the first that is heard again must not take the others for gone. Two heartbeats of
 -- it count, or those who have died would stay where the only one left is heard rarely. An
 -- instance that is new does not know whether the others stood still or have died. A reader does
 -- not know it either, and takes them for gone after twice the time.
-local quiet = now - (redis.call('ZREVRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2] or now)
-local silent = now - ARGV[5]
-if quiet > ARGV[5] / 3 then
+local quiet = now - math.floor(redis.call('ZREVRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2] or now)
+local lapses = 1
+if quiet > lapse / 3 then
   if ARGV[1] == 'register' and redis.call('ZSCORE', KEYS[1], ARGV[2]) then
     for _, name in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
-      redis.call('ZINCRBY', KEYS[1], quiet - ARGV[5] / 3, name)
+      redis.call('ZINCRBY', KEYS[1], quiet - lapse / 3, name)
     end
   elseif ARGV[1] ~= 'register' then
-    silent = silent - ARGV[5]
+    lapses = 2
   end
 end
-take('-inf', silent)
+take('-inf', now - lapses * lapse, lapses)
 if ARGV[1] == 'register' then
-  if redis.call('ZADD', KEYS[1], now, ARGV[2]) == 1 then joined[1] = ARGV[2] end
+  if redis.call('ZADD', KEYS[1], string.format('%.4f', now + pace / 16), ARGV[2]) == 1 then joined[1] = ARGV[2] end
   redis.call('SET', KEYS[2], shards, 'PX', ARGV[8])
   redis.call('HSET', KEYS[5], ARGV[2], ARGV[3])
   if ARGV[7] == '' then
@@ -73,6 +90,15 @@ for _, name in ipairs(left) do
   end
 end
 
+-- Versions before take for gone whoever beats more slowly than they do.
+local function allBeat()
+  local scores = redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')
+  for i = 2, #scores, 2 do
+    if beats(scores[i]) == 0 then return false end
+  end
+  return true
+end
+
 local function text(s) return #s .. ':' .. s end
 if #joined + #left > 0 or not known then
   local from = epoch
@@ -81,7 +107,11 @@ if #joined + #left > 0 or not known then
     redis.call('DEL', KEYS[4])
   end
   number = number + 1
-  epoch = string.format('%d-%d-%s', number, redis.call('ZCARD', KEYS[1]), ARGV[10])
+  count = redis.call('ZCARD', KEYS[1])
+  epoch = string.format('%d-%d-%s', number, count, ARGV[10])
+  local wanted = math.min(ARGV[13], math.ceil(count / ARGV[12]))
+  -- Looked for once: while the epoch has a pace only those who know of it were added.
+  if wanted > 1 and (known and pace > 1 or allBeat()) then epoch = epoch .. '~' .. wanted end
   local said = {'2', time[1], time[2], text(from), text(epoch), #left}
   for _, name in ipairs(left) do said[#said + 1] = text(name) end
   for _, name in ipairs(joined) do said[#said + 1] = text(name) end
