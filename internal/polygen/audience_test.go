@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/policy"
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
+	"github.com/sluice-qos/sluice/pkg/concurrency"
 	"github.com/sluice-qos/sluice/pkg/limits/limitfile"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
@@ -250,6 +251,24 @@ func TestPoliciesDuringAnUpgrade(t *testing.T) {
 		}
 		if diff := cmp.Diff(tt.newer, newer.about(tt.user)); diff != "" {
 			t.Errorf("%s: the newer one heard (-want +got):\n%s", tt.user, diff)
+		}
+	}
+}
+
+// Slots are divided: each instance hears its own part, also when all are told.
+func TestSlotsForAllGoToEach(t *testing.T) {
+	set, err := limitfile.Parse("limits.yaml", []byte("version: 1\ndefault_tier: many\ntiers: {many: {concurrent: 100}}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := time.Unix(1000, 0)
+	p := &Polygen{audience: *hearing(start, "one", "three", "two")}
+	p.set.Store(set)
+	p.audience.report("u", "two")
+	d := decisions{Decisions: concurrency.Decisions{Sharings: []concurrency.Sharing{{User: "u", Shares: []concurrency.Share{{Instance: "two", Slots: 9}}}}}}
+	for _, want := range [][]string{{"one", "three", "two"}, {"two"}} {
+		if got := p.address(start, &d); len(got) != 1 || !slices.Equal(got[0].To, want) {
+			t.Errorf("slots go to %+v, want %q", got, want)
 		}
 	}
 }

@@ -298,7 +298,12 @@ func (p *Polygen) address(now time.Time, d *decisions) (policies []policy.Addres
 		for _, share := range s.Shares {
 			m.Shares = append(m.Shares, policy.SlotShare(share))
 		}
-		add(m, a.ofReserved(now, set, appeal{"slots", "", s.User}))
+		to := a.ofReserved(now, set, appeal{"slots", "", s.User})
+		// To each its own part: all parts in a message for all would grow with the square of the instances' number.
+		if to == nil {
+			to = a.live
+		}
+		add(m, to)
 	}
 	for _, s := range d.shares {
 		add(policy.Share{User: s.User, Direction: s.Direction, Shares: s.Shares}, a.ofShares(&s))
