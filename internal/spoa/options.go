@@ -24,6 +24,9 @@ type Options struct {
 	SPOE  string // where HAProxy asks: "unix:/path" or "host:port"
 	Peers string // where HAProxy's local peer listens: "unix:/path" or "host:port"
 
+	// LocalPeer is what HAProxy is called among its peers. "" means "haproxy".
+	LocalPeer string
+
 	// Runtime is the path of the socket of HAProxy's runtime API, by which credit is taken
 	// back. Without it HAProxy gets no credit and asks about every request.
 	Runtime string
@@ -87,6 +90,9 @@ func (o *Options) prepare() error {
 		}
 	}
 	o.Runtime = strings.TrimPrefix(o.Runtime, "unix:")
+	if o.LocalPeer == "" {
+		o.LocalPeer = "haproxy"
+	}
 	if o.MaxConns == 0 {
 		o.MaxConns = listen.ForSPOE(listen.Descriptors(), 1, false)
 	}

@@ -69,7 +69,7 @@ func New(o Options) (*Agent, error) {
 	network, address := splitAddress(o.Peers)
 	a.peers = peers.New(peers.Options{
 		Network: network, Address: address,
-		Local: "agent", Remote: "haproxy",
+		Local: "agent", Remote: o.LocalPeer,
 		Teach: []peers.Table{throttleTable, blockTable, shareTable, creditTable},
 		Learn: a.learnProgress, OnSession: a.followSession,
 		Logger: o.Logger, Registerer: o.Registerer,
