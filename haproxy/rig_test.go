@@ -268,6 +268,7 @@ type rig struct {
 type setup struct {
 	Config
 	noAgent bool
+	beside  bool             // the lines of Beside in a configuration of somebody's own
 	serve   http.HandlerFunc // the origin; nil: answers "origin" once it has the body
 	edit    func(cfg string) string
 }
@@ -323,7 +324,11 @@ func newRig(t testing.TB, s setup) *rig {
 	if !s.noAgent {
 		r.listen(t, filepath.Join(dir, "spoa.sock"))
 	}
-	file, env, err := Write(dir, c)
+	write := Write
+	if s.beside {
+		write = writeBeside
+	}
+	file, env, err := write(dir, c)
 	if err != nil {
 		t.Fatal(err)
 	}

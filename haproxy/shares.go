@@ -22,10 +22,10 @@ const bandwidthWithoutCredit = `    # Whose limits have just changed may still h
 // sharesOfCredit are the parts of haproxy.cfg by which credit brings shares of bandwidth.
 var sharesOfCredit = []string{"shares of credit", "held by credit", "unheard shares", "new shares", "default shares"}
 
-// lendsShares is whether credit brings shares: where somebody's bandwidth is limited, and a
-// sticky counter is free for a request of theirs.
+// lendsShares is whether credit brings shares: where somebody's bandwidth is limited, a
+// sticky counter is free for a request of theirs, and backend held is there.
 func (c Config) lendsShares() bool {
-	return c.Addresses == (limits.AddressLimits{}) && (!c.Fitted || c.Bandwidth)
+	return !c.beside && c.Addresses == (limits.AddressLimits{}) && (!c.Fitted || c.Bandwidth)
 }
 
 // shareElements are behind those of the classes: the first is the share down, the second up.
