@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -18,6 +19,8 @@ type forHAProxy struct {
 	Identify string `help:"How to find the user: header:X-User, s3, jwt:sub, basic, ip, auto, or a comma-separated chain of them. With :lower or :exact behind header:X-User, jwt:sub or basic, names are in small letters, or as they are; only those of basic are in small letters without." default:"auto" placeholder:"CHAIN"`
 	Out      string `help:"The folder to write. Default: print haproxy.cfg." predictor:"file" placeholder:"DIR"`
 	Force    bool   `help:"Write into a folder that holds other things, too, and over a haproxy.cfg of another origin."`
+
+	intoTheirs `embed:""`
 }
 
 // Help tells what the command writes and what to do then.
@@ -26,26 +29,43 @@ func (*forHAProxy) Help() string {
 
 Run it again, and reload HAProxy, when the classes, the exempt addresses, the exempt paths, failed_auth or per_address of the limit file change; and when its mode does, if it has one of the last two. Everything else in the file, limits and exempt users above all, takes effect without. If a verb or a class is limited that was not limited before, its limit takes effect too, but users with it are asked about with each request until then. If nobody's bandwidth was limited before, it is limited, but large transfers cost HAProxy before 2.7 more until then.
 
-The exit code is 1 if the limit file has an error or the folder holds other things, else 0.`
+With --into, puts what limits need into a haproxy.cfg of your own, for the frontends that are named: a block of the process, and one in each frontend. It shows them as a diff, and says what in that file cannot be beside them, or what to mind. With --write it writes them, if haproxy -c takes the result; with --remove it takes them out again, byte for byte. haproxy/README.md, "Beside your own HAProxy", has the rest.
+
+The exit code is 1 if the limit file has an error, the folder holds other things, or something in the configuration cannot coexist with the lines, else 0.`
 }
 
 func (h *forHAProxy) execute(stdout, stderr io.Writer) int {
 	return cli.Exit(stderr, "sluice haproxy", h.writeFiles(stdout, stderr))
 }
 
+// config is what the limit file and the chain say about the files.
+func (h *forHAProxy) config(stderr io.Writer) (haproxy.Config, error) {
+	if h.Limits == "" {
+		return haproxy.Config{Identify: h.Identify}, nil
+	}
+	set, err := limitfile.Load(h.Limits)
+	if err != nil {
+		return haproxy.Config{}, err
+	}
+	c := haproxy.ForLimits(set)
+	c.Identify = h.Identify
+	names, err := haproxy.NeverFound(h.Identify, set)
+	if err == nil && len(names) > 0 { // an error is told where the chain is used
+		fmt.Fprintf(stderr, "sluice haproxy: %d user(s) are named with capital letters, and this chain finds names in small letters only (%s): write them small, or add :exact in the chain\n", len(names), terminal.SomeNames(names))
+	}
+	return c, nil
+}
+
 func (h *forHAProxy) writeFiles(stdout, stderr io.Writer) error {
-	c := haproxy.Config{Identify: h.Identify}
-	if h.Limits != "" {
-		set, err := limitfile.Load(h.Limits)
-		if err != nil {
-			return err
-		}
-		c = haproxy.ForLimits(set)
-		c.Identify = h.Identify
-		names, err := haproxy.NeverFound(h.Identify, set)
-		if err == nil && len(names) > 0 { // an error is told below
-			fmt.Fprintf(stderr, "sluice haproxy: %d user(s) are named with capital letters, and this chain finds names in small letters only (%s): write them small, or add :exact in the chain\n", len(names), terminal.SomeNames(names))
-		}
+	c, err := h.config(stderr)
+	if err != nil {
+		return err
+	}
+	if h.Into != "" {
+		return h.intoTheirs.execute(c, stdout, stderr)
+	}
+	if h.Write || h.Remove || len(h.Frontend) > 0 || len(h.Config) > 0 {
+		return errors.New("--frontend, --config, --write and --remove belong to --into FILE")
 	}
 	addresses, paths := len(c.Exempt.Addresses), len(c.Exempt.Paths)
 	if h.Out == "" {
