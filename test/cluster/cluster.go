@@ -44,6 +44,7 @@ type Options struct {
 	Master bool
 
 	Rules     []string // of all instances: where haproxy.cfg says that rules of one's own go
+	Beside    string   // of all instances: a haproxy.cfg of one's own, in whose frontend "web" limits hold; "" means ours
 	AccessLog string   // of all instances: SLUICE_ACCESS_LOG
 	Threads   int      // of each HAProxy; 0 means 1
 	Origin    string   // "" means a counting one in this process

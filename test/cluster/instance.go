@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -62,10 +63,34 @@ func (c *Cluster) newInstance(t testing.TB, i int) *Instance {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if c.options.Beside != "" {
+		in.limitTheirs(t, filepath.Join(dir, "theirs"))
+	}
 	if len(c.options.Rules) > 0 {
 		in.addRules(t, c.options.Rules)
 	}
 	return in
+}
+
+// limitTheirs has the command put the limits into a configuration of somebody's own, as operators do. That reads SLUICE_BIND and
+// SLUICE_ORIGIN as ours does.
+func (in *Instance) limitTheirs(t testing.TB, dir string) {
+	t.Helper()
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	in.config = filepath.Join(dir, "haproxy.cfg")
+	if err := os.WriteFile(in.config, []byte(in.cluster.options.Beside), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	folder := filepath.Join(dir, "sluice")
+	in.env = append(in.env, "SLUICE_CFG_DIR="+folder)
+	cmd := exec.Command(filepath.Join(in.cluster.bin, "sluice"), "haproxy", "--into", in.config, "--frontend", "web", "--write",
+		"--limits", in.cluster.LimitsFile, "--identify", in.cluster.options.Identify, "--folder", folder, "--haproxy", proctest.HAProxyPath(t))
+	cmd.Env = append(os.Environ(), in.env...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("sluice haproxy --into: %v\n%s", err, out)
+	}
 }
 
 // addRules writes rules into haproxy.cfg as operators do.

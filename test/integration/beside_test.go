@@ -1,0 +1,178 @@
+package integration
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sluice-qos/sluice/bench/closed"
+	"github.com/sluice-qos/sluice/bench/transfer"
+	"github.com/sluice-qos/sluice/internal/proctest"
+	"github.com/sluice-qos/sluice/test/cluster"
+)
+
+// theirs is a configuration that knows nothing of Sluice: rules, lists and backends of its own.
+const theirs = `# Somebody's own.
+global
+    log stdout format raw daemon
+    stats socket "${SLUICE_STATS}" mode 600 level admin
+    nbthread 1
+
+defaults
+    mode http
+    log global
+    timeout connect 5s
+    timeout client 60s
+    timeout server 60s
+    timeout http-request 10s
+
+frontend web
+    bind "${SLUICE_BIND}"
+    acl refused path /private # Sluice has a list of this name, too
+    http-request deny if refused
+    http-request set-header X-Forwarded-Proto http
+    use_backend files if { path_beg /files/ }
+    default_backend app
+
+backend app
+    http-response set-header X-Backend app
+    server a "${SLUICE_ORIGIN}"
+
+backend files
+    http-response set-header X-Backend files
+    server a "${SLUICE_ORIGIN}"
+`
+
+func beside(o cluster.Options) cluster.Options {
+	o.Beside = theirs
+	return o
+}
+
+// In a configuration of somebody's own a limit of the request rate is as exact as in ours, other users pass, refusals say
+// why, and requests go where its own rules send them.
+func TestRequestRateBesideYourOwn(t *testing.T) {
+	t.Parallel()
+	for _, instances := range []int{1, 2} {
+		t.Run(fmt.Sprint(instances, " instances"), func(t *testing.T) {
+			t.Parallel()
+			c := cluster.Start(t, beside(cluster.Options{Instances: instances, Limits: limitFile(100)}))
+			r := offer(t, c, "alice", "even", 400, 5*time.Second)
+			checkAnswered(t, r)
+			checkLimit(t, r, 100, .9)
+			if res, _ := get(t, c.Instances[0].Address, "other"); res.StatusCode != http.StatusOK || res.Header.Get("X-Backend") != "app" {
+				t.Errorf("another user gets %d from %q, want 200 from app", res.StatusCode, res.Header.Get("X-Backend"))
+			}
+			checkRoutes(t, c.Instances[0].Address)
+		})
+	}
+}
+
+// checkRoutes sends requests that are let through, and such as are asked about, to both backends.
+func checkRoutes(t *testing.T, address string) {
+	t.Helper()
+	for i := range 6 {
+		for path, backend := range map[string]string{"/": "app", "/files/a": "files"} {
+			res, err := http.Get("http://" + address + path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			res.Body.Close()
+			if got := res.Header.Get("X-Backend"); res.StatusCode != http.StatusOK || got != backend {
+				t.Errorf("request %d of %s: %d from %q, want 200 from %s", i, path, res.StatusCode, got, backend)
+			}
+		}
+	}
+	res, err := http.Get("http://" + address + "/private")
+	if err != nil {
+		t.Fatal(err)
+	}
+	res.Body.Close()
+	if res.StatusCode != http.StatusForbidden || res.Header.Get("Sluice-Reason") != "" {
+		t.Errorf("what a rule of its own denies gets %d (Sluice-Reason %q), want that rule's 403", res.StatusCode, res.Header.Get("Sluice-Reason"))
+	}
+}
+
+func TestRefusalSaysWhyBesideYourOwn(t *testing.T) {
+	t.Parallel()
+	in := cluster.Start(t, beside(cluster.Options{Limits: limitFile(5)})).Instances[0]
+	proctest.Eventually(t, "a refusal", func() error {
+		res, body := get(t, in.Address, "alice")
+		if res.StatusCode == http.StatusOK {
+			return fmt.Errorf("admitted")
+		}
+		if res.StatusCode != http.StatusTooManyRequests || res.Header.Get("Sluice-Reason") != "request-rate" ||
+			res.Header.Get("Ratelimit-Policy") != `"GET";q=5;w=1` || res.Header.Get("Retry-After") != "1" || !strings.Contains(body, "Retry after 1 s") {
+			t.Errorf("refused with %d %v %q, want 429 and why", res.StatusCode, res.Header, body)
+		}
+		return nil
+	})
+}
+
+// Users below their limits are let through by HAProxy itself.
+func TestCreditBesideYourOwn(t *testing.T) {
+	t.Parallel()
+	c := cluster.Start(t, beside(cluster.Options{Limits: limitFile(1000)}))
+	in := c.Instances[0]
+	const question = `sluice_requests_total{limit="",verdict="allowed"}`
+	before := in.Metric(t, question)
+	r := offer(t, c, "alice", "even", 100, 5*time.Second)
+	checkAnswered(t, r)
+	if n := len(r.Refused().Results); n > 0 {
+		t.Errorf("%d requests below the limit were refused", n)
+	}
+	if asked := in.Metric(t, question) - before; asked > 100 {
+		t.Errorf("the agent was asked about %v of 500 requests of a user with credit, want a few", asked)
+	}
+}
+
+func TestProgressBesideYourOwn(t *testing.T) {
+	t.Parallel()
+	const limit = 10
+	counted, origin := counting(t, limit)
+	o := cluster.Options{Limits: progressLimits(limit), Origin: origin, SPOAArgs: []string{"--local-peer", "edge-1"}}
+	// It has a name among its peers, which the agent is told.
+	o.Beside = strings.Replace(theirs, "global\n", "global\n    localpeer edge-1\n", 1)
+	c := cluster.Start(t, o)
+	r := closed.Run(t.Context(), closed.Spec{Addresses: c.Addresses(), User: "alice", Clients: 50, Work: short, Duration: 4 * time.Second, Seed: 1})
+	checkStatuses(t, r)
+	if most := counted.Counts().Most; most != limit && !busy(t, c, 0) {
+		t.Errorf("at most %d requests ran at once, want %d", most, limit)
+	}
+	if r.Statuses[http.StatusTooManyRequests] == 0 {
+		t.Error("nothing was refused")
+	}
+	checkNothingInProgress(t, c)
+	// And those whose tier waits for room are served instead.
+	r = closed.Run(t.Context(), closed.Spec{Addresses: c.Addresses(), User: "patty", Clients: 20, Work: short, Duration: 3 * time.Second, Seed: 1})
+	if checkStatuses(t, r); r.Statuses[http.StatusTooManyRequests] > 0 {
+		t.Errorf("%d requests that may wait were refused", r.Statuses[http.StatusTooManyRequests])
+	}
+}
+
+func TestBandwidthBesideYourOwn(t *testing.T) {
+	t.Parallel()
+	const limit, d = 4, 5 * time.Second
+	for _, up := range []bool{false, true} {
+		t.Run(fmt.Sprint("up ", up), func(t *testing.T) {
+			t.Parallel()
+			c, o := moving(t, beside(cluster.Options{Limits: bandwidthLimits(limit)}))
+			checkRate(t, transfer.Run(t.Context(), o, streams(c, "alice", 8, up), d), "in all", time.Second, d, limit*mib)
+		})
+	}
+}
+
+// Without its agent HAProxy goes on, with its part of the limits.
+func TestAgentKilledBesideYourOwn(t *testing.T) {
+	t.Parallel()
+	c, r, at := underLoad(t, func() *cluster.Cluster {
+		return cluster.Start(t, beside(cluster.Options{Limits: limitFile(100), MaxWait: shortWait}))
+	}, func(c *cluster.Cluster) { c.Instances[0].Agent.Kill() })
+	checkAnswered(t, r)
+	checkCalm(t, r, shortWait)
+	checkQuick(t, after(r, at.Add(time.Second)), "later than a second after the agent's death")
+	c.Instances[0].StartAgent(t)
+	c.Instances[0].AwaitReady(t)
+	checkRecovered(t, c, 400)
+}
