@@ -27,6 +27,9 @@ func Parse(grammar any, args []string, stdout, stderr io.Writer, name, descripti
 	if err != nil {
 		return nil, Exit(stderr, name, err)
 	}
+	if answerMan(args, parser.Model, stdout) {
+		return nil, 0
+	}
 	ctx, err = parser.Parse(args)
 	switch {
 	case exit >= 0: // --help
