@@ -2,9 +2,11 @@ package main
 
 import (
 	"fmt"
-	"runtime/debug"
+	"strings"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/sluice-qos/sluice/internal/buildinfo"
 )
 
 // versionFlag prints the version and exits.
@@ -12,34 +14,21 @@ type versionFlag bool
 
 // BeforeReset is what kong calls before it misses a command.
 func (versionFlag) BeforeReset(app *kong.Kong) error {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		info = &debug.BuildInfo{}
-	}
-	fmt.Fprintln(app.Stdout, "sluice "+version(info))
+	fmt.Fprintln(app.Stdout, "sluice "+version(buildinfo.Read()))
 	app.Exit(0)
 	return nil
 }
 
-// version says what a binary was built from: the module's version, the commit if
-// it was built in a checkout, and the Go version.
-func version(info *debug.BuildInfo) string {
-	v := info.Main.Version
-	if v == "" || v == "(devel)" {
-		v = "development"
+// version says what a binary was built from: its version, the commit if that is known, and Go's version.
+func version(of, revision, goVersion string) string {
+	if of == "unknown" || of == "(devel)" {
+		of = "development"
 	}
-	settings := map[string]string{}
-	for _, s := range info.Settings {
-		settings[s.Key] = s.Value
-	}
-	if commit := settings["vcs.revision"]; commit != "" {
-		v += ", commit " + commit[:min(12, len(commit))]
-		if settings["vcs.modified"] == "true" {
-			v += " with changes"
+	if commit, dirty := strings.CutSuffix(revision, "-dirty"); commit != "unknown" {
+		of += ", commit " + commit[:min(12, len(commit))]
+		if dirty {
+			of += " with changes"
 		}
 	}
-	if info.GoVersion != "" {
-		v += ", " + info.GoVersion
-	}
-	return v
+	return of + ", " + goVersion
 }

@@ -1,27 +1,19 @@
 package main
 
-import (
-	"runtime/debug"
-	"testing"
-)
+import "testing"
 
 func TestVersion(t *testing.T) {
-	commit := debug.BuildSetting{Key: "vcs.revision", Value: "0123456789abcdef0123456789abcdef01234567"}
-	for _, tt := range []struct {
-		name string
-		info debug.BuildInfo
-		want string
-	}{
-		{"nothing is known", debug.BuildInfo{}, "development"},
-		{"a release", debug.BuildInfo{GoVersion: "go1.26.0", Main: debug.Module{Version: "v1.2.3"}}, "v1.2.3, go1.26.0"},
-		{"a checkout", debug.BuildInfo{GoVersion: "go1.26.0", Main: debug.Module{Version: "(devel)"}, Settings: []debug.BuildSetting{commit, {Key: "vcs.modified", Value: "false"}}},
-			"development, commit 0123456789ab, go1.26.0"},
-		{"a checkout with changes", debug.BuildInfo{Settings: []debug.BuildSetting{commit, {Key: "vcs.modified", Value: "true"}}},
-			"development, commit 0123456789ab with changes"},
-		{"a short name of a commit", debug.BuildInfo{Settings: []debug.BuildSetting{{Key: "vcs.revision", Value: "42"}}}, "development, commit 42"},
+	const commit = "0123456789abcdef0123456789abcdef01234567"
+	for _, tt := range []struct{ name, version, revision, want string }{
+		{"nothing is known", "unknown", "unknown", "development, go1.26.0"},
+		{"a module", "v1.2.3", "unknown", "v1.2.3, go1.26.0"},
+		{"a release", "v1.2.3", commit, "v1.2.3, commit 0123456789ab, go1.26.0"},
+		{"a checkout", "(devel)", commit, "development, commit 0123456789ab, go1.26.0"},
+		{"a checkout with changes", "(devel)", commit + "-dirty", "development, commit 0123456789ab with changes, go1.26.0"},
+		{"a short name of a commit", "unknown", "42", "development, commit 42, go1.26.0"},
 	} {
-		if got := version(&tt.info); got != tt.want {
-			t.Errorf("%s: version(%+v) = %q, want %q", tt.name, tt.info, got, tt.want)
+		if got := version(tt.version, tt.revision, "go1.26.0"); got != tt.want {
+			t.Errorf("%s: version(%q, %q) = %q, want %q", tt.name, tt.version, tt.revision, got, tt.want)
 		}
 	}
 }

@@ -9,9 +9,19 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
+// Version and Revision are what a release is built with (scripts/package); "" takes what Go knows of the
+// build: a package is built from the same source to the same bytes, in a checkout or not.
+var Version, Revision string
+
+// Read returns what is known of this build; what is not is "unknown".
+func Read() (version, revision, goVersion string) {
+	version, revision, goVersion = read(debug.ReadBuildInfo())
+	return cmp.Or(Version, version), cmp.Or(Revision, revision), goVersion
+}
+
 // Register adds sluice_build_info to the registry; nil adds it nowhere.
 func Register(reg prometheus.Registerer, component string) {
-	version, revision, goVersion := read(debug.ReadBuildInfo())
+	version, revision, goVersion := Read()
 	promauto.With(reg).NewGaugeVec(prometheus.GaugeOpts{
 		Name: "sluice_build_info",
 		Help: "The build that runs, value 1: the component (spoa, polygen), the module's version, the commit (-dirty: with changes), and Go's version.",
