@@ -9,7 +9,7 @@ require (
 	github.com/riverqueue/river v0.51.0
 	github.com/riverqueue/river/riverdriver/riverpgxv5 v0.51.0
 	github.com/riverqueue/river/rivertype v0.51.0
-	github.com/sluice-qos/sluice v0.0.0
+	github.com/sluice-qos/sluice v0.1.0
 )
 
 require (
@@ -37,5 +37,3 @@ require (
 	gopkg.in/yaml.v3 v3.0.1 // indirect
 	pgregory.net/rapid v1.3.0
 )
-
-replace github.com/sluice-qos/sluice => ../..
