@@ -173,12 +173,6 @@ func TestEventsOfALostShardHoldUpNoOthers(t *testing.T) {
 	for b.ShardOf(other) == b.ShardOf(near) {
 		other += "b"
 	}
-	of := func(names ...string) (all []bus.EventsOf) {
-		for _, name := range names {
-			all = append(all, bus.EventsOf{Name: name, Ends: 1})
-		}
-		return all
-	}
 	for _, tt := range []struct {
 		name       string
 		lose, find func(r *rig)
@@ -192,7 +186,7 @@ func TestEventsOfALostShardHoldUpNoOthers(t *testing.T) {
 			r := newRig(t, func(o *Options) { o.Bus = b })
 			taken, e, back := map[int64][]string{}, newEvents(), false
 			send := func(second int64) error {
-				_, err := e.sendAll(t.Context(), bus.Events{Second: second, Users: of(near, other), Tiers: of("free")}, r.limiter.divideLost, func(_ context.Context, _ uint64, events bus.Events) error {
+				_, err := e.sendAll(t.Context(), bus.Events{Second: second, Users: oneEndOf(near, other), Tiers: oneEndOf("free")}, r.limiter.divideLost, func(_ context.Context, _ uint64, events bus.Events) error {
 					var names []string
 					for _, of := range slices.Concat(events.Users, events.Tiers) {
 						names = append(names, of.Name)
@@ -226,6 +220,13 @@ func TestEventsOfALostShardHoldUpNoOthers(t *testing.T) {
 			}
 		})
 	}
+}
+
+func oneEndOf(names ...string) (all []bus.EventsOf) {
+	for _, name := range names {
+		all = append(all, bus.EventsOf{Name: name, Ends: 1})
+	}
+	return all
 }
 
 // To look at a user may have the core decide something, which is carried out at once.

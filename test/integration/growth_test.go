@@ -49,14 +49,7 @@ func TestGrowFromOneRedisToACluster(t *testing.T) {
 	second, secondTLS := proctest.FreeAddr(t), proctest.FreeAddr(t)
 	node(second, secondTLS, append(asNode, secondBus)...)
 	proctest.RedisCommand(t, first, "CLUSTER", "MEET", "127.0.0.1", proctest.PortOf(secondTLS), secondBus)
-	proctest.Eventually(t, "both nodes know each other", func() error {
-		for _, node := range []string{first, second} {
-			if said := proctest.RedisCommand(t, node, "CLUSTER", "INFO"); !strings.Contains(said, "cluster_known_nodes:2") || !strings.Contains(said, "cluster_state:ok") {
-				return errors.New(said)
-			}
-		}
-		return nil
-	})
+	awaitTwoNodes(t, first, second)
 	c.RedisAddr = firstTLS + "," + secondTLS
 	for _, in := range c.Instances {
 		in.Agent.Stop()
@@ -87,6 +80,19 @@ func TestGrowFromOneRedisToACluster(t *testing.T) {
 		}
 	}
 	exact("after", 2*time.Second)
+}
+
+// awaitTwoNodes waits until two nodes know each other.
+func awaitTwoNodes(t *testing.T, nodes ...string) {
+	t.Helper()
+	proctest.Eventually(t, "both nodes know each other", func() error {
+		for _, node := range nodes {
+			if said := proctest.RedisCommand(t, node, "CLUSTER", "INFO"); !strings.Contains(said, "cluster_known_nodes:2") || !strings.Contains(said, "cluster_state:ok") {
+				return errors.New(said)
+			}
+		}
+		return nil
+	})
 }
 
 // allReady is what one of the agents or polygen lacks.
