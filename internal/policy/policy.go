@@ -55,7 +55,7 @@ type Confirm struct {
 type Hot struct {
 	Key       ratelimit.Key
 	Until     time.Time // when it ends by itself; to the millisecond, not before 1970
-	Instances int       // agents that share the key's requests; >= 0
+	Instances int       // agents that share the key's requests; 0: not known, it may be all
 }
 
 // Block says that a user's requests in progress have reached the limit.

@@ -66,6 +66,9 @@ func (a *audience) report(user, instance string) {
 	}
 }
 
+// knows reports whether instances have told of a user in the last seconds.
+func (a *audience) knows(user string) bool { return a.heard[user] != nil || a.before[user] != nil }
+
 // startOver sends everything to all until the polygen has heard for a while who serves whom.
 func (a *audience) startOver() { a.before, a.turned = nil, time.Time{} }
 

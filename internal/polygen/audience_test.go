@@ -272,3 +272,26 @@ func TestSlotsForAllGoToEach(t *testing.T) {
 		}
 	}
 }
+
+// How many instances serve a user is told when they have reported the user: before that it may be more than have asked.
+func TestHintsOfUsersWhomNobodyHasReported(t *testing.T) {
+	now := time.Now()
+	p := &Polygen{audience: *hearing(now, "a", "b", "c")}
+	set, err := limitfile.Parse("limits.yaml", []byte("version: 1\ndefault_tier: few\ntiers: {few: {requests: {GET: 3}}}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.set.Store(set)
+	told := func(user string) int {
+		hint := ratelimit.Hint{Key: ratelimit.Key{Class: "GET", User: user}, Until: now, Instances: 1}
+		return p.address(now, &decisions{hints: []ratelimit.Hint{hint}})[0].Message.(policy.Hot).Instances
+	}
+	p.audience.report("alice", "a")
+	if alice, bob := told("alice"), told("bob"); alice != 1 || bob != 0 {
+		t.Errorf("%d instances serve alice, whom one has reported, and %d bob, whom none has; want 1 and 0, which stands for all", alice, bob)
+	}
+	p.audience.forget(now.Add(audienceSpan))
+	if n := told("alice"); n != 1 {
+		t.Errorf("%d instances serve alice, who was reported in the span before, want 1", n)
+	}
+}

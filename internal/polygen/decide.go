@@ -311,7 +311,13 @@ func (p *Polygen) address(now time.Time, d *decisions) (policies []policy.Addres
 	// Last, for they only save questions.
 	for _, h := range d.hints {
 		to := a.ofReserved(now, set, appeal{"hot", limits.RateName(h.Key.Class, h.Key.Window), h.Key.User})
-		add(policy.Hot{Key: h.Key, Until: h.Until, Instances: h.Instances}, to)
+		hot := policy.Hot{Key: h.Key, Until: h.Until, Instances: h.Instances}
+		// Others may have begun to serve the user whose asks were not heard yet: told that there is one, each would take itself
+		// for that one, and admit the whole limit alone should Redis be lost.
+		if !a.knows(h.Key.User) {
+			hot.Instances = 0
+		}
+		add(hot, to)
 	}
 	return policies
 }

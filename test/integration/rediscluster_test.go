@@ -259,9 +259,7 @@ func throughout(t *testing.T, c *cluster.Cluster, losses float64, users []string
 	defer end()
 	go func() {
 		defer end()
-		// In the first second polygen may not have heard of all agents that serve a user. What it says of their number agents
-		// go by while Redis is lost.
-		wholeSeconds(2)
+		wholeSeconds(1)
 		happens()
 		wholeSeconds(1)
 	}()
