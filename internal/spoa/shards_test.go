@@ -1,9 +1,11 @@
 package spoa
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -46,6 +48,7 @@ type shardedRig struct {
 	registry int    // the master of the registry
 	stop     func() // ends the load
 	stalls   atomic.Pointer[proctest.Stalls]
+	silence  [6]atomic.Int64 // ns for which a node did not answer the test at most, since forgetLosses
 }
 
 // shardedUser asks for much more than their limit, at all agents.
@@ -67,9 +70,14 @@ func newShardedRig(t *testing.T) *shardedRig {
 	with := proctest.NewSecureRedis(t)
 	// Nobody takes over for whoever is stopped.
 	r.secure, r.addrs, r.nodes = proctest.SecureRedisCluster(t, with, "--cluster-require-full-coverage", "no", "--cluster-node-timeout", "600000")
+	for node := range r.nodes {
+		go r.probe(node)
+	}
 	r.findMasters()
 	redis := bus.Options{Addresses: r.secure, Cluster: true, Shards: clusterShards, Username: "sluice-polygen", Password: "sluice-polygen", TLS: with.Client(t)}
-	b, err := bus.Open(redis)
+	own := redis
+	own.Timeout = proctest.Patience
+	b, err := bus.Open(own)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +214,12 @@ func (r *shardedRig) exact(leave, seconds int64, of func(*shardedUser) bool, hap
 		switch {
 		case !of(u) || r.lostMeanwhile(u.shard):
 		case strings.HasPrefix(u.name, "rate"):
-			r.admits(u, from, to, 0.8, 1)
+			least := 0.8
+			// Who waits for Redis asks, and is admitted, less often.
+			if r.slow(u.shard) {
+				least = 0
+			}
+			r.admits(u, from, to, least, 1)
 		case strings.HasPrefix(u.name, "slots"):
 			u.mu.Lock()
 			if u.most > shardedSlots {
@@ -280,26 +293,59 @@ func (r *shardedRig) lost(master int) {
 	}
 }
 
+// probe measures how long a node takes to answer, until the test ends or the node does.
+func (r *shardedRig) probe(node int) {
+	conn, err := net.Dial("tcp", r.addrs[node])
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	defer context.AfterFunc(r.t.Context(), func() { conn.Close() })()
+	for answer := make([]byte, 64); ; time.Sleep(20 * time.Millisecond) {
+		asked := time.Now()
+		if _, err := conn.Write([]byte("PING\r\n")); err != nil {
+			return
+		}
+		if _, err := conn.Read(answer); err != nil {
+			return
+		}
+		r.silence[node].Store(max(r.silence[node].Load(), int64(time.Since(asked))))
+	}
+}
+
 // forgetLosses begins to look for losses anew.
 func (r *shardedRig) forgetLosses() {
 	r.stalls.Store(&proctest.Stalls{})
 	go r.stalls.Load().Watch(r.t.Context())
+	for node := range r.silence {
+		r.silence[node].Store(0)
+	}
 	r.eachLink(func(k *link) { k.why = nil })
 }
 
 // lostMeanwhile reports whether an agent has lost a shard since forgetLosses. That is a failure unless the machine
-// has stood still: then nothing can be said of the shard's users.
-func (r *shardedRig) lostMeanwhile(shard int) (was bool) {
+// is slow: then nothing can be said of the shard's users.
+func (r *shardedRig) lostMeanwhile(shard int) bool {
 	r.t.Helper()
+	var why error
 	r.eachLink(func(k *link) {
-		if k.shard.number != shard || k.why == nil {
-			return
-		}
-		if was = true; r.stalls.Load().Longest() < lostAfter/4 {
-			r.t.Errorf("an agent has lost shard %d: %v", shard, k.why)
+		if k.shard.number == shard {
+			why = cmp.Or(why, k.why)
 		}
 	})
-	return was
+	if why != nil && !r.slow(shard) {
+		r.t.Errorf("an agent has lost shard %d, of master %d, on a machine that kept up: %v", shard, r.masters[shard], why)
+	}
+	return why != nil
+}
+
+// slow reports whether the machine has stood still since forgetLosses, or a shard's master or a replica had no processor.
+func (r *shardedRig) slow(shard int) bool {
+	stall := r.stalls.Load().Longest()
+	for _, node := range []int{r.masters[shard], 3, 4, 5} {
+		stall = max(stall, time.Duration(r.silence[node].Load()))
+	}
+	return stall >= lostAfter/4
 }
 
 func (r *shardedRig) eachLink(call func(*link)) {
