@@ -141,7 +141,21 @@ $(LINT):
 
 check: lint test ## what must pass before a commit
 
-clean: ## remove what was built
-	rm -rf bin
+packages: ## build the debs and rpms of this machine's architecture into dist/
+	rm -rf dist
+	scripts/package dist
 
-.PHONY: help setup run build test test-unit test-calm test-race test-river compile-race test-integration test-matrix bench fuzz random lint check clean
+release: ## build all that a release has into dist/: packages, checksums and a bill of materials
+	rm -rf dist
+	scripts/package dist amd64
+	scripts/package dist arm64
+	cd dist && sha256sum -- * >SHA256SUMS
+
+test-packages: ## try the packages in a new Debian 12 and 13 (needs root); ROOTS=DIR keeps these for the next time
+	@scripts/setup debootstrap lintian
+	scripts/test-packages $(ROOTS)
+
+clean: ## remove what was built
+	rm -rf bin dist
+
+.PHONY: help setup run build test test-unit test-calm test-race test-river compile-race test-integration test-matrix bench fuzz random lint check packages release test-packages clean

@@ -270,3 +270,25 @@ func TestPathsInDocumentsExist(t *testing.T) {
 		t.Error("no document names a path")
 	}
 }
+
+// A setting that is commented out in the packages' files is one that the programs have.
+func TestSettingsOfThePackagesExist(t *testing.T) {
+	known := files(t, "haproxy.cfg")["haproxy/haproxy.cfg"] + files(t, "sluice-haproxy.service")["deploy/systemd/sluice-haproxy.service"]
+	for _, text := range files(t, ".go") {
+		for _, m := range regexp.MustCompile(`env:"(\w+)"`).FindAllStringSubmatch(text, -1) {
+			known += " " + m[1]
+		}
+	}
+	settings := 0
+	for name, text := range files(t, ".env") {
+		for _, m := range regexp.MustCompile(`(?m)^#?(SLUICE_\w+)=`).FindAllStringSubmatch(text, -1) {
+			settings++
+			if !regexp.MustCompile(`\b` + m[1] + `\b`).MatchString(known) {
+				t.Errorf("%s has %s, which nothing reads", name, m[1])
+			}
+		}
+	}
+	if settings == 0 {
+		t.Error("no settings found")
+	}
+}
