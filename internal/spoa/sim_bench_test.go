@@ -30,8 +30,8 @@ import (
 //
 // First a load balancer spreads each user's requests over all instances, and then over three of them.
 // SLUICE_SIM_AGENTS (10,100,1000), SLUICE_SIM_RATE (10000 for each instance), SLUICE_SIM_USERS (1000), SLUICE_SIM_BUSY (10)
-// and SLUICE_SIM_SERVED_BY (0,3; 0 is all) change that. A thousand instances take some minutes of one core, and
-// 8 GiB with GOGC=50 and GOMEMLIMIT=7GiB.
+// and SLUICE_SIM_SERVED_BY (0,3; 0 is all) change that. A hundred instances take a minute or two of one core, a
+// thousand more than ten for each of the two, and 8 GiB with GOGC=60 and GOMEMLIMIT=7GiB.
 func BenchmarkSimulatedFleet(b *testing.B) {
 	rate, users := scaleNumber(b, "SLUICE_SIM_RATE", 10_000), scaleNumber(b, "SLUICE_SIM_USERS", 1000)
 	busy := scaleNumber(b, "SLUICE_SIM_BUSY", 10)

@@ -69,12 +69,12 @@ func newSimLoad(rate float64, users, busy, servedBy int) *simLoad {
 	known := make(map[string]bool)
 	for rank := range l.demand {
 		l.demand[rank] *= rate / sum
-		half, kind := floorPower(l.demand[rank]), -1
+		half := floorPower(l.demand[rank])
 		tier := fmt.Sprint("ample-", half)
 		text := fmt.Sprintf(`{requests: {GET: %d, "*": %d}, concurrent: %d}`, ampleFactor*half, 2*ampleFactor*half, ampleFactor*half)
 		switch {
 		case l.isBusy(rank):
-			kind = rank / busyEvery % 4
+			kind := rank / busyEvery % 4
 			tier = fmt.Sprintf("at%d-%d", kind, half)
 			text = l.addBusy(kind, half)
 		case l.ample(rank) == defaultLimit:
