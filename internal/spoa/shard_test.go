@@ -14,7 +14,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/sluice-qos/sluice/internal/bus"
 	"github.com/sluice-qos/sluice/internal/proctest"
@@ -230,17 +229,13 @@ func TestHeartbeatsOfALargeCluster(t *testing.T) {
 		}
 		return sum
 	}
-	client := goredis.NewClient(&goredis.Options{Addr: addr})
-	defer client.Close()
 	proctest.Eventually(t, "an agent among 300 others", func() error {
 		// All of them at once: on a slow machine those that register one after the other lapse meanwhile.
-		if err := client.Eval(t.Context(), `
+		proctest.RedisCommand(t, addr, "EVAL", `
 			local time = redis.call('TIME')
 			local now = time[1] * 1000 + math.floor(time[2] / 1000)
 			for i = 1, 300 do redis.call('ZADD', KEYS[1], string.format('%.4f', now + 2 / 16), i) end
-			return 1`, []string{"sluice:{cluster}:instances"}).Err(); err != nil {
-			return err
-		}
+			return 1`, "1", "sluice:{cluster}:instances")
 		r.beat(t.Context())
 		before := registered()
 		told = 0
