@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -107,6 +109,22 @@ func TestWhoListens(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// However many listen, one of them goes on when it asks again, and no more are taken.
+func TestListenersAreBoundedAndRenewed(t *testing.T) {
+	var o others
+	now := time.Now()
+	for i := range parts.Count + 1 {
+		o.addListener(fmt.Sprint("p", i), now.Add(listensFor))
+	}
+	o.addListener("p7", now.Add(2*listensFor))
+	if to, _ := o.takeEvents(now); len(to) != parts.Count {
+		t.Errorf("%d listen, want %d", len(to), parts.Count)
+	}
+	if to, _ := o.takeEvents(now.Add(listensFor + 1)); !slices.Equal(to, []string{"p7"}) {
+		t.Errorf("then %q listen, want p7, which asked again", to)
+	}
 }
 
 // What does not fit into a letter the readers at the other polygen are told to have lost, and so they are of a

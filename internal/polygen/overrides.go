@@ -70,7 +70,7 @@ func newOverrideMetrics(reg prometheus.Registerer) overrideMetrics {
 		restored: f.Counter("sluice_overrides_restored_total",
 			"Times that Redis lacked overrides by hand, or removals of them, and this polygen wrote them again."),
 		surplus: f.Counter("sluice_overrides_surplus_total",
-			"Overrides by hand, and removals of them, that were let go because Redis and this polygen together had more than there may be."),
+			"Overrides by hand that were let go because Redis and this polygen together had more than there may be, and removals of them that were let go because there were too many."),
 		writes: f.Counters("sluice_admin_writes_total",
 			"What was to be done by hand through the admin API, by action (override, remove, unblock) and result: ok, unsafe because not all replicas of Redis have it yet, refused, or failed because Redis did not answer.", "action", "result"),
 	}
@@ -256,6 +256,8 @@ func (p *Polygen) changeOverrides(ctx context.Context, change func(*overrideStat
 		if err := change(&next); err != nil {
 			return "", err
 		}
+		// The oldest go, which none but an old copy of Redis could bring back: an override that cannot be removed is worse.
+		dropped := fitList(&next.removed)
 		set, refused, err := p.tryOverrides(next)
 		if err != nil {
 			return "", err
@@ -270,6 +272,7 @@ func (p *Polygen) changeOverrides(ctx context.Context, change func(*overrideStat
 		}
 		// In Redis before here: what is in force and nobody else knows would end with this process.
 		h.version, h.state = kept.Version, next
+		h.metrics.surplus.Add(float64(dropped))
 		p.enforce(set, refused)
 		return kept.Unsafe, nil
 	}
@@ -280,8 +283,8 @@ func (p *Polygen) changeOverrides(ctx context.Context, change func(*overrideStat
 func (p *Polygen) tryOverrides(next overrideState) (set *limits.Set, refused []limitfile.Refused, err error) {
 	h := &p.overrides
 	// Refused now, where somebody reads why, and not let go by fit later.
-	if !fits(next.list) || !fits(next.removed) {
-		return nil, nil, fmt.Errorf("%w; %d are possible, and as many removed ones, each of %d bytes together", api.ErrFull, limitfile.MaxOverrides, limitfile.MaxOverridesSize)
+	if !fits(next.list) {
+		return nil, nil, fmt.Errorf("%w; %d are possible, of %d bytes together", api.ErrFull, limitfile.MaxOverrides, limitfile.MaxOverridesSize)
 	}
 	set, refused = limitfile.WithOverrides(h.file, next.list)
 	for _, r := range refused {

@@ -290,6 +290,27 @@ func TestTooManyOverrides(t *testing.T) {
 	}
 }
 
+// However many were removed, one more can be: the oldest removal is let go.
+func TestRemovalsBeyondTheMost(t *testing.T) {
+	g := newGenerator(t, redis(t), "one", nil)
+	g.must(t, act("bob", `{"concurrent":50}`))
+	full := g.overrides.state
+	for i := range limitfile.MaxOverrides {
+		full.removed = append(full.removed, limits.Override{User: fmt.Sprint("u", i), Since: time.Unix(int64(i), 0).UTC(), Until: time.Now().Add(time.Hour)})
+	}
+	if _, err := g.keepOverrides(t.Context(), g.overrides.version, full, 0); err != nil {
+		t.Fatal(err)
+	}
+	g.remove(t, "bob")
+	state := g.overrides.state
+	if n, oldest := len(state.removed), slices.ContainsFunc(state.removed, func(o limits.Override) bool { return o.User == "u0" }); n != limitfile.MaxOverrides || oldest || len(state.list) != 0 {
+		t.Errorf("%d removals are kept, the oldest among them: %v, and %d overrides", n, oldest, len(state.list))
+	}
+	if n := testutil.ToFloat64(g.overrides.metrics.surplus); n != 1 {
+		t.Errorf("sluice_overrides_surplus_total = %v, want 1", n)
+	}
+}
+
 // Two polygens at a time lose nothing.
 func TestOverridesOfTwoPolygens(t *testing.T) {
 	const each = maxOverrideTries / 2 // one can lose against all writes of the other, and has tries left

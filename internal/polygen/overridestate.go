@@ -168,22 +168,23 @@ func (s overrideState) withoutMissing(list []limits.Override, at time.Time) over
 
 // fit keeps the latest writes, as many as may be kept, and returns how many it let go.
 func (s *overrideState) fit() (dropped int) {
-	for _, list := range []*[]limits.Override{&s.list, &s.removed} {
-		if fits(*list) {
-			continue
-		}
-		// The latest, in an order that all polygens share: if each let others go, they would tell Redis in turns.
-		latest := slices.SortedFunc(slices.Values(*list), func(a, b limits.Override) int { return compareWrites(b, a) })
-		kept, size := 0, len("[]")
-		for ; kept < min(len(latest), limitfile.MaxOverrides); kept++ {
-			if size += len(encoded(latest[kept])); size > limitfile.MaxOverridesSize {
-				break
-			}
-		}
-		dropped += len(latest) - kept
-		*list = latest[:kept]
+	return fitList(&s.list) + fitList(&s.removed)
+}
+
+func fitList(list *[]limits.Override) (dropped int) {
+	if fits(*list) {
+		return 0
 	}
-	return dropped
+	// The latest, in an order that all polygens share: if each let others go, they would tell Redis in turns.
+	latest := slices.SortedFunc(slices.Values(*list), func(a, b limits.Override) int { return compareWrites(b, a) })
+	kept, size := 0, len("[]")
+	for ; kept < min(len(latest), limitfile.MaxOverrides); kept++ {
+		if size += len(encoded(latest[kept])); size > limitfile.MaxOverridesSize {
+			break
+		}
+	}
+	*list = latest[:kept]
+	return len(latest) - kept
 }
 
 // fits reports whether Redis may keep so many.

@@ -113,6 +113,12 @@ func (r *reactions) confirmed(c bus.Confirmed) (took time.Duration, done bool) {
 	return max(0, f.last.Sub(f.since)), true
 }
 
+// isThere reports whether an instance is among those that there are.
+func (r *reactions) isThere(instance string) bool {
+	_, there := slices.BinarySearch(r.instances, instance)
+	return there
+}
+
 // giveUp forgets the throttles that were not confirmed everywhere in time, and returns
 // how many there were.
 func (r *reactions) giveUp(now time.Time) (n int) {
@@ -121,7 +127,10 @@ func (r *reactions) giveUp(now time.Time) (n int) {
 		// than 0 is a clock that was set back, which would keep the throttle for as long.
 		if late := now.Sub(f.asked); late >= reactionSpan || late < 0 {
 			delete(r.followed, which)
-			n++
+			// Who is gone confirms nothing, and refuses nobody either.
+			if slices.ContainsFunc(f.missing, r.isThere) {
+				n++
+			}
 		}
 	}
 	return n

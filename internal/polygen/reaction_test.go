@@ -85,6 +85,20 @@ func TestReactions(t *testing.T) {
 			t.Errorf("gave up %d, then %d, want 0, then 1", early, late)
 		}
 	})
+	t.Run("of instances that are gone", func(t *testing.T) {
+		r := reactions{instances: []string{"one", "two"}}
+		spend(&r, start, "u")
+		r.confirmed(says("one", "u", ms))
+		r.instances = []string{"one"}
+		if n := r.giveUp(start.Add(time.Hour)); n != 0 {
+			t.Errorf("gave up %d whose last instance is gone, want none", n)
+		}
+		r.markSpent(get("v"), start.Unix(), start)
+		r.confirmations(start, set, []ratelimit.Throttle{{Key: get("v"), WindowStart: start.Unix(), Limit: 5}}, func(string) []string { return []string{} })
+		if n := r.giveUp(start.Add(time.Hour)); n != 0 || len(r.followed) != 0 {
+			t.Errorf("gave up %d of a user whom nobody serves, %d left, want none", n, len(r.followed))
+		}
+	})
 	t.Run("ten a second", func(t *testing.T) {
 		r := reactions{instances: []string{"one"}}
 		asked := 0
