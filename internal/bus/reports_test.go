@@ -140,14 +140,16 @@ func TestReportsGoToWhoWantsTheShard(t *testing.T) {
 	odd.start(t, agent, users[2])
 	odd.start(t, agent, users[1])
 	before := odd.metric(t, "sluice_bus_messages_total")
-	even.start(t, agent, users[4])
-	even.wanted <- nil
-	if err := agent.Started(t.Context(), "a", time.Second, started[5:]); err != nil {
+	even.wanted <- []int{5}
+	even.start(t, agent, users[5])
+	if err := agent.Started(t.Context(), "a", time.Second, started[3:4]); err != nil {
 		t.Fatal(err)
 	}
-	odd.start(t, agent, users[3])
-	if n := odd.metric(t, "sluice_bus_messages_total") - before; n < 1 || len(odd.events) > 0 {
-		t.Errorf("%v messages since, and %d more events, want none of shards 4 and 5", n, len(odd.events))
+	if s, ok := odd.events.next(t).(bus.Starts); !ok || s.Users[0].User != users[3] {
+		t.Errorf("heard %+v, want what was reported of %s alone", s, users[3])
+	}
+	if n := odd.metric(t, "sluice_bus_messages_total") - before; n != 1 {
+		t.Errorf("%v messages since, want the one of shard 3, and none of shard 5", n)
 	}
 }
 
