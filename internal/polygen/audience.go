@@ -7,6 +7,7 @@ import (
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/credit"
 	"github.com/sluice-qos/sluice/pkg/limits"
+	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
 const (
@@ -99,6 +100,14 @@ func (a *audience) concerned(user string) []string {
 		return nil
 	}
 	return serve
+}
+
+// ofThrottle is whom a throttle concerns.
+func (a *audience) ofThrottle(t *ratelimit.Throttle) []string {
+	if t.Instances == nil || a.live == nil {
+		return a.concerned(t.Key.User)
+	}
+	return a.ofLive(slices.Clone(t.Instances))
 }
 
 // serving is who serves a user, sorted; nil stands for all instances.

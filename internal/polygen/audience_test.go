@@ -124,6 +124,26 @@ func TestAudienceOfMost(t *testing.T) {
 	}
 }
 
+// A throttle may concern some of those who serve the user.
+func TestAudienceOfThrottles(t *testing.T) {
+	a := hearing(time.Unix(1000, 0), "one", "three", "two")
+	a.report("u", "three")
+	throttle := ratelimit.Throttle{Key: ratelimit.Key{Class: "GET", User: "u"}}
+	for _, tt := range []struct{ only, want []string }{
+		{nil, []string{"three"}},
+		{[]string{"gone", "one", "two"}, []string{"one", "two"}},
+	} {
+		throttle.Instances = tt.only
+		if got := a.ofThrottle(&throttle); !slices.Equal(got, tt.want) {
+			t.Errorf("only %q: %q, want %q", tt.only, got, tt.want)
+		}
+	}
+	a.live = nil
+	if got := a.ofThrottle(&throttle); got != nil {
+		t.Errorf("while the instances are not known: %q, want all", got)
+	}
+}
+
 // Shares concern who has one and who had one, whoever else serves the user.
 func TestAudienceOfShares(t *testing.T) {
 	s := bandwidth.Sharing{User: "u", Shares: []bandwidth.Share{{Instance: "two", Bytes: 1}}, Before: []string{"gone", "one"}}

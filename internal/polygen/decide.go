@@ -283,12 +283,9 @@ func (p *Polygen) address(now time.Time, d *decisions) (policies []policy.Addres
 	}
 	// Before the throttles that they are about: an agent that has written one already would write it once more, and
 	// the second acknowledgement would be measured.
-	policies = append(policies, p.reactions.confirmations(now, set, d.throttles, a.concerned)...)
-	for _, t := range d.throttles {
-		add(policy.Throttle{Key: t.Key, Second: t.WindowStart, Limit: t.Limit}, a.concerned(t.Key.User))
-	}
-	for _, t := range d.late {
-		add(policy.Throttle{Key: t.Key, Second: t.WindowStart, Limit: t.Limit}, []string{t.Instance})
+	policies = append(policies, p.reactions.confirmations(now, set, d.throttles, a.ofThrottle)...)
+	for _, t := range slices.Concat(d.throttles, d.late) {
+		add(policy.Throttle{Key: t.Key, Second: t.WindowStart, Limit: t.Limit}, a.ofThrottle(&t))
 	}
 	for _, b := range d.Blocks {
 		add(policy.Block{User: b.User, Limit: b.Max, Release: b.Release}, a.serving(b.User))

@@ -53,8 +53,8 @@ func (r *reactions) markSpent(k ratelimit.Key, second int64, at time.Time) {
 }
 
 // confirmations returns the throttles that the instances which hear of them are to confirm, of
-// those that are sent now. Who serves a user is nil for all.
-func (r *reactions) confirmations(now time.Time, set *limits.Set, throttles []ratelimit.Throttle, serving func(user string) []string) (ask []policy.Addressed) {
+// those that are sent now. Whom a throttle concerns is nil for all.
+func (r *reactions) confirmations(now time.Time, set *limits.Set, throttles []ratelimit.Throttle, concerned func(*ratelimit.Throttle) []string) (ask []policy.Addressed) {
 	// What was spent and is not among the throttles was for a polygen that decides about the user.
 	defer clear(r.spent)
 	// Also when the clock was set back: until then nothing would be followed.
@@ -77,7 +77,7 @@ func (r *reactions) confirmations(now time.Time, set *limits.Set, throttles []ra
 		if r.followed == nil {
 			r.followed = make(map[spending]*follows)
 		}
-		to := serving(t.Key.User)
+		to := concerned(&t)
 		missing := slices.Clone(to)
 		if to == nil {
 			missing = slices.Clone(r.instances)

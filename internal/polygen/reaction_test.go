@@ -19,7 +19,7 @@ func TestReactions(t *testing.T) {
 	}
 	const ms = time.Millisecond
 	start := time.Unix(1000, 0)
-	all := func(string) []string { return nil }
+	all := func(*ratelimit.Throttle) []string { return nil }
 	get := func(user string) ratelimit.Key { return ratelimit.Key{Class: "GET", User: user} }
 	spend := func(r *reactions, at time.Time, users ...string) []policy.Addressed {
 		var throttles []ratelimit.Throttle
@@ -62,7 +62,7 @@ func TestReactions(t *testing.T) {
 	t.Run("of those that serve the user", func(t *testing.T) {
 		r := reactions{instances: []string{"one", "two"}}
 		r.markSpent(get("u"), start.Unix(), start)
-		asked := r.confirmations(start, set, []ratelimit.Throttle{{Key: get("u"), WindowStart: start.Unix(), Limit: 5}}, func(string) []string { return []string{"two"} })
+		asked := r.confirmations(start, set, []ratelimit.Throttle{{Key: get("u"), WindowStart: start.Unix(), Limit: 5}}, func(*ratelimit.Throttle) []string { return []string{"two"} })
 		if len(asked) != 1 || !slices.Equal(asked[0].To, []string{"two"}) {
 			t.Errorf("asked %v, want two", asked)
 		}
@@ -94,7 +94,7 @@ func TestReactions(t *testing.T) {
 			t.Errorf("gave up %d whose last instance is gone, want none", n)
 		}
 		r.markSpent(get("v"), start.Unix(), start)
-		r.confirmations(start, set, []ratelimit.Throttle{{Key: get("v"), WindowStart: start.Unix(), Limit: 5}}, func(string) []string { return []string{} })
+		r.confirmations(start, set, []ratelimit.Throttle{{Key: get("v"), WindowStart: start.Unix(), Limit: 5}}, func(*ratelimit.Throttle) []string { return []string{} })
 		if n := r.giveUp(start.Add(time.Hour)); n != 0 || len(r.followed) != 0 {
 			t.Errorf("gave up %d of a user whom nobody serves, %d left, want none", n, len(r.followed))
 		}

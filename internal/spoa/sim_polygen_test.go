@@ -158,6 +158,17 @@ func (p *simPolygen) concerned(user string) []int {
 	return serve
 }
 
+// ofThrottle is whom a throttle concerns.
+func (p *simPolygen) ofThrottle(t *ratelimit.Throttle) (to []int) {
+	if t.Instances == nil {
+		return p.concerned(t.Key.User)
+	}
+	for _, instance := range t.Instances {
+		to = append(to, simInstance(instance))
+	}
+	return to
+}
+
 // ofReserved is serving, or now and then all, where all instances hold a part.
 func (p *simPolygen) ofReserved(now time.Time, told simAppealed) []int {
 	if !credit.Possible(p.set.User(told.user), len(p.names)) {
@@ -186,7 +197,7 @@ func (p *simPolygen) send(now time.Time) {
 		p.post(policy.Unblock{User: user}, p.serving(user))
 	}
 	for _, t := range throttles {
-		to := p.concerned(t.Key.User)
+		to := p.ofThrottle(&t)
 		if p.confirms < simConfirms && t.WindowStart <= now.Unix() {
 			p.confirms++
 			p.post(policy.Confirm{Key: t.Key, Second: t.WindowStart}, to)
@@ -194,7 +205,7 @@ func (p *simPolygen) send(now time.Time) {
 		p.post(policy.Throttle{Key: t.Key, Second: t.WindowStart, Limit: t.Limit}, to)
 	}
 	for _, t := range p.rates.Latecomers() {
-		p.post(policy.Throttle{Key: t.Key, Second: t.WindowStart, Limit: t.Limit}, []int{simInstance(t.Instance)})
+		p.post(policy.Throttle{Key: t.Key, Second: t.WindowStart, Limit: t.Limit}, p.ofThrottle(&t))
 	}
 	for _, b := range slots.Blocks {
 		p.post(policy.Block{User: b.User, Limit: b.Max, Release: b.Release}, p.serving(b.User))

@@ -15,9 +15,13 @@ const (
 	// newcomerGap is the same if an agent has begun to serve the user, which did not hear the last hint.
 	newcomerGap = 500 * time.Millisecond
 
-	watchSpan  = 3 * time.Second // an agent that was not heard of for this long shares a key no more
-	hotPercent = 80              // of the limit, at which a key is called hot
-	strictHot  = 50              // the same in strict mode
+	watchSpan = 3 * time.Second // an agent that was not heard of for this long shares a key no more
+	// manySharers is how many agents for each request of the limit are so many that in a window most of
+	// them have no request of the user.
+	manySharers = 2
+
+	hotPercent = 80 // of the limit, at which a key is called hot
+	strictHot  = 50 // the same in strict mode
 
 	// maxWatched bounds the keys that are watched. A key that is dropped is only called
 	// hot or spent later than it might be: no limit depends on it.
@@ -36,7 +40,7 @@ type Throttle struct {
 	Key         Key
 	WindowStart int64 // at which the window begins
 	Limit       int
-	Instance    string // the only one that is to hear of it, see Latecomers; "": all that serve the user
+	Instances   []string // the only ones that are to hear of it, sorted; nil: all that serve the user
 }
 
 // Watch compares the pool's totals with the limits: it is polygen's view of the
@@ -66,6 +70,7 @@ type watched struct {
 type sharer struct {
 	instance string
 	last     int64 // when it was last heard of, ns
+	told     int64 // the last second of which it was to hear that the window is spent
 }
 
 // NewWatch returns a watch that knows of nothing. A strict watch calls keys hot
@@ -91,26 +96,43 @@ func (w *Watch) Observe(at time.Time, instance string, k Key, sec int64, total, 
 		return
 	}
 	o := w.watched(k)
-	if o.heard(now, instance) {
-		o.newcomer = true
-		// Whoever begins to serve the user now did not hear that the window is spent.
-		if o.throttled == sec && now < o.over {
-			w.late = append(w.late, Throttle{Key: k, WindowStart: sec, Limit: limit, Instance: instance})
+	s, begins := o.heard(now, instance)
+	o.newcomer = o.newcomer || begins
+	if 100*total >= w.percent*limit && now-o.hinted >= int64(newcomerGap) {
+		// Where most have no request of the user in a second there are newcomers all the time.
+		sharers := o.sharers(now)
+		if now-o.hinted >= int64(hintGap) || o.newcomer && sharers <= manySharers*limit {
+			o.hinted, o.newcomer = now, false
+			w.hints = append(w.hints, Hint{Key: k, Until: at.Add(hintSpan), Instances: sharers})
 		}
 	}
-	gap := int64(hintGap)
-	if o.newcomer {
-		gap = int64(newcomerGap)
-	}
-	if 100*total >= w.percent*limit && now-o.hinted >= gap {
-		o.hinted, o.newcomer = now, false
-		w.hints = append(w.hints, Hint{Key: k, Until: at.Add(hintSpan), Instances: o.sharers(now)})
-	}
+	switch {
 	// Once for each window: the throttle lasts until it ends.
-	if total >= limit && o.throttled < sec {
+	case total >= limit && o.throttled < sec:
 		o.throttled, o.over = sec, end*second
-		w.spent = append(w.spent, Throttle{Key: k, WindowStart: sec, Limit: limit})
+		w.spent = append(w.spent, Throttle{Key: k, WindowStart: sec, Limit: limit, Instances: o.tell(now, sec, limit)})
+	case o.throttled == sec && now < o.over && s.told != sec:
+		s.told = sec
+		w.late = append(w.late, Throttle{Key: k, WindowStart: sec, Limit: limit, Instances: []string{instance}})
 	}
+}
+
+// tell notes which agents are to hear that a window is spent, and returns them, nil for all that serve the user.
+func (o *watched) tell(now, sec int64, limit int) (only []string) {
+	many := o.sharers(now) > manySharers*limit
+	for i := range o.agents {
+		s := &o.agents[i]
+		switch {
+		case !many && s.shares(now):
+			s.told = sec
+		// Who has not asked in this window has hardly a request to refuse in the rest of it. If it has, it asks, and is
+		// told then.
+		case many && s.last >= sec*second:
+			s.told = sec
+			only = append(only, s.instance)
+		}
+	}
+	return only
 }
 
 // watched is what is known of a key. When there are too many, those not heard of for
@@ -135,19 +157,21 @@ func (w *Watch) watched(k Key) *watched {
 }
 
 // heard notes that an agent serves the key, and reports whether it has begun to.
-func (o *watched) heard(now int64, instance string) (begins bool) {
-	compare := func(s sharer, instance string) int { return strings.Compare(s.instance, instance) }
-	at, found := slices.BinarySearchFunc(o.agents, instance, compare)
-	if found {
-		begins = !o.agents[at].shares(now)
-		o.agents[at].last = now
-		return begins
+func (o *watched) heard(now int64, instance string) (s *sharer, begins bool) {
+	find := func() (int, bool) {
+		return slices.BinarySearchFunc(o.agents, instance, func(s sharer, instance string) int { return strings.Compare(s.instance, instance) })
 	}
-	// Only here does the list grow, so it is enough to shorten it here.
-	o.agents = slices.DeleteFunc(o.agents, func(s sharer) bool { return !s.shares(now) })
-	at, _ = slices.BinarySearchFunc(o.agents, instance, compare)
-	o.agents = slices.Insert(o.agents, at, sharer{instance, now})
-	return true
+	at, found := find()
+	if !found {
+		// Only here does the list grow, so it is enough to shorten it here.
+		o.agents = slices.DeleteFunc(o.agents, func(s sharer) bool { return !s.shares(now) })
+		at, _ = find()
+		o.agents = slices.Insert(o.agents, at, sharer{instance: instance})
+	}
+	s = &o.agents[at]
+	begins = !found || !s.shares(now)
+	s.last = now
+	return s, begins
 }
 
 func (s sharer) shares(now int64) bool { return now-s.last < int64(watchSpan) }
@@ -179,7 +203,7 @@ func (w *Watch) Decisions() ([]Hint, []Throttle) {
 }
 
 // Latecomers are throttles of windows that were found spent before, each for an instance that
-// was first heard of since then; those since the last call.
+// asks and was not to hear of it then; those since the last call.
 func (w *Watch) Latecomers() []Throttle {
 	late := w.late
 	w.late = nil
