@@ -93,8 +93,10 @@ func (a *audience) forget(now time.Time) {
 }
 
 // concerned is whom to send what is the same for all who serve a user; nil stands for all instances.
-func (a *audience) concerned(user string) []string {
-	serve := a.serving(user)
+func (a *audience) concerned(user string) []string { return a.orAll(a.serving(user)) }
+
+// orAll sends what is the same for all of some instances to all there are if these are most.
+func (a *audience) orAll(serve []string) []string {
 	// One message that all hear costs less than one for each of most of them.
 	if len(serve) >= fewServe && 2*len(serve) >= len(a.live) {
 		return nil

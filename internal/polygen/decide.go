@@ -314,7 +314,7 @@ func (p *Polygen) address(now time.Time, d *decisions) (policies []policy.Addres
 		if !a.knows(h.Key.User) {
 			hot.Instances = 0
 		}
-		add(hot, to)
+		add(hot, a.orAll(to))
 	}
 	return policies
 }

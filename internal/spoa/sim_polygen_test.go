@@ -150,8 +150,9 @@ func (p *simPolygen) serving(user string) (serve []int) {
 }
 
 // concerned is serving, or all if that is most of them.
-func (p *simPolygen) concerned(user string) []int {
-	serve := p.serving(user)
+func (p *simPolygen) concerned(user string) []int { return p.orAll(p.serving(user)) }
+
+func (p *simPolygen) orAll(serve []int) []int {
 	if len(serve) >= simFewServe && 2*len(serve) >= len(p.names) {
 		return nil
 	}
@@ -229,7 +230,7 @@ func (p *simPolygen) send(now time.Time) {
 		p.post(policy.Share{User: s.User, Direction: s.Direction, Shares: s.Shares}, to)
 	}
 	for _, h := range hints {
-		p.post(policy.Hot{Key: h.Key, Until: h.Until, Instances: h.Instances}, p.ofReserved(now, simAppealed{"hot", h.Key.Class, h.Key.User}))
+		p.post(policy.Hot{Key: h.Key, Until: h.Until, Instances: h.Instances}, p.orAll(p.ofReserved(now, simAppealed{"hot", h.Key.Class, h.Key.User})))
 	}
 	p.publish()
 }
