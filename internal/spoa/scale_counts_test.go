@@ -97,11 +97,7 @@ func count(b *testing.B, f *fleet, polygen *cluster.Polygen, redis []string) cou
 	}
 	c.polygen, c.read = cpu.Seconds(), bytesRead(b, polygen.Process)
 	c.memory = [2]float64{resident(b, os.Getpid()), resident(b, polygen.Pid())}
-	var usage syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
-		b.Fatal(err)
-	}
-	c.agents = time.Duration(usage.Utime.Nano() + usage.Stime.Nano()).Seconds()
+	c.agents = ownCPU(b)
 	c.seconds = time.Since(scaleBegan).Seconds()
 	return c
 }
@@ -146,6 +142,15 @@ func (c *counts) addCalls(op, result string, n float64) {
 	if result != "ok" {
 		c.failed += n
 	}
+}
+
+// ownCPU is how many seconds of CPU this process has used.
+func ownCPU(b *testing.B) float64 {
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano()).Seconds()
 }
 
 // bytesRead is what a process has read so far, from connections too.
