@@ -35,12 +35,15 @@ type simFleet struct {
 	most     []atomic.Int32    // and the most of them at a time
 }
 
-// admit counts a request that runs.
-func (f *simFleet) admit(user int, second int64) {
+// admit counts a request that runs, and was asked about in a second and answered in the same or the next one.
+func (f *simFleet) admit(user int, asked, answered int64) {
 	if user == notBusy {
 		return
 	}
-	f.admitted[user][second-f.began].Add(1)
+	// Whose of the two seconds the token was is not known here, so it counts for neither.
+	if asked == answered {
+		f.admitted[user][asked-f.began].Add(1)
+	}
 	n := f.running[user].Add(1)
 	for most := f.most[user].Load(); n > most && !f.most[user].CompareAndSwap(most, n); most = f.most[user].Load() {
 	}

@@ -211,7 +211,7 @@ func (e *simEdge) request(user int, name string) {
 	e.mu.Unlock()
 	if admitted {
 		f.byCredit.Add(1)
-		f.admit(user, second)
+		f.admit(user, second, second)
 		e.starts.countStart(name, "GET", "")
 		return
 	}
@@ -221,6 +221,7 @@ func (e *simEdge) request(user int, name string) {
 
 // ask asks the agent.
 func (e *simEdge) ask(user int, q question) {
+	asked := time.Now().Unix()
 	v := e.verdict(q)
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -233,7 +234,8 @@ func (e *simEdge) ask(user int, q question) {
 		}
 		return
 	}
-	e.fleet.admit(user, time.Now().Unix())
+	// A token is of the second in which it was asked for, or of the one in which the answer came.
+	e.fleet.admit(user, asked, time.Now().Unix())
 	if v.credit != nil {
 		row.take(v.credit)
 	}
