@@ -57,6 +57,7 @@ type Agent struct {
 	flush   []*user // an ask is due with the next flush
 	out     Output
 	seq     uint64
+	heardAt int64 // when the pool last answered
 	idle    agenda.IdleTime
 	clock
 	membership

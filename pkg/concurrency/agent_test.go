@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/sluice-qos/sluice/pkg/cause"
 	"github.com/sluice-qos/sluice/pkg/concurrency"
 )
 
@@ -707,6 +708,26 @@ func TestAgentTimeoutAfterAnAnswer(t *testing.T) {
 	}
 	if v := r.Timeout(ms(24), waiting[0]); !v.Allowed {
 		t.Errorf("Timeout when the pool is silent = %+v, want allowed", v)
+	}
+}
+
+// Asks go one after the other: one that is made late, because the pool takes long to answer the one before
+// it, is no sign of a pool that is silent.
+func TestAgentTimeoutBehindAnotherAsk(t *testing.T) {
+	r := newRig(t, 2)
+	r.Start(ms(0), "other", 10, count{}, concurrency.Places{})
+	asks := r.Collect(ms(0), false, nil)
+	_, waiting := r.start(1, 1)
+	r.Reply(ms(12), asks[0], concurrency.Grant{Held: 1, Free: 9})
+	if asks = r.Collect(ms(12), false, nil); len(waiting) != 1 || len(asks) != 1 || asks[0].User != "u" {
+		t.Fatalf("%d requests wait and %+v is asked, want 1 request, and that u's slots are asked for", len(waiting), asks)
+	}
+	if v := r.Timeout(ms(21), waiting[0]); v.Allowed || v.Cause != cause.RedisLate {
+		t.Errorf("Timeout before the answer to an ask that was made late = %+v, want refused: %s", v, cause.RedisLate)
+	}
+	_, waiting = r.start(22, 1)
+	if v := r.Timeout(ms(42), waiting[0]); !v.Allowed {
+		t.Errorf("Timeout when nothing was answered since = %+v, want allowed", v)
 	}
 }
 

@@ -119,7 +119,7 @@ func (a *Agent) makeAsk(u *user, now int64) (Ask, bool) {
 		User: u.name, Seq: a.seq, Want: want, Active: a.toTell(u), Refused: u.notice.refused,
 		Limit: u.quota.limit, Portion: l.portion,
 	}
-	l.pool, l.doubtful, l.askedAt = asked, false, now
+	l.pool, l.doubtful = asked, false
 	u.notice = notice{
 		active: ask.Active, at: now,
 		watched: u.heat.hot(now) || u.quota.nearlyUsed(ask.Active) || ask.Refused > 0,
@@ -129,13 +129,15 @@ func (a *Agent) makeAsk(u *user, now int64) (Ask, bool) {
 
 // Reply takes the pool's answer to one Ask.
 func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
+	now := a.coreTime(at)
+	a.heardAt = now
 	u := a.known(ask.User)
 	if u == nil {
 		// Users with an ask on its way are not forgotten, but limits may be lifted.
 		return
 	}
-	now, l := a.coreTime(at), &u.lease
-	l.pool, l.told, l.heardAt = answered, g.Held, l.askedAt
+	l := &u.lease
+	l.pool, l.told = answered, g.Held
 	// Alone, this is an answer of before, or to what only polygen needs.
 	if !a.alone() {
 		l.held, l.left = g.Held, g.Free

@@ -31,8 +31,6 @@ type lease struct {
 	told     int   // slots that the pool believes held, as far as known
 	left     int   // slots that nobody held when it last answered; below 0: more are held than there are
 	pool     heard // what it has heard
-	askedAt  int64 // when the last ask was made,
-	heardAt  int64 // and the last one that was answered
 	doubtful bool  // it may have missed or forgotten something, and is to hear it again
 	listed   listed
 	retryAt  int64 // no sooner are more slots asked for
@@ -41,10 +39,6 @@ type lease struct {
 
 // retryNow forgets that the pool had no slots.
 func (l *lease) retryNow() { l.gap, l.retryAt = 0, 0 }
-
-// silentSince reports whether the pool has answered nothing that it was asked since a time: whoever
-// waits in spite of an answer waits for a slot, and nothing excuses to go without.
-func (l *lease) silentSince(since int64) bool { return l.heardAt <= since }
 
 // overcommitted reports whether all instances hold more than there are, as after a loss.
 func (l *lease) overcommitted() bool { return l.left < 0 }

@@ -134,11 +134,13 @@ func (a *Agent) knownFull(u *user, now int64) bool {
 }
 
 // Timeout decides a request that has waited as long as it may. It is refused,
-// with one exception: if the pool has said nothing of the user meanwhile, and the user
+// with one exception: if the pool has answered nothing meanwhile, of whomever, and the user
 // is not near their limit, as far as the agent knows, it admits up to its even part, and
 // one request without a slot at least, so that a stall of the pool does not refuse users
 // who are far below their limits, nor whoever's limit is smaller than the number of
-// instances.
+// instances. A pool that answers is not silent, however late: one that takes more than half
+// of the time that a request may wait would else be passed by with each ask that has to wait
+// for the one before it, by all instances, for good.
 //
 // So while the pool is silent, all instances together run without slots at most the
 // limit, or one request each if that is more.
@@ -152,7 +154,7 @@ func (a *Agent) Timeout(at time.Time, w *Waiting) Verdict {
 	// It has waited for a slot and not for an answer, and there was none.
 	case line:
 		w.Verdict = a.turnAway(u, cause.LineTimeout, now)
-	case a.farFromLimit(u, now) && u.lease.silentSince(w.since) && (u.upperBound() < u.quota.limit/a.instances || u.upperBound() <= u.lease.held):
+	case a.farFromLimit(u, now) && a.heardAt <= w.since && (u.upperBound() < u.quota.limit/a.instances || u.upperBound() <= u.lease.held):
 		w.Verdict = a.admitRequest(u, now, w.process, outside)
 	case u.places.phase.recalling():
 		w.Verdict = a.refuse(u, cause.CreditUnknown, now)
