@@ -34,8 +34,8 @@ func newExchange(l *limiter, m *metrics, o *Options) *exchange {
 	e := &exchange{calls: calls{take: o.Bus.Take, hold: o.Bus.Slots, demand: o.Bus.Demand, alive: o.Bus.Alive}, limiter: l, metrics: m, options: o}
 	e.channels.limiter, e.channels.metrics, e.channels.options = l, m, o
 	for _, s := range l.shards {
-		// Before the first answer nobody knows how long one takes.
-		s.reach.wait.Store(int64(o.longestWait(0)))
+		// Before the first answer nobody knows how long one takes: requests had better wait than do without it.
+		s.reach.wait.Store(int64(o.MaxWait))
 		e.links = append(e.links, &link{calls: &e.calls, loss: loss{limiter: l, metrics: m, options: o, shard: s}})
 	}
 	return e

@@ -143,8 +143,8 @@ func TestRequestWaitsNoLongerThanItMay(t *testing.T) {
 		r.joined(bus.Registry{Instances: []string{"a", "b"}})
 		r.pool.set(time.Minute, nil)
 
-		r.want("alice", "GET", true, minWait) // GET: 4, of which 2 are reserved for the HAProxies
-		r.want("alice", "GET", false, minWait)
+		r.want("alice", "GET", true, r.options.MaxWait) // GET: 4, of which 2 are reserved for the HAProxies
+		r.want("alice", "GET", false, r.options.MaxWait)
 		if got := testutil.ToFloat64(r.metrics.timeouts); got != 2 {
 			t.Errorf("timeouts = %v, want 2", got)
 		}
@@ -164,6 +164,7 @@ func TestLateAnswerIsNotLost(t *testing.T) {
 		r.joined(bus.Registry{Instances: []string{"a", "b"}})
 		wilma := ratelimit.Key{Class: "GET", User: "wilma"}
 		r.pool.fill(wilma, 998)
+		r.limiter.shards[0].reach.wait.Store(int64(minWait)) // it was faster before
 		r.pool.set(15*time.Millisecond, nil)
 
 		r.want("wilma", "GET", true, minWait) // by its part; the token comes 5 ms later

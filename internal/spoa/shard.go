@@ -43,7 +43,6 @@ func newShards(n int, slots concurrency.Config) []*shard {
 	for i := range shards {
 		s := &shard{number: i, tokens: ratelimit.NewAgent(ratelimit.Config{MaxUsers: slots.MaxUsers}), slots: concurrency.NewAgent(slots)}
 		s.lanes.tokens, s.lanes.slots = newLaneSignals(), newLaneSignals()
-		s.reach.wait.Store(int64(minWait))
 		shards[i] = s
 	}
 	return shards

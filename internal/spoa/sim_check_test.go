@@ -146,6 +146,22 @@ func TestSimulatedFleet(t *testing.T) {
 	})
 }
 
+// TestSimulatedFleetWithASlowRedis has one that answers in time: but an ask that must wait for the one before it
+// is answered after a request may wait. No agent takes that for silence, in which it would admit without slots.
+func TestSimulatedFleetWithASlowRedis(t *testing.T) {
+	for _, roundTrip := range []time.Duration{6 * time.Millisecond, 12 * time.Millisecond} {
+		t.Run(roundTrip.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := newSimLoad(60_000, 6000, 60, 0)
+				l.roundTrip = roundTrip
+				if r := runSim(t, 6, l, time.Second); r.worstInProgress > 1 {
+					t.Errorf("a user had %.3f of the limit in progress, want at most 1", r.worstInProgress)
+				}
+			})
+		})
+	}
+}
+
 // TestSimulatedFleetIsLikeARealOne asks ten agents what BenchmarkScale does, and compares with what it measured.
 func TestSimulatedFleetIsLikeARealOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -1,6 +1,7 @@
 package spoa
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -92,7 +93,7 @@ func runSim(t *testing.T, instances int, l *simLoad, measure time.Duration) (r s
 }
 
 func newSimFleet(t *testing.T, b *bus.Bus, instances int, l *simLoad) *simFleet {
-	f := &simFleet{load: l, redis: newSimRedis(instances), admitted: make([][8]atomic.Int32, l.busy),
+	f := &simFleet{load: l, redis: newSimRedis(instances, cmp.Or(l.roundTrip, simRoundTrip)), admitted: make([][8]atomic.Int32, l.busy),
 		running: make([]atomic.Int32, l.busy), most: make([]atomic.Int32, l.busy)}
 	names := make([]string, instances)
 	for i := range names {

@@ -7,16 +7,18 @@ import (
 	"slices"
 	"sort"
 	"strings"
+	"time"
 
 	"github.com/sluice-qos/sluice/pkg/credit"
 )
 
 // simLoad is who sends how many requests to which instances.
 type simLoad struct {
-	demand   []float64 // requests a second of each user, those with most first
-	busy     int       // users who are at a limit or over it; see busyRank
-	servedBy int       // instances that see a user; 0: all
-	limits   string    // the file
+	demand    []float64     // requests a second of each user, those with most first
+	busy      int           // users who are at a limit or over it; see busyRank
+	servedBy  int           // instances that see a user; 0: all
+	limits    string        // the file
+	roundTrip time.Duration // of Redis; 0: simRoundTrip
 
 	limit, concurrent []int // of the busy users: requests a second, and in progress
 

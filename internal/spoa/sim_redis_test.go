@@ -78,6 +78,7 @@ func (t *simTraffic) countShard(shard, calls, items, in, out int) {
 type simRedis struct {
 	simTraffic
 	instances int
+	roundTrip time.Duration
 	shards    [simShards]simShard
 	publish   func(bus.Event)
 }
@@ -94,8 +95,8 @@ type simSlotPool struct {
 	held, active int
 }
 
-func newSimRedis(instances int) *simRedis {
-	r := &simRedis{instances: instances}
+func newSimRedis(instances int, roundTrip time.Duration) *simRedis {
+	r := &simRedis{instances: instances, roundTrip: roundTrip}
 	for i := range r.shards {
 		r.shards[i] = simShard{tokens: make(map[int64]map[ratelimit.Key]int), slots: make(map[string]*simSlotPool)}
 	}
@@ -109,7 +110,7 @@ func simEventPart(user string) int { return int(xxhash.Sum64String(user) >> 32 %
 
 // take is Bus.Take: as scripts/take.lua it publishes totals of pools of which half or more is handed out.
 func (r *simRedis) take(_ context.Context, instance string, asks []ratelimit.Ask) (bus.Taken, error) {
-	time.Sleep(simRoundTrip)
+	time.Sleep(r.roundTrip)
 	shard := simShardOf(asks[0].Key.User)
 	s := &r.shards[shard]
 	taken := bus.Taken{Grants: make([]ratelimit.Grant, 0, len(asks)), Now: time.Now()}
@@ -184,7 +185,7 @@ func (r *simRedis) sayPolygen(kind, channel, items, length int, e bus.Event) {
 
 // hold is Bus.Slots.
 func (r *simRedis) hold(_ context.Context, instance string, instances int, asks []concurrency.Ask) (bus.Slotted, error) {
-	time.Sleep(simRoundTrip)
+	time.Sleep(r.roundTrip)
 	shard := simShardOf(asks[0].User)
 	s := &r.shards[shard]
 	slotted := bus.Slotted{Grants: make([]concurrency.Grant, 0, len(asks)), Now: time.Now()}
@@ -246,7 +247,7 @@ func (s *simShard) holdOne(instance string, instances int, a *concurrency.Ask) (
 
 // alive is Bus.Alive.
 func (r *simRedis) alive(_ context.Context, instance string, shard int) error {
-	time.Sleep(simRoundTrip)
+	time.Sleep(r.roundTrip)
 	in, out := aliveBytes(instance, shard), integerBytes(1)
 	r.count(simAlive, 1, 1, in, out)
 	r.countShard(shard, 1, 1, in, out)
@@ -255,7 +256,7 @@ func (r *simRedis) alive(_ context.Context, instance string, shard int) error {
 
 // demand is Bus.Demand.
 func (r *simRedis) demand(_ context.Context, instance string, reports []bandwidth.Report) error {
-	time.Sleep(simRoundTrip)
+	time.Sleep(r.roundTrip)
 	for shard, of := range inShards(reports, func(r bandwidth.Report) string { return r.User }) {
 		for rest := of; len(rest) > 0; {
 			call := rest[:min(len(rest), maxTogether)]

@@ -192,8 +192,8 @@ func TestRequestWaitsForASlotNoLongerThanItMay(t *testing.T) {
 		p, rigs := slotCluster(t, "a", "b")
 		p.set(time.Minute, nil)
 		a := rigs[0]
-		a.wantSlot("alice", verdict{allowed: true}, minWait) // half of 2 is 1
-		a.wantSlot("alice", verdict{limit: 2}, minWait)
+		a.wantSlot("alice", verdict{allowed: true}, a.options.MaxWait) // half of 2 is 1
+		a.wantSlot("alice", verdict{limit: 2}, a.options.MaxWait)
 		if got := testutil.ToFloat64(a.metrics.timeouts); got != 2 {
 			t.Errorf("timeouts = %v, want 2", got)
 		}
@@ -235,12 +235,12 @@ func TestQuestionWaitsOnce(t *testing.T) {
 		took          time.Duration
 	}{
 		{"both pools are asked at the same time", 8 * ms, 9 * ms, 0, 0, verdict{allowed: true}, 9 * ms},
-		{"no slot, for which it waits as long as it may: the token goes back", 2 * ms, 4 * ms, 0, 2, verdict{limit: 2}, minWait},
-		{"no slot, and no token yet", 2 * ms, time.Minute, 0, 2, verdict{limit: 2}, minWait},
+		{"no slot, for which it waits as long as it may: the token goes back", 2 * ms, 4 * ms, 0, 2, verdict{limit: 2}, 20 * ms},
+		{"no slot, and no token yet", 2 * ms, time.Minute, 0, 2, verdict{limit: 2}, 20 * ms},
 		{"no token: nobody waits for the slot", 9 * ms, 4 * ms, 3, 0, verdict{rate: limits.Rate{Class: "GET", Max: 3}}, 4 * ms},
-		{"neither answers, and the even part of both is one", time.Minute, time.Minute, 0, 0, verdict{allowed: true}, minWait},
-		{"tokens do not come, and slots do just in time", 9 * ms, time.Minute, 0, 0, verdict{allowed: true}, minWait},
-		{"slots do not come, and tokens do just in time", time.Minute, 9 * ms, 0, 0, verdict{allowed: true}, minWait},
+		{"neither answers, and the even part of both is one", time.Minute, time.Minute, 0, 0, verdict{allowed: true}, 20 * ms},
+		{"tokens do not come, and slots do just in time", 9 * ms, time.Minute, 0, 0, verdict{allowed: true}, 20 * ms},
+		{"slots do not come, and tokens do just in time", time.Minute, 9 * ms, 0, 0, verdict{allowed: true}, 20 * ms},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

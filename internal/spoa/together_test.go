@@ -128,9 +128,9 @@ func TestTogetherWaitsOnce(t *testing.T) {
 		{"no token of all", 2 * ms, 4 * ms, 0, 0, 4, verdict{rate: limits.Rate{Class: "GET", Max: 4}, together: true}, 4 * ms},
 		{"no token of the endpoint", 2 * ms, 4 * ms, 0, 3, 0, verdict{rate: limits.Rate{Class: "GET", Max: 3}}, 4 * ms},
 		{"neither, before the slot comes", 9 * ms, 4 * ms, 0, 3, 4, verdict{rate: limits.Rate{Class: "GET", Max: 4}, together: true}, 4 * ms},
-		{"no slot, for which it waits as long as it may", 2 * ms, 4 * ms, 2, 0, 0, verdict{limit: 2}, minWait},
-		{"no slot, and no token yet", 2 * ms, time.Minute, 2, 0, 0, verdict{limit: 2}, minWait},
-		{"nobody answers, and the even part of all is one at least", time.Minute, time.Minute, 0, 0, 0, verdict{allowed: true}, minWait},
+		{"no slot, for which it waits as long as it may", 2 * ms, 4 * ms, 2, 0, 0, verdict{limit: 2}, 20 * ms},
+		{"no slot, and no token yet", 2 * ms, time.Minute, 2, 0, 0, verdict{limit: 2}, 20 * ms},
+		{"nobody answers, and the even part of all is one at least", time.Minute, time.Minute, 0, 0, 0, verdict{allowed: true}, 20 * ms},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
