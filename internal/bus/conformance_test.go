@@ -71,7 +71,6 @@ func TestConformance(t *testing.T) {
 		{"a registry that goes back", registryGoesBack},
 		{"instances of before epochs", registryOfBefore},
 		{"the rhythm follows the number of instances", rhythmFollows},
-		{"instances of before rhythms", rhythmOfBefore},
 		{"instances say which limits they enforce", versions},
 		{"instances say why they do not fully work", problems},
 		{"one candidate leads", lead},

@@ -294,35 +294,3 @@ func rhythmFollows(t *testing.T, s *server) {
 		})
 	}
 }
-
-//go:embed testdata/registry-before-rhythms.lua
-var registryBeforeRhythms string
-
-// Agents of before take for gone whoever does not beat four times a second: while one of them is there, all do.
-func rhythmOfBefore(t *testing.T, s *server) {
-	b := s.open(t, bus.Options{})
-	call := 0
-	before := func(action string) {
-		t.Helper()
-		call++
-		s.do(t, "EVAL", registryBeforeRhythms, 6, "sluice:{cluster}:instances", "sluice:{cluster}:shards", "sluice:{cluster}:epoch", "sluice:{cluster}:changes",
-			"sluice:{cluster}:versions", "sluice:{cluster}:problems", action, "old", "v", 1, 1500, 60_000, "", 5000, "", fmt.Sprint("word.", call), 32)
-	}
-	for _, step := range []struct {
-		name string
-		do   func()
-		want bool // whether the epoch has a pace
-	}{
-		{"all are new", func() { fleet(t, s, b, 300) }, true},
-		{"one of before joins", func() { before("register") }, false},
-		{"a new one joins beside it", func() { _, _ = b.Register(context.Background(), "new", "", "") }, false},
-		{"the one of before leaves", func() { before("leave") }, false},
-		{"another new one joins", func() { _, _ = b.Register(context.Background(), "newer", "", "") }, true},
-	} {
-		s.heard(t, 0, 299, silence{-1000, 2}) // also on a slow machine nobody lapses meanwhile
-		step.do()
-		if epoch := s.do(t, "GET", "sluice:{cluster}:epoch").(string); strings.Contains(epoch, "~") != step.want {
-			t.Errorf("%s: the epoch is %s, want a pace: %v", step.name, epoch, step.want)
-		}
-	}
-}

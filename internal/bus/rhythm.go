@@ -36,8 +36,7 @@ func paceAmong(instances int) pace {
 	return min(slowestPace, max(1, pace((instances+fullRhythm-1)/fullRhythm)))
 }
 
-// paceOf is the pace of an epoch. One that a version before has named has none: those beat
-// every BeatEvery, and take for gone whoever does not.
+// paceOf is the pace of an epoch. That of a small cluster names none.
 func paceOf(epoch string) pace {
 	_, mark, _ := strings.Cut(epoch, "~")
 	n, err := strconv.Atoi(mark)

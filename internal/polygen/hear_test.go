@@ -89,17 +89,11 @@ func hearTheirShards(t *testing.T, addrs []string) {
 	})
 	a.throttleEverywhere(&attempt)
 
-	var stalls proctest.Stalls
-	go stalls.Watch(t.Context())
 	_ = two.options.Bus.Close() // it cannot even say that it ends
 	two.stop()
-	died := time.Now()
+	// How soon is TestOnlyItsPartsMove's to say, in virtual time.
 	one.awaitParts(t, parts.Count)
-	if took := time.Since(died); took > 3*time.Second && stalls.Longest() < 100*time.Millisecond {
-		t.Errorf("its parts were taken over after %v, want 3s at most", took)
-	}
 	a.throttleEverywhere(&attempt)
-	t.Logf("all users were decided about again %v after it died", time.Since(died))
 }
 
 // learned is of how many of its parts a polygen knows all users.

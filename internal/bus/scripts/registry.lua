@@ -32,12 +32,6 @@ local known = redis.call('ZCARD', KEYS[1]) == count
 local pace = tonumber(string.match(epoch, '~(%d+)$') or 1)
 local lapse = ARGV[5] * pace
 
--- The pace at which the instance of a score beats; 0 of one of a version before, which beats at 1.
-local function beats(score)
-  local own = score % 1 * 16
-  return own % 1 == 0 and own <= ARGV[13] + 0 and own or 0
-end
-
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local joined, left = {}, {}
 -- An instance may not have heard yet that it should beat faster: it is gone when it was silent
@@ -45,7 +39,7 @@ local joined, left = {}, {}
 local function take(from, to, lapses)
   local found = redis.call('ZRANGEBYSCORE', KEYS[1], from, to, 'WITHSCORES')
   for i = 1, #found, 2 do
-    if math.abs(now - found[i + 1]) >= lapses * ARGV[5] * beats(found[i + 1]) then
+    if math.abs(now - found[i + 1]) >= lapses * ARGV[5] * (found[i + 1] % 1 * 16) then
       left[#left + 1] = found[i]
       redis.call('ZREM', KEYS[1], found[i])
     end
@@ -90,15 +84,6 @@ for _, name in ipairs(left) do
   end
 end
 
--- Versions before take for gone whoever beats more slowly than they do.
-local function allBeat()
-  local scores = redis.call('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')
-  for i = 2, #scores, 2 do
-    if beats(scores[i]) == 0 then return false end
-  end
-  return true
-end
-
 local function text(s) return #s .. ':' .. s end
 if #joined + #left > 0 or not known then
   local from = epoch
@@ -110,8 +95,7 @@ if #joined + #left > 0 or not known then
   count = redis.call('ZCARD', KEYS[1])
   epoch = string.format('%d-%d-%s', number, count, ARGV[10])
   local wanted = math.min(ARGV[13], math.ceil(count / ARGV[12]))
-  -- Looked for once: while the epoch has a pace only those who know of it were added.
-  if wanted > 1 and (known and pace > 1 or allBeat()) then epoch = epoch .. '~' .. wanted end
+  if wanted > 1 then epoch = epoch .. '~' .. wanted end
   local said = {'2', time[1], time[2], text(from), text(epoch), #left}
   for _, name in ipairs(left) do said[#said + 1] = text(name) end
   for _, name in ipairs(joined) do said[#said + 1] = text(name) end
