@@ -28,6 +28,7 @@ type options struct {
 	cli.Admin `embed:"" set:"serves=/metrics, /api/v1, /-/healthy, /-/ready and /-/reload" set:"address=127.0.0.1:9090"` //nolint:staticcheck // SA5008: kong takes several set
 	cli.Redis `embed:""`
 	cli.Log   `embed:""`
+	cli.Probe `embed:""`
 }
 
 func main() { os.Exit(run()) }
@@ -39,6 +40,9 @@ func run() int {
 		"Every flag can also be set by the environment variable in brackets.")
 	if line == nil {
 		return code
+	}
+	if o.Given() {
+		return cli.Exit(os.Stderr, "polygen", o.Ask(context.Background(), o.Admin, cli.ProbeTimeout))
 	}
 	ctx, hangups, stop := cli.Signals()
 	defer stop()

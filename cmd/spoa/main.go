@@ -36,6 +36,7 @@ type options struct {
 	cli.Admin `embed:"" set:"serves=/metrics, /-/healthy and /-/ready" set:"address=127.0.0.1:9091"` //nolint:staticcheck // SA5008: kong takes several set
 	cli.Redis `embed:""`
 	cli.Log   `embed:""`
+	cli.Probe `embed:""`
 }
 
 func main() { os.Exit(run()) }
@@ -47,6 +48,9 @@ func run() int {
 		"Every flag can also be set by the environment variable in brackets.")
 	if line == nil {
 		return code
+	}
+	if o.Given() {
+		return cli.Exit(os.Stderr, "spoa", o.Ask(context.Background(), o.Admin, cli.ProbeTimeout))
 	}
 	economize()
 	ctx, _, stop := cli.Signals()
