@@ -172,10 +172,13 @@ func (l *limiter) takeAll(n *needs, rates *rates) bool {
 	defer l.mu.Unlock()
 	defer l.carryOut()
 	if l.askCores(n, rates); !n.refused() && l.beginWaits(n) {
+		// Looked up while no lane can have heard of the ask: the answer, which may change it, must not
+		// shorten the wait of whoever asked, at the mercy of who runs first.
+		longest := l.waitFor(n.tokens[whole].key, n.user)
 		// The lanes must hear of the ask before the wait for its answer begins.
 		l.carryOut()
 		l.mu.Unlock()
-		l.awaitAll(n)
+		l.awaitAll(n, longest)
 		l.mu.Lock()
 		l.collect(n)
 	}

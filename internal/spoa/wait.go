@@ -51,12 +51,12 @@ func (l *limiter) beginWaits(n *needs) (any bool) {
 	return any
 }
 
-// awaitAll waits until all is decided, or something is refused, or the question may
-// wait no longer.
-func (l *limiter) awaitAll(n *needs) {
+// awaitAll waits until all is decided, or something is refused, or the question has
+// waited for so long.
+func (l *limiter) awaitAll(n *needs, longest time.Duration) {
 	began := time.Now()
 	defer func() { l.metrics.waits.Observe(time.Since(began).Seconds()) }()
-	timer := time.NewTimer(l.waitFor(n.tokens[whole].key, n.user))
+	timer := time.NewTimer(longest)
 	defer timer.Stop()
 	// A channel that is nil is never ready: so are those of what is decided.
 	slot, both, single := n.slotDone, n.tokens[whole].done, n.tokens[own].done
