@@ -67,6 +67,7 @@ type Agent struct {
 	flushUrgent    bool      // the reports are not to wait for the next flush
 	unanswered     []Ask     // a batch that got no answer, without what it wanted
 	seq            uint64    // of the last batch
+	heard          uint64    // answers of the pool, ever
 	idle           agenda.IdleTime
 	out            Output
 

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
+	"github.com/sluice-qos/sluice/pkg/cause"
 	"github.com/sluice-qos/sluice/pkg/limits"
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
@@ -215,6 +216,26 @@ func TestAgentTimeout(t *testing.T) {
 				t.Errorf("admitted %d, want %d", admitted, tt.admit)
 			}
 		})
+	}
+}
+
+// Asks go one after the other: one that is made late, because the pool takes long to answer the one before
+// it, is no sign of a pool that is silent.
+func TestAgentTimeoutBehindAnotherAsk(t *testing.T) {
+	a := shared(2)
+	a.Start(ms(0), "other", get(10), ratelimit.NoCredit)
+	first := a.Collect(ms(0), false, nil)
+	_, waiting := a.Start(ms(1), "u", get(10), ratelimit.NoCredit)
+	a.Reply(ms(12), first[0], ratelimit.Grant{Tokens: 2, Total: 2})
+	if second := a.Collect(ms(12), false, nil); waiting == nil || len(second) != 1 || second[0].Key.User != "u" {
+		t.Fatalf("%+v waits and %+v is asked, want a request, and that u's tokens are asked for", waiting, second)
+	}
+	if v := a.Timeout(ms(21), waiting); v.Allowed || v.Cause != cause.RedisLate {
+		t.Errorf("Timeout before the answer to an ask that was made late = %+v, want refused: %s", v, cause.RedisLate)
+	}
+	_, waiting = a.Start(ms(22), "u", get(10), ratelimit.NoCredit)
+	if v := a.Timeout(ms(42), waiting); !v.Allowed {
+		t.Errorf("Timeout when nothing was answered since = %+v, want allowed", v)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 // Reply takes the pool's answer to one Ask. A grant for a window that is over
 // changes nothing but what is reported of that window.
 func (a *Agent) Reply(at time.Time, ask Ask, g Grant) {
+	a.heard++
 	now := at.UnixNano()
 	b := a.findBucket(&ask.Key)
 	if b == nil || a.leaving || (ask.Burst > 0) != (b.rate.Burst > 0) {

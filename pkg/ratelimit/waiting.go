@@ -17,6 +17,7 @@ type Waiting struct {
 	buckets [limits.MaxRates]*bucket
 	n       int
 	credit  Credit // that HAProxy said it had
+	heard   uint64 // Agent.heard when it began to wait
 	decided bool
 }
 
@@ -25,6 +26,7 @@ type Waiting struct {
 func (a *Agent) enqueue(on *Waiting, now int64) (Verdict, *Waiting) {
 	// Only a request that waits costs an allocation.
 	w := *on
+	w.heard = a.heard
 	for _, b := range w.buckets[:w.n] {
 		// More than the limit could still admit would wait for a refusal, and hold memory meanwhile.
 		if !a.available(b) && b.waiting >= b.limit-b.handedOut() {
@@ -85,15 +87,17 @@ func (a *Agent) finish(w *Waiting, v Verdict) {
 	}
 }
 
-// Timeout decides a request that has waited as long as it may. It is refused,
-// with one exception: of a key that is far from its limit the agent admits up to its
-// even part of the limit, and one request without a token at least, so that a stall
-// does not refuse users who are far below their limits, nor whoever's limit is smaller
-// than the number of agents. Of windows longer than a second that is a second's part of
-// it, or one, until the pool has heard of them.
+// Timeout decides a request that has waited as long as it may. It is refused, with one
+// exception: if the pool has answered nothing meanwhile, of whatever key, and the key is
+// far from its limit, the agent admits up to its even part of the limit, and one request
+// without a token at least, so that a stall does not refuse users who are far below their
+// limits, nor whoever's limit is smaller than the number of agents. Of windows longer than
+// a second that is a second's part of it, or one, until the pool has heard of them.
 //
 // So while the pool is silent, all agents together admit without tokens at most the
-// limit, or one request each if that is more.
+// limit, or one request each if that is more. A pool that answers is not silent, however
+// late: one that takes more than half of the time that a request may wait would else be
+// passed by with each ask that has to wait for the one before it, by all agents, for good.
 func (a *Agent) Timeout(at time.Time, w *Waiting) Verdict {
 	if w.decided {
 		return w.Verdict
@@ -125,7 +129,7 @@ func (a *Agent) overdue(w *Waiting, now int64) (*bucket, cause.Cause) {
 			return b, cause.CreditUnknown
 		case b.spent:
 			return b, cause.Pool
-		case !a.farFromLimit(b, now):
+		case a.heard != w.heard || !a.farFromLimit(b, now):
 			return b, cause.RedisLate
 		}
 		// All agents together then admit the limit at most, or one request each if that is more.
