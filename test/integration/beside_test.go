@@ -1,8 +1,11 @@
 package integration
 
 import (
+	"encoding/base64"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -161,6 +164,79 @@ func TestBandwidthBesideYourOwn(t *testing.T) {
 			checkRate(t, transfer.Run(t.Context(), o, streams(c, "alice", 8, up), d), "in all", time.Second, d, limit*mib)
 		})
 	}
+}
+
+// A limit file's dry runs, endpoints and hidden names work there as well, and a rule above the lines says which endpoint it is.
+func TestLimitFileBesideYourOwn(t *testing.T) {
+	t.Parallel()
+	proctest.AwaitHour()
+	secret := base64.StdEncoding.EncodeToString(make([]byte, 32))
+	file := filepath.Join(t.TempDir(), "secrets")
+	if err := os.WriteFile(file, []byte(secret+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	in := cluster.Start(t, cluster.Options{
+		PolygenArgs: []string{"--key-secret-file", file},
+		Beside: strings.NewReplacer(
+			"\nglobal\n", "\nglobal\n    setenv SLUICE_KEY_SECRET "+secret+"\n",
+			"frontend web\n", "frontend web\n    http-request set-var(txn.sluice_endpoint) url_param(at)\n",
+		).Replace(theirs),
+		Limits: `
+version: 1
+default_tier: free
+tiers:
+  free: {requests: {GET: {hour: 3}}, endpoints: {uploads: {requests: {GET: {hour: 2}}}}}
+  pro: {requests: {GET: {hour: 5}}}
+  tried: {requests: {GET: {hour: 3}}, mode: dry-run}
+endpoints: [uploads]
+users: {alice: pro, tess: tried}
+`,
+	}).Instances[0]
+	for _, tt := range []struct {
+		name, path, user string
+		admitted         int
+	}{
+		{"by default", "/", "bob", 3},
+		{"at an endpoint", "/?at=uploads", "bob", 2},
+		{"at one that is not declared", "/?at=mirror", "bob", 0}, // where bob has used up their limit
+		{"a hidden name", "/", "alice", 5},
+		{"a dry run", "/", "tess", 8},
+	} {
+		if admitted := admittedOf(t, 8, "http://"+in.Address+tt.path, tt.user); admitted != tt.admitted {
+			t.Errorf("%s: %d of 8 requests are admitted, want %d", tt.name, admitted, tt.admitted)
+		}
+	}
+	proctest.Eventually(t, "what would have been refused is counted", func() error {
+		if n := in.Metric(t, `sluice_dry_run_refused_total{limit="GET/hour"}`); n != 5 {
+			return fmt.Errorf("%v requests would have been refused, want 5 of 8", n)
+		}
+		return nil
+	})
+	rows, err := in.Tell("show table sluice/active")
+	if err != nil || !strings.Contains(rows, "key=~") || strings.Contains(rows, "alice") {
+		t.Errorf("HAProxy's table of requests in progress: %v %s, want keys and no names", err, rows)
+	}
+}
+
+// admittedOf is how many of so many requests, one after the other, are answered by an origin.
+func admittedOf(t *testing.T, n int, url, user string) (admitted int) {
+	t.Helper()
+	for range n {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("X-User", user)
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if res.StatusCode == http.StatusOK {
+			admitted++
+		}
+	}
+	return admitted
 }
 
 // Without its agent HAProxy goes on, with its part of the limits.
