@@ -176,7 +176,7 @@ func (o *intoTheirs) examineBuild(ours haproxycfg.Ours) []haproxycfg.Finding {
 	return haproxycfg.FindInBuild(o.HAProxy, string(out), ours)
 }
 
-// check has HAProxy read the result in a temporary place, beside its other files.
+// check has HAProxy read the result before it is in place.
 func (o *intoTheirs) check(wanted string, files map[string]string, stderr io.Writer) error {
 	folder, err := os.MkdirTemp("", "sluice")
 	if err != nil {
@@ -186,11 +186,13 @@ func (o *intoTheirs) check(wanted string, files map[string]string, stderr io.Wri
 	if err := writeFolder(folder, files); err != nil {
 		return err
 	}
-	// Not with the ending .cfg, for HAProxy may be started with the whole folder.
-	result := filepath.Join(folder, "result")
-	if err := os.WriteFile(result, []byte(wanted), 0o600); err != nil {
+	// Beside the file, whose folder "default-path config" means. Hidden and without the ending .cfg, for HAProxy may be
+	// started with the whole folder.
+	result, err := writeTemporary(o.Into, wanted)
+	if err != nil {
 		return err
 	}
+	defer os.Remove(result)
 	args := []string{"-c"}
 	for _, name := range o.Config {
 		if name == o.Into {
@@ -227,7 +229,11 @@ func (o *intoTheirs) write(before, wanted string, files map[string]string, stdou
 		}
 	}
 	if before == wanted {
-		_, err := fmt.Fprintln(stdout, "The files are written anew.")
+		said := "The files are written anew."
+		if files == nil {
+			said = "There are no lines of Sluice's to take out."
+		}
+		_, err := fmt.Fprintln(stdout, said)
 		return err
 	}
 	// A link stays one.
@@ -265,26 +271,34 @@ func replaceFile(file, like, text string) error {
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+".")
+	temporary, err := writeTemporary(file, text)
 	if err != nil {
 		return err
 	}
-	defer os.Remove(f.Name()) // it is not there any more if all went well
-	defer f.Close()
+	defer os.Remove(temporary) // it is not there any more if all went well
 	if owner, ok := info.Sys().(*syscall.Stat_t); ok {
-		if err := f.Chown(int(owner.Uid), int(owner.Gid)); err != nil {
+		if err := os.Chown(temporary, int(owner.Uid), int(owner.Gid)); err != nil {
 			return err
 		}
 	}
 	// Behind chown, which takes bits away.
-	if err := f.Chmod(info.Mode().Perm()); err != nil {
+	if err := os.Chmod(temporary, info.Mode().Perm()); err != nil {
 		return err
 	}
-	if _, err := f.WriteString(text); err != nil {
-		return err
+	return os.Rename(temporary, file)
+}
+
+// writeTemporary writes a hidden file beside another one, for its owner alone.
+func writeTemporary(beside, text string) (name string, err error) {
+	f, err := os.CreateTemp(filepath.Dir(beside), "."+filepath.Base(beside)+".")
+	if err != nil {
+		return "", err
 	}
-	if err := f.Sync(); err != nil {
-		return err
+	_, err = f.WriteString(text)
+	// On disk before it takes a file's place: a crash must not leave an empty one there.
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		os.Remove(f.Name())
+		return "", err
 	}
-	return os.Rename(f.Name(), file)
+	return f.Name(), nil
 }

@@ -119,6 +119,33 @@ func putIntoAndOut(t *testing.T, golden, before string, frontends ...string) {
 	checkFile(t, file, before)
 }
 
+// Paths of "default-path config" begin in the folder of the file, also while the result is checked. What is not there is not taken out.
+func TestIntoWithPathsFromItsFolder(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "haproxy.cfg")
+	for name, text := range map[string]string{
+		file: "global\n    default-path config\ndefaults\n    mode http\n    errorfile 503 503.http\n    timeout connect 5s\n    timeout client 50s\n    timeout server 50s\n" +
+			"frontend web\n    bind 127.0.0.1:20000\n",
+		filepath.Join(dir, "503.http"): "HTTP/1.0 503 Full\r\nContent-Length: 0\r\n\r\n",
+	} {
+		if err := os.WriteFile(name, []byte(text), 0o640); err != nil {
+			t.Fatal(err)
+		}
+	}
+	args := []string{"haproxy", "--into", file, "--haproxy", proctest.HAProxyPath(t)}
+	if code, _, told := run(append(args, "--frontend", "web", "--write", "--folder", filepath.Join(dir, "sluice"))...); code != 0 {
+		t.Errorf("--write: code %d: %s", code, told)
+	}
+	for _, want := range []string{"is written; as it was before it is", "There are no lines of Sluice's to take out."} {
+		if code, shown, told := run(append(args, "--remove")...); code != 0 || !strings.Contains(shown, want) {
+			t.Errorf("--remove: code %d, %s%s, want %q", code, shown, told, want)
+		}
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, ".*")); err != nil || len(left) > 0 {
+		t.Errorf("hidden files are left: %q, %v", left, err)
+	}
+}
+
 // prepareFiles writes what some of the configurations read.
 func prepareFiles(t *testing.T, dir string) {
 	t.Helper()

@@ -134,6 +134,23 @@ func TestMarksWithoutTheirOtherOne(t *testing.T) {
 	}
 }
 
+// The defaults of an earlier file do not end where a later one begins.
+func TestFindDefaultsOfAnEarlierFile(t *testing.T) {
+	s := Set{
+		Names:  []string{"a.cfg", "b.cfg", "c.cfg"},
+		Files:  []*File{Parse("global\ndefaults\ndefaults x\n    mode http\n"), Parse("defaults\nfrontend web from x\n"), Parse("defaults\n")},
+		Target: 1,
+	}
+	want := []Finding{{File: "a.cfg", Line: 3, What: "these defaults hold for Sluice's backends as well, which stand behind them in b.cfg: have no default-server in them, or put both into one file"}}
+	if got := s.Find(Ours{Frontends: []string{"web"}}); !slices.Equal(got, want) {
+		t.Errorf("Find() = %v, want %v", got, want)
+	}
+	s.Target = 0
+	if got := s.findDefaultsBefore(); got != nil {
+		t.Errorf("of the first file: %v, want nothing", got)
+	}
+}
+
 // Whatever the text, reading it keeps every byte, something can be said about it, and what is put in is taken out again.
 func FuzzBlocks(f *testing.F) {
 	f.Add(theirs)

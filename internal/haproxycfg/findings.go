@@ -71,6 +71,7 @@ func (s Set) Find(o Ours) []Finding {
 	found = append(found, s.findCounters(limited, o)...)
 	found = append(found, s.findNames(o)...)
 	found = append(found, s.findInGlobal(o)...)
+	found = append(found, s.findDefaultsBefore()...)
 	slices.SortStableFunc(found, func(a, b Finding) int {
 		return cmp.Or(slices.Index(s.Names, a.File)-slices.Index(s.Names, b.File), a.Line-b.Line)
 	})
@@ -244,7 +245,8 @@ func (s Set) findCounters(limited []section, o Ours) []Finding {
 					continue
 				}
 				told[key] = true
-				found = append(found, s.finding(p, true, "sticky counter %s is Sluice's here: from HAProxy 2.8 on set \"tune.stick-counters 6\" in global, and write sc3 to sc5 in rules of your own", m[1]))
+				found = append(found, s.finding(p, true, "sticky counter %s is Sluice's here: use 3, 4 or 5 in all your rules, as in track-sc3, sc-inc-gpc0(3) and sc_http_req_rate(3), "+
+					"with \"tune.stick-counters 6\" in global. HAProxy has that from 2.8 on; before, leave these rules out, or have them in a HAProxy before this one", m[1]))
 			}
 		}
 	}
@@ -265,6 +267,18 @@ func (s Set) findNames(o Ours) []Finding {
 		found = append(found, s.finding(s.lines(x)[0], true, "%s %s: the name is Sluice's: give yours another one, here and where it is used", x.Kind, x.Name))
 	}
 	return found
+}
+
+// findDefaultsBefore looks for defaults of an earlier file. Sluice's backends stand before those of their own file, but no section can end others.
+func (s Set) findDefaultsBefore() []Finding {
+	before := s.sections(func(x Section) bool { return x.Kind == "defaults" })
+	before = slices.DeleteFunc(before, func(x section) bool { return x.file >= s.Target })
+	if len(before) == 0 {
+		return nil
+	}
+	last := before[len(before)-1]
+	return []Finding{s.finding(s.lines(last)[0], false,
+		"these defaults hold for Sluice's backends as well, which stand behind them in %s: have no default-server in them, or put both into one file", s.Names[s.Target])}
 }
 
 // findInGlobal looks at what holds for the whole process.
