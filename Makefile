@@ -65,10 +65,10 @@ build: ## build the commands into bin/
 test: setup test-unit ## run all tests
 	$(MAKE) test-integration ONHAPROXY=
 
-# The three run side by side, because much of their time is waiting.
+# The four run side by side, because much of their time is waiting.
 test-unit: setup ## run the tests of all packages, with the race detector where there are goroutines
 	@scripts/setup zsh fish promtool postgresql
-	$(MAKE) -j 3 test-calm test-race test-river
+	$(MAKE) -j 3 test-calm test-race test-river test-containers
 
 # Everything that is not compiled for the race detector is compiled with -trimpath, as the
 # commands are, and so only once. -parallel 4: what haproxy's tests do is mostly waiting. The simulated
@@ -85,6 +85,10 @@ test-race: build compile-race
 
 test-river: build compile-race
 	cd $(RIVER) && $(STEADY) -race -shuffle=on -- ./...
+
+# A module that is apart from the workspace.
+test-containers: build
+	cd deploy/containers && GOWORK=off $(STEADY) -trimpath -shuffle=on -- ./...
 
 compile-race: # what both modules need, before both would compile it at the same time
 	cd $(RIVER) && $(GO) build -race ./...
@@ -133,6 +137,7 @@ random: ## try CHECKS histories in each random test, from a new seed, which a fa
 lint: $(LINT) ## check style, and that imports point one way
 	$(LINT) run ./...
 	cd $(RIVER) && $(LINT) run --config $(CURDIR)/.golangci.yml ./...
+	cd deploy/containers && GOWORK=off $(LINT) run --config $(CURDIR)/.golangci.yml ./...
 	@! grep -nE '^[[:space:]]*go [a-z]' $(PURE:=/*.go)
 	@test -z "$$(gofmt -l .)" || { gofmt -d .; exit 1; }
 	$(GO) mod verify >/dev/null
@@ -147,10 +152,16 @@ packages: ## build the debs and rpms of this machine's architecture into dist/
 	rm -rf dist
 	scripts/package dist
 
-release: ## build all that a release has into dist/: packages, checksums and a bill of materials
+images: ## build the OCI images for amd64 and arm64 into dist/
+	rm -rf dist
+	scripts/images dist
+	cd dist && sha256sum -- * >SHA256SUMS
+
+release: ## build all that a release has into dist/: packages, images, checksums and a bill of materials
 	rm -rf dist
 	scripts/package dist amd64
 	scripts/package dist arm64
+	scripts/images dist
 	cd dist && sha256sum -- * >SHA256SUMS
 
 test-packages: ## try the packages in a new Debian 12 and 13 (needs root); ROOTS=DIR keeps these for the next time
@@ -160,4 +171,4 @@ test-packages: ## try the packages in a new Debian 12 and 13 (needs root); ROOTS
 clean: ## remove what was built
 	rm -rf bin dist
 
-.PHONY: help setup run build test test-unit test-calm test-race test-river compile-race test-integration test-matrix bench fuzz random lint check packages release test-packages clean
+.PHONY: help setup run build test test-unit test-calm test-race test-river test-containers compile-race test-integration test-matrix bench fuzz random lint check packages images release test-packages clean
