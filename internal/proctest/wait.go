@@ -1,7 +1,6 @@
 package proctest
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"strings"
@@ -25,20 +24,18 @@ func Eventually(t testing.TB, what string, check func() error) {
 // Poll calls check every few milliseconds until it returns nil or the time is
 // over, and returns its last error.
 func Poll(limit time.Duration, check func() error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
-	for {
-		err := check()
-		if err == nil {
+	for deadline := time.Now().Add(limit); ; time.Sleep(pollEvery) {
+		// Before the check: what one that took until the deadline brought about is looked at once more.
+		over := time.Now().After(deadline)
+		if err := check(); err == nil {
 			return nil
-		}
-		select {
-		case <-ctx.Done():
+		} else if over {
 			return fmt.Errorf("not within %v: %w", limit, err)
-		case <-time.After(5 * time.Millisecond):
 		}
 	}
 }
+
+const pollEvery = 5 * time.Millisecond
 
 // AwaitHour is the beginning of tests that count in hours, which are those of the clock: it
 // waits for the next one unless a minute of this one is left.
