@@ -30,6 +30,8 @@ CHECKS ?= 2000
 
 # The River adapter is a Go module of its own.
 RIVER := jobs/riverqos
+# Modules apart from the workspace, in deploy: their libraries choose no version of ours.
+APART := containers helm
 
 # Those first that take longest.
 UNIT = $$($(GO) list ./pkg/jobs/... ./internal/bus ./internal/spoa ./internal/up ./... | grep -v -e /test/ -e /bench$$ $(CALM:.%=-e %$$))
@@ -65,10 +67,10 @@ build: ## build the commands into bin/
 test: setup test-unit ## run all tests
 	$(MAKE) test-integration ONHAPROXY=
 
-# The four run side by side, because much of their time is waiting.
+# They run side by side, because much of their time is waiting.
 test-unit: setup ## run the tests of all packages, with the race detector where there are goroutines
 	@scripts/setup zsh fish promtool postgresql
-	$(MAKE) -j 3 test-calm test-race test-river test-containers
+	$(MAKE) -j 3 test-calm test-race test-river $(APART:%=test-%)
 
 # Everything that is not compiled for the race detector is compiled with -trimpath, as the
 # commands are, and so only once. -parallel 4: what haproxy's tests do is mostly waiting. The simulated
@@ -86,9 +88,9 @@ test-race: build compile-race
 test-river: build compile-race
 	cd $(RIVER) && $(STEADY) -race -shuffle=on -- ./...
 
-# A module that is apart from the workspace.
-test-containers: build
-	cd deploy/containers && GOWORK=off $(STEADY) -trimpath -shuffle=on -- ./...
+# Without -trimpath, as lint wants their libraries compiled: Kubernetes' take longest of all.
+$(APART:%=test-%): build
+	cd deploy/$(@:test-%=%) && GOWORK=off $(STEADY) -shuffle=on -- ./...
 
 compile-race: # what both modules need, before both would compile it at the same time
 	cd $(RIVER) && $(GO) build -race ./...
@@ -137,7 +139,7 @@ random: ## try CHECKS histories in each random test, from a new seed, which a fa
 lint: $(LINT) ## check style, and that imports point one way
 	$(LINT) run ./...
 	cd $(RIVER) && $(LINT) run --config $(CURDIR)/.golangci.yml ./...
-	cd deploy/containers && GOWORK=off $(LINT) run --config $(CURDIR)/.golangci.yml ./...
+	for module in $(APART); do (cd deploy/$$module && GOWORK=off $(LINT) run --config $(CURDIR)/.golangci.yml ./...); done
 	@! grep -nE '^[[:space:]]*go [a-z]' $(PURE:=/*.go)
 	@test -z "$$(gofmt -l .)" || { gofmt -d .; exit 1; }
 	$(GO) mod verify >/dev/null
@@ -147,6 +149,9 @@ $(LINT):
 	GOBIN=$(BIN) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
 
 check: lint test ## what must pass before a commit
+
+manifests: ## write deploy/kubernetes/sluice.yaml, the Helm chart with its default values, anew
+	cd deploy/helm && GOWORK=off $(GO) test -run '^TestManifests$$' . -update
 
 packages: ## build the debs and rpms of this machine's architecture into dist/
 	rm -rf dist
@@ -171,4 +176,4 @@ test-packages: ## try the packages in a new Debian 12 and 13 (needs root); ROOTS
 clean: ## remove what was built
 	rm -rf bin dist
 
-.PHONY: help setup run build test test-unit test-calm test-race test-river test-containers compile-race test-integration test-matrix bench fuzz random lint check packages images release test-packages clean
+.PHONY: help setup run build test test-unit test-calm test-race test-river test-containers test-helm compile-race test-integration test-matrix bench fuzz random lint check manifests packages images release test-packages clean
