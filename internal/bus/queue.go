@@ -24,6 +24,11 @@ const (
 
 func gapOf(shard int) message { return message{channel: gapChannel, shard: shard} }
 
+func lossOf(shard int) message { return message{channel: lostChannel, shard: shard} }
+
+// isMark reports whether a message says something of the messages of its shard.
+func (m message) isMark() bool { return m.channel == gapChannel || m.channel == lostChannel }
+
 // A queue stands between the reading of a connection and the handling of what was read.
 // Reading must never wait: a real Redis cuts slow readers off, and the embedded one waits
 // for them. The zero queue is not ready: use newQueue.
@@ -33,27 +38,28 @@ type queue struct {
 	mu       sync.Mutex
 	messages []message
 	bytes    int
-	gaps     map[int]bool // by shard, whether its last message is a gap
+	marks    map[int]int // by shard, where its last message is, if that is a mark
 }
 
-func newQueue() *queue { return &queue{filled: make(chan struct{}, 1), gaps: make(map[int]bool)} }
+func newQueue() *queue { return &queue{filled: make(chan struct{}, 1), marks: make(map[int]int)} }
 
 // enqueue appends a message. When there is no room it is dropped, enqueue returns
-// false, and a gap takes its place.
+// false, and a gap takes its place. There is always room for marks.
 func (q *queue) enqueue(m message) (ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	cost := messageCost + len(m.payload)
-	// A gap has room in any case, or it would be hidden just when messages are lost.
-	if ok = m.channel == gapChannel || q.bytes+cost <= maxQueue; ok {
-		q.bytes += cost
-	} else {
-		m = gapOf(m.shard)
-	}
-	// One gap says as much as several in a row, which would have no bound.
-	if gap := m.channel == gapChannel; !gap || !q.gaps[m.shard] {
-		q.messages = append(q.messages, m)
-		q.gaps[m.shard] = gap
+	// A full queue is when messages are lost: a mark that is dropped then would hide it, or call a lost shard heard.
+	ok = m.isMark() || q.bytes+cost <= maxQueue
+	at, marked := q.marks[m.shard]
+	switch {
+	// Marks in a row would have no bound, and the last one says all: whether the shard is heard from now on.
+	case ok && m.isMark() && marked:
+		q.messages[at] = m
+	case ok:
+		q.append(m, cost)
+	case !marked:
+		q.append(gapOf(m.shard), messageCost)
 	}
 	select {
 	case q.filled <- struct{}{}:
@@ -63,6 +69,14 @@ func (q *queue) enqueue(m message) (ok bool) {
 	return ok
 }
 
+func (q *queue) append(m message, cost int) {
+	delete(q.marks, m.shard)
+	if m.isMark() {
+		q.marks[m.shard] = len(q.messages)
+	}
+	q.messages, q.bytes = append(q.messages, m), q.bytes+cost
+}
+
 // takeAll removes all messages.
 func (q *queue) takeAll() []message {
 	q.mu.Lock()
@@ -70,6 +84,6 @@ func (q *queue) takeAll() []message {
 	messages := q.messages
 	// Another array from here on: these are handled while more come.
 	q.messages, q.bytes = nil, 0
-	clear(q.gaps)
+	clear(q.marks)
 	return messages
 }

@@ -125,7 +125,7 @@ func (s *ear) keepReading(ctx context.Context) {
 		if subscribed || !lost {
 			s.bus.logger.WarnContext(ctx, "subscription lost", s.heard(), slog.Any("error", err))
 			if s.shard != noShard {
-				s.queue.enqueue(message{channel: lostChannel, shard: s.shard})
+				s.queue.enqueue(lossOf(s.shard))
 			}
 		}
 		lost = true
