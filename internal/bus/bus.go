@@ -131,7 +131,7 @@ func Open(o Options) (*Bus, error) {
 		policyBytes: metrics.Counters("sluice_bus_policy_bytes_total",
 			"Bytes of these policies, by kind.", "kind"),
 		unheard: metrics.Counter("sluice_bus_policies_unheard_total",
-			"Messages for one instance that nobody heard, and that were sent to all instances instead: it is an older agent, may not subscribe to its own channel, or has lost its connection."),
+			"Messages for one instance that nobody heard, and that were sent to all instances instead: it may not subscribe to its own channel, or has lost its connection."),
 		limitBytes: metrics.Counter("sluice_bus_limits_read_bytes_total",
 			"Bytes of published limit files that were read from Redis, compressed as they are there."),
 	}, nil

@@ -78,19 +78,10 @@ const (
 type membership struct {
 	mu      sync.Mutex
 	members members
-	at      time.Time // Redis' time when it last confirmed them
-	trust   trust
+	at      time.Time         // Redis' time when it last confirmed them
+	behind  bool              // a message may have been missed: the next heartbeat brings what has changed
 	own     map[string]*heard // by instance, of those whose last heartbeat was answered
 }
-
-// trust is how much of the membership is known.
-type trust int
-
-const (
-	trusted trust = iota // as of the last message
-	behind               // a message was missed: the next heartbeat brings what has changed
-	doubted              // one may have been missed that has no epoch, so the whole list is asked for next
-)
 
 // heard is what Redis has heard of an instance.
 type heard struct {
@@ -112,7 +103,7 @@ func (m *membership) due(instance string, said status, now time.Time) bool {
 	_, there := slices.BinarySearch(m.members.instances, instance)
 	// Or Redis may have news. Nobody waits longer for them in a large cluster than in a small one, unless they do not
 	// know that they have missed any.
-	if !there || m.trust != trusted || m.members.epoch == "" {
+	if !there || m.behind || m.members.epoch == "" {
 		return true
 	}
 	// Whoever asks does it every BeatEvery, but not exactly: rather a little early than a whole turn late.
@@ -127,7 +118,7 @@ func (m *membership) beat(instance string, said status) (known members, at int64
 	defer m.mu.Unlock()
 	h := m.own[instance]
 	// The short heartbeat says nothing of the status, and compares epochs: there must be one, and nothing to tell.
-	if h == nil || h.status != said || h.beats >= repeatAfter || m.trust == doubted || m.members.epoch == "" {
+	if h == nil || h.status != said || h.beats >= repeatAfter || m.members.epoch == "" {
 		// Until the answer comes nobody knows what Redis has heard.
 		delete(m.own, instance)
 		return m.members, 0, false, false
@@ -159,10 +150,8 @@ func (m *membership) heard(instance string, said status, began, now time.Time, e
 	}
 	// Changes that were published before this answer are in it, however late they come (take).
 	h.at, h.began, m.at = now.UnixMilli(), began, now
-	// Nothing was missed if the short heartbeat sufficed: the message was of no change.
-	if m.trust == behind {
-		m.trust = trusted
-	}
+	// Whichever heartbeat it was: the short one does not suffice where something was missed.
+	m.behind = false
 }
 
 func (m *membership) leave(instance string) {
@@ -176,10 +165,6 @@ func (m *membership) leave(instance string) {
 func (m *membership) known() members {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	// To know nothing is to be told everything.
-	if m.trust == doubted {
-		return members{}
-	}
 	return m.members
 }
 
@@ -188,14 +173,22 @@ func (m *membership) replace(known members, now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	// Should a message have overtaken the answer, the epochs differ at the next heartbeat, which sets it right.
-	m.members, m.at, m.trust = known, now, trusted
+	m.members, m.at, m.behind = known, now, false
+}
+
+// missed notes that messages may have been missed.
+func (m *membership) missed() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.behind = true
 }
 
 // askForAll lets the next heartbeat ask for the whole list.
 func (m *membership) askForAll() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.trust = doubted
+	// To know no epoch is to be told everything.
+	m.members.epoch = ""
 }
 
 // take takes a published change. It reports whether the list is known after it.
@@ -206,11 +199,11 @@ func (m *membership) take(c change) (Registry, bool) {
 	// An answer of Redis was quicker. The first message of a Redis that was emptied names one instance,
 	// which would be alone for everyone who hears of it late.
 	case overtaken:
-	case c.epoch == "" || c.epoch != m.members.epoch:
+	case c.epoch != m.members.epoch:
 		next, ok := m.members.after(c)
 		// Whoever missed the one before asks: a list without an instance would make each part of a limit too large.
 		if !ok {
-			m.trust = max(m.trust, behind)
+			m.behind = true
 			return Registry{}, false
 		}
 		m.members = next

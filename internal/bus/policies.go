@@ -40,9 +40,8 @@ func (b *Bus) PublishPolicies(ctx context.Context, policies []policy.Message) er
 // one instance together over its own channel. Before other policies that are sent together
 // comes a policy.Trace, if one is among them. Of policies that are too long see PublishPolicies.
 //
-// An instance whose own channel nobody hears is an older agent, or one that may not subscribe
-// to it, or one that has lost its connection: what concerns it is sent to all instances, which
-// hear it as from an older polygen. So agents and polygens may be replaced in any order.
+// An instance whose own channel nobody hears may not subscribe to it, or has lost its
+// connection: what concerns it is sent to all instances.
 func (b *Bus) PublishTo(ctx context.Context, policies []policy.Addressed) error {
 	m := b.divideMail(policies)
 	defer func() { b.countPolicies(m.sent) }()

@@ -16,8 +16,8 @@ import (
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
-// Each instance hears what concerns it, of what is divided its own part, and an agent of before,
-// which listens to the channel of all alone, hears there what concerns it.
+// Each instance hears what concerns it, of what is divided its own part, and one that does not hear
+// its own channel hears what concerns it from the channel of all.
 func policiesToEach(t *testing.T, s *server) {
 	b := s.open(t, bus.Options{})
 	all, a, other := listen(t, b, bus.PoliciesChannel), listenOwn(t, b, "a"), listenOwn(t, b, "b {x}")
@@ -48,12 +48,12 @@ func policiesToEach(t *testing.T, s *server) {
 		{"the name of a span comes first, to each",
 			[]policy.Addressed{{Message: trace}, {Message: throttle, To: []string{"a"}}, {Message: limits}},
 			bus.Policies{trace, throttle}, nil, bus.Policies{trace, limits}, 0},
-		{"an agent of before hears it from the channel of all",
-			[]policy.Addressed{{Message: share(bandwidth.Share{Instance: "a", Bytes: 1}, bandwidth.Share{Instance: "old", Bytes: 2}), To: []string{"a", "old"}}},
+		{"one that does not hear its own channel hears it from the one of all",
+			[]policy.Addressed{{Message: share(bandwidth.Share{Instance: "a", Bytes: 1}, bandwidth.Share{Instance: "deaf", Bytes: 2}), To: []string{"a", "deaf"}}},
 			bus.Policies{share(bandwidth.Share{Instance: "a", Bytes: 1})}, nil,
-			bus.Policies{share(bandwidth.Share{Instance: "a", Bytes: 1}, bandwidth.Share{Instance: "old", Bytes: 2})}, 1},
+			bus.Policies{share(bandwidth.Share{Instance: "a", Bytes: 1}, bandwidth.Share{Instance: "deaf", Bytes: 2})}, 1},
 		{"and then nobody needs it twice, nor does its own channel get it",
-			[]policy.Addressed{{Message: throttle, To: []string{"a", "old"}}, {Message: throttle, To: []string{"b {x}"}}},
+			[]policy.Addressed{{Message: throttle, To: []string{"a", "deaf"}}, {Message: throttle, To: []string{"b {x}"}}},
 			nil, bus.Policies{throttle}, bus.Policies{throttle}, 1},
 	} {
 		if err := b.PublishTo(t.Context(), step.send); err != nil {
@@ -92,7 +92,7 @@ func TestUnheardWhileRedisIsAway(t *testing.T) {
 		t.Errorf("PublishTo = %v, want %v", err, bus.ErrUnavailable)
 	}
 	const none = "# HELP sluice_bus_policies_unheard_total Messages for one instance that nobody heard, and that were sent to all instances instead: " +
-		"it is an older agent, may not subscribe to its own channel, or has lost its connection.\n" +
+		"it may not subscribe to its own channel, or has lost its connection.\n" +
 		"# TYPE sluice_bus_policies_unheard_total counter\nsluice_bus_policies_unheard_total 0\n"
 	if err := testutil.GatherAndCompare(metrics, strings.NewReader(none), "sluice_bus_policies_unheard_total"); err != nil {
 		t.Error(err)

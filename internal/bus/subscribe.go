@@ -72,7 +72,7 @@ func (b *Bus) Subscribe(ctx context.Context, channels []Channel, handle func(Eve
 // SubscribeOwn hands the policies that concern one instance alone to handle, as Subscribe does
 // with those for all; see PublishTo. In a cluster its connection is to the node that has the
 // instance's channel, so the loss of that node does not keep back what all instances hear.
-// Where Redis refuses, because it is too old or its users are, it tries less often.
+// Where Redis refuses, because it is too old or its users do not let it, it tries less often.
 func (b *Bus) SubscribeOwn(ctx context.Context, instance string, handle func(Event)) error {
 	s := &subscription{bus: b, queue: newQueue(), handle: handle, own: true}
 	own := &ear{subscription: s, shard: noShard, channels: map[string]Channel{ownChannel(instance): OwnChannel}, sharded: b.sharded()}
@@ -285,10 +285,9 @@ func (s *subscription) decode(m message) (event Event) {
 		if m.shard != noShard {
 			return Heard{Shard: m.shard}
 		}
-		// Agents of before change the membership without a word of its epoch, so a
-		// heartbeat would not find out which of their messages were missed.
+		// Who joined or left meanwhile is not waited for until the rhythm of a large cluster says so.
 		if !s.own {
-			s.bus.membership.askForAll()
+			s.bus.membership.missed()
 		}
 		return Connected{}
 	case lostChannel:

@@ -25,12 +25,10 @@ import (
 //	unblock           1 <polygen> <user>
 //	confirmed         1 <instance> <seconds> <microseconds> <second> <limit|user>
 //	sluice:instances  2 <seconds> <microseconds> <epoch before, "" for none: all are named> <epoch> <n> n*{ <instance that left> } { <instance that joined> }
-//	sluice:instances  1 <seconds> <microseconds> { <instance> <version of its limits> } from agents of before: all instances
 const (
-	wireVersion  = "1"
-	usageVersion = "2"
-
-	instancesVersion = "2" // 1, which is still read, has no epoch
+	wireVersion      = "1"
+	usageVersion     = "2"
+	instancesVersion = "2"
 )
 
 // Usage is the pools that one instance asked in one call of Take, after it. Pools that did
@@ -141,23 +139,12 @@ func decodeDemand(message string) (Demand, error) {
 type change struct {
 	now          time.Time // when, by Redis' clock, to the microsecond
 	from         string    // the epoch before; "" if the change names all instances
-	epoch        string    // after it; "" in messages of version 1, which have none
+	epoch        string    // after it
 	left, joined []string  // in this order; joined is sorted
 }
 
 func decodeChange(message string) (change, error) {
 	w := words{rest: message}
-	// Older agents name all instances, and no epoch.
-	if strings.HasPrefix(message, wireVersion+" ") {
-		w.takeVersion(wireVersion)
-		c := change{now: w.takeTime()}
-		for w.hasMore() {
-			c.joined = append(c.joined, w.takeText())
-			w.takeText() // the version
-		}
-		slices.Sort(c.joined)
-		return c, w.err
-	}
 	w.takeVersion(instancesVersion)
 	c := change{now: w.takeTime(), from: w.takeText(), epoch: w.takeText()}
 	left := int(w.takeNumber())
@@ -168,7 +155,7 @@ func decodeChange(message string) (change, error) {
 	for w.hasMore() {
 		c.joined = append(c.joined, w.takeText())
 	}
-	// Without one it would be taken for that of an older agent, which names all instances.
+	// To know none is to know nothing of the membership.
 	if c.epoch == "" {
 		w.failWith(errors.New("no epoch"))
 	}
@@ -215,6 +202,11 @@ func (w *words) takeNumber() int64 {
 // takeTime reads Redis' clock: seconds and microseconds.
 func (w *words) takeTime() time.Time {
 	sec, micro := w.takeNumber(), w.takeNumber()
+	// Times a thousand it must stay what it is.
+	if micro >= 1e6 {
+		w.failWith(fmt.Errorf("%d microseconds", micro))
+		return time.Time{}
+	}
 	return time.Unix(sec, micro*1000).UTC()
 }
 

@@ -200,24 +200,23 @@ users: {few: few, long: long}
 	}
 }
 
-// While agents are replaced, each hears what concerns it: those that have a channel of their own there, and
-// older ones where all hear it.
-func TestPoliciesDuringAnUpgrade(t *testing.T) {
+// Each agent hears what concerns it: those that hear their own channel there, and others where all hear it.
+func TestPoliciesToDeafAgents(t *testing.T) {
 	addr := redis(t)
-	old := startAgents(t, addr)
-	newer := &agents{t: t, bus: old.bus}
+	deaf := startAgents(t, addr)
+	listener := &agents{t: t, bus: deaf.bus}
 	ctx, cancel := context.WithCancel(t.Context())
 	connected, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = newer.bus.SubscribeOwn(ctx, "newer", func(e bus.Event) {
+		_ = listener.bus.SubscribeOwn(ctx, "listener", func(e bus.Event) {
 			if e == (bus.Connected{}) {
 				close(connected)
 				return
 			}
-			newer.mu.Lock()
-			defer newer.mu.Unlock()
-			newer.heard = append(newer.heard, e.(bus.Policies)...)
+			listener.mu.Lock()
+			defer listener.mu.Unlock()
+			listener.heard = append(listener.heard, e.(bus.Policies)...)
 		})
 	}()
 	t.Cleanup(func() { cancel(); <-done })
@@ -231,7 +230,7 @@ func TestPoliciesDuringAnUpgrade(t *testing.T) {
 	g.adoptFile(g.options.Limits.Set())
 	g.decideAll(true)
 	now := time.Now()
-	g.audience = *hearing(now, "newer", "old", "other")
+	g.audience = *hearing(now, "deaf", "listener", "other")
 	key := func(user string) ratelimit.Key { return ratelimit.Key{Class: "GET", User: user} }
 	spend := func(instance, user string) {
 		g.observe(now, bus.Usage{Instance: instance, Entries: []bus.UsageEntry{{Second: now.Unix(), Key: key(user), Total: 3}}})
@@ -243,14 +242,14 @@ func TestPoliciesDuringAnUpgrade(t *testing.T) {
 			policy.Hot{Key: key(user), Until: now.Add(3 * time.Second).UTC().Truncate(time.Millisecond), Instances: 1},
 		}
 	}
-	spend("newer", "of newer")
-	spend("old", "of old")
-	spend("newer", "of both")
-	spend("old", "of both")
-	if err := g.options.Bus.PublishTo(t.Context(), []policy.Addressed{{Message: policy.Limits{Version: "end"}}, {Message: policy.Limits{Version: "end"}, To: []string{"newer"}}}); err != nil {
+	spend("listener", "of the listener")
+	spend("deaf", "of the deaf")
+	spend("listener", "of both")
+	spend("deaf", "of both")
+	if err := g.options.Bus.PublishTo(t.Context(), []policy.Addressed{{Message: policy.Limits{Version: "end"}}, {Message: policy.Limits{Version: "end"}, To: []string{"listener"}}}); err != nil {
 		t.Fatal(err)
 	}
-	for _, a := range []*agents{old, newer} {
+	for _, a := range []*agents{deaf, listener} {
 		proctest.Eventually(t, "the last message", func() error {
 			if len(a.versions()) == 0 {
 				return errors.New("not heard")
@@ -259,18 +258,18 @@ func TestPoliciesDuringAnUpgrade(t *testing.T) {
 		})
 	}
 	for _, tt := range []struct {
-		user       string
-		old, newer []policy.Message
+		user           string
+		deaf, listener []policy.Message
 	}{
-		{"of newer", nil, want("of newer")},
-		{"of old", want("of old"), nil},
-		{"of both", want("of both")[:1], want("of both")}, // what the older one has missed
+		{"of the listener", nil, want("of the listener")},
+		{"of the deaf", want("of the deaf"), nil},
+		{"of both", want("of both")[:1], want("of both")}, // what the deaf one has missed
 	} {
-		if diff := cmp.Diff(tt.old, old.about(tt.user)); diff != "" {
+		if diff := cmp.Diff(tt.deaf, deaf.about(tt.user)); diff != "" {
 			t.Errorf("%s: all heard (-want +got):\n%s", tt.user, diff)
 		}
-		if diff := cmp.Diff(tt.newer, newer.about(tt.user)); diff != "" {
-			t.Errorf("%s: the newer one heard (-want +got):\n%s", tt.user, diff)
+		if diff := cmp.Diff(tt.listener, listener.about(tt.user)); diff != "" {
+			t.Errorf("%s: the listener heard (-want +got):\n%s", tt.user, diff)
 		}
 	}
 }

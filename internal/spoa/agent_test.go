@@ -405,7 +405,7 @@ func TestListFromTheFutureIsNotTheLast(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	message := fmt.Sprintf("1 %d 0 1:a 0: 1:x 0:", time.Now().Add(time.Hour).Unix())
+	message := fmt.Sprintf("2 %d 0 0: 6:1-word 0 1:a 1:x", time.Now().Add(time.Hour).Unix())
 	replies := bufio.NewReader(conn)
 	proctest.Eventually(t, "a hears it", func() error {
 		fmt.Fprintf(conn, "*3\r\n$7\r\nPUBLISH\r\n$16\r\nsluice:instances\r\n$%d\r\n%s\r\n", len(message), message)

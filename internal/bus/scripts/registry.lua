@@ -2,9 +2,8 @@
 -- that, or another instance's silence, changed the membership. Time in which no instance
 -- was heard is no silence.
 --
--- Each membership has an epoch of its own: a number that grows, how many instances it has,
--- and a word that no other call has, so that a Redis which has forgotten some of them
--- makes none again. A large one's ends with its pace, see rhythm.go: how many times slower than
+-- Each membership has an epoch of its own: a number that grows, and a word that no other
+-- call has, so that a Redis which has forgotten some of them makes none again. A large one's ends with its pace, see rhythm.go: how many times slower than
 -- in a small cluster instances beat, and are taken for gone. Each score is when the instance was
 -- heard, in milliseconds, and in sixteenths of one the pace at which it beats.
 --
@@ -25,10 +24,6 @@ local reply = {shards, time[1], time[2]}
 if shards ~= ARGV[4] then return reply end
 
 local epoch = redis.call('GET', KEYS[3]) or ''
-local number, count = string.match(epoch, '^(%d+)-(%d+)-')
-number, count = tonumber(number or 0), tonumber(count or 0)
--- Agents of before change the membership without a word of its epoch.
-local known = redis.call('ZCARD', KEYS[1]) == count
 local pace = tonumber(string.match(epoch, '~(%d+)$') or 1)
 local lapse = ARGV[5] * pace
 
@@ -85,15 +80,13 @@ for _, name in ipairs(left) do
 end
 
 local function text(s) return #s .. ':' .. s end
-if #joined + #left > 0 or not known then
+local count = redis.call('ZCARD', KEYS[1])
+if #joined + #left > 0 or epoch == '' and count > 0 then
   local from = epoch
-  if not known then
-    from, left, joined = '', {}, redis.call('ZRANGE', KEYS[1], 0, -1)
-    redis.call('DEL', KEYS[4])
-  end
-  number = number + 1
-  count = redis.call('ZCARD', KEYS[1])
-  epoch = string.format('%d-%d-%s', number, count, ARGV[10])
+  local number = (string.match(from, '^%d+') or 0) + 1
+  -- Nobody can be told what has changed since nothing.
+  if from == '' then left, joined = {}, redis.call('ZRANGE', KEYS[1], 0, -1) end
+  epoch = string.format('%d-%s', number, ARGV[10])
   local wanted = math.min(ARGV[13], math.ceil(count / ARGV[12]))
   if wanted > 1 then epoch = epoch .. '~' .. wanted end
   local said = {'2', time[1], time[2], text(from), text(epoch), #left}
