@@ -107,7 +107,7 @@ func Open(o Options) (*Bus, error) {
 	return &Bus{
 		client: o.connect(timeout, timeout),
 		// Each of its calls has a deadline of its own, of which this is the longest.
-		limitsClient: o.connect(timeout, sourceTimeout),
+		limitsClient: o.connect(timeout, maxLimitsTimeout),
 		shards:       max(1, o.Shards),
 		// An agent that starts again counts its calls from 1: Redis must not take them for those that it has heard.
 		session:      rand.Text()[:8],

@@ -14,10 +14,6 @@ import (
 )
 
 const (
-	// maxSource is the size up to which a limit file is published as a whole too, for agents
-	// of versions that know no chunks. They all read it at once.
-	maxSource = 1 << 20
-
 	// renewParts: each call of KeepLimits writes so small a part of the chunks anew. polygen
 	// calls every second, so a chunk that was lost or damaged is whole again within about a minute.
 	renewParts = 64
@@ -38,8 +34,8 @@ const (
 	// Where Redis is far away, more would only be time lost.
 	maxRest = 500 * time.Millisecond
 
-	// sourceTimeout is for whole files, which polygens before chunks publish.
-	sourceTimeout = 30 * time.Second
+	// maxLimitsTimeout is more than limitsTimeout of any chunk.
+	maxLimitsTimeout = 30 * time.Second
 )
 
 // ErrNoChunk says that a part of the published limits is missing. polygen writes it again.
@@ -77,10 +73,6 @@ func (b *Bus) PublishLimits(ctx context.Context, version string, source []byte) 
 	}
 	message := policy.Append(nil, policy.Limits{Version: version})
 	args := []any{version, file.encode(), int64(limitsTTL / time.Second), message}
-	// For agents of versions before chunks. They all read it at the same time, so a large one would be no help to them.
-	if len(source) <= maxSource {
-		args = append(args, source)
-	}
 	if _, err = b.runScripts(ctx, "publish_limits", "publish limits", call{script: limitsScript, keys: []string{limitsKey}, args: args}); err != nil {
 		return err
 	}
@@ -186,10 +178,6 @@ func (b *Bus) Limits(ctx context.Context) (version string, source []byte, err er
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	head, err := b.limitHead(ctx)
-	// Polygens and agents may be replaced in any order, so whole files are still read.
-	if errors.Is(err, errNoHead) {
-		return b.limitSource(ctx)
-	}
 	if err != nil {
 		return "", nil, err
 	}
@@ -198,12 +186,6 @@ func (b *Bus) Limits(ctx context.Context) (version string, source []byte, err er
 		return head.version, r.parts.source, nil
 	}
 	if err := b.readChunks(ctx, r.parts.missing(head)); err != nil {
-		// A polygen of before keeps the hash, and not the chunks: then the file is in the hash.
-		if errors.Is(err, ErrNoChunk) {
-			if version, source, sourceErr := b.limitSource(ctx); sourceErr == nil && version == head.version {
-				return version, source, nil
-			}
-		}
 		return "", nil, err
 	}
 	if err := r.parts.assemble(head); err != nil {
@@ -214,51 +196,24 @@ func (b *Bus) Limits(ctx context.Context) (version string, source []byte, err er
 	return head.version, r.parts.source, nil
 }
 
-// errNoHead says that the limits are of a polygen that knows no chunks.
-var errNoHead = errors.New("no head of the published limits")
-
-func (b *Bus) limitHead(ctx context.Context) (limitHead, error) {
-	version, text, err := b.limitFields(ctx, "limits", "head", b.limitsTimeout(0))
+func (b *Bus) limitHead(ctx context.Context) (head limitHead, err error) {
+	var text string
+	err = b.callRedisWithin(ctx, b.limitsTimeout(0), "limits", "read limits", func(ctx context.Context) (err error) {
+		text, err = b.limitsClient.HGet(ctx, limitsKey, "head").Result()
+		// Redis has answered that there are none.
+		if errors.Is(err, redis.Nil) {
+			return ErrNoLimits
+		}
+		return err
+	})
+	b.limitBytes.Add(float64(len(text)))
 	if err != nil {
 		return limitHead{}, err
 	}
-	head, err := decodeHead(text)
-	switch {
-	// A polygen that knows no chunks sets the version and the source, and leaves the head of the limits before.
-	case text == "" || err == nil && head.version != version:
-		return limitHead{}, errNoHead
-	case err != nil:
+	if head, err = decodeHead(text); err != nil {
 		return limitHead{}, fmt.Errorf("read limits: %w: head: %w", ErrDamagedLimits, err)
 	}
 	return head, nil
-}
-
-// limitSource reads a whole file.
-func (b *Bus) limitSource(ctx context.Context) (version string, source []byte, err error) {
-	version, text, err := b.limitFields(ctx, "limits_source", "source", sourceTimeout)
-	if err == nil && text == "" {
-		err = fmt.Errorf("read limits: %w", ErrNoLimits)
-	}
-	return version, []byte(text), err
-}
-
-// limitFields reads the version of the published limits, and another field if it is there.
-func (b *Bus) limitFields(ctx context.Context, op, field string, timeout time.Duration) (version, value string, err error) {
-	err = b.callRedisWithin(ctx, timeout, op, "read limits", func(ctx context.Context) error {
-		values, err := b.limitsClient.HMGet(ctx, limitsKey, "version", field).Result()
-		if err != nil {
-			return err
-		}
-		var ok bool
-		// HMGET answers nil for a key or field that does not exist.
-		if version, ok = values[0].(string); !ok {
-			return ErrNoLimits
-		}
-		value, _ = values[1].(string)
-		b.limitBytes.Add(float64(len(value)))
-		return nil
-	})
-	return version, value, err
 }
 
 // readChunks reads chunks. The lock of the reader must be held.

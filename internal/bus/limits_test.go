@@ -118,8 +118,8 @@ func TestChunksOfLimits(t *testing.T) {
 		t.Fatalf("the chunk that was lost is not written again")
 	}
 	read("1", 1)
-	// Each chunk once and the missing one twice more; three heads, and twice whether the whole is there instead.
-	if got, want := calls(), float64(len(keys)+2+3+2); got != want {
+	// Each chunk once and the missing one twice more; three heads.
+	if got, want := calls(), float64(len(keys)+2+3); got != want {
 		t.Errorf("reading took %v calls, want %v: chunks are read once", got, want)
 	}
 
@@ -158,51 +158,24 @@ func TestChunksOfLimits(t *testing.T) {
 	read("2", 2)
 }
 
-// Agents and polygens of versions that know no chunks go on beside those that do, and nobody
-// ever has a part of a file, or a file under another one's version.
-func TestLimitsOfOtherVersions(t *testing.T) {
+// What another process has published is not kept by this one, and a head that cannot be read is no file.
+func TestLimitsOfOthers(t *testing.T) {
 	s := startRedis(t)
-	ctx := t.Context()
-	polygen, agent := s.open(t, bus.Options{}), s.open(t, bus.Options{})
-	// The old ones' commands.
-	oldAgent := func() []any { return s.do(t, "HMGET", "sluice:limits", "version", "source").([]any) }
-	oldPolygen := func(version, source string) {
-		s.do(t, "HSET", "sluice:limits", "version", version, "source", source)
+	polygen, other, agent := s.open(t, bus.Options{}), s.open(t, bus.Options{}), s.open(t, bus.Options{})
+	if err := other.PublishLimits(t.Context(), "0", []byte("x")); err != nil {
+		t.Fatal(err)
 	}
-	want := func(version, source string) {
-		t.Helper()
-		got, text, err := agent.Limits(ctx)
-		if got != version || string(text) != source || err != nil {
-			t.Errorf("Limits = %q, %d bytes, %v, want %s", got, len(text), err, version)
+	if kept, err := polygen.KeepLimits(t.Context(), "0"); kept || err != nil {
+		t.Errorf("KeepLimits of another's publication = %v, %v, want false: which chunks it has is not known", kept, err)
+	}
+	for _, head := range []string{"2 from the future", ""} {
+		s.do(t, "HSET", "sluice:limits", "head", head)
+		if _, _, err := agent.Limits(t.Context()); !errors.Is(err, bus.ErrDamagedLimits) {
+			t.Errorf("Limits with the head %q = %v, want %v", head, err, bus.ErrDamagedLimits)
 		}
 	}
-	oldPolygen("0", "old")
-	want("0", "old")
-	if kept, err := polygen.KeepLimits(ctx, "0"); kept || err != nil {
-		t.Errorf("KeepLimits of another's publication = %v, %v, want false: its chunks are not there", kept, err)
-	}
-	small, large := usersFile(1000, 1), usersFile(60_000, 2)
-	for version, source := range map[string]string{"small": small, "large": large} {
-		if err := polygen.PublishLimits(ctx, version, []byte(source)); err != nil {
-			t.Fatal(err)
-		}
-		want(version, source)
-		var whole any = source
-		if len(source) > 1<<20 {
-			whole = nil
-		}
-		if got := oldAgent(); got[0] != version || got[1] != whole {
-			t.Errorf("an agent without chunks reads %.20q of version %v, want %.20q of %s", got[1], got[0], whole, version)
-		}
-		oldPolygen("newer", "newer")
-		want("newer", "newer")
-	}
-	s.do(t, "HSET", "sluice:limits", "head", "2 from the future")
-	if _, _, err := agent.Limits(ctx); !errors.Is(err, bus.ErrDamagedLimits) {
-		t.Errorf("Limits with a head that is not understood = %v, want %v", err, bus.ErrDamagedLimits)
-	}
-	s.do(t, "HDEL", "sluice:limits", "head", "source")
-	if _, _, err := agent.Limits(ctx); !errors.Is(err, bus.ErrNoLimits) {
+	s.do(t, "HDEL", "sluice:limits", "head")
+	if _, _, err := agent.Limits(t.Context()); !errors.Is(err, bus.ErrNoLimits) {
 		t.Errorf("Limits of a version alone = %v, want %v", err, bus.ErrNoLimits)
 	}
 }
@@ -244,7 +217,6 @@ func TestLimitsOverASlowNetwork(t *testing.T) {
 	if err := s.open(t, bus.Options{}).PublishLimits(ctx, "1", append([]byte("x\n"), source...)); err != nil {
 		t.Fatal(err)
 	}
-	s.do(t, "HDEL", "sluice:limits", "source")
 	const timeout = 250 * time.Millisecond
 	slow := proctest.NewLink(t, s.addr, 200<<10).Addr
 	b, err := bus.Open(bus.Options{Addresses: []string{slow}, Timeout: timeout})

@@ -149,7 +149,7 @@ func TestUsersMayDoNothingElse(t *testing.T) {
 		forbidden [][]any
 	}{
 		{"sluice-agent", [][]any{
-			{"HSET", "sluice:limits", "version", "2", "source", "x"},
+			{"HSET", "sluice:limits", "version", "2", "head", "x"},
 			{"DEL", "sluice:limits"},
 			{"EXPIRE", "sluice:limits", "1"},
 			{"SET", "sluice:limits:2d711642b726b04401627ca9fbac32f5", "x"},

@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-qos/sluice/internal/proctest"
 )
 
-// A Redis whose users are those of a version before refuses the chunks of limits. polygen says so,
+// A Redis whose users may not write chunks refuses those of limits. polygen says so,
 // and publishes them when it may.
 func TestLimitsThatRedisRefusesAreLogged(t *testing.T) {
 	t.Parallel()
