@@ -37,9 +37,21 @@ func (r *rig) clocked(t testing.TB) bool {
 	return strings.Contains(r.cli(t, "show table sluice_clock"), "key=alice ")
 }
 
+// besideOrNot runs a test on our configuration, and on one of somebody's own.
+func besideOrNot(t *testing.T, test func(t *testing.T, beside bool)) {
+	t.Helper()
+	for _, beside := range []bool{false, true} {
+		t.Run(fmt.Sprint("beside=", beside), func(t *testing.T) { test(t, beside) })
+	}
+}
+
 // A user is held to the share that came with their credit, and to the one that is taught.
 func TestBandwidthByCredit(t *testing.T) {
 	t.Parallel()
+	besideOrNot(t, testBandwidthByCredit)
+}
+
+func testBandwidthByCredit(t *testing.T, beside bool) {
 	for _, k := range []kind{{false, false}, {false, true}, {true, false}} {
 		t.Run(k.String(), func(t *testing.T) {
 			t.Parallel()
@@ -47,7 +59,7 @@ func TestBandwidthByCredit(t *testing.T) {
 			if k.Up {
 				limits = [2]int{1000, 8 * mib}
 			}
-			r, m := newLentMover(t, setup{}, limits[0], limits[1])
+			r, m := newLentMover(t, setup{beside: beside}, limits[0], limits[1])
 			teach := r.teacher(t)
 			began := time.Now()
 			alice := r.flow(t, m, "alice", k, 8)
@@ -78,7 +90,12 @@ func TestBandwidthByCredit(t *testing.T) {
 // about, and those admitted by credit have one clock.
 func TestBandwidthByCreditAndAsked(t *testing.T) {
 	t.Parallel()
-	r, m := newMover(t, setup{Config: Config{VerdictTimeout: 2 * time.Second}}, map[string]vars{"alice": share(4*mib, 0)})
+	besideOrNot(t, testBandwidthByCreditAndAsked)
+}
+
+func testBandwidthByCreditAndAsked(t *testing.T, beside bool) {
+	t.Parallel()
+	r, m := newMover(t, setup{beside: beside, Config: Config{VerdictTimeout: 2 * time.Second}}, map[string]vars{"alice": share(4*mib, 0)})
 	began := time.Now()
 	f := r.flow(t, m, "alice", kind{}, 2)
 	f.runsAt(t, 4*mib)
@@ -156,7 +173,9 @@ func TestSmallBodiesByCredit(t *testing.T) {
 
 // A body that takes less than a millisecond passes below a sixteenth of the share, others are
 // held. What has no body has no filter.
-func TestWhatPassesByCredit(t *testing.T) {
+func TestWhatPassesByCredit(t *testing.T) { besideOrNot(t, testWhatPassesByCredit) }
+
+func testWhatPassesByCredit(t *testing.T, beside bool) {
 	const limit = mib
 	get := func(size int) string { return httpGET(fmt.Sprint("/", size), "X-User: alice") }
 	put := func(size int) string {
@@ -183,8 +202,11 @@ func TestWhatPassesByCredit(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			r, _ := newLentMover(t, setup{}, tt.down, tt.up)
+			r, _ := newLentMover(t, setup{beside: beside}, tt.down, tt.up)
 			r.cli(t, "clear table sluice_clock")
+			if beside {
+				tt.backend = "app" // theirs, whatever is held
+			}
 			count := func() string { return r.stat(t, tt.backend, "BACKEND", 7) }
 			before := count()
 			proctest.Eventually(t, "a request by credit", func() error {

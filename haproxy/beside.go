@@ -29,15 +29,12 @@ const refusedBackend = "sluice_refused"
 // marked parts of haproxy.cfg. A frontend cannot tell which of its backends a request will go to, and a request that has
 // gone to backend asked never comes back to choose one: so here the question is asked in the frontend.
 func (c Config) Beside(folder string, p Process) (Lines, error) {
-	// A share that comes with credit is looked at where the backend is chosen, and held in one that has no other
-	// server than the origin. Here the agent is asked about users with shares.
-	c.beside = true
 	files, err := c.files()
 	if err != nil {
 		return Lines{}, fmt.Errorf("haproxy configuration: %w", err)
 	}
 	cfg := &edition{text: files["haproxy.cfg"]}
-	lines := Lines{Process: cfg.process(p), Frontend: cfg.frontend()}
+	lines := Lines{Process: cfg.process(p), Frontend: cfg.frontend(c.lendsShares())}
 	if cfg.err != nil {
 		return Lines{}, cfg.err
 	}
@@ -78,16 +75,62 @@ func (e *edition) process(p Process) string {
 	return global + rules + peers + backends
 }
 
-// frontend is the rules of one frontend.
-func (e *edition) frontend() string {
+// frontend is the rules of one frontend. With shares, credit brings shares of bandwidth.
+func (e *edition) frontend(shares bool) string {
+	rules, answers := e.part("rules"), ""
+	if shares {
+		rules, answers = e.holdByCredit(rules)
+	}
 	return "    option contstats\n" +
 		"    http-request del-header sluice- -m beg\n" +
-		e.part("rules") +
+		rules +
 		// Whom an address's limits refuse, or unreadable credentials, is not asked about.
 		"    http-request allow if refused\n" +
 		withoutServerTimeout(e.part("question")) +
+		answers +
 		e.part("refusals") +
 		"    use_backend " + refusedBackend + " if { var(txn.sluice.reason) -m found }\n"
+}
+
+// letThrough is the rule by which credit lets a request through.
+const letThrough = "    http-request allow if draws !no_place\n"
+
+// shortWay is the rule by which a request takes the short way.
+var shortWay = regexp.MustCompile(`(?m)^(    http-request track-sc0 .* if \{ var\(txn\.sluice_user\),table_gpt\(0,sluice_credit\) .*)\n`)
+
+// holdByCredit has a frontend's rules do what backend held does: which backend of theirs a request goes to is not known. Whom credit
+// lets through skips the rules behind, so what comes up is held just before. Rules for answers are looked at in any case; the
+// last ones, which are to stand behind all others of ours, are returned apart.
+func (e *edition) holdByCredit(rules string) (changed, last string) {
+	// The second one is there with SLUICE_CREDIT=off as well, as in backend asked.
+	lists := "    acl asked var(txn.sluice_asked) -m found\n    acl credited var(txn.sluice_credit) -m int gt 0\n"
+	bodies, answers := "", ""
+	for line := range strings.Lines(withoutServerTimeout(e.section("limited by credit"))) {
+		rule, condition, _ := strings.Cut(line, " if ")
+		switch {
+		case strings.HasPrefix(line, "    acl "):
+			lists += line
+		// In a backend that is all. Here it would end the rules of their own that stand behind.
+		case rule == "    http-response allow":
+			answers += "    http-response unset-var(txn.sluice.down) if !asked !{ method HEAD } " + condition
+		case strings.HasPrefix(rule, "    http-response track-sc2 "):
+			last += rule + " if !asked " + condition
+		// All others hold an answer as the rules behind the question do, which are there already.
+		case strings.HasPrefix(line, "    http-response unset-var(txn.sluice.down) if {"):
+			answers += line
+		case rule == "    http-request allow", strings.HasPrefix(rule, "    http-request set-var(txn.sluice.up) "):
+			bodies += rule + " if draws !no_place " + condition
+		case strings.HasPrefix(line, "    http-request "):
+			bodies += line
+		}
+	}
+	// The rules of the short way let a request through each by itself, and there is no room between them.
+	rules = shortWay.ReplaceAllString(rules, "$1 !body_up\n")
+	before, after, found := strings.Cut(rules, letThrough)
+	if !found && e.err == nil {
+		e.err = fmt.Errorf("haproxy.cfg has no rule %q", strings.TrimSpace(letThrough))
+	}
+	return lists + answers + before + bodies + letThrough + after + "    http-request set-var(txn.sluice_asked) bool(true)\n", last
 }
 
 // withoutServerTimeout leaves out the rule that HAProxy takes in backends alone.

@@ -32,8 +32,6 @@ type Config struct {
 	Addresses     limits.AddressLimits
 	Fitted        bool // leaves out what this Config does not need: the lists that Exempt has nothing for, and the like
 	Bandwidth     bool // of Fitted: somebody's bandwidth is limited; only then HAProxy can hold bodies, and before 2.7 buffers are large
-
-	beside bool // for a configuration of somebody's own: see Beside
 }
 
 // env returns the variables that c sets. HAProxy takes each as one word, whatever is in it, and says

@@ -23,9 +23,9 @@ const bandwidthWithoutCredit = `    # Whose limits have just changed may still h
 var sharesOfCredit = []string{"shares of credit", "held by credit", "unheard shares", "new shares", "default shares"}
 
 // lendsShares is whether credit brings shares: where somebody's bandwidth is limited, a
-// sticky counter is free for a request of theirs, and backend held is there.
+// sticky counter is free for a request of theirs.
 func (c Config) lendsShares() bool {
-	return !c.beside && c.Addresses == (limits.AddressLimits{}) && (!c.Fitted || c.Bandwidth)
+	return c.Addresses == (limits.AddressLimits{}) && (!c.Fitted || c.Bandwidth)
 }
 
 // shareElements are behind those of the classes: the first is the share down, the second up.

@@ -113,20 +113,25 @@ func TestRefusalSaysWhyBesideYourOwn(t *testing.T) {
 	})
 }
 
-// Users below their limits are let through by HAProxy itself.
+// Users below their limits are let through by HAProxy itself, those whose bandwidth is limited as well.
 func TestCreditBesideYourOwn(t *testing.T) {
 	t.Parallel()
-	c := cluster.Start(t, beside(cluster.Options{Limits: limitFile(1000)}))
-	in := c.Instances[0]
-	const question = `sluice_requests_total{limit="",verdict="allowed"}`
-	before := in.Metric(t, question)
-	r := offer(t, c, "alice", "even", 100, 5*time.Second)
-	checkAnswered(t, r)
-	if n := len(r.Refused().Results); n > 0 {
-		t.Errorf("%d requests below the limit were refused", n)
-	}
-	if asked := in.Metric(t, question) - before; asked > 100 {
-		t.Errorf("the agent was asked about %v of 500 requests of a user with credit, want a few", asked)
+	for name, limits := range map[string]string{"of requests": limitFile(1000), "of bandwidth": bandwidthLimits(100)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := cluster.Start(t, beside(cluster.Options{Limits: limits}))
+			in := c.Instances[0]
+			const question = `sluice_requests_total{limit="",verdict="allowed"}`
+			before := in.Metric(t, question)
+			r := offer(t, c, "alice", "even", 100, 5*time.Second)
+			checkAnswered(t, r)
+			if n := len(r.Refused().Results); n > 0 {
+				t.Errorf("%d requests below the limit were refused", n)
+			}
+			if asked := in.Metric(t, question) - before; asked > 100 {
+				t.Errorf("the agent was asked about %v of 500 requests of a user with credit, want a few", asked)
+			}
+		})
 	}
 }
 
