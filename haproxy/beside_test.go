@@ -8,38 +8,9 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/pkg/limits"
 )
-
-// somebodys is a small configuration with the lines in their places.
-func somebodys(l Lines) string {
-	return `
-global
-    log stdout format raw daemon
-    nbthread "${SLUICE_THREADS-1}"
-    stats socket "${SLUICE_STATS-/run/haproxy/admin.sock}" mode 600 level admin
-` + l.Process + `
-defaults
-    mode http
-    log global
-    timeout connect 5s
-    timeout client 60s
-    timeout server 60s
-    timeout http-request 10s
-frontend web
-    bind "${SLUICE_BIND-127.0.0.1:1}"
-    acl refused path /private
-    http-request deny if refused
-` + l.Frontend + `
-    use_backend files if { path_beg /files/ }
-    default_backend app
-backend app
-    server a "${SLUICE_ORIGIN-127.0.0.1:2}"
-backend files
-    http-response set-header X-Backend files
-    server a "${SLUICE_ORIGIN-127.0.0.1:3}"
-`
-}
 
 // writeBeside is Write for a configuration of somebody's own.
 func writeBeside(dir string, c Config) (file string, env []string, err error) {
@@ -53,7 +24,10 @@ func writeBeside(dir string, c Config) (file string, env []string, err error) {
 	if err := os.MkdirAll(filepath.Join(dir, "lua"), 0o755); err != nil {
 		return "", nil, err
 	}
-	lines.Files["theirs.cfg"] = somebodys(lines)
+	lines.Files["theirs.cfg"] = strings.NewReplacer(
+		"\ndefaults\n", "\n"+lines.Process+"defaults\n",
+		"    use_backend files", lines.Frontend+"    use_backend files",
+	).Replace(proctest.Theirs)
 	for name, text := range lines.Files {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			return "", nil, err

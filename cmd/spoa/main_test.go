@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -133,13 +132,8 @@ func TestEndsWithoutRedis(t *testing.T) {
 
 func TestTellsSystemd(t *testing.T) {
 	t.Parallel()
-	env, heard := proctest.Systemd(t, 300*time.Millisecond)
-	_, redis := proctest.Redis(t)
-	p, _, _ := start(t, redis, env...)
-	heard("STATUS=not ready: no limits yet: is polygen running?")
-	heard("WATCHDOG=1")
-	if err := p.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	heard("STOPPING=1")
+	proctest.TellsSystemd(t, func(redis string, env ...string) *proctest.Process {
+		p, _, _ := start(t, redis, env...)
+		return p
+	}, "STATUS=not ready: no limits yet: is polygen running?")
 }

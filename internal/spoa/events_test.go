@@ -164,11 +164,7 @@ func TestEventsAreRepeated(t *testing.T) {
 // What a lost shard, or the registry, did not take holds up the rest no longer than until the loss is noticed, whenever
 // it was counted. It is taken when that is back.
 func TestEventsOfALostShardHoldUpNoOthers(t *testing.T) {
-	b, err := bus.Open(bus.Options{Addresses: []string{"127.0.0.1:1"}, Shards: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
+	b := unreachable(t, 2)
 	near, other := "alice", "bob"
 	for b.ShardOf(other) == b.ShardOf(near) {
 		other += "b"

@@ -94,14 +94,21 @@ func newSlotRig(t *testing.T, change func(*Options)) *rig {
 	return r
 }
 
-// newRigOn is one of several agents on one pool.
-func newRigOn(t *testing.T, p *pool, change func(*Options)) *rig {
+// unreachable is a bus with so many shards, for who calls none of them.
+func unreachable(t *testing.T, shards int) *bus.Bus {
 	t.Helper()
-	b, err := bus.Open(bus.Options{Addresses: []string{"127.0.0.1:1"}}) // never called
+	b, err := bus.Open(bus.Options{Addresses: []string{"127.0.0.1:1"}, Shards: shards})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { b.Close() })
+	return b
+}
+
+// newRigOn is one of several agents on one pool.
+func newRigOn(t *testing.T, p *pool, change func(*Options)) *rig {
+	t.Helper()
+	b := unreachable(t, 1)
 	o := Options{Instance: "a", Bus: b, SPOE: "unix:none", Peers: "unix:none", Registerer: prometheus.NewPedanticRegistry()}
 	if change != nil {
 		change(&o)

@@ -24,11 +24,7 @@ import (
 // Of two shards one is lost: its users' limits are kept alone, and the other's go on.
 func TestALostShardConcernsItsUsers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, err := bus.Open(bus.Options{Addresses: []string{"127.0.0.1:1"}, Shards: 2})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer b.Close()
+		b := unreachable(t, 2)
 		r := newRig(t, func(o *Options) { o.Bus, o.HoldFor = b, 3*time.Second })
 		away := b.ShardOf("alice")
 		r.exchange.take = func(ctx context.Context, instance string, asks []ratelimit.Ask) (bus.Taken, error) {
@@ -92,11 +88,7 @@ func TestALostShardConcernsItsUsers(t *testing.T) {
 // Shards where nothing is held hear the less often of an instance, the more instances there are.
 func TestIdleShardsAreToldSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, err := bus.Open(bus.Options{Addresses: []string{"127.0.0.1:1"}, Shards: 16})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer b.Close()
+		b := unreachable(t, 16)
 		r := newRig(t, func(o *Options) { o.Bus = b })
 		r.limiter.inForce.set.Store(parse(t, slotLimits))
 		held := b.ShardOf("alice")
@@ -253,11 +245,7 @@ func TestHeartbeatsOfALargeCluster(t *testing.T) {
 func TestLossLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		b, err := bus.Open(bus.Options{Addresses: []string{"127.0.0.1:1"}, Shards: 16})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer b.Close()
+		b := unreachable(t, 16)
 		o := &Options{Bus: b, OnLoss: Hold, Logger: slog.New(slog.NewTextHandler(&log, nil))}
 		var g lossLog
 		for _, step := range []struct {
@@ -291,11 +279,7 @@ func TestLossLog(t *testing.T) {
 func TestLogOfOpenShards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
-		b, err := bus.Open(bus.Options{Addresses: []string{"127.0.0.1:1"}, Shards: 16})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer b.Close()
+		b := unreachable(t, 16)
 		r := newRig(t, func(o *Options) {
 			o.Bus, o.HoldFor, o.Logger = b, 3*time.Second, slog.New(slog.NewTextHandler(&log, nil))
 		})

@@ -16,40 +16,8 @@ import (
 	"github.com/sluice-qos/sluice/test/cluster"
 )
 
-// theirs is a configuration that knows nothing of Sluice: rules, lists and backends of its own.
-const theirs = `# Somebody's own.
-global
-    log stdout format raw daemon
-    stats socket "${SLUICE_STATS}" mode 600 level admin
-    nbthread 1
-
-defaults
-    mode http
-    log global
-    timeout connect 5s
-    timeout client 60s
-    timeout server 60s
-    timeout http-request 10s
-
-frontend web
-    bind "${SLUICE_BIND}"
-    acl refused path /private # Sluice has a list of this name, too
-    http-request deny if refused
-    http-request set-header X-Forwarded-Proto http
-    use_backend files if { path_beg /files/ }
-    default_backend app
-
-backend app
-    http-response set-header X-Backend app
-    server a "${SLUICE_ORIGIN}"
-
-backend files
-    http-response set-header X-Backend files
-    server a "${SLUICE_ORIGIN}"
-`
-
 func beside(o cluster.Options) cluster.Options {
-	o.Beside = theirs
+	o.Beside = proctest.Theirs
 	return o
 }
 
@@ -141,7 +109,7 @@ func TestProgressBesideYourOwn(t *testing.T) {
 	counted, origin := counting(t, limit)
 	o := cluster.Options{Limits: progressLimits(limit), Origin: origin, SPOAArgs: []string{"--local-peer", "edge-1"}}
 	// It has a name among its peers, which the agent is told.
-	o.Beside = strings.Replace(theirs, "global\n", "global\n    localpeer edge-1\n", 1)
+	o.Beside = strings.Replace(proctest.Theirs, "global\n", "global\n    localpeer edge-1\n", 1)
 	c := cluster.Start(t, o)
 	r := closed.Run(t.Context(), closed.Spec{Addresses: c.Addresses(), User: "alice", Clients: 50, Work: short, Duration: 4 * time.Second, Seed: 1})
 	checkStatuses(t, r)
@@ -185,7 +153,7 @@ func TestLimitFileBesideYourOwn(t *testing.T) {
 		Beside: strings.NewReplacer(
 			"\nglobal\n", "\nglobal\n    setenv SLUICE_KEY_SECRET "+secret+"\n",
 			"frontend web\n", "frontend web\n    http-request set-var(txn.sluice_endpoint) url_param(at)\n",
-		).Replace(theirs),
+		).Replace(proctest.Theirs),
 		Limits: `
 version: 1
 default_tier: free
