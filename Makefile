@@ -69,7 +69,7 @@ test: setup test-unit ## run all tests
 
 # They run side by side, because much of their time is waiting.
 test-unit: setup ## run the tests of all packages, with the race detector where there are goroutines
-	@scripts/setup zsh fish promtool postgresql
+	@scripts/setup zsh fish promtool postgresql openssl
 	$(MAKE) -j 3 test-calm test-race test-river $(APART:%=test-%)
 
 # Everything that is not compiled for the race detector is compiled with -trimpath, as the
@@ -139,7 +139,7 @@ random: ## try CHECKS histories in each random test, from a new seed, which a fa
 lint: $(LINT) ## check style, and that imports point one way
 	$(LINT) run ./...
 	cd $(RIVER) && $(LINT) run --config $(CURDIR)/.golangci.yml ./...
-	for module in $(APART); do (cd deploy/$$module && GOWORK=off $(LINT) run --config $(CURDIR)/.golangci.yml ./...); done
+	for module in $(APART); do (cd deploy/$$module && GOWORK=off $(LINT) run --config $(CURDIR)/.golangci.yml --build-tags images ./...); done
 	@! grep -nE '^[[:space:]]*go [a-z]' $(PURE:=/*.go)
 	@test -z "$$(gofmt -l .)" || { gofmt -d .; exit 1; }
 	$(GO) mod verify >/dev/null
@@ -173,7 +173,11 @@ test-packages: ## try the packages in a new Debian 12 and 13 (needs root); ROOTS
 	@scripts/setup debootstrap lintian
 	scripts/test-packages $(ROOTS)
 
+test-images: ## try the images and deploy/compose.yaml without a container engine (needs root)
+	@scripts/setup promtool openssl
+	scripts/test-images
+
 clean: ## remove what was built
 	rm -rf bin dist
 
-.PHONY: help setup run build test test-unit test-calm test-race test-river test-containers test-helm compile-race test-integration test-matrix bench fuzz random lint check manifests packages images release test-packages clean
+.PHONY: help setup run build test test-unit test-calm test-race test-river test-containers test-helm compile-race test-integration test-matrix bench fuzz random lint check manifests packages images release test-packages test-images clean
