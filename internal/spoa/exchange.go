@@ -35,6 +35,7 @@ func newExchange(l *limiter, m *metrics, o *Options) *exchange {
 	e.channels.limiter, e.channels.metrics, e.channels.options = l, m, o
 	for _, s := range l.shards {
 		// Before the first answer nobody knows how long one takes: requests had better wait than do without it.
+		s.reach.most = o.MaxWait
 		s.reach.wait.Store(int64(o.MaxWait))
 		e.links = append(e.links, &link{calls: &e.calls, loss: loss{limiter: l, metrics: m, options: o, shard: s}})
 	}

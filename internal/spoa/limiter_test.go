@@ -177,6 +177,33 @@ func TestLateAnswerIsNotLost(t *testing.T) {
 	})
 }
 
+// A pool that answers another user in time answers the next one, too: nobody is refused before
+// they have waited as long as they may.
+func TestRequestBehindAnotherAsk(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		answer  time.Duration
+		allowed bool
+		took    time.Duration // of a request 1 ms behind that of another user
+	}{
+		{"the second answer comes in time", 9 * ms, true, 17 * ms},
+		{"it does not", 10600 * time.Microsecond, false, 20 * ms},
+		{"nor does the first", 21 * ms, true, minWait},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, nil).run()
+				r.joined(bus.Registry{Instances: []string{"a", "b"}})
+				r.limiter.shards[0].reach.wait.Store(int64(minWait)) // it was faster before
+				r.pool.set(tt.answer, nil)
+				go r.ask("wilma", "GET")
+				time.Sleep(ms)
+				r.want("alice", "GET", tt.allowed, tt.took)
+			})
+		})
+	}
+}
+
 func TestOpenLimiterAdmitsEverything(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, nil)

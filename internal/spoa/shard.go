@@ -24,8 +24,9 @@ type shard struct {
 // redisReach is what a request must know of a shard. The agent's loss decides it; it is
 // read without a lock, for every request looks at it.
 type redisReach struct {
-	wait atomic.Int64 // how long a request may wait for Redis, ns
-	open atomic.Bool  // it is lost and requests are not to be limited
+	most time.Duration // that a request may ever wait for Redis
+	wait atomic.Int64  // how long one waits if Redis is silent, ns
+	open atomic.Bool   // it is lost and requests are not to be limited
 }
 
 const (
@@ -103,7 +104,7 @@ func (l *limiter) showCores() {
 	l.overflowed = overflowed
 }
 
-// waitFor is how long a request may wait for the shards of its keys.
+// waitFor is how long a request waits for the shards of its keys if they are silent.
 func (l *limiter) waitFor(keys ...string) (longest time.Duration) {
 	// The longest: the answers are waited for at the same time.
 	for _, key := range keys {

@@ -51,8 +51,8 @@ func (l *limiter) beginWaits(n *needs) (any bool) {
 	return any
 }
 
-// awaitAll waits until all is decided, or something is refused, or the question has
-// waited for so long.
+// awaitAll waits until all is decided, or something is refused, or Redis was
+// silent for so long.
 func (l *limiter) awaitAll(n *needs, longest time.Duration) {
 	began := time.Now()
 	defer func() { l.metrics.waits.Observe(time.Since(began).Seconds()) }()
@@ -70,6 +70,10 @@ func (l *limiter) awaitAll(n *needs, longest time.Duration) {
 		case <-single:
 			single, allowed = nil, n.tokens[own].waits.Verdict.Allowed
 		case <-timer.C:
+			if more := l.waitLonger(n, time.Since(began)); more > 0 {
+				timer.Reset(more)
+				continue
+			}
 			l.metrics.timeouts.Inc()
 			return
 		}
@@ -78,6 +82,22 @@ func (l *limiter) awaitAll(n *needs, longest time.Duration) {
 			return
 		}
 	}
+}
+
+// waitLonger is for how much longer a question goes on that has waited for so long.
+func (l *limiter) waitLonger(n *needs, waited time.Duration) (more time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range n.tokens {
+		// Redis is there, and answers one batch of asks at a time: who gave up now would be refused, although
+		// their answer comes next.
+		if t := &n.tokens[i]; t.waits != nil {
+			if s := l.shardOf(t.key); s.tokens.HeardSince(t.waits) {
+				more = max(more, s.reach.most-waited)
+			}
+		}
+	}
+	return more
 }
 
 // collect takes the verdicts of what was decided meanwhile; l.mu is held.

@@ -117,6 +117,9 @@ func (a *Agent) Timeout(at time.Time, w *Waiting) Verdict {
 	return v
 }
 
+// HeardSince reports whether the pool has answered anything since a request began to wait.
+func (a *Agent) HeardSince(w *Waiting) bool { return a.heard != w.heard }
+
 // overdue is the bucket that refuses a request which has waited too long, and why, or nil.
 // None is known to be spent, so it is the first one, which is over soonest.
 func (a *Agent) overdue(w *Waiting, now int64) (*bucket, cause.Cause) {
@@ -129,7 +132,7 @@ func (a *Agent) overdue(w *Waiting, now int64) (*bucket, cause.Cause) {
 			return b, cause.CreditUnknown
 		case b.spent:
 			return b, cause.Pool
-		case a.heard != w.heard || !a.farFromLimit(b, now):
+		case a.HeardSince(w) || !a.farFromLimit(b, now):
 			return b, cause.RedisLate
 		}
 		// All agents together then admit the limit at most, or one request each if that is more.
