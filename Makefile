@@ -59,6 +59,9 @@ setup: ## install what is missing (Debian packages; needs root for that)
 run: setup build ## start everything on this machine: HAProxy, agent, polygen, Redis, a demo origin
 	@exec bin/sluice up $(ARGS)
 
+demo: setup build ## show in a minute what limits change, in this terminal
+	@exec bin/sluice demo $(ARGS)
+
 build: ## build the commands into bin/
 	@mkdir -p bin
 	$(GO) build -trimpath -o bin/ ./cmd/... ./bench/cmd/...
@@ -180,4 +183,4 @@ test-images: ## try the images and deploy/compose.yaml without a container engin
 clean: ## remove what was built
 	rm -rf bin dist
 
-.PHONY: help setup run build test test-unit test-calm test-race test-river test-containers test-helm compile-race test-integration test-matrix bench fuzz random lint check manifests packages images release test-packages test-images clean
+.PHONY: help setup run demo build test test-unit test-calm test-race test-river test-containers test-helm compile-race test-integration test-matrix bench fuzz random lint check manifests packages images release test-packages test-images clean

@@ -359,8 +359,7 @@ func (l *loop) read(c *conn) {
 // answered settles the request of a connection and uses it for the next, unless
 // the server closes it, or answered before it had read everything.
 func (l *loop) answered(c *conn, now int64) {
-	l.results[c.result].Received = now
-	l.settled++
+	l.settleAt(c.result, Answered, now)
 	if c.parser.keepAlive && !c.sending() {
 		l.free(c)
 		return
@@ -376,10 +375,15 @@ func (l *loop) fail(c *conn, f Failure) {
 	l.ensure(c.target)
 }
 
-func (l *loop) settle(i int, f Failure) {
-	l.results[i].Received = l.now()
-	l.results[i].Failure = f
+func (l *loop) settle(i int, f Failure) { l.settleAt(i, f, l.now()) }
+
+func (l *loop) settleAt(i int, f Failure, now int64) {
+	r := &l.results[i]
+	r.Received, r.Failure = now, f
 	l.settled++
+	if l.spec.Settled != nil {
+		l.spec.Settled(l.report.Users[r.User], *r)
+	}
 }
 
 // drop closes a connection.

@@ -189,6 +189,26 @@ func TestRunTellsWhenAnswersArrived(t *testing.T) {
 	})
 }
 
+// Each request is told of once, as it is in the report.
+func TestRunTellsWhatBecameOfRequests(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-User") == "ann" {
+			panic(http.ErrAbortHandler) // closes the connection
+		}
+	}))
+	defer s.Close()
+	told := map[string][]Result{}
+	r := run(t, Spec{Targets: []Target{{Address: addr(s)}}, Rate: 1000, Duration: 20 * ms, Requests: Users("GET", "/", "ann", "bob"), Timeout: proctest.Patience,
+		Settled: func(user string, r Result) { told[user] = append(told[user], r) }})
+	for _, user := range []string{"ann", "bob"} {
+		want := r.User(user).Results
+		slices.SortFunc(told[user], func(a, b Result) int { return int(a.Scheduled - b.Scheduled) })
+		if !slices.Equal(told[user], want) || len(want) != 10 {
+			t.Errorf("%s: told %v, want %v", user, told[user], want)
+		}
+	}
+}
+
 func TestRunUploads(t *testing.T) {
 	var mu sync.Mutex
 	got := map[string]int{}

@@ -196,7 +196,7 @@ func TestExplainUp(t *testing.T) {
 			res.Body.Close()
 		}
 		var out, errs bytes.Buffer
-		file := filepath.Join(filepath.Dir(u.tmp), "limits.yaml")
+		file := u.limits
 		if code := runCommand([]string{"explain", "bob", "--limits", file, "--admin", u.admin}, &out, &errs); code != 0 {
 			return fmt.Errorf("it ended with %d: %s", code, &errs)
 		}

@@ -11,6 +11,7 @@ import (
 
 type commands struct {
 	Up         up          `cmd:"" help:"Run everything on one machine: HAProxy, agents, polygen, and, unless given, an origin and a Redis."`
+	Demo       demo        `cmd:"" help:"Show in a minute what limits change: a noisy user and a quiet one, before and after."`
 	Check      check       `cmd:"" help:"Validate limit files and show the limits that they set."`
 	Diff       diff        `cmd:"" help:"Show how the limits of two limit files differ."`
 	Explain    explain     `cmd:"" help:"Show a user's limits and where each comes from."`

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -123,7 +122,7 @@ func TestOverrideUp(t *testing.T) {
 	says(func(string) bool { return true }, "override", "bob", "requests=unlimited", "concurrent=unlimited", "--reason", "a test", "--for", "5m")
 	eventually("bob is not refused", func(n int) bool { return n == 0 })
 	says(func(list string) bool { return strings.Contains(list, "a test") }, "override", "--list")
-	file := filepath.Join(filepath.Dir(u.tmp), "limits.yaml")
+	file := u.limits
 	says(func(explained string) bool {
 		return strings.Contains(explained, "override until ") && strings.Contains(explained, `from 127.0.0.1: "a test"`)
 	}, "explain", "bob", "--limits", file)

@@ -18,10 +18,10 @@ import (
 	"github.com/sluice-qos/sluice/internal/proctest"
 )
 
-// running is a "sluice up" in a process group of its own, as a shell starts it.
+// running is a command in a process group of its own, as a shell starts it.
 type running struct {
 	cmd            *exec.Cmd
-	admin          string
+	admin, limits  string // of sluice up
 	tmp            string
 	stdout, stderr *buffer
 	ended          chan error
@@ -30,20 +30,21 @@ type running struct {
 // startUp starts "sluice up" and does not wait for it.
 func startUp(t *testing.T, args ...string) *running {
 	t.Helper()
-	tmp, err := os.MkdirTemp("", "up") // not t.TempDir: its path may be too long for a unix socket
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(tmp) })
-	limits := filepath.Join(tmp, "limits.yaml")
+	limits := filepath.Join(t.TempDir(), "limits.yaml")
 	if err := os.WriteFile(limits, []byte(goodLimits), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	u := &running{admin: proctest.FreeAddr(t), tmp: filepath.Join(tmp, "tmp"), stdout: &buffer{}, stderr: &buffer{}, ended: make(chan error, 1)}
-	if err := os.Mkdir(u.tmp, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	u.cmd = exec.Command("sluice", append([]string{"up", "--limits", limits, "--admin", u.admin, "--haproxy", proctest.HAProxyPath(t)}, args...)...)
+	admin := proctest.FreeAddr(t)
+	u := startSluice(t, append([]string{"up", "--limits", limits, "--admin", admin, "--haproxy", proctest.HAProxyPath(t)}, args...)...)
+	u.admin, u.limits = admin, limits
+	return u
+}
+
+// startSluice starts a command with a folder of its own for temporary files.
+func startSluice(t *testing.T, args ...string) *running {
+	t.Helper()
+	u := &running{tmp: shortTempDir(t), stdout: &buffer{}, stderr: &buffer{}, ended: make(chan error, 1)}
+	u.cmd = exec.Command("sluice", args...)
 	u.cmd.Env = append(os.Environ(), "TMPDIR="+u.tmp, "GORACE=atexit_sleep_ms=0")
 	u.cmd.Stdout, u.cmd.Stderr = u.stdout, u.stderr
 	u.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
@@ -54,10 +55,21 @@ func startUp(t *testing.T, args ...string) *running {
 	t.Cleanup(func() {
 		_ = u.cmd.Process.Kill()
 		if t.Failed() {
-			t.Logf("sluice up wrote:\n%s\n%s", u.stdout, u.stderr)
+			t.Logf("sluice %s wrote:\n%s\n%s", args[0], u.stdout, u.stderr)
 		}
 	})
 	return u
+}
+
+// shortTempDir is as t.TempDir, whose path may be too long for a unix socket.
+func shortTempDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "up")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
 }
 
 func (u *running) awaitReady(t *testing.T) {
@@ -87,7 +99,9 @@ func (u *running) wait(t *testing.T) int {
 }
 
 // children are the process ids of its HAProxies.
-func (u *running) children(t *testing.T) []int {
+func (u *running) children(t *testing.T) []int { return childrenOf(t, u.cmd.Process.Pid) }
+
+func childrenOf(t *testing.T, parent int) []int {
 	t.Helper()
 	var pids []int
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
@@ -97,7 +111,7 @@ func (u *running) children(t *testing.T) []int {
 			continue // it ended meanwhile
 		}
 		_, rest, _ := strings.Cut(string(stat), ") ") // proc(5): state, parent
-		if f := strings.Fields(rest); len(f) > 1 && f[1] == strconv.Itoa(u.cmd.Process.Pid) {
+		if f := strings.Fields(rest); len(f) > 1 && f[1] == strconv.Itoa(parent) {
 			pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
 			if err != nil {
 				t.Fatal(err)
@@ -111,12 +125,17 @@ func (u *running) children(t *testing.T) []int {
 // leavesNothing checks that nothing is left of a process that has ended.
 func (u *running) leavesNothing(t *testing.T, children []int) {
 	t.Helper()
+	nothingLeft(t, u.tmp, children)
+}
+
+func nothingLeft(t *testing.T, tmp string, children []int) {
+	t.Helper()
 	for _, pid := range children {
 		if err := syscall.Kill(pid, 0); err == nil {
 			t.Errorf("HAProxy %d is still there", pid)
 		}
 	}
-	left, err := os.ReadDir(u.tmp)
+	left, err := os.ReadDir(tmp)
 	if err != nil || len(left) > 0 {
 		t.Errorf("left in the temporary directory: %v, %v", left, err)
 	}

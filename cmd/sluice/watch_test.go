@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -148,7 +147,7 @@ func TestTopAndWatchUp(t *testing.T) {
 		t.Errorf("the decision is %s, %v, want bob's throttle of GET", line, err)
 	}
 	w.await(t, "an answer with the line of bob's limit", func(line string) bool {
-		return strings.Contains(line, filepath.Join(filepath.Dir(u.tmp), "limits.yaml"))
+		return strings.Contains(line, u.limits)
 	})
 	w.interrupt(t)
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,7 +33,7 @@ func Run(ctx context.Context, a *apiclient.Client, o Options, stdout, stderr io.
 	case o.Once:
 		d = &tables{w: stdout, errs: stderr, people: true}
 	default:
-		d = &screen{w: f, size: func() (int, int) { return terminal.TerminalSize(f) }}
+		d = &screen{Screen: terminal.Screen{W: f, Size: func() (int, int) { return terminal.TerminalSize(f) }}}
 	}
 	return o.follow(ctx, func(ctx context.Context) (*picture, error) { return readPicture(ctx, a, o.Sort, o.N) }, d)
 }
@@ -138,43 +139,24 @@ func (t *tables) finish() error { return nil }
 
 // screen is one list drawn over the other in a terminal.
 type screen struct {
-	w    io.Writer
-	size func() (columns, rows int) // may change: what is drawn next is of the size of then
-	last *picture                   // nil: nothing is drawn yet
+	terminal.Screen
+	last *picture
 }
 
-func (s *screen) showPicture(p *picture) error { return s.drawPicture(p, "") }
+func (s *screen) showPicture(p *picture) error {
+	s.last = p
+	return s.Draw(formatTable(p, true, s.columns()))
+}
 
 func (s *screen) showOutage(last time.Time, why error) error {
-	return s.drawPicture(s.last, fmt.Sprintf("no answer since %s, for %v: %v", last.UTC().Format(time.RFC3339),
-		time.Since(last).Round(time.Second), why))
+	lines := formatTable(s.last, true, s.columns())
+	note := fmt.Sprintf("no answer since %s, for %v: %v", last.UTC().Format(time.RFC3339), time.Since(last).Round(time.Second), why)
+	return s.Draw(slices.Insert(lines, 1, note))
 }
 
-// drawPicture writes from the upper left corner over what is there, all at once. The last
-// row of the terminal stays empty for the cursor, so that nothing is scrolled.
-func (s *screen) drawPicture(p *picture, note string) error {
-	columns, rows := s.size()
-	lines := formatTable(p, true, columns)
-	if note != "" {
-		lines = append([]string{lines[0], note}, lines[1:]...)
-	}
-	var b strings.Builder
-	if s.last == nil {
-		b.WriteString(strings.Repeat("\n", max(rows-1, 0))) // keeps what was there to scroll back to
-	}
-	s.last = p
-	b.WriteString("\x1b[H") // home
-	for _, line := range lines[:min(len(lines), max(rows-1, 0))] {
-		// Cleared before it is written: behind a full line the cursor is on its last column still.
-		b.WriteString("\x1b[K" + terminal.CutToWidth(line, columns) + "\n")
-	}
-	b.WriteString("\x1b[J") // and what is below
-	_, err := io.WriteString(s.w, b.String())
-	return err
+func (s *screen) columns() int {
+	columns, _ := s.Size()
+	return columns
 }
 
-// finish leaves the cursor on a line where the terminal's ^C is no more.
-func (s *screen) finish() error {
-	_, err := io.WriteString(s.w, "\r\x1b[K")
-	return err
-}
+func (s *screen) finish() error { return s.Finish() }

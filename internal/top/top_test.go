@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-qos/sluice/internal/api"
 	"github.com/sluice-qos/sluice/internal/api/apitest"
+	"github.com/sluice-qos/sluice/internal/terminal"
 )
 
 // The list for people: units, and no sign of a comment.
@@ -39,7 +40,7 @@ func TestScreen(t *testing.T) {
 	}
 	columns, rows := 70, 6
 	var out bytes.Buffer
-	s := &screen{w: &out, size: func() (int, int) { return columns, rows }}
+	s := &screen{Screen: terminal.Screen{W: &out, Size: func() (int, int) { return columns, rows }}}
 	drawn := func(what string, draw error, want string) {
 		t.Helper()
 		if diff := cmp.Diff(want, out.String()); diff != "" || draw != nil {

@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// listenAddresses are the addresses of n instances: base, and the ports after it.
-func listenAddresses(base string, n int) ([]string, error) {
+// ListenAddresses are the addresses of n instances, 1 to 16: base, and the ports after it.
+func ListenAddresses(base string, n int) ([]string, error) {
 	if n < 1 || n > 16 {
 		return nil, fmt.Errorf("%d instances: want 1 to 16", n)
 	}

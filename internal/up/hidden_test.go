@@ -131,7 +131,7 @@ users:
 		o.Stderr, o.Logger = output, slog.New(slog.NewTextHandler(output, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
 	m.awaitReady(t)
-	addresses, err := listenAddresses(m.Listen, 2)
+	addresses, err := ListenAddresses(m.Listen, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,7 +250,7 @@ func TestRotationOfSecrets(t *testing.T) {
 		o.Redis, o.Listen = redis, proctest.FreeAddrs(t, 2)
 	})
 	m.awaitReady(t)
-	addresses, err := listenAddresses(m.Listen, 2)
+	addresses, err := ListenAddresses(m.Listen, 2)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,15 +29,15 @@ func TestListenAddresses(t *testing.T) {
 		{"ports beyond the last", "a:65535", 2, nil, `listen address "a:65535" with 2 instance(s): want ports from 1 to 65535`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := listenAddresses(tt.base, tt.n)
+			got, err := ListenAddresses(tt.base, tt.n)
 			if tt.err != "" {
 				if err == nil || err.Error() != tt.err {
-					t.Fatalf("listenAddresses(%q, %d) = %v, %v, want error %q", tt.base, tt.n, got, err, tt.err)
+					t.Fatalf("ListenAddresses(%q, %d) = %v, %v, want error %q", tt.base, tt.n, got, err, tt.err)
 				}
 				return
 			}
 			if err != nil || len(got) != tt.n || tt.want != nil && !slices.Equal(got, tt.want) {
-				t.Errorf("listenAddresses(%q, %d) = %v, %v, want %v", tt.base, tt.n, got, err, tt.want)
+				t.Errorf("ListenAddresses(%q, %d) = %v, %v, want %v", tt.base, tt.n, got, err, tt.want)
 			}
 		})
 	}

@@ -57,7 +57,7 @@ func Run(ctx context.Context, o Options) error {
 		o.StartTimeout = 30 * time.Second
 	}
 	// Whatever a command line can have wrong is told before anything has started.
-	addresses, err := listenAddresses(o.Listen, o.Instances)
+	addresses, err := ListenAddresses(o.Listen, o.Instances)
 	if err != nil {
 		return err
 	}

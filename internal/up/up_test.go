@@ -154,7 +154,7 @@ func TestThreeInstances(t *testing.T) {
 	t.Parallel()
 	m := start(t, func(o *Options) { o.Listen, o.Instances = proctest.FreeAddrs(t, 3), 3 })
 	m.awaitReady(t)
-	addresses, err := listenAddresses(m.Listen, 3)
+	addresses, err := ListenAddresses(m.Listen, 3)
 	if err != nil {
 		t.Fatal(err)
 	}
