@@ -4,6 +4,7 @@ package systemd
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
@@ -29,6 +30,7 @@ type Service struct {
 // Run tells systemd of the service until ctx ends.
 func (s Service) Run(ctx context.Context) error {
 	within, err := daemon.SdWatchdogEnabled(false)
+	// One that cannot be read would have systemd wait for signs of life that never come, and end the daemon later.
 	if err != nil {
 		return err
 	}
@@ -45,16 +47,19 @@ func (s Service) report(ctx context.Context, within time.Duration, tell func(sta
 	defer look.Stop()
 	began, probed := time.Now(), time.Now()
 	started, status := false, ""
+	// Looked at rather than told by those who know: a status that is 100 ms old serves, and no part of the daemon can forget one.
 	for {
 		now := "ready"
 		if err := s.Ready(); err != nil {
-			now = "not ready: " + err.Error()
+			// A line end would end the status, and what follows it would be another message: errors that are joined have some.
+			now = "not ready: " + strings.ReplaceAll(err.Error(), "\n", "; ")
 		}
 		if now != status {
 			status = now
 			// systemd that is gone for a moment, as while it is upgraded, hears the next message.
 			_ = tell("STATUS=" + status)
 		}
+		// Told again until systemd has taken it, for without it all that is ordered behind the service waits.
 		if !started && (s.Started() == nil || time.Since(began) >= startedWithin) {
 			started = tell(daemon.SdNotifyReady) == nil
 		}

@@ -31,7 +31,7 @@ func history(t *testing.T, within, readyAt, lostAt, stuckAt, end time.Duration) 
 			},
 			Ready: func() error {
 				if at := time.Since(began); at < readyAt || at >= lostAt {
-					return errors.New("redis cannot be reached")
+					return errors.Join(errors.New("redis cannot be reached"), errors.New("no limits"))
 				}
 				return nil
 			},
@@ -62,15 +62,15 @@ func TestReport(t *testing.T) {
 		{"ready at once, without a watchdog", 0, 0, never, never, 25 * time.Second, []string{
 			"0.0 STATUS=ready", "0.0 READY=1", "25.0 STOPPING=1"}},
 		{"it waits for Redis", 0, 3 * time.Second, never, never, 4 * time.Second, []string{
-			"0.0 STATUS=not ready: redis cannot be reached", "3.0 STATUS=ready", "3.0 READY=1", "4.0 STOPPING=1"}},
+			"0.0 STATUS=not ready: redis cannot be reached; no limits", "3.0 STATUS=ready", "3.0 READY=1", "4.0 STOPPING=1"}},
 		{"it waits for longer than HAProxy should", 0, 12 * time.Second, never, never, 13 * time.Second, []string{
-			"0.0 STATUS=not ready: redis cannot be reached", "10.0 READY=1", "12.0 STATUS=ready", "13.0 STOPPING=1"}},
+			"0.0 STATUS=not ready: redis cannot be reached; no limits", "10.0 READY=1", "12.0 STATUS=ready", "13.0 STOPPING=1"}},
 		{"it is not ready, and starts others all the same: HAProxy comes after it", 0, 0, 0, never, time.Second, []string{
-			"0.0 STATUS=not ready: redis cannot be reached", "0.0 READY=1", "1.0 STOPPING=1"}},
+			"0.0 STATUS=not ready: redis cannot be reached; no limits", "0.0 READY=1", "1.0 STOPPING=1"}},
 		{"Redis is lost later, which is no reason to start it again", 9 * time.Second, 0, time.Second, never, 7 * time.Second, []string{
-			"0.0 STATUS=ready", "0.0 READY=1", "1.0 STATUS=not ready: redis cannot be reached", "3.0 WATCHDOG=1", "6.0 WATCHDOG=1", "7.0 STOPPING=1"}},
+			"0.0 STATUS=ready", "0.0 READY=1", "1.0 STATUS=not ready: redis cannot be reached; no limits", "3.0 WATCHDOG=1", "6.0 WATCHDOG=1", "7.0 STOPPING=1"}},
 		{"a watchdog hears of it also before it is ready", 9 * time.Second, never, never, never, 4 * time.Second, []string{
-			"0.0 STATUS=not ready: redis cannot be reached", "3.0 WATCHDOG=1", "4.0 STOPPING=1"}},
+			"0.0 STATUS=not ready: redis cannot be reached; no limits", "3.0 WATCHDOG=1", "4.0 STOPPING=1"}},
 		{"it is stuck", 9 * time.Second, 0, never, 5 * time.Second, 30 * time.Second, []string{
 			"0.0 STATUS=ready", "0.0 READY=1", "3.0 WATCHDOG=1"}},
 	} {
