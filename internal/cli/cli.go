@@ -66,6 +66,7 @@ func passwordOf(flag, given, file string, log *slog.Logger) (string, error) {
 	switch {
 	case file == "":
 		return given, nil
+	// Which of the two is the old one nobody but the operator knows.
 	case given != "":
 		return "", fmt.Errorf("%s and %s-file exclude each other", flag, flag)
 	}
@@ -84,6 +85,7 @@ func passwordOf(flag, given, file string, log *slog.Logger) (string, error) {
 
 // tls is nil for connections without it.
 func (r Redis) tls() (*tls.Config, error) {
+	// Who names certificates wants them used, and must not talk in the clear because one more flag is missing.
 	if !r.RedisTLS && r.RedisCA == "" && r.RedisCert == "" {
 		return nil, nil
 	}
@@ -93,6 +95,7 @@ func (r Redis) tls() (*tls.Config, error) {
 		if err != nil {
 			return nil, err
 		}
+		// Instead of the system's, or any public authority could vouch for a Redis.
 		config.RootCAs = x509.NewCertPool()
 		if !config.RootCAs.AppendCertsFromPEM(pem) {
 			return nil, fmt.Errorf("%s holds no certificate in PEM form", r.RedisCA)
@@ -104,6 +107,7 @@ func (r Redis) tls() (*tls.Config, error) {
 			pair, err := tls.LoadX509KeyPair(r.RedisCert, r.RedisKey)
 			return &pair, err
 		}
+		// Once now: a path that is wrong is told at the start, and not with each connection.
 		if _, err := show(nil); err != nil {
 			return nil, fmt.Errorf("--redis-cert and --redis-key: %w", err)
 		}
@@ -138,7 +142,9 @@ func NewRegistry() *prometheus.Registry {
 // of SIGHUP. After the first signal a second one ends the process at once.
 func Signals() (context.Context, <-chan os.Signal, context.CancelFunc) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	// The signals have their usual effect again: whoever does not want to wait for the end sends another one.
 	context.AfterFunc(ctx, stop)
+	// One is enough: however many came, what is read anew is read once.
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	return ctx, hangups, stop
@@ -146,6 +152,7 @@ func Signals() (context.Context, <-chan os.Signal, context.CancelFunc) {
 
 // Exit prints an error for a person and returns the process's exit code.
 func Exit(w io.Writer, command string, err error) int {
+	// Canceled is how a process ends that was told to.
 	if err == nil || errors.Is(err, context.Canceled) {
 		return 0
 	}

@@ -15,10 +15,12 @@ const manFlag = "--man"
 // version, so that one source makes one page.
 func manual(app *kong.Application) string {
 	name, section, purpose := "sluice-"+app.Name, 8, "Administration"
+	// The daemons are installed under names that say whose they are, and in the section of what an operator runs.
 	if app.Name == "sluice" {
 		name, section, purpose = app.Name, 1, "User commands"
 	}
 	p := &page{}
+	// apropos and whatis read one line of a page: what stands before the colon of the description.
 	first, rest, _ := strings.Cut(app.Help, "\n\n")
 	p.request("TH", strings.ToUpper(name), fmt.Sprint(section), "", "Sluice", purpose)
 	p.request("SH", "NAME")
@@ -30,9 +32,11 @@ func manual(app *kong.Application) string {
 	p.paragraphs(first + "\n\n" + rest)
 	p.request("SH", "OPTIONS")
 	p.flags(app.Node)
+	// The daemons have none, and a title without text would stand there.
 	if len(app.Children) > 0 {
 		p.request("SH", "COMMANDS")
 	}
+	// Without hidden ones, as in --help.
 	for _, command := range app.Leaves(true) {
 		p.request("SS", strings.TrimSpace(command.FullPath()+strings.TrimPrefix(command.Summary(), command.Path())))
 		p.paragraphs(command.Help + "\n\n" + command.Detail)
@@ -51,6 +55,7 @@ type page struct{ strings.Builder }
 func (p *page) request(macro string, arguments ...string) {
 	fmt.Fprintf(p, ".%s", macro)
 	for _, a := range arguments {
+		// A quote would end the argument.
 		fmt.Fprintf(p, ` "%s"`, strings.ReplaceAll(escape(a), `"`, `\(dq`))
 	}
 	fmt.Fprintln(p)
@@ -58,6 +63,7 @@ func (p *page) request(macro string, arguments ...string) {
 
 // text writes a line that is roff already.
 func (p *page) text(line string) {
+	// man fills lines by itself, and takes a line that begins with a dot for a macro.
 	fmt.Fprintln(p, strings.ReplaceAll(line, "\n", " "))
 }
 
@@ -86,7 +92,9 @@ func (p *page) flags(n *kong.Node) {
 
 // escape is text without what means something to roff.
 func escape(text string) string {
+	// A bare - is a typographic hyphen there, and a flag that is copied from the page would not work.
 	text = strings.NewReplacer(`\`, `\e`, "-", `\-`).Replace(text)
+	// What stands first in a line; \& is nothing, and has no width.
 	if strings.HasPrefix(text, ".") || strings.HasPrefix(text, "'") {
 		text = `\&` + text
 	}
@@ -95,6 +103,7 @@ func escape(text string) string {
 
 // answerMan prints the page if it is asked for.
 func answerMan(args []string, app *kong.Application, stdout io.Writer) bool {
+	// With anything else it is a flag that is not known, which is told as any other.
 	if len(args) != 1 || args[0] != manFlag {
 		return false
 	}

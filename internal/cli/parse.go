@@ -16,6 +16,7 @@ const usageError = 2
 // the line is wrong, which it says, the context is nil and code is the
 // process's exit code.
 func Parse(grammar any, args []string, stdout, stderr io.Writer, name, description string) (ctx *kong.Context, code int) {
+	// kong would end the process behind its help, and nobody's deferred calls would run.
 	exit := -1
 	parser, err := kong.New(grammar,
 		kong.Name(name),
@@ -24,9 +25,11 @@ func Parse(grammar any, args []string, stdout, stderr io.Writer, name, descripti
 		kong.Exit(func(code int) { exit = code }),
 		kong.ValueFormatter(helpWithDefault),
 	)
+	// A mistake in the grammar itself, which each command's tests find.
 	if err != nil {
 		return nil, Exit(stderr, name, err)
 	}
+	// No flag of the grammar, where it would be in each command's help.
 	if answerMan(args, parser.Model, stdout) {
 		return nil, 0
 	}
@@ -45,6 +48,7 @@ func Parse(grammar any, args []string, stdout, stderr io.Writer, name, descripti
 // and its environment variable.
 func helpWithDefault(v *kong.Value) string {
 	help := v.Help
+	// Of a switch the default is empty or says nothing.
 	if v.HasDefault && v.Default != "" {
 		help = fmt.Sprintf("%s Default: %s.", help, v.Default)
 	}

@@ -32,9 +32,11 @@ func (f *File) Without() (*File, error) {
 	for i, l := range f.lines {
 		mark := strings.TrimSpace(l.text)
 		switch begins := strings.HasPrefix(mark, beginMark); {
+		// As after a block was copied by hand. Which end is whose would be a guess, and a wrong one deletes lines of theirs.
 		case begins && open > 0:
 			return nil, fmt.Errorf("line %d: %q stands in the block that begins in line %d", i+1, beginMark, open)
 		case begins:
+			// As With ends all lines of a block, whatever ends the file's other lines.
 			if open = i + 1; strings.HasSuffix(l.text, "\r\n") {
 				end = "\r\n"
 			}
@@ -57,6 +59,7 @@ func (f *File) Without() (*File, error) {
 		text = strings.TrimSuffix(text, end)
 	}
 	without := Parse(text)
+	// What is found is told by the lines of the file that its owner has, with the blocks.
 	for i := range without.lines {
 		without.lines[i].number = numbers[i]
 	}
@@ -71,6 +74,7 @@ func (f *File) Blocked() []string {
 			continue
 		}
 		s := f.Sections[l.section]
+		// The block of the process stands behind their global section, and has sections of ours.
 		limited := (s.Kind == "frontend" || s.Kind == "listen") && !f.lines[s.head].ours
 		if limited && !slices.Contains(names, s.Name) {
 			names = append(names, s.Name)
@@ -90,11 +94,12 @@ func (f *File) With(blocks Blocks) (string, error) {
 		at[f.placeOfProcess()] = blocks.Process
 	}
 	for section, text := range blocks.Sections {
+		// Before anything is written, for half of the blocks would be worse than none.
 		place, err := f.placeIn(section)
 		if err != nil {
 			return "", err
 		}
-		at[place] += text
+		at[place] = text
 	}
 	end := "\n"
 	// As the file's own lines, so that editors and git do not show two kinds.
@@ -102,6 +107,7 @@ func (f *File) With(blocks Blocks) (string, error) {
 		end = "\r\n"
 	}
 	var b strings.Builder
+	// One more than there are lines: a block may stand behind the last one.
 	for i := range len(f.lines) + 1 {
 		if text, there := at[i]; there {
 			b.WriteString(f.block(i, text, end))
@@ -173,14 +179,17 @@ func (f *File) linesOf(section int) (from, to int) {
 // rules, and before the first use_backend rule, for ours must be the first of those.
 func (f *File) placeIn(section int) (int, error) {
 	from, to := f.linesOf(section)
+	// The section may stand in an .if itself: what counts is what its own lines leave open.
 	base := f.lines[from-1].depth
 	last, first := from, to
 	for i := from; i < to; i++ {
 		words := f.lines[i].words
 		switch {
 		case len(words) == 0:
+		// Those that answer come first, such as theirs against attackers. Behind ours none would be looked at for who has credit.
 		case words[0] == "http-request":
 			last = i + 1
+		// default_backend is no rule and may stand anywhere, but people read it as the last one. A listen may have neither.
 		case (words[0] == "use_backend" || words[0] == "default_backend") && first == to:
 			first = i
 		}

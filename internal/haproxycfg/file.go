@@ -44,11 +44,13 @@ func Parse(text string) *File {
 	block := false
 	for raw := range strings.Lines(text) {
 		l := line{text: raw, number: len(f.lines) + 1, section: section, depth: depth, glued: continues(raw)}
+		// Whatever it says: a line of a block is ours, its marks included.
 		mark := strings.TrimSpace(raw)
 		block = block || strings.HasPrefix(mark, beginMark)
 		l.ours = block
 		block = block && mark != endMark
 		if n := len(f.lines); n > 0 && f.lines[n-1].glued && len(f.lines[f.head(n-1)].words) > 0 {
+			// No section begins in such a line, and no .if, even if its first word says so.
 			head := &f.lines[f.head(n-1)]
 			head.words = append(head.words, splitWords(raw)...)
 			l.section, l.depth = f.lines[n-1].section, f.lines[n-1].depth
@@ -58,10 +60,13 @@ func Parse(text string) *File {
 		l.words = splitWords(raw)
 		if len(l.words) > 0 {
 			switch word := l.words[0]; {
+			// .else and .elif leave as many open as there were.
 			case word == ".if":
 				depth++
+			// One too many is HAProxy's to refuse. Below 0 it would hide the next .if from those who look for a place.
 			case word == ".endif":
 				depth = max(0, depth-1)
+			// Also of a branch that does not hold: which one does depends on versions and variables.
 			case slices.Contains(kinds, word):
 				section = len(f.Sections)
 				f.Sections = append(f.Sections, newSection(l.words, len(f.lines)))
@@ -75,6 +80,7 @@ func Parse(text string) *File {
 
 // head is the first line of those that go on in line i.
 func (f *File) head(i int) int {
+	// A comment that ends with a backslash does not go on: the line behind it has words of its own.
 	for i > 0 && f.lines[i-1].glued && f.lines[i].words == nil {
 		i--
 	}
@@ -84,6 +90,7 @@ func (f *File) head(i int) int {
 func newSection(words []string, head int) Section {
 	s := Section{Kind: words[0], head: head}
 	rest := words[1:]
+	// "defaults from base" has no name; nothing else may lack one.
 	if len(rest) > 0 && rest[0] != "from" {
 		s.Name, rest = rest[0], rest[1:]
 	}
@@ -134,10 +141,12 @@ func splitWords(raw string) []string {
 			word.WriteByte(raw[i])
 			begun = true
 		case c == '\\' && quote != '\'': // the line goes on
+		// Blanks and # mean nothing in quotes. A quote that does not end is HAProxy's to refuse; here it ends with its line.
 		case quote != 0 && c != '\n':
 			word.WriteByte(c)
 		case c == '"' || c == '\'':
 			quote, begun = c, true
+		// HAProxy begins a comment there also in the middle of a word.
 		case c == '#':
 			end()
 			return words

@@ -59,6 +59,7 @@ func (s Set) Find(o Ours) []Finding {
 	var found []Finding
 	var limited []section
 	for _, name := range o.Frontends {
+		// Of all files, so that one in another file is not taken for a mistyped name.
 		if of := s.sections(func(x Section) bool { return x.Name == name && (x.Kind == "frontend" || x.Kind == "listen") }); len(of) == 1 && of[0].file == s.Target {
 			limited = append(limited, of[0])
 			continue
@@ -72,6 +73,7 @@ func (s Set) Find(o Ours) []Finding {
 	found = append(found, s.findNames(o)...)
 	found = append(found, s.findInGlobal(o)...)
 	found = append(found, s.findDefaultsBefore()...)
+	// As people go through their files. Line 0, of the whole file, comes first.
 	slices.SortStableFunc(found, func(a, b Finding) int {
 		return cmp.Or(slices.Index(s.Names, a.File)-slices.Index(s.Names, b.File), a.Line-b.Line)
 	})
@@ -100,6 +102,7 @@ func (s Set) sections(want func(Section) bool) []section {
 
 // frontends is a list of those of the target, for people.
 func (s Set) frontends() string {
+	// To choose from, for most likely the name was mistyped.
 	var names []string
 	for _, x := range s.Files[s.Target].Sections {
 		if x.Kind == "frontend" || x.Kind == "listen" {
@@ -118,6 +121,7 @@ func (s Set) lines(x section) []place {
 	from, to := f.linesOf(x.index)
 	var all []place
 	for _, l := range f.lines[from-1 : to] {
+		// Of a rule over several lines the first one has all words, so that each is looked at once.
 		if len(l.words) > 0 {
 			all = append(all, place{x.file, l})
 		}
@@ -128,22 +132,23 @@ func (s Set) lines(x section) []place {
 // defaults are those of a section: of the name that it says, or the last ones before it, and those that these are from.
 func (s Set) defaults(x section) []section {
 	var all []section
-	for range len(kinds) { // they cannot be from themselves in HAProxy; here nobody has looked
+	for {
 		before := s.sections(func(d Section) bool { return d.Kind == "defaults" && (x.From == "" || d.Name == x.From) })
 		before = slices.DeleteFunc(before, func(d section) bool {
 			return d.file > x.file || d.file == x.file && d.index >= x.index
 		})
+		// Each stands before the one that is from it, so this ends, even where defaults say that they are from themselves.
 		if len(before) == 0 || x.Kind == "defaults" && x.From == "" {
 			return all
 		}
 		x = before[len(before)-1]
 		all = append(all, x)
 	}
-	return all
 }
 
 // with are the lines of a section and of its defaults.
 func (s Set) with(x section) []place {
+	// The section's own first: what is set there outdoes its defaults.
 	all := s.lines(x)
 	for _, d := range s.defaults(x) {
 		all = append(all, s.lines(d)...)
@@ -164,6 +169,7 @@ func (s Set) findInFrontend(x section, o Ours) []Finding {
 	own, all := s.lines(x), s.with(x)
 	mode := slices.IndexFunc(all, func(p place) bool { return p.says("mode") })
 	switch {
+	// HAProxy's own default is tcp.
 	case mode < 0:
 		found = append(found, s.finding(own[0], true, "frontend %s has no mode http, neither itself nor by defaults: requests are limited, connections (mode tcp) are not", x.Name))
 	case !all[mode].says("mode", "http"):
@@ -173,13 +179,17 @@ func (s Set) findInFrontend(x section, o Ours) []Finding {
 		switch {
 		case p.says("http-request") && len(p.line.words) > 1 && slices.Contains(answers, p.line.words[1]):
 			found = append(found, s.finding(p, false, "requests that \"http-request %s\" ends here are neither limited nor counted in frontend %s", p.line.words[1], x.Name))
+		// The old form of http-request redirect. Its place does not matter.
 		case p.says("redirect"):
-			found = append(found, s.finding(p, false, "requests that \"redirect\" ends here are neither limited nor counted in frontend %s", x.Name))
+			found = append(found, s.finding(p, false, "requests that \"redirect\" answers count in frontend %s, and are never refused: HAProxy looks at it behind all http-request rules, and "+
+				"before it chooses a backend. \"http-request redirect\" answers them before they count", x.Name))
+		// HAProxy takes a client that has closed its half for one that is gone, and gives up the question.
 		case p.says("option", "abortonclose"):
 			found = append(found, s.finding(p, false, "with abortonclose, clients that close their half of a connection behind a request can get 400 while the agent is asked"))
 		}
 	}
 	found = append(found, s.findFilters(all, o)...)
+	// Now, and not when the block is put there: people want to hear all that is wrong at once.
 	if _, err := s.Files[x.file].placeIn(x.index); err != nil {
 		found = append(found, s.finding(own[0], true, "%s", err))
 	}
@@ -199,6 +209,7 @@ func (s Set) findFilters(all []place, o Ours) []Finding {
 				found = append(found, s.finding(p, true, "engine %s of SPOE is Sluice's name: give yours another one, here and in its file", engine[1]))
 			}
 		}
+		// HAProxy adds these two by itself, but where there is another filter nobody but the owner knows their order.
 		if p.says("compression") && !declared("compression") {
 			found = append(found, s.finding(p, true, "beside other filters HAProxy wants compression to be one: add \"filter compression\" to the frontend"))
 		}
@@ -216,6 +227,7 @@ func (s Set) reached(limited []section) []section {
 	for _, x := range limited {
 		for _, p := range s.with(x) {
 			if (p.says("use_backend") || p.says("default_backend")) && len(p.line.words) > 1 {
+				// Who makes up a name for each request, or has it from the environment, may mean any of them.
 				all = all || strings.ContainsAny(p.line.words[1], "%$")
 				names = append(names, p.line.words[1])
 			}
@@ -232,13 +244,17 @@ var counter = regexp.MustCompile(`^(?:track-sc|sc-[a-z0-9-]+\((?:\d+,)?)([0-9])`
 func (s Set) findCounters(limited []section, o Ours) []Finding {
 	var found []Finding
 	used := map[string]bool{}
+	// As the lines have it: which counters they need depends on the limit file.
 	for _, m := range regexp.MustCompile(`track-sc(\d)`).FindAllStringSubmatch(o.Frontend, -1) {
 		used[m[1]] = true
 	}
 	told := map[string]bool{}
+	// A counter that is taken stays so for the whole request, and another rule to track by it is passed over without a word:
+	// theirs would not count, or ours would not.
 	for _, x := range slices.Concat(limited, s.reached(limited)) {
 		for _, p := range s.with(x) {
 			for _, word := range p.line.words {
+				// Samples (sc0_…) read what such a rule has counted, so the rule is enough.
 				m := counter.FindStringSubmatch(word)
 				key := fmt.Sprint(p.file, p.line.number)
 				if m == nil || !used[m[1]] || told[key] {
@@ -257,11 +273,13 @@ func (s Set) findCounters(limited []section, o Ours) []Finding {
 func (s Set) findNames(o Ours) []Finding {
 	var found []Finding
 	ours := map[string]bool{}
+	// Read from the lines themselves, for a list of names beside them would miss the next backend.
 	for _, x := range Parse(o.Process).Sections {
 		if x.Name != "" {
 			ours[x.Name] = true
 		}
 	}
+	// HAProxy would allow a frontend and a backend of one name, but not two tables, and each of these may have one.
 	named := []string{"backend", "frontend", "listen", "peers"}
 	for _, x := range s.sections(func(x Section) bool { return ours[x.Name] && slices.Contains(named, x.Kind) }) {
 		found = append(found, s.finding(s.lines(x)[0], true, "%s %s: the name is Sluice's: give yours another one, here and where it is used", x.Kind, x.Name))
@@ -287,8 +305,10 @@ func (s Set) findInGlobal(o Ours) []Finding {
 	for _, x := range s.sections(func(x Section) bool { return x.Kind == "global" }) {
 		for _, p := range s.lines(x) {
 			switch {
+			// Gone in 2.5, and refused from then on.
 			case p.says("nbproc") && !p.says("nbproc", "1"):
 				found = append(found, s.finding(p, true, "several processes (nbproc) cannot share tables: use threads, as HAProxy does by itself from 2.5 on"))
+			// What it binds it binds before; what it connects to it looks for in there, with each connection.
 			case p.says("chroot") && len(p.line.words) > 1:
 				found = append(found, s.finding(p, false, "HAProxy connects to the agent inside of %[1]s: start the agent with --spoe unix:%[1]s/run/sluice/spoa.sock", strings.TrimRight(p.line.words[1], "/")))
 			case p.says("default-path"):
@@ -298,6 +318,7 @@ func (s Set) findInGlobal(o Ours) []Finding {
 			}
 		}
 	}
+	// The agent is a peer, and a session is refused to who calls the other one by a wrong name.
 	if peer, _ := s.Process(); peer != "" {
 		if peer == hostsName {
 			peer = "by its host's name"
@@ -314,6 +335,7 @@ const hostsName = `"${HAPROXY_LOCALPEER}"`
 // whether Lua was told how to convert booleans, or is loaded before it can be.
 func (s Set) Process() (localPeer string, bools bool) {
 	for _, x := range s.sections(func(x Section) bool { return x.Kind == "global" || x.Kind == "peers" }) {
+		// Another localpeer would make it a stranger among peers that it has already.
 		if x.Kind == "peers" && localPeer == "" {
 			localPeer = hostsName
 		}
@@ -321,6 +343,7 @@ func (s Set) Process() (localPeer string, bools bool) {
 			if p.says("localpeer") && len(p.line.words) > 1 {
 				localPeer = p.line.words[1]
 			}
+			// From 3.1 on it warns if it is not told, and if it is told behind the first script.
 			bools = bools || p.says("tune.lua.bool-sample-conversion") || p.says("lua-load") || p.says("lua-load-per-thread")
 		}
 	}
