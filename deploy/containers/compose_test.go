@@ -181,7 +181,7 @@ func written(project *types.Project, s types.ServiceConfig, file string) bool {
 // help is what a command says about itself, of all its flags and variables.
 func help(t *testing.T, program string, args ...string) string {
 	t.Helper()
-	command := exec.Command("go", append([]string{"run", program}, append(args, "--help")...)...)
+	command := exec.Command("go", append([]string{"run", "-trimpath", program}, append(args, "--help")...)...)
 	command.Dir = repository
 	command.Env = append(os.Environ(), "GOWORK=off")
 	out, err := command.CombinedOutput()
