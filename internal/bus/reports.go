@@ -94,9 +94,12 @@ var reportChannels = []Channel{UsageChannel, ProgressChannel, DemandChannel, Sta
 // channels. Which shards these are is said by the last value of the channel wanted; before the first one they are none.
 //
 // Each shard has a connection of its own, in a Redis Cluster to the node that has it: the loss of one concerns the
-// users of its shards alone, and Heard says so. All shards together have the 8 MiB of Subscribe.
+// users of its shards alone, and Heard says so.
+//
+// Starts are handed out beside all else, by a second goroutine, and may be overtaken. All shards together have the 8 MiB
+// of Subscribe for them, and as much for the rest.
 func (b *Bus) SubscribeReports(ctx context.Context, wanted <-chan []int, handle func(Event)) error {
-	s := &subscription{bus: b, queue: newQueue(), handle: handle}
+	s := &subscription{bus: b, queue: newQueue(), starts: newQueue(), handle: handle}
 	return s.run(ctx, func(ctx context.Context) { s.followShards(ctx, wanted) })
 }
 

@@ -226,6 +226,35 @@ func TestReportsOfALostMasterAndAMovedSlot(t *testing.T) {
 	h.start(t, agent, users[moved])
 }
 
+// A spent pool does not wait until all is handled that agents tell of their users each second.
+func TestPoolsDoNotWaitForStarts(t *testing.T) {
+	b := startRedis(t).open(t, bus.Options{})
+	wanted, starts, others, release := make(chan []int, 1), make(chan bus.Event), make(ear, 100), make(chan struct{})
+	wanted <- []int{0}
+	listenBy(t, func(ctx context.Context) {
+		_ = b.SubscribeReports(ctx, wanted, func(event bus.Event) {
+			if _, ok := event.(bus.Starts); !ok {
+				others <- event
+				return
+			}
+			starts <- event
+			<-release
+		})
+	})
+	others.hears(t)
+	if err := b.Started(t.Context(), "a", time.Second, []bus.Started{{User: "alice", Starts: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	<-starts
+	defer close(release)
+	if _, err := b.Take(t.Context(), "a", []ratelimit.Ask{{Key: ratelimit.Key{Class: "GET", User: "alice"}, WindowStart: 17, Limit: 1, Debt: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if u, ok := others.next(t).(bus.Usage); !ok || u.Entries[0].Key.User != "alice" {
+		t.Errorf("heard %+v while starts are handled, want the usage of alice", u)
+	}
+}
+
 // masterOf is the master's ID in what a replica says of the nodes.
 func masterOf(nodes string) string {
 	for line := range strings.Lines(nodes) {

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -83,22 +84,31 @@ func (b *Bus) SubscribeOwn(ctx context.Context, instance string, handle func(Eve
 type subscription struct {
 	bus          *Bus
 	queue        *queue
+	starts       *queue // those of StartsChannel, which nothing else waits for; nil without reports
 	handle       func(Event)
 	own          bool // to one instance's channel
 	malformedLog loglimit.Limit
 }
 
-// run hands out what read puts into the queue, until ctx ends.
+// run hands out what read puts into the queues, until ctx ends.
 func (s *subscription) run(ctx context.Context, read func(context.Context)) error {
-	done := make(chan struct{})
+	var running sync.WaitGroup
 	// Reading never waits for handling: a real Redis cuts slow readers off.
-	go func() {
-		defer close(done)
-		read(ctx)
-	}()
-	s.dispatch(ctx)
-	<-done
+	running.Go(func() { read(ctx) })
+	if s.starts != nil {
+		running.Go(func() { s.dispatch(ctx, s.starts) })
+	}
+	s.dispatch(ctx, s.queue)
+	running.Wait()
 	return ctx.Err()
+}
+
+func (s *subscription) queueOf(channel Channel) *queue {
+	// All agents tell of all their users at once, each second: a spent pool must not wait until that is read.
+	if channel == StartsChannel {
+		return s.starts
+	}
+	return s.queue
 }
 
 // noShard is that of what is not about the users of one shard.
@@ -209,7 +219,7 @@ func (s *ear) session(ctx context.Context) (subscribed bool, err error) {
 			// By what documents call it: metrics have no label for each instance or shard.
 			channel := s.channels[m.Channel]
 			s.bus.messages.WithLabelValues(string(channel)).Inc()
-			if !s.queue.enqueue(message{channel: channel, payload: m.Payload, shard: s.shard}) {
+			if !s.queueOf(channel).enqueue(message{channel: channel, payload: m.Payload, shard: s.shard}) {
 				s.bus.dropped.WithLabelValues(string(channel)).Inc()
 			}
 		}
@@ -256,15 +266,15 @@ func pingUntilSilent(ctx context.Context, conn *redis.PubSub, heard *since, sile
 	}
 }
 
-// dispatch calls handle for what was read.
-func (s *subscription) dispatch(ctx context.Context) {
+// dispatch calls handle for what was read into a queue.
+func (s *subscription) dispatch(ctx context.Context, queue *queue) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.queue.filled:
+		case <-queue.filled:
 		}
-		for _, m := range s.queue.takeAll() {
+		for _, m := range queue.takeAll() {
 			// Not after all that waits, which may be 8 MiB.
 			if ctx.Err() != nil {
 				return

@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-qos/sluice/pkg/ratelimit"
 )
 
-// decide owns the watches: reports of the agents go in, policies come out.
-func (p *Polygen) decide(ctx context.Context, events <-chan bus.Event) error {
+// decide owns the watches: reports of the agents go in, policies come out. Starts, of which none follow, come apart.
+func (p *Polygen) decide(ctx context.Context, events, starts <-chan bus.Event) error {
 	forget := time.NewTicker(time.Second)
 	defer forget.Stop()
 	tick := time.NewTicker(tickEvery)
@@ -39,6 +39,10 @@ func (p *Polygen) decide(ctx context.Context, events <-chan bus.Event) error {
 			for range len(events) {
 				heard = append(heard, p.observe(p.clock.Now(), <-events))
 			}
+		case e := <-starts:
+			began = time.Now()
+			// One at a time: between two of them a spent pool has its turn.
+			heard = append(heard, p.observe(p.clock.Now(), e))
 		case <-tick.C:
 			began = time.Now()
 			p.tickSlots(p.clock.Now())

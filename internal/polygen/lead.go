@@ -20,7 +20,7 @@ const (
 
 // keepLeading tries to become, and to remain, the polygen that leads, and to have its share of the parts. It fails
 // if the processes of the cluster are configured differently.
-func (p *Polygen) keepLeading(ctx context.Context, events chan<- bus.Event) error {
+func (p *Polygen) keepLeading(ctx context.Context, events chan<- bus.Event, heardShards chan<- []int) error {
 	ticker := time.NewTicker(renewEvery)
 	defer ticker.Stop()
 	var heard []int
@@ -32,7 +32,7 @@ func (p *Polygen) keepLeading(ctx context.Context, events chan<- bus.Event) erro
 		if now := p.division.HeardShards(); !slices.Equal(now, heard) {
 			heard = now
 			select {
-			case p.heardShards <- heard:
+			case heardShards <- heard:
 			case <-ctx.Done():
 			}
 		}

@@ -78,7 +78,6 @@ type Polygen struct {
 	leading        atomic.Bool
 	shards         parts.Shards    // that users are divided into, in Redis
 	division       *parts.Division // which users this polygen decides about
-	heardShards    chan []int      // whose reports to hear, from who renews the leases
 	others         others
 	kept           parts.Set             // of which the watches and the view know; owned by decide
 	lost           atomic.Pointer[error] // why Redis cannot be reached; nil if it can
@@ -122,7 +121,7 @@ func New(o Options) (*Polygen, error) {
 		// One token is enough: whoever finds it there knows that the limits are going to be looked at after this.
 		publish: make(chan struct{}, 1),
 	}
-	p.shards, p.heardShards = parts.Shards(o.Bus.Shards()), make(chan []int)
+	p.shards = parts.Shards(o.Bus.Shards())
 	p.division, p.kept = parts.New(leadFor, p.shards), parts.All
 	p.others.questions, p.others.answers, p.others.dropped = make(chan letter, maxLetters), make(chan letter, maxLetters), p.metrics.lettersDropped
 	// The API answers before Run begins, by the limits of the file alone: overrides by hand are read in Run. For
@@ -147,14 +146,18 @@ func (p *Polygen) Run(ctx context.Context) error {
 	// A burst of reports waits here until a round takes them all. Beyond that they wait in the subscription, which
 	// has a bound, counts what it drops, and says Connected after it.
 	events := make(chan bus.Event, 1024)
+	// Not those of what all agents tell at once, each second. They are taken up one at a time, and wait in the
+	// subscription.
+	starts := make(chan bus.Event)
+	heardShards := make(chan []int) // whose reports to hear, from who renews the leases
 	// Otherwise the first decisions would be by the file alone.
 	p.readOverrides(ctx)
 	return group.Run(ctx,
 		func(ctx context.Context) error { return p.options.Limits.Run(ctx, p.adoptFile) },
 		func(ctx context.Context) error { return p.hearInstances(ctx, events) },
-		func(ctx context.Context) error { return p.hearReports(ctx, events) },
-		func(ctx context.Context) error { return p.decide(ctx, events) },
-		func(ctx context.Context) error { return p.keepLeading(ctx, events) },
+		func(ctx context.Context) error { return p.hearReports(ctx, heardShards, events, starts) },
+		func(ctx context.Context) error { return p.decide(ctx, events, starts) },
+		func(ctx context.Context) error { return p.keepLeading(ctx, events, heardShards) },
 		p.publishLimits,
 		p.followOverrides,
 		p.hearOthers,
@@ -167,10 +170,14 @@ func (p *Polygen) Run(ctx context.Context) error {
 }
 
 // hearReports takes what is reported of the users of the shards in which this polygen has parts, until ctx ends.
-func (p *Polygen) hearReports(ctx context.Context, events chan<- bus.Event) error {
-	return p.options.Bus.SubscribeReports(ctx, p.heardShards, func(e bus.Event) {
+func (p *Polygen) hearReports(ctx context.Context, shards <-chan []int, events, starts chan<- bus.Event) error {
+	return p.options.Bus.SubscribeReports(ctx, shards, func(e bus.Event) {
+		to := events
+		if _, ok := e.(bus.Starts); ok {
+			to = starts
+		}
 		select {
-		case events <- e:
+		case to <- e:
 		case <-ctx.Done():
 		}
 	})

@@ -95,7 +95,7 @@ func TestMetricsOfDecisions(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	done := make(chan error, 1)
-	go func() { done <- g.decide(ctx, nil) }()
+	go func() { done <- g.decide(ctx, nil, nil) }()
 	proctest.Eventually(t, "rounds of polygen's loop", func() error {
 		families, err := g.registry.Gather()
 		if err != nil {
