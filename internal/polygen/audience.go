@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sluice-qos/sluice/internal/parts"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
 	"github.com/sluice-qos/sluice/pkg/credit"
 	"github.com/sluice-qos/sluice/pkg/limits"
@@ -31,6 +32,9 @@ type audience struct {
 	heard, before map[string]*served // by user: of whom there were reports since turned, and of whom there were in the span before that alone
 	full, wasFull bool               // users had no room in heard, and in before
 	turned        time.Time
+	shards        parts.Shards
+	learns        learning             // of which users it is not known who serves them: policies about them go to all
+	learning      parts.Set            // their parts in this round
 	appeals       map[appeal]time.Time // when all instances were told last
 }
 
@@ -70,8 +74,14 @@ func (a *audience) report(user, instance string) {
 // knows reports whether instances have told of a user in the last seconds.
 func (a *audience) knows(user string) bool { return a.heard[user] != nil || a.before[user] != nil }
 
-// startOver sends everything to all until the polygen has heard for a while who serves whom.
-func (a *audience) startOver() { a.before, a.turned = nil, time.Time{} }
+// beginRound takes the time at which policies are addressed.
+func (a *audience) beginRound(now time.Time) { a.learning = a.learns.at(now, a.shards) }
+
+// learnsOf reports whether it is not known yet who serves a user.
+func (a *audience) learnsOf(user string) bool {
+	// All users are of before the first turn. Nearly always nobody is later, and nothing is hashed.
+	return a.live == nil || a.before == nil || a.learning != 0 && a.shards.HasUser(a.learning, user)
+}
 
 // forget forgets who has not told of a user for long.
 func (a *audience) forget(now time.Time) {
@@ -120,10 +130,10 @@ func (a *audience) serving(user string) []string {
 	} else if s := a.before[user]; s != nil {
 		then = s.heard
 	}
-	// All are told of users of whom nothing is known, and of everyone until this polygen has heard for a while who
-	// serves whom: one message too many costs little, and one too few a block that does not hold somewhere.
+	// All are told of users of whom nothing is known, and of others until this polygen has heard for a while who
+	// serves them: one message too many costs little, and one too few a block that does not hold somewhere.
 	// Who had no room in one of the maps may be served by others than the other map says.
-	if a.live == nil || a.before == nil || len(now)+len(then) == 0 || a.full && len(now) == 0 || a.wasFull && len(then) == 0 {
+	if a.learnsOf(user) || len(now)+len(then) == 0 || a.full && len(now) == 0 || a.wasFull && len(then) == 0 {
 		return nil
 	}
 	// Both are sorted, and nearly always the same.
@@ -144,7 +154,7 @@ func (a *audience) serving(user string) []string {
 // ofShares is whom a division of bandwidth concerns.
 func (a *audience) ofShares(s *bandwidth.Sharing) []string {
 	// Who had shares before is known of users of whom this polygen has heard for a while.
-	if a.live == nil || a.before == nil {
+	if a.learnsOf(s.User) {
 		return nil
 	}
 	return a.ofLive(s.Concerned())

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sluice-qos/sluice/internal/bus"
+	"github.com/sluice-qos/sluice/internal/parts"
 	"github.com/sluice-qos/sluice/internal/policy"
 	"github.com/sluice-qos/sluice/internal/proctest"
 	"github.com/sluice-qos/sluice/pkg/bandwidth"
@@ -152,9 +153,61 @@ func TestAudienceOfShares(t *testing.T) {
 	if got, want := a.ofShares(&s), []string{"one", "two"}; !slices.Equal(got, want) {
 		t.Errorf("ofShares = %q, want %q", got, want)
 	}
-	a.startOver()
+	a.learning = parts.All
 	if got := a.ofShares(&s); got != nil {
 		t.Errorf("while it is not known who had shares: %q, want all instances", got)
+	}
+}
+
+// A shard that is lost concerns its users alone: what is about others goes to who serves them.
+func TestAudienceWhileItLearns(t *testing.T) {
+	start := time.Unix(1000, 0)
+	a := hearing(start, "one", "two")
+	a.shards, a.learns.span = 4, audienceSpan
+	lost, other := userAmong(a.shards, 5, 0), userAmong(a.shards, 2, 0)
+	a.report(lost, "two")
+	a.report(other, "two")
+	all, serves := []string(nil), []string{"two"}
+	for _, step := range []struct {
+		name  string
+		hear  []bus.Heard
+		after time.Duration
+		want  []string // of the user of shard 1
+	}{
+		{"all is heard", nil, 0, serves},
+		{"a shard is lost", []bus.Heard{{Shard: 1, Lost: true}}, time.Hour, all},
+		{"and heard again", []bus.Heard{{Shard: 1}}, audienceSpan - 1, all},
+		{"for long enough", nil, audienceSpan, serves},
+	} {
+		for _, heard := range step.hear {
+			a.learns.hear(start, a.shards, heard)
+		}
+		a.beginRound(start.Add(step.after))
+		for user, want := range map[string][]string{lost: step.want, other: serves} {
+			if got := a.serving(user); !slices.Equal(got, want) || (got == nil) != (want == nil) {
+				t.Errorf("%s: %s is served by %q, want %q", step.name, user, got, want)
+			}
+		}
+	}
+}
+
+// What is not heard, and what is new here, is learned.
+func TestAudienceLearns(t *testing.T) {
+	g := newGenerator(t, "127.0.0.1:1", "one", func(o *Options) { o.Bus = open(t, "127.0.0.1:1", 4) })
+	learns := func() parts.Set { return g.audience.learns.at(time.Time{}.Add(1), g.shards) }
+	for _, step := range []struct {
+		name string
+		do   func()
+		want parts.Set
+	}{
+		{"nothing has happened", func() {}, 0},
+		{"a shard is lost", func() { g.observe(time.Now(), bus.Heard{Shard: 1, Lost: true}) }, g.shards.Parts(1)},
+		{"it is heard again", func() { g.observe(time.Now(), bus.Heard{Shard: 1}) }, g.shards.Parts(1)},
+		{"a part is new", func() { g.kept &^= parts.SetOf(2); g.adoptParts() }, g.shards.Parts(1) | parts.SetOf(2)},
+	} {
+		if step.do(); learns() != step.want {
+			t.Errorf("%s: it learns of the parts %v, want %v", step.name, learns().Numbers(), step.want.Numbers())
+		}
 	}
 }
 

@@ -49,7 +49,7 @@ type dashboard struct {
 }
 
 func newDashboard(set *limits.Set, shards parts.Shards) *dashboard {
-	return &dashboard{set: set, shards: shards, kept: parts.All, view: view.New(set, maxKnownUsers, maxUnknown), past: view.NewHistories(maxHistories), reports: map[limits.SecretOf]uint64{}}
+	return &dashboard{set: set, shards: shards, kept: parts.All, learns: learning{span: learnFor}, view: view.New(set, maxKnownUsers, maxUnknown), past: view.NewHistories(maxHistories), reports: map[limits.SecretOf]uint64{}}
 }
 
 // lockDashboard returns the dashboard, locked, with the limits in force and the users who are known now.

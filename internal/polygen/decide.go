@@ -84,7 +84,7 @@ func (p *Polygen) adoptParts() {
 	// Of the users who are new here this polygen has passed over the reports: an instance that serves one of
 	// them, and has not reported them since, would not be told of a block.
 	if kept&^p.kept != 0 {
-		p.audience.startOver()
+		p.audience.learns.begin(time.Now(), kept&^p.kept)
 	}
 	p.kept = kept
 }
@@ -161,8 +161,8 @@ func (p *Polygen) observe(now time.Time, e bus.Event) bus.Event {
 	case bus.Unblock:
 		p.slots.Unblock(now, e.User)
 	case bus.Heard:
-		// What was missed may have said who serves a user. All else is said again: reports are absolute.
-		p.audience.startOver()
+		// What was missed may have said who serves a user of that shard. All else is said again: reports are absolute.
+		p.audience.learns.hear(time.Now(), p.shards, e)
 	case bus.Registry:
 		p.reactions.instances, p.audience.live = e.Instances, e.Instances
 		// What an instance reported counts until the registry says that it is gone, not until it is silent: what is
@@ -279,6 +279,7 @@ func ownOf[T any](mine users, list []T, user func(T) string) []T {
 // address makes the policies of decisions, each with the instances that it concerns, the more urgent ones first.
 func (p *Polygen) address(now time.Time, d *decisions) (policies []policy.Addressed) {
 	set, a := p.set.Load(), &p.audience
+	a.beginRound(time.Now())
 	add := func(m policy.Message, to []string) { policies = append(policies, policy.Addressed{Message: m, To: to}) }
 	// First, for the user's requests wait for it. A block lapses sooner than who serves the user is forgotten, so
 	// all who have it are told.

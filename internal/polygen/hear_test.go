@@ -122,7 +122,7 @@ func TestPolygensSayThatTheyLearn(t *testing.T) {
 	if l.at(now.Add(time.Second), shards) != shards.Parts(1) || l.at(now.Add(2*time.Second), shards) != 0 {
 		t.Error("it has not learned of the shard within two seconds, or has within one")
 	}
-	*l = learning{}
+	*l = learning{span: learnFor}
 	g.division.TakeAnswer(now, parts.Answer{Held: parts.All &^ parts.SetOf(5)})
 	g.lockDashboard().mu.Unlock()
 	g.division.TakeAnswer(now, parts.Answer{Held: parts.All})

@@ -12,8 +12,9 @@ import (
 const learnFor = 1250 * time.Millisecond
 
 // learning is of which parts not all users are known yet, because this polygen has taken them over just now, or has not
-// heard what is reported of them. The zero value knows of all.
+// heard what is reported of them. Without parts of which it was told it knows of all.
 type learning struct {
+	span  time.Duration // after which all is known of a part that is heard
 	until [parts.Count]time.Time
 	lost  map[int]bool // the shards that are not heard
 }
@@ -21,7 +22,7 @@ type learning struct {
 // begin notes parts of which nothing was heard before.
 func (l *learning) begin(now time.Time, some parts.Set) {
 	for _, part := range some.Numbers() {
-		l.until[part] = now.Add(learnFor)
+		l.until[part] = now.Add(l.span)
 	}
 }
 

@@ -113,11 +113,12 @@ func New(o Options) (*Polygen, error) {
 		// lead for their own, and neither would ever give it up.
 		candidate: o.Name + "#" + rand.Text()[:8],
 
-		metrics: newMetrics(o.Registerer),
-		clock:   &clock.Clock{},
-		rates:   ratelimit.NewWatch(o.Strict),
-		slots:   concurrency.NewWatch(o.Margin),
-		bytes:   bandwidth.NewWatch(),
+		metrics:  newMetrics(o.Registerer),
+		clock:    &clock.Clock{},
+		rates:    ratelimit.NewWatch(o.Strict),
+		slots:    concurrency.NewWatch(o.Margin),
+		bytes:    bandwidth.NewWatch(),
+		audience: audience{shards: parts.Shards(o.Bus.Shards()), learns: learning{span: audienceSpan}},
 		// One token is enough: whoever finds it there knows that the limits are going to be looked at after this.
 		publish: make(chan struct{}, 1),
 	}
