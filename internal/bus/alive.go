@@ -34,6 +34,7 @@ func (b *Bus) Alive(ctx context.Context, instance string, shard int) error {
 func (b *Bus) tellShard(ctx context.Context, op, instance string, shard int, left string) error {
 	_, err := b.runScripts(ctx, op, "tell a shard of an instance", call{
 		script: aliveScript, keys: []string{aliveKey(shard)},
+		// For as long as the registry may list an instance a shard tells one that is gone from one that it never heard of.
 		args: []any{instance, aliveTimeout.Milliseconds(), registryTTL.Milliseconds(), left},
 	})
 	return err
@@ -41,6 +42,7 @@ func (b *Bus) tellShard(ctx context.Context, op, instance string, shard int, lef
 
 // EachShard calls a function for each shard, for all of them at the same time.
 func (b *Bus) EachShard(call func(shard int) error) error {
+	// Nearly everywhere: one call needs no goroutine.
 	if b.shards == 1 {
 		return call(0)
 	}

@@ -96,6 +96,7 @@ const (
 // requestsKey is the key of the pools of a window that begins at a second. Pools of a
 // limit per second are not divided into parts.
 func requestsKey(shard, part int, w limits.Window, second int64) string {
+	// Made for each hash of each call, so it is not put together by a format.
 	b := make([]byte, 0, 48)
 	b = append(b, "sluice:{"...)
 	b = strconv.AppendInt(b, int64(shard), 10)

@@ -68,6 +68,7 @@ func (b *Bus) changeLead(ctx context.Context, action string, c Candidacy) (lead 
 }
 
 func readLead(reply []any) (lead parts.Answer, ok bool) {
+	// An ask that came too late is answered with empty lists, not with fewer: anything else is of another script.
 	if len(reply) != 5 {
 		return lead, false
 	}
@@ -92,6 +93,7 @@ func readParts(reply any) (set parts.Set, ok bool) {
 	numbers, ok := reply.([]any)
 	for _, v := range numbers {
 		n, is := v.(int64)
+		// A part that is none was leased by a process which divides users in another way: to decide by it would be wrong.
 		ok = ok && is && n >= 0 && n < parts.Count
 		set |= parts.SetOf(int(n))
 	}

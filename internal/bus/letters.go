@@ -15,6 +15,7 @@ func (Letter) isEvent() {}
 
 // Send publishes a letter to the polygens.
 func (b *Bus) Send(ctx context.Context, l Letter) error {
+	// The body last, and without its length: only who is meant looks at it.
 	message := append(append(appendText([]byte(wireVersion+" "), l.To), ' '), l.Body...)
 	return b.publish(ctx, "send_letter", "send a letter to polygens", PolygensChannel, message)
 }

@@ -99,6 +99,7 @@ func (b *Bus) divideMail(policies []policy.Addressed) mail {
 // publishToAll sends some of the policies to all instances.
 func (b *Bus) publishToAll(ctx context.Context, m *mail, which []int) error {
 	batches := m.encode(which, "")
+	// Mostly so: what concerns all is rare, and a round trip for nothing would delay what concerns each.
 	if len(batches) == 0 {
 		return nil
 	}
@@ -167,6 +168,7 @@ func (d *deaf) remember(instances []string) {
 		if d.until == nil {
 			d.until = make(map[string]time.Time)
 		}
+		// By this machine's clock, which need not agree with any other: it is how long to do without an attempt.
 		d.until[instance] = time.Now().Add(deafFor)
 	}
 }

@@ -70,6 +70,7 @@ func (q *queue) enqueue(m message) (ok bool) {
 }
 
 func (q *queue) append(m message, cost int) {
+	// What follows a mark was heard after it: the next mark must not stand before that.
 	delete(q.marks, m.shard)
 	if m.isMark() {
 		q.marks[m.shard] = len(q.messages)

@@ -25,6 +25,7 @@ func (b *Bus) reportTo(channel Channel, shard int) reportChannel {
 
 // byShard divides what is about users by their shards, in order.
 func byShard[T any](b *Bus, all []T, user func(T) string) [][]T {
+	// Nearly everywhere: nobody is hashed, and no list is copied.
 	if b.shards == 1 {
 		return [][]T{all}
 	}
@@ -116,6 +117,7 @@ func (s *subscription) followShards(ctx context.Context, wanted <-chan []int) {
 		case shards = <-wanted:
 		}
 		for shard, stop := range stops {
+			// What it has read already is still handed out: who decides leaves out users of others.
 			if !slices.Contains(shards, shard) {
 				stop()
 				delete(stops, shard)
@@ -138,6 +140,7 @@ func (s *subscription) earOf(shard int) *ear {
 	for _, channel := range reportChannels {
 		e.channels[channel.ofShard(shard)] = channel
 	}
+	// All of them have the tag of their shard, so that one connection to one node hears them.
 	e.sharded = s.bus.sharded()
 	return e
 }

@@ -33,11 +33,13 @@ type pace int
 
 // paceAmong is the pace of so many instances; scripts/registry.lua says the same.
 func paceAmong(instances int) pace {
+	// Rounded up, or 499 instances would register twice as often as Redis has room for.
 	return min(slowestPace, max(1, pace((instances+fullRhythm-1)/fullRhythm)))
 }
 
 // paceOf is the pace of an epoch. That of a small cluster names none.
 func paceOf(epoch string) pace {
+	// Whatever is behind the mark, nobody beats all the time for it, or is silent for longer than others wait.
 	_, mark, _ := strings.Cut(epoch, "~")
 	n, err := strconv.Atoi(mark)
 	if err != nil || n < 1 {

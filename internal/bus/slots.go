@@ -112,6 +112,8 @@ func (c *slotBatch) scriptCall(to reportChannel, instance string, instances int,
 	prefix := slotsPrefix(c.shard)
 	keys := make([]string, 0, 1+len(c.asks))
 	keys = append(keys, aliveKey(c.shard))
+	// An instance that holds no slots here tells the shard more seldom, by AliveEvery, and its portion is reserved for as
+	// much longer.
 	args := make([]any, 0, 10+6*len(c.asks))
 	args = append(args, instance, string(appendText([]byte(wireVersion+" "), instance)), len(prefix)+1,
 		int64(slotsTTL/time.Second), slotsFresh.Milliseconds(),

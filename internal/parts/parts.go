@@ -31,6 +31,7 @@ const All = ^Set(0)
 // SetOf is the set of some parts. Numbers that no part has are left out.
 func SetOf(numbers ...int) (s Set) {
 	for _, n := range numbers {
+		// Redis and other polygens say them, and a shift by less than 0 panics.
 		if n >= 0 && n < Count {
 			s |= 1 << n
 		}
@@ -173,6 +174,7 @@ func (d *Division) TakeAnswer(sent time.Time, a Answer) (again bool) {
 func (d *Division) DropAll() Ask {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	// Before Redis hears of it, and should it never: others may decide as soon as it does.
 	d.share, d.number = 0, d.number+1
 	d.until = [Count]time.Time{}
 	return Ask{Number: d.number, GiveBack: All}
