@@ -38,12 +38,15 @@ func (c Config) Beside(folder string, p Process) (Lines, error) {
 	if cfg.err != nil {
 		return Lines{}, cfg.err
 	}
+	// Those of the process stand in sections of ours, which have no lists of theirs.
 	lines.Frontend = prefixACLs(lines.Frontend)
 	lines.Files = map[string]string{}
+	// Without haproxy.cfg, which comes first there: theirs is in its place.
 	for _, name := range written[1:] {
 		lines.Files[name] = files[name]
 	}
 	for _, text := range []*string{&lines.Process, &lines.Frontend} {
+		// The environment comes first all the same: by it the command has HAProxy check the lines before the files are in place.
 		*text = strings.ReplaceAll(withoutComments(*text), "${SLUICE_CFG_DIR-.}", "${SLUICE_CFG_DIR-"+folder+"}")
 		if *text, err = settle(*text); err != nil {
 			return Lines{}, err
@@ -57,6 +60,7 @@ func (c Config) Beside(folder string, p Process) (Lines, error) {
 func (e *edition) process(p Process) string {
 	global := "global\n"
 	peers := e.section("shared tables")
+	// One that they have stays: their own peers know HAProxy by it.
 	if p.LocalPeer == "" {
 		global += "    localpeer " + LocalPeer + "\n"
 	} else {
@@ -64,9 +68,11 @@ func (e *edition) process(p Process) string {
 		peers = strings.Replace(peers, "    server "+LocalPeer+"\n", "    server "+p.LocalPeer+"\n", 1)
 	}
 	rules := e.part("process")
+	// What they have chosen stays, and behind a script of theirs nothing can be chosen any more.
 	if p.Bools {
 		rules = regexp.MustCompile(`(?m)^    \.if version_atleast\(3\.1\)\n    tune\.lua\.bool.*\n    \.endif\n`).ReplaceAllString(rules, "")
 	}
+	// Limits of addresses put their tables behind everything else.
 	_, backends, addresses := e.cut("shared backends", "")
 	backends += "backend " + refusedBackend + "\n" + e.part("refusal") + addresses
 	// The defaults of haproxy.cfg are not theirs. Who is refused is counted and logged as any other request is.
@@ -155,6 +161,7 @@ func prefixACLs(rules string) string {
 	var names []string
 	declared := map[string]bool{}
 	for line := range strings.Lines(rules) {
+		// All of them before any condition is changed: one may stand before the list of its name in another section.
 		if acl := declaredACL.FindStringSubmatch(line); acl != nil {
 			names = append(names, acl[1])
 		}
@@ -163,12 +170,14 @@ func prefixACLs(rules string) string {
 	for line := range strings.Lines(rules) {
 		if acl := declaredACL.FindStringSubmatch(line); acl != nil {
 			line = "    acl sluice_" + acl[1] + " " + strings.TrimLeft(acl[2], " ") + "\n"
+			// HAProxy would take both, and look at each.
 			if key := blanks.ReplaceAllString(line, " "); declared[key] {
 				continue
 			} else {
 				declared[key] = true
 			}
 		} else if i := strings.LastIndex(line, " if "); i >= 0 && strings.HasPrefix(strings.TrimSpace(line), "http-") {
+			// The last "if": a text for clients may have the word, and a rule has one condition, at its end.
 			line = line[:i] + prefixConditions(line[i:], names)
 		}
 		b.WriteString(line)
@@ -181,6 +190,7 @@ func prefixConditions(condition string, names []string) string {
 	words := strings.Split(strings.TrimSuffix(condition, "\n"), " ")
 	depth := 0
 	for i, word := range words {
+		// Braces of regular expressions are not words of their own.
 		switch word {
 		case "{", "!{":
 			depth++
@@ -212,11 +222,13 @@ func settle(text string) (string, error) {
 		switch word {
 		case ".if":
 			rest, known, holds := settleCondition(condition)
+			// Within a block that is left out all is, whatever its own condition.
 			blocks = append(blocks, block{open: top.holds && !known, known: known, holds: top.holds && holds})
 			if top.holds && !known {
 				b.WriteString("    .if " + rest + "\n")
 			}
 			continue
+		// Only the access log has one, and that is in no part of these lines.
 		case ".elif":
 			return "", fmt.Errorf("haproxy.cfg: %q cannot be settled", strings.TrimSpace(line))
 		case ".else":
@@ -246,6 +258,7 @@ func settleCondition(condition string) (rest string, known, holds bool) {
 		switch {
 		case !settled:
 			unknown = append(unknown, term)
+		// One term that does not hold is enough, whatever the others say.
 		case value == strings.HasPrefix(term, "!"):
 			return "", true, false
 		}

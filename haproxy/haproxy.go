@@ -104,6 +104,7 @@ func Foreign(dir string) ([]string, error) {
 		if err != nil {
 			return err
 		}
+		// As written has it, whatever the folder is called.
 		name, err := filepath.Rel(dir, path)
 		switch {
 		case err != nil || name == "." || name == "lua" && e.IsDir():
@@ -121,6 +122,7 @@ func Foreign(dir string) ([]string, error) {
 				found = append(found, name)
 			}
 		}
+		// What is in a folder of theirs is theirs: its name says enough.
 		if e.IsDir() {
 			return fs.SkipDir
 		}
@@ -153,6 +155,7 @@ func (c Config) files() (map[string]string, error) {
 		return nil, err
 	}
 	if !slices.ContainsFunc(identifiers, Identifier.readsS3) {
+		// With S3 each path may be somebody's bucket.
 		files["health-paths.lst"] += healthPaths
 	}
 	rules, err := Classify(c.Classes)

@@ -94,6 +94,7 @@ func (k identifierKind) parse(name string, words []string) (Identifier, error) {
 	}
 	switch {
 	case len(words) == 0:
+	// Any other word, also a second parameter: to pass over one would find other users than it says.
 	case len(words) > 1 || words[0] != "lower" && words[0] != "exact":
 		return i, fmt.Errorf("%q cannot stand behind %s; write it like %s", strings.Join(words, ":"), name, k.example)
 	default:
@@ -121,6 +122,7 @@ func NeverFound(chain string, set *limits.Set) ([]string, error) {
 	}
 	var names []string
 	for name := range set.UserNames() {
+		// As HAProxy's lower: no other letters have a small form there.
 		if strings.ContainsAny(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") {
 			names = append(names, name)
 		}

@@ -343,7 +343,7 @@ func (s Set) Process() (localPeer string, bools bool) {
 			if p.says("localpeer") && len(p.line.words) > 1 {
 				localPeer = p.line.words[1]
 			}
-			// From 3.1 on it warns if it is not told, and if it is told behind the first script.
+			// From 3.1 on it wants to be told, and before the first script.
 			bools = bools || p.says("tune.lua.bool-sample-conversion") || p.says("lua-load") || p.says("lua-load-per-thread")
 		}
 	}
