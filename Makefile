@@ -165,11 +165,12 @@ images: ## build the OCI images for amd64 and arm64 into dist/
 	scripts/images dist
 	cd dist && sha256sum -- * >SHA256SUMS
 
-release: ## build all that a release has into dist/: packages, images, checksums and a bill of materials
+release: ## build all that a release has into dist/: packages, images, the Helm chart, checksums and a bill of materials
 	rm -rf dist
 	scripts/package dist amd64
 	scripts/package dist arm64
 	scripts/images dist
+	scripts/chart dist
 	cd dist && sha256sum -- * >SHA256SUMS
 
 test-packages: ## try the packages in a new Debian 12 and 13 (needs root); ROOTS=DIR keeps these for the next time

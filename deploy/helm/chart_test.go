@@ -7,7 +7,9 @@ import (
 	"log"
 	"maps"
 	"os"
+	"os/exec"
 	"path"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -176,6 +178,39 @@ func TestVersion(t *testing.T) {
 	if m := load(t).Metadata; m.Version != newest[1] || m.AppVersion != newest[1] {
 		t.Errorf("the chart is %s of %s, want %s", m.Version, m.AppVersion, newest[1])
 	}
+}
+
+// A release's archive of the chart is the chart with all that it links to, and the same bytes whoever packs it.
+func TestArchive(t *testing.T) {
+	pack := func(env ...string) string {
+		dir := t.TempDir()
+		packed := exec.Command("../../scripts/chart", dir)
+		packed.Env = append(os.Environ(), append(env, "SOURCE_DATE_EPOCH=1700000000")...)
+		if out, err := packed.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return filepath.Join(dir, "sluice-"+load(t).Metadata.Version+".tgz")
+	}
+	archive := pack()
+	if readFile(t, archive) != readFile(t, pack("TZ=Asia/Tokyo", "LC_ALL=C")) {
+		t.Error("packed twice, it is not the same")
+	}
+	got, err := loader.Load(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(contents(load(t)), contents(got)); diff != "" {
+		t.Errorf("the folder's files, and the archive's (-want +got):\n%s", diff)
+	}
+}
+
+// contents are a chart's files.
+func contents(c *chart.Chart) map[string]string {
+	all := map[string]string{}
+	for _, f := range c.Raw {
+		all[f.Name] = string(f.Data)
+	}
+	return all
 }
 
 func TestKinds(t *testing.T) {
