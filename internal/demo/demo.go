@@ -153,6 +153,7 @@ func (s *show) send(ctx context.Context, addresses []string) error {
 // changeLimits writes the limits into the file when the first half is over, and returns when
 // they have been in force for the second.
 func (s *show) changeLimits(ctx context.Context) error {
+	defer func() { s.record.end(time.Now()) }()
 	if !sleep(ctx, s.Duration/2) {
 		return nil
 	}

@@ -97,7 +97,11 @@ func TestPictureFits(t *testing.T) {
 
 func TestTell(t *testing.T) {
 	var out bytes.Buffer
-	twoHalves(&out).tell("sluice up --help")
+	s := twoHalves(&out)
+	s.record.end(noon.Add(11 * time.Second))
+	// What the end has cut off.
+	s.record.add(event{at: noon.Add(11*time.Second - time.Millisecond), quiet: true, kind: failed})
+	s.tell("sluice up --help")
 	want := `The last 2.5 s of each half, without limits and with them:
                    answered  refused   failed  99 % of those answered took
   quiet, without       50 %      0 %     50 %  up to 500 ms

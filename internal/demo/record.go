@@ -47,12 +47,17 @@ type record struct {
 	mu      sync.Mutex
 	events  []event
 	written time.Time // the limits were; zero: not yet
+	ended   time.Time // the second half was, or all by Ctrl-C
 	refused time.Time // first; so limits are in force
 }
 
+// add does nothing after the end: what is cut off then has not failed.
 func (r *record) add(e event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if !r.ended.IsZero() {
+		return
+	}
 	r.events = append(r.events, e)
 	if e.kind == refused && r.refused.IsZero() {
 		r.refused = e.at
@@ -63,6 +68,12 @@ func (r *record) write(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.written = now
+}
+
+func (r *record) end(now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ended = now
 }
 
 // limited is since when limits are in force, zero while they are not.

@@ -18,7 +18,7 @@ func (s *show) tell(next string) {
 	halves := []struct {
 		name string
 		from time.Time
-	}{{"without", s.record.began.Add(s.Duration/2 - span)}, {"with", limited.Add(s.Duration/2 - span)}}
+	}{{"without", s.record.began.Add(s.Duration/2 - span)}, {"with", latest(limited, s.record.ended.Add(-span))}}
 	fmt.Fprintf(s.Stdout, "The last %.1f s of each half, without limits and with them:\n", span.Seconds())
 	const row = "  %-16s %8s %8s %8s  %s\n"
 	fmt.Fprintf(s.Stdout, row, "", "answered", "refused", "failed", "99 % of those answered took")
@@ -33,6 +33,13 @@ func (s *show) tell(next string) {
 		}
 	}
 	fmt.Fprintf(s.Stdout, "Next, with limits of your own:\n  %s\n", next)
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // nextCommand is one that can be given here.
