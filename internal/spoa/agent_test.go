@@ -242,6 +242,7 @@ func TestAgentBesideHAProxy(t *testing.T) {
 		Bind: listen, Origin: origin.Listener.Addr().String(), Identify: "header:X-User",
 		SPOE: "unix@" + filepath.Join(s.dir, "spoa.sock"), Peer: "unix@" + filepath.Join(s.dir, "peers.sock"),
 		Runtime: filepath.Join(s.dir, "runtime.sock"), Stats: stats, VerdictTimeout: 2 * time.Second,
+		Env: []string{"SLUICE_CHECK_TIMEOUT=" + fmt.Sprint(proctest.Patience.Milliseconds()) + "ms"}, // on a busy machine a late check is no dead agent
 	})
 	if err != nil {
 		t.Fatal(err)
