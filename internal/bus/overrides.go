@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -27,14 +26,6 @@ type KeptOverrides struct {
 	// just kept, and only to who waited for the replicas.
 	Unsafe string
 }
-
-// removalsVersion begins the versions of lists beside which removals are kept. A polygen that knows of
-// none leaves it out.
-const removalsVersion = "2-"
-
-// LacksRemovals reports whether the last writer was a polygen that keeps no removals: whoever is
-// missing in its list was removed.
-func (k KeptOverrides) LacksRemovals() bool { return !strings.HasPrefix(k.Version, removalsVersion) }
 
 // Overrides returns what is kept of overrides by hand. The lists are nil if the version is
 // the known one.
@@ -63,7 +54,7 @@ func (b *Bus) KeepOverrides(ctx context.Context, replaced string, keep KeptOverr
 	// same, and is repeated, ends in the same state.
 	// With a byte between them that neither has: what is moved from one list to the other is another version.
 	sum := sha256.Sum256(bytes.Join([][]byte{keep.List, keep.Removed}, []byte{0}))
-	keep.Version = removalsVersion + hex.EncodeToString(sum[:8])
+	keep.Version = hex.EncodeToString(sum[:8])
 	var changed error
 	// Of one connection, for awaitReplicas.
 	var conn *redis.Conn

@@ -180,10 +180,6 @@ func (p *Polygen) fetchOverrides(ctx context.Context) error {
 		return nil
 	}
 	theirs = theirs.presentAt(now)
-	// A Redis without a version was emptied, which removes nothing.
-	if kept.Version != "" && kept.LacksRemovals() {
-		known = known.withoutMissing(theirs.list, known.stamp(now))
-	}
 	merged := known.hidden(h.file).merge(theirs.hidden(h.file))
 	// Each side had room, and both together may not: two polygens wrote while a failover kept them apart.
 	if dropped := merged.fit(); dropped > 0 {
@@ -196,7 +192,7 @@ func (p *Polygen) fetchOverrides(ctx context.Context) error {
 	// It was emptied, failed over to a replica that lagged behind, or another polygen wrote without what is known
 	// here. Only by being told again it has what was acknowledged.
 	lacks := !merged.equal(theirs)
-	if lacks || kept.Version != "" && kept.LacksRemovals() {
+	if lacks {
 		// Without the replicas: nobody waits for this to be acknowledged. If it fails, h.version is still the one of
 		// before, so that the next look tries again.
 		if kept, err = p.keepOverrides(ctx, kept.Version, merged, 0); err != nil {

@@ -152,20 +152,6 @@ func (s *overrideState) settle() {
 	}
 }
 
-// withoutMissing takes the word of a polygen that keeps no removals: overrides that its list lacks
-// were removed.
-func (s overrideState) withoutMissing(list []limits.Override, at time.Time) overrideState {
-	out := overrideState{slices.Clone(s.list), slices.Clone(s.removed)}
-	there := overrideState{list: list}
-	// That polygen decides by its list alone, so what is in force here and not there would be limits of two kinds.
-	for _, o := range s.list {
-		if _, ok := there.find(o.Endpoint, namesOf(o)); !ok {
-			out.remove(removalOf(o, at))
-		}
-	}
-	return out
-}
-
 // fit keeps the latest writes, as many as may be kept, and returns how many it let go.
 func (s *overrideState) fit() (dropped int) {
 	return fitList(&s.list) + fitList(&s.removed)

@@ -3,7 +3,6 @@ package polygen
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
@@ -134,15 +133,5 @@ func TestOverrideStamp(t *testing.T) {
 	}
 	if got := s.stamp(at(7)); !got.Equal(at(7)) {
 		t.Errorf("stamp = %v, want now", got)
-	}
-}
-
-// A polygen of a version before keeps no removals: what its list lacks was removed.
-func TestListOfAnOlderPolygen(t *testing.T) {
-	s := stateOf(setAt("bob", 10, 1, 90), setAt("eve", 20, 1, 90))
-	theirs := []limits.Override{s.list[slices.IndexFunc(s.list, func(o limits.Override) bool { return o.User == "eve" })]}
-	got := s.withoutMissing(theirs, at(2)).merge(overrideState{list: theirs})
-	if len(got.list) != 1 || got.list[0].User != "eve" || len(got.removed) != 1 || got.removed[0].User != "bob" {
-		t.Errorf("withoutMissing = %+v, want eve's alone, and bob's removal", got)
 	}
 }

@@ -31,14 +31,14 @@ func TestLimitsThatRedisRefusesAreLogged(t *testing.T) {
 			t.Fatalf("%s: %q, %v", text, answer, err)
 		}
 	}
-	command("ACL SETUSER old on >old +@all &* ~sluice:limits ~sluice:overrides ~sluice:{cluster}:*")
-	old, err := bus.Open(bus.Options{Addresses: []string{addr}, Username: "old", Password: "old", Timeout: proctest.Patience})
+	command("ACL SETUSER narrow on >narrow +@all &* ~sluice:limits ~sluice:overrides ~sluice:{cluster}:*")
+	narrow, err := bus.Open(bus.Options{Addresses: []string{addr}, Username: "narrow", Password: "narrow", Timeout: proctest.Patience})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { old.Close() })
+	t.Cleanup(func() { narrow.Close() })
 	log := &safeBuffer{}
-	g := newGenerator(t, addr, "p", func(o *Options) { o.Bus, o.Logger = old, slog.New(slog.NewTextHandler(log, nil)) })
+	g := newGenerator(t, addr, "p", func(o *Options) { o.Bus, o.Logger = narrow, slog.New(slog.NewTextHandler(log, nil)) })
 	g.run(t).awaitLead(t)
 	proctest.Eventually(t, "a line of the log", func() error {
 		if text := log.String(); !strings.Contains(text, "limits not published") || !strings.Contains(text, "NOPERM") {
@@ -46,7 +46,7 @@ func TestLimitsThatRedisRefusesAreLogged(t *testing.T) {
 		}
 		return nil
 	})
-	command("ACL SETUSER old ~sluice:limits:*")
+	command("ACL SETUSER narrow ~sluice:limits:*")
 	agent := open(t, addr, 1)
 	proctest.Eventually(t, "the limits", func() error {
 		_, _, err := agent.Limits(t.Context())

@@ -6,7 +6,7 @@
 --       removals, and how long they are needed, in milliseconds
 -- Returns the version in force then, '' for none; when a reader does not know that
 -- version, the list and the removals too. They are kept at least as long as those before
--- them would have been: a polygen of before removals knows no other way to hear of one late.
+-- them would have been: a polygen that was cut off for a while hears of a removal then, too.
 
 local version = redis.call('HGET', KEYS[1], 'version') or ''
 if ARGV[1] == 'read' then
