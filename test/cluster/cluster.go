@@ -217,12 +217,12 @@ func build(t testing.TB) string {
 	t.Helper()
 	built.Do(func() {
 		// Where `make` has put them; go test runs in the package's directory.
-		root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
+		module, err := exec.Command("go", "env", "GOMOD").Output()
 		if err != nil {
 			built.err = err
 			return
 		}
-		built.dir = filepath.Join(strings.TrimSpace(string(root)), "bin")
+		built.dir = filepath.Join(filepath.Dir(strings.TrimSpace(string(module))), "bin")
 		out, err := exec.Command("go", "build", "-trimpath", "-o", built.dir+"/", "github.com/sluice-qos/sluice/cmd/...").CombinedOutput()
 		if err != nil {
 			built.err = errors.Join(err, errors.New(string(out)))

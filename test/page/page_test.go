@@ -156,11 +156,11 @@ func startUp(t *testing.T) *up { return startUpOf(t, 2, limitFile) }
 
 func startUpOf(t *testing.T, instances int, limits string) *up {
 	t.Helper()
-	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
+	module, err := exec.Command("go", "env", "GOMOD").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	program := filepath.Join(strings.TrimSpace(string(root)), "bin", "sluice")
+	program := filepath.Join(filepath.Dir(strings.TrimSpace(string(module))), "bin", "sluice")
 	if out, err := exec.Command("go", "build", "-trimpath", "-o", program, "github.com/sluice-qos/sluice/cmd/sluice").CombinedOutput(); err != nil {
 		t.Fatalf("build sluice: %v\n%s", err, out)
 	}
